@@ -1,0 +1,54 @@
+# Targets for people and for .ci/run. `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+GO ?= go
+# RING=giouring builds the io_uring layer on the giouring library instead of the engine's own; the
+# library needs a linker flag on Go 1.23 and later.
+RING ?=
+GIOURING_FLAGS := -tags giouring -ldflags=-checklinkname=0
+BUILD_FLAGS := $(if $(filter giouring,$(RING)),$(GIOURING_FLAGS),-ldflags=-X=main.commit=$(shell git rev-parse HEAD 2>/dev/null || echo unknown))
+# Packages whose tests run under the race detector: everything with goroutines.
+RACE_PACKAGES ?= ./segment/... ./clog/... ./engine/... ./nsq/... ./cmd/...
+FUZZ_TIME ?= 5s
+BENCH ?= .
+BENCH_TIME ?= 1s
+# CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
+CONFORMANCE ?=
+
+.PHONY: help build run test race fuzz-smoke bench lint ci test-giouring conformance
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
+
+build: ## build bin/engine and the tools into bin/ (RING=giouring: with that library)
+	@mkdir -p bin
+	$(GO) build -trimpath $(BUILD_FLAGS) -o bin/ ./cmd/... ./tools/...
+
+run: build ## build and start a node with its data in ./data
+	exec bin/engine serve --data-path data
+
+test: ## run all tests
+	$(GO) test ./...
+
+race: ## run the tests of the packages with goroutines under the race detector
+	$(GO) test -race $(RACE_PACKAGES)
+
+test-giouring: ## run the storage tests on the giouring library
+	$(GO) test $(GIOURING_FLAGS) ./segment/aio/...
+
+fuzz-smoke: ## run every fuzz target for FUZZ_TIME (5s)
+	.ci/fuzz-smoke $(FUZZ_TIME)
+
+bench: ## run the benchmarks (BENCH=regexp BENCH_TIME=1s)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCH_TIME) -benchmem ./bench/...
+
+lint: ## check formatting, go vet, staticcheck and, where its database is reachable, govulncheck
+	.ci/lint
+
+ci: ## everything that must be green before a merge
+	.ci/run
+
+conformance: build ## run the wire conformance suite against a fresh node (CONFORMANCE=path)
+	.ci/conformance $(CONFORMANCE)

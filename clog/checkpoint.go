@@ -1,0 +1,79 @@
+package clog
+
+import "fmt"
+
+// stageBytes is the size of the groups of a checkpoint, unless files are small.
+const stageBytes = 256 << 10
+
+// writeCheckpoint asks the source for its state and writes it as the first groups of the current file, each durable before the
+// next is built. Nothing else is in flight. It returns the log's error.
+func (l *Log) writeCheckpoint() error {
+	l.chunk = 0
+	l.openStage()
+	l.source.Checkpoint(l.emit)
+	if l.err != nil {
+		return l.err
+	}
+	if l.chunk == 0 {
+		// Zero chunks leave one empty record, so that "nothing to say" differs from "cut by a crash".
+		l.stage.add(&Placement{Type: Checkpoint}, 0, 0)
+	}
+	l.stage.data[l.stage.last+recFlags] |= flagLast
+	return l.writeStage()
+}
+
+// emitChunk adds one chunk; l.emit is this method, bound once.
+func (l *Log) emitChunk(chunk []byte) {
+	if l.err != nil {
+		return
+	}
+	if len(chunk) == 0 || len(chunk) > min(MaxCheckpointChunkBytes, len(l.stageMem)-GroupHeaderBytes-RecordHeaderBytes) {
+		panic(fmt.Sprintf("BUG: clog: a checkpoint chunk of %d bytes", len(chunk)))
+	}
+	g := &l.stage
+	if g.end+RecordHeaderBytes+len(chunk) > g.limit {
+		if l.writeStage() != nil {
+			return
+		}
+		l.openStage()
+	}
+	copy(g.add(&Placement{Type: Checkpoint, Partition: l.chunk}, 0, len(chunk)), chunk)
+	l.chunk++
+}
+
+// openStage begins a group of the log's own.
+func (l *Log) openStage() {
+	l.stage.open(nil, l.stageMem, len(l.stageMem), l.current.number, l.seq+1)
+}
+
+// writeStage makes the staged group durable before it returns. Nothing may be in flight: the group would pass the others.
+func (l *Log) writeStage() error {
+	if len(l.inFlight) > 0 {
+		panic("BUG: clog: a group of the log's own passes groups in flight")
+	}
+	checkpoint := l.stage.records > 0
+	if end := l.current.pos + roundUp(int64(l.stage.end), l.block); checkpoint && end > l.maxCheckpoint {
+		return l.fail("beginning a file", fmt.Errorf("%w: more than %d bytes", ErrCheckpointTooLarge, l.maxCheckpoint))
+	}
+	data, at := l.chain(&l.stage)
+	if err := l.current.WriteSyncAt(data, at); err != nil {
+		return l.fail("writing a checkpoint or mark", err)
+	}
+	l.durable = l.stage.seq
+	if checkpoint {
+		l.stats.checkpointBytes.Add(uint64(len(data)))
+	} else {
+		l.stats.marks.Add(1)
+	}
+	return nil
+}
+
+// writeMark writes a group without records. Its header promises all groups before it, and says which files are not needed any more.
+func (l *Log) writeMark() error {
+	l.openStage()
+	if err := l.writeStage(); err != nil {
+		return err
+	}
+	l.recycle(l.stage.oldest)
+	return nil
+}

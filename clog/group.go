@@ -1,0 +1,101 @@
+package clog
+
+import (
+	"fmt"
+	"time"
+
+	"penstock/segment"
+	"penstock/segment/aio"
+)
+
+// Group is what one write and one flush make durable: a header and records, contiguous in one Buf. A Source
+// sees it in Gather, where it may add to it, and in Durable, where it may only look. The Group is reused afterwards:
+// keep what is needed of it, not the pointer.
+type Group struct {
+	log  *Log
+	slot int
+
+	buf  *aio.Buf
+	data []byte // of buf, from the group's first byte
+	end  int    // header and records so far; GroupHeaderBytes <= end <= limit
+	last int    // where the last record begins
+	// limit is where data, the buffer's share and the file's room end; a multiple of the block.
+	limit int
+
+	file      uint64
+	seq       uint64
+	oldest    uint64 // what its header promises
+	records   int
+	solo      bool
+	done      bool // its completion was seen
+	submitted time.Time
+}
+
+// Buf is the buffer that holds the group, and possibly others beside it. Ask after Reserve: the first record decides
+// which it is. Retain it to keep slices of Reserve beyond Durable.
+func (g *Group) Buf() *aio.Buf { return g.buf }
+
+// FileSeq is the number of the file the group goes to; see Log.Release.
+func (g *Group) FileSeq() uint64 { return g.file }
+
+// Seq is the group's sequence number; it grows by one or more from group to group.
+func (g *Group) Seq() uint64 { return g.seq }
+
+// Bytes is the size of the group without its padding.
+func (g *Group) Bytes() int { return g.end }
+
+// Records is the number of records added so far.
+func (g *Group) Records() int { return g.records }
+
+// Slot is a small number, 0 <= Slot < Options.InFlight, that no other group has from Gather to Durable.
+func (g *Group) Slot() int { return g.slot }
+
+// SetSolo says that only one caller waits for this group. On an idle queue the log then writes it on the spot: a single
+// waiter gains nothing from a second thread.
+func (g *Group) SetSolo() { g.solo = true }
+
+// Reserve adds a record with a payload of n bytes and returns the payload, inside the group's buffer, to be filled before
+// Gather returns. The bytes are garbage before. A Batch must be sealed and stamped when Gather returns.
+//
+// nil means that the record does not fit: keep it and everything after it and return from Gather. That is final for this group;
+// the log calls Gather again with room for at least that record as soon as a buffer and file space are there, so an empty group refuses n <=
+// Log.MaxPayloadBytes only while one of the two is missing.
+func (g *Group) Reserve(p Placement, n int) []byte {
+	if p.Type == 0 || p.Type >= Checkpoint || n < 0 || n > g.log.maxPayload || p.Type == Batch && n < segment.HeaderBytes {
+		panic(fmt.Sprintf("BUG: clog: reserving %d bytes for a record of type %d; at most %d are possible", n, p.Type, g.log.maxPayload))
+	}
+	if g.end+RecordHeaderBytes+n > g.limit && (g.records > 0 || !g.log.widen(g, n)) {
+		return nil
+	}
+	return g.add(&p, 0, n)
+}
+
+// add places a record that fits.
+func (g *Group) add(p *Placement, flags uint8, n int) []byte {
+	start := g.end + RecordHeaderBytes
+	encodeRecord(g.data[g.end:], p, flags, n, g.seq)
+	g.last, g.end = g.end, start+n
+	g.records++
+	return g.data[start:g.end:g.end]
+}
+
+// open makes the group empty, in data, as sequence seq of file.
+func (g *Group) open(buf *aio.Buf, data []byte, limit int, file, seq uint64) {
+	g.buf, g.data, g.end, g.limit = buf, data, GroupHeaderBytes, limit
+	g.file, g.seq = file, seq
+	g.records, g.solo, g.done = 0, false, false
+}
+
+// seal completes the records and the header and returns the bytes to write. h carries what the log knows: its promises,
+// the store and the chain.
+func (g *Group) seal(h *groupHeader) []byte {
+	h.File, h.Seq, h.Bytes, h.Records = g.file, g.seq, uint32(g.end), uint32(g.records)
+	padded := int(h.padded())
+	clear(g.data[g.end:padded])
+	h.encode(g.data)
+	seed := recordSeed(g.data)
+	for at := GroupHeaderBytes; at < g.end; {
+		at += sealRecord(g.data[at:g.end], seed)
+	}
+	return g.data[:padded]
+}

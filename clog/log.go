@@ -1,0 +1,302 @@
+package clog
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/google/uuid"
+
+	"penstock/segment/aio"
+)
+
+// Defaults and limits of Options.
+const (
+	DefaultFileBytes    = 32 << 20
+	DefaultMaxLiveBytes = 256 << 20
+	DefaultInFlight     = 2
+	MaxInFlight         = 16
+
+	// MinFileBlocks is the smallest file in blocks: a checkpoint, a group and the closing mark.
+	MinFileBlocks = 8
+)
+
+// Errors of this package, tested with errors.Is.
+var (
+	// ErrFailed says that a write or flush failed. Records that were not durable before are lost or not, nobody can tell
+	// until the log is opened again; nothing is retried.
+	ErrFailed = errors.New("clog: the commit log failed and takes no more records; what was not acknowledged may be lost; restart to recover")
+	// ErrForeign says that a file was written by another store. Nothing was changed.
+	ErrForeign = errors.New("clog: a file belongs to another store; nothing was changed; move the file away or restore the right data directory")
+	// ErrNewer says that a file was written by a newer version. Nothing was changed.
+	ErrNewer = errors.New("clog: a file was written by a newer version of this program; nothing was changed; start that version")
+	// ErrCheckpointTooLarge says that a checkpoint leaves no room for records in its file.
+	ErrCheckpointTooLarge = errors.New("clog: the checkpoint does not fit into a file beside the largest record; use larger files")
+)
+
+// Source supplies records and learns their fate. All methods are called by the goroutine that runs the log, and
+// none of them may call the log back except Wake, Release and the accessors.
+type Source interface {
+	// Gather adds waiting records to g; none is fine. It stops when g.Reserve returns nil and keeps the rest.
+	Gather(g *Group)
+	// Durable says that g is on stable storage. Groups come strictly in order.
+	Durable(g *Group)
+	// Checkpoint describes the state after every record added so far in chunks of 1 to MaxCheckpointChunkBytes bytes; none is
+	// fine. emit copies the chunk. Called when a new file begins, with nothing in flight.
+	Checkpoint(emit func(chunk []byte))
+	// Failed says, once, that nothing in flight or later will ever be durable. err wraps ErrFailed.
+	Failed(err error)
+}
+
+// Options are the choices of Open. The zero value of each is its default.
+type Options struct {
+	FileBytes    int64     // size of a file; DefaultFileBytes
+	MaxLiveBytes int64     // files beyond this are not started: what recovery may have to read; DefaultMaxLiveBytes
+	GroupBytes   int       // most bytes of a group of more than one record; the arena's BufBytes
+	InFlight     int       // groups in flight; DefaultInFlight
+	Store        uuid.UUID // whose log it is; files of others are refused
+	Logger       *slog.Logger
+	Inline       bool // prepare and recycle files inside Step, without goroutines: for tests and simulation
+}
+
+func (o *Options) complete(arena *aio.Arena, block int64) error {
+	if o.FileBytes == 0 {
+		o.FileBytes = DefaultFileBytes
+	}
+	if o.MaxLiveBytes == 0 {
+		o.MaxLiveBytes = max(DefaultMaxLiveBytes, 2*o.FileBytes)
+	}
+	if o.GroupBytes == 0 {
+		o.GroupBytes = arena.BufBytes()
+	}
+	if o.InFlight == 0 {
+		o.InFlight = DefaultInFlight
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	switch {
+	case block < 1<<minBlockShift || block > 1<<maxBlockShift || block&(block-1) != 0:
+		return fmt.Errorf("clog: the disk wants writes in units of %d bytes, which the format cannot express", block)
+	case o.FileBytes < MinFileBlocks*block || o.FileBytes%block != 0 || o.FileBytes > 1<<40:
+		return fmt.Errorf("clog: files of %d bytes are not possible: choose a multiple of %d from %d on", o.FileBytes, block, MinFileBlocks*block)
+	case o.MaxLiveBytes < 2*o.FileBytes:
+		return fmt.Errorf("clog: a limit of %d bytes is less than two files of %d", o.MaxLiveBytes, o.FileBytes)
+	case o.InFlight < 1 || o.InFlight > MaxInFlight:
+		return fmt.Errorf("clog: %d groups in flight are not possible: choose 1 to %d", o.InFlight, MaxInFlight)
+	case int64(o.GroupBytes) < block || o.GroupBytes > arena.BufBytes() || int64(o.GroupBytes)%block != 0:
+		return fmt.Errorf("clog: groups of %d bytes are not possible: choose a multiple of %d up to the buffers' %d", o.GroupBytes, block, arena.BufBytes())
+	}
+	return nil
+}
+
+// Log is a node's commit log. Run, or Start and Step, and Close belong to one goroutine; all other methods may be called from any.
+type Log struct {
+	disk   aio.Disk
+	arena  *aio.Arena
+	opts   Options
+	source Source
+
+	block         int64
+	maxPayload    int
+	maxCheckpoint int64 // bytes of the groups that a file begins with
+
+	queue    aio.Queue
+	waker    atomic.Pointer[aio.Queue]
+	stopping atomic.Bool
+	started  bool
+	err      error // what poisoned the log
+
+	slots       []Group
+	idle        []*Group // slots without a group
+	inFlight    []*Group // in order of Seq; len(idle)+len(inFlight) == len(slots) between turns
+	completions []aio.Completion
+
+	// The chain. durable <= seq; promised < seq is what the last header says of durable.
+	seq      uint64
+	crc      uint32
+	durable  uint64
+	promised uint64
+
+	// The open buffer: groups are packed into it one after the other. The log holds one reference.
+	buf       *aio.Buf
+	bufPos    int
+	lastBytes int // of the last group, padded: tells how much the next one may want
+
+	// starving is set while the log waits for a buffer; whoever releases one then wakes it.
+	starving atomic.Bool
+	refused  bool  // the first record of the group found no buffer
+	wantRoom int64 // file room that the refused first record of a group needs
+
+	// Files. live is in order of number and ends with current; released <= current's number.
+	live     []liveFile
+	current  *openFile
+	carried  uint64 // what the last header says of the oldest file
+	released atomic.Uint64
+	prep     *preparer
+
+	// stage builds the groups that the log writes for itself: checkpoints and marks.
+	stage     Group
+	stageMem  []byte
+	stageFree func()
+	chunk     uint32 // number of the next chunk; only while a checkpoint is written
+	emit      func([]byte)
+
+	stalled stall
+	stats   counters
+}
+
+// liveFile is a file that recovery would need.
+type liveFile struct {
+	number    uint64
+	sizeBytes int64
+	usedBytes int64
+}
+
+// openFile is the file that groups go to.
+type openFile struct {
+	aio.File
+	number    uint64
+	sizeBytes int64
+	pos       int64 // where the next group goes
+}
+
+// MaxPayloadBytes is the largest payload that Reserve accepts: MaxPayloadBytes, or less with small files.
+func (l *Log) MaxPayloadBytes() int { return l.maxPayload }
+
+// SetSource sets who supplies records. Call it before Run or Start.
+func (l *Log) SetSource(s Source) { l.source = s }
+
+// Run makes the queue on the calling goroutine and works until Stop, then returns nil, or until a write or flush fails, then
+// returns the error, which wraps ErrFailed. Records that the source still holds when Run returns were not written.
+func (l *Log) Run() error {
+	if err := l.Start(); err != nil {
+		return err
+	}
+	defer l.closeQueue()
+	for !l.stopping.Load() {
+		if _, err := l.Step(true); err != nil {
+			return err
+		}
+	}
+	return l.drain()
+}
+
+// Start makes the queue for the calling goroutine, which alone may then call Step. Run does it by itself.
+func (l *Log) Start() error {
+	if l.source == nil {
+		panic("BUG: clog: Start without a Source")
+	}
+	if l.started {
+		panic("BUG: clog: started twice")
+	}
+	l.started = true
+	q, err := l.disk.NewQueue(aio.QueueOptions{Depth: l.opts.InFlight, Arena: l.arena})
+	if err != nil {
+		return l.fail("making the write queue", err)
+	}
+	l.queue = q
+	l.waker.Store(&q)
+	return nil
+}
+
+// Wake makes the log look for records, released files and free buffers. It is cheap when the log is awake, never blocks, and is
+// harmless before Start and after Close.
+func (l *Log) Wake() {
+	if q := l.waker.Load(); q != nil {
+		(*q).Wake()
+	}
+}
+
+// Stop makes Run flush what the source still has and return. It does not wait for file space: what finds none stays with
+// the source.
+func (l *Log) Stop() {
+	l.stopping.Store(true)
+	l.Wake()
+}
+
+// Release says that every record in files below fileSeq is durable elsewhere, truncated or tombstoned. Those files are recycled
+// once a later group, which says that they are not needed, is durable. Any goroutine may call it.
+func (l *Log) Release(fileSeq uint64) {
+	for {
+		old := l.released.Load()
+		if fileSeq <= old {
+			return
+		}
+		if l.released.CompareAndSwap(old, fileSeq) {
+			l.Wake()
+			return
+		}
+	}
+}
+
+// drain flushes what the source still has, then writes a mark, so that after a clean stop every group is promised by a later one.
+func (l *Log) drain() error {
+	for {
+		preparing := l.stalled.now == stallSpare && l.prep.hopeful()
+		progress, err := l.Step(len(l.inFlight) > 0 || preparing)
+		if err != nil {
+			return err
+		}
+		if !progress && len(l.inFlight) == 0 && !(l.stalled.now == stallSpare && l.prep.hopeful()) {
+			break
+		}
+	}
+	if l.current != nil && l.promised < l.durable && l.markRoom() {
+		return l.writeMark()
+	}
+	return nil
+}
+
+func (l *Log) closeQueue() error {
+	if l.queue == nil {
+		return nil
+	}
+	q := l.queue
+	l.queue = nil
+	l.waker.Store(nil)
+	return q.Close()
+}
+
+// Close frees everything. After Run call it from anywhere; after Start from the goroutine that steps, with nothing in flight that
+// matters: groups whose completions were not seen count as unknown. Files are kept as they are.
+func (l *Log) Close() error {
+	l.arena.OnRelease(nil)
+	err := l.closeQueue() // waits for what is in flight, so that the buffers are not read any more
+	for _, g := range l.inFlight {
+		g.buf.Release()
+	}
+	l.inFlight = l.inFlight[:0]
+	if l.buf != nil {
+		l.buf.Release()
+		l.buf = nil
+	}
+	if l.prep != nil {
+		err = errors.Join(err, l.prep.close())
+		l.prep = nil
+	}
+	if l.current != nil {
+		err = errors.Join(err, l.current.Close())
+		l.current = nil
+	}
+	if l.stageFree != nil {
+		l.stageFree()
+		l.stageFree = nil
+	}
+	if l.err == nil {
+		l.err = aio.ErrClosed
+	}
+	return err
+}
+
+// fail poisons the log: see ErrFailed.
+func (l *Log) fail(what string, err error) error {
+	if l.err == nil {
+		l.err = fmt.Errorf("%w (%s: %w)", ErrFailed, what, err)
+		l.opts.Logger.Error("the commit log failed", "what", what, "err", err)
+		l.stats.failed.Store(true)
+		l.source.Failed(l.err)
+	}
+	return l.err
+}

@@ -1,0 +1,108 @@
+package clog
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"penstock/segment/aio"
+)
+
+// Open replays the log on disk into r and makes it ready for new records, in a new file. The arena must not get another OnRelease
+// until Close; its large buffers take what recovery reads.
+//
+// Corruption at or below what was promised durable is an error that wraps *segment.CorruptError: r has
+// what lies before it, nothing on disk was changed, there is no Log. So it is with ErrForeign, ErrNewer and r's own errors.
+// The report is never nil.
+func Open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer) (*Log, *Report, error) {
+	report := new(Report)
+	began := time.Now()
+	l, err := open(disk, arena, opts, r, report)
+	report.Duration = time.Since(began)
+	return l, report, err
+}
+
+func open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer, report *Report) (*Log, error) {
+	block := int64(disk.Info().BlockBytes)
+	if err := opts.complete(arena, block); err != nil {
+		return nil, err
+	}
+	rec := &recovery{
+		disk: disk, store: opts.Store, block: block, replayer: r, report: report,
+		win: window{arena: arena, block: block}, used: make(map[uint64]int64),
+	}
+	err := rec.run()
+	err = errors.Join(err, rec.closeFiles())
+	if err != nil {
+		return nil, err
+	}
+	l := newLog(disk, arena, opts, block)
+	next, err := l.adopt(rec)
+	if err != nil {
+		return nil, err
+	}
+	l.prep = newPreparer(l, next)
+	l.stats.current.Store(next)
+	l.stats.oldest.Store(next)
+	l.publish()
+	if err := l.prep.start(); err != nil {
+		l.stageFree()
+		return nil, err
+	}
+	arena.OnRelease(func() {
+		if l.starving.Load() {
+			l.Wake()
+		}
+	})
+	opts.Logger.Info("commit log opened", "files", report.Files, "groups", report.Groups, "records", report.Records, "bytes", report.Bytes, "torn_bytes", report.TornBytes)
+	return l, nil
+}
+
+func newLog(disk aio.Disk, arena *aio.Arena, opts Options, block int64) *Log {
+	l := &Log{
+		disk: disk, arena: arena, opts: opts, block: block,
+		slots:    make([]Group, opts.InFlight),
+		idle:     make([]*Group, 0, opts.InFlight),
+		inFlight: make([]*Group, 0, opts.InFlight),
+	}
+	for i := range l.slots {
+		l.slots[i].log, l.slots[i].slot = l, i
+		l.idle = append(l.idle, &l.slots[i])
+	}
+	// A file holds its checkpoint, then at least one group of the largest size, then a mark.
+	group := min(roundUp(maxGroupBytes, block), (opts.FileBytes-block)*3/4&^(block-1))
+	l.maxCheckpoint = opts.FileBytes - block - group
+	l.maxPayload = min(MaxPayloadBytes, int(group)-GroupHeaderBytes-RecordHeaderBytes)
+	l.stageMem, l.stageFree = aio.AlignedBytes(int(min(roundUp(stageBytes, block), l.maxCheckpoint)))
+	l.stage.log = l
+	l.emit = l.emitChunk
+	l.completions = make([]aio.Completion, 0, opts.InFlight)
+	return l
+}
+
+// adopt takes over what recovery found, removes files without a group that counts, and returns the number of the next file. Such
+// files are the one that was ready and, after a crash at the very beginning, one whose first group was torn.
+func (l *Log) adopt(r *recovery) (next uint64, err error) {
+	l.seq, l.crc, l.durable, l.promised, l.carried = r.last.Seq, r.last.CRC, r.last.Seq, r.last.Durable, r.last.Oldest
+	if err := l.disk.MkdirAll(dirName); err != nil {
+		return 0, fmt.Errorf("clog: making the log's folder: %w", err)
+	}
+	removed := false
+	for _, f := range r.files {
+		next = f.number
+		if used := r.used[f.number]; used > 0 {
+			l.live = append(l.live, liveFile{number: f.number, sizeBytes: f.sizeBytes, usedBytes: used})
+			continue
+		}
+		if err := l.disk.Remove(fileName(f.number)); err != nil {
+			return 0, fmt.Errorf("clog: removing a file without groups: %w", err)
+		}
+		removed = true
+	}
+	if removed {
+		if err := l.disk.SyncDir(dirName); err != nil {
+			return 0, fmt.Errorf("clog: flushing the log's folder: %w", err)
+		}
+	}
+	return next + 1, nil
+}

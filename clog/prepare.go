@@ -1,0 +1,345 @@
+package clog
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"sync"
+	"syscall"
+	"time"
+
+	"penstock/segment/aio"
+)
+
+const (
+	// minSpares is how many prepared files wait in the spare folder, besides the one that is ready in the log's folder.
+	minSpares = 1
+	// maxSpares bounds the recycled files that are kept; more are removed.
+	maxSpares = 2
+	// prewriteBytes is the size of the writes that prepare a file. Large enough for the device's full rate, small enough that a
+	// commit never waits long behind one.
+	prewriteBytes = 1 << 20
+	// prepareRetry is the pause after the system had no room (or no file descriptor) for a file.
+	prepareRetry = 500 * time.Millisecond
+)
+
+// preparer keeps the next file of the log ready. A file is ready when its blocks are written (zeros, or a released file's old groups), flushed, and
+// its name in the log's folder is durable; only then may the committer see it. So an overwrite needs no journal commit, and an acknowledged group
+// never sits in a file whose name a power cut takes away.
+//
+//	released file ──rename──► spare ──rename──► next number in clog/ ──take──► current
+//	                            ▲
+//	new file: zeros, flush ─────┘
+//
+// A spare has no meaning after a restart: Open removes what it finds.
+type preparer struct {
+	disk      aio.Disk
+	log       *slog.Logger
+	stats     *counters
+	fileBytes int64
+	inline    bool
+	wake      func()
+
+	mu      sync.Mutex
+	ready   *openFile  // its name is durable; the committer may take it
+	retired []liveFile // nobody needs them any more
+	err     error      // final: the disk failed
+	short   bool       // the last try found no room; it will be tried again
+
+	// Only the one goroutine that works has these.
+	spares    []uint64 // numbers of spare files
+	nextSpare uint64
+	next      uint64 // number of the next file; greater than any that ever was in the folder
+
+	kick chan struct{}
+	quit chan struct{}
+	done chan struct{}
+}
+
+func newPreparer(l *Log, next uint64) *preparer {
+	return &preparer{
+		disk: l.disk, log: l.opts.Logger, stats: &l.stats, fileBytes: l.opts.FileBytes, inline: l.opts.Inline, wake: l.Wake,
+		next: next, nextSpare: 1,
+		kick: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
+	}
+}
+
+// start cleans the spare folder and begins to work.
+func (p *preparer) start() error {
+	if err := p.removeSpares(); err != nil {
+		return err
+	}
+	if p.inline {
+		close(p.done)
+		return nil
+	}
+	go p.run()
+	return nil
+}
+
+func (p *preparer) removeSpares() error {
+	if err := p.disk.MkdirAll(spareName); err != nil {
+		return fmt.Errorf("clog: making the spare folder: %w", err)
+	}
+	infos, err := p.disk.ReadDir(spareName)
+	if err != nil {
+		return fmt.Errorf("clog: listing the spare folder: %w", err)
+	}
+	for _, info := range infos {
+		if _, ok := parseName(info.Name()); !ok {
+			continue
+		}
+		if err := p.disk.Remove(spareName + "/" + info.Name()); err != nil {
+			return fmt.Errorf("clog: removing an old spare file: %w", err)
+		}
+	}
+	return nil
+}
+
+// take returns the ready file, or nil while there is none.
+func (p *preparer) take() (*openFile, error) {
+	if p.inline {
+		if err := p.work(); err != nil {
+			return nil, err
+		}
+	}
+	p.mu.Lock()
+	f, err := p.ready, p.err
+	p.ready = nil
+	p.mu.Unlock()
+	if err != nil && f == nil {
+		return nil, err
+	}
+	p.poke()
+	return f, nil
+}
+
+// hopeful says that a file will be ready without anybody's help.
+func (p *preparer) hopeful() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.inline && p.err == nil && !p.short
+}
+
+// retire gives a file back.
+func (p *preparer) retire(f liveFile) {
+	p.mu.Lock()
+	p.retired = append(p.retired, f)
+	p.mu.Unlock()
+	p.poke()
+}
+
+func (p *preparer) poke() {
+	if p.inline {
+		return
+	}
+	select {
+	case p.kick <- struct{}{}:
+	default:
+	}
+}
+
+// run works until close.
+func (p *preparer) run() {
+	defer close(p.done)
+	for {
+		var retry <-chan time.Time
+		if err := p.work(); err != nil {
+			p.wake()
+			return
+		}
+		p.mu.Lock()
+		short := p.short
+		p.mu.Unlock()
+		if short {
+			retry = time.After(prepareRetry)
+		}
+		select {
+		case <-p.quit:
+			return
+		case <-p.kick:
+		case <-retry:
+		}
+	}
+}
+
+// work does what there is to do. Want of room is not an error but remembered; any other failure is final, for it means that
+// the disk or the folder cannot be trusted.
+func (p *preparer) work() error {
+	for {
+		more, err := p.turn()
+		if err != nil && errors.Is(err, aio.ErrClosed) {
+			return nil // close came in between
+		}
+		short := err != nil && wantsRoom(err)
+		p.mu.Lock()
+		p.short = short
+		if err != nil && !short {
+			p.err = err
+		}
+		p.mu.Unlock()
+		switch {
+		case short:
+			p.log.Warn("no room for the next file of the commit log; it waits until there is", "err", err)
+			return nil
+		case err != nil:
+			p.log.Error("preparing a file of the commit log failed", "err", err)
+			return err
+		case !more:
+			return nil
+		}
+	}
+}
+
+// wantsRoom tells what goes away by itself when something else is given back.
+func wantsRoom(err error) bool {
+	for _, e := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// turn does one thing, what the committer waits for first.
+func (p *preparer) turn() (bool, error) {
+	p.mu.Lock()
+	ready := p.ready != nil
+	var f liveFile
+	retired := len(p.retired) > 0
+	if retired {
+		f = p.retired[0]
+	}
+	p.mu.Unlock()
+	switch {
+	case !ready && len(p.spares) > 0:
+		return true, p.makeReady()
+	case retired:
+		if err := p.recycle(f); err != nil {
+			return false, err
+		}
+		p.mu.Lock()
+		p.retired = p.retired[:copy(p.retired, p.retired[1:])]
+		p.mu.Unlock()
+		return true, nil
+	case len(p.spares) < minSpares:
+		return true, p.makeSpare()
+	}
+	return false, nil
+}
+
+func spareFile(number uint64) string { return fmt.Sprintf("%s/%010d%s", spareName, number, suffix) }
+
+// makeReady turns the oldest spare into the next file. It is opened first, so that want of a descriptor
+// leaves the spare where it is.
+func (p *preparer) makeReady() error {
+	f, err := p.disk.Open(spareFile(p.spares[0]))
+	if err != nil {
+		return fmt.Errorf("clog: opening a spare file: %w", err)
+	}
+	number := p.next
+	if err := p.disk.Rename(spareFile(p.spares[0]), fileName(number)); err != nil {
+		return errors.Join(fmt.Errorf("clog: moving a spare file into the log: %w", err), f.Close())
+	}
+	// Whatever comes of the rest, the number is used and the spare is gone.
+	p.next++
+	p.spares = p.spares[:copy(p.spares, p.spares[1:])]
+	if err := p.syncFolders(); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	// For the name in its errors; with the descriptor in hand a failure does not matter.
+	if named, err := p.disk.Open(fileName(number)); err == nil {
+		f, named = named, f
+		if err := named.Close(); err != nil {
+			return errors.Join(fmt.Errorf("clog: preparing a file: %w", err), f.Close())
+		}
+	}
+	p.mu.Lock()
+	p.ready = &openFile{File: f, number: number, sizeBytes: p.fileBytes}
+	p.mu.Unlock()
+	p.wake()
+	return nil
+}
+
+func (p *preparer) syncFolders() error {
+	for _, dir := range []string{dirName, spareName} {
+		if err := p.disk.SyncDir(dir); err != nil {
+			return fmt.Errorf("clog: flushing the folder %s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// recycle makes a spare of a file that nobody needs, or removes it. Its blocks are written already; what they hold
+// never verifies under another number. The folder is flushed before the file is used again: else a power cut could
+// show one file under two names.
+func (p *preparer) recycle(f liveFile) error {
+	if f.sizeBytes != p.fileBytes || len(p.spares) >= maxSpares {
+		if err := p.disk.Remove(fileName(f.number)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("clog: removing a file that is not needed: %w", err)
+		}
+		p.stats.removed.Add(1)
+		// One at a time: a folder that lost a younger file but kept an older one would look damaged.
+		return p.syncFolders()
+	}
+	if err := p.disk.Rename(fileName(f.number), spareFile(p.nextSpare)); err != nil {
+		return fmt.Errorf("clog: recycling a file: %w", err)
+	}
+	p.spares = append(p.spares, p.nextSpare)
+	p.nextSpare++
+	p.stats.recycled.Add(1)
+	return p.syncFolders()
+}
+
+// makeSpare writes a file of zeros. With real writes: reserved but unwritten space would cost a journal commit at its
+// first use.
+func (p *preparer) makeSpare() error {
+	name := spareFile(p.nextSpare)
+	f, err := p.disk.Create(name, p.fileBytes)
+	if err != nil {
+		return fmt.Errorf("clog: making a spare file: %w", err)
+	}
+	p.nextSpare++
+	err = p.prewrite(f)
+	err = errors.Join(err, f.Close())
+	if err != nil {
+		if rerr := p.disk.Remove(name); rerr != nil {
+			err = errors.Join(err, rerr)
+		}
+		return fmt.Errorf("clog: preparing a spare file: %w", err)
+	}
+	p.spares = append(p.spares, p.nextSpare-1)
+	p.stats.prepared.Add(1)
+	return nil
+}
+
+func (p *preparer) prewrite(f aio.File) error {
+	zero, free := aio.AlignedBytes(int(min(prewriteBytes, p.fileBytes)))
+	defer free()
+	for off := int64(0); off < p.fileBytes; off += int64(len(zero)) {
+		select {
+		case <-p.quit:
+			return aio.ErrClosed
+		default:
+		}
+		if err := f.WriteAt(zero[:min(int64(len(zero)), p.fileBytes-off)], off); err != nil {
+			return err
+		}
+	}
+	return f.Sync()
+}
+
+// close ends the work and closes the ready file, which stays in the folder, empty, for Open to remove.
+func (p *preparer) close() error {
+	close(p.quit)
+	<-p.done
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ready == nil {
+		return nil
+	}
+	f := p.ready
+	p.ready = nil
+	return f.Close()
+}

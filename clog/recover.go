@@ -1,0 +1,360 @@
+package clog
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/segment"
+	"penstock/segment/aio"
+)
+
+// Record is one replayed record.
+type Record struct {
+	Placement
+	Payload  []byte   // inside Buf
+	Buf      *aio.Buf // retain it to keep Payload
+	FileSeq  uint64
+	GroupSeq uint64
+}
+
+// Replayer takes what recovery finds. An error ends recovery and is returned by Open.
+type Replayer interface {
+	// Checkpoint takes the chunks of the oldest file's checkpoint, before all records. The chunk is borrowed for the call.
+	Checkpoint(chunk []byte) error
+	// Record takes the records, in order. r and what it points to are borrowed for the call.
+	Record(r *Record) error
+}
+
+// Report says what Open found. It is complete also with an error.
+type Report struct {
+	Files      int
+	OldestFile uint64 // 0: there was nothing
+	NewestFile uint64 // the last file with a group that counts
+	LastSeq    uint64 // of the last group
+	Groups     uint64
+	Records    uint64 // without those of checkpoints
+	Bytes      int64  // of all groups, with padding
+
+	// TornBytes is the size of the groups that begin behind the end of the log: submitted, never promised, cut.
+	TornBytes int64
+	Torn      bool // something that never became durable was cut
+
+	Duration time.Duration
+}
+
+// oldFile is a file that recovery found.
+type oldFile struct {
+	aio.File
+	number    uint64
+	sizeBytes int64
+	first     groupHeader
+	valid     bool // first is the header the file begins with, and its own
+}
+
+// recovery walks the chain of groups through the files; see decide for its judgement. It changes nothing.
+type recovery struct {
+	disk     aio.Disk
+	store    uuid.UUID
+	block    int64
+	replayer Replayer
+	report   *Report
+	win      window
+	files    []*oldFile // in order of number
+
+	// The place under judgement, and the chain up to it.
+	at    int // file
+	off   int64
+	begun bool // a group was accepted
+	last  groupHeader
+	used  map[uint64]int64 // end of the last accepted group of each file
+
+	checkpoint chunks
+	record     Record
+}
+
+// run replays the log. On success the chain's end is in r.last.
+func (r *recovery) run() error {
+	defer r.win.release()
+	defer r.checkpoint.drop()
+	if err := r.openFiles(); err != nil {
+		return err
+	}
+	for r.at < len(r.files) {
+		p, h, group, err := r.look()
+		if err != nil {
+			return err
+		}
+		next, promised := false, false
+		if p != placeValid {
+			if next = r.continuesInNext(); !next {
+				if promised, err = r.promisedBeyond(); err != nil {
+					return err
+				}
+			}
+		}
+		switch decide(p, next, promised) {
+		case verdictAccept:
+			if err := r.accept(&h, group); err != nil {
+				return err
+			}
+		case verdictFollow:
+			r.turnTo(r.at + 1)
+		case verdictCut:
+			r.report.Torn = r.report.Torn || p == placeDamaged
+			return r.checkOldest()
+		case verdictCorrupt:
+			return r.corrupt(p, &h, group)
+		}
+	}
+	return nil
+}
+
+// openFiles opens every file, flushes it, and reads how it begins. Flushing first makes everything that is read afterwards
+// durable: what recovery hands out, others will build on. After a process was killed that is not so by itself.
+func (r *recovery) openFiles() error {
+	infos, err := r.disk.ReadDir(dirName)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("clog: listing the log's folder: %w", err)
+	}
+	for _, info := range infos {
+		number, ok := parseName(info.Name())
+		if !ok {
+			continue
+		}
+		f, err := r.disk.Open(fileName(number))
+		if err != nil {
+			return fmt.Errorf("clog: opening %s: %w", fileName(number), err)
+		}
+		old := &oldFile{File: f, number: number}
+		r.files = append(r.files, old)
+		if old.sizeBytes, err = f.Size(); err != nil {
+			return err
+		}
+		if err := f.Sync(); err != nil {
+			return fmt.Errorf("clog: flushing what was found: %w", err)
+		}
+		if err := r.identify(old); err != nil {
+			return err
+		}
+	}
+	r.report.Files = len(r.files)
+	if len(r.files) > 0 {
+		r.turnTo(0)
+	}
+	return nil
+}
+
+// identify reads the header at the start of a file. Only there a file says whose it is: further in, a
+// message may look like a header.
+func (r *recovery) identify(f *oldFile) error {
+	if f.sizeBytes < r.block {
+		return nil
+	}
+	r.win.open(f, r.block)
+	p, err := r.win.at(0, r.block)
+	if err != nil {
+		return r.unreadable(f, 0, err)
+	}
+	switch f.first.decode(p) {
+	case headerNewer:
+		if f.first.File == f.number {
+			return fmt.Errorf("%w (%s)", ErrNewer, f.Name())
+		}
+	case headerValid:
+		if f.first.Store != r.store {
+			return fmt.Errorf("%w (%s belongs to store %v, this is %v)", ErrForeign, f.Name(), f.first.Store, r.store)
+		}
+		f.valid = f.first.File == f.number
+	}
+	return nil
+}
+
+func (r *recovery) turnTo(file int) {
+	r.at, r.off = file, 0
+	r.checkpoint.reset()
+	if file < len(r.files) {
+		r.win.open(r.files[file], r.files[file].sizeBytes)
+	}
+}
+
+// headerAt decodes what stands at off in the file at hand and says whether it is a group of this file.
+func (r *recovery) headerAt(off int64, h *groupHeader) (bool, error) {
+	f := r.files[r.at]
+	if off+r.block > r.win.size {
+		return false, nil
+	}
+	p, err := r.win.at(off, r.block)
+	if err != nil {
+		return false, r.unreadable(f, off, err)
+	}
+	return h.decode(p) == headerValid && h.Store == r.store && h.File == f.number, nil
+}
+
+// look says what stands at the place. h is set unless it is placeNothing, group only with placeValid.
+func (r *recovery) look() (p place, h groupHeader, group []byte, err error) {
+	own, err := r.headerAt(r.off, &h)
+	switch {
+	case err != nil || !own:
+		return placeNothing, h, nil, err
+	case !r.continues(&h):
+		return placeOther, h, nil, nil
+	case r.off+h.padded() > r.win.size || h.padded()%r.block != 0:
+		return placeDamaged, h, nil, nil
+	}
+	group, err = r.win.at(r.off, h.padded())
+	if err != nil {
+		return placeNothing, h, nil, r.unreadable(r.files[r.at], r.off, err)
+	}
+	if _, err := verifyGroup(&h, group); err != nil || !r.checkpoint.fits(&h, group) {
+		return placeDamaged, h, group, nil
+	}
+	return placeValid, h, group, nil
+}
+
+// continues says whether h is the group that follows the chain. A chain begins with any group.
+func (r *recovery) continues(h *groupHeader) bool {
+	return !r.begun || h.Seq == r.last.Seq+1 && h.PrevCRC == r.last.CRC
+}
+
+// continuesInNext is decide's next. Where no chain has begun, the next file may begin it if it says that this one was not needed.
+func (r *recovery) continuesInNext() bool {
+	if r.at+1 == len(r.files) {
+		return false
+	}
+	next := r.files[r.at+1]
+	if !next.valid || !r.continues(&next.first) {
+		return false
+	}
+	return r.begun || next.first.Oldest > r.files[r.at].number
+}
+
+// promisedBeyond is decide's promised: it searches the rest of the file and all later ones, block by block, for headers of this
+// store. It leaves the window at the place where it was.
+func (r *recovery) promisedBeyond() (bool, error) {
+	at, off := r.at, r.off
+	defer func() {
+		r.at, r.off = at, off
+		r.win.open(r.files[at], r.files[at].sizeBytes)
+	}()
+	var h groupHeader
+	for ; r.at < len(r.files); r.at, r.off = r.at+1, 0 {
+		r.win.open(r.files[r.at], r.files[r.at].sizeBytes)
+		for r.off+r.block <= r.win.size {
+			own, err := r.headerAt(r.off, &h)
+			if err != nil {
+				return false, err
+			}
+			step := r.block
+			if own && h.Seq > r.last.Seq {
+				if h.Durable > r.last.Seq {
+					return true, nil
+				}
+				r.report.Torn = true
+				r.report.TornBytes += h.padded()
+				if step, err = r.stepOver(&h); err != nil {
+					return false, err
+				}
+			}
+			r.off += step
+		}
+	}
+	return false, nil
+}
+
+// stepOver is the size of the group at the place if it verifies, else one block: a message inside a whole group may look like a
+// header and must not be taken for one.
+func (r *recovery) stepOver(h *groupHeader) (int64, error) {
+	size := h.padded()
+	if r.off+size > r.win.size || size%r.block != 0 {
+		return r.block, nil
+	}
+	p, err := r.win.at(r.off, size)
+	if err != nil {
+		return 0, r.unreadable(r.files[r.at], r.off, err)
+	}
+	if _, err := verifyGroup(h, p); err != nil {
+		return r.block, nil
+	}
+	return size, nil
+}
+
+// accept replays a group and moves behind it.
+func (r *recovery) accept(h *groupHeader, group []byte) error {
+	f := r.files[r.at]
+	if !r.begun {
+		r.begun = true
+		r.report.OldestFile = f.number
+	}
+	r.last = *h
+	r.report.NewestFile, r.report.LastSeq = f.number, h.Seq
+	r.report.Groups++
+	r.report.Bytes += h.padded()
+	r.off += h.padded()
+	r.used[f.number] = r.off
+	r.record.Buf, r.record.FileSeq, r.record.GroupSeq = r.win.buf, h.File, h.Seq
+	return eachRecord(h, group, func(rec *recordHeader, payload []byte) error {
+		if rec.Type == Checkpoint {
+			return r.checkpoint.take(rec, payload, r.win.buf, r.replayer)
+		}
+		r.report.Records++
+		r.record.Placement, r.record.Payload = rec.Placement, payload
+		return r.replayer.Record(&r.record)
+	})
+}
+
+// checkOldest finds a loss at the beginning: the last group says which file was the first one needed.
+func (r *recovery) checkOldest() error {
+	if r.begun && r.last.Oldest < r.report.OldestFile {
+		return &segment.CorruptError{
+			Path: fileName(r.last.Oldest), Detail: fmt.Sprintf("the log needs it and it is gone; the first file found is %s", fileName(r.report.OldestFile)),
+		}
+	}
+	return nil
+}
+
+// corrupt describes the place.
+func (r *recovery) corrupt(p place, h *groupHeader, group []byte) error {
+	f := r.files[r.at]
+	e := &segment.CorruptError{Path: fileName(f.number), Offset: r.off}
+	switch p {
+	case placeDamaged:
+		e.Detail = fmt.Sprintf("group %d is cut or out of order", h.Seq)
+		if group != nil {
+			if at, err := verifyGroup(h, group); err != nil {
+				e.Offset += int64(at)
+				e.Detail = fmt.Sprintf("group %d: %v", h.Seq, err)
+			}
+		}
+	case placeOther:
+		e.Detail = fmt.Sprintf("group %d stands where group %d belongs", h.Seq, r.last.Seq+1)
+	default:
+		e.Detail = fmt.Sprintf("no group where a later one says that group %d was durable", r.last.Seq+1)
+		if !r.begun {
+			e.Detail = "the file does not begin with a group, and later ones say that it did"
+		}
+		if r.at+1 < len(r.files) && r.files[r.at+1].number != f.number+1 {
+			e.Detail += fmt.Sprintf("; %s is gone", fileName(f.number+1))
+		}
+	}
+	return e
+}
+
+// unreadable is the error of a read. It counts as corruption: what cannot be read may have been promised.
+func (r *recovery) unreadable(f *oldFile, off int64, err error) error {
+	if errors.Is(err, aio.ErrNoMemory) {
+		return fmt.Errorf("clog: reading the log: %w; nothing was changed; allow more large buffers", err)
+	}
+	return fmt.Errorf("%w: %w", &segment.CorruptError{Path: fileName(f.number), Offset: off, Detail: "cannot be read"}, err)
+}
+
+func (r *recovery) closeFiles() error {
+	var err error
+	for _, f := range r.files {
+		err = errors.Join(err, f.Close())
+	}
+	return err
+}

@@ -1,0 +1,141 @@
+package clog
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"time"
+)
+
+// FlushBuckets is the number of buckets of Stats.Flush. Bucket i counts flushes of less than 1<<i microseconds that
+// no lower bucket counts; the last takes the rest.
+const FlushBuckets = 24
+
+// Stats are counts since Open, and what holds now. Group counts are of the source's groups.
+type Stats struct {
+	Groups     uint64
+	SoloGroups uint64 // written on the spot
+	Records    uint64
+	Bytes      uint64 // of groups, with headers and padding
+	Marks      uint64 // groups without records
+	Files      uint64 // files started
+	// CheckpointBytes is what the beginnings of files took.
+	CheckpointBytes uint64
+
+	FlushNanos uint64 // sum over all groups, from submission to durable
+	Flush      [FlushBuckets]uint64
+
+	StallsBuffer uint64 // times that no buffer was free
+	StallsSpare  uint64 // times that no file was prepared
+	StallsFull   uint64 // times that MaxLiveBytes was reached
+
+	Recycled uint64 // files used again
+	Prepared uint64 // files made from nothing
+	Removed  uint64 // files given back to the file system
+
+	LiveBytes int64  // written bytes that recovery would read
+	Oldest    uint64 // first file that recovery would need
+	Current   uint64
+	Full      bool
+	Failed    bool
+}
+
+// counters are written by the log's goroutine (and the preparer's) and read by any.
+type counters struct {
+	groups, solo, records, bytes, marks, files, checkpointBytes atomic.Uint64
+	flushNanos                                                  atomic.Uint64
+	flush                                                       [FlushBuckets]atomic.Uint64
+	stalls                                                      [stallKinds]atomic.Uint64
+	recycled, prepared, removed                                 atomic.Uint64
+	oldest, current                                             atomic.Uint64
+	liveBytes, headroom                                         atomic.Int64
+	full, failed                                                atomic.Bool
+}
+
+func (c *counters) submitted(g *Group, paddedBytes int) {
+	c.groups.Add(1)
+	c.records.Add(uint64(g.records))
+	c.bytes.Add(uint64(paddedBytes))
+}
+
+func (c *counters) flushed(d time.Duration) {
+	c.flushNanos.Add(uint64(d))
+	c.flush[min(bits.Len64(uint64(d.Microseconds())), FlushBuckets-1)].Add(1)
+}
+
+// stallKind says what the log waits for.
+type stallKind uint8
+
+const (
+	stallNone stallKind = iota
+	stallBuffer
+	stallSpare
+	stallFull
+	stallKinds
+)
+
+// stall counts each wait once, however often the log looks during it.
+type stall struct{ now stallKind }
+
+func (s *stall) enter(k stallKind, c *counters) {
+	if s.now != k {
+		s.now = k
+		c.stalls[k].Add(1)
+	}
+}
+
+func (s *stall) leave() { s.now = stallNone }
+
+// publish makes the state of the files visible to other goroutines.
+func (l *Log) publish() {
+	c := &l.stats
+	used := int64(0)
+	for i := range l.live {
+		used += l.live[i].usedBytes
+	}
+	c.liveBytes.Store(used)
+	files := max(0, (l.opts.MaxLiveBytes-l.heldBytes())/l.opts.FileBytes)
+	room := files * (l.opts.FileBytes - l.block)
+	if l.current != nil {
+		room += max(0, l.room())
+		c.current.Store(l.current.number)
+	}
+	c.headroom.Store(room)
+	if len(l.live) > 0 {
+		c.oldest.Store(l.live[0].number)
+	}
+	c.full.Store(l.stalled.now == stallFull)
+}
+
+// Oldest is the number of the first file that recovery would need.
+func (l *Log) Oldest() uint64 { return l.stats.oldest.Load() }
+
+// Current is the number of the file that groups go to, or will go to when the log starts.
+func (l *Log) Current() uint64 { return l.stats.current.Load() }
+
+// LiveBytes is what recovery would have to read now.
+func (l *Log) LiveBytes() int64 { return l.stats.liveBytes.Load() }
+
+// Headroom is how many bytes of groups and checkpoints still fit before the log is Full, if nothing is released. A source that keeps
+// a reserve for control records looks here.
+func (l *Log) Headroom() int64 { return l.stats.headroom.Load() }
+
+// Full says that the log waits for Release: MaxLiveBytes is reached.
+func (l *Log) Full() bool { return l.stats.full.Load() }
+
+// Stats returns a copy of the counts; each is exact, together they are not one moment.
+func (l *Log) Stats() Stats {
+	c := &l.stats
+	s := Stats{
+		Groups: c.groups.Load(), SoloGroups: c.solo.Load(), Records: c.records.Load(), Bytes: c.bytes.Load(),
+		Marks: c.marks.Load(), Files: c.files.Load(), CheckpointBytes: c.checkpointBytes.Load(),
+		FlushNanos:   c.flushNanos.Load(),
+		StallsBuffer: c.stalls[stallBuffer].Load(), StallsSpare: c.stalls[stallSpare].Load(), StallsFull: c.stalls[stallFull].Load(),
+		Recycled: c.recycled.Load(), Prepared: c.prepared.Load(), Removed: c.removed.Load(),
+		LiveBytes: c.liveBytes.Load(), Oldest: c.oldest.Load(), Current: c.current.Load(),
+		Full: c.full.Load(), Failed: c.failed.Load(),
+	}
+	for i := range s.Flush {
+		s.Flush[i] = c.flush[i].Load()
+	}
+	return s
+}

@@ -1,0 +1,267 @@
+package clog
+
+import (
+	"fmt"
+	"time"
+
+	"penstock/segment/aio"
+)
+
+// maxTurns bounds what one Step submits, so that Stop is noticed while a source never runs dry.
+const maxTurns = 2 * MaxInFlight
+
+// Step does one round: it submits groups while records, a slot, a buffer and file space are there, then collects completions and
+// reports them in order. With block it sleeps, when there was nothing to do, until a completion or Wake. After a failure it
+// returns the same error for ever.
+func (l *Log) Step(block bool) (progress bool, err error) {
+	if l.err != nil {
+		return false, l.err
+	}
+	if l.queue == nil {
+		panic("BUG: clog: Step before Start or after Close")
+	}
+	for range maxTurns {
+		if len(l.idle) == 0 {
+			break
+		}
+		more, err := l.turn()
+		if err != nil {
+			return progress, err
+		}
+		if !more {
+			break
+		}
+		progress = true
+	}
+	// What was written on the spot may have readied its waiters to send more: look again before sleeping.
+	block = block && (!progress || len(l.inFlight) > 0)
+	if block || len(l.inFlight) > 0 {
+		collected, err := l.collect(block)
+		if err != nil {
+			return progress, err
+		}
+		progress = progress || collected
+	}
+	l.publish()
+	return progress, nil
+}
+
+// turn submits one group, or makes the file or the buffer that it needs. It returns false when only a completion or
+// Wake can change anything.
+func (l *Log) turn() (bool, error) {
+	if l.current == nil || l.room() < max(l.wantRoom, l.minRoom()) {
+		return l.startFile()
+	}
+	g := l.idle[len(l.idle)-1]
+	if !l.begin(g) {
+		l.stalled.enter(stallBuffer, &l.stats)
+		return false, nil
+	}
+	l.refused = false
+	l.source.Gather(g)
+	if l.err != nil {
+		return false, l.err
+	}
+	switch {
+	case g.records > 0:
+		l.idle = l.idle[:len(l.idle)-1]
+		l.stalled.leave()
+		return true, l.submit(g)
+	case l.wantRoom > l.room():
+		return true, nil // a file first, then again
+	case l.refused:
+		l.stalled.enter(stallBuffer, &l.stats)
+		return false, nil
+	case len(l.inFlight) == 0 && l.oldest() > l.carried && l.markRoom():
+		return true, l.writeMark()
+	}
+	return false, nil
+}
+
+// room is what records may still use of the current file. The last block is kept for a mark, so that files can be given back
+// even when the log is full.
+func (l *Log) room() int64 { return l.current.sizeBytes - l.block - l.current.pos }
+
+func (l *Log) markRoom() bool { return l.current.sizeBytes-l.current.pos >= l.block }
+
+// minRoom is the room below which a file counts as full: groups should not get tiny at the end of every file.
+func (l *Log) minRoom() int64 {
+	return max(l.block, min(int64(l.opts.GroupBytes)/8, l.opts.FileBytes/64)&^(l.block-1))
+}
+
+// begin opens g in the open buffer. A new one is taken when it is full, or when less than a quarter is left and
+// the last group says that more will be wanted. It returns false when there is none.
+func (l *Log) begin(g *Group) bool {
+	left := 0
+	if l.buf != nil {
+		left = len(l.buf.Bytes()) - l.bufPos
+	}
+	if int64(left) < l.block || left < l.arena.BufBytes()/4 && l.lastBytes > left {
+		if !l.nextBuf() && int64(left) < l.block {
+			return false
+		}
+	}
+	l.place(g)
+	return true
+}
+
+// place opens g at the place in the open buffer and the current file where the next group goes.
+func (l *Log) place(g *Group) {
+	data := l.buf.Bytes()[l.bufPos:]
+	limit := min(int64(len(data)), int64(l.opts.GroupBytes), l.room()) &^ (l.block - 1)
+	g.open(l.buf, data, int(limit), l.current.number, l.seq+1)
+}
+
+// nextBuf replaces the open buffer. Without a free one it keeps it and leaves starving set.
+//
+//	log                                    whoever holds the last buffer
+//	---                                    -----------------------------
+//	A1 Get: none                           B1 puts the buffer back
+//	A2 starving = true                     B2 OnRelease: starving? then Wake
+//	A3 Get again: none, so it will sleep
+//
+// If B1 comes before A3, A3 gets the buffer. Otherwise A2 is before B2, which wakes the log.
+func (l *Log) nextBuf() bool {
+	b := l.arena.Get()
+	if b == nil {
+		l.starving.Store(true)
+		if b = l.arena.Get(); b == nil {
+			return false
+		}
+	}
+	l.starving.Store(false)
+	if l.buf != nil {
+		l.buf.Release()
+	}
+	l.buf, l.bufPos = b, 0
+	return true
+}
+
+// widen finds a place for the first record of g, of n bytes, which does not fit where g was opened.
+func (l *Log) widen(g *Group, n int) bool {
+	need := roundUp(int64(GroupHeaderBytes+RecordHeaderBytes+n), l.block)
+	if need > l.room() {
+		l.wantRoom = need
+		return false
+	}
+	solo := g.solo
+	if need <= int64(l.opts.GroupBytes) {
+		if l.refused = !l.nextBuf(); l.refused {
+			return false
+		}
+		l.place(g)
+	} else {
+		b := l.largeBuf(int(need))
+		if l.refused = b == nil; l.refused {
+			return false
+		}
+		g.open(b, b.Bytes(), int(need), l.current.number, l.seq+1)
+	}
+	g.solo = solo
+	return true
+}
+
+// largeBuf is nextBuf for a record that fits into no ordinary buffer; the same two columns hold.
+func (l *Log) largeBuf(n int) *aio.Buf {
+	b, err := l.arena.GetLarge(n)
+	if err != nil {
+		l.starving.Store(true)
+		if b, err = l.arena.GetLarge(n); err != nil {
+			return nil
+		}
+	}
+	l.starving.Store(false)
+	return b
+}
+
+// header is what the log knows for the next group's header.
+func (l *Log) header() groupHeader {
+	return groupHeader{
+		BlockShift: blockShiftOf(int(l.block)), Store: l.opts.Store,
+		Durable: l.durable, Oldest: l.oldest(), PrevCRC: l.crc,
+	}
+}
+
+// chain seals g as the next group and moves everything that depends on where it ends. From here on the group is part of the log: it
+// becomes durable or the log fails.
+func (l *Log) chain(g *Group) (data []byte, at int64) {
+	if g.seq != l.seq+1 || g.file != l.current.number {
+		panic(fmt.Sprintf("BUG: clog: group %d of file %d follows group %d in file %d", g.seq, g.file, l.seq, l.current.number))
+	}
+	h := l.header()
+	data = g.seal(&h)
+	at = l.current.pos
+	l.seq, l.crc, l.promised, l.carried = h.Seq, h.CRC, h.Durable, h.Oldest
+	g.oldest = h.Oldest
+	l.current.pos += int64(len(data))
+	if l.current.pos > l.current.sizeBytes {
+		panic(fmt.Sprintf("BUG: clog: group %d passes the end of file %d", g.seq, g.file))
+	}
+	l.live[len(l.live)-1].usedBytes = l.current.pos
+	return data, at
+}
+
+func (l *Log) submit(g *Group) error {
+	data, at := l.chain(g)
+	l.wantRoom, l.lastBytes = 0, len(data)
+	if g.buf == l.buf {
+		g.buf.Retain()
+		l.bufPos += len(data)
+	}
+	l.stats.submitted(g, len(data))
+	g.submitted = time.Now()
+	alone := len(l.inFlight) == 0
+	l.inFlight = append(l.inFlight, g)
+	if g.solo && alone {
+		if err := l.current.WriteSyncAt(data, at); err != nil {
+			return l.fail("writing a group", err)
+		}
+		g.done = true
+		l.stats.solo.Add(1)
+		l.settle()
+		return nil
+	}
+	op := aio.Op{File: l.current.File, Data: data, Offset: at, Tag: uint64(g.slot)}
+	if err := l.queue.Submit(op); err != nil {
+		return l.fail("submitting a group", err)
+	}
+	return nil
+}
+
+// collect takes completions, in any order, and reports the groups they make durable, in order. One failure
+// among them fails all: what the device says after it cannot be trusted.
+func (l *Log) collect(block bool) (bool, error) {
+	var err error
+	l.completions, err = l.queue.Wait(l.completions[:0], block)
+	if err != nil {
+		return false, l.fail("waiting for groups", err)
+	}
+	for _, c := range l.completions {
+		if c.Err != nil {
+			return false, l.fail("writing a group", c.Err)
+		}
+		l.slots[c.Tag].done = true
+	}
+	l.settle()
+	return len(l.completions) > 0, nil
+}
+
+// settle reports every group whose predecessors and itself are written.
+func (l *Log) settle() {
+	n := 0
+	for n < len(l.inFlight) && l.inFlight[n].done {
+		g := l.inFlight[n]
+		if g.seq != l.durable+1 {
+			panic(fmt.Sprintf("BUG: clog: group %d durable after group %d", g.seq, l.durable))
+		}
+		l.durable = g.seq
+		l.stats.flushed(time.Since(g.submitted))
+		l.source.Durable(g)
+		g.buf.Release()
+		g.buf, g.data = nil, nil
+		l.idle = append(l.idle, g)
+		l.recycle(g.oldest)
+		n++
+	}
+	l.inFlight = l.inFlight[:copy(l.inFlight, l.inFlight[n:])]
+}

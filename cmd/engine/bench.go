@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"penstock/cmd/engine/load"
+)
+
+func benchCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure a running node over the NSQ protocol",
+		Long: "Measure a running node (or any nsqd) over the NSQ protocol. The header of a report says what was measured on:\n" +
+			"I/O engine, file system, device cache and kernel come from the node's /info.",
+	}
+	cmd.AddCommand(
+		benchMode("pub", "Publish in a closed loop, or with --rate in an open loop", load.Publish),
+		benchMode("sub", "Consume a channel's backlog with one FIN per message", load.Consume),
+		benchMode("e2e", "Publish at a steady rate and consume: publish call to handler", load.EndToEnd),
+	)
+	return cmd
+}
+
+func benchMode(mode, short string, measure func(context.Context, load.Config) (*load.Report, error)) *cobra.Command {
+	cmd := &cobra.Command{Use: mode, Short: short, Args: cobra.NoArgs}
+	cfg := load.Config{SizeBytes: 100, Ready: 2500}
+	asJSON := false
+	f := cmd.Flags()
+	f.StringVar(&cfg.Address, "address", "127.0.0.1:4150", "HOST:PORT of the node's NSQ protocol")
+	f.StringVar(&cfg.HTTPAddress, "http-address", "127.0.0.1:4151", "HOST:PORT of its HTTP API, for the report's header; empty: not asked")
+	f.StringVar(&cfg.Topic, "topic", "bench_"+mode, "topic")
+	f.IntVar(&cfg.Connections, "connections", 1, "connections")
+	f.DurationVar(&cfg.Duration, "duration", 10*time.Second, "time that is measured; 0: until --messages")
+	f.Int64Var(&cfg.Messages, "messages", 0, "messages in total; 0: until --duration. Alone it sets --duration and --warm-up to 0")
+	f.Var(intBytesValue{&cfg.SizeBytes, 1}, "size", "bytes of a message")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
+	warmUp := time.Second
+	if mode == "sub" {
+		warmUp = 0
+		f.BoolVar(&cfg.Fill, "fill", false, "create the channel and publish --messages before the measurement")
+	}
+	f.DurationVar(&cfg.WarmUp, "warm-up", warmUp, "time before the measurement")
+	if mode != "pub" {
+		f.StringVar(&cfg.Channel, "channel", "bench", "channel")
+		f.IntVar(&cfg.Ready, "rdy", 2500, "RDY of a consumer")
+	}
+	cfg.InFlight, cfg.Batch = 1, 1
+	switch mode {
+	case "pub":
+		f.IntVar(&cfg.InFlight, "in-flight", 1, "commands without an answer per connection, in a closed loop")
+		f.IntVar(&cfg.Batch, "batch", 1, "messages per command: 1 sends PUB, more MPUB")
+		f.Float64Var(&cfg.Rate, "rate", 0, "messages per second over all connections (open loop); 0: closed loop")
+	case "e2e":
+		f.Float64Var(&cfg.Rate, "rate", 10_000, "messages per second over all connections")
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if f.Changed("messages") && !f.Changed("duration") {
+			cfg.Duration = 0
+		}
+		if f.Changed("messages") && !f.Changed("warm-up") {
+			cfg.WarmUp = 0
+		}
+		return bench(cmd, cfg, asJSON, measure)
+	}
+	return cmd
+}
+
+func bench(cmd *cobra.Command, cfg load.Config, asJSON bool, measure func(context.Context, load.Config) (*load.Report, error)) error {
+	ctx, stop := untilSignal(cmd.Context())
+	defer stop()
+	finish := showProgress(&cfg, cmd.ErrOrStderr())
+	report, err := measure(ctx, cfg)
+	finish()
+	if report != nil {
+		write := report.WriteText
+		if asJSON {
+			write = report.WriteJSON
+		}
+		if err := write(cmd.OutOrStdout()); err != nil {
+			return &exitError{exitOther, err}
+		}
+	}
+	if err != nil {
+		return &exitError{exitOther, err}
+	}
+	return nil
+}
+
+// showProgress draws a bar on a terminal and nothing elsewhere: a report in a file stays a report.
+func showProgress(cfg *load.Config, w io.Writer) (finish func()) {
+	file, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(file.Fd())) {
+		return func() {}
+	}
+	const steps = 1000
+	bar := progressbar.NewOptions(steps,
+		progressbar.OptionSetWriter(file), progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish(),
+		progressbar.OptionSetPredictTime(false), progressbar.OptionSetElapsedTime(false))
+	start, before := time.Now(), int64(0)
+	cfg.Progress = func(part float64, messages int64) {
+		if now := time.Now(); now.Sub(start) > 0 && messages != before {
+			bar.Describe(fmt.Sprintf("%9.0f msg/s", float64(messages-before)/now.Sub(start).Seconds()))
+			start, before = now, messages
+		}
+		_ = bar.Set(int(part * steps))
+	}
+	return func() { _ = bar.Finish() }
+}

@@ -1,0 +1,241 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/spf13/pflag"
+)
+
+const (
+	envPrefix = "ENGINE_"
+	envConfig = "ENGINE_CONFIG"
+
+	// maxConfigBytes bounds the TOML file, so that a wrong --config cannot fill the memory.
+	maxConfigBytes = 1 << 20
+)
+
+func (s *setting) key() string { return strings.ReplaceAll(s.name, "-", "_") }
+func (s *setting) env() string { return envPrefix + strings.ToUpper(s.key()) }
+
+// config is the table with the source of each value. Order of precedence: flag, environment,
+// file, default.
+type config struct {
+	node     *node
+	settings []*setting
+	source   map[string]string
+	flags    map[string]*flagValue
+}
+
+// flagValue keeps what was said on the command line: flags are parsed before the file is
+// read, and must still win over it.
+type flagValue struct {
+	value
+	preset string
+	said   *string
+}
+
+func (f *flagValue) Set(s string) error {
+	f.said = &s
+	return f.value.Set(s)
+}
+
+func (f *flagValue) String() string { return f.preset }
+
+// newConfig makes the table with every default set and adds its flags to fs.
+func newConfig(fs *pflag.FlagSet) *config {
+	n := new(node)
+	c := &config{node: n, settings: settings(n), source: map[string]string{}, flags: map[string]*flagValue{}}
+	for _, s := range c.settings {
+		if err := s.value.Set(s.preset); err != nil {
+			panic(fmt.Sprintf("BUG: the default of %s: %v", s.name, err))
+		}
+		c.source[s.name] = "default"
+		f := &flagValue{value: s.value, preset: s.preset}
+		c.flags[s.name] = f
+		flag := fs.VarPF(f, s.name, "", s.help)
+		if s.value.Type() == "bool" {
+			flag.NoOptDefVal = "true"
+		}
+	}
+	fs.StringVar(&n.config, "config", "", "TOML file with settings (or ENGINE_CONFIG)")
+	return c
+}
+
+// load reads the file and the environment and then puts the flags back on top.
+func (c *config) load(environ []string) error {
+	env := map[string]string{}
+	for _, kv := range environ {
+		if k, v, ok := strings.Cut(kv, "="); ok && strings.HasPrefix(k, envPrefix) && v != "" {
+			env[k] = v
+		}
+	}
+	if c.node.config == "" {
+		c.node.config = env[envConfig]
+	}
+	delete(env, envConfig)
+	if c.node.config != "" {
+		if err := c.loadFile(c.node.config); err != nil {
+			return err
+		}
+	}
+	if err := c.loadEnv(env); err != nil {
+		return err
+	}
+	for _, s := range c.settings {
+		if said := c.flags[s.name].said; said != nil {
+			if err := c.set(s, *said, "flag --"+s.name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (c *config) set(s *setting, v, source string) error {
+	if err := s.value.Set(v); err != nil {
+		return fmt.Errorf("%s: %w", source, err)
+	}
+	c.source[s.name] = source
+	return nil
+}
+
+func (c *config) loadEnv(env map[string]string) error {
+	known := make([]string, 0, len(c.settings)+1)
+	for _, s := range c.settings {
+		if v, ok := env[s.env()]; ok {
+			if err := c.set(s, v, "environment "+s.env()); err != nil {
+				return err
+			}
+			delete(env, s.env())
+		}
+		known = append(known, s.env())
+	}
+	known = append(known, envConfig)
+	for _, k := range sortedKeys(env) {
+		return fmt.Errorf("the environment variable %s is not a setting; the nearest one is %s", k, nearest(k, known))
+	}
+	return nil
+}
+
+func (c *config) loadFile(name string) error {
+	data, err := readConfig(name)
+	if err != nil {
+		return err
+	}
+	var file map[string]any
+	if err := toml.Unmarshal(data, &file); err != nil {
+		var de *toml.DecodeError
+		if errors.As(err, &de) {
+			line, col := de.Position()
+			return fmt.Errorf("the configuration file %s is not valid TOML at line %d, column %d: %s", name, line, col, strings.TrimPrefix(de.Error(), "toml: "))
+		}
+		return fmt.Errorf("the configuration file %s is not valid TOML: %w", name, err)
+	}
+	byKey := map[string]*setting{}
+	known := make([]string, 0, len(c.settings))
+	for _, s := range c.settings {
+		byKey[s.key()] = s
+		known = append(known, s.key())
+	}
+	for _, k := range sortedKeys(file) {
+		s := byKey[k]
+		if s == nil {
+			return fmt.Errorf("the configuration file %s has the unknown key %s; the nearest one is %s", name, k, nearest(k, known))
+		}
+		v, err := tomlText(file[k])
+		if err != nil {
+			return fmt.Errorf("the configuration file %s: %s: %w", name, k, err)
+		}
+		if err := c.set(s, v, "file "+name+", "+k); err != nil {
+			return err
+		}
+		c.source[s.name] = "file " + name
+	}
+	return nil
+}
+
+func readConfig(name string) ([]byte, error) {
+	st, err := os.Stat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("the configuration file %s does not exist", name)
+	case err != nil:
+		return nil, fmt.Errorf("the configuration file cannot be read: %w", err)
+	case !st.Mode().IsRegular() || st.Size() > maxConfigBytes:
+		return nil, fmt.Errorf("the configuration file %s is not a regular file of at most %s", name, formatBytes(maxConfigBytes))
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("the configuration file cannot be read: %w", err)
+	}
+	return data, nil
+}
+
+func tomlText(v any) (string, error) {
+	switch v := v.(type) {
+	case string:
+		return v, nil
+	case bool:
+		return strconv.FormatBool(v), nil
+	case int64:
+		return strconv.FormatInt(v, 10), nil
+	}
+	return "", errors.New("the value must be a string, a whole number or true or false")
+}
+
+// lookup finds a setting by the name of its TOML key, for GET /config/<name>.
+func (c *config) lookup(key string) (any, bool) {
+	i := slices.IndexFunc(c.settings, func(s *setting) bool { return s.key() == key })
+	if i < 0 {
+		return nil, false
+	}
+	return c.settings[i].value.get(), true
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// nearest is the known name with the fewest single-character edits from name.
+func nearest(name string, known []string) string {
+	best, bestEdits := "", int(^uint(0)>>1)
+	for _, k := range known {
+		if d := edits(name, k); d < bestEdits {
+			best, bestEdits = k, d
+		}
+	}
+	return best
+}
+
+// edits is the Levenshtein distance.
+func edits(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			substitute := diagonal
+			if a[i] != b[j] {
+				substitute++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(substitute, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,29 @@
+package load
+
+import (
+	"io"
+	"net"
+)
+
+// chunks is a connection that gives its data in reads of at most step bytes and takes every write.
+type chunks struct {
+	net.Conn
+	data  []byte
+	step  int
+	at    int
+	again bool // start over at the end
+}
+
+func (c *chunks) Read(p []byte) (int, error) {
+	if c.at == len(c.data) {
+		if !c.again {
+			return 0, io.EOF
+		}
+		c.at = 0
+	}
+	n := copy(p[:min(c.step, len(p))], c.data[c.at:])
+	c.at += n
+	return n, nil
+}
+
+func (c *chunks) Write(p []byte) (int, error) { return len(p), nil }

@@ -1,0 +1,196 @@
+// Package load drives a node over NSQ's TCP protocol and measures it: publishing in a closed
+// or open loop, catch-up consumption, and publish call to handler.
+//
+// One goroutine serves one connection; it allocates nothing per message, so that one core can drive more than a
+// million messages a second and the node, not the generator, is what is measured. Latencies of an open
+// loop count from the time at which a message was meant to be sent, so a stalled node cannot hide its stall.
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Limits of a run.
+const (
+	MaxConnections = 10_000
+	// MaxInFlight keeps the answers of one connection within its socket buffers: the generator writes without
+	// reading meanwhile, and a node that cannot write its answers stops reading.
+	MaxInFlight  = 10_000
+	MaxBatch     = 100_000
+	MaxSizeBytes = 16 << 20
+
+	minEndToEndBytes = 24 // run, call time and intended time travel in the body
+	stallTimeout     = 30 * time.Second
+	progressEvery    = 100 * time.Millisecond
+)
+
+// Config is one run. Zero values are not defaults: the command line sets every field.
+type Config struct {
+	Address     string // HOST:PORT of the NSQ protocol
+	HTTPAddress string // HOST:PORT of the HTTP API, for the report's header; "": not asked
+	Topic       string
+	Channel     string
+	Connections int
+	InFlight    int           // commands without an answer per connection
+	Batch       int           // messages per command: 1 is PUB, more is MPUB
+	SizeBytes   int           // of a body
+	Ready       int           // RDY of a consumer
+	Duration    time.Duration // of the measured part; 0: until Messages
+	WarmUp      time.Duration // before it
+	Rate        float64       // messages per second over all connections; 0: closed loop
+	Messages    int64         // in total, warm-up included; 0: until Duration
+	Fill        bool          // Consume publishes Messages first
+	// Progress, if set, is called a few times a second with the part that is done, 0 to 1, and the
+	// messages so far.
+	Progress func(part float64, messages int64)
+}
+
+func (c *Config) check() error {
+	switch {
+	case c.Topic == "":
+		return errors.New("the topic has no name")
+	case c.Connections < 1 || c.Connections > MaxConnections:
+		return fmt.Errorf("connections must be 1 to %d", MaxConnections)
+	case c.InFlight < 1 || c.InFlight > MaxInFlight:
+		return fmt.Errorf("in-flight must be 1 to %d", MaxInFlight)
+	case c.Batch < 1 || c.Batch > MaxBatch:
+		return fmt.Errorf("batch must be 1 to %d", MaxBatch)
+	case c.SizeBytes < 1 || c.SizeBytes > MaxSizeBytes:
+		return fmt.Errorf("size must be 1 to %d bytes", MaxSizeBytes)
+	case c.Ready < 1:
+		return errors.New("rdy must be at least 1")
+	case c.Messages%int64(c.Batch) != 0:
+		return fmt.Errorf("messages (%d) must be a multiple of batch (%d)", c.Messages, c.Batch)
+	case c.Rate < 0:
+		return errors.New("rate must not be negative")
+	case c.Duration <= 0 && c.Messages <= 0:
+		return errors.New("a run needs a duration or a number of messages")
+	}
+	return nil
+}
+
+// run is what the goroutines of one run share.
+type run struct {
+	cfg    *Config
+	clock  clock
+	budget *budget
+	faults faults
+	meters []*meter
+	conns  []*net.TCPConn
+	cpu    time.Duration // of this process at the start
+}
+
+// open dials every connection before the clock starts.
+func open(ctx context.Context, cfg *Config) (*run, []*frameReader, error) {
+	r := &run{cfg: cfg, budget: newBudget(cfg.Messages)}
+	frames := make([]*frameReader, 0, cfg.Connections)
+	for range cfg.Connections {
+		if err := ctx.Err(); err != nil {
+			r.close()
+			return nil, nil, err
+		}
+		conn, f, err := dial(cfg.Address)
+		if err != nil {
+			r.close()
+			return nil, nil, err
+		}
+		r.conns = append(r.conns, conn)
+		r.meters = append(r.meters, newMeter(cfg.Connections))
+		frames = append(frames, f)
+	}
+	return r, frames, nil
+}
+
+func (r *run) close() {
+	for _, c := range r.conns {
+		c.Close()
+	}
+}
+
+// start begins the clock.
+func (r *run) start() {
+	r.cpu = cpuTime()
+	r.clock = clock{base: time.Now(), warmUp: int64(r.cfg.WarmUp)}
+	if r.cfg.Duration > 0 {
+		r.clock.stop = int64(r.cfg.WarmUp + r.cfg.Duration)
+	}
+}
+
+func (r *run) done() (n int64) {
+	for _, m := range r.meters {
+		n += m.done.Load()
+	}
+	return n
+}
+
+// await waits for the goroutines, shows progress, and cuts the connections when ctx ends or nothing moves any more.
+func (r *run) await(ctx context.Context, wg *sync.WaitGroup) {
+	finished := make(chan struct{})
+	go func() { wg.Wait(); close(finished) }()
+	tick := time.NewTicker(progressEvery)
+	defer tick.Stop()
+	moved, before := time.Now(), int64(-1)
+	for {
+		select {
+		case <-finished:
+			r.show(r.done())
+			return
+		case <-ctx.Done():
+			r.faults.add(fmt.Errorf("the run was interrupted: %w", ctx.Err()))
+			r.close()
+			<-finished
+			return
+		case <-tick.C:
+		}
+		done := r.done()
+		r.show(done)
+		if done != before {
+			moved, before = time.Now(), done
+		}
+		if time.Since(moved) > stallTimeout {
+			r.faults.add(fmt.Errorf("the node stopped answering: nothing moved for %s", stallTimeout))
+			r.close()
+			<-finished
+			return
+		}
+	}
+}
+
+func (r *run) show(done int64) {
+	if r.cfg.Progress == nil {
+		return
+	}
+	part := 0.0
+	if r.clock.stop > 0 {
+		part = float64(r.clock.now()) / float64(r.clock.stop)
+	}
+	if r.cfg.Messages > 0 {
+		part = max(part, float64(done)/float64(r.cfg.Messages))
+	}
+	r.cfg.Progress(min(part, 1), done)
+}
+
+// body makes printable bytes that do not compress to nothing; the same ones for the same size.
+func body(sizeBytes int) []byte {
+	rng := rand.New(rand.NewPCG(1, uint64(sizeBytes)))
+	b := make([]byte, sizeBytes)
+	for i := range b {
+		b[i] = byte('!' + rng.IntN('~'-'!'))
+	}
+	return b
+}
+
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

@@ -1,0 +1,233 @@
+package load
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pacedRing holds the intended times of commands without an answer on one connection: written by the pacer,
+// read by the connection's receiver.
+type pacedRing struct {
+	intended   [1 << 14]int64
+	call       [1 << 14]int64
+	head, tail atomic.Int64 // commands answered, commands sent
+}
+
+// paced is one connection of an open loop.
+type paced struct {
+	conn   *net.TCPConn
+	frames *frameReader
+	meter  *meter
+	ring   *pacedRing
+	due    int // commands put into block in this turn
+	block  []byte
+	broken atomic.Bool
+}
+
+// pacer sends commands at their intended times, however late the answers are.
+type pacer struct {
+	r            *run
+	conns        []*paced
+	commandBytes int
+	perBlock     int
+	bodyAt       int    // offset of the body in a command
+	stamp        bool   // write run, call and intended time into the body
+	runID        uint64 // tells this run's messages from older ones
+	sent         int64  // commands
+	finished     atomic.Bool
+}
+
+func newPacer(r *run, frames []*frameReader, stamp bool, runID uint64) *pacer {
+	p := &pacer{r: r, stamp: stamp, runID: runID}
+	b := body(r.cfg.SizeBytes)
+	cmd := appendPub(nil, r.cfg.Topic, b, r.cfg.Batch)
+	p.commandBytes = len(cmd)
+	p.bodyAt = len(cmd) - len(b)
+	p.perBlock = max(maxBlockBytes/len(cmd), 1)
+	for i, conn := range r.conns {
+		c := &paced{conn: conn, frames: frames[i], meter: r.meters[i], ring: new(pacedRing)}
+		for range p.perBlock {
+			c.block = append(c.block, cmd...)
+		}
+		p.conns = append(p.conns, c)
+	}
+	return p
+}
+
+func (r *run) publishOpen(ctx context.Context, frames []*frameReader) {
+	p := newPacer(r, frames, false, 0)
+	var wg sync.WaitGroup
+	p.goAll(&wg)
+	r.await(ctx, &wg)
+}
+
+// goAll starts the pacer and the receivers of its connections.
+func (p *pacer) goAll(wg *sync.WaitGroup) {
+	for _, c := range p.conns {
+		wg.Go(func() {
+			if err := p.receive(c); err != nil && !(p.finished.Load() && errors.Is(err, io.EOF)) {
+				c.broken.Store(true)
+				p.r.faults.add(err)
+			}
+		})
+	}
+	wg.Go(func() {
+		err := p.pace()
+		if err != nil {
+			p.r.faults.add(err)
+		}
+		p.finished.Store(true)
+		// Receivers wait for answers; those with none outstanding must be told that none will come.
+		for _, c := range p.conns {
+			if err != nil {
+				c.conn.Close()
+			} else if c.ring.head.Load() == c.ring.tail.Load() {
+				_ = c.conn.SetReadDeadline(time.Now())
+			}
+		}
+	})
+}
+
+// pace runs the schedule: command i is meant for start + i × interval, on connection i mod n. The thread sleeps
+// in the kernel: Go's own timers are late by up to a millisecond.
+func (p *pacer) pace() error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	// The default slack of a sleep is 50 µs. Where it cannot be changed, sleeps are a little late.
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
+	interval := float64(time.Second) * float64(p.r.cfg.Batch) / p.r.cfg.Rate
+	for next := 0; ; {
+		now := p.r.clock.now()
+		if p.r.clock.over(now) {
+			return nil
+		}
+		for {
+			intended := int64(float64(p.sent) * interval)
+			if intended > now {
+				break
+			}
+			if p.r.budget.take(p.r.cfg.Batch) < p.r.cfg.Batch {
+				return p.flush()
+			}
+			c := p.conns[next]
+			next = (next + 1) % len(p.conns)
+			if err := p.put(c, now, intended); err != nil {
+				return err
+			}
+			p.sent++
+		}
+		if err := p.flush(); err != nil {
+			return err
+		}
+		sleep(int64(float64(p.sent)*interval) - p.r.clock.now())
+	}
+}
+
+// put adds one command to its connection's block. A connection whose ring is full makes the schedule wait; the
+// intended times do not move.
+func (p *pacer) put(c *paced, now, intended int64) error {
+	tail := c.ring.tail.Load()
+	for tail-c.ring.head.Load() >= int64(len(c.ring.intended)) {
+		if c.broken.Load() {
+			return errors.New("a connection broke while the schedule ran")
+		}
+		if err := p.flush(); err != nil {
+			return err
+		}
+		sleep(int64(50 * time.Microsecond))
+	}
+	if c.due == p.perBlock {
+		if err := c.write(p.commandBytes); err != nil {
+			return err
+		}
+	}
+	i := tail % int64(len(c.ring.intended))
+	c.ring.intended[i] = intended
+	c.ring.call[i] = now
+	if p.stamp {
+		at := c.due*p.commandBytes + p.bodyAt
+		binary.LittleEndian.PutUint64(c.block[at:], p.runID)
+		binary.LittleEndian.PutUint64(c.block[at+8:], uint64(p.r.clock.now()))
+		binary.LittleEndian.PutUint64(c.block[at+16:], uint64(intended))
+	}
+	c.ring.tail.Store(tail + 1)
+	c.due++
+	return nil
+}
+
+func (p *pacer) flush() error {
+	for _, c := range p.conns {
+		if c.due > 0 {
+			if err := c.write(p.commandBytes); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (c *paced) write(commandBytes int) error {
+	n := c.due * commandBytes
+	c.due = 0
+	_, err := c.conn.Write(c.block[:n])
+	return err
+}
+
+// receive matches answers with intended times until the schedule is over and everything was answered.
+func (p *pacer) receive(c *paced) error {
+	for {
+		if p.finished.Load() && c.ring.head.Load() == c.ring.tail.Load() {
+			return nil
+		}
+		if err := c.frames.fill(); err != nil {
+			var timeout net.Error
+			if errors.As(err, &timeout) && timeout.Timeout() && p.finished.Load() {
+				continue
+			}
+			return err
+		}
+		now := p.r.clock.now()
+		for {
+			ok, more, err := answer(c.conn, c.frames)
+			if err != nil {
+				return err
+			}
+			if ok {
+				if err := c.answered(&p.r.clock, now, p.r.cfg.Batch); err != nil {
+					return err
+				}
+			}
+			if !more {
+				break
+			}
+		}
+	}
+}
+
+func (c *paced) answered(clock *clock, now int64, batch int) error {
+	head := c.ring.head.Load()
+	if head == c.ring.tail.Load() {
+		return errors.New("the server sent more answers than there were commands")
+	}
+	c.meter.record(clock, now, c.ring.intended[head%int64(len(c.ring.intended))], 1, batch)
+	c.ring.head.Store(head + 1)
+	return nil
+}
+
+// sleep blocks the calling thread for ns nanoseconds.
+func sleep(ns int64) {
+	if ns <= 0 {
+		return
+	}
+	t := unix.NsecToTimespec(ns)
+	_ = unix.Nanosleep(&t, nil) // woken early by a signal: the caller looks at the clock again
+}

@@ -1,0 +1,251 @@
+package load
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// Report is the outcome of one run. Times are nanoseconds in JSON.
+type Report struct {
+	Mode    string `json:"mode"` // pub, sub or e2e
+	Server  Server `json:"server"`
+	Address string `json:"address"`
+	Topic   string `json:"topic"`
+	Channel string `json:"channel,omitempty"`
+
+	Connections int           `json:"connections"`
+	InFlight    int           `json:"in_flight,omitempty"`
+	Batch       int           `json:"batch,omitempty"`
+	Ready       int           `json:"rdy,omitempty"`
+	SizeBytes   int           `json:"size_bytes"`
+	Rate        float64       `json:"rate,omitempty"` // asked for; absent: closed loop
+	WarmUp      time.Duration `json:"warm_up_ns"`
+
+	Elapsed           time.Duration `json:"elapsed_ns"` // of the measured part
+	Messages          int64         `json:"messages"`   // in the measured part
+	MessagesPerSecond float64       `json:"messages_per_second"`
+	BytesPerSecond    float64       `json:"bytes_per_second"` // bodies
+	Errors            int64         `json:"errors"`
+	FirstError        string        `json:"first_error,omitempty"`
+	Redelivered       int64         `json:"redelivered,omitempty"`
+	Foreign           int64         `json:"foreign,omitempty"` // messages of earlier runs that were finished on the way
+	ClientCores       float64       `json:"client_cores"`      // processor time of the generator by elapsed time
+	Cores             int           `json:"cores"`
+	Latencies         []Latency     `json:"latencies,omitempty"`
+}
+
+// Server is what the node says about itself at /info; "unknown" where it does not.
+type Server struct {
+	Version     string `json:"version"`
+	IO          string `json:"io"`
+	FileSystem  string `json:"file_system"`
+	Device      string `json:"device"`
+	DeviceCache string `json:"device_cache"`
+	Kernel      string `json:"kernel"`
+	Durability  string `json:"durability"`
+}
+
+// Latency is one distribution.
+type Latency struct {
+	Name  string        `json:"name"`
+	Count int64         `json:"count"`
+	Min   time.Duration `json:"min_ns"`
+	Mean  time.Duration `json:"mean_ns"`
+	P50   time.Duration `json:"p50_ns"`
+	P90   time.Duration `json:"p90_ns"`
+	P99   time.Duration `json:"p99_ns"`
+	P999  time.Duration `json:"p99_9_ns"`
+	P9999 time.Duration `json:"p99_99_ns"`
+	P5N   time.Duration `json:"p99_999_ns"`
+	Max   time.Duration `json:"max_ns"`
+}
+
+func newReport(cfg *Config, mode string) *Report {
+	r := &Report{
+		Mode: mode, Server: askServer(cfg.HTTPAddress), Address: cfg.Address, Topic: cfg.Topic, Connections: cfg.Connections,
+		SizeBytes: cfg.SizeBytes, Rate: cfg.Rate, WarmUp: cfg.WarmUp, Cores: runtime.NumCPU(),
+	}
+	if mode != "sub" {
+		r.InFlight, r.Batch = cfg.InFlight, cfg.Batch
+	}
+	if mode != "pub" {
+		r.Channel, r.Ready = cfg.Channel, cfg.Ready
+	}
+	return r
+}
+
+// finish computes what follows from the meters. The measured part ends with its last message.
+func (r *Report) finish(run *run, meters []*meter) {
+	last := int64(0)
+	for _, m := range meters {
+		r.Messages += m.measured
+		last = max(last, m.last)
+	}
+	r.Errors, _ = run.faults.state()
+	if _, first := run.faults.state(); first != nil {
+		r.FirstError = first.Error()
+	}
+	if last > run.clock.warmUp {
+		r.Elapsed = time.Duration(last - run.clock.warmUp)
+		r.MessagesPerSecond = float64(r.Messages) / r.Elapsed.Seconds()
+		r.BytesPerSecond = r.MessagesPerSecond * float64(r.SizeBytes)
+	}
+	if total := time.Since(run.clock.base); total > 0 {
+		r.ClientCores = float64(cpuTime()-run.cpu) / float64(total)
+	}
+}
+
+func (r *Report) latency(name string, meters []*meter) {
+	all := hdrhistogram.New(1, maxLatency, precisionFew)
+	for _, m := range meters {
+		all.Merge(m.hist)
+	}
+	r.histogram(name, all)
+}
+
+func (r *Report) histogram(name string, h *hdrhistogram.Histogram) {
+	if h.TotalCount() == 0 {
+		return
+	}
+	at := func(p float64) time.Duration { return time.Duration(h.ValueAtPercentile(p)) * unit }
+	r.Latencies = append(r.Latencies, Latency{
+		Name: name, Count: h.TotalCount(), Min: time.Duration(h.Min()) * unit, Mean: time.Duration(h.Mean() * float64(unit)),
+		P50: at(50), P90: at(90), P99: at(99), P999: at(99.9), P9999: at(99.99), P5N: at(99.999), Max: time.Duration(h.Max()) * unit,
+	})
+}
+
+// WriteJSON writes the report as one indented object.
+func (r *Report) WriteJSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(r)
+}
+
+// WriteText writes the report for people.
+func (r *Report) WriteText(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "run\t%s\n", r.describe())
+	s := r.Server
+	fmt.Fprintf(t, "node\t%s at %s\n", s.Version, r.Address)
+	fmt.Fprintf(t, "storage\tI/O %s, file system %s, device %s, device cache %s, kernel %s\n", s.IO, s.FileSystem, s.Device, s.DeviceCache, s.Kernel)
+	fmt.Fprintf(t, "durability\t%s\n", s.Durability)
+	fmt.Fprintf(t, "messages\t%s in %.2f s after %s of warm-up\n", grouped(float64(r.Messages)), r.Elapsed.Seconds(), r.WarmUp)
+	fmt.Fprintf(t, "throughput\t%s msg/s, %.1f MB/s\n", grouped(r.MessagesPerSecond), r.BytesPerSecond/1e6)
+	fmt.Fprintf(t, "errors\t%d%s\n", r.Errors, prefixed(": ", r.FirstError))
+	if r.Redelivered > 0 || r.Foreign > 0 {
+		fmt.Fprintf(t, "also seen\t%d redelivered, %d of other runs\n", r.Redelivered, r.Foreign)
+	}
+	fmt.Fprintf(t, "client\t%.2f of %d cores\n", r.ClientCores, r.Cores)
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if len(r.Latencies) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "latency\tmin\tmean\tp50\tp90\tp99\tp99.9\tp99.99\tp99.999\tmax\n")
+	for _, l := range r.Latencies {
+		fmt.Fprintf(t, "%s", l.Name)
+		for _, d := range []time.Duration{l.Min, l.Mean, l.P50, l.P90, l.P99, l.P999, l.P9999, l.P5N, l.Max} {
+			fmt.Fprintf(t, "\t%s", shortDuration(d))
+		}
+		fmt.Fprintln(t)
+	}
+	return t.Flush()
+}
+
+func (r *Report) describe() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, topic %s", r.Mode, r.Topic)
+	if r.Channel != "" {
+		fmt.Fprintf(&b, ", channel %s, RDY %d", r.Channel, r.Ready)
+	}
+	fmt.Fprintf(&b, ", %d connections", r.Connections)
+	if r.Mode != "sub" {
+		command := "PUB"
+		if r.Batch > 1 {
+			command = "MPUB ×" + strconv.Itoa(r.Batch)
+		}
+		if r.Rate > 0 {
+			fmt.Fprintf(&b, ", %s, %d B, open loop at %s msg/s", command, r.SizeBytes, grouped(r.Rate))
+		} else {
+			fmt.Fprintf(&b, " × %d in flight, %s, %d B, closed loop", r.InFlight, command, r.SizeBytes)
+		}
+	}
+	return b.String()
+}
+
+func prefixed(prefix, s string) string {
+	if s == "" {
+		return ""
+	}
+	return prefix + s
+}
+
+// grouped writes a count with its thousands apart.
+func grouped(v float64) string {
+	s := strconv.FormatFloat(v, 'f', 0, 64)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// shortDuration keeps three significant digits and one unit.
+func shortDuration(d time.Duration) string {
+	switch {
+	case d < time.Millisecond:
+		return fmt.Sprintf("%.0fµs", float64(d)/1e3)
+	case d < 10*time.Millisecond:
+		return fmt.Sprintf("%.2fms", float64(d)/1e6)
+	case d < time.Second:
+		return fmt.Sprintf("%.0fms", float64(d)/1e6)
+	}
+	return fmt.Sprintf("%.2fs", d.Seconds())
+}
+
+const unknown = "unknown"
+
+// askServer reads /info. A stock nsqd has no storage object there, and nothing is assumed about it.
+func askServer(address string) Server {
+	s := Server{unknown, unknown, unknown, unknown, unknown, unknown, unknown}
+	if address == "" {
+		return s
+	}
+	client := http.Client{Timeout: 2 * time.Second}
+	resp, err := client.Get("http://" + address + "/info")
+	if err != nil {
+		return s
+	}
+	defer resp.Body.Close()
+	var info struct {
+		Version string         `json:"version"`
+		Storage map[string]any `json:"storage"`
+	}
+	if json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&info) != nil {
+		return s
+	}
+	s.Version = info.Version
+	if info.Storage == nil {
+		return s
+	}
+	s.Durability = "each OK after a write and a flush to stable storage"
+	for key, to := range map[string]*string{"ioengine": &s.IO, "filesystem": &s.FileSystem, "device": &s.Device, "devicecache": &s.DeviceCache, "kernel": &s.Kernel} {
+		for k, v := range info.Storage {
+			if text, ok := v.(string); ok && text != "" && strings.ReplaceAll(strings.ToLower(k), "_", "") == key {
+				*to = text
+			}
+		}
+	}
+	return s
+}

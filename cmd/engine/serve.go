@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"penstock/engine"
+	"penstock/nsq"
+)
+
+func serveCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run a node",
+		Long: "Run a node. Settings come from flags, ENGINE_* environment variables and a TOML file, the earlier winning;\n" +
+			"`engine config` prints them all. SIGTERM or SIGINT stops the node after it answered what is pending; a second\n" +
+			"signal ends it at once, which loses nothing that was answered OK.",
+		Args: cobra.NoArgs,
+	}
+	c := newConfig(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := c.load(os.Environ()); err != nil {
+			return &exitError{exitUsage, err}
+		}
+		ctx, stop := untilSignal(cmd.Context())
+		defer stop()
+		return serve(ctx, c, cmd.ErrOrStderr())
+	}
+	return cmd
+}
+
+// untilSignal returns a context that ends with the first SIGTERM or SIGINT. The second ends the process.
+func untilSignal(parent context.Context) (context.Context, func()) {
+	if parent == nil {
+		parent = context.Background()
+	}
+	ctx, cancel := context.WithCancel(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+	go func() {
+		select {
+		case <-signals:
+			cancel()
+		case <-ctx.Done():
+			return
+		}
+		if _, again := <-signals; again {
+			os.Exit(exitOther)
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel()
+		close(signals)
+	}
+}
+
+// serve runs a node until ctx ends or its listeners fail.
+func serve(ctx context.Context, c *config, logTo io.Writer) error {
+	n := c.node
+	level := new(slog.LevelVar)
+	logger := newLogger(logTo, n.logFormat, n.logLevel, level)
+	n.engine.Logger = logger
+
+	e, err := engine.Open(ctx, n.engine)
+	if err != nil {
+		return &exitError{exitData, err}
+	}
+	logStorage(logger, e.Info())
+
+	server, err := listen(e, c, logger, level)
+	if err != nil {
+		return errors.Join(&exitError{exitAddress, addressError(err)}, e.Close())
+	}
+	logger.Info("ready", "nsq", server.TCPAddr().String(), "http", server.HTTPAddr().String(), "data", n.engine.DataPath, "version", version)
+	notifySystemd("READY=1")
+
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve() }()
+	var serveErr error
+	select {
+	case <-ctx.Done():
+		logger.Info("stopping: a signal was received")
+	case serveErr = <-failed:
+		logger.Error("stopping: a listener failed", "error", serveErr)
+	}
+	notifySystemd("STOPPING=1")
+	return stop(logger, n, server, e, serveErr)
+}
+
+func listen(e *engine.Engine, c *config, logger *slog.Logger, level *slog.LevelVar) (*nsq.Server, error) {
+	o := c.node.nsq
+	o.Version = nsqVersion
+	o.Logger = logger
+	o.LogLevel = level
+	o.ConfigValues = c.lookup
+	// Limits that both packages check have one setting.
+	o.MaxMessageBytes = c.node.engine.MaxMessageBytes
+	o.MsgTimeout = c.node.engine.MsgTimeout
+	o.MaxMsgTimeout = c.node.engine.MaxMsgTimeout
+	o.MaxReqTimeout = c.node.engine.MaxReqTimeout
+	o.MaxDefer = c.node.engine.MaxDefer
+	return nsq.Listen(e, o)
+}
+
+// stop answers what is pending, closes the connections and then the engine. Killing the process at any
+// point of it loses nothing that was answered OK.
+func stop(logger *slog.Logger, n *node, server *nsq.Server, e *engine.Engine, serveErr error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), n.shutdownTimeout)
+	defer cancel()
+	if err := server.Shutdown(ctx); err != nil {
+		logger.Warn("connections were cut before everything pending was answered", "error", err)
+	}
+	if err := e.Close(); err != nil {
+		return &exitError{exitOther, err}
+	}
+	if serveErr != nil {
+		return &exitError{exitOther, serveErr}
+	}
+	logger.Info("stopped")
+	return nil
+}
+
+func newLogger(w io.Writer, format, level string, v *slog.LevelVar) *slog.Logger {
+	if err := v.UnmarshalText([]byte(level)); err != nil {
+		panic("BUG: log level " + level + " passed the settings table")
+	}
+	opts := &slog.HandlerOptions{Level: v}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(w, opts))
+	}
+	return slog.New(slog.NewTextHandler(w, opts))
+}
+
+func logStorage(logger *slog.Logger, i engine.Info) {
+	logger.Info("storage", "io", i.IOEngine, "reason", i.IOReason, "direct", i.Direct, "registered", i.Registered,
+		"file_system", i.FileSystem, "device", i.Device, "device_cache", i.DeviceCache, "kernel", i.Kernel,
+		"recovered_in", i.Recovered, "recovered_bytes", i.RecoveredBytes)
+	for _, c := range i.CorruptionsAtRecover {
+		logger.Error("stored data is corrupt; the partition is read-only from there on", "detail", c)
+	}
+}
+
+// addressError turns a listener's error into one sentence.
+func addressError(err error) error {
+	var op *net.OpError
+	if !errors.As(err, &op) || op.Addr == nil {
+		return err
+	}
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("the address %s is in use by another process: choose another one with --nsq-address or --http-address", op.Addr)
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("listening on %s is not permitted: choose a port above 1023 or run with CAP_NET_BIND_SERVICE", op.Addr)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("the address %s does not belong to this machine: choose another one with --nsq-address or --http-address", op.Addr)
+	}
+	return err
+}
+
+// notifySystemd tells the service manager about the node's state, where there is one. Failing to tell is no error
+// of the node.
+func notifySystemd(state string) {
+	name := os.Getenv("NOTIFY_SOCKET")
+	if name == "" {
+		return
+	}
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	_, _ = conn.Write([]byte(state))
+}

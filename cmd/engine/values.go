@@ -1,0 +1,203 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// value is one field of the configuration in its text notation. It is a pflag.Value, so flags
+// need no second parser.
+type value interface {
+	Set(s string) error
+	String() string
+	Type() string
+	get() any // for JSON: string, bool, int64; durations and sizes as their text
+}
+
+type textValue struct{ p *string }
+
+func text(p *string) value                                 { return textValue{p} }
+func (v textValue) Set(s string) error                     { *v.p = s; return nil }
+func (v textValue) String() string                         { return *v.p }
+func (v textValue) Type() string                           { return "text" }
+func (v textValue) get() any                               { return *v.p }
+func boolean(p *bool) value                                { return boolValue{p} }
+func choice(p *string, of ...string) value                 { return choiceValue{p, of} }
+func count(p *int, least int) value                        { return countValue{p, least} }
+func size64(p *int64, least int64) value                   { return bytesValue{p: p, least: least, most: math.MaxInt64} }
+func size(p *int, least int64) value                       { return intBytesValue{p, least} }
+func duration(p *time.Duration, least time.Duration) value { return durationValue{p, least} }
+
+type boolValue struct{ p *bool }
+
+func (v boolValue) Set(s string) error {
+	b, err := strconv.ParseBool(s)
+	if err != nil {
+		return fmt.Errorf("%q is not true or false", s)
+	}
+	*v.p = b
+	return nil
+}
+func (v boolValue) String() string   { return strconv.FormatBool(*v.p) }
+func (v boolValue) Type() string     { return "bool" }
+func (v boolValue) get() any         { return *v.p }
+func (v boolValue) IsBoolFlag() bool { return true }
+
+type choiceValue struct {
+	p  *string
+	of []string
+}
+
+func (v choiceValue) Set(s string) error {
+	if !slices.Contains(v.of, s) {
+		return fmt.Errorf("%q is not one of %s", s, strings.Join(v.of, ", "))
+	}
+	*v.p = s
+	return nil
+}
+func (v choiceValue) String() string { return *v.p }
+func (v choiceValue) Type() string   { return strings.Join(v.of, "|") }
+func (v choiceValue) get() any       { return *v.p }
+
+type countValue struct {
+	p     *int
+	least int
+}
+
+func (v countValue) Set(s string) error {
+	n, err := strconv.ParseInt(s, 10, 32)
+	if err != nil {
+		return fmt.Errorf("%q is not a whole number", s)
+	}
+	if int(n) < v.least {
+		return fmt.Errorf("%d is less than %d, the smallest value", n, v.least)
+	}
+	*v.p = int(n)
+	return nil
+}
+func (v countValue) String() string { return strconv.Itoa(*v.p) }
+func (v countValue) Type() string   { return "count" }
+func (v countValue) get() any       { return int64(*v.p) }
+
+type bytesValue struct {
+	p           *int64
+	least, most int64
+}
+
+func (v bytesValue) Set(s string) error {
+	n, err := parseBytes(s)
+	if err != nil {
+		return err
+	}
+	if n < v.least {
+		return fmt.Errorf("%s is less than %s, the smallest value", formatBytes(n), formatBytes(v.least))
+	}
+	if n > v.most {
+		return fmt.Errorf("%s is more than %s, the largest value", formatBytes(n), formatBytes(v.most))
+	}
+	*v.p = n
+	return nil
+}
+func (v bytesValue) String() string { return formatBytes(*v.p) }
+func (v bytesValue) Type() string   { return "bytes" }
+func (v bytesValue) get() any       { return *v.p }
+
+type intBytesValue struct {
+	p     *int
+	least int64
+}
+
+func (v intBytesValue) Set(s string) error {
+	n := int64(*v.p)
+	if err := (bytesValue{&n, v.least, math.MaxInt32}).Set(s); err != nil {
+		return err
+	}
+	*v.p = int(n)
+	return nil
+}
+func (v intBytesValue) String() string { return formatBytes(int64(*v.p)) }
+func (v intBytesValue) Type() string   { return "bytes" }
+func (v intBytesValue) get() any       { return int64(*v.p) }
+
+type durationValue struct {
+	p     *time.Duration
+	least time.Duration
+}
+
+func (v durationValue) Set(s string) error {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return fmt.Errorf("%q is not a time with a unit, such as 5ms, 30s or 1h", s)
+	}
+	if d < v.least {
+		return fmt.Errorf("%s is less than %s, the smallest value", formatDuration(d), formatDuration(v.least))
+	}
+	*v.p = d
+	return nil
+}
+func (v durationValue) String() string { return formatDuration(*v.p) }
+func (v durationValue) Type() string   { return "duration" }
+func (v durationValue) get() any       { return formatDuration(*v.p) }
+
+// formatDuration drops the zero minutes and seconds that time.Duration prints: 1h, not 1h0m0s.
+func formatDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+var byteUnits = []struct {
+	name string
+	n    int64
+}{
+	{"TiB", 1 << 40},
+	{"GiB", 1 << 30},
+	{"MiB", 1 << 20},
+	{"KiB", 1 << 10},
+	{"TB", 1e12},
+	{"GB", 1e9},
+	{"MB", 1e6},
+	{"KB", 1e3},
+	{"kB", 1e3},
+	{"B", 1},
+}
+
+// parseBytes reads a size: a whole number, or a number with a unit (64MiB, 1.5GB, 4096).
+func parseBytes(s string) (int64, error) {
+	digits, unit := s, int64(1)
+	for _, u := range byteUnits {
+		if rest, ok := strings.CutSuffix(s, u.name); ok {
+			digits, unit = strings.TrimSpace(rest), u.n
+			break
+		}
+	}
+	if n, err := strconv.ParseInt(digits, 10, 64); err == nil && n >= 0 && n <= math.MaxInt64/unit {
+		return n * unit, nil
+	}
+	// Fractions only with a unit of more than a byte, and only where they come to whole bytes.
+	f, err := strconv.ParseFloat(digits, 64)
+	n := f * float64(unit)
+	if err != nil || unit == 1 || !(n >= 0 && n < 1<<62) || n != math.Trunc(n) {
+		return 0, fmt.Errorf("%q is not a size in bytes, such as 4096, 64KiB or 1GiB", s)
+	}
+	return int64(n), nil
+}
+
+// formatBytes is exact: the largest binary unit that divides n.
+func formatBytes(n int64) string {
+	for _, u := range byteUnits[:4] {
+		if n != 0 && n%u.n == 0 {
+			return strconv.FormatInt(n/u.n, 10) + u.name
+		}
+	}
+	return strconv.FormatInt(n, 10)
+}

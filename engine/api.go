@@ -1,0 +1,140 @@
+package engine
+
+import (
+	"errors"
+	"time"
+
+	"penstock/engine/core"
+)
+
+// ID names a message: its partition and its number there. It stays the same across
+// redelivery, restart and failover. String gives NSQ's 16 hex digits.
+type ID = core.ID
+
+// Errors that callers act on, tested with errors.Is. Each text is stable.
+var (
+	ErrClosed         = errors.New("engine: closed")
+	ErrTopicName      = errors.New("engine: a topic name has 1 to 64 of the characters a-z A-Z 0-9 . _ - and may end in #ephemeral")
+	ErrChannelName    = errors.New("engine: a channel name has 1 to 64 of the characters a-z A-Z 0-9 . _ - and may end in #ephemeral")
+	ErrNoTopic        = errors.New("engine: no such topic")
+	ErrNoChannel      = errors.New("engine: no such channel")
+	ErrDeleted        = errors.New("engine: the topic or channel was deleted")
+	ErrEmptyMessage   = errors.New("engine: a message must have at least one byte")
+	ErrMessageTooBig  = errors.New("engine: the message is larger than MaxMessageBytes; nothing was stored")
+	ErrBatchTooBig    = errors.New("engine: the batch is larger than MaxBatchBytes; nothing was stored")
+	ErrDeferTooLong   = errors.New("engine: the delay is negative or longer than MaxDefer; nothing was stored")
+	ErrTooManyTopics  = errors.New("engine: MaxTopics reached: delete a topic or raise the limit")
+	ErrTooManyChans   = errors.New("engine: MaxChannels reached: delete a channel or raise the limit")
+	ErrOverloaded     = errors.New("engine: too many bytes are waiting to be stored; nothing of this request was stored, try again later")
+	ErrDeadline       = errors.New("engine: the request waited longer than its deadline; nothing of it was stored")
+	ErrNoSpace        = errors.New("engine: the disk is full: publishing is refused, consuming goes on; free space and publishing resumes by itself")
+	ErrDisk           = errors.New("engine: the disk failed a write or flush: nothing more is stored until the node is restarted; messages answered OK before are safe, this one's fate is unknown")
+	ErrReadOnly       = errors.New("engine: the partition is read-only because stored data is corrupt; see the log")
+	ErrAutoCreateOff  = errors.New("engine: no such topic or channel, and automatic creation is off")
+	ErrTooManyClients = core.ErrTooManyConsumers
+	ErrNotInFlight    = core.ErrNotInFlight
+	ErrNotOwner       = core.ErrNotOwner
+)
+
+// Put is one request to store messages, for callers that do not want a goroutine per
+// request (protocol servers). The zero value plus Messages and Done is ready; a Put may be used
+// again after Done was called, and then costs no allocation.
+type Put struct {
+	// Messages are stored all or nothing, in order, with consecutive ids. The bytes and the slice are
+	// borrowed until Done is called.
+	Messages [][]byte
+	// Defer delays the delivery of all of them. 0: none.
+	Defer time.Duration
+	// Deadline is when waiting for room ends with ErrDeadline; zero: Options.PublishTimeout from Submit on.
+	Deadline time.Time
+	// Done is called exactly once, from a goroutine of the engine; it must not block. First and Err are set.
+	Done func(*Put)
+
+	First ID    // id of the first message; the others follow by one
+	Err   error // nil: all messages are on stable storage
+
+	putState
+}
+
+// Delivery is one message on its way to a consumer. Body is borrowed: it dies when the
+// call that got the Delivery returns.
+type Delivery struct {
+	ID        ID
+	Timestamp int64  // when the message was published, ns since 1970
+	Attempts  uint16 // deliveries so far, this one included; saturates at 32767
+	Body      []byte
+}
+
+// Sink receives a Consumer's messages. Methods are called by one goroutine at a time.
+type Sink interface {
+	// Deliver takes one message; it must copy Body, must not block and must not call the Consumer.
+	// It returns false when the sink is full after this message: no more come until Consumer.Unblock.
+	Deliver(d *Delivery) bool
+	// Flush ends a run of Deliver calls: nothing more is ready now. It must not block and must not
+	// call the Consumer; it runs without the channel's lock.
+	Flush()
+	// Closed says that the channel or topic was deleted, or the engine closed. Called once at most.
+	Closed(err error)
+}
+
+// ConsumerOptions are one subscriber's choices; the zero value is NSQ's default.
+type ConsumerOptions struct {
+	MsgTimeout time.Duration // redelivery after this without FIN or TOUCH; 0: Options.MsgTimeout
+	SampleRate int           // percent of messages to deliver, 1..99; 0: all
+	Label      any           // shown in statistics: the protocol server's client description
+}
+
+// Info is what /info, logs and benchmark headers say about the storage of an Engine.
+type Info struct {
+	IOEngine, IOReason   string
+	Direct, Registered   bool
+	BlockBytes           int
+	FileSystem, Device   string
+	DeviceCache, Kernel  string
+	NodeID, StoreID      string
+	FormatVersion        int
+	Recovered            time.Duration // how long recovery took at Open
+	RecoveredBytes       int64         // bytes replayed from the commit log
+	PartitionsReadOnly   int
+	CorruptionsAtRecover []string
+}
+
+// TopicStats, ChannelStats and ConsumerStats are snapshots with the names of NSQ's /stats.
+type TopicStats struct {
+	Name         string
+	Depth        int64 // messages that wait at the topic: no channel yet, or the topic is paused
+	BackendDepth int64
+	MessageCount uint64
+	MessageBytes uint64
+	Paused       bool
+	Partitions   int
+	StoredBytes  int64
+	Channels     []ChannelStats // by name
+}
+
+// ChannelStats: see TopicStats.
+type ChannelStats struct {
+	Name          string
+	Depth         int64
+	BackendDepth  int64
+	InFlightCount int
+	DeferredCount int
+	MessageCount  uint64
+	RequeueCount  uint64
+	TimeoutCount  uint64
+	Paused        bool
+	Consumers     []ConsumerStats
+}
+
+// ConsumerStats: see TopicStats.
+type ConsumerStats struct {
+	Label         any
+	ReadyCount    int
+	InFlightCount int
+	MessageCount  uint64
+	FinishCount   uint64
+	RequeueCount  uint64
+	Stopped       bool
+
+	consumer *Consumer
+}

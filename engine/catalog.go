@@ -1,0 +1,173 @@
+package engine
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"penstock/segment/aio"
+)
+
+// The data directory. A topic's identity is its uuid, never its name: a topic that is
+// deleted and made again under the same name finds no bytes of the old one.
+//
+//	node.json                     who this is: node, store, format
+//	clog/, spare/                 the commit log
+//	topics/<uuid>/topic.json      name and settings
+//	topics/<uuid>/<partition>/    segments
+//	trash/                        deleted topics and segments on their way out
+const (
+	formatVersion = 1
+	nodeFile      = "node.json"
+	topicsDir     = "topics"
+	trashDir      = "trash"
+	topicFile     = "topic.json"
+
+	maxMetaBytes = 1 << 20
+	maxNameBytes = 64
+)
+
+var namePattern = regexp.MustCompile(`^[.a-zA-Z0-9_-]+(#ephemeral)?$`)
+
+// ValidTopicName says whether name can name a topic: nsqd's rule. Names never become
+// paths, so "." and ".." are ordinary.
+func ValidTopicName(name string) bool {
+	return len(name) >= 1 && len(name) <= maxNameBytes && namePattern.MatchString(name)
+}
+
+// ValidChannelName is the same rule for channels.
+func ValidChannelName(name string) bool { return ValidTopicName(name) }
+
+func ephemeral(name string) bool { return strings.HasSuffix(name, "#ephemeral") }
+
+// nodeMeta is node.json. StoreID changes whenever the directory starts empty: a node that
+// comes back with another disk is another store.
+type nodeMeta struct {
+	Format  int       `json:"format"`
+	NodeID  string    `json:"node_id"`
+	StoreID uuid.UUID `json:"store_id"`
+}
+
+// topicMeta is topic.json.
+type topicMeta struct {
+	Format     int       `json:"format"`
+	ID         uuid.UUID `json:"id"`
+	Name       string    `json:"name"`
+	Partitions int       `json:"partitions"`
+	CreatedNs  int64     `json:"created_ns"`
+}
+
+// openNode reads node.json, or makes a new store in an empty directory.
+func openNode(disk aio.Disk, nodeID string) (*nodeMeta, error) {
+	data, err := disk.ReadFile(nodeFile, maxMetaBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return createNode(disk, nodeID)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("engine: cannot read %s of the data directory: %w; nothing was changed", nodeFile, err)
+	}
+	var m nodeMeta
+	if err := json.Unmarshal(data, &m); err != nil {
+		return nil, fmt.Errorf("engine: %s of the data directory is not readable (%v); nothing was changed, restore it from a backup", nodeFile, err)
+	}
+	if m.Format > formatVersion {
+		return nil, fmt.Errorf("engine: the data directory has format %d, written by a newer version; this version knows %d: nothing was changed, start the newer version", m.Format, formatVersion)
+	}
+	if nodeID != "" && nodeID != m.NodeID {
+		return nil, fmt.Errorf("engine: the data directory belongs to node %q, not to %q: nothing was changed, check the node id and the data path", m.NodeID, nodeID)
+	}
+	return &m, nil
+}
+
+func createNode(disk aio.Disk, nodeID string) (*nodeMeta, error) {
+	for _, dir := range []string{"clog", topicsDir} {
+		if files, err := disk.ReadDir(dir); err == nil && len(files) != 0 {
+			return nil, fmt.Errorf("engine: the data directory has files in %s but no %s: nothing was changed, restore the file or name an empty directory", dir, nodeFile)
+		}
+	}
+	m := &nodeMeta{Format: formatVersion, NodeID: nodeID, StoreID: uuid.New()}
+	if m.NodeID == "" {
+		m.NodeID = uuid.NewString()
+	}
+	data, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	if err := disk.WriteFile(nodeFile, append(data, '\n')); err != nil {
+		return nil, fmt.Errorf("engine: cannot write to the data directory: %w", err)
+	}
+	return m, nil
+}
+
+// listTopics reads every topic's metadata. A directory that is not a topic's is reported and left
+// alone: absent metadata never deletes data.
+func listTopics(disk aio.Disk, odd func(dir string, err error)) ([]topicMeta, error) {
+	if err := disk.MkdirAll(topicsDir); err != nil {
+		return nil, err
+	}
+	dirs, err := disk.ReadDir(topicsDir)
+	if err != nil {
+		return nil, err
+	}
+	var out []topicMeta
+	for _, d := range dirs {
+		var m topicMeta
+		data, err := disk.ReadFile(path.Join(topicsDir, d.Name(), topicFile), maxMetaBytes)
+		if err == nil {
+			err = json.Unmarshal(data, &m)
+		}
+		switch {
+		case err != nil:
+		case m.Format > formatVersion:
+			err = fmt.Errorf("format %d is of a newer version", m.Format)
+		case m.ID.String() != d.Name() || !ValidTopicName(m.Name) || m.Partitions < 1 || m.Partitions > MaxPartitions:
+			err = fmt.Errorf("%s does not describe this directory", topicFile)
+		}
+		if err != nil {
+			odd(d.Name(), err)
+			continue
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+// createTopicFiles makes a topic durable before anything of it is acknowledged.
+func createTopicFiles(disk aio.Disk, m *topicMeta) error {
+	data, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	dir := topicDir(m.ID)
+	if err := disk.MkdirAll(dir); err != nil {
+		return err
+	}
+	return disk.WriteFile(path.Join(dir, topicFile), append(data, '\n'))
+}
+
+// trashTopicFiles moves a topic out of the way, durably; the bytes go later.
+func trashTopicFiles(disk aio.Disk, id uuid.UUID) error {
+	if err := disk.MkdirAll(trashDir); err != nil {
+		return err
+	}
+	err := disk.Rename(topicDir(id), path.Join(trashDir, id.String()))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := disk.SyncDir(topicsDir); err != nil {
+		return err
+	}
+	return disk.SyncDir(trashDir)
+}
+
+func topicDir(id uuid.UUID) string { return path.Join(topicsDir, id.String()) }
+
+func partitionDir(id uuid.UUID, number uint32) string {
+	return path.Join(topicDir(id), fmt.Sprint(number))
+}

@@ -1,0 +1,450 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"penstock/engine/core"
+	"penstock/segment"
+)
+
+// Channel is a cursor over a topic: it delivers every message at least once to one of
+// its consumers. Its methods are safe for concurrent use.
+//
+// mu owns the machine and everything it decides about. Deliveries run on whatever goroutine has
+// something to set in motion: a connection's reader after a run of FINs, or the channel's own goroutine
+// when messages were committed or a timer is due. Sinks are flushed after mu was released.
+type Channel struct {
+	e         *Engine
+	t         *Topic
+	name      string
+	ephemeral bool
+
+	mu        sync.Mutex
+	m         *core.Channel
+	ev        core.Event
+	res       core.Result
+	cursors   []cursor
+	consumers map[core.ClientID]*Consumer
+	nextID    core.ClientID
+	touched   []*Consumer // got messages in this turn
+	view      segment.View
+	iter      segment.BatchIter
+	records   segment.RecordIter
+	scratch   []byte
+	armed     int64 // unix ms that the timer is set to; 0: not set
+	closed    error
+
+	postMu sync.Mutex
+	posts  []post // from the committer, for whoever holds mu next
+
+	hungry  atomic.Bool // some consumer waits for messages: worth waking for a commit
+	posted  atomic.Bool
+	woken   chan struct{}
+	timer   *time.Timer
+	done    chan struct{}
+	started bool
+	queued  atomic.Bool // in the confirmer's list
+}
+
+// cursor is the reading place in one partition.
+type cursor struct {
+	part  *partition
+	at    segment.Offset // of the batch that holds the next message
+	found bool           // at is right for the machine's ReadFrom
+	bad   error          // reading stopped here: the bytes are corrupt
+	end   segment.MsgID  // what the machine was told is visible
+	seen  segment.MsgID  // what see read
+	added bool           // the machine knows the partition
+	put   *controlPut    // carries taken controls to the log; at most one at a time
+}
+
+// post is news for the machine that the committer may not wait to deliver.
+type post struct {
+	index    int
+	add      bool
+	cursor   *core.Cursor
+	deferred []core.DeferredMessage
+	end      segment.MsgID
+}
+
+// watch is a partition's link to a channel that reads it.
+type watch struct {
+	ch    *Channel
+	index int
+}
+
+func newChannel(t *Topic, name string) *Channel {
+	o := &t.e.opts
+	c := &Channel{
+		e: t.e, t: t, name: name, ephemeral: ephemeral(name),
+		m: core.NewChannel(core.ChannelConfig{
+			Name:      name,
+			MaxRanges: o.MaxRanges, MaxDeferred: o.MaxDeferred, MaxConsumers: o.MaxConsumers,
+			MaxMsgTimeoutMs: o.MaxMsgTimeout.Milliseconds(), MaxReqTimeoutMs: o.MaxReqTimeout.Milliseconds(),
+			SampleSeed: uint64(time.Now().UnixNano()), Ephemeral: ephemeral(name),
+		}),
+		consumers: map[core.ClientID]*Consumer{},
+		woken:     make(chan struct{}, 1), done: make(chan struct{}),
+		timer: time.NewTimer(time.Hour),
+	}
+	c.timer.Stop()
+	for i, pt := range t.parts {
+		c.cursors = append(c.cursors, cursor{part: pt, put: newControlPut(c, i)})
+	}
+	return c
+}
+
+// Name is the channel's name.
+func (c *Channel) Name() string { return c.name }
+
+// Topic is the channel's topic.
+func (c *Channel) Topic() *Topic { return c.t }
+
+// create writes the channel into the log of every partition and starts watching each at the moment
+// its creation is committed, so that no message falls between.
+func (c *Channel) create(ctx context.Context) error {
+	if c.ephemeral {
+		for i, pt := range c.t.parts {
+			pt.watch(c, i)
+			end := segment.MsgID(pt.visible.Load())
+			start := min(end, segment.MsgID(pt.unclaimed.Load()), segment.MsgID(pt.heldFrom.Load()))
+			c.post(post{index: i, add: true, end: end, cursor: &core.Cursor{Name: c.name, Start: start, Confirmed: start}})
+		}
+		c.settle()
+		return nil
+	}
+	err := c.t.control(ctx, func(*partition) []core.Control {
+		return []core.Control{{Kind: core.ChannelCreated, Channel: c.name}}
+	}, func(pt *partition) {
+		i := slices.Index(c.t.parts, pt)
+		pt.watch(c, i)
+		c.post(pt.snapshot(c.name, i))
+	})
+	c.settle()
+	return err
+}
+
+// snapshot is what the partition's log says about a channel now; it runs on the committer, or
+// before it started.
+func (pt *partition) snapshot(name string, index int) post {
+	end := segment.MsgID(pt.visible.Load())
+	p := post{index: index, add: true, end: end}
+	for _, d := range pt.fold.Deferred {
+		if d.ID < end {
+			p.deferred = append(p.deferred, d)
+		}
+	}
+	if cur := pt.fold.Channel(name); cur != nil {
+		own := *cur // the fold goes on changing
+		own.Ranges, own.Requeued = cur.Ranges.Clone(), slices.Clone(cur.Requeued)
+		p.cursor = &own
+	} else {
+		p.cursor = &core.Cursor{Name: name, Start: end, Confirmed: end}
+	}
+	return p
+}
+
+// restore makes the channels that the log of the first partition names; it runs before the committer starts.
+func (t *Topic) restore() {
+	t.parts[0].fold.Each(func(cur *core.Cursor) {
+		c := newChannel(t, cur.Name)
+		for i, pt := range t.parts {
+			pt.watch(c, i)
+			c.post(pt.snapshot(cur.Name, i))
+		}
+		t.channels[cur.Name] = c
+		c.settle()
+	})
+	t.paused.Store(t.parts[0].fold.TopicPaused)
+}
+
+func (pt *partition) watch(c *Channel, index int) {
+	pt.mu.Lock()
+	defer pt.mu.Unlock()
+	ws := []*watch{{c, index}}
+	if old := pt.watchers.Load(); old != nil {
+		ws = append(ws, *old...)
+	}
+	pt.watchers.Store(&ws)
+}
+
+func (pt *partition) unwatch(c *Channel) {
+	pt.mu.Lock()
+	defer pt.mu.Unlock()
+	old := pt.watchers.Load()
+	if old == nil {
+		return
+	}
+	ws := slices.DeleteFunc(slices.Clone(*old), func(w *watch) bool { return w.ch == c })
+	pt.watchers.Store(&ws)
+}
+
+// wake tells the partition's channels that more is committed; committer only.
+func (pt *partition) wake() {
+	ws := pt.watchers.Load()
+	if ws == nil {
+		return
+	}
+	for _, w := range *ws {
+		if w.ch.hungry.Load() {
+			w.ch.wake()
+		}
+	}
+}
+
+// postDeferred tells the channels of committed deferred messages, before they are visible; committer only.
+func (pt *partition) postDeferred(ds []core.DeferredMessage) {
+	ws := pt.watchers.Load()
+	if ws == nil || len(*ws) == 0 {
+		return
+	}
+	ds = slices.Clone(ds)
+	for _, w := range *ws {
+		w.ch.post(post{index: w.index, deferred: ds})
+		w.ch.wake()
+	}
+}
+
+func (c *Channel) post(p post) {
+	c.postMu.Lock()
+	c.posts = append(c.posts, p)
+	c.postMu.Unlock()
+	c.posted.Store(true)
+}
+
+func (c *Channel) wake() {
+	select {
+	case c.woken <- struct{}{}:
+	default:
+	}
+}
+
+// start lets the channel deliver on its own.
+func (c *Channel) start() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.started || c.closed != nil {
+		return
+	}
+	c.started = true
+	c.e.background(c.run)
+}
+
+func (c *Channel) run() {
+	for {
+		select {
+		case <-c.done:
+			return
+		case <-c.woken:
+		case <-c.timer.C:
+			c.mu.Lock()
+			c.armed = 0
+			c.mu.Unlock()
+		}
+		c.pump()
+	}
+}
+
+// shut ends the channel: consumers are told err, nothing is delivered or confirmed any more.
+func (c *Channel) shut(err error) {
+	c.mu.Lock()
+	if c.closed != nil {
+		c.mu.Unlock()
+		return
+	}
+	if errors.Is(err, ErrClosed) {
+		c.lastControls()
+	}
+	c.closed = err
+	c.hungry.Store(false)
+	var sinks []Sink
+	for _, id := range c.clientIDs() {
+		sinks = append(sinks, c.consumers[id].sink)
+	}
+	clear(c.consumers)
+	c.timer.Stop()
+	close(c.done)
+	c.view.Release()
+	c.mu.Unlock()
+	for _, pt := range c.t.parts {
+		pt.unwatch(c)
+	}
+	for _, s := range sinks {
+		s.Closed(err)
+	}
+}
+
+func (c *Channel) clientIDs() []core.ClientID {
+	ids := make([]core.ClientID, 0, len(c.consumers))
+	for id := range c.consumers {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// step runs one event through the machine; mu is held and c.ev is set.
+func (c *Channel) step() *core.Result {
+	c.m.Step(time.Now().UnixNano(), &c.ev, &c.res)
+	return &c.res
+}
+
+// settle takes in what the committer posted.
+func (c *Channel) settle() {
+	c.mu.Lock()
+	c.takePosts()
+	c.mu.Unlock()
+}
+
+func (c *Channel) takePosts() {
+	if !c.posted.Swap(false) {
+		return
+	}
+	c.postMu.Lock()
+	posts := c.posts
+	c.posts = nil
+	c.postMu.Unlock()
+	for i := range posts {
+		p := &posts[i]
+		part := c.cursors[p.index].part
+		if p.add {
+			_, _, start := part.log.Start()
+			end := min(p.end, part.visibleEnd())
+			c.ev = core.Event{Kind: core.EvAddPartition, Part: part.number, Cursor: p.cursor, Start: start, End: end, Deferred: p.deferred}
+			c.step()
+			c.cursors[p.index].end, c.cursors[p.index].added = end, true
+			continue
+		}
+		c.ev = core.Event{Kind: core.EvDeferredPublished, Part: part.number, Deferred: p.deferred}
+		c.step()
+	}
+}
+
+// Pause stops deliveries; durable when it returns nil.
+func (c *Channel) Pause(ctx context.Context) error {
+	return c.change(ctx, core.Event{Kind: core.EvPause, Flag: true})
+}
+
+// Unpause resumes deliveries.
+func (c *Channel) Unpause(ctx context.Context) error {
+	return c.change(ctx, core.Event{Kind: core.EvPause, Flag: false})
+}
+
+// Skip, while on, discards everything that would be delivered.
+func (c *Channel) Skip(ctx context.Context, on bool) error {
+	return c.change(ctx, core.Event{Kind: core.EvSkip, Flag: on})
+}
+
+// Empty drops everything the channel still has: unread, in flight and deferred.
+func (c *Channel) Empty(ctx context.Context) error {
+	return c.change(ctx, core.Event{Kind: core.EvEmpty})
+}
+
+// ResetToID continues reading at id, backward or forward, in id's partition. What is in flight there is forgotten:
+// a late FIN of it fails. An id that retention removed, or that is yet to come, is clamped.
+func (c *Channel) ResetToID(ctx context.Context, id ID) error {
+	for i := range c.cursors {
+		if pt := c.cursors[i].part; pt.number == id.Partition() {
+			_, _, start := pt.log.Start()
+			return c.change(ctx, core.Event{Kind: core.EvReset, Part: pt.number, Msg: id.MsgID(), Start: start})
+		}
+	}
+	return ErrNoTopic
+}
+
+// ResetToTime continues reading, in every partition, with the first batch stored at or after when.
+func (c *Channel) ResetToTime(ctx context.Context, when time.Time) error {
+	for i := range c.cursors {
+		pt := c.cursors[i].part
+		_, id, err := pt.log.SeekTime(when.UnixNano())
+		if errors.Is(err, segment.ErrAtEnd) || errors.Is(err, segment.ErrPastEnd) {
+			id, err = pt.visibleEnd(), nil
+		}
+		if err != nil {
+			return err
+		}
+		_, _, start := pt.log.Start()
+		if err := c.change(ctx, core.Event{Kind: core.EvReset, Part: pt.number, Msg: id, Start: start}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// change runs an event that must be in the log before the caller hears that it is done.
+func (c *Channel) change(ctx context.Context, ev core.Event) error {
+	c.mu.Lock()
+	if c.closed != nil {
+		c.mu.Unlock()
+		return c.closed
+	}
+	c.takePosts()
+	c.see()
+	c.ev = ev
+	if err := c.step().Err; err != nil {
+		c.mu.Unlock()
+		return err
+	}
+	for i := range c.cursors {
+		c.cursors[i].found, c.cursors[i].bad = false, nil
+	}
+	ws, err := c.writeControls(ctx)
+	c.mu.Unlock()
+	for _, w := range ws {
+		<-w.done
+		err = errors.Join(err, w.Err)
+		w.free()
+	}
+	c.pump()
+	return err
+}
+
+// writeControls hands everything the machine wants in the log over, and returns what to wait for; mu is held.
+// A control put that is on its way stands before these in the inbox, so the order holds.
+func (c *Channel) writeControls(ctx context.Context) (ws []*waiter, err error) {
+	for i := range c.cursors {
+		pt := c.cursors[i].part
+		for c.m.HasControls(pt.number) {
+			w := getWaiter()
+			w.part, w.controls = pt, ownControls(c.m.TakeControls(pt.number, nil))
+			if err = pt.enqueue(ctx, &w.Put, time.Now()); err != nil {
+				w.free()
+				return ws, err
+			}
+			ws = append(ws, w)
+		}
+	}
+	return ws, nil
+}
+
+// ownControls makes what the machine lent its own.
+func ownControls(controls []core.Control) []core.Control {
+	for i := range controls {
+		controls[i].Ranges = slices.Clone(controls[i].Ranges)
+		controls[i].Deferrals = slices.Clone(controls[i].Deferrals)
+	}
+	return controls
+}
+
+// dropHeld forgets what a paused topic held back and Topic.Empty dropped.
+func (c *Channel) dropHeld(held map[*partition]segment.MsgID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return
+	}
+	for i := range c.cursors {
+		pt := c.cursors[i].part
+		from, to := held[pt], segment.MsgID(pt.heldFrom.Load())
+		if from < to && to != segment.MsgID(notHeld) {
+			c.ev = core.Event{Kind: core.EvDropped, Part: pt.number, Msg: from, End: to}
+			c.step()
+			c.cursors[i].found = false
+		}
+	}
+}

@@ -1,0 +1,426 @@
+package engine
+
+import (
+	"sync"
+	"time"
+
+	"penstock/clog"
+	"penstock/engine/core"
+	"penstock/segment"
+)
+
+// committer is the clog's source: it turns inboxes into sealed batches and durable groups
+// into answers. All methods but push run on the goroutine that runs the commit log, which
+// thereby owns every partition's state machine: a put crosses no other goroutine between its inbox
+// and the disk, and whatever arrives while a group is on the disk becomes one batch per
+// partition in the next group.
+type committer struct {
+	e *Engine
+
+	readyMu sync.Mutex
+	ready   []*partition // their inboxes went from empty to not empty
+
+	turn []*partition // taken from ready; turn[at:] still have puts
+	at   int
+
+	slots []groupWork // by clog.Group.Slot
+	ev    core.PartitionEvent
+	res   core.PartitionResult
+	body  []byte // control bodies are encoded here
+	nowNs int64
+}
+
+// groupWork is what one group carries; its slices keep their memory from group to group.
+type groupWork struct {
+	batches  []batchWork
+	puts     []*Put
+	deferred []core.DeferredMessage
+	touched  []*partition // with new messages, each once in a row
+}
+
+type batchWork struct {
+	part              *partition
+	slice             segment.Slice
+	nextID            segment.MsgID
+	deferFrom, deferN int
+}
+
+func (c *committer) push(pt *partition) {
+	c.readyMu.Lock()
+	c.ready = append(c.ready, pt)
+	c.readyMu.Unlock()
+	c.e.clog.Wake()
+}
+
+func (e *Engine) pushReady(pt *partition) { e.committer.push(pt) }
+
+// Gather seals what waits, partition by partition, until the group is full.
+func (c *committer) Gather(g *clog.Group) {
+	if c.at == len(c.turn) {
+		c.turn, c.at = c.turn[:0], 0
+		c.readyMu.Lock()
+		c.turn, c.ready = c.ready, c.turn
+		c.readyMu.Unlock()
+	}
+	if len(c.turn) == 0 {
+		return
+	}
+	w := &c.slots[g.Slot()]
+	w.batches, w.puts, w.deferred = w.batches[:0], w.puts[:0], w.deferred[:0]
+	c.nowNs = time.Now().UnixNano()
+	for c.at < len(c.turn) && c.sealInbox(c.turn[c.at], g, w) {
+		c.turn[c.at] = nil
+		c.at++
+	}
+	if len(w.puts) == 1 {
+		g.SetSolo()
+	}
+}
+
+// sealInbox seals a partition's inbox into g. It returns false when g has no room for the rest.
+func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
+	for {
+		pt.mu.Lock()
+		run := c.nextRun(pt, g)
+		if run.first == nil {
+			pt.ready = false // empty: whoever comes next pushes it again
+			pt.mu.Unlock()
+			answerAll(run.rejected)
+			return true
+		}
+		before, dst := c.reserve(pt, g, &run)
+		if dst != nil {
+			pt.pop(&run, w)
+		}
+		pt.mu.Unlock()
+		answerAll(run.rejected)
+		switch {
+		case dst != nil:
+			c.seal(pt, g, w, &run, dst)
+		case before == core.PurposeData:
+			return false // no room in this group
+		case !c.sealOwn(pt, g, w, before, run.bytes):
+			return false
+		}
+	}
+}
+
+func answerAll(rejected []rejection) {
+	for _, r := range rejected {
+		r.put.answer(0, r.err)
+	}
+}
+
+type rejection struct {
+	put *Put
+	err error
+}
+
+// run is what the next batch of a partition consists of: consecutive puts of its inbox.
+type run struct {
+	first    *Put
+	n        int // puts
+	count    uint32
+	bytes    int // of the whole batch, header included
+	placed   core.Placement
+	rejected []rejection // rare; the only thing that allocates
+	flags    segment.Flags
+	drop     bool
+	sealed   bool
+}
+
+// nextRun looks at the inbox, mu held: messages coalesce into one batch as long as they fit; control
+// entries and sealed batches stand alone. Puts that may not be stored any more are taken out.
+func (c *committer) nextRun(pt *partition, g *clog.Group) (r run) {
+	free := min(g.Free(), segment.MaxBatchBytes)
+	for p := pt.head; p != nil; {
+		next := p.next
+		if err := c.admit(pt, p); err != nil {
+			pt.unlink(p)
+			r.rejected = append(r.rejected, rejection{p, err})
+			p = next
+			continue
+		}
+		if p.control() || p.sealed != nil {
+			if r.first == nil {
+				c.loneRun(pt, p, &r)
+			}
+			return r
+		}
+		if r.first == nil {
+			r.first, r.bytes = p, segment.HeaderBytes
+		} else if r.bytes+p.bytes > free {
+			return r
+		}
+		r.n++
+		r.count += uint32(len(p.Messages))
+		r.bytes += p.bytes
+		if p.deferMs != 0 {
+			r.flags |= segment.FlagDefer
+		}
+		p = next
+	}
+	return r
+}
+
+func (c *committer) admit(pt *partition, p *Put) error {
+	c.ev = core.PartitionEvent{Kind: core.PartitionPut, Count: p.count(), NowNs: c.nowNs, DeadlineNs: p.deadline, Control: p.control()}
+	pt.machine.Step(&c.ev, &c.res)
+	return c.res.Err
+}
+
+func (c *committer) loneRun(pt *partition, p *Put, r *run) {
+	r.first, r.n = p, 1
+	switch {
+	case p.drop:
+		r.drop = true
+	case p.sealed != nil:
+		r.sealed, r.count, r.flags, r.bytes = true, p.count(), p.sealedHeader.Flags, len(p.sealed)
+	default:
+		c.body = c.encodeControls(pt, p.controls, c.body[:0])
+		r.flags, r.bytes = segment.FlagControl, segment.HeaderBytes+len(c.body)
+	}
+}
+
+// encodeControls fills in what only the log's order can tell (where a channel starts, what a pause holds
+// back) and encodes the entries.
+func (c *committer) encodeControls(pt *partition, controls []core.Control, dst []byte) []byte {
+	st := pt.machine.State()
+	for i := range controls {
+		ct := &controls[i]
+		switch ct.Kind {
+		case core.ChannelCreated:
+			ct.ID = pt.fold.StartFor(st.NextID)
+		case core.TopicPaused, core.TopicEmptied:
+			ct.ID = st.NextID
+		}
+		dst = core.AppendControl(dst, ct)
+	}
+	return dst
+}
+
+// reserve asks the machine where the run's batch goes and the group for its bytes. It returns
+// what must be sealed before it, or PurposeData with a nil slice when the group has no room.
+func (c *committer) reserve(pt *partition, g *clog.Group, r *run) (core.Purpose, []byte) {
+	if r.drop {
+		return core.PurposeData, g.Reserve(clog.Placement{Type: clog.Tombstone, Topic: pt.t.uuid, Partition: pt.number}, 0)
+	}
+	c.ev = core.PartitionEvent{Kind: core.PartitionPlace, Purpose: core.PurposeData, Bytes: r.bytes}
+	pt.machine.Step(&c.ev, &c.res)
+	if c.res.First != core.PurposeData {
+		return c.res.First, nil
+	}
+	r.placed = c.res.Placement
+	return core.PurposeData, g.Reserve(pt.clogPlacement(&r.placed), r.bytes)
+}
+
+func (pt *partition) clogPlacement(p *core.Placement) clog.Placement {
+	return clog.Placement{Type: clog.Batch, Topic: pt.t.uuid, Partition: pt.number, Segment: p.Segment, Offset: p.Offset}
+}
+
+// pop moves the run's puts from the inbox to the group's list; mu is held.
+func (pt *partition) pop(r *run, w *groupWork) {
+	p := r.first
+	var size int64
+	for range r.n {
+		w.puts = append(w.puts, p)
+		next := p.next
+		p.next, p.queued = nil, false
+		size += int64(p.bytes)
+		p = next
+	}
+	pt.head = p
+	if p == nil {
+		pt.tail = nil
+	}
+	pt.left(size)
+}
+
+// seal encodes the run into dst.
+func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst []byte) {
+	if r.drop {
+		return
+	}
+	puts := w.puts[len(w.puts)-r.n:]
+	h := segment.Header{Flags: r.flags, Count: r.count, Created: c.nowNs}
+	deferFrom := len(w.deferred)
+	switch {
+	case r.sealed:
+		copy(dst, puts[0].sealed)
+		puts[0].First = core.MakeID(pt.number, r.placed.FirstID)
+		crc := segment.Stamp(dst, r.placed.Position, r.placed.FirstID, r.placed.Epoch, c.nowNs, r.placed.PrevCRC)
+		c.appended(pt, g, w, r, dst, crc, core.PurposeData)
+		pt.fold.Publish(r.placed.FirstID, r.count)
+		return
+	case r.flags&segment.FlagControl != 0:
+		copy(dst[segment.HeaderBytes:], c.body)
+	default:
+		c.encodeRecords(pt, w, puts, r, dst)
+	}
+	crc := c.stamp(&h, r.placed, dst)
+	c.appended(pt, g, w, r, dst, crc, core.PurposeData)
+	last := &w.batches[len(w.batches)-1]
+	if r.flags&segment.FlagControl != 0 {
+		c.applyControls(pt, puts[0].controls)
+		return
+	}
+	pt.fold.Publish(r.placed.FirstID, r.count)
+	if d := w.deferred[deferFrom:]; len(d) != 0 {
+		pt.fold.PublishDeferred(d)
+		last.deferFrom, last.deferN = deferFrom, len(d)
+	}
+}
+
+func (c *committer) stamp(h *segment.Header, at core.Placement, dst []byte) uint32 {
+	body := dst[segment.HeaderBytes:]
+	h.BodyBytes, h.BodyCRC = uint32(len(body)), segment.Checksum(body)
+	h.Position, h.FirstID, h.Epoch, h.Appended, h.PrevCRC = at.Position, at.FirstID, at.Epoch, c.nowNs, at.PrevCRC
+	h.Encode(dst)
+	return h.CRC
+}
+
+func (c *committer) encodeRecords(pt *partition, w *groupWork, puts []*Put, r *run, dst []byte) {
+	out := dst[segment.HeaderBytes:segment.HeaderBytes]
+	id := r.placed.FirstID
+	nowMs := c.nowNs / int64(time.Millisecond)
+	var rec segment.Record
+	for _, p := range puts {
+		p.First = core.MakeID(pt.number, id)
+		rec.Defer = p.deferMs
+		for i, m := range p.Messages {
+			rec.Body = m
+			out = segment.AppendRecord(out, &rec)
+			if p.deferMs != 0 {
+				w.deferred = append(w.deferred, core.DeferredMessage{ID: id + segment.MsgID(i), DueMs: nowMs + int64(p.deferMs), At: r.placed.Offset})
+			}
+		}
+		id += segment.MsgID(len(p.Messages))
+	}
+	if len(out)+segment.HeaderBytes != len(dst) {
+		panic("BUG: the records of a batch do not fill what was reserved for them")
+	}
+}
+
+// appended tells the machine and notes the batch for when its group is durable.
+func (c *committer) appended(pt *partition, g *clog.Group, w *groupWork, r *run, batch []byte, crc uint32, purpose core.Purpose) {
+	c.ev = core.PartitionEvent{Kind: core.PartitionAppend, Purpose: purpose, Bytes: len(batch), Count: r.count, CRC: crc}
+	pt.machine.Step(&c.ev, &c.res)
+	at := &r.placed
+	w.batches = append(w.batches, batchWork{part: pt, nextID: at.FirstID + segment.MsgID(r.count), slice: segment.Slice{
+		Buf: g.Buf(), Data: batch, Position: at.Position, FirstID: at.FirstID, Count: r.count, Offset: at.Offset,
+		Segment: at.Segment, SegmentBase: at.SegmentBase, SegmentCapacity: at.SegmentCapacity,
+		Control: r.flags&segment.FlagControl != 0, Appended: c.nowNs, FileSeq: g.FileSeq(),
+	}})
+}
+
+// sealOwn appends the engine's own control batch that must stand before the next one: the
+// start of this incarnation's epoch, or the cursors at the beginning of a segment.
+func (c *committer) sealOwn(pt *partition, g *clog.Group, w *groupWork, purpose core.Purpose, nextBytes int) bool {
+	ct := core.Control{Kind: core.EpochStart, Epoch: pt.machine.State().Epoch + 1}
+	if purpose == core.PurposeCheckpoint {
+		ct = core.Control{Kind: core.Checkpoint, Cursors: pt.fold}
+	}
+	body := core.AppendControl(c.body[:0], &ct)
+	c.body = body
+	r := run{flags: segment.FlagControl, bytes: segment.HeaderBytes + len(body)}
+	c.ev = core.PartitionEvent{Kind: core.PartitionPlace, Purpose: purpose, Bytes: r.bytes, NextBytes: nextBytes}
+	pt.machine.Step(&c.ev, &c.res)
+	r.placed = c.res.Placement
+	dst := g.Reserve(pt.clogPlacement(&r.placed), r.bytes)
+	if dst == nil {
+		return false
+	}
+	copy(dst[segment.HeaderBytes:], body)
+	h := segment.Header{Flags: r.flags, Created: c.nowNs}
+	crc := c.stamp(&h, r.placed, dst)
+	c.appended(pt, g, w, &r, dst, crc, purpose)
+	return true
+}
+
+// applyControls folds what was just appended.
+func (c *committer) applyControls(pt *partition, controls []core.Control) {
+	end := pt.machine.State().NextID
+	for i := range controls {
+		if err := pt.fold.Apply(&controls[i], end); err != nil {
+			panic("BUG: the engine appended a control entry that does not apply: " + err.Error())
+		}
+	}
+	pt.publishFold(end)
+}
+
+// publishFold shows other goroutines what they need of the fold.
+func (pt *partition) publishFold(end segment.MsgID) {
+	pt.needed.Store(uint64(pt.fold.Needed(end)))
+	if pt.fold.Len() == 0 {
+		pt.unclaimed.Store(uint64(pt.fold.Unclaimed))
+	} else {
+		pt.unclaimed.Store(notHeld)
+	}
+	if pt.fold.TopicPaused {
+		pt.heldFrom.Store(uint64(pt.fold.HeldFrom))
+	} else {
+		pt.heldFrom.Store(notHeld)
+	}
+}
+
+// Durable makes a group's batches visible and then answers its puts: PutOK implies
+// Committed.
+func (c *committer) Durable(g *clog.Group) {
+	w := &c.slots[g.Slot()]
+	w.touched = w.touched[:0]
+	for i := range w.batches {
+		b := &w.batches[i]
+		pt := b.part
+		c.ev = core.PartitionEvent{Kind: core.PartitionDurable, Position: b.slice.Position + 1}
+		pt.machine.Step(&c.ev, &c.res)
+		if c.res.Committed <= b.slice.Position {
+			continue // poisoned meanwhile
+		}
+		pt.log.Append(&b.slice)
+		if b.deferN != 0 {
+			pt.postDeferred(w.deferred[b.deferFrom : b.deferFrom+b.deferN])
+		}
+		pt.visible.Store(uint64(b.nextID))
+		c.e.flusher.note(pt)
+		if b.slice.Count == 0 {
+			continue
+		}
+		pt.t.counted(b.slice.Count, b.slice.Data)
+		if n := len(w.touched); n == 0 || w.touched[n-1] != pt {
+			w.touched = append(w.touched, pt)
+		}
+	}
+	for i, p := range w.puts {
+		w.puts[i] = nil
+		if p.onCommit != nil {
+			p.onCommit(p)
+		}
+		p.Err = nil
+		p.Done(p)
+	}
+	for i, pt := range w.touched {
+		w.touched[i] = nil
+		pt.wake()
+	}
+	clear(w.batches) // no references to buffers of the past
+	w.batches = w.batches[:0]
+	w.puts = w.puts[:0]
+}
+
+// Failed poisons every partition: nothing in flight or waiting will be stored.
+func (c *committer) Failed(err error) {
+	e := c.e
+	e.poison(err)
+	for i := range c.slots {
+		w := &c.slots[i]
+		for _, p := range w.puts {
+			p.answer(0, ErrDisk)
+		}
+		w.puts, w.batches = nil, nil
+	}
+	for _, pt := range e.partitionList() {
+		c.ev = core.PartitionEvent{Kind: core.PartitionFault, Flag: true, Err: ErrDisk}
+		pt.machine.Step(&c.ev, &c.res)
+		pt.refuse(ErrDisk, true, false)
+	}
+}

@@ -1,0 +1,162 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"penstock/engine/core"
+)
+
+// confirmer writes what channels confirm, defer and reset into the log, together and at
+// most Options.ConfirmInterval late: one control batch per partition and channel however many FINs there
+// were. Only these few milliseconds of confirmations can come again after a crash.
+type confirmer struct {
+	e    *Engine
+	mu   sync.Mutex
+	list []*Channel
+	kick chan struct{}
+}
+
+func newConfirmer(e *Engine) *confirmer {
+	return &confirmer{e: e, kick: make(chan struct{}, 1)}
+}
+
+// controlPut carries one channel's controls to one partition's log. It is used again and
+// again; while it is on its way, what the machine has more waits and merges.
+type controlPut struct {
+	Put
+	c         *Channel
+	index     int
+	busy      bool // guarded by the channel's mu
+	ranges    []core.IDRange
+	deferrals []core.Deferral
+}
+
+func newControlPut(c *Channel, index int) *controlPut {
+	p := &controlPut{c: c, index: index}
+	p.Done = func(*Put) { go p.returned() }
+	return p
+}
+
+// returned runs off the committer, which must not wait for a channel's lock.
+func (p *controlPut) returned() {
+	c := p.c
+	c.mu.Lock()
+	p.busy = false
+	if c.closed == nil {
+		c.queueControls()
+	}
+	c.mu.Unlock()
+}
+
+// queueControls puts the channel on the confirmer's list if it has something to write; mu is held.
+func (c *Channel) queueControls() {
+	if c.ephemeral || c.queued.Load() {
+		return
+	}
+	for i := range c.cursors {
+		cur := &c.cursors[i]
+		if cur.added && !cur.put.busy && c.m.HasControls(cur.part.number) {
+			c.queued.Store(true)
+			c.e.confirmer.add(c)
+			return
+		}
+	}
+}
+
+// sendControls hands over what there is; mu is held.
+func (c *Channel) sendControls() {
+	if c.closed != nil || c.ephemeral {
+		return
+	}
+	for i := range c.cursors {
+		cur := &c.cursors[i]
+		p := cur.put
+		if !cur.added || p.busy || !c.m.HasControls(cur.part.number) {
+			continue
+		}
+		p.take(c.m.TakeControls(cur.part.number, p.controls[:0]))
+		p.busy, p.part = true, cur.part
+		if err := cur.part.enqueue(context.Background(), &p.Put, time.Now()); err != nil {
+			p.busy = false // closed: what was confirmed will be delivered again, nothing is lost
+		}
+	}
+}
+
+// lastControls hands over everything before the engine closes, even behind a control put that is on its
+// way: after a graceful stop no confirmed message comes again. mu is held.
+func (c *Channel) lastControls() {
+	for i := range c.cursors {
+		cur := &c.cursors[i]
+		for !c.ephemeral && cur.added && c.m.HasControls(cur.part.number) {
+			p := &Put{Done: func(*Put) {}}
+			p.controls = ownControls(c.m.TakeControls(cur.part.number, nil))
+			if cur.part.enqueue(context.Background(), p, time.Now()) != nil {
+				return
+			}
+		}
+	}
+}
+
+// take copies what the machine lent only until its next TakeControls.
+func (p *controlPut) take(controls []core.Control) {
+	p.ranges, p.deferrals = p.ranges[:0], p.deferrals[:0]
+	for i := range controls {
+		ct := &controls[i]
+		if len(ct.Ranges) != 0 {
+			p.ranges = append(p.ranges, ct.Ranges...)
+			ct.Ranges = p.ranges
+		}
+		if len(ct.Deferrals) != 0 {
+			p.deferrals = append(p.deferrals, ct.Deferrals...)
+			ct.Deferrals = p.deferrals
+		}
+	}
+	p.controls = controls
+}
+
+func (f *confirmer) add(c *Channel) {
+	f.mu.Lock()
+	f.list = append(f.list, c)
+	f.mu.Unlock()
+	select {
+	case f.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (f *confirmer) run() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case <-f.e.stop:
+			return
+		case <-f.kick:
+		}
+		timer.Reset(f.e.opts.ConfirmInterval)
+		select {
+		case <-f.e.stop:
+			return
+		case <-timer.C:
+		}
+		f.flush()
+	}
+}
+
+// flush sends every listed channel's controls now.
+func (f *confirmer) flush() {
+	f.mu.Lock()
+	list := slices.Clone(f.list)
+	clear(f.list)
+	f.list = f.list[:0]
+	f.mu.Unlock()
+	for _, c := range list {
+		c.mu.Lock()
+		c.queued.Store(false)
+		c.sendControls()
+		c.mu.Unlock()
+	}
+}

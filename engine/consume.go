@@ -1,0 +1,133 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// ConsumeOptions are the choices of Channel.Consume; the zero value is ready.
+type ConsumeOptions struct {
+	MaxInFlight  int           // messages handed out and not finished; 0: 64
+	Workers      int           // handlers that run at once; 0: 1, which keeps a partition's order while nothing is requeued
+	MsgTimeout   time.Duration // 0: Options.MsgTimeout
+	RequeueDelay time.Duration // after a handler's error; 0: 1 s; negative: none
+}
+
+// Message is one delivery to a handler. Body belongs to the message until the handler
+// returns; then it is used again.
+type Message struct {
+	ID        ID
+	Timestamp time.Time // when it was published
+	Attempts  uint16    // deliveries so far, this one included
+	Body      []byte
+
+	consumer *Consumer
+}
+
+// Touch starts the message's timeout anew.
+func (m *Message) Touch() error { return m.consumer.Touch(m.ID) }
+
+// Consume runs handler for every message until ctx ends, and returns nil then; or the reason if the
+// channel was deleted or the engine closed. A nil from the handler confirms the message, an error requeues it.
+// When Consume returns no handler runs any more, and what was in flight goes to other consumers.
+func (c *Channel) Consume(ctx context.Context, o ConsumeOptions, handler func(context.Context, *Message) error) error {
+	if o.MaxInFlight <= 0 {
+		o.MaxInFlight = 64
+	}
+	if o.Workers <= 0 {
+		o.Workers = 1
+	}
+	switch {
+	case o.RequeueDelay == 0:
+		o.RequeueDelay = time.Second
+	case o.RequeueDelay < 0:
+		o.RequeueDelay = 0
+	}
+	s := &handlerSink{messages: make(chan *Message, o.MaxInFlight), ended: make(chan struct{})}
+	k, err := c.Attach(ConsumerOptions{MsgTimeout: o.MsgTimeout}, s)
+	if err != nil {
+		return err
+	}
+	s.consumer = k
+	if err := k.Ready(o.MaxInFlight); err != nil {
+		k.Close()
+		return err
+	}
+	k.Pump()
+	var workers sync.WaitGroup
+	for range o.Workers {
+		workers.Go(func() { s.work(ctx, &o, handler) })
+	}
+	workers.Wait()
+	k.Close()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return s.err
+}
+
+// handlerSink hands messages to Consume's workers. The channel holds as many as may be in flight, so
+// Deliver never blocks, unless timeouts bring messages again that the handlers did not get to: then the sink is full.
+type handlerSink struct {
+	consumer *Consumer
+	messages chan *Message
+	free     sync.Pool
+	ended    chan struct{}
+	err      error
+}
+
+func (s *handlerSink) Deliver(d *Delivery) bool {
+	m, ok := s.free.Get().(*Message)
+	if !ok {
+		m = new(Message)
+	}
+	m.ID, m.Timestamp, m.Attempts, m.consumer = d.ID, time.Unix(0, d.Timestamp), d.Attempts, s.consumer
+	m.Body = append(m.Body[:0], d.Body...)
+	select {
+	case s.messages <- m:
+	default:
+		s.free.Put(m) // it stays in flight and times out like any message that its consumer did not finish
+	}
+	return len(s.messages) < cap(s.messages)
+}
+
+func (s *handlerSink) Flush() {}
+
+func (s *handlerSink) Closed(err error) {
+	s.err = err
+	close(s.ended)
+}
+
+func (s *handlerSink) work(ctx context.Context, o *ConsumeOptions, handler func(context.Context, *Message) error) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.ended:
+			return
+		case m := <-s.messages:
+			if ctx.Err() != nil {
+				return
+			}
+			s.handle(ctx, o, handler, m)
+		}
+	}
+}
+
+func (s *handlerSink) handle(ctx context.Context, o *ConsumeOptions, handler func(context.Context, *Message) error, m *Message) {
+	var err error
+	if handler(ctx, m) == nil {
+		err = s.consumer.Finish(m.ID)
+	} else {
+		err = s.consumer.Requeue(m.ID, o.RequeueDelay)
+	}
+	if err != nil && !errors.Is(err, ErrNotInFlight) && !errors.Is(err, ErrNotOwner) {
+		s.consumer.ch.e.log.Debug("a message could not be finished", "id", m.ID.String(), "error", err)
+	}
+	s.free.Put(m)
+	if len(s.messages) == 0 {
+		s.consumer.Unblock() // and pump: everything that was handed out is done
+	}
+}

@@ -1,0 +1,152 @@
+package engine
+
+import (
+	"errors"
+	"time"
+
+	"penstock/engine/core"
+)
+
+// Consumer is one subscriber of a channel. Its methods are safe for concurrent use.
+type Consumer struct {
+	ch       *Channel
+	id       core.ClientID
+	sink     Sink
+	label    any
+	delivery Delivery
+	touched  bool
+	stopped  bool
+}
+
+// Attach subscribes a sink. Nothing is delivered before Ready and Pump.
+func (c *Channel) Attach(o ConsumerOptions, s Sink) (*Consumer, error) {
+	timeout := o.MsgTimeout
+	if timeout == 0 {
+		timeout = c.e.opts.MsgTimeout
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return nil, c.closed
+	}
+	c.takePosts()
+	c.nextID++
+	k := &Consumer{ch: c, id: c.nextID, sink: s, label: o.Label}
+	c.ev = core.Event{Kind: core.EvSubscribe, Client: k.id, MsgTimeoutMs: timeout.Milliseconds(), SampleRate: o.SampleRate}
+	if err := c.step().Err; err != nil {
+		return nil, err
+	}
+	c.consumers[k.id] = k
+	return k, nil
+}
+
+// do runs an event about this consumer through the machine.
+func (k *Consumer) do(ev core.Event) error {
+	c := k.ch
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		if ev.Kind == core.EvFinish || ev.Kind == core.EvRequeue || ev.Kind == core.EvTouch {
+			return ErrNotInFlight
+		}
+		return c.closed
+	}
+	ev.Client = k.id
+	c.ev = ev
+	err := c.step().Err
+	c.queueControls()
+	return err
+}
+
+// Ready sets how many messages may be in flight to this consumer: a window, not a credit.
+func (k *Consumer) Ready(n int) error { return k.do(core.Event{Kind: core.EvReady, Count: n}) }
+
+// Finish confirms a message. The confirmation is in the log within Options.ConfirmInterval;
+// a crash before that delivers the message again.
+func (k *Consumer) Finish(id ID) error {
+	if !k.ch.has(id) {
+		return ErrNotInFlight
+	}
+	return k.do(core.Event{Kind: core.EvFinish, ID: id})
+}
+
+// Requeue gives a message back, to be delivered again after delay.
+func (k *Consumer) Requeue(id ID, delay time.Duration) error {
+	if !k.ch.has(id) {
+		return ErrNotInFlight
+	}
+	return k.do(core.Event{Kind: core.EvRequeue, ID: id, DelayMs: delay.Milliseconds()})
+}
+
+// Touch starts the message's timeout anew, within Options.MaxMsgTimeout of its delivery.
+func (k *Consumer) Touch(id ID) error {
+	if !k.ch.has(id) {
+		return ErrNotInFlight
+	}
+	return k.do(core.Event{Kind: core.EvTouch, ID: id})
+}
+
+// has says whether an id can be of this topic at all; clients send what they like.
+func (c *Channel) has(id ID) bool { return int(id.Partition()) < len(c.cursors) }
+
+// StopDelivery ends deliveries to this consumer for good; what is in flight may still be finished.
+func (k *Consumer) StopDelivery() {
+	k.ch.mu.Lock()
+	k.stopped = true
+	k.ch.mu.Unlock()
+	_ = k.do(core.Event{Kind: core.EvStop}) // closed: nothing is delivered anyway
+}
+
+// Unblock says that the sink, which returned false from Deliver, has room again.
+func (k *Consumer) Unblock() {
+	if k.do(core.Event{Kind: core.EvBlocked, Flag: false}) == nil {
+		k.ch.pump()
+	}
+}
+
+// Pump delivers what is ready now, to any consumer of the channel, on the caller's goroutine. Call it after a run
+// of Ready, Finish and Requeue.
+func (k *Consumer) Pump() { k.ch.pump() }
+
+// Close unsubscribes: what is in flight goes to other consumers at once. An ephemeral channel goes with its last
+// consumer. It must not be called from the sink.
+func (k *Consumer) Close() {
+	c := k.ch
+	c.mu.Lock()
+	if c.consumers[k.id] != k {
+		c.mu.Unlock()
+		return
+	}
+	delete(c.consumers, k.id)
+	c.ev = core.Event{Kind: core.EvUnsubscribe, Client: k.id}
+	c.step()
+	last := len(c.consumers) == 0 && c.closed == nil
+	c.mu.Unlock()
+	if last && c.ephemeral {
+		c.t.dropEphemeralChannel(c)
+		return
+	}
+	c.pump()
+}
+
+func (t *Topic) dropEphemeralChannel(c *Channel) {
+	t.mu.Lock()
+	if t.channels[c.name] == c {
+		delete(t.channels, c.name)
+	}
+	t.mu.Unlock()
+	c.shut(ErrDeleted)
+	t.dropIfEphemeral()
+}
+
+// Stats is a snapshot of this consumer's numbers.
+func (k *Consumer) Stats() ConsumerStats {
+	for _, s := range k.ch.stats(true).Consumers {
+		if s.consumer == k {
+			return s
+		}
+	}
+	return ConsumerStats{Label: k.label}
+}
+
+var errStopped = errors.New("engine: stopped")

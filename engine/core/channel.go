@@ -1,0 +1,290 @@
+package core
+
+import (
+	"errors"
+
+	"penstock/segment"
+)
+
+// ChannelConfig bounds one channel. Zero values mean the defaults named below.
+type ChannelConfig struct {
+	Name            string // what TakeControls writes into the log
+	MaxInFlight     int    // messages in flight over all clients; 0 = what the clients ask for
+	MaxRanges       int    // confirmed ranges of a partition at which its reading stops; 0 = DefaultMaxRanges
+	MaxDeferred     int    // messages waiting for their time at which a delayed requeue is refused; 0 = DefaultMaxDeferred
+	MaxConsumers    int    // 0 = unlimited
+	MaxReadyCount   int    // largest RDY count; 0 = unlimited (the protocol's limit holds)
+	MaxMsgTimeoutMs int64  // 0 = DefaultMaxMsgTimeoutMs
+	MaxReqTimeoutMs int64  // 0 = DefaultMaxReqTimeoutMs
+	SampleSeed      uint64 // decides with the message's id who samples what
+	Ephemeral       bool   // nothing of it goes into the log
+}
+
+// Defaults of ChannelConfig.
+const (
+	DefaultMaxRanges       = 1 << 18
+	DefaultMaxDeferred     = 1 << 20
+	DefaultMsgTimeoutMs    = 60_000
+	DefaultMaxMsgTimeoutMs = 900_000
+	DefaultMaxReqTimeoutMs = 3_600_000
+
+	// MaxTakenRanges and MaxTakenDeferrals bound what one TakeControls returns: its
+	// entries encode to at most 8192*(14+20) bytes and a few hundred, whatever happened.
+	MaxTakenRanges    = 8192
+	MaxTakenDeferrals = 8192
+
+	// NoIndex in Result.Index: the place in the batch is not known; find the message by its id.
+	NoIndex uint32 = 1<<32 - 1
+)
+
+// Errors of Step, tested with errors.Is. None of them changes anything.
+var (
+	ErrNotInFlight      = errors.New("engine: the message is not in flight: it was confirmed, timed out, requeued or dropped before; nothing was changed")
+	ErrNotOwner         = errors.New("engine: the message is in flight to another client; nothing was changed")
+	ErrTooManyConsumers = errors.New("engine: the channel has as many consumers as it may; no message is affected, try another channel or raise the limit")
+	ErrTooManyDeferred  = errors.New("engine: the channel has as many delayed messages as it may; the message stays in flight, requeue it without delay or later")
+	ErrReadyOutOfRange  = errors.New("engine: the ready count is negative or above the limit; the old count holds")
+)
+
+// ClientID names one subscription of a consumer; the engine never reuses one in a channel.
+type ClientID uint64
+
+// EventKind says what happened. The fields that a kind uses stand behind it.
+type EventKind uint8
+
+const (
+	_                   EventKind = iota
+	EvAddPartition                // Part, Cursor, Start, End, Deferred: the state at creation or recovery; once per partition, before all else of it
+	EvVisible                     // Part, End: messages below End may be delivered: committed, and not held by a paused topic
+	EvDeferredPublished           // Part, Deferred: delayed messages; comes before the EvVisible that covers them
+	EvTrimmed                     // Part, Start: retention removed what is below Start; what was not yet read of it counts as confirmed (B67)
+	EvDropped                     // Part, Msg, End: the log says that [Msg, End) is dropped (TopicEmptied); no control comes of it
+	EvTruncated                   // Part, End: the log was cut to End (a new leader's history won); the only way back
+	EvSubscribe                   // Client, MsgTimeoutMs, SampleRate
+	EvUnsubscribe                 // Client: its messages in flight are redelivered first, at once
+	EvReady                       // Client, Count: it takes up to Count messages in flight (a window, not a credit)
+	EvStop                        // Client: no more deliveries, EvReady is ignored from now on (CLS)
+	EvBlocked                     // Client, Flag: its socket is full, or empty again
+	EvOffer                       // Part, Msg, At, Index: the message at the reading cursor. Result: Deliver, Skip, Hold
+	EvRedeliver                   // asks for the next message to deliver again. Result: Deliver, Skip, Hold
+	EvDrop                        // ID: the message's bytes are gone; it counts as confirmed
+	EvFinish                      // Client, ID
+	EvRequeue                     // Client, ID, DelayMs
+	EvTouch                       // Client, ID
+	EvTick                        // what timed out or came due moves to the redelivery queue
+	EvPause                       // Flag
+	EvSkip                        // Flag: from now on everything that would be delivered is discarded
+	EvEmpty                       // everything visible is dropped, in flight and delayed included
+	EvReset                       // Part, Msg, Start, Deferred: deliver from Msg on, clamped to [Start, visible end]
+)
+
+// Event is the input of Channel.Step. What it points to is only read during Step.
+type Event struct {
+	Kind         EventKind
+	Flag         bool
+	Part         uint32
+	Index        uint32 // of the message in its batch
+	SampleRate   int    // percent of messages the client wants; 0 = all
+	Count        int
+	Client       ClientID
+	ID           ID
+	Msg          segment.MsgID
+	Start, End   segment.MsgID
+	At           segment.Offset
+	MsgTimeoutMs int64 // 0 = DefaultMsgTimeoutMs; clamped to MaxMsgTimeoutMs
+	DelayMs      int64 // clamped to [0, MaxReqTimeoutMs]
+	Cursor       *Cursor
+	Deferred     []DeferredMessage
+}
+
+// Decision answers EvOffer and EvRedeliver.
+type Decision uint8
+
+const (
+	_       Decision = iota
+	Deliver          // to Result.Client
+	Skip             // not for anybody: go on with the next
+	Hold             // not now: Result.Why
+)
+
+// HoldReason says what must happen before asking again makes sense.
+type HoldReason uint8
+
+const (
+	_            HoldReason = iota
+	HoldNoCredit            // no client has credit (EvReady, EvFinish, EvBlocked, a timeout), or MaxInFlight is reached
+	HoldPaused              // EvPause
+	HoldRanges              // MaxRanges: only confirmations of this partition's oldest messages help; redelivery goes on (B46)
+	HoldEnd                 // the message is not visible yet: EvVisible
+	HoldMoved               // the cursor is before this message: read from ReadFrom
+	HoldEmpty               // nothing waits for redelivery
+)
+
+// Result is the output of Channel.Step; every Step overwrites all of it.
+type Result struct {
+	Decision Decision
+	Why      HoldReason // for Hold
+	HasAt    bool       // Deliver after EvRedeliver: At is known; else find the message by ID
+	Attempts uint16     // this delivery included, 1..MaxAttempts
+	Index    uint32     // or NoIndex
+	Client   ClientID
+	ID       ID
+	At       segment.Offset
+	Err      error
+}
+
+// Channel is the machine of one channel on the leader, over all partitions of its
+// topic. It has one owner at a time. Steps allocate nothing once the pools have
+// grown to the number of messages in flight and delayed, which bound its memory.
+//
+// Every visible message is in exactly one state:
+//
+//	unread      next <= id < end, no entry, not in the confirmed ranges
+//	in flight   an entry in its client's list; its timer is the message timeout
+//	waiting     an entry whose timer is the due time (or, due, waits to be visible)
+//	redelivery  an entry in the queue; no timer
+//	confirmed   id < confirmed, or in the confirmed ranges above
+//
+// Entries are the exception, not the rule: an unread message costs nothing.
+type Channel struct {
+	cfg   ChannelConfig
+	nowNs int64 // never goes back, even if the caller's clock does
+
+	parts   []*channelPart // by partition number; nil: not added
+	entries entryTable
+	pool    entryPool
+	queue   entryList // redelivery, first to go first
+	wheel   Wheel[*entry]
+	fired   func(*Timer[*entry]) // c.fire, bound once
+
+	clients map[ClientID]*channelClient // lookups only
+	order   []*channelClient            // by subscription
+	ring    *channelClient              // clients with credit, next to serve; nil: none
+
+	paused   bool
+	skipped  bool
+	inFlight int
+	waiting  int
+
+	messageCount, requeueCount, timeoutCount uint64
+}
+
+// NewChannel returns a channel without partitions and clients.
+func NewChannel(cfg ChannelConfig) *Channel {
+	setDefault(&cfg.MaxRanges, DefaultMaxRanges)
+	setDefault(&cfg.MaxDeferred, DefaultMaxDeferred)
+	setDefault(&cfg.MaxMsgTimeoutMs, DefaultMaxMsgTimeoutMs)
+	setDefault(&cfg.MaxReqTimeoutMs, DefaultMaxReqTimeoutMs)
+	c := &Channel{cfg: cfg, clients: make(map[ClientID]*channelClient)}
+	c.fired = c.fire
+	return c
+}
+
+func setDefault[T int | int64](limit *T, value T) {
+	if *limit <= 0 {
+		*limit = value
+	}
+}
+
+// Step is the one door: it takes what happened at nowNs (unix ns) and fills res.
+// Events about a client that is not subscribed (any more) are harmless.
+func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
+	*res = Result{}
+	c.nowNs = max(c.nowNs, nowNs)
+	switch ev.Kind {
+	case EvOffer:
+		c.offer(ev, res)
+	case EvRedeliver:
+		c.redeliver(res)
+	case EvFinish:
+		res.Err = c.finish(ev)
+	case EvRequeue:
+		res.Err = c.requeue(ev)
+	case EvTouch:
+		res.Err = c.touch(ev)
+	case EvTick:
+		c.wheel.Advance(c.nowNs/nsPerMs, c.fired)
+	case EvDrop:
+		c.drop(ev.ID)
+	case EvSubscribe:
+		res.Err = c.subscribe(ev)
+	case EvUnsubscribe:
+		c.unsubscribe(ev.Client)
+	case EvReady:
+		res.Err = c.ready(ev)
+	case EvStop, EvBlocked:
+		c.hinder(ev)
+	case EvPause:
+		c.paused = ev.Flag
+	case EvSkip:
+		c.setSkip(ev.Flag)
+	case EvEmpty:
+		c.empty()
+	default:
+		c.stepPartition(ev)
+	}
+}
+
+// stepPartition takes the events about one partition's log.
+func (c *Channel) stepPartition(ev *Event) {
+	if ev.Kind == EvAddPartition {
+		c.addPartition(ev)
+		return
+	}
+	p := c.part(ev.Part)
+	switch ev.Kind {
+	case EvVisible:
+		c.visible(p, ev.End)
+	case EvDeferredPublished:
+		c.addDeferred(p, ev.Deferred)
+		c.settle(p)
+	case EvTrimmed:
+		p.start = max(p.start, ev.Start)
+		c.discardTo(p, ev.Start)
+	case EvDropped:
+		c.dropped(p, IDRange{ev.Msg, ev.End})
+	case EvTruncated:
+		c.truncated(p, ev.End)
+	case EvReset:
+		c.reset(p, ev)
+	default:
+		panic("BUG: channel event of no kind")
+	}
+}
+
+const nsPerMs = 1_000_000
+
+// soonMs is now in ms, rounded up, so that what is scheduled from it is never early.
+func (c *Channel) soonMs() int64 { return (c.nowNs + nsPerMs - 1) / nsPerMs }
+
+// schedule sets the entry's timer. An idle wheel is brought to the present first:
+// otherwise the timer would start its way from the last thing that happened.
+func (c *Channel) schedule(e *entry, dueMs int64) {
+	if c.wheel.Len() == 0 {
+		c.wheel.Advance(c.nowNs/nsPerMs, c.fired)
+	}
+	c.wheel.Schedule(&e.timer, dueMs)
+}
+
+// NextDue returns when the next EvTick is worth it, unix ms.
+func (c *Channel) NextDue() (int64, bool) { return c.wheel.NextDue() }
+
+// Hungry says whether some client would take a message now: it is worth asking with
+// EvRedeliver and reading from the partitions.
+func (c *Channel) Hungry() bool { return !c.paused && c.hasCredit() }
+
+// ReadFrom returns the next message to offer of a partition. It may lie beyond the
+// visible end; then there is nothing to read.
+func (c *Channel) ReadFrom(part uint32) segment.MsgID { return c.part(part).next }
+
+// OldestUnconfirmed returns the lowest message of a partition that is not confirmed;
+// at the visible end or beyond it, all are.
+func (c *Channel) OldestUnconfirmed(part uint32) segment.MsgID { return c.part(part).confirmed }
+
+// part returns a partition that was added.
+func (c *Channel) part(n uint32) *channelPart {
+	if int64(n) >= int64(len(c.parts)) || c.parts[n] == nil {
+		panic("BUG: channel event for a partition that was not added")
+	}
+	return c.parts[n]
+}

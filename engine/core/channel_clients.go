@@ -1,0 +1,116 @@
+package core
+
+// channelClient is one subscription.
+type channelClient struct {
+	id         ClientID
+	ready      int
+	flight     entryList // oldest delivery first
+	timeoutMs  int64
+	sampleRate int // 1..99, or 0: takes all
+	stopped    bool
+	blocked    bool
+
+	// Neighbours in the ring of clients with credit; nil while without.
+	ringPrev, ringNext *channelClient
+
+	messageCount, finishCount, requeueCount uint64
+}
+
+func (c *Channel) subscribe(ev *Event) error {
+	if c.clients[ev.Client] != nil {
+		panic("BUG: client subscribes twice")
+	}
+	if c.cfg.MaxConsumers > 0 && len(c.order) >= c.cfg.MaxConsumers {
+		return ErrTooManyConsumers
+	}
+	cl := &channelClient{id: ev.Client, timeoutMs: ev.MsgTimeoutMs}
+	if cl.timeoutMs <= 0 {
+		cl.timeoutMs = DefaultMsgTimeoutMs
+	}
+	cl.timeoutMs = min(cl.timeoutMs, c.cfg.MaxMsgTimeoutMs)
+	if 0 < ev.SampleRate && ev.SampleRate < 100 {
+		cl.sampleRate = ev.SampleRate
+	}
+	c.clients[ev.Client] = cl
+	c.order = append(c.order, cl)
+	return nil
+}
+
+// unsubscribe puts what the client had in flight to the front of the redelivery
+// queue, oldest first: nobody waits for a timeout of a client that is gone.
+func (c *Channel) unsubscribe(id ClientID) {
+	cl := c.clients[id]
+	if cl == nil {
+		return
+	}
+	cl.stopped = true
+	c.refresh(cl)
+	for e := cl.flight.last; e != nil; e = cl.flight.last {
+		c.land(e)
+		c.enqueue(e, true)
+	}
+	delete(c.clients, id)
+	for i, other := range c.order {
+		if other == cl {
+			c.order = append(c.order[:i], c.order[i+1:]...)
+			break
+		}
+	}
+}
+
+func (c *Channel) ready(ev *Event) error {
+	if ev.Count < 0 || c.cfg.MaxReadyCount > 0 && ev.Count > c.cfg.MaxReadyCount {
+		return ErrReadyOutOfRange
+	}
+	if cl := c.clients[ev.Client]; cl != nil && !cl.stopped {
+		cl.ready = ev.Count
+		c.refresh(cl)
+	}
+	return nil
+}
+
+// hinder handles what stops deliveries to one client for a while or for good.
+func (c *Channel) hinder(ev *Event) {
+	cl := c.clients[ev.Client]
+	if cl == nil {
+		return
+	}
+	if ev.Kind == EvStop {
+		cl.stopped, cl.ready = true, 0
+	} else {
+		cl.blocked = ev.Flag
+	}
+	c.refresh(cl)
+}
+
+// refresh moves the client into the ring or out of it, as its credit says. A client
+// that gets credit is served last in the round, so that nobody is overtaken.
+func (c *Channel) refresh(cl *channelClient) {
+	credit := !cl.stopped && !cl.blocked && cl.flight.count < cl.ready
+	if credit == (cl.ringNext != nil) {
+		return
+	}
+	if !credit {
+		if cl.ringNext == cl {
+			c.ring = nil
+		} else {
+			cl.ringPrev.ringNext, cl.ringNext.ringPrev = cl.ringNext, cl.ringPrev
+			if c.ring == cl {
+				c.ring = cl.ringNext
+			}
+		}
+		cl.ringPrev, cl.ringNext = nil, nil
+		return
+	}
+	if c.ring == nil {
+		c.ring, cl.ringPrev, cl.ringNext = cl, cl, cl
+		return
+	}
+	cl.ringPrev, cl.ringNext = c.ring.ringPrev, c.ring
+	cl.ringPrev.ringNext, cl.ringNext.ringPrev = cl, cl
+}
+
+// hasCredit says whether a client, and the channel as a whole, may take one more.
+func (c *Channel) hasCredit() bool {
+	return c.ring != nil && (c.cfg.MaxInFlight <= 0 || c.inFlight < c.cfg.MaxInFlight)
+}

@@ -1,0 +1,249 @@
+package core
+
+// offer decides about the message at the reading cursor.
+func (c *Channel) offer(ev *Event, res *Result) {
+	p := c.part(ev.Part)
+	switch {
+	case ev.Msg < p.next: // confirmed, in flight or waiting: the cursor went past it
+		res.Decision = Skip
+		return
+	case ev.Msg > p.next:
+		res.Decision, res.Why = Hold, HoldMoved
+		return
+	case ev.Msg >= p.end:
+		res.Decision, res.Why = Hold, HoldEnd
+		return
+	case c.paused:
+		res.Decision, res.Why = Hold, HoldPaused
+		return
+	case p.ranges.Len() >= c.cfg.MaxRanges:
+		res.Decision, res.Why = Hold, HoldRanges
+		return
+	case !c.hasCredit():
+		res.Decision, res.Why = Hold, HoldNoCredit
+		return
+	}
+	id := MakeID(ev.Part, ev.Msg)
+	p.next++
+	if c.sampledOut(id) {
+		c.confirm(p, IDRange{ev.Msg, ev.Msg + 1})
+		res.Decision = Skip
+	} else {
+		e := c.pool.get(id)
+		c.entries.put(e)
+		e.at, e.index, e.hasAt = ev.At, ev.Index, true
+		c.deliver(e, res)
+	}
+	c.settle(p)
+}
+
+// redeliver decides about the first message of the redelivery queue.
+func (c *Channel) redeliver(res *Result) {
+	e := c.queue.first
+	switch {
+	case e == nil:
+		res.Decision, res.Why = Hold, HoldEmpty
+		return
+	case c.paused:
+		res.Decision, res.Why = Hold, HoldPaused
+		return
+	case !c.hasCredit():
+		res.Decision, res.Why = Hold, HoldNoCredit
+		return
+	}
+	// A delayed message meets the sampling here for the first time. What was
+	// delivered once is somebody's to finish: it is never sampled away.
+	if e.attempts == 0 && c.sampledOut(e.id) {
+		res.Decision, res.ID = Skip, e.id
+		c.discard(e)
+		return
+	}
+	c.queue.remove(e)
+	c.deliver(e, res)
+}
+
+// sampledOut says whether the client whose turn it is does not want the message. As
+// in nsqd the message is then lost for the whole channel, and the next client's turn
+// comes. It depends on the id and the seed only, so a replay decides the same.
+func (c *Channel) sampledOut(id ID) bool {
+	cl := c.ring
+	if cl.sampleRate == 0 || int(mix(uint64(id)^c.cfg.SampleSeed)%100) < cl.sampleRate {
+		return false
+	}
+	c.ring = cl.ringNext
+	return true
+}
+
+// mix is the finisher of splitmix64.
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// deliver gives an entry that is in no list to the client whose turn it is.
+func (c *Channel) deliver(e *entry, res *Result) {
+	cl := c.ring
+	c.ring = cl.ringNext
+	if e.attempts < MaxAttempts {
+		e.attempts++
+	}
+	e.state, e.client, e.startMs = entryInFlight, cl, c.soonMs()
+	c.schedule(e, e.startMs+cl.timeoutMs)
+	cl.flight.pushBack(e)
+	c.inFlight++
+	cl.messageCount++
+	c.refresh(cl)
+	res.Decision, res.Client, res.ID, res.Attempts = Deliver, cl.id, e.id, e.attempts
+	res.At, res.Index, res.HasAt = e.at, e.index, e.hasAt
+}
+
+// land takes an entry out of its client's hands: it is then in no list.
+func (c *Channel) land(e *entry) {
+	cl := e.client
+	c.wheel.Cancel(&e.timer)
+	cl.flight.remove(e)
+	c.inFlight--
+	e.client = nil
+	c.refresh(cl)
+}
+
+// enqueue puts an entry that is in no list into the redelivery queue.
+func (c *Channel) enqueue(e *entry, front bool) {
+	e.state = entryQueued
+	if front {
+		c.queue.pushFront(e)
+	} else {
+		c.queue.pushBack(e)
+	}
+	if c.skipped {
+		c.discard(e)
+	}
+}
+
+// wait puts an entry that is in no list aside until dueMs.
+func (c *Channel) wait(e *entry, dueMs int64) {
+	e.state, e.dueMs = entryWaiting, dueMs
+	c.waiting++
+	c.schedule(e, dueMs)
+}
+
+// fire is called by the wheel for everything that is due.
+func (c *Channel) fire(t *Timer[*entry]) {
+	e := t.Value
+	if e.state == entryInFlight {
+		c.timeoutCount++
+		c.land(e)
+		c.enqueue(e, false)
+		return
+	}
+	if e.id.MsgID() >= c.part(e.id.Partition()).end {
+		e.state = entryHeld // visible() sends it on
+		return
+	}
+	c.waiting--
+	c.enqueue(e, false)
+}
+
+// owned returns the entry of a message that is in flight to the event's client.
+func (c *Channel) owned(ev *Event) (*entry, error) {
+	e := c.entries.get(ev.ID)
+	if e == nil || e.state != entryInFlight {
+		return nil, ErrNotInFlight
+	}
+	if e.client.id != ev.Client {
+		return nil, ErrNotOwner
+	}
+	return e, nil
+}
+
+func (c *Channel) finish(ev *Event) error {
+	e, err := c.owned(ev)
+	if err != nil {
+		return err
+	}
+	e.client.finishCount++
+	c.discard(e)
+	return nil
+}
+
+func (c *Channel) requeue(ev *Event) error {
+	e, err := c.owned(ev)
+	if err != nil {
+		return err
+	}
+	delay := min(ev.DelayMs, c.cfg.MaxReqTimeoutMs)
+	if delay > 0 && c.waiting >= c.cfg.MaxDeferred {
+		return ErrTooManyDeferred
+	}
+	c.requeueCount++
+	e.client.requeueCount++
+	c.land(e)
+	if delay <= 0 {
+		c.enqueue(e, false)
+		return nil
+	}
+	c.wait(e, c.soonMs()+delay)
+	c.noteDeferral(c.part(e.id.Partition()), e)
+	return nil
+}
+
+// touch gives the client its whole timeout again, up to MaxMsgTimeoutMs after the
+// delivery began.
+func (c *Channel) touch(ev *Event) error {
+	e, err := c.owned(ev)
+	if err != nil {
+		return err
+	}
+	c.schedule(e, min(c.soonMs()+e.client.timeoutMs, e.startMs+c.cfg.MaxMsgTimeoutMs))
+	return nil
+}
+
+// drop confirms a message whose bytes are gone, whatever state it is in.
+func (c *Channel) drop(id ID) {
+	p := c.part(id.Partition())
+	if e := c.entries.get(id); e != nil {
+		c.discard(e)
+	} else if m := id.MsgID(); m >= p.confirmed && m < p.end {
+		c.confirm(p, IDRange{m, m + 1})
+	}
+	c.settle(p)
+}
+
+// discard confirms an entry's message and forgets the entry, in whatever state.
+func (c *Channel) discard(e *entry) {
+	p, m := c.part(e.id.Partition()), e.id.MsgID()
+	c.forget(e)
+	c.confirm(p, IDRange{m, m + 1})
+}
+
+// forget removes an entry from everywhere and changes nothing else.
+func (c *Channel) forget(e *entry) {
+	switch e.state {
+	case entryInFlight:
+		c.land(e)
+	case entryQueued:
+		c.queue.remove(e)
+	case entryWaiting, entryHeld:
+		c.wheel.Cancel(&e.timer)
+		c.waiting--
+	}
+	p, m := c.part(e.id.Partition()), e.id.MsgID()
+	if p.next <= m && m < p.end {
+		p.holes--
+	}
+	if e.listed {
+		p.staleDeferrals++
+	}
+	c.entries.remove(e.id)
+	c.pool.put(e)
+}
+
+// confirm marks a range as done and notes it for the log.
+func (c *Channel) confirm(p *channelPart, r IDRange) {
+	confirmRange(&p.confirmed, &p.ranges, r)
+	if !c.cfg.Ephemeral {
+		p.unlogged.AddRange(r)
+	}
+}

@@ -1,0 +1,323 @@
+package core
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"penstock/segment"
+)
+
+// ControlKind says what one entry of a control batch does. The numbers are the
+// bytes on disk (FORMAT.md): they never change and are never reused. Zero is invalid.
+type ControlKind uint8
+
+const (
+	ChannelCreated ControlKind = 1  // Channel, ID = its first message
+	ChannelDeleted ControlKind = 2  // Channel
+	Confirmed      ControlKind = 3  // Channel, Ranges
+	Deferred       ControlKind = 4  // Channel, Deferrals
+	ChannelPaused  ControlKind = 5  // Channel, Flag
+	ChannelSkipped ControlKind = 6  // Channel, Flag
+	ChannelReset   ControlKind = 7  // Channel, ID: confirmed becomes exactly "everything below ID"
+	TopicPaused    ControlKind = 8  // Flag, ID = first message that is held back
+	TopicEmptied   ControlKind = 9  // ID: messages below it that no channel owns, or that are held back, are dropped
+	EpochStart     ControlKind = 10 // Epoch
+	Checkpoint     ControlKind = 11 // Cursors: the whole fold at this place in the log
+)
+
+// Control is one entry of a control batch; only the fields of its kind are used.
+type Control struct {
+	Kind      ControlKind
+	Channel   string // 1..MaxChannelNameBytes bytes for kinds 1 to 7, else empty
+	ID        segment.MsgID
+	Ranges    []IDRange  // sorted, not touching, none empty
+	Deferrals []Deferral // sorted by ID, each ID once
+	Flag      bool
+	Epoch     segment.Epoch
+	Cursors   *Cursors
+}
+
+// Deferral says that a channel's message waits until DueMs (unix ms) and how often
+// it was delivered before.
+type Deferral struct {
+	ID       segment.MsgID
+	DueMs    int64
+	Attempts uint16
+}
+
+const (
+	// MaxChannelNameBytes is the longest channel name, "#ephemeral" included.
+	MaxChannelNameBytes = 64
+	// MaxAttempts is where a message's delivery count stops: some clients read it
+	// as a signed 16-bit number.
+	MaxAttempts = 32767
+
+	controlHeaderBytes = 8
+	controlFlagSet     = 1
+)
+
+// Errors of decoding and folding control batches, tested with errors.Is.
+var (
+	// ErrBadControl says that a control batch's body is not one. Its batch CRC was
+	// right, so a program wrote it wrongly; nothing behind it may be folded.
+	ErrBadControl = errors.New("engine: control batch cannot be read: the channels' state is unknown from here on; restore the partition from a replica or a backup")
+	// ErrNewerControl says that a newer version wrote this log.
+	ErrNewerControl = errors.New("engine: control batch was written by a newer version: no data is lost; run that version or a newer one")
+)
+
+func badControl(format string, args ...any) error {
+	return fmt.Errorf("%w (%s)", ErrBadControl, fmt.Sprintf(format, args...))
+}
+
+// ofChannel says whether the kind names a channel.
+func (k ControlKind) ofChannel() bool { return ChannelCreated <= k && k <= ChannelReset }
+
+// AppendControl appends the entry to dst. It allocates only to grow dst. A Control
+// that breaks the rules of its fields is a programmer's error.
+func AppendControl(dst []byte, c *Control) []byte {
+	if c.Kind < ChannelCreated || c.Kind > Checkpoint {
+		panic("BUG: control entry without a kind")
+	}
+	if c.Kind.ofChannel() != (c.Channel != "") || len(c.Channel) > MaxChannelNameBytes {
+		panic("BUG: control entry names its channel wrongly: " + c.Channel)
+	}
+	start := len(dst)
+	flags := byte(0)
+	if c.Flag && c.Kind.hasFlag() {
+		flags = controlFlagSet
+	}
+	dst = append(dst, byte(c.Kind), flags, byte(len(c.Channel)), 0, 0, 0, 0, 0)
+	dst = append(dst, c.Channel...)
+	payload := len(dst)
+	switch c.Kind {
+	case ChannelCreated, ChannelReset, TopicPaused, TopicEmptied:
+		dst = binary.AppendUvarint(dst, uint64(c.ID))
+	case EpochStart:
+		dst = binary.AppendUvarint(dst, uint64(c.Epoch))
+	case Confirmed:
+		dst = appendRanges(dst, c.Ranges)
+	case Deferred:
+		dst = appendDeferrals(dst, c.Deferrals)
+	case Checkpoint:
+		dst = c.Cursors.Append(dst)
+	}
+	binary.LittleEndian.PutUint32(dst[start+4:], uint32(len(dst)-payload))
+	return dst
+}
+
+func (k ControlKind) hasFlag() bool {
+	return k == ChannelPaused || k == ChannelSkipped || k == TopicPaused
+}
+
+// DecodeControls calls visit for every entry of a control batch's body, in order.
+// The Control and all it points to are borrowed: visit must not keep them, except
+// Cursors, which is the visitor's. A body that is not exactly a sequence of valid
+// entries ends with an error after the entries before the bad one were visited.
+func DecodeControls(body []byte, visit func(*Control) error) error {
+	return decodeControls(body, func(name []byte) string { return string(name) }, visit)
+}
+
+// decodeControls is DecodeControls with the naming left to the caller, so that
+// folding entries of known channels does not allocate.
+func decodeControls(body []byte, name func([]byte) string, visit func(*Control) error) error {
+	var ct Control
+	for d := (decoder{p: body}); len(d.p) > 0; {
+		if err := ct.decode(&d, name); err != nil {
+			return err
+		}
+		if err := visit(&ct); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// decode reads one entry into c, reusing its slices.
+func (c *Control) decode(d *decoder, name func([]byte) string) error {
+	if len(d.p) < controlHeaderBytes {
+		return badControl("%d bytes are left where an entry's header has %d", len(d.p), controlHeaderBytes)
+	}
+	h := d.p[:controlHeaderBytes]
+	kind, flags, nameBytes := ControlKind(h[0]), h[1], int(h[2])
+	payloadBytes := int64(binary.LittleEndian.Uint32(h[4:]))
+	if kind > Checkpoint {
+		return fmt.Errorf("%w (entry kind %d)", ErrNewerControl, kind)
+	}
+	if kind == 0 || h[3] != 0 || flags > controlFlagSet || flags != 0 && !kind.hasFlag() {
+		return badControl("header % x", h)
+	}
+	if kind.ofChannel() != (nameBytes > 0) || nameBytes > MaxChannelNameBytes {
+		return badControl("entry of kind %d has a name of %d bytes", kind, nameBytes)
+	}
+	if rest := int64(len(d.p) - controlHeaderBytes); int64(nameBytes)+payloadBytes > rest {
+		return badControl("entry of kind %d wants %d bytes, %d are left", kind, int64(nameBytes)+payloadBytes, rest)
+	}
+	*c = Control{Kind: kind, Flag: flags != 0, Ranges: c.Ranges[:0], Deferrals: c.Deferrals[:0]}
+	if nameBytes > 0 {
+		c.Channel = name(d.p[controlHeaderBytes:][:nameBytes])
+	}
+	body := decoder{p: d.p[controlHeaderBytes+nameBytes:][:payloadBytes]}
+	d.p = d.p[controlHeaderBytes+nameBytes+int(payloadBytes):]
+	if err := c.decodePayload(&body); err != nil {
+		return err
+	}
+	if body.bad != "" {
+		return badControl("entry of kind %d: %s", kind, body.bad)
+	}
+	if len(body.p) != 0 {
+		return badControl("entry of kind %d has %d bytes too many", kind, len(body.p))
+	}
+	return nil
+}
+
+func (c *Control) decodePayload(d *decoder) (err error) {
+	switch c.Kind {
+	case ChannelCreated, ChannelReset, TopicPaused, TopicEmptied:
+		c.ID = d.msgID()
+	case EpochStart:
+		c.Epoch = segment.Epoch(d.uvarint())
+	case Confirmed:
+		c.Ranges = d.ranges(c.Ranges)
+	case Deferred:
+		c.Deferrals = d.deferrals(c.Deferrals)
+	case Checkpoint:
+		c.Cursors, d.p, err = DecodeCursors(d.p)
+	}
+	return err
+}
+
+// appendRanges writes the count and, for each range, the gap from the end of the
+// one before and its length less one. Ranges that touch would be one range: a gap
+// of 0 exists only for the first.
+func appendRanges(dst []byte, ranges []IDRange) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(ranges)))
+	end := segment.MsgID(0)
+	for i, r := range ranges {
+		if r.From >= r.To || i > 0 && r.From <= end {
+			panic("BUG: ranges are not sorted, merged and filled")
+		}
+		dst = binary.AppendUvarint(dst, uint64(r.From-end))
+		dst = binary.AppendUvarint(dst, uint64(r.To-r.From-1))
+		end = r.To
+	}
+	return dst
+}
+
+// appendDeferrals writes the count and, for each, id (less the one before), due
+// time, attempts.
+func appendDeferrals(dst []byte, deferrals []Deferral) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(deferrals)))
+	last := segment.MsgID(0)
+	for i, d := range deferrals {
+		if i > 0 && d.ID <= last || d.DueMs < 0 || d.Attempts > MaxAttempts {
+			panic("BUG: deferrals are not sorted by id, or out of range")
+		}
+		dst = binary.AppendUvarint(dst, uint64(d.ID-last))
+		dst = binary.AppendUvarint(dst, uint64(d.DueMs))
+		dst = binary.AppendUvarint(dst, uint64(d.Attempts))
+		last = d.ID
+	}
+	return dst
+}
+
+// decoder reads the numbers of a payload. After the first mistake, bad says what it
+// was, everything read is 0 and nothing is left to read: one check at the end does.
+type decoder struct {
+	p   []byte
+	bad string
+}
+
+func (d *decoder) fail(what string) {
+	if d.bad == "" {
+		d.bad = what
+	}
+	d.p = nil
+}
+
+// uvarint accepts only the shortest form, so that every state has one encoding and
+// replicas can be compared byte for byte.
+func (d *decoder) uvarint() uint64 {
+	v, n := binary.Uvarint(d.p)
+	if n <= 0 || n > 1 && d.p[n-1] == 0 {
+		d.fail("a number is cut off, too large or padded")
+		return 0
+	}
+	d.p = d.p[n:]
+	return v
+}
+
+// atMost reads a number that may not exceed limit.
+func (d *decoder) atMost(limit uint64) uint64 {
+	v := d.uvarint()
+	if v > limit {
+		d.fail("a number is out of range")
+		return 0
+	}
+	return v
+}
+
+// count reads a count of items of at least itemBytes each: what follows bounds it,
+// so that no count can make the reader allocate more than it was given.
+func (d *decoder) count(itemBytes int) int {
+	v := d.uvarint()
+	if v > uint64(len(d.p)/itemBytes) {
+		d.fail("a count is larger than what follows")
+		return 0
+	}
+	return int(v)
+}
+
+func (d *decoder) byte() byte {
+	if len(d.p) == 0 {
+		d.fail("a byte is missing")
+		return 0
+	}
+	b := d.p[0]
+	d.p = d.p[1:]
+	return b
+}
+
+func (d *decoder) bytes(n int) []byte {
+	if n > len(d.p) {
+		d.fail("bytes are missing")
+		return nil
+	}
+	b := d.p[:n]
+	d.p = d.p[n:]
+	return b
+}
+
+// msgID accepts one id beyond the largest: ends of ranges and starts "at the end".
+func (d *decoder) msgID() segment.MsgID {
+	return segment.MsgID(d.atMost(uint64(segment.MaxMsgID) + 1))
+}
+
+func (d *decoder) ranges(dst []IDRange) []IDRange {
+	end := segment.MsgID(0)
+	for i, n := 0, d.count(2); i < n && d.bad == ""; i++ {
+		gap, length := d.msgID(), d.msgID()+1
+		if i > 0 && gap == 0 || end+gap+length > segment.MaxMsgID+1 {
+			d.fail("ranges touch or pass the last id")
+			return dst
+		}
+		dst = append(dst, IDRange{end + gap, end + gap + length})
+		end += gap + length
+	}
+	return dst
+}
+
+func (d *decoder) deferrals(dst []Deferral) []Deferral {
+	last := segment.MsgID(0)
+	for i, n := 0, d.count(3); i < n && d.bad == ""; i++ {
+		id := last + d.msgID()
+		due, attempts := int64(d.atMost(1<<63-1)), uint16(d.atMost(MaxAttempts))
+		if i > 0 && id == last || id > segment.MaxMsgID {
+			d.fail("deferrals are not sorted by id")
+			return dst
+		}
+		dst = append(dst, Deferral{ID: id, DueMs: due, Attempts: attempts})
+		last = id
+	}
+	return dst
+}

@@ -1,0 +1,281 @@
+package core
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"penstock/segment"
+)
+
+func ranges(bounds ...segment.MsgID) (out []IDRange) {
+	for i := 0; i < len(bounds); i += 2 {
+		out = append(out, IDRange{bounds[i], bounds[i+1]})
+	}
+	return out
+}
+
+func setOf(bounds ...segment.MsgID) (s IDSet) {
+	for _, r := range ranges(bounds...) {
+		s.AddRange(r)
+	}
+	return s
+}
+
+// sampleCursors is a fold with something in every field.
+func sampleCursors() *Cursors {
+	c := &Cursors{TopicPaused: true, HeldFrom: 90, end: 100}
+	c.channels = []*Cursor{
+		{
+			Name: "audit", Start: 0, Confirmed: 10, Ranges: setOf(12, 15, 20, 21), Paused: true,
+			Requeued: []Deferral{{ID: 11, DueMs: 1_700_000_000_123, Attempts: 3}, {ID: 30, DueMs: 0, Attempts: MaxAttempts}},
+		},
+		{Name: "mail", Start: 7, Confirmed: 100, Skipped: true},
+	}
+	c.Deferred = []DeferredMessage{{ID: 40, DueMs: 1_700_000_060_000, At: 4096}, {ID: 41, DueMs: 5, At: 0}}
+	return c
+}
+
+var sampleControls = []struct {
+	name string
+	ct   Control
+}{
+	{"created", Control{Kind: ChannelCreated, Channel: "c", ID: 300}},
+	{"created-at-the-last-id", Control{Kind: ChannelCreated, Channel: "c#ephemeral", ID: segment.MaxMsgID + 1}},
+	{"deleted", Control{Kind: ChannelDeleted, Channel: strings.Repeat("n", MaxChannelNameBytes)}},
+	{"confirmed", Control{Kind: Confirmed, Channel: "c", Ranges: ranges(5, 8, 9, 10)}},
+	{"confirmed-from-0-to-the-last-id", Control{Kind: Confirmed, Channel: "c", Ranges: ranges(0, 1, segment.MaxMsgID, segment.MaxMsgID+1)}},
+	{"deferred", Control{Kind: Deferred, Channel: "c", Deferrals: []Deferral{{ID: 0, DueMs: 1_700_000_000_000, Attempts: 1}, {ID: 70000, DueMs: 1, Attempts: MaxAttempts}}}},
+	{"paused", Control{Kind: ChannelPaused, Channel: "c", Flag: true}},
+	{"unpaused", Control{Kind: ChannelPaused, Channel: "c"}},
+	{"skipped", Control{Kind: ChannelSkipped, Channel: "c", Flag: true}},
+	{"reset", Control{Kind: ChannelReset, Channel: "c", ID: 12}},
+	{"topic-paused", Control{Kind: TopicPaused, Flag: true, ID: 128}},
+	{"topic-emptied", Control{Kind: TopicEmptied, ID: 129}},
+	{"epoch-start", Control{Kind: EpochStart, Epoch: 1 << 63}},
+	{"checkpoint", Control{Kind: Checkpoint, Cursors: sampleCursors()}},
+	{"checkpoint-without-channels", Control{Kind: Checkpoint, Cursors: &Cursors{Unclaimed: 3, Deferred: []DeferredMessage{{ID: 3, DueMs: 9, At: 1}}}}},
+}
+
+// The bytes of version 1 never change: what was written can always be read.
+func TestControlGolden(t *testing.T) {
+	const path = "testdata/control-v1.txt"
+	if *update {
+		var out bytes.Buffer
+		for _, s := range sampleControls {
+			fmt.Fprintf(&out, "%s %x\n", s.name, AppendControl(nil, &s.ct))
+		}
+		if err := os.WriteFile(path, out.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	golden := map[string]string{}
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		name, text, _ := strings.Cut(lines.Text(), " ")
+		golden[name] = text
+	}
+	for _, s := range sampleControls {
+		t.Run(s.name, func(t *testing.T) {
+			want, err := hex.DecodeString(golden[s.name])
+			if err != nil || len(want) == 0 {
+				t.Fatalf("no golden bytes: %v", err)
+			}
+			if got := AppendControl(nil, &s.ct); !bytes.Equal(got, want) {
+				t.Errorf("encodes to %x, golden %x", got, want)
+			}
+			visits := 0
+			err = DecodeControls(want, func(ct *Control) error {
+				visits++
+				if !sameControl(ct, &s.ct) {
+					t.Errorf("decodes to %+v, want %+v", ct, s.ct)
+				}
+				return nil
+			})
+			if err != nil || visits != 1 {
+				t.Errorf("%d entries, error %v", visits, err)
+			}
+		})
+	}
+}
+
+// sameControl compares by value: an empty slice is a nil one.
+func sameControl(a, b *Control) bool {
+	if (a.Cursors == nil) != (b.Cursors == nil) || a.Cursors != nil && !bytes.Equal(a.Cursors.Append(nil), b.Cursors.Append(nil)) {
+		return false
+	}
+	x, y := *a, *b
+	x.Cursors, y.Cursors = nil, nil
+	for _, c := range []*Control{&x, &y} {
+		c.Ranges = append([]IDRange{}, c.Ranges...)
+		c.Deferrals = append([]Deferral{}, c.Deferrals...)
+	}
+	return reflect.DeepEqual(x, y)
+}
+
+func TestDecodeControlsSequence(t *testing.T) {
+	var body []byte
+	for _, s := range sampleControls {
+		body = AppendControl(body, &s.ct)
+	}
+	i := 0
+	err := DecodeControls(body, func(ct *Control) error {
+		if !sameControl(ct, &sampleControls[i].ct) {
+			t.Errorf("entry %d is %+v, want %+v", i, ct, sampleControls[i].ct)
+		}
+		i++
+		return nil
+	})
+	if err != nil || i != len(sampleControls) {
+		t.Fatalf("%d of %d entries, error %v", i, len(sampleControls), err)
+	}
+	stop := errors.New("stop")
+	if err := DecodeControls(body, func(*Control) error { return stop }); err != stop {
+		t.Errorf("the visitor's error came back as %v", err)
+	}
+	// Every proper prefix is an error unless it ends between two entries.
+	for n := range body {
+		whole := 0
+		for _, s := range sampleControls {
+			if whole >= n {
+				break
+			}
+			whole += len(AppendControl(nil, &s.ct))
+		}
+		err := DecodeControls(body[:n], func(*Control) error { return nil })
+		if whole == n && err != nil || whole != n && !errors.Is(err, ErrBadControl) {
+			t.Fatalf("the first %d of %d bytes: error %v", n, len(body), err)
+		}
+	}
+}
+
+func TestDecodeControlsRefuses(t *testing.T) {
+	entry := func(kind, flags, name, reserved byte, payload string, rest string) []byte {
+		return append([]byte{kind, flags, name, reserved, byte(len(payload)), 0, 0, 0}, rest+payload...)
+	}
+	for _, tc := range []struct {
+		name string
+		body []byte
+		want error
+	}{
+		{"kind 0", entry(0, 0, 0, 0, "", ""), ErrBadControl},
+		{"newer kind", entry(12, 0, 0, 0, "", ""), ErrNewerControl},
+		{"unknown flag", entry(5, 2, 1, 0, "", "c"), ErrBadControl},
+		{"flag of a kind that has none", entry(2, 1, 1, 0, "", "c"), ErrBadControl},
+		{"reserved byte", entry(2, 0, 1, 1, "", "c"), ErrBadControl},
+		{"channel without a name", entry(2, 0, 0, 0, "", ""), ErrBadControl},
+		{"name too long", entry(2, 0, 65, 0, "", strings.Repeat("c", 65)), ErrBadControl},
+		{"name where none belongs", entry(9, 0, 1, 0, "\x01", "c"), ErrBadControl},
+		{"payload too long", entry(2, 0, 1, 0, "\x01", "c"), ErrBadControl},
+		{"payload missing", entry(1, 0, 1, 0, "", "c"), ErrBadControl},
+		{"padded number", entry(1, 0, 1, 0, "\x81\x00", "c"), ErrBadControl},
+		{"id too large", entry(1, 0, 1, 0, "\xff\xff\xff\xff\xff\xff\x7f", "c"), ErrBadControl},
+		{"ranges that touch", entry(3, 0, 1, 0, "\x02\x05\x02\x00\x00", "c"), ErrBadControl},
+		{"more ranges than bytes", entry(3, 0, 1, 0, "\x7f\x05\x02", "c"), ErrBadControl},
+		{"deferral twice", entry(4, 0, 1, 0, "\x02\x05\x01\x01\x00\x01\x01", "c"), ErrBadControl},
+		{"attempts too large", entry(4, 0, 1, 0, "\x01\x05\x01\x80\x80\x02", "c"), ErrBadControl},
+		{"newer checkpoint", entry(11, 0, 0, 0, "\x02\x00\x00\x00\x00\x00\x00", ""), ErrNewerControl},
+		{"checkpoint of version 0", entry(11, 0, 0, 0, "\x00\x00\x00\x00\x00\x00\x00", ""), ErrBadControl},
+		{"held from without pause", entry(11, 0, 0, 0, "\x01\x00\x00\x00\x01\x00\x00", ""), ErrBadControl},
+	} {
+		if err := DecodeControls(tc.body, func(*Control) error { return nil }); !errors.Is(err, tc.want) {
+			t.Errorf("%s: error %v, want %v", tc.name, err, tc.want)
+		}
+	}
+}
+
+// What decodes, encodes to the same bytes, and no bytes crash or make the decoder
+// take more memory than a small multiple of what it was given.
+func FuzzDecodeControls(f *testing.F) {
+	var all []byte
+	for _, s := range sampleControls {
+		one := AppendControl(nil, &s.ct)
+		f.Add(one)
+		all = append(all, one...)
+	}
+	f.Add(all)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		var again []byte
+		err := DecodeControls(body, func(ct *Control) error {
+			again = AppendControl(again, ct)
+			return nil
+		})
+		if err == nil && !bytes.Equal(again, body) {
+			t.Fatalf("%x decodes and encodes to %x", body, again)
+		}
+		if err != nil && !bytes.HasPrefix(body, again) {
+			t.Fatalf("%x: entries before the error encode to %x", body, again)
+		}
+		// Folding is as safe as decoding.
+		var c Cursors
+		if c.ApplyBody(body, 1000) == nil {
+			checkFold(t, &c)
+		}
+	})
+}
+
+func FuzzDecodeCursors(f *testing.F) {
+	f.Add(sampleCursors().Append(nil))
+	f.Add((&Cursors{}).Append(nil))
+	f.Fuzz(func(t *testing.T, p []byte) {
+		c, rest, err := DecodeCursors(p)
+		if err != nil {
+			if !errors.Is(err, ErrBadControl) && !errors.Is(err, ErrNewerControl) {
+				t.Fatalf("untyped error %v", err)
+			}
+			return
+		}
+		if again := c.Append(nil); !bytes.Equal(again, p[:len(p)-len(rest)]) {
+			t.Fatalf("%x decodes and encodes to %x", p, again)
+		}
+		checkFold(t, c)
+	})
+}
+
+// checkFold asserts what must hold for every fold.
+func checkFold(t *testing.T, c *Cursors) {
+	t.Helper()
+	for i, ch := range c.channels {
+		if i > 0 && c.channels[i-1].Name >= ch.Name {
+			t.Fatalf("channels %q, %q are not sorted", c.channels[i-1].Name, ch.Name)
+		}
+		checkRanges(t, &ch.Ranges)
+		if first, ok := ch.Ranges.First(); ok && first.From <= ch.Confirmed {
+			t.Fatalf("channel %q: range %v touches confirmed %d", ch.Name, first, ch.Confirmed)
+		}
+		for j, d := range ch.Requeued {
+			if ch.IsConfirmed(d.ID) || j > 0 && ch.Requeued[j-1].ID >= d.ID {
+				t.Fatalf("channel %q: requeued %v", ch.Name, ch.Requeued)
+			}
+		}
+	}
+	for i, d := range c.Deferred {
+		if !c.wanted(d.ID) || i > 0 && c.Deferred[i-1].ID >= d.ID {
+			t.Fatalf("delayed messages %v", c.Deferred)
+		}
+	}
+	if back, rest, err := DecodeCursors(c.Append(nil)); err != nil || len(rest) != 0 {
+		t.Fatalf("a fold that cannot be read back: %v", err)
+	} else if !bytes.Equal(back.Append(nil), c.Append(nil)) || !bytes.Equal(c.Clone().Append(nil), c.Append(nil)) {
+		t.Fatal("a fold's copy differs from it")
+	}
+}
+
+func checkRanges(t *testing.T, s *IDSet) {
+	t.Helper()
+	for i, r := range s.Ranges() {
+		if r.From >= r.To || i > 0 && s.Ranges()[i-1].To >= r.From {
+			t.Fatalf("ranges %v are not in normal form", s.Ranges())
+		}
+	}
+}

@@ -1,0 +1,342 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"penstock/segment"
+)
+
+// Cursor is what the log says about one channel in one partition.
+type Cursor struct {
+	Name      string
+	Start     segment.MsgID // the first id that was ever the channel's
+	Confirmed segment.MsgID // everything below is confirmed; only a reset moves it back
+	Ranges    IDSet         // confirmed above Confirmed, never touching it
+	Requeued  []Deferral    // sorted by ID; none of them is confirmed
+	Paused    bool
+	Skipped   bool
+}
+
+// DeferredMessage is a message that was published with a delay: when it is due
+// (unix ms) and at which offset its batch lies.
+type DeferredMessage struct {
+	ID    segment.MsgID
+	DueMs int64
+	At    segment.Offset
+}
+
+// Cursors is the fold of one partition's control batches up to some place in its
+// log. Equal logs give equal Cursors and equal bytes (Append) on every replica. The
+// zero value is the state at the beginning of a log. Its size is bounded by what
+// the channels' machines bound (MaxRanges, MaxDeferred per channel).
+type Cursors struct {
+	Unclaimed   segment.MsgID // while there is no channel: messages from here on wait for the first
+	TopicPaused bool
+	HeldFrom    segment.MsgID     // while TopicPaused: messages from here on are held back from all channels
+	Deferred    []DeferredMessage // DPUBs that some channel has not confirmed, sorted by ID
+
+	end      segment.MsgID // one beyond the last message folded
+	channels []*Cursor     // sorted by name
+}
+
+// ErrBeyondEnd says that a control entry speaks of messages that the log does not
+// hold at its place. No replica may fold it.
+var ErrBeyondEnd = errors.New("engine: control batch names messages beyond the end of the log: the partition's log is damaged; restore it from a replica or a backup")
+
+// Channel returns the cursor of name, or nil. It is borrowed until the next change.
+func (c *Cursors) Channel(name string) *Cursor {
+	if i, ok := c.find(name); ok {
+		return c.channels[i]
+	}
+	return nil
+}
+
+// Len returns the number of channels.
+func (c *Cursors) Len() int { return len(c.channels) }
+
+// Each visits the channels in the order of their names.
+func (c *Cursors) Each(visit func(*Cursor)) {
+	for _, ch := range c.channels {
+		visit(ch)
+	}
+}
+
+// End returns one beyond the last message that was folded by Publish.
+func (c *Cursors) End() segment.MsgID { return c.end }
+
+// StartFor returns where a new channel starts: the first one takes what waits, a
+// later one starts at end, or at the first message that a paused topic holds back,
+// because those go to every channel that exists when the topic goes on.
+func (c *Cursors) StartFor(end segment.MsgID) segment.MsgID {
+	switch {
+	case len(c.channels) == 0:
+		return min(c.Unclaimed, end)
+	case c.TopicPaused:
+		return min(c.HeldFrom, end)
+	}
+	return end
+}
+
+// Needed returns the lowest id that some channel, or the first one to come, still
+// needs: retention by confirmation may drop what is below. end is the log's end.
+func (c *Cursors) Needed(end segment.MsgID) segment.MsgID {
+	if len(c.channels) == 0 {
+		return min(c.Unclaimed, end)
+	}
+	for _, ch := range c.channels {
+		end = min(end, ch.Confirmed)
+	}
+	return end
+}
+
+// Publish folds a message batch: count messages from first on.
+func (c *Cursors) Publish(first segment.MsgID, count uint32) {
+	c.end = max(c.end, first+segment.MsgID(count))
+}
+
+// PublishDeferred folds the delayed messages of a batch. A message that is known
+// already gets the new due time and place: it was carried to another batch (B51).
+func (c *Cursors) PublishDeferred(ds []DeferredMessage) {
+	for _, d := range ds {
+		i, known := slices.BinarySearchFunc(c.Deferred, d.ID, byDeferredID)
+		switch {
+		case known:
+			c.Deferred[i] = d
+		case c.wanted(d.ID):
+			c.Deferred = slices.Insert(c.Deferred, i, d)
+		}
+	}
+}
+
+// ApplyBody folds a control batch's body; end is one beyond the last message before
+// the batch. After an error the fold is unusable and must be rebuilt.
+func (c *Cursors) ApplyBody(body []byte, end segment.MsgID) error {
+	return decodeControls(body, c.internName, func(ct *Control) error { return c.Apply(ct, end) })
+}
+
+// Apply folds one entry. What it takes from ct it copies, except ct.Cursors. Entries
+// about a channel that does not exist (any more) change nothing: they were on their
+// way while it was deleted.
+func (c *Cursors) Apply(ct *Control, end segment.MsgID) error {
+	switch ct.Kind {
+	case ChannelCreated:
+		return c.create(ct, end)
+	case ChannelDeleted:
+		c.remove(ct.Channel, end)
+	case Confirmed, Deferred, ChannelPaused, ChannelSkipped, ChannelReset:
+		if i, ok := c.find(ct.Channel); ok {
+			return c.applyChannel(c.channels[i], ct, end)
+		}
+	case TopicPaused:
+		return c.pauseTopic(ct, end)
+	case TopicEmptied:
+		return c.emptyTopic(ct.ID, end)
+	case EpochStart: // concerns the log, not the channels
+	case Checkpoint:
+		*c = *ct.Cursors
+	default:
+		return fmt.Errorf("%w (entry kind %d)", ErrNewerControl, ct.Kind)
+	}
+	return nil
+}
+
+func (c *Cursors) create(ct *Control, end segment.MsgID) error {
+	if ct.ID > end {
+		return beyondEnd(ct, ct.ID, end)
+	}
+	i, exists := c.find(ct.Channel)
+	if exists {
+		return nil // two nodes may ask for the same channel: the first creation holds
+	}
+	ch := &Cursor{Name: strings.Clone(ct.Channel), Start: ct.ID, Confirmed: ct.ID}
+	c.channels = slices.Insert(c.channels, i, ch)
+	if len(c.channels) == 1 {
+		c.Unclaimed = 0
+		c.dropUnwanted(0, segment.MaxMsgID)
+	}
+	return nil
+}
+
+func (c *Cursors) remove(name string, end segment.MsgID) {
+	i, ok := c.find(name)
+	if !ok {
+		return
+	}
+	c.channels = slices.Delete(c.channels, i, i+1)
+	if len(c.channels) == 0 {
+		c.Unclaimed = end
+		if c.TopicPaused { // what is held back never reached the channel and waits on
+			c.Unclaimed = min(end, c.HeldFrom)
+		}
+	}
+	c.dropUnwanted(0, segment.MaxMsgID)
+}
+
+func (c *Cursors) applyChannel(ch *Cursor, ct *Control, end segment.MsgID) error {
+	switch ct.Kind {
+	case Confirmed:
+		if n := len(ct.Ranges); n > 0 && ct.Ranges[n-1].To > end {
+			return beyondEnd(ct, ct.Ranges[n-1].To, end)
+		}
+		for _, r := range ct.Ranges {
+			c.confirm(ch, r)
+		}
+	case Deferred:
+		if n := len(ct.Deferrals); n > 0 && ct.Deferrals[n-1].ID >= end {
+			return beyondEnd(ct, ct.Deferrals[n-1].ID, end)
+		}
+		for _, d := range ct.Deferrals {
+			ch.requeue(d)
+		}
+	case ChannelPaused:
+		ch.Paused = ct.Flag
+	case ChannelSkipped:
+		ch.Skipped = ct.Flag
+	case ChannelReset:
+		if ct.ID > end {
+			return beyondEnd(ct, ct.ID, end)
+		}
+		ch.Confirmed, ch.Start = ct.ID, min(ch.Start, ct.ID)
+		ch.Ranges.Clear()
+		ch.Requeued = nil
+		c.dropUnwanted(0, ct.ID)
+	}
+	return nil
+}
+
+// confirm marks r as confirmed for ch and forgets the delays inside it.
+func (c *Cursors) confirm(ch *Cursor, r IDRange) {
+	confirmRange(&ch.Confirmed, &ch.Ranges, r)
+	i, _ := slices.BinarySearchFunc(ch.Requeued, r.From, byDeferralID)
+	j, _ := slices.BinarySearchFunc(ch.Requeued, r.To, byDeferralID)
+	if i < j {
+		ch.Requeued = slices.Delete(ch.Requeued, i, j)
+	}
+	c.dropUnwanted(r.From, r.To)
+}
+
+func (c *Cursors) pauseTopic(ct *Control, end segment.MsgID) error {
+	if ct.ID > end {
+		return beyondEnd(ct, ct.ID, end)
+	}
+	c.TopicPaused, c.HeldFrom = ct.Flag, 0
+	if ct.Flag {
+		c.HeldFrom = ct.ID
+	}
+	return nil
+}
+
+func (c *Cursors) emptyTopic(below, end segment.MsgID) error {
+	if below > end {
+		return beyondEnd(&Control{Kind: TopicEmptied}, below, end)
+	}
+	from := segment.MsgID(0)
+	if len(c.channels) == 0 {
+		c.Unclaimed = max(c.Unclaimed, below)
+	}
+	if c.TopicPaused && c.HeldFrom < below {
+		from, c.HeldFrom = c.HeldFrom, below
+		for _, ch := range c.channels {
+			c.confirm(ch, IDRange{from, below})
+		}
+	}
+	c.dropUnwanted(from, below)
+	return nil
+}
+
+// wanted says whether some channel, or the first one to come, has not confirmed id.
+func (c *Cursors) wanted(id segment.MsgID) bool {
+	if len(c.channels) == 0 {
+		return id >= c.Unclaimed
+	}
+	for _, ch := range c.channels {
+		if !ch.IsConfirmed(id) {
+			return true
+		}
+	}
+	return false
+}
+
+// dropUnwanted forgets the delayed messages in [from, to) that nobody waits for.
+func (c *Cursors) dropUnwanted(from, to segment.MsgID) {
+	i, _ := slices.BinarySearchFunc(c.Deferred, from, byDeferredID)
+	j, _ := slices.BinarySearchFunc(c.Deferred, to, byDeferredID)
+	kept := i
+	for _, d := range c.Deferred[i:j] {
+		if c.wanted(d.ID) {
+			c.Deferred[kept] = d
+			kept++
+		}
+	}
+	if kept < j {
+		c.Deferred = slices.Delete(c.Deferred, kept, j)
+	}
+}
+
+// Clone returns a copy that shares no memory.
+func (c *Cursors) Clone() *Cursors {
+	out := *c
+	out.Deferred = slices.Clone(c.Deferred)
+	out.channels = make([]*Cursor, len(c.channels))
+	for i, ch := range c.channels {
+		dup := *ch
+		dup.Ranges = ch.Ranges.Clone()
+		dup.Requeued = slices.Clone(ch.Requeued)
+		out.channels[i] = &dup
+	}
+	return &out
+}
+
+// IsConfirmed says whether the channel is done with id.
+func (ch *Cursor) IsConfirmed(id segment.MsgID) bool {
+	return id < ch.Confirmed || ch.Ranges.Contains(id)
+}
+
+// requeue notes d; a message that waits already gets the newer time and count (B51).
+func (ch *Cursor) requeue(d Deferral) {
+	if ch.IsConfirmed(d.ID) {
+		return
+	}
+	i, known := slices.BinarySearchFunc(ch.Requeued, d.ID, byDeferralID)
+	if known {
+		ch.Requeued[i] = d
+		return
+	}
+	ch.Requeued = slices.Insert(ch.Requeued, i, d)
+}
+
+func (c *Cursors) find(name string) (int, bool) {
+	return slices.BinarySearchFunc(c.channels, name, func(ch *Cursor, name string) int {
+		return strings.Compare(ch.Name, name)
+	})
+}
+
+// internName returns the name of a known channel without allocating.
+func (c *Cursors) internName(name []byte) string {
+	for _, ch := range c.channels {
+		if ch.Name == string(name) {
+			return ch.Name
+		}
+	}
+	return string(name)
+}
+
+func byDeferredID(d DeferredMessage, id segment.MsgID) int { return compareIDs(d.ID, id) }
+func byDeferralID(d Deferral, id segment.MsgID) int        { return compareIDs(d.ID, id) }
+
+func compareIDs(a, b segment.MsgID) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+func beyondEnd(ct *Control, id, end segment.MsgID) error {
+	return fmt.Errorf("%w (entry kind %d of channel %q names %d, the log ends at %d)", ErrBeyondEnd, ct.Kind, ct.Channel, id, end)
+}

@@ -1,0 +1,49 @@
+package core
+
+import (
+	"flag"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files and transcripts")
+
+var kindNames = map[string]ControlKind{
+	"ChannelCreated": ChannelCreated, "ChannelDeleted": ChannelDeleted, "Confirmed": Confirmed, "Deferred": Deferred,
+	"ChannelPaused": ChannelPaused, "ChannelSkipped": ChannelSkipped, "ChannelReset": ChannelReset,
+	"TopicPaused": TopicPaused, "TopicEmptied": TopicEmptied, "EpochStart": EpochStart, "Checkpoint": Checkpoint,
+}
+
+// FORMAT.md is the truth about the bytes: its table must say what the code says.
+func TestFormatTable(t *testing.T) {
+	text, err := os.ReadFile("FORMAT.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile(`(?m)^\| (\d+) \| (\w+) \| (yes)? ?\| (yes)? ?\|`).FindAllStringSubmatch(string(text), -1)
+	if len(rows) != len(kindNames) || len(rows) != int(Checkpoint) {
+		t.Fatalf("FORMAT.md lists %d kinds, the code has %d, the last is %d", len(rows), len(kindNames), Checkpoint)
+	}
+	for _, row := range rows {
+		number, _ := strconv.Atoi(row[1])
+		kind, ok := kindNames[row[2]]
+		if !ok || int(kind) != number {
+			t.Errorf("FORMAT.md: %s is %d, in the code it is %d", row[2], number, kind)
+		}
+		if (row[3] == "yes") != kind.ofChannel() || (row[4] == "yes") != kind.hasFlag() {
+			t.Errorf("FORMAT.md: %s: channel %q, flag %q; in the code %v, %v", row[2], row[3], row[4], kind.ofChannel(), kind.hasFlag())
+		}
+	}
+	for _, want := range []string{
+		"| 8 | name length | name |", "| 4 | 4 | payload length | u32 |",
+		"1.." + strconv.Itoa(MaxChannelNameBytes) + " for kinds", "at most " + strconv.Itoa(MaxAttempts),
+		"| version | 1 byte | " + strconv.Itoa(cursorsVersion) + ";",
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("FORMAT.md does not say %q", want)
+		}
+	}
+}

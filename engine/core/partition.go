@@ -1,0 +1,212 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+
+	"penstock/segment"
+)
+
+// Errors of the partition's decisions, tested with errors.Is.
+var (
+	ErrExpired  = errors.New("engine: the request waited longer than its deadline; nothing of it was stored")
+	ErrNoSpace  = errors.New("engine: the disk is full: publishing is refused, consuming goes on; free space and publishing resumes by itself")
+	ErrPoisoned = errors.New("engine: the disk failed a write or flush: nothing more is stored until the node is restarted; messages answered OK before are safe, this one's fate is unknown")
+	ErrReadOnly = errors.New("engine: the partition is read-only because stored data is corrupt or its ids are used up; see the log")
+)
+
+// Purpose says what a batch to be placed is for. It decides what must stand before it.
+type Purpose uint8
+
+const (
+	PurposeData       Purpose = iota // messages, or control entries about channels
+	PurposeEpochStart                // the first batch of this incarnation
+	PurposeCheckpoint                // the first batch of a segment: all cursors, so that a segment stands alone
+)
+
+// PartitionEventKind is what happened to a partition.
+type PartitionEventKind uint8
+
+const (
+	_                PartitionEventKind = iota
+	PartitionPut                        // a request reached the head of the inbox: may it be appended? Count, NowNs, DeadlineNs, Control
+	PartitionPlace                      // a batch of Bytes (and, for a checkpoint, NextBytes behind it) is about to be sealed: where?
+	PartitionAppend                     // the batch placed last was sealed: Bytes, Count, CRC
+	PartitionDurable                    // every batch below Position is on stable storage here
+	PartitionSpace                      // the disk is full (Flag) or has room again
+	PartitionFault                      // Err: corruption makes it read-only; a disk fault (Flag) poisons it
+)
+
+// PartitionEvent is the input of Partition.Step; only the fields of its kind are used.
+type PartitionEvent struct {
+	Kind       PartitionEventKind
+	Purpose    Purpose
+	Control    bool
+	Flag       bool
+	Count      uint32
+	CRC        uint32
+	Bytes      int
+	NextBytes  int
+	NowNs      int64
+	DeadlineNs int64
+	Position   segment.Position
+	Err        error
+}
+
+// Placement is where a batch goes and what its leader's part says.
+type Placement struct {
+	Position        segment.Position
+	FirstID         segment.MsgID
+	Offset          segment.Offset
+	Epoch           segment.Epoch
+	PrevCRC         uint32
+	Segment         uint32
+	SegmentBase     segment.Offset
+	SegmentCapacity int64
+}
+
+// PartitionResult is the output of Partition.Step.
+type PartitionResult struct {
+	Err       error
+	First     Purpose          // after Place: PurposeData, or what must be appended before the batch
+	Placement Placement        // after Place with First == PurposeData, or for the other purposes
+	Committed segment.Position // after Durable: batches below are committed
+}
+
+// Partition is one partition's log on its leader: a state machine without I/O, clock or
+// goroutine. Its owner feeds it events in the order in which they happen.
+//
+// Marks, all half-open: Committed <= Durable <= Appended (= state.Next). On a single node the ISR is
+// this node alone, so Committed = Durable. None moves back.
+type Partition struct {
+	state     segment.State
+	durable   segment.Position
+	committed segment.Position
+	sizes     segment.Sizes
+	placed    Placement // what Place decided last and Append will make true
+	placing   bool
+	started   bool // this incarnation's epoch-start batch was appended
+	noSpace   bool
+	fault     error
+}
+
+// NewPartition continues a log at st, everything of which is committed.
+func NewPartition(st segment.State, sizes segment.Sizes) *Partition {
+	return &Partition{state: st, durable: st.Next, committed: st.Next, sizes: sizes}
+}
+
+// State is the log after everything appended.
+func (p *Partition) State() segment.State { return p.state }
+
+// Committed is the mark below which batches are visible.
+func (p *Partition) Committed() segment.Position { return p.committed }
+
+// Fault is nil, or why the partition takes no more writes.
+func (p *Partition) Fault() error { return p.fault }
+
+// Step is the machine's only door.
+func (p *Partition) Step(ev *PartitionEvent, res *PartitionResult) {
+	*res = PartitionResult{}
+	switch ev.Kind {
+	case PartitionPut:
+		res.Err = p.admit(ev)
+	case PartitionPlace:
+		p.place(ev, res)
+	case PartitionAppend:
+		p.appended(ev)
+	case PartitionDurable:
+		p.advance(ev.Position)
+	case PartitionSpace:
+		p.noSpace = ev.Flag
+	case PartitionFault:
+		if p.fault == nil || ev.Flag {
+			p.fault = ev.Err
+		}
+	default:
+		panic(fmt.Sprintf("BUG: partition event %d", ev.Kind))
+	}
+	res.Committed = p.committed
+}
+
+func (p *Partition) admit(ev *PartitionEvent) error {
+	switch {
+	case p.fault != nil:
+		return p.fault
+	case p.noSpace && !ev.Control:
+		// Confirmations go on: they are what lets retention free space.
+		return ErrNoSpace
+	case ev.DeadlineNs != 0 && ev.NowNs > ev.DeadlineNs:
+		return ErrExpired
+	case uint64(p.state.NextID)+uint64(ev.Count) > uint64(segment.MaxMsgID):
+		return ErrReadOnly
+	}
+	return nil
+}
+
+// place decides where the next batch goes, without moving anything: the caller may find that the
+// group has no room and ask again later.
+func (p *Partition) place(ev *PartitionEvent, res *PartitionResult) {
+	st := p.state
+	roll := !fits(&st, ev.Bytes)
+	switch ev.Purpose {
+	case PurposeData:
+		if !p.started {
+			res.First = PurposeEpochStart
+			return
+		}
+		if roll {
+			res.First = PurposeCheckpoint
+			return
+		}
+	case PurposeEpochStart:
+		st.Epoch++
+		p.sizes.Place(&st, ev.Bytes)
+	case PurposeCheckpoint:
+		if st.SegmentCapacity != 0 {
+			st.SegmentCapacity = int64(st.End - st.SegmentBase) // full: Place moves on
+		}
+		p.sizes.Place(&st, ev.Bytes+ev.NextBytes)
+	}
+	p.placed = Placement{
+		Position: st.Next, FirstID: st.NextID, Offset: st.End, Epoch: st.Epoch, PrevCRC: st.LastCRC,
+		Segment: st.Segment, SegmentBase: st.SegmentBase, SegmentCapacity: st.SegmentCapacity,
+	}
+	p.placing = true
+	res.First, res.Placement = ev.Purpose, p.placed
+}
+
+// fits says whether a batch can follow in the segment that End lies in. A segment not begun fits
+// nothing: the first batch of a log is an epoch start, and Place begins the segment with it.
+func fits(st *segment.State, batchBytes int) bool {
+	return int64(st.End-st.SegmentBase)+int64(batchBytes) <= st.SegmentCapacity
+}
+
+func (p *Partition) appended(ev *PartitionEvent) {
+	if !p.placing || p.placed.Position != p.state.Next {
+		panic("BUG: a batch was appended that was not placed")
+	}
+	p.placing = false
+	p.state.Epoch = p.placed.Epoch
+	p.state.Segment, p.state.SegmentBase, p.state.SegmentCapacity = p.placed.Segment, p.placed.SegmentBase, p.placed.SegmentCapacity
+	p.state.Next++
+	p.state.NextID += segment.MsgID(ev.Count)
+	p.state.End += segment.Offset(ev.Bytes)
+	p.state.LastCRC = ev.CRC
+	if ev.Purpose == PurposeEpochStart {
+		p.started = true
+	}
+}
+
+func (p *Partition) advance(durable segment.Position) {
+	if durable > p.state.Next {
+		panic(fmt.Sprintf("BUG: durable %d beyond appended %d", durable, p.state.Next))
+	}
+	if durable < p.durable {
+		panic(fmt.Sprintf("BUG: durable moves back from %d to %d", p.durable, durable))
+	}
+	if errors.Is(p.fault, ErrPoisoned) {
+		return // design.md invariant 7: nothing is acknowledged after a disk fault
+	}
+	p.durable = durable
+	p.committed = durable // min over an ISR of one
+}

@@ -1,0 +1,341 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"penstock/engine/core"
+	"penstock/segment"
+)
+
+// pump delivers what can be delivered now, on the caller's goroutine, and flushes the sinks that
+// got something.
+func (c *Channel) pump() {
+	var room [16]*Consumer
+	for again := true; again; {
+		c.mu.Lock()
+		if c.closed != nil {
+			c.mu.Unlock()
+			return
+		}
+		again = c.turn()
+		flush := append(room[:0], c.touched...)
+		for _, k := range c.touched {
+			k.touched = false
+		}
+		clear(c.touched)
+		c.touched = c.touched[:0]
+		c.arm()
+		c.mu.Unlock()
+		for _, k := range flush {
+			k.sink.Flush()
+		}
+	}
+}
+
+// turn delivers until nothing is left, nobody has credit, or the turn is long enough to let others have mu;
+// then it returns true. mu is held.
+func (c *Channel) turn() (again bool) {
+	left := c.e.opts.MaxDeliveriesAtOne
+	c.tick()
+	for {
+		c.see()
+		left = c.redeliver(left)
+		before := left
+		for i := range c.cursors {
+			if left > 0 {
+				left = c.read(i, left)
+			}
+		}
+		if left <= 0 {
+			return true
+		}
+		if left < before {
+			continue
+		}
+		// Say that a commit is worth a wake-up, and then look once more: the committer makes messages
+		// visible first and looks at hungry second, so one of the two sees the other.
+		hungry := c.m.Hungry()
+		c.hungry.Store(hungry)
+		if !hungry || !c.moreVisible() {
+			return false
+		}
+	}
+}
+
+// tick fires what is due.
+func (c *Channel) tick() {
+	now := time.Now()
+	if due, ok := c.m.NextDue(); ok && due <= now.UnixMilli() {
+		c.ev = core.Event{Kind: core.EvTick}
+		c.step()
+	}
+}
+
+// arm sets the timer to the machine's next due time; mu is held.
+func (c *Channel) arm() {
+	c.queueControls()
+	due, ok := c.m.NextDue()
+	if !ok || c.armed != 0 && c.armed <= due {
+		return
+	}
+	c.armed = due
+	// Go's timers round to a millisecond; a millisecond more makes sure that the tick is not early.
+	c.timer.Reset(max(0, time.Until(time.UnixMilli(due))) + 200*time.Microsecond)
+}
+
+// moreVisible says whether a commit happened since see.
+func (c *Channel) moreVisible() bool {
+	for i := range c.cursors {
+		if cur := &c.cursors[i]; cur.added && cur.part.visibleEnd() > cur.end {
+			return true
+		}
+	}
+	return c.posted.Load()
+}
+
+// see tells the machine what is committed by now. Deferred messages are posted before they are made
+// visible, so taking the posts after reading the ends misses none.
+func (c *Channel) see() {
+	for i := range c.cursors {
+		c.cursors[i].seen = c.cursors[i].part.visibleEnd()
+	}
+	c.takePosts()
+	for i := range c.cursors {
+		cur := &c.cursors[i]
+		if !cur.added || cur.seen <= cur.end {
+			continue
+		}
+		cur.end = cur.seen
+		c.ev = core.Event{Kind: core.EvVisible, Part: cur.part.number, End: cur.end}
+		c.step()
+	}
+}
+
+// read offers messages of one partition to the machine, batch by batch.
+func (c *Channel) read(index, left int) int {
+	cur := &c.cursors[index]
+	if !cur.added || cur.bad != nil {
+		return left
+	}
+	for left > 0 && c.m.Hungry() {
+		next := c.m.ReadFrom(cur.part.number)
+		if next >= cur.end {
+			break
+		}
+		if !cur.found && !c.find(cur, next) {
+			break
+		}
+		switch err := cur.part.log.View(&c.view, cur.at, c.e.opts.ReadAheadBytes); {
+		case err == nil:
+		case errors.Is(err, segment.ErrBelowStart):
+			cur.found = false
+			continue
+		default:
+			c.stopReading(cur, err)
+			return left
+		}
+		var more bool
+		left, more = c.offerRun(cur, left)
+		c.view.Release()
+		if !more {
+			break
+		}
+	}
+	return left
+}
+
+// find looks up the batch of the next message, past what retention removed.
+func (c *Channel) find(cur *cursor, next segment.MsgID) bool {
+	at, _, err := cur.part.log.Seek(next)
+	if errors.Is(err, segment.ErrBelowStart) {
+		_, _, start := cur.part.log.Start()
+		c.ev = core.Event{Kind: core.EvTrimmed, Part: cur.part.number, Start: start}
+		c.step()
+		next = c.m.ReadFrom(cur.part.number)
+		if next >= cur.end {
+			return false
+		}
+		at, _, err = cur.part.log.Seek(next)
+	}
+	if err != nil {
+		c.stopReading(cur, err)
+		return false
+	}
+	cur.at, cur.found = at, true
+	return true
+}
+
+// stopReading isolates what cannot be read: the partition's other messages stay in flight and confirmable,
+// nothing beyond is delivered, and it is said once.
+func (c *Channel) stopReading(cur *cursor, err error) {
+	cur.bad = err
+	c.e.log.Error("a channel stops reading a partition", "topic", c.t.name, "channel", c.name, "partition", cur.part.number, "error", err)
+}
+
+// offerRun offers the messages of a pinned run of batches. It returns false when the rest must wait.
+func (c *Channel) offerRun(cur *cursor, left int) (int, bool) {
+	c.iter.Reset(c.view.Bytes())
+	for h, body, ok := c.iter.Next(); ok; h, body, ok = c.iter.Next() {
+		next := c.m.ReadFrom(cur.part.number)
+		if h.NextID() > next && !h.Control() {
+			if next >= cur.end {
+				return left, false
+			}
+			var more bool
+			if left, more = c.offerBatch(cur, h, body, left); !more {
+				return left, false
+			}
+		}
+		cur.at += segment.Offset(h.Size())
+	}
+	if err := c.iter.Err(); err != nil {
+		c.stopReading(cur, err)
+		return left, false
+	}
+	return left, true
+}
+
+// offerBatch offers one batch's messages from the machine's cursor on.
+func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left int) (int, bool) {
+	records, err := c.plain(h, body)
+	if err != nil {
+		c.stopReading(cur, err)
+		return left, false
+	}
+	now := time.Now().UnixNano()
+	c.records.Reset(h, records)
+	id := h.FirstID
+	next := c.m.ReadFrom(cur.part.number)
+	for index := uint32(0); ; index, id = index+1, id+1 {
+		r, ok := c.records.Next()
+		if !ok {
+			break
+		}
+		if id < next {
+			continue
+		}
+		c.ev = core.Event{Kind: core.EvOffer, Part: cur.part.number, Msg: id, At: cur.at, Index: index}
+		c.m.Step(now, &c.ev, &c.res)
+		switch c.res.Decision {
+		case core.Hold:
+			if c.res.Why == core.HoldMoved {
+				next = c.m.ReadFrom(cur.part.number)
+				continue
+			}
+			return left, false
+		case core.Deliver:
+			c.hand(h, &r)
+			if left--; left == 0 {
+				// The batch is not finished; the next turn comes back to it.
+				return 0, false
+			}
+		}
+	}
+	if err := c.records.Err(); err != nil {
+		c.stopReading(cur, err)
+		return left, false
+	}
+	return left, true
+}
+
+func (c *Channel) plain(h *segment.Header, body []byte) ([]byte, error) {
+	if h.Codec == segment.CodecNone {
+		return body, nil
+	}
+	out, err := segment.DecompressBody(h, body, c.scratch)
+	if err == nil {
+		c.scratch = out
+	}
+	return out, err
+}
+
+// hand gives the message that the machine just assigned to its client.
+func (c *Channel) hand(h *segment.Header, r *segment.Record) {
+	k := c.consumers[c.res.Client]
+	k.delivery = Delivery{ID: c.res.ID, Timestamp: h.Created + r.TimeDelta*1000, Attempts: c.res.Attempts, Body: r.Body}
+	if !k.touched {
+		k.touched = true
+		c.touched = append(c.touched, k)
+	}
+	if !k.sink.Deliver(&k.delivery) {
+		c.ev = core.Event{Kind: core.EvBlocked, Client: k.id, Flag: true}
+		c.step()
+	}
+	k.delivery.Body = nil
+}
+
+// redeliver hands out what comes again: requeued, timed out, deferred and due.
+func (c *Channel) redeliver(left int) int {
+	for left > 0 {
+		c.ev = core.Event{Kind: core.EvRedeliver}
+		switch res := c.step(); res.Decision {
+		case core.Hold:
+			return left
+		case core.Skip:
+			continue
+		}
+		left--
+		c.fetch()
+	}
+	return left
+}
+
+// fetch reads the message that the machine just assigned from the log and hands it over.
+func (c *Channel) fetch() {
+	id := c.res.ID
+	cur := c.cursorOf(id)
+	err := c.fetchFrom(cur, id)
+	if err == nil {
+		return
+	}
+	// Its bytes are gone (retention) or damaged: nobody can ever get it, so it must not come up for ever.
+	if !errors.Is(err, segment.ErrBelowStart) {
+		c.e.log.Error("a message cannot be delivered again", "topic", c.t.name, "channel", c.name, "id", id.String(), "error", err)
+	}
+	c.ev = core.Event{Kind: core.EvDrop, ID: id}
+	c.step()
+}
+
+func (c *Channel) cursorOf(id ID) *cursor {
+	for i := range c.cursors {
+		if c.cursors[i].part.number == id.Partition() {
+			return &c.cursors[i]
+		}
+	}
+	panic("BUG: the channel machine names a partition that the topic does not have")
+}
+
+func (c *Channel) fetchFrom(cur *cursor, id ID) error {
+	at, err := c.res.At, error(nil)
+	if !c.res.HasAt {
+		if at, _, err = cur.part.log.Seek(id.MsgID()); err != nil {
+			return err
+		}
+	}
+	if err := cur.part.log.View(&c.view, at, 1); err != nil {
+		return err
+	}
+	defer c.view.Release()
+	c.iter.Reset(c.view.Bytes())
+	h, body, ok := c.iter.Next()
+	if !ok {
+		return c.iter.Err()
+	}
+	records, err := c.plain(h, body)
+	if err != nil {
+		return err
+	}
+	c.records.Reset(h, records)
+	for n := h.FirstID; ; n++ {
+		r, ok := c.records.Next()
+		if !ok {
+			return fmt.Errorf("message %s is not in the batch at offset %d (%v)", id, at, c.records.Err())
+		}
+		if n == id.MsgID() {
+			c.hand(h, &r)
+			return nil
+		}
+	}
+}

@@ -1,0 +1,292 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sort"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/clog"
+	"penstock/segment"
+	"penstock/segment/aio"
+)
+
+// Engine is one open data directory. Its methods are safe for concurrent use.
+type Engine struct {
+	opts  Options
+	log   *slog.Logger
+	disk  aio.Disk
+	arena *aio.Arena
+	clog  *clog.Log
+	node  *nodeMeta
+	info  Info
+
+	committer committer
+	flusher   *flusher
+	confirmer *confirmer
+	waiting   atomic.Int64 // bytes in all inboxes
+
+	mu       sync.RWMutex
+	topics   map[string]*Topic
+	parts    []*partition // of all topics; the committer's checkpoint walks it
+	closed   bool
+	creating map[string]*creation
+
+	poisoned atomic.Pointer[error]
+	noSpace  atomic.Bool
+	counters Counters
+
+	stop chan struct{} // closed when background goroutines must end
+	wg   sync.WaitGroup
+	ran  chan error // the commit log's Run returned
+}
+
+// Counters are totals since Open, safe to read at any time.
+type Counters struct {
+	Messages, MessageBytes atomic.Uint64 // committed
+	Delivered              atomic.Uint64
+	Overloaded             atomic.Uint64 // puts refused because too much was waiting
+	SegmentBytes           atomic.Uint64 // written to segments
+	SegmentSyncs           atomic.Uint64
+	TrimmedBytes           atomic.Uint64 // removed by retention
+}
+
+// Open opens or creates a data directory, replays its commit log and starts serving it.
+// ctx bounds only the opening.
+func Open(ctx context.Context, o Options) (*Engine, error) {
+	if err := o.setDefaults(); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	disk := o.Disk
+	if disk == nil {
+		var err error
+		disk, err = aio.OpenDisk(o.DataPath, aio.DiskOptions{Mode: aio.Mode(o.IO), Logger: o.Logger, LockWait: o.LockWait})
+		if err != nil {
+			return nil, err
+		}
+	}
+	e := &Engine{opts: o, log: o.Logger, disk: disk, topics: map[string]*Topic{}, creating: map[string]*creation{}, stop: make(chan struct{}), ran: make(chan error, 1)}
+	if err := e.open(); err != nil {
+		e.release()
+		return nil, err
+	}
+	return e, nil
+}
+
+func (e *Engine) open() error {
+	start := time.Now()
+	var err error
+	if e.node, err = openNode(e.disk, e.opts.NodeID); err != nil {
+		return err
+	}
+	if e.arena, err = aio.NewArena(groupBytes, int(e.opts.BufferBytes/groupBytes)); err != nil {
+		return err
+	}
+	e.committer = committer{e: e, slots: make([]groupWork, e.opts.GroupsInFlight)}
+	e.flusher = newFlusher(e)
+	e.confirmer = newConfirmer(e)
+	if err := e.recover(); err != nil {
+		return err
+	}
+	e.clog.SetSource(&e.committer)
+	e.arena.OnRelease(e.clog.Wake)
+	e.describe(time.Since(start))
+	go func() { e.ran <- e.clog.Run() }()
+	e.background(e.flusher.run)
+	e.background(e.confirmer.run)
+	e.background(e.watch)
+	e.forEachTopic(func(t *Topic) { t.startChannels() })
+	e.dropEphemeral()
+	return nil
+}
+
+func (e *Engine) background(f func()) {
+	e.wg.Add(1)
+	go func() { defer e.wg.Done(); f() }()
+}
+
+func (e *Engine) describe(took time.Duration) {
+	d := e.disk.Info()
+	e.info.IOEngine, e.info.IOReason = d.Engine, d.Reason
+	e.info.Direct, e.info.Registered, e.info.BlockBytes = d.Direct, d.Registered, d.BlockBytes
+	e.info.FileSystem, e.info.Device, e.info.DeviceCache, e.info.Kernel = d.FileSystem, d.Device, d.DeviceCache, d.Kernel
+	e.info.NodeID, e.info.StoreID, e.info.FormatVersion = e.node.NodeID, e.node.StoreID.String(), formatVersion
+	e.info.Recovered = took
+	e.log.Info("storage open", "io", d.Engine, "reason", d.Reason, "direct", d.Direct, "file_system", d.FileSystem,
+		"device_cache", d.DeviceCache, "recovered_bytes", e.info.RecoveredBytes, "took", took.Round(time.Millisecond))
+}
+
+// Info says what the storage turned out to be.
+func (e *Engine) Info() Info {
+	i := e.info
+	d := e.disk.Info() // the ring tells only at its start whether memory could be registered
+	i.IOEngine, i.IOReason, i.Registered = d.Engine, d.Reason, d.Registered
+	return i
+}
+
+// Counters are totals since Open.
+func (e *Engine) Counters() *Counters { return &e.counters }
+
+// CommitStats are the commit log's own figures.
+func (e *Engine) CommitStats() clog.Stats { return e.clog.Stats() }
+
+// Health is nil, or one sentence about what is broken: the disk failed, is full, or stored data is
+// corrupt.
+func (e *Engine) Health() error {
+	if err := e.poisoned.Load(); err != nil {
+		return *err
+	}
+	if e.noSpace.Load() {
+		return ErrNoSpace
+	}
+	var bad error
+	for _, pt := range e.partitionList() {
+		if err := pt.log.Health(); err != nil {
+			bad = errors.Join(bad, fmt.Errorf("topic %s, partition %d: %w", pt.t.name, pt.number, err))
+		}
+	}
+	return bad
+}
+
+// poison is called once the commit log failed. Consumers keep what they have; nothing is stored any more.
+func (e *Engine) poison(err error) {
+	full := fmt.Errorf("%w (%v)", ErrDisk, err)
+	if e.poisoned.CompareAndSwap(nil, &full) {
+		e.log.Error("the commit log failed; nothing more is stored until this node is restarted. Messages answered OK before are safe", "error", err)
+	}
+}
+
+func (e *Engine) partitionList() []*partition {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.parts
+}
+
+// addPartitions is copy-on-write: partitionList's result is never changed.
+func (e *Engine) addPartitions(add []*partition) {
+	parts := make([]*partition, 0, len(e.parts)+len(add))
+	e.parts = append(append(parts, e.parts...), add...)
+}
+
+func (e *Engine) removeTopicPartitions(id uuid.UUID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	parts := make([]*partition, 0, len(e.parts))
+	for _, pt := range e.parts {
+		if pt.t.uuid != id {
+			parts = append(parts, pt)
+		}
+	}
+	e.parts = parts
+}
+
+// Topics returns all topics, sorted by name.
+func (e *Engine) Topics() []*Topic {
+	e.mu.RLock()
+	out := make([]*Topic, 0, len(e.topics))
+	for _, t := range e.topics {
+		out = append(out, t)
+	}
+	e.mu.RUnlock()
+	sort.Slice(out, func(i, j int) bool { return out[i].name < out[j].name })
+	return out
+}
+
+func (e *Engine) forEachTopic(f func(*Topic)) {
+	for _, t := range e.Topics() {
+		f(t)
+	}
+}
+
+// LookupTopic returns a topic that exists.
+func (e *Engine) LookupTopic(name string) (*Topic, bool) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	t, ok := e.topics[name]
+	return t, ok
+}
+
+// watch refuses what waited too long while the committer is stalled and looks at no inbox.
+func (e *Engine) watch() {
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-e.stop:
+			return
+		case <-tick.C:
+		}
+		if e.waiting.Load() == 0 {
+			continue
+		}
+		now := time.Now().UnixNano()
+		for _, pt := range e.partitionList() {
+			pt.expire(now)
+		}
+	}
+}
+
+// Close stops taking requests, stores what was accepted, writes confirmations, and closes the data
+// directory. Consumers are told with ErrClosed. No goroutine of the engine is left when it returns.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return ErrClosed
+	}
+	e.closed = true
+	e.mu.Unlock()
+	e.forEachTopic(func(t *Topic) { t.closeChannels(ErrClosed) })
+	e.confirmer.flush()
+	for _, pt := range e.partitionList() {
+		pt.closeInbox(ErrClosed)
+	}
+	e.clog.Stop()
+	err := <-e.ran
+	for _, pt := range e.partitionList() {
+		pt.refuse(ErrClosed, true, false)
+	}
+	close(e.stop)
+	e.wg.Wait()
+	if e.poisoned.Load() == nil {
+		e.flusher.finish()
+	}
+	return errors.Join(err, e.release())
+}
+
+// release frees what Open took, in the order that keeps mapped and registered memory valid.
+func (e *Engine) release() error {
+	var err error
+	for _, pt := range e.parts {
+		err = errors.Join(err, pt.log.Close())
+	}
+	if e.clog != nil {
+		err = errors.Join(err, e.clog.Close())
+	}
+	if e.arena != nil {
+		e.arena.Close()
+	}
+	return errors.Join(err, e.disk.Close())
+}
+
+func (pt *partition) closeInbox(err error) {
+	pt.mu.Lock()
+	if pt.closed == nil {
+		pt.closed = err
+	}
+	pt.signalRoom()
+	pt.mu.Unlock()
+}
+
+func (e *Engine) sizes() segment.Sizes {
+	return segment.Sizes{MinSegmentBytes: e.opts.MinSegmentBytes, MaxSegmentBytes: e.opts.MaxSegmentBytes}
+}

@@ -1,0 +1,371 @@
+package engine
+
+import (
+	"errors"
+	"path"
+	"sync"
+	"syscall"
+	"time"
+
+	"penstock/segment"
+)
+
+// flusher moves committed bytes from the commit log's memory into segments, in the
+// background: oldest first, in large direct writes. It thereby gives buffers back to the committer and lets
+// commit log files be recycled. It also removes what retention lets go.
+//
+// Its pace follows two levels: buffers (below a half free, it writes until that half is free again) and
+// the commit log's fill (above a half of CommitLiveBytes it writes and syncs whatever the oldest
+// file still holds). Below both it does nothing: a queue that keeps up touches only the commit log.
+type flusher struct {
+	e      *Engine
+	writer *segment.Writer
+	kick   chan struct{}
+
+	mu      sync.Mutex
+	queue   []*partition // with unflushed bytes, by the age of the oldest
+	flushed []evictable  // flushed bytes that are still in memory, by age
+	held    int          // while > 0 no commit log file is released
+	limits  map[*partition]segment.Offset
+	files   []checkpointFile
+
+	starved bool // the last write found no space
+}
+
+// evictable says that a partition's tail below upTo can leave memory.
+type evictable struct {
+	part *partition
+	upTo segment.Offset
+}
+
+// checkpointEnd is where a partition's log ended when a commit log file began. Segments that end below
+// it may go once no older file is left: recovery then never looks for them.
+type checkpointEnd struct {
+	part *partition
+	end  segment.Offset
+}
+
+type checkpointFile struct {
+	seq  uint64
+	ends []checkpointEnd
+}
+
+func newFlusher(e *Engine) *flusher {
+	return &flusher{e: e, kick: make(chan struct{}, 1), writer: segment.NewWriter(), limits: map[*partition]segment.Offset{}}
+}
+
+// note says that pt has unflushed bytes; it runs on the committer for every batch.
+func (f *flusher) note(pt *partition) {
+	if !pt.dirty.Load() && pt.dirty.CompareAndSwap(false, true) {
+		f.mu.Lock()
+		f.queue = append(f.queue, pt)
+		f.mu.Unlock()
+	}
+	if f.e.arena.Free() <= f.lowBuffers() {
+		f.wakeUp()
+	}
+}
+
+func (f *flusher) lowBuffers() int { return f.e.arena.Count() / 2 }
+
+func (f *flusher) wakeUp() {
+	select {
+	case f.kick <- struct{}{}:
+	default:
+	}
+}
+
+// checkpointed runs on the committer when a commit log file begins.
+func (f *flusher) checkpointed(ends []checkpointEnd) {
+	f.mu.Lock()
+	f.files = append(f.files, checkpointFile{f.e.clog.Current() + 1, ends})
+	f.mu.Unlock()
+	f.wakeUp()
+}
+
+// holdFiles keeps every commit log file until the returned function is called.
+func (f *flusher) holdFiles() func() {
+	f.mu.Lock()
+	f.held++
+	f.mu.Unlock()
+	return func() {
+		f.mu.Lock()
+		f.held--
+		f.mu.Unlock()
+	}
+}
+
+const (
+	flusherTick      = 100 * time.Millisecond
+	maxFlushBytes    = 8 << 20 // of one partition before the next gets its turn
+	noSpaceRetry     = time.Second
+	trashStepBytes   = 16 << 20
+	maxTrashDuration = 50 * time.Millisecond
+)
+
+func (f *flusher) run() {
+	tick := time.NewTicker(flusherTick)
+	defer tick.Stop()
+	retain := time.NewTicker(f.e.opts.RetentionInterval)
+	defer retain.Stop()
+	for {
+		select {
+		case <-f.e.stop:
+			return
+		case <-f.kick:
+			f.work()
+		case <-tick.C:
+			f.work()
+		case <-retain.C:
+			f.retain()
+			f.emptyTrash()
+		}
+	}
+}
+
+// work flushes and evicts until both levels are good.
+func (f *flusher) work() {
+	e := f.e
+	for !f.stopping() {
+		needBuffers := e.arena.Free() <= f.lowBuffers()
+		needLog := e.clog.LiveBytes() > e.opts.CommitLiveBytes/2
+		if !needBuffers && !needLog {
+			return
+		}
+		progress := false
+		if needBuffers {
+			progress = f.evict()
+		}
+		if needLog || needBuffers && e.arena.Free() <= f.lowBuffers() {
+			progress = f.flushOldest() || progress
+		}
+		if needLog {
+			progress = f.advance() || progress
+		}
+		if !progress {
+			return // everything is flushed; what is missing is pinned by readers, or the disk is full
+		}
+	}
+}
+
+func (f *flusher) stopping() bool {
+	select {
+	case <-f.e.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// evict lets flushed bytes leave memory, oldest first.
+func (f *flusher) evict() bool {
+	progress := false
+	for f.e.arena.Free() <= f.lowBuffers() {
+		f.mu.Lock()
+		if len(f.flushed) == 0 {
+			f.mu.Unlock()
+			return progress
+		}
+		ev := f.flushed[0]
+		f.flushed = f.flushed[1:]
+		f.mu.Unlock()
+		ev.part.log.Evict(ev.upTo)
+		progress = true
+	}
+	return progress
+}
+
+// flushOldest writes some of the partition whose unflushed bytes are oldest.
+func (f *flusher) flushOldest() bool {
+	f.mu.Lock()
+	if len(f.queue) == 0 {
+		f.mu.Unlock()
+		return false
+	}
+	pt := f.queue[0]
+	f.queue = f.queue[1:]
+	f.mu.Unlock()
+	return f.flush(pt)
+}
+
+// flush writes up to maxFlushBytes of pt. The dirty flag goes down before the check for a rest, so
+// that a batch committed meanwhile finds its way into the queue.
+func (f *flusher) flush(pt *partition) bool {
+	n, err := pt.log.Flush(f.writer, maxFlushBytes)
+	f.e.counters.SegmentBytes.Add(uint64(n))
+	if n > 0 {
+		f.mu.Lock()
+		f.flushed = append(f.flushed, evictable{pt, pt.log.Flushed()})
+		f.mu.Unlock()
+	}
+	pt.dirty.Store(false)
+	if pt.log.Unflushed() > 0 && pt.dirty.CompareAndSwap(false, true) {
+		f.mu.Lock()
+		f.queue = append(f.queue, pt)
+		f.mu.Unlock()
+	}
+	if err != nil {
+		f.failed(pt, err)
+		return false
+	}
+	if n > 0 {
+		f.roomAgain()
+	}
+	return n > 0
+}
+
+// failed handles a segment that could not be written or synced.
+func (f *flusher) failed(pt *partition, err error) {
+	e := f.e
+	switch {
+	case errors.Is(err, segment.ErrClosed):
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
+		if e.noSpace.CompareAndSwap(false, true) {
+			e.log.Error("the disk is full: publishing is refused, consuming goes on. Free space and publishing resumes by itself", "error", err)
+			e.clog.Wake()
+		}
+	default:
+		if pt.flushErr.CompareAndSwap(nil, &err) {
+			e.log.Error("a segment could not be written: the partition takes no more messages. What was answered OK is safe in the commit log; restart the node", "topic", pt.t.name, "partition", pt.number, "error", err)
+		}
+	}
+}
+
+func (f *flusher) roomAgain() {
+	if f.e.noSpace.CompareAndSwap(true, false) {
+		f.e.log.Info("the disk has room again: publishing resumes")
+		f.e.clog.Wake()
+	}
+}
+
+// advance makes the oldest commit log file unnecessary: what it holds is written, synced, and then it is released.
+func (f *flusher) advance() bool {
+	e := f.e
+	before := e.clog.Oldest()
+	f.mu.Lock()
+	held := f.held > 0
+	f.mu.Unlock()
+	if held {
+		return false
+	}
+	oldest := e.clog.Current()
+	for _, pt := range e.partitionList() {
+		seq, ok := pt.log.OldestUnsyncedFileSeq()
+		if !ok {
+			continue
+		}
+		if seq == before {
+			f.flush(pt)
+			if err := pt.log.Sync(); err != nil {
+				f.failed(pt, err)
+			}
+			e.counters.SegmentSyncs.Add(1)
+			if seq, ok = pt.log.OldestUnsyncedFileSeq(); !ok {
+				continue
+			}
+		}
+		oldest = min(oldest, seq)
+	}
+	if oldest > before {
+		e.clog.Release(oldest)
+		return true
+	}
+	return false
+}
+
+// finish runs after the committer stopped: a clean stop leaves little to replay.
+func (f *flusher) finish() {
+	for _, pt := range f.e.partitionList() {
+		for pt.log.Unflushed() > 0 {
+			if n, err := pt.log.Flush(f.writer, maxFlushBytes); err != nil || n == 0 {
+				return
+			}
+		}
+	}
+}
+
+// forget closes the files of a partition whose topic was deleted.
+func (f *flusher) forget(pt *partition) error {
+	f.mu.Lock()
+	delete(f.limits, pt)
+	f.mu.Unlock()
+	return pt.log.Close()
+}
+
+// learnLimits drops the checkpoints of files that are gone and remembers where the oldest one that is left
+// found each partition: segments below that are never needed for recovery.
+func (f *flusher) learnLimits() {
+	oldest := f.e.clog.Oldest()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for len(f.files) > 0 && f.files[0].seq <= oldest {
+		if f.files[0].seq == oldest {
+			for _, c := range f.files[0].ends {
+				f.limits[c.part] = c.end
+			}
+		}
+		f.files = f.files[1:]
+	}
+}
+
+// retain removes segments that every channel confirmed, and what the topic's limits on bytes and age let go.
+func (f *flusher) retain() {
+	f.learnLimits()
+	now := time.Now()
+	for _, pt := range f.e.partitionList() {
+		f.mu.Lock()
+		limit := f.limits[pt]
+		f.mu.Unlock()
+		to := min(limit, f.retainTo(pt, now))
+		start, _, _ := pt.log.Start()
+		if to <= start {
+			continue
+		}
+		n, err := pt.log.Trim(to)
+		f.e.counters.TrimmedBytes.Add(uint64(n))
+		if err != nil && !errors.Is(err, segment.ErrClosed) {
+			f.e.log.Warn("retention could not remove a segment; it tries again", "topic", pt.t.name, "partition", pt.number, "error", err)
+		}
+	}
+}
+
+// retainTo is the offset below which nothing has to be kept.
+func (f *flusher) retainTo(pt *partition, now time.Time) segment.Offset {
+	end, _, _ := pt.log.End()
+	var to segment.Offset
+	if at, _, err := pt.log.Seek(segment.MsgID(pt.needed.Load())); err == nil {
+		to = at
+	} else if errors.Is(err, segment.ErrAtEnd) {
+		to = end
+	}
+	if limit := f.e.opts.RetentionBytes; limit > 0 {
+		to = max(to, end-segment.Offset(limit))
+	}
+	if age := f.e.opts.RetentionAge; age > 0 {
+		if at, _, err := pt.log.SeekTime(now.Add(-age).UnixNano()); err == nil {
+			to = max(to, at)
+		} else if errors.Is(err, segment.ErrAtEnd) {
+			to = end
+		}
+	}
+	return to
+}
+
+// emptyTrash removes what was put away, a little at a time: deleting large files at once on a file
+// system mounted with discard stalls the device for everybody.
+func (f *flusher) emptyTrash() {
+	deadline := time.Now().Add(maxTrashDuration)
+	entries, err := f.e.disk.ReadDir(trashDir)
+	if err != nil {
+		return
+	}
+	for _, entry := range entries {
+		if time.Now().After(deadline) || f.stopping() {
+			return
+		}
+		if err := f.e.disk.RemoveAll(path.Join(trashDir, entry.Name())); err != nil {
+			f.e.log.Warn("trash could not be emptied; it is tried again", "name", entry.Name(), "error", err)
+			return
+		}
+	}
+}

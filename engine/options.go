@@ -1,0 +1,128 @@
+package engine
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"penstock/segment/aio"
+)
+
+// Options configure an Engine. The zero value of every field is its default.
+type Options struct {
+	DataPath string       // data directory; created if missing. Required unless Disk is set.
+	IO       string       // auto, uring or pwrite
+	Disk     aio.Disk     // used instead of DataPath, and closed with the engine: simulation, tests
+	Logger   *slog.Logger // nil: slog.Default()
+	NodeID   string       // "": keep the one in the data directory, or make one. Another one than stored is an error.
+	LockWait time.Duration
+
+	// Memory and files.
+	BufferBytes       int64 // off-heap buffers that carry groups and serve tail reads (64 MiB)
+	CommitFileBytes   int64 // one commit log file (32 MiB)
+	CommitLiveBytes   int64 // most bytes that recovery replays (256 MiB)
+	GroupsInFlight    int   // commit groups on the disk at once (2)
+	MinSegmentBytes   int64 // first segment of a partition (1 MiB)
+	MaxSegmentBytes   int64 // largest segment (128 MiB)
+	RetentionBytes    int64 // per partition; 0: no limit. Drops unconfirmed messages too.
+	RetentionAge      time.Duration
+	RetentionInterval time.Duration // how often retention runs (5 s)
+
+	// Limits.
+	MaxMessageBytes    int           // 1 MiB
+	MaxBatchBytes      int           // bodies and record headers of one Put (6 MiB)
+	MaxInboxBytes      int64         // waiting per partition (32 MiB)
+	MaxNodeInboxBytes  int64         // waiting per node (128 MiB)
+	MaxTopics          int           // 20000
+	MaxChannels        int           // per topic (1000)
+	MaxConsumers       int           // per channel; 0: no limit, as in nsqd
+	MaxRanges          int           // confirmed ranges per channel and partition (1<<18)
+	MaxDeferred        int           // deferred messages per channel and partition (1<<20)
+	MaxDefer           time.Duration // 1 h
+	MsgTimeout         time.Duration // 60 s
+	MaxMsgTimeout      time.Duration // 15 m
+	MaxReqTimeout      time.Duration // 1 h
+	PublishTimeout     time.Duration // longest wait in the inbox (5 s)
+	AdmitTimeout       time.Duration // longest wait for room in the inbox (800 ms: clients give up a socket write after 1 s)
+	ConfirmInterval    time.Duration // confirmations are written together at most this late (5 ms)
+	DefaultPartitions  int           // 1
+	DisableAutoCreate  bool
+	ReadAheadBytes     int // most bytes one view of a segment pins (256 KiB)
+	MaxDeliveriesAtOne int // messages delivered in one turn of a channel before other callers get their turn (4096)
+}
+
+const (
+	// MaxPartitions is what the 16 bits of an id leave room for.
+	MaxPartitions = 1 << 16
+	groupBytes    = 1 << 20 // one buffer of the arena
+)
+
+func (o *Options) setDefaults() error {
+	def := func(p *int64, v int64) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	defInt := func(p *int, v int) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	defDur := func(p *time.Duration, v time.Duration) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.IO == "" {
+		o.IO = string(aio.ModeAuto)
+	}
+	def(&o.BufferBytes, 64<<20)
+	def(&o.CommitFileBytes, 32<<20)
+	def(&o.CommitLiveBytes, 256<<20)
+	defInt(&o.GroupsInFlight, 2)
+	def(&o.MinSegmentBytes, 1<<20)
+	def(&o.MaxSegmentBytes, 128<<20)
+	defDur(&o.RetentionInterval, 5*time.Second)
+	defInt(&o.MaxMessageBytes, 1<<20)
+	defInt(&o.MaxBatchBytes, 6<<20)
+	def(&o.MaxInboxBytes, 32<<20)
+	def(&o.MaxNodeInboxBytes, 128<<20)
+	defInt(&o.MaxTopics, 20000)
+	defInt(&o.MaxChannels, 1000)
+	defInt(&o.MaxRanges, 1<<18)
+	defInt(&o.MaxDeferred, 1<<20)
+	defDur(&o.MaxDefer, time.Hour)
+	defDur(&o.MsgTimeout, 60*time.Second)
+	defDur(&o.MaxMsgTimeout, 15*time.Minute)
+	defDur(&o.MaxReqTimeout, time.Hour)
+	defDur(&o.PublishTimeout, 5*time.Second)
+	defDur(&o.AdmitTimeout, 800*time.Millisecond)
+	defDur(&o.ConfirmInterval, 5*time.Millisecond)
+	defInt(&o.DefaultPartitions, 1)
+	defInt(&o.ReadAheadBytes, 256<<10)
+	defInt(&o.MaxDeliveriesAtOne, 4096)
+	return o.check()
+}
+
+func (o *Options) check() error {
+	switch {
+	case o.DataPath == "" && o.Disk == nil:
+		return fmt.Errorf("engine: Options.DataPath is empty: name the data directory")
+	case o.BufferBytes < 4*groupBytes:
+		return fmt.Errorf("engine: BufferBytes is %d; it must be at least %d", o.BufferBytes, 4*groupBytes)
+	case o.MaxBatchBytes > 15<<20:
+		return fmt.Errorf("engine: MaxBatchBytes is %d; a batch can be at most 15 MiB", o.MaxBatchBytes)
+	case o.MaxMessageBytes > o.MaxBatchBytes:
+		return fmt.Errorf("engine: MaxMessageBytes (%d) is larger than MaxBatchBytes (%d)", o.MaxMessageBytes, o.MaxBatchBytes)
+	case o.DefaultPartitions < 1 || o.DefaultPartitions > MaxPartitions:
+		return fmt.Errorf("engine: DefaultPartitions is %d; a topic has 1 to %d", o.DefaultPartitions, MaxPartitions)
+	case o.CommitLiveBytes < 2*o.CommitFileBytes:
+		return fmt.Errorf("engine: CommitLiveBytes (%d) must hold at least two files of CommitFileBytes (%d)", o.CommitLiveBytes, o.CommitFileBytes)
+	case int64(o.MaxBatchBytes) > o.CommitFileBytes/2:
+		return fmt.Errorf("engine: CommitFileBytes (%d) must be at least twice MaxBatchBytes (%d)", o.CommitFileBytes, o.MaxBatchBytes)
+	}
+	return nil
+}

@@ -1,0 +1,219 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"penstock/engine/core"
+	"penstock/segment"
+)
+
+// putState is the engine's side of a Put. It is written by the submitter before the put
+// enters an inbox and afterwards only under the inbox's lock or by the committer.
+type putState struct {
+	next     *Put
+	part     *partition
+	bytes    int // of the records that the put becomes
+	deferMs  uint32
+	deadline int64 // ns since 1970
+	queued   bool  // in an inbox: it can still be taken back
+
+	// One of these instead of Messages:
+	controls     []core.Control // entries of a control batch; what only the log's order can tell is filled in at sealing
+	sealed       []byte         // a batch sealed by the producer
+	sealedHeader segment.Header
+	drop         bool // tombstone of the partition's topic
+
+	onCommit func(*Put) // runs on the committer before Done, for the engine's own puts
+}
+
+func (p *Put) control() bool { return p.controls != nil || p.drop }
+
+// count is the number of message ids the put takes.
+func (p *Put) count() uint32 {
+	if p.sealed != nil {
+		return p.sealedHeader.Count
+	}
+	return uint32(len(p.Messages))
+}
+
+// waiter is a Put with a goroutine that waits for it.
+type waiter struct {
+	Put
+	one  [1][]byte
+	done chan struct{}
+}
+
+var waiters = sync.Pool{New: func() any {
+	w := &waiter{done: make(chan struct{}, 1)}
+	w.Done = func(*Put) { w.done <- struct{}{} }
+	return w
+}}
+
+func getWaiter() *waiter { return waiters.Get().(*waiter) }
+
+func (w *waiter) free() {
+	w.Put = Put{Done: w.Done}
+	w.one[0] = nil
+	waiters.Put(w)
+}
+
+// wait returns the put's result. If ctx ends while the put is still in the inbox it is
+// taken back and nothing of it is stored; once it is on its way to the disk, its bytes are in use and the
+// answer is at most a few commits away, so wait stays for it.
+func (w *waiter) wait(ctx context.Context) (ID, error) {
+	if ctx.Done() == nil {
+		<-w.done
+		return w.First, w.Err
+	}
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		if w.part.takeBack(&w.Put) {
+			return 0, ctx.Err()
+		}
+		<-w.done
+	}
+	return w.First, w.Err
+}
+
+// Publish stores one message and returns when it is on stable storage. Body is borrowed
+// until then. An error that is neither ErrDisk nor ErrClosed means that nothing was stored.
+func (t *Topic) Publish(ctx context.Context, body []byte) (ID, error) {
+	return t.publish(ctx, body, nil, 0)
+}
+
+// PublishDeferred is Publish for a message whose first delivery waits for delay.
+func (t *Topic) PublishDeferred(ctx context.Context, body []byte, delay time.Duration) (ID, error) {
+	return t.publish(ctx, body, nil, delay)
+}
+
+// PublishBatch stores messages all or nothing, in order, with consecutive ids in one
+// partition, and returns the first id. The bodies are borrowed until it returns.
+func (t *Topic) PublishBatch(ctx context.Context, bodies [][]byte) (ID, error) {
+	return t.publish(ctx, nil, bodies, 0)
+}
+
+func (t *Topic) publish(ctx context.Context, body []byte, bodies [][]byte, delay time.Duration) (ID, error) {
+	w := getWaiter()
+	defer w.free()
+	if bodies == nil {
+		w.one[0] = body
+		bodies = w.one[:]
+	}
+	w.Messages, w.Defer = bodies, delay
+	if err := t.submit(ctx, &w.Put); err != nil {
+		return 0, err
+	}
+	return w.wait(ctx)
+}
+
+// PublishSealed stores a batch that segment.Builder sealed, as it is: its records are
+// not encoded again. The batch's bytes are borrowed until it returns.
+func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (ID, error) {
+	w := getWaiter()
+	defer w.free()
+	w.sealed = batch
+	if err := t.submit(ctx, &w.Put); err != nil {
+		return 0, err
+	}
+	return w.wait(ctx)
+}
+
+// asyncPut is a Put with a callback for its id.
+type asyncPut struct {
+	Put
+	one  [1][]byte
+	done func(ID, error)
+}
+
+var asyncPuts sync.Pool
+
+func getAsyncPut() *asyncPut {
+	if a, ok := asyncPuts.Get().(*asyncPut); ok {
+		return a
+	}
+	a := new(asyncPut)
+	a.Done = a.answered
+	return a
+}
+
+func (a *asyncPut) answered(*Put) {
+	done, first, err := a.done, a.First, a.Err
+	a.free()
+	done(first, err)
+}
+
+func (a *asyncPut) free() {
+	a.Put = Put{Done: a.Done}
+	a.one[0], a.done = nil, nil
+	asyncPuts.Put(a)
+}
+
+// PublishAsync hands one message over and calls done exactly once when it is on stable
+// storage or refused. body is borrowed until then. done runs on the engine's committer and must not
+// block: signal a channel, count, or hand over. PublishAsync itself blocks only while the inbox is full, at
+// most Options.AdmitTimeout; if it returns an error, done is not called.
+func (t *Topic) PublishAsync(body []byte, done func(ID, error)) error {
+	a := getAsyncPut()
+	a.one[0], a.done = body, done
+	a.Messages = a.one[:]
+	if err := t.submit(context.Background(), &a.Put); err != nil {
+		a.free()
+		return err
+	}
+	return nil
+}
+
+// Submit hands a Put over. It blocks only while the inbox is full, at most
+// Options.AdmitTimeout, and then returns ErrOverloaded. If it returns an error, nothing was stored and
+// Done is not called.
+func (t *Topic) Submit(p *Put) error { return t.submit(context.Background(), p) }
+
+func (t *Topic) submit(ctx context.Context, p *Put) error {
+	e := t.e
+	if err := e.measure(p); err != nil {
+		return err
+	}
+	if t.deleted.Load() {
+		return ErrDeleted
+	}
+	now := time.Now()
+	if p.Deadline.IsZero() {
+		p.deadline = now.UnixNano() + int64(e.opts.PublishTimeout)
+	} else {
+		p.deadline = p.Deadline.UnixNano()
+	}
+	p.part = t.nextPartition()
+	return p.part.enqueue(ctx, p, now)
+}
+
+// measure checks a put against the limits and computes what its records need.
+func (e *Engine) measure(p *Put) error {
+	if p.sealed != nil {
+		return e.measureSealed(p)
+	}
+	if p.Defer < 0 || p.Defer > e.opts.MaxDefer {
+		return ErrDeferTooLong
+	}
+	p.deferMs = uint32((p.Defer + time.Millisecond - 1) / time.Millisecond)
+	if len(p.Messages) == 0 {
+		return ErrEmptyMessage
+	}
+	n := 0
+	for _, m := range p.Messages {
+		if len(m) == 0 {
+			return ErrEmptyMessage
+		}
+		if len(m) > e.opts.MaxMessageBytes {
+			return ErrMessageTooBig
+		}
+		n += segment.RecordSize(len(m), p.deferMs)
+	}
+	if n > e.opts.MaxBatchBytes {
+		return ErrBatchTooBig
+	}
+	p.bytes = n
+	return nil
+}

@@ -1,0 +1,45 @@
+package engine
+
+import (
+	"fmt"
+
+	"penstock/segment"
+)
+
+// measureSealed verifies a batch that a producer sealed, whole: what enters the log must
+// decode on every replica and for every consumer, for ever.
+func (e *Engine) measureSealed(p *Put) error {
+	if len(p.sealed) > e.opts.MaxBatchBytes {
+		return ErrBatchTooBig
+	}
+	h := &p.sealedHeader
+	if err := h.Decode(p.sealed); err != nil {
+		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", err)
+	}
+	if h.Control() || h.Flags&segment.FlagDefer != 0 || h.Size() != len(p.sealed) {
+		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: flags %#x and %d bytes are not a batch of messages", uint16(h.Flags), len(p.sealed))
+	}
+	body := p.sealed[segment.HeaderBytes:]
+	if err := segment.VerifyBody(h, body); err != nil {
+		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", err)
+	}
+	records, err := segment.DecompressBody(h, body, nil)
+	if err != nil {
+		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", err)
+	}
+	var it segment.RecordIter
+	it.Reset(h, records)
+	for r, ok := it.Next(); ok; r, ok = it.Next() {
+		if len(r.Body) == 0 {
+			return ErrEmptyMessage
+		}
+		if len(r.Body) > e.opts.MaxMessageBytes {
+			return ErrMessageTooBig
+		}
+	}
+	if err := it.Err(); err != nil {
+		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", err)
+	}
+	p.bytes = len(p.sealed)
+	return nil
+}

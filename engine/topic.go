@@ -1,0 +1,411 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sort"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/core"
+	"penstock/segment"
+)
+
+// Topic is a name over N partitions. Its methods are safe for concurrent use.
+type Topic struct {
+	e     *Engine
+	name  string
+	uuid  uuid.UUID
+	parts []*partition
+	next  atomic.Uint32 // round robin over partitions
+
+	deleted atomic.Bool
+	paused  atomic.Bool
+
+	messages, bytes atomic.Uint64 // committed since Open
+
+	mu       sync.Mutex
+	channels map[string]*Channel
+	creating map[string]*creation
+	changing sync.Mutex // one creation, deletion or pause at a time
+}
+
+// creation lets callers that want the same new thing wait for one of them to make it.
+type creation struct {
+	done chan struct{}
+	err  error
+}
+
+func newTopic(e *Engine, m *topicMeta) *Topic {
+	return &Topic{e: e, name: m.Name, uuid: m.ID, channels: map[string]*Channel{}, creating: map[string]*creation{}}
+}
+
+// Name is the topic's name.
+func (t *Topic) Name() string { return t.name }
+
+// Partitions is the number of partitions.
+func (t *Topic) Partitions() int { return len(t.parts) }
+
+func (t *Topic) nextPartition() *partition {
+	if len(t.parts) == 1 {
+		return t.parts[0]
+	}
+	return t.parts[int(t.next.Add(1))%len(t.parts)]
+}
+
+// counted runs on the committer.
+func (t *Topic) counted(count uint32, batch []byte) {
+	n := uint64(len(batch) - segment.HeaderBytes - int(count)*segment.RecordSize(0, 0))
+	t.messages.Add(uint64(count))
+	t.bytes.Add(n)
+	t.e.counters.Messages.Add(uint64(count))
+	t.e.counters.MessageBytes.Add(n)
+}
+
+// Topic returns the topic of that name, and creates it if there is none.
+func (e *Engine) Topic(ctx context.Context, name string) (*Topic, error) {
+	if t, ok := e.LookupTopic(name); ok {
+		return t, nil
+	}
+	if !ValidTopicName(name) {
+		return nil, ErrTopicName
+	}
+	if e.opts.DisableAutoCreate {
+		return nil, ErrAutoCreateOff
+	}
+	return e.CreateTopic(ctx, name, e.opts.DefaultPartitions)
+}
+
+// CreateTopic returns the topic of that name, and creates it with this many partitions if
+// there is none, whatever DisableAutoCreate says.
+func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (*Topic, error) {
+	if !ValidTopicName(name) {
+		return nil, ErrTopicName
+	}
+	if partitions < 1 || partitions > MaxPartitions {
+		return nil, fmt.Errorf("engine: a topic has 1 to %d partitions, not %d", MaxPartitions, partitions)
+	}
+	for {
+		e.mu.Lock()
+		if t, ok := e.topics[name]; ok {
+			e.mu.Unlock()
+			return t, nil
+		}
+		if e.closed {
+			e.mu.Unlock()
+			return nil, ErrClosed
+		}
+		if cr, ok := e.creating[name]; ok {
+			e.mu.Unlock()
+			select {
+			case <-cr.done:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+			if cr.err != nil {
+				return nil, cr.err
+			}
+			continue
+		}
+		if len(e.topics)+len(e.creating) >= e.opts.MaxTopics {
+			e.mu.Unlock()
+			return nil, ErrTooManyTopics
+		}
+		cr := &creation{done: make(chan struct{})}
+		e.creating[name] = cr
+		e.mu.Unlock()
+		t, err := e.makeTopic(name, partitions)
+		e.mu.Lock()
+		delete(e.creating, name)
+		if cr.err = err; err == nil {
+			e.topics[name] = t
+			e.addPartitions(t.parts)
+		}
+		e.mu.Unlock()
+		close(cr.done)
+		return t, err
+	}
+}
+
+func (e *Engine) makeTopic(name string, partitions int) (*Topic, error) {
+	if err := e.poisoned.Load(); err != nil {
+		return nil, *err
+	}
+	m := &topicMeta{Format: formatVersion, ID: uuid.New(), Name: name, Partitions: partitions, CreatedNs: time.Now().UnixNano()}
+	if err := createTopicFiles(e.disk, m); err != nil {
+		return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, err)
+	}
+	t := newTopic(e, m)
+	for n := range uint32(partitions) {
+		log, err := segment.Open(e.disk, partitionDir(m.ID, n), segment.Identity{Topic: m.ID, Partition: n}, segment.State{}, e.segmentOptions())
+		if err != nil {
+			return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, err)
+		}
+		pt := &partition{e: e, t: t, number: n, log: log, fold: new(core.Cursors), machine: core.NewPartition(segment.State{}, e.sizes())}
+		pt.publishFold(0)
+		t.parts = append(t.parts, pt)
+	}
+	return t, nil
+}
+
+// DeleteTopic deletes a topic with all its messages and channels; its consumers are told with ErrDeleted.
+// When it returns nil the deletion is on stable storage.
+func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
+	e.mu.Lock()
+	t, ok := e.topics[name]
+	if !ok || t.deleted.Load() {
+		e.mu.Unlock()
+		return ErrNoTopic
+	}
+	t.deleted.Store(true)
+	e.mu.Unlock()
+
+	t.changing.Lock()
+	defer t.changing.Unlock()
+	t.closeChannels(ErrDeleted)
+	for _, pt := range t.parts[1:] {
+		pt.refuse(ErrDeleted, true, false)
+	}
+	// The tombstone goes through the first partition's inbox, behind all that was accepted before.
+	w := getWaiter()
+	w.drop, w.part = true, t.parts[0]
+	w.onCommit = func(*Put) { e.removeTopicPartitions(t.uuid) }
+	release := e.flusher.holdFiles()
+	defer release()
+	if err := t.parts[0].enqueue(context.Background(), &w.Put, time.Now()); err != nil {
+		w.free()
+		return err
+	}
+	<-w.done
+	err := w.Err
+	w.free()
+	if err != nil {
+		return err
+	}
+	t.parts[0].refuse(ErrDeleted, true, false)
+	e.mu.Lock()
+	delete(e.topics, name)
+	e.mu.Unlock()
+	return e.trashTopic(t)
+}
+
+func (e *Engine) trashTopic(t *Topic) error {
+	var err error
+	for _, pt := range t.parts {
+		err = errors.Join(err, e.flusher.forget(pt))
+	}
+	if err != nil {
+		e.log.Warn("closing a deleted topic's files", "topic", t.name, "error", err)
+	}
+	if err := trashTopicFiles(e.disk, t.uuid); err != nil {
+		return fmt.Errorf("engine: topic %s is deleted, but its files could not be moved away: %w", t.name, err)
+	}
+	e.flusher.wakeUp()
+	return nil
+}
+
+// LookupChannel returns a channel that exists.
+func (t *Topic) LookupChannel(name string) (*Channel, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c, ok := t.channels[name]
+	return c, ok
+}
+
+// Channels returns the channels, sorted by name.
+func (t *Topic) Channels() []*Channel {
+	t.mu.Lock()
+	out := make([]*Channel, 0, len(t.channels))
+	for _, c := range t.channels {
+		out = append(out, c)
+	}
+	t.mu.Unlock()
+	sort.Slice(out, func(i, j int) bool { return out[i].name < out[j].name })
+	return out
+}
+
+// Channel returns the channel of that name, and creates it if there is none. It returns
+// when the creation is on stable storage on every partition, so that no failure makes the channel miss a
+// message that is published after.
+func (t *Topic) Channel(ctx context.Context, name string) (*Channel, error) {
+	if c, ok := t.LookupChannel(name); ok {
+		return c, nil
+	}
+	if !ValidChannelName(name) {
+		return nil, ErrChannelName
+	}
+	if t.e.opts.DisableAutoCreate {
+		return nil, ErrAutoCreateOff
+	}
+	return t.CreateChannel(ctx, name)
+}
+
+// CreateChannel is Channel whatever DisableAutoCreate says.
+func (t *Topic) CreateChannel(ctx context.Context, name string) (*Channel, error) {
+	if !ValidChannelName(name) {
+		return nil, ErrChannelName
+	}
+	t.changing.Lock()
+	defer t.changing.Unlock()
+	if c, ok := t.LookupChannel(name); ok {
+		return c, nil
+	}
+	if t.deleted.Load() {
+		return nil, ErrDeleted
+	}
+	t.mu.Lock()
+	n := len(t.channels)
+	t.mu.Unlock()
+	if n >= t.e.opts.MaxChannels {
+		return nil, ErrTooManyChans
+	}
+	c := newChannel(t, name)
+	if err := c.create(ctx); err != nil {
+		c.shut(err)
+		return nil, err
+	}
+	t.mu.Lock()
+	t.channels[name] = c
+	t.mu.Unlock()
+	c.start()
+	return c, nil
+}
+
+// DeleteChannel deletes a channel; its consumers are told with ErrDeleted.
+func (t *Topic) DeleteChannel(ctx context.Context, name string) error {
+	t.changing.Lock()
+	defer t.changing.Unlock()
+	c, ok := t.LookupChannel(name)
+	if !ok {
+		return ErrNoChannel
+	}
+	return t.deleteChannel(ctx, c)
+}
+
+func (t *Topic) deleteChannel(ctx context.Context, c *Channel) error {
+	c.shut(ErrDeleted)
+	t.mu.Lock()
+	delete(t.channels, c.name)
+	t.mu.Unlock()
+	if c.ephemeral {
+		return nil
+	}
+	return t.control(ctx, func(*partition) []core.Control {
+		return []core.Control{{Kind: core.ChannelDeleted, Channel: c.name}}
+	}, nil)
+}
+
+// control appends the same control entries to every partition and waits until they are committed.
+func (t *Topic) control(ctx context.Context, entries func(*partition) []core.Control, onCommit func(*partition)) error {
+	var ws []*waiter
+	var err error
+	for _, pt := range t.parts {
+		w := getWaiter()
+		w.part, w.controls = pt, entries(pt)
+		if onCommit != nil {
+			w.onCommit = func(*Put) { onCommit(pt) }
+		}
+		if err = pt.enqueue(ctx, &w.Put, time.Now()); err != nil {
+			w.free()
+			break
+		}
+		ws = append(ws, w)
+	}
+	for _, w := range ws {
+		<-w.done
+		err = errors.Join(err, w.Err)
+		w.free()
+	}
+	return err
+}
+
+// Pause holds messages published from now on back from all channels.
+func (t *Topic) Pause(ctx context.Context) error { return t.pause(ctx, true) }
+
+// Unpause lets them go.
+func (t *Topic) Unpause(ctx context.Context) error { return t.pause(ctx, false) }
+
+func (t *Topic) pause(ctx context.Context, paused bool) error {
+	t.changing.Lock()
+	defer t.changing.Unlock()
+	if t.paused.Load() == paused {
+		return nil
+	}
+	err := t.control(ctx, func(*partition) []core.Control {
+		return []core.Control{{Kind: core.TopicPaused, Flag: paused}}
+	}, nil)
+	if err != nil {
+		return err
+	}
+	t.paused.Store(paused)
+	for _, c := range t.Channels() {
+		c.wake()
+	}
+	return nil
+}
+
+// Empty drops the messages that wait at the topic: published before there was a channel, or
+// held back by a pause. What the channels have is theirs; see Channel.Empty.
+func (t *Topic) Empty(ctx context.Context) error {
+	t.changing.Lock()
+	defer t.changing.Unlock()
+	held := map[*partition]segment.MsgID{}
+	for _, pt := range t.parts {
+		held[pt] = segment.MsgID(pt.heldFrom.Load())
+	}
+	err := t.control(ctx, func(*partition) []core.Control {
+		return []core.Control{{Kind: core.TopicEmptied}}
+	}, nil)
+	if err != nil {
+		return err
+	}
+	if t.paused.Load() {
+		for _, c := range t.Channels() {
+			c.dropHeld(held)
+		}
+	}
+	return nil
+}
+
+func (t *Topic) startChannels() {
+	for _, c := range t.Channels() {
+		c.start()
+	}
+}
+
+func (t *Topic) closeChannels(err error) {
+	for _, c := range t.Channels() {
+		c.shut(err)
+	}
+}
+
+// dropEphemeral deletes at start what was ephemeral in the life before.
+func (e *Engine) dropEphemeral() {
+	for _, t := range e.Topics() {
+		if !ephemeral(t.name) {
+			continue
+		}
+		if err := e.DeleteTopic(context.Background(), t.name); err != nil {
+			e.log.Warn("an ephemeral topic of the last run could not be deleted", "topic", t.name, "error", err)
+		}
+	}
+}
+
+// dropIfEphemeral deletes an ephemeral topic whose last channel went.
+func (t *Topic) dropIfEphemeral() {
+	if !ephemeral(t.name) {
+		return
+	}
+	t.mu.Lock()
+	n := len(t.channels)
+	t.mu.Unlock()
+	if n == 0 {
+		if err := t.e.DeleteTopic(context.Background(), t.name); err != nil && !errors.Is(err, ErrNoTopic) && !errors.Is(err, ErrClosed) {
+			t.e.log.Warn("an ephemeral topic could not be deleted", "topic", t.name, "error", err)
+		}
+	}
+}

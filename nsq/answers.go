@@ -1,0 +1,204 @@
+package nsq
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"penstock/engine"
+)
+
+const (
+	// maxRunCount and maxRunBytes bound how many PUBs of one connection become one Put.
+	maxRunCount = 4096
+	maxRunBytes = 512 << 10
+)
+
+// pending is an answer that is owed to a client: to a Put, or a frame that must wait for earlier answers.
+// Pooled: a Put costs no allocation.
+type pending struct {
+	put   engine.Put
+	c     *conn
+	verb  verb
+	count int      // "OK" frames: PUBs of the run, or 1
+	bytes int      // of input that it keeps, counted against the connection's limit
+	buf   *readBuf // what the Put borrows from
+	to    *target
+
+	frame []byte // instead of a Put: the encoded frame
+	fatal bool   // the connection ends behind it
+
+	done atomic.Bool // set once, by the engine or before push
+	next *pending
+}
+
+var pendings = sync.Pool{New: func() any {
+	p := new(pending)
+	p.put.Done = func(*engine.Put) { p.completed() }
+	return p
+}}
+
+func newPending(c *conn, v verb) *pending {
+	p := pendings.Get().(*pending)
+	p.c, p.verb = c, v
+	return p
+}
+
+func (p *pending) free() {
+	if p.buf != nil {
+		p.buf.release()
+	}
+	done, messages := p.put.Done, p.put.Messages
+	clear(messages)
+	p.put = engine.Put{Done: done, Messages: messages[:0]}
+	p.c, p.buf, p.to, p.frame, p.next = nil, nil, nil, nil, nil
+	p.verb, p.count, p.bytes, p.fatal = verbNone, 0, 0, false
+	p.done.Store(false)
+	pendings.Put(p)
+}
+
+// completed runs on the engine's committer for every Put: it only marks, and hands the connection to the flusher
+// when the answer's turn has come.
+//
+// The order is what makes it safe without a lock: completed stores done and then loads first; drain stores first
+// and then loads done. One of them sees the other, so a completed head is never left behind.
+func (p *pending) completed() {
+	c := p.c // p may be gone as soon as done is set
+	p.done.Store(true)
+	if c.answers.first.Load() == p {
+		c.srv.flusher.add(c)
+	}
+}
+
+// answers is the queue of what is owed to one client, in the order of its commands.
+type answers struct {
+	first atomic.Pointer[pending] // = head
+
+	mu         sync.Mutex
+	head, tail *pending
+	count      int  // answers owed
+	bytes      int  // input kept
+	broken     bool // a fatal frame went out: later answers are dropped
+}
+
+// push queues p. Its Put may be submitted only afterwards.
+func (a *answers) push(p *pending) {
+	a.mu.Lock()
+	if a.tail == nil {
+		a.head = p
+		a.first.Store(p)
+	} else {
+		a.tail.next = p
+	}
+	a.tail = p
+	a.count += p.count
+	a.bytes += p.bytes
+	a.mu.Unlock()
+}
+
+// exceeds says that more is owed than the connection may have.
+func (a *answers) exceeds(count, bytes int) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.count > count || a.bytes > bytes
+}
+
+// idle says that nothing is owed.
+func (a *answers) idle() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.head == nil
+}
+
+// drain moves every answer whose turn has come to the output. It is called by the flusher and the reader.
+func (c *conn) drain() {
+	a := &c.answers
+	a.mu.Lock()
+	for p := a.head; p != nil && p.done.Load(); p = a.head {
+		a.head = p.next
+		a.first.Store(p.next)
+		if p.next == nil {
+			a.tail = nil
+		}
+		a.count -= p.count
+		a.bytes -= p.bytes
+		if !a.broken {
+			a.broken = c.answer(p)
+		}
+		p.free()
+	}
+	a.mu.Unlock()
+	c.signal()
+}
+
+// answer encodes one answer and says whether the connection ends with it.
+func (c *conn) answer(p *pending) (fatal bool) {
+	switch {
+	case p.frame != nil:
+		c.out.append(p.frame)
+		fatal = p.fatal
+	case p.put.Err == nil:
+		p.to.published.Add(uint64(len(p.put.Messages)))
+		c.out.appendOKs(p.count)
+	default:
+		c.out.append(appendFrame(nil, frameError, publishFailed(p.verb, p.put.Err)))
+		fatal = true
+	}
+	if fatal {
+		c.out.seal()
+		c.stop()
+	}
+	return fatal
+}
+
+// publishFailed is the error frame for a Put that was not stored, or not known to be.
+func publishFailed(v verb, err error) string {
+	why := err.Error()
+	if errors.Is(err, engine.ErrClosed) {
+		why = "exiting"
+	}
+	return "E_" + v.String() + "_FAILED " + v.String() + " failed " + why
+}
+
+// flusher writes the answers that the engine completed. One server has one: the committer hands a connection over
+// with a flag and an append, and goes on.
+type flusher struct {
+	wake chan struct{} // one place: a token says that queue is not empty
+	quit chan struct{}
+
+	mu    sync.Mutex
+	queue []*conn
+}
+
+func (f *flusher) add(c *conn) {
+	if c.queued.Swap(true) {
+		return
+	}
+	f.mu.Lock()
+	f.queue = append(f.queue, c)
+	f.mu.Unlock()
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (f *flusher) run() {
+	var turn []*conn
+	for {
+		select {
+		case <-f.wake:
+		case <-f.quit:
+			return
+		}
+		f.mu.Lock()
+		turn, f.queue = f.queue, turn[:0]
+		f.mu.Unlock()
+		for i, c := range turn {
+			turn[i] = nil
+			c.queued.Store(false) // before drain: a completion from here on queues it again
+			c.drain()
+			c.out.flush()
+		}
+	}
+}

@@ -1,0 +1,216 @@
+package nsq
+
+import (
+	"errors"
+	"time"
+
+	"penstock/engine"
+	"penstock/engine/core"
+)
+
+// errStopped is what a read returns after stop.
+var errStopped = errDeadline
+
+// execute does what one command says. size is its length in the input.
+func (c *conn) execute(cmd *command, size int) *fault {
+	switch cmd.verb {
+	case verbPub, verbDpub:
+		return c.publish(cmd, size)
+	case verbMpub:
+		return c.publishBatch(cmd, size)
+	case verbFin, verbReq, verbTouch:
+		c.finish(cmd)
+	case verbRdy:
+		if c.parser.phase == phaseSubscribed {
+			c.consumer.Load().Ready(int(cmd.number))
+			c.pump = true
+		}
+	case verbSub:
+		return c.subscribe(cmd)
+	case verbCls:
+		c.parser.phase = phaseClosing
+		c.consumer.Load().StopDelivery()
+		c.reply(frameResponse, "CLOSE_WAIT")
+	case verbIdentify:
+		return c.identify(cmd.body)
+	case verbAuth:
+		return &fault{"E_AUTH_DISABLED AUTH disabled"}
+	}
+	return nil
+}
+
+// publish adds a PUB or DPUB to the run that becomes one Put.
+func (c *conn) publish(cmd *command, size int) *fault {
+	delay := time.Duration(cmd.number) * time.Millisecond
+	r := c.run
+	if r == nil || r.verb != cmd.verb || r.put.Defer != delay || r.to.name != string(cmd.topic) ||
+		r.count >= maxRunCount || r.bytes >= maxRunBytes {
+		c.submit()
+		t, err := c.target(cmd.topic)
+		if err != nil {
+			return &fault{publishFailed(cmd.verb, err)}
+		}
+		r = newPending(c, cmd.verb)
+		r.to = t
+		r.put.Defer = delay
+		r.buf = c.in.buf
+		r.buf.retain()
+		c.run = r
+	}
+	r.put.Messages = append(r.put.Messages, cmd.body)
+	r.count++
+	r.bytes += size
+	return nil
+}
+
+// publishBatch makes one Put of an MPUB.
+func (c *conn) publishBatch(cmd *command, size int) *fault {
+	c.submit()
+	t, err := c.target(cmd.topic)
+	if err != nil {
+		return &fault{publishFailed(cmd.verb, err)}
+	}
+	p := newPending(c, cmd.verb)
+	p.to = t
+	p.put.Messages = batchMessages(p.put.Messages, cmd.body)
+	p.count, p.bytes = 1, size
+	p.buf = c.in.buf
+	p.buf.retain()
+	c.run = p
+	c.submit()
+	return nil
+}
+
+// submit hands the run, if there is one, to the engine.
+func (c *conn) submit() {
+	p := c.run
+	if p == nil {
+		return
+	}
+	c.run = nil
+	to := p.to
+	c.answers.push(p)
+	err := to.topic.Submit(&p.put)
+	if errors.Is(err, engine.ErrDeleted) { // and perhaps made anew since
+		if err = c.resolve(to); err == nil {
+			err = to.topic.Submit(&p.put)
+		}
+	}
+	if err != nil {
+		p.put.Err = err
+		p.done.Store(true)
+		c.drain()
+	}
+	c.waitRoom()
+}
+
+// finish does FIN, REQ and TOUCH.
+func (c *conn) finish(cmd *command) {
+	consumer := c.consumer.Load()
+	id, err := core.ParseID(cmd.id)
+	if err != nil {
+		err = engine.ErrNotInFlight // no message has such an id
+	} else {
+		switch cmd.verb {
+		case verbFin:
+			err = consumer.Finish(id)
+		case verbReq:
+			err = consumer.Requeue(id, c.requeueDelay(cmd.number))
+		default:
+			err = consumer.Touch(id)
+		}
+	}
+	if err == nil {
+		c.pump = true
+		return
+	}
+	name := cmd.verb.String()
+	c.reply(frameError, "E_"+name+"_FAILED "+name+" "+string(cmd.id)+" failed "+finishFailure(err))
+	c.waitRoom()
+}
+
+func (c *conn) requeueDelay(millis uint64) time.Duration {
+	longest := c.srv.opts.MaxReqTimeout
+	if millis >= uint64(longest/time.Millisecond) {
+		return longest
+	}
+	return time.Duration(millis) * time.Millisecond
+}
+
+// finishFailure is nsqd's wording.
+func finishFailure(err error) string {
+	switch {
+	case errors.Is(err, engine.ErrNotInFlight):
+		return "ID not in flight"
+	case errors.Is(err, engine.ErrNotOwner):
+		return "client does not own message"
+	}
+	return err.Error()
+}
+
+// subscribe attaches the connection to a channel. OK is answered after the channel's creation is on stable storage.
+func (c *conn) subscribe(cmd *command) *fault {
+	c.submit()
+	topic, channel := string(cmd.topic), string(cmd.channel)
+	c.waiting.Store(true)
+	consumer, err := c.attach(topic, channel)
+	c.lastByte.Store(c.srv.now())
+	c.waiting.Store(false)
+	switch {
+	case err == nil:
+	case errors.Is(err, engine.ErrTooManyClients):
+		return faultf("E_SUB_FAILED SUB failed consumers for %s:%s exceeds limit of %d", topic, channel, c.srv.opts.MaxChannelConsumers)
+	case errors.Is(err, engine.ErrDeleted):
+		return &fault{"E_SUB_FAILED SUB failed to deleted topic/channel"}
+	default:
+		return faultf("E_SUB_FAILED SUB failed %v", err)
+	}
+	c.consumer.Store(consumer)
+	c.parser.phase = phaseSubscribed
+	c.reply(frameResponse, "OK")
+	return nil
+}
+
+// attach finds or makes topic and channel. One that is being deleted under it (an ephemeral one whose last client just
+// left) is made anew.
+func (c *conn) attach(topic, channel string) (*engine.Consumer, error) {
+	set := c.set.Load()
+	var err error
+	for range maxAttachTries {
+		var t *engine.Topic
+		var ch *engine.Channel
+		var consumer *engine.Consumer
+		if t, err = c.srv.engine.Topic(c.ctx, topic); err == nil {
+			if ch, err = t.Channel(c.ctx, channel); err == nil {
+				consumer, err = ch.Attach(engine.ConsumerOptions{
+					MsgTimeout: set.msgTimeout,
+					SampleRate: set.sampleRate,
+					Label:      c,
+				}, (*sink)(c))
+			}
+		}
+		if err == nil {
+			return consumer, nil
+		}
+		if !errors.Is(err, engine.ErrDeleted) {
+			break
+		}
+	}
+	return nil, err
+}
+
+// maxAttachTries bounds how often a SUB tries again when its topic or channel is deleted meanwhile.
+const maxAttachTries = 10
+
+func (c *conn) identify(body []byte) *fault {
+	set, response, f := c.srv.opts.identify(body, *c.set.Load())
+	if f != nil {
+		return f
+	}
+	c.set.Store(&set)
+	c.applyOutput(&set)
+	c.parser.heartbeats = set.heartbeat > 0
+	c.startBeats(set.heartbeat)
+	c.reply(frameResponse, string(response))
+	return nil
+}

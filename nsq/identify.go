@@ -1,0 +1,158 @@
+package nsq
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// identity is what a client says about itself in IDENTIFY. Unknown fields are ignored.
+type identity struct {
+	ClientID            string `json:"client_id"`
+	Hostname            string `json:"hostname"`
+	UserAgent           string `json:"user_agent"`
+	FeatureNegotiation  bool   `json:"feature_negotiation"`
+	HeartbeatInterval   int    `json:"heartbeat_interval"`
+	OutputBufferSize    int    `json:"output_buffer_size"`
+	OutputBufferTimeout int    `json:"output_buffer_timeout"`
+	TLSv1               bool   `json:"tls_v1"`
+	Deflate             bool   `json:"deflate"`
+	DeflateLevel        int    `json:"deflate_level"`
+	Snappy              bool   `json:"snappy"`
+	SampleRate          int    `json:"sample_rate"`
+	MsgTimeout          int    `json:"msg_timeout"`
+}
+
+// settings are what holds for one connection: the defaults, or what IDENTIFY changed. Immutable once
+// published to other goroutines.
+type settings struct {
+	clientID, hostname, userAgent string
+
+	heartbeat     time.Duration // 0: none, and no read deadline
+	outputBuffer  int           // bytes; 0: unbuffered
+	outputTimeout time.Duration // as asked for; delays nothing
+	sampleRate    int           // percent; 0: all messages
+	msgTimeout    time.Duration
+}
+
+func (o *Options) defaultSettings(remoteHost string) settings {
+	return settings{
+		clientID:      remoteHost,
+		hostname:      remoteHost,
+		heartbeat:     o.HeartbeatInterval,
+		outputBuffer:  defaultOutputBuffer,
+		outputTimeout: defaultOutputTimeout,
+		msgTimeout:    o.MsgTimeout,
+	}
+}
+
+// negotiation is the reply to IDENTIFY with feature_negotiation. go-nsq obeys tls_v1, deflate and snappy even
+// unasked, so they stay false here; max_rdy_count 0 would make it never send RDY.
+type negotiation struct {
+	MaxRdyCount         int    `json:"max_rdy_count"`
+	Version             string `json:"version"`
+	MaxMsgTimeout       int64  `json:"max_msg_timeout"`
+	MsgTimeout          int64  `json:"msg_timeout"`
+	TLSv1               bool   `json:"tls_v1"`
+	Deflate             bool   `json:"deflate"`
+	DeflateLevel        int    `json:"deflate_level"`
+	MaxDeflateLevel     int    `json:"max_deflate_level"`
+	Snappy              bool   `json:"snappy"`
+	SampleRate          int    `json:"sample_rate"`
+	AuthRequired        bool   `json:"auth_required"`
+	OutputBufferSize    int    `json:"output_buffer_size"`
+	OutputBufferTimeout int64  `json:"output_buffer_timeout"`
+}
+
+// identify decides on an IDENTIFY body: the settings that hold from now on and the response, or the fault.
+func (o *Options) identify(body []byte, old settings) (settings, []byte, *fault) {
+	var id identity
+	if json.Unmarshal(body, &id) != nil {
+		return old, nil, &fault{"E_BAD_BODY IDENTIFY failed to decode JSON body"}
+	}
+	s := old
+	s.clientID = clipText(id.ClientID, old.clientID)
+	s.hostname = clipText(id.Hostname, old.hostname)
+	s.userAgent = clipText(id.UserAgent, old.userAgent)
+	if f := o.applyIdentity(&id, &s); f != nil {
+		return old, nil, f
+	}
+	if !id.FeatureNegotiation {
+		return s, []byte("OK"), nil
+	}
+	if id.Deflate && id.Snappy {
+		return old, nil, &fault{"E_IDENTIFY_FAILED cannot enable both deflate and snappy compression"}
+	}
+	reply, err := json.Marshal(negotiation{
+		MaxRdyCount:         o.MaxRdyCount,
+		Version:             o.Version,
+		MaxMsgTimeout:       o.MaxMsgTimeout.Milliseconds(),
+		MsgTimeout:          s.msgTimeout.Milliseconds(),
+		DeflateLevel:        deflateLevel(id.DeflateLevel),
+		MaxDeflateLevel:     maxDeflateLevel,
+		SampleRate:          s.sampleRate,
+		OutputBufferSize:    s.outputBuffer,
+		OutputBufferTimeout: s.outputTimeout.Milliseconds(),
+	})
+	if err != nil {
+		panic("BUG: the IDENTIFY reply does not encode: " + err.Error())
+	}
+	return s, reply, nil
+}
+
+func deflateLevel(asked int) int {
+	if asked <= 0 {
+		return maxDeflateLevel
+	}
+	return min(asked, maxDeflateLevel)
+}
+
+func clipText(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s[:min(len(s), maxClientTextBytes)]
+}
+
+// applyIdentity checks each value in nsqd's order and changes s. A value of 0 keeps the default, -1 switches off.
+func (o *Options) applyIdentity(id *identity, s *settings) *fault {
+	ms := func(d time.Duration) int { return int(d / time.Millisecond) }
+	switch v := id.HeartbeatInterval; {
+	case v == -1:
+		s.heartbeat = 0
+	case v == 0:
+	case v >= ms(minHeartbeat) && v <= ms(o.MaxHeartbeatInterval):
+		s.heartbeat = time.Duration(v) * time.Millisecond
+	default:
+		return faultf("E_BAD_BODY IDENTIFY heartbeat interval (%d) is invalid", v)
+	}
+	switch v := id.OutputBufferTimeout; {
+	case v == -1:
+		s.outputTimeout = 0
+	case v == 0:
+	case v >= ms(minOutputTimeout) && v <= ms(o.MaxOutputBufferTimeout):
+		s.outputTimeout = time.Duration(v) * time.Millisecond
+	default:
+		return faultf("E_BAD_BODY IDENTIFY output buffer timeout (%d) is invalid", v)
+	}
+	switch v := id.OutputBufferSize; {
+	case v == -1:
+		s.outputBuffer, s.outputTimeout = 0, 0
+	case v == 0:
+	case v >= minOutputBuffer && v <= o.MaxOutputBufferBytes:
+		s.outputBuffer = v
+	default:
+		return faultf("E_BAD_BODY IDENTIFY output buffer size (%d) is invalid", v)
+	}
+	if id.SampleRate < 0 || id.SampleRate > 99 {
+		return faultf("E_BAD_BODY IDENTIFY sample rate (%d) is invalid", id.SampleRate)
+	}
+	s.sampleRate = id.SampleRate
+	switch v := id.MsgTimeout; {
+	case v == 0:
+	case v >= ms(minMsgTimeout) && v <= ms(o.MaxMsgTimeout):
+		s.msgTimeout = time.Duration(v) * time.Millisecond
+	default:
+		return faultf("E_BAD_BODY IDENTIFY msg timeout (%d) is invalid", v)
+	}
+	return nil
+}

@@ -1,0 +1,136 @@
+package nsq
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+)
+
+// Off as Options.HTTPAddress serves no HTTP.
+const Off = "off"
+
+// Options configure a Server. The zero value of every field is its default. Limits that the
+// engine has too (message size, timeouts) should be given the same values there.
+type Options struct {
+	TCPAddress       string // 0.0.0.0:4150
+	HTTPAddress      string // 0.0.0.0:4151; Off: none
+	BroadcastAddress string // what clients should connect to; the host name
+	Hostname         string // os.Hostname
+	Version          string // semver, 1.3.0 or above for NSQ's tools: 1.3.0+engine
+
+	Logger   *slog.Logger
+	LogLevel *slog.LevelVar // set by PUT /config/log_level; nil: that level goes nowhere
+
+	MaxRdyCount            int           // 2500
+	MaxMessageBytes        int           // 1 MiB
+	MaxBodyBytes           int           // MPUB, IDENTIFY and HTTP /mpub bodies: 5 MiB
+	MaxOutputBufferBytes   int           // largest output_buffer_size a client may ask for: 64 KiB
+	MaxOutputBufferTimeout time.Duration // 30 s; accepted from clients, delays nothing
+
+	HeartbeatInterval    time.Duration // 30 s; a client that is silent for two of them is closed
+	MaxHeartbeatInterval time.Duration // 60 s
+	MsgTimeout           time.Duration // 60 s
+	MaxMsgTimeout        time.Duration // 15 m
+	MaxReqTimeout        time.Duration // 1 h; longer REQ delays are clamped
+	MaxDefer             time.Duration // 1 h
+
+	MaxChannelConsumers int // for the text of the error only: the engine's Options.MaxConsumers
+
+	MaxConnections       int           // 65536; one more is closed at once
+	MaxConnInFlightBytes int           // commands of one connection that wait for the disk: 16 MiB. Then it is not read from.
+	MaxConnInFlightCount int           // likewise, answers: 65536
+	MaxConnOutputBytes   int           // output that waits for one client to read: 256 KiB, and the frame that passes it
+	MaxCommandTime       time.Duration // a command that began must be complete after this: 60 s
+	WriteTimeout         time.Duration // the client must read MaxConnOutputBytes within this, or its heartbeat interval if that is shorter: 30 s
+
+	// ConfigValues answers GET /config/<name> for options beyond the two that can be set.
+	ConfigValues func(name string) (value any, ok bool)
+}
+
+const (
+	// minHeartbeat, minOutputBuffer, minOutputTimeout and minMsgTimeout are nsqd's lower bounds in IDENTIFY.
+	minHeartbeat     = time.Second
+	minOutputBuffer  = 64
+	minOutputTimeout = 25 * time.Millisecond
+	minMsgTimeout    = time.Second
+
+	defaultOutputBuffer  = 16 << 10
+	defaultOutputTimeout = 250 * time.Millisecond
+	maxDeflateLevel      = 6
+
+	// maxClientTextBytes bounds each of client_id, hostname and user_agent: they are kept with the connection.
+	maxClientTextBytes = 1024
+
+	// lingerTime is how long a connection that ends with an error frame is still read from: closing with unread
+	// input would reset it, and the client might never see the frame.
+	lingerTime = time.Second
+)
+
+func orDefault[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
+
+func (o *Options) setDefaults() error {
+	orDefault(&o.TCPAddress, "0.0.0.0:4150")
+	orDefault(&o.HTTPAddress, "0.0.0.0:4151")
+	if o.Hostname == "" {
+		h, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("nsq: cannot find the host's name (%w); set Options.Hostname", err)
+		}
+		o.Hostname = h
+	}
+	orDefault(&o.BroadcastAddress, o.Hostname)
+	orDefault(&o.Version, "1.3.0+engine")
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.LogLevel == nil {
+		o.LogLevel = new(slog.LevelVar)
+	}
+	orDefault(&o.MaxRdyCount, 2500)
+	orDefault(&o.MaxMessageBytes, 1<<20)
+	orDefault(&o.MaxBodyBytes, 5<<20)
+	orDefault(&o.MaxOutputBufferBytes, 64<<10)
+	orDefault(&o.MaxOutputBufferTimeout, 30*time.Second)
+	orDefault(&o.HeartbeatInterval, 30*time.Second)
+	orDefault(&o.MaxHeartbeatInterval, 60*time.Second)
+	orDefault(&o.MsgTimeout, 60*time.Second)
+	orDefault(&o.MaxMsgTimeout, 15*time.Minute)
+	orDefault(&o.MaxReqTimeout, time.Hour)
+	orDefault(&o.MaxDefer, time.Hour)
+	orDefault(&o.MaxConnections, 65536)
+	orDefault(&o.MaxConnInFlightBytes, 16<<20)
+	orDefault(&o.MaxConnInFlightCount, 65536)
+	orDefault(&o.MaxConnOutputBytes, 256<<10)
+	orDefault(&o.MaxCommandTime, 60*time.Second)
+	orDefault(&o.WriteTimeout, 30*time.Second)
+	return o.check()
+}
+
+func (o *Options) check() error {
+	switch {
+	case o.MaxMessageBytes < 1 || o.MaxMessageBytes > 1<<30 || o.MaxBodyBytes < o.MaxMessageBytes || o.MaxBodyBytes > 1<<30:
+		return fmt.Errorf("nsq: MaxMessageBytes is %d and MaxBodyBytes %d; they must be 1 to 1 GiB, and a body must hold a message", o.MaxMessageBytes, o.MaxBodyBytes)
+	case o.HeartbeatInterval < minHeartbeat || o.HeartbeatInterval > o.MaxHeartbeatInterval:
+		return fmt.Errorf("nsq: HeartbeatInterval is %v; it must be %v to MaxHeartbeatInterval (%v)", o.HeartbeatInterval, minHeartbeat, o.MaxHeartbeatInterval)
+	case o.MaxRdyCount < 1:
+		return fmt.Errorf("nsq: MaxRdyCount is %d; clients would never get a message", o.MaxRdyCount)
+	case o.MaxConnInFlightBytes < 1 || o.MaxConnInFlightCount < 1 || o.MaxConnections < 1 || o.MaxConnOutputBytes < 1:
+		return fmt.Errorf("nsq: a connection limit is negative; leave it 0 for the default")
+	}
+	return nil
+}
+
+func (o *Options) limits() limits {
+	return limits{
+		maxMessageBytes: o.MaxMessageBytes,
+		maxBodyBytes:    o.MaxBodyBytes,
+		maxRdyCount:     o.MaxRdyCount,
+		maxDeferMillis:  uint64(o.MaxDefer / time.Millisecond),
+	}
+}

@@ -1,0 +1,465 @@
+package nsq
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"penstock/engine"
+)
+
+const (
+	// MaxLineBytes bounds a command line with its LF. A longer one closes the connection without an
+	// error frame, as nsqd's read buffer of this size does.
+	MaxLineBytes = 16 << 10
+
+	sizeBytes = 4  // a length prefix: big-endian, signed
+	idBytes   = 16 // a message id on the wire
+)
+
+// verb is a command's name; the zero value is no command.
+type verb uint8
+
+const (
+	verbNone verb = iota
+	verbIdentify
+	verbAuth
+	verbSub
+	verbPub
+	verbMpub
+	verbDpub
+	verbRdy
+	verbFin
+	verbReq
+	verbTouch
+	verbCls
+	verbNop
+)
+
+func (v verb) String() string {
+	return [...]string{"", "IDENTIFY", "AUTH", "SUB", "PUB", "MPUB", "DPUB", "RDY", "FIN", "REQ", "TOUCH", "CLS", "NOP"}[v]
+}
+
+// phase is where a connection is in its life. It only grows.
+type phase uint8
+
+const (
+	phaseInit       phase = iota // nothing subscribed yet
+	phaseSubscribed              // SUB was accepted
+	phaseClosing                 // CLS was accepted: no deliveries, FIN, REQ and TOUCH still work
+)
+
+// allowed says whether v may be used in this phase. Publishing and NOP always may.
+func (p phase) allowed(v verb) bool {
+	switch v {
+	case verbIdentify, verbAuth, verbSub:
+		return p == phaseInit
+	case verbRdy, verbFin, verbReq, verbTouch:
+		return p != phaseInit // RDY after CLS is accepted and ignored
+	case verbCls:
+		return p == phaseSubscribed
+	}
+	return true
+}
+
+// fault is an error that ends the connection: its text goes out as an error frame after all
+// earlier answers. An empty text closes without a frame.
+type fault struct{ text string }
+
+func faultf(format string, args ...any) *fault { return &fault{fmt.Sprintf(format, args...)} }
+
+// command is one parsed command. Its slices point into the parser's input.
+type command struct {
+	verb    verb
+	topic   []byte
+	channel []byte
+	id      []byte // FIN, REQ, TOUCH: 16 bytes of any value
+	number  uint64 // RDY: count; REQ, DPUB: milliseconds
+	body    []byte // PUB, DPUB: a message; MPUB: a valid batch; IDENTIFY, AUTH: the body
+}
+
+// limits are what the parser refuses to exceed.
+type limits struct {
+	maxMessageBytes int
+	maxBodyBytes    int
+	maxRdyCount     int
+	maxDeferMillis  uint64
+}
+
+// parser takes commands off a byte stream. It holds no bytes: the caller offers everything from
+// the start of a command on, again with more bytes when the command was not complete. How the stream is
+// cut into calls never changes the result.
+type parser struct {
+	limits
+	phase      phase
+	heartbeats bool // SUB needs them
+
+	// need is, after a command that was not complete, the least number of bytes it has in all.
+	need int
+
+	topic []byte // the last topic name that was found valid: checked once, not per message
+	batch batchCheck
+}
+
+// next parses the command at the start of b into cmd. It returns the bytes consumed; 0 with a nil
+// fault: b ends before the command does. It allocates only for a fault.
+func (p *parser) next(b []byte, cmd *command) (int, *fault) {
+	p.need = len(b) + 1
+	if len(b) == 0 {
+		return 0, nil
+	}
+	switch b[0] {
+	case 'F':
+		if hasPrefix(b, "FIN ") {
+			return p.withID(b, 4, verbFin, cmd)
+		}
+	case 'R':
+		if hasPrefix(b, "REQ ") {
+			return p.withID(b, 4, verbReq, cmd)
+		}
+	case 'T':
+		if hasPrefix(b, "TOUCH ") {
+			return p.withID(b, 6, verbTouch, cmd)
+		}
+	}
+	lf := bytes.IndexByte(b[:min(len(b), MaxLineBytes)], '\n')
+	if lf < 0 {
+		if len(b) >= MaxLineBytes {
+			return 0, &fault{}
+		}
+		return 0, nil
+	}
+	line := trimCR(b[:lf])
+	name, rest, more := cut(line)
+	v := lookupVerb(name)
+	if v == verbNone {
+		return 0, faultf("E_INVALID invalid command %s", name)
+	}
+	*cmd = command{verb: v}
+	if f := p.line(cmd, rest, more); f != nil {
+		return 0, f
+	}
+	if !v.hasBody() {
+		return lf + 1, nil
+	}
+	return p.body(b, lf+1, cmd)
+}
+
+// hasPrefix is bytes.HasPrefix for a constant, without a conversion.
+func hasPrefix(b []byte, s string) bool { return len(b) >= len(s) && string(b[:len(s)]) == s }
+
+func trimCR(line []byte) []byte {
+	if n := len(line); n > 0 && line[n-1] == '\r' {
+		return line[:n-1]
+	}
+	return line
+}
+
+// cut splits off the parameter before the first space. more says that there was a space: a
+// parameter follows, perhaps an empty one.
+func cut(line []byte) (param, rest []byte, more bool) {
+	if i := bytes.IndexByte(line, ' '); i >= 0 {
+		return line[:i], line[i+1:], true
+	}
+	return line, nil, false
+}
+
+func lookupVerb(name []byte) verb {
+	switch string(name) {
+	case "PUB":
+		return verbPub
+	case "MPUB":
+		return verbMpub
+	case "DPUB":
+		return verbDpub
+	case "FIN":
+		return verbFin
+	case "REQ":
+		return verbReq
+	case "TOUCH":
+		return verbTouch
+	case "RDY":
+		return verbRdy
+	case "NOP":
+		return verbNop
+	case "SUB":
+		return verbSub
+	case "CLS":
+		return verbCls
+	case "IDENTIFY":
+		return verbIdentify
+	case "AUTH":
+		return verbAuth
+	}
+	return verbNone
+}
+
+func (v verb) hasBody() bool {
+	switch v {
+	case verbIdentify, verbAuth, verbPub, verbMpub, verbDpub:
+		return true
+	}
+	return false
+}
+
+// line checks the parameters in nsqd's order, before any body is looked at. more says that rest is a
+// parameter, not nothing.
+func (p *parser) line(cmd *command, rest []byte, more bool) *fault {
+	if !p.phase.allowed(cmd.verb) {
+		return faultf("E_INVALID cannot %s in current state", cmd.verb)
+	}
+	switch cmd.verb {
+	case verbPub, verbMpub:
+		return p.publishLine(cmd, rest, more)
+	case verbDpub:
+		return p.deferLine(cmd, rest, more)
+	case verbSub:
+		return p.subscribeLine(cmd, rest, more)
+	case verbRdy:
+		return p.readyLine(cmd, rest, more)
+	case verbFin, verbReq, verbTouch: // with a parameter they do not come here
+		return faultf("E_INVALID %s insufficient number of params", cmd.verb)
+	case verbAuth:
+		if more {
+			return &fault{"E_INVALID AUTH invalid number of parameters"}
+		}
+	}
+	return nil
+}
+
+func (p *parser) publishLine(cmd *command, rest []byte, more bool) *fault {
+	if !more {
+		return faultf("E_INVALID %s insufficient number of parameters", cmd.verb)
+	}
+	cmd.topic, _, _ = cut(rest)
+	return p.checkTopic(cmd)
+}
+
+func (p *parser) checkTopic(cmd *command) *fault {
+	if bytes.Equal(cmd.topic, p.topic) && len(cmd.topic) > 0 {
+		return nil
+	}
+	if !engine.ValidTopicName(string(cmd.topic)) {
+		sic := ""
+		if cmd.verb == verbMpub {
+			sic = "E_BAD_TOPIC " // nsqd repeats the code here, and clients may compare
+		}
+		return faultf("E_BAD_TOPIC %s%s topic name %q is not valid", sic, cmd.verb, cmd.topic)
+	}
+	p.topic = append(p.topic[:0], cmd.topic...)
+	return nil
+}
+
+func (p *parser) deferLine(cmd *command, rest []byte, more bool) *fault {
+	var millis []byte
+	if more {
+		cmd.topic, rest, more = cut(rest)
+	}
+	if !more {
+		return &fault{"E_INVALID DPUB insufficient number of parameters"}
+	}
+	millis, _, _ = cut(rest)
+	if f := p.checkTopic(cmd); f != nil {
+		return f
+	}
+	n, ok := parseUint(millis)
+	if !ok {
+		return faultf("E_INVALID DPUB could not parse timeout %s", millis)
+	}
+	if n > p.maxDeferMillis {
+		return faultf("E_INVALID DPUB timeout %d out of range 0-%d", n, p.maxDeferMillis)
+	}
+	cmd.number = n
+	return nil
+}
+
+func (p *parser) subscribeLine(cmd *command, rest []byte, more bool) *fault {
+	if !p.heartbeats {
+		return &fault{"E_INVALID cannot SUB with heartbeats disabled"}
+	}
+	if more {
+		cmd.topic, rest, more = cut(rest)
+	}
+	if !more {
+		return &fault{"E_INVALID SUB insufficient number of parameters"}
+	}
+	cmd.channel, _, _ = cut(rest)
+	if f := p.checkTopic(cmd); f != nil {
+		return f
+	}
+	if !engine.ValidChannelName(string(cmd.channel)) {
+		return faultf("E_BAD_CHANNEL SUB channel name %q is not valid", cmd.channel)
+	}
+	return nil
+}
+
+func (p *parser) readyLine(cmd *command, rest []byte, more bool) *fault {
+	cmd.number = 1
+	if p.phase == phaseClosing || !more {
+		return nil
+	}
+	count, _, _ := cut(rest)
+	n, ok := parseUint(count)
+	if !ok {
+		return faultf("E_INVALID RDY could not parse count %s", count)
+	}
+	if n > uint64(p.maxRdyCount) {
+		return faultf("E_INVALID RDY count %d out of range 0-%d", n, p.maxRdyCount)
+	}
+	cmd.number = n
+	return nil
+}
+
+// withID parses FIN, REQ and TOUCH, whose id begins at b[at].
+func (p *parser) withID(b []byte, at int, v verb, cmd *command) (int, *fault) {
+	end, ok := idEnd(b, at)
+	if !ok {
+		return 0, nil
+	}
+	lf := bytes.IndexByte(b[end:min(len(b), max(end, MaxLineBytes))], '\n')
+	if lf < 0 {
+		if len(b) >= MaxLineBytes {
+			return 0, &fault{}
+		}
+		return 0, nil
+	}
+	lf += end
+	*cmd = command{verb: v, id: b[at:end]}
+	if !p.phase.allowed(v) {
+		return 0, faultf("E_INVALID cannot %s in current state", v)
+	}
+	glued, rest, more := cut(trimCR(b[end:lf]))
+	if v == verbReq && !more {
+		return 0, &fault{"E_INVALID REQ insufficient number of params"}
+	}
+	if len(cmd.id) != idBytes || len(glued) > 0 {
+		return 0, &fault{"E_INVALID invalid message ID"}
+	}
+	if v == verbReq {
+		millis, _, _ := cut(rest)
+		n, ok := parseUint(millis)
+		if !ok {
+			return 0, faultf("E_INVALID REQ could not parse timeout %s", millis)
+		}
+		cmd.number = n
+	}
+	return lf + 1, nil
+}
+
+// idEnd finds where the id at b[at:] ends: at 16 bytes, or earlier at a space or line end. An id that has a
+// byte outside printable ASCII before its first space or LF is binary (other NSQ servers
+// give those out): it always has 16 bytes, LF and space among them. ok is false when b ends too early to tell.
+func idEnd(b []byte, at int) (end int, ok bool) {
+	binaryID := false
+	for i := at; i < at+idBytes; i++ {
+		if i >= len(b) {
+			return 0, false
+		}
+		switch c := b[i]; {
+		case binaryID || c > ' ' && c <= '~':
+		case c == ' ' || c == '\n':
+			return i, true
+		case c == '\r':
+			if i+1 >= len(b) {
+				return 0, false
+			}
+			if b[i+1] == '\n' {
+				return i, true
+			}
+			binaryID = true
+		default:
+			binaryID = true
+		}
+	}
+	return at + idBytes, true
+}
+
+// parseUint reads digits only; a number beyond uint64 counts as the largest one, nothing as 0.
+func parseUint(b []byte) (n uint64, ok bool) {
+	for _, c := range b {
+		d := uint64(c - '0')
+		switch {
+		case d > 9:
+			return 0, false
+		case n > (math.MaxUint64-d)/10:
+			n = math.MaxUint64
+		default:
+			n = n*10 + d
+		}
+	}
+	return n, true
+}
+
+// body takes the length prefix at b[at] and the bytes it counts.
+func (p *parser) body(b []byte, at int, cmd *command) (int, *fault) {
+	if len(b) < at+sizeBytes {
+		p.need = at + sizeBytes
+		return 0, nil
+	}
+	size := int(int32(binary.BigEndian.Uint32(b[at:])))
+	if f := p.checkSize(cmd.verb, size); f != nil {
+		return 0, f
+	}
+	at += sizeBytes
+	have := b[at:min(len(b), at+size)]
+	if cmd.verb == verbMpub {
+		if f := p.batch.check(have, size, p.limits); f != nil {
+			p.batch = batchCheck{}
+			return 0, f
+		}
+	}
+	if len(have) < size {
+		p.need = at + size
+		return 0, nil
+	}
+	p.batch = batchCheck{}
+	cmd.body = have
+	return at + size, nil
+}
+
+func (p *parser) checkSize(v verb, size int) *fault {
+	switch v {
+	case verbPub, verbDpub:
+		if size <= 0 {
+			return faultf("E_BAD_MESSAGE %s invalid message body size %d", v, size)
+		}
+		if size > p.maxMessageBytes {
+			return faultf("E_BAD_MESSAGE %s message too big %d > %d", v, size, p.maxMessageBytes)
+		}
+	default:
+		if size <= 0 {
+			return faultf("E_BAD_BODY %s invalid body size %d", v, size)
+		}
+		if size > p.maxBodyBytes {
+			return faultf("E_BAD_BODY %s body too big %d > %d", v, size, p.maxBodyBytes)
+		}
+	}
+	return nil
+}
+
+// truncated is the error that nsqd reports when the stream ends inside the command at the start of b: nil when it
+// ends quietly, between commands or within a line.
+func (p *parser) truncated(b []byte) *fault {
+	var cmd command
+	if n, f := p.next(b, &cmd); n != 0 || f != nil || !cmd.verb.hasBody() {
+		return nil
+	}
+	lf := bytes.IndexByte(b, '\n')
+	if lf < 0 {
+		return nil
+	}
+	part := ""
+	if len(b) < lf+1+sizeBytes {
+		part = " size"
+	}
+	switch cmd.verb {
+	case verbPub, verbDpub:
+		return faultf("E_BAD_MESSAGE %s failed to read message body%s", cmd.verb, part)
+	case verbMpub:
+		if part == "" {
+			return &fault{"E_BAD_MESSAGE MPUB failed to read message body"}
+		}
+	}
+	return faultf("E_BAD_BODY %s failed to read body%s", cmd.verb, part)
+}

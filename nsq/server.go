@@ -1,0 +1,224 @@
+package nsq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"penstock/engine"
+)
+
+// errDeadline is what reads and writes return when their deadline passed.
+var errDeadline = os.ErrDeadlineExceeded
+
+// maxAcceptPause bounds how long accepting rests when the process has no file descriptors left.
+const maxAcceptPause = time.Second
+
+// Server serves one Engine. It does not close it.
+type Server struct {
+	engine  *engine.Engine
+	opts    Options
+	started time.Time
+
+	ctx    context.Context // ends when connections are cut
+	cancel context.CancelFunc
+	quit   chan struct{} // closed when the last connection is gone: sweep and flusher end
+
+	tcp     *net.TCPListener
+	httpLn  net.Listener // nil: off
+	http    *http.Server
+	flusher flusher
+
+	mu       sync.Mutex
+	conns    map[*conn]struct{}
+	stopping bool
+	stopOnce sync.Once
+
+	wg      sync.WaitGroup // connections
+	helpers sync.WaitGroup // sweep, flusher
+
+	lookupd lookupdAddresses
+}
+
+// Listen opens the listeners, so the addresses are known and a second server fails here. Clients are served
+// when Serve runs.
+func Listen(e *engine.Engine, o Options) (*Server, error) {
+	if err := o.setDefaults(); err != nil {
+		return nil, err
+	}
+	s := &Server{
+		engine: e, opts: o, started: time.Now(),
+		quit:    make(chan struct{}),
+		conns:   make(map[*conn]struct{}),
+		flusher: flusher{wake: make(chan struct{}, 1)},
+	}
+	s.flusher.quit = s.quit
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	ln, err := net.Listen("tcp", o.TCPAddress)
+	if err != nil {
+		return nil, fmt.Errorf("nsq: cannot listen for clients on %s: %w", o.TCPAddress, err)
+	}
+	s.tcp = ln.(*net.TCPListener)
+	if o.HTTPAddress != Off {
+		if s.httpLn, err = net.Listen("tcp", o.HTTPAddress); err != nil {
+			_ = s.tcp.Close() // the first error is the one to report
+			return nil, fmt.Errorf("nsq: cannot listen for HTTP on %s: %w", o.HTTPAddress, err)
+		}
+		s.http = s.newHTTPServer()
+	}
+	return s, nil
+}
+
+// TCPAddr is where clients connect to.
+func (s *Server) TCPAddr() net.Addr { return s.tcp.Addr() }
+
+// HTTPAddr is where HTTP is served; nil when it is off.
+func (s *Server) HTTPAddr() net.Addr {
+	if s.httpLn == nil {
+		return nil
+	}
+	return s.httpLn.Addr()
+}
+
+func (s *Server) now() int64 { return int64(time.Since(s.started)) }
+
+// Serve serves until Shutdown, then returns nil. An error means that a listener failed; Shutdown is still due.
+func (s *Server) Serve() error {
+	s.helpers.Go(s.flusher.run)
+	s.helpers.Go(s.sweep)
+	failed := make(chan error, 2)
+	servers := 1
+	go func() { failed <- s.accept() }()
+	if s.http != nil {
+		servers++
+		go func() {
+			err := s.http.Serve(s.httpLn)
+			if errors.Is(err, http.ErrServerClosed) {
+				err = nil
+			}
+			failed <- err
+		}()
+	}
+	for range servers {
+		if err := <-failed; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// accept takes connections until the listener closes. Running out of file descriptors is not an error of the
+// listener: it rests and tries again.
+func (s *Server) accept() error {
+	pause := time.Duration(0)
+	for {
+		nc, err := s.tcp.AcceptTCP()
+		switch {
+		case err == nil:
+			pause = 0
+			s.welcome(nc)
+		case errors.Is(err, net.ErrClosed):
+			return nil
+		case transient(err):
+			pause = min(max(2*pause, 5*time.Millisecond), maxAcceptPause)
+			s.opts.Logger.Warn("cannot accept a connection; clients wait", "error", err, "retry_after", pause)
+			select {
+			case <-time.After(pause):
+			case <-s.ctx.Done():
+				return nil
+			}
+		default:
+			return fmt.Errorf("nsq: accepting connections failed: %w", err)
+		}
+	}
+}
+
+func transient(err error) bool {
+	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EINTR} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// welcome starts serving a connection, or closes it when there are too many.
+func (s *Server) welcome(nc *net.TCPConn) {
+	c, err := newConn(s, nc)
+	if err != nil {
+		_ = nc.Close()
+		return
+	}
+	s.mu.Lock()
+	full := len(s.conns) >= s.opts.MaxConnections
+	if full || s.stopping {
+		s.mu.Unlock()
+		c.kill()
+		if full {
+			s.opts.Logger.Warn("refusing an NSQ connection: MaxConnections reached", "client", c.remote, "limit", s.opts.MaxConnections)
+		}
+		return
+	}
+	s.conns[c] = struct{}{}
+	s.wg.Add(1)
+	s.mu.Unlock()
+	go c.serve()
+}
+
+func (s *Server) remove(c *conn) {
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.mu.Unlock()
+	s.wg.Done()
+}
+
+// each calls f for every connection, on a copy of the list.
+func (s *Server) each(f func(*conn)) {
+	s.mu.Lock()
+	all := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		all = append(all, c)
+	}
+	s.mu.Unlock()
+	for _, c := range all {
+		f(c)
+	}
+}
+
+// Shutdown stops accepting, answers what clients wait for, closes their connections and waits for all of it.
+// When ctx ends first the rest is cut off and ctx's error returned. The engine must stay open until Shutdown returned.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	s.stopping = true
+	s.mu.Unlock()
+	_ = s.tcp.Close() // closed twice at worst
+	var httpErr error
+	if s.http != nil {
+		httpErr = s.http.Shutdown(ctx)
+	}
+	s.each((*conn).stop)
+	gone := make(chan struct{})
+	go func() {
+		s.wg.Wait()
+		close(gone)
+	}()
+	select {
+	case <-gone:
+	case <-ctx.Done():
+		s.each((*conn).kill)
+		<-gone
+	}
+	s.cancel()
+	s.stopOnce.Do(func() { close(s.quit) })
+	s.helpers.Wait()
+	if httpErr != nil && s.http != nil {
+		_ = s.http.Close() // what did not end by itself
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,102 @@
+package nsq
+
+import "time"
+
+// sweepInterval is how often heartbeats and dead connections are looked for: one loop for all connections
+// instead of timers for each.
+const sweepInterval = 250 * time.Millisecond
+
+// startBeats makes the next heartbeat due one interval from now; 0: never.
+func (c *conn) startBeats(interval time.Duration) {
+	c.nextBeat.Store(c.srv.now() + int64(interval))
+	c.beatEvery.Store(int64(interval))
+}
+
+// verdict is what the sweep does with a connection.
+type verdict uint8
+
+const (
+	verdictNone  verdict = iota
+	verdictBeat          // send a heartbeat
+	verdictQuiet         // close: not heard of for two heartbeat intervals
+	verdictSlow          // close: a command that began does not end
+)
+
+// pulse is what the sweep looks at; times in ns since the server's start, 0: not now.
+type pulse struct {
+	now, lastByte, commandSince, nextBeat int64
+	beatEvery, maxCommand                 int64
+	waiting                               bool // the reader waits for the server, not for the client
+}
+
+// judge decides. A heartbeat goes out at most half a sweep early or late.
+func (p pulse) judge() verdict {
+	switch {
+	case !p.waiting && p.commandSince != 0 && p.now-p.commandSince > p.maxCommand:
+		return verdictSlow
+	case p.beatEvery == 0:
+		return verdictNone
+	case !p.waiting && p.now-p.lastByte > 2*p.beatEvery:
+		return verdictQuiet
+	case p.now+int64(sweepInterval/2) >= p.nextBeat:
+		return verdictBeat
+	}
+	return verdictNone
+}
+
+func (c *conn) pulse(now int64) pulse {
+	return pulse{
+		now:          now,
+		waiting:      c.waiting.Load(), // before lastByte, which is set before waiting ends
+		lastByte:     c.lastByte.Load(),
+		commandSince: c.commandSince.Load(),
+		nextBeat:     c.nextBeat.Load(),
+		beatEvery:    c.beatEvery.Load(),
+		maxCommand:   int64(c.srv.opts.MaxCommandTime),
+	}
+}
+
+// sweep runs until quit is closed.
+func (s *Server) sweep() {
+	ticker := time.NewTicker(sweepInterval)
+	defer ticker.Stop()
+	var due []*conn
+	for {
+		select {
+		case <-ticker.C:
+		case <-s.quit:
+			return
+		}
+		now := s.now()
+		due = due[:0]
+		s.mu.Lock()
+		for c := range s.conns {
+			if c.pulse(now).judge() != verdictNone {
+				due = append(due, c)
+			}
+		}
+		s.mu.Unlock()
+		for i, c := range due {
+			c.attend(now)
+			due[i] = nil
+		}
+	}
+}
+
+// attend carries out the verdict.
+func (c *conn) attend(now int64) {
+	switch c.pulse(now).judge() {
+	case verdictSlow:
+		c.srv.opts.Logger.Info("closing an NSQ connection: a command was begun and not completed in time", "client", c.remote)
+		c.kill()
+	case verdictQuiet:
+		c.srv.opts.Logger.Info("closing an NSQ connection: its client answers no heartbeats", "client", c.remote)
+		c.kill()
+	case verdictBeat:
+		c.nextBeat.Store(max(c.nextBeat.Load(), now-c.beatEvery.Load()) + c.beatEvery.Load())
+		if !c.out.backlog() { // a client that does not read what waits needs no more of it
+			c.out.append(heartbeatFrame)
+			c.out.flush()
+		}
+	}
+}

@@ -1,0 +1,189 @@
+// Package aio is the engine's only door to storage: files, durable writes, off-heap
+// buffers and read-only mappings. It is the only package that knows io_uring, mmap,
+// O_DIRECT and unsafe.
+//
+// Four nouns carry it:
+//
+//   - [Disk] is one data directory. Every name is relative to it and opened under an
+//     os.Root, so no name can leave it.
+//   - [File] is one open file; its methods block the calling goroutine.
+//   - [Queue] has several durable writes in flight for one goroutine, its owner, and
+//     lets that goroutine sleep until a write completes or another goroutine calls Wake.
+//   - [Arena] hands out [Buf], counted, aligned memory outside the Go heap.
+//
+// Three implementations stand behind the interfaces and pass one conformance suite
+// (aiotest): the io_uring ring, pwritev2 with RWF_DSYNC, and faultaio, an in-memory disk
+// that tears, loses and fails on a seed.
+package aio
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+)
+
+// BlockBytes is the alignment of every direct write: its file offset, its length and
+// its memory. 4 KiB is the physical block of the devices that the engine knows; a disk
+// that wants more says so in Info.BlockBytes.
+const BlockBytes = 4096
+
+// Errors of this package, tested with errors.Is. Errors of the system stay in the chain
+// (syscall.ENOSPC, syscall.EIO, fs.ErrNotExist, ...).
+var (
+	// ErrLocked says that another process holds the data directory's lock.
+	ErrLocked = errors.New("aio: the data directory is in use by another process")
+	// ErrQueueFull says that Submit found Depth operations in flight already.
+	ErrQueueFull = errors.New("aio: queue full")
+	// ErrClosed says that the disk, file or queue was closed before.
+	ErrClosed = errors.New("aio: closed")
+	// ErrMedia says that mapped bytes could not be read from the device (SIGBUS or EFAULT/EIO
+	// from MADV_POPULATE_READ).
+	ErrMedia = errors.New("aio: the device could not read a mapped range")
+)
+
+// Mode chooses the implementation of a disk's queues.
+type Mode string
+
+const (
+	ModeAuto   Mode = "auto"   // uring where the kernel allows it, else pwrite
+	ModeUring  Mode = "uring"  // io_uring; falls back to pwrite with a reason where it is refused
+	ModePwrite Mode = "pwrite" // pwritev2 with RWF_DSYNC, or pwrite and fdatasync
+)
+
+// Info tells what a disk turned out to be. It goes into the log, /info and every benchmark header.
+type Info struct {
+	Engine      string // "uring", "giouring", "pwrite", "fault"
+	Reason      string // why this engine: one clause, for people
+	Direct      bool   // files are opened with O_DIRECT
+	Registered  bool   // arena memory is registered with the ring
+	BlockBytes  int    // alignment of direct writes
+	FileSystem  string // "ext4", "tmpfs", ...
+	Device      string // block device name, "" if there is none
+	DeviceCache string // "write back", "write through", "" if unknown
+	Kernel      string // release of the running kernel
+}
+
+// Disk is one data directory. All methods are safe for concurrent use.
+//
+// Names are slash-separated and relative. Nothing is durable in the directory tree
+// (a created, renamed or removed name) before SyncDir of its parent returned.
+type Disk interface {
+	Info() Info
+
+	// Create makes a new file of exactly size bytes, its space reserved (fallocate), that reads
+	// as zeros. It fails with fs.ErrExist if the name exists and with syscall.ENOSPC if
+	// there is no room; then no file is left.
+	Create(name string, size int64) (File, error)
+	// Open opens an existing file for reading and writing.
+	Open(name string) (File, error)
+	Rename(oldname, newname string) error
+	Remove(name string) error
+	// RemoveAll removes a directory tree; a name that does not exist is no error.
+	RemoveAll(name string) error
+	// MkdirAll makes a directory (mode 0700) and its parents and syncs the parents it changed.
+	MkdirAll(name string) error
+	SyncDir(name string) error
+	// ReadDir lists a directory, sorted by name.
+	ReadDir(name string) ([]fs.FileInfo, error)
+	// ReadFile reads a small file whole, at most maxBytes; longer is an error.
+	ReadFile(name string, maxBytes int64) ([]byte, error)
+	// WriteFile replaces a small file durably and atomically: temporary file, fsync, rename, SyncDir.
+	WriteFile(name string, data []byte) error
+	// FreeBytes is what an unprivileged process may still write.
+	FreeBytes() (int64, error)
+
+	// NewQueue makes a queue for the calling goroutine. See Queue.
+	NewQueue(opts QueueOptions) (Queue, error)
+	// Close releases the lock last. Files and queues must be closed before.
+	Close() error
+}
+
+// File is one open file. Methods are safe for concurrent use except Close.
+//
+// On a direct disk every write must be aligned to Info.BlockBytes in memory, offset and
+// length; memory from an Arena or AlignedBytes is. Reads need no alignment.
+type File interface {
+	Name() string
+	Size() (int64, error)
+	// WriteAt writes all of p or fails; a short write is an error and counts as not written.
+	WriteAt(p []byte, off int64) error
+	// WriteSyncAt is WriteAt and a flush: when it returns nil, p is on stable storage.
+	WriteSyncAt(p []byte, off int64) error
+	// ReadAt fills p or fails with io.ErrUnexpectedEOF or the system's error.
+	ReadAt(p []byte, off int64) error
+	// Sync is fdatasync. After it failed once, the file must not be written again: what the kernel
+	// then still shows of earlier writes may never reach the device.
+	Sync() error
+	// Map maps the whole file, read-only. Size must be greater than 0.
+	Map() (Mapping, error)
+	Close() error
+}
+
+// Mapping is a read-only view of a file. Bytes stays valid until Unmap and shows what
+// is written to the file meanwhile. Touch a range only after Populate of it succeeded, and under
+// Guard: a page that the device cannot read is a signal otherwise.
+type Mapping interface {
+	Bytes() []byte
+	// Populate brings [off, off+n) into memory with a system call (MADV_POPULATE_READ), so that no
+	// page fault holds a processor; a media error is ErrMedia. Cheap when resident.
+	Populate(off, n int64) error
+	Unmap() error
+}
+
+// QueueOptions are the choices for one queue.
+type QueueOptions struct {
+	Depth int    // most operations in flight, 1..MaxQueueDepth; 0 means DefaultQueueDepth
+	Arena *Arena // memory to register with the ring, if possible; nil: none
+}
+
+// Limits of a queue.
+const (
+	DefaultQueueDepth = 2
+	MaxQueueDepth     = 64
+)
+
+// QueueDepth is Depth, or its default; an impossible one is an error.
+func (o QueueOptions) QueueDepth() (int, error) {
+	if o.Depth < 0 || o.Depth > MaxQueueDepth {
+		return 0, fmt.Errorf("aio: queue depth %d is not possible: choose 1 to %d", o.Depth, MaxQueueDepth)
+	}
+	if o.Depth == 0 {
+		return DefaultQueueDepth, nil
+	}
+	return o.Depth, nil
+}
+
+// Queue has durable writes in flight for one goroutine, its owner. The owner alone calls
+// Submit, Wait and Close, all from the goroutine that called NewQueue; implementations lock it to
+// its thread. Any goroutine may call Wake.
+type Queue interface {
+	// Submit starts one durable write: data goes to op.File at op.Offset and is flushed to stable
+	// storage. The memory must stay untouched until its completion was returned by Wait.
+	Submit(op Op) error
+	// Wait appends completions to done and returns it. With block it sleeps until there is at least
+	// one completion or Wake was called since the last Wait returned; without block it only collects.
+	// Completions may come in any order.
+	Wait(done []Completion, block bool) ([]Completion, error)
+	// InFlight is the number of submitted operations whose completions were not returned yet.
+	InFlight() int
+	// Wake makes the owner's current or next blocking Wait return. It is cheap (one atomic
+	// operation) when the owner is awake, and never blocks.
+	Wake()
+	// Close waits for the operations in flight and frees the queue.
+	Close() error
+}
+
+// Op is one durable write.
+type Op struct {
+	File   File
+	Data   []byte // aligned; memory of the queue's Arena, or of AlignedBytes
+	Offset int64
+	Tag    uint64 // returned with the completion
+}
+
+// Completion is the end of one Op. Err nil means that all bytes are on stable storage; a short
+// write, -ECANCELED and every other outcome is an error, and means "not durable".
+type Completion struct {
+	Tag uint64
+	Err error
+}

@@ -1,0 +1,276 @@
+package aio
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/edsrzf/mmap-go"
+)
+
+// Limits of an arena.
+const (
+	// MaxArenaBytes bounds the buffers of one arena together (not the large ones).
+	MaxArenaBytes = 16 << 30
+	// DefaultMaxLargeBytes bounds the large buffers of one arena together; see Arena.SetMaxLargeBytes.
+	DefaultMaxLargeBytes = 256 << 20
+)
+
+// ErrNoMemory says that a large buffer would exceed the arena's limit, or that the system
+// refused the memory. Nothing was stored; try again when other buffers were released.
+var ErrNoMemory = errors.New("aio: no memory for a large buffer")
+
+// poisonByte fills released buffers in test builds.
+const poisonByte = 0xDB
+
+// Arena is a fixed number of equal buffers in one piece of memory outside the Go heap,
+// plus large buffers mapped one by one. All methods are safe for concurrent use; Get and
+// Release allocate nothing.
+//
+// The memory is page-aligned, so it can be written with O_DIRECT and registered with a ring (which then
+// keeps all of it resident). It must outlive every queue that was made with it.
+type Arena struct {
+	mem      mmap.MMap
+	bufBytes int
+	bufs     []Buf
+
+	mu       sync.Mutex
+	free     []int32 // a stack: the buffer released last is the warmest
+	large    int64   // bytes in large buffers; 0 <= large <= maxLarge
+	maxLarge int64
+	largeOut int // large buffers handed out
+	closed   bool
+
+	onRelease atomic.Pointer[func()]
+	poison    atomic.Bool
+}
+
+// Buf is one buffer, counted: it is born with one reference, and the last Release gives it back.
+// Its bytes are garbage at Get (zero only in a large one). A reference permits reading; who may write is up to the users.
+// Release orders: what a holder did before Release is visible to the next Get.
+type Buf struct {
+	// Seq is free for the owner's use; the arena neither reads nor resets it.
+	Seq uint64
+
+	arena *Arena
+	bytes []byte
+	refs  atomic.Int32
+	index int32
+}
+
+// NewArena makes an arena of count buffers of bufBytes bytes, a multiple of BlockBytes.
+// The memory is reserved, not populated: a page costs nothing until it is touched.
+func NewArena(bufBytes, count int) (*Arena, error) {
+	if bufBytes <= 0 || bufBytes%BlockBytes != 0 || count <= 0 {
+		return nil, fmt.Errorf("aio: an arena of %d buffers of %d bytes is not possible: the size must be a multiple of %d and both greater than 0", count, bufBytes, BlockBytes)
+	}
+	if int64(bufBytes) > MaxArenaBytes/int64(count) {
+		return nil, fmt.Errorf("aio: an arena of %d buffers of %d bytes exceeds the limit of %d bytes; use fewer or smaller buffers", count, bufBytes, int64(MaxArenaBytes))
+	}
+	mem, err := mapAnon(bufBytes * count)
+	if err != nil {
+		return nil, fmt.Errorf("aio: the system refused the %d bytes of the arena: %w", bufBytes*count, err)
+	}
+	a := &Arena{
+		mem: mem, bufBytes: bufBytes, bufs: make([]Buf, count),
+		free: make([]int32, 0, count), maxLarge: DefaultMaxLargeBytes,
+	}
+	a.poison.Store(poisonDefault)
+	for i := count - 1; i >= 0; i-- {
+		b := &a.bufs[i]
+		b.arena, b.index = a, int32(i)
+		b.bytes = mem[i*bufBytes : (i+1)*bufBytes : (i+1)*bufBytes]
+		a.free = append(a.free, int32(i))
+	}
+	return a, nil
+}
+
+// Get returns a free buffer with one reference, or nil when none is free (or the arena is closed).
+func (a *Arena) Get() *Buf {
+	a.mu.Lock()
+	n := len(a.free)
+	if n == 0 || a.closed {
+		a.mu.Unlock()
+		return nil
+	}
+	b := &a.bufs[a.free[n-1]]
+	a.free = a.free[:n-1]
+	a.mu.Unlock()
+	b.refs.Store(1)
+	return b
+}
+
+// GetLarge returns a zeroed buffer of at least n bytes, rounded up to BlockBytes, in a mapping of its
+// own that the last Release unmaps. It is not registered with any ring. ErrNoMemory says that
+// the limit for large buffers is reached.
+func (a *Arena) GetLarge(n int) (*Buf, error) {
+	if n <= 0 {
+		panic("BUG: aio.GetLarge: size must be greater than 0")
+	}
+	size := int64(n) + (-int64(n) & (BlockBytes - 1))
+	if err := a.reserveLarge(size); err != nil {
+		return nil, err
+	}
+	mem, err := mapAnon(int(size))
+	if err != nil {
+		a.unreserveLarge(size)
+		return nil, fmt.Errorf("%w: the system refused %d bytes: %w", ErrNoMemory, size, err)
+	}
+	b := &Buf{arena: a, bytes: mem, index: -1}
+	b.refs.Store(1)
+	return b, nil
+}
+
+func (a *Arena) reserveLarge(size int64) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return ErrClosed
+	}
+	if size > a.maxLarge-a.large {
+		return fmt.Errorf("%w: %d bytes asked for, %d of %d in use", ErrNoMemory, size, a.large, a.maxLarge)
+	}
+	a.large += size
+	a.largeOut++
+	return nil
+}
+
+func (a *Arena) unreserveLarge(size int64) {
+	a.mu.Lock()
+	a.large -= size
+	a.largeOut--
+	a.mu.Unlock()
+}
+
+// SetMaxLargeBytes changes the limit for all large buffers together; those handed out stay.
+func (a *Arena) SetMaxLargeBytes(n int64) {
+	a.mu.Lock()
+	a.maxLarge = n
+	a.mu.Unlock()
+}
+
+// SetPoison makes Release overwrite the buffer, so that a reader without a reference
+// sees garbage at once instead of rarely. For tests; on by default under the build tag aiopoison.
+func (a *Arena) SetPoison(on bool) { a.poison.Store(on) }
+
+// OnRelease has fn called whenever a buffer came back, outside the arena's lock, on the goroutine that
+// released it; fn must be quick, must not block, and may call Get. Who waits for a buffer is
+// woken through it. nil removes it.
+func (a *Arena) OnRelease(fn func()) {
+	if fn == nil {
+		a.onRelease.Store(nil)
+		return
+	}
+	a.onRelease.Store(&fn)
+}
+
+// Free is the number of buffers that Get could return now.
+func (a *Arena) Free() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.free)
+}
+
+// Count is the number of buffers, without large ones.
+func (a *Arena) Count() int { return len(a.bufs) }
+
+// BufBytes is the size of each buffer.
+func (a *Arena) BufBytes() int { return a.bufBytes }
+
+// LargeBytes is what large buffers use now.
+func (a *Arena) LargeBytes() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.large
+}
+
+// Close unmaps the arena. With buffers still held it fails and the arena goes on: unmapping would make their
+// holders fault. Close is idempotent.
+func (a *Arena) Close() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return nil
+	}
+	if held := len(a.bufs) - len(a.free) + a.largeOut; held > 0 {
+		return fmt.Errorf("aio: the arena stays open: %d of its buffers are still held", held)
+	}
+	a.closed = true
+	unmapAnon(a.mem)
+	return nil
+}
+
+// indexOf tells which buffer of the arena holds all of p, or -1.
+func (a *Arena) indexOf(p []byte) int {
+	if a == nil || len(p) == 0 {
+		return -1
+	}
+	base, start := addrOf(a.mem), addrOf(p)
+	if start < base || start-base >= uintptr(len(a.mem)) {
+		return -1
+	}
+	i := int(start-base) / a.bufBytes
+	if start-base+uintptr(len(p)) > uintptr((i+1)*a.bufBytes) {
+		return -1
+	}
+	return i
+}
+
+// put takes a buffer back whose last reference went.
+func (a *Arena) put(b *Buf) {
+	if b.index < 0 {
+		size := int64(len(b.bytes))
+		mem := mmap.MMap(b.bytes)
+		b.bytes = nil
+		unmapAnon(mem)
+		a.unreserveLarge(size)
+	} else {
+		if a.poison.Load() {
+			fill(b.bytes, poisonByte)
+		}
+		a.mu.Lock()
+		a.free = append(a.free, b.index)
+		a.mu.Unlock()
+	}
+	if fn := a.onRelease.Load(); fn != nil {
+		(*fn)()
+	}
+}
+
+func fill(p []byte, v byte) {
+	if len(p) == 0 {
+		return
+	}
+	p[0] = v
+	for n := 1; n < len(p); n *= 2 {
+		copy(p[n:], p[:n])
+	}
+}
+
+// Bytes is the whole buffer. The slice dies with the last reference: a regular buffer's bytes then change under
+// it, a large one's are unmapped.
+func (b *Buf) Bytes() []byte { return b.bytes }
+
+// Index is the buffer's number in its arena, from 0; -1 for a large one.
+func (b *Buf) Index() int { return int(b.index) }
+
+// Refs is the number of references now; it may change at any time unless the caller holds the only one.
+func (b *Buf) Refs() int32 { return b.refs.Load() }
+
+// Retain adds a reference. The caller must hold one.
+func (b *Buf) Retain() {
+	if b.refs.Add(1) <= 1 {
+		panic("BUG: aio.Buf.Retain: the buffer was released before")
+	}
+}
+
+// Release gives up a reference; the last one gives the buffer back.
+func (b *Buf) Release() {
+	switch n := b.refs.Add(-1); {
+	case n == 0:
+		b.arena.put(b)
+	case n < 0:
+		panic("BUG: aio.Buf.Release: released more often than retained")
+	}
+}

@@ -1,0 +1,242 @@
+package aio_test
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"penstock/segment/aio"
+)
+
+func newArena(t testing.TB, bufBytes, count int) *aio.Arena {
+	t.Helper()
+	a, err := aio.NewArena(bufBytes, count)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// mustPanicBug runs fn, which must panic as a programmer's error.
+func mustPanicBug(t testing.TB, fn func()) {
+	t.Helper()
+	defer func() {
+		t.Helper()
+		if text, _ := recover().(string); !strings.HasPrefix(text, "BUG: ") {
+			t.Errorf("panic %q, want one that begins with BUG:", text)
+		}
+	}()
+	fn()
+}
+
+func TestArenaHandsOutEachBufferOnce(t *testing.T) {
+	const count = 5
+	a := newArena(t, 2*aio.BlockBytes, count)
+	if a.Count() != count || a.BufBytes() != 2*aio.BlockBytes || a.Free() != count {
+		t.Fatalf("Count %d, BufBytes %d, Free %d", a.Count(), a.BufBytes(), a.Free())
+	}
+	seen := map[int]*aio.Buf{}
+	for i := range count {
+		b := a.Get()
+		if b == nil || seen[b.Index()] != nil {
+			t.Fatalf("buffer %d of %d is missing or was handed out twice", i, count)
+		}
+		if len(b.Bytes()) != a.BufBytes() || uintptr(unsafe.Pointer(&b.Bytes()[0]))%aio.BlockBytes != 0 {
+			t.Fatalf("buffer %d has %d bytes at %p: wrong size or not aligned", b.Index(), len(b.Bytes()), &b.Bytes()[0])
+		}
+		for j := range b.Bytes() {
+			b.Bytes()[j] = byte(b.Index())
+		}
+		seen[b.Index()] = b
+	}
+	if a.Get() != nil || a.Free() != 0 {
+		t.Fatal("an empty arena handed out a buffer")
+	}
+	for index, b := range seen {
+		if !bytes.Equal(b.Bytes(), bytes.Repeat([]byte{byte(index)}, a.BufBytes())) {
+			t.Fatalf("buffer %d was changed through another one", index)
+		}
+	}
+	if err := a.Close(); err == nil {
+		t.Fatal("an arena was closed with buffers held")
+	}
+	for _, b := range seen {
+		b.Release()
+	}
+	if err := errors.Join(a.Close(), a.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if a.Get() != nil {
+		t.Fatal("a closed arena handed out a buffer")
+	}
+}
+
+func TestArenaLimits(t *testing.T) {
+	for _, bad := range [][2]int{{0, 1}, {-4096, 1}, {4095, 1}, {4097, 1}, {4096, 0}, {4096, -1}, {1 << 30, 17}, {1 << 40, 1 << 40}} {
+		if a, err := aio.NewArena(bad[0], bad[1]); err == nil {
+			a.Close()
+			t.Errorf("an arena of %d buffers of %d bytes was made", bad[1], bad[0])
+		}
+	}
+}
+
+func TestBufCounting(t *testing.T) {
+	a := newArena(t, aio.BlockBytes, 1)
+	defer a.Close()
+	var calls int
+	a.OnRelease(func() {
+		calls++
+		if a.Free() != 1 { // the lock is not held, and the buffer is back
+			t.Error("OnRelease was called before the buffer was free")
+		}
+	})
+	b := a.Get()
+	b.Seq = 42
+	b.Retain()
+	if b.Refs() != 2 {
+		t.Fatalf("%d references, want 2", b.Refs())
+	}
+	b.Release()
+	if calls != 0 || a.Free() != 0 {
+		t.Fatal("the buffer came back with a reference left")
+	}
+	b.Release()
+	if calls != 1 || a.Free() != 1 {
+		t.Fatalf("OnRelease was called %d times, %d free", calls, a.Free())
+	}
+	mustPanicBug(t, b.Release)
+	a2 := newArena(t, aio.BlockBytes, 1)
+	defer a2.Close()
+	b = a2.Get()
+	b.Release()
+	mustPanicBug(t, b.Retain)
+	a.OnRelease(nil)
+}
+
+func TestLargeBuffers(t *testing.T) {
+	a := newArena(t, aio.BlockBytes, 1)
+	a.SetMaxLargeBytes(3 * aio.BlockBytes)
+	one, err := a.GetLarge(aio.BlockBytes + 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(one.Bytes()) != 2*aio.BlockBytes || one.Index() != -1 || a.LargeBytes() != 2*aio.BlockBytes {
+		t.Fatalf("%d bytes, index %d, %d in use", len(one.Bytes()), one.Index(), a.LargeBytes())
+	}
+	if _, err := a.GetLarge(aio.BlockBytes + 1); !errors.Is(err, aio.ErrNoMemory) {
+		t.Fatalf("above the limit: %v, want ErrNoMemory", err)
+	}
+	two, err := a.GetLarge(aio.BlockBytes) // exactly up to the limit
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls int
+	a.OnRelease(func() { calls++ })
+	one.Release()
+	if calls != 1 || a.LargeBytes() != aio.BlockBytes {
+		t.Fatalf("%d calls, %d bytes in use after a release", calls, a.LargeBytes())
+	}
+	if one.Bytes() != nil {
+		t.Fatal("a released large buffer still shows its bytes, which are unmapped")
+	}
+	if err := a.Close(); err == nil {
+		t.Fatal("the arena was closed with a large buffer held")
+	}
+	two.Release()
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.GetLarge(1); !errors.Is(err, aio.ErrClosed) {
+		t.Fatalf("GetLarge of a closed arena: %v, want ErrClosed", err)
+	}
+	mustPanicBug(t, func() { _, _ = a.GetLarge(0) })
+}
+
+func TestPoisonPunishesBorrowers(t *testing.T) {
+	a := newArena(t, aio.BlockBytes, 2)
+	defer a.Close()
+	a.SetPoison(true)
+	b := a.Get()
+	borrowed := b.Bytes()
+	clear(borrowed)
+	b.Release()
+	if !bytes.Equal(borrowed, bytes.Repeat([]byte{0xDB}, len(borrowed))) {
+		t.Fatal("a released buffer still shows its bytes")
+	}
+}
+
+func TestArenaConcurrent(t *testing.T) {
+	a := newArena(t, aio.BlockBytes, 4)
+	a.SetPoison(true)
+	var released atomic.Int64
+	a.OnRelease(func() { released.Add(1) })
+	var all sync.WaitGroup
+	for id := range 4 {
+		all.Go(func() {
+			for got := 0; got < 300; {
+				b := a.Get()
+				if b == nil {
+					continue
+				}
+				got++
+				b.Bytes()[0] = byte(id)
+				b.Retain()
+				var reader sync.WaitGroup
+				reader.Go(func() {
+					if b.Bytes()[0] != byte(id) {
+						t.Error("a buffer was handed out while it was held")
+					}
+					b.Release()
+				})
+				b.Release()
+				reader.Wait()
+			}
+		})
+	}
+	all.Wait()
+	if released.Load() != 4*300 || a.Free() != 4 {
+		t.Fatalf("%d releases, %d free", released.Load(), a.Free())
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestGetAndReleaseAllocateNothing(t *testing.T) {
+	a := newArena(t, aio.BlockBytes, 2)
+	defer a.Close()
+	a.OnRelease(func() {})
+	if n := testing.AllocsPerRun(100, func() {
+		b := a.Get()
+		b.Retain()
+		b.Release()
+		b.Release()
+	}); n != 0 {
+		t.Errorf("%v allocations for Get and Release, want none", n)
+	}
+}
+
+func TestAlignedBytes(t *testing.T) {
+	for _, n := range []int{0, 1, 4095, 4096, 4097, 1 << 20} {
+		p, free := aio.AlignedBytes(n)
+		if len(p) != n || cap(p)%aio.BlockBytes != 0 {
+			t.Errorf("AlignedBytes(%d) has length %d and capacity %d", n, len(p), cap(p))
+		}
+		if n > 0 && uintptr(unsafe.Pointer(&p[0]))%aio.BlockBytes != 0 {
+			t.Errorf("AlignedBytes(%d) is not aligned", n)
+		}
+		for i := range p {
+			if p[i] != 0 {
+				t.Fatalf("AlignedBytes(%d) is not zeroed", n)
+			}
+			p[i] = 1
+		}
+		free()
+		free()
+	}
+	mustPanicBug(t, func() { aio.AlignedBytes(-1) })
+}

@@ -1,0 +1,41 @@
+package aio
+
+// Limits of the aligned buffers for unaligned reads of direct files.
+const (
+	bounceBytes = 256 << 10
+	maxBounces  = 4 // kept for the next read; more readers at once map and unmap their own
+)
+
+// bouncePool keeps a few aligned buffers outside the heap.
+type bouncePool struct{ free chan []byte }
+
+func newBouncePool() bouncePool { return bouncePool{free: make(chan []byte, maxBounces)} }
+
+func (p bouncePool) get() []byte {
+	select {
+	case buf := <-p.free:
+		return buf
+	default:
+		buf, _ := AlignedBytes(bounceBytes)
+		return buf
+	}
+}
+
+func (p bouncePool) put(buf []byte) {
+	select {
+	case p.free <- buf:
+	default:
+		unmapAnon(buf)
+	}
+}
+
+func (p bouncePool) close() {
+	for {
+		select {
+		case buf := <-p.free:
+			unmapAnon(buf)
+		default:
+			return
+		}
+	}
+}

@@ -1,0 +1,419 @@
+package aio
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path"
+	"path/filepath"
+	"sort"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"penstock/segment/aio/internal/contract"
+)
+
+// DiskOptions are the choices of OpenDisk. The zero value opens for writing, with the best engine, without
+// waiting for the lock.
+type DiskOptions struct {
+	Mode   Mode         // ModeAuto if empty
+	Logger *slog.Logger // nil: silent
+
+	// LockWait is how long to wait for another process to let go of the directory. A killed process
+	// holds it until its last write in flight has landed.
+	LockWait time.Duration
+
+	ReadOnly bool // for tools that look: nothing is created, every change fails with syscall.EROFS
+	NoLock   bool // with ReadOnly: look at a directory in use; what is read may be changing
+	Buffered bool // do not use O_DIRECT
+}
+
+// fsDisk is a Disk on a directory of a real file system.
+type fsDisk struct {
+	root *os.Root
+	lock *os.File // nil with NoLock
+	log  *slog.Logger
+
+	readOnly   bool
+	direct     bool // files are opened with O_DIRECT
+	dsync      bool // RWF_DSYNC works
+	uring      bool // queues are rings
+	blockBytes int
+	bounce     bouncePool
+
+	closed  atomic.Bool
+	mu      sync.Mutex // guards info
+	info    Info
+	replace [16]sync.Mutex // by name: two WriteFiles of one name must not share a temporary file
+}
+
+var _ Disk = (*fsDisk)(nil)
+
+// OpenDisk opens the directory at dir, created (mode 0700) if missing, and takes its lock: ErrLocked says
+// that another process, or another Disk of this one, uses it. A kernel, file system or sandbox
+// that refuses io_uring or O_DIRECT is no error: Info says what was chosen, and why.
+func OpenDisk(dir string, opts DiskOptions) (Disk, error) {
+	switch opts.Mode {
+	case "", ModeAuto, ModeUring, ModePwrite:
+	default:
+		return nil, fmt.Errorf("aio: unknown I/O mode %q: choose %s, %s or %s", opts.Mode, ModeAuto, ModeUring, ModePwrite)
+	}
+	if !opts.ReadOnly {
+		if err := makeDataDir(dir); err != nil {
+			return nil, err
+		}
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("aio: opening the data directory: %w", err)
+	}
+	d := &fsDisk{root: root, log: opts.Logger, readOnly: opts.ReadOnly, blockBytes: BlockBytes, bounce: newBouncePool()}
+	if d.log == nil {
+		d.log = slog.New(slog.DiscardHandler)
+	}
+	if d.lock, err = takeLock(root, opts); err == nil {
+		err = d.probe(opts)
+	}
+	if err != nil {
+		d.Close()
+		return nil, fmt.Errorf("aio: opening the data directory %s: %w", dir, err)
+	}
+	i := d.info
+	d.log.Info("storage opened", "dir", dir, "engine", i.Engine, "reason", i.Reason, "direct", i.Direct,
+		"filesystem", i.FileSystem, "device", i.Device, "device_cache", i.DeviceCache, "kernel", i.Kernel)
+	return d, nil
+}
+
+// makeDataDir makes the directory and its parents and syncs each parent that it changed, so that a power
+// cut cannot take away the directory with everything in it.
+func makeDataDir(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return fmt.Errorf("aio: making the data directory: %w", err)
+	}
+	if _, err := os.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	parent := filepath.Dir(dir)
+	if err := makeDataDir(parent); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("aio: making the data directory: %w", err)
+	}
+	f, err := os.Open(parent)
+	if err != nil {
+		return fmt.Errorf("aio: making the data directory: %w", err)
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("aio: making the data directory: %w", err)
+	}
+	return nil
+}
+
+func (d *fsDisk) Info() Info {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.info
+}
+
+// check refuses names that are not plain and relative, the lock file, and use after Close.
+// os.Root would stop an escape too; this makes the same names legal on every disk.
+func (d *fsDisk) check(op, name string) error {
+	if d.closed.Load() {
+		return &fs.PathError{Op: op, Path: name, Err: ErrClosed}
+	}
+	return contract.Name(op, name)
+}
+
+// checkWrite is check for operations that change something; the directory itself (".") cannot be changed.
+func (d *fsDisk) checkWrite(op, name string) error {
+	if err := d.check(op, name); err != nil {
+		return err
+	}
+	if name == "." {
+		return contract.ChangeName(op, name)
+	}
+	if d.readOnly {
+		return &fs.PathError{Op: op, Path: name, Err: syscall.EROFS}
+	}
+	return nil
+}
+
+// openFile opens a regular file for engine I/O.
+func (d *fsDisk) openFile(name string, flag int) (*file, error) {
+	if d.direct {
+		flag |= unix.O_DIRECT
+	}
+	f, err := d.root.OpenFile(name, flag, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = &fs.PathError{Op: "open", Path: name, Err: errors.New("not a regular file")}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &file{disk: d, name: name, os: f, fd: int(f.Fd())}, nil
+}
+
+func (d *fsDisk) Create(name string, size int64) (File, error) {
+	if err := d.checkWrite("create", name); err != nil {
+		return nil, err
+	}
+	if size < 0 {
+		panic("BUG: aio.Disk.Create: negative size")
+	}
+	f, err := d.openFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL)
+	if err != nil {
+		return nil, err
+	}
+	if err := reserve(f.fd, size); err != nil {
+		f.Close()
+		if rmErr := d.root.Remove(name); rmErr != nil {
+			d.log.Warn("a file that could not be allocated was left behind", "file", name, "err", rmErr)
+		}
+		return nil, &fs.PathError{Op: "create", Path: name, Err: err}
+	}
+	return f, nil
+}
+
+// reserve gives the new file its size and blocks. A file system without fallocate gets zeros written:
+// the promise is that later writes within the size do not run out of room.
+func reserve(fd int, size int64) error {
+	if size == 0 {
+		return nil
+	}
+	err := retry(func() error { return unix.Fallocate(fd, 0, 0, size) })
+	if err != syscall.EOPNOTSUPP && err != syscall.ENOSYS {
+		return err
+	}
+	zeros, free := AlignedBytes(bounceBytes)
+	defer free()
+	for off := int64(0); off < size; off += int64(len(zeros)) {
+		if err := pwriteFull(fd, zeros, off, 0); err != nil {
+			return err
+		}
+	}
+	return retry(func() error { return unix.Ftruncate(fd, size) })
+}
+
+func (d *fsDisk) Open(name string) (File, error) {
+	if err := d.check("open", name); err != nil {
+		return nil, err
+	}
+	flag := os.O_RDWR
+	if d.readOnly {
+		flag = os.O_RDONLY
+	}
+	f, err := d.openFile(name, flag)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func (d *fsDisk) Rename(oldname, newname string) error {
+	if err := d.checkWrite("rename", oldname); err != nil {
+		return err
+	}
+	if err := d.checkWrite("rename", newname); err != nil {
+		return err
+	}
+	return d.root.Rename(oldname, newname)
+}
+
+func (d *fsDisk) Remove(name string) error {
+	if err := d.checkWrite("remove", name); err != nil {
+		return err
+	}
+	return d.root.Remove(name)
+}
+
+func (d *fsDisk) RemoveAll(name string) error {
+	if err := d.checkWrite("removeall", name); err != nil {
+		return err
+	}
+	return d.root.RemoveAll(name)
+}
+
+// MkdirAll syncs every parent, also of directories that exist: an earlier process may have made
+// them and died before its sync.
+func (d *fsDisk) MkdirAll(name string) error {
+	if name == "." {
+		return d.check("mkdir", name)
+	}
+	if err := d.checkWrite("mkdir", name); err != nil {
+		return err
+	}
+	parent := path.Dir(name)
+	if parent != "." {
+		if err := d.MkdirAll(parent); err != nil {
+			return err
+		}
+	}
+	if err := d.root.Mkdir(name, 0o700); err != nil {
+		if !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		st, statErr := d.root.Stat(name)
+		if statErr != nil {
+			return statErr
+		}
+		if !st.IsDir() {
+			return &fs.PathError{Op: "mkdir", Path: name, Err: syscall.ENOTDIR}
+		}
+	}
+	return d.SyncDir(parent)
+}
+
+func (d *fsDisk) SyncDir(name string) error {
+	if err := d.check("syncdir", name); err != nil {
+		return err
+	}
+	dir, err := d.root.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := dir.Sync(); err != nil {
+		return fmt.Errorf("aio: names changed in %s are not durable: %w", name, err)
+	}
+	return nil
+}
+
+func (d *fsDisk) ReadDir(name string) ([]fs.FileInfo, error) {
+	if err := d.check("readdir", name); err != nil {
+		return nil, err
+	}
+	dir, err := d.root.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	infos, err := dir.Readdir(-1)
+	if err != nil {
+		return nil, err
+	}
+	if name == "." {
+		kept := infos[:0]
+		for _, fi := range infos {
+			if fi.Name() != contract.LockName && fi.Name() != probeName {
+				kept = append(kept, fi)
+			}
+		}
+		infos = kept
+	}
+	sort.Slice(infos, func(i, j int) bool { return infos[i].Name() < infos[j].Name() })
+	return infos, nil
+}
+
+func (d *fsDisk) ReadFile(name string, maxBytes int64) ([]byte, error) {
+	if err := d.check("read", name); err != nil {
+		return nil, err
+	}
+	f, err := d.root.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > maxBytes {
+		return nil, contract.TooLong(name, maxBytes)
+	}
+	return data, nil
+}
+
+func (d *fsDisk) WriteFile(name string, data []byte) error {
+	if err := d.checkWrite("write", name); err != nil {
+		return err
+	}
+	lock := &d.replace[nameHash(name)%uint32(len(d.replace))]
+	lock.Lock()
+	defer lock.Unlock()
+	tmp := name + contract.TempSuffix
+	if err := d.writeTemp(tmp, data); err != nil {
+		if rmErr := d.root.Remove(tmp); rmErr != nil && !errors.Is(rmErr, fs.ErrNotExist) {
+			d.log.Warn("a temporary file was left behind", "file", tmp, "err", rmErr)
+		}
+		return err
+	}
+	if err := d.root.Rename(tmp, name); err != nil {
+		return err
+	}
+	return d.SyncDir(path.Dir(name))
+}
+
+func (d *fsDisk) writeTemp(tmp string, data []byte) error {
+	f, err := d.root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+// nameHash is FNV-1a.
+func nameHash(name string) uint32 {
+	h := uint32(2166136261)
+	for i := range len(name) {
+		h = (h ^ uint32(name[i])) * 16777619
+	}
+	return h
+}
+
+func (d *fsDisk) FreeBytes() (int64, error) {
+	if err := d.check("statfs", "."); err != nil {
+		return 0, err
+	}
+	st, err := d.statfs()
+	if err != nil {
+		return 0, err
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}
+
+func (d *fsDisk) statfs() (unix.Statfs_t, error) {
+	var st unix.Statfs_t
+	dir, err := d.root.Open(".")
+	if err != nil {
+		return st, err
+	}
+	defer dir.Close()
+	if err := retry(func() error { return unix.Fstatfs(int(dir.Fd()), &st) }); err != nil {
+		return st, fmt.Errorf("aio: free space: %w", err)
+	}
+	return st, nil
+}
+
+func (d *fsDisk) Close() error {
+	if d.closed.Swap(true) {
+		return nil
+	}
+	d.bounce.close()
+	err := d.root.Close()
+	if lockErr := releaseLock(d.lock); err == nil {
+		err = lockErr
+	}
+	return err
+}

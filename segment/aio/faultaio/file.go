@@ -1,0 +1,246 @@
+package faultaio
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+
+	"penstock/segment/aio"
+	"penstock/segment/aio/internal/contract"
+)
+
+// file is an open node.
+type file struct {
+	disk *Disk
+	name string
+	node *node
+
+	closed bool
+	failed error // the first failed flush or write: the file takes no more of them
+}
+
+var _ aio.File = (*file)(nil)
+
+func (f *file) Name() string { return f.name }
+
+// usable is nil while the file may be written.
+func (f *file) usable() error {
+	switch {
+	case f.closed:
+		return pathError("write", f.name, errClosed)
+	case f.failed != nil:
+		return fmt.Errorf("faultaio: %s takes no more writes until it is opened again: an earlier one was not made durable: %w", f.name, f.failed)
+	}
+	return nil
+}
+
+func (f *file) Size() (int64, error) {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	if f.closed {
+		return 0, pathError("size", f.name, errClosed)
+	}
+	return f.node.now.size, nil
+}
+
+func (f *file) WriteAt(p []byte, off int64) error { return f.write(KindWrite, p, off) }
+
+func (f *file) WriteSyncAt(p []byte, off int64) error { return f.write(KindWriteSync, p, off) }
+
+func (f *file) write(kind Kind, p []byte, off int64) error {
+	contract.MustBeAligned(p, off, aio.BlockBytes)
+	d := f.disk
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := f.usable(); err != nil {
+		return err
+	}
+	v, err := d.start(kind, f.name, off, len(p), true)
+	if err != nil {
+		return err
+	}
+	return f.finish(kind, v, p, off)
+}
+
+// finish performs a write as the verdict says.
+func (f *file) finish(kind Kind, v verdict, p []byte, off int64) error {
+	before := f.node.now.size
+	err := f.perform(kind, v, p, off)
+	f.disk.used += f.node.now.size - before
+	if err != nil && err != ErrCrashed {
+		return f.note(err)
+	}
+	return err
+}
+
+func (f *file) perform(kind Kind, v verdict, p []byte, off int64) error {
+	n := f.node
+	grows := max(off+int64(len(p))-n.now.size, 0)
+	switch {
+	case v.crash:
+		n.writeVolatile(p, off, false)
+		return ErrCrashed
+	case v.ShortBytes > 0:
+		short := min(v.ShortBytes, len(p))
+		n.writeVolatile(p[:short], off, false)
+		return fmt.Errorf("%w: %d of %d bytes", io.ErrShortWrite, short, len(p))
+	case errors.Is(v.Err, syscall.ENOSPC):
+		return v.Err
+	case v.Err != nil:
+		n.writeVolatile(p, off, true)
+		return v.Err
+	case grows > f.disk.capacity-f.disk.used:
+		return syscall.ENOSPC
+	case kind == KindWriteSync:
+		n.writeDurable(p, off)
+	default:
+		n.writeVolatile(p, off, false)
+	}
+	return nil
+}
+
+// note remembers a failure, except of a full disk, which has lost nothing.
+func (f *file) note(err error) error {
+	err = fmt.Errorf("faultaio: a write of %s failed, the bytes count as not stored: %w", f.name, err)
+	if f.failed == nil && !contract.NoRoom(err) {
+		f.failed = err
+	}
+	return err
+}
+
+func (f *file) ReadAt(p []byte, off int64) error {
+	if off < 0 {
+		panic("BUG: aio.File.ReadAt: negative offset")
+	}
+	d := f.disk
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if f.closed {
+		return pathError("read", f.name, errClosed)
+	}
+	v, err := d.start(KindRead, f.name, off, len(p), true)
+	if err != nil {
+		return err
+	}
+	if v.Err != nil {
+		return pathError("read", f.name, v.Err)
+	}
+	if len(p) == 0 {
+		return nil
+	}
+	if int64(len(p)) > f.node.now.size-off {
+		return pathError("read", f.name, io.ErrUnexpectedEOF)
+	}
+	f.node.now.read(p, off)
+	return nil
+}
+
+func (f *file) Sync() error {
+	d := f.disk
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := f.usable(); err != nil {
+		return err
+	}
+	v, err := d.start(KindSync, f.name, 0, 0, true)
+	switch {
+	case err != nil:
+		return err
+	case v.crash:
+		return ErrCrashed
+	case v.Err != nil:
+		f.node.flushFailed()
+		f.failed = fmt.Errorf("faultaio: flush of %s failed, what was written since the last flush counts as not stored: %w", f.name, v.Err)
+		return f.failed
+	}
+	f.node.flush()
+	return nil
+}
+
+func (f *file) Close() error {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	f.closed = true
+	return nil
+}
+
+func (f *file) Map() (aio.Mapping, error) {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	switch size := f.node.now.size; {
+	case f.closed:
+		return nil, pathError("map", f.name, errClosed)
+	case size == 0:
+		return nil, pathError("map", f.name, syscall.EINVAL)
+	default:
+		m := &mapping{file: f, bytes: make([]byte, size), present: make([]bool, (size+pageBytes-1)/pageBytes)}
+		f.node.maps = append(f.node.maps, m)
+		return m, nil
+	}
+}
+
+// mapping shows a page only after Populate of it (zeros before), so that who forgets it sees it.
+type mapping struct {
+	file    *file
+	bytes   []byte
+	present []bool // by page
+	gone    bool
+}
+
+var _ aio.Mapping = (*mapping)(nil)
+
+func (m *mapping) Bytes() []byte { return m.bytes }
+
+func (m *mapping) Populate(off, n int64) error {
+	d := m.file.disk
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m.gone {
+		return pathError("populate", m.file.name, errClosed)
+	}
+	if off < 0 || n < 0 || n > int64(len(m.bytes))-off {
+		panic(fmt.Sprintf("BUG: aio.Mapping.Populate: [%d, %d) is not within the %d bytes of %s", off, off+n, len(m.bytes), m.file.name))
+	}
+	v, err := d.start(KindRead, m.file.name, off, int(n), true)
+	if err != nil {
+		return err
+	}
+	if v.Err != nil {
+		return fmt.Errorf("%w: %s, bytes [%d, %d): %w", aio.ErrMedia, m.file.name, off, off+n, v.Err)
+	}
+	for i := off / pageBytes; i*pageBytes < off+n; i++ {
+		if !m.present[i] {
+			m.present[i] = true
+			start := i * pageBytes
+			m.file.node.now.read(m.bytes[start:min(start+pageBytes, int64(len(m.bytes)))], start)
+		}
+	}
+	return nil
+}
+
+// show keeps the pages that are present coherent with a write.
+func (m *mapping) show(p []byte, off int64) {
+	for len(p) > 0 && off < int64(len(m.bytes)) {
+		n := int(min(int64(len(p)), pageBytes-off%pageBytes))
+		if m.present[off/pageBytes] {
+			copy(m.bytes[off:], p[:n])
+		}
+		p, off = p[n:], off+int64(n)
+	}
+}
+
+func (m *mapping) Unmap() error {
+	d := m.file.disk
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m.gone = true
+	maps := m.file.node.maps
+	for i := range maps {
+		if maps[i] == m {
+			m.file.node.maps = append(maps[:i:i], maps[i+1:]...)
+			break
+		}
+	}
+	return nil
+}

@@ -1,0 +1,184 @@
+package faultaio
+
+import (
+	"io/fs"
+	"time"
+)
+
+// node is a file or a directory, apart from its names.
+//
+// Everything exists twice: as the running system sees it, and as a power cut would leave it.
+// For a file the second is durable plus any subset of pending; for a directory it is durableEntries plus
+// what a crash picks from Disk.dirOps.
+type node struct {
+	dir bool
+
+	// A file.
+	now     content // what reads show
+	durable content // what is on stable storage
+	pending []write // in order; no byte of it was flushed since, so no byte of a durable write is covered
+	maps    []*mapping
+
+	// A directory.
+	entries        map[string]*node
+	durableEntries map[string]*node
+}
+
+// write is a write that was taken and not flushed.
+type write struct {
+	off  int64
+	data []byte
+	// doomed: a flush that covered it failed. Reads show it, and no later flush makes it durable,
+	// because the kernel holds its pages for clean.
+	doomed bool
+}
+
+func newDir() *node {
+	return &node{dir: true, entries: map[string]*node{}, durableEntries: map[string]*node{}}
+}
+
+func newFile() *node {
+	return &node{now: content{owner: owners.Add(1)}, durable: content{owner: owners.Add(1)}}
+}
+
+// put makes p visible to reads and mappings.
+func (n *node) put(p []byte, off int64) {
+	n.now.write(p, off)
+	for _, m := range n.maps {
+		m.show(p, off)
+	}
+}
+
+// writeVolatile is a write without a flush.
+func (n *node) writeVolatile(p []byte, off int64, doomed bool) {
+	n.put(p, off)
+	n.pending = append(n.pending, write{off: off, data: append([]byte(nil), p...), doomed: doomed})
+}
+
+// writeDurable is a write with RWF_DSYNC: its own bytes are flushed, and nothing else of the file.
+func (n *node) writeDurable(p []byte, off int64) {
+	n.put(p, off)
+	n.durable.write(p, off)
+	n.pending = subtract(n.pending, off, off+int64(len(p)))
+}
+
+// flush is fdatasync that succeeded.
+func (n *node) flush() {
+	var doomed []write
+	for _, w := range n.pending {
+		if w.doomed {
+			doomed = append(doomed, w)
+			continue
+		}
+		n.durable.write(w.data, w.off)
+		doomed = subtract(doomed, w.off, w.off+int64(len(w.data)))
+	}
+	n.pending = doomed
+	n.durable.size = n.now.size
+}
+
+// flushFailed is fdatasync that failed: nothing of what was pending is ever written by a later one.
+func (n *node) flushFailed() {
+	for i := range n.pending {
+		n.pending[i].doomed = true
+	}
+}
+
+// subtract removes the bytes [from, to) from the writes, so that a crash cannot put old bytes over newer, durable ones.
+func subtract(writes []write, from, to int64) []write {
+	var kept []write
+	for i, w := range writes {
+		end := w.off + int64(len(w.data))
+		if end <= from || w.off >= to {
+			if kept != nil {
+				kept = append(kept, w)
+			}
+			continue
+		}
+		if kept == nil {
+			kept = append(make([]write, 0, len(writes)+1), writes[:i]...)
+		}
+		if w.off < from {
+			kept = append(kept, write{off: w.off, data: w.data[:from-w.off], doomed: w.doomed})
+		}
+		if end > to {
+			kept = append(kept, write{off: to, data: w.data[to-w.off:], doomed: w.doomed})
+		}
+	}
+	if kept == nil {
+		return writes
+	}
+	return kept
+}
+
+// dirOp is one change of names that is not durable: all its changes survive a crash, or none.
+type dirOp struct{ changes []dirChange }
+
+// dirChange sets a name; to nil removes it.
+type dirChange struct {
+	dir  *node
+	name string
+	to   *node
+}
+
+// dirKey is a place that a dirOp changes.
+type dirKey struct {
+	dir  *node
+	name string
+}
+
+// settle makes the ops durable that pick chooses, in order. An op that is durable needs every earlier one on the same names, as in
+// a journal; what is left is returned.
+func settle(ops []dirOp, pick func(i int, op dirOp) bool) []dirOp {
+	chosen := make([]bool, len(ops))
+	needed := map[dirKey]bool{}
+	for i := len(ops) - 1; i >= 0; i-- {
+		chosen[i] = pick(i, ops[i])
+		for _, c := range ops[i].changes {
+			chosen[i] = chosen[i] || needed[dirKey{c.dir, c.name}]
+		}
+		if chosen[i] {
+			for _, c := range ops[i].changes {
+				needed[dirKey{c.dir, c.name}] = true
+			}
+		}
+	}
+	var left []dirOp
+	for i, op := range ops {
+		if !chosen[i] {
+			left = append(left, op)
+			continue
+		}
+		for _, c := range op.changes {
+			c.apply(c.dir.durableEntries)
+		}
+	}
+	return left
+}
+
+func (c dirChange) apply(entries map[string]*node) {
+	if c.to == nil {
+		delete(entries, c.name)
+	} else {
+		entries[c.name] = c.to
+	}
+}
+
+// info is the fs.FileInfo of a node.
+type info struct {
+	name string
+	size int64
+	dir  bool
+}
+
+func (i info) Name() string       { return i.name }
+func (i info) Size() int64        { return i.size }
+func (i info) IsDir() bool        { return i.dir }
+func (i info) ModTime() time.Time { return time.Time{} }
+func (i info) Sys() any           { return nil }
+func (i info) Mode() fs.FileMode {
+	if i.dir {
+		return fs.ModeDir | 0o700
+	}
+	return 0o600
+}

@@ -1,0 +1,124 @@
+package aio_test
+
+import (
+	"errors"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"testing"
+	"unsafe"
+
+	"penstock/segment/aio"
+)
+
+// mapped opens a disk and maps a new file of size bytes on it.
+func mapped(t *testing.T, size int64) (path string, m aio.Mapping) {
+	t.Helper()
+	dir := t.TempDir()
+	d := open(t, dir, aio.DiskOptions{})
+	f, err := d.Create("seg", size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err = f.Map(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(m.Unmap(), f.Close(), d.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return filepath.Join(dir, "seg"), m
+}
+
+// A file that was cut is what a bad block looks like to a mapping: SIGBUS.
+func TestGuardTurnsFaultsIntoErrors(t *testing.T) {
+	path, m := mapped(t, 8*aio.BlockBytes)
+	if err := os.Truncate(path, aio.BlockBytes); err != nil {
+		t.Fatal(err)
+	}
+	table := crc32.MakeTable(crc32.Castagnoli)
+	reads := map[string]func([]byte){
+		"load":  func(p []byte) { _ = p[5*aio.BlockBytes] + p[0] },
+		"copy":  func(p []byte) { copy(make([]byte, len(p)), p) },
+		"crc32": func(p []byte) { crc32.Checksum(p, table) },
+		"string": func(p []byte) {
+			if string(p) == "" {
+				t.Error("empty")
+			}
+		},
+	}
+	for name, read := range reads {
+		err := aio.Guard("seg", func() error { read(m.Bytes()); return nil })
+		if !errors.Is(err, aio.ErrMedia) {
+			t.Errorf("%s of a lost page: %v, want ErrMedia", name, err)
+		}
+	}
+	if err := aio.Guard("seg", func() error { crc32.Checksum(m.Bytes()[:aio.BlockBytes], table); return nil }); err != nil {
+		t.Errorf("reading the page that is left: %v", err)
+	}
+	if err := m.Populate(0, aio.BlockBytes); err != nil {
+		t.Errorf("populating the page that is left: %v", err)
+	}
+	if err := m.Populate(0, 8*aio.BlockBytes); !errors.Is(err, aio.ErrMedia) {
+		t.Errorf("populating lost pages: %v, want ErrMedia", err)
+	}
+}
+
+func TestGuardLetsOthersThrough(t *testing.T) {
+	_, m := mapped(t, aio.BlockBytes)
+	_ = m
+	wrong := errors.New("wrong bytes")
+	if err := aio.Guard("seg", func() error { return wrong }); err != wrong {
+		t.Errorf("the error became %v", err)
+	}
+	func() {
+		defer func() {
+			if cause := recover(); cause != "BUG: mine" {
+				t.Errorf("the panic became %v", cause)
+			}
+		}()
+		_ = aio.Guard("seg", func() error { panic("BUG: mine") })
+	}()
+	// A fault outside of every mapping is a bug of ours, never a bad disk.
+	p, free := aio.AlignedBytes(aio.BlockBytes)
+	stale := unsafe.Slice(&p[0], len(p))
+	free()
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("a fault outside of every mapping was taken for a bad disk")
+			}
+		}()
+		err := aio.Guard("seg", func() error { stale[0]++; return nil })
+		t.Errorf("Guard returned %v", err)
+	}()
+}
+
+func TestGuardNestsAndRestores(t *testing.T) {
+	path, m := mapped(t, 2*aio.BlockBytes)
+	if err := os.Truncate(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	err := aio.Guard("outer", func() error {
+		inner := aio.Guard("inner", func() error { _ = m.Bytes()[0]; return nil })
+		if !errors.Is(inner, aio.ErrMedia) {
+			t.Errorf("inner: %v, want ErrMedia", inner)
+		}
+		_ = m.Bytes()[aio.BlockBytes] // still guarded
+		return nil
+	})
+	if !errors.Is(err, aio.ErrMedia) {
+		t.Errorf("outer: %v, want ErrMedia", err)
+	}
+}
+
+func TestGuardAllocatesNothing(t *testing.T) {
+	_, m := mapped(t, aio.BlockBytes)
+	var sum byte
+	if n := testing.AllocsPerRun(100, func() {
+		_ = aio.Guard("seg", func() error { sum += m.Bytes()[0]; return nil })
+	}); n != 0 {
+		t.Errorf("%v allocations for a guarded read, want none", n)
+	}
+}

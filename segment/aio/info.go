@@ -1,0 +1,71 @@
+package aio
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// fileSystems names the magic numbers of statfs that occur under data directories.
+var fileSystems = map[int64]string{
+	unix.EXT4_SUPER_MAGIC:      "ext4", // ext2 and ext3 share it
+	unix.XFS_SUPER_MAGIC:       "xfs",
+	unix.BTRFS_SUPER_MAGIC:     "btrfs",
+	unix.TMPFS_MAGIC:           "tmpfs",
+	unix.OVERLAYFS_SUPER_MAGIC: "overlay",
+	unix.NFS_SUPER_MAGIC:       "nfs",
+	unix.FUSE_SUPER_MAGIC:      "fuse",
+	unix.F2FS_SUPER_MAGIC:      "f2fs",
+	0x2fc12fc1:                 "zfs",
+	0xca451a4e:                 "bcachefs",
+	0x01021997:                 "9p",
+}
+
+// describe fills in what the system says about the directory. Only statfs must work: the rest is for people.
+func (d *fsDisk) describe() error {
+	st, err := d.statfs()
+	if err != nil {
+		return err
+	}
+	magic := int64(uint32(st.Type))
+	name, ok := fileSystems[magic]
+	if !ok {
+		name = fmt.Sprintf("0x%x", magic)
+	}
+	d.info.FileSystem = name
+	d.info.Device, d.info.DeviceCache = d.device()
+	var uts unix.Utsname
+	if unix.Uname(&uts) == nil {
+		d.info.Kernel = unix.ByteSliceToString(uts.Release[:])
+	}
+	return nil
+}
+
+// device finds the block device below the directory and its kind of cache. A volatile
+// ("write back") cache is why a write without a flush is not durable.
+func (d *fsDisk) device() (name, cache string) {
+	dir, err := d.root.Open(".")
+	if err != nil {
+		return "", ""
+	}
+	defer dir.Close()
+	var st unix.Stat_t
+	if unix.Fstat(int(dir.Fd()), &st) != nil {
+		return "", ""
+	}
+	sys := fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev))
+	target, err := filepath.EvalSymlinks(sys)
+	if err != nil {
+		return "", ""
+	}
+	// A partition has no queue of its own: its disk, one level up, has.
+	for _, place := range []string{target, filepath.Dir(target)} {
+		if text, err := os.ReadFile(filepath.Join(place, "queue", "write_cache")); err == nil {
+			return filepath.Base(target), strings.TrimSpace(string(text))
+		}
+	}
+	return filepath.Base(target), ""
+}

@@ -1,0 +1,58 @@
+// Package contract holds the checks that every Disk makes in the same words, so that what works
+// on one implementation works on all of them.
+package contract
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+	"unsafe"
+)
+
+// LockName is the file whose lock says that a process uses the directory; it belongs to the disk.
+const LockName = "LOCK"
+
+// TempSuffix marks the file that WriteFile is writing. A crash can leave one; the next WriteFile of
+// that name replaces it.
+const TempSuffix = ".tmp"
+
+// memoryAlign is the alignment of memory for direct writes: a page.
+const memoryAlign = 4096
+
+// Name refuses every name that is not plain and relative (fs.ValidPath), and the lock file. The error
+// is a *fs.PathError with fs.ErrInvalid.
+func Name(op, name string) error {
+	if !fs.ValidPath(name) || name == LockName {
+		return &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
+	}
+	return nil
+}
+
+// ChangeName is Name for operations that change something; the directory itself (".") cannot be changed.
+func ChangeName(op, name string) error {
+	if name == "." {
+		return &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
+	}
+	return Name(op, name)
+}
+
+// TooLong is the error for a file above the bound of ReadFile.
+func TooLong(name string, maxBytes int64) error {
+	return &fs.PathError{Op: "read", Path: name, Err: fmt.Errorf("longer than the %d bytes allowed: %w", maxBytes, syscall.EFBIG)}
+}
+
+// MustBeAligned panics unless a write of p at off fits direct I/O, also on buffered disks.
+func MustBeAligned(p []byte, off int64, blockBytes int) {
+	block := int64(blockBytes)
+	address := uintptr(unsafe.Pointer(unsafe.SliceData(p)))
+	if len(p) == 0 || int64(len(p))%block != 0 || off < 0 || off%block != 0 || address%memoryAlign != 0 {
+		panic(fmt.Sprintf("BUG: aio: unaligned write of %d bytes at offset %d: memory, length and offset must be multiples of %d", len(p), off, block))
+	}
+}
+
+// NoRoom tells the errors of a full disk and of an exceeded quota or size limit: nothing that was written before
+// is lost, so they do not make a file unusable.
+func NoRoom(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
+}

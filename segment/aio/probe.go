@@ -1,0 +1,140 @@
+package aio
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"penstock/segment/aio/internal/contract"
+)
+
+// probeName is the file that the probes write, removed before OpenDisk returns. The lock is held, so one
+// name is enough, and a crash leaves at most one.
+const probeName = "PROBE"
+
+// maxBlockBytes is the largest alignment that a device may demand.
+const maxBlockBytes = 64 << 10
+
+// probe finds out, by doing it, what this directory can do, and fills d.info.
+func (d *fsDisk) probe(opts DiskOptions) error {
+	if err := d.describe(); err != nil {
+		return err
+	}
+	d.info.Engine = "pwrite"
+	if d.readOnly {
+		d.info.Reason = "the directory is open for reading only"
+		d.direct = !opts.Buffered && d.readsDirect()
+		d.info.Direct, d.info.BlockBytes = d.direct, d.blockBytes
+		return nil
+	}
+	defer func() { _ = d.root.Remove(probeName) }()
+	f, err := d.probeDirect(opts)
+	if err != nil {
+		return fmt.Errorf("probing the file system: %w", err)
+	}
+	defer f.Close()
+	d.dsync = d.probeDsync(f)
+	d.info.Direct, d.info.BlockBytes = d.direct, d.blockBytes
+	d.info.Reason = d.chooseEngine(f, opts)
+	if d.uring {
+		d.info.Engine = ringEngine
+	}
+	return nil
+}
+
+// readsDirect tries a direct read, of the lock file, which every data directory has.
+func (d *fsDisk) readsDirect() bool {
+	f, err := d.root.OpenFile(contract.LockName, os.O_RDONLY|unix.O_DIRECT, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	d.blockBytes = directBlock(int(f.Fd()))
+	buf := d.bounce.get()
+	defer d.bounce.put(buf)
+	_, err = preadSome(int(f.Fd()), buf[:d.blockBytes], 0)
+	return err == nil
+}
+
+// unsupported tells the errors with which file systems refuse a way of writing.
+func unsupported(err error) bool {
+	for _, e := range []syscall.Errno{syscall.EINVAL, syscall.EOPNOTSUPP, syscall.ENOSYS, syscall.ENOTTY} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// probeDirect writes one block with O_DIRECT and, where that is refused, without, and
+// returns the file. A full disk must open, so that consuming goes on: it counts as a success.
+func (d *fsDisk) probeDirect(opts DiskOptions) (*os.File, error) {
+	if !opts.Buffered {
+		f, err := d.writeProbe(unix.O_DIRECT)
+		if err == nil {
+			d.direct = true
+			return f, nil
+		}
+		if !unsupported(err) {
+			return nil, err
+		}
+	}
+	return d.writeProbe(0)
+}
+
+func (d *fsDisk) writeProbe(flag int) (*os.File, error) {
+	f, err := d.root.OpenFile(probeName, os.O_RDWR|os.O_CREATE|os.O_TRUNC|flag, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if flag != 0 {
+		d.blockBytes = directBlock(int(f.Fd()))
+	}
+	block, free := AlignedBytes(d.blockBytes)
+	defer free()
+	if err := pwriteFull(int(f.Fd()), block, 0, 0); err != nil && !contract.NoRoom(err) {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// directBlock is the alignment for direct writes: BlockBytes, or what the file system asks for if that is more.
+func directBlock(fd int) int {
+	var st unix.Statx_t
+	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &st)
+	if err != nil || st.Mask&unix.STATX_DIOALIGN == 0 {
+		return BlockBytes
+	}
+	return max(BlockBytes, min(int(st.Dio_offset_align), maxBlockBytes))
+}
+
+func (d *fsDisk) probeDsync(f *os.File) bool {
+	block, free := AlignedBytes(d.blockBytes)
+	defer free()
+	err := pwriteFull(int(f.Fd()), block, 0, unix.RWF_DSYNC)
+	return err == nil || contract.NoRoom(err)
+}
+
+// chooseEngine decides between ring and pwrite and says why in one clause.
+func (d *fsDisk) chooseEngine(f *os.File, opts DiskOptions) string {
+	switch {
+	case opts.Mode == ModePwrite:
+		return "chosen by configuration"
+	case !d.dsync:
+		return "the kernel or file system has no RWF_DSYNC"
+	case opts.Mode != ModeUring && !d.direct:
+		return "without O_DIRECT every write of a ring is handed to a kernel thread"
+	}
+	if err := probeRing(int(f.Fd()), d.blockBytes); err != nil {
+		return "io_uring is not usable here: " + err.Error()
+	}
+	d.uring = true
+	if opts.Mode == ModeUring {
+		return "chosen by configuration"
+	}
+	return "io_uring and O_DIRECT work"
+}

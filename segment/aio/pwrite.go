@@ -1,0 +1,72 @@
+package aio
+
+import (
+	"fmt"
+)
+
+// pwriteQueue writes inside Submit, with pwritev2(RWF_DSYNC) on the caller's thread, and
+// keeps the completions until Wait. It is the queue where io_uring is refused, and the better one for a
+// single waiter on an idle device: no second thread takes part in a write.
+type pwriteQueue struct {
+	wake   wakeState
+	signal chan struct{} // one token for each change from sleeping to notified
+	done   []Completion  // capacity is the depth; never grows
+	closed bool
+}
+
+func newPwriteQueue(depth int) *pwriteQueue {
+	return &pwriteQueue{signal: make(chan struct{}, 1), done: make([]Completion, 0, depth)}
+}
+
+func (q *pwriteQueue) Submit(op Op) error {
+	if q.closed {
+		return ErrClosed
+	}
+	if len(q.done) == cap(q.done) {
+		return ErrQueueFull
+	}
+	f := fileOf(op)
+	q.done = append(q.done, Completion{Tag: op.Tag, Err: f.WriteSyncAt(op.Data, op.Offset)})
+	return nil
+}
+
+func (q *pwriteQueue) Wait(done []Completion, block bool) ([]Completion, error) {
+	if q.closed {
+		return done, ErrClosed
+	}
+	if block {
+		if len(q.done) == 0 && q.wake.fallAsleep() {
+			<-q.signal
+		}
+		q.wake.wakeUp()
+	}
+	done = append(done, q.done...)
+	clear(q.done)
+	q.done = q.done[:0]
+	return done, nil
+}
+
+func (q *pwriteQueue) InFlight() int { return len(q.done) }
+
+func (q *pwriteQueue) Wake() {
+	if q.wake.notify() {
+		q.signal <- struct{}{} // has room: one token per sleep, and the sleeper takes it
+	}
+}
+
+func (q *pwriteQueue) Close() error {
+	if !q.closed {
+		q.closed = true
+		q.wake.retire()
+	}
+	return nil
+}
+
+// fileOf is the op's file, which must be of this package.
+func fileOf(op Op) *file {
+	f, ok := op.File.(*file)
+	if !ok {
+		panic(fmt.Sprintf("BUG: aio: a queue got a file of another disk implementation (%T)", op.File))
+	}
+	return f
+}

@@ -1,0 +1,216 @@
+package aio
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// This file is the kernel's io_uring interface (include/uapi/linux/io_uring.h), as far as the
+// engine uses it. Sizes and offsets are checked against the kernel's by a test.
+
+// sqe is struct io_uring_sqe.
+type sqe struct {
+	opcode      uint8
+	flags       uint8
+	ioprio      uint16
+	fd          int32
+	off         uint64
+	addr        uint64
+	len         uint32
+	rwFlags     uint32 // also fsync_flags
+	userData    uint64
+	bufIndex    uint16
+	personality uint16
+	spliceFd    int32
+	addr3       uint64
+	pad         uint64
+}
+
+// cqe is struct io_uring_cqe.
+type cqe struct {
+	userData uint64
+	res      int32
+	flags    uint32
+}
+
+// sqOffsets is struct io_sqring_offsets.
+type sqOffsets struct {
+	head, tail, ringMask, ringEntries, flags, dropped, array, resv1 uint32
+	userAddr                                                        uint64
+}
+
+// cqOffsets is struct io_cqring_offsets.
+type cqOffsets struct {
+	head, tail, ringMask, ringEntries, overflow, cqes, flags, resv1 uint32
+	userAddr                                                        uint64
+}
+
+// params is struct io_uring_params.
+type params struct {
+	sqEntries, cqEntries, flags, sqThreadCPU, sqThreadIdle, features, wqFd uint32
+	resv                                                                   [3]uint32
+	sqOff                                                                  sqOffsets
+	cqOff                                                                  cqOffsets
+}
+
+const (
+	setupSingleIssuer = 1 << 12 // IORING_SETUP_SINGLE_ISSUER, since 6.0
+	setupDeferTaskrun = 1 << 13 // IORING_SETUP_DEFER_TASKRUN, since 6.1
+
+	featSingleMmap = 1 << 0 // IORING_FEAT_SINGLE_MMAP, since 5.4
+	featNodrop     = 1 << 1 // IORING_FEAT_NODROP, since 5.5
+
+	enterGetEvents = 1 << 0 // IORING_ENTER_GETEVENTS
+
+	registerBuffersOp   = 0
+	registerFilesOp     = 2
+	offRings            = 0          // IORING_OFF_SQ_RING; with single mmap both rings
+	offSqes             = 0x10000000 // IORING_OFF_SQES
+	maxRegisteredBufs   = 1 << 14
+	maxRegisteredBufLen = 1 << 30
+)
+
+// kernelRing is an io_uring. The kernel reads sqTail and writes sqHead, and the other way round in
+// the completion queue; each side publishes an entry by an atomic store of its index.
+type kernelRing struct {
+	fd    int
+	rings []byte // both queues
+	sqMem []byte // the submission entries
+
+	sqHead, sqTail *uint32
+	cqHead, cqTail *uint32
+	sqMask, cqMask uint32
+	sqes           []sqe
+	cqes           []cqe
+}
+
+var _ ring = (*kernelRing)(nil)
+
+// openKernelRing opens a ring of at least entries submissions and twice as many completions. It prefers
+// a ring for one thread, whose completions are delivered when that thread asks, and takes a plain one on kernels before 6.1.
+func openKernelRing(entries uint32) (*kernelRing, error) {
+	p := params{flags: setupSingleIssuer | setupDeferTaskrun}
+	fd, err := setup(entries, &p)
+	if err == syscall.EINVAL {
+		p = params{}
+		fd, err = setup(entries, &p)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("io_uring_setup: %w", err)
+	}
+	r := &kernelRing{fd: fd}
+	if p.features&(featSingleMmap|featNodrop) != featSingleMmap|featNodrop {
+		r.close()
+		return nil, errors.New("the kernel's io_uring is too old (before 5.5)")
+	}
+	if err := r.mmap(&p); err != nil {
+		r.close()
+		return nil, fmt.Errorf("mapping the rings: %w", err)
+	}
+	return r, nil
+}
+
+func setup(entries uint32, p *params) (int, error) {
+	fd, _, errno := syscall.Syscall(unix.SYS_IO_URING_SETUP, uintptr(entries), uintptr(unsafe.Pointer(p)), 0)
+	if errno != 0 {
+		return -1, errno
+	}
+	return int(fd), nil
+}
+
+func (r *kernelRing) mmap(p *params) error {
+	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_SHARED | unix.MAP_POPULATE
+	sqBytes := int(p.sqOff.array) + int(p.sqEntries)*4
+	cqBytes := int(p.cqOff.cqes) + int(p.cqEntries)*int(unsafe.Sizeof(cqe{}))
+	var err error
+	if r.rings, err = unix.Mmap(r.fd, offRings, max(sqBytes, cqBytes), prot, flags); err != nil {
+		return err
+	}
+	if r.sqMem, err = unix.Mmap(r.fd, offSqes, int(p.sqEntries)*int(unsafe.Sizeof(sqe{})), prot, flags); err != nil {
+		return err
+	}
+	word := func(off uint32) *uint32 { return (*uint32)(unsafe.Pointer(&r.rings[off])) }
+	r.sqHead, r.sqTail, r.sqMask = word(p.sqOff.head), word(p.sqOff.tail), *word(p.sqOff.ringMask)
+	r.cqHead, r.cqTail, r.cqMask = word(p.cqOff.head), word(p.cqOff.tail), *word(p.cqOff.ringMask)
+	r.sqes = unsafe.Slice((*sqe)(unsafe.Pointer(&r.sqMem[0])), p.sqEntries)
+	r.cqes = unsafe.Slice((*cqe)(unsafe.Pointer(&r.rings[p.cqOff.cqes])), p.cqEntries)
+	// Entry i of the queue is always submission entry i, so the indirection is filled once.
+	array := unsafe.Slice(word(p.sqOff.array), p.sqEntries)
+	for i := range array {
+		array[i] = uint32(i)
+	}
+	return nil
+}
+
+func (r *kernelRing) register(op uintptr, arg unsafe.Pointer, count int) error {
+	_, _, errno := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.fd), op, uintptr(arg), uintptr(count), 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func (r *kernelRing) registerBuffers(iovecs []unix.Iovec) error {
+	return r.register(registerBuffersOp, unsafe.Pointer(unsafe.SliceData(iovecs)), len(iovecs))
+}
+
+func (r *kernelRing) registerFile(fd int) error {
+	fds := [1]int32{int32(fd)}
+	return r.register(registerFilesOp, unsafe.Pointer(&fds), 1)
+}
+
+func (r *kernelRing) prepare(e entry) bool {
+	tail := *r.sqTail // only this thread writes it
+	if r.untaken() == uint32(len(r.sqes)) {
+		return false
+	}
+	// The whole entry is written: the slot still holds an older one.
+	r.sqes[tail&r.sqMask] = sqe{
+		opcode: e.op, fd: int32(e.fd), off: uint64(e.off), addr: uint64(e.addr), len: uint32(e.bytes),
+		rwFlags: e.rwFlags, userData: e.userData, bufIndex: uint16(e.bufIndex),
+	}
+	atomic.StoreUint32(r.sqTail, tail+1)
+	return true
+}
+
+func (r *kernelRing) neutralize() {
+	r.sqes[(*r.sqTail-1)&r.sqMask] = sqe{opcode: opNop, fd: -1, userData: ignoredData}
+}
+
+func (r *kernelRing) untaken() uint32 { return *r.sqTail - atomic.LoadUint32(r.sqHead) }
+
+func (r *kernelRing) enter(minComplete uint32) error {
+	// GETEVENTS always: with DEFER_TASKRUN the kernel delivers completions only to who asks.
+	_, _, errno := syscall.Syscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(r.untaken()), uintptr(minComplete), enterGetEvents, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func (r *kernelRing) next() (uint64, int32, bool) {
+	head := *r.cqHead // only this thread writes it
+	if head == atomic.LoadUint32(r.cqTail) {
+		return 0, 0, false
+	}
+	c := r.cqes[head&r.cqMask]
+	atomic.StoreUint32(r.cqHead, head+1)
+	return c.userData, c.res, true
+}
+
+func (r *kernelRing) close() {
+	// Unmapping what mmap returned cannot fail, and after close of the ring nothing is left to do about it.
+	if r.rings != nil {
+		_ = unix.Munmap(r.rings)
+	}
+	if r.sqMem != nil {
+		_ = unix.Munmap(r.sqMem)
+	}
+	_ = unix.Close(r.fd)
+	r.rings, r.sqMem, r.fd = nil, nil, -1
+}

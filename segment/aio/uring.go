@@ -1,0 +1,312 @@
+package aio
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"penstock/segment/aio/internal/contract"
+)
+
+// uringQueue keeps durable writes in flight in a ring: each is one write with RWF_DSYNC, so no
+// flush can overtake its write. The owner sleeps inside the ring, in io_uring_enter, and Wake gets it
+// out through the ring: a read of an eventfd is always armed while the owner sleeps.
+//
+// Memory that the kernel writes or reads (the eventfd's counter, the operations' data) is
+// outside the Go heap or held by a slot until its completion was seen.
+type uringQueue struct {
+	disk  *fsDisk
+	ring  ring
+	arena *Arena // registered with the ring, or nil
+	wake  wakeState
+
+	event   *os.File // eventfd; os.File keeps a late Wake from writing to a number that was reused
+	counter []byte   // 8 bytes, where the armed read puts the eventfd's value
+	free    func()
+	armed   bool
+
+	slots    []slot
+	idle     []uint32 // slots that are free
+	inFlight int
+	// broken is set when the ring failed: what was in flight may or may not land, and
+	// nothing more is submitted.
+	broken error
+	closed bool
+}
+
+// slot is one operation in flight.
+type slot struct {
+	file *file
+	data []byte
+	tag  uint64
+}
+
+// one is what Wake adds to the eventfd.
+var one = []byte{1, 0, 0, 0, 0, 0, 0, 0}
+
+// newUringQueue opens the ring on the calling goroutine, which stays locked to its thread until Close: a
+// request dies with the thread that submitted it.
+func newUringQueue(d *fsDisk, depth int, arena *Arena) (*uringQueue, error) {
+	runtime.LockOSThread()
+	q := &uringQueue{disk: d, slots: make([]slot, depth), idle: make([]uint32, 0, depth)}
+	if err := q.open(depth, arena); err != nil {
+		q.release()
+		return nil, err
+	}
+	for i := depth - 1; i >= 0; i-- {
+		q.idle = append(q.idle, uint32(i))
+	}
+	return q, nil
+}
+
+func (q *uringQueue) open(depth int, arena *Arena) error {
+	var err error
+	if q.ring, err = openRing(uint32(depth + 1)); err != nil { // and the armed read
+		return err
+	}
+	if q.disk.lock != nil {
+		if err := q.ring.registerFile(int(q.disk.lock.Fd())); err != nil {
+			return fmt.Errorf("registering the lock file: %w", err)
+		}
+	}
+	if arena != nil {
+		q.register(arena)
+	}
+	// Blocking on purpose: a read of a non-blocking eventfd would complete at once with EAGAIN
+	// instead of staying armed.
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("eventfd: %w", err)
+	}
+	q.event = os.NewFile(uintptr(fd), "eventfd")
+	q.counter, q.free = AlignedBytes(len(one))
+	return nil
+}
+
+// register makes the arena known to the ring. A refusal (the limit for locked memory is small
+// outside of root) costs a few microseconds per write and is no error.
+func (q *uringQueue) register(a *Arena) {
+	if a.Count() > maxRegisteredBufs || a.BufBytes() > maxRegisteredBufLen {
+		q.disk.log.Info("the arena is not registered with the ring: too many or too large buffers", "count", a.Count(), "bytes", a.BufBytes())
+		return
+	}
+	iovecs := make([]unix.Iovec, a.Count())
+	for i := range iovecs {
+		iovecs[i].Base = &a.bufs[i].bytes[0]
+		iovecs[i].SetLen(a.bufBytes)
+	}
+	if err := q.ring.registerBuffers(iovecs); err != nil {
+		q.disk.log.Info("the arena is not registered with the ring; writes take a little longer (raise the memlock limit)", "err", err)
+		return
+	}
+	q.arena = a
+}
+
+// Submit hands the write to the kernel at once. An error means that nothing was started.
+func (q *uringQueue) Submit(op Op) error {
+	switch {
+	case q.closed:
+		return ErrClosed
+	case q.broken != nil:
+		return q.broken
+	case q.inFlight == len(q.slots):
+		return ErrQueueFull
+	}
+	f := fileOf(op)
+	contract.MustBeAligned(op.Data, op.Offset, q.disk.blockBytes)
+	if err := f.usable(); err != nil {
+		return err
+	}
+	number := q.idle[len(q.idle)-1]
+	e := entry{
+		op: opWrite, fd: f.fd, addr: addrOf(op.Data), bytes: len(op.Data), off: op.Offset,
+		rwFlags: unix.RWF_DSYNC, userData: uint64(number),
+	}
+	if i := q.arena.indexOf(op.Data); i >= 0 {
+		e.op, e.bufIndex = opWriteFixed, i
+	}
+	if !q.ring.prepare(e) {
+		return q.notStarted(errRingStuck) // full of entries that the kernel did not take
+	}
+	q.slots[number] = slot{file: f, data: op.Data, tag: op.Tag}
+	err := enterRetry(q.ring, 0)
+	if q.ring.untaken() > 0 {
+		q.ring.neutralize()
+		q.slots[number] = slot{}
+		return q.notStarted(err)
+	}
+	q.idle = q.idle[:len(q.idle)-1]
+	q.inFlight++
+	return nil
+}
+
+// notStarted describes an operation that the kernel did not take.
+func (q *uringQueue) notStarted(err error) error {
+	mustBeOwner(err)
+	if err == nil {
+		err = errRingStuck
+	}
+	return fmt.Errorf("aio: a write could not be started, nothing was stored: %w", err)
+}
+
+// mustBeOwner panics on the kernel's answer to a thread that did not make the ring.
+func mustBeOwner(err error) {
+	if err == syscall.EEXIST {
+		panic("BUG: aio: a queue is used by a goroutine that did not make it")
+	}
+}
+
+// Wait collects completions; with block it sleeps in the ring. An error means that the ring is
+// broken: what is in flight may or may not land, and the queue can only be closed.
+func (q *uringQueue) Wait(done []Completion, block bool) ([]Completion, error) {
+	if q.closed {
+		return done, ErrClosed
+	}
+	if q.broken != nil {
+		return done, q.broken
+	}
+	if block && q.wake.fallAsleep() {
+		for n := len(done); len(done) == n && !q.wake.pending(); {
+			if err := q.sleep(); err != nil {
+				return done, err
+			}
+			done = q.collect(done)
+		}
+	} else if q.inFlight > 0 {
+		if err := q.flushCompletions(); err != nil {
+			return done, err
+		}
+		done = q.collect(done)
+	}
+	if block {
+		q.wake.wakeUp()
+	}
+	return done, nil
+}
+
+// flushCompletions lets the kernel deliver what is ready, without waiting.
+func (q *uringQueue) flushCompletions() error {
+	return q.fail(enterRetry(q.ring, 0))
+}
+
+// sleep waits in the kernel for one completion: of a write, or of the armed read.
+func (q *uringQueue) sleep() error {
+	if !q.armed {
+		if !q.ring.prepare(entry{op: opRead, fd: int(q.event.Fd()), addr: addrOf(q.counter), bytes: len(q.counter), userData: wakeData}) {
+			return q.fail(errRingStuck)
+		}
+		q.armed = true
+	}
+	return q.fail(enterRetry(q.ring, 1))
+}
+
+// fail marks the queue broken.
+func (q *uringQueue) fail(err error) error {
+	if err == nil {
+		return nil
+	}
+	mustBeOwner(err)
+	q.broken = fmt.Errorf("aio: the io_uring of this queue failed, writes in flight count as not stored; restart the node: %w", err)
+	return q.broken
+}
+
+// collect moves completions from the ring to done. A completed read of the eventfd is
+// no completion and by itself no wake-up (it may be stale): whether to return is decided by wakeState alone.
+func (q *uringQueue) collect(done []Completion) []Completion {
+	for {
+		data, res, ok := q.ring.next()
+		if !ok {
+			return done
+		}
+		switch data {
+		case wakeData:
+			q.armed = false
+			continue
+		case ignoredData:
+			continue
+		}
+		s := q.slots[data]
+		q.slots[data] = slot{}
+		q.idle = append(q.idle, uint32(data))
+		q.inFlight--
+		err := result(res, len(s.data))
+		if err != nil {
+			err = s.file.note("a durable write", err)
+		}
+		done = append(done, Completion{Tag: s.tag, Err: err})
+	}
+}
+
+func (q *uringQueue) InFlight() int { return q.inFlight }
+
+func (q *uringQueue) Wake() {
+	if q.wake.notify() {
+		// It cannot block (the counter is far from full) and fails only when the queue was closed meanwhile.
+		_, _ = q.event.Write(one)
+	}
+}
+
+// Close waits for what is in flight and drops its completions. It must run on the owner's goroutine.
+func (q *uringQueue) Close() error {
+	if q.closed {
+		return nil
+	}
+	q.wake.retire()
+	err := q.broken
+	if q.armed && err == nil {
+		_, err = q.event.Write(one) // completes the armed read: its memory is freed below
+	}
+	for err == nil && (q.inFlight > 0 || q.armed) {
+		err = q.fail(enterRetry(q.ring, 1))
+		q.collect(nil)
+	}
+	q.closed = true
+	q.release()
+	return err
+}
+
+func (q *uringQueue) release() {
+	if q.ring != nil {
+		q.ring.close()
+	}
+	if q.event != nil {
+		_ = q.event.Close()
+	}
+	if q.free != nil && !q.armed {
+		q.free() // with a read still armed in a broken ring the page is leaked: the kernel may write to it
+	}
+	runtime.UnlockOSThread()
+}
+
+// NewQueue makes a ring, or a pwriteQueue where rings are refused. A ring can be refused later than the
+// probe at OpenDisk was (memory, file descriptors): the queue then works without, and Info says so.
+func (d *fsDisk) NewQueue(opts QueueOptions) (Queue, error) {
+	depth, err := opts.QueueDepth()
+	if err != nil {
+		return nil, err
+	}
+	if d.closed.Load() {
+		return nil, ErrClosed
+	}
+	if d.readOnly {
+		return nil, fmt.Errorf("aio: no queue on a disk opened for reading only: %w", syscall.EROFS)
+	}
+	if !d.uring {
+		return newPwriteQueue(depth), nil
+	}
+	q, err := newUringQueue(d, depth, opts.Arena)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil {
+		d.info.Engine, d.info.Reason = "pwrite", "a ring could not be opened: "+err.Error()
+		d.log.Warn("a queue works without io_uring", "err", err)
+		return newPwriteQueue(depth), nil
+	}
+	if opts.Arena != nil {
+		d.info.Registered = q.arena != nil
+	}
+	return q, nil
+}

@@ -1,0 +1,289 @@
+package segment
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/google/uuid"
+
+	"penstock/segment/aio"
+)
+
+// Layout of a segment file's header block; FORMAT.md holds the table.
+const (
+	// SegmentHeaderBytes is the size of the block before the batches of a segment file.
+	SegmentHeaderBytes = 4096
+	// SegmentVersion is the only version of the file layout so far.
+	SegmentVersion = 1
+
+	segMagic = 'P' | 'S'<<8 | 'E'<<16 | 'G'<<24
+
+	offSegMagic         = 0
+	offSegVersion       = 4
+	offSegFlags         = 5
+	offSegHeaderBytes   = 6
+	offSegTopic         = 8
+	offSegPartition     = 24
+	offSegNumber        = 28
+	offSegBaseOffset    = 32
+	offSegFirstOffset   = 40
+	offSegFirstPosition = 48
+	offSegFirstID       = 56
+	offSegCapacity      = 64
+	offSegFirstAppended = 72
+	offSegReserved      = 80
+	offSegCRC           = 84
+	segFieldsBytes      = 88
+
+	segFlagStarts = 1 << 0
+)
+
+// segHeader is what a segment file says of itself.
+type segHeader struct {
+	id            Identity
+	number        uint32
+	starts        bool   // lower-numbered files are not part of the log
+	base          Offset // of file byte SegmentHeaderBytes
+	first         Offset // of the first batch; base <= first
+	firstPos      Position
+	firstID       MsgID
+	firstAppended int64
+	capacity      int64
+}
+
+func (h *segHeader) encode(p []byte) {
+	p = p[:SegmentHeaderBytes]
+	clear(p)
+	le := binary.LittleEndian
+	le.PutUint32(p[offSegMagic:], segMagic)
+	p[offSegVersion] = SegmentVersion
+	if h.starts {
+		p[offSegFlags] = segFlagStarts
+	}
+	le.PutUint16(p[offSegHeaderBytes:], SegmentHeaderBytes)
+	copy(p[offSegTopic:], h.id.Topic[:])
+	le.PutUint32(p[offSegPartition:], h.id.Partition)
+	le.PutUint32(p[offSegNumber:], h.number)
+	le.PutUint64(p[offSegBaseOffset:], uint64(h.base))
+	le.PutUint64(p[offSegFirstOffset:], uint64(h.first))
+	le.PutUint64(p[offSegFirstPosition:], uint64(h.firstPos))
+	le.PutUint64(p[offSegFirstID:], uint64(h.firstID))
+	le.PutUint64(p[offSegCapacity:], uint64(h.capacity))
+	le.PutUint64(p[offSegFirstAppended:], uint64(h.firstAppended))
+	le.PutUint32(p[offSegCRC:], Checksum(p[:offSegCRC]))
+}
+
+// decode reads a header block. The error is a plain sentence for CorruptError.Detail.
+func (h *segHeader) decode(p []byte) error {
+	if len(p) < SegmentHeaderBytes {
+		return errors.New("the file is shorter than its header block")
+	}
+	p = p[:SegmentHeaderBytes]
+	le := binary.LittleEndian
+	switch {
+	case le.Uint32(p[offSegMagic:]) != segMagic:
+		return errors.New("no segment header")
+	case p[offSegVersion] != SegmentVersion:
+		return fmt.Errorf("segment version %d is unknown to this program", p[offSegVersion])
+	case le.Uint32(p[offSegCRC:]) != Checksum(p[:offSegCRC]):
+		return errors.New("header checksum")
+	case p[offSegFlags]&^segFlagStarts != 0, le.Uint32(p[offSegReserved:]) != 0,
+		le.Uint16(p[offSegHeaderBytes:]) != SegmentHeaderBytes:
+		return errors.New("header fields of another program")
+	}
+	for _, b := range p[segFieldsBytes:] {
+		if b != 0 {
+			return errors.New("header padding is not zero")
+		}
+	}
+	h.id = Identity{uuid.UUID(p[offSegTopic : offSegTopic+16]), le.Uint32(p[offSegPartition:])}
+	h.starts = p[offSegFlags]&segFlagStarts != 0
+	h.number = le.Uint32(p[offSegNumber:])
+	h.base = Offset(le.Uint64(p[offSegBaseOffset:]))
+	h.first = Offset(le.Uint64(p[offSegFirstOffset:]))
+	h.firstPos = Position(le.Uint64(p[offSegFirstPosition:]))
+	h.firstID = MsgID(le.Uint64(p[offSegFirstID:]))
+	h.capacity = int64(le.Uint64(p[offSegCapacity:]))
+	h.firstAppended = int64(le.Uint64(p[offSegFirstAppended:]))
+	if h.base < 0 || h.capacity <= 0 || h.first < h.base || int64(h.first-h.base) > h.capacity || h.firstID > MaxMsgID+1 {
+		return errors.New("header fields contradict each other")
+	}
+	return nil
+}
+
+// errSegHeader says that the bytes of a header block are wrong, or that the device cannot read them;
+// other errors of reading one are the environment's.
+var errSegHeader = errors.New("damaged header block")
+
+func readSegmentHeader(disk aio.Disk, name string) (h segHeader, size int64, err error) {
+	file, err := disk.Open(name)
+	if err != nil {
+		return h, 0, fmt.Errorf("segment: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	if size, err = file.Size(); err != nil {
+		return h, 0, fmt.Errorf("segment: %w", err)
+	}
+	if size < SegmentHeaderBytes {
+		return h, size, fmt.Errorf("%w: the file has %d bytes", errSegHeader, size)
+	}
+	block := make([]byte, SegmentHeaderBytes)
+	if err := file.ReadAt(block, 0); err != nil {
+		if errors.Is(err, syscall.EIO) || errors.Is(err, io.ErrUnexpectedEOF) {
+			err = fmt.Errorf("%w: %w", errSegHeader, err)
+		}
+		return h, size, err
+	}
+	if err := h.decode(block); err != nil {
+		return h, size, fmt.Errorf("%w: %w", errSegHeader, err)
+	}
+	return h, size, nil
+}
+
+// span is a half-open range of the log.
+type span struct{ from, to Offset }
+
+// segFile is one segment file of a log.
+//
+// refs counts the log that lists it (1) and every pin. Pins are taken only under the log's
+// mutex from the list, so after the log gave up its reference no new pin can come; the last release
+// unmaps, and unlinks if the file was moved to the trash.
+type segFile struct {
+	segHeader
+	disk aio.Disk
+	path string // relative to the data directory
+
+	// Guarded by the log's mu.
+	broken  *CorruptError // not nil: no byte of it can be read (missing, foreign, damaged header)
+	bad     []span        // isolated ranges, ordered
+	index   []indexEntry
+	indexed bool   // index covers the file from first on (its end may lag: it is a hint where to scan from)
+	used    uint64 // the log's clock at the last pin
+	lastCRC uint32 // header CRC of the last batch written in this life
+	sealed  bool   // full: another segment follows
+
+	// Owned by the holder of the log's io mutex.
+	file aio.File // open from the first write until the sync that covers it
+
+	refs     atomic.Int32
+	mapMu    sync.Mutex // held across open and mmap
+	mapping  aio.Mapping
+	isMapped atomic.Bool // mapping != nil, readable without mapMu
+	trashed  string      // set before the log's reference is released: remove this name at the last release
+}
+
+func newSegFile(disk aio.Disk, dir string, h segHeader) *segFile {
+	f := &segFile{segHeader: h, disk: disk, path: path.Join(dir, segmentName(h.number))}
+	f.refs.Store(1)
+	return f
+}
+
+func segmentName(number uint32) string { return fmt.Sprintf("%010d.seg", number) }
+
+func indexPath(segPath string) string { return strings.TrimSuffix(segPath, ".seg") + ".idx" }
+
+// parseSegmentName accepts exactly what segmentName makes.
+func parseSegmentName(name string) (number uint32, ok bool) {
+	digits, ok := strings.CutSuffix(name, ".seg")
+	if !ok || len(digits) != 10 {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(digits, 10, 32)
+	return uint32(n), err == nil && segmentName(uint32(n)) == name
+}
+
+// at is the place in the file of a log offset.
+func (f *segFile) at(off Offset) int64 { return SegmentHeaderBytes + int64(off-f.base) }
+
+func (f *segFile) offset(at int64) Offset { return f.base + Offset(at-SegmentHeaderBytes) }
+
+func (f *segFile) corrupt(at int64, err error) *CorruptError {
+	return &CorruptError{Path: f.path, Offset: at, Detail: err.Error(), Err: err}
+}
+
+// isolated returns the isolated range that off lies in.
+func (f *segFile) isolated(off Offset) (span, bool) {
+	for _, s := range f.bad {
+		if off >= s.from && off < s.to {
+			return s, true
+		}
+	}
+	return span{}, false
+}
+
+// goodUntil bounds a run that begins at off, outside any isolated range.
+func (f *segFile) goodUntil(off, end Offset) Offset {
+	for _, s := range f.bad {
+		if s.from > off {
+			return min(end, s.from)
+		}
+	}
+	return end
+}
+
+// mapped maps the file on first use. The caller holds a pin.
+func (f *segFile) mapped() (aio.Mapping, error) {
+	f.mapMu.Lock()
+	defer f.mapMu.Unlock()
+	if f.mapping != nil {
+		return f.mapping, nil
+	}
+	file, err := f.disk.Open(f.path)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, f.corrupt(0, errors.New("the file is gone"))
+		}
+		return nil, fmt.Errorf("segment: %w", err)
+	}
+	m, err := file.Map()
+	if cerr := file.Close(); err == nil && cerr != nil {
+		_ = m.Unmap()
+		err = cerr
+	}
+	if err != nil {
+		return nil, fmt.Errorf("segment: mapping %s: %w", f.path, err)
+	}
+	f.mapping = m
+	f.isMapped.Store(true)
+	return m, nil
+}
+
+// takeMapping detaches the mapping, if any, for the caller to unmap. The caller made sure that nobody
+// has a pin or can get one.
+func (f *segFile) takeMapping() aio.Mapping {
+	f.mapMu.Lock()
+	defer f.mapMu.Unlock()
+	m := f.mapping
+	f.mapping = nil
+	f.isMapped.Store(false)
+	return m
+}
+
+func (f *segFile) pin() { f.refs.Add(1) }
+
+// release gives up a reference. The last one frees the file; an error there has nobody to act on
+// it: the mapping is gone with the process, the trash is emptied at the next start.
+func (f *segFile) release() {
+	n := f.refs.Add(-1)
+	if n > 0 {
+		return
+	}
+	if n < 0 {
+		panic("BUG: segment: " + f.path + " released more often than pinned")
+	}
+	if m := f.takeMapping(); m != nil {
+		_ = m.Unmap()
+	}
+	if f.trashed != "" {
+		_ = f.disk.Remove(f.trashed)
+	}
+}

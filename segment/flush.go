@@ -1,0 +1,428 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"syscall"
+
+	"penstock/segment/aio"
+)
+
+// WriterBytes is the size of the staging buffer and so of the largest single segment write.
+const WriterBytes = 1 << 20
+
+// maxRunCount bounds the batches that one pass of Flush takes out of the tail.
+const maxRunCount = 1024
+
+// Writer holds the staging buffer of a flusher: batches are gathered in it so that segments
+// are written in large aligned pieces. One goroutine uses it, for any number of logs.
+type Writer struct {
+	buf  []byte
+	free func()
+	run  []Slice
+}
+
+// NewWriter makes a writer; Close frees it.
+func NewWriter() *Writer {
+	buf, free := aio.AlignedBytes(WriterBytes)
+	return &Writer{buf: buf, free: free, run: make([]Slice, 0, maxRunCount)}
+}
+
+// Close frees the staging buffer.
+func (w *Writer) Close() {
+	if w.free != nil {
+		w.free()
+		w.buf, w.free = nil, nil
+	}
+}
+
+// Unflushed is the number of committed bytes that no segment file holds.
+func (l *Log) Unflushed() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return int64(l.end.off - l.flushed)
+}
+
+// Flushed is the offset below which segment files hold everything, though perhaps not durably.
+func (l *Log) Flushed() Offset {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.flushed
+}
+
+// Synced is the offset below which segment files hold everything durably.
+func (l *Log) Synced() Offset {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.synced
+}
+
+// OldestUnsyncedFileSeq is the commit log file of the oldest batch at or above Synced: that file
+// and all later ones are still needed. ok is false if there is no such batch.
+func (l *Log) OldestUnsyncedFileSeq() (seq uint64, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.marks) == 0 {
+		return 0, false
+	}
+	return l.marks[0].seq, true
+}
+
+// Flush writes committed batches from the tail to segment files, about maxBytes of them (whole
+// batches), and returns how many bytes it wrote. The bytes are durable after the next Sync. Batches that would begin a
+// new file make it first.
+//
+// No space (syscall.ENOSPC) and other refusals before a write (EMFILE) lose nothing: call again later. A write that fails
+// otherwise poisons the log's files, see ErrPoisoned.
+func (l *Log) Flush(w *Writer, maxBytes int64) (n int64, err error) {
+	l.io.Lock()
+	defer l.io.Unlock()
+	if err := l.writable(); err != nil {
+		return 0, err
+	}
+	for n < maxBytes {
+		run := l.nextRun(w, maxBytes-n)
+		if len(run) == 0 {
+			break
+		}
+		k, err := l.writeRun(w, run)
+		clear(run) // no reference to a buffer stays in the writer
+		n += k
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// writable is the sticky state of the files. The caller holds l.io.
+func (l *Log) writable() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return ErrClosed
+	}
+	return l.poison
+}
+
+// poisonWith makes err sticky. The caller holds l.io.
+func (l *Log) poisonWith(err error) error {
+	l.poison = fmt.Errorf("%w: %w", ErrPoisoned, err)
+	l.mu.Lock()
+	l.poisoned = l.poison
+	l.mu.Unlock()
+	return l.poison
+}
+
+// nextRun copies the descriptions of the next unflushed batches that go to one segment. The buffers
+// stay: Evict drops only what is flushed, and every other way out of the tail takes l.io.
+func (l *Log) nextRun(w *Writer, maxBytes int64) []Slice {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	run := w.run[:0]
+	var size int64
+	for i := l.tail.find(l.flushed); i < l.tail.n && len(run) < maxRunCount && size < maxBytes; i++ {
+		s := l.tail.at(i)
+		if len(run) > 0 && s.Segment != run[0].Segment {
+			break
+		}
+		run = append(run, *s)
+		size += int64(len(s.Data))
+	}
+	return run
+}
+
+// writeRun writes batches that go to one segment and then counts them as flushed. Until it does, the file's
+// bytes from the flushed offset on are of no account, so a failure needs no undoing.
+func (l *Log) writeRun(w *Writer, run []Slice) (int64, error) {
+	f, err := l.segmentFor(w, &run[0])
+	if err != nil {
+		return 0, err
+	}
+	l.mu.Lock()
+	if _, bad := f.isolated(run[0].Offset); bad { // the file is too short
+		defer l.mu.Unlock()
+		return 0, l.damageAt(f, run[0].Offset)
+	}
+	l.mu.Unlock()
+	if err := l.openForWrite(f); err != nil {
+		return 0, err
+	}
+	block := int64(l.blockBytes())
+	at := f.at(run[0].Offset)
+	st := stage{file: f.file, buf: w.buf, off: at &^ (block - 1)}
+	if st.n, err = l.startOfBlock(f, st.buf, at, block); err != nil {
+		return 0, err
+	}
+	for i := range run {
+		if err := st.add(run[i].Data); err != nil {
+			return 0, l.writeFailed(f, err)
+		}
+	}
+	end := st.off + int64(st.n)
+	if err := st.finish(block); err != nil {
+		return 0, l.writeFailed(f, err)
+	}
+	last := &run[len(run)-1]
+	l.partial, l.partEnd = append(l.partial[:0], st.tail(end, block)...), last.End()
+	l.mu.Lock()
+	for i := range run {
+		l.noteIndex(f, &run[i])
+	}
+	var h Header
+	if h.Decode(last.Data) == nil {
+		f.lastCRC = h.CRC
+	}
+	n := int64(last.End() - l.flushed)
+	l.flushed = last.End()
+	l.mu.Unlock()
+	return n, nil
+}
+
+// writeFailed tells a full disk, which passes, from a failed device, which does not.
+func (l *Log) writeFailed(f *segFile, err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("segment: no space to write %s; the commit log keeps its bytes until there is: %w", f.path, err)
+	}
+	return l.poisonWith(fmt.Errorf("writing %s: %w", f.path, err))
+}
+
+func (l *Log) blockBytes() int { return max(l.disk.Info().BlockBytes, aio.BlockBytes) }
+
+// stage gathers bytes for consecutive aligned writes.
+type stage struct {
+	file aio.File
+	buf  []byte
+	off  int64 // file offset of buf[0], aligned
+	n    int   // bytes gathered
+}
+
+func (s *stage) add(p []byte) error {
+	for len(p) > 0 {
+		k := copy(s.buf[s.n:], p)
+		s.n, p = s.n+k, p[k:]
+		if s.n == len(s.buf) {
+			if err := s.file.WriteAt(s.buf, s.off); err != nil {
+				return err
+			}
+			s.off, s.n = s.off+int64(s.n), 0
+		}
+	}
+	return nil
+}
+
+// finish writes what is left, padded with zeros to whole blocks.
+func (s *stage) finish(block int64) error {
+	if s.n == 0 {
+		return nil
+	}
+	padded := int((int64(s.n) + block - 1) &^ (block - 1))
+	clear(s.buf[s.n:padded])
+	return s.file.WriteAt(s.buf[:padded], s.off)
+}
+
+// tail is the part of the last block below file byte end.
+func (s *stage) tail(end, block int64) []byte {
+	from := end&^(block-1) - s.off
+	return s.buf[max(from, 0):max(end-s.off, 0)]
+}
+
+// startOfBlock puts the bytes that precede file byte at in its block into buf: from memory if
+// the last write left them, else from the file.
+func (l *Log) startOfBlock(f *segFile, buf []byte, at, block int64) (int, error) {
+	n := int(at & (block - 1))
+	if n == 0 {
+		return 0, nil
+	}
+	if l.partial != nil && l.partEnd == f.offset(at) && len(l.partial) == n {
+		return copy(buf, l.partial), nil
+	}
+	if err := f.file.ReadAt(buf[:n], at-int64(n)); err != nil {
+		return 0, fmt.Errorf("segment: reading the last block of %s before writing it again: %w", f.path, err)
+	}
+	return n, nil
+}
+
+// openForWrite opens the file and counts it as dirty.
+func (l *Log) openForWrite(f *segFile) error {
+	if f.file != nil {
+		return nil
+	}
+	file, err := l.disk.Open(f.path)
+	if err != nil {
+		return fmt.Errorf("segment: %w", err)
+	}
+	f.file = file
+	l.dirty = append(l.dirty, f)
+	return nil
+}
+
+// segmentFor returns the file that s belongs to, and makes it if s is its first batch.
+func (l *Log) segmentFor(w *Writer, s *Slice) (*segFile, error) {
+	l.mu.Lock()
+	var last *segFile
+	if n := len(l.segs); n > 0 {
+		last = l.segs[n-1]
+	}
+	l.mu.Unlock()
+	if last != nil && last.number == s.Segment {
+		if last.broken != nil {
+			return nil, last.broken
+		}
+		if last.base == s.SegmentBase && last.capacity == s.SegmentCapacity {
+			return last, nil
+		}
+	}
+	if last != nil && last.number >= s.Segment {
+		panic(fmt.Sprintf("BUG: segment: batch for segment %d at %d, but %s begins at %d", s.Segment, s.SegmentBase, last.path, last.base))
+	}
+	h := segHeader{
+		id: l.id, number: s.Segment, starts: last == nil, base: s.SegmentBase, first: s.Offset,
+		firstPos: s.Position, firstID: s.FirstID, firstAppended: s.Appended, capacity: s.SegmentCapacity,
+	}
+	f, err := l.createSegment(w.buf, h)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	if last != nil {
+		last.sealed = true
+	}
+	l.segs = append(l.segs, f)
+	l.mu.Unlock()
+	if last != nil && last.broken == nil {
+		l.full = append(l.full, last)
+	}
+	return f, nil
+}
+
+// createSegment makes the file and writes its header block. The name is durable when it returns, the
+// header with the next Sync: before that no checkpoint speaks of the file.
+func (l *Log) createSegment(buf []byte, h segHeader) (*segFile, error) {
+	f := newSegFile(l.disk, l.dir, h)
+	f.indexed = true
+	if !l.dirReady {
+		if err := l.disk.MkdirAll(l.dir); err != nil {
+			return nil, fmt.Errorf("segment: %w", err)
+		}
+		l.dirReady = true
+	}
+	block := int64(l.blockBytes())
+	size := (SegmentHeaderBytes + h.capacity + block - 1) &^ (block - 1)
+	file, err := l.disk.Create(f.path, size)
+	if errors.Is(err, fs.ErrExist) { // a leftover of a life that did not reach a checkpoint
+		if err = l.discard(f.path, l.trashName(f.number)); err == nil {
+			file, err = l.disk.Create(f.path, size)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("segment: %w", err)
+	}
+	head := buf[:block]
+	clear(head)
+	h.encode(head)
+	if err := file.WriteAt(head, 0); err != nil {
+		return nil, errors.Join(l.writeFailed(f, err), file.Close(), l.disk.Remove(f.path))
+	}
+	if err := l.disk.SyncDir(l.dir); err != nil {
+		return nil, errors.Join(l.poisonWith(fmt.Errorf("syncing %s: %w", l.dir, err)), file.Close())
+	}
+	f.file = file
+	l.dirty = append(l.dirty, f)
+	if block > SegmentHeaderBytes {
+		l.partial, l.partEnd = append(l.partial[:0], head[:SegmentHeaderBytes]...), h.base
+	}
+	return f, nil
+}
+
+// discard moves a file out of the way and removes it.
+func (l *Log) discard(name, trash string) error {
+	if err := l.disk.MkdirAll(path.Dir(trash)); err != nil {
+		return err
+	}
+	if err := l.disk.Rename(name, trash); err != nil {
+		return err
+	}
+	return l.disk.Remove(trash)
+}
+
+// Sync makes durable what was flushed before it was called: afterwards Synced is at least
+// Flushed as it was then. It then writes the .idx of segments that became full. If it fails the files are poisoned: what the kernel still shows
+// of them may never reach the device, so they are neither synced nor written again.
+func (l *Log) Sync() error {
+	l.io.Lock()
+	defer l.io.Unlock()
+	if err := l.writable(); err != nil {
+		return err
+	}
+	return l.sync()
+}
+
+func (l *Log) sync() error {
+	target := l.Flushed() // cannot move: l.io is held
+	for _, f := range l.dirty {
+		if err := f.file.Sync(); err != nil {
+			return l.poisonWith(fmt.Errorf("syncing %s: %w", f.path, err))
+		}
+	}
+	full := l.full
+	if err := l.closeFiles(); err != nil {
+		return l.poisonWith(err)
+	}
+	l.mu.Lock()
+	l.synced = max(l.synced, target)
+	l.marks.synced(l.synced)
+	l.mu.Unlock()
+	for _, f := range full {
+		if end, ok := l.endOf(f); ok {
+			l.writeIndex(f, end)
+		}
+	}
+	return nil
+}
+
+// endOf is where a full segment ends, which is where the next begins.
+func (l *Log) endOf(f *segFile) (Offset, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := len(l.segs) - 2; i >= 0; i-- {
+		if l.segs[i] == f {
+			return l.segs[i+1].base, true
+		}
+	}
+	return 0, false
+}
+
+// sealedEnd is endOf for a pinned segment that may have been trimmed meanwhile.
+func (l *Log) sealedEnd(f *segFile, end Offset) Offset {
+	if e, ok := l.endOf(f); ok {
+		return e
+	}
+	return end
+}
+
+// Evict drops slices below upTo that are flushed, and with them their buffers' references; what they
+// held is read from the mapping from then on. Anyone may call it.
+func (l *Log) Evict(upTo Offset) {
+	l.dropTail(func(s *Slice) bool { return s.End() <= min(upTo, l.flushed) })
+}
+
+// dropTail drops slices from the front while drop holds. Buffers are released outside the
+// lock: a release may wake the committer.
+func (l *Log) dropTail(drop func(s *Slice) bool) {
+	var bufs [64]*aio.Buf
+	for n := len(bufs); n == len(bufs); {
+		n = 0
+		l.mu.Lock()
+		for l.tail.n > 0 && n < len(bufs) && drop(l.tail.at(0)) {
+			bufs[n] = l.tail.popFront()
+			n++
+		}
+		l.mu.Unlock()
+		for _, b := range bufs[:n] {
+			b.Release()
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package segment
+
+import (
+	"errors"
+	"slices"
+)
+
+// damage is one CorruptError and where it stands in the log.
+type damage struct {
+	at  Offset
+	err *CorruptError
+}
+
+// MaxDamageCount bounds the errors that Health lists.
+const MaxDamageCount = 64
+
+// noteDamage remembers an error for Health. The caller holds l.mu (or is Open).
+func (l *Log) noteDamage(at Offset, err *CorruptError) {
+	if len(l.damage) < MaxDamageCount {
+		l.damage = append(l.damage, damage{at, err})
+	}
+}
+
+// damageAt is the error for a read in an isolated range of f. The caller holds l.mu.
+func (l *Log) damageAt(f *segFile, at Offset) *CorruptError {
+	s, _ := f.isolated(at)
+	for _, d := range l.damage {
+		if d.err.Path == f.path && d.at == s.from {
+			return d.err
+		}
+	}
+	return f.corrupt(f.at(s.from), ErrInvalid)
+}
+
+// isolate makes the batch at off, found damaged, unreadable for good, whatever the device returns for it
+// later. The caller holds l.mu.
+func (l *Log) isolate(f *segFile, off Offset, size int, cause error) error {
+	if _, known := f.isolated(off); known {
+		return l.damageAt(f, off)
+	}
+	end := f.base + Offset(f.capacity)
+	if size > 0 && len(f.bad) < MaxIsolatedCount {
+		end = min(end, off+Offset(size))
+	} else if i, _ := slices.BinarySearchFunc(f.index, off+1, compareEntry); f.indexed && i < len(f.index) && len(f.bad) < MaxIsolatedCount {
+		end = f.index[i].off
+	}
+	err := f.corrupt(f.at(off), cause)
+	i, _ := slices.BinarySearchFunc(f.bad, off, func(s span, off Offset) int { return int(s.from - off) })
+	f.bad = slices.Insert(f.bad, i, span{off, end})
+	l.noteDamage(off, err)
+	return err
+}
+
+func compareEntry(e indexEntry, off Offset) int { return int(e.off - off) }
+
+// Health is nil, or every damage known so far, joined: CorruptError for ranges that are not
+// served, ErrPoisoned if files can no longer be written. What is not named there is served.
+func (l *Log) Health() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var errs []error
+	if l.poisoned != nil {
+		errs = append(errs, l.poisoned)
+	}
+	for _, d := range l.damage {
+		errs = append(errs, d.err)
+	}
+	return errors.Join(errs...)
+}
+
+// Range is a half-open range of a log.
+type Range struct{ From, To Offset }
+
+// Isolated lists the ranges known to be damaged, in log order: what a replica fetches again from a peer, and where a
+// reader may go on. To is never inside a good batch, but a reader that goes on there may meet the next damage.
+func (l *Log) Isolated() []Range {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []Range
+	for i, f := range l.segs {
+		end := l.end.off
+		if i+1 < len(l.segs) {
+			end = l.segs[i+1].base
+		}
+		if f.broken != nil {
+			out = append(out, Range{f.base, end})
+			continue
+		}
+		for _, s := range f.bad {
+			if s.from < end {
+				out = append(out, Range{s.from, min(s.to, end)})
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,369 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"sync/atomic"
+)
+
+// trashDir is where removed files wait for their last reader. The engine empties it at start.
+const trashDir = "trash"
+
+// trashCount makes trash names of one process unique.
+var trashCount atomic.Uint64
+
+func (l *Log) trashName(number uint32) string {
+	return fmt.Sprintf("%s/%s-%d-%010d-%d.seg", trashDir, l.id.Topic, l.id.Partition, number, trashCount.Add(1))
+}
+
+// SegmentInfo describes one segment file.
+type SegmentInfo struct {
+	Path          string // relative to the data directory
+	Number        uint32
+	Start, End    Offset // of its batches that are flushed
+	FirstPosition Position
+	FirstID       MsgID
+	FirstAppended int64 // ns since 1970; a segment is as old as the first batch of the next one
+	FileBytes     int64
+	Mapped        bool
+	Pins          int   // views of it that are not released
+	Err           error // not nil: nothing of it can be read
+}
+
+// Segments lists the segment files in log order.
+func (l *Log) Segments() []SegmentInfo {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := make([]SegmentInfo, len(l.segs))
+	for i, f := range l.segs {
+		end := l.flushed
+		if i+1 < len(l.segs) {
+			end = min(end, l.segs[i+1].base)
+		}
+		out[i] = SegmentInfo{
+			Path: f.path, Number: f.number, Start: f.first, End: end, FirstPosition: f.firstPos, FirstID: f.firstID,
+			FirstAppended: f.firstAppended, FileBytes: f.fileBytes(), Mapped: f.isMapped.Load(), Pins: int(f.refs.Load()) - 1,
+		}
+		if f.broken != nil {
+			out[i].Err = f.broken
+		}
+	}
+	return out
+}
+
+func (f *segFile) fileBytes() int64 {
+	if f.broken != nil {
+		return 0
+	}
+	return SegmentHeaderBytes + f.capacity
+}
+
+// Bytes is the size of the log: from its start to its end.
+func (l *Log) Bytes() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return int64(l.end.off - l.start.off)
+}
+
+// Trim removes whole segments below to, the oldest first, and never the last one, and returns the
+// bytes of the files that went. The log starts with the first segment that stays. Views of removed segments stay valid; their file
+// is unlinked with the last release. After an error the log is as if to had been smaller.
+//
+// to must not be above the End of the last durable checkpoint: an Open with it would miss the file. Each removal is
+// durable before the next begins, so that a crash cannot leave a gap.
+func (l *Log) Trim(to Offset) (removedBytes int64, err error) {
+	l.io.Lock()
+	defer l.io.Unlock()
+	for {
+		l.mu.Lock()
+		if l.closed {
+			l.mu.Unlock()
+			return removedBytes, ErrClosed
+		}
+		if len(l.segs) < 2 || l.segs[1].base > min(to, l.synced) {
+			l.mu.Unlock()
+			return removedBytes, nil
+		}
+		f, next := l.segs[0], l.segs[1]
+		l.mu.Unlock()
+		if err := l.moveToTrash(f); err != nil {
+			return removedBytes, err
+		}
+		l.mu.Lock()
+		l.segs = slices.Delete(l.segs, 0, 1)
+		l.start = place{next.first, next.firstPos, next.firstID}
+		l.dropDamage(func(at Offset) bool { return at < next.first })
+		l.mu.Unlock()
+		l.dropTail(func(s *Slice) bool { return s.Offset < next.first })
+		l.forget(f)
+		removedBytes += f.fileBytes()
+		f.release()
+	}
+}
+
+// moveToTrash takes the file's name out of the log's directory, durably. The caller holds l.io.
+func (l *Log) moveToTrash(f *segFile) error {
+	if err := l.disk.MkdirAll(trashDir); err != nil {
+		return fmt.Errorf("segment: %w", err)
+	}
+	trash := l.trashName(f.number)
+	err := l.disk.Rename(f.path, trash)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && f.broken != nil: // what was missing need not be removed
+	case err != nil:
+		return fmt.Errorf("segment: removing %s: %w", f.path, err)
+	case f.broken == nil:
+		f.trashed = trash
+	default: // a file that is not ours, or was damaged, stays in the trash until the next start
+	}
+	if err := l.disk.Remove(indexPath(f.path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("segment: removing the index of %s: %w", f.path, err)
+	}
+	if err := l.disk.SyncDir(l.dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("segment: syncing %s: %w", l.dir, err)
+	}
+	return nil
+}
+
+// forget takes a removed segment out of the writer's lists. The caller holds l.io.
+func (l *Log) forget(f *segFile) {
+	if f.file != nil {
+		_ = f.file.Close()
+		f.file = nil
+	}
+	l.dirty = without(l.dirty, f)
+	l.full = without(l.full, f)
+}
+
+func without(list []*segFile, f *segFile) []*segFile {
+	return slices.DeleteFunc(list, func(g *segFile) bool { return g == f })
+}
+
+func (l *Log) dropDamage(gone func(at Offset) bool) {
+	l.damage = slices.DeleteFunc(l.damage, func(d damage) bool { return gone(d.at) })
+}
+
+// Truncate cuts the log back to st, whose End is a batch boundary within it; the state is the one
+// that the partition had when End was its end. Append continues from there. Readers of what was cut keep
+// their bytes until they release them: nothing that is mapped is shortened or written over.
+//
+// The cut is in memory at once; segments above it go from the directory before Truncate returns. It is not remembered on disk:
+// the caller's commit log says it, and says it again after a crash.
+// Errors: ErrBelowStart, ErrPastEnd (nothing was cut), or the environment's; then the files are poisoned.
+func (l *Log) Truncate(st State) error {
+	l.io.Lock()
+	defer l.io.Unlock()
+	if err := l.writable(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	if st.End > l.end.off || st.End < l.start.off {
+		defer l.mu.Unlock()
+		if st.End > l.end.off {
+			return fmt.Errorf("%w: cut at %d, end %d", ErrPastEnd, st.End, l.end.off)
+		}
+		return fmt.Errorf("%w: cut at %d, start %d", ErrBelowStart, st.End, l.start.off)
+	}
+	wasFlushed := l.flushed
+	gone := l.cutMemory(st)
+	l.mu.Unlock()
+	l.dropTailBack(st.End)
+	if l.partEnd != l.Flushed() {
+		l.partial = nil
+	}
+	if err := l.removeAll(gone); err != nil {
+		return l.poisonWith(err)
+	}
+	if err := l.reopenCut(st, wasFlushed); err != nil {
+		return l.poisonWith(err)
+	}
+	return nil
+}
+
+// cutMemory moves every mark back to st and takes the segments above it out of the list. The
+// caller holds l.mu.
+func (l *Log) cutMemory(st State) (gone []*segFile) {
+	keep := len(l.segs)
+	for keep > 0 && l.segs[keep-1].base >= st.End {
+		keep--
+	}
+	gone = append(gone, l.segs[keep:]...)
+	clear(l.segs[keep:])
+	l.segs = l.segs[:keep]
+	l.setEnd(st)
+	l.flushed = min(l.flushed, st.End)
+	l.synced = min(l.synced, st.End)
+	l.marks.cut(st.End)
+	l.dropDamage(func(at Offset) bool { return at >= st.End })
+	if keep == 0 {
+		l.start = l.end
+		return gone
+	}
+	f := l.segs[keep-1]
+	f.sealed = false
+	for n := len(f.index); n > 0 && f.index[n-1].off >= st.End; n-- {
+		f.index = f.index[:n-1]
+	}
+	for n := len(f.bad); n > 0 && f.bad[n-1].from >= st.End; n-- {
+		f.bad = f.bad[:n-1]
+	}
+	return gone
+}
+
+// dropTailBack drops slices from the back, at or above end.
+func (l *Log) dropTailBack(end Offset) {
+	for {
+		l.mu.Lock()
+		if l.tail.n == 0 || l.tail.at(l.tail.n-1).Offset < end {
+			l.mu.Unlock()
+			return
+		}
+		buf := l.tail.popBack()
+		l.mu.Unlock()
+		buf.Release()
+	}
+}
+
+// removeAll removes segments that left the list, from the newest, so that a crash leaves a prefix.
+func (l *Log) removeAll(gone []*segFile) error {
+	var err error
+	for i := len(gone) - 1; i >= 0; i-- {
+		f := gone[i]
+		if err == nil {
+			err = l.moveToTrash(f)
+		}
+		l.forget(f)
+		f.release()
+	}
+	return err
+}
+
+// reopenCut prepares the segment that st.End lies in for being written again. If bytes above the
+// cut are in its file and someone reads it, the log goes on in a copy, and the reader keeps the old file.
+func (l *Log) reopenCut(st State, wasFlushed Offset) error {
+	l.mu.Lock()
+	var f *segFile
+	read := false
+	if n := len(l.segs); n > 0 {
+		f = l.segs[n-1]
+		read = f.refs.Load() > 1 && wasFlushed > st.End
+	}
+	l.mu.Unlock()
+	if f == nil {
+		return l.anchor(st)
+	}
+	if f.broken != nil || wasFlushed <= st.End {
+		return nil
+	}
+	l.full = without(l.full, f)
+	if err := l.disk.Remove(indexPath(f.path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing the index of %s: %w", f.path, err)
+	}
+	if read {
+		return l.replaceByCopy(f, st.End)
+	}
+	return nil
+}
+
+// anchor makes an empty file for a log that is cut to, or begins at, a place in the middle of a
+// segment: without it the next Open could not tell an empty log from a lost one.
+func (l *Log) anchor(st State) error {
+	if st.End == 0 || st.SegmentCapacity == 0 || st.End == st.SegmentBase {
+		return nil
+	}
+	w := NewWriter()
+	defer w.Close()
+	h := segHeader{
+		id: l.id, number: st.Segment, starts: true, base: st.SegmentBase, first: st.End,
+		firstPos: st.Next, firstID: st.NextID, capacity: st.SegmentCapacity,
+	}
+	f, err := l.createSegment(w.buf, h)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.segs = append(l.segs, f)
+	l.mu.Unlock()
+	return l.sync()
+}
+
+// replaceByCopy puts a copy of f, cut at end, in its place.
+func (l *Log) replaceByCopy(f *segFile, end Offset) error {
+	w := NewWriter()
+	defer w.Close()
+	if err := l.openForWrite(f); err != nil {
+		return err
+	}
+	tmp := f.path + ".cut"
+	if err := l.disk.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	block := int64(l.blockBytes())
+	size, err := f.file.Size()
+	if err != nil {
+		return err
+	}
+	file, err := l.disk.Create(tmp, size)
+	if err != nil {
+		return err
+	}
+	used := f.at(end)
+	for at := int64(0); at < used && err == nil; at += WriterBytes {
+		n := min(used-at, WriterBytes)
+		padded := (n + block - 1) &^ (block - 1)
+		clear(w.buf[n:padded])
+		if err = f.file.ReadAt(w.buf[:n], at); err == nil {
+			err = file.WriteAt(w.buf[:padded], at)
+		}
+	}
+	if err == nil {
+		err = file.Sync()
+	}
+	if err == nil {
+		err = l.disk.Rename(tmp, f.path)
+	}
+	if err == nil {
+		err = l.disk.SyncDir(path.Dir(f.path))
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("copying %s below the cut: %w", f.path, err), file.Close())
+	}
+	g := newSegFile(l.disk, l.dir, f.segHeader)
+	l.forget(f)
+	l.mu.Lock()
+	g.bad, g.index, g.indexed = f.bad, f.index, f.indexed
+	l.segs[len(l.segs)-1] = g
+	l.mu.Unlock()
+	f.release()
+	return file.Close()
+}
+
+// Reset empties the log and starts it anew at st.End, which may be anywhere: a full sync from
+// a leader. All files are removed (views keep theirs until released). Like Truncate, the caller's commit log remembers it.
+func (l *Log) Reset(st State) error {
+	l.io.Lock()
+	defer l.io.Unlock()
+	if err := l.writable(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	gone := l.segs
+	l.segs = nil
+	l.setEnd(st)
+	l.start = l.end
+	l.flushed, l.synced = st.End, st.End
+	l.marks, l.damage = nil, nil
+	l.mu.Unlock()
+	l.dropTail(func(*Slice) bool { return true })
+	l.partial = nil
+	if err := l.removeAll(gone); err != nil {
+		return l.poisonWith(err)
+	}
+	if err := l.anchor(st); err != nil {
+		return l.poisonWith(err)
+	}
+	return nil
+}

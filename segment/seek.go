@@ -1,0 +1,169 @@
+package segment
+
+// Seek finds the batch that holds message id: the offset where it begins and its first id.
+// ErrAtEnd says that id is the next one to be written; the offset is the log's end then. Other errors as for View.
+func (l *Log) Seek(id MsgID) (at Offset, firstID MsgID, err error) {
+	l.mu.Lock()
+	switch {
+	case l.closed:
+		l.mu.Unlock()
+		return 0, 0, ErrClosed
+	case id >= l.end.id:
+		end := l.end
+		l.mu.Unlock()
+		if id > end.id {
+			return 0, 0, ErrPastEnd
+		}
+		return end.off, end.id, ErrAtEnd
+	case id < l.start.id:
+		l.mu.Unlock()
+		return 0, 0, ErrBelowStart
+	}
+	// Control batches carry the id of the message that follows them, so the batch that
+	// holds id is the last one whose first id is not above it, and comes after them.
+	if l.tail.n > 0 && l.tail.at(0).FirstID <= id {
+		s := l.tail.at(l.tail.search(func(s *Slice) bool { return s.FirstID > id }) - 1)
+		at, firstID = s.Offset, s.FirstID
+		covers := id < s.FirstID+MsgID(s.Count)
+		l.mu.Unlock()
+		if covers {
+			return at, firstID, nil
+		}
+		return 0, 0, ErrNotBoundary
+	}
+	q := query{
+		begins: func(f *segFile) bool { return f.firstID <= id },
+		below:  func(e *indexEntry) bool { return e.id <= id },
+		match:  func(h *Header) bool { return id >= h.FirstID && id < h.NextID() },
+	}
+	return l.search(q)
+}
+
+// SeekTime finds the first batch that was appended at ns (since 1970) or later, and its first id.
+// ErrAtEnd says that all are older. Times come from leaders' clocks; where those went back it finds one of the fitting places.
+func (l *Log) SeekTime(ns int64) (at Offset, firstID MsgID, err error) {
+	l.mu.Lock()
+	switch {
+	case l.closed:
+		l.mu.Unlock()
+		return 0, 0, ErrClosed
+	case l.start.off == l.end.off:
+		end := l.end
+		l.mu.Unlock()
+		return end.off, end.id, ErrAtEnd
+	}
+	if l.tail.n > 0 && l.tail.at(0).Appended < ns {
+		at, firstID, err = l.firstInTail(ns)
+		l.mu.Unlock()
+		return at, firstID, err
+	}
+	q := query{
+		begins: func(f *segFile) bool { return f.firstAppended < ns },
+		below:  func(e *indexEntry) bool { return e.appended < ns },
+		match:  func(h *Header) bool { return h.Appended >= ns },
+		next:   true,
+	}
+	if len(l.segs) == 0 || l.segs[0].broken == nil && l.segs[0].firstAppended >= ns {
+		start := l.start
+		l.mu.Unlock()
+		return start.off, start.id, nil
+	}
+	return l.search(q)
+}
+
+// firstInTail is SeekTime within the tail. The caller holds l.mu.
+func (l *Log) firstInTail(ns int64) (Offset, MsgID, error) {
+	i := l.tail.search(func(s *Slice) bool { return s.Appended >= ns })
+	if i == l.tail.n {
+		return l.end.off, l.end.id, ErrAtEnd
+	}
+	s := l.tail.at(i)
+	return s.Offset, s.FirstID, nil
+}
+
+// query is one search in segment files, as three tests of growing precision.
+type query struct {
+	begins func(f *segFile) bool    // holds for the segments up to the wanted one
+	below  func(e *indexEntry) bool // holds for the entries up to the one to scan from
+	match  func(h *Header) bool     // holds first for the wanted batch
+	next   bool                     // no match in the segment: the batch that follows it is the answer
+}
+
+// search is called with l.mu held and releases it.
+func (l *Log) search(q query) (at Offset, firstID MsgID, err error) {
+	i := l.lastHealthy(q.begins)
+	if i < 0 {
+		defer l.mu.Unlock()
+		if len(l.segs) > 0 && l.segs[0].broken != nil {
+			return 0, 0, l.segs[0].broken
+		}
+		return 0, 0, ErrBelowStart
+	}
+	f, end := l.segs[i], l.mappedEnd(i)
+	l.clock++
+	f.used = l.clock
+	f.pin()
+	l.mu.Unlock()
+	defer f.release()
+	found, at, firstID, err := l.searchIn(f, end, q)
+	if err != nil || found {
+		return at, firstID, err
+	}
+	return l.after(f, end, q)
+}
+
+// lastHealthy is segmentAt, passing over stand-ins, of which nothing is known. The caller holds l.mu.
+func (l *Log) lastHealthy(begins func(f *segFile) bool) int {
+	last := -1
+	for i, f := range l.segs {
+		if f.broken == nil {
+			if !begins(f) {
+				break
+			}
+			last = i
+		}
+	}
+	return last
+}
+
+// searchIn scans from the index entry that the query leads to.
+func (l *Log) searchIn(f *segFile, end Offset, q query) (found bool, at Offset, firstID MsgID, err error) {
+	from, err := l.startingPoint(f, end, q.below)
+	if err != nil {
+		return false, 0, 0, err
+	}
+	err = l.scan(f, from, end, func(off Offset, h *Header) bool {
+		if found = q.match(h); found {
+			at, firstID = off, h.FirstID
+		}
+		return !found
+	})
+	return found, at, firstID, l.scanned(f, err)
+}
+
+// after answers a query that segment f, readable up to end, did not: with the batch that follows it, or with
+// the damage that lies there.
+func (l *Log) after(f *segFile, end Offset, q query) (Offset, MsgID, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, g := range l.segs {
+		if g != f || i+1 == len(l.segs) || l.segs[i+1].base > end {
+			continue
+		}
+		next := l.segs[i+1]
+		if next.broken != nil {
+			return 0, 0, next.broken
+		}
+		if q.next {
+			return next.first, next.firstID, nil
+		}
+	}
+	if i := l.tail.find(end); q.next && i < l.tail.n {
+		s := l.tail.at(i)
+		return s.Offset, s.FirstID, nil
+	}
+	if q.next && end == l.end.off {
+		return l.end.off, l.end.id, ErrAtEnd
+	}
+	return 0, 0, ErrNotBoundary
+}

@@ -1,0 +1,56 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+)
+
+// MsgID numbers the messages of one partition, densely, from 0. It fits in 48 bits.
+type MsgID uint64
+
+// Position numbers the batches of one partition, densely, from 0.
+type Position uint64
+
+// Offset is a place in one partition's log in bytes: the sum of the sizes of all
+// batches before it. It never goes back when old segments are removed.
+type Offset int64
+
+// Epoch numbers the leader incarnations of a partition; it only grows.
+type Epoch uint64
+
+// MaxMsgID is the largest id a partition can give out: an NSQ id keeps 16 bits for the partition.
+const MaxMsgID MsgID = 1<<48 - 1
+
+// Errors of reading, tested with errors.Is.
+var (
+	// ErrBelowStart says that the place was removed by retention.
+	ErrBelowStart = errors.New("segment: below the start of the log: retention removed it")
+	// ErrAtEnd says that the place is the end of the committed log: nothing is there yet.
+	ErrAtEnd = errors.New("segment: at the end of the log")
+	// ErrPastEnd says that the place lies beyond the end of the committed log.
+	ErrPastEnd = errors.New("segment: past the end of the log")
+	// ErrNotBoundary says that no batch begins at the place.
+	ErrNotBoundary = errors.New("segment: no batch begins there")
+	// ErrClosed says that the log was closed.
+	ErrClosed = errors.New("segment: log closed")
+	// ErrPoisoned says that a write or sync of a segment file failed before: what the files hold
+	// above Synced is unknown, so they are not written until the log is opened anew. Nothing is lost, the
+	// commit log has it.
+	ErrPoisoned = errors.New("segment: a segment file could not be written; the partition must be reopened")
+)
+
+// CorruptError says that stored bytes are not what was written. The range is
+// isolated: nothing of it is ever delivered, and what lies before it stays readable.
+type CorruptError struct {
+	Path   string // file, relative to the data directory
+	Offset int64  // in the file, bytes
+	Detail string // what did not match
+	Err    error  // the cause, such as ErrInvalid or aio.ErrMedia; may be nil
+}
+
+func (e *CorruptError) Error() string {
+	return fmt.Sprintf("%s is corrupt at byte %d (%s): messages from there on are not served; restore the file from a replica or a backup", e.Path, e.Offset, e.Detail)
+}
+
+// Unwrap returns the cause.
+func (e *CorruptError) Unwrap() error { return e.Err }

@@ -1,0 +1,314 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+
+	"penstock/segment/aio"
+)
+
+// View pins a run of whole, verified batches until Release. It is reusable (View, Release, View, ...)
+// and then allocates nothing; it belongs to one goroutine at a time. The zero value is ready.
+//
+// Bytes of a mapping were in memory and intact when View returned. If memory is short the kernel may
+// drop them again; whoever touches them much later, or cannot bear a fault, runs under aio.Guard.
+type View struct {
+	data []byte
+	at   Offset
+	buf  *aio.Buf // pinned, if the bytes are in the tail
+	seg  *segFile // pinned, if they are mapped
+
+	run    verifier
+	verify func() error // run.verify, bound once: a bound method is an allocation
+}
+
+// Bytes is the run: whole batches, back to back, valid until Release and not to be written.
+func (v *View) Bytes() []byte { return v.data }
+
+// Offset is where the run begins in the log; the next run begins at Offset + len(Bytes).
+func (v *View) Offset() Offset { return v.at }
+
+// Release gives the bytes back. Releasing an empty View does nothing.
+func (v *View) Release() {
+	buf, seg := v.buf, v.seg
+	v.data, v.buf, v.seg = nil, nil, nil
+	if buf != nil {
+		buf.Release()
+	}
+	if seg != nil {
+		seg.release()
+	}
+}
+
+// verifier checks batches of a mapping, from at until limit or the first that is bad. It is a
+// struct, not a closure, so that a warm View allocates nothing.
+type verifier struct {
+	m         aio.Mapping
+	at, limit int64 // file bytes; at moves over each batch that is good
+	window    int64 // end of the wanted range: the run stops there once it has a batch
+	ready     int64 // populated up to here
+	first     bool
+	h         Header // of the last good batch, or of the bad one
+	sized     bool   // h was read whole: the bad batch's size is known
+}
+
+// View pins the run that begins at at, which must be a batch boundary. Out of the tail it is one
+// batch, out of a segment as many as fit in maxBytes; always at least one, however large.
+//
+// Bytes from a segment are verified whole, header and body, before View returns. If the batch at at is damaged the error
+// is a CorruptError, the same one every time: a reader must stop or step over it, not try again. Other errors: ErrBelowStart,
+// ErrAtEnd, ErrPastEnd, ErrNotBoundary, ErrClosed, or the environment's (no memory, no descriptors). On an error v holds nothing.
+func (l *Log) View(v *View, at Offset, maxBytes int) error {
+	if v.buf != nil || v.seg != nil {
+		panic("BUG: segment: View was not released")
+	}
+	l.mu.Lock()
+	if err := l.within(at); err != nil {
+		l.mu.Unlock()
+		return err
+	}
+	if l.tail.n > 0 && at >= l.tail.at(0).Offset {
+		err := l.viewTail(v, at)
+		l.mu.Unlock()
+		return err
+	}
+	f, end, err := l.pinAt(at)
+	l.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := l.viewMapped(v, f, at, end, maxBytes); err != nil {
+		f.release()
+		return err
+	}
+	return nil
+}
+
+// within tells the three places where nothing can be read apart. The caller holds l.mu.
+func (l *Log) within(at Offset) error {
+	switch {
+	case l.closed:
+		return ErrClosed
+	case at > l.end.off:
+		return ErrPastEnd
+	case at == l.end.off:
+		return ErrAtEnd
+	case at < l.start.off:
+		return ErrBelowStart
+	}
+	return nil
+}
+
+func (l *Log) viewTail(v *View, at Offset) error {
+	i := l.tail.find(at)
+	if i == l.tail.n || l.tail.at(i).Offset != at {
+		return fmt.Errorf("%w: offset %d", ErrNotBoundary, at)
+	}
+	s := l.tail.at(i)
+	s.Buf.Retain()
+	v.data, v.at, v.buf = s.Data, at, s.Buf
+	return nil
+}
+
+// mappedEnd is how far segment i may be read through its mapping: not into the next segment, and
+// not where the tail has the bytes, which is where they are being written. The caller holds l.mu.
+func (l *Log) mappedEnd(i int) Offset {
+	end := l.flushed
+	if l.tail.n > 0 {
+		end = min(end, l.tail.at(0).Offset)
+	}
+	if i+1 < len(l.segs) {
+		end = min(end, l.segs[i+1].base)
+	}
+	return end
+}
+
+// segmentAt returns the index of the last segment for which begins holds, given that it
+// holds for a prefix of the list, or -1. The caller holds l.mu.
+func (l *Log) segmentAt(begins func(f *segFile) bool) int {
+	lo, hi := 0, len(l.segs)
+	for lo < hi {
+		if mid := int(uint(lo+hi) >> 1); begins(l.segs[mid]) {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo - 1
+}
+
+// pinAt pins the segment that holds at, for reading up to end. The caller holds l.mu and knows
+// that at is within the log and below the tail.
+func (l *Log) pinAt(at Offset) (f *segFile, end Offset, err error) {
+	i := l.segmentAt(func(f *segFile) bool { return f.base <= at })
+	if i < 0 {
+		return nil, 0, ErrBelowStart
+	}
+	f = l.segs[i]
+	if f.broken != nil {
+		return nil, 0, f.broken
+	}
+	if _, bad := f.isolated(at); bad {
+		return nil, 0, l.damageAt(f, at)
+	}
+	if end = f.goodUntil(at, l.mappedEnd(i)); end <= at {
+		return nil, 0, fmt.Errorf("%w: offset %d", ErrNotBoundary, at)
+	}
+	l.clock++
+	f.used = l.clock
+	f.pin()
+	return f, end, nil
+}
+
+// viewMapped fills v from the mapping of f, which the caller pinned.
+func (l *Log) viewMapped(v *View, f *segFile, at, end Offset, maxBytes int) error {
+	fresh := !f.isMapped.Load()
+	m, err := f.mapped()
+	if err != nil {
+		return err
+	}
+	if fresh {
+		l.shedMappings(l.opts.MaxMappedSegments)
+	}
+	if v.verify == nil {
+		v.verify = v.run.verify
+	}
+	from := f.at(at)
+	limit := min(f.at(end), int64(len(m.Bytes())))
+	v.run = verifier{m: m, at: from, limit: limit, window: min(from+int64(max(maxBytes, HeaderBytes)), limit), first: true, ready: from}
+	err = aio.Guard(f.path, v.verify)
+	r := &v.run
+	r.m = nil
+	if r.at > from {
+		// A bad batch after good ones is met, and reported, by the view that begins there.
+		v.data, v.at, v.seg = m.Bytes()[from:r.at:r.at], at, f
+		return nil
+	}
+	size := 0
+	if r.sized {
+		size = r.h.Size()
+	}
+	return l.judge(f, at, end, size, err)
+}
+
+// judge tells damage at at from a caller's wrong offset: it walks there from a boundary that is known.
+func (l *Log) judge(f *segFile, at, end Offset, size int, cause error) error {
+	if !isDamage(cause) {
+		return cause // of the environment: nothing is known of the bytes
+	}
+	from, err := l.startingPoint(f, end, func(e *indexEntry) bool { return e.off <= at })
+	if err != nil {
+		return err
+	}
+	var off Offset
+	err = l.scan(f, from, end, func(o Offset, _ *Header) bool { off = o; return o < at })
+	switch {
+	case off == at:
+		return l.readFailed(f, f.at(at), size, cause)
+	case err != nil: // the walk met damage at at, or before it
+		return l.scanned(f, err)
+	}
+	return fmt.Errorf("%w: offset %d", ErrNotBoundary, at)
+}
+
+func isDamage(err error) bool {
+	return errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnwritten) || errors.Is(err, aio.ErrMedia)
+}
+
+var (
+	errChain = fmt.Errorf("%w: it does not continue the batch before it", ErrInvalid)
+	errCut   = fmt.Errorf("%w: it reaches beyond the end of its range", ErrInvalid)
+)
+
+// verify moves r.at over whole good batches. It stops without error when the window is full, and with the
+// reason at the first batch that is not good.
+func (r *verifier) verify() error {
+	mem := r.m.Bytes()
+	for r.at < r.limit {
+		if !r.first && r.at+HeaderBytes > r.window {
+			return nil
+		}
+		r.sized = false
+		if err := r.populate(min(max(r.window, r.at+HeaderBytes), r.limit)); err != nil {
+			return err
+		}
+		pos, prev := r.h.Position, r.h.CRC
+		if err := r.h.Decode(mem[r.at:r.limit]); err != nil {
+			return err
+		}
+		end := r.at + int64(r.h.Size())
+		switch {
+		case end > r.limit:
+			return errCut
+		case end > r.window && !r.first:
+			return nil
+		case !r.first && (r.h.Position != pos+1 || r.h.PrevCRC != prev):
+			return errChain
+		}
+		r.sized = true
+		if err := r.populate(end); err != nil {
+			return err
+		}
+		if err := VerifyBody(&r.h, mem[r.at+HeaderBytes:end]); err != nil {
+			return err
+		}
+		r.at, r.first = end, false
+	}
+	return nil
+}
+
+func (r *verifier) populate(to int64) error {
+	if to <= r.ready {
+		return nil
+	}
+	if err := r.m.Populate(r.ready, to-r.ready); err != nil {
+		return err
+	}
+	r.ready = to
+	return nil
+}
+
+// readFailed turns the error of reading the batch that begins at file byte at into what the caller gets. Damage is
+// isolated: size bytes if the batch's size is known, else up to the next indexed batch or the end of the
+// segment. The caller holds a pin on f and no lock.
+func (l *Log) readFailed(f *segFile, at int64, size int, err error) error {
+	if !isDamage(err) {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.isolate(f, f.offset(at), size, err)
+}
+
+// shedMappings unmaps the least recently used segments that nobody reads until at most keep
+// stay mapped, and forgets their indexes.
+func (l *Log) shedMappings(keep int) {
+	for {
+		l.mu.Lock()
+		var oldest *segFile
+		mapped := 0
+		for _, f := range l.segs {
+			if !f.isMapped.Load() {
+				continue
+			}
+			mapped++
+			if f.refs.Load() == 1 && (oldest == nil || f.used < oldest.used) {
+				oldest = f
+			}
+		}
+		if mapped <= keep || oldest == nil {
+			l.mu.Unlock()
+			return
+		}
+		m := oldest.takeMapping() // refs is 1 and pins are taken under l.mu: nobody holds mapMu
+		if oldest.sealed {
+			oldest.index, oldest.indexed = nil, false
+		}
+		l.mu.Unlock()
+		_ = m.Unmap()
+	}
+}
+
+// Unmap gives back the mappings of all segments that nobody reads: address space, of which a
+// process has 65,530 pieces. Reading maps again.
+func (l *Log) Unmap() { l.shedMappings(0) }
