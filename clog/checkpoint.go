@@ -27,7 +27,7 @@ func (l *Log) emitChunk(chunk []byte) {
 	if l.err != nil {
 		return
 	}
-	if len(chunk) == 0 || len(chunk) > min(MaxCheckpointChunkBytes, len(l.stageMem)-GroupHeaderBytes-RecordHeaderBytes) {
+	if len(chunk) == 0 || len(chunk) > l.MaxChunkBytes() {
 		panic(fmt.Sprintf("BUG: clog: a checkpoint chunk of %d bytes", len(chunk)))
 	}
 	g := &l.stage

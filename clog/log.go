@@ -42,7 +42,7 @@ type Source interface {
 	Gather(g *Group)
 	// Durable says that g is on stable storage. Groups come strictly in order.
 	Durable(g *Group)
-	// Checkpoint describes the state after every record added so far in chunks of 1 to MaxCheckpointChunkBytes bytes; none is
+	// Checkpoint describes the state after every record added so far in chunks of 1 to Log.MaxChunkBytes bytes; none is
 	// fine. emit copies the chunk. Called when a new file begins, with nothing in flight.
 	Checkpoint(emit func(chunk []byte))
 	// Failed says, once, that nothing in flight or later will ever be durable. err wraps ErrFailed.
@@ -164,6 +164,11 @@ type openFile struct {
 
 // MaxPayloadBytes is the largest payload that Reserve accepts: MaxPayloadBytes, or less with small files.
 func (l *Log) MaxPayloadBytes() int { return l.maxPayload }
+
+// MaxChunkBytes is the largest chunk of a checkpoint: MaxCheckpointChunkBytes, or less with files below 1 MiB.
+func (l *Log) MaxChunkBytes() int {
+	return min(MaxCheckpointChunkBytes, len(l.stageMem)-GroupHeaderBytes-RecordHeaderBytes)
+}
 
 // SetSource sets who supplies records. Call it before Run or Start.
 func (l *Log) SetSource(s Source) { l.source = s }

@@ -73,7 +73,7 @@ func newLog(disk aio.Disk, arena *aio.Arena, opts Options, block int64) *Log {
 	group := min(roundUp(maxGroupBytes, block), (opts.FileBytes-block)*3/4&^(block-1))
 	l.maxCheckpoint = opts.FileBytes - block - group
 	l.maxPayload = min(MaxPayloadBytes, int(group)-GroupHeaderBytes-RecordHeaderBytes)
-	l.stageMem, l.stageFree = aio.AlignedBytes(int(min(roundUp(stageBytes, block), l.maxCheckpoint)))
+	l.stageMem, l.stageFree = aio.AlignedBytes(int(max(block, min(roundUp(stageBytes, block), l.maxCheckpoint/2&^(block-1)))))
 	l.stage.log = l
 	l.emit = l.emitChunk
 	l.completions = make([]aio.Completion, 0, opts.InFlight)

@@ -412,7 +412,7 @@ func (c *Channel) writeControls(ctx context.Context) (ws []*waiter, err error) {
 		for c.m.HasControls(pt.number) {
 			w := getWaiter()
 			w.part, w.controls = pt, ownControls(c.m.TakeControls(pt.number, nil))
-			if err = pt.enqueue(ctx, &w.Put, time.Now()); err != nil {
+			if err = pt.enqueue(ctx, &w.Put); err != nil {
 				w.free()
 				return ws, err
 			}

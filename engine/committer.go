@@ -28,6 +28,8 @@ type committer struct {
 	res   core.PartitionResult
 	body  []byte // control bodies are encoded here
 	nowNs int64
+
+	noSpace bool // as the machines know it
 }
 
 // groupWork is what one group carries; its slices keep their memory from group to group.
@@ -68,12 +70,24 @@ func (c *committer) Gather(g *clog.Group) {
 	w := &c.slots[g.Slot()]
 	w.batches, w.puts, w.deferred = w.batches[:0], w.puts[:0], w.deferred[:0]
 	c.nowNs = time.Now().UnixNano()
+	c.learnSpace()
 	for c.at < len(c.turn) && c.sealInbox(c.turn[c.at], g, w) {
 		c.turn[c.at] = nil
 		c.at++
 	}
 	if len(w.puts) == 1 {
 		g.SetSolo()
+	}
+}
+
+// learnSpace passes the flusher's word about the disk's room on to the machines.
+func (c *committer) learnSpace() {
+	if full := c.e.noSpace.Load(); full != c.noSpace {
+		c.noSpace = full
+		for _, pt := range c.e.partitionList() {
+			c.ev = core.PartitionEvent{Kind: core.PartitionSpace, Flag: full}
+			pt.machine.Step(&c.ev, &c.res)
+		}
 	}
 }
 
@@ -133,9 +147,17 @@ type run struct {
 // entries and sealed batches stand alone. Puts that may not be stored any more are taken out.
 func (c *committer) nextRun(pt *partition, g *clog.Group) (r run) {
 	free := min(g.Free(), segment.MaxBatchBytes)
+	refused := c.admit(pt, false)
 	for p := pt.head; p != nil; {
 		next := p.next
-		if err := c.admit(pt, p); err != nil {
+		err := refused
+		switch {
+		case p.deadline != 0 && c.nowNs > p.deadline:
+			err = ErrDeadline
+		case err != nil && p.control():
+			err = c.admit(pt, true)
+		}
+		if err != nil {
 			pt.unlink(p)
 			r.rejected = append(r.rejected, rejection{p, err})
 			p = next
@@ -163,11 +185,15 @@ func (c *committer) nextRun(pt *partition, g *clog.Group) (r run) {
 	return r
 }
 
-func (c *committer) admit(pt *partition, p *Put) error {
-	c.ev = core.PartitionEvent{Kind: core.PartitionPut, Count: p.count(), NowNs: c.nowNs, DeadlineNs: p.deadline, Control: p.control()}
+// admit asks the machine whether anything may be appended now; one answer holds for a whole run.
+func (c *committer) admit(pt *partition, control bool) error {
+	c.ev = core.PartitionEvent{Kind: core.PartitionPut, Count: maxRunCount, Control: control}
 	pt.machine.Step(&c.ev, &c.res)
 	return c.res.Err
 }
+
+// maxRunCount is more messages than fit into a batch: the machine refuses before the ids run out.
+const maxRunCount = segment.MaxBatchBytes
 
 func (c *committer) loneRun(pt *partition, p *Put, r *run) {
 	r.first, r.n = p, 1
@@ -402,6 +428,7 @@ func (c *committer) Durable(g *clog.Group) {
 		w.touched[i] = nil
 		pt.wake()
 	}
+	c.e.asyncFree.giveBack()
 	clear(w.batches) // no references to buffers of the past
 	w.batches = w.batches[:0]
 	w.puts = w.puts[:0]

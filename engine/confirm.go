@@ -79,7 +79,7 @@ func (c *Channel) sendControls() {
 		}
 		p.take(c.m.TakeControls(cur.part.number, p.controls[:0]))
 		p.busy, p.part = true, cur.part
-		if err := cur.part.enqueue(context.Background(), &p.Put, time.Now()); err != nil {
+		if err := cur.part.enqueue(context.Background(), &p.Put); err != nil {
 			p.busy = false // closed: what was confirmed will be delivered again, nothing is lost
 		}
 	}
@@ -93,7 +93,7 @@ func (c *Channel) lastControls() {
 		for !c.ephemeral && cur.added && c.m.HasControls(cur.part.number) {
 			p := &Put{Done: func(*Put) {}}
 			p.controls = ownControls(c.m.TakeControls(cur.part.number, nil))
-			if cur.part.enqueue(context.Background(), p, time.Now()) != nil {
+			if cur.part.enqueue(context.Background(), p) != nil {
 				return
 			}
 		}

@@ -30,7 +30,8 @@ type Engine struct {
 	committer committer
 	flusher   *flusher
 	confirmer *confirmer
-	waiting   atomic.Int64 // bytes in all inboxes
+	waiting   atomic.Int64 // bytes in all inboxes, see partition.report
+	asyncFree asyncFree
 
 	mu       sync.RWMutex
 	topics   map[string]*Topic
@@ -224,9 +225,6 @@ func (e *Engine) watch() {
 		case <-e.stop:
 			return
 		case <-tick.C:
-		}
-		if e.waiting.Load() == 0 {
-			continue
 		}
 		now := time.Now().UnixNano()
 		for _, pt := range e.partitionList() {

@@ -23,6 +23,7 @@ type partition struct {
 	mu         sync.Mutex
 	head, tail *Put
 	waiting    int64 // bytes in the inbox
+	reported   int64 // of them, counted in the engine's sum
 	ready      bool  // in the engine's ready list or in the committer's hands
 	closed     error // no more puts
 	room       chan struct{}
@@ -43,12 +44,12 @@ const notHeld = ^uint64(0)
 
 // enqueue puts p at the end of the inbox. When the inbox is full it waits for room, at
 // most Options.AdmitTimeout.
-func (pt *partition) enqueue(ctx context.Context, p *Put, now time.Time) error {
+func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 	e := pt.e
 	size := int64(p.bytes)
 	pt.mu.Lock()
 	if pt.closed == nil && !p.control() && !e.admits(pt, size) {
-		if err := pt.awaitRoom(ctx, size, now); err != nil {
+		if err := pt.awaitRoom(ctx, size); err != nil {
 			pt.mu.Unlock()
 			return err
 		}
@@ -65,7 +66,7 @@ func (pt *partition) enqueue(ctx context.Context, p *Put, now time.Time) error {
 	}
 	pt.tail = p
 	pt.waiting += size
-	e.waiting.Add(size)
+	pt.report()
 	first := !pt.ready
 	pt.ready = true
 	pt.mu.Unlock()
@@ -80,12 +81,11 @@ func (e *Engine) admits(pt *partition, size int64) bool {
 	if pt.waiting != 0 && pt.waiting+size > e.opts.MaxInboxBytes {
 		return false
 	}
-	w := e.waiting.Load()
-	return w == 0 || w+size <= e.opts.MaxNodeInboxBytes
+	return e.waiting.Load()+size <= e.opts.MaxNodeInboxBytes
 }
 
 // awaitRoom is called and returns with mu held.
-func (pt *partition) awaitRoom(ctx context.Context, size int64, now time.Time) error {
+func (pt *partition) awaitRoom(ctx context.Context, size int64) error {
 	timer := time.NewTimer(pt.e.opts.AdmitTimeout)
 	defer timer.Stop()
 	poll := time.NewTicker(5 * time.Millisecond) // room at the node may come from another partition
@@ -153,9 +153,21 @@ func (pt *partition) unlink(p *Put) {
 
 func (pt *partition) left(size int64) {
 	pt.waiting -= size
-	pt.e.waiting.Add(-size)
+	pt.report()
 	pt.signalRoom()
 }
+
+// report adds what changed to the node's sum, coarsely: a shared counter that every put touches twice costs
+// more than the put. mu is held.
+func (pt *partition) report() {
+	if d := pt.waiting - pt.reported; d >= reportBytes || d <= -reportBytes {
+		pt.reported = pt.waiting
+		pt.e.waiting.Add(d)
+	}
+}
+
+// reportBytes is how far the node's sum may be off per partition.
+const reportBytes = 16 << 10
 
 // refuse takes the whole inbox and answers every put in it with err; with close set, puts that come
 // later get it too.
@@ -185,14 +197,18 @@ func (pt *partition) refuse(err error, closeInbox bool, keepControls bool) {
 	}
 }
 
-// expire refuses what has waited past its deadline, for times when the committer
-// itself is stalled and looks at no inbox.
+// expire gives what waits its default deadline and refuses what has waited past it: the committer
+// may be stalled and look at no inbox.
 func (pt *partition) expire(nowNs int64) {
 	var out []*Put
 	pt.mu.Lock()
 	for q := pt.head; q != nil; {
 		next := q.next
-		if q.deadline != 0 && nowNs > q.deadline {
+		switch {
+		case q.control():
+		case q.deadline == 0:
+			q.deadline = nowNs + int64(pt.e.opts.PublishTimeout)
+		case nowNs > q.deadline:
 			pt.unlink(q)
 			out = append(out, q)
 		}

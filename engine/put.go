@@ -124,31 +124,73 @@ func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (ID, error) {
 // asyncPut is a Put with a callback for its id.
 type asyncPut struct {
 	Put
-	one  [1][]byte
-	done func(ID, error)
+	one      [1][]byte
+	done     func(ID, error)
+	free     *asyncFree
+	nextFree *asyncPut
 }
 
-var asyncPuts sync.Pool
+// asyncFree keeps unused async puts. They are taken by producers and come back on the committer: a sync.Pool, made for one
+// processor, would steal from the other at every call.
+type asyncFree struct {
+	mu   sync.Mutex
+	head *asyncPut
+	n    int
 
-func getAsyncPut() *asyncPut {
-	if a, ok := asyncPuts.Get().(*asyncPut); ok {
-		return a
+	// Only the committer, which gives back a group's puts together.
+	back     *asyncPut
+	backTail *asyncPut
+	backN    int
+}
+
+const maxFreeAsyncPuts = 1 << 16
+
+func (f *asyncFree) get() *asyncPut {
+	f.mu.Lock()
+	a := f.head
+	if a != nil {
+		f.head, a.nextFree = a.nextFree, nil
+		f.n--
 	}
-	a := new(asyncPut)
-	a.Done = a.answered
+	f.mu.Unlock()
+	if a == nil {
+		a = &asyncPut{free: f}
+		a.Done = a.answered
+	}
 	return a
 }
 
+func (a *asyncPut) reset() {
+	a.First, a.Err, a.Messages, a.next, a.part = 0, nil, nil, nil, nil
+	a.one[0], a.done = nil, nil
+}
+
+// answered runs on the committer, or elsewhere when the put was refused (then Err is set).
 func (a *asyncPut) answered(*Put) {
 	done, first, err := a.done, a.First, a.Err
-	a.free()
+	a.reset()
+	if f := a.free; err == nil {
+		if f.back == nil {
+			f.backTail = a
+		}
+		a.nextFree, f.back = f.back, a
+		f.backN++
+	}
 	done(first, err)
 }
 
-func (a *asyncPut) free() {
-	a.Put = Put{Done: a.Done}
-	a.one[0], a.done = nil, nil
-	asyncPuts.Put(a)
+// giveBack runs on the committer at the end of a group.
+func (f *asyncFree) giveBack() {
+	if f.back == nil {
+		return
+	}
+	f.mu.Lock()
+	if f.n+f.backN <= maxFreeAsyncPuts {
+		f.backTail.nextFree, f.head = f.head, f.back
+		f.n += f.backN
+	}
+	f.mu.Unlock()
+	f.back, f.backTail, f.backN = nil, nil, 0
 }
 
 // PublishAsync hands one message over and calls done exactly once when it is on stable
@@ -156,11 +198,10 @@ func (a *asyncPut) free() {
 // block: signal a channel, count, or hand over. PublishAsync itself blocks only while the inbox is full, at
 // most Options.AdmitTimeout; if it returns an error, done is not called.
 func (t *Topic) PublishAsync(body []byte, done func(ID, error)) error {
-	a := getAsyncPut()
+	a := t.e.asyncFree.get()
 	a.one[0], a.done = body, done
 	a.Messages = a.one[:]
 	if err := t.submit(context.Background(), &a.Put); err != nil {
-		a.free()
 		return err
 	}
 	return nil
@@ -179,14 +220,14 @@ func (t *Topic) submit(ctx context.Context, p *Put) error {
 	if t.deleted.Load() {
 		return ErrDeleted
 	}
-	now := time.Now()
-	if p.Deadline.IsZero() {
-		p.deadline = now.UnixNano() + int64(e.opts.PublishTimeout)
-	} else {
+	// The default deadline is set by watch, when a put is still there at its next round: reading the
+	// clock for every put costs as much as storing it.
+	p.deadline = 0
+	if !p.Deadline.IsZero() {
 		p.deadline = p.Deadline.UnixNano()
 	}
 	p.part = t.nextPartition()
-	return p.part.enqueue(ctx, p, now)
+	return p.part.enqueue(ctx, p)
 }
 
 // measure checks a put against the limits and computes what its records need.

@@ -176,7 +176,7 @@ func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
 	w.onCommit = func(*Put) { e.removeTopicPartitions(t.uuid) }
 	release := e.flusher.holdFiles()
 	defer release()
-	if err := t.parts[0].enqueue(context.Background(), &w.Put, time.Now()); err != nil {
+	if err := t.parts[0].enqueue(context.Background(), &w.Put); err != nil {
 		w.free()
 		return err
 	}
@@ -309,7 +309,7 @@ func (t *Topic) control(ctx context.Context, entries func(*partition) []core.Con
 		if onCommit != nil {
 			w.onCommit = func(*Put) { onCommit(pt) }
 		}
-		if err = pt.enqueue(ctx, &w.Put, time.Now()); err != nil {
+		if err = pt.enqueue(ctx, &w.Put); err != nil {
 			w.free()
 			break
 		}

@@ -126,7 +126,6 @@ func (c *conn) finish(cmd *command) {
 	}
 	name := cmd.verb.String()
 	c.reply(frameError, "E_"+name+"_FAILED "+name+" "+string(cmd.id)+" failed "+finishFailure(err))
-	c.waitRoom()
 }
 
 func (c *conn) requeueDelay(millis uint64) time.Duration {

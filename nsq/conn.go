@@ -230,14 +230,14 @@ func (c *conn) reply(kind uint32, data string) {
 		c.out.append(frame)
 	}
 	a.mu.Unlock()
-	if direct {
-		return
+	if !direct {
+		p := newPending(c, verbNone)
+		p.frame, p.count, p.bytes = frame, 1, len(frame)
+		p.done.Store(true)
+		a.push(p)
+		c.drain() // the answers before it may have gone meanwhile
 	}
-	p := newPending(c, verbNone)
-	p.frame, p.count, p.bytes = frame, 1, len(frame)
-	p.done.Store(true)
-	a.push(p)
-	c.drain() // the answers before it may have gone meanwhile
+	c.waitRoom()
 }
 
 // end brings the connection to its end: in flight messages go back, what is owed is answered, the client gets the time to

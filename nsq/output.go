@@ -19,10 +19,10 @@ const (
 	frameError    = 1
 	frameMessage  = 2
 
-	frameHeaderBytes   = 8           // size, type
-	messageHeaderBytes = 8 + 2 + 16  // timestamp, attempts, id
-	maxPooledOutput    = 1 << 20     // larger output buffers are left to the garbage collector
-	maxDirectWrites    = 8           // in a row by whoever flushes, before the writer goroutine takes over
+	frameHeaderBytes   = 8          // size, type
+	messageHeaderBytes = 8 + 2 + 16 // timestamp, attempts, id
+	maxPooledOutput    = 1 << 20    // larger output buffers are left to the garbage collector
+	maxDirectWrites    = 8          // in a row by whoever flushes, before the writer goroutine takes over
 )
 
 var heartbeatFrame = appendFrame(nil, frameResponse, "_heartbeat_")

@@ -274,7 +274,7 @@ func (e *badBatch) Unwrap() error { return e.err }
 // Bodies are neither read nor verified. The error is a *badBatch, or the environment's from mapping.
 // The caller holds a pin on f and no lock.
 func (l *Log) scan(f *segFile, off, end Offset, fn func(off Offset, h *Header) bool) error {
-	m, err := f.mapped()
+	m, err := l.mapSegment(f)
 	if err != nil {
 		return err
 	}

@@ -198,8 +198,7 @@ func (l *Log) cutMemory(st State) (gone []*segFile) {
 	l.synced = min(l.synced, st.End)
 	l.marks.cut(st.End)
 	l.dropDamage(func(at Offset) bool { return at >= st.End })
-	if keep == 0 {
-		l.start = l.end
+	if keep == 0 { // then all of it was in memory, or st.End is the start
 		return gone
 	}
 	f := l.segs[keep-1]
@@ -246,16 +245,16 @@ func (l *Log) removeAll(gone []*segFile) error {
 func (l *Log) reopenCut(st State, wasFlushed Offset) error {
 	l.mu.Lock()
 	var f *segFile
-	read := false
+	read, empty := false, l.start.off == st.End
 	if n := len(l.segs); n > 0 {
 		f = l.segs[n-1]
 		read = f.refs.Load() > 1 && wasFlushed > st.End
 	}
 	l.mu.Unlock()
-	if f == nil {
+	if f == nil && empty {
 		return l.anchor(st)
 	}
-	if f.broken != nil || wasFlushed <= st.End {
+	if f == nil || f.broken != nil || wasFlushed <= st.End {
 		return nil
 	}
 	l.full = without(l.full, f)

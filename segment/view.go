@@ -162,13 +162,9 @@ func (l *Log) pinAt(at Offset) (f *segFile, end Offset, err error) {
 
 // viewMapped fills v from the mapping of f, which the caller pinned.
 func (l *Log) viewMapped(v *View, f *segFile, at, end Offset, maxBytes int) error {
-	fresh := !f.isMapped.Load()
-	m, err := f.mapped()
+	m, err := l.mapSegment(f)
 	if err != nil {
 		return err
-	}
-	if fresh {
-		l.shedMappings(l.opts.MaxMappedSegments)
 	}
 	if v.verify == nil {
 		v.verify = v.run.verify
@@ -278,6 +274,16 @@ func (l *Log) readFailed(f *segFile, at int64, size int, err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.isolate(f, f.offset(at), size, err)
+}
+
+// mapSegment maps f, which the caller pinned, and lets an idle mapping go for it.
+func (l *Log) mapSegment(f *segFile) (aio.Mapping, error) {
+	if f.isMapped.Load() {
+		return f.mapped()
+	}
+	m, err := f.mapped()
+	l.shedMappings(l.opts.MaxMappedSegments)
+	return m, err
 }
 
 // shedMappings unmaps the least recently used segments that nobody reads until at most keep

@@ -75,8 +75,6 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	if err != nil {
 		return &exitError{exitData, err}
 	}
-	logStorage(logger, e.Info())
-
 	server, err := listen(e, c, logger, level)
 	if err != nil {
 		return errors.Join(&exitError{exitAddress, addressError(err)}, e.Close())
@@ -139,15 +137,6 @@ func newLogger(w io.Writer, format, level string, v *slog.LevelVar) *slog.Logger
 		return slog.New(slog.NewJSONHandler(w, opts))
 	}
 	return slog.New(slog.NewTextHandler(w, opts))
-}
-
-func logStorage(logger *slog.Logger, i engine.Info) {
-	logger.Info("storage", "io", i.IOEngine, "reason", i.IOReason, "direct", i.Direct, "registered", i.Registered,
-		"file_system", i.FileSystem, "device", i.Device, "device_cache", i.DeviceCache, "kernel", i.Kernel,
-		"recovered_in", i.Recovered, "recovered_bytes", i.RecoveredBytes)
-	for _, c := range i.CorruptionsAtRecover {
-		logger.Error("stored data is corrupt; the partition is read-only from there on", "detail", c)
-	}
 }
 
 // addressError turns a listener's error into one sentence.

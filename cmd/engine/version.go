@@ -6,6 +6,9 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"penstock/clog"
+	"penstock/segment"
 )
 
 // version is Penstock's own; NSQ clients see nsqVersion, whose first part is the nsqd that it behaves like.
@@ -23,8 +26,9 @@ func versionCommand() *cobra.Command {
 		Short: "Print the version, the commit, Go's version and the format versions",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "penstock %s\ncommit   %s\ngo       %s %s/%s\nnsq      %s\nring     %s\n",
-				version, buildCommit(), runtime.Version(), runtime.GOOS, runtime.GOARCH, nsqVersion, ring)
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "penstock %s\ncommit   %s\ngo       %s %s/%s\nnsq      %s\nring     %s\nformats  batch %d, segment %d, index %d, commit log %d\n",
+				version, buildCommit(), runtime.Version(), runtime.GOOS, runtime.GOARCH, nsqVersion, ring,
+				segment.BatchVersion, segment.SegmentVersion, segment.IndexVersion, clog.Version)
 			return err
 		},
 	}

@@ -58,7 +58,7 @@ const (
 	EvVisible                     // Part, End: messages below End may be delivered: committed, and not held by a paused topic
 	EvDeferredPublished           // Part, Deferred: delayed messages; comes before the EvVisible that covers them
 	EvTrimmed                     // Part, Start: retention removed what is below Start; what was not yet read of it counts as confirmed (B67)
-	EvDropped                     // Part, Msg, End: the log says that [Msg, End) is dropped (TopicEmptied); no control comes of it
+	EvDropped                     // Part, Msg, End: the log says that [Msg, End) is dropped for every channel (TopicEmptied)
 	EvTruncated                   // Part, End: the log was cut to End (a new leader's history won); the only way back
 	EvSubscribe                   // Client, MsgTimeoutMs, SampleRate
 	EvUnsubscribe                 // Client: its messages in flight are redelivered first, at once

@@ -16,7 +16,9 @@ func (c *Channel) offer(ev *Event, res *Result) {
 	case c.paused:
 		res.Decision, res.Why = Hold, HoldPaused
 		return
-	case p.ranges.Len() >= c.cfg.MaxRanges:
+	case p.ranges.Len() >= c.cfg.MaxRanges && p.next > p.confirmed:
+		// The message at p.confirmed has an entry, and its confirmation merges ranges.
+		// Without that condition a recovered channel with many ranges would stand still.
 		res.Decision, res.Why = Hold, HoldRanges
 		return
 	case !c.hasCredit():

@@ -206,10 +206,11 @@ func (c *Channel) setSkip(on bool) {
 	}
 }
 
-// dropped takes out a range that the log dropped for every channel.
+// dropped takes out a range that the log dropped for every channel. The log is told
+// again: a reset of this channel may be on its way there and would undo it.
 func (c *Channel) dropped(p *channelPart, r IDRange) {
 	c.forgetIf(p, func(e *entry) bool { return r.From <= e.id.MsgID() && e.id.MsgID() < r.To })
-	confirmRange(&p.confirmed, &p.ranges, r)
+	c.confirm(p, r)
 	c.settle(p)
 }
 

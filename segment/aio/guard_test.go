@@ -11,6 +11,12 @@ import (
 	"penstock/segment/aio"
 )
 
+// Where guarded reads leave their bytes, so that the compiler keeps the loads.
+var (
+	read       byte
+	readString string
+)
+
 // mapped opens a disk and maps a new file of size bytes on it.
 func mapped(t *testing.T, size int64) (path string, m aio.Mapping) {
 	t.Helper()
@@ -39,17 +45,13 @@ func TestGuardTurnsFaultsIntoErrors(t *testing.T) {
 	}
 	table := crc32.MakeTable(crc32.Castagnoli)
 	reads := map[string]func([]byte){
-		"load":  func(p []byte) { _ = p[5*aio.BlockBytes] + p[0] },
+		"load":  func(p []byte) { read += p[5*aio.BlockBytes] + p[0] },
 		"copy":  func(p []byte) { copy(make([]byte, len(p)), p) },
 		"crc32": func(p []byte) { crc32.Checksum(p, table) },
-		"string": func(p []byte) {
-			if string(p) == "" {
-				t.Error("empty")
-			}
-		},
+		"string": func(p []byte) { readString = string(p) },
 	}
-	for name, read := range reads {
-		err := aio.Guard("seg", func() error { read(m.Bytes()); return nil })
+	for name, fn := range reads {
+		err := aio.Guard("seg", func() error { fn(m.Bytes()); return nil })
 		if !errors.Is(err, aio.ErrMedia) {
 			t.Errorf("%s of a lost page: %v, want ErrMedia", name, err)
 		}
@@ -101,11 +103,11 @@ func TestGuardNestsAndRestores(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := aio.Guard("outer", func() error {
-		inner := aio.Guard("inner", func() error { _ = m.Bytes()[0]; return nil })
+		inner := aio.Guard("inner", func() error { read += m.Bytes()[0]; return nil })
 		if !errors.Is(inner, aio.ErrMedia) {
 			t.Errorf("inner: %v, want ErrMedia", inner)
 		}
-		_ = m.Bytes()[aio.BlockBytes] // still guarded
+		read += m.Bytes()[aio.BlockBytes] // still guarded
 		return nil
 	})
 	if !errors.Is(err, aio.ErrMedia) {

@@ -1,0 +1,154 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"penstock/engine"
+	"penstock/segment"
+)
+
+func openEngine(b *testing.B) *engine.Engine {
+	b.Helper()
+	e, err := engine.Open(context.Background(), engine.Options{DataPath: b.TempDir(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { e.Close() })
+	return e
+}
+
+func topics(b *testing.B, e *engine.Engine, n int) []*engine.Topic {
+	out := make([]*engine.Topic, n)
+	for i := range out {
+		t, err := e.Topic(context.Background(), fmt.Sprintf("t%d", i))
+		if err != nil {
+			b.Fatal(err)
+		}
+		out[i] = t
+	}
+	return out
+}
+
+// waiting runs b.N publishes by so many producers, each of which waits for its answer.
+func waiting(b *testing.B, producers, size int, ts []*engine.Topic) {
+	body := bytes.Repeat([]byte("x"), size)
+	var left atomic.Int64
+	left.Store(int64(b.N))
+	b.SetBytes(int64(size))
+	b.ReportAllocs()
+	b.ResetTimer()
+	var wg sync.WaitGroup
+	for p := range producers {
+		wg.Go(func() {
+			for i := p; left.Add(-1) >= 0; i += producers {
+				if _, err := ts[i%len(ts)].Publish(context.Background(), body); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
+}
+
+func BenchmarkPublishWaiting(b *testing.B) {
+	for _, producers := range []int{1, 64, 512} {
+		for _, size := range []int{100, 1024} {
+			b.Run(fmt.Sprintf("producers=%d/size=%d", producers, size), func(b *testing.B) {
+				e := openEngine(b)
+				waiting(b, producers, size, topics(b, e, 1))
+			})
+		}
+	}
+}
+
+func BenchmarkPublishPartitions(b *testing.B) {
+	for _, n := range []int{1, 1000} {
+		b.Run(fmt.Sprintf("partitions=%d", n), func(b *testing.B) {
+			e := openEngine(b)
+			waiting(b, 64, 100, topics(b, e, n))
+		})
+	}
+}
+
+func BenchmarkPublishAsync(b *testing.B) {
+	e := openEngine(b)
+	t := topics(b, e, 1)[0]
+	body := bytes.Repeat([]byte("x"), 100)
+	// The callbacks run one at a time on the committer; it shares its count every 256.
+	var answered atomic.Int64
+	count := int64(0)
+	more := make(chan struct{}, 1)
+	done := func(_ engine.ID, err error) {
+		if err != nil {
+			b.Error(err)
+		}
+		if count++; count%256 == 0 || count == int64(b.N) {
+			answered.Store(count)
+			select {
+			case more <- struct{}{}:
+			default:
+			}
+		}
+	}
+	b.SetBytes(100)
+	b.ReportAllocs()
+	b.ResetTimer()
+	seen := int64(0)
+	for i := range int64(b.N) {
+		for i-seen >= 16384 {
+			if seen = answered.Load(); i-seen >= 16384 {
+				<-more
+			}
+		}
+		if err := t.PublishAsync(body, done); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for answered.Load() < int64(b.N) {
+		<-more
+	}
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
+}
+
+func BenchmarkPublishSealed(b *testing.B) {
+	e := openEngine(b)
+	t := topics(b, e, 1)[0]
+	var sb segment.Builder
+	sb.Reset(segment.CodecNone)
+	body := bytes.Repeat([]byte("x"), 100)
+	const per = 256
+	for range per {
+		sb.Add(&segment.Record{Body: body})
+	}
+	batch, err := sb.Seal(1)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(100)
+	b.ReportAllocs()
+	b.ResetTimer()
+	var wg sync.WaitGroup
+	var left atomic.Int64
+	left.Store(int64(b.N))
+	for range 256 {
+		wg.Go(func() {
+			for left.Add(-per) >= 0 {
+				if _, err := t.PublishSealed(context.Background(), batch); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
+}

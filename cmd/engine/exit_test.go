@@ -1,0 +1,166 @@
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// check wants one sentence on stderr and the documented exit code.
+func (o outcome) check(t *testing.T, code int, want string) {
+	t.Helper()
+	if o.code != code {
+		t.Errorf("exit code %d, want %d:\n%s", o.code, code, o.stderr)
+	}
+	lines := strings.Split(strings.TrimSuffix(o.stderr, "\n"), "\n")
+	last := lines[len(lines)-1]
+	if !strings.HasPrefix(last, "engine: ") || !strings.Contains(last, want) {
+		t.Errorf("stderr ends with %q, want %q", last, want)
+	}
+	for _, l := range lines[:len(lines)-1] {
+		if !strings.HasPrefix(l, "time=") { // log lines may come before
+			t.Errorf("stderr has another line: %q", l)
+		}
+	}
+}
+
+func TestExitUsage(t *testing.T) {
+	dir := t.TempDir()
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"serve", "--dta-path", dir}, "unknown flag --dta-path; the nearest one is --data-path"},
+		{[]string{"serve", "extra"}, "unknown command"},
+		{[]string{"serv"}, "serve"},
+		{[]string{"serve", "--io", "mmap", "--data-path", dir}, "not one of auto, uring, pwrite"},
+		{[]string{"serve", "--config", filepath.Join(dir, "none.toml"), "--data-path", dir}, "does not exist"},
+		{[]string{"config", "--max-topics", "0"}, "smallest value"},
+		{[]string{"bench", "pub", "--size", "huge"}, "not a size"},
+	} {
+		execute(t, tc.args...).check(t, exitUsage, tc.want)
+	}
+	t.Setenv("ENGINE_DATAPATH", dir)
+	execute(t, "serve").check(t, exitUsage, "ENGINE_DATAPATH is not a setting; the nearest one is ENGINE_DATA_PATH")
+}
+
+func TestExitOK(t *testing.T) {
+	if o := execute(t, "version"); o.code != 0 || !strings.Contains(o.stdout, version) || !strings.Contains(o.stdout, "format") {
+		t.Errorf("version: %+v", o)
+	}
+	t.Setenv("ENGINE_MAX_TOPICS", "5")
+	o := execute(t, "config", "--io", "pwrite", "--json")
+	var rows []struct{ Key, Source string }
+	if err := json.Unmarshal([]byte(o.stdout), &rows); err != nil || o.code != 0 {
+		t.Fatalf("config --json: %v, %+v", err, o)
+	}
+	source := map[string]string{}
+	for _, r := range rows {
+		source[r.Key] = r.Source
+	}
+	if source["io"] != "flag --io" || source["max_topics"] != "environment ENGINE_MAX_TOPICS" || source["data_path"] != "default" {
+		t.Errorf("sources: %v", source)
+	}
+}
+
+func TestExitAddress(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	address := taken.Addr().String()
+	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", address, "--http-address", "127.0.0.1:0").check(t, exitAddress, address+" is in use")
+	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", "127.0.0.1:0", "--http-address", address).check(t, exitAddress, address+" is in use")
+	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", "nonsense", "--http-address", "127.0.0.1:0").check(t, exitAddress, "nonsense")
+}
+
+// Bad data directories: one clear sentence and a non-zero exit, nothing changed.
+func TestExitDataDirectory(t *testing.T) {
+	serve := func(dir string, args ...string) outcome {
+		return execute(t, append([]string{"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lock-wait", "0s"}, args...)...)
+	}
+	t.Run("in use", func(t *testing.T) {
+		dir := t.TempDir()
+		p := startNode(t, dir)
+		serve(dir).check(t, exitData, "in use")
+		if code := p.end(syscall.SIGTERM); code != 0 {
+			t.Errorf("the first node ended with %d", code)
+		}
+	})
+	t.Run("another node", func(t *testing.T) {
+		dir := t.TempDir()
+		startNode(t, dir, "--node-id", "a").end(syscall.SIGTERM)
+		serve(dir, "--node-id", "b").check(t, exitData, "belongs to node \"a\"")
+	})
+	t.Run("newer format", func(t *testing.T) {
+		dir := t.TempDir()
+		startNode(t, dir).end(syscall.SIGTERM)
+		name := filepath.Join(dir, "node.json")
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := strings.Replace(string(data), `"format": 1`, `"format": 99`, 1)
+		if changed == string(data) {
+			t.Fatalf("node.json has no format: %s", data)
+		}
+		if err := os.WriteFile(name, []byte(changed), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		serve(dir).check(t, exitData, "newer")
+	})
+	t.Run("a file", func(t *testing.T) {
+		name := filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		serve(name).check(t, exitData, name)
+	})
+	t.Run("read-only", func(t *testing.T) {
+		dir := tmpfs(t, "size=64m")
+		if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, "size=64m"); err != nil {
+			t.Fatal(err)
+		}
+		serve(dir).check(t, exitData, "read-only")
+	})
+}
+
+// A full disk does not stop a node: it starts, refuses to publish with one sentence, and says so at /ping.
+func TestFullDisk(t *testing.T) {
+	p := startNode(t, tmpfs(t, "size=256k"), "--publish-timeout", "300ms", "--admit-timeout", "200ms")
+	o := execute(t, "bench", "pub", "--address", p.nsq, "--http-address", "", "--messages", "1")
+	if o.code != exitOther || !strings.Contains(o.stderr, "E_PUB_FAILED") {
+		t.Errorf("publishing to a full disk: exit code %d: %s", o.code, o.stderr)
+	}
+	if code, body := p.get("/ping"); code != 500 || !strings.Contains(body, "full") {
+		t.Errorf("/ping answers %d %s", code, body)
+	}
+	if code := p.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// tmpfs mounts a small file system for one test.
+func tmpfs(t *testing.T, options string) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("mounting a file system of its own needs root")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+		t.Skipf("this machine does not allow mounts (a container without CAP_SYS_ADMIN): %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount: %v", err)
+		}
+	})
+	return dir
+}

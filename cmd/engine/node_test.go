@@ -1,0 +1,247 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"penstock/cmd/engine/load"
+)
+
+// binary is bin/engine as a user builds it; the tests below run it as a process.
+var binary string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "engine-binary")
+		if err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(dir)
+		binary = filepath.Join(dir, "engine")
+		args := []string{"build", "-o", binary}
+		if ring == "giouring" {
+			args = append(args, "-tags", "giouring", "-ldflags=-checklinkname=0")
+		}
+		build := exec.Command("go", append(args, ".")...)
+		build.Stdout, build.Stderr = os.Stderr, os.Stderr
+		if err := build.Run(); err != nil {
+			panic("building the binary: " + err.Error())
+		}
+		return m.Run()
+	}())
+}
+
+// outcome is a finished process.
+type outcome struct {
+	code           int
+	stdout, stderr string
+}
+
+func execute(t *testing.T, args ...string) outcome {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// process is a running node.
+type process struct {
+	t         *testing.T
+	cmd       *exec.Cmd
+	nsq, http string
+	log       *logBuffer
+	exited    chan error
+}
+
+// logBuffer collects a node's log and says when a line of it matches.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	more chan struct{}
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.text.Write(p)
+	select {
+	case b.more <- struct{}{}:
+	default:
+	}
+	return len(p), nil
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+var readyLine = regexp.MustCompile(`msg=ready nsq=(\S+) http=(\S+)`)
+
+// startNode runs `engine serve` on free ports and waits until it says that it is ready.
+func startNode(t *testing.T, dir string, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, log: &logBuffer{more: make(chan struct{}, 1)}, exited: make(chan error, 1)}
+	p.cmd = exec.Command(binary, append([]string{"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"}, args...)...)
+	p.cmd.Stderr = p.log
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { p.exited <- p.cmd.Wait() }()
+	t.Cleanup(func() { _ = p.cmd.Process.Kill() })
+	deadline := time.After(30 * time.Second)
+	for {
+		if m := readyLine.FindStringSubmatch(p.log.String()); m != nil {
+			p.nsq, p.http = m[1], m[2]
+			return p
+		}
+		select {
+		case <-p.log.more:
+		case err := <-p.exited:
+			t.Fatalf("the node ended (%v):\n%s", err, p.log)
+		case <-deadline:
+			t.Fatalf("the node is not ready:\n%s", p.log)
+		}
+	}
+}
+
+// end sends a signal and returns the exit code.
+func (p *process) end(sig os.Signal) int {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(sig); err != nil {
+		p.t.Fatal(err)
+	}
+	select {
+	case <-p.exited:
+		return p.cmd.ProcessState.ExitCode()
+	case <-time.After(30 * time.Second):
+		p.t.Fatalf("the node did not end after %v:\n%s", sig, p.log)
+		return 0
+	}
+}
+
+func (p *process) get(path string) (int, string) {
+	p.t.Helper()
+	resp, err := http.Get("http://" + p.http + path)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+func (p *process) publish(topic string, messages int64) {
+	p.t.Helper()
+	_, err := load.Publish(p.t.Context(), load.Config{
+		Address: p.nsq, Topic: topic, Connections: 4, InFlight: 16, Batch: 1, SizeBytes: 100, Ready: 1, Messages: messages,
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *process) consume(topic string, messages int64) int64 {
+	p.t.Helper()
+	report, err := load.Consume(p.t.Context(), load.Config{
+		Address: p.nsq, Topic: topic, Channel: "c", Connections: 1, InFlight: 1, Batch: 1, SizeBytes: 100, Ready: 100, Messages: messages,
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return report.Messages
+}
+
+// B17 on one node: what was answered OK is there after kill -9, also when the node is killed again while it recovers.
+func TestKillLosesNothing(t *testing.T) {
+	dir := t.TempDir()
+	p := startNode(t, dir)
+	p.publish("orders", 5000)
+	p.end(syscall.SIGKILL)
+	for range 2 {
+		p = startNode(t, dir)
+		p.end(syscall.SIGKILL)
+	}
+	p = startNode(t, dir, "--io", "pwrite")
+	if got := p.consume("orders", 5000); got != 5000 {
+		t.Errorf("%d of 5000 messages are left", got)
+	}
+	if code := p.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d at SIGTERM:\n%s", code, p.log)
+	}
+}
+
+func TestGracefulStop(t *testing.T) {
+	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
+		dir := t.TempDir()
+		p := startNode(t, dir)
+		p.publish("orders", 100)
+		if code := p.end(sig); code != 0 {
+			t.Fatalf("exit code %d at %v:\n%s", code, sig, p.log)
+		}
+		if log := p.log.String(); !strings.Contains(log, "msg=stopped") || strings.Contains(log, "level=ERROR") {
+			t.Errorf("log at %v:\n%s", sig, log)
+		}
+		p = startNode(t, dir)
+		if got := p.consume("orders", 100); got != 100 {
+			t.Errorf("%d of 100 messages are left", got)
+		}
+		if code := p.end(sig); code != 0 {
+			t.Errorf("second exit code %d", code)
+		}
+	}
+}
+
+func TestServeSaysWhatItRunsOn(t *testing.T) {
+	p := startNode(t, t.TempDir(), "--io", "pwrite", "--max-rdy-count", "77")
+	if log := p.log.String(); !regexp.MustCompile(`io=pwrite reason=\S+`).MatchString(log) {
+		t.Errorf("the log does not say which I/O engine runs and why:\n%s", log)
+	}
+	code, info := p.get("/info")
+	var parsed struct {
+		Version string         `json:"version"`
+		Storage map[string]any `json:"storage"`
+	}
+	if err := json.Unmarshal([]byte(info), &parsed); code != 200 || err != nil || parsed.Version != nsqVersion || len(parsed.Storage) == 0 {
+		t.Errorf("/info answers %d %s (%v)", code, info, err)
+	}
+	if code, v := p.get("/config/max_rdy_count"); code != 200 || strings.TrimSpace(v) != "77" {
+		t.Errorf("/config/max_rdy_count answers %d %s", code, v)
+	}
+	report := execute(t, "bench", "pub", "--address", p.nsq, "--http-address", p.http, "--messages", "100", "--json")
+	var r load.Report
+	if err := json.Unmarshal([]byte(report.stdout), &r); err != nil || report.code != 0 {
+		t.Fatalf("bench: exit code %d, %v, %s", report.code, err, report.stderr)
+	}
+	if r.Messages != 100 || r.Server.IO != "pwrite" || r.Server.FileSystem == "unknown" || r.Server.Kernel == "unknown" || r.Server.Durability == "unknown" {
+		t.Errorf("the report does not say what was measured: %+v", r)
+	}
+	if report.stderr != "" {
+		t.Errorf("a progress bar without a terminal: %q", report.stderr)
+	}
+}

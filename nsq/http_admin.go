@@ -1,0 +1,194 @@
+package nsq
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"runtime"
+	"strings"
+	"sync"
+
+	"penstock/engine"
+)
+
+func (s *Server) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
+	name, err := topicName(q, "INVALID_TOPIC")
+	if err != nil {
+		return nil, err
+	}
+	_, err = s.engine.Topic(r.Context(), name)
+	return nil, err
+}
+
+func (s *Server) serveTopicDelete(r *http.Request, q url.Values) (any, error) {
+	t, err := s.findTopic(q, "INVALID_TOPIC")
+	if err != nil {
+		return nil, err
+	}
+	return nil, s.engine.DeleteTopic(r.Context(), t.Name())
+}
+
+// findTopic is the existing topic of the query.
+func (s *Server) findTopic(q url.Values, invalid string) (*engine.Topic, error) {
+	name, err := topicName(q, invalid)
+	if err != nil {
+		return nil, err
+	}
+	t, ok := s.engine.LookupTopic(name)
+	if !ok {
+		return nil, &httpError{404, "TOPIC_NOT_FOUND"}
+	}
+	return t, nil
+}
+
+func (s *Server) topicVerb(do func(*engine.Topic, context.Context) error) endpoint {
+	return func(r *http.Request, q url.Values) (any, error) {
+		t, err := s.findTopic(q, "INVALID_TOPIC")
+		if err != nil {
+			return nil, err
+		}
+		return nil, do(t, r.Context())
+	}
+}
+
+// channelArgs checks both names before it looks for the topic, as nsqd does.
+func (s *Server) channelArgs(q url.Values) (*engine.Topic, string, error) {
+	if _, err := topicName(q, "INVALID_ARG_TOPIC"); err != nil {
+		return nil, "", err
+	}
+	if !q.Has("channel") {
+		return nil, "", &httpError{400, "MISSING_ARG_CHANNEL"}
+	}
+	name := q.Get("channel")
+	if !engine.ValidChannelName(name) {
+		return nil, "", &httpError{400, "INVALID_ARG_CHANNEL"}
+	}
+	t, err := s.findTopic(q, "INVALID_ARG_TOPIC")
+	return t, name, err
+}
+
+func (s *Server) serveChannelCreate(r *http.Request, q url.Values) (any, error) {
+	t, name, err := s.channelArgs(q)
+	if err != nil {
+		return nil, err
+	}
+	_, err = t.Channel(r.Context(), name)
+	return nil, err
+}
+
+func (s *Server) serveChannelDelete(r *http.Request, q url.Values) (any, error) {
+	t, name, err := s.channelArgs(q)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := t.LookupChannel(name); !ok {
+		return nil, &httpError{404, "CHANNEL_NOT_FOUND"}
+	}
+	return nil, t.DeleteChannel(r.Context(), name)
+}
+
+func (s *Server) channelVerb(do func(*engine.Channel, context.Context) error) endpoint {
+	return func(r *http.Request, q url.Values) (any, error) {
+		t, name, err := s.channelArgs(q)
+		if err != nil {
+			return nil, err
+		}
+		ch, ok := t.LookupChannel(name)
+		if !ok {
+			return nil, &httpError{404, "CHANNEL_NOT_FOUND"}
+		}
+		return nil, do(ch, r.Context())
+	}
+}
+
+// lookupdAddresses is an option that is kept and has no effect: this server finds its peers without nsqlookupd.
+type lookupdAddresses struct {
+	mu   sync.Mutex
+	list []string
+}
+
+// levelFatal is above every level that is logged: nsqd's "fatal" silences the rest.
+const levelFatal = slog.Level(12)
+
+var logLevels = map[string]slog.Level{
+	"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "warning": slog.LevelWarn,
+	"error": slog.LevelError, "fatal": levelFatal,
+}
+
+func levelName(l slog.Level) string {
+	switch {
+	case l < slog.LevelInfo:
+		return "debug"
+	case l < slog.LevelWarn:
+		return "info"
+	case l < slog.LevelError:
+		return "warn"
+	case l < levelFatal:
+		return "error"
+	}
+	return "fatal"
+}
+
+func (s *Server) serveConfig(r *http.Request, _ url.Values) (any, error) {
+	option := r.PathValue("option")
+	if r.Method == http.MethodPut {
+		if err := s.setConfig(option, r); err != nil {
+			return nil, err
+		}
+	}
+	switch option {
+	case "log_level":
+		return levelName(s.opts.LogLevel.Level()), nil
+	case "nsqlookupd_tcp_addresses":
+		s.lookupd.mu.Lock()
+		defer s.lookupd.mu.Unlock()
+		return append([]string{}, s.lookupd.list...), nil
+	}
+	if s.opts.ConfigValues != nil && r.Method == http.MethodGet {
+		if v, ok := s.opts.ConfigValues(option); ok {
+			return v, nil
+		}
+	}
+	return nil, &httpError{400, "INVALID_OPTION"}
+}
+
+func (s *Server) setConfig(option string, r *http.Request) error {
+	most := s.opts.MaxMessageBytes
+	body, err := io.ReadAll(io.LimitReader(r.Body, int64(most)+1))
+	if err != nil {
+		return &httpError{500, "INTERNAL_ERROR"}
+	}
+	if len(body) > most || len(body) == 0 {
+		return &httpError{413, "INVALID_VALUE"}
+	}
+	switch option {
+	case "log_level":
+		level, ok := logLevels[strings.ToLower(strings.TrimSpace(string(body)))]
+		if !ok {
+			return &httpError{400, "INVALID_VALUE"}
+		}
+		s.opts.LogLevel.Set(level)
+	case "nsqlookupd_tcp_addresses":
+		var list []string
+		if json.Unmarshal(body, &list) != nil {
+			return &httpError{400, "INVALID_VALUE"}
+		}
+		for _, a := range list {
+			if _, _, err := net.SplitHostPort(a); err != nil {
+				return &httpError{400, "INVALID_VALUE"}
+			}
+		}
+		s.lookupd.mu.Lock()
+		s.lookupd.list = list
+		s.lookupd.mu.Unlock()
+	default:
+		return &httpError{400, "INVALID_OPTION"}
+	}
+	return nil
+}
+
+func setBlockRate(rate int) { runtime.SetBlockProfileRate(rate) }

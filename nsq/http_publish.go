@@ -1,0 +1,173 @@
+package nsq
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/bytebufferpool"
+
+	"penstock/engine"
+)
+
+const httpReadStep = 16 << 10 // the least a body buffer grows by
+
+// bodyBudget counts the bytes of request bodies in memory, over all servers of the process.
+var bodyBudget atomic.Int64
+
+// readBody reads a request's body of at most most bytes; a larger one gives tooBig. done gives its memory back.
+func readBody(r *http.Request, most int, tooBig string) (body []byte, done func(), err error) {
+	if r.ContentLength > int64(most) {
+		return nil, nil, &httpError{413, tooBig}
+	}
+	bb := bytebufferpool.Get()
+	reserved := int64(0)
+	done = func() {
+		bodyBudget.Add(-reserved)
+		if cap(bb.B) <= maxPooledOutput {
+			bytebufferpool.Put(bb)
+		}
+	}
+	for {
+		if len(bb.B) == cap(bb.B) || int64(cap(bb.B)) > reserved {
+			// Twice what has come, never what the request only announces.
+			want := max(cap(bb.B), min(2*len(bb.B), most+1), httpReadStep)
+			if bodyBudget.Add(int64(want)-reserved) > maxHTTPBodies {
+				bodyBudget.Add(reserved - int64(want))
+				done()
+				return nil, nil, &httpError{503, "TOO_MANY_BODIES"}
+			}
+			reserved = int64(want)
+			if want > cap(bb.B) {
+				bb.B = append(make([]byte, 0, want), bb.B...)
+			}
+		}
+		n, err := r.Body.Read(bb.B[len(bb.B):cap(bb.B)])
+		bb.B = bb.B[:len(bb.B)+n]
+		switch {
+		case len(bb.B) > most:
+			done()
+			return nil, nil, &httpError{413, tooBig}
+		case err == io.EOF:
+			return bb.B, done, nil
+		case err != nil:
+			done()
+			return nil, nil, &httpError{500, "INTERNAL_ERROR"}
+		}
+	}
+}
+
+// topicName checks the topic parameter. Its errors differ between publishing and the channel endpoints, as in nsqd.
+func topicName(q url.Values, invalid string) (string, error) {
+	if !q.Has("topic") {
+		return "", &httpError{400, "MISSING_ARG_TOPIC"}
+	}
+	if name := q.Get("topic"); engine.ValidTopicName(name) {
+		return name, nil
+	}
+	return "", &httpError{400, invalid}
+}
+
+func (s *Server) servePub(r *http.Request, q url.Values) (any, error) {
+	body, done, err := readBody(r, s.opts.MaxMessageBytes, "MSG_TOO_BIG")
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if len(body) == 0 {
+		return nil, &httpError{400, "MSG_EMPTY"}
+	}
+	name, err := topicName(q, "INVALID_TOPIC")
+	if err != nil {
+		return nil, err
+	}
+	delay := time.Duration(0)
+	if q.Has("defer") {
+		ms, ok := parseUint([]byte(q.Get("defer")))
+		if !ok || q.Get("defer") == "" || ms > uint64(s.opts.MaxDefer/time.Millisecond) {
+			return nil, &httpError{400, "INVALID_DEFER"}
+		}
+		delay = time.Duration(ms) * time.Millisecond
+	}
+	return s.put(r.Context(), name, func(t *engine.Topic) error {
+		_, err := t.PublishDeferred(r.Context(), body, delay)
+		return err
+	})
+}
+
+func (s *Server) serveMpub(r *http.Request, q url.Values) (any, error) {
+	if r.ContentLength > int64(s.opts.MaxBodyBytes) {
+		return nil, &httpError{413, "BODY_TOO_BIG"}
+	}
+	name, err := topicName(q, "INVALID_TOPIC")
+	if err != nil {
+		return nil, err
+	}
+	body, done, err := readBody(r, s.opts.MaxBodyBytes, "BODY_TOO_BIG")
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	var messages [][]byte
+	if binaryParam(q) {
+		var check batchCheck
+		if f := check.check(body, len(body), s.opts.limits()); f != nil {
+			code, _, _ := strings.Cut(strings.TrimPrefix(f.text, "E_"), " ")
+			return nil, &httpError{413, code}
+		}
+		messages = batchMessages(nil, body)
+	} else if messages, err = splitLines(body, s.opts.MaxMessageBytes); err != nil {
+		return nil, err
+	}
+	return s.put(r.Context(), name, func(t *engine.Topic) error {
+		if len(messages) == 0 {
+			return nil // only empty lines: nsqd stores nothing and says OK
+		}
+		_, err := t.PublishBatch(r.Context(), messages)
+		return err
+	})
+}
+
+// binaryParam: absent, "false" and "0" mean text; every other value, known or not, binary, as in nsqd.
+func binaryParam(q url.Values) bool {
+	v := strings.ToLower(q.Get("binary"))
+	return q.Has("binary") && v != "false" && v != "0"
+}
+
+// splitLines cuts a text body at LF and drops empty lines.
+func splitLines(body []byte, most int) ([][]byte, error) {
+	var out [][]byte
+	for line := range bytes.SplitSeq(body, []byte{'\n'}) {
+		switch {
+		case len(line) > most:
+			return nil, &httpError{413, "MSG_TOO_BIG"}
+		case len(line) > 0:
+			out = append(out, line)
+		}
+	}
+	return out, nil
+}
+
+// put finds or makes the topic and publishes; a topic that is deleted meanwhile is made anew once.
+func (s *Server) put(ctx context.Context, name string, publish func(*engine.Topic) error) (any, error) {
+	var err error
+	for range 2 {
+		var t *engine.Topic
+		if t, err = s.engine.Topic(ctx, name); err == nil {
+			err = publish(t)
+		}
+		if !errors.Is(err, engine.ErrDeleted) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return "OK", nil
+}

@@ -1,0 +1,243 @@
+package nsq
+
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"runtime"
+	"slices"
+	"strconv"
+	"time"
+
+	"penstock/engine"
+)
+
+// The field names of /stats are a public contract: nsqadmin, nsq_stat and exporters read them.
+type statsReply struct {
+	Version   string        `json:"version"`
+	Health    string        `json:"health"`
+	StartTime int64         `json:"start_time"`
+	Topics    []topicStats  `json:"topics"`
+	Memory    *memoryStats  `json:"memory,omitempty"`
+	Producers []clientStats `json:"producers"`
+}
+
+type topicStats struct {
+	Name         string         `json:"topic_name"`
+	Channels     []channelStats `json:"channels"`
+	Depth        int64          `json:"depth"`
+	BackendDepth int64          `json:"backend_depth"`
+	MessageCount uint64         `json:"message_count"`
+	MessageBytes uint64         `json:"message_bytes"`
+	Paused       bool           `json:"paused"`
+	Latency      latency        `json:"e2e_processing_latency"`
+}
+
+type channelStats struct {
+	Name          string        `json:"channel_name"`
+	Depth         int64         `json:"depth"`
+	BackendDepth  int64         `json:"backend_depth"`
+	InFlightCount int           `json:"in_flight_count"`
+	DeferredCount int           `json:"deferred_count"`
+	MessageCount  uint64        `json:"message_count"`
+	RequeueCount  uint64        `json:"requeue_count"`
+	TimeoutCount  uint64        `json:"timeout_count"`
+	ClientCount   int           `json:"client_count"`
+	Clients       []clientStats `json:"clients"`
+	Paused        bool          `json:"paused"`
+	Latency       latency       `json:"e2e_processing_latency"`
+}
+
+// latency is always there, with two percentiles: nsqadmin and nsq_stat crash without the object, and an exporter
+// indexes p99 and p95.
+type latency struct {
+	Count       int          `json:"count"`
+	Percentiles []percentile `json:"percentiles"`
+}
+
+type percentile struct {
+	Quantile float64 `json:"quantile"`
+	Value    float64 `json:"value"` // ns
+}
+
+func unmeasured() latency {
+	return latency{Percentiles: []percentile{{Quantile: 0.99}, {Quantile: 0.95}}}
+}
+
+type clientStats struct {
+	ClientID      string     `json:"client_id"`
+	Hostname      string     `json:"hostname"`
+	Version       string     `json:"version"`
+	RemoteAddress string     `json:"remote_address"`
+	State         int        `json:"state"`
+	ReadyCount    int        `json:"ready_count"`
+	InFlightCount int        `json:"in_flight_count"`
+	MessageCount  uint64     `json:"message_count"`
+	FinishCount   uint64     `json:"finish_count"`
+	RequeueCount  uint64     `json:"requeue_count"`
+	ConnectTime   int64      `json:"connect_ts"`
+	SampleRate    int        `json:"sample_rate"`
+	Deflate       bool       `json:"deflate"`
+	Snappy        bool       `json:"snappy"`
+	UserAgent     string     `json:"user_agent"`
+	PubCounts     []pubCount `json:"pub_counts,omitempty"`
+
+	TLS                bool   `json:"tls"`
+	CipherSuite        string `json:"tls_cipher_suite"`
+	TLSVersion         string `json:"tls_version"`
+	NegotiatedProtocol string `json:"tls_negotiated_protocol"`
+	NegotiatedIsMutual bool   `json:"tls_negotiated_protocol_is_mutual"`
+
+	started time.Time
+}
+
+type pubCount struct {
+	Topic string `json:"topic"`
+	Count uint64 `json:"count"`
+}
+
+type memoryStats struct {
+	HeapObjects       uint64 `json:"heap_objects"`
+	HeapIdleBytes     uint64 `json:"heap_idle_bytes"`
+	HeapInUseBytes    uint64 `json:"heap_in_use_bytes"`
+	HeapReleasedBytes uint64 `json:"heap_released_bytes"`
+	GCPauseUsec100    uint64 `json:"gc_pause_usec_100"`
+	GCPauseUsec99     uint64 `json:"gc_pause_usec_99"`
+	GCPauseUsec95     uint64 `json:"gc_pause_usec_95"`
+	NextGCBytes       uint64 `json:"next_gc_bytes"`
+	GCTotalRuns       uint32 `json:"gc_total_runs"`
+}
+
+// The states of a client, by nsqd's numbers.
+const (
+	stateInit       = 0
+	stateSubscribed = 3
+	stateClosing    = 4
+)
+
+func (s *Server) serveStats(_ *http.Request, q url.Values) (any, error) {
+	flag := func(name string) (bool, error) {
+		if q.Get(name) == "" {
+			return true, nil
+		}
+		v, err := strconv.ParseBool(q.Get(name))
+		if err != nil {
+			return false, &httpError{400, "INVALID_REQUEST"}
+		}
+		return v, nil
+	}
+	clients, err := flag("include_clients")
+	if err != nil {
+		return nil, err
+	}
+	mem, err := flag("include_mem")
+	if err != nil {
+		return nil, err
+	}
+	reply := s.stats(q.Get("topic"), q.Get("channel"), clients)
+	if mem {
+		reply.Memory = readMemory()
+	}
+	if q.Get("format") == "json" {
+		return reply, nil
+	}
+	return reply.text(time.Now()), nil
+}
+
+// stats is a snapshot; "" selects all. Nothing in it waits for a client.
+func (s *Server) stats(topic, channel string, clients bool) *statsReply {
+	health, _ := s.health()
+	r := &statsReply{
+		Version: s.opts.Version, Health: health, StartTime: s.started.Unix(),
+		Producers: []clientStats{},
+	}
+	for _, t := range s.engine.Stats(topic, channel) {
+		out := topicStats{
+			Name: t.Name, Channels: []channelStats{}, Depth: t.Depth, BackendDepth: t.BackendDepth,
+			MessageCount: t.MessageCount, MessageBytes: t.MessageBytes, Paused: t.Paused, Latency: unmeasured(),
+		}
+		for i := range t.Channels {
+			out.Channels = append(out.Channels, channelOf(&t.Channels[i], clients))
+		}
+		r.Topics = append(r.Topics, out)
+	}
+	if clients {
+		s.each(func(c *conn) {
+			if cs := c.stats(topic); len(cs.PubCounts) > 0 {
+				if consumer := c.consumer.Load(); consumer != nil {
+					cs.consume(consumer.Stats())
+				}
+				r.Producers = append(r.Producers, cs)
+			}
+		})
+		slices.SortFunc(r.Producers, func(a, b clientStats) int { return cmp.Compare(a.RemoteAddress, b.RemoteAddress) })
+	}
+	return r
+}
+
+func channelOf(ch *engine.ChannelStats, clients bool) channelStats {
+	out := channelStats{
+		Name: ch.Name, Depth: ch.Depth, BackendDepth: ch.BackendDepth, InFlightCount: ch.InFlightCount,
+		DeferredCount: ch.DeferredCount, MessageCount: ch.MessageCount, RequeueCount: ch.RequeueCount,
+		TimeoutCount: ch.TimeoutCount, ClientCount: len(ch.Consumers), Clients: []clientStats{}, Paused: ch.Paused,
+		Latency: unmeasured(),
+	}
+	if !clients {
+		return out
+	}
+	for _, cons := range ch.Consumers {
+		cs := clientStats{Version: "V2"} // a consumer inside this process has no connection
+		if c, ok := cons.Label.(*conn); ok {
+			cs = c.stats("")
+		}
+		cs.consume(cons)
+		out.Clients = append(out.Clients, cs)
+	}
+	return out
+}
+
+// consume adds a subscriber's numbers.
+func (cs *clientStats) consume(st engine.ConsumerStats) {
+	cs.State = stateSubscribed
+	if st.Stopped {
+		cs.State = stateClosing
+	}
+	cs.ReadyCount, cs.InFlightCount = st.ReadyCount, st.InFlightCount
+	cs.MessageCount, cs.FinishCount, cs.RequeueCount = st.MessageCount, st.FinishCount, st.RequeueCount
+}
+
+// stats describes the connection as a producer; topic limits what it published, "" does not.
+func (c *conn) stats(topic string) clientStats {
+	set := c.set.Load()
+	cs := clientStats{
+		ClientID: set.clientID, Hostname: set.hostname, UserAgent: set.userAgent, Version: "V2",
+		RemoteAddress: c.remote, State: stateInit, ConnectTime: c.started.Unix(), SampleRate: set.sampleRate,
+		started: c.started,
+	}
+	c.targetsMu.Lock()
+	for name, t := range c.targets {
+		if n := t.published.Load(); n > 0 && (topic == "" || topic == name) {
+			cs.PubCounts = append(cs.PubCounts, pubCount{name, n})
+		}
+	}
+	c.targetsMu.Unlock()
+	slices.SortFunc(cs.PubCounts, func(a, b pubCount) int { return cmp.Compare(a.Topic, b.Topic) })
+	return cs
+}
+
+func readMemory() *memoryStats {
+	var ms runtime.MemStats
+	runtime.ReadMemStats(&ms)
+	pauses := slices.Clone(ms.PauseNs[:min(int(ms.NumGC), len(ms.PauseNs))])
+	slices.Sort(pauses)
+	at := func(q float64) uint64 {
+		if len(pauses) == 0 {
+			return 0
+		}
+		return pauses[min(int(q*float64(len(pauses))), len(pauses)-1)] / 1000
+	}
+	return &memoryStats{
+		HeapObjects: ms.HeapObjects, HeapIdleBytes: ms.HeapIdle, HeapInUseBytes: ms.HeapInuse, HeapReleasedBytes: ms.HeapReleased,
+		GCPauseUsec100: at(1), GCPauseUsec99: at(0.99), GCPauseUsec95: at(0.95), NextGCBytes: ms.NextGC, GCTotalRuns: ms.NumGC,
+	}
+}

@@ -1,0 +1,184 @@
+package aio_test
+
+import (
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"penstock/segment/aio"
+)
+
+var engines = map[string]aio.DiskOptions{
+	"uring":           {Mode: aio.ModeUring},
+	"uring buffered":  {Mode: aio.ModeUring, Buffered: true},
+	"pwrite":          {Mode: aio.ModePwrite},
+	"pwrite buffered": {Mode: aio.ModePwrite, Buffered: true},
+}
+
+// writeOne writes p durably through a queue and returns how that ended.
+func writeOne(t *testing.T, q aio.Queue, f aio.File, p []byte, off int64) error {
+	t.Helper()
+	if err := q.Submit(aio.Op{File: f, Data: p, Offset: off}); err != nil {
+		return err
+	}
+	done, err := q.Wait(nil, true)
+	if err != nil || len(done) != 1 {
+		t.Fatalf("completions %v, %v", done, err)
+	}
+	return done[0].Err
+}
+
+// A full disk: the write that does not fit is an error, whatever part of it fits; a file that was only short of room goes
+// on once there is room. B16
+func TestFullDisk(t *testing.T) {
+	for name, opts := range engines {
+		t.Run(name, func(t *testing.T) {
+			d := open(t, mount(t, "tmpfs", "size=1m"), opts)
+			defer d.Close()
+			q, err := d.NewQueue(aio.QueueOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer q.Close()
+			if _, err := d.Create("large", 2<<20); !errors.Is(err, syscall.ENOSPC) {
+				t.Fatalf("Create above the size of the disk: %v, want ENOSPC", err)
+			}
+			f, err := d.Create("small", aio.BlockBytes)
+			if err != nil {
+				t.Fatalf("after a failed Create: %v", err)
+			}
+			defer f.Close()
+			p, free := aio.AlignedBytes(4 << 20)
+			defer free()
+			err = writeOne(t, q, f, p, 0)
+			short := errors.Is(err, io.ErrShortWrite)
+			if !short && !errors.Is(err, syscall.ENOSPC) {
+				t.Fatalf("a write larger than the disk: %v, want ENOSPC or a short write", err)
+			}
+			err = writeOne(t, q, f, p[:aio.BlockBytes], 0)
+			if short != (err != nil) {
+				t.Fatalf("the next write after a short one (%v): %v", short, err)
+			}
+			if short {
+				again, err := d.Open("small")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer again.Close()
+				if err := writeOne(t, q, again, p[:aio.BlockBytes], 0); err != nil {
+					t.Fatalf("a block that has its room already, in the file opened again: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// mountImage mounts a new journaled ext4 from an image file.
+func mountImage(t *testing.T) string {
+	t.Helper()
+	for _, tool := range []string{"mkfs.ext4", "mount", "umount"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("the machine has no %s", tool)
+		}
+	}
+	if os.Getuid() != 0 {
+		t.Skip("only root can mount an image")
+	}
+	base := t.TempDir()
+	image, dir := filepath.Join(base, "image"), filepath.Join(base, "mnt")
+	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 32<<20), os.Mkdir(dir, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	run := func(name string, args ...string) {
+		t.Helper()
+		if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+			t.Skipf("%s does not work here: %v: %s", name, err, out)
+		}
+	}
+	run("mkfs.ext4", "-q", "-F", image)
+	run("mount", "-o", "loop", image, dir)
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
+			t.Errorf("umount: %v: %s", err, out)
+		}
+	})
+	return dir
+}
+
+// shutdown makes the file system fail everything from now on, as a device does that went away.
+func shutdown(t *testing.T, dir string) {
+	t.Helper()
+	const (
+		extShutdown = 0x8004587D // EXT4_IOC_SHUTDOWN
+		noLogFlush  = 2
+	)
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), extShutdown, noLogFlush); err != nil {
+		t.Fatalf("shutting the file system down: %v", err)
+	}
+}
+
+// After one failed write or flush nothing of the file is reported as stored again. B28
+func TestFailedDeviceStaysFailed(t *testing.T) {
+	for name, opts := range engines {
+		t.Run(name, func(t *testing.T) {
+			dir := mountImage(t)
+			d := open(t, dir, opts)
+			defer d.Close()
+			q, err := d.NewQueue(aio.QueueOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer q.Close()
+			p, free := aio.AlignedBytes(aio.BlockBytes)
+			defer free()
+			written, flushed := make([]aio.File, 2), make([]aio.File, 2)
+			for i, name := range []string{"queue", "direct"} {
+				if written[i], err = d.Create(name, 4*aio.BlockBytes); err != nil {
+					t.Fatal(err)
+				}
+				defer written[i].Close()
+				if flushed[i], err = d.Create("flush-"+name, 4*aio.BlockBytes); err != nil {
+					t.Fatal(err)
+				}
+				defer flushed[i].Close()
+				if err := errors.Join(writeOne(t, q, written[i], p, 0), flushed[i].WriteAt(p, 0)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			shutdown(t, dir)
+			if err := writeOne(t, q, written[0], p, 0); !errors.Is(err, syscall.EIO) {
+				t.Errorf("a queue's write to a dead device: %v, want EIO", err)
+			}
+			if err := written[1].WriteSyncAt(p, 0); !errors.Is(err, syscall.EIO) {
+				t.Errorf("a durable write to a dead device: %v, want EIO", err)
+			}
+			for _, f := range flushed {
+				if err := f.Sync(); !errors.Is(err, syscall.EIO) {
+					t.Errorf("a flush of a dead device: %v, want EIO", err)
+				}
+			}
+			for _, f := range append(written, flushed...) {
+				if err := errors.Join(f.WriteAt(p, 0)); err == nil {
+					t.Errorf("%s took a write after a failure", f.Name())
+				}
+				if err := f.Sync(); err == nil {
+					t.Errorf("%s was flushed after a failure", f.Name())
+				}
+				if err := q.Submit(aio.Op{File: f, Data: p}); err == nil {
+					t.Errorf("%s was submitted after a failure", f.Name())
+				}
+			}
+		})
+	}
+}

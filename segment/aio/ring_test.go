@@ -1,0 +1,246 @@
+package aio
+
+import (
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// openQueue opens a disk in ModeUring with one queue, which ends with the test.
+func openQueue(t *testing.T, dir string, opts QueueOptions) (*fsDisk, *uringQueue) {
+	t.Helper()
+	disk, err := OpenDisk(dir, DiskOptions{Mode: ModeUring})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := disk.(*fsDisk)
+	made, err := d.NewQueue(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, ok := made.(*uringQueue)
+	if !ok {
+		d.Close()
+		t.Skipf("this machine refuses io_uring: %s", d.Info().Reason)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(q.Close(), d.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return d, q
+}
+
+func createFile(t *testing.T, d Disk, name string, size int64) File {
+	t.Helper()
+	f, err := d.Create(name, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func aligned(t *testing.T, n int) []byte {
+	p, free := AlignedBytes(n)
+	t.Cleanup(free)
+	return p
+}
+
+// When a process dies, its table of files goes at once and its rings later: the lock must live as long as they do. The
+// death is played by taking the lock's descriptor away.
+func TestRingHoldsTheLock(t *testing.T) {
+	dir := t.TempDir()
+	d, q := openQueue(t, dir, QueueOptions{})
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	if err := unix.Dup3(int(null.Fd()), int(d.lock.Fd()), unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	if other, err := OpenDisk(dir, DiskOptions{}); !errors.Is(err, ErrLocked) {
+		if err == nil {
+			other.Close()
+		}
+		t.Fatalf("the directory was opened while a ring could still write to it: %v", err)
+	}
+	if err := q.Close(); err != nil {
+		t.Fatal(err)
+	}
+	other, err := OpenDisk(dir, DiskOptions{LockWait: 20 * time.Second})
+	if err != nil {
+		t.Fatalf("the lock outlived the ring: %v", err)
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestArenaMemoryIsWrittenFixed(t *testing.T) {
+	a, err := NewArena(2*BlockBytes, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	scratch := aligned(t, BlockBytes)
+	b := a.Get()
+	defer b.Release()
+	for _, test := range []struct {
+		name string
+		p    []byte
+		want int
+	}{
+		{"whole buffer", b.Bytes(), b.Index()},
+		{"second block", b.Bytes()[BlockBytes:], b.Index()},
+		{"last buffer", a.bufs[2].bytes, 2},
+		{"across two buffers", a.mem[BlockBytes : 3*BlockBytes], -1},
+		{"scratch", scratch, -1},
+		{"nothing", nil, -1},
+	} {
+		if got := a.indexOf(test.p); got != test.want {
+			t.Errorf("%s: buffer %d, want %d", test.name, got, test.want)
+		}
+	}
+	if (*Arena)(nil).indexOf(scratch) != -1 {
+		t.Error("no arena holds memory")
+	}
+}
+
+// faultyRing stands before a real ring and refuses or fails what a test wants.
+type faultyRing struct {
+	ring
+	errs []error // for the next calls of enter; nil passes through
+}
+
+func (r *faultyRing) enter(minComplete uint32) error {
+	if len(r.errs) > 0 {
+		err := r.errs[0]
+		r.errs = r.errs[1:]
+		if err != nil {
+			return err
+		}
+	}
+	return r.ring.enter(minComplete)
+}
+
+func repeat(err error, n int) []error {
+	errs := make([]error, n)
+	for i := range errs {
+		errs[i] = err
+	}
+	return errs
+}
+
+// Errors of the ring that mean "again" are not seen by the caller, and an operation that never started is not stored, now or later.
+func TestRingErrors(t *testing.T) {
+	d, q := openQueue(t, t.TempDir(), QueueOptions{Depth: 4})
+	faulty := &faultyRing{ring: q.ring}
+	q.ring = faulty
+	f := createFile(t, d, "a", 8*BlockBytes)
+	p := aligned(t, BlockBytes)
+	p[0] = 1
+	faulty.errs = []error{syscall.EINTR, syscall.EAGAIN, syscall.EBUSY, syscall.ETIME}
+	if err := q.Submit(Op{File: f, Data: p, Tag: 1}); err != nil {
+		t.Fatalf("errors that pass: %v", err)
+	}
+	faulty.errs = []error{syscall.EINTR, syscall.EBUSY}
+	if done, err := q.Wait(nil, true); err != nil || len(done) != 1 || done[0].Err != nil {
+		t.Fatalf("completions %v, %v", done, err)
+	}
+	for range 20 { // more than the queue has entries
+		faulty.errs = repeat(syscall.EAGAIN, maxRetries)
+		if err := q.Submit(Op{File: f, Data: p, Offset: BlockBytes}); !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, errRingStuck) {
+			t.Fatalf("a submission that the kernel never took: %v", err)
+		}
+	}
+	if q.InFlight() != 0 {
+		t.Fatalf("%d in flight, want none", q.InFlight())
+	}
+	faulty.errs = nil
+	for _, err := range []error{q.Submit(Op{File: f, Data: p, Offset: 2 * BlockBytes, Tag: 2}), q.Submit(Op{File: f, Data: p, Offset: 2 * BlockBytes, Tag: 2})} {
+		if err != nil && !errors.Is(err, errRingStuck) {
+			t.Fatal(err)
+		}
+	}
+	for q.InFlight() > 0 {
+		done, err := q.Wait(nil, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range done {
+			if c.Tag != 2 || c.Err != nil {
+				t.Fatalf("completion %v", c)
+			}
+		}
+	}
+	got := make([]byte, BlockBytes)
+	if err := f.ReadAt(got, BlockBytes); err != nil || got[0] != 0 {
+		t.Fatalf("a write that was reported as not started is on the disk: %v, %v", got[0], err)
+	}
+	if err := f.ReadAt(got, 2*BlockBytes); err != nil || got[0] != 1 {
+		t.Fatalf("the queue did not recover: %v, %v", got[0], err)
+	}
+}
+
+func TestBrokenRingStopsTheQueue(t *testing.T) {
+	d, q := openQueue(t, t.TempDir(), QueueOptions{})
+	faulty := &faultyRing{ring: q.ring, errs: []error{nil, syscall.EIO}}
+	q.ring = faulty
+	f := createFile(t, d, "a", BlockBytes)
+	p := aligned(t, BlockBytes)
+	if err := q.Submit(Op{File: f, Data: p}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := q.Wait(nil, true); !errors.Is(err, syscall.EIO) {
+			t.Fatalf("Wait: %v, want EIO", err)
+		}
+		if err := q.Submit(Op{File: f, Data: p}); !errors.Is(err, syscall.EIO) {
+			t.Fatalf("Submit: %v, want EIO", err)
+		}
+	}
+	q.broken, q.closed = nil, false // the cleanup drains the real ring
+}
+
+func TestQueueBelongsToItsThread(t *testing.T) {
+	d, q := openQueue(t, t.TempDir(), QueueOptions{})
+	f := createFile(t, d, "a", BlockBytes)
+	p := aligned(t, BlockBytes)
+	var other sync.WaitGroup
+	other.Go(func() {
+		defer func() {
+			if text, _ := recover().(string); !strings.HasPrefix(text, "BUG: ") {
+				t.Errorf("a foreign goroutine's Submit ended with %q, want BUG", text)
+			}
+		}()
+		if err := q.Submit(Op{File: f, Data: p}); err == nil {
+			t.Log("this kernel has no single-issuer rings")
+			panic("BUG: none")
+		}
+	})
+	other.Wait()
+}
+
+// Completions of an ordinary ring are errors unless every byte was taken.
+func TestResult(t *testing.T) {
+	for _, test := range []struct {
+		res  int32
+		want error
+	}{
+		{4096, nil}, {0, io.ErrShortWrite}, {4095, io.ErrShortWrite}, {-int32(syscall.ECANCELED), syscall.ECANCELED},
+		{-int32(syscall.EIO), syscall.EIO}, {-int32(syscall.EINTR), syscall.EINTR},
+	} {
+		if err := result(test.res, 4096); !errors.Is(err, test.want) {
+			t.Errorf("result %d: %v, want %v", test.res, err, test.want)
+		}
+	}
+}
