@@ -159,7 +159,7 @@ type span struct{ from, to Offset }
 // unmaps, and unlinks if the file was moved to the trash.
 type segFile struct {
 	segHeader
-	disk aio.Disk
+	log  *Log
 	path string // relative to the data directory
 
 	// Guarded by the log's mu.
@@ -181,8 +181,8 @@ type segFile struct {
 	trashed  string      // set before the log's reference is released: remove this name at the last release
 }
 
-func newSegFile(disk aio.Disk, dir string, h segHeader) *segFile {
-	f := &segFile{segHeader: h, disk: disk, path: path.Join(dir, segmentName(h.number))}
+func newSegFile(l *Log, h segHeader) *segFile {
+	f := &segFile{segHeader: h, log: l, path: path.Join(l.dir, segmentName(h.number))}
 	f.refs.Store(1)
 	return f
 }
@@ -237,7 +237,7 @@ func (f *segFile) mapped() (aio.Mapping, error) {
 	if f.mapping != nil {
 		return f.mapping, nil
 	}
-	file, err := f.disk.Open(f.path)
+	file, err := f.log.disk.Open(f.path)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, f.corrupt(0, errors.New("the file is gone"))
@@ -254,6 +254,7 @@ func (f *segFile) mapped() (aio.Mapping, error) {
 	}
 	f.mapping = m
 	f.isMapped.Store(true)
+	f.log.mapped.Add(1)
 	return m, nil
 }
 
@@ -263,8 +264,11 @@ func (f *segFile) takeMapping() aio.Mapping {
 	f.mapMu.Lock()
 	defer f.mapMu.Unlock()
 	m := f.mapping
-	f.mapping = nil
-	f.isMapped.Store(false)
+	if m != nil {
+		f.mapping = nil
+		f.isMapped.Store(false)
+		f.log.mapped.Add(-1)
+	}
 	return m
 }
 
@@ -275,6 +279,9 @@ func (f *segFile) pin() { f.refs.Add(1) }
 func (f *segFile) release() {
 	n := f.refs.Add(-1)
 	if n > 0 {
+		if n == 1 && f.log.mapped.Load() > int64(f.log.opts.MaxMappedSegments) {
+			f.log.shedMappings(f.log.opts.MaxMappedSegments)
+		}
 		return
 	}
 	if n < 0 {
@@ -284,6 +291,6 @@ func (f *segFile) release() {
 		_ = m.Unmap()
 	}
 	if f.trashed != "" {
-		_ = f.disk.Remove(f.trashed)
+		_ = f.log.disk.Remove(f.trashed)
 	}
 }

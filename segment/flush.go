@@ -301,7 +301,7 @@ func (l *Log) segmentFor(w *Writer, s *Slice) (*segFile, error) {
 // createSegment makes the file and writes its header block. The name is durable when it returns, the
 // header with the next Sync: before that no checkpoint speaks of the file.
 func (l *Log) createSegment(buf []byte, h segHeader) (*segFile, error) {
-	f := newSegFile(l.disk, l.dir, h)
+	f := newSegFile(l, h)
 	f.indexed = true
 	if !l.dirReady {
 		if err := l.disk.MkdirAll(l.dir); err != nil {

@@ -325,9 +325,12 @@ func (l *Log) writeIndex(f *segFile, end Offset) {
 	l.mu.Unlock()
 	if !whole {
 		var err error
-		if entries, lastCRC, err = l.scanIndex(f, end); err != nil || len(entries) == 0 {
+		if entries, lastCRC, err = l.scanIndex(f, end); err != nil {
 			return
 		}
+	}
+	if len(entries) == 0 {
+		return
 	}
 	h := indexHeader{l.id, f.number, f.first, end, lastCRC}
 	if l.disk.WriteFile(indexPath(f.path), encodeIndex(&h, entries)) != nil {

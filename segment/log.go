@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"penstock/segment/aio"
 )
@@ -60,6 +61,8 @@ type Log struct {
 	partial  []byte     // what the block at partialEnd holds below it: the start of the next write
 	partEnd  Offset     // valid while partial != nil
 	poison   error      // sticky, see ErrPoisoned
+
+	mapped atomic.Int64 // segments that are mapped, removed ones that are still read included
 
 	mu       sync.Mutex
 	closed   bool
@@ -203,7 +206,7 @@ func listSegments(disk aio.Disk, dir string) (numbers []uint32, err error) {
 // openOne opens segment number, which must end at limit at the latest, or a stand-in that
 // says what is wrong with it. An error is the environment's.
 func (l *Log) openOne(number uint32, present bool, limit Offset, st State) (*segFile, error) {
-	f := newSegFile(l.disk, l.dir, segHeader{id: l.id, number: number})
+	f := newSegFile(l, segHeader{id: l.id, number: number})
 	f.sealed = number != st.Segment
 	if !present {
 		f.broken = f.corrupt(0, errors.New("the file is missing"))
@@ -243,7 +246,7 @@ func (l *Log) fits(h *segHeader, number uint32, limit Offset, st State) error {
 		return fmt.Errorf("it begins at offset %d, the checkpoint says %d", h.base, st.SegmentBase)
 	case current && h.capacity != st.SegmentCapacity:
 		return fmt.Errorf("it has room for %d bytes, the checkpoint says %d", h.capacity, st.SegmentCapacity)
-	case h.first > limit || !current && h.first == limit:
+	case h.first > limit || !current && h.first == limit && !h.starts: // an anchor may stay empty
 		return fmt.Errorf("it begins at offset %d, beyond the %d where it should end", h.first, limit)
 	}
 	return nil

@@ -330,7 +330,7 @@ func (l *Log) replaceByCopy(f *segFile, end Offset) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("copying %s below the cut: %w", f.path, err), file.Close())
 	}
-	g := newSegFile(l.disk, l.dir, f.segHeader)
+	g := newSegFile(l, f.segHeader)
 	l.forget(f)
 	l.mu.Lock()
 	g.bad, g.index, g.indexed = f.bad, f.index, f.indexed

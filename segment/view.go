@@ -306,7 +306,7 @@ func (l *Log) shedMappings(keep int) {
 			l.mu.Unlock()
 			return
 		}
-		m := oldest.takeMapping() // refs is 1 and pins are taken under l.mu: nobody holds mapMu
+		m := oldest.takeMapping() // refs is 1 and pins are taken under l.mu: nobody maps it meanwhile
 		if oldest.sealed {
 			oldest.index, oldest.indexed = nil, false
 		}

@@ -45,9 +45,9 @@ func TestGuardTurnsFaultsIntoErrors(t *testing.T) {
 	}
 	table := crc32.MakeTable(crc32.Castagnoli)
 	reads := map[string]func([]byte){
-		"load":  func(p []byte) { read += p[5*aio.BlockBytes] + p[0] },
-		"copy":  func(p []byte) { copy(make([]byte, len(p)), p) },
-		"crc32": func(p []byte) { crc32.Checksum(p, table) },
+		"load":   func(p []byte) { read += p[5*aio.BlockBytes] + p[0] },
+		"copy":   func(p []byte) { copy(make([]byte, len(p)), p) },
+		"crc32":  func(p []byte) { crc32.Checksum(p, table) },
 		"string": func(p []byte) { readString = string(p) },
 	}
 	for name, fn := range reads {

@@ -26,6 +26,9 @@ func (q *pwriteQueue) Submit(op Op) error {
 		return ErrQueueFull
 	}
 	f := fileOf(op)
+	if err := f.usable(); err != nil {
+		return err
+	}
 	q.done = append(q.done, Completion{Tag: op.Tag, Err: f.WriteSyncAt(op.Data, op.Offset)})
 	return nil
 }

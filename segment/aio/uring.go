@@ -129,7 +129,10 @@ func (q *uringQueue) Submit(op Op) error {
 		e.op, e.bufIndex = opWriteFixed, i
 	}
 	if !q.ring.prepare(e) {
-		return q.notStarted(errRingStuck) // full of entries that the kernel did not take
+		// Full of neutralized entries that the kernel has not taken yet: let it, once.
+		if err := enterRetry(q.ring, 0); err != nil || !q.ring.prepare(e) {
+			return q.notStarted(err)
+		}
 	}
 	q.slots[number] = slot{file: f, data: op.Data, tag: op.Tag}
 	err := enterRetry(q.ring, 0)

@@ -170,7 +170,7 @@ func (r *Report) describe() string {
 	if r.Channel != "" {
 		fmt.Fprintf(&b, ", channel %s, RDY %d", r.Channel, r.Ready)
 	}
-	fmt.Fprintf(&b, ", %d connections", r.Connections)
+	fmt.Fprintf(&b, ", %d connection%s", r.Connections, plural(r.Connections))
 	if r.Mode != "sub" {
 		command := "PUB"
 		if r.Batch > 1 {
@@ -190,6 +190,13 @@ func prefixed(prefix, s string) string {
 		return ""
 	}
 	return prefix + s
+}
+
+func plural(n int) string {
+	if n == 1 {
+		return ""
+	}
+	return "s"
 }
 
 // grouped writes a count with its thousands apart.
