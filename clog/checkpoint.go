@@ -10,8 +10,11 @@ const stageBytes = 256 << 10
 func (l *Log) writeCheckpoint() error {
 	l.chunk = 0
 	l.openStage()
+	l.emitting = true
 	l.source.Checkpoint(l.emit)
+	l.emitting = false
 	if l.err != nil {
+		l.source.Failed(l.err)
 		return l.err
 	}
 	if l.chunk == 0 {

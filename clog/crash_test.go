@@ -23,6 +23,7 @@ type life struct {
 	m      *model
 	rng    *rand.Rand
 	report *Report
+	stats  Stats
 	held   []*aio.Buf // what readers of the tail hold
 }
 
@@ -71,6 +72,7 @@ func (f *life) run(turns int, clean bool) (err error) {
 	}
 	defer func() {
 		f.drop(len(f.held))
+		f.stats = l.Stats()
 		err = errors.Join(err, l.Close())
 	}()
 	l.SetSource(m)
@@ -131,8 +133,12 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	}
 	for seed := range seeds {
 		whole := faultaio.New(faultaio.Options{Seed: seed})
-		if err := newLife(whole, arena, crashModel(), seed).run(turns, true); err != nil {
+		first := newLife(whole, arena, crashModel(), seed)
+		if err := first.run(turns, true); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
+		}
+		if s := first.stats; s.Recycled == 0 || s.SoloGroups == 0 || s.StallsFull == 0 || s.StallsBuffer == 0 || s.Marks == 0 || s.Files < 5 {
+			t.Fatalf("seed %d: the run does not pass through all of the log's life: %+v", seed, s)
 		}
 		for op := range whole.Ops() {
 			d := faultaio.New(faultaio.Options{Seed: seed})

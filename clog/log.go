@@ -142,6 +142,7 @@ type Log struct {
 	stageFree func()
 	chunk     uint32 // number of the next chunk; only while a checkpoint is written
 	emit      func([]byte)
+	emitting  bool // the source is in Checkpoint
 
 	stalled stall
 	stats   counters
@@ -295,13 +296,16 @@ func (l *Log) Close() error {
 	return err
 }
 
-// fail poisons the log: see ErrFailed.
+// fail poisons the log: see ErrFailed. The source hears of it once, but never inside one of its own methods: when
+// emit fails, writeCheckpoint tells it afterwards.
 func (l *Log) fail(what string, err error) error {
 	if l.err == nil {
 		l.err = fmt.Errorf("%w (%s: %w)", ErrFailed, what, err)
 		l.opts.Logger.Error("the commit log failed", "what", what, "err", err)
 		l.stats.failed.Store(true)
-		l.source.Failed(l.err)
+		if !l.emitting {
+			l.source.Failed(l.err)
+		}
 	}
 	return l.err
 }

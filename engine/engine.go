@@ -99,7 +99,6 @@ func (e *Engine) open() error {
 		return err
 	}
 	e.clog.SetSource(&e.committer)
-	e.arena.OnRelease(e.clog.Wake)
 	e.describe(time.Since(start))
 	go func() { e.ran <- e.clog.Run() }()
 	e.background(e.flusher.run)

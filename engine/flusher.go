@@ -15,7 +15,7 @@ import (
 // commit log files be recycled. It also removes what retention lets go.
 //
 // Its pace follows two levels: buffers (below a half free, it writes until that half is free again) and
-// the commit log's fill (above a half of CommitLiveBytes it writes and syncs whatever the oldest
+// the commit log's fill (with less than a half of CommitLiveBytes left it writes and syncs whatever the oldest
 // file still holds). Below both it does nothing: a queue that keeps up touches only the commit log.
 type flusher struct {
 	e      *Engine
@@ -128,7 +128,7 @@ func (f *flusher) work() {
 	e := f.e
 	for !f.stopping() {
 		needBuffers := e.arena.Free() <= f.lowBuffers()
-		needLog := e.clog.LiveBytes() > e.opts.CommitLiveBytes/2
+		needLog := e.clog.Headroom() < e.opts.CommitLiveBytes/2
 		if !needBuffers && !needLog {
 			return
 		}

@@ -409,3 +409,6 @@ func (t *Topic) dropIfEphemeral() {
 		}
 	}
 }
+
+// Engine is the engine that the topic belongs to.
+func (t *Topic) Engine() *Engine { return t.e }

@@ -83,8 +83,8 @@ func (in *input) room(need int) []byte {
 	if free := len(in.buf.b) - in.w; free >= len(in.buf.b)/4 {
 		return in.buf.b[in.w:]
 	}
-	// A length prefix alone allocates nothing: at most four times what has come.
-	want := max(in.size, minReadBytes, min(need, 4*have))
+	// A length prefix alone allocates nothing: at most four times what has come, with the rounding to a class.
+	want := max(in.size, minReadBytes, min(need, 2*have))
 	if alone && want <= len(in.buf.b) && in.r >= len(in.buf.b)/4 {
 		copy(in.buf.b, in.unread())
 	} else {

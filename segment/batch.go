@@ -271,7 +271,3 @@ func (it *BatchIter) Next() (h *Header, body []byte, ok bool) {
 
 // Err is what ended the walk early, or nil.
 func (it *BatchIter) Err() error { return it.err }
-
-const blockBytes = 4096 // unit of segment capacities and of direct writes; equals aio.BlockBytes
-
-func roundUp(n int64) int64 { return (n + blockBytes - 1) &^ (blockBytes - 1) }

@@ -237,7 +237,11 @@ func (f *segFile) mapped() (aio.Mapping, error) {
 	if f.mapping != nil {
 		return f.mapping, nil
 	}
-	file, err := f.log.disk.Open(f.path)
+	name := f.path
+	if f.trashed != "" {
+		name = f.trashed // removed between the pin and now
+	}
+	file, err := f.log.disk.Open(name)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, f.corrupt(0, errors.New("the file is gone"))

@@ -218,7 +218,7 @@ func (s *stage) finish(block int64) error {
 	if s.n == 0 {
 		return nil
 	}
-	padded := int((int64(s.n) + block - 1) &^ (block - 1))
+	padded := int(roundUp(int64(s.n), block))
 	clear(s.buf[s.n:padded])
 	return s.file.WriteAt(s.buf[:padded], s.off)
 }
@@ -310,7 +310,7 @@ func (l *Log) createSegment(buf []byte, h segHeader) (*segFile, error) {
 		l.dirReady = true
 	}
 	block := int64(l.blockBytes())
-	size := (SegmentHeaderBytes + h.capacity + block - 1) &^ (block - 1)
+	size := roundUp(SegmentHeaderBytes+h.capacity, block)
 	file, err := l.disk.Create(f.path, size)
 	if errors.Is(err, fs.ErrExist) { // a leftover of a life that did not reach a checkpoint
 		if err = l.discard(f.path, l.trashName(f.number)); err == nil {

@@ -257,7 +257,7 @@ func (l *Log) scanIndex(f *segFile, end Offset) (entries []indexEntry, lastCRC u
 }
 
 // scanWindow is how much is read ahead of a header scan.
-const scanWindow = 256 << 10
+const scanWindow = 64 << 10
 
 // badBatch is how a scan reports the first batch that is not good: where it stands, and its size if
 // its header could be read. Whether that is damage is for the caller, who knows if a batch must begin there.

@@ -76,7 +76,9 @@ type Log struct {
 	flushed  Offset
 	synced   Offset
 	clock    uint64
-	damage   []damage
+	// generation counts the times that the log went back: a reader's memory of what stood where is void after one.
+	generation uint64
+	damage     []damage
 }
 
 // place is one spot of the log in its three coordinates.

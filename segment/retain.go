@@ -109,15 +109,8 @@ func (l *Log) moveToTrash(f *segFile) error {
 	if err := l.disk.MkdirAll(trashDir); err != nil {
 		return fmt.Errorf("segment: %w", err)
 	}
-	trash := l.trashName(f.number)
-	err := l.disk.Rename(f.path, trash)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) && f.broken != nil: // what was missing need not be removed
-	case err != nil:
+	if err := f.rename(l.trashName(f.number)); err != nil {
 		return fmt.Errorf("segment: removing %s: %w", f.path, err)
-	case f.broken == nil:
-		f.trashed = trash
-	default: // a file that is not ours, or was damaged, stays in the trash until the next start
 	}
 	if err := l.disk.Remove(indexPath(f.path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("segment: removing the index of %s: %w", f.path, err)
@@ -126,6 +119,24 @@ func (l *Log) moveToTrash(f *segFile) error {
 		return fmt.Errorf("segment: syncing %s: %w", l.dir, err)
 	}
 	return nil
+}
+
+// rename moves the file into the trash. A reader that pinned it and did not map it yet finds it there.
+func (f *segFile) rename(trash string) error {
+	f.mapMu.Lock()
+	defer f.mapMu.Unlock()
+	if f.trashed != "" {
+		return nil // by an earlier attempt that failed later
+	}
+	err := f.log.disk.Rename(f.path, trash)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && f.broken != nil:
+		return nil // what was missing need not be removed
+	case err == nil && f.broken == nil:
+		f.trashed = trash
+	}
+	// A file that is not ours, or was damaged, stays in the trash until the next start.
+	return err
 }
 
 // forget takes a removed segment out of the writer's lists. The caller holds l.io.
@@ -194,6 +205,7 @@ func (l *Log) cutMemory(st State) (gone []*segFile) {
 	clear(l.segs[keep:])
 	l.segs = l.segs[:keep]
 	l.setEnd(st)
+	l.generation++
 	l.flushed = min(l.flushed, st.End)
 	l.synced = min(l.synced, st.End)
 	l.marks.cut(st.End)
@@ -293,6 +305,11 @@ func (l *Log) anchor(st State) error {
 func (l *Log) replaceByCopy(f *segFile, end Offset) error {
 	w := NewWriter()
 	defer w.Close()
+	f.pin()
+	defer f.release()
+	if _, err := l.mapSegment(f); err != nil { // a reader with a pin must not map the copy later
+		return err
+	}
 	if err := l.openForWrite(f); err != nil {
 		return err
 	}
@@ -312,7 +329,7 @@ func (l *Log) replaceByCopy(f *segFile, end Offset) error {
 	used := f.at(end)
 	for at := int64(0); at < used && err == nil; at += WriterBytes {
 		n := min(used-at, WriterBytes)
-		padded := (n + block - 1) &^ (block - 1)
+		padded := roundUp(n, block)
 		clear(w.buf[n:padded])
 		if err = f.file.ReadAt(w.buf[:n], at); err == nil {
 			err = file.WriteAt(w.buf[:padded], at)
@@ -352,6 +369,7 @@ func (l *Log) Reset(st State) error {
 	gone := l.segs
 	l.segs = nil
 	l.setEnd(st)
+	l.generation++
 	l.start = l.end
 	l.flushed, l.synced = st.End, st.End
 	l.marks, l.damage = nil, nil

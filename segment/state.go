@@ -1,6 +1,10 @@
 package segment
 
-import "github.com/google/uuid"
+import (
+	"github.com/google/uuid"
+
+	"penstock/segment/aio"
+)
 
 // Identity is whose bytes a log holds. It stands in every file's header, so that a deleted and
 // re-created topic of the same name never finds old bytes.
@@ -16,6 +20,12 @@ type Sizes struct {
 	MinSegmentBytes int64
 	MaxSegmentBytes int64
 }
+
+// capacityUnit divides every capacity; it is the block of direct writes, so that files are whole blocks.
+const capacityUnit = aio.BlockBytes
+
+// roundUp rounds to a multiple of unit, a power of two.
+func roundUp(n, unit int64) int64 { return (n + unit - 1) &^ (unit - 1) }
 
 // DefaultSizes let ten thousand idle partitions cost 1 MiB each and a busy one few files.
 var DefaultSizes = Sizes{MinSegmentBytes: 1 << 20, MaxSegmentBytes: 128 << 20}
@@ -59,7 +69,7 @@ func (z Sizes) capacity(segment uint32, batchBytes int) int64 {
 	for ; segment > 0 && c < z.MaxSegmentBytes; segment-- {
 		c <<= 1
 	}
-	return roundUp(max(min(c, z.MaxSegmentBytes), int64(batchBytes)))
+	return roundUp(max(min(c, z.MaxSegmentBytes), int64(batchBytes)), capacityUnit)
 }
 
 // Advance moves the state past a batch that Place placed: h is its stamped header.

@@ -20,6 +20,12 @@ type View struct {
 
 	run    verifier
 	verify func() error // run.verify, bound once: a bound method is an allocation
+
+	// What the last mapped run ended with. A view that goes on there checks the chain across the two.
+	log        *Log
+	generation uint64 // of the log: a cut voids what is remembered
+	next       Offset
+	last       Header
 }
 
 // Bytes is the run: whole batches, back to back, valid until Release and not to be written.
@@ -47,9 +53,11 @@ type verifier struct {
 	at, limit int64 // file bytes; at moves over each batch that is good
 	window    int64 // end of the wanted range: the run stops there once it has a batch
 	ready     int64 // populated up to here
-	first     bool
-	h         Header // of the last good batch, or of the bad one
-	sized     bool   // h was read whole: the bad batch's size is known
+	must      bool  // there is no batch yet: the window does not count
+	chained   bool  // prev is the header of the batch before at
+	prev      Header
+	h         Header // of the batch at at
+	sized     bool   // h was read whole and is in its place: the bad batch's size is known
 }
 
 // View pins the run that begins at at, which must be a batch boundary. Out of the tail it is one
@@ -73,9 +81,13 @@ func (l *Log) View(v *View, at Offset, maxBytes int) error {
 		return err
 	}
 	f, end, err := l.pinAt(at)
+	generation := l.generation
 	l.mu.Unlock()
 	if err != nil {
 		return err
+	}
+	if v.log != l || v.generation != generation || v.next != at {
+		v.log, v.generation, v.next = l, generation, -1
 	}
 	if err := l.viewMapped(v, f, at, end, maxBytes); err != nil {
 		f.release()
@@ -170,21 +182,28 @@ func (l *Log) viewMapped(v *View, f *segFile, at, end Offset, maxBytes int) erro
 		v.verify = v.run.verify
 	}
 	from := f.at(at)
-	limit := min(f.at(end), int64(len(m.Bytes())))
-	v.run = verifier{m: m, at: from, limit: limit, window: min(from+int64(max(maxBytes, HeaderBytes)), limit), first: true, ready: from}
-	err = aio.Guard(f.path, v.verify)
 	r := &v.run
-	r.m = nil
-	if r.at > from {
-		// A bad batch after good ones is met, and reported, by the view that begins there.
-		v.data, v.at, v.seg = m.Bytes()[from:r.at:r.at], at, f
-		return nil
+	r.m, r.at, r.ready, r.limit = m, from, from, min(f.at(end), int64(len(m.Bytes())))
+	r.window = min(from+int64(max(maxBytes, HeaderBytes)), r.limit)
+	r.must, r.sized = true, false
+	if r.chained = v.next == at; r.chained {
+		r.prev = v.last
 	}
+	err = aio.Guard(f.path, v.verify)
+	r.m = nil
 	size := 0
 	if r.sized {
 		size = r.h.Size()
 	}
-	return l.judge(f, at, end, size, err)
+	if r.at == from {
+		return l.judge(f, at, end, size, err)
+	}
+	if err != nil && isDamage(err) {
+		_ = l.readFailed(f, r.at, size, err) // what the view that goes on there gets
+	}
+	v.data, v.at, v.seg = m.Bytes()[from:r.at:r.at], at, f
+	v.next, v.last = at+Offset(len(v.data)), r.prev
+	return nil
 }
 
 // judge tells damage at at from a caller's wrong offset: it walks there from a boundary that is known.
@@ -220,15 +239,14 @@ var (
 // reason at the first batch that is not good.
 func (r *verifier) verify() error {
 	mem := r.m.Bytes()
-	for r.at < r.limit {
-		if !r.first && r.at+HeaderBytes > r.window {
+	for ; r.at < r.limit; r.must = false {
+		if !r.must && r.at+HeaderBytes > r.window {
 			return nil
 		}
 		r.sized = false
 		if err := r.populate(min(max(r.window, r.at+HeaderBytes), r.limit)); err != nil {
 			return err
 		}
-		pos, prev := r.h.Position, r.h.CRC
 		if err := r.h.Decode(mem[r.at:r.limit]); err != nil {
 			return err
 		}
@@ -236,10 +254,10 @@ func (r *verifier) verify() error {
 		switch {
 		case end > r.limit:
 			return errCut
-		case end > r.window && !r.first:
-			return nil
-		case !r.first && (r.h.Position != pos+1 || r.h.PrevCRC != prev):
+		case r.chained && (r.h.Position != r.prev.Position+1 || r.h.PrevCRC != r.prev.CRC):
 			return errChain
+		case end > r.window && !r.must:
+			return nil
 		}
 		r.sized = true
 		if err := r.populate(end); err != nil {
@@ -248,7 +266,7 @@ func (r *verifier) verify() error {
 		if err := VerifyBody(&r.h, mem[r.at+HeaderBytes:end]); err != nil {
 			return err
 		}
-		r.at, r.first = end, false
+		r.at, r.prev, r.chained = end, r.h, true
 	}
 	return nil
 }

@@ -118,6 +118,7 @@ const (
 	HoldEnd                 // the message is not visible yet: EvVisible
 	HoldMoved               // the cursor is before this message: read from ReadFrom
 	HoldEmpty               // nothing waits for redelivery
+	HoldTurn                // a new message's turn: offer, then ask again, even if nothing was taken
 )
 
 // Result is the output of Channel.Step; every Step overwrites all of it.
@@ -163,6 +164,7 @@ type Channel struct {
 
 	paused   bool
 	skipped  bool
+	yielded  bool // redelivery gave a new message its turn; the next turn is its own
 	inFlight int
 	waiting  int
 

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"slices"
 
 	"penstock/segment"
@@ -80,7 +81,7 @@ func (c *Channel) takeDeferrals(p *channelPart) []Deferral {
 	}
 	p.deferrals = slices.Delete(p.deferrals, 0, n)
 	p.staleDeferrals -= n - len(p.takenDeferrals)
-	slices.SortFunc(p.takenDeferrals, func(a, b Deferral) int { return compareIDs(a.ID, b.ID) })
+	slices.SortFunc(p.takenDeferrals, func(a, b Deferral) int { return cmp.Compare(a.ID, b.ID) })
 	return p.takenDeferrals
 }
 

@@ -16,9 +16,7 @@ func (c *Channel) offer(ev *Event, res *Result) {
 	case c.paused:
 		res.Decision, res.Why = Hold, HoldPaused
 		return
-	case p.ranges.Len() >= c.cfg.MaxRanges && p.next > p.confirmed:
-		// The message at p.confirmed has an entry, and its confirmation merges ranges.
-		// Without that condition a recovered channel with many ranges would stand still.
+	case c.full(p):
 		res.Decision, res.Why = Hold, HoldRanges
 		return
 	case !c.hasCredit():
@@ -52,7 +50,14 @@ func (c *Channel) redeliver(res *Result) {
 	case !c.hasCredit():
 		res.Decision, res.Why = Hold, HoldNoCredit
 		return
+	case e.attempts >= 2 && !c.yielded && c.anyUnread():
+		// What failed twice takes turns with what is new: a message that fails for
+		// ever must not keep the others from a client that takes one at a time (B46).
+		c.yielded = true
+		res.Decision, res.Why = Hold, HoldTurn
+		return
 	}
+	c.yielded = false
 	// A delayed message meets the sampling here for the first time. What was
 	// delivered once is somebody's to finish: it is never sampled away.
 	if e.attempts == 0 && c.sampledOut(e.id) {
@@ -62,6 +67,23 @@ func (c *Channel) redeliver(res *Result) {
 	}
 	c.queue.remove(e)
 	c.deliver(e, res)
+}
+
+// anyUnread says whether an offer could be taken as far as the partitions are concerned.
+func (c *Channel) anyUnread() bool {
+	for _, p := range c.parts {
+		if p != nil && p.next < p.end && !c.full(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// full says whether reading must wait for confirmations. The message at p.confirmed
+// then has an entry, and confirming it merges ranges; if the cursor itself stands
+// there, reading is what merges: a recovered channel may begin with many ranges.
+func (c *Channel) full(p *channelPart) bool {
+	return p.ranges.Len() >= c.cfg.MaxRanges && p.next > p.confirmed
 }
 
 // sampledOut says whether the client whose turn it is does not want the message. As

@@ -101,9 +101,9 @@ func (c *Cursors) Publish(first segment.MsgID, count uint32) {
 // already gets the new due time and place: it was carried to another batch (B51).
 func (c *Cursors) PublishDeferred(ds []DeferredMessage) {
 	for _, d := range ds {
-		i, known := slices.BinarySearchFunc(c.Deferred, d.ID, byDeferredID)
+		i := searchID(c.Deferred, d.ID, DeferredMessage.id)
 		switch {
-		case known:
+		case i < len(c.Deferred) && c.Deferred[i].ID == d.ID:
 			c.Deferred[i] = d
 		case c.wanted(d.ID):
 			c.Deferred = slices.Insert(c.Deferred, i, d)
@@ -155,7 +155,7 @@ func (c *Cursors) create(ct *Control, end segment.MsgID) error {
 	c.channels = slices.Insert(c.channels, i, ch)
 	if len(c.channels) == 1 {
 		c.Unclaimed = 0
-		c.dropUnwanted(0, segment.MaxMsgID)
+		c.dropUnwanted([]IDRange{{0, segment.MaxMsgID + 1}})
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ func (c *Cursors) remove(name string, end segment.MsgID) {
 			c.Unclaimed = min(end, c.HeldFrom)
 		}
 	}
-	c.dropUnwanted(0, segment.MaxMsgID)
+	c.dropUnwanted([]IDRange{{0, segment.MaxMsgID + 1}})
 }
 
 func (c *Cursors) applyChannel(ch *Cursor, ct *Control, end segment.MsgID) error {
@@ -181,16 +181,12 @@ func (c *Cursors) applyChannel(ch *Cursor, ct *Control, end segment.MsgID) error
 		if n := len(ct.Ranges); n > 0 && ct.Ranges[n-1].To > end {
 			return beyondEnd(ct, ct.Ranges[n-1].To, end)
 		}
-		for _, r := range ct.Ranges {
-			c.confirm(ch, r)
-		}
+		c.confirm(ch, ct.Ranges)
 	case Deferred:
 		if n := len(ct.Deferrals); n > 0 && ct.Deferrals[n-1].ID >= end {
 			return beyondEnd(ct, ct.Deferrals[n-1].ID, end)
 		}
-		for _, d := range ct.Deferrals {
-			ch.requeue(d)
-		}
+		ch.requeue(ct.Deferrals)
 	case ChannelPaused:
 		ch.Paused = ct.Flag
 	case ChannelSkipped:
@@ -202,20 +198,18 @@ func (c *Cursors) applyChannel(ch *Cursor, ct *Control, end segment.MsgID) error
 		ch.Confirmed, ch.Start = ct.ID, min(ch.Start, ct.ID)
 		ch.Ranges.Clear()
 		ch.Requeued = nil
-		c.dropUnwanted(0, ct.ID)
+		c.dropUnwanted([]IDRange{{0, ct.ID}})
 	}
 	return nil
 }
 
-// confirm marks r as confirmed for ch and forgets the delays inside it.
-func (c *Cursors) confirm(ch *Cursor, r IDRange) {
-	confirmRange(&ch.Confirmed, &ch.Ranges, r)
-	i, _ := slices.BinarySearchFunc(ch.Requeued, r.From, byDeferralID)
-	j, _ := slices.BinarySearchFunc(ch.Requeued, r.To, byDeferralID)
-	if i < j {
-		ch.Requeued = slices.Delete(ch.Requeued, i, j)
+// confirm marks the ranges as confirmed for ch and forgets the delays inside them.
+func (c *Cursors) confirm(ch *Cursor, rs []IDRange) {
+	for _, r := range rs {
+		confirmRange(&ch.Confirmed, &ch.Ranges, r)
 	}
-	c.dropUnwanted(r.From, r.To)
+	ch.Requeued = removeWithin(ch.Requeued, rs, Deferral.id, func(Deferral) bool { return true })
+	c.dropUnwanted(rs)
 }
 
 func (c *Cursors) pauseTopic(ct *Control, end segment.MsgID) error {
@@ -240,10 +234,10 @@ func (c *Cursors) emptyTopic(below, end segment.MsgID) error {
 	if c.TopicPaused && c.HeldFrom < below {
 		from, c.HeldFrom = c.HeldFrom, below
 		for _, ch := range c.channels {
-			c.confirm(ch, IDRange{from, below})
+			c.confirm(ch, []IDRange{{from, below}})
 		}
 	}
-	c.dropUnwanted(from, below)
+	c.dropUnwanted([]IDRange{{from, below}})
 	return nil
 }
 
@@ -260,20 +254,55 @@ func (c *Cursors) wanted(id segment.MsgID) bool {
 	return false
 }
 
-// dropUnwanted forgets the delayed messages in [from, to) that nobody waits for.
-func (c *Cursors) dropUnwanted(from, to segment.MsgID) {
-	i, _ := slices.BinarySearchFunc(c.Deferred, from, byDeferredID)
-	j, _ := slices.BinarySearchFunc(c.Deferred, to, byDeferredID)
-	kept := i
-	for _, d := range c.Deferred[i:j] {
-		if c.wanted(d.ID) {
-			c.Deferred[kept] = d
-			kept++
+// dropUnwanted forgets the delayed messages in the ranges that nobody waits for.
+func (c *Cursors) dropUnwanted(rs []IDRange) {
+	c.Deferred = removeWithin(c.Deferred, rs, DeferredMessage.id, func(d DeferredMessage) bool { return !c.wanted(d.ID) })
+}
+
+// removeWithin removes from a list sorted by id the items in the sorted ranges for
+// which drop holds. It looks only at those items and moves the rest once, however
+// many ranges there are: a million delays and a thousand ranges must stay cheap.
+func removeWithin[T any](list []T, rs []IDRange, id func(T) segment.MsgID, drop func(T) bool) []T {
+	if len(list) == 0 {
+		return list
+	}
+	kept, seen := 0, 0 // list[:kept] stays, list[kept:seen] is gone or was moved down
+	for _, r := range rs {
+		i := seen + searchID(list[seen:], r.From, id)
+		j := i + searchID(list[i:], r.To, id)
+		if i == j {
+			continue
+		}
+		if kept == seen { // nothing was dropped so far: everything is in its place
+			kept = i
+		} else {
+			kept += copy(list[kept:], list[seen:i])
+		}
+		for _, item := range list[i:j] {
+			if !drop(item) {
+				list[kept] = item
+				kept++
+			}
+		}
+		seen = j
+	}
+	if kept == seen {
+		return list
+	}
+	return list[:kept+copy(list[kept:], list[seen:])]
+}
+
+// searchID returns the index of the first item at or above m.
+func searchID[T any](list []T, m segment.MsgID, id func(T) segment.MsgID) int {
+	lo, hi := 0, len(list)
+	for lo < hi {
+		if mid := int(uint(lo+hi) / 2); id(list[mid]) < m {
+			lo = mid + 1
+		} else {
+			hi = mid
 		}
 	}
-	if kept < j {
-		c.Deferred = slices.Delete(c.Deferred, kept, j)
-	}
+	return lo
 }
 
 // Clone returns a copy that shares no memory.
@@ -295,17 +324,34 @@ func (ch *Cursor) IsConfirmed(id segment.MsgID) bool {
 	return id < ch.Confirmed || ch.Ranges.Contains(id)
 }
 
-// requeue notes d; a message that waits already gets the newer time and count (B51).
-func (ch *Cursor) requeue(d Deferral) {
-	if ch.IsConfirmed(d.ID) {
+// requeue notes the delays; a message that waits already gets the newer time and
+// count (B51). Both lists are sorted: they are merged from the back, in place.
+func (ch *Cursor) requeue(ds []Deferral) {
+	news := 0
+	for _, d := range ds {
+		if i := searchID(ch.Requeued, d.ID, Deferral.id); i < len(ch.Requeued) && ch.Requeued[i].ID == d.ID {
+			ch.Requeued[i] = d
+		} else if !ch.IsConfirmed(d.ID) {
+			news++
+		}
+	}
+	if news == 0 {
 		return
 	}
-	i, known := slices.BinarySearchFunc(ch.Requeued, d.ID, byDeferralID)
-	if known {
-		ch.Requeued[i] = d
-		return
+	old := len(ch.Requeued) - 1
+	ch.Requeued = append(ch.Requeued, make([]Deferral, news)...)
+	to := len(ch.Requeued) - 1
+	for i := len(ds) - 1; to > old; i-- {
+		for old >= 0 && ch.Requeued[old].ID > ds[i].ID {
+			ch.Requeued[to] = ch.Requeued[old]
+			to, old = to-1, old-1
+		}
+		if ch.IsConfirmed(ds[i].ID) || old >= 0 && ch.Requeued[old].ID == ds[i].ID {
+			continue
+		}
+		ch.Requeued[to] = ds[i]
+		to--
 	}
-	ch.Requeued = slices.Insert(ch.Requeued, i, d)
 }
 
 func (c *Cursors) find(name string) (int, bool) {
@@ -316,26 +362,23 @@ func (c *Cursors) find(name string) (int, bool) {
 
 // internName returns the name of a known channel without allocating.
 func (c *Cursors) internName(name []byte) string {
-	for _, ch := range c.channels {
-		if ch.Name == string(name) {
-			return ch.Name
+	lo, hi := 0, len(c.channels)
+	for lo < hi {
+		mid := int(uint(lo+hi) / 2)
+		if c.channels[mid].Name < string(name) {
+			lo = mid + 1
+		} else {
+			hi = mid
 		}
+	}
+	if lo < len(c.channels) && c.channels[lo].Name == string(name) {
+		return c.channels[lo].Name
 	}
 	return string(name)
 }
 
-func byDeferredID(d DeferredMessage, id segment.MsgID) int { return compareIDs(d.ID, id) }
-func byDeferralID(d Deferral, id segment.MsgID) int        { return compareIDs(d.ID, id) }
-
-func compareIDs(a, b segment.MsgID) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
+func (d Deferral) id() segment.MsgID        { return d.ID }
+func (d DeferredMessage) id() segment.MsgID { return d.ID }
 
 func beyondEnd(ct *Control, id, end segment.MsgID) error {
 	return fmt.Errorf("%w (entry kind %d of channel %q names %d, the log ends at %d)", ErrBeyondEnd, ct.Kind, ct.Channel, id, end)

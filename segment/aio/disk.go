@@ -189,11 +189,19 @@ func (d *fsDisk) Create(name string, size int64) (File, error) {
 	return f, nil
 }
 
-// reserve gives the new file its size and blocks. A file system without fallocate gets zeros written:
-// the promise is that later writes within the size do not run out of room.
+// reserve gives the new file its size and blocks. It asks for the room first: a fallocate that fails for want of it
+// takes all that is left on its way, and other files would meet a full disk meanwhile. A file system without fallocate gets
+// zeros written: the promise is that later writes within the size do not run out of room.
 func reserve(fd int, size int64) error {
 	if size == 0 {
 		return nil
+	}
+	var st unix.Statfs_t
+	if err := retry(func() error { return unix.Fstatfs(fd, &st) }); err != nil {
+		return err
+	}
+	if st.Blocks > 0 && size > freeBytes(&st) { // some network file systems count nothing
+		return syscall.ENOSPC
 	}
 	err := retry(func() error { return unix.Fallocate(fd, 0, 0, size) })
 	if err != syscall.EOPNOTSUPP && err != syscall.ENOSYS {
@@ -390,8 +398,11 @@ func (d *fsDisk) FreeBytes() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return int64(st.Bavail) * st.Bsize, nil
+	return freeBytes(&st), nil
 }
+
+// freeBytes is what an unprivileged process may still write.
+func freeBytes(st *unix.Statfs_t) int64 { return int64(st.Bavail) * st.Bsize }
 
 func (d *fsDisk) statfs() (unix.Statfs_t, error) {
 	var st unix.Statfs_t

@@ -94,12 +94,16 @@ var _ ring = (*kernelRing)(nil)
 // openKernelRing opens a ring of at least entries submissions and twice as many completions. It prefers
 // a ring for one thread, whose completions are delivered when that thread asks, and takes a plain one on kernels before 6.1.
 func openKernelRing(entries uint32) (*kernelRing, error) {
-	p := params{flags: setupSingleIssuer | setupDeferTaskrun}
-	fd, err := setup(entries, &p)
-	if err == syscall.EINVAL {
-		p = params{}
-		fd, err = setup(entries, &p)
+	r, err := newKernelRing(entries, setupSingleIssuer|setupDeferTaskrun)
+	if errors.Is(err, syscall.EINVAL) {
+		r, err = newKernelRing(entries, 0)
 	}
+	return r, err
+}
+
+func newKernelRing(entries, flags uint32) (*kernelRing, error) {
+	p := params{flags: flags}
+	fd, err := setup(entries, &p)
 	if err != nil {
 		return nil, fmt.Errorf("io_uring_setup: %w", err)
 	}

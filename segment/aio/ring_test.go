@@ -242,3 +242,146 @@ func TestResult(t *testing.T) {
 		}
 	}
 }
+
+// Kernels before 6.1 have no rings for one thread: the queue must work on a plain one.
+func TestPlainRing(t *testing.T) {
+	d, q := openQueue(t, t.TempDir(), QueueOptions{Depth: 8})
+	plain, err := newKernelRing(9, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.ring.close()
+	q.ring = plain
+	f := createFile(t, d, "a", 8*BlockBytes)
+	p := aligned(t, BlockBytes)
+	for round := range 50 {
+		p[0] = byte(round)
+		for i := range 8 {
+			if err := q.Submit(Op{File: f, Data: p, Offset: int64(i) * BlockBytes}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var waker sync.WaitGroup
+		waker.Go(q.Wake)
+		for n := 0; n < 8; {
+			done, err := q.Wait(nil, round%2 == 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range done {
+				if c.Err != nil {
+					t.Fatal(c.Err)
+				}
+			}
+			n += len(done)
+		}
+		waker.Wait()
+		q.Wake()
+		if _, err := q.Wait(nil, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make([]byte, 1)
+	if err := f.ReadAt(got, 7*BlockBytes); err != nil || got[0] != 49 {
+		t.Fatalf("read %v, %v", got, err)
+	}
+}
+
+// Two queues, as of the commit log and of the segment writer, share an arena and are woken all the time.
+func TestQueuesSideBySide(t *testing.T) {
+	d, _ := openQueue(t, t.TempDir(), QueueOptions{})
+	a, err := NewArena(BlockBytes, 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var owners, wakers sync.WaitGroup
+	stop := make(chan struct{})
+	for id := range 2 {
+		f := createFile(t, d, string(rune('a'+id)), 64*BlockBytes)
+		owners.Go(func() {
+			q, err := d.NewQueue(QueueOptions{Depth: 4, Arena: a})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer q.Close()
+			wakers.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+						q.Wake()
+						time.Sleep(20 * time.Microsecond) // a rate of wake-ups, not a wait for something
+					}
+				}
+			})
+			writeAll(t, q, f, a)
+		})
+	}
+	owners.Wait()
+	close(stop)
+	wakers.Wait()
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writeAll writes 500 blocks with buffers of the arena and sees every completion once.
+func writeAll(t *testing.T, q Queue, f File, a *Arena) {
+	held := map[uint64]*Buf{}
+	var done []Completion
+	for sent, seen := uint64(0), 0; seen < 500; {
+		for sent < 500 && len(held) < 4 {
+			b := a.Get()
+			b.Bytes()[0] = byte(sent)
+			if err := q.Submit(Op{File: f, Data: b.Bytes(), Offset: int64(sent%64) * BlockBytes, Tag: sent}); err != nil {
+				t.Error(err)
+				return
+			}
+			held[sent] = b
+			sent++
+		}
+		var err error
+		if done, err = q.Wait(done[:0], true); err != nil {
+			t.Error(err)
+			return
+		}
+		for _, c := range done {
+			if c.Err != nil || held[c.Tag] == nil {
+				t.Errorf("completion %v", c)
+				return
+			}
+			held[c.Tag].Release()
+			delete(held, c.Tag)
+			seen++
+		}
+	}
+}
+
+// The hot path allocates nothing.
+func TestQueueAllocatesNothing(t *testing.T) {
+	d, q := openQueue(t, t.TempDir(), QueueOptions{})
+	f := createFile(t, d, "a", BlockBytes)
+	p := aligned(t, BlockBytes)
+	for name, queue := range map[string]Queue{"uring": q, "pwrite": newPwriteQueue(2)} {
+		done := make([]Completion, 0, 2)
+		if n := testing.AllocsPerRun(50, func() {
+			if err := queue.Submit(Op{File: f, Data: p}); err != nil {
+				t.Fatal(err)
+			}
+			for done = done[:0]; len(done) == 0; {
+				var err error
+				if done, err = queue.Wait(done, true); err != nil {
+					t.Fatal(err)
+				}
+			}
+			queue.Wake()
+			if _, err := queue.Wait(nil, true); err != nil {
+				t.Fatal(err)
+			}
+		}); n != 0 {
+			t.Errorf("%s: %v allocations for one write, want none", name, n)
+		}
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -28,6 +29,9 @@ const (
 
 // Format is the newest format of a data directory that the tools know.
 const Format = 1
+
+// lockWait lets the last writes of a killed node land; it holds the lock until then.
+const lockWait = time.Second
 
 // maxMetaBytes bounds node.json and topic.json.
 const maxMetaBytes = 1 << 20
@@ -53,12 +57,12 @@ type Dir struct {
 	Node Node
 }
 
-// Open takes the directory's lock for reading; a node that runs on it makes that fail with aio.ErrLocked. With
-// live it takes no lock: what is read may be changing.
+// Open takes the directory's lock for reading, which fails while a node runs on it. With live it takes no lock:
+// what is read may be changing.
 func Open(dir string, live bool) (*Dir, error) {
-	disk, err := aio.OpenDisk(dir, aio.DiskOptions{Mode: aio.ModePwrite, ReadOnly: true, NoLock: live})
+	disk, err := aio.OpenDisk(dir, aio.DiskOptions{Mode: aio.ModePwrite, ReadOnly: true, NoLock: live, LockWait: lockWait})
 	if errors.Is(err, aio.ErrLocked) {
-		return nil, fmt.Errorf("a node is running on %s: stop it first (%w)", dir, err)
+		return nil, fmt.Errorf("a node is running on %s: stop it first", dir)
 	}
 	if err != nil {
 		return nil, err

@@ -1,0 +1,146 @@
+package core
+
+import (
+	"testing"
+
+	"penstock/segment"
+)
+
+// busy is a channel with one client that takes as many messages as it is given.
+type busy struct {
+	c    *Channel
+	ev   Event
+	res  Result
+	next segment.MsgID
+	now  int64
+	ctls []Control
+}
+
+func newBusy(ready int) *busy {
+	b := &busy{c: NewChannel(ChannelConfig{Name: "c"}), now: 1_700_000_000_000 * nsPerMs}
+	b.step(Event{Kind: EvAddPartition, Cursor: &Cursor{}})
+	b.step(Event{Kind: EvSubscribe, Client: 1})
+	b.step(Event{Kind: EvReady, Client: 1, Count: ready})
+	return b
+}
+
+func (b *busy) step(ev Event) {
+	b.ev = ev
+	b.c.Step(b.now, &b.ev, &b.res)
+}
+
+// deliver offers the next message and returns its id.
+func (b *busy) deliver() ID {
+	b.step(Event{Kind: EvOffer, Msg: b.next, At: segment.Offset(b.next)})
+	if b.res.Decision != Deliver {
+		panic("BUG: the busy client did not get its message")
+	}
+	b.next++
+	return b.res.ID
+}
+
+func (b *busy) finish(id ID) {
+	b.step(Event{Kind: EvFinish, Client: 1, ID: id})
+	if b.res.Err != nil {
+		panic(b.res.Err)
+	}
+}
+
+// round delivers and finishes count messages with window of them in flight.
+func (b *busy) round(count, window int) {
+	b.step(Event{Kind: EvVisible, End: b.next + segment.MsgID(count)})
+	oldest := MakeID(0, b.next)
+	for i := range count {
+		b.deliver()
+		if i >= window {
+			b.finish(oldest)
+			oldest++
+		}
+	}
+	for ; oldest.MsgID() < b.next; oldest++ {
+		b.finish(oldest)
+	}
+	b.now += nsPerMs
+	b.step(Event{Kind: EvTick})
+	b.ctls = b.c.TakeControls(0, b.ctls[:0])
+}
+
+func TestChannelAllocs(t *testing.T) {
+	b := newBusy(1000)
+	mixed := func() {
+		b.round(1000, 200)
+		b.step(Event{Kind: EvVisible, End: b.next + 2})
+		first, second := b.deliver(), b.deliver()
+		b.finish(second)
+		b.step(Event{Kind: EvRequeue, Client: 1, ID: first, DelayMs: 1})
+		b.now += 5 * nsPerMs
+		b.step(Event{Kind: EvTick})
+		b.step(Event{Kind: EvRedeliver})
+		b.step(Event{Kind: EvTouch, Client: 1, ID: first})
+		b.finish(first)
+	}
+	for range 2000 { // the pools grow, the wheel's levels come into use
+		mixed()
+	}
+	if n := testing.AllocsPerRun(200, mixed); n != 0 {
+		t.Errorf("%v allocations for 1002 messages", n)
+	}
+}
+
+// One operation is one message: offered, delivered, finished.
+func BenchmarkOfferFinish(b *testing.B) {
+	for _, bench := range []struct {
+		name   string
+		window int
+	}{{"window=1", 1}, {"window=200", 200}, {"window=2500", 2500}} {
+		b.Run(bench.name, func(b *testing.B) {
+			ch := newBusy(bench.window + 1)
+			b.ReportAllocs()
+			b.ResetTimer()
+			for done := 0; done < b.N; {
+				n := min(b.N-done, 10_000)
+				ch.round(n, bench.window)
+				done += n
+			}
+		})
+	}
+}
+
+// The worst order for the confirmed ranges: every second message first.
+func BenchmarkOfferFinishScattered(b *testing.B) {
+	const window = 2000
+	ch := newBusy(window)
+	b.ReportAllocs()
+	for done := 0; done < b.N; done += window {
+		ch.step(Event{Kind: EvVisible, End: ch.next + window})
+		first := MakeID(0, ch.next)
+		for range window {
+			ch.deliver()
+		}
+		for i := ID(0); i < window; i += 2 {
+			ch.finish(first + i)
+		}
+		for i := ID(1); i < window; i += 2 {
+			ch.finish(first + i)
+		}
+		ch.ctls = ch.c.TakeControls(0, ch.ctls[:0])
+	}
+}
+
+func BenchmarkDecodeApply(b *testing.B) {
+	c := Cursors{}
+	ct := created("a", 0)
+	if err := c.Apply(&ct, 0); err != nil {
+		b.Fatal(err)
+	}
+	var body []byte
+	b.ReportAllocs()
+	for i := range b.N {
+		at := segment.MsgID(i) * 4
+		ct := Control{Kind: Confirmed, Channel: "a", Ranges: []IDRange{{at, at + 4}}}
+		body = AppendControl(body[:0], &ct)
+		if err := c.ApplyBody(body, at+4); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

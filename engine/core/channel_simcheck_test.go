@@ -1,0 +1,293 @@
+package core
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"penstock/segment"
+)
+
+// pump offers or redelivers, and holds every answer against the model.
+func (s *sim) pump(p *simPart) Decision {
+	if s.next()%2 == 0 && s.c.queue.count > 0 {
+		head := s.c.queue.first.id
+		res := s.step(Event{Kind: EvRedeliver})
+		switch res.Decision {
+		case Deliver:
+			if res.ID != head {
+				s.t.Fatalf("redelivers %v, %v is first", res.ID, head)
+			}
+			s.delivered(res)
+		case Skip:
+			s.partOf(head).confirmed[head.MsgID()] = true
+		case Hold:
+			s.checkHold(p, res.Why)
+		}
+		return res.Decision
+	}
+	at := s.c.ReadFrom(p.number)
+	res := s.step(Event{Kind: EvOffer, Part: p.number, Msg: at, At: segment.Offset(at), Index: 1})
+	switch res.Decision {
+	case Deliver:
+		if res.ID != MakeID(p.number, at) {
+			s.t.Fatalf("delivers %v, offered %d", res.ID, at)
+		}
+		s.delivered(res)
+	case Skip:
+		p.confirmed[at] = true
+	case Hold:
+		if res.Why == HoldEnd && at >= p.visible {
+			break
+		}
+		s.checkHold(p, res.Why)
+	}
+	return res.Decision
+}
+
+func (s *sim) partOf(id ID) *simPart {
+	for _, p := range s.parts {
+		if p.number == id.Partition() {
+			return p
+		}
+	}
+	s.t.Fatalf("message %v of no partition", id)
+	return nil
+}
+
+func (s *sim) flightOf(cl ClientID) (n int) {
+	for _, p := range s.parts {
+		for _, owner := range p.flight {
+			if owner == cl {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// anyCredit is the model's word on whether somebody could take a message.
+func (s *sim) anyCredit() bool {
+	total, any := 0, false
+	for _, cl := range s.clients {
+		n := s.flightOf(cl.id)
+		total += n
+		any = any || !cl.stopped && !cl.blocked && n < cl.ready
+	}
+	return any && (s.cfg.MaxInFlight == 0 || total < s.cfg.MaxInFlight)
+}
+
+func (s *sim) checkHold(p *simPart, why HoldReason) {
+	s.t.Helper()
+	ok := false
+	switch why {
+	case HoldPaused:
+		ok = s.paused
+	case HoldNoCredit:
+		ok = !s.anyCredit()
+	case HoldTurn:
+		for _, p := range s.parts {
+			ok = ok || s.c.ReadFrom(p.number) < p.visible
+		}
+	case HoldRanges:
+		ok = s.c.part(p.number).ranges.Len() >= s.cfg.MaxRanges && s.c.part(p.number).next > s.c.part(p.number).confirmed
+	}
+	if !ok {
+		s.t.Fatalf("holds for reason %d without cause", why)
+	}
+}
+
+// delivered checks a delivery against everything a client may rely on.
+func (s *sim) delivered(res *Result) {
+	s.t.Helper()
+	p, id := s.partOf(res.ID), res.ID.MsgID()
+	i := slices.IndexFunc(s.clients, func(cl *simClient) bool { return cl.id == res.Client })
+	switch {
+	case i < 0:
+		s.t.Fatalf("message %d goes to client %d, which is gone", id, res.Client)
+	case s.clients[i].stopped || s.clients[i].blocked || s.flightOf(res.Client) >= s.clients[i].ready:
+		s.t.Fatalf("message %d goes to client %d, which has no credit", id, res.Client)
+	case !s.anyCredit() || s.paused || s.skipped:
+		s.t.Fatalf("message %d was delivered; paused %v, skipped %v, credit %v", id, s.paused, s.skipped, s.anyCredit())
+	case p.confirmed[id] || id >= p.visible:
+		s.t.Fatalf("message %d was delivered; confirmed %v, visible end %d", id, p.confirmed[id], p.visible)
+	case s.now < p.due[id]*nsPerMs:
+		s.t.Fatalf("message %d was delivered %d ms early", id, p.due[id]-s.now/nsPerMs)
+	case int(res.Attempts) != p.attempts[id]+1:
+		s.t.Fatalf("message %d: attempts %d, delivered %d times before", id, res.Attempts, p.attempts[id])
+	case res.HasAt && res.At != segment.Offset(id):
+		s.t.Fatalf("message %d lies at %d, not at %d", id, id, res.At)
+	}
+	if _, twice := p.flight[id]; twice {
+		s.t.Fatalf("message %d is in flight twice", id)
+	}
+	p.flight[id] = res.Client
+	p.attempts[id]++
+	delete(p.due, id)
+}
+
+// check asserts that every message is in exactly one state, that the channel and
+// the model agree on it, and that every number is the sum of what it counts.
+func (s *sim) check() {
+	s.t.Helper()
+	var unread, entries, flying, waiting int
+	for _, p := range s.parts {
+		cp := s.c.part(p.number)
+		checkRanges(s.t, &cp.ranges)
+		if first, ok := cp.ranges.First(); ok && first.From <= cp.confirmed {
+			s.t.Fatalf("ranges %v touch confirmed %d", cp.ranges.Ranges(), cp.confirmed)
+		}
+		if cp.end != p.visible {
+			s.t.Fatalf("visible end %d, want %d", cp.end, p.visible)
+		}
+		for id := range p.end {
+			e := s.c.entries.get(MakeID(p.number, id))
+			done := id < cp.confirmed || cp.ranges.Contains(id)
+			_, inFlight := p.flight[id]
+			switch {
+			case done != p.confirmed[id]:
+				s.t.Fatalf("message %d: confirmed %v, want %v", id, done, p.confirmed[id])
+			case e != nil && done:
+				s.t.Fatalf("message %d is confirmed and in state %d", id, e.state)
+			case inFlight != (e != nil && e.state == entryInFlight):
+				s.t.Fatalf("message %d: in flight %v in the model, entry %+v", id, inFlight, e)
+			case e == nil && !done && id < cp.next:
+				s.t.Fatalf("message %d is lost: below the cursor %d, not confirmed, no entry", id, cp.next)
+			case e == nil && !done && id < p.visible:
+				unread++
+			case e != nil:
+				entries++
+				if e.state == entryInFlight {
+					flying++
+				} else if e.state != entryQueued {
+					waiting++
+				}
+				if e.timer.Scheduled() != (e.state == entryInFlight || e.state == entryWaiting) {
+					s.t.Fatalf("message %d in state %d: timer %v", id, e.state, e.timer.Scheduled())
+				}
+			}
+		}
+		if cp.next < cp.end && (p.confirmed[cp.next] || s.c.entries.get(MakeID(p.number, cp.next)) != nil) {
+			s.t.Fatalf("the cursor stands at %d, which needs no reading", cp.next)
+		}
+	}
+	if s.c.entries.count != entries || s.c.inFlight != flying || s.c.waiting != waiting || s.c.queue.count != entries-flying-waiting {
+		s.t.Fatalf("%d entries, %d in flight, %d waiting, %d queued; counted %d, %d, %d",
+			s.c.entries.count, s.c.inFlight, s.c.waiting, s.c.queue.count, entries, flying, waiting)
+	}
+	if want := uint64(unread + s.c.queue.count); s.c.Depth() != want {
+		s.t.Fatalf("depth %d, want %d", s.c.Depth(), want) // B66
+	}
+	if s.c.Hungry() != (s.anyCredit() && !s.paused) {
+		s.t.Fatalf("hungry %v, credit %v, paused %v", s.c.Hungry(), s.anyCredit(), s.paused)
+	}
+}
+
+// drain takes all obstacles away: every message must then be delivered to the last
+// client and be confirmed (B44), and the log must know.
+func (s *sim) drain() {
+	for len(s.clients) > 0 {
+		s.unsubscribe(s.clients[0])
+	}
+	s.paused = false
+	s.step(Event{Kind: EvPause})
+	s.skip(false)
+	for _, p := range s.parts {
+		s.apply(p, Control{Kind: TopicPaused})
+		s.show(p)
+	}
+	s.tick(3600_000 * nsPerMs)
+	cl := s.subscribe(1<<20, 1)
+	for idle := 0; idle < 20*len(s.parts); {
+		p := s.pickPart()
+		if s.pump(p) == Hold {
+			s.nextPump(&idle, p)
+		}
+		for _, p := range s.parts {
+			for _, id := range slices.Sorted(maps.Keys(p.flight)) {
+				if err := s.step(Event{Kind: EvFinish, Client: cl.id, ID: MakeID(p.number, id)}).Err; err != nil {
+					s.t.Fatalf("FIN at the end: %v", err)
+				}
+				delete(p.flight, id)
+				p.confirmed[id] = true
+			}
+		}
+	}
+	s.check()
+	s.take()
+	for _, p := range s.parts {
+		if s.c.OldestUnconfirmed(p.number) != p.end || s.c.entries.count != 0 {
+			s.t.Fatalf("drained: confirmed up to %d of %d, %d entries are left", s.c.OldestUnconfirmed(p.number), p.end, s.c.entries.count)
+		}
+	}
+}
+
+// nextPump changes what the bytes decide once they have run out, so that drain
+// alternates between partitions and doors.
+func (s *sim) nextPump(idle *int, p *simPart) {
+	*idle++
+	turn := *idle
+	calls := 0
+	s.next = func() int {
+		calls++
+		if calls%2 == 1 {
+			return turn
+		}
+		return turn / len(s.parts)
+	}
+}
+
+func runSim(t *testing.T, next func() int, more func() bool) {
+	s := newSim(t, next)
+	defer func() {
+		if t.Failed() {
+			t.Logf("events: %v", s.ev[max(0, len(s.ev)-40):])
+		}
+	}()
+	for more() {
+		s.op()
+	}
+	s.drain()
+}
+
+// Bytes drive the machine (B44 to B56, B66, B67 all at once).
+func FuzzChannel(f *testing.F) {
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		data := make([]byte, 400)
+		for i := range data {
+			data[i] = byte(rng.Uint32())
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) > 3000 {
+			return
+		}
+		i := 0
+		next := func() int {
+			if i >= len(data) {
+				return 0
+			}
+			i++
+			return int(data[i-1])
+		}
+		runSim(t, next, func() bool { return i < len(data) })
+	})
+}
+
+func TestChannelRandom(t *testing.T) {
+	seeds := uint64(400)
+	if testing.Short() {
+		seeds = 50
+	}
+	for seed := range seeds {
+		rng := rand.New(rand.NewPCG(seed, 4))
+		ops := 0
+		runSim(t, func() int { return rng.IntN(256) }, func() bool { ops++; return ops < 400 })
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}

@@ -1,0 +1,222 @@
+package core
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"penstock/segment"
+)
+
+// takeAll moves everything the channel has for the partition's log into the fold and
+// returns how many takes that took.
+func takeAll(t *testing.T, c *Channel, log *Cursors, end segment.MsgID) (takes int) {
+	t.Helper()
+	for c.HasControls(0) {
+		var body []byte
+		for _, ct := range c.TakeControls(0, nil) {
+			if len(ct.Ranges) > MaxTakenRanges || len(ct.Deferrals) > MaxTakenDeferrals {
+				t.Fatalf("one take returns %d ranges, %d deferrals", len(ct.Ranges), len(ct.Deferrals))
+			}
+			body = AppendControl(body, &ct)
+		}
+		if err := log.ApplyBody(body, end); err != nil {
+			t.Fatal(err)
+		}
+		takes++
+	}
+	return takes
+}
+
+// However much has gathered while the log took nothing, one take is bounded, and the
+// takes together say everything.
+func TestTakeControlsIsBounded(t *testing.T) {
+	const count = 4 * (MaxTakenRanges + 10)
+	b := newBusy(count)
+	b.step(Event{Kind: EvVisible, End: count})
+	for range count {
+		b.deliver()
+	}
+	for i := segment.MsgID(0); i < count; i += 4 {
+		b.step(Event{Kind: EvRequeue, Client: 1, ID: MakeID(0, count-4-i), DelayMs: int64(i) + 1})
+		b.finish(MakeID(0, i+1))
+	}
+	log := &Cursors{}
+	ct := created("c", 0)
+	if err := log.Apply(&ct, count); err != nil {
+		t.Fatal(err)
+	}
+	if takes := takeAll(t, b.c, log, count); takes != 2 {
+		t.Errorf("%d takes", takes)
+	}
+	cur := log.Channel("c")
+	if cur.Ranges.Len() != count/4 || len(cur.Requeued) != count/4 {
+		t.Errorf("the log has %d ranges, %d delays; want %d", cur.Ranges.Len(), len(cur.Requeued), count/4)
+	}
+	checkFold(t, log)
+}
+
+// While the log takes nothing, a message that is requeued and finished again and
+// again must not make the list of unlogged delays grow.
+func TestUnloggedDeferralsAreBounded(t *testing.T) {
+	b := newBusy(10)
+	for range 10_000 {
+		b.step(Event{Kind: EvVisible, End: b.next + 1})
+		id := b.deliver()
+		b.step(Event{Kind: EvRequeue, Client: 1, ID: id, DelayMs: 1})
+		b.now += 5 * nsPerMs
+		b.step(Event{Kind: EvTick})
+		b.step(Event{Kind: EvRedeliver})
+		b.finish(id)
+	}
+	if n := cap(b.c.part(0).deferrals); n > 64 {
+		t.Errorf("%d unlogged delays are kept, no message waits", n)
+	}
+	if out := b.c.TakeControls(0, nil); len(out) != 1 || out[0].Kind != Confirmed {
+		t.Errorf("controls %+v", out)
+	}
+}
+
+// B64: attempts saturate, however often a message comes back.
+func TestAttemptsSaturate(t *testing.T) {
+	b := newBusy(1)
+	b.step(Event{Kind: EvVisible, End: 1})
+	id := b.deliver()
+	for i := 2; i < MaxAttempts+100; i++ {
+		b.step(Event{Kind: EvRequeue, Client: 1, ID: id})
+		b.step(Event{Kind: EvRedeliver})
+		if want := min(i, MaxAttempts); int(b.res.Attempts) != want {
+			t.Fatalf("delivery %d has attempts %d", i, b.res.Attempts)
+		}
+	}
+}
+
+// B62: the sample is of the size asked for, the same at every replay, and another
+// channel's is its own.
+func TestSampling(t *testing.T) {
+	const count = 10_000
+	run := func(seed uint64, rate int) (taken []ID) {
+		c := NewChannel(ChannelConfig{SampleSeed: seed})
+		var res Result
+		for _, ev := range []Event{
+			{Kind: EvAddPartition, Cursor: &Cursor{}, End: count},
+			{Kind: EvSubscribe, Client: 1, SampleRate: rate},
+			{Kind: EvReady, Client: 1, Count: count},
+		} {
+			c.Step(0, &ev, &res)
+		}
+		for m := segment.MsgID(0); m < count; m++ {
+			if c.Step(0, &Event{Kind: EvOffer, Msg: m}, &res); res.Decision == Deliver {
+				taken = append(taken, res.ID)
+			}
+		}
+		if c.ReadFrom(0) != count || c.Depth() != 0 {
+			t.Fatalf("rate %d: read up to %d, depth %d", rate, c.ReadFrom(0), c.Depth())
+		}
+		return taken
+	}
+	for _, rate := range []int{1, 10, 50, 99} {
+		n := len(run(1, rate))
+		if want := count * rate / 100; n < want-300 || n > want+300 {
+			t.Errorf("rate %d: %d of %d messages", rate, n, count)
+		}
+	}
+	if len(run(1, 0)) != count || len(run(1, 100)) != count {
+		t.Error("rates 0 and 100 take all")
+	}
+	if !slices.Equal(run(7, 30), run(7, 30)) || slices.Equal(run(7, 30), run(8, 30)) {
+		t.Error("the sample is not a function of the seed")
+	}
+}
+
+// A skipped channel with a hole far ahead, and one that retention overtakes by far,
+// must not walk message by message.
+func TestDiscardFarIsCheap(t *testing.T) {
+	const far = 1 << 40
+	c := NewChannel(ChannelConfig{Name: "c"})
+	var res Result
+	for _, ev := range []Event{
+		{Kind: EvAddPartition, Cursor: &Cursor{}},
+		{Kind: EvDeferredPublished, Deferred: []DeferredMessage{{ID: 5, DueMs: 1 << 40}, {ID: far / 2, DueMs: 1 << 40}}},
+		{Kind: EvVisible, End: far},
+		{Kind: EvTrimmed, Start: far - 3},
+		{Kind: EvSkip, Flag: true},
+	} {
+		c.Step(0, &ev, &res)
+	}
+	if want := ranges(0, 5, 6, far/2, far/2+1, far); c.OldestUnconfirmed(0) != 5 || !slices.Equal(c.part(0).ranges.Ranges(), want[1:]) {
+		t.Errorf("confirmed %d, %v", c.OldestUnconfirmed(0), c.part(0).ranges.Ranges())
+	}
+	if c.Depth() != 0 || c.Stats().DeferredCount != 2 || c.part(0).holes != 0 {
+		t.Errorf("stats %+v, %d holes", c.Stats(), c.part(0).holes)
+	}
+}
+
+// What only a wrong program can ask for stops it.
+func TestChannelPanics(t *testing.T) {
+	for name, events := range map[string][]Event{
+		"no kind":               {{}},
+		"unknown partition":     {{Kind: EvVisible, Part: 7}},
+		"partition added twice": {{Kind: EvAddPartition, Cursor: &Cursor{}}},
+		"partition too large":   {{Kind: EvAddPartition, Part: MaxPartition + 1, Cursor: &Cursor{}}},
+		"visible end goes back": {{Kind: EvVisible, End: 5}, {Kind: EvVisible, End: 4}},
+		"subscribed twice":      {{Kind: EvSubscribe, Client: 1}, {Kind: EvSubscribe, Client: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer func() {
+				if text, _ := recover().(string); !strings.HasPrefix(text, "BUG: ") {
+					t.Errorf("panic %q", text)
+				}
+			}()
+			c := NewChannel(ChannelConfig{})
+			var res Result
+			c.Step(0, &Event{Kind: EvAddPartition, Cursor: &Cursor{}}, &res)
+			for _, ev := range events {
+				c.Step(0, &ev, &res)
+			}
+		})
+	}
+}
+
+// The table against a map, with the deletions that make followers move.
+func TestEntryTable(t *testing.T) {
+	var table entryTable
+	var pool entryPool
+	model := map[ID]*entry{}
+	for i := range uint64(200_000) {
+		id := ID(mix(i) % 3000)
+		if i%3 == 0 {
+			id = MakeID(uint32(i%5), segment.MsgID(mix(i)%800))
+		}
+		if got := table.get(id); got != model[id] {
+			t.Fatalf("step %d: get(%v) = %p, want %p", i, id, got, model[id])
+		}
+		if e := model[id]; e != nil {
+			table.remove(id)
+			delete(model, id)
+			pool.put(e)
+		} else {
+			model[id] = pool.get(id)
+			table.put(model[id])
+		}
+		if table.count != len(model) {
+			t.Fatalf("step %d: %d entries, want %d", i, table.count, len(model))
+		}
+	}
+	table.each(func(e *entry) {
+		if mix(uint64(e.id))%2 == 0 {
+			table.remove(e.id)
+			delete(model, e.id)
+		}
+	})
+	seen := map[ID]bool{}
+	table.each(func(e *entry) { seen[e.id] = true })
+	if len(seen) != len(model) || table.count != len(model) {
+		t.Fatalf("%d entries after removing half, want %d", len(seen), len(model))
+	}
+	for id := range seen {
+		if model[id] == nil || table.get(id) != model[id] {
+			t.Fatalf("entry %v was removed", id)
+		}
+	}
+}

@@ -1,0 +1,323 @@
+package core
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"penstock/segment"
+)
+
+// A transcript is a text of events and what the channel answers. Lines that begin
+// with a word are events, indented lines are results (rewritten by -update), lines
+// with # are for the reader. Times are ms after the start, ids are partition:message.
+//
+//	channel max-in-flight=2            a new channel; the names are those of ChannelConfig
+//	add part=0 end=5 confirmed=2 ranges=3-4 requeued=4@700/2 deferred=9@50 start=1
+//	pump                               redeliver, then offer from all partitions, until all hold
+//	offer part=0 [msg=3]               one message: at the cursor unless msg says otherwise
+//	at 500 / tick 500                  the time becomes 500; tick also says so to the channel
+//	take part=0                        the controls for the partition's log
+//	show                               everything that can be asked
+type transcript struct {
+	t     *testing.T
+	c     *Channel
+	parts []uint32
+	nowMs int64
+	out   strings.Builder
+}
+
+const transcriptStartMs = 1_700_000_000_000
+
+func TestChannelTranscripts(t *testing.T) {
+	paths, err := filepath.Glob("testdata/channel_*.txt")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := playTranscript(t, string(text))
+			if *update {
+				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			want, have := strings.Split(string(text), "\n"), strings.Split(got, "\n")
+			for i := range max(len(want), len(have)) {
+				if i >= len(want) || i >= len(have) || want[i] != have[i] {
+					t.Fatalf("%s:%d\n want %q\n have %q\nall of it:\n%s", path, i+1, line(want, i), line(have, i), got)
+				}
+			}
+		})
+	}
+}
+
+func line(lines []string, i int) string {
+	if i < len(lines) {
+		return lines[i]
+	}
+	return "(nothing)"
+}
+
+func playTranscript(t *testing.T, text string) string {
+	tr := &transcript{t: t}
+	for _, l := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
+		switch {
+		case strings.HasPrefix(l, " "): // an old result
+		case l == "" || l[0] == '#':
+			fmt.Fprintln(&tr.out, l)
+		default:
+			fmt.Fprintln(&tr.out, l)
+			tr.play(strings.Fields(l))
+		}
+	}
+	return tr.out.String()
+}
+
+func (tr *transcript) say(format string, args ...any) {
+	fmt.Fprintf(&tr.out, "  "+format+"\n", args...)
+}
+
+// args holds the key=value words of a line.
+type args struct {
+	t      *testing.T
+	line   []string
+	values map[string]string
+}
+
+func (a args) int(key string) int64 {
+	a.t.Helper()
+	text, ok := a.values[key]
+	if !ok {
+		return 0
+	}
+	v, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		a.t.Fatalf("%v: %v", a.line, err)
+	}
+	return v
+}
+
+func (a args) has(word string) bool { _, ok := a.values[word]; return ok }
+
+func (a args) list(key string) []string {
+	if a.values[key] == "" {
+		return nil
+	}
+	return strings.Split(a.values[key], ",")
+}
+
+func (a args) msgID(key string) segment.MsgID { return segment.MsgID(a.int(key)) }
+
+func (a args) id() ID {
+	var part uint32
+	var m segment.MsgID
+	a.scan(a.values["id"], "%d:%d", &part, &m)
+	return MakeID(part, m)
+}
+
+func (a args) scan(text, format string, to ...any) {
+	a.t.Helper()
+	if _, err := fmt.Sscanf(text, format, to...); err != nil {
+		a.t.Fatalf("%v: %q: %v", a.line, text, err)
+	}
+}
+
+func (a args) deferred() (out []DeferredMessage) {
+	for _, text := range a.list("deferred") {
+		var d DeferredMessage
+		a.scan(text, "%d@%d", &d.ID, &d.DueMs)
+		d.DueMs += transcriptStartMs
+		d.At = segment.Offset(d.ID) * 100
+		out = append(out, d)
+	}
+	return out
+}
+
+func (a args) cursor() *Cursor {
+	cur := &Cursor{Confirmed: a.msgID("confirmed"), Paused: a.has("paused"), Skipped: a.has("skipped")}
+	for _, text := range a.list("ranges") {
+		var r IDRange
+		a.scan(text, "%d-%d", &r.From, &r.To)
+		cur.Ranges.AddRange(r)
+	}
+	for _, text := range a.list("requeued") {
+		var d Deferral
+		a.scan(text, "%d@%d/%d", &d.ID, &d.DueMs, &d.Attempts)
+		d.DueMs += transcriptStartMs
+		cur.Requeued = append(cur.Requeued, d)
+	}
+	return cur
+}
+
+var transcriptEvents = map[string]EventKind{
+	"add": EvAddPartition, "visible": EvVisible, "deferred": EvDeferredPublished, "trimmed": EvTrimmed, "dropped": EvDropped,
+	"truncated": EvTruncated, "subscribe": EvSubscribe, "unsubscribe": EvUnsubscribe, "ready": EvReady, "stop": EvStop,
+	"blocked": EvBlocked, "offer": EvOffer, "redeliver": EvRedeliver, "drop": EvDrop, "finish": EvFinish, "requeue": EvRequeue,
+	"touch": EvTouch, "pause": EvPause, "skip": EvSkip, "empty": EvEmpty, "reset": EvReset,
+}
+
+func (tr *transcript) play(words []string) {
+	a := args{t: tr.t, line: words, values: map[string]string{}}
+	for _, w := range words[1:] {
+		key, value, _ := strings.Cut(w, "=")
+		a.values[key] = value
+	}
+	kind, isEvent := transcriptEvents[words[0]]
+	switch {
+	case isEvent:
+		tr.event(kind, a)
+	case words[0] == "channel":
+		tr.nowMs, tr.parts = transcriptStartMs, nil
+		tr.c = NewChannel(ChannelConfig{
+			Name: "c", MaxInFlight: int(a.int("max-in-flight")), MaxRanges: int(a.int("max-ranges")), MaxDeferred: int(a.int("max-deferred")),
+			MaxConsumers: int(a.int("max-consumers")), MaxReadyCount: int(a.int("max-ready")), MaxMsgTimeoutMs: a.int("max-msg-timeout"),
+			MaxReqTimeoutMs: a.int("max-req-timeout"), SampleSeed: uint64(a.int("seed")), Ephemeral: a.has("ephemeral"),
+		})
+	case words[0] == "at", words[0] == "tick":
+		ms, err := strconv.ParseInt(words[1], 10, 64)
+		if err != nil {
+			tr.t.Fatalf("%v: %v", words, err)
+		}
+		tr.nowMs = transcriptStartMs + ms
+		if words[0] == "tick" {
+			tr.step(&Event{Kind: EvTick})
+		}
+	case words[0] == "pump":
+		tr.pump()
+	case words[0] == "take":
+		tr.take(uint32(a.int("part")))
+	case words[0] == "show":
+		tr.show()
+	default:
+		tr.t.Fatalf("%v: unknown word", words)
+	}
+}
+
+func (tr *transcript) step(ev *Event) Result {
+	var res Result
+	tr.c.Step(tr.nowMs*nsPerMs, ev, &res)
+	return res
+}
+
+func (tr *transcript) event(kind EventKind, a args) {
+	ev := Event{
+		Kind: kind, Part: uint32(a.int("part")), Client: ClientID(a.int("client")), Count: int(a.int("count")),
+		Start: a.msgID("start"), End: a.msgID("end"), Msg: a.msgID("msg"), MsgTimeoutMs: a.int("timeout"),
+		SampleRate: int(a.int("sample")), DelayMs: a.int("delay"), Flag: a.has("on"), Deferred: a.deferred(),
+	}
+	if a.has("id") {
+		ev.ID = a.id()
+	}
+	switch kind {
+	case EvAddPartition:
+		ev.Cursor = a.cursor()
+		tr.parts = append(tr.parts, ev.Part)
+	case EvOffer:
+		if !a.has("msg") {
+			ev.Msg = tr.c.ReadFrom(ev.Part)
+		}
+		ev.At, ev.Index = segment.Offset(ev.Msg)*100, 7
+	}
+	res := tr.step(&ev)
+	if res.Err != nil {
+		tr.say("error: %v", res.Err)
+	}
+	if res.Decision != 0 {
+		tr.sayResult(&ev, &res)
+	}
+}
+
+func (tr *transcript) sayResult(ev *Event, res *Result) {
+	switch res.Decision {
+	case Deliver:
+		place := "unknown"
+		if res.HasAt {
+			place = fmt.Sprintf("%d/%d", res.At, int32(res.Index))
+		}
+		tr.say("deliver %s to %d, attempts %d, place %s", idText(res.ID), res.Client, res.Attempts, place)
+	case Skip:
+		if ev.Kind == EvOffer {
+			res.ID = MakeID(ev.Part, ev.Msg)
+		}
+		tr.say("skip %s", idText(res.ID))
+	case Hold:
+		tr.say("hold: %s", [...]string{"", "no credit", "paused", "ranges", "end", "moved", "empty", "turn"}[res.Why])
+	}
+}
+
+func idText(id ID) string { return fmt.Sprintf("%d:%d", id.Partition(), id.MsgID()) }
+
+func (tr *transcript) pump() {
+	for tr.c.Hungry() {
+		ev := Event{Kind: EvRedeliver}
+		res := tr.step(&ev)
+		if res.Decision != Hold {
+			tr.sayResult(&ev, &res)
+			continue
+		}
+		busy := false
+		for _, part := range tr.parts {
+			at := tr.c.ReadFrom(part)
+			ev := Event{Kind: EvOffer, Part: part, Msg: at, At: segment.Offset(at) * 100, Index: 7}
+			if res := tr.step(&ev); res.Decision != Hold {
+				busy = true
+				tr.sayResult(&ev, &res)
+			}
+		}
+		if !busy {
+			return
+		}
+	}
+}
+
+func (tr *transcript) take(part uint32) {
+	for _, ct := range tr.c.TakeControls(part, nil) {
+		switch ct.Kind {
+		case Confirmed:
+			tr.say("confirmed %s", rangesText(ct.Ranges))
+		case Deferred:
+			for _, d := range ct.Deferrals {
+				tr.say("deferred %d until %d, attempts %d", d.ID, d.DueMs-transcriptStartMs, d.Attempts)
+			}
+		case ChannelPaused:
+			tr.say("paused %v", ct.Flag)
+		case ChannelSkipped:
+			tr.say("skipped %v", ct.Flag)
+		case ChannelReset:
+			tr.say("reset to %d", ct.ID)
+		}
+	}
+}
+
+func rangesText(rs []IDRange) string {
+	var words []string
+	for _, r := range rs {
+		words = append(words, fmt.Sprintf("%d-%d", r.From, r.To))
+	}
+	return strings.Join(words, ",")
+}
+
+func (tr *transcript) show() {
+	s := tr.c.Stats()
+	tr.say("depth %d, in flight %d, deferred %d, queued %d", s.Depth, s.InFlightCount, s.DeferredCount, s.QueuedCount)
+	tr.say("messages %d, requeues %d, timeouts %d", s.MessageCount, s.RequeueCount, s.TimeoutCount)
+	for _, part := range tr.parts {
+		p := tr.c.part(part)
+		tr.say("part %d: confirmed %d [%s], read from %d, visible end %d", part, tr.c.OldestUnconfirmed(part), rangesText(p.ranges.Ranges()), tr.c.ReadFrom(part), p.end)
+	}
+	tr.c.EachClient(func(c ClientStats) {
+		tr.say("client %d: ready %d, in flight %d, messages %d, finished %d, requeued %d", c.Client, c.ReadyCount, c.InFlightCount, c.MessageCount, c.FinishCount, c.RequeueCount)
+	})
+	if at, ok := tr.c.NextDue(); ok {
+		tr.say("next due %d", at-transcriptStartMs)
+	}
+}

@@ -1,0 +1,246 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"penstock/engine"
+	"penstock/segment/aio"
+	"penstock/segment/aio/faultaio"
+)
+
+// smallOptions make rotation, checkpoints, flushing and trimming happen hundreds of times in a short run.
+func smallOptions(d aio.Disk) engine.Options {
+	return engine.Options{
+		Disk: d, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		BufferBytes: 4 << 20, CommitFileBytes: 256 << 10, CommitLiveBytes: 1 << 20,
+		MinSegmentBytes: 16 << 10, MaxSegmentBytes: 64 << 10, RetentionInterval: 20 * time.Millisecond,
+		MaxMessageBytes: 16 << 10, MaxBatchBytes: 64 << 10, ConfirmInterval: time.Millisecond,
+		PublishTimeout: 5 * time.Second,
+	}
+}
+
+// history is what clients saw of one run.
+type history struct {
+	mu      sync.Mutex
+	tried   map[string]bool // topic/body of every publish that was started
+	acked   map[string]engine.ID
+	handled map[string]bool // a handler returned nil
+	acks    atomic.Int64
+}
+
+func newHistory() *history {
+	return &history{tried: map[string]bool{}, acked: map[string]engine.ID{}, handled: map[string]bool{}}
+}
+
+func seeds(t *testing.T, name string, normal int) int {
+	if s := os.Getenv(name); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if testing.Short() {
+		return normal / 4
+	}
+	return normal
+}
+
+// TestPowerCutAnywhere cuts the power at a random operation of a running engine, restarts it on what is
+// left, and again: everything that was answered OK and not confirmed must come, once or more, nothing that was
+// never published may come, and no producer's messages may change their order.
+//
+// B17 (one node), B22, B24, B29, B43; design.md invariants 7, 8, 9.
+func TestPowerCutAnywhere(t *testing.T) {
+	for seed := range uint64(seeds(t, "PENSTOCK_CRASH_SEEDS", 60)) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			rng := rand.New(rand.NewPCG(seed, 7))
+			disk := faultaio.New(faultaio.Options{Seed: seed})
+			h := newHistory()
+			for life := range 1 + rng.IntN(3) {
+				disk.CrashAt(disk.Ops() + 20 + rng.IntN(1500))
+				runLife(t, disk, h, life, rng)
+				if rng.IntN(4) == 0 {
+					disk = disk.Kill(rng.Uint64())
+				} else {
+					disk = disk.Crash(rng.Uint64())
+				}
+			}
+			h.check(t, disk)
+		})
+	}
+}
+
+// runLife runs a workload until the disk is cut off.
+func runLife(t *testing.T, disk *faultaio.Disk, h *history, life int, rng *rand.Rand) {
+	e, err := engine.Open(context.Background(), smallOptions(disk))
+	if err != nil {
+		if disk.Crashed() {
+			return
+		}
+		t.Fatalf("life %d: open: %v", life, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	sizes := []int{1, 40, 300, 3000}
+	for p := range 3 {
+		size := sizes[rng.IntN(len(sizes))]
+		wg.Go(func() { produce(e, h, fmt.Sprintf("t%d", p%2), fmt.Sprintf("%d.%d", life, p), size) })
+	}
+	wg.Go(func() { handle(ctx, e, h, "t0") })
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	limit := time.After(30 * time.Second)
+	for !disk.Crashed() {
+		select {
+		case <-limit:
+			t.Errorf("life %d: the workload did not reach the power cut: %d operations, %d acks", life, disk.Ops(), h.acks.Load())
+			disk.CrashAt(disk.Ops())
+		case <-time.After(time.Millisecond):
+		}
+	}
+	cancel()
+	<-done
+	e.Close() // fails, of course; it must not hang or panic
+}
+
+func produce(e *engine.Engine, h *history, topic, producer string, size int) {
+	ctx := context.Background()
+	pad := make([]byte, size)
+	for i := 0; ; i++ {
+		t, err := e.Topic(ctx, topic)
+		if err != nil {
+			return
+		}
+		var bodies [][]byte
+		for j := range 1 + i%3 {
+			bodies = append(bodies, fmt.Appendf(nil, "%s/%s/%d.%d/%s", topic, producer, i, j, pad))
+		}
+		h.mu.Lock()
+		for _, b := range bodies {
+			h.tried[string(b)] = true
+		}
+		h.mu.Unlock()
+		id, err := t.PublishBatch(ctx, bodies)
+		if err != nil {
+			if errors.Is(err, engine.ErrDisk) || errors.Is(err, engine.ErrClosed) {
+				return
+			}
+			continue
+		}
+		h.acks.Add(1)
+		h.mu.Lock()
+		for j, b := range bodies {
+			h.acked[string(b)] = id + engine.ID(j)
+		}
+		h.mu.Unlock()
+	}
+}
+
+func handle(ctx context.Context, e *engine.Engine, h *history, topic string) {
+	t, err := e.Topic(ctx, topic)
+	if err != nil {
+		return
+	}
+	c, err := t.Channel(ctx, "c")
+	if err != nil {
+		return
+	}
+	_ = c.Consume(ctx, engine.ConsumeOptions{MaxInFlight: 20, RequeueDelay: time.Millisecond}, func(_ context.Context, m *engine.Message) error {
+		if m.ID%7 == 0 && m.Attempts < 3 {
+			return errors.New("again")
+		}
+		h.mu.Lock()
+		h.handled[string(m.Body)] = true
+		h.mu.Unlock()
+		return nil
+	})
+}
+
+// check reopens the disk twice (recovery of recovery is the identity) and reads everything.
+func (h *history) check(t *testing.T, disk *faultaio.Disk) {
+	t.Helper()
+	e, err := engine.Open(context.Background(), smallOptions(disk))
+	if err != nil {
+		t.Fatalf("open after the cut: %v", err)
+	}
+	if err := e.Health(); err != nil {
+		t.Errorf("health after the cut: %v", err)
+	}
+	e.Close()
+	e, err = engine.Open(context.Background(), smallOptions(disk.Kill(1)))
+	if err != nil {
+		t.Fatalf("second open: %v", err)
+	}
+	defer e.Close()
+	got := map[string]engine.ID{}
+	for _, topic := range e.Topics() {
+		drain(t, topic, got)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for body := range got {
+		if !h.tried[body] {
+			t.Errorf("a message came that was never published: %.60q", body)
+		}
+	}
+	lost := 0
+	for body, id := range h.acked {
+		gotID, ok := got[body]
+		if !ok && !h.handled[body] {
+			if lost++; lost < 5 {
+				t.Errorf("lost: %s %.60q was answered OK and never confirmed", id, body)
+			}
+		}
+		if ok && gotID != id {
+			t.Errorf("%.60q was answered with id %s and has %s now", body, id, gotID)
+		}
+	}
+	if lost > 0 {
+		t.Errorf("%d of %d acknowledged messages lost", lost, len(h.acked))
+	}
+}
+
+// drain reads a topic to its end.
+func drain(t *testing.T, topic *engine.Topic, got map[string]engine.ID) {
+	t.Helper()
+	c, err := topic.Channel(context.Background(), "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var mu sync.Mutex
+	go func() {
+		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+			s := topic.Engine().Stats(topic.Name(), "c")
+			if len(s) == 1 && len(s[0].Channels) == 1 {
+				if ch := s[0].Channels[0]; ch.Depth == 0 && ch.InFlightCount == 0 && ch.DeferredCount == 0 {
+					break
+				}
+			}
+		}
+		cancel()
+	}()
+	err = c.Consume(ctx, engine.ConsumeOptions{MaxInFlight: 500}, func(_ context.Context, m *engine.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		got[string(m.Body)] = m.ID
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,94 @@
+package nsq
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"strings"
+	"sync"
+	"testing"
+
+	gonsq "github.com/nsqio/go-nsq"
+
+	"penstock/engine"
+)
+
+// The stock Go client publishes with each of its calls and consumes everything, with requeues and a deferral.
+func TestGoNSQRoundTrip(t *testing.T) {
+	n := startNode(t, engine.Options{}, Options{})
+	addr := n.TCPAddr().String()
+	silent := log.New(io.Discard, "", 0)
+
+	cfg := gonsq.NewConfig()
+	cfg.MaxInFlight = 200
+	consumer, err := gonsq.NewConsumer("orders", "billing", cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	consumer.SetLogger(silent, gonsq.LogLevelError)
+	var mu sync.Mutex
+	seen := map[string]int{}
+	done := make(chan struct{})
+	const count = 2001
+	consumer.AddConcurrentHandlers(gonsq.HandlerFunc(func(m *gonsq.Message) error {
+		if strings.HasSuffix(string(m.Body), "7") && m.Attempts == 1 {
+			m.RequeueWithoutBackoff(0)
+			return nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if seen[string(m.Body)]++; len(seen) == count {
+			close(done)
+		}
+		return nil
+	}), 4)
+	if err := consumer.ConnectToNSQD(addr); err != nil {
+		t.Fatal(err)
+	}
+
+	producer, err := gonsq.NewProducer(addr, gonsq.NewConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	producer.SetLogger(silent, gonsq.LogLevelError)
+	if err := producer.Ping(); err != nil {
+		t.Fatal(err)
+	}
+	acks := make(chan *gonsq.ProducerTransaction, 1000)
+	for i := range 1000 {
+		if err := producer.PublishAsync("orders", fmt.Appendf(nil, "async %d", i), acks); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var batch [][]byte
+	for i := range 1000 {
+		batch = append(batch, fmt.Appendf(nil, "batch %d", i))
+	}
+	if err := producer.MultiPublish("orders", batch); err != nil {
+		t.Fatal(err)
+	}
+	if err := producer.DeferredPublish("orders", 20_000_000, []byte("deferred")); err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		if a := <-acks; a.Error != nil {
+			t.Fatal(a.Error)
+		}
+	}
+	<-done
+	producer.Stop()
+	consumer.Stop()
+	<-consumer.StopChan
+	for body, times := range seen {
+		if times != 1 {
+			t.Errorf("%s came %d times", body, times)
+		}
+	}
+	eventually(t, "every message to be confirmed", func() bool {
+		ch := n.topicNow(t, "orders").Channels[0]
+		return ch.Depth == 0 && ch.InFlightCount == 0 && ch.DeferredCount == 0
+	})
+	if ch := n.topicNow(t, "orders").Channels[0]; ch.RequeueCount != 200 {
+		t.Errorf("%d requeues, want 200", ch.RequeueCount)
+	}
+}

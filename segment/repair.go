@@ -1,0 +1,115 @@
+package segment
+
+import (
+	"fmt"
+	"slices"
+
+	"penstock/segment/aio"
+)
+
+// Repair writes the good bytes of an isolated range, fetched from a peer, over the damaged ones
+// and serves the range again. The range is one of Isolated, unchanged, and data is exactly its bytes: whole batches
+// that verify and continue each other. It returns when they are durable.
+//
+// A segment file that is missing or not ours cannot be repaired in place: truncate below it and catch up. After an error the range
+// stays isolated.
+func (l *Log) Repair(w *Writer, r Range, data []byte) error {
+	l.io.Lock()
+	defer l.io.Unlock()
+	if err := l.writable(); err != nil {
+		return err
+	}
+	f, err := l.damagedIn(r)
+	if err != nil {
+		return err
+	}
+	defer f.release()
+	if int64(len(data)) != int64(r.To-r.From) {
+		return fmt.Errorf("%w: %d bytes to repair a range of %d; nothing was changed", ErrInvalid, len(data), r.To-r.From)
+	}
+	if err := verifyRun(data); err != nil {
+		return err
+	}
+	if err := l.openForWrite(f); err != nil {
+		return err
+	}
+	l.partial = nil // it may hold what was damaged
+	if err := l.overwrite(f, w, f.at(r.From), data); err != nil {
+		return l.writeFailed(f, err)
+	}
+	if err := f.file.Sync(); err != nil {
+		return l.poisonWith(fmt.Errorf("syncing %s: %w", f.path, err))
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f.bad = slices.DeleteFunc(f.bad, func(s span) bool { return s.from == r.From })
+	l.dropDamage(func(at Offset) bool { return at == r.From })
+	return nil
+}
+
+// damagedIn finds and pins the segment whose isolated range r is.
+func (l *Log) damagedIn(r Range) (*segFile, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := l.segmentAt(func(f *segFile) bool { return f.base <= r.From }); i >= 0 {
+		f := l.segs[i]
+		if f.broken != nil {
+			return nil, f.broken
+		}
+		end := l.flushed
+		if i+1 < len(l.segs) {
+			end = l.segs[i+1].base
+		}
+		if s, ok := f.isolated(r.From); ok && s.from == r.From && min(s.to, end) == r.To {
+			f.pin()
+			return f, nil
+		}
+	}
+	return nil, fmt.Errorf("segment: [%d, %d) is not an isolated range; nothing was changed", r.From, r.To)
+}
+
+// verifyRun checks whole batches that continue each other.
+func verifyRun(data []byte) error {
+	var it BatchIter
+	var prev Header
+	n := 0
+	for it.Reset(data); ; n++ {
+		h, body, ok := it.Next()
+		if !ok {
+			return it.Err()
+		}
+		if n > 0 && (h.Position != prev.Position+1 || h.PrevCRC != prev.CRC) {
+			return errChain
+		}
+		if err := VerifyBody(h, body); err != nil {
+			return err
+		}
+		prev = *h
+	}
+}
+
+// overwrite writes data at file byte at and leaves its neighbours in the first and last block as they are.
+func (l *Log) overwrite(f *segFile, w *Writer, at int64, data []byte) error {
+	block := int64(l.blockBytes())
+	st := stage{file: f.file, buf: w.buf, off: at &^ (block - 1)}
+	if st.n = int(at - st.off); st.n > 0 {
+		if err := f.file.ReadAt(st.buf[:st.n], st.off); err != nil {
+			return err
+		}
+	}
+	if err := st.add(data); err != nil {
+		return err
+	}
+	end := at + int64(len(data))
+	if rest := roundUp(end, block) - end; rest > 0 {
+		last, free := aio.AlignedBytes(int(block))
+		defer free()
+		if err := f.file.ReadAt(last, end&^(block-1)); err != nil {
+			return err
+		}
+		if err := st.add(last[block-rest:]); err != nil {
+			return err
+		}
+	}
+	return st.finish(block)
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"syscall"
+	"time"
+
+	"penstock/clog"
+	"penstock/engine/core"
+	"penstock/segment"
+	"penstock/segment/aio"
+	"penstock/tools/internal/offline"
+)
+
+// checker verifies one directory.
+type checker struct {
+	dir    *offline.Dir
+	report *report
+	names  map[string]string // topic uuid → name
+	parts  map[segment.Identity]*partition
+	order  []*partition
+
+	checkpoint []byte
+	decoded    bool
+	scratch    []byte
+}
+
+// partition is what the commit log says of one.
+type partition struct {
+	id     segment.Identity
+	base   segment.State // at the checkpoint: what the segments must hold
+	chain  offline.Chain // after what was replayed
+	end    segment.Offset
+	broken bool // it stopped following; one finding is enough
+}
+
+func check(path string) (*report, error) {
+	start := time.Now()
+	dir, err := offline.Open(path, false)
+	if err != nil {
+		return nil, err
+	}
+	c := &checker{
+		dir:    dir,
+		report: &report{Directory: path, NodeID: dir.Node.NodeID, StoreID: dir.Node.StoreID.String(), Findings: []finding{}},
+		names:  map[string]string{}, parts: map[segment.Identity]*partition{},
+	}
+	err = c.run()
+	c.report.Took = time.Since(start)
+	return c.report, errors.Join(err, dir.Close())
+}
+
+func (c *checker) run() error {
+	topics, odd, err := c.dir.Topics()
+	if err != nil {
+		return err
+	}
+	for _, err := range odd {
+		path, detail, _ := strings.Cut(err.Error(), ": ")
+		c.report.find(finding{Path: path, Offset: -1, Detail: detail + "; the topic is not served"})
+	}
+	for i := range topics {
+		c.names[topics[i].ID.String()] = topics[i].Name
+	}
+	c.report.Topics = len(topics)
+	if err := c.replay(); err != nil {
+		return err
+	}
+	for i := range topics {
+		for n := range uint32(topics[i].Partitions) {
+			id := segment.Identity{Topic: topics[i].ID, Partition: n}
+			p := c.parts[id]
+			if p == nil {
+				p = &partition{id: id}
+			}
+			c.report.Partitions++
+			if err := c.segments(p); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// replay runs the recovery of the commit log itself, on a disk that refuses every change: it hands over everything that a
+// restart would get and judges the rest, and then fails when it wants to begin a new file.
+func (c *checker) replay() error {
+	arena, err := aio.NewArena(1<<20, 4)
+	if err != nil {
+		return err
+	}
+	defer arena.Close()
+	log, report, err := clog.Open(c.dir.Disk, arena, clog.Options{
+		Store: c.dir.Node.StoreID, Logger: slog.New(slog.DiscardHandler), Inline: true,
+	}, c)
+	if log != nil {
+		err = errors.Join(err, log.Close())
+	}
+	r := &c.report.CommitLog
+	r.Files, r.Groups, r.Bytes, r.Torn = report.Files, report.Groups, report.Bytes, report.Torn
+	var corrupt *segment.CorruptError
+	switch {
+	case errors.As(err, &corrupt):
+		c.report.find(finding{Path: corrupt.Path, Offset: corrupt.Offset, Detail: corrupt.Detail})
+	case err != nil && !errors.Is(err, syscall.EROFS):
+		return err
+	}
+	return c.decodeCheckpoint()
+}
+
+// Checkpoint implements clog.Replayer.
+func (c *checker) Checkpoint(chunk []byte) error {
+	c.checkpoint = append(c.checkpoint, chunk...)
+	return nil
+}
+
+func (c *checker) decodeCheckpoint() error {
+	if c.decoded {
+		return nil
+	}
+	c.decoded = true
+	parts, err := offline.DecodeCheckpoint(c.checkpoint)
+	if err != nil {
+		return err
+	}
+	for _, p := range parts {
+		if _, rest, err := core.DecodeCursors(p.Cursors); err != nil || len(rest) != 0 {
+			return fmt.Errorf("the channels of topic %s, partition %d do not decode: another version wrote them (%v)", p.ID.Topic, p.ID.Partition, err)
+		}
+		st := p.State
+		c.add(&partition{id: p.ID, base: st, end: st.End, chain: offline.Chain{Position: st.Next, ID: st.NextID, CRC: st.LastCRC, CRCKnown: true}})
+	}
+	return nil
+}
+
+func (c *checker) add(p *partition) {
+	c.parts[p.id] = p
+	c.order = append(c.order, p)
+}
+
+// Record implements clog.Replayer. The commit log verified the batch; this verifies that it continues its partition.
+func (c *checker) Record(rec *clog.Record) error {
+	if err := c.decodeCheckpoint(); err != nil {
+		return err
+	}
+	if rec.Type != clog.Batch {
+		return nil
+	}
+	var h segment.Header
+	if err := h.Decode(rec.Payload); err != nil {
+		return err
+	}
+	c.report.CommitLog.Batches++
+	c.report.CommitLog.Messages += int64(h.Count)
+	id := segment.Identity{Topic: rec.Topic, Partition: rec.Partition}
+	p := c.parts[id]
+	if p == nil {
+		p = &partition{id: id, chain: offline.Chain{CRCKnown: true}}
+		c.add(p)
+	}
+	if p.broken {
+		return nil
+	}
+	err := p.chain.Next(&h)
+	if err == nil && rec.Offset != p.end {
+		err = fmt.Errorf("the batch belongs at offset %d of its partition where %d follows", rec.Offset, p.end)
+	}
+	if err == nil {
+		err = c.body(&h, rec.Payload[segment.HeaderBytes:])
+	}
+	p.end += segment.Offset(h.Size())
+	if err != nil {
+		p.broken = true
+		c.report.find(finding{
+			Path: fmt.Sprintf("clog/%010d.clog", rec.FileSeq), Offset: -1, Topic: c.topic(id),
+			Detail: fmt.Sprintf("group %d: %v; the partition is read-only from there on", rec.GroupSeq, err),
+		})
+	}
+	return nil
+}
+
+// body decodes what a verified batch carries.
+func (c *checker) body(h *segment.Header, body []byte) (err error) {
+	if h.Control() {
+		return core.DecodeControls(body, func(*core.Control) error { return nil })
+	}
+	c.scratch, err = offline.Records(h, body, c.scratch, nil)
+	return err
+}
+
+func (c *checker) topic(id segment.Identity) string {
+	name := c.names[id.Topic.String()]
+	if name == "" {
+		name = id.Topic.String()
+	}
+	return fmt.Sprintf("%s, partition %d", name, id.Partition)
+}

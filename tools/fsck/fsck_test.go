@@ -1,0 +1,310 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"strings"
+	"testing"
+
+	"penstock/clog"
+	"penstock/engine"
+	"penstock/segment"
+	"penstock/tools/internal/offline"
+)
+
+// small makes an engine that fills many commit log files and segments with a few megabytes.
+func small(dir string) engine.Options {
+	return engine.Options{
+		DataPath: dir, Logger: slog.New(slog.DiscardHandler), BufferBytes: 8 << 20,
+		CommitFileBytes: 1 << 20, CommitLiveBytes: 3 << 20, MinSegmentBytes: 64 << 10, MaxSegmentBytes: 512 << 10,
+		MaxMessageBytes: 64 << 10, MaxBatchBytes: 256 << 10,
+	}
+}
+
+// childDir names the directory that a child of the test fills until it is killed.
+const childDir = "FSCK_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(childDir); dir != "" {
+		e, err := engine.Open(context.Background(), small(dir))
+		if err != nil {
+			panic(err)
+		}
+		for n := 0; ; n++ {
+			write(e, 200)
+			fmt.Println(n)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// write publishes n batches of 10 messages to a topic with two channels, one of which confirms everything.
+func write(e *engine.Engine, n int) {
+	ctx := context.Background()
+	t, err := e.Topic(ctx, "orders")
+	must(err)
+	_, err = t.Channel(ctx, "keep")
+	must(err)
+	rng := rand.New(rand.NewPCG(7, 7))
+	bodies := make([][]byte, 10)
+	for range n {
+		for i := range bodies {
+			bodies[i] = make([]byte, 100+rng.IntN(400))
+			for j := range bodies[i] {
+				bodies[i][j] = byte(rng.Uint32())
+			}
+		}
+		_, err := t.PublishBatch(ctx, bodies)
+		must(err)
+	}
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// dataDir makes a data directory whose segments hold most of it and whose commit log holds the rest.
+func dataDir(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "data")
+	e, err := engine.Open(t.Context(), small(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(e, 2000)
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func fsck(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// files lists the files below a folder of dir that end in suffix, sorted.
+func files(t *testing.T, dir, suffix string) []string {
+	t.Helper()
+	var names []string
+	must(filepath.WalkDir(dir, func(name string, d os.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(name, suffix) {
+			names = append(names, name)
+		}
+		return err
+	}))
+	sort.Strings(names)
+	return names
+}
+
+// flip changes one bit of a file and returns how to undo it.
+func flip(t *testing.T, name string, at int64, bit uint) (undo func()) {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var b [1]byte
+	_, err = f.ReadAt(b[:], at)
+	must(err)
+	b[0] ^= 1 << bit
+	_, err = f.WriteAt(b[:], at)
+	must(err)
+	return func() {
+		f, err := os.OpenFile(name, os.O_RDWR, 0)
+		must(err)
+		defer f.Close()
+		b[0] ^= 1 << bit
+		_, err = f.WriteAt(b[:], at)
+		must(err)
+	}
+}
+
+func TestClean(t *testing.T) {
+	dir := dataDir(t)
+	code, out, errs := fsck(t, dir)
+	if code != offline.Clean {
+		t.Fatalf("exit code %d:\n%s%s", code, out, errs)
+	}
+	code, out, _ = fsck(t, "--json", dir)
+	var r report
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != offline.Clean {
+		t.Fatalf("exit code %d, %v", code, err)
+	}
+	if r.Segments < 3 || r.Batches == 0 || r.CommitLog.Batches == 0 || r.Topics != 1 || r.Partitions != 1 || r.FindingCount != 0 {
+		t.Errorf("the directory exercises too little: %+v", r)
+	}
+	if sum := r.Messages + r.CommitLog.Messages; sum != 20000 {
+		t.Errorf("%d messages in segments and %d in the commit log, want 20000 together", r.Messages, r.CommitLog.Messages)
+	}
+}
+
+// B31, B37: any single flipped bit of a segment, of its index or of the commit log is found, and nothing else is.
+func TestFlippedBitsAreFound(t *testing.T) {
+	dir := dataDir(t)
+	rng := rand.New(rand.NewPCG(1, 2))
+	check := func(name string, at int64) {
+		t.Helper()
+		undo := flip(t, name, at, uint(rng.IntN(8)))
+		code, out, errs := fsck(t, dir)
+		undo()
+		if code != offline.Corrupt || !strings.Contains(out, "CORRUPT "+filepath.Dir(strings.TrimPrefix(name, dir+"/"))) {
+			t.Fatalf("a flipped bit in byte %d of %s: exit code %d\n%s%s", at, name, code, out, errs)
+		}
+	}
+	var r report
+	_, out, _ := fsck(t, "--json", dir)
+	must(json.Unmarshal([]byte(out), &r))
+	segs := files(t, dir, ".seg")[:r.Segments]
+	for i, name := range segs[:len(segs)-1] { // of the newest, only a part counts
+		used := header(t, segs[i+1]).Base - header(t, name).Base
+		for _, at := range []int64{0, 4, 60, 84, 2000, segment.SegmentHeaderBytes, segment.SegmentHeaderBytes + int64(used) - 1} {
+			check(name, at)
+		}
+		for range 10 {
+			check(name, rng.Int64N(segment.SegmentHeaderBytes+int64(used)))
+		}
+	}
+	for _, name := range files(t, dir, ".idx")[:len(segs)-1] {
+		st, err := os.Stat(name)
+		must(err)
+		for range 5 {
+			check(name, rng.Int64N(st.Size()))
+		}
+	}
+	groups := groups(t, dir)
+	for range 60 {
+		g := groups[rng.IntN(len(groups)-1)] // the last one is the mark that promises the others
+		check(filepath.Join(dir, g.file), g.at+rng.Int64N(g.bytes))
+	}
+	if code, out, _ := fsck(t, dir); code != offline.Clean {
+		t.Fatalf("after everything was put back: exit code %d\n%s", code, out)
+	}
+}
+
+func header(t *testing.T, name string) offline.SegmentHeader {
+	t.Helper()
+	f, err := os.Open(name)
+	must(err)
+	defer f.Close()
+	p := make([]byte, segment.SegmentHeaderBytes)
+	_, err = io.ReadFull(f, p)
+	must(err)
+	h, err := offline.DecodeSegmentHeader(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+type place struct {
+	file      string
+	at, bytes int64
+}
+
+func groups(t *testing.T, dir string) (all []place) {
+	t.Helper()
+	d, err := offline.Open(dir, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	must(clog.Scan(d.Disk, func(f clog.FileInfo, g clog.GroupInfo, _ []clog.RecordInfo) error {
+		all = append(all, place{f.Name, g.Offset, g.Bytes})
+		return nil
+	}))
+	return all
+}
+
+func TestMissingFilesAreFound(t *testing.T) {
+	dir := dataDir(t)
+	segs := files(t, dir, ".seg")
+	for _, name := range []string{segs[1], files(t, dir, ".clog")[0]} {
+		must(os.Rename(name, name+".away"))
+		code, out, errs := fsck(t, dir)
+		if code != offline.Corrupt {
+			t.Errorf("without %s: exit code %d\n%s%s", name, code, out, errs)
+		}
+		must(os.Rename(name+".away", name))
+	}
+	// An index may be missing: it is made again.
+	must(os.Remove(files(t, dir, ".idx")[0]))
+	if code, out, _ := fsck(t, dir); code != offline.Clean {
+		t.Errorf("without an index: exit code %d\n%s", code, out)
+	}
+	must(os.Truncate(segs[0], 5000))
+	if code, out, _ := fsck(t, dir); code != offline.Corrupt || !strings.Contains(out, "the file ends at byte 5000") {
+		t.Errorf("with a short segment: exit code %d\n%s", code, out)
+	}
+}
+
+// A segment of another topic with right checksums is not this one's.
+func TestForeignSegmentIsFound(t *testing.T) {
+	dir, other := dataDir(t), dataDir(t)
+	data, err := os.ReadFile(files(t, other, ".seg")[0])
+	must(err)
+	must(os.WriteFile(files(t, dir, ".seg")[0], data, 0o600))
+	if code, out, _ := fsck(t, dir); code != offline.Corrupt || !strings.Contains(out, "belongs to topic") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
+
+func TestKilledNodeIsClean(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childDir+"="+dir)
+	out, err := cmd.StdoutPipe()
+	must(err)
+	must(cmd.Start())
+	line := make([]byte, 2)
+	for range 10 { // turns of 200 batches
+		_, err := io.ReadFull(out, line)
+		must(err)
+	}
+	if code, _, errs := fsck(t, dir); code != offline.CannotCheck || !strings.Contains(errs, "a node is running") {
+		t.Errorf("while the node runs: exit code %d, %s", code, errs)
+	}
+	must(cmd.Process.Kill())
+	if err := cmd.Wait(); err == nil {
+		t.Fatal("the child ended by itself")
+	}
+	code, report, errs := fsck(t, dir)
+	if code != offline.Clean {
+		t.Errorf("exit code %d:\n%s%s", code, report, errs)
+	}
+}
+
+func TestCannotCheck(t *testing.T) {
+	dir := dataDir(t)
+	for name, args := range map[string][]string{
+		"no argument":  {},
+		"unknown flag": {"--fix", dir},
+		"no directory": {filepath.Join(dir, "none")},
+		"no node.json": {t.TempDir()},
+	} {
+		if code, _, errs := fsck(t, args...); code != offline.CannotCheck || errs == "" {
+			t.Errorf("%s: exit code %d, %q", name, code, errs)
+		}
+	}
+	node := filepath.Join(dir, "node.json")
+	data, err := os.ReadFile(node)
+	must(err)
+	must(os.WriteFile(node, bytes.Replace(data, []byte(`"format": 1`), []byte(`"format": 2`), 1), 0o600))
+	if code, _, errs := fsck(t, dir); code != offline.CannotCheck || !strings.Contains(errs, "format 2") {
+		t.Errorf("a newer format: exit code %d, %q", code, errs)
+	}
+}

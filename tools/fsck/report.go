@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+)
+
+// maxFindings bounds the report; what is beyond is counted.
+const maxFindings = 1000
+
+// report is the outcome. Its JSON names are stable.
+type report struct {
+	Directory string `json:"directory"`
+	NodeID    string `json:"node_id"`
+	StoreID   string `json:"store_id"`
+
+	Topics       int          `json:"topics"`
+	Partitions   int          `json:"partitions"`
+	Segments     int          `json:"segments"`
+	Batches      int64        `json:"batches"`  // in segments
+	Messages     int64        `json:"messages"` // in segments
+	SegmentBytes int64        `json:"segment_bytes"`
+	CommitLog    commitReport `json:"commit_log"`
+
+	Findings     []finding     `json:"findings"`
+	FindingCount int           `json:"finding_count"`
+	Took         time.Duration `json:"took_ns"`
+}
+
+// commitReport counts what a restart would replay.
+type commitReport struct {
+	Files    int    `json:"files"`
+	Groups   uint64 `json:"groups"`
+	Batches  int64  `json:"batches"`
+	Messages int64  `json:"messages"`
+	Bytes    int64  `json:"bytes"`
+	Torn     bool   `json:"torn"` // the end of the log was cut by a crash: nothing of it was ever answered OK
+}
+
+// finding is something that is not as it was written.
+type finding struct {
+	Path   string `json:"path"`
+	Offset int64  `json:"offset"` // in the file; -1: the file as a whole
+	Topic  string `json:"topic,omitempty"`
+	Detail string `json:"detail"`
+}
+
+func (r *report) find(f finding) {
+	r.FindingCount++
+	if len(r.Findings) < maxFindings {
+		r.Findings = append(r.Findings, f)
+	}
+}
+
+func (r *report) print(w io.Writer) error {
+	fmt.Fprintf(w, "node %s, store %s in %s\n", r.NodeID, r.StoreID, r.Directory)
+	fmt.Fprintf(w, "commit log: %d files, %d groups, %d bytes, %d batches with %d messages to replay\n",
+		r.CommitLog.Files, r.CommitLog.Groups, r.CommitLog.Bytes, r.CommitLog.Batches, r.CommitLog.Messages)
+	if r.CommitLog.Torn {
+		fmt.Fprintln(w, "commit log: a crash tore its end; nothing of that was ever answered OK")
+	}
+	fmt.Fprintf(w, "segments: %d topics, %d partitions, %d files, %d bytes, %d batches with %d messages\n",
+		r.Topics, r.Partitions, r.Segments, r.SegmentBytes, r.Batches, r.Messages)
+	for _, f := range r.Findings {
+		place := f.Path
+		if f.Offset >= 0 {
+			place = fmt.Sprintf("%s at byte %d", f.Path, f.Offset)
+		}
+		if f.Topic != "" {
+			place += " (topic " + f.Topic + ")"
+		}
+		fmt.Fprintf(w, "CORRUPT %s: %s\n", place, f.Detail)
+	}
+	if more := r.FindingCount - len(r.Findings); more > 0 {
+		fmt.Fprintf(w, "... and %d more findings\n", more)
+	}
+	verdict := "clean: everything is as it was written"
+	if r.FindingCount > 0 {
+		verdict = fmt.Sprintf("%d findings", r.FindingCount)
+	}
+	_, err := fmt.Fprintf(w, "%s (%s)\n", verdict, r.Took.Round(time.Millisecond))
+	return err
+}

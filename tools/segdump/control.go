@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"penstock/engine/core"
+	"penstock/segment"
+)
+
+var controlNames = map[core.ControlKind]string{
+	core.ChannelCreated: "channel created", core.ChannelDeleted: "channel deleted", core.Confirmed: "confirmed",
+	core.Deferred: "deferred", core.ChannelPaused: "channel paused", core.ChannelSkipped: "channel skipped",
+	core.ChannelReset: "channel reset", core.TopicPaused: "topic paused", core.TopicEmptied: "topic emptied",
+	core.EpochStart: "epoch start", core.Checkpoint: "checkpoint",
+}
+
+// controlLine is one entry of a control batch; only what its kind uses is set.
+type controlLine struct {
+	Entry     string          `json:"entry"`
+	Channel   string          `json:"channel,omitempty"`
+	ID        *segment.MsgID  `json:"id,omitempty"`
+	Flag      *bool           `json:"flag,omitempty"`
+	Epoch     segment.Epoch   `json:"epoch,omitempty"`
+	Ranges    []core.IDRange  `json:"ranges,omitempty"` // half-open
+	Deferrals []core.Deferral `json:"deferrals,omitempty"`
+	Channels  *int            `json:"channels,omitempty"` // of a checkpoint
+}
+
+func describe(c *core.Control) controlLine {
+	l := controlLine{Entry: controlNames[c.Kind], Channel: c.Channel}
+	if l.Entry == "" {
+		l.Entry = fmt.Sprintf("kind %d", c.Kind)
+	}
+	switch c.Kind {
+	case core.ChannelCreated, core.ChannelReset, core.TopicEmptied:
+		l.ID = &c.ID
+	case core.TopicPaused:
+		l.ID, l.Flag = &c.ID, &c.Flag
+	case core.ChannelPaused, core.ChannelSkipped:
+		l.Flag = &c.Flag
+	case core.Confirmed:
+		l.Ranges = c.Ranges
+	case core.Deferred:
+		l.Deferrals = c.Deferrals
+	case core.EpochStart:
+		l.Epoch = c.Epoch
+	case core.Checkpoint:
+		n := c.Cursors.Len()
+		l.Channels = &n
+	}
+	return l
+}
+
+func (l *controlLine) text() string {
+	var b strings.Builder
+	b.WriteString(l.Entry)
+	if l.Channel != "" {
+		fmt.Fprintf(&b, " %s", l.Channel)
+	}
+	if l.ID != nil {
+		fmt.Fprintf(&b, ", id %d", *l.ID)
+	}
+	if l.Flag != nil {
+		fmt.Fprintf(&b, ": %v", *l.Flag)
+	}
+	if l.Epoch != 0 {
+		fmt.Fprintf(&b, " %d", l.Epoch)
+	}
+	for _, r := range l.Ranges {
+		fmt.Fprintf(&b, " [%d, %d)", r.From, r.To)
+	}
+	for _, d := range l.Deferrals {
+		fmt.Fprintf(&b, " %d until %d ms after %d attempts;", d.ID, d.DueMs, d.Attempts)
+	}
+	if l.Channels != nil {
+		fmt.Fprintf(&b, " of %d channels", *l.Channels)
+	}
+	return b.String()
+}
