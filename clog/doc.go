@@ -11,16 +11,16 @@
 //
 // # Steps
 //
-//	 1. The source has records and calls Wake.
-//	 2. Gather: the source reserves room in the group's buffer and seals its batches there. Nothing is copied after that.
-//	 3. The header gets the chain (the checksum of the group before) and two promises: which group was durable, which file is the
-//	    oldest needed.
-//	 4. The group goes to the queue. Up to InFlight groups are on the disk; what arrives meanwhile becomes the next group. Nothing
-//	    waits on a timer. A group with one waiter on an idle disk is written on the spot (SetSolo).
-//	 5. Completions come in any order; Durable goes out strictly in the order of groups.
-//	 6. When a file is full the log waits for the groups in flight, takes the prepared file, writes the source's checkpoint, goes on.
-//	 7. When the source has stored the records of old files elsewhere it calls Release; the next durable group says so, then
-//	    the files become spares.
+//  1. The source has records and calls Wake.
+//  2. Gather: the source reserves room in the group's buffer and seals its batches there. Nothing is copied after that.
+//  3. The header gets the chain (the checksum of the group before) and two promises: which group was durable, which file is the
+//     oldest needed.
+//  4. The group goes to the queue. Up to InFlight groups are on the disk; what arrives meanwhile becomes the next group. Nothing
+//     waits on a timer. A group with one waiter on an idle disk is written on the spot (SetSolo).
+//  5. Completions come in any order; Durable goes out strictly in the order of groups.
+//  6. When a file is full the log waits for the groups in flight, takes the prepared file, writes the source's checkpoint, goes on.
+//  7. When the source has stored the records of old files elsewhere it calls Release; the next durable group says so, then
+//     the files become spares.
 //
 // # Invariants
 //

@@ -107,7 +107,7 @@ func (r *recovery) run() error {
 			r.report.Torn = r.report.Torn || p == placeDamaged
 			return r.checkOldest()
 		case verdictCorrupt:
-			return r.corrupt(p, &h, group)
+			return r.corrupt()
 		}
 	}
 	return nil
@@ -317,28 +317,35 @@ func (r *recovery) checkOldest() error {
 }
 
 // corrupt describes the place.
-func (r *recovery) corrupt(p place, h *groupHeader, group []byte) error {
+func (r *recovery) corrupt() error {
+	p, h, group, err := r.look() // again: the search for promises used the window
+	if err != nil {
+		return err
+	}
 	f := r.files[r.at]
 	e := &segment.CorruptError{Path: fileName(f.number), Offset: r.off}
-	switch p {
-	case placeDamaged:
+	last := r.at+1 == len(r.files)
+	switch {
+	case p == placeDamaged:
 		e.Detail = fmt.Sprintf("group %d is cut or out of order", h.Seq)
 		if group != nil {
-			if at, err := verifyGroup(h, group); err != nil {
+			if at, err := verifyGroup(&h, group); err != nil {
 				e.Offset += int64(at)
 				e.Detail = fmt.Sprintf("group %d: %v", h.Seq, err)
 			}
 		}
-	case placeOther:
+	case p == placeOther:
 		e.Detail = fmt.Sprintf("group %d stands where group %d belongs", h.Seq, r.last.Seq+1)
+	case !r.begun:
+		e.Detail = "the file does not begin with a group, and later ones say that it did"
+	case !last && r.files[r.at+1].number != f.number+1:
+		e.Detail = fmt.Sprintf("group %d, which was durable, is missing; %s is gone", r.last.Seq+1, fileName(f.number+1))
+	case !last && !r.files[r.at+1].valid:
+		// This file may just be full; then it is the next one's beginning that is damaged.
+		e.Path, e.Offset = fileName(r.files[r.at+1].number), 0
+		e.Detail = fmt.Sprintf("group %d, which was durable, is missing here or at the end of the file before", r.last.Seq+1)
 	default:
-		e.Detail = fmt.Sprintf("no group where a later one says that group %d was durable", r.last.Seq+1)
-		if !r.begun {
-			e.Detail = "the file does not begin with a group, and later ones say that it did"
-		}
-		if r.at+1 < len(r.files) && r.files[r.at+1].number != f.number+1 {
-			e.Detail += fmt.Sprintf("; %s is gone", fileName(f.number+1))
-		}
+		e.Detail = fmt.Sprintf("group %d, which was durable, is missing", r.last.Seq+1)
 	}
 	return e
 }

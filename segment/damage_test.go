@@ -141,6 +141,34 @@ func TestRunEndsBeforeDamage(t *testing.T) {
 	v.Release()
 }
 
+// Damage in the segment that is being written does not reach what is written after it.
+func TestDamageInTheCurrentSegment(t *testing.T) {
+	w := newWorld(t, memoryDisk())
+	for range 4 {
+		w.append(2, 100)
+	}
+	w.settle()
+	flip(t, w.disk, w.dir+"/0000000000.seg", SegmentHeaderBytes+int64(w.model[2].slice.Offset)+20)
+	w.append(2, 100) // in memory only
+	var v View
+	if err := w.log.View(&v, w.model[2].slice.Offset, 1); err == nil {
+		t.Fatal("damage is served")
+	}
+	r := w.log.Isolated()
+	if len(r) != 1 || r[0] != (Range{w.model[2].slice.Offset, w.model[4].slice.Offset}) {
+		t.Fatalf("isolated %v", r)
+	}
+	w.append(2, 100)
+	w.settle()
+	if _, damaged := w.readAround(); fmt.Sprint(damaged) != "[2 3]" {
+		t.Errorf("damaged %v", damaged)
+	}
+	if err := w.log.Repair(w.w, r[0], append(bytes.Clone(w.model[2].data), w.model[3].data...)); err != nil {
+		t.Fatal(err)
+	}
+	w.check()
+}
+
 // A batch that is whole but stands in the wrong place breaks the chain, and is not served in a run.
 func TestMisplacedBatchBreaksTheChain(t *testing.T) {
 	w := newWorld(t, memoryDisk())

@@ -196,7 +196,7 @@ func liveUntilCrash(w *world, rng *rand.Rand) (checkpoint State, err error) {
 	return checkpoint, nil
 }
 
-// B42: concurrent appends, reads by sequence and by id, flushes, syncs, evictions, trims and reopens. Every reader sees every batch from
+// B27, B42: concurrent appends, reads by sequence and by id, flushes, syncs, evictions, trims and reopens. Every reader sees every batch from
 // where it began, in order, byte by byte.
 func TestTorture(t *testing.T) {
 	onDisks(t, func(t *testing.T, disk aio.Disk) {

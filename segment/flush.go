@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"syscall"
 
 	"penstock/segment/aio"
@@ -387,10 +388,8 @@ func (l *Log) sync() error {
 func (l *Log) endOf(f *segFile) (Offset, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i := len(l.segs) - 2; i >= 0; i-- {
-		if l.segs[i] == f {
-			return l.segs[i+1].base, true
-		}
+	if i := slices.Index(l.segs, f); i >= 0 && i+1 < len(l.segs) {
+		return l.segs[i+1].base, true
 	}
 	return 0, false
 }

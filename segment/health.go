@@ -38,7 +38,10 @@ func (l *Log) isolate(f *segFile, off Offset, size int, cause error) error {
 	if _, known := f.isolated(off); known {
 		return l.damageAt(f, off)
 	}
-	end := f.base + Offset(f.capacity)
+	end := min(f.base+Offset(f.capacity), l.flushed) // what is written later will be good again
+	if i := slices.Index(l.segs, f); i >= 0 {
+		end = min(end, l.segmentEnd(i))
+	}
 	if size > 0 && len(f.bad) < MaxIsolatedCount {
 		end = min(end, off+Offset(size))
 	} else if i, _ := slices.BinarySearchFunc(f.index, off+1, compareEntry); f.indexed && i < len(f.index) && len(f.bad) < MaxIsolatedCount {
@@ -49,6 +52,14 @@ func (l *Log) isolate(f *segFile, off Offset, size int, cause error) error {
 	f.bad = slices.Insert(f.bad, i, span{off, end})
 	l.noteDamage(off, err)
 	return err
+}
+
+// segmentEnd is where the flushed bytes of segment i end. The caller holds l.mu.
+func (l *Log) segmentEnd(i int) Offset {
+	if i+1 < len(l.segs) {
+		return min(l.flushed, l.segs[i+1].base)
+	}
+	return l.flushed
 }
 
 func compareEntry(e indexEntry, off Offset) int { return int(e.off - off) }
@@ -78,10 +89,7 @@ func (l *Log) Isolated() []Range {
 	defer l.mu.Unlock()
 	var out []Range
 	for i, f := range l.segs {
-		end := l.end.off
-		if i+1 < len(l.segs) {
-			end = l.segs[i+1].base
-		}
+		end := l.segmentEnd(i)
 		if f.broken != nil {
 			out = append(out, Range{f.base, end})
 			continue

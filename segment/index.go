@@ -51,7 +51,7 @@ type indexEntry struct {
 	appended int64
 }
 
-// indexHeader ties an index to the segment's content.
+// indexHeader says of which segment an index is. lastCRC is for tools.
 type indexHeader struct {
 	id         Identity
 	number     uint32
@@ -280,7 +280,8 @@ func (l *Log) scan(f *segFile, off, end Offset, fn func(off Offset, h *Header) b
 	}
 	var h Header
 	at, limit, ready := f.at(off), min(f.at(end), int64(len(m.Bytes()))), int64(0)
-	for first, pos, prev := true, Position(0), uint32(0); at < limit; first = false {
+	var prev link
+	for first := true; at < limit; first = false {
 		if need := min(at+HeaderBytes, limit); need > ready {
 			ready = min(max(need, at+scanWindow), limit)
 			if err := m.Populate(at, ready-at); err != nil {
@@ -291,7 +292,7 @@ func (l *Log) scan(f *segFile, off, end Offset, fn func(off Offset, h *Header) b
 		switch {
 		case err != nil:
 			return &badBatch{at, 0, err}
-		case !first && (h.Position != pos+1 || h.PrevCRC != prev):
+		case !first && !prev.continuedBy(&h):
 			return &badBatch{at, h.Size(), errChain}
 		case at+int64(h.Size()) > limit:
 			return &badBatch{at, 0, errCut}
@@ -299,7 +300,7 @@ func (l *Log) scan(f *segFile, off, end Offset, fn func(off Offset, h *Header) b
 		if !fn(f.offset(at), &h) {
 			return nil
 		}
-		pos, prev = h.Position, h.CRC
+		prev = link{h.Position, h.CRC}
 		at += int64(h.Size())
 	}
 	return nil

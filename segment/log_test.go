@@ -115,8 +115,11 @@ func TestPlacesOutsideTheLog(t *testing.T) {
 		id   MsgID
 		want error
 	}{
-		{start - 1, startID - 1, ErrBelowStart}, {0, 0, ErrBelowStart},
-		{w.st.End, w.st.NextID, ErrAtEnd}, {w.st.End + 1, w.st.NextID + 1, ErrPastEnd}, {1 << 62, 1 << 47, ErrPastEnd},
+		{start - 1, startID - 1, ErrBelowStart},
+		{0, 0, ErrBelowStart},
+		{w.st.End, w.st.NextID, ErrAtEnd},
+		{w.st.End + 1, w.st.NextID + 1, ErrPastEnd},
+		{1 << 62, 1 << 47, ErrPastEnd},
 	} {
 		if err := w.log.View(&v, c.at, 100); !errors.Is(err, c.want) {
 			t.Errorf("view at %d: %v, want %v", c.at, err, c.want)
@@ -174,7 +177,7 @@ func TestAppendRefusesGaps(t *testing.T) {
 	w.check()
 }
 
-// B22, B23, B29: after every number of batches, flushed wholly or partly, a reopened log ends where the last
+// B22, B23, B29, B35: after every number of batches, flushed wholly or partly, a reopened log ends where the last
 // synced batch ended, whatever bytes lie behind it, and goes on.
 func TestReopen(t *testing.T) {
 	onDisks(t, func(t *testing.T, disk aio.Disk) {

@@ -105,77 +105,115 @@ func unzigzag(v uint64) int64 { return int64(v>>1) ^ -int64(v&1) }
 // RecordIter walks the records of one batch. It is reusable and allocates nothing, but
 // for growing its header slice once. The zero value is an iterator at its end.
 type RecordIter struct {
-	rest    []byte
+	body    []byte
+	off     int // of the next record
 	left    uint32
-	headers []KV
+	wide    bool   // rec has more than a delta and a body
+	rec     Record // what NextRef returned last
+	headers []KV   // backs rec.Headers
 	err     error
 }
 
 // Reset starts at the first record of body, the decompressed body of the batch that h
 // heads. A control batch has no records. The body is borrowed until the last Next.
 func (it *RecordIter) Reset(h *Header, body []byte) {
-	it.rest, it.left, it.err = body, h.Count, nil
+	it.body, it.off, it.left, it.err = body, 0, h.Count, nil
 	if h.Control() {
-		it.rest = nil
+		it.body = nil
 	}
 }
 
 // Next returns the next record. Body is borrowed from the batch; Headers is overwritten
 // by the following Next. It returns false at the end and at damage; see Err.
 func (it *RecordIter) Next() (r Record, ok bool) {
-	if it.left == 0 {
-		if len(it.rest) != 0 && it.err == nil {
-			it.fail("bytes after the last record")
+	if p := it.NextRef(); p != nil {
+		return *p, true
+	}
+	return r, false
+}
+
+// NextRef is Next without the copy, for loops that run once per message: the record is the iterator's and
+// overwritten by the following call; nil at the end and at damage. A Record is too large for registers, and passing it by value costs
+// three times what decoding it does.
+func (it *RecordIter) NextRef() *Record {
+	off := it.off
+	if it.left == 0 || off >= len(it.body) {
+		it.finish()
+		return nil
+	}
+	size, at := int(it.body[off]), off+1
+	if size >= 0x80 {
+		if size, at = it.longSize(off); size == 0 {
+			return it.fail("record size")
 		}
-		return r, false
 	}
-	p := it.rest
-	var size, n uint64
-	if len(p) != 0 && p[0] < 0x80 {
-		size, n = uint64(p[0]), 1
-	} else if size, n = uvarint(p); n == 0 {
-		return r, it.fail("record size")
+	end := at + size
+	if size < minRecordBytes-1 || end > len(it.body) {
+		return it.fail("record size")
 	}
-	if size > uint64(len(p))-n || size < minRecordBytes-1 {
-		return r, it.fail("record size")
-	}
-	it.rest = p[n+size:]
+	p := it.body[at:end:end]
+	it.off = end
 	it.left--
-	p = p[n : n+size : n+size]
 	if p[0] == 0 && p[1] < 0x80 { // no defer, no headers, delta within ±64 µs
-		r.TimeDelta = unzigzag(uint64(p[1]))
-		r.Body = p[2:]
-		return r, true
+		if it.wide {
+			it.rec, it.wide = Record{}, false
+		}
+		it.rec.TimeDelta = unzigzag(uint64(p[1]))
+		it.rec.Body = p[2:]
+		return &it.rec
 	}
 	return it.general(p)
 }
 
-func (it *RecordIter) general(p []byte) (r Record, ok bool) {
+// longSize reads a size of more than one byte; 0 is none.
+func (it *RecordIter) longSize(off int) (size, at int) {
+	v, n := uvarint(it.body[off:])
+	if v > MaxBatchBytes {
+		return 0, 0
+	}
+	return int(v), off + int(n)
+}
+
+// finish says whether the walk ends where it should.
+func (it *RecordIter) finish() {
+	switch {
+	case it.err != nil:
+	case it.left != 0:
+		it.fail("too few records")
+	case it.off != len(it.body):
+		it.fail("bytes after the last record")
+	}
+}
+
+func (it *RecordIter) general(p []byte) *Record {
+	it.rec, it.wide = Record{}, true
+	r := &it.rec
 	attrs := p[0]
 	if attrs&^knownAttrs != 0 {
-		return r, it.fail("unknown record attributes")
+		return it.fail("unknown record attributes")
 	}
 	delta, n := uvarint(p[1:])
 	if n == 0 {
-		return r, it.fail("time delta")
+		return it.fail("time delta")
 	}
 	r.TimeDelta = unzigzag(delta)
 	p = p[1+n:]
 	if attrs&attrDefer != 0 {
 		d, n := uvarint(p)
 		if n == 0 || d == 0 || d > math.MaxUint32 {
-			return r, it.fail("defer time")
+			return it.fail("defer time")
 		}
 		r.Defer, p = uint32(d), p[n:]
 	}
 	if attrs&attrHeaders != 0 {
+		var ok bool
 		if p, ok = it.readHeaders(p); !ok {
-			return r, it.fail("headers")
+			return it.fail("headers")
 		}
 		r.Headers = it.headers
 	}
 	r.Body = p
-	return r, true
+	return r
 }
 
 func (it *RecordIter) readHeaders(p []byte) (rest []byte, ok bool) {
@@ -215,10 +253,10 @@ func uvarint(p []byte) (v, n uint64) {
 	return v, uint64(k)
 }
 
-func (it *RecordIter) fail(what string) bool {
+func (it *RecordIter) fail(what string) *Record {
 	it.err = fmt.Errorf("%w: %s, %d records before the end", ErrInvalid, what, it.left)
-	it.rest, it.left = nil, 0
-	return false
+	it.body, it.off, it.left = nil, 0, 0
+	return nil
 }
 
 // Err is what ended the walk early, or nil. It is final once Next returned false.

@@ -56,11 +56,7 @@ func (l *Log) damagedIn(r Range) (*segFile, error) {
 		if f.broken != nil {
 			return nil, f.broken
 		}
-		end := l.flushed
-		if i+1 < len(l.segs) {
-			end = l.segs[i+1].base
-		}
-		if s, ok := f.isolated(r.From); ok && s.from == r.From && min(s.to, end) == r.To {
+		if s, ok := f.isolated(r.From); ok && s.from == r.From && min(s.to, l.segmentEnd(i)) == r.To {
 			f.pin()
 			return f, nil
 		}
@@ -71,20 +67,20 @@ func (l *Log) damagedIn(r Range) (*segFile, error) {
 // verifyRun checks whole batches that continue each other.
 func verifyRun(data []byte) error {
 	var it BatchIter
-	var prev Header
+	var prev link
 	n := 0
 	for it.Reset(data); ; n++ {
 		h, body, ok := it.Next()
 		if !ok {
 			return it.Err()
 		}
-		if n > 0 && (h.Position != prev.Position+1 || h.PrevCRC != prev.CRC) {
+		if n > 0 && !prev.continuedBy(h) {
 			return errChain
 		}
 		if err := VerifyBody(h, body); err != nil {
 			return err
 		}
-		prev = *h
+		prev = link{h.Position, h.CRC}
 	}
 }
 

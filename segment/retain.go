@@ -39,12 +39,8 @@ func (l *Log) Segments() []SegmentInfo {
 	defer l.mu.Unlock()
 	out := make([]SegmentInfo, len(l.segs))
 	for i, f := range l.segs {
-		end := l.flushed
-		if i+1 < len(l.segs) {
-			end = min(end, l.segs[i+1].base)
-		}
 		out[i] = SegmentInfo{
-			Path: f.path, Number: f.number, Start: f.first, End: end, FirstPosition: f.firstPos, FirstID: f.firstID,
+			Path: f.path, Number: f.number, Start: f.first, End: l.segmentEnd(i), FirstPosition: f.firstPos, FirstID: f.firstID,
 			FirstAppended: f.firstAppended, FileBytes: f.fileBytes(), Mapped: f.isMapped.Load(), Pins: int(f.refs.Load()) - 1,
 		}
 		if f.broken != nil {
@@ -214,7 +210,7 @@ func (l *Log) cutMemory(st State) (gone []*segFile) {
 		return gone
 	}
 	f := l.segs[keep-1]
-	f.sealed = false
+	f.sealed, f.lastCRC = false, st.LastCRC
 	for n := len(f.index); n > 0 && f.index[n-1].off >= st.End; n-- {
 		f.index = f.index[:n-1]
 	}

@@ -25,8 +25,16 @@ type View struct {
 	log        *Log
 	generation uint64 // of the log: a cut voids what is remembered
 	next       Offset
-	last       Header
+	last       link
 }
+
+// link is what the batch after a batch must name: a copy of the few fields, because a whole header is slow to copy.
+type link struct {
+	pos Position
+	crc uint32
+}
+
+func (k link) continuedBy(h *Header) bool { return h.Position == k.pos+1 && h.PrevCRC == k.crc }
 
 // Bytes is the run: whole batches, back to back, valid until Release and not to be written.
 func (v *View) Bytes() []byte { return v.data }
@@ -54,8 +62,8 @@ type verifier struct {
 	window    int64 // end of the wanted range: the run stops there once it has a batch
 	ready     int64 // populated up to here
 	must      bool  // there is no batch yet: the window does not count
-	chained   bool  // prev is the header of the batch before at
-	prev      Header
+	chained   bool  // prev is the batch before at
+	prev      link
 	h         Header // of the batch at at
 	sized     bool   // h was read whole and is in its place: the bad batch's size is known
 }
@@ -125,12 +133,9 @@ func (l *Log) viewTail(v *View, at Offset) error {
 // mappedEnd is how far segment i may be read through its mapping: not into the next segment, and
 // not where the tail has the bytes, which is where they are being written. The caller holds l.mu.
 func (l *Log) mappedEnd(i int) Offset {
-	end := l.flushed
+	end := l.segmentEnd(i)
 	if l.tail.n > 0 {
 		end = min(end, l.tail.at(0).Offset)
-	}
-	if i+1 < len(l.segs) {
-		end = min(end, l.segs[i+1].base)
 	}
 	return end
 }
@@ -254,7 +259,7 @@ func (r *verifier) verify() error {
 		switch {
 		case end > r.limit:
 			return errCut
-		case r.chained && (r.h.Position != r.prev.Position+1 || r.h.PrevCRC != r.prev.CRC):
+		case r.chained && !r.prev.continuedBy(&r.h):
 			return errChain
 		case end > r.window && !r.must:
 			return nil
@@ -266,7 +271,7 @@ func (r *verifier) verify() error {
 		if err := VerifyBody(&r.h, mem[r.at+HeaderBytes:end]); err != nil {
 			return err
 		}
-		r.at, r.prev, r.chained = end, r.h, true
+		r.at, r.prev, r.chained = end, link{r.h.Position, r.h.CRC}, true
 	}
 	return nil
 }

@@ -40,14 +40,6 @@ func (s *IDSet) First() (IDRange, bool) {
 	return s.r[s.head], true
 }
 
-// Last returns the highest range.
-func (s *IDSet) Last() (IDRange, bool) {
-	if s.Len() == 0 {
-		return IDRange{}, false
-	}
-	return s.r[len(s.r)-1], true
-}
-
 // Count returns the number of ids in the set that are at or above from and below to.
 func (s *IDSet) Count(from, to segment.MsgID) (n uint64) {
 	live := s.r[s.head:]

@@ -13,7 +13,12 @@
 //
 // Three implementations stand behind the interfaces and pass one conformance suite
 // (aiotest): the io_uring ring, pwritev2 with RWF_DSYNC, and faultaio, an in-memory disk
-// that tears, loses and fails on a seed.
+// that tears, loses and fails on a seed. [OpenDisk] finds out by trying which of the first two the kernel,
+// the file system and the sandbox allow, and says so in [Info]; it never fails because one is refused.
+//
+// What is written is durable when WriteSyncAt or Sync returned nil or a Queue's completion has no error, and only
+// then. After one failure a file takes no more writes until it is opened again: the next flush could succeed for
+// bytes that the kernel has dropped. (A full disk is no such failure.)
 package aio
 
 import (
@@ -65,8 +70,9 @@ type Info struct {
 
 // Disk is one data directory. All methods are safe for concurrent use.
 //
-// Names are slash-separated and relative. Nothing is durable in the directory tree
-// (a created, renamed or removed name) before SyncDir of its parent returned.
+// Names are slash-separated, relative and plain (fs.ValidPath); others, and LOCK, are fs.ErrInvalid. Links are
+// followed only within the directory. Nothing is durable in the directory tree
+// (a created, renamed or removed name) before SyncDir of its parent returned, and no size before a flush of the file.
 type Disk interface {
 	Info() Info
 
@@ -80,28 +86,32 @@ type Disk interface {
 	Remove(name string) error
 	// RemoveAll removes a directory tree; a name that does not exist is no error.
 	RemoveAll(name string) error
-	// MkdirAll makes a directory (mode 0700) and its parents and syncs the parents it changed.
+	// MkdirAll makes a directory (mode 0700) and its parents and syncs all parents, also those that
+	// were there: who made them may have died before its sync.
 	MkdirAll(name string) error
 	SyncDir(name string) error
-	// ReadDir lists a directory, sorted by name.
+	// ReadDir lists a directory, sorted by name; LOCK is not shown.
 	ReadDir(name string) ([]fs.FileInfo, error)
-	// ReadFile reads a small file whole, at most maxBytes; longer is an error.
+	// ReadFile reads a small file whole, at most maxBytes; longer is syscall.EFBIG.
 	ReadFile(name string, maxBytes int64) ([]byte, error)
-	// WriteFile replaces a small file durably and atomically: temporary file, fsync, rename, SyncDir.
+	// WriteFile replaces a small file durably and atomically: temporary file, fsync, rename, SyncDir. A
+	// crash can leave the temporary file, name.tmp; the next WriteFile of the name replaces it.
 	WriteFile(name string, data []byte) error
 	// FreeBytes is what an unprivileged process may still write.
 	FreeBytes() (int64, error)
 
 	// NewQueue makes a queue for the calling goroutine. See Queue.
 	NewQueue(opts QueueOptions) (Queue, error)
-	// Close releases the lock last. Files and queues must be closed before.
+	// Close releases the lock last. Files and queues must be closed before. Closing again does nothing.
 	Close() error
 }
 
 // File is one open file. Methods are safe for concurrent use except Close.
 //
-// On a direct disk every write must be aligned to Info.BlockBytes in memory, offset and
-// length; memory from an Arena or AlignedBytes is. Reads need no alignment.
+// Every write must be aligned to Info.BlockBytes in offset and length, and to a page in memory, also on a disk
+// that is not direct; memory from an Arena or AlignedBytes is. An unaligned write panics. Reads need no
+// alignment; aligned ones go without a copy. On a direct disk reads go around the page cache, which after a disk error still shows
+// bytes that the device never got.
 type File interface {
 	Name() string
 	Size() (int64, error)
@@ -112,9 +122,10 @@ type File interface {
 	// ReadAt fills p or fails with io.ErrUnexpectedEOF or the system's error.
 	ReadAt(p []byte, off int64) error
 	// Sync is fdatasync. After it failed once, the file must not be written again: what the kernel
-	// then still shows of earlier writes may never reach the device.
+	// then still shows of earlier writes may never reach the device. Implementations refuse it.
 	Sync() error
-	// Map maps the whole file, read-only. Size must be greater than 0.
+	// Map maps the whole file, read-only. Size must be greater than 0. The mapping outlives Close and Remove; a
+	// file must never get shorter while it is mapped.
 	Map() (Mapping, error)
 	Close() error
 }
@@ -125,8 +136,10 @@ type File interface {
 type Mapping interface {
 	Bytes() []byte
 	// Populate brings [off, off+n) into memory with a system call (MADV_POPULATE_READ), so that no
-	// page fault holds a processor; a media error is ErrMedia. Cheap when resident.
+	// page fault holds a processor; a media error is ErrMedia. Cheap when resident (10 µs for 1 MiB). A range
+	// outside of the mapping panics.
 	Populate(off, n int64) error
+	// Unmap ends the mapping; nobody may read its bytes then. Unmapping again does nothing.
 	Unmap() error
 }
 
@@ -158,18 +171,21 @@ func (o QueueOptions) QueueDepth() (int, error) {
 // its thread. Any goroutine may call Wake.
 type Queue interface {
 	// Submit starts one durable write: data goes to op.File at op.Offset and is flushed to stable
-	// storage. The memory must stay untouched until its completion was returned by Wait.
+	// storage. The memory must stay untouched until its completion was returned by Wait. An error (ErrQueueFull, ErrClosed,
+	// a file that failed before) means that nothing was started and no completion will come.
 	Submit(op Op) error
 	// Wait appends completions to done and returns it. With block it sleeps until there is at least
 	// one completion or Wake was called since the last Wait returned; without block it only collects.
-	// Completions may come in any order.
+	// Completions may come in any order. A blocking Wait that returns takes the wake-up with it, whatever it returned
+	// for, so the owner looks at all its work after each; it may also return once for nothing.
+	// An error means that the queue itself broke: what is in flight may or may not land.
 	Wait(done []Completion, block bool) ([]Completion, error)
 	// InFlight is the number of submitted operations whose completions were not returned yet.
 	InFlight() int
 	// Wake makes the owner's current or next blocking Wait return. It is cheap (one atomic
-	// operation) when the owner is awake, and never blocks.
+	// operation) when the owner is awake, and never blocks. After Close it does nothing.
 	Wake()
-	// Close waits for the operations in flight and frees the queue.
+	// Close waits for the operations in flight, drops their completions, and frees the queue.
 	Close() error
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"runtime"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -78,18 +79,34 @@ func again(err error) bool {
 // errRingStuck ends the retries of enter.
 var errRingStuck = errors.New("the ring did not take the call")
 
-// enterRetry repeats enter while the kernel says to try again, a bounded number of times.
+// Limits of the patience with a ring that says "again": about 100 ms.
+const (
+	maxEnterTries  = 100
+	enterTriesFast = 10 // without a pause
+	enterPause     = time.Millisecond
+)
+
+// enterRetry repeats enter while the kernel says to try again. Signals do not count: an idle owner sleeps
+// here for days, and each may interrupt it once more.
 func enterRetry(r ring, minComplete uint32) error {
-	var err error
-	for range maxRetries {
-		if err = r.enter(minComplete); err == nil || !again(err) {
+	for tries := 0; ; {
+		err := r.enter(minComplete)
+		switch {
+		case err == nil || !again(err):
 			return err
+		case err == syscall.EINTR:
+			continue
 		}
-		if err != syscall.EINTR {
-			runtime.Gosched() // short of memory or completions: let others make progress
+		// Short of memory, or of room for completions: let others make progress.
+		if tries++; tries == maxEnterTries {
+			return fmt.Errorf("%w %d times: %w", errRingStuck, tries, err)
+		}
+		if tries > enterTriesFast {
+			time.Sleep(enterPause)
+		} else {
+			runtime.Gosched()
 		}
 	}
-	return fmt.Errorf("%w %d times: %w", errRingStuck, maxRetries, err)
 }
 
 // result turns a completion into an error: nil only if all bytes were written.

@@ -177,6 +177,9 @@ func (q *uringQueue) Wait(done []Completion, block bool) ([]Completion, error) {
 				return done, err
 			}
 			done = q.collect(done)
+			if q.broken != nil {
+				return done, q.broken
+			}
 		}
 	} else if q.inFlight > 0 {
 		if err := q.flushCompletions(); err != nil {
@@ -227,6 +230,9 @@ func (q *uringQueue) collect(done []Completion) []Completion {
 		switch data {
 		case wakeData:
 			q.armed = false
+			if res < 0 {
+				_ = q.fail(fmt.Errorf("waiting for a wake-up: %w", syscall.Errno(-res))) // told by Wait
+			}
 			continue
 		case ignoredData:
 			continue

@@ -104,6 +104,7 @@ func (c *checker) replay() error {
 	var corrupt *segment.CorruptError
 	switch {
 	case errors.As(err, &corrupt):
+		r.Torn = false // what lies behind the damage was promised
 		c.report.find(finding{Path: corrupt.Path, Offset: corrupt.Offset, Detail: corrupt.Detail})
 	case err != nil && !errors.Is(err, syscall.EROFS):
 		return err

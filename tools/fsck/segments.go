@@ -16,10 +16,10 @@ const maxIndexBytes = 64 << 20
 
 // walk is the state of reading one partition's segment files in order.
 type walk struct {
-	c      *checker
-	p      *partition
-	chain  offline.Chain
-	files  []openSegment
+	c     *checker
+	p     *partition
+	chain offline.Chain
+	files []openSegment
 }
 
 // openSegment is a file whose header is right.

@@ -1,0 +1,135 @@
+package clog
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+
+	"penstock/segment/aio"
+	"penstock/segment/aio/faultaio"
+)
+
+// forge builds files of a log group by group, right or wrong.
+type forge struct {
+	h     groupHeader
+	files map[uint64][]byte
+	next  uint64 // number of the next record of the model
+	m     *model
+}
+
+func newForge() *forge {
+	return &forge{h: groupHeader{BlockShift: 12, Store: testStore, Oldest: 1}, files: map[uint64][]byte{}, m: newModel()}
+}
+
+// group appends a group to a file and chains it.
+func (f *forge) group(file uint64, add func(g *Group)) {
+	data := make([]byte, 16*aio.BlockBytes)
+	var g Group
+	f.h.Seq++
+	g.open(nil, data, len(data), file, f.h.Seq)
+	add(&g)
+	f.h.PrevCRC = f.h.CRC
+	f.h.Durable = f.h.Seq - 1
+	f.files[file] = append(f.files[file], g.seal(&f.h)...)
+}
+
+// checkpoint begins a file.
+func (f *forge) checkpoint(file uint64) {
+	f.group(file, func(g *Group) {
+		p := g.add(&Placement{Type: Checkpoint}, flagLast, 16)
+		clear(p)
+		p[0] = byte(f.next)
+	})
+}
+
+// records appends a group of n records.
+func (f *forge) records(file uint64, n int) {
+	f.group(file, func(g *Group) {
+		for range n {
+			p := f.m.placement(f.next)
+			fill(g.add(&p, 0, f.m.size(f.next)), f.next)
+			f.next++
+		}
+	})
+}
+
+func (f *forge) mark(file uint64) { f.group(file, func(*Group) {}) }
+
+// drop forgets the last blocks of a file, as if they had never reached the disk: zeros stand there.
+func (f *forge) drop(file uint64, blocks int) {
+	p := f.files[file]
+	clear(p[len(p)-blocks*aio.BlockBytes:])
+}
+
+// damage changes one byte.
+func (f *forge) damage(file uint64, off int) { f.files[file][off] ^= 0x40 }
+
+// reseal makes the checksum of the header at off right again and returns it.
+func (f *forge) reseal(file uint64, off int) uint32 {
+	p := f.files[file][off:]
+	crc := checksum(p[:offGroupCRC])
+	binary.LittleEndian.PutUint32(p[offGroupCRC:], crc)
+	return crc
+}
+
+// lower makes the last group, of one block, promise only what was durable lag groups before it.
+func (f *forge) lower(file uint64, lag uint32) {
+	off := len(f.files[file]) - aio.BlockBytes
+	binary.LittleEndian.PutUint32(f.files[file][off+offDurableLag:], lag)
+	f.h.CRC = f.reseal(file, off)
+}
+
+// disk puts the files on a disk, each with some blocks of zeros behind.
+func (f *forge) disk(t testing.TB) *faultaio.Disk {
+	t.Helper()
+	d := faultaio.New(faultaio.Options{})
+	if err := d.MkdirAll(dirName); err != nil {
+		t.Fatal(err)
+	}
+	for number, p := range f.files {
+		file, err := d.Create(fileName(number), int64(len(p)+3*aio.BlockBytes))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(p) > 0 {
+			aligned, free := aio.AlignedBytes(len(p))
+			copy(aligned, p)
+			if err := file.WriteSyncAt(aligned, 0); err != nil {
+				t.Fatal(err)
+			}
+			free()
+		}
+		if err := file.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.SyncDir(dirName); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// content is everything in the folder, to see that nothing was changed.
+func content(t testing.TB, d aio.Disk) map[string]string {
+	t.Helper()
+	all := make(map[string]string)
+	infos, err := d.ReadDir(dirName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, info := range infos {
+		f, err := d.Open(dirName + "/" + info.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := make([]byte, info.Size())
+		if err := f.ReadAt(p, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		all[info.Name()] = fmt.Sprintf("%x", checksum(p))
+	}
+	return all
+}

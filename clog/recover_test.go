@@ -1,0 +1,411 @@
+package clog
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"penstock/segment"
+	"penstock/segment/aio"
+	"penstock/segment/aio/faultaio"
+)
+
+// TestRecoveryCases forges what crashes, damage and operators leave, and says what must come of it.
+func TestRecoveryCases(t *testing.T) {
+	corrupt := new(*segment.CorruptError)
+	tests := []struct {
+		name    string
+		build   func(f *forge)
+		start   uint64 // what the checkpoint says
+		records uint64 // and with those replayed behind it
+		err     any    // nil, an error for errors.Is, or corrupt
+		says    string // part of the error
+	}{
+		{name: "nothing", build: func(*forge) {}},
+		{name: "a file that was only prepared", build: func(f *forge) { f.files[1] = nil }},
+		{name: "a file shorter than a block", build: func(f *forge) { f.files[1] = make([]byte, 0) }},
+		{name: "one file", build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.records(1, 2) }, records: 5},
+		{name: "two files", build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.checkpoint(2); f.records(2, 2) }, records: 5},
+		{name: "numbers with a gap", build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.checkpoint(7); f.records(7, 2) }, records: 5},
+		{name: "ends in a mark", build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.mark(1) }, records: 3},
+		{
+			name: "the oldest files are gone, as promised", records: 5, start: 3,
+			build: func(f *forge) {
+				f.checkpoint(1)
+				f.records(1, 3)
+				f.h.Oldest = 2
+				f.checkpoint(2)
+				f.records(2, 2)
+				delete(f.files, 1)
+			},
+		},
+		{
+			name: "the oldest file is gone", records: 5, start: 3, err: corrupt, says: "clog/0000000001.clog is corrupt",
+			build: func(f *forge) {
+				f.checkpoint(1)
+				f.records(1, 3)
+				f.checkpoint(2)
+				f.records(2, 2)
+				delete(f.files, 1)
+			},
+		},
+		{
+			name: "a file in the middle is gone", records: 3, err: corrupt, says: "clog/0000000002.clog is gone",
+			build: func(f *forge) {
+				f.checkpoint(1)
+				f.records(1, 3)
+				f.checkpoint(2)
+				f.records(2, 2)
+				f.checkpoint(3)
+				delete(f.files, 2)
+			},
+		},
+		{
+			name: "the last group is torn", records: 3,
+			build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.records(1, 1); f.drop(1, 1) },
+		},
+		{
+			name: "the last but one is lost, the last was in flight with it", records: 3,
+			build: func(f *forge) {
+				f.checkpoint(1)
+				f.records(1, 3)
+				f.records(1, 1)
+				f.drop(1, 1)
+				f.group(1, func(g *Group) { g.add(&Placement{Type: Tombstone}, 0, 4) })
+				f.lower(1, 2) // it promises only what was durable
+			},
+		},
+		{
+			name: "the last but one is lost, the last promises it", records: 3, err: corrupt, says: "group 3",
+			build: func(f *forge) {
+				f.checkpoint(1)
+				f.records(1, 3)
+				f.records(1, 1)
+				f.drop(1, 1)
+				f.records(1, 1)
+			},
+		},
+		{
+			name: "a group was lost, a later file promises it", records: 3, err: corrupt,
+			build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.records(1, 1); f.drop(1, 1); f.checkpoint(2) },
+		},
+		{
+			name: "a cut tail of another life, then the next file", records: 5,
+			build: func(f *forge) {
+				f.checkpoint(1)
+				f.records(1, 3)
+				cut := *f // the life that was cut: two groups in flight, the first lost
+				cut.records(1, 1)
+				cut.drop(1, 1)
+				cut.group(1, func(g *Group) { g.add(&Placement{Type: Tombstone}, 0, 4) })
+				cut.lower(1, 2)
+				f.checkpoint(2)
+				f.records(2, 2)
+			},
+		},
+		{
+			name: "a torn group of a cut life, then the next file", records: 5,
+			build: func(f *forge) {
+				f.checkpoint(1)
+				f.records(1, 3)
+				cut := *f
+				cut.records(1, 1)
+				f.damage(1, len(f.files[1])-aio.BlockBytes+100)
+				f.checkpoint(2)
+				f.records(2, 2)
+			},
+		},
+		{
+			name: "a group that follows another one than the chain's last", records: 3,
+			build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.h.CRC++; f.records(1, 1) },
+		},
+		{
+			name: "a group whose number skips one", records: 3, err: corrupt, says: "group 4 stands where group 3 belongs",
+			build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.h.Seq++; f.records(1, 1) },
+		},
+		{
+			name: "recycled groups of an older number", records: 3,
+			build: func(f *forge) {
+				f.checkpoint(1)
+				f.records(1, 3)
+				stale := *f
+				stale.files = map[uint64][]byte{}
+				stale.records(9, 4) // continues the chain in every way but its file's number
+				f.files[1] = append(f.files[1], stale.files[9]...)
+			},
+		},
+		{
+			name: "the first file's checkpoint is cut, nothing follows", records: 0,
+			build: func(f *forge) {
+				f.group(1, func(g *Group) { clear(g.add(&Placement{Type: Checkpoint}, 0, 16)) })
+			},
+		},
+		{
+			name: "the first file's checkpoint is cut, another life follows", records: 2,
+			build: func(f *forge) {
+				f.group(1, func(g *Group) { clear(g.add(&Placement{Type: Checkpoint}, 0, 16)) })
+				f.checkpoint(2)
+				f.records(2, 2)
+			},
+		},
+		{
+			name: "the first file does not begin with a group, but it was needed", err: corrupt, says: "does not begin",
+			build: func(f *forge) { f.checkpoint(1); f.records(1, 2); f.damage(1, 20); f.checkpoint(2) },
+		},
+		{
+			name: "the first file does not begin with a group and was not needed", start: 2, records: 2,
+			build: func(f *forge) { f.checkpoint(1); f.records(1, 2); f.damage(1, 20); f.h.Oldest = 2; f.checkpoint(2) },
+		},
+		{
+			name: "records before the checkpoint", err: corrupt, says: "out of order",
+			build: func(f *forge) { f.records(1, 2); f.mark(1) },
+		},
+		{
+			name: "a second checkpoint in a file", records: 2, err: corrupt, says: "out of order",
+			build: func(f *forge) { f.checkpoint(1); f.records(1, 2); f.checkpoint(1); f.mark(1) },
+		},
+		{
+			name: "a missing chunk", err: corrupt, says: "group 2 is cut or out of order",
+			build: func(f *forge) {
+				f.group(1, func(g *Group) { clear(g.add(&Placement{Type: Checkpoint}, 0, 16)) })
+				f.group(1, func(g *Group) { clear(g.add(&Placement{Type: Checkpoint, Partition: 2}, flagLast, 16)) })
+				f.mark(1)
+			},
+		},
+		{
+			name: "another store", err: ErrForeign, says: "nothing was changed",
+			build: func(f *forge) {
+				f.checkpoint(1)
+				f.records(1, 2)
+				f.h.Store = uuid.MustParse("5eed5eed-0000-4000-8000-000000000002")
+				f.checkpoint(2)
+			},
+		},
+		{
+			name: "a newer version", err: ErrNewer, says: "newer version",
+			build: func(f *forge) {
+				f.checkpoint(1)
+				f.records(1, 2)
+				f.checkpoint(2)
+				f.files[2][offVersion] = Version + 1
+				f.reseal(2, 0)
+			},
+		},
+		{
+			name: "a newer version's recycled file", records: 2,
+			build: func(f *forge) {
+				f.checkpoint(1)
+				f.records(1, 2)
+				stale := *f
+				stale.checkpoint(2)
+				p := f.files[2]
+				p[offVersion] = Version + 1
+				f.reseal(2, 0)
+				f.files[3] = p
+				delete(f.files, 2)
+			},
+		},
+	}
+	arena := testArena(t, 4*aio.BlockBytes, 2)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newForge()
+			tt.build(f)
+			d := f.disk(t)
+			before := content(t, d)
+			f.m.added, f.m.stored = f.next, tt.start
+			r, report, err := recovered(d, arena, f.m)
+			var c *segment.CorruptError
+			switch want := tt.err.(type) {
+			case nil:
+				if err != nil {
+					t.Fatalf("%v (%+v)", err, report)
+				}
+			case error:
+				if !errors.Is(err, want) {
+					t.Fatalf("%v, want %v", err, want)
+				}
+			default:
+				if !errors.As(err, &c) {
+					t.Fatalf("%v, want corruption (%+v)", err, report)
+				}
+			}
+			if err != nil && !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("%q does not say %q", err, tt.says)
+			}
+			if err != nil && !maps.Equal(before, content(t, d)) {
+				t.Error("the log was changed although it could not be opened")
+			}
+			if r.next != tt.records || r.start != tt.start {
+				t.Errorf("records %d to %d, want %d to %d", r.start, r.next, tt.start, tt.records)
+			}
+		})
+	}
+}
+
+// TestFlipInEveryDurableGroup flips bytes all over a log that ends in a mark, as a clean stop leaves it: every
+// group is promised, so recovery says corrupt and never finds less in silence. // B31
+func TestFlipInEveryDurableGroup(t *testing.T) {
+	f := newForge()
+	f.checkpoint(1)
+	f.records(1, 3)
+	f.records(1, 40)
+	f.checkpoint(2)
+	f.records(2, 9)
+	f.mark(2)
+	f.m.added = f.next
+	arena := testArena(t, 4*aio.BlockBytes, 2)
+	for number, p := range f.files {
+		end := len(p)
+		if number == 2 {
+			end -= aio.BlockBytes // nothing promises the mark itself, and nothing is lost with it
+		}
+		for off := 0; off < end; off += 41 {
+			bit := byte(1) << (off % 8)
+			p[off] ^= bit
+			_, _, err := recovered(f.disk(t), arena, f.m)
+			p[off] ^= bit
+			var c *segment.CorruptError
+			if !errors.As(err, &c) {
+				t.Fatalf("file %d, byte %d: %v", number, off, err)
+			}
+			if c.Path != fileName(number) || c.Offset > int64(off) || c.Offset < int64(off)-int64(len(p)) {
+				t.Errorf("file %d, byte %d: the error names %s at %d", number, off, c.Path, c.Offset)
+			}
+		}
+	}
+	f.damage(2, len(f.files[2])-aio.BlockBytes+3)
+	if r, _, err := recovered(f.disk(t), arena, f.m); err != nil || r.next != f.next {
+		t.Errorf("a damaged mark at the end: %v, %d of %d records", err, r.next, f.next)
+	}
+}
+
+// TestUnreadable: a read error is never taken for the end of the log.
+func TestUnreadable(t *testing.T) {
+	f := newForge()
+	f.checkpoint(1)
+	f.records(1, 3)
+	d := f.disk(t)
+	d.Inject(faultaio.Rule{Kind: faultaio.KindRead, After: 1, Err: syscall.EIO, Count: -1})
+	_, report, err := recovered(d, testArena(t, 4*aio.BlockBytes, 2), f.m)
+	var c *segment.CorruptError
+	if !errors.As(err, &c) || !errors.Is(err, syscall.EIO) || report.Groups != 0 {
+		t.Errorf("%v, %+v", err, report)
+	}
+}
+
+// TestNoMemory: recovery says what it lacks and gives back what it has.
+func TestNoMemory(t *testing.T) {
+	f := newForge()
+	f.checkpoint(1)
+	f.records(1, 3)
+	arena := testArena(t, 4*aio.BlockBytes, 2)
+	arena.SetMaxLargeBytes(aio.BlockBytes)
+	if _, _, err := recovered(f.disk(t), arena, f.m); !errors.Is(err, aio.ErrNoMemory) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestReplayerError: an error of the replayer ends recovery, changes nothing and comes back.
+func TestReplayerError(t *testing.T) {
+	f := newForge()
+	f.checkpoint(1)
+	f.records(1, 3)
+	f.m.size = func(uint64) int { return 100 } // not what the records are
+	d := f.disk(t)
+	before := content(t, d)
+	if _, _, err := recovered(d, testArena(t, 4*aio.BlockBytes, 2), f.m); err == nil || !strings.Contains(err.Error(), "other bytes") {
+		t.Errorf("%v", err)
+	}
+	if !maps.Equal(before, content(t, d)) {
+		t.Error("the log was changed")
+	}
+}
+
+// TestRetainedWindows: the replayer may keep all buffers; what it kept stays as it was while recovery reads on.
+func TestRetainedWindows(t *testing.T) {
+	f := newForge()
+	for file := uint64(1); file < 6; file++ {
+		f.checkpoint(file)
+		for range 10 {
+			f.records(file, 20)
+		}
+	}
+	f.m.added = f.next
+	arena := testArena(t, 4*aio.BlockBytes, 2)
+	k := &keeper{}
+	l, _, err := Open(f.disk(t), arena, small(0), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range k.payloads {
+		want := make([]byte, f.m.size(uint64(i)))
+		if fill(want, uint64(i)); string(want) != string(p) {
+			t.Fatalf("record %d changed after it was replayed", i)
+		}
+		k.bufs[i].Release()
+	}
+	if len(k.payloads) != int(f.next) {
+		t.Errorf("%d of %d records", len(k.payloads), f.next)
+	}
+}
+
+// keeper is a Replayer that keeps everything in place.
+type keeper struct {
+	payloads [][]byte
+	bufs     []*aio.Buf
+}
+
+func (*keeper) Checkpoint([]byte) error { return nil }
+
+func (k *keeper) Record(r *Record) error {
+	r.Buf.Retain()
+	k.payloads, k.bufs = append(k.payloads, r.Payload), append(k.bufs, r.Buf)
+	return nil
+}
+
+// TestScan shows groups in order, also those that recovery would refuse.
+func TestScan(t *testing.T) {
+	f := newForge()
+	f.checkpoint(1)
+	f.records(1, 3)
+	f.checkpoint(2)
+	f.records(2, 2)
+	f.damage(2, aio.BlockBytes+200)
+	f.mark(2)
+	var seqs []uint64
+	broken, records := 0, 0
+	err := Scan(f.disk(t), func(file FileInfo, g GroupInfo, recs []RecordInfo) error {
+		seqs = append(seqs, g.Seq)
+		records += len(recs)
+		if g.Store != testStore || !g.Continues && g.Seq > 1 || g.Durable != g.Seq-1 || g.Offset%aio.BlockBytes != 0 {
+			t.Errorf("%+v", g)
+		}
+		var c *segment.CorruptError
+		if errors.As(g.Err, &c) {
+			broken++
+			if c.Path != file.Name || g.Seq != 4 {
+				t.Errorf("%v in %s", c, file.Name)
+			}
+		}
+		return nil
+	})
+	if err != nil || broken != 1 || records != 5 || !slices.Equal(seqs, []uint64{1, 2, 3, 4, 5}) {
+		t.Errorf("%v: groups %d, %d broken, %d records", err, seqs, broken, records)
+	}
+	if err := Scan(faultaio.New(faultaio.Options{}), nil); err != nil {
+		t.Errorf("no log at all: %v", err)
+	}
+	stop := errors.New("stop")
+	if err := Scan(f.disk(t), func(FileInfo, GroupInfo, []RecordInfo) error { return stop }); !errors.Is(err, stop) {
+		t.Errorf("%v", err)
+	}
+}

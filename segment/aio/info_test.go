@@ -1,0 +1,100 @@
+package aio_test
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"penstock/segment/aio"
+	"penstock/segment/aio/aiotest"
+)
+
+func TestInfoTellsWhatIsThere(t *testing.T) {
+	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := open(t, mount(t, "tmpfs", "size=1m"), aio.DiskOptions{})
+	defer d.Close()
+	i := d.Info()
+	if i.FileSystem != "tmpfs" || i.Device != "" || i.DeviceCache != "" || i.Kernel != strings.TrimSpace(string(release)) {
+		t.Errorf("info is %+v, want tmpfs without a device on %s", i, release)
+	}
+}
+
+func TestInfoFindsTheDevice(t *testing.T) {
+	dir := mountImage(t)
+	d := open(t, dir, aio.DiskOptions{})
+	defer d.Close()
+	i := d.Info()
+	if i.FileSystem != "ext4" || !strings.HasPrefix(i.Device, "loop") || !strings.HasPrefix(i.DeviceCache, "write ") {
+		t.Errorf("info is %+v, want ext4 on a loop device", i)
+	}
+}
+
+func TestModesAreTold(t *testing.T) {
+	for mode, engine := range map[aio.Mode]string{aio.ModePwrite: "pwrite", aio.ModeUring: "uring"} {
+		d := open(t, t.TempDir(), aio.DiskOptions{Mode: mode})
+		i := d.Info()
+		// A ring may be refused here, with a reason, or be the other implementation of one.
+		if !strings.HasSuffix(i.Engine, engine) && !strings.Contains(i.Reason, "not usable") {
+			t.Errorf("mode %s became %q because of %q", mode, i.Engine, i.Reason)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// resident counts the pages of m that the page cache holds.
+func resident(t *testing.T, m aio.Mapping) int {
+	t.Helper()
+	p := m.Bytes()
+	pages := make([]byte, len(p)/aio.BlockBytes)
+	if _, _, errno := syscall.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
+		t.Fatal(errno)
+	}
+	n := 0
+	for _, page := range pages {
+		n += int(page & 1)
+	}
+	return n
+}
+
+// After a disk error the page cache shows bytes that the device never got, so recovery must not read through it.
+func TestDirectReadsGoAroundThePageCache(t *testing.T) {
+	const size = 64 * aio.BlockBytes
+	d := open(t, mountImage(t), aio.DiskOptions{})
+	defer d.Close()
+	if !d.Info().Direct {
+		t.Fatal("ext4 without O_DIRECT")
+	}
+	f, err := d.Create("a", size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	m, err := f.Map()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Unmap()
+	p := aiotest.Fill(t, size, 1)
+	if err := errors.Join(f.WriteSyncAt(p, 0), f.ReadAt(p, 0), f.ReadAt(p[1:size-5], 3)); err != nil {
+		t.Fatal(err)
+	}
+	if n := resident(t, m); n != 0 {
+		t.Errorf("%d of %d pages are in the page cache after direct writes and reads", n, size/aio.BlockBytes)
+	}
+	if err := m.Populate(0, size); err != nil {
+		t.Fatal(err)
+	}
+	if n := resident(t, m); n != size/aio.BlockBytes {
+		t.Errorf("%d of %d pages are in the page cache after Populate", n, size/aio.BlockBytes)
+	}
+}
