@@ -93,6 +93,26 @@ func TestFailedPreparation(t *testing.T) {
 	}
 }
 
+// TestFailedInBackground: the failure of a spare stops the log although its file has room.
+func TestFailedInBackground(t *testing.T) {
+	d := faultaio.New(faultaio.Options{})
+	m := newModel()
+	opts := small(0)
+	opts.Inline = false
+	d.Inject(faultaio.Rule{Kind: faultaio.KindSync, Name: "spare/*", After: 1, Count: -1, Err: syscall.EIO})
+	l, _, err := Open(d, testArena(t, 4*aio.BlockBytes, 3), opts, &replayed{m: m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetSource(m)
+	if err := l.Run(); !errors.Is(err, ErrFailed) || !errors.Is(err, syscall.EIO) || m.failed != 1 {
+		t.Errorf("%v, failed %d times", err, m.failed)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestDiskFull: want of room is no failure. The log waits, and goes on when there is room, or when Release gives a file back.
 func TestDiskFull(t *testing.T) {
 	opts := small(0)

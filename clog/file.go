@@ -29,11 +29,7 @@ func parseName(name string) (uint64, bool) {
 
 // oldest is the first file that recovery would need from now on.
 func (l *Log) oldest() uint64 {
-	first := l.current.number
-	if len(l.live) > 0 {
-		first = l.live[0].number
-	}
-	return max(first, min(l.released.Load(), l.current.number))
+	return max(l.live[0].number, l.released.Load())
 }
 
 // heldBytes is the size of the files that are not released.
@@ -41,7 +37,7 @@ func (l *Log) heldBytes() int64 {
 	released := l.released.Load()
 	n := int64(0)
 	for _, f := range l.live {
-		if f.number >= released || l.current != nil && f.number == l.current.number {
+		if f.number >= released {
 			n += f.sizeBytes
 		}
 	}
@@ -76,6 +72,7 @@ func (l *Log) startFile() (bool, error) {
 	l.current = f
 	l.live = append(l.live, liveFile{number: f.number, sizeBytes: f.sizeBytes})
 	l.stats.files.Add(1)
+	l.stats.current.Store(f.number) // before any Group shows it, so that Release with a Group's number counts
 	if err := l.writeCheckpoint(); err != nil {
 		return false, err
 	}

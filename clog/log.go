@@ -129,7 +129,7 @@ type Log struct {
 	refused  bool  // the first record of the group found no buffer
 	wantRoom int64 // file room that the refused first record of a group needs
 
-	// Files. live is in order of number and ends with current; released <= current's number.
+	// Files. live is in order of number and ends with current, once there is one; released <= current's number.
 	live     []liveFile
 	current  *openFile
 	carried  uint64 // what the last header says of the oldest file
@@ -223,8 +223,10 @@ func (l *Log) Stop() {
 }
 
 // Release says that every record in files below fileSeq is durable elsewhere, truncated or tombstoned. Those files are recycled
-// once a later group, which says that they are not needed, is durable. Any goroutine may call it.
+// once a later group, which says that they are not needed, is durable. Any goroutine may call it. The current file
+// is never released: more than Current counts as Current.
 func (l *Log) Release(fileSeq uint64) {
+	fileSeq = min(fileSeq, l.Current())
 	for {
 		old := l.released.Load()
 		if fileSeq <= old {

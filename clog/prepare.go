@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -44,8 +45,9 @@ type preparer struct {
 	mu      sync.Mutex
 	ready   *openFile  // its name is durable; the committer may take it
 	retired []liveFile // nobody needs them any more
-	err     error      // final: the disk failed
 	short   bool       // the last try found no room; it will be tried again
+
+	failed atomic.Pointer[error] // final: the disk cannot be trusted
 
 	// Only the one goroutine that works has these.
 	spares    []uint64 // numbers of spare files
@@ -105,21 +107,26 @@ func (p *preparer) take() (*openFile, error) {
 		}
 	}
 	p.mu.Lock()
-	f, err := p.ready, p.err
+	f := p.ready
 	p.ready = nil
 	p.mu.Unlock()
-	if err != nil && f == nil {
-		return nil, err
-	}
 	p.poke()
 	return f, nil
+}
+
+// failure is what ended the work for good, or nil.
+func (p *preparer) failure() error {
+	if err := p.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // hopeful says that a file will be ready without anybody's help.
 func (p *preparer) hopeful() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !p.inline && p.err == nil && !p.short
+	return !p.inline && p.failure() == nil && !p.short
 }
 
 // retire gives a file back.
@@ -175,9 +182,6 @@ func (p *preparer) work() error {
 		short := err != nil && wantsRoom(err)
 		p.mu.Lock()
 		p.short = short
-		if err != nil && !short {
-			p.err = err
-		}
 		p.mu.Unlock()
 		switch {
 		case short:
@@ -185,6 +189,7 @@ func (p *preparer) work() error {
 			return nil
 		case err != nil:
 			p.log.Error("preparing a file of the commit log failed", "err", err)
+			p.failed.Store(&err)
 			return err
 		case !more:
 			return nil

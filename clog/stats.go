@@ -97,7 +97,6 @@ func (l *Log) publish() {
 	room := files * (l.opts.FileBytes - l.block)
 	if l.current != nil {
 		room += max(0, l.room())
-		c.current.Store(l.current.number)
 	}
 	c.headroom.Store(room)
 	if len(l.live) > 0 {

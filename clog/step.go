@@ -20,6 +20,9 @@ func (l *Log) Step(block bool) (progress bool, err error) {
 	if l.queue == nil {
 		panic("BUG: clog: Step before Start or after Close")
 	}
+	if err := l.prep.failure(); err != nil {
+		return false, l.fail("preparing a file", err)
+	}
 	for range maxTurns {
 		if len(l.idle) == 0 {
 			break

@@ -29,7 +29,7 @@ type flusher struct {
 	limits  map[*partition]segment.Offset
 	files   []checkpointFile
 
-	starved bool // the last write found no space
+	released uint64 // last commit log file that was let go, exclusive
 }
 
 // evictable says that a partition's tail below upTo can leave memory.
@@ -56,10 +56,8 @@ func newFlusher(e *Engine) *flusher {
 
 // note says that pt has unflushed bytes; it runs on the committer for every batch.
 func (f *flusher) note(pt *partition) {
-	if !pt.dirty.Load() && pt.dirty.CompareAndSwap(false, true) {
-		f.mu.Lock()
-		f.queue = append(f.queue, pt)
-		f.mu.Unlock()
+	if !pt.dirty.Load() {
+		f.enqueue(pt)
 	}
 	if f.e.arena.Free() <= f.lowBuffers() {
 		f.wakeUp()
@@ -129,21 +127,18 @@ func (f *flusher) work() {
 	for !f.stopping() {
 		needBuffers := e.arena.Free() <= f.lowBuffers()
 		needLog := e.clog.Headroom() < e.opts.CommitLiveBytes/2
-		if !needBuffers && !needLog {
-			return
-		}
 		progress := false
 		if needBuffers {
 			progress = f.evict()
 		}
-		if needLog || needBuffers && e.arena.Free() <= f.lowBuffers() {
+		if e.arena.Free() <= f.lowBuffers() {
 			progress = f.flushOldest() || progress
 		}
 		if needLog {
-			progress = f.advance() || progress
+			progress = f.reclaim() || progress
 		}
 		if !progress {
-			return // everything is flushed; what is missing is pinned by readers, or the disk is full
+			return // both levels are good, or what is missing is pinned by readers, or the disk is full
 		}
 	}
 }
@@ -177,41 +172,51 @@ func (f *flusher) evict() bool {
 
 // flushOldest writes some of the partition whose unflushed bytes are oldest.
 func (f *flusher) flushOldest() bool {
-	f.mu.Lock()
-	if len(f.queue) == 0 {
+	for {
+		f.mu.Lock()
+		if len(f.queue) == 0 {
+			f.mu.Unlock()
+			return false
+		}
+		pt := f.queue[0]
+		f.queue = f.queue[1:]
 		f.mu.Unlock()
-		return false
+		// The flag goes down before the flush, so that a batch committed meanwhile queues the partition again.
+		pt.dirty.Store(false)
+		n, err := f.flush(pt, maxFlushBytes)
+		if pt.log.Unflushed() > 0 {
+			f.enqueue(pt)
+		}
+		if n > 0 || err != nil {
+			return err == nil
+		}
 	}
-	pt := f.queue[0]
-	f.queue = f.queue[1:]
-	f.mu.Unlock()
-	return f.flush(pt)
 }
 
-// flush writes up to maxFlushBytes of pt. The dirty flag goes down before the check for a rest, so
-// that a batch committed meanwhile finds its way into the queue.
-func (f *flusher) flush(pt *partition) bool {
-	n, err := pt.log.Flush(f.writer, maxFlushBytes)
-	f.e.counters.SegmentBytes.Add(uint64(n))
-	if n > 0 {
-		f.mu.Lock()
-		f.flushed = append(f.flushed, evictable{pt, pt.log.Flushed()})
-		f.mu.Unlock()
-	}
-	pt.dirty.Store(false)
-	if pt.log.Unflushed() > 0 && pt.dirty.CompareAndSwap(false, true) {
+// enqueue puts pt into the queue unless it is there.
+func (f *flusher) enqueue(pt *partition) {
+	if pt.dirty.CompareAndSwap(false, true) {
 		f.mu.Lock()
 		f.queue = append(f.queue, pt)
 		f.mu.Unlock()
 	}
+}
+
+// flush writes up to maxBytes of pt to segments.
+func (f *flusher) flush(pt *partition, maxBytes int64) (int64, error) {
+	n, err := pt.log.Flush(f.writer, maxBytes)
+	if n > 0 {
+		f.e.counters.SegmentBytes.Add(uint64(n))
+		f.mu.Lock()
+		f.flushed = append(f.flushed, evictable{pt, pt.log.Flushed()})
+		f.mu.Unlock()
+	}
 	if err != nil {
 		f.failed(pt, err)
-		return false
-	}
-	if n > 0 {
+	} else if n > 0 {
 		f.roomAgain()
 	}
-	return n > 0
+	return n, err
 }
 
 // failed handles a segment that could not be written or synced.
@@ -238,39 +243,49 @@ func (f *flusher) roomAgain() {
 	}
 }
 
-// advance makes the oldest commit log file unnecessary: what it holds is written, synced, and then it is released.
-func (f *flusher) advance() bool {
+// reclaim makes the older half of the commit log's files unnecessary: what they hold is written and synced, each
+// partition once, and then they are released. One file at a time would cost a sync of every busy partition per file.
+func (f *flusher) reclaim() bool {
 	e := f.e
-	before := e.clog.Oldest()
 	f.mu.Lock()
 	held := f.held > 0
 	f.mu.Unlock()
-	if held {
+	oldest, current := e.clog.Oldest(), e.clog.Current()
+	if held || f.released > oldest { // the log has not taken the last release in yet
 		return false
 	}
-	oldest := e.clog.Current()
+	target := oldest + (current-oldest)/2 // released up to and including it
+	release := current
 	for _, pt := range e.partitionList() {
 		seq, ok := pt.log.OldestUnsyncedFileSeq()
-		if !ok {
-			continue
+		if ok && seq <= target {
+			f.settle(pt)
+			seq, ok = pt.log.OldestUnsyncedFileSeq()
 		}
-		if seq == before {
-			f.flush(pt)
-			if err := pt.log.Sync(); err != nil {
-				f.failed(pt, err)
-			}
-			e.counters.SegmentSyncs.Add(1)
-			if seq, ok = pt.log.OldestUnsyncedFileSeq(); !ok {
-				continue
-			}
+		if ok {
+			release = min(release, seq)
 		}
-		oldest = min(oldest, seq)
 	}
-	if oldest > before {
-		e.clog.Release(oldest)
-		return true
+	if release <= oldest {
+		return false
 	}
-	return false
+	f.released = release
+	e.clog.Release(release)
+	return true
+}
+
+// settle writes and syncs what pt has now.
+func (f *flusher) settle(pt *partition) {
+	for end, _, _ := pt.log.End(); pt.log.Flushed() < end; {
+		if n, err := f.flush(pt, maxFlushBytes); n == 0 || err != nil {
+			break
+		}
+		f.evict() // the committer must not wait for buffers while this goes on
+	}
+	if err := pt.log.Sync(); err != nil {
+		f.failed(pt, err)
+	}
+	f.e.counters.SegmentSyncs.Add(1)
 }
 
 // finish runs after the committer stopped: a clean stop leaves little to replay.

@@ -100,7 +100,7 @@ func TestFailedFilesStayFailed(t *testing.T) {
 // Opened from the checkpoint that followed the last sync, with the rest handed over again, the log is whole.
 func TestPowerCutAnywhere(t *testing.T) {
 	total := crashLife(t, -1, 0)
-	seeds := uint64(10)
+	seeds := uint64(6)
 	if testing.Short() {
 		seeds = 1
 	}

@@ -231,7 +231,7 @@ func (c *Channel) truncated(p *channelPart, end segment.MsgID) {
 func (c *Channel) reset(p *channelPart, ev *Event) {
 	p.start = max(p.start, ev.Start)
 	to := max(min(ev.Msg, p.end), p.start)
-	c.forgetIf(p, func(e *entry) bool { return e.attempts > 0 || e.state == entryQueued || e.id.MsgID() < to })
+	c.forgetIf(p, func(e *entry) bool { return e.attempts > 0 || e.id.MsgID() < to })
 	c.restart(p, to)
 	p.holes = len(c.entriesIn(p, p.next, p.end))
 	c.addDeferred(p, ev.Deferred)

@@ -32,6 +32,7 @@ type simClient struct {
 	ready            int
 	stopped, blocked bool
 	sample           int
+	timeoutMs        int64
 }
 
 type simPart struct {
@@ -43,7 +44,9 @@ type simPart struct {
 	confirmed map[segment.MsgID]bool
 	flight    map[segment.MsgID]ClientID
 	attempts  map[segment.MsgID]int
-	due       map[segment.MsgID]int64 // ms: not to be delivered before
+	due       map[segment.MsgID]int64 // ns: not to be delivered before
+	began     map[segment.MsgID]int64 // ns: the delivery in flight
+	deadline  map[segment.MsgID]int64 // ns: its timeout
 }
 
 func newSim(t *testing.T, next func() int) *sim {
@@ -56,6 +59,7 @@ func newSim(t *testing.T, next func() int) *sim {
 		p := &simPart{
 			number: uint32(3 * i), log: &Cursors{}, confirmed: map[segment.MsgID]bool{}, flight: map[segment.MsgID]ClientID{},
 			attempts: map[segment.MsgID]int{}, due: map[segment.MsgID]int64{},
+			began: map[segment.MsgID]int64{}, deadline: map[segment.MsgID]int64{},
 		}
 		s.apply(p, Control{Kind: ChannelCreated, Channel: "c"})
 		if i == 0 {
@@ -101,10 +105,10 @@ func (s *sim) recover() {
 			}
 		}
 		for _, d := range p.log.Deferred {
-			p.due[d.ID] = d.DueMs
+			p.due[d.ID] = d.DueMs * nsPerMs
 		}
 		for _, d := range cur.Requeued {
-			p.due[d.ID], p.attempts[d.ID] = d.DueMs, int(d.Attempts)
+			p.due[d.ID], p.attempts[d.ID] = d.DueMs*nsPerMs, int(d.Attempts)
 		}
 		s.paused, s.skipped = s.paused || cur.Paused, s.skipped || cur.Skipped
 		s.step(Event{Kind: EvAddPartition, Part: p.number, Cursor: cur, Start: p.start, End: p.visible, Deferred: p.log.Deferred})
@@ -178,9 +182,14 @@ func (s *sim) op() {
 			if err := s.step(Event{Kind: EvTouch, Client: owner, ID: MakeID(p.number, id)}).Err; err != nil {
 				s.t.Fatalf("touch: %v", err)
 			}
+			p.deadline[id] = min(s.now+s.client(owner).timeoutMs*nsPerMs, p.began[id]+s.cfg.MaxMsgTimeoutMs*nsPerMs) // B48
 		}
-	case 18, 19, 20:
+	case 18, 19:
 		s.tick(int64(s.next()*s.next()) * nsPerMs / 4)
+	case 20: // an engine that wakes when it was asked to
+		if at, ok := s.c.NextDue(); ok {
+			s.tick(max(0, at*nsPerMs-s.now))
+		}
 	case 21:
 		s.paused = !s.paused
 		s.step(Event{Kind: EvPause, Flag: s.paused})
@@ -216,7 +225,7 @@ func (s *sim) publish(p *simPart) {
 		var ds []DeferredMessage
 		for id := first; id < p.end; id++ {
 			d := DeferredMessage{ID: id, DueMs: s.now/nsPerMs + int64(s.next()*30), At: segment.Offset(id)}
-			p.due[id] = d.DueMs
+			p.due[id] = d.DueMs * nsPerMs
 			ds = append(ds, d)
 		}
 		p.log.PublishDeferred(ds)
@@ -239,14 +248,19 @@ func (s *sim) show(p *simPart) {
 
 func (s *sim) subscribe(ready, sample int) *simClient {
 	s.lastID++
-	cl := &simClient{id: s.lastID, ready: ready}
+	cl := &simClient{id: s.lastID, ready: ready, timeoutMs: int64(1 + sample*30)}
 	if sample%4 == 0 {
 		cl.sample = 1 + sample%99
 	}
 	s.clients = append(s.clients, cl)
-	s.step(Event{Kind: EvSubscribe, Client: cl.id, MsgTimeoutMs: int64(1 + sample*10), SampleRate: cl.sample})
+	s.step(Event{Kind: EvSubscribe, Client: cl.id, MsgTimeoutMs: cl.timeoutMs, SampleRate: cl.sample})
 	s.step(Event{Kind: EvReady, Client: cl.id, Count: ready})
+	cl.timeoutMs = min(cl.timeoutMs, s.cfg.MaxMsgTimeoutMs)
 	return cl
+}
+
+func (s *sim) client(id ClientID) *simClient {
+	return s.clients[slices.IndexFunc(s.clients, func(cl *simClient) bool { return cl.id == id })]
 }
 
 func (s *sim) clientEvent() {
@@ -337,7 +351,7 @@ func (s *sim) requeue(p *simPart) {
 		s.returned(p, id)
 	default:
 		delete(p.flight, id)
-		p.due[id] = s.now/nsPerMs + min(delay, s.cfg.MaxReqTimeoutMs)
+		p.due[id] = s.now + min(delay, s.cfg.MaxReqTimeoutMs)*nsPerMs
 	}
 }
 
@@ -358,10 +372,21 @@ func (s *sim) tick(ns int64) {
 			id := segment.MsgID(id)
 			e := s.c.entries.get(MakeID(p.number, id))
 			switch {
-			case was == entryInFlight && (e == nil || e.state != entryInFlight):
+			case was == entryInFlight && e != nil && e.state == entryInFlight:
+				if s.now > p.deadline[id]+2*nsPerMs {
+					s.t.Fatalf("message %d is %d ns late to time out", id, s.now-p.deadline[id])
+				}
+			case was == entryInFlight:
+				if s.now < p.deadline[id] {
+					s.t.Fatalf("message %d timed out %d ns early", id, p.deadline[id]-s.now)
+				}
 				s.returned(p, id)
+			case was == entryWaiting && e != nil && e.state == entryWaiting:
+				if s.now > p.due[id]+2*nsPerMs {
+					s.t.Fatalf("message %d is %d ns late", id, s.now-p.due[id])
+				}
 			case was == entryWaiting && e == nil:
-				if !s.skipped || s.now < p.due[id]*nsPerMs {
+				if !s.skipped || s.now < p.due[id] {
 					s.t.Fatalf("message %d vanished while it waited", id)
 				}
 				p.confirmed[id] = true
@@ -400,7 +425,7 @@ func (s *sim) empty() {
 func (s *sim) reset(p *simPart) {
 	to := segment.MsgID(s.next()) % (p.end + 3)
 	for id := range p.end {
-		if e := s.c.entries.get(MakeID(p.number, id)); e == nil || e.attempts > 0 || e.state == entryQueued {
+		if e := s.c.entries.get(MakeID(p.number, id)); e == nil || e.attempts > 0 {
 			delete(p.due, id)
 		}
 	}
@@ -410,7 +435,7 @@ func (s *sim) reset(p *simPart) {
 		ev.Deferred = p.log.Deferred
 		for _, d := range p.log.Deferred {
 			if d.ID >= to {
-				p.due[d.ID] = d.DueMs
+				p.due[d.ID] = d.DueMs * nsPerMs
 			}
 		}
 	}
@@ -440,6 +465,9 @@ func (s *sim) take() {
 				s.t.Fatalf("fold: %v", err)
 			}
 		}
+		if cp := s.c.part(p.number); cp.staleDeferrals != 0 || len(cp.deferrals) != 0 {
+			s.t.Fatalf("after all was taken: %d delays, %d stale", len(cp.deferrals), cp.staleDeferrals)
+		}
 		cur := p.log.Channel("c")
 		for id := range p.end {
 			if cur.IsConfirmed(id) != p.confirmed[id] {
@@ -459,7 +487,7 @@ func (s *sim) take() {
 }
 
 func (s *sim) trim(p *simPart) {
-	p.start = max(p.start, segment.MsgID(s.next())%(p.visible+1))
+	p.start = max(p.start, segment.MsgID(s.next())%(p.end+1))
 	s.step(Event{Kind: EvTrimmed, Part: p.number, Start: p.start})
 	s.expectDiscarded(p, p.start)
 }

@@ -112,8 +112,8 @@ func (s *sim) delivered(res *Result) {
 		s.t.Fatalf("message %d was delivered; paused %v, skipped %v, credit %v", id, s.paused, s.skipped, s.anyCredit())
 	case p.confirmed[id] || id >= p.visible:
 		s.t.Fatalf("message %d was delivered; confirmed %v, visible end %d", id, p.confirmed[id], p.visible)
-	case s.now < p.due[id]*nsPerMs:
-		s.t.Fatalf("message %d was delivered %d ms early", id, p.due[id]-s.now/nsPerMs)
+	case s.now < p.due[id]:
+		s.t.Fatalf("message %d was delivered %d ns early", id, p.due[id]-s.now)
 	case int(res.Attempts) != p.attempts[id]+1:
 		s.t.Fatalf("message %d: attempts %d, delivered %d times before", id, res.Attempts, p.attempts[id])
 	case res.HasAt && res.At != segment.Offset(id):
@@ -124,6 +124,7 @@ func (s *sim) delivered(res *Result) {
 	}
 	p.flight[id] = res.Client
 	p.attempts[id]++
+	p.began[id], p.deadline[id] = s.now, s.now+s.clients[i].timeoutMs*nsPerMs
 	delete(p.due, id)
 }
 

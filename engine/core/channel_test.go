@@ -69,11 +69,47 @@ func TestUnloggedDeferralsAreBounded(t *testing.T) {
 		b.step(Event{Kind: EvRedeliver})
 		b.finish(id)
 	}
+	b.step(Event{Kind: EvVisible, End: b.next + 1})
+	id := b.deliver()
+	for range 10_000 {
+		b.step(Event{Kind: EvRequeue, Client: 1, ID: id, DelayMs: 1})
+		b.now += 5 * nsPerMs
+		b.step(Event{Kind: EvTick})
+		b.step(Event{Kind: EvRedeliver})
+	}
+	b.finish(id)
 	if n := cap(b.c.part(0).deferrals); n > 64 {
 		t.Errorf("%d unlogged delays are kept, no message waits", n)
 	}
 	if out := b.c.TakeControls(0, nil); len(out) != 1 || out[0].Kind != Confirmed {
 		t.Errorf("controls %+v", out)
+	}
+}
+
+// An ephemeral channel gathers nothing for a log that never comes.
+func TestEphemeralGathersNothing(t *testing.T) {
+	c := NewChannel(ChannelConfig{Ephemeral: true})
+	var res Result
+	for _, ev := range []Event{
+		{Kind: EvAddPartition, Cursor: &Cursor{}, End: 9},
+		{Kind: EvSubscribe, Client: 1},
+		{Kind: EvReady, Client: 1, Count: 9},
+		{Kind: EvOffer, Msg: 0},
+		{Kind: EvOffer, Msg: 1},
+		{Kind: EvOffer, Msg: 2},
+		{Kind: EvFinish, Client: 1, ID: 0},
+		{Kind: EvFinish, Client: 1, ID: 2},
+		{Kind: EvRequeue, Client: 1, ID: 1, DelayMs: 5},
+		{Kind: EvPause, Flag: true},
+		{Kind: EvReset, Msg: 1},
+	} {
+		if c.Step(0, &ev, &res); c.part(0).unlogged.Len() != 0 {
+			t.Fatalf("after %+v: gathered %v", ev, c.part(0).unlogged.Ranges())
+		}
+	}
+	p := c.part(0)
+	if len(p.deferrals) != 0 || p.resetUnlogged || c.HasControls(0) || c.TakeControls(0, nil) != nil {
+		t.Errorf("gathered delays %v, reset %v", p.deferrals, p.resetUnlogged)
 	}
 }
 
