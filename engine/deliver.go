@@ -209,8 +209,8 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 	id := h.FirstID
 	next := c.m.ReadFrom(cur.part.number)
 	for index := uint32(0); ; index, id = index+1, id+1 {
-		r, ok := c.records.Next()
-		if !ok {
+		r := c.records.NextRef()
+		if r == nil {
 			break
 		}
 		if id < next {
@@ -226,7 +226,7 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 			}
 			return left, false
 		case core.Deliver:
-			c.hand(h, &r)
+			c.hand(h, r)
 			if left--; left == 0 {
 				// The batch is not finished; the next turn comes back to it.
 				return 0, false
@@ -329,12 +329,12 @@ func (c *Channel) fetchFrom(cur *cursor, id ID) error {
 	}
 	c.records.Reset(h, records)
 	for n := h.FirstID; ; n++ {
-		r, ok := c.records.Next()
-		if !ok {
+		r := c.records.NextRef()
+		if r == nil {
 			return fmt.Errorf("message %s is not in the batch at offset %d (%v)", id, at, c.records.Err())
 		}
 		if n == id.MsgID() {
-			c.hand(h, &r)
+			c.hand(h, r)
 			return nil
 		}
 	}

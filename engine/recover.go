@@ -247,7 +247,7 @@ func (rp *recovered) applyFold(rec *clog.Record, h *segment.Header) error {
 	it.Reset(h, body)
 	var due []core.DeferredMessage
 	id := h.FirstID
-	for r, ok := it.Next(); ok; r, ok = it.Next() {
+	for r := it.NextRef(); r != nil; r = it.NextRef() {
 		if r.Defer != 0 {
 			due = append(due, core.DeferredMessage{ID: id, DueMs: h.Created/1e6 + int64(r.Defer), At: rec.Offset})
 		}

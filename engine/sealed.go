@@ -29,7 +29,7 @@ func (e *Engine) measureSealed(p *Put) error {
 	}
 	var it segment.RecordIter
 	it.Reset(h, records)
-	for r, ok := it.Next(); ok; r, ok = it.Next() {
+	for r := it.NextRef(); r != nil; r = it.NextRef() {
 		if len(r.Body) == 0 {
 			return ErrEmptyMessage
 		}
