@@ -27,10 +27,10 @@ func (l *Log) writeCheckpoint() error {
 
 // emitChunk adds one chunk; l.emit is this method, bound once.
 func (l *Log) emitChunk(chunk []byte) {
-	if l.err != nil {
+	if l.err != nil || len(chunk) == 0 {
 		return
 	}
-	if len(chunk) == 0 || len(chunk) > l.MaxChunkBytes() {
+	if len(chunk) > l.MaxChunkBytes() {
 		panic(fmt.Sprintf("BUG: clog: a checkpoint chunk of %d bytes", len(chunk)))
 	}
 	g := &l.stage

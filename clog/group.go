@@ -70,6 +70,10 @@ func (g *Group) Reserve(p Placement, n int) []byte {
 	return g.add(&p, 0, n)
 }
 
+// Free is how many payload bytes one more record may have in this group, so that a source can size what it coalesces.
+// An empty group accepts a larger record too (see Reserve); Free speaks of the buffer it has.
+func (g *Group) Free() int { return max(0, g.limit-g.end-RecordHeaderBytes) }
+
 // add places a record that fits.
 func (g *Group) add(p *Placement, flags uint8, n int) []byte {
 	start := g.end + RecordHeaderBytes

@@ -42,8 +42,9 @@ type Source interface {
 	Gather(g *Group)
 	// Durable says that g is on stable storage. Groups come strictly in order.
 	Durable(g *Group)
-	// Checkpoint describes the state after every record added so far in chunks of 1 to Log.MaxChunkBytes bytes; none is
-	// fine. emit copies the chunk. Called when a new file begins, with nothing in flight.
+	// Checkpoint describes the state after every record added so far in chunks of at most Log.MaxChunkBytes bytes; none is
+	// fine, and empty ones are left out. emit copies the chunk. Called when a new file begins, with nothing in flight;
+	// Log.Current is that file.
 	Checkpoint(emit func(chunk []byte))
 	// Failed says, once, that nothing in flight or later will ever be durable. err wraps ErrFailed.
 	Failed(err error)

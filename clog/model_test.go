@@ -90,6 +90,7 @@ func (m *model) Durable(g *Group) {
 func (m *model) Checkpoint(emit func([]byte)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	emit(nil) // is left out
 	for i := range m.chunks {
 		binary.LittleEndian.PutUint64(m.chunk[:], m.added)
 		binary.LittleEndian.PutUint64(m.chunk[8:], uint64(i))

@@ -15,204 +15,207 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// TestRecoveryCases forges what crashes, damage and operators leave, and says what must come of it.
+// corrupt stands for any *segment.CorruptError.
+var corrupt error = new(segment.CorruptError)
+
+// recoveryCases forge what crashes, damage and operators leave, and say what must come of it.
+var recoveryCases = []struct {
+	name    string
+	build   func(f *forge)
+	start   uint64 // what the checkpoint says
+	records uint64 // and with those replayed behind it
+	err     error  // nil, an error for errors.Is, or corrupt
+	says    string // part of the error
+}{
+	{name: "nothing", build: func(*forge) {}},
+	{name: "a file that was only prepared", build: func(f *forge) { f.files[1] = nil }},
+	{name: "a file shorter than a block", build: func(f *forge) { f.files[1] = make([]byte, 0) }},
+	{name: "one file", build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.records(1, 2) }, records: 5},
+	{name: "two files", build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.checkpoint(2); f.records(2, 2) }, records: 5},
+	{name: "numbers with a gap", build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.checkpoint(7); f.records(7, 2) }, records: 5},
+	{name: "ends in a mark", build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.mark(1) }, records: 3},
+	{
+		name: "the oldest files are gone, as promised", records: 5, start: 3,
+		build: func(f *forge) {
+			f.checkpoint(1)
+			f.records(1, 3)
+			f.h.Oldest = 2
+			f.checkpoint(2)
+			f.records(2, 2)
+			delete(f.files, 1)
+		},
+	},
+	{
+		name: "the oldest file is gone", records: 5, start: 3, err: corrupt, says: "clog/0000000001.clog is corrupt",
+		build: func(f *forge) {
+			f.checkpoint(1)
+			f.records(1, 3)
+			f.checkpoint(2)
+			f.records(2, 2)
+			delete(f.files, 1)
+		},
+	},
+	{
+		name: "a file in the middle is gone", records: 3, err: corrupt, says: "clog/0000000002.clog is gone",
+		build: func(f *forge) {
+			f.checkpoint(1)
+			f.records(1, 3)
+			f.checkpoint(2)
+			f.records(2, 2)
+			f.checkpoint(3)
+			delete(f.files, 2)
+		},
+	},
+	{
+		name: "the last group is torn", records: 3,
+		build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.records(1, 1); f.drop(1, 1) },
+	},
+	{
+		name: "the last but one is lost, the last was in flight with it", records: 3,
+		build: func(f *forge) {
+			f.checkpoint(1)
+			f.records(1, 3)
+			f.records(1, 1)
+			f.drop(1, 1)
+			f.group(1, func(g *Group) { g.add(&Placement{Type: Tombstone}, 0, 4) })
+			f.lower(1, 2) // it promises only what was durable
+		},
+	},
+	{
+		name: "the last but one is lost, the last promises it", records: 3, err: corrupt, says: "group 3",
+		build: func(f *forge) {
+			f.checkpoint(1)
+			f.records(1, 3)
+			f.records(1, 1)
+			f.drop(1, 1)
+			f.records(1, 1)
+		},
+	},
+	{
+		name: "a group was lost, a later file promises it", records: 3, err: corrupt,
+		build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.records(1, 1); f.drop(1, 1); f.checkpoint(2) },
+	},
+	{
+		name: "a cut tail of another life, then the next file", records: 5,
+		build: func(f *forge) {
+			f.checkpoint(1)
+			f.records(1, 3)
+			cut := *f // the life that was cut: two groups in flight, the first lost
+			cut.records(1, 1)
+			cut.drop(1, 1)
+			cut.group(1, func(g *Group) { g.add(&Placement{Type: Tombstone}, 0, 4) })
+			cut.lower(1, 2)
+			f.checkpoint(2)
+			f.records(2, 2)
+		},
+	},
+	{
+		name: "a torn group of a cut life, then the next file", records: 5,
+		build: func(f *forge) {
+			f.checkpoint(1)
+			f.records(1, 3)
+			cut := *f
+			cut.records(1, 1)
+			f.damage(1, len(f.files[1])-aio.BlockBytes+100)
+			f.checkpoint(2)
+			f.records(2, 2)
+		},
+	},
+	{
+		name: "a group that follows another one than the chain's last", records: 3,
+		build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.h.CRC++; f.records(1, 1) },
+	},
+	{
+		name: "a group whose number skips one", records: 3, err: corrupt, says: "group 4 stands where group 3 belongs",
+		build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.h.Seq++; f.records(1, 1) },
+	},
+	{
+		name: "recycled groups of an older number", records: 3,
+		build: func(f *forge) {
+			f.checkpoint(1)
+			f.records(1, 3)
+			stale := *f
+			stale.files = map[uint64][]byte{}
+			stale.records(9, 4) // continues the chain in every way but its file's number
+			f.files[1] = append(f.files[1], stale.files[9]...)
+		},
+	},
+	{
+		name: "the first file's checkpoint is cut, nothing follows", records: 0,
+		build: func(f *forge) {
+			f.group(1, func(g *Group) { clear(g.add(&Placement{Type: Checkpoint}, 0, 16)) })
+		},
+	},
+	{
+		name: "the first file's checkpoint is cut, another life follows", records: 2,
+		build: func(f *forge) {
+			f.group(1, func(g *Group) { clear(g.add(&Placement{Type: Checkpoint}, 0, 16)) })
+			f.checkpoint(2)
+			f.records(2, 2)
+		},
+	},
+	{
+		name: "the first file does not begin with a group, but it was needed", err: corrupt, says: "does not begin",
+		build: func(f *forge) { f.checkpoint(1); f.records(1, 2); f.damage(1, 20); f.checkpoint(2) },
+	},
+	{
+		name: "the first file does not begin with a group and was not needed", start: 2, records: 2,
+		build: func(f *forge) { f.checkpoint(1); f.records(1, 2); f.damage(1, 20); f.h.Oldest = 2; f.checkpoint(2) },
+	},
+	{
+		name: "records before the checkpoint", err: corrupt, says: "out of order",
+		build: func(f *forge) { f.records(1, 2); f.mark(1) },
+	},
+	{
+		name: "a second checkpoint in a file", records: 2, err: corrupt, says: "out of order",
+		build: func(f *forge) { f.checkpoint(1); f.records(1, 2); f.checkpoint(1); f.mark(1) },
+	},
+	{
+		name: "a missing chunk", err: corrupt, says: "group 2 is cut or out of order",
+		build: func(f *forge) {
+			f.group(1, func(g *Group) { clear(g.add(&Placement{Type: Checkpoint}, 0, 16)) })
+			f.group(1, func(g *Group) { clear(g.add(&Placement{Type: Checkpoint, Partition: 2}, flagLast, 16)) })
+			f.mark(1)
+		},
+	},
+	{
+		name: "another store", err: ErrForeign, says: "nothing was changed",
+		build: func(f *forge) {
+			f.checkpoint(1)
+			f.records(1, 2)
+			f.h.Store = uuid.MustParse("5eed5eed-0000-4000-8000-000000000002")
+			f.checkpoint(2)
+		},
+	},
+	{
+		name: "a newer version", err: ErrNewer, says: "newer version",
+		build: func(f *forge) {
+			f.checkpoint(1)
+			f.records(1, 2)
+			f.checkpoint(2)
+			f.files[2][offVersion] = Version + 1
+			f.reseal(2, 0)
+		},
+	},
+	{
+		name: "a newer version's recycled file", records: 2,
+		build: func(f *forge) {
+			f.checkpoint(1)
+			f.records(1, 2)
+			stale := *f
+			stale.checkpoint(2)
+			p := f.files[2]
+			p[offVersion] = Version + 1
+			f.reseal(2, 0)
+			f.files[3] = p
+			delete(f.files, 2)
+		},
+	},
+}
+
 func TestRecoveryCases(t *testing.T) {
-	corrupt := new(*segment.CorruptError)
-	tests := []struct {
-		name    string
-		build   func(f *forge)
-		start   uint64 // what the checkpoint says
-		records uint64 // and with those replayed behind it
-		err     any    // nil, an error for errors.Is, or corrupt
-		says    string // part of the error
-	}{
-		{name: "nothing", build: func(*forge) {}},
-		{name: "a file that was only prepared", build: func(f *forge) { f.files[1] = nil }},
-		{name: "a file shorter than a block", build: func(f *forge) { f.files[1] = make([]byte, 0) }},
-		{name: "one file", build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.records(1, 2) }, records: 5},
-		{name: "two files", build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.checkpoint(2); f.records(2, 2) }, records: 5},
-		{name: "numbers with a gap", build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.checkpoint(7); f.records(7, 2) }, records: 5},
-		{name: "ends in a mark", build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.mark(1) }, records: 3},
-		{
-			name: "the oldest files are gone, as promised", records: 5, start: 3,
-			build: func(f *forge) {
-				f.checkpoint(1)
-				f.records(1, 3)
-				f.h.Oldest = 2
-				f.checkpoint(2)
-				f.records(2, 2)
-				delete(f.files, 1)
-			},
-		},
-		{
-			name: "the oldest file is gone", records: 5, start: 3, err: corrupt, says: "clog/0000000001.clog is corrupt",
-			build: func(f *forge) {
-				f.checkpoint(1)
-				f.records(1, 3)
-				f.checkpoint(2)
-				f.records(2, 2)
-				delete(f.files, 1)
-			},
-		},
-		{
-			name: "a file in the middle is gone", records: 3, err: corrupt, says: "clog/0000000002.clog is gone",
-			build: func(f *forge) {
-				f.checkpoint(1)
-				f.records(1, 3)
-				f.checkpoint(2)
-				f.records(2, 2)
-				f.checkpoint(3)
-				delete(f.files, 2)
-			},
-		},
-		{
-			name: "the last group is torn", records: 3,
-			build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.records(1, 1); f.drop(1, 1) },
-		},
-		{
-			name: "the last but one is lost, the last was in flight with it", records: 3,
-			build: func(f *forge) {
-				f.checkpoint(1)
-				f.records(1, 3)
-				f.records(1, 1)
-				f.drop(1, 1)
-				f.group(1, func(g *Group) { g.add(&Placement{Type: Tombstone}, 0, 4) })
-				f.lower(1, 2) // it promises only what was durable
-			},
-		},
-		{
-			name: "the last but one is lost, the last promises it", records: 3, err: corrupt, says: "group 3",
-			build: func(f *forge) {
-				f.checkpoint(1)
-				f.records(1, 3)
-				f.records(1, 1)
-				f.drop(1, 1)
-				f.records(1, 1)
-			},
-		},
-		{
-			name: "a group was lost, a later file promises it", records: 3, err: corrupt,
-			build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.records(1, 1); f.drop(1, 1); f.checkpoint(2) },
-		},
-		{
-			name: "a cut tail of another life, then the next file", records: 5,
-			build: func(f *forge) {
-				f.checkpoint(1)
-				f.records(1, 3)
-				cut := *f // the life that was cut: two groups in flight, the first lost
-				cut.records(1, 1)
-				cut.drop(1, 1)
-				cut.group(1, func(g *Group) { g.add(&Placement{Type: Tombstone}, 0, 4) })
-				cut.lower(1, 2)
-				f.checkpoint(2)
-				f.records(2, 2)
-			},
-		},
-		{
-			name: "a torn group of a cut life, then the next file", records: 5,
-			build: func(f *forge) {
-				f.checkpoint(1)
-				f.records(1, 3)
-				cut := *f
-				cut.records(1, 1)
-				f.damage(1, len(f.files[1])-aio.BlockBytes+100)
-				f.checkpoint(2)
-				f.records(2, 2)
-			},
-		},
-		{
-			name: "a group that follows another one than the chain's last", records: 3,
-			build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.h.CRC++; f.records(1, 1) },
-		},
-		{
-			name: "a group whose number skips one", records: 3, err: corrupt, says: "group 4 stands where group 3 belongs",
-			build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.h.Seq++; f.records(1, 1) },
-		},
-		{
-			name: "recycled groups of an older number", records: 3,
-			build: func(f *forge) {
-				f.checkpoint(1)
-				f.records(1, 3)
-				stale := *f
-				stale.files = map[uint64][]byte{}
-				stale.records(9, 4) // continues the chain in every way but its file's number
-				f.files[1] = append(f.files[1], stale.files[9]...)
-			},
-		},
-		{
-			name: "the first file's checkpoint is cut, nothing follows", records: 0,
-			build: func(f *forge) {
-				f.group(1, func(g *Group) { clear(g.add(&Placement{Type: Checkpoint}, 0, 16)) })
-			},
-		},
-		{
-			name: "the first file's checkpoint is cut, another life follows", records: 2,
-			build: func(f *forge) {
-				f.group(1, func(g *Group) { clear(g.add(&Placement{Type: Checkpoint}, 0, 16)) })
-				f.checkpoint(2)
-				f.records(2, 2)
-			},
-		},
-		{
-			name: "the first file does not begin with a group, but it was needed", err: corrupt, says: "does not begin",
-			build: func(f *forge) { f.checkpoint(1); f.records(1, 2); f.damage(1, 20); f.checkpoint(2) },
-		},
-		{
-			name: "the first file does not begin with a group and was not needed", start: 2, records: 2,
-			build: func(f *forge) { f.checkpoint(1); f.records(1, 2); f.damage(1, 20); f.h.Oldest = 2; f.checkpoint(2) },
-		},
-		{
-			name: "records before the checkpoint", err: corrupt, says: "out of order",
-			build: func(f *forge) { f.records(1, 2); f.mark(1) },
-		},
-		{
-			name: "a second checkpoint in a file", records: 2, err: corrupt, says: "out of order",
-			build: func(f *forge) { f.checkpoint(1); f.records(1, 2); f.checkpoint(1); f.mark(1) },
-		},
-		{
-			name: "a missing chunk", err: corrupt, says: "group 2 is cut or out of order",
-			build: func(f *forge) {
-				f.group(1, func(g *Group) { clear(g.add(&Placement{Type: Checkpoint}, 0, 16)) })
-				f.group(1, func(g *Group) { clear(g.add(&Placement{Type: Checkpoint, Partition: 2}, flagLast, 16)) })
-				f.mark(1)
-			},
-		},
-		{
-			name: "another store", err: ErrForeign, says: "nothing was changed",
-			build: func(f *forge) {
-				f.checkpoint(1)
-				f.records(1, 2)
-				f.h.Store = uuid.MustParse("5eed5eed-0000-4000-8000-000000000002")
-				f.checkpoint(2)
-			},
-		},
-		{
-			name: "a newer version", err: ErrNewer, says: "newer version",
-			build: func(f *forge) {
-				f.checkpoint(1)
-				f.records(1, 2)
-				f.checkpoint(2)
-				f.files[2][offVersion] = Version + 1
-				f.reseal(2, 0)
-			},
-		},
-		{
-			name: "a newer version's recycled file", records: 2,
-			build: func(f *forge) {
-				f.checkpoint(1)
-				f.records(1, 2)
-				stale := *f
-				stale.checkpoint(2)
-				p := f.files[2]
-				p[offVersion] = Version + 1
-				f.reseal(2, 0)
-				f.files[3] = p
-				delete(f.files, 2)
-			},
-		},
-	}
 	arena := testArena(t, 4*aio.BlockBytes, 2)
-	for _, tt := range tests {
+	for _, tt := range recoveryCases {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newForge()
 			tt.build(f)
@@ -221,19 +224,8 @@ func TestRecoveryCases(t *testing.T) {
 			f.m.added, f.m.stored = f.next, tt.start
 			r, report, err := recovered(d, arena, f.m)
 			var c *segment.CorruptError
-			switch want := tt.err.(type) {
-			case nil:
-				if err != nil {
-					t.Fatalf("%v (%+v)", err, report)
-				}
-			case error:
-				if !errors.Is(err, want) {
-					t.Fatalf("%v, want %v", err, want)
-				}
-			default:
-				if !errors.As(err, &c) {
-					t.Fatalf("%v, want corruption (%+v)", err, report)
-				}
+			if tt.err == corrupt && !errors.As(err, &c) || tt.err != corrupt && !errors.Is(err, tt.err) {
+				t.Fatalf("%v, want %v (%+v)", err, tt.err, report)
 			}
 			if err != nil && !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("%q does not say %q", err, tt.says)

@@ -36,7 +36,10 @@ type Channel struct {
 	iter      segment.BatchIter
 	records   segment.RecordIter
 	scratch   []byte
-	armed     int64 // unix ms that the timer is set to; 0: not set
+	turnFunc  func() error // turn, for aio.Guard; its result is again
+	again     bool
+	reading   *cursor // whose bytes are touched
+	armed     int64   // unix ms that the timer is set to; 0: not set
 	closed    error
 
 	postMu sync.Mutex
@@ -93,6 +96,7 @@ func newChannel(t *Topic, name string) *Channel {
 		timer: time.NewTimer(time.Hour),
 	}
 	c.timer.Stop()
+	c.turnFunc = func() error { c.again = c.turn(); return nil }
 	for i, pt := range t.parts {
 		c.cursors = append(c.cursors, cursor{part: pt, put: newControlPut(c, i)})
 	}

@@ -7,6 +7,7 @@ import (
 
 	"penstock/engine/core"
 	"penstock/segment"
+	"penstock/segment/aio"
 )
 
 // pump delivers what can be delivered now, on the caller's goroutine, and flushes the sinks that
@@ -19,7 +20,7 @@ func (c *Channel) pump() {
 			c.mu.Unlock()
 			return
 		}
-		again = c.turn()
+		again = c.guardedTurn()
 		flush := append(room[:0], c.touched...)
 		for _, k := range c.touched {
 			k.touched = false
@@ -32,6 +33,20 @@ func (c *Channel) pump() {
 			k.sink.Flush()
 		}
 	}
+}
+
+// guardedTurn is turn with the one fault that mapped bytes can have: the kernel may drop pages of a
+// segment under memory pressure, and the device may fail to give them back. A message whose body could not be copied is in
+// flight and times out; the partition is not read any further.
+func (c *Channel) guardedTurn() (again bool) {
+	if err := aio.Guard(c.t.name, c.turnFunc); err != nil {
+		c.view.Release()
+		if c.reading != nil {
+			c.stopReading(c.reading, err)
+		}
+		return false
+	}
+	return c.again
 }
 
 // turn delivers until nothing is left, nobody has credit, or the turn is long enough to let others have mu;
@@ -119,6 +134,7 @@ func (c *Channel) read(index, left int) int {
 	if !cur.added || cur.bad != nil {
 		return left
 	}
+	c.reading = cur
 	for left > 0 && c.m.Hungry() {
 		next := c.m.ReadFrom(cur.part.number)
 		if next >= cur.end {
@@ -308,6 +324,7 @@ func (c *Channel) cursorOf(id ID) *cursor {
 }
 
 func (c *Channel) fetchFrom(cur *cursor, id ID) error {
+	c.reading = cur
 	at, err := c.res.At, error(nil)
 	if !c.res.HasAt {
 		if at, _, err = cur.part.log.Seek(id.MsgID()); err != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -243,5 +244,47 @@ func TestServeSaysWhatItRunsOn(t *testing.T) {
 	}
 	if report.stderr != "" {
 		t.Errorf("a progress bar without a terminal: %q", report.stderr)
+	}
+}
+
+func TestServiceManagerIsTold(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("NOTIFY_SOCKET", name)
+	p := startNode(t, t.TempDir())
+	if code := p.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	for _, want := range []string{"READY=1", "STOPPING=1"} {
+		b := make([]byte, 64)
+		n, err := conn.Read(b)
+		if err != nil || string(b[:n]) != want {
+			t.Errorf("told %q (%v), want %q", b[:n], err, want)
+		}
+	}
+}
+
+// A connection that never reads and never ends must not keep the node from stopping.
+func TestStopIsBounded(t *testing.T) {
+	p := startNode(t, t.TempDir(), "--shutdown-timeout", "200ms")
+	p.publish("orders", 1000)
+	conn, err := net.Dial("tcp", p.nsq)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "  V2SUB orders c\nRDY 2500\nPUB orders\n"); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	if code := p.end(syscall.SIGTERM); code != 0 || time.Since(start) > 5*time.Second {
+		t.Errorf("exit code %d after %v:\n%s", code, time.Since(start), p.log)
 	}
 }

@@ -164,12 +164,21 @@ type Channel struct {
 
 	paused   bool
 	skipped  bool
-	yielded  bool // redelivery gave a new message its turn; the next turn is its own
+	turn     turn
 	inFlight int
 	waiting  int
 
 	messageCount, requeueCount, timeoutCount uint64
 }
+
+// turn says who goes first when what failed twice and what is new both wait.
+type turn uint8
+
+const (
+	turnNew     turn = iota // the next redelivery of that kind is held once
+	turnYielded             // it was, and nothing new was delivered since: it is not held again
+	turnOld                 // a new message was delivered: redelivery goes first
+)
 
 // NewChannel returns a channel without partitions and clients.
 func NewChannel(cfg ChannelConfig) *Channel {

@@ -32,6 +32,7 @@ func (c *Channel) offer(ev *Event, res *Result) {
 		e := c.pool.get(id)
 		c.entries.put(e)
 		e.at, e.index, e.hasAt = ev.At, ev.Index, true
+		c.turn = turnOld
 		c.deliver(e, res)
 	}
 	c.settle(p)
@@ -50,14 +51,17 @@ func (c *Channel) redeliver(res *Result) {
 	case !c.hasCredit():
 		res.Decision, res.Why = Hold, HoldNoCredit
 		return
-	case e.attempts >= 2 && !c.yielded && c.anyUnread():
+	case e.attempts >= 2 && c.turn == turnNew && c.anyUnread():
 		// What failed twice takes turns with what is new: a message that fails for
 		// ever must not keep the others from a client that takes one at a time (B46).
-		c.yielded = true
+		// It waits once: if what is new cannot be read, the old ones go on.
+		c.turn = turnYielded
 		res.Decision, res.Why = Hold, HoldTurn
 		return
 	}
-	c.yielded = false
+	if e.attempts >= 2 && c.turn == turnOld {
+		c.turn = turnNew
+	}
 	// A delayed message meets the sampling here for the first time. What was
 	// delivered once is somebody's to finish: it is never sampled away.
 	if e.attempts == 0 && c.sampledOut(e.id) {

@@ -79,7 +79,7 @@ func TestChannelAllocs(t *testing.T) {
 		b.step(Event{Kind: EvTouch, Client: 1, ID: first})
 		b.finish(first)
 	}
-	for range 2000 { // the pools grow, the wheel's levels come into use
+	for range 300 { // the pools grow, the wheel's levels come into use
 		mixed()
 	}
 	if n := testing.AllocsPerRun(200, mixed); n != 0 {

@@ -32,6 +32,15 @@ type transcript struct {
 
 const transcriptStartMs = 1_700_000_000_000
 
+// The transcripts show, and break with, these behaviours:
+//
+//	channel_delivery.txt  B13, B44, B45, B47
+//	channel_clients.txt   B63, requeue at once when a client goes, round robin
+//	channel_time.txt      B48, B49
+//	channel_deferred.txt  B50, B51, B64
+//	channel_bounds.txt    B46, B62
+//	channel_pause.txt     B53, B54
+//	channel_reset.txt     B52, B56, B66, B67
 func TestChannelTranscripts(t *testing.T) {
 	paths, err := filepath.Glob("testdata/channel_*.txt")
 	if err != nil || len(paths) == 0 {

@@ -19,6 +19,7 @@ type walk struct {
 	c     *checker
 	p     *partition
 	chain offline.Chain
+	lost  bool // the file before is damaged: the next one begins anew
 	files []openSegment
 }
 
@@ -64,14 +65,16 @@ func (w *walk) open() error {
 	if st.SegmentBase == st.End && last > 0 {
 		last-- // the newest one is placed but not begun
 	}
-	for _, n := range numbers {
+	var gaps []string
+	for i, n := range numbers {
 		if n > last {
+			numbers = numbers[:i]
 			break
 		}
-		name := path.Join(dir, offline.SegmentName(n))
-		if k := len(w.files); k > 0 && w.files[k-1].number+1 != n {
-			w.find(dir, -1, "the segments between %d and %d are missing", w.files[k-1].number, n)
+		if i > 0 && numbers[i-1]+1 != n {
+			gaps = append(gaps, fmt.Sprintf("the segments between %d and %d are missing; their messages are not served", numbers[i-1], n))
 		}
+		name := path.Join(dir, offline.SegmentName(n))
 		h, err := w.header(name, n)
 		if err != nil {
 			if !damage(err) {
@@ -81,12 +84,15 @@ func (w *walk) open() error {
 			continue
 		}
 		if h.Starts {
-			w.files = w.files[:0]
+			w.files, gaps = w.files[:0], nil
 		}
 		w.files = append(w.files, openSegment{n, name, h})
 	}
-	if k := len(w.files); st.SegmentBase < st.End && (k == 0 || w.files[k-1].number != last) {
-		w.find(path.Join(dir, offline.SegmentName(last)), -1, "the newest segment is missing or damaged; its messages are not served")
+	for _, gap := range gaps {
+		w.find(dir, -1, "%s", gap)
+	}
+	if k := len(numbers); st.SegmentBase < st.End && (k == 0 || numbers[k-1] != last) {
+		w.find(path.Join(dir, offline.SegmentName(last)), -1, "the newest segment is missing; its messages are not served")
 	}
 	return nil
 }
@@ -129,7 +135,8 @@ func (w *walk) file(i int) error {
 	} else if i+1 < len(w.files) || s.number != w.lastNumber() {
 		end, newest = -1, false // what followed is missing: read as far as it goes
 	}
-	if i == 0 || w.files[i-1].number+1 != s.number {
+	if i == 0 || w.lost || w.files[i-1].number+1 != s.number {
+		w.lost = false
 		w.chain = offline.Chain{Position: s.head.FirstPosition, ID: s.head.FirstID}
 	} else if s.head.FirstPosition != w.chain.Position || s.head.FirstID != w.chain.ID {
 		w.find(s.name, 0, "its header begins at position %d and id %d, the segment before ends before %d and %d", s.head.FirstPosition, s.head.FirstID, w.chain.Position, w.chain.ID)
@@ -181,7 +188,7 @@ func (w *walk) batches(s *openSegment, f offline.Source, size int64, end segment
 				return false // the end is not known; this may be it
 			}
 			w.find(s.name, place, "%v; messages from there to the end of the segment are not served", err)
-			w.chain.CRCKnown = false
+			w.lost = true
 			return false
 		}
 		x.batch(at, &h)

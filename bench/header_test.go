@@ -1,0 +1,44 @@
+// Package bench measures the engine: embedded, and as a process over NSQ's TCP protocol. Every run begins with a header
+// that says what the figures depend on. Compare variants within one run only: machines drift.
+package bench
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"testing"
+
+	"penstock/engine"
+)
+
+// TestMain prints the header in the form that benchstat keeps with the results.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if f := flag.Lookup("test.bench"); f != nil && f.Value.String() != "" {
+		if err := header(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+func header() error {
+	dir, err := os.MkdirTemp("", "penstock-bench")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	e, err := engine.Open(context.Background(), engine.Options{DataPath: dir, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	i := e.Info()
+	fmt.Printf("kernel: %s\nfilesystem: %s\ndevice: %s (cache %s)\nio: %s (%s), direct=%v\n", i.Kernel, i.FileSystem, i.Device, i.DeviceCache, i.IOEngine, i.IOReason, i.Direct)
+	fmt.Println("durability: every answer after a write and a flush to stable storage")
+	return nil
+}

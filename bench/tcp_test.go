@@ -1,0 +1,286 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"penstock/cmd/engine/load"
+	"penstock/segment/aio"
+)
+
+// node is `engine serve` as a process of its own on loopback.
+type node struct {
+	cmd       *exec.Cmd
+	dir       string
+	nsq, http string
+}
+
+var buildOnce = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "penstock-bin")
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Join(dir, "engine")
+	out, err := exec.Command("go", "build", "-o", bin, "penstock/cmd/engine").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return bin, nil
+})
+
+var readyLine = regexp.MustCompile(`msg=ready nsq=(\S+) http=(\S+)`)
+
+func startNode(b *testing.B, dir string) *node {
+	b.Helper()
+	bin, err := buildOnce()
+	if err != nil {
+		b.Fatal(err)
+	}
+	n := &node{dir: dir}
+	n.cmd = exec.Command(bin, "serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0")
+	stderr, err := n.cmd.StderrPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := n.cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(n.kill)
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() {
+		if m := readyLine.FindStringSubmatch(lines.Text()); m != nil {
+			n.nsq, n.http = m[1], m[2]
+			go func() {
+				for lines.Scan() {
+				}
+			}()
+			return n
+		}
+	}
+	b.Fatal("the node did not become ready")
+	return nil
+}
+
+func (n *node) kill() {
+	if n.cmd.ProcessState == nil {
+		_ = n.cmd.Process.Signal(syscall.SIGKILL)
+		_ = n.cmd.Wait()
+	}
+}
+
+func (n *node) config(topic string) load.Config {
+	return load.Config{
+		Address: n.nsq, HTTPAddress: n.http, Topic: topic, Channel: "bench", Connections: 1, InFlight: 1, Batch: 1,
+		SizeBytes: 100, Ready: 2500, Duration: 2 * time.Second, WarmUp: 500 * time.Millisecond,
+	}
+}
+
+// commitTime is the device's own median for one durable 4 KiB write, with nothing else going on.
+func commitTime(b *testing.B) time.Duration {
+	r := newRawLoop(b)
+	buf, free := aio.AlignedBytes(4096)
+	defer free()
+	var took []time.Duration
+	for i := range 2000 {
+		start := time.Now()
+		if _, err := unix.Pwrite(r.fd, buf, int64(i%1000)*4096); err != nil {
+			b.Fatal(err)
+		}
+		took = append(took, time.Since(start))
+	}
+	slices.Sort(took)
+	return took[len(took)/2]
+}
+
+// BenchmarkTCPPublish is publishing over NSQ's protocol from this process to a node on loopback, every OK after a durable write.
+func BenchmarkTCPPublish(b *testing.B) {
+	for _, v := range []struct {
+		name                  string
+		conns, inFlight, perM int
+	}{
+		{"PUB/connections=1/in-flight=1", 1, 1, 1},
+		{"PUB/connections=64/in-flight=1", 64, 1, 1},
+		{"PUB/connections=1/in-flight=1024", 1, 1024, 1},
+		{"MPUBx100/connections=1/in-flight=1", 1, 1, 100},
+		{"MPUBx100/connections=1/in-flight=8", 1, 8, 100},
+		{"MPUBx100/connections=8/in-flight=1", 8, 1, 100},
+		{"MPUBx100/connections=8/in-flight=8", 8, 8, 100},
+	} {
+		b.Run(v.name, func(b *testing.B) {
+			n := startNode(b, b.TempDir())
+			cfg := n.config("t")
+			cfg.Connections, cfg.InFlight, cfg.Batch = v.conns, v.inFlight, v.perM
+			commit := commitTime(b)
+			r, err := load.Publish(context.Background(), cfg)
+			report(b, r, err)
+			b.ReportMetric(float64(commit.Microseconds()), "device-commit-µs")
+			b.ReportMetric(float64(r.Latencies[0].P50)/float64(commit), "p50/commit")
+			if v.perM == 100 && v.conns == 8 && v.inFlight == 8 {
+				b.ReportMetric(n.segmentOverhead(b), "segment-bytes/body-byte")
+			}
+		})
+	}
+}
+
+// BenchmarkTCPEndToEnd is publish call to handler at a steady 10k messages a second.
+func BenchmarkTCPEndToEnd(b *testing.B) {
+	n := startNode(b, b.TempDir())
+	cfg := n.config("t")
+	cfg.Rate, cfg.InFlight, cfg.Duration = 10_000, 1024, 4*time.Second
+	r, err := load.EndToEnd(context.Background(), cfg)
+	report(b, r, err)
+}
+
+// BenchmarkTCPCatchUp consumes a million stored messages on one connection, FIN each.
+func BenchmarkTCPCatchUp(b *testing.B) {
+	n := startNode(b, b.TempDir())
+	cfg := n.config("t")
+	cfg.Messages, cfg.Batch, cfg.Fill, cfg.Duration, cfg.WarmUp = 1_000_000, 100, true, 0, 0
+	r, err := load.Consume(context.Background(), cfg)
+	report(b, r, err)
+}
+
+func report(b *testing.B, r *load.Report, err error) {
+	if err == nil && r.Errors > 0 {
+		err = fmt.Errorf("%d errors, the first: %s", r.Errors, r.FirstError)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(r.MessagesPerSecond, "msg/s")
+	for _, l := range r.Latencies {
+		name := strings.ReplaceAll(l.Name, " ", "-")
+		b.ReportMetric(float64(l.P50.Microseconds()), name+"-p50-µs")
+		b.ReportMetric(float64(l.P99.Microseconds()), name+"-p99-µs")
+	}
+}
+
+// segmentOverhead is segment bytes per body byte of everything stored so far.
+func (n *node) segmentOverhead(b *testing.B) float64 {
+	var stats struct {
+		Topics []struct {
+			Bytes uint64 `json:"message_bytes"`
+		}
+	}
+	n.get(b, "/stats?format=json", &stats)
+	n.stop(b)
+	stored := int64(0)
+	segments, err := filepath.Glob(filepath.Join(n.dir, "topics", "*", "*", "*.seg"))
+	if err != nil || len(segments) == 0 || len(stats.Topics) != 1 {
+		b.Fatalf("%d segments, %d topics: %v", len(segments), len(stats.Topics), err)
+	}
+	for i, s := range segments {
+		info, err := os.Stat(s)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if i < len(segments)-1 { // the last one is reserved further than written
+			stored += info.Size()
+		} else {
+			stored += written(b, s)
+		}
+	}
+	return float64(stored) / float64(stats.Topics[0].Bytes)
+}
+
+// written is where the zeros at the end of a file begin.
+func written(b *testing.B, path string) int64 {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	n := len(data)
+	for n > 0 && data[n-1] == 0 {
+		n--
+	}
+	return int64(n)
+}
+
+func (n *node) get(b *testing.B, path string, into any) {
+	resp, err := http.Get("http://" + n.http + path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// stop ends the node in order: everything is in segments then.
+func (n *node) stop(b *testing.B) {
+	if err := n.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		b.Fatal(err)
+	}
+	if err := n.cmd.Wait(); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// BenchmarkRestart kills a node that holds 5 million messages and measures until a consumer has the first one.
+func BenchmarkRestart(b *testing.B) {
+	dir := b.TempDir()
+	n := startNode(b, dir)
+	cfg := n.config("t")
+	cfg.Messages, cfg.Batch, cfg.Connections, cfg.InFlight, cfg.Duration, cfg.WarmUp = 5_000_000, 100, 4, 8, 0, 0
+	r, err := load.Publish(context.Background(), cfg)
+	report(b, r, err)
+	n.kill()
+	var took []float64
+	for range 3 {
+		start := time.Now()
+		n = startNode(b, dir)
+		cfg = n.config("t")
+		cfg.Messages, cfg.Duration, cfg.WarmUp, cfg.Ready = 1, 0, 0, 1
+		if _, err := load.Consume(context.Background(), cfg); err != nil {
+			b.Fatal(err)
+		}
+		took = append(took, time.Since(start).Seconds())
+		n.kill()
+	}
+	b.ReportMetric(median(took), "s-to-first-message")
+}
+
+// BenchmarkIdle is the resident memory of a node with 1000 partitions that does nothing.
+func BenchmarkIdle(b *testing.B) {
+	n := startNode(b, b.TempDir())
+	for i := range 1000 {
+		for _, path := range []string{"/topic/create?topic=t%d", "/channel/create?topic=t%d&channel=c"} {
+			resp, err := http.Post("http://"+n.http+fmt.Sprintf(path, i), "", nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != 200 {
+				b.Fatal(resp.Status)
+			}
+		}
+	}
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.cmd.Process.Pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	m := regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindSubmatch(data)
+	var kib float64
+	if _, err := fmt.Sscan(string(m[1]), &kib); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(kib/1024, "MiB-resident")
+}

@@ -1,0 +1,271 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"penstock/segment"
+)
+
+var partitionSizes = segment.Sizes{MinSegmentBytes: 4096, MaxSegmentBytes: 16384}
+
+func stepPartition(p *Partition, ev PartitionEvent) PartitionResult {
+	var res PartitionResult
+	p.Step(&ev, &res)
+	return res
+}
+
+// B5, B20 and design.md invariant 7 as far as the machine decides them: who may append.
+func TestPartitionAdmits(t *testing.T) {
+	disk := errors.New("the disk failed")
+	cases := []struct {
+		name  string
+		state segment.State
+		first []PartitionEvent
+		put   PartitionEvent
+		want  error
+	}{
+		{"an ordinary put", segment.State{}, nil, PartitionEvent{Count: 1}, nil},
+		{"a put without a deadline", segment.State{}, nil, PartitionEvent{Count: 1, NowNs: 1 << 60}, nil},
+		{"at its deadline", segment.State{}, nil, PartitionEvent{Count: 1, NowNs: 5, DeadlineNs: 5}, nil},
+		{"past its deadline", segment.State{}, nil, PartitionEvent{Count: 1, NowNs: 6, DeadlineNs: 5}, ErrExpired},
+		{"no space", segment.State{}, []PartitionEvent{{Kind: PartitionSpace, Flag: true}}, PartitionEvent{Count: 1}, ErrNoSpace},
+		{"no space, but a confirmation", segment.State{}, []PartitionEvent{{Kind: PartitionSpace, Flag: true}}, PartitionEvent{Control: true}, nil},
+		{"space again", segment.State{}, []PartitionEvent{{Kind: PartitionSpace, Flag: true}, {Kind: PartitionSpace}}, PartitionEvent{Count: 1}, nil},
+		{"corrupt", segment.State{}, []PartitionEvent{{Kind: PartitionFault, Err: ErrReadOnly}}, PartitionEvent{Count: 1}, ErrReadOnly},
+		{"corrupt, a confirmation", segment.State{}, []PartitionEvent{{Kind: PartitionFault, Err: ErrReadOnly}}, PartitionEvent{Control: true}, ErrReadOnly},
+		{"the first corruption stays", segment.State{}, []PartitionEvent{{Kind: PartitionFault, Err: ErrReadOnly}, {Kind: PartitionFault, Err: disk}}, PartitionEvent{Count: 1}, ErrReadOnly},
+		{"a disk fault outdoes corruption", segment.State{}, []PartitionEvent{{Kind: PartitionFault, Err: ErrReadOnly}, {Kind: PartitionFault, Flag: true, Err: disk}}, PartitionEvent{Count: 1}, disk},
+		{"corruption does not hide a disk fault", segment.State{}, []PartitionEvent{{Kind: PartitionFault, Flag: true, Err: disk}, {Kind: PartitionFault, Err: ErrReadOnly}}, PartitionEvent{Count: 1}, disk},
+		{"the last ids", segment.State{NextID: segment.MaxMsgID - 10}, nil, PartitionEvent{Count: 10}, nil},
+		{"ids used up", segment.State{NextID: segment.MaxMsgID - 10}, nil, PartitionEvent{Count: 11}, ErrReadOnly},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			p := NewPartition(tc.state, partitionSizes)
+			for _, ev := range tc.first {
+				stepPartition(p, ev)
+			}
+			before := p.State()
+			tc.put.Kind = PartitionPut
+			if got := stepPartition(p, tc.put).Err; !errors.Is(got, tc.want) || (got == nil) != (tc.want == nil) {
+				t.Errorf("answered %v, want %v", got, tc.want)
+			}
+			if p.State() != before {
+				t.Errorf("asking changed the log from %+v to %+v", before, p.State())
+			}
+		})
+	}
+}
+
+// What callers must never do ends the program before it can reach the disk.
+func TestPartitionRefusesBugs(t *testing.T) {
+	cases := []struct {
+		name  string
+		steps []PartitionEvent
+	}{
+		{"no kind", []PartitionEvent{{}}},
+		{"append without place", []PartitionEvent{{Kind: PartitionAppend, Bytes: 100}}},
+		{"append twice", []PartitionEvent{
+			{Kind: PartitionPlace, Purpose: PurposeEpochStart, Bytes: 100},
+			{Kind: PartitionAppend, Purpose: PurposeEpochStart, Bytes: 100},
+			{Kind: PartitionAppend, Purpose: PurposeEpochStart, Bytes: 100},
+		}},
+		{"durable beyond appended", []PartitionEvent{{Kind: PartitionDurable, Position: 1}}},
+		{"durable moves back", []PartitionEvent{
+			{Kind: PartitionPlace, Purpose: PurposeEpochStart, Bytes: 100},
+			{Kind: PartitionAppend, Purpose: PurposeEpochStart, Bytes: 100},
+			{Kind: PartitionDurable, Position: 1},
+			{Kind: PartitionDurable, Position: 0},
+		}},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			defer func() {
+				if text := fmt.Sprint(recover()); !strings.HasPrefix(text, "BUG: ") {
+					t.Errorf("ended with %q, want a panic that begins with BUG:", text)
+				}
+			}()
+			p := NewPartition(segment.State{}, partitionSizes)
+			for _, ev := range tc.steps {
+				stepPartition(p, ev)
+			}
+		})
+	}
+}
+
+// B13, B15, B21, design.md invariants 1 and 3, for random sequences of what a committer does: groups of several batches,
+// answered late, in order, now and then a restart from what was durable.
+func TestPartitionInvariants(t *testing.T) {
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		w := partitionWalk{t: t, seed: seed, rng: rng, p: NewPartition(segment.State{}, partitionSizes)}
+		for range 300 {
+			w.step()
+		}
+	}
+}
+
+type partitionWalk struct {
+	t    *testing.T
+	seed uint64
+	rng  *rand.Rand
+	p    *Partition
+	past []segment.State // after each append that is not durable yet, the durable one first
+}
+
+func (w *partitionWalk) step() {
+	if len(w.past) == 0 {
+		w.past = append(w.past, w.p.State())
+	}
+	switch w.rng.IntN(8) {
+	case 0, 1: // a group became durable
+		n := w.rng.IntN(len(w.past))
+		res := stepPartition(w.p, PartitionEvent{Kind: PartitionDurable, Position: w.past[n].Next})
+		if res.Committed != w.past[n].Next {
+			w.t.Fatalf("seed %d: committed %d after durable %d", w.seed, res.Committed, w.past[n].Next)
+		}
+		w.past = w.past[n:]
+	case 2: // the process starts anew
+		if w.rng.IntN(4) == 0 {
+			w.p = NewPartition(w.past[0], partitionSizes)
+			w.past = w.past[:1]
+		}
+	default:
+		w.append(100+w.rng.IntN(6000), uint32(w.rng.IntN(4)))
+	}
+	if c := w.p.Committed(); c != w.past[0].Next || c > w.p.State().Next {
+		w.t.Fatalf("seed %d: committed %d, durable %d, appended %d", w.seed, c, w.past[0].Next, w.p.State().Next)
+	}
+}
+
+// append does what the committer does: what must stand before the batch goes first.
+func (w *partitionWalk) append(bytes int, count uint32) {
+	res := stepPartition(w.p, PartitionEvent{Kind: PartitionPlace, Purpose: PurposeData, Bytes: bytes})
+	for rounds := 0; res.First != PurposeData; rounds++ {
+		if rounds == 2 {
+			w.t.Fatalf("seed %d: an epoch start and a checkpoint are not enough to place a batch of %d bytes: %+v", w.seed, bytes, w.p.State())
+		}
+		own := res.First
+		before := w.p.State()
+		res = stepPartition(w.p, PartitionEvent{Kind: PartitionPlace, Purpose: own, Bytes: 120, NextBytes: bytes})
+		w.appended(before, res.Placement, own, 120, 0)
+		if own == PurposeEpochStart && w.p.State().Epoch != before.Epoch+1 {
+			w.t.Fatalf("seed %d: the epoch went from %d to %d", w.seed, before.Epoch, w.p.State().Epoch)
+		}
+		res = stepPartition(w.p, PartitionEvent{Kind: PartitionPlace, Purpose: PurposeData, Bytes: bytes})
+	}
+	w.appended(w.p.State(), res.Placement, PurposeData, bytes, count)
+}
+
+func (w *partitionWalk) appended(before segment.State, at Placement, purpose Purpose, bytes int, count uint32) {
+	crc := w.rng.Uint32()
+	stepPartition(w.p, PartitionEvent{Kind: PartitionAppend, Purpose: purpose, Bytes: bytes, Count: count, CRC: crc})
+	st := w.p.State()
+	w.past = append(w.past, st)
+	switch {
+	case at.Position != before.Next, at.FirstID != before.NextID, at.Offset != before.End, at.PrevCRC != before.LastCRC:
+		w.t.Fatalf("seed %d: %+v does not continue %+v", w.seed, at, before)
+	case st.Next != before.Next+1, st.NextID != before.NextID+segment.MsgID(count), st.End != before.End+segment.Offset(bytes), st.LastCRC != crc:
+		w.t.Fatalf("seed %d: appending %d bytes and %d messages made %+v of %+v", w.seed, bytes, count, st, before)
+	case int64(st.End-st.SegmentBase) > st.SegmentCapacity:
+		w.t.Fatalf("seed %d: the batch passes the end of its segment: %+v", w.seed, st)
+	case at.Segment != before.Segment && (at.Segment != before.Segment+1 || at.SegmentBase != before.End || purpose == PurposeData):
+		w.t.Fatalf("seed %d: %+v does not begin the segment after %+v with a control batch", w.seed, at, before)
+	}
+}
+
+// The transcript shows the machine's answers to a reader: lines that begin with a word are events, indented
+// lines what came of them (rewritten by -update), # is for the reader.
+func TestPartitionTranscript(t *testing.T) {
+	path := filepath.Join("testdata", "partition.txt")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := playPartition(t, string(text))
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, have := strings.Split(string(text), "\n"), strings.Split(got, "\n")
+	for i := range max(len(want), len(have)) {
+		if line(want, i) != line(have, i) {
+			t.Fatalf("%s:%d\n want %q\n have %q\nall of it:\n%s", path, i+1, line(want, i), line(have, i), got)
+		}
+	}
+}
+
+func playPartition(t *testing.T, text string) string {
+	var out strings.Builder
+	p := NewPartition(segment.State{}, partitionSizes)
+	for _, l := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
+		if strings.HasPrefix(l, " ") {
+			continue
+		}
+		fmt.Fprintln(&out, l)
+		if l == "" || l[0] == '#' {
+			continue
+		}
+		words := strings.Fields(l)
+		a := args{t: t, line: words, values: map[string]string{}}
+		for _, w := range words[1:] {
+			key, value, _ := strings.Cut(w, "=")
+			a.values[key] = value
+		}
+		if words[0] == "restart" {
+			p = NewPartition(p.State(), partitionSizes)
+			continue
+		}
+		playPartitionEvent(t, &out, p, words[0], a)
+	}
+	return out.String()
+}
+
+var purposes = map[string]Purpose{"": PurposeData, "data": PurposeData, "epoch-start": PurposeEpochStart, "checkpoint": PurposeCheckpoint}
+
+func playPartitionEvent(t *testing.T, out *strings.Builder, p *Partition, word string, a args) {
+	kinds := map[string]PartitionEventKind{
+		"put": PartitionPut, "place": PartitionPlace, "append": PartitionAppend, "durable": PartitionDurable, "space": PartitionSpace, "fault": PartitionFault,
+	}
+	kind, ok := kinds[word]
+	if !ok {
+		t.Fatalf("no such event: %v", a.line)
+	}
+	ev := PartitionEvent{
+		Kind: kind, Purpose: purposes[a.values["for"]], Control: a.has("control"), Flag: a.has("full") || a.has("disk"),
+		Count: uint32(a.int("count")), CRC: uint32(a.int("crc")), Bytes: int(a.int("bytes")), NextBytes: int(a.int("next")),
+		NowNs: a.int("now"), DeadlineNs: a.int("deadline"), Position: segment.Position(a.int("position")),
+	}
+	if kind == PartitionFault {
+		if ev.Err = ErrReadOnly; ev.Flag {
+			ev.Err = ErrPoisoned
+		}
+	}
+	res := stepPartition(p, ev)
+	switch kind {
+	case PartitionPut:
+		fmt.Fprintf(out, "  %v\n", res.Err)
+	case PartitionPlace:
+		if res.First != ev.Purpose {
+			for name, purpose := range purposes {
+				if purpose == res.First {
+					fmt.Fprintf(out, "  first: %s\n", name)
+				}
+			}
+			return
+		}
+		at := &res.Placement
+		fmt.Fprintf(out, "  position %d, id %d, offset %d, epoch %d, after crc %d, segment %d at %d of %d bytes\n",
+			at.Position, at.FirstID, at.Offset, at.Epoch, at.PrevCRC, at.Segment, at.SegmentBase, at.SegmentCapacity)
+	default:
+		fmt.Fprintf(out, "  committed %d, appended %d, next id %d, end %d, fault %v\n", res.Committed, p.State().Next, p.State().NextID, p.State().End, p.Fault() != nil)
+	}
+}

@@ -1,0 +1,195 @@
+package netproto
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Version numbers what the payloads of all frames after the handshake mean.
+type Version uint16
+
+// Features is a set of bits, each something a node of the same Version may or may not have. None is defined yet.
+type Features uint64
+
+// Role is what kind of peer speaks.
+type Role uint8
+
+// Roles. Zero is invalid.
+const (
+	RoleNode   Role = 1 // a node of the cluster: has cluster, store, boot and node id
+	RoleClient Role = 2 // a native client: ids may be zero
+)
+
+// ID is a random 16-byte identity, such as a UUID. Zero: none.
+type ID [16]byte
+
+// String is the id in hexadecimal.
+func (id ID) String() string { return hex.EncodeToString(id[:]) }
+
+const (
+	// MaxHelloBytes bounds a Hello or HelloAck, header included, and so what is read for a peer before it has said who it is.
+	MaxHelloBytes = 4 << 10
+	// MaxNodeIDBytes bounds a node's id.
+	MaxNodeIDBytes = 64
+	// MaxTextBytes bounds the text of a refusal and of a Goodbye.
+	MaxTextBytes = 512
+	// MinMaxFrameBytes is the least that a side may set as its limit for frames.
+	MinMaxFrameBytes = MaxHelloBytes
+
+	helloFixedBytes = 88
+)
+
+// Offsets in the payload of Hello and HelloAck; FORMAT.md has the table.
+const (
+	offCluster       = 0
+	offStore         = 16
+	offBoot          = 32
+	offFeatures      = 48
+	offRequired      = 56
+	offMaxFrame      = 64
+	offWindow        = 68
+	offMinVersion    = 72
+	offMaxVersion    = 74
+	offChosen        = 76
+	offRole          = 78
+	offNodeIDBytes   = 79
+	offTextBytes     = 80
+	offHelloReserved = 82
+)
+
+// Hello is what a side says of itself.
+type Hello struct {
+	Role    Role
+	Cluster ID
+	Store   ID     // of the data directory: another one means that this node's replicas are empty
+	Boot    ID     // of the process: another one means that whatever the old one had in memory is gone
+	NodeID  string // at most MaxNodeIDBytes bytes from ! to ~
+
+	MinVersion, MaxVersion Version
+	Features               Features // what it has
+	Required               Features // what the peer must have; a subset of Features
+
+	MaxFrameBytes uint32 // the longest frame it accepts, header included; MinMaxFrameBytes .. MaxFrameBytes
+	WindowBytes   uint32 // unanswered bytes of frames that it is ready to hold for the peer
+
+	Chosen Version // HelloAck only: the version both sides will speak; 0 if refused
+	Text   string  // HelloAck only: why it refused, at most MaxTextBytes
+}
+
+func (h *Hello) validate() error {
+	switch {
+	case h.Role != RoleNode && h.Role != RoleClient:
+		return fmt.Errorf("%w: a hello of role %d", ErrInvalid, h.Role)
+	case h.Role == RoleNode && (h.NodeID == "" || h.Cluster == ID{} || h.Store == ID{} || h.Boot == ID{}):
+		return fmt.Errorf("%w: a node must name its cluster, store, boot and node id", ErrInvalid)
+	case !validNodeID(h.NodeID):
+		return fmt.Errorf("%w: node id %q; at most %d printable ASCII characters without blanks are allowed", ErrInvalid, clip(h.NodeID, MaxNodeIDBytes), MaxNodeIDBytes)
+	case h.MinVersion == 0 || h.MinVersion > h.MaxVersion:
+		return fmt.Errorf("%w: versions %d to %d", ErrInvalid, h.MinVersion, h.MaxVersion)
+	case h.Required&^h.Features != 0:
+		return fmt.Errorf("%w: it requires features %#x that it does not have", ErrInvalid, uint64(h.Required&^h.Features))
+	case h.MaxFrameBytes < MinMaxFrameBytes || h.MaxFrameBytes > MaxFrameBytes:
+		return fmt.Errorf("%w: a limit of %d bytes for frames, %d to %d are allowed", ErrInvalid, h.MaxFrameBytes, MinMaxFrameBytes, MaxFrameBytes)
+	case len(h.Text) > MaxTextBytes:
+		return fmt.Errorf("%w: a text of %d bytes, at most %d are allowed", ErrInvalid, len(h.Text), MaxTextBytes)
+	}
+	return nil
+}
+
+func validNodeID(id string) bool {
+	for i := range len(id) {
+		if id[i] < '!' || id[i] > '~' {
+			return false
+		}
+	}
+	return len(id) <= MaxNodeIDBytes
+}
+
+// AppendTo appends the payload of a Hello or HelloAck. It panics if a field is out of its bounds.
+func (h *Hello) AppendTo(dst []byte) []byte {
+	if err := h.validate(); err != nil {
+		panic("BUG: netproto: own hello: " + err.Error())
+	}
+	le := binary.LittleEndian
+	var p [helloFixedBytes]byte
+	copy(p[offCluster:], h.Cluster[:])
+	copy(p[offStore:], h.Store[:])
+	copy(p[offBoot:], h.Boot[:])
+	le.PutUint64(p[offFeatures:], uint64(h.Features))
+	le.PutUint64(p[offRequired:], uint64(h.Required))
+	le.PutUint32(p[offMaxFrame:], h.MaxFrameBytes)
+	le.PutUint32(p[offWindow:], h.WindowBytes)
+	le.PutUint16(p[offMinVersion:], uint16(h.MinVersion))
+	le.PutUint16(p[offMaxVersion:], uint16(h.MaxVersion))
+	le.PutUint16(p[offChosen:], uint16(h.Chosen))
+	p[offRole] = byte(h.Role)
+	p[offNodeIDBytes] = byte(len(h.NodeID))
+	le.PutUint16(p[offTextBytes:], uint16(len(h.Text)))
+	dst = append(dst, p[:]...)
+	dst = append(dst, h.NodeID...)
+	return append(dst, h.Text...)
+}
+
+// ParseHello reads the payload of a Hello or HelloAck. Bytes after the parts it knows are ignored: a later version
+// may put more there, within MaxHelloBytes.
+func ParseHello(p []byte) (Hello, error) {
+	le := binary.LittleEndian
+	if len(p) < helloFixedBytes || len(p) > MaxHelloBytes-HeaderBytes {
+		return Hello{}, fmt.Errorf("%w: a hello of %d bytes, %d to %d are allowed", ErrInvalid, len(p), helloFixedBytes, MaxHelloBytes-HeaderBytes)
+	}
+	h := Hello{
+		Role: Role(p[offRole]), Cluster: ID(p[offCluster:]), Store: ID(p[offStore:]), Boot: ID(p[offBoot:]),
+		MinVersion: Version(le.Uint16(p[offMinVersion:])), MaxVersion: Version(le.Uint16(p[offMaxVersion:])), Chosen: Version(le.Uint16(p[offChosen:])),
+		Features: Features(le.Uint64(p[offFeatures:])), Required: Features(le.Uint64(p[offRequired:])),
+		MaxFrameBytes: le.Uint32(p[offMaxFrame:]), WindowBytes: le.Uint32(p[offWindow:]),
+	}
+	for _, b := range p[offHelloReserved:helloFixedBytes] {
+		if b != 0 {
+			return Hello{}, fmt.Errorf("%w: reserved bytes of a hello are not zero", ErrInvalid)
+		}
+	}
+	idBytes, textBytes := int(p[offNodeIDBytes]), int(le.Uint16(p[offTextBytes:]))
+	rest := p[helloFixedBytes:]
+	if idBytes+textBytes > len(rest) {
+		return Hello{}, fmt.Errorf("%w: a hello ends before its node id and text", ErrInvalid)
+	}
+	h.NodeID = string(rest[:idBytes])
+	h.Text = printable(rest[idBytes : idBytes+textBytes])
+	return h, h.validate()
+}
+
+// negotiate is the version that both sides speak. The error is for the one who asked.
+func negotiate(self, peer *Hello) (Version, error) {
+	v := min(self.MaxVersion, peer.MaxVersion)
+	if v < self.MinVersion || v < peer.MinVersion {
+		return 0, fmt.Errorf("%w: one side speaks %d to %d, the other %d to %d; upgrade the older one",
+			ErrVersion, peer.MinVersion, peer.MaxVersion, self.MinVersion, self.MaxVersion)
+	}
+	if missing := peer.Required&^self.Features | self.Required&^peer.Features; missing != 0 {
+		return 0, fmt.Errorf("%w: one side requires features %#x that the other does not have; upgrade the older one", ErrVersion, uint64(missing))
+	}
+	return v, nil
+}
+
+// sameCluster checks that the two may talk: nodes only within a cluster, and a client that names a cluster only to it.
+func sameCluster(self, peer *Hello) error {
+	if self.Cluster == peer.Cluster || self.Role == RoleClient && self.Cluster == (ID{}) || peer.Role == RoleClient && peer.Cluster == (ID{}) {
+		return nil
+	}
+	return fmt.Errorf("%w: this node (%s) is of %v, the peer (%s) of %v", ErrWrongCluster, strconv.Quote(self.NodeID), self.Cluster, strconv.Quote(peer.NodeID), peer.Cluster)
+}
+
+// printable is text from a peer, made fit for a log: other bytes than printable ASCII become '?'.
+func printable(p []byte) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, string(p[:min(len(p), MaxTextBytes)]))
+}
+
+func clip(s string, maxBytes int) string { return s[:min(len(s), maxBytes)] }

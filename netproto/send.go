@@ -1,0 +1,253 @@
+package netproto
+
+import (
+	"context"
+	"fmt"
+	"hash/crc32"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	// MinBorrowBytes is the length from which a body is not copied. Below it one more piece in a writev costs more than the copy.
+	MinBorrowBytes = 16 << 10
+
+	chunkBytes = 64 << 10
+)
+
+// Releaser is the owner of borrowed bytes, such as a counted buffer.
+type Releaser interface{ Release() }
+
+// Frame is a frame to send. Send keeps neither the Frame nor its slices of slices, so they can be used again at once.
+type Frame struct {
+	Type    Type
+	Flags   Flags
+	Status  Status
+	Stream  uint32
+	Request uint64
+
+	// Head is copied. In a self-checked frame it is all that the frame's checksum covers, and must be a multiple of 8 bytes,
+	// at most MaxHeadBytes.
+	Head []byte
+	// Body follows Head. Parts of MinBorrowBytes and more are borrowed: they must stay as they are until Owner is released.
+	Body [][]byte
+	// Owner is released once, when Body is not needed any more: before Send returns, or later by a goroutine of the connection, which
+	// must not be blocked. If Send returns an error, the frame was not taken and Owner is not released. May be nil.
+	Owner Releaser
+}
+
+// header makes the frame's header, with the checksums. Only a frame that the caller may not send at all makes it panic.
+func (f *Frame) header() (Header, error) {
+	if f.Type == 0 || f.Type.ofConnection() {
+		panic(fmt.Sprintf("BUG: netproto: Send of a %v", f.Type))
+	}
+	size, crc := len(f.Head), crc32.Checksum(f.Head, castagnoli)
+	for _, p := range f.Body {
+		size += len(p)
+		if f.Flags&FlagSelfChecked == 0 {
+			crc = crc32.Update(crc, castagnoli, p)
+		}
+	}
+	if size > MaxFrameBytes-HeaderBytes {
+		return Header{}, fmt.Errorf("%w: a %v of %d bytes, at most %d are allowed; it was not taken", ErrTooBig, f.Type, size, MaxFrameBytes-HeaderBytes)
+	}
+	h := Header{
+		Type: f.Type, Flags: f.Flags, Status: f.Status, Stream: f.Stream, Request: f.Request,
+		PayloadBytes: uint32(size), PayloadCRC: crc,
+	}
+	if f.Flags&FlagSelfChecked != 0 {
+		if len(f.Head)%headUnitBytes != 0 || len(f.Head) > MaxHeadBytes {
+			panic(fmt.Sprintf("BUG: netproto: head of %d bytes in a self-checked %v", len(f.Head), f.Type))
+		}
+		h.HeadBytes = uint16(len(f.Head))
+	}
+	if err := h.validate(); err != nil {
+		panic("BUG: netproto: Send: " + err.Error())
+	}
+	return h, nil
+}
+
+// TrySend queues the frame, or returns ErrQueueFull, ErrTooBig or why the connection is not open; then the frame was not taken. It
+// never waits for the peer. Frames of one goroutine leave in the order of its calls. nil does not mean that the peer has the frame.
+func (c *Conn) TrySend(f *Frame) error {
+	h, err := f.header()
+	if err != nil {
+		return err
+	}
+	_, err = c.enqueue(f, &h, false)
+	return err
+}
+
+// Send is TrySend, but waits for room until ctx ends. Of goroutines that wait, any may be the first.
+func (c *Conn) Send(ctx context.Context, f *Frame) error {
+	h, err := f.header()
+	if err != nil {
+		return err
+	}
+	for {
+		room, err := c.enqueue(f, &h, true)
+		if room == nil {
+			return err
+		}
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ErrQueueFull, context.Cause(ctx))
+		}
+	}
+}
+
+// enqueue takes the frame, or says why not. If only room is missing and the caller wants to wait, it returns what to wait for.
+func (c *Conn) enqueue(f *Frame, h *Header, wait bool) (<-chan struct{}, error) {
+	size := HeaderBytes + int(h.PayloadBytes)
+	if size > int(c.peer.MaxFrameBytes) {
+		return nil, fmt.Errorf("%w: a %v of %d bytes, the peer accepts %d; it was not taken", ErrTooBig, f.Type, size, c.peer.MaxFrameBytes)
+	}
+	c.mu.Lock()
+	if c.state != stateOpen {
+		defer c.mu.Unlock()
+		return nil, c.reason
+	}
+	if c.queuedFrames >= c.o.MaxQueueFrameCount || c.queuedFrames > 0 && c.queuedBytes+size > c.o.MaxQueueBytes {
+		c.queueFull.Add(1)
+		defer c.mu.Unlock()
+		if !wait {
+			return nil, ErrQueueFull
+		}
+		if c.room == nil {
+			c.room = make(chan struct{})
+		}
+		return c.room, nil
+	}
+	c.queuedFrames++
+	c.queuedBytes += size
+	borrowed := c.pending.add(f, h)
+	c.wake.Signal()
+	c.mu.Unlock()
+	if !borrowed && f.Owner != nil {
+		f.Owner.Release()
+	}
+	return nil, nil
+}
+
+// chunk is memory for copied bytes, shared by the frames of a drain.
+type chunk [chunkBytes]byte
+
+var chunks = sync.Pool{New: func() any { return new(chunk) }}
+
+// drain is what one writev writes: pieces in order, made of chunks and of borrowed bytes.
+type drain struct {
+	pieces [][]byte
+	vector net.Buffers // pieces while they are being written; in the struct because it would be an allocation elsewhere
+	chunks []*chunk
+	used   int  // bytes of the last chunk
+	grows  bool // the last piece ends at used, so what is copied next makes it longer
+	owners []Releaser
+	frames int
+	bytes  int
+}
+
+// add appends the frame and reports whether it borrows.
+func (d *drain) add(f *Frame, h *Header) (borrowed bool) {
+	d.addHeader(h)
+	d.copy(f.Head)
+	for _, p := range f.Body {
+		if len(p) < MinBorrowBytes {
+			d.copy(p)
+			continue
+		}
+		d.pieces = append(d.pieces, p)
+		d.grows, borrowed = false, true
+	}
+	if borrowed && f.Owner != nil {
+		d.owners = append(d.owners, f.Owner)
+	}
+	return borrowed
+}
+
+func (d *drain) addHeader(h *Header) {
+	var fixed [HeaderBytes]byte
+	h.Marshal(fixed[:])
+	d.copy(fixed[:])
+	d.frames++
+	d.bytes += HeaderBytes + int(h.PayloadBytes)
+}
+
+func (d *drain) copy(p []byte) {
+	for len(p) > 0 {
+		if len(d.chunks) == 0 || d.used == chunkBytes {
+			d.chunks = append(d.chunks, chunks.Get().(*chunk))
+			d.used, d.grows = 0, false
+		}
+		n := copy(d.chunks[len(d.chunks)-1][d.used:], p)
+		if last := len(d.pieces) - 1; d.grows {
+			d.pieces[last] = d.pieces[last][:len(d.pieces[last])+n]
+		} else {
+			d.pieces = append(d.pieces, d.chunks[len(d.chunks)-1][d.used:d.used+n])
+			d.grows = true
+		}
+		d.used += n
+		p = p[n:]
+	}
+}
+
+// control appends a frame of the connection itself.
+func (d *drain) control(typ Type, status Status, request uint64, text string) {
+	h := Header{Type: typ, Status: status, Request: request, PayloadBytes: uint32(len(text)), PayloadCRC: crc32.Checksum([]byte(text), castagnoli)}
+	d.addHeader(&h)
+	d.copy([]byte(text))
+}
+
+func (d *drain) writeTo(nc net.Conn) error {
+	if len(d.pieces) == 1 {
+		_, err := nc.Write(d.pieces[0])
+		return err
+	}
+	d.vector = d.pieces
+	_, err := d.vector.WriteTo(nc)
+	return err
+}
+
+// reset releases everything that the drain holds.
+func (d *drain) reset() {
+	for _, owner := range d.owners {
+		owner.Release()
+	}
+	for _, p := range d.chunks {
+		chunks.Put(p)
+	}
+	clear(d.pieces)
+	clear(d.chunks)
+	clear(d.owners)
+	*d = drain{pieces: d.pieces[:0], chunks: d.chunks[:0], owners: d.owners[:0]}
+}
+
+// write is the writer: one writev for whatever is queued, until the connection ends.
+func (c *Conn) write() {
+	defer c.ended()
+	d := new(drain)
+	for {
+		last, ok := c.take(&d)
+		if !ok {
+			return
+		}
+		frames, bytes, control := d.frames, d.bytes, d.control_
+		err := d.writeTo(c.nc)
+		_ = control
+		d.reset()
+		c.sent(frames, bytes)
+		if err != nil {
+			c.Abort(readOrWriteError(err, "writing"))
+			return
+		}
+		if last {
+			if half, ok := c.nc.(interface{ CloseWrite() error }); ok {
+				_ = half.CloseWrite() // the Goodbye said it already
+			}
+			return
+		}
+	}
+}
+
+var _ = time.Now
