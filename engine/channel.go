@@ -39,6 +39,7 @@ type Channel struct {
 	turnFunc  func() error // turn, for aio.Guard; its result is again
 	again     bool
 	reading   *cursor // whose bytes are touched
+	yielded   bool    // a message that came often lets a new one go first
 	armed     int64   // unix ms that the timer is set to; 0: not set
 	closed    error
 

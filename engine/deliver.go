@@ -63,6 +63,9 @@ func (c *Channel) turn() (again bool) {
 				left = c.read(i, left)
 			}
 		}
+		if left == before && c.yielded {
+			left = c.redeliver(left) // there is no new message that could take its turn
+		}
 		if left <= 0 {
 			return true
 		}
@@ -284,10 +287,12 @@ func (c *Channel) hand(h *segment.Header, r *segment.Record) {
 
 // redeliver hands out what comes again: requeued, timed out, deferred and due.
 func (c *Channel) redeliver(left int) int {
+	c.yielded = false
 	for left > 0 {
 		c.ev = core.Event{Kind: core.EvRedeliver}
 		switch res := c.step(); res.Decision {
 		case core.Hold:
+			c.yielded = res.Why == core.HoldTurn
 			return left
 		case core.Skip:
 			continue

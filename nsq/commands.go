@@ -1,6 +1,7 @@
 package nsq
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -92,9 +93,12 @@ func (c *conn) submit() {
 	c.answers.push(p)
 	err := to.topic.Submit(&p.put)
 	if errors.Is(err, engine.ErrDeleted) { // and perhaps made anew since
-		if err = c.resolve(to); err == nil {
-			err = to.topic.Submit(&p.put)
-		}
+		err = retryDeleted(c.ctx, func() error {
+			if err := c.resolve(to); err != nil {
+				return err
+			}
+			return to.topic.Submit(&p.put)
+		})
 	}
 	if err != nil {
 		p.put.Err = err
@@ -170,36 +174,52 @@ func (c *conn) subscribe(cmd *command) *fault {
 	return nil
 }
 
-// attach finds or makes topic and channel. One that is being deleted under it (an ephemeral one whose last client just
-// left) is made anew.
-func (c *conn) attach(topic, channel string) (*engine.Consumer, error) {
+// attach finds or makes topic and channel.
+func (c *conn) attach(topic, channel string) (consumer *engine.Consumer, err error) {
 	set := c.set.Load()
-	var err error
-	for range maxAttachTries {
-		var t *engine.Topic
-		var ch *engine.Channel
-		var consumer *engine.Consumer
-		if t, err = c.srv.engine.Topic(c.ctx, topic); err == nil {
-			if ch, err = t.Channel(c.ctx, channel); err == nil {
-				consumer, err = ch.Attach(engine.ConsumerOptions{
-					MsgTimeout: set.msgTimeout,
-					SampleRate: set.sampleRate,
-					Label:      c,
-				}, (*sink)(c))
-			}
+	err = retryDeleted(c.ctx, func() error {
+		t, err := c.srv.engine.Topic(c.ctx, topic)
+		if err != nil {
+			return err
 		}
-		if err == nil {
-			return consumer, nil
+		ch, err := t.Channel(c.ctx, channel)
+		if err != nil {
+			return err
 		}
-		if !errors.Is(err, engine.ErrDeleted) {
-			break
-		}
-	}
-	return nil, err
+		consumer, err = ch.Attach(engine.ConsumerOptions{
+			MsgTimeout: set.msgTimeout,
+			SampleRate: set.sampleRate,
+			Label:      c,
+		}, (*sink)(c))
+		return err
+	})
+	return consumer, err
 }
 
-// maxAttachTries bounds how often a SUB tries again when its topic or channel is deleted meanwhile.
-const maxAttachTries = 10
+// A topic or channel that is being deleted (an ephemeral one whose last client just left) is made anew by whoever wants
+// it next; that one waits for the deletion, at most about maxDeletedTries × deletedPause.
+const (
+	maxDeletedTries = 200
+	deletedPause    = 5 * time.Millisecond
+)
+
+// retryDeleted repeats do while it meets something that is being deleted.
+func retryDeleted(ctx context.Context, do func() error) error {
+	for try := 0; ; try++ {
+		err := do()
+		if !errors.Is(err, engine.ErrDeleted) || try == maxDeletedTries {
+			return err
+		}
+		if try == 0 {
+			continue // it may be over already
+		}
+		select {
+		case <-time.After(deletedPause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
 
 func (c *conn) identify(body []byte) *fault {
 	set, response, f := c.srv.opts.identify(body, *c.set.Load())

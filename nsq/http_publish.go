@@ -3,7 +3,6 @@ package nsq
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -154,18 +153,15 @@ func splitLines(body []byte, most int) ([][]byte, error) {
 	return out, nil
 }
 
-// put finds or makes the topic and publishes; a topic that is deleted meanwhile is made anew once.
+// put finds or makes the topic and publishes.
 func (s *Server) put(ctx context.Context, name string, publish func(*engine.Topic) error) (any, error) {
-	var err error
-	for range 2 {
-		var t *engine.Topic
-		if t, err = s.engine.Topic(ctx, name); err == nil {
-			err = publish(t)
+	err := retryDeleted(ctx, func() error {
+		t, err := s.engine.Topic(ctx, name)
+		if err != nil {
+			return err
 		}
-		if !errors.Is(err, engine.ErrDeleted) {
-			break
-		}
-	}
+		return publish(t)
+	})
 	if err != nil {
 		return nil, err
 	}
