@@ -144,8 +144,8 @@ func (f *life) drop(n int) {
 func recovered(disk aio.Disk, arena *aio.Arena, m *model) (*replayed, *Report, error) {
 	r := &replayed{m: m}
 	l, report, err := Open(disk, arena, small(0), r)
-	if err == nil {
-		err = l.Close()
+	if l != nil {
+		err = errors.Join(err, l.Close())
 	}
 	return r, report, err
 }

@@ -148,6 +148,11 @@ func FuzzRecovery(f *testing.F) {
 			if !errors.As(err, &c) && !errors.Is(err, ErrForeign) && !errors.Is(err, ErrNewer) {
 				t.Fatal(err)
 			}
+			if l != nil {
+				if err := l.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
 			return
 		}
 		if err := l.Close(); err != nil {

@@ -108,6 +108,7 @@ type Log struct {
 	stopping atomic.Bool
 	started  bool
 	err      error // what poisoned the log
+	broken   error // what Open found; Start fails with it
 
 	slots       []Group
 	idle        []*Group // slots without a group
@@ -199,6 +200,9 @@ func (l *Log) Start() error {
 		panic("BUG: clog: started twice")
 	}
 	l.started = true
+	if l.broken != nil {
+		return l.fail("what is on the disk is damaged", l.broken)
+	}
 	q, err := l.disk.NewQueue(aio.QueueOptions{Depth: l.opts.InFlight, Arena: l.arena})
 	if err != nil {
 		return l.fail("making the write queue", err)

@@ -9,11 +9,11 @@ import (
 )
 
 // Open replays the log on disk into r and makes it ready for new records, in a new file. The arena must not get another OnRelease
-// until Close; its large buffers take what recovery reads.
+// until Close. What recovery reads is in large buffers; Open raises the arena's limit for them when r retains more than it allows.
 //
-// Corruption at or below what was promised durable is an error that wraps *segment.CorruptError: r has
-// what lies before it, nothing on disk was changed, there is no Log. So it is with ErrForeign, ErrNewer and r's own errors.
-// The report is never nil.
+// Corruption at or below what was promised durable is an error that wraps *segment.CorruptError: r has what lies before it, nothing
+// on disk was changed, and the Log that comes with the error takes nothing: Run tells the source that it failed. With any other
+// error (ErrForeign, ErrNewer, r's own, the disk's) there is no Log. The report is never nil.
 func Open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer) (*Log, *Report, error) {
 	report := new(Report)
 	began := time.Now()
@@ -33,12 +33,19 @@ func open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer, report *Rep
 	}
 	err := rec.run()
 	err = errors.Join(err, rec.closeFiles())
-	if err != nil {
+	if err != nil && !rec.damaged {
 		return nil, err
 	}
 	l := newLog(disk, arena, opts, block)
+	if err != nil {
+		l.broken = err
+		l.stats.oldest.Store(report.OldestFile)
+		l.stats.current.Store(report.NewestFile)
+		return l, err
+	}
 	next, err := l.adopt(rec)
 	if err != nil {
+		l.stageFree()
 		return nil, err
 	}
 	l.prep = newPreparer(l, next)

@@ -66,11 +66,12 @@ type recovery struct {
 	files    []*oldFile // in order of number
 
 	// The place under judgement, and the chain up to it.
-	at    int // file
-	off   int64
-	begun bool // a group was accepted
-	last  groupHeader
-	used  map[uint64]int64 // end of the last accepted group of each file
+	at      int // file
+	off     int64
+	begun   bool // a group was accepted
+	damaged bool // the error is one of the log's bytes
+	last    groupHeader
+	used    map[uint64]int64 // end of the last accepted group of each file
 
 	checkpoint chunks
 	record     Record
@@ -309,6 +310,7 @@ func (r *recovery) accept(h *groupHeader, group []byte) error {
 // checkOldest finds a loss at the beginning: the last group says which file was the first one needed.
 func (r *recovery) checkOldest() error {
 	if r.begun && r.last.Oldest < r.report.OldestFile {
+		r.damaged = true
 		return &segment.CorruptError{
 			Path: fileName(r.last.Oldest), Detail: fmt.Sprintf("the log needs it and it is gone; the first file found is %s", fileName(r.report.OldestFile)),
 		}
@@ -322,6 +324,7 @@ func (r *recovery) corrupt() error {
 	if err != nil {
 		return err
 	}
+	r.damaged = true
 	f := r.files[r.at]
 	e := &segment.CorruptError{Path: fileName(f.number), Offset: r.off}
 	last := r.at+1 == len(r.files)
@@ -353,8 +356,9 @@ func (r *recovery) corrupt() error {
 // unreadable is the error of a read. It counts as corruption: what cannot be read may have been promised.
 func (r *recovery) unreadable(f *oldFile, off int64, err error) error {
 	if errors.Is(err, aio.ErrNoMemory) {
-		return fmt.Errorf("clog: reading the log: %w; nothing was changed; allow more large buffers", err)
+		return fmt.Errorf("clog: reading the log: %w; nothing was changed; give the process more memory", err)
 	}
+	r.damaged = true
 	return fmt.Errorf("%w: %w", &segment.CorruptError{Path: fileName(f.number), Offset: off, Detail: "cannot be read"}, err)
 }
 

@@ -291,15 +291,60 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestNoMemory: recovery says what it lacks and gives back what it has.
-func TestNoMemory(t *testing.T) {
+// TestMoreMemory: a replayer that keeps everything gets more than the arena's limit, for without it there is no log.
+func TestMoreMemory(t *testing.T) {
+	f := newForge()
+	for file := uint64(1); file < 6; file++ {
+		f.checkpoint(file)
+		f.records(file, 40)
+	}
+	f.m.added = f.next
+	arena := testArena(t, 4*aio.BlockBytes, 2)
+	arena.SetMaxLargeBytes(aio.BlockBytes)
+	r := &replayed{m: f.m, keep: true}
+	l, _, err := Open(f.disk(t), arena, small(0), r)
+	if err != nil || r.next != f.next {
+		t.Fatalf("%v: %d of %d records", err, r.next, f.next)
+	}
+	if arena.LargeBytes() == 0 {
+		t.Error("nothing was kept")
+	}
+	r.release()
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDamagedLog: with the error comes a log that takes nothing and changes nothing, so that what could be read can be served.
+func TestDamagedLog(t *testing.T) {
 	f := newForge()
 	f.checkpoint(1)
 	f.records(1, 3)
-	arena := testArena(t, 4*aio.BlockBytes, 2)
-	arena.SetMaxLargeBytes(aio.BlockBytes)
-	if _, _, err := recovered(f.disk(t), arena, f.m); !errors.Is(err, aio.ErrNoMemory) {
-		t.Errorf("%v", err)
+	f.records(1, 3)
+	f.mark(1)
+	f.damage(1, 2*aio.BlockBytes+100)
+	d := f.disk(t)
+	before := content(t, d)
+	r := &replayed{m: f.m}
+	l, report, err := Open(d, testArena(t, 4*aio.BlockBytes, 2), small(0), r)
+	if !errors.As(err, new(*segment.CorruptError)) || l == nil || r.next != 3 || report.Records != 3 {
+		t.Fatalf("%v, log %v, %d records, %+v", err, l, r.next, report)
+	}
+	l.SetSource(f.m)
+	f.m.put(1)
+	l.Wake()
+	l.Release(99)
+	if run := l.Run(); !errors.Is(run, ErrFailed) || !errors.Is(run, err) || f.m.failed != 1 || f.m.acked != 0 {
+		t.Errorf("%v; failed %d times, %d acknowledged", run, f.m.failed, f.m.acked)
+	}
+	if s := l.Stats(); !s.Failed || s.Oldest != 1 || s.Current != 1 || l.Headroom() != 0 {
+		t.Errorf("%+v", s)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if !maps.Equal(before, content(t, d)) {
+		t.Error("the log was changed")
 	}
 }
 

@@ -1,6 +1,8 @@
 package clog
 
 import (
+	"errors"
+
 	"penstock/segment/aio"
 )
 
@@ -57,6 +59,12 @@ func (w *window) grab(n int) error {
 	}
 	w.release()
 	b, err := w.arena.GetLarge(n)
+	if errors.Is(err, aio.ErrNoMemory) {
+		// What recovery reads is bounded by the files, and without it there is no log: the limit for
+		// large buffers gives way when the replayer keeps more than it allows.
+		w.arena.SetMaxLargeBytes(w.arena.LargeBytes() + roundUp(int64(n), w.block))
+		b, err = w.arena.GetLarge(n)
+	}
 	if err != nil {
 		return err
 	}

@@ -121,8 +121,6 @@ func (e *Engine) describe(took time.Duration) {
 	e.info.FileSystem, e.info.Device, e.info.DeviceCache, e.info.Kernel = d.FileSystem, d.Device, d.DeviceCache, d.Kernel
 	e.info.NodeID, e.info.StoreID, e.info.FormatVersion = e.node.NodeID, e.node.StoreID.String(), formatVersion
 	e.info.Recovered = took
-	e.log.Info("storage open", "io", d.Engine, "reason", d.Reason, "direct", d.Direct, "file_system", d.FileSystem,
-		"device_cache", d.DeviceCache, "recovered_bytes", e.info.RecoveredBytes, "took", took.Round(time.Millisecond))
 }
 
 // Info says what the storage turned out to be.
@@ -215,21 +213,54 @@ func (e *Engine) LookupTopic(name string) (*Topic, bool) {
 	return t, ok
 }
 
-// watch refuses what waited too long while the committer is stalled and looks at no inbox.
+const (
+	watchInterval = 250 * time.Millisecond
+	stallAfter    = 2 * time.Second
+)
+
+// watch refuses what waited too long while the committer is stalled and looks at no inbox, and says once when
+// nothing could be stored for a while: whoever is on call then sees what it waits for.
 func (e *Engine) watch() {
-	tick := time.NewTicker(250 * time.Millisecond)
+	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
+	var groups uint64
+	moved, told := time.Now(), false
 	for {
 		select {
 		case <-e.stop:
 			return
 		case <-tick.C:
 		}
-		now := time.Now().UnixNano()
+		now := time.Now()
+		waiting := false
 		for _, pt := range e.partitionList() {
-			pt.expire(now)
+			waiting = pt.expire(now.UnixNano()) || waiting
+		}
+		stats := e.clog.Stats()
+		if !waiting || stats.Groups != groups {
+			if told {
+				e.log.Warn("messages are stored again", "after", now.Sub(moved).Round(time.Millisecond))
+			}
+			groups, moved, told = stats.Groups, now, false
+		} else if !told && now.Sub(moved) > stallAfter {
+			told = true
+			e.tellStall(&stats)
 		}
 	}
+}
+
+// tellStall names what the commit log may be waiting for.
+func (e *Engine) tellStall(s *clog.Stats) {
+	unsynced := s.Current
+	for _, pt := range e.partitionList() {
+		if seq, ok := pt.log.OldestUnsyncedFileSeq(); ok {
+			unsynced = min(unsynced, seq)
+		}
+	}
+	e.log.Warn("nothing could be stored for a while: publishers wait, nothing is lost. The device is slow, full, or the commit log has no room",
+		"free_buffers", e.arena.Free(), "buffers", e.arena.Count(), "headroom_bytes", e.clog.Headroom(), "full", s.Full,
+		"oldest_file", s.Oldest, "current_file", s.Current, "oldest_unsynced_file", unsynced, "flusher_waits", e.flusher.backlog(),
+		"stalls_buffer", s.StallsBuffer, "stalls_spare", s.StallsSpare, "stalls_full", s.StallsFull)
 }
 
 // Close stops taking requests, stores what was accepted, writes confirmations, and closes the data

@@ -76,7 +76,7 @@ func (f *flusher) wakeUp() {
 // checkpointed runs on the committer when a commit log file begins.
 func (f *flusher) checkpointed(ends []checkpointEnd) {
 	f.mu.Lock()
-	f.files = append(f.files, checkpointFile{f.e.clog.Current() + 1, ends})
+	f.files = append(f.files, checkpointFile{f.e.clog.Current(), ends})
 	f.mu.Unlock()
 	f.wakeUp()
 }
@@ -286,6 +286,13 @@ func (f *flusher) settle(pt *partition) {
 		f.failed(pt, err)
 	}
 	f.e.counters.SegmentSyncs.Add(1)
+}
+
+// backlog is how many partitions wait for their turn.
+func (f *flusher) backlog() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.queue)
 }
 
 // finish runs after the committer stopped: a clean stop leaves little to replay.

@@ -198,8 +198,8 @@ func (pt *partition) refuse(err error, closeInbox bool, keepControls bool) {
 }
 
 // expire gives what waits its default deadline and refuses what has waited past it: the committer
-// may be stalled and look at no inbox.
-func (pt *partition) expire(nowNs int64) {
+// may be stalled and look at no inbox. It reports whether something waits.
+func (pt *partition) expire(nowNs int64) bool {
 	var out []*Put
 	pt.mu.Lock()
 	for q := pt.head; q != nil; {
@@ -214,10 +214,12 @@ func (pt *partition) expire(nowNs int64) {
 		}
 		q = next
 	}
+	waiting := pt.head != nil
 	pt.mu.Unlock()
 	for _, q := range out {
 		q.answer(0, ErrDeadline)
 	}
+	return waiting || len(out) > 0
 }
 
 func (p *Put) answer(first ID, err error) {

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Handler is what a connection's user does with frames. Both methods run on goroutines of the connection.
+// Handler is what a connection's user does with frames; one may serve many connections. Both methods run on goroutines of the
+// connection, and may run before Connect or Accept has returned it.
 type Handler interface {
 	// Frames gets at least one and at most MaxBurstCount frames that arrived together, in the order in which they were sent. The
 	// slice and the payloads are valid until it returns; to keep a payload longer, retain its Buf. While it runs nothing is

@@ -53,7 +53,7 @@ func Accept(ctx context.Context, nc net.Conn, options Options) (*Conn, error) {
 		if err != nil {
 			// A peer that is gone or too slow is told nothing; what happens to the refusal does not matter.
 			if !errors.Is(err, ErrPeerGone) && !errors.Is(err, ErrPeerSlow) {
-				answer.Text = printable([]byte(err.Error()))
+				answer.Text = textOf(err)
 				_ = writeHello(nc, TypeHelloAck, statusOf(err), &answer)
 			}
 			return peer, 0, err
@@ -96,7 +96,16 @@ func (o *Options) admit(peer *Hello) error {
 	if err == nil || errors.As(err, &refused) {
 		return err
 	}
-	return &RefusedError{Status: StatusRejected, Text: printable([]byte(err.Error())), Peer: *peer}
+	return &RefusedError{Status: StatusRejected, Text: textOf(err), Peer: *peer}
+}
+
+// textOf is what the peer is told of err.
+func textOf(err error) string {
+	var refused *RefusedError
+	if errors.As(err, &refused) {
+		return printable([]byte(refused.Text))
+	}
+	return printable([]byte(err.Error()))
 }
 
 func writeHello(nc net.Conn, typ Type, status Status, hello *Hello) error {

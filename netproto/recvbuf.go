@@ -35,17 +35,18 @@ func (b *RecvBuf) Retain() {
 
 // Release gives up a reference; with the last one the bytes are gone.
 func (b *RecvBuf) Release() {
+	c := b.conn // not to be read when the reference is gone
 	switch n := b.refs.Add(-1); {
 	case n > 0:
-		// The reader may be waiting to be the only one that holds it, see Conn.waitHeld.
+		// The reader may be waiting to be the only one that holds it, see reader.waitHeld.
 		if n == 1 {
-			b.conn.released()
+			c.released()
 		}
 		return
 	case n < 0:
 		panic("BUG: netproto: RecvBuf.Release: released more often than retained")
 	}
-	c, size := b.conn, int64(len(b.bytes))
+	size := int64(len(b.bytes))
 	poison(b.bytes)
 	b.conn = nil
 	if class := recvClass(len(b.bytes)); class >= 0 {

@@ -227,16 +227,16 @@ func (d *drain) reset() {
 func (c *Conn) write() {
 	defer c.ended()
 	d := new(drain)
+	written := 0 // bytes that count against MaxQueueBytes, and
+	frames := 0  // frames
 	for {
-		last, ok := c.take(&d)
+		last, ok := c.take(&d, &frames, &written)
 		if !ok {
 			return
 		}
-		frames, bytes, control := d.frames, d.bytes, d.control_
 		err := d.writeTo(c.nc)
-		_ = control
+		c.countSent(d)
 		d.reset()
-		c.sent(frames, bytes)
 		if err != nil {
 			c.Abort(readOrWriteError(err, "writing"))
 			return
@@ -250,4 +250,51 @@ func (c *Conn) write() {
 	}
 }
 
-var _ = time.Now
+// take gives back the room of what was written, waits until there is something to write, and exchanges *d, which is empty, for it. last:
+// it ends with a Goodbye. Not ok: the connection is dead.
+func (c *Conn) take(d **drain, frames, bytes *int) (last, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.queuedFrames -= *frames
+	c.queuedBytes -= *bytes
+	if *frames > 0 {
+		c.roomLocked()
+	}
+	for c.state == stateOpen && c.pending.frames == 0 && !c.pingDue && !c.pongDue {
+		c.wake.Wait()
+	}
+	if c.state == stateDead {
+		return false, false
+	}
+	*d, c.pending = c.pending, *d
+	*frames, *bytes = (*d).frames, (*d).bytes
+	if c.pongDue {
+		(*d).control(TypePong, StatusOK, c.pongRequest, "")
+	}
+	if c.pingDue {
+		(*d).control(TypePing, StatusOK, 0, "")
+	}
+	c.pongDue, c.pingDue = false, false
+	if c.state == stateClosing {
+		(*d).control(TypeGoodbye, c.goodbye.Status, 0, c.goodbye.Text)
+		return true, true
+	}
+	c.armLocked(&c.writeDeadline, time.Now(), c.o.WriteTimeout, c.nc.SetWriteDeadline)
+	return false, true
+}
+
+// ping has the writer send a Ping.
+func (c *Conn) ping() {
+	c.mu.Lock()
+	c.pingDue = true
+	c.wake.Signal()
+	c.mu.Unlock()
+}
+
+// pong has the writer answer the newest Ping; a peer that pings without reading makes no queue.
+func (c *Conn) pong(request uint64) {
+	c.mu.Lock()
+	c.pongDue, c.pongRequest = true, request
+	c.wake.Signal()
+	c.mu.Unlock()
+}

@@ -264,7 +264,7 @@ func TestIdleConnectionsHoldNoBuffers(t *testing.T) {
 		clients = append(clients, c)
 	}
 	n.each(func(c *conn) {
-		eventually(t, "the output to be empty", func() bool { c.out.mu.Lock(); defer c.out.mu.Unlock(); return c.out.buf == nil })
+		eventually(t, "the output to be empty", func() bool { c.out.mu.Lock(); defer c.out.mu.Unlock(); return c.out.next.k == nil })
 	})
 	for _, c := range clients {
 		c.nc.Close()

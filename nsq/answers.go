@@ -20,9 +20,9 @@ type pending struct {
 	put   engine.Put
 	c     *conn
 	verb  verb
-	count int      // "OK" frames: PUBs of the run, or 1
-	bytes int      // of input that it keeps, counted against the connection's limit
-	buf   *readBuf // what the Put borrows from
+	count int    // "OK" frames: PUBs of the run, or 1
+	bytes int    // of input that it keeps, counted against the connection's limit
+	buf   *block // what the Put borrows from
 	to    *target
 
 	frame []byte // instead of a Put: the encoded frame

@@ -96,9 +96,9 @@ func (c *conn) applyOutput(set *settings) {
 	if set.heartbeat > 0 {
 		timeout = min(timeout, set.heartbeat)
 	}
+	c.out.timeout.Store(int64(timeout))
 	c.out.mu.Lock()
 	c.out.bound = max(c.srv.opts.MaxConnOutputBytes, set.outputBuffer)
-	c.out.timeout = timeout
 	c.out.mu.Unlock()
 }
 
@@ -271,7 +271,7 @@ func (c *conn) linger() {
 	if c.nc.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
 		return
 	}
-	waste := newReadBuf(minReadBytes)
+	waste := newBlock(minReadBytes)
 	defer waste.release()
 	for {
 		if _, err := c.nc.Read(waste.b); err != nil {

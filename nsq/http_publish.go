@@ -15,7 +15,10 @@ import (
 	"penstock/engine"
 )
 
-const httpReadStep = 16 << 10 // the least a body buffer grows by
+const (
+	httpReadStep  = 16 << 10 // the least a body buffer grows by
+	maxPooledBody = 1 << 20  // larger body buffers are left to the garbage collector
+)
 
 // bodyBudget counts the bytes of request bodies in memory, over all servers of the process.
 var bodyBudget atomic.Int64
@@ -29,7 +32,7 @@ func readBody(r *http.Request, most int, tooBig string) (body []byte, done func(
 	reserved := int64(0)
 	done = func() {
 		bodyBudget.Add(-reserved)
-		if cap(bb.B) <= maxPooledOutput {
+		if cap(bb.B) <= maxPooledBody {
 			bytebufferpool.Put(bb)
 		}
 	}

@@ -1,64 +1,17 @@
 package nsq
 
-import (
-	"math/bits"
-	"sync"
-	"sync/atomic"
-)
-
 const (
 	// minReadBytes is the read buffer of a quiet connection, maxReadBytes what a busy one grows to. A command that is
 	// larger gets a buffer of its own that grows with the bytes that have come.
-	minReadBytes = 4 << 10
+	minReadBytes = minBlockBytes
 	maxReadBytes = 256 << 10
-
-	readClasses = 12 // powers of two from minReadBytes: up to 8 MiB
 )
-
-// readBuf is memory that a reader fills and Puts borrow from. The last holder's release returns it to
-// its pool; before that its bytes do not move or change.
-type readBuf struct {
-	b    []byte
-	refs atomic.Int32
-}
-
-var readPools [readClasses]sync.Pool
-
-// newReadBuf returns a buffer of at least size bytes with one reference.
-func newReadBuf(size int) *readBuf {
-	class := max(bits.Len(uint(size-1))-bits.Len(minReadBytes-1), 0)
-	if class >= readClasses {
-		rb := &readBuf{b: make([]byte, size)}
-		rb.refs.Store(1)
-		return rb
-	}
-	rb, _ := readPools[class].Get().(*readBuf)
-	if rb == nil {
-		rb = &readBuf{b: make([]byte, minReadBytes<<class)}
-	}
-	rb.refs.Store(1)
-	return rb
-}
-
-func (rb *readBuf) retain() { rb.refs.Add(1) }
-
-func (rb *readBuf) release() {
-	switch n := rb.refs.Add(-1); {
-	case n < 0:
-		panic("BUG: a read buffer was released more often than retained")
-	case n == 0:
-		class := bits.Len(uint(len(rb.b)-1)) - bits.Len(minReadBytes-1)
-		if class < readClasses {
-			readPools[class].Put(rb)
-		}
-	}
-}
 
 // input is a connection's unread bytes, buf.b[r:w]. It belongs to the reader.
 type input struct {
-	buf  *readBuf // nil while nothing is unread and the connection waits
-	r, w int      // 0 ≤ r ≤ w ≤ len(buf.b)
-	size int      // of the next buffer: minReadBytes … maxReadBytes
+	buf  *block // nil while nothing is unread and the connection waits
+	r, w int    // 0 ≤ r ≤ w ≤ len(buf.b)
+	size int    // of the next buffer: minReadBytes … maxReadBytes
 }
 
 func (in *input) unread() []byte {
@@ -72,7 +25,7 @@ func (in *input) unread() []byte {
 // unread has in all, as far as known. Bytes that others borrow are not moved.
 func (in *input) room(need int) []byte {
 	if in.buf == nil {
-		in.buf = newReadBuf(max(in.size, minReadBytes))
+		in.buf = newBlock(max(in.size, minReadBytes))
 		in.r, in.w = 0, 0
 	}
 	have := in.w - in.r
@@ -88,7 +41,7 @@ func (in *input) room(need int) []byte {
 	if alone && want <= len(in.buf.b) && in.r >= len(in.buf.b)/4 {
 		copy(in.buf.b, in.unread())
 	} else {
-		next := newReadBuf(max(want, have+have/2))
+		next := newBlock(max(want, have+have/2))
 		copy(next.b, in.unread())
 		in.buf.release()
 		in.buf = next

@@ -10,7 +10,7 @@ import (
 func TestInputKeepsBorrowedBytes(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	type loan struct {
-		buf   *readBuf
+		buf   *block
 		bytes []byte
 		want  []byte
 	}

@@ -6,10 +6,9 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
-
-	"github.com/valyala/bytebufferpool"
 
 	"penstock/engine"
 )
@@ -21,7 +20,6 @@ const (
 
 	frameHeaderBytes   = 8          // size, type
 	messageHeaderBytes = 8 + 2 + 16 // timestamp, attempts, id
-	maxPooledOutput    = 1 << 20    // larger output buffers are left to the garbage collector
 	maxDirectWrites    = 8          // in a row by whoever flushes, before the writer goroutine takes over
 )
 
@@ -50,8 +48,8 @@ type output struct {
 	nc  net.Conn
 	raw syscall.RawConn
 
-	bound   int           // when more bytes wait, the client's consumer is stopped and its commands are not read
-	timeout time.Duration // for the client to read what one write took
+	bound   int          // when more bytes wait, the client's consumer is stopped and its commands are not read; under mu
+	timeout atomic.Int64 // time.Duration for the client to read what one write took
 
 	// onDrained runs on the writer goroutine after a full output fell below half its bound.
 	onDrained func()
@@ -59,15 +57,15 @@ type output struct {
 	onProgress func()
 
 	mu      sync.Mutex
-	buf     *bytebufferpool.ByteBuffer // frames that no owner took yet; nil: none
-	waiting int                        // bytes in buf and at the owner
-	busy    bool                       // an owner writes
-	full    bool                       // Deliver said stop: onDrained is owed
-	sealed  bool                       // nothing is appended any more: the last frame is in, or the output failed
+	next    chunk // frames that no owner took yet
+	waiting int   // bytes in next and at the owner
+	busy    bool  // an owner writes
+	full    bool  // Deliver said stop: onDrained is owed
+	sealed  bool  // nothing is appended any more: the last frame is in, or the output failed
 	failed  error
 
 	// The owner's, for tryWrite.
-	chunk   []byte
+	writing []byte
 	written int
 	err     error
 	attempt func(fd uintptr) bool
@@ -77,7 +75,7 @@ func (o *output) init(nc net.Conn, raw syscall.RawConn) {
 	o.nc, o.raw = nc, raw
 	o.attempt = func(fd uintptr) bool {
 		for {
-			o.written, o.err = syscall.Write(int(fd), o.chunk)
+			o.written, o.err = syscall.Write(int(fd), o.writing)
 			if o.err != syscall.EINTR {
 				return true // one attempt: EAGAIN is the caller's business
 			}
@@ -85,23 +83,47 @@ func (o *output) init(nc net.Conn, raw syscall.RawConn) {
 	}
 }
 
-// space returns the buffer to append to, or nil when nothing may be appended. mu is held.
-func (o *output) space() *bytebufferpool.ByteBuffer {
+// chunk is whole frames in a block. The zero value is none.
+type chunk struct {
+	k *block
+	p []byte // the frames, at the start of the block
+}
+
+// grow makes room for n more bytes.
+func (c *chunk) grow(n int) {
+	if c.k != nil && len(c.p)+n <= cap(c.p) {
+		return
+	}
+	k := newBlock(max(len(c.p)+n, 2*cap(c.p)))
+	p := append(k.b[:0], c.p...)
+	if c.k != nil {
+		c.k.release()
+	}
+	c.k, c.p = k, p
+}
+
+func (c *chunk) free() {
+	if c.k != nil {
+		c.k.release()
+	}
+	*c = chunk{}
+}
+
+// space makes room for n bytes at the end of next, or says that nothing may be appended. mu is held.
+func (o *output) space(n int) bool {
 	if o.sealed {
-		return nil
+		return false
 	}
-	if o.buf == nil {
-		o.buf = bytebufferpool.Get()
-	}
-	return o.buf
+	o.next.grow(n)
+	o.waiting += n
+	return true
 }
 
 // append adds whole frames.
 func (o *output) append(frames []byte) {
 	o.mu.Lock()
-	if b := o.space(); b != nil {
-		b.B = append(b.B, frames...)
-		o.waiting += len(frames)
+	if o.space(len(frames)) {
+		o.next.p = append(o.next.p, frames...)
 	}
 	o.mu.Unlock()
 }
@@ -109,10 +131,9 @@ func (o *output) append(frames []byte) {
 // appendOKs adds n "OK" frames.
 func (o *output) appendOKs(n int) {
 	o.mu.Lock()
-	if b := o.space(); b != nil {
-		o.waiting += n * okFrameBytes
+	if o.space(n * okFrameBytes) {
 		for ; n > 0; n -= len(okFrames) / okFrameBytes {
-			b.B = append(b.B, okFrames[:min(n*okFrameBytes, len(okFrames))]...)
+			o.next.p = append(o.next.p, okFrames[:min(n*okFrameBytes, len(okFrames))]...)
 		}
 	}
 	o.mu.Unlock()
@@ -122,18 +143,16 @@ func (o *output) appendOKs(n int) {
 func (o *output) appendMessage(d *engine.Delivery) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	b := o.space()
-	if b == nil {
+	if !o.space(frameHeaderBytes + messageHeaderBytes + len(d.Body)) {
 		return false
 	}
-	before := len(b.B)
-	p := binary.BigEndian.AppendUint32(b.B, uint32(4+messageHeaderBytes+len(d.Body)))
+	p := o.next.p
+	p = binary.BigEndian.AppendUint32(p, uint32(4+messageHeaderBytes+len(d.Body)))
 	p = binary.BigEndian.AppendUint32(p, frameMessage)
 	p = binary.BigEndian.AppendUint64(p, uint64(d.Timestamp))
 	p = binary.BigEndian.AppendUint16(p, d.Attempts)
 	p = d.ID.Append(p)
-	b.B = append(p, d.Body...)
-	o.waiting += len(b.B) - before
+	o.next.p = append(p, d.Body...)
 	o.full = o.full || o.waiting >= o.bound
 	return !o.full
 }
@@ -159,56 +178,54 @@ func (o *output) settled() bool {
 	return o.waiting == 0 || o.failed != nil
 }
 
-// take makes the caller's turn's chunk from all that waits; false: nothing does. The caller is the owner and mu is held.
-func (o *output) take() (*bytebufferpool.ByteBuffer, bool) {
-	b := o.buf
-	if b == nil || o.failed != nil {
-		return nil, false
+// take gives the owner all that waits; false: nothing does. mu is held.
+func (o *output) take() (chunk, bool) {
+	c := o.next
+	if c.k == nil || o.failed != nil {
+		return chunk{}, false
 	}
-	o.buf = nil
-	return b, true
+	o.next = chunk{}
+	return c, true
 }
 
 // wrote accounts for a chunk that is done with. mu is held.
-func (o *output) wrote(b *bytebufferpool.ByteBuffer) {
-	o.waiting -= len(b.B)
-	if cap(b.B) <= maxPooledOutput {
-		bytebufferpool.Put(b)
-	}
+func (o *output) wrote(c chunk) {
+	o.waiting -= len(c.p)
+	c.free()
 }
 
 // flush writes what waits, without blocking: what the socket does not take, and the calling of a stopped
 // consumer, is left to a writer goroutine. When another goroutine is writing already, it takes this along.
 func (o *output) flush() {
 	o.mu.Lock()
-	if o.busy || o.buf == nil || o.failed != nil {
+	if o.busy || o.next.k == nil || o.failed != nil {
 		o.mu.Unlock()
 		return
 	}
 	o.busy = true
 	for range maxDirectWrites {
-		b, ok := o.take()
-		if !ok || o.full {
-			if ok {
-				o.buf = b
-			}
+		if o.full {
+			break
+		}
+		c, ok := o.take()
+		if !ok {
 			break
 		}
 		o.mu.Unlock()
-		n, err := o.tryWrite(b.B)
-		if n < len(b.B) && err == nil || errors.Is(err, syscall.EAGAIN) {
-			go o.writeBlocking(b, n) // it is the owner now
+		n, err := o.tryWrite(c.p)
+		if n < len(c.p) && err == nil || errors.Is(err, syscall.EAGAIN) {
+			go o.writeBlocking(c, n) // it is the owner now
 			return
 		}
 		o.mu.Lock()
-		o.wrote(b)
+		o.wrote(c)
 		if err != nil {
 			o.fail(err)
 		}
 	}
-	if o.failed == nil && (o.full || o.buf != nil) {
+	if o.failed == nil && (o.full || o.next.k != nil) {
 		o.mu.Unlock()
-		go o.writeBlocking(nil, 0)
+		go o.writeBlocking(chunk{}, 0)
 		return
 	}
 	o.busy = false
@@ -218,29 +235,27 @@ func (o *output) flush() {
 
 // tryWrite makes one system call that does not block. Owner only, without mu.
 func (o *output) tryWrite(p []byte) (int, error) {
-	o.chunk, o.written, o.err = p, 0, nil
+	o.writing, o.written, o.err = p, 0, nil
 	err := o.raw.Write(o.attempt)
-	o.chunk = nil
+	o.writing = nil
 	if err == nil {
 		err = o.err
 	}
 	return max(o.written, 0), err
 }
 
-// writeBlocking is the writer goroutine: it writes the rest of b from n on and everything that comes meanwhile, calls a
+// writeBlocking is the writer goroutine: it writes the rest of c from n on and everything that comes meanwhile, calls a
 // stopped consumer, and ends when nothing is left.
-func (o *output) writeBlocking(b *bytebufferpool.ByteBuffer, n int) {
+func (o *output) writeBlocking(c chunk, n int) {
 	for {
 		var err error
-		if b != nil {
-			if err = o.nc.SetWriteDeadline(time.Now().Add(o.timeout)); err == nil {
-				_, err = o.nc.Write(b.B[n:])
+		if c.k != nil {
+			if err = o.nc.SetWriteDeadline(time.Now().Add(time.Duration(o.timeout.Load()))); err == nil {
+				_, err = o.nc.Write(c.p[n:])
 			}
 		}
 		o.mu.Lock()
-		if b != nil {
-			o.wrote(b)
-		}
+		o.wrote(c)
 		if err != nil {
 			o.fail(err)
 		}
@@ -252,7 +267,7 @@ func (o *output) writeBlocking(b *bytebufferpool.ByteBuffer, n int) {
 			o.mu.Lock()
 		}
 		var ok bool
-		b, ok = o.take()
+		c, ok = o.take()
 		n = 0
 		if !ok {
 			// An expired deadline would fail tryWrite, too.
@@ -282,10 +297,8 @@ func (o *output) fail(err error) {
 		o.failed = err
 	}
 	o.sealed = true
-	if o.buf != nil {
-		o.wrote(o.buf)
-		o.buf = nil
-	}
+	o.wrote(o.next)
+	o.next = chunk{}
 }
 
 // failure returns why the output ended, if it did.

@@ -220,7 +220,7 @@ func TestGracefulStop(t *testing.T) {
 
 func TestServeSaysWhatItRunsOn(t *testing.T) {
 	p := startNode(t, t.TempDir(), "--io", "pwrite", "--max-rdy-count", "77")
-	if log := p.log.String(); !regexp.MustCompile(`io=pwrite reason=\S+`).MatchString(log) {
+	if log := p.log.String(); !regexp.MustCompile(`(io|engine)=pwrite reason=\S+`).MatchString(log) {
 		t.Errorf("the log does not say which I/O engine runs and why:\n%s", log)
 	}
 	code, info := p.get("/info")

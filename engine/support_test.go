@@ -1,0 +1,330 @@
+package engine_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock/engine"
+	"penstock/segment/aio"
+	"penstock/segment/aio/faultaio"
+)
+
+// patience is how long a test waits for what must happen; the machine may be busy.
+const patience = 20 * time.Second
+
+// openWith opens an engine that the test closes at its end, if it did not before.
+func openWith(t testing.TB, o engine.Options) *engine.Engine {
+	t.Helper()
+	e, err := engine.Open(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	return e
+}
+
+// onDisk opens an engine with smallOptions, changed by change, on a simulated disk.
+func onDisk(t testing.TB, d aio.Disk, change ...func(*engine.Options)) *engine.Engine {
+	t.Helper()
+	o := smallOptions(d)
+	for _, f := range change {
+		f(&o)
+	}
+	return openWith(t, o)
+}
+
+func newDisk() *faultaio.Disk { return faultaio.New(faultaio.Options{Seed: 1, Log: true}) }
+
+// inDir is smallOptions for a real directory.
+func inDir(dir string) engine.Options {
+	o := smallOptions(nil)
+	o.DataPath = dir
+	return o
+}
+
+// logged keeps what an engine logs.
+type logged struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+func topicOf(t testing.TB, e *engine.Engine, name string) *engine.Topic {
+	t.Helper()
+	topic, err := e.Topic(context.Background(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return topic
+}
+
+func channelOf(t testing.TB, topic *engine.Topic, name string) *engine.Channel {
+	t.Helper()
+	c, err := topic.Channel(context.Background(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// publish stores bodies one by one and returns their ids.
+func publish(t testing.TB, topic *engine.Topic, bodies ...string) []engine.ID {
+	t.Helper()
+	var ids []engine.ID
+	for _, b := range bodies {
+		id, err := topic.Publish(context.Background(), []byte(b))
+		if err != nil {
+			t.Fatalf("publish %.40q: %v", b, err)
+		}
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// numbered returns n bodies prefix0, prefix1, ..., each followed by pad bytes.
+func numbered(prefix string, n, pad int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf("%s%d", prefix, i)
+		if pad > 0 {
+			out[i] += "/" + string(bytes.Repeat([]byte{'x'}, pad))
+		}
+	}
+	return out
+}
+
+// delivered is one message that a seat got.
+type delivered struct {
+	id       engine.ID
+	body     string
+	attempts uint16
+	stamp    time.Time
+	at       time.Time // when it came
+}
+
+// seat is one consumer whose messages the test finishes itself.
+type seat struct {
+	*engine.Consumer
+	t    testing.TB
+	came chan struct{} // something was added to got
+
+	mu     sync.Mutex
+	got    []delivered
+	ended  error
+	limit  int // messages kept before the sink says it is full; 0: none
+	closes int
+}
+
+func sit(t testing.TB, c *engine.Channel, ready int, o ...engine.ConsumerOptions) *seat {
+	t.Helper()
+	s := &seat{t: t, came: make(chan struct{}, 1)}
+	o = append(o, engine.ConsumerOptions{})
+	k, err := c.Attach(o[0], s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Consumer = k
+	if err := k.Ready(ready); err != nil {
+		t.Fatal(err)
+	}
+	k.Pump()
+	return s
+}
+
+func (s *seat) Deliver(d *engine.Delivery) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.got = append(s.got, delivered{d.ID, string(d.Body), d.Attempts, time.Unix(0, d.Timestamp), time.Now()})
+	s.tell()
+	return s.limit == 0 || len(s.got) < s.limit
+}
+
+func (s *seat) Flush() {}
+
+func (s *seat) Closed(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = err
+	s.closes++
+	s.tell()
+}
+
+func (s *seat) tell() {
+	select {
+	case s.came <- struct{}{}:
+	default:
+	}
+}
+
+// poll returns the oldest message that came and was not asked for, within d.
+func (s *seat) poll(d time.Duration) (delivered, bool) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		s.mu.Lock()
+		if len(s.got) > 0 {
+			m := s.got[0]
+			s.got = s.got[1:]
+			s.mu.Unlock()
+			return m, true
+		}
+		s.mu.Unlock()
+		select {
+		case <-s.came:
+		case <-timer.C:
+			return delivered{}, false
+		}
+	}
+}
+
+// next waits for a message.
+func (s *seat) next() delivered {
+	s.t.Helper()
+	m, ok := s.poll(patience)
+	if !ok {
+		s.t.Fatal("no message came")
+	}
+	return m
+}
+
+// none says that nothing comes. What is wrong shows within milliseconds, so the wait is short.
+func (s *seat) none(why string) {
+	s.t.Helper()
+	if m, ok := s.poll(60 * time.Millisecond); ok {
+		s.t.Errorf("%s: %s %.40q came (attempt %d)", why, m.id, m.body, m.attempts)
+	}
+}
+
+// finish confirms and delivers on.
+func (s *seat) finish(ms ...delivered) {
+	s.t.Helper()
+	for _, m := range ms {
+		if err := s.Finish(m.id); err != nil {
+			s.t.Fatalf("finish %s: %v", m.id, err)
+		}
+	}
+	s.Pump()
+}
+
+// take waits for n messages, finishes them and returns their bodies.
+func (s *seat) take(n int) []string {
+	s.t.Helper()
+	bodies := make([]string, 0, n)
+	for range n {
+		m := s.next()
+		bodies = append(bodies, m.body)
+		s.finish(m)
+	}
+	return bodies
+}
+
+// eventually waits until a condition holds.
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); !holds(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+func channelStats(t testing.TB, c *engine.Channel) engine.ChannelStats {
+	t.Helper()
+	for _, ts := range c.Topic().Engine().Stats(c.Topic().Name(), c.Name()) {
+		for _, cs := range ts.Channels {
+			return cs
+		}
+	}
+	t.Fatalf("no statistics of channel %s", c.Name())
+	return engine.ChannelStats{}
+}
+
+// readAll finishes everything that a channel has, until it has nothing, and returns the bodies by id.
+func readAll(t testing.TB, c *engine.Channel) map[engine.ID]string {
+	t.Helper()
+	got := map[engine.ID]string{}
+	s := sit(t, c, 500)
+	defer s.Close()
+	for deadline := time.Now().Add(patience); ; {
+		m, ok := s.poll(5 * time.Millisecond)
+		if ok {
+			got[m.id] = m.body
+			s.finish(m)
+			continue
+		}
+		if st := channelStats(t, c); st.Depth == 0 && st.InFlightCount == 0 && st.DeferredCount == 0 {
+			return got
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the channel does not run empty: %+v", channelStats(t, c))
+		}
+	}
+}
+
+// result is the answer to a Put that nobody waits for.
+type result struct {
+	id  engine.ID
+	err error
+}
+
+// submit hands a batch over and returns where its answer comes.
+func submit(topic *engine.Topic, deadline time.Time, bodies ...string) (chan result, error) {
+	done := make(chan result, 1)
+	p := &engine.Put{Deadline: deadline, Done: func(p *engine.Put) { done <- result{p.First, p.Err} }}
+	for _, b := range bodies {
+		p.Messages = append(p.Messages, []byte(b))
+	}
+	return done, topic.Submit(p)
+}
+
+func answer(t testing.TB, done chan result) result {
+	t.Helper()
+	select {
+	case r := <-done:
+		return r
+	case <-time.After(patience):
+		t.Fatal("a put was never answered")
+		return result{}
+	}
+}
+
+// holdCommits makes the commit log's writes hang until release is called. begun waits until one hangs.
+func holdCommits(t testing.TB, d *faultaio.Disk) (begun, release func()) {
+	commits := func() (n int) {
+		for _, op := range d.Log() {
+			if op.Kind == faultaio.KindWriteSync && strings.HasPrefix(op.Name, "clog/") {
+				n++
+			}
+		}
+		return n
+	}
+	before := commits()
+	d.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Hold: true, Count: -1})
+	release = sync.OnceFunc(func() {
+		d.ClearRules()
+		d.ReleaseHeld()
+	})
+	t.Cleanup(release)
+	return func() { eventually(t, "a commit begins", func() bool { return commits() > before }) }, release
+}

@@ -1,0 +1,291 @@
+package netproto
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+// reader is the state of the goroutine that reads; no other touches it.
+//
+//	buf: | parsed | r  a frame that is not whole yet  w | free |      0 <= r <= w <= len
+type reader struct {
+	c      *Conn
+	buf    *RecvBuf
+	r, w   int
+	need   int    // bytes from r that the next frame needs as far as known: a header, then the frame
+	header Header // of the frame at r, if need > HeaderBytes or bare
+	parsed bool   // header is set
+	burst  []Received
+
+	heard    time.Time // when the peer was last heard, or could not be because this side did not read
+	began    time.Time // when the first bytes of the frame at r were there; zero if there are none
+	farewell *GoodbyeError
+	broken   bool // the socket failed, or nobody is there: a Goodbye would reach no one
+}
+
+func (in *reader) init(c *Conn) {
+	in.c, in.need = c, HeaderBytes
+	in.buf = newRecvBuf(c, RecvBufBytes)
+	in.burst = make([]Received, 0, MaxBurstCount)
+	in.heard = time.Now()
+}
+
+// read is the reader: bytes in, whole frames to the handler, until the connection ends.
+func (c *Conn) read() {
+	defer c.ended()
+	in := &c.in
+	err := in.run()
+	switch {
+	case err == nil: // a Goodbye
+		c.shut(in.farewell, GoodbyeError{Status: StatusClosed, Text: "goodbye"})
+	case in.broken:
+		c.Abort(err)
+	default:
+		// The peer is told why. It may go on sending for a moment; if nobody read that, the kernel would answer with
+		// a reset, and the peer might never see the Goodbye.
+		c.shut(err, GoodbyeError{Status: statusOf(err), Text: textOf(err)})
+		in.discard()
+	}
+	in.buf.Release()
+}
+
+// run returns nil after a Goodbye.
+func (in *reader) run() error {
+	for {
+		if err := in.fill(); err != nil {
+			return err
+		}
+		for more := true; more; {
+			var err error
+			more, err = in.parse()
+			if len(in.burst) > 0 {
+				if err := in.deliver(); err != nil {
+					return err
+				}
+			}
+			if err != nil || in.farewell != nil {
+				return err
+			}
+		}
+		if err := in.makeRoom(); err != nil {
+			return err
+		}
+	}
+}
+
+// fill reads once, and pings while nothing comes.
+func (in *reader) fill() error {
+	c := in.c
+	for {
+		now := time.Now()
+		c.mu.Lock()
+		c.armLocked(&c.readDeadline, now, c.o.PingEvery, c.nc.SetReadDeadline)
+		c.mu.Unlock()
+		n, err := c.nc.Read(in.buf.bytes[in.w:])
+		now = time.Now()
+		if n > 0 {
+			in.w += n
+			in.heard = now
+			c.readBytes.Add(uint64(n))
+			c.reads.Add(1)
+			return in.inTime(now)
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			in.broken = true
+			if err == nil {
+				err = io.ErrNoProgress
+			}
+			return readOrWriteError(err, "reading")
+		}
+		if err := in.tick(now); err != nil {
+			return err
+		}
+		if silent := now.Sub(in.heard); silent >= c.o.SilenceTimeout {
+			in.broken = true
+			return fmt.Errorf("%w: nothing was heard for %v", ErrPeerSilent, silent.Round(time.Millisecond))
+		}
+		if err := in.inTime(now); err != nil {
+			return err
+		}
+	}
+}
+
+// tick is called about every PingEvery while nothing can be read. Its error ends the connection.
+func (in *reader) tick(now time.Time) error {
+	c := in.c
+	c.mu.Lock()
+	state, closeBy := c.state, c.closeBy
+	c.mu.Unlock()
+	if state == stateDead || state == stateClosing && !now.Before(closeBy) {
+		in.broken = true
+		return fmt.Errorf("%w: the peer did not say goodbye in time", ErrPeerGone)
+	}
+	if state == stateOpen {
+		c.ping()
+	}
+	return nil
+}
+
+// inTime ends a frame that comes by drops: without it a peer could keep a connection and a large buffer for ever.
+func (in *reader) inTime(now time.Time) error {
+	if in.w == in.r || in.w-in.r >= in.need {
+		return nil
+	}
+	if in.began.IsZero() {
+		in.began = now
+	}
+	if took := now.Sub(in.began); took > in.c.o.FrameTimeout {
+		return fmt.Errorf("%w: %d of %d bytes of a frame after %v", ErrPeerSlow, in.w-in.r, in.need, took.Round(time.Millisecond))
+	}
+	return nil
+}
+
+// parse appends whole frames to burst until one is missing bytes, the burst is full (more), or the peer said goodbye.
+func (in *reader) parse() (more bool, err error) {
+	for in.w-in.r >= in.need {
+		if !in.parsed {
+			if in.header, err = ParseHeader(in.buf.bytes[in.r:in.w]); err != nil {
+				return false, err
+			}
+			in.need = HeaderBytes + int(in.header.PayloadBytes)
+			if limit := in.c.o.Hello.MaxFrameBytes; in.need > int(limit) {
+				return false, fmt.Errorf("%w: a %v of %d bytes, this side accepts %d", ErrTooBig, in.header.Type, in.need, limit)
+			}
+			in.parsed = true
+			continue
+		}
+		payload := in.buf.bytes[in.r+HeaderBytes : in.r+in.need : in.r+in.need]
+		if err := in.header.checkPayload(payload); err != nil {
+			return false, err
+		}
+		in.r += in.need
+		in.need, in.parsed, in.began = HeaderBytes, false, time.Time{}
+		if in.header.Type.ofConnection() {
+			if err := in.control(payload); err != nil || in.farewell != nil {
+				return false, err
+			}
+			continue
+		}
+		in.burst = append(in.burst, Received{Header: in.header, Payload: payload, Buf: in.buf})
+		if len(in.burst) == MaxBurstCount {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// control handles a frame of the connection itself.
+func (in *reader) control(payload []byte) error {
+	switch in.header.Type {
+	case TypePing:
+		in.c.pong(in.header.Request)
+	case TypePong: // it was heard: that is all
+	case TypeGoodbye:
+		in.farewell = &GoodbyeError{Status: in.header.Status, Text: printable(payload)}
+	default:
+		return fmt.Errorf("%w: a %v after the handshake", ErrInvalid, in.header.Type)
+	}
+	return nil
+}
+
+// deliver gives the burst to the handler. The time that it takes does not count against the peer.
+func (in *reader) deliver() error {
+	c := in.c
+	bytes := 0
+	for i := range in.burst {
+		bytes += HeaderBytes + len(in.burst[i].Payload)
+	}
+	c.countReceived(len(in.burst), bytes)
+	err := c.o.Handler.Frames(c, in.burst)
+	clear(in.burst)
+	in.burst = in.burst[:0]
+	in.resume()
+	return err
+}
+
+// resume is called after this side did not read for a while.
+func (in *reader) resume() {
+	in.heard = time.Now()
+	if in.w > in.r {
+		in.began = in.heard
+	}
+}
+
+// makeRoom sees to it that the frame at r can become whole, and that the next read is not a small one.
+func (in *reader) makeRoom() error {
+	b, left := in.buf, in.w-in.r
+	alone := b.refs.Load() == 1 // nobody else can retain it: only holders can
+	enough := len(b.bytes)-in.r >= in.need && (len(b.bytes)-in.w >= minReadBytes || in.need > minReadBytes)
+	switch {
+	case alone && left == 0 && len(b.bytes) == RecvBufBytes:
+		poison(b.bytes[:in.w])
+		in.r, in.w = 0, 0
+		return nil
+	case enough && (left > 0 || len(b.bytes) == RecvBufBytes): // a long buffer goes back as soon as it is empty
+		return nil
+	case alone && left > 0 && len(b.bytes) >= max(in.need, RecvBufBytes):
+		in.w = copy(b.bytes, b.bytes[in.r:in.w])
+		in.r = 0
+		poison(b.bytes[in.w:])
+		return nil
+	}
+	size := max(in.need, RecvBufBytes)
+	if err := in.waitHeld(int64(recvSize(size))); err != nil {
+		return err
+	}
+	next := newRecvBuf(in.c, size)
+	in.w = copy(next.bytes, b.bytes[in.r:in.w])
+	in.r = 0
+	in.buf = next
+	b.Release()
+	return nil
+}
+
+// waitHeld waits until a buffer of size bytes is within MaxHeldBytes. A buffer that only the reader holds does not count: it
+// is about to go. If the handler holds nothing any size is allowed, or a connection could stand still for ever.
+func (in *reader) waitHeld(size int64) error {
+	c := in.c
+	var timer *time.Timer
+	for {
+		held := c.held.Load()
+		if in.buf.refs.Load() == 1 {
+			held -= int64(len(in.buf.bytes))
+		}
+		if held == 0 || held+size <= int64(c.o.MaxHeldBytes) {
+			break
+		}
+		if timer == nil {
+			c.heldFull.Add(1)
+			timer = time.NewTimer(c.o.PingEvery / 2)
+			defer timer.Stop()
+		}
+		select {
+		case <-c.heldLess:
+			if c.isDead() {
+				return ErrClosed
+			}
+		case now := <-timer.C:
+			timer.Reset(c.o.PingEvery / 2)
+			if err := in.tick(now); err != nil { // the ping says that this side is alive
+				return err
+			}
+		}
+	}
+	if timer != nil {
+		in.resume()
+	}
+	return nil
+}
+
+// discard reads and drops until the peer ends or the connection is dead.
+func (in *reader) discard() {
+	var p [4 << 10]byte
+	for {
+		if _, err := in.c.nc.Read(p[:]); err != nil {
+			return // shut has set a deadline
+		}
+	}
+}

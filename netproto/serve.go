@@ -1,0 +1,106 @@
+package netproto
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	// MaxHandshakeCount bounds the connections of one Serve that have not said Hello yet.
+	MaxHandshakeCount = 256
+
+	// A listener that fails (mostly: no file descriptors left) is asked again after a pause between these.
+	minAcceptPause = 5 * time.Millisecond
+	maxAcceptPause = time.Second
+)
+
+// Serve accepts connections from ln, with at most maxConnCount at a time and MaxHandshakeCount in their handshake; more get
+// StatusOverloaded. When ctx ends it closes ln, closes all connections in order, and returns nil when they have ended; an error means that the
+// listener broke, and then too nothing is left. failed, if not nil, hears why a handshake failed; it may be called by several goroutines.
+func Serve(ctx context.Context, ln net.Listener, options Options, maxConnCount int, failed func(remote net.Addr, err error)) error {
+	if failed == nil {
+		failed = func(net.Addr, error) {}
+	}
+	o := options.withDefaults()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
+	defer stop()
+	var all sync.WaitGroup
+	conns, handshakes := make(chan struct{}, maxConnCount), make(chan struct{}, MaxHandshakeCount)
+	for pause := minAcceptPause; ; {
+		nc, err := ln.Accept()
+		if err != nil {
+			if ctx.Err() == nil && !errors.Is(err, net.ErrClosed) && pauseFor(ctx, &pause) {
+				continue
+			}
+			ended := ctx.Err() != nil
+			cancel()
+			_ = ln.Close()
+			all.Wait()
+			if ended {
+				return nil
+			}
+			return fmt.Errorf("netproto: no more connections are accepted, restart the listener: %w", err)
+		}
+		pause = minAcceptPause
+		if !tryEnter(conns) {
+			overloaded(nc, &o)
+			continue
+		}
+		if !tryEnter(handshakes) {
+			<-conns
+			overloaded(nc, &o)
+			continue
+		}
+		all.Go(func() {
+			defer func() { <-conns }()
+			c, err := Accept(ctx, nc, o)
+			<-handshakes
+			if err != nil {
+				failed(nc.RemoteAddr(), err)
+				return
+			}
+			select {
+			case <-ctx.Done():
+				c.Close()
+			case <-c.Done():
+			}
+		})
+	}
+}
+
+func tryEnter(places chan struct{}) bool {
+	select {
+	case places <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// pauseFor waits, longer each time, and reports whether ctx is still open.
+func pauseFor(ctx context.Context, pause *time.Duration) bool {
+	timer := time.NewTimer(*pause)
+	defer timer.Stop()
+	*pause = min(2**pause, maxAcceptPause)
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// overloaded says so and closes. The few bytes fit in the empty buffer of a new socket; the deadline is for what is not a socket.
+func overloaded(nc net.Conn, o *Options) {
+	answer := o.Hello
+	answer.Text = "too many connections; try again later, or another node"
+	_ = nc.SetDeadline(time.Now().Add(minAcceptPause))
+	_ = writeHello(nc, TypeHelloAck, StatusOverloaded, &answer)
+	_ = nc.Close()
+}

@@ -1,0 +1,63 @@
+package netproto
+
+import "sync/atomic"
+
+// Stats are counts since the connection began, and what holds now. Frames of the connection itself (Ping, Pong, Goodbye) count
+// as sent, not as received.
+type Stats struct {
+	SentFrames uint64
+	SentBytes  uint64
+	Writes     uint64 // writes and writevs; SentFrames / Writes shows the coalescing
+
+	ReceivedFrames uint64
+	ReceivedBytes  uint64 // of those frames
+	Reads          uint64
+	ReadBytes      uint64 // of everything
+	Bursts         uint64 // calls of Handler.Frames
+
+	QueueFull uint64 // times that Send found no room
+	HeldFull  uint64 // times that the reader waited for the handler to release buffers
+
+	QueuedFrames int   // taken and not yet written
+	QueuedBytes  int   // theirs
+	HeldBytes    int64 // of receive buffers in use, the reader's own among them
+}
+
+// FramesPerWrite is SentFrames / Writes, 0 before the first write.
+func (s *Stats) FramesPerWrite() float64 {
+	if s.Writes == 0 {
+		return 0
+	}
+	return float64(s.SentFrames) / float64(s.Writes)
+}
+
+type counters struct {
+	sentFrames, sentBytes, writes         atomic.Uint64
+	receivedFrames, receivedBytes, bursts atomic.Uint64
+	reads, readBytes, queueFull, heldFull atomic.Uint64
+}
+
+func (c *counters) countSent(d *drain) {
+	c.sentFrames.Add(uint64(d.frames))
+	c.sentBytes.Add(uint64(d.bytes))
+	c.writes.Add(1)
+}
+
+func (c *counters) countReceived(frames, bytes int) {
+	c.receivedFrames.Add(uint64(frames))
+	c.receivedBytes.Add(uint64(bytes))
+	c.bursts.Add(1)
+}
+
+// Stats may be called at any time, also after the end.
+func (c *Conn) Stats() Stats {
+	c.mu.Lock()
+	frames, bytes := c.queuedFrames, c.queuedBytes
+	c.mu.Unlock()
+	return Stats{
+		SentFrames: c.sentFrames.Load(), SentBytes: c.sentBytes.Load(), Writes: c.writes.Load(),
+		ReceivedFrames: c.receivedFrames.Load(), ReceivedBytes: c.receivedBytes.Load(), Bursts: c.bursts.Load(),
+		Reads: c.reads.Load(), ReadBytes: c.readBytes.Load(), QueueFull: c.queueFull.Load(), HeldFull: c.heldFull.Load(),
+		QueuedFrames: frames, QueuedBytes: bytes, HeldBytes: c.held.Load(),
+	}
+}

@@ -1,0 +1,55 @@
+package nsq
+
+import (
+	"math/bits"
+	"sync"
+	"sync/atomic"
+)
+
+const (
+	minBlockBytes = 4 << 10
+	blockClasses  = 12 // powers of two from minBlockBytes: up to 8 MiB; larger ones are not pooled
+)
+
+// block is pooled memory: what a reader fills and Puts borrow from, or frames on their way out. The last
+// holder's release returns it to its pool; before that its bytes do not move or change.
+type block struct {
+	b    []byte
+	refs atomic.Int32
+}
+
+var blockPools [blockClasses]sync.Pool
+
+// blockClass is the pool for size bytes.
+func blockClass(size int) int {
+	return max(bits.Len(uint(size-1))-bits.Len(minBlockBytes-1), 0)
+}
+
+// newBlock returns a block of at least size bytes with one reference.
+func newBlock(size int) *block {
+	class := blockClass(size)
+	if class >= blockClasses {
+		k := &block{b: make([]byte, size)}
+		k.refs.Store(1)
+		return k
+	}
+	k, _ := blockPools[class].Get().(*block)
+	if k == nil {
+		k = &block{b: make([]byte, minBlockBytes<<class)}
+	}
+	k.refs.Store(1)
+	return k
+}
+
+func (k *block) retain() { k.refs.Add(1) }
+
+func (k *block) release() {
+	switch n := k.refs.Add(-1); {
+	case n < 0:
+		panic("BUG: a block was released more often than retained")
+	case n == 0:
+		if class := blockClass(len(k.b)); class < blockClasses {
+			blockPools[class].Put(k)
+		}
+	}
+}
