@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 
 	"github.com/google/uuid"
@@ -94,6 +95,12 @@ func (o *Options) complete(arena *aio.Arena, block int64) error {
 
 // Log is a node's commit log. Run, or Start and Step, and Close belong to one goroutine; all other methods may be called from any.
 type Log struct {
+	// turnLock is held by whoever works on the log: the goroutine of Run, except while it sleeps with nothing in flight, or a
+	// caller of StepOnSpot.
+	turnLock sync.Mutex
+	asleep   bool // the goroutine of Run sleeps
+	onSpot   bool // a caller of StepOnSpot works
+
 	disk   aio.Disk
 	arena  *aio.Arena
 	opts   Options
@@ -256,6 +263,8 @@ func (l *Log) drain() error {
 			break
 		}
 	}
+	l.turnLock.Lock()
+	defer l.turnLock.Unlock()
 	if l.current != nil && l.promised < l.durable && l.markRoom() {
 		return l.writeMark()
 	}
@@ -275,6 +284,8 @@ func (l *Log) closeQueue() error {
 // Close frees everything. After Run call it from anywhere; after Start from the goroutine that steps, with nothing in flight that
 // matters: groups whose completions were not seen count as unknown. Files are kept as they are.
 func (l *Log) Close() error {
+	l.turnLock.Lock()
+	defer l.turnLock.Unlock()
 	l.arena.OnRelease(nil)
 	err := l.closeQueue() // waits for what is in flight, so that the buffers are not read any more
 	for _, g := range l.inFlight {

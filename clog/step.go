@@ -14,6 +14,8 @@ const maxTurns = 2 * MaxInFlight
 // reports them in order. With block it sleeps, when there was nothing to do, until a completion or Wake. After a failure it
 // returns the same error for ever.
 func (l *Log) Step(block bool) (progress bool, err error) {
+	l.turnLock.Lock()
+	defer l.turnLock.Unlock()
 	if l.err != nil {
 		return false, l.err
 	}
@@ -215,7 +217,7 @@ func (l *Log) submit(g *Group) error {
 	g.submitted = time.Now()
 	alone := len(l.inFlight) == 0
 	l.inFlight = append(l.inFlight, g)
-	if g.solo && alone {
+	if (g.solo || l.onSpot) && alone {
 		if err := l.current.WriteSyncAt(data, at); err != nil {
 			return l.fail("writing a group", err)
 		}
@@ -235,7 +237,16 @@ func (l *Log) submit(g *Group) error {
 // among them fails all: what the device says after it cannot be trusted.
 func (l *Log) collect(block bool) (bool, error) {
 	var err error
+	idle := block && len(l.inFlight) == 0
+	if idle { // see StepOnSpot
+		l.asleep = true
+		l.turnLock.Unlock()
+	}
 	l.completions, err = l.queue.Wait(l.completions[:0], block)
+	if idle {
+		l.turnLock.Lock()
+		l.asleep = false
+	}
 	if err != nil {
 		return false, l.fail("waiting for groups", err)
 	}

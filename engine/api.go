@@ -26,10 +26,10 @@ var (
 	ErrTooManyTopics  = errors.New("engine: MaxTopics reached: delete a topic or raise the limit")
 	ErrTooManyChans   = errors.New("engine: MaxChannels reached: delete a channel or raise the limit")
 	ErrOverloaded     = errors.New("engine: too many bytes are waiting to be stored; nothing of this request was stored, try again later")
-	ErrDeadline       = errors.New("engine: the request waited longer than its deadline; nothing of it was stored")
-	ErrNoSpace        = errors.New("engine: the disk is full: publishing is refused, consuming goes on; free space and publishing resumes by itself")
-	ErrDisk           = errors.New("engine: the disk failed a write or flush: nothing more is stored until the node is restarted; messages answered OK before are safe, this one's fate is unknown")
-	ErrReadOnly       = errors.New("engine: the partition is read-only because stored data is corrupt; see the log")
+	ErrDeadline       = core.ErrExpired
+	ErrNoSpace        = core.ErrNoSpace
+	ErrDisk           = core.ErrPoisoned
+	ErrReadOnly       = core.ErrReadOnly
 	ErrAutoCreateOff  = errors.New("engine: no such topic or channel, and automatic creation is off")
 	ErrTooManyClients = core.ErrTooManyConsumers
 	ErrNotInFlight    = core.ErrNotInFlight
@@ -47,7 +47,11 @@ type Put struct {
 	Defer time.Duration
 	// Deadline is when waiting for room ends with ErrDeadline; zero: Options.PublishTimeout from Submit on.
 	Deadline time.Time
-	// Done is called exactly once, from a goroutine of the engine; it must not block. First and Err are set.
+	// Alone says that the submitter has nothing to do until the answer: an idle engine may then store the put on the
+	// submitter's goroutine, within Submit.
+	Alone bool
+	// Done is called exactly once, from a goroutine of the engine or, with Alone, from within Submit; it must not block. First and
+	// Err are set.
 	Done func(*Put)
 
 	First ID    // id of the first message; the others follow by one

@@ -364,6 +364,9 @@ func (c *Channel) ResetToID(ctx context.Context, id ID) error {
 
 // ResetToTime continues reading, in every partition, with the first batch stored at or after when.
 func (c *Channel) ResetToTime(ctx context.Context, when time.Time) error {
+	if err := c.closedErr(); err != nil {
+		return err // the partitions' logs are closed as well
+	}
 	for i := range c.cursors {
 		pt := c.cursors[i].part
 		_, id, err := pt.log.SeekTime(when.UnixNano())
@@ -379,6 +382,12 @@ func (c *Channel) ResetToTime(ctx context.Context, when time.Time) error {
 		}
 	}
 	return nil
+}
+
+func (c *Channel) closedErr() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
 }
 
 // change runs an event that must be in the log before the caller hears that it is done.

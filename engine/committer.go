@@ -2,6 +2,7 @@ package engine
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/clog"
@@ -10,10 +11,10 @@ import (
 )
 
 // committer is the clog's source: it turns inboxes into sealed batches and durable groups
-// into answers. All methods but push run on the goroutine that runs the commit log, which
-// thereby owns every partition's state machine: a put crosses no other goroutine between its inbox
-// and the disk, and whatever arrives while a group is on the disk becomes one batch per
-// partition in the next group.
+// into answers. All methods but push run on whoever works on the commit log, one at a time: its goroutine, or
+// a lone caller on an idle log (clog.StepOnSpot). The committer thereby owns every partition's state machine: a put
+// crosses no other goroutine between its inbox and the disk, and whatever arrives while a group is on the disk becomes one
+// batch per partition in the next group.
 type committer struct {
 	e *Engine
 
@@ -22,6 +23,9 @@ type committer struct {
 
 	turn []*partition // taken from ready; turn[at:] still have puts
 	at   int
+
+	left  atomic.Bool // at < len(turn) when the last group was full
+	crowd atomic.Bool // the last group had several puts
 
 	slots []groupWork // by clog.Group.Slot
 	ev    core.PartitionEvent
@@ -47,14 +51,24 @@ type batchWork struct {
 	deferFrom, deferN int
 }
 
-func (c *committer) push(pt *partition) {
+// push tells of an inbox that is not empty any more. With alone the caller would only wait for it: on an idle log it
+// does the committer's work itself.
+func (c *committer) push(pt *partition, alone bool) {
 	c.readyMu.Lock()
 	c.ready = append(c.ready, pt)
 	c.readyMu.Unlock()
-	c.e.clog.Wake()
+	// After a group of many the next will be of many: the first of them must not hold up the others.
+	if !alone || c.crowd.Load() || !c.e.clog.StepOnSpot() || c.pushed() {
+		c.e.clog.Wake()
+	}
 }
 
-func (e *Engine) pushReady(pt *partition) { e.committer.push(pt) }
+// pushed says whether inboxes wait.
+func (c *committer) pushed() bool {
+	c.readyMu.Lock()
+	defer c.readyMu.Unlock()
+	return len(c.ready) > 0 || c.left.Load()
+}
 
 // Gather seals what waits, partition by partition, until the group is full.
 func (c *committer) Gather(g *clog.Group) {
@@ -78,6 +92,8 @@ func (c *committer) Gather(g *clog.Group) {
 	if len(w.puts) == 1 {
 		g.SetSolo()
 	}
+	c.crowd.Store(len(w.puts) > 1)
+	c.left.Store(c.at < len(c.turn))
 }
 
 // learnSpace passes the flusher's word about the disk's room on to the machines.

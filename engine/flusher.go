@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/google/uuid"
+
 	"penstock/segment"
 )
 
@@ -30,6 +32,14 @@ type flusher struct {
 	files   []checkpointFile
 
 	released uint64 // last commit log file that was let go, exclusive
+
+	dead []deadTopic // deleted, their files not moved away yet; guarded by mu
+}
+
+// deadTopic is a deleted topic whose files are still in their place.
+type deadTopic struct {
+	id      uuid.UUID
+	release func() // ends the hold on the commit log files, one of which has the tombstone
 }
 
 // evictable says that a partition's tail below upTo can leave memory.
@@ -96,8 +106,6 @@ func (f *flusher) holdFiles() func() {
 const (
 	flusherTick      = 100 * time.Millisecond
 	maxFlushBytes    = 8 << 20 // of one partition before the next gets its turn
-	noSpaceRetry     = time.Second
-	trashStepBytes   = 16 << 20
 	maxTrashDuration = 50 * time.Millisecond
 )
 
@@ -116,6 +124,7 @@ func (f *flusher) run() {
 			f.work()
 		case <-retain.C:
 			f.retain()
+			f.trashDead()
 			f.emptyTrash()
 		}
 	}
@@ -127,7 +136,7 @@ func (f *flusher) work() {
 	for !f.stopping() {
 		needBuffers := e.arena.Free() <= f.lowBuffers()
 		needLog := e.clog.Headroom() < e.opts.CommitLiveBytes/2
-		progress := false
+		progress := e.noSpace.Load() && f.probeSpace()
 		if needBuffers {
 			progress = f.evict()
 		}
@@ -141,6 +150,18 @@ func (f *flusher) work() {
 			return // both levels are good, or what is missing is pinned by readers, or the disk is full
 		}
 	}
+}
+
+// probeSpace finds out whether the disk has room again: by writing what found none, which is still in the queue.
+func (f *flusher) probeSpace() bool {
+	f.mu.Lock()
+	waiting := len(f.queue)
+	f.mu.Unlock()
+	if waiting == 0 {
+		f.roomAgain() // its topic was deleted; if the disk is still full, the next write says so
+		return false
+	}
+	return f.flushOldest()
 }
 
 func (f *flusher) stopping() bool {
@@ -323,7 +344,9 @@ func (f *flusher) learnLimits() {
 	for len(f.files) > 0 && f.files[0].seq <= oldest {
 		if f.files[0].seq == oldest {
 			for _, c := range f.files[0].ends {
-				f.limits[c.part] = c.end
+				if !c.part.t.deleted.Load() {
+					f.limits[c.part] = c.end
+				}
 			}
 		}
 		f.files = f.files[1:]
@@ -371,6 +394,27 @@ func (f *flusher) retainTo(pt *partition, now time.Time) segment.Offset {
 		}
 	}
 	return to
+}
+
+// trashLater keeps a deleted topic until its files could be moved away.
+func (f *flusher) trashLater(id uuid.UUID, release func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dead = append(f.dead, deadTopic{id, release})
+}
+
+func (f *flusher) trashDead() {
+	f.mu.Lock()
+	dead := f.dead
+	f.dead = nil
+	f.mu.Unlock()
+	for _, d := range dead {
+		if err := trashTopicFiles(f.e.disk, d.id); err != nil {
+			f.trashLater(d.id, d.release)
+			continue
+		}
+		d.release()
+	}
 }
 
 // emptyTrash removes what was put away, a little at a time: deleting large files at once on a file

@@ -69,9 +69,10 @@ func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 	pt.report()
 	first := !pt.ready
 	pt.ready = true
+	alone := p.Alone // p may be gone as soon as the lock is free
 	pt.mu.Unlock()
 	if first {
-		e.pushReady(pt)
+		e.committer.push(pt, alone)
 	}
 	return nil
 }

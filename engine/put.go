@@ -102,7 +102,7 @@ func (t *Topic) publish(ctx context.Context, body []byte, bodies [][]byte, delay
 		w.one[0] = body
 		bodies = w.one[:]
 	}
-	w.Messages, w.Defer = bodies, delay
+	w.Messages, w.Defer, w.Alone = bodies, delay, true
 	if err := t.submit(ctx, &w.Put); err != nil {
 		return 0, err
 	}
@@ -114,7 +114,7 @@ func (t *Topic) publish(ctx context.Context, body []byte, bodies [][]byte, delay
 func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (ID, error) {
 	w := getWaiter()
 	defer w.free()
-	w.sealed = batch
+	w.sealed, w.Alone = batch, true
 	if err := t.submit(ctx, &w.Put); err != nil {
 		return 0, err
 	}

@@ -77,6 +77,7 @@ func (r *recovery) Checkpoint(chunk []byte) error {
 func (c *committer) Checkpoint(emit func(chunk []byte)) {
 	parts := c.e.partitionList()
 	le := binary.LittleEndian
+	chunk := c.e.clog.MaxChunkBytes()
 	buf := le.AppendUint32(nil, uint32(len(parts)))
 	ends := make([]checkpointEnd, 0, len(parts))
 	for _, pt := range parts {
@@ -88,9 +89,9 @@ func (c *committer) Checkpoint(emit func(chunk []byte)) {
 		at := len(buf)
 		buf = pt.fold.Append(le.AppendUint32(buf, 0))
 		le.PutUint32(buf[at:], uint32(len(buf)-at-4))
-		for len(buf) >= clog.MaxCheckpointChunkBytes {
-			emit(buf[:clog.MaxCheckpointChunkBytes])
-			buf = buf[:copy(buf, buf[clog.MaxCheckpointChunkBytes:])]
+		for len(buf) >= chunk {
+			emit(buf[:chunk])
+			buf = buf[:copy(buf, buf[chunk:])]
 		}
 	}
 	emit(buf)

@@ -121,6 +121,12 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (
 		t, err := e.makeTopic(name, partitions)
 		e.mu.Lock()
 		delete(e.creating, name)
+		if e.closed { // Close did not see the topic: nobody would answer its puts
+			if t != nil {
+				t.abandon()
+			}
+			t, err = nil, ErrClosed
+		}
 		if cr.err = err; err == nil {
 			e.topics[name] = t
 			e.addPartitions(t.parts)
@@ -136,20 +142,42 @@ func (e *Engine) makeTopic(name string, partitions int) (*Topic, error) {
 		return nil, *err
 	}
 	m := &topicMeta{Format: formatVersion, ID: uuid.New(), Name: name, Partitions: partitions, CreatedNs: time.Now().UnixNano()}
-	if err := createTopicFiles(e.disk, m); err != nil {
-		return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, err)
-	}
 	t := newTopic(e, m)
-	for n := range uint32(partitions) {
+	if err := e.makeTopicFiles(t, m); err != nil {
+		// What is there must go: a second try makes another topic of that name, and the next Open would find both.
+		t.abandon()
+		return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, errors.Join(err, trashTopicFiles(e.disk, m.ID)))
+	}
+	return t, nil
+}
+
+func (e *Engine) makeTopicFiles(t *Topic, m *topicMeta) error {
+	if err := createTopicFiles(e.disk, m); err != nil {
+		return err
+	}
+	for n := range uint32(m.Partitions) {
 		log, err := segment.Open(e.disk, partitionDir(m.ID, n), segment.Identity{Topic: m.ID, Partition: n}, segment.State{}, e.segmentOptions())
 		if err != nil {
-			return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, err)
+			return err
 		}
 		pt := &partition{e: e, t: t, number: n, log: log, fold: new(core.Cursors), machine: core.NewPartition(segment.State{}, e.sizes())}
 		pt.publishFold(0)
 		t.parts = append(t.parts, pt)
 	}
-	return t, nil
+	return nil
+}
+
+// abandon closes what makeTopic opened of a topic that nobody can see.
+func (t *Topic) abandon() {
+	for _, pt := range t.parts {
+		_ = pt.log.Close() // nothing was written
+	}
+}
+
+func (e *Engine) isClosed() bool {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.closed
 }
 
 // DeleteTopic deletes a topic with all its messages and channels; its consumers are told with ErrDeleted.
@@ -157,7 +185,11 @@ func (e *Engine) makeTopic(name string, partitions int) (*Topic, error) {
 func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
 	e.mu.Lock()
 	t, ok := e.topics[name]
-	if !ok || t.deleted.Load() {
+	switch {
+	case e.closed:
+		e.mu.Unlock()
+		return ErrClosed
+	case !ok || t.deleted.Load():
 		e.mu.Unlock()
 		return ErrNoTopic
 	}
@@ -175,7 +207,20 @@ func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
 	w.drop, w.part = true, t.parts[0]
 	w.onCommit = func(*Put) { e.removeTopicPartitions(t.uuid) }
 	release := e.flusher.holdFiles()
-	defer release()
+	err := e.writeTombstone(t, w)
+	if err != nil {
+		release()
+		return err
+	}
+	t.parts[0].refuse(ErrDeleted, true, false)
+	e.mu.Lock()
+	delete(e.topics, name)
+	e.mu.Unlock()
+	e.trashTopic(t, release)
+	return nil
+}
+
+func (e *Engine) writeTombstone(t *Topic, w *waiter) error {
 	if err := t.parts[0].enqueue(context.Background(), &w.Put); err != nil {
 		w.free()
 		return err
@@ -183,17 +228,12 @@ func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
 	<-w.done
 	err := w.Err
 	w.free()
-	if err != nil {
-		return err
-	}
-	t.parts[0].refuse(ErrDeleted, true, false)
-	e.mu.Lock()
-	delete(e.topics, name)
-	e.mu.Unlock()
-	return e.trashTopic(t)
+	return err
 }
 
-func (e *Engine) trashTopic(t *Topic) error {
+// trashTopic moves a deleted topic's files away. Until that succeeded the tombstone must stay in the commit
+// log, or the next Open would find the topic again: release then waits with the files that it holds.
+func (e *Engine) trashTopic(t *Topic, release func()) {
 	var err error
 	for _, pt := range t.parts {
 		err = errors.Join(err, e.flusher.forget(pt))
@@ -202,10 +242,14 @@ func (e *Engine) trashTopic(t *Topic) error {
 		e.log.Warn("closing a deleted topic's files", "topic", t.name, "error", err)
 	}
 	if err := trashTopicFiles(e.disk, t.uuid); err != nil {
-		return fmt.Errorf("engine: topic %s is deleted, but its files could not be moved away: %w", t.name, err)
+		if !e.isClosed() { // if it is, the next Open moves them
+			e.log.Warn("a deleted topic's files could not be moved away; it is tried again", "topic", t.name, "error", err)
+		}
+		e.flusher.trashLater(t.uuid, release)
+		return
 	}
+	release()
 	e.flusher.wakeUp()
-	return nil
 }
 
 // LookupChannel returns a channel that exists.
@@ -269,8 +313,15 @@ func (t *Topic) CreateChannel(ctx context.Context, name string) (*Channel, error
 		return nil, err
 	}
 	t.mu.Lock()
-	t.channels[name] = c
+	closed := t.e.isClosed()
+	if !closed {
+		t.channels[name] = c // from here on Close shuts it
+	}
 	t.mu.Unlock()
+	if closed {
+		c.shut(ErrClosed)
+		return nil, ErrClosed
+	}
 	c.start()
 	return c, nil
 }

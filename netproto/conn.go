@@ -20,7 +20,8 @@ type Handler interface {
 	//
 	// Types that the handler does not know must be answered by TypeError, or end the connection.
 	Frames(c *Conn, frames []Received) error
-	// Closed is called once, after the last Frames has returned and every owner of a sent frame was released. err is never nil.
+	// Closed is called once, after the last Frames has returned and the connection has released every owner that it still had. err
+	// is never nil; nothing is taken any more.
 	Closed(c *Conn, err error)
 }
 

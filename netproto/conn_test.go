@@ -493,3 +493,32 @@ func TestTooBigToSend(t *testing.T) {
 	}()
 	_ = a.TrySend(&Frame{Type: TypePing})
 }
+
+// Both sides close at the same moment, with frames under way in both directions: each ends in order, whoever was first.
+func TestCloseBoth(t *testing.T) {
+	for range 50 {
+		left, right := newSink(nil), newSink(nil)
+		a, b := handshake(t, testOptions("a", left), testOptions("b", right))
+		var both sync.WaitGroup
+		var owners sync.WaitGroup
+		for _, c := range []*Conn{a, b} {
+			both.Go(func() {
+				for range 20 {
+					o := lend(t, &owners)
+					if err := c.TrySend(&Frame{Type: TypeForwardPut, Body: [][]byte{make([]byte, 32<<10)}, Owner: o}); err != nil {
+						o.Release()
+					}
+				}
+				c.Close()
+			})
+		}
+		both.Wait()
+		for _, s := range []*sink{left, right} {
+			if err := s.wait(t); !errors.Is(err, ErrClosed) && !errors.Is(err, ErrGoodbye) {
+				t.Fatal(err)
+			}
+		}
+		waitAll(t, &owners)
+	}
+	noGoroutines(t)
+}

@@ -41,5 +41,6 @@
 // A rejected design: letting the goroutine that sends write to the socket itself when the queue is empty. It saves a wake-up on an idle
 // connection, but a partition's single goroutine would stand still in write(2) for as long as the peer likes.
 //
-// The package limits memory per connection. How many connections there are is for its caller to limit (see [Serve]).
+// The package limits memory per connection: about 170 KiB when idle, MaxQueueBytes and MaxHeldBytes more at most. How many
+// connections there are is for its caller to limit (see [Serve]).
 package netproto

@@ -18,8 +18,8 @@ var (
 	ErrVersion = errors.New("netproto: no common protocol version")
 	// ErrWrongCluster: the peer belongs to another cluster. Correct the address.
 	ErrWrongCluster = errors.New("netproto: the peer belongs to another cluster")
-	// ErrRefused: the peer did not accept the Hello; the message has its reason.
-	ErrRefused = errors.New("netproto: the peer refused the connection")
+	// ErrRefused: one side did not accept the other's Hello; the message has the reason.
+	ErrRefused = errors.New("netproto: the connection was refused")
 	// ErrQueueFull: TrySend found no room; the frame was not taken.
 	ErrQueueFull = errors.New("netproto: the send queue is full; the frame was not taken")
 	// ErrClosed: this side closed the connection; the frame was not taken.
@@ -47,12 +47,12 @@ func (e *GoodbyeError) Error() string {
 // Is makes a GoodbyeError match ErrGoodbye.
 func (e *GoodbyeError) Is(target error) bool { return target == ErrGoodbye }
 
-// RefusedError is the status and text with which a peer refused a Hello. errors.Is(err, ErrRefused) holds, and
-// for those two statuses also ErrVersion and ErrWrongCluster.
+// RefusedError is the status and text with which a Hello was refused: by the peer, or by Options.Admit. errors.Is(err, ErrRefused) holds, and
+// for their statuses also ErrVersion and ErrWrongCluster.
 type RefusedError struct {
 	Status Status
 	Text   string // at most MaxTextBytes, printable
-	Peer   Hello  // what the peer says of itself
+	Peer   Hello  // what the peer said of itself
 }
 
 func (e *RefusedError) Error() string {

@@ -107,11 +107,13 @@ func TestHandshakeBadPeers(t *testing.T) {
 	}{
 		{"silent", func(net.Conn) {}, ErrPeerSlow},
 		{"drip", func(nc net.Conn) {
+			tick := time.NewTicker(2 * time.Millisecond)
+			defer tick.Stop()
 			for _, b := range good {
+				<-tick.C
 				if _, err := nc.Write([]byte{b}); err != nil {
 					return
 				}
-				time.Sleep(2 * time.Millisecond) // the drip itself
 			}
 		}, ErrPeerSlow},
 		{"gone", func(nc net.Conn) { nc.Close() }, ErrPeerGone},

@@ -123,8 +123,8 @@ func (c *Conn) enqueue(f *Frame, h *Header, wait bool) (<-chan struct{}, error) 
 	c.queuedFrames++
 	c.queuedBytes += size
 	borrowed := c.pending.add(f, h)
-	c.wake.Signal()
 	c.mu.Unlock()
+	c.wake.Signal()
 	if !borrowed && f.Owner != nil {
 		f.Owner.Release()
 	}
@@ -167,9 +167,10 @@ func (d *drain) add(f *Frame, h *Header) (borrowed bool) {
 }
 
 func (d *drain) addHeader(h *Header) {
-	var fixed [HeaderBytes]byte
-	h.Marshal(fixed[:])
-	d.copy(fixed[:])
+	if len(d.chunks) == 0 || chunkBytes-d.used < HeaderBytes { // a header is never divided
+		d.newChunk()
+	}
+	h.Marshal(d.extend(HeaderBytes))
 	d.frames++
 	d.bytes += HeaderBytes + int(h.PayloadBytes)
 }
@@ -177,19 +178,28 @@ func (d *drain) addHeader(h *Header) {
 func (d *drain) copy(p []byte) {
 	for len(p) > 0 {
 		if len(d.chunks) == 0 || d.used == chunkBytes {
-			d.chunks = append(d.chunks, chunks.Get().(*chunk))
-			d.used, d.grows = 0, false
+			d.newChunk()
 		}
-		n := copy(d.chunks[len(d.chunks)-1][d.used:], p)
-		if last := len(d.pieces) - 1; d.grows {
-			d.pieces[last] = d.pieces[last][:len(d.pieces[last])+n]
-		} else {
-			d.pieces = append(d.pieces, d.chunks[len(d.chunks)-1][d.used:d.used+n])
-			d.grows = true
-		}
-		d.used += n
-		p = p[n:]
+		p = p[copy(d.extend(min(len(p), chunkBytes-d.used)), p):]
 	}
+}
+
+func (d *drain) newChunk() {
+	d.chunks = append(d.chunks, chunks.Get().(*chunk))
+	d.used, d.grows = 0, false
+}
+
+// extend is the next n bytes of the last chunk, as part of the pieces. They are there.
+func (d *drain) extend(n int) []byte {
+	p := d.chunks[len(d.chunks)-1][d.used : d.used+n]
+	if last := len(d.pieces) - 1; d.grows {
+		d.pieces[last] = d.pieces[last][:len(d.pieces[last])+n]
+	} else {
+		d.pieces = append(d.pieces, p)
+		d.grows = true
+	}
+	d.used += n
+	return p
 }
 
 // control appends a frame of the connection itself.

@@ -32,7 +32,8 @@ func TestOversizeIsRefusedBeforeItsBytesCome(t *testing.T) {
 		c.fatal(x.want)
 	}
 	c := n.dial(t)
-	c.send(strings.Repeat("x", MaxLineBytes+1))
+	c.send(pub("before", "x") + strings.Repeat("x", MaxLineBytes+1))
+	c.ok()
 	c.closed()
 	if s := n.e.Stats("t", ""); len(s) != 0 {
 		t.Errorf("a refused publish made the topic: %+v", s)
@@ -75,6 +76,7 @@ func TestGarbage(t *testing.T) {
 
 // A command that began must end in time, however steadily its bytes drip; complete commands may come as slowly as they like.
 func TestSlowDrip(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, engine.Options{}, Options{MaxCommandTime: 500 * time.Millisecond})
 	drip, slow, late := n.dial(t), n.dial(t), n.dialRaw(t)
 	drip.send("PUB t\n" + u32(1000))
@@ -102,6 +104,7 @@ func TestSlowDrip(t *testing.T) {
 
 // B99
 func TestConsumerThatNeverReads(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, engine.Options{}, Options{WriteTimeout: time.Second})
 	stuck := n.dial(t)
 	stuck.nc.SetReadBuffer(4096)
@@ -193,6 +196,7 @@ func TestSlowConsumerLosesNothing(t *testing.T) {
 
 // A producer that does not read its answers is not read from, so its answers cannot fill the memory; the others go on.
 func TestProducerThatNeverReads(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, engine.Options{}, Options{WriteTimeout: 2 * time.Second, MaxConnOutputBytes: 4096})
 	c := n.dial(t)
 	c.nc.SetReadBuffer(4096)
@@ -224,8 +228,7 @@ func TestInFlightLimits(t *testing.T) {
 	for range count {
 		c.ok()
 	}
-	var server *conn
-	n.each(func(c *conn) { server = c })
+	server := n.onlyConn(t)
 	server.answers.mu.Lock()
 	defer server.answers.mu.Unlock()
 	if a := &server.answers; a.count != 0 || a.bytes != 0 || a.head != nil || a.tail != nil || a.first.Load() != nil {

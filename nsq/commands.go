@@ -9,9 +9,6 @@ import (
 	"penstock/engine/core"
 )
 
-// errStopped is what a read returns after stop.
-var errStopped = errDeadline
-
 // execute does what one command says. size is its length in the input.
 func (c *conn) execute(cmd *command, size int) *fault {
 	switch cmd.verb {

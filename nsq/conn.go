@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -206,13 +207,12 @@ func (c *conn) handle() *fault {
 // refuse ends the connection with an error frame behind the answers still owed.
 func (c *conn) refuse(f *fault) {
 	c.submit()
-	if f.text == "" {
-		c.out.seal()
-		return
-	}
 	c.srv.opts.Logger.Debug("closing an NSQ connection after an error", "client", c.remote, "error", f.text)
 	p := newPending(c, verbNone)
-	p.frame, p.fatal, p.count = appendFrame(nil, frameError, f.text), true, 1
+	p.frame, p.fatal, p.count = []byte{}, true, 1
+	if f.text != "" {
+		p.frame = appendFrame(nil, frameError, f.text)
+	}
 	p.done.Store(true)
 	c.answers.push(p)
 	c.drain()
@@ -255,7 +255,7 @@ func (c *conn) end(err error) {
 		}
 	}
 	c.in.drop()
-	if err != nil && !eof && !errors.Is(err, errStopped) {
+	if err != nil && !eof && !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.srv.opts.Logger.Debug("an NSQ connection failed; what its client had in flight is delivered again", "client", c.remote, "error", err)
 		return
 	}

@@ -46,6 +46,28 @@ func TestGoNSQRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	producer := publishWithGoNSQ(t, addr, silent)
+	<-done
+	producer.Stop()
+	consumer.Stop()
+	<-consumer.StopChan
+	for body, times := range seen {
+		if times != 1 {
+			t.Errorf("%s came %d times", body, times)
+		}
+	}
+	eventually(t, "every message to be confirmed", func() bool {
+		ch := n.topicNow(t, "orders").Channels[0]
+		return ch.Depth == 0 && ch.InFlightCount == 0 && ch.DeferredCount == 0
+	})
+	if ch := n.topicNow(t, "orders").Channels[0]; ch.RequeueCount != 200 {
+		t.Errorf("%d requeues, want 200", ch.RequeueCount)
+	}
+}
+
+// publishWithGoNSQ publishes 2001 messages and returns when all are answered.
+func publishWithGoNSQ(t *testing.T, addr string, silent *log.Logger) *gonsq.Producer {
+	t.Helper()
 	producer, err := gonsq.NewProducer(addr, gonsq.NewConfig())
 	if err != nil {
 		t.Fatal(err)
@@ -75,20 +97,5 @@ func TestGoNSQRoundTrip(t *testing.T) {
 			t.Fatal(a.Error)
 		}
 	}
-	<-done
-	producer.Stop()
-	consumer.Stop()
-	<-consumer.StopChan
-	for body, times := range seen {
-		if times != 1 {
-			t.Errorf("%s came %d times", body, times)
-		}
-	}
-	eventually(t, "every message to be confirmed", func() bool {
-		ch := n.topicNow(t, "orders").Channels[0]
-		return ch.Depth == 0 && ch.InFlightCount == 0 && ch.DeferredCount == 0
-	})
-	if ch := n.topicNow(t, "orders").Channels[0]; ch.RequeueCount != 200 {
-		t.Errorf("%d requeues, want 200", ch.RequeueCount)
-	}
+	return producer
 }

@@ -118,6 +118,21 @@ func TestHTTPPublish(t *testing.T) {
 	}
 }
 
+// The memory of request bodies has a bound over all requests; beyond it they are refused and may come again.
+func TestHTTPBodyBudget(t *testing.T) {
+	n := startNode(t, engine.Options{}, Options{})
+	bodyBudget.Add(maxHTTPBodies - httpReadStep)
+	defer bodyBudget.Add(-(maxHTTPBodies - httpReadStep))
+	n.post(t, "/pub?topic=t", "x")
+	if code, body := n.do(t, "POST", "/pub?topic=t", strings.Repeat("x", 100<<10)); code != 503 || body != `{"message":"TOO_MANY_BODIES"}` {
+		t.Errorf("%d %s", code, body)
+	}
+	n.post(t, "/pub?topic=t", "x")
+	if got := n.topicNow(t, "t").MessageCount; got != 2 {
+		t.Errorf("%d messages", got)
+	}
+}
+
 func TestHTTPTopicsAndChannels(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	n.post(t, "/topic/create?topic=t", "")

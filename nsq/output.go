@@ -122,7 +122,7 @@ func (o *output) space(n int) bool {
 // append adds whole frames.
 func (o *output) append(frames []byte) {
 	o.mu.Lock()
-	if o.space(len(frames)) {
+	if len(frames) > 0 && o.space(len(frames)) {
 		o.next.p = append(o.next.p, frames...)
 	}
 	o.mu.Unlock()

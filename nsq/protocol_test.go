@@ -238,6 +238,7 @@ func TestDeletedChannelClosesConsumers(t *testing.T) {
 }
 
 func TestHeartbeats(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, engine.Options{}, Options{})
 	c := n.dial(t)
 	c.identify(`{"feature_negotiation":true,"heartbeat_interval":1000}`)
@@ -262,12 +263,12 @@ func TestHeartbeats(t *testing.T) {
 
 // Heartbeats go on while an answer is owed: go-nsq would give the connection up after a minute.
 func TestHeartbeatWhilePublishIsPending(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, engine.Options{}, Options{})
 	c := n.dial(t)
 	c.identify(`{"heartbeat_interval":1000}`)
 	c.send("NOP\n")
-	var server *conn
-	n.each(func(x *conn) { server = x })
+	server := n.onlyConn(t)
 	// A frame that waits behind an answer which does not come stands for a slow disk.
 	p := newPending(server, verbPub)
 	p.frame, p.count = appendFrame(nil, frameResponse, "late"), 1
@@ -280,6 +281,7 @@ func TestHeartbeatWhilePublishIsPending(t *testing.T) {
 }
 
 func TestHeartbeatsOff(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, engine.Options{}, Options{HeartbeatInterval: time.Second})
 	c := n.dial(t)
 	c.identify(`{"heartbeat_interval":-1}`)

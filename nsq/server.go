@@ -6,16 +6,12 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"sync"
 	"syscall"
 	"time"
 
 	"penstock/engine"
 )
-
-// errDeadline is what reads and writes return when their deadline passed.
-var errDeadline = os.ErrDeadlineExceeded
 
 // maxAcceptPause bounds how long accepting rests when the process has no file descriptors left.
 const maxAcceptPause = time.Second
@@ -47,7 +43,7 @@ type Server struct {
 }
 
 // Listen opens the listeners, so the addresses are known and a second server fails here. Clients are served
-// when Serve runs.
+// when Serve runs. Shutdown is due in any case.
 func Listen(e *engine.Engine, o Options) (*Server, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
@@ -72,6 +68,8 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		}
 		s.http = s.newHTTPServer()
 	}
+	s.helpers.Go(s.flusher.run)
+	s.helpers.Go(s.sweep)
 	return s, nil
 }
 
@@ -88,10 +86,8 @@ func (s *Server) HTTPAddr() net.Addr {
 
 func (s *Server) now() int64 { return int64(time.Since(s.started)) }
 
-// Serve serves until Shutdown, then returns nil. An error means that a listener failed; Shutdown is still due.
+// Serve serves until Shutdown, then returns nil. An error means that a listener failed.
 func (s *Server) Serve() error {
-	s.helpers.Go(s.flusher.run)
-	s.helpers.Go(s.sweep)
 	failed := make(chan error, 2)
 	servers := 1
 	go func() { failed <- s.accept() }()

@@ -28,7 +28,7 @@ type node struct {
 	base string
 }
 
-func startNode(t *testing.T, eo engine.Options, o Options) *node {
+func startNode(t testing.TB, eo engine.Options, o Options) *node {
 	t.Helper()
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	eo.DataPath, eo.Logger = t.TempDir(), quiet
@@ -62,14 +62,14 @@ func startNode(t *testing.T, eo engine.Options, o Options) *node {
 	return &node{Server: s, e: e, base: "http://" + s.HTTPAddr().String()}
 }
 
-func (n *node) post(t *testing.T, path, body string) {
+func (n *node) post(t testing.TB, path, body string) {
 	t.Helper()
 	if code, got := n.do(t, "POST", path, body); code != 200 {
 		t.Fatalf("POST %s: %d %s", path, code, got)
 	}
 }
 
-func (n *node) do(t *testing.T, method, path, body string) (int, string) {
+func (n *node) do(t testing.TB, method, path, body string) (int, string) {
 	t.Helper()
 	r, err := http.NewRequest(method, n.base+path, strings.NewReader(body))
 	if err != nil {
@@ -88,7 +88,7 @@ func (n *node) do(t *testing.T, method, path, body string) (int, string) {
 }
 
 // topicNow is the topic's statistics, which must exist.
-func (n *node) topicNow(t *testing.T, name string) engine.TopicStats {
+func (n *node) topicNow(t testing.TB, name string) engine.TopicStats {
 	t.Helper()
 	s := n.e.Stats(name, "")
 	if len(s) != 1 {
@@ -98,7 +98,7 @@ func (n *node) topicNow(t *testing.T, name string) engine.TopicStats {
 }
 
 // eventually polls: for what other goroutines do and no frame reports.
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -109,12 +109,12 @@ func eventually(t *testing.T, what string, ok func() bool) {
 
 // client is a V2 client that does only what a test says.
 type client struct {
-	t  *testing.T
+	t  testing.TB
 	nc *net.TCPConn
 	br *bufio.Reader
 }
 
-func (n *node) dialRaw(t *testing.T) *client {
+func (n *node) dialRaw(t testing.TB) *client {
 	t.Helper()
 	nc, err := net.Dial("tcp", n.TCPAddr().String())
 	if err != nil {
@@ -124,7 +124,7 @@ func (n *node) dialRaw(t *testing.T) *client {
 	return &client{t, nc.(*net.TCPConn), bufio.NewReader(nc)}
 }
 
-func (n *node) dial(t *testing.T) *client {
+func (n *node) dial(t testing.TB) *client {
 	c := n.dialRaw(t)
 	c.send(magic)
 	return c

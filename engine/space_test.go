@@ -1,0 +1,214 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"penstock/engine"
+	"penstock/segment/aio/faultaio"
+)
+
+func usedBytes(t testing.TB, d *faultaio.Disk) int64 {
+	t.Helper()
+	free, err := d.FreeBytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return faultaio.DefaultCapacityBytes - free
+}
+
+// fillUntilFull publishes until it is refused for want of space, and returns what was answered OK.
+func fillUntilFull(t *testing.T, topic *engine.Topic, acked map[engine.ID]string) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for i := 0; time.Now().Before(deadline); i++ {
+		body := fmt.Sprintf("fill%d/%s", i, make([]byte, 4000))
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		id, err := topic.Publish(ctx, []byte(body))
+		cancel()
+		if errors.Is(err, engine.ErrNoSpace) {
+			return
+		}
+		if err != nil {
+			t.Fatalf("publish %d: %v, want ErrNoSpace sooner or later", i, err)
+		}
+		acked[id] = body
+	}
+	t.Fatalf("never refused; %d messages stored", len(acked))
+}
+
+// The disk runs full: publishing is refused with ErrNoSpace, consuming and confirming go on, retention then frees
+// space, publishing resumes in the same process; nothing that was answered is lost, in this life or the next.
+//
+// B39 (retention by confirmation), design.md section 4 (ENOSPC is not poison)
+func TestDiskFull(t *testing.T) {
+	// What runs out first depends on the room that is left: a segment, or the commit log's next file.
+	for slack := int64(0); slack <= 1<<20; slack += 128 << 10 {
+		t.Run(fmt.Sprint(slack), func(t *testing.T) { diskFull(t, slack) })
+	}
+}
+
+func diskFull(t *testing.T, slack int64) {
+	disk := newDisk()
+	e := onDisk(t, disk)
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	acked := map[engine.ID]string{}
+	for _, body := range numbered("first", 100, 1000) {
+		acked[publish(t, topic, body)[0]] = body
+	}
+	disk.SetCapacity(usedBytes(t, disk) + slack)
+	fillUntilFull(t, topic, acked)
+	if err := e.Health(); !errors.Is(err, engine.ErrNoSpace) {
+		t.Errorf("Health says %v", err)
+	}
+
+	// What a power cut would leave now has everything.
+	next := onDisk(t, disk.Crash(3))
+	nextTopic, _ := next.LookupTopic("t")
+	nextCh, _ := nextTopic.LookupChannel("c")
+	check := func(got map[engine.ID]string) {
+		t.Helper()
+		for id, body := range acked {
+			if got[id] != body {
+				t.Fatalf("%s was answered OK and is %.20q, want %.20q", id, got[id], body)
+			}
+		}
+	}
+	check(readAll(t, nextCh))
+	next.Close()
+
+	check(readAll(t, ch)) // consuming goes on while the disk is full
+	eventually(t, "publishing resumes", func() bool {
+		_, err := topic.Publish(context.Background(), []byte("again"))
+		if err != nil && !errors.Is(err, engine.ErrNoSpace) {
+			t.Fatalf("publish: %v", err)
+		}
+		return err == nil
+	})
+	eventually(t, "Health is well", func() bool { return e.Health() == nil })
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+	e = onDisk(t, disk.Kill(1))
+	topic, _ = e.LookupTopic("t")
+	ch, _ = topic.LookupChannel("c")
+	for id := range readAll(t, ch) {
+		if _, old := acked[id]; old {
+			t.Errorf("%s was confirmed before the clean stop and comes again", id)
+		}
+	}
+}
+
+// Space that somebody else frees is enough: no restart, no confirmation needed.
+func TestDiskFullUntilSpaceIsAdded(t *testing.T) {
+	disk := newDisk()
+	e := onDisk(t, disk)
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	acked := map[engine.ID]string{}
+	disk.SetCapacity(usedBytes(t, disk) + 1<<20)
+	fillUntilFull(t, topic, acked)
+	if _, err := topic.PublishBatch(context.Background(), [][]byte{[]byte("a"), []byte("b")}); !errors.Is(err, engine.ErrNoSpace) {
+		t.Errorf("a batch on the full disk: %v", err)
+	}
+	disk.SetCapacity(faultaio.DefaultCapacityBytes)
+	eventually(t, "publishing resumes", func() bool {
+		id, err := topic.Publish(context.Background(), []byte("again"))
+		if err == nil {
+			acked[id] = "again"
+		}
+		return err == nil
+	})
+	got := readAll(t, ch)
+	for id, body := range acked {
+		if got[id] != body {
+			t.Fatalf("%s is %.20q, want %.20q", id, got[id], body)
+		}
+	}
+}
+
+// B39: what every channel confirmed goes, with its files; what one channel has not confirmed stays; the last
+// segment stays.
+func TestRetentionByConfirmation(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	topic := topicOf(t, e, "t")
+	fast, slow := channelOf(t, topic, "fast"), channelOf(t, topic, "slow")
+	ids := publish(t, topic, numbered("m", 1200, 1500)...)
+	readAll(t, fast)
+	publish(t, topic, numbered("more", 600, 1500)...) // the commit log moves on, so that files may go
+	if n := e.Counters().TrimmedBytes.Load(); n != 0 {
+		t.Errorf("%d bytes were trimmed, which the slow channel has not confirmed", n)
+	}
+	if got := readAll(t, slow); len(got) != 1800 || got[ids[0]] == "" {
+		t.Fatalf("the slow channel got %d of 1800 messages", len(got))
+	}
+	readAll(t, fast)
+	before := e.Stats("t", "")[0].StoredBytes
+	eventually(t, "retention frees space", func() bool {
+		publish(t, topic, numbered("x", 20, 1500)...)
+		readAll(t, fast)
+		readAll(t, slow)
+		return e.Counters().TrimmedBytes.Load() > uint64(before)/2
+	})
+	if n := e.Stats("t", "")[0].StoredBytes; n <= 0 {
+		t.Errorf("%d bytes are stored: the last segment must stay", n)
+	}
+	publish(t, topic, "after")
+	if got := readAll(t, slow); len(got) != 1 {
+		t.Errorf("after retention %d messages came, want 1", len(got))
+	}
+}
+
+// B39, B56, B67: limits on bytes and age drop unconfirmed messages too, oldest first, never the last segment; a channel
+// goes on with the oldest that is left, and a new one or a reset is clamped to it.
+func TestRetentionByBytesAndAge(t *testing.T) {
+	for name, change := range map[string]func(*engine.Options){
+		"bytes": func(o *engine.Options) { o.RetentionBytes = 200 << 10 },
+		"age":   func(o *engine.Options) { o.RetentionAge = 50 * time.Millisecond },
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := inDir(t.TempDir())
+			change(&o)
+			e := openWith(t, o)
+			topic := topicOf(t, e, "t")
+			ch := channelOf(t, topic, "c")
+			s := sit(t, ch, 2)
+			total := 0
+			eventually(t, "retention trims", func() bool {
+				publish(t, topic, numbered("m", 100, 1500)...)
+				total += 100
+				return e.Counters().TrimmedBytes.Load() > 400<<10
+			})
+			// What is in flight is out of the log: its consumer may still finish it.
+			s.finish(s.next(), s.next())
+			s.Close()
+			st := channelStats(t, ch)
+			got := readAll(t, ch)
+			if len(got) == 0 || len(got) >= total-2 {
+				t.Errorf("%d of %d messages came; retention should have taken some and left some (%+v)", len(got), total, st)
+			}
+			for id := engine.ID(total - 1); id > engine.ID(total-len(got)); id-- {
+				if _, ok := got[id]; !ok {
+					t.Errorf("%s is missing between messages that are there", id)
+				}
+			}
+			// B66
+			if st := channelStats(t, ch); st.Depth != 0 {
+				t.Errorf("depth %d after everything was read", st.Depth)
+			}
+			// B67, B56: the beginning is where retention left it.
+			late := channelOf(t, topic, "late")
+			if err := late.ResetToID(context.Background(), 0); err != nil {
+				t.Fatal(err)
+			}
+			again := readAll(t, late)
+			if len(again) == 0 || len(again) >= total {
+				t.Errorf("a channel reset to the beginning got %d of %d messages", len(again), total)
+			}
+		})
+	}
+}

@@ -1,0 +1,212 @@
+package netproto
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A peer that does not read holds a writer for WriteTimeout, not longer; nobody who waits for room is left behind.
+func TestPeerDoesNotRead(t *testing.T) {
+	s := newSink(nil)
+	_, c := rawPeer(t, testOptions("a", s, func(o *Options) { o.WriteTimeout, o.MaxQueueBytes = 50*time.Millisecond, 1<<20 }))
+	var owners sync.WaitGroup
+	body := make([]byte, 256<<10)
+	var err error
+	for err == nil {
+		o := lend(t, &owners)
+		if err = c.Send(context.Background(), &Frame{Type: TypeForwardPut, Body: [][]byte{body}, Owner: o}); err != nil {
+			o.Release()
+		}
+	}
+	mustBe(t, err, ErrPeerSlow)
+	mustBe(t, s.wait(t), ErrPeerSlow)
+	waitAll(t, &owners)
+}
+
+// Frames above the pooled sizes and above MaxQueueBytes pass, one at a time, and their memory is given back.
+func TestLongFrames(t *testing.T) {
+	arrived := make(chan int, 8)
+	right := newSink(func(_ *Conn, frames []Received) error {
+		for _, f := range frames {
+			arrived <- len(f.Payload)
+		}
+		return nil
+	})
+	a, b := handshake(t, testOptions("a", newSink(nil), func(o *Options) { o.MaxQueueBytes = 1 << 20 }), testOptions("b", right))
+	body := make([]byte, DefaultMaxFrameBytes-HeaderBytes)
+	for _, size := range []int{len(body), 5 << 20, 100, 4 << 20, 130 << 10} {
+		if err := a.Send(t.Context(), &Frame{Type: TypeFetchReply, Body: [][]byte{body[:size]}}); err != nil {
+			t.Fatal(err)
+		}
+		if n := <-arrived; n != size {
+			t.Errorf("%d bytes arrived of %d", n, size)
+		}
+	}
+	until(t, "an idle connection holds one ordinary buffer", func() bool { return b.Stats().HeldBytes == RecvBufBytes })
+	mustBe(t, a.TrySend(&Frame{Type: TypeFetchReply, Head: []byte{1}, Body: [][]byte{body}}), ErrTooBig)
+	mustBe(t, a.TrySend(&Frame{Type: TypeFetchReply, Body: [][]byte{make([]byte, MaxFrameBytes)}}), ErrTooBig)
+	mustBe(t, a.Send(t.Context(), &Frame{Type: TypeFetchReply, Body: [][]byte{make([]byte, MaxFrameBytes)}}), ErrTooBig)
+}
+
+// A connection whose handler holds everything can still be ended, by either side, and what is held stays intact until it is released.
+func TestEndWhileHeld(t *testing.T) {
+	for name, end := range map[string]func(a, b *Conn){
+		"abort":            func(_, b *Conn) { b.Abort(nil) },
+		"close":            func(_, b *Conn) { b.Close() },
+		"the peer is gone": func(a, _ *Conn) { a.Abort(nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var mu sync.Mutex
+			var kept []Received
+			right := newSink(func(_ *Conn, frames []Received) error {
+				mu.Lock()
+				defer mu.Unlock()
+				for _, f := range frames {
+					f.Buf.Retain()
+					kept = append(kept, f)
+				}
+				return nil
+			})
+			lively := func(o *Options) {
+				o.PingEvery, o.CloseTimeout, o.MaxHeldBytes = 10*time.Millisecond, 30*time.Millisecond, 1
+			}
+			small := func(o *Options) { o.Hello.MaxFrameBytes = 128 << 10 }
+			a, b := handshake(t, testOptions("a", newSink(nil), lively), testOptions("b", right, lively, small))
+			f := &Frame{Type: TypeFetchReply, Body: [][]byte{[]byte(strings.Repeat("x", 100<<10))}}
+			for range 20 {
+				if err := a.Send(t.Context(), f); err != nil {
+					t.Fatal(err)
+				}
+			}
+			until(t, "the reader waits", func() bool { return b.Stats().HeldFull > 0 })
+			end(a, b)
+			if err := right.wait(t); err == nil {
+				t.Error("no reason")
+			}
+			<-b.Done()
+			for _, f := range kept {
+				if strings.Trim(string(f.Payload), "x") != "" {
+					t.Error("a payload that is held was overwritten")
+				}
+				f.Buf.Release()
+			}
+			if held := b.Stats().HeldBytes; held != 0 {
+				t.Errorf("%d bytes are still held", held)
+			}
+		})
+	}
+	noGoroutines(t)
+}
+
+// failing is a listener that fails a few times before it works, and fails for good when told.
+type failing struct {
+	net.Listener
+	left atomic.Int32
+	dead atomic.Bool
+}
+
+func (f *failing) Accept() (net.Conn, error) {
+	if f.left.Add(-1) >= 0 {
+		return nil, errors.New("accept: too many open files")
+	}
+	nc, err := f.Listener.Accept()
+	if f.dead.Load() {
+		return nil, net.ErrClosed
+	}
+	return nc, err
+}
+
+// A listener without file descriptors is asked again; one that was closed by another hand ends Serve with an error, and without remains.
+func TestServeListenerFails(t *testing.T) {
+	real, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln := &failing{Listener: real}
+	ln.left.Store(3)
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(context.Background(), ln, testOptions("server", newSink(nil)), 4, nil) }()
+	nc, err := net.Dial("tcp", real.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSink(nil)
+	if _, err := Connect(t.Context(), nc, testOptions("n", s)); err != nil {
+		t.Fatal(err)
+	}
+	ln.dead.Store(true)
+	real.Close()
+	mustBe(t, <-ended, net.ErrClosed)
+	mustBe(t, s.wait(t), ErrGoodbye)
+	noGoroutines(t)
+}
+
+// What only a programmer can get wrong is said at once.
+func TestMisuse(t *testing.T) {
+	c, _ := handshake(t, testOptions("a", newSink(nil)), testOptions("b", newSink(nil)))
+	buf := newRecvBuf(c, 1)
+	buf.Release()
+	for name, do := range map[string]func(){
+		"type 0":   func() { _ = c.TrySend(&Frame{}) },
+		"a hello":  func() { _ = c.TrySend(&Frame{Type: TypeHello}) },
+		"odd head": func() { _ = c.TrySend(&Frame{Type: TypePutAck, Flags: FlagSelfChecked, Head: []byte("odd")}) },
+		"long head": func() {
+			_ = c.TrySend(&Frame{Type: TypePutAck, Flags: FlagSelfChecked, Head: make([]byte, MaxHeadBytes+8)})
+		},
+		"unknown flag": func() { _ = c.TrySend(&Frame{Type: TypePutAck, Flags: 0x80}) },
+		"no handler":   func() { _, _ = Connect(t.Context(), nil, Options{Hello: testHello("a")}) },
+		"bad hello":    func() { _, _ = Connect(t.Context(), nil, Options{Handler: newSink(nil)}) },
+		"negative limit": func() {
+			_, _ = Connect(t.Context(), nil, testOptions("a", newSink(nil), func(o *Options) { o.MaxQueueBytes = -1 }))
+		},
+		"released twice":    func() { buf.Release() },
+		"retained too late": func() { (&RecvBuf{}).Retain() },
+	} {
+		func() {
+			defer func() {
+				if text, ok := recover().(string); !ok || !strings.HasPrefix(text, "BUG: netproto: ") {
+					t.Errorf("%s: panic %q", name, text)
+				}
+			}()
+			do()
+		}()
+	}
+	if err := c.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Errors name the status and the peer's words.
+func TestErrorTexts(t *testing.T) {
+	for want, err := range map[string]error{
+		"netproto: the peer said goodbye: Closed: bye":          &GoodbyeError{Status: StatusClosed, Text: "bye"},
+		"netproto: the connection was refused: TooBig: smaller": &RefusedError{Status: StatusTooBig, Text: "smaller"},
+	} {
+		if err.Error() != want {
+			t.Errorf("%q, want %q", err, want)
+		}
+	}
+	for _, c := range []struct {
+		err  error
+		want Status
+	}{
+		{ErrCorrupt, StatusCorrupt},
+		{ErrInvalid, StatusRejected},
+		{ErrTooBig, StatusTooBig},
+		{ErrVersion, StatusVersionMismatch},
+		{ErrWrongCluster, StatusWrongCluster},
+		{ErrPeerSilent, StatusClosed},
+		{&RefusedError{Status: StatusFull}, StatusFull},
+		{errors.New("disk"), StatusInternal},
+	} {
+		if got := statusOf(c.err); got != c.want {
+			t.Errorf("%v: the peer is told %v, want %v", c.err, got, c.want)
+		}
+	}
+}

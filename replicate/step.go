@@ -1,0 +1,158 @@
+package replicate
+
+import "penstock/segment"
+
+// EventKind says what happened. The fields that a kind uses stand behind it.
+type EventKind uint8
+
+// The events. Leader and Follower each say which they take; any other is a BUG.
+const (
+	_           EventKind = iota
+	EvTick                // time passed; at least every Config.HeartbeatNs
+	EvMessage             // Node, Message
+	EvState               // State: the store says so: a watch, a read, or the answer to a proposal, in any order
+	EvDurable             // Position, Generation: everything below Position is on stable storage here
+	EvTrimmed             // Log: retention moved the start of the log there
+	EvFault               // Err: a write or flush failed; final
+	EvCorrupt             // Position, Until: these stored batches do not read back
+	EvRepaired            // Position, Until: they do again, durably
+	EvAppended            // leader: Batch, at the end of the log
+	EvPut                 // leader: Token, DeadlineNs: may this write be appended? Answered once: Accept or Refuse
+	EvLease               // leader: DeadlineNs: until when the node may serve
+	EvRead                // leader: Node, Request, Position, Until, Offset: the answer to ActRead; Offset is where Until begins. Until == Position: it could not be read now
+	EvPeerDown            // leader: Node: its connection is closed and its address refuses
+	EvTruncated           // follower: Generation, Log: the cut or reset is done; the log ends at Log
+)
+
+// Event is the input of a Step. What it points to is read only during the Step.
+type Event struct {
+	Kind       EventKind
+	Node       NodeID
+	Message    *Message
+	State      *State
+	Batch      *Batch
+	Position   segment.Position
+	Until      segment.Position
+	Offset     segment.Offset
+	Log        segment.State
+	Generation uint64
+	Request    uint64
+	Token      uint64
+	DeadlineNs int64 // on the clock of Step's now; 0 in EvPut: do not wait
+	Err        error
+}
+
+// ActionKind says what is to be done. The fields that a kind uses stand behind it.
+type ActionKind uint8
+
+// The actions. They are done in order.
+const (
+	_             ActionKind = iota
+	ActSend                  // Node, Message. For MsgAppend and MsgRange the sender fills in Batches [Position, Until) with their bytes, FirstID, NextID, and for MsgRange Start and the Until that it reached
+	ActCommit                // Position: everything below is committed: answer, show, deliver
+	ActRefresh               // read the partition's state from the store and pass it on as EvState
+	ActDamaged               // Err: the replica is not electable; say so in the registry. Err nil: it is healthy again
+	ActRepair                // Message: write its Batches over the damaged ones, sync, then EvRepaired
+	ActTrim                  // Position: what is below was removed by the leader's retention; remove it too, then EvTrimmed
+	ActStartEpoch            // leader: append the epoch-start batch, before anything else, then EvAppended
+	ActRead                  // leader: Node, Request, Position, Bytes, Count: find a range of at most that much, at least one batch, then EvRead
+	ActPropose               // leader: State (Epoch, Version, ISR): compare-and-swap the ISR; pass the outcome on as EvState
+	ActAccept                // leader: Token: append it now
+	ActRefuse                // leader: Token, Err: nothing of it was appended
+	ActServe                 // leader: Flag: whether deliveries and confirmations are allowed
+	ActStepDown              // leader: Err: final; what is above Committed and unanswered is unknown
+	ActAppend                // follower: Message, Position: append its batches from Position on, same bytes, same offsets
+	ActTruncate              // follower: Position, Generation: cut the log to end at Position, then EvTruncated
+	ActReset                 // follower: Log, Generation: drop the log and begin at Log, then EvTruncated
+)
+
+// Action is one output of a Step. What it points to is borrowed until the machine's next Step.
+type Action struct {
+	Kind       ActionKind
+	Flag       bool
+	Node       NodeID
+	Count      int
+	Bytes      int64
+	Position   segment.Position
+	Request    uint64
+	Generation uint64
+	Token      uint64
+	Log        segment.State
+	State      State
+	Message    Message
+	Err        error
+}
+
+// Actions is the output of a Step, reused from Step to Step so that none of them allocates.
+type Actions struct {
+	List []Action
+}
+
+func (a *Actions) reset() { a.List = a.List[:0] }
+
+func (a *Actions) add(kind ActionKind) *Action {
+	if len(a.List) == cap(a.List) {
+		a.List = append(a.List, Action{})
+	} else {
+		a.List = a.List[:len(a.List)+1]
+	}
+	act := &a.List[len(a.List)-1]
+	*act = Action{Kind: kind}
+	return act
+}
+
+// Config bounds a machine and sets its times. Zero values mean the defaults named beside them.
+type Config struct {
+	MaxWindowCount     int   // batches in flight to one follower; DefaultMaxWindowCount
+	MaxWindowBytes     int64 // bytes in flight to one follower, one batch excepted; DefaultMaxWindowBytes
+	MaxSendBytes       int64 // bytes of one append frame, one batch excepted; DefaultMaxSendBytes
+	MaxRangeBytes      int64 // bytes of one catch-up range, one batch excepted; DefaultMaxRangeBytes
+	MaxRangesInFlight  int   // catch-up ranges sent and not acknowledged; DefaultMaxRangesInFlight
+	CatchUpBytesPerSec int64 // to one follower, averaged over a second; 0 = unlimited
+	MaxPendingCount    int   // batches appended and not committed; DefaultMaxPendingCount
+	MaxPendingBytes    int64 // bytes appended and not committed, one batch excepted; DefaultMaxPendingBytes
+	MaxWaitingCount    int   // writes waiting to be accepted; DefaultMaxWaitingCount
+
+	LagMaxNs    int64 // a member of the ISR that is behind for so long is proposed for removal; DefaultLagMaxNs
+	HeartbeatNs int64 // between messages to a follower that lacks something; DefaultHeartbeatNs
+	RetryNs     int64 // until an unanswered request is sent again; DefaultRetryNs
+	JoinNs      int64 // how long a follower about to join may hold Committed back; DefaultJoinNs
+}
+
+// Defaults of Config.
+const (
+	DefaultMaxWindowCount    = 1024
+	DefaultMaxWindowBytes    = 16 << 20
+	DefaultMaxSendBytes      = 1 << 20
+	DefaultMaxRangeBytes     = 1 << 20
+	DefaultMaxRangesInFlight = 8
+	DefaultMaxPendingCount   = 4096
+	DefaultMaxPendingBytes   = 64 << 20
+	DefaultMaxWaitingCount   = 1024
+	DefaultLagMaxNs          = 2_000_000_000
+	DefaultHeartbeatNs       = 100_000_000
+	DefaultRetryNs           = 500_000_000
+	DefaultJoinNs            = 200_000_000
+)
+
+func orDefault[T int | int64](v *T, d T) {
+	if *v == 0 {
+		*v = d
+	}
+}
+
+func (c Config) withDefaults() Config {
+	orDefault(&c.MaxWindowCount, DefaultMaxWindowCount)
+	orDefault(&c.MaxWindowBytes, DefaultMaxWindowBytes)
+	orDefault(&c.MaxSendBytes, DefaultMaxSendBytes)
+	orDefault(&c.MaxRangeBytes, DefaultMaxRangeBytes)
+	orDefault(&c.MaxRangesInFlight, DefaultMaxRangesInFlight)
+	orDefault(&c.MaxPendingCount, DefaultMaxPendingCount)
+	orDefault(&c.MaxPendingBytes, DefaultMaxPendingBytes)
+	orDefault(&c.MaxWaitingCount, DefaultMaxWaitingCount)
+	orDefault(&c.LagMaxNs, DefaultLagMaxNs)
+	orDefault(&c.HeartbeatNs, DefaultHeartbeatNs)
+	orDefault(&c.RetryNs, DefaultRetryNs)
+	orDefault(&c.JoinNs, DefaultJoinNs)
+	return c
+}
