@@ -42,6 +42,7 @@ type groupWork struct {
 	puts     []*Put
 	deferred []core.DeferredMessage
 	touched  []*partition // with new messages, each once in a row
+	crowds   []*crowd     // of the puts, each once in a row
 }
 
 type batchWork struct {
@@ -275,6 +276,7 @@ func (pt *partition) pop(r *run, w *groupWork) {
 	if p == nil {
 		pt.tail = nil
 	}
+	pt.turn++
 	pt.left(size)
 }
 
@@ -438,8 +440,19 @@ func (c *committer) Durable(g *clog.Group) {
 			p.onCommit(p)
 		}
 		p.Err = nil
-		p.Done(p)
+		if p.crowd == nil {
+			p.Done(p)
+			continue
+		}
+		if n := len(w.crowds); n == 0 || w.crowds[n-1] != p.crowd {
+			w.crowds = append(w.crowds, p.crowd)
+		}
+		p.answered.Store(true) // the waiter may be gone from here on
 	}
+	for _, crowd := range w.crowds {
+		crowd.disperse()
+	}
+	w.crowds = w.crowds[:0]
 	for i, pt := range w.touched {
 		w.touched[i] = nil
 		pt.wake()

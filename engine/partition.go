@@ -27,6 +27,8 @@ type partition struct {
 	ready      bool  // in the engine's ready list or in the committer's hands
 	closed     error // no more puts
 	room       chan struct{}
+	crowds     [crowdCount]crowd
+	turn       uint // of crowds: counts the runs taken
 
 	machine *core.Partition
 	fold    *core.Cursors
@@ -63,6 +65,9 @@ func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 		pt.head = p
 	} else {
 		pt.tail.next = p
+		if p.waits { // the first has a channel of its own: most inboxes of many partitions hold one put
+			p.crowd = &pt.crowds[pt.turn%crowdCount]
+		}
 	}
 	pt.tail = p
 	pt.waiting += size
@@ -223,8 +228,14 @@ func (pt *partition) expire(nowNs int64) bool {
 	return waiting || len(out) > 0
 }
 
+// answer ends a put that was not stored.
 func (p *Put) answer(first ID, err error) {
 	p.First, p.Err = first, err
+	if c := p.crowd; c != nil {
+		p.answered.Store(true)
+		c.disperse()
+		return
+	}
 	p.Done(p)
 }
 

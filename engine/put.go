@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/engine/core"
@@ -18,6 +19,9 @@ type putState struct {
 	deferMs  uint32
 	deadline int64 // ns since 1970
 	queued   bool  // in an inbox: it can still be taken back
+	waits    bool  // a goroutine waits for it in waiter.wait
+	crowd    *crowd
+	answered atomic.Bool // set last, for crowds only
 
 	// One of these instead of Messages:
 	controls     []core.Control // entries of a control batch; what only the log's order can tell is filled in at sealing
@@ -59,21 +63,64 @@ func (w *waiter) free() {
 	waiters.Put(w)
 }
 
+// crowd is where goroutines wait together. Waking one through a channel of its own costs several times what closing
+// one channel costs per receiver. A partition has a few, taken in turn by what its inbox collects, so that a group wakes hardly anybody else's.
+type crowd struct {
+	mu sync.Mutex
+	ch chan struct{}
+}
+
+// crowdCount covers the groups in flight and the inbox.
+const crowdCount = 4
+
+// gate returns the channel that the next disperse closes. Look at answered after it.
+func (c *crowd) gate() chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ch == nil {
+		c.ch = make(chan struct{})
+	}
+	return c.ch
+}
+
+func (c *crowd) disperse() {
+	c.mu.Lock()
+	ch := c.ch
+	c.ch = nil
+	c.mu.Unlock()
+	if ch != nil {
+		close(ch)
+	}
+}
+
 // wait returns the put's result. If ctx ends while the put is still in the inbox it is
 // taken back and nothing of it is stored; once it is on its way to the disk, its bytes are in use and the
 // answer is at most a few commits away, so wait stays for it.
 func (w *waiter) wait(ctx context.Context) (ID, error) {
-	if ctx.Done() == nil {
-		<-w.done
-		return w.First, w.Err
-	}
-	select {
-	case <-w.done:
-	case <-ctx.Done():
-		if w.part.takeBack(&w.Put) {
-			return 0, ctx.Err()
+	cancelled := ctx.Done()
+	for w.crowd == nil || !w.answered.Load() {
+		gate := w.done
+		if w.crowd != nil {
+			if gate = w.crowd.gate(); w.answered.Load() {
+				break
+			}
 		}
-		<-w.done
+		if cancelled == nil {
+			<-gate
+		} else {
+			select {
+			case <-gate:
+			case <-cancelled:
+				if w.part.takeBack(&w.Put) {
+					return 0, ctx.Err()
+				}
+				cancelled = nil
+				continue
+			}
+		}
+		if w.crowd == nil {
+			break
+		}
 	}
 	return w.First, w.Err
 }
@@ -102,7 +149,7 @@ func (t *Topic) publish(ctx context.Context, body []byte, bodies [][]byte, delay
 		w.one[0] = body
 		bodies = w.one[:]
 	}
-	w.Messages, w.Defer, w.Alone = bodies, delay, true
+	w.Messages, w.Defer, w.Alone, w.waits = bodies, delay, true, true
 	if err := t.submit(ctx, &w.Put); err != nil {
 		return 0, err
 	}
@@ -114,7 +161,7 @@ func (t *Topic) publish(ctx context.Context, body []byte, bodies [][]byte, delay
 func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (ID, error) {
 	w := getWaiter()
 	defer w.free()
-	w.sealed, w.Alone = batch, true
+	w.sealed, w.Alone, w.waits = batch, true, true
 	if err := t.submit(ctx, &w.Put); err != nil {
 		return 0, err
 	}
