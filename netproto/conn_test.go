@@ -21,37 +21,8 @@ import (
 func TestManySenders(t *testing.T) {
 	const senders, each = 8, 300
 	var owners sync.WaitGroup
-	var mu sync.Mutex
-	next := make([]uint64, senders)
-	total, kept := 0, []Received(nil)
-	got := newSink(func(_ *Conn, frames []Received) error {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, f := range frames {
-			if f.Request != next[f.Stream] {
-				return fmt.Errorf("sender %d: frame %d where %d must come", f.Stream, f.Request, next[f.Stream])
-			}
-			next[f.Stream]++
-			total++
-			if f.Request%16 == 0 { // some are kept beyond the call
-				f.Buf.Retain()
-				kept = append(kept, f)
-				continue
-			}
-			if err := checkBody(&f); err != nil {
-				return err
-			}
-		}
-		for len(kept) > 20 {
-			f := kept[0]
-			kept = kept[1:]
-			if err := checkBody(&f); err != nil {
-				return err
-			}
-			f.Buf.Release()
-		}
-		return nil
-	})
+	in := &inOrder{next: make([]uint64, senders)}
+	got := newSink(in.frames)
 	sender := newSink(nil)
 	a, b := handshake(t, testOptions("a", sender, func(o *Options) { o.MaxQueueBytes, o.MaxQueueFrameCount = 1<<20, 64 }), testOptions("b", got))
 	var all sync.WaitGroup
@@ -77,14 +48,14 @@ func TestManySenders(t *testing.T) {
 	}
 	mustBe(t, sender.wait(t), ErrClosed)
 	waitAll(t, &owners)
-	for _, f := range kept { // also after the end
+	for _, f := range in.kept { // also after the end
 		if err := checkBody(&f); err != nil {
 			t.Error(err)
 		}
 		f.Buf.Release()
 	}
-	if total != senders*each {
-		t.Errorf("%d frames arrived of %d", total, senders*each)
+	if in.total != senders*each {
+		t.Errorf("%d frames arrived of %d", in.total, senders*each)
 	}
 	if held := b.Stats().HeldBytes; held != 0 {
 		t.Errorf("%d bytes of receive buffers were not given back", held)
@@ -92,6 +63,38 @@ func TestManySenders(t *testing.T) {
 	if s := a.Stats(); s.QueuedFrames != 0 || s.QueuedBytes != 0 {
 		t.Errorf("left in the queue: %+v", s)
 	}
+}
+
+// inOrder checks what many senders sent, some of it long after its call.
+type inOrder struct {
+	next  []uint64 // request by sender
+	total int
+	kept  []Received
+}
+
+func (in *inOrder) frames(_ *Conn, frames []Received) error {
+	for _, f := range frames {
+		if f.Request != in.next[f.Stream] {
+			return fmt.Errorf("sender %d: frame %d where %d must come", f.Stream, f.Request, in.next[f.Stream])
+		}
+		in.next[f.Stream]++
+		in.total++
+		if f.Request%16 == 0 {
+			f.Buf.Retain()
+			in.kept = append(in.kept, f)
+			continue
+		}
+		if err := checkBody(&f); err != nil {
+			return err
+		}
+	}
+	for ; len(in.kept) > 20; in.kept = in.kept[1:] {
+		if err := checkBody(&in.kept[0]); err != nil {
+			return err
+		}
+		in.kept[0].Buf.Release()
+	}
+	return nil
 }
 
 // bodyFrame has a body of up to 300 KB in up to three parts, and its checksum in the head.
@@ -451,16 +454,18 @@ func TestPingFlood(t *testing.T) {
 	}
 }
 
-// An error of the handler ends the connection, and the peer learns its text.
+// An error of the handler ends the connection, and the peer learns its text, although it is in the middle of sending more.
 func TestHandlerError(t *testing.T) {
 	mine := errors.New("type 77 is not known here")
 	left, right := newSink(nil), newSink(func(*Conn, []Received) error { return mine })
 	a, _ := handshake(t, testOptions("a", left), testOptions("b", right))
-	if err := a.TrySend(&Frame{Type: 77}); err != nil {
-		t.Fatal(err)
+	err := error(nil)
+	for err == nil {
+		err = a.Send(t.Context(), &Frame{Type: 77, Body: [][]byte{make([]byte, 64<<10)}})
 	}
+	mustBe(t, err, ErrGoodbye)
 	mustBe(t, right.wait(t), mine)
-	err := left.wait(t)
+	err = left.wait(t)
 	var goodbye *GoodbyeError
 	if !errors.As(err, &goodbye) || goodbye.Status != StatusInternal || goodbye.Text != mine.Error() {
 		t.Error(err)

@@ -210,3 +210,25 @@ func TestErrorTexts(t *testing.T) {
 		}
 	}
 }
+
+// The time that a handler needs is not the peer's silence.
+func TestSlowHandler(t *testing.T) {
+	called := make(chan struct{}, 1)
+	right := newSink(func(*Conn, []Received) error {
+		<-time.After(120 * time.Millisecond) // longer than SilenceTimeout
+		called <- struct{}{}
+		return nil
+	})
+	a, b := handshake(t, testOptions("a", newSink(nil)), testOptions("b", right, func(o *Options) {
+		o.PingEvery, o.SilenceTimeout = 20*time.Millisecond, 100*time.Millisecond
+	}))
+	if err := a.TrySend(&Frame{Type: TypePutAck}); err != nil {
+		t.Fatal(err)
+	}
+	<-called
+	sent := b.Stats().SentFrames
+	until(t, "it asks whether the peer is there", func() bool { return b.Stats().SentFrames > sent+3 })
+	if err := b.Err(); err != nil {
+		t.Error(err)
+	}
+}

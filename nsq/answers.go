@@ -49,6 +49,9 @@ func (p *pending) free() {
 		p.buf.release()
 	}
 	done, messages := p.put.Done, p.put.Messages
+	if cap(messages) > 2*maxRunCount {
+		messages = nil // an MPUB of very many: not worth keeping
+	}
 	clear(messages)
 	p.put = engine.Put{Done: done, Messages: messages[:0]}
 	p.c, p.buf, p.to, p.frame, p.next = nil, nil, nil, nil, nil

@@ -1,7 +1,6 @@
 package nsq
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -363,7 +362,7 @@ func (c *conn) target(name []byte) (*target, error) {
 	}
 	t := c.targets[string(name)]
 	if t == nil {
-		t = &target{name: string(bytes.Clone(name))}
+		t = &target{name: string(name)}
 		if err := c.resolve(t); err != nil {
 			return nil, err
 		}

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"penstock/engine"
+	"penstock/segment/aio/faultaio"
 )
 
 func TestMagic(t *testing.T) {
@@ -264,20 +266,48 @@ func TestHeartbeats(t *testing.T) {
 // Heartbeats go on while an answer is owed: go-nsq would give the connection up after a minute.
 func TestHeartbeatWhilePublishIsPending(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, engine.Options{}, Options{})
+	disk := faultaio.New(faultaio.Options{Seed: 1})
+	n := startNode(t, engine.Options{Disk: disk}, Options{})
 	c := n.dial(t)
 	c.identify(`{"heartbeat_interval":1000}`)
-	c.send("NOP\n")
-	server := n.onlyConn(t)
-	// A frame that waits behind an answer which does not come stands for a slow disk.
-	p := newPending(server, verbPub)
-	p.frame, p.count = appendFrame(nil, frameResponse, "late"), 1
-	server.answers.push(p)
-	c.expect(frameResponse, "_heartbeat_")
-	c.send("NOP\n")
-	c.expect(frameResponse, "_heartbeat_")
-	p.completed()
-	c.expect(frameResponse, "late")
+	c.send(pub("t", "x"))
+	c.ok()
+	disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Count: -1, Hold: true})
+	c.send(pub("t", "y") + pub("t", "z"))
+	for range 3 {
+		c.expect(frameResponse, "_heartbeat_")
+		c.send("NOP\n")
+	}
+	disk.ClearRules()
+	disk.ReleaseHeld()
+	c.ok()
+	c.ok()
+}
+
+// A disk that fails a write: the publish is refused with the reason, the connection ends, /ping says so.
+func TestDiskFailure(t *testing.T) {
+	disk := faultaio.New(faultaio.Options{Seed: 1})
+	n := startNode(t, engine.Options{Disk: disk}, Options{})
+	c, d := n.dial(t), n.dial(t)
+	c.send(pub("t", "x"))
+	c.ok()
+	disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Count: -1, Err: syscall.EIO})
+	c.send(pub("t", "y"))
+	c.fatal("E_PUB_FAILED PUB failed " + engine.ErrDisk.Error())
+	d.send("MPUB t\n" + sized(batchBody("a", "b")))
+	d.fatal("E_MPUB_FAILED MPUB failed " + engine.ErrDisk.Error())
+	if code, body := n.do(t, "GET", "/ping", ""); code != 500 || !strings.HasPrefix(body, "NOK - ") {
+		t.Errorf("/ping: %d %s", code, body)
+	}
+	if code, body := n.do(t, "POST", "/pub?topic=t", "x"); code != 503 || !strings.Contains(body, "the disk failed") {
+		t.Errorf("/pub: %d %s", code, body)
+	}
+	if err := n.Shutdown(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if err := n.e.Close(); err == nil {
+		t.Error("closing a failed engine reports nothing")
+	}
 }
 
 func TestHeartbeatsOff(t *testing.T) {

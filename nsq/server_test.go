@@ -31,7 +31,10 @@ type node struct {
 func startNode(t testing.TB, eo engine.Options, o Options) *node {
 	t.Helper()
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	eo.DataPath, eo.Logger = t.TempDir(), quiet
+	eo.Logger = quiet
+	if eo.Disk == nil {
+		eo.DataPath = t.TempDir()
+	}
 	e, err := engine.Open(context.Background(), eo)
 	if err != nil {
 		t.Fatal(err)
