@@ -13,6 +13,7 @@ type ID = core.ID
 
 // Errors that callers act on, tested with errors.Is. Each text is stable.
 var (
+	ErrOptions        = errors.New("engine: the options contradict each other")
 	ErrClosed         = errors.New("engine: closed")
 	ErrTopicName      = errors.New("engine: a topic name has 1 to 64 of the characters a-z A-Z 0-9 . _ - and may end in #ephemeral")
 	ErrChannelName    = errors.New("engine: a channel name has 1 to 64 of the characters a-z A-Z 0-9 . _ - and may end in #ephemeral")

@@ -110,19 +110,19 @@ func (o *Options) setDefaults() error {
 func (o *Options) check() error {
 	switch {
 	case o.DataPath == "" && o.Disk == nil:
-		return fmt.Errorf("engine: Options.DataPath is empty: name the data directory")
+		return fmt.Errorf("%w: Options.DataPath is empty: name the data directory", ErrOptions)
 	case o.BufferBytes < 4*groupBytes:
-		return fmt.Errorf("engine: BufferBytes is %d; it must be at least %d", o.BufferBytes, 4*groupBytes)
+		return fmt.Errorf("%w: BufferBytes is %d; it must be at least %d", ErrOptions, o.BufferBytes, 4*groupBytes)
 	case o.MaxBatchBytes > 15<<20:
-		return fmt.Errorf("engine: MaxBatchBytes is %d; a batch can be at most 15 MiB", o.MaxBatchBytes)
+		return fmt.Errorf("%w: MaxBatchBytes is %d; a batch can be at most 15 MiB", ErrOptions, o.MaxBatchBytes)
 	case o.MaxMessageBytes > o.MaxBatchBytes:
-		return fmt.Errorf("engine: MaxMessageBytes (%d) is larger than MaxBatchBytes (%d)", o.MaxMessageBytes, o.MaxBatchBytes)
+		return fmt.Errorf("%w: MaxMessageBytes (%d) is larger than MaxBatchBytes (%d)", ErrOptions, o.MaxMessageBytes, o.MaxBatchBytes)
 	case o.DefaultPartitions < 1 || o.DefaultPartitions > MaxPartitions:
-		return fmt.Errorf("engine: DefaultPartitions is %d; a topic has 1 to %d", o.DefaultPartitions, MaxPartitions)
+		return fmt.Errorf("%w: DefaultPartitions is %d; a topic has 1 to %d", ErrOptions, o.DefaultPartitions, MaxPartitions)
 	case o.CommitLiveBytes < 2*o.CommitFileBytes:
-		return fmt.Errorf("engine: CommitLiveBytes (%d) must hold at least two files of CommitFileBytes (%d)", o.CommitLiveBytes, o.CommitFileBytes)
+		return fmt.Errorf("%w: CommitLiveBytes (%d) must hold at least two files of CommitFileBytes (%d)", ErrOptions, o.CommitLiveBytes, o.CommitFileBytes)
 	case int64(o.MaxBatchBytes) > o.CommitFileBytes/2:
-		return fmt.Errorf("engine: CommitFileBytes (%d) must be at least twice MaxBatchBytes (%d)", o.CommitFileBytes, o.MaxBatchBytes)
+		return fmt.Errorf("%w: CommitFileBytes (%d) must be at least twice MaxBatchBytes (%d)", ErrOptions, o.CommitFileBytes, o.MaxBatchBytes)
 	}
 	return nil
 }

@@ -23,6 +23,8 @@ type Topic struct {
 	parts []*partition
 	next  atomic.Uint32 // round robin over partitions
 
+	quarantined bool // its metadata cannot be read: kept, not served, never trimmed; set before the engine runs
+
 	deleted atomic.Bool
 	paused  atomic.Bool
 
@@ -80,11 +82,14 @@ func (e *Engine) Topic(ctx context.Context, name string) (*Topic, error) {
 	return e.CreateTopic(ctx, name, e.opts.DefaultPartitions)
 }
 
-// CreateTopic returns the topic of that name, and creates it with this many partitions if
-// there is none, whatever DisableAutoCreate says.
+// CreateTopic returns the topic of that name, and creates it with this many partitions (0:
+// Options.DefaultPartitions) if there is none, whatever DisableAutoCreate says.
 func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (*Topic, error) {
 	if !ValidTopicName(name) {
 		return nil, ErrTopicName
+	}
+	if partitions == 0 {
+		partitions = e.opts.DefaultPartitions
 	}
 	if partitions < 1 || partitions > MaxPartitions {
 		return nil, fmt.Errorf("engine: a topic has 1 to %d partitions, not %d", MaxPartitions, partitions)

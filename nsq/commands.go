@@ -74,8 +74,7 @@ func (c *conn) publishBatch(cmd *command, size int) *fault {
 	p.count, p.bytes = 1, size
 	p.buf = c.in.buf
 	p.buf.retain()
-	c.run = p
-	c.submit()
+	c.run = p // the next command, or the end of the input, submits it
 	return nil
 }
 
@@ -87,8 +86,19 @@ func (c *conn) submit() {
 	}
 	c.run = nil
 	to := p.to
+	// A client that waits for each answer leaves the reader nothing else to do: the engine may store the put right here. The
+	// answer then goes out with the reader's own flush instead of waking the flusher.
+	alone := (p.count == 1) && len(c.in.unread()) == 0 && c.answers.idle()
+	p.put.Alone = alone
 	c.answers.push(p)
+	if alone {
+		c.queued.Store(true)
+	}
 	err := to.topic.Submit(&p.put)
+	if alone {
+		c.queued.Store(false) // what completes from here on queues the connection; what did before is drained here
+		c.drain()
+	}
 	if errors.Is(err, engine.ErrDeleted) { // and perhaps made anew since
 		err = retryDeleted(c.ctx, func() error {
 			if err := c.resolve(to); err != nil {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -20,7 +21,14 @@ func (s *Server) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, err = s.engine.Topic(r.Context(), name)
+	// nsqd has no partitions; its clients do not send the parameter. An existing topic keeps what it has.
+	partitions := 0
+	if q.Has("partitions") {
+		if partitions, err = strconv.Atoi(q.Get("partitions")); err != nil || partitions < 1 || partitions > engine.MaxPartitions {
+			return nil, &httpError{400, "INVALID_PARTITIONS"}
+		}
+	}
+	_, err = s.engine.CreateTopic(r.Context(), name, partitions)
 	return nil, err
 }
 
@@ -76,7 +84,7 @@ func (s *Server) serveChannelCreate(r *http.Request, q url.Values) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	_, err = t.Channel(r.Context(), name)
+	_, err = t.CreateChannel(r.Context(), name)
 	return nil, err
 }
 

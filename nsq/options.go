@@ -13,8 +13,8 @@ const Off = "off"
 // Options configure a Server. The zero value of every field is its default. Limits that the
 // engine has too (message size, timeouts) should be given the same values there.
 type Options struct {
-	TCPAddress       string // 0.0.0.0:4150
-	HTTPAddress      string // 0.0.0.0:4151; Off: none
+	TCPAddress       string // 127.0.0.1:4150
+	HTTPAddress      string // 127.0.0.1:4151; Off: none
 	BroadcastAddress string // what clients should connect to; the host name
 	Hostname         string // os.Hostname
 	Version          string // semver, 1.3.0 or above for NSQ's tools: 1.3.0+engine
@@ -75,8 +75,8 @@ func orDefault[T comparable](p *T, v T) {
 }
 
 func (o *Options) setDefaults() error {
-	orDefault(&o.TCPAddress, "0.0.0.0:4150")
-	orDefault(&o.HTTPAddress, "0.0.0.0:4151")
+	orDefault(&o.TCPAddress, "127.0.0.1:4150")
+	orDefault(&o.HTTPAddress, "127.0.0.1:4151")
 	if o.Hostname == "" {
 		h, err := os.Hostname()
 		if err != nil {

@@ -20,6 +20,8 @@ type statsReply struct {
 	Topics    []topicStats  `json:"topics"`
 	Memory    *memoryStats  `json:"memory,omitempty"`
 	Producers []clientStats `json:"producers"`
+	// Storage is not nsqd's: the clients of its format skip what they do not know.
+	Storage engine.StorageStats `json:"storage"`
 }
 
 type topicStats struct {
@@ -150,6 +152,7 @@ func (s *Server) stats(topic, channel string, clients bool) *statsReply {
 	r := &statsReply{
 		Version: s.opts.Version, Health: health, StartTime: s.started.Unix(),
 		Producers: []clientStats{},
+		Storage:   s.engine.Storage(),
 	}
 	for _, t := range s.engine.Stats(topic, channel) {
 		out := topicStats{

@@ -1,0 +1,62 @@
+package engine
+
+import "time"
+
+// StorageStats is what the commit log, the buffers and the segments are doing: counts since Open, and what holds now.
+type StorageStats struct {
+	Groups          uint64  `json:"commit_groups"`            // writes with a flush
+	BatchesPerGroup float64 `json:"batches_per_group"`        // partitions served by one flush, on average
+	CommitBytes     uint64  `json:"commit_bytes"`             // written to the commit log, padding included
+	FlushMeanMicros float64 `json:"commit_mean_microseconds"` // from submission to durable
+	FlushP50Micros  int64   `json:"commit_p50_microseconds"`  // at most; powers of two
+	FlushP99Micros  int64   `json:"commit_p99_microseconds"`  // at most; powers of two
+	StallsBuffer    uint64  `json:"stalls_for_buffers"`       // the flusher was behind
+	StallsFile      uint64  `json:"stalls_for_commit_files"`  // no file was prepared
+	StallsFull      uint64  `json:"stalls_for_commit_room"`   // commit-live-bytes was reached
+	CommitLiveBytes int64   `json:"commit_live_bytes"`        // what a restart would replay
+	CommitRoomBytes int64   `json:"commit_room_bytes"`        // until commit-live-bytes is reached
+	FreeBuffers     int     `json:"buffers_free"`             // of buffers
+	Buffers         int     `json:"buffers"`                  // 1 MiB each
+	WaitingBytes    int64   `json:"inbox_bytes"`              // accepted, not on the disk yet; to 16 KiB per partition
+	Overloaded      uint64  `json:"puts_refused_overloaded"`  // see ErrOverloaded
+	SegmentBytes    uint64  `json:"segment_bytes"`            // written to segments
+	SegmentSyncs    uint64  `json:"segment_syncs"`            // fdatasync calls of partitions
+	TrimmedBytes    uint64  `json:"retention_removed_bytes"`  // removed by retention
+	Partitions      int     `json:"partitions"`               // served
+	DiskFull        bool    `json:"disk_full"`                // see ErrNoSpace
+	Failed          bool    `json:"failed"`                   // see ErrDisk
+}
+
+// Storage is a snapshot of StorageStats.
+func (e *Engine) Storage() StorageStats {
+	s := e.clog.Stats()
+	c := &e.counters
+	out := StorageStats{
+		Groups: s.Groups, CommitBytes: s.Bytes, FlushP50Micros: quantileMicros(s.Flush[:], 0.5), FlushP99Micros: quantileMicros(s.Flush[:], 0.99),
+		StallsBuffer: s.StallsBuffer, StallsFile: s.StallsSpare, StallsFull: s.StallsFull,
+		CommitLiveBytes: s.LiveBytes, CommitRoomBytes: e.clog.Headroom(),
+		FreeBuffers: e.arena.Free(), Buffers: e.arena.Count(), WaitingBytes: max(0, e.waiting.Load()), Overloaded: c.Overloaded.Load(),
+		SegmentBytes: c.SegmentBytes.Load(), SegmentSyncs: c.SegmentSyncs.Load(), TrimmedBytes: c.TrimmedBytes.Load(),
+		Partitions: len(e.partitionList()), DiskFull: e.noSpace.Load(), Failed: e.poisoned.Load() != nil,
+	}
+	if s.Groups > 0 {
+		out.BatchesPerGroup = float64(s.Records) / float64(s.Groups)
+		out.FlushMeanMicros = float64(s.FlushNanos) / float64(s.Groups) / float64(time.Microsecond)
+	}
+	return out
+}
+
+// quantileMicros is the upper end of the bucket that holds the quantile; bucket i ends at 1<<i µs.
+func quantileMicros(buckets []uint64, q float64) int64 {
+	total := uint64(0)
+	for _, n := range buckets {
+		total += n
+	}
+	seen := uint64(0)
+	for i, n := range buckets {
+		if seen += n; total > 0 && float64(seen) >= q*float64(total) {
+			return 1 << i
+		}
+	}
+	return 0
+}
