@@ -42,7 +42,13 @@ type groupWork struct {
 	puts     []*Put
 	deferred []core.DeferredMessage
 	touched  []*partition // with new messages, each once in a row
-	crowds   []*crowd     // of the puts, each once in a row
+	crowds   []crowd      // of the puts, each once in a row
+}
+
+// crowd names a gate of a partition.
+type crowd struct {
+	part *partition
+	gate int8
 }
 
 type batchWork struct {
@@ -111,95 +117,115 @@ func (c *committer) learnSpace() {
 // sealInbox seals a partition's inbox into g. It returns false when g has no room for the rest.
 func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
 	for {
-		pt.mu.Lock()
-		run := c.nextRun(pt, g)
-		if run.first == nil {
-			pt.ready = false // empty: whoever comes next pushes it again
-			pt.mu.Unlock()
-			answerAll(run.rejected)
+		l := pt.take()
+		if l.head == nil {
 			return true
 		}
-		before, dst := c.reserve(pt, g, &run)
-		if dst != nil {
-			pt.pop(&run, w)
-		}
-		pt.mu.Unlock()
-		answerAll(run.rejected)
-		switch {
-		case dst != nil:
-			c.seal(pt, g, w, &run, dst)
-		case before == core.PurposeData:
-			return false // no room in this group
-		case !c.sealOwn(pt, g, w, before, run.bytes):
+		if c.sealList(pt, g, w, &l); l.head != nil {
+			pt.giveBack(l)
 			return false
 		}
 	}
 }
 
-func answerAll(rejected []rejection) {
-	for _, r := range rejected {
-		r.put.answer(0, r.err)
+// sealList seals what it can of l and leaves the rest in it.
+func (c *committer) sealList(pt *partition, g *clog.Group, w *groupWork, l *putList) {
+	for l.head != nil {
+		before := len(w.puts)
+		r := c.nextRun(pt, g, w, l)
+		if r.n == 0 {
+			continue // all were refused
+		}
+		first, dst := c.reserve(pt, g, w, &r)
+		if dst == nil {
+			clear(w.puts[before:])
+			w.puts = w.puts[:before]
+			if first == core.PurposeData || !c.sealOwn(pt, g, w, first, r.bytes) {
+				return
+			}
+			continue
+		}
+		l.head = r.rest
+		l.bytes -= r.putBytes
+		if l.head == nil {
+			l.tail = nil
+		}
+		c.seal(pt, g, w, &r, dst)
 	}
 }
 
-type rejection struct {
-	put *Put
-	err error
-}
-
-// run is what the next batch of a partition consists of: consecutive puts of its inbox.
+// run is what the next batch of a partition consists of: consecutive puts of its inbox, the last n of the group's.
 type run struct {
-	first    *Put
-	n        int // puts
+	n        int
 	count    uint32
-	bytes    int // of the whole batch, header included
+	bytes    int   // of the whole batch, header included
+	putBytes int64 // what the puts count for in the inbox
+	rest     *Put  // the put behind the run
 	placed   core.Placement
-	rejected []rejection // rare; the only thing that allocates
 	flags    segment.Flags
-	drop     bool
-	sealed   bool
+	own      *ownPut // of the one put that stands alone
 }
 
-// nextRun looks at the inbox, mu held: messages coalesce into one batch as long as they fit; control
-// entries and sealed batches stand alone. Puts that may not be stored any more are taken out.
-func (c *committer) nextRun(pt *partition, g *clog.Group) (r run) {
+// nextRun appends the next run to w.puts: messages coalesce into one batch as long as they fit; control entries and
+// sealed batches stand alone. Puts that may not be stored any more are taken out of the list and answered.
+func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putList) (r run) {
 	free := min(g.Free(), segment.MaxBatchBytes)
 	refused := c.admit(pt, false)
-	for p := pt.head; p != nil; {
-		next := p.next
-		err := refused
-		switch {
-		case p.deadline != 0 && c.nowNs > p.deadline:
-			err = ErrDeadline
-		case err != nil && p.control():
-			err = c.admit(pt, true)
-		}
-		if err != nil {
-			pt.unlink(p)
-			r.rejected = append(r.rejected, rejection{p, err})
-			p = next
+	r.bytes = segment.HeaderBytes
+	var last *Put
+	for p := l.head; p != nil; p = r.rest {
+		r.rest = p.next
+		if err := c.refusal(pt, p, refused); err != nil {
+			l.drop(last, p)
+			p.answer(0, err)
 			continue
 		}
-		if p.control() || p.sealed != nil {
-			if r.first == nil {
-				c.loneRun(pt, p, &r)
-			}
+		if p.own != nil && r.n == 0 {
+			w.puts = append(w.puts, p)
+			r.n, r.own, r.putBytes = 1, p.own, int64(p.bytes)
+			c.measureOwn(pt, &r)
 			return r
 		}
-		if r.first == nil {
-			r.first, r.bytes = p, segment.HeaderBytes
-		} else if r.bytes+p.bytes > free {
+		if p.own != nil || r.n > 0 && r.bytes+p.bytes > free {
+			r.rest = p
 			return r
 		}
+		w.puts = append(w.puts, p)
 		r.n++
 		r.count += uint32(len(p.Messages))
 		r.bytes += p.bytes
+		r.putBytes += int64(p.bytes)
 		if p.deferMs != 0 {
 			r.flags |= segment.FlagDefer
 		}
-		p = next
+		last = p
 	}
 	return r
+}
+
+// drop takes p, which stands behind prev (nil: at the head), out of the list.
+func (l *putList) drop(prev, p *Put) {
+	if prev == nil {
+		l.head = p.next
+	} else {
+		prev.next = p.next
+	}
+	if l.tail == p {
+		l.tail = prev
+	}
+	l.bytes -= int64(p.bytes)
+	p.next = nil
+}
+
+// refusal is why p may not be stored, or nil. refused is what the machine says about messages now.
+func (c *committer) refusal(pt *partition, p *Put, refused error) error {
+	switch {
+	case p.deadline != 0 && c.nowNs > p.deadline:
+		return ErrDeadline
+	case refused != nil && p.control():
+		return c.admit(pt, true)
+	}
+	return refused
 }
 
 // admit asks the machine whether anything may be appended now; one answer holds for a whole run.
@@ -212,15 +238,14 @@ func (c *committer) admit(pt *partition, control bool) error {
 // maxRunCount is more messages than fit into a batch: the machine refuses before the ids run out.
 const maxRunCount = segment.MaxBatchBytes
 
-func (c *committer) loneRun(pt *partition, p *Put, r *run) {
-	r.first, r.n = p, 1
-	switch {
-	case p.drop:
-		r.drop = true
-	case p.sealed != nil:
-		r.sealed, r.count, r.flags, r.bytes = true, p.count(), p.sealedHeader.Flags, len(p.sealed)
+// measureOwn computes what a put of a rare kind needs.
+func (c *committer) measureOwn(pt *partition, r *run) {
+	switch own := r.own; {
+	case own.drop:
+	case own.sealed != nil:
+		r.count, r.flags, r.bytes = own.header.Count, own.header.Flags, len(own.sealed)
 	default:
-		c.body = c.encodeControls(pt, p.controls, c.body[:0])
+		c.body = c.encodeControls(pt, own.controls, c.body[:0])
 		r.flags, r.bytes = segment.FlagControl, segment.HeaderBytes+len(c.body)
 	}
 }
@@ -244,8 +269,8 @@ func (c *committer) encodeControls(pt *partition, controls []core.Control, dst [
 
 // reserve asks the machine where the run's batch goes and the group for its bytes. It returns
 // what must be sealed before it, or PurposeData with a nil slice when the group has no room.
-func (c *committer) reserve(pt *partition, g *clog.Group, r *run) (core.Purpose, []byte) {
-	if r.drop {
+func (c *committer) reserve(pt *partition, g *clog.Group, w *groupWork, r *run) (core.Purpose, []byte) {
+	if r.own != nil && r.own.drop {
 		return core.PurposeData, g.Reserve(clog.Placement{Type: clog.Tombstone, Topic: pt.t.uuid, Partition: pt.number}, 0)
 	}
 	c.ev = core.PartitionEvent{Kind: core.PartitionPlace, Purpose: core.PurposeData, Bytes: r.bytes}
@@ -261,56 +286,36 @@ func (pt *partition) clogPlacement(p *core.Placement) clog.Placement {
 	return clog.Placement{Type: clog.Batch, Topic: pt.t.uuid, Partition: pt.number, Segment: p.Segment, Offset: p.Offset}
 }
 
-// pop moves the run's puts from the inbox to the group's list; mu is held.
-func (pt *partition) pop(r *run, w *groupWork) {
-	p := r.first
-	var size int64
-	for range r.n {
-		w.puts = append(w.puts, p)
-		next := p.next
-		p.next, p.queued = nil, false
-		size += int64(p.bytes)
-		p = next
-	}
-	pt.head = p
-	if p == nil {
-		pt.tail = nil
-	}
-	pt.turn++
-	pt.left(size)
-}
-
 // seal encodes the run into dst.
 func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst []byte) {
-	if r.drop {
-		return
-	}
 	puts := w.puts[len(w.puts)-r.n:]
 	h := segment.Header{Flags: r.flags, Count: r.count, Created: c.nowNs}
 	deferFrom := len(w.deferred)
-	switch {
-	case r.sealed:
-		copy(dst, puts[0].sealed)
+	switch own := r.own; {
+	case own == nil:
+		c.encodeRecords(w, puts, pt.number, r, dst)
+	case own.drop:
+		return
+	case own.sealed != nil:
+		copy(dst, own.sealed)
 		puts[0].First = core.MakeID(pt.number, r.placed.FirstID)
 		crc := segment.Stamp(dst, r.placed.Position, r.placed.FirstID, r.placed.Epoch, c.nowNs, r.placed.PrevCRC)
 		c.appended(pt, g, w, r, dst, crc, core.PurposeData)
 		pt.fold.Publish(r.placed.FirstID, r.count)
 		return
-	case r.flags&segment.FlagControl != 0:
-		copy(dst[segment.HeaderBytes:], c.body)
 	default:
-		c.encodeRecords(pt, w, puts, r, dst)
+		copy(dst[segment.HeaderBytes:], c.body)
 	}
 	crc := c.stamp(&h, r.placed, dst)
 	c.appended(pt, g, w, r, dst, crc, core.PurposeData)
-	last := &w.batches[len(w.batches)-1]
-	if r.flags&segment.FlagControl != 0 {
-		c.applyControls(pt, puts[0].controls)
+	if r.own != nil {
+		c.applyControls(pt, r.own.controls)
 		return
 	}
 	pt.fold.Publish(r.placed.FirstID, r.count)
 	if d := w.deferred[deferFrom:]; len(d) != 0 {
 		pt.fold.PublishDeferred(d)
+		last := &w.batches[len(w.batches)-1]
 		last.deferFrom, last.deferN = deferFrom, len(d)
 	}
 }
@@ -323,13 +328,13 @@ func (c *committer) stamp(h *segment.Header, at core.Placement, dst []byte) uint
 	return h.CRC
 }
 
-func (c *committer) encodeRecords(pt *partition, w *groupWork, puts []*Put, r *run, dst []byte) {
+func (c *committer) encodeRecords(w *groupWork, puts []*Put, partition uint32, r *run, dst []byte) {
 	out := dst[segment.HeaderBytes:segment.HeaderBytes]
 	id := r.placed.FirstID
 	nowMs := c.nowNs / int64(time.Millisecond)
 	var rec segment.Record
 	for _, p := range puts {
-		p.First = core.MakeID(pt.number, id)
+		p.First = core.MakeID(partition, id)
 		rec.Defer = p.deferMs
 		for i, m := range p.Messages {
 			rec.Body = m
@@ -436,21 +441,22 @@ func (c *committer) Durable(g *clog.Group) {
 	}
 	for i, p := range w.puts {
 		w.puts[i] = nil
-		if p.onCommit != nil {
-			p.onCommit(p)
+		p.next = nil
+		if p.own != nil && p.own.onCommit != nil {
+			p.own.onCommit(p)
 		}
 		p.Err = nil
-		if p.crowd == nil {
+		if p.gate == nil {
 			p.Done(p)
 			continue
 		}
-		if n := len(w.crowds); n == 0 || w.crowds[n-1] != p.crowd {
-			w.crowds = append(w.crowds, p.crowd)
+		if n := len(w.crowds); n == 0 || w.crowds[n-1] != (crowd{p.part, p.crowd}) {
+			w.crowds = append(w.crowds, crowd{p.part, p.crowd})
 		}
 		p.answered.Store(true) // the waiter may be gone from here on
 	}
-	for _, crowd := range w.crowds {
-		crowd.disperse()
+	for _, cr := range w.crowds {
+		cr.part.disperse(cr.gate)
 	}
 	w.crowds = w.crowds[:0]
 	for i, pt := range w.touched {

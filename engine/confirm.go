@@ -27,6 +27,7 @@ func newConfirmer(e *Engine) *confirmer {
 // again; while it is on its way, what the machine has more waits and merges.
 type controlPut struct {
 	Put
+	kind      ownPut
 	c         *Channel
 	index     int
 	busy      bool // guarded by the channel's mu
@@ -77,8 +78,8 @@ func (c *Channel) sendControls() {
 		if !cur.added || p.busy || !c.m.HasControls(cur.part.number) {
 			continue
 		}
-		p.take(c.m.TakeControls(cur.part.number, p.controls[:0]))
-		p.busy, p.part = true, cur.part
+		p.take(c.m.TakeControls(cur.part.number, p.kind.controls[:0]))
+		p.busy = true
 		if err := cur.part.enqueue(context.Background(), &p.Put); err != nil {
 			p.busy = false // closed: what was confirmed will be delivered again, nothing is lost
 		}
@@ -92,7 +93,7 @@ func (c *Channel) lastControls() {
 		cur := &c.cursors[i]
 		for !c.ephemeral && cur.added && c.m.HasControls(cur.part.number) {
 			p := &Put{Done: func(*Put) {}}
-			p.controls = ownControls(c.m.TakeControls(cur.part.number, nil))
+			p.own = &ownPut{controls: ownControls(c.m.TakeControls(cur.part.number, nil))}
 			if cur.part.enqueue(context.Background(), p) != nil {
 				return
 			}
@@ -114,7 +115,8 @@ func (p *controlPut) take(controls []core.Control) {
 			ct.Deferrals = p.deferrals
 		}
 	}
-	p.controls = controls
+	p.kind.controls = controls
+	p.own = &p.kind
 }
 
 func (f *confirmer) add(c *Channel) {

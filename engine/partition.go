@@ -27,8 +27,10 @@ type partition struct {
 	ready      bool  // in the engine's ready list or in the committer's hands
 	closed     error // no more puts
 	room       chan struct{}
-	crowds     [crowdCount]crowd
-	turn       uint // of crowds: counts the runs taken
+	seq        uint64 // of the last put that came
+	taken      uint64 // puts up to this seq left the inbox
+	gates      [gateCount]chan struct{}
+	turn       uint // counts takes: whose gate the inbox uses
 
 	machine *core.Partition
 	fold    *core.Cursors
@@ -60,13 +62,15 @@ func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 		pt.mu.Unlock()
 		return err
 	}
-	p.next, p.queued = nil, true
+	pt.seq++
+	p.next, p.part, p.seq, p.crowd, p.gate = nil, pt, pt.seq, -1, nil
 	if pt.tail == nil {
 		pt.head = p
 	} else {
 		pt.tail.next = p
 		if p.waits { // the first has a channel of its own: most inboxes of many partitions hold one put
-			p.crowd = &pt.crowds[pt.turn%crowdCount]
+			p.crowd = int8(pt.turn % gateCount)
+			p.gate = pt.gate(p.crowd)
 		}
 	}
 	pt.tail = p
@@ -128,21 +132,91 @@ func (pt *partition) signalRoom() {
 	}
 }
 
+// A gate is a channel on which the goroutines whose puts wait in one inbox wait together. Waking each through a channel of its
+// own costs several times what closing one channel costs per receiver. Takes use gates in turn, so that the puts of a group, of
+// the group behind it and of the inbox rarely share one; if they do, some wake early and wait again.
+const gateCount = 4
+
+// gate returns the channel that the next disperse of it closes; mu is held.
+func (pt *partition) gate(i int8) chan struct{} {
+	if pt.gates[i] == nil {
+		pt.gates[i] = make(chan struct{})
+	}
+	return pt.gates[i]
+}
+
+// gateFor returns where p waits further, or nil if it was answered.
+func (pt *partition) gateFor(p *Put) chan struct{} {
+	pt.mu.Lock()
+	defer pt.mu.Unlock()
+	if p.answered.Load() {
+		return nil
+	}
+	return pt.gate(p.crowd)
+}
+
+// disperse wakes a crowd. Those who are to go are marked as answered before.
+func (pt *partition) disperse(i int8) {
+	pt.mu.Lock()
+	ch := pt.gates[i]
+	pt.gates[i] = nil
+	pt.mu.Unlock()
+	if ch != nil {
+		close(ch)
+	}
+}
+
+// putList is part of an inbox in the committer's hands.
+type putList struct {
+	head, tail *Put
+	bytes      int64
+}
+
+// take empties the inbox, however long it is, at once: producers do not wait while the committer looks at each put. With nothing
+// there, whoever comes next tells the committer again.
+func (pt *partition) take() putList {
+	pt.mu.Lock()
+	defer pt.mu.Unlock()
+	l := putList{pt.head, pt.tail, pt.waiting}
+	if l.head == nil {
+		pt.ready = false
+		return l
+	}
+	pt.head, pt.tail = nil, nil
+	pt.taken = pt.seq
+	pt.turn++
+	pt.left(l.bytes)
+	return l
+}
+
+// giveBack puts what did not fit into the group before what came since.
+func (pt *partition) giveBack(l putList) {
+	pt.mu.Lock()
+	defer pt.mu.Unlock()
+	l.tail.next = pt.head
+	if pt.head == nil {
+		pt.tail = l.tail
+	}
+	pt.head = l.head
+	pt.taken = l.head.seq - 1
+	pt.left(-l.bytes)
+}
+
 // takeBack removes a put that the committer has not taken yet.
 func (pt *partition) takeBack(p *Put) bool {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
-	if !p.queued {
-		return false
-	}
-	pt.unlink(p)
-	return true
+	return p.seq > pt.taken && pt.unlink(p)
 }
 
-// unlink removes p from the inbox; mu is held. Linear, but only for rare cancellations.
-func (pt *partition) unlink(p *Put) {
+// unlink removes p from the inbox; mu is held. It reports false when p was refused meanwhile: its answer is on
+// the way. Linear, but only for rare cancellations.
+func (pt *partition) unlink(p *Put) bool {
 	var prev *Put
 	for q := pt.head; q != p; q = q.next {
+		if q == nil {
+			return false
+		}
 		prev = q
 	}
 	if prev == nil {
@@ -153,8 +227,9 @@ func (pt *partition) unlink(p *Put) {
 	if pt.tail == p {
 		pt.tail = prev
 	}
-	p.next, p.queued = nil, false
+	p.next = nil
 	pt.left(int64(p.bytes))
+	return true
 }
 
 func (pt *partition) left(size int64) {
@@ -231,9 +306,10 @@ func (pt *partition) expire(nowNs int64) bool {
 // answer ends a put that was not stored.
 func (p *Put) answer(first ID, err error) {
 	p.First, p.Err = first, err
-	if c := p.crowd; c != nil {
-		p.answered.Store(true)
-		c.disperse()
+	if i := p.crowd; p.gate != nil {
+		pt := p.part
+		p.answered.Store(true) // the waiter may be gone from here on
+		pt.disperse(i)
 		return
 	}
 	p.Done(p)

@@ -11,41 +11,40 @@ import (
 )
 
 // putState is the engine's side of a Put. It is written by the submitter before the put
-// enters an inbox and afterwards only under the inbox's lock or by the committer.
+// enters an inbox and afterwards only under the inbox's lock or by the committer. What the committer reads of
+// every put stands together: at half a million waiting puts a second its time is cache misses.
 type putState struct {
 	next     *Put
 	part     *partition
 	bytes    int // of the records that the put becomes
+	seq      uint64
+	deadline int64 // ns since 1970; 0: none yet
 	deferMs  uint32
-	deadline int64 // ns since 1970
-	queued   bool  // in an inbox: it can still be taken back
-	waits    bool  // a goroutine waits for it in waiter.wait
-	crowd    *crowd
-	answered atomic.Bool // set last, for crowds only
+	crowd    int8 // index in partition.gates of the channel that it waits on with others; below 0: none
+	waits    bool // a goroutine waits for it in waiter.wait
+	answered atomic.Bool
 
-	// One of these instead of Messages:
-	controls     []core.Control // entries of a control batch; what only the log's order can tell is filled in at sealing
-	sealed       []byte         // a batch sealed by the producer
-	sealedHeader segment.Header
-	drop         bool // tombstone of the partition's topic
-
-	onCommit func(*Put) // runs on the committer before Done, for the engine's own puts
+	gate chan struct{} // for crowds: closed when some of them are answered
+	own  *ownPut       // one of the rare kinds
 }
 
-func (p *Put) control() bool { return p.controls != nil || p.drop }
-
-// count is the number of message ids the put takes.
-func (p *Put) count() uint32 {
-	if p.sealed != nil {
-		return p.sealedHeader.Count
-	}
-	return uint32(len(p.Messages))
+// ownPut is what makes a put something else than messages.
+type ownPut struct {
+	controls []core.Control // entries of a control batch; what only the log's order can tell is filled in at sealing
+	sealed   []byte         // a batch sealed by the producer, and its header
+	header   segment.Header
+	drop     bool       // tombstone of the partition's topic
+	onCommit func(*Put) // runs on the committer before Done
 }
+
+// control says that the put is the engine's own: it is not refused on a full disk.
+func (p *Put) control() bool { return p.own != nil && p.own.sealed == nil }
 
 // waiter is a Put with a goroutine that waits for it.
 type waiter struct {
 	Put
 	one  [1][]byte
+	kind ownPut
 	done chan struct{}
 }
 
@@ -57,54 +56,32 @@ var waiters = sync.Pool{New: func() any {
 
 func getWaiter() *waiter { return waiters.Get().(*waiter) }
 
+// controlWaiter is a waiter for control entries.
+func controlWaiter(controls []core.Control, onCommit func(*Put)) *waiter {
+	w := getWaiter()
+	w.kind = ownPut{controls: controls, onCommit: onCommit}
+	w.own = &w.kind
+	return w
+}
+
 func (w *waiter) free() {
 	w.Put = Put{Done: w.Done}
 	w.one[0] = nil
+	if w.kind.header.Count != 0 || w.kind.controls != nil || w.kind.drop {
+		w.kind = ownPut{}
+	}
 	waiters.Put(w)
-}
-
-// crowd is where goroutines wait together. Waking one through a channel of its own costs several times what closing
-// one channel costs per receiver. A partition has a few, taken in turn by what its inbox collects, so that a group wakes hardly anybody else's.
-type crowd struct {
-	mu sync.Mutex
-	ch chan struct{}
-}
-
-// crowdCount covers the groups in flight and the inbox.
-const crowdCount = 4
-
-// gate returns the channel that the next disperse closes. Look at answered after it.
-func (c *crowd) gate() chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.ch == nil {
-		c.ch = make(chan struct{})
-	}
-	return c.ch
-}
-
-func (c *crowd) disperse() {
-	c.mu.Lock()
-	ch := c.ch
-	c.ch = nil
-	c.mu.Unlock()
-	if ch != nil {
-		close(ch)
-	}
 }
 
 // wait returns the put's result. If ctx ends while the put is still in the inbox it is
 // taken back and nothing of it is stored; once it is on its way to the disk, its bytes are in use and the
 // answer is at most a few commits away, so wait stays for it.
 func (w *waiter) wait(ctx context.Context) (ID, error) {
-	cancelled := ctx.Done()
-	for w.crowd == nil || !w.answered.Load() {
-		gate := w.done
-		if w.crowd != nil {
-			if gate = w.crowd.gate(); w.answered.Load() {
-				break
-			}
-		}
+	gate := w.gate
+	if gate == nil {
+		gate = w.done
+	}
+	for cancelled := ctx.Done(); gate != nil; {
 		if cancelled == nil {
 			<-gate
 		} else {
@@ -118,9 +95,10 @@ func (w *waiter) wait(ctx context.Context) (ID, error) {
 				continue
 			}
 		}
-		if w.crowd == nil {
+		if w.gate == nil || w.answered.Load() {
 			break
 		}
+		gate = w.part.gateFor(&w.Put) // others of the crowd were answered first
 	}
 	return w.First, w.Err
 }
@@ -161,7 +139,7 @@ func (t *Topic) publish(ctx context.Context, body []byte, bodies [][]byte, delay
 func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (ID, error) {
 	w := getWaiter()
 	defer w.free()
-	w.sealed, w.Alone, w.waits = batch, true, true
+	w.kind.sealed, w.own, w.Alone, w.waits = batch, &w.kind, true, true
 	if err := t.submit(ctx, &w.Put); err != nil {
 		return 0, err
 	}
@@ -273,13 +251,12 @@ func (t *Topic) submit(ctx context.Context, p *Put) error {
 	if !p.Deadline.IsZero() {
 		p.deadline = p.Deadline.UnixNano()
 	}
-	p.part = t.nextPartition()
-	return p.part.enqueue(ctx, p)
+	return t.nextPartition().enqueue(ctx, p)
 }
 
 // measure checks a put against the limits and computes what its records need.
 func (e *Engine) measure(p *Put) error {
-	if p.sealed != nil {
+	if p.own != nil {
 		return e.measureSealed(p)
 	}
 	if p.Defer < 0 || p.Defer > e.opts.MaxDefer {

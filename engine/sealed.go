@@ -9,17 +9,18 @@ import (
 // measureSealed verifies a batch that a producer sealed, whole: what enters the log must
 // decode on every replica and for every consumer, for ever.
 func (e *Engine) measureSealed(p *Put) error {
-	if len(p.sealed) > e.opts.MaxBatchBytes {
+	sealed := p.own.sealed
+	if len(sealed) > e.opts.MaxBatchBytes {
 		return ErrBatchTooBig
 	}
-	h := &p.sealedHeader
-	if err := h.Decode(p.sealed); err != nil {
+	h := &p.own.header
+	if err := h.Decode(sealed); err != nil {
 		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", err)
 	}
-	if h.Control() || h.Flags&segment.FlagDefer != 0 || h.Size() != len(p.sealed) {
-		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: flags %#x and %d bytes are not a batch of messages", uint16(h.Flags), len(p.sealed))
+	if h.Control() || h.Flags&segment.FlagDefer != 0 || h.Size() != len(sealed) {
+		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: flags %#x and %d bytes are not a batch of messages", uint16(h.Flags), len(sealed))
 	}
-	body := p.sealed[segment.HeaderBytes:]
+	body := sealed[segment.HeaderBytes:]
 	if err := segment.VerifyBody(h, body); err != nil {
 		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", err)
 	}
@@ -40,6 +41,6 @@ func (e *Engine) measureSealed(p *Put) error {
 	if err := it.Err(); err != nil {
 		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", err)
 	}
-	p.bytes = len(p.sealed)
+	p.bytes = len(sealed)
 	return nil
 }

@@ -219,15 +219,27 @@ func (m *mapping) Populate(off, n int64) error {
 	return nil
 }
 
-// show keeps the pages that are present coherent with a write.
+// show keeps the pages that are present coherent with a write. It touches only bytes that change: a block is written again when a
+// log grows within it, and a reader of what was there before must not race with that, as it does not on a real page.
 func (m *mapping) show(p []byte, off int64) {
 	for len(p) > 0 && off < int64(len(m.bytes)) {
 		n := int(min(int64(len(p)), pageBytes-off%pageBytes))
 		if m.present[off/pageBytes] {
-			copy(m.bytes[off:], p[:n])
+			copyChanged(m.bytes[off:], p[:n])
 		}
 		p, off = p[n:], off+int64(n)
 	}
+}
+
+func copyChanged(dst, src []byte) {
+	from, to := 0, min(len(src), len(dst))
+	for from < to && dst[from] == src[from] {
+		from++
+	}
+	for to > from && dst[to-1] == src[to-1] {
+		to--
+	}
+	copy(dst[from:to], src[from:to])
 }
 
 func (m *mapping) Unmap() error {
