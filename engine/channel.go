@@ -36,7 +36,8 @@ type Channel struct {
 	iter      segment.BatchIter
 	records   segment.RecordIter
 	scratch   []byte
-	turnFunc  func() error // turn, for aio.Guard; its result is again
+	deferred  [1]core.DeferredMessage // deferAgain's
+	turnFunc  func() error            // turn, for aio.Guard; its result is again
 	again     bool
 	reading   *cursor // whose bytes are touched
 	yielded   bool    // a message that came often lets a new one go first
@@ -424,8 +425,7 @@ func (c *Channel) writeControls(ctx context.Context) (ws []*waiter, err error) {
 	for i := range c.cursors {
 		pt := c.cursors[i].part
 		for c.m.HasControls(pt.number) {
-			w := getWaiter()
-			w.part, w.controls = pt, ownControls(c.m.TakeControls(pt.number, nil))
+			w := controlWaiter(ownControls(c.m.TakeControls(pt.number, nil)), nil)
 			if err = pt.enqueue(ctx, &w.Put); err != nil {
 				w.free()
 				return ws, err

@@ -54,7 +54,11 @@ func (k *Consumer) do(ev core.Event) error {
 	ev.Client = k.id
 	c.ev = ev
 	err := c.step().Err
-	c.queueControls()
+	if ev.Kind == core.EvRequeue {
+		c.arm() // the delay runs whether or not the caller pumps
+	} else {
+		c.queueControls()
+	}
 	return err
 }
 

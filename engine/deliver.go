@@ -235,6 +235,10 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 		if id < next {
 			continue
 		}
+		if due := h.Created/1e6 + int64(r.Defer); r.Defer != 0 && due*1e6 > now {
+			next = c.deferAgain(cur, id, due)
+			continue
+		}
 		c.ev = core.Event{Kind: core.EvOffer, Part: cur.part.number, Msg: id, At: cur.at, Index: index}
 		c.m.Step(now, &c.ev, &c.res)
 		switch c.res.Decision {
@@ -257,6 +261,15 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 		return left, false
 	}
 	return left, true
+}
+
+// deferAgain makes a message wait for its time that the cursor met before it: a reset went back to it after the channel
+// had dropped it, or before the channel was there. It returns what to read next.
+func (c *Channel) deferAgain(cur *cursor, id segment.MsgID, dueMs int64) segment.MsgID {
+	c.deferred[0] = core.DeferredMessage{ID: id, DueMs: dueMs, At: cur.at}
+	c.ev = core.Event{Kind: core.EvDeferredPublished, Part: cur.part.number, Deferred: c.deferred[:]}
+	c.step()
+	return c.m.ReadFrom(cur.part.number)
 }
 
 func (c *Channel) plain(h *segment.Header, body []byte) ([]byte, error) {

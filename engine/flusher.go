@@ -2,8 +2,10 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"path"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -34,6 +36,12 @@ type flusher struct {
 	released uint64 // last commit log file that was let go, exclusive
 
 	dead []deadTopic // deleted, their files not moved away yet; guarded by mu
+
+	starved      bool      // the last write found no space; only the next write tells that there is some
+	reserveBytes int64     // as computeReserve found it,
+	reserved     time.Time // and when
+	nearFull     atomic.Bool
+	notes        int // calls of note; committer only
 }
 
 // deadTopic is a deleted topic whose files are still in their place.
@@ -69,7 +77,7 @@ func (f *flusher) note(pt *partition) {
 	if !pt.dirty.Load() {
 		f.enqueue(pt)
 	}
-	if f.e.arena.Free() <= f.lowBuffers() {
+	if f.notes++; f.e.arena.Free() <= f.lowBuffers() || f.nearFull.Load() && f.notes%nearFullBatches == 0 {
 		f.wakeUp()
 	}
 }
@@ -105,6 +113,9 @@ func (f *flusher) holdFiles() func() {
 
 const (
 	flusherTick      = 100 * time.Millisecond
+	reserveEvery     = time.Second
+	reserveSoon      = 10 * time.Millisecond
+	nearFullBatches  = 16      // near the end of the room the committer asks for a check so often
 	maxFlushBytes    = 8 << 20 // of one partition before the next gets its turn
 	maxTrashDuration = 50 * time.Millisecond
 )
@@ -119,8 +130,13 @@ func (f *flusher) run() {
 		case <-f.e.stop:
 			return
 		case <-f.kick:
+			f.checkSpace()
 			f.work()
 		case <-tick.C:
+			f.checkSpace()
+			if f.e.noSpace.Load() {
+				f.makeRoom()
+			}
 			f.work()
 		case <-retain.C:
 			f.retain()
@@ -136,7 +152,7 @@ func (f *flusher) work() {
 	for !f.stopping() {
 		needBuffers := e.arena.Free() <= f.lowBuffers()
 		needLog := e.clog.Headroom() < e.opts.CommitLiveBytes/2
-		progress := e.noSpace.Load() && f.probeSpace()
+		progress := false
 		if needBuffers {
 			progress = f.evict()
 		}
@@ -144,7 +160,7 @@ func (f *flusher) work() {
 			progress = f.flushOldest() || progress
 		}
 		if needLog {
-			progress = f.reclaim() || progress
+			progress = f.reclaim(false) || progress
 		}
 		if !progress {
 			return // both levels are good, or what is missing is pinned by readers, or the disk is full
@@ -152,16 +168,61 @@ func (f *flusher) work() {
 	}
 }
 
-// probeSpace finds out whether the disk has room again: by writing what found none, which is still in the queue.
-func (f *flusher) probeSpace() bool {
-	f.mu.Lock()
-	waiting := len(f.queue)
-	f.mu.Unlock()
-	if waiting == 0 {
-		f.roomAgain() // its topic was deleted; if the disk is still full, the next write says so
-		return false
+// makeRoom runs at every tick while the disk is full: it writes what waits, which alone tells that there is room
+// again, lets go of every commit log file but the newest, and then of the segments that nobody needs any more.
+func (f *flusher) makeRoom() {
+	f.reclaim(true)
+	f.retain()
+	f.trashDead()
+	f.emptyTrash()
+	// The committer asks no machine while it waits for a commit log file that the disk has no room for.
+	for _, pt := range f.e.partitionList() {
+		pt.refuse(ErrNoSpace, false, true)
 	}
-	return f.flushOldest()
+}
+
+// checkSpace stops publishing while there is still room for what was answered OK, and for confirmations: they are what lets
+// retention free space. Without the reserve a full disk would have to be emptied by hand.
+func (f *flusher) checkSpace() {
+	free, err := f.e.disk.FreeBytes()
+	if err != nil {
+		return
+	}
+	full := f.e.noSpace.Load()
+	// Looking at every partition takes time: rarely while there is plenty, and never for each of many small writes.
+	since := time.Since(f.reserved)
+	if since > reserveEvery || since > reserveSoon && (full || free < 2*f.reserveBytes) {
+		f.computeReserve()
+	}
+	f.nearFull.Store(free < 4*f.reserveBytes)
+	switch {
+	case free < f.reserveBytes && !full:
+		f.full(fmt.Errorf("%d bytes are free, %d are kept for what is stored already and for confirmations", free, f.reserveBytes))
+	case free >= f.reserveBytes && full && !f.starved:
+		f.roomAgain()
+	}
+}
+
+func (f *flusher) computeReserve() {
+	waiting := false
+	f.reserveBytes = 2 * f.e.opts.CommitFileBytes
+	for _, pt := range f.e.partitionList() {
+		if n := pt.log.Unflushed(); n > 0 {
+			waiting = true
+			f.reserveBytes += n + f.nextSegmentBytes(pt)
+		}
+	}
+	f.starved = f.starved && waiting // else its topic was deleted, and the next write tells
+	f.reserved = time.Now()
+}
+
+// nextSegmentBytes is the size of the file that pt will want next.
+func (f *flusher) nextSegmentBytes(pt *partition) int64 {
+	segments := pt.log.Segments()
+	if len(segments) == 0 {
+		return f.e.opts.MinSegmentBytes
+	}
+	return min(2*segments[len(segments)-1].FileBytes, f.e.opts.MaxSegmentBytes)
 }
 
 func (f *flusher) stopping() bool {
@@ -225,6 +286,7 @@ func (f *flusher) enqueue(pt *partition) {
 
 // flush writes up to maxBytes of pt to segments.
 func (f *flusher) flush(pt *partition, maxBytes int64) (int64, error) {
+	f.checkSpace() // here space goes, much of it between two ticks
 	n, err := pt.log.Flush(f.writer, maxBytes)
 	if n > 0 {
 		f.e.counters.SegmentBytes.Add(uint64(n))
@@ -235,7 +297,7 @@ func (f *flusher) flush(pt *partition, maxBytes int64) (int64, error) {
 	if err != nil {
 		f.failed(pt, err)
 	} else if n > 0 {
-		f.roomAgain()
+		f.starved = false
 	}
 	return n, err
 }
@@ -246,14 +308,19 @@ func (f *flusher) failed(pt *partition, err error) {
 	switch {
 	case errors.Is(err, segment.ErrClosed):
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
-		if e.noSpace.CompareAndSwap(false, true) {
-			e.log.Error("the disk is full: publishing is refused, consuming goes on. Free space and publishing resumes by itself", "error", err)
-			e.clog.Wake()
-		}
+		f.starved = true
+		f.full(err)
 	default:
 		if pt.flushErr.CompareAndSwap(nil, &err) {
 			e.log.Error("a segment could not be written: the partition takes no more messages. What was answered OK is safe in the commit log; restart the node", "topic", pt.t.name, "partition", pt.number, "error", err)
 		}
+	}
+}
+
+func (f *flusher) full(why error) {
+	if f.e.noSpace.CompareAndSwap(false, true) {
+		f.e.log.Error("the disk is full: publishing is refused, consuming goes on. Free space and publishing resumes by itself", "error", why)
+		f.e.clog.Wake()
 	}
 }
 
@@ -266,7 +333,8 @@ func (f *flusher) roomAgain() {
 
 // reclaim makes the older half of the commit log's files unnecessary: what they hold is written and synced, each
 // partition once, and then they are released. One file at a time would cost a sync of every busy partition per file.
-func (f *flusher) reclaim() bool {
+// With all set, every file but the newest goes.
+func (f *flusher) reclaim(all bool) bool {
 	e := f.e
 	f.mu.Lock()
 	held := f.held > 0
@@ -276,6 +344,9 @@ func (f *flusher) reclaim() bool {
 		return false
 	}
 	target := oldest + (current-oldest)/2 // released up to and including it
+	if all {
+		target = current
+	}
 	release := current
 	for _, pt := range e.partitionList() {
 		seq, ok := pt.log.OldestUnsyncedFileSeq()
@@ -358,6 +429,9 @@ func (f *flusher) retain() {
 	f.learnLimits()
 	now := time.Now()
 	for _, pt := range f.e.partitionList() {
+		if pt.t.quarantined {
+			continue
+		}
 		f.mu.Lock()
 		limit := f.limits[pt]
 		f.mu.Unlock()

@@ -281,13 +281,40 @@ func (r *recovery) open() error {
 			return err
 		}
 	}
+	if err := r.quarantine(known); err != nil {
+		return err
+	}
 	for _, rp := range r.order {
-		if !known[rp.id.Topic] && !r.dropped[rp.id.Topic] {
-			e.log.Warn("the commit log holds messages of a topic without metadata: they are not served", "topic", rp.id.Topic, "partition", rp.id.Partition)
-		}
 		for i := range rp.slices {
 			rp.slices[i].Buf.Release() // the logs have their own references now
 		}
+	}
+	return nil
+}
+
+// quarantine keeps what the commit log knows of topics whose metadata is missing or unreadable: in no list and not served, but
+// written to segments and carried from checkpoint to checkpoint. When topic.json is restored, everything is there.
+func (r *recovery) quarantine(known map[uuid.UUID]bool) error {
+	e := r.e
+	topics := map[uuid.UUID]*Topic{}
+	for _, rp := range r.order {
+		id := rp.id.Topic
+		if known[id] || r.dropped[id] {
+			continue
+		}
+		t := topics[id]
+		if t == nil {
+			t = newTopic(e, &topicMeta{ID: id})
+			t.quarantined = true
+			topics[id] = t
+			e.log.Warn("the commit log holds messages of a topic without metadata: they are kept and not served; restore its topic.json and restart", "topic", id)
+		}
+		pt, err := r.openPartition(t, rp.id.Partition, rp)
+		if err != nil {
+			return err
+		}
+		t.parts = append(t.parts, pt)
+		e.addPartitions(t.parts[len(t.parts)-1:])
 	}
 	return nil
 }

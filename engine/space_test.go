@@ -57,9 +57,12 @@ func diskFull(t *testing.T, slack int64) {
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	acked := map[engine.ID]string{}
-	for _, body := range numbered("first", 100, 1000) {
+	for _, body := range numbered("first", 800, 2000) {
 		acked[publish(t, topic, body)[0]] = body
 	}
+	// A disk that loses all its room while the commit log waits for segments to be written has none for confirmations
+	// either: then only room from outside helps, see TestDiskFullUntilSpaceIsAdded.
+	eventually(t, "the segments catch up", func() bool { return e.CommitStats().LiveBytes <= smallOptions(nil).CommitLiveBytes/2+256<<10 })
 	disk.SetCapacity(usedBytes(t, disk) + slack)
 	fillUntilFull(t, topic, acked)
 	if err := e.Health(); !errors.Is(err, engine.ErrNoSpace) {

@@ -209,8 +209,8 @@ func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
 	}
 	// The tombstone goes through the first partition's inbox, behind all that was accepted before.
 	w := getWaiter()
-	w.drop, w.part = true, t.parts[0]
-	w.onCommit = func(*Put) { e.removeTopicPartitions(t.uuid) }
+	w.kind = ownPut{drop: true, onCommit: func(*Put) { e.removeTopicPartitions(t.uuid) }}
+	w.own = &w.kind
 	release := e.flusher.holdFiles()
 	err := e.writeTombstone(t, w)
 	if err != nil {
@@ -360,11 +360,11 @@ func (t *Topic) control(ctx context.Context, entries func(*partition) []core.Con
 	var ws []*waiter
 	var err error
 	for _, pt := range t.parts {
-		w := getWaiter()
-		w.part, w.controls = pt, entries(pt)
+		var committed func(*Put)
 		if onCommit != nil {
-			w.onCommit = func(*Put) { onCommit(pt) }
+			committed = func(*Put) { onCommit(pt) }
 		}
+		w := controlWaiter(entries(pt), committed)
 		if err = pt.enqueue(ctx, &w.Put); err != nil {
 			w.free()
 			break

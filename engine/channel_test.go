@@ -1,0 +1,581 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+var ctxBg = context.Background()
+
+// B44: at least once to each channel; FIN removes; what is not finished comes again with attempts+1.
+func TestEveryChannelGetsEveryMessage(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	topic := topicOf(t, e, "t")
+	a, b := channelOf(t, topic, "a"), channelOf(t, topic, "b")
+	publish(t, topic, "one", "two")
+	sa := sit(t, a, 10, engine.ConsumerOptions{MsgTimeout: 40 * time.Millisecond})
+	first := sa.next()
+	sa.finish(sa.next())
+	again := sa.next()
+	if again.id != first.id || again.attempts != 2 || again.body != "one" {
+		t.Errorf("after the timeout came %+v, want %s with attempts 2", again, first.id)
+	}
+	sa.finish(again)
+	sa.none("both are finished")
+	if got := sit(t, b, 10).take(2); !slices.Equal(got, []string{"one", "two"}) {
+		t.Errorf("the other channel got %q", got)
+	}
+	if st := channelStats(t, a); st.TimeoutCount != 1 || st.MessageCount != 2 {
+		t.Errorf("statistics: %+v", st)
+	}
+}
+
+// B45: what was finished out of order stays finished over a restart, what was not comes again.
+func TestFinishOutOfOrder(t *testing.T) {
+	disk := newDisk()
+	e := onDisk(t, disk)
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	ids := publish(t, topic, numbered("m", 10, 0)...)
+	s := sit(t, ch, 10)
+	for i := range 10 {
+		if m := s.next(); i%3 != 0 {
+			s.finish(m)
+		}
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e = onDisk(t, disk.Kill(1))
+	topic, _ = e.LookupTopic("t")
+	ch, _ = topic.LookupChannel("c")
+	got := readAll(t, ch)
+	for i, id := range ids {
+		if _, came := got[id]; came != (i%3 == 0) {
+			t.Errorf("message %d came again: %v", i, came)
+		}
+	}
+}
+
+// B46: a channel with as many confirmed ranges as it may have stops reading, goes on after a confirm, and
+// redelivers meanwhile.
+func TestConfirmWindow(t *testing.T) {
+	o := inDir(t.TempDir())
+	o.MaxRanges = 4
+	e := openWith(t, o)
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	publish(t, topic, numbered("m", 40, 0)...)
+	s := sit(t, ch, 100, engine.ConsumerOptions{MsgTimeout: 10 * time.Second})
+	s.mu.Lock()
+	s.limit = 0
+	s.mu.Unlock()
+	var held []delivered
+	for i := 0; ; i++ {
+		m, ok := s.poll(100 * time.Millisecond)
+		if !ok {
+			break
+		}
+		if i%2 == 0 {
+			held = append(held, m)
+			continue
+		}
+		if err := s.Finish(m.id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish(t, topic, numbered("more", 100, 0)...)
+	if err := s.Requeue(held[0].id, 0); err != nil {
+		t.Fatal(err)
+	}
+	s.Pump()
+	if m := s.next(); m.id != held[0].id {
+		t.Errorf("came %s, want the requeued %s", m.id, held[0].id)
+	}
+	s.none("the window is full")
+	s.finish(held...)
+	total := 40
+	for range 100 {
+		m := s.next()
+		s.finish(m)
+		total++
+	}
+	if total != 140 {
+		t.Errorf("%d messages", total)
+	}
+}
+
+// B46: more messages that time out all the time than the consumer may hold do not keep the others away.
+func TestTimeoutsDoNotBlock(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	publish(t, topic, numbered("stuck", 5, 0)...)
+	publish(t, topic, numbered("fine", 20, 0)...)
+	s := sit(t, ch, 5, engine.ConsumerOptions{MsgTimeout: 15 * time.Millisecond})
+	fine := 0
+	for deadline := time.Now().Add(patience); fine < 20; {
+		m, ok := s.poll(time.Until(deadline))
+		if !ok {
+			t.Fatalf("%d of 20 messages came past those that time out", fine)
+		}
+		if m.body[:4] == "fine" && s.Finish(m.id) == nil {
+			fine++
+			s.Pump()
+		}
+	}
+}
+
+// B47: a FIN, REQ or TOUCH of another consumer's message, of an unknown one, or twice, changes nothing.
+func TestForeignFinish(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	publish(t, topic, "m")
+	a := sit(t, ch, 1)
+	m := a.next()
+	b := sit(t, ch, 1)
+	calls := map[string]func(s *seat, id engine.ID) error{
+		"finish":  func(s *seat, id engine.ID) error { return s.Finish(id) },
+		"requeue": func(s *seat, id engine.ID) error { return s.Requeue(id, time.Second) },
+		"touch":   func(s *seat, id engine.ID) error { return s.Touch(id) },
+	}
+	for name, call := range calls {
+		if err := call(b, m.id); !errors.Is(err, engine.ErrNotOwner) {
+			t.Errorf("%s of another's message: %v, want ErrNotOwner", name, err)
+		}
+		for _, id := range []engine.ID{m.id + 1, 1 << 60, ^engine.ID(0)} {
+			if err := call(a, id); !errors.Is(err, engine.ErrNotInFlight) {
+				t.Errorf("%s of %s: %v, want ErrNotInFlight", name, id, err)
+			}
+		}
+	}
+	if st := channelStats(t, ch); st.InFlightCount != 1 || st.DeferredCount != 0 {
+		t.Errorf("state changed: %+v", st)
+	}
+	a.finish(m)
+	for name, call := range calls {
+		if err := call(a, m.id); !errors.Is(err, engine.ErrNotInFlight) {
+			t.Errorf("%s after the finish: %v, want ErrNotInFlight", name, err)
+		}
+	}
+}
+
+// B48: TOUCH keeps a message, but not beyond MaxMsgTimeout of its delivery.
+func TestTouch(t *testing.T) {
+	o := inDir(t.TempDir())
+	o.MaxMsgTimeout = 400 * time.Millisecond
+	e := openWith(t, o)
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	publish(t, topic, "m")
+	s := sit(t, ch, 1, engine.ConsumerOptions{MsgTimeout: 150 * time.Millisecond})
+	first := s.next()
+	touched := time.Duration(0)
+	for {
+		m, ok := s.poll(40 * time.Millisecond)
+		if ok {
+			lasted := m.at.Sub(first.at)
+			if m.attempts != 2 || lasted < 390*time.Millisecond {
+				t.Errorf("came again after %v (attempts %d), although touched until %v; MaxMsgTimeout is 400ms", lasted, m.attempts, touched)
+			}
+			return
+		}
+		if err := s.Touch(first.id); err == nil {
+			touched = time.Since(first.at)
+		}
+		if time.Since(first.at) > patience {
+			t.Fatal("touching keeps it for ever")
+		}
+	}
+}
+
+// B49: REQ 0 comes soon, REQ t not before t; more delayed messages than MaxDeferred are refused and stay in flight.
+func TestRequeue(t *testing.T) {
+	o := inDir(t.TempDir())
+	o.MaxDeferred = 2
+	e := openWith(t, o)
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	publish(t, topic, numbered("m", 4, 0)...)
+	s := sit(t, ch, 4)
+	ms := []delivered{s.next(), s.next(), s.next(), s.next()}
+	start := time.Now()
+	if err := s.Requeue(ms[0].id, 0); err != nil {
+		t.Fatal(err)
+	}
+	s.Pump()
+	if m := s.next(); m.id != ms[0].id || m.attempts != 2 {
+		t.Errorf("REQ 0: came %s attempts %d", m.id, m.attempts)
+	}
+	const delay = 120 * time.Millisecond
+	for _, m := range ms[1:3] {
+		if err := s.Requeue(m.id, delay); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Requeue(ms[3].id, delay); err == nil {
+		t.Error("a third delayed message was taken, MaxDeferred is 2")
+	}
+	if st := channelStats(t, ch); st.DeferredCount != 2 || st.InFlightCount != 2 || st.RequeueCount != 3 {
+		t.Errorf("statistics: %+v", st)
+	}
+	for range 2 {
+		m := s.next()
+		if late := m.at.Sub(start); late < delay {
+			t.Errorf("%s came after %v, not before %v", m.id, late, delay)
+		}
+	}
+}
+
+// B52: Empty drops unread, in flight and deferred, now and after a restart; late FINs fail; new messages come.
+func TestEmptyChannel(t *testing.T) {
+	disk := newDisk()
+	e := onDisk(t, disk)
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	other := channelOf(t, topic, "other")
+	publish(t, topic, numbered("m", 10, 0)...)
+	if _, err := topic.PublishDeferred(ctxBg, []byte("deferred"), 30*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	s := sit(t, ch, 3)
+	inFlight, requeued := s.next(), s.next()
+	if err := s.Requeue(requeued.id, 30*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if err := ch.Empty(ctxBg); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Finish(inFlight.id); !errors.Is(err, engine.ErrNotInFlight) {
+		t.Errorf("a FIN after Empty: %v", err)
+	}
+	if st := channelStats(t, ch); st.Depth != 0 || st.InFlightCount != 0 || st.DeferredCount != 0 {
+		t.Errorf("after Empty: %+v", st)
+	}
+	for {
+		if m, ok := s.poll(100 * time.Millisecond); !ok {
+			break
+		} else if m.attempts > 1 || m.body == "deferred" {
+			t.Errorf("%q came after Empty", m.body)
+		}
+	}
+	publish(t, topic, "new")
+	if m := s.next(); m.body != "new" {
+		t.Errorf("after Empty came %q", m.body)
+	}
+	e2 := onDisk(t, disk.Crash(1))
+	topic2, _ := e2.LookupTopic("t")
+	c2, _ := topic2.LookupChannel("c")
+	if got := readAll(t, c2); len(got) != 1 {
+		t.Errorf("after a power cut the emptied channel has %v", got)
+	}
+	if got := readAll(t, other); len(got) != 12 {
+		t.Errorf("the other channel has %d messages, want 12", len(got))
+	}
+}
+
+// B53, B54: a pause stops, its end resumes without loss; skip discards what comes meanwhile and nothing else.
+func TestPauseAndSkip(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	s := sit(t, ch, 10)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(ch.Pause(ctxBg))
+	publish(t, topic, "a", "b")
+	s.none("the channel is paused")
+	if st := channelStats(t, ch); !st.Paused || st.Depth != 2 {
+		t.Errorf("paused: %+v", st)
+	}
+	must(ch.Unpause(ctxBg))
+	if got := s.take(2); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("after the pause: %q", got)
+	}
+	must(ch.Skip(ctxBg, true))
+	publish(t, topic, "skipped")
+	s.none("the channel skips")
+	must(ch.Skip(ctxBg, false))
+	publish(t, topic, "c")
+	if got := s.take(1); got[0] != "c" {
+		t.Errorf("after the skip: %q", got)
+	}
+	// A topic's pause holds back for all channels.
+	must(topic.Pause(ctxBg))
+	publish(t, topic, "held")
+	s.none("the topic is paused")
+	if st := e.Stats("t", "")[0]; !st.Paused || st.Depth != 1 {
+		t.Errorf("paused topic: depth %d, paused %v", st.Depth, st.Paused)
+	}
+	late := channelOf(t, topic, "late")
+	must(topic.Unpause(ctxBg))
+	if got := s.take(1); got[0] != "held" {
+		t.Errorf("after the topic's pause: %q", got)
+	}
+	if got := sit(t, late, 10).take(1); got[0] != "held" {
+		t.Errorf("a channel made during the pause: %q", got)
+	}
+	must(topic.Pause(ctxBg))
+	publish(t, topic, "dropped")
+	must(topic.Empty(ctxBg))
+	must(topic.Unpause(ctxBg))
+	publish(t, topic, "d")
+	if got := s.take(1); got[0] != "d" {
+		t.Errorf("after the topic was emptied: %q", got)
+	}
+}
+
+// B27, B56, B66: resets backward and forward, by id and by time, with messages in flight, while segments roll: the right
+// sequence comes, at most what was in flight once more, and the depth is right.
+func TestReset(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	keep := channelOf(t, topic, "keep") // so that retention takes nothing
+	var ids []engine.ID
+	ids = append(ids, publish(t, topic, numbered("old", 300, 700)...)...)
+	time.Sleep(3 * time.Millisecond) // the clock must move between the two halves
+	middle := time.Now()
+	ids = append(ids, publish(t, topic, numbered("new", 300, 700)...)...)
+	s := sit(t, ch, 3)
+	held := []delivered{s.next(), s.next(), s.next()}
+	cases := []struct {
+		name  string
+		reset func() error
+		first int
+	}{
+		{"forward by id", func() error { return ch.ResetToID(ctxBg, ids[450]) }, 450},
+		{"backward by id", func() error { return ch.ResetToID(ctxBg, ids[17]) }, 17},
+		{"by time", func() error { return ch.ResetToTime(ctxBg, middle) }, 300},
+		{"before the beginning", func() error { return ch.ResetToTime(ctxBg, time.Unix(1, 0)) }, 0},
+		{"to the last", func() error { return ch.ResetToID(ctxBg, ids[599]) }, 599},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			s.t = t
+			s.mu.Lock()
+			s.got = nil
+			s.mu.Unlock()
+			if err := tc.reset(); err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range held {
+				if err := s.Finish(m.id); err == nil && m.id < ids[tc.first] {
+					t.Errorf("a late FIN of %s was taken", m.id)
+				}
+			}
+			n := min(5, len(ids)-tc.first)
+			for i := range n {
+				m := s.next()
+				if m.id != ids[tc.first+i] {
+					t.Fatalf("message %d after the reset is %s, want %s", i, m.id, ids[tc.first+i])
+				}
+				s.finish(m)
+			}
+			st := channelStats(t, ch)
+			if left := int(st.Depth) + st.InFlightCount; left != len(ids)-tc.first-n {
+				t.Errorf("depth %d and %d in flight, want %d in all", st.Depth, st.InFlightCount, len(ids)-tc.first-n)
+			}
+			held = held[:0]
+			for m, ok := s.poll(50 * time.Millisecond); ok; m, ok = s.poll(50 * time.Millisecond) {
+				held = append(held, m)
+			}
+		})
+	}
+	s.t = t
+	resetBeyond(t, topic, ch, s, ids[599])
+	if got := readAll(t, keep); len(got) != 601 {
+		t.Errorf("the other channel has %d messages, want 601", len(got))
+	}
+}
+
+// resetBeyond resets to what is not there (yet): the place is clamped to the end.
+func resetBeyond(t *testing.T, topic *engine.Topic, ch *engine.Channel, s *seat, last engine.ID) {
+	t.Helper()
+	if err := ch.ResetToID(ctxBg, last+1000); err != nil {
+		t.Errorf("a reset beyond the end must clamp: %v", err)
+	}
+	if err := ch.ResetToID(ctxBg, engine.ID(7)<<48); !errors.Is(err, engine.ErrNoTopic) {
+		t.Errorf("a reset in a partition that the topic does not have: %v", err)
+	}
+	if err := ch.ResetToTime(ctxBg, time.Now().Add(time.Hour)); err != nil {
+		t.Errorf("a reset into the future must clamp: %v", err)
+	}
+	s.mu.Lock()
+	s.got = nil
+	s.mu.Unlock()
+	publish(t, topic, "last")
+	if m := s.next(); m.body != "last" {
+		t.Errorf("after a reset to the end came %.20q", m.body)
+	}
+}
+
+// B62: a channel that samples takes its share, and the other channel all.
+func TestSampling(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	topic := topicOf(t, e, "t")
+	part, all := channelOf(t, topic, "part"), channelOf(t, topic, "all")
+	const n = 2000
+	batch := make([][]byte, n)
+	for i := range batch {
+		batch[i] = []byte("m")
+	}
+	if _, err := topic.PublishBatch(ctxBg, batch); err != nil {
+		t.Fatal(err)
+	}
+	s := sit(t, part, n, engine.ConsumerOptions{SampleRate: 30})
+	count := 0
+	for m, ok := s.poll(200 * time.Millisecond); ok; m, ok = s.poll(200 * time.Millisecond) {
+		s.finish(m)
+		count++
+	}
+	if count < n*20/100 || count > n*40/100 {
+		t.Errorf("%d of %d messages with a sample rate of 30", count, n)
+	}
+	if st := channelStats(t, part); st.Depth != 0 || st.InFlightCount != 0 {
+		t.Errorf("what was sampled away waits: %+v", st)
+	}
+	if got := readAll(t, all); len(got) != n {
+		t.Errorf("the other channel got %d of %d", len(got), n)
+	}
+}
+
+// B63: consumers per channel and messages per consumer are bounded; RDY 0 stops.
+func TestConsumerBounds(t *testing.T) {
+	o := inDir(t.TempDir())
+	o.MaxConsumers = 2
+	e := openWith(t, o)
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	publish(t, topic, numbered("m", 20, 0)...)
+	a, b := sit(t, ch, 3), sit(t, ch, 0)
+	if _, err := ch.Attach(engine.ConsumerOptions{}, a); !errors.Is(err, engine.ErrTooManyClients) {
+		t.Errorf("a third consumer: %v", err)
+	}
+	ms := []delivered{a.next(), a.next(), a.next()}
+	a.none("three are in flight")
+	b.none("RDY is 0")
+	if err := a.Ready(-1); err == nil {
+		t.Error("RDY -1 was taken")
+	}
+	if err := a.Ready(0); err != nil {
+		t.Fatal(err)
+	}
+	a.finish(ms...)
+	a.none("RDY is 0")
+	if err := b.Ready(1); err != nil {
+		t.Fatal(err)
+	}
+	b.Pump()
+	m := b.next()
+	b.Consumer.Close() // what it had goes to the others at once
+	if err := a.Ready(1); err != nil {
+		t.Fatal(err)
+	}
+	a.Pump()
+	if again := a.next(); again.id != m.id || again.attempts != 2 {
+		t.Errorf("after the other left came %s attempts %d, want %s attempts 2", again.id, again.attempts, m.id)
+	}
+	if _, err := ch.Attach(engine.ConsumerOptions{}, a); err != nil {
+		t.Errorf("after one left there is room: %v", err)
+	}
+}
+
+// B65: without automatic creation, topics and channels that were not made are refused.
+func TestAutoCreateOff(t *testing.T) {
+	o := inDir(t.TempDir())
+	o.DisableAutoCreate = true
+	e := openWith(t, o)
+	if _, err := e.Topic(ctxBg, "t"); !errors.Is(err, engine.ErrAutoCreateOff) {
+		t.Errorf("topic: %v", err)
+	}
+	topic, err := e.CreateTopic(ctxBg, "t", 3)
+	if err != nil || topic.Partitions() != 3 {
+		t.Fatal(err)
+	}
+	if again, err := e.Topic(ctxBg, "t"); err != nil || again != topic {
+		t.Errorf("a topic that was made: %v", err)
+	}
+	if _, err := topic.Channel(ctxBg, "c"); !errors.Is(err, engine.ErrAutoCreateOff) {
+		t.Errorf("channel: %v", err)
+	}
+	if _, err := topic.CreateChannel(ctxBg, "c"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := topic.Channel(ctxBg, "c"); err != nil {
+		t.Errorf("a channel that was made: %v", err)
+	}
+}
+
+// B41: a topic that is deleted and made again under its name has nothing of the old one, also when the power goes
+// right after the deletion, or right after the creation.
+func TestDeleteAndRecreate(t *testing.T) {
+	for _, cut := range []string{"none", "after the deletion", "after the creation"} {
+		for seed := range uint64(4) {
+			t.Run(fmt.Sprintf("%s/%d", cut, seed), func(t *testing.T) {
+				disk := newDisk()
+				e := onDisk(t, disk)
+				topic := topicOf(t, e, "t")
+				ch := channelOf(t, topic, "c")
+				keep := topicOf(t, e, "keep")
+				publish(t, topic, numbered("old", 100+int(seed)*100, 900)...)
+				publish(t, keep, "kept")
+				s := sit(t, ch, 1)
+				old := s.next()
+				if err := e.DeleteTopic(ctxBg, "t"); err != nil {
+					t.Fatal(err)
+				}
+				eventually(t, "the consumer hears of it", func() bool {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					return errors.Is(s.ended, engine.ErrDeleted)
+				})
+				if err := s.Finish(old.id); !errors.Is(err, engine.ErrNotInFlight) {
+					t.Errorf("FIN after the deletion: %v", err)
+				}
+				if _, err := topic.Publish(ctxBg, []byte("m")); !errors.Is(err, engine.ErrDeleted) {
+					t.Errorf("publish to a deleted topic: %v", err)
+				}
+				if err := e.DeleteTopic(ctxBg, "t"); !errors.Is(err, engine.ErrNoTopic) {
+					t.Errorf("a second deletion: %v", err)
+				}
+				if cut == "after the deletion" {
+					e = onDisk(t, disk.Crash(seed))
+					if _, ok := e.LookupTopic("t"); ok {
+						t.Fatal("the deleted topic is back")
+					}
+				}
+				topic = topicOf(t, e, "t")
+				if len(topic.Channels()) != 0 {
+					t.Error("the new topic has channels")
+				}
+				ids := publish(t, topic, "new")
+				if ids[0] != 0 {
+					t.Errorf("the new topic's first id is %s", ids[0])
+				}
+				if cut == "after the creation" {
+					e = onDisk(t, disk.Crash(seed))
+					topic, _ = e.LookupTopic("t")
+				}
+				if got := readAll(t, channelOf(t, topic, "c")); len(got) != 1 || got[0] != "new" {
+					t.Errorf("the new topic has %v", got)
+				}
+				keep, _ = e.LookupTopic("keep")
+				if got := readAll(t, channelOf(t, keep, "c")); len(got) != 1 {
+					t.Errorf("another topic has %v", got)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,237 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/engine"
+	"penstock/segment"
+	"penstock/segment/aio/faultaio"
+)
+
+// segmentFiles lists the segment files of the partition of a topic that holds most of them.
+func segmentFiles(t *testing.T, d *faultaio.Disk, topic string) []string {
+	t.Helper()
+	var best []string
+	for _, dir := range list(t, d, "topics") {
+		meta, err := d.ReadFile("topics/"+dir.Name()+"/topic.json", 1<<20)
+		if err != nil || !strings.Contains(string(meta), fmt.Sprintf("%q", topic)) {
+			continue
+		}
+		for _, part := range list(t, d, "topics/"+dir.Name()) {
+			if !part.IsDir() {
+				continue
+			}
+			var files []string
+			for _, f := range list(t, d, "topics/"+dir.Name()+"/"+part.Name()) {
+				if strings.HasSuffix(f.Name(), ".seg") {
+					files = append(files, "topics/"+dir.Name()+"/"+part.Name()+"/"+f.Name())
+				}
+			}
+			if len(files) > len(best) {
+				best = files
+			}
+		}
+	}
+	slices.Sort(best)
+	return best
+}
+
+func list(t *testing.T, d *faultaio.Disk, dir string) []fs.FileInfo {
+	t.Helper()
+	infos, err := d.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return infos
+}
+
+// closedDirectory is a data directory after a clean stop: topic "bad" with n messages and a channel "c" that confirmed none,
+// topic "good" with ten.
+func closedDirectory(t *testing.T, n int) (*faultaio.Disk, []engine.ID) {
+	t.Helper()
+	disk := newDisk()
+	e := onDisk(t, disk)
+	bad, good := topicOf(t, e, "bad"), topicOf(t, e, "good")
+	channelOf(t, bad, "c")
+	channelOf(t, good, "c")
+	ids := publish(t, bad, numbered("m", n, 1500)...)
+	publish(t, good, numbered("g", 10, 10)...)
+	// Everything of "bad" has left memory and the commit log when as much again went by.
+	more := topicOf(t, e, "more")
+	eventually(t, "the commit log moved on", func() bool {
+		publish(t, more, numbered("x", 50, 3000)...)
+		return e.CommitStats().Oldest > 1+uint64(n*1600/(256<<10))
+	})
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return disk.Kill(1), ids
+}
+
+// B35, B37: a flipped byte in the middle of a segment is found when it is read, reported with its place, and isolated: earlier messages
+// and other partitions are served, nothing wrong is delivered, readers do not loop.
+func TestDamagedSegment(t *testing.T) {
+	disk, ids := closedDirectory(t, 300)
+	files := segmentFiles(t, disk, "bad")
+	if len(files) < 4 {
+		t.Fatalf("only %d segments", len(files))
+	}
+	if !disk.Corrupt(files[len(files)/2], []byte("rotten"), segment.SegmentHeaderBytes+20_000) {
+		t.Fatal("no such file")
+	}
+	var log logged
+	e := onDisk(t, disk, func(o *engine.Options) { o.Logger = log.logger() })
+	bad, _ := e.LookupTopic("bad")
+	c, _ := bad.LookupChannel("c")
+	s := sit(t, c, 1000)
+	count := 0
+	for {
+		m, ok := s.poll(300 * time.Millisecond)
+		if !ok {
+			break
+		}
+		if m.id != ids[count] || !strings.HasPrefix(m.body, fmt.Sprintf("m%d/", count)) {
+			t.Fatalf("message %d is %s %.20q", count, m.id, m.body)
+		}
+		s.finish(m)
+		count++
+	}
+	if count < 50 || count >= len(ids) {
+		t.Errorf("%d of %d messages came; those before the damage should, and no other", count, len(ids))
+	}
+	var corrupt *segment.CorruptError
+	if err := e.Health(); !errors.As(err, &corrupt) || corrupt.Path != files[len(files)/2] {
+		t.Errorf("Health says %v, want the place in %s", err, files[len(files)/2])
+	}
+	if n := strings.Count(log.String(), "stops reading"); n != 1 {
+		t.Errorf("the damage was logged %d times, want once:\n%s", n, log.String())
+	}
+	ops := disk.Ops()
+	s.Pump()
+	s.none("the rest of the partition is isolated")
+	if n := disk.Ops() - ops; n > 100 {
+		t.Errorf("%d disk operations while nothing can be read", n)
+	}
+	good, _ := e.LookupTopic("good")
+	gc, _ := good.LookupChannel("c")
+	if got := readAll(t, gc); len(got) != 10 {
+		t.Errorf("the other topic: %d of 10 messages", len(got))
+	}
+	publish(t, good, "still takes messages")
+	// A reset behind the damage reads on there.
+	if err := c.ResetToID(context.Background(), ids[len(ids)-1]); err != nil {
+		t.Fatal(err)
+	}
+	if m := s.next(); m.id != ids[len(ids)-1] {
+		t.Errorf("after a reset behind the damage %s comes, want %s", m.id, ids[len(ids)-1])
+	}
+}
+
+// B35: segment files that are gone, cut off, or of somebody else do not stop the node.
+func TestMissingAndCutSegments(t *testing.T) {
+	for name, harm := range map[string]func(t *testing.T, d *faultaio.Disk, file string){
+		"missing": func(t *testing.T, d *faultaio.Disk, file string) {
+			if err := d.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"its header destroyed": func(t *testing.T, d *faultaio.Disk, file string) {
+			d.Corrupt(file, make([]byte, segment.SegmentHeaderBytes), 0)
+		},
+		"zeros": func(t *testing.T, d *faultaio.Disk, file string) {
+			d.Corrupt(file, make([]byte, 16<<10), segment.SegmentHeaderBytes)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			disk, ids := closedDirectory(t, 200)
+			files := segmentFiles(t, disk, "bad")
+			harm(t, disk, files[1])
+			e := onDisk(t, disk)
+			bad, _ := e.LookupTopic("bad")
+			c, _ := bad.LookupChannel("c")
+			s := sit(t, c, 1000)
+			count := 0
+			for m, ok := s.poll(300 * time.Millisecond); ok; m, ok = s.poll(300 * time.Millisecond) {
+				if m.id != ids[count] {
+					t.Fatalf("message %d is %s", count, m.id)
+				}
+				s.finish(m)
+				count++
+			}
+			if count == 0 || count >= len(ids) {
+				t.Errorf("%d of %d messages came; those of the first segment should", count, len(ids))
+			}
+			if err := e.Health(); err == nil {
+				t.Error("Health says nothing")
+			}
+			good, _ := e.LookupTopic("good")
+			gc, _ := good.LookupChannel("c")
+			if got := readAll(t, gc); len(got) != 10 {
+				t.Errorf("the other topic: %d of 10 messages", len(got))
+			}
+		})
+	}
+}
+
+// B36, B37: a flipped byte in the commit log, in what was promised durable, is not taken for a torn tail: the node says
+// so, serves what lies before it, and stores nothing new.
+func TestDamagedCommitLog(t *testing.T) {
+	disk := newDisk()
+	e := onDisk(t, disk)
+	topic := topicOf(t, e, "t")
+	channelOf(t, topic, "c")
+	ids := publish(t, topic, numbered("m", 100, 1000)...)
+	after := disk.Crash(1)
+	e.Close()
+	files := list(t, after, "clog")
+	name := "clog/" + files[0].Name()
+	found := false
+	for off := int64(100 << 10); off < 200<<10 && !found; off += 4096 { // somewhere in the middle
+		found = after.Corrupt(name, []byte("rotten"), off+500)
+	}
+	if !found {
+		t.Fatal("no commit log file")
+	}
+	e = onDisk(t, after)
+	if err := e.Health(); err == nil {
+		t.Error("Health says nothing")
+	}
+	if len(e.Info().CorruptionsAtRecover) == 0 {
+		t.Error("Info lists no corruption")
+	}
+	topic, ok := e.LookupTopic("t")
+	if !ok {
+		t.Fatal("the topic is not served")
+	}
+	c, ok := topic.LookupChannel("c")
+	if !ok {
+		t.Fatal("the channel is not served")
+	}
+	s := sit(t, c, 1000)
+	count := 0
+	for m, ok := s.poll(300 * time.Millisecond); ok; m, ok = s.poll(300 * time.Millisecond) {
+		if m.id != ids[count] {
+			t.Fatalf("message %d is %s", count, m.id)
+		}
+		count++
+	}
+	if count == 0 || count >= len(ids) {
+		t.Errorf("%d of %d messages came; those before the damage should", count, len(ids))
+	}
+	if _, err := topic.Publish(context.Background(), []byte("new")); !errors.Is(err, engine.ErrDisk) && !errors.Is(err, engine.ErrReadOnly) {
+		t.Errorf("publish: %v, want ErrDisk or ErrReadOnly", err)
+	}
+	e.Close()
+	// Nothing was changed: the next start comes to the same.
+	again := onDisk(t, after.Kill(2))
+	if err := again.Health(); err == nil {
+		t.Error("after another start the damage is forgotten")
+	}
+}

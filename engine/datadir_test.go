@@ -1,0 +1,265 @@
+package engine_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"penstock/engine"
+	"penstock/segment/aio"
+	"penstock/segment/aio/faultaio"
+)
+
+// prepared is a data directory with a topic that holds one message, after a clean stop.
+func prepared(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	o := inDir(dir)
+	o.NodeID = "alpha"
+	e := openWith(t, o)
+	publish(t, topicOf(t, e, "t"), "kept")
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// contents is every file of a directory, except what each start may touch.
+func contents(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || d.Name() == "LOCK" {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		out[strings.TrimPrefix(path, dir)] = string(data)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func edit(t *testing.T, path, old, new string) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(data), old) {
+		t.Fatalf("%s has no %q:\n%s", path, old, data)
+	}
+	if err := os.WriteFile(path, []byte(strings.ReplaceAll(string(data), old, new)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A directory that must not be opened is refused with a sentence that says what to do, and is left as it was; put right,
+// it opens with all its messages.
+func TestRefusedDataDirectories(t *testing.T) {
+	cases := []struct {
+		name  string
+		harm  func(t *testing.T, dir string) (undo func())
+		nodeI string
+		want  []string
+	}{
+		{"newer format", func(t *testing.T, dir string) func() {
+			edit(t, dir+"/node.json", `"format": 1`, `"format": 2`)
+			return func() { edit(t, dir+"/node.json", `"format": 2`, `"format": 1`) }
+		}, "alpha", []string{"format 2", "newer version", "nothing was changed"}},
+		{"another node", func(*testing.T, string) func() { return func() {} }, "beta", []string{`"alpha"`, `"beta"`, "nothing was changed"}},
+		{"node.json missing", func(t *testing.T, dir string) func() {
+			if err := os.Rename(dir+"/node.json", dir+"/elsewhere"); err != nil {
+				t.Fatal(err)
+			}
+			return func() {
+				if err := os.Rename(dir+"/elsewhere", dir+"/node.json"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, "alpha", []string{"no node.json", "nothing was changed", "restore"}},
+		{"node.json unreadable", func(t *testing.T, dir string) func() {
+			edit(t, dir+"/node.json", `{`, `[`)
+			return func() { edit(t, dir+"/node.json", `[`, `{`) }
+		}, "alpha", []string{"node.json", "not readable", "backup"}},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := prepared(t)
+			undo := tc.harm(t, dir)
+			before := contents(t, dir)
+			o := inDir(dir)
+			o.NodeID = tc.nodeI
+			_, err := engine.Open(context.Background(), o)
+			if err == nil {
+				t.Fatal("it was opened")
+			}
+			for _, part := range tc.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%q does not say %q", err, part)
+				}
+			}
+			after := contents(t, dir)
+			for path, data := range before {
+				if after[path] != data {
+					t.Errorf("%s was changed", path)
+				}
+			}
+			undo()
+			o.NodeID = "alpha"
+			e := openWith(t, o)
+			topic, _ := e.LookupTopic("t")
+			if got := readAll(t, channelOf(t, topic, "c")); len(got) != 1 {
+				t.Errorf("put right, it has %d messages, want 1", len(got))
+			}
+		})
+	}
+}
+
+// A directory belongs to one process at a time.
+func TestDirectoryInUse(t *testing.T) {
+	dir := t.TempDir()
+	e := openWith(t, inDir(dir))
+	_, err := engine.Open(context.Background(), inDir(dir))
+	if !errors.Is(err, aio.ErrLocked) {
+		t.Fatalf("a second engine: %v, want ErrLocked", err)
+	}
+	if !strings.Contains(err.Error(), dir) {
+		t.Errorf("%q does not name the directory", err)
+	}
+	publish(t, topicOf(t, e, "t"), "undisturbed")
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	openWith(t, inDir(dir))
+}
+
+// P20 of the reliability list: metadata that is missing or unreadable never deletes data. The directory is left, logged, not
+// served; the rest is; restored, its messages are there.
+func TestUnreadableTopicIsLeftAlone(t *testing.T) {
+	dir := prepared(t)
+	topics, err := filepath.Glob(dir + "/topics/*")
+	if err != nil || len(topics) != 1 {
+		t.Fatal(topics, err)
+	}
+	meta := topics[0] + "/topic.json"
+	good, err := os.ReadFile(meta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string][]byte{"cut": good[:len(good)/2], "of another topic": mustJSON(t, map[string]any{"format": 1, "id": "00000000-0000-4000-8000-000000000000", "name": "t", "partitions": 1}), "missing": nil} {
+		t.Run(name, func(t *testing.T) {
+			if data == nil {
+				if err := os.Remove(meta); err != nil {
+					t.Fatal(err)
+				}
+			} else if err := os.WriteFile(meta, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var log logged
+			o := inDir(dir)
+			o.Logger = log.logger()
+			e := openWith(t, o)
+			if _, ok := e.LookupTopic("t"); ok {
+				t.Error("it is served")
+			}
+			if !strings.Contains(log.String(), filepath.Base(topics[0])) {
+				t.Errorf("the log does not name the directory:\n%s", log.String())
+			}
+			publish(t, topicOf(t, e, "other"), "works")
+			if err := e.DeleteTopic(context.Background(), "other"); err != nil {
+				t.Fatal(err)
+			}
+			if err := e.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(topics[0] + "/0"); err != nil {
+				t.Errorf("its data: %v", err)
+			}
+		})
+	}
+	if err := os.WriteFile(meta, good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e := openWith(t, inDir(dir))
+	topic, ok := e.LookupTopic("t")
+	if !ok {
+		t.Fatal("restored, it is not served")
+	}
+	if got := readAll(t, channelOf(t, topic, "c")); len(got) != 1 {
+		t.Errorf("restored, it has %d messages, want 1", len(got))
+	}
+}
+
+func mustJSON(t *testing.T, v any) []byte {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// A disk that takes no writes is refused at once and by name, new or old.
+func TestReadOnlyDisk(t *testing.T) {
+	for _, fresh := range []bool{true, false} {
+		disk := newDisk()
+		if !fresh {
+			e := onDisk(t, disk)
+			publish(t, topicOf(t, e, "t"), "m")
+			if err := e.Close(); err != nil {
+				t.Fatal(err)
+			}
+			disk = disk.Kill(1)
+		}
+		disk.Inject(faultaio.Rule{Kind: faultaio.KindAny, Err: syscall.EROFS, Count: -1})
+		_, err := engine.Open(context.Background(), smallOptions(disk))
+		if !errors.Is(err, syscall.EROFS) {
+			t.Errorf("fresh %v: %v, want EROFS", fresh, err)
+		}
+	}
+}
+
+// A topic whose files cannot be made is not there, in this life or the next: neither half, nor twice after another try.
+func TestCreateTopicFails(t *testing.T) {
+	disk := newDisk()
+	e := onDisk(t, disk)
+	start := disk.Ops()
+	topicOf(t, e, "first")
+	steps := disk.Ops() - start
+	for step := range steps + 2 {
+		disk.Inject(faultaio.Rule{Kind: faultaio.KindAny, Name: "topics/*", After: step, Err: syscall.EIO})
+		disk.Inject(faultaio.Rule{Kind: faultaio.KindAny, Name: "topics/*/*", After: step, Err: syscall.EIO})
+		_, err := e.CreateTopic(context.Background(), "t", 2)
+		disk.ClearRules()
+		if err == nil {
+			break
+		}
+		if _, ok := e.LookupTopic("t"); ok {
+			t.Fatalf("step %d: creation failed (%v) and the topic is there", step, err)
+		}
+	}
+	publish(t, topicOf(t, e, "t"), "m")
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e = onDisk(t, disk.Kill(1))
+	topic, ok := e.LookupTopic("t")
+	if !ok {
+		t.Fatal("the topic is gone")
+	}
+	if got := readAll(t, channelOf(t, topic, "c")); len(got) != 1 {
+		t.Errorf("%d messages, want 1", len(got))
+	}
+	if len(e.Topics()) != 2 {
+		t.Errorf("%d topics, want 2", len(e.Topics()))
+	}
+}

