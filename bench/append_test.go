@@ -17,7 +17,7 @@ import (
 
 func openEngine(b *testing.B) *engine.Engine {
 	b.Helper()
-	e, err := engine.Open(context.Background(), engine.Options{DataPath: b.TempDir(), IO: os.Getenv("PENSTOCK_IO"), Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	e, err := engine.Open(context.Background(), engine.Options{DataPath: b.TempDir(), IO: os.Getenv("PENSTOCK_IO"), GroupsInFlight: len(os.Getenv("PENSTOCK_K")), Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -58,6 +58,9 @@ func waiting(b *testing.B, producers, size int, ts []*engine.Topic) {
 	}
 	wg.Wait()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
+	st := ts[0].Engine().Storage()
+	b.ReportMetric(float64(b.N)/float64(st.Groups), "msg/group")
+	b.ReportMetric(st.FlushMeanMicros, "commit-µs")
 }
 
 func BenchmarkPublishWaiting(b *testing.B) {

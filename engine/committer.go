@@ -220,6 +220,8 @@ func (l *putList) drop(prev, p *Put) {
 // refusal is why p may not be stored, or nil. refused is what the machine says about messages now.
 func (c *committer) refusal(pt *partition, p *Put, refused error) error {
 	switch {
+	case p.own != nil && p.own.drop:
+		return nil // a damaged topic can be deleted, too
 	case p.deadline != 0 && c.nowNs > p.deadline:
 		return ErrDeadline
 	case refused != nil && p.control():
@@ -328,10 +330,12 @@ func (c *committer) stamp(h *segment.Header, at core.Placement, dst []byte) uint
 	return h.CRC
 }
 
+func ceilMs(ns int64) int64 { return (ns + int64(time.Millisecond) - 1) / int64(time.Millisecond) }
+
 func (c *committer) encodeRecords(w *groupWork, puts []*Put, partition uint32, r *run, dst []byte) {
 	out := dst[segment.HeaderBytes:segment.HeaderBytes]
 	id := r.placed.FirstID
-	nowMs := c.nowNs / int64(time.Millisecond)
+	nowMs := ceilMs(c.nowNs) // rounded up: nothing is due early
 	var rec segment.Record
 	for _, p := range puts {
 		p.First = core.MakeID(partition, id)
@@ -365,11 +369,12 @@ func (c *committer) appended(pt *partition, g *clog.Group, w *groupWork, r *run,
 // sealOwn appends the engine's own control batch that must stand before the next one: the
 // start of this incarnation's epoch, or the cursors at the beginning of a segment.
 func (c *committer) sealOwn(pt *partition, g *clog.Group, w *groupWork, purpose core.Purpose, nextBytes int) bool {
-	ct := core.Control{Kind: core.EpochStart, Epoch: pt.machine.State().Epoch + 1}
-	if purpose == core.PurposeCheckpoint {
-		ct = core.Control{Kind: core.Checkpoint, Cursors: pt.fold}
+	body := c.body[:0]
+	if purpose == core.PurposeEpochStart {
+		body = core.AppendControl(body, &core.Control{Kind: core.EpochStart, Epoch: pt.machine.State().Epoch + 1})
 	}
-	body := core.AppendControl(c.body[:0], &ct)
+	// An epoch start may begin a segment, too.
+	body = core.AppendControl(body, &core.Control{Kind: core.Checkpoint, Cursors: pt.fold})
 	c.body = body
 	r := run{flags: segment.FlagControl, bytes: segment.HeaderBytes + len(body)}
 	c.ev = core.PartitionEvent{Kind: core.PartitionPlace, Purpose: purpose, Bytes: r.bytes, NextBytes: nextBytes}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -233,5 +234,54 @@ func TestDamagedCommitLog(t *testing.T) {
 	again := onDisk(t, after.Kill(2))
 	if err := again.Health(); err == nil {
 		t.Error("after another start the damage is forgotten")
+	}
+}
+
+// B37, B41: a topic of which a part is damaged can be deleted, and made again.
+func TestDeleteDamagedTopic(t *testing.T) {
+	disk, _ := closedDirectory(t, 200)
+	disk.Corrupt(segmentFiles(t, disk, "bad")[1], make([]byte, segment.SegmentHeaderBytes), 0)
+	e := onDisk(t, disk)
+	if err := e.DeleteTopic(ctxBg, "bad"); err != nil {
+		t.Fatalf("delete: %v", err)
+	}
+	publish(t, topicOf(t, e, "bad"), "new")
+}
+
+// B18: a segment that cannot be written ends publishing to its partition with ErrDisk; what was answered is served, in this life and
+// the next.
+func TestSegmentWriteError(t *testing.T) {
+	disk := newDisk()
+	e := onDisk(t, disk)
+	topic := topicOf(t, e, "t")
+	c := channelOf(t, topic, "c")
+	disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: "topics/*/*/*.seg", After: 3, Err: syscall.EIO})
+	acked := map[engine.ID]string{}
+	eventually(t, "publishing ends", func() bool {
+		body := fmt.Sprintf("m%d/%s", len(acked), make([]byte, 1000))
+		id, err := topic.Publish(ctxBg, []byte(body))
+		if err == nil {
+			acked[id] = body
+		} else if !errors.Is(err, engine.ErrDisk) {
+			t.Fatalf("publish %d: %v, want ErrDisk", len(acked), err)
+		}
+		return err != nil
+	})
+	if err := e.Health(); err == nil {
+		t.Error("Health says nothing")
+	}
+	after := disk.Crash(1)
+	for life, c := range []*engine.Channel{c, nil} {
+		if c == nil {
+			e := onDisk(t, after)
+			topic, _ := e.LookupTopic("t")
+			c, _ = topic.LookupChannel("c")
+		}
+		got := readAll(t, c)
+		for id, body := range acked {
+			if got[id] != body {
+				t.Fatalf("life %d: %s was answered OK and is %.20q", life, id, got[id])
+			}
+		}
 	}
 }

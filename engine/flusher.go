@@ -192,7 +192,7 @@ func (f *flusher) checkSpace() {
 	// Looking at every partition takes time: rarely while there is plenty, and never for each of many small writes.
 	since := time.Since(f.reserved)
 	if since > reserveEvery || since > reserveSoon && (full || free < 2*f.reserveBytes) {
-		f.computeReserve()
+		f.computeReserve(free)
 	}
 	f.nearFull.Store(free < 4*f.reserveBytes)
 	switch {
@@ -203,15 +203,20 @@ func (f *flusher) checkSpace() {
 	}
 }
 
-func (f *flusher) computeReserve() {
+// computeReserve: all that the commit log may hold has to fit into segments, or the log could neither be released nor take
+// the confirmations that let retention free space. A small disk keeps half of what the directory has, and may then need help from outside.
+func (f *flusher) computeReserve(free int64) {
+	o := &f.e.opts
 	waiting := false
-	f.reserveBytes = 2 * f.e.opts.CommitFileBytes
+	need, have := o.CommitLiveBytes+2*o.CommitFileBytes, free+f.e.clog.Stats().LiveBytes
 	for _, pt := range f.e.partitionList() {
-		if n := pt.log.Unflushed(); n > 0 {
+		have += pt.log.Bytes()
+		if pt.log.Unflushed() > 0 {
 			waiting = true
-			f.reserveBytes += n + f.nextSegmentBytes(pt)
+			need += f.nextSegmentBytes(pt)
 		}
 	}
+	f.reserveBytes = min(need, have/2)
 	f.starved = f.starved && waiting // else its topic was deleted, and the next write tells
 	f.reserved = time.Now()
 }
@@ -313,6 +318,7 @@ func (f *flusher) failed(pt *partition, err error) {
 	default:
 		if pt.flushErr.CompareAndSwap(nil, &err) {
 			e.log.Error("a segment could not be written: the partition takes no more messages. What was answered OK is safe in the commit log; restart the node", "topic", pt.t.name, "partition", pt.number, "error", err)
+			pt.refuse(ErrDisk, true, false)
 		}
 	}
 }

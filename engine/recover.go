@@ -250,7 +250,7 @@ func (rp *recovered) applyFold(rec *clog.Record, h *segment.Header) error {
 	id := h.FirstID
 	for r := it.NextRef(); r != nil; r = it.NextRef() {
 		if r.Defer != 0 {
-			due = append(due, core.DeferredMessage{ID: id, DueMs: h.Created/1e6 + int64(r.Defer), At: rec.Offset})
+			due = append(due, core.DeferredMessage{ID: id, DueMs: ceilMs(h.Created) + int64(r.Defer), At: rec.Offset})
 		}
 		id++
 	}
