@@ -64,9 +64,7 @@ func BenchmarkCodec(b *testing.B) {
 
 // countingSink takes everything and finishes it at the next Flush, like a client that keeps up.
 type countingSink struct {
-	k     *engine.Consumer
 	ids   []engine.ID
-	count atomic.Int64
 	bytes int64
 	kick  chan struct{}
 }

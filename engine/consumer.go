@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"time"
 
 	"penstock/engine/core"
@@ -152,5 +151,3 @@ func (k *Consumer) Stats() ConsumerStats {
 	}
 	return ConsumerStats{Label: k.label}
 }
-
-var errStopped = errors.New("engine: stopped")

@@ -250,8 +250,12 @@ func TestResult(t *testing.T) {
 		res  int32
 		want error
 	}{
-		{4096, nil}, {0, io.ErrShortWrite}, {4095, io.ErrShortWrite}, {-int32(syscall.ECANCELED), syscall.ECANCELED},
-		{-int32(syscall.EIO), syscall.EIO}, {-int32(syscall.EINTR), syscall.EINTR},
+		{4096, nil},
+		{0, io.ErrShortWrite},
+		{4095, io.ErrShortWrite},
+		{-int32(syscall.ECANCELED), syscall.ECANCELED},
+		{-int32(syscall.EIO), syscall.EIO},
+		{-int32(syscall.EINTR), syscall.EINTR},
 	} {
 		if err := result(test.res, 4096); !errors.Is(err, test.want) {
 			t.Errorf("result %d: %v, want %v", test.res, err, test.want)
