@@ -15,6 +15,9 @@ var (
 	// sent another batch under a number that is taken. Nothing is cut: this copy may be the only good one.
 	ErrDamaged = errors.New("replicate: the leader's log contradicts what is committed here: the replica keeps its data and refuses to follow; compare the replicas, then wipe the wrong one")
 
+	// ErrCorrupt is why a replica with unreadable batches is not electable.
+	ErrCorrupt = errors.New("replicate: stored batches do not read back: the replica fetches them again from another one, and is not electable until it has them")
+
 	// ErrNoCommon says that two leader-epoch tables share no epoch.
 	ErrNoCommon = errors.New("replicate: the two logs share no epoch: the replica must be filled anew")
 	// ErrEpochConflict says that two logs place the start of one epoch differently, which one leader cannot have done.

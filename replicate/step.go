@@ -21,7 +21,7 @@ const (
 	EvLease               // leader: DeadlineNs: until when the node may serve
 	EvRead                // leader: Node, Request, Position, Until, Offset: the answer to ActRead; Offset is where Until begins. Until == Position: it could not be read now
 	EvPeerDown            // leader: Node: its connection is closed and its address refuses
-	EvTruncated           // follower: Generation, Log: the cut or reset is done; the log ends at Log
+	EvTruncated           // follower: Generation, Log: the cut is done, or the reset is on stable storage; the log ends at Log
 )
 
 // Event is the input of a Step. What it points to is read only during the Step.

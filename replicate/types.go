@@ -6,7 +6,7 @@ import (
 	"penstock/segment"
 )
 
-// NodeID names a node of the cluster for ever, whatever process runs it.
+// NodeID names a node of the cluster for ever, whatever process runs it. 0 is nobody.
 type NodeID uint32
 
 // Member is a replica as the ISR counts it: a node together with the disk that holds its promises. A node that
@@ -63,6 +63,7 @@ type Log struct {
 	End        segment.State // after the last one that was appended
 	Durable    segment.Position
 	Committed  segment.Position // a lower bound is enough
+	Epoch      segment.Epoch    // the newest heard of, at least End.Epoch
 	Generation uint64           // raised by every cut; completions of syncs carry it
 	Epochs     []EpochStart     // the leader-epoch table; copied
 }
@@ -77,10 +78,10 @@ const (
 	MsgMatch                 // Position, Boot, Generation: our logs are equal below Position; cut the rest and follow
 	MsgReset                 // Log, Epochs, Boot, Generation: nothing in common is left here; begin anew at Log
 	MsgAppend                // Position, Until, FirstID, NextID, Committed, Batches: PutMessagesOnReplica
-	MsgHeartbeat             // Position (the leader's end), Committed
+	MsgHeartbeat             // Position (everything below was sent), Committed
 	MsgReport                // Boot, Generation, Store, Start, Log, Epochs, Damaged: the answer to Probe
 	MsgAck                   // Position, Offset, Committed, Damaged: all below Position is durable here, in this epoch
-	MsgGap                   // Position: something below what came is missing; go on from Position
+	MsgGap                   // Position, Offset: the end of this log, and something behind it is missing; go on from there
 	MsgReject                // Code, Position: nothing was done
 	MsgResync                // Position: there is no exchange (any more); probe me. Request names the frame that said so, or 0
 	MsgFetch                 // Position, Until: send these batches again, mine are damaged

@@ -1,0 +1,154 @@
+package replicate
+
+import "penstock/segment"
+
+// append takes batches from the leader. In order: the frame must fit what it carries (B10); what is here already, by
+// epoch, position and checksum, is acknowledged and not applied twice (B8); what would leave a hole is refused with the
+// place to go on from; what does not continue this log byte for byte is refused and the logs are compared anew (B9).
+// The rest is appended at once, whole.
+func (f *Follower) append(m *Message, acts *Actions) {
+	if !fits(m) {
+		r := f.send(MsgReject, acts)
+		r.Code, r.Position = RejectArgument, f.log.End.Next
+		return
+	}
+	n, known := f.skipKnown(m.Batches)
+	switch {
+	case !known:
+		f.contradicted(acts)
+		return
+	case n < len(m.Batches) && m.Batches[n].Position > f.log.End.Next:
+		f.gap(acts)
+		return
+	case n < len(m.Batches) && !f.continues(&m.Batches[n], m.Epoch):
+		f.contradicted(acts)
+		return
+	}
+	f.said = max(f.said, m.Committed)
+	if rest := m.Batches[n:]; len(rest) > 0 {
+		if f.log.End.Next-f.log.Durable+segment.Position(len(rest)) > segment.Position(f.cfg.MaxWindowCount) {
+			return // more than the window: the leader sends it again when it has seen acks
+		}
+		for i := range rest {
+			b := &rest[i]
+			f.table.Note(EpochStart{Epoch: b.Epoch, Position: b.Position, Offset: b.Offset})
+			f.recent.add(b, f.log.Durable)
+			advance(&f.log.End, b)
+		}
+		a := acts.add(ActAppend)
+		a.Position, a.Message = rest[0].Position, *m
+	}
+	f.commit()
+	if n > 0 {
+		f.ack(acts) // the leader repeats itself: an ack was lost, perhaps
+	}
+}
+
+// fits checks the frame's arguments against its batches, and the batches against each other.
+func fits(m *Message) bool {
+	if len(m.Batches) == 0 || m.Position != m.Batches[0].Position || m.Until != m.Position+segment.Position(len(m.Batches)) {
+		return false
+	}
+	last := &m.Batches[len(m.Batches)-1]
+	if m.FirstID != m.Batches[0].FirstID || m.NextID != last.NextID() {
+		return false
+	}
+	for i := range m.Batches {
+		b := &m.Batches[i]
+		if b.Bytes < segment.HeaderBytes || b.Bytes > segment.MaxBatchBytes || b.Epoch > m.Epoch {
+			return false
+		}
+		if i == 0 {
+			continue
+		}
+		a := &m.Batches[i-1]
+		if b.Position != a.Position+1 || b.FirstID != a.NextID() || b.Offset != a.End() || b.PrevCRC != a.CRC || b.Epoch < a.Epoch {
+			return false
+		}
+	}
+	return true
+}
+
+// skipKnown counts the batches that are in the log already; false if another batch stands in the place of one.
+func (f *Follower) skipKnown(batches []Batch) (int, bool) {
+	for i := range batches {
+		b := &batches[i]
+		if b.Position >= f.log.End.Next {
+			return i, true
+		}
+		if f.recent.holds(b.Position) {
+			if s := f.recent.at(b.Position); s.epoch != b.Epoch || s.crc != b.CRC || s.end != b.End() {
+				return i, false
+			}
+		} else if e, ok := f.table.At(b.Position); ok && e != b.Epoch {
+			return i, false
+		}
+	}
+	return len(batches), true
+}
+
+// continues says whether b follows the last batch of the log: same place, same id, chained to its checksum.
+func (f *Follower) continues(b *Batch, epoch segment.Epoch) bool {
+	end := &f.log.End
+	return b.Offset == end.End && b.FirstID == end.NextID && b.PrevCRC == end.LastCRC && b.Epoch >= end.Epoch &&
+		b.Epoch >= f.table.Last() && b.Epoch <= epoch
+}
+
+// contradicted means that the leader's log is not this log, although an exchange said so. Frames may be from before
+// something that this node does not know of, so the logs are compared anew; but if they differ right where the exchange
+// placed the end of what they share, then stored bytes are wrong, here or there.
+func (f *Follower) contradicted(acts *Actions) {
+	if f.log.End.Next == f.matchedAt {
+		f.fail(ErrDamaged, acts)
+		return
+	}
+	f.state = idle
+	f.send(MsgResync, acts)
+}
+
+func (f *Follower) gap(acts *Actions) {
+	m := f.send(MsgGap, acts)
+	m.Position, m.Offset = f.log.End.Next, f.log.End.End
+}
+
+// heartbeat brings the leader's Committed, and how much was sent: what is missing got lost.
+func (f *Follower) heartbeat(m *Message, acts *Actions) {
+	f.said = max(f.said, m.Committed)
+	f.commit()
+	if m.Position > f.log.End.Next {
+		f.gap(acts)
+	}
+	f.ack(acts)
+}
+
+// fetch gives the leader batches that it cannot read itself: only such that are durable here and common to both.
+func (f *Follower) fetch(m *Message, acts *Actions) {
+	until := min(m.Until, f.log.Durable)
+	if f.damage.any() && f.damage.from < until {
+		until = f.damage.from
+	}
+	if m.Position < f.log.Start.Next || m.Position >= until {
+		return // another replica may have it
+	}
+	r := f.send(MsgRange, acts)
+	r.Position, r.Until, r.Start = m.Position, until, f.log.Start.Next
+}
+
+// repair asks the leader for what this replica cannot read.
+func (f *Follower) repair(now int64, acts *Actions) {
+	if f.state == following && f.damage.due(now, &f.cfg) {
+		m := f.send(MsgFetch, acts)
+		m.Position, m.Until = f.damage.from, f.damage.until
+	}
+}
+
+func (f *Follower) takeRange(m *Message, acts *Actions) {
+	if f.damage.any() && m.Start > f.damage.from {
+		// The leader's retention has removed it, so it is not needed here either.
+		acts.add(ActTrim).Position = min(m.Start, f.log.Committed)
+		return
+	}
+	if f.damage.usable(m, &f.table) {
+		acts.add(ActRepair).Message = *m
+	}
+}

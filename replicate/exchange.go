@@ -1,0 +1,183 @@
+package replicate
+
+import (
+	"errors"
+
+	"github.com/google/uuid"
+
+	"penstock/segment"
+)
+
+// message takes what a replica says. A newer epoch in whatever message ends this incarnation (P7); an older one
+// is from before, and only a call for an exchange is answered.
+func (l *Leader) message(now int64, from NodeID, m *Message, acts *Actions) {
+	p := l.peer(from)
+	switch {
+	case m.Epoch > l.epoch:
+		acts.add(ActRefresh)
+		l.log.Epoch = m.Epoch
+		l.stop(ErrFenced, acts)
+		return
+	case p == nil:
+		return
+	}
+	p.Down = false
+	if m.Kind == MsgResync {
+		l.resync(p, m, now, acts)
+		return
+	}
+	if m.Epoch != l.epoch || m.Request != p.request {
+		return
+	}
+	p.heardAt = now
+	switch m.Kind {
+	case MsgReport:
+		l.report(p, m, now, acts)
+	case MsgAck:
+		l.ack(p, m, now, acts)
+	case MsgGap:
+		l.gap(p, m, now, acts)
+	case MsgReject:
+		p.Damaged = p.Damaged || m.Code == RejectDamaged
+		if p.State == Replicate || p.State == CatchUp {
+			l.probe(p, now, acts)
+		}
+	case MsgFetch:
+		if until := min(m.Until, l.log.End.Next); m.Position < until {
+			r := l.send(p, MsgRange, now, acts)
+			r.Position, r.Until, r.Start = m.Position, until, l.log.Start.Next
+		}
+	case MsgRange:
+		l.takeRange(m, acts)
+	}
+}
+
+// resync begins a new exchange, unless one is under way that the follower may not have seen yet.
+func (l *Leader) resync(p *Progress, m *Message, now int64, acts *Actions) {
+	if m.Epoch == l.epoch && m.Request != 0 && m.Request != p.request {
+		return // about an older exchange
+	}
+	if p.State == Probe && now-p.probeAt < l.cfg.HeartbeatNs {
+		return
+	}
+	l.probe(p, now, acts)
+}
+
+// report finds the end of what both logs share and tells the follower.
+func (l *Leader) report(p *Progress, m *Message, now int64, acts *Actions) {
+	if p.State != Probe && p.State != Snapshot {
+		return
+	}
+	if p.boot != m.Boot && p.boot != (uuid.UUID{}) {
+		// Two processes have reported in one exchange, perhaps from two disks, and either report may be the late one.
+		// Acks name the exchange only, so neither gets it.
+		l.probe(p, now, acts)
+		return
+	}
+	p.boot = m.Boot
+	if p.heard && p.Store != m.Store || !p.heard {
+		// Another disk: nothing that was acknowledged before is there.
+		p.Match, p.matchOffset, p.Next, p.nextOffset, p.committed = 0, 0, 0, 0, 0
+	}
+	p.Store, p.heard, p.Damaged = m.Store, true, m.Damaged
+	if m.Log.Next < p.Match {
+		// It had acknowledged more, and its disk lost it. It counts from nothing again; who holds less than Committed
+		// has no place in the ISR.
+		p.Match, p.matchOffset, p.Next, p.nextOffset, p.lost = 0, 0, 0, 0, true
+	}
+	to, err := l.common(m)
+	if err != nil || to < m.Start || to < l.log.Start.Next {
+		l.snapshot(p, m, now, acts)
+		return
+	}
+	p.State, p.matched = Probe, true
+	r := l.send(p, MsgMatch, now, acts)
+	r.Position, r.Boot, r.Generation = to, m.Boot, m.Generation
+}
+
+func (l *Leader) common(m *Message) (segment.Position, error) {
+	to, err := l.table.Common(l.log.End.Next, m.Epochs, m.Log.Next)
+	if errors.Is(err, ErrNoCommon) && m.Start == 0 && l.log.Start.Next == 0 {
+		return 0, nil // both begin at the beginning: the empty log is common
+	}
+	return to, err
+}
+
+// snapshot makes p begin anew at this log's first batch. A member of the ISR may be the last to hold
+// something committed: it is first proposed for removal, and asked again when the store has accepted.
+func (l *Leader) snapshot(p *Progress, m *Message, now int64, acts *Actions) {
+	if l.isr.member(p.member()) || contains(l.isr.proposed, p.member()) {
+		p.Damaged = true
+		return
+	}
+	p.State, p.matched, p.Damaged = Snapshot, true, m.Damaged
+	p.Match, p.matchOffset = 0, 0 // it is outside: nothing waits for it
+	p.Next, p.nextOffset = 0, 0
+	r := l.send(p, MsgReset, now, acts)
+	r.Log, r.Epochs, r.Boot, r.Generation = l.log.Start, l.table.before(l.log.Start.Next), m.Boot, m.Generation
+}
+
+func contains(members []Member, m Member) bool {
+	for i := range members {
+		if members[i] == m {
+			return true
+		}
+	}
+	return false
+}
+
+// ack takes a cumulative acknowledgement: the follower holds everything below Position durably, in this epoch.
+func (l *Leader) ack(p *Progress, m *Message, now int64, acts *Actions) {
+	if p.State == Probe || p.State == Snapshot {
+		if !p.matched || m.Position > l.log.End.Next {
+			return
+		}
+		// The follower has cut its log. What it holds unsynced is sent again, it knows duplicates.
+		p.State = CatchUp
+		p.Next, p.nextOffset = m.Position, m.Offset
+		p.movedAt, p.markEnd, p.markAt = now, l.log.End.Next, now
+	}
+	p.Damaged = m.Damaged
+	if m.Position > p.Next {
+		l.probe(p, now, acts) // it holds what was never sent to it
+		return
+	}
+	p.committed = max(p.committed, m.Committed)
+	l.moveMatch(p, m, now)
+	l.pump(p, now, acts)
+}
+
+func (l *Leader) moveMatch(p *Progress, m *Message, now int64) {
+	if m.Position > p.Match {
+		p.Match, p.matchOffset, p.movedAt = m.Position, m.Offset, now
+	}
+	if p.Next < p.Match {
+		p.Next, p.nextOffset = p.Match, p.matchOffset
+	}
+	if p.lost && p.Match >= max(l.log.Committed, l.joinFloor) {
+		p.lost = false
+	}
+	// Like Kafka's lag: it is not behind as long as it reaches, with every answer, what was there at the answer before.
+	switch {
+	case p.Match == l.log.End.Next:
+		p.caughtUpAt = now
+	case p.Match >= p.markEnd:
+		p.caughtUpAt = max(p.caughtUpAt, p.markAt)
+	default:
+		return
+	}
+	p.markEnd, p.markAt = l.log.End.Next, now
+}
+
+// gap goes back to what the follower lacks, once per gap: the frames behind the hole complain as well.
+func (l *Leader) gap(p *Progress, m *Message, now int64, acts *Actions) {
+	if p.State != Replicate && p.State != CatchUp || m.Position >= p.Next || m.Position < p.Match {
+		return
+	}
+	if p.rewound == m.Position && now-p.rewoundAt < l.cfg.HeartbeatNs {
+		return
+	}
+	p.rewound, p.rewoundAt = m.Position, now
+	p.Next, p.nextOffset, p.reading = m.Position, m.Offset, false
+	l.pump(p, now, acts)
+}

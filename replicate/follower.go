@@ -1,0 +1,371 @@
+package replicate
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"penstock/segment"
+)
+
+// followerState is what a follower may do.
+type followerState uint8
+
+const (
+	idle      followerState = iota // no exchange with this epoch's leader: its log may hold what the leader's does not
+	reporting                      // it reported, and its log does not change until the leader has answered
+	cutting                        // the disk cuts or resets the log
+	following                      // below its end its log is the leader's
+)
+
+func (s followerState) String() string {
+	return [...]string{"idle", "reporting", "cutting", "following"}[s]
+}
+
+// Follower is the machine of a replica that does not lead. It has one owner, who passes in every event in the order in
+// which it happened and does every action in the order in which it was returned. A Step allocates nothing once its buffers have grown.
+//
+//	Committed <= Durable <= End, Committed <= what the leader said
+//
+// Its ack means: everything below is on stable storage here and is the log of this epoch's leader.
+//
+// It takes Tick, Message, State, Durable, Trimmed, Fault, Corrupt, Repaired and Truncated.
+type Follower struct {
+	cfg  Config
+	self Member
+	boot uuid.UUID
+
+	epoch   segment.Epoch // the newest heard of; whatever is older is refused (P7)
+	leader  NodeID        // of that epoch; 0: not known, or this node
+	state   followerState
+	request uint64 // the exchange; 0: none in this epoch
+
+	log       Log // Epochs unused, table is the truth
+	table     EpochTable
+	recent    recent
+	matchedAt segment.Position // where the exchange said that the logs meet
+	said      segment.Position // the leader's Committed
+	cutTo     segment.Position
+	askedAt   int64
+	damage    damage
+	err       error
+}
+
+// NewFollower starts a replica on its log as it stands. boot is new for every process: an answer to the one
+// before must not reach this one.
+func NewFollower(cfg Config, self Member, boot uuid.UUID, log Log) *Follower {
+	f := &Follower{cfg: cfg.withDefaults(), self: self, boot: boot, log: log, epoch: max(log.Epoch, log.End.Epoch), askedAt: noTime}
+	f.table.Reset(log.Epochs)
+	f.log.Committed = max(log.Committed, log.Start.Next)
+	f.log.Epochs = nil
+	f.recent = newRecent(log.End.Next, log.End.End, f.cfg.MaxWindowCount)
+	return f
+}
+
+// Err is nil, or why the replica refuses to follow.
+func (f *Follower) Err() error { return f.err }
+
+// Electable says whether this replica may be made leader, if the store has it in the ISR: it can read all that it holds.
+func (f *Follower) Electable() bool { return f.err == nil && !f.damage.any() && f.state != cutting }
+
+// Epoch is the newest epoch heard of.
+func (f *Follower) Epoch() segment.Epoch { return f.epoch }
+
+// Committed is the mark below which batches are visible on this replica.
+func (f *Follower) Committed() segment.Position { return f.log.Committed }
+
+// Following says whether the log below its end is known to be the log of this epoch's leader. Without it a reader may
+// go to Committed and no further (P17).
+func (f *Follower) Following() bool { return f.state == following && f.err == nil }
+
+// Log returns what a successor machine on this replica starts from; not while a cut is under way. Epochs is borrowed
+// until the next Step.
+func (f *Follower) Log() Log {
+	log := f.log
+	log.Epoch, log.Epochs = f.epoch, f.table.Entries()
+	return log
+}
+
+// Step takes one event at time now (ns, monotonic) and replaces acts by what is to be done.
+func (f *Follower) Step(now int64, ev *Event, acts *Actions) {
+	acts.reset()
+	switch ev.Kind {
+	case EvTick:
+		f.tick(now, acts)
+	case EvMessage:
+		f.message(now, ev.Node, ev.Message, acts)
+	case EvState:
+		f.learn(now, ev.State, acts)
+	case EvDurable:
+		f.durable(ev, acts)
+	case EvTrimmed:
+		trimmable(ev, f.log.Committed)
+		f.log.Start = ev.Log
+		f.table.Trim(ev.Log.Next)
+		f.damage.trim(ev.Log.Next)
+	case EvFault:
+		f.fail(errors.Join(ErrDisk, ev.Err), acts)
+	case EvCorrupt:
+		f.damage.add(ev.Position, ev.Until)
+		f.tellLeader(acts)
+	case EvRepaired:
+		f.damage.remove(ev.Position, ev.Until)
+		f.tellLeader(acts)
+	case EvTruncated:
+		f.truncated(ev, acts)
+	default:
+		panic(fmt.Sprintf("BUG: follower event %d", ev.Kind))
+	}
+	if f.err == nil {
+		f.damage.tell(acts)
+		f.repair(now, acts)
+	}
+}
+
+// learn takes a state of the store. The store tells a replica that comes back whom to ask.
+func (f *Follower) learn(now int64, st *State, acts *Actions) {
+	if st.Epoch < f.epoch || st.Epoch == f.epoch && f.leader != 0 {
+		return
+	}
+	f.adopt(st.Epoch, st.Leader)
+	f.tick(now, acts)
+}
+
+// adopt turns to a newer epoch. What was agreed with the leader before means nothing any more.
+func (f *Follower) adopt(epoch segment.Epoch, leader NodeID) {
+	if leader == f.self.Node {
+		leader = 0
+	}
+	f.epoch, f.leader, f.request, f.said, f.askedAt = epoch, leader, 0, 0, noTime
+	if f.state != cutting {
+		f.state = idle
+	}
+}
+
+// tick asks the leader for an exchange, again and again: messages get lost, and a leader to which nothing is
+// owed is silent.
+func (f *Follower) tick(now int64, acts *Actions) {
+	if f.err != nil || f.leader == 0 || f.state == following || f.state == cutting || now-f.askedAt < f.cfg.RetryNs {
+		return
+	}
+	f.askedAt = now
+	f.send(MsgResync, acts)
+}
+
+// send begins a message to the leader.
+func (f *Follower) send(kind MessageKind, acts *Actions) *Message {
+	return f.sendTo(f.leader, kind, acts)
+}
+
+func (f *Follower) sendTo(node NodeID, kind MessageKind, acts *Actions) *Message {
+	a := acts.add(ActSend)
+	a.Node = node
+	a.Message = Message{Kind: kind, Epoch: f.epoch, Request: f.request}
+	return &a.Message
+}
+
+// fail ends following for good: the data stays as it is.
+func (f *Follower) fail(err error, acts *Actions) {
+	if f.err != nil {
+		return
+	}
+	f.err = err
+	acts.add(ActDamaged).Err = err
+	if f.leader != 0 {
+		f.refuse(acts)
+	}
+}
+
+func (f *Follower) refuse(acts *Actions) {
+	m := f.send(MsgReject, acts)
+	m.Code, m.Position = RejectDamaged, f.log.End.Next
+}
+
+// message takes what a replica says. A leader of an older epoch learns that there is a newer one (B6); a newer one is
+// followed from now on, after an exchange (B7).
+func (f *Follower) message(now int64, from NodeID, m *Message, acts *Actions) {
+	fromLeader := m.Kind >= MsgProbe && m.Kind <= MsgHeartbeat
+	switch {
+	case !fromLeader && (m.Epoch != f.epoch || f.leader == 0 || from != f.leader):
+		if m.Epoch > f.epoch {
+			acts.add(ActRefresh)
+		}
+		return // an answer to what this node asked when it led itself
+	case m.Epoch < f.epoch:
+		r := f.sendTo(from, MsgReject, acts)
+		r.Code, r.Request = RejectEpoch, m.Request
+		return
+	case m.Epoch > f.epoch || f.leader == 0:
+		acts.add(ActRefresh)
+		f.adopt(m.Epoch, from)
+	case from != f.leader:
+		return // the store grants an epoch once; whoever else claims it is not followed
+	}
+	if f.err != nil {
+		f.request = m.Request
+		f.refuse(acts)
+		return
+	}
+	switch {
+	case m.Kind == MsgProbe:
+		f.probe(m, now, acts)
+	case m.Kind == MsgMatch || m.Kind == MsgReset:
+		f.answer(m, acts)
+	case f.state != following || m.Request != f.request:
+		f.askAgain(m, now, acts)
+	case m.Kind == MsgAppend:
+		f.append(m, acts)
+	case m.Kind == MsgHeartbeat:
+		f.heartbeat(m, acts)
+	case m.Kind == MsgFetch:
+		f.fetch(m, acts)
+	case m.Kind == MsgRange:
+		f.takeRange(m, acts)
+	}
+}
+
+// askAgain answers a frame that belongs to no exchange of this process: the leader does not know that it
+// restarted. Frames of an older exchange are merely late.
+func (f *Follower) askAgain(m *Message, now int64, acts *Actions) {
+	if f.state == cutting || f.state == reporting || m.Request < f.request {
+		return
+	}
+	f.askedAt = now
+	f.send(MsgResync, acts).Request = m.Request
+}
+
+// probe reports the log, which from now on stands still.
+func (f *Follower) probe(m *Message, now int64, acts *Actions) {
+	switch {
+	case m.Request < f.request || f.state == cutting:
+		return // late; or the leader asks again when the cut is done
+	case m.Request == f.request && f.state == following:
+		f.ack(acts) // the ack of its answer was lost
+		return
+	}
+	f.state, f.request, f.askedAt = reporting, m.Request, now
+	r := f.send(MsgReport, acts)
+	r.Boot, r.Store, r.Generation = f.boot, f.self.Store, f.log.Generation
+	r.Start, r.Log, r.Epochs, r.Damaged = f.log.Start.Next, f.log.End, f.table.Entries(), f.damage.any()
+}
+
+// answer acts on MsgMatch or MsgReset: once, and only on the log that was reported (P5).
+func (f *Follower) answer(m *Message, acts *Actions) {
+	if f.state != reporting || m.Request != f.request || m.Boot != f.boot || m.Generation != f.log.Generation {
+		return
+	}
+	to := m.Position
+	if m.Kind == MsgReset {
+		if !beginnable(m) {
+			return
+		}
+		to = m.Log.Next
+	}
+	if to < f.log.Committed || m.Kind == MsgMatch && (to < f.log.Start.Next || to > f.log.End.Next) {
+		// No replica ever cuts below the Committed that it knows (P1). Somebody lost what was acknowledged.
+		f.fail(ErrDamaged, acts)
+		return
+	}
+	switch {
+	case m.Kind == MsgReset:
+		f.reset(m, acts)
+	case to == f.log.End.Next:
+		f.follow(acts)
+	default:
+		f.log.Generation++ // completions of syncs that were asked for before do not count (P5)
+		f.state, f.cutTo = cutting, to
+		f.log.Durable = min(f.log.Durable, to)
+		f.table.Truncate(to)
+		f.damage.cut(to)
+		a := acts.add(ActTruncate)
+		a.Position, a.Generation = to, f.log.Generation
+	}
+}
+
+// beginnable says whether a log can begin as m says: its leader-epoch table is one, and ends before the beginning.
+func beginnable(m *Message) bool {
+	n := len(m.Epochs)
+	if n > MaxEpochCount || !ordered(m.Epochs) || m.Log.End < 0 {
+		return false
+	}
+	return n == 0 || m.Epochs[n-1].Position < m.Log.Next && m.Epochs[n-1].Epoch <= m.Epoch && m.Log.Epoch <= m.Epoch
+}
+
+// reset begins the log anew where the leader's begins. What this replica knows to be committed lies below
+// that, and was removed there by retention. Nothing is acknowledged before the reset is on stable storage: a crash would bring
+// the old log back, which holds nothing of what the ack would claim.
+func (f *Follower) reset(m *Message, acts *Actions) {
+	f.log.Generation++
+	f.state, f.cutTo = cutting, m.Log.Next
+	f.table.Reset(m.Epochs)
+	f.damage.cut(0)
+	f.log.Start, f.log.End, f.log.Durable, f.log.Committed = m.Log, m.Log, m.Log.Next, m.Log.Next
+	a := acts.add(ActReset)
+	a.Log, a.Generation = m.Log, f.log.Generation
+}
+
+func (f *Follower) truncated(ev *Event, acts *Actions) {
+	if f.state != cutting || ev.Generation != f.log.Generation {
+		return
+	}
+	if ev.Log.Next != f.cutTo {
+		panic(fmt.Sprintf("BUG: the log was to be cut to %d and ends at %d", f.cutTo, ev.Log.Next))
+	}
+	f.log.End = ev.Log
+	f.recent.restart(ev.Log.Next, ev.Log.End)
+	if f.request == 0 || f.err != nil {
+		f.state = idle // a newer epoch came meanwhile
+		return
+	}
+	f.follow(acts)
+}
+
+func (f *Follower) follow(acts *Actions) {
+	f.state, f.matchedAt = following, f.log.End.Next
+	f.ack(acts)
+}
+
+// ack says what is durable. It is cumulative: any later one says at least as much. It needs the offset too: batches from
+// before the exchange that are not synced yet are acknowledged when all of them are.
+func (f *Follower) ack(acts *Actions) {
+	if f.log.Durable < f.recent.first {
+		return
+	}
+	m := f.send(MsgAck, acts)
+	m.Position, m.Committed, m.Damaged = f.log.Durable, f.log.Committed, f.damage.any()
+	m.Offset = f.recent.offset(f.log.Durable)
+}
+
+// tellLeader says at once that this replica is damaged, or healthy again: until then the leader counts on it, or does not.
+func (f *Follower) tellLeader(acts *Actions) {
+	if f.state == following && f.err == nil {
+		f.ack(acts)
+	}
+}
+
+func (f *Follower) durable(ev *Event, acts *Actions) {
+	if ev.Generation != f.log.Generation || f.err != nil {
+		return
+	}
+	end := f.log.End.Next
+	if f.state == cutting {
+		end = f.cutTo
+	}
+	if ev.Position > end {
+		panic(fmt.Sprintf("BUG: durable %d beyond the end %d", ev.Position, end))
+	}
+	if ev.Position <= f.log.Durable {
+		return
+	}
+	f.log.Durable = ev.Position
+	if f.state == following {
+		f.commit()
+		f.ack(acts)
+	}
+}
+
+// commit moves Committed: what the leader says, as far as it is durable here.
+func (f *Follower) commit() {
+	f.log.Committed = max(f.log.Committed, min(f.said, f.log.Durable))
+}

@@ -1,0 +1,309 @@
+package replicate
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/google/uuid"
+
+	"penstock/segment"
+)
+
+// Leader is one incarnation of a partition's leader: which batches go to whom, how far the log is committed, who is in
+// the ISR, what may be written. It has one owner, who passes in every event in the order in which it happened and does
+// every action in the order in which it was returned. A Step allocates nothing once its buffers have grown.
+//
+//	Committed <= own Durable <= End, and Committed <= Match of every other member of the ISR
+//	per follower: Match <= Next <= Match + MaxWindowCount
+//
+// All marks are half-open: what is below is held. None moves back.
+//
+// It takes Tick, Message, State, Durable, Trimmed, Fault, Corrupt, Repaired, Appended, Put, Lease, Read and PeerDown.
+type Leader struct {
+	cfg   Config
+	self  Member
+	boot  uuid.UUID
+	epoch segment.Epoch
+
+	log        Log // Epochs unused, table is the truth
+	table      EpochTable
+	recent     recent
+	epochStart segment.Position // of the epoch-start batch; unknownPosition until it is appended
+	joinFloor  segment.Position // what a follower must hold to join, whatever Committed is (P4)
+	asked      bool             // ActStartEpoch was returned
+
+	isr       isrState
+	peers     []Progress // all other replicas, in the order of the state's Replicas
+	request   uint64     // of the newest exchange
+	damage    damage
+	repairer  int // index of the peer that was asked last
+	waiting   []waitingPut
+	leaseNs   int64
+	serving   bool
+	blocked   bool           // the ISR would fall below min: its live members are too few
+	commitEnd segment.Offset // of Committed, or what was there before this leader
+	err       error
+}
+
+const unknownPosition segment.Position = math.MaxUint64
+
+// NewLeader starts the incarnation that st grants to self and boot. log is this replica's log as it stands; the first
+// Step asks for what must be done first. st.Epoch must be newer than everything in the log: whoever continues an old
+// epoch could write other batches under numbers that followers already hold. For the same reason a process makes one
+// Leader of an epoch, and never another.
+func NewLeader(cfg Config, self Member, boot uuid.UUID, log Log, st *State, now int64) *Leader {
+	l := &Leader{cfg: cfg.withDefaults(), self: self, boot: boot, epoch: st.Epoch, log: log}
+	l.table.Reset(log.Epochs)
+	l.log.Committed = max(log.Committed, log.Start.Next) // retention removes only what is committed
+	l.log.Epochs, l.log.Epoch = nil, st.Epoch
+	if l.table.Last() >= st.Epoch || log.End.Epoch >= st.Epoch || log.Epoch > st.Epoch {
+		panic(fmt.Sprintf("BUG: epoch %d is led a second time: the log already knows epoch %d", st.Epoch, max(l.table.Last(), log.Epoch)))
+	}
+	l.recent = newRecent(log.End.Next, log.End.End, l.cfg.MaxPendingCount)
+	l.commitEnd = log.End.End // what was there before does not count as pending
+	l.epochStart, l.joinFloor = unknownPosition, unknownPosition
+	l.adopt(st, now)
+	if !l.isr.member(self) {
+		panic("BUG: a replica outside the ISR was made leader")
+	}
+	return l
+}
+
+// Err is nil, or why the leader stopped.
+func (l *Leader) Err() error { return l.err }
+
+// Epoch is the epoch that the machine leads.
+func (l *Leader) Epoch() segment.Epoch { return l.epoch }
+
+// Committed is the mark below which batches are visible.
+func (l *Leader) Committed() segment.Position { return l.log.Committed }
+
+// Serving says whether deliveries and confirmations are allowed.
+func (l *Leader) Serving() bool { return l.serving }
+
+// Progress returns what is known of the followers; borrowed until the next Step.
+func (l *Leader) Progress() []Progress { return l.peers }
+
+// ISR returns the members that the store has accepted; borrowed until the next Step.
+func (l *Leader) ISR() []Member { return l.isr.members }
+
+// Log returns what a successor machine on this replica starts from. Epochs is borrowed until the next Step.
+func (l *Leader) Log() Log {
+	log := l.log
+	log.Epochs = l.table.Entries()
+	return log
+}
+
+// Step takes one event at time now (ns, monotonic) and replaces acts by what is to be done.
+func (l *Leader) Step(now int64, ev *Event, acts *Actions) {
+	acts.reset()
+	if l.err != nil {
+		l.stopped(ev, acts)
+		return
+	}
+	for i := range l.peers {
+		if p := &l.peers[i]; p.request == 0 {
+			l.probe(p, now, acts)
+		}
+	}
+	l.watchLease(now, ev, acts)
+	l.take(now, ev, acts)
+	if l.err != nil {
+		return
+	}
+	if l.serving && !l.asked {
+		l.asked = true
+		acts.add(ActStartEpoch)
+	}
+	l.damage.tell(acts)
+	l.propose(now, acts)
+	l.commit(acts)
+	l.admit(now, acts)
+}
+
+func (l *Leader) take(now int64, ev *Event, acts *Actions) {
+	switch ev.Kind {
+	case EvTick:
+		l.tick(now, acts)
+	case EvMessage:
+		l.message(now, ev.Node, ev.Message, acts)
+	case EvState:
+		l.learn(ev.State, now, acts)
+	case EvDurable:
+		l.durable(ev)
+	case EvTrimmed:
+		trimmable(ev, l.log.Committed)
+		l.log.Start = ev.Log
+		l.table.Trim(ev.Log.Next)
+		l.damage.trim(ev.Log.Next)
+	case EvFault:
+		l.stop(errors.Join(ErrDisk, ev.Err), acts)
+	case EvCorrupt:
+		l.damage.add(ev.Position, ev.Until)
+		l.repair(now, acts)
+	case EvRepaired:
+		l.damage.remove(ev.Position, ev.Until)
+		l.repair(now, acts)
+	case EvAppended:
+		l.appended(now, ev.Batch, acts)
+	case EvPut:
+		l.put(now, ev, acts)
+	case EvLease: // watchLease did it
+	case EvRead:
+		l.read(now, ev, acts)
+	case EvPeerDown:
+		if p := l.peer(ev.Node); p != nil {
+			p.Down = true
+			l.probe(p, now, acts)
+		}
+	default:
+		panic(fmt.Sprintf("BUG: leader event %d", ev.Kind))
+	}
+}
+
+// trimmable demands that retention keeps what is not committed.
+func trimmable(ev *Event, committed segment.Position) {
+	if ev.Log.Next > committed {
+		panic(fmt.Sprintf("BUG: retention removed what is below %d, committed is %d", ev.Log.Next, committed))
+	}
+}
+
+// watchLease notices that the lease ran out, or that there is one again.
+func (l *Leader) watchLease(now int64, ev *Event, acts *Actions) {
+	if ev.Kind == EvLease {
+		l.leaseNs = max(l.leaseNs, ev.DeadlineNs)
+	}
+	serving := now < l.leaseNs
+	if serving == l.serving {
+		return
+	}
+	l.serving = serving
+	acts.add(ActServe).Flag = serving
+	if serving {
+		// Whoever was stopped for a while sees old answers first: nobody is behind because of that.
+		for i := range l.peers {
+			l.peers[i].caughtUpAt = now
+		}
+	}
+}
+
+// appended takes a batch that stands in the log now: it goes to every follower that has room, before and
+// while this node's own disk has it.
+func (l *Leader) appended(now int64, b *Batch, acts *Actions) {
+	if b.Position != l.log.End.Next || b.Offset != l.log.End.End || b.Epoch != l.epoch || b.PrevCRC != l.log.End.LastCRC {
+		panic(fmt.Sprintf("BUG: batch %d of epoch %d does not continue the leader's log", b.Position, b.Epoch))
+	}
+	if l.epochStart == unknownPosition {
+		if b.Count != 0 {
+			panic("BUG: the first batch of an epoch must be its epoch-start batch")
+		}
+		l.epochStart, l.joinFloor = b.Position, b.Position+1
+	}
+	for i := range l.peers {
+		if p := &l.peers[i]; p.Match == b.Position {
+			p.caughtUpAt = now // until now it lacked nothing
+		}
+	}
+	l.table.Note(EpochStart{Epoch: b.Epoch, Position: b.Position, Offset: b.Offset})
+	l.recent.add(b, l.needed())
+	advance(&l.log.End, b)
+	for i := range l.peers {
+		l.pump(&l.peers[i], now, acts)
+	}
+}
+
+// needed is where the batches begin that are not committed or that a follower in step has not acknowledged.
+func (l *Leader) needed() segment.Position {
+	n := l.log.Committed
+	for i := range l.peers {
+		if p := &l.peers[i]; p.State == Replicate {
+			n = min(n, p.Match)
+		}
+	}
+	return n
+}
+
+func (l *Leader) durable(ev *Event) {
+	if ev.Generation != l.log.Generation {
+		return // of a log that was cut since
+	}
+	if ev.Position > l.log.End.Next {
+		panic(fmt.Sprintf("BUG: durable %d beyond the end %d", ev.Position, l.log.End.Next))
+	}
+	l.log.Durable = max(l.log.Durable, ev.Position)
+}
+
+// commit moves Committed. Without a lease nothing is committed, although the followers would
+// refuse a deposed leader anyway: safety never rests on the clock.
+func (l *Leader) commit(acts *Actions) {
+	if !l.serving {
+		return
+	}
+	q := Quorum{MinISR: l.isr.minISR, EpochStart: l.epochStart}
+	for _, m := range l.isr.members {
+		q.Member(l.durableOf(m))
+	}
+	for _, m := range l.isr.proposed {
+		q.Also(l.durableOf(m))
+	}
+	for i := range l.peers {
+		if p := &l.peers[i]; p.joining {
+			q.Also(p.Match)
+		}
+	}
+	to := q.Committed(l.log.Committed)
+	if to == l.log.Committed {
+		return
+	}
+	l.log.Committed = to
+	l.commitEnd = l.recent.offset(max(to, l.recent.first))
+	acts.add(ActCommit).Position = to
+}
+
+// durableOf is how far m is known to hold this leader's log. Another disk in the same node holds nothing for m, and who
+// cannot read what it stored is not counted on.
+func (l *Leader) durableOf(m Member) segment.Position {
+	if m == l.self {
+		return l.log.Durable
+	}
+	if p := l.peer(m.Node); p != nil && p.Store == m.Store && !p.Damaged {
+		return p.Match
+	}
+	return 0
+}
+
+func (l *Leader) peer(n NodeID) *Progress {
+	for i := range l.peers {
+		if l.peers[i].Node == n {
+			return &l.peers[i]
+		}
+	}
+	return nil
+}
+
+// stop ends the incarnation. What waits is refused; what was appended and not committed is unknown.
+func (l *Leader) stop(err error, acts *Actions) {
+	l.err = err
+	for _, w := range l.waiting {
+		refuse(acts, w.token, err)
+	}
+	l.waiting = nil
+	if l.serving {
+		l.serving = false
+		acts.add(ActServe)
+	}
+	acts.add(ActStepDown).Err = err
+}
+
+// stopped answers those who have not heard of it.
+func (l *Leader) stopped(ev *Event, acts *Actions) {
+	if ev.Kind == EvPut {
+		refuse(acts, ev.Token, l.err)
+	}
+}
+
+func refuse(acts *Actions, token uint64, err error) {
+	a := acts.add(ActRefuse)
+	a.Token, a.Err = token, err
+}

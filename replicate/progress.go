@@ -1,0 +1,202 @@
+package replicate
+
+import (
+	"github.com/google/uuid"
+
+	"penstock/segment"
+)
+
+// ProgressState says what the leader does about a follower.
+type ProgressState uint8
+
+// The states of a follower, as its leader sees them.
+//
+//	Probe      it is asked what it has; nothing is sent
+//	Replicate  it gets each batch as it is appended
+//	CatchUp    it gets ranges of the past, read from segments, at a limited rate
+//	Snapshot   it was told to begin anew where the leader's log begins
+//
+// Every state goes to Probe when an answer does not fit or does not come.
+const (
+	Probe ProgressState = iota
+	Replicate
+	CatchUp
+	Snapshot
+)
+
+func (s ProgressState) String() string {
+	return [...]string{"probe", "replicate", "catch-up", "snapshot"}[s]
+}
+
+// Progress is what the leader knows of one follower. Match <= Next <= Match + window.
+type Progress struct {
+	Node    NodeID
+	Store   uuid.UUID // its disk, once it has reported
+	State   ProgressState
+	Damaged bool             // it said so: its acks do not count
+	Down    bool             // its process is gone; until it is heard of again
+	Match   segment.Position // it holds everything below, durably, in this epoch
+	Next    segment.Position // the first batch not sent yet
+
+	request     uint64    // of the exchange that is valid
+	boot        uuid.UUID // of the process that reported in it
+	matched     bool      // in Probe or Snapshot: the report was answered
+	heard       bool      // Store is known
+	lost        bool      // it lacks what it had acknowledged, until it holds it again: it should not be in the ISR
+	matchOffset segment.Offset
+	nextOffset  segment.Offset
+	committed   segment.Position // the mark that it knows
+	rewound     segment.Position // the gap that was answered last
+	rewoundAt   int64
+	probeAt     int64
+	sentAt      int64 // last message to it
+	heardAt     int64 // last message from it
+	movedAt     int64 // Match moved last, or the first batch in flight was sent
+	caughtUpAt  int64 // it lacked nothing of what was there at that time
+	markEnd     segment.Position
+	markAt      int64
+	reading     bool
+	readAt      int64
+	budget      int64 // bytes that may be read for it now
+	budgetAt    int64
+	joining     bool
+	joinUntil   int64
+}
+
+func (p *Progress) member() Member { return Member{Node: p.Node, Store: p.Store} }
+
+// send begins a message to p.
+func (l *Leader) send(p *Progress, kind MessageKind, now int64, acts *Actions) *Message {
+	a := acts.add(ActSend)
+	a.Node = p.Node
+	a.Message = Message{Kind: kind, Epoch: l.epoch, Request: p.request, Committed: l.log.Committed}
+	p.sentAt = now
+	return &a.Message
+}
+
+// probe begins a new exchange: whatever p says from now on about an older one is not listened to (P5).
+func (l *Leader) probe(p *Progress, now int64, acts *Actions) {
+	l.request++
+	p.boot = uuid.UUID{}
+	p.State, p.request, p.matched, p.reading, p.joining = Probe, l.request, false, false, false
+	p.Next, p.nextOffset = p.Match, p.matchOffset
+	l.askAgain(p, now, acts)
+}
+
+func (l *Leader) askAgain(p *Progress, now int64, acts *Actions) {
+	p.probeAt = now
+	l.send(p, MsgProbe, now, acts)
+}
+
+// tick sends what is due. A follower that has everything and knows it gets nothing: an idle partition is silent.
+func (l *Leader) tick(now int64, acts *Actions) {
+	for i := range l.peers {
+		p := &l.peers[i]
+		switch {
+		case p.State == Probe || p.State == Snapshot:
+			if now-p.probeAt >= l.cfg.RetryNs {
+				l.askAgain(p, now, acts)
+			}
+		case p.Match < p.Next && now-max(p.movedAt, p.heardAt) >= l.cfg.RetryNs:
+			l.probe(p, now, acts)
+		default:
+			if p.reading && now-p.readAt >= l.cfg.RetryNs {
+				p.reading = false
+			}
+			l.pump(p, now, acts)
+			if l.owes(p) && now-p.sentAt >= l.cfg.HeartbeatNs {
+				l.send(p, MsgHeartbeat, now, acts).Position = p.Next
+			}
+		}
+	}
+	l.repair(now, acts)
+}
+
+// owes says whether p lacks something or has yet to join: only then are there heartbeats.
+func (l *Leader) owes(p *Progress) bool {
+	return p.Match < l.log.End.Next || p.committed < l.log.Committed || p.Damaged || !l.isr.member(p.member())
+}
+
+// pump sends p what its window has room for.
+func (l *Leader) pump(p *Progress, now int64, acts *Actions) {
+	if p.State == CatchUp && !p.reading && p.Next >= l.recent.first {
+		p.State = Replicate
+	}
+	if p.State == Replicate && p.Next < l.recent.first {
+		p.State = CatchUp
+	}
+	switch {
+	case p.State != Replicate && p.State != CatchUp:
+	case p.Next < l.log.Start.Next:
+		l.probe(p, now, acts) // retention was faster: the exchange will say so
+	case p.State == Replicate:
+		l.pumpRecent(p, now, acts)
+	default:
+		l.pumpPast(p, now, acts)
+	}
+}
+
+func (l *Leader) pumpRecent(p *Progress, now int64, acts *Actions) {
+	for p.Next < l.log.End.Next {
+		count := l.cfg.MaxWindowCount - int(p.Next-p.Match)
+		bytes := l.cfg.MaxWindowBytes - int64(p.nextOffset-p.matchOffset)
+		if count <= 0 || bytes <= 0 {
+			return
+		}
+		until := l.recent.reach(p.Next, min(bytes, l.cfg.MaxSendBytes), count)
+		end := l.recent.offset(until)
+		if p.Match < p.Next && int64(end-p.nextOffset) > bytes {
+			return // one batch alone, and it has no room beside what is in flight
+		}
+		l.sendBatches(p, until, end, now, acts)
+	}
+}
+
+func (l *Leader) sendBatches(p *Progress, until segment.Position, end segment.Offset, now int64, acts *Actions) {
+	if p.Match == p.Next {
+		p.movedAt = now
+	}
+	m := l.send(p, MsgAppend, now, acts)
+	m.Position, m.Until = p.Next, until
+	p.Next, p.nextOffset = until, end
+}
+
+// pumpPast asks for the next range. Reads follow one another, what was read is in flight at the same time.
+func (l *Leader) pumpPast(p *Progress, now int64, acts *Actions) {
+	inFlight := int64(p.nextOffset - p.matchOffset)
+	count := l.cfg.MaxWindowCount - int(p.Next-p.Match)
+	if p.reading || count <= 0 || inFlight >= l.cfg.MaxRangeBytes*int64(l.cfg.MaxRangesInFlight) || !p.refill(&l.cfg, now) {
+		return
+	}
+	p.reading, p.readAt = true, now
+	a := acts.add(ActRead)
+	a.Node, a.Request, a.Position, a.Bytes, a.Count = p.Node, p.request, p.Next, l.cfg.MaxRangeBytes, count
+}
+
+// refill adds what the rate limit allows since the last time and says whether something may be read.
+func (p *Progress) refill(cfg *Config, now int64) bool {
+	rate := cfg.CatchUpBytesPerSec
+	if rate == 0 {
+		return true
+	}
+	elapsed := min(max(now-p.budgetAt, 0), 1_000_000_000)
+	p.budget = min(p.budget+rate/1_000_000*(elapsed/1000)+rate%1_000_000*(elapsed/1000)/1_000_000, rate)
+	p.budgetAt = now
+	return p.budget > 0
+}
+
+// read takes the answer to ActRead.
+func (l *Leader) read(now int64, ev *Event, acts *Actions) {
+	p := l.peer(ev.Node)
+	if p == nil || p.State != CatchUp || ev.Request != p.request || !p.reading || ev.Position != p.Next {
+		return // p has another exchange by now
+	}
+	p.reading = false
+	if ev.Until == ev.Position {
+		p.reading, p.readAt = true, now // not again before RetryNs
+		return
+	}
+	p.budget -= int64(ev.Offset - p.nextOffset)
+	l.sendBatches(p, ev.Until, ev.Offset, now, acts)
+	l.pump(p, now, acts)
+}

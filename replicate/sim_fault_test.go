@@ -1,0 +1,194 @@
+package replicate
+
+// mischief does one thing that machines, disks, networks and retention do.
+func (s *sim) mischief() {
+	if !s.faults {
+		return
+	}
+	n := s.nodes[s.rng.IntN(len(s.nodes))]
+	o := &s.opt
+	switch {
+	case s.chance(o.crash * 0.5):
+		if s.rng.IntN(12) == 0 { // all at once
+			for _, m := range s.nodes {
+				s.crash(m)
+			}
+			return
+		}
+		s.crash(n)
+	case s.chance(o.pause * 0.3):
+		s.pause(n, s.between(5_000, 250_000))
+	case s.chance(o.cut * 0.3):
+		s.partition()
+	case s.chance(o.wipe):
+		s.crashAndWipe(n)
+	case s.chance(o.rot):
+		s.rot(n)
+	case s.chance(o.trim):
+		if n.up && !n.paused && n.committed > 0 {
+			n.do(n.process, func() { n.trim(n.committed - min(n.committed, segmentPosition(s.rng.IntN(10)))) })
+			s.stats.trims++
+		}
+	}
+}
+
+// crash is kill -9 and power loss in one: what was not synced may be gone. It comes back, sometimes before anybody noticed.
+func (s *sim) crash(n *simNode) {
+	if !n.up {
+		return
+	}
+	s.kill(n, s.rng.IntN(len(n.disk.pending)+1))
+	if s.rng.IntN(2) == 0 { // its address refuses connections now
+		for _, m := range s.nodes {
+			m.later(s.between(500, 5000), func() {
+				if m != n && m.leader != nil {
+					m.push(Event{Kind: EvPeerDown, Node: n.id})
+				}
+			})
+		}
+	}
+	wait := s.between(1000, 40_000)
+	if s.rng.IntN(3) == 0 {
+		wait = s.between(50_000, 250_000)
+	}
+	s.after(wait, func() { s.restart(n) })
+}
+
+func (s *sim) kill(n *simNode, keep int) {
+	if !n.up {
+		return
+	}
+	s.stats.crashes++
+	n.up = false
+	n.disk.crash(keep)
+	s.tracef("n%d is killed; [%d,%d) is left", n.id, n.disk.stable.start.Next, n.disk.stable.next())
+}
+
+func (s *sim) restart(n *simNode) {
+	if !n.up {
+		s.tracef("n%d starts", n.id)
+		n.start()
+	}
+}
+
+// pause is SIGSTOP, and SIGCONT later: the disk goes on, the process does not.
+func (s *sim) pause(n *simNode, us int64) {
+	if !n.up || n.paused {
+		return
+	}
+	n.paused = true
+	process := n.process
+	s.tracef("n%d stops for %d ms", n.id, us/1000)
+	s.after(us, func() {
+		if n.process == process {
+			s.resume(n)
+		}
+	})
+}
+
+func (s *sim) resume(n *simNode) {
+	if !n.up || !n.paused {
+		return
+	}
+	n.paused = false
+	s.tracef("n%d goes on", n.id)
+	backlog, process := n.backlog, n.process
+	n.backlog = nil
+	for _, fn := range backlog {
+		n.do(process, fn)
+	}
+}
+
+// partition cuts links for a while, one way or both, between nodes or from the store: one link, all of one
+// node, or any set of them, so that a node may be cut off from some of those who know better.
+func (s *sim) partition() {
+	all := len(s.nodes) + 1
+	a := s.rng.IntN(all)
+	switch s.rng.IntN(4) {
+	case 3: // the leader, from the store and from one of the others: somebody will hear two leaders
+		if a = int(s.store.state.Leader); a == 0 {
+			return
+		}
+		b := 1 + s.rng.IntN(len(s.nodes))
+		for _, i := range []int{0, b} {
+			s.cutOff[a][i], s.cutOff[i][a] = true, true
+		}
+		s.after(s.between(150_000, 300_000), func() { s.cutOff = [8][8]bool{} })
+		return
+	case 0:
+		b := s.rng.IntN(all)
+		s.cutOff[a][b], s.cutOff[b][a] = true, s.rng.IntN(2) == 0
+	case 1:
+		for i := range all {
+			s.cutOff[a][i], s.cutOff[i][a] = true, true
+		}
+	case 2:
+		for i := range all {
+			for j := range i {
+				if s.rng.IntN(2) == 0 {
+					s.cutOff[i][j], s.cutOff[j][i] = true, s.rng.IntN(4) != 0
+				}
+			}
+		}
+	}
+	s.after(s.between(10_000, 250_000), func() { s.cutOff = [8][8]bool{} })
+}
+
+// crashAndWipe replaces a node's disk, if another intact one is in the ISR: else nothing could be demanded.
+func (s *sim) crashAndWipe(n *simNode) {
+	if !n.up || !s.othersIntact(n) {
+		return
+	}
+	s.crash(n)
+	n.disk.wipe(s.newStore(n.id))
+	s.stats.wipes++
+	s.tracef("n%d has a new disk", n.id)
+}
+
+func (s *sim) othersIntact(n *simNode) bool {
+	for _, m := range s.store.state.ISR {
+		o := s.nodes[m.Node-1]
+		if o != n && o.disk.store == m.Store && o.disk.intact() {
+			return true
+		}
+	}
+	return false
+}
+
+// rot makes a stored batch unreadable; found when it is read, or at once by a scrub.
+func (s *sim) rot(n *simNode) {
+	d := &n.disk
+	if !n.up || n.paused || len(d.stable.batches) == 0 || !s.othersIntact(n) {
+		return
+	}
+	p := d.stable.start.Next + segmentPosition(s.rng.IntN(len(d.stable.batches)))
+	if !d.log.holds(p) || int(p) >= len(s.truth) || d.log.at(p).CRC != d.stable.at(p).CRC {
+		return
+	}
+	d.mark(p, true)
+	s.stats.repairs++
+	s.tracef("n%d: batch %d rots", n.id, p)
+	if s.rng.IntN(2) == 0 {
+		n.do(n.process, func() { n.push(Event{Kind: EvCorrupt, Position: p, Until: p + 1}) })
+	}
+}
+
+// heal ends all faults.
+func (s *sim) heal() {
+	s.tracef("peace")
+	s.faults = false
+	s.cutOff = [8][8]bool{}
+	for _, n := range s.nodes {
+		s.resume(n)
+		if n.up && n.disk.failed {
+			s.kill(n, 0)
+		}
+		s.restart(n)
+		for i := range n.disk.log.batches { // a scrub finds what no one has read
+			if b := &n.disk.log.batches[i]; b.corrupt {
+				p := b.Position
+				n.do(n.process, func() { n.push(Event{Kind: EvCorrupt, Position: p, Until: p + 1}) })
+			}
+		}
+	}
+}

@@ -1,0 +1,458 @@
+package replicate
+
+import (
+	"errors"
+
+	"github.com/google/uuid"
+
+	"penstock/segment"
+)
+
+// packet is a message with the values of its batches: what stands for their bytes.
+type packet struct {
+	Message
+	values [][]uint64
+}
+
+type nodeEvent struct {
+	Event
+	packet *packet
+}
+
+// simNode is one process on one machine: the thinnest possible shell around the two machines, on a modelled disk,
+// network, store and clock.
+type simNode struct {
+	s    *sim
+	id   NodeID
+	disk simDisk
+
+	up      bool
+	process int // counts restarts; what an older one asked for reaches nobody
+	boot    uuid.UUID
+	paused  bool
+	backlog []func()
+
+	leader   *Leader
+	follower *Follower
+	acts     Actions
+	events   []nodeEvent // waiting for the machine
+	packet   *packet     // of the event that is being handled
+	inbox    []uint64
+
+	known      *State
+	heard, led segment.Epoch // the newest epoch heard of, and led by this process
+	gen        uint64
+	durable    segment.Position
+	resetting  bool
+	committed  segment.Position // the highest mark of this process
+	verified   segment.Position // compared with the truth up to here
+	electable  bool
+	leaseNs    int64
+	clockStart int64
+	clockRate  int64 // per mille
+}
+
+func (n *simNode) now() int64 { return n.clockStart + n.s.now/1000*n.clockRate }
+
+func (n *simNode) member() Member { return Member{Node: n.id, Store: n.disk.store} }
+
+// do runs fn in the process that is running now, when it is not stopped, and lets the machine work off what came of it.
+func (n *simNode) do(process int, fn func()) {
+	switch {
+	case !n.up || n.process != process:
+	case n.paused:
+		n.backlog = append(n.backlog, fn)
+	default:
+		fn()
+		n.run()
+	}
+}
+
+// later is do after a while.
+func (n *simNode) later(d int64, fn func()) {
+	process := n.process
+	n.s.after(d, func() { n.do(process, fn) })
+}
+
+func (n *simNode) push(ev Event) { n.events = append(n.events, nodeEvent{Event: ev}) }
+
+func (n *simNode) run() {
+	for steps := 0; len(n.events) > 0 && n.up; steps++ {
+		if steps > 10_000 {
+			n.s.fail("n%d never comes to rest: event %d", n.id, n.events[0].Kind)
+			return
+		}
+		ev := n.events[0]
+		n.events = n.events[1:]
+		n.packet = ev.packet
+		if n.leader != nil {
+			n.s.mutateLeader(n)
+			n.leader.Step(n.now(), &ev.Event, &n.acts)
+		} else if followerTakes(ev.Kind) {
+			n.s.mutateFollower(n, &ev.Event)
+			n.follower.Step(n.now(), &ev.Event, &n.acts)
+		} else {
+			continue // for a leader that is no more
+		}
+		n.s.stats.steps++
+		for i := range n.acts.List {
+			n.act(&n.acts.List[i])
+		}
+		n.sealInbox()
+		n.s.checkNode(n)
+		n.changeRole()
+	}
+}
+
+func followerTakes(k EventKind) bool {
+	switch k {
+	case EvAppended, EvPut, EvLease, EvRead, EvPeerDown:
+		return false
+	}
+	return true
+}
+
+func (n *simNode) act(a *Action) {
+	switch a.Kind {
+	case ActSend:
+		n.send(a)
+	case ActCommit:
+		n.s.commit(n, a.Position)
+	case ActRefresh:
+		n.refresh()
+	case ActDamaged:
+		n.electable = a.Err == nil
+		n.s.tracef("n%d electable %v", n.id, n.electable)
+		n.keepAlive()
+	case ActRepair:
+		n.repair(a)
+	case ActTrim:
+		n.trim(a.Position)
+	case ActStartEpoch:
+		n.seal(nil)
+	case ActRead:
+		n.read(*a)
+	case ActPropose:
+		n.propose(&a.State)
+	case ActAccept:
+		n.s.fate[a.Token] = accepted
+		n.inbox = append(n.inbox, a.Token)
+	case ActRefuse:
+		n.s.refused(a.Token, a.Err)
+	case ActServe:
+		n.s.tracef("n%d serving %v", n.id, a.Flag)
+	case ActStepDown:
+		n.s.tracef("n%d steps down: %v", n.id, shortErr(a.Err))
+	case ActAppend:
+		n.appendBatches(a)
+	case ActTruncate:
+		n.s.stats.cuts++
+		n.cut(diskOp{kind: 't', to: a.Position}, a.Generation)
+	case ActReset:
+		n.s.stats.resets++
+		n.cut(diskOp{kind: 'r', log: a.Log, epochs: append([]EpochStart(nil), n.follower.table.Entries()...)}, a.Generation)
+	}
+}
+
+// send puts a message on the wire, with the batches that the machine named.
+func (n *simNode) send(a *Action) {
+	p := &packet{Message: a.Message}
+	p.Epochs = append([]EpochStart(nil), p.Epochs...)
+	if p.Kind == MsgAppend || p.Kind == MsgRange {
+		if !n.fill(p) {
+			return
+		}
+	}
+	n.s.checkSend(n, a.Node, p)
+	n.s.transmit(n.id, a.Node, p)
+}
+
+// fill reads the batches of p; a copy that does not read back ends the range.
+func (n *simNode) fill(p *packet) bool {
+	g := &n.disk.log
+	p.Start = g.start.Next
+	until := min(p.Until, g.next())
+	if !g.holds(p.Position) {
+		return p.Kind == MsgRange && p.Position < p.Start
+	}
+	for at := p.Position; at < until; at++ {
+		b := g.at(at)
+		if b.corrupt {
+			n.push(Event{Kind: EvCorrupt, Position: at, Until: at + 1})
+			break
+		}
+		p.Batches, p.values = append(p.Batches, b.Batch), append(p.values, b.values)
+	}
+	if len(p.Batches) == 0 {
+		return false
+	}
+	p.Until = p.Position + segment.Position(len(p.Batches))
+	p.FirstID, p.NextID = p.Batches[0].FirstID, p.Batches[len(p.Batches)-1].NextID()
+	return true
+}
+
+func (n *simNode) read(a Action) {
+	n.later(n.s.between(50, 500), func() {
+		g := &n.disk.log
+		ev := Event{Kind: EvRead, Node: a.Node, Request: a.Request, Position: a.Position, Until: a.Position}
+		limit := segment.Offset(-1)
+		for at := a.Position; g.holds(at) && int(at-a.Position) < a.Count; at++ {
+			b := g.at(at)
+			if b.corrupt {
+				n.push(Event{Kind: EvCorrupt, Position: at, Until: at + 1})
+				break
+			}
+			if limit < 0 {
+				limit = b.Offset + segment.Offset(a.Bytes)
+			} else if b.End() > limit {
+				break
+			}
+			ev.Until, ev.Offset = at+1, b.End()
+		}
+		n.push(ev)
+	})
+}
+
+// seal appends one batch to the leader's log and starts its way to the disk.
+func (n *simNode) seal(values []uint64) {
+	b := sealSim(n.disk.log.end(), n.leader.Epoch(), values)
+	b.by = process{n.id, n.process}
+	n.disk.do(diskOp{kind: 'a', batch: b})
+	n.push(Event{Kind: EvAppended, Batch: &b.Batch})
+	n.written()
+}
+
+func (n *simNode) sealInbox() {
+	for len(n.inbox) > 0 {
+		k := min(3, len(n.inbox))
+		if !n.s.opt.scripted {
+			k = 1 + n.s.rng.IntN(k)
+		}
+		values := append([]uint64(nil), n.inbox[:k]...)
+		n.inbox = n.inbox[k:]
+		n.seal(values)
+	}
+}
+
+func (n *simNode) appendBatches(a *Action) {
+	from := a.Position - a.Message.Position
+	for i := int(from); i < len(a.Message.Batches); i++ {
+		n.disk.do(diskOp{kind: 'a', batch: simBatch{Batch: a.Message.Batches[i], values: n.packet.values[i]}})
+	}
+	n.written()
+}
+
+// written asks for a sync, unless one is on the disk: then the next one covers it.
+func (n *simNode) written() {
+	if n.s.mutant == mutantAckBeforeSync {
+		n.push(Event{Kind: EvDurable, Position: n.disk.log.next(), Generation: n.gen})
+	}
+	d := &n.disk
+	if d.syncing || d.failed || len(d.pending) == 0 {
+		return
+	}
+	d.syncing = true
+	count, gen, end, process := len(d.pending), n.gen, d.log.next(), n.process
+	n.s.after(n.s.between(80, n.s.opt.syncUs), func() {
+		if !n.up || n.process != process {
+			return // the crash decided what became of it
+		}
+		d.syncing = false
+		if n.s.chance(n.s.opt.syncFault) && n.s.faults {
+			d.failed = true
+			d.settle(n.s.rng.IntN(count + 1))
+			n.s.tracef("n%d sync fails", n.id)
+			n.do(process, func() { n.push(Event{Kind: EvFault, Err: errors.New("EIO")}) })
+			n.s.after(n.s.between(20_000, 60_000), func() {
+				if n.process == process {
+					n.s.crash(n)
+				}
+			})
+			return
+		}
+		d.settle(count)
+		if n.s.opt.scripted || n.s.chance(0.3) {
+			d.committed = max(d.committed, min(n.committed, d.stable.next()))
+		}
+		if gen == n.gen {
+			n.durable = end
+			if n.resetting {
+				n.resetting = false
+				n.do(process, func() { n.push(Event{Kind: EvTruncated, Generation: gen, Log: n.disk.log.end()}) })
+			}
+		}
+		n.do(process, func() { n.push(Event{Kind: EvDurable, Position: end, Generation: gen}) })
+		n.written()
+	})
+}
+
+func (n *simNode) cut(op diskOp, gen uint64) {
+	n.gen = gen
+	n.disk.do(op)
+	n.durable = min(n.durable, n.disk.log.next())
+	if op.kind == 'r' {
+		n.durable = n.disk.log.next()
+	}
+	n.s.tracef("n%d cuts its log to %d", n.id, n.disk.log.next())
+	n.resetting = op.kind == 'r'
+	n.written()
+	if n.resetting && n.s.mutant != mutantEarlyReset {
+		return // until it is stable
+	}
+	n.later(n.s.between(50, 1000), func() {
+		n.push(Event{Kind: EvTruncated, Generation: gen, Log: n.disk.log.end()})
+	})
+}
+
+func (n *simNode) repair(a *Action) {
+	for i := range a.Message.Batches {
+		b := &a.Message.Batches[i]
+		if n.disk.log.holds(b.Position) && n.disk.log.at(b.Position).CRC == b.CRC {
+			n.disk.mark(b.Position, false)
+		}
+	}
+	from, until := a.Message.Position, a.Message.Until
+	n.s.tracef("n%d repairs [%d,%d)", n.id, from, until)
+	n.later(n.s.between(100, 1000), func() { n.push(Event{Kind: EvRepaired, Position: from, Until: until}) })
+}
+
+func (n *simNode) trim(to segment.Position) {
+	if to <= n.disk.log.start.Next || to > min(n.committed, n.disk.stable.next()) || to < n.disk.stable.start.Next {
+		return
+	}
+	n.disk.do(diskOp{kind: 'm', to: to})
+	n.push(Event{Kind: EvTrimmed, Log: n.disk.log.start})
+	n.written()
+}
+
+func (n *simNode) propose(st *State) {
+	p := *st
+	p.ISR = append([]Member(nil), st.ISR...)
+	n.s.tracef("n%d proposes isr %s on version %d", n.id, membersText(p.ISR), p.Version)
+	n.s.toStore(n, func() {
+		n.s.store.propose(&p)
+		n.s.store.tell(n)
+	})
+}
+
+func (n *simNode) refresh() { n.s.toStore(n, func() { n.s.store.tell(n) }) }
+
+// keepAlive renews the session and tells the registry who this is. The lease counts from when it was asked for.
+func (n *simNode) keepAlive() {
+	asked := n.now()
+	ss := session{boot: n.boot, store: n.disk.store, electable: n.electable && !n.disk.failed}
+	process := n.process
+	n.s.toStore(n, func() {
+		if n.process != process {
+			return // a process that is gone closes its connection
+		}
+		ss.until = n.s.now + simSessionNs
+		n.s.store.sessions[n.id-1] = ss
+		n.s.store.tell(n)
+		n.s.fromStore(n, func() {
+			n.leaseNs = asked + simLeaseNs
+			if n.s.opt.clocksLie {
+				n.leaseNs = asked + 1000*simLeaseNs
+			}
+			if n.leader != nil {
+				n.push(Event{Kind: EvLease, DeadlineNs: n.leaseNs})
+			}
+		})
+	})
+}
+
+// learn takes a state from the store.
+func (n *simNode) learn(st *State) {
+	if n.known == nil || st.Version > n.known.Version {
+		n.known = st
+	}
+	n.push(Event{Kind: EvState, State: st})
+}
+
+// changeRole makes this node the leader when the store says so, and a follower when its leader stopped.
+func (n *simNode) changeRole() {
+	st := n.known
+	switch {
+	case n.leader != nil && n.leader.Err() != nil:
+		n.heard = n.leader.Log().Epoch
+		n.leader, n.inbox = nil, nil
+		n.beFollower()
+	case n.leader != nil || st == nil || st.Leader != n.id || st.Boot != n.boot || n.follower.Epoch() > st.Epoch || n.led >= st.Epoch:
+	case n.disk.log.table.Last() >= st.Epoch && n.s.mutant != mutantEpochReuse || !n.follower.Electable() || !contains(st.ISR, n.member()):
+	default:
+		n.heard, n.led = n.follower.Epoch(), st.Epoch
+		n.follower = nil
+		n.leader = n.s.newLeader(n, st)
+		n.push(Event{Kind: EvLease, DeadlineNs: n.leaseNs})
+	}
+}
+
+func (n *simNode) log() Log {
+	g := &n.disk.log
+	return Log{
+		Start: g.start, End: g.end(), Durable: n.durable, Committed: n.committed, Epoch: n.heard, Generation: n.gen, Epochs: g.table.Entries(),
+	}
+}
+
+func (n *simNode) beFollower() {
+	n.follower = NewFollower(n.s.opt.cfg, n.member(), n.boot, n.log())
+	n.electable = true // until the new machine says otherwise
+	for i := range n.disk.log.batches {
+		if b := &n.disk.log.batches[i]; b.corrupt {
+			n.push(Event{Kind: EvCorrupt, Position: b.Position, Until: b.Position + 1})
+		}
+	}
+	if n.disk.failed {
+		n.push(Event{Kind: EvFault, Err: errors.New("EIO")})
+	}
+	if n.known != nil {
+		n.push(Event{Kind: EvState, State: n.known})
+	}
+}
+
+// start begins a process on what the disk holds: it was synced again before it counts (D12).
+func (n *simNode) start() {
+	n.up, n.paused, n.backlog = true, false, nil
+	n.process++
+	n.boot = simUUID('b', n.id, n.process)
+	n.events, n.inbox, n.known, n.leader = nil, nil, nil, nil
+	n.heard, n.led = 0, 0
+	n.gen, n.electable, n.leaseNs, n.resetting = 0, true, 0, false
+	n.committed = max(n.disk.committed, n.disk.log.start.Next)
+	if n.s.mutant == mutantTruncateToMark && n.disk.log.next() > n.committed {
+		n.disk.do(diskOp{kind: 't', to: n.committed})
+		n.disk.settle(len(n.disk.pending))
+	}
+	n.verified, n.durable = n.committed, n.disk.log.next()
+	n.clockStart = n.s.rng.Int64N(1 << 40)
+	n.clockRate = 1000
+	if n.s.opt.clocksLie {
+		n.clockRate = n.s.between(900, 1100)
+	}
+	n.beFollower()
+	n.keepAlive()
+	n.run()
+	n.loop(n.process)
+}
+
+// loop is the process's timer.
+func (n *simNode) loop(process int) {
+	ticks := 0
+	var tick func()
+	tick = func() {
+		if !n.up || n.process != process {
+			return
+		}
+		ticks++
+		if !n.paused {
+			n.do(process, func() {
+				if ticks%3 == 0 {
+					n.keepAlive()
+				}
+				n.push(Event{Kind: EvTick})
+			})
+		}
+		n.s.after(simTickNs/1000, tick)
+	}
+	n.s.after(n.s.between(int64(n.id)*100, simTickNs/1000), tick)
+}

@@ -1,0 +1,96 @@
+package replicate
+
+import (
+	"github.com/google/uuid"
+)
+
+// simStore models the metadata store: linearizable, compare-and-swap only, with sessions. Its answers
+// travel over the same kind of network as everything else. The controller runs in it, on what the sessions say.
+type simStore struct {
+	s        *sim
+	state    State
+	sessions []session // by node index
+}
+
+type session struct {
+	boot      uuid.UUID
+	store     uuid.UUID
+	electable bool
+	until     int64
+}
+
+func (st *simStore) snapshot() *State {
+	c := st.state
+	c.ISR = append([]Member(nil), c.ISR...)
+	c.Replicas = append([]NodeID(nil), c.Replicas...)
+	return &c
+}
+
+func (st *simStore) live(i int) bool { return st.sessions[i].until > st.s.now }
+
+// propose is the compare-and-swap of a leader. New members must be registered with the disk that the proposal
+// names (P10).
+func (st *simStore) propose(p *State) bool {
+	c := &st.state
+	if p.Epoch != c.Epoch || p.Version != c.Version || p.Leader != c.Leader || p.Boot != c.Boot {
+		return false
+	}
+	for _, m := range p.ISR {
+		ss := &st.sessions[m.Node-1]
+		if !contains(c.ISR, m) && (ss.store != m.Store || !st.live(int(m.Node-1))) {
+			return false
+		}
+		if !contains(c.ISR, m) {
+			st.s.stats.joins++
+		}
+	}
+	c.ISR = append([]Member(nil), p.ISR...)
+	c.Version++
+	st.s.tracef("store: version %d isr %s", c.Version, membersText(c.ISR))
+	return true
+}
+
+// elect replaces a leader whose session is over, whose process is another one, or that said that it cannot lead.
+func (st *simStore) elect() {
+	c := &st.state
+	if c.Leader != 0 {
+		ss := &st.sessions[c.Leader-1]
+		if st.live(int(c.Leader-1)) && ss.boot == c.Boot && ss.electable {
+			return
+		}
+		if st.s.mutant == mutantEpochReuse && ss.boot != c.Boot && st.live(int(c.Leader-1)) {
+			c.Boot = ss.boot // the old lock is taken over, nobody notices
+			c.Version++
+			return
+		}
+	}
+	var candidates []NodeID
+	for _, m := range c.ISR {
+		i := int(m.Node - 1)
+		if ss := &st.sessions[i]; st.live(i) && ss.store == m.Store && ss.electable {
+			candidates = append(candidates, m.Node)
+		}
+	}
+	if len(candidates) == 0 {
+		return
+	}
+	st.makeLeader(candidates[st.s.rng.IntN(len(candidates))])
+}
+
+func (st *simStore) makeLeader(n NodeID) {
+	c := &st.state
+	c.Leader, c.Boot = n, st.sessions[n-1].boot
+	c.Epoch++
+	c.Version++
+	st.s.stats.elections++
+	st.s.tracef("store: node %d leads epoch %d, version %d, isr %s", n, c.Epoch, c.Version, membersText(c.ISR))
+	for _, node := range st.s.nodes {
+		st.tell(node)
+	}
+}
+
+// tell sends the state to a node, as a watch does.
+func (st *simStore) tell(n *simNode) {
+	state := st.snapshot()
+	st.s.fromStore(n, func() { n.learn(state) })
+}
