@@ -44,6 +44,16 @@ type Put struct {
 	// Messages are stored all or nothing, in order, with consecutive ids. The bytes and the slice are
 	// borrowed until Done is called.
 	Messages [][]byte
+
+	First ID    // result: the id of the first message; the others follow by one
+	Err   error // result; nil: all messages are on stable storage
+
+	// Done is called exactly once, from a goroutine of the engine or, with Alone, from within Submit; it must not block. First and
+	// Err are set.
+	Done func(*Put)
+
+	putState
+
 	// Defer delays the delivery of all of them. 0: none.
 	Defer time.Duration
 	// Deadline is when waiting for room ends with ErrDeadline; zero: Options.PublishTimeout from Submit on.
@@ -51,14 +61,6 @@ type Put struct {
 	// Alone says that the submitter has nothing to do until the answer: an idle engine may then store the put on the
 	// submitter's goroutine, within Submit.
 	Alone bool
-	// Done is called exactly once, from a goroutine of the engine or, with Alone, from within Submit; it must not block. First and
-	// Err are set.
-	Done func(*Put)
-
-	First ID    // id of the first message; the others follow by one
-	Err   error // nil: all messages are on stable storage
-
-	putState
 }
 
 // Delivery is one message on its way to a consumer. Body is borrowed: it dies when the

@@ -27,6 +27,8 @@ type committer struct {
 	left  atomic.Bool // at < len(turn) when the last group was full
 	crowd atomic.Bool // the last group had several puts
 
+	flying atomic.Int32 // groups on the disk
+
 	slots []groupWork // by clog.Group.Slot
 	ev    core.PartitionEvent
 	res   core.PartitionResult
@@ -70,6 +72,10 @@ func (c *committer) push(pt *partition, alone bool) {
 	}
 }
 
+// secondGroupBytes is what must wait before a second group joins the one on the disk. For less it pays to wait: the second flush costs more than
+// it brings forward, and takes those with it who come just after it. Large groups overlap sealing with writing.
+const secondGroupBytes = groupBytes / 2
+
 // pushed says whether inboxes wait.
 func (c *committer) pushed() bool {
 	c.readyMu.Lock()
@@ -85,7 +91,7 @@ func (c *committer) Gather(g *clog.Group) {
 		c.turn, c.ready = c.ready, c.turn
 		c.readyMu.Unlock()
 	}
-	if len(c.turn) == 0 {
+	if len(c.turn) == 0 || c.flying.Load() > 0 && c.e.waiting.Load() < secondGroupBytes {
 		return
 	}
 	w := &c.slots[g.Slot()]
@@ -98,6 +104,9 @@ func (c *committer) Gather(g *clog.Group) {
 	}
 	if len(w.puts) == 1 {
 		g.SetSolo()
+	}
+	if g.Records() > 0 {
+		c.flying.Add(1)
 	}
 	c.crowd.Store(len(w.puts) > 1)
 	c.left.Store(c.at < len(c.turn))
@@ -421,6 +430,7 @@ func (pt *partition) publishFold(end segment.MsgID) {
 // Committed.
 func (c *committer) Durable(g *clog.Group) {
 	w := &c.slots[g.Slot()]
+	c.flying.Add(-1)
 	w.touched = w.touched[:0]
 	for i := range w.batches {
 		b := &w.batches[i]

@@ -243,7 +243,9 @@ func (pt *partition) left(size int64) {
 func (pt *partition) report() {
 	if d := pt.waiting - pt.reported; d >= reportBytes || d <= -reportBytes {
 		pt.reported = pt.waiting
-		pt.e.waiting.Add(d)
+		if n := pt.e.waiting.Add(d); n >= secondGroupBytes && n-d < secondGroupBytes {
+			pt.e.clog.Wake()
+		}
 	}
 }
 

@@ -40,12 +40,12 @@ type ownPut struct {
 // control says that the put is the engine's own: it is not refused on a full disk.
 func (p *Put) control() bool { return p.own != nil && p.own.sealed == nil }
 
-// waiter is a Put with a goroutine that waits for it.
+// waiter is a Put with a goroutine that waits for it. It fills whole cache lines: its neighbours belong to other goroutines.
 type waiter struct {
 	Put
 	one  [1][]byte
-	kind ownPut
 	done chan struct{}
+	_    [256 - 200]byte
 }
 
 var waiters = sync.Pool{New: func() any {
@@ -59,17 +59,13 @@ func getWaiter() *waiter { return waiters.Get().(*waiter) }
 // controlWaiter is a waiter for control entries.
 func controlWaiter(controls []core.Control, onCommit func(*Put)) *waiter {
 	w := getWaiter()
-	w.kind = ownPut{controls: controls, onCommit: onCommit}
-	w.own = &w.kind
+	w.own = &ownPut{controls: controls, onCommit: onCommit}
 	return w
 }
 
 func (w *waiter) free() {
 	w.Put = Put{Done: w.Done}
 	w.one[0] = nil
-	if w.kind.header.Count != 0 || w.kind.controls != nil || w.kind.drop {
-		w.kind = ownPut{}
-	}
 	waiters.Put(w)
 }
 
@@ -139,7 +135,7 @@ func (t *Topic) publish(ctx context.Context, body []byte, bodies [][]byte, delay
 func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (ID, error) {
 	w := getWaiter()
 	defer w.free()
-	w.kind.sealed, w.own, w.Alone, w.waits = batch, &w.kind, true, true
+	w.own, w.Alone, w.waits = &ownPut{sealed: batch}, true, true
 	if err := t.submit(ctx, &w.Put); err != nil {
 		return 0, err
 	}

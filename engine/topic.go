@@ -209,8 +209,7 @@ func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
 	}
 	// The tombstone goes through the first partition's inbox, behind all that was accepted before.
 	w := getWaiter()
-	w.kind = ownPut{drop: true, onCommit: func(*Put) { e.removeTopicPartitions(t.uuid) }}
-	w.own = &w.kind
+	w.own = &ownPut{drop: true, onCommit: func(*Put) { e.removeTopicPartitions(t.uuid) }}
 	release := e.flusher.holdFiles()
 	err := e.writeTombstone(t, w)
 	if err != nil {
