@@ -72,6 +72,10 @@ func (c *committer) push(pt *partition, alone bool) {
 	}
 }
 
+// maxGroupPuts bounds a group by the work it makes: sealing and answering one group must overlap with its producers' work on the next, which
+// a producer with a window of some ten thousand could not begin if one group took the whole window.
+const maxGroupPuts = 4096
+
 // secondGroupBytes is what must wait before a second group joins the one on the disk. For less it pays to wait: the second flush costs more than
 // it brings forward, and takes those with it who come just after it. Large groups overlap sealing with writing.
 const secondGroupBytes = groupBytes / 2
@@ -139,7 +143,7 @@ func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
 
 // sealList seals what it can of l and leaves the rest in it.
 func (c *committer) sealList(pt *partition, g *clog.Group, w *groupWork, l *putList) {
-	for l.head != nil {
+	for l.head != nil && len(w.puts) < maxGroupPuts {
 		before := len(w.puts)
 		r := c.nextRun(pt, g, w, l)
 		if r.n == 0 {
@@ -195,7 +199,7 @@ func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putLi
 			c.measureOwn(pt, &r)
 			return r
 		}
-		if p.own != nil || r.n > 0 && r.bytes+p.bytes > free {
+		if p.own != nil || r.n > 0 && r.bytes+p.bytes > free || len(w.puts) == maxGroupPuts {
 			r.rest = p
 			return r
 		}
