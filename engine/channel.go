@@ -75,6 +75,7 @@ type post struct {
 	cursor   *core.Cursor
 	deferred []core.DeferredMessage
 	end      segment.MsgID
+	dropped  core.IDRange // emptied at the topic while a pause held it back
 }
 
 // watch is a partition's link to a channel that reads it.
@@ -326,8 +327,28 @@ func (c *Channel) takePosts() {
 			c.cursors[p.index].end, c.cursors[p.index].added = end, true
 			continue
 		}
+		if !c.cursors[p.index].added {
+			continue // what it adds later knows of this already
+		}
+		if p.dropped.From < p.dropped.To {
+			c.ev = core.Event{Kind: core.EvDropped, Part: part.number, Msg: p.dropped.From, End: p.dropped.To}
+			c.step()
+			c.cursors[p.index].found = false
+			continue
+		}
 		c.ev = core.Event{Kind: core.EvDeferredPublished, Part: part.number, Deferred: p.deferred}
 		c.step()
+	}
+}
+
+// postDropped tells the channels what a paused topic held back and dropped, before the end of it becomes
+// visible; committer only.
+func (pt *partition) postDropped(r core.IDRange) {
+	if ws := pt.watchers.Load(); ws != nil {
+		for _, w := range *ws {
+			w.ch.post(post{index: w.index, dropped: r})
+			w.ch.wake()
+		}
 	}
 }
 
@@ -443,22 +464,4 @@ func ownControls(controls []core.Control) []core.Control {
 		controls[i].Deferrals = slices.Clone(controls[i].Deferrals)
 	}
 	return controls
-}
-
-// dropHeld forgets what a paused topic held back and Topic.Empty dropped.
-func (c *Channel) dropHeld(held map[*partition]segment.MsgID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed != nil {
-		return
-	}
-	for i := range c.cursors {
-		pt := c.cursors[i].part
-		from, to := held[pt], segment.MsgID(pt.heldFrom.Load())
-		if from < to && to != segment.MsgID(notHeld) {
-			c.ev = core.Event{Kind: core.EvDropped, Part: pt.number, Msg: from, End: to}
-			c.step()
-			c.cursors[i].found = false
-		}
-	}
 }

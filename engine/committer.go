@@ -408,8 +408,12 @@ func (c *committer) sealOwn(pt *partition, g *clog.Group, w *groupWork, purpose 
 func (c *committer) applyControls(pt *partition, controls []core.Control) {
 	end := pt.machine.State().NextID
 	for i := range controls {
+		held := pt.fold.HeldFrom
 		if err := pt.fold.Apply(&controls[i], end); err != nil {
 			panic("BUG: the engine appended a control entry that does not apply: " + err.Error())
+		}
+		if controls[i].Kind == core.TopicEmptied && pt.fold.TopicPaused && held < pt.fold.HeldFrom {
+			pt.postDropped(core.IDRange{From: held, To: pt.fold.HeldFrom})
 		}
 	}
 	pt.publishFold(end)
@@ -492,16 +496,17 @@ func (c *committer) Durable(g *clog.Group) {
 func (c *committer) Failed(err error) {
 	e := c.e
 	e.poison(err)
+	why := e.refusal()
 	for i := range c.slots {
 		w := &c.slots[i]
 		for _, p := range w.puts {
-			p.answer(0, ErrDisk)
+			p.answer(0, why)
 		}
 		w.puts, w.batches = nil, nil
 	}
 	for _, pt := range e.partitionList() {
-		c.ev = core.PartitionEvent{Kind: core.PartitionFault, Flag: true, Err: ErrDisk}
+		c.ev = core.PartitionEvent{Kind: core.PartitionFault, Flag: true, Err: why}
 		pt.machine.Step(&c.ev, &c.res)
-		pt.refuse(ErrDisk, true, false)
+		pt.refuse(why, true, false)
 	}
 }

@@ -155,12 +155,24 @@ func (e *Engine) Health() error {
 	return bad
 }
 
-// poison is called once the commit log failed. Consumers keep what they have; nothing is stored any more.
+// poison ends storing for good: the commit log failed, or was found corrupt. Consumers keep what they have.
 func (e *Engine) poison(err error) {
-	full := fmt.Errorf("%w (%v)", ErrDisk, err)
-	if e.poisoned.CompareAndSwap(nil, &full) {
+	why := ErrDisk
+	if errors.As(err, new(*segment.CorruptError)) {
+		why = ErrReadOnly
+	}
+	full := fmt.Errorf("%w (%w)", why, err)
+	if e.poisoned.CompareAndSwap(nil, &full) && why == ErrDisk {
 		e.log.Error("the commit log failed; nothing more is stored until this node is restarted. Messages answered OK before are safe", "error", err)
 	}
+}
+
+// refusal is what puts are answered once the engine is poisoned.
+func (e *Engine) refusal() error {
+	if err := e.poisoned.Load(); err != nil && errors.Is(*err, ErrReadOnly) {
+		return ErrReadOnly
+	}
+	return ErrDisk
 }
 
 func (e *Engine) partitionList() []*partition {

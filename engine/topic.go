@@ -408,22 +408,9 @@ func (t *Topic) pause(ctx context.Context, paused bool) error {
 func (t *Topic) Empty(ctx context.Context) error {
 	t.changing.Lock()
 	defer t.changing.Unlock()
-	held := map[*partition]segment.MsgID{}
-	for _, pt := range t.parts {
-		held[pt] = segment.MsgID(pt.heldFrom.Load())
-	}
-	err := t.control(ctx, func(*partition) []core.Control {
+	return t.control(ctx, func(*partition) []core.Control {
 		return []core.Control{{Kind: core.TopicEmptied}}
 	}, nil)
-	if err != nil {
-		return err
-	}
-	if t.paused.Load() {
-		for _, c := range t.Channels() {
-			c.dropHeld(held)
-		}
-	}
-	return nil
 }
 
 func (t *Topic) startChannels() {
