@@ -17,7 +17,7 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build run test race fuzz-smoke bench lint ci test-giouring conformance
+.PHONY: help build run test race fuzz-smoke crash sim bench lint ci test-giouring conformance
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -40,6 +40,12 @@ test-giouring: ## run the storage tests on the giouring library
 
 fuzz-smoke: ## run every fuzz target for FUZZ_TIME (5s)
 	.ci/fuzz-smoke $(FUZZ_TIME)
+
+crash: ## cut the power SEEDS (1000) times at random operations of a running engine
+	PENSTOCK_CRASH_SEEDS=$(or $(SEEDS),1000) $(GO) test ./engine -run TestPowerCutAnywhere -count=1 -timeout 0
+
+sim: ## simulate a replicated partition on SEEDS (0-100000)
+	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-100000) $(GO) test ./replicate -run TestSimulation -count=1 -timeout 0
 
 bench: ## run the benchmarks (BENCH=regexp BENCH_TIME=1s)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCH_TIME) -benchmem ./bench/...

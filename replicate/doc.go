@@ -107,7 +107,7 @@
 //	LastMsgLogID for the next id                   Log.End: ids are dense and come from the log
 //	FinishMessageToCluster                         a control batch like any other; ordered channels wait for its ActCommit
 //	updateChannelOffsetOnSlave                     the same: it cannot arrive before its data
-//	catchup by the slave, write paused to join     CatchUp by ranges, MsgReset for a full sync, joining without a pause
+//	catchup by the follower, write paused to join     CatchUp by ranges, MsgReset for a full sync, joining without a pause
 //	delete from ISR after a failed write           Leader.propose after LagMaxNs, or at once for a process or disk that is gone
 //
 // # What the engine must keep
