@@ -137,6 +137,12 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (
 			e.addPartitions(t.parts)
 		}
 		e.mu.Unlock()
+		if err == nil && e.poisoned.Load() != nil {
+			// The log failed meanwhile: the committer either saw these partitions in the list, or is seen here.
+			for _, pt := range t.parts {
+				pt.refuse(e.refusal(), true, false)
+			}
+		}
 		close(cr.done)
 		return t, err
 	}
