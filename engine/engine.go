@@ -51,7 +51,6 @@ type Engine struct {
 // Counters are totals since Open, safe to read at any time.
 type Counters struct {
 	Messages, MessageBytes atomic.Uint64 // committed
-	Delivered              atomic.Uint64
 	Overloaded             atomic.Uint64 // puts refused because too much was waiting
 	SegmentBytes           atomic.Uint64 // written to segments
 	SegmentSyncs           atomic.Uint64
