@@ -68,9 +68,17 @@ func start(ctx context.Context, nc net.Conn, o *Options, shake func() (Hello, Ve
 		_ = nc.Close()
 		return nil, fmt.Errorf("%w: %w", ErrPeerGone, err)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		_ = nc.SetDeadline(time.Unix(1, 0))
+	})
 	peer, version, err := shake()
-	if !stop() { // ctx ended, and its deadline may come at any moment
+	if !stop() {
+		<-ended // or its deadline would come at any moment
+		if err == nil {
+			farewell(nc)
+		}
 		err = context.Cause(ctx)
 	}
 	if err == nil {
@@ -81,6 +89,15 @@ func start(ctx context.Context, nc net.Conn, o *Options, shake func() (Hello, Ve
 		return nil, err
 	}
 	return newConn(nc, o, peer, version), nil
+}
+
+// farewell is for a peer that was just told, or told us, that the connection is open: it must not take the end for a failure.
+func farewell(nc net.Conn) {
+	d := new(drain)
+	d.control(TypeGoodbye, StatusClosed, 0, "closed")
+	_ = nc.SetDeadline(time.Now().Add(minAcceptPause))
+	_ = d.writeTo(nc)
+	d.reset()
 }
 
 // admit is everything about the peer's Hello that is not its versions.

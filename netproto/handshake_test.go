@@ -147,6 +147,36 @@ func TestHandshakeContext(t *testing.T) {
 	mustBe(t, err, why)
 }
 
+// endsAfterWrite is a connection whose first Write ends a context.
+type endsAfterWrite struct {
+	net.Conn
+	cancel context.CancelFunc
+}
+
+func (c *endsAfterWrite) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.cancel()
+	time.Sleep(time.Millisecond) // the deadline that the context's end sets is there, or comes later: both must do
+	return n, err
+}
+
+// A node that shuts down just after it admitted a peer says goodbye: the peer must not take it for a broken connection.
+func TestHandshakeContextEndsAfterAnswer(t *testing.T) {
+	an, bn := tcpPair(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	failed := make(chan error, 1)
+	go func() {
+		_, err := Accept(ctx, &endsAfterWrite{Conn: bn, cancel: cancel}, testOptions("server", newSink(nil)))
+		failed <- err
+	}()
+	s := newSink(nil)
+	if _, err := Connect(t.Context(), an, testOptions("n", s)); err != nil {
+		t.Fatal(err)
+	}
+	mustBe(t, <-failed, context.Canceled)
+	mustBe(t, s.wait(t), ErrGoodbye)
+}
+
 // Serve refuses what is above its limit, and leaves nothing when it ends.
 func TestServe(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
