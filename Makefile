@@ -17,7 +17,7 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build run test race fuzz-smoke crash sim bench lint ci test-giouring conformance
+.PHONY: help build run cluster test race fuzz-smoke crash sim bench lint ci test-giouring conformance
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ build: ## build bin/engine and the tools into bin/ (RING=giouring: with that lib
 
 run: build ## build and start a node with its data in ./data
 	exec bin/engine serve --data-path data
+
+cluster: build ## build and start three nodes with their data in ./cluster-data (NSQ of the first on 14150; ctrl-C stops them)
+	exec bin/engine dev-cluster --nodes 3 --data-path cluster-data --base-port 14150
 
 test: ## run all tests
 	$(GO) test ./...

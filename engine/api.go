@@ -33,6 +33,10 @@ var (
 	ErrReadOnly       = core.ErrReadOnly
 	ErrAutoCreateOff  = errors.New("engine: no such topic or channel, and automatic creation is off")
 	ErrTooManyClients = core.ErrTooManyConsumers
+	ErrNoLeader       = errors.New("engine: no node leads the partition just now; nothing was stored, try again")
+	ErrNoQuorum       = errors.New("engine: fewer replicas are in sync than min_isr demands; nothing was stored, try again when a node is back")
+	ErrUnknown        = errors.New("engine: the outcome is unknown: the messages may have been stored, or may appear later; publish again if a duplicate does no harm")
+	ErrMoved          = errors.New("engine: another node leads the partition now; connect to it")
 	ErrNotInFlight    = core.ErrNotInFlight
 	ErrNotOwner       = core.ErrNotOwner
 )

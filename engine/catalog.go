@@ -23,7 +23,7 @@ import (
 //	topics/<uuid>/<partition>/    segments
 //	trash/                        deleted topics and segments on their way out
 const (
-	formatVersion = 1
+	formatVersion = 2 // 2: leader-epoch tables in the checkpoints of the commit log
 	nodeFile      = "node.json"
 	topicsDir     = "topics"
 	trashDir      = "trash"
@@ -52,6 +52,7 @@ type nodeMeta struct {
 	Format  int       `json:"format"`
 	NodeID  string    `json:"node_id"`
 	StoreID uuid.UUID `json:"store_id"`
+	Cluster uuid.UUID `json:"cluster,omitzero"` // that the node is a member of
 }
 
 // topicMeta is topic.json.
@@ -79,10 +80,37 @@ func openNode(disk aio.Disk, nodeID string) (*nodeMeta, error) {
 	if m.Format > formatVersion {
 		return nil, fmt.Errorf("engine: the data directory has format %d, written by a newer version; this version knows %d: nothing was changed, start the newer version", m.Format, formatVersion)
 	}
+	if m.Format < formatVersion {
+		return nil, fmt.Errorf("engine: the data directory has format %d, written by an older version that was never released; this version knows %d: nothing was changed, start that version, or name an empty directory", m.Format, formatVersion)
+	}
 	if nodeID != "" && nodeID != m.NodeID {
 		return nil, fmt.Errorf("engine: the data directory belongs to node %q, not to %q: nothing was changed, check the node id and the data path", m.NodeID, nodeID)
 	}
 	return &m, nil
+}
+
+// adopt makes the directory one of the cluster, for ever.
+func (m *nodeMeta) adopt(disk aio.Disk, cluster uuid.UUID) error {
+	switch m.Cluster {
+	case cluster:
+		return nil
+	case uuid.Nil:
+	default:
+		return fmt.Errorf("engine: the data directory belongs to cluster %s, not to %s: nothing was changed, check the addresses of the cluster and the data path", m.Cluster, cluster)
+	}
+	m.Cluster = cluster
+	return m.write(disk)
+}
+
+func (m *nodeMeta) write(disk aio.Disk) error {
+	data, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := disk.WriteFile(nodeFile, append(data, '\n')); err != nil {
+		return fmt.Errorf("engine: cannot write to the data directory: %w", err)
+	}
+	return nil
 }
 
 func createNode(disk aio.Disk, nodeID string) (*nodeMeta, error) {
@@ -95,14 +123,7 @@ func createNode(disk aio.Disk, nodeID string) (*nodeMeta, error) {
 	if m.NodeID == "" {
 		m.NodeID = uuid.NewString()
 	}
-	data, err := json.MarshalIndent(m, "", "  ")
-	if err != nil {
-		return nil, err
-	}
-	if err := disk.WriteFile(nodeFile, append(data, '\n')); err != nil {
-		return nil, fmt.Errorf("engine: cannot write to the data directory: %w", err)
-	}
-	return m, nil
+	return m, m.write(disk)
 }
 
 // listTopics reads every topic's metadata. A directory that is not a topic's is reported and left

@@ -117,6 +117,9 @@ func (c *Channel) Topic() *Topic { return c.t }
 func (c *Channel) create(ctx context.Context) error {
 	if c.ephemeral {
 		for i, pt := range c.t.parts {
+			if pt.rep != nil && !pt.rep.serves.Load() {
+				continue
+			}
 			pt.watch(c, i)
 			end := segment.MsgID(pt.visible.Load())
 			start := min(end, segment.MsgID(pt.unclaimed.Load()), segment.MsgID(pt.heldFrom.Load()))
@@ -319,6 +322,9 @@ func (c *Channel) takePosts() {
 	for i := range posts {
 		p := &posts[i]
 		part := c.cursors[p.index].part
+		if p.add && c.cursors[p.index].added {
+			continue
+		}
 		if p.add {
 			_, _, start := part.log.Start()
 			end := min(p.end, part.visibleEnd())
@@ -354,21 +360,48 @@ func (pt *partition) postDropped(r core.IDRange) {
 
 // Pause stops deliveries; durable when it returns nil.
 func (c *Channel) Pause(ctx context.Context) error {
-	return c.change(ctx, core.Event{Kind: core.EvPause, Flag: true})
+	return c.onLeaders(ctx, operation{Kind: opPauseChannel, Flag: true})
 }
 
 // Unpause resumes deliveries.
 func (c *Channel) Unpause(ctx context.Context) error {
-	return c.change(ctx, core.Event{Kind: core.EvPause, Flag: false})
+	return c.onLeaders(ctx, operation{Kind: opPauseChannel, Flag: false})
 }
 
 // Skip, while on, discards everything that would be delivered.
 func (c *Channel) Skip(ctx context.Context, on bool) error {
-	return c.change(ctx, core.Event{Kind: core.EvSkip, Flag: on})
+	return c.onLeaders(ctx, operation{Kind: opSkipChannel, Flag: on})
 }
 
 // Empty drops everything the channel still has: unread, in flight and deferred.
 func (c *Channel) Empty(ctx context.Context) error {
+	return c.onLeaders(ctx, operation{Kind: opEmptyChannel})
+}
+
+// onLeaders does op to the channel in every partition.
+func (c *Channel) onLeaders(ctx context.Context, op operation) error {
+	op.Channel = c.name
+	if cn := c.e.cluster; cn != nil && !c.ephemeral {
+		return cn.everywhere(ctx, c.t, op)
+	}
+	switch op.Kind {
+	case opPauseChannel:
+		return c.pauseHere(ctx, op.Flag)
+	case opSkipChannel:
+		return c.skipHere(ctx, op.Flag)
+	}
+	return c.emptyHere(ctx)
+}
+
+func (c *Channel) pauseHere(ctx context.Context, on bool) error {
+	return c.change(ctx, core.Event{Kind: core.EvPause, Flag: on})
+}
+
+func (c *Channel) skipHere(ctx context.Context, on bool) error {
+	return c.change(ctx, core.Event{Kind: core.EvSkip, Flag: on})
+}
+
+func (c *Channel) emptyHere(ctx context.Context) error {
 	return c.change(ctx, core.Event{Kind: core.EvEmpty})
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"penstock/clog"
 	"penstock/engine/core"
+	"penstock/replicate"
 	"penstock/segment"
 )
 
@@ -45,6 +46,8 @@ type groupWork struct {
 	deferred []core.DeferredMessage
 	touched  []*partition // with new messages, each once in a row
 	crowds   []crowd      // of the puts, each once in a row
+	cuts     []*logCut
+	sealed   int // puts that were sealed into the group, those of replicated partitions included
 }
 
 // crowd names a gate of a partition.
@@ -58,6 +61,7 @@ type batchWork struct {
 	slice             segment.Slice
 	nextID            segment.MsgID
 	deferFrom, deferN int
+	generation        uint64 // of a replicated partition's log
 }
 
 // push tells of an inbox that is not empty any more. With alone the caller would only wait for it: on an idle log it
@@ -99,20 +103,20 @@ func (c *committer) Gather(g *clog.Group) {
 		return
 	}
 	w := &c.slots[g.Slot()]
-	w.batches, w.puts, w.deferred = w.batches[:0], w.puts[:0], w.deferred[:0]
+	w.batches, w.puts, w.deferred, w.sealed = w.batches[:0], w.puts[:0], w.deferred[:0], 0
 	c.nowNs = time.Now().UnixNano()
 	c.learnSpace()
 	for c.at < len(c.turn) && c.sealInbox(c.turn[c.at], g, w) {
 		c.turn[c.at] = nil
 		c.at++
 	}
-	if len(w.puts) == 1 {
+	if w.sealed == 1 {
 		g.SetSolo()
 	}
 	if g.Records() > 0 {
 		c.flying.Add(1)
 	}
-	c.crowd.Store(len(w.puts) > 1)
+	c.crowd.Store(w.sealed > 1)
 	c.left.Store(c.at < len(c.turn))
 }
 
@@ -129,6 +133,9 @@ func (c *committer) learnSpace() {
 
 // sealInbox seals a partition's inbox into g. It returns false when g has no room for the rest.
 func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
+	if pt.rep != nil {
+		return c.sealReplica(pt, g, w)
+	}
 	for {
 		l := pt.take()
 		if l.head == nil {
@@ -143,7 +150,7 @@ func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
 
 // sealList seals what it can of l and leaves the rest in it.
 func (c *committer) sealList(pt *partition, g *clog.Group, w *groupWork, l *putList) {
-	for l.head != nil && len(w.puts) < maxGroupPuts {
+	for l.head != nil && w.sealed < maxGroupPuts {
 		before := len(w.puts)
 		r := c.nextRun(pt, g, w, l)
 		if r.n == 0 {
@@ -163,6 +170,7 @@ func (c *committer) sealList(pt *partition, g *clog.Group, w *groupWork, l *putL
 		if l.head == nil {
 			l.tail = nil
 		}
+		w.sealed += r.n
 		c.seal(pt, g, w, &r, dst)
 	}
 }
@@ -199,7 +207,7 @@ func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putLi
 			c.measureOwn(pt, &r)
 			return r
 		}
-		if p.own != nil || r.n > 0 && r.bytes+p.bytes > free || len(w.puts) == maxGroupPuts {
+		if p.own != nil || r.n > 0 && r.bytes+p.bytes > free || w.sealed+r.n == maxGroupPuts {
 			r.rest = p
 			return r
 		}
@@ -317,6 +325,7 @@ func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst
 		crc := segment.Stamp(dst, r.placed.Position, r.placed.FirstID, r.placed.Epoch, c.nowNs, r.placed.PrevCRC)
 		c.appended(pt, g, w, r, dst, crc, core.PurposeData)
 		pt.fold.Publish(r.placed.FirstID, r.count)
+		c.replicating(pt, w, r, nil)
 		return
 	default:
 		copy(dst[segment.HeaderBytes:], c.body)
@@ -325,14 +334,17 @@ func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst
 	c.appended(pt, g, w, r, dst, crc, core.PurposeData)
 	if r.own != nil {
 		c.applyControls(pt, r.own.controls)
+		c.replicating(pt, w, r, nil)
 		return
 	}
 	pt.fold.Publish(r.placed.FirstID, r.count)
-	if d := w.deferred[deferFrom:]; len(d) != 0 {
+	d := w.deferred[deferFrom:]
+	if len(d) != 0 {
 		pt.fold.PublishDeferred(d)
 		last := &w.batches[len(w.batches)-1]
 		last.deferFrom, last.deferN = deferFrom, len(d)
 	}
+	c.replicating(pt, w, r, d)
 }
 
 func (c *committer) stamp(h *segment.Header, at core.Placement, dst []byte) uint32 {
@@ -372,7 +384,12 @@ func (c *committer) appended(pt *partition, g *clog.Group, w *groupWork, r *run,
 	c.ev = core.PartitionEvent{Kind: core.PartitionAppend, Purpose: purpose, Bytes: len(batch), Count: r.count, CRC: crc}
 	pt.machine.Step(&c.ev, &c.res)
 	at := &r.placed
-	w.batches = append(w.batches, batchWork{part: pt, nextID: at.FirstID + segment.MsgID(r.count), slice: segment.Slice{
+	pt.epochs.Note(replicate.EpochStart{Epoch: at.Epoch, Position: at.Position, Offset: at.Offset})
+	generation := uint64(0)
+	if pt.rep != nil {
+		generation = pt.rep.generation
+	}
+	w.batches = append(w.batches, batchWork{part: pt, generation: generation, nextID: at.FirstID + segment.MsgID(r.count), slice: segment.Slice{
 		Buf: g.Buf(), Data: batch, Position: at.Position, FirstID: at.FirstID, Count: r.count, Offset: at.Offset,
 		Segment: at.Segment, SegmentBase: at.SegmentBase, SegmentCapacity: at.SegmentCapacity,
 		Control: r.flags&segment.FlagControl != 0, Appended: c.nowNs, FileSeq: g.FileSeq(),
@@ -384,7 +401,7 @@ func (c *committer) appended(pt *partition, g *clog.Group, w *groupWork, r *run,
 func (c *committer) sealOwn(pt *partition, g *clog.Group, w *groupWork, purpose core.Purpose, nextBytes int) bool {
 	body := c.body[:0]
 	if purpose == core.PurposeEpochStart {
-		body = core.AppendControl(body, &core.Control{Kind: core.EpochStart, Epoch: pt.machine.State().Epoch + 1})
+		body = core.AppendControl(body, &core.Control{Kind: core.EpochStart, Epoch: pt.machine.NextEpoch()})
 	}
 	// An epoch start may begin a segment, too.
 	body = core.AppendControl(body, &core.Control{Kind: core.Checkpoint, Cursors: pt.fold})
@@ -401,6 +418,10 @@ func (c *committer) sealOwn(pt *partition, g *clog.Group, w *groupWork, purpose 
 	h := segment.Header{Flags: r.flags, Created: c.nowNs}
 	crc := c.stamp(&h, r.placed, dst)
 	c.appended(pt, g, w, &r, dst, crc, purpose)
+	if purpose == core.PurposeEpochStart && pt.rep != nil {
+		pt.rep.pending.epochStart = r.placed.Position
+	}
+	c.replicating(pt, w, &r, nil)
 	return true
 }
 
@@ -443,6 +464,10 @@ func (c *committer) Durable(g *clog.Group) {
 	for i := range w.batches {
 		b := &w.batches[i]
 		pt := b.part
+		if pt.rep != nil {
+			c.replicaDurable(w, i)
+			continue
+		}
 		c.ev = core.PartitionEvent{Kind: core.PartitionDurable, Position: b.slice.Position + 1}
 		pt.machine.Step(&c.ev, &c.res)
 		if c.res.Committed <= b.slice.Position {
@@ -487,6 +512,11 @@ func (c *committer) Durable(g *clog.Group) {
 		pt.wake()
 	}
 	c.e.asyncFree.giveBack()
+	for i, cut := range w.cuts {
+		cut.durable <- nil
+		w.cuts[i] = nil
+	}
+	w.cuts = w.cuts[:0]
 	clear(w.batches) // no references to buffers of the past
 	w.batches = w.batches[:0]
 	w.puts = w.puts[:0]
@@ -502,11 +532,14 @@ func (c *committer) Failed(err error) {
 		for _, p := range w.puts {
 			p.answer(0, why)
 		}
-		w.puts, w.batches = nil, nil
+		w.puts, w.batches, w.cuts = nil, nil, nil
 	}
 	for _, pt := range e.partitionList() {
 		c.ev = core.PartitionEvent{Kind: core.PartitionFault, Flag: true, Err: why}
 		pt.machine.Step(&c.ev, &c.res)
+		if pt.rep != nil {
+			pt.rep.fault(err)
+		}
 		pt.refuse(why, true, false)
 	}
 }

@@ -45,12 +45,15 @@ func (k *Consumer) do(ev core.Event) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed != nil {
-		if ev.Kind == core.EvFinish || ev.Kind == core.EvRequeue || ev.Kind == core.EvTouch {
+		if ofMessage(ev.Kind) {
 			return ErrNotInFlight
 		}
 		return c.closed
 	}
 	ev.Client = k.id
+	if c.e.cluster != nil && ofMessage(ev.Kind) && !c.e.cluster.leased() {
+		return ErrNotInFlight // another node may have it in flight by now
+	}
 	c.ev = ev
 	err := c.step().Err
 	if ev.Kind == core.EvRequeue {
@@ -59,6 +62,10 @@ func (k *Consumer) do(ev core.Event) error {
 		c.queueControls()
 	}
 	return err
+}
+
+func ofMessage(k core.EventKind) bool {
+	return k == core.EvFinish || k == core.EvRequeue || k == core.EvTouch
 }
 
 // Ready sets how many messages may be in flight to this consumer: a window, not a credit.

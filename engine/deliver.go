@@ -53,6 +53,9 @@ func (c *Channel) guardedTurn() (again bool) {
 // then it returns true. mu is held.
 func (c *Channel) turn() (again bool) {
 	left := c.e.opts.MaxDeliveriesAtOne
+	if c.e.cluster != nil && !c.e.cluster.leased() {
+		return false // another node may deliver by now
+	}
 	c.tick()
 	for {
 		c.see()

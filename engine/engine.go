@@ -32,6 +32,7 @@ type Engine struct {
 	confirmer *confirmer
 	waiting   atomic.Int64 // bytes in all inboxes, see partition.report
 	asyncFree asyncFree
+	cluster   *clusterNode // nil: a single node
 
 	mu       sync.RWMutex
 	topics   map[string]*Topic
@@ -75,14 +76,14 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 		}
 	}
 	e := &Engine{opts: o, log: o.Logger, disk: disk, topics: map[string]*Topic{}, creating: map[string]*creation{}, stop: make(chan struct{}), ran: make(chan error, 1)}
-	if err := e.open(); err != nil {
+	if err := e.open(ctx); err != nil {
 		e.release()
 		return nil, err
 	}
 	return e, nil
 }
 
-func (e *Engine) open() error {
+func (e *Engine) open(ctx context.Context) error {
 	start := time.Now()
 	var err error
 	if e.node, err = openNode(e.disk, e.opts.NodeID); err != nil {
@@ -91,11 +92,20 @@ func (e *Engine) open() error {
 	if e.arena, err = aio.NewArena(groupBytes, int(e.opts.BufferBytes/groupBytes)); err != nil {
 		return err
 	}
+	if e.opts.Cluster != nil {
+		e.cluster = newClusterNode(e)
+		e.asyncFree.shared = true
+	}
 	e.committer = committer{e: e, slots: make([]groupWork, e.opts.GroupsInFlight)}
 	e.flusher = newFlusher(e)
 	e.confirmer = newConfirmer(e)
 	if err := e.recover(); err != nil {
 		return err
+	}
+	if e.cluster != nil {
+		if err := e.cluster.join(ctx); err != nil {
+			return errors.Join(err, e.cluster.close())
+		}
 	}
 	e.clog.SetSource(&e.committer)
 	e.describe(time.Since(start))
@@ -103,6 +113,10 @@ func (e *Engine) open() error {
 	e.background(e.flusher.run)
 	e.background(e.confirmer.run)
 	e.background(e.watch)
+	if e.cluster != nil {
+		e.cluster.start()
+		return nil
+	}
 	e.forEachTopic(func(t *Topic) { t.startChannels() })
 	e.dropEphemeral()
 	return nil
@@ -284,6 +298,13 @@ func (e *Engine) Close() error {
 	}
 	e.closed = true
 	e.mu.Unlock()
+	if cn := e.cluster; cn != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), cn.opts.LeaveTimeout)
+		if err := e.Leave(ctx); err != nil {
+			e.log.Warn("not everything could be handed over before the end; the others take it when the lease ends", "error", err)
+		}
+		cancel()
+	}
 	e.forEachTopic(func(t *Topic) { t.closeChannels(ErrClosed) })
 	e.confirmer.flush()
 	for _, pt := range e.partitionList() {
@@ -295,11 +316,20 @@ func (e *Engine) Close() error {
 		pt.refuse(ErrClosed, true, false)
 	}
 	close(e.stop)
+	var clusterErr error
+	if e.cluster != nil {
+		for _, pt := range e.partitionList() {
+			if pt.rep != nil {
+				pt.rep.shut(ErrClosed)
+			}
+		}
+		clusterErr = e.cluster.close()
+	}
 	e.wg.Wait()
 	if e.poisoned.Load() == nil {
 		e.flusher.finish()
 	}
-	return errors.Join(err, e.release())
+	return errors.Join(err, clusterErr, e.release())
 }
 
 // release frees what Open took, in the order that keeps mapped and registered memory valid.

@@ -22,11 +22,18 @@ func deps(t *testing.T, pkg string) []string {
 func TestImportGraph(t *testing.T) {
 	const module = "penstock/"
 	ours := map[string][]string{
-		module + "segment/aio": {},
-		module + "segment":     {"segment/aio"},
-		module + "clog":        {"segment", "segment/aio"},
-		module + "engine/core": {"segment", "segment/aio"},
-		module + "engine":      {"engine/core", "clog", "replicate", "netproto", "segment", "segment/aio"},
+		module + "segment/aio":    {},
+		module + "segment":        {"segment/aio"},
+		module + "clog":           {"segment", "segment/aio"},
+		module + "netproto":       {},
+		module + "replicate":      {"segment", "segment/aio"},
+		module + "replicate/wire": {"replicate", "netproto", "segment", "segment/aio"},
+		module + "replicate/peer": {"engine/meta", "replicate", "netproto", "segment", "segment/aio"},
+		module + "engine/meta":    {"replicate", "segment", "segment/aio"},
+		module + "engine/core":    {"segment", "segment/aio"},
+		module + "engine": {
+			"engine/core", "engine/meta", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
+		},
 	}
 	foreign := []string{
 		"net/http", "go.etcd.io/", "github.com/spf13/", "github.com/prometheus/", "github.com/nsqio/", "google.golang.org/",

@@ -16,6 +16,7 @@ type Options struct {
 	Logger   *slog.Logger // nil: slog.Default()
 	NodeID   string       // "": keep the one in the data directory, or make one. Another one than stored is an error.
 	LockWait time.Duration
+	Cluster  *ClusterOptions // nil: a single node
 
 	// Memory and files.
 	BufferBytes       int64 // off-heap buffers that carry groups and serve tail reads (64 MiB)

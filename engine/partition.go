@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"penstock/engine/core"
+	"penstock/replicate"
 	"penstock/segment"
 )
 
@@ -34,6 +35,10 @@ type partition struct {
 
 	machine *core.Partition
 	fold    *core.Cursors
+	epochs  replicate.EpochTable
+
+	recovered segment.Position // what the last life knew to be committed, at least
+	rep       *replica         // nil on a single node
 
 	watchers  atomic.Pointer[[]*watch]
 	visible   atomic.Uint64 // MsgID below which messages are committed
@@ -42,6 +47,22 @@ type partition struct {
 	heldFrom  atomic.Uint64 // topic paused: MsgID from which messages are held back; else max
 	dirty     atomic.Bool   // in the flusher's queue
 	flushErr  atomic.Pointer[error]
+}
+
+// ofThisNode says that the put concerns this node's files only, whoever leads.
+func (p *Put) ofThisNode() bool { return p.own != nil && p.own.drop }
+
+// elsewhere takes a put whose partition another node leads, or nobody.
+func (cn *clusterNode) elsewhere(pt *partition, p *Put) error {
+	if p.control() {
+		return ErrNoLeader
+	}
+	p.crowd, p.gate = -1, nil
+	return cn.forward.put(pt, p)
+}
+
+func (pt *partition) identity() segment.Identity {
+	return segment.Identity{Topic: pt.t.uuid, Partition: pt.number}
 }
 
 const notHeld = ^uint64(0)
@@ -57,6 +78,10 @@ func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 			pt.mu.Unlock()
 			return err
 		}
+	}
+	if pt.rep != nil && !pt.rep.leads.Load() && !p.ofThisNode() {
+		pt.mu.Unlock()
+		return e.cluster.elsewhere(pt, p)
 	}
 	if err := pt.closed; err != nil {
 		pt.mu.Unlock()
@@ -84,6 +109,45 @@ func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 		e.committer.push(pt, alone)
 	}
 	return nil
+}
+
+// tryEnqueue is enqueue without waiting, and without telling the committer: announce does. It leaves who waits for p, and how, as it is.
+func (pt *partition) tryEnqueue(p *Put) error {
+	pt.mu.Lock()
+	defer pt.mu.Unlock()
+	switch {
+	case !pt.rep.leads.Load():
+		return ErrNoLeader
+	case pt.closed != nil:
+		return pt.closed
+	case !pt.e.admits(pt, int64(p.bytes)):
+		return ErrOverloaded
+	}
+	pt.seq++
+	p.next, p.part, p.seq = nil, pt, pt.seq
+	if pt.tail == nil {
+		pt.head = p
+	} else {
+		pt.tail.next = p
+	}
+	pt.tail = p
+	pt.waiting += int64(p.bytes)
+	pt.report()
+	return nil
+}
+
+// takeForOthers empties the inbox for good: what is in it goes elsewhere.
+func (pt *partition) takeForOthers() putList {
+	pt.mu.Lock()
+	defer pt.mu.Unlock()
+	if pt.rep.leads.Load() { // it leads again
+		return putList{}
+	}
+	l := putList{pt.head, pt.tail, pt.waiting}
+	pt.head, pt.tail = nil, nil
+	pt.taken = pt.seq
+	pt.left(l.bytes)
+	return l
 }
 
 func (e *Engine) admits(pt *partition, size int64) bool {
@@ -284,11 +348,15 @@ func (pt *partition) refuse(err error, closeInbox bool, keepControls bool) {
 // may be stalled and look at no inbox. It reports whether something waits.
 func (pt *partition) expire(nowNs int64) bool {
 	var out []*Put
+	why := ErrDeadline
+	if pt.rep != nil {
+		why = pt.rep.whyStalled()
+	}
 	pt.mu.Lock()
 	for q := pt.head; q != nil; {
 		next := q.next
 		switch {
-		case q.control():
+		case q.control() && q.deadline == 0:
 		case q.deadline == 0:
 			q.deadline = nowNs + int64(pt.e.opts.PublishTimeout)
 		case nowNs > q.deadline:
@@ -300,7 +368,7 @@ func (pt *partition) expire(nowNs int64) bool {
 	waiting := pt.head != nil
 	pt.mu.Unlock()
 	for _, q := range out {
-		q.answer(0, ErrDeadline)
+		q.answer(0, why)
 	}
 	return waiting || len(out) > 0
 }

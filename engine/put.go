@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"penstock/engine/core"
+	"penstock/replicate"
 	"penstock/segment"
 )
 
@@ -23,6 +24,7 @@ type putState struct {
 	crowd    int8 // index in partition.gates of the channel that it waits on with others; below 0: none
 	waits    bool // a goroutine waits for it in waiter.wait
 	answered atomic.Bool
+	to       replicate.NodeID // that it was forwarded to
 
 	gate chan struct{} // for crowds: closed when some of them are answered
 	own  *ownPut       // one of the rare kinds
@@ -158,6 +160,8 @@ type asyncFree struct {
 	head *asyncPut
 	n    int
 
+	shared bool // in a cluster answers come from any goroutine
+
 	// Only the committer, which gives back a group's puts together.
 	back     *asyncPut
 	backTail *asyncPut
@@ -190,7 +194,14 @@ func (a *asyncPut) reset() {
 func (a *asyncPut) answered(*Put) {
 	done, first, err := a.done, a.First, a.Err
 	a.reset()
-	if f := a.free; err == nil {
+	if f := a.free; f.shared {
+		f.mu.Lock()
+		if f.n < maxFreeAsyncPuts {
+			a.nextFree, f.head = f.head, a
+			f.n++
+		}
+		f.mu.Unlock()
+	} else if err == nil {
 		if f.back == nil {
 			f.backTail = a
 		}

@@ -9,6 +9,7 @@ import (
 
 	"penstock/clog"
 	"penstock/engine/core"
+	"penstock/replicate"
 	"penstock/segment"
 )
 
@@ -33,6 +34,10 @@ type recovered struct {
 	fold   *core.Cursors
 	slices []segment.Slice
 	err    error // what followed was not applied
+
+	committed segment.Position // a lower bound
+	epochs    replicate.EpochTable
+	restarted bool // the log was begun anew at base: segment files from before are not its own
 }
 
 func (e *Engine) recover() error {
@@ -72,23 +77,16 @@ func (r *recovery) Checkpoint(chunk []byte) error {
 
 // Checkpoint implements clog.Source: the state of every partition after all records added so far.
 //
-//	count u32 | { topic 16 | partition u32 | next u64 | nextID u64 | end u64 | lastCRC u32 | epoch u64 |
-//	              segment u32 | segmentBase u64 | segmentCapacity u64 | cursors length u32 | cursors }*
+//	count u32 | entry*
 func (c *committer) Checkpoint(emit func(chunk []byte)) {
 	parts := c.e.partitionList()
-	le := binary.LittleEndian
 	chunk := c.e.clog.MaxChunkBytes()
-	buf := le.AppendUint32(nil, uint32(len(parts)))
+	buf := binary.LittleEndian.AppendUint32(nil, uint32(len(parts)))
 	ends := make([]checkpointEnd, 0, len(parts))
 	for _, pt := range parts {
 		st := pt.machine.State()
 		ends = append(ends, checkpointEnd{pt, st.End})
-		buf = append(buf, pt.t.uuid[:]...)
-		buf = le.AppendUint32(buf, pt.number)
-		buf = appendState(buf, &st)
-		at := len(buf)
-		buf = pt.fold.Append(le.AppendUint32(buf, 0))
-		le.PutUint32(buf[at:], uint32(len(buf)-at-4))
+		buf = appendEntry(buf, pt.identity(), &entry{state: st, committed: pt.committedMark(), epochs: pt.epochs.Entries(), fold: pt.fold})
 		for len(buf) >= chunk {
 			emit(buf[:chunk])
 			buf = buf[:copy(buf, buf[chunk:])]
@@ -96,6 +94,31 @@ func (c *committer) Checkpoint(emit func(chunk []byte)) {
 	}
 	emit(buf)
 	c.e.flusher.checkpointed(ends)
+}
+
+// entry is everything that the commit log keeps of a partition: in a checkpoint, and in a record that cuts the partition.
+type entry struct {
+	state     segment.State
+	committed segment.Position // a lower bound
+	epochs    []replicate.EpochStart
+	fold      *core.Cursors
+}
+
+// appendEntry appends the encoding of an entry.
+//
+//	topic 16 | partition u32 | next u64 | nextID u64 | end u64 | lastCRC u32 | epoch u64 | segment u32 | segmentBase u64 |
+//	segmentCapacity u64 | committed u64 | leader-epoch table (replicate/FORMAT.md) | cursors length u32 | cursors
+func appendEntry(dst []byte, id segment.Identity, en *entry) []byte {
+	le := binary.LittleEndian
+	dst = append(dst, id.Topic[:]...)
+	dst = le.AppendUint32(dst, id.Partition)
+	dst = appendState(dst, &en.state)
+	dst = le.AppendUint64(dst, uint64(en.committed))
+	dst = replicate.AppendEpochs(dst, en.epochs)
+	at := len(dst)
+	dst = en.fold.Append(le.AppendUint32(dst, 0))
+	le.PutUint32(dst[at:], uint32(len(dst)-at-4))
+	return dst
 }
 
 func appendState(dst []byte, st *segment.State) []byte {
@@ -110,7 +133,10 @@ func appendState(dst []byte, st *segment.State) []byte {
 	return le.AppendUint64(dst, uint64(st.SegmentCapacity))
 }
 
-const stateBytes = 8*6 + 4*2
+const (
+	identityBytes = 16 + 4
+	stateBytes    = 8*6 + 4*2
+)
 
 func decodeState(p []byte) segment.State {
 	le := binary.LittleEndian
@@ -122,6 +148,29 @@ func decodeState(p []byte) segment.State {
 }
 
 var errCheckpoint = errors.New("engine: the commit log's checkpoint does not decode although its checksum is right: it was written by a different version; nothing was changed, start the version that wrote it")
+
+// decodeEntry reads the entry at the start of p and returns what follows it.
+func decodeEntry(p []byte) (id segment.Identity, en entry, rest []byte, err error) {
+	le := binary.LittleEndian
+	if len(p) < identityBytes+stateBytes+8 {
+		return id, en, nil, errCheckpoint
+	}
+	id = segment.Identity{Topic: uuid.UUID(p[:16]), Partition: le.Uint32(p[16:])}
+	p = p[identityBytes:]
+	en.state, en.committed = decodeState(p), segment.Position(le.Uint64(p[stateBytes:]))
+	if en.epochs, p, err = replicate.DecodeEpochs(nil, p[stateBytes+8:]); err != nil || len(p) < 4 {
+		return id, en, nil, errCheckpoint
+	}
+	n := le.Uint32(p)
+	if p = p[4:]; uint64(n) > uint64(len(p)) {
+		return id, en, nil, errCheckpoint
+	}
+	var over []byte
+	if en.fold, over, err = core.DecodeCursors(p[:n]); err != nil || len(over) != 0 {
+		return id, en, nil, errCheckpoint
+	}
+	return id, en, p[n:], nil
+}
 
 func (r *recovery) decodeCheckpoint() error {
 	if r.decoded {
@@ -135,31 +184,28 @@ func (r *recovery) decodeCheckpoint() error {
 	if len(p) < 4 {
 		return errCheckpoint
 	}
-	le := binary.LittleEndian
-	count := le.Uint32(p)
+	count := binary.LittleEndian.Uint32(p)
 	p = p[4:]
 	for range count {
-		if len(p) < 20+stateBytes+4 {
-			return errCheckpoint
+		id, en, rest, err := decodeEntry(p)
+		if err != nil {
+			return err
 		}
-		id := segment.Identity{Topic: uuid.UUID(p[:16]), Partition: le.Uint32(p[16:])}
-		st := decodeState(p[20:])
-		n := int(le.Uint32(p[20+stateBytes:]))
-		p = p[20+stateBytes+4:]
-		if n > len(p) {
-			return errCheckpoint
-		}
-		fold, rest, err := core.DecodeCursors(p[:n])
-		if err != nil || len(rest) != 0 {
-			return errCheckpoint
-		}
-		p = p[n:]
-		r.add(&recovered{id: id, base: st, st: st, fold: fold})
+		rp := &recovered{id: id}
+		rp.begin(&en)
+		r.add(rp)
+		p = rest
 	}
 	if len(p) != 0 {
 		return errCheckpoint
 	}
 	return nil
+}
+
+// begin makes rp what an entry says.
+func (rp *recovered) begin(en *entry) {
+	rp.base, rp.st, rp.fold, rp.committed = en.state, en.state, en.fold, en.committed
+	rp.epochs.Reset(en.epochs)
 }
 
 func (r *recovery) add(rp *recovered) {
@@ -177,7 +223,7 @@ func (r *recovery) Record(rec *clog.Record) error {
 	case clog.Tombstone:
 		r.dropped[rec.Topic] = true
 		return nil
-	case clog.Batch:
+	case clog.Batch, clog.Truncate:
 	default:
 		return fmt.Errorf("engine: the commit log holds a record of type %d, which this version does not write: start the version that wrote it", rec.Type)
 	}
@@ -186,8 +232,46 @@ func (r *recovery) Record(rec *clog.Record) error {
 		rp = &recovered{id: id, fold: new(core.Cursors)}
 		r.add(rp)
 	}
-	if rp.err == nil {
+	switch {
+	case rec.Type == clog.Truncate:
+		return rp.cut(rec)
+	case rp.err == nil:
 		rp.err = rp.apply(rec, r.e.sizes())
+	}
+	return nil
+}
+
+// A record of type clog.Truncate says that a replica's log was cut, or begun anew; its payload says everything about the log that is left:
+//
+//	kind u8 | zero 7 | entry
+const (
+	cutBack  = 1 // what lies above the end goes
+	cutAnew  = 2 // nothing of the log so far is left, whatever its segments hold
+	cutBytes = 8
+)
+
+// cut replays such a record.
+func (rp *recovered) cut(rec *clog.Record) error {
+	if len(rec.Payload) < cutBytes || rec.Payload[0] != cutBack && rec.Payload[0] != cutAnew {
+		return errCheckpoint
+	}
+	id, en, rest, err := decodeEntry(rec.Payload[cutBytes:])
+	if err != nil || id != rp.id || len(rest) != 0 {
+		return errCheckpoint
+	}
+	anew := rec.Payload[0] == cutAnew
+	n := len(rp.slices)
+	for n > 0 && (anew || rp.slices[n-1].Offset >= en.state.End) {
+		n--
+		rp.slices[n].Buf.Release()
+	}
+	rp.slices = rp.slices[:n]
+	base := rp.base
+	rp.begin(&en)
+	rp.err = nil
+	rp.restarted = rp.restarted || anew
+	if !anew && base.End <= en.state.End {
+		rp.base = base
 	}
 	return nil
 }
@@ -211,7 +295,10 @@ func (rp *recovered) apply(rec *clog.Record, sizes segment.Sizes) error {
 	rec.Buf.Retain()
 	rp.slices = append(rp.slices, s)
 	rp.st.Advance(&h)
-	return rp.applyFold(rec, &h)
+	rp.epochs.Note(replicate.EpochStart{Epoch: h.Epoch, Position: h.Position, Offset: rec.Offset})
+	due, err := foldBatch(rp.fold, &h, rec.Payload[segment.HeaderBytes:], rec.Offset)
+	rp.fold.PublishDeferred(due)
+	return err
 }
 
 // place follows the segment number in the record. The leader may have given a segment more room
@@ -235,14 +322,14 @@ func (rp *recovered) place(rec *clog.Record, h *segment.Header, sizes segment.Si
 	}
 }
 
-func (rp *recovered) applyFold(rec *clog.Record, h *segment.Header) error {
-	body := rec.Payload[segment.HeaderBytes:]
+// foldBatch folds a verified batch, but for the messages with a delay, which it returns.
+func foldBatch(fold *core.Cursors, h *segment.Header, body []byte, at segment.Offset) ([]core.DeferredMessage, error) {
 	if h.Control() {
-		return rp.fold.ApplyBody(body, h.FirstID)
+		return nil, fold.ApplyBody(body, h.FirstID)
 	}
-	rp.fold.Publish(h.FirstID, h.Count)
+	fold.Publish(h.FirstID, h.Count)
 	if h.Flags&segment.FlagDefer == 0 {
-		return nil
+		return nil, nil
 	}
 	var it segment.RecordIter
 	it.Reset(h, body)
@@ -250,12 +337,11 @@ func (rp *recovered) applyFold(rec *clog.Record, h *segment.Header) error {
 	id := h.FirstID
 	for r := it.NextRef(); r != nil; r = it.NextRef() {
 		if r.Defer != 0 {
-			due = append(due, core.DeferredMessage{ID: id, DueMs: ceilMs(h.Created) + int64(r.Defer), At: rec.Offset})
+			due = append(due, core.DeferredMessage{ID: id, DueMs: ceilMs(h.Created) + int64(r.Defer), At: at})
 		}
 		id++
 	}
-	rp.fold.PublishDeferred(due)
-	return it.Err()
+	return due, it.Err()
 }
 
 // open builds topics and partitions from the metadata and what was replayed.
@@ -328,6 +414,10 @@ func (r *recovery) openTopic(m *topicMeta) error {
 	for n := range uint32(m.Partitions) {
 		id := segment.Identity{Topic: m.ID, Partition: n}
 		rp := r.parts[id]
+		if rp == nil && e.cluster != nil {
+			t.parts = append(t.parts, e.newReplicaPartition(t, n)) // the store says whether there should be a copy
+			continue
+		}
 		if rp == nil {
 			rp = &recovered{id: id, fold: new(core.Cursors)}
 		}
@@ -336,25 +426,39 @@ func (r *recovery) openTopic(m *topicMeta) error {
 			return err
 		}
 		t.parts = append(t.parts, pt)
+		e.addPartitions(t.parts[len(t.parts)-1:])
 	}
-	t.restore()
+	if e.cluster == nil {
+		t.restore()
+	}
 	e.topics[m.Name] = t
-	e.addPartitions(t.parts)
 	return nil
 }
 
 func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition, error) {
 	e := r.e
-	pt := &partition{e: e, t: t, number: n, fold: rp.fold, machine: core.NewPartition(rp.st, e.sizes())}
+	pt := &partition{e: e, t: t, number: n, fold: rp.fold, machine: core.NewPartition(rp.st, e.sizes()), recovered: rp.committed}
+	pt.epochs.Reset(rp.epochs.Entries())
+	if e.cluster != nil {
+		pt.rep = &replica{cn: e.cluster, pt: pt}
+		pt.rep.pending.clear()
+	}
 	log, err := segment.Open(e.disk, partitionDir(t.uuid, n), rp.id, rp.base, e.segmentOptions())
 	if err != nil {
 		return nil, fmt.Errorf("engine: topic %s, partition %d: %w", t.name, n, err)
 	}
 	pt.log = log
+	if rp.restarted {
+		if err := log.Reset(rp.base); err != nil { // a crash may have come before the old files went
+			return nil, fmt.Errorf("engine: topic %s, partition %d: %w", t.name, n, err)
+		}
+	}
 	for i := range rp.slices {
 		log.Append(&rp.slices[i])
 	}
-	pt.visible.Store(uint64(rp.st.NextID))
+	if e.cluster == nil {
+		pt.visible.Store(uint64(rp.st.NextID))
+	}
 	pt.publishFold(rp.st.NextID)
 	if len(rp.slices) != 0 {
 		e.flusher.note(pt)

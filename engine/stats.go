@@ -30,7 +30,9 @@ func (t *Topic) stats(channel string) TopicStats {
 		Paused: t.paused.Load(), Partitions: len(t.parts),
 	}
 	for _, pt := range t.parts {
-		s.StoredBytes += pt.log.Bytes()
+		if pt.log != nil {
+			s.StoredBytes += pt.log.Bytes()
+		}
 		s.Depth += pt.waitingAtTopic()
 	}
 	s.BackendDepth = s.Depth

@@ -34,6 +34,8 @@ type Topic struct {
 	channels map[string]*Channel
 	creating map[string]*creation
 	changing sync.Mutex // one creation, deletion or pause at a time
+	served   []bool     // by index: the channels have the partition; only in a cluster, guarded by changing
+	created  int64
 }
 
 // creation lets callers that want the same new thing wait for one of them to make it.
@@ -43,7 +45,7 @@ type creation struct {
 }
 
 func newTopic(e *Engine, m *topicMeta) *Topic {
-	return &Topic{e: e, name: m.Name, uuid: m.ID, channels: map[string]*Channel{}, creating: map[string]*creation{}}
+	return &Topic{e: e, name: m.Name, uuid: m.ID, created: m.CreatedNs, channels: map[string]*Channel{}, creating: map[string]*creation{}}
 }
 
 // Name is the topic's name.
@@ -56,12 +58,27 @@ func (t *Topic) nextPartition() *partition {
 	if len(t.parts) == 1 {
 		return t.parts[0]
 	}
-	return t.parts[int(t.next.Add(1))%len(t.parts)]
+	n := int(t.next.Add(1))
+	if t.e.cluster == nil {
+		return t.parts[n%len(t.parts)]
+	}
+	for i := range t.parts { // one that has a leader, if there is any
+		if pt := t.parts[(n+i)%len(t.parts)]; pt.rep.target.Load() != 0 {
+			return pt
+		}
+	}
+	return t.parts[n%len(t.parts)]
 }
 
 // counted runs on the committer.
-func (t *Topic) counted(count uint32, batch []byte) {
-	n := uint64(len(batch) - segment.HeaderBytes - int(count)*segment.RecordSize(0, 0))
+func (t *Topic) counted(count uint32, batch []byte) { t.countedBytes(count, bodyBytesOf(count, batch)) }
+
+// bodyBytesOf is about how many bytes the bodies in a batch have.
+func bodyBytesOf(count uint32, batch []byte) uint64 {
+	return uint64(len(batch) - segment.HeaderBytes - int(count)*segment.RecordSize(0, 0))
+}
+
+func (t *Topic) countedBytes(count uint32, n uint64) {
 	t.messages.Add(uint64(count))
 	t.bytes.Add(n)
 	t.e.counters.Messages.Add(uint64(count))
@@ -123,6 +140,15 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (
 		cr := &creation{done: make(chan struct{})}
 		e.creating[name] = cr
 		e.mu.Unlock()
+		if e.cluster != nil {
+			t, err := e.cluster.createTopic(ctx, name, partitions)
+			e.mu.Lock()
+			delete(e.creating, name)
+			e.mu.Unlock()
+			cr.err = err
+			close(cr.done)
+			return t, err
+		}
 		t, err := e.makeTopic(name, partitions)
 		e.mu.Lock()
 		delete(e.creating, name)
@@ -181,7 +207,9 @@ func (e *Engine) makeTopicFiles(t *Topic, m *topicMeta) error {
 // abandon closes what makeTopic opened of a topic that nobody can see.
 func (t *Topic) abandon() {
 	for _, pt := range t.parts {
-		_ = pt.log.Close() // nothing was written
+		if pt.log != nil {
+			_ = pt.log.Close() // nothing was written
+		}
 	}
 }
 
@@ -194,6 +222,14 @@ func (e *Engine) isClosed() bool {
 // DeleteTopic deletes a topic with all its messages and channels; its consumers are told with ErrDeleted.
 // When it returns nil the deletion is on stable storage.
 func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
+	if e.cluster != nil {
+		return e.cluster.deleteTopic(ctx, name)
+	}
+	return e.deleteTopicHere(name)
+}
+
+// deleteTopicHere deletes this node's part of a topic.
+func (e *Engine) deleteTopicHere(name string) error {
 	e.mu.Lock()
 	t, ok := e.topics[name]
 	switch {
@@ -204,34 +240,40 @@ func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
 		e.mu.Unlock()
 		return ErrNoTopic
 	}
-	t.deleted.Store(true)
 	e.mu.Unlock()
+	return e.deleteParts(t, t.parts)
+}
 
+// deleteParts deletes the copies of a topic that this node has; there is at least one.
+func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
+	t.deleted.Store(true)
 	t.changing.Lock()
 	defer t.changing.Unlock()
 	t.closeChannels(ErrDeleted)
-	for _, pt := range t.parts[1:] {
+	for _, pt := range parts[1:] {
 		pt.refuse(ErrDeleted, true, false)
 	}
 	// The tombstone goes through the first partition's inbox, behind all that was accepted before.
 	w := getWaiter()
 	w.own = &ownPut{drop: true, onCommit: func(*Put) { e.removeTopicPartitions(t.uuid) }}
 	release := e.flusher.holdFiles()
-	err := e.writeTombstone(t, w)
+	err := e.writeTombstone(parts[0], w)
 	if err != nil {
 		release()
 		return err
 	}
-	t.parts[0].refuse(ErrDeleted, true, false)
+	parts[0].refuse(ErrDeleted, true, false)
 	e.mu.Lock()
-	delete(e.topics, name)
+	if e.topics[t.name] == t {
+		delete(e.topics, t.name)
+	}
 	e.mu.Unlock()
-	e.trashTopic(t, release)
+	e.trashTopic(t, parts, release)
 	return nil
 }
 
-func (e *Engine) writeTombstone(t *Topic, w *waiter) error {
-	if err := t.parts[0].enqueue(context.Background(), &w.Put); err != nil {
+func (e *Engine) writeTombstone(pt *partition, w *waiter) error {
+	if err := pt.enqueue(context.Background(), &w.Put); err != nil {
 		w.free()
 		return err
 	}
@@ -243,9 +285,9 @@ func (e *Engine) writeTombstone(t *Topic, w *waiter) error {
 
 // trashTopic moves a deleted topic's files away. Until that succeeded the tombstone must stay in the commit
 // log, or the next Open would find the topic again: release then waits with the files that it holds.
-func (e *Engine) trashTopic(t *Topic, release func()) {
+func (e *Engine) trashTopic(t *Topic, parts []*partition, release func()) {
 	var err error
-	for _, pt := range t.parts {
+	for _, pt := range parts {
 		err = errors.Join(err, e.flusher.forget(pt))
 	}
 	if err != nil {
@@ -303,6 +345,16 @@ func (t *Topic) CreateChannel(ctx context.Context, name string) (*Channel, error
 	if !ValidChannelName(name) {
 		return nil, ErrChannelName
 	}
+	if cn := t.e.cluster; cn != nil && !ephemeral(name) {
+		if err := cn.everywhere(ctx, t, operation{Kind: opCreateChannel, Channel: name}); err != nil {
+			return nil, err
+		}
+	}
+	return t.createChannelHere(ctx, name)
+}
+
+// createChannelHere makes the channel in the partitions that this node leads.
+func (t *Topic) createChannelHere(ctx context.Context, name string) (*Channel, error) {
 	t.changing.Lock()
 	defer t.changing.Unlock()
 	if c, ok := t.LookupChannel(name); ok {
@@ -338,6 +390,19 @@ func (t *Topic) CreateChannel(ctx context.Context, name string) (*Channel, error
 
 // DeleteChannel deletes a channel; its consumers are told with ErrDeleted.
 func (t *Topic) DeleteChannel(ctx context.Context, name string) error {
+	if cn := t.e.cluster; cn != nil {
+		if !t.hasChannel(name) {
+			return ErrNoChannel
+		}
+		err := cn.everywhere(ctx, t, operation{Kind: opDeleteChannel, Channel: name})
+		if _, ok := t.LookupChannel(name); err != nil || !ok {
+			return err
+		}
+	}
+	return t.deleteChannelHere(ctx, name)
+}
+
+func (t *Topic) deleteChannelHere(ctx context.Context, name string) error {
 	t.changing.Lock()
 	defer t.changing.Unlock()
 	c, ok := t.LookupChannel(name)
@@ -365,11 +430,17 @@ func (t *Topic) control(ctx context.Context, entries func(*partition) []core.Con
 	var ws []*waiter
 	var err error
 	for _, pt := range t.parts {
+		if pt.rep != nil && !pt.rep.leads.Load() {
+			continue // its leader is asked, too
+		}
 		var committed func(*Put)
 		if onCommit != nil {
 			committed = func(*Put) { onCommit(pt) }
 		}
 		w := controlWaiter(entries(pt), committed)
+		if pt.rep != nil {
+			w.deadline = time.Now().Add(t.e.opts.PublishTimeout).UnixNano()
+		}
 		if err = pt.enqueue(ctx, &w.Put); err != nil {
 			w.free()
 			break
@@ -387,10 +458,17 @@ func (t *Topic) control(ctx context.Context, entries func(*partition) []core.Con
 // Pause holds messages published from now on back from all channels.
 func (t *Topic) Pause(ctx context.Context) error { return t.pause(ctx, true) }
 
+func (t *Topic) pause(ctx context.Context, paused bool) error {
+	if cn := t.e.cluster; cn != nil {
+		return cn.everywhere(ctx, t, operation{Kind: opPauseTopic, Flag: paused})
+	}
+	return t.pauseHere(ctx, paused)
+}
+
 // Unpause lets them go.
 func (t *Topic) Unpause(ctx context.Context) error { return t.pause(ctx, false) }
 
-func (t *Topic) pause(ctx context.Context, paused bool) error {
+func (t *Topic) pauseHere(ctx context.Context, paused bool) error {
 	t.changing.Lock()
 	defer t.changing.Unlock()
 	if t.paused.Load() == paused {
@@ -412,6 +490,13 @@ func (t *Topic) pause(ctx context.Context, paused bool) error {
 // Empty drops the messages that wait at the topic: published before there was a channel, or
 // held back by a pause. What the channels have is theirs; see Channel.Empty.
 func (t *Topic) Empty(ctx context.Context) error {
+	if cn := t.e.cluster; cn != nil {
+		return cn.everywhere(ctx, t, operation{Kind: opEmptyTopic})
+	}
+	return t.emptyHere(ctx)
+}
+
+func (t *Topic) emptyHere(ctx context.Context) error {
 	t.changing.Lock()
 	defer t.changing.Unlock()
 	return t.control(ctx, func(*partition) []core.Control {

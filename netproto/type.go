@@ -18,22 +18,31 @@ const (
 
 	TypePutMessagesOnReplica Type = 16 // leader to follower: placement, then sealed batches
 	TypePutAck               Type = 17 // follower to leader: what is durable; cumulative
-	TypeHeartbeat            Type = 18 // leader to follower: epoch and Committed when there is nothing else to send
-	TypeEpochTableRequest    Type = 19 // where did the epochs of your log begin
-	TypeEpochTableReply      Type = 20
-	TypeFetchRange           Type = 21 // a range of a log, for catch-up and repair
-	TypeFetchReply           Type = 22
+	TypeHeartbeat            Type = 18 // leader to follower: how much was sent, and Committed, when there is nothing else to send
+	TypeProbe                Type = 19 // leader to follower: what does your log hold
+	TypeReport               Type = 20 // its answer: the log's end and where its epochs began
+	TypeFetchRange           Type = 21 // a range of a log, for repair
+	TypeFetchReply           Type = 22 // placement, then sealed batches
+	TypeMatch                Type = 23 // leader to follower: our logs are equal below a position; cut the rest
+	TypeReset                Type = 24 // leader to follower: nothing in common is left; begin anew
+	TypeGap                  Type = 25 // follower to leader: something before what was sent is missing
+	TypeReject               Type = 26 // follower to leader: nothing was done, and why
+	TypeResync               Type = 27 // follower to leader: probe me
 
 	TypeForwardPut Type = 32 // a node to the leader: a client's put
 	TypeForwardAck Type = 33
+	// TypeForwardOp asks a node that leads partitions of a topic to do something with its channels; TypeForwardOpAck answers.
+	TypeForwardOp    Type = 34
+	TypeForwardOpAck Type = 35
 )
 
 var typeNames = map[Type]string{
 	TypeHello: "Hello", TypeHelloAck: "HelloAck", TypePing: "Ping", TypePong: "Pong", TypeGoodbye: "Goodbye", TypeError: "Error",
 	TypePutMessagesOnReplica: "PutMessagesOnReplica", TypePutAck: "PutAck", TypeHeartbeat: "Heartbeat",
-	TypeEpochTableRequest: "EpochTableRequest", TypeEpochTableReply: "EpochTableReply",
-	TypeFetchRange: "FetchRange", TypeFetchReply: "FetchReply",
+	TypeProbe: "Probe", TypeReport: "Report", TypeFetchRange: "FetchRange", TypeFetchReply: "FetchReply",
+	TypeMatch: "Match", TypeReset: "Reset", TypeGap: "Gap", TypeReject: "Reject", TypeResync: "Resync",
 	TypeForwardPut: "ForwardPut", TypeForwardAck: "ForwardAck",
+	TypeForwardOp: "ForwardOp", TypeForwardOpAck: "ForwardOpAck",
 }
 
 // String is the type's name in FORMAT.md, or its number.

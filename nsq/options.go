@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Off as Options.HTTPAddress serves no HTTP.
+// Off as Options.HTTPAddress or LookupAddress does not serve it.
 const Off = "off"
 
 // Options configure a Server. The zero value of every field is its default. Limits that the
@@ -15,6 +15,7 @@ const Off = "off"
 type Options struct {
 	TCPAddress       string // 127.0.0.1:4150
 	HTTPAddress      string // 127.0.0.1:4151; Off: none
+	LookupAddress    string // nsqlookupd's HTTP API: 127.0.0.1:4161; Off: none
 	BroadcastAddress string // what clients should connect to; the host name
 	Hostname         string // os.Hostname
 	Version          string // semver, 1.3.0 or above for NSQ's tools: 1.3.0+engine
@@ -43,6 +44,9 @@ type Options struct {
 	MaxConnOutputBytes   int           // output that waits for one client to read: 256 KiB, and the frame that passes it
 	MaxCommandTime       time.Duration // a command that began must be complete after this: 60 s
 	WriteTimeout         time.Duration // the client must read MaxConnOutputBytes within this, or its heartbeat interval if that is shorter: 30 s
+
+	// Directory answers lookups; nil: the engine does.
+	Directory Directory
 
 	// ConfigValues answers GET /config/<name> for options beyond the two that can be set.
 	ConfigValues func(name string) (value any, ok bool)
@@ -77,6 +81,7 @@ func orDefault[T comparable](p *T, v T) {
 func (o *Options) setDefaults() error {
 	orDefault(&o.TCPAddress, "127.0.0.1:4150")
 	orDefault(&o.HTTPAddress, "127.0.0.1:4151")
+	orDefault(&o.LookupAddress, "127.0.0.1:4161")
 	if o.Hostname == "" {
 		h, err := os.Hostname()
 		if err != nil {

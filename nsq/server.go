@@ -31,6 +31,10 @@ type Server struct {
 	http    *http.Server
 	flusher flusher
 
+	lookupLn   net.Listener // nil: off, and with it the two below
+	lookupHTTP *http.Server
+	lookup     *lookup
+
 	mu       sync.Mutex
 	conns    map[*conn]struct{}
 	stopping bool
@@ -54,6 +58,9 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		conns:   make(map[*conn]struct{}),
 		flusher: flusher{wake: make(chan struct{}, 1)},
 	}
+	if s.opts.Directory == nil {
+		s.opts.Directory = engineDirectory{e}
+	}
 	s.flusher.quit = s.quit
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	ln, err := net.Listen("tcp", o.TCPAddress)
@@ -67,6 +74,13 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 			return nil, fmt.Errorf("nsq: cannot listen for HTTP on %s: %w", o.HTTPAddress, err)
 		}
 		s.http = s.newHTTPServer()
+	}
+	if err := s.listenLookup(); err != nil {
+		_ = s.tcp.Close()
+		if s.httpLn != nil {
+			_ = s.httpLn.Close()
+		}
+		return nil, err
 	}
 	s.helpers.Go(s.flusher.run)
 	s.helpers.Go(s.sweep)
@@ -88,25 +102,42 @@ func (s *Server) now() int64 { return int64(time.Since(s.started)) }
 
 // Serve serves until Shutdown, then returns nil. An error means that a listener failed.
 func (s *Server) Serve() error {
-	failed := make(chan error, 2)
-	servers := 1
+	webs := s.webs()
+	failed := make(chan error, 1+len(webs))
 	go func() { failed <- s.accept() }()
-	if s.http != nil {
-		servers++
+	for _, w := range webs {
 		go func() {
-			err := s.http.Serve(s.httpLn)
+			err := w.server.Serve(w.ln)
 			if errors.Is(err, http.ErrServerClosed) {
 				err = nil
 			}
 			failed <- err
 		}()
 	}
-	for range servers {
+	for range cap(failed) {
 		if err := <-failed; err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// web is an HTTP server with its listener.
+type web struct {
+	server *http.Server
+	ln     net.Listener
+}
+
+// webs are the HTTP servers that are not off, the lookups first: clients should not be sent to a node that stops.
+func (s *Server) webs() []web {
+	var out []web
+	if s.lookupHTTP != nil {
+		out = append(out, web{s.lookupHTTP, s.lookupLn})
+	}
+	if s.http != nil {
+		out = append(out, web{s.http, s.httpLn})
+	}
+	return out
 }
 
 // accept takes connections until the listener closes. Running out of file descriptors is not an error of the
@@ -194,9 +225,10 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopping = true
 	s.mu.Unlock()
 	_ = s.tcp.Close() // closed twice at worst
-	var httpErr error
-	if s.http != nil {
-		httpErr = s.http.Shutdown(ctx)
+	webs := s.webs()
+	for _, w := range webs {
+		_ = w.server.Shutdown(ctx)
+		_ = w.ln.Close() // in case Serve never ran; not before Shutdown, or a Serve that runs would take it for a failure
 	}
 	s.each((*conn).stop)
 	gone := make(chan struct{})
@@ -213,8 +245,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.cancel()
 	s.stopOnce.Do(func() { close(s.quit) })
 	s.helpers.Wait()
-	if httpErr != nil && s.http != nil {
-		_ = s.http.Close() // what did not end by itself
+	for _, w := range webs {
+		_ = w.server.Close() // what did not end by itself
 	}
 	return ctx.Err()
 }

@@ -40,6 +40,7 @@ func startNode(t testing.TB, eo engine.Options, o Options) *node {
 		t.Fatal(err)
 	}
 	o.TCPAddress, o.HTTPAddress, o.Hostname = "127.0.0.1:0", "127.0.0.1:0", "testhost"
+	orDefault(&o.LookupAddress, "127.0.0.1:0")
 	if o.Logger == nil {
 		o.Logger = quiet
 	}

@@ -39,6 +39,66 @@ func (l *Log) Seek(id MsgID) (at Offset, firstID MsgID, err error) {
 	return l.search(q)
 }
 
+// SeekPosition finds where batch pos begins. ErrAtEnd says that pos is the next one to be written; the offset is the log's
+// end then. Other errors as for View.
+func (l *Log) SeekPosition(pos Position) (Offset, error) {
+	l.mu.Lock()
+	switch {
+	case l.closed:
+		l.mu.Unlock()
+		return 0, ErrClosed
+	case pos >= l.end.pos:
+		end := l.end
+		l.mu.Unlock()
+		if pos > end.pos {
+			return 0, ErrPastEnd
+		}
+		return end.off, ErrAtEnd
+	case pos < l.start.pos:
+		l.mu.Unlock()
+		return 0, ErrBelowStart
+	}
+	if l.tail.n > 0 && l.tail.at(0).Position <= pos { // positions are dense
+		at := l.tail.at(int(pos - l.tail.at(0).Position)).Offset
+		l.mu.Unlock()
+		return at, nil
+	}
+	q := query{
+		begins: func(f *segFile) bool { return f.firstPos <= pos },
+		below:  func(e *indexEntry) bool { return e.pos <= pos },
+		match:  func(h *Header) bool { return h.Position == pos },
+	}
+	at, _, err := l.search(q)
+	return at, err
+}
+
+// Where says in which segment the batch that begins at at lies: number, base and capacity of the result are set.
+func (l *Log) Where(at Offset) (State, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.closed:
+		return State{}, ErrClosed
+	case at < l.start.off:
+		return State{}, ErrBelowStart
+	case at >= l.end.off:
+		return State{}, ErrPastEnd
+	}
+	if i := l.tail.find(at); i < l.tail.n && l.tail.at(i).Offset == at {
+		s := l.tail.at(i)
+		return State{Segment: s.Segment, SegmentBase: s.SegmentBase, SegmentCapacity: s.SegmentCapacity}, nil
+	}
+	for i := len(l.segs) - 1; i >= 0; i-- {
+		if f := l.segs[i]; f.base <= at {
+			if f.broken != nil {
+				return State{}, f.broken
+			}
+			return State{Segment: f.number, SegmentBase: f.base, SegmentCapacity: f.capacity}, nil
+		}
+	}
+	return State{}, ErrBelowStart
+}
+
 // SeekTime finds the first batch that was appended at ns (since 1970) or later, and its first id.
 // ErrAtEnd says that all are older. Times come from leaders' clocks; where those went back it finds one of the fitting places.
 func (l *Log) SeekTime(ns int64) (at Offset, firstID MsgID, err error) {

@@ -79,13 +79,14 @@ func TestExitAddress(t *testing.T) {
 	address := taken.Addr().String()
 	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", address, "--http-address", "127.0.0.1:0").check(t, exitAddress, address+" is in use")
 	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", "127.0.0.1:0", "--http-address", address).check(t, exitAddress, address+" is in use")
+	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address", address).check(t, exitAddress, address+" is in use")
 	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", "nonsense", "--http-address", "127.0.0.1:0").check(t, exitAddress, "nonsense")
 }
 
 // Bad data directories: one clear sentence and a non-zero exit, nothing changed.
 func TestExitDataDirectory(t *testing.T) {
 	serve := func(dir string, args ...string) outcome {
-		return execute(t, append([]string{"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lock-wait", "0s"}, args...)...)
+		return execute(t, append([]string{"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address", "127.0.0.1:0", "--lock-wait", "0s"}, args...)...)
 	}
 	t.Run("in use", func(t *testing.T) {
 		dir := t.TempDir()
@@ -108,7 +109,7 @@ func TestExitDataDirectory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		changed := strings.Replace(string(data), `"format": 1`, `"format": 99`, 1)
+		changed := strings.Replace(string(data), `"format": 2`, `"format": 99`, 1)
 		if changed == string(data) {
 			t.Fatalf("node.json has no format: %s", data)
 		}

@@ -66,7 +66,7 @@ func rootCommand() *cobra.Command {
 		},
 	}
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(serveCommand(), configCommand(), versionCommand(), benchCommand())
+	root.AddCommand(serveCommand(), devClusterCommand(), clusterCommand(), configCommand(), versionCommand(), benchCommand())
 	return root
 }
 

@@ -105,7 +105,7 @@ var readyLine = regexp.MustCompile(`msg=ready nsq=(\S+) http=(\S+)`)
 func startNode(t *testing.T, dir string, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, log: &logBuffer{more: make(chan struct{}, 1)}, exited: make(chan error, 1)}
-	p.cmd = exec.Command(binary, append([]string{"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"}, args...)...)
+	p.cmd = exec.Command(binary, append([]string{"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address", "127.0.0.1:0"}, args...)...)
 	p.cmd.Stderr = p.log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -66,6 +66,7 @@ func nodeSettings(n *node) []*setting {
 		row("data-path", "./data", text(&n.engine.DataPath), "data directory; created if missing"),
 		row("nsq-address", "127.0.0.1:4150", text(&n.nsq.TCPAddress), "HOST:PORT of the NSQ protocol"),
 		row("http-address", "127.0.0.1:4151", text(&n.nsq.HTTPAddress), "HOST:PORT of nsqd's HTTP API"),
+		row("lookup-address", "127.0.0.1:4161", text(&n.nsq.LookupAddress), "HOST:PORT of nsqlookupd's HTTP API; off: none"),
 		row("broadcast-address", "", text(&n.nsq.BroadcastAddress), "host name or address that clients are told; empty: this machine's name"),
 		row("node-id", "", text(&n.engine.NodeID), "identity of the node; empty: the one in the data directory, or a new one"),
 		row("log-format", "text", choice(&n.logFormat, "text", "json"), "text or json"),

@@ -35,6 +35,8 @@ const (
 	PartitionDurable                    // every batch below Position is on stable storage here
 	PartitionSpace                      // the disk is full (Flag) or has room again
 	PartitionFault                      // Err: corruption makes it read-only; a disk fault (Flag) poisons it
+	PartitionLead                       // Epoch: the next batch begins this epoch, which the cluster granted
+	PartitionFollow                     // State: the log ends so now; another node's leader placed its batches, or it was cut
 )
 
 // PartitionEvent is the input of Partition.Step; only the fields of its kind are used.
@@ -50,6 +52,8 @@ type PartitionEvent struct {
 	NowNs      int64
 	DeadlineNs int64
 	Position   segment.Position
+	Epoch      segment.Epoch
+	State      segment.State
 	Err        error
 }
 
@@ -85,7 +89,8 @@ type Partition struct {
 	sizes     segment.Sizes
 	placed    Placement // what Place decided last and Append will make true
 	placing   bool
-	started   bool // this incarnation's epoch-start batch was appended
+	granted   segment.Epoch // by the cluster; 0: the one after the last
+	started   bool          // this incarnation's epoch-start batch was appended
 	noSpace   bool
 	fault     error
 }
@@ -100,6 +105,14 @@ func (p *Partition) State() segment.State { return p.state }
 
 // Committed is the mark below which batches are visible.
 func (p *Partition) Committed() segment.Position { return p.committed }
+
+// NextEpoch is the epoch that the next incarnation's batches carry.
+func (p *Partition) NextEpoch() segment.Epoch {
+	if p.granted != 0 {
+		return p.granted
+	}
+	return p.state.Epoch + 1
+}
 
 // Fault is nil, or why the partition takes no more writes.
 func (p *Partition) Fault() error { return p.fault }
@@ -122,6 +135,14 @@ func (p *Partition) Step(ev *PartitionEvent, res *PartitionResult) {
 		if p.fault == nil || ev.Flag {
 			p.fault = ev.Err
 		}
+	case PartitionLead:
+		if ev.Epoch <= p.state.Epoch {
+			panic(fmt.Sprintf("BUG: epoch %d was granted to a log that has epoch %d", ev.Epoch, p.state.Epoch))
+		}
+		p.granted, p.started = ev.Epoch, false
+	case PartitionFollow:
+		p.state, p.started, p.placing = ev.State, false, false
+		p.durable, p.committed = min(p.durable, ev.State.Next), min(p.committed, ev.State.Next)
 	default:
 		panic(fmt.Sprintf("BUG: partition event %d", ev.Kind))
 	}
@@ -159,7 +180,7 @@ func (p *Partition) place(ev *PartitionEvent, res *PartitionResult) {
 			return
 		}
 	case PurposeEpochStart:
-		st.Epoch++
+		st.Epoch = p.NextEpoch()
 		p.sizes.Place(&st, ev.Bytes)
 	case PurposeCheckpoint:
 		if st.SegmentCapacity != 0 {

@@ -18,10 +18,8 @@ type Partition struct {
 
 var errCheckpoint = errors.New("the checkpoint's checksum is right, but it does not decode: another version wrote it")
 
-// DecodeCheckpoint reads the chunks of a checkpoint, put together: a count, and for each partition its
-// topic (16 bytes), number (4), state (56) and cursors (length, bytes). No bytes are an empty node.
+// DecodeCheckpoint reads the chunks of a checkpoint, put together: a count, and an entry for each partition. No bytes are an empty node.
 func DecodeCheckpoint(p []byte) ([]Partition, error) {
-	const idBytes, stateBytes = 20, 56
 	if len(p) == 0 {
 		return nil, nil
 	}
@@ -33,28 +31,57 @@ func DecodeCheckpoint(p []byte) ([]Partition, error) {
 	p = p[4:]
 	var parts []Partition
 	for range count {
-		if len(p) < idBytes+stateBytes+4 {
-			return nil, errCheckpoint
+		part, rest, err := decodeEntry(p)
+		if err != nil {
+			return nil, err
 		}
-		q := p[idBytes:]
-		part := Partition{
-			ID: segment.Identity{Topic: uuid.UUID(p[:16]), Partition: le.Uint32(p[16:])},
-			State: segment.State{
-				Next: segment.Position(le.Uint64(q)), NextID: segment.MsgID(le.Uint64(q[8:])), End: segment.Offset(le.Uint64(q[16:])),
-				LastCRC: le.Uint32(q[24:]), Epoch: segment.Epoch(le.Uint64(q[28:])), Segment: le.Uint32(q[36:]),
-				SegmentBase: segment.Offset(le.Uint64(q[40:])), SegmentCapacity: int64(le.Uint64(q[48:])),
-			},
-		}
-		n := le.Uint32(q[stateBytes:])
-		p = q[stateBytes+4:]
-		if uint64(n) > uint64(len(p)) {
-			return nil, errCheckpoint
-		}
-		part.Cursors, p = p[:n], p[n:]
-		parts = append(parts, part)
+		parts, p = append(parts, part), rest
 	}
 	if len(p) != 0 {
 		return nil, errCheckpoint
 	}
 	return parts, nil
+}
+
+// decodeEntry reads one partition: topic (16 bytes), number (4), state (56), committed (8), a leader-epoch table (header of 8 bytes with the
+// count in its second half, 24 bytes each) and cursors (length, bytes).
+func decodeEntry(p []byte) (part Partition, rest []byte, err error) {
+	const idBytes, stateBytes, tableBytes, epochBytes = 20, 64, 8, 24
+	le := binary.LittleEndian
+	if len(p) < idBytes+stateBytes+tableBytes {
+		return part, nil, errCheckpoint
+	}
+	q := p[idBytes:]
+	part = Partition{
+		ID: segment.Identity{Topic: uuid.UUID(p[:16]), Partition: le.Uint32(p[16:])},
+		State: segment.State{
+			Next: segment.Position(le.Uint64(q)), NextID: segment.MsgID(le.Uint64(q[8:])), End: segment.Offset(le.Uint64(q[16:])),
+			LastCRC: le.Uint32(q[24:]), Epoch: segment.Epoch(le.Uint64(q[28:])), Segment: le.Uint32(q[36:]),
+			SegmentBase: segment.Offset(le.Uint64(q[40:])), SegmentCapacity: int64(le.Uint64(q[48:])),
+		},
+	}
+	q = q[stateBytes:]
+	epochs := uint64(le.Uint32(q[4:])) * epochBytes
+	if q = q[tableBytes:]; epochs+4 > uint64(len(q)) {
+		return part, nil, errCheckpoint
+	}
+	q = q[epochs:]
+	n := le.Uint32(q)
+	if q = q[4:]; uint64(n) > uint64(len(q)) {
+		return part, nil, errCheckpoint
+	}
+	part.Cursors = q[:n]
+	return part, q[n:], nil
+}
+
+// DecodeCut reads the payload of a commit log record that cuts a partition: a kind (1: what is above goes; 2: the log begins anew), 7 zero bytes, an entry.
+func DecodeCut(p []byte) (part Partition, anew bool, err error) {
+	if len(p) < 8 || p[0] != 1 && p[0] != 2 {
+		return part, false, errCheckpoint
+	}
+	part, rest, err := decodeEntry(p[8:])
+	if err == nil && len(rest) != 0 {
+		err = errCheckpoint
+	}
+	return part, p[0] == 2, err
 }

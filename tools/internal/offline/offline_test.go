@@ -33,7 +33,7 @@ func FuzzDecode(f *testing.F) {
 		if x, err := DecodeIndex(p); err == nil && len(p) != 64+32*len(x.Entries) {
 			t.Errorf("%d entries from %d bytes", len(x.Entries), len(p))
 		}
-		if parts, err := DecodeCheckpoint(p); err == nil && len(parts)*84 > len(p) {
+		if parts, err := DecodeCheckpoint(p); err == nil && len(parts)*100 > len(p) {
 			t.Errorf("%d partitions from %d bytes", len(parts), len(p))
 		}
 	})

@@ -1,0 +1,315 @@
+package admin
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"penstock/engine/meta"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func ask(h http.Handler, method, path, body string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(method, path, strings.NewReader(body)))
+	return w
+}
+
+// sentence wants {"message"} and nothing else.
+func sentence(t *testing.T, w *httptest.ResponseRecorder) string {
+	t.Helper()
+	var got map[string]string
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || len(got) != 1 || got["message"] == "" {
+		t.Fatalf("the answer %d %q is no message (%v)", w.Code, w.Body, err)
+	}
+	return got["message"]
+}
+
+// The answers are an interface that tools read: their names may not change.
+func TestGolden(t *testing.T) {
+	h := Handler(&fakeStore{shown: testSnapshot()}, Self{Name: "n2"})
+	for _, path := range []string{"/cluster/status", "/cluster/topics"} {
+		w := ask(h, "GET", path, "")
+		if w.Code != 200 || w.Header().Get("Content-Type") != "application/json; charset=utf-8" {
+			t.Fatalf("%s: %d %v", path, w.Code, w.Header())
+		}
+		var got bytes.Buffer
+		if err := json.Indent(&got, w.Body.Bytes(), "", "  "); err != nil {
+			t.Fatal(err)
+		}
+		name := filepath.Join("testdata", filepath.Base(path)+".json")
+		if *update {
+			if err := os.MkdirAll("testdata", 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(name, got.Bytes(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got.Bytes(), want) {
+			t.Errorf("%s differs from %s; it is now\n%s", path, name, &got)
+		}
+	}
+}
+
+func TestStatusCounts(t *testing.T) {
+	st := statusOf(testSnapshot(), "n2")
+	if st.PartitionCount != 6 || st.Leaderless != 3 || st.BelowMinISR != 2 || st.UnderReplicated != 3 || st.Damaged != 1 || !st.Joined || st.Controller != "n2" {
+		t.Errorf("%+v", st)
+	}
+	for i, want := range []struct{ leaders, replicas, inSync int }{{2, 5, 4}, {1, 5, 3}, {1, 4, 2}, {1, 1, 1}, {0, 0, 0}} {
+		if n := st.Nodes[i]; n.Leaders != want.leaders || n.Replicas != want.replicas || n.InSync != want.inSync {
+			t.Errorf("node %s: %d leaders, %d replicas, %d in sync, want %+v", n.Name, n.Leaders, n.Replicas, n.InSync, want)
+		}
+	}
+	if statusOf(testSnapshot(), "n3").Joined { // its lease ran out
+		t.Error("a node without a lease says that it has joined")
+	}
+	if statusOf(testSnapshot(), "n9").Joined {
+		t.Error("an unknown node says that it has joined")
+	}
+}
+
+func TestPartitionStates(t *testing.T) {
+	all := topicsOf(testSnapshot(), []*meta.Topic{testSnapshot().Names["orders"]})
+	want := []PartitionState{StateOK, StateUnderReplicated, StateBelowMinISR, StateLeaderless, StateLeaderless, StateLeaderless}
+	for i, p := range all.Topics[0].Partitions {
+		if p.State != want[i] || int(p.Partition) != i {
+			t.Errorf("partition %d is %s, want %s", i, p.State, want[i])
+		}
+	}
+	s := testSnapshot()
+	delete(s.Nodes, 3) // removed although rows still name it
+	p := partitionOf(s, meta.PartitionID{Topic: ordersID, Partition: 3})
+	if p.Leader != "3" || !reflect.DeepEqual(p.ISR, []string{"3"}) || p.State != StateLeaderless {
+		t.Errorf("a row that names a removed node: %+v", p)
+	}
+}
+
+func TestTopicsOfOne(t *testing.T) {
+	h := Handler(&fakeStore{shown: testSnapshot()}, Self{Name: "n2"})
+	var all Topics
+	if w := ask(h, "GET", "/cluster/topics?topic=orders", ""); w.Code != 200 || json.Unmarshal(w.Body.Bytes(), &all) != nil || len(all.Topics) != 1 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if w := ask(h, "GET", "/cluster/topics?topic=none", ""); w.Code != 404 || !strings.Contains(sentence(t, w), `no topic "none"`) {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if w := ask(h, "HEAD", "/cluster/topics", ""); w.Code != 200 {
+		t.Errorf("HEAD: %d", w.Code)
+	}
+}
+
+func TestCommands(t *testing.T) {
+	for _, tc := range []struct {
+		path, body string
+		call       string // that reaches the store
+	}{
+		{"drain", `{"node":"n1","on":true}`, "drain 1 true"},
+		{"drain", `{"node":"n3","on":false}`, "drain 3 false"},
+		{"drain", `{"node":4,"on":true}`, "drain 4 true"},
+		{"drain", `{"node":"4","on":true}`, "drain 4 true"},
+		{"drain", `{"node":"2","on":true}`, "drain 5 true"}, // a name before a number
+		{"move", `{"topic":"orders","partition":0,"from":"n1","to":"n4"}`, "move " + ordersID.String() + "/0 1 4"},
+		{"force-leader", `{"topic":"orders","partition":3,"node":"n1","i_accept_data_loss":true}`, "force " + ordersID.String() + "/3 1"},
+		{"remove-node", `{"node":"n3"}`, "remove 3"},
+		{"expand", `{"topic":"orders","partitions":8}`, "expand " + ordersID.String() + " 8"},
+	} {
+		store := &fakeStore{shown: testSnapshot()}
+		w := ask(Handler(store, Self{Name: "n2"}), "POST", "/cluster/"+tc.path, tc.body)
+		if w.Code != 200 || !reflect.DeepEqual(store.calls, []string{tc.call}) {
+			t.Errorf("%s %s: %d %s, the store was asked for %q", tc.path, tc.body, w.Code, w.Body, store.calls)
+			continue
+		}
+		sentence(t, w)
+	}
+}
+
+// What is refused must not have reached the store.
+func TestRefusals(t *testing.T) {
+	for _, tc := range []struct {
+		path, body string
+		status     int
+		want       string
+	}{
+		{"drain", ``, 400, "not the JSON object"},
+		{"drain", `[]`, 400, "not the JSON object"},
+		{"drain", `{"node":"n1","on":true} {}`, 400, "goes on"},
+		{"drain", `{"node":"n1","onn":true}`, 400, "onn"},
+		{"drain", `{"node":"n1"}`, 400, "on is missing"},
+		{"drain", `{"on":true}`, 400, "node is missing"},
+		{"drain", `{"node":-1,"on":true}`, 400, "a name or a number"},
+		{"drain", `{"node":null,"on":true}`, 400, "node is missing"},
+		{"drain", `{"node":"n9","on":true}`, 404, "there are 2, n1, n2, n3, n4"},
+		{"drain", `{"node":0,"on":true}`, 404, "no node"},
+		{"drain", strings.Repeat(" ", MaxBodyBytes+1), 413, "4096"},
+		{"move", `{"topic":"orders","from":"n1","to":"n4"}`, 400, "partition is missing"},
+		{"move", `{"partition":0,"from":"n1","to":"n4"}`, 400, "topic is missing"},
+		{"move", `{"topic":"none","partition":0,"from":"n1","to":"n4"}`, 404, "no topic"},
+		{"move", `{"topic":"orders","partition":6,"from":"n1","to":"n4"}`, 404, "no partition 6: it has 6, counted from 0"},
+		{"move", `{"topic":"orders","partition":-1,"from":"n1","to":"n4"}`, 400, "not the JSON object"},
+		{"move", `{"topic":"orders","partition":0,"from":"n4","to":"n1"}`, 409, "it is on n1, n2, n3"},
+		{"move", `{"topic":"orders","partition":0,"from":"n1","to":"n2"}`, 409, "already"},
+		{"move", `{"topic":"orders","partition":4,"from":"n1","to":"n3"}`, 409, "not alive"},
+		{"move", `{"topic":"orders","partition":0,"from":"n1","to":"5"}`, 409, "is draining"},
+		{"move", `{"topic":"orders","partition":0,"from":"n1"}`, 400, "to is missing"},
+		{"force-leader", `{"topic":"orders","partition":3,"node":"n1"}`, 400, "lost for ever"},
+		{"force-leader", `{"topic":"orders","partition":3,"node":"n4","i_accept_data_loss":true}`, 409, "it is on n1, n2, n3"},
+		{"force-leader", `{"topic":"orders","partition":3,"node":"n3","i_accept_data_loss":true}`, 409, "not alive"},
+		{"force-leader", `{"topic":"orders","partition":0,"node":"n2","i_accept_data_loss":true}`, 409, "nothing to force"},
+		{"remove-node", `{"node":"n1"}`, 409, "is alive"},
+		{"expand", `{"topic":"orders","partitions":6}`, 400, "never fewer"},
+		{"expand", `{"topic":"orders","partitions":65537}`, 400, "up to 65536"},
+	} {
+		store := &fakeStore{shown: testSnapshot()}
+		store.shown.Nodes[5].Draining = true
+		w := ask(Handler(store, Self{Name: "n2"}), "POST", "/cluster/"+tc.path, tc.body)
+		if message := sentence(t, w); w.Code != tc.status || !strings.Contains(message, tc.want) || len(store.calls) != 0 {
+			t.Errorf("%s %.80s: %d %s, want %d %s; the store was asked for %q", tc.path, tc.body, w.Code, message, tc.status, tc.want, store.calls)
+		}
+	}
+}
+
+// A live leader that cannot read its own log is a reason to force another one.
+func TestForceAwayFromDamagedLeader(t *testing.T) {
+	store := &fakeStore{shown: testSnapshot()}
+	p := store.shown.Partitions[meta.PartitionID{Topic: ordersID}]
+	p.Damaged = p.State.ISR[:1]
+	w := ask(Handler(store, Self{Name: "n2"}), "POST", "/cluster/force-leader", `{"topic":"orders","partition":0,"node":"n2","i_accept_data_loss":true}`)
+	if w.Code != 200 || len(store.calls) != 1 {
+		t.Errorf("%d %s, %q", w.Code, w.Body, store.calls)
+	}
+}
+
+func TestStoreErrors(t *testing.T) {
+	for _, tc := range []struct {
+		err    error
+		status int
+	}{
+		{meta.ErrNotFound, 404},
+		{meta.ErrExists, 409},
+		{meta.ErrConflict, 409},
+		{meta.ErrTooFewNodes, 409},
+		{meta.ErrUnsafe, 409},
+		{meta.ErrUnavailable, 503},
+		{errors.New("meta: something else"), 500},
+	} {
+		store := &fakeStore{shown: testSnapshot(), err: fmt.Errorf("%w (more)", tc.err)}
+		w := ask(Handler(store, Self{Name: "n2"}), "POST", "/cluster/drain", `{"node":"n1","on":true}`)
+		if message := sentence(t, w); w.Code != tc.status || strings.HasPrefix(message, "meta: ") || !strings.HasSuffix(message, "(more)") {
+			t.Errorf("%v: %d %s, want %d", tc.err, w.Code, message, tc.status)
+		}
+	}
+}
+
+func TestStoreSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &fakeStore{shown: testSnapshot(), hang: true}
+		w := ask(Handler(store, Self{Name: "n2"}), "POST", "/cluster/drain", `{"node":"n1","on":true}`)
+		if w.Code != 504 || !strings.Contains(sentence(t, w), "may have been made") {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	})
+}
+
+func TestBeforeJoin(t *testing.T) {
+	h := Handler(new(fakeStore), Self{Name: "n2"})
+	var st Status
+	if w := ask(h, "GET", "/cluster/status", ""); w.Code != 200 || json.Unmarshal(w.Body.Bytes(), &st) != nil || st.Joined || st.Node != "n2" {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	for _, path := range []string{"GET /cluster/topics", "POST /cluster/drain"} {
+		method, path, _ := strings.Cut(path, " ")
+		if w := ask(h, method, path, `{"node":"n1","on":true}`); w.Code != 503 || !strings.Contains(sentence(t, w), "has not joined") {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+}
+
+func TestMethodsAndPaths(t *testing.T) {
+	h := Handler(&fakeStore{shown: testSnapshot()}, Self{Name: "n2"})
+	for _, tc := range []struct {
+		method, path string
+		status       int
+		allow        string
+	}{
+		{"POST", "/cluster/status", 405, "GET"},
+		{"GET", "/cluster/drain", 405, "POST"},
+		{"DELETE", "/cluster/topics", 405, "GET"},
+		{"GET", "/cluster/", 404, ""},
+		{"GET", "/cluster/stats", 404, ""},
+		{"GET", "/cluster/status?topic=%zz", 400, ""},
+		{"GET", "/cluster/topics?topic=%zz", 400, ""},
+	} {
+		w := ask(h, tc.method, tc.path, "")
+		if w.Code != tc.status || w.Header().Get("Allow") != tc.allow {
+			t.Errorf("%s %s: %d %v", tc.method, tc.path, w.Code, w.Header())
+		}
+		sentence(t, w)
+	}
+}
+
+// A page of another site, open in an operator's browser, must not command the cluster.
+func TestForeignPage(t *testing.T) {
+	store := &fakeStore{shown: testSnapshot()}
+	h := Handler(store, Self{Name: "n2"})
+	r := httptest.NewRequest("POST", "/cluster/drain", strings.NewReader(`{"node":"n1","on":true}`))
+	r.Header.Set("Origin", "http://elsewhere.example")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	if w.Code != 403 || len(store.calls) != 0 {
+		t.Errorf("%d %s, %q", w.Code, w.Body, store.calls)
+	}
+	sentence(t, w)
+}
+
+// Who asked for what is in the node's log, whether it was done or not.
+func TestCommandsAreLogged(t *testing.T) {
+	var log bytes.Buffer
+	store := &fakeStore{shown: testSnapshot()}
+	h := Handler(store, Self{Name: "n2", Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	ask(h, "POST", "/cluster/force-leader", `{"topic":"orders","partition":3,"node":"n1","i_accept_data_loss":true}`)
+	store.err = meta.ErrUnsafe
+	ask(h, "POST", "/cluster/remove-node", `{"node":"n3"}`)
+	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+	if len(lines) != 2 || !strings.Contains(lines[0], `\"node\":\"n1\"`) || !strings.Contains(lines[0], "command=/cluster/force-leader") ||
+		!strings.Contains(lines[1], "level=WARN") || !strings.Contains(lines[1], "from=192.0.2.1:1234") {
+		t.Errorf("the log says\n%s", &log)
+	}
+}
+
+func FuzzBodies(f *testing.F) {
+	f.Add("drain", `{"node":1e3,"on":true}`)
+	f.Add("move", `{"topic":"orders","partition":0,"from":"n1","to":4}`)
+	f.Add("force-leader", `{"topic":"orders","partition":3,"node":"n1","i_accept_data_loss":false}`)
+	f.Add("expand", `{"topic":"orders","partitions":1e9}`)
+	f.Fuzz(func(t *testing.T, name, body string) {
+		for _, known := range []string{"drain", "move", "force-leader", "remove-node", "expand"} {
+			if name != known {
+				continue
+			}
+			store := &fakeStore{shown: testSnapshot()}
+			w := ask(Handler(store, Self{Name: "n2"}), "POST", "/cluster/"+name, body)
+			sentence(t, w)
+			if (w.Code == 200) != (len(store.calls) == 1) || w.Code >= 500 {
+				t.Errorf("%s %q: %d %s, the store was asked for %q", name, body, w.Code, w.Body, store.calls)
+			}
+		}
+	})
+}

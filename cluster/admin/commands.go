@@ -1,0 +1,232 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"penstock/engine/core"
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// NodeRef names a node in a request: "n1", "1" or 1.
+type NodeRef string
+
+// UnmarshalJSON takes a string or a whole number.
+func (n *NodeRef) UnmarshalJSON(data []byte) error {
+	var number uint32
+	if json.Unmarshal(data, &number) == nil && string(data) != "null" {
+		*n = NodeRef(strconv.FormatUint(uint64(number), 10))
+		return nil
+	}
+	var name string
+	if err := json.Unmarshal(data, &name); err != nil {
+		return errors.New("a node is a name or a number")
+	}
+	*n = NodeRef(name)
+	return nil
+}
+
+// Bodies of the commands. Pointers are fields that must be there: their zero value means something.
+type (
+	// Drain is the body of /cluster/drain.
+	Drain struct {
+		Node NodeRef `json:"node"`
+		On   *bool   `json:"on"`
+	}
+	// Move is the body of /cluster/move.
+	Move struct {
+		Topic     string  `json:"topic"`
+		Partition *uint32 `json:"partition"`
+		From      NodeRef `json:"from"`
+		To        NodeRef `json:"to"`
+	}
+	// ForceLeader is the body of /cluster/force-leader. Without IAcceptDataLoss it is refused.
+	ForceLeader struct {
+		Topic           string  `json:"topic"`
+		Partition       *uint32 `json:"partition"`
+		Node            NodeRef `json:"node"`
+		IAcceptDataLoss bool    `json:"i_accept_data_loss"`
+	}
+	// RemoveNode is the body of /cluster/remove-node.
+	RemoveNode struct {
+		Node NodeRef `json:"node"`
+	}
+	// Expand is the body of /cluster/expand; Partitions is the new total.
+	Expand struct {
+		Topic      string `json:"topic"`
+		Partitions int    `json:"partitions"`
+	}
+)
+
+func (h *handler) drain(ctx context.Context, s *meta.Snapshot, b *Drain) (string, error) {
+	n, err := nodeNamed(s, "node", b.Node)
+	if err != nil {
+		return "", err
+	}
+	if b.On == nil {
+		return "", refuse(http.StatusBadRequest, "on is missing: true drains the node, false ends it")
+	}
+	if err := h.store.Drain(ctx, n.ID, *b.On); err != nil {
+		return "", err
+	}
+	if !*b.On {
+		return fmt.Sprintf("node %s takes leaderships and replicas again", n.Name), nil
+	}
+	return fmt.Sprintf("node %s is draining: it gives away its leaderships and, where other nodes can take them, its replicas", n.Name), nil
+}
+
+func (h *handler) move(ctx context.Context, s *meta.Snapshot, b *Move) (string, error) {
+	p, err := partitionNamed(s, b.Topic, b.Partition)
+	if err != nil {
+		return "", err
+	}
+	from, err := nodeNamed(s, "from", b.From)
+	if err != nil {
+		return "", err
+	}
+	to, err := nodeNamed(s, "to", b.To)
+	if err != nil {
+		return "", err
+	}
+	name := fmt.Sprintf("partition %d of topic %s", p.ID.Partition, b.Topic)
+	switch {
+	case !slices.Contains(p.State.Replicas, from.ID):
+		return "", refuse(http.StatusConflict, "%s has no replica on node %s: it is on %s", name, from.Name, replicaNames(s, p))
+	case slices.Contains(p.State.Replicas, to.ID):
+		return "", refuse(http.StatusConflict, "%s has a replica on node %s already: it is on %s", name, to.Name, replicaNames(s, p))
+	case !to.Live:
+		return "", refuse(http.StatusConflict, "node %s is not alive: start it or choose another one", to.Name)
+	case to.Draining:
+		return "", refuse(http.StatusConflict, "node %s is draining: end that or choose another one", to.Name)
+	}
+	if err := h.store.MovePartition(ctx, p.ID, from.ID, to.ID); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s is moving: node %s gives its replica up once node %s is in sync", name, from.Name, to.Name), nil
+}
+
+// forceLeader refuses what cannot be meant. Whether messages are lost is decided by who else held them; a partition that is
+// served loses them for nothing.
+func (h *handler) forceLeader(ctx context.Context, s *meta.Snapshot, b *ForceLeader) (string, error) {
+	p, err := partitionNamed(s, b.Topic, b.Partition)
+	if err != nil {
+		return "", err
+	}
+	n, err := nodeNamed(s, "node", b.Node)
+	if err != nil {
+		return "", err
+	}
+	name := fmt.Sprintf("partition %d of topic %s", p.ID.Partition, b.Topic)
+	damaged := slices.ContainsFunc(p.Damaged, func(m replicate.Member) bool { return m.Node == p.State.Leader })
+	switch {
+	case !b.IAcceptDataLoss:
+		return "", refuse(http.StatusBadRequest, "acknowledged messages of %s that node %s does not hold would be lost for ever: "+
+			"say \"i_accept_data_loss\": true if that is meant", name, n.Name)
+	case !slices.Contains(p.State.Replicas, n.ID):
+		return "", refuse(http.StatusConflict, "%s has no replica on node %s: it is on %s", name, n.Name, replicaNames(s, p))
+	case !n.Live:
+		return "", refuse(http.StatusConflict, "node %s is not alive: start it first", n.Name)
+	case served(s, p) && !damaged:
+		return "", refuse(http.StatusConflict, "%s is led by node %s, which is alive: there is nothing to force; to move the leadership drain that node",
+			name, nodeName(s, p.State.Leader))
+	}
+	if err := h.store.ForceLeader(ctx, p.ID, n.ID); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("node %s leads %s: acknowledged messages that it does not hold are lost", n.Name, name), nil
+}
+
+func (h *handler) removeNode(ctx context.Context, s *meta.Snapshot, b *RemoveNode) (string, error) {
+	n, err := nodeNamed(s, "node", b.Node)
+	if err != nil {
+		return "", err
+	}
+	if n.Live {
+		return "", refuse(http.StatusConflict, "node %s is alive: drain it, stop it and then remove it", n.Name)
+	}
+	if err := h.store.RemoveNode(ctx, n.ID); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("node %s is no member any more", n.Name), nil
+}
+
+func (h *handler) expand(ctx context.Context, s *meta.Snapshot, b *Expand) (string, error) {
+	t, err := topicNamed(s, b.Topic)
+	if err != nil {
+		return "", err
+	}
+	if b.Partitions <= t.Partitions || b.Partitions > core.MaxPartition+1 {
+		return "", refuse(http.StatusBadRequest, "topic %s has %d partitions and can have more, up to %d, but never fewer: %d is none of these",
+			t.Name, t.Partitions, core.MaxPartition+1, b.Partitions)
+	}
+	if err := h.store.ExpandTopic(ctx, t.ID, b.Partitions); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("topic %s has %d partitions; the first %d are as they were", t.Name, b.Partitions, t.Partitions), nil
+}
+
+func topicNamed(s *meta.Snapshot, name string) (*meta.Topic, error) {
+	if name == "" {
+		return nil, refuse(http.StatusBadRequest, "topic is missing")
+	}
+	if t := s.Names[name]; t != nil {
+		return t, nil
+	}
+	return nil, refuse(http.StatusNotFound, "there is no topic %q", name)
+}
+
+func partitionNamed(s *meta.Snapshot, topic string, partition *uint32) (*meta.Partition, error) {
+	t, err := topicNamed(s, topic)
+	if err != nil {
+		return nil, err
+	}
+	if partition == nil {
+		return nil, refuse(http.StatusBadRequest, "partition is missing")
+	}
+	if p := s.Partitions[meta.PartitionID{Topic: t.ID, Partition: *partition}]; p != nil {
+		return p, nil
+	}
+	return nil, refuse(http.StatusNotFound, "topic %s has no partition %d: it has %d, counted from 0", t.Name, *partition, t.Partitions)
+}
+
+// nodeNamed finds a node by its name or else by its number.
+func nodeNamed(s *meta.Snapshot, field string, ref NodeRef) (*meta.Node, error) {
+	if ref == "" {
+		return nil, refuse(http.StatusBadRequest, "%s is missing: a node's name or number", field)
+	}
+	for _, n := range s.Nodes {
+		if n.Name == string(ref) {
+			return n, nil
+		}
+	}
+	if id, err := strconv.ParseUint(string(ref), 10, 32); err == nil {
+		if n := s.Nodes[replicate.NodeID(id)]; n != nil {
+			return n, nil
+		}
+	}
+	return nil, refuse(http.StatusNotFound, "there is no node %q: there are %s", string(ref), allNames(s))
+}
+
+func allNames(s *meta.Snapshot) string {
+	names := make([]string, 0, len(s.Nodes))
+	for _, n := range s.Nodes {
+		names = append(names, n.Name)
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+func replicaNames(s *meta.Snapshot, p *meta.Partition) string {
+	names := make([]string, 0, len(p.State.Replicas))
+	for _, n := range p.State.Replicas {
+		names = append(names, nodeName(s, n))
+	}
+	return strings.Join(names, ", ")
+}

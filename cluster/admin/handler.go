@@ -1,0 +1,219 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"penstock/engine/meta"
+)
+
+const (
+	// MaxBodyBytes bounds the body of a request; the largest one is a few hundred bytes.
+	MaxBodyBytes = 4 << 10
+	// StoreTimeout is the longest wait for the metadata store.
+	StoreTimeout = 10 * time.Second
+)
+
+// Self is the node that serves the handler. Name is its node_id. Logger is told of every change that is asked for, and by whom;
+// nil: nobody is.
+type Self struct {
+	Name   string
+	Logger *slog.Logger
+}
+
+// Handler serves /cluster/; mount it there with its prefix. It may be mounted before the store was joined: until then it says so.
+func Handler(store meta.Store, self Self) http.Handler {
+	if self.Logger == nil {
+		self.Logger = slog.New(slog.DiscardHandler)
+	}
+	h := &handler{store: store, self: self}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		writeError(w, refuse(http.StatusNotFound, "there is no %s here; see /cluster/status and /cluster/topics", r.URL.Path))
+	})
+	mux.Handle("/cluster/status", only(http.MethodGet, h.status))
+	mux.Handle("/cluster/topics", only(http.MethodGet, h.topics))
+	mux.Handle("/cluster/drain", post(h, h.drain))
+	mux.Handle("/cluster/move", post(h, h.move))
+	mux.Handle("/cluster/force-leader", post(h, h.forceLeader))
+	mux.Handle("/cluster/remove-node", post(h, h.removeNode))
+	mux.Handle("/cluster/expand", post(h, h.expand))
+	// There is no authentication. At least a page that an operator's browser has open must not be able to command the cluster.
+	guard := http.NewCrossOriginProtection()
+	guard.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		writeError(w, refuse(http.StatusForbidden, "refused because a web page of another site sent it"))
+	}))
+	return guard.Handler(mux)
+}
+
+type handler struct {
+	store meta.Store
+	self  Self
+}
+
+// Done is the answer to a change that the store accepted: one sentence that says what happens now.
+type Done struct {
+	Message string `json:"message"`
+}
+
+func (h *handler) status(r *http.Request) (any, error) {
+	if err := r.ParseForm(); err != nil {
+		return nil, refuse(http.StatusBadRequest, "the query is not valid: %v", err)
+	}
+	s := h.store.Snapshot()
+	if s == nil {
+		return &Status{Node: h.self.Name, Nodes: []Node{}}, nil
+	}
+	return statusOf(s, h.self.Name), nil
+}
+
+func (h *handler) topics(r *http.Request) (any, error) {
+	if err := r.ParseForm(); err != nil {
+		return nil, refuse(http.StatusBadRequest, "the query is not valid: %v", err)
+	}
+	s, err := h.snapshot()
+	if err != nil {
+		return nil, err
+	}
+	if r.Form.Has("topic") {
+		t, err := topicNamed(s, r.Form.Get("topic"))
+		if err != nil {
+			return nil, err
+		}
+		return topicsOf(s, []*meta.Topic{t}), nil
+	}
+	all := make([]*meta.Topic, 0, len(s.Topics))
+	for _, t := range s.Topics {
+		all = append(all, t)
+	}
+	return topicsOf(s, all), nil
+}
+
+func (h *handler) snapshot() (*meta.Snapshot, error) {
+	if s := h.store.Snapshot(); s != nil {
+		return s, nil
+	}
+	return nil, refuse(http.StatusServiceUnavailable, "node %s has not joined the cluster yet: ask another node or try again", h.self.Name)
+}
+
+// refusal is an error that knows its HTTP status.
+type refusal struct {
+	status  int
+	message string
+}
+
+func (e *refusal) Error() string { return e.message }
+
+func refuse(status int, format string, args ...any) error {
+	return &refusal{status, fmt.Sprintf(format, args...)}
+}
+
+// only serves one method. GET includes HEAD.
+func only(method string, serve func(*http.Request) (any, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != method && (method != http.MethodGet || r.Method != http.MethodHead) {
+			w.Header().Set("Allow", method)
+			writeError(w, refuse(http.StatusMethodNotAllowed, "%s takes %s, not %s", r.URL.Path, method, r.Method))
+			return
+		}
+		v, err := serve(r)
+		if err != nil {
+			writeError(w, err)
+			return
+		}
+		writeJSON(w, http.StatusOK, v)
+	})
+}
+
+// command is a change: do looks at the snapshot for what can be said better than the store can, and asks the store.
+type command[T any] func(ctx context.Context, s *meta.Snapshot, body *T) (string, error)
+
+func post[T any](h *handler, do command[T]) http.Handler {
+	return only(http.MethodPost, func(r *http.Request) (any, error) {
+		body := new(T)
+		if err := decode(r, body); err != nil {
+			return nil, err
+		}
+		s, err := h.snapshot()
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), StoreTimeout)
+		defer cancel()
+		message, err := do(ctx, s, body)
+		logger := h.self.Logger.With("command", r.URL.Path, "from", r.RemoteAddr)
+		if asked, e := json.Marshal(body); e == nil {
+			logger = logger.With("body", string(asked))
+		}
+		if err != nil {
+			logger.Warn("an operator's command was not done", "error", err)
+			return nil, err
+		}
+		logger.Info("an operator's command was done", "answer", message)
+		return &Done{message}, nil
+	})
+}
+
+// decode reads exactly one JSON object. What it does not know it refuses: a misspelled field must not become a default.
+func decode(r *http.Request, body any) error {
+	data, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, MaxBodyBytes))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return refuse(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes", MaxBodyBytes)
+	case err != nil:
+		return refuse(http.StatusBadRequest, "the body ended early: %v", err)
+	}
+	d := json.NewDecoder(strings.NewReader(string(data)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(body); err != nil {
+		return refuse(http.StatusBadRequest, "the body is not the JSON object that %s takes: %s", r.URL.Path, strings.TrimPrefix(err.Error(), "json: "))
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return refuse(http.StatusBadRequest, "the body goes on after the JSON object")
+	}
+	return nil
+}
+
+// statuses of the store's errors.
+var statuses = map[error]int{
+	meta.ErrNotFound:    http.StatusNotFound,
+	meta.ErrExists:      http.StatusConflict,
+	meta.ErrConflict:    http.StatusConflict,
+	meta.ErrTooFewNodes: http.StatusConflict,
+	meta.ErrUnsafe:      http.StatusConflict,
+	meta.ErrUnavailable: http.StatusServiceUnavailable,
+}
+
+func writeError(w http.ResponseWriter, err error) {
+	var r *refusal
+	status, message := http.StatusInternalServerError, strings.TrimPrefix(strings.TrimPrefix(err.Error(), "cluster: "), "meta: ")
+	switch {
+	case errors.As(err, &r):
+		status = r.status
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		status = http.StatusGatewayTimeout
+		message = fmt.Sprintf("the metadata store did not answer in %v: the change may have been made; look at the cluster before trying again", StoreTimeout)
+	default:
+		for known, code := range statuses {
+			if errors.Is(err, known) {
+				status = code
+			}
+		}
+	}
+	writeJSON(w, status, &Done{message})
+}
+
+// writeJSON sends a reply; an error of the client's connection has nobody to be told to.
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v)
+}

@@ -1,0 +1,213 @@
+package admin_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/cluster"
+	"penstock/cluster/admin"
+	"penstock/cluster/kv/memory"
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// member is a node of a cluster without an engine: its store and its HTTP address.
+type member struct {
+	t       *testing.T
+	name    string
+	store   meta.Store
+	url     string
+	changed chan struct{}
+}
+
+func join(t *testing.T, m *memory.Map, name string) *member {
+	t.Helper()
+	n := &member{t: t, name: name, changed: make(chan struct{}, 1)}
+	logger := slog.New(slog.DiscardHandler)
+	n.store = cluster.New(m.Store(name), cluster.Options{Logger: logger, LeaseTTL: time.Second, ControllerTick: 20 * time.Millisecond})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err := n.store.Join(ctx, meta.Registration{
+		Node: meta.Node{Name: name, Store: uuid.New(), Boot: uuid.New(), Version: "test", Peer: name + ":1", NSQ: name + ":2"},
+		Changed: func(*meta.Change) {
+			select {
+			case n.changed <- struct{}{}:
+			default:
+			}
+		},
+		Lease: func(time.Time) {},
+	})
+	if err != nil {
+		t.Fatalf("%s does not join: %v", name, err)
+	}
+	t.Cleanup(func() { _ = n.store.Close() })
+	server := httptest.NewServer(admin.Handler(n.store, admin.Self{Name: name, Logger: logger}))
+	t.Cleanup(server.Close)
+	n.url = server.URL
+	return n
+}
+
+func (n *member) ask(method, path, body string, answer any) int {
+	n.t.Helper()
+	r, err := http.NewRequestWithContext(n.t.Context(), method, n.url+path, strings.NewReader(body))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err == nil {
+		err = json.Unmarshal(data, answer)
+	}
+	if err != nil {
+		n.t.Fatalf("%s answers %d %q: %v", path, resp.StatusCode, data, err)
+	}
+	return resp.StatusCode
+}
+
+// tell sends a command and wants a status.
+func (n *member) tell(command, body string, status int) {
+	n.t.Helper()
+	var done admin.Done
+	if got := n.ask("POST", "/cluster/"+command, body, &done); got != status {
+		n.t.Errorf("%s %s: %d %s, want %d", command, body, got, done.Message, status)
+	}
+}
+
+// until asks at every change of the metadata whether it is as wanted.
+func (n *member) until(what string, wanted func(st *admin.Status, topics []admin.Topic) bool) {
+	n.t.Helper()
+	deadline := time.After(20 * time.Second)
+	for {
+		var st admin.Status
+		var all admin.Topics
+		if n.ask("GET", "/cluster/status", "", &st) == 200 && n.ask("GET", "/cluster/topics", "", &all) == 200 && wanted(&st, all.Topics) {
+			return
+		}
+		select {
+		case <-n.changed:
+		case <-deadline:
+			n.t.Fatalf("it does not come to %s: %+v %+v", what, st, all)
+		}
+	}
+}
+
+// The commands on the real store, each asked of another node than the one that shows its effect. There are no engines: replicas do not
+// catch up and leaders do not hand over, so what needs them ends where they would begin.
+func TestOnTheStore(t *testing.T) {
+	m := memory.New(memory.Options{})
+	defer m.Close()
+	nodes := make([]*member, 4)
+	for i := range nodes {
+		nodes[i] = join(t, m, fmt.Sprintf("n%d", i+1))
+	}
+	first, second := nodes[0], nodes[1]
+	first.until("four nodes and a controller", func(st *admin.Status, _ []admin.Topic) bool {
+		return len(st.Nodes) == 4 && st.Joined && st.Controller != "" && st.Node == "n1"
+	})
+	if _, err := second.store.CreateTopic(t.Context(), meta.Topic{Name: "orders", Partitions: 1, Replicas: 2, MinISR: 1}); err != nil {
+		t.Fatal(err)
+	}
+	first.until("a topic", func(st *admin.Status, topics []admin.Topic) bool {
+		return len(topics) == 1 && topics[0].Partitions[0].State == admin.StateOK && st.PartitionCount == 1
+	})
+
+	// B88
+	second.tell("expand", `{"topic":"orders","partitions":3}`, 200)
+	first.until("three partitions", func(st *admin.Status, topics []admin.Topic) bool {
+		return len(topics[0].Partitions) == 3 && topics[0].Partitions[2].State == admin.StateOK && st.UnderReplicated == 0
+	})
+	first.tell("expand", `{"topic":"orders","partitions":3}`, 400)
+
+	// A drain shows, and ends.
+	second.tell("drain", `{"node":"n4","on":true}`, 200)
+	first.until("n4 draining", func(st *admin.Status, _ []admin.Topic) bool { return st.Nodes[3].Draining })
+	second.tell("drain", `{"node":4,"on":false}`, 200)
+	first.until("n4 not draining", func(st *admin.Status, _ []admin.Topic) bool { return !st.Nodes[3].Draining })
+
+	testMove(t, first, second)
+	testForce(t, nodes)
+}
+
+func (n *member) partition(number int) admin.Partition {
+	n.t.Helper()
+	var all admin.Topics
+	if status := n.ask("GET", "/cluster/topics?topic=orders", "", &all); status != 200 {
+		n.t.Fatalf("topics: %d", status)
+	}
+	return all.Topics[0].Partitions[number]
+}
+
+// B89, its first half: the new replica is there and not in sync, the old one still is.
+func testMove(t *testing.T, first, second *member) {
+	t.Helper()
+	p := first.partition(0)
+	to := ""
+	for _, name := range []string{"n1", "n2", "n3", "n4"} {
+		if !slices.Contains(p.Replicas, name) {
+			to = name
+		}
+	}
+	body := fmt.Sprintf(`{"topic":"orders","partition":0,"from":%q,"to":%q}`, p.Replicas[1], to)
+	second.tell("move", body, 200)
+	first.until("a third replica", func(st *admin.Status, topics []admin.Topic) bool {
+		now := topics[0].Partitions[0]
+		return len(now.Replicas) == 3 && len(now.ISR) == 2 && now.State == admin.StateUnderReplicated && st.UnderReplicated == 1
+	})
+	first.tell("move", body, 409)
+}
+
+// Nobody leads after the whole ISR has gone, although a replica lives, until an operator forces it. A node that holds replicas
+// cannot be removed.
+func testForce(t *testing.T, nodes []*member) {
+	t.Helper()
+	p := nodes[0].partition(1)
+	var leader, other, asked *member
+	for _, n := range nodes {
+		switch {
+		case n.name == p.Leader:
+			leader = n
+		case slices.Contains(p.Replicas, n.name):
+			other = n
+		default:
+			asked = n
+		}
+	}
+	force := fmt.Sprintf(`{"topic":"orders","partition":1,"node":%q,"i_accept_data_loss":true}`, other.name)
+	asked.tell("force-leader", force, 409) // it is led
+
+	snapshot := leader.store.Snapshot()
+	id := meta.PartitionID{Topic: snapshot.Names["orders"].ID, Partition: 1}
+	want := snapshot.Partitions[id].State
+	want.ISR = slices.DeleteFunc(slices.Clone(want.ISR), func(m replicate.Member) bool { return m.Node != want.Leader })
+	if _, err := leader.store.ChangeISR(t.Context(), id, &want); err != nil {
+		t.Fatal(err)
+	}
+	if err := leader.store.Leave(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	asked.until("the end of its leader", func(st *admin.Status, topics []admin.Topic) bool {
+		now := topics[0].Partitions[1]
+		return now.State == admin.StateLeaderless && slices.Equal(now.ISR, []string{leader.name}) && st.Leaderless == 1
+	})
+	asked.tell("remove-node", fmt.Sprintf(`{"node":%q}`, leader.name), 409)
+	asked.tell("force-leader", force, 200)
+	asked.until("the forced leader", func(st *admin.Status, topics []admin.Topic) bool {
+		now := topics[0].Partitions[1]
+		return now.Leader == other.name && now.Epoch > p.Epoch && st.Leaderless == 0
+	})
+}

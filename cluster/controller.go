@@ -1,0 +1,180 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"penstock/cluster/kv"
+	"penstock/engine/meta"
+)
+
+// control runs on every node. Where there is no controller it tries to become it; who is it plans on every change, and does what it
+// planned. Every transaction compares the controller's row, so that a node that only believes to be it can do nothing.
+func (s *store) control() {
+	tick := time.NewTicker(s.opts.ControllerTick)
+	defer tick.Stop()
+	stuck := map[meta.PartitionID]bool{}
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.wake:
+		case <-tick.C:
+		}
+		st, err := s.current()
+		if err != nil {
+			continue // it has left
+		}
+		if err := s.act(st, stuck); err != nil && s.ctx.Err() == nil {
+			s.log.Warn("the controller could not do what it has to do, and tries again", "error", err)
+		}
+	}
+}
+
+func (s *store) act(st *state, stuck map[meta.PartitionID]bool) error {
+	ctx, cancel := context.WithTimeout(s.ctx, maxCallTime)
+	defer cancel()
+	self, boot := s.self()
+	if st.controllerRev == 0 {
+		return s.campaign(ctx, st)
+	}
+	if st.controller != (processRow{Node: self, Boot: boot}) {
+		return nil
+	}
+	commands, nobody := plan(st, s.opts.Prefix, s.opts.Now())
+	s.logStuck(nobody, stuck)
+	return s.execute(ctx, st, commands)
+}
+
+// logStuck says once of each partition that it has no leader and cannot get one; of those that are lost together in one line.
+func (s *store) logStuck(nobody []meta.PartitionID, stuck map[meta.PartitionID]bool) {
+	var news []meta.PartitionID
+	for _, id := range nobody {
+		if !stuck[id] {
+			news = append(news, id)
+		}
+	}
+	clear(stuck)
+	for _, id := range nobody {
+		stuck[id] = true
+	}
+	if len(news) > 0 {
+		s.log.Error("nobody of the ISR is alive and whole: the partitions stay without a leader until one comes back; "+
+			"nothing is lost, unless an operator forces a leader", "first", news[0], "count", len(news))
+	}
+}
+
+// execute does commands, as many as fit in each transaction. One that rests on something that has changed would hold up the others,
+// so they are then done one by one; what did not happen is planned anew on the newer state.
+func (s *store) execute(ctx context.Context, st *state, commands []command) error {
+	var newest int64
+	conflict := false
+	for first := 0; first < len(commands); {
+		t := s.begin(st)
+		last := first
+		for last < len(commands) && t.add(&commands[last], st) {
+			last++
+		}
+		ok, revision, err := s.txn(ctx, t.conds, t.ops)
+		switch {
+		case err != nil:
+			return err
+		case ok:
+			newest = revision
+			s.logCommands(commands[first:last])
+		case last-first > 1:
+			revision, lost, err := s.oneByOne(ctx, st, commands[first:last])
+			if err != nil {
+				return err
+			}
+			newest, conflict = max(newest, revision), conflict || lost
+		default:
+			conflict = true
+		}
+		first = last
+	}
+	if conflict {
+		if err := s.waitChange(ctx, st); err != nil {
+			return err
+		}
+		poke(s.wake)
+	}
+	if err := s.waitRevision(ctx, newest); err != nil && !errors.Is(err, errNotJoined) {
+		return err
+	}
+	return nil
+}
+
+func (s *store) oneByOne(ctx context.Context, st *state, commands []command) (newest int64, conflict bool, err error) {
+	for i := range commands {
+		t := s.begin(st)
+		t.add(&commands[i], st)
+		ok, revision, err := s.txn(ctx, t.conds, t.ops)
+		if err != nil {
+			return newest, conflict, err
+		}
+		if !ok {
+			conflict = true
+			continue
+		}
+		newest = revision
+		s.logCommands(commands[i : i+1])
+	}
+	return newest, conflict, nil
+}
+
+func (s *store) logCommands(commands []command) {
+	counts := map[string]int{}
+	for i := range commands {
+		counts[commands[i].why]++
+	}
+	for why, n := range counts {
+		s.log.Info("the controller acted", "what", why, "count", n)
+	}
+}
+
+// transaction collects commands.
+type transaction struct {
+	prefix string
+	conds  []kv.Cond
+	ops    []kv.Op
+	seen   map[string]bool // keys that are compared already
+}
+
+// begin makes a transaction that only the controller of st can apply.
+func (s *store) begin(st *state) *transaction {
+	t := &transaction{prefix: s.opts.Prefix, seen: map[string]bool{}}
+	t.compare(kv.Cond{Key: s.key(controllerKey), ModRevision: st.controllerRev})
+	return t
+}
+
+func (t *transaction) compare(conds ...kv.Cond) {
+	for _, c := range conds {
+		if !t.seen[c.Key] {
+			t.seen[c.Key] = true
+			t.conds = append(t.conds, c)
+		}
+	}
+}
+
+// add takes a command in, if there is room. The first one always has.
+func (t *transaction) add(c *command, st *state) bool {
+	ops, conds := len(c.puts)+len(c.drops)+1, len(c.chosen)+len(c.conds)+len(c.drops)+1
+	if len(t.ops) > 0 && (len(t.ops)+ops > maxTxnCount || len(t.conds)+conds > maxTxnCount) {
+		return false
+	}
+	if c.next != nil {
+		key := t.prefix + partKey(partsDir, c.next.ID)
+		t.compare(kv.Cond{Key: key, ModRevision: c.rev})
+		t.ops = append(t.ops, kv.Op{Key: key, Value: encodePartition(c.next)})
+	}
+	t.compare(st.conds(t.prefix, c.chosen...)...)
+	t.compare(c.conds...)
+	t.compare(c.drops...)
+	for _, d := range c.drops {
+		t.ops = append(t.ops, remove(d.Key))
+	}
+	t.ops = append(t.ops, c.puts...)
+	return true
+}

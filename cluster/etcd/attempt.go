@@ -1,0 +1,162 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/status"
+
+	"penstock/cluster/kv"
+)
+
+const (
+	retryPause = 50 * time.Millisecond // between attempts
+	roundPause = 100 * time.Millisecond
+)
+
+// do performs a call until it is answered, at one endpoint after the other. attempt counts from 0. Unless repeat is set, the
+// call is made again only if the member certainly did not take it.
+func (s *store) do(ctx context.Context, what string, repeat bool, call func(ctx context.Context, attempt int) error) error {
+	caller := ctx
+	ctx, cancel := context.WithTimeout(ctx, s.o.RequestTimeout)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	outcome := "it was not carried out"
+	for attempt := 0; ; attempt++ {
+		used := s.inUse()
+		err := s.attempt(ctx, attempt, call)
+		switch {
+		case err == nil:
+			return nil
+		case s.ctx.Err() != nil:
+			return fmt.Errorf("%w: %s was given up", kv.ErrClosed, what)
+		case errors.Is(caller.Err(), context.Canceled):
+			return fmt.Errorf("etcd: the caller gave up %s: %w", what, context.Canceled)
+		case !unanswered(err):
+			return s.answered(what, err)
+		}
+		s.leave(used)
+		refused := errors.Is(err, rpctypes.ErrNoLeader) || errors.Is(err, rpctypes.ErrTooManyRequests)
+		if !repeat && !refused {
+			outcome = "it may have been applied: read before repeating it"
+		}
+		if !repeat && !refused || !pause(ctx, retryPause) {
+			if caller.Err() != nil {
+				err = fmt.Errorf("%w; %w", err, caller.Err())
+			}
+			return s.failed(what, err, outcome)
+		}
+	}
+}
+
+func (s *store) attempt(ctx context.Context, attempt int, call func(context.Context, int) error) error {
+	// A member without a leader refuses at once instead of holding the call until it has one.
+	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), s.o.AttemptTimeout)
+	defer cancel()
+	return clientv3.ContextError(ctx, call(ctx, attempt))
+}
+
+// unanswered tells a member that does not work from one that answered no.
+func unanswered(err error) bool {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return true
+	}
+	code := status.Code(err)
+	var answer rpctypes.EtcdError
+	if errors.As(err, &answer) {
+		code = answer.Code()
+	}
+	switch code {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Internal:
+		return true
+	}
+	return errors.Is(err, rpctypes.ErrTooManyRequests)
+}
+
+// answered gives a member's refusal the name that package kv has for it.
+func (s *store) answered(what string, err error) error {
+	switch {
+	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		return kv.ErrLeaseGone
+	case errors.Is(err, rpctypes.ErrCompacted):
+		return kv.ErrCompacted
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return fmt.Errorf("%w: etcd at %s has used up its space and takes no changes: compact and defragment it, then clear its alarm (%w)", kv.ErrUnavailable, s.where(), err)
+	case errors.Is(err, rpctypes.ErrAuthFailed), errors.Is(err, rpctypes.ErrPermissionDenied), errors.Is(err, rpctypes.ErrUserEmpty):
+		return fmt.Errorf("etcd: %s refuses %s: check user, password and the rights of the user (%w)", s.endpointInUse(), what, err)
+	}
+	return fmt.Errorf("etcd: %s refuses %s, nothing was changed: %w", s.endpointInUse(), what, err)
+}
+
+func (s *store) failed(what string, err error, outcome string) error {
+	return fmt.Errorf("%w: %s got no answer from etcd at %s; %s; see whether a majority of its members runs (last error: %w)", kv.ErrUnavailable, what, s.where(), outcome, err)
+}
+
+func (s *store) where() string { return strings.Join(s.endpoints, ", ") }
+
+func (s *store) inUse() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current
+}
+
+func (s *store) endpointInUse() string { return s.endpoints[s.inUse()] }
+
+// leave goes on to the next endpoint, unless somebody else has left that one already.
+func (s *store) leave(used int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current != used || len(s.endpoints) == 1 {
+		return
+	}
+	s.current = (used + 1) % len(s.endpoints)
+	s.client.SetEndpoints(s.endpoints[s.current])
+}
+
+// keepConnected leaves an endpoint as soon as its connection fails, so that calls and watches that wait for it find the next one.
+func (s *store) keepConnected() {
+	conn := s.client.ActiveConnection()
+	failures := 0
+	for {
+		used, state := s.inUse(), conn.GetState()
+		switch state {
+		case connectivity.Shutdown:
+			return
+		case connectivity.Ready:
+			failures = 0
+		case connectivity.Idle:
+			conn.Connect()
+		case connectivity.TransientFailure:
+			failures++
+			if failures%len(s.endpoints) == 0 && !pause(s.ctx, roundPause) {
+				return
+			}
+			s.leave(used)
+		}
+		if !conn.WaitForStateChange(s.ctx, state) {
+			return
+		}
+	}
+}
+
+// pause waits and says false if ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func quoted(prefix string) string { return strconv.Quote(prefix) }

@@ -1,0 +1,270 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/storage/wal"
+
+	"penstock/cluster/kv"
+)
+
+func TestMain(m *testing.M) {
+	if options := os.Getenv(childVariable); options != "" {
+		os.Exit(runChild(options))
+	}
+	wal.SegmentSizeBytes = 1 << 20 // instead of 64 MiB for each of some thirty members
+	os.Exit(m.Run())
+}
+
+// Fast enough for tests and still ten heartbeats per election.
+const (
+	testHeartbeat = 30 * time.Millisecond
+	testElection  = 300 * time.Millisecond
+)
+
+// cluster is real embedded members on loopback, in this process.
+type cluster struct {
+	t       *testing.T
+	dir     string
+	voters  []Voter
+	members []*Member
+	tls     TLSFiles
+	log     *syncBuffer
+}
+
+// newCluster makes addresses and directories for count members; nothing runs yet.
+func newCluster(t *testing.T, count int) *cluster {
+	t.Helper()
+	c := &cluster{t: t, dir: t.TempDir(), members: make([]*Member, count), log: new(syncBuffer)}
+	for i := range count {
+		name := string(rune('a' + i))
+		c.voters = append(c.voters, Voter{Name: name, Peer: freeAddress(t), Client: freeAddress(t)})
+	}
+	t.Cleanup(func() {
+		for i := range c.members {
+			c.stop(i)
+		}
+		if t.Failed() {
+			t.Logf("log of the members:\n%s", c.log)
+		}
+	})
+	return c
+}
+
+var lastPort atomic.Int32
+
+// freeAddress gives every member its own port below the ephemeral ones, so that nobody takes it while the member is stopped.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	for range 10_000 {
+		port := 20_000 + (os.Getpid()*64+int(lastPort.Add(1)))%10_000
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		if l, err := net.Listen("tcp", address); err == nil {
+			_ = l.Close()
+			return address
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
+}
+
+func (c *cluster) options(i int) MemberOptions {
+	return MemberOptions{
+		Name: c.voters[i].Name, Voters: c.voters, Dir: filepath.Join(c.dir, c.voters[i].Name), TLS: c.tls,
+		Heartbeat: testHeartbeat, Election: testElection, UnsafeNoFsync: true,
+		Log: slog.New(slog.NewTextHandler(c.log, nil)).With("node", c.voters[i].Name),
+	}
+}
+
+func (c *cluster) start(which ...int) {
+	c.t.Helper()
+	for _, i := range which {
+		m, err := Start(c.options(i))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		c.members[i] = m
+	}
+}
+
+func (c *cluster) ready(which ...int) {
+	c.t.Helper()
+	began := time.Now()
+	defer func() { c.t.Logf("ready %v after %v", which, time.Since(began)) }()
+	for _, i := range which {
+		if err := c.members[i].Ready(within(c.t, 20*time.Second)); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+func (c *cluster) stop(which ...int) {
+	c.t.Helper()
+	began := time.Now()
+	defer func() { c.t.Logf("stop %v took %v", which, time.Since(began)) }()
+	var all sync.WaitGroup
+	for _, i := range which {
+		if m := c.members[i]; m != nil {
+			all.Go(func() {
+				if err := m.Close(); err != nil {
+					c.t.Error(err)
+				}
+			})
+			c.members[i] = nil
+		}
+	}
+	all.Wait()
+}
+
+// wipe loses a stopped member's disk.
+func (c *cluster) wipe(i int) {
+	c.t.Helper()
+	if err := os.RemoveAll(filepath.Join(c.dir, c.voters[i].Name)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// dial is a client of the given members, which prefers the first.
+func (c *cluster) dial(o Options, which ...int) kv.Store {
+	c.t.Helper()
+	var endpoints []string
+	for _, i := range which {
+		endpoints = append(endpoints, c.voters[i].Client)
+	}
+	return dial(c.t, endpoints, o)
+}
+
+func dial(t *testing.T, endpoints []string, o Options) kv.Store {
+	t.Helper()
+	s, err := Dial(within(t, 20*time.Second), endpoints, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// put writes one key and returns the revision. It repeats what was not answered, as a caller with an unconditional write may.
+func put(t *testing.T, s kv.Store, key, value string) int64 {
+	t.Helper()
+	ctx := within(t, 20*time.Second)
+	for {
+		ok, revision, err := s.Txn(ctx, nil, []kv.Op{{Key: key, Value: []byte(value)}})
+		if err == nil && ok {
+			return revision
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("put %s: %v %v", key, ok, err)
+		}
+	}
+}
+
+// get reads one key; "" if it is not there.
+func get(t *testing.T, s kv.Store, key string) string {
+	t.Helper()
+	entries, _, err := s.List(within(t, 20*time.Second), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.Key == key {
+			return string(e.Value)
+		}
+	}
+	return ""
+}
+
+// syncBuffer is a log that many goroutines write.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// watched collects what a watch hands over.
+type watched struct {
+	mu     sync.Mutex
+	events []string
+	last   int64
+	grown  chan struct{}
+	ended  chan error
+}
+
+func watch(t *testing.T, s kv.Store, prefix string, after int64) *watched {
+	t.Helper()
+	w := &watched{last: after, grown: make(chan struct{}, 1), ended: make(chan error, 1)}
+	ctx, cancel := context.WithCancel(context.Background())
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		w.ended <- s.Watch(ctx, prefix, after, func(events []kv.Event, revision int64) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if revision <= w.last {
+				t.Errorf("revision %d comes after %d", revision, w.last)
+			}
+			w.last = revision
+			for _, e := range events {
+				if e.ModRevision != revision {
+					t.Errorf("an event of revision %d comes with revision %d", e.ModRevision, revision)
+				}
+				w.events = append(w.events, fmt.Sprintf("%s=%s", e.Key, e.Value))
+			}
+			select {
+			case w.grown <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	t.Cleanup(func() { cancel(); <-finished })
+	return w
+}
+
+// waitFor returns when the watch has seen count events.
+func (w *watched) waitFor(t *testing.T, count int) []string {
+	t.Helper()
+	limit := time.After(20 * time.Second)
+	for {
+		w.mu.Lock()
+		events := append([]string(nil), w.events...)
+		w.mu.Unlock()
+		if len(events) >= count {
+			return events
+		}
+		select {
+		case <-w.grown:
+		case err := <-w.ended:
+			t.Fatalf("the watch ended after %d of %d events: %v", len(events), count, err)
+		case <-limit:
+			t.Fatalf("the watch saw %d of %d events: %v", len(events), count, events)
+		}
+	}
+}

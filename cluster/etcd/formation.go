@@ -1,0 +1,366 @@
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+)
+
+type tlsInfo = transport.TLSInfo
+
+const (
+	probeTimeout    = 500 * time.Millisecond
+	probePause      = 200 * time.Millisecond
+	quickRounds     = 10              // probes before a majority is asked; 2 s
+	changeTimeout   = 5 * time.Second // of one change of the membership
+	maxAnswerBytes  = 1 << 20         // of a probe
+	emptyHeader     = "X-Penstock-Empty"
+	clusterIDHeader = "X-Etcd-Cluster-ID"
+)
+
+// A probe of a voter finds one of these.
+const (
+	silent  = iota // no answer, or none that makes sense
+	empty          // it waits with an empty directory, as this node does
+	running        // an etcd member, with or without a majority
+)
+
+// sighting is what a probe found.
+type sighting struct {
+	state   int
+	members []known // of a running one: the members that it knows
+}
+
+// known is a member in the words of etcd's peer interface.
+type known struct {
+	ID         uint64   `json:"id"`
+	Name       string   `json:"name"` // empty: added, but it never ran
+	PeerURLs   []string `json:"peerURLs"`
+	ClientURLs []string `json:"clientURLs"` // empty: it never served
+}
+
+// way is how a member enters its cluster: etcd's initial-cluster and initial-cluster-state.
+type way struct {
+	cluster string
+	state   string
+}
+
+// entry is what is to be done about this node's place in a running cluster.
+type entry int
+
+const (
+	found   entry = iota // the cluster is just beginning and counts on this node: begin with it
+	join                 // its new identity is there already: use it
+	add                  // it has no identity: get one
+	replace              // it has one from before it lost its disk: remove that first
+	refuse               // another node has its address
+)
+
+// decide is the table of a node with an empty directory against the members that a running cluster knows.
+//
+//	same name  same peer address  ever served   entry
+//	no         no                 -             add
+//	yes        -                  no            found
+//	yes        -                  yes           replace
+//	unnamed    yes                no            join     (added by an earlier attempt that ended before it had a log)
+//	no         yes                -             refuse
+func decide(name, peerURL string, members []known) (entry, known) {
+	for _, k := range members {
+		if k.Name == name {
+			if len(k.ClientURLs) == 0 {
+				return found, k
+			}
+			return replace, k
+		}
+	}
+	for _, k := range members {
+		if slices.Contains(k.PeerURLs, peerURL) {
+			if k.Name == "" {
+				return join, k
+			}
+			return refuse, k
+		}
+	}
+	return add, known{}
+}
+
+// bringUp starts etcd, however long the way there is.
+func (m *Member) bringUp() (*embed.Etcd, error) {
+	for {
+		w, err := m.wayIn()
+		if err != nil {
+			return nil, err
+		}
+		server, err := m.start(w)
+		if err == nil {
+			return server, nil
+		}
+		if hasLog(m.o.Dir) {
+			return nil, fmt.Errorf("etcd: the embedded member cannot start from %s: %w", m.o.Dir, err)
+		}
+		m.o.Log.Warn("the embedded etcd member could not enter its cluster and tries again", "error", err)
+		if !pause(m.ctx, startRetryPause) {
+			return nil, m.ctx.Err()
+		}
+	}
+}
+
+// wayIn finds out how to start; with an empty directory it waits until that is certain.
+func (m *Member) wayIn() (way, error) {
+	first := way{cluster: m.initialCluster(nil), state: embed.ClusterStateFlagNew}
+	if hasLog(m.o.Dir) {
+		return first, nil // etcd takes everything from its log
+	}
+	// Without a log a database is what is left of a start that was cut short, or of a disk: not to be trusted.
+	if err := os.RemoveAll(filepath.Join(m.o.Dir, "member")); err != nil {
+		return way{}, fmt.Errorf("etcd: the rest of an unfinished start cannot be removed: %w", err)
+	}
+	if len(m.o.Voters) == 1 {
+		return first, nil
+	}
+	m.waitingFor("the other voters: this node has no metadata, so either one of them knows it, or all of them must be there once to begin a cluster")
+	hide, err := m.showEmpty()
+	if err != nil {
+		return way{}, err
+	}
+	defer hide()
+	for round := 0; ; round++ {
+		w, err := m.decideWay(m.survey(), round)
+		if !errors.Is(err, errTryAgain) {
+			return w, err
+		}
+		if !errors.Is(err, errWait) {
+			m.o.Log.Warn("the embedded etcd member has no metadata and gets no place in its cluster yet; it tries again", "error", err)
+		}
+		if !pause(m.ctx, probePause) {
+			return way{}, m.ctx.Err()
+		}
+	}
+}
+
+var (
+	errTryAgain = errors.New("etcd: the cluster does not give the member a place just now")
+	errWait     = fmt.Errorf("%w: the other voters do not answer", errTryAgain)
+)
+
+// survey asks all other voters.
+func (m *Member) survey() []sighting {
+	var all []sighting
+	for _, v := range m.o.Voters {
+		if v.Name != m.o.Name {
+			all = append(all, m.probe(m.ctx, v))
+		}
+	}
+	return all
+}
+
+// decideWay says how to enter, or errTryAgain.
+//
+// A member answers a probe from what it has applied, and one that was away may know little. So what the members say is
+// believed alone only while the cluster is beginning: all others are there, and none remembers that this node ever
+// served. Whatever else is known of this node, a majority must say it.
+func (m *Member) decideWay(all []sighting, round int) (way, error) {
+	begins := way{cluster: m.initialCluster(nil), state: embed.ClusterStateFlagNew}
+	beginning, witnesses := true, []known(nil)
+	for _, s := range all {
+		switch s.state {
+		case silent:
+			beginning = false
+		case running:
+			if what, _ := decide(m.o.Name, m.peerURL(m.self), s.members); what != found {
+				beginning = false
+			}
+			witnesses = append(witnesses, s.members...)
+		}
+	}
+	switch {
+	case beginning:
+		return begins, nil
+	case witnesses == nil || round < quickRounds: // a voter that just hands its address over to etcd is silent for a moment
+		return way{}, errWait
+	}
+	return m.enter(witnesses, begins)
+}
+
+// probe asks a voter's peer address who is there.
+func (m *Member) probe(ctx context.Context, v Voter) sighting {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, m.peerURL(v)+"/members", nil)
+	if err != nil {
+		return sighting{}
+	}
+	answer, err := m.http.Do(request)
+	if err != nil {
+		return sighting{}
+	}
+	defer answer.Body.Close()
+	if answer.Header.Get(emptyHeader) == m.o.Token+"/"+v.Name {
+		return sighting{state: empty}
+	}
+	s := sighting{state: running}
+	err = json.NewDecoder(io.LimitReader(answer.Body, maxAnswerBytes)).Decode(&s.members)
+	if err != nil || answer.Header.Get(clusterIDHeader) == "" || len(s.members) == 0 {
+		return sighting{}
+	}
+	return s
+}
+
+// showEmpty answers the others' probes on the peer address until etcd takes it over.
+func (m *Member) showEmpty() (hide func(), err error) {
+	l, err := net.Listen("tcp", m.o.ListenPeer)
+	if err != nil {
+		return nil, fmt.Errorf("etcd: the embedded member cannot listen: %w", err)
+	}
+	config, err := m.o.TLS.serverConfig()
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	if config != nil {
+		l = tls.NewListener(l, config)
+	}
+	server := &http.Server{
+		ReadTimeout: probeTimeout, WriteTimeout: probeTimeout,
+		ErrorLog: slog.NewLogLogger(m.o.Log.Handler(), slog.LevelDebug), // others give up probes when they are answered elsewhere
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set(emptyHeader, m.o.Token+"/"+m.o.Name)
+			http.Error(w, "this member waits for its cluster", http.StatusServiceUnavailable)
+		}),
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(l)
+	}()
+	return func() { _ = server.Close(); <-served }, nil
+}
+
+// enter asks the majority of a running cluster for this node's place and has it changed where necessary. errTryAgain while there is
+// no majority, or it refuses because too few members are well.
+func (m *Member) enter(witnesses []known, begins way) (way, error) {
+	client, err := m.adminClient(witnesses)
+	if err != nil {
+		return way{}, fmt.Errorf("%w: %w", errTryAgain, err)
+	}
+	defer client.Close()
+	members, err := m.members(client)
+	if err != nil {
+		return way{}, err
+	}
+	what, old := decide(m.o.Name, m.peerURL(m.self), members)
+	switch {
+	case what == found:
+		return begins, nil
+	case what == refuse:
+		return way{}, fmt.Errorf("etcd: the cluster has the member %q at %s, which is the address of %q: give every node its own name and address; nothing was changed", old.Name, m.self.Peer, m.o.Name)
+	case what == replace && m.livesElsewhere(old):
+		return way{}, fmt.Errorf("etcd: a member named %q runs at %s: a second node must have another name; nothing was changed", old.Name, strings.Join(old.PeerURLs, ", "))
+	case what == replace:
+		m.o.Log.Warn("this node's etcd directory is empty, but the cluster knows the node: its old identity is replaced by a new one", "name", m.o.Name, "old", old.ID)
+		ctx, cancel := context.WithTimeout(m.ctx, changeTimeout)
+		defer cancel()
+		if _, err := client.MemberRemove(ctx, old.ID); err != nil {
+			return way{}, fmt.Errorf("%w: the old identity of %q cannot be removed: %w", errTryAgain, m.o.Name, err)
+		}
+	}
+	if what != join {
+		ctx, cancel := context.WithTimeout(m.ctx, changeTimeout)
+		defer cancel()
+		if _, err := client.MemberAdd(ctx, []string{m.peerURL(m.self)}); err != nil {
+			return way{}, fmt.Errorf("%w: %q cannot be added: %w", errTryAgain, m.o.Name, err)
+		}
+	}
+	if members, err = m.members(client); err != nil {
+		return way{}, err
+	}
+	return way{cluster: m.initialCluster(members), state: embed.ClusterStateFlagExisting}, nil
+}
+
+// members reads the membership from a majority.
+func (m *Member) members(client *clientv3.Client) ([]known, error) {
+	ctx, cancel := context.WithTimeout(m.ctx, changeTimeout)
+	defer cancel()
+	answer, err := client.MemberList(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: the running members have no majority that says what it knows of %q: %w", errTryAgain, m.o.Name, err)
+	}
+	members := make([]known, len(answer.Members))
+	for i, k := range answer.Members {
+		members[i] = known{ID: k.ID, Name: k.Name, PeerURLs: k.PeerURLs, ClientURLs: k.ClientURLs}
+	}
+	return members, nil
+}
+
+// livesElsewhere says whether the member answers at another address than this node's: then it did not lose its disk, but has a namesake.
+func (m *Member) livesElsewhere(k known) bool {
+	for _, u := range k.PeerURLs {
+		at, err := url.Parse(u)
+		if err != nil || u == m.peerURL(m.self) {
+			continue
+		}
+		if m.probe(m.ctx, Voter{Name: k.Name, Peer: at.Host}).state != silent {
+			return true
+		}
+	}
+	return false
+}
+
+// adminClient reaches the members that serve.
+func (m *Member) adminClient(members []known) (*clientv3.Client, error) {
+	config, err := m.o.TLS.config()
+	if err != nil {
+		return nil, err
+	}
+	var endpoints []string
+	for _, k := range members {
+		if k.Name != m.o.Name {
+			endpoints = append(endpoints, k.ClientURLs...)
+		}
+	}
+	return clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: changeTimeout, TLS: config, Logger: clientLogger(m.o.Log)})
+}
+
+// initialCluster writes the members as etcd wants them, or the voters if there are none yet. A member that never ran has no name;
+// it gets the one that the voters have for its address.
+func (m *Member) initialCluster(members []known) string {
+	names := make(map[string]string)
+	var items []string
+	for _, v := range m.o.Voters {
+		names[m.peerURL(v)] = v.Name
+		if members == nil {
+			items = append(items, v.Name+"="+m.peerURL(v))
+		}
+	}
+	for i, k := range members {
+		for _, u := range k.PeerURLs {
+			items = append(items, cmp.Or(k.Name, names[u], "unnamed-"+strconv.Itoa(i))+"="+u)
+		}
+	}
+	return strings.Join(items, ",")
+}
+
+func (m *Member) peerURL(v Voter) string { return m.o.TLS.scheme() + "://" + v.Peer }
+
+func urls(scheme, address string) []url.URL { return []url.URL{{Scheme: scheme, Host: address}} }
+
+// hasLog says whether etcd has a write-ahead log there, which is made in one step.
+func hasLog(dir string) bool {
+	logs, err := filepath.Glob(filepath.Join(dir, "member", "wal", "*.wal"))
+	return err == nil && len(logs) > 0
+}

@@ -1,0 +1,79 @@
+package etcd
+
+import (
+	"context"
+	"log/slog"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// core carries the log lines of etcd, which writes to zap, over to slog. A fatal line still ends the process after it was written:
+// etcd says it when its disk fails, and a member that went on could break its promises.
+type core struct {
+	log   *slog.Logger
+	level func(zapcore.Entry) slog.Level
+	attrs []slog.Attr
+}
+
+// harmless are lines of etcd about what is so by design, or on the way of every first start.
+var harmless = map[string]bool{
+	"Running http and grpc server on single port. This is not recommended for production.": true,
+	"simple token is not cryptographically signed":                                         true,
+	"Failed to detect schema version":                                                      true,
+	"failed to update storage version":                                                     true,
+}
+
+// serverLogger says a member's warnings and errors. What it says while it is being closed is for debugging only.
+func serverLogger(log *slog.Logger, closing func() bool) *zap.Logger {
+	return zap.New(&core{log: log, level: func(e zapcore.Entry) slog.Level {
+		switch {
+		case e.Level < zapcore.WarnLevel || harmless[e.Message] || e.Level < zapcore.DPanicLevel && closing():
+			return slog.LevelDebug
+		case e.Level < zapcore.ErrorLevel:
+			return slog.LevelWarn
+		}
+		return slog.LevelError
+	}})
+}
+
+// clientLogger says everything at debug: the client warns of every attempt that fails, and each becomes an error of a call anyway.
+func clientLogger(log *slog.Logger) *zap.Logger {
+	return zap.New(&core{log: log, level: func(zapcore.Entry) slog.Level { return slog.LevelDebug }})
+}
+
+// Enabled is asked before there is an entry; etcd's own debug lines are never wanted.
+func (c *core) Enabled(l zapcore.Level) bool { return l > zapcore.DebugLevel }
+
+func (c *core) With(fields []zapcore.Field) zapcore.Core {
+	child := *c
+	child.attrs = append(child.attrs[:len(child.attrs):len(child.attrs)], attrs(fields)...)
+	return &child
+}
+
+func (c *core) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(e.Level) && c.log.Enabled(context.Background(), c.level(e)) {
+		return ce.AddCore(e, c)
+	}
+	return ce
+}
+
+func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	all := append(c.attrs[:len(c.attrs):len(c.attrs)], attrs(fields)...)
+	c.log.LogAttrs(context.Background(), c.level(e), "etcd: "+e.Message, all...)
+	return nil
+}
+
+func (c *core) Sync() error { return nil }
+
+func attrs(fields []zapcore.Field) []slog.Attr {
+	m := zapcore.NewMapObjectEncoder()
+	out := make([]slog.Attr, 0, len(fields))
+	for _, f := range fields {
+		f.AddTo(m)
+		if v, ok := m.Fields[f.Key]; ok {
+			out = append(out, slog.Any(f.Key, v))
+		}
+	}
+	return out
+}

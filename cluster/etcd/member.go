@@ -1,0 +1,269 @@
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"google.golang.org/grpc"
+)
+
+// ErrMemberStopped is the cause in Member.Err when etcd ended by itself, for example because the cluster removed the member.
+var ErrMemberStopped = errors.New("etcd: the embedded member stopped")
+
+// MemberOptions say who this member is. Zero values of the second part mean the defaults.
+type MemberOptions struct {
+	Name   string  // of this node; one of Voters
+	Voters []Voter // all members of the cluster (see Voters), the same list on every node
+	Dir    string  // of etcd's files alone, for example DATA/etcd
+
+	ListenPeer   string        // HOST:PORT; the addresses of Voters
+	ListenClient string        //
+	Token        string        // tells clusters on the same hosts apart; "penstock"
+	Heartbeat    time.Duration // of etcd's leader; 100 ms
+	Election     time.Duration // without a heartbeat before a new leader is chosen, at least 5 heartbeats; 1 s
+	QuotaBytes   int64         // of the database, beyond which nothing can be changed; 2 GiB
+	TLS          TLSFiles      // zero: none, and whoever reaches the ports may change everything
+
+	// UnsafeNoFsync makes tests fast. A member that ran with it may forget after a power cut what it promised.
+	UnsafeNoFsync bool
+	Log           *slog.Logger // nil: slog.Default()
+}
+
+const (
+	snapshotEntries   = 10_000  // log entries between two snapshots
+	catchUpEntries    = 5_000   // and how many stay for members that lag
+	revisionsKept     = "10000" // what a watch may be behind; older ones are compacted every five minutes
+	reportEvery       = 5 * time.Second
+	startRetryPause   = time.Second
+	goodbyeTime       = 200 * time.Millisecond // for answers that are on the way at Close
+	defaultQuotaBytes = 2 << 30
+)
+
+// Member is an etcd member in this process. Its methods are safe for concurrent use.
+type Member struct {
+	o    MemberOptions
+	self Voter
+	http *http.Client // to the other members' peer addresses
+
+	ctx     context.Context // ends at Close
+	stop    context.CancelFunc
+	started sync.WaitGroup
+	ready   chan struct{}
+	done    chan struct{}
+
+	mu     sync.Mutex
+	server *embed.Etcd
+	rpc    *grpc.Server
+	phase  string // what is waited for, for the log
+	err    error
+}
+
+// Start begins a member and returns when its addresses are known to be free; Ready waits until it serves. Its directory decides whether it goes on, comes back
+// after its disk was lost, or begins a new cluster with the others (see the package comment).
+func Start(o MemberOptions) (*Member, error) {
+	o.Token = cmp.Or(o.Token, "penstock")
+	o.Heartbeat, o.Election = cmp.Or(o.Heartbeat, 100*time.Millisecond), cmp.Or(o.Election, time.Second)
+	o.QuotaBytes, o.Log = cmp.Or(o.QuotaBytes, int64(defaultQuotaBytes)), cmp.Or(o.Log, slog.Default())
+	at := slices.IndexFunc(o.Voters, func(v Voter) bool { return v.Name == o.Name })
+	if err := o.check(at); err != nil {
+		return nil, err
+	}
+	self := o.Voters[at]
+	o.ListenPeer, o.ListenClient = cmp.Or(o.ListenPeer, self.Peer), cmp.Or(o.ListenClient, self.Client)
+	tls, err := o.TLS.config()
+	if err != nil {
+		return nil, err
+	}
+	for _, address := range []string{o.ListenPeer, o.ListenClient} {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			return nil, fmt.Errorf("etcd: the embedded member cannot listen: free the address or choose other ports: %w", err)
+		}
+		_ = l.Close()
+	}
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("etcd: the directory of the embedded member cannot be made: %w", err)
+	}
+	m := &Member{
+		o: o, self: self, ready: make(chan struct{}), done: make(chan struct{}),
+		http: &http.Client{Timeout: probeTimeout, Transport: &http.Transport{TLSClientConfig: tls, DisableKeepAlives: true}},
+	}
+	m.ctx, m.stop = context.WithCancel(context.Background())
+	m.started.Go(m.run)
+	return m, nil
+}
+
+func (o *MemberOptions) check(at int) error {
+	if err := checkVoters(o.Voters); err != nil {
+		return err
+	}
+	switch {
+	case at < 0:
+		return fmt.Errorf("etcd: %q is not among the voters: only they run a member, the other nodes are clients", o.Name)
+	case len(o.Voters) > MaxVoters:
+		return fmt.Errorf("etcd: %d voters are more than %d: let the first %d vote", len(o.Voters), MaxVoters, MaxVoters)
+	case o.Dir == "":
+		return errors.New("etcd: the embedded member needs a directory")
+	case o.Heartbeat < time.Millisecond || o.Election < 5*o.Heartbeat || o.Election > 50*time.Second:
+		return fmt.Errorf("etcd: an election timeout of %v does not fit a heartbeat of %v: it must be at least five heartbeats and at most 50 s", o.Election, o.Heartbeat)
+	case !o.TLS.empty() && (o.TLS.CA == "" || o.TLS.Cert == "" || o.TLS.Key == ""):
+		return errors.New("etcd: an embedded member with TLS needs all three files: authority, certificate and key")
+	}
+	return nil
+}
+
+// Endpoints are the client addresses for Dial, this member's first.
+func (m *Member) Endpoints() []string { return Endpoints(m.o.Voters, m.o.Name) }
+
+// Ready waits until the member serves clients, which needs a majority. It logs every 5 s which of the others do not answer. It
+// fails when ctx ends, at Close, and when the member cannot start at all.
+func (m *Member) Ready(ctx context.Context) error {
+	report := time.NewTicker(reportEvery)
+	defer report.Stop()
+	for {
+		select {
+		case <-m.ready:
+			return nil
+		case <-m.done:
+			return m.Err()
+		case <-ctx.Done():
+			return fmt.Errorf("etcd: the embedded member is not ready, it waits for %s: %w", m.waitsFor(), ctx.Err())
+		case <-report.C:
+			m.o.Log.Info("the embedded etcd member waits", "for", m.waitsFor(), "no answer from", m.absent(ctx))
+		}
+	}
+}
+
+// Done is closed when the member ended: by Close, or by itself.
+func (m *Member) Done() <-chan struct{} { return m.done }
+
+// Err says why the member ended; nil before Done and after Close.
+func (m *Member) Err() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.err
+}
+
+// Close hands leadership to another member, stops this one and waits for it. It stays a member of the cluster: started again with the same
+// directory it goes on.
+func (m *Member) Close() error {
+	m.stop()
+	m.started.Wait()
+	return nil
+}
+
+func (m *Member) run() {
+	defer close(m.done)
+	defer m.http.CloseIdleConnections()
+	server, err := m.bringUp()
+	if err != nil {
+		m.end(err)
+		return
+	}
+	defer m.shutDown(server)
+	m.waitingFor("a majority of the members")
+	ready := server.Server.ReadyNotify()
+	for {
+		select {
+		case <-ready:
+			ready = nil
+			close(m.ready)
+		case err := <-server.Err():
+			m.end(fmt.Errorf("%w: %w", ErrMemberStopped, err))
+			return
+		case <-server.Server.StopNotify():
+			m.end(fmt.Errorf("%w: it was removed from its cluster, or its disk failed; its log lines say which. "+
+				"If another node took its place, give this one a new name; otherwise empty %s and start again", ErrMemberStopped, m.o.Dir))
+			return
+		case <-m.ctx.Done():
+			return
+		}
+	}
+}
+
+// end notes why the member ended, unless it was Close.
+func (m *Member) end(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ctx.Err() == nil {
+		m.err = err
+	}
+}
+
+func (m *Member) shutDown(server *embed.Etcd) {
+	m.mu.Lock()
+	rpc := m.rpc
+	m.mu.Unlock()
+	if rpc != nil {
+		// etcd would wait seconds for the watches of other nodes to end by themselves.
+		hang := time.AfterFunc(goodbyeTime, rpc.Stop)
+		rpc.GracefulStop()
+		hang.Stop()
+	}
+	// It also gives a new leader all the time of a request, which is lost when all members stop at once.
+	hurry := time.AfterFunc(2*m.o.Election, server.Server.HardStop)
+	server.Close()
+	hurry.Stop()
+}
+
+// start runs etcd with a decided way into the cluster.
+func (m *Member) start(w way) (*embed.Etcd, error) {
+	c := embed.NewConfig()
+	c.Name, c.Dir = m.o.Name, m.o.Dir
+	scheme := m.o.TLS.scheme()
+	c.ListenPeerUrls, c.AdvertisePeerUrls = urls(scheme, m.o.ListenPeer), urls(scheme, m.self.Peer)
+	c.ListenClientUrls, c.AdvertiseClientUrls = urls(scheme, m.o.ListenClient), urls(scheme, m.self.Client)
+	c.InitialCluster, c.InitialClusterToken, c.ClusterState = w.cluster, m.o.Token, w.state
+	c.TickMs, c.ElectionMs = uint(m.o.Heartbeat.Milliseconds()), uint(m.o.Election.Milliseconds())
+	c.SnapshotCount, c.SnapshotCatchUpEntries = snapshotEntries, catchUpEntries
+	c.QuotaBackendBytes = m.o.QuotaBytes
+	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModeRevision, revisionsKept
+	c.EnableGRPCGateway = false // nobody speaks REST to it
+	c.UnsafeNoFsync = m.o.UnsafeNoFsync
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(serverLogger(m.o.Log, func() bool { return m.ctx.Err() != nil }))
+	c.ServiceRegister = func(s *grpc.Server) {
+		m.mu.Lock()
+		m.rpc = s
+		m.mu.Unlock()
+	}
+	if !m.o.TLS.empty() {
+		for _, info := range []*tlsInfo{&c.ClientTLSInfo, &c.PeerTLSInfo} {
+			info.TrustedCAFile, info.CertFile, info.KeyFile, info.ClientCertAuth = m.o.TLS.CA, m.o.TLS.Cert, m.o.TLS.Key, true
+		}
+	}
+	return embed.StartEtcd(c)
+}
+
+func (m *Member) waitingFor(phase string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.phase = phase
+}
+
+func (m *Member) waitsFor() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.phase
+}
+
+// absent names the other members that do not answer.
+func (m *Member) absent(ctx context.Context) string {
+	var names []string
+	for _, v := range m.o.Voters {
+		if v.Name != m.o.Name && m.probe(ctx, v).state == silent {
+			names = append(names, v.Name+" ("+v.Peer+")")
+		}
+	}
+	return cmp.Or(strings.Join(names, ", "), "nobody")
+}

@@ -1,0 +1,300 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"penstock/cluster/kv"
+)
+
+func TestMemberDiesAndComesBack(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	c.start(0, 1, 2)
+	c.ready(0, 1, 2)
+	s := c.dial(Options{}, 0, 1, 2)
+	w := watch(t, s, "k/", 0)
+	count := 0
+	for _, gone := range []int{0, 1, 2} { // whichever leads and whichever the client uses is among them
+		began := time.Now()
+		c.stop(gone)
+		stopped := time.Since(began)
+		began = time.Now()
+		for range 5 {
+			put(t, s, fmt.Sprintf("k/%03d", count), "v")
+			count++
+		}
+		t.Logf("member %d: stopped in %v, five changes in %v", gone, stopped, time.Since(began))
+		w.waitFor(t, count)
+		c.start(gone)
+		c.ready(gone)
+	}
+	events := w.waitFor(t, count)
+	for i, e := range events[:count] {
+		if want := fmt.Sprintf("k/%03d=v", i); e != want {
+			t.Fatalf("event %d is %q, not %q", i, e, want)
+		}
+	}
+}
+
+func TestQuorumLost(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	c.start(0, 1, 2)
+	c.ready(0, 1, 2)
+	const limit = 2 * time.Second
+	s := c.dial(Options{RequestTimeout: limit, AttemptTimeout: 500 * time.Millisecond}, 0, 1, 2)
+	lease, err := s.Grant(within(t, 10*time.Second), 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := put(t, s, "a", "1")
+	w := watch(t, s, "", first)
+	c.stop(1, 2)
+
+	var all sync.WaitGroup
+	for name, call := range map[string]func() error{
+		"List":      func() error { _, _, err := s.List(t.Context(), "a"); return err },
+		"Txn":       func() error { _, _, err := s.Txn(t.Context(), nil, []kv.Op{{Key: "lost"}}); return err },
+		"KeepAlive": func() error { _, err := s.KeepAlive(t.Context(), lease); return err },
+		"Grant":     func() error { _, err := s.Grant(t.Context(), time.Second); return err },
+	} {
+		all.Go(func() {
+			began := time.Now()
+			err := call()
+			if !errors.Is(err, kv.ErrUnavailable) {
+				t.Errorf("%s without a majority: %v", name, err)
+			}
+			if took := time.Since(began); took > limit+time.Second {
+				t.Errorf("%s took %v", name, took)
+			}
+			if err != nil && !strings.Contains(err.Error(), c.voters[2].Client) {
+				t.Errorf("%s does not name the endpoints: %v", name, err)
+			}
+		})
+	}
+	all.Wait()
+	c.start(1)
+	c.ready(1)
+	put(t, s, "b", "2")
+	if get(t, s, "a") != "1" || get(t, s, "b") != "2" {
+		t.Error("after the majority came back a value is missing")
+	}
+	events := w.waitFor(t, 1)
+	if last := events[len(events)-1]; last != "b=2" && last != "lost=" {
+		t.Errorf("the watch saw %v", events)
+	}
+}
+
+// A disk is lost: the member gets a new identity and all data.
+func TestWipedMemberRejoins(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	c.start(0, 1, 2)
+	c.ready(0, 1, 2)
+	s := c.dial(Options{}, 0)
+	put(t, s, "kept", "yes")
+	before := identity(t, c, 1)
+	c.stop(1)
+	c.wipe(1)
+	c.start(1)
+	c.ready(1)
+	if after := identity(t, c, 1); after == before {
+		t.Errorf("the member that lost its disk votes under its old identity %x", after)
+	}
+	if got := get(t, c.dial(Options{}, 1), "kept"); got != "yes" {
+		t.Errorf("it serves %q", got)
+	}
+	c.stop(2) // now the new one is needed for the majority
+	put(t, s, "more", "yes")
+	if !strings.Contains(c.log.String(), "its old identity is replaced") {
+		t.Error("the log says nothing of it")
+	}
+}
+
+// A disk is lost while the others are away: the member must wait for them and not begin anew, nor vote.
+func TestWipedMemberWaits(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	c.start(0, 1, 2)
+	c.ready(0, 1, 2)
+	put(t, c.dial(Options{}, 0), "kept", "yes")
+	c.stop(0, 1, 2)
+	c.wipe(1)
+	c.start(1)
+	if err := c.members[1].Ready(within(t, time.Second)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("alone: %v", err)
+	}
+	c.start(0) // has data, but with the empty one it is no majority
+	if err := c.members[1].Ready(within(t, 2500*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("with one other: %v", err)
+	}
+	c.start(2)
+	c.ready(0, 1, 2)
+	if got := get(t, c.dial(Options{}, 1), "kept"); got != "yes" {
+		t.Errorf("it serves %q", got)
+	}
+}
+
+// A cluster begins only when all are there, because an empty directory may be a lost disk.
+func TestFirstStartNeedsAll(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	c.start(0, 1)
+	if err := c.members[0].Ready(within(t, time.Second)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("with two of three: %v", err)
+	}
+	if got := c.members[0].absent(t.Context()); !strings.HasPrefix(got, "c (") {
+		t.Errorf("it misses %s", got)
+	}
+	c.start(2)
+	c.ready(0, 1, 2)
+}
+
+func TestNamesakeIsRefused(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	c.start(0, 1, 2)
+	c.ready(0, 1, 2)
+	o := c.options(1)
+	o.Voters = append([]Voter(nil), o.Voters...)
+	o.Voters[1].Peer, o.Voters[1].Client, o.Dir = freeAddress(t), freeAddress(t), t.TempDir()
+	m, err := Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := m.Ready(within(t, 20*time.Second)); err == nil || !strings.Contains(err.Error(), "must have another name") {
+		t.Errorf("a second node b: %v", err)
+	}
+	put(t, c.dial(Options{}, 1), "x", "y") // the first goes on
+}
+
+func TestRemovedMemberStops(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	c.start(0, 1, 2)
+	c.ready(0, 1, 2)
+	client, id := admin(t, c, 0), identity(t, c, 2)
+	for ctx := within(t, 20*time.Second); ; { // refused for the first seconds, until all have been connected for a while
+		_, err := client.MemberRemove(ctx, id)
+		if err == nil {
+			break
+		}
+		if !pause(ctx, probePause) {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case <-c.members[2].Done():
+	case <-time.After(20 * time.Second):
+		t.Fatal("the removed member runs")
+	}
+	if err := c.members[2].Err(); !errors.Is(err, ErrMemberStopped) {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+func TestMemberOptionsAreChecked(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	for name, spoil := range map[string]func(*MemberOptions){
+		"is not among the voters":    func(o *MemberOptions) { o.Name = "z" },
+		"needs a directory":          func(o *MemberOptions) { o.Dir = "" },
+		"at least five heartbeats":   func(o *MemberOptions) { o.Election = 2 * o.Heartbeat },
+		"needs all three files":      func(o *MemberOptions) { o.TLS.Cert = "x" },
+		"cannot listen":              func(o *MemberOptions) { o.ListenPeer = "192.0.2.1:1" },
+		"is not a node name":         func(o *MemberOptions) { o.Voters = []Voter{{Name: "a=b"}} },
+		"are more than 5: let the f": func(o *MemberOptions) { o.Voters = many(6); o.Name = "n0" },
+	} {
+		o := c.options(0)
+		spoil(&o)
+		m, err := Start(o)
+		if err == nil {
+			_ = m.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("want %q, got %v", name, err)
+		}
+	}
+}
+
+// Close leaves nothing of this package behind; etcd's own goroutines may take a moment.
+func TestCloseEndsGoroutines(t *testing.T) {
+	c := newCluster(t, 1)
+	c.start(0)
+	c.ready(0)
+	s := c.dial(Options{}, 0)
+	w := watch(t, s, "", 0)
+	put(t, s, "a", "b")
+	w.waitFor(t, 1)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-w.ended; !errors.Is(err, kv.ErrClosed) {
+		t.Errorf("the watch ended with %v", err)
+	}
+	if _, _, err := s.List(t.Context(), ""); !errors.Is(err, kv.ErrClosed) {
+		t.Errorf("List after Close: %v", err)
+	}
+	c.stop(0)
+	buf := make([]byte, 1<<20)
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		stacks := string(buf[:runtime.Stack(buf, true)])
+		left := 0
+		for stack := range strings.SplitSeq(stacks, "\n\n") {
+			if strings.Contains(stack, "penstock/cluster/etcd.(*store)") || strings.Contains(stack, "penstock/cluster/etcd.(*Member)") {
+				left++
+			}
+		}
+		if left == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d goroutines are left:\n%s", left, stacks)
+		}
+		runtime.Gosched()
+	}
+}
+
+func many(count int) []Voter {
+	var voters []Voter
+	for i := range count {
+		voters = append(voters, Voter{Name: fmt.Sprint("n", i), Peer: fmt.Sprint("h:", i+1), Client: fmt.Sprint("h:", i+100)})
+	}
+	return voters
+}
+
+func admin(t *testing.T, c *cluster, i int) *clientv3.Client {
+	t.Helper()
+	client, err := c.members[i].adminClient([]known{{ClientURLs: []string{"http://" + c.voters[i].Client}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// identity is what the cluster calls a member.
+func identity(t *testing.T, c *cluster, i int) uint64 {
+	t.Helper()
+	answer, err := admin(t, c, 0).MemberList(within(t, 10*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range answer.Members {
+		if m.Name == c.voters[i].Name {
+			return m.ID
+		}
+	}
+	t.Fatalf("the cluster does not know %q", c.voters[i].Name)
+	return 0
+}

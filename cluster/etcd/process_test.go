@@ -1,0 +1,182 @@
+package etcd
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"penstock/cluster/kv"
+)
+
+// childVariable makes the test binary a process with one member; its value is the member's options in JSON.
+const childVariable = "PENSTOCK_TEST_ETCD_MEMBER"
+
+// runChild says "ready" on its standard output and lives until its standard input ends.
+func runChild(options string) int {
+	var o MemberOptions
+	if err := json.Unmarshal([]byte(options), &o); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	m, err := Start(o)
+	if err == nil {
+		err = m.Ready(context.Background())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	if err := m.Close(); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// child is a member in its own process.
+type child struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	out   *bufio.Reader
+}
+
+func startChild(t *testing.T, o MemberOptions) *child {
+	t.Helper()
+	o.Log = nil
+	options, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &child{cmd: exec.Command(os.Args[0])}
+	c.cmd.Env = append(os.Environ(), childVariable+"="+string(options))
+	stdin, err1 := c.cmd.StdinPipe()
+	stdout, err2 := c.cmd.StdoutPipe()
+	log, err3 := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err1 != nil || err2 != nil || err3 != nil {
+		t.Fatal(err1, err2, err3)
+	}
+	c.cmd.Stderr, c.stdin, c.out = log, stdin, bufio.NewReader(stdout)
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.kill()
+		_ = log.Close()
+		if said, err := os.ReadFile(log.Name()); t.Failed() && err == nil {
+			t.Logf("process of %s:\n%s", o.Name, said)
+		}
+	})
+	return c
+}
+
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill()
+	_ = c.cmd.Wait()
+}
+
+func (c *child) ready(t *testing.T) {
+	t.Helper()
+	if line, err := c.out.ReadString('\n'); err != nil || line != "ready\n" {
+		t.Fatalf("the process says %q, %v", line, err)
+	}
+}
+
+// The leader is killed, then the next one frozen: the others go on within a few elections, and who comes back follows.
+func TestLeaderIsKilledOrFrozen(t *testing.T) {
+	c := newCluster(t, 3)
+	children := make([]*child, 3)
+	for i := range children {
+		o := c.options(i)
+		o.UnsafeNoFsync = false // for once everything as it is
+		children[i] = startChild(t, o)
+	}
+	for _, child := range children {
+		child.ready(t)
+	}
+	s := c.dial(Options{}, 0, 1, 2)
+	w := watch(t, s, "k", 0)
+	put(t, s, "k", "0")
+
+	leader := c.leader()
+	children[leader].kill()
+	began := time.Now()
+	put(t, s, "k", "1")
+	t.Logf("after kill -9 of the leader a change took %v", time.Since(began))
+	o := c.options(leader)
+	o.UnsafeNoFsync = false
+	children[leader] = startChild(t, o)
+	children[leader].ready(t)
+
+	leader = c.leader()
+	first := c.dial(Options{}, leader, (leader+1)%3) // prefers the one that freezes
+	if err := children[leader].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
+	put(t, first, "k", "2")
+	t.Logf("after SIGSTOP of the leader a change took %v", time.Since(began))
+	if took := time.Since(began); took > 6*time.Second {
+		t.Errorf("a client of the frozen leader waited %v", took)
+	}
+	if err := children[leader].cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	put(t, first, "k", "3")
+	if events := w.waitFor(t, 4); fmt.Sprint(dedup(events)) != "[k=0 k=1 k=2 k=3]" {
+		t.Errorf("the watch saw %v", events)
+	}
+	for _, child := range children {
+		_ = child.stdin.Close()
+		if err := child.cmd.Wait(); err != nil {
+			t.Errorf("a member's process ends with %v", err)
+		}
+	}
+}
+
+// dedup drops repetitions of a put that was repeated because its answer was lost.
+func dedup(events []string) []string {
+	var out []string
+	for _, e := range events {
+		if len(out) == 0 || out[len(out)-1] != e {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// leader is the number of the member that leads.
+func (c *cluster) leader() int {
+	c.t.Helper()
+	ctx := within(c.t, 20*time.Second)
+	for {
+		for i, v := range c.voters {
+			client, err := clientv3.New(clientv3.Config{Endpoints: []string{v.Client}})
+			if err != nil {
+				c.t.Fatal(err)
+			}
+			attempt, cancel := context.WithTimeout(ctx, time.Second)
+			status, err := client.Status(attempt, v.Client)
+			cancel()
+			_ = client.Close()
+			if err == nil && status.Leader == status.Header.MemberId {
+				return i
+			}
+		}
+		if !pause(ctx, probePause) {
+			c.t.Fatal("nobody leads")
+		}
+	}
+}
+
+var _ kv.Store = (*store)(nil)

@@ -1,0 +1,274 @@
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+
+	"penstock/cluster/kv"
+)
+
+// MaxPageEntries is how many entries List asks for at once.
+const MaxPageEntries = 4096
+
+// Options of a client. Zero values mean the defaults.
+type Options struct {
+	TLS      TLSFiles
+	Username string // empty: no authentication
+	Password string
+
+	DialTimeout    time.Duration // how long Dial waits for a majority's answer; 5 s
+	RequestTimeout time.Duration // what no method waits longer than, but Watch; 5 s
+	// AttemptTimeout is how long one endpoint may take before the next is asked, and how long a transaction waits for
+	// its answer before it ends as unknown; 1 s.
+	AttemptTimeout time.Duration
+	ProgressEvery  time.Duration // silence of a watch after which it asks whether the member is there; 1 s
+	StallAfter     time.Duration // how long that answer may take; 2 s
+
+	Log *slog.Logger // nil: slog.Default()
+}
+
+func (o Options) withDefaults() Options {
+	o.DialTimeout = cmp.Or(o.DialTimeout, 5*time.Second)
+	o.RequestTimeout = cmp.Or(o.RequestTimeout, 5*time.Second)
+	o.AttemptTimeout = cmp.Or(o.AttemptTimeout, time.Second)
+	o.ProgressEvery = cmp.Or(o.ProgressEvery, time.Second)
+	o.StallAfter = cmp.Or(o.StallAfter, 2*time.Second)
+	o.Log = cmp.Or(o.Log, slog.Default())
+	return o
+}
+
+// store implements kv.Store. All calls and watches go to endpoints[current].
+type store struct {
+	o         Options
+	endpoints []string
+	client    *clientv3.Client
+	leases    pb.LeaseClient
+	ctx       context.Context // ends at Close
+	stop      context.CancelFunc
+	done      sync.WaitGroup
+	watches   atomic.Int64 // numbers the watch streams
+
+	mu      sync.Mutex
+	current int
+}
+
+// Dial connects to etcd at the endpoints (HOST:PORT or URL) and returns when a majority answered. It prefers the first endpoint and
+// uses the others, in order, when it must. kv.ErrUnavailable if nobody answers in time.
+func Dial(ctx context.Context, endpoints []string, o Options) (kv.Store, error) {
+	o = o.withDefaults()
+	if len(endpoints) == 0 {
+		return nil, errors.New("etcd: no endpoint is given: name at least one HOST:PORT")
+	}
+	tls, err := o.TLS.config()
+	if err != nil {
+		return nil, err
+	}
+	s := &store{o: o}
+	for _, e := range endpoints {
+		if !strings.Contains(e, "://") {
+			e = o.TLS.scheme() + "://" + e
+		}
+		s.endpoints = append(s.endpoints, e)
+	}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.client, err = clientv3.New(clientv3.Config{
+		Endpoints: s.endpoints, DialTimeout: o.DialTimeout, TLS: tls, Username: o.Username, Password: o.Password,
+		// gRPC raises shorter times to 10 s; members refuse shorter ones than 5 s. Stalled calls are noticed earlier, by their timeouts.
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
+		MaxUnaryRetries: 2, // the second renews a token; the rest is done here
+		Logger:          clientLogger(o.Log),
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}, MinConnectTimeout: time.Second,
+		})},
+	})
+	if err != nil { // only a user's authentication can fail here
+		s.stop()
+		if unanswered(err) {
+			return nil, s.failed("the authentication", err, "nothing was changed")
+		}
+		return nil, s.answered("the authentication", err)
+	}
+	s.client.SetEndpoints(s.endpoints[0])
+	s.leases = pb.NewLeaseClient(s.client.ActiveConnection())
+	s.done.Go(s.keepConnected)
+	if err := s.greet(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// greet waits for a linearizable read and looks at the version.
+func (s *store) greet(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.o.DialTimeout)
+	defer cancel()
+	err := s.do(ctx, "the first read", true, func(ctx context.Context, _ int) error {
+		_, err := s.client.Get(ctx, "\x00", clientv3.WithCountOnly())
+		if errors.Is(err, rpctypes.ErrPermissionDenied) {
+			return nil // it answers; keys that are granted will do
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	status, err := s.client.Status(ctx, s.endpointInUse())
+	if err == nil && older(status.Version, 3, 5, 8) {
+		return fmt.Errorf("etcd: %s runs version %s, which may tell a watch of progress before its events: use 3.5.8 or newer", s.endpointInUse(), status.Version)
+	}
+	return nil // a user without that right cannot ask; its operator has read the requirement
+}
+
+func older(version string, major, minor, patch int) bool {
+	var v [3]int
+	if _, err := fmt.Sscanf(version, "%d.%d.%d", &v[0], &v[1], &v[2]); err != nil {
+		return false
+	}
+	return slices.Compare(v[:], []int{major, minor, patch}) < 0
+}
+
+// List implements kv.Store. Pages after the first are read at the first one's revision.
+func (s *store) List(ctx context.Context, prefix string) ([]kv.Entry, int64, error) {
+	for {
+		entries, revision, err := s.list(ctx, prefix)
+		if !errors.Is(err, kv.ErrCompacted) {
+			return entries, revision, err
+		}
+		// So many changes came between two pages that the revision is gone: begin again.
+	}
+}
+
+func (s *store) list(ctx context.Context, prefix string) (entries []kv.Entry, revision int64, err error) {
+	from, end := cmp.Or(prefix, "\x00"), clientv3.GetPrefixRangeEnd(prefix)
+	for {
+		options := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(MaxPageEntries), clientv3.WithRev(revision)}
+		var page *clientv3.GetResponse
+		err = s.do(ctx, "a read of "+quoted(prefix), true, func(ctx context.Context, _ int) (err error) {
+			page, err = s.client.Get(ctx, from, options...)
+			return err
+		})
+		if err != nil {
+			return nil, 0, err
+		}
+		if revision == 0 {
+			revision = page.Header.Revision
+		}
+		for _, e := range page.Kvs {
+			entries = append(entries, kv.Entry{Key: string(e.Key), Value: e.Value, ModRevision: e.ModRevision, Lease: kv.LeaseID(e.Lease)})
+		}
+		if !page.More {
+			return entries, revision, nil
+		}
+		from = entries[len(entries)-1].Key + "\x00"
+	}
+}
+
+// Txn implements kv.Store.
+func (s *store) Txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, int64, error) {
+	compares := make([]clientv3.Cmp, len(conds))
+	for i, c := range conds {
+		compares[i] = clientv3.Compare(clientv3.ModRevision(c.Key), "=", c.ModRevision)
+	}
+	writes := make([]clientv3.Op, len(ops))
+	for i, op := range ops {
+		switch {
+		case op.Delete:
+			writes[i] = clientv3.OpDelete(op.Key)
+		case op.Lease != 0:
+			writes[i] = clientv3.OpPut(op.Key, string(op.Value), clientv3.WithLease(clientv3.LeaseID(op.Lease)))
+		default:
+			writes[i] = clientv3.OpPut(op.Key, string(op.Value))
+		}
+	}
+	var answer *clientv3.TxnResponse
+	err := s.do(ctx, "a transaction", false, func(ctx context.Context, _ int) (err error) {
+		answer, err = s.client.Txn(ctx).If(compares...).Then(writes...).Commit()
+		return err
+	})
+	if err != nil {
+		return false, 0, err
+	}
+	return answer.Succeeded, answer.Header.Revision, nil
+}
+
+// Grant implements kv.Store. etcd counts in whole seconds and has a least TTL of one and a half election timeouts: the lease lives for ttl
+// or somewhat longer.
+func (s *store) Grant(ctx context.Context, ttl time.Duration) (kv.LeaseID, error) {
+	// The id is chosen here, so that a repeated attempt finds the lease of the one before instead of making another.
+	id := clientv3.LeaseID(rand.Int64N(1<<62) + 1)
+	seconds := int64((ttl + time.Second - 1) / time.Second)
+	err := s.do(ctx, "a new lease", true, func(ctx context.Context, attempt int) error {
+		_, err := s.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(id), TTL: seconds})
+		if err = rpctypes.Error(err); attempt > 0 && errors.Is(err, rpctypes.ErrLeaseExist) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return kv.LeaseID(id), nil
+}
+
+// KeepAlive implements kv.Store.
+func (s *store) KeepAlive(ctx context.Context, id kv.LeaseID) (ttl time.Duration, err error) {
+	err = s.do(ctx, "extending a lease", true, func(ctx context.Context, _ int) error {
+		// One exchange on the bare stream: the client's KeepAliveOnce spins while the endpoint refuses connections.
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := s.leases.LeaseKeepAlive(ctx, grpc.WaitForReady(true))
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil {
+			_, err = stream.Recv() // Send says only that the stream ended
+			return err
+		}
+		answer, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if answer.TTL <= 0 {
+			return rpctypes.ErrLeaseNotFound
+		}
+		ttl = time.Duration(answer.TTL) * time.Second
+		return nil
+	})
+	return ttl, err
+}
+
+// Revoke implements kv.Store.
+func (s *store) Revoke(ctx context.Context, id kv.LeaseID) error {
+	return s.do(ctx, "ending a lease", true, func(ctx context.Context, attempt int) error {
+		_, err := s.client.Revoke(ctx, clientv3.LeaseID(id))
+		if attempt > 0 && errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			return nil // an attempt before did it
+		}
+		return err
+	})
+}
+
+// Close implements kv.Store. It ends calls and watches that wait.
+func (s *store) Close() error {
+	s.stop()
+	err := s.client.Close()
+	s.done.Wait()
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}

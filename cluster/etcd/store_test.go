@@ -1,0 +1,301 @@
+package etcd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"penstock/cluster/kv"
+)
+
+func single(t *testing.T) *cluster {
+	t.Helper()
+	c := newCluster(t, 1)
+	c.start(0)
+	c.ready(0)
+	return c
+}
+
+func TestLeaseExpires(t *testing.T) {
+	t.Parallel()
+	s := single(t).dial(Options{}, 0)
+	ctx := within(t, 30*time.Second)
+	lease, err := s.Grant(ctx, 1500*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ttl, err := s.KeepAlive(ctx, lease)
+	if err != nil || ttl < 1500*time.Millisecond || ttl > 3*time.Second {
+		t.Fatalf("a lease of 1.5 s lives %v, %v", ttl, err)
+	}
+	ok, revision, err := s.Txn(ctx, nil, []kv.Op{{Key: "mine", Value: []byte("x"), Lease: lease}})
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	entries, _, err := s.List(ctx, "mine")
+	if err != nil || len(entries) != 1 || entries[0].Lease != lease {
+		t.Fatalf("%+v, %v", entries, err)
+	}
+	w := watch(t, s, "mine", revision)
+	began := time.Now()
+	w.waitFor(t, 1) // the deletion
+	if took := time.Since(began); took < time.Second {
+		t.Errorf("it ran out after %v", took)
+	}
+	if _, err := s.KeepAlive(ctx, lease); !errors.Is(err, kv.ErrLeaseGone) {
+		t.Errorf("KeepAlive of a lease that ran out: %v", err)
+	}
+	if _, _, err := s.Txn(ctx, nil, []kv.Op{{Key: "mine", Lease: lease}}); !errors.Is(err, kv.ErrLeaseGone) {
+		t.Errorf("Txn with a lease that ran out: %v", err)
+	}
+	if err := s.Revoke(ctx, lease); !errors.Is(err, kv.ErrLeaseGone) {
+		t.Errorf("Revoke of a lease that ran out: %v", err)
+	}
+}
+
+func TestWatchBelowCompaction(t *testing.T) {
+	t.Parallel()
+	c := single(t)
+	s := c.dial(Options{}, 0)
+	var last int64
+	for i := range 10 {
+		last = put(t, s, "k", fmt.Sprint(i))
+	}
+	behind := watch(t, s, "k", last)
+	if _, err := admin(t, c, 0).Compact(within(t, 10*time.Second), last, clientv3.WithCompactPhysical()); err != nil {
+		t.Fatal(err)
+	}
+	err := s.Watch(within(t, 10*time.Second), "k", last-5, func([]kv.Event, int64) { t.Error("it saw something") })
+	if !errors.Is(err, kv.ErrCompacted) {
+		t.Errorf("a watch from a compacted revision ends with %v", err)
+	}
+	put(t, s, "k", "after")
+	if events := behind.waitFor(t, 1); events[0] != "k=after" {
+		t.Errorf("the watch that was up to date saw %v", events)
+	}
+}
+
+func TestListReadsPagesAtOneRevision(t *testing.T) {
+	t.Parallel()
+	s := single(t).dial(Options{}, 0)
+	const count = MaxPageEntries + 300
+	ctx := within(t, 30*time.Second)
+	for from := 0; from < count; from += 100 {
+		var ops []kv.Op
+		for i := from; i < min(from+100, count); i++ {
+			ops = append(ops, kv.Op{Key: fmt.Sprintf("p/%06d", i), Value: []byte{byte(i)}})
+		}
+		if ok, _, err := s.Txn(ctx, nil, ops); err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+	}
+	for _, prefix := range []string{"p/", ""} {
+		entries, _, err := s.List(ctx, prefix)
+		if err != nil || len(entries) != count {
+			t.Fatalf("List %q: %d entries, %v", prefix, len(entries), err)
+		}
+		for i, e := range entries {
+			if want := fmt.Sprintf("p/%06d", i); e.Key != want {
+				t.Fatalf("entry %d is %q, not %q", i, e.Key, want)
+			}
+		}
+	}
+}
+
+func TestTooLargeTransactionIsRefused(t *testing.T) {
+	t.Parallel()
+	s := single(t).dial(Options{}, 0)
+	ops := make([]kv.Op, 200)
+	for i := range ops {
+		ops[i].Key = fmt.Sprint(i)
+	}
+	began := time.Now()
+	_, _, err := s.Txn(within(t, 10*time.Second), nil, ops)
+	if err == nil || errors.Is(err, kv.ErrUnavailable) || !strings.Contains(err.Error(), "nothing was changed") {
+		t.Errorf("200 ops: %v", err)
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("the refusal took %v", took)
+	}
+}
+
+// A member that is frozen keeps its connections and answers nothing: one attempt is lost, and the watch goes on elsewhere.
+func TestFrozenMemberIsLeft(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	c.start(0, 1, 2)
+	c.ready(0, 1, 2)
+	p := newProxy(t, c.voters[0].Client)
+	s := dial(t, []string{p.address(), c.voters[1].Client}, Options{
+		AttemptTimeout: 300 * time.Millisecond, ProgressEvery: 100 * time.Millisecond, StallAfter: 300 * time.Millisecond,
+	})
+	other := c.dial(Options{}, 2)
+	lease, err := s.Grant(within(t, 10*time.Second), 2*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := watch(t, s, "k", 0)
+	put(t, other, "k", "1")
+	w.waitFor(t, 1)
+
+	p.freeze()
+	put(t, other, "k", "2") // nobody but the watch itself can notice
+	if events := w.waitFor(t, 2); events[1] != "k=2" {
+		t.Errorf("the watch saw %v", events)
+	}
+	began := time.Now()
+	if _, err := s.KeepAlive(within(t, 10*time.Second), lease); err != nil {
+		t.Errorf("the lease was lost with a frozen member: %v", err)
+	}
+	if took := time.Since(began); took > 1500*time.Millisecond {
+		t.Errorf("it took %v", took)
+	}
+	p.thaw()
+	put(t, other, "k", "3")
+	if events := w.waitFor(t, 3); events[2] != "k=3" {
+		t.Errorf("the watch saw %v", events)
+	}
+}
+
+// A dead first endpoint costs nothing that a user would see, not even to a transaction.
+func TestDeadEndpointIsSkipped(t *testing.T) {
+	t.Parallel()
+	c := single(t)
+	s := dial(t, []string{freeAddress(t), freeAddress(t), c.voters[0].Client}, Options{})
+	if ok, _, err := s.Txn(within(t, 10*time.Second), nil, []kv.Op{{Key: "a"}}); err != nil || !ok {
+		t.Error(ok, err)
+	}
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	_, err := Dial(t.Context(), []string{freeAddress(t), freeAddress(t)}, Options{DialTimeout: 500 * time.Millisecond})
+	if !errors.Is(err, kv.ErrUnavailable) {
+		t.Errorf("Dial to nobody: %v", err)
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if _, err := Dial(t.Context(), nil, Options{}); err == nil {
+		t.Error("Dial without an endpoint")
+	}
+}
+
+func TestUserAndPassword(t *testing.T) {
+	t.Parallel()
+	c := single(t)
+	client, ctx := admin(t, c, 0), within(t, 20*time.Second)
+	_, err1 := client.UserAdd(ctx, "root", "secret")
+	_, err2 := client.UserGrantRole(ctx, "root", "root")
+	_, err3 := client.AuthEnable(ctx)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	s := c.dial(Options{Username: "root", Password: "secret"}, 0)
+	revision := put(t, s, "a", "1")
+	w := watch(t, s, "a", revision-1)
+	if events := w.waitFor(t, 1); events[0] != "a=1" {
+		t.Errorf("the watch saw %v", events)
+	}
+	if lease, err := s.Grant(ctx, time.Second); err != nil {
+		t.Error(err)
+	} else if _, err := s.KeepAlive(ctx, lease); err != nil {
+		t.Error(err)
+	}
+	for _, o := range []Options{{}, {Username: "root", Password: "wrong"}} {
+		if s, err := Dial(ctx, []string{c.voters[0].Client}, o); err == nil {
+			_ = s.Close()
+			t.Errorf("user %q with password %q is let in", o.Username, o.Password)
+		} else if errors.Is(err, kv.ErrUnavailable) || !strings.Contains(err.Error(), "check user, password") {
+			t.Errorf("user %q: %v", o.Username, err)
+		}
+	}
+}
+
+// proxy passes bytes on until it is frozen; then connections stay and nothing moves.
+type proxy struct {
+	l      net.Listener
+	mu     sync.Mutex
+	moving *sync.Cond
+	frozen bool
+	conns  []net.Conn
+}
+
+func newProxy(t *testing.T, target string) *proxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{l: l}
+	p.moving = sync.NewCond(&p.mu)
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", target)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			p.mu.Lock()
+			p.conns = append(p.conns, in, out)
+			p.mu.Unlock()
+			all.Go(func() { p.carry(in, out) })
+			all.Go(func() { p.carry(out, in) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		p.thaw()
+		p.mu.Lock()
+		for _, c := range p.conns {
+			_ = c.Close()
+		}
+		p.mu.Unlock()
+		all.Wait()
+	})
+	return p
+}
+
+func (p *proxy) carry(to io.WriteCloser, from io.Reader) {
+	defer to.Close()
+	b := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(b)
+		p.mu.Lock()
+		for p.frozen {
+			p.moving.Wait()
+		}
+		p.mu.Unlock()
+		if _, werr := to.Write(b[:n]); err != nil || werr != nil {
+			return
+		}
+	}
+}
+
+func (p *proxy) address() string { return p.l.Addr().String() }
+
+func (p *proxy) freeze() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.frozen = true
+}
+
+func (p *proxy) thaw() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.frozen = false
+	p.moving.Broadcast()
+}

@@ -1,0 +1,134 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
+
+	"penstock/cluster/kv"
+)
+
+// errStalled ends one stream of a watch, not the watch.
+var errStalled = errors.New("etcd: the member says nothing")
+
+// Watch implements kv.Store. It runs over as many streams as it needs, one after the other; next is the only state they share.
+func (s *store) Watch(ctx context.Context, prefix string, after int64, changed func(events []kv.Event, revision int64)) error {
+	next := after + 1
+	for {
+		used, from := s.inUse(), next
+		err := s.watchOnce(ctx, prefix, &next, changed)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case s.ctx.Err() != nil:
+			return fmt.Errorf("%w: the watch of %s ends", kv.ErrClosed, quoted(prefix))
+		case errors.Is(err, rpctypes.ErrCompacted), errors.Is(err, kv.ErrCompacted):
+			return fmt.Errorf("%w: the watch of %s stands at revision %d", kv.ErrCompacted, quoted(prefix), next)
+		case errors.Is(err, rpctypes.ErrPermissionDenied):
+			return s.answered("the watch of "+quoted(prefix), err)
+		}
+		s.o.Log.Debug("etcd: a watch goes on at another member", "prefix", prefix, "endpoint", s.endpoints[used], "revision", next, "error", err)
+		if next == from {
+			s.leave(used)
+		}
+		pause(ctx, retryPause)
+	}
+}
+
+// watchOnce watches on one stream until it breaks or the member falls silent.
+func (s *store) watchOnce(ctx context.Context, prefix string, next *int64, changed func([]kv.Event, int64)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	// The client puts watches with equal metadata on one stream. A number keeps each on its own, so that leaving a silent
+	// member really opens a new one.
+	ctx = metadata.AppendToOutgoingContext(ctx, "penstock-watch", strconv.FormatInt(s.watches.Add(1), 10))
+	ctx = clientv3.WithRequireLeader(ctx)
+
+	watchdog := time.AfterFunc(s.o.StallAfter, cancel) // Watch returns only when the member has accepted it
+	answers := s.client.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(*next))
+	if !watchdog.Stop() {
+		return errStalled
+	}
+	tick := time.NewTimer(s.o.ProgressEvery)
+	defer tick.Stop()
+	asked := false
+	for {
+		select {
+		case answer, ok := <-answers:
+			if !ok {
+				return errStalled
+			}
+			if err := answer.Err(); err != nil {
+				return err
+			}
+			if err := s.take(ctx, &answer, next, changed); err != nil {
+				return err
+			}
+			asked = false
+			tick.Reset(s.o.ProgressEvery) // after changed returned: its time is not the member's silence
+		case <-tick.C:
+			if asked {
+				return errStalled
+			}
+			if err := s.client.RequestProgress(ctx); err != nil {
+				return err
+			}
+			asked = true
+			tick.Reset(s.o.StallAfter)
+		}
+	}
+}
+
+// take hands over the events of an answer, one revision at a time, or notes the progress of one without events: the member has
+// sent everything up to that revision.
+func (s *store) take(ctx context.Context, answer *clientv3.WatchResponse, next *int64, changed func([]kv.Event, int64)) error {
+	if answer.IsProgressNotify() {
+		if answer.Header.Revision < *next-1 {
+			return s.checkRevision(ctx, *next-1)
+		}
+		*next = answer.Header.Revision + 1
+		return nil
+	}
+	events := answer.Events
+	for len(events) > 0 {
+		revision, count := events[0].Kv.ModRevision, 1
+		for count < len(events) && events[count].Kv.ModRevision == revision {
+			count++
+		}
+		if revision >= *next {
+			changed(converted(events[:count]), revision)
+			*next = revision + 1
+		}
+		events = events[count:]
+	}
+	return nil
+}
+
+// checkRevision is asked when a member knows less than the watch has seen. A member may lag; but if the majority knows less, the
+// store was restored or replaced, and the watch would wait for ever for revisions that are other changes now.
+func (s *store) checkRevision(ctx context.Context, seen int64) error {
+	answer, err := s.client.Get(ctx, "\x00", clientv3.WithCountOnly())
+	if err == nil && answer.Header.Revision < seen {
+		return kv.ErrCompacted
+	}
+	return nil
+}
+
+func converted(events []*clientv3.Event) []kv.Event {
+	out := make([]kv.Event, len(events))
+	for i, e := range events {
+		out[i] = kv.Event{
+			Entry:   kv.Entry{Key: string(e.Kv.Key), Value: e.Kv.Value, ModRevision: e.Kv.ModRevision, Lease: kv.LeaseID(e.Kv.Lease)},
+			Deleted: e.Type == mvccpb.DELETE,
+		}
+	}
+	return out
+}

@@ -1,0 +1,292 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/cluster/kv"
+	"penstock/engine/meta"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// Join is meta.Store's. It waits for a store that does not answer yet, until ctx ends.
+func (s *store) Join(ctx context.Context, r meta.Registration) (meta.Node, error) {
+	if r.Node.Name == "" || r.Node.Store == uuid.Nil || r.Node.Boot == uuid.Nil {
+		panic("BUG: a node joins without a name, a store or a boot")
+	}
+	s.mu.Lock()
+	if s.ctx != nil {
+		s.mu.Unlock()
+		return meta.Node{}, errJoined
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.leasing = make(chan struct{})
+	s.mu.Unlock()
+
+	err := s.enter(ctx, &r)
+	if err != nil {
+		s.mu.Lock()
+		lease := s.lease
+		s.mu.Unlock()
+		_ = s.Close()
+		if lease != 0 { // nobody should wait for a node that did not come in
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.LeaseTTL)
+			defer cancel()
+			_ = s.kv.Revoke(ctx, lease)
+		}
+		s.mu.Lock()
+		s.ctx, s.cancel, s.lease = nil, nil, 0 // it may be tried again
+		s.mu.Unlock()
+		return meta.Node{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.node
+	n.Live = true
+	return n, nil
+}
+
+func (s *store) enter(ctx context.Context, r *meta.Registration) error {
+	sent, err := s.register(ctx, r.Node)
+	if err != nil {
+		close(s.leasing)
+		return err
+	}
+	if r.Lease != nil {
+		r.Lease(sent.Add(s.opts.LeaseTTL - s.opts.LeaseMargin))
+	}
+	leaseCtx, stop := context.WithCancel(s.ctx)
+	s.mu.Lock()
+	s.stopLease = stop
+	s.mu.Unlock()
+	go s.keepLease(leaseCtx, r)
+
+	for i := range r.Import {
+		if err := s.importTopic(ctx, &r.Import[i]); err != nil {
+			return err
+		}
+	}
+	st, err := s.read(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.joined = true
+	s.mu.Unlock()
+	s.publish(st)
+	first := make(chan struct{})
+	s.running.Add(2)
+	go func() {
+		defer s.running.Done()
+		s.deliver(r, between(newState(), st))
+		close(first)
+		s.watch(r)
+	}()
+	go func() {
+		defer s.running.Done()
+		s.control()
+	}()
+	<-first
+	return nil
+}
+
+// read is everything as it is in the store. It waits for a store that does not answer.
+func (s *store) read(ctx context.Context) (*state, error) {
+	for {
+		entries, revision, err := s.kv.List(ctx, s.opts.Prefix)
+		if err == nil {
+			b := build(newState(), s.opts.Prefix, s.log)
+			for i := range entries {
+				b.apply(&kv.Event{Entry: entries[i]})
+			}
+			st, _ := b.finish(revision)
+			return st, nil
+		}
+		if !errors.Is(err, kv.ErrUnavailable) {
+			return nil, unavailable(err)
+		}
+		if err := pause(ctx, unavailablePause); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return unavailable(ctx.Err())
+	}
+}
+
+// register writes the node's row and its live row, and returns when the lease was asked for. The id is found by name; a
+// new one comes from a counter, so that none is ever given twice.
+func (s *store) register(ctx context.Context, n meta.Node) (time.Time, error) {
+	for {
+		sent := time.Now()
+		lease, err := s.kv.Grant(ctx, s.opts.LeaseTTL)
+		if err == nil {
+			s.mu.Lock()
+			s.lease = lease
+			s.mu.Unlock()
+			var ok bool
+			if ok, err = s.tryRegister(ctx, n, lease); ok {
+				return sent, nil
+			}
+			_ = s.kv.Revoke(ctx, lease)
+		}
+		switch {
+		case err == nil: // somebody else was faster
+		case errors.Is(err, kv.ErrUnavailable), errors.Is(err, kv.ErrLeaseGone):
+			if err := pause(ctx, unavailablePause); err != nil {
+				return sent, err
+			}
+		default:
+			return sent, unavailable(err)
+		}
+	}
+}
+
+func (s *store) tryRegister(ctx context.Context, n meta.Node, lease kv.LeaseID) (bool, error) {
+	st, err := s.read(ctx)
+	if err != nil {
+		return false, err
+	}
+	var conds []kv.Cond
+	var ops []kv.Op
+	if st.snap.Cluster == uuid.Nil {
+		conds = append(conds, kv.Cond{Key: s.key(clusterKey)})
+		ops = append(ops, put(s.key(clusterKey), uuid.New()))
+	}
+	n.ID, n.Live = 0, false
+	for id, other := range st.nodes {
+		if other.rev != 0 && other.row.Name == n.Name {
+			n.ID, n.Draining = id, other.row.Draining
+		}
+	}
+	if n.ID == 0 {
+		if len(st.snap.Nodes) >= MaxNodeCount {
+			return false, fmt.Errorf("cluster: it has %d nodes already, which is the most it may have: this one was not added; remove one that is gone", MaxNodeCount)
+		}
+		n.ID = st.lastID + 1
+		conds = append(conds, kv.Cond{Key: s.key(lastIDKey), ModRevision: st.lastIDRev})
+		ops = append(ops, put(s.key(lastIDKey), n.ID))
+	}
+	e := st.nodes[n.ID]
+	conds = append(conds,
+		kv.Cond{Key: s.key(nodeKey(nodesDir, n.ID)), ModRevision: e.rev},
+		kv.Cond{Key: s.key(nodeKey(liveDir, n.ID)), ModRevision: e.liveRev})
+	ops = append(ops,
+		put(s.key(nodeKey(nodesDir, n.ID)), n),
+		kv.Op{Key: s.key(nodeKey(liveDir, n.ID)), Value: encode(processRow{Node: n.ID, Boot: n.Boot}), Lease: lease})
+	if e.downRev != 0 {
+		ops = append(ops, remove(s.key(nodeKey(downDir, n.ID)))) // it spoke of the process before
+	}
+	ok, _, err := s.kv.Txn(ctx, conds, ops)
+	if ok {
+		s.mu.Lock()
+		s.node = n
+		s.mu.Unlock()
+	}
+	return ok, err
+}
+
+// watch follows the store until Close.
+func (s *store) watch(r *meta.Registration) {
+	for {
+		err := s.kv.Watch(s.ctx, s.opts.Prefix, s.cur.Load().snap.Revision, func(events []kv.Event, revision int64) {
+			b := build(s.cur.Load(), s.opts.Prefix, s.log)
+			for i := range events {
+				b.apply(&events[i])
+			}
+			st, change := b.finish(revision)
+			s.publish(st)
+			s.deliver(r, change)
+		})
+		switch {
+		case s.ctx.Err() != nil:
+			return
+		case errors.Is(err, kv.ErrClosed):
+			s.log.Error("the metadata store was closed: this node hears of no changes any more")
+			return
+		case errors.Is(err, kv.ErrCompacted):
+			old := s.cur.Load()
+			st, err := s.read(s.ctx)
+			if err != nil {
+				return // Close
+			}
+			s.publish(st)
+			s.deliver(r, between(old, st))
+		default:
+			s.log.Warn("the watch on the metadata store ended and begins again", "error", err)
+			if pause(s.ctx, unavailablePause) != nil {
+				return
+			}
+		}
+	}
+}
+
+// importTopic brings a topic of a single node's data directory in, with this node as the only replica, unless it is there
+// or was deleted. Everything that the directory's log may have been given an epoch for is over: each partition begins a new one.
+func (s *store) importTopic(ctx context.Context, im *meta.ImportedTopic) error {
+	t := im.Topic
+	if len(im.Epochs) != t.Partitions || t.ID == uuid.Nil {
+		panic("BUG: an imported topic has no uuid, or not one epoch for each partition")
+	}
+	if t.Replicas == 0 {
+		t.Replicas = s.opts.DefaultReplicas
+	}
+	if t.MinISR == 0 {
+		t.MinISR = majority(t.Replicas)
+	}
+	if err := checkTopic(&t); err != nil {
+		return err
+	}
+	for range maxAttemptCount {
+		st, err := s.read(ctx)
+		if err != nil {
+			return err
+		}
+		if st.snap.Topics[t.ID] != nil || st.snap.Deleted[t.ID] {
+			return nil
+		}
+		if st.snap.Names[t.Name] != nil {
+			return fmt.Errorf("the topic %q of this node's data directory and the one of the cluster are not the same: its data stays where it is, untouched; "+
+				"start the node alone to read it, or delete the cluster's topic: %w", t.Name, meta.ErrExists)
+		}
+		ok, _, err := s.writeTopic(ctx, &t, 0, s.imported(&t, im.Epochs), nil)
+		if ok || err != nil && !errors.Is(err, meta.ErrUnavailable) {
+			return err
+		}
+		if err := pause(ctx, conflictPause); err != nil {
+			return err
+		}
+	}
+	return meta.ErrConflict
+}
+
+func (s *store) imported(t *meta.Topic, epochs []segment.Epoch) []*meta.Partition {
+	s.mu.Lock()
+	self := s.node
+	s.mu.Unlock()
+	parts := make([]*meta.Partition, 0, len(epochs))
+	for n, epoch := range epochs {
+		parts = append(parts, &meta.Partition{
+			ID: meta.PartitionID{Topic: t.ID, Partition: uint32(n)},
+			State: replicate.State{
+				Epoch: epoch + 1, Version: 1, Leader: self.ID, Boot: self.Boot, MinISR: 1,
+				Replicas: []replicate.NodeID{self.ID}, ISR: []replicate.Member{{Node: self.ID, Store: self.Store}},
+			},
+		})
+	}
+	return slices.Clip(parts)
+}

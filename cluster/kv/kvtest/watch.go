@@ -1,0 +1,109 @@
+package kvtest
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"penstock/cluster/kv"
+)
+
+// compactedAtZero excuses a watch from the beginning of a map that forgets.
+func (w *world) compactedAtZero(err error) bool { return errors.Is(err, kv.ErrCompacted) }
+
+// A watch begins right behind the revision that it is given, with what has happened since.
+func testWatchHistory(w *world) {
+	w.write(w.a, w.put("a", "0"))
+	after := w.write(w.a, w.put("b", "0"))
+	first := w.write(w.a, w.put("a", "1"))
+	w.write(w.z, w.del("b"), w.put("c", "1"))
+	x := w.watch(w.z, w.prefix, after)
+	if e := x.want("a", "1", false); e.ModRevision != first {
+		w.Errorf("it is of revision %d, not %d", e.ModRevision, first)
+	}
+	got := map[string]bool{}
+	for range 2 { // of one revision: in whatever order
+		e := x.next()
+		got[fmt.Sprintf("%s %v", e.Key[len(w.prefix):], e.Deleted)] = true
+	}
+	if !got["b true"] || !got["c false"] {
+		w.Errorf("events %v", got)
+	}
+	w.write(w.a, w.put("d", "1"))
+	x.want("d", "1", false)
+	x.cancel()
+	if err := x.end(); err != nil {
+		w.Errorf("the watch ended with %v", err)
+	}
+}
+
+// A watch sees its prefix only, and nothing of transactions that were not applied or changed nothing.
+func testWatchFollows(w *world) {
+	_, rev, err := w.a.List(w.ctx, w.prefix)
+	if err != nil {
+		w.Fatal(err)
+	}
+	x := w.watch(w.a, w.key("in/"), rev)
+	w.write(w.a, w.put("out", "1"), w.put("in", "1"), w.put("in/a", "1"))
+	x.want("in/a", "1", false)
+	w.write(w.a, w.del("in/none"))
+	if ok, _, err := w.a.Txn(w.ctx, []kv.Cond{{Key: w.key("out")}}, []kv.Op{w.put("in/a", "2")}); ok || err != nil {
+		w.Fatal(ok, err)
+	}
+	lease, err := w.a.Grant(w.ctx, time.Minute)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.write(w.a, kv.Op{Key: w.key("in/l"), Value: []byte("1"), Lease: lease})
+	if e := x.want("in/l", "1", false); e.Lease != lease {
+		w.Errorf("the event says lease %d, not %d", e.Lease, lease)
+	}
+	w.write(w.z, w.del("in/a"))
+	x.want("in/a", "", true)
+}
+
+// Many writers, two watches, one of which began late: both see every revision, in order.
+func testWatchMissesNothing(w *world) {
+	_, rev, err := w.a.List(w.ctx, w.prefix)
+	if err != nil {
+		w.Fatal(err)
+	}
+	const writers, each = 4, 50
+	early := w.watch(w.a, w.prefix, rev)
+	var all sync.WaitGroup
+	for i := range writers {
+		s := []kv.Store{w.a, w.z}[i%2]
+		all.Go(func() {
+			for n := range each {
+				if ok, _, err := s.Txn(w.ctx, nil, []kv.Op{w.put(fmt.Sprint(i), fmt.Sprint(n))}); !ok || err != nil {
+					w.Error(ok, err)
+				}
+			}
+		})
+	}
+	late := w.watch(w.z, w.prefix, rev)
+	for _, x := range []*watching{early, late} {
+		next := map[string]int{}
+		for range writers * each {
+			e := x.next()
+			if want := fmt.Sprint(next[e.Key]); string(e.Value) != want {
+				w.Fatalf("%s is %s, want %s", e.Key, e.Value, want)
+			}
+			next[e.Key]++
+		}
+	}
+	all.Wait()
+}
+
+// A watch that would miss something says so.
+func testWatchCompacted(w *world) {
+	after := w.write(w.a, w.put("a", "0"))
+	w.write(w.a, w.put("a", "1"))
+	now := w.write(w.a, w.put("a", "2"))
+	w.b.Compact(w.T)
+	w.wantErr(w.watch(w.z, w.prefix, after).end(), kv.ErrCompacted)
+	x := w.watch(w.z, w.prefix, now)
+	w.write(w.a, w.put("a", "3"))
+	x.want("a", "3", false)
+}

@@ -1,0 +1,185 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"penstock/cluster/kv"
+	"penstock/engine/meta"
+)
+
+// keepLease extends the lease until ctx ends, or until another process has taken this node's name. A lease that ran out is
+// replaced, by the same process: what it led and nobody else could take, it goes on leading.
+func (s *store) keepLease(ctx context.Context, r *meta.Registration) {
+	defer close(s.leasing)
+	every := s.opts.LeaseTTL / 3
+	wait := time.NewTimer(every)
+	defer wait.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-wait.C:
+		case <-s.relive:
+		}
+		err := s.extend(ctx, r)
+		switch {
+		case err == nil:
+			wait.Reset(every)
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, errReplaced):
+			s.log.Error("another process has registered under this node's name, or the node was removed: this process serves nothing any more; stop it")
+			_ = s.kv.Revoke(ctx, s.leaseID())
+			return
+		default:
+			s.log.Warn("the lease could not be extended", "error", err)
+			wait.Reset(every / 4)
+		}
+	}
+}
+
+// extend makes one step: the lease lives and its live row is there, or it is an error.
+func (s *store) extend(ctx context.Context, r *meta.Registration) error {
+	ctx, cancel := context.WithTimeout(ctx, s.opts.LeaseTTL/2)
+	defer cancel()
+	self, boot := s.self()
+	if st := s.cur.Load(); st != nil {
+		if n := st.nodes[self]; n.rev == 0 || n.row.Boot != boot {
+			return s.confirmReplaced(ctx)
+		} else if n.liveRev == 0 {
+			return s.revive(ctx, r)
+		}
+	}
+	sent := time.Now()
+	ttl, err := s.kv.KeepAlive(ctx, s.leaseID())
+	switch {
+	case errors.Is(err, kv.ErrLeaseGone):
+		return s.revive(ctx, r)
+	case err != nil:
+		return err
+	}
+	if r.Lease != nil {
+		r.Lease(sent.Add(ttl - s.opts.LeaseMargin))
+	}
+	return nil
+}
+
+// confirmReplaced asks the store itself, because the watch may be behind this process's own registration.
+func (s *store) confirmReplaced(ctx context.Context) error {
+	_, err := s.ownRow(ctx)
+	return err
+}
+
+// ownRow is the revision of this node's registration; errReplaced if it is another process's.
+func (s *store) ownRow(ctx context.Context) (int64, error) {
+	self, boot := s.self()
+	e, err := s.get(ctx, nodeKey(nodesDir, self))
+	if err != nil {
+		return 0, err
+	}
+	var n meta.Node
+	if e.ModRevision == 0 || json.Unmarshal(e.Value, &n) == nil && n.Boot != boot {
+		return 0, errReplaced
+	}
+	return e.ModRevision, nil
+}
+
+// revive writes the live row again: the lease ran out, or the node was reported gone and is not. Before the engine hears
+// that it may serve, it hears of everything that was decided without it: a leader that was replaced while it stood still
+// must not serve for a moment (B83).
+func (s *store) revive(ctx context.Context, r *meta.Registration) error {
+	rev, err := s.ownRow(ctx)
+	if err != nil {
+		return err
+	}
+	self, boot := s.self()
+	live := s.key(nodeKey(liveDir, self))
+	sent := time.Now()
+	lease := s.leaseID()
+	if _, err := s.kv.KeepAlive(ctx, lease); err != nil {
+		if !errors.Is(err, kv.ErrLeaseGone) {
+			return err
+		}
+		sent = time.Now()
+		if lease, err = s.kv.Grant(ctx, s.opts.LeaseTTL); err != nil {
+			return err
+		}
+	}
+	ok, revision, err := s.kv.Txn(ctx,
+		[]kv.Cond{{Key: s.key(nodeKey(nodesDir, self)), ModRevision: rev}, {Key: live}},
+		[]kv.Op{{Key: live, Value: encode(processRow{Node: self, Boot: boot}), Lease: lease}})
+	s.mu.Lock()
+	former := s.lease
+	if ok {
+		s.lease = lease
+	}
+	joined := s.joined
+	s.mu.Unlock()
+	switch {
+	case err != nil || !ok && former != lease:
+		if former != lease {
+			_ = s.kv.Revoke(ctx, lease)
+		}
+		if err == nil {
+			err = meta.ErrConflict
+		}
+		return err
+	case !ok:
+		return nil // the row is there: the watch was behind
+	}
+	s.log.Info("this node is registered as alive again", "node", self)
+	if joined {
+		if err := s.waitDelivered(ctx, revision); err != nil {
+			return err
+		}
+	}
+	if r.Lease != nil {
+		r.Lease(sent.Add(s.opts.LeaseTTL - s.opts.LeaseMargin))
+	}
+	return nil
+}
+
+func (s *store) leaseID() kv.LeaseID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lease
+}
+
+// Leave is meta.Store's.
+func (s *store) Leave(ctx context.Context) error {
+	s.mu.Lock()
+	if !s.joined {
+		s.mu.Unlock()
+		return errNotJoined
+	}
+	s.joined = false
+	stop := s.stopLease
+	s.broadcast()
+	s.mu.Unlock()
+	stop()
+	<-s.leasing
+	err := s.kv.Revoke(ctx, s.leaseID()) // the live row goes with it, and the controller's
+	if errors.Is(err, kv.ErrLeaseGone) {
+		return nil
+	}
+	return unavailable(err)
+}
+
+// Close is meta.Store's. The lease is left to run out, as if the process had died; Leave ends it at once.
+func (s *store) Close() error {
+	s.mu.Lock()
+	s.joined = false
+	cancel, leasing := s.cancel, s.leasing
+	s.broadcast()
+	s.mu.Unlock()
+	if cancel == nil {
+		return nil
+	}
+	cancel()
+	<-leasing
+	s.running.Wait()
+	return nil
+}

@@ -1,0 +1,99 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"penstock/cluster/kv"
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// ReportDown is meta.Store's. Whoever reports the controller takes its place in the same step: nobody else would act on it. A
+// report that is wrong costs the node its leaderships, and it registers as alive again when that is done.
+func (s *store) ReportDown(ctx context.Context, node replicate.NodeID, boot uuid.UUID) error {
+	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
+		n := st.nodes[node]
+		self, ownBoot := s.self()
+		switch {
+		case n.rev == 0:
+			return nil, nil, meta.ErrNotFound
+		case n.row.Boot != boot, !n.alive(), node == self:
+			return nil, nil, nil // it is known, or another process runs by now
+		}
+		conds := st.conds(s.opts.Prefix, node)
+		ops := []kv.Op{put(s.key(nodeKey(downDir, node)), processRow{Node: node, Boot: boot})}
+		own := st.nodes[self]
+		if st.controllerRev != 0 && st.controller == (processRow{Node: node, Boot: boot}) && own.alive() && own.row.Boot == ownBoot {
+			conds = append(conds, kv.Cond{Key: s.key(controllerKey), ModRevision: st.controllerRev})
+			ops = append(ops, s.controllerOp(self, ownBoot))
+		}
+		return conds, ops, nil
+	})
+}
+
+// Drain is meta.Store's.
+func (s *store) Drain(ctx context.Context, node replicate.NodeID, on bool) error {
+	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
+		n := st.nodes[node]
+		if n.rev == 0 {
+			return nil, nil, meta.ErrNotFound
+		}
+		if n.row.Draining == on {
+			return nil, nil, nil
+		}
+		row := *n.row
+		row.Draining = on
+		key := s.key(nodeKey(nodesDir, node))
+		return []kv.Cond{{Key: key, ModRevision: n.rev}}, []kv.Op{put(key, row)}, nil
+	})
+}
+
+// RemoveNode is meta.Store's. The node must be dead, or it would register again; its id is not given to anybody else.
+func (s *store) RemoveNode(ctx context.Context, node replicate.NodeID) error {
+	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
+		n := st.nodes[node]
+		if n.rev == 0 {
+			return nil, nil, meta.ErrNotFound
+		}
+		if n.liveRev != 0 {
+			return nil, nil, fmt.Errorf("node %d is alive: stop it first: %w", node, meta.ErrConflict)
+		}
+		for id, p := range st.parts {
+			if slices.Contains(p.State.Replicas, node) {
+				return nil, nil, fmt.Errorf("node %d holds a replica of %v; drain it first: %w", node, id, meta.ErrUnsafe)
+			}
+		}
+		for id, m := range st.moves {
+			if m.To == node {
+				return nil, nil, fmt.Errorf("node %d is about to get a replica of %v; cancel that first: %w", node, id, meta.ErrUnsafe)
+			}
+		}
+		key, live := s.key(nodeKey(nodesDir, node)), s.key(nodeKey(liveDir, node))
+		return []kv.Cond{{Key: key, ModRevision: n.rev}, {Key: live}},
+			[]kv.Op{remove(key), remove(s.key(nodeKey(downDir, node)))}, nil
+	})
+}
+
+// controllerOp makes this node the controller, as long as its lease lives.
+func (s *store) controllerOp(self replicate.NodeID, boot uuid.UUID) kv.Op {
+	return kv.Op{Key: s.key(controllerKey), Value: encode(processRow{Node: self, Boot: boot}), Lease: s.leaseID()}
+}
+
+// campaign tries to become the controller where nobody is.
+func (s *store) campaign(ctx context.Context, st *state) error {
+	self, boot := s.self()
+	if n := st.nodes[self]; !n.alive() || n.row.Boot != boot {
+		return nil
+	}
+	conds := append(st.conds(s.opts.Prefix, self), kv.Cond{Key: s.key(controllerKey)})
+	_, _, err := s.txn(ctx, conds, []kv.Op{s.controllerOp(self, boot)})
+	if errors.Is(err, kv.ErrLeaseGone) {
+		return nil // the lease loop makes a new one
+	}
+	return err
+}

@@ -1,0 +1,268 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"penstock/cluster/kv"
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// partition finds a partition's row.
+func (s *store) partition(ctx context.Context, id meta.PartitionID) (*state, *partEntry, error) {
+	st, _, err := s.topic(ctx, id.Topic)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !st.visible(id) || st.parts[id] == nil {
+		return nil, nil, meta.ErrNotFound
+	}
+	return st, st.parts[id], nil
+}
+
+// readPartition reads a partition's row where it is.
+func (s *store) readPartition(ctx context.Context, id meta.PartitionID) (*partEntry, error) {
+	e, err := s.get(ctx, partKey(partsDir, id))
+	if err != nil {
+		return nil, err
+	}
+	if e.ModRevision == 0 {
+		return nil, meta.ErrNotFound
+	}
+	p, err := decodePartition(id, e.Value)
+	if err != nil {
+		return nil, fmt.Errorf("cluster: the row of partition %v cannot be read: %w", id, err)
+	}
+	return &partEntry{Partition: *p, rev: e.ModRevision}, nil
+}
+
+// put writes a partition's row, if it is still as it was at rev and conds hold.
+func (s *store) putPartition(ctx context.Context, p *meta.Partition, rev int64, conds []kv.Cond, more ...kv.Op) (bool, int64, error) {
+	key := s.key(partKey(partsDir, p.ID))
+	return s.txn(ctx, append(conds, kv.Cond{Key: key, ModRevision: rev}),
+		append(more, kv.Op{Key: key, Value: encodePartition(p)}))
+}
+
+// sameLeadership says whether a row is the one that a leader speaks of.
+func sameLeadership(row, want *replicate.State) bool {
+	return row.Epoch == want.Epoch && row.Version == want.Version && row.Leader == want.Leader && row.Boot == want.Boot
+}
+
+// ChangeISR is meta.Store's.
+func (s *store) ChangeISR(ctx context.Context, id meta.PartitionID, want *replicate.State) (replicate.State, error) {
+	st, err := s.current()
+	if err != nil {
+		return replicate.State{}, err
+	}
+	row := st.parts[id]
+	for {
+		if row == nil || !sameLeadership(&row.State, want) {
+			// The watch may be behind the leader, which hears of its own changes from the answers.
+			if row, err = s.readPartition(ctx, id); err != nil {
+				return replicate.State{}, err
+			}
+		}
+		if !sameLeadership(&row.State, want) {
+			return row.State, outcome(&row.State, want)
+		}
+		conds, err := s.checkISR(ctx, &row.Partition, want)
+		if err != nil {
+			return row.State, err
+		}
+		next := edit(&row.Partition)
+		next.State.ISR = slices.Clone(want.ISR)
+		ok, _, err := s.putPartition(ctx, next, row.rev, conds)
+		if ok || err != nil {
+			return next.State, err
+		}
+		before := row.rev
+		if row, err = s.readPartition(ctx, id); err != nil {
+			return replicate.State{}, err
+		}
+		if row.rev == before { // not the row but a node changed
+			return row.State, meta.ErrConflict
+		}
+	}
+}
+
+// outcome tells a proposal that was accepted before, when its answer was lost, from one that was overtaken.
+func outcome(row, want *replicate.State) error {
+	accepted := *want
+	accepted.Version++
+	if sameLeadership(row, &accepted) && slices.Equal(row.ISR, want.ISR) {
+		return nil
+	}
+	return meta.ErrConflict
+}
+
+// checkISR says why the row cannot get the ISR of want, or what must be compared: the disks of new members (P10).
+func (s *store) checkISR(ctx context.Context, row *meta.Partition, want *replicate.State) ([]kv.Cond, error) {
+	st := &row.State
+	leads := false
+	var conds []kv.Cond
+	for i, m := range want.ISR {
+		known := slices.Contains(st.ISR, m)
+		leads = leads || known && m.Node == st.Leader
+		if !slices.Contains(st.Replicas, m.Node) || slices.ContainsFunc(want.ISR[:i], func(o replicate.Member) bool { return o.Node == m.Node }) {
+			return nil, meta.ErrConflict
+		}
+		if known {
+			continue
+		}
+		e, err := s.get(ctx, nodeKey(nodesDir, m.Node))
+		if err != nil {
+			return nil, err
+		}
+		var n meta.Node
+		if e.ModRevision == 0 || json.Unmarshal(e.Value, &n) != nil || n.Store != m.Store {
+			return nil, fmt.Errorf("the disk of node %d is not the one that was proposed: %w", m.Node, meta.ErrConflict)
+		}
+		conds = append(conds, kv.Cond{Key: e.Key, ModRevision: e.ModRevision})
+	}
+	if !leads || len(want.ISR) < min(len(st.ISR), st.MinISR) {
+		return nil, fmt.Errorf("an ISR without its leader, or made smaller than min_isr: %w", meta.ErrUnsafe)
+	}
+	return conds, nil
+}
+
+// HandOver is meta.Store's.
+func (s *store) HandOver(ctx context.Context, id meta.PartitionID, from *replicate.State, to replicate.NodeID) error {
+	for range maxAttemptCount {
+		st, row, err := s.partition(ctx, id)
+		if err != nil {
+			return err
+		}
+		if row.State.Version < from.Version { // the watch is behind the caller
+			if row, err = s.readPartition(ctx, id); err != nil {
+				return err
+			}
+		}
+		if !sameLeadership(&row.State, from) {
+			return meta.ErrConflict
+		}
+		heirs := slices.DeleteFunc(electable(st, &row.Partition), func(n replicate.NodeID) bool { return n == from.Leader })
+		switch {
+		case to == 0:
+			to = choose(st.snap, &row.Partition, heirs, loadOf(st.snap).leads)
+			if to == 0 {
+				return fmt.Errorf("no other member of the ISR is alive and whole: %w", meta.ErrTooFewNodes)
+			}
+		case !slices.Contains(heirs, to):
+			return fmt.Errorf("node %d is no live and whole member of the ISR: %w", to, meta.ErrUnsafe)
+		}
+		next := edit(&row.Partition)
+		lead(next, st.snap.Nodes[to])
+		ok, revision, err := s.putPartition(ctx, next, row.rev, st.conds(s.opts.Prefix, to))
+		if err != nil {
+			return err
+		}
+		if ok {
+			return s.waitRevision(ctx, revision)
+		}
+		if err := s.waitChange(ctx, st); err != nil {
+			return err
+		}
+	}
+	return meta.ErrConflict
+}
+
+// ReportDamaged is meta.Store's. A report about a disk that the node does not have any more changes nothing.
+func (s *store) ReportDamaged(ctx context.Context, id meta.PartitionID, m replicate.Member, damaged bool) error {
+	for range maxAttemptCount {
+		st, row, err := s.partition(ctx, id)
+		if err != nil {
+			return err
+		}
+		n := st.snap.Nodes[m.Node]
+		if slices.Contains(row.Damaged, m) == damaged || damaged && (n == nil || n.Store != m.Store || !slices.Contains(row.State.Replicas, m.Node)) {
+			return nil
+		}
+		next := edit(&row.Partition)
+		next.Damaged = slices.DeleteFunc(next.Damaged, func(o replicate.Member) bool { return o.Node == m.Node })
+		if damaged {
+			next.Damaged = append(next.Damaged, m)
+		}
+		ok, revision, err := s.putPartition(ctx, next, row.rev, nil)
+		if err != nil {
+			return err
+		}
+		if ok {
+			return s.waitRevision(ctx, revision)
+		}
+		if err := s.waitChange(ctx, st); err != nil {
+			return err
+		}
+	}
+	return meta.ErrConflict
+}
+
+// ForceLeader is meta.Store's. The node alone is in the ISR afterwards, so that everybody else takes its log for the truth; what it
+// lacked is given up. A row below forced/ records it.
+func (s *store) ForceLeader(ctx context.Context, id meta.PartitionID, node replicate.NodeID) error {
+	for range maxAttemptCount {
+		st, row, err := s.partition(ctx, id)
+		if err != nil {
+			return err
+		}
+		n := st.snap.Nodes[node]
+		if n == nil || !slices.Contains(row.State.Replicas, node) {
+			return meta.ErrNotFound
+		}
+		if !n.Live {
+			return fmt.Errorf("node %d is not alive, so it cannot lead: %w", node, meta.ErrTooFewNodes)
+		}
+		m := replicate.Member{Node: node, Store: n.Store}
+		next := edit(&row.Partition)
+		lead(next, n)
+		next.State.ISR = []replicate.Member{m}
+		next.Damaged = slices.DeleteFunc(next.Damaged, func(o replicate.Member) bool { return o == m })
+		record := put(s.key(partKey(forcedDir, id)), forcedRow{
+			Epoch: next.State.Epoch, Node: node, FormerISR: memberRows(row.State.ISR), AtNs: s.opts.Now().UnixNano(),
+		})
+		ok, revision, err := s.putPartition(ctx, next, row.rev, st.conds(s.opts.Prefix, node), record)
+		if err != nil {
+			return err
+		}
+		if ok {
+			s.log.Warn("an operator made a node the leader that may lack acknowledged messages", "partition", id, "node", node,
+				"epoch", next.State.Epoch, "former_isr", row.State.ISR)
+			return s.waitRevision(ctx, revision)
+		}
+		if err := s.waitChange(ctx, st); err != nil {
+			return err
+		}
+	}
+	return meta.ErrConflict
+}
+
+// MovePartition is meta.Store's. It says what should be; the controller does it, one safe step after the other, and the leader
+// hands over if it is the one to go. A second call for the same partition replaces the first, and one with to = from cancels it.
+func (s *store) MovePartition(ctx context.Context, id meta.PartitionID, from, to replicate.NodeID) error {
+	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
+		if !st.visible(id) || st.parts[id] == nil {
+			return nil, nil, meta.ErrNotFound
+		}
+		p := &st.parts[id].Partition
+		key, move := s.key(partKey(movesDir, id)), st.moves[id]
+		conds := []kv.Cond{{Key: key, ModRevision: move.rev}, {Key: s.key(topicKey(topicsDir, id.Topic)), ModRevision: st.topics[id.Topic]}}
+		target := st.snap.Nodes[to]
+		switch {
+		case !slices.Contains(p.State.Replicas, from), target == nil:
+			return nil, nil, meta.ErrNotFound
+		case to == from && move.rev == 0:
+			return nil, nil, nil
+		case to == from:
+			return conds, []kv.Op{remove(key)}, nil
+		case to != move.To && slices.Contains(p.State.Replicas, to):
+			return nil, nil, fmt.Errorf("node %d holds a replica of it already: nothing was changed: %w", to, meta.ErrExists)
+		case !target.Live:
+			return nil, nil, fmt.Errorf("node %d is not alive: %w", to, meta.ErrTooFewNodes)
+		case len(p.State.Replicas) >= replicate.MaxReplicaCount:
+			return nil, nil, fmt.Errorf("cluster: it has %d replicas, and none can be added before one goes: nothing was changed", len(p.State.Replicas))
+		}
+		return conds, []kv.Op{put(key, moveRow{From: from, To: to})}, nil
+	})
+}

@@ -1,0 +1,136 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// load counts what nodes carry.
+type load struct {
+	replicas map[replicate.NodeID]int
+	leads    map[replicate.NodeID]int
+}
+
+func newLoad() load {
+	return load{replicas: map[replicate.NodeID]int{}, leads: map[replicate.NodeID]int{}}
+}
+
+// loadOf counts the replicas and the leaderships of a snapshot. Every row of Partitions is counted, of live nodes or not.
+func loadOf(s *meta.Snapshot) load {
+	l := newLoad()
+	for _, p := range s.Partitions {
+		for _, n := range p.State.Replicas {
+			l.replicas[n]++
+		}
+		l.leads[p.State.Leader]++
+	}
+	return l
+}
+
+// majority is the default of min_isr: any two majorities share a replica, and one of three may fail.
+func majority(replicas int) int { return replicas/2 + 1 }
+
+// candidates are the nodes that may be given replicas, in order of id: those that are alive and, after them in preference, those that are
+// alive but draining.
+func candidates(s *meta.Snapshot) []*meta.Node {
+	var live []*meta.Node
+	for _, id := range slices.Sorted(maps.Keys(s.Nodes)) {
+		if n := s.Nodes[id]; n.Live {
+			live = append(live, n)
+		}
+	}
+	return live
+}
+
+// place chooses the replicas of count more partitions of a topic, the leader first. It spreads the topic's leaders (at
+// most one more on a node than on another), then its replicas, then what the nodes carry in all. The result depends on nothing else than the
+// arguments; existing is what nodes carry of the topic already. Nodes are in order of id.
+func place(nodes []*meta.Node, count, replicas int, all, existing load) ([][]replicate.NodeID, error) {
+	if replicas > len(nodes) {
+		return nil, fmt.Errorf("%d replicas on %d live nodes: %w", replicas, len(nodes), meta.ErrTooFewNodes)
+	}
+	mine := load{replicas: maps.Clone(existing.replicas), leads: maps.Clone(existing.leads)}
+	total := load{replicas: maps.Clone(all.replicas), leads: maps.Clone(all.leads)}
+	order := slices.Clone(nodes)
+	placed := make([][]replicate.NodeID, 0, count)
+	for range count {
+		slices.SortFunc(order, func(a, b *meta.Node) int {
+			return cmp.Or(
+				cmpBool(a.Draining, b.Draining),
+				cmp.Compare(mine.leads[a.ID], mine.leads[b.ID]),
+				cmp.Compare(total.leads[a.ID], total.leads[b.ID]),
+				cmp.Compare(mine.replicas[a.ID], mine.replicas[b.ID]),
+				cmp.Compare(total.replicas[a.ID], total.replicas[b.ID]),
+				cmp.Compare(a.ID, b.ID),
+			)
+		})
+		leader, rest := order[0], order[1:]
+		slices.SortFunc(rest, func(a, b *meta.Node) int {
+			return cmp.Or(
+				cmpBool(a.Draining, b.Draining),
+				cmp.Compare(mine.replicas[a.ID], mine.replicas[b.ID]),
+				cmp.Compare(total.replicas[a.ID], total.replicas[b.ID]),
+				cmp.Compare(a.ID, b.ID),
+			)
+		})
+		row := []replicate.NodeID{leader.ID}
+		for _, n := range rest[:replicas-1] {
+			row = append(row, n.ID)
+		}
+		for _, l := range []load{mine, total} {
+			l.leads[leader.ID]++
+			for _, id := range row {
+				l.replicas[id]++
+			}
+		}
+		placed = append(placed, row)
+	}
+	return placed, nil
+}
+
+func cmpBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// newPartitions are the rows of partitions first, first+1, … on the replicas that were chosen; all of them are in the ISR, with
+// nothing in their logs.
+func newPartitions(s *meta.Snapshot, t *meta.Topic, first int, placed [][]replicate.NodeID) []*meta.Partition {
+	parts := make([]*meta.Partition, 0, len(placed))
+	for i, nodes := range placed {
+		p := &meta.Partition{
+			ID: meta.PartitionID{Topic: t.ID, Partition: uint32(first + i)},
+			State: replicate.State{
+				Epoch: 1, Version: 1, Leader: nodes[0], Boot: s.Nodes[nodes[0]].Boot, MinISR: t.MinISR, Replicas: nodes,
+			},
+		}
+		for _, n := range nodes {
+			p.State.ISR = append(p.State.ISR, replicate.Member{Node: n, Store: s.Nodes[n].Store})
+		}
+		parts = append(parts, p)
+	}
+	return parts
+}
+
+// usedNodes lists each node of a placement once.
+func usedNodes(placed [][]replicate.NodeID) []replicate.NodeID {
+	return slices.Compact(slices.Sorted(func(yield func(replicate.NodeID) bool) {
+		for _, row := range placed {
+			for _, n := range row {
+				if !yield(n) {
+					return
+				}
+			}
+		}
+	}))
+}

@@ -1,0 +1,380 @@
+package cluster
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/cluster/kv"
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// command is one thing that the controller does, in one transaction: it happens if nothing that it rests on has changed.
+type command struct {
+	why    string
+	next   *meta.Partition    // the new row of a partition
+	rev    int64              // of its present row
+	chosen []replicate.NodeID // must still be the live processes that they are
+	conds  []kv.Cond          // what else must not have changed
+	puts   []kv.Op
+	drops  []kv.Cond // rows that go, if they are as they were
+}
+
+// planner finds out what is to be done in a state. It is pure: the same state and time make the same commands.
+type planner struct {
+	st       *state
+	prefix   string
+	now      time.Time
+	load     load
+	parts    []meta.PartitionID // in order
+	busy     map[meta.PartitionID]bool
+	moving   int // partitions that are being copied
+	commands []command
+	stuck    []meta.PartitionID // without a leader that could be, and nobody may be elected
+}
+
+// plan returns the commands in the order of their urgency, at most one for each partition, and the partitions that nobody can
+// lead. What follows from a command is planned when it has happened.
+func plan(st *state, prefix string, now time.Time) ([]command, []meta.PartitionID) {
+	p := &planner{
+		st: st, prefix: prefix, now: now, load: loadOf(st.snap), busy: map[meta.PartitionID]bool{},
+		parts: slices.SortedFunc(maps.Keys(st.snap.Partitions), comparePartitions),
+	}
+	p.moving = p.copies()
+	p.elections()
+	p.cleanISRs()
+	p.moves()
+	p.drains()
+	p.growth()
+	p.reports()
+	p.garbage()
+	return p.commands, p.stuck
+}
+
+// copies counts the partitions that a live node is catching up on, or is about to by a move.
+func (p *planner) copies() int {
+	count := 0
+	for _, id := range p.parts {
+		s := &p.row(id).State
+		behind := func(n replicate.NodeID) bool {
+			return p.st.snap.Nodes[n] != nil && p.st.snap.Nodes[n].Live &&
+				!slices.ContainsFunc(s.ISR, func(m replicate.Member) bool { return m.Node == n })
+		}
+		if p.st.moves[id].rev != 0 || slices.ContainsFunc(s.Replicas, behind) {
+			count++
+		}
+	}
+	return count
+}
+
+func (p *planner) row(id meta.PartitionID) *partEntry { return p.st.parts[id] }
+
+func (p *planner) change(why string, next *meta.Partition, chosen ...replicate.NodeID) *command {
+	p.busy[next.ID] = true
+	p.commands = append(p.commands, command{why: why, next: next, rev: p.row(next.ID).rev, chosen: chosen})
+	return &p.commands[len(p.commands)-1]
+}
+
+func (p *planner) drop(why, key string, rev int64) {
+	p.commands = append(p.commands, command{why: why, drops: []kv.Cond{{Key: p.prefix + key, ModRevision: rev}}})
+}
+
+// inSync says whether a node holds a replica that may lead: in the ISR with the disk that it has now, alive and whole.
+func inSync(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID) bool {
+	n := s.Nodes[node]
+	if n == nil || !n.Live {
+		return false
+	}
+	m := replicate.Member{Node: node, Store: n.Store}
+	return slices.Contains(p.State.ISR, m) && !slices.Contains(p.Damaged, m)
+}
+
+// electable are the nodes that may lead a partition, in the order of its replicas. Nobody else may, ever, by itself (P11).
+func electable(st *state, p *meta.Partition) []replicate.NodeID {
+	var nodes []replicate.NodeID
+	for _, n := range p.State.Replicas {
+		if inSync(st.snap, p, n) {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}
+
+// led says whether a partition has the leader that its row names: that process, alive, in the ISR and whole.
+func led(s *meta.Snapshot, p *meta.Partition) bool {
+	return inSync(s, p, p.State.Leader) && s.Nodes[p.State.Leader].Boot == p.State.Boot
+}
+
+// choose picks the one of several that stays and leads least; of equals the first.
+func choose(s *meta.Snapshot, p *meta.Partition, from []replicate.NodeID, leads map[replicate.NodeID]int) replicate.NodeID {
+	if len(from) == 0 {
+		return 0
+	}
+	leaving := Leaving(s, p.ID)
+	return slices.MinFunc(from, func(a, b replicate.NodeID) int {
+		return cmp.Or(
+			cmpBool(s.Nodes[a].Draining, s.Nodes[b].Draining),
+			cmpBool(slices.Contains(leaving, a), slices.Contains(leaving, b)),
+			cmp.Compare(leads[a], leads[b]),
+		)
+	})
+}
+
+// elections gives partitions whose leader is gone, restarted or damaged another one, or the same node's new process. A leader that cannot
+// be replaced stays in its row: what it led is its own to go on with, if the same process comes back.
+func (p *planner) elections() {
+	for _, id := range p.parts {
+		row := p.row(id)
+		if led(p.st.snap, &row.Partition) {
+			continue
+		}
+		n := choose(p.st.snap, &row.Partition, electable(p.st, &row.Partition), p.load.leads)
+		if n == 0 {
+			p.stuck = append(p.stuck, id)
+			continue
+		}
+		next := edit(&row.Partition)
+		lead(next, p.st.snap.Nodes[n])
+		p.load.leads[row.State.Leader]--
+		p.load.leads[n]++
+		p.change("elect", next, n)
+	}
+}
+
+// cleanISRs removes members whose disk is not there any more, where enough others remain.
+func (p *planner) cleanISRs() {
+	for _, id := range p.parts {
+		row := p.row(id)
+		if p.busy[id] {
+			continue
+		}
+		gone := func(m replicate.Member) bool {
+			n := p.st.snap.Nodes[m.Node]
+			return n == nil || n.Store != m.Store
+		}
+		next := edit(&row.Partition)
+		next.State.ISR = slices.DeleteFunc(next.State.ISR, gone)
+		next.Damaged = slices.DeleteFunc(next.Damaged, gone)
+		removed := len(next.State.ISR) < len(row.State.ISR)
+		if removed && (len(next.State.ISR) < row.State.MinISR || !led(p.st.snap, &row.Partition)) {
+			next.State.ISR, removed = slices.Clone(row.State.ISR), false
+		}
+		if removed || len(next.Damaged) < len(row.Damaged) {
+			p.change("remove a disk that is gone", next)
+		}
+	}
+}
+
+// moves takes each move one step further: the new replica is in the ISR before the old one goes (B89, P23).
+func (p *planner) moves() {
+	for _, id := range slices.SortedFunc(maps.Keys(p.st.moves), comparePartitions) {
+		m := p.st.moves[id]
+		if row := p.row(id); row == nil || !p.st.visible(id) {
+			p.drop("forget the move of a deleted partition", partKey(movesDir, id), m.rev)
+			continue
+		}
+		if !p.busy[id] {
+			p.step(id, m)
+		}
+	}
+	for _, id := range p.parts {
+		if p.st.moves[id].rev == 0 && len(Leaving(p.st.snap, id)) > 0 && !p.busy[id] {
+			p.cancelled(id)
+		}
+	}
+}
+
+func (p *planner) step(id meta.PartitionID, m moveEntry) {
+	row := p.row(id)
+	replicas := row.State.Replicas
+	hasFrom, hasTo := slices.Contains(replicas, m.From), slices.Contains(replicas, m.To)
+	to := p.st.snap.Nodes[m.To]
+	switch {
+	case !hasFrom, to == nil, to.Draining && !hasTo:
+		p.busy[id] = true
+		p.drop("a move is over", partKey(movesDir, id), m.rev)
+	case !hasTo:
+		if !to.Live || len(replicas) >= replicate.MaxReplicaCount {
+			return
+		}
+		next := edit(&row.Partition)
+		next.State.Replicas[slices.Index(replicas, m.From)] = m.To
+		next.State.Replicas = append(next.State.Replicas, m.From)
+		p.load.replicas[m.To]++
+		p.change("add the replica that comes", next, m.To)
+	case !inSync(p.st.snap, &row.Partition, m.To), row.State.Leader == m.From:
+		// It catches up; or the leader is the one to go and hands over to the preferred one.
+	default:
+		if next := without(&row.Partition, m.From); next != nil {
+			c := p.change("remove the replica that goes", next, m.To)
+			c.drops = []kv.Cond{{Key: p.prefix + partKey(movesDir, id), ModRevision: m.rev}}
+		}
+	}
+}
+
+// without returns the row without a replica; nil if too few in sync would remain.
+func without(p *meta.Partition, node replicate.NodeID) *meta.Partition {
+	next := edit(p)
+	isNode := func(m replicate.Member) bool { return m.Node == node }
+	next.State.Replicas = slices.DeleteFunc(next.State.Replicas, func(n replicate.NodeID) bool { return n == node })
+	next.State.ISR = slices.DeleteFunc(next.State.ISR, isNode)
+	next.Damaged = slices.DeleteFunc(next.Damaged, isNode)
+	if len(next.State.ISR) < min(len(p.State.ISR), p.State.MinISR) || len(next.State.ISR) == 0 {
+		return nil
+	}
+	return next
+}
+
+// cancelled brings a partition whose move was cancelled or replaced back to the number of replicas that its topic wants. First goes who is
+// not in sync, then the last, and never the leader.
+func (p *planner) cancelled(id meta.PartitionID) {
+	row := p.row(id)
+	rank := func(n replicate.NodeID) int {
+		switch {
+		case n == row.State.Leader:
+			return 3
+		case slices.ContainsFunc(row.State.ISR, func(m replicate.Member) bool { return m.Node == n }):
+			return 2
+		}
+		return 1
+	}
+	victim := row.State.Replicas[0]
+	for _, n := range row.State.Replicas {
+		if rank(n) <= rank(victim) {
+			victim = n
+		}
+	}
+	if rank(victim) == 3 {
+		return
+	}
+	if next := without(&row.Partition, victim); next != nil {
+		// The last one, which a move had put there, gets the place back that it had.
+		place, last := slices.Index(row.State.Replicas, victim), len(row.State.Replicas)-1
+		next.State.Replicas = slices.Clone(row.State.Replicas[:last])
+		if place < last {
+			next.State.Replicas[place] = row.State.Replicas[last]
+		}
+		p.change("remove a replica that is not wanted any more", next)
+	}
+}
+
+// spare finds the live node with the fewest replicas that may take one more of a partition; 0 if there is none.
+func (p *planner) spare(row *partEntry) replicate.NodeID {
+	var best replicate.NodeID
+	for _, n := range candidates(p.st.snap) {
+		if n.Draining || slices.Contains(row.State.Replicas, n.ID) {
+			continue
+		}
+		if best == 0 || p.load.replicas[n.ID] < p.load.replicas[best] {
+			best = n.ID
+		}
+	}
+	return best
+}
+
+// drains begins moves away from draining nodes, as long as other nodes can take the replicas (B90). A few at a time: each
+// copies a partition.
+func (p *planner) drains() {
+	for _, id := range p.parts {
+		row := p.row(id)
+		if p.busy[id] || p.st.moves[id].rev != 0 || len(Leaving(p.st.snap, id)) > 0 {
+			continue
+		}
+		for _, from := range row.State.Replicas {
+			n := p.st.snap.Nodes[from]
+			to := p.spare(row)
+			if n == nil || !n.Draining || to == 0 || p.moving >= MaxDrainMoveCount {
+				continue
+			}
+			p.moving++
+			p.busy[id] = true
+			p.load.replicas[from]--
+			p.load.replicas[to]++
+			key := p.prefix + partKey(movesDir, id)
+			p.commands = append(p.commands, command{
+				why: "move away from a draining node", chosen: []replicate.NodeID{to},
+				conds: []kv.Cond{{Key: key}}, puts: []kv.Op{put(key, moveRow{From: from, To: to})},
+			})
+			break
+		}
+	}
+}
+
+// growth gives partitions the replicas that their topic wants and that did not exist when the topic was imported, and demands
+// min_isr of them as soon as so many are in sync.
+func (p *planner) growth() {
+	for _, id := range p.parts {
+		row, t := p.row(id), p.st.snap.Topics[id.Topic]
+		if p.busy[id] || p.st.moves[id].rev != 0 {
+			continue
+		}
+		next := edit(&row.Partition)
+		var chosen []replicate.NodeID
+		catchingUp := len(row.State.Replicas) > len(row.State.ISR)
+		if to := p.spare(row); len(row.State.Replicas) < t.Replicas && !catchingUp && to != 0 && p.moving < MaxDrainMoveCount {
+			p.moving++
+			p.load.replicas[to]++
+			next.State.Replicas = append(next.State.Replicas, to)
+			chosen = append(chosen, to)
+		}
+		if row.State.MinISR < t.MinISR && len(row.State.ISR) > row.State.MinISR {
+			next.State.MinISR = min(t.MinISR, len(row.State.ISR))
+		}
+		if len(chosen) > 0 || next.State.MinISR != row.State.MinISR {
+			p.change("towards the replicas that the topic wants", next, chosen...)
+		}
+	}
+}
+
+// reports ends what was said of a process that is gone, when everything that it led and others can lead is in other hands.
+// Its live row goes too: if the report was wrong, the process writes it again.
+func (p *planner) reports() {
+	holding := map[replicate.NodeID]bool{}
+	for i := range p.commands {
+		if c := &p.commands[i]; c.next != nil {
+			holding[p.row(c.next.ID).State.Leader] = true
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(p.st.nodes)) {
+		n := p.st.nodes[id]
+		if n.downRev == 0 || holding[id] {
+			continue
+		}
+		c := command{why: "end the report of a lost process", drops: []kv.Cond{{Key: p.prefix + nodeKey(downDir, id), ModRevision: n.downRev}}}
+		if n.rev != 0 && n.liveRev != 0 && n.live == n.down {
+			c.drops = append(c.drops, kv.Cond{Key: p.prefix + nodeKey(liveDir, id), ModRevision: n.liveRev})
+		}
+		p.commands = append(p.commands, c)
+	}
+}
+
+// garbage removes rows that mean nothing any more: partitions of deleted topics and of creations that did not end (B85),
+// tombstones whose time is over, and the oldest of very many deletions.
+func (p *planner) garbage() {
+	var orphans []meta.PartitionID
+	for id := range p.st.parts {
+		if !p.st.visible(id) && p.st.creating[id.Topic] == 0 {
+			orphans = append(orphans, id)
+		}
+	}
+	slices.SortFunc(orphans, comparePartitions)
+	for _, id := range orphans {
+		p.drop("remove a partition that no topic has", partKey(partsDir, id), p.st.parts[id].rev)
+	}
+	for key, rev := range p.st.tombstones {
+		if p.now.After(p.st.snap.Tombstones[key].Add(tombstoneKeepAfter)) {
+			p.drop("end a tombstone", tombstoneKey(key), rev)
+		}
+	}
+	if over := len(p.st.deleted) - MaxDeletedCount; over > 0 {
+		ids := slices.Collect(maps.Keys(p.st.deleted))
+		slices.SortFunc(ids, func(a, b uuid.UUID) int { return cmp.Compare(p.st.deleted[a], p.st.deleted[b]) })
+		for _, id := range ids[:over] {
+			p.drop("forget an old deletion", topicKey(deletedDir, id), p.st.deleted[id])
+		}
+	}
+}

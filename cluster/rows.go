@@ -1,0 +1,122 @@
+package cluster
+
+import (
+	"encoding/json"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/meta"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// The rows as JSON; those of nodes and topics are meta.Node and meta.Topic.
+
+// processRow is what live/ and controller hold: which process of the node it is.
+type processRow struct {
+	Node replicate.NodeID `json:"node"`
+	Boot uuid.UUID        `json:"boot"`
+}
+
+type memberRow struct {
+	Node  replicate.NodeID `json:"node"`
+	Store uuid.UUID        `json:"store"`
+}
+
+type partitionRow struct {
+	Epoch    segment.Epoch      `json:"epoch"`
+	Version  uint64             `json:"version"`
+	Leader   replicate.NodeID   `json:"leader"`
+	Boot     uuid.UUID          `json:"boot"`
+	MinISR   int                `json:"min_isr"`
+	Replicas []replicate.NodeID `json:"replicas"`
+	ISR      []memberRow        `json:"isr"`
+	Damaged  []memberRow        `json:"damaged,omitempty"`
+}
+
+type moveRow struct {
+	From replicate.NodeID `json:"from"`
+	To   replicate.NodeID `json:"to"`
+}
+
+type deletedRow struct {
+	Name string `json:"name"`
+	AtNs int64  `json:"at_ns"`
+}
+
+type tombstoneRow struct {
+	UntilNs int64 `json:"until_ns"`
+}
+
+// forcedRow records that an operator made a node the leader that may lack committed messages.
+type forcedRow struct {
+	Epoch     segment.Epoch    `json:"epoch"` // the one that began so
+	Node      replicate.NodeID `json:"node"`
+	FormerISR []memberRow      `json:"former_isr"`
+	AtNs      int64            `json:"at_ns"`
+}
+
+// encode is for rows of this package, which always can be encoded.
+func encode(row any) []byte {
+	b, err := json.Marshal(row)
+	if err != nil {
+		panic("BUG: a row cannot be encoded: " + err.Error())
+	}
+	return b
+}
+
+func memberRows(members []replicate.Member) []memberRow {
+	rows := make([]memberRow, 0, len(members))
+	for _, m := range members {
+		rows = append(rows, memberRow(m))
+	}
+	return rows
+}
+
+func members(rows []memberRow) []replicate.Member {
+	var ms []replicate.Member
+	for _, r := range rows {
+		ms = append(ms, replicate.Member(r))
+	}
+	return ms
+}
+
+func encodePartition(p *meta.Partition) []byte {
+	s := &p.State
+	return encode(partitionRow{
+		Epoch: s.Epoch, Version: s.Version, Leader: s.Leader, Boot: s.Boot, MinISR: s.MinISR,
+		Replicas: s.Replicas, ISR: memberRows(s.ISR), Damaged: memberRows(p.Damaged),
+	})
+}
+
+func decodePartition(id meta.PartitionID, value []byte) (*meta.Partition, error) {
+	var r partitionRow
+	if err := json.Unmarshal(value, &r); err != nil {
+		return nil, err
+	}
+	return &meta.Partition{
+		ID: id,
+		State: replicate.State{
+			Epoch: r.Epoch, Version: r.Version, Leader: r.Leader, Boot: r.Boot, MinISR: r.MinISR,
+			Replicas: r.Replicas, ISR: members(r.ISR),
+		},
+		Damaged: members(r.Damaged),
+	}, nil
+}
+
+// edit returns a copy of a partition that may be changed, with the next version.
+func edit(p *meta.Partition) *meta.Partition {
+	c := *p
+	c.State.Version++
+	c.State.Replicas = slices.Clone(p.State.Replicas)
+	c.State.ISR = slices.Clone(p.State.ISR)
+	c.Damaged = slices.Clone(p.Damaged)
+	return &c
+}
+
+// lead makes n the leader of a copy made by edit: a new epoch, of that process.
+func lead(p *meta.Partition, n *meta.Node) {
+	p.State.Epoch++
+	p.State.Leader, p.State.Boot = n.ID, n.Boot
+}

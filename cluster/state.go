@@ -1,0 +1,414 @@
+package cluster
+
+import (
+	"cmp"
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/cluster/kv"
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// state is everything that the store holds, at one revision: the snapshot that the engine sees, and what is needed to
+// change it, above all the revision of each row. It is immutable once a builder has finished it, and so are its maps.
+type state struct {
+	snap       *meta.Snapshot
+	nodes      map[replicate.NodeID]nodeEntry
+	topics     map[uuid.UUID]int64 // revisions
+	parts      map[meta.PartitionID]*partEntry
+	moves      map[meta.PartitionID]moveEntry
+	creating   map[uuid.UUID]int64 // revisions
+	deleted    map[uuid.UUID]int64 // revisions
+	tombstones map[meta.TombstoneKey]int64
+	controller processRow
+	// controllerRev is the fencing token: whoever commands compares it.
+	controllerRev int64
+	lastID        replicate.NodeID
+	lastIDRev     int64
+}
+
+// nodeEntry is what is known of a node. A row that does not exist has revision 0.
+type nodeEntry struct {
+	row     *meta.Node // Live is not set here
+	rev     int64
+	live    uuid.UUID // boot of the process whose lease lives
+	liveRev int64
+	down    uuid.UUID // boot of the process that was reported gone
+	downRev int64
+}
+
+func (n *nodeEntry) alive() bool {
+	return n.rev != 0 && n.liveRev != 0 && n.live == n.row.Boot && (n.downRev == 0 || n.down != n.row.Boot)
+}
+
+// partEntry is a partition's row, also of partitions that no topic shows (yet, or any more).
+type partEntry struct {
+	meta.Partition
+	rev int64
+}
+
+type moveEntry struct {
+	moveRow
+	rev int64
+}
+
+func newState() *state {
+	return &state{snap: &meta.Snapshot{}}
+}
+
+// conds compares that nodes are the live processes that this state knows: who is chosen must not have died or come back
+// meanwhile. A registration always writes the live row, so that row stands for boot and disk too.
+func (s *state) conds(prefix string, nodes ...replicate.NodeID) []kv.Cond {
+	conds := make([]kv.Cond, 0, len(nodes))
+	for _, id := range nodes {
+		conds = append(conds, kv.Cond{Key: prefix + nodeKey(liveDir, id), ModRevision: s.nodes[id].liveRev})
+	}
+	return conds
+}
+
+// holds says whether a member is a live node, with that disk in it.
+func (s *state) holds(m replicate.Member) bool {
+	n := s.snap.Nodes[m.Node]
+	return n != nil && n.Live && n.Store == m.Store
+}
+
+// builder makes the next state from events. Maps are copied when they are first changed.
+type builder struct {
+	prefix  string
+	log     *slog.Logger
+	old     *state
+	next    *state
+	snap    *meta.Snapshot // of next
+	owned   map[string]bool
+	nodes   map[replicate.NodeID]bool // touched
+	topics  map[uuid.UUID]bool
+	parts   map[meta.PartitionID]bool
+}
+
+func build(old *state, prefix string, log *slog.Logger) *builder {
+	next, snap := *old, *old.snap
+	next.snap = &snap
+	return &builder{
+		prefix: prefix, log: log, old: old, next: &next, snap: &snap, owned: map[string]bool{},
+		nodes: map[replicate.NodeID]bool{}, topics: map[uuid.UUID]bool{}, parts: map[meta.PartitionID]bool{},
+	}
+}
+
+// own returns the map to write to: a copy, made once per builder.
+func own[K comparable, V any](b *builder, name string, m *map[K]V) map[K]V {
+	if !b.owned[name] {
+		b.owned[name] = true
+		*m = maps.Clone(*m)
+		if *m == nil {
+			*m = map[K]V{}
+		}
+	}
+	return *m
+}
+
+// setRev keeps the revision of a row that has nothing but its existence to say here.
+func setRev[K comparable](m map[K]int64, key K, e *kv.Event) {
+	if e.Deleted {
+		delete(m, key)
+	} else {
+		m[key] = e.ModRevision
+	}
+}
+
+// apply takes an event. A row that cannot be read leaves what was known of it: one that a newer version wrote must not
+// look like a deletion (P20).
+func (b *builder) apply(e *kv.Event) {
+	key, found := strings.CutPrefix(e.Key, b.prefix)
+	if !found {
+		return
+	}
+	dir, rest := splitKey(key)
+	if err := b.applyRow(e, dir, rest); err != nil {
+		b.log.Error("a row of the metadata store cannot be read and is ignored", "key", e.Key, "error", err)
+	}
+}
+
+func (b *builder) applyRow(e *kv.Event, dir, rest string) error {
+	n := b.next
+	switch dir {
+	case "":
+		return b.applySingle(e, rest)
+	case nodesDir, liveDir, downDir:
+		return b.applyNode(e, dir, rest)
+	case topicsDir:
+		return b.applyTopic(e, rest)
+	case partsDir:
+		return b.applyPart(e, rest)
+	case creatingDir:
+		id, err := uuid.Parse(rest)
+		if err == nil {
+			setRev(own(b, "creating", &n.creating), id, e)
+		}
+		return err
+	case deletedDir:
+		id, err := uuid.Parse(rest)
+		if err != nil {
+			return err
+		}
+		setRev(own(b, "deleted", &n.deleted), id, e)
+		d := own(b, "snap.deleted", &b.snap.Deleted)
+		if e.Deleted {
+			delete(d, id)
+		} else {
+			d[id] = true
+		}
+	case movesDir:
+		return b.applyMove(e, rest)
+	case tombstonesDir:
+		return b.applyTombstone(e, rest)
+	}
+	return nil // names/ and forced/ say nothing that is not elsewhere; others are of a later version
+}
+
+func (b *builder) applySingle(e *kv.Event, key string) error {
+	n := b.next
+	switch key {
+	case clusterKey:
+		if e.Deleted {
+			return nil
+		}
+		return json.Unmarshal(e.Value, &b.snap.Cluster)
+	case lastIDKey:
+		n.lastID, n.lastIDRev = 0, 0
+		if e.Deleted {
+			return nil
+		}
+		n.lastIDRev = e.ModRevision
+		return json.Unmarshal(e.Value, &n.lastID)
+	case controllerKey:
+		n.controller, n.controllerRev, b.snap.Controller = processRow{}, 0, 0
+		if e.Deleted {
+			return nil
+		}
+		n.controllerRev = e.ModRevision
+		err := json.Unmarshal(e.Value, &n.controller)
+		b.snap.Controller = n.controller.Node
+		return err
+	}
+	return nil
+}
+
+func (b *builder) applyNode(e *kv.Event, dir, rest string) error {
+	id, err := parseNode(rest)
+	if err != nil {
+		return err
+	}
+	n := b.next.nodes[id]
+	var row any
+	var p processRow
+	var registered meta.Node
+	if row = &p; dir == nodesDir {
+		row = &registered
+	}
+	rev := e.ModRevision
+	if e.Deleted {
+		rev = 0
+	} else if err := json.Unmarshal(e.Value, row); err != nil {
+		return err
+	}
+	switch dir {
+	case nodesDir:
+		n.row, n.rev = &registered, rev
+	case liveDir:
+		n.live, n.liveRev = p.Boot, rev
+	case downDir:
+		n.down, n.downRev = p.Boot, rev
+	}
+	nodes := own(b, "nodes", &b.next.nodes)
+	if nodes[id] = n; n.rev == 0 && n.liveRev == 0 && n.downRev == 0 {
+		delete(nodes, id)
+	}
+	b.nodes[id] = true
+	return nil
+}
+
+func (b *builder) applyTopic(e *kv.Event, rest string) error {
+	id, err := uuid.Parse(rest)
+	if err != nil {
+		return err
+	}
+	var t meta.Topic
+	if !e.Deleted {
+		if err := json.Unmarshal(e.Value, &t); err != nil {
+			return err
+		}
+	}
+	setRev(own(b, "topics", &b.next.topics), id, e)
+	topics, names := own(b, "snap.topics", &b.snap.Topics), own(b, "snap.names", &b.snap.Names)
+	if before := topics[id]; before != nil {
+		delete(topics, id)
+		if names[before.Name] == before { // within one response the name may have been given to the next topic already
+			delete(names, before.Name)
+		}
+	}
+	if !e.Deleted {
+		topics[id], names[t.Name] = &t, &t
+	}
+	b.topics[id] = true
+	return nil
+}
+
+func (b *builder) applyPart(e *kv.Event, rest string) error {
+	id, err := parsePart(rest)
+	if err != nil {
+		return err
+	}
+	if e.Deleted {
+		delete(own(b, "parts", &b.next.parts), id)
+	} else {
+		p, err := decodePartition(id, e.Value)
+		if err != nil {
+			return err
+		}
+		own(b, "parts", &b.next.parts)[id] = &partEntry{Partition: *p, rev: e.ModRevision}
+	}
+	b.parts[id] = true
+	return nil
+}
+
+func (b *builder) applyMove(e *kv.Event, rest string) error {
+	id, err := parsePart(rest)
+	if err != nil {
+		return err
+	}
+	m := moveEntry{rev: e.ModRevision}
+	if e.Deleted {
+		delete(own(b, "moves", &b.next.moves), id)
+		return nil
+	}
+	if err := json.Unmarshal(e.Value, &m.moveRow); err != nil {
+		return err
+	}
+	own(b, "moves", &b.next.moves)[id] = m
+	return nil
+}
+
+func (b *builder) applyTombstone(e *kv.Event, rest string) error {
+	key, err := parseTombstone(rest)
+	if err != nil {
+		return err
+	}
+	var row tombstoneRow
+	if !e.Deleted {
+		if err := json.Unmarshal(e.Value, &row); err != nil {
+			return err
+		}
+	}
+	setRev(own(b, "tombstones", &b.next.tombstones), key, e)
+	if m := own(b, "snap.tombstones", &b.snap.Tombstones); e.Deleted {
+		delete(m, key)
+	} else {
+		m[key] = time.Unix(0, row.UntilNs)
+	}
+	return nil
+}
+
+// finish returns the new state and what changed in it for the engine.
+func (b *builder) finish(revision int64) (*state, *meta.Change) {
+	change := &meta.Change{Snapshot: b.snap}
+	b.snap.Revision = revision
+	for id := range b.nodes {
+		nodes := own(b, "snap.nodes", &b.snap.Nodes)
+		if n := b.next.nodes[id]; n.rev == 0 {
+			delete(nodes, id)
+		} else {
+			row := *n.row
+			row.Live = n.alive()
+			nodes[id] = &row
+		}
+		change.Nodes = append(change.Nodes, id)
+	}
+	for id := range b.topics {
+		b.touchParts(id)
+		change.Topics = append(change.Topics, id)
+	}
+	for id := range b.parts {
+		if b.show(id) {
+			change.Partitions = append(change.Partitions, id)
+		}
+	}
+	slices.Sort(change.Nodes)
+	slices.SortFunc(change.Topics, func(a, b uuid.UUID) int { return strings.Compare(string(a[:]), string(b[:])) })
+	slices.SortFunc(change.Partitions, comparePartitions)
+	return b.next, change
+}
+
+// between lists what differs in two states, when the events between them are lost.
+func between(old, next *state) *meta.Change {
+	c := &meta.Change{Snapshot: next.snap}
+	c.Nodes = differing(old.snap.Nodes, next.snap.Nodes, func(a, b *meta.Node) bool { return *a == *b })
+	c.Topics = differing(old.snap.Topics, next.snap.Topics, func(a, b *meta.Topic) bool { return *a == *b })
+	c.Partitions = differing(old.snap.Partitions, next.snap.Partitions, func(a, b *meta.Partition) bool {
+		return old.parts[a.ID].rev == next.parts[b.ID].rev
+	})
+	return c
+}
+
+func differing[K comparable, V any](old, next map[K]V, same func(a, b V) bool) []K {
+	var keys []K
+	for k, v := range next {
+		if before, found := old[k]; !found || !same(before, v) {
+			keys = append(keys, k)
+		}
+	}
+	for k := range old {
+		if _, found := next[k]; !found {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// touchParts marks the partitions that a topic's row shows or hides.
+func (b *builder) touchParts(topic uuid.UUID) {
+	count := 0
+	if t := b.old.snap.Topics[topic]; t != nil {
+		count = t.Partitions
+	}
+	if t := b.snap.Topics[topic]; t != nil {
+		count = max(count, t.Partitions)
+	}
+	for n := range count {
+		b.parts[meta.PartitionID{Topic: topic, Partition: uint32(n)}] = true
+	}
+}
+
+// show puts a partition into the snapshot, or takes it out, and says whether that changed anything.
+func (b *builder) show(id meta.PartitionID) bool {
+	row, before := b.next.parts[id], b.snap.Partitions[id]
+	if !b.next.visible(id) {
+		row = nil
+	}
+	switch {
+	case row == nil && before == nil, row != nil && before == &row.Partition:
+		return false
+	case row == nil:
+		delete(own(b, "snap.partitions", &b.snap.Partitions), id)
+	default:
+		own(b, "snap.partitions", &b.snap.Partitions)[id] = &row.Partition
+	}
+	return true
+}
+
+// visible says whether a topic counts the partition among its own. Rows of a topic that is being made, or whose
+// deletion is not complete, are not.
+func (s *state) visible(id meta.PartitionID) bool {
+	t := s.snap.Topics[id.Topic]
+	return t != nil && int(id.Partition) < t.Partitions
+}
+
+func comparePartitions(a, b meta.PartitionID) int {
+	return cmp.Or(strings.Compare(string(a.Topic[:]), string(b.Topic[:])), cmp.Compare(a.Partition, b.Partition))
+}

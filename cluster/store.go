@@ -1,0 +1,294 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/cluster/kv"
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// Defaults and limits.
+const (
+	DefaultPrefix         = "/penstock/v1/"
+	DefaultLeaseTTL       = 3 * time.Second
+	DefaultLeaseMargin    = 500 * time.Millisecond
+	DefaultControllerTick = time.Second
+	DefaultReplicaCount   = 3
+
+	MaxPartitionCount  = 16384 // of a topic
+	MaxDeletedCount    = 16384 // deletions that are remembered; a node that missed one keeps the data aside
+	MaxDrainMoveCount  = 16    // partitions that the controller moves at the same time
+	MaxTopicNameBytes  = 256   // as a key; what a topic may be called is the engine's business
+	MaxNodeCount       = 64
+	maxTxnCount        = 100   // ops, and conds; etcd allows 128 by default
+	maxAttemptCount    = 100   // of one change against others
+	maxCallTime        = 5 * time.Second
+	creationTime       = 10 * time.Second // a topic that does not fit into one transaction must be complete by then
+	conflictPause      = 20 * time.Millisecond
+	unavailablePause   = 100 * time.Millisecond
+	tombstoneKeepAfter = time.Minute // past its end, since clocks differ
+)
+
+// Options of a cluster's store. The zero value means the defaults.
+type Options struct {
+	Logger         *slog.Logger
+	Prefix         string        // of all keys; ends in a slash
+	LeaseTTL       time.Duration // a silent node is dead after it
+	LeaseMargin    time.Duration // a node stops serving so much earlier; 1/6 of LeaseTTL if that is not the default
+	ControllerTick time.Duration // the controller looks at everything so often, besides at every change
+	DefaultReplicas int          // replicas of a topic that does not say; at most as many as nodes are alive
+	Now            func() time.Time
+}
+
+func (o *Options) setDefaults() {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Prefix == "" {
+		o.Prefix = DefaultPrefix
+	}
+	if o.LeaseTTL <= 0 {
+		o.LeaseTTL = DefaultLeaseTTL
+	}
+	if o.LeaseMargin <= 0 {
+		o.LeaseMargin = o.LeaseTTL / 6
+	}
+	if o.ControllerTick <= 0 {
+		o.ControllerTick = DefaultControllerTick
+	}
+	if o.DefaultReplicas <= 0 {
+		o.DefaultReplicas = DefaultReplicaCount
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+}
+
+// Errors that are not meta's.
+var (
+	errNotJoined = errors.New("cluster: this node has not joined (or has left): nothing was changed")
+	errJoined    = errors.New("cluster: this node has joined already")
+	errReplaced  = errors.New("cluster: another process has registered under this node's name: this one must stop")
+)
+
+// store implements meta.Store.
+type store struct {
+	kv   kv.Store
+	opts Options
+	log  *slog.Logger
+
+	cur atomic.Pointer[state] // nil before Join
+
+	wake   chan struct{} // the controller's
+	relive chan struct{} // the lease loop's: look at our own rows
+
+	mu        sync.Mutex
+	changed   chan struct{} // closed and replaced whenever cur or delivered moves
+	delivered int64         // revision that Changed has returned from
+	node      meta.Node     // of this process
+	joined    bool          // and neither left nor closed
+	lease     kv.LeaseID
+	ctx       context.Context // of everything that runs; nil before Join
+	cancel    context.CancelFunc
+	stopLease context.CancelFunc
+	running   sync.WaitGroup
+	leasing   chan struct{} // closed when the lease loop has ended
+}
+
+// New makes a node's way to the agreement that store holds. It takes no ownership: the caller closes store after Close.
+func New(s kv.Store, o Options) meta.Store {
+	o.setDefaults()
+	return &store{
+		kv: s, opts: o, log: o.Logger.With("component", "cluster"), changed: make(chan struct{}),
+		wake: make(chan struct{}, 1), relive: make(chan struct{}, 1),
+	}
+}
+
+// Snapshot is meta.Store's.
+func (s *store) Snapshot() *meta.Snapshot {
+	if st := s.cur.Load(); st != nil {
+		return st.snap
+	}
+	return nil
+}
+
+func (s *store) key(k string) string { return s.opts.Prefix + k }
+
+// publish makes st the newest state and wakes who waits for one.
+func (s *store) publish(st *state) {
+	s.mu.Lock()
+	s.cur.Store(st)
+	s.broadcast()
+	self, boot := s.node.ID, s.node.Boot
+	s.mu.Unlock()
+	poke(s.wake)
+	if n := st.nodes[self]; n.rev == 0 || n.row.Boot != boot || n.liveRev == 0 {
+		poke(s.relive)
+	}
+}
+
+// deliver hands a change to the engine.
+func (s *store) deliver(r *meta.Registration, c *meta.Change) {
+	if r.Changed != nil {
+		r.Changed(c)
+	}
+	s.mu.Lock()
+	s.delivered = c.Snapshot.Revision
+	s.broadcast()
+	s.mu.Unlock()
+}
+
+func (s *store) broadcast() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func poke(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// current is the newest state, for a method that needs one.
+func (s *store) current() (*state, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.joined {
+		return nil, errNotJoined
+	}
+	return s.cur.Load(), nil
+}
+
+// waitRevision waits until the watch has brought a revision, so that the caller sees what it wrote.
+func (s *store) waitRevision(ctx context.Context, revision int64) error {
+	return s.waitUntil(ctx, func() bool { return s.cur.Load().snap.Revision >= revision })
+}
+
+// waitDelivered waits until the engine knows a revision.
+func (s *store) waitDelivered(ctx context.Context, revision int64) error {
+	return s.waitUntil(ctx, func() bool { return s.delivered >= revision })
+}
+
+// waitUntil waits for a condition on what changed announces. It is called with the lock.
+func (s *store) waitUntil(ctx context.Context, reached func() bool) error {
+	for {
+		s.mu.Lock()
+		changed, all := s.changed, s.ctx
+		ok := s.joined && reached()
+		joined := s.joined
+		s.mu.Unlock()
+		switch {
+		case !joined:
+			return errNotJoined
+		case ok:
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return unavailable(ctx.Err())
+		case <-all.Done():
+			return errNotJoined
+		}
+	}
+}
+
+// waitChange waits a moment for a newer state than st, after somebody else was faster.
+func (s *store) waitChange(ctx context.Context, st *state) error {
+	timer := time.NewTimer(conflictPause)
+	defer timer.Stop()
+	s.mu.Lock()
+	changed := s.changed
+	s.mu.Unlock()
+	if s.cur.Load() != st {
+		return ctx.Err()
+	}
+	select {
+	case <-changed:
+	case <-timer.C:
+	case <-ctx.Done():
+		return unavailable(ctx.Err())
+	}
+	return nil
+}
+
+// txn applies ops if conds hold. Keys are complete.
+func (s *store) txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, int64, error) {
+	ok, revision, err := s.kv.Txn(ctx, conds, ops)
+	return ok, revision, unavailable(err)
+}
+
+// get reads one row where it is, not as the watch knows it. Revision 0: there is none.
+func (s *store) get(ctx context.Context, key string) (kv.Entry, error) {
+	entries, _, err := s.kv.List(ctx, s.key(key))
+	if err != nil {
+		return kv.Entry{}, unavailable(err)
+	}
+	for _, e := range entries {
+		if e.Key == s.key(key) {
+			return e, nil
+		}
+	}
+	return kv.Entry{}, nil
+}
+
+// unavailable makes an error of the store one of meta's.
+func unavailable(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, meta.ErrUnavailable):
+		return err
+	case errors.Is(err, kv.ErrUnavailable), errors.Is(err, kv.ErrClosed),
+		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w (%w)", meta.ErrUnavailable, err)
+	}
+	return err
+}
+
+// change is the loop of every change: try looks at the newest state and writes what should be, as a transaction that
+// compares what it looked at. It is repeated while somebody else is faster.
+func (s *store) change(ctx context.Context, try func(st *state) (conds []kv.Cond, ops []kv.Op, err error)) error {
+	for range maxAttemptCount {
+		st, err := s.current()
+		if err != nil {
+			return err
+		}
+		conds, ops, err := try(st)
+		if err != nil || len(ops) == 0 {
+			return err
+		}
+		ok, revision, err := s.txn(ctx, conds, ops)
+		if err != nil {
+			return err
+		}
+		if ok {
+			return s.waitRevision(ctx, revision)
+		}
+		if err := s.waitChange(ctx, st); err != nil {
+			return err
+		}
+	}
+	return meta.ErrConflict
+}
+
+func put(key string, row any) kv.Op { return kv.Op{Key: key, Value: encode(row)} }
+
+func remove(key string) kv.Op { return kv.Op{Key: key, Delete: true} }
+
+// self is this node.
+func (s *store) self() (id replicate.NodeID, boot uuid.UUID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.node.ID, s.node.Boot
+}

@@ -1,0 +1,229 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/cluster/kv"
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+func checkTopic(t *meta.Topic) error {
+	switch {
+	case t.Name == "" || len(t.Name) > MaxTopicNameBytes || strings.Contains(t.Name, "/"):
+		return fmt.Errorf("cluster: %q cannot name a topic: it was not made", t.Name)
+	case t.Partitions < 1 || t.Partitions > MaxPartitionCount:
+		return fmt.Errorf("cluster: a topic of %d partitions: 1 to %d are possible; nothing was made", t.Partitions, MaxPartitionCount)
+	case t.Replicas < 1 || t.Replicas > replicate.MaxReplicaCount:
+		return fmt.Errorf("cluster: a topic of %d replicas: 1 to %d are possible; nothing was made", t.Replicas, replicate.MaxReplicaCount)
+	case t.MinISR < 1 || t.MinISR > t.Replicas:
+		return fmt.Errorf("cluster: min_isr %d of %d replicas: 1 to all of them are possible; nothing was made", t.MinISR, t.Replicas)
+	}
+	return nil
+}
+
+// CreateTopic is meta.Store's.
+func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, error) {
+	if t.ID == uuid.Nil {
+		t.ID = uuid.New()
+	}
+	if t.CreatedNs == 0 {
+		t.CreatedNs = s.opts.Now().UnixNano()
+	}
+	for range maxAttemptCount {
+		st, err := s.current()
+		if err != nil {
+			return nil, err
+		}
+		if other := st.snap.Names[t.Name]; other != nil {
+			return other, meta.ErrExists
+		}
+		nodes := candidates(st.snap)
+		want := t
+		if want.Replicas == 0 {
+			want.Replicas = max(1, min(s.opts.DefaultReplicas, len(nodes)))
+		}
+		if want.MinISR == 0 {
+			want.MinISR = majority(want.Replicas)
+		}
+		if err := checkTopic(&want); err != nil {
+			return nil, err
+		}
+		placed, err := place(nodes, want.Partitions, want.Replicas, loadOf(st.snap), newLoad())
+		if err != nil {
+			return nil, err
+		}
+		conds := st.conds(s.opts.Prefix, usedNodes(placed)...)
+		ok, revision, err := s.writeTopic(ctx, &want, 0, newPartitions(st.snap, &want, 0, placed), conds)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			return &want, s.waitRevision(ctx, revision)
+		}
+		if err := s.waitChange(ctx, st); err != nil {
+			return nil, err
+		}
+	}
+	return nil, meta.ErrConflict
+}
+
+// writeTopic writes a topic's row, which was at topicRev (0: it is new, and so is its name), and rows of partitions. What does
+// not fit into one transaction is written before, under a creation row that a lease takes away if this process dies: nobody
+// sees partitions that no topic's row counts, and the controller removes them when they belong to no creation (B85, B86).
+func (s *store) writeTopic(ctx context.Context, t *meta.Topic, topicRev int64, parts []*meta.Partition, conds []kv.Cond) (bool, int64, error) {
+	ops := []kv.Op{put(s.key(topicKey(topicsDir, t.ID)), t)}
+	conds = append(conds, kv.Cond{Key: s.key(topicKey(topicsDir, t.ID)), ModRevision: topicRev})
+	if topicRev == 0 {
+		name := s.key(namesDir + t.Name)
+		ops, conds = append(ops, put(name, t.ID)), append(conds, kv.Cond{Key: name})
+	}
+	rows := make([]kv.Op, 0, len(parts))
+	for _, p := range parts {
+		rows = append(rows, kv.Op{Key: s.key(partKey(partsDir, p.ID)), Value: encodePartition(p)})
+	}
+	if len(rows)+len(ops) <= maxTxnCount {
+		return s.txn(ctx, conds, append(ops, rows...))
+	}
+
+	creation := s.key(topicKey(creatingDir, t.ID))
+	lease, err := s.kv.Grant(ctx, creationTime)
+	if err != nil {
+		return false, 0, unavailable(err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxCallTime)
+		defer cancel()
+		_ = s.kv.Revoke(ctx, lease) // with it goes the creation row, if it is still there
+	}()
+	begin := kv.Op{Key: creation, Value: encode(t.Name), Lease: lease}
+	ok, token, err := s.txn(ctx, []kv.Cond{{Key: creation}}, []kv.Op{begin})
+	if !ok || err != nil {
+		return false, 0, err
+	}
+	inCreation := kv.Cond{Key: creation, ModRevision: token}
+	last := maxTxnCount - len(ops) - 1
+	for len(rows) > last {
+		n := min(maxTxnCount, len(rows)-last)
+		if ok, _, err = s.txn(ctx, []kv.Cond{inCreation}, rows[:n]); !ok || err != nil {
+			return false, 0, err
+		}
+		rows = rows[n:]
+	}
+	return s.txn(ctx, append(conds, inCreation), append(append(ops, rows...), remove(creation)))
+}
+
+// topic finds a topic's row, if need be where it is and not as the watch knows it.
+func (s *store) topic(ctx context.Context, id uuid.UUID) (*state, *meta.Topic, error) {
+	st, err := s.current()
+	if err != nil {
+		return nil, nil, err
+	}
+	if st.snap.Topics[id] == nil {
+		e, err := s.get(ctx, topicKey(topicsDir, id))
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := s.waitRevision(ctx, e.ModRevision); err != nil {
+			return nil, nil, err
+		}
+		st = s.cur.Load()
+	}
+	t := st.snap.Topics[id]
+	if t == nil {
+		return nil, nil, meta.ErrNotFound
+	}
+	return st, t, nil
+}
+
+// DeleteTopic is meta.Store's. The topic ends with its row; what else there is of it is removed afterwards, by the controller if
+// this process does not come to it.
+func (s *store) DeleteTopic(ctx context.Context, id uuid.UUID) error {
+	for range maxAttemptCount {
+		st, t, err := s.topic(ctx, id)
+		if err != nil {
+			return err
+		}
+		ok, revision, err := s.txn(ctx,
+			[]kv.Cond{{Key: s.key(topicKey(topicsDir, id)), ModRevision: st.topics[id]}},
+			[]kv.Op{
+				remove(s.key(topicKey(topicsDir, id))),
+				remove(s.key(namesDir + t.Name)),
+				put(s.key(topicKey(deletedDir, id)), deletedRow{Name: t.Name, AtNs: s.opts.Now().UnixNano()}),
+			})
+		if err != nil {
+			return err
+		}
+		if ok {
+			return s.waitRevision(ctx, revision)
+		}
+		if err := s.waitChange(ctx, st); err != nil {
+			return err
+		}
+	}
+	return meta.ErrConflict
+}
+
+// ExpandTopic is meta.Store's.
+func (s *store) ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) error {
+	for range maxAttemptCount {
+		st, t, err := s.topic(ctx, id)
+		if err != nil {
+			return err
+		}
+		if partitions == t.Partitions {
+			return nil
+		}
+		want := *t
+		want.Partitions = partitions
+		if partitions < t.Partitions {
+			return fmt.Errorf("cluster: topic %q has %d partitions, and partitions cannot be taken away: nothing was changed", t.Name, t.Partitions)
+		}
+		if err := checkTopic(&want); err != nil {
+			return err
+		}
+		existing := newLoad()
+		for n := range t.Partitions {
+			if p := st.snap.Partitions[meta.PartitionID{Topic: id, Partition: uint32(n)}]; p != nil {
+				existing.leads[p.State.Leader]++
+				for _, r := range p.State.Replicas {
+					existing.replicas[r]++
+				}
+			}
+		}
+		placed, err := place(candidates(st.snap), partitions-t.Partitions, t.Replicas, loadOf(st.snap), existing)
+		if err != nil {
+			return err
+		}
+		conds := st.conds(s.opts.Prefix, usedNodes(placed)...)
+		ok, revision, err := s.writeTopic(ctx, &want, st.topics[id], newPartitions(st.snap, &want, t.Partitions, placed), conds)
+		if err != nil {
+			return err
+		}
+		if ok {
+			return s.waitRevision(ctx, revision)
+		}
+		if err := s.waitChange(ctx, st); err != nil {
+			return err
+		}
+	}
+	return meta.ErrConflict
+}
+
+// Tombstone is meta.Store's.
+func (s *store) Tombstone(ctx context.Context, key meta.TombstoneKey, until time.Time) error {
+	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
+		t := st.snap.Names[key.Topic]
+		if t == nil || st.snap.Nodes[key.Node] == nil {
+			return nil, nil, meta.ErrNotFound
+		}
+		return []kv.Cond{{Key: s.key(topicKey(topicsDir, t.ID)), ModRevision: st.topics[t.ID]}},
+			[]kv.Op{put(s.key(tombstoneKey(key)), tombstoneRow{UntilNs: until.UnixNano()})}, nil
+	})
+}
+

@@ -1,0 +1,275 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"penstock/cluster/admin"
+)
+
+const (
+	envHTTPAddress     = "ENGINE_HTTP_ADDRESS"
+	defaultHTTPAddress = "127.0.0.1:4151"
+
+	// drainPoll is how often drain --wait looks.
+	drainPoll = 100 * time.Millisecond
+)
+
+// operator is what all `engine cluster` commands share.
+type operator struct {
+	client clusterClient
+	asJSON bool
+	in     io.Reader
+	out    io.Writer
+	prompt io.Writer
+}
+
+func clusterCommand() *cobra.Command {
+	o := new(operator)
+	cmd := &cobra.Command{
+		Use:   "cluster",
+		Short: "Show and steer a cluster",
+		Long: "Show and steer a cluster through the HTTP address of any of its nodes. Nodes are named by their node_id or their\n" +
+			"number, partitions by their number, counted from 0.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	address := cmp.Or(os.Getenv(envHTTPAddress), defaultHTTPAddress)
+	cmd.PersistentFlags().StringVar(&o.client.address, "http", address, "HOST:PORT of a node's HTTP API (or "+envHTTPAddress+")")
+	cmd.PersistentFlags().BoolVar(&o.asJSON, "json", false, "print JSON")
+	cmd.AddCommand(o.statusCommand(), o.topicsCommand(), o.drainCommand(), o.moveCommand(), o.forceLeaderCommand(), o.removeNodeCommand(), o.expandCommand())
+	return cmd
+}
+
+// action makes a command whose errors other than usage exit with 1.
+func (o *operator) action(use, short string, args cobra.PositionalArgs, do func(ctx context.Context, args []string) error) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
+		o.in, o.out, o.prompt = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+		ctx, stop := untilSignal(cmd.Context())
+		defer stop()
+		err := do(ctx, args)
+		var exit *exitError
+		if err != nil && !errors.As(err, &exit) {
+			return &exitError{exitOther, err}
+		}
+		return err
+	}}
+}
+
+func (o *operator) statusCommand() *cobra.Command {
+	return o.action("status", "Show the nodes, what they carry, and what is wrong", cobra.NoArgs, func(ctx context.Context, _ []string) error {
+		st := new(admin.Status)
+		if err := o.client.get(ctx, "/cluster/status", st); err != nil {
+			return err
+		}
+		if o.asJSON {
+			return printJSON(o.out, st)
+		}
+		return printStatus(o.out, st)
+	})
+}
+
+func (o *operator) topicsCommand() *cobra.Command {
+	return o.action("topics [TOPIC]", "Show the leader and the replicas of every partition", cobra.MaximumNArgs(1), func(ctx context.Context, args []string) error {
+		all, err := o.client.topics(ctx, args...)
+		if err != nil {
+			return err
+		}
+		if o.asJSON {
+			return printJSON(o.out, all)
+		}
+		return printTopics(o.out, all)
+	})
+}
+
+func (o *operator) drainCommand() *cobra.Command {
+	var off bool
+	var wait time.Duration
+	cmd := o.action("drain NODE", "Make a node give away its leaderships and replicas", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		on := !off
+		if off && wait > 0 {
+			return &exitError{exitUsage, errors.New("--off and --wait exclude each other: ending a drain takes effect at once")}
+		}
+		if err := o.change(ctx, "/cluster/drain", &admin.Drain{Node: admin.NodeRef(args[0]), On: &on}); err != nil {
+			return err
+		}
+		if wait == 0 {
+			return nil
+		}
+		return o.waitForDrain(ctx, args[0], wait)
+	})
+	cmd.Flags().BoolVar(&off, "off", false, "end the drain: the node takes leaderships and replicas again")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "wait at most this long until the node leads nothing, so that it may be stopped without a pause; 0: do not")
+	return cmd
+}
+
+// waitForDrain returns when the node leads nothing: then stopping it interrupts nobody.
+func (o *operator) waitForDrain(ctx context.Context, node string, wait time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	tick := time.NewTicker(drainPoll)
+	defer tick.Stop()
+	leaders := -1
+	for {
+		st := new(admin.Status)
+		// What the store accepted reaches the node that is asked a moment later: only a status that says draining counts.
+		if err := o.client.get(ctx, "/cluster/status", st); err == nil {
+			if n := findNode(st, node); n != nil && n.Draining {
+				leaders = n.Leaders
+			}
+		} else if ctx.Err() == nil {
+			return err
+		}
+		if leaders == 0 {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			if leaders < 0 {
+				return fmt.Errorf("node %s did not begin to drain within %v", node, wait)
+			}
+			return fmt.Errorf("node %s still leads %d partitions after %v: other in-sync replicas are missing, or it needs more time; see engine cluster topics", node, leaders, wait)
+		}
+	}
+}
+
+func findNode(st *admin.Status, ref string) *admin.Node {
+	i := slices.IndexFunc(st.Nodes, func(n admin.Node) bool { return n.Name == ref })
+	if i < 0 {
+		i = slices.IndexFunc(st.Nodes, func(n admin.Node) bool { return strconv.FormatUint(uint64(n.ID), 10) == ref })
+	}
+	if i < 0 {
+		return nil
+	}
+	return &st.Nodes[i]
+}
+
+func (o *operator) moveCommand() *cobra.Command {
+	var from, to string
+	cmd := o.action("move TOPIC PARTITION --from NODE --to NODE", "Move a replica; the old one goes when the new one is in sync", cobra.ExactArgs(2),
+		func(ctx context.Context, args []string) error {
+			p, err := partitionArg(args[1])
+			if err != nil {
+				return err
+			}
+			return o.change(ctx, "/cluster/move", &admin.Move{Topic: args[0], Partition: &p, From: admin.NodeRef(from), To: admin.NodeRef(to)})
+		})
+	cmd.Flags().StringVar(&from, "from", "", "node that has the replica")
+	cmd.Flags().StringVar(&to, "to", "", "node that gets it")
+	for _, f := range []string{"from", "to"} {
+		if err := cmd.MarkFlagRequired(f); err != nil {
+			panic("BUG: " + err.Error())
+		}
+	}
+	return cmd
+}
+
+func (o *operator) forceLeaderCommand() *cobra.Command {
+	var yes bool
+	cmd := o.action("force-leader TOPIC PARTITION NODE", "Make a replica the leader although it may lack acknowledged messages", cobra.ExactArgs(3),
+		func(ctx context.Context, args []string) error {
+			p, err := partitionArg(args[1])
+			if err != nil {
+				return err
+			}
+			if !yes {
+				if err := o.confirmLoss(ctx, args[0], p, args[2]); err != nil {
+					return err
+				}
+			}
+			return o.change(ctx, "/cluster/force-leader", &admin.ForceLeader{Topic: args[0], Partition: &p, Node: admin.NodeRef(args[2]), IAcceptDataLoss: true})
+		})
+	cmd.Long = "Make a replica the leader although it may lack acknowledged messages. Nothing else in Penstock loses what was answered OK.\n" +
+		"Use it when the in-sync replicas are gone for ever; if one of them can come back, start it instead."
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask: what only other replicas hold is lost for ever")
+	return cmd
+}
+
+// confirmLoss says what may be lost and asks. Whoever is not at a terminal must have said --yes.
+func (o *operator) confirmLoss(ctx context.Context, topic string, partition uint32, node string) error {
+	file, ok := o.in.(*os.File)
+	if !ok || !term.IsTerminal(int(file.Fd())) {
+		return &exitError{exitUsage, errors.New("force-leader may lose acknowledged messages and asks before it does: say --yes where nobody can answer; nothing was changed")}
+	}
+	all, err := o.client.topics(ctx, topic)
+	if err != nil {
+		return err
+	}
+	if len(all.Topics) != 1 || int(partition) >= len(all.Topics[0].Partitions) {
+		return fmt.Errorf("topic %s has no partition %d; nothing was changed", topic, partition)
+	}
+	p := all.Topics[0].Partitions[partition]
+	fmt.Fprintf(o.prompt, "Partition %d of topic %s was last led by node %s; its in-sync replicas are on %s.\n"+
+		"If node %s leads, every acknowledged message and confirmation that it does not hold is lost FOR EVER, and the other\n"+
+		"replicas are cut to what it holds. If one of the in-sync replicas can come back, start it instead.\n"+
+		"Type the topic's name to go on: ", partition, topic, cmp.Or(p.Leader, "(nobody)"), cmp.Or(strings.Join(p.ISR, ", "), "(none)"), node)
+	line, err := bufio.NewReader(file).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if strings.TrimSpace(line) != topic {
+		return errors.New("not confirmed: nothing was changed")
+	}
+	return nil
+}
+
+func (o *operator) removeNodeCommand() *cobra.Command {
+	return o.action("remove-node NODE", "Forget a stopped node that holds no replicas any more", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		return o.change(ctx, "/cluster/remove-node", &admin.RemoveNode{Node: admin.NodeRef(args[0])})
+	})
+}
+
+func (o *operator) expandCommand() *cobra.Command {
+	return o.action("expand TOPIC PARTITIONS", "Give a topic more partitions, PARTITIONS in all", cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
+		n, err := strconv.ParseUint(args[1], 10, 31)
+		if err != nil {
+			return &exitError{exitUsage, fmt.Errorf("%q is not a number of partitions", args[1])}
+		}
+		return o.change(ctx, "/cluster/expand", &admin.Expand{Topic: args[0], Partitions: int(n)})
+	})
+}
+
+// change asks for it and prints the sentence that is the answer.
+func (o *operator) change(ctx context.Context, path string, body any) error {
+	done := new(admin.Done)
+	if err := o.client.do(ctx, http.MethodPost, path, body, done); err != nil {
+		return err
+	}
+	if o.asJSON {
+		return printJSON(o.out, done)
+	}
+	_, err := fmt.Fprintln(o.out, done.Message)
+	return err
+}
+
+func partitionArg(s string) (uint32, error) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil {
+		return 0, &exitError{exitUsage, fmt.Errorf("%q is not the number of a partition: they count from 0", s)}
+	}
+	return uint32(n), nil
+}
+
+func (c *clusterClient) topics(ctx context.Context, topic ...string) (*admin.Topics, error) {
+	path := "/cluster/topics"
+	if len(topic) > 0 {
+		path += "?topic=" + url.QueryEscape(topic[0])
+	}
+	all := new(admin.Topics)
+	return all, c.get(ctx, path, all)
+}

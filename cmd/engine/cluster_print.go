@@ -1,0 +1,93 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"penstock/cluster/admin"
+)
+
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+func table(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }
+
+func printStatus(w io.Writer, st *admin.Status) error {
+	if !st.Joined {
+		fmt.Fprintf(w, "node %s has not joined the cluster: what follows may be old\n", st.Node)
+	}
+	t := table(w)
+	fmt.Fprintf(t, "cluster\t%s, revision %d\n", st.Cluster, st.Revision)
+	fmt.Fprintf(t, "controller\t%s\n", cmp.Or(st.Controller, "nobody just now"))
+	fmt.Fprintf(t, "topics\t%d with %d partitions\n", st.TopicCount, st.PartitionCount)
+	fmt.Fprintf(t, "health\t%s\n", health(st))
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	t = table(w)
+	fmt.Fprintln(t, "NODE\tNUMBER\tSTATE\tLEADS\tREPLICAS\tIN SYNC\tNSQ\tHTTP\tLOOKUP\tVERSION")
+	for _, n := range st.Nodes {
+		fmt.Fprintf(t, "%s\t%d\t%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\n",
+			n.Name, n.ID, nodeState(&n), n.Leaders, n.Replicas, n.InSync, dash(n.NSQ), dash(n.HTTP), dash(n.Lookup), dash(n.Version))
+	}
+	return t.Flush()
+}
+
+// health names what is wrong, the worst first.
+func health(st *admin.Status) string {
+	var bad []string
+	for _, c := range []struct {
+		count int
+		text  string
+	}{
+		{st.Leaderless, "without a live leader"},
+		{st.BelowMinISR, "below min_isr: no writes"},
+		{st.Damaged, "with a damaged replica"},
+		{st.UnderReplicated, "under-replicated"},
+	} {
+		if c.count > 0 {
+			bad = append(bad, fmt.Sprintf("%d %s", c.count, c.text))
+		}
+	}
+	if len(bad) == 0 {
+		return "all partitions are led and in sync"
+	}
+	return "partitions: " + strings.Join(bad, ", ")
+}
+
+func nodeState(n *admin.Node) string {
+	state := "dead"
+	if n.Live {
+		state = "live"
+	}
+	if n.Draining {
+		state += ", draining"
+	}
+	if n.Controller {
+		state += ", controller"
+	}
+	return state
+}
+
+func printTopics(w io.Writer, all *admin.Topics) error {
+	t := table(w)
+	fmt.Fprintln(t, "TOPIC\tPARTITION\tSTATE\tLEADER\tEPOCH\tREPLICAS\tISR\tMIN ISR\tDAMAGED")
+	for _, topic := range all.Topics {
+		for _, p := range topic.Partitions {
+			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%d\t%s\t%s\t%d\t%s\n", topic.Name, p.Partition, strings.ReplaceAll(string(p.State), "_", " "),
+				dash(p.Leader), p.Epoch, list(p.Replicas), list(p.ISR), p.MinISR, list(p.Damaged))
+		}
+	}
+	return t.Flush()
+}
+
+func dash(s string) string       { return cmp.Or(s, "-") }
+func list(names []string) string { return dash(strings.Join(names, ",")) }

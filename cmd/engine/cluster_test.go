@@ -1,0 +1,268 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"penstock/cluster/admin"
+)
+
+// clusterNode answers as a node does and writes down what it was asked for.
+type clusterNode struct {
+	*httptest.Server
+	address string
+
+	mu     sync.Mutex
+	asked  []string
+	refuse int // status of the answer to a change; 0: it is done
+	status func(asked int) admin.Status
+}
+
+// The answers are those that package admin holds itself to.
+const adminAnswers = "../../cluster/admin/testdata/"
+
+func startClusterNode(t *testing.T) *clusterNode {
+	t.Helper()
+	n := new(clusterNode)
+	n.Server = httptest.NewServer(n)
+	n.address = strings.TrimPrefix(n.URL, "http://")
+	t.Cleanup(n.Close)
+	return n
+}
+
+func (n *clusterNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	body, _ := io.ReadAll(r.Body)
+	n.asked = append(n.asked, strings.TrimSpace(r.Method+" "+r.URL.String()+" "+string(body)))
+	switch {
+	case r.Method == http.MethodGet && n.status != nil:
+		_ = json.NewEncoder(w).Encode(n.status(len(n.asked)))
+	case r.Method == http.MethodGet:
+		http.ServeFile(w, r, adminAnswers+filepath.Base(r.URL.Path)+".json")
+	case n.refuse != 0:
+		w.WriteHeader(n.refuse)
+		fmt.Fprint(w, `{"message":"the moon is full"}`)
+	default:
+		fmt.Fprint(w, `{"message":"it is done"}`)
+	}
+}
+
+// answers sets what the status is from now on, by the number of requests so far.
+func (n *clusterNode) answers(status func(asked int) admin.Status) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asked, n.status = nil, status
+}
+
+func (n *clusterNode) requests() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return strings.Join(n.asked, "\n")
+}
+
+func TestClusterTables(t *testing.T) {
+	n := startClusterNode(t)
+	t.Setenv("ENGINE_HTTP_ADDRESS", n.address)
+	for _, what := range []string{"status", "topics"} {
+		o := execute(t, "cluster", what)
+		if o.code != 0 || o.stderr != "" {
+			t.Fatalf("%s: %+v", what, o)
+		}
+		name := filepath.Join("testdata", "cluster_"+what+".txt")
+		if *update {
+			if err := os.WriteFile(name, []byte(o.stdout), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.stdout != string(want) {
+			t.Errorf("%s prints\n%swant\n%s", what, o.stdout, want)
+		}
+		answer, err := os.ReadFile(adminAnswers + what + ".json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o = execute(t, "cluster", what, "--json"); o.code != 0 || o.stdout != string(answer) {
+			t.Errorf("%s --json prints %s", what, o.stdout)
+		}
+	}
+	execute(t, "cluster", "topics", "a#b")
+	if got := n.requests(); !strings.HasSuffix(got, "GET /cluster/topics?topic=a%23b") {
+		t.Errorf("asked for %s", got)
+	}
+}
+
+func TestClusterHealthy(t *testing.T) {
+	n := startClusterNode(t)
+	n.answers(func(int) admin.Status { return admin.Status{Node: "n1", TopicCount: 2, PartitionCount: 5} })
+	o := execute(t, "cluster", "status", "--http", n.address)
+	for _, want := range []string{"node n1 has not joined", "nobody just now", "2 with 5 partitions", "all partitions are led and in sync"} {
+		if !strings.Contains(o.stdout, want) {
+			t.Errorf("%q is missing in\n%s", want, o.stdout)
+		}
+	}
+}
+
+func TestClusterChanges(t *testing.T) {
+	for _, tc := range []struct{ args, want string }{
+		{"drain n1", `POST /cluster/drain {"node":"n1","on":true}`},
+		{"drain 3 --off", `POST /cluster/drain {"node":"3","on":false}`},
+		{"move orders 2 --from n1 --to n4", `POST /cluster/move {"topic":"orders","partition":2,"from":"n1","to":"n4"}`},
+		{"force-leader orders 0 n2 --yes", `POST /cluster/force-leader {"topic":"orders","partition":0,"node":"n2","i_accept_data_loss":true}`},
+		{"remove-node n3", `POST /cluster/remove-node {"node":"n3"}`},
+		{"expand orders 8", `POST /cluster/expand {"topic":"orders","partitions":8}`},
+	} {
+		n := startClusterNode(t)
+		args := append([]string{"cluster", "--http", n.address}, strings.Fields(tc.args)...)
+		if o := execute(t, args...); o.code != 0 || o.stdout != "it is done\n" || n.requests() != tc.want {
+			t.Errorf("%s: %+v, asked for %s", tc.args, o, n.requests())
+		}
+		var done admin.Done
+		if o := execute(t, append(args, "--json")...); o.code != 0 || json.Unmarshal([]byte(o.stdout), &done) != nil || done.Message != "it is done" {
+			t.Errorf("%s --json: %+v", tc.args, o)
+		}
+		n.mu.Lock()
+		n.refuse = http.StatusConflict
+		n.mu.Unlock()
+		execute(t, args...).check(t, exitOther, "the moon is full (node at "+n.address+")")
+	}
+}
+
+func TestClusterUsage(t *testing.T) {
+	n := startClusterNode(t)
+	for _, tc := range []struct{ args, want string }{
+		{"drian n1", "unknown command"},
+		{"status now", "unknown command"},
+		{"drain", "accepts 1 arg"},
+		{"drain n1 --off --wait 1s", "exclude each other"},
+		{"move orders 0 --from n1", `"to" not set`},
+		{"move orders first --from n1 --to n2", `"first" is not the number of a partition`},
+		{"move orders -- -1", `not set`},
+		{"force-leader orders 0", "accepts 3 arg"},
+		{"force-leader orders 0 n1", "say --yes where nobody can answer; nothing was changed"}, // stdin is no terminal
+		{"expand orders many", `"many" is not a number of partitions`},
+		{"topics --htp x", "the nearest one is --http"},
+	} {
+		args := append([]string{"cluster", "--http", n.address}, strings.Fields(tc.args)...)
+		execute(t, args...).check(t, exitUsage, tc.want)
+	}
+	if got := n.requests(); got != "" {
+		t.Errorf("a wrong command asked for %s", got)
+	}
+	execute(t, "cluster", "status", "--http", "a b").check(t, exitUsage, "is not a HOST:PORT")
+}
+
+// What answers may be something else, or nothing.
+func TestClusterWrongAddress(t *testing.T) {
+	alone := startNode(t, t.TempDir())
+	execute(t, "cluster", "status", "--http", alone.http).check(t, exitOther, "is not part of a cluster")
+	execute(t, "cluster", "drain", "n1", "--http", alone.http).check(t, exitOther, "is not part of a cluster")
+
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			w.WriteHeader(http.StatusTeapot)
+		}
+		fmt.Fprint(w, "<html>")
+	}))
+	address := strings.TrimPrefix(web.URL, "http://")
+	execute(t, "cluster", "status", "--http", address).check(t, exitOther, "answers something else than a cluster's node does")
+	execute(t, "cluster", "drain", "n1", "--http", address).check(t, exitOther, "answers with status 418")
+	web.Close()
+	execute(t, "cluster", "status", "--http", address).check(t, exitOther, "does not answer: say another one with --http")
+}
+
+func TestDrainWaits(t *testing.T) {
+	n := startClusterNode(t)
+	for _, name := range []string{"n1", "1"} {
+		// The first request is the drain, and the first status is from before it took effect.
+		n.answers(func(asked int) admin.Status {
+			return admin.Status{Nodes: []admin.Node{{ID: 1, Name: "n1", Draining: asked > 2, Leaders: max(0, 5-asked)}, {ID: 2, Name: "n2", Leaders: 7}}}
+		})
+		if o := execute(t, "cluster", "drain", name, "--wait", "20s", "--http", n.address); o.code != 0 {
+			t.Errorf("%+v", o)
+		}
+		if got := strings.Count(n.requests(), "GET /cluster/status"); got != 4 {
+			t.Errorf("it asked %d times for the status, want 4", got)
+		}
+	}
+	n.answers(func(int) admin.Status {
+		return admin.Status{Nodes: []admin.Node{{ID: 1, Name: "n1", Draining: true, Leaders: 5}, {ID: 2, Name: "n2"}}}
+	})
+	execute(t, "cluster", "drain", "n1", "--wait", "250ms", "--http", n.address).check(t, exitOther, "node n1 still leads 5 partitions after 250ms")
+	execute(t, "cluster", "drain", "n2", "--wait", "250ms", "--http", n.address).check(t, exitOther, "node n2 did not begin to drain within 250ms")
+}
+
+// On a terminal force-leader says who else may hold messages, and goes on only if the topic's name is typed.
+func TestForceLeaderAsks(t *testing.T) {
+	for answer, code := range map[string]int{"orders\n": 0, "yes\n": exitOther, "\x04": exitOther} {
+		n := startClusterNode(t)
+		master, slave := openTerminal(t)
+		cmd := exec.CommandContext(t.Context(), binary, "cluster", "force-leader", "orders", "3", "n1", "--http", n.address)
+		cmd.Stdin = slave
+		stderr := &logBuffer{more: make(chan struct{}, 1)}
+		var stdout bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &stdout, stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		const question = "Type the topic's name to go on: "
+		for deadline := time.After(30 * time.Second); !strings.HasSuffix(stderr.String(), question); {
+			select {
+			case <-stderr.more:
+			case <-deadline:
+				t.Fatalf("it does not ask:\n%s", stderr)
+			}
+		}
+		if text := stderr.String(); !strings.Contains(text, "last led by node n3; its in-sync replicas are on n3.") || !strings.Contains(text, "lost FOR EVER") {
+			t.Errorf("it asks\n%s", text)
+		}
+		if _, err := io.WriteString(master, answer); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		forced := strings.Contains(n.requests(), "POST /cluster/force-leader")
+		if got := cmd.ProcessState.ExitCode(); got != code || forced != (code == 0) {
+			t.Errorf("answered %q: exit code %d, forced %v:\n%s", answer, got, forced, stderr)
+		}
+	}
+}
+
+// openTerminal makes a pseudo-terminal; what is written to master is typed at slave.
+func openTerminal(t *testing.T) (master, slave *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { master.Close() })
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { slave.Close() })
+	return master, slave
+}

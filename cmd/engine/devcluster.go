@@ -1,0 +1,247 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+const (
+	// maxDevNodes bounds --nodes: more say nothing that sixteen on one machine do not.
+	maxDevNodes = 16
+	// devPortStep is the distance between the ports of two nodes, devPortCount how many of them a node has.
+	devPortStep  = 10
+	devPortCount = 7
+	devHost      = "127.0.0.1"
+	// devStopMargin is what a node gets beyond its own --shutdown-timeout before it is killed: closing its files, and its
+	// part of the metadata store.
+	devStopMargin = 5 * time.Second
+)
+
+// devOptions is what `engine dev-cluster` is told.
+type devOptions struct {
+	nodes        int
+	dataPath     string
+	basePort     int
+	restart      bool
+	startTimeout time.Duration
+	stopTimeout  time.Duration
+	serveFlags   []string
+}
+
+func devClusterCommand() *cobra.Command {
+	o := new(devOptions)
+	cmd := &cobra.Command{
+		Use:                   "dev-cluster [flags] [-- FLAGS OF SERVE]",
+		DisableFlagsInUseLine: true,
+		Short:                 "Run a cluster of nodes on this machine, to try things and to test",
+		Long: "Run a cluster of nodes on this machine, to try things and to test. Node i, counted from 0, is called n<i+1>, has its data\n" +
+			"in <data-path>/n<i+1> and its log in <data-path>/n<i+1>.log, and listens on loopback: NSQ at base-port+10i, HTTP +1, lookup +2,\n" +
+			"native +3, between nodes +4, etcd between its members +5, etcd for its clients +6. A line of JSON per node is printed\n" +
+			"when it is ready; `engine` with its args starts that node again by hand.\n\n" +
+			"SIGTERM or SIGINT stops all nodes that this process runs; if it is killed, they are killed too. What follows -- goes to every node.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if dash := cmd.ArgsLenAtDash(); len(args) > 0 && dash != 0 {
+				return fmt.Errorf("unexpected argument %q: flags of serve go behind --", args[0])
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.IntVar(&o.nodes, "nodes", 3, "nodes, 1 to 16; the first one, three or five of them hold the metadata")
+	f.StringVar(&o.dataPath, "data-path", "./cluster-data", "directory of the nodes' data and logs; created if missing")
+	f.IntVar(&o.basePort, "base-port", 14150, "first port of the first node")
+	f.BoolVar(&o.restart, "restart", false, "start a node again that ends by itself or is killed")
+	f.DurationVar(&o.startTimeout, "start-timeout", time.Minute, "longest wait for the nodes to be ready the first time")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		o.serveFlags = args
+		nodes, err := planDevCluster(o)
+		if err != nil {
+			return &exitError{exitUsage, err}
+		}
+		if err := portsFree(nodes); err != nil {
+			return &exitError{exitAddress, err}
+		}
+		exe, err := os.Executable()
+		if err != nil {
+			return &exitError{exitOther, fmt.Errorf("the program's own file is not known: %w", err)}
+		}
+		ctx, stop := untilSignal(cmd.Context())
+		defer stop()
+		return runDevCluster(ctx, o, exe, nodes, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	}
+	return cmd
+}
+
+// devNode is one node's line on stdout.
+type devNode struct {
+	Node   string   `json:"node"`
+	PID    int      `json:"pid"`
+	NSQ    string   `json:"nsq"`
+	HTTP   string   `json:"http"`
+	Lookup string   `json:"lookup"`
+	Native string   `json:"native"`
+	Args   []string `json:"args"`
+
+	logName string
+	ports   [devPortCount]devPort
+}
+
+type devPort struct {
+	use  string
+	port int
+}
+
+func (n *devNode) address(i int) string {
+	return net.JoinHostPort(devHost, strconv.Itoa(n.ports[i].port))
+}
+
+// Indexes of devNode.ports; the number is the port's distance from the node's first.
+const (
+	devNSQ = iota
+	devHTTP
+	devLookup
+	devNative
+	devPeer
+	devEtcdPeer
+	devEtcdClient
+)
+
+var devUses = [devPortCount]string{"NSQ", "HTTP", "lookup", "native", "between nodes", "etcd between its members", "etcd for its clients"}
+
+// planDevCluster checks what was said and makes every node's command line. It touches nothing.
+func planDevCluster(o *devOptions) ([]*devNode, error) {
+	if o.nodes < 1 || o.nodes > maxDevNodes {
+		return nil, fmt.Errorf("--nodes %d is not from 1 to %d", o.nodes, maxDevNodes)
+	}
+	if last := 65535 - devPortStep*(o.nodes-1) - devPortCount + 1; o.basePort < 1 || o.basePort > last {
+		return nil, fmt.Errorf("--base-port %d is not from 1 to %d: %d nodes have ports up to %d above it", o.basePort, last, o.nodes, 65535-last)
+	}
+	dir, err := filepath.Abs(o.dataPath)
+	if err != nil {
+		return nil, fmt.Errorf("--data-path %s: %w", o.dataPath, err)
+	}
+	known, err := checkServeFlags(o)
+	if err != nil {
+		return nil, err
+	}
+	nodes := make([]*devNode, o.nodes)
+	for i := range nodes {
+		n := &devNode{Node: "n" + strconv.Itoa(i+1)}
+		for p, use := range devUses {
+			n.ports[p] = devPort{use, o.basePort + devPortStep*i + p}
+		}
+		n.NSQ, n.HTTP, n.Lookup, n.Native = n.address(devNSQ), n.address(devHTTP), n.address(devLookup), n.address(devNative)
+		n.logName = filepath.Join(dir, n.Node+".log")
+		nodes[i] = n
+	}
+	for i, n := range nodes {
+		n.Args = serveArgs(nodes, i, filepath.Join(dir, n.Node), known)
+		n.Args = append(n.Args, o.serveFlags...)
+	}
+	return nodes, nil
+}
+
+// devVoters is how many of the nodes hold the metadata: an even number tolerates no more failures than one less.
+func devVoters(nodes int) int {
+	switch {
+	case nodes < 3:
+		return 1
+	case nodes < 5:
+		return 3
+	}
+	return 5
+}
+
+// serveArgs is the command line of node i.
+func serveArgs(nodes []*devNode, i int, dir string, known *pflag.FlagSet) []string {
+	n, voters := nodes[i], devVoters(len(nodes))
+	peers := make([]string, voters)
+	for j := range peers {
+		peers[j] = nodes[j].Node + "=" + nodes[j].address(devEtcdPeer) + "/" + nodes[j].address(devEtcdClient)
+	}
+	args := []string{
+		"serve", "--data-path", dir, "--node-id", n.Node,
+		// Clients are told addresses on loopback: that is where the nodes listen, whatever this machine is called.
+		"--broadcast-address", devHost, "--nsq-address", n.NSQ, "--http-address", n.HTTP, "--lookup-address", n.Lookup,
+		"--cluster-name", "dev", "--cluster-address", n.address(devPeer), "--cluster-peers", strings.Join(peers, ","),
+	}
+	if i < voters {
+		args = append(args, "--etcd-peer-address", n.address(devEtcdPeer), "--etcd-client-address", n.address(devEtcdClient))
+	}
+	if known.Lookup("native-address") != nil { // the port is the node's in any case
+		args = append(args, "--native-address", n.Native)
+	}
+	return args
+}
+
+// devFlags are those that tell the nodes apart or belong to the cluster: nobody else may set them.
+var devFlags = []string{
+	"data-path", "node-id", "cluster-name", "nsq-address", "http-address", "lookup-address", "native-address",
+	"cluster-address", "etcd-peer-address", "etcd-client-address", "cluster-peers",
+}
+
+// checkServeFlags refuses what serve would refuse, before anything is started, and takes the nodes' shutdown timeout from it.
+func checkServeFlags(o *devOptions) (*pflag.FlagSet, error) {
+	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.Usage = func() {}
+	c := newConfig(flags)
+	if err := flags.Parse(o.serveFlags); err != nil {
+		return nil, fmt.Errorf("behind --: %w", err)
+	}
+	if flags.NArg() > 0 {
+		return nil, fmt.Errorf("behind --: serve takes no argument %q", flags.Arg(0))
+	}
+	for _, name := range devFlags {
+		if f := flags.Lookup(name); f != nil && f.Changed {
+			return nil, fmt.Errorf("behind --: dev-cluster sets --%s itself, for each node another value", name)
+		}
+	}
+	if err := c.load(os.Environ()); err != nil {
+		return nil, err
+	}
+	o.stopTimeout = c.node.shutdownTimeout + devStopMargin
+	return flags, nil
+}
+
+// portsFree finds out before the first node starts: half a cluster and an error in a log help nobody. Somebody may still take a
+// port before its node does; then that node says so.
+func portsFree(nodes []*devNode) error {
+	for _, n := range nodes {
+		for i, p := range n.ports {
+			l, err := net.Listen("tcp", n.address(i))
+			if err == nil {
+				err = l.Close()
+			}
+			switch {
+			case errors.Is(err, syscall.EADDRINUSE):
+				return fmt.Errorf("the port %d (%s of node %s) is in use by another process: choose another --base-port; nothing was started", p.port, p.use, n.Node)
+			case err != nil:
+				return fmt.Errorf("the port %d (%s of node %s) cannot be listened on; nothing was started: %w", p.port, p.use, n.Node, err)
+			}
+		}
+	}
+	return nil
+}
+
+// runDevCluster starts the nodes and returns when they have ended: with nil if ctx told it to.
+func runDevCluster(ctx context.Context, o *devOptions, exe string, nodes []*devNode, stdout, stderr io.Writer) error {
+	dir := filepath.Dir(nodes[0].logName)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return &exitError{exitData, fmt.Errorf("the directory %s cannot be made: %w", dir, err)}
+	}
+	d := newDevCluster(o, exe, stdout, stderr)
+	return d.run(ctx, nodes)
+}

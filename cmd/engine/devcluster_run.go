@@ -1,0 +1,275 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"penstock/cluster/admin"
+)
+
+const (
+	devReadyPoll    = 50 * time.Millisecond
+	devReadyTimeout = 2 * time.Second // of one question
+	// A node that ends again and again is started again after a pause that doubles from the first to the last; one that had
+	// run for devSteady begins anew.
+	devFirstPause = 200 * time.Millisecond
+	devLastPause  = 10 * time.Second
+	devSteady     = 30 * time.Second
+	// devLogTail is how much of a log is read to say why a node did not start.
+	devLogTail = 4 << 10
+)
+
+// devCluster runs nodes as processes of its own. One goroutine watches each; `starter` makes them all.
+type devCluster struct {
+	o      *devOptions
+	exe    string
+	starts chan startRequest
+	quiet  *http.Client
+
+	mu      sync.Mutex // orders lines
+	stdout  io.Writer
+	stderr  io.Writer
+	waiting []string // nodes that were not ready yet
+}
+
+type startRequest struct {
+	cmd  *exec.Cmd
+	done chan error
+}
+
+func newDevCluster(o *devOptions, exe string, stdout, stderr io.Writer) *devCluster {
+	return &devCluster{
+		o: o, exe: exe, stdout: stdout, stderr: stderr, starts: make(chan startRequest),
+		quiet: &http.Client{Timeout: devReadyTimeout, Transport: &http.Transport{DisableKeepAlives: true}},
+	}
+}
+
+// run starts all nodes, waits until they are ready the first time, and then until ctx ends.
+func (d *devCluster) run(ctx context.Context, nodes []*devNode) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go d.starter()
+	defer close(d.starts) // after the last node has ended: see starter
+
+	for _, n := range nodes {
+		d.waiting = append(d.waiting, n.Node)
+	}
+	late := time.AfterFunc(d.o.startTimeout, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		cancel(&exitError{exitOther, fmt.Errorf("not ready within %v: node %s; the logs are beside the nodes' data in %s; all nodes were stopped",
+			d.o.startTimeout, strings.Join(d.waiting, ", "), d.o.dataPath)})
+	})
+	defer late.Stop()
+	var watched, starting sync.WaitGroup
+	for _, n := range nodes {
+		starting.Add(1)
+		watched.Go(func() {
+			ready := sync.OnceFunc(starting.Done)
+			defer ready()
+			if err := d.keep(ctx, n, ready); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	starting.Wait()
+	late.Stop()
+	watched.Wait()
+	<-ctx.Done() // without nodes it still waits to be told: they may be started by hand
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// starter starts processes on one thread that lives as long as they do: the kernel kills a child with PDEATHSIG when
+// the thread that made it ends, not when the process does.
+func (d *devCluster) starter() {
+	runtime.LockOSThread() // and never unlock: the thread ends with this goroutine
+	for r := range d.starts {
+		r.done <- r.cmd.Start()
+	}
+}
+
+// start runs a node in a process group of its own, so that ctrl-C reaches only this process, which then stops the nodes
+// in order: a second signal would end a node at once.
+func (d *devCluster) start(n *devNode) (*exec.Cmd, error) {
+	log, err := os.OpenFile(n.logName, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, &exitError{exitData, fmt.Errorf("the log of node %s cannot be written: %w", n.Node, err)}
+	}
+	defer log.Close()
+	cmd := exec.Command(d.exe, n.Args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	r := startRequest{cmd, make(chan error, 1)}
+	d.starts <- r
+	if err := <-r.done; err != nil {
+		return nil, &exitError{exitOther, fmt.Errorf("node %s cannot be started: %w", n.Node, err)}
+	}
+	return cmd, nil
+}
+
+// keep runs one node until ctx ends, or until it ends and is not to be started again. ready is called when it was ready
+// the first time. A node that never was is an error.
+func (d *devCluster) keep(ctx context.Context, n *devNode, ready func()) error {
+	pause, wasReady := devFirstPause, false
+	for {
+		began := time.Now()
+		cmd, err := d.start(n)
+		if err != nil {
+			return err
+		}
+		said, err := d.watch(ctx, n, cmd, ready)
+		wasReady = wasReady || said
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case !wasReady:
+			return d.neverReady(n, cmd, err)
+		}
+		d.say("node %s (pid %d) ended: %s; its log is %s", n.Node, cmd.Process.Pid, ending(cmd), n.logName)
+		if !d.o.restart {
+			return nil
+		}
+		if time.Since(began) >= devSteady {
+			pause = devFirstPause
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil
+		}
+		pause = min(2*pause, devLastPause)
+	}
+}
+
+// watch returns when the process has ended, which it makes it do when ctx ends, and says whether it was ready before.
+func (d *devCluster) watch(ctx context.Context, n *devNode, cmd *exec.Cmd, ready func()) (wasReady bool, err error) {
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	poll := time.NewTicker(devReadyPoll)
+	defer poll.Stop()
+	for {
+		select {
+		case err := <-ended:
+			return wasReady, err
+		case <-ctx.Done():
+			return wasReady, d.stop(n, cmd, ended)
+		case <-poll.C:
+			if wasReady = d.isReady(ctx, n); wasReady {
+				poll.Stop()
+				d.announce(n, cmd.Process.Pid)
+				ready()
+			}
+		}
+	}
+}
+
+// stop ends a process: it may answer what is pending, but not for ever. SIGCONT is for one that somebody has stopped.
+func (d *devCluster) stop(n *devNode, cmd *exec.Cmd, ended <-chan error) error {
+	_ = cmd.Process.Signal(syscall.SIGTERM) // an error says that it has ended: then ended says it too
+	_ = cmd.Process.Signal(syscall.SIGCONT)
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(d.o.stopTimeout):
+		d.say("node %s (pid %d) did not stop within %v and is killed", n.Node, cmd.Process.Pid, d.o.stopTimeout)
+		_ = cmd.Process.Kill()
+		return <-ended
+	}
+}
+
+// isReady asks the node itself: that something listens on its port is not enough.
+func (d *devCluster) isReady(ctx context.Context, n *devNode) bool {
+	if status, _ := d.get(ctx, "http://"+n.HTTP+"/ping"); status != http.StatusOK {
+		return false
+	}
+	status, body := d.get(ctx, "http://"+n.HTTP+"/cluster/status")
+	var st admin.Status
+	return status == http.StatusOK && json.Unmarshal(body, &st) == nil && st.Joined && st.Node == n.Node
+}
+
+func (d *devCluster) get(ctx context.Context, url string) (int, []byte) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	resp, err := d.quiet.Do(req)
+	if err != nil {
+		return 0, nil
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes))
+	if err != nil {
+		return 0, nil
+	}
+	return resp.StatusCode, body
+}
+
+func (d *devCluster) announce(n *devNode, pid int) {
+	line := *n
+	line.PID = pid
+	data, err := json.Marshal(&line)
+	if err != nil {
+		panic("BUG: " + err.Error()) // strings and numbers
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.waiting = slices.DeleteFunc(d.waiting, func(name string) bool { return name == n.Node })
+	fmt.Fprintf(d.stdout, "%s\n", data)
+}
+
+func (d *devCluster) say(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	fmt.Fprintf(d.stderr, format+"\n", args...)
+}
+
+// neverReady passes on why a node did not start: its own exit code, and the last line of its log.
+func (d *devCluster) neverReady(n *devNode, cmd *exec.Cmd, err error) error {
+	code := cmd.ProcessState.ExitCode()
+	if code < exitOther || code > exitAddress {
+		code = exitOther
+	}
+	last := lastLine(n.logName)
+	if last == "" {
+		return &exitError{code, fmt.Errorf("node %s ended before it was ready: %w; its log %s is empty; the other nodes were stopped", n.Node, err, n.logName)}
+	}
+	return &exitError{code, fmt.Errorf("node %s ended before it was ready: %s; its log ends with %q (%s); the other nodes were stopped", n.Node, ending(cmd), last, n.logName)}
+}
+
+// ending says how a process ended.
+func ending(cmd *exec.Cmd) string { return cmd.ProcessState.String() }
+
+func lastLine(name string) string {
+	f, err := os.Open(name)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err == nil && st.Size() > devLogTail {
+		if _, err := f.Seek(-devLogTail, io.SeekEnd); err != nil {
+			return ""
+		}
+	}
+	data, err := io.ReadAll(io.LimitReader(f, devLogTail))
+	if err != nil {
+		return ""
+	}
+	lines := strings.Split(string(bytes.TrimSpace(data)), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
+}

@@ -1,0 +1,487 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"penstock/cluster/admin"
+)
+
+// standInEnv turns the test binary into the program itself, except that its serve is a stand-in that keeps nothing: so
+// the processes below are real ones, and how they are started, watched and ended is what is tested.
+const standInEnv = "PENSTOCK_TEST_STAND_IN"
+
+func init() {
+	if os.Getenv(standInEnv) == "" {
+		return
+	}
+	if os.Args[1] == "serve" {
+		os.Exit(standIn(os.Args[2:]))
+	}
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// Files in a stand-in's data directory tell it to be difficult.
+const (
+	standInFails    = "fails"    // ends at once as with a directory that it cannot use
+	standInStubborn = "stubborn" // does not end at SIGTERM
+	standInForeign  = "foreign"  // another program's answer on its port
+)
+
+func standIn(args []string) int {
+	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	c := newConfig(flags)
+	flags.ParseErrorsAllowlist.UnknownFlags = true
+	if err := flags.Parse(args); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return exitUsage
+	}
+	told := func(name string) bool {
+		_, err := os.Stat(filepath.Join(c.node.engine.DataPath, name))
+		return err == nil
+	}
+	if told(standInFails) {
+		fmt.Fprintln(os.Stderr, "starting\nengine: the data directory is on fire")
+		return exitData
+	}
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/ping", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/cluster/status", func(w http.ResponseWriter, _ *http.Request) {
+		st := admin.Status{Node: c.node.engine.NodeID, Joined: true}
+		if told(standInForeign) {
+			st.Node = "somebody"
+		}
+		_ = json.NewEncoder(w).Encode(&st)
+	})
+	l, err := net.Listen("tcp", c.node.nsq.HTTPAddress)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return exitAddress
+	}
+	go func() { _ = http.Serve(l, mux) }()
+	for sig := range signals {
+		fmt.Fprintln(os.Stderr, "signal:", sig)
+		if !told(standInStubborn) {
+			return 0
+		}
+	}
+	return exitOther
+}
+
+// devProcess is a running `engine dev-cluster`.
+type devProcess struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	dir    string
+	lines  chan devNode // of stdout
+	stderr *logBuffer
+	exited chan error
+}
+
+func devCommand(args ...string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), standInEnv+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a group of its own, as a shell gives it
+	return cmd
+}
+
+// startDev runs it in dir on free ports.
+func startDev(t *testing.T, dir string, args ...string) *devProcess {
+	t.Helper()
+	p := &devProcess{t: t, dir: dir, lines: make(chan devNode, 64), stderr: &logBuffer{more: make(chan struct{}, 1)}, exited: make(chan error, 1)}
+	p.cmd = devCommand(append([]string{"dev-cluster", "--data-path", dir, "--base-port", fmt.Sprint(freeBasePort(t))}, args...)...)
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cmd.Stderr = p.stderr
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.cmd.Process.Kill() }) // takes the nodes with it
+	go func() {
+		defer close(p.lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			var n devNode
+			if err := json.Unmarshal(s.Bytes(), &n); err != nil {
+				t.Errorf("stdout has %q: %v", s.Text(), err)
+			}
+			p.lines <- n
+		}
+	}()
+	return p
+}
+
+// ready waits for n lines.
+func (p *devProcess) ready(n int) map[string]devNode {
+	p.t.Helper()
+	nodes := map[string]devNode{}
+	deadline := time.After(30 * time.Second)
+	for len(nodes) < n {
+		select {
+		case l, ok := <-p.lines:
+			if !ok {
+				p.t.Fatalf("it ended:\n%s", p.stderr)
+			}
+			nodes[l.Node] = l
+		case <-deadline:
+			p.t.Fatalf("%d of %d nodes are ready:\n%s", len(nodes), n, p.stderr)
+		}
+	}
+	return nodes
+}
+
+// wait returns the exit code. Only then are the lines of stdout complete.
+func (p *devProcess) wait() int {
+	p.t.Helper()
+	deadline := time.After(30 * time.Second)
+	for open := true; open; {
+		select {
+		case _, open = <-p.lines:
+		case <-deadline:
+			p.t.Fatalf("it does not end:\n%s", p.stderr)
+		}
+	}
+	_ = p.cmd.Wait()
+	return p.cmd.ProcessState.ExitCode()
+}
+
+func (p *devProcess) signal(pid int, sig syscall.Signal) {
+	p.t.Helper()
+	if err := syscall.Kill(pid, sig); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// says waits for a text on stderr.
+func (p *devProcess) says(text string) {
+	p.t.Helper()
+	deadline := time.After(30 * time.Second)
+	for !strings.Contains(p.stderr.String(), text) {
+		select {
+		case <-p.stderr.more:
+		case <-deadline:
+			p.t.Fatalf("stderr does not say %q:\n%s", text, p.stderr)
+		}
+	}
+}
+
+func (p *devProcess) log(node string) string {
+	p.t.Helper()
+	b, err := os.ReadFile(filepath.Join(p.dir, node+".log"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// tell puts a file into the data directory of a stand-in.
+func tell(t *testing.T, dir, node, what string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(dir, node), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, node, what), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reserved are the port ranges of this process's tests, which run side by side.
+var reserved sync.Map
+
+// freeBasePort looks below the ports that the kernel gives to outgoing connections.
+func freeBasePort(t *testing.T) int {
+	t.Helper()
+	const first, step, tries = 12000, 200, 90
+	for i := range tries {
+		base := first + (os.Getpid()+i)%tries*step
+		nodes, err := planDevCluster(&devOptions{nodes: maxDevNodes, basePort: base, dataPath: "."})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, taken := reserved.LoadOrStore(base, true); !taken && portsFree(nodes) == nil {
+			return base
+		}
+	}
+	t.Fatal("no free ports")
+	return 0
+}
+
+// processes watches processes that are not this one's children.
+type processes struct {
+	t   *testing.T
+	fds []int
+}
+
+func watchProcesses(t *testing.T, nodes map[string]devNode) *processes {
+	t.Helper()
+	p := &processes{t: t}
+	for _, n := range nodes {
+		fd, err := unix.PidfdOpen(n.PID, 0)
+		if err != nil {
+			t.Fatalf("node %s (pid %d): %v", n.Node, n.PID, err)
+		}
+		p.fds = append(p.fds, fd)
+	}
+	t.Cleanup(func() {
+		for _, fd := range p.fds {
+			unix.Close(fd)
+		}
+	})
+	return p
+}
+
+// ended waits until all of them have.
+func (p *processes) ended() {
+	p.t.Helper()
+	for _, fd := range p.fds {
+		for {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 30_000)
+			if err == unix.EINTR {
+				continue
+			}
+			if n != 1 || err != nil {
+				p.t.Fatalf("a node is still there (%v)", err)
+			}
+			break
+		}
+	}
+}
+
+func (p *processes) running() (count int) {
+	for _, fd := range p.fds {
+		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0); err == nil && n == 0 {
+			count++
+		}
+	}
+	return count
+}
+
+func TestDevClusterRuns(t *testing.T) {
+	t.Parallel()
+	p := startDev(t, t.TempDir())
+	nodes := p.ready(3)
+	base := 0
+	if _, err := fmt.Sscanf(nodes["n1"].NSQ, "127.0.0.1:%d", &base); err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range []string{"n1", "n2", "n3"} {
+		n := nodes[name]
+		for j, got := range []string{n.NSQ, n.HTTP, n.Lookup, n.Native} {
+			if want := fmt.Sprintf("127.0.0.1:%d", base+10*i+j); got != want {
+				t.Errorf("%s: address %d is %s, want %s", name, j, got, want)
+			}
+		}
+	}
+	children := watchProcesses(t, nodes)
+	p.signal(p.cmd.Process.Pid, syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d:\n%s", code, p.stderr)
+	}
+	children.ended()
+	for name := range nodes {
+		if log := p.log(name); log != "signal: terminated\n" {
+			t.Errorf("%s logged %q, want one SIGTERM", name, log)
+		}
+	}
+	if s := p.stderr.String(); s != "" {
+		t.Errorf("stderr: %s", s)
+	}
+}
+
+// Ctrl-C goes to the whole foreground group. A node that got it beside dev-cluster's SIGTERM would have had two signals and ended at once.
+func TestDevClusterInterrupt(t *testing.T) {
+	t.Parallel()
+	p := startDev(t, t.TempDir())
+	nodes := p.ready(3)
+	children := watchProcesses(t, nodes)
+	p.signal(-p.cmd.Process.Pid, syscall.SIGINT)
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d:\n%s", code, p.stderr)
+	}
+	children.ended()
+	for name := range nodes {
+		if log := p.log(name); log != "signal: terminated\n" {
+			t.Errorf("%s logged %q, want one SIGTERM", name, log)
+		}
+	}
+}
+
+// kill -9 leaves no orphans, and so the next start finds its ports free.
+func TestDevClusterKilled(t *testing.T) {
+	t.Parallel()
+	p := startDev(t, t.TempDir(), "--restart")
+	nodes := p.ready(3)
+	p.signal(nodes["n2"].PID, syscall.SIGKILL) // one that was started again must go too
+	again := p.ready(1)
+	if again["n2"].PID == nodes["n2"].PID {
+		t.Errorf("the line of the new n2: %+v", again)
+	}
+	nodes["n2"] = again["n2"]
+	children := watchProcesses(t, nodes)
+	p.signal(p.cmd.Process.Pid, syscall.SIGKILL)
+	children.ended()
+}
+
+func TestDevClusterNodeKilled(t *testing.T) {
+	t.Parallel()
+	p := startDev(t, t.TempDir())
+	nodes := p.ready(3)
+	p.signal(nodes["n2"].PID, syscall.SIGKILL)
+	p.says(fmt.Sprintf("node n2 (pid %d) ended: signal: killed", nodes["n2"].PID))
+
+	// Its args start it again by hand.
+	hand := devCommand(nodes["n2"].Args...)
+	if err := hand.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = hand.Process.Kill() })
+	d := newDevCluster(&devOptions{}, "", nil, nil)
+	for n, deadline := nodes["n2"], time.Now().Add(30*time.Second); !d.isReady(t.Context(), &n); {
+		if time.Now().After(deadline) {
+			t.Fatal("started by hand it is not ready")
+		}
+	}
+
+	// It is not dev-cluster's any more; the others still are.
+	delete(nodes, "n2")
+	children := watchProcesses(t, nodes)
+	if n := children.running(); n != 2 {
+		t.Errorf("%d of the 2 others run", n)
+	}
+	p.signal(p.cmd.Process.Pid, syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	children.ended()
+	if err := hand.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Errorf("the node that was started by hand is gone: %v", err)
+	}
+	_ = hand.Wait()
+}
+
+// All of them killed by hand: it waits to be told.
+func TestDevClusterAllNodesKilled(t *testing.T) {
+	t.Parallel()
+	p := startDev(t, t.TempDir(), "--nodes", "2")
+	for _, n := range p.ready(2) {
+		p.signal(n.PID, syscall.SIGKILL)
+		p.says(fmt.Sprintf("node %s (pid %d) ended", n.Node, n.PID))
+	}
+	p.signal(p.cmd.Process.Pid, syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestDevClusterRestart(t *testing.T) {
+	t.Parallel()
+	p := startDev(t, t.TempDir(), "--restart", "--nodes", "1")
+	n := p.ready(1)["n1"]
+	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
+		p.signal(n.PID, sig)
+		again := p.ready(1)["n1"]
+		if again.PID == n.PID || fmt.Sprint(again.Args) != fmt.Sprint(n.Args) {
+			t.Errorf("started again: %+v, before: %+v", again, n)
+		}
+		n = again
+	}
+	p.signal(p.cmd.Process.Pid, syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// A node that was stopped with SIGSTOP gets to stop in order; one that does not want to is killed.
+func TestDevClusterDifficultNodes(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	tell(t, dir, "n1", standInStubborn)
+	p := startDev(t, dir, "--nodes", "2", "--", "--shutdown-timeout", "1ms")
+	nodes := p.ready(2)
+	children := watchProcesses(t, nodes)
+	p.signal(nodes["n2"].PID, syscall.SIGSTOP)
+	p.signal(p.cmd.Process.Pid, syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	children.ended()
+	if log := p.log("n2"); log != "signal: terminated\n" {
+		t.Errorf("n2 logged %q", log)
+	}
+	if s := p.stderr.String(); !strings.Contains(s, "node n1 (pid ") || strings.Contains(s, "node n2") {
+		t.Errorf("stderr: %s", s)
+	}
+}
+
+// A node that cannot start ends the attempt, with its own exit code and reason. --restart must not try for ever.
+func TestDevClusterNodeFails(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	tell(t, dir, "n3", standInFails)
+	p := startDev(t, dir, "--restart")
+	if code := p.wait(); code != exitData {
+		t.Errorf("exit code %d", code)
+	}
+	if s := p.stderr.String(); !strings.HasPrefix(s, "engine: node n3 ended before it was ready: exit status 3; its log ends with \"engine: the data directory is on fire\"") {
+		t.Errorf("stderr: %s", s)
+	}
+}
+
+// Another program that answers on a node's port does not make the node ready.
+func TestDevClusterNeverReady(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	tell(t, dir, "n2", standInForeign)
+	p := startDev(t, dir, "--nodes", "2", "--start-timeout", "700ms")
+	if code := p.wait(); code != exitOther {
+		t.Errorf("exit code %d", code)
+	}
+	if s := p.stderr.String(); !strings.Contains(s, "not ready within 700ms: node n2; the logs") {
+		t.Errorf("stderr: %s", s)
+	}
+	if log := p.log("n2"); log != "signal: terminated\n" {
+		t.Errorf("n2 logged %q", log)
+	}
+}
+
+func TestDevClusterPortTaken(t *testing.T) {
+	t.Parallel()
+	base := freeBasePort(t)
+	for _, port := range []int{base, base + 26} { // NSQ of n1, etcd of n3
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := filepath.Join(t.TempDir(), "cluster")
+		cmd := devCommand("dev-cluster", "--data-path", dir, "--base-port", fmt.Sprint(base))
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		_ = cmd.Run()
+		if code := cmd.ProcessState.ExitCode(); code != exitAddress || !strings.Contains(stderr.String(), fmt.Sprintf("the port %d (", port)) {
+			t.Errorf("exit code %d, %s", code, &stderr)
+		}
+		if _, err := os.Stat(dir); !os.IsNotExist(err) {
+			t.Errorf("something was started: %v", err)
+		}
+		l.Close()
+	}
+}

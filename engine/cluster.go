@@ -1,0 +1,547 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/meta"
+	"penstock/netproto"
+	"penstock/replicate"
+	"penstock/replicate/peer"
+	"penstock/replicate/wire"
+	"penstock/segment"
+)
+
+// ClusterOptions make an engine a node of a cluster. Store and Listener are required; the engine closes both.
+type ClusterOptions struct {
+	Store    meta.Store
+	Listener net.Listener // between nodes
+	// Node has what others are told: addresses, host, version. The rest is filled in.
+	Node        meta.Node
+	Replication replicate.Config
+	Replicas    int           // of a new topic; 0: the store's default
+	JoinTimeout time.Duration // longest wait for the store at Open; 0: 60 s
+	// LeaveTimeout bounds the handing over of leaderships at Close. 0: 5 s.
+	LeaveTimeout time.Duration
+}
+
+const (
+	tickInterval  = 50 * time.Millisecond
+	storeTimeout  = 5 * time.Second
+	maxReadCount  = 2 // ranges of the past that are read at once
+	retryInterval = 200 * time.Millisecond
+)
+
+// clusterNode is the engine's part in a cluster: what the store says goes to replicas and topics, what the network brings to replicas.
+type clusterNode struct {
+	e     *Engine
+	opts  ClusterOptions
+	log   *slog.Logger
+	store meta.Store
+	self  meta.Node
+	net   *peer.Net
+	began time.Time
+	lease atomic.Int64 // until when this node may serve, by now()
+
+	ctx     context.Context // ends when the engine closes
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	readers chan struct{}
+	forward *forwarder
+	ops     operations
+
+	table atomic.Pointer[map[segment.Identity]*partition] // of all topics, copied on write
+
+	changeMu sync.Mutex
+	change   *meta.Change // what the worker has not seen
+	kick     chan struct{}
+	topics   map[uuid.UUID]*Topic // the worker's
+	leaving  atomic.Bool
+
+	decoders sync.Pool
+}
+
+func newClusterNode(e *Engine) *clusterNode {
+	o := *e.opts.Cluster
+	if o.JoinTimeout == 0 {
+		o.JoinTimeout = time.Minute
+	}
+	if o.LeaveTimeout == 0 {
+		o.LeaveTimeout = 5 * time.Second
+	}
+	cfg := &o.Replication
+	if cfg.MaxSendBytes == 0 || cfg.MaxSendBytes > maxRangeBytes {
+		cfg.MaxSendBytes = replicate.DefaultMaxSendBytes
+	}
+	if cfg.MaxRangeBytes == 0 || cfg.MaxRangeBytes > maxRangeBytes {
+		cfg.MaxRangeBytes = replicate.DefaultMaxRangeBytes
+	}
+	cn := &clusterNode{
+		e: e, opts: o, log: e.log.With("node", o.Node.Name), store: o.Store, began: time.Now(),
+		readers: make(chan struct{}, maxReadCount), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{},
+		decoders: sync.Pool{New: func() any { return new(wire.Decoder) }},
+	}
+	cn.ctx, cn.cancel = context.WithCancel(context.Background())
+	cn.forward = newForwarder(cn)
+	cn.ops.cn = cn
+	cn.table.Store(&map[segment.Identity]*partition{})
+	return cn
+}
+
+// now is this process's monotonic clock in ns.
+func (cn *clusterNode) now() int64 { return int64(time.Since(cn.began)) }
+
+// leased says whether this node may serve just now.
+func (cn *clusterNode) leased() bool { return cn.now() < cn.lease.Load() }
+
+// spawn runs f on a goroutine that Close waits for.
+func (cn *clusterNode) spawn(f func()) { cn.wg.Go(f) }
+
+// join registers the node and makes the machines of what recovery found. Nothing runs yet.
+func (cn *clusterNode) join(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, cn.opts.JoinTimeout)
+	defer cancel()
+	n := cn.opts.Node
+	n.Name, n.Store, n.Boot = cn.e.node.NodeID, cn.e.node.StoreID, uuid.New()
+	n.Peer = cn.opts.Listener.Addr().String()
+	self, err := cn.store.Join(ctx, meta.Registration{
+		Node: n, Import: cn.imports(), Changed: cn.changed,
+		Lease: func(until time.Time) { cn.extend(int64(until.Sub(cn.began))) },
+	})
+	if err != nil {
+		return fmt.Errorf("engine: the node could not join the cluster: %w", err)
+	}
+	cn.self = self
+	snap := cn.store.Snapshot()
+	if err := cn.e.node.adopt(cn.e.disk, snap.Cluster); err != nil {
+		return err
+	}
+	for _, pt := range cn.e.partitionList() {
+		if pt.t.quarantined {
+			continue
+		}
+		if err := pt.rep.open(pt.recovered); err != nil {
+			// It can be filled anew from another replica, but not lead.
+			cn.log.Error("a copy of a partition cannot be read from its beginning: it does not take part", "topic", pt.t.name, "partition", pt.number, "error", err)
+			pt.rep.closed = true
+		}
+	}
+	cn.net, err = peer.Listen(peer.Options{Self: self, Cluster: snap.Cluster, Listener: cn.opts.Listener, Handler: cn, Logger: cn.log})
+	return err
+}
+
+// imports are the topics of a directory that was a single node's.
+func (cn *clusterNode) imports() (all []meta.ImportedTopic) {
+	if cn.e.node.Cluster != uuid.Nil {
+		return nil
+	}
+	for _, t := range cn.e.topics {
+		im := meta.ImportedTopic{Topic: meta.Topic{ID: t.uuid, Name: t.name, Partitions: len(t.parts), Replicas: 1, MinISR: 1, CreatedNs: t.created}}
+		for _, pt := range t.parts {
+			epoch := segment.Epoch(0)
+			if pt.machine != nil {
+				epoch = pt.machine.State().Epoch
+			}
+			im.Epochs = append(im.Epochs, epoch)
+		}
+		all = append(all, im)
+	}
+	return all
+}
+
+func (cn *clusterNode) extend(until int64) {
+	for old := cn.lease.Load(); until > old; old = cn.lease.Load() {
+		if cn.lease.CompareAndSwap(old, until) {
+			return
+		}
+	}
+}
+
+// start begins to work on what the store says and to keep time.
+func (cn *clusterNode) start() {
+	for _, t := range cn.e.Topics() {
+		cn.topics[t.uuid] = t
+		cn.addToTable(t.parts)
+	}
+	cn.spawn(cn.work)
+	cn.spawn(cn.keepTime)
+}
+
+// changed collects what the store says for the worker.
+func (cn *clusterNode) changed(ch *meta.Change) {
+	cn.changeMu.Lock()
+	if cn.change == nil {
+		own := *ch
+		own.Partitions, own.Topics, own.Nodes = slices.Clone(ch.Partitions), slices.Clone(ch.Topics), slices.Clone(ch.Nodes)
+		cn.change = &own
+	} else {
+		c := cn.change
+		c.Snapshot = ch.Snapshot
+		c.Partitions, c.Topics, c.Nodes = append(c.Partitions, ch.Partitions...), append(c.Topics, ch.Topics...), append(c.Nodes, ch.Nodes...)
+	}
+	cn.changeMu.Unlock()
+	select {
+	case cn.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (cn *clusterNode) work() {
+	first := true
+	for {
+		select {
+		case <-cn.ctx.Done():
+			return
+		case <-cn.kick:
+		}
+		cn.changeMu.Lock()
+		ch := cn.change
+		cn.change = nil
+		cn.changeMu.Unlock()
+		if ch != nil {
+			cn.apply(ch, first)
+			first = false
+		}
+	}
+}
+
+func (cn *clusterNode) apply(ch *meta.Change, first bool) {
+	cn.net.SetNodes(ch.Snapshot.Nodes)
+	if first {
+		for id := range ch.Snapshot.Topics {
+			cn.applyTopic(ch.Snapshot, id)
+		}
+		for id := range cn.topics {
+			cn.applyTopic(ch.Snapshot, id)
+		}
+		for id := range ch.Snapshot.Partitions {
+			cn.applyRow(ch.Snapshot, id)
+		}
+	}
+	for _, id := range ch.Topics {
+		cn.applyTopic(ch.Snapshot, id)
+	}
+	for _, id := range ch.Partitions {
+		cn.applyRow(ch.Snapshot, id)
+	}
+	if n := ch.Snapshot.Nodes[cn.self.ID]; n != nil && n.Draining && !cn.leaving.Load() {
+		cn.spawn(func() { _ = cn.handOver(cn.ctx) })
+	}
+	cn.forward.wake()
+}
+
+// applyTopic makes this node's view of a topic what the store says.
+func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
+	t, mt := cn.topics[id], snap.Topics[id]
+	switch {
+	case mt != nil && t == nil:
+		t, err := cn.e.makeReplicas(snap, mt)
+		if err != nil {
+			cn.log.Error("a topic of the cluster could not be opened on this node; it is tried again with the next change", "topic", mt.Name, "error", err)
+			return
+		}
+		cn.topics[id] = t
+		cn.addToTable(t.parts)
+	case mt == nil && t != nil && snap.Deleted[id]:
+		delete(cn.topics, id)
+		cn.removeFromTable(id)
+		cn.e.dropTopic(t)
+	case mt == nil && t != nil:
+		// Absent metadata deletes nothing: the bytes stay where they are, and nobody sees them.
+		cn.log.Warn("the cluster does not know a topic of this node's data directory: it is kept and not served", "topic", t.name, "uuid", id)
+		delete(cn.topics, id)
+		cn.removeFromTable(id)
+		cn.e.hideTopic(t)
+	}
+}
+
+// applyRow passes a partition's row on.
+func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
+	pt, row := cn.partition(id), snap.Partitions[id]
+	if pt == nil || row == nil {
+		return
+	}
+	mine := slices.Contains(row.State.Replicas, cn.self.ID)
+	if mine && !pt.rep.present() {
+		if err := cn.e.openReplica(pt); err != nil {
+			cn.log.Error("a copy of a partition could not be opened", "topic", pt.t.name, "partition", pt.number, "error", err)
+			return
+		}
+	}
+	pt.rep.learn(row)
+	if !mine && pt.rep.present() {
+		cn.log.Info("a copy of a partition is not needed any more", "topic", pt.t.name, "partition", pt.number)
+		pt.rep.retire()
+	}
+}
+
+func (cn *clusterNode) partition(id meta.PartitionID) *partition { return (*cn.table.Load())[id] }
+
+func (cn *clusterNode) addToTable(parts []*partition) {
+	old := *cn.table.Load()
+	table := make(map[segment.Identity]*partition, len(old)+len(parts))
+	for id, pt := range old {
+		table[id] = pt
+	}
+	for _, pt := range parts {
+		table[pt.identity()] = pt
+	}
+	cn.table.Store(&table)
+}
+
+func (cn *clusterNode) removeFromTable(topic uuid.UUID) {
+	old := *cn.table.Load()
+	table := make(map[segment.Identity]*partition, len(old))
+	for id, pt := range old {
+		if id.Topic != topic {
+			table[id] = pt
+		}
+	}
+	cn.table.Store(&table)
+}
+
+// keepTime lets the machines see the time pass.
+func (cn *clusterNode) keepTime() {
+	tick := time.NewTicker(tickInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-cn.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		lease := cn.lease.Load()
+		for _, pt := range cn.e.partitionList() {
+			if pt.rep != nil {
+				pt.rep.tick(lease)
+			}
+		}
+		cn.forward.tick()
+	}
+}
+
+// propose asks the store for another ISR.
+func (cn *clusterNode) propose(r *replica, st *replicate.State) {
+	want := *st
+	want.ISR, want.Replicas = slices.Clone(st.ISR), slices.Clone(st.Replicas)
+	cn.spawn(func() {
+		ctx, cancel := context.WithTimeout(cn.ctx, storeTimeout)
+		defer cancel()
+		now, err := cn.store.ChangeISR(ctx, r.pt.identity(), &want)
+		if err != nil && !errors.Is(err, meta.ErrConflict) {
+			if cn.ctx.Err() == nil {
+				cn.log.Warn("the in-sync replicas of a partition could not be changed; the leader asks again", "topic", r.pt.t.name, "partition", r.pt.number, "error", err)
+			}
+			return
+		}
+		r.run(func() {
+			if !r.closed && now.Epoch > 0 {
+				r.step(&replicate.Event{Kind: replicate.EvState, State: &now})
+				r.retry()
+			}
+		})
+	})
+}
+
+// reportDamaged tells the store whether a copy can be read; it repeats itself until the store has heard.
+func (cn *clusterNode) reportDamaged(pt *partition, why error) {
+	cn.spawn(func() {
+		for cn.ctx.Err() == nil {
+			ctx, cancel := context.WithTimeout(cn.ctx, storeTimeout)
+			err := cn.store.ReportDamaged(ctx, pt.identity(), cn.member(), why != nil)
+			cancel()
+			if err == nil || errors.Is(err, meta.ErrNotFound) {
+				return
+			}
+			cn.pause(retryInterval)
+		}
+	})
+}
+
+func (cn *clusterNode) pause(d time.Duration) {
+	select {
+	case <-cn.ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// trimTo removes what the leader's retention has removed.
+func (cn *clusterNode) trimTo(pt *partition, pos segment.Position) {
+	cn.spawn(func() {
+		if at, err := pt.log.SeekPosition(pos); err == nil || errors.Is(err, segment.ErrAtEnd) {
+			cn.e.flusher.trim(pt, at)
+		}
+	})
+}
+
+// Up implements peer.Handler.
+func (cn *clusterNode) Up(node replicate.NodeID, _ uuid.UUID) {
+	cn.log.Info("connected to a node", "peer", node)
+	cn.forward.wake()
+}
+
+// Down implements peer.Handler.
+func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool) {
+	cn.forward.lost(node)
+	cn.ops.lost(node)
+	if cn.ctx.Err() != nil {
+		return
+	}
+	cn.log.Info("lost the connection to a node", "peer", node, "process_gone", refused)
+	if !refused {
+		return
+	}
+	cn.spawn(func() {
+		ctx, cancel := context.WithTimeout(cn.ctx, storeTimeout)
+		defer cancel()
+		if err := cn.store.ReportDown(ctx, node, boot); err != nil && cn.ctx.Err() == nil {
+			cn.log.Warn("the store could not be told that a node is gone; its lease will end", "peer", node, "error", err)
+		}
+	})
+	for _, pt := range cn.e.partitionList() {
+		if r := pt.rep; r != nil && r.leads.Load() {
+			r.run(func() { r.step(&replicate.Event{Kind: replicate.EvPeerDown, Node: node}) })
+		}
+	}
+}
+
+// Frames implements peer.Handler.
+func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netproto.Received) {
+	d := cn.decoders.Get().(*wire.Decoder)
+	defer cn.decoders.Put(d)
+	var some [32]*partition
+	work := some[:0]
+	for i := range burst {
+		f := &burst[i]
+		if _, ok := wire.Kind(f.Header.Type); !ok {
+			if pt := cn.request(from, f); pt != nil && (len(work) == 0 || work[len(work)-1] != pt) {
+				work = append(work, pt)
+			}
+			continue
+		}
+		if err := d.Decode(&f.Header, f.Payload); err != nil {
+			cn.log.Error("a frame of a node was refused; the connection is made anew", "peer", from, "error", err)
+			cn.net.Disconnect(from, err)
+			return
+		}
+		if pt := cn.partition(d.ID); pt != nil && pt.rep.receive(from, &receivedFrame{d, f.Buf}) {
+			work = append(work, pt)
+		}
+	}
+	for i, pt := range work {
+		pt.announce(i == len(work)-1)
+	}
+}
+
+// request takes what is not about replication. It returns a partition whose inbox got something.
+func (cn *clusterNode) request(from replicate.NodeID, f *netproto.Received) *partition {
+	switch f.Header.Type {
+	case netproto.TypeForwardPut:
+		return cn.forward.serve(from, f)
+	case netproto.TypeForwardAck:
+		cn.forward.answered(from, f)
+	case netproto.TypeForwardOp:
+		cn.ops.serve(from, f)
+	case netproto.TypeForwardOpAck:
+		cn.ops.answered(f)
+	default:
+		cn.log.Warn("a node sent a frame that this version does not know", "peer", from, "type", f.Header.Type)
+	}
+	return nil
+}
+
+// handOver gives every leadership to somebody else who is in sync: no accepted write is lost or failed by it. It returns when this node leads nothing
+// that another could lead, or with ctx.
+func (cn *clusterNode) handOver(ctx context.Context) error {
+	if !cn.leaving.CompareAndSwap(false, true) {
+		return nil
+	}
+	defer cn.leaving.Store(false)
+	for {
+		left := 0
+		for _, pt := range cn.e.partitionList() {
+			if pt.rep != nil && pt.rep.leads.Load() && cn.handOverOne(ctx, pt, 0) {
+				left++
+			}
+		}
+		if left == 0 || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		select {
+		case <-ctx.Done():
+		case <-cn.ctx.Done():
+			return cn.ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// handOverOne reports whether there is still something to hand over.
+func (cn *clusterNode) handOverOne(ctx context.Context, pt *partition, to replicate.NodeID) bool {
+	r := pt.rep
+	var st replicate.State
+	ready := false
+	r.mu.Lock()
+	if r.leader == nil || len(r.state.ISR) < 2 {
+		r.mu.Unlock()
+		return false
+	}
+	r.quiet = true // writes wait, and then go to the new leader
+	st = r.state
+	ready = r.pending.n == 0 && r.pending.opened
+	r.mu.Unlock()
+	if !ready {
+		return true
+	}
+	if err := cn.store.HandOver(ctx, pt.identity(), &st, to); err != nil {
+		r.run(func() { r.quiet = false; r.stalled = ErrNoLeader; r.retry() })
+		if !errors.Is(err, meta.ErrConflict) {
+			cn.log.Warn("a partition could not be handed over", "topic", pt.t.name, "partition", pt.number, "error", err)
+			return false
+		}
+	}
+	return true
+}
+
+// close ends everything that talks to others.
+func (cn *clusterNode) close() error {
+	cn.cancel()
+	var err error
+	if cn.net != nil {
+		cn.net.Close()
+	} else {
+		err = cn.opts.Listener.Close()
+	}
+	cn.forward.close()
+	cn.ops.close()
+	cn.wg.Wait()
+	return errors.Join(err, cn.store.Close())
+}
+
+// Snapshot is what the cluster agrees on; nil on a single node.
+func (e *Engine) Snapshot() *meta.Snapshot {
+	if e.cluster == nil {
+		return nil
+	}
+	return e.cluster.store.Snapshot()
+}
+
+// Leave hands this node's leaderships over and deregisters it: the others go on at once. Close comes next. On a single node it
+// does nothing.
+func (e *Engine) Leave(ctx context.Context) error {
+	cn := e.cluster
+	if cn == nil {
+		return nil
+	}
+	err := cn.handOver(ctx)
+	return errors.Join(err, cn.store.Leave(ctx))
+}

@@ -1,0 +1,354 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/core"
+	"penstock/engine/meta"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// makeReplicas makes this node's part of a topic of the cluster: all partitions are known, those that it replicates get a log.
+func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, error) {
+	m := &topicMeta{Format: formatVersion, ID: mt.ID, Name: mt.Name, Partitions: mt.Partitions, CreatedNs: mt.CreatedNs}
+	t := newTopic(e, m)
+	var local []*partition
+	for n := range uint32(m.Partitions) {
+		pt := e.newReplicaPartition(t, n)
+		t.parts = append(t.parts, pt)
+		row := snap.Partitions[pt.identity()]
+		if row == nil || !slices.Contains(row.State.Replicas, e.cluster.self.ID) {
+			continue
+		}
+		if err := e.openEmpty(pt); err != nil {
+			t.abandon()
+			return nil, err
+		}
+		local = append(local, pt)
+	}
+	if len(local) > 0 {
+		if err := createTopicFiles(e.disk, m); err != nil {
+			t.abandon()
+			return nil, err
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		t.abandon()
+		return nil, ErrClosed
+	}
+	e.topics[t.name] = t
+	e.addPartitions(local)
+	return t, nil
+}
+
+// newReplicaPartition is a partition without a copy on this node.
+func (e *Engine) newReplicaPartition(t *Topic, n uint32) *partition {
+	pt := &partition{e: e, t: t, number: n, fold: new(core.Cursors), machine: core.NewPartition(segment.State{}, e.sizes())}
+	pt.rep = &replica{cn: e.cluster, pt: pt}
+	pt.rep.pending.clear()
+	pt.publishFold(0)
+	return pt
+}
+
+// openEmpty gives pt an empty log.
+func (e *Engine) openEmpty(pt *partition) error {
+	log, err := segment.Open(e.disk, partitionDir(pt.t.uuid, pt.number), pt.identity(), segment.State{}, e.segmentOptions())
+	if err != nil {
+		return err
+	}
+	pt.log = log
+	return pt.rep.open(0)
+}
+
+// openReplica begins to replicate a partition of a topic that this node knows: it is new here, or had left.
+func (e *Engine) openReplica(pt *partition) error {
+	if pt.log == nil {
+		m := &topicMeta{Format: formatVersion, ID: pt.t.uuid, Name: pt.t.name, Partitions: len(pt.t.parts), CreatedNs: pt.t.created}
+		if err := createTopicFiles(e.disk, m); err != nil {
+			return err
+		}
+		if err := e.openEmpty(pt); err != nil {
+			return err
+		}
+		e.mu.Lock()
+		e.addPartitions([]*partition{pt})
+		e.mu.Unlock()
+		return nil
+	}
+	r := pt.rep
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = false
+	return r.open(0)
+}
+
+// dropTopic deletes this node's part of a topic that the cluster deleted.
+func (e *Engine) dropTopic(t *Topic) {
+	var local []*partition
+	for _, pt := range t.parts {
+		pt.rep.shut(ErrDeleted)
+		if pt.log != nil {
+			local = append(local, pt)
+		}
+	}
+	if len(local) == 0 {
+		e.mu.Lock()
+		if e.topics[t.name] == t {
+			delete(e.topics, t.name)
+		}
+		e.mu.Unlock()
+		t.deleted.Store(true)
+		t.closeChannels(ErrDeleted)
+		return
+	}
+	e.cluster.spawn(func() {
+		if err := e.deleteParts(t, local); err != nil && !errors.Is(err, ErrClosed) {
+			e.log.Error("a deleted topic could not be removed from this node; it is removed at the next start", "topic", t.name, "error", err)
+		}
+	})
+}
+
+// hideTopic takes a topic that the cluster does not know out of sight. Its bytes stay.
+func (e *Engine) hideTopic(t *Topic) {
+	for _, pt := range t.parts {
+		pt.rep.shut(ErrNoLeader)
+	}
+	t.closeChannels(ErrDeleted)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.topics[t.name] == t {
+		delete(e.topics, t.name)
+	}
+}
+
+func (e *Engine) topicByID(id uuid.UUID) *Topic {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	for _, t := range e.topics {
+		if t.uuid == id {
+			return t
+		}
+	}
+	return nil
+}
+
+// createTopic makes a topic in the cluster, and returns when this node knows it and every partition has a leader.
+func (cn *clusterNode) createTopic(ctx context.Context, name string, partitions int) (*Topic, error) {
+	ctx, cancel := context.WithTimeout(ctx, cn.e.opts.PublishTimeout)
+	defer cancel()
+	mt, err := cn.store.CreateTopic(ctx, meta.Topic{Name: name, Partitions: partitions, Replicas: cn.opts.Replicas, CreatedNs: time.Now().UnixNano()})
+	if err != nil && !errors.Is(err, meta.ErrExists) {
+		return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, err)
+	}
+	for {
+		if t, ok := cn.e.LookupTopic(name); ok && (mt == nil || t.uuid == mt.ID) {
+			return t, nil
+		}
+		if err := cn.sleep(ctx, time.Millisecond); err != nil {
+			return nil, fmt.Errorf("engine: topic %s was created, but this node has not heard of it yet: %w", name, err)
+		}
+	}
+}
+
+func (cn *clusterNode) sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-cn.ctx.Done():
+		return ErrClosed
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// deleteTopic deletes a topic in the cluster, and returns when this node does not serve it any more.
+func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
+	t, ok := cn.e.LookupTopic(name)
+	if !ok {
+		return ErrNoTopic
+	}
+	ctx, cancel := context.WithTimeout(ctx, cn.e.opts.PublishTimeout)
+	defer cancel()
+	if err := cn.store.DeleteTopic(ctx, t.uuid); err != nil {
+		if errors.Is(err, meta.ErrNotFound) {
+			return ErrNoTopic
+		}
+		return err
+	}
+	for {
+		if now, ok := cn.e.LookupTopic(name); !ok || now != t {
+			return nil
+		}
+		if err := cn.sleep(ctx, time.Millisecond); err != nil {
+			return fmt.Errorf("engine: topic %s is deleted, but this node has not removed it yet: %w", name, err)
+		}
+	}
+}
+
+// syncChannels makes the channels of t those of the partitions that this node serves now.
+func (cn *clusterNode) syncChannels(t *Topic) {
+	cn.spawn(func() {
+		t.changing.Lock()
+		defer t.changing.Unlock()
+		if cn.ctx.Err() != nil || t.deleted.Load() {
+			return
+		}
+		t.dropServed()
+		missing := t.addServed()
+		t.startChannels()
+		for _, m := range missing {
+			cn.spawn(func() { t.createIn(m.pt, m.ch) })
+		}
+	})
+}
+
+// dropServed: when a partition went, consumers are told and connect to whoever has it. What is left is put together anew.
+func (t *Topic) dropServed() {
+	if t.served == nil {
+		t.served = make([]bool, len(t.parts))
+	}
+	gone := false
+	for i, pt := range t.parts {
+		gone = gone || t.served[i] && !pt.rep.serves.Load()
+	}
+	if !gone {
+		return
+	}
+	t.closeChannels(ErrMoved)
+	t.mu.Lock()
+	clear(t.channels)
+	t.mu.Unlock()
+	clear(t.served)
+}
+
+type missingChannel struct {
+	pt *partition
+	ch *Channel
+}
+
+// addServed gives the channels the partitions that this node serves since a moment ago. It returns the channels that one of them does not know.
+func (t *Topic) addServed() (missing []missingChannel) {
+	for i, pt := range t.parts {
+		if t.served[i] || !pt.rep.serves.Load() {
+			continue
+		}
+		t.served[i] = true
+		pt.rep.mu.Lock()
+		var names []string
+		pt.fold.Each(func(cur *core.Cursor) { names = append(names, cur.Name) })
+		for _, name := range names {
+			c, ok := t.LookupChannel(name)
+			if !ok {
+				c = newChannel(t, name)
+				t.mu.Lock()
+				t.channels[name] = c
+				t.mu.Unlock()
+			}
+			pt.watch(c, i)
+			c.post(pt.snapshot(name, i))
+		}
+		t.paused.Store(pt.fold.TopicPaused)
+		pt.rep.mu.Unlock()
+		for _, c := range t.Channels() {
+			if !slices.Contains(names, c.name) && !c.ephemeral {
+				missing = append(missing, missingChannel{pt, c})
+			}
+			c.settle()
+			c.wake()
+		}
+	}
+	return missing
+}
+
+// createIn writes a channel into the log of one more partition.
+func (t *Topic) createIn(pt *partition, c *Channel) {
+	i := slices.Index(t.parts, pt)
+	w := controlWaiter([]core.Control{{Kind: core.ChannelCreated, Channel: c.name}}, func(*Put) {
+		pt.watch(c, i)
+		c.post(pt.snapshot(c.name, i))
+	})
+	w.deadline = time.Now().Add(t.e.opts.PublishTimeout).UnixNano()
+	if err := pt.enqueue(context.Background(), &w.Put); err != nil {
+		w.free()
+		return
+	}
+	<-w.done
+	w.free()
+	c.wake()
+}
+
+// hasChannel says whether any partition that this node has a copy of knows the channel.
+func (t *Topic) hasChannel(name string) bool { return slices.Contains(t.channelNames(), name) }
+
+func (t *Topic) channelNames() []string {
+	seen := map[string]bool{}
+	for _, c := range t.Channels() {
+		seen[c.name] = true
+	}
+	for _, pt := range t.parts {
+		if pt.rep == nil || pt.log == nil {
+			continue
+		}
+		pt.rep.mu.Lock()
+		pt.fold.Each(func(cur *core.Cursor) { seen[cur.Name] = true })
+		pt.rep.mu.Unlock()
+	}
+	names := make([]string, 0, len(seen))
+	for name := range seen {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// ChannelNames are the names of the topic's channels, sorted, as far as this node knows them: those of partitions of which it has a copy.
+func (t *Topic) ChannelNames() []string { return t.channelNames() }
+
+// trim removes segments below to, as far as recovery and the cluster allow, and tells the replica.
+func (f *flusher) trim(pt *partition, to segment.Offset) {
+	f.mu.Lock()
+	limit := f.limits[pt]
+	f.mu.Unlock()
+	_, before, _ := pt.log.Start()
+	n, err := pt.log.Trim(min(to, limit, pt.committedEnd()))
+	f.e.counters.TrimmedBytes.Add(uint64(n))
+	if err != nil && !errors.Is(err, segment.ErrClosed) && !errors.Is(err, fs.ErrNotExist) {
+		f.e.log.Warn("retention could not remove a segment; it tries again", "topic", pt.t.name, "partition", pt.number, "error", err)
+	}
+	if _, after, _ := pt.log.Start(); after == before || pt.rep == nil {
+		return
+	}
+	pt.rep.run(func() {
+		start, err := pt.startState()
+		if err == nil && !pt.rep.closed {
+			pt.rep.step(&replicate.Event{Kind: replicate.EvTrimmed, Log: start})
+		}
+	})
+}
+
+// committedEnd is the offset up to which the cluster has agreed; on a single node everything.
+func (pt *partition) committedEnd() segment.Offset {
+	end, _, _ := pt.log.End()
+	if pt.rep == nil {
+		return end
+	}
+	at, err := pt.log.SeekPosition(pt.committedMark())
+	switch {
+	case err == nil:
+		return at
+	case errors.Is(err, segment.ErrAtEnd):
+		return end
+	}
+	return 0
+}

@@ -1,0 +1,203 @@
+package engine
+
+import (
+	"penstock/clog"
+	"penstock/engine/core"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// sealReplica is sealInbox for a partition of a cluster: first what the leader elsewhere sent, then a cut, then, if this node
+// leads, the inbox. It returns false when g has no room for the rest.
+func (c *committer) sealReplica(pt *partition, g *clog.Group, w *groupWork) bool {
+	r := pt.rep
+	r.mu.Lock()
+	defer r.unlock()
+	for {
+		l := pt.take() // before the rest is looked at: who comes after this tells the committer again
+		if !c.appendIncoming(pt, g, w) || !c.writeCut(pt, g, w) || !c.beginEpoch(pt, g, w) {
+			pt.giveBackSome(l)
+			return false
+		}
+		if l.head == nil {
+			return true
+		}
+		if l.head.own == nil || !l.head.own.drop { // a deleted topic's tombstone is this node's own business
+			if !r.admits() {
+				pt.stall(l)
+				return true
+			}
+		}
+		if c.sealList(pt, g, w, &l); l.head != nil {
+			pt.giveBack(l)
+			return false
+		}
+	}
+}
+
+// giveBackSome is giveBack of a list that may be empty.
+func (pt *partition) giveBackSome(l putList) {
+	if l.head != nil {
+		pt.giveBack(l)
+		return
+	}
+	pt.mu.Lock()
+	pt.ready = true // it stays in the committer's hands
+	pt.mu.Unlock()
+}
+
+// stall gives back what may not be appended now. The next put, or the replica when something changed, tells the committer again.
+func (pt *partition) stall(l putList) {
+	pt.giveBack(l)
+	pt.mu.Lock()
+	pt.ready = false
+	pt.mu.Unlock()
+}
+
+// announce tells the committer that the replica has work. With alone the caller may do it itself, see committer.push.
+func (pt *partition) announce(alone bool) {
+	pt.mu.Lock()
+	first := !pt.ready
+	pt.ready = true
+	pt.mu.Unlock()
+	if first {
+		pt.e.committer.push(pt, alone)
+	}
+}
+
+// beginEpoch writes the batch that begins this node's leadership.
+func (c *committer) beginEpoch(pt *partition, g *clog.Group, w *groupWork) bool {
+	r := pt.rep
+	if r.leader == nil || !r.startEpoch || r.leader.Err() != nil {
+		return true
+	}
+	if !r.granted {
+		c.ev = core.PartitionEvent{Kind: core.PartitionLead, Epoch: r.leader.Epoch()}
+		pt.machine.Step(&c.ev, &c.res)
+		r.granted = true
+	}
+	if !c.sealOwn(pt, g, w, core.PurposeEpochStart, 0) {
+		return false
+	}
+	r.startEpoch = false
+	return true
+}
+
+// appendIncoming writes the leader's batches, same bytes, same places.
+func (c *committer) appendIncoming(pt *partition, g *clog.Group, w *groupWork) bool {
+	r := pt.rep
+	n := 0
+	for n < len(r.incoming) && c.appendOne(pt, g, w, &r.incoming[n]) {
+		r.incoming[n].frame.Release()
+		n++
+	}
+	done := n == len(r.incoming)
+	left := copy(r.incoming, r.incoming[n:])
+	clear(r.incoming[left:])
+	r.incoming = r.incoming[:left]
+	return done
+}
+
+func (c *committer) appendOne(pt *partition, g *clog.Group, w *groupWork, in *incomingBatch) bool {
+	place := clog.Placement{Type: clog.Batch, Topic: pt.t.uuid, Partition: pt.number, Segment: in.segment, Offset: in.offset}
+	dst := g.Reserve(place, len(in.data))
+	if dst == nil {
+		return false
+	}
+	copy(dst, in.data)
+	var h segment.Header
+	if err := h.Decode(dst); err != nil {
+		panic("BUG: a batch that was verified does not decode: " + err.Error())
+	}
+	c.ev = core.PartitionEvent{Kind: core.PartitionFollow, State: segment.State{
+		Next: h.Position + 1, NextID: h.NextID(), End: in.offset + segment.Offset(len(dst)), LastCRC: h.CRC, Epoch: h.Epoch,
+		Segment: in.segment, SegmentBase: in.base, SegmentCapacity: in.capacity,
+	}}
+	pt.machine.Step(&c.ev, &c.res)
+	pt.epochs.Note(replicate.EpochStart{Epoch: h.Epoch, Position: h.Position, Offset: in.offset})
+	due, err := foldBatch(pt.fold, &h, dst[segment.HeaderBytes:], in.offset)
+	pt.fold.PublishDeferred(due)
+	if err != nil {
+		pt.rep.cannotFold(err)
+	}
+	if h.Control() {
+		pt.publishFold(h.NextID())
+	}
+	s := segment.Slice{
+		Buf: g.Buf(), Data: dst, Position: h.Position, FirstID: h.FirstID, Count: h.Count, Offset: in.offset,
+		Segment: in.segment, SegmentBase: in.base, SegmentCapacity: in.capacity,
+		Control: h.Control(), Appended: h.Appended, FileSeq: g.FileSeq(),
+	}
+	pt.log.Append(&s)
+	c.e.flusher.note(pt)
+	w.sealed++
+	w.batches = append(w.batches, batchWork{part: pt, slice: s, nextID: h.NextID(), generation: in.generation})
+	return true
+}
+
+// cannotFold is for a control batch that this version does not understand: the bytes are kept, but this node must not lead.
+func (r *replica) cannotFold(err error) {
+	if r.foldErr == nil {
+		r.foldErr = err
+		r.cn.e.log.Error("the state of a partition's channels cannot be followed: this node stores the messages and will not lead the partition; upgrade it",
+			"topic", r.pt.t.name, "partition", r.pt.number, "error", err)
+		r.cn.reportDamaged(r.pt, err)
+	}
+}
+
+// replicating hands a batch that was just sealed to the leader's machine: it goes to the followers while this node's own disk has it.
+// Its puts leave the group: they are answered when it is committed.
+func (c *committer) replicating(pt *partition, w *groupWork, r *run, deferred []core.DeferredMessage) {
+	rep := pt.rep
+	if rep == nil {
+		return
+	}
+	b := &w.batches[len(w.batches)-1]
+	pt.log.Append(&b.slice)
+	c.e.flusher.note(pt)
+	p := pendingBatch{position: b.slice.Position, nextID: b.nextID, count: r.count, sealedNs: rep.cn.now()}
+	if r.count > 0 {
+		p.bodyBytes = bodyBytesOf(r.count, b.slice.Data)
+	}
+	if len(deferred) != 0 {
+		p.deferred = append(p.deferred, deferred...)
+	}
+	if r.n > 0 {
+		puts := w.puts[len(w.puts)-r.n:]
+		for i, put := range puts {
+			put.next = nil
+			if i > 0 {
+				puts[i-1].next = put
+			}
+		}
+		p.head, p.tail = puts[0], puts[len(puts)-1]
+		clear(puts)
+		w.puts = w.puts[:len(w.puts)-r.n]
+	}
+	rep.pending.push(&p)
+	h := segment.Header{}
+	if err := h.Decode(b.slice.Data); err != nil {
+		panic("BUG: a batch that was just sealed does not decode: " + err.Error())
+	}
+	batch := replicate.Batch{
+		Position: h.Position, FirstID: h.FirstID, Offset: b.slice.Offset, Epoch: h.Epoch, Bytes: len(b.slice.Data),
+		Count: h.Count, PrevCRC: h.PrevCRC, CRC: h.CRC,
+	}
+	rep.batch = batch
+	rep.ev = replicate.Event{Kind: replicate.EvAppended, Batch: &rep.batch}
+	rep.step(&rep.ev)
+}
+
+// replicaDurable tells the replica of a batch of the group that is durable, for several in a row only of the last.
+func (c *committer) replicaDurable(w *groupWork, i int) {
+	b := &w.batches[i]
+	if i+1 < len(w.batches) {
+		if next := &w.batches[i+1]; next.part == b.part && next.generation == b.generation {
+			return
+		}
+	}
+	r := b.part.rep
+	r.mu.Lock()
+	r.durableUpTo(b.slice.Position, b.generation)
+	r.unlock()
+}

@@ -1,0 +1,89 @@
+package engine
+
+import (
+	"penstock/engine/core"
+	"penstock/segment"
+)
+
+// pendingBatch is a batch of this leader that is in the log and not committed.
+type pendingBatch struct {
+	position  segment.Position
+	nextID    segment.MsgID
+	count     uint32
+	bodyBytes uint64
+	sealedNs  int64 // monotonic
+	head      *Put  // the puts that it carries, a chain; nil once they were answered
+	tail      *Put
+	deferred  []core.DeferredMessage
+}
+
+// pendingQueue is a leader's batches between sealing and commit, in log order. replicate.Config bounds their number.
+type pendingQueue struct {
+	ring []pendingBatch // len is a power of two, or 0
+	at   int
+	n    int
+
+	epochStart segment.Position // of the batch that begins the epoch
+	opened     bool             // that batch is committed: all that came before is, too
+}
+
+const minPendingSlots = 8
+
+func (q *pendingQueue) slot(i int) *pendingBatch { return &q.ring[(q.at+i)&(len(q.ring)-1)] }
+
+func (q *pendingQueue) front() *pendingBatch {
+	if q.n == 0 {
+		return nil
+	}
+	return q.slot(0)
+}
+
+func (q *pendingQueue) push(b *pendingBatch) {
+	if q.n == len(q.ring) {
+		ring := make([]pendingBatch, max(2*len(q.ring), minPendingSlots))
+		for i := range q.n {
+			ring[i] = *q.slot(i)
+		}
+		q.ring, q.at = ring, 0
+	}
+	q.n++
+	*q.slot(q.n - 1) = *b
+}
+
+func (q *pendingQueue) last() *pendingBatch { return q.slot(q.n - 1) }
+
+func (q *pendingQueue) pop() {
+	*q.slot(0) = pendingBatch{}
+	q.at = (q.at + 1) & (len(q.ring) - 1)
+	q.n--
+}
+
+// clear begins a new epoch's queue.
+func (q *pendingQueue) clear() { *q = pendingQueue{epochStart: notPlaced} }
+
+const notPlaced = ^segment.Position(0)
+
+// takeAll empties the queue and returns the puts in it as one chain.
+func (q *pendingQueue) takeAll() *Put {
+	var out replicaOutput
+	for b := q.front(); b != nil; b = q.front() {
+		out.add(b.head, b.tail)
+		q.pop()
+	}
+	q.opened = false
+	return out.done
+}
+
+// expire takes the puts of batches that were sealed before, as one chain. Their batches stay: they may be committed yet.
+func (q *pendingQueue) expire(beforeNs int64) *Put {
+	var out replicaOutput
+	for i := range q.n {
+		b := q.slot(i)
+		if b.sealedNs >= beforeNs {
+			break
+		}
+		out.add(b.head, b.tail)
+		b.head, b.tail = nil, nil
+	}
+	return out.done
+}

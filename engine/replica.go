@@ -1,0 +1,573 @@
+package engine
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"penstock/engine/core"
+	"penstock/engine/meta"
+	"penstock/netproto"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// replica is one partition's part in the cluster: the machine that leads or follows, and what its actions set in motion.
+//
+// mu puts events into order. It is held while a machine steps and its actions are done, which never block: frames go into a
+// queue, whatever touches a disk or the metadata store goes to a goroutine and comes back as an event. partition.machine, fold and epochs are
+// written by the committer alone, with mu held: it may read them freely, others with mu. Answers leave after mu.
+//
+//	committer: seal ─► EvAppended ─► frames to followers        connection: ack ─► ActCommit ─► visible, answers
+//	committer: group durable ─► EvDurable ─► ActCommit           connection: batches ─► ActAppend ─► incoming ─► committer
+type replica struct {
+	cn *clusterNode
+	pt *partition
+
+	// What producers and channels look at without mu.
+	leads  atomic.Bool                    // puts go to the inbox; changed with partition.mu held, too
+	serves atomic.Bool                    // channels may deliver: it leads, and all that came before is committed
+	target atomic.Uint32                  // replicate.NodeID of the leader; 0: nobody is known
+	row    atomic.Pointer[meta.Partition] // the newest row of the store
+
+	mu       sync.Mutex
+	leader   *replicate.Leader
+	follower *replicate.Follower // one of the two; both nil: this node has no copy
+	ev       replicate.Event
+	acts     replicate.Actions
+	feed     []replicate.Event // what actions led to
+	out      replicaOutput
+	led      segment.Epoch // the newest epoch that this process led
+	state    replicate.State
+	closed   bool // the topic was deleted, or the engine closes
+
+	generation uint64           // of the log: raised by every cut
+	durable    segment.Position // below it everything is on stable storage here
+
+	// Leader.
+	pending    pendingQueue
+	startEpoch bool  // the batch that begins the epoch is due
+	granted    bool  // the partition machine knows the epoch
+	stalled    error // why what waits in the inbox may not be appended now
+	refused    error // the answer of the machine to EvPut
+	quiet      bool  // no more writes: the leadership is being handed over
+	reads      map[replicate.NodeID]*rangeRead
+
+	// Follower.
+	frame    *receivedFrame // the message that is being handled came in it
+	incoming []incomingBatch
+	cut      *logCut
+	foldErr  error
+	sent     netproto.Frame
+	batches  []replicate.Batch
+	batch    replicate.Batch
+}
+
+// replicaOutput is what is done after mu was released.
+type replicaOutput struct {
+	done    *Put // committed, a chain
+	last    *Put
+	failed  *Put // not stored, or unknown
+	failure error
+	wake    bool // new messages are visible
+	work    bool // the committer has something to do
+	role    bool // the partition began or ended to serve
+	reroute bool // the inbox belongs to another node now
+}
+
+// incomingBatch is a batch from the leader on its way to the committer. frame keeps data.
+type incomingBatch struct {
+	frame      *netproto.RecvBuf
+	data       []byte
+	offset     segment.Offset
+	segment    uint32
+	base       segment.Offset
+	capacity   int64
+	generation uint64
+}
+
+// logCut is a truncation or a new beginning of the log.
+type logCut struct {
+	anew       bool
+	generation uint64
+	to         segment.Position
+	ready      bool // the rest is known: the committer can write it
+	state      segment.State
+	fold       *core.Cursors
+	epochs     []replicate.EpochStart
+	payload    []byte
+	committed  segment.Position
+	durable    chan error
+}
+
+// run does something with mu held, and afterwards what came of it.
+func (r *replica) run(f func()) {
+	r.mu.Lock()
+	f()
+	r.unlock()
+}
+
+// unlock ends what holds mu. Answers, wake-ups and the committer's work come after it.
+func (r *replica) unlock() {
+	out := r.out
+	r.out = replicaOutput{}
+	r.mu.Unlock()
+	out.perform(r)
+}
+
+func (o *replicaOutput) perform(r *replica) {
+	if o.done == nil && o.failed == nil && !o.wake && !o.work && !o.role && !o.reroute {
+		return
+	}
+	answerCommitted(o.done)
+	for p := o.failed; p != nil; {
+		next := p.next
+		p.next = nil
+		p.answer(0, o.failure)
+		p = next
+	}
+	if o.wake {
+		r.pt.wake()
+	}
+	if o.reroute {
+		r.cn.reroute(r.pt)
+	}
+	if o.role {
+		r.cn.syncChannels(r.pt.t)
+	}
+	if o.work {
+		r.pt.announce(false)
+	}
+}
+
+// answerCommitted answers a chain of puts, those who wait together by closing their gate once.
+func answerCommitted(p *Put) {
+	var last crowd
+	for p != nil {
+		next := p.next
+		p.next, p.Err = nil, nil
+		if p.gate == nil {
+			p.Done(p)
+			p = next
+			continue
+		}
+		if cr := (crowd{p.part, p.crowd}); cr != last {
+			if last.part != nil {
+				last.part.disperse(last.gate)
+			}
+			last = cr
+		}
+		p.answered.Store(true) // the waiter may be gone from here on
+		p = next
+	}
+	if last.part != nil {
+		last.part.disperse(last.gate)
+	}
+}
+
+// step passes one event to the machine and does what it says, then the events that this led to. mu is held.
+func (r *replica) step(ev *replicate.Event) {
+	r.stepOne(ev)
+	for len(r.feed) > 0 {
+		next := r.feed[0]
+		r.feed = r.feed[:copy(r.feed, r.feed[1:])]
+		r.stepOne(&next)
+	}
+}
+
+func (r *replica) stepOne(ev *replicate.Event) {
+	now := r.cn.now()
+	switch {
+	case r.leader != nil:
+		r.leader.Step(now, ev, &r.acts)
+	case r.follower != nil && followerTakes(ev.Kind):
+		r.follower.Step(now, ev, &r.acts)
+	default:
+		return
+	}
+	down := false
+	for i := range r.acts.List {
+		a := &r.acts.List[i]
+		down = down || a.Kind == replicate.ActStepDown
+		r.do(a)
+	}
+	if down {
+		r.stepDown()
+	}
+	r.changeRole()
+}
+
+// followerTakes: what is meant for a leader that is no more goes nowhere.
+func followerTakes(k replicate.EventKind) bool {
+	switch k {
+	case replicate.EvAppended, replicate.EvPut, replicate.EvLease, replicate.EvRead, replicate.EvPeerDown:
+		return false
+	}
+	return true
+}
+
+func (r *replica) do(a *replicate.Action) {
+	switch a.Kind {
+	case replicate.ActSend:
+		r.send(a.Node, &a.Message)
+	case replicate.ActCommit:
+		r.commit(a.Position)
+	case replicate.ActRefresh:
+		r.refresh()
+	case replicate.ActDamaged:
+		r.cn.reportDamaged(r.pt, a.Err)
+	case replicate.ActRepair:
+		r.repair(&a.Message)
+	case replicate.ActTrim:
+		r.cn.trimTo(r.pt, a.Position)
+	case replicate.ActStartEpoch:
+		r.startEpoch, r.out.work = true, true
+	case replicate.ActRead:
+		r.readRange(a)
+	case replicate.ActPropose:
+		r.cn.propose(r, &a.State)
+	case replicate.ActAccept:
+		r.refused = nil
+	case replicate.ActRefuse:
+		r.refused = a.Err
+	case replicate.ActServe:
+		r.setServing()
+		r.retry()
+	case replicate.ActStepDown: // after the other actions
+	case replicate.ActAppend:
+		r.takeBatches(a)
+	case replicate.ActTruncate, replicate.ActReset:
+		r.beginCut(a)
+	}
+}
+
+// retry lets the committer look again at what it may not have been allowed to append.
+func (r *replica) retry() {
+	if r.stalled != nil {
+		r.stalled, r.out.work = nil, true
+	}
+}
+
+// committed is the mark of the machine, a lower bound for the next life. mu is held, or it is the committer.
+func (r *replica) committed() segment.Position {
+	switch {
+	case r.leader != nil:
+		return r.leader.Committed()
+	case r.follower != nil:
+		return r.follower.Committed()
+	}
+	return 0
+}
+
+// committedMark is what a checkpoint says to be committed.
+func (pt *partition) committedMark() segment.Position {
+	if pt.rep == nil {
+		return pt.machine.Committed()
+	}
+	pt.rep.mu.Lock()
+	defer pt.rep.mu.Unlock()
+	return pt.rep.committed()
+}
+
+// refresh passes on what the store said last; what is newer comes by the watch.
+func (r *replica) refresh() {
+	if row := r.row.Load(); row != nil {
+		r.feed = append(r.feed, replicate.Event{Kind: replicate.EvState, State: &row.State})
+	}
+}
+
+// learn takes a row of the store.
+func (r *replica) learn(row *meta.Partition) {
+	r.row.Store(row)
+	r.target.Store(uint32(row.State.Leader))
+	r.run(func() {
+		r.state = row.State
+		if !r.closed {
+			r.step(&replicate.Event{Kind: replicate.EvState, State: &row.State})
+			r.retry()
+		}
+	})
+}
+
+// changeRole makes this replica the leader when the store says so.
+func (r *replica) changeRole() {
+	st := &r.state
+	if r.leader != nil || r.follower == nil || st.Leader != r.cn.self.ID || st.Boot != r.cn.self.Boot || st.Epoch <= r.led {
+		return
+	}
+	if r.follower.Epoch() > st.Epoch || !r.follower.Electable() || r.pt.epochs.Last() >= st.Epoch || r.foldErr != nil || !memberOf(st.ISR, r.cn.member()) {
+		return
+	}
+	log := r.follower.Log()
+	if n := len(log.Epochs); n > 0 && log.Epochs[n-1].Epoch >= st.Epoch {
+		return
+	}
+	r.led = st.Epoch
+	r.leader = replicate.NewLeader(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, log, st, r.cn.now())
+	r.follower = nil
+	r.pending.clear()
+	r.startEpoch, r.granted, r.stalled, r.quiet = false, false, nil, false
+	r.setLeads(true)
+	r.feed = append(r.feed, replicate.Event{Kind: replicate.EvLease, DeadlineNs: r.cn.lease.Load()}, replicate.Event{Kind: replicate.EvTick})
+	r.cn.log.Info("leads a partition", "topic", r.pt.t.name, "partition", r.pt.number, "epoch", st.Epoch, "isr", len(st.ISR))
+}
+
+func memberOf(members []replicate.Member, m replicate.Member) bool {
+	for i := range members {
+		if members[i] == m {
+			return true
+		}
+	}
+	return false
+}
+
+// setLeads opens or closes the inbox: whoever looks at leads holds the inbox's lock.
+func (r *replica) setLeads(on bool) {
+	r.pt.mu.Lock()
+	r.leads.Store(on)
+	r.pt.mu.Unlock()
+}
+
+// setServing says whether channels may deliver from here.
+func (r *replica) setServing() {
+	on := r.leader != nil && r.leader.Serving() && r.pending.opened
+	if r.serves.Swap(on) != on {
+		r.out.role = true
+	}
+}
+
+// stepDown turns a leader that stopped into a follower. What was appended and not committed is unknown; what waits in the inbox was not
+// stored and goes to the new leader.
+func (r *replica) stepDown() {
+	why := r.leader.Err()
+	r.cn.log.Info("leads a partition no more", "topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "why", why)
+	disk := errors.Is(why, replicate.ErrDisk)
+	r.setLeads(false)
+	r.fail(r.pending.takeAll(), unknownBecause(disk))
+	log := r.leader.Log()
+	r.leader, r.reads = nil, nil
+	r.follower = replicate.NewFollower(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, log)
+	r.startEpoch, r.stalled, r.quiet = false, nil, false
+	r.setServing()
+	r.out.reroute = true
+	if disk {
+		r.feed = append(r.feed, replicate.Event{Kind: replicate.EvFault, Err: why})
+	}
+	r.feed = append(r.feed, replicate.Event{Kind: replicate.EvState, State: &r.state})
+}
+
+func unknownBecause(disk bool) error {
+	if disk {
+		return ErrDisk
+	}
+	return ErrUnknown
+}
+
+// fail answers a chain of puts with err, after mu.
+func (r *replica) fail(chain *Put, err error) {
+	if chain == nil {
+		return
+	}
+	tail := chain
+	for tail.next != nil {
+		tail = tail.next
+	}
+	tail.next = r.out.failed
+	r.out.failed, r.out.failure = chain, err
+}
+
+// commit makes everything below to visible and answers those who wait for it. Control entries' callbacks run here, in the order of the log.
+func (r *replica) commit(to segment.Position) {
+	pt := r.pt
+	for b := r.pending.front(); b != nil && b.position < to; b = r.pending.front() {
+		if len(b.deferred) != 0 {
+			pt.postDeferred(b.deferred)
+		}
+		pt.visible.Store(uint64(b.nextID))
+		if b.count > 0 {
+			pt.t.countedBytes(b.count, b.bodyBytes)
+			r.out.wake = true
+		}
+		if b.position == r.pending.epochStart {
+			r.pending.opened = true
+			r.setServing()
+		}
+		for p := b.head; p != nil; p = p.next {
+			if p.own != nil && p.own.onCommit != nil {
+				p.own.onCommit(p)
+			}
+		}
+		r.out.add(b.head, b.tail)
+		r.pending.pop()
+	}
+	r.retry()
+}
+
+// add appends a chain to what is answered.
+func (o *replicaOutput) add(head, tail *Put) {
+	if head == nil {
+		return
+	}
+	if o.done == nil {
+		o.done = head
+	} else {
+		o.last.next = head
+	}
+	o.last = tail
+}
+
+// durableUpTo says that the batch at pos is on stable storage, if the log was not cut since. mu is held.
+func (r *replica) durableUpTo(pos segment.Position, generation uint64) {
+	if generation != r.generation || r.closed {
+		return
+	}
+	r.durable = max(r.durable, pos+1)
+	r.ev = replicate.Event{Kind: replicate.EvDurable, Position: r.durable, Generation: generation}
+	r.step(&r.ev)
+}
+
+// admits asks the leader whether a batch may be appended now.
+func (r *replica) admits() bool {
+	if r.leader == nil || r.closed {
+		return false
+	}
+	if r.quiet {
+		r.stalled = ErrNoLeader
+		return false
+	}
+	r.refused = nil
+	r.ev = replicate.Event{Kind: replicate.EvPut}
+	r.step(&r.ev)
+	if r.refused != nil {
+		r.stalled = r.refused
+	}
+	return r.refused == nil && r.leader != nil
+}
+
+// whyStalled is what a put is told that waited in the inbox until its deadline.
+func (r *replica) whyStalled() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case errors.Is(r.stalled, replicate.ErrNoQuorum):
+		return ErrNoQuorum
+	case errors.Is(r.stalled, replicate.ErrLeaseLost), errors.Is(r.stalled, ErrNoLeader):
+		return ErrNoLeader
+	}
+	return ErrDeadline
+}
+
+// tick is called about every tickInterval.
+func (r *replica) tick(lease int64) {
+	r.mu.Lock()
+	if r.closed || r.leader == nil && r.follower == nil {
+		r.mu.Unlock()
+		return
+	}
+	if r.leader != nil {
+		r.ev = replicate.Event{Kind: replicate.EvLease, DeadlineNs: lease}
+		r.step(&r.ev)
+	}
+	r.ev = replicate.Event{Kind: replicate.EvTick}
+	r.step(&r.ev)
+	if r.leader != nil {
+		r.fail(r.pending.expire(r.cn.now()-int64(r.cn.e.opts.PublishTimeout)), ErrUnknown)
+	}
+	r.unlock()
+}
+
+// fault says that the commit log failed.
+func (r *replica) fault(err error) {
+	r.run(func() {
+		r.fail(r.pending.takeAll(), ErrDisk)
+		r.releaseIncoming()
+		if r.cut != nil && r.cut.durable != nil {
+			r.cut.durable <- err
+			r.cut = nil
+		}
+		r.step(&replicate.Event{Kind: replicate.EvFault, Err: err})
+	})
+}
+
+func (r *replica) releaseIncoming() {
+	for i := range r.incoming {
+		r.incoming[i].frame.Release()
+	}
+	clear(r.incoming)
+	r.incoming = r.incoming[:0]
+}
+
+// present says whether this node has a copy that takes part.
+func (r *replica) present() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.closed && (r.leader != nil || r.follower != nil)
+}
+
+// retire ends a copy that is not needed any more; its bytes stay.
+func (r *replica) retire() { r.shut(ErrNoLeader) }
+
+// shut ends the replica; nothing is sent or taken any more.
+func (r *replica) shut(err error) {
+	r.run(func() {
+		r.closed = true
+		r.setLeads(false)
+		r.serves.Store(false)
+		r.fail(r.pending.takeAll(), err)
+		r.releaseIncoming()
+		r.leader, r.follower = nil, nil
+	})
+}
+
+// open makes the machine of a copy whose log is open. Nothing else knows the replica yet, or mu is held.
+func (r *replica) open(committed segment.Position) error {
+	pt := r.pt
+	st := pt.machine.State()
+	start, err := pt.startState()
+	if err != nil {
+		return err
+	}
+	pt.epochs.Trim(start.Next)
+	r.generation, r.durable = 1, st.Next
+	r.follower = replicate.NewFollower(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, replicate.Log{
+		Start: start, End: st, Durable: st.Next, Committed: min(committed, st.Next), Epoch: st.Epoch, Generation: r.generation, Epochs: pt.epochs.Entries(),
+	})
+	return nil
+}
+
+// startState is the state of the log before its first batch.
+func (pt *partition) startState() (segment.State, error) {
+	off, pos, id := pt.log.Start()
+	if off == 0 {
+		return segment.State{}, nil
+	}
+	if end, _, _ := pt.log.End(); end == off {
+		return pt.machine.State(), nil
+	}
+	st := segment.State{Next: pos, NextID: id, End: off}
+	where, err := pt.log.Where(off)
+	if err != nil {
+		return st, err
+	}
+	st.Segment, st.SegmentBase, st.SegmentCapacity = where.Segment, where.SegmentBase, where.SegmentCapacity
+	var v segment.View
+	if err := pt.log.View(&v, off, 1); err != nil {
+		return st, err
+	}
+	defer v.Release()
+	var h segment.Header
+	if err := h.Decode(v.Bytes()); err != nil {
+		return st, err
+	}
+	st.LastCRC = h.PrevCRC
+	if pos > 0 {
+		if epoch, ok := pt.epochs.At(pos - 1); ok {
+			st.Epoch = epoch
+		}
+	}
+	return st, nil
+}
+
+func (cn *clusterNode) member() replicate.Member {
+	return replicate.Member{Node: cn.self.ID, Store: cn.self.Store}
+}

@@ -1,0 +1,187 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"penstock/clog"
+	"penstock/engine/core"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// A cut of the log, step by step. The follower's log stands still from the exchange on until EvTruncated.
+//
+//	goroutine                                    committer
+//	1 waits until what came before is appended
+//	2 reads what is left of the log: its state
+//	  at the cut, and the fold
+//	                                             3 writes a record that says all this; from here on the
+//	                                               partition's machine, fold and table are those of the cut
+//	                                             4 the record is durable
+//	5 cuts the segments, EvTruncated
+//
+// A crash before 4 leaves the log as it was; after 4, recovery finds the record and cuts again.
+
+// beginCut starts it; mu is held.
+func (r *replica) beginCut(a *replicate.Action) {
+	c := &logCut{anew: a.Kind == replicate.ActReset, generation: a.Generation, to: a.Position, durable: make(chan error, 1)}
+	if c.anew {
+		c.to, c.state = a.Log.Next, a.Log
+	}
+	log := r.follower.Log()
+	c.epochs = append([]replicate.EpochStart(nil), log.Epochs...)
+	c.committed = r.follower.Committed()
+	r.generation = a.Generation
+	r.durable = min(r.durable, c.to)
+	if c.anew {
+		r.durable = c.to
+	}
+	r.cut = c
+	r.cn.log.Info("cuts its copy of a partition to what the leader has", "topic", r.pt.t.name, "partition", r.pt.number, "to", c.to, "anew", c.anew)
+	r.cn.spawn(func() { r.doCut(c) })
+}
+
+func (r *replica) doCut(c *logCut) {
+	if err := r.prepareCut(c); err != nil {
+		r.cutFailed(err)
+		return
+	}
+	r.run(func() { c.ready, r.out.work = true, true })
+	select {
+	case err := <-c.durable:
+		if err != nil {
+			return // the commit log failed, and everybody knows
+		}
+	case <-r.cn.e.stop:
+		return
+	}
+	var err error
+	if c.anew {
+		err = r.pt.log.Reset(c.state)
+	} else {
+		err = r.pt.log.Truncate(c.state)
+	}
+	if err != nil {
+		r.cutFailed(err)
+		return
+	}
+	r.run(func() {
+		r.cut = nil
+		r.step(&replicate.Event{Kind: replicate.EvTruncated, Generation: c.generation, Log: c.state})
+	})
+}
+
+func (r *replica) cutFailed(err error) {
+	r.cn.e.log.Error("a copy of a partition could not be cut to what its leader has: it does not follow any more; restart the node",
+		"topic", r.pt.t.name, "partition", r.pt.number, "error", err)
+	r.run(func() { r.step(&replicate.Event{Kind: replicate.EvFault, Err: err}) })
+}
+
+// prepareCut finds out what the log will be.
+func (r *replica) prepareCut(c *logCut) error {
+	for r.appending() {
+		select {
+		case <-r.cn.e.stop:
+			return ErrClosed
+		case <-time.After(time.Millisecond):
+		}
+	}
+	c.fold = new(core.Cursors)
+	if !c.anew {
+		if err := r.pt.refold(c); err != nil {
+			return err
+		}
+	}
+	kind := byte(cutBack)
+	if c.anew {
+		kind = cutAnew
+	}
+	c.payload = append(c.payload[:0], kind, 0, 0, 0, 0, 0, 0, 0)
+	c.payload = appendEntry(c.payload, r.pt.identity(), &entry{state: c.state, committed: min(c.committed, c.state.Next), epochs: c.epochs, fold: c.fold})
+	if len(c.payload) > r.cn.e.clog.MaxPayloadBytes() {
+		return fmt.Errorf("engine: the state of the channels takes %d bytes, the commit log takes records of at most %d", len(c.payload), r.cn.e.clog.MaxPayloadBytes())
+	}
+	return nil
+}
+
+// appending says whether batches from before the cut are still on their way to the log.
+func (r *replica) appending() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.incoming) > 0
+}
+
+// refold reads the segment that the cut lies in, from its beginning: its first batch is a checkpoint of the fold.
+func (pt *partition) refold(c *logCut) error {
+	start, first, _ := pt.log.Start()
+	if c.to <= first {
+		st, err := pt.startState()
+		c.state = st
+		return err
+	}
+	last, err := pt.log.SeekPosition(c.to - 1)
+	if err != nil {
+		return err
+	}
+	where, err := pt.log.Where(last)
+	if err != nil {
+		return err
+	}
+	at := max(where.SegmentBase, start)
+	var v segment.View
+	for pos := segment.Position(0); pos < c.to; {
+		if err := pt.log.View(&v, at, refoldBytes); err != nil {
+			return err
+		}
+		next, size, err := foldRun(c, v.Bytes(), at)
+		v.Release()
+		if err != nil {
+			return err
+		}
+		pos, at = next, at+segment.Offset(size)
+	}
+	c.state.Segment, c.state.SegmentBase, c.state.SegmentCapacity = where.Segment, where.SegmentBase, where.SegmentCapacity
+	return nil
+}
+
+// refoldBytes is what refold reads at once.
+const refoldBytes = 1 << 20
+
+// foldRun folds the batches of a run below the cut.
+func foldRun(c *logCut, run []byte, at segment.Offset) (next segment.Position, size int, err error) {
+	var it segment.BatchIter
+	it.Reset(run)
+	for h, body, ok := it.Next(); ok && h.Position < c.to; h, body, ok = it.Next() {
+		due, err := foldBatch(c.fold, h, body, at+segment.Offset(size))
+		if err != nil {
+			return 0, 0, err
+		}
+		c.fold.PublishDeferred(due)
+		size += h.Size()
+		next = h.Position + 1
+		c.state = segment.State{Next: next, NextID: h.NextID(), End: at + segment.Offset(size), LastCRC: h.CRC, Epoch: h.Epoch}
+	}
+	return next, size, it.Err()
+}
+
+// writeCut writes the record of a cut that is ready. It returns false if g has no room; it runs on the committer with the replica's mu held.
+func (c *committer) writeCut(pt *partition, g *clog.Group, w *groupWork) bool {
+	cut := pt.rep.cut
+	if cut == nil || !cut.ready {
+		return true
+	}
+	dst := g.Reserve(clog.Placement{Type: clog.Truncate, Topic: pt.t.uuid, Partition: pt.number, Offset: cut.state.End}, len(cut.payload))
+	if dst == nil {
+		return false
+	}
+	copy(dst, cut.payload)
+	c.ev = core.PartitionEvent{Kind: core.PartitionFollow, State: cut.state}
+	pt.machine.Step(&c.ev, &c.res)
+	pt.fold = cut.fold
+	pt.epochs.Reset(cut.epochs)
+	pt.publishFold(cut.state.NextID)
+	cut.ready = false
+	w.cuts = append(w.cuts, cut)
+	return true
+}

@@ -1,0 +1,296 @@
+package engine
+
+import (
+	"errors"
+	"slices"
+	"sync"
+
+	"penstock/netproto"
+	"penstock/replicate"
+	"penstock/replicate/wire"
+	"penstock/segment"
+)
+
+// outgoing is the bytes of one frame: pinned until the connection has written them.
+type outgoing struct {
+	views []*segment.View // those in use are a prefix of what there is
+	used  int
+	body  [][]byte
+	runs  []wire.Run
+}
+
+var outgoings = sync.Pool{New: func() any { return new(outgoing) }}
+
+// Release implements netproto.Releaser.
+func (o *outgoing) Release() {
+	for i := range o.used {
+		o.views[i].Release()
+	}
+	clear(o.body)
+	o.used, o.body, o.runs = 0, o.body[:0], o.runs[:0]
+	outgoings.Put(o)
+}
+
+func (o *outgoing) next() *segment.View {
+	if o.used == len(o.views) {
+		o.views = append(o.views, new(segment.View))
+	}
+	o.used++
+	return o.views[o.used-1]
+}
+
+// add appends a piece that lies in the segment where says.
+func (o *outgoing) add(data []byte, where *segment.State) bool {
+	if n := len(o.runs); n > 0 && o.runs[n-1].Segment == where.Segment && o.runs[n-1].Base == where.SegmentBase {
+		o.runs[n-1].Bytes += len(data)
+	} else {
+		if n == wire.MaxRunCount {
+			return false
+		}
+		o.runs = append(o.runs, wire.Run{Segment: where.Segment, Base: where.SegmentBase, Capacity: where.SegmentCapacity, Bytes: len(data)})
+	}
+	o.body = append(o.body, data)
+	return true
+}
+
+// rangeRead is a range of the past that was read for a follower and is about to be sent.
+type rangeRead struct {
+	from, until segment.Position
+	out         *outgoing
+	batches     []replicate.Batch
+}
+
+// send puts a message on the connection. What does not fit is dropped: the machines repeat themselves. mu is held.
+func (r *replica) send(to replicate.NodeID, m *replicate.Message) {
+	if wire.CarriesBatches(m.Kind) {
+		r.sendBatches(to, m)
+		return
+	}
+	wire.Encode(&r.sent, r.pt.identity(), m, nil)
+	r.sent.Body, r.sent.Owner = nil, nil
+	_ = r.cn.net.TrySend(to, &r.sent) // see above
+}
+
+// sendBatches sends the batches [Position, Until), as many as can be read. They come from the tail, or were read for it.
+func (r *replica) sendBatches(to replicate.NodeID, m *replicate.Message) {
+	m.Start = 0
+	if m.Kind == replicate.MsgRange {
+		_, m.Start, _ = r.pt.log.Start()
+	}
+	var out *outgoing
+	if rd := r.reads[to]; rd != nil && rd.from == m.Position {
+		delete(r.reads, to)
+		out, m.Batches, m.Until = rd.out, rd.batches, rd.until
+	} else {
+		out = outgoings.Get().(*outgoing)
+		r.batches = r.collect(out, r.batches[:0], m.Position, m.Until, wire.MaxBatchCount, r.cn.opts.Replication.MaxSendBytes)
+		m.Batches = r.batches
+		m.Until = m.Position + segment.Position(len(m.Batches))
+	}
+	if n := len(m.Batches); n > 0 {
+		m.FirstID, m.NextID = m.Batches[0].FirstID, m.Batches[n-1].NextID()
+	} else if m.Kind == replicate.MsgAppend || m.Position >= m.Start {
+		out.Release()
+		return
+	}
+	wire.Encode(&r.sent, r.pt.identity(), m, out.runs)
+	r.sent.Body, r.sent.Owner = out.body, out
+	if err := r.cn.net.TrySend(to, &r.sent); err != nil {
+		out.Release()
+	}
+}
+
+// collect pins the batches from position on, below until and at most count of them and bytes (but one in any case), and describes them.
+func (r *replica) collect(out *outgoing, batches []replicate.Batch, from, until segment.Position, count int, bytes int64) []replicate.Batch {
+	log := r.pt.log
+	at, err := log.SeekPosition(from)
+	for err == nil && from < until && count > 0 && (bytes > 0 || len(batches) == 0) {
+		v := out.next()
+		if err = log.View(v, at, int(max(bytes, 1))); err != nil {
+			out.used--
+			break
+		}
+		where, werr := log.Where(at)
+		if werr != nil {
+			break
+		}
+		var it segment.BatchIter
+		it.Reset(v.Bytes())
+		size := 0
+		for h, _, ok := it.Next(); ok && h.Position < until && count > 0 && (size == 0 || int64(size+h.Size()) <= bytes); h, _, ok = it.Next() {
+			batches = append(batches, replicate.Batch{
+				Position: h.Position, FirstID: h.FirstID, Offset: at + segment.Offset(size), Epoch: h.Epoch, Bytes: h.Size(),
+				Count: h.Count, PrevCRC: h.PrevCRC, CRC: h.CRC,
+			})
+			from = h.Position + 1
+			size += h.Size()
+			count--
+		}
+		if size == 0 || !out.add(v.Bytes()[:size], &where) {
+			break
+		}
+		at += segment.Offset(size)
+		bytes -= int64(size)
+	}
+	if err != nil {
+		r.unreadable(from, at, err)
+	}
+	// What did not get into the frame's pieces is not described either.
+	total := 0
+	for _, p := range out.body {
+		total += len(p)
+	}
+	n := 0
+	for ; n < len(batches) && total >= batches[n].Bytes; n++ {
+		total -= batches[n].Bytes
+	}
+	return batches[:n]
+}
+
+// unreadable tells the machine of a batch that does not read back. mu may be held or not, so it comes by a goroutine.
+func (r *replica) unreadable(pos segment.Position, at segment.Offset, err error) {
+	var corrupt *segment.CorruptError
+	if !errors.As(err, &corrupt) {
+		return
+	}
+	r.cn.e.log.Error("stored messages of a partition do not read back: they are fetched from another replica",
+		"topic", r.pt.t.name, "partition", r.pt.number, "offset", at, "error", err)
+	until := pos + 1
+	for _, bad := range r.pt.log.Isolated() {
+		if bad.From <= at && at < bad.To {
+			if next, ok := r.positionAt(bad.To); ok {
+				until = next
+			}
+		}
+	}
+	r.cn.spawn(func() {
+		r.run(func() { r.step(&replicate.Event{Kind: replicate.EvCorrupt, Position: pos, Until: until}) })
+	})
+}
+
+// positionAt is the position of the batch that begins at at.
+func (r *replica) positionAt(at segment.Offset) (segment.Position, bool) {
+	if end, pos, _ := r.pt.log.End(); end == at {
+		return pos, true
+	}
+	var v segment.View
+	if err := r.pt.log.View(&v, at, 1); err != nil {
+		return 0, false
+	}
+	defer v.Release()
+	var h segment.Header
+	if err := h.Decode(v.Bytes()); err != nil {
+		return 0, false
+	}
+	return h.Position, true
+}
+
+// readRange reads a range of the past for a follower, on a goroutine: it may come from the device. mu is held.
+func (r *replica) readRange(a *replicate.Action) {
+	to, request, from, bytes, count := a.Node, a.Request, a.Position, a.Bytes, a.Count
+	r.cn.spawn(func() {
+		r.cn.readers <- struct{}{}
+		defer func() { <-r.cn.readers }()
+		rd := &rangeRead{from: from, until: from, out: outgoings.Get().(*outgoing)}
+		rd.batches = r.collect(rd.out, nil, from, notPlaced, min(count, wire.MaxBatchCount), min(bytes, maxRangeBytes))
+		ev := replicate.Event{Kind: replicate.EvRead, Node: to, Request: request, Position: from, Until: from}
+		if n := len(rd.batches); n > 0 {
+			ev.Until, ev.Offset = rd.batches[n-1].Position+1, rd.batches[n-1].End()
+			rd.until = ev.Until
+		}
+		r.run(func() {
+			if r.reads == nil {
+				r.reads = map[replicate.NodeID]*rangeRead{}
+			}
+			if old := r.reads[to]; old != nil {
+				old.out.Release()
+			}
+			r.reads[to] = rd
+			r.step(&ev)
+			if r.reads[to] == rd { // the machine did not want it any more
+				delete(r.reads, to)
+				rd.out.Release()
+			}
+		})
+	})
+}
+
+// maxRangeBytes keeps a range with its head within a frame.
+const maxRangeBytes = netproto.MaxFrameBytes / 2
+
+// receivedFrame is the frame that the machine is handling.
+type receivedFrame struct {
+	d   *wire.Decoder
+	buf *netproto.RecvBuf
+}
+
+// receive takes a message of another replica of the partition. It reports whether the committer has work now; the caller announces it.
+func (r *replica) receive(from replicate.NodeID, f *receivedFrame) (work bool) {
+	r.mu.Lock()
+	if !r.closed {
+		r.frame = f
+		r.ev = replicate.Event{Kind: replicate.EvMessage, Node: from, Message: &f.d.Message}
+		r.step(&r.ev)
+		r.frame = nil
+	}
+	work, r.out.work = r.out.work, false
+	r.unlock()
+	return work
+}
+
+// takeBatches hands the batches of the frame, from Position on, to the committer. mu is held.
+func (r *replica) takeBatches(a *replicate.Action) {
+	d, buf := r.frame.d, r.frame.buf
+	run, left := 0, 0
+	if len(d.Runs) > 0 {
+		left = d.Runs[0].Bytes
+	}
+	for i := range d.Message.Batches {
+		b := &d.Message.Batches[i]
+		for left == 0 {
+			run++
+			left = d.Runs[run].Bytes
+		}
+		left -= b.Bytes
+		if b.Position < a.Position {
+			continue
+		}
+		w := &d.Runs[run]
+		buf.Retain()
+		r.incoming = append(r.incoming, incomingBatch{
+			frame: buf, data: d.Batch(i), offset: b.Offset, segment: w.Segment, base: w.Base, capacity: w.Capacity, generation: r.generation,
+		})
+	}
+	r.out.work = true
+}
+
+// repair writes batches that another replica sent over damaged ones. mu is held; the frame's bytes are copied.
+func (r *replica) repair(m *replicate.Message) {
+	d := r.frame.d
+	body := slices.Clone(d.Body)
+	from, until, at := m.Position, m.Until, m.Batches[0].Offset
+	r.cn.spawn(func() {
+		err := r.repairRange(at, body)
+		if err != nil {
+			r.cn.e.log.Warn("a damaged range could not be repaired yet", "topic", r.pt.t.name, "partition", r.pt.number, "error", err)
+			return
+		}
+		r.cn.e.log.Info("a damaged range was repaired from another replica", "topic", r.pt.t.name, "partition", r.pt.number, "bytes", len(body))
+		r.run(func() { r.step(&replicate.Event{Kind: replicate.EvRepaired, Position: from, Until: until}) })
+	})
+}
+
+// repairRange repairs the isolated ranges that lie in [at, at+len(body)).
+func (r *replica) repairRange(at segment.Offset, body []byte) error {
+	w := segment.NewWriter()
+	defer w.Close()
+	for _, bad := range r.pt.log.Isolated() {
+		if bad.From < at || bad.To > at+segment.Offset(len(body)) {
+			continue
+		}
+		if err := r.pt.log.Repair(w, bad, body[bad.From-at:bad.To-at]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,423 @@
+package nsq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"penstock/engine"
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+const (
+	// tombstoneTime is how long a tombstone lasts: nsqlookupd's default.
+	tombstoneTime = 45 * time.Second
+
+	// maxLocalTombstones bounds the tombstones of a node that is alone.
+	maxLocalTombstones = 20000
+)
+
+// lookup answers what nsqlookupd 1.3.0 answers, from what the nodes agreed on instead of from registrations: nothing has to register, and
+// every node answers the same. It keeps no state but a lone node's tombstones, which need not survive it.
+type lookup struct {
+	dir  Directory
+	self peer
+
+	mu     sync.Mutex
+	hidden map[string]time.Time // by topic, while there is no Snapshot
+}
+
+func newLookup(dir Directory, self peer) *lookup {
+	return &lookup{dir: dir, self: self, hidden: map[string]time.Time{}}
+}
+
+// handler has the routes of nsqlookupd. Its /topic/tombstone was /tombstone_topic_producer before 1.0.
+func (l *lookup) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { writeError(w, &httpError{404, "NOT_FOUND"}) })
+	for path, rt := range map[string]route{
+		"/info":                     {"GET", l.serveInfo},
+		"/debug":                    {"GET", l.serveDebug},
+		"/lookup":                   {"GET", l.serveLookup},
+		"/topics":                   {"GET", l.serveTopics},
+		"/channels":                 {"GET", l.serveChannels},
+		"/nodes":                    {"GET", l.serveNodes},
+		"/topic/create":             {"POST", l.serveTopicCreate},
+		"/topic/delete":             {"POST", l.serveTopicDelete},
+		"/channel/create":           {"POST", l.serveChannelCreate},
+		"/channel/delete":           {"POST", l.serveChannelDelete},
+		"/topic/tombstone":          {"POST", l.serveTombstone},
+		"/tombstone_topic_producer": {"POST", l.serveTombstone},
+	} {
+		mux.HandleFunc(path, rt.handler())
+	}
+	mux.HandleFunc("/ping", func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet {
+			writeError(w, &httpError{405, "METHOD_NOT_ALLOWED"})
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, "OK") // lookups go on when the disk does not
+	})
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	return mux
+}
+
+// listenLookup opens the listener of the lookup service, unless it is off. The other listeners are open: their
+// ports are part of the answers.
+func (s *Server) listenLookup() error {
+	if s.opts.LookupAddress == Off {
+		return nil
+	}
+	ln, err := net.Listen("tcp", s.opts.LookupAddress)
+	if err != nil {
+		return fmt.Errorf("nsq: cannot listen for lookups on %s: %w", s.opts.LookupAddress, err)
+	}
+	s.lookupLn = &boundedListener{Listener: ln, most: int64(s.opts.MaxConnections)}
+	host, tcpPort := s.opts.BroadcastAddress, port(s.TCPAddr())
+	s.lookup = newLookup(s.opts.Directory, peer{
+		RemoteAddress: net.JoinHostPort(host, strconv.Itoa(tcpPort)), Hostname: s.opts.Hostname, BroadcastAddress: host,
+		TCPPort: tcpPort, HTTPPort: port(s.HTTPAddr()), Version: s.opts.Version,
+	})
+	s.lookupHTTP = &http.Server{
+		Handler:           s.lookup.handler(),
+		ReadHeaderTimeout: httpHeaderTimeout,
+		ReadTimeout:       httpReadTimeout,
+		WriteTimeout:      httpWriteTimeout,
+		IdleTimeout:       httpIdleTimeout,
+		MaxHeaderBytes:    maxHTTPHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(s.opts.Logger.Handler(), slog.LevelDebug),
+	}
+	return nil
+}
+
+// LookupAddr is where lookups are answered; nil when that is off.
+func (s *Server) LookupAddr() net.Addr {
+	if s.lookupLn == nil {
+		return nil
+	}
+	return s.lookupLn.Addr()
+}
+
+// topics are the names of all topics, sorted.
+func (l *lookup) topics(s *meta.Snapshot) []string {
+	if s != nil {
+		return orEmpty(slices.Sorted(maps.Keys(s.Names)))
+	}
+	return orEmpty(l.dir.TopicNames())
+}
+
+// orEmpty makes an empty list that is [] in JSON: clients do not expect null.
+func orEmpty(names []string) []string {
+	if names == nil {
+		return []string{}
+	}
+	return names
+}
+
+// leaders are the nodes that lead a partition of the topic, live or not. ok is false if there is no such topic.
+func (l *lookup) leaders(ctx context.Context, s *meta.Snapshot, topic string) (all []leader, ok bool) {
+	if s == nil {
+		if _, err := l.dir.ChannelNames(ctx, topic); isMissing(err) {
+			return nil, false
+		}
+		return []leader{l.alone(topic)}, true
+	}
+	t := s.Names[topic]
+	if t == nil {
+		return nil, false
+	}
+	return leadersOf(s, t, l.self.Version), true
+}
+
+// alone is this node as the leader of everything.
+func (l *lookup) alone(topic string) leader {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return leader{peer: l.self, live: true, hidden: l.hidden[topic]}
+}
+
+func (l *lookup) serveInfo(*http.Request, url.Values) (any, error) {
+	return struct {
+		Version string `json:"version"`
+	}{l.self.Version}, nil
+}
+
+func (l *lookup) serveTopics(*http.Request, url.Values) (any, error) {
+	return struct {
+		Topics []string `json:"topics"`
+	}{l.topics(l.dir.Snapshot())}, nil
+}
+
+type channelList struct {
+	Channels []string `json:"channels"`
+}
+
+// serveChannels does not mind unknown topics, nor impossible names: nsqlookupd finds nothing under them.
+func (l *lookup) serveChannels(r *http.Request, q url.Values) (any, error) {
+	if !q.Has("topic") {
+		return nil, &httpError{400, "MISSING_ARG_TOPIC"}
+	}
+	names, err := l.dir.ChannelNames(r.Context(), q.Get("topic"))
+	if err != nil && !isMissing(err) {
+		return nil, err
+	}
+	return channelList{orEmpty(names)}, nil
+}
+
+type lookupReply struct {
+	Channels  []string `json:"channels"`
+	Producers []peer   `json:"producers"`
+}
+
+// serveLookup lists who clients of the topic have to connect to.
+func (l *lookup) serveLookup(r *http.Request, q url.Values) (any, error) {
+	if !q.Has("topic") {
+		return nil, &httpError{400, "MISSING_ARG_TOPIC"}
+	}
+	topic := q.Get("topic")
+	leaders, ok := l.leaders(r.Context(), l.dir.Snapshot(), topic)
+	if !ok {
+		return nil, &httpError{404, "TOPIC_NOT_FOUND"}
+	}
+	names, err := l.dir.ChannelNames(r.Context(), topic)
+	if err != nil {
+		names = nil // consumers need the producers, and they are known
+	}
+	reply := lookupReply{Channels: orEmpty(names), Producers: []peer{}}
+	now := time.Now()
+	for _, n := range leaders {
+		if n.live && !n.tombstoned(now) && n.TCPPort != 0 {
+			reply.Producers = append(reply.Producers, n.peer)
+		}
+	}
+	return reply, nil
+}
+
+// nodeLine is one of /nodes. nsqadmin dies if the lists differ in length.
+type nodeLine struct {
+	peer
+	Tombstones []bool   `json:"tombstones"`
+	Topics     []string `json:"topics"`
+}
+
+// serveNodes lists the live nodes, tombstoned or not, with the topics that they lead.
+func (l *lookup) serveNodes(*http.Request, url.Values) (any, error) {
+	s := l.dir.Snapshot()
+	lines := []*nodeLine{}
+	byNode := map[replicate.NodeID]*nodeLine{}
+	for _, n := range l.nodes(s) {
+		line := &nodeLine{peer: n.peer, Tombstones: []bool{}, Topics: []string{}}
+		lines, byNode[n.node] = append(lines, line), line
+	}
+	now := time.Now()
+	l.each(s, func(topic string, n *leader) {
+		if line := byNode[n.node]; line != nil && n.live {
+			line.Topics = append(line.Topics, topic)
+			line.Tombstones = append(line.Tombstones, n.tombstoned(now))
+		}
+	})
+	return struct {
+		Producers []*nodeLine `json:"producers"`
+	}{lines}, nil
+}
+
+// nodes are the live nodes, by id, whatever they lead.
+func (l *lookup) nodes(s *meta.Snapshot) []leader {
+	if s == nil {
+		return []leader{{peer: l.self, live: true}}
+	}
+	var out []leader
+	for _, id := range slices.Sorted(maps.Keys(s.Nodes)) {
+		if n := s.Nodes[id]; n.Live {
+			out = append(out, leader{peer: peerOf(n, l.self.Version), node: id, live: true})
+		}
+	}
+	return out
+}
+
+// each calls f for every topic, by name, with each of its leaders.
+func (l *lookup) each(s *meta.Snapshot, f func(topic string, n *leader)) {
+	for _, topic := range l.topics(s) {
+		if s == nil {
+			n := l.alone(topic)
+			f(topic, &n)
+			continue
+		}
+		all := leadersOf(s, s.Names[topic], l.self.Version)
+		for i := range all {
+			f(topic, &all[i])
+		}
+	}
+}
+
+// registration is one of /debug.
+type registration struct {
+	ID string `json:"id"`
+	peer
+	LastUpdate   int64 `json:"last_update"`
+	Tombstoned   bool  `json:"tombstoned"`
+	TombstonedAt int64 `json:"tombstoned_at"`
+}
+
+// serveDebug shows what would be registered at an nsqlookupd, under its keys.
+func (l *lookup) serveDebug(r *http.Request, _ url.Values) (any, error) {
+	s, now := l.dir.Snapshot(), time.Now()
+	out := map[string][]registration{}
+	add := func(key string, n *leader) {
+		line := registration{ID: n.RemoteAddress, peer: n.peer, LastUpdate: now.UnixNano()}
+		if !n.hidden.IsZero() {
+			line.Tombstoned, line.TombstonedAt = n.tombstoned(now), n.hidden.Add(-tombstoneTime).UnixNano()
+		}
+		out[key] = append(out[key], line)
+	}
+	for _, n := range l.nodes(s) {
+		add("client::", &n)
+	}
+	var failed error
+	l.each(s, func(topic string, n *leader) {
+		if !n.live || failed != nil {
+			return
+		}
+		add("topic:"+topic+":", n)
+		names, err := l.dir.ChannelNames(r.Context(), topic)
+		if !isMissing(err) { // else it was deleted meanwhile
+			failed = err
+		}
+		for _, c := range names {
+			add("channel:"+topic+":"+c, n)
+		}
+	})
+	return out, failed
+}
+
+func isMissing(err error) bool {
+	return errors.Is(err, engine.ErrNoTopic) || errors.Is(err, engine.ErrNoChannel) || errors.Is(err, meta.ErrNotFound)
+}
+
+// serveTopicCreate knows the parameter partitions beyond nsqlookupd, as nsqd's /topic/create does here.
+func (l *lookup) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
+	topic, err := topicName(q, "INVALID_ARG_TOPIC")
+	if err != nil {
+		return nil, err
+	}
+	partitions := 0
+	if q.Has("partitions") {
+		if partitions, err = strconv.Atoi(q.Get("partitions")); err != nil || partitions < 1 || partitions > engine.MaxPartitions {
+			return nil, &httpError{400, "INVALID_PARTITIONS"}
+		}
+	}
+	if err := l.dir.CreateTopic(r.Context(), topic, partitions); err != nil && !errors.Is(err, meta.ErrExists) {
+		return nil, err
+	}
+	return nil, nil
+}
+
+// serveTopicDelete deletes the topic with its messages everywhere. One that is not there is deleted: nsqadmin tells every
+// lookup service, one after the other.
+func (l *lookup) serveTopicDelete(r *http.Request, q url.Values) (any, error) {
+	if !q.Has("topic") {
+		return nil, &httpError{400, "MISSING_ARG_TOPIC"}
+	}
+	topic := q.Get("topic")
+	if err := l.dir.DeleteTopic(r.Context(), topic); err != nil && !isMissing(err) {
+		return nil, err
+	}
+	l.mu.Lock()
+	delete(l.hidden, topic)
+	l.mu.Unlock()
+	return nil, nil
+}
+
+// channelNames checks both names in nsqlookupd's order.
+func channelNames(q url.Values) (topic, channel string, err error) {
+	if topic, err = topicName(q, "INVALID_ARG_TOPIC"); err != nil {
+		return "", "", err
+	}
+	if !q.Has("channel") {
+		return "", "", &httpError{400, "MISSING_ARG_CHANNEL"}
+	}
+	if channel = q.Get("channel"); !engine.ValidChannelName(channel) {
+		return "", "", &httpError{400, "INVALID_ARG_CHANNEL"}
+	}
+	return topic, channel, nil
+}
+
+func (l *lookup) serveChannelCreate(r *http.Request, q url.Values) (any, error) {
+	topic, channel, err := channelNames(q)
+	if err != nil {
+		return nil, err
+	}
+	return nil, l.dir.CreateChannel(r.Context(), topic, channel)
+}
+
+func (l *lookup) serveChannelDelete(r *http.Request, q url.Values) (any, error) {
+	topic, channel, err := channelNames(q)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.dir.DeleteChannel(r.Context(), topic, channel); isMissing(err) {
+		return nil, &httpError{404, "CHANNEL_NOT_FOUND"}
+	} else if err != nil {
+		return nil, err
+	}
+	return nil, nil
+}
+
+// serveTombstone hides the leader that is named from the topic's lookups for a while. Another node, or a topic that is not there, is no
+// error: nsqadmin tells every lookup service.
+func (l *lookup) serveTombstone(r *http.Request, q url.Values) (any, error) {
+	switch {
+	case !q.Has("topic"):
+		return nil, &httpError{400, "MISSING_ARG_TOPIC"}
+	case !q.Has("node"):
+		return nil, &httpError{400, "MISSING_ARG_NODE"}
+	}
+	topic, until := q.Get("topic"), time.Now().Add(tombstoneTime)
+	s := l.dir.Snapshot()
+	leaders, _ := l.leaders(r.Context(), s, topic)
+	for i := range leaders {
+		n := &leaders[i]
+		if !n.named(q.Get("node")) {
+			continue
+		}
+		if err := l.hide(r.Context(), s, meta.TombstoneKey{Topic: topic, Node: n.node}, until); err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+func (l *lookup) hide(ctx context.Context, s *meta.Snapshot, key meta.TombstoneKey, until time.Time) error {
+	if s != nil {
+		return l.dir.Tombstone(ctx, key, until)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	for topic, end := range l.hidden {
+		if !now.Before(end) {
+			delete(l.hidden, topic)
+		}
+	}
+	if len(l.hidden) >= maxLocalTombstones {
+		return &httpError{503, "TOO_MANY_TOMBSTONES"}
+	}
+	l.hidden[key.Topic] = until
+	return nil
+}

@@ -1,0 +1,77 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"penstock/engine/meta"
+	"penstock/netproto"
+)
+
+var dialer net.Dialer
+
+// name is the node's, for logs and texts.
+func (l *link) name() string {
+	if node := l.node.Load(); node != nil {
+		return node.Name
+	}
+	return ""
+}
+
+// accept takes connections until the Net is closed. A listener that fails otherwise (mostly: no file descriptors left) is asked again after a
+// pause: without it this node would be cut off.
+func (n *Net) accept() {
+	handshakes := make(chan struct{}, MaxHandshakeCount)
+	for {
+		nc, err := n.o.Listener.Accept()
+		switch {
+		case n.ctx.Err() != nil || errors.Is(err, net.ErrClosed):
+			if err == nil {
+				_ = nc.Close()
+			}
+			return
+		case err != nil:
+			n.o.Logger.Error("no connection from another node could be accepted; trying again", "error", err)
+			select {
+			case <-time.After(MinBackoff):
+			case <-n.ctx.Done():
+			}
+			continue
+		}
+		n.accepted.Add(1)
+		select {
+		case handshakes <- struct{}{}:
+		default:
+			n.acceptFailed.Add(1)
+			_ = nc.Close() // it will try again
+			continue
+		}
+		n.all.Go(func() { n.take(nc, func() { <-handshakes }) })
+	}
+}
+
+// take makes an accepted socket a connection and runs it.
+func (n *Net) take(nc net.Conn, shaken func()) {
+	s := n.newSession(nil)
+	defer s.cancel(nil)
+	c, err := netproto.Accept(n.ctx, nc, n.options(s))
+	shaken()
+	if err != nil {
+		n.acceptFailed.Add(1)
+		if errors.Is(err, netproto.ErrPeerGone) || errors.Is(err, context.Canceled) {
+			return // only a look, see session.probe
+		}
+		n.o.Logger.Warn("a connection from another node was refused", "address", nc.RemoteAddr().String(), "error", err)
+		return
+	}
+	s.begin()
+	s.run(c)
+}
+
+func (n *Net) dialFailed(l *link, node *meta.Node, err error) {
+	if n.ctx.Err() == nil {
+		n.o.Logger.Warn("a node cannot be reached; trying again", "node", node.Name, "id", l.id, "address", node.Peer, "error", err)
+	}
+}

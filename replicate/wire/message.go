@@ -1,0 +1,181 @@
+package wire
+
+import (
+	"fmt"
+	"strconv"
+
+	"penstock/netproto"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+const (
+	// MaxRunCount bounds the runs of a frame. A sender cuts its frame before the batch that would begin one more; segments of a MiB and
+	// more never come near it.
+	MaxRunCount = 64
+	// MaxBatchCount bounds the batches of a frame, and so what a Decoder grows to.
+	MaxBatchCount = 4096
+
+	// CommonBytes begin every head: whose message it is.
+	CommonBytes = 40
+	runBytes    = 24
+	stateBytes  = 56
+
+	// MaxBatchHeadBytes is the longest head before batches: that of an append with MaxRunCount runs.
+	MaxBatchHeadBytes = CommonBytes + 6*8 + MaxRunCount*runBytes
+	// MaxHeadBytes is the longest head of all: a report with the largest leader-epoch table.
+	MaxHeadBytes = CommonBytes + 2*8 + 2*16 + stateBytes + replicate.MaxEpochTableBytes
+)
+
+// Offsets in the common part of a head; FORMAT.md has the table.
+const (
+	offTopic     = 0
+	offPartition = 16
+	offCode      = 20
+	offFlags     = 21
+	offRunCount  = 22
+	offReserved  = 23
+	offEpoch     = 24
+	offRequest   = 32
+)
+
+// Offsets in a run.
+const (
+	offRunSegment  = 0
+	offRunBytes    = 4
+	offRunBase     = 8
+	offRunCapacity = 16
+)
+
+// Offsets in an encoded segment.State.
+const (
+	offStateNext     = 0
+	offStateNextID   = 8
+	offStateEnd      = 16
+	offStateEpoch    = 24
+	offStateBase     = 32
+	offStateCapacity = 40
+	offStateLastCRC  = 48
+	offStateSegment  = 52
+)
+
+const flagDamaged = 1 << 0
+
+// Run says where consecutive batches of a frame stand: all of them in one segment. Together the runs of a frame cover its batches, in
+// order; each but the first begins a segment.
+type Run struct {
+	Segment  uint32
+	Base     segment.Offset // of the segment's first byte
+	Capacity int64          // bytes of batches that the segment has room for
+	Bytes    int            // of the run's batches, headers included
+}
+
+// field is a part of a head. A message has its fields in the order in which they stand here.
+type field uint16
+
+const (
+	fieldPosition field = 1 << iota
+	fieldUntil
+	fieldStart
+	fieldCommitted
+	fieldOffset
+	fieldFirstID
+	fieldNextID
+	fieldGeneration
+	fieldBoot
+	fieldStore
+	fieldLog
+	fieldBatches // the offset of the first batch, then the runs; the batches follow the head
+	fieldEpochs  // a leader-epoch table, as long as it says; always the last
+
+	fieldCount = 13
+
+	// These have no bytes of their own.
+	usesDamaged field = 1 << 14
+	usesCode    field = 1 << 15
+)
+
+var fieldBytes = [fieldCount]int{8, 8, 8, 8, 8, 8, 8, 8, 16, 16, stateBytes, 8, 0}
+
+// layout is what a kind of message consists of.
+type layout struct {
+	typ    netproto.Type
+	fields field
+	bytes  int // of the head, without runs and epochs
+}
+
+const kindCount = int(replicate.MsgRange) + 1
+
+var layouts = func() (all [kindCount]layout) {
+	all = [kindCount]layout{
+		replicate.MsgProbe:     {typ: netproto.TypeProbe},
+		replicate.MsgMatch:     {typ: netproto.TypeMatch, fields: fieldPosition | fieldBoot | fieldGeneration},
+		replicate.MsgReset:     {typ: netproto.TypeReset, fields: fieldBoot | fieldGeneration | fieldLog | fieldEpochs},
+		replicate.MsgAppend:    {typ: netproto.TypePutMessagesOnReplica, fields: fieldPosition | fieldUntil | fieldCommitted | fieldFirstID | fieldNextID | fieldBatches},
+		replicate.MsgHeartbeat: {typ: netproto.TypeHeartbeat, fields: fieldPosition | fieldCommitted},
+		replicate.MsgReport:    {typ: netproto.TypeReport, fields: fieldStart | fieldBoot | fieldGeneration | fieldStore | fieldLog | fieldEpochs | usesDamaged},
+		replicate.MsgAck:       {typ: netproto.TypePutAck, fields: fieldPosition | fieldCommitted | fieldOffset | usesDamaged},
+		replicate.MsgGap:       {typ: netproto.TypeGap, fields: fieldPosition | fieldOffset},
+		replicate.MsgReject:    {typ: netproto.TypeReject, fields: fieldPosition | usesCode},
+		replicate.MsgResync:    {typ: netproto.TypeResync, fields: fieldPosition},
+		replicate.MsgFetch:     {typ: netproto.TypeFetchRange, fields: fieldPosition | fieldUntil},
+		replicate.MsgRange:     {typ: netproto.TypeFetchReply, fields: fieldPosition | fieldUntil | fieldStart | fieldBatches},
+	}
+	for k := range all {
+		all[k].bytes = CommonBytes
+		for i, n := range fieldBytes {
+			if all[k].fields&(1<<i) != 0 {
+				all[k].bytes += n
+			}
+		}
+	}
+	return all
+}()
+
+// kinds is layouts by type; no type of replication is above 31.
+var kinds = func() (all [32]replicate.MessageKind) {
+	for k := range layouts {
+		all[layouts[k].typ] = replicate.MessageKind(k)
+	}
+	all[0] = 0
+	return all
+}()
+
+// Type is the frame type of a kind of message.
+func Type(kind replicate.MessageKind) netproto.Type { return layoutOf(kind).typ }
+
+// Kind is the kind of message that a frame of type t carries; false if it carries none.
+func Kind(t netproto.Type) (replicate.MessageKind, bool) {
+	if int(t) >= len(kinds) || kinds[t] == 0 {
+		return 0, false
+	}
+	return kinds[t], true
+}
+
+// CarriesBatches says whether batches follow the head, so that the frame is self-checked.
+func CarriesBatches(kind replicate.MessageKind) bool {
+	return layoutOf(kind).fields&fieldBatches != 0
+}
+
+func layoutOf(kind replicate.MessageKind) *layout {
+	if kind == 0 || int(kind) >= kindCount {
+		panic("BUG: wire: message of kind " + strconv.Itoa(int(kind)))
+	}
+	return &layouts[kind]
+}
+
+// mustFit panics if a message cannot be written: what a machine says is always within these bounds.
+func mustFit(m *replicate.Message, l *layout, runs []Run) {
+	switch {
+	case len(runs) > MaxRunCount:
+		panic(fmt.Sprintf("BUG: wire: %d runs in a frame, at most %d are allowed", len(runs), MaxRunCount))
+	case len(runs) > 0 && l.fields&fieldBatches == 0:
+		panic(fmt.Sprintf("BUG: wire: runs in a %v", l.typ))
+	case len(m.Batches) > MaxBatchCount:
+		panic(fmt.Sprintf("BUG: wire: %d batches in a frame, at most %d are allowed", len(m.Batches), MaxBatchCount))
+	case (len(m.Batches) > 0) != (len(runs) > 0) && l.fields&fieldBatches != 0:
+		panic(fmt.Sprintf("BUG: wire: %d batches in %d runs", len(m.Batches), len(runs)))
+	case len(m.Epochs) > replicate.MaxEpochCount:
+		panic(fmt.Sprintf("BUG: wire: a leader-epoch table of %d entries", len(m.Epochs)))
+	}
+}

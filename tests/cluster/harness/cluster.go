@@ -1,0 +1,235 @@
+package harness
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// Options say what to start.
+type Options struct {
+	Dir   string   // for data and logs; must exist
+	Nodes int      // 3
+	Serve []string // more flags of `engine serve`, for every node
+	// Volumes are directories that hold the data of nodes instead of Dir, by the node's number from 0: a small file system, for a
+	// disk that fills up. Only Spread and Single look at it.
+	Volumes map[int]string
+}
+
+// Cluster is a set of running nodes.
+type Cluster struct {
+	Nodes []*Node
+	Net   *Net // nil without namespaces
+
+	dev    *process
+	stderr *bytes.Buffer // of dev-cluster; read only after it ended
+}
+
+// freePorts finds count consecutive ports that nobody listens on, below those that the kernel hands out.
+func freePorts(count int) (int, error) {
+	for range 200 {
+		base := 10000 + rand.IntN(20000)
+		if portsFree(base, count) {
+			return base, nil
+		}
+	}
+	return 0, fmt.Errorf("no %d consecutive ports are free", count)
+}
+
+func portsFree(base, count int) bool {
+	for p := base; p < base+count; p++ {
+		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(p))
+		if err != nil || l.Close() != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// Single starts one node without a cluster.
+func Single(ctx context.Context, o Options) (*Cluster, error) {
+	binary, err := Binary()
+	if err != nil {
+		return nil, err
+	}
+	base, err := freePorts(3)
+	if err != nil {
+		return nil, err
+	}
+	address := func(i int) string { return "127.0.0.1:" + strconv.Itoa(base+i) }
+	n := &Node{
+		Name: "n1", NSQ: address(0), HTTP: address(1), Lookup: address(2), DataPath: o.volume(0), LogPath: filepath.Join(o.Dir, "n1.log"), binary: binary,
+	}
+	n.Args = append([]string{
+		"serve", "--data-path", n.DataPath, "--node-id", n.Name, "--broadcast-address", "127.0.0.1",
+		"--nsq-address", n.NSQ, "--http-address", n.HTTP, "--lookup-address", n.Lookup,
+	}, o.Serve...)
+	c := &Cluster{Nodes: []*Node{n}}
+	if err := n.Restart(ctx); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func (o *Options) volume(i int) string {
+	if v := o.Volumes[i]; v != "" {
+		return v
+	}
+	return filepath.Join(o.Dir, "n"+strconv.Itoa(i+1))
+}
+
+// readyLine is what `engine dev-cluster` prints for each node.
+type readyLine struct {
+	Node   string   `json:"node"`
+	PID    int      `json:"pid"`
+	NSQ    string   `json:"nsq"`
+	HTTP   string   `json:"http"`
+	Lookup string   `json:"lookup"`
+	Native string   `json:"native"`
+	Args   []string `json:"args"`
+}
+
+// Dev runs `engine dev-cluster` and returns when all nodes are ready.
+func Dev(ctx context.Context, o Options) (*Cluster, error) {
+	binary, err := Binary()
+	if err != nil {
+		return nil, err
+	}
+	base, err := freePorts(10 * o.Nodes)
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"dev-cluster", "--nodes", strconv.Itoa(o.Nodes), "--data-path", o.Dir, "--base-port", strconv.Itoa(base)}
+	if len(o.Serve) > 0 {
+		args = append(append(args, "--"), o.Serve...)
+	}
+	cmd := exec.Command(binary, args...)
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{stderr: new(bytes.Buffer)}
+	cmd.Stdout, cmd.Stderr = w, c.stderr
+	c.dev, err = start(cmd)
+	_ = w.Close() // its child has one
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	if err := c.readLines(ctx, r, o, binary); err != nil {
+		err = errors.Join(err, c.Close())
+		return nil, fmt.Errorf("dev-cluster: %w\n%s", err, c.stderr)
+	}
+	return c, nil
+}
+
+// readLines waits for the nodes' lines and then keeps the pipe empty until dev-cluster ends.
+func (c *Cluster) readLines(ctx context.Context, r *os.File, o Options, binary string) error {
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = r.SetReadDeadline(deadline)
+	}
+	in := bufio.NewScanner(r)
+	for len(c.Nodes) < o.Nodes {
+		if !in.Scan() {
+			return errors.Join(fmt.Errorf("%d of %d nodes are ready, no more come: %w", len(c.Nodes), o.Nodes, errors.Join(in.Err(), io.ErrUnexpectedEOF)), r.Close())
+		}
+		var l readyLine
+		d := json.NewDecoder(bytes.NewReader(in.Bytes()))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&l); err != nil {
+			return errors.Join(fmt.Errorf("line %q: %w", in.Text(), err), r.Close())
+		}
+		p, err := adopt(l.PID)
+		if err != nil {
+			return errors.Join(err, r.Close())
+		}
+		c.Nodes = append(c.Nodes, &Node{
+			Name: l.Node, NSQ: l.NSQ, HTTP: l.HTTP, Lookup: l.Lookup, Native: l.Native, Args: l.Args,
+			DataPath: filepath.Join(o.Dir, l.Node), LogPath: filepath.Join(o.Dir, l.Node+".log"), binary: binary, proc: p,
+		})
+	}
+	_ = r.SetReadDeadline(time.Time{})
+	go func() {
+		_, _ = io.Copy(io.Discard, r)
+		_ = r.Close()
+	}()
+	sortNodes(c.Nodes)
+	return nil
+}
+
+// Node returns a node by its name.
+func (c *Cluster) Node(name string) *Node {
+	for _, n := range c.Nodes {
+		if n.Name == name {
+			return n
+		}
+	}
+	return nil
+}
+
+// Stop asks all running nodes to end, together, and waits for them. Their data stays.
+func (c *Cluster) Stop(timeout time.Duration) error {
+	ends := make(chan error, len(c.Nodes))
+	for _, n := range c.Nodes {
+		go func() {
+			if !n.Running() {
+				ends <- nil
+				return
+			}
+			ends <- errors.Join(n.Resume(), n.Terminate(timeout))
+		}()
+	}
+	var errs []error
+	for range c.Nodes {
+		errs = append(errs, <-ends)
+	}
+	return errors.Join(errs...)
+}
+
+// Close ends everything that runs, at once, and takes the namespaces away. The data stays.
+func (c *Cluster) Close() error {
+	var errs []error
+	for _, n := range c.Nodes {
+		if n.Running() {
+			errs = append(errs, n.Kill())
+		}
+	}
+	if c.dev != nil {
+		errs = append(errs, c.endDev())
+	}
+	if c.Net != nil {
+		errs = append(errs, c.Net.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Cluster) endDev() error {
+	p := c.dev
+	c.dev = nil
+	if err := p.signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	ended, err := p.wait(endTimeout)
+	if err == nil && !ended {
+		err = errors.Join(fmt.Errorf("dev-cluster did not end within %v", endTimeout), p.signal(syscall.SIGKILL))
+	}
+	return errors.Join(err, p.close())
+}
+
+// PrintLogs writes the end of every node's log.
+func (c *Cluster) PrintLogs(w io.Writer, bytes int64) {
+	for _, n := range c.Nodes {
+		fmt.Fprintf(w, "---- log of %s (%s)\n%s\n", n.Name, n.LogPath, n.LogTail(bytes))
+	}
+}

@@ -1,0 +1,114 @@
+package history
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"sort"
+	"text/tabwriter"
+	"time"
+)
+
+// Window is what one fault cost.
+type Window struct {
+	Kind  string
+	Node  string
+	At    time.Duration
+	Heal  time.Duration // -1: never
+	First time.Duration // from the fault to the first acknowledgement of a publish that was sent after it; -1: none before the next fault
+	Gap   time.Duration // the longest time without any acknowledgement, from the fault to the next one or the end of publishing
+}
+
+func (c *checker) windows() []Window {
+	acks := make([]*publish, 0, len(c.pubs))
+	for _, p := range c.pubs {
+		if p.acked() {
+			acks = append(acks, p)
+		}
+	}
+	sort.SliceStable(acks, func(i, j int) bool { return acks[i].done.At < acks[j].done.At })
+	var all []Window
+	for i, f := range c.faults {
+		w := Window{Kind: f.Detail, Node: f.Node, At: f.At, Heal: f.heal, First: -1}
+		last, until := f.At, c.next(i)
+		from := sort.Search(len(acks), func(k int) bool { return acks[k].done.At >= f.At })
+		for _, p := range acks[from:] {
+			at := p.done.At
+			if at > until {
+				if i+1 < len(c.faults) {
+					at = until
+				}
+				w.Gap = max(w.Gap, at-last)
+				break
+			}
+			w.Gap, last = max(w.Gap, at-last), at
+			if w.First < 0 && p.At >= f.At {
+				w.First = at - f.At
+			}
+		}
+		all = append(all, w)
+	}
+	return all
+}
+
+// Percentile of a set of times, by the nearest rank; 0 of none.
+func Percentile(all []time.Duration, p float64) time.Duration {
+	if len(all) == 0 {
+		return 0
+	}
+	all = slices.Sorted(slices.Values(all))
+	rank := int(p/100*float64(len(all)) + 0.999999)
+	return all[min(max(rank, 1), len(all))-1]
+}
+
+// PrintWindows writes a table of what the faults of each kind cost.
+func PrintWindows(w io.Writer, windows []Window) error {
+	kinds := map[string][]Window{}
+	for _, x := range windows {
+		kinds[x.Kind] = append(kinds[x.Kind], x)
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "fault\tcount\tno answer\tnext ack p50\tp99\tmax\tlongest gap p50\tp99\tmax")
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		var first, gaps []time.Duration
+		silent := 0
+		for _, x := range kinds[kind] {
+			gaps = append(gaps, x.Gap)
+			if x.First < 0 {
+				silent++
+				continue
+			}
+			first = append(first, x.First)
+		}
+		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", kind, len(kinds[kind]), silent,
+			round(Percentile(first, 50)), round(Percentile(first, 99)), round(Percentile(first, 100)),
+			round(Percentile(gaps, 50)), round(Percentile(gaps, 99)), round(Percentile(gaps, 100)))
+	}
+	return t.Flush()
+}
+
+func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+
+// Print writes the judgement for people.
+func (r *Report) Print(w io.Writer) error {
+	fmt.Fprintf(w, "%d values published: %d acknowledged, %d failed, %d unknown of which %d were stored\n", r.Published, r.Acked, r.Failed, r.Unknown, r.Surfaced)
+	fmt.Fprintf(w, "%d deliveries, %d of them again, %d after a FIN that a fault made forgotten\n", r.Deliveries, r.Repeated, r.Forgotten)
+	for _, class := range slices.Sorted(maps.Keys(r.Classes)) {
+		fmt.Fprintf(w, "  %6d not acknowledged: %s\n", r.Classes[class], class)
+	}
+	if len(r.Windows) > 0 {
+		if err := PrintWindows(w, r.Windows); err != nil {
+			return err
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(r.Counts)) {
+		fmt.Fprintf(w, "VIOLATION %s: %d times\n", k, r.Counts[k])
+	}
+	for _, v := range r.Violations {
+		if _, err := fmt.Fprintf(w, "  %s: %s\n", v.Kind, v.Text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
