@@ -17,7 +17,7 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build run cluster test race fuzz-smoke crash sim bench lint ci test-giouring conformance
+.PHONY: help build run cluster test race fuzz-smoke crash sim cluster-test bench lint ci test-giouring conformance
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ crash: ## cut the power SEEDS (1000) times at random operations of a running eng
 
 sim: ## simulate a replicated partition on SEEDS (0-100000)
 	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-100000) $(GO) test ./replicate -run TestSimulation -count=1 -timeout 0
+
+cluster-test: ## break clusters of real processes under load and judge what clients saw (RUN=regexp of tests)
+	$(GO) test -tags cluster -run '$(or $(RUN),.)' -count=1 -timeout 60m -v ./tests/cluster/...
 
 bench: ## run the benchmarks (BENCH=regexp BENCH_TIME=1s)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCH_TIME) -benchmem ./bench/...

@@ -32,6 +32,7 @@ type planner struct {
 	load     load
 	parts    []meta.PartitionID // in order
 	busy     map[meta.PartitionID]bool
+	losing   map[replicate.NodeID]bool // nodes whose partitions are about to get another leader
 	moving   int // partitions that are being copied
 	commands []command
 	stuck    []meta.PartitionID // without a leader that could be, and nobody may be elected
@@ -41,7 +42,7 @@ type planner struct {
 // lead. What follows from a command is planned when it has happened.
 func plan(st *state, prefix string, now time.Time) ([]command, []meta.PartitionID) {
 	p := &planner{
-		st: st, prefix: prefix, now: now, load: loadOf(st.snap), busy: map[meta.PartitionID]bool{},
+		st: st, prefix: prefix, now: now, load: loadOf(st.snap), busy: map[meta.PartitionID]bool{}, losing: map[replicate.NodeID]bool{},
 		parts: slices.SortedFunc(maps.Keys(st.snap.Partitions), comparePartitions),
 	}
 	p.moving = p.copies()
@@ -141,6 +142,7 @@ func (p *planner) elections() {
 		lead(next, p.st.snap.Nodes[n])
 		p.load.leads[row.State.Leader]--
 		p.load.leads[n]++
+		p.losing[row.State.Leader] = true
 		p.change("elect", next, n)
 	}
 }
@@ -309,7 +311,7 @@ func (p *planner) drains() {
 func (p *planner) growth() {
 	for _, id := range p.parts {
 		row, t := p.row(id), p.st.snap.Topics[id.Topic]
-		if p.busy[id] || p.st.moves[id].rev != 0 {
+		if p.busy[id] || p.st.moves[id].rev != 0 || !led(p.st.snap, &row.Partition) {
 			continue
 		}
 		next := edit(&row.Partition)
@@ -333,15 +335,9 @@ func (p *planner) growth() {
 // reports ends what was said of a process that is gone, when everything that it led and others can lead is in other hands.
 // Its live row goes too: if the report was wrong, the process writes it again.
 func (p *planner) reports() {
-	holding := map[replicate.NodeID]bool{}
-	for i := range p.commands {
-		if c := &p.commands[i]; c.next != nil {
-			holding[p.row(c.next.ID).State.Leader] = true
-		}
-	}
 	for _, id := range slices.Sorted(maps.Keys(p.st.nodes)) {
 		n := p.st.nodes[id]
-		if n.downRev == 0 || holding[id] {
+		if n.downRev == 0 || p.losing[id] {
 			continue
 		}
 		c := command{why: "end the report of a lost process", drops: []kv.Cond{{Key: p.prefix + nodeKey(downDir, id), ModRevision: n.downRev}}}

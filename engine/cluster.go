@@ -66,8 +66,13 @@ type clusterNode struct {
 	kick     chan struct{}
 	topics   map[uuid.UUID]*Topic // the worker's
 	leaving  atomic.Bool
+	leave    sync.Once
+	left     error
 
 	decoders sync.Pool
+
+	goneMu sync.Mutex
+	gone   map[replicate.NodeID]bool // their processes ended, and nothing was heard since
 }
 
 func newClusterNode(e *Engine) *clusterNode {
@@ -87,7 +92,7 @@ func newClusterNode(e *Engine) *clusterNode {
 	}
 	cn := &clusterNode{
 		e: e, opts: o, log: e.log.With("node", o.Node.Name), store: o.Store, began: time.Now(),
-		readers: make(chan struct{}, maxReadCount), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{},
+		readers: make(chan struct{}, maxReadCount), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{}, gone: map[replicate.NodeID]bool{},
 		decoders: sync.Pool{New: func() any { return new(wire.Decoder) }},
 	}
 	cn.ctx, cn.cancel = context.WithCancel(context.Background())
@@ -112,7 +117,9 @@ func (cn *clusterNode) join(ctx context.Context) error {
 	defer cancel()
 	n := cn.opts.Node
 	n.Name, n.Store, n.Boot = cn.e.node.NodeID, cn.e.node.StoreID, uuid.New()
-	n.Peer = cn.opts.Listener.Addr().String()
+	if n.Peer == "" {
+		n.Peer = cn.opts.Listener.Addr().String()
+	}
 	self, err := cn.store.Join(ctx, meta.Registration{
 		Node: n, Import: cn.imports(), Changed: cn.changed,
 		Lease: func(until time.Time) { cn.extend(int64(until.Sub(cn.began))) },
@@ -385,6 +392,9 @@ func (cn *clusterNode) trimTo(pt *partition, pos segment.Position) {
 
 // Up implements peer.Handler.
 func (cn *clusterNode) Up(node replicate.NodeID, _ uuid.UUID) {
+	cn.goneMu.Lock()
+	delete(cn.gone, node)
+	cn.goneMu.Unlock()
 	cn.log.Info("connected to a node", "peer", node)
 	cn.forward.wake()
 }
@@ -400,6 +410,9 @@ func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool)
 	if !refused {
 		return
 	}
+	cn.goneMu.Lock()
+	cn.gone[node] = true
+	cn.goneMu.Unlock()
 	cn.spawn(func() {
 		ctx, cancel := context.WithTimeout(cn.ctx, storeTimeout)
 		defer cancel()
@@ -412,6 +425,13 @@ func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool)
 			r.run(func() { r.step(&replicate.Event{Kind: replicate.EvPeerDown, Node: node}) })
 		}
 	}
+}
+
+// isGone says whether the process of a node is known to have ended.
+func (cn *clusterNode) isGone(node replicate.NodeID) bool {
+	cn.goneMu.Lock()
+	defer cn.goneMu.Unlock()
+	return cn.gone[node]
 }
 
 // Frames implements peer.Handler.
@@ -535,6 +555,14 @@ func (e *Engine) Snapshot() *meta.Snapshot {
 	return e.cluster.store.Snapshot()
 }
 
+// Tombstone hides a node from the lookups of a topic until then, in the whole cluster.
+func (e *Engine) Tombstone(ctx context.Context, key meta.TombstoneKey, until time.Time) error {
+	if e.cluster == nil {
+		panic("BUG: engine: a tombstone on a single node")
+	}
+	return e.cluster.store.Tombstone(ctx, key, until)
+}
+
 // Leave hands this node's leaderships over and deregisters it: the others go on at once. Close comes next. On a single node it
 // does nothing.
 func (e *Engine) Leave(ctx context.Context) error {
@@ -542,6 +570,9 @@ func (e *Engine) Leave(ctx context.Context) error {
 	if cn == nil {
 		return nil
 	}
-	err := cn.handOver(ctx)
-	return errors.Join(err, cn.store.Leave(ctx))
+	cn.leave.Do(func() {
+		err := cn.handOver(ctx)
+		cn.left = errors.Join(err, cn.store.Leave(ctx))
+	})
+	return cn.left
 }

@@ -309,6 +309,11 @@ func (r *replica) changeRole() {
 	r.startEpoch, r.granted, r.stalled, r.quiet = false, false, nil, false
 	r.setLeads(true)
 	r.feed = append(r.feed, replicate.Event{Kind: replicate.EvLease, DeadlineNs: r.cn.lease.Load()}, replicate.Event{Kind: replicate.EvTick})
+	for _, m := range st.ISR { // most often the leader before: nobody has to wait until its silence is proven
+		if m.Node != r.cn.self.ID && r.cn.isGone(m.Node) {
+			r.feed = append(r.feed, replicate.Event{Kind: replicate.EvPeerDown, Node: m.Node})
+		}
+	}
 	r.cn.log.Info("leads a partition", "topic", r.pt.t.name, "partition", r.pt.number, "epoch", st.Epoch, "isr", len(st.ISR))
 }
 

@@ -49,6 +49,9 @@ func (s *Server) newHTTPServer() *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { writeError(w, &httpError{404, "NOT_FOUND"}) })
 	mux.HandleFunc("/ping", s.servePing)
+	if s.opts.ClusterHandler != nil {
+		mux.Handle("/cluster/", s.opts.ClusterHandler)
+	}
 	for path, rt := range s.routes() {
 		mux.HandleFunc(path, rt.handler())
 	}

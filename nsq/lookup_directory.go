@@ -38,7 +38,7 @@ type Directory interface {
 // engineDirectory is an Engine as a Directory.
 type engineDirectory struct{ e *engine.Engine }
 
-func (d engineDirectory) Snapshot() *meta.Snapshot { return nil }
+func (d engineDirectory) Snapshot() *meta.Snapshot { return d.e.Snapshot() }
 
 func (d engineDirectory) TopicNames() []string {
 	topics := d.e.Topics()
@@ -54,12 +54,7 @@ func (d engineDirectory) ChannelNames(_ context.Context, topic string) ([]string
 	if !ok {
 		return nil, engine.ErrNoTopic
 	}
-	channels := t.Channels()
-	names := make([]string, len(channels))
-	for i, c := range channels {
-		names[i] = c.Name()
-	}
-	return names, nil
+	return t.ChannelNames(), nil
 }
 
 func (d engineDirectory) CreateTopic(ctx context.Context, topic string, partitions int) error {
@@ -88,8 +83,8 @@ func (d engineDirectory) DeleteChannel(ctx context.Context, topic, channel strin
 	return t.DeleteChannel(ctx, channel)
 }
 
-func (d engineDirectory) Tombstone(context.Context, meta.TombstoneKey, time.Time) error {
-	panic("BUG: a tombstone in the metadata of a node that has none")
+func (d engineDirectory) Tombstone(ctx context.Context, key meta.TombstoneKey, until time.Time) error {
+	return d.e.Tombstone(ctx, key, until)
 }
 
 // peer is how nsqlookupd describes an nsqd; clients connect to BroadcastAddress and TCPPort.

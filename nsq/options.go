@@ -3,6 +3,7 @@ package nsq
 import (
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"time"
 )
@@ -19,6 +20,8 @@ type Options struct {
 	BroadcastAddress string // what clients should connect to; the host name
 	Hostname         string // os.Hostname
 	Version          string // semver, 1.3.0 or above for NSQ's tools: 1.3.0+engine
+
+	ClusterHandler http.Handler // serves /cluster/ on HTTPAddress; nil: a single node
 
 	Logger   *slog.Logger
 	LogLevel *slog.LevelVar // set by PUT /config/log_level; nil: that level goes nowhere

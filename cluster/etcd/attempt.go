@@ -18,9 +18,13 @@ import (
 )
 
 const (
-	retryPause = 50 * time.Millisecond // between attempts
-	roundPause = 100 * time.Millisecond
+	retryPause  = 50 * time.Millisecond  // between attempts
+	roundPause  = 100 * time.Millisecond // after all endpoints refused their connection
+	leaderDoubt = 100 * time.Millisecond // of waiting for a transaction, after which its leader is doubted
 )
+
+// errLeaderLost ends the wait for a transaction that went to a leader that is none any more: etcd forgets it without an answer.
+var errLeaderLost = errors.New("etcd: the members have chosen another leader meanwhile")
 
 // do performs a call until it is answered, at one endpoint after the other. attempt counts from 0. Unless repeat is set, the
 // call is made again only if the member certainly did not take it.
@@ -43,7 +47,9 @@ func (s *store) do(ctx context.Context, what string, repeat bool, call func(ctx 
 		case !unanswered(err):
 			return s.answered(what, err)
 		}
-		s.leave(used)
+		if !errors.Is(err, errLeaderLost) { // the member works: it told so
+			s.leave(used)
+		}
 		refused := errors.Is(err, rpctypes.ErrNoLeader) || errors.Is(err, rpctypes.ErrTooManyRequests)
 		if !repeat && !refused {
 			outcome = "it may have been applied: read before repeating it"
@@ -66,7 +72,7 @@ func (s *store) attempt(ctx context.Context, attempt int, call func(context.Cont
 
 // unanswered tells a member that does not work from one that answered no.
 func unanswered(err error) bool {
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, errLeaderLost) {
 		return true
 	}
 	code := status.Code(err)
@@ -144,6 +150,33 @@ func (s *store) keepConnected() {
 		if !conn.WaitForStateChange(s.ctx, state) {
 			return
 		}
+	}
+}
+
+// ping is a linearizable read of nothing.
+func (s *store) ping(ctx context.Context) error {
+	answer, err := s.client.Get(ctx, "\x00", clientv3.WithCountOnly())
+	if err == nil {
+		s.heardOf(answer.Header.RaftTerm)
+	}
+	return err
+}
+
+// leaderLost returns errLeaderLost as soon as the member has lost its leader or has another one, nil when ctx ends.
+func (s *store) leaderLost(ctx context.Context) error {
+	before := s.term.Load()
+	for ctx.Err() == nil {
+		err := s.ping(ctx)
+		if errors.Is(err, rpctypes.ErrNoLeader) || errors.Is(err, rpctypes.ErrLeaderChanged) || s.term.Load() > before {
+			return errLeaderLost
+		}
+		pause(ctx, leaderDoubt)
+	}
+	return nil
+}
+
+func (s *store) heardOf(term uint64) {
+	for before := s.term.Load(); term > before && !s.term.CompareAndSwap(before, term); before = s.term.Load() {
 	}
 }
 

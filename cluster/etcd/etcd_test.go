@@ -3,6 +3,7 @@ package etcd
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -24,6 +25,10 @@ func TestMain(m *testing.M) {
 		os.Exit(runChild(options))
 	}
 	wal.SegmentSizeBytes = 1 << 20 // instead of 64 MiB for each of some thirty members
+	flag.Parse()
+	if err := flag.Set("test.parallel", "6"); err != nil { // they wait much more than they compute
+		panic(err)
+	}
 	os.Exit(m.Run())
 }
 
@@ -52,9 +57,11 @@ func newCluster(t *testing.T, count int) *cluster {
 		c.voters = append(c.voters, Voter{Name: name, Peer: freeAddress(t), Client: freeAddress(t)})
 	}
 	t.Cleanup(func() {
+		var all []int
 		for i := range c.members {
-			c.stop(i)
+			all = append(all, i)
 		}
+		c.stop(all...)
 		if t.Failed() {
 			t.Logf("log of the members:\n%s", c.log)
 		}

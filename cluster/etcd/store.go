@@ -61,7 +61,8 @@ type store struct {
 	ctx       context.Context // ends at Close
 	stop      context.CancelFunc
 	done      sync.WaitGroup
-	watches   atomic.Int64 // numbers the watch streams
+	watches   atomic.Int64  // numbers the watch streams
+	term      atomic.Uint64 // of the newest leader that was heard of
 
 	mu      sync.Mutex
 	current int
@@ -117,7 +118,7 @@ func (s *store) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.o.DialTimeout)
 	defer cancel()
 	err := s.do(ctx, "the first read", true, func(ctx context.Context, _ int) error {
-		_, err := s.client.Get(ctx, "\x00", clientv3.WithCountOnly())
+		err := s.ping(ctx)
 		if errors.Is(err, rpctypes.ErrPermissionDenied) {
 			return nil // it answers; keys that are granted will do
 		}
@@ -164,6 +165,7 @@ func (s *store) list(ctx context.Context, prefix string) (entries []kv.Entry, re
 		if err != nil {
 			return nil, 0, err
 		}
+		s.heardOf(page.Header.RaftTerm)
 		if revision == 0 {
 			revision = page.Header.Revision
 		}
@@ -177,7 +179,8 @@ func (s *store) list(ctx context.Context, prefix string) (entries []kv.Entry, re
 	}
 }
 
-// Txn implements kv.Store.
+// Txn implements kv.Store. A transaction that ended as unknown may even be applied later, after a read that did not find it: only
+// conds make it harmless.
 func (s *store) Txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, int64, error) {
 	compares := make([]clientv3.Cmp, len(conds))
 	for i, c := range conds {
@@ -196,12 +199,19 @@ func (s *store) Txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, in
 	}
 	var answer *clientv3.TxnResponse
 	err := s.do(ctx, "a transaction", false, func(ctx context.Context, _ int) (err error) {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer time.AfterFunc(leaderDoubt, func() { cancel(s.leaderLost(ctx)) }).Stop()
 		answer, err = s.client.Txn(ctx).If(compares...).Then(writes...).Commit()
+		if cause := context.Cause(ctx); err != nil && cause != nil {
+			return cause
+		}
 		return err
 	})
 	if err != nil {
 		return false, 0, err
 	}
+	s.heardOf(answer.Header.RaftTerm)
 	return answer.Succeeded, answer.Header.Revision, nil
 }
 

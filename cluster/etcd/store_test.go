@@ -210,6 +210,21 @@ func TestUserAndPassword(t *testing.T) {
 	} else if _, err := s.KeepAlive(ctx, lease); err != nil {
 		t.Error(err)
 	}
+	lease, err := s.Grant(ctx, 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.stop(0) // a member forgets its tokens
+	c.start(0)
+	c.ready(0)
+	if _, err := s.KeepAlive(ctx, lease); err != nil {
+		t.Errorf("after a restart: %v", err)
+	}
+	put(t, c.dial(Options{Username: "root", Password: "secret"}, 0), "a", "2")
+	if events := w.waitFor(t, 2); events[1] != "a=2" { // nothing but the watch can renew its token
+		t.Errorf("the watch saw %v", events)
+	}
+	put(t, s, "a", "3")
 	for _, o := range []Options{{}, {Username: "root", Password: "wrong"}} {
 		if s, err := Dial(ctx, []string{c.voters[0].Client}, o); err == nil {
 			_ = s.Close()

@@ -90,6 +90,7 @@ func (s *store) watchOnce(ctx context.Context, prefix string, next *int64, chang
 // take hands over the events of an answer, one revision at a time, or notes the progress of one without events: the member has
 // sent everything up to that revision.
 func (s *store) take(ctx context.Context, answer *clientv3.WatchResponse, next *int64, changed func([]kv.Event, int64)) error {
+	s.heardOf(answer.Header.RaftTerm)
 	if answer.IsProgressNotify() {
 		if answer.Header.Revision < *next-1 {
 			return s.checkRevision(ctx, *next-1)

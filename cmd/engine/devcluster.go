@@ -169,7 +169,7 @@ func serveArgs(nodes []*devNode, i int, dir string, known *pflag.FlagSet) []stri
 	n, voters := nodes[i], devVoters(len(nodes))
 	peers := make([]string, voters)
 	for j := range peers {
-		peers[j] = nodes[j].Node + "=" + nodes[j].address(devEtcdPeer) + "/" + nodes[j].address(devEtcdClient)
+		peers[j] = nodes[j].Node + "=" + nodes[j].address(devPeer)
 	}
 	args := []string{
 		"serve", "--data-path", dir, "--node-id", n.Node,

@@ -67,7 +67,7 @@ func TestDevClusterPlan(t *testing.T) {
 			t.Errorf("%s understands its arguments otherwise: %q", n.Node, n.Args)
 		}
 	}
-	peers := "n1=127.0.0.1:9005/127.0.0.1:9006,n2=127.0.0.1:9015/127.0.0.1:9016,n3=127.0.0.1:9025/127.0.0.1:9026"
+	peers := "n1=127.0.0.1:9004,n2=127.0.0.1:9014,n3=127.0.0.1:9024"
 	for i, n := range nodes {
 		if got := argument(n.Args, "--cluster-peers"); got != peers {
 			t.Errorf("%s is told of the peers %q", n.Node, got)

@@ -71,15 +71,21 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	logger := newLogger(logTo, n.logFormat, n.logLevel, level)
 	n.engine.Logger = logger
 
+	options, part, err := joinable(ctx, n, logger)
+	if err != nil {
+		return err
+	}
+	defer part.close(logger)
+	n.engine.Cluster = options
 	e, err := engine.Open(ctx, n.engine)
 	if err != nil {
 		return &exitError{exitData, err}
 	}
-	server, err := listen(e, c, logger, level)
+	server, err := listen(e, c, part, logger, level)
 	if err != nil {
 		return errors.Join(&exitError{exitAddress, addressError(err)}, e.Close())
 	}
-	logger.Info("ready", "nsq", server.TCPAddr().String(), "http", server.HTTPAddr().String(), "data", n.engine.DataPath, "version", version)
+	logger.Info("ready", "nsq", addressText(server.TCPAddr()), "http", addressText(server.HTTPAddr()), "lookup", addressText(server.LookupAddr()), "data", n.engine.DataPath, "version", version)
 	notifySystemd("READY=1")
 
 	failed := make(chan error, 1)
@@ -90,17 +96,21 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 		logger.Info("stopping: a signal was received")
 	case serveErr = <-failed:
 		logger.Error("stopping: a listener failed", "error", serveErr)
+	case <-part.failed():
+		serveErr = part.failure()
+		logger.Error("stopping: this node's part of the metadata store failed", "error", serveErr)
 	}
 	notifySystemd("STOPPING=1")
 	return stop(logger, n, server, e, serveErr)
 }
 
-func listen(e *engine.Engine, c *config, logger *slog.Logger, level *slog.LevelVar) (*nsq.Server, error) {
+func listen(e *engine.Engine, c *config, part *clusterPart, logger *slog.Logger, level *slog.LevelVar) (*nsq.Server, error) {
 	o := c.node.nsq
 	o.Version = nsqVersion
 	o.Logger = logger
 	o.LogLevel = level
 	o.ConfigValues = c.lookup
+	o.ClusterHandler = part.handler(c.node, logger)
 	// Limits that both packages check have one setting.
 	o.MaxMessageBytes = c.node.engine.MaxMessageBytes
 	o.MsgTimeout = c.node.engine.MsgTimeout
@@ -115,6 +125,9 @@ func listen(e *engine.Engine, c *config, logger *slog.Logger, level *slog.LevelV
 func stop(logger *slog.Logger, n *node, server *nsq.Server, e *engine.Engine, serveErr error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), n.shutdownTimeout)
 	defer cancel()
+	if err := e.Leave(ctx); err != nil {
+		logger.Warn("not every partition could be handed over: the others take them over when this node is gone", "error", err)
+	}
 	if err := server.Shutdown(ctx); err != nil {
 		logger.Warn("connections were cut before everything pending was answered", "error", err)
 	}
@@ -126,6 +139,14 @@ func stop(logger *slog.Logger, n *node, server *nsq.Server, e *engine.Engine, se
 	}
 	logger.Info("stopped")
 	return nil
+}
+
+// addressText is where a listener listens, or off.
+func addressText(a net.Addr) string {
+	if a == nil {
+		return nsq.Off
+	}
+	return a.String()
 }
 
 func newLogger(w io.Writer, format, level string, v *slog.LevelVar) *slog.Logger {
@@ -147,11 +168,11 @@ func addressError(err error) error {
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("the address %s is in use by another process: choose another one with --nsq-address or --http-address", op.Addr)
+		return fmt.Errorf("the address %s is in use by another process: choose another one with --nsq-address, --http-address, --lookup-address or --cluster-address", op.Addr)
 	case errors.Is(err, syscall.EACCES):
 		return fmt.Errorf("listening on %s is not permitted: choose a port above 1023 or run with CAP_NET_BIND_SERVICE", op.Addr)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return fmt.Errorf("the address %s does not belong to this machine: choose another one with --nsq-address or --http-address", op.Addr)
+		return fmt.Errorf("the address %s does not belong to this machine: choose another one with --nsq-address, --http-address, --lookup-address or --cluster-address", op.Addr)
 	}
 	return err
 }

@@ -13,6 +13,7 @@ import (
 type node struct {
 	engine          engine.Options
 	nsq             nsq.Options
+	cluster         clusterSettings
 	config          string
 	logFormat       string
 	logLevel        string
@@ -32,6 +33,7 @@ type setting struct {
 
 const (
 	groupNode      = "Node"
+	groupCluster   = "Cluster"
 	groupStorage   = "Storage"
 	groupRetention = "Retention"
 	groupMemory    = "Memory and queues"
@@ -49,6 +51,7 @@ func settings(n *node) []*setting {
 		}
 	}
 	add(groupNode, nodeSettings(n)...)
+	add(groupCluster, clusterRows(&n.cluster)...)
 	add(groupStorage, storageSettings(&n.engine)...)
 	add(groupRetention, retentionSettings(&n.engine)...)
 	add(groupMemory, memorySettings(&n.engine)...)

@@ -147,12 +147,14 @@ func (n *Net) Cut(from, to int, p Plane) error {
 	})
 }
 
-// Split cuts every way between two groups of nodes.
+// Split cuts every way between two groups of nodes. A group against itself leaves each node alone.
 func (n *Net) Split(a, b []int, p Plane) error {
 	var errs []error
 	for _, x := range a {
 		for _, y := range b {
-			errs = append(errs, n.Cut(x, y, p), n.Cut(y, x, p))
+			if x != y {
+				errs = append(errs, n.Cut(x, y, p), n.Cut(y, x, p))
+			}
 		}
 	}
 	return errors.Join(errs...)

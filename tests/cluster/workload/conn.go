@@ -111,3 +111,8 @@ func definite(text string) bool {
 	}
 	return false
 }
+
+// Ended says whether an unknown outcome's class is that of a connection that ended.
+func Ended(class string) bool {
+	return class == broken || class == "not connected" || strings.Contains(class, "EOF") // the last two are go-nsq's words
+}

@@ -1,0 +1,53 @@
+package etcd
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"penstock/cluster/kv"
+	"penstock/cluster/kv/kvtest"
+)
+
+// The embedded cluster, each client at another member.
+func TestConformanceEmbedded(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	c.start(0, 1, 2)
+	c.ready(0, 1, 2)
+	conformance(t, c)
+}
+
+// An etcd that somebody else runs: reached by URL, with TLS.
+func TestConformanceExternal(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	c.tls = certificates(t)
+	c.start(0)
+	c.ready(0)
+	conformance(t, c)
+}
+
+func conformance(t *testing.T, c *cluster) {
+	kvtest.Run(t, kvtest.Backend{
+		Open: func(t *testing.T, clients int) []kv.Store {
+			stores := make([]kv.Store, clients)
+			for i := range stores {
+				v := c.voters[i%len(c.voters)]
+				stores[i] = dial(t, []string{c.tls.scheme() + "://" + v.Client}, Options{TLS: c.tls})
+			}
+			return stores
+		},
+		Compact: func(t *testing.T) {
+			client, ctx := admin(t, c, 0), within(t, 10*time.Second)
+			answer, err := client.Get(ctx, "x")
+			if err == nil {
+				_, err = client.Compact(context.WithoutCancel(ctx), answer.Header.Revision)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		},
+		LeaseTTL: 2 * time.Second,
+	})
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"penstock/cluster"
+	"penstock/cluster/admin"
+	"penstock/cluster/etcd"
+	"penstock/engine"
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// clusterSettings are what makes a node one of several.
+type clusterSettings struct {
+	name          string
+	address       string // between nodes; empty: a single node
+	peers         string
+	etcdPeer      string
+	etcdClient    string
+	etcdEndpoints string
+	etcdUser      string
+	etcdPassword  string
+	etcdTLS       etcd.TLSFiles
+	etcdHeartbeat time.Duration
+	etcdElection  time.Duration
+	lease         time.Duration
+	replicas      int
+	replication   replicate.Config
+	lagMax        time.Duration
+	joinTimeout   time.Duration
+	leaveTimeout  time.Duration
+}
+
+func clusterRows(c *clusterSettings) []*setting {
+	return []*setting{
+		row("cluster-address", "", text(&c.address), "HOST:PORT between nodes; empty: a single node"),
+		row("cluster-name", "penstock", text(&c.name), "keeps clusters apart that share an etcd"),
+		row("cluster-peers", "", text(&c.peers), "the nodes whose embedded etcd votes, three or five: NAME=HOST:PORT,...; NAME is a node-id, PORT that of its cluster-address, and its etcd has the two ports above"),
+		row("etcd-peer-address", "", text(&c.etcdPeer), "HOST:PORT that the embedded etcd listens on for its members; empty: cluster-address + 1"),
+		row("etcd-client-address", "", text(&c.etcdClient), "HOST:PORT that the embedded etcd listens on for its clients; empty: cluster-address + 2"),
+		row("etcd-endpoints", "", text(&c.etcdEndpoints), "HOST:PORT,... of an etcd that runs elsewhere, instead of cluster-peers"),
+		row("etcd-user", "", text(&c.etcdUser), "user of that etcd"),
+		row("etcd-password", "", text(&c.etcdPassword), "its password; better in ENGINE_ETCD_PASSWORD than in a flag"),
+		row("etcd-ca-file", "", text(&c.etcdTLS.CA), "certificate authority of etcd; empty: no TLS"),
+		row("etcd-cert-file", "", text(&c.etcdTLS.Cert), "certificate to show to etcd"),
+		row("etcd-key-file", "", text(&c.etcdTLS.Key), "its key"),
+		row("etcd-heartbeat", "100ms", duration(&c.etcdHeartbeat, time.Millisecond), "between heartbeats of the embedded etcd's leader"),
+		row("etcd-election", "1s", duration(&c.etcdElection, time.Millisecond), "silence after which the embedded etcd elects another leader"),
+		row("lease", "3s", duration(&c.lease, time.Second), "a node that is silent for so long is taken for dead, and stops serving by itself before"),
+		row("replicas", "3", count(&c.replicas, 1), "replicas of a new topic; at most as many as nodes are alive"),
+		row("replica-lag-max", "2s", duration(&c.lagMax, time.Millisecond), "a replica that is behind for so long leaves the ISR"),
+		row("catch-up-bytes-per-second", "0", size64(&c.replication.CatchUpBytesPerSec, 0), "most that is read of the past for one replica; 0: no limit"),
+		row("join-timeout", "2m", duration(&c.joinTimeout, time.Millisecond), "longest wait at start for a majority of etcd"),
+		row("leave-timeout", "5s", duration(&c.leaveTimeout, time.Millisecond), "longest wait at SIGTERM for handing leaderships over"),
+	}
+}
+
+// clusterPart is what serve keeps of the cluster beside the engine.
+type clusterPart struct {
+	member *etcd.Member // nil: this node is a client only
+	store  meta.Store
+}
+
+// joinable checks the settings and connects to etcd. nil: a single node. The engine owns what is in the options.
+func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOptions, *clusterPart, error) {
+	c := &n.cluster
+	if c.address == "" {
+		if c.peers != "" || c.etcdEndpoints != "" {
+			return nil, nil, &exitError{exitUsage, errors.New("cluster-peers and etcd-endpoints need a cluster-address: the HOST:PORT of this node for the others")}
+		}
+		return nil, nil, nil
+	}
+	if n.engine.NodeID == "" || (c.peers == "") == (c.etcdEndpoints == "") {
+		return nil, nil, &exitError{exitUsage, errors.New("a node of a cluster needs a node-id, and either cluster-peers or etcd-endpoints")}
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.joinTimeout)
+	defer cancel()
+	ln, err := net.Listen("tcp", c.address)
+	if err != nil {
+		return nil, nil, &exitError{exitAddress, addressError(err)}
+	}
+	part := &clusterPart{}
+	endpoints, err := part.endpoints(ctx, n, log)
+	if err == nil {
+		part.store, err = c.dial(ctx, endpoints, log)
+	}
+	if err != nil {
+		_ = ln.Close()
+		part.close(log)
+		return nil, nil, &exitError{exitOther, err}
+	}
+	c.replication.LagMaxNs = int64(c.lagMax)
+	return &engine.ClusterOptions{
+		Store: part.store, Listener: ln, Node: c.advertised(n), Replication: c.replication, Replicas: c.replicas,
+		JoinTimeout: c.joinTimeout, LeaveTimeout: c.leaveTimeout,
+	}, part, nil
+}
+
+// endpoints starts the embedded member, if this node has one, and says where etcd is.
+func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) ([]string, error) {
+	c := &n.cluster
+	if c.etcdEndpoints != "" {
+		return strings.Split(c.etcdEndpoints, ","), nil
+	}
+	peers, err := etcd.ParsePeers(c.peers)
+	if err != nil {
+		return nil, err
+	}
+	voters := etcd.Voters(peers)
+	if !slices.ContainsFunc(voters, func(v etcd.Voter) bool { return v.Name == n.engine.NodeID }) {
+		return etcd.Endpoints(voters, ""), nil
+	}
+	p.member, err = etcd.Start(etcd.MemberOptions{
+		Name: n.engine.NodeID, Voters: voters, Dir: filepath.Join(n.engine.DataPath, "etcd"), ListenPeer: c.etcdPeer, ListenClient: c.etcdClient,
+		Token: c.name, Heartbeat: c.etcdHeartbeat, Election: c.etcdElection, TLS: c.etcdTLS, Log: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p.member.Endpoints(), p.member.Ready(ctx)
+}
+
+func (c *clusterSettings) dial(ctx context.Context, endpoints []string, log *slog.Logger) (meta.Store, error) {
+	kv, err := etcd.Dial(ctx, endpoints, etcd.Options{TLS: c.etcdTLS, Username: c.etcdUser, Password: c.etcdPassword, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	return cluster.New(kv, cluster.Options{Logger: log, Prefix: "/penstock/v1/" + c.name + "/", LeaseTTL: c.lease, DefaultReplicas: c.replicas}), nil
+}
+
+// advertised is what other nodes and lookups say of this one.
+func (c *clusterSettings) advertised(n *node) meta.Node {
+	host := n.nsq.BroadcastAddress
+	return meta.Node{
+		Version: version, Host: host,
+		Peer: reachable(c.address, host), NSQ: reachable(n.nsq.TCPAddress, host), HTTP: reachable(n.nsq.HTTPAddress, host), Lookup: reachable(n.nsq.LookupAddress, host),
+	}
+}
+
+// reachable is an address that others can use: a listener on all interfaces is reached by the broadcast address.
+func reachable(address, broadcast string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return "" // off
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = broadcast
+	}
+	if _, err := strconv.Atoi(port); err != nil {
+		return ""
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// handler is what operators use.
+func (p *clusterPart) handler(n *node, log *slog.Logger) http.Handler {
+	if p == nil {
+		return nil
+	}
+	return admin.Handler(p.store, admin.Self{Name: n.engine.NodeID, Logger: log})
+}
+
+func (p *clusterPart) close(log *slog.Logger) {
+	if p == nil || p.member == nil {
+		return
+	}
+	if err := p.member.Close(); err != nil {
+		log.Warn("the embedded etcd member did not end well", "error", err)
+	}
+}
+
+// failed is closed when the embedded member ended by itself: this node cannot vote any more.
+func (p *clusterPart) failed() <-chan struct{} {
+	if p == nil || p.member == nil {
+		return nil
+	}
+	return p.member.Done()
+}
+
+func (p *clusterPart) failure() error {
+	return fmt.Errorf("the embedded etcd member ended: %w", p.member.Err())
+}
