@@ -36,7 +36,7 @@ func (s *store) act(st *state, stuck map[meta.PartitionID]bool) error {
 	ctx, cancel := context.WithTimeout(s.ctx, maxCallTime)
 	defer cancel()
 	self, boot := s.self()
-	if st.controllerRev == 0 {
+	if vacant(st) {
 		return s.campaign(ctx, st)
 	}
 	if st.controller != (processRow{Node: self, Boot: boot}) {

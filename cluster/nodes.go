@@ -84,13 +84,20 @@ func (s *store) controllerOp(self replicate.NodeID, boot uuid.UUID) kv.Op {
 	return kv.Op{Key: s.key(controllerKey), Value: encode(processRow{Node: self, Boot: boot}), Lease: s.leaseID()}
 }
 
+// vacant says whether nobody is the controller, or a process that another one of its node has replaced: its lease may live on
+// for a while, and nobody acts.
+func vacant(st *state) bool {
+	n := st.nodes[st.controller.Node]
+	return st.controllerRev == 0 || n.rev == 0 || n.row.Boot != st.controller.Boot
+}
+
 // campaign tries to become the controller where nobody is.
 func (s *store) campaign(ctx context.Context, st *state) error {
 	self, boot := s.self()
 	if n := st.nodes[self]; !n.alive() || n.row.Boot != boot {
 		return nil
 	}
-	conds := append(st.conds(s.opts.Prefix, self), kv.Cond{Key: s.key(controllerKey)})
+	conds := append(st.conds(s.opts.Prefix, self), kv.Cond{Key: s.key(controllerKey), ModRevision: st.controllerRev})
 	_, _, err := s.txn(ctx, conds, []kv.Op{s.controllerOp(self, boot)})
 	if errors.Is(err, kv.ErrLeaseGone) {
 		return nil // the lease loop makes a new one

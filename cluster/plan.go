@@ -33,7 +33,7 @@ type planner struct {
 	parts    []meta.PartitionID // in order
 	busy     map[meta.PartitionID]bool
 	losing   map[replicate.NodeID]bool // nodes whose partitions are about to get another leader
-	moving   int // partitions that are being copied
+	moving   int                       // partitions that are being copied
 	commands []command
 	stuck    []meta.PartitionID // without a leader that could be, and nobody may be elected
 }

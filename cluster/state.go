@@ -81,15 +81,15 @@ func (s *state) holds(m replicate.Member) bool {
 
 // builder makes the next state from events. Maps are copied when they are first changed.
 type builder struct {
-	prefix  string
-	log     *slog.Logger
-	old     *state
-	next    *state
-	snap    *meta.Snapshot // of next
-	owned   map[string]bool
-	nodes   map[replicate.NodeID]bool // touched
-	topics  map[uuid.UUID]bool
-	parts   map[meta.PartitionID]bool
+	prefix string
+	log    *slog.Logger
+	old    *state
+	next   *state
+	snap   *meta.Snapshot // of next
+	owned  map[string]bool
+	nodes  map[replicate.NodeID]bool // touched
+	topics map[uuid.UUID]bool
+	parts  map[meta.PartitionID]bool
 }
 
 func build(old *state, prefix string, log *slog.Logger) *builder {

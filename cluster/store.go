@@ -29,8 +29,8 @@ const (
 	MaxDrainMoveCount  = 16    // partitions that the controller moves at the same time
 	MaxTopicNameBytes  = 256   // as a key; what a topic may be called is the engine's business
 	MaxNodeCount       = 64
-	maxTxnCount        = 100   // ops, and conds; etcd allows 128 by default
-	maxAttemptCount    = 100   // of one change against others
+	maxTxnCount        = 100 // ops, and conds; etcd allows 128 by default
+	maxAttemptCount    = 100 // of one change against others
 	maxCallTime        = 5 * time.Second
 	creationTime       = 10 * time.Second // a topic that does not fit into one transaction must be complete by then
 	conflictPause      = 20 * time.Millisecond
@@ -40,13 +40,13 @@ const (
 
 // Options of a cluster's store. The zero value means the defaults.
 type Options struct {
-	Logger         *slog.Logger
-	Prefix         string        // of all keys; ends in a slash
-	LeaseTTL       time.Duration // a silent node is dead after it
-	LeaseMargin    time.Duration // a node stops serving so much earlier; 1/6 of LeaseTTL if that is not the default
-	ControllerTick time.Duration // the controller looks at everything so often, besides at every change
-	DefaultReplicas int          // replicas of a topic that does not say; at most as many as nodes are alive
-	Now            func() time.Time
+	Logger          *slog.Logger
+	Prefix          string        // of all keys; ends in a slash
+	LeaseTTL        time.Duration // a silent node is dead after it
+	LeaseMargin     time.Duration // a node stops serving so much earlier; 1/6 of LeaseTTL if that is not the default
+	ControllerTick  time.Duration // the controller looks at everything so often, besides at every change
+	DefaultReplicas int           // replicas of a topic that does not say; at most as many as nodes are alive
+	Now             func() time.Time
 }
 
 func (o *Options) setDefaults() {

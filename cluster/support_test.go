@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/cluster/kv"
 	"penstock/cluster/kv/memory"
 	"penstock/engine/meta"
 	"penstock/replicate"
@@ -35,10 +36,11 @@ type testNode struct {
 	node meta.Node
 	logs *syncBuffer
 
-	mu      sync.Mutex
-	changes []*meta.Change
-	until   time.Time
-	leases  int
+	mu       sync.Mutex
+	changes  []*meta.Change
+	until    time.Time
+	leases   int
+	extended chan struct{} // one is there after each extension
 }
 
 // syncBuffer keeps a log.
@@ -73,6 +75,9 @@ func newWorldWith(t *testing.T, nodes int, o Options) *world {
 	for i := range nodes {
 		w.start(fmt.Sprintf("n%d", i+1), uuid.New())
 	}
+	for _, n := range w.nodes {
+		w.until(n, "all nodes", func(s *meta.Snapshot) bool { return len(s.Nodes) == nodes })
+	}
 	return w
 }
 
@@ -100,7 +105,7 @@ func (w *world) start(name string, disk uuid.UUID) *testNode {
 }
 
 func (w *world) prepare(name string, disk uuid.UUID) *testNode {
-	n := &testNode{logs: &syncBuffer{}}
+	n := &testNode{logs: &syncBuffer{}, extended: make(chan struct{}, 1)}
 	o := w.opts
 	o.Logger = slog.New(slog.NewTextHandler(n.logs, nil)).With("node", name)
 	n.Store = New(w.m.Store(name), o)
@@ -112,6 +117,7 @@ func (w *world) prepare(name string, disk uuid.UUID) *testNode {
 			n.mu.Lock()
 			n.until, n.leases = until, n.leases+1
 			n.mu.Unlock()
+			poke(n.extended)
 		},
 	}
 	return n
@@ -159,10 +165,30 @@ func (w *world) until(n *testNode, what string, ok func(s *meta.Snapshot) bool) 
 		if ok(s) {
 			return s
 		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("%s: never happened; controller %d\n%s", what, s.Controller, describe(s))
+		}
 		select {
 		case <-changed:
-		case <-time.After(time.Until(deadline)):
-			w.t.Fatalf("%s: never happened; controller %d\n%s", what, s.Controller, describe(s))
+		case <-time.After(10 * time.Millisecond): // what is waited for need not be in the snapshot
+		}
+	}
+}
+
+// untilLease waits until a node's lease was extended more than so many times.
+func (w *world) untilLease(n *testNode, count int) {
+	w.t.Helper()
+	for {
+		n.mu.Lock()
+		leases := n.leases
+		n.mu.Unlock()
+		if leases > count {
+			return
+		}
+		select {
+		case <-n.extended:
+		case <-ctx(w.t).Done():
+			w.t.Fatal("the lease was not extended")
 		}
 	}
 }
@@ -184,6 +210,11 @@ func (w *world) create(n *testNode, t meta.Topic) *meta.Topic {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	for _, o := range w.nodes {
+		if o.s.ctx.Err() == nil {
+			w.until(o, "the topic", func(s *meta.Snapshot) bool { return s.Topics[made.ID] != nil })
+		}
+	}
 	return made
 }
 
@@ -197,14 +228,14 @@ func (w *world) byID(id replicate.NodeID) *testNode {
 	return nil
 }
 
-// other is a node that is none of those.
-func (w *world) other(not ...replicate.NodeID) *testNode {
-	for _, n := range w.nodes {
-		if !slices.Contains(not, n.node.ID) {
+// alive is a process that was not killed, of none of those nodes.
+func (w *world) alive(not ...replicate.NodeID) *testNode {
+	for _, n := range slices.Backward(w.nodes) {
+		if !slices.Contains(not, n.node.ID) && n.s.ctx.Err() == nil {
 			return n
 		}
 	}
-	w.t.Fatal("no other node")
+	w.t.Fatal("nobody is alive")
 	return nil
 }
 
@@ -232,3 +263,7 @@ func (w *world) addToISR(id meta.PartitionID, n *testNode) {
 		}
 	}
 }
+
+type kvEntry = kv.Entry
+
+func opsOf(key string, row any) []kv.Op { return []kv.Op{put(key, row)} }

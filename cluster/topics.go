@@ -226,4 +226,3 @@ func (s *store) Tombstone(ctx context.Context, key meta.TombstoneKey, until time
 			[]kv.Op{put(s.key(tombstoneKey(key)), tombstoneRow{UntilNs: until.UnixNano()})}, nil
 	})
 }
-

@@ -91,7 +91,7 @@ func newClusterNode(e *Engine) *clusterNode {
 		cfg.MaxRangeBytes = replicate.DefaultMaxRangeBytes
 	}
 	cn := &clusterNode{
-		e: e, opts: o, log: e.log.With("node", o.Node.Name), store: o.Store, began: time.Now(),
+		e: e, opts: o, log: e.log.With("node", e.node.NodeID), store: o.Store, began: time.Now(),
 		readers: make(chan struct{}, maxReadCount), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{}, gone: map[replicate.NodeID]bool{},
 		decoders: sync.Pool{New: func() any { return new(wire.Decoder) }},
 	}
@@ -413,17 +413,28 @@ func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool)
 	cn.goneMu.Lock()
 	cn.gone[node] = true
 	cn.goneMu.Unlock()
-	cn.spawn(func() {
-		ctx, cancel := context.WithTimeout(cn.ctx, storeTimeout)
-		defer cancel()
-		if err := cn.store.ReportDown(ctx, node, boot); err != nil && cn.ctx.Err() == nil {
-			cn.log.Warn("the store could not be told that a node is gone; its lease will end", "peer", node, "error", err)
-		}
-	})
+	cn.spawn(func() { cn.reportDown(node, boot) })
 	for _, pt := range cn.e.partitionList() {
 		if r := pt.rep; r != nil && r.leads.Load() {
 			r.run(func() { r.step(&replicate.Event{Kind: replicate.EvPeerDown, Node: node}) })
 		}
+	}
+}
+
+// reportDown tells the store that a process is gone, again and again: the member of etcd that died with it may have been the one that counts.
+func (cn *clusterNode) reportDown(node replicate.NodeID, boot uuid.UUID) {
+	for told := false; cn.isGone(node) && cn.ctx.Err() == nil; {
+		ctx, cancel := context.WithTimeout(cn.ctx, storeTimeout)
+		err := cn.store.ReportDown(ctx, node, boot)
+		cancel()
+		if err == nil || errors.Is(err, meta.ErrNotFound) {
+			return
+		}
+		if !told {
+			told = true
+			cn.log.Warn("the store could not be told yet that a node is gone", "peer", node, "error", err)
+		}
+		cn.pause(tickInterval)
 	}
 }
 

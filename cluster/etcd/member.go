@@ -16,6 +16,8 @@ import (
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"google.golang.org/grpc"
+
+	"penstock/cluster/kv"
 )
 
 // ErrMemberStopped is the cause in Member.Err when etcd ended by itself, for example because the cluster removed the member.
@@ -62,11 +64,10 @@ type Member struct {
 	ready   chan struct{}
 	done    chan struct{}
 
-	mu     sync.Mutex
-	server *embed.Etcd
-	rpc    *grpc.Server
-	phase  string // what is waited for, for the log
-	err    error
+	mu    sync.Mutex
+	rpc   *grpc.Server // of the clients
+	phase string       // what is waited for, for the log
+	err   error
 }
 
 // Start begins a member and returns when its addresses are known to be free; Ready waits until it serves. Its directory decides whether it goes on, comes back
@@ -136,7 +137,7 @@ func (m *Member) Ready(ctx context.Context) error {
 		case <-m.ready:
 			return nil
 		case <-m.done:
-			return m.Err()
+			return cmp.Or(m.Err(), fmt.Errorf("%w: the embedded etcd member was closed before it was ready", kv.ErrClosed))
 		case <-ctx.Done():
 			return fmt.Errorf("etcd: the embedded member is not ready, it waits for %s: %w", m.waitsFor(), ctx.Err())
 		case <-report.C:

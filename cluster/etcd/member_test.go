@@ -159,6 +159,24 @@ func TestFirstStartNeedsAll(t *testing.T) {
 	c.ready(0, 1, 2)
 }
 
+func TestCloseWhileItWaits(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	c.start(0)
+	m := c.members[0]
+	if err := m.Ready(within(t, 100*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "all of them must be there once") {
+		t.Errorf("alone: %v", err)
+	}
+	began := time.Now()
+	c.stop(0)
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+	if err := m.Ready(t.Context()); !errors.Is(err, kv.ErrClosed) {
+		t.Errorf("Ready after Close: %v", err)
+	}
+}
+
 func TestNamesakeIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)

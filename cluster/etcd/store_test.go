@@ -82,6 +82,31 @@ func TestWatchBelowCompaction(t *testing.T) {
 	}
 }
 
+// A store that was put back to an older state has other changes under the revisions that a watch waits for.
+func TestWatchOfAStoreThatWentBack(t *testing.T) {
+	t.Parallel()
+	c := single(t)
+	s := c.dial(Options{ProgressEvery: 50 * time.Millisecond}, 0)
+	var last int64
+	for range 20 {
+		last = put(t, s, "k", "v")
+	}
+	w := watch(t, s, "k", last-1)
+	w.waitFor(t, 1)
+	c.stop(0)
+	c.wipe(0)
+	c.start(0)
+	c.ready(0)
+	select {
+	case err := <-w.ended:
+		if !errors.Is(err, kv.ErrCompacted) {
+			t.Errorf("the watch ends with %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the watch waits for revisions that may never come")
+	}
+}
+
 func TestListReadsPagesAtOneRevision(t *testing.T) {
 	t.Parallel()
 	s := single(t).dial(Options{}, 0)

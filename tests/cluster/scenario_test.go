@@ -29,7 +29,7 @@ const (
 	topic = "load"
 	// startTimeout bounds waits for nodes, drainTimeout that for the last message.
 	startTimeout = 60 * time.Second
-	drainTimeout = 60 * time.Second
+	drainTimeout = 20 * time.Second
 	stopTimeout  = 20 * time.Second
 	// settle is how long consumers go on listening after everything came: for what comes again and should not.
 	settle = 500 * time.Millisecond

@@ -208,8 +208,8 @@ func Spread(ctx context.Context, o Options) (*Cluster, error) {
 	voters := min(o.Nodes, 3)
 	var peers []string
 	for i := range voters {
-		etcd := network.Address(i, Metadata)
-		peers = append(peers, fmt.Sprintf("n%d=%s/%s", i+1, net.JoinHostPort(etcd, portEtcdPeer), net.JoinHostPort(etcd, portEtcdClient)))
+		// Where the others find its etcd: the port before etcd's two.
+		peers = append(peers, fmt.Sprintf("n%d=%s", i+1, net.JoinHostPort(network.Address(i, Metadata), portPeer)))
 	}
 	for i := range o.Nodes {
 		c.Nodes = append(c.Nodes, spreadNode(network, i, i < voters, strings.Join(peers, ","), binary, &o))

@@ -18,6 +18,7 @@ type Window struct {
 	Heal  time.Duration // -1: never
 	First time.Duration // from the fault to the first acknowledgement of a publish that was sent after it; -1: none before the next fault
 	Gap   time.Duration // the longest time without any acknowledgement, from the fault to the next one or the end of publishing
+	Stall time.Duration // the same for the one producer that waited longest; who has a publish under way to every partition waits for the slowest
 }
 
 func (c *checker) windows() []Window {
@@ -32,6 +33,7 @@ func (c *checker) windows() []Window {
 	for i, f := range c.faults {
 		w := Window{Kind: f.Detail, Node: f.Node, At: f.At, Heal: f.heal, First: -1}
 		last, until := f.At, c.next(i)
+		each := map[string]time.Duration{}
 		from := sort.Search(len(acks), func(k int) bool { return acks[k].done.At >= f.At })
 		for _, p := range acks[from:] {
 			at := p.done.At
@@ -43,6 +45,11 @@ func (c *checker) windows() []Window {
 				break
 			}
 			w.Gap, last = max(w.Gap, at-last), at
+			before, ok := each[p.Client]
+			if !ok {
+				before = f.At
+			}
+			w.Stall, each[p.Client] = max(w.Stall, at-before), at
 			if w.First < 0 && p.At >= f.At {
 				w.First = at - f.At
 			}
@@ -69,26 +76,28 @@ func PrintWindows(w io.Writer, windows []Window) error {
 		kinds[x.Kind] = append(kinds[x.Kind], x)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "fault\tcount\tno answer\tnext ack p50\tp99\tmax\tlongest gap p50\tp99\tmax")
+	fmt.Fprintln(t, "fault\tcount\tno answer\tnext ack p50\tp99\tmax\tlongest gap p50\tp99\tmax\tone producer p50\tp99\tmax")
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
-		var first, gaps []time.Duration
+		var first, gaps, stalls []time.Duration
 		silent := 0
 		for _, x := range kinds[kind] {
-			gaps = append(gaps, x.Gap)
+			gaps, stalls = append(gaps, x.Gap), append(stalls, x.Stall)
 			if x.First < 0 {
 				silent++
 				continue
 			}
 			first = append(first, x.First)
 		}
-		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", kind, len(kinds[kind]), silent,
-			round(Percentile(first, 50)), round(Percentile(first, 99)), round(Percentile(first, 100)),
-			round(Percentile(gaps, 50)), round(Percentile(gaps, 99)), round(Percentile(gaps, 100)))
+		fmt.Fprintf(t, "%s\t%d\t%d", kind, len(kinds[kind]), silent)
+		for _, all := range [][]time.Duration{first, gaps, stalls} {
+			for _, p := range []float64{50, 99, 100} {
+				fmt.Fprintf(t, "\t%s", Percentile(all, p).Round(time.Millisecond))
+			}
+		}
+		fmt.Fprintln(t)
 	}
 	return t.Flush()
 }
-
-func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 
 // Print writes the judgement for people.
 func (r *Report) Print(w io.Writer) error {

@@ -1,0 +1,315 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/cluster/kv/memory"
+	"penstock/engine/meta"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// Ids are given once, by name; the cluster has one identity; everybody sees everybody.
+func TestJoin(t *testing.T) {
+	w := newWorld(t, 3)
+	for i, n := range w.nodes {
+		if n.node.ID != replicate.NodeID(i+1) || !n.node.Live {
+			t.Errorf("node %+v, want id %d", n.node, i+1)
+		}
+		s := w.until(n, "sees all", func(s *meta.Snapshot) bool {
+			return len(s.Nodes) == 3 && s.Nodes[1].Live && s.Nodes[2].Live && s.Nodes[3].Live && s.Controller != 0
+		})
+		if s.Cluster == uuid.Nil || s.Cluster != w.nodes[0].Snapshot().Cluster {
+			t.Errorf("cluster %v", s.Cluster)
+		}
+		if s.Nodes[2].Peer != "n2:1" || s.Nodes[2].Boot != w.nodes[1].reg.Node.Boot {
+			t.Errorf("node 2 is %+v", s.Nodes[2])
+		}
+	}
+	if _, err := w.nodes[0].Join(ctx(t), w.nodes[0].reg); !errors.Is(err, errJoined) {
+		t.Errorf("a second Join: %v", err)
+	}
+}
+
+// All at once, on an empty store.
+func TestJoinRace(t *testing.T) {
+	w := newWorld(t, 0)
+	const count = 8
+	nodes := make([]*testNode, count)
+	ended := make(chan error, count)
+	for i := range nodes {
+		nodes[i] = w.prepare(fmt.Sprint("n", i), uuid.New())
+		go func() {
+			node, err := nodes[i].Join(ctx(t), nodes[i].reg)
+			nodes[i].node = node
+			ended <- err
+		}()
+	}
+	ids := map[replicate.NodeID]bool{}
+	clusters := map[uuid.UUID]bool{}
+	for range nodes {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	for _, n := range nodes {
+		w.nodes = append(w.nodes, n)
+		ids[n.node.ID], clusters[n.Snapshot().Cluster] = true, true
+	}
+	if len(ids) != count || len(clusters) != 1 || ids[0] {
+		t.Errorf("ids %v, clusters %v", ids, clusters)
+	}
+}
+
+func TestJoinTooMany(t *testing.T) {
+	w := newWorld(t, 0)
+	r := &rows{t: t}
+	s := w.m.Store("seed")
+	for i := range MaxNodeCount {
+		key := DefaultPrefix + nodeKey(nodesDir, replicate.NodeID(i+1))
+		if _, _, err := s.Txn(t.Context(), nil, opsOf(key, meta.Node{ID: replicate.NodeID(i + 1), Name: fmt.Sprint(i)})); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	n := w.prepare("new", uuid.New())
+	if _, err := n.Join(ctx(t), n.reg); err == nil || errors.Is(err, meta.ErrUnavailable) {
+		t.Errorf("node %d joins: %v", MaxNodeCount+1, err)
+	}
+	w.join(w.prepare("7", uuid.New())) // one of those that are known
+}
+
+// A store that does not answer yet is waited for, as long as the caller wants; and Join can be tried again.
+func TestJoinWaits(t *testing.T) {
+	w := newWorld(t, 0)
+	n := w.prepare("n1", uuid.New())
+	w.m.Cut("n1")
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := n.Join(short, n.reg); !errors.Is(err, meta.ErrUnavailable) {
+		t.Fatalf("with no store: %v", err)
+	}
+	go func() {
+		<-time.After(50 * time.Millisecond)
+		w.m.Heal("n1")
+	}()
+	w.join(n)
+	if n.node.ID != 1 {
+		t.Errorf("node %d", n.node.ID)
+	}
+}
+
+// Changes come in order, each once, the first with everything; the snapshot of each holds what it lists.
+func TestChanges(t *testing.T) {
+	w := newWorld(t, 1)
+	a := w.nodes[0]
+	topic := w.create(a, meta.Topic{Name: "x", Partitions: 3})
+	late := w.start("n2", uuid.New())
+	late.mu.Lock()
+	first := late.changes[0]
+	late.mu.Unlock()
+	if len(first.Partitions) != 3 || len(first.Topics) != 1 || len(first.Nodes) != 2 {
+		t.Errorf("the first change: %+v", first)
+	}
+	old := late.Snapshot()
+	if err := a.ExpandTopic(ctx(t), topic.ID, 5); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.DeleteTopic(ctx(t), topic.ID); err != nil {
+		t.Fatal(err)
+	}
+	w.until(late, "deletion", func(s *meta.Snapshot) bool { return s.Deleted[topic.ID] })
+	if err := late.s.waitDelivered(ctx(t), late.Snapshot().Revision); err != nil {
+		t.Fatal(err)
+	}
+	late.mu.Lock()
+	defer late.mu.Unlock()
+	revision := int64(0)
+	var partitions []meta.PartitionID
+	for _, c := range late.changes[1:] {
+		if c.Snapshot.Revision <= revision {
+			t.Errorf("revision %d after %d", c.Snapshot.Revision, revision)
+		}
+		revision = c.Snapshot.Revision
+		partitions = append(partitions, c.Partitions...)
+	}
+	// 2 more when it grew, 5 fewer when it went; what the controller removed behind that is nobody's business any more.
+	if len(partitions) != 7 {
+		t.Errorf("changed: %v", partitions)
+	}
+	if len(old.Partitions) != 3 || len(old.Topics) != 1 || old.Deleted[topic.ID] {
+		t.Error("a published snapshot was changed")
+	}
+	if s := late.changes[len(late.changes)-1].Snapshot; len(s.Partitions) != 0 || len(s.Topics) != 0 || len(s.Names) != 0 {
+		t.Errorf("there is still %v", describe(s))
+	}
+}
+
+// A watch that fell behind the store's history reads everything again, and tells what differs.
+func TestWatchGap(t *testing.T) {
+	w := newWorld(t, 2)
+	a, b := w.nodes[0], w.nodes[1]
+	x := w.create(a, meta.Topic{Name: "x", Partitions: 2, Replicas: 1})
+	kept := w.create(a, meta.Topic{Name: "kept", Partitions: 2, Replicas: 1})
+	w.until(b, "topics", func(s *meta.Snapshot) bool { return len(s.Topics) == 2 })
+	b.mu.Lock()
+	seen := len(b.changes)
+	b.mu.Unlock()
+	w.m.Cut("n2")
+	y, err := a.CreateTopic(ctx(t), meta.Topic{Name: "y", Partitions: 2, Replicas: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.DeleteTopic(ctx(t), x.ID); err != nil {
+		t.Fatal(err)
+	}
+	w.m.Compact()
+	w.m.Heal("n2")
+	w.until(b, "the topics as they are", func(s *meta.Snapshot) bool { return s.Topics[y.ID] != nil && s.Topics[x.ID] == nil && s.Deleted[x.ID] })
+	if err := b.s.waitDelivered(ctx(t), b.Snapshot().Revision); err != nil {
+		t.Fatal(err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var topics []uuid.UUID
+	for _, c := range b.changes[seen:] {
+		topics = append(topics, c.Topics...)
+	}
+	if !slices.Contains(topics, x.ID) || !slices.Contains(topics, y.ID) || slices.Contains(topics, kept.ID) {
+		t.Errorf("changed: %v of x %v, y %v, kept %v", topics, x.ID, y.ID, kept.ID)
+	}
+}
+
+// A row of another version is not read as a deletion. P20
+func TestUnreadableRow(t *testing.T) {
+	w := newWorld(t, 1)
+	a := w.nodes[0]
+	topic := w.create(a, meta.Topic{Name: "x", Partitions: 1})
+	s := w.m.Store("other")
+	for _, key := range []string{topicKey(topicsDir, topic.ID), partKey(partsDir, part(topic, 0))} {
+		if _, _, err := s.Txn(t.Context(), nil, opsOf(DefaultPrefix+key, json.RawMessage(`"?"`))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.create(a, meta.Topic{Name: "y", Partitions: 1})
+	if snap := a.Snapshot(); snap.Names["x"] == nil || snap.Partitions[part(topic, 0)] == nil {
+		t.Error("what could not be read was taken for gone")
+	}
+	if a.logs.contains("cannot be read") != 2 {
+		t.Error("nobody was told")
+	}
+}
+
+// A single node's topics enter the cluster with it, once, with epochs that its log has not seen. B79
+func TestImport(t *testing.T) {
+	w := newWorldWith(t, 0, Options{LeaseTTL: time.Second, ControllerTick: 50 * time.Millisecond})
+	n := w.prepare("n1", uuid.New())
+	small := meta.Topic{ID: uuid.New(), Name: "small", Partitions: 2, Replicas: 1}
+	large := meta.Topic{ID: uuid.New(), Name: "large", Partitions: 250}
+	n.reg.Import = []meta.ImportedTopic{{Topic: small, Epochs: []segment.Epoch{3, 7}}, {Topic: large, Epochs: make([]segment.Epoch, 250)}}
+	w.join(n)
+	n.mu.Lock()
+	first := n.changes[0].Snapshot
+	n.mu.Unlock()
+	if len(first.Partitions) != 252 || len(first.Topics) != 2 {
+		t.Fatalf("%d partitions in the first snapshot", len(first.Partitions))
+	}
+	for i, epoch := range []segment.Epoch{4, 8} {
+		st := first.Partitions[part(&small, i)].State
+		want := []replicate.Member{n.member()}
+		if st.Epoch != epoch || st.Leader != 1 || st.Boot != n.reg.Node.Boot || st.MinISR != 1 || !slices.Equal(st.ISR, want) || len(st.Replicas) != 1 {
+			t.Errorf("partition %d: %+v", i, st)
+		}
+	}
+	if got := first.Topics[large.ID]; got.Replicas != 3 || got.MinISR != 2 {
+		t.Errorf("%+v", got)
+	}
+
+	// The same process again, after the topic was deleted in the cluster: it stays deleted, and the other one is not made twice.
+	if err := n.DeleteTopic(ctx(t), small.ID); err != nil {
+		t.Fatal(err)
+	}
+	w.kill(n)
+	again := w.prepare("n1", n.node.Store)
+	again.reg.Import = n.reg.Import
+	w.join(again)
+	s := w.until(again, "its new process leads", func(s *meta.Snapshot) bool { return s.Partitions[part(&large, 0)].State.Epoch == 2 })
+	if s.Topics[small.ID] != nil || len(s.Topics) != 1 {
+		t.Error("a deleted topic came back")
+	}
+
+	// Another node's topic of the same name is not the same topic, and nobody's data is touched.
+	clash := w.prepare("n2", uuid.New())
+	clash.reg.Import = []meta.ImportedTopic{{Topic: meta.Topic{ID: uuid.New(), Name: "large", Partitions: 1}, Epochs: []segment.Epoch{1}}}
+	if _, err := clash.Join(ctx(t), clash.reg); !errors.Is(err, meta.ErrExists) {
+		t.Errorf("another topic of that name: %v", err)
+	}
+	w.until(again, "it did not stay", func(s *meta.Snapshot) bool { return s.Nodes[2] != nil && !s.Nodes[2].Live })
+}
+
+// An imported topic gets the replicas that it wants when there are nodes for it, and then asks min_isr of them.
+func TestImportGrows(t *testing.T) {
+	w := newWorld(t, 0)
+	n := w.prepare("n1", uuid.New())
+	topic := meta.Topic{ID: uuid.New(), Name: "x", Partitions: 1}
+	n.reg.Import = []meta.ImportedTopic{{Topic: topic, Epochs: []segment.Epoch{1}}}
+	w.join(n)
+	id := part(&topic, 0)
+	for i, minISR := range []int{2, 2} {
+		next := w.start(fmt.Sprint("n", i+2), uuid.New())
+		w.until(n, "another replica", func(s *meta.Snapshot) bool { return len(s.Partitions[id].State.Replicas) == i+2 })
+		w.until(next, "its replica", func(s *meta.Snapshot) bool { return len(s.Partitions[id].State.Replicas) == i+2 })
+		w.addToISR(id, next)
+		w.until(n, "min_isr", func(s *meta.Snapshot) bool { return s.Partitions[id].State.MinISR == minISR })
+	}
+	s := w.until(n, "all in sync", func(s *meta.Snapshot) bool { return len(s.Partitions[id].State.ISR) == 3 })
+	if st := s.Partitions[id].State; st.Epoch != 2 || len(st.Replicas) != 3 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// Nothing works before Join, and nothing after Close or Leave; nothing panics.
+func TestNotJoined(t *testing.T) {
+	m := memory.New(memory.Options{})
+	t.Cleanup(m.Close)
+	s := New(m.Store("x"), Options{})
+	try := func(when string) {
+		t.Helper()
+		id := uuid.New()
+		_, created := s.CreateTopic(ctx(t), meta.Topic{Name: "x", Partitions: 1})
+		_, changed := s.ChangeISR(ctx(t), meta.PartitionID{Topic: id}, &replicate.State{})
+		for i, err := range []error{
+			created, changed, s.DeleteTopic(ctx(t), id), s.ExpandTopic(ctx(t), id, 2), s.Drain(ctx(t), 1, true), s.Leave(ctx(t)),
+			s.HandOver(ctx(t), meta.PartitionID{}, &replicate.State{}, 0), s.ReportDown(ctx(t), 1, id),
+		} {
+			if !errors.Is(err, errNotJoined) {
+				t.Errorf("%s, call %d: %v", when, i, err)
+			}
+		}
+	}
+	try("before")
+	if s.Snapshot() != nil {
+		t.Error("there is a snapshot")
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Join(ctx(t), meta.Registration{Node: meta.Node{Name: "n", Store: uuid.New(), Boot: uuid.New()}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Leave(ctx(t)); err != nil {
+		t.Error(err)
+	}
+	try("after Leave")
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	try("after Close")
+}
