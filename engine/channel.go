@@ -100,7 +100,7 @@ func newChannel(t *Topic, name string) *Channel {
 	}
 	c.timer.Stop()
 	c.turnFunc = func() error { c.again = c.turn(); return nil }
-	for i, pt := range t.parts {
+	for i, pt := range t.partitions() {
 		c.cursors = append(c.cursors, cursor{part: pt, put: newControlPut(c, i)})
 	}
 	return c
@@ -116,7 +116,7 @@ func (c *Channel) Topic() *Topic { return c.t }
 // its creation is committed, so that no message falls between.
 func (c *Channel) create(ctx context.Context) error {
 	if c.ephemeral {
-		for i, pt := range c.t.parts {
+		for i, pt := range c.t.partitions() {
 			if pt.rep != nil && !pt.rep.serves.Load() {
 				continue
 			}
@@ -131,7 +131,7 @@ func (c *Channel) create(ctx context.Context) error {
 	err := c.t.control(ctx, func(*partition) []core.Control {
 		return []core.Control{{Kind: core.ChannelCreated, Channel: c.name}}
 	}, func(pt *partition) {
-		i := slices.Index(c.t.parts, pt)
+		i := slices.Index(c.t.partitions(), pt)
 		pt.watch(c, i)
 		c.post(pt.snapshot(c.name, i))
 	})
@@ -161,16 +161,16 @@ func (pt *partition) snapshot(name string, index int) post {
 
 // restore makes the channels that the log of the first partition names; it runs before the committer starts.
 func (t *Topic) restore() {
-	t.parts[0].fold.Each(func(cur *core.Cursor) {
+	t.partitions()[0].fold.Each(func(cur *core.Cursor) {
 		c := newChannel(t, cur.Name)
-		for i, pt := range t.parts {
+		for i, pt := range t.partitions() {
 			pt.watch(c, i)
 			c.post(pt.snapshot(cur.Name, i))
 		}
 		t.channels[cur.Name] = c
 		c.settle()
 	})
-	t.paused.Store(t.parts[0].fold.TopicPaused)
+	t.paused.Store(t.partitions()[0].fold.TopicPaused)
 }
 
 func (pt *partition) watch(c *Channel, index int) {
@@ -281,7 +281,7 @@ func (c *Channel) shut(err error) {
 	close(c.done)
 	c.view.Release()
 	c.mu.Unlock()
-	for _, pt := range c.t.parts {
+	for _, pt := range c.t.partitions() {
 		pt.unwatch(c)
 	}
 	for _, s := range sinks {
@@ -311,6 +311,13 @@ func (c *Channel) settle() {
 	c.mu.Unlock()
 }
 
+// grow makes cursors for partitions that the topic got after the channel; mu is held.
+func (c *Channel) grow(n int) {
+	for i := len(c.cursors); i < n; i++ {
+		c.cursors = append(c.cursors, cursor{part: c.t.partitions()[i], put: newControlPut(c, i)})
+	}
+}
+
 func (c *Channel) takePosts() {
 	if !c.posted.Swap(false) {
 		return
@@ -321,6 +328,7 @@ func (c *Channel) takePosts() {
 	c.postMu.Unlock()
 	for i := range posts {
 		p := &posts[i]
+		c.grow(p.index + 1)
 		part := c.cursors[p.index].part
 		if p.add && c.cursors[p.index].added {
 			continue

@@ -30,6 +30,9 @@ type ClusterOptions struct {
 	Replication replicate.Config
 	Replicas    int           // of a new topic; 0: the store's default
 	JoinTimeout time.Duration // longest wait for the store at Open; 0: 60 s
+	// PreferredLeader says who should lead a partition when nothing stands against it; 0: whoever does. nil: leaderships are not
+	// moved back after a node returned.
+	PreferredLeader func(*meta.Snapshot, meta.PartitionID) replicate.NodeID
 	// LeaveTimeout bounds the handing over of leaderships at Close. 0: 5 s.
 	LeaveTimeout time.Duration
 }
@@ -39,6 +42,10 @@ const (
 	storeTimeout  = 5 * time.Second
 	maxReadCount  = 2 // ranges of the past that are read at once
 	retryInterval = 200 * time.Millisecond
+
+	balanceInterval = 2 * time.Second
+	maxBalanceCount = 16 // leaderships moved per round
+	handOverTime    = time.Second
 )
 
 // clusterNode is the engine's part in a cluster: what the store says goes to replicas and topics, what the network brings to replicas.
@@ -152,8 +159,8 @@ func (cn *clusterNode) imports() (all []meta.ImportedTopic) {
 		return nil
 	}
 	for _, t := range cn.e.topics {
-		im := meta.ImportedTopic{Topic: meta.Topic{ID: t.uuid, Name: t.name, Partitions: len(t.parts), Replicas: 1, MinISR: 1, CreatedNs: t.created}}
-		for _, pt := range t.parts {
+		im := meta.ImportedTopic{Topic: meta.Topic{ID: t.uuid, Name: t.name, Partitions: len(t.partitions()), Replicas: 1, MinISR: 1, CreatedNs: t.created}}
+		for _, pt := range t.partitions() {
 			epoch := segment.Epoch(0)
 			if pt.machine != nil {
 				epoch = pt.machine.State().Epoch
@@ -177,10 +184,59 @@ func (cn *clusterNode) extend(until int64) {
 func (cn *clusterNode) start() {
 	for _, t := range cn.e.Topics() {
 		cn.topics[t.uuid] = t
-		cn.addToTable(t.parts)
+		cn.addToTable(t.partitions())
 	}
 	cn.spawn(cn.work)
 	cn.spawn(cn.keepTime)
+	if cn.opts.PreferredLeader != nil {
+		cn.spawn(cn.balance)
+	}
+}
+
+// balance moves leaderships to who should have them, a few at a time: nodes that were away get theirs back, replicas that are about to be
+// removed give theirs away.
+func (cn *clusterNode) balance() {
+	tick := time.NewTicker(balanceInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-cn.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		snap := cn.store.Snapshot()
+		for left, parts := maxBalanceCount, cn.e.partitionList(); left > 0 && len(parts) > 0; parts = parts[1:] {
+			pt := parts[0]
+			if pt.rep == nil || !pt.rep.serves.Load() || cn.leaving.Load() {
+				continue
+			}
+			row := snap.Partitions[pt.identity()]
+			if row == nil || len(row.State.ISR) < len(row.State.Replicas) {
+				continue // it is not the time for it
+			}
+			if to := cn.opts.PreferredLeader(snap, pt.identity()); to != 0 && to != cn.self.ID {
+				left--
+				cn.handOverSoon(pt, to)
+			}
+		}
+	}
+}
+
+// handOverSoon gives one partition to to, unless what is pending is not committed in time.
+func (cn *clusterNode) handOverSoon(pt *partition, to replicate.NodeID) {
+	ctx, cancel := context.WithTimeout(cn.ctx, handOverTime)
+	defer cancel()
+	for pt.rep.leads.Load() && cn.handOverOne(ctx, pt, to) {
+		if cn.sleep(ctx, time.Millisecond) != nil {
+			break
+		}
+	}
+	pt.rep.run(func() {
+		if pt.rep.quiet {
+			pt.rep.quiet, pt.rep.stalled = false, ErrNoLeader
+			pt.rep.retry()
+		}
+	})
 }
 
 // changed collects what the store says for the worker.
@@ -257,7 +313,11 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 			return
 		}
 		cn.topics[id] = t
-		cn.addToTable(t.parts)
+		cn.addToTable(t.partitions())
+	case mt != nil && mt.Partitions > t.Partitions():
+		if err := cn.e.expandTopic(snap, mt, t); err != nil {
+			cn.log.Error("new partitions of a topic could not be opened on this node; it is tried again with the next change", "topic", mt.Name, "error", err)
+		}
 	case mt == nil && t != nil && snap.Deleted[id]:
 		delete(cn.topics, id)
 		cn.removeFromTable(id)
@@ -511,7 +571,7 @@ func (cn *clusterNode) handOver(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-cn.ctx.Done():
 			return cn.ctx.Err()
-		case <-time.After(5 * time.Millisecond):
+		case <-time.After(time.Millisecond):
 		}
 	}
 }

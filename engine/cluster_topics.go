@@ -24,7 +24,7 @@ func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, erro
 	var local []*partition
 	for n := range uint32(m.Partitions) {
 		pt := e.newReplicaPartition(t, n)
-		t.parts = append(t.parts, pt)
+		t.add(pt)
 		row := snap.Partitions[pt.identity()]
 		if row == nil || !slices.Contains(row.State.Replicas, e.cluster.self.ID) {
 			continue
@@ -52,6 +52,33 @@ func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, erro
 	return t, nil
 }
 
+// expandTopic makes the partitions that the cluster has added to a topic.
+func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) error {
+	m := &topicMeta{Format: formatVersion, ID: mt.ID, Name: mt.Name, Partitions: mt.Partitions, CreatedNs: mt.CreatedNs}
+	if err := createTopicFiles(e.disk, m); err != nil { // before anything is in them: recovery asks it how many there are
+		return err
+	}
+	for n := uint32(t.Partitions()); n < uint32(mt.Partitions); n++ {
+		pt := e.newReplicaPartition(t, n)
+		row := snap.Partitions[pt.identity()]
+		mine := row != nil && slices.Contains(row.State.Replicas, e.cluster.self.ID)
+		if mine {
+			if err := e.openEmpty(pt); err != nil {
+				return err
+			}
+			e.mu.Lock()
+			e.addPartitions([]*partition{pt})
+			e.mu.Unlock()
+		}
+		t.add(pt)
+		e.cluster.addToTable([]*partition{pt})
+		if row != nil {
+			pt.rep.learn(row)
+		}
+	}
+	return nil
+}
+
 // newReplicaPartition is a partition without a copy on this node.
 func (e *Engine) newReplicaPartition(t *Topic, n uint32) *partition {
 	pt := &partition{e: e, t: t, number: n, fold: new(core.Cursors), machine: core.NewPartition(segment.State{}, e.sizes())}
@@ -74,7 +101,7 @@ func (e *Engine) openEmpty(pt *partition) error {
 // openReplica begins to replicate a partition of a topic that this node knows: it is new here, or had left.
 func (e *Engine) openReplica(pt *partition) error {
 	if pt.log == nil {
-		m := &topicMeta{Format: formatVersion, ID: pt.t.uuid, Name: pt.t.name, Partitions: len(pt.t.parts), CreatedNs: pt.t.created}
+		m := &topicMeta{Format: formatVersion, ID: pt.t.uuid, Name: pt.t.name, Partitions: len(pt.t.partitions()), CreatedNs: pt.t.created}
 		if err := createTopicFiles(e.disk, m); err != nil {
 			return err
 		}
@@ -96,7 +123,7 @@ func (e *Engine) openReplica(pt *partition) error {
 // dropTopic deletes this node's part of a topic that the cluster deleted.
 func (e *Engine) dropTopic(t *Topic) {
 	var local []*partition
-	for _, pt := range t.parts {
+	for _, pt := range t.partitions() {
 		pt.rep.shut(ErrDeleted)
 		if pt.log != nil {
 			local = append(local, pt)
@@ -121,7 +148,7 @@ func (e *Engine) dropTopic(t *Topic) {
 
 // hideTopic takes a topic that the cluster does not know out of sight. Its bytes stay.
 func (e *Engine) hideTopic(t *Topic) {
-	for _, pt := range t.parts {
+	for _, pt := range t.partitions() {
 		pt.rep.shut(ErrNoLeader)
 	}
 	t.closeChannels(ErrDeleted)
@@ -215,11 +242,11 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 
 // dropServed: when a partition went, consumers are told and connect to whoever has it. What is left is put together anew.
 func (t *Topic) dropServed() {
-	if t.served == nil {
-		t.served = make([]bool, len(t.parts))
+	for len(t.served) < len(t.partitions()) {
+		t.served = append(t.served, false)
 	}
 	gone := false
-	for i, pt := range t.parts {
+	for i, pt := range t.partitions()[:len(t.served)] {
 		gone = gone || t.served[i] && !pt.rep.serves.Load()
 	}
 	if !gone {
@@ -239,7 +266,7 @@ type missingChannel struct {
 
 // addServed gives the channels the partitions that this node serves since a moment ago. It returns the channels that one of them does not know.
 func (t *Topic) addServed() (missing []missingChannel) {
-	for i, pt := range t.parts {
+	for i, pt := range t.partitions()[:len(t.served)] {
 		if t.served[i] || !pt.rep.serves.Load() {
 			continue
 		}
@@ -273,7 +300,7 @@ func (t *Topic) addServed() (missing []missingChannel) {
 
 // createIn writes a channel into the log of one more partition.
 func (t *Topic) createIn(pt *partition, c *Channel) {
-	i := slices.Index(t.parts, pt)
+	i := slices.Index(t.partitions(), pt)
 	w := controlWaiter([]core.Control{{Kind: core.ChannelCreated, Channel: c.name}}, func(*Put) {
 		pt.watch(c, i)
 		c.post(pt.snapshot(c.name, i))
@@ -296,7 +323,7 @@ func (t *Topic) channelNames() []string {
 	for _, c := range t.Channels() {
 		seen[c.name] = true
 	}
-	for _, pt := range t.parts {
+	for _, pt := range t.partitions() {
 		if pt.rep == nil || pt.log == nil {
 			continue
 		}
@@ -320,8 +347,14 @@ func (f *flusher) trim(pt *partition, to segment.Offset) {
 	f.mu.Lock()
 	limit := f.limits[pt]
 	f.mu.Unlock()
-	_, before, _ := pt.log.Start()
-	n, err := pt.log.Trim(min(to, limit, pt.committedEnd()))
+	start, before, _ := pt.log.Start()
+	if to = min(to, limit); to > start {
+		to = min(to, pt.committedEnd())
+	}
+	if to <= start {
+		return
+	}
+	n, err := pt.log.Trim(to)
 	f.e.counters.TrimmedBytes.Add(uint64(n))
 	if err != nil && !errors.Is(err, segment.ErrClosed) && !errors.Is(err, fs.ErrNotExist) {
 		f.e.log.Warn("retention could not remove a segment; it tries again", "topic", pt.t.name, "partition", pt.number, "error", err)

@@ -97,7 +97,7 @@ func (k *Consumer) Touch(id ID) error {
 }
 
 // has says whether an id can be of this topic at all; clients send what they like.
-func (c *Channel) has(id ID) bool { return int(id.Partition()) < len(c.cursors) }
+func (c *Channel) has(id ID) bool { return int(id.Partition()) < c.t.Partitions() }
 
 // StopDelivery ends deliveries to this consumer for good; what is in flight may still be finished.
 func (k *Consumer) StopDelivery() {

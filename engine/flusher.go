@@ -438,18 +438,8 @@ func (f *flusher) retain() {
 		if pt.t.quarantined {
 			continue
 		}
-		f.mu.Lock()
-		limit := f.limits[pt]
-		f.mu.Unlock()
-		to := min(limit, f.retainTo(pt, now))
-		start, _, _ := pt.log.Start()
-		if to <= start {
-			continue
-		}
-		n, err := pt.log.Trim(to)
-		f.e.counters.TrimmedBytes.Add(uint64(n))
-		if err != nil && !errors.Is(err, segment.ErrClosed) {
-			f.e.log.Warn("retention could not remove a segment; it tries again", "topic", pt.t.name, "partition", pt.number, "error", err)
+		if to := f.retainTo(pt, now); to > 0 {
+			f.trim(pt, to)
 		}
 	}
 }

@@ -80,7 +80,7 @@ func (cn *clusterNode) everywhere(ctx context.Context, t *Topic, op operation) e
 
 // everyLeader asks the leaders that are not done; left counts the partitions whose leader is missing.
 func (cn *clusterNode) everyLeader(ctx context.Context, t *Topic, op operation, done map[replicate.NodeID]bool) (left int, last error) {
-	for _, pt := range t.parts {
+	for _, pt := range t.partitions() {
 		to := replicate.NodeID(pt.rep.target.Load())
 		switch {
 		case to == 0:

@@ -399,8 +399,8 @@ func (r *recovery) quarantine(known map[uuid.UUID]bool) error {
 		if err != nil {
 			return err
 		}
-		t.parts = append(t.parts, pt)
-		e.addPartitions(t.parts[len(t.parts)-1:])
+		t.add(pt)
+		e.addPartitions([]*partition{pt})
 	}
 	return nil
 }
@@ -415,7 +415,7 @@ func (r *recovery) openTopic(m *topicMeta) error {
 		id := segment.Identity{Topic: m.ID, Partition: n}
 		rp := r.parts[id]
 		if rp == nil && e.cluster != nil {
-			t.parts = append(t.parts, e.newReplicaPartition(t, n)) // the store says whether there should be a copy
+			t.add(e.newReplicaPartition(t, n)) // the store says whether there should be a copy
 			continue
 		}
 		if rp == nil {
@@ -425,8 +425,8 @@ func (r *recovery) openTopic(m *topicMeta) error {
 		if err != nil {
 			return err
 		}
-		t.parts = append(t.parts, pt)
-		e.addPartitions(t.parts[len(t.parts)-1:])
+		t.add(pt)
+		e.addPartitions([]*partition{pt})
 	}
 	if e.cluster == nil {
 		t.restore()

@@ -27,9 +27,9 @@ func (e *Engine) Stats(topic, channel string) []TopicStats {
 func (t *Topic) stats(channel string) TopicStats {
 	s := TopicStats{
 		Name: t.name, MessageCount: t.messages.Load(), MessageBytes: t.bytes.Load(),
-		Paused: t.paused.Load(), Partitions: len(t.parts),
+		Paused: t.paused.Load(), Partitions: len(t.partitions()),
 	}
-	for _, pt := range t.parts {
+	for _, pt := range t.partitions() {
 		if pt.log != nil {
 			s.StoredBytes += pt.log.Bytes()
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -17,11 +18,11 @@ import (
 
 // Topic is a name over N partitions. Its methods are safe for concurrent use.
 type Topic struct {
-	e     *Engine
-	name  string
-	uuid  uuid.UUID
-	parts []*partition
-	next  atomic.Uint32 // round robin over partitions
+	e    *Engine
+	name string
+	uuid uuid.UUID
+	list atomic.Pointer[[]*partition] // replaced as a whole; it only grows
+	next atomic.Uint32                // round robin over partitions
 
 	quarantined bool // its metadata cannot be read: kept, not served, never trimmed; set before the engine runs
 
@@ -48,26 +49,41 @@ func newTopic(e *Engine, m *topicMeta) *Topic {
 	return &Topic{e: e, name: m.Name, uuid: m.ID, created: m.CreatedNs, channels: map[string]*Channel{}, creating: map[string]*creation{}}
 }
 
+// partitions are all there are; the slice is never changed.
+func (t *Topic) partitions() []*partition {
+	if parts := t.list.Load(); parts != nil {
+		return *parts
+	}
+	return nil
+}
+
+// add is called by one goroutine at a time.
+func (t *Topic) add(pt *partition) {
+	parts := append(slices.Clone(t.partitions()), pt)
+	t.list.Store(&parts)
+}
+
 // Name is the topic's name.
 func (t *Topic) Name() string { return t.name }
 
 // Partitions is the number of partitions.
-func (t *Topic) Partitions() int { return len(t.parts) }
+func (t *Topic) Partitions() int { return len(t.partitions()) }
 
 func (t *Topic) nextPartition() *partition {
-	if len(t.parts) == 1 {
-		return t.parts[0]
+	parts := t.partitions()
+	if len(parts) == 1 {
+		return parts[0]
 	}
 	n := int(t.next.Add(1))
 	if t.e.cluster == nil {
-		return t.parts[n%len(t.parts)]
+		return parts[n%len(parts)]
 	}
-	for i := range t.parts { // one that has a leader, if there is any
-		if pt := t.parts[(n+i)%len(t.parts)]; pt.rep.target.Load() != 0 {
+	for i := range parts { // one that has a leader, if there is any
+		if pt := parts[(n+i)%len(parts)]; pt.rep.target.Load() != 0 {
 			return pt
 		}
 	}
-	return t.parts[n%len(t.parts)]
+	return parts[n%len(parts)]
 }
 
 // counted runs on the committer.
@@ -160,12 +176,12 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (
 		}
 		if cr.err = err; err == nil {
 			e.topics[name] = t
-			e.addPartitions(t.parts)
+			e.addPartitions(t.partitions())
 		}
 		e.mu.Unlock()
 		if err == nil && e.poisoned.Load() != nil {
 			// The log failed meanwhile: the committer either saw these partitions in the list, or is seen here.
-			for _, pt := range t.parts {
+			for _, pt := range t.partitions() {
 				pt.refuse(e.refusal(), true, false)
 			}
 		}
@@ -199,14 +215,14 @@ func (e *Engine) makeTopicFiles(t *Topic, m *topicMeta) error {
 		}
 		pt := &partition{e: e, t: t, number: n, log: log, fold: new(core.Cursors), machine: core.NewPartition(segment.State{}, e.sizes())}
 		pt.publishFold(0)
-		t.parts = append(t.parts, pt)
+		t.add(pt)
 	}
 	return nil
 }
 
 // abandon closes what makeTopic opened of a topic that nobody can see.
 func (t *Topic) abandon() {
-	for _, pt := range t.parts {
+	for _, pt := range t.partitions() {
 		if pt.log != nil {
 			_ = pt.log.Close() // nothing was written
 		}
@@ -241,7 +257,7 @@ func (e *Engine) deleteTopicHere(name string) error {
 		return ErrNoTopic
 	}
 	e.mu.Unlock()
-	return e.deleteParts(t, t.parts)
+	return e.deleteParts(t, t.partitions())
 }
 
 // deleteParts deletes the copies of a topic that this node has; there is at least one.
@@ -429,7 +445,7 @@ func (t *Topic) deleteChannel(ctx context.Context, c *Channel) error {
 func (t *Topic) control(ctx context.Context, entries func(*partition) []core.Control, onCommit func(*partition)) error {
 	var ws []*waiter
 	var err error
-	for _, pt := range t.parts {
+	for _, pt := range t.partitions() {
 		if pt.rep != nil && !pt.rep.leads.Load() {
 			continue // its leader is asked, too
 		}

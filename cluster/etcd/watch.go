@@ -37,6 +37,10 @@ func (s *store) Watch(ctx context.Context, prefix string, after int64, changed f
 		s.o.Log.Debug("etcd: a watch goes on at another member", "prefix", prefix, "endpoint", s.endpoints[used], "revision", next, "error", err)
 		if next == from {
 			s.leave(used)
+			if s.wentBack(ctx, next-1) {
+				return fmt.Errorf("%w: the watch of %s has seen revision %d, which etcd at %s has not reached: it was put back to an older state or replaced",
+					kv.ErrCompacted, quoted(prefix), next-1, s.where())
+			}
 		}
 		pause(ctx, retryPause)
 	}
@@ -69,9 +73,7 @@ func (s *store) watchOnce(ctx context.Context, prefix string, next *int64, chang
 			if err := answer.Err(); err != nil {
 				return err
 			}
-			if err := s.take(ctx, &answer, next, changed); err != nil {
-				return err
-			}
+			s.take(&answer, next, changed)
 			asked = false
 			tick.Reset(s.o.ProgressEvery) // after changed returned: its time is not the member's silence
 		case <-tick.C:
@@ -89,14 +91,11 @@ func (s *store) watchOnce(ctx context.Context, prefix string, next *int64, chang
 
 // take hands over the events of an answer, one revision at a time, or notes the progress of one without events: the member has
 // sent everything up to that revision.
-func (s *store) take(ctx context.Context, answer *clientv3.WatchResponse, next *int64, changed func([]kv.Event, int64)) error {
+func (s *store) take(answer *clientv3.WatchResponse, next *int64, changed func([]kv.Event, int64)) {
 	s.heardOf(answer.Header.RaftTerm)
 	if answer.IsProgressNotify() {
-		if answer.Header.Revision < *next-1 {
-			return s.checkRevision(ctx, *next-1)
-		}
-		*next = answer.Header.Revision + 1
-		return nil
+		*next = max(*next, answer.Header.Revision+1)
+		return
 	}
 	events := answer.Events
 	for len(events) > 0 {
@@ -110,17 +109,15 @@ func (s *store) take(ctx context.Context, answer *clientv3.WatchResponse, next *
 		}
 		events = events[count:]
 	}
-	return nil
 }
 
-// checkRevision is asked when a member knows less than the watch has seen. A member may lag; but if the majority knows less, the
-// store was restored or replaced, and the watch would wait for ever for revisions that are other changes now.
-func (s *store) checkRevision(ctx context.Context, seen int64) error {
+// wentBack is asked when a stream came to nothing. A member that has not reached the revision that a watch has seen says nothing about
+// progress. It may lag; but if the majority has not reached it, the watch would wait for revisions that will be other changes.
+func (s *store) wentBack(ctx context.Context, seen int64) bool {
+	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), s.o.AttemptTimeout)
+	defer cancel()
 	answer, err := s.client.Get(ctx, "\x00", clientv3.WithCountOnly())
-	if err == nil && answer.Header.Revision < seen {
-		return kv.ErrCompacted
-	}
-	return nil
+	return err == nil && answer.Header.Revision < seen
 }
 
 func converted(events []*clientv3.Event) []kv.Event {

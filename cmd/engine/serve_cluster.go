@@ -103,7 +103,7 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 	c.replication.LagMaxNs = int64(c.lagMax)
 	return &engine.ClusterOptions{
 		Store: part.store, Listener: ln, Node: c.advertised(n), Replication: c.replication, Replicas: c.replicas,
-		JoinTimeout: c.joinTimeout, LeaveTimeout: c.leaveTimeout,
+		JoinTimeout: c.joinTimeout, LeaveTimeout: c.leaveTimeout, PreferredLeader: cluster.PreferredLeader,
 	}, part, nil
 }
 

@@ -1,0 +1,295 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/cluster/kv"
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+func TestCreateTopic(t *testing.T) {
+	w := newWorld(t, 3)
+	a := w.nodes[0]
+	for _, c := range []struct {
+		name string
+		t    meta.Topic
+		want meta.Topic
+	}{
+		{"defaults", meta.Topic{Name: "a", Partitions: 4}, meta.Topic{Partitions: 4, Replicas: 3, MinISR: 2}},
+		{"as asked", meta.Topic{Name: "b#ephemeral", Partitions: 1, Replicas: 2, MinISR: 1}, meta.Topic{Partitions: 1, Replicas: 2, MinISR: 1}},
+		{"more than a transaction takes", meta.Topic{Name: "c", Partitions: 350, Replicas: 3}, meta.Topic{Partitions: 350, Replicas: 3, MinISR: 2}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			made := w.create(a, c.t)
+			if made.Name != c.t.Name || made.Partitions != c.want.Partitions || made.Replicas != c.want.Replicas || made.MinISR != c.want.MinISR ||
+				made.ID == uuid.Nil || made.CreatedNs == 0 {
+				t.Errorf("made %+v", made)
+			}
+			s := a.Snapshot()
+			for i := range made.Partitions {
+				p := s.Partitions[part(made, i)]
+				if p == nil {
+					t.Fatalf("partition %d is missing", i)
+				}
+				st := p.State
+				if st.Epoch != 1 || st.Version != 1 || len(st.Replicas) != made.Replicas || len(st.ISR) != made.Replicas || st.MinISR != made.MinISR ||
+					st.Leader != st.Replicas[0] || st.Boot != s.Nodes[st.Leader].Boot {
+					t.Fatalf("partition %d: %+v", i, st)
+				}
+				for k, m := range st.ISR {
+					if m.Node != st.Replicas[k] || m.Store != s.Nodes[m.Node].Store {
+						t.Fatalf("partition %d: %+v", i, st)
+					}
+				}
+			}
+			// Anybody who makes it again hears that it is there.
+			if again, err := w.nodes[1].CreateTopic(ctx(t), c.t); !errors.Is(err, meta.ErrExists) || again.ID != made.ID {
+				t.Errorf("again: %+v, %v", again, err)
+			}
+		})
+	}
+	w.until(a, "nothing is left of the making", func(*meta.Snapshot) bool { return len(a.s.cur.Load().creating) == 0 })
+}
+
+// B92: what cannot be placed is refused, and leaves nothing.
+func TestCreateTopicRefused(t *testing.T) {
+	w := newWorld(t, 2)
+	w.kill(w.start("n3", uuid.New()))
+	a := w.nodes[0]
+	w.until(a, "two are alive", func(s *meta.Snapshot) bool { return s.Nodes[3] != nil && !s.Nodes[3].Live })
+	_, before := w.m.Entries()
+	for _, topic := range []meta.Topic{
+		{Name: "x", Partitions: 1, Replicas: 3},
+		{Name: "", Partitions: 1},
+		{Name: "a/b", Partitions: 1},
+		{Name: strings.Repeat("x", MaxTopicNameBytes+1), Partitions: 1},
+		{Name: "x", Partitions: 0},
+		{Name: "x", Partitions: MaxPartitionCount + 1},
+		{Name: "x", Partitions: 1, Replicas: replicate.MaxReplicaCount + 1},
+		{Name: "x", Partitions: 1, Replicas: 2, MinISR: 3},
+		{Name: "x", Partitions: 1, Replicas: -1},
+	} {
+		_, err := a.CreateTopic(ctx(t), topic)
+		if tooFew := errors.Is(err, meta.ErrTooFewNodes); err == nil || tooFew != (topic.Replicas == 3) {
+			t.Errorf("%+v: %v", topic, err)
+		}
+	}
+	if _, after := w.m.Entries(); after != before {
+		t.Error("something was written")
+	}
+	if made := w.create(a, meta.Topic{Name: "x", Partitions: 1}); made.Replicas != 2 || made.MinISR != 2 {
+		t.Errorf("the default with two nodes: %+v", made)
+	}
+}
+
+// Of many who make a topic at the same time one does, and the others hear of it.
+func TestCreateTopicRace(t *testing.T) {
+	w := newWorld(t, 3)
+	type outcome struct {
+		topic *meta.Topic
+		err   error
+	}
+	ended := make(chan outcome)
+	for i := range 9 {
+		go func() {
+			made, err := w.nodes[i%3].CreateTopic(ctx(t), meta.Topic{Name: "x", Partitions: 120})
+			ended <- outcome{made, err}
+		}()
+	}
+	ids, made := map[uuid.UUID]bool{}, 0
+	for range 9 {
+		o := <-ended
+		if o.err == nil {
+			made++
+		} else if !errors.Is(o.err, meta.ErrExists) {
+			t.Fatal(o.err)
+		}
+		ids[o.topic.ID] = true
+	}
+	if made != 1 || len(ids) != 1 {
+		t.Errorf("%d were made, with %d identities", made, len(ids))
+	}
+	// B86: what the others had begun goes.
+	w.until(w.nodes[0], "only its partitions are there", func(*meta.Snapshot) bool { return len(w.nodes[0].s.cur.Load().parts) == 120 })
+}
+
+// B85, B86: whoever makes a topic stops in the middle. Nobody sees any of it, and what was written goes.
+func TestCreateTopicStops(t *testing.T) {
+	w := newWorld(t, 3)
+	w.until(w.nodes[1], "a controller that stays", func(s *meta.Snapshot) bool { return s.Controller == 1 })
+	creator := w.nodes[2]
+	st := creator.s.cur.Load()
+	topic := &meta.Topic{ID: uuid.New(), Name: "x", Partitions: 250, Replicas: 3, MinISR: 2}
+	placed, err := place(candidates(st.snap), topic.Partitions, 3, newLoad(), newLoad())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The last transaction compares what does not hold: as if a node had died.
+	ok, _, err := creator.s.writeTopic(ctx(t), topic, 0, newPartitions(st.snap, topic, 0, placed), []kv.Cond{{Key: "no such key", ModRevision: 1}})
+	if ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	w.until(w.nodes[0], "it is gone", func(s *meta.Snapshot) bool {
+		if len(s.Partitions) != 0 || len(s.Topics) != 0 {
+			t.Fatal("somebody sees it")
+		}
+		st := w.nodes[0].s.cur.Load()
+		return len(st.parts) == 0 && len(st.creating) == 0
+	})
+	w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 1})
+}
+
+// B86: a topic is not placed on a node that has died since.
+func TestCreateTopicOnDeadNode(t *testing.T) {
+	w := newWorld(t, 3)
+	creator := w.nodes[2]
+	stale := creator.s.cur.Load()
+	w.kill(w.nodes[1])
+	w.until(creator, "it is dead", func(s *meta.Snapshot) bool { return !s.Nodes[2].Live })
+	topic := &meta.Topic{ID: uuid.New(), Name: "x", Partitions: 1, Replicas: 3, MinISR: 2}
+	placed := [][]replicate.NodeID{{1, 2, 3}}
+	ok, _, err := creator.s.writeTopic(ctx(t), topic, 0, newPartitions(stale.snap, topic, 0, placed), stale.conds(DefaultPrefix, 1, 2, 3))
+	if ok || err != nil {
+		t.Errorf("%v, %v", ok, err)
+	}
+}
+
+// The same name again is another topic: everybody can tell them apart, and only the deleted one is deleted. P20, P21
+func TestDeleteTopic(t *testing.T) {
+	w := newWorld(t, 2)
+	a, b := w.nodes[0], w.nodes[1]
+	first := w.create(a, meta.Topic{Name: "x", Partitions: 150})
+	if err := b.DeleteTopic(ctx(t), first.ID); err != nil {
+		t.Fatal(err)
+	}
+	if s := b.Snapshot(); s.Topics[first.ID] != nil || s.Names["x"] != nil || len(s.Partitions) != 0 || !s.Deleted[first.ID] {
+		t.Error("it is there when DeleteTopic returns")
+	}
+	second := w.create(b, meta.Topic{Name: "x", Partitions: 2})
+	if second.ID == first.ID {
+		t.Fatal("the same identity")
+	}
+	s := w.until(a, "the rows of the first are gone", func(*meta.Snapshot) bool { return len(a.s.cur.Load().parts) == 2 })
+	if !s.Deleted[first.ID] || s.Deleted[second.ID] || s.Names["x"].ID != second.ID || len(s.Partitions) != 2 {
+		t.Errorf("%v", describe(s))
+	}
+	if err := a.DeleteTopic(ctx(t), first.ID); !errors.Is(err, meta.ErrNotFound) {
+		t.Errorf("deleted twice: %v", err)
+	}
+	entries, _ := w.m.Entries()
+	for _, e := range entries {
+		if strings.Contains(e.Key, first.ID.String()) && !strings.Contains(e.Key, deletedDir) {
+			t.Errorf("left: %s", e.Key)
+		}
+	}
+}
+
+// B88: what is there stays as it is.
+func TestExpandTopic(t *testing.T) {
+	w := newWorld(t, 3)
+	a := w.nodes[0]
+	topic := w.create(a, meta.Topic{Name: "x", Partitions: 3, Replicas: 2})
+	before := a.Snapshot()
+	for _, count := range []int{6, 6, 150} {
+		if err := a.ExpandTopic(ctx(t), topic.ID, count); err != nil {
+			t.Fatal(err)
+		}
+		s := a.Snapshot()
+		if len(s.Partitions) != count || s.Topics[topic.ID].Partitions != count || s.Names["x"].Partitions != count {
+			t.Fatalf("%d partitions of %d", len(s.Partitions), count)
+		}
+		for i := range 3 {
+			if s.Partitions[part(topic, i)] != before.Partitions[part(topic, i)] {
+				t.Errorf("partition %d was touched", i)
+			}
+		}
+		spread := loadOf(s)
+		for _, n := range []replicate.NodeID{1, 2, 3} { // B91
+			if spread.leads[n] > (count+2)/3 {
+				t.Errorf("%d of %d partitions are led by node %d", spread.leads[n], count, n)
+			}
+		}
+	}
+	if err := a.ExpandTopic(ctx(t), topic.ID, 3); err == nil {
+		t.Error("partitions were taken away")
+	}
+	if err := a.ExpandTopic(ctx(t), uuid.New(), 3); !errors.Is(err, meta.ErrNotFound) {
+		t.Errorf("an unknown topic: %v", err)
+	}
+}
+
+// A topic that another node has just made can be changed here before the watch has brought it.
+func TestTopicIsFound(t *testing.T) {
+	w := newWorld(t, 2)
+	a, b := w.nodes[0], w.nodes[1]
+	made, err := a.CreateTopic(ctx(t), meta.Topic{Name: "x", Partitions: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.ExpandTopic(ctx(t), made.ID, 2); err != nil {
+		t.Error(err)
+	}
+	if err := a.DeleteTopic(ctx(t), made.ID); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTombstone(t *testing.T) {
+	w := newWorld(t, 2)
+	a, b := w.nodes[0], w.nodes[1]
+	w.create(a, meta.Topic{Name: "x#ephemeral", Partitions: 1})
+	key := meta.TombstoneKey{Topic: "x#ephemeral", Node: 2}
+	until := time.Now().Add(45 * time.Second)
+	if err := a.Tombstone(ctx(t), key, until); err != nil {
+		t.Fatal(err)
+	}
+	s := w.until(b, "the tombstone", func(s *meta.Snapshot) bool { return len(s.Tombstones) == 1 })
+	if got := s.Tombstones[key]; !got.Equal(until) {
+		t.Errorf("until %v, want %v", got, until)
+	}
+	if err := a.Tombstone(ctx(t), meta.TombstoneKey{Topic: "y", Node: 2}, until); !errors.Is(err, meta.ErrNotFound) {
+		t.Errorf("an unknown topic: %v", err)
+	}
+	if err := a.Tombstone(ctx(t), key, time.Now().Add(-2*tombstoneKeepAfter)); err != nil {
+		t.Fatal(err)
+	}
+	w.until(b, "it is removed when it is long over", func(s *meta.Snapshot) bool { return len(s.Tombstones) == 0 })
+}
+
+// A store that does not answer is said as such, and a change whose answer was lost was made or not, but not half.
+func TestUnavailable(t *testing.T) {
+	w := newWorldWith(t, 2, slowLeases)
+	a := w.nodes[0]
+	w.m.Cut("n1")
+	_, err := a.CreateTopic(ctx(t), meta.Topic{Name: "x", Partitions: 1})
+	if !errors.Is(err, meta.ErrUnavailable) {
+		t.Errorf("CreateTopic: %v", err)
+	}
+	if err := a.Drain(ctx(t), 2, true); !errors.Is(err, meta.ErrUnavailable) {
+		t.Errorf("Drain: %v", err)
+	}
+	w.m.Heal("n1")
+	w.m.LoseAnswers("n1", 1)
+	if _, err := a.CreateTopic(ctx(t), meta.Topic{Name: "x", Partitions: 1}); !errors.Is(err, meta.ErrUnavailable) {
+		t.Errorf("CreateTopic: %v", err)
+	}
+	s := w.until(a, "it was made", func(s *meta.Snapshot) bool { return s.Names["x"] != nil })
+	if made, err := a.CreateTopic(ctx(t), meta.Topic{Name: "x", Partitions: 1}); !errors.Is(err, meta.ErrExists) || made.ID != s.Names["x"].ID {
+		t.Errorf("%+v, %v", made, err)
+	}
+	done, cancel := context.WithCancel(ctx(t))
+	cancel()
+	if err := a.Drain(done, 2, true); !errors.Is(err, meta.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("a context that has ended: %v", err)
+	}
+	if a.Snapshot().Nodes[2].Draining {
+		t.Error("it was done all the same")
+	}
+}
