@@ -108,6 +108,21 @@ func (l *Log) publish() {
 // Oldest is the number of the first file that recovery would need.
 func (l *Log) Oldest() uint64 { return l.stats.oldest.Load() }
 
+// OldestKept is the number of the first file that recovery would find: Oldest, or before that one that was given back and is still in the
+// folder. Recovery begins with what it finds, so what the checkpoints of such files speak of must stay, too.
+func (l *Log) OldestKept() uint64 {
+	oldest := l.Oldest()
+	if l.prep == nil {
+		return oldest
+	}
+	l.prep.mu.Lock()
+	defer l.prep.mu.Unlock()
+	if len(l.prep.retired) > 0 {
+		oldest = min(oldest, l.prep.retired[0].number)
+	}
+	return oldest
+}
+
 // Current is the number of the file that groups go to, or will go to when the log starts.
 func (l *Log) Current() uint64 { return l.stats.current.Load() }
 

@@ -12,12 +12,12 @@ import (
 	"penstock/replicate"
 )
 
-// slowLeases make sure that what happens does not happen because a lease ran out.
+// slowLeases and ticks: what happens happens because of an event.
 var slowLeases = Options{LeaseTTL: time.Hour, ControllerTick: time.Hour}
 
 // B81: a silent leader is replaced when its lease has run out, not before; its partitions go to the others evenly.
 func TestLeaseRunsOut(t *testing.T) {
-	w := newWorld(t, 3)
+	w := newWorldWith(t, 3, quickLeases)
 	topic := w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 6})
 	dead := w.nodes[0]
 	begin := time.Now()
@@ -31,8 +31,8 @@ func TestLeaseRunsOut(t *testing.T) {
 		}
 		return true
 	})
-	if took := time.Since(begin); took < 100*time.Millisecond {
-		t.Errorf("replaced after %v, with a lease of 200 ms", took)
+	if took := time.Since(begin); took < quickLeases.LeaseTTL/2 {
+		t.Errorf("replaced after %v, with a lease of %v", took, quickLeases.LeaseTTL)
 	}
 	if s.Nodes[dead.node.ID].Live {
 		t.Error("it counts as alive")
@@ -231,13 +231,13 @@ func TestWipedDisk(t *testing.T) {
 // A node that could not reach the store for longer than its lease serves nothing meanwhile; it comes back as the same process,
 // and hears who leads before it hears that it may serve. B83
 func TestCutOff(t *testing.T) {
-	w := newWorld(t, 3)
+	w := newWorldWith(t, 3, quickLeases)
 	topic := w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 3})
 	victim := w.nodes[0]
 	id := part(topic, slices.IndexFunc([]int{0, 1, 2}, func(i int) bool { return victim.row(part(topic, i)).Leader == victim.node.ID }))
 	w.m.Cut("n1")
 	victim.mu.Lock()
-	until, leases := victim.until, victim.leases
+	until := victim.until
 	victim.mu.Unlock()
 	w.until(w.nodes[1], "others lead", func(s *meta.Snapshot) bool { return s.Partitions[id].State.Leader != victim.node.ID })
 	if !time.Now().After(until) {
@@ -246,13 +246,33 @@ func TestCutOff(t *testing.T) {
 	if st := victim.row(id); st.Leader != victim.node.ID {
 		t.Fatalf("it was not cut off: %+v", st)
 	}
+	busy := make(chan struct{})
+	victim.mu.Lock()
+	victim.busy = busy
+	leases := victim.leases
+	victim.mu.Unlock()
+	poked(victim.extended)
 	w.m.Heal("n1")
 	w.until(w.nodes[1], "it is back", func(s *meta.Snapshot) bool { return s.Nodes[victim.node.ID].Live })
+	select {
+	case <-victim.extended:
+		t.Error("it may serve and was not told yet who leads")
+	case <-time.After(quickLeases.LeaseTTL): // more than one attempt
+	}
+	close(busy)
 	w.untilLease(victim, leases)
 	victim.mu.Lock()
 	defer victim.mu.Unlock()
 	if st := victim.changes[len(victim.changes)-1].Snapshot.Partitions[id].State; st.Leader == victim.node.ID {
 		t.Error("it may serve and does not know that another leads")
+	}
+}
+
+// poked empties a channel of one.
+func poked(ch chan struct{}) {
+	select {
+	case <-ch:
+	default:
 	}
 }
 
@@ -278,8 +298,8 @@ func TestReplaced(t *testing.T) {
 // B80: a node that leaves is not waited for.
 func TestLeave(t *testing.T) {
 	w := newWorldWith(t, 2, slowLeases)
-	a, b := w.nodes[0], w.nodes[1]
-	w.until(b, "a controller", func(s *meta.Snapshot) bool { return s.Controller == a.node.ID })
+	controller := w.until(w.nodes[0], "a controller", func(s *meta.Snapshot) bool { return s.Controller != 0 }).Controller
+	a, b := w.byID(controller), w.alive(controller)
 	if err := a.Leave(ctx(t)); err != nil {
 		t.Fatal(err)
 	}

@@ -106,6 +106,15 @@ func TestJoinWaits(t *testing.T) {
 	}
 }
 
+// A registration whose answer was lost is found, and made no second time.
+func TestJoinUnknown(t *testing.T) {
+	w := newWorld(t, 0)
+	w.m.LoseAnswers("n1", 1)
+	if n := w.start("n1", uuid.New()); n.node.ID != 1 || len(n.Snapshot().Nodes) != 1 || !n.Snapshot().Nodes[1].Live {
+		t.Errorf("%+v", n.Snapshot().Nodes)
+	}
+}
+
 // Changes come in order, each once, the first with everything; the snapshot of each holds what it lists.
 func TestChanges(t *testing.T) {
 	w := newWorld(t, 1)
@@ -122,6 +131,7 @@ func TestChanges(t *testing.T) {
 	if err := a.ExpandTopic(ctx(t), topic.ID, 5); err != nil {
 		t.Fatal(err)
 	}
+	w.until(late, "expansion", func(s *meta.Snapshot) bool { return len(s.Partitions) == 5 })
 	if err := a.DeleteTopic(ctx(t), topic.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -159,6 +169,9 @@ func TestWatchGap(t *testing.T) {
 	x := w.create(a, meta.Topic{Name: "x", Partitions: 2, Replicas: 1})
 	kept := w.create(a, meta.Topic{Name: "kept", Partitions: 2, Replicas: 1})
 	w.until(b, "topics", func(s *meta.Snapshot) bool { return len(s.Topics) == 2 })
+	if err := b.s.waitDelivered(ctx(t), b.Snapshot().Revision); err != nil {
+		t.Fatal(err)
+	}
 	b.mu.Lock()
 	seen := len(b.changes)
 	b.mu.Unlock()
@@ -209,7 +222,7 @@ func TestUnreadableRow(t *testing.T) {
 
 // A single node's topics enter the cluster with it, once, with epochs that its log has not seen. B79
 func TestImport(t *testing.T) {
-	w := newWorldWith(t, 0, Options{LeaseTTL: time.Second, ControllerTick: 50 * time.Millisecond})
+	w := newWorld(t, 0)
 	n := w.prepare("n1", uuid.New())
 	small := meta.Topic{ID: uuid.New(), Name: "small", Partitions: 2, Replicas: 1}
 	large := meta.Topic{ID: uuid.New(), Name: "large", Partitions: 250}

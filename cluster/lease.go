@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -61,8 +62,23 @@ func (s *store) extend(ctx context.Context, r *meta.Registration) error {
 	case err != nil:
 		return err
 	}
+	return s.serve(ctx, r, sent.Add(ttl-s.opts.LeaseMargin))
+}
+
+// serve tells the engine how long it may serve; not before it has heard of everything up to the live row that this process wrote last.
+// Whatever was decided while it had none is in there: a leader that was replaced while it stood still must not serve for a
+// moment (B83).
+func (s *store) serve(ctx context.Context, r *meta.Registration, until time.Time) error {
+	s.mu.Lock()
+	joined, alive := s.joined, s.aliveSince
+	s.mu.Unlock()
+	if joined {
+		if err := s.waitDelivered(ctx, alive); err != nil {
+			return err
+		}
+	}
 	if r.Lease != nil {
-		r.Lease(sent.Add(ttl - s.opts.LeaseMargin))
+		r.Lease(until)
 	}
 	return nil
 }
@@ -87,9 +103,7 @@ func (s *store) ownRow(ctx context.Context) (int64, error) {
 	return e.ModRevision, nil
 }
 
-// revive writes the live row again: the lease ran out, or the node was reported gone and is not. Before the engine hears
-// that it may serve, it hears of everything that was decided without it: a leader that was replaced while it stood still
-// must not serve for a moment (B83).
+// revive writes the live row again: the lease ran out, or the node was reported gone and is not.
 func (s *store) revive(ctx context.Context, r *meta.Registration) error {
 	rev, err := s.ownRow(ctx)
 	if err != nil {
@@ -111,35 +125,23 @@ func (s *store) revive(ctx context.Context, r *meta.Registration) error {
 	ok, revision, err := s.kv.Txn(ctx,
 		[]kv.Cond{{Key: s.key(nodeKey(nodesDir, self)), ModRevision: rev}, {Key: live}},
 		[]kv.Op{{Key: live, Value: encode(processRow{Node: self, Boot: boot}), Lease: lease}})
-	s.mu.Lock()
-	former := s.lease
-	if ok {
-		s.lease = lease
+	if err == nil && !ok && lease == s.leaseID() {
+		// The row is there: the watch is behind, or an answer was lost.
+		var e kv.Entry
+		e, err = s.get(ctx, nodeKey(liveDir, self))
+		ok, revision = e.ModRevision != 0, e.ModRevision
 	}
-	joined := s.joined
-	s.mu.Unlock()
-	switch {
-	case err != nil || !ok && former != lease:
-		if former != lease {
+	if err != nil || !ok {
+		if lease != s.leaseID() {
 			_ = s.kv.Revoke(ctx, lease)
 		}
-		if err == nil {
-			err = meta.ErrConflict
-		}
-		return err
-	case !ok:
-		return nil // the row is there: the watch was behind
+		return cmp.Or(err, meta.ErrConflict)
 	}
+	s.mu.Lock()
+	s.lease, s.aliveSince = lease, revision
+	s.mu.Unlock()
 	s.log.Info("this node is registered as alive again", "node", self)
-	if joined {
-		if err := s.waitDelivered(ctx, revision); err != nil {
-			return err
-		}
-	}
-	if r.Lease != nil {
-		r.Lease(sent.Add(s.opts.LeaseTTL - s.opts.LeaseMargin))
-	}
-	return nil
+	return s.serve(ctx, r, sent.Add(s.opts.LeaseTTL-s.opts.LeaseMargin))
 }
 
 func (s *store) leaseID() kv.LeaseID {

@@ -239,7 +239,8 @@ func (s *store) ForceLeader(ctx context.Context, id meta.PartitionID, node repli
 }
 
 // MovePartition is meta.Store's. It says what should be; the controller does it, one safe step after the other, and the leader
-// hands over if it is the one to go. A second call for the same partition replaces the first, and one with to = from cancels it.
+// hands over if it is the one to go. A call with to = from
+// cancels a move, unless the new replica leads already; only then can another one begin.
 func (s *store) MovePartition(ctx context.Context, id meta.PartitionID, from, to replicate.NodeID) error {
 	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
 		if !st.visible(id) || st.parts[id] == nil {
@@ -252,11 +253,14 @@ func (s *store) MovePartition(ctx context.Context, id meta.PartitionID, from, to
 		switch {
 		case !slices.Contains(p.State.Replicas, from), target == nil:
 			return nil, nil, meta.ErrNotFound
-		case to == from && move.rev == 0:
+		case to == from && move.rev == 0, to == move.To && from == move.From && !move.Cancel:
 			return nil, nil, nil
 		case to == from:
-			return conds, []kv.Op{remove(key)}, nil
-		case to != move.To && slices.Contains(p.State.Replicas, to):
+			move.Cancel = true
+			return conds, []kv.Op{put(key, move.moveRow)}, nil
+		case move.rev != 0:
+			return nil, nil, fmt.Errorf("a move of it from node %d to node %d is under way; cancel it first: %w", move.From, move.To, meta.ErrConflict)
+		case slices.Contains(p.State.Replicas, to):
 			return nil, nil, fmt.Errorf("node %d holds a replica of it already: nothing was changed: %w", to, meta.ErrExists)
 		case !target.Live:
 			return nil, nil, fmt.Errorf("node %d is not alive: %w", to, meta.ErrTooFewNodes)

@@ -43,7 +43,9 @@ func TestChangeISR(t *testing.T) {
 		{"nobody", func(st *replicate.State) { st.ISR = nil }, meta.ErrUnsafe},
 		{"a stranger", func(st *replicate.State) { st.ISR = append(slices.Clone(two), replicate.Member{Node: 9}) }, meta.ErrConflict},
 		{"somebody twice", func(st *replicate.State) { st.ISR = append(slices.Clone(two), two[1]) }, meta.ErrConflict},
-		{"another disk (P10)", func(st *replicate.State) { st.ISR = []replicate.Member{two[0], {Node: third.node.ID, Store: uuid.New()}} }, meta.ErrConflict},
+		{"another disk (P10)", func(st *replicate.State) {
+			st.ISR = []replicate.Member{two[0], {Node: third.node.ID, Store: uuid.New()}}
+		}, meta.ErrConflict},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			want := whole

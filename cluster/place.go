@@ -24,12 +24,16 @@ func newLoad() load {
 func loadOf(s *meta.Snapshot) load {
 	l := newLoad()
 	for _, p := range s.Partitions {
-		for _, n := range p.State.Replicas {
-			l.replicas[n]++
-		}
-		l.leads[p.State.Leader]++
+		l.add(&p.State)
 	}
 	return l
+}
+
+func (l load) add(st *replicate.State) {
+	for _, n := range st.Replicas {
+		l.replicas[n]++
+	}
+	l.leads[st.Leader]++
 }
 
 // majority is the default of min_isr: any two majorities share a replica, and one of three may fail.

@@ -183,11 +183,6 @@ func (p *planner) moves() {
 			p.step(id, m)
 		}
 	}
-	for _, id := range p.parts {
-		if p.st.moves[id].rev == 0 && len(Leaving(p.st.snap, id)) > 0 && !p.busy[id] {
-			p.cancelled(id)
-		}
-	}
 }
 
 func (p *planner) step(id meta.PartitionID, m moveEntry) {
@@ -195,10 +190,14 @@ func (p *planner) step(id meta.PartitionID, m moveEntry) {
 	replicas := row.State.Replicas
 	hasFrom, hasTo := slices.Contains(replicas, m.From), slices.Contains(replicas, m.To)
 	to := p.st.snap.Nodes[m.To]
+	// A copy that a drain began on a node that died is not waited for, if another node can take it.
+	back := m.Cancel || m.Drain && to != nil && !to.Live && p.spare(row) != 0
 	switch {
-	case !hasFrom, to == nil, to.Draining && !hasTo:
+	case !hasFrom, to == nil, (to.Draining || back) && !hasTo:
 		p.busy[id] = true
 		p.drop("a move is over", partKey(movesDir, id), m.rev)
+	case back && row.State.Leader != m.To:
+		p.undo(id, m)
 	case !hasTo:
 		if !to.Live || len(replicas) >= replicate.MaxReplicaCount {
 			return
@@ -231,37 +230,17 @@ func without(p *meta.Partition, node replicate.NodeID) *meta.Partition {
 	return next
 }
 
-// cancelled brings a partition whose move was cancelled or replaced back to the number of replicas that its topic wants. First goes who is
-// not in sync, then the last, and never the leader.
-func (p *planner) cancelled(id meta.PartitionID) {
+// undo takes the replica that was to come out again, and puts the one that was to go back into its place.
+func (p *planner) undo(id meta.PartitionID, m moveEntry) {
 	row := p.row(id)
-	rank := func(n replicate.NodeID) int {
-		switch {
-		case n == row.State.Leader:
-			return 3
-		case slices.ContainsFunc(row.State.ISR, func(m replicate.Member) bool { return m.Node == n }):
-			return 2
-		}
-		return 1
+	next := without(&row.Partition, m.To)
+	if next == nil {
+		return // others catch up first
 	}
-	victim := row.State.Replicas[0]
-	for _, n := range row.State.Replicas {
-		if rank(n) <= rank(victim) {
-			victim = n
-		}
-	}
-	if rank(victim) == 3 {
-		return
-	}
-	if next := without(&row.Partition, victim); next != nil {
-		// The last one, which a move had put there, gets the place back that it had.
-		place, last := slices.Index(row.State.Replicas, victim), len(row.State.Replicas)-1
-		next.State.Replicas = slices.Clone(row.State.Replicas[:last])
-		if place < last {
-			next.State.Replicas[place] = row.State.Replicas[last]
-		}
-		p.change("remove a replica that is not wanted any more", next)
-	}
+	next.State.Replicas = slices.DeleteFunc(slices.Clone(row.State.Replicas), func(n replicate.NodeID) bool { return n == m.From })
+	next.State.Replicas[slices.Index(next.State.Replicas, m.To)] = m.From
+	c := p.change("undo a move", next)
+	c.drops = []kv.Cond{{Key: p.prefix + partKey(movesDir, id), ModRevision: m.rev}}
 }
 
 // spare finds the live node with the fewest replicas that may take one more of a partition; 0 if there is none.
@@ -283,7 +262,7 @@ func (p *planner) spare(row *partEntry) replicate.NodeID {
 func (p *planner) drains() {
 	for _, id := range p.parts {
 		row := p.row(id)
-		if p.busy[id] || p.st.moves[id].rev != 0 || len(Leaving(p.st.snap, id)) > 0 {
+		if p.busy[id] || p.st.moves[id].rev != 0 {
 			continue
 		}
 		for _, from := range row.State.Replicas {
@@ -299,7 +278,7 @@ func (p *planner) drains() {
 			key := p.prefix + partKey(movesDir, id)
 			p.commands = append(p.commands, command{
 				why: "move away from a draining node", chosen: []replicate.NodeID{to},
-				conds: []kv.Cond{{Key: key}}, puts: []kv.Op{put(key, moveRow{From: from, To: to})},
+				conds: []kv.Cond{{Key: key}}, puts: []kv.Op{put(key, moveRow{From: from, To: to, Drain: true})},
 			})
 			break
 		}

@@ -21,7 +21,7 @@ import (
 //	node 2 dead draining         also: down (reported), restarted (other boot), wiped (other store)
 //	topic 3 min 2                replicas wanted
 //	part 0 epoch 5 lead 1 of 1 2 3 isr 1 2 min 2 damaged 2
-//	move 0 1 4
+//	move 0 1 4 drain cancel
 //
 // Disks and processes are named after their node.
 
@@ -61,11 +61,12 @@ func stateFrom(t *testing.T, text string) *state {
 				Replicas: p.State.Replicas, ISR: memberRows(p.State.ISR), Damaged: memberRows(p.Damaged),
 			})
 		case "move":
-			n := numbers(t, words[1:])
-			r.put(partKey(movesDir, meta.PartitionID{Topic: theTopic, Partition: uint32(n[0])}), moveRow{From: n[1], To: n[2]})
+			n := numbers(t, words[1:4])
+			m := moveRow{From: n[1], To: n[2], Cancel: slices.Contains(words, "cancel"), Drain: slices.Contains(words, "drain")}
+			r.put(partKey(movesDir, meta.PartitionID{Topic: theTopic, Partition: uint32(n[0])}), m)
 		case "topic":
 			n := numbers(t, []string{words[1], words[3]})
-			r.put(topicKey(topicsDir, theTopic), meta.Topic{ID: theTopic, Name: "t", Partitions: int(parts), Replicas: int(n[0]), MinISR: int(n[1])})
+			r.put(topicKey(topicsDir, theTopic), meta.Topic{ID: theTopic, Name: "t", Partitions: int(max(1, parts)), Replicas: int(n[0]), MinISR: int(n[1])})
 		default:
 			t.Fatalf("what is %q?", line)
 		}
@@ -348,12 +349,49 @@ func TestPlanReplicas(t *testing.T) {
 			part 0 lead 2 of 3 2 1 isr 1 2 3 min 2
 			topic 2 min 2
 			move 0 1 3`, ``, 0},
-		{"a cancelled move is undone, in its old order", `
+		{"a cancelled move is undone, in the old order", `
 			node 1
 			node 2
 			node 3
+			part 0 lead 2 of 3 2 1 isr 1 2 3 min 2
+			topic 2 min 2
+			move 0 1 3 cancel`, `undo a move: part 0 epoch 5 lead 2 of 1 2 isr 1 2 min 2 drop /moves/t/000000`, 0},
+		{"one that has not begun is forgotten", `
+			node 1
+			node 2
+			node 3
+			part 0 lead 2 of 1 2 isr 1 2 min 2
+			topic 2 min 2
+			move 0 1 3 cancel`, `a move is over drop /moves/t/000000`, 0},
+		{"one whose new replica leads is completed", `
+			node 1
+			node 2
+			node 3
+			part 0 lead 3 of 3 2 1 isr 1 2 3 min 2
+			topic 2 min 2
+			move 0 1 3 cancel`, `remove the replica that goes: part 0 epoch 5 lead 3 of 3 2 isr 2 3 min 2 drop /moves/t/000000`, 0},
+		{"one that cannot be undone waits", `
+			node 1
+			node 2
+			node 3
+			part 0 lead 2 of 3 2 1 isr 2 3 min 2
+			topic 2 min 2
+			move 0 1 3 cancel`, ``, 0},
+		{"a drain's target died, and another node can take it", `
+			node 1 draining
+			node 2
+			node 3 dead
+			node 4
 			part 0 lead 2 of 3 2 1 isr 1 2 min 2
-			topic 2 min 2`, `remove a replica that is not wanted any more: part 0 epoch 5 lead 2 of 1 2 isr 1 2 min 2`, 0},
+			topic 2 min 2
+			move 0 1 3 drain`, `undo a move: part 0 epoch 5 lead 2 of 1 2 isr 1 2 min 2 drop /moves/t/000000`, 0},
+		{"or none can", `
+			node 1 draining
+			node 2
+			node 3 dead
+			part 0 lead 2 of 3 2 1 isr 1 2 min 2
+			topic 2 min 2
+			move 0 1 3 drain`, ``, 0},
 		{"of a drained node each replica moves, to who holds fewest", `
 			node 1 draining
 			node 2
@@ -363,8 +401,8 @@ func TestPlanReplicas(t *testing.T) {
 			part 1 lead 2 of 2 1 isr 1 2 min 2
 			part 2 lead 3 of 3 2 isr 2 3 min 2
 			topic 2 min 2`, `
-			move away from a draining node put /moves/t/000000 {"from":1,"to":4}
-			move away from a draining node put /moves/t/000001 {"from":1,"to":3}`, 0},
+			move away from a draining node put /moves/t/000000 {"from":1,"to":4,"drain":true}
+			move away from a draining node put /moves/t/000001 {"from":1,"to":3,"drain":true}`, 0},
 		{"where nobody can take it, it stays", `
 			node 1 draining
 			node 2
@@ -439,6 +477,8 @@ func TestPreferredLeader(t *testing.T) {
 		leaving     string
 	}{
 		{"the first", "node 1\nnode 2\npart 0 lead 2 of 1 2 isr 1 2 min 1\ntopic 2 min 1", 1, "[]"},
+		{"else who leads", "node 1\nnode 2\nnode 3\npart 0 lead 3 of 1 2 3 isr 2 3 min 1\ntopic 3 min 1", 3, "[]"},
+		{"if it may stay", "node 1\nnode 2\nnode 3 draining\npart 0 lead 3 of 1 2 3 isr 2 3 min 1\ntopic 3 min 1", 2, "[]"},
 		{"not who is not in sync", "node 1\nnode 2\npart 0 lead 2 of 1 2 isr 2 min 1\ntopic 2 min 1", 2, "[]"},
 		{"not who is draining", "node 1 draining\nnode 2\npart 0 lead 1 of 1 2 isr 1 2 min 1\ntopic 2 min 1", 2, "[]"},
 		{"not who is damaged", "node 1\nnode 2\npart 0 lead 1 of 1 2 isr 1 2 min 1 damaged 1\ntopic 2 min 1", 2, "[]"},
@@ -456,5 +496,42 @@ func TestPreferredLeader(t *testing.T) {
 				t.Errorf("leaving %s, want %s", got, c.leaving)
 			}
 		})
+	}
+}
+
+// fuzzState puts one more event behind a sound state, and plans on what comes of it.
+func fuzzState(t *testing.T, key string, value []byte, deleted bool) {
+	st := stateFrom(t, `
+		node 1
+		node 2 dead
+		node 3
+		part 0 lead 1 of 1 2 3 isr 1 2 3 min 2
+		part 1 lead 2 of 2 3 1 isr 1 2 3 min 2
+		topic 3 min 2
+		move 1 2 1`)
+	b := build(st, "/", slog.New(slog.DiscardHandler))
+	e := &kv.Event{Entry: kv.Entry{Key: "/" + key, Value: value, ModRevision: 100}, Deleted: deleted}
+	b.apply(e)
+	next, change := b.finish(100)
+	if change.Snapshot != next.snap || st.snap.Revision == 100 {
+		t.Fatal("the wrong snapshot")
+	}
+	for id, p := range next.snap.Partitions {
+		if p.ID != id || !next.visible(id) {
+			t.Fatalf("partition %v is shown as %v", p.ID, id)
+		}
+		PreferredLeader(next.snap, id)
+	}
+	commands, _ := plan(next, "/", time.Unix(0, 0))
+	seen := map[meta.PartitionID]bool{}
+	for i := range commands {
+		c := &commands[i]
+		if c.next == nil {
+			continue
+		}
+		if seen[c.next.ID] {
+			t.Fatalf("two commands for %v", c.next.ID)
+		}
+		seen[c.next.ID] = true
 	}
 }

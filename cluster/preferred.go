@@ -17,17 +17,18 @@ func Leaving(s *meta.Snapshot, id meta.PartitionID) []replicate.NodeID {
 	return p.State.Replicas[t.Replicas:]
 }
 
-// PreferredLeader is who should lead a partition when nothing stands against it: the first of its replicas that is in the ISR, alive,
-// whole, and neither draining nor leaving. 0: nobody. A leader that is not preferred hands over when it is convenient, which brings
-// leadership back after a node returned; placement has spread the first replicas.
+// PreferredLeader is who should lead a partition when nothing stands against it: its first replica, if that one is in the ISR, alive,
+// whole, and neither draining nor leaving; else the present leader, if the same is true of it; else the first of which it is
+// true. 0: nobody. A leader that is not preferred hands over when it is convenient. That brings leadership back after a node returned
+// (placement has spread the first replicas), and moves it no more often than that.
 func PreferredLeader(s *meta.Snapshot, id meta.PartitionID) replicate.NodeID {
 	p := s.Partitions[id]
-	if p == nil {
+	if p == nil || len(p.State.Replicas) == 0 {
 		return 0
 	}
 	leaving := Leaving(s, id)
-	for _, n := range p.State.Replicas {
-		if !slices.Contains(leaving, n) && inSync(s, p, n) && !s.Nodes[n].Draining {
+	for _, n := range append([]replicate.NodeID{p.State.Replicas[0], p.State.Leader}, p.State.Replicas...) {
+		if inSync(s, p, n) && !s.Nodes[n].Draining && !slices.Contains(leaving, n) {
 			return n
 		}
 	}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 
 	"github.com/google/uuid"
@@ -36,8 +37,10 @@ type partitionRow struct {
 }
 
 type moveRow struct {
-	From replicate.NodeID `json:"from"`
-	To   replicate.NodeID `json:"to"`
+	From   replicate.NodeID `json:"from"`
+	To     replicate.NodeID `json:"to"`
+	Drain  bool             `json:"drain,omitempty"`  // the controller chose To: it may choose another
+	Cancel bool             `json:"cancel,omitempty"` // back to where it was, if To does not lead yet
 }
 
 type deletedRow struct {
@@ -94,6 +97,9 @@ func decodePartition(id meta.PartitionID, value []byte) (*meta.Partition, error)
 	var r partitionRow
 	if err := json.Unmarshal(value, &r); err != nil {
 		return nil, err
+	}
+	if len(r.Replicas) > replicate.MaxReplicaCount || len(r.ISR) > replicate.MaxReplicaCount {
+		return nil, fmt.Errorf("it has %d replicas", len(r.Replicas))
 	}
 	return &meta.Partition{
 		ID: id,

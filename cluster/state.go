@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -71,12 +72,6 @@ func (s *state) conds(prefix string, nodes ...replicate.NodeID) []kv.Cond {
 		conds = append(conds, kv.Cond{Key: prefix + nodeKey(liveDir, id), ModRevision: s.nodes[id].liveRev})
 	}
 	return conds
-}
-
-// holds says whether a member is a live node, with that disk in it.
-func (s *state) holds(m replicate.Member) bool {
-	n := s.snap.Nodes[m.Node]
-	return n != nil && n.Live && n.Store == m.Store
 }
 
 // builder makes the next state from events. Maps are copied when they are first changed.
@@ -220,6 +215,9 @@ func (b *builder) applyNode(e *kv.Event, dir, rest string) error {
 	}
 	switch dir {
 	case nodesDir:
+		if rev != 0 && registered.ID != id {
+			return fmt.Errorf("it is of node %d", registered.ID)
+		}
 		n.row, n.rev = &registered, rev
 	case liveDir:
 		n.live, n.liveRev = p.Boot, rev
@@ -243,6 +241,9 @@ func (b *builder) applyTopic(e *kv.Event, rest string) error {
 	if !e.Deleted {
 		if err := json.Unmarshal(e.Value, &t); err != nil {
 			return err
+		}
+		if t.ID != id || t.Partitions < 1 || t.Partitions > MaxPartitionCount {
+			return fmt.Errorf("it is of topic %v with %d partitions", t.ID, t.Partitions)
 		}
 	}
 	setRev(own(b, "topics", &b.next.topics), id, e)

@@ -45,7 +45,7 @@ type Options struct {
 	LeaseTTL        time.Duration // a silent node is dead after it
 	LeaseMargin     time.Duration // a node stops serving so much earlier; 1/6 of LeaseTTL if that is not the default
 	ControllerTick  time.Duration // the controller looks at everything so often, besides at every change
-	DefaultReplicas int           // replicas of a topic that does not say; at most as many as nodes are alive
+	DefaultReplicas int           // replicas of a topic that does not say; at most as many as there are nodes
 	Now             func() time.Time
 }
 
@@ -97,11 +97,13 @@ type store struct {
 	node      meta.Node     // of this process
 	joined    bool          // and neither left nor closed
 	lease     kv.LeaseID
-	ctx       context.Context // of everything that runs; nil before Join
-	cancel    context.CancelFunc
-	stopLease context.CancelFunc
-	running   sync.WaitGroup
-	leasing   chan struct{} // closed when the lease loop has ended
+	// aliveSince is the revision of the live row that a running process had to write anew, 0 before.
+	aliveSince int64
+	ctx        context.Context // of everything that runs; nil before Join
+	cancel     context.CancelFunc
+	stopLease  context.CancelFunc
+	running    sync.WaitGroup
+	leasing    chan struct{} // closed when the lease loop has ended
 }
 
 // New makes a node's way to the agreement that store holds. It takes no ownership: the caller closes store after Close.

@@ -38,6 +38,7 @@ type testNode struct {
 
 	mu       sync.Mutex
 	changes  []*meta.Change
+	busy     chan struct{} // the engine takes no change until it is closed
 	until    time.Time
 	leases   int
 	extended chan struct{} // one is there after each extension
@@ -64,10 +65,13 @@ func (s *syncBuffer) contains(text string) int {
 	return strings.Count(s.b.String(), text)
 }
 
-// newWorld makes a cluster whose leases last 200 ms. A lease test that has to be slow says so by its own options.
+// newWorld makes a cluster whose leases do not run out, so that what happens does not happen because of one.
 func newWorld(t *testing.T, nodes int) *world {
-	return newWorldWith(t, nodes, Options{LeaseTTL: 200 * time.Millisecond, ControllerTick: 50 * time.Millisecond})
+	return newWorldWith(t, nodes, Options{LeaseTTL: time.Hour, ControllerTick: 50 * time.Millisecond})
 }
+
+// quickLeases are for tests that wait for a lease to run out.
+var quickLeases = Options{LeaseTTL: 400 * time.Millisecond, ControllerTick: 50 * time.Millisecond}
 
 func newWorldWith(t *testing.T, nodes int, o Options) *world {
 	w := &world{t: t, m: memory.New(memory.Options{}), opts: o}
@@ -136,6 +140,11 @@ func (w *world) join(n *testNode) {
 func (n *testNode) onChange(c *meta.Change) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if busy := n.busy; busy != nil {
+		n.mu.Unlock()
+		<-busy
+		n.mu.Lock()
+	}
 	n.changes = append(n.changes, c)
 }
 

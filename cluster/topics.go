@@ -43,10 +43,13 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 		if other := st.snap.Names[t.Name]; other != nil {
 			return other, meta.ErrExists
 		}
-		nodes := candidates(st.snap)
-		want := t
+		live := len(candidates(st.snap))
+		want, replicas := t, t.Replicas
 		if want.Replicas == 0 {
-			want.Replicas = max(1, min(s.opts.DefaultReplicas, len(nodes)))
+			// A node that is only away for a moment counts: its replica is added when it is back. Otherwise what is made
+			// while nodes are restarted one after the other would have too few for ever.
+			want.Replicas = max(1, min(s.opts.DefaultReplicas, len(st.snap.Nodes)))
+			replicas = min(want.Replicas, live)
 		}
 		if want.MinISR == 0 {
 			want.MinISR = majority(want.Replicas)
@@ -54,7 +57,7 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 		if err := checkTopic(&want); err != nil {
 			return nil, err
 		}
-		placed, err := place(nodes, want.Partitions, want.Replicas, loadOf(st.snap), newLoad())
+		placed, err := s.place(st, &want, 0, want.Partitions, replicas)
 		if err != nil {
 			return nil, err
 		}
@@ -71,6 +74,20 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 		}
 	}
 	return nil, meta.ErrConflict
+}
+
+// place chooses replicas for count more partitions of a topic, on the nodes that live.
+func (s *store) place(st *state, t *meta.Topic, first, count, replicas int) ([][]replicate.NodeID, error) {
+	if replicas < t.MinISR {
+		return nil, fmt.Errorf("min_isr %d with %d live nodes: %w", t.MinISR, replicas, meta.ErrTooFewNodes)
+	}
+	existing := newLoad()
+	for n := range first {
+		if p := st.snap.Partitions[meta.PartitionID{Topic: t.ID, Partition: uint32(n)}]; p != nil {
+			existing.add(&p.State)
+		}
+	}
+	return place(candidates(st.snap), count, replicas, loadOf(st.snap), existing)
 }
 
 // writeTopic writes a topic's row, which was at topicRev (0: it is new, and so is its name), and rows of partitions. What does
@@ -187,16 +204,7 @@ func (s *store) ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) e
 		if err := checkTopic(&want); err != nil {
 			return err
 		}
-		existing := newLoad()
-		for n := range t.Partitions {
-			if p := st.snap.Partitions[meta.PartitionID{Topic: id, Partition: uint32(n)}]; p != nil {
-				existing.leads[p.State.Leader]++
-				for _, r := range p.State.Replicas {
-					existing.replicas[r]++
-				}
-			}
-		}
-		placed, err := place(candidates(st.snap), partitions-t.Partitions, t.Replicas, loadOf(st.snap), existing)
+		placed, err := s.place(st, &want, t.Partitions, partitions-t.Partitions, min(t.Replicas, len(candidates(st.snap))))
 		if err != nil {
 			return err
 		}

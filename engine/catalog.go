@@ -65,10 +65,10 @@ type topicMeta struct {
 }
 
 // openNode reads node.json, or makes a new store in an empty directory.
-func openNode(disk aio.Disk, nodeID string) (*nodeMeta, error) {
+func openNode(disk aio.Disk, nodeID string, newUUID func() uuid.UUID) (*nodeMeta, error) {
 	data, err := disk.ReadFile(nodeFile, maxMetaBytes)
 	if errors.Is(err, fs.ErrNotExist) {
-		return createNode(disk, nodeID)
+		return createNode(disk, nodeID, newUUID)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("engine: cannot read %s of the data directory: %w; nothing was changed", nodeFile, err)
@@ -113,15 +113,15 @@ func (m *nodeMeta) write(disk aio.Disk) error {
 	return nil
 }
 
-func createNode(disk aio.Disk, nodeID string) (*nodeMeta, error) {
+func createNode(disk aio.Disk, nodeID string, newUUID func() uuid.UUID) (*nodeMeta, error) {
 	for _, dir := range []string{"clog", topicsDir} {
 		if files, err := disk.ReadDir(dir); err == nil && len(files) != 0 {
 			return nil, fmt.Errorf("engine: the data directory has files in %s but no %s: nothing was changed, restore the file or name an empty directory", dir, nodeFile)
 		}
 	}
-	m := &nodeMeta{Format: formatVersion, NodeID: nodeID, StoreID: uuid.New()}
+	m := &nodeMeta{Format: formatVersion, NodeID: nodeID, StoreID: newUUID()}
 	if m.NodeID == "" {
-		m.NodeID = uuid.NewString()
+		m.NodeID = newUUID().String()
 	}
 	return m, m.write(disk)
 }

@@ -92,7 +92,7 @@ func newChannel(t *Topic, name string) *Channel {
 			Name:      name,
 			MaxRanges: o.MaxRanges, MaxDeferred: o.MaxDeferred, MaxConsumers: o.MaxConsumers,
 			MaxMsgTimeoutMs: o.MaxMsgTimeout.Milliseconds(), MaxReqTimeoutMs: o.MaxReqTimeout.Milliseconds(),
-			SampleSeed: uint64(time.Now().UnixNano()), Ephemeral: ephemeral(name),
+			SampleSeed: uint64(t.e.now().UnixNano()), Ephemeral: ephemeral(name),
 		}),
 		consumers: map[core.ClientID]*Consumer{},
 		woken:     make(chan struct{}, 1), done: make(chan struct{}),
@@ -178,6 +178,9 @@ func (pt *partition) watch(c *Channel, index int) {
 	defer pt.mu.Unlock()
 	ws := []*watch{{c, index}}
 	if old := pt.watchers.Load(); old != nil {
+		if slices.ContainsFunc(*old, func(w *watch) bool { return w.ch == c }) {
+			return
+		}
 		ws = append(ws, *old...)
 	}
 	pt.watchers.Store(&ws)
@@ -242,6 +245,10 @@ func (c *Channel) start() {
 		return
 	}
 	c.started = true
+	if m := c.e.manual; m != nil {
+		m.channels = append(m.channels, c)
+		return
+	}
 	c.e.background(c.run)
 }
 
@@ -300,7 +307,7 @@ func (c *Channel) clientIDs() []core.ClientID {
 
 // step runs one event through the machine; mu is held and c.ev is set.
 func (c *Channel) step() *core.Result {
-	c.m.Step(time.Now().UnixNano(), &c.ev, &c.res)
+	c.m.Step(c.e.now().UnixNano(), &c.ev, &c.res)
 	return &c.res
 }
 
@@ -309,6 +316,14 @@ func (c *Channel) settle() {
 	c.mu.Lock()
 	c.takePosts()
 	c.mu.Unlock()
+}
+
+// hasPartition says whether the log of the partition has the channel, committed.
+func (c *Channel) hasPartition(i int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.takePosts()
+	return i < len(c.cursors) && c.cursors[i].added
 }
 
 // grow makes cursors for partitions that the topic got after the channel; mu is held.
@@ -473,7 +488,7 @@ func (c *Channel) change(ctx context.Context, ev core.Event) error {
 	ws, err := c.writeControls(ctx)
 	c.mu.Unlock()
 	for _, w := range ws {
-		<-w.done
+		c.e.receive(w.done)
 		err = errors.Join(err, w.Err)
 		w.free()
 	}
@@ -486,7 +501,7 @@ func (c *Channel) change(ctx context.Context, ev core.Event) error {
 func (c *Channel) writeControls(ctx context.Context) (ws []*waiter, err error) {
 	for i := range c.cursors {
 		pt := c.cursors[i].part
-		for c.m.HasControls(pt.number) {
+		for c.cursors[i].added && c.m.HasControls(pt.number) { // the others are another node's
 			w := controlWaiter(ownControls(c.m.TakeControls(pt.number, nil)), nil)
 			if err = pt.enqueue(ctx, &w.Put); err != nil {
 				w.free()

@@ -55,7 +55,7 @@ type clusterNode struct {
 	log   *slog.Logger
 	store meta.Store
 	self  meta.Node
-	net   *peer.Net
+	net   *wires
 	began time.Time
 	lease atomic.Int64 // until when this node may serve, by now()
 
@@ -98,33 +98,33 @@ func newClusterNode(e *Engine) *clusterNode {
 		cfg.MaxRangeBytes = replicate.DefaultMaxRangeBytes
 	}
 	cn := &clusterNode{
-		e: e, opts: o, log: e.log.With("node", e.node.NodeID), store: o.Store, began: time.Now(),
+		e: e, opts: o, log: e.log.With("node", e.node.NodeID), store: o.Store, began: e.instant(),
 		readers: make(chan struct{}, maxReadCount), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{}, gone: map[replicate.NodeID]bool{},
 		decoders: sync.Pool{New: func() any { return new(wire.Decoder) }},
 	}
 	cn.ctx, cn.cancel = context.WithCancel(context.Background())
 	cn.forward = newForwarder(cn)
-	cn.ops.cn = cn
+	cn.ops.cn, cn.ops.next = cn, e.firstRequest()
 	cn.table.Store(&map[segment.Identity]*partition{})
 	return cn
 }
 
 // now is this process's monotonic clock in ns.
-func (cn *clusterNode) now() int64 { return int64(time.Since(cn.began)) }
+func (cn *clusterNode) now() int64 { return int64(cn.e.since(cn.began)) }
 
 // leased says whether this node may serve just now.
 func (cn *clusterNode) leased() bool { return cn.now() < cn.lease.Load() }
 
 // spawn runs f on a goroutine that Close waits for.
-func (cn *clusterNode) spawn(f func()) { cn.wg.Go(f) }
+func (cn *clusterNode) spawn(f func()) { cn.e.spawnIn(&cn.wg, f) }
 
 // join registers the node and makes the machines of what recovery found. Nothing runs yet.
 func (cn *clusterNode) join(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, cn.opts.JoinTimeout)
+	ctx, cancel := cn.e.withTimeout(ctx, cn.opts.JoinTimeout)
 	defer cancel()
 	n := cn.opts.Node
-	n.Name, n.Store, n.Boot = cn.e.node.NodeID, cn.e.node.StoreID, uuid.New()
-	if n.Peer == "" {
+	n.Name, n.Store, n.Boot = cn.e.node.NodeID, cn.e.node.StoreID, cn.e.newUUID()
+	if n.Peer == "" && cn.opts.Listener != nil {
 		n.Peer = cn.opts.Listener.Addr().String()
 	}
 	self, err := cn.store.Join(ctx, meta.Registration{
@@ -149,7 +149,7 @@ func (cn *clusterNode) join(ctx context.Context) error {
 			pt.rep.closed = true
 		}
 	}
-	cn.net, err = peer.Listen(peer.Options{Self: self, Cluster: snap.Cluster, Listener: cn.opts.Listener, Handler: cn, Logger: cn.log})
+	cn.net, err = cn.e.listen(peer.Options{Self: self, Cluster: snap.Cluster, Listener: cn.opts.Listener, Handler: cn, Logger: cn.e.log})
 	return err
 }
 
@@ -196,14 +196,7 @@ func (cn *clusterNode) start() {
 // balance moves leaderships to who should have them, a few at a time: nodes that were away get theirs back, replicas that are about to be
 // removed give theirs away.
 func (cn *clusterNode) balance() {
-	tick := time.NewTicker(balanceInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-cn.ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for cn.e.pause(balanceInterval, cn.ctx.Done()) {
 		snap := cn.store.Snapshot()
 		for left, parts := maxBalanceCount, cn.e.partitionList(); left > 0 && len(parts) > 0; parts = parts[1:] {
 			pt := parts[0]
@@ -224,7 +217,7 @@ func (cn *clusterNode) balance() {
 
 // handOverSoon gives one partition to to, unless what is pending is not committed in time.
 func (cn *clusterNode) handOverSoon(pt *partition, to replicate.NodeID) {
-	ctx, cancel := context.WithTimeout(cn.ctx, handOverTime)
+	ctx, cancel := cn.e.withTimeout(cn.ctx, handOverTime)
 	defer cancel()
 	for pt.rep.leads.Load() && cn.handOverOne(ctx, pt, to) {
 		if cn.sleep(ctx, time.Millisecond) != nil {
@@ -260,12 +253,7 @@ func (cn *clusterNode) changed(ch *meta.Change) {
 
 func (cn *clusterNode) work() {
 	first := true
-	for {
-		select {
-		case <-cn.ctx.Done():
-			return
-		case <-cn.kick:
-		}
+	for cn.e.either(cn.kick, cn.ctx.Done()) {
 		cn.changeMu.Lock()
 		ch := cn.change
 		cn.change = nil
@@ -280,13 +268,13 @@ func (cn *clusterNode) work() {
 func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 	cn.net.SetNodes(ch.Snapshot.Nodes)
 	if first {
-		for id := range ch.Snapshot.Topics {
+		for _, id := range sortedIDs(ch.Snapshot.Topics) {
 			cn.applyTopic(ch.Snapshot, id)
 		}
-		for id := range cn.topics {
+		for _, id := range sortedIDs(cn.topics) {
 			cn.applyTopic(ch.Snapshot, id)
 		}
-		for id := range ch.Snapshot.Partitions {
+		for _, id := range sortedPartitions(ch.Snapshot.Partitions) {
 			cn.applyRow(ch.Snapshot, id)
 		}
 	}
@@ -378,14 +366,7 @@ func (cn *clusterNode) removeFromTable(topic uuid.UUID) {
 
 // keepTime lets the machines see the time pass.
 func (cn *clusterNode) keepTime() {
-	tick := time.NewTicker(tickInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-cn.ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for cn.e.pause(tickInterval, cn.ctx.Done()) {
 		lease := cn.lease.Load()
 		for _, pt := range cn.e.partitionList() {
 			if pt.rep != nil {
@@ -401,7 +382,7 @@ func (cn *clusterNode) propose(r *replica, st *replicate.State) {
 	want := *st
 	want.ISR, want.Replicas = slices.Clone(st.ISR), slices.Clone(st.Replicas)
 	cn.spawn(func() {
-		ctx, cancel := context.WithTimeout(cn.ctx, storeTimeout)
+		ctx, cancel := cn.e.withTimeout(cn.ctx, storeTimeout)
 		defer cancel()
 		now, err := cn.store.ChangeISR(ctx, r.pt.identity(), &want)
 		if err != nil && !errors.Is(err, meta.ErrConflict) {
@@ -423,7 +404,7 @@ func (cn *clusterNode) propose(r *replica, st *replicate.State) {
 func (cn *clusterNode) reportDamaged(pt *partition, why error) {
 	cn.spawn(func() {
 		for cn.ctx.Err() == nil {
-			ctx, cancel := context.WithTimeout(cn.ctx, storeTimeout)
+			ctx, cancel := cn.e.withTimeout(cn.ctx, storeTimeout)
 			err := cn.store.ReportDamaged(ctx, pt.identity(), cn.member(), why != nil)
 			cancel()
 			if err == nil || errors.Is(err, meta.ErrNotFound) {
@@ -435,10 +416,7 @@ func (cn *clusterNode) reportDamaged(pt *partition, why error) {
 }
 
 func (cn *clusterNode) pause(d time.Duration) {
-	select {
-	case <-cn.ctx.Done():
-	case <-time.After(d):
-	}
+	cn.e.pause(d, cn.ctx.Done())
 }
 
 // trimTo removes what the leader's retention has removed.
@@ -484,7 +462,7 @@ func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool)
 // reportDown tells the store that a process is gone, again and again: the member of etcd that died with it may have been the one that counts.
 func (cn *clusterNode) reportDown(node replicate.NodeID, boot uuid.UUID) {
 	for told := false; cn.isGone(node) && cn.ctx.Err() == nil; {
-		ctx, cancel := context.WithTimeout(cn.ctx, storeTimeout)
+		ctx, cancel := cn.e.withTimeout(cn.ctx, storeTimeout)
 		err := cn.store.ReportDown(ctx, node, boot)
 		cancel()
 		if err == nil || errors.Is(err, meta.ErrNotFound) {
@@ -567,11 +545,8 @@ func (cn *clusterNode) handOver(ctx context.Context) error {
 		if left == 0 || ctx.Err() != nil {
 			return ctx.Err()
 		}
-		select {
-		case <-ctx.Done():
-		case <-cn.ctx.Done():
-			return cn.ctx.Err()
-		case <-time.After(time.Millisecond):
+		if err := cn.sleep(ctx, time.Millisecond); err != nil {
+			return err
 		}
 	}
 }
@@ -609,12 +584,12 @@ func (cn *clusterNode) close() error {
 	var err error
 	if cn.net != nil {
 		cn.net.Close()
-	} else {
+	} else if cn.opts.Listener != nil {
 		err = cn.opts.Listener.Close()
 	}
 	cn.forward.close()
 	cn.ops.close()
-	cn.wg.Wait()
+	cn.e.waitFor(&cn.wg)
 	return errors.Join(err, cn.store.Close())
 }
 
@@ -624,6 +599,14 @@ func (e *Engine) Snapshot() *meta.Snapshot {
 		return nil
 	}
 	return e.cluster.store.Snapshot()
+}
+
+// Node is this node as the cluster knows it; the zero Node on a single node.
+func (e *Engine) Node() meta.Node {
+	if e.cluster == nil {
+		return meta.Node{}
+	}
+	return e.cluster.self
 }
 
 // Tombstone hides a node from the lookups of a topic until then, in the whole cluster.

@@ -124,7 +124,7 @@ func (e *Engine) openReplica(pt *partition) error {
 func (e *Engine) dropTopic(t *Topic) {
 	var local []*partition
 	for _, pt := range t.partitions() {
-		pt.rep.shut(ErrDeleted)
+		pt.rep.end(ErrDeleted)
 		if pt.log != nil {
 			local = append(local, pt)
 		}
@@ -149,7 +149,7 @@ func (e *Engine) dropTopic(t *Topic) {
 // hideTopic takes a topic that the cluster does not know out of sight. Its bytes stay.
 func (e *Engine) hideTopic(t *Topic) {
 	for _, pt := range t.partitions() {
-		pt.rep.shut(ErrNoLeader)
+		pt.rep.end(ErrNoLeader)
 	}
 	t.closeChannels(ErrDeleted)
 	e.mu.Lock()
@@ -172,9 +172,9 @@ func (e *Engine) topicByID(id uuid.UUID) *Topic {
 
 // createTopic makes a topic in the cluster, and returns when this node knows it and every partition has a leader.
 func (cn *clusterNode) createTopic(ctx context.Context, name string, partitions int) (*Topic, error) {
-	ctx, cancel := context.WithTimeout(ctx, cn.e.opts.PublishTimeout)
+	ctx, cancel := cn.e.withTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
-	mt, err := cn.store.CreateTopic(ctx, meta.Topic{Name: name, Partitions: partitions, Replicas: cn.opts.Replicas, CreatedNs: time.Now().UnixNano()})
+	mt, err := cn.store.CreateTopic(ctx, meta.Topic{Name: name, Partitions: partitions, Replicas: cn.opts.Replicas, CreatedNs: cn.e.now().UnixNano()})
 	if err != nil && !errors.Is(err, meta.ErrExists) {
 		return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, err)
 	}
@@ -189,14 +189,14 @@ func (cn *clusterNode) createTopic(ctx context.Context, name string, partitions 
 }
 
 func (cn *clusterNode) sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-cn.ctx.Done():
+	slept := cn.e.pause(d, ctx.Done())
+	switch {
+	case cn.ctx.Err() != nil:
 		return ErrClosed
-	case <-time.After(d):
+	case slept:
 		return nil
 	}
+	return ctx.Err()
 }
 
 // deleteTopic deletes a topic in the cluster, and returns when this node does not serve it any more.
@@ -205,7 +205,7 @@ func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
 	if !ok {
 		return ErrNoTopic
 	}
-	ctx, cancel := context.WithTimeout(ctx, cn.e.opts.PublishTimeout)
+	ctx, cancel := cn.e.withTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
 	if err := cn.store.DeleteTopic(ctx, t.uuid); err != nil {
 		if errors.Is(err, meta.ErrNotFound) {
@@ -226,8 +226,8 @@ func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
 // syncChannels makes the channels of t those of the partitions that this node serves now.
 func (cn *clusterNode) syncChannels(t *Topic) {
 	cn.spawn(func() {
-		t.changing.Lock()
-		defer t.changing.Unlock()
+		t.changing.lock(t.e)
+		defer t.changing.unlock()
 		if cn.ctx.Err() != nil || t.deleted.Load() {
 			return
 		}
@@ -235,7 +235,7 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 		missing := t.addServed()
 		t.startChannels()
 		for _, m := range missing {
-			cn.spawn(func() { t.createIn(m.pt, m.ch) })
+			cn.spawn(func() { _ = t.createIn(cn.ctx, m.pt, m.ch) }) // if it fails, whoever wants the channel asks for it
 		}
 	})
 }
@@ -299,20 +299,23 @@ func (t *Topic) addServed() (missing []missingChannel) {
 }
 
 // createIn writes a channel into the log of one more partition.
-func (t *Topic) createIn(pt *partition, c *Channel) {
+func (t *Topic) createIn(ctx context.Context, pt *partition, c *Channel) error {
 	i := slices.Index(t.partitions(), pt)
 	w := controlWaiter([]core.Control{{Kind: core.ChannelCreated, Channel: c.name}}, func(*Put) {
 		pt.watch(c, i)
 		c.post(pt.snapshot(c.name, i))
 	})
-	w.deadline = time.Now().Add(t.e.opts.PublishTimeout).UnixNano()
-	if err := pt.enqueue(context.Background(), &w.Put); err != nil {
+	w.deadline = t.e.now().Add(t.e.opts.PublishTimeout).UnixNano()
+	if err := pt.enqueue(ctx, &w.Put); err != nil {
 		w.free()
-		return
+		return err
 	}
-	<-w.done
+	t.e.receive(w.done)
+	err := w.Err
 	w.free()
+	c.settle()
 	c.wake()
+	return err
 }
 
 // hasChannel says whether any partition that this node has a copy of knows the channel.

@@ -104,7 +104,7 @@ func (c *committer) Gather(g *clog.Group) {
 	}
 	w := &c.slots[g.Slot()]
 	w.batches, w.puts, w.deferred, w.sealed = w.batches[:0], w.puts[:0], w.deferred[:0], 0
-	c.nowNs = time.Now().UnixNano()
+	c.nowNs = c.e.now().UnixNano()
 	c.learnSpace()
 	for c.at < len(c.turn) && c.sealInbox(c.turn[c.at], g, w) {
 		c.turn[c.at] = nil

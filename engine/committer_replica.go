@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"errors"
+
 	"penstock/clog"
 	"penstock/engine/core"
 	"penstock/replicate"
@@ -23,6 +25,12 @@ func (c *committer) sealReplica(pt *partition, g *clog.Group, w *groupWork) bool
 			return true
 		}
 		if l.head.own == nil || !l.head.own.drop { // a deleted topic's tombstone is this node's own business
+			if r.pending.n > 0 && l.bytes < secondGroupBytes {
+				// Small batches on the way to followers cost as much as large ones: what comes meanwhile makes the next.
+				r.stalled = errPipelined
+				pt.stall(l)
+				return true
+			}
 			if !r.admits() {
 				pt.stall(l)
 				return true
@@ -34,6 +42,9 @@ func (c *committer) sealReplica(pt *partition, g *clog.Group, w *groupWork) bool
 		}
 	}
 }
+
+// errPipelined says that puts wait for the batches before them.
+var errPipelined = errors.New("engine: batches are on their way to the followers")
 
 // giveBackSome is giveBack of a list that may be empty.
 func (pt *partition) giveBackSome(l putList) {
@@ -88,7 +99,7 @@ func (c *committer) appendIncoming(pt *partition, g *clog.Group, w *groupWork) b
 	r := pt.rep
 	n := 0
 	for n < len(r.incoming) && c.appendOne(pt, g, w, &r.incoming[n]) {
-		r.incoming[n].frame.Release()
+		letGo(r.incoming[n].frame)
 		n++
 	}
 	done := n == len(r.incoming)

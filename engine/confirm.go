@@ -37,7 +37,8 @@ type controlPut struct {
 
 func newControlPut(c *Channel, index int) *controlPut {
 	p := &controlPut{c: c, index: index}
-	p.Done = func(*Put) { go p.returned() }
+	returned := p.returned
+	p.Done = func(*Put) { c.e.spawn(returned) }
 	return p
 }
 
@@ -144,6 +145,13 @@ func (f *confirmer) run() {
 			return
 		case <-timer.C:
 		}
+		f.flush()
+	}
+}
+
+// runByHand is run for an engine that is stepped.
+func (f *confirmer) runByHand() {
+	for f.e.either(f.kick, f.e.stop) && f.e.pause(f.e.opts.ConfirmInterval, f.e.stop) {
 		f.flush()
 	}
 }

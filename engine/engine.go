@@ -33,6 +33,7 @@ type Engine struct {
 	waiting   atomic.Int64 // bytes in all inboxes, see partition.report
 	asyncFree asyncFree
 	cluster   *clusterNode // nil: a single node
+	manual    *Manual      // nil: it runs by itself
 
 	mu       sync.RWMutex
 	topics   map[string]*Topic
@@ -60,7 +61,9 @@ type Counters struct {
 
 // Open opens or creates a data directory, replays its commit log and starts serving it.
 // ctx bounds only the opening.
-func Open(ctx context.Context, o Options) (*Engine, error) {
+func Open(ctx context.Context, o Options) (*Engine, error) { return openEngine(ctx, o, nil) }
+
+func openEngine(ctx context.Context, o Options, m *Manual) (*Engine, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
@@ -75,7 +78,10 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 			return nil, err
 		}
 	}
-	e := &Engine{opts: o, log: o.Logger, disk: disk, topics: map[string]*Topic{}, creating: map[string]*creation{}, stop: make(chan struct{}), ran: make(chan error, 1)}
+	e := &Engine{opts: o, log: o.Logger, disk: disk, topics: map[string]*Topic{}, creating: map[string]*creation{}, stop: make(chan struct{}), ran: make(chan error, 1), manual: m}
+	if m != nil {
+		m.e = e
+	}
 	if err := e.open(ctx); err != nil {
 		e.release()
 		return nil, err
@@ -84,9 +90,9 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 }
 
 func (e *Engine) open(ctx context.Context) error {
-	start := time.Now()
+	start := e.instant()
 	var err error
-	if e.node, err = openNode(e.disk, e.opts.NodeID); err != nil {
+	if e.node, err = openNode(e.disk, e.opts.NodeID, e.newUUID); err != nil {
 		return err
 	}
 	if e.arena, err = aio.NewArena(groupBytes, int(e.opts.BufferBytes/groupBytes)); err != nil {
@@ -108,10 +114,16 @@ func (e *Engine) open(ctx context.Context) error {
 		}
 	}
 	e.clog.SetSource(&e.committer)
-	e.describe(time.Since(start))
-	go func() { e.ran <- e.clog.Run() }()
-	e.background(e.flusher.run)
-	e.background(e.confirmer.run)
+	e.describe(e.since(start))
+	if e.manual != nil {
+		if err := e.manual.begin(); err != nil {
+			return err
+		}
+	} else {
+		go func() { e.ran <- e.clog.Run() }()
+		e.background(e.flusher.run)
+		e.background(e.confirmer.run)
+	}
 	e.background(e.watch)
 	if e.cluster != nil {
 		e.cluster.start()
@@ -122,10 +134,7 @@ func (e *Engine) open(ctx context.Context) error {
 	return nil
 }
 
-func (e *Engine) background(f func()) {
-	e.wg.Add(1)
-	go func() { defer e.wg.Done(); f() }()
-}
+func (e *Engine) background(f func()) { e.spawnIn(&e.wg, f) }
 
 func (e *Engine) describe(took time.Duration) {
 	d := e.disk.Info()
@@ -246,17 +255,10 @@ const (
 // watch refuses what waited too long while the committer is stalled and looks at no inbox, and says once when
 // nothing could be stored for a while: whoever is on call then sees what it waits for.
 func (e *Engine) watch() {
-	tick := time.NewTicker(watchInterval)
-	defer tick.Stop()
 	var groups uint64
-	moved, told := time.Now(), false
-	for {
-		select {
-		case <-e.stop:
-			return
-		case <-tick.C:
-		}
-		now := time.Now()
+	moved, told := e.now(), false
+	for e.pause(watchInterval, e.stop) {
+		now := e.now()
 		waiting := false
 		for _, pt := range e.partitionList() {
 			waiting = pt.expire(now.UnixNano()) || waiting
@@ -299,7 +301,7 @@ func (e *Engine) Close() error {
 	e.closed = true
 	e.mu.Unlock()
 	if cn := e.cluster; cn != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), cn.opts.LeaveTimeout)
+		ctx, cancel := e.withTimeout(context.Background(), cn.opts.LeaveTimeout)
 		if err := e.Leave(ctx); err != nil {
 			e.log.Warn("not everything could be handed over before the end; the others take it when the lease ends", "error", err)
 		}
@@ -310,8 +312,7 @@ func (e *Engine) Close() error {
 	for _, pt := range e.partitionList() {
 		pt.closeInbox(ErrClosed)
 	}
-	e.clog.Stop()
-	err := <-e.ran
+	err := e.stopLog()
 	for _, pt := range e.partitionList() {
 		pt.refuse(ErrClosed, true, false)
 	}
@@ -320,16 +321,25 @@ func (e *Engine) Close() error {
 	if e.cluster != nil {
 		for _, pt := range e.partitionList() {
 			if pt.rep != nil {
-				pt.rep.shut(ErrClosed)
+				pt.rep.end(ErrClosed)
 			}
 		}
 		clusterErr = e.cluster.close()
 	}
-	e.wg.Wait()
+	e.waitFor(&e.wg)
 	if e.poisoned.Load() == nil {
 		e.flusher.finish()
 	}
 	return errors.Join(err, clusterErr, e.release())
+}
+
+// stopLog ends the commit log when what was accepted is stored.
+func (e *Engine) stopLog() error {
+	if e.manual != nil {
+		return e.manual.drainLog()
+	}
+	e.clog.Stop()
+	return <-e.ran
 }
 
 // release frees what Open took, in the order that keeps mapped and registered memory valid.

@@ -18,7 +18,7 @@ import (
 // background: oldest first, in large direct writes. It thereby gives buffers back to the committer and lets
 // commit log files be recycled. It also removes what retention lets go.
 //
-// Its pace follows two levels: buffers (below a half free, it writes until that half is free again) and
+// Its pace follows two levels: buffers (below a quarter free, it writes until a half is free again) and
 // the commit log's fill (with less than a half of CommitLiveBytes left it writes and syncs whatever the oldest
 // file still holds). Below both it does nothing: a queue that keeps up touches only the commit log.
 type flusher struct {
@@ -41,7 +41,10 @@ type flusher struct {
 	reserveBytes int64     // as computeReserve found it,
 	reserved     time.Time // and when
 	nearFull     atomic.Bool
-	notes        int // calls of note; committer only
+	notes        int          // calls of note; committer only
+	checked      time.Time    // when checkSpace last looked
+	making       []*partition // makeFiles' list, empty between its calls
+	due          []*partition // reclaim's list, empty between its calls
 }
 
 // deadTopic is a deleted topic whose files are still in their place.
@@ -82,7 +85,9 @@ func (f *flusher) note(pt *partition) {
 	}
 }
 
-func (f *flusher) lowBuffers() int { return f.e.arena.Count() / 2 }
+// Flushing begins late, so that many partitions' pieces grow, and goes on until there is air.
+func (f *flusher) lowBuffers() int  { return f.e.arena.Count() / 4 }
+func (f *flusher) wantBuffers() int { return f.e.arena.Count() / 2 }
 
 func (f *flusher) wakeUp() {
 	select {
@@ -113,6 +118,7 @@ func (f *flusher) holdFiles() func() {
 
 const (
 	flusherTick      = 100 * time.Millisecond
+	spaceEvery       = time.Millisecond // flushing looks at the disk's room so often at most
 	reserveEvery     = time.Second
 	reserveSoon      = 10 * time.Millisecond
 	nearFullBatches  = 16      // near the end of the room the committer asks for a check so often
@@ -133,39 +139,56 @@ func (f *flusher) run() {
 			f.checkSpace()
 			f.work()
 		case <-tick.C:
-			f.checkSpace()
-			if f.e.noSpace.Load() {
-				f.makeRoom()
-			}
-			f.work()
+			f.onTick()
 		case <-retain.C:
-			f.retain()
-			f.trashDead()
-			f.emptyTrash()
+			f.onRetain()
 		}
 	}
+}
+
+func (f *flusher) onTick() {
+	f.checkSpace()
+	if f.e.noSpace.Load() {
+		f.makeRoom()
+	}
+	f.work()
+}
+
+func (f *flusher) onRetain() {
+	f.retain()
+	f.trashDead()
+	f.emptyTrash()
 }
 
 // work flushes and evicts until both levels are good.
 func (f *flusher) work() {
 	e := f.e
+	wanted := f.lowBuffers()
 	for !f.stopping() {
-		needBuffers := e.arena.Free() <= f.lowBuffers()
-		needLog := e.clog.Headroom() < e.opts.CommitLiveBytes/2
 		progress := false
-		if needBuffers {
+		if e.arena.Free() <= wanted {
+			wanted = f.wantBuffers()
 			progress = f.evict()
 		}
-		if e.arena.Free() <= f.lowBuffers() {
+		if e.arena.Free() <= wanted {
 			progress = f.flushOldest() || progress
 		}
-		if needLog {
+		if f.logIsHalfFull() {
 			progress = f.reclaim(false) || progress
 		}
 		if !progress {
 			return // both levels are good, or what is missing is pinned by readers, or the disk is full
 		}
 	}
+}
+
+// logIsHalfFull says whether commit log files should go. Released ones take a while to be ready again; to release more does not
+// make that faster, and would sync every partition again.
+func (f *flusher) logIsHalfFull() bool {
+	e := f.e
+	room, half := e.clog.Headroom(), e.opts.CommitLiveBytes/2
+	live := int64(e.clog.Current()-e.clog.Oldest()+1) * e.opts.CommitFileBytes
+	return room < half && (live >= half || room < e.opts.CommitFileBytes)
 }
 
 // makeRoom runs at every tick while the disk is full: it writes what waits, which alone tells that there is room
@@ -184,13 +207,14 @@ func (f *flusher) makeRoom() {
 // checkSpace stops publishing while there is still room for what was answered OK, and for confirmations: they are what lets
 // retention free space. Without the reserve a full disk would have to be emptied by hand.
 func (f *flusher) checkSpace() {
+	f.checked = f.e.instant()
 	free, err := f.e.disk.FreeBytes()
 	if err != nil {
 		return
 	}
 	full := f.e.noSpace.Load()
 	// Looking at every partition takes time: rarely while there is plenty, and never for each of many small writes.
-	since := time.Since(f.reserved)
+	since := f.e.since(f.reserved)
 	if since > reserveEvery || since > reserveSoon && (full || free < 2*f.reserveBytes) {
 		f.computeReserve(free)
 	}
@@ -218,7 +242,7 @@ func (f *flusher) computeReserve(free int64) {
 	}
 	f.reserveBytes = min(need, have/2)
 	f.starved = f.starved && waiting // else its topic was deleted, and the next write tells
-	f.reserved = time.Now()
+	f.reserved = f.e.instant()
 }
 
 // nextSegmentBytes is the size of the file that pt will want next.
@@ -242,7 +266,7 @@ func (f *flusher) stopping() bool {
 // evict lets flushed bytes leave memory, oldest first.
 func (f *flusher) evict() bool {
 	progress := false
-	for f.e.arena.Free() <= f.lowBuffers() {
+	for f.e.arena.Free() <= f.wantBuffers() {
 		f.mu.Lock()
 		if len(f.flushed) == 0 {
 			f.mu.Unlock()
@@ -268,6 +292,7 @@ func (f *flusher) flushOldest() bool {
 		pt := f.queue[0]
 		f.queue = f.queue[1:]
 		f.mu.Unlock()
+		f.makeFiles(pt)
 		// The flag goes down before the flush, so that a batch committed meanwhile queues the partition again.
 		pt.dirty.Store(false)
 		n, err := f.flush(pt, maxFlushBytes)
@@ -278,6 +303,32 @@ func (f *flusher) flushOldest() bool {
 			return err == nil
 		}
 	}
+}
+
+// maxFilesAtOnce bounds the segment files that are made together.
+const maxFilesAtOnce = 32
+
+// makeFiles makes the segment file that pt needs, if any, together with those of the partitions behind it in the queue: each waits for the
+// file system's journal, and together they wait once. What fails is met again, and handled, by the flush.
+func (f *flusher) makeFiles(pt *partition) {
+	if !pt.log.NeedsFile() {
+		return
+	}
+	f.making = append(f.making[:0], pt)
+	f.mu.Lock()
+	for _, next := range f.queue[:min(len(f.queue), 4*maxFilesAtOnce)] {
+		if len(f.making) < maxFilesAtOnce && next.log.NeedsFile() {
+			f.making = append(f.making, next)
+		}
+	}
+	f.mu.Unlock()
+	f.checkSpace()
+	var wg sync.WaitGroup
+	for i, pt := range f.making {
+		f.making[i] = nil
+		f.e.alongside(&wg, func() { _ = pt.log.MakeFile() })
+	}
+	wg.Wait()
 }
 
 // enqueue puts pt into the queue unless it is there.
@@ -291,7 +342,9 @@ func (f *flusher) enqueue(pt *partition) {
 
 // flush writes up to maxBytes of pt to segments.
 func (f *flusher) flush(pt *partition, maxBytes int64) (int64, error) {
-	f.checkSpace() // here space goes, much of it between two ticks
+	if f.e.since(f.checked) > spaceEvery {
+		f.checkSpace() // here space goes, much of it between two ticks
+	}
 	n, err := pt.log.Flush(f.writer, maxBytes)
 	if n > 0 {
 		f.e.counters.SegmentBytes.Add(uint64(n))
@@ -338,7 +391,8 @@ func (f *flusher) roomAgain() {
 }
 
 // reclaim makes the older half of the commit log's files unnecessary: what they hold is written and synced, each
-// partition once, and then they are released. One file at a time would cost a sync of every busy partition per file.
+// partition once, and then they are released. One file at a time would cost a sync of every busy partition per file. All is
+// written before the first sync, because that one then commits the file system's journal for all of them.
 // With all set, every file but the newest goes.
 func (f *flusher) reclaim(all bool) bool {
 	e := f.e
@@ -353,14 +407,22 @@ func (f *flusher) reclaim(all bool) bool {
 	if all {
 		target = current
 	}
+	f.due = f.due[:0]
 	release := current
 	for _, pt := range e.partitionList() {
-		seq, ok := pt.log.OldestUnsyncedFileSeq()
-		if ok && seq <= target {
-			f.settle(pt)
-			seq, ok = pt.log.OldestUnsyncedFileSeq()
+		if seq, ok := pt.log.OldestUnsyncedFileSeq(); !ok {
+			continue
+		} else if seq > target {
+			release = min(release, seq)
+			continue
 		}
-		if ok {
+		f.settle(pt, target)
+		f.due = append(f.due, pt)
+	}
+	for i, pt := range f.due {
+		f.due[i] = nil
+		f.sync(pt)
+		if seq, ok := pt.log.OldestUnsyncedFileSeq(); ok {
 			release = min(release, seq)
 		}
 	}
@@ -372,14 +434,22 @@ func (f *flusher) reclaim(all bool) bool {
 	return true
 }
 
-// settle writes and syncs what pt has now.
-func (f *flusher) settle(pt *partition) {
-	for end, _, _ := pt.log.End(); pt.log.Flushed() < end; {
+// settle writes what pt has of the commit log's files up to target. What is newer may wait for more to join it.
+func (f *flusher) settle(pt *partition, target uint64) {
+	for {
+		if seq, ok := pt.log.OldestUnflushedFileSeq(); !ok || seq > target {
+			return
+		}
+		f.makeFiles(pt)
 		if n, err := f.flush(pt, maxFlushBytes); n == 0 || err != nil {
-			break
+			return
 		}
 		f.evict() // the committer must not wait for buffers while this goes on
 	}
+}
+
+// sync makes durable what was written of pt.
+func (f *flusher) sync(pt *partition) {
 	if err := pt.log.Sync(); err != nil {
 		f.failed(pt, err)
 	}
@@ -415,7 +485,7 @@ func (f *flusher) forget(pt *partition) error {
 // learnLimits drops the checkpoints of files that are gone and remembers where the oldest one that is left
 // found each partition: segments below that are never needed for recovery.
 func (f *flusher) learnLimits() {
-	oldest := f.e.clog.Oldest()
+	oldest := f.e.clog.OldestKept()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for len(f.files) > 0 && f.files[0].seq <= oldest {
@@ -433,9 +503,16 @@ func (f *flusher) learnLimits() {
 // retain removes segments that every channel confirmed, and what the topic's limits on bytes and age let go.
 func (f *flusher) retain() {
 	f.learnLimits()
-	now := time.Now()
+	now := f.e.now()
 	for _, pt := range f.e.partitionList() {
 		if pt.t.quarantined {
+			continue
+		}
+		f.mu.Lock()
+		limit := f.limits[pt]
+		f.mu.Unlock()
+		// Asking the log what may go reads segments, so first whether any of them could.
+		if first, ok := pt.log.TrimmableTo(); !ok || limit < first {
 			continue
 		}
 		if to := f.retainTo(pt, now); to > 0 {
@@ -490,13 +567,13 @@ func (f *flusher) trashDead() {
 // emptyTrash removes what was put away, a little at a time: deleting large files at once on a file
 // system mounted with discard stalls the device for everybody.
 func (f *flusher) emptyTrash() {
-	deadline := time.Now().Add(maxTrashDuration)
+	began := f.e.instant()
 	entries, err := f.e.disk.ReadDir(trashDir)
 	if err != nil {
 		return
 	}
 	for _, entry := range entries {
-		if time.Now().After(deadline) || f.stopping() {
+		if f.e.since(began) > maxTrashDuration || f.stopping() {
 			return
 		}
 		if err := f.e.disk.RemoveAll(path.Join(trashDir, entry.Name())); err != nil {

@@ -1,59 +1,90 @@
 package engine
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"sync"
-	"time"
-
-	"github.com/google/uuid"
 
 	"penstock/netproto"
 	"penstock/replicate"
-	"penstock/segment"
 )
 
 // forwarder brings puts of partitions that another node leads to that node, pipelined, and answers them when it does. A put waits here while
 // nobody leads; it was not stored then, and may go to whoever leads next. Once it was sent and the connection is lost, its fate is unknown.
+//
+// The puts of a partition keep their order, whatever becomes of its leader:
+//
+//	this node                                  the leader
+//	1 sends a, b, c as run 7
+//	                                           2 leads no more: refuses a, and with it all of run 7
+//	3 a comes back: nothing more is sent
+//	4 b, c come back: sorted behind a
+//	5 sends a, b, c to the new leader as run 8
+//
+// Without the runs the leader could refuse a for want of room and take b.
 type forwarder struct {
 	cn *clusterNode
 
-	mu      sync.Mutex
-	waiting map[*partition]*waitingPuts
-	bytes   int64 // of all that waits here or elsewhere for an answer
-	sent    map[uint64]*Put
-	next    uint64
-	closed  bool
-	frame   netproto.Frame
-	body    [1][]byte
+	mu     sync.Mutex // taken after a replica's, before a partition's
+	lanes  map[*partition]*lane
+	sent   map[uint64]*Put // by request
+	bytes  int64           // of all puts that are here or on their way
+	next   uint64
+	closed bool
+	frame  netproto.Frame
+	body   [1][]byte
+
+	refusals refusals
 }
 
-// waitingPuts of one partition, in order.
-type waitingPuts struct{ list putList }
+// lane is this node's puts for one partition, as long as there are any.
+type lane struct {
+	pt      *partition
+	waiting putList // in order: not sent, or come back
+	sent    int     // on their way, all of them
+	to      replicate.NodeID
+	run     uint32 // of those
+	broken  bool   // one of the run came back
+	held    bool   // the inbox is about to be moved here, before what waits
+	low     uint64 // orders given out are above low and up to high
+	high    uint64
+}
 
 func newForwarder(cn *clusterNode) *forwarder {
-	return &forwarder{cn: cn, waiting: map[*partition]*waitingPuts{}, sent: map[uint64]*Put{}}
+	return &forwarder{cn: cn, lanes: map[*partition]*lane{}, sent: map[uint64]*Put{}, next: cn.e.firstRequest()}
 }
 
-// A put on the way to the leader:
-//
-//	topic 16 | partition u32 | delay ms u32 | kind u8 | zero 3 | count u32 | { length u32 | body }*      kind 0: messages
-//	                                                            | batch                                  kind 1: sealed by the producer
-//
-// and its answer: first id u64 | reason u8. The frame's status says whether it was stored.
-const (
-	putHeadBytes = 16 + 4 + 4 + 4 + 4
-	putMessages  = 0
-	putSealed    = 1
-	putAckBytes  = 9
-)
+const firstOrder = 1 << 62 // puts that are moved from an inbox get lower ones
+
+// lane returns the lane of pt; mu is held.
+func (f *forwarder) lane(pt *partition) *lane {
+	l := f.lanes[pt]
+	if l == nil {
+		f.next++
+		l = &lane{pt: pt, low: firstOrder, high: firstOrder, run: uint32(f.next)}
+		f.lanes[pt] = l
+		pt.rep.parked.Store(true)
+	}
+	return l
+}
+
+// settle forgets a lane that is empty: from then on puts of a partition that this node leads go to its inbox.
+func (f *forwarder) settle(l *lane) {
+	if l.waiting.head == nil && l.sent == 0 && !l.held && f.lanes[l.pt] == l {
+		delete(f.lanes, l.pt)
+		l.pt.rep.parked.Store(false)
+	}
+}
 
 // put takes a put that this node's inbox does not. It is answered in any case, unless it returns an error. What a put says about who
 // waits for it stays as it is.
 func (f *forwarder) put(pt *partition, p *Put) error {
-	p.next, p.part, p.seq = nil, pt, 0
+	p.part = pt
 	if p.deadline == 0 {
-		p.deadline = time.Now().Add(f.cn.e.opts.PublishTimeout).UnixNano()
+		p.deadline = f.cn.e.now().Add(f.cn.e.opts.PublishTimeout).UnixNano()
 	}
 	f.mu.Lock()
 	switch {
@@ -66,157 +97,185 @@ func (f *forwarder) put(pt *partition, p *Put) error {
 		return ErrOverloaded
 	}
 	f.bytes += int64(p.bytes)
-	w := f.waiting[pt]
-	if w == nil && f.trySend(pt, p) {
-		f.mu.Unlock()
-		return nil
-	}
-	f.park(pt, p)
+	l := f.lane(pt)
+	l.high++
+	p.order = l.high
+	l.insert(p)
+	announce := f.flush(l)
 	f.mu.Unlock()
+	if announce {
+		pt.announce(false)
+	}
 	return nil
 }
 
-// park appends p to what waits for a leader of pt; mu is held.
-func (f *forwarder) park(pt *partition, p *Put) {
-	w := f.waiting[pt]
-	if w == nil {
-		w = &waitingPuts{}
-		f.waiting[pt] = w
-	}
+// insert puts p into its place among what waits, most often the last.
+func (l *lane) insert(p *Put) {
 	p.next = nil
-	if w.list.head == nil {
-		w.list.head = p
-	} else {
-		w.list.tail.next = p
+	switch tail := l.waiting.tail; {
+	case l.waiting.head == nil:
+		l.waiting.head, l.waiting.tail = p, p
+	case tail.order < p.order:
+		tail.next, l.waiting.tail = p, p
+	case p.order < l.waiting.head.order:
+		p.next, l.waiting.head = l.waiting.head, p
+	default:
+		q := l.waiting.head
+		for q.next.order < p.order {
+			q = q.next
+		}
+		p.next, q.next = q.next, p
 	}
-	w.list.tail = p
 }
 
-// trySend sends p to the leader, if there is one that can take it now; mu is held.
-func (f *forwarder) trySend(pt *partition, p *Put) bool {
-	to := replicate.NodeID(pt.rep.target.Load())
-	if to == 0 || to == f.cn.self.ID || f.cn.net == nil || !f.cn.net.Connected(to) {
+func (l *lane) popWaiting() *Put {
+	p := l.waiting.head
+	if l.waiting.head = p.next; l.waiting.head == nil {
+		l.waiting.tail = nil
+	}
+	p.next = nil
+	return p
+}
+
+// flush sends what can be sent, or moves it to this node's inbox, and reports whether it did that: then the caller announces it. mu is held.
+func (f *forwarder) flush(l *lane) (announce bool) {
+	defer f.settle(l)
+	for l.waiting.head != nil && !l.held && !l.broken {
+		if !l.pt.rep.leads.Load() {
+			if !f.trySend(l) {
+				return announce
+			}
+			continue
+		}
+		if l.sent > 0 {
+			return announce // what was sent to the leader before is not answered yet
+		}
+		p := l.waiting.head
+		next, order := p.next, p.order
+		if err := l.pt.tryEnqueue(p); err != nil { // it is full, or leads no more: the next tick tries again
+			p.next, p.order = next, order
+			return announce
+		}
+		if l.waiting.head = next; next == nil {
+			l.waiting.tail = nil
+		}
+		f.bytes -= int64(p.bytes)
+		announce = true
+	}
+	return announce
+}
+
+// trySend sends the first that waits to the leader, if there is one that can take it now; mu is held.
+func (f *forwarder) trySend(l *lane) bool {
+	to := replicate.NodeID(l.pt.rep.target.Load())
+	if to == 0 || to == f.cn.self.ID || f.cn.net == nil || l.sent > 0 && l.to != to || !f.cn.net.Connected(to) {
 		return false
 	}
+	p := l.waiting.head
 	f.next++
 	id := f.next
 	buf := putBuffers.Get().(*putBuffer)
-	buf.encode(pt, p)
+	buf.encode(l, p)
 	f.body[0] = buf.bytes
 	f.frame = netproto.Frame{Type: netproto.TypeForwardPut, Request: id, Body: f.body[:], Owner: buf}
 	f.sent[id] = p // before it leaves: the answer comes on another goroutine
-	p.to = to
 	if err := f.cn.net.TrySend(to, &f.frame); err != nil {
 		delete(f.sent, id)
 		buf.Release()
 		return false
 	}
+	l.popWaiting()
+	l.to, p.to = to, to
+	l.sent++
 	return true
-}
-
-// putBuffer is the bytes of one put on the way.
-type putBuffer struct{ bytes []byte }
-
-var putBuffers = sync.Pool{New: func() any { return new(putBuffer) }}
-
-const maxKeptPutBytes = 1 << 20
-
-// Release implements netproto.Releaser.
-func (b *putBuffer) Release() {
-	if cap(b.bytes) <= maxKeptPutBytes {
-		putBuffers.Put(b)
-	}
-}
-
-func (b *putBuffer) encode(pt *partition, p *Put) {
-	le := binary.LittleEndian
-	kind := byte(putMessages)
-	if p.own != nil {
-		kind = putSealed
-	}
-	id := pt.identity()
-	dst := append(b.bytes[:0], id.Topic[:]...)
-	dst = le.AppendUint32(dst, id.Partition)
-	dst = le.AppendUint32(dst, p.deferMs)
-	dst = append(dst, kind, 0, 0, 0)
-	if kind == putSealed {
-		dst = le.AppendUint32(dst, 1)
-		b.bytes = append(dst, p.own.sealed...)
-		return
-	}
-	dst = le.AppendUint32(dst, uint32(len(p.Messages)))
-	for _, m := range p.Messages {
-		dst = append(le.AppendUint32(dst, uint32(len(m))), m...)
-	}
-	b.bytes = dst
 }
 
 // wake tries again to send what waits.
 func (f *forwarder) wake() {
 	f.mu.Lock()
-	var local []*Put
-	for pt, w := range f.waiting {
-		for w.list.head != nil {
-			p := w.list.head
-			next := p.next
-			if pt.rep.leads.Load() {
-				f.bytes -= int64(p.bytes)
-				p.next = nil
-				local = append(local, p)
-			} else if !f.trySend(pt, p) {
-				break
-			}
-			w.list.head = next
-		}
-		if w.list.head == nil {
-			delete(f.waiting, pt)
+	var work []*partition
+	for _, l := range f.sorted() {
+		if f.flush(l) {
+			work = append(work, l.pt)
 		}
 	}
 	f.mu.Unlock()
-	for _, p := range local {
-		if err := p.part.tryEnqueue(p); err != nil {
-			p.answer(0, err)
-			continue
-		}
-		p.part.announce(false)
+	for _, pt := range work {
+		pt.announce(false)
 	}
+}
+
+// sorted are the lanes, always in the same order; mu is held.
+func (f *forwarder) sorted() []*lane {
+	if len(f.lanes) == 0 {
+		return nil
+	}
+	lanes := make([]*lane, 0, len(f.lanes))
+	for _, l := range f.lanes {
+		lanes = append(lanes, l)
+	}
+	slices.SortFunc(lanes, func(a, b *lane) int {
+		return cmp.Or(bytes.Compare(a.pt.t.uuid[:], b.pt.t.uuid[:]), cmp.Compare(a.pt.number, b.pt.number))
+	})
+	return lanes
 }
 
 // tick also answers what has waited too long.
 func (f *forwarder) tick() {
-	now := time.Now().UnixNano()
-	var expired, unknown *Put
+	now := f.cn.e.now().UnixNano()
+	var expired replicaOutput
 	f.mu.Lock()
-	for pt, w := range f.waiting {
-		var kept putList
-		for p := w.list.head; p != nil; {
+	for _, l := range f.sorted() {
+		waiting := l.waiting
+		l.waiting = putList{}
+		for p := waiting.head; p != nil; {
 			next := p.next
-			p.next = nil
 			if p.deadline < now {
 				f.bytes -= int64(p.bytes)
-				p.next, expired = expired, p
-			} else if kept.head == nil {
-				kept.head, kept.tail = p, p
+				p.next = nil
+				expired.add(p, p)
 			} else {
-				kept.tail.next, kept.tail = p, p
+				l.insert(p)
 			}
 			p = next
 		}
-		if w.list = kept; kept.head == nil {
-			delete(f.waiting, pt)
-		}
+		f.settle(l)
 	}
-	for id, p := range f.sent {
-		if p.deadline+int64(f.cn.e.opts.PublishTimeout) < now {
-			delete(f.sent, id)
-			f.bytes -= int64(p.bytes)
-			p.next, unknown = unknown, p
-		}
-	}
+	unknown := f.giveUp(func(p *Put) bool { return p.deadline < now })
 	f.mu.Unlock()
-	answerAll(expired, ErrNoLeader)
+	answerAll(expired.done, ErrNoLeader)
 	answerAll(unknown, ErrUnknown)
 	f.wake()
+}
+
+// giveUp forgets the puts on the way that which chooses, and returns them as a chain, the first one sent first; mu is held.
+func (f *forwarder) giveUp(which func(*Put) bool) (chain *Put) {
+	var ids []uint64
+	for id, p := range f.sent {
+		if which(p) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	for _, id := range slices.Backward(ids) {
+		p := f.sent[id]
+		delete(f.sent, id)
+		f.bytes -= int64(p.bytes)
+		f.returned(f.lanes[p.part])
+		p.next, chain = chain, p
+	}
+	return chain
+}
+
+// returned counts one that is not on its way any more; mu is held.
+func (f *forwarder) returned(l *lane) {
+	if l.sent--; l.sent == 0 {
+		if l.broken {
+			f.next++
+			l.broken, l.run = false, uint32(f.next)
+		}
+		f.settle(l)
+	}
 }
 
 // answerAll ends a chain of puts that were not stored, or may have been.
@@ -231,35 +290,24 @@ func answerAll(chain *Put, err error) {
 
 // lost ends what was sent to a node and not answered: it may be stored there.
 func (f *forwarder) lost(node replicate.NodeID) {
-	var unknown *Put
+	f.refusals.forget(node)
 	f.mu.Lock()
-	for id, p := range f.sent {
-		if p.to == node {
-			delete(f.sent, id)
-			f.bytes -= int64(p.bytes)
-			p.next, unknown = unknown, p
-		}
-	}
+	unknown := f.giveUp(func(p *Put) bool { return p.to == node })
 	f.mu.Unlock()
 	answerAll(unknown, ErrUnknown)
 }
 
 func (f *forwarder) close() {
-	var waiting, unknown *Put
+	var waiting replicaOutput
 	f.mu.Lock()
 	f.closed = true
-	for pt, w := range f.waiting {
-		if w.list.head != nil {
-			w.list.tail.next, waiting = waiting, w.list.head
-		}
-		delete(f.waiting, pt)
+	for _, l := range f.sorted() {
+		waiting.add(l.waiting.head, l.waiting.tail)
+		l.waiting = putList{}
 	}
-	for id, p := range f.sent {
-		delete(f.sent, id)
-		p.next, unknown = unknown, p
-	}
+	unknown := f.giveUp(func(*Put) bool { return true })
 	f.mu.Unlock()
-	answerAll(waiting, ErrClosed)
+	answerAll(waiting.done, ErrClosed)
 	answerAll(unknown, ErrUnknown)
 }
 
@@ -272,19 +320,77 @@ func (f *forwarder) answered(from replicate.NodeID, fr *netproto.Received) {
 		return // answered already: too late, or the connection was lost
 	}
 	delete(f.sent, fr.Header.Request)
+	l := f.lanes[p.part]
 	status := fr.Header.Status
 	if status == netproto.StatusNotLeader || status == netproto.StatusFull || status == netproto.StatusClosed {
-		f.park(p.part, p) // nothing was stored: it goes to whoever leads next, or again
+		l.insert(p) // nothing was stored: it goes to whoever leads next, or again, when the run is over
+		l.broken = true
+		f.returned(l)
 		f.mu.Unlock()
 		return
 	}
 	f.bytes -= int64(p.bytes)
+	f.returned(l)
+	announce := l.waiting.head != nil && f.flush(l)
 	f.mu.Unlock()
+	if announce {
+		l.pt.announce(false)
+	}
 	if status == netproto.StatusOK {
 		p.answer(ID(binary.LittleEndian.Uint64(fr.Payload)), nil)
 		return
 	}
 	p.answer(0, reasonOf(fr.Payload[8]))
+}
+
+// hold makes puts of pt wait until reroute has moved the inbox before them.
+func (f *forwarder) hold(pt *partition) {
+	f.mu.Lock()
+	f.lane(pt).held = true
+	f.mu.Unlock()
+}
+
+// reroute moves what waits in an inbox that is this node's no more to the node that leads now. Nothing of it was stored.
+func (cn *clusterNode) reroute(pt *partition) {
+	f := cn.forward
+	var controls, refused replicaOutput
+	inbox := pt.takeForOthers()
+	f.mu.Lock()
+	l := f.lane(pt)
+	count := uint64(0)
+	for p := inbox.head; p != nil; p = p.next {
+		count++
+	}
+	l.low -= count
+	order := l.low
+	for p := inbox.head; p != nil; {
+		next := p.next
+		p.next = nil
+		order++
+		switch {
+		case p.control():
+			controls.add(p, p)
+		case f.closed:
+			refused.add(p, p)
+		default:
+			if p.deadline == 0 {
+				p.deadline = cn.e.now().Add(cn.e.opts.PublishTimeout).UnixNano()
+			}
+			p.order = order
+			f.bytes += int64(p.bytes)
+			l.insert(p)
+		}
+		p = next
+	}
+	l.held = false
+	announce := f.flush(l)
+	f.settle(l)
+	f.mu.Unlock()
+	answerAll(controls.done, ErrNoLeader)
+	answerAll(refused.done, ErrClosed)
+	if announce {
+		pt.announce(false)
+	}
 }
 
 // reasons are the errors that travel in an answer; numbers are for ever.
@@ -307,120 +413,4 @@ func numberOf(err error) byte {
 		}
 	}
 	return 0
-}
-
-// forwardedPut is a put that came from another node.
-type forwardedPut struct {
-	Put
-	kind    ownPut
-	f       *forwarder
-	from    replicate.NodeID
-	request uint64
-	buf     *netproto.RecvBuf
-	bodies  [][]byte
-}
-
-var forwardedPuts = sync.Pool{New: func() any { return new(forwardedPut) }}
-
-// serve takes a put of another node's client. It runs on the connection's reader and does not wait. It returns the partition whose inbox has it,
-// for the caller to announce.
-func (f *forwarder) serve(from replicate.NodeID, fr *netproto.Received) *partition {
-	p := forwardedPuts.Get().(*forwardedPut)
-	if p.Done == nil {
-		p.Done = func(*Put) { p.reply(p.First, p.Err) }
-	}
-	p.f, p.from, p.request = f, from, fr.Header.Request
-	pt, err := p.decode(fr.Payload)
-	if err == nil {
-		fr.Buf.Retain()
-		p.buf = fr.Buf
-		if err = f.cn.e.measure(&p.Put); err == nil {
-			err = pt.tryEnqueue(&p.Put)
-		}
-	}
-	if err != nil {
-		p.reply(0, err)
-		return nil
-	}
-	return pt
-}
-
-func (p *forwardedPut) decode(b []byte) (*partition, error) {
-	le := binary.LittleEndian
-	if len(b) < putHeadBytes {
-		return nil, ErrUnknown
-	}
-	pt := p.f.cn.partition(segment.Identity{Topic: uuid.UUID(b[:16]), Partition: le.Uint32(b[16:])})
-	if pt == nil || !pt.rep.leads.Load() {
-		return nil, ErrNoLeader
-	}
-	p.Defer = time.Duration(le.Uint32(b[20:])) * time.Millisecond
-	kind, count := b[24], le.Uint32(b[28:])
-	b = b[putHeadBytes:]
-	if kind == putSealed {
-		p.kind = ownPut{sealed: b}
-		p.own = &p.kind
-		return pt, nil
-	}
-	for range count {
-		if len(b) < 4 || uint64(le.Uint32(b)) > uint64(len(b)-4) {
-			return nil, ErrUnknown
-		}
-		n := le.Uint32(b)
-		p.bodies = append(p.bodies, b[4:4+n])
-		b = b[4+n:]
-	}
-	p.Messages = p.bodies
-	return pt, nil
-}
-
-// reply answers the node that sent the put, and makes p ready for another.
-func (p *forwardedPut) reply(first ID, err error) {
-	var payload [putAckBytes]byte
-	binary.LittleEndian.PutUint64(payload[:], uint64(first))
-	fr := netproto.Frame{Type: netproto.TypeForwardAck, Request: p.request, Head: payload[:]}
-	switch {
-	case err == nil:
-	case errors.Is(err, ErrNoLeader):
-		fr.Status = netproto.StatusNotLeader
-	case errors.Is(err, ErrOverloaded):
-		fr.Status = netproto.StatusFull
-	case errors.Is(err, ErrClosed):
-		fr.Status = netproto.StatusClosed
-	case errors.Is(err, ErrUnknown), errors.Is(err, ErrDisk):
-		fr.Status = netproto.StatusUnknown
-		payload[8] = numberOf(err)
-	default:
-		fr.Status = netproto.StatusRejected
-		payload[8] = numberOf(err)
-	}
-	f, from := p.f, p.from
-	if p.buf != nil {
-		p.buf.Release()
-	}
-	clear(p.bodies)
-	done := p.Done
-	*p = forwardedPut{bodies: p.bodies[:0]}
-	p.Done = done
-	forwardedPuts.Put(p)
-	// If it cannot be sent, the other side gives up waiting and says that the outcome is unknown.
-	_ = f.cn.net.TrySend(from, &fr)
-}
-
-// reroute moves what waits in an inbox that is this node's no more to the node that leads now. Nothing of it was stored.
-func (cn *clusterNode) reroute(pt *partition) {
-	l := pt.takeForOthers()
-	for p := l.head; p != nil; {
-		next := p.next
-		p.next = nil
-		switch {
-		case p.control():
-			p.answer(0, ErrNoLeader)
-		default:
-			if err := cn.forward.put(pt, p); err != nil {
-				p.answer(0, err)
-			}
-		}
-		p = next
-	}
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +22,8 @@ type operation struct {
 	Topic   uuid.UUID     `json:"topic"`
 	Channel string        `json:"channel,omitempty"`
 	Flag    bool          `json:"flag,omitempty"`
+	// Partitions are those that the node should lead. If it does not it refuses, and who asked looks again.
+	Partitions []uint32 `json:"partitions"`
 }
 
 type operationKind string
@@ -34,7 +38,7 @@ const (
 	opEmptyTopic    operationKind = "empty-topic"
 )
 
-const maxOperationBytes = 4 << 10
+const maxOperationBytes = 1 << 20 // the numbers of all partitions of a topic
 
 // operations carries them to other nodes.
 type operations struct {
@@ -55,10 +59,10 @@ var errOperationLost = errors.New("engine: the connection to the partition's lea
 // everywhere does op on this node and on every other node that leads a partition of t, and returns when all of them have it committed. It
 // repeats itself while leaders change, until ctx ends or Options.PublishTimeout is over.
 func (cn *clusterNode) everywhere(ctx context.Context, t *Topic, op operation) error {
-	ctx, cancel := context.WithTimeout(ctx, cn.e.opts.PublishTimeout)
+	ctx, cancel := cn.e.withTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
 	op.Topic = t.uuid
-	done := map[replicate.NodeID]bool{}
+	done := map[*partition]bool{}
 	var last error
 	for {
 		left, err := cn.everyLeader(ctx, t, op, done)
@@ -68,36 +72,49 @@ func (cn *clusterNode) everywhere(ctx context.Context, t *Topic, op operation) e
 		if left == 0 {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(last, fmt.Errorf("%w: not every leader of topic %s did it in time", ErrNoLeader, t.name))
-		case <-cn.ctx.Done():
+		switch err := cn.sleep(ctx, operationPause); {
+		case errors.Is(err, ErrClosed):
 			return ErrClosed
-		case <-time.After(20 * time.Millisecond):
+		case err != nil:
+			return errors.Join(last, fmt.Errorf("%w: not every leader of topic %s did it in time", ErrNoLeader, t.name))
 		}
 	}
 }
 
-// everyLeader asks the leaders that are not done; left counts the partitions whose leader is missing.
-func (cn *clusterNode) everyLeader(ctx context.Context, t *Topic, op operation, done map[replicate.NodeID]bool) (left int, last error) {
+// operationPause is between two rounds of asking leaders: a new one is there after some milliseconds.
+const operationPause = 3 * time.Millisecond
+
+// everyLeader asks the leaders of the partitions that are not done; left counts those that are left then. What a leader has committed
+// the next one has, too.
+func (cn *clusterNode) everyLeader(ctx context.Context, t *Topic, op operation, done map[*partition]bool) (left int, last error) {
+	byNode := map[replicate.NodeID][]*partition{}
 	for _, pt := range t.partitions() {
-		to := replicate.NodeID(pt.rep.target.Load())
-		switch {
-		case to == 0:
-			left++
-		case done[to]:
-		default:
-			var err error
-			if to == cn.self.ID {
-				err = t.locally(ctx, op)
-			} else {
-				err = cn.ops.ask(ctx, to, op)
-			}
-			if err != nil {
-				left, last = left+1, err
-				continue
-			}
-			done[to] = true
+		if done[pt] {
+			continue
+		}
+		left++
+		if to := replicate.NodeID(pt.rep.target.Load()); to != 0 {
+			byNode[to] = append(byNode[to], pt)
+		}
+	}
+	for _, to := range slices.Sorted(maps.Keys(byNode)) {
+		op.Partitions = op.Partitions[:0:0]
+		for _, pt := range byNode[to] {
+			op.Partitions = append(op.Partitions, pt.number)
+		}
+		var err error
+		if to == cn.self.ID {
+			err = t.locally(ctx, op)
+		} else {
+			err = cn.ops.ask(ctx, to, op)
+		}
+		if err != nil {
+			last = err
+			continue
+		}
+		for _, pt := range byNode[to] {
+			done[pt] = true
+			left--
 		}
 	}
 	return left, last
@@ -130,12 +147,11 @@ func (o *operations) ask(ctx context.Context, to replicate.NodeID, op operation)
 	if err := o.cn.net.TrySend(to, &netproto.Frame{Type: netproto.TypeForwardOp, Request: id, Head: body}); err != nil {
 		return err
 	}
-	select {
-	case err := <-s.done:
-		return err
-	case <-ctx.Done():
+	err, ok := o.cn.e.result(s.done, ctx.Done())
+	if !ok {
 		return ctx.Err()
 	}
+	return err
 }
 
 // serve does what another node asks for, on a goroutine: it may wait for a commit.
@@ -147,7 +163,7 @@ func (o *operations) serve(from replicate.NodeID, f *netproto.Received) {
 		return
 	}
 	o.cn.spawn(func() {
-		ctx, cancel := context.WithTimeout(o.cn.ctx, o.cn.e.opts.PublishTimeout)
+		ctx, cancel := o.cn.e.withTimeout(o.cn.ctx, o.cn.e.opts.PublishTimeout)
 		defer cancel()
 		t := o.cn.e.topicByID(op.Topic)
 		if t == nil {
@@ -163,7 +179,7 @@ func (o *operations) reply(to replicate.NodeID, request uint64, err error) {
 	if err != nil {
 		f.Status, f.Head = netproto.StatusRejected, []byte(err.Error())
 	}
-	_ = o.cn.net.TrySend(to, &f) // who asked repeats it
+	o.cn.forward.answer(to, &f)
 }
 
 func (o *operations) answered(f *netproto.Received) {
@@ -208,12 +224,18 @@ func (o *operations) close() {
 	}
 }
 
-// locally does op to the partitions that this node leads.
+// locally does op to the partitions that it names, which this node leads, or refuses it.
 func (t *Topic) locally(ctx context.Context, op operation) error {
+	if !t.serves(op.Partitions) {
+		return ErrNoLeader
+	}
 	switch op.Kind {
 	case opCreateChannel:
-		_, err := t.createChannelHere(ctx, op.Channel)
-		return err
+		c, err := t.createChannelHere(ctx, op.Channel)
+		if err != nil {
+			return err
+		}
+		return t.createMissing(ctx, c, op.Partitions)
 	case opPauseTopic:
 		return t.pauseHere(ctx, op.Flag)
 	case opEmptyTopic:
@@ -221,7 +243,7 @@ func (t *Topic) locally(ctx context.Context, op operation) error {
 	}
 	c, ok := t.LookupChannel(op.Channel)
 	if !ok {
-		return nil // this node leads no partition that has it
+		return nil // it is not there, or not any more
 	}
 	switch op.Kind {
 	case opDeleteChannel:
@@ -234,4 +256,28 @@ func (t *Topic) locally(ctx context.Context, op operation) error {
 		return c.emptyHere(ctx)
 	}
 	return fmt.Errorf("engine: this version does not know the operation %q", op.Kind)
+}
+
+// serves says whether the channels on this node have all these partitions.
+func (t *Topic) serves(numbers []uint32) bool {
+	t.changing.lock(t.e)
+	defer t.changing.unlock()
+	parts := t.partitions()
+	for _, n := range numbers {
+		if int(n) >= len(t.served) || !t.served[n] || !parts[n].rep.serves.Load() {
+			return false
+		}
+	}
+	return true
+}
+
+// createMissing writes the channel into the partitions that do not have it: one may have come to this node after the channel.
+func (t *Topic) createMissing(ctx context.Context, c *Channel, numbers []uint32) error {
+	var err error
+	for _, n := range numbers {
+		if pt := t.partitions()[n]; !c.hasPartition(int(n)) {
+			err = errors.Join(err, t.createIn(ctx, pt, c))
+		}
+	}
+	return err
 }

@@ -49,6 +49,17 @@ type partition struct {
 	flushErr  atomic.Pointer[error]
 }
 
+// takes says whether p may enter the inbox here and now; mu is held.
+func (pt *partition) takes(p *Put) bool {
+	switch {
+	case p.ofThisNode():
+		return true
+	case !pt.rep.leads.Load():
+		return false
+	}
+	return p.control() || !pt.rep.parked.Load()
+}
+
 // ofThisNode says that the put concerns this node's files only, whoever leads.
 func (p *Put) ofThisNode() bool { return p.own != nil && p.own.drop }
 
@@ -57,7 +68,7 @@ func (cn *clusterNode) elsewhere(pt *partition, p *Put) error {
 	if p.control() {
 		return ErrNoLeader
 	}
-	p.crowd, p.gate = -1, nil
+	p.next, p.seq, p.crowd, p.gate = nil, 0, -1, nil
 	return cn.forward.put(pt, p)
 }
 
@@ -79,7 +90,7 @@ func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 			return err
 		}
 	}
-	if pt.rep != nil && !pt.rep.leads.Load() && !p.ofThisNode() {
+	if pt.rep != nil && !pt.takes(p) {
 		pt.mu.Unlock()
 		return e.cluster.elsewhere(pt, p)
 	}
@@ -160,6 +171,9 @@ func (e *Engine) admits(pt *partition, size int64) bool {
 
 // awaitRoom is called and returns with mu held.
 func (pt *partition) awaitRoom(ctx context.Context, size int64) error {
+	if pt.e.manual != nil {
+		return ErrOverloaded // who submits may not be in a task
+	}
 	timer := time.NewTimer(pt.e.opts.AdmitTimeout)
 	defer timer.Stop()
 	poll := time.NewTicker(5 * time.Millisecond) // room at the node may come from another partition

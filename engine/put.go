@@ -25,6 +25,7 @@ type putState struct {
 	waits    bool // a goroutine waits for it in waiter.wait
 	answered atomic.Bool
 	to       replicate.NodeID // that it was forwarded to
+	order    uint64           // in the forwarder's lane
 
 	gate chan struct{} // for crowds: closed when some of them are answered
 	own  *ownPut       // one of the rare kinds

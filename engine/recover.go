@@ -44,7 +44,7 @@ func (e *Engine) recover() error {
 	r := &recovery{e: e, parts: map[segment.Identity]*recovered{}, dropped: map[uuid.UUID]bool{}}
 	log, report, err := clog.Open(e.disk, e.arena, clog.Options{
 		FileBytes: e.opts.CommitFileBytes, MaxLiveBytes: e.opts.CommitLiveBytes, InFlight: e.opts.GroupsInFlight,
-		Store: e.node.StoreID, Logger: e.log,
+		Store: e.node.StoreID, Logger: e.log, Inline: e.manual != nil,
 	}, r)
 	var corrupt *segment.CorruptError
 	if err != nil && !errors.As(err, &corrupt) {

@@ -27,6 +27,7 @@ type replica struct {
 	// What producers and channels look at without mu.
 	leads  atomic.Bool                    // puts go to the inbox; changed with partition.mu held, too
 	serves atomic.Bool                    // channels may deliver: it leads, and all that came before is committed
+	parked atomic.Bool                    // puts wait in the forwarder: later ones queue behind them
 	target atomic.Uint32                  // replicate.NodeID of the leader; 0: nobody is known
 	row    atomic.Pointer[meta.Partition] // the newest row of the store
 
@@ -58,6 +59,7 @@ type replica struct {
 	incoming []incomingBatch
 	cut      *logCut
 	foldErr  error
+	damaged  error // what the machine said last
 	sent     netproto.Frame
 	batches  []replicate.Batch
 	batch    replicate.Batch
@@ -215,6 +217,7 @@ func (r *replica) do(a *replicate.Action) {
 	case replicate.ActRefresh:
 		r.refresh()
 	case replicate.ActDamaged:
+		r.damaged = a.Err
 		r.cn.reportDamaged(r.pt, a.Err)
 	case replicate.ActRepair:
 		r.repair(&a.Message)
@@ -282,10 +285,14 @@ func (r *replica) learn(row *meta.Partition) {
 	r.target.Store(uint32(row.State.Leader))
 	r.run(func() {
 		r.state = row.State
-		if !r.closed {
-			r.step(&replicate.Event{Kind: replicate.EvState, State: &row.State})
-			r.retry()
+		if r.closed {
+			return
 		}
+		if r.damaged == nil && r.foldErr == nil && memberOf(row.Damaged, r.cn.member()) {
+			r.cn.reportDamaged(r.pt, nil) // an earlier process said so, and this one reads what there is
+		}
+		r.step(&replicate.Event{Kind: replicate.EvState, State: &row.State})
+		r.retry()
 	})
 }
 
@@ -347,6 +354,7 @@ func (r *replica) stepDown() {
 	why := r.leader.Err()
 	r.cn.log.Info("leads a partition no more", "topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "why", why)
 	disk := errors.Is(why, replicate.ErrDisk)
+	r.cn.forward.hold(r.pt)
 	r.setLeads(false)
 	r.fail(r.pending.takeAll(), unknownBecause(disk))
 	log := r.leader.Log()
@@ -496,7 +504,7 @@ func (r *replica) fault(err error) {
 
 func (r *replica) releaseIncoming() {
 	for i := range r.incoming {
-		r.incoming[i].frame.Release()
+		letGo(r.incoming[i].frame)
 	}
 	clear(r.incoming)
 	r.incoming = r.incoming[:0]
@@ -510,15 +518,25 @@ func (r *replica) present() bool {
 }
 
 // retire ends a copy that is not needed any more; its bytes stay.
-func (r *replica) retire() { r.shut(ErrNoLeader) }
+func (r *replica) retire() {
+	r.cn.forward.hold(r.pt)
+	r.shut()
+	r.cn.reroute(r.pt)
+}
 
-// shut ends the replica; nothing is sent or taken any more.
-func (r *replica) shut(err error) {
+// end is retire for good: what waits in the inbox is answered with err.
+func (r *replica) end(err error) {
+	r.shut()
+	answerAll(r.pt.takeForOthers().head, err)
+}
+
+// shut ends the replica; nothing is sent or taken any more. What is in the log and not committed is unknown: it may be elsewhere, too.
+func (r *replica) shut() {
 	r.run(func() {
 		r.closed = true
 		r.setLeads(false)
 		r.serves.Store(false)
-		r.fail(r.pending.takeAll(), err)
+		r.fail(r.pending.takeAll(), ErrUnknown)
 		r.releaseIncoming()
 		r.leader, r.follower = nil, nil
 	})

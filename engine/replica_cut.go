@@ -48,15 +48,10 @@ func (r *replica) doCut(c *logCut) {
 		return
 	}
 	r.run(func() { c.ready, r.out.work = true, true })
-	select {
-	case err := <-c.durable:
-		if err != nil {
-			return // the commit log failed, and everybody knows
-		}
-	case <-r.cn.e.stop:
-		return
+	err, ok := r.cn.e.result(c.durable, r.cn.e.stop)
+	if err != nil || !ok {
+		return // the commit log failed, and everybody knows; or it was stopped
 	}
-	var err error
 	if c.anew {
 		err = r.pt.log.Reset(c.state)
 	} else {
@@ -81,10 +76,8 @@ func (r *replica) cutFailed(err error) {
 // prepareCut finds out what the log will be.
 func (r *replica) prepareCut(c *logCut) error {
 	for r.appending() {
-		select {
-		case <-r.cn.e.stop:
+		if !r.cn.e.pause(time.Millisecond, r.cn.e.stop) {
 			return ErrClosed
-		case <-time.After(time.Millisecond):
 		}
 	}
 	c.fold = new(core.Cursors)

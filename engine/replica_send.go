@@ -256,7 +256,7 @@ func (r *replica) takeBatches(a *replicate.Action) {
 			continue
 		}
 		w := &d.Runs[run]
-		buf.Retain()
+		keep(buf)
 		r.incoming = append(r.incoming, incomingBatch{
 			frame: buf, data: d.Batch(i), offset: b.Offset, segment: w.Segment, base: w.Base, capacity: w.Capacity, generation: r.generation,
 		})

@@ -8,7 +8,6 @@ import (
 	"sort"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -34,8 +33,8 @@ type Topic struct {
 	mu       sync.Mutex
 	channels map[string]*Channel
 	creating map[string]*creation
-	changing sync.Mutex // one creation, deletion or pause at a time
-	served   []bool     // by index: the channels have the partition; only in a cluster, guarded by changing
+	changing waitLock // one creation, deletion or pause at a time
+	served   []bool   // by index: the channels have the partition; only in a cluster, guarded by changing
 	created  int64
 }
 
@@ -139,9 +138,7 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (
 		}
 		if cr, ok := e.creating[name]; ok {
 			e.mu.Unlock()
-			select {
-			case <-cr.done:
-			case <-ctx.Done():
+			if !e.either(cr.done, ctx.Done()) {
 				return nil, ctx.Err()
 			}
 			if cr.err != nil {
@@ -194,7 +191,7 @@ func (e *Engine) makeTopic(name string, partitions int) (*Topic, error) {
 	if err := e.poisoned.Load(); err != nil {
 		return nil, *err
 	}
-	m := &topicMeta{Format: formatVersion, ID: uuid.New(), Name: name, Partitions: partitions, CreatedNs: time.Now().UnixNano()}
+	m := &topicMeta{Format: formatVersion, ID: e.newUUID(), Name: name, Partitions: partitions, CreatedNs: e.now().UnixNano()}
 	t := newTopic(e, m)
 	if err := e.makeTopicFiles(t, m); err != nil {
 		// What is there must go: a second try makes another topic of that name, and the next Open would find both.
@@ -263,8 +260,8 @@ func (e *Engine) deleteTopicHere(name string) error {
 // deleteParts deletes the copies of a topic that this node has; there is at least one.
 func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 	t.deleted.Store(true)
-	t.changing.Lock()
-	defer t.changing.Unlock()
+	t.changing.lock(t.e)
+	defer t.changing.unlock()
 	t.closeChannels(ErrDeleted)
 	for _, pt := range parts[1:] {
 		pt.refuse(ErrDeleted, true, false)
@@ -293,7 +290,7 @@ func (e *Engine) writeTombstone(pt *partition, w *waiter) error {
 		w.free()
 		return err
 	}
-	<-w.done
+	e.receive(w.done)
 	err := w.Err
 	w.free()
 	return err
@@ -371,8 +368,8 @@ func (t *Topic) CreateChannel(ctx context.Context, name string) (*Channel, error
 
 // createChannelHere makes the channel in the partitions that this node leads.
 func (t *Topic) createChannelHere(ctx context.Context, name string) (*Channel, error) {
-	t.changing.Lock()
-	defer t.changing.Unlock()
+	t.changing.lock(t.e)
+	defer t.changing.unlock()
 	if c, ok := t.LookupChannel(name); ok {
 		return c, nil
 	}
@@ -419,8 +416,8 @@ func (t *Topic) DeleteChannel(ctx context.Context, name string) error {
 }
 
 func (t *Topic) deleteChannelHere(ctx context.Context, name string) error {
-	t.changing.Lock()
-	defer t.changing.Unlock()
+	t.changing.lock(t.e)
+	defer t.changing.unlock()
 	c, ok := t.LookupChannel(name)
 	if !ok {
 		return ErrNoChannel
@@ -455,7 +452,7 @@ func (t *Topic) control(ctx context.Context, entries func(*partition) []core.Con
 		}
 		w := controlWaiter(entries(pt), committed)
 		if pt.rep != nil {
-			w.deadline = time.Now().Add(t.e.opts.PublishTimeout).UnixNano()
+			w.deadline = t.e.now().Add(t.e.opts.PublishTimeout).UnixNano()
 		}
 		if err = pt.enqueue(ctx, &w.Put); err != nil {
 			w.free()
@@ -464,7 +461,7 @@ func (t *Topic) control(ctx context.Context, entries func(*partition) []core.Con
 		ws = append(ws, w)
 	}
 	for _, w := range ws {
-		<-w.done
+		t.e.receive(w.done)
 		err = errors.Join(err, w.Err)
 		w.free()
 	}
@@ -485,8 +482,8 @@ func (t *Topic) pause(ctx context.Context, paused bool) error {
 func (t *Topic) Unpause(ctx context.Context) error { return t.pause(ctx, false) }
 
 func (t *Topic) pauseHere(ctx context.Context, paused bool) error {
-	t.changing.Lock()
-	defer t.changing.Unlock()
+	t.changing.lock(t.e)
+	defer t.changing.unlock()
 	if t.paused.Load() == paused {
 		return nil
 	}
@@ -513,8 +510,8 @@ func (t *Topic) Empty(ctx context.Context) error {
 }
 
 func (t *Topic) emptyHere(ctx context.Context) error {
-	t.changing.Lock()
-	defer t.changing.Unlock()
+	t.changing.lock(t.e)
+	defer t.changing.unlock()
 	return t.control(ctx, func(*partition) []core.Control {
 		return []core.Control{{Kind: core.TopicEmptied}}
 	}, nil)

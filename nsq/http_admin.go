@@ -12,8 +12,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"penstock/engine"
+	"penstock/engine/meta"
 )
 
 func (s *Server) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
@@ -37,7 +39,21 @@ func (s *Server) serveTopicDelete(r *http.Request, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.hiddenHere(t.Name(), time.Now()) {
+		return nil, nil
+	}
 	return nil, s.engine.DeleteTopic(r.Context(), t.Name())
+}
+
+// hiddenHere says whether lookups do not mention this node for the topic just now. nsqadmin takes a node out of a topic by a tombstone at
+// the lookup service and a delete at the node; here that delete would delete the topic everywhere.
+func (s *Server) hiddenHere(topic string, now time.Time) bool {
+	snap := s.engine.Snapshot()
+	if snap == nil {
+		return false
+	}
+	until, ok := snap.Tombstones[meta.TombstoneKey{Topic: topic, Node: s.engine.Node().ID}]
+	return ok && now.Before(until)
 }
 
 // findTopic is the existing topic of the query.

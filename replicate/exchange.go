@@ -80,6 +80,7 @@ func (l *Leader) report(p *Progress, m *Message, now int64, acts *Actions) {
 		p.Match, p.matchOffset, p.Next, p.nextOffset, p.committed = 0, 0, 0, 0, 0
 	}
 	p.Store, p.heard, p.Damaged = m.Store, true, m.Damaged
+	p.committed = 0 // a process that restarted knows less than the one before: its next ack says what
 	if m.Log.Next < p.Match {
 		// It had acknowledged more, and its disk lost it. It counts from nothing again; who holds less than Committed
 		// has no place in the ISR.

@@ -49,8 +49,9 @@ func (b *Batch) End() segment.Offset { return b.Offset + segment.Offset(b.Bytes)
 // NextID is the id that follows the batch's last message.
 func (b *Batch) NextID() segment.MsgID { return b.FirstID + segment.MsgID(b.Count) }
 
-// advance moves the end of a log past b. Where its segment lies is the caller's business.
+// advance moves the end of a log past b. Where its segment lies is the caller's business: the machine's own mark says that none is begun.
 func advance(end *segment.State, b *Batch) {
+	end.Segment, end.SegmentBase, end.SegmentCapacity = 0, b.End(), 0
 	end.Next, end.NextID, end.End = b.Position+1, b.NextID(), b.End()
 	end.LastCRC, end.Epoch = b.CRC, b.Epoch
 }

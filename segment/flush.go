@@ -65,10 +65,20 @@ func (l *Log) Synced() Offset {
 func (l *Log) OldestUnsyncedFileSeq() (seq uint64, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.marks) == 0 {
+	if len(l.marks.list) == 0 {
 		return 0, false
 	}
-	return l.marks[0].seq, true
+	return l.marks.list[0].seq, true
+}
+
+// OldestUnflushedFileSeq is the commit log file of the oldest batch at or above Flushed; ok is false if there is none.
+func (l *Log) OldestUnflushedFileSeq() (seq uint64, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if above := l.marks.above(l.flushed, l.end.off); len(above) > 0 {
+		return above[0].seq, true
+	}
+	return 0, false
 }
 
 // Flush writes committed batches from the tail to segment files, about maxBytes of them (whole
@@ -96,6 +106,35 @@ func (l *Log) Flush(w *Writer, maxBytes int64) (n int64, err error) {
 		}
 	}
 	return n, nil
+}
+
+// NeedsFile says whether the next Flush has to make a segment file, which takes a file system many times longer than a write.
+func (l *Log) NeedsFile() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := l.tail.find(l.flushed)
+	if i == l.tail.n {
+		return false
+	}
+	n := len(l.segs)
+	return n == 0 || l.segs[n-1].number != l.tail.stretchOf(i).segment
+}
+
+// MakeFile makes the segment file that the next Flush would make, if any. Errors are those of Flush, which meets them again: they may be
+// ignored. Several logs' files made at the same time share the file system's journal commits.
+func (l *Log) MakeFile() error {
+	l.io.Lock()
+	defer l.io.Unlock()
+	if err := l.writable(); err != nil || !l.NeedsFile() {
+		return err
+	}
+	l.mu.Lock()
+	s := l.tail.at(l.tail.find(l.flushed)) // nothing takes it away: l.io is held
+	l.mu.Unlock()
+	head, free := aio.AlignedBytes(l.blockBytes())
+	defer free()
+	_, err := l.segmentFor(head, &s)
+	return err
 }
 
 // writable is the sticky state of the files. The caller holds l.io.
@@ -129,7 +168,7 @@ func (l *Log) nextRun(w *Writer, maxBytes int64) []Slice {
 		if len(run) > 0 && s.Segment != run[0].Segment {
 			break
 		}
-		run = append(run, *s)
+		run = append(run, s)
 		size += int64(len(s.Data))
 	}
 	return run
@@ -138,7 +177,7 @@ func (l *Log) nextRun(w *Writer, maxBytes int64) []Slice {
 // writeRun writes batches that go to one segment and then counts them as flushed. Until it does, the file's
 // bytes from the flushed offset on are of no account, so a failure needs no undoing.
 func (l *Log) writeRun(w *Writer, run []Slice) (int64, error) {
-	f, err := l.segmentFor(w, &run[0])
+	f, err := l.segmentFor(w.buf, &run[0])
 	if err != nil {
 		return 0, err
 	}
@@ -260,8 +299,8 @@ func (l *Log) openForWrite(f *segFile) error {
 	return nil
 }
 
-// segmentFor returns the file that s belongs to, and makes it if s is its first batch.
-func (l *Log) segmentFor(w *Writer, s *Slice) (*segFile, error) {
+// segmentFor returns the file that s belongs to, and makes it if s is its first batch, with buf (of a block at least) for its header.
+func (l *Log) segmentFor(buf []byte, s *Slice) (*segFile, error) {
 	l.mu.Lock()
 	var last *segFile
 	if n := len(l.segs); n > 0 {
@@ -283,7 +322,7 @@ func (l *Log) segmentFor(w *Writer, s *Slice) (*segFile, error) {
 		id: l.id, number: s.Segment, starts: last == nil, base: s.SegmentBase, first: s.Offset,
 		firstPos: s.Position, firstID: s.FirstID, firstAppended: s.Appended, capacity: s.SegmentCapacity,
 	}
-	f, err := l.createSegment(w.buf, h)
+	f, err := l.createSegment(buf, h)
 	if err != nil {
 		return nil, err
 	}
@@ -299,8 +338,8 @@ func (l *Log) segmentFor(w *Writer, s *Slice) (*segFile, error) {
 	return f, nil
 }
 
-// createSegment makes the file and writes its header block. The name is durable when it returns, the
-// header with the next Sync: before that no checkpoint speaks of the file.
+// createSegment makes the file and writes its header block. Its name and header are durable with the next Sync: before that no
+// checkpoint speaks of the file. A sync of its own would cost the file system a journal commit for every file.
 func (l *Log) createSegment(buf []byte, h segHeader) (*segFile, error) {
 	f := newSegFile(l, h)
 	f.indexed = true
@@ -327,9 +366,7 @@ func (l *Log) createSegment(buf []byte, h segHeader) (*segFile, error) {
 	if err := file.WriteAt(head, 0); err != nil {
 		return nil, errors.Join(l.writeFailed(f, err), file.Close(), l.disk.Remove(f.path))
 	}
-	if err := l.disk.SyncDir(l.dir); err != nil {
-		return nil, errors.Join(l.poisonWith(fmt.Errorf("syncing %s: %w", l.dir, err)), file.Close())
-	}
+	l.named = true
 	f.file = file
 	l.dirty = append(l.dirty, f)
 	if block > SegmentHeaderBytes {
@@ -368,13 +405,19 @@ func (l *Log) sync() error {
 			return l.poisonWith(fmt.Errorf("syncing %s: %w", f.path, err))
 		}
 	}
+	if l.named {
+		if err := l.disk.SyncDir(l.dir); err != nil {
+			return l.poisonWith(fmt.Errorf("syncing %s: %w", l.dir, err))
+		}
+		l.named = false
+	}
 	full := l.full
 	if err := l.closeFiles(); err != nil {
 		return l.poisonWith(err)
 	}
 	l.mu.Lock()
 	l.synced = max(l.synced, target)
-	l.marks.synced(l.synced)
+	l.marks.synced(l.synced, l.end.off)
 	l.mu.Unlock()
 	for _, f := range full {
 		if end, ok := l.endOf(f); ok {
@@ -405,20 +448,34 @@ func (l *Log) sealedEnd(f *segFile, end Offset) Offset {
 // Evict drops slices below upTo that are flushed, and with them their buffers' references; what they
 // held is read from the mapping from then on. Anyone may call it.
 func (l *Log) Evict(upTo Offset) {
-	l.dropTail(func(s *Slice) bool { return s.End() <= min(upTo, l.flushed) })
+	l.dropFront(func() bool { return l.tail.endOf(0) <= min(upTo, l.flushed) })
 }
 
-// dropTail drops slices from the front while drop holds. Buffers are released outside the
-// lock: a release may wake the committer.
+// dropTail drops slices from the front while drop holds.
 func (l *Log) dropTail(drop func(s *Slice) bool) {
+	l.dropFront(func() bool {
+		s := l.tail.at(0)
+		return drop(&s)
+	})
+}
+
+// dropFront drops the first slice while drop holds, which is called with l.mu held. Buffers are released outside the
+// lock: a release may wake the committer.
+func (l *Log) dropFront(drop func() bool) {
 	var bufs [64]*aio.Buf
-	for n := len(bufs); n == len(bufs); {
-		n = 0
+	for more := true; more; {
+		n := 0
 		l.mu.Lock()
-		for l.tail.n > 0 && n < len(bufs) && drop(l.tail.at(0)) {
-			bufs[n] = l.tail.popFront()
-			n++
+		for range maxRunCount {
+			if more = l.tail.n > 0 && n < len(bufs) && drop(); !more {
+				break
+			}
+			if b := l.tail.popFront(); b != nil {
+				bufs[n] = b
+				n++
+			}
 		}
+		more = more || n == len(bufs)
 		l.mu.Unlock()
 		for _, b := range bufs[:n] {
 			b.Release()

@@ -56,6 +56,7 @@ type Log struct {
 
 	io       sync.Mutex
 	dirReady bool       // the directory exists durably
+	named    bool       // files were made since the last Sync: their names are not durable
 	dirty    []*segFile // written since the last Sync, each with its file open
 	full     []*segFile // sealed, their .idx not written yet
 	partial  []byte     // what the block at partialEnd holds below it: the start of the next write
@@ -64,15 +65,17 @@ type Log struct {
 
 	mapped atomic.Int64 // segments that are mapped, removed ones that are still read included
 
-	mu       sync.Mutex
-	closed   bool
+	// What Append needs stands together: with many partitions every batch finds its log out of the processor's cache.
+	mu     sync.Mutex
+	closed bool
+	end    place
+	placed State // Segment, SegmentBase, SegmentCapacity of the last batch
+	marks  marks
+	tail   tail
+
 	poisoned error // poison, for readers of Health
 	segs     []*segFile
-	tail     tail
-	marks    marks
 	start    place
-	end      place
-	placed   State // Segment, SegmentBase, SegmentCapacity of the last batch
 	flushed  Offset
 	synced   Offset
 	clock    uint64
@@ -298,9 +301,8 @@ func (l *Log) Append(s *Slice) {
 		return
 	}
 	l.mustContinue(s)
-	s.Buf.Retain()
 	l.tail.push(s)
-	l.marks.add(s.FileSeq, s.Offset, s.End())
+	l.marks.add(s.FileSeq, s.Offset)
 	l.end = place{s.End(), s.Position + 1, s.FirstID + MsgID(s.Count)}
 	l.placed.Segment, l.placed.SegmentBase, l.placed.SegmentCapacity = s.Segment, s.SegmentBase, s.SegmentCapacity
 }
@@ -325,6 +327,16 @@ func (l *Log) Start() (Offset, Position, MsgID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.start.off, l.start.pos, l.start.id
+}
+
+// TrimmableTo is the lowest offset for which Trim can remove a segment. ok is false while there is none to remove.
+func (l *Log) TrimmableTo() (to Offset, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.segs) < 2 {
+		return 0, false
+	}
+	return l.segs[1].base, true
 }
 
 // End returns where the next batch will stand.

@@ -257,7 +257,8 @@ func TestViewsOutliveTheirLog(t *testing.T) {
 	})
 }
 
-// OldestUnsyncedFileSeq names the oldest commit log file that is still needed, never a later one.
+// OldestUnsyncedFileSeq names the oldest commit log file that is still needed, never a later one; OldestUnflushedFileSeq the oldest
+// that the next Flush reads from.
 func TestOldestUnsyncedFile(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	if _, ok := w.log.OldestUnsyncedFileSeq(); ok {
@@ -289,5 +290,88 @@ func TestOldestUnsyncedFile(t *testing.T) {
 		if got, ok := w.log.OldestUnsyncedFileSeq(); got != want || ok != (want != 0) {
 			t.Fatalf("file %d (%v), want %d", got, ok, want)
 		}
+		var unflushed uint64
+		for _, m := range w.model {
+			if m.after.End > w.log.Flushed() {
+				unflushed = m.slice.FileSeq
+				break
+			}
+		}
+		if got, ok := w.log.OldestUnflushedFileSeq(); got != unflushed || ok != (unflushed != 0) {
+			t.Fatalf("unflushed from file %d (%v), want %d", got, ok, unflushed)
+		}
 	}
+}
+
+// MakeFile makes exactly the file that the next Flush needs, once; NeedsFile tells when.
+func TestMakeFile(t *testing.T) {
+	onDisks(t, func(t *testing.T, disk aio.Disk) {
+		w := newWorld(t, disk)
+		if err := w.log.MakeFile(); err != nil || w.log.NeedsFile() || len(w.log.Segments()) != 0 {
+			t.Fatalf("an empty log: %v, needs a file: %v, has %d", err, w.log.NeedsFile(), len(w.log.Segments()))
+		}
+		rng := newRand(9)
+		made := 0
+		for range 40 {
+			w.fill(rng, 3)
+			for w.log.Unflushed() > 0 {
+				before, need := len(w.log.Segments()), w.log.NeedsFile()
+				for range 2 {
+					if err := w.log.MakeFile(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if n := len(w.log.Segments()) - before; n != 0 != need || n > 1 {
+					t.Fatalf("%d files made, needed: %v", n, need)
+				} else if made += n; w.log.NeedsFile() {
+					t.Fatal("still needs a file")
+				}
+				w.check()
+				if _, err := w.log.Flush(w.w, 1); err != nil { // one batch, so that rolls are met one by one
+					t.Fatal(err)
+				}
+			}
+			if rng.IntN(3) == 0 {
+				w.sync()
+				w.reopen()
+				w.check()
+			}
+		}
+		if made < 4 {
+			t.Fatalf("only %d files", made)
+		}
+	})
+}
+
+// A file that was only made holds nothing durably, not even its name, so the one before it may not go.
+func TestTrimNeedsADurableSuccessor(t *testing.T) {
+	w := newWorld(t, memoryDisk())
+	for w.st.Segment == 0 {
+		w.append(1, 1000)
+	}
+	next := w.st.SegmentBase
+	for w.log.Flushed() < next {
+		if _, err := w.log.Flush(w.w, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.sync()
+	if err := w.log.MakeFile(); err != nil {
+		t.Fatal(err)
+	}
+	if to, ok := w.log.TrimmableTo(); !ok || to != next {
+		t.Fatalf("TrimmableTo is %d (%v), want %d", to, ok, next)
+	}
+	if n, err := w.log.Trim(next); n != 0 || err != nil {
+		t.Fatalf("%d bytes went, %v", n, err)
+	}
+	w.settle()
+	if n, err := w.log.Trim(next); n == 0 || err != nil {
+		t.Fatalf("%d bytes went, %v", n, err)
+	}
+	if _, ok := w.log.TrimmableTo(); ok {
+		t.Error("the last segment counts as removable")
+	}
+	w.trimmed()
+	w.check()
 }

@@ -79,7 +79,7 @@ func (l *Log) Trim(to Offset) (removedBytes int64, err error) {
 			l.mu.Unlock()
 			return removedBytes, ErrClosed
 		}
-		if len(l.segs) < 2 || l.segs[1].base > min(to, l.synced) {
+		if len(l.segs) < 2 || l.segs[1].base > to || l.segs[1].base >= l.synced { // of the next one more than its name must be durable
 			l.mu.Unlock()
 			return removedBytes, nil
 		}
@@ -224,13 +224,15 @@ func (l *Log) cutMemory(st State) (gone []*segFile) {
 func (l *Log) dropTailBack(end Offset) {
 	for {
 		l.mu.Lock()
-		if l.tail.n == 0 || l.tail.at(l.tail.n-1).Offset < end {
+		if l.tail.n == 0 || l.tail.offset(l.tail.n-1) < end {
 			l.mu.Unlock()
 			return
 		}
 		buf := l.tail.popBack()
 		l.mu.Unlock()
-		buf.Release()
+		if buf != nil {
+			buf.Release()
+		}
 	}
 }
 
@@ -368,7 +370,7 @@ func (l *Log) Reset(st State) error {
 	l.generation++
 	l.start = l.end
 	l.flushed, l.synced = st.End, st.End
-	l.marks, l.damage = nil, nil
+	l.marks, l.damage = marks{}, nil
 	l.mu.Unlock()
 	l.dropTail(func(*Slice) bool { return true })
 	l.partial = nil

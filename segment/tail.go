@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"encoding/binary"
 	"sort"
 
 	"penstock/segment/aio"
@@ -11,7 +12,7 @@ import (
 // segment does.
 type Slice struct {
 	Buf  *aio.Buf
-	Data []byte // the whole batch, within Buf
+	Data []byte // the whole batch, stamped, within Buf
 
 	Position        Position
 	FirstID         MsgID
@@ -28,63 +29,121 @@ type Slice struct {
 // End is the offset after the batch.
 func (s *Slice) End() Offset { return s.Offset + Offset(len(s.Data)) }
 
-// tail is a deque of slices in log order, without gaps. Its ring is given back whenever it
+// entry is what the tail keeps of a Slice beside its stretch; the batch's own header has the rest. It is small and without
+// pointers: with single messages in many partitions there are hundreds of thousands, and the collector must not look at them.
+type entry struct {
+	off     Offset
+	start   uint32 // where the batch begins in its buffer
+	stretch uint32 // number of its stretch; numbers wrap
+}
+
+// stretch is what consecutive slices have in common. It holds the reference to the buffer for all of them.
+type stretch struct {
+	buf      *aio.Buf
+	fileSeq  uint64
+	base     Offset // of the segment, and its
+	capacity int64
+	segment  uint32
+	count    uint32 // slices of it that are left
+}
+
+func (st *stretch) takes(s *Slice) bool {
+	return st.buf == s.Buf && st.fileSeq == s.FileSeq && st.segment == s.Segment && st.base == s.SegmentBase && st.capacity == s.SegmentCapacity
+}
+
+// tail is a deque of slices in log order, without gaps. Its rings are given back whenever it
 // runs empty: an idle partition holds no memory.
 type tail struct {
-	ring []Slice // len is a power of two, or 0
-	head int
-	n    int
+	n         int
+	end       Offset // after the last slice; valid while n > 0
+	entries   ring[entry]
+	stretches ring[stretch]
+	gone      uint32 // number of the first stretch
 }
 
-const minTailSlots = 8
-
-func (t *tail) at(i int) *Slice { return &t.ring[(t.head+i)&(len(t.ring)-1)] }
-
+// push appends s. The first slice of a stretch takes a reference to the buffer.
 func (t *tail) push(s *Slice) {
-	if t.n == len(t.ring) {
-		ring := make([]Slice, max(2*len(t.ring), minTailSlots))
-		for i := range t.n {
-			ring[i] = *t.at(i)
-		}
-		t.ring, t.head = ring, 0
+	if k := t.stretches.n; k == 0 || !t.stretches.at(k-1).takes(s) {
+		s.Buf.Retain()
+		t.stretches.push(stretch{buf: s.Buf, fileSeq: s.FileSeq, base: s.SegmentBase, capacity: s.SegmentCapacity, segment: s.Segment})
 	}
-	t.n++
-	*t.at(t.n - 1) = *s
+	last := t.stretches.n - 1
+	t.stretches.at(last).count++
+	t.entries.push(entry{s.Offset, uint32(s.Buf.Offset(s.Data)), t.gone + uint32(last)})
+	t.n, t.end = t.n+1, s.End()
 }
 
-func (t *tail) popFront() *aio.Buf {
-	s := t.at(0)
-	buf := s.Buf
-	*s = Slice{}
-	t.head = (t.head + 1) & (len(t.ring) - 1)
-	t.shrink()
+// offset is where slice i begins.
+func (t *tail) offset(i int) Offset { return t.entries.at(i).off }
+
+// endOf is where slice i ends.
+func (t *tail) endOf(i int) Offset {
+	if i+1 < t.n {
+		return t.entries.at(i + 1).off
+	}
+	return t.end
+}
+
+func (t *tail) stretchOf(i int) *stretch {
+	return t.stretches.at(int(t.entries.at(i).stretch - t.gone))
+}
+
+// at is slice i, put together again. The bytes live as long as the slice is in the tail, or its buffer is retained.
+func (t *tail) at(i int) Slice {
+	e := t.entries.at(i)
+	st := t.stretchOf(i)
+	p := st.buf.Bytes()[e.start:]
+	p = p[: t.endOf(i)-e.off : t.endOf(i)-e.off]
+	le := binary.LittleEndian
+	return Slice{
+		Buf: st.buf, Data: p,
+		Position: Position(le.Uint64(p[offPosition:])), FirstID: MsgID(le.Uint64(p[offFirstID:])), Count: le.Uint32(p[offCount:]),
+		Control: Flags(le.Uint16(p[offFlags:]))&FlagControl != 0, Appended: int64(le.Uint64(p[offAppended:])),
+		Offset: e.off, Segment: st.segment, SegmentBase: st.base, SegmentCapacity: st.capacity, FileSeq: st.fileSeq,
+	}
+}
+
+// popFront drops the first slice. The buffer is for the caller to release if the slice was the last of its stretch, else nil.
+func (t *tail) popFront() (buf *aio.Buf) {
+	t.entries.popFront()
+	if st := t.stretches.at(0); st.count > 1 {
+		st.count--
+	} else {
+		buf = st.buf
+		t.stretches.popFront()
+		t.gone++
+	}
+	t.n--
 	return buf
 }
 
-func (t *tail) popBack() *aio.Buf {
-	s := t.at(t.n - 1)
-	buf := s.Buf
-	*s = Slice{}
-	t.shrink()
-	return buf
-}
-
-func (t *tail) shrink() {
-	if t.n--; t.n == 0 && len(t.ring) > minTailSlots {
-		t.ring, t.head = nil, 0
+// popBack is popFront for the last slice.
+func (t *tail) popBack() (buf *aio.Buf) {
+	t.end = t.offset(t.n - 1)
+	t.entries.popBack()
+	if st := t.stretches.at(t.stretches.n - 1); st.count > 1 {
+		st.count--
+	} else {
+		buf = st.buf
+		t.stretches.popBack()
 	}
+	t.n--
+	return buf
 }
 
 // search is sort.Search over the slices.
 func (t *tail) search(f func(s *Slice) bool) int {
-	return sort.Search(t.n, func(i int) bool { return f(t.at(i)) })
+	return sort.Search(t.n, func(i int) bool {
+		s := t.at(i)
+		return f(&s)
+	})
 }
 
 // find returns the index of the slice that begins at off, or the next one.
 func (t *tail) find(off Offset) int {
 	lo, hi := 0, t.n
 	for lo < hi {
-		if mid := int(uint(lo+hi) >> 1); t.at(mid).Offset < off {
+		if mid := int(uint(lo+hi) >> 1); t.offset(mid) < off {
 			lo = mid + 1
 		} else {
 			hi = mid
@@ -93,39 +152,91 @@ func (t *tail) find(off Offset) int {
 	return lo
 }
 
-// mark remembers which commit log file a stretch of the log is in, for as long as no
-// segment durably holds it. It outlives the slices, which go once they are written.
+// ring is a deque that keeps its memory until it runs empty.
+type ring[T any] struct {
+	slots []T // len is a power of two, or 0
+	head  int
+	n     int
+}
+
+const minRingSlots = 8
+
+func (r *ring[T]) at(i int) *T { return &r.slots[(r.head+i)&(len(r.slots)-1)] }
+
+func (r *ring[T]) push(v T) {
+	if r.n == len(r.slots) {
+		slots := make([]T, max(2*len(r.slots), minRingSlots))
+		n := copy(slots, r.slots[r.head:])
+		copy(slots[n:], r.slots[:r.head])
+		r.slots, r.head = slots, 0
+	}
+	r.n++
+	*r.at(r.n - 1) = v
+}
+
+func (r *ring[T]) popFront() {
+	var zero T
+	*r.at(0) = zero
+	r.head = (r.head + 1) & (len(r.slots) - 1)
+	r.shrink()
+}
+
+func (r *ring[T]) popBack() {
+	var zero T
+	*r.at(r.n - 1) = zero
+	r.shrink()
+}
+
+func (r *ring[T]) shrink() {
+	if r.n--; r.n == 0 && len(r.slots) > minRingSlots {
+		r.slots, r.head = nil, 0
+	}
+}
+
+// mark says in which commit log file a stretch of the log begins; it ends where the next mark begins, the last one with the log.
+// Marks are kept for as long as no segment durably holds the stretch. They outlive the slices, which go once they are written.
 type mark struct {
-	seq        uint64
-	start, end Offset
+	seq   uint64
+	start Offset
 }
 
 // marks is ordered by offset, and by seq too, because commit log files are filled one after
 // another. There are at most as many as commit log files.
-type marks []mark
-
-func (m *marks) add(seq uint64, start, end Offset) {
-	if n := len(*m); n > 0 && (*m)[n-1].seq == seq {
-		(*m)[n-1].end = end
-		return
-	}
-	*m = append(*m, mark{seq, start, end})
+type marks struct {
+	list []mark
+	last uint64 // seq of the last of the list, if there is one
 }
 
-func (m *marks) synced(upTo Offset) {
+// add notes that what is appended from start on is in file seq.
+func (m *marks) add(seq uint64, start Offset) {
+	if len(m.list) == 0 || m.last != seq {
+		m.list = append(m.list, mark{seq, start})
+		m.last = seq
+	}
+}
+
+// above returns the marks whose stretches reach above off, in a log that ends at end.
+func (m *marks) above(off, end Offset) []mark {
+	if off >= end {
+		return nil
+	}
 	n := 0
-	for n < len(*m) && (*m)[n].end <= upTo {
+	for n+1 < len(m.list) && m.list[n+1].start <= off {
 		n++
 	}
-	*m = append((*m)[:0], (*m)[n:]...)
+	return m.list[n:]
+}
+
+func (m *marks) synced(upTo, end Offset) {
+	m.list = append(m.list[:0], m.above(upTo, end)...)
 }
 
 func (m *marks) cut(end Offset) {
-	n := len(*m)
-	for n > 0 && (*m)[n-1].start >= end {
+	n := len(m.list)
+	for n > 0 && m.list[n-1].start >= end {
 		n--
 	}
-	if *m = (*m)[:n]; n > 0 {
-		(*m)[n-1].end = min((*m)[n-1].end, end)
+	if m.list = m.list[:n]; n > 0 {
+		m.last = m.list[n-1].seq
 	}
 }

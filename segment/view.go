@@ -83,7 +83,7 @@ func (l *Log) View(v *View, at Offset, maxBytes int) error {
 		l.mu.Unlock()
 		return err
 	}
-	if l.tail.n > 0 && at >= l.tail.at(0).Offset {
+	if l.tail.n > 0 && at >= l.tail.offset(0) {
 		err := l.viewTail(v, at)
 		l.mu.Unlock()
 		return err
@@ -121,7 +121,7 @@ func (l *Log) within(at Offset) error {
 
 func (l *Log) viewTail(v *View, at Offset) error {
 	i := l.tail.find(at)
-	if i == l.tail.n || l.tail.at(i).Offset != at {
+	if i == l.tail.n || l.tail.offset(i) != at {
 		return fmt.Errorf("%w: offset %d", ErrNotBoundary, at)
 	}
 	s := l.tail.at(i)
@@ -135,7 +135,7 @@ func (l *Log) viewTail(v *View, at Offset) error {
 func (l *Log) mappedEnd(i int) Offset {
 	end := l.segmentEnd(i)
 	if l.tail.n > 0 {
-		end = min(end, l.tail.at(0).Offset)
+		end = min(end, l.tail.offset(0))
 	}
 	return end
 }

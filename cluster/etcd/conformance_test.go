@@ -48,6 +48,6 @@ func conformance(t *testing.T, c *cluster) {
 				t.Fatal(err)
 			}
 		},
-		LeaseTTL: 2 * time.Second,
+		LeaseTTL: 3 * time.Second,
 	})
 }

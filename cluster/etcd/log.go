@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -24,9 +25,12 @@ var harmless = map[string]bool{
 	"failed to update storage version":                                                     true,
 }
 
+// maxRepeats is how often one message may be said in a minute: on a busy disk etcd complains many times a second.
+const maxRepeats = 3
+
 // serverLogger says a member's warnings and errors. What it says while it is being closed is for debugging only.
 func serverLogger(log *slog.Logger, closing func() bool) *zap.Logger {
-	return zap.New(&core{log: log, level: func(e zapcore.Entry) slog.Level {
+	c := &core{log: log, level: func(e zapcore.Entry) slog.Level {
 		switch {
 		case e.Level < zapcore.WarnLevel || harmless[e.Message] || e.Level < zapcore.DPanicLevel && closing():
 			return slog.LevelDebug
@@ -34,7 +38,8 @@ func serverLogger(log *slog.Logger, closing func() bool) *zap.Logger {
 			return slog.LevelWarn
 		}
 		return slog.LevelError
-	}})
+	}}
+	return zap.New(zapcore.NewSamplerWithOptions(c, time.Minute, maxRepeats, 0))
 }
 
 // clientLogger says everything at debug: the client warns of every attempt that fails, and each becomes an error of a call anyway.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -58,6 +57,7 @@ type store struct {
 	endpoints []string
 	client    *clientv3.Client
 	leases    pb.LeaseClient
+	keepAlive keepAliveStream
 	ctx       context.Context // ends at Close
 	stop      context.CancelFunc
 	done      sync.WaitGroup
@@ -79,7 +79,7 @@ func Dial(ctx context.Context, endpoints []string, o Options) (kv.Store, error) 
 	if err != nil {
 		return nil, err
 	}
-	s := &store{o: o}
+	s := &store{o: o, keepAlive: newKeepAliveStream()}
 	for _, e := range endpoints {
 		if !strings.Contains(e, "://") {
 			e = o.TLS.scheme() + "://" + e
@@ -213,63 +213,6 @@ func (s *store) Txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, in
 	}
 	s.heardOf(answer.Header.RaftTerm)
 	return answer.Succeeded, answer.Header.Revision, nil
-}
-
-// Grant implements kv.Store. etcd counts in whole seconds and has a least TTL of one and a half election timeouts: the lease lives for ttl
-// or somewhat longer.
-func (s *store) Grant(ctx context.Context, ttl time.Duration) (kv.LeaseID, error) {
-	// The id is chosen here, so that a repeated attempt finds the lease of the one before instead of making another.
-	id := clientv3.LeaseID(rand.Int64N(1<<62) + 1)
-	seconds := int64((ttl + time.Second - 1) / time.Second)
-	err := s.do(ctx, "a new lease", true, func(ctx context.Context, attempt int) error {
-		_, err := s.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(id), TTL: seconds})
-		if err = rpctypes.Error(err); attempt > 0 && errors.Is(err, rpctypes.ErrLeaseExist) {
-			return nil
-		}
-		return err
-	})
-	if err != nil {
-		return 0, err
-	}
-	return kv.LeaseID(id), nil
-}
-
-// KeepAlive implements kv.Store.
-func (s *store) KeepAlive(ctx context.Context, id kv.LeaseID) (ttl time.Duration, err error) {
-	err = s.do(ctx, "extending a lease", true, func(ctx context.Context, _ int) error {
-		// One exchange on the bare stream: the client's KeepAliveOnce spins while the endpoint refuses connections.
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		stream, err := s.leases.LeaseKeepAlive(ctx, grpc.WaitForReady(true))
-		if err != nil {
-			return err
-		}
-		if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil {
-			_, err = stream.Recv() // Send says only that the stream ended
-			return err
-		}
-		answer, err := stream.Recv()
-		if err != nil {
-			return err
-		}
-		if answer.TTL <= 0 {
-			return rpctypes.ErrLeaseNotFound
-		}
-		ttl = time.Duration(answer.TTL) * time.Second
-		return nil
-	})
-	return ttl, err
-}
-
-// Revoke implements kv.Store.
-func (s *store) Revoke(ctx context.Context, id kv.LeaseID) error {
-	return s.do(ctx, "ending a lease", true, func(ctx context.Context, attempt int) error {
-		_, err := s.client.Revoke(ctx, clientv3.LeaseID(id))
-		if attempt > 0 && errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			return nil // an attempt before did it
-		}
-		return err
-	})
 }
 
 // Close implements kv.Store. It ends calls and watches that wait.

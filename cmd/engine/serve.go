@@ -125,7 +125,9 @@ func listen(e *engine.Engine, c *config, part *clusterPart, logger *slog.Logger,
 func stop(logger *slog.Logger, n *node, server *nsq.Server, e *engine.Engine, serveErr error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), n.shutdownTimeout)
 	defer cancel()
-	if err := e.Leave(ctx); err != nil {
+	leaving, cancelLeave := context.WithTimeout(ctx, n.leaveTimeout())
+	defer cancelLeave()
+	if err := e.Leave(leaving); err != nil {
 		logger.Warn("not every partition could be handed over: the others take them over when this node is gone", "error", err)
 	}
 	if err := server.Shutdown(ctx); err != nil {

@@ -62,9 +62,11 @@ func clusterRows(c *clusterSettings) []*setting {
 		row("replica-lag-max", "2s", duration(&c.lagMax, time.Millisecond), "a replica that is behind for so long leaves the ISR"),
 		row("catch-up-bytes-per-second", "0", size64(&c.replication.CatchUpBytesPerSec, 0), "most that is read of the past for one replica; 0: no limit"),
 		row("join-timeout", "2m", duration(&c.joinTimeout, time.Millisecond), "longest wait at start for a majority of etcd"),
-		row("leave-timeout", "5s", duration(&c.leaveTimeout, time.Millisecond), "longest wait at SIGTERM for handing leaderships over"),
+		row("leave-timeout", "3s", duration(&c.leaveTimeout, time.Millisecond), "longest wait at SIGTERM for handing leaderships over"),
 	}
 }
+
+func (n *node) leaveTimeout() time.Duration { return n.cluster.leaveTimeout }
 
 // clusterPart is what serve keeps of the cluster beside the engine.
 type clusterPart struct {
@@ -102,7 +104,7 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 	}
 	c.replication.LagMaxNs = int64(c.lagMax)
 	return &engine.ClusterOptions{
-		Store: part.store, Listener: ln, Node: c.advertised(n), Replication: c.replication, Replicas: c.replicas,
+		Store: part.store, Listener: ln, Node: c.advertised(n), Replication: c.replication,
 		JoinTimeout: c.joinTimeout, LeaveTimeout: c.leaveTimeout, PreferredLeader: cluster.PreferredLeader,
 	}, part, nil
 }

@@ -255,6 +255,15 @@ func (b *Buf) Bytes() []byte { return b.bytes }
 // Index is the buffer's number in its arena, from 0; -1 for a large one.
 func (b *Buf) Index() int { return int(b.index) }
 
+// Offset is where p, which must lie in the buffer and not be empty, begins in it.
+func (b *Buf) Offset(p []byte) int {
+	i := addrOf(p) - addrOf(b.bytes)
+	if i+uintptr(len(p)) > uintptr(len(b.bytes)) || i > uintptr(len(b.bytes)) {
+		panic("BUG: aio.Buf.Offset: the bytes are not of this buffer")
+	}
+	return int(i)
+}
+
 // Refs is the number of references now; it may change at any time unless the caller holds the only one.
 func (b *Buf) Refs() int32 { return b.refs.Load() }
 

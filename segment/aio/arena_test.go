@@ -117,6 +117,21 @@ func TestBufCounting(t *testing.T) {
 	a.OnRelease(nil)
 }
 
+// Offset finds bytes of the buffer and refuses all others.
+func TestBufOffset(t *testing.T) {
+	arena := newArena(t, 8192, 3)
+	b, other := arena.Get(), arena.Get()
+	defer b.Release()
+	defer other.Release()
+	for _, c := range [][2]int{{0, 1}, {0, 8192}, {8191, 8192}, {100, 4000}} {
+		if got := b.Offset(b.Bytes()[c[0]:c[1]]); got != c[0] {
+			t.Errorf("bytes from %d begin at %d", c[0], got)
+		}
+	}
+	mustPanicBug(t, func() { b.Offset(other.Bytes()[:1]) })
+	mustPanicBug(t, func() { other.Offset(b.Bytes()[8000:]) })
+}
+
 func TestLargeBuffers(t *testing.T) {
 	a := newArena(t, aio.BlockBytes, 1)
 	a.SetMaxLargeBytes(3 * aio.BlockBytes)

@@ -13,8 +13,7 @@ import (
 
 // spread is three nodes in network namespaces of their own.
 func spread(ctx context.Context, o harness.Options) (*harness.Cluster, error) {
-	o.Nodes = 3
-	o.Serve = append([]string{"--default-partitions", "3"}, o.Serve...)
+	o.Nodes, o.Serve = 3, slices.Concat(usual, o.Serve)
 	return harness.Spread(ctx, o)
 }
 

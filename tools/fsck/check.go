@@ -147,7 +147,11 @@ func (c *checker) Record(rec *clog.Record) error {
 	if err := c.decodeCheckpoint(); err != nil {
 		return err
 	}
-	if rec.Type != clog.Batch {
+	switch rec.Type {
+	case clog.Truncate:
+		return c.cut(rec)
+	case clog.Batch:
+	default:
 		return nil
 	}
 	var h segment.Header
@@ -180,6 +184,26 @@ func (c *checker) Record(rec *clog.Record) error {
 			Detail: fmt.Sprintf("group %d: %v; the partition is read-only from there on", rec.GroupSeq, err),
 		})
 	}
+	return nil
+}
+
+// cut follows a replica whose log was cut to what its leader had, or begun anew.
+func (c *checker) cut(rec *clog.Record) error {
+	to, anew, err := offline.DecodeCut(rec.Payload)
+	if err != nil {
+		return err
+	}
+	p := c.parts[to.ID]
+	if p == nil {
+		p = &partition{id: to.ID}
+		c.add(p)
+	}
+	st := to.State
+	if anew || st.End < p.base.End {
+		p.base = st
+	}
+	p.end, p.broken = st.End, false
+	p.chain = offline.Chain{Position: st.Next, ID: st.NextID, CRC: st.LastCRC, CRCKnown: true}
 	return nil
 }
 

@@ -278,7 +278,7 @@ func (c *Cluster) Drain(ctx context.Context, node *Node, on bool) error {
 	return Post(ctx, node.HTTP, "/cluster/drain", map[string]any{"node": node.Name, "on": on}, nil)
 }
 
-// CreateTopic makes a topic by nsqlookupd's HTTP API of the first running node. One that exists is no error.
+// CreateTopic makes a topic by the HTTP API of a running node. One that exists is no error.
 func (c *Cluster) CreateTopic(ctx context.Context, topic string) error {
 	return c.create(ctx, "/topic/create?topic="+url.QueryEscape(topic))
 }
@@ -288,13 +288,24 @@ func (c *Cluster) CreateChannel(ctx context.Context, topic, channel string) erro
 	return c.create(ctx, "/channel/create?topic="+url.QueryEscape(topic)+"&channel="+url.QueryEscape(channel))
 }
 
+// create asks until it is done: a node that just joined may not know all the others yet.
 func (c *Cluster) create(ctx context.Context, path string) error {
-	for _, n := range c.Nodes {
-		if n.Running() && !n.Paused() {
-			return Post(ctx, n.HTTP, path, nil, nil)
+	for {
+		err := errors.New("no node runs")
+		for _, n := range c.Nodes {
+			if !n.Running() || n.Paused() {
+				continue
+			}
+			if err = Post(ctx, n.HTTP, path, nil, nil); err == nil {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", path, err)
+		case <-time.After(5 * readyPoll):
 		}
 	}
-	return errors.New("no node runs")
 }
 
 func (c *Cluster) addresses(of func(*Node) string) []string {

@@ -131,6 +131,9 @@ func Dev(ctx context.Context, o Options) (*Cluster, error) {
 		err = errors.Join(err, c.Close())
 		return nil, fmt.Errorf("dev-cluster: %w\n%s", err, c.stderr)
 	}
+	if err := c.Healthy(ctx); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
 	return c, nil
 }
 
@@ -176,25 +179,6 @@ func (c *Cluster) Node(name string) *Node {
 		}
 	}
 	return nil
-}
-
-// Stop asks all running nodes to end, together, and waits for them. Their data stays.
-func (c *Cluster) Stop(timeout time.Duration) error {
-	ends := make(chan error, len(c.Nodes))
-	for _, n := range c.Nodes {
-		go func() {
-			if !n.Running() {
-				ends <- nil
-				return
-			}
-			ends <- errors.Join(n.Resume(), n.Terminate(timeout))
-		}()
-	}
-	var errs []error
-	for range c.Nodes {
-		errs = append(errs, <-ends)
-	}
-	return errors.Join(errs...)
 }
 
 // Close ends everything that runs, at once, and takes the namespaces away. The data stays.

@@ -73,57 +73,61 @@ func (s *script) flow(client string, from, n uint64) *script {
 
 func began() *script { return (&script{}).channel("a", true) }
 
-// One history for each way to be wrong.
+// p1 is where the ids of partition 1 begin.
+const p1 = uint64(1) << partitionShift
+
+// badHistories has one for each way to be wrong.
+var badHistories = map[string]struct {
+	s    *script
+	want Kind
+}{
+	"lost at the beginning":           {began().pub("p", 1).flow("p", 2, 3), Lost},
+	"lost in the middle":              {began().flow("p", 1, 3).pub("p", 4).flow("p", 5, 3), Lost},
+	"lost at the end":                 {began().flow("p", 1, 3).pub("p", 4), Lost},
+	"everything lost":                 {began().pub("p", 1).pub("p", 2), Lost},
+	"lost on one of two channels":     {began().channel("b", false).flow("p", 1, 2).get("b", "p", 1, 1), Lost},
+	"lost on a channel made late":     {began().flow("p", 1, 2).channel("b", false).flow("p", 3, 1), Lost},
+	"a batch in part":                 {began().add(Event{Client: "p", Op: Publish, Seq: 1, Count: 3}).answer("p", 1, OK).get("a", "p", 1, 1).get("a", "p", 2, 2), TornBatch},
+	"an unknown batch in part":        {began().add(Event{Client: "p", Op: Publish, Seq: 1, Count: 2}).answer("p", 1, Unknown).get("a", "p", 2, 2), TornBatch},
+	"a batch with another in between": {began().add(Event{Client: "p", Op: Publish, Seq: 1, Count: 2}).answer("p", 1, OK).get("a", "p", 1, 1).get("a", "p", 2, 3), TornBatch},
+	"a message that nobody sent":      {began().flow("p", 1, 2).get("a", "p", 9, 9), Phantom},
+	"a message of another topic":      {began().add(Event{Client: "p", Op: Publish, Seq: 1, Topic: "u"}).get("a", "p", 1, 1), Phantom},
+	"delivered before it was sent":    {began().get("a", "p", 1, 1).pub("p", 1).again("a", "p", 1, 1), Phantom},
+	"a changed byte":                  {began().flow("p", 1, 2).add(Event{Client: "c-a", Op: Garbage, Channel: "a", Detail: "p/1/abd"}), Corrupt},
+	"a failed publish that surfaces":  {began().send("p", 1).answer("p", 1, Fail).get("a", "p", 1, 1), Aborted},
+	"it surfaces before it fails":     {began().send("p", 1).get("a", "p", 1, 1).answer("p", 1, Fail), Aborted},
+	"one id for two values":           {began().pub("p", 1).pub("p", 2).get("a", "p", 1, 1).add(Event{Client: "other", Op: Deliver, Channel: "a", From: "p", Seq: 2, Message: 1}), DivergentID},
+	"another value at the same id on the other channel": {
+		began().channel("b", false).pub("p", 1).send("p", 2).answer("p", 2, Unknown).get("a", "p", 1, 1).get("b", "p", 2, 1).get("b", "p", 1, 7), DivergentID,
+	},
+	"stored twice": {began().flow("p", 1, 1).get("a", "p", 1, 2), Duplicate},
+	"deliveries go back": {
+		began().pub("p", 1).pub("q", 1).get("a", "q", 1, 8).get("a", "p", 1, 4), Regression,
+	},
+	"before the channel was asked for": {began().flow("p", 1, 2).channel("b", false).get("b", "p", 2, 2), BeforeChannel},
+	"one producer's order": {
+		began().send("p", 1).send("p", 2).answer("p", 1, OK).answer("p", 2, OK).get("a", "p", 2, 1).get("a", "p", 1, 2), Reordered,
+	},
+	"two producers' order": {began().pub("p", 1).pub("q", 1).get("a", "q", 1, p1+3).get("a", "p", 1, p1+4), Stale},
+	"an unknown one goes back in time": {
+		began().pub("p", 1).send("q", 1).answer("q", 1, Unknown).get("a", "q", 1, 3).get("a", "p", 1, 4), Stale,
+	},
+	"confirmed and delivered again": {began().flow("p", 1, 1).wait(2*time.Second).again("a", "p", 1, 1), Redelivered},
+	"forgotten long before a fault": {
+		began().flow("p", 1, 1).wait(2*time.Second).fault(1, Fault).fault(1, Heal).again("a", "p", 1, 1), Redelivered,
+	},
+	"no answer after healing": {
+		began().flow("p", 1, 1).fault(1, Fault).fault(1, Heal).send("p", 2).wait(11*time.Second).fault(2, Fault), Stuck,
+	},
+	"one producer starves": {
+		began().fault(1, Fault).fault(1, Heal).send("q", 1).flow("p", 1, 4).wait(11*time.Second).flow("p", 5, 1), Stuck,
+	},
+	"two answers": {began().flow("p", 1, 1).answer("p", 1, Fail), Malformed},
+	"sent twice":  {began().flow("p", 1, 1).send("p", 1), Malformed},
+}
+
 func TestBadHistories(t *testing.T) {
-	p1 := uint64(1) << partitionShift
-	for name, tc := range map[string]struct {
-		s    *script
-		want Kind
-	}{
-		"lost at the beginning":           {began().pub("p", 1).flow("p", 2, 3), Lost},
-		"lost in the middle":              {began().flow("p", 1, 3).pub("p", 4).flow("p", 5, 3), Lost},
-		"lost at the end":                 {began().flow("p", 1, 3).pub("p", 4), Lost},
-		"everything lost":                 {began().pub("p", 1).pub("p", 2), Lost},
-		"lost on one of two channels":     {began().channel("b", false).flow("p", 1, 2).get("b", "p", 1, 1), Lost},
-		"lost on a channel made late":     {began().flow("p", 1, 2).channel("b", false).flow("p", 3, 1), Lost},
-		"a batch in part":                 {began().add(Event{Client: "p", Op: Publish, Seq: 1, Count: 3}).answer("p", 1, OK).get("a", "p", 1, 1).get("a", "p", 2, 2), TornBatch},
-		"an unknown batch in part":        {began().add(Event{Client: "p", Op: Publish, Seq: 1, Count: 2}).answer("p", 1, Unknown).get("a", "p", 2, 2), TornBatch},
-		"a batch with another in between": {began().add(Event{Client: "p", Op: Publish, Seq: 1, Count: 2}).answer("p", 1, OK).get("a", "p", 1, 1).get("a", "p", 2, 3), TornBatch},
-		"a message that nobody sent":      {began().flow("p", 1, 2).get("a", "p", 9, 9), Phantom},
-		"a message of another topic":      {began().add(Event{Client: "p", Op: Publish, Seq: 1, Topic: "u"}).get("a", "p", 1, 1), Phantom},
-		"delivered before it was sent":    {began().get("a", "p", 1, 1).pub("p", 1).again("a", "p", 1, 1), Phantom},
-		"a changed byte":                  {began().flow("p", 1, 2).add(Event{Client: "c-a", Op: Garbage, Channel: "a", Detail: "p/1/abd"}), Corrupt},
-		"a failed publish that surfaces":  {began().send("p", 1).answer("p", 1, Fail).get("a", "p", 1, 1), Aborted},
-		"it surfaces before it fails":     {began().send("p", 1).get("a", "p", 1, 1).answer("p", 1, Fail), Aborted},
-		"one id for two values":           {began().pub("p", 1).pub("p", 2).get("a", "p", 1, 1).add(Event{Client: "other", Op: Deliver, Channel: "a", From: "p", Seq: 2, Message: 1}), DivergentID},
-		"another value at the same id on the other channel": {
-			began().channel("b", false).pub("p", 1).send("p", 2).answer("p", 2, Unknown).get("a", "p", 1, 1).get("b", "p", 2, 1).get("b", "p", 1, 7), DivergentID,
-		},
-		"stored twice": {began().flow("p", 1, 1).get("a", "p", 1, 2), Duplicate},
-		"deliveries go back": {
-			began().pub("p", 1).pub("q", 1).get("a", "q", 1, 8).get("a", "p", 1, 4), Regression,
-		},
-		"before the channel was asked for": {began().flow("p", 1, 2).channel("b", false).get("b", "p", 2, 2), BeforeChannel},
-		"one producer's order": {
-			began().send("p", 1).send("p", 2).answer("p", 1, OK).answer("p", 2, OK).get("a", "p", 2, 1).get("a", "p", 1, 2), Reordered,
-		},
-		"two producers' order": {began().pub("p", 1).pub("q", 1).get("a", "q", 1, p1+3).get("a", "p", 1, p1+4), Stale},
-		"an unknown one goes back in time": {
-			began().pub("p", 1).send("q", 1).answer("q", 1, Unknown).get("a", "q", 1, 3).get("a", "p", 1, 4), Stale,
-		},
-		"confirmed and delivered again": {began().flow("p", 1, 1).wait(2*time.Second).again("a", "p", 1, 1), Redelivered},
-		"forgotten long before a fault": {
-			began().flow("p", 1, 1).wait(2*time.Second).fault(1, Fault).fault(1, Heal).again("a", "p", 1, 1), Redelivered,
-		},
-		"no answer after healing": {
-			began().flow("p", 1, 1).fault(1, Fault).fault(1, Heal).send("p", 2).wait(11*time.Second).fault(2, Fault), Stuck,
-		},
-		"one producer starves": {
-			began().fault(1, Fault).fault(1, Heal).send("q", 1).flow("p", 1, 4).wait(11*time.Second).flow("p", 5, 1), Stuck,
-		},
-		"two answers": {began().flow("p", 1, 1).answer("p", 1, Fail), Malformed},
-		"sent twice":  {began().flow("p", 1, 1).send("p", 1), Malformed},
-	} {
+	for name, tc := range badHistories {
 		t.Run(name, func(t *testing.T) {
 			r := Check(tc.s.events, Options{})
 			if r.Counts[tc.want] == 0 {
@@ -144,7 +148,6 @@ func TestBadHistories(t *testing.T) {
 
 // What is allowed, and looks odd.
 func TestGoodHistories(t *testing.T) {
-	p1 := uint64(1) << partitionShift
 	for name, s := range map[string]*script{
 		"nothing": {},
 		"an unanswered publish that surfaces, and one that does not": began().send("p", 1).answer("p", 1, Unknown).send("p", 2).answer("p", 2, Unknown).get("a", "p", 1, 1),

@@ -145,69 +145,72 @@ func outcomeOf(events []Event, client string, seq uint64) *Event {
 	return nil
 }
 
-// TestMutations damages right histories, each in one way that a broken engine could cause, and wants every one found.
+// firstTry likes first deliveries.
+func firstTry(e *Event) bool { return e.Op == Deliver && e.Attempts == 1 }
+
+// mutations damage a right history, each in one way that a broken engine could cause; nil: this history has nothing to damage.
+var mutations = map[string]func(rnd *rand.Rand, events []Event) []Event{
+	"an acknowledged message is on a channel no more": func(rnd *rand.Rand, events []Event) []Event {
+		i := pick(rnd, events, func(e *Event) bool {
+			return firstTry(e) && e.Channel == "a" && outcomeOf(events, e.From, e.Seq).Op == OK
+		})
+		gone := events[i]
+		return slices.DeleteFunc(events, func(e Event) bool {
+			return e.Op == Deliver && e.Channel == "a" && e.From == gone.From && e.Seq == gone.Seq
+		})
+	},
+	"a refused message is delivered": func(rnd *rand.Rand, events []Event) []Event {
+		i := pick(rnd, events, func(e *Event) bool { return e.Op == Fail })
+		if i < 0 {
+			return nil
+		}
+		e := events[i]
+		return append(events, Event{At: events[len(events)-1].At + 1, Client: "c-a", Op: Deliver, Topic: "t", Channel: "a", From: e.Client, Seq: e.Seq, Message: 1 << 40, Attempts: 1, Conn: 99})
+	},
+	"a delivery names another message": func(rnd *rand.Rand, events []Event) []Event {
+		i := pick(rnd, events, firstTry)
+		j := pick(rnd, events, func(e *Event) bool { return firstTry(e) && (e.From != events[i].From || e.Seq != events[i].Seq) })
+		events[i].From, events[i].Seq = events[j].From, events[j].Seq
+		return events
+	},
+	"a message has another id": func(rnd *rand.Rand, events []Event) []Event {
+		i := pick(rnd, events, func(e *Event) bool { return firstTry(e) && e.Channel == "b" })
+		events[i].Message += 1 << 40
+		return events
+	},
+	"an acknowledged message comes from nobody": func(rnd *rand.Rand, events []Event) []Event {
+		events[pick(rnd, events, firstTry)].From = "nobody"
+		return events
+	},
+	"two messages change their places in the log": swapIDs,
+	"a confirmed message comes back": func(rnd *rand.Rand, events []Event) []Event {
+		last := events[len(events)-1].At
+		i := pick(rnd, events, func(e *Event) bool { return e.Op == Fin && quiet(events, e.At) })
+		if i < 0 {
+			return nil
+		}
+		d := pick(rnd, events, func(e *Event) bool {
+			return firstTry(e) && e.Message == events[i].Message && e.Channel == events[i].Channel
+		})
+		e := events[d]
+		e.At, e.Attempts, e.Conn = last+1, 2, 99
+		return append(events, e)
+	},
+	"a message is delivered before it is sent": func(rnd *rand.Rand, events []Event) []Event {
+		i := pick(rnd, events, firstTry)
+		events[i].At = 0
+		sortByTime(events)
+		return events
+	},
+	"nothing is acknowledged after a fault": func(_ *rand.Rand, events []Event) []Event {
+		last := events[len(events)-1].At
+		return append(events,
+			Event{At: last + 1, Client: "nemesis", Op: Fault, Seq: 1000, Detail: "kill"}, Event{At: last + 2, Client: "nemesis", Op: Heal, Seq: 1000},
+			Event{At: last + 3, Client: "p0", Op: Publish, Topic: "t", Seq: 1000}, Event{At: last + 11*time.Second, Client: "p0", Op: Unknown, Seq: 1000})
+	},
+}
+
 func TestMutations(t *testing.T) {
-	firstTry := func(e *Event) bool { return e.Op == Deliver && e.Attempts == 1 }
-	mutations := map[string]func(rnd *rand.Rand, events []Event) []Event{
-		"an acknowledged message is on a channel no more": func(rnd *rand.Rand, events []Event) []Event {
-			i := pick(rnd, events, func(e *Event) bool {
-				return firstTry(e) && e.Channel == "a" && outcomeOf(events, e.From, e.Seq).Op == OK
-			})
-			gone := events[i]
-			return slices.DeleteFunc(events, func(e Event) bool {
-				return e.Op == Deliver && e.Channel == "a" && e.From == gone.From && e.Seq == gone.Seq
-			})
-		},
-		"a refused message is delivered": func(rnd *rand.Rand, events []Event) []Event {
-			i := pick(rnd, events, func(e *Event) bool { return e.Op == Fail })
-			if i < 0 {
-				return nil
-			}
-			e := events[i]
-			return append(events, Event{At: events[len(events)-1].At + 1, Client: "c-a", Op: Deliver, Topic: "t", Channel: "a", From: e.Client, Seq: e.Seq, Message: 1 << 40, Attempts: 1, Conn: 99})
-		},
-		"a delivery names another message": func(rnd *rand.Rand, events []Event) []Event {
-			i := pick(rnd, events, firstTry)
-			j := pick(rnd, events, func(e *Event) bool { return firstTry(e) && (e.From != events[i].From || e.Seq != events[i].Seq) })
-			events[i].From, events[i].Seq = events[j].From, events[j].Seq
-			return events
-		},
-		"a message has another id": func(rnd *rand.Rand, events []Event) []Event {
-			i := pick(rnd, events, func(e *Event) bool { return firstTry(e) && e.Channel == "b" })
-			events[i].Message += 1 << 40
-			return events
-		},
-		"an acknowledged message comes from nobody": func(rnd *rand.Rand, events []Event) []Event {
-			events[pick(rnd, events, firstTry)].From = "nobody"
-			return events
-		},
-		"two messages change their places in the log": swapIDs,
-		"a confirmed message comes back": func(rnd *rand.Rand, events []Event) []Event {
-			last := events[len(events)-1].At
-			i := pick(rnd, events, func(e *Event) bool { return e.Op == Fin && quiet(events, e.At) })
-			if i < 0 {
-				return nil
-			}
-			d := pick(rnd, events, func(e *Event) bool {
-				return firstTry(e) && e.Message == events[i].Message && e.Channel == events[i].Channel
-			})
-			e := events[d]
-			e.At, e.Attempts, e.Conn = last+1, 2, 99
-			return append(events, e)
-		},
-		"a message is delivered before it is sent": func(rnd *rand.Rand, events []Event) []Event {
-			i := pick(rnd, events, firstTry)
-			events[i].At = 0
-			sortByTime(events)
-			return events
-		},
-		"nothing is acknowledged after a fault": func(_ *rand.Rand, events []Event) []Event {
-			last := events[len(events)-1].At
-			return append(events,
-				Event{At: last + 1, Client: "nemesis", Op: Fault, Seq: 1000, Detail: "kill"}, Event{At: last + 2, Client: "nemesis", Op: Heal, Seq: 1000},
-				Event{At: last + 3, Client: "p0", Op: Publish, Topic: "t", Seq: 1000}, Event{At: last + 11*time.Second, Client: "p0", Op: Unknown, Seq: 1000})
-		},
-	}
 	for name, mutate := range mutations {
 		t.Run(name, func(t *testing.T) {
 			done := 0

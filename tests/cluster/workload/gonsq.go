@@ -31,6 +31,8 @@ func (r *Run) ProduceGoNSQ(p Producer) {
 func (s *sender) goNSQ(ctx context.Context, address string) {
 	cfg := gonsq.NewConfig()
 	cfg.DialTimeout = dialTimeout
+	cfg.HeartbeatInterval = time.Second // a node that was stopped takes connections and never speaks
+	cfg.ReadTimeout = 2 * time.Second
 	client, err := gonsq.NewProducer(address, cfg)
 	if err != nil {
 		panic("BUG: " + err.Error())

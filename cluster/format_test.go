@@ -1,0 +1,84 @@
+package cluster
+
+import (
+	"os"
+	"regexp"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// FORMAT.md says what is written: keys and values, byte for byte.
+func TestFormat(t *testing.T) {
+	text, err := os.ReadFile("FORMAT.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type row struct{ key, value string }
+	documented := map[string]row{}
+	for _, m := range regexp.MustCompile("(?m)^\\| (\\w+) \\| `([^`]*)` \\| `([^`]*)` \\|$").FindAllStringSubmatch(string(text), -1) {
+		documented[m[1]] = row{m[2], m[3]}
+	}
+	topic, disk, boot, cluster := uuid.UUID{0x77}, uuid.UUID{0xdd}, uuid.UUID{0xbb}, uuid.UUID{0x55}
+	id := meta.PartitionID{Topic: topic, Partition: 12}
+	process := processRow{Node: 3, Boot: boot}
+	partition := &meta.Partition{
+		ID: id,
+		State: replicate.State{
+			Epoch: 5, Version: 9, Leader: 3, Boot: boot, MinISR: 2,
+			Replicas: []replicate.NodeID{3, 1}, ISR: []replicate.Member{{Node: 3, Store: disk}},
+		},
+		Damaged: []replicate.Member{{Node: 1, Store: disk}},
+	}
+	written := map[string]row{}
+	add := func(name, key string, value []byte) { written[name] = row{key, string(value)} }
+	add("cluster", clusterKey, encode(cluster))
+	add("ids", lastIDKey, encode(replicate.NodeID(3)))
+	add("nodes", nodeKey(nodesDir, 3), encode(meta.Node{
+		ID: 3, Name: "n3", Store: disk, Boot: boot, Version: "1.0.0",
+		Peer: "h:4154", Host: "h", NSQ: "h:4150", HTTP: "h:4151", Lookup: "h:4161", Native: "h:4250",
+	}))
+	add("live", nodeKey(liveDir, 3), encode(process))
+	add("controller", controllerKey, encode(process))
+	add("down", nodeKey(downDir, 3), encode(process))
+	add("topics", topicKey(topicsDir, topic), encode(meta.Topic{ID: topic, Name: "t", Partitions: 1, Replicas: 3, MinISR: 2, CreatedNs: 5}))
+	add("names", namesDir+"t", encode(topic))
+	add("parts", partKey(partsDir, id), encodePartition(partition))
+	add("creating", topicKey(creatingDir, topic), encode("t"))
+	add("moves", partKey(movesDir, id), encode(moveRow{From: 1, To: 2, Drain: true}))
+	add("deleted", topicKey(deletedDir, topic), encode(deletedRow{Name: "t", AtNs: 5}))
+	add("tombstones", tombstoneKey(meta.TombstoneKey{Topic: "t", Node: 3}), encode(tombstoneRow{UntilNs: 5}))
+	add("forced", partKey(forcedDir, id), encode(forcedRow{Epoch: 5, Node: 3, FormerISR: memberRows(partition.Damaged), AtNs: 5}))
+	for name, w := range written {
+		if d := documented[name]; d != w {
+			t.Errorf("%s\nwritten    %s = %s\ndocumented %s = %s", name, w.key, w.value, d.key, d.value)
+		}
+	}
+	if len(documented) != len(written) {
+		t.Errorf("%d rows are documented, %d are written", len(documented), len(written))
+	}
+	again, err := decodePartition(id, encodePartition(partition))
+	if err != nil || string(encodePartition(again)) != string(encodePartition(partition)) {
+		t.Errorf("%+v, %v", again, err)
+	}
+}
+
+// Whatever stands in a store, reading it neither panics nor forgets what can be read.
+func FuzzState(f *testing.F) {
+	for _, key := range []string{
+		clusterKey, lastIDKey, controllerKey, nodeKey(nodesDir, 3), nodeKey(liveDir, 3), nodeKey(downDir, 3), topicKey(topicsDir, theTopic),
+		namesDir + "t", partKey(partsDir, meta.PartitionID{Topic: theTopic}), partKey(movesDir, meta.PartitionID{Topic: theTopic}),
+		topicKey(creatingDir, theTopic), topicKey(deletedDir, theTopic), tombstoneKey(meta.TombstoneKey{Topic: "t", Node: 3}),
+	} {
+		f.Add(key, []byte(`{}`), false)
+		f.Add(key, []byte(`"`), true)
+	}
+	f.Add("nodes/3", []byte(`{"id":4,"boot":"bb000000-0000-0000-0000-000000000000"}`), false)
+	f.Add("topics/x/y", []byte(`{"partitions":-1}`), false)
+	f.Fuzz(func(t *testing.T, key string, value []byte, deleted bool) {
+		fuzzState(t, key, value, deleted)
+	})
+}

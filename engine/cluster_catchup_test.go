@@ -1,0 +1,271 @@
+package engine_test
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+// fill publishes n messages of some size through a node.
+func (tr *trio) fill(h *told, m *member, topic, prefix string, n, size int) {
+	tr.t.Helper()
+	for i := 0; i < n; i += 10 {
+		var bodies []string
+		for j := range min(10, n-i) {
+			bodies = append(bodies, fmt.Sprintf("%s/%d/%s", prefix, i+j, strings.Repeat("x", size)))
+		}
+		if err := h.publish(tr.t.Context(), tr.topic(m, topic), bodies...); err != nil {
+			tr.t.Fatal(err)
+		}
+	}
+}
+
+// A follower that comes back is brought to what the leader has, wherever it stood: behind by a little or by many segments, with
+// nothing missing, or with a tail that the cluster has never agreed on.
+//
+// B73, B75, B77, B94.
+func TestClusterCatchUp(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		behind int  // messages that it misses
+		ahead  bool // it was the leader, and died with a tail of its own
+		load   bool // writes go on while it catches up
+	}{
+		"equal":                   {},
+		"behind":                  {behind: 20},
+		"many segments":           {behind: 1500, load: true},
+		"ahead":                   {ahead: true},
+		"diverged":                {behind: 30, ahead: true},
+		"diverged, many segments": {behind: 1500, ahead: true, load: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tr := newTrio(t, 3)
+			tr.create("t", 1)
+			h := newTold()
+			l := tr.leader("t", 0)
+			tr.fill(h, l, "t", "common", 200, 400)
+			tr.equal("t", 0)
+			back := tr.others(l)[0]
+			if c.ahead {
+				back = l
+				tr.tailOfItsOwn(h, l, "t")
+			}
+			tr.kill(back)
+			rest := tr.up()[0]
+			tr.fill(h, rest, "t", "missed", c.behind, 400)
+			stop := func() {}
+			if c.load {
+				stop = tr.load(h, rest, "t", "during", never)
+				defer stop()
+			}
+			tr.start(back)
+			tr.whole("t")
+			stop()
+			tr.checkAll(h, "t", 1)
+			if c.ahead && slices.ContainsFunc(messages(t, tr.equal("t", 0)), func(s string) bool { return strings.HasPrefix(s, "own") }) {
+				t.Error("what only the old leader had is there")
+			}
+		})
+	}
+}
+
+// tailOfItsOwn lets the leader append what nobody else gets.
+func (tr *trio) tailOfItsOwn(h *told, l *member, topic string) {
+	tr.t.Helper()
+	tr.wires.isolate(l.name, true)
+	before, _ := engine.CopyOf(l.e, topic, 0)
+	for i := range 5 {
+		body := fmt.Sprint("own", i)
+		if _, err := submit(tr.topic(l, topic), time.Time{}, body); err != nil {
+			tr.t.Fatal(err)
+		}
+		h.tried[body] = true
+	}
+	tr.eventually("it is appended", func() bool { c, _ := engine.CopyOf(l.e, topic, 0); return c.NextID > before.NextID })
+	tr.kill(l)
+	tr.wires.isolate(l.name, false)
+	tr.start(l) // kill wants a running node; it comes back with its tail, alone
+}
+
+func messages(t *testing.T, c engine.Copy) []string {
+	t.Helper()
+	all, err := c.Messages(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return values(all)
+}
+
+// The leader's retention has removed what a follower misses: the follower begins anew where the leader's log begins.
+//
+// B74.
+func TestClusterFullSync(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, func(o *engine.Options) { o.RetentionBytes = 200 << 10 })
+	tr.create("t", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	c := tr.channel("t", "c")
+	tr.fill(h, l, "t", "old", 100, 400)
+	readAll(t, c)
+	back := tr.others(l)[0]
+	was := tr.equal("t", 0)
+	tr.kill(back)
+	newer := newTold()
+	for i := 0; ; i++ {
+		tr.fill(newer, l, "t", fmt.Sprint("new", i), 200, 400)
+		if c, _ := engine.CopyOf(l.e, "t", 0); c.Start > was.End {
+			break
+		} else if i == 50 {
+			t.Fatalf("retention has removed up to %d, the follower ends at %d", c.Start, was.End)
+		}
+	}
+	tr.start(back)
+	tr.whole("t")
+	tr.eventually("the same is stored", func() bool {
+		a, err := engine.CopyOf(l.e, "t", 0)
+		b, berr := engine.CopyOf(back.e, "t", 0)
+		return err == nil && berr == nil && a.End == b.End && string(a.Cursors) == string(b.Cursors) && b.Start > 0 &&
+			strings.HasSuffix(string(a.Bytes), string(b.Bytes[max(a.Start-b.Start, 0):]))
+	})
+	// It can lead, and its channels stand where they stood.
+	handOver(t, l, back, "t", 0)
+	tr.leader("t", 0)
+	id := publish(t, tr.topic(back, "t"), "last")[0]
+	s := sit(t, tr.at(back, "t", "c"), 2000)
+	for m := s.next(); m.id != id; m = s.next() {
+		if strings.HasPrefix(m.body, "old") {
+			t.Fatalf("%.20q was confirmed and comes again", m.body)
+		}
+		s.finish(m)
+	}
+}
+
+// A catch-up that is broken off by the death of either side goes on where it stood.
+//
+// B76, B77.
+func TestClusterCatchUpBroken(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, func(o *engine.Options) {
+		o.Cluster.Replication.CatchUpBytesPerSec = 600 << 10
+		o.Cluster.Replication.MaxRangeBytes = 32 << 10
+	})
+	tr.create("t", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	back := tr.others(l)[0]
+	tr.kill(back)
+	tr.fill(h, l, "t", "missed", 1000, 400)
+	whole, _ := engine.CopyOf(l.e, "t", 0)
+	partly := func(more int64) func() bool {
+		return func() bool { c, _ := engine.CopyOf(back.e, "t", 0); return int64(c.End) > more }
+	}
+	tr.start(back)
+	tr.eventually("a part has come", partly(50<<10))
+	tr.kill(back)
+	tr.start(back)
+	c, err := engine.CopyOf(back.e, "t", 0)
+	if err != nil || c.End < 40<<10 || c.End >= whole.End {
+		t.Errorf("after the follower's death it stands at %d of %d: %v", c.End, whole.End, err)
+	}
+	tr.eventually("more has come", partly(100<<10))
+	tr.wires.sever(back.name)
+	tr.eventually("more has come", partly(150<<10))
+	tr.kill(l)
+	tr.start(l)
+	tr.whole("t")
+	tr.checkAll(h, "t", 1)
+}
+
+// Deferred messages and the state of the channels come with the log to a replica that begins with an empty disk.
+//
+// B50, B78, B79.
+func TestClusterCatchUpDeferred(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	c := tr.channel("t", "c")
+	topic := tr.topic(l, "t")
+	due := time.Now().Add(1500 * time.Millisecond)
+	if _, err := topic.PublishDeferred(t.Context(), []byte("by DPUB"), time.Until(due)); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, topic, "by REQ")
+	s := sit(t, c, 10)
+	if err := s.Requeue(s.next().id, time.Until(due)); err != nil {
+		t.Fatal(err)
+	}
+	tr.fill(h, l, "t", "more", 300, 400)
+	for range 300 {
+		s.finish(s.next())
+	}
+	waitConfirmed(t, tr, "t")
+	empty := tr.others(l)[0]
+	tr.kill(empty)
+	tr.wipe(empty)
+	tr.start(empty)
+	tr.whole("t")
+	tr.equal("t", 0)
+	handOver(t, l, empty, "t", 0)
+	s2 := sit(t, tr.at(tr.leader("t", 0), "t", "c"), 10)
+	var came []string
+	for range 2 {
+		m := s2.next()
+		if m.at.Before(due.Add(-5 * time.Millisecond)) {
+			t.Errorf("%s came %v early", m.body, due.Sub(m.at))
+		}
+		came = append(came, m.body)
+		s2.finish(m)
+	}
+	if slices.Sort(came); fmt.Sprint(came) != "[by DPUB by REQ]" {
+		t.Errorf("came: %v", came)
+	}
+	s2.none("that was all")
+}
+
+// The leader's stored bytes have rotted. It finds that when it reads them for a replica that begins with an empty disk, and fetches them
+// from the third: all three hold the right bytes in the end.
+//
+// B37, T12 of the reliability plan.
+func TestClusterDamagedLeader(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	tr.fill(h, l, "t", "m", 6000, 400) // so many that the commit log has let go of the first of them
+	tr.equal("t", 0)
+	empty := tr.others(l)[0]
+	tr.kill(empty)
+	tr.wipe(empty)
+	flip(t, l, path.Join(engine.TopicDir(l.e, "t"), "0"), 1)
+	tr.start(empty)
+	tr.whole("t")
+	tr.checkAll(h, "t", 1)
+}
+
+// flip changes a byte in the middle of one of the segments in dir.
+func flip(t *testing.T, m *member, dir string, which int) {
+	t.Helper()
+	files := segmentBytes(t, m.disk, dir)
+	var names []string
+	for name := range files {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	if len(names) <= which+1 {
+		t.Fatalf("%s has only %d segments", m.name, len(names))
+	}
+	data, at := files[names[which]], len(files[names[which]])/2
+	if !m.disk.Corrupt(path.Join(dir, names[which]), []byte{data[at] ^ 0x40}, int64(at)) {
+		t.Fatal("the segment is gone")
+	}
+}

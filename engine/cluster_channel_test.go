@@ -1,0 +1,319 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock/engine"
+	"penstock/netproto"
+)
+
+// at is a channel at one node, which must know it.
+func (tr *trio) at(m *member, topic, name string) *engine.Channel {
+	tr.t.Helper()
+	var c *engine.Channel
+	tr.eventually(fmt.Sprintf("%s has channel %s of %s", m.name, name, topic), func() (ok bool) {
+		t, known := m.e.LookupTopic(topic)
+		if known {
+			c, ok = t.LookupChannel(name)
+		}
+		return ok
+	})
+	return c
+}
+
+// Everything that a channel knows is on the new leader: what was confirmed, out of order too; what is deferred, by DPUB and by REQ; that it
+// is paused; which channels there are, and which are not any more.
+//
+// B50, B68, B70, B72, B78, B81.
+func TestClusterChannelState(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	l := tr.leader("t", 0)
+	topic := tr.topic(l, "t")
+	c := tr.channel("t", "c")
+	for _, name := range []string{"paused", "gone", "skipping"} {
+		tr.channel("t", name)
+	}
+	ids := publish(t, topic, numbered("m", 8, 0)...)
+	began := time.Now()
+	due, err := topic.PublishDeferred(t.Context(), []byte("deferred"), 1200*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := sit(t, c, 20)
+	var got []delivered
+	for range ids {
+		got = append(got, s.next())
+	}
+	s.finish(got[0], got[1], got[4], got[6])
+	if err := s.Requeue(got[2].id, 900*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if err := tr.at(l, "t", "paused").Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := tr.at(l, "t", "skipping").Skip(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	if err := topic.DeleteChannel(t.Context(), "gone"); err != nil {
+		t.Fatal(err)
+	}
+	// Confirmations are in the log within ConfirmInterval; then all copies have them.
+	tr.eventually("all nodes know as much as the leader", func() bool { return channelStats(t, c).DeferredCount == 2 && len(tr.equal("t", 0).Cursors) > 0 })
+	waitConfirmed(t, tr, "t")
+	tr.kill(l)
+	l2 := tr.leader("t", 0)
+	c2 := tr.at(l2, "t", "c")
+	s2 := sit(t, c2, 20)
+	var came []string
+	for range 3 {
+		m := s2.next()
+		came = append(came, m.body)
+		s2.finish(m)
+	}
+	if slices.Sort(came); fmt.Sprint(came) != "[m3 m5 m7]" {
+		t.Errorf("of what was not confirmed these came at once: %v", came)
+	}
+	for range 2 {
+		m := s2.next()
+		after := m.at.Sub(began)
+		switch {
+		case m.id == got[2].id && after >= 900*time.Millisecond && m.attempts == 2:
+		case m.id == due && after >= 1200*time.Millisecond && m.attempts == 1:
+		default:
+			t.Errorf("%s came after %v, attempt %d", m.body, after, m.attempts)
+		}
+		s2.finish(m)
+	}
+	s2.none("everything was finished")
+	if !channelStats(t, tr.at(l2, "t", "paused")).Paused {
+		t.Error("the paused channel runs on the new leader")
+	}
+	sit(t, tr.at(l2, "t", "paused"), 10).none("paused")
+	sit(t, tr.at(l2, "t", "skipping"), 10).none("skipping")
+	if names := tr.topic(l2, "t").ChannelNames(); slices.Contains(names, "gone") {
+		t.Errorf("the deleted channel is there: %v", names)
+	}
+	tr.start(l)
+	tr.whole("t")
+	tr.equal("t", 0)
+}
+
+// waitConfirmed waits until nothing more is written to a topic's log: FINs have come to rest.
+func waitConfirmed(t *testing.T, tr *trio, topic string) {
+	t.Helper()
+	last := tr.equal(topic, 0)
+	for quiet := time.Now(); time.Since(quiet) < 20*time.Millisecond; {
+		if c := tr.equal(topic, 0); c.End != last.End {
+			last, quiet = c, time.Now()
+		}
+	}
+}
+
+// A channel that was answered is on the next leader, and gets every message that was published after the answer; before it is
+// committed it is not answered.
+//
+// B71.
+func TestClusterChannelCreated(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	l := tr.leader("t", 0)
+	from := tr.others(l)[0]
+	tr.channel("t", "first") // the first one would get what is there already
+	publish(t, tr.topic(l, "t"), "before")
+	tr.equal("t", 0)
+	tr.wires.rules(func(_, _ string, kind netproto.Type) int {
+		if kind == netproto.TypePutAck {
+			return 0
+		}
+		return 1
+	})
+	answered := make(chan error, 1)
+	go func() {
+		_, err := tr.topic(from, "t").CreateChannel(context.Background(), "second")
+		answered <- err
+	}()
+	tr.eventually("the creation is in the log", func() bool {
+		c, _ := engine.CopyOf(l.e, "t", 0)
+		return c.Next > c.Committed
+	})
+	select {
+	case err := <-answered:
+		t.Errorf("answered before it was committed: %v", err)
+	case <-time.After(30 * time.Millisecond):
+	}
+	tr.wires.rules(nil)
+	if err := <-answered; err != nil {
+		t.Fatal(err)
+	}
+	publish(t, tr.topic(from, "t"), "after")
+	tr.kill(l)
+	l2 := tr.leader("t", 0)
+	if got := readAll(t, tr.at(l2, "t", "second")); len(got) != 1 || !slices.Contains(values(got), "after") {
+		t.Errorf("the channel got %v", got)
+	}
+	if got := readAll(t, tr.at(l2, "t", "first")); len(got) != 2 {
+		t.Errorf("the first channel got %v", got)
+	}
+}
+
+func values(m map[engine.ID]string) (all []string) {
+	for _, v := range m {
+		all = append(all, v)
+	}
+	return all
+}
+
+// Consumers of a leader that hands over are told, connect to the next one and get what they have not confirmed; nothing is lost,
+// and every message comes.
+//
+// B57 (no loss over a change of leader), B80, B81.
+func TestClusterConsumersMove(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	h := newTold()
+	tr.channel("t", "c")
+	stop := tr.load(h, tr.nodes[0], "t", "p", never)
+	defer stop()
+	got := map[string]bool{}
+	for range 4 {
+		l := tr.leader("t", 0)
+		c := tr.at(l, "t", "c")
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		half := make(chan struct{})
+		n := 0
+		var drained sync.WaitGroup
+		drained.Go(func() {
+			select {
+			case <-half:
+				tr.drain(l, "t")
+			case <-ctx.Done():
+			}
+		})
+		err := c.Consume(ctx, engine.ConsumeOptions{}, func(_ context.Context, m *engine.Message) error {
+			got[string(m.Body)] = true
+			if n++; n == 100 {
+				close(half)
+			}
+			return nil
+		})
+		drained.Wait()
+		cancel()
+		if !errors.Is(err, engine.ErrMoved) {
+			t.Fatalf("after %d messages the consumer of the old leader was told: %v", n, err)
+		}
+	}
+	stop()
+	for _, body := range readAll(t, tr.at(tr.leader("t", 0), "t", "c")) {
+		got[body] = true
+	}
+	for body := range h.acked {
+		if !got[body] {
+			t.Errorf("%.40q never came", body)
+		}
+	}
+	tr.equal("t", 0)
+}
+
+// What is done to a channel or a topic through any node is done on every leader of its partitions, and stays done when they die.
+//
+// B52, B53, B70, B72.
+func TestClusterOperations(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 3)
+	leaders := map[*member]bool{}
+	for n := range 3 {
+		leaders[tr.leader("t", n)] = true
+	}
+	if len(leaders) != 3 {
+		t.Fatalf("%d nodes lead the three partitions", len(leaders))
+	}
+	from := tr.nodes[0]
+	topic := tr.topic(from, "t")
+	for _, name := range []string{"emptied", "paused", "deleted"} {
+		if _, err := topic.CreateChannel(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish(t, topic, numbered("m", 30, 0)...)
+	for _, m := range tr.nodes {
+		for _, name := range []string{"emptied", "paused", "deleted"} {
+			tr.eventually("the channel has its messages", func() bool { return channelStats(t, tr.at(m, "t", name)).Depth == 10 })
+		}
+	}
+	if err := tr.at(from, "t", "emptied").Empty(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := tr.at(from, "t", "paused").Pause(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := topic.DeleteChannel(t.Context(), "deleted"); err != nil {
+		t.Error(err)
+	}
+	check := func(m *member, depth int64) {
+		t.Helper()
+		if st := channelStats(t, tr.at(m, "t", "emptied")); st.Depth != 0 {
+			t.Errorf("%s: the emptied channel has %d", m.name, st.Depth)
+		}
+		if st := channelStats(t, tr.at(m, "t", "paused")); st.Depth != depth || !st.Paused {
+			t.Errorf("%s: the paused channel: %+v", m.name, st)
+		}
+		if _, ok := tr.topic(m, "t").LookupChannel("deleted"); ok {
+			t.Errorf("%s: the deleted channel is there", m.name)
+		}
+	}
+	for _, m := range tr.nodes {
+		check(m, 10)
+	}
+	for n := range 3 {
+		tr.equal("t", n)
+	}
+	gone := tr.nodes[2]
+	tr.kill(gone)
+	for n := range 3 {
+		tr.leader("t", n)
+	}
+	total := int64(0)
+	for _, m := range tr.up() {
+		depth := channelStats(t, tr.at(m, "t", "paused")).Depth
+		check(m, depth)
+		total += depth
+	}
+	if total != 30 {
+		t.Errorf("the paused channel has %d messages on the two nodes", total)
+	}
+	if err := topic.Pause(t.Context()); err != nil {
+		t.Error(err)
+	}
+	publish(t, topic, numbered("held", 6, 0)...)
+	if err := tr.at(from, "t", "paused").Unpause(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for _, m := range tr.up() {
+		for _, body := range readAll(t, tr.at(m, "t", "paused")) {
+			if body[0] != 'm' {
+				t.Errorf("%s: %q came from a paused topic", m.name, body)
+			}
+		}
+	}
+	if err := topic.Unpause(t.Context()); err != nil {
+		t.Error(err)
+	}
+	count := 0
+	for _, m := range tr.up() {
+		count += len(readAll(t, tr.at(m, "t", "paused")))
+	}
+	if count != 6 {
+		t.Errorf("%d of 6 messages came when the topic ran again", count)
+	}
+}

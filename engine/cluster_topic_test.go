@@ -1,0 +1,236 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"penstock/engine"
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// A topic that is deleted is gone on every node, with those who missed it when they come back; one of the same name finds nothing old.
+//
+// B41, B79 (data of what was deleted is dropped), B86.
+func TestClusterDelete(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 2)
+	h := newTold()
+	tr.channel("t", "c")
+	tr.fill(h, tr.nodes[0], "t", "old", 100, 100)
+	away := tr.nodes[2]
+	old, _ := away.e.LookupTopic("t")
+	dir := engine.TopicDir(away.e, "t")
+	tr.equal("t", 0)
+	tr.kill(away)
+	if err := tr.nodes[1].e.DeleteTopic(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range tr.up() {
+		tr.eventually("the topic is gone", func() bool { _, ok := m.e.LookupTopic("t"); return !ok })
+	}
+	if _, err := tr.nodes[0].e.CreateTopic(t.Context(), "t", 1); err != nil {
+		t.Fatal(err)
+	}
+	tr.start(away)
+	tr.eventually("the node that was away has the new topic", func() bool {
+		now, ok := away.e.LookupTopic("t")
+		return ok && now != old && now.Partitions() == 1
+	})
+	tr.whole("t")
+	for _, m := range tr.nodes {
+		if names := tr.topic(m, "t").ChannelNames(); len(names) != 0 {
+			t.Errorf("%s: the new topic has the channels %v", m.name, names)
+		}
+	}
+	h = newTold()
+	tr.fill(h, tr.nodes[1], "t", "new", 20, 100)
+	tr.checkAll(h, "t", 1)
+	got := readAll(t, tr.channel("t", "c"))
+	if len(got) != 20 || slices.ContainsFunc(values(got), func(s string) bool { return strings.HasPrefix(s, "old") }) {
+		t.Errorf("%d messages came", len(got))
+	}
+	tr.eventually("the old files are gone", func() bool {
+		_, err := away.disk.ReadDir(dir)
+		return err != nil
+	})
+}
+
+// A single node's data directory becomes the first node of a cluster: its messages, what its channels have confirmed, their pause, its
+// deferred messages. Nodes that join take messages for it.
+//
+// B79.
+func TestClusterImport(t *testing.T) {
+	t.Parallel()
+	tr := prepareTrio(t, 3)
+	first := tr.nodes[0]
+	o := tr.options(first)
+	alone, err := engine.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	topic := topicOf(t, alone, "t")
+	channelOf(t, topic, "paused")
+	ids := publish(t, topic, numbered("m", 5, 0)...)
+	s := sit(t, channelOf(t, topic, "c"), 10)
+	s.finish(s.next(), s.next())
+	if err := channelOf(t, topic, "paused").Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := alone.Close(); err != nil {
+		t.Fatal(err)
+	}
+	first.disk = first.disk.Kill(1)
+	tr.startAll()
+	if m := tr.leader("t", 0); m != first {
+		t.Fatalf("%s leads", m.name)
+	}
+	for _, m := range tr.nodes[1:] {
+		ids = append(ids, publish(t, tr.topic(m, "t"), "through "+m.name)...)
+	}
+	// The second channel was made when there were messages: both were there from the beginning here.
+	if got := readAll(t, tr.at(first, "t", "c")); len(got) != 5 || got[ids[6]] != "through n3" || got[ids[1]] != "" {
+		t.Errorf("of 7 messages, 2 confirmed, came %v", got)
+	}
+	if st := channelStats(t, tr.at(first, "t", "paused")); !st.Paused || st.Depth != 7 {
+		t.Errorf("the paused channel: %+v", st)
+	}
+	tr.kill(first)
+	tr.start(first)
+	tr.leader("t", 0)
+	if got := readAll(t, tr.at(first, "t", "c")); len(got) != 0 {
+		t.Errorf("after another start came again: %v", got)
+	}
+}
+
+// A data directory of another cluster is refused, and so is a process that is given another node's.
+//
+// B79, P10.
+func TestClusterForeignDirectory(t *testing.T) {
+	t.Parallel()
+	a, b := newTrio(t, 1), newTrio(t, 1)
+	a.create("t", 1)
+	publish(t, a.topic(a.nodes[0], "t"), "kept")
+	stranger := a.nodes[0]
+	a.kill(stranger)
+	foreign := &member{name: stranger.name, disk: stranger.disk.Kill(7)}
+	b.kill(b.nodes[0])
+	e, err := b.open(foreign)
+	if err == nil {
+		e.Close()
+		t.Fatal("a node of another cluster was taken in")
+	}
+	if !strings.Contains(err.Error(), "belongs to cluster") {
+		t.Errorf("it says: %v", err)
+	}
+	other := &member{name: "n9", disk: stranger.disk.Kill(8)}
+	if e, err = b.open(other); err == nil {
+		e.Close()
+		t.Fatal("the directory of n1 was opened as n9")
+	}
+	b.start(b.nodes[0])
+	a.start(stranger)
+	if got := readAll(t, a.channel("t", "c")); len(got) != 1 {
+		t.Errorf("after the refusal %v is there", got)
+	}
+}
+
+// A partition moves to another node while it is written: the new replica is in sync before the old one goes, and no write fails.
+//
+// B75, B89, B94.
+func TestClusterMove(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 4, func(o *engine.Options) { o.Cluster.Replicas = 3 })
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := tr.nodes[0].e.CreateTopic(ctx, "t", 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range tr.nodes {
+		tr.topic(m, "t")
+	}
+	tr.whole("t")
+	h := newTold()
+	l := tr.leader("t", 0)
+	row := l.row("t", 0)
+	has := func(m *member) bool { return slices.Contains(l.row("t", 0).State.Replicas, m.e.Node().ID) }
+	var to *member
+	for _, m := range tr.nodes {
+		if !has(m) {
+			to = m
+		}
+	}
+	tr.fill(h, to, "t", "before", 1000, 200)
+	stop := tr.load(h, to, "t", "during", never)
+	defer stop()
+	for _, from := range tr.others(to) {
+		if !has(from) || from == l {
+			continue
+		}
+		tr.wires.count(0)
+		if err := l.store.MovePartition(ctx, row.ID, from.e.Node().ID, to.e.Node().ID); err != nil {
+			t.Fatal(err)
+		}
+		least := 3
+		tr.eventually("it has moved", func() bool {
+			st := l.row("t", 0).State
+			least = min(least, len(st.ISR))
+			return !slices.Contains(st.Replicas, from.e.Node().ID) && inSync(l.row("t", 0), to)
+		})
+		if least < 3 {
+			t.Errorf("only %d replicas were in sync during the move", least)
+		}
+		break
+	}
+	n := h.count()
+	tr.eventually("writes go on", func() bool { return h.count() > n+50 })
+	stop()
+	c, err := engine.CopyOf(to.e, "t", 0)
+	tr.eventually("the new replica has everything", func() bool {
+		var lc engine.Copy
+		c, err = engine.CopyOf(to.e, "t", 0)
+		lc, _ = engine.CopyOf(l.e, "t", 0)
+		return err == nil && c.End == lc.End && string(c.Bytes) == string(lc.Bytes)
+	})
+	stored, err := c.Messages(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.check(t, stored)
+}
+
+func inSync(row *meta.Partition, m *member) bool {
+	return slices.Contains(row.State.ISR, replicate.Member{Node: m.e.Node().ID, Store: m.e.Node().Store})
+}
+
+// Many partitions, all nodes produce to all of them, one after the other dies: every partition is right.
+//
+// B15, B17.
+func TestClusterManyPartitions(t *testing.T) {
+	t.Parallel()
+	const partitions = 24
+	tr := newTrio(t, 3)
+	tr.create("t", partitions)
+	h := newTold()
+	for i, m := range tr.nodes {
+		var stops []func()
+		for _, o := range tr.nodes {
+			stops = append(stops, tr.load(h, o, "t", fmt.Sprint(o.name, ".", i), duringFailover))
+		}
+		n := h.count()
+		tr.eventually("writes go on", func() bool { return h.count() > n+200 })
+		tr.crash(m)
+		n = h.count()
+		tr.eventually("writes go on", func() bool { return h.count() > n+200 })
+		tr.start(m)
+		tr.whole("t")
+		for _, stop := range stops {
+			stop()
+		}
+	}
+	tr.checkAll(h, "t", partitions)
+}

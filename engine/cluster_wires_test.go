@@ -1,0 +1,238 @@
+package engine_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"net"
+	"sync"
+	"testing"
+
+	"penstock/netproto"
+)
+
+// wires is the network between the nodes of a trio: in front of each node's listener stands a port that passes frames on, loses or repeats
+// them as the test says, and dies with its node.
+type wires struct {
+	t testing.TB
+
+	mu    sync.Mutex
+	rule  func(from, to string, kind netproto.Type) int
+	cut   map[[2]string]bool
+	dead  map[string]bool
+	ports map[string]*port
+	lines map[*line]bool
+	seen  map[netproto.Type]int // frames that were passed on
+	all   sync.WaitGroup
+}
+
+func newWires(t testing.TB) *wires {
+	return &wires{
+		t: t, cut: map[[2]string]bool{}, dead: map[string]bool{}, ports: map[string]*port{}, lines: map[*line]bool{}, seen: map[netproto.Type]int{},
+	}
+}
+
+// port is where the other nodes dial one.
+type port struct {
+	w    *wires
+	name string
+	ln   net.Listener
+	to   string
+}
+
+// line is one connection through a port.
+type line struct {
+	near, far net.Conn // of who dialed, of who was dialed
+	from, to  string
+}
+
+func (l *line) close() {
+	_ = l.near.Close()
+	_ = l.far.Close()
+}
+
+// open makes the port of a node that listens at an address, and returns the port's.
+func (w *wires) open(name, to string) (string, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	p := &port{w: w, name: name, ln: ln, to: to}
+	w.mu.Lock()
+	if old := w.ports[name]; old != nil {
+		_ = old.ln.Close()
+	}
+	w.ports[name] = p
+	delete(w.dead, name)
+	w.mu.Unlock()
+	w.all.Go(p.accept)
+	return ln.Addr().String(), nil
+}
+
+func (p *port) accept() {
+	for {
+		near, err := p.ln.Accept()
+		if err != nil {
+			return
+		}
+		p.w.all.Go(func() { p.serve(near) })
+	}
+}
+
+// serve passes a connection's frames on. The first one says who dialed.
+func (p *port) serve(near net.Conn) {
+	defer near.Close()
+	far, err := net.Dial("tcp", p.to)
+	if err != nil {
+		return
+	}
+	defer far.Close()
+	l := &line{near: near, far: far, to: p.name}
+	p.w.mu.Lock()
+	p.w.lines[l] = true
+	p.w.mu.Unlock()
+	defer func() {
+		p.w.mu.Lock()
+		delete(p.w.lines, l)
+		p.w.mu.Unlock()
+	}()
+	kind, hello, err := readFrame(near, nil)
+	if err != nil || kind != netproto.TypeHello {
+		return
+	}
+	hello = bytes.Clone(hello)
+	p.w.mu.Lock()
+	l.from = dialer(hello[netproto.HeaderBytes:])
+	dead := p.w.dead[l.from] || p.w.dead[l.to]
+	silent := p.w.cut[[2]string{l.from, l.to}]
+	p.w.mu.Unlock()
+	if dead {
+		return
+	}
+	if !silent {
+		if _, err := far.Write(hello); err != nil {
+			return
+		}
+	}
+	var back sync.WaitGroup
+	back.Go(func() { p.w.pump(far, near, l.to, l.from); l.close() })
+	p.w.pump(near, far, l.from, l.to)
+	l.close()
+	back.Wait()
+}
+
+// dialer is the node that a Hello names; see netproto's FORMAT.md.
+func dialer(hello []byte) string { return string(hello[88 : 88+int(hello[79])]) }
+
+func readFrame(r io.Reader, buf []byte) (netproto.Type, []byte, error) {
+	buf = append(buf[:0], make([]byte, netproto.HeaderBytes)...)
+	if _, err := io.ReadFull(r, buf); err != nil {
+		return 0, nil, err
+	}
+	n := int(binary.LittleEndian.Uint32(buf[12:]))
+	buf = append(buf, make([]byte, n)...)
+	_, err := io.ReadFull(r, buf[netproto.HeaderBytes:])
+	return netproto.Type(buf[3]), buf, err
+}
+
+func (w *wires) pump(src, dst net.Conn, from, to string) {
+	var buf []byte
+	for {
+		kind, frame, err := readFrame(src, buf)
+		if err != nil {
+			return
+		}
+		buf = frame
+		for range w.copies(from, to, kind) {
+			if _, err := dst.Write(frame); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// copies is how often a frame arrives.
+func (w *wires) copies(from, to string, kind netproto.Type) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cut[[2]string{from, to}] {
+		return 0
+	}
+	n := 1
+	if w.rule != nil && kind >= netproto.TypePutMessagesOnReplica {
+		n = w.rule(from, to, kind)
+	}
+	w.seen[kind] += n
+	return n
+}
+
+// rules sets how often each frame between nodes arrives; nil: once. Frames of the connection itself are never touched.
+func (w *wires) rules(f func(from, to string, kind netproto.Type) int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.rule = f
+}
+
+// count is how many frames of a kind were passed on.
+func (w *wires) count(kind netproto.Type) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.seen[kind]
+}
+
+// silence lets nothing through from one node to another, as a network does that lost a route: connections stay.
+func (w *wires) silence(from, to string, on bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut[[2]string{from, to}] = on
+}
+
+// isolate silences a node in both directions.
+func (w *wires) isolate(name string, on bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for other := range w.ports {
+		if other != name {
+			w.cut[[2]string{name, other}], w.cut[[2]string{other, name}] = on, on
+		}
+	}
+}
+
+// sever breaks the connections of a node; it may connect again at once.
+func (w *wires) sever(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for l := range w.lines {
+		if l.from == name || l.to == name {
+			l.close()
+		}
+	}
+}
+
+// shut closes a node's port as its listener will be; connections stay.
+func (w *wires) shut(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_ = w.ports[name].ln.Close()
+}
+
+// kill does what the kernel does with a process's sockets: its address refuses, its connections are closed, and it makes none any more.
+func (w *wires) kill(name string) {
+	w.mu.Lock()
+	w.dead[name] = true
+	w.mu.Unlock()
+	w.shut(name)
+	w.sever(name)
+}
+
+func (w *wires) close() {
+	w.mu.Lock()
+	for _, p := range w.ports {
+		_ = p.ln.Close()
+	}
+	for l := range w.lines {
+		l.close()
+	}
+	w.mu.Unlock()
+	w.all.Wait()
+}

@@ -1,0 +1,480 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"penstock/engine"
+	"penstock/netproto"
+	"penstock/segment/aio/faultaio"
+)
+
+// impatient makes puts that cannot be stored fail soon.
+func impatient(o *engine.Options) { o.PublishTimeout = 400 * time.Millisecond }
+
+// With fewer replicas in sync than min_isr a write is refused, and nothing of it is in any log; with one more it goes on.
+//
+// B2, B12.
+func TestClusterQuorum(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, impatient)
+	tr.create("t", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	topic := tr.topic(l, "t")
+	for i := range 10 {
+		if err := h.publish(t.Context(), topic, fmt.Sprint("before", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tr.equal("t", 0)
+	rest := tr.others(l)
+	tr.crash(rest[0])
+	if err := h.publish(t.Context(), topic, "with two"); err != nil {
+		t.Errorf("with two of three: %v", err)
+	}
+	tr.eventually("the second follower has it", func() bool { c, _ := engine.CopyOf(l.e, "t", 0); return c.Committed == c.Next })
+	before, err := engine.CopyOf(l.e, "t", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.crash(rest[1])
+	for i := 0; !errors.Is(err, engine.ErrNoQuorum); i++ { // until the leader knows, and what it had appended has come to its end
+		if err = h.publish(t.Context(), topic, fmt.Sprint("with one", i)); err == nil || i == 20 {
+			t.Fatalf("with one of three: %v", err)
+		}
+	}
+	after, err := engine.CopyOf(l.e, "t", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What was tried before the leader knew may have been appended; what was refused was not.
+	if n := after.NextID - before.NextID; int(n) > h.unknown {
+		t.Errorf("%d messages were appended, %d are unknown", n, h.unknown)
+	}
+	at := after.Next
+	if err := h.publish(t.Context(), topic, "refused"); !errors.Is(err, engine.ErrNoQuorum) {
+		t.Errorf("without a quorum: %v", err)
+	}
+	if after, _ = engine.CopyOf(l.e, "t", 0); after.Next != at {
+		t.Errorf("a refused write was appended: the log went from %d to %d", at, after.Next)
+	}
+	tr.startAll()
+	if err := h.publish(t.Context(), topic, "whole again"); err != nil {
+		t.Error(err)
+	}
+	tr.whole("t")
+	if tr.leader("t", 0) != l {
+		t.Error("the leader has changed")
+	}
+	tr.checkAll(h, "t", 1)
+}
+
+// Who is not in the ISR does not lead, even when nobody else is there: a write says that there is no leader, and is nowhere.
+//
+// B3, B82; P17 of the table in replicate.
+func TestClusterNobodyLeads(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, impatient)
+	tr.create("t", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	late := tr.others(l)[0]
+	tr.crash(late)
+	for i := range 20 {
+		if err := h.publish(t.Context(), tr.topic(l, "t"), fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range tr.up() {
+		tr.crash(m)
+	}
+	tr.start(late)
+	err := h.publish(t.Context(), tr.topic(late, "t"), "to nobody")
+	if !errors.Is(err, engine.ErrNoLeader) {
+		t.Errorf("the only node up lacks messages, and a publish says: %v", err)
+	}
+	tr.startAll()
+	tr.whole("t")
+	tr.checkAll(h, "t", 1)
+}
+
+// A leader that others believe gone goes on until it is told: its followers refuse the old epoch, it steps down, what it had
+// appended is unknown and is cut when it comes back.
+//
+// B6, B12, B73 (diverged), B83.
+func TestClusterDeposed(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	if err := h.publish(t.Context(), tr.topic(l, "t"), "common"); err != nil {
+		t.Fatal(err)
+	}
+	tr.equal("t", 0)
+	tr.kv.Cut(l.client)
+	// Nothing of the old leader arrives, and nothing at it: it appends and hears nothing.
+	tr.wires.rules(func(from, to string, _ netproto.Type) int {
+		if from == l.name || to == l.name {
+			return 0
+		}
+		return 1
+	})
+	var lost []chan result
+	for i := range 5 {
+		done, err := submit(tr.topic(l, "t"), time.Time{}, fmt.Sprint("lost", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lost = append(lost, done)
+	}
+	tr.eventually("the old leader appended", func() bool { c, _ := engine.CopyOf(l.e, "t", 0); return c.NextID >= 6 })
+	heir := tr.others(l)[0]
+	if err := heir.store.ReportDown(t.Context(), l.e.Node().ID, l.e.Node().Boot); err != nil {
+		t.Fatal(err)
+	}
+	tr.eventually("another leads", func() bool { r := heir.row("t", 0); return r.State.Leader != l.e.Node().ID })
+	tr.wires.rules(nil)
+	for i, done := range lost {
+		if r := answer(t, done); !errors.Is(r.err, engine.ErrUnknown) {
+			t.Errorf("what a deposed leader had appended (%d) was answered %v", i, r.err)
+		}
+	}
+	for i := range 5 {
+		if err := h.publish(t.Context(), tr.topic(heir, "t"), fmt.Sprint("kept", i)); err != nil {
+			t.Errorf("after the change: %v", err)
+		}
+	}
+	tr.kv.Heal(l.client)
+	tr.whole("t")
+	tr.checkAll(h, "t", 1)
+}
+
+// A follower that does not hear of the store follows the new leader all the same.
+//
+// B7.
+func TestClusterStaleFollower(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	heir, stale := tr.others(l)[0], tr.others(l)[1]
+	tr.kv.Cut(stale.client)
+	row := l.row("t", 0)
+	if err := l.store.HandOver(t.Context(), row.ID, &row.State, heir.e.Node().ID); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		if err := h.publish(t.Context(), tr.topic(heir, "t"), fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if isr := heir.row("t", 0).State.ISR; len(isr) != 3 {
+		t.Errorf("the stale follower was dropped: %v", isr)
+	}
+	if old := stale.row("t", 0).State; old.Leader != l.e.Node().ID {
+		t.Errorf("the stale follower has heard of leader %d", old.Leader)
+	}
+	tr.checkAll(h, "t", 1)
+	tr.kv.Heal(stale.client)
+}
+
+// Frames that come twice are applied once; frames that get lost are sent again.
+//
+// B8, B9.
+func TestClusterFrames(t *testing.T) {
+	t.Parallel()
+	for name, chances := range map[string][]int{"twice": {2}, "lossy": {0, 1, 1, 1, 1, 1}, "mixed": {0, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tr := newTrio(t, 3)
+			tr.create("t", 2)
+			h := newTold()
+			rng := rand.New(rand.NewPCG(1, 2))
+			tr.wires.rules(func(_, _ string, kind netproto.Type) int {
+				if kind >= netproto.TypeForwardPut {
+					return 1 // a put that gets lost is unknown, that is another test
+				}
+				return chances[rng.IntN(len(chances))]
+			})
+			var stops []func()
+			for _, m := range tr.nodes {
+				stops = append(stops, tr.load(h, m, "t", m.name, never))
+			}
+			tr.eventually("some are stored", func() bool { return h.count() > 200 })
+			for _, stop := range stops {
+				stop()
+			}
+			tr.checkAll(h, "t", 2)
+		})
+	}
+}
+
+// A follower that dies is dropped while writes go on, and no producer sees it.
+//
+// B11, B75.
+func TestClusterFollowerDies(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	stop := tr.load(h, l, "t", "p", never)
+	defer stop()
+	for _, m := range tr.others(l) {
+		tr.eventually("some are stored", func() bool { return h.count() > 100 })
+		tr.crash(m)
+		n := h.count()
+		tr.eventually("writes go on", func() bool { return h.count() > n+200 })
+		tr.start(m)
+		tr.whole("t")
+	}
+	stop()
+	tr.checkAll(h, "t", 1)
+}
+
+// What is not committed is not delivered, whatever happens to the acks, and not counted.
+//
+// B13, design.md invariants 2 and 8.
+func TestClusterUncommitted(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	l := tr.leader("t", 0)
+	c := tr.channel("t", "c")
+	s := sit(t, c, 100)
+	tr.equal("t", 0)
+	tr.wires.rules(func(from, _ string, kind netproto.Type) int {
+		if from != l.name && kind < netproto.TypeForwardPut {
+			return 0
+		}
+		return 1
+	})
+	done, err := submit(tr.topic(l, "t"), time.Time{}, "a", "b", "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fast := tr.others(l)[0]
+	tr.eventually("a follower has it", func() bool { c, _ := engine.CopyOf(fast.e, "t", 0); return c.NextID == 3 })
+	s.none("not committed")
+	for _, m := range tr.nodes {
+		if c, _ := engine.CopyOf(m.e, "t", 0); c.Visible != 0 || c.Committed == c.Next && c.NextID != 0 {
+			t.Errorf("%s: visible %d, committed %d of %d", m.name, c.Visible, c.Committed, c.Next)
+		}
+	}
+	if st := channelStats(t, c); st.Depth != 0 {
+		t.Errorf("the channel counts %d", st.Depth)
+	}
+	select {
+	case r := <-done:
+		t.Errorf("answered: %v", r)
+	default:
+	}
+	tr.wires.rules(nil)
+	if r := answer(t, done); r.err != nil {
+		t.Errorf("the answer: %v", r.err)
+	}
+	if got := fmt.Sprint(s.take(3)); got != "[a b c]" {
+		t.Errorf("came: %s", got)
+	}
+}
+
+// An OK says that every member of the ISR has it on its disk.
+//
+// B16.
+func TestClusterDurable(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	l := tr.leader("t", 0)
+	tr.equal("t", 0)
+	for i, m := range tr.nodes {
+		m.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Hold: true, Count: -1})
+		body := fmt.Sprint("message", i)
+		done, err := submit(tr.topic(l, "t"), time.Time{}, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr.eventually("all have it", func() bool {
+			for _, o := range tr.nodes {
+				if c, _ := engine.CopyOf(o.e, "t", 0); int(c.NextID) != i+1 {
+					return false
+				}
+			}
+			return true
+		})
+		select {
+		case r := <-done:
+			t.Errorf("answered although %s (leader: %v) did not flush it: %v", m.name, m == l, r)
+		case <-time.After(30 * time.Millisecond):
+		}
+		m.disk.ClearRules()
+		m.disk.ReleaseHeld()
+		if r := answer(t, done); r.err != nil {
+			t.Error(r.err)
+		}
+	}
+}
+
+// A follower whose disk fails leaves the ISR and no producer sees it. It never acknowledges again, until it is started anew.
+//
+// B18.
+func TestClusterFollowerDisk(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	bad := tr.others(l)[0]
+	stop := tr.load(h, l, "t", "p", never)
+	defer stop()
+	tr.eventually("some are stored", func() bool { return h.count() > 50 })
+	bad.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Err: syscall.EIO})
+	tr.eventually("it is dropped", func() bool { return len(l.row("t", 0).State.ISR) == 2 })
+	n := h.count()
+	tr.eventually("writes go on", func() bool { return h.count() > n+200 })
+	if len(l.row("t", 0).State.ISR) != 2 {
+		t.Error("the broken follower is in the ISR again")
+	}
+	if err := bad.e.Health(); !errors.Is(err, engine.ErrDisk) {
+		t.Errorf("its health: %v", err)
+	}
+	tr.kill(bad)
+	tr.start(bad)
+	tr.whole("t")
+	stop()
+	tr.checkAll(h, "t", 1)
+}
+
+// A leader whose disk fails gives up: another leads at once, nothing acknowledged is lost.
+//
+// B18, B81.
+func TestClusterLeaderDisk(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	other := tr.others(l)[0]
+	stop := tr.load(h, other, "t", "p", func(err error) bool { return errors.Is(err, engine.ErrUnknown) || errors.Is(err, engine.ErrDisk) })
+	defer stop()
+	tr.eventually("some are stored", func() bool { return h.count() > 50 })
+	l.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Err: syscall.EIO})
+	tr.eventually("another leads", func() bool { return other.row("t", 0).State.Leader != l.e.Node().ID })
+	n := h.count()
+	stop()
+	stop = tr.load(h, other, "t", "q", func(err error) bool { return errors.Is(err, engine.ErrUnknown) })
+	defer stop()
+	tr.eventually("writes go on", func() bool { return h.count() > n+100 })
+	stop()
+	tr.kill(l)
+	tr.start(l)
+	tr.whole("t")
+	tr.checkAll(h, "t", 1)
+}
+
+// What waits is bounded while nothing is committed: more is refused, and nothing of that is stored.
+//
+// B5, B20.
+func TestClusterBackpressure(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, func(o *engine.Options) {
+		o.MaxInboxBytes, o.AdmitTimeout = 32<<10, 20*time.Millisecond
+		o.PublishTimeout = 2 * time.Second
+		o.Cluster.Replication.MaxPendingCount = 8
+	})
+	tr.create("t", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	tr.equal("t", 0)
+	noAcks := func(_, _ string, kind netproto.Type) int {
+		if kind == netproto.TypePutAck {
+			return 0
+		}
+		return 1
+	}
+	tr.wires.rules(noAcks)
+	body := func(i int) string { return fmt.Sprint(i, "/", strings.Repeat("x", 1000)) }
+	var waiting []chan result
+	var err error
+	for i := 0; err == nil && i < 1000; i++ {
+		var done chan result
+		if done, err = submit(tr.topic(l, "t"), time.Time{}, body(i)); err == nil {
+			waiting = append(waiting, done)
+			h.tried[body(i)] = true
+		}
+	}
+	if !errors.Is(err, engine.ErrOverloaded) {
+		t.Fatalf("%d puts wait; then: %v", len(waiting), err)
+	}
+	tr.wires.rules(nil)
+	for i, done := range waiting {
+		if r := answer(t, done); r.err != nil {
+			t.Errorf("put %d: %v", i, r.err)
+		}
+	}
+	// Those that may not wait long are refused for that, and stored nowhere.
+	tr.wires.rules(noAcks)
+	refused := false
+	for i := 2000; !refused && i < 2020; i++ {
+		before, _ := engine.CopyOf(l.e, "t", 0)
+		done, err := submit(tr.topic(l, "t"), time.Now().Add(50*time.Millisecond), body(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.tried[body(i)] = true
+		tr.eventually("it is appended or refused", func() bool {
+			c, _ := engine.CopyOf(l.e, "t", 0)
+			return len(done) > 0 || c.NextID > before.NextID
+		})
+		if len(done) == 0 {
+			continue
+		}
+		if r := answer(t, done); !errors.Is(r.err, engine.ErrDeadline) {
+			t.Errorf("it waited longer than it may: %v", r.err)
+		}
+		delete(h.tried, body(i))
+		refused = true
+	}
+	if !refused {
+		t.Error("nothing waited until its deadline")
+	}
+	tr.wires.rules(nil)
+	tr.checkAll(h, "t", 1)
+}
+
+// handOver gives a partition that nobody writes to, to another leader.
+func handOver(t *testing.T, from, to *member, topic string, n int) {
+	t.Helper()
+	eventually(t, "the leadership is handed over", func() bool {
+		row := from.row(topic, n)
+		return from.store.HandOver(t.Context(), row.ID, &row.State, to.e.Node().ID) == nil
+	})
+}
+
+// drain makes a node give its leaderships away, whatever is written meanwhile, and then lets it be an ordinary node again.
+func (tr *trio) drain(m *member, topic string) {
+	id := m.e.Node().ID
+	if err := m.store.Drain(context.Background(), id, true); err != nil {
+		tr.t.Error(err)
+	}
+	tr.eventually("it leads nothing", func() bool {
+		for n := range m.e.Snapshot().Names[topic].Partitions {
+			if m.row(topic, n).State.Leader == id {
+				return false
+			}
+		}
+		return true
+	})
+	if err := m.store.Drain(context.Background(), id, false); err != nil {
+		tr.t.Error(err)
+	}
+}

@@ -1,0 +1,225 @@
+package engine
+
+import (
+	"encoding/binary"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/netproto"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// A put on the way to the leader:
+//
+//	topic 16 | partition u32 | delay ms u32 | run u32 | kind u8 | zero 3 | count u32 | { length u32 | body }*      kind 0: messages
+//	                                                                     | batch                                  kind 1: sealed by the producer
+//
+// and its answer: first id u64 | reason u8. The frame's status says whether it was stored.
+const (
+	putHeadBytes = 16 + 4 + 4 + 4 + 4 + 4
+	putMessages  = 0
+	putSealed    = 1
+	putAckBytes  = 9
+)
+
+// putBuffer is the bytes of one put on the way.
+type putBuffer struct{ bytes []byte }
+
+var putBuffers = sync.Pool{New: func() any { return new(putBuffer) }}
+
+const maxKeptPutBytes = 1 << 20
+
+// Release implements netproto.Releaser.
+func (b *putBuffer) Release() {
+	if cap(b.bytes) <= maxKeptPutBytes {
+		putBuffers.Put(b)
+	}
+}
+
+func (b *putBuffer) encode(l *lane, p *Put) {
+	le := binary.LittleEndian
+	kind := byte(putMessages)
+	if p.own != nil {
+		kind = putSealed
+	}
+	id := l.pt.identity()
+	dst := append(b.bytes[:0], id.Topic[:]...)
+	dst = le.AppendUint32(dst, id.Partition)
+	dst = le.AppendUint32(dst, p.deferMs)
+	dst = le.AppendUint32(dst, l.run)
+	dst = append(dst, kind, 0, 0, 0)
+	if kind == putSealed {
+		dst = le.AppendUint32(dst, 1)
+		b.bytes = append(dst, p.own.sealed...)
+		return
+	}
+	dst = le.AppendUint32(dst, uint32(len(p.Messages)))
+	for _, m := range p.Messages {
+		dst = append(le.AppendUint32(dst, uint32(len(m))), m...)
+	}
+	b.bytes = dst
+}
+
+// refusals are the runs of other nodes of which a put was refused as not stored: the rest of the run is refused, too.
+type refusals struct {
+	mu   sync.Mutex
+	runs map[refusalKey]uint32
+}
+
+type refusalKey struct {
+	from replicate.NodeID
+	pt   *partition
+}
+
+func (r *refusals) note(from replicate.NodeID, pt *partition, run uint32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.runs == nil {
+		r.runs = map[refusalKey]uint32{}
+	}
+	r.runs[refusalKey{from, pt}] = run
+}
+
+func (r *refusals) has(from replicate.NodeID, pt *partition, run uint32) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.runs) == 0 {
+		return false
+	}
+	refused, ok := r.runs[refusalKey{from, pt}]
+	return ok && refused == run
+}
+
+// forget is called when a connection ends: the runs end with it.
+func (r *refusals) forget(from replicate.NodeID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for k := range r.runs {
+		if k.from == from {
+			delete(r.runs, k)
+		}
+	}
+}
+
+// forwardedPut is a put that came from another node.
+type forwardedPut struct {
+	Put
+	kind    ownPut
+	f       *forwarder
+	from    replicate.NodeID
+	request uint64
+	buf     *netproto.RecvBuf
+	bodies  [][]byte
+}
+
+var forwardedPuts = sync.Pool{New: func() any { return new(forwardedPut) }}
+
+// serve takes a put of another node's client. It runs on the connection's reader and does not wait. It returns the partition whose inbox has it,
+// for the caller to announce.
+func (f *forwarder) serve(from replicate.NodeID, fr *netproto.Received) *partition {
+	p := forwardedPuts.Get().(*forwardedPut)
+	if p.Done == nil {
+		p.Done = func(*Put) { p.reply(p.First, p.Err) }
+	}
+	p.f, p.from, p.request = f, from, fr.Header.Request
+	pt, run, err := p.decode(fr.Payload)
+	if err == nil {
+		keep(fr.Buf)
+		p.buf = fr.Buf
+		switch {
+		case f.refusals.has(from, pt, run):
+			err = ErrNoLeader // of the same run, and behind one that was refused
+		default:
+			if err = f.cn.e.measure(&p.Put); err == nil {
+				err = pt.tryEnqueue(&p.Put)
+			}
+		}
+	}
+	if err == nil {
+		return pt
+	}
+	if pt != nil && (errors.Is(err, ErrNoLeader) || errors.Is(err, ErrOverloaded) || errors.Is(err, ErrClosed)) {
+		f.refusals.note(from, pt, run)
+	}
+	p.reply(0, err)
+	return nil
+}
+
+// decode reads a put. The partition is nil if this node has never heard of it.
+func (p *forwardedPut) decode(b []byte) (pt *partition, run uint32, err error) {
+	le := binary.LittleEndian
+	if len(b) < putHeadBytes {
+		return nil, 0, ErrUnknown
+	}
+	pt = p.f.cn.partition(segment.Identity{Topic: uuid.UUID(b[:16]), Partition: le.Uint32(b[16:])})
+	if pt == nil {
+		return nil, 0, ErrNoLeader
+	}
+	p.Defer = time.Duration(le.Uint32(b[20:])) * time.Millisecond
+	run = le.Uint32(b[24:])
+	kind, count := b[28], le.Uint32(b[32:])
+	b = b[putHeadBytes:]
+	if kind == putSealed {
+		p.kind = ownPut{sealed: b}
+		p.own = &p.kind
+		return pt, run, nil
+	}
+	for range count {
+		if len(b) < 4 || uint64(le.Uint32(b)) > uint64(len(b)-4) {
+			return pt, run, ErrUnknown
+		}
+		n := le.Uint32(b)
+		p.bodies = append(p.bodies, b[4:4+n])
+		b = b[4+n:]
+	}
+	p.Messages = p.bodies
+	return pt, run, nil
+}
+
+// reply answers the node that sent the put, and makes p ready for another.
+func (p *forwardedPut) reply(first ID, err error) {
+	fr := netproto.Frame{Type: netproto.TypeForwardAck, Request: p.request, Head: make([]byte, putAckBytes)}
+	binary.LittleEndian.PutUint64(fr.Head, uint64(first))
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrNoLeader):
+		fr.Status = netproto.StatusNotLeader
+	case errors.Is(err, ErrOverloaded):
+		fr.Status = netproto.StatusFull
+	case errors.Is(err, ErrClosed):
+		fr.Status = netproto.StatusClosed
+	case errors.Is(err, ErrUnknown), errors.Is(err, ErrDisk):
+		fr.Status = netproto.StatusUnknown
+		fr.Head[8] = numberOf(err)
+	default:
+		fr.Status = netproto.StatusRejected
+		fr.Head[8] = numberOf(err)
+	}
+	f, from := p.f, p.from
+	if p.buf != nil {
+		letGo(p.buf)
+	}
+	clear(p.bodies)
+	done := p.Done
+	*p = forwardedPut{bodies: p.bodies[:0]}
+	p.Done = done
+	forwardedPuts.Put(p)
+	f.answer(from, &fr)
+}
+
+// answer sends an answer, later if the connection's queue is full now. If the connection is lost the other side knows that it does not know.
+func (f *forwarder) answer(to replicate.NodeID, fr *netproto.Frame) {
+	if err := f.cn.net.TrySend(to, fr); !errors.Is(err, netproto.ErrQueueFull) {
+		return
+	}
+	own := *fr
+	f.cn.spawn(func() {
+		for errors.Is(f.cn.net.TrySend(to, &own), netproto.ErrQueueFull) && f.cn.sleep(f.cn.ctx, time.Millisecond) == nil {
+			continue // the other side reads: it answers pings, or the connection ends
+		}
+	})
+}

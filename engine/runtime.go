@@ -1,0 +1,271 @@
+package engine
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/meta"
+	"penstock/netproto"
+	"penstock/replicate"
+	"penstock/replicate/peer"
+	"penstock/segment"
+)
+
+// Everything that the engine asks of the machine beside the disk (time, goroutines, waiting, chance) goes through the functions of
+// this file. On an Engine of Open they are Go's own; on one of a Manual they are the Host's, and nothing happens by itself.
+
+// now is the wall clock, which can jump.
+func (e *Engine) now() time.Time {
+	if e.manual != nil {
+		return e.manual.host.Now()
+	}
+	return time.Now()
+}
+
+// instant is for spans of time: its differences are those of the monotonic clock.
+func (e *Engine) instant() time.Time {
+	if e.manual != nil {
+		return time.Unix(0, int64(e.manual.host.Instant()))
+	}
+	return time.Now()
+}
+
+// since is the monotonic time since an instant.
+func (e *Engine) since(t time.Time) time.Duration {
+	if e.manual != nil {
+		return e.instant().Sub(t)
+	}
+	return time.Since(t)
+}
+
+func (e *Engine) newUUID() uuid.UUID {
+	if e.manual != nil {
+		return e.manual.host.NewUUID()
+	}
+	return uuid.New()
+}
+
+// firstRequest is where this process begins to number its requests. Its predecessor may have asked the same nodes, whose answers still
+// come: they must not be taken for answers to this one's.
+func (e *Engine) firstRequest() uint64 {
+	id := e.newUUID()
+	return binary.LittleEndian.Uint64(id[8:]) >> 2
+}
+
+// spawn runs f beside the caller.
+func (e *Engine) spawn(f func()) {
+	if e.manual != nil {
+		e.manual.spawn(f)
+		return
+	}
+	go f()
+}
+
+// spawnIn is spawn for what somebody waits for with wait.
+func (e *Engine) spawnIn(wg *sync.WaitGroup, f func()) {
+	if e.manual != nil {
+		e.manual.spawn(f)
+		return
+	}
+	wg.Go(f)
+}
+
+// waitFor waits for everything that was spawned in wg. It is called when the engine ends.
+func (e *Engine) waitFor(wg *sync.WaitGroup) {
+	if e.manual != nil {
+		e.manual.waitForSpawned()
+		return
+	}
+	wg.Wait()
+}
+
+// waitLock is a mutex whose holder may wait for something else.
+type waitLock struct{ mu sync.Mutex }
+
+func (l *waitLock) lock(e *Engine) {
+	if e.manual != nil {
+		e.manual.Wait(l.mu.TryLock)
+		return
+	}
+	l.mu.Lock()
+}
+
+func (l *waitLock) unlock() { l.mu.Unlock() }
+
+// receive takes a value of ch, or learns that it was closed.
+func (e *Engine) receive(ch <-chan struct{}) {
+	if e.manual != nil {
+		e.manual.Wait(func() bool { return taken(ch) })
+		return
+	}
+	<-ch
+}
+
+// either takes a value of a or b, and says whether it was a's.
+func (e *Engine) either(a, b <-chan struct{}) bool {
+	if e.manual != nil {
+		var first bool
+		e.manual.Wait(func() bool { first = taken(a); return first || taken(b) })
+		return first
+	}
+	select {
+	case <-a:
+		return true
+	case <-b:
+		return false
+	}
+}
+
+// result takes the error that comes in ch, or says false when stop is closed before.
+func (e *Engine) result(ch <-chan error, stop <-chan struct{}) (err error, ok bool) {
+	if e.manual != nil {
+		e.manual.Wait(func() bool {
+			select {
+			case err = <-ch:
+				ok = true
+				return true
+			default:
+				return taken(stop)
+			}
+		})
+		return err, ok
+	}
+	select {
+	case err = <-ch:
+		return err, true
+	case <-stop:
+		return nil, false
+	}
+}
+
+// pause waits for d, and says false if stop was closed before.
+func (e *Engine) pause(d time.Duration, stop <-chan struct{}) bool {
+	if e.manual != nil {
+		return e.manual.pause(d, stop)
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-stop:
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+func (e *Engine) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if e.manual != nil {
+		return e.manual.withTimeout(ctx, d)
+	}
+	return context.WithTimeout(ctx, d)
+}
+
+func taken(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+// wires are the connections to other nodes: those of a peer.Net, or a Host's.
+type wires struct {
+	real *peer.Net
+	host Network
+}
+
+// listen begins to talk to other nodes.
+func (e *Engine) listen(o peer.Options) (*wires, error) {
+	if e.manual != nil {
+		return &wires{host: e.manual.host.Listen(o.Self, o.Cluster, o.Handler)}, nil
+	}
+	n, err := peer.Listen(o)
+	if err != nil {
+		return nil, err
+	}
+	return &wires{real: n}, nil
+}
+
+// TrySend is peer.Net's. A Host gets a copy of the frame, so that those of a peer.Net can stay on the stack.
+func (w *wires) TrySend(to replicate.NodeID, f *netproto.Frame) error {
+	if w.real != nil {
+		return w.real.TrySend(to, f)
+	}
+	own := *f
+	return w.host.TrySend(to, &own)
+}
+
+func (w *wires) Connected(node replicate.NodeID) bool {
+	if w.real != nil {
+		return w.real.Connected(node)
+	}
+	return w.host.Connected(node)
+}
+
+func (w *wires) Disconnect(node replicate.NodeID, reason error) {
+	if w.real != nil {
+		w.real.Disconnect(node, reason)
+		return
+	}
+	w.host.Disconnect(node, reason)
+}
+
+func (w *wires) SetNodes(nodes map[replicate.NodeID]*meta.Node) {
+	if w.real != nil {
+		w.real.SetNodes(nodes)
+		return
+	}
+	w.host.SetNodes(nodes)
+}
+
+func (w *wires) Close() {
+	if w.real != nil {
+		w.real.Close()
+		return
+	}
+	w.host.Close()
+}
+
+// keep retains a receive buffer; a Host's frames come without.
+func keep(b *netproto.RecvBuf) {
+	if b != nil {
+		b.Retain()
+	}
+}
+
+// letGo releases what keep retained.
+func letGo(b *netproto.RecvBuf) {
+	if b != nil {
+		b.Release()
+	}
+}
+
+// alongside is spawnIn for what is waited for at once, and only uses the disk.
+func (e *Engine) alongside(wg *sync.WaitGroup, f func()) {
+	if e.manual != nil {
+		f()
+		return
+	}
+	wg.Go(f)
+}
+
+// What is done for each of a map's entries is done in the order of their keys: the same history makes the same run.
+
+func sortedIDs[V any](m map[uuid.UUID]V) []uuid.UUID {
+	return slices.SortedFunc(maps.Keys(m), func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
+}
+
+func sortedPartitions[V any](m map[segment.Identity]V) []segment.Identity {
+	return slices.SortedFunc(maps.Keys(m), func(a, b segment.Identity) int {
+		return cmp.Or(bytes.Compare(a.Topic[:], b.Topic[:]), cmp.Compare(a.Partition, b.Partition))
+	})
+}

@@ -1,0 +1,134 @@
+// Command sim simulates clusters of whole nodes on seeds and says which of them break a promise. See package world.
+//
+//	sim -seed 7 -v            one run, with everything that happened
+//	sim -seeds 0-100000       many, on all processors
+//	sim -seeds 0-2000 -break early-sync
+package main
+
+import (
+	"flag"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"penstock/tools/sim/world"
+)
+
+func main() {
+	seed := flag.Int64("seed", -1, "run this one seed")
+	seeds := flag.String("seeds", "", "run the seeds from-to (half-open)")
+	nodes := flag.Int("nodes", 0, "nodes of the cluster; 0: the seed decides")
+	verbose := flag.Bool("v", false, "show what happens, with the engines' logs")
+	tail := flag.Int("tail", 0, "with -seed: show only so many last lines")
+	parallel := flag.Int("parallel", runtime.NumCPU(), "runs at the same time")
+	mutant := flag.String("break", "", "let the world lie: "+strings.Join(slices.Sorted(maps.Keys(world.Mutants)), ", "))
+	most := flag.Int("most", 10, "end after so many failing seeds")
+	flag.Parse()
+	cfg := world.Config{Nodes: *nodes}
+	if *mutant != "" {
+		m, ok := world.Mutants[*mutant]
+		if !ok {
+			fail("there is no such lie as %q", *mutant)
+		}
+		cfg.Break = m
+	}
+	switch {
+	case *seed >= 0:
+		one(uint64(*seed), cfg, *verbose, *tail)
+	case *seeds != "":
+		var from, to uint64
+		if _, err := fmt.Sscanf(*seeds, "%d-%d", &from, &to); err != nil || to <= from {
+			fail("-seeds %q: want from-to", *seeds)
+		}
+		many(from, to, cfg, *parallel, *most)
+	default:
+		flag.Usage()
+		os.Exit(2)
+	}
+}
+
+func fail(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "sim: "+format+"\n", args...)
+	os.Exit(2)
+}
+
+func one(seed uint64, cfg world.Config, verbose bool, tail int) {
+	var lines []string
+	keep := func(line string) {
+		if tail == 0 {
+			fmt.Println(line)
+			return
+		}
+		if lines = append(lines, line); len(lines) > 2*tail {
+			lines = append(lines[:0], lines[len(lines)-tail:]...)
+		}
+	}
+	if verbose {
+		cfg.Trace = keep
+		cfg.Engine = slog.NewTextHandler(writer(keep), &slog.HandlerOptions{
+			ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+				if a.Key == slog.TimeKey {
+					return slog.Attr{}
+				}
+				return a
+			},
+		})
+	}
+	w := world.Run(seed, cfg)
+	for _, line := range lines[max(0, len(lines)-tail):] {
+		fmt.Println(line)
+	}
+	fmt.Printf("seed %d: %+v, hash %016x\n", seed, w.Stats, w.Hash())
+	if w.Violation != "" {
+		fmt.Printf("seed %d: %s\n", seed, w.Violation)
+		os.Exit(1)
+	}
+}
+
+type writer func(string)
+
+func (w writer) Write(p []byte) (int, error) {
+	w("    " + strings.TrimRight(string(p), "\n"))
+	return len(p), nil
+}
+
+func many(from, to uint64, cfg world.Config, parallel, most int) {
+	var next, failed atomic.Uint64
+	next.Store(from)
+	var mu sync.Mutex
+	var sum world.Stats
+	done := uint64(0)
+	began := time.Now()
+	var all sync.WaitGroup
+	for range parallel {
+		all.Go(func() {
+			for seed := next.Add(1) - 1; seed < to && failed.Load() < uint64(most); seed = next.Add(1) - 1 {
+				w := world.Run(seed, cfg)
+				mu.Lock()
+				sum.Add(&w.Stats)
+				if done++; done%1000 == 0 {
+					fmt.Printf("%d seeds, %.1f a second, %d failed\n", done, float64(done)/time.Since(began).Seconds(), failed.Load())
+				}
+				if w.Violation != "" {
+					failed.Add(1)
+					fmt.Printf("seed %d: %s\n", seed, w.Violation)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	took := time.Since(began)
+	fmt.Printf("%d seeds in %v, %.1f a second, %v of simulated time, %d failed\n%+v\n",
+		done, took.Round(time.Millisecond), float64(done)/took.Seconds(), sum.Virtual.Round(time.Second), failed.Load(), sum)
+	if failed.Load() > 0 {
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,240 @@
+package world
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"penstock/engine"
+	"penstock/segment"
+)
+
+// book knows of every message what its producer was told, and what consumers saw.
+type book struct {
+	w       *World
+	values  []value
+}
+
+type fate uint8
+
+const (
+	offered fate = iota
+	acked
+	refused
+	unknown
+)
+
+// value is one message.
+type value struct {
+	topic     *topicModel
+	fate      fate
+	by        *node
+	life      int
+	submitted int64
+	answered  int64
+	deferred  bool
+	id        engine.ID
+	hasID     bool
+}
+
+// topicModel is what a client knows of a topic.
+type topicModel struct {
+	index      int
+	name       string
+	partitions int
+	ready      bool
+	paused     bool
+	ids        map[engine.ID]int // what stands under an id, for ever
+	channels   []*channelModel
+	attempts   int // to make channels
+}
+
+// channelModel is one life of a channel.
+type channelModel struct {
+	t         *topicModel
+	name      string
+	created   int64 // when its creation was answered; 0: not yet, or unknown
+	first     bool  // no other channel was there or coming when it was made
+	doomed    bool  // it is deleted, or was tried to be
+	delivered map[engine.ID]int
+	high      map[uint32]segment.MsgID // of first deliveries, by partition: one beyond the last
+}
+
+func (b *book) init(w *World) { b.w = w }
+
+const bodyHead = 16
+
+// body is the message that carries a value.
+func (b *book) body(v int) []byte {
+	w := b.w
+	n := bodyHead + int(w.skewed(0, 300))
+	if w.chance(0.03) {
+		n += int(w.between(500, 5000))
+	}
+	p := make([]byte, n)
+	binary.LittleEndian.PutUint64(p, uint64(v))
+	binary.LittleEndian.PutUint64(p[8:], uint64(n))
+	for i := bodyHead; i < n; i++ {
+		p[i] = byte(v + i)
+	}
+	return p
+}
+
+// parse returns the value of a body; it must be whole.
+func (b *book) parse(p []byte) (int, error) {
+	if len(p) < bodyHead {
+		return 0, fmt.Errorf("a body of %d bytes", len(p))
+	}
+	v, n := binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])
+	if v >= uint64(len(b.values)) {
+		return 0, fmt.Errorf("value %d was never published", v)
+	}
+	if n != uint64(len(p)) {
+		return 0, fmt.Errorf("value %d has %d bytes, was published with %d", v, len(p), n)
+	}
+	for i := bodyHead; i < len(p); i++ {
+		if p[i] != byte(int(v)+i) {
+			return 0, fmt.Errorf("value %d is damaged at %d", v, i)
+		}
+	}
+	return int(v), nil
+}
+
+// put offers some messages to a node.
+func (w *World) put(n *node, t *topicModel) {
+	topic, ok := n.e.LookupTopic(t.name)
+	if !ok {
+		return
+	}
+	b := &w.book
+	count := 1
+	if w.chance(0.3) {
+		count = int(w.between(2, 12))
+	}
+	first := len(b.values)
+	p := &engine.Put{}
+	if w.chance(0.1) {
+		p.Defer = time.Duration(w.between(1, 400)) * time.Millisecond
+	}
+	for i := range count {
+		b.values = append(b.values, value{topic: t, by: n, life: n.life, submitted: w.now, deferred: p.Defer > 0})
+		p.Messages = append(p.Messages, b.body(first+i))
+	}
+	answered, life := false, n.life
+	p.Done = func(p *engine.Put) {
+		if answered {
+			w.fail("put of values %d.. was answered twice", first)
+		}
+		answered = true
+		if n.life == life { // else nobody hears it
+			b.answer(first, count, p)
+		}
+	}
+	if err := topic.Submit(p); err != nil {
+		answered = true
+		p.Err = err
+		b.answer(first, count, p)
+	}
+	n.poke()
+}
+
+func (b *book) answer(first, count int, p *engine.Put) {
+	w := b.w
+	f := refused
+	switch {
+	case p.Err == nil:
+		f = acked
+		w.Stats.Acked += count
+	case errors.Is(p.Err, engine.ErrUnknown), errors.Is(p.Err, engine.ErrDisk), errors.Is(p.Err, engine.ErrClosed):
+		f = unknown
+		w.Stats.Unknown += count
+	default:
+		w.Stats.Refused += count
+	}
+	w.tracef("put %d+%d: %v %v", first, count, p.First, p.Err)
+	for i := range count {
+		v := &b.values[first+i]
+		if v.fate == unknown && f != acked {
+			continue // its process ended meanwhile
+		}
+		if f == refused && v.hasID {
+			w.fail("value %d was delivered, and its producer is told now that it was not stored: %v", first+i, p.Err)
+		}
+		v.fate, v.answered = f, w.now
+		if f == acked {
+			b.place(first+i, p.First+engine.ID(i))
+		}
+	}
+}
+
+// place says that a value has an id.
+func (b *book) place(v int, id engine.ID) {
+	t := b.values[v].topic
+	if old, ok := t.ids[id]; ok && old != v {
+		b.w.fail("id %v of topic %s is value %d and value %d", id, t.name, old, v)
+	}
+	t.ids[id] = v
+	b.values[v].id, b.values[v].hasID = id, true
+}
+
+// processGone: what a process had not answered is unknown.
+func (b *book) processGone(n *node) {
+	for i := range b.values {
+		v := &b.values[i]
+		if v.by == n && v.fate == offered {
+			v.fate = unknown
+		}
+	}
+}
+
+// waiting lists what has no answer.
+func (b *book) waiting() (list []int) {
+	for i := range b.values {
+		if b.values[i].fate == offered {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// seen is a delivery.
+func (b *book) seen(c *channelModel, d *engine.Delivery) {
+	w := b.w
+	v, err := b.parse(d.Body)
+	if err != nil {
+		w.fail("channel %s of %s got id %v: %v", c.name, c.t.name, d.ID, err)
+		return
+	}
+	val := &b.values[v]
+	switch {
+	case val.topic != c.t:
+		w.fail("channel %s of %s got value %d of topic %s", c.name, c.t.name, v, val.topic.name)
+	case val.fate == refused:
+		w.fail("channel %s of %s got value %d, whose producer was told that it was not stored", c.name, c.t.name, v)
+	}
+	if val.fate != acked {
+		if old, ok := c.t.ids[d.ID]; ok && old != v {
+			w.fail("id %v of topic %s is value %d and value %d", d.ID, c.t.name, old, v)
+		}
+		c.t.ids[d.ID] = v
+		val.hasID = true
+	} else if val.id != d.ID && c.t.ids[d.ID] != v {
+		// A put that a node forwarded and lost the answer of is unknown, and never sent again; one that was answered stands once.
+		w.fail("value %d was answered with id %v and delivered as %v", v, val.id, d.ID)
+	}
+	w.Stats.Delivered++
+	c.delivered[d.ID]++
+	if c.delivered[d.ID] > 1 {
+		w.Stats.Redelivered++
+		return
+	}
+	if val.deferred {
+		return
+	}
+	part, id := d.ID.Partition(), d.ID.MsgID()
+	if id < c.high[part] {
+		w.fail("channel %s of %s: first delivery of %v after that of %d in the same partition", c.name, c.t.name, d.ID, c.high[part]-1)
+	}
+	c.high[part] = id + 1
+}

@@ -1,0 +1,295 @@
+package world
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+
+	"penstock/engine"
+	"penstock/engine/meta"
+	"penstock/segment"
+)
+
+type msgID = segment.MsgID
+
+// checks are what must hold after every step.
+type checks struct {
+	w       *World
+	leaders map[epochKey]process
+	marks   map[markKey]segment.Position
+}
+
+type process struct {
+	node string
+	life int
+}
+
+type markKey struct {
+	process
+	id meta.PartitionID
+}
+
+func (c *checks) init(w *World) {
+	c.w, c.leaders, c.marks = w, map[epochKey]process{}, map[markKey]segment.Position{}
+}
+
+// node looks at the marks of a node's copies (invariants 1 and 8 of the design).
+func (c *checks) node(n *node) {
+	w := c.w
+	if n.e == nil || n.failed {
+		return
+	}
+	for _, v := range n.m.Partitions() {
+		if v.Stuck {
+			continue
+		}
+		name := fmt.Sprintf("%s: %s/%d", n.name, v.Topic, v.ID.Partition)
+		me := process{n.name, n.life}
+		if v.Leads {
+			key := epochKey{v.ID, uint64(v.Epoch)}
+			if old, ok := c.leaders[key]; ok && old != me {
+				w.fail("%s leads epoch %d, which %v has led", name, v.Epoch, old)
+			}
+			c.leaders[key] = me
+		}
+		if v.Serves && !v.Leads {
+			w.fail("%s serves and does not lead", name)
+		}
+		if !v.Cutting && (v.Committed > v.Durable || v.Durable > v.End) {
+			w.fail("%s: committed %d durable %d end %d", name, v.Committed, v.Durable, v.End)
+		}
+		key := markKey{me, v.ID}
+		if before := c.marks[key]; v.Committed < before {
+			w.fail("%s: committed moves back from %d to %d", name, before, v.Committed)
+		} else if v.Leads && v.Committed > before && v.ISR < v.MinISR {
+			w.fail("%s commits %d with an ISR of %d, min_isr is %d", name, v.Committed, v.ISR, v.MinISR)
+		}
+		c.marks[key] = v.Committed
+	}
+}
+
+// whole says what is missing until everything is right again.
+func (w *World) whole() string {
+	views := map[meta.PartitionID][]engine.PartitionView{}
+	for _, n := range w.nodes {
+		switch {
+		case n.e == nil:
+			return n.name + " is not open"
+		case n.failed || n.closing:
+			return n.name + " has failed, or is closing"
+		}
+		for _, v := range n.m.Partitions() {
+			views[v.ID] = append(views[v.ID], v)
+		}
+	}
+	if list := w.book.waiting(); len(list) > 0 {
+		v := &w.book.values[list[0]]
+		return fmt.Sprintf("%d messages have no answer, the first is value %d of topic %s, published on %s at %.3f", len(list), list[0], v.topic.name, v.by.name, float64(v.submitted)/1e6)
+	}
+	for _, t := range w.topics {
+		if !t.ready {
+			return "topic " + t.name + " was never made"
+		}
+		for _, c := range t.channels {
+			if c.created == 0 && !c.doomed {
+				return fmt.Sprintf("channel %s of %s was never made", c.name, t.name)
+			}
+		}
+	}
+	for _, id := range sortedParts(w.store.snap.Partitions) {
+		if why := w.partWhole(id, views[id]); why != "" {
+			return w.partName(id) + ": " + why
+		}
+	}
+	return ""
+}
+
+func (w *World) partWhole(id meta.PartitionID, views []engine.PartitionView) string {
+	row := w.store.snap.Partitions[id]
+	if len(row.State.ISR) < len(row.State.Replicas) {
+		return fmt.Sprintf("in sync are only %v of %v, leader %d", members(row.State.ISR), row.State.Replicas, row.State.Leader)
+	}
+	var leader *engine.PartitionView
+	copies := 0
+	for i := range views {
+		v := &views[i]
+		if !slices.Contains(row.State.Replicas, v.Member.Node) {
+			continue
+		}
+		copies++
+		if v.Serves {
+			leader = v
+		}
+		if v.Stuck {
+			return fmt.Sprintf("the copy of node %d has stopped", v.Member.Node)
+		}
+	}
+	if leader == nil || copies < len(row.State.Replicas) {
+		return "nobody serves it, or a copy is missing"
+	}
+	for i := range views {
+		v := &views[i]
+		if slices.Contains(row.State.Replicas, v.Member.Node) && (v.End != leader.End || v.Committed != leader.End) {
+			return fmt.Sprintf("node %d has committed %d of %d", v.Member.Node, v.Committed, leader.End)
+		}
+	}
+	t := w.topicNamed(leader.Topic)
+	for _, c := range t.channels {
+		if c.doomed {
+			continue
+		}
+		at := slices.IndexFunc(leader.Channels, func(v engine.ChannelView) bool { return v.Name == c.name })
+		if at < 0 {
+			return "channel " + c.name + " is not in its log"
+		}
+		if leader.Channels[at].Confirmed < leader.Visible {
+			return fmt.Sprintf("channel %s has confirmed %d of %d", c.name, leader.Channels[at].Confirmed, leader.Visible)
+		}
+	}
+	return ""
+}
+
+func (w *World) topicNamed(name string) *topicModel {
+	for _, t := range w.topics {
+		if t.name == name {
+			return t
+		}
+	}
+	panic("BUG: world: a topic that nobody made: " + name)
+}
+
+// stored is a message as the logs have it.
+type stored struct {
+	value int
+	at    segment.Offset
+}
+
+// checkEnd looks at everything once more, when all is quiet.
+func (w *World) checkEnd() {
+	logs := map[engine.ID]stored{}
+	for _, id := range sortedParts(w.store.snap.Partitions) {
+		w.checkCopies(id, logs)
+		if w.Violation != "" {
+			return
+		}
+	}
+	for v := range w.book.values {
+		w.checkValue(v, logs)
+	}
+	for _, t := range w.topics {
+		for _, c := range t.channels {
+			w.checkChannel(c, logs)
+		}
+	}
+}
+
+// checkCopies demands that the copies of a partition are the same, byte for byte, where they overlap.
+func (w *World) checkCopies(id meta.PartitionID, logs map[engine.ID]stored) {
+	type batch struct {
+		crc  uint32
+		body []byte
+	}
+	t := w.topicNamed(w.store.snap.Topics[id.Topic].Name)
+	truth := map[segment.Offset]batch{}
+	for _, n := range w.nodes {
+		if !slices.Contains(w.store.snap.Partitions[id].State.Replicas, n.replica()) {
+			continue
+		}
+		err := n.m.ReadLog(id, func(at segment.Offset, h *segment.Header, body []byte) bool {
+			if b, ok := truth[at]; !ok {
+				truth[at] = batch{h.CRC, bytes.Clone(body)}
+				w.noteBatch(t, id, at, h, body, logs)
+			} else if b.crc != h.CRC || !bytes.Equal(b.body, body) {
+				w.fail("%s: the copy of %s has another batch %d at offset %d", n.name, w.partName(id), h.Position, at)
+			}
+			return w.Violation == ""
+		})
+		if err != nil {
+			w.fail("%s: the copy of %s cannot be read: %v", n.name, w.partName(id), err)
+		}
+	}
+}
+
+func (w *World) noteBatch(t *topicModel, id meta.PartitionID, at segment.Offset, h *segment.Header, body []byte, logs map[engine.ID]stored) {
+	if h.Control() {
+		return
+	}
+	var it segment.RecordIter
+	it.Reset(h, body)
+	n := h.FirstID
+	for r := it.NextRef(); r != nil; r = it.NextRef() {
+		v, err := w.book.parse(r.Body)
+		mid := engineID(id, n)
+		switch {
+		case err != nil:
+			w.fail("%s holds id %v: %v", w.partName(id), mid, err)
+			return
+		case w.book.values[v].topic != t:
+			w.fail("%s holds value %d of another topic", w.partName(id), v)
+		case w.book.values[v].fate == refused:
+			w.fail("%s holds value %d, whose producer was told that it was not stored", w.partName(id), v)
+		}
+		if old, ok := t.ids[mid]; ok && old != v {
+			w.fail("%s holds value %d as %v, which was value %d", w.partName(id), v, mid, old)
+		}
+		logs[topicID(t, mid)] = stored{v, at}
+		n++
+	}
+}
+
+// topicID tells ids of several topics apart: partitions are numbered from 0 in each.
+func topicID(t *topicModel, id engine.ID) engine.ID { return id ^ engine.ID(t.index+1)<<60 }
+
+// checkValue: what was answered OK is in the log, and on every channel that was there before.
+func (w *World) checkValue(v int, logs map[engine.ID]stored) {
+	val := &w.book.values[v]
+	if val.fate != acked {
+		return
+	}
+	if s, ok := logs[topicID(val.topic, val.id)]; ok && s.value != v {
+		w.fail("value %d was answered with %v, where the logs have value %d", v, val.id, s.value)
+	}
+	for _, c := range val.topic.channels {
+		if c.doomed || c.created == 0 || c.created >= val.submitted && !c.first {
+			continue
+		}
+		if c.delivered[val.id] == 0 {
+			_, held := logs[topicID(val.topic, val.id)]
+			w.fail("value %d of topic %s was answered OK as %v and never delivered on channel %s; in the log: %v", v, val.topic.name, val.id, c.name, held)
+		}
+	}
+}
+
+// checkChannel: what was delivered is in the log, unless retention took it, and the log's messages were delivered.
+func (w *World) checkChannel(c *channelModel, logs map[engine.ID]stored) {
+	if c.doomed {
+		return
+	}
+	starts := map[uint32]msgID{}
+	for _, n := range w.nodes {
+		for _, v := range n.m.Partitions() {
+			if v.Topic != c.t.name || !v.Serves {
+				continue
+			}
+			at := slices.IndexFunc(v.Channels, func(o engine.ChannelView) bool { return o.Name == c.name })
+			starts[v.ID.Partition] = v.Channels[at].Start
+			if c.first && v.Channels[at].Start != 0 {
+				w.fail("channel %s, the first of %s, begins at %d in partition %d", c.name, c.t.name, v.Channels[at].Start, v.ID.Partition)
+			}
+			if v.Visible < c.high[v.ID.Partition] {
+				w.fail("channel %s of %s has seen %d of partition %d, the log ends at %d", c.name, c.t.name, c.high[v.ID.Partition]-1, v.ID.Partition, v.Visible)
+			}
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(logs)) {
+		s := logs[key]
+		if w.book.values[s.value].topic != c.t {
+			continue
+		}
+		id := topicID(c.t, key)
+		if id.MsgID() >= starts[id.Partition()] && c.delivered[id] == 0 {
+			w.fail("value %d of topic %s is in the log as %v and was never delivered on channel %s", s.value, c.t.name, id, c.name)
+		}
+	}
+}

@@ -1,0 +1,249 @@
+package world
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// client is a process's way to the store: meta.Store. Requests and answers are late, or lost; the watch is late, and in order.
+type client struct {
+	w        *World
+	n        *node
+	life     int
+	reg      meta.Registration
+	self     meta.Node
+	joined   bool
+	closed   bool
+	cur      *meta.Snapshot // what the engine has heard
+	watching bool           // news are on the way
+}
+
+func newClient(w *World, n *node) *client { return &client{w: w, n: n, life: n.life} }
+
+// call does request at the store and waits for its answer. Lost requests and answers are ErrUnavailable after a while; the request may have
+// been done all the same.
+func (c *client) call(ctx context.Context, request func()) error {
+	w := c.w
+	done := false
+	lost := func() bool { return w.faults && (w.chance(w.opt.storeDrop) || w.net.cut[c.n.index][c.n.index]) }
+	if !lost() {
+		w.after(w.skewed(w.opt.storeDelay/4, 2*w.opt.storeDelay), func() {
+			if w.now < w.store.out {
+				return
+			}
+			request()
+			if !lost() {
+				c.n.later(w.skewed(w.opt.storeDelay/4, 2*w.opt.storeDelay), func() { done = true })
+			}
+		})
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	until := w.now + 200*ms
+	c.n.later(200*ms, func() {})
+	c.n.m.Wait(func() bool { return done || ctx.Err() != nil || w.now >= until })
+	if !done {
+		return meta.ErrUnavailable
+	}
+	return nil
+}
+
+// Join implements meta.Store.
+func (c *client) Join(ctx context.Context, r meta.Registration) (meta.Node, error) {
+	c.reg = r
+	for {
+		sent := c.n.local()
+		var self meta.Node
+		err := c.call(ctx, func() {
+			if old := c.w.store.snap; old != nil {
+				self = c.w.store.register(r.Node)
+			}
+		})
+		if err == nil {
+			c.self, c.joined = self, true
+			c.extend(sent)
+			break
+		}
+		if ctx.Err() != nil {
+			return meta.Node{}, meta.ErrUnavailable
+		}
+		c.n.m.Sleep(ctx, 20*time.Millisecond)
+	}
+	now := c.w.store.snap
+	old := c.cur
+	c.cur = now
+	c.reg.Changed(between(old, now))
+	c.n.m.Go(c.keepLease)
+	return c.self, nil
+}
+
+// extend tells the engine until when it may serve, by its own clock.
+func (c *client) extend(sent int64) {
+	c.reg.Lease(time.Unix(0, sent+c.w.opt.leaseTTL-c.w.opt.leaseMargin))
+}
+
+func (c *client) keepLease() {
+	ctx := context.Background()
+	for c.joined && !c.closed {
+		c.n.m.Sleep(ctx, time.Duration(c.w.opt.leaseTTL/3))
+		if !c.joined || c.closed {
+			return
+		}
+		sent, ok := c.n.local(), false
+		if c.call(ctx, func() { ok = c.w.store.keepAlive(c.self.ID, c.self.Boot) }) != nil || !c.joined {
+			continue
+		}
+		if ok {
+			c.extend(sent)
+			continue
+		}
+		c.revive(ctx)
+	}
+}
+
+// revive is for a lease that ran out: before the process serves again it hears of everything that was decided without it.
+func (c *client) revive(ctx context.Context) {
+	sent, revision, ok := c.n.local(), int64(0), false
+	if c.call(ctx, func() { revision, ok = c.w.store.revive(c.self.ID, c.self.Boot) }) != nil || !ok {
+		return
+	}
+	c.n.m.Wait(func() bool { return c.cur.Revision >= revision || c.closed })
+	if c.joined && !c.closed {
+		c.extend(sent)
+	}
+}
+
+// watch brings news to the engine.
+func (c *client) watch() {
+	w := c.w
+	if !c.joined || c.closed || c.watching {
+		return
+	}
+	c.watching = true
+	d := w.skewed(w.opt.storeDelay/4, 2*w.opt.storeDelay)
+	if w.faults && (w.net.cut[c.n.index][c.n.index] || w.now < w.store.out) {
+		d = 50 * ms
+	}
+	c.n.later(d, func() {
+		c.watching = false
+		if c.closed {
+			return
+		}
+		if w.faults && (w.net.cut[c.n.index][c.n.index] || w.now < w.store.out) {
+			c.watch()
+			return
+		}
+		now := w.store.snap
+		if now == c.cur {
+			return
+		}
+		old := c.cur
+		c.cur = now
+		c.reg.Changed(between(old, now))
+	})
+}
+
+// Snapshot implements meta.Store.
+func (c *client) Snapshot() *meta.Snapshot { return c.cur }
+
+// heard waits until the engine has heard of what the store is now.
+func (c *client) heard(ctx context.Context, revision int64) error {
+	c.n.m.Wait(func() bool { return c.cur.Revision >= revision || c.closed || ctx.Err() != nil })
+	return ctx.Err()
+}
+
+// do is call for a request that ends with an error, and waits until the engine has heard.
+func (c *client) do(ctx context.Context, request func() error) error {
+	var err error
+	var revision int64
+	if lost := c.call(ctx, func() { err = request(); revision = c.w.store.snap.Revision }); lost != nil {
+		return lost
+	}
+	if err == nil {
+		return c.heard(ctx, revision)
+	}
+	return err
+}
+
+// CreateTopic implements meta.Store.
+func (c *client) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, error) {
+	t.MinISR = c.w.opt.min
+	var made *meta.Topic
+	err := c.do(ctx, func() (err error) { made, err = c.w.store.createTopic(t); return err })
+	return made, err
+}
+
+// DeleteTopic implements meta.Store.
+func (c *client) DeleteTopic(ctx context.Context, id uuid.UUID) error {
+	return c.do(ctx, func() error { return c.w.store.deleteTopic(id) })
+}
+
+// ExpandTopic implements meta.Store.
+func (c *client) ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) error {
+	return c.do(ctx, func() error { return c.w.store.expandTopic(id, partitions) })
+}
+
+// ChangeISR implements meta.Store.
+func (c *client) ChangeISR(ctx context.Context, id meta.PartitionID, want *replicate.State) (replicate.State, error) {
+	var now replicate.State
+	var err error
+	if lost := c.call(ctx, func() { now, err = c.w.store.changeISR(id, want) }); lost != nil {
+		return replicate.State{}, lost
+	}
+	return now, err
+}
+
+// HandOver implements meta.Store.
+func (c *client) HandOver(ctx context.Context, id meta.PartitionID, st *replicate.State, to replicate.NodeID) error {
+	return c.do(ctx, func() error { return c.w.store.handOver(id, st, to) })
+}
+
+// ReportDamaged implements meta.Store.
+func (c *client) ReportDamaged(ctx context.Context, id meta.PartitionID, m replicate.Member, damaged bool) error {
+	return c.do(ctx, func() error { return c.w.store.reportDamaged(id, m, damaged) })
+}
+
+// ReportDown implements meta.Store.
+func (c *client) ReportDown(ctx context.Context, node replicate.NodeID, boot uuid.UUID) error {
+	return c.do(ctx, func() error { c.w.store.reportDown(node, boot); return nil })
+}
+
+// Leave implements meta.Store.
+func (c *client) Leave(ctx context.Context) error {
+	c.joined = false
+	return c.call(ctx, func() { c.w.store.leave(c.self.ID, c.self.Boot) })
+}
+
+// Close implements meta.Store.
+func (c *client) Close() error {
+	c.closed, c.joined = true, false
+	return nil
+}
+
+// What operators do is not part of this model.
+
+// Tombstone implements meta.Store.
+func (c *client) Tombstone(context.Context, meta.TombstoneKey, time.Time) error {
+	return meta.ErrUnavailable
+}
+
+// Drain implements meta.Store.
+func (c *client) Drain(context.Context, replicate.NodeID, bool) error { return meta.ErrUnavailable }
+
+// RemoveNode implements meta.Store.
+func (c *client) RemoveNode(context.Context, replicate.NodeID) error { return meta.ErrUnavailable }
+
+// MovePartition implements meta.Store.
+func (c *client) MovePartition(context.Context, meta.PartitionID, replicate.NodeID, replicate.NodeID) error {
+	return meta.ErrUnavailable
+}
+
+// ForceLeader implements meta.Store.
+func (c *client) ForceLeader(context.Context, meta.PartitionID, replicate.NodeID) error {
+	return meta.ErrUnavailable
+}

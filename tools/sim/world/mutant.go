@@ -1,0 +1,22 @@
+package world
+
+// Mutant is a lie of the world around the engine, or of its store: what happens then are the failures that the engine exists to prevent, and
+// the checkers must see them. That shows that they can see anything.
+type Mutant uint8
+
+// The lies.
+const (
+	MutantNone      Mutant = iota
+	MutantEarlySync        // a disk says that a write is on stable storage when it is in a cache
+	MutantNoSync           // a disk ignores every flush
+	MutantUnclean          // the store elects who is not in the ISR
+	MutantEpochs           // the store gives a restarted process the epoch of the one before
+	MutantDisks            // the store takes an empty disk for the one that was there before
+	MutantForget           // a disk loses its last commit log file at a restart
+)
+
+// Mutants names all of them.
+var Mutants = map[string]Mutant{
+	"early-sync": MutantEarlySync, "no-sync": MutantNoSync, "unclean-election": MutantUnclean,
+	"epoch-reuse": MutantEpochs, "empty-disk": MutantDisks,
+}

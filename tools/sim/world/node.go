@@ -1,0 +1,267 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/engine"
+	"penstock/engine/meta"
+	"penstock/replicate/peer"
+	"penstock/segment/aio/faultaio"
+)
+
+// node is a machine with a disk and clocks; a process of the engine runs on it, or not. It is that process's engine.Host.
+type node struct {
+	w     *World
+	index int
+	name  string
+	rate  float64 // of its clocks
+	skew  int64   // of its wall clock
+	media *faultaio.Disk
+	disk  *disk
+
+	m       *engine.Manual
+	e       *engine.Engine // when Open has returned
+	life    int            // counts processes
+	id      uint32         // replicate.NodeID, once it joined
+	client  *client
+	ports   *ports
+	asleep  int64 // SIGSTOP until
+	dirty   bool
+	wakeAt  int64
+	failed  bool // the commit log failed: it has to be restarted
+	closing bool
+	agents  []*agent
+	power   bool // false: do not boot
+}
+
+func newNode(w *World, index int) *node {
+	n := &node{w: w, index: index, name: fmt.Sprintf("n%d", index+1), power: true}
+	n.rate = 1 + (w.rng.Float64()*2-1)*w.opt.drift
+	n.skew = w.between(-5*ms, 5*ms)
+	n.media = faultaio.New(faultaio.Options{Seed: w.rng.Uint64(), CapacityBytes: diskBytes})
+	return n
+}
+
+const diskBytes = 64 << 20
+
+func (n *node) running() bool { return n.m != nil && n.w.now >= n.asleep }
+
+// local is the monotonic clock.
+func (n *node) local() int64 { return int64(float64(n.w.now) * n.rate) }
+
+// Now implements engine.Host.
+func (n *node) Now() time.Time { return time.Unix(bootTime, n.local()+n.skew) }
+
+// Instant implements engine.Host.
+func (n *node) Instant() time.Duration { return time.Duration(n.local()) }
+
+// NewUUID implements engine.Host.
+func (n *node) NewUUID() uuid.UUID { return n.w.newUUID() }
+
+// Linger implements engine.Host.
+func (n *node) Linger() time.Duration {
+	if !n.w.chance(n.w.opt.lingerOften) {
+		return 0
+	}
+	return time.Duration(n.w.skewed(0, n.w.opt.linger))
+}
+
+// Choose implements engine.Host.
+func (n *node) Choose(k int) int { return n.w.rng.IntN(k) }
+
+// Listen implements engine.Host.
+func (n *node) Listen(self meta.Node, _ uuid.UUID, h peer.Handler) engine.Network {
+	n.id = uint32(self.ID)
+	n.ports = n.w.net.listen(n, self, h)
+	return n.ports
+}
+
+// poke says that something happened to the process.
+func (n *node) poke() { n.dirty = true }
+
+// later runs fn on this process, if it still runs then; a stopped one does it when it goes on.
+func (n *node) later(ns int64, fn func()) {
+	life := n.life
+	n.w.after(ns, func() { n.do(life, fn) })
+}
+
+func (n *node) do(life int, fn func()) {
+	switch {
+	case n.m == nil || n.life != life:
+	case n.w.now < n.asleep:
+		n.w.after(n.asleep-n.w.now, func() { n.do(life, fn) })
+	default:
+		fn()
+		n.poke()
+	}
+}
+
+// boot starts a process.
+func (n *node) boot() {
+	w := n.w
+	if n.m != nil || !n.power {
+		return
+	}
+	n.life++
+	n.failed, n.closing, n.e, n.ports, n.wakeAt = false, false, nil, nil, 0
+	n.m = engine.NewManual(n)
+	n.disk = newDisk(n)
+	n.client = newClient(w, n)
+	w.tracef("%s boots, life %d", n.name, n.life)
+	w.Stats.Restarts++
+	m := n.m
+	m.Go(func() {
+		e, err := m.Open(context.Background(), n.engineOptions())
+		if err != nil {
+			w.tracef("%s could not open: %v", n.name, err)
+			n.failed = true
+			if !w.faults || !n.mayFailToOpen(err) {
+				w.fail("%s could not open: %v", n.name, err)
+			}
+			return
+		}
+		w.tracef("%s is open", n.name)
+		n.e = e
+	})
+	n.poke()
+}
+
+func (n *node) mayFailToOpen(error) bool { return true }
+
+func (n *node) engineOptions() engine.Options {
+	w, o := n.w, &n.w.opt
+	h := w.cfg.Engine
+	if h == nil {
+		h = slog.DiscardHandler
+	}
+	return engine.Options{
+		Disk: n.disk, NodeID: n.name, Logger: slog.New(h),
+		BufferBytes: 4 << 20, CommitFileBytes: o.commitFile, CommitLiveBytes: o.commitLive, GroupsInFlight: o.groups,
+		MinSegmentBytes: o.minSegment, MaxSegmentBytes: o.maxSegment, RetentionInterval: 300 * time.Millisecond,
+		MaxMessageBytes: 8 << 10, MaxBatchBytes: 32 << 10, MsgTimeout: time.Duration(o.msgTimeout), PublishTimeout: publishTimeout,
+		DisableAutoCreate: true,
+		Cluster: &engine.ClusterOptions{
+			Store: n.client, Replication: o.cfg, Replicas: o.replicas, JoinTimeout: 20 * time.Second, LeaveTimeout: time.Second,
+		},
+	}
+}
+
+// step lets the process do what it can now.
+func (n *node) step() {
+	w := n.w
+	w.Stats.Steps++
+	life := n.life
+	next, err := n.m.Step()
+	if n.life != life || n.m == nil {
+		return
+	}
+	switch {
+	case n.media.Crashed():
+		w.tracef("%s loses its power in the middle of something", n.name)
+		n.crash()
+		return
+	case err != nil && !n.failed:
+		w.tracef("%s: the commit log failed: %v", n.name, err)
+		n.failed = true
+	}
+	if n.failed && !n.closing {
+		n.closing = true
+		n.later(w.between(0, 200*ms), func() { n.kill("its disk failed") })
+	}
+	w.checks.node(n)
+	n.wake(int64(next))
+}
+
+// wake makes sure that the process is stepped when its clock shows local.
+func (n *node) wake(local int64) {
+	if local >= 1<<62 {
+		return
+	}
+	at := max(n.w.now, int64(float64(local)/n.rate)+1)
+	if n.wakeAt > n.w.now && n.wakeAt <= at {
+		return
+	}
+	n.wakeAt = at
+	n.later(at-n.w.now, func() { n.wakeAt = 0 })
+}
+
+// kill ends the process; the machine goes on.
+func (n *node) kill(why string) {
+	if n.m == nil {
+		return
+	}
+	n.w.tracef("%s is killed: %s", n.name, why)
+	n.w.Stats.Kills++
+	rest := n.disk.afterKill(n.w.rng.Uint64())
+	n.endProcess(false)
+	n.media = rest
+	n.restart()
+}
+
+// crash cuts the power of the machine.
+func (n *node) crash() {
+	n.w.tracef("%s crashes", n.name)
+	n.w.Stats.Crashes++
+	rest := n.disk.afterCrash(n.w.rng.Uint64())
+	n.endProcess(true)
+	n.media = rest
+	n.restart()
+}
+
+func (n *node) endProcess(silent bool) {
+	if n.m == nil {
+		return
+	}
+	m := n.m
+	n.m, n.e, n.asleep = nil, nil, 0
+	n.life++
+	n.w.net.gone(n, silent)
+	n.w.book.processGone(n)
+	n.agents = nil
+	if err := m.Kill(); err != nil {
+		n.w.fail("%s: memory is held after the end of its process: %v", n.name, err)
+	}
+}
+
+func (n *node) restart() {
+	if !n.power {
+		return
+	}
+	d := n.w.skewed(ms, 1500*ms)
+	if !n.w.faults {
+		d = 50 * ms
+	}
+	n.w.after(d, n.boot)
+}
+
+// leave stops the process in order.
+func (n *node) leave() {
+	if n.e == nil || n.closing {
+		return
+	}
+	w, e, life := n.w, n.e, n.life
+	n.closing = true
+	w.tracef("%s stops in order", n.name)
+	w.Stats.Stops++
+	n.m.Go(func() {
+		err := e.Close()
+		w.tracef("%s has stopped: %v", n.name, err)
+		if err != nil && !errors.Is(err, context.Canceled) && !n.failed && !n.media.Crashed() {
+			w.tracef("closing %s: %v", n.name, err)
+		}
+		w.after(0, func() {
+			if n.life == life {
+				n.kill("it has stopped")
+			}
+		})
+	})
+	n.poke()
+	// One that does not come to an end is killed in the end, as init systems do.
+	n.later(8000*ms, func() { n.kill("it does not stop") })
+}

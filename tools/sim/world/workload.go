@@ -1,0 +1,409 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"penstock/engine"
+	"penstock/engine/meta"
+)
+
+// startWorkload makes the topics, and producers, consumers and administrators who use them.
+func (w *World) startWorkload() {
+	for i := range w.opt.topics {
+		t := &topicModel{index: i, name: fmt.Sprintf("t%d", i), partitions: w.opt.partitions, ids: map[engine.ID]int{}}
+		w.topics = append(w.topics, t)
+		w.after(60*ms, func() { w.makeTopic(t) })
+	}
+	w.every(w.opt.putEvery, func() {
+		if !w.loaded {
+			return
+		}
+		if n := w.anyNode(); n != nil {
+			w.put(n, w.topics[w.rng.IntN(len(w.topics))])
+		}
+	})
+	w.every(w.opt.adminEvery, func() {
+		if w.loaded {
+			w.administer()
+		}
+	})
+	w.every(20*ms, w.attachAgents)
+}
+
+// anyNode is a node that clients can talk to, or nil.
+func (w *World) anyNode() *node {
+	var open []*node
+	for _, n := range w.nodes {
+		if n.e != nil && n.running() && !n.closing {
+			open = append(open, n)
+		}
+	}
+	if len(open) == 0 {
+		return nil
+	}
+	return open[w.rng.IntN(len(open))]
+}
+
+// task runs f on a node, with a process that lives; then is told, unless the process ends before.
+func (n *node) task(f func(e *engine.Engine) error, then func(error)) {
+	e := n.e
+	n.m.Go(func() { then(f(e)) })
+	n.poke()
+}
+
+func (w *World) makeTopic(t *topicModel) {
+	again := func() { w.after(50*ms, func() { w.makeTopic(t) }) }
+	n := w.anyNode()
+	if n == nil || t.ready {
+		if !t.ready {
+			again()
+		}
+		return
+	}
+	life := n.life
+	n.task(func(e *engine.Engine) error {
+		_, err := e.CreateTopic(context.Background(), t.name, t.partitions)
+		return err
+	}, func(err error) {
+		if err != nil {
+			w.tracef("topic %s: %v", t.name, err)
+			again()
+			return
+		}
+		if !t.ready {
+			t.ready = true
+			w.tracef("topic %s is there", t.name)
+			w.makeChannels(t)
+		}
+	})
+	w.after(3000*ms, func() { // its process may end before it answers
+		if !t.ready && n.life != life {
+			w.makeTopic(t)
+		}
+	})
+}
+
+func (w *World) makeChannels(t *topicModel) {
+	for i := range w.opt.consumers {
+		w.after(w.skewed(0, 600*ms), func() { w.makeChannel(t, fmt.Sprintf("c%d", i), false) })
+	}
+}
+
+// makeChannel creates a channel on some node, again and again until it is answered.
+func (w *World) makeChannel(t *topicModel, name string, once bool) {
+	t.attempts++
+	c := &channelModel{t: t, name: name, delivered: map[engine.ID]int{}, high: map[uint32]msgID{}}
+	t.channels = append(t.channels, c)
+	var try func()
+	try = func() {
+		if c.created != 0 || c.doomed {
+			return
+		}
+		if n := w.anyNode(); n != nil {
+			n.task(func(e *engine.Engine) error {
+				topic, ok := e.LookupTopic(t.name)
+				if !ok {
+					return engine.ErrNoTopic
+				}
+				_, err := topic.CreateChannel(context.Background(), name)
+				return err
+			}, func(err error) {
+				w.tracef("channel %s of %s: %v", name, t.name, err)
+				if err == nil && c.created == 0 {
+					c.created, c.first = w.now, t.attempts == 1
+					w.Stats.Channels++
+				}
+			})
+		}
+		w.after(500*ms, try)
+	}
+	try()
+}
+
+// administer does something to a channel or topic.
+func (w *World) administer() {
+	n, t := w.anyNode(), w.topics[w.rng.IntN(len(w.topics))]
+	if n == nil || !t.ready || len(t.channels) == 0 {
+		return
+	}
+	c := t.channels[w.rng.IntN(len(t.channels))]
+	switch w.rng.IntN(6) {
+	case 0:
+		if len(t.channels) < 8 {
+			w.makeChannel(t, fmt.Sprintf("x%d", len(t.channels)), true)
+		}
+	case 1:
+		if c.name[0] == 'x' && c.created != 0 && !c.doomed {
+			c.doomed = true
+			n.task(func(e *engine.Engine) error {
+				topic, ok := e.LookupTopic(t.name)
+				if !ok {
+					return engine.ErrNoTopic
+				}
+				return topic.DeleteChannel(context.Background(), c.name)
+			}, func(err error) { w.tracef("delete channel %s of %s: %v", c.name, t.name, err) })
+		}
+	case 2, 3:
+		if n = w.nodeWith(c); n != nil {
+			w.pauseFor(n, c, w.between(10*ms, 400*ms))
+		}
+	case 4:
+		w.Stats.Pauses++
+		w.pauseTopic(n, t, true)
+		w.after(w.between(10*ms, 300*ms), func() { w.unpauseTopic(t) })
+	}
+}
+
+func (w *World) pauseFor(n *node, c *channelModel, d int64) {
+	if c.created == 0 || c.doomed {
+		return
+	}
+	w.Stats.Pauses++
+	w.changeChannel(n, c, true, func(error) {})
+	w.after(d, func() { w.unpause(c) })
+}
+
+// unpause tries until it is done: a channel that stays paused keeps its messages.
+func (w *World) unpause(c *channelModel) {
+	if c.doomed {
+		return
+	}
+	done := false
+	if n := w.nodeWith(c); n != nil {
+		w.changeChannel(n, c, false, func(err error) { done = err == nil })
+	}
+	w.after(400*ms, func() {
+		if !done {
+			w.unpause(c)
+		}
+	})
+}
+
+// nodeWith is a node that has the channel, or nil.
+func (w *World) nodeWith(c *channelModel) *node {
+	for _, n := range w.nodes {
+		if n.e == nil || !n.running() || n.closing {
+			continue
+		}
+		if t, ok := n.e.LookupTopic(c.t.name); ok {
+			if _, ok := t.LookupChannel(c.name); ok {
+				return n
+			}
+		}
+	}
+	return nil
+}
+
+// unpauseAll comes when every request to pause something has ended, known or not.
+func (w *World) unpauseAll() {
+	for _, t := range w.topics {
+		w.unpauseTopic(t)
+		for _, c := range t.channels {
+			w.unpause(c)
+		}
+	}
+}
+
+func (w *World) changeChannel(n *node, c *channelModel, pause bool, then func(error)) {
+	n.task(func(e *engine.Engine) error {
+		topic, ok := e.LookupTopic(c.t.name)
+		if !ok {
+			return engine.ErrNoTopic
+		}
+		ch, ok := topic.LookupChannel(c.name)
+		if !ok {
+			return engine.ErrNoChannel
+		}
+		if pause {
+			return ch.Pause(context.Background())
+		}
+		return ch.Unpause(context.Background())
+	}, func(err error) {
+		w.tracef("pause %v of channel %s of %s: %v", pause, c.name, c.t.name, err)
+		then(err)
+	})
+}
+
+func (w *World) pauseTopic(n *node, t *topicModel, pause bool) (done *bool) {
+	done = new(bool)
+	n.task(func(e *engine.Engine) error {
+		topic, ok := e.LookupTopic(t.name)
+		if !ok {
+			return engine.ErrNoTopic
+		}
+		if pause {
+			return topic.Pause(context.Background())
+		}
+		return topic.Unpause(context.Background())
+	}, func(err error) {
+		w.tracef("pause %v of topic %s: %v", pause, t.name, err)
+		*done = err == nil
+	})
+	return done
+}
+
+func (w *World) unpauseTopic(t *topicModel) {
+	done := new(bool)
+	if n := w.anyNode(); n != nil {
+		done = w.pauseTopic(n, t, false)
+	}
+	w.after(400*ms, func() {
+		if !*done {
+			w.unpauseTopic(t)
+		}
+	})
+}
+
+// agent consumes a channel on a node, whenever that serves some of it.
+type agent struct {
+	n        *node
+	life     int
+	c        *channelModel
+	ch       *engine.Channel
+	consumer *engine.Consumer
+	flying   int
+	blocked  bool
+	closed   bool
+	finished map[engine.ID]bool // by this channel's machine
+}
+
+// attachAgents looks on every node for channels that nobody consumes.
+func (w *World) attachAgents() {
+	for _, n := range w.nodes {
+		if n.e == nil || !n.running() || n.closing {
+			continue
+		}
+		for _, t := range w.topics {
+			for _, c := range t.channels {
+				if !c.doomed && n.agentOf(c) == nil {
+					n.attach(c)
+				}
+			}
+		}
+	}
+}
+
+func (n *node) agentOf(c *channelModel) *agent {
+	for _, a := range n.agents {
+		if a.c == c && !a.closed {
+			return a
+		}
+	}
+	return nil
+}
+
+func (n *node) attach(c *channelModel) {
+	topic, ok := n.e.LookupTopic(c.t.name)
+	if !ok {
+		return
+	}
+	ch, ok := topic.LookupChannel(c.name)
+	if !ok {
+		return
+	}
+	a := &agent{n: n, life: n.life, c: c, ch: ch, finished: map[engine.ID]bool{}}
+	k, err := ch.Attach(engine.ConsumerOptions{MsgTimeout: time.Duration(n.w.opt.msgTimeout)}, a)
+	if err != nil {
+		return
+	}
+	a.consumer = k
+	n.agents = append(n.agents, a)
+	if err := k.Ready(int(n.w.between(1, 20))); err == nil {
+		k.Pump()
+	}
+	n.poke()
+}
+
+// Deliver implements engine.Sink.
+func (a *agent) Deliver(d *engine.Delivery) bool {
+	w := a.n.w
+	if w.cfg.Trace != nil {
+		w.tracef("%s delivers %v attempt %d on %s of %s", a.n.name, d.ID, d.Attempts, a.c.name, a.c.t.name)
+	}
+	if a.closed {
+		w.fail("%s delivers %v on %s to a consumer that was told of its end", a.n.name, d.ID, a.c.name)
+	}
+	if a.finished[d.ID] {
+		w.fail("%s delivers %v on %s again, which it has taken the FIN of", a.n.name, d.ID, a.c.name)
+	}
+	w.book.seen(a.c, d)
+	a.answer(d.ID, d.Attempts)
+	if w.faults && w.chance(0.02) {
+		a.n.later(w.skewed(0, 30*ms), func() {
+			if !a.closed {
+				a.consumer.Unblock()
+			}
+		})
+		return false
+	}
+	return true
+}
+
+// answer decides what the consumer does with a message.
+func (a *agent) answer(id engine.ID, attempts uint16) {
+	w := a.n.w
+	d := w.skewed(0, 20*ms)
+	if !w.faults || attempts > 6 || w.chance(w.opt.tidy) {
+		a.n.later(d, func() { a.finish(id) })
+		return
+	}
+	switch w.rng.IntN(5) {
+	case 0: // it times out
+	case 1:
+		a.n.later(d, func() {
+			if !a.closed {
+				_ = a.consumer.Requeue(id, time.Duration(w.skewed(0, 300*ms)))
+				a.consumer.Pump()
+			}
+		})
+	case 2:
+		a.n.later(d, func() {
+			if !a.closed {
+				_ = a.consumer.Touch(id)
+			}
+		})
+		a.n.later(d+w.opt.msgTimeout/2, func() { a.finish(id) })
+	case 3: // late
+		a.n.later(w.opt.msgTimeout+w.skewed(0, 50*ms), func() { a.finish(id) })
+	case 4: // it goes away
+		a.n.later(d, func() {
+			if !a.closed {
+				a.closed = true
+				a.consumer.Close()
+			}
+		})
+	}
+}
+
+func (a *agent) finish(id engine.ID) {
+	if a.closed {
+		return
+	}
+	err := a.consumer.Finish(id)
+	if err == nil {
+		a.n.w.Stats.Finished++
+		a.finished[id] = true
+	}
+	a.consumer.Pump()
+}
+
+// Flush implements engine.Sink.
+func (a *agent) Flush() {}
+
+// Closed implements engine.Sink.
+func (a *agent) Closed(err error) {
+	a.closed = true
+	if a.n.w.cfg.Trace != nil && !errors.Is(err, engine.ErrMoved) {
+		a.n.w.tracef("%s: the end of %s: %v", a.n.name, a.c.name, err)
+	}
+}
+
+func (w *World) partName(id meta.PartitionID) string {
+	if t := w.store.snap.Topics[id.Topic]; t != nil {
+		return fmt.Sprintf("%s/%d", t.Name, id.Partition)
+	}
+	return fmt.Sprintf("%s/%d", id.Topic, id.Partition)
+}

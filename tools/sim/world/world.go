@@ -1,0 +1,274 @@
+// Package world simulates a cluster of whole nodes: the engine's own code (committer, replicas, recovery, flusher, channels,
+// forwarding) on disks, a network, clocks and a metadata store that fail on a seed, under one scheduler with virtual time. The same seed is
+// the same run, to the last frame.
+//
+//	w := world.Run(seed, world.Config{})
+//	if w.Violation != "" { ... }
+//
+// A run is a time of faults and then peace, in which everything must come right again: every message that was answered OK is in the log of
+// every replica and was delivered on every channel.
+package world
+
+import (
+	"container/heap"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"math/rand/v2"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Config are the choices of a run that the seed does not make.
+type Config struct {
+	Nodes  int    // 0: the seed chooses
+	Break  Mutant // a lie that the checkers must find
+	Trace  func(line string)
+	Engine slog.Handler // of the engines' logs; nil: none
+	Until  time.Duration
+}
+
+// World is one run.
+type World struct {
+	Seed      uint64
+	Violation string
+	Stats     Stats
+
+	rng    *rand.Rand
+	cfg    Config
+	opt    options
+	now    int64 // ns since the beginning
+	seq    uint64
+	queue  queue
+	burst  int
+	hash   uint64 // of everything that was traced
+	nodes  []*node
+	store  *store
+	net    *network
+	topics []*topicModel
+	faults bool
+	loaded bool // the workload goes on
+	book   book
+	checks checks
+}
+
+// Stats say what a run has reached.
+type Stats struct {
+	Events, Steps, Frames, Acked, Refused, Unknown, Delivered, Redelivered, Finished          int
+	Elections, Kills, Crashes, Stops, Restarts, Breaks, Cuts, Wipes, DiskFaults, Full, Cutoff int
+	ISRChanges, Channels, Rots, Pauses, Truncations                                           int
+	Virtual                                                                                   time.Duration
+}
+
+// Add sums runs up.
+func (s *Stats) Add(o *Stats) {
+	a, b := s.fields(), o.fields()
+	for i := range a {
+		*a[i] += *b[i]
+	}
+	s.Virtual += o.Virtual
+}
+
+func (s *Stats) fields() []*int {
+	return []*int{
+		&s.Events, &s.Steps, &s.Frames, &s.Acked, &s.Refused, &s.Unknown, &s.Delivered, &s.Redelivered, &s.Finished,
+		&s.Elections, &s.Kills, &s.Crashes, &s.Stops, &s.Restarts, &s.Breaks, &s.Cuts, &s.Wipes, &s.DiskFaults, &s.Full, &s.Cutoff,
+		&s.ISRChanges, &s.Channels, &s.Rots, &s.Pauses, &s.Truncations,
+	}
+}
+
+type event struct {
+	at  int64
+	seq uint64
+	fn  func()
+}
+
+type queue []event
+
+func (q queue) Len() int { return len(q) }
+func (q queue) Less(i, j int) bool {
+	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
+}
+func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *queue) Push(x any)   { *q = append(*q, x.(event)) }
+func (q *queue) Pop() any {
+	old := *q
+	e := old[len(old)-1]
+	old[len(old)-1] = event{}
+	*q = old[:len(old)-1]
+	return e
+}
+
+const ms = int64(time.Millisecond)
+
+// Run makes one run.
+func Run(seed uint64, cfg Config) (w *World) {
+	w = &World{Seed: seed, cfg: cfg, rng: rand.New(rand.NewPCG(seed, 0x5851f42d4c957f2d)), faults: true, loaded: true}
+	w.opt = w.draw()
+	defer w.end()
+	defer func() {
+		if r := recover(); r != nil {
+			text := fmt.Sprint(r)
+			if !strings.Contains(text, "BUG") || cfg.Trace != nil {
+				text += "\n" + string(debug.Stack())
+			}
+			w.fail("panic: %s", text)
+		}
+	}()
+	w.build()
+	w.tracef("%+v", w.opt)
+	if !w.runUntil(w.opt.chaos) {
+		return w
+	}
+	w.heal()
+	if w.runTo(w.opt.chaos+maxHealing, w.whole) {
+		w.checkEnd()
+	}
+	return w
+}
+
+// maxHealing is how long it may take until everything is right again.
+const maxHealing = 90_000 * ms
+
+func (w *World) build() {
+	w.store = newStore(w)
+	w.net = &network{w: w}
+	w.book.init(w)
+	w.checks.init(w)
+	for i := range w.opt.nodes {
+		w.nodes = append(w.nodes, newNode(w, i))
+	}
+	for _, n := range w.nodes {
+		w.after(w.between(0, 50*ms), n.boot)
+	}
+	w.every(w.opt.controlTick, w.store.control)
+	w.startWorkload()
+	w.every(w.opt.mischiefEvery, func() {
+		if w.faults && w.now > w.opt.quiet {
+			w.mischief()
+		}
+	})
+}
+
+func (w *World) end() {
+	w.Stats.Virtual = time.Duration(w.now)
+	for _, n := range w.nodes {
+		if n.m == nil {
+			continue
+		}
+		m := n.m
+		n.m = nil
+		func() {
+			defer func() { _ = recover() }() // what a violation leaves is not looked at
+			_ = m.Kill()
+		}()
+	}
+}
+
+func (w *World) chance(p float64) bool { return p > 0 && w.rng.Float64() < p }
+
+// between draws from [a, b].
+func (w *World) between(a, b int64) int64 { return a + w.rng.Int64N(max(1, b-a+1)) }
+
+// skewed draws from [a, b], mostly near a.
+func (w *World) skewed(a, b int64) int64 {
+	f := w.rng.Float64()
+	return a + int64(f*f*f*float64(b-a))
+}
+
+func (w *World) newUUID() (id uuid.UUID) {
+	for i := range 2 {
+		v := w.rng.Uint64()
+		for j := range 8 {
+			id[8*i+j] = byte(v >> (8 * j))
+		}
+	}
+	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
+	return id
+}
+
+func (w *World) after(ns int64, fn func()) {
+	w.seq++
+	heap.Push(&w.queue, event{at: w.now + max(0, ns), seq: w.seq, fn: fn})
+}
+
+// every repeats fn for ever, about every ns.
+func (w *World) every(ns int64, fn func()) {
+	var again func()
+	again = func() {
+		fn()
+		w.after(w.between(ns/2, ns*3/2), again)
+	}
+	w.after(w.between(0, ns), again)
+}
+
+func (w *World) tracef(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	h := fnv.New64a()
+	_, _ = fmt.Fprintf(h, "%d %d %s", w.hash, w.now, line)
+	w.hash = h.Sum64()
+	if w.cfg.Trace != nil {
+		w.cfg.Trace(fmt.Sprintf("%10.3f %s", float64(w.now)/1e6, line))
+	}
+}
+
+// Hash identifies everything that happened.
+func (w *World) Hash() uint64 { return w.hash }
+
+func (w *World) fail(format string, args ...any) {
+	if w.Violation == "" {
+		w.Violation = fmt.Sprintf(format, args...)
+		w.tracef("VIOLATION: %s", w.Violation)
+	}
+}
+
+// runUntil works off the queue until the time comes or something is wrong.
+func (w *World) runUntil(ns int64) bool {
+	w.runTo(ns, nil)
+	return w.Violation == ""
+}
+
+// runTo also ends when done says so, which must come true before ns.
+func (w *World) runTo(ns int64, done func() string) bool {
+	checked := w.now
+	for len(w.queue) > 0 && w.queue[0].at <= ns && w.Violation == "" {
+		e := heap.Pop(&w.queue).(event)
+		if e.at > w.now {
+			w.now, w.burst = e.at, 0
+		}
+		if w.burst++; w.burst > 200_000 {
+			w.fail("time stands still")
+		}
+		w.Stats.Events++
+		e.fn()
+		w.settle()
+		if done != nil && w.now-checked >= 100*ms {
+			checked = w.now
+			if done() == "" {
+				return w.Violation == ""
+			}
+		}
+	}
+	w.now = max(w.now, ns)
+	if done != nil && w.Violation == "" {
+		w.fail("not whole %v after the faults ended: %s", time.Duration(maxHealing), done())
+	}
+	return w.Violation == ""
+}
+
+// settle lets the nodes that something happened to do what they can.
+func (w *World) settle() {
+	for again := true; again && w.Violation == ""; {
+		again = false
+		for _, n := range w.nodes {
+			if n.dirty && n.running() {
+				n.dirty = false
+				n.step()
+				again = true
+			}
+		}
+	}
+}
