@@ -119,7 +119,7 @@ func TestJoinUnknown(t *testing.T) {
 func TestChanges(t *testing.T) {
 	w := newWorld(t, 1)
 	a := w.nodes[0]
-	topic := w.create(a, meta.Topic{Name: "x", Partitions: 3})
+	topic := w.create(a, meta.Topic{Name: "x", Partitions: 3, Replicas: 1})
 	late := w.start("n2", uuid.New())
 	late.mu.Lock()
 	first := late.changes[0]

@@ -46,9 +46,9 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 		live := len(candidates(st.snap))
 		want, replicas := t, t.Replicas
 		if want.Replicas == 0 {
-			// A node that is only away for a moment counts: its replica is added when it is back. Otherwise what is made
-			// while nodes are restarted one after the other would have too few for ever.
-			want.Replicas = max(1, min(s.opts.DefaultReplicas, len(st.snap.Nodes)))
+			// It gets as many as there can be now, and the others when their nodes come. A node that is only away for a moment counts: with
+			// too few of those that have ever been here alive, nothing is made.
+			want.Replicas = s.opts.DefaultReplicas
 			replicas = min(want.Replicas, live)
 		}
 		if want.MinISR == 0 {
@@ -57,12 +57,16 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 		if err := checkTopic(&want); err != nil {
 			return nil, err
 		}
-		placed, err := s.place(st, &want, 0, want.Partitions, replicas)
+		now := want // the controller demands want.MinISR as soon as so many are in sync
+		if t.Replicas == 0 {
+			now.MinISR = min(want.MinISR, majority(max(1, min(want.Replicas, len(st.snap.Nodes)))))
+		}
+		placed, err := s.place(st, &now, 0, want.Partitions, replicas)
 		if err != nil {
 			return nil, err
 		}
 		conds := st.conds(s.opts.Prefix, usedNodes(placed)...)
-		ok, revision, err := s.writeTopic(ctx, &want, 0, newPartitions(st.snap, &want, 0, placed), conds)
+		ok, revision, err := s.writeTopic(ctx, &want, 0, newPartitions(st.snap, &now, 0, placed), conds)
 		if err != nil {
 			return nil, err
 		}

@@ -159,7 +159,7 @@ func (cn *clusterNode) imports() (all []meta.ImportedTopic) {
 		return nil
 	}
 	for _, t := range cn.e.topics {
-		im := meta.ImportedTopic{Topic: meta.Topic{ID: t.uuid, Name: t.name, Partitions: len(t.partitions()), Replicas: 1, MinISR: 1, CreatedNs: t.created}}
+		im := meta.ImportedTopic{Topic: meta.Topic{ID: t.uuid, Name: t.name, Partitions: len(t.partitions()), CreatedNs: t.created}}
 		for _, pt := range t.partitions() {
 			epoch := segment.Epoch(0)
 			if pt.machine != nil {

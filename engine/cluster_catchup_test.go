@@ -1,6 +1,8 @@
 package engine_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -268,4 +270,49 @@ func flip(t *testing.T, m *member, dir string, which int) {
 	if !m.disk.Corrupt(path.Join(dir, names[which]), []byte{data[at] ^ 0x40}, int64(at)) {
 		t.Fatal("the segment is gone")
 	}
+}
+
+// A consumer meets bytes that have rotted on the leader: nothing wrong is delivered, another node leads, and everything comes from there. The damaged
+// copy is repaired and may lead again.
+//
+// B18, B37.
+func TestClusterDamagedDelivery(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	tr.channel("t", "c")
+	tr.channel("t", "keeper")
+	tr.fill(h, l, "t", "m", 6000, 400)
+	tr.equal("t", 0)
+	flip(t, l, path.Join(engine.TopicDir(l.e, "t"), "0"), 1)
+	got := map[string]engine.ID{}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for len(got) < len(h.acked) && ctx.Err() == nil {
+		here, stop := context.WithCancel(ctx)
+		err := tr.at(tr.leader("t", 0), "t", "c").Consume(here, engine.ConsumeOptions{}, func(_ context.Context, m *engine.Message) error {
+			if got[string(m.Body)] = m.ID; len(got) == len(h.acked) {
+				stop()
+			}
+			return nil
+		})
+		stop()
+		if err != nil && !errors.Is(err, engine.ErrMoved) {
+			t.Fatal(err)
+		}
+	}
+	for body, id := range h.acked {
+		if got[body] != id {
+			t.Fatalf("%s %.40q came as %s; %d of %d came", id, body, got[body], len(got), len(h.acked))
+		}
+	}
+	if len(got) != len(h.acked) {
+		t.Errorf("%d messages came, %d were published", len(got), len(h.acked))
+	}
+	tr.whole("t")
+	tr.equal("t", 0)
+	handOver(t, tr.leader("t", 0), l, "t", 0)
+	tr.leader("t", 0)
 }

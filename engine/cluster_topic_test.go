@@ -75,8 +75,9 @@ func TestClusterImport(t *testing.T) {
 	}
 	topic := topicOf(t, alone, "t")
 	channelOf(t, topic, "paused")
+	c := channelOf(t, topic, "c")
 	ids := publish(t, topic, numbered("m", 5, 0)...)
-	s := sit(t, channelOf(t, topic, "c"), 10)
+	s := sit(t, c, 10)
 	s.finish(s.next(), s.next())
 	if err := channelOf(t, topic, "paused").Pause(t.Context()); err != nil {
 		t.Fatal(err)
@@ -92,7 +93,6 @@ func TestClusterImport(t *testing.T) {
 	for _, m := range tr.nodes[1:] {
 		ids = append(ids, publish(t, tr.topic(m, "t"), "through "+m.name)...)
 	}
-	// The second channel was made when there were messages: both were there from the beginning here.
 	if got := readAll(t, tr.at(first, "t", "c")); len(got) != 5 || got[ids[6]] != "through n3" || got[ids[1]] != "" {
 		t.Errorf("of 7 messages, 2 confirmed, came %v", got)
 	}
@@ -117,7 +117,7 @@ func TestClusterForeignDirectory(t *testing.T) {
 	publish(t, a.topic(a.nodes[0], "t"), "kept")
 	stranger := a.nodes[0]
 	a.kill(stranger)
-	foreign := &member{name: stranger.name, disk: stranger.disk.Kill(7)}
+	foreign := &member{name: stranger.name, disk: stranger.disk.Kill(7), life: 10}
 	b.kill(b.nodes[0])
 	e, err := b.open(foreign)
 	if err == nil {
@@ -127,7 +127,7 @@ func TestClusterForeignDirectory(t *testing.T) {
 	if !strings.Contains(err.Error(), "belongs to cluster") {
 		t.Errorf("it says: %v", err)
 	}
-	other := &member{name: "n9", disk: stranger.disk.Kill(8)}
+	other := &member{name: "n9", disk: stranger.disk.Kill(8), life: 20}
 	if e, err = b.open(other); err == nil {
 		e.Close()
 		t.Fatal("the directory of n1 was opened as n9")
@@ -171,7 +171,6 @@ func TestClusterMove(t *testing.T) {
 		if !has(from) || from == l {
 			continue
 		}
-		tr.wires.count(0)
 		if err := l.store.MovePartition(ctx, row.ID, from.e.Node().ID, to.e.Node().ID); err != nil {
 			t.Fatal(err)
 		}

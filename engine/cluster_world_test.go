@@ -271,6 +271,12 @@ func (tr *trio) others(not *member) []*member {
 // whole waits until every replica of a topic is in the ISR, and every node knows it.
 func (tr *trio) whole(name string) {
 	tr.t.Helper()
+	why := ""
+	defer func() {
+		if tr.t.Failed() {
+			tr.t.Log(why)
+		}
+	}()
 	tr.eventually(name+" is whole", func() bool {
 		for _, m := range tr.up() {
 			t := m.e.Snapshot().Names[name]
@@ -280,6 +286,7 @@ func (tr *trio) whole(name string) {
 			for n := range t.Partitions {
 				row := m.row(name, n)
 				if row == nil || len(row.State.ISR) < len(row.State.Replicas) || len(row.Damaged) > 0 {
+					why = fmt.Sprintf("%s knows: %+v", m.name, row)
 					return false
 				}
 			}

@@ -284,6 +284,9 @@ func (c *committer) encodeControls(pt *partition, controls []core.Control, dst [
 			ct.ID = pt.fold.StartFor(st.NextID)
 		case core.TopicPaused, core.TopicEmptied:
 			ct.ID = st.NextID
+			if ct.Kind == core.TopicPaused && ct.Flag && pt.fold.TopicPaused {
+				ct.ID = pt.fold.HeldFrom // said again: what is held back stays so
+			}
 		}
 		dst = core.AppendControl(dst, ct)
 	}

@@ -97,6 +97,9 @@ func (c *Channel) tick() {
 func (c *Channel) arm() {
 	c.queueControls()
 	due, ok := c.m.NextDue()
+	if cn := c.e.cluster; cn != nil && !cn.leased() {
+		due, ok = c.e.now().Add(tickInterval).UnixMilli(), true // nothing happens without the lease, and nobody says when it is back
+	}
 	if !ok || c.armed != 0 && c.armed <= due {
 		return
 	}

@@ -70,6 +70,9 @@ type manualTimeout struct {
 	cancel context.CancelFunc
 }
 
+// maxRounds is more than any step needs.
+const maxRounds = 100_000
+
 const never = time.Duration(1<<63 - 1)
 
 // NewManual makes a Manual that runs nothing yet.
@@ -151,7 +154,11 @@ func (m *Manual) waitForSpawned() {
 // Step does everything that can be done now, and says when there will be something to do if nothing else happens. An error says that
 // the commit log failed: the engine stores nothing more.
 func (m *Manual) Step() (next time.Duration, err error) {
-	for progress := true; progress && !m.dead; {
+	rounds := 0
+	for progress := true; progress && !m.dead; rounds++ {
+		if rounds > maxRounds {
+			panic("BUG: engine: it always finds something to do, and no time passes")
+		}
 		progress = m.expire()
 		progress = m.runTask() || progress
 		if err == nil {

@@ -363,6 +363,8 @@ func (r *replica) stepDown() {
 	r.startEpoch, r.stalled, r.quiet = false, nil, false
 	r.setServing()
 	r.out.reroute = true
+	r.damaged = nil
+	r.feed = append(r.feed, r.isolated()...)
 	if disk {
 		r.feed = append(r.feed, replicate.Event{Kind: replicate.EvFault, Err: why})
 	}
@@ -483,6 +485,11 @@ func (r *replica) tick(lease int64) {
 	}
 	r.ev = replicate.Event{Kind: replicate.EvTick}
 	r.step(&r.ev)
+	if r.damaged == nil { // who met it may have been a channel
+		for _, ev := range r.isolated() {
+			r.step(&ev)
+		}
+	}
 	if r.leader != nil {
 		r.fail(r.pending.expire(r.cn.now()-int64(r.cn.e.opts.PublishTimeout)), ErrUnknown)
 	}
@@ -555,6 +562,10 @@ func (r *replica) open(committed segment.Position) error {
 	r.follower = replicate.NewFollower(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, replicate.Log{
 		Start: start, End: st, Durable: st.Next, Committed: min(committed, st.Next), Epoch: st.Epoch, Generation: r.generation, Epochs: pt.epochs.Entries(),
 	})
+	r.damaged = nil
+	for _, ev := range r.isolated() { // before it can be asked to lead
+		r.step(&ev)
+	}
 	return nil
 }
 

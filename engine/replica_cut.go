@@ -64,6 +64,9 @@ func (r *replica) doCut(c *logCut) {
 	r.run(func() {
 		r.cut = nil
 		r.step(&replicate.Event{Kind: replicate.EvTruncated, Generation: c.generation, Log: c.state})
+		// What is left stands before the record in the commit log, so it is as durable. The groups that said so belong to the log before the cut.
+		r.durable = max(r.durable, c.state.Next)
+		r.step(&replicate.Event{Kind: replicate.EvDurable, Position: r.durable, Generation: c.generation})
 	})
 }
 

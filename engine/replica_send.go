@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -268,9 +269,9 @@ func (r *replica) takeBatches(a *replicate.Action) {
 func (r *replica) repair(m *replicate.Message) {
 	d := r.frame.d
 	body := slices.Clone(d.Body)
-	from, until, at := m.Position, m.Until, m.Batches[0].Offset
+	from, at, batches := m.Position, m.Batches[0].Offset, slices.Clone(m.Batches)
 	r.cn.spawn(func() {
-		err := r.repairRange(at, body)
+		until, err := r.repairRange(at, body, batches)
 		if err != nil {
 			r.cn.e.log.Warn("a damaged range could not be repaired yet", "topic", r.pt.t.name, "partition", r.pt.number, "error", err)
 			return
@@ -280,17 +281,56 @@ func (r *replica) repair(m *replicate.Message) {
 	})
 }
 
-// repairRange repairs the isolated ranges that lie in [at, at+len(body)).
-func (r *replica) repairRange(at segment.Offset, body []byte) error {
+// repairRange repairs the isolated ranges that lie in the batches that body holds from at on. What lies below until reads back now.
+func (r *replica) repairRange(at segment.Offset, body []byte, batches []replicate.Batch) (until segment.Position, err error) {
 	w := segment.NewWriter()
 	defer w.Close()
+	end := at + segment.Offset(len(body))
 	for _, bad := range r.pt.log.Isolated() {
-		if bad.From < at || bad.To > at+segment.Offset(len(body)) {
+		if bad.To <= at || bad.From >= end {
 			continue
 		}
+		if bad.From < at || bad.To > end {
+			// It comes whole when the next range begins with it.
+			for i := range batches {
+				if b := &batches[i]; b.Offset >= bad.From && b.Position > batches[0].Position {
+					return b.Position, nil
+				}
+			}
+			return 0, fmt.Errorf("engine: [%d, %d) is damaged and does not fit into one range of another replica's log", bad.From, bad.To)
+		}
 		if err := r.pt.log.Repair(w, bad, body[bad.From-at:bad.To-at]); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return nil
+	return batches[len(batches)-1].Position + 1, nil
+}
+
+// isolated says what of the log is known not to read back, for a machine that does not know it: machines inherit no damage. It names whole
+// segments, which costs no reading.
+func (r *replica) isolated() (events []replicate.Event) {
+	bad := r.pt.log.Isolated()
+	if len(bad) == 0 {
+		return nil
+	}
+	segments := r.pt.log.Segments()
+	_, start, _ := r.pt.log.Start()
+	for i := range bad {
+		from := start
+		_, until, _ := r.pt.log.End()
+		for j := range segments {
+			s := &segments[j]
+			switch {
+			case s.Err != nil: // it does not say where it begins
+			case s.Start <= bad[i].From:
+				from = max(from, s.FirstPosition)
+			default:
+				until = min(until, s.FirstPosition)
+			}
+		}
+		if from < until {
+			events = append(events, replicate.Event{Kind: replicate.EvCorrupt, Position: from, Until: until})
+		}
+	}
+	return events
 }

@@ -484,7 +484,8 @@ func (t *Topic) Unpause(ctx context.Context) error { return t.pause(ctx, false) 
 func (t *Topic) pauseHere(ctx context.Context, paused bool) error {
 	t.changing.lock(t.e)
 	defer t.changing.unlock()
-	if t.paused.Load() == paused {
+	// In a cluster every partition has its own answer: one that was led elsewhere may have missed what the others have.
+	if t.e.cluster == nil && t.paused.Load() == paused {
 		return nil
 	}
 	err := t.control(ctx, func(*partition) []core.Control {

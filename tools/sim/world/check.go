@@ -293,3 +293,19 @@ func (w *World) checkChannel(c *channelModel, logs map[engine.ID]stored) {
 		}
 	}
 }
+
+// dump shows what clients and copies look like, for whoever reads a trace.
+func (w *World) dump() {
+	for _, n := range w.nodes {
+		if n.e == nil {
+			w.tracef("%s is not open", n.name)
+			continue
+		}
+		for _, v := range n.m.Partitions() {
+			w.tracef("%s: %+v", n.name, v)
+		}
+		for _, t := range n.e.Stats("", "") {
+			w.tracef("%s: topic %s paused %v depth %d: %+v", n.name, t.Name, t.Paused, t.Depth, t.Channels)
+		}
+	}
+}

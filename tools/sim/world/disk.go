@@ -85,7 +85,7 @@ func (d *disk) afterCrash(seed uint64) *faultaio.Disk { return d.Disk.Crash(seed
 
 func (d *disk) tracef(format string, args ...any) {
 	if d.n.w.cfg.Trace != nil {
-		d.n.w.tracef(d.n.name+": disk: "+format, args...)
+		d.n.w.showf(d.n.name+": disk: "+format, args...)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/peer"
+	"penstock/replicate/wire"
 )
 
 // network connects processes as package peer does: one connection per pair, which ends and is made anew. Frames arrive in order or the
@@ -371,6 +372,7 @@ func (c *conn) flush(to *end) {
 	}
 	to.waiting = nil
 	o := c.other(to).p
+	c.net.show(o, to.p, burst)
 	to.p.h.Frames(o.self.ID, o.self.Boot, burst)
 }
 
@@ -384,5 +386,23 @@ func (net *network) breakOne() {
 	}
 	if len(live) > 0 {
 		live[net.w.rng.IntN(len(live))].end(false)
+	}
+}
+
+// show traces frames of replication.
+func (net *network) show(from, to *ports, burst []netproto.Received) {
+	if net.w.cfg.Trace == nil {
+		return
+	}
+	for i := range burst {
+		f := &burst[i]
+		var d wire.Decoder
+		if _, ok := wire.Kind(f.Type); !ok {
+			net.w.showf("%s -> %s %v request %d status %v", from.n.name, to.n.name, f.Type, f.Request, f.Status)
+		} else if err := d.Decode(&f.Header, f.Payload); err == nil {
+			m := &d.Message
+			net.w.showf("%s -> %s %v %s epoch %d r%d gen %d pos %d until %d committed %d next %d code %d damaged %v batches %d",
+				from.n.name, to.n.name, f.Type, net.w.partName(d.ID), m.Epoch, m.Request, m.Generation, m.Position, m.Until, m.Committed, m.Log.Next, m.Code, m.Damaged, len(m.Batches))
+		}
 	}
 }

@@ -321,7 +321,7 @@ func (n *node) attach(c *channelModel) {
 func (a *agent) Deliver(d *engine.Delivery) bool {
 	w := a.n.w
 	if w.cfg.Trace != nil {
-		w.tracef("%s delivers %v attempt %d on %s of %s", a.n.name, d.ID, d.Attempts, a.c.name, a.c.t.name)
+		w.showf("%s delivers %v attempt %d on %s of %s", a.n.name, d.ID, d.Attempts, a.c.name, a.c.t.name)
 	}
 	if a.closed {
 		w.fail("%s delivers %v on %s to a consumer that was told of its end", a.n.name, d.ID, a.c.name)
@@ -397,7 +397,7 @@ func (a *agent) Flush() {}
 func (a *agent) Closed(err error) {
 	a.closed = true
 	if a.n.w.cfg.Trace != nil && !errors.Is(err, engine.ErrMoved) {
-		a.n.w.tracef("%s: the end of %s: %v", a.n.name, a.c.name, err)
+		a.n.w.showf("%s: the end of %s: %v", a.n.name, a.c.name, err)
 	}
 }
 

@@ -127,6 +127,9 @@ func Run(seed uint64, cfg Config) (w *World) {
 	if w.runTo(w.opt.chaos+maxHealing, w.whole) {
 		w.checkEnd()
 	}
+	if w.Violation != "" {
+		w.dump()
+	}
 	return w
 }
 
@@ -270,5 +273,12 @@ func (w *World) settle() {
 				again = true
 			}
 		}
+	}
+}
+
+// showf is tracef for what is only made when somebody looks: it is not in the hash.
+func (w *World) showf(format string, args ...any) {
+	if w.cfg.Trace != nil {
+		w.cfg.Trace(fmt.Sprintf("%10.3f ", float64(w.now)/1e6) + fmt.Sprintf(format, args...))
 	}
 }

@@ -1,0 +1,22 @@
+package cluster
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/meta"
+)
+
+// A topic that is made while the first node is alone has one replica, and gets the others when their nodes come; until then the first one
+// leads and takes writes. min_isr rises with what is in sync.
+func TestTopicGrowsWithTheCluster(t *testing.T) {
+	w := newWorld(t, 1)
+	topic := w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 1})
+	id := meta.PartitionID{Topic: topic.ID}
+	if st := &w.nodes[0].Snapshot().Partitions[id].State; len(st.Replicas) != 1 || st.MinISR != 1 || topic.Replicas != 3 || topic.MinISR != 2 {
+		t.Fatalf("%+v of %+v", st, topic)
+	}
+	w.start("n2", uuid.New())
+	w.until(w.nodes[0], "a second replica", func(s *meta.Snapshot) bool { return len(s.Partitions[id].State.Replicas) == 2 })
+}

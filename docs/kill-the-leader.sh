@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Publishes 3000 messages through a node of `make cluster`, kills the node that leads the topic with kill -9 in the middle, and compares
+# what was answered OK with what the channel holds afterwards. It needs curl and the three nodes that `make cluster` started.
+set -euo pipefail
+base=${BASE_PORT:-14150}
+topic=demo$$
+http() { echo "127.0.0.1:$((base + 10 * (${1#n} - 1) + 1))"; }
+leader() { curl -fs "http://$(http "$1")/cluster/topics?topic=$topic" | grep -o '"leader": *"[^"]*"' | head -1 | cut -d'"' -f4; }
+
+curl -fs -X POST "http://$(http n1)/topic/create?topic=$topic" >/dev/null
+curl -fs -X POST "http://$(http n1)/channel/create?topic=$topic&channel=all" >/dev/null
+victim=$(leader n1)
+door=$([ "$victim" = n1 ] && echo n2 || echo n1)
+echo "$victim leads the topic; publishing through $door"
+
+acknowledged=0 refused=0
+for i in $(seq 3000); do
+	if [ "$i" = 1000 ]; then
+		echo "kill -9 of $victim"
+		pkill -9 -f -- "serve .*--node-id $victim .*--nsq-address 127.0.0.1:$((base + 10 * (${victim#n} - 1))) "
+	fi
+	if [ "$(curl -s -d "message $i" "http://$(http $door)/pub?topic=$topic")" = OK ]; then
+		acknowledged=$((acknowledged + 1))
+	else
+		refused=$((refused + 1)) # an error, or unknown: a publisher would repeat it
+	fi
+done
+now=$(leader $door)
+stored=$(curl -fs "http://$(http "$now")/stats?format=json&topic=$topic" | grep -o '"channel_name":"all","depth":[0-9]*' | grep -o '[0-9]*$')
+echo "$now leads now; $acknowledged acknowledged, $refused not, $stored in the channel"
+[ "$stored" -ge "$acknowledged" ]
