@@ -284,6 +284,11 @@ func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 	for _, id := range ch.Partitions {
 		cn.applyRow(ch.Snapshot, id)
 	}
+	for _, id := range ch.Nodes {
+		if n := ch.Snapshot.Nodes[id]; id != cn.self.ID && n != nil && !n.Live {
+			cn.peerDown(id)
+		}
+	}
 	if n := ch.Snapshot.Nodes[cn.self.ID]; n != nil && n.Draining && !cn.leaving.Load() {
 		cn.spawn(func() { _ = cn.handOver(cn.ctx) })
 	}
@@ -452,6 +457,18 @@ func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool)
 	cn.gone[node] = true
 	cn.goneMu.Unlock()
 	cn.spawn(func() { cn.reportDown(node, boot) })
+	cn.peerDown(node)
+}
+
+// isLive says whether the lease of a node lives, as far as this node has heard.
+func (cn *clusterNode) isLive(node replicate.NodeID) bool {
+	snap := cn.store.Snapshot()
+	n := snap.Nodes[node]
+	return n != nil && n.Live
+}
+
+// peerDown tells the leaders here that a node does not answer any more: they need not wait until its silence is proven.
+func (cn *clusterNode) peerDown(node replicate.NodeID) {
 	for _, pt := range cn.e.partitionList() {
 		if r := pt.rep; r != nil && r.leads.Load() {
 			r.run(func() { r.step(&replicate.Event{Kind: replicate.EvPeerDown, Node: node}) })

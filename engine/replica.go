@@ -288,12 +288,18 @@ func (r *replica) learn(row *meta.Partition) {
 		if r.closed {
 			return
 		}
-		if r.damaged == nil && r.foldErr == nil && memberOf(row.Damaged, r.cn.member()) {
-			r.cn.reportDamaged(r.pt, nil) // an earlier process said so, and this one reads what there is
-		}
+		r.correctDamaged(row)
 		r.step(&replicate.Event{Kind: replicate.EvState, State: &row.State})
 		r.retry()
 	})
+}
+
+// correctDamaged tells the store that this copy reads back if it says otherwise: an earlier process said so, or an earlier machine whose damage was repaired
+// when it was no more, or an older report came last.
+func (r *replica) correctDamaged(row *meta.Partition) {
+	if row != nil && r.damaged == nil && r.foldErr == nil && memberOf(row.Damaged, r.cn.member()) {
+		r.cn.reportDamaged(r.pt, nil)
+	}
 }
 
 // changeRole makes this replica the leader when the store says so.
@@ -317,7 +323,7 @@ func (r *replica) changeRole() {
 	r.setLeads(true)
 	r.feed = append(r.feed, replicate.Event{Kind: replicate.EvLease, DeadlineNs: r.cn.lease.Load()}, replicate.Event{Kind: replicate.EvTick})
 	for _, m := range st.ISR { // most often the leader before: nobody has to wait until its silence is proven
-		if m.Node != r.cn.self.ID && r.cn.isGone(m.Node) {
+		if m.Node != r.cn.self.ID && (r.cn.isGone(m.Node) || !r.cn.isLive(m.Node)) {
 			r.feed = append(r.feed, replicate.Event{Kind: replicate.EvPeerDown, Node: m.Node})
 		}
 	}
@@ -364,7 +370,10 @@ func (r *replica) stepDown() {
 	r.setServing()
 	r.out.reroute = true
 	r.damaged = nil
-	r.feed = append(r.feed, r.isolated()...)
+	bad := r.isolated()
+	if r.feed = append(r.feed, bad...); len(bad) == 0 {
+		r.correctDamaged(r.row.Load())
+	}
 	if disk {
 		r.feed = append(r.feed, replicate.Event{Kind: replicate.EvFault, Err: why})
 	}
