@@ -568,6 +568,23 @@ func (cn *clusterNode) handOver(ctx context.Context) error {
 	}
 }
 
+// lingerTime is how long no put may have come from other nodes before one that has led leaves them.
+const lingerTime = 50 * time.Millisecond
+
+// linger waits until the others have heard who leads now. Until then they send their puts here, are told to send them elsewhere, and do: if this
+// process ended first, they would not know what became of them.
+func (cn *clusterNode) linger(ctx context.Context) {
+	led := false
+	for _, pt := range cn.e.partitionList() {
+		led = led || pt.rep != nil && pt.rep.hasLed()
+	}
+	for begin := cn.now(); led && cn.now()-max(begin, cn.forward.served.Load()) < int64(lingerTime); {
+		if cn.sleep(ctx, lingerTime/10) != nil {
+			return
+		}
+	}
+}
+
 // handOverOne reports whether there is still something to hand over.
 func (cn *clusterNode) handOverOne(ctx context.Context, pt *partition, to replicate.NodeID) bool {
 	r := pt.rep
@@ -578,11 +595,16 @@ func (cn *clusterNode) handOverOne(ctx context.Context, pt *partition, to replic
 		r.mu.Unlock()
 		return false
 	}
+	flushed := r.quiet
 	r.quiet = true // writes wait, and then go to the new leader
 	st = r.state
 	ready = r.pending.n == 0 && r.pending.opened
 	r.mu.Unlock()
 	if !ready {
+		return true
+	}
+	if !flushed {
+		cn.e.confirmer.flush() // what was confirmed until now does not come again elsewhere
 		return true
 	}
 	if err := cn.store.HandOver(ctx, pt.identity(), &st, to); err != nil {
@@ -643,6 +665,7 @@ func (e *Engine) Leave(ctx context.Context) error {
 	}
 	cn.leave.Do(func() {
 		err := cn.handOver(ctx)
+		cn.linger(ctx)
 		cn.left = errors.Join(err, cn.store.Leave(ctx))
 	})
 	return cn.left

@@ -11,9 +11,10 @@ import (
 // B1, B15, B94.
 func TestClusterPublish(t *testing.T) {
 	t.Parallel()
+	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()} // before the trio, so that they go after it
 	tr := prepareTrio(t, 3)
-	for _, m := range tr.nodes {
-		m.disk, m.dir = nil, t.TempDir()
+	for i, m := range tr.nodes {
+		m.disk, m.dir = nil, dirs[i]
 	}
 	tr.startAll()
 	tr.create("orders", 1)

@@ -87,6 +87,7 @@ func TestClusterImport(t *testing.T) {
 	}
 	first.disk = first.disk.Kill(1)
 	tr.startAll()
+	// The topic gets the replicas that it would have had from the beginning; the first node goes on leading.
 	if m := tr.leader("t", 0); m != first {
 		t.Fatalf("%s leads", m.name)
 	}
@@ -99,11 +100,16 @@ func TestClusterImport(t *testing.T) {
 	if st := channelStats(t, tr.at(first, "t", "paused")); !st.Paused || st.Depth != 7 {
 		t.Errorf("the paused channel: %+v", st)
 	}
+	tr.whole("t")
+	waitConfirmed(t, tr, "t")
 	tr.kill(first)
 	tr.start(first)
-	tr.leader("t", 0)
-	if got := readAll(t, tr.at(first, "t", "c")); len(got) != 0 {
+	now := tr.leader("t", 0)
+	if got := readAll(t, tr.at(now, "t", "c")); len(got) != 0 {
 		t.Errorf("after another start came again: %v", got)
+	}
+	if st := channelStats(t, tr.at(now, "t", "paused")); !st.Paused || st.Depth != 7 {
+		t.Errorf("the paused channel, after another start: %+v", st)
 	}
 }
 

@@ -190,7 +190,7 @@ type run struct {
 // nextRun appends the next run to w.puts: messages coalesce into one batch as long as they fit; control entries and
 // sealed batches stand alone. Puts that may not be stored any more are taken out of the list and answered.
 func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putList) (r run) {
-	free := min(g.Free(), segment.MaxBatchBytes)
+	free := min(g.Free(), segment.MaxBatchBytes, c.e.clog.MaxPayloadBytes())
 	refused := c.admit(pt, false)
 	r.bytes = segment.HeaderBytes
 	var last *Put

@@ -25,13 +25,13 @@ func (c *committer) sealReplica(pt *partition, g *clog.Group, w *groupWork) bool
 			return true
 		}
 		if l.head.own == nil || !l.head.own.drop { // a deleted topic's tombstone is this node's own business
-			if r.pending.n > 0 && l.bytes < secondGroupBytes {
-				// Small batches on the way to followers cost as much as large ones: what comes meanwhile makes the next.
-				r.stalled = errPipelined
+			if !r.admits() {
 				pt.stall(l)
 				return true
 			}
-			if !r.admits() {
+			if r.pending.n > 0 && l.bytes < secondGroupBytes {
+				// Small batches on the way to followers cost as much as large ones: what comes meanwhile makes the next.
+				r.stalled = errPipelined
 				pt.stall(l)
 				return true
 			}

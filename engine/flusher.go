@@ -104,6 +104,23 @@ func (f *flusher) checkpointed(ends []checkpointEnd) {
 	f.wakeUp()
 }
 
+// cut runs on the committer when the record of a cut is written: behind it recovery takes what lies below end from segments, whatever the
+// checkpoints before it say.
+func (f *flusher) cut(pt *partition, end segment.Offset) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if limit, ok := f.limits[pt]; ok {
+		f.limits[pt] = min(limit, end)
+	}
+	for _, file := range f.files {
+		for i := range file.ends {
+			if c := &file.ends[i]; c.part == pt {
+				c.end = min(c.end, end)
+			}
+		}
+	}
+}
+
 // holdFiles keeps every commit log file until the returned function is called.
 func (f *flusher) holdFiles() func() {
 	f.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"penstock/netproto"
 	"penstock/replicate"
@@ -38,6 +39,7 @@ type forwarder struct {
 	body   [1][]byte
 
 	refusals refusals
+	served   atomic.Int64 // when the last put of another node came, by clusterNode.now
 }
 
 // lane is this node's puts for one partition, as long as there are any.
@@ -353,7 +355,7 @@ func (f *forwarder) hold(pt *partition) {
 // reroute moves what waits in an inbox that is this node's no more to the node that leads now. Nothing of it was stored.
 func (cn *clusterNode) reroute(pt *partition) {
 	f := cn.forward
-	var controls, refused replicaOutput
+	var controls, refused, back replicaOutput
 	inbox := pt.takeForOthers()
 	f.mu.Lock()
 	l := f.lane(pt)
@@ -372,6 +374,8 @@ func (cn *clusterNode) reroute(pt *partition) {
 			controls.add(p, p)
 		case f.closed:
 			refused.add(p, p)
+		case p.to == cn.self.ID:
+			back.add(p, p) // it goes from where it came from: this node may hear of the new leader last, and end first
 		default:
 			if p.deadline == 0 {
 				p.deadline = cn.e.now().Add(cn.e.opts.PublishTimeout).UnixNano()
@@ -387,6 +391,7 @@ func (cn *clusterNode) reroute(pt *partition) {
 	f.settle(l)
 	f.mu.Unlock()
 	answerAll(controls.done, ErrNoLeader)
+	answerAll(back.done, ErrNoLeader)
 	answerAll(refused.done, ErrClosed)
 	if announce {
 		pt.announce(false)

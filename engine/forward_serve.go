@@ -112,6 +112,7 @@ type forwardedPut struct {
 	f       *forwarder
 	from    replicate.NodeID
 	request uint64
+	run     uint32
 	buf     *netproto.RecvBuf
 	bodies  [][]byte
 }
@@ -125,8 +126,10 @@ func (f *forwarder) serve(from replicate.NodeID, fr *netproto.Received) *partiti
 	if p.Done == nil {
 		p.Done = func(*Put) { p.reply(p.First, p.Err) }
 	}
-	p.f, p.from, p.request = f, from, fr.Header.Request
+	f.served.Store(f.cn.now())
+	p.f, p.from, p.request, p.to = f, from, fr.Header.Request, f.cn.self.ID
 	pt, run, err := p.decode(fr.Payload)
+	p.run = run
 	if err == nil {
 		keep(fr.Buf)
 		p.buf = fr.Buf
@@ -200,6 +203,9 @@ func (p *forwardedPut) reply(first ID, err error) {
 		fr.Head[8] = numberOf(err)
 	}
 	f, from := p.f, p.from
+	if p.part != nil && fr.Status == netproto.StatusNotLeader { // it had been taken, and comes back from the inbox
+		f.refusals.note(from, p.part, p.run)
+	}
 	if p.buf != nil {
 		letGo(p.buf)
 	}

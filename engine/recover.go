@@ -42,6 +42,7 @@ type recovered struct {
 
 func (e *Engine) recover() error {
 	r := &recovery{e: e, parts: map[segment.Identity]*recovered{}, dropped: map[uuid.UUID]bool{}}
+	defer r.giveBack()
 	log, report, err := clog.Open(e.disk, e.arena, clog.Options{
 		FileBytes: e.opts.CommitFileBytes, MaxLiveBytes: e.opts.CommitLiveBytes, InFlight: e.opts.GroupsInFlight,
 		Store: e.node.StoreID, Logger: e.log, Inline: e.manual != nil,
@@ -370,12 +371,16 @@ func (r *recovery) open() error {
 	if err := r.quarantine(known); err != nil {
 		return err
 	}
+	return nil
+}
+
+// giveBack releases what was replayed: the logs have their own references, or Open failed.
+func (r *recovery) giveBack() {
 	for _, rp := range r.order {
 		for i := range rp.slices {
-			rp.slices[i].Buf.Release() // the logs have their own references now
+			rp.slices[i].Buf.Release()
 		}
 	}
-	return nil
 }
 
 // quarantine keeps what the commit log knows of topics whose metadata is missing or unreadable: in no list and not served, but

@@ -471,7 +471,10 @@ func (r *replica) admits() bool {
 // whyStalled is what a put is told that waited in the inbox until its deadline.
 func (r *replica) whyStalled() error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	defer r.unlock()
+	if errors.Is(r.stalled, errPipelined) {
+		r.admits() // what it waits for may not come any more: then there is a better reason
+	}
 	switch {
 	case errors.Is(r.stalled, replicate.ErrNoQuorum):
 		return ErrNoQuorum
@@ -531,6 +534,13 @@ func (r *replica) present() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return !r.closed && (r.leader != nil || r.follower != nil)
+}
+
+// hasLed says whether this process ever led the partition: others may still send puts here.
+func (r *replica) hasLed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.led != 0
 }
 
 // retire ends a copy that is not needed any more; its bytes stay.

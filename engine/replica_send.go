@@ -278,7 +278,27 @@ func (r *replica) repair(m *replicate.Message) {
 		}
 		r.cn.e.log.Info("a damaged range was repaired from another replica", "topic", r.pt.t.name, "partition", r.pt.number, "bytes", len(body))
 		r.run(func() { r.step(&replicate.Event{Kind: replicate.EvRepaired, Position: from, Until: until}) })
+		r.pt.readAgain()
 	})
+}
+
+// readAgain lets channels go on that had stopped where the log was damaged.
+func (pt *partition) readAgain() {
+	ws := pt.watchers.Load()
+	if ws == nil {
+		return
+	}
+	for _, w := range *ws {
+		c := w.ch
+		c.mu.Lock()
+		for i := range c.cursors {
+			if c.cursors[i].part == pt {
+				c.cursors[i].found, c.cursors[i].bad = false, nil
+			}
+		}
+		c.mu.Unlock()
+		c.wake()
+	}
 }
 
 // repairRange repairs the isolated ranges that lie in the batches that body holds from at on. What lies below until reads back now.

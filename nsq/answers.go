@@ -201,7 +201,7 @@ func (f *flusher) run() {
 			turn[i] = nil
 			c.queued.Store(false) // before drain: a completion from here on queues it again
 			c.drain()
-			c.out.flush()
+			c.out.flushAside()
 		}
 	}
 }

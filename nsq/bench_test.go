@@ -1,6 +1,9 @@
 package nsq
 
 import (
+	"crypto/sha256"
+	"crypto/tls"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -92,5 +95,58 @@ func BenchmarkConsume(b *testing.B) {
 		if _, err := c.nc.Write(fins); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkMPUB is one connection that publishes 100 messages of 100 bytes at a time and has 16 of those on the way, as it is and wrapped;
+// an operation is one message. Compare the variants of one run only.
+func BenchmarkMPUB(b *testing.B) {
+	ca := newCertificateAuthority(b)
+	for _, x := range []struct {
+		name        string
+		tls         bool
+		compression string
+	}{{"plain", false, ""}, {"tls", true, ""}, {"snappy", false, "snappy"}, {"deflate", false, "deflate"}, {"tls+snappy", true, "snappy"}} {
+		b.Run(x.name, func(b *testing.B) {
+			n := startNode(b, engine.Options{}, ca.options(b))
+			var cfg *tls.Config
+			if x.tls {
+				cfg = ca.client(b, "")
+			}
+			publishBatches(b, n.dialWrapped(b, cfg, x.compression, 6))
+		})
+	}
+}
+
+func publishBatches(b *testing.B, c *client) {
+	const batch, ahead = 100, 16
+	bodies := make([]string, batch)
+	for i := range bodies {
+		bodies[i] = fmt.Sprintf("message %d of an order, number %d, with some text that %x", i, i*7919, sha256.Sum256([]byte{byte(i)}))[:100]
+	}
+	in := "MPUB t\n" + sized(batchBody(bodies...))
+	rounds := (b.N + batch - 1) / batch
+	credit := make(chan struct{}, ahead)
+	done := make(chan error, 1)
+	go func() {
+		answer := make([]byte, okFrameBytes)
+		for range rounds {
+			if _, err := io.ReadFull(c.br, answer); err != nil {
+				done <- err
+				return
+			}
+			<-credit
+		}
+		done <- nil
+	}()
+	b.ReportAllocs()
+	b.SetBytes(100)
+	b.ResetTimer()
+	for range rounds {
+		credit <- struct{}{}
+		c.send(in)
+	}
+	if err := <-done; err != nil {
+		b.Fatal(err)
 	}
 }

@@ -30,9 +30,9 @@ func (c *conn) execute(cmd *command, size int) *fault {
 		c.consumer.Load().StopDelivery()
 		c.reply(frameResponse, "CLOSE_WAIT")
 	case verbIdentify:
-		return c.identify(cmd.body)
+		return c.identify(cmd.body, size)
 	case verbAuth:
-		return &fault{"E_AUTH_DISABLED AUTH disabled"}
+		return c.authenticate(cmd.body)
 	}
 	return nil
 }
@@ -44,6 +44,9 @@ func (c *conn) publish(cmd *command, size int) *fault {
 	if r == nil || r.verb != cmd.verb || r.put.Defer != delay || r.to.name != string(cmd.topic) ||
 		r.count >= maxRunCount || r.bytes >= maxRunBytes {
 		c.submit()
+		if f := c.mayPublish(cmd); f != nil {
+			return f
+		}
 		t, err := c.target(cmd.topic)
 		if err != nil {
 			return &fault{publishFailed(cmd.verb, err)}
@@ -64,6 +67,9 @@ func (c *conn) publish(cmd *command, size int) *fault {
 // publishBatch makes one Put of an MPUB.
 func (c *conn) publishBatch(cmd *command, size int) *fault {
 	c.submit()
+	if f := c.mayPublish(cmd); f != nil {
+		return f
+	}
 	t, err := c.target(cmd.topic)
 	if err != nil {
 		return &fault{publishFailed(cmd.verb, err)}
@@ -162,6 +168,9 @@ func finishFailure(err error) string {
 func (c *conn) subscribe(cmd *command) *fault {
 	c.submit()
 	topic, channel := string(cmd.topic), string(cmd.channel)
+	if f := c.maySubscribe(topic, channel); f != nil {
+		return f
+	}
 	c.waiting.Store(true)
 	consumer, err := c.attach(topic, channel)
 	c.lastByte.Store(c.srv.now())
@@ -228,15 +237,23 @@ func retryDeleted(ctx context.Context, do func() error) error {
 	}
 }
 
-func (c *conn) identify(body []byte) *fault {
+// identify settles what holds for the connection. size is the command's length in the input.
+func (c *conn) identify(body []byte, size int) *fault {
 	set, response, f := c.srv.opts.identify(body, *c.set.Load())
 	if f != nil {
 		return f
+	}
+	upgrade := set.tls || set.compression != compressNone
+	if upgrade && c.stream != nil {
+		return &fault{"E_INVALID cannot IDENTIFY in current state"} // the connection is wrapped already
 	}
 	c.set.Store(&set)
 	c.applyOutput(&set)
 	c.parser.heartbeats = set.heartbeat > 0
 	c.startBeats(set.heartbeat)
 	c.reply(frameResponse, string(response))
+	if upgrade {
+		return c.upgrade(&set, size)
+	}
 	return nil
 }

@@ -2,6 +2,7 @@ package nsq
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -41,13 +42,21 @@ type conn struct {
 	readErr error
 	run     *pending // PUBs or DPUBs that become one Put; nil: none
 	last    *target
-	pump    bool // the consumer may have become able to take messages
+	pump    bool      // the consumer may have become able to take messages
+	wire    *wire     // under TLS and compression; nil: the socket is read as it is
+	tls     *tls.Conn // nil: none
+	stream  io.Reader // what the wire's bytes become
+
+	// What the client may do, with AUTH; the reader's but for login.
+	login   atomic.Pointer[login] // nil: AUTH was not sent
+	granted granted
 
 	// Any goroutine:
 	out      output
 	answers  answers
 	queued   atomic.Bool // at the flusher
 	set      atomic.Pointer[settings]
+	link     atomic.Pointer[link]
 	consumer atomic.Pointer[engine.Consumer] // set once, by SUB
 	stopping atomic.Bool
 	stopped  chan struct{} // closed when stopping is set and the reader's wait was cut short
@@ -73,7 +82,7 @@ func newConn(s *Server, nc *net.TCPConn) (*conn, error) {
 		srv: s, nc: nc, raw: raw,
 		remote:  nc.RemoteAddr().String(),
 		started: time.Now(),
-		parser:  parser{limits: s.opts.limits(), heartbeats: true},
+		parser:  parser{limits: s.opts.limits(), heartbeats: true, tlsRequired: s.opts.TLS.Required != requiredNot},
 		stopped: make(chan struct{}),
 		kick:    make(chan struct{}, 1),
 	}
@@ -81,6 +90,7 @@ func newConn(s *Server, nc *net.TCPConn) (*conn, error) {
 	host, _, _ := net.SplitHostPort(c.remote)
 	set := s.opts.defaultSettings(host)
 	c.set.Store(&set)
+	c.link.Store(plain)
 	c.out.init(nc, raw)
 	c.out.onDrained, c.out.onProgress = c.drained, c.progress
 	c.applyOutput(&set)
@@ -140,6 +150,9 @@ func (c *conn) readLoop() error {
 // read waits for bytes of the client. need is how many the command at the front has in all.
 func (c *conn) read(need int) error {
 	c.parser.need = need
+	if c.stream != nil {
+		return c.readWrapped()
+	}
 	if err := c.raw.Read(c.attempt); err != nil {
 		return err
 	}
@@ -155,21 +168,8 @@ func (c *conn) read(need int) error {
 
 // readOnce is one attempt to read; false: there is nothing, wait. An idle connection waits without a buffer.
 func (c *conn) readOnce(fd uintptr) bool {
-	room := c.in.room(c.parser.need)
-	for {
-		c.readN, c.readErr = syscall.Read(int(fd), room)
-		if c.readErr != syscall.EINTR {
-			break
-		}
-	}
-	if c.readErr == syscall.EAGAIN {
-		c.in.park()
-		return false
-	}
-	if c.readErr == nil && c.readN > 0 {
-		c.in.filled(c.readN, len(room))
-	}
-	return true
+	c.readN, c.readErr = c.in.readOnce(fd, c.parser.need)
+	return c.readErr != syscall.EAGAIN
 }
 
 // handle executes every complete command that was read, then hands over and sends what came of them.
@@ -254,12 +254,20 @@ func (c *conn) end(err error) {
 		}
 	}
 	c.in.drop()
+	if c.wire != nil {
+		c.wire.in.drop()
+	}
 	if err != nil && !eof && !errors.Is(err, os.ErrDeadlineExceeded) {
+		c.out.flush() // TLS may have an alert for the client
 		c.srv.opts.Logger.Debug("an NSQ connection failed; what its client had in flight is delivered again", "client", c.remote, "error", err)
 		return
 	}
 	c.wait(func() bool { return c.answers.idle() && c.out.settled() })
-	if eof || c.out.failure() != nil || c.nc.CloseWrite() != nil {
+	if eof || c.out.failure() != nil {
+		return
+	}
+	c.sayGoodbye()
+	if c.nc.CloseWrite() != nil {
 		return
 	}
 	c.linger()

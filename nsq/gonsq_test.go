@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -15,11 +16,43 @@ import (
 
 // The stock Go client publishes with each of its calls and consumes everything, with requeues and a deferral.
 func TestGoNSQRoundTrip(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	roundTrip(t, startNode(t, engine.Options{}, Options{}), gonsq.NewConfig)
+}
+
+// B98. The same through TLS with a client certificate, each compression and AUTH.
+func TestGoNSQWrapped(t *testing.T) {
+	ca := newCertificateAuthority(t)
+	name := filepath.Join(t.TempDir(), "tokens.toml")
+	writeTokens(t, name, tokenText("all", "a token", `permissions = ["publish", "subscribe"]`+"\n"+`topics = ["*"]`))
+	for _, x := range []struct {
+		tls             bool
+		snappy, deflate bool
+	}{{true, false, false}, {true, true, false}, {true, false, true}, {false, true, false}, {false, false, true}} {
+		t.Run(fmt.Sprintf("%+v", x), func(t *testing.T) {
+			o := ca.options(t)
+			o.Auth.File = name
+			if x.tls {
+				o.TLS.ClientAuth, o.TLS.RootCAFile = clientAuthVerify, ca.file("ca.pem")
+			}
+			roundTrip(t, startNode(t, engine.Options{}, o), func() *gonsq.Config {
+				cfg := gonsq.NewConfig()
+				cfg.TlsV1, cfg.Snappy, cfg.Deflate, cfg.AuthSecret = x.tls, x.snappy, x.deflate, "a token"
+				if x.tls {
+					cfg.TlsConfig = ca.client(t, "go-nsq")
+				}
+				return cfg
+			})
+		})
+	}
+}
+
+// roundTrip publishes and consumes with clients that newConfig configures.
+func roundTrip(t *testing.T, n *node, newConfig func() *gonsq.Config) {
+	t.Helper()
 	addr := n.TCPAddr().String()
 	silent := log.New(io.Discard, "", 0)
 
-	cfg := gonsq.NewConfig()
+	cfg := newConfig()
 	cfg.MaxInFlight = 200
 	consumer, err := gonsq.NewConsumer("orders", "billing", cfg)
 	if err != nil {
@@ -46,7 +79,7 @@ func TestGoNSQRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	producer := publishWithGoNSQ(t, addr, silent)
+	producer := publishWithGoNSQ(t, addr, newConfig(), silent)
 	<-done
 	producer.Stop()
 	consumer.Stop()
@@ -66,9 +99,9 @@ func TestGoNSQRoundTrip(t *testing.T) {
 }
 
 // publishWithGoNSQ publishes 2001 messages and returns when all are answered.
-func publishWithGoNSQ(t *testing.T, addr string, silent *log.Logger) *gonsq.Producer {
+func publishWithGoNSQ(t *testing.T, addr string, cfg *gonsq.Config, silent *log.Logger) *gonsq.Producer {
 	t.Helper()
-	producer, err := gonsq.NewProducer(addr, gonsq.NewConfig())
+	producer, err := gonsq.NewProducer(addr, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,31 +42,36 @@ type endpoint func(r *http.Request, q url.Values) (any, error)
 type route struct {
 	methods string // comma separated
 	serve   endpoint
+	access  access
 }
 
-// newHTTPServer has the routes of nsqd.
-func (s *Server) newHTTPServer() *http.Server {
+// httpHandler has the routes of nsqd.
+func (s *Server) httpHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { writeError(w, &httpError{404, "NOT_FOUND"}) })
 	mux.HandleFunc("/ping", s.servePing)
 	if s.opts.ClusterHandler != nil {
-		mux.Handle("/cluster/", s.opts.ClusterHandler)
+		mux.Handle("/cluster/", guard(s.permit, s.opts.ClusterHandler))
 	}
 	for path, rt := range s.routes() {
-		mux.HandleFunc(path, rt.handler())
+		mux.HandleFunc(path, rt.handler(s.permit))
 	}
 	for path, h := range map[string]http.HandlerFunc{
 		"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile,
 		"/debug/pprof/symbol": pprof.Symbol, "/debug/pprof/trace": pprof.Trace,
 	} {
-		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+		mux.Handle(path, guard(s.permit, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set(contentTypeHeader, contentTypeV1)
 			h(w, r)
-		})
+		})))
 	}
-	s.httpLn = &boundedListener{Listener: s.httpLn, most: int64(s.opts.MaxConnections)}
+	return mux
+}
+
+// newWebServer has the limits that every HTTP server here has.
+func (s *Server) newWebServer(h http.Handler) *http.Server {
 	return &http.Server{
-		Handler:           mux,
+		Handler:           h,
 		ReadHeaderTimeout: httpHeaderTimeout,
 		ReadTimeout:       httpReadTimeout,
 		WriteTimeout:      httpWriteTimeout,
@@ -78,21 +83,21 @@ func (s *Server) newHTTPServer() *http.Server {
 
 func (s *Server) routes() map[string]route {
 	return map[string]route{
-		"/info":             {"GET", s.serveInfo},
-		"/pub":              {"POST", s.servePub},
-		"/mpub":             {"POST", s.serveMpub},
-		"/topic/create":     {"POST", s.serveTopicCreate},
-		"/topic/delete":     {"POST", s.serveTopicDelete},
-		"/topic/empty":      {"POST", s.topicVerb((*engine.Topic).Empty)},
-		"/topic/pause":      {"POST", s.topicVerb((*engine.Topic).Pause)},
-		"/topic/unpause":    {"POST", s.topicVerb((*engine.Topic).Unpause)},
-		"/channel/create":   {"POST", s.serveChannelCreate},
-		"/channel/delete":   {"POST", s.serveChannelDelete},
-		"/channel/empty":    {"POST", s.channelVerb((*engine.Channel).Empty)},
-		"/channel/pause":    {"POST", s.channelVerb((*engine.Channel).Pause)},
-		"/channel/unpause":  {"POST", s.channelVerb((*engine.Channel).Unpause)},
-		"/config/{option}":  {"GET,PUT", s.serveConfig},
-		"/debug/freememory": {"POST", func(*http.Request, url.Values) (any, error) { debug.FreeOSMemory(); return nil, nil }},
+		"/info":             {"GET", s.serveInfo, accessOpen},
+		"/pub":              {"POST", s.servePub, accessPublish},
+		"/mpub":             {"POST", s.serveMpub, accessPublish},
+		"/topic/create":     {"POST", s.serveTopicCreate, accessAdmin},
+		"/topic/delete":     {"POST", s.serveTopicDelete, accessAdmin},
+		"/topic/empty":      {"POST", s.topicVerb((*engine.Topic).Empty), accessAdmin},
+		"/topic/pause":      {"POST", s.topicVerb((*engine.Topic).Pause), accessAdmin},
+		"/topic/unpause":    {"POST", s.topicVerb((*engine.Topic).Unpause), accessAdmin},
+		"/channel/create":   {"POST", s.serveChannelCreate, accessAdmin},
+		"/channel/delete":   {"POST", s.serveChannelDelete, accessAdmin},
+		"/channel/empty":    {"POST", s.channelVerb((*engine.Channel).Empty), accessAdmin},
+		"/channel/pause":    {"POST", s.channelVerb((*engine.Channel).Pause), accessAdmin},
+		"/channel/unpause":  {"POST", s.channelVerb((*engine.Channel).Unpause), accessAdmin},
+		"/config/{option}":  {"GET,PUT", s.serveConfig, accessNode},
+		"/debug/freememory": {"POST", func(*http.Request, url.Values) (any, error) { debug.FreeOSMemory(); return nil, nil }, accessNode},
 		"/debug/setblockrate": {"PUT", func(_ *http.Request, q url.Values) (any, error) {
 			rate, err := strconv.Atoi(q.Get("rate"))
 			if err != nil {
@@ -100,8 +105,8 @@ func (s *Server) routes() map[string]route {
 			}
 			setBlockRate(rate)
 			return nil, nil
-		}},
-		"/stats": {"GET", s.serveStats},
+		}, accessNode},
+		"/stats": {"GET", s.serveStats, accessOpen},
 	}
 }
 
@@ -110,7 +115,7 @@ const (
 	contentTypeV1     = "nsq; version=1.0"
 )
 
-func (rt route) handler() http.HandlerFunc {
+func (rt route) handler(permit permitter) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !strings.Contains(","+rt.methods+",", ","+r.Method+",") {
 			writeError(w, &httpError{405, "METHOD_NOT_ALLOWED"})
@@ -119,6 +124,10 @@ func (rt route) handler() http.HandlerFunc {
 		q, err := url.ParseQuery(r.URL.RawQuery)
 		if err != nil {
 			writeError(w, &httpError{400, "INVALID_REQUEST"})
+			return
+		}
+		if err := permit(rt.access, r, q); err != nil {
+			writeError(w, err)
 			return
 		}
 		v, err := rt.serve(r, q)
@@ -156,6 +165,9 @@ func writeError(w http.ResponseWriter, err error) {
 	body, _ := json.Marshal(map[string]string{"message": e.code}) // strings always encode
 	w.Header().Set(contentTypeHeader, contentTypeV1)
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	if e.status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
 	w.WriteHeader(e.status)
 	_, _ = w.Write(body)
 }
@@ -237,7 +249,7 @@ func (s *Server) serveInfo(*http.Request, url.Values) (any, error) {
 		Storage                storage `json:"storage"`
 	}{
 		s.opts.Version, s.opts.BroadcastAddress, s.opts.Hostname, port(s.HTTPAddr()), port(s.TCPAddr()), s.started.Unix(),
-		int64(s.opts.MaxHeartbeatInterval), s.opts.MaxOutputBufferBytes, int64(s.opts.MaxOutputBufferTimeout), maxDeflateLevel,
+		int64(s.opts.MaxHeartbeatInterval), s.opts.MaxOutputBufferBytes, int64(s.opts.MaxOutputBufferTimeout), s.opts.MaxDeflateLevel,
 		storage{
 			in.IOEngine, in.IOReason, in.Direct, in.Registered, in.BlockBytes, in.FileSystem, in.Device, in.DeviceCache, in.Kernel,
 			in.NodeID, in.StoreID, in.FormatVersion, in.Recovered.Seconds(), in.RecoveredBytes, in.PartitionsReadOnly, in.CorruptionsAtRecover,

@@ -32,6 +32,11 @@ type settings struct {
 	outputTimeout time.Duration // as asked for; delays nothing
 	sampleRate    int           // percent; 0: all messages
 	msgTimeout    time.Duration
+
+	// What the last IDENTIFY asked for and is offered.
+	tls          bool
+	compression  compression
+	deflateLevel int
 }
 
 func (o *Options) defaultSettings(remoteHost string) settings {
@@ -46,7 +51,7 @@ func (o *Options) defaultSettings(remoteHost string) settings {
 }
 
 // negotiation is the reply to IDENTIFY with feature_negotiation. go-nsq obeys tls_v1, deflate and snappy even
-// unasked, so they stay false here; max_rdy_count 0 would make it never send RDY.
+// unasked, so they are true only for what was asked for and is offered; max_rdy_count 0 would make it never send RDY.
 type negotiation struct {
 	MaxRdyCount         int    `json:"max_rdy_count"`
 	Version             string `json:"version"`
@@ -76,20 +81,33 @@ func (o *Options) identify(body []byte, old settings) (settings, []byte, *fault)
 	if f := o.applyIdentity(&id, &s); f != nil {
 		return old, nil, f
 	}
+	s.tls, s.compression, s.deflateLevel = false, compressNone, 0
 	if !id.FeatureNegotiation {
 		return s, []byte("OK"), nil
 	}
-	if id.Deflate && id.Snappy {
+	s.tls = id.TLSv1 && o.TLS.offered()
+	deflate, snappy := id.Deflate && !o.DisableDeflate, id.Snappy && !o.DisableSnappy
+	level := o.deflateLevel(&id)
+	switch {
+	case deflate && snappy:
 		return old, nil, &fault{"E_IDENTIFY_FAILED cannot enable both deflate and snappy compression"}
+	case deflate:
+		s.compression, s.deflateLevel = compressDeflate, level
+	case snappy:
+		s.compression = compressSnappy
 	}
 	reply, err := json.Marshal(negotiation{
 		MaxRdyCount:         o.MaxRdyCount,
 		Version:             o.Version,
 		MaxMsgTimeout:       o.MaxMsgTimeout.Milliseconds(),
 		MsgTimeout:          s.msgTimeout.Milliseconds(),
-		DeflateLevel:        deflateLevel(id.DeflateLevel),
-		MaxDeflateLevel:     maxDeflateLevel,
+		TLSv1:               s.tls,
+		Deflate:             deflate,
+		DeflateLevel:        level,
+		MaxDeflateLevel:     o.MaxDeflateLevel,
+		Snappy:              snappy,
 		SampleRate:          s.sampleRate,
+		AuthRequired:        o.Auth.enabled(),
 		OutputBufferSize:    s.outputBuffer,
 		OutputBufferTimeout: s.outputTimeout.Milliseconds(),
 	})
@@ -99,11 +117,13 @@ func (o *Options) identify(body []byte, old settings) (settings, []byte, *fault)
 	return s, reply, nil
 }
 
-func deflateLevel(asked int) int {
-	if asked <= 0 {
-		return maxDeflateLevel
+// deflateLevel is the level that the client gets if it gets deflate.
+func (o *Options) deflateLevel(id *identity) int {
+	level := defaultDeflateLevel
+	if id.Deflate && id.DeflateLevel > 0 {
+		level = id.DeflateLevel
 	}
-	return min(asked, maxDeflateLevel)
+	return min(level, o.MaxDeflateLevel)
 }
 
 func clipText(s, otherwise string) string {

@@ -88,7 +88,7 @@ func TestIdentifyNegotiation(t *testing.T) {
 	}
 	want := map[string]any{
 		"max_rdy_count": 2500.0, "version": "1.3.0+engine.test", "max_msg_timeout": 900000.0, "msg_timeout": 5000.0,
-		"tls_v1": false, "deflate": false, "deflate_level": 3.0, "max_deflate_level": 6.0, "snappy": false,
+		"tls_v1": false, "deflate": false, "deflate_level": 6.0, "max_deflate_level": 6.0, "snappy": true,
 		"sample_rate": 7.0, "auth_required": false, "output_buffer_size": 4096.0, "output_buffer_timeout": 100.0,
 	}
 	for k, v := range want {

@@ -1,5 +1,7 @@
 package nsq
 
+import "syscall"
+
 const (
 	// minReadBytes is the read buffer of a quiet connection, maxReadBytes what a busy one grows to. A command that is
 	// larger gets a buffer of its own that grows with the bytes that have come.
@@ -77,4 +79,22 @@ func (in *input) drop() {
 		in.buf = nil
 	}
 	in.r, in.w = 0, 0
+}
+
+// readOnce makes one attempt to read from the socket. EAGAIN: there is nothing, and the buffer is given back if nothing in
+// it is unread.
+func (in *input) readOnce(fd uintptr, need int) (n int, err error) {
+	room := in.room(need)
+	for {
+		n, err = syscall.Read(int(fd), room)
+		if err != syscall.EINTR {
+			break
+		}
+	}
+	if err == syscall.EAGAIN {
+		in.park()
+	} else if err == nil && n > 0 {
+		in.filled(n, len(room))
+	}
+	return n, err
 }

@@ -3,9 +3,7 @@ package nsq
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"net"
 	"net/http"
@@ -44,24 +42,24 @@ func newLookup(dir Directory, self peer) *lookup {
 }
 
 // handler has the routes of nsqlookupd. Its /topic/tombstone was /tombstone_topic_producer before 1.0.
-func (l *lookup) handler() http.Handler {
+func (l *lookup) handler(permit permitter) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { writeError(w, &httpError{404, "NOT_FOUND"}) })
 	for path, rt := range map[string]route{
-		"/info":                     {"GET", l.serveInfo},
-		"/debug":                    {"GET", l.serveDebug},
-		"/lookup":                   {"GET", l.serveLookup},
-		"/topics":                   {"GET", l.serveTopics},
-		"/channels":                 {"GET", l.serveChannels},
-		"/nodes":                    {"GET", l.serveNodes},
-		"/topic/create":             {"POST", l.serveTopicCreate},
-		"/topic/delete":             {"POST", l.serveTopicDelete},
-		"/channel/create":           {"POST", l.serveChannelCreate},
-		"/channel/delete":           {"POST", l.serveChannelDelete},
-		"/topic/tombstone":          {"POST", l.serveTombstone},
-		"/tombstone_topic_producer": {"POST", l.serveTombstone},
+		"/info":                     {"GET", l.serveInfo, accessOpen},
+		"/debug":                    {"GET", l.serveDebug, accessOpen},
+		"/lookup":                   {"GET", l.serveLookup, accessOpen},
+		"/topics":                   {"GET", l.serveTopics, accessOpen},
+		"/channels":                 {"GET", l.serveChannels, accessOpen},
+		"/nodes":                    {"GET", l.serveNodes, accessOpen},
+		"/topic/create":             {"POST", l.serveTopicCreate, accessAdmin},
+		"/topic/delete":             {"POST", l.serveTopicDelete, accessAdmin},
+		"/channel/create":           {"POST", l.serveChannelCreate, accessAdmin},
+		"/channel/delete":           {"POST", l.serveChannelDelete, accessAdmin},
+		"/topic/tombstone":          {"POST", l.serveTombstone, accessAdmin},
+		"/tombstone_topic_producer": {"POST", l.serveTombstone, accessAdmin},
 	} {
-		mux.HandleFunc(path, rt.handler())
+		mux.HandleFunc(path, rt.handler(permit))
 	}
 	mux.HandleFunc("/ping", func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet {
@@ -71,10 +69,11 @@ func (l *lookup) handler() http.Handler {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(w, "OK") // lookups go on when the disk does not
 	})
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	for path, h := range map[string]http.HandlerFunc{
+		"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile, "/debug/pprof/symbol": pprof.Symbol,
+	} {
+		mux.Handle(path, guard(permit, h))
+	}
 	return mux
 }
 
@@ -86,7 +85,7 @@ func (s *Server) listenLookup() error {
 	}
 	ln, err := net.Listen("tcp", s.opts.LookupAddress)
 	if err != nil {
-		return fmt.Errorf("nsq: cannot listen for lookups on %s: %w", s.opts.LookupAddress, err)
+		return listenError("lookups", s.opts.LookupAddress, err)
 	}
 	s.lookupLn = &boundedListener{Listener: ln, most: int64(s.opts.MaxConnections)}
 	host, tcpPort := s.opts.BroadcastAddress, port(s.TCPAddr())
@@ -94,15 +93,7 @@ func (s *Server) listenLookup() error {
 		RemoteAddress: net.JoinHostPort(host, strconv.Itoa(tcpPort)), Hostname: s.opts.Hostname, BroadcastAddress: host,
 		TCPPort: tcpPort, HTTPPort: port(s.HTTPAddr()), Version: s.opts.Version,
 	})
-	s.lookupHTTP = &http.Server{
-		Handler:           s.lookup.handler(),
-		ReadHeaderTimeout: httpHeaderTimeout,
-		ReadTimeout:       httpReadTimeout,
-		WriteTimeout:      httpWriteTimeout,
-		IdleTimeout:       httpIdleTimeout,
-		MaxHeaderBytes:    maxHTTPHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(s.opts.Logger.Handler(), slog.LevelDebug),
-	}
+	s.lookupHTTP = s.newWebServer(s.lookup.handler(s.permit))
 	return nil
 }
 

@@ -16,12 +16,16 @@ const Off = "off"
 type Options struct {
 	TCPAddress       string // 127.0.0.1:4150
 	HTTPAddress      string // 127.0.0.1:4151; Off: none
+	HTTPSAddress     string // Off; the same API over TLS, which needs TLS.CertFile
 	LookupAddress    string // nsqlookupd's HTTP API: 127.0.0.1:4161; Off: none
 	BroadcastAddress string // what clients should connect to; the host name
 	Hostname         string // os.Hostname
 	Version          string // semver, 1.3.0 or above for NSQ's tools: 1.3.0+engine
 
 	ClusterHandler http.Handler // serves /cluster/ on HTTPAddress; nil: a single node
+
+	TLS  TLSOptions
+	Auth AuthOptions
 
 	Logger   *slog.Logger
 	LogLevel *slog.LevelVar // set by PUT /config/log_level; nil: that level goes nowhere
@@ -48,6 +52,13 @@ type Options struct {
 	MaxCommandTime       time.Duration // a command that began must be complete after this: 60 s
 	WriteTimeout         time.Duration // the client must read MaxConnOutputBytes within this, or its heartbeat interval if that is shorter: 30 s
 
+	DisableSnappy     bool          // do not offer snappy to clients
+	DisableDeflate    bool          // do not offer deflate
+	MaxDeflateLevel   int           // 6, of 1 to 9: higher levels cost more and gain little
+	MaxInflationRatio int           // a client's compressed input may become this many times as large, beyond the first 4 MiB: 256
+	HandshakeTimeout  time.Duration // for all of a TLS handshake on an NSQ connection: 5 s
+	MaxHandshakes     int           // of them at once: 1024; further ones wait within their time
+
 	// Directory answers lookups; nil: the engine does.
 	Directory Directory
 
@@ -64,7 +75,8 @@ const (
 
 	defaultOutputBuffer  = 16 << 10
 	defaultOutputTimeout = 250 * time.Millisecond
-	maxDeflateLevel      = 6
+	defaultDeflateLevel  = 6
+	mostDeflateLevel     = 9
 
 	// maxClientTextBytes bounds each of client_id, hostname and user_agent: they are kept with the connection.
 	maxClientTextBytes = 1024
@@ -85,6 +97,7 @@ func (o *Options) setDefaults() error {
 	orDefault(&o.TCPAddress, "127.0.0.1:4150")
 	orDefault(&o.HTTPAddress, "127.0.0.1:4151")
 	orDefault(&o.LookupAddress, "127.0.0.1:4161")
+	orDefault(&o.HTTPSAddress, Off)
 	if o.Hostname == "" {
 		h, err := os.Hostname()
 		if err != nil {
@@ -117,6 +130,16 @@ func (o *Options) setDefaults() error {
 	orDefault(&o.MaxConnOutputBytes, 256<<10)
 	orDefault(&o.MaxCommandTime, 60*time.Second)
 	orDefault(&o.WriteTimeout, 30*time.Second)
+	orDefault(&o.MaxDeflateLevel, defaultDeflateLevel)
+	orDefault(&o.MaxInflationRatio, 256)
+	orDefault(&o.HandshakeTimeout, 5*time.Second)
+	orDefault(&o.MaxHandshakes, 1024)
+	if err := o.TLS.setDefaults(); err != nil {
+		return err
+	}
+	if err := o.Auth.setDefaults(); err != nil {
+		return err
+	}
 	return o.check()
 }
 
@@ -126,6 +149,12 @@ func (o *Options) check() error {
 		return fmt.Errorf("nsq: MaxMessageBytes is %d and MaxBodyBytes %d; they must be 1 to 1 GiB, and a body must hold a message", o.MaxMessageBytes, o.MaxBodyBytes)
 	case o.HeartbeatInterval < minHeartbeat || o.HeartbeatInterval > o.MaxHeartbeatInterval:
 		return fmt.Errorf("nsq: HeartbeatInterval is %v; it must be %v to MaxHeartbeatInterval (%v)", o.HeartbeatInterval, minHeartbeat, o.MaxHeartbeatInterval)
+	case o.MaxDeflateLevel < 1 || o.MaxDeflateLevel > mostDeflateLevel:
+		return fmt.Errorf("nsq: MaxDeflateLevel is %d; it must be 1 to %d", o.MaxDeflateLevel, mostDeflateLevel)
+	case o.MaxInflationRatio < 1 || o.MaxHandshakes < 1 || o.HandshakeTimeout < 0:
+		return fmt.Errorf("nsq: MaxInflationRatio, MaxHandshakes or HandshakeTimeout is negative; leave it 0 for the default")
+	case o.HTTPSAddress != Off && !o.TLS.offered():
+		return fmt.Errorf("nsq: HTTPS on %s needs a certificate; set TLS.CertFile and TLS.KeyFile", o.HTTPSAddress)
 	case o.MaxRdyCount < 1:
 		return fmt.Errorf("nsq: MaxRdyCount is %d; clients would never get a message", o.MaxRdyCount)
 	case o.MaxConnInFlightBytes < 1 || o.MaxConnInFlightCount < 1 || o.MaxConnections < 1 || o.MaxConnOutputBytes < 1:

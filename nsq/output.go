@@ -3,6 +3,7 @@ package nsq
 import (
 	"encoding/binary"
 	"errors"
+	"math"
 	"net"
 	"os"
 	"sync"
@@ -64,6 +65,8 @@ type output struct {
 	sealed  bool  // nothing is appended any more: the last frame is in, or the output failed
 	failed  error
 
+	enc *encoder // nil: frames go out as they are; set by the owner, in release
+
 	// The owner's, for tryWrite.
 	writing []byte
 	written int
@@ -85,8 +88,9 @@ func (o *output) init(nc net.Conn, raw syscall.RawConn) {
 
 // chunk is whole frames in a block. The zero value is none.
 type chunk struct {
-	k *block
-	p []byte // the frames, at the start of the block
+	k    *block
+	p    []byte // the frames, or what they are encoded as, at the start of the block
+	owed int    // bytes of frames that count as waiting until the owner is done; set by take
 }
 
 // grow makes room for n more bytes.
@@ -181,28 +185,71 @@ func (o *output) settled() bool {
 // take gives the owner all that waits; false: nothing does. mu is held.
 func (o *output) take() (chunk, bool) {
 	c := o.next
-	if c.k == nil || o.failed != nil {
+	if o.failed != nil || c.k == nil && !o.rest() {
 		return chunk{}, false
 	}
 	o.next = chunk{}
+	c.owed = len(c.p)
 	return c, true
+}
+
+// rest says that there are encoded bytes beside the frames: TLS answers by itself.
+func (o *output) rest() bool { return o.enc != nil && o.enc.wire.pending() }
+
+// encode turns a chunk that was taken into what goes to the socket. Owner only, without mu.
+func (o *output) encode(c *chunk) error {
+	if o.enc == nil {
+		return nil
+	}
+	return o.enc.encode(c)
+}
+
+// hold makes the caller the owner if nothing waits and nobody writes: until release frames only collect.
+func (o *output) hold() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.busy || o.waiting > 0 || o.failed != nil {
+		return false
+	}
+	o.busy = true
+	return true
+}
+
+// release ends hold; every frame that was not written yet goes through enc.
+func (o *output) release(enc *encoder) {
+	o.mu.Lock()
+	o.enc = enc
+	o.busy = false
+	o.mu.Unlock()
+	o.flush()
 }
 
 // wrote accounts for a chunk that is done with. mu is held.
 func (o *output) wrote(c chunk) {
-	o.waiting -= len(c.p)
+	o.waiting -= c.owed
 	c.free()
 }
 
 // flush writes what waits, without blocking: what the socket does not take, and the calling of a stopped
 // consumer, is left to a writer goroutine. When another goroutine is writing already, it takes this along.
-func (o *output) flush() {
+func (o *output) flush() { o.flushUpTo(math.MaxInt) }
+
+// flushAside is flush for goroutines that serve other connections, too: much encoding is not theirs to do.
+func (o *output) flushAside() { o.flushUpTo(asideBytes) }
+
+// flushUpTo leaves frames that have to be encoded and are more than most bytes to a writer goroutine.
+func (o *output) flushUpTo(most int) {
 	o.mu.Lock()
-	if o.busy || o.next.k == nil || o.failed != nil {
+	if o.busy || o.next.k == nil && !o.rest() || o.failed != nil {
 		o.mu.Unlock()
 		return
 	}
 	o.busy = true
+	if o.enc != nil && o.waiting > most {
+		o.mu.Unlock()
+		go o.writeBlocking(chunk{}, 0)
+		return
+	}
 	for range maxDirectWrites {
 		if o.full {
 			break
@@ -212,7 +259,10 @@ func (o *output) flush() {
 			break
 		}
 		o.mu.Unlock()
-		n, err := o.tryWrite(c.p)
+		n, err := 0, o.encode(&c)
+		if err == nil {
+			n, err = o.tryWrite(c.p)
+		}
 		if n < len(c.p) && err == nil || errors.Is(err, syscall.EAGAIN) {
 			go o.writeBlocking(c, n) // it is the owner now
 			return
@@ -223,7 +273,7 @@ func (o *output) flush() {
 			o.fail(err)
 		}
 	}
-	if o.failed == nil && (o.full || o.next.k != nil) {
+	if o.failed == nil && (o.full || o.next.k != nil || o.rest()) {
 		o.mu.Unlock()
 		go o.writeBlocking(chunk{}, 0)
 		return
@@ -244,12 +294,18 @@ func (o *output) tryWrite(p []byte) (int, error) {
 	return max(o.written, 0), err
 }
 
+// encodeNext in place of a number of bytes says that the chunk was not encoded yet.
+const encodeNext = -1
+
 // writeBlocking is the writer goroutine: it writes the rest of c from n on and everything that comes meanwhile, calls a
 // stopped consumer, and ends when nothing is left.
 func (o *output) writeBlocking(c chunk, n int) {
 	for {
 		var err error
-		if c.k != nil {
+		if n == encodeNext {
+			n, err = 0, o.encode(&c)
+		}
+		if c.k != nil && err == nil {
 			if err = o.nc.SetWriteDeadline(time.Now().Add(time.Duration(o.timeout.Load()))); err == nil {
 				_, err = o.nc.Write(c.p[n:])
 			}
@@ -268,8 +324,7 @@ func (o *output) writeBlocking(c chunk, n int) {
 		}
 		var ok bool
 		c, ok = o.take()
-		n = 0
-		if !ok {
+		if n = encodeNext; !ok {
 			// An expired deadline would fail tryWrite, too.
 			if err := o.nc.SetWriteDeadline(time.Time{}); err != nil {
 				o.fail(err)
@@ -297,8 +352,8 @@ func (o *output) fail(err error) {
 		o.failed = err
 	}
 	o.sealed = true
-	o.wrote(o.next)
-	o.next = chunk{}
+	o.waiting -= len(o.next.p)
+	o.next.free()
 }
 
 // failure returns why the output ended, if it did.

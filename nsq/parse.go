@@ -95,6 +95,9 @@ type parser struct {
 	phase      phase
 	heartbeats bool // SUB needs them
 
+	// tlsRequired: nothing but IDENTIFY may come before TLS.
+	tlsRequired bool
+
 	// need is, after a command that was not complete, the least number of bytes it has in all.
 	need int
 
@@ -109,7 +112,11 @@ func (p *parser) next(b []byte, cmd *command) (int, *fault) {
 	if len(b) == 0 {
 		return 0, nil
 	}
-	switch b[0] {
+	first := b[0]
+	if p.tlsRequired {
+		first = 0 // refused below, whatever it is
+	}
+	switch first {
 	case 'F':
 		if hasPrefix(b, "FIN ") {
 			return p.withID(b, 4, verbFin, cmd)
@@ -133,6 +140,9 @@ func (p *parser) next(b []byte, cmd *command) (int, *fault) {
 	line := trimCR(b[:lf])
 	name, rest, more := cut(line)
 	v := lookupVerb(name)
+	if p.tlsRequired && v != verbIdentify {
+		return 0, faultf("E_INVALID cannot %s in current state (TLS required)", name)
+	}
 	if v == verbNone {
 		return 0, faultf("E_INVALID invalid command %s", name)
 	}

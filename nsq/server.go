@@ -29,7 +29,12 @@ type Server struct {
 	tcp     *net.TCPListener
 	httpLn  net.Listener // nil: off
 	http    *http.Server
+	httpsLn net.Listener // nil: off
+	https   *http.Server
 	flusher flusher
+
+	certs *certificates // nil: no TLS
+	auth  *authority    // nil: everybody may do everything
 
 	lookupLn   net.Listener // nil: off, and with it the two below
 	lookupHTTP *http.Server
@@ -63,28 +68,56 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	}
 	s.flusher.quit = s.quit
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	ln, err := net.Listen("tcp", o.TCPAddress)
-	if err != nil {
-		return nil, fmt.Errorf("nsq: cannot listen for clients on %s: %w", o.TCPAddress, err)
+	var err error
+	if s.certs, err = newCertificates(&s.opts); err != nil {
+		return nil, err
 	}
-	s.tcp = ln.(*net.TCPListener)
-	if o.HTTPAddress != Off {
-		if s.httpLn, err = net.Listen("tcp", o.HTTPAddress); err != nil {
-			_ = s.tcp.Close() // the first error is the one to report
-			return nil, fmt.Errorf("nsq: cannot listen for HTTP on %s: %w", o.HTTPAddress, err)
+	if s.auth, err = newAuthority(&s.opts.Auth); err != nil {
+		return nil, err
+	}
+	if err := s.listen(); err != nil {
+		for _, ln := range []net.Listener{s.httpLn, s.httpsLn, s.lookupLn} {
+			if ln != nil {
+				_ = ln.Close() // the first error is the one to report
+			}
 		}
-		s.http = s.newHTTPServer()
-	}
-	if err := s.listenLookup(); err != nil {
-		_ = s.tcp.Close()
-		if s.httpLn != nil {
-			_ = s.httpLn.Close()
+		if s.tcp != nil {
+			_ = s.tcp.Close()
 		}
 		return nil, err
 	}
 	s.helpers.Go(s.flusher.run)
 	s.helpers.Go(s.sweep)
 	return s, nil
+}
+
+// listen opens the listeners that are not off.
+func (s *Server) listen() error {
+	ln, err := net.Listen("tcp", s.opts.TCPAddress)
+	if err != nil {
+		return listenError("clients", s.opts.TCPAddress, err)
+	}
+	s.tcp = ln.(*net.TCPListener)
+	handler := s.httpHandler()
+	if err := s.listenHTTPS(handler); err != nil {
+		return err
+	}
+	if s.opts.HTTPAddress != Off {
+		ln, err := net.Listen("tcp", s.opts.HTTPAddress)
+		if err != nil {
+			return listenError("HTTP", s.opts.HTTPAddress, err)
+		}
+		s.httpLn = &boundedListener{Listener: ln, most: int64(s.opts.MaxConnections)}
+		if s.opts.TLS.Required == requiredAlways {
+			handler = http.HandlerFunc(s.refusePlain)
+		}
+		s.http = s.newWebServer(handler)
+	}
+	return s.listenLookup()
+}
+
+func listenError(what, address string, err error) error {
+	return fmt.Errorf("nsq: cannot listen for %s on %s: %w", what, address, err)
 }
 
 // TCPAddr is where clients connect to.
@@ -136,6 +169,9 @@ func (s *Server) webs() []web {
 	}
 	if s.http != nil {
 		out = append(out, web{s.http, s.httpLn})
+	}
+	if s.https != nil {
+		out = append(out, web{s.https, s.httpsLn})
 	}
 	return out
 }

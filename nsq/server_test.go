@@ -115,6 +115,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 type client struct {
 	t  testing.TB
 	nc *net.TCPConn
+	w  io.Writer // to nc, through what was negotiated
 	br *bufio.Reader
 }
 
@@ -125,7 +126,7 @@ func (n *node) dialRaw(t testing.TB) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { nc.Close() })
-	return &client{t, nc.(*net.TCPConn), bufio.NewReader(nc)}
+	return &client{t, nc.(*net.TCPConn), nc, bufio.NewReader(nc)}
 }
 
 func (n *node) dial(t testing.TB) *client {
@@ -136,7 +137,7 @@ func (n *node) dial(t testing.TB) *client {
 
 func (c *client) send(s string) {
 	c.t.Helper()
-	if _, err := io.WriteString(c.nc, s); err != nil {
+	if _, err := io.WriteString(c.w, s); err != nil {
 		c.t.Fatalf("send: %v", err)
 	}
 }

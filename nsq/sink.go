@@ -9,7 +9,7 @@ type sink conn
 func (s *sink) Deliver(d *engine.Delivery) bool { return s.out.appendMessage(d) }
 
 // Flush sends what a run of Deliver left: output_buffer_timeout is never waited for.
-func (s *sink) Flush() { s.out.flush() }
+func (s *sink) Flush() { s.out.flushAside() }
 
 // Closed ends the connection: nsqd's way to tell a client that its channel is gone.
 func (s *sink) Closed(error) { (*conn)(s).stop() }

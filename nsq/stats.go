@@ -90,6 +90,10 @@ type clientStats struct {
 	NegotiatedProtocol string `json:"tls_negotiated_protocol"`
 	NegotiatedIsMutual bool   `json:"tls_negotiated_protocol_is_mutual"`
 
+	Authed          bool   `json:"authed,omitempty"`
+	AuthIdentity    string `json:"auth_identity,omitempty"`
+	AuthIdentityURL string `json:"auth_identity_url,omitempty"`
+
 	started time.Time
 }
 
@@ -216,6 +220,10 @@ func (c *conn) stats(topic string) clientStats {
 		ClientID: set.clientID, Hostname: set.hostname, UserAgent: set.userAgent, Version: "V2",
 		RemoteAddress: c.remote, State: stateInit, ConnectTime: c.started.Unix(), SampleRate: set.sampleRate,
 		started: c.started,
+	}
+	c.link.Load().stats(&cs)
+	if l := c.login.Load(); l != nil {
+		cs.Authed, cs.AuthIdentity, cs.AuthIdentityURL = true, l.who.name, l.who.url
 	}
 	c.targetsMu.Lock()
 	for name, t := range c.targets {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -22,8 +23,8 @@ func serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Run a node",
 		Long: "Run a node. Settings come from flags, ENGINE_* environment variables and a TOML file, the earlier winning;\n" +
-			"`engine config` prints them all. SIGTERM or SIGINT stops the node after it answered what is pending; a second\n" +
-			"signal ends it at once, which loses nothing that was answered OK.",
+			"`engine config` prints them all. SIGHUP reads certificates and tokens again. SIGTERM or SIGINT stops the node\n" +
+			"after it answered what is pending; a second signal ends it at once, which loses nothing that was answered OK.",
 		Args: cobra.NoArgs,
 	}
 	c := newConfig(cmd.Flags())
@@ -70,6 +71,8 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	level := new(slog.LevelVar)
 	logger := newLogger(logTo, n.logFormat, n.logLevel, level)
 	n.engine.Logger = logger
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP) // from here on: a node that still recovers must not end of it
 
 	options, part, err := joinable(ctx, n, logger)
 	if err != nil {
@@ -85,7 +88,8 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	if err != nil {
 		return errors.Join(&exitError{exitAddress, addressError(err)}, e.Close())
 	}
-	logger.Info("ready", "nsq", addressText(server.TCPAddr()), "http", addressText(server.HTTPAddr()), "lookup", addressText(server.LookupAddr()), "data", n.engine.DataPath, "version", version)
+	defer reloadOn(hangups, server, logger)()
+	logger.Info("ready", "nsq", addressText(server.TCPAddr()), "http", addressText(server.HTTPAddr()), "https", addressText(server.HTTPSAddr()), "lookup", addressText(server.LookupAddr()), "data", n.engine.DataPath, "version", version)
 	notifySystemd("READY=1")
 
 	failed := make(chan error, 1)
@@ -104,12 +108,44 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	return stop(logger, n, server, e, serveErr)
 }
 
+// reloadOn makes the server read certificates and tokens again at each signal, until the function it returns is called.
+func reloadOn(signals chan os.Signal, server *nsq.Server, logger *slog.Logger) (stop func()) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for range signals {
+			if err := server.Reload(); err != nil {
+				logger.Error("SIGHUP: reading again failed; what was read before holds on", "error", err)
+				continue
+			}
+			logger.Info("SIGHUP: certificates and tokens were read again; connections stay")
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		close(signals)
+		<-ended
+	}
+}
+
+// public is lookup without what must not leave the process.
+func (c *config) public(key string) (any, bool) {
+	if strings.HasSuffix(key, "_password") {
+		return nil, false
+	}
+	return c.lookup(key)
+}
+
 func listen(e *engine.Engine, c *config, part *clusterPart, logger *slog.Logger, level *slog.LevelVar) (*nsq.Server, error) {
 	o := c.node.nsq
 	o.Version = nsqVersion
 	o.Logger = logger
 	o.LogLevel = level
-	o.ConfigValues = c.lookup
+	o.ConfigValues = c.public
+	o.DisableSnappy, o.DisableDeflate = !c.node.offers.snappy, !c.node.offers.deflate
+	if list := c.node.offers.authAddresses; list != "" {
+		o.Auth.HTTPAddresses = strings.Split(list, ",")
+	}
 	o.ClusterHandler = part.handler(c.node, logger)
 	// Limits that both packages check have one setting.
 	o.MaxMessageBytes = c.node.engine.MaxMessageBytes
@@ -170,11 +206,11 @@ func addressError(err error) error {
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("the address %s is in use by another process: choose another one with --nsq-address, --http-address, --lookup-address or --cluster-address", op.Addr)
+		return fmt.Errorf("the address %s is in use by another process: choose another one with --nsq-address, --http-address, --https-address, --lookup-address or --cluster-address", op.Addr)
 	case errors.Is(err, syscall.EACCES):
 		return fmt.Errorf("listening on %s is not permitted: choose a port above 1023 or run with CAP_NET_BIND_SERVICE", op.Addr)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return fmt.Errorf("the address %s does not belong to this machine: choose another one with --nsq-address, --http-address, --lookup-address or --cluster-address", op.Addr)
+		return fmt.Errorf("the address %s does not belong to this machine: choose another one with --nsq-address, --http-address, --https-address, --lookup-address or --cluster-address", op.Addr)
 	}
 	return err
 }

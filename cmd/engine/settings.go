@@ -13,11 +13,18 @@ import (
 type node struct {
 	engine          engine.Options
 	nsq             nsq.Options
+	offers          offers
 	cluster         clusterSettings
 	config          string
 	logFormat       string
 	logLevel        string
 	shutdownTimeout time.Duration
+}
+
+// offers are switches of nsq.Options the other way round, or in another notation: a setting says what is on.
+type offers struct {
+	snappy, deflate bool
+	authAddresses   string
 }
 
 // setting is one row of the table. Its name in kebab-case is the flag; the TOML key has
@@ -39,6 +46,7 @@ const (
 	groupMemory    = "Memory and queues"
 	groupMessages  = "Messages and channels"
 	groupClients   = "NSQ clients"
+	groupSecurity  = "Security"
 )
 
 // settings returns the table bound to n: setting a row's value sets the field.
@@ -56,7 +64,8 @@ func settings(n *node) []*setting {
 	add(groupRetention, retentionSettings(&n.engine)...)
 	add(groupMemory, memorySettings(&n.engine)...)
 	add(groupMessages, messageSettings(&n.engine)...)
-	add(groupClients, clientSettings(&n.nsq)...)
+	add(groupClients, clientSettings(&n.nsq, &n.offers)...)
+	add(groupSecurity, securitySettings(&n.nsq, &n.offers)...)
 	return all
 }
 
@@ -69,6 +78,7 @@ func nodeSettings(n *node) []*setting {
 		row("data-path", "./data", text(&n.engine.DataPath), "data directory; created if missing"),
 		row("nsq-address", "127.0.0.1:4150", text(&n.nsq.TCPAddress), "HOST:PORT of the NSQ protocol"),
 		row("http-address", "127.0.0.1:4151", text(&n.nsq.HTTPAddress), "HOST:PORT of nsqd's HTTP API"),
+		row("https-address", "off", text(&n.nsq.HTTPSAddress), "HOST:PORT of the same API over TLS (nsqd's is 4152); off: none"),
 		row("lookup-address", "127.0.0.1:4161", text(&n.nsq.LookupAddress), "HOST:PORT of nsqlookupd's HTTP API; off: none"),
 		row("broadcast-address", "", text(&n.nsq.BroadcastAddress), "host name or address that clients are told; empty: this machine's name"),
 		row("node-id", "", text(&n.engine.NodeID), "identity of the node; empty: the one in the data directory, or a new one"),
@@ -129,7 +139,7 @@ func messageSettings(o *engine.Options) []*setting {
 	}
 }
 
-func clientSettings(o *nsq.Options) []*setting {
+func clientSettings(o *nsq.Options, on *offers) []*setting {
 	return []*setting{
 		row("max-connections", "65536", count(&o.MaxConnections, 1), "most client connections"),
 		row("max-body-bytes", "5MiB", size(&o.MaxBodyBytes, 1), "largest body of one command: an MPUB or an IDENTIFY"),
@@ -143,5 +153,27 @@ func clientSettings(o *nsq.Options) []*setting {
 		row("max-heartbeat-interval", "1m", duration(&o.MaxHeartbeatInterval, time.Second), "longest heartbeat interval a client may ask for"),
 		row("max-command-time", "1m", duration(&o.MaxCommandTime, time.Millisecond), "a command that began must be complete after this"),
 		row("write-timeout", "30s", duration(&o.WriteTimeout, time.Millisecond), "a client that reads nothing for this long is closed"),
+		row("snappy", "true", boolean(&on.snappy), "let clients compress with snappy"),
+		row("deflate", "true", boolean(&on.deflate), "let clients compress with deflate; it takes about 1 MiB per connection"),
+		row("max-deflate-level", "6", count(&o.MaxDeflateLevel, 1), "highest deflate level a client gets, of 1 to 9"),
+		row("max-inflation-ratio", "256", count(&o.MaxInflationRatio, 1), "a client's compressed input may become this many times as large"),
+	}
+}
+
+func securitySettings(o *nsq.Options, on *offers) []*setting {
+	t, a := &o.TLS, &o.Auth
+	return []*setting{
+		row("tls-cert", "", text(&t.CertFile), "PEM file of the certificate for clients; empty: no TLS. SIGHUP reads it again"),
+		row("tls-key", "", text(&t.KeyFile), "PEM file of its key"),
+		row("tls-root-ca-file", "", text(&t.RootCAFile), "PEM file of the authorities that client certificates must come from; empty: this machine's"),
+		row("tls-client-auth-policy", "", choice(&t.ClientAuth, "", "require", "require-verify"), "require a certificate of clients, or require-verify one; either makes TLS required"),
+		row("tls-required", "false", choice(&t.Required, "false", "tcp-https", "true"), "true: refuse clients without TLS; tcp-https: refuse them on the NSQ protocol only"),
+		row("tls-min-version", "1.2", choice(&t.MinVersion, "1.2", "1.3"), "oldest version of TLS, 1.2 or 1.3"),
+		row("tls-handshake-timeout", "5s", duration(&o.HandshakeTimeout, time.Millisecond), "longest TLS handshake of an NSQ connection"),
+		row("max-tls-handshakes", "1024", count(&o.MaxHandshakes, 1), "most TLS handshakes of NSQ connections at once; further ones wait"),
+		row("auth-file", "", text(&a.File), "TOML file of tokens and what they may do; SIGHUP reads it again"),
+		row("auth-http-address", "", text(&on.authAddresses), "HOST:PORT or URL of a server of NSQ's auth protocol, or several with commas"),
+		row("auth-http-request-method", "GET", choice(&a.HTTPMethod, "GET", "POST"), "how to ask it: GET or POST"),
+		row("auth-http-timeout", "5s", duration(&a.RequestTimeout, time.Millisecond), "longest wait for one server's answer"),
 	}
 }

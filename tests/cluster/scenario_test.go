@@ -191,6 +191,7 @@ func (s *scenario) judge() *history.Report {
 	}
 	s.pass(settle)
 	s.run.StopConsumers()
+	s.options.ReturnTime = 5 * time.Second // leaderships move back to nodes that returned within it
 	r := history.Check(s.run.Recorder.Events(), s.options)
 	var b strings.Builder
 	s.try(r.Print(&b))

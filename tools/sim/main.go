@@ -30,8 +30,9 @@ func main() {
 	parallel := flag.Int("parallel", runtime.NumCPU(), "runs at the same time")
 	mutant := flag.String("break", "", "let the world lie: "+strings.Join(slices.Sorted(maps.Keys(world.Mutants)), ", "))
 	most := flag.Int("most", 10, "end after so many failing seeds")
+	small := flag.Bool("small-segments", false, "let batches be larger than the smallest segments")
 	flag.Parse()
-	cfg := world.Config{Nodes: *nodes}
+	cfg := world.Config{Nodes: *nodes, SmallSegments: *small}
 	if *mutant != "" {
 		m, ok := world.Mutants[*mutant]
 		if !ok {

@@ -222,7 +222,7 @@ func (m *measurement) report(ctx context.Context, nodes, rate int) error {
 	defer cancel()
 	drained := m.run.Drain(ctx)
 	m.run.StopConsumers()
-	r := history.Check(m.run.Recorder.Events(), history.Options{})
+	r := history.Check(m.run.Recorder.Events(), history.Options{ReturnTime: 5 * time.Second})
 	fmt.Printf("%d nodes on one machine of %d processors, %d producers of %d publishes per second, topic of one partition on all nodes\n\n", nodes, runtime.NumCPU(), nodes, rate)
 	if err := r.Print(os.Stdout); err != nil {
 		return err

@@ -14,9 +14,11 @@ type Options struct {
 	// ConfirmWindow is how long before a fault a FIN may have been written and yet be forgotten. The engine stores confirmations
 	// every 5 ms by default; the rest is for a busy machine. Default 250 ms.
 	ConfirmWindow time.Duration
-	// SettleTime is how long a connection must live after a FIN for the FIN to count as read, and how long after a Heal FINs
-	// may still be forgotten. Default 1 s.
+	// SettleTime is how long a connection must live after a FIN for the FIN to count as read. Default 1 s.
 	SettleTime time.Duration
+	// ReturnTime is how long after a Heal FINs may still be forgotten: leaderships move back to nodes that returned, and what is confirmed in the
+	// milliseconds of a move may come again. Default SettleTime.
+	ReturnTime time.Duration
 }
 
 func (o Options) withDefaults() Options {
@@ -28,6 +30,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.SettleTime == 0 {
 		o.SettleTime = time.Second
+	}
+	if o.ReturnTime == 0 {
+		o.ReturnTime = o.SettleTime
 	}
 	return o
 }

@@ -68,7 +68,7 @@ func (c *checker) mayBeForgotten(f *fin) bool {
 		return true
 	}
 	for _, fault := range c.faults {
-		if f.At > fault.At-c.ConfirmWindow && (fault.heal < 0 || f.At < fault.heal+c.SettleTime) {
+		if f.At > fault.At-c.ConfirmWindow && (fault.heal < 0 || f.At < fault.heal+c.ReturnTime) {
 			return true
 		}
 	}

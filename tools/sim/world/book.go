@@ -68,7 +68,7 @@ const bodyHead = 16
 // body is the message that carries a value.
 func (b *book) body(v int) []byte {
 	w := b.w
-	n := bodyHead + int(w.skewed(0, 300))
+	n := bodyHead + int(w.skewed(0, 1000))
 	if w.chance(0.03) {
 		n += int(w.between(500, 5000))
 	}

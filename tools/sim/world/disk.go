@@ -37,6 +37,7 @@ type diskQueue struct {
 
 func (q *diskQueue) Submit(op aio.Op) error {
 	w := q.n.w
+	op.File = honest(op.File)
 	if w.cfg.Break == MutantEarlySync {
 		q.lies = append(q.lies, op)
 		q.n.later(w.opt.syncDelay, func() {})
@@ -91,7 +92,7 @@ func (d *disk) tracef(format string, args ...any) {
 
 // Create implements aio.Disk.
 func (d *disk) Create(name string, size int64) (aio.File, error) {
-	f, err := d.Disk.Create(name, size)
+	f, err := d.create(name, size)
 	d.tracef("create %s of %d: %v", name, size, err)
 	return f, err
 }

@@ -127,6 +127,7 @@ func (w *World) breakDisk(n *node) {
 	kind := kinds[w.rng.IntN(len(kinds))]
 	w.tracef("the disk of %s will fail a %v", n.name, kind)
 	n.media.Inject(faultaio.Rule{Kind: kind, After: int(w.skewed(0, 10)), Err: syscall.EIO})
+	n.broken = true
 	life := n.life
 	w.after(w.between(200*ms, 1000*ms), func() {
 		// A segment that could not be written closes its partition: only a restart helps.

@@ -12,7 +12,6 @@ const (
 	MutantUnclean          // the store elects who is not in the ISR
 	MutantEpochs           // the store gives a restarted process the epoch of the one before
 	MutantDisks            // the store takes an empty disk for the one that was there before
-	MutantForget           // a disk loses its last commit log file at a restart
 )
 
 // Mutants names all of them.

@@ -38,6 +38,7 @@ type node struct {
 	closing bool
 	agents  []*agent
 	power   bool // false: do not boot
+	broken  bool // the disk was told to fail
 }
 
 func newNode(w *World, index int) *node {
@@ -199,6 +200,11 @@ func (n *node) kill(why string) {
 	n.w.tracef("%s is killed: %s", n.name, why)
 	n.w.Stats.Kills++
 	rest := n.disk.afterKill(n.w.rng.Uint64())
+	if n.broken {
+		// A page cache shows what a failed write has lost. The engine reads around it; this disk cannot, so the machine goes with the process.
+		rest = n.disk.afterCrash(n.w.rng.Uint64())
+	}
+	n.broken = false
 	n.endProcess(false)
 	n.media = rest
 	n.restart()
@@ -209,6 +215,7 @@ func (n *node) crash() {
 	n.w.tracef("%s crashes", n.name)
 	n.w.Stats.Crashes++
 	rest := n.disk.afterCrash(n.w.rng.Uint64())
+	n.broken = false
 	n.endProcess(true)
 	n.media = rest
 	n.restart()

@@ -92,6 +92,9 @@ func (w *World) draw() options {
 	o.commitFile = 128 << 10
 	o.commitLive = o.commitFile * (2 + r.Int64N(6))
 	o.minSegment = 16 << 10 << r.IntN(3)
+	if !w.cfg.SmallSegments {
+		o.minSegment = max(o.minSegment, 64<<10)
+	}
 	o.maxSegment = o.minSegment << r.IntN(3)
 	o.groups = 1 + r.IntN(3)
 	o.cfg = replicate.Config{

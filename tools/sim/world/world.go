@@ -28,7 +28,8 @@ type Config struct {
 	Break  Mutant // a lie that the checkers must find
 	Trace  func(line string)
 	Engine slog.Handler // of the engines' logs; nil: none
-	Until  time.Duration
+	// SmallSegments lets the largest batches be larger than the smallest segments.
+	SmallSegments bool
 }
 
 // World is one run.
@@ -134,7 +135,7 @@ func Run(seed uint64, cfg Config) (w *World) {
 }
 
 // maxHealing is how long it may take until everything is right again.
-const maxHealing = 90_000 * ms
+const maxHealing = 40_000 * ms
 
 func (w *World) build() {
 	w.store = newStore(w)

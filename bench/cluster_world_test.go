@@ -1,0 +1,170 @@
+package bench
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"penstock/cluster/admin"
+)
+
+// trio is `engine dev-cluster` with its nodes: real processes on loopback with an embedded etcd, every OK after a write and a flush on all
+// in-sync replicas.
+type trio struct {
+	cmd   *exec.Cmd
+	base  int
+	nodes map[string]*member
+}
+
+type member struct {
+	Node string `json:"node"`
+	PID  int    `json:"pid"`
+	NSQ  string `json:"nsq"`
+	HTTP string `json:"http"`
+}
+
+// patience is how long anything that is no measurement may take.
+const patience = 60 * time.Second
+
+// startCluster starts nodes and returns when they are ready. They end with the benchmark.
+func startCluster(b *testing.B, nodes int) *trio {
+	b.Helper()
+	bin, err := buildOnce()
+	if err != nil {
+		b.Fatal(err)
+	}
+	tr := &trio{base: freePorts(b, 10*nodes), nodes: map[string]*member{}}
+	tr.cmd = exec.Command(bin, "dev-cluster", "--nodes", fmt.Sprint(nodes), "--data-path", b.TempDir(), "--base-port", fmt.Sprint(tr.base))
+	stdout, err := tr.cmd.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := tr.cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		_ = tr.cmd.Process.Signal(syscall.SIGTERM)
+		_ = tr.cmd.Wait()
+	})
+	lines := bufio.NewScanner(stdout)
+	for len(tr.nodes) < nodes && lines.Scan() {
+		m := new(member)
+		if err := json.Unmarshal(lines.Bytes(), m); err != nil {
+			b.Fatalf("%v: %s", err, lines.Text())
+		}
+		tr.nodes[m.Node] = m
+	}
+	if len(tr.nodes) < nodes {
+		b.Fatal("the cluster did not become ready")
+	}
+	return tr
+}
+
+// freePorts finds that many ports in a row that nobody listens on.
+func freePorts(b *testing.B, n int) int {
+	b.Helper()
+	for base := 20_000 + os.Getpid()%1000*10; base < 31_000; base += 10 {
+		free := 0
+		for ; free < n; free++ {
+			ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", base+free))
+			if err != nil {
+				break
+			}
+			ln.Close()
+		}
+		if free == n {
+			return base
+		}
+	}
+	b.Fatal("no ports are free below 31000")
+	return 0
+}
+
+// create makes a topic and returns its row as soon as it has a leader and all replicas are in sync.
+func (tr *trio) create(b *testing.B, topic string) admin.Partition {
+	b.Helper()
+	post(b, tr.nodes["n1"].HTTP, "/topic/create?topic="+topic)
+	return tr.await(b, topic, "all replicas are in sync", func(p *admin.Partition) bool { return len(p.ISR) == len(p.Replicas) })
+}
+
+func post(b *testing.B, address, path string) {
+	b.Helper()
+	resp, err := http.Post("http://"+address+path, "", nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		b.Fatalf("%s: %s", path, resp.Status)
+	}
+}
+
+// await looks at a topic's only partition until it is as it should be.
+func (tr *trio) await(b *testing.B, topic, what string, ready func(*admin.Partition) bool) admin.Partition {
+	b.Helper()
+	var seen string
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		p, text := tr.partition(topic)
+		if p != nil && p.Leader != "" && ready(p) {
+			return *p
+		}
+		seen = text
+	}
+	b.Fatalf("%s: not within %v; the cluster says %s", what, patience, seen)
+	return admin.Partition{}
+}
+
+// partition asks n1, which no benchmark stops.
+func (tr *trio) partition(topic string) (*admin.Partition, string) {
+	resp, err := http.Get("http://" + tr.nodes["n1"].HTTP + "/cluster/topics")
+	if err != nil {
+		return nil, err.Error()
+	}
+	defer resp.Body.Close()
+	var all admin.Topics
+	if err := json.NewDecoder(resp.Body).Decode(&all); err != nil {
+		return nil, err.Error()
+	}
+	for i := range all.Topics {
+		if t := &all.Topics[i]; t.Name == topic && len(t.Partitions) == 1 {
+			return &t.Partitions[0], fmt.Sprintf("%+v", t.Partitions[0])
+		}
+	}
+	return nil, fmt.Sprintf("%+v", all)
+}
+
+// at is one node of the cluster as load's target.
+func (tr *trio) at(name string) *node {
+	m := tr.nodes[name]
+	return &node{nsq: m.NSQ, http: m.HTTP}
+}
+
+// other is a node that is neither of those.
+func (tr *trio) other(not ...string) string {
+	for i := len(tr.nodes); i > 0; i-- {
+		if name := fmt.Sprintf("n%d", i); !strings.Contains(strings.Join(not, " "), name) {
+			return name
+		}
+	}
+	panic("BUG: bench: no node is left")
+}
+
+// loadBefore is the machine's load average: figures of a machine that does something else say little.
+func loadBefore(b *testing.B) (load1 float64) {
+	data, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err := fmt.Sscan(string(data), &load1); err != nil {
+		b.Fatal(err)
+	}
+	return load1
+}

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"penstock/migrate"
+	"penstock/nsq"
+)
+
+const (
+	nsqdName = "nsqd"
+	// nsqdDirectory is the node's directory below nsqd's --data-path: nsqd's own files beside it stay as they are.
+	nsqdDirectory = "penstock"
+)
+
+func nsqdCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   nsqdName,
+		Short: "Run a node with nsqd's command line",
+		Long: "Run a node with the command line and the configuration file of NSQ's nsqd 1.3.0. A link to this program that is\n" +
+			"named nsqd does the same. Data is in " + nsqdDirectory + " below nsqd's --data-path.",
+		DisableFlagParsing: true, // nsqd's flags have one dash or two
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runNSQD(cmd.Context(), args, os.Environ(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+}
+
+// commandLine is what the program was told. A program that is called nsqd was told so by its name.
+func commandLine(argv []string) []string {
+	if filepath.Base(argv[0]) == nsqdName {
+		return append([]string{nsqdName}, argv[1:]...)
+	}
+	return argv[1:]
+}
+
+func runNSQD(parent context.Context, args, environ []string, stdout, stderr io.Writer) error {
+	n := newNSQDLine()
+	if err := n.parse(args, stderr); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil
+		}
+		return &exitError{exitUsage, err}
+	}
+	if n.version {
+		_, err := fmt.Fprintf(stdout, "%s v%s (built w/%s)\n", nsqdName, nsqVersion, runtime.Version())
+		return err
+	}
+	c, err := n.config(environ)
+	if err != nil {
+		return &exitError{exitUsage, err}
+	}
+	logger := newLogger(stderr, c.node.logFormat, c.node.logLevel, new(slog.LevelVar))
+	if text := n.warning(); text != "" {
+		logger.Warn(text)
+	}
+	sayUnimported(logger, filepath.Dir(c.node.engine.DataPath), c.node.engine.DataPath)
+	ctx, stop := untilSignal(parent)
+	defer stop()
+	return serve(ctx, c, stderr)
+}
+
+// sayUnimported says how to get at what an nsqd left in the directory, unless that was done.
+func sayUnimported(logger *slog.Logger, nsqdPath, dataPath string) {
+	if _, err := os.Stat(filepath.Join(nsqdPath, "nsqd.dat")); err != nil {
+		return
+	}
+	path, err := filepath.Abs(nsqdPath)
+	if err != nil {
+		return
+	}
+	state, err := migrate.LoadState(filepath.Join(dataPath, migrate.StateFile))
+	if err != nil || state.Imported(path) {
+		return
+	}
+	logger.Warn("the directory has the data of an nsqd, which is left as it is and is not served; to import it, stop this node and run the command",
+		"command", fmt.Sprintf("engine migrate nsqd --data-path %s --to %s", nsqdPath, dataPath))
+}
+
+// nsqdLine is nsqd's command line and configuration file.
+type nsqdLine struct {
+	flags   []*nsqdFlag
+	version bool
+	file    string
+
+	useless []string // what was said and has no meaning here
+}
+
+func newNSQDLine() *nsqdLine { return &nsqdLine{flags: nsqdFlags()} }
+
+// parse reads the arguments with the package that nsqd reads them with, so that both understand the same.
+func (n *nsqdLine) parse(args []string, usage io.Writer) error {
+	set := flag.NewFlagSet(nsqdName, flag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	set.BoolVar(&n.version, "version", false, "print the version")
+	set.StringVar(&n.file, "config", "", "nsqd's TOML configuration file")
+	for _, f := range n.flags {
+		set.Var(f, f.name, f.usage())
+	}
+	err := set.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintf(usage, "Usage of %s:\n", nsqdName)
+		set.SetOutput(usage)
+		set.PrintDefaults()
+	}
+	if rest := set.Args(); err == nil && len(rest) > 0 {
+		n.useless = append(n.useless, fmt.Sprintf("the arguments %q", rest)) // nsqd does not look at them either
+	}
+	return err
+}
+
+// config makes this program's settings: defaults, then ENGINE_* variables, then nsqd's file, then nsqd's flags.
+func (n *nsqdLine) config(environ []string) (*config, error) {
+	c := newConfig(pflag.NewFlagSet(nsqdName, pflag.ContinueOnError))
+	if err := n.presets(c); err != nil {
+		return nil, err
+	}
+	if err := c.load(environ); err != nil {
+		return nil, err
+	}
+	if n.file != "" {
+		if err := n.loadFile(); err != nil {
+			return nil, err
+		}
+	}
+	for _, f := range n.flags {
+		if f.said == "" && !f.given {
+			continue
+		}
+		used, err := f.apply(c)
+		if err != nil {
+			return nil, err
+		}
+		if !used {
+			n.useless = append(n.useless, f.source)
+		}
+	}
+	if err := n.related(c); err != nil {
+		return nil, err
+	}
+	c.node.engine.DataPath = filepath.Join(c.node.engine.DataPath, nsqdDirectory)
+	c.source["data-path"] += ", and " + nsqdDirectory
+	return c, nil
+}
+
+// presets are nsqd's defaults where ours differ. nsqd is no nsqlookupd: one may run on the same machine.
+func (n *nsqdLine) presets(c *config) error {
+	for _, p := range [][2]string{
+		{"nsq-address", "0.0.0.0:4150"},
+		{"http-address", "0.0.0.0:4151"},
+		{"lookup-address", nsq.Off},
+		{"data-path", "."},
+	} {
+		if err := c.set(c.named(p[0]), p[1], "nsqd's default"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// named returns a setting or nil.
+func (c *config) named(name string) *setting {
+	i := slices.IndexFunc(c.settings, func(s *setting) bool { return s.name == name })
+	if i < 0 {
+		return nil
+	}
+	return c.settings[i]
+}
+
+// maxNSQDBodyBytes is the most that nsqd's --max-msg-size and --max-body-size can raise the limits to: with its framing, it must
+// fit into the largest batch.
+const maxNSQDBodyBytes = 12 << 20
+
+// related settles what depends on several flags.
+func (n *nsqdLine) related(c *config) error {
+	o := &c.node.engine
+	largest := max(o.MaxMessageBytes, c.node.nsq.MaxBodyBytes)
+	if largest > maxNSQDBodyBytes {
+		n.useless = append(n.useless, "sizes above "+formatBytes(maxNSQDBodyBytes))
+		o.MaxMessageBytes = min(o.MaxMessageBytes, maxNSQDBodyBytes)
+		c.node.nsq.MaxBodyBytes = min(c.node.nsq.MaxBodyBytes, maxNSQDBodyBytes)
+		largest = maxNSQDBodyBytes
+	}
+	// What nsqd allows and this server would refuse to start with.
+	c.node.nsq.MaxBodyBytes = max(c.node.nsq.MaxBodyBytes, o.MaxMessageBytes)
+	c.node.nsq.HeartbeatInterval = min(c.node.nsq.HeartbeatInterval, c.node.nsq.MaxHeartbeatInterval)
+	o.MaxBatchBytes = max(o.MaxBatchBytes, largest+largest/5)
+	if s, cert := c.named("https-address"), c.named("tls-cert"); s != nil && cert != nil && cert.value.String() != "" && c.source[s.name] == "default" {
+		return c.set(s, "0.0.0.0:4152", "nsqd's default")
+	}
+	return nil
+}
+
+// warning is one sentence about everything that was said in vain, or "".
+func (n *nsqdLine) warning() string {
+	if len(n.useless) == 0 {
+		return ""
+	}
+	return "known from nsqd, without effect here: " + strings.Join(n.useless, ", ")
+}
+
+// loadFile reads nsqd's TOML file. What a flag said stays.
+func (n *nsqdLine) loadFile() error {
+	data, err := readConfig(n.file)
+	if err != nil {
+		return err
+	}
+	var file map[string]any
+	if err := toml.Unmarshal(data, &file); err != nil {
+		return fmt.Errorf("the configuration file %s is not valid TOML: %s", n.file, strings.TrimPrefix(err.Error(), "toml: "))
+	}
+	for _, key := range sortedKeys(file) {
+		i := slices.IndexFunc(n.flags, func(f *nsqdFlag) bool { return f.key() == key })
+		if i < 0 {
+			n.useless = append(n.useless, "the key "+key) // nsqd passes over keys that it does not know
+			continue
+		}
+		f := n.flags[i]
+		if f.given {
+			continue
+		}
+		if err := f.setTOML(file[key]); err != nil {
+			return fmt.Errorf("the configuration file %s: %s: %w", n.file, key, err)
+		}
+		f.source = "the key " + key
+	}
+	return nil
+}

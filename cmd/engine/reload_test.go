@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+var httpsAddress = regexp.MustCompile(`msg=ready .* https=(\S+)`)
+
+// writeCertificate puts a certificate that vouches for itself, and its key, into the directory.
+func writeCertificate(t *testing.T, dir, name string) (certFile, keyFile string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	for file, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: cert}, keyFile: {Type: "PRIVATE KEY", Bytes: der}} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return certFile, keyFile
+}
+
+// servedName is whom the certificate at the address is for.
+func servedName(t *testing.T, address string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} // the test looks at the name itself
+	c, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return c.(*tls.Conn).ConnectionState().PeerCertificates[0].Subject.CommonName
+}
+
+func (p *process) waitLog(t *testing.T, text string) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	for !strings.Contains(p.log.String(), text) {
+		select {
+		case <-p.log.more:
+		case <-deadline:
+			t.Fatalf("the log never says %q:\n%s", text, p.log)
+		}
+	}
+}
+
+func (p *process) publishAs(t *testing.T, token string) int {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+p.http+"/pub?topic=t", strings.NewReader("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	reply, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reply.Body.Close()
+	_, _ = io.Copy(io.Discard, reply.Body)
+	return reply.StatusCode
+}
+
+func writeToken(t *testing.T, name, token string) {
+	t.Helper()
+	text := fmt.Sprintf("[[token]]\nname = \"a\"\nsha256 = \"%x\"\n[[token.grant]]\npermissions = [\"publish\"]\ntopics = [\"*\"]\n", sha256.Sum256([]byte(token)))
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// B98. SIGHUP makes a running node use new certificates and tokens; what cannot be used is said and changes nothing.
+func TestHangupReadsAgain(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := writeCertificate(t, dir, "first")
+	tokens := filepath.Join(dir, "tokens.toml")
+	writeToken(t, tokens, "first-token")
+	p := startNode(t, t.TempDir(), "--https-address", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key, "--auth-file", tokens)
+	address := httpsAddress.FindStringSubmatch(p.log.String())[1]
+	if name := servedName(t, address); name != "first" {
+		t.Fatalf("the certificate is for %s", name)
+	}
+	if a, b := p.publishAs(t, "first-token"), p.publishAs(t, "second-token"); a != 200 || b != 401 {
+		t.Fatalf("publishing with the token: %d, with another one: %d", a, b)
+	}
+
+	writeCertificate(t, dir, "second")
+	writeToken(t, tokens, "second-token")
+	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	p.waitLog(t, "were read again; connections stay")
+	if name := servedName(t, address); name != "second" {
+		t.Errorf("after SIGHUP the certificate is for %s", name)
+	}
+	if a, b := p.publishAs(t, "first-token"), p.publishAs(t, "second-token"); a != 401 || b != 200 {
+		t.Errorf("after SIGHUP, publishing with the old token: %d, with the new one: %d", a, b)
+	}
+
+	for _, name := range []string{key, tokens} {
+		if err := os.WriteFile(name, []byte("rubbish"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	p.waitLog(t, "reading again failed")
+	if name := servedName(t, address); name != "second" {
+		t.Errorf("after a useless SIGHUP the certificate is for %s", name)
+	}
+	if code := p.publishAs(t, "second-token"); code != 200 {
+		t.Errorf("after a useless SIGHUP the token gives %d", code)
+	}
+	if text := p.log.String(); strings.Contains(text, "-token") {
+		t.Errorf("a token is in the log:\n%s", text)
+	}
+}
+
+// What is a password is not a setting to be asked for over HTTP.
+func TestPasswordsStayInside(t *testing.T) {
+	p := startNode(t, t.TempDir())
+	for path, want := range map[string]int{"/config/etcd_password": 400, "/config/etcd_user": 200} {
+		reply, err := http.Get("http://" + p.http + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply.Body.Close()
+		if reply.StatusCode != want {
+			t.Errorf("%s: %d, want %d", path, reply.StatusCode, want)
+		}
+	}
+}

@@ -1,0 +1,289 @@
+package migrate
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"math/bits"
+	"os"
+	"slices"
+	"sort"
+)
+
+// MaxIndexedCount is how many different messages of one topic may lie in the queues of two and more of its channels: their ids are
+// sorted in memory, with about 100 bytes each. A topic with one such channel has no limit.
+const MaxIndexedCount = 16 << 20
+
+// ErrTooMany is for a topic above MaxIndexedCount.
+var ErrTooMany = errors.New("migrate: too many messages lie in the queues of several channels of one topic")
+
+// plan is the order in which what lies in the queues of one topic's channels is published: one copy of each message, sorted by
+// who has it. In nsqd each channel has its own copies; in the target all channels read one log, so what a channel did not have must be
+// confirmed for it there. Sorted by who has them, those messages are few long runs instead of many short ones, and most of them lie
+// before the channel is created, or behind all it wants.
+type plan struct {
+	channels []plannedChannel
+	total    int64
+	runs     []run   // in order, without gaps
+	entries  []entry // nil: stream
+	stream   *Queue
+	queues   []*Queue // of the channels, and the topic's last
+}
+
+type plannedChannel struct {
+	name   string
+	paused bool
+	first  int64 // index of the first message it has; plan.total when it has none
+}
+
+// run is a range of messages that the same channels have.
+type run struct {
+	start, end int64
+	set        chanSet
+}
+
+// entry is where one copy of a message is.
+type entry struct {
+	timestamp int64
+	offset    int64
+	file      int64
+	bytes     int32
+	set       int32
+	queue     uint32
+}
+
+// chanSet is a set of channel numbers, as bits; the number after the last channel's is the topic itself.
+type chanSet []uint64
+
+func (s chanSet) has(i int) bool { return i < len(s)*64 && s[i/64]&(1<<(i%64)) != 0 }
+
+func (s chanSet) with(i int) chanSet {
+	out := slices.Clone(s)
+	for len(out) <= i/64 {
+		out = append(out, 0)
+	}
+	out[i/64] |= 1 << (i % 64)
+	return out
+}
+
+func (s chanSet) count() (n int) {
+	for _, w := range s {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+// newPlan reads the queues of a topic's channels; counts are what reading them found before.
+func newPlan(t *Topic, counts map[*Queue]Counts) (*plan, error) {
+	p := new(plan)
+	var full []int
+	for i := range t.Channels {
+		c := &t.Channels[i]
+		p.channels = append(p.channels, plannedChannel{name: c.Name, paused: c.Paused})
+		p.queues = append(p.queues, c.Queue)
+		if counts[c.Queue].Messages > 0 {
+			full = append(full, i)
+		}
+	}
+	p.queues = append(p.queues, t.Queue)
+	topic := counts[t.Queue].Messages
+	switch {
+	case len(full) == 0:
+	case len(full) == 1 && (topic == 0 || topic+counts[p.queues[full[0]]].Messages > MaxIndexedCount):
+		// After a crash the topic's last messages may lie in the channel as well, and are then published twice: too many to look.
+		p.stream = p.queues[full[0]]
+		p.total = counts[p.stream].Messages
+		p.runs = []run{{0, p.total, chanSet(nil).with(full[0])}}
+	default:
+		if err := p.index(t, counts); err != nil {
+			return nil, err
+		}
+	}
+	for i := range p.channels {
+		p.channels[i].first = p.total
+		if r := slices.IndexFunc(p.runs, func(r run) bool { return r.set.has(i) }); r >= 0 {
+			p.channels[i].first = p.runs[r].start
+		}
+	}
+	return p, nil
+}
+
+// sets numbers the sets of channels that occur; joining is by table, because a message is in few queues and there are many messages.
+type sets struct {
+	all   []chanSet
+	byKey map[string]int32
+	joins map[[2]int32]int32
+}
+
+func (s *sets) join(set int32, i int) int32 {
+	key := [2]int32{set, int32(i)}
+	if to, ok := s.joins[key]; ok {
+		return to
+	}
+	joined := s.all[set].with(i)
+	k := fmt.Sprint(joined)
+	to, ok := s.byKey[k]
+	if !ok {
+		to = int32(len(s.all))
+		s.all = append(s.all, joined)
+		s.byKey[k] = to
+	}
+	s.joins[key] = to
+	return to
+}
+
+func (p *plan) index(t *Topic, counts map[*Queue]Counts) error {
+	s := &sets{all: []chanSet{nil}, byKey: map[string]int32{}, joins: map[[2]int32]int32{}}
+	byID := map[[idBytes]byte]int32{}
+	for i, q := range p.queues {
+		if counts[q].Messages == 0 {
+			continue
+		}
+		_, err := q.Read(func(m *Message) error {
+			at, ok := byID[m.ID]
+			if !ok {
+				if len(p.entries) == MaxIndexedCount {
+					return fmt.Errorf("%w: topic %s has more than %d; nothing of it was imported: let its consumers work the backlog off at nsqd first", ErrTooMany, t.Name, MaxIndexedCount)
+				}
+				at = int32(len(p.entries))
+				byID[m.ID] = at
+				p.entries = append(p.entries, entry{timestamp: m.Timestamp, offset: m.offset, file: m.file, bytes: int32(len(m.Body)), queue: uint32(i)})
+			}
+			p.entries[at].set = s.join(p.entries[at].set, i)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	// What the topic itself still has is published from there, to all channels.
+	topic := len(p.channels)
+	p.entries = slices.DeleteFunc(p.entries, func(e entry) bool { return s.all[e.set].has(topic) })
+	p.sort(s)
+	return nil
+}
+
+// sort puts what few channels have first: a channel that has nothing of a run is then often not created yet.
+func (p *plan) sort(s *sets) {
+	order := make([]int32, len(s.all))
+	for i := range order {
+		order[i] = int32(i)
+	}
+	slices.SortFunc(order, func(a, b int32) int {
+		return cmp.Or(cmp.Compare(s.all[a].count(), s.all[b].count()), slices.Compare(s.all[a], s.all[b]))
+	})
+	rank := make([]int, len(order))
+	for r, set := range order {
+		rank[set] = r
+	}
+	slices.SortStableFunc(p.entries, func(a, b entry) int {
+		return cmp.Or(cmp.Compare(rank[a.set], rank[b.set]), cmp.Compare(a.timestamp, b.timestamp))
+	})
+	p.total = int64(len(p.entries))
+	for i := range p.entries {
+		set := p.entries[i].set
+		if i == 0 || set != p.entries[i-1].set {
+			p.runs = append(p.runs, run{start: int64(i), set: s.all[set]})
+		}
+		p.runs[len(p.runs)-1].end = int64(i) + 1
+	}
+}
+
+// has says whether channel number c (-1: one that nsqd does not know) has message i.
+func (p *plan) has(c int, i int64) bool {
+	r := sort.Search(len(p.runs), func(r int) bool { return p.runs[r].end > i })
+	return c >= 0 && r < len(p.runs) && p.runs[r].set.has(c)
+}
+
+// lastForeign is the index of the last message that channel number c does not have; -1: none.
+func (p *plan) lastForeign(c int) int64 {
+	for _, r := range slices.Backward(p.runs) {
+		if c < 0 || !r.set.has(c) {
+			return r.end - 1
+		}
+	}
+	return -1
+}
+
+// each calls fn for the bodies from index from on. A body is borrowed until fn returns.
+func (p *plan) each(from int64, fn func(i int64, body []byte) error) error {
+	if p.stream != nil {
+		return eachFrom(p.stream, from, fn)
+	}
+	files := openFiles{queues: p.queues, open: map[fileKey]*os.File{}}
+	defer files.close()
+	var body []byte
+	for i := from; i < p.total; i++ {
+		e := &p.entries[i]
+		f, err := files.get(e)
+		if err != nil {
+			return err
+		}
+		body = slices.Grow(body[:0], int(e.bytes))[:e.bytes]
+		if _, err := f.ReadAt(body, e.offset); err != nil {
+			return fmt.Errorf("migrate: %s cannot be read again at byte %d: %w", p.queues[e.queue].fileName(e.file), e.offset, noEOF(err))
+		}
+		if err := fn(i, body); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eachFrom calls fn for the messages of a queue from number from on.
+func eachFrom(q *Queue, from int64, fn func(i int64, body []byte) error) error {
+	i := int64(0)
+	_, err := q.Read(func(m *Message) error {
+		i++
+		if i <= from {
+			return nil
+		}
+		return fn(i-1, m.Body)
+	})
+	return err
+}
+
+func noEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// maxOpenFiles bounds the files that are open at once while messages are read in another order than they lie in.
+const maxOpenFiles = 64
+
+type fileKey struct {
+	queue uint32
+	file  int64
+}
+
+type openFiles struct {
+	queues []*Queue
+	open   map[fileKey]*os.File
+}
+
+func (o *openFiles) get(e *entry) (*os.File, error) {
+	key := fileKey{e.queue, e.file}
+	if f, ok := o.open[key]; ok {
+		return f, nil
+	}
+	if len(o.open) >= maxOpenFiles {
+		o.close()
+	}
+	q := o.queues[e.queue]
+	f, err := q.root.Open(q.fileName(e.file))
+	if err != nil {
+		return nil, fmt.Errorf("migrate: %s cannot be read again: %w", q.fileName(e.file), err)
+	}
+	o.open[key] = f
+	return f, nil
+}
+
+func (o *openFiles) close() {
+	for key, f := range o.open {
+		_ = f.Close() // only read from
+		delete(o.open, key)
+	}
+}

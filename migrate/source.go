@@ -1,0 +1,279 @@
+package migrate
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// ErrRunning says that an nsqd works in the directory: what is read there would change meanwhile.
+var ErrRunning = errors.New("migrate: an nsqd uses the directory: stop it first, so that it writes what it holds in memory to its files")
+
+// ErrNoData says that a directory has neither nsqd.dat nor files of a queue.
+var ErrNoData = errors.New("migrate: the directory has no files of an nsqd")
+
+// fingerprintBytes is how much of the beginning and of the end of each file goes into the fingerprint: enough for several message ids,
+// which no two nsqd share.
+const fingerprintBytes = 4096
+
+// Source is the data directory of a stopped nsqd. It holds nsqd's own lock on it, so that no nsqd starts there, until Close. Its methods
+// are for one goroutine.
+type Source struct {
+	Path     string // absolute
+	Version  string // of the nsqd that wrote nsqd.dat
+	Topics   []Topic
+	Unlisted []*Queue // files of topics and channels that nsqd.dat does not name
+	Notes    []string
+	Running  bool // an nsqd holds the lock; only with SourceOptions.Running
+
+	root *os.Root
+	dir  *os.File
+}
+
+// Topic is one topic of nsqd.dat with the files it has.
+type Topic struct {
+	Name     string
+	Paused   bool
+	Queue    *Queue // what no channel has got yet; never nil
+	Channels []Channel
+}
+
+// Channel is one channel of a Topic.
+type Channel struct {
+	Name   string
+	Paused bool
+	Queue  *Queue // never nil
+}
+
+// SourceOptions are the choices of Open.
+type SourceOptions struct {
+	// Running allows to look at the directory of an nsqd that runs. What is read may then be torn: for a dry run only.
+	Running bool
+	// Unlisted takes the files of topics and channels that nsqd.dat does not name for theirs all the same.
+	Unlisted bool
+}
+
+// Open finds what an nsqd left in dir. It fails with ErrRunning or ErrNoData, or when nsqd.dat cannot be read.
+func Open(dir string, o SourceOptions) (*Source, error) {
+	path, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, fmt.Errorf("migrate: nsqd's directory cannot be opened: %w", err)
+	}
+	s := &Source{Path: path, root: root}
+	if err := s.open(o); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Source) open(o SourceOptions) error {
+	if err := s.lock(o.Running); err != nil {
+		return err
+	}
+	queues, err := s.findQueues()
+	if err != nil {
+		return err
+	}
+	m, refused, found, err := readMetadata(s.root)
+	switch {
+	case err != nil:
+		return err
+	case !found && len(queues) == 0:
+		return fmt.Errorf("%w: %s", ErrNoData, s.Path)
+	case !found:
+		s.Notes = append(s.Notes, metadataFile+" is missing: topics and channels are known only by their files")
+		o.Unlisted = true
+	}
+	for _, name := range refused {
+		s.Notes = append(s.Notes, fmt.Sprintf("%s has the name %.80q, which nsqd refuses: left out", metadataFile, name))
+	}
+	s.Version = m.Version
+	if o.Unlisted {
+		addUnlisted(&m, queues)
+	}
+	s.addTopics(&m, queues)
+	return nil
+}
+
+// lock takes nsqd's lock, an flock of the directory, shared: several readers may look.
+func (s *Source) lock(running bool) error {
+	dir, err := os.Open(s.Path)
+	if err != nil {
+		return fmt.Errorf("migrate: nsqd's directory cannot be opened: %w", err)
+	}
+	s.dir = dir
+	err = syscall.Flock(int(dir.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		s.Running = true
+		if running {
+			return nil
+		}
+		return fmt.Errorf("%w (%s)", ErrRunning, s.Path)
+	}
+	if err != nil {
+		return fmt.Errorf("migrate: nsqd's lock on %s cannot be tried: %w", s.Path, err)
+	}
+	return nil
+}
+
+// Close releases nsqd's lock.
+func (s *Source) Close() error {
+	err := s.root.Close()
+	if s.dir != nil {
+		err = errors.Join(err, s.dir.Close())
+	}
+	return err
+}
+
+// findQueues groups the directory's files by queue.
+func (s *Source) findQueues() (map[string]*Queue, error) {
+	entries, err := s.dir.ReadDir(-1)
+	if err != nil {
+		return nil, fmt.Errorf("migrate: nsqd's directory cannot be listed: %w", err)
+	}
+	queues := map[string]*Queue{}
+	for _, entry := range entries {
+		name, number, ok := splitFileName(entry.Name())
+		if !ok || !entry.Type().IsRegular() {
+			continue
+		}
+		topic, channel, isChannel := strings.Cut(name, ":")
+		if !usableName(topic) || isChannel && !usableName(channel) {
+			s.Notes = append(s.Notes, entry.Name()+" is not named like a file of nsqd's: left out")
+			continue
+		}
+		q := queues[name]
+		if q == nil {
+			q = &Queue{Topic: topic, Channel: channel, name: name, root: s.root}
+			queues[name] = q
+		}
+		switch number {
+		case -1:
+			q.meta = true
+		case -2:
+			q.bad = append(q.bad, entry.Name())
+		default:
+			q.files = append(q.files, number)
+		}
+	}
+	for _, q := range queues {
+		slices.Sort(q.files)
+		slices.Sort(q.bad)
+	}
+	return queues, nil
+}
+
+func sortedQueues(queues map[string]*Queue) []*Queue {
+	all := make([]*Queue, 0, len(queues))
+	for _, q := range queues {
+		all = append(all, q)
+	}
+	slices.SortFunc(all, func(a, b *Queue) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+// addUnlisted puts what only has files into m, in sorted order as parseMetadata does.
+func addUnlisted(m *metadata, queues map[string]*Queue) {
+	for _, q := range sortedQueues(queues) {
+		i, ok := slices.BinarySearchFunc(m.Topics, q.Topic, func(t topicMetadata, name string) int { return strings.Compare(t.Name, name) })
+		if !ok {
+			m.Topics = slices.Insert(m.Topics, i, topicMetadata{Name: q.Topic})
+		}
+		if q.Channel == "" {
+			continue
+		}
+		t := &m.Topics[i]
+		j, ok := slices.BinarySearchFunc(t.Channels, q.Channel, func(c channelMetadata, name string) int { return strings.Compare(c.Name, name) })
+		if !ok {
+			t.Channels = slices.Insert(t.Channels, j, channelMetadata{Name: q.Channel})
+		}
+	}
+}
+
+func (s *Source) addTopics(m *metadata, queues map[string]*Queue) {
+	take := func(topic, channel string) *Queue {
+		name := topic
+		if channel != "" {
+			name += ":" + channel
+		}
+		q := queues[name]
+		if q == nil {
+			return &Queue{Topic: topic, Channel: channel, name: name, root: s.root}
+		}
+		delete(queues, name)
+		return q
+	}
+	for _, tm := range m.Topics {
+		t := Topic{Name: tm.Name, Paused: tm.Paused, Queue: take(tm.Name, "")}
+		for _, cm := range tm.Channels {
+			t.Channels = append(t.Channels, Channel{Name: cm.Name, Paused: cm.Paused, Queue: take(tm.Name, cm.Name)})
+		}
+		s.Topics = append(s.Topics, t)
+	}
+	s.Unlisted = sortedQueues(queues)
+}
+
+// Queues are all queues of the topics, a topic's own before its channels'.
+func (s *Source) Queues() []*Queue {
+	var all []*Queue
+	for i := range s.Topics {
+		all = append(all, s.Topics[i].queues()...)
+	}
+	return all
+}
+
+func (t *Topic) queues() []*Queue {
+	all := []*Queue{t.Queue}
+	for i := range t.Channels {
+		all = append(all, t.Channels[i].Queue)
+	}
+	return all
+}
+
+// Fingerprint names what the directory holds: it changes when an nsqd has worked there, and is the same in a copy.
+func (s *Source) Fingerprint() (string, error) {
+	sum := sha256.New()
+	add := func(name string) error {
+		f, err := s.root.Open(name)
+		if isNotExist(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		st, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(sum, "%s %d\n", name, st.Size())
+		_, err = io.Copy(sum, io.NewSectionReader(f, 0, fingerprintBytes))
+		if err == nil && st.Size() > fingerprintBytes {
+			_, err = io.Copy(sum, io.NewSectionReader(f, max(fingerprintBytes, st.Size()-fingerprintBytes), fingerprintBytes))
+		}
+		return err
+	}
+	err := add(metadataFile)
+	for _, q := range append(s.Queues(), s.Unlisted...) {
+		err = errors.Join(err, add(q.metaName()))
+		for _, n := range q.files {
+			err = errors.Join(err, add(q.fileName(n)))
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("migrate: nsqd's files cannot be read: %w", err)
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:16]), nil
+}

@@ -1,0 +1,153 @@
+package nsq
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"time"
+)
+
+// login is what AUTH proved. Immutable.
+type login struct {
+	who    *principal
+	secret string // to ask again; never logged
+
+	// What the connection subscribed to with it; empty: nothing.
+	topic, channel string
+}
+
+// granted remembers the last answer for publishing: producers rarely change their topic.
+type granted struct {
+	who   *principal
+	topic string
+}
+
+// credential is the secret with what the servers want to know of the connection.
+func (c *conn) credential(secret string) *credential {
+	host, _, err := net.SplitHostPort(c.remote)
+	if err != nil {
+		host = c.remote
+	}
+	state := c.link.Load().tls
+	return &credential{secret: secret, remoteIP: host, tls: state != nil, commonName: commonName(state)}
+}
+
+// authenticate is AUTH.
+func (c *conn) authenticate(body []byte) *fault {
+	if l := c.login.Load(); l != nil {
+		return &fault{"E_INVALID AUTH already set"}
+	}
+	if c.srv.auth == nil {
+		return &fault{"E_AUTH_DISABLED AUTH disabled"}
+	}
+	secret := string(body)
+	clear(body) // the read buffer is used again
+	who, f := c.prove(secret)
+	if f != nil {
+		return f
+	}
+	if len(who.grants) == 0 {
+		return &fault{"E_UNAUTHORIZED AUTH no authorizations found"}
+	}
+	c.login.Store(&login{who: who, secret: secret})
+	reply, err := json.Marshal(struct {
+		Identity        string `json:"identity"`
+		IdentityURL     string `json:"identity_url"`
+		PermissionCount int    `json:"permission_count"`
+	}{who.name, who.url, len(who.grants)})
+	if err != nil {
+		panic("BUG: the AUTH reply does not encode: " + err.Error())
+	}
+	c.reply(frameResponse, string(reply))
+	return nil
+}
+
+// prove finds whom the secret stands for; it may wait for a server. Clients learn nothing of what went wrong with one.
+func (c *conn) prove(secret string) (*principal, *fault) {
+	c.submit()
+	c.waiting.Store(true)
+	who, err := c.srv.auth.find(c.ctx, c.credential(secret))
+	c.lastByte.Store(c.srv.now())
+	c.waiting.Store(false)
+	switch {
+	case errors.Is(err, errBadSecret):
+		c.srv.opts.Logger.Info("refusing an NSQ client: its secret is unknown", "client", c.remote)
+	case err != nil:
+		c.srv.opts.Logger.Warn("refusing an NSQ client: nobody could say what it may do", "client", c.remote, "error", err)
+	default:
+		return who, nil
+	}
+	return nil, &fault{"E_AUTH_FAILED AUTH failed"}
+}
+
+// whoever returns the principal, asked for anew if what is known of it does not hold any more.
+func (c *conn) whoever(v string) (*principal, *fault) {
+	l := c.login.Load()
+	if l == nil {
+		return nil, &fault{"E_AUTH_FIRST AUTH required before " + v}
+	}
+	if c.srv.auth.current(l.who, time.Now()) {
+		return l.who, nil
+	}
+	who, f := c.prove(l.secret)
+	if f != nil {
+		return nil, f
+	}
+	next := *l
+	next.who = who
+	c.login.Store(&next)
+	return who, nil
+}
+
+// mayPublish checks a PUB, MPUB or DPUB. A run of them is checked at its first.
+func (c *conn) mayPublish(cmd *command) *fault {
+	if c.srv.auth == nil {
+		return nil
+	}
+	who, f := c.whoever(cmd.verb.String())
+	switch {
+	case f != nil:
+		return f
+	case c.granted.who == who && c.granted.topic == string(cmd.topic):
+		return nil
+	case !who.allows(mayPublish, string(cmd.topic), ""):
+		return faultf("E_UNAUTHORIZED AUTH failed for %s on %q %q", cmd.verb, cmd.topic, "")
+	}
+	c.granted = granted{who, string(cmd.topic)}
+	return nil
+}
+
+// maySubscribe checks a SUB.
+func (c *conn) maySubscribe(topic, channel string) *fault {
+	if c.srv.auth == nil {
+		return nil
+	}
+	who, f := c.whoever(verbSub.String())
+	if f != nil {
+		return f
+	}
+	if !who.allows(maySubscribe, topic, channel) {
+		return faultf("E_UNAUTHORIZED AUTH failed for %s on %q %q", verbSub, topic, channel)
+	}
+	next := *c.login.Load()
+	next.topic, next.channel = topic, channel
+	c.login.Store(&next)
+	if !c.srv.auth.current(who, time.Now()) {
+		c.reconsider() // the file was read again meanwhile, and perhaps before this subscription could be seen
+	}
+	return nil
+}
+
+// reconsider ends a subscription whose token the file does not know any more, or not for this channel. Publishing is checked when the
+// client publishes. Any goroutine.
+func (c *conn) reconsider() {
+	l := c.login.Load()
+	if l == nil || l.who.file == nil || l.topic == "" {
+		return
+	}
+	who := c.srv.auth.tokens.Load().find(l.secret)
+	if who == nil || !who.allows(maySubscribe, l.topic, l.channel) {
+		c.srv.opts.Logger.Info("closing an NSQ connection: its token does not allow its subscription any more", "client", c.remote, "name", l.who.name)
+		c.stop()
+	}
+}

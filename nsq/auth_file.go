@@ -1,0 +1,191 @@
+package nsq
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+const (
+	maxTokenFileBytes = 4 << 20
+	maxTokens         = 10_000
+	maxGrants         = 1000 // per token, and patterns per grant
+)
+
+// tokenFile is what was read at one time. Immutable.
+type tokenFile struct{ tokens []token }
+
+type token struct {
+	hash [sha256.Size]byte
+	who  *principal
+}
+
+// find compares the secret's hash with every token's: how long that takes tells nothing of either.
+func (f *tokenFile) find(secret string) *principal {
+	hash := sha256.Sum256([]byte(secret))
+	at := -1
+	for i := range f.tokens {
+		at = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(hash[:], f.tokens[i].hash[:]), i, at)
+	}
+	if at < 0 {
+		return nil
+	}
+	return f.tokens[at].who
+}
+
+// glob is a pattern for whole names: * is any run of characters, ? is one.
+type glob string
+
+func (g glob) MatchString(name string) bool {
+	ok, err := path.Match(string(g), name) // names have no slash, which * would not cross
+	return ok && err == nil
+}
+
+func (g glob) matchesAll() bool { return g == "*" }
+
+func globs(patterns []string) ([]matcher, error) {
+	if len(patterns) > maxGrants {
+		return nil, fmt.Errorf("%d patterns are more than the %d that a grant may have", len(patterns), maxGrants)
+	}
+	out := make([]matcher, 0, len(patterns))
+	for _, p := range patterns {
+		if _, err := path.Match(p, ""); err != nil || p == "" {
+			return nil, fmt.Errorf("%q is no pattern of names", p)
+		}
+		out = append(out, glob(p))
+	}
+	return out, nil
+}
+
+type tokenTOML struct {
+	Token []struct {
+		Name   string `toml:"name"`
+		SHA256 string `toml:"sha256"`
+		Grant  []struct {
+			Permissions []string `toml:"permissions"`
+			Topics      []string `toml:"topics"`
+			Channels    []string `toml:"channels"`
+		} `toml:"grant"`
+	} `toml:"token"`
+}
+
+func readTokens(name string) (*tokenFile, error) {
+	data, err := readPrivate(name)
+	if err != nil {
+		return nil, fmt.Errorf("nsq: the token file cannot be used: %w", err)
+	}
+	f, err := parseTokens(data)
+	if err != nil {
+		return nil, fmt.Errorf("nsq: the token file %s cannot be used: %w", name, err)
+	}
+	return f, nil
+}
+
+// readPrivate reads a file that only its owner and group may touch. The check is of the file that was opened.
+func readPrivate(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !st.Mode().IsRegular() || st.Size() > maxTokenFileBytes:
+		return nil, fmt.Errorf("%s is not a regular file of at most %d bytes", name, maxTokenFileBytes)
+	case st.Mode().Perm()&0o007 != 0:
+		return nil, fmt.Errorf("%s may be used by everybody on this machine (mode %04o): chmod o= %s", name, st.Mode().Perm(), name)
+	}
+	data := make([]byte, st.Size())
+	n, err := f.ReadAt(data, 0)
+	if n < len(data) {
+		return nil, err
+	}
+	return data, nil
+}
+
+func parseTokens(data []byte) (*tokenFile, error) {
+	var in tokenTOML
+	d := toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields()
+	if err := d.Decode(&in); err != nil {
+		return nil, tomlError(err)
+	}
+	if len(in.Token) > maxTokens {
+		return nil, fmt.Errorf("%d tokens are more than the %d it may have", len(in.Token), maxTokens)
+	}
+	f := &tokenFile{tokens: make([]token, 0, len(in.Token))}
+	names, hashes := map[string]bool{}, map[[sha256.Size]byte]bool{}
+	for i := range in.Token {
+		t := &in.Token[i]
+		if t.Name == "" || names[t.Name] {
+			return nil, fmt.Errorf("token %d needs a name of its own, not %q", i+1, t.Name)
+		}
+		names[t.Name] = true
+		out := token{who: &principal{name: t.Name, file: f}}
+		// What stands there may be a token by mistake: no error shows it.
+		if n, err := hex.Decode(out.hash[:], hashText(t.SHA256)); err != nil || n != sha256.Size || hashes[out.hash] {
+			return nil, fmt.Errorf("sha256 of token %q is not 64 hex digits that no other token has", t.Name)
+		}
+		hashes[out.hash] = true
+		for _, g := range t.Grant {
+			made, err := newGrant(g.Permissions, g.Topics, g.Channels)
+			if err != nil {
+				return nil, fmt.Errorf("a grant of token %q: %w", t.Name, err)
+			}
+			out.who.grants = append(out.who.grants, made)
+		}
+		if n := len(out.who.grants); n == 0 || n > maxGrants {
+			return nil, fmt.Errorf("token %q has %d grants; it needs 1 to %d", t.Name, n, maxGrants)
+		}
+		f.tokens = append(f.tokens, out)
+	}
+	return f, nil
+}
+
+// hashText is s if it has the length of a hash in hex.
+func hashText(s string) []byte {
+	if len(s) != 2*sha256.Size {
+		return nil
+	}
+	return []byte(s)
+}
+
+func newGrant(permissions, topics, channels []string) (g grant, err error) {
+	if g.permissions, err = parsePermissions(permissions); err != nil {
+		return g, err
+	}
+	if g.permissions == 0 || len(topics) == 0 {
+		return g, errors.New("it needs permissions and topics")
+	}
+	if len(channels) == 0 {
+		channels = []string{"*"}
+	}
+	if g.topics, err = globs(topics); err != nil {
+		return g, err
+	}
+	g.channels, err = globs(channels)
+	return g, err
+}
+
+// tomlError says where, without what stands there.
+func tomlError(err error) error {
+	var missing *toml.StrictMissingError
+	if errors.As(err, &missing) && len(missing.Errors) > 0 {
+		line, _ := missing.Errors[0].Position()
+		return fmt.Errorf("line %d has an unknown key", line)
+	}
+	var de *toml.DecodeError
+	if errors.As(err, &de) {
+		line, col := de.Position()
+		return fmt.Errorf("it is not valid TOML at line %d, column %d", line, col)
+	}
+	return errors.New("it is not valid TOML")
+}

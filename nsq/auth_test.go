@@ -1,0 +1,375 @@
+package nsq
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+// authServer speaks NSQ's auth protocol over HTTP.
+type authServer struct {
+	*httptest.Server
+	asked  atomic.Int64
+	mu     sync.Mutex
+	last   url.Values
+	method string
+	answer string // JSON
+	status int
+}
+
+func newAuthServer(t testing.TB) *authServer {
+	s := &authServer{status: 200}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = r.ParseForm()
+		s.asked.Add(1)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.last, s.method = r.Form, r.Method
+		if r.URL.Path != "/auth" {
+			w.WriteHeader(404)
+			return
+		}
+		if s.status == http.StatusFound {
+			w.Header().Set("Location", s.answer)
+		}
+		w.WriteHeader(s.status)
+		fmt.Fprint(w, s.answer)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *authServer) set(status int, answer string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status, s.answer = status, answer
+}
+
+func (s *authServer) question() (url.Values, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last, s.method
+}
+
+func (s *authServer) address() string { return strings.TrimPrefix(s.URL, "http://") }
+
+// grantJSON is an answer with one authorization.
+func grantJSON(ttl int, topic, channel string, permissions ...string) string {
+	b, _ := json.Marshal(map[string]any{
+		"ttl": ttl, "identity": "someone", "identity_url": "http://who", "authorizations": []any{
+			map[string]any{"topic": topic, "channels": []string{channel}, "permissions": permissions},
+		},
+	})
+	return string(b)
+}
+
+func auth(secret string) string { return "AUTH\n" + sized(secret) }
+
+const someone = `{"identity":"someone","identity_url":"http://who","permission_count":1}`
+
+// B98. The strings are nsqd's.
+func TestAuthFaults(t *testing.T) {
+	s := newAuthServer(t)
+	n := startNode(t, engine.Options{}, Options{Auth: AuthOptions{HTTPAddresses: []string{s.address()}}})
+	only := grantJSON(60, "^orders$", "^(billing)?$", "publish", "subscribe")
+	for _, x := range []struct {
+		status       int
+		answer, send string
+		want         []string // frames; the last one is fatal
+	}{
+		{200, only, pub("orders", "x"), []string{"E_AUTH_FIRST AUTH required before PUB"}},
+		{200, only, "MPUB orders\n" + sized(batchBody("x")), []string{"E_AUTH_FIRST AUTH required before MPUB"}},
+		{200, only, "DPUB orders 5\n" + sized("x"), []string{"E_AUTH_FIRST AUTH required before DPUB"}},
+		{200, only, "SUB orders billing\n", []string{"E_AUTH_FIRST AUTH required before SUB"}},
+		{200, only, "PUB a:b\n" + sized("x"), []string{`E_BAD_TOPIC PUB topic name "a:b" is not valid`}},
+		{200, only, auth("s") + pub("other", "x"), []string{someone, `E_UNAUTHORIZED AUTH failed for PUB on "other" ""`}},
+		{200, only, auth("s") + pub("orders", "x") + "MPUB other\n" + sized(batchBody("x")), []string{someone, "OK", `E_UNAUTHORIZED AUTH failed for MPUB on "other" ""`}},
+		{200, only, auth("s") + pub("orders", "x") + "SUB orders other\n", []string{someone, "OK", `E_UNAUTHORIZED AUTH failed for SUB on "orders" "other"`}},
+		{200, only, auth("s") + auth("s"), []string{someone, "E_INVALID AUTH already set"}},
+		{200, only, auth("s") + "SUB orders billing\n" + auth("s"), []string{someone, "OK", "E_INVALID cannot AUTH in current state"}},
+		{200, grantJSON(60, "orders", "^c$", "publish"), auth("s") + pub("orders", "x"), []string{someone, `E_UNAUTHORIZED AUTH failed for PUB on "orders" ""`}}, // no channel pattern matches ""
+		{200, grantJSON(60, "ord", "", "subscribe"), auth("s") + "SUB orders c\n", []string{someone, "OK"}},                                                      // patterns match anywhere
+		{200, grantJSON(60, "orders", "", "subscribe"), auth("s") + pub("orders", "x"), []string{someone, `E_UNAUTHORIZED AUTH failed for PUB on "orders" ""`}},
+		{200, `{"ttl":60,"authorizations":[]}`, auth("s"), []string{"E_UNAUTHORIZED AUTH no authorizations found"}},
+		{200, grantJSON(0, "", "", "publish"), auth("s"), []string{"E_AUTH_FAILED AUTH failed"}},
+		{200, grantJSON(60, "", "", "fly"), auth("s"), []string{"E_AUTH_FAILED AUTH failed"}},
+		{200, grantJSON(60, "(", "", "publish"), auth("s"), []string{"E_AUTH_FAILED AUTH failed"}},
+		{200, "{", auth("s"), []string{"E_AUTH_FAILED AUTH failed"}},
+		{200, strings.Repeat(" ", maxBackendBytes+1), auth("s"), []string{"E_AUTH_FAILED AUTH failed"}},
+		{403, only, auth("s"), []string{"E_AUTH_FAILED AUTH failed"}},
+		{500, only, auth("s"), []string{"E_AUTH_FAILED AUTH failed"}},
+		{302, only, auth("s"), []string{"E_AUTH_FAILED AUTH failed"}},
+		{200, only, auth(strings.Repeat("s", maxSecretBytes+1)), []string{"E_AUTH_FAILED AUTH failed"}},
+	} {
+		s.set(x.status, x.answer)
+		c := n.dial(t)
+		c.send(x.send)
+		for i, want := range x.want {
+			kind := uint32(frameResponse)
+			if strings.HasPrefix(want, "E_") {
+				kind = frameError
+			}
+			k, d, err := c.frame(patience)
+			if err != nil || k != kind || string(d) != want {
+				t.Fatalf("%.60q with %.80s: frame %d is %d %q %v, want %q", x.send, x.answer, i, k, d, err, want)
+			}
+			if kind == frameError {
+				c.closed()
+			}
+		}
+	}
+	if got := n.e.Stats("other", ""); len(got) != 0 {
+		t.Errorf("a refused command made its topic: %+v", got)
+	}
+}
+
+// What a server is told, by either method, with TLS and without; which server is asked.
+func TestAuthQuestions(t *testing.T) {
+	ca := newCertificateAuthority(t)
+	for _, method := range []string{"GET", "POST"} {
+		s, broken := newAuthServer(t), newAuthServer(t)
+		s.set(200, grantJSON(60, ".*", ".*", "publish"))
+		broken.set(500, "")
+		o := ca.options(t)
+		o.TLS.ClientAuth, o.TLS.Required, o.TLS.RootCAFile = clientAuthVerify, requiredTCP, ca.file("ca.pem")
+		o.Auth = AuthOptions{HTTPAddresses: []string{broken.address(), s.URL + "/auth", "127.0.0.1:1"}, HTTPMethod: method}
+		n := startNode(t, engine.Options{}, o)
+		for range 5 { // whichever is asked first
+			c := n.dialWrapped(t, ca.client(t, "a client"), "", 0)
+			c.send(auth("a secret & more"))
+			c.expect(frameResponse, someone)
+		}
+		q, used := s.question()
+		want := url.Values{"remote_ip": {"127.0.0.1"}, "tls": {"true"}, "secret": {"a secret & more"}, "common_name": {"a client"}}
+		if used != method || q.Encode() != want.Encode() {
+			t.Errorf("%s: %s %v", method, used, q)
+		}
+	}
+	s := newAuthServer(t)
+	s.set(200, grantJSON(60, ".*", ".*", "publish"))
+	n := startNode(t, engine.Options{}, Options{Auth: AuthOptions{HTTPAddresses: []string{s.address()}}})
+	c := n.dial(t)
+	if got := c.negotiate(map[string]any{}); !got.AuthRequired {
+		t.Error("auth_required is false")
+	}
+	c.send(auth("s") + pub("t", "x"))
+	c.expect(frameResponse, someone)
+	c.ok()
+	if q, _ := s.question(); q.Get("tls") != "false" || q.Get("common_name") != "" {
+		t.Errorf("without TLS: %v", q)
+	}
+	if st := n.onlyConn(t).stats(""); !st.Authed || st.AuthIdentity != "someone" || st.AuthIdentityURL != "http://who" {
+		t.Errorf("in the statistics: %+v", st)
+	}
+}
+
+// What a server permitted holds for its ttl, then it is asked again; what it says then is what counts.
+func TestAuthExpires(t *testing.T) {
+	t.Parallel()
+	s := newAuthServer(t)
+	s.set(200, grantJSON(1, ".*", ".*", "publish"))
+	n := startNode(t, engine.Options{}, Options{Auth: AuthOptions{HTTPAddresses: []string{s.address()}}})
+	c := n.dial(t)
+	c.send(auth("s"))
+	c.expect(frameResponse, someone)
+	start, published := time.Now(), 0
+	for s.asked.Load() == 1 {
+		c.send(pub("t", "x"))
+		c.ok()
+		if published++; time.Since(start) > patience {
+			t.Fatal("it is never asked again")
+		}
+	}
+	if d := time.Since(start); d < 900*time.Millisecond || published < 10 {
+		t.Errorf("asked again after %v and %d messages", d, published)
+	}
+	s.set(200, grantJSON(1, "other", ".*", "publish"))
+	eventually(t, "the refusal", func() bool {
+		c.send(pub("t", "x"))
+		k, d, err := c.frame(patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k == frameError && string(d) == `E_UNAUTHORIZED AUTH failed for PUB on "t" ""`
+	})
+	s.set(500, "")
+	d := n.dial(t)
+	d.send(auth("s"))
+	d.fatal("E_AUTH_FAILED AUTH failed")
+}
+
+func hashOf(secret string) string {
+	h := sha256.Sum256([]byte(secret))
+	return hex.EncodeToString(h[:])
+}
+
+func writeTokens(t testing.TB, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(name, 0o640); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func tokenText(name, secret string, grants ...string) string {
+	text := fmt.Sprintf("[[token]]\nname = %q\nsha256 = %q\n", name, hashOf(secret))
+	for _, g := range grants {
+		text += "[[token.grant]]\n" + g + "\n"
+	}
+	return text
+}
+
+// B98
+func TestTokenFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "tokens.toml")
+	writeTokens(t, name,
+		tokenText("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["orders", "orders.*"]`)+
+			tokenText("billing", "billing-token", `permissions = ["subscribe"]`+"\n"+`topics = ["orders"]`+"\n"+`channels = ["billing*"]`, `permissions = ["publish"]`+"\n"+`topics = ["invoices"]`))
+	n := startNode(t, engine.Options{}, Options{Auth: AuthOptions{File: name}})
+	login := func(secret, identity string, grants int) *client {
+		c := n.dial(t)
+		c.send(auth(secret))
+		c.expect(frameResponse, fmt.Sprintf(`{"identity":%q,"identity_url":"","permission_count":%d}`, identity, grants))
+		return c
+	}
+	shop := login("shop-token", "shop", 1)
+	shop.send(pub("orders", "x") + pub("orders.new", "x") + pub("orders", "x"))
+	shop.ok()
+	shop.ok()
+	shop.ok()
+	shop.send(pub("myorders", "x")) // names match as a whole
+	shop.fatal(`E_UNAUTHORIZED AUTH failed for PUB on "myorders" ""`)
+	shop = login("shop-token", "shop", 1)
+	shop.send("SUB orders billing\n")
+	shop.fatal(`E_UNAUTHORIZED AUTH failed for SUB on "orders" "billing"`)
+
+	billing := login("billing-token", "billing", 2)
+	billing.send(pub("invoices", "x"))
+	billing.ok()
+	billing.sub("orders", "billing-eu")
+	other := login("billing-token", "billing", 2)
+	other.send("SUB orders audit\n")
+	other.fatal(`E_UNAUTHORIZED AUTH failed for SUB on "orders" "audit"`)
+	for _, secret := range []string{"shop-toke", "shop-tokens", "x", hashOf("shop-token")} {
+		c := n.dial(t)
+		c.send(auth(secret))
+		c.fatal("E_AUTH_FAILED AUTH failed")
+	}
+
+	// What the file does not say any more is over: at once for subscriptions, at the next command for publishing.
+	shop = login("shop-token", "shop", 1)
+	writeTokens(t, name, tokenText("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["o?ders"]`))
+	if err := n.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	billing.closed()
+	shop.send(pub("orders", "x") + pub("orders.new", "x"))
+	shop.ok()
+	shop.fatal(`E_UNAUTHORIZED AUTH failed for PUB on "orders.new" ""`)
+
+	// A file that is not usable changes nothing.
+	if err := os.Chmod(name, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Reload(); err == nil || !strings.Contains(err.Error(), "chmod o=") {
+		t.Errorf("a file that everybody may read: %v", err)
+	}
+	shop = login("shop-token", "shop", 1)
+	shop.send(pub("orders", "x"))
+	shop.ok()
+}
+
+func TestTokenFileErrors(t *testing.T) {
+	grant := `permissions = ["publish"]` + "\n" + `topics = ["t"]`
+	for _, x := range []struct{ text, want string }{
+		{"token = 5 =", "not valid TOML at line 1"},
+		{"[[token]]\nname = \"a\"\nsecret = \"topsecret\"\n", "line 3 has an unknown key"},
+		{"[[token]]\nname = 5\nsha256 = \"topsecret\"\n", "not valid TOML at line 2"},
+		{tokenText("", "a", grant), "needs a name"},
+		{tokenText("a", "a", grant) + tokenText("a", "b", grant), "token 2 needs a name of its own"},
+		{tokenText("a", "a", grant) + tokenText("b", "a", grant), `sha256 of token "b"`},
+		{"[[token]]\nname = \"a\"\nsha256 = \"topsecret\"\n", `sha256 of token "a" is not 64 hex digits`},
+		{"[[token]]\nname = \"a\"\nsha256 = \"" + strings.Repeat("topsecret", 20)[:64] + "\"\n", `sha256 of token "a" is not 64 hex digits`},
+		{tokenText("a", "a"), "has 0 grants"},
+		{tokenText("a", "a", `permissions = ["fly"]`+"\n"+`topics = ["t"]`), `the permission "fly"`},
+		{tokenText("a", "a", `topics = ["t"]`), "needs permissions and topics"},
+		{tokenText("a", "a", `permissions = ["admin"]`), "needs permissions and topics"},
+		{tokenText("a", "a", `permissions = ["admin"]`+"\n"+`topics = ["[t"]`), `"[t" is no pattern`},
+		{tokenText("a", "a", `permissions = ["admin"]`+"\n"+`topics = [""]`), `"" is no pattern`},
+	} {
+		_, err := parseTokens([]byte(x.text))
+		if err == nil || !strings.Contains(err.Error(), x.want) || strings.Contains(err.Error(), "topsecret") {
+			t.Errorf("%s\ngives %v, want %s", x.text, err, x.want)
+		}
+	}
+	dir := t.TempDir()
+	open := filepath.Join(dir, "open.toml")
+	writeTokens(t, open, tokenText("a", "a", grant))
+	for _, mode := range []os.FileMode{0o644, 0o642, 0o641} {
+		if err := os.Chmod(open, mode); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readTokens(open); err == nil || !strings.Contains(err.Error(), "may be used by everybody") {
+			t.Errorf("mode %o: %v", mode, err)
+		}
+	}
+	for _, name := range []string{dir, filepath.Join(dir, "none")} {
+		if _, err := Listen(nil, Options{TCPAddress: "127.0.0.1:0", HTTPAddress: Off, LookupAddress: Off, Auth: AuthOptions{File: name}}); err == nil {
+			t.Errorf("a server starts with the token file %s", name)
+		}
+	}
+}
+
+// FuzzTokens: no file makes it fall over, and what it accepts knows nobody by an empty secret.
+func FuzzTokens(f *testing.F) {
+	f.Add([]byte(tokenText("a", "a", `permissions = ["admin"]`+"\n"+`topics = ["*"]`)))
+	f.Add([]byte("[[token]]\n[[token.grant]]\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		file, err := parseTokens(data)
+		if err == nil {
+			for i := range file.tokens {
+				if file.tokens[i].who.file != file || len(file.tokens[i].who.grants) == 0 {
+					t.Errorf("%+v", file.tokens[i])
+				}
+			}
+		}
+	})
+}
+
+// FuzzAuthAnswer: whatever a server answers, what is accepted has a time and patterns that work.
+func FuzzAuthAnswer(f *testing.F) {
+	f.Add([]byte(grantJSON(60, "^t$", ".*", "publish", "admin")))
+	f.Add([]byte(`{"ttl":9223372036854775807,"authorizations":[{}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		now := time.Now()
+		p, err := parseBackend(data, now)
+		if err != nil {
+			return
+		}
+		if !p.expires.After(now) {
+			t.Errorf("%s expires at %v", data, p.expires)
+		}
+		for i := range p.grants {
+			if len(p.grants[i].topics) != 1 {
+				t.Errorf("%+v", p.grants[i])
+			}
+		}
+		p.allows(mayPublish, "t", "")
+		p.allowsNode()
+	})
+}

@@ -1,0 +1,189 @@
+package nsq
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/flate"
+	"github.com/klauspost/compress/s2"
+
+	"penstock/engine"
+)
+
+// packed is data as a client compresses it.
+func packed(t testing.TB, how compression, data []byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w, flush := newCompressor(how, 6, &out)
+	if _, err := w.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	if err := flush(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+var compressions = map[string]compression{"deflate": compressDeflate, "snappy": compressSnappy}
+
+// B98. What inflates without measure ends its connection, not the server, and is never in memory whole.
+func TestInflationIsBounded(t *testing.T) {
+	n := startNode(t, engine.Options{}, Options{MaxInflationRatio: 100})
+	good := n.dialWrapped(t, nil, "deflate", 6)
+	bomb := n.dialWrapped(t, nil, "deflate", 6)
+	nops := strings.Repeat("NOP\n", 1<<20) // 4 MiB that become 20 KiB
+	for range 10 {
+		if _, err := io.WriteString(bomb.w, nops); err != nil {
+			break // closed already
+		}
+	}
+	bomb.closed()
+	good.send(pub("t", strings.Repeat("x", 900_000))) // 1000 to 1, but little
+	good.ok()
+
+	f := newInflater(compressDeflate, bytes.NewReader(packed(t, compressDeflate, make([]byte, 32<<20))), 100)
+	k, err := io.Copy(io.Discard, f)
+	if !errors.Is(err, errInflated) || k > inflationFloorBytes+100*compressedReadBytes+(1<<20) {
+		t.Errorf("%d bytes came, %v", k, err)
+	}
+	// A stream that compresses well, but not absurdly, goes on for ever.
+	var lines bytes.Buffer
+	rnd := rand.New(rand.NewPCG(1, 1))
+	for lines.Len() < inflationWindowBytes*5/2 {
+		lines.WriteString("a line of a log that repeats itself except for a number at its end: ")
+		lines.WriteByte('0' + byte(rnd.IntN(10)))
+	}
+	f = newInflater(compressDeflate, bytes.NewReader(packed(t, compressDeflate, lines.Bytes())), 100)
+	got := 0
+	buf := make([]byte, 1<<20)
+	for got < lines.Len() {
+		k, err := f.Read(buf)
+		if !bytes.Equal(buf[:k], lines.Bytes()[got:got+k]) {
+			t.Fatalf("other bytes at %d", got)
+		}
+		if got += k; err != nil {
+			t.Fatalf("after %d of %d: %v", got, lines.Len(), err)
+		}
+	}
+}
+
+// B98
+func TestBrokenStreamsEndTheirConnection(t *testing.T) {
+	n := startNode(t, engine.Options{}, Options{})
+	good := n.dialWrapped(t, nil, "snappy", 0)
+	for name, junk := range map[string]string{
+		"deflate": "\xff\xff\xff\xff\xff\xff",
+		"snappy":  "\x00\x10\x00\x00this is no snappy",
+	} {
+		c := n.dialWrapped(t, nil, name, 6)
+		c.send(pub("t", "x"))
+		c.ok()
+		if _, err := io.WriteString(c.nc, junk); err != nil {
+			t.Fatal(err)
+		}
+		c.closed()
+		c = n.dialWrapped(t, nil, name, 6)
+		c.send("SUB t c\n")
+		c.ok()
+		c.nc.CloseWrite() // without the end of the stream
+		c.closed()
+	}
+	good.send(pub("t", "x"))
+	good.ok()
+}
+
+// TLS answers by itself; a client that makes it answer and never reads cannot fill the memory.
+func TestWireIsBounded(t *testing.T) {
+	w := newWire(nil, nil, nil)
+	piece := make([]byte, 1000)
+	k := 0
+	for ; k < 1000; k++ {
+		if _, err := w.Write(piece); err != nil {
+			if !errors.Is(err, errWireFull) {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	if k != maxUnaskedBytes/1000 {
+		t.Errorf("%d pieces of 1000 bytes fit", k)
+	}
+	c := w.take()
+	c.free()
+	w.expect(1 << 20)
+	if _, err := w.Write(make([]byte, 1<<20)); err != nil {
+		t.Errorf("what frames become: %v", err)
+	}
+}
+
+// FuzzInflater feeds any bytes: nothing panics, nothing inflates beyond the bound, and every stream ends.
+func FuzzInflater(f *testing.F) {
+	for _, how := range compressions {
+		for _, data := range []string{"", pub("t", "x"), strings.Repeat("NOP\n", 1000)} {
+			f.Add(packed(f, how, []byte(data)), how == compressSnappy)
+		}
+	}
+	f.Add([]byte("\xff\x06\x00\x00S2sTwO\x00\x04\x00\x00abcd"), true)
+	f.Add([]byte("\xff\x06\x00\x00sNaPpY\xfe\xff\xff\xff"), true)
+	buf := make([]byte, streamReadBytes)
+	f.Fuzz(func(t *testing.T, in []byte, snappy bool) {
+		how := compressDeflate
+		if snappy {
+			how = compressSnappy
+		}
+		const ratio = 10
+		x := newInflater(how, bytes.NewReader(in), ratio)
+		total := 0
+		for {
+			n, err := x.Read(buf)
+			if total += n; total > inflationFloorBytes+ratio*len(in)+len(buf) {
+				t.Fatalf("%d bytes of %d", total, len(in))
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+}
+
+// FuzzCompressedCommands: what clients' compressors make of any bytes, in any pieces, is the same bytes again.
+func FuzzCompressedCommands(f *testing.F) {
+	f.Add([]byte(pub("t", "body")), uint16(3), false)
+	f.Add([]byte(strings.Repeat("MPUB", 1000)), uint16(700), true)
+	f.Fuzz(func(t *testing.T, in []byte, step uint16, snappy bool) {
+		how := compressDeflate
+		if snappy {
+			how = compressSnappy
+		}
+		var stream bytes.Buffer
+		w, flush := newCompressor(how, 1+int(step%9), &stream)
+		for rest := in; len(rest) > 0; {
+			k := min(int(step)+1, len(rest))
+			if _, err := w.Write(rest[:k]); err != nil {
+				t.Fatal(err)
+			}
+			if err := flush(); err != nil {
+				t.Fatal(err)
+			}
+			rest = rest[k:]
+		}
+		// Ours and a client's reader agree.
+		for _, r := range []io.Reader{newInflater(how, bytes.NewReader(stream.Bytes()), 1<<20), clientReader(how, stream.Bytes())} {
+			got, _ := io.ReadAll(r) // deflate has no end here
+			if !bytes.Equal(got, in) {
+				t.Fatalf("snappy %t: %q became %q", snappy, in, got)
+			}
+		}
+	})
+}
+
+func clientReader(how compression, stream []byte) io.Reader {
+	if how == compressSnappy {
+		return s2.NewReader(bytes.NewReader(stream))
+	}
+	return flate.NewReader(bytes.NewReader(stream))
+}

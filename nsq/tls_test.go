@@ -1,0 +1,581 @@
+package nsq
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/flate"
+	"github.com/klauspost/compress/s2"
+
+	"penstock/engine"
+)
+
+// certificateAuthority issues certificates into files of a directory.
+type certificateAuthority struct {
+	dir  string
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+	pool *x509.CertPool
+}
+
+var serials = big.NewInt(1)
+
+func newCertificateAuthority(t testing.TB) *certificateAuthority {
+	t.Helper()
+	ca := &certificateAuthority{dir: t.TempDir(), pool: x509.NewCertPool()}
+	ca.key, ca.cert = ca.sign(t, "test authority", true)
+	ca.pool.AddCert(ca.cert)
+	writePEM(t, ca.file("ca.pem"), "CERTIFICATE", ca.cert.Raw)
+	return ca
+}
+
+func (ca *certificateAuthority) file(name string) string { return filepath.Join(ca.dir, name) }
+
+func (ca *certificateAuthority) sign(t testing.TB, name string, authority bool) (*ecdsa.PrivateKey, *x509.Certificate) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serials.Add(serials, big.NewInt(1))
+	tmpl := &x509.Certificate{
+		SerialNumber: new(big.Int).Set(serials), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, BasicConstraintsValid: true, IsCA: authority,
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	parent, signer := ca.cert, ca.key
+	if authority {
+		parent, signer = tmpl, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, &key.PublicKey, signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key, cert
+}
+
+func writePEM(t testing.TB, name, kind string, der []byte) {
+	t.Helper()
+	if err := os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// issue writes name.pem and name.key, again if they are there.
+func (ca *certificateAuthority) issue(t testing.TB, name string) (cert, key string) {
+	t.Helper()
+	k, c := ca.sign(t, name, false)
+	der, err := x509.MarshalPKCS8PrivateKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key = ca.file(name+".pem"), ca.file(name+".key")
+	writePEM(t, cert, "CERTIFICATE", c.Raw)
+	writePEM(t, key, "PRIVATE KEY", der)
+	return cert, key
+}
+
+// options has what a server needs.
+func (ca *certificateAuthority) options(t testing.TB) Options {
+	cert, key := ca.issue(t, "server")
+	return Options{TLS: TLSOptions{CertFile: cert, KeyFile: key}}
+}
+
+func (ca *certificateAuthority) client(t testing.TB, name string) *tls.Config {
+	t.Helper()
+	cfg := &tls.Config{RootCAs: ca.pool, ServerName: "localhost"}
+	if name != "" {
+		pair, err := tls.LoadX509KeyPair(ca.issue(t, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg
+}
+
+// flushing flushes a compressor after each write.
+type flushing struct {
+	io.Writer
+	flush func() error
+}
+
+func (f flushing) Write(p []byte) (int, error) {
+	n, err := f.Writer.Write(p)
+	if err == nil {
+		err = f.flush()
+	}
+	return n, err
+}
+
+func (c *client) negotiate(ask map[string]any) negotiation {
+	c.t.Helper()
+	ask["feature_negotiation"] = true
+	body, err := json.Marshal(ask)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.send("IDENTIFY\n" + sized(string(body)))
+	k, d, err := c.frame(patience)
+	var got negotiation
+	if err == nil && k == frameResponse {
+		err = json.Unmarshal(d, &got)
+	}
+	if err != nil || k != frameResponse {
+		c.t.Fatalf("IDENTIFY: %d %q %v", k, d, err)
+	}
+	return got
+}
+
+// bufferedConn reads through a buffer that may hold bytes already.
+type bufferedConn struct {
+	net.Conn
+	br *bufio.Reader
+}
+
+func (c *bufferedConn) Read(p []byte) (int, error) { return c.br.Read(p) }
+
+// startTLS does the handshake. The reader keeps what it holds: the first bytes of TLS may be there.
+func (c *client) startTLS(cfg *tls.Config) (*tls.Conn, error) {
+	tc := tls.Client(&bufferedConn{c.nc, c.br}, cfg)
+	_ = c.nc.SetReadDeadline(time.Now().Add(patience))
+	err := tc.Handshake()
+	c.w, c.br = tc, bufio.NewReader(tc)
+	return tc, err
+}
+
+func (c *client) startCompression(how string, level int) {
+	if how == "snappy" {
+		w := s2.NewWriter(c.w, s2.WriterSnappyCompat(), s2.WriterConcurrency(1))
+		c.w, c.br = flushing{w, w.Flush}, bufio.NewReader(s2.NewReader(c.br))
+		return
+	}
+	w, err := flate.NewWriter(c.w, level)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.w, c.br = flushing{w, w.Flush}, bufio.NewReader(flate.NewReader(c.br))
+}
+
+// dialWrapped negotiates TLS, if there is a cfg, and compression, if it is named.
+func (n *node) dialWrapped(t testing.TB, cfg *tls.Config, compression string, level int) *client {
+	t.Helper()
+	c := n.dial(t)
+	ask := map[string]any{"deflate_level": level}
+	if cfg != nil {
+		ask["tls_v1"] = true
+	}
+	if compression != "" {
+		ask[compression] = true
+	}
+	got := c.negotiate(ask)
+	if got.TLSv1 != (cfg != nil) || got.Snappy != (compression == "snappy") || got.Deflate != (compression == "deflate") {
+		t.Fatalf("asked for %v, got %+v", ask, got)
+	}
+	if cfg != nil {
+		if _, err := c.startTLS(cfg); err != nil {
+			t.Fatalf("TLS: %v", err)
+		}
+		c.ok()
+	}
+	if compression != "" {
+		c.startCompression(compression, got.DeflateLevel)
+		c.ok()
+	}
+	return c
+}
+
+// B98. Every combination carries small and large commands both ways, pipelined, and says in /stats what it is.
+func TestWrappedConnections(t *testing.T) {
+	ca := newCertificateAuthority(t)
+	n := startNode(t, engine.Options{}, ca.options(t))
+	for i, x := range []struct {
+		tls         bool
+		compression string
+		level       int
+	}{
+		{true, "", 0}, {false, "snappy", 0}, {true, "snappy", 0}, {false, "deflate", 1}, {false, "deflate", 6}, {false, "deflate", 99}, {true, "deflate", 3},
+	} {
+		t.Run(fmt.Sprintf("tls=%t %s %d", x.tls, x.compression, x.level), func(t *testing.T) {
+			var cfg *tls.Config
+			if x.tls {
+				cfg = ca.client(t, "")
+			}
+			c := n.dialWrapped(t, cfg, x.compression, x.level)
+			topic := fmt.Sprintf("t%d", i)
+			bodies := make([]byte, 900_000) // does not compress
+			if _, err := rand.Read(bodies); err != nil {
+				t.Fatal(err)
+			}
+			large, small := string(bodies), strings.Repeat("compressible ", 9000)
+			c.send(pub(topic, large) + pub(topic, small) + strings.Repeat(pub(topic, "tiny"), 500) + "MPUB " + topic + "\n" + sized(batchBody("a", large, "b")))
+			for range 503 {
+				c.ok()
+			}
+			c.sub(topic, "c")
+			c.send("RDY 10\n")
+			got := map[string]int{}
+			for range 505 {
+				m := c.message()
+				got[m.body]++
+				c.send("FIN " + m.id + "\n")
+			}
+			if got[large] != 2 || got[small] != 1 || got["tiny"] != 500 || got["a"] != 1 || got["b"] != 1 {
+				t.Errorf("%d different messages, %d large ones", len(got), got[large])
+			}
+			eventually(t, "all to be confirmed", func() bool { return n.topicNow(t, topic).Channels[0].Depth == 0 })
+			st := n.onlyConn(t).stats("")
+			if st.TLS != x.tls || st.Snappy != (x.compression == "snappy") || st.Deflate != (x.compression == "deflate") || x.tls && (st.TLSVersion != "TLS1.3" || st.CipherSuite == "") {
+				t.Errorf("in the statistics: %+v", st)
+			}
+			c.send("BLAH\n")
+			c.expect(frameError, "E_INVALID invalid command BLAH")
+			if _, _, err := c.frame(patience); !errors.Is(err, io.EOF) && !(x.compression == "deflate" && errors.Is(err, io.ErrUnexpectedEOF)) {
+				t.Errorf("the end is not a clean one: %v", err) // TLS says goodbye; deflate has no end of its own, as at nsqd
+			}
+			c.nc.Close()
+			eventually(t, "the end of the connection", func() bool { k := 0; n.each(func(*conn) { k++ }); return k == 0 })
+		})
+	}
+}
+
+// Commands that came before the upgrade are answered before it, in the clear.
+func TestUpgradeBehindPublishes(t *testing.T) {
+	ca := newCertificateAuthority(t)
+	n := startNode(t, engine.Options{}, ca.options(t))
+	c := n.dial(t)
+	c.send(strings.Repeat(pub("t", "x"), 100) + "IDENTIFY\n" + sized(`{"feature_negotiation":true,"tls_v1":true,"snappy":true}`))
+	for range 100 {
+		c.ok()
+	}
+	if k, d, err := c.frame(patience); k != frameResponse || err != nil || !bytes.Contains(d, []byte(`"tls_v1":true`)) {
+		t.Fatalf("%d %s %v", k, d, err)
+	}
+	if _, err := c.startTLS(ca.client(t, "")); err != nil {
+		t.Fatal(err)
+	}
+	c.ok()
+	c.startCompression("snappy", 0)
+	c.ok()
+	c.send(pub("t", "z"))
+	c.ok()
+	c.send("IDENTIFY\n" + sized(`{"feature_negotiation":true,"snappy":true}`))
+	c.fatal("E_INVALID cannot IDENTIFY in current state")
+}
+
+// What somebody slips in behind an IDENTIFY, in the clear, is never taken for commands of the TLS connection.
+func TestNothingIsSlippedIntoTLS(t *testing.T) {
+	ca := newCertificateAuthority(t)
+	n := startNode(t, engine.Options{}, ca.options(t))
+	c := n.dial(t)
+	c.send("IDENTIFY\n" + sized(`{"feature_negotiation":true,"tls_v1":true}`) + pub("slipped", "x"))
+	if k, _, err := c.frame(patience); k != frameResponse || err != nil {
+		t.Fatal(k, err)
+	}
+	c.closed()
+	if got := n.e.Stats("slipped", ""); len(got) != 0 {
+		t.Errorf("the PUB was executed: %+v", got)
+	}
+}
+
+// A client may send compressed commands in one piece with its IDENTIFY: it knows what it will get.
+func TestCompressedBehindIdentify(t *testing.T) {
+	n := startNode(t, engine.Options{}, Options{})
+	c := n.dial(t)
+	var behind bytes.Buffer
+	w := s2.NewWriter(&behind, s2.WriterSnappyCompat(), s2.WriterConcurrency(1))
+	if _, err := io.WriteString(w, pub("t", "x")); err != nil || w.Flush() != nil {
+		t.Fatal(err)
+	}
+	c.send("IDENTIFY\n" + sized(`{"feature_negotiation":true,"snappy":true}`) + behind.String())
+	if k, _, err := c.frame(patience); k != frameResponse || err != nil {
+		t.Fatal(k, err)
+	}
+	c.startCompression("snappy", 0)
+	c.ok()
+	c.ok()
+}
+
+// B98
+func TestTLSRequired(t *testing.T) {
+	ca := newCertificateAuthority(t)
+	for _, required := range []string{requiredTCP, requiredAlways} {
+		o := ca.options(t)
+		o.TLS.Required, o.HTTPSAddress = required, "127.0.0.1:0"
+		n := startNode(t, engine.Options{}, o)
+		for _, cmd := range []string{"PUB t\n" + sized("x"), "SUB t c\n", "FIN 0123456789abcdef\n", "REQ 0123456789abcdef 0\n", "AUTH\n" + sized("s"), "NOP\n", "BLAH\n"} {
+			c := n.dial(t)
+			c.identify(`{"feature_negotiation":true}`)
+			c.send(cmd)
+			name, _, _ := strings.Cut(strings.TrimSpace(strings.SplitN(cmd, "\n", 2)[0]), " ")
+			c.fatal("E_INVALID cannot " + name + " in current state (TLS required)")
+		}
+		c := n.dialWrapped(t, ca.client(t, ""), "", 0)
+		c.send(pub("t", "x"))
+		c.ok()
+
+		secure := &http.Client{Transport: &http.Transport{TLSClientConfig: ca.client(t, "")}}
+		reply, err := secure.Post("https://"+n.HTTPSAddr().String()+"/pub?topic=t", "", strings.NewReader("x"))
+		if err != nil || reply.StatusCode != 200 {
+			t.Fatal(reply, err)
+		}
+		reply.Body.Close()
+		secure.CloseIdleConnections()
+		wantCode, wantBody := 200, "OK"
+		if required == requiredAlways {
+			wantCode, wantBody = 403, fmt.Sprintf(`{"message": "TLS_REQUIRED", "https_port": %d}`, port(n.HTTPSAddr()))
+		}
+		for _, path := range []string{"/pub?topic=t", "/ping"} {
+			method := "POST"
+			if path == "/ping" {
+				method = "GET"
+			}
+			if code, body := n.do(t, method, path, "x"); code != wantCode || body != wantBody {
+				t.Errorf("%s over plain HTTP, required %s: %d %s", path, required, code, body)
+			}
+		}
+	}
+}
+
+// B98
+func TestClientCertificates(t *testing.T) {
+	ca, foreign := newCertificateAuthority(t), newCertificateAuthority(t)
+	stranger := foreign.client(t, "stranger")
+	stranger.RootCAs = ca.pool
+	for _, x := range []struct {
+		policy              string
+		none, strange, good bool
+	}{{"", true, true, true}, {clientAuthAny, false, true, true}, {clientAuthVerify, false, false, true}} {
+		o := ca.options(t)
+		o.TLS.ClientAuth, o.TLS.RootCAFile = x.policy, ca.file("ca.pem")
+		n := startNode(t, engine.Options{}, o)
+		for name, y := range map[string]struct {
+			cfg  *tls.Config
+			want bool
+		}{"none": {ca.client(t, ""), x.none}, "strange": {stranger, x.strange}, "good": {ca.client(t, "good"), x.good}} {
+			c := n.dial(t)
+			c.negotiate(map[string]any{"tls_v1": true})
+			_, err := c.startTLS(y.cfg)
+			var data []byte
+			if err == nil { // TLS 1.3 tells a client only afterwards
+				_, data, err = c.frame(patience)
+			}
+			if got := err == nil && string(data) == "OK"; got != y.want {
+				t.Errorf("policy %q, certificate %s: accepted %t (%v)", x.policy, name, got, err)
+			}
+		}
+		if x.policy != "" {
+			c := n.dial(t)
+			c.send("NOP\n")
+			c.fatal("E_INVALID cannot NOP in current state (TLS required)") // a policy makes TLS required
+		}
+	}
+}
+
+func TestTLSVersions(t *testing.T) {
+	ca := newCertificateAuthority(t)
+	for _, x := range []struct {
+		least  string
+		offers uint16
+		want   bool
+	}{{"", tls.VersionTLS11, false}, {"1.2", tls.VersionTLS12, true}, {"1.3", tls.VersionTLS12, false}, {"1.3", tls.VersionTLS13, true}} {
+		o := ca.options(t)
+		o.TLS.MinVersion = x.least
+		n := startNode(t, engine.Options{}, o)
+		c := n.dial(t)
+		c.negotiate(map[string]any{"tls_v1": true})
+		cfg := ca.client(t, "")
+		cfg.MinVersion, cfg.MaxVersion = tls.VersionTLS10, x.offers
+		_, err := c.startTLS(cfg)
+		if (err == nil) != x.want {
+			t.Errorf("at least %q, the client has %x: %v", x.least, x.offers, err)
+		}
+		if x.want {
+			c.ok()
+		}
+	}
+}
+
+func TestTLSOptionErrors(t *testing.T) {
+	ca := newCertificateAuthority(t)
+	good := ca.options(t).TLS
+	_, otherKey := ca.issue(t, "other")
+	for _, x := range []struct {
+		change func(o *Options)
+		want   string
+	}{
+		{func(o *Options) { o.TLS = TLSOptions{Required: "true"} }, "there is no certificate"},
+		{func(o *Options) { o.TLS = TLSOptions{ClientAuth: "require"} }, "there is no certificate"},
+		{func(o *Options) { o.TLS.Required = "sometimes" }, `TLS.Required is "sometimes"`},
+		{func(o *Options) { o.TLS.ClientAuth = "ask" }, `TLS.ClientAuth is "ask"`},
+		{func(o *Options) { o.TLS.MinVersion = "1.1" }, "must be 1.2 or 1.3"},
+		{func(o *Options) { o.TLS.KeyFile = "" }, "needs its key"},
+		{func(o *Options) { o.TLS.KeyFile = otherKey }, "cannot be used"},
+		{func(o *Options) { o.TLS.CertFile = ca.file("none.pem") }, "no such file"},
+		{func(o *Options) { o.TLS.RootCAFile = otherKey }, "holds no certificate"},
+		{func(o *Options) { o.TLS = TLSOptions{}; o.HTTPSAddress = "127.0.0.1:0" }, "needs a certificate"},
+		{func(o *Options) { o.MaxDeflateLevel = 10 }, "must be 1 to 9"},
+	} {
+		o := Options{TCPAddress: "127.0.0.1:0", HTTPAddress: Off, LookupAddress: Off, TLS: good}
+		x.change(&o)
+		s, err := Listen(nil, o)
+		if err == nil {
+			s.tcp.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), x.want) {
+			t.Errorf("got %v, want %s", err, x.want)
+		}
+	}
+}
+
+// New certificates are for new handshakes; connections stay. Files that are not usable change nothing.
+func TestReloadCertificates(t *testing.T) {
+	ca, next := newCertificateAuthority(t), newCertificateAuthority(t)
+	o := ca.options(t)
+	o.HTTPSAddress = "127.0.0.1:0"
+	n := startNode(t, engine.Options{}, o)
+	old := n.dialWrapped(t, ca.client(t, ""), "snappy", 0)
+
+	if err := os.WriteFile(o.TLS.CertFile, []byte("rubbish"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Reload(); err == nil || !strings.Contains(err.Error(), "stays as it was") {
+		t.Fatalf("rubbish: %v", err)
+	}
+	n.dialWrapped(t, ca.client(t, ""), "", 0)
+
+	next.dir = ca.dir
+	next.issue(t, "server")
+	if err := n.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	n.dialWrapped(t, next.client(t, ""), "", 0)
+	c := n.dial(t)
+	c.negotiate(map[string]any{"tls_v1": true})
+	if _, err := c.startTLS(ca.client(t, "")); err == nil {
+		t.Error("a new connection got the old certificate")
+	}
+	tc, err := tls.Dial("tcp", n.HTTPSAddr().String(), next.client(t, ""))
+	if err != nil {
+		t.Fatalf("HTTPS: %v", err)
+	}
+	tc.Close()
+	old.send(pub("t", "x"))
+	old.ok()
+}
+
+// A handshake has its time in all, however steadily its bytes drip, and only so many run at once; clients
+// that behave get their turn.
+func TestSlowHandshakes(t *testing.T) {
+	t.Parallel()
+	ca := newCertificateAuthority(t)
+	o := ca.options(t)
+	o.HandshakeTimeout, o.MaxHandshakes = time.Second, 2
+	n := startNode(t, engine.Options{}, o)
+	start := time.Now()
+	var slow []*client
+	for range 2 {
+		c := n.dial(t)
+		c.negotiate(map[string]any{"tls_v1": true, "heartbeat_interval": 1000})
+		slow = append(slow, c)
+	}
+	eventually(t, "both to be in their handshakes", func() bool { return len(n.certs.handshakes) == 2 })
+	late := n.dial(t)
+	late.negotiate(map[string]any{"tls_v1": true})
+	lateDone := make(chan error, 1)
+	go func() {
+		_, err := late.startTLS(ca.client(t, ""))
+		lateDone <- err
+	}()
+	other := n.dial(t)
+	other.send(pub("t", "x")) // without TLS nobody waits
+	other.ok()
+	hello := "\x16\x03\x01\x02\x00" + strings.Repeat("\x01", 512)
+	for i := range hello {
+		if _, err := io.WriteString(slow[0].nc, hello[i:i+1]); err != nil {
+			break
+		}
+		_ = slow[0].nc.SetReadDeadline(time.Now().Add(10 * time.Millisecond)) // the pace of the drip
+		if _, err := slow[0].nc.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+	}
+	// No heartbeat has come in the clear, though one was due: only the end, with or without TLS's own alert.
+	rest, err := io.ReadAll(slow[1].br)
+	if bytes.Contains(rest, []byte("_heartbeat_")) {
+		t.Errorf("in the middle of a handshake: %q, %v", rest, err)
+	}
+	if d := time.Since(start); d < 900*time.Millisecond || d > 10*time.Second {
+		t.Errorf("handshakes of 1 s ended after %v", d)
+	}
+	if err := <-lateDone; err == nil {
+		late.ok()
+		late.send(pub("t", "x"))
+		late.ok()
+	} else if time.Since(start) < 900*time.Millisecond {
+		t.Errorf("the third handshake failed before its time: %v", err)
+	}
+	n.dialWrapped(t, ca.client(t, ""), "", 0)
+}
+
+// curl's view: the whole API over TLS, and nothing in the clear on its port.
+func TestHTTPS(t *testing.T) {
+	ca := newCertificateAuthority(t)
+	o := ca.options(t)
+	o.HTTPSAddress = "127.0.0.1:0"
+	n := startNode(t, engine.Options{}, o)
+	secure := &http.Client{Transport: &http.Transport{TLSClientConfig: ca.client(t, "")}}
+	defer secure.CloseIdleConnections()
+	base := "https://" + n.HTTPSAddr().String()
+	for _, x := range []struct{ method, path, body, want string }{
+		{"GET", "/ping", "", "OK"}, {"POST", "/pub?topic=t", "x", "OK"}, {"POST", "/mpub?topic=t", "a\nb\n", "OK"}, {"POST", "/channel/create?topic=t&channel=c", "", ""},
+	} {
+		r, err := http.NewRequest(x.method, base+x.path, strings.NewReader(x.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply, err := secure.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(reply.Body)
+		reply.Body.Close()
+		if err != nil || reply.StatusCode != 200 || string(body) != x.want {
+			t.Errorf("%s: %d %s %v", x.path, reply.StatusCode, body, err)
+		}
+	}
+	if ch := n.topicNow(t, "t").Channels; len(ch) != 1 || ch[0].Depth != 3 {
+		t.Errorf("%+v", ch)
+	}
+	reply, err := http.Get("http://" + n.HTTPSAddr().String() + "/ping")
+	if err == nil {
+		reply.Body.Close()
+		if reply.StatusCode == 200 {
+			t.Error("the HTTPS port answers plain HTTP")
+		}
+	}
+}
