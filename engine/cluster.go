@@ -14,7 +14,6 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/meta"
-	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/peer"
 	"penstock/replicate/wire"
@@ -191,45 +190,6 @@ func (cn *clusterNode) start() {
 	if cn.opts.PreferredLeader != nil {
 		cn.spawn(cn.balance)
 	}
-}
-
-// balance moves leaderships to who should have them, a few at a time: nodes that were away get theirs back, replicas that are about to be
-// removed give theirs away.
-func (cn *clusterNode) balance() {
-	for cn.e.pause(balanceInterval, cn.ctx.Done()) {
-		snap := cn.store.Snapshot()
-		for left, parts := maxBalanceCount, cn.e.partitionList(); left > 0 && len(parts) > 0; parts = parts[1:] {
-			pt := parts[0]
-			if pt.rep == nil || !pt.rep.serves.Load() || cn.leaving.Load() {
-				continue
-			}
-			row := snap.Partitions[pt.identity()]
-			if row == nil || len(row.State.ISR) < len(row.State.Replicas) {
-				continue // it is not the time for it
-			}
-			if to := cn.opts.PreferredLeader(snap, pt.identity()); to != 0 && to != cn.self.ID {
-				left--
-				cn.handOverSoon(pt, to)
-			}
-		}
-	}
-}
-
-// handOverSoon gives one partition to to, unless what is pending is not committed in time.
-func (cn *clusterNode) handOverSoon(pt *partition, to replicate.NodeID) {
-	ctx, cancel := cn.e.withTimeout(cn.ctx, handOverTime)
-	defer cancel()
-	for pt.rep.leads.Load() && cn.handOverOne(ctx, pt, to) {
-		if cn.sleep(ctx, time.Millisecond) != nil {
-			break
-		}
-	}
-	pt.rep.run(func() {
-		if pt.rep.quiet {
-			pt.rep.quiet, pt.rep.stalled = false, ErrNoLeader
-			pt.rep.retry()
-		}
-	})
 }
 
 // changed collects what the store says for the worker.
@@ -433,141 +393,6 @@ func (cn *clusterNode) trimTo(pt *partition, pos segment.Position) {
 	})
 }
 
-// Up implements peer.Handler.
-func (cn *clusterNode) Up(node replicate.NodeID, _ uuid.UUID) {
-	cn.goneMu.Lock()
-	delete(cn.gone, node)
-	cn.goneMu.Unlock()
-	cn.log.Info("connected to a node", "peer", node)
-	cn.forward.wake()
-}
-
-// Down implements peer.Handler.
-func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool) {
-	cn.forward.lost(node)
-	cn.ops.lost(node)
-	if cn.ctx.Err() != nil {
-		return
-	}
-	cn.log.Info("lost the connection to a node", "peer", node, "process_gone", refused)
-	if !refused {
-		return
-	}
-	cn.goneMu.Lock()
-	cn.gone[node] = true
-	cn.goneMu.Unlock()
-	cn.spawn(func() { cn.reportDown(node, boot) })
-	cn.peerDown(node)
-}
-
-// isLive says whether the lease of a node lives, as far as this node has heard.
-func (cn *clusterNode) isLive(node replicate.NodeID) bool {
-	snap := cn.store.Snapshot()
-	n := snap.Nodes[node]
-	return n != nil && n.Live
-}
-
-// peerDown tells the leaders here that a node does not answer any more: they need not wait until its silence is proven.
-func (cn *clusterNode) peerDown(node replicate.NodeID) {
-	for _, pt := range cn.e.partitionList() {
-		if r := pt.rep; r != nil && r.leads.Load() {
-			r.run(func() { r.step(&replicate.Event{Kind: replicate.EvPeerDown, Node: node}) })
-		}
-	}
-}
-
-// reportDown tells the store that a process is gone, again and again: the member of etcd that died with it may have been the one that counts.
-func (cn *clusterNode) reportDown(node replicate.NodeID, boot uuid.UUID) {
-	for told := false; cn.isGone(node) && cn.ctx.Err() == nil; {
-		ctx, cancel := cn.e.withTimeout(cn.ctx, storeTimeout)
-		err := cn.store.ReportDown(ctx, node, boot)
-		cancel()
-		if err == nil || errors.Is(err, meta.ErrNotFound) {
-			return
-		}
-		if !told {
-			told = true
-			cn.log.Warn("the store could not be told yet that a node is gone", "peer", node, "error", err)
-		}
-		cn.pause(tickInterval)
-	}
-}
-
-// isGone says whether the process of a node is known to have ended.
-func (cn *clusterNode) isGone(node replicate.NodeID) bool {
-	cn.goneMu.Lock()
-	defer cn.goneMu.Unlock()
-	return cn.gone[node]
-}
-
-// Frames implements peer.Handler.
-func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netproto.Received) {
-	d := cn.decoders.Get().(*wire.Decoder)
-	defer cn.decoders.Put(d)
-	var some [32]*partition
-	work := some[:0]
-	for i := range burst {
-		f := &burst[i]
-		if _, ok := wire.Kind(f.Header.Type); !ok {
-			if pt := cn.request(from, f); pt != nil && (len(work) == 0 || work[len(work)-1] != pt) {
-				work = append(work, pt)
-			}
-			continue
-		}
-		if err := d.Decode(&f.Header, f.Payload); err != nil {
-			cn.log.Error("a frame of a node was refused; the connection is made anew", "peer", from, "error", err)
-			cn.net.Disconnect(from, err)
-			return
-		}
-		if pt := cn.partition(d.ID); pt != nil && pt.rep.receive(from, &receivedFrame{d, f.Buf}) {
-			work = append(work, pt)
-		}
-	}
-	for i, pt := range work {
-		pt.announce(i == len(work)-1)
-	}
-}
-
-// request takes what is not about replication. It returns a partition whose inbox got something.
-func (cn *clusterNode) request(from replicate.NodeID, f *netproto.Received) *partition {
-	switch f.Header.Type {
-	case netproto.TypeForwardPut:
-		return cn.forward.serve(from, f)
-	case netproto.TypeForwardAck:
-		cn.forward.answered(from, f)
-	case netproto.TypeForwardOp:
-		cn.ops.serve(from, f)
-	case netproto.TypeForwardOpAck:
-		cn.ops.answered(f)
-	default:
-		cn.log.Warn("a node sent a frame that this version does not know", "peer", from, "type", f.Header.Type)
-	}
-	return nil
-}
-
-// handOver gives every leadership to somebody else who is in sync: no accepted write is lost or failed by it. It returns when this node leads nothing
-// that another could lead, or with ctx.
-func (cn *clusterNode) handOver(ctx context.Context) error {
-	if !cn.leaving.CompareAndSwap(false, true) {
-		return nil
-	}
-	defer cn.leaving.Store(false)
-	for {
-		left := 0
-		for _, pt := range cn.e.partitionList() {
-			if pt.rep != nil && pt.rep.leads.Load() && cn.handOverOne(ctx, pt, 0) {
-				left++
-			}
-		}
-		if left == 0 || ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err := cn.sleep(ctx, time.Millisecond); err != nil {
-			return err
-		}
-	}
-}
-
 // lingerTime is how long no put may have come from other nodes before one that has led leaves them.
 const lingerTime = 50 * time.Millisecond
 
@@ -583,38 +408,6 @@ func (cn *clusterNode) linger(ctx context.Context) {
 			return
 		}
 	}
-}
-
-// handOverOne reports whether there is still something to hand over.
-func (cn *clusterNode) handOverOne(ctx context.Context, pt *partition, to replicate.NodeID) bool {
-	r := pt.rep
-	var st replicate.State
-	ready := false
-	r.mu.Lock()
-	if r.leader == nil || len(r.state.ISR) < 2 {
-		r.mu.Unlock()
-		return false
-	}
-	flushed := r.quiet
-	r.quiet = true // writes wait, and then go to the new leader
-	st = r.state
-	ready = r.pending.n == 0 && r.pending.opened
-	r.mu.Unlock()
-	if !ready {
-		return true
-	}
-	if !flushed {
-		cn.e.confirmer.flush() // what was confirmed until now does not come again elsewhere
-		return true
-	}
-	if err := cn.store.HandOver(ctx, pt.identity(), &st, to); err != nil {
-		r.run(func() { r.quiet = false; r.stalled = ErrNoLeader; r.retry() })
-		if !errors.Is(err, meta.ErrConflict) {
-			cn.log.Warn("a partition could not be handed over", "topic", pt.t.name, "partition", pt.number, "error", err)
-			return false
-		}
-	}
-	return true
 }
 
 // close ends everything that talks to others.
@@ -654,19 +447,4 @@ func (e *Engine) Tombstone(ctx context.Context, key meta.TombstoneKey, until tim
 		panic("BUG: engine: a tombstone on a single node")
 	}
 	return e.cluster.store.Tombstone(ctx, key, until)
-}
-
-// Leave hands this node's leaderships over and deregisters it: the others go on at once. Close comes next. On a single node it
-// does nothing.
-func (e *Engine) Leave(ctx context.Context) error {
-	cn := e.cluster
-	if cn == nil {
-		return nil
-	}
-	cn.leave.Do(func() {
-		err := cn.handOver(ctx)
-		cn.linger(ctx)
-		cn.left = errors.Join(err, cn.store.Leave(ctx))
-	})
-	return cn.left
 }

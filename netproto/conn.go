@@ -62,7 +62,8 @@ type Conn struct {
 	writeDeadline time.Time
 	readDeadline  time.Time
 	pending       *drain // what the writer takes next
-	queuedFrames  int    // 0 <= queuedFrames <= MaxQueueFrameCount; with what is being written
+	spot          spot
+	queuedFrames  int // 0 <= queuedFrames <= MaxQueueFrameCount; with what is being written
 	queuedBytes   int
 	room          chan struct{} // closed when the queue has room again; nil if nobody waits
 	pingDue       bool
@@ -83,6 +84,7 @@ func newConn(nc net.Conn, o *Options, peer Hello, version Version) *Conn {
 		pending: new(drain), heldLess: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	c.wake.L = &c.mu
+	c.spot.init(nc)
 	c.in.init(c)
 	c.running.Store(2)
 	go c.write()
@@ -186,10 +188,13 @@ func (c *Conn) ended() {
 	}
 	c.Abort(ErrClosed) // of an orderly end the reason is known already
 	c.mu.Lock()
-	left, reason := c.pending, c.reason
+	left, rest, reason := c.pending, c.spot.rest, c.reason
 	c.queuedFrames, c.queuedBytes = 0, 0
 	c.mu.Unlock()
 	left.reset()
+	if rest != nil {
+		rest.reset()
+	}
 	c.o.Handler.Closed(c, reason)
 	close(c.done)
 }

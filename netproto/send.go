@@ -123,8 +123,13 @@ func (c *Conn) enqueue(f *Frame, h *Header, wait bool) (<-chan struct{}, error) 
 	c.queuedFrames++
 	c.queuedBytes += size
 	borrowed := c.pending.add(f, h)
-	c.mu.Unlock()
-	c.wake.Signal()
+	if d := c.claimLocked(); d != nil {
+		c.mu.Unlock()
+		c.writeOnSpot(d)
+	} else {
+		c.mu.Unlock()
+		c.wake.Signal()
+	}
 	if !borrowed && f.Owner != nil {
 		f.Owner.Release()
 	}
@@ -270,11 +275,21 @@ func (c *Conn) take(d **drain, frames, bytes *int) (last, ok bool) {
 	if *frames > 0 {
 		c.roomLocked()
 	}
-	for c.state == stateOpen && c.pending.frames == 0 && !c.pingDue && !c.pongDue {
+	for c.spot.busy || c.state == stateOpen && c.pending.frames == 0 && c.spot.rest == nil && !c.pingDue && !c.pongDue {
+		c.spot.asleep = true
 		c.wake.Wait()
+		c.spot.asleep = false
 	}
 	if c.state == stateDead {
 		return false, false
+	}
+	now := time.Now()
+	c.spot.last = now
+	if rest := c.spot.rest; rest != nil {
+		*d, c.spot.rest, c.spot.spare = rest, nil, *d
+		*frames, *bytes = rest.frames, rest.bytes
+		c.armLocked(&c.writeDeadline, now, c.o.WriteTimeout, c.nc.SetWriteDeadline)
+		return false, true
 	}
 	*d, c.pending = c.pending, *d
 	*frames, *bytes = (*d).frames, (*d).bytes
@@ -289,7 +304,7 @@ func (c *Conn) take(d **drain, frames, bytes *int) (last, ok bool) {
 		(*d).control(TypeGoodbye, c.goodbye.Status, 0, c.goodbye.Text)
 		return true, true
 	}
-	c.armLocked(&c.writeDeadline, time.Now(), c.o.WriteTimeout, c.nc.SetWriteDeadline)
+	c.armLocked(&c.writeDeadline, now, c.o.WriteTimeout, c.nc.SetWriteDeadline)
 	return false, true
 }
 

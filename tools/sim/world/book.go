@@ -12,8 +12,8 @@ import (
 
 // book knows of every message what its producer was told, and what consumers saw.
 type book struct {
-	w       *World
-	values  []value
+	w      *World
+	values []value
 }
 
 type fate uint8

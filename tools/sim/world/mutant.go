@@ -12,10 +12,11 @@ const (
 	MutantUnclean          // the store elects who is not in the ISR
 	MutantEpochs           // the store gives a restarted process the epoch of the one before
 	MutantDisks            // the store takes an empty disk for the one that was there before
+	MutantRollback         // a machine that loses its power comes back with its disk as it was a while ago
 )
 
 // Mutants names all of them.
 var Mutants = map[string]Mutant{
 	"early-sync": MutantEarlySync, "no-sync": MutantNoSync, "unclean-election": MutantUnclean,
-	"epoch-reuse": MutantEpochs, "empty-disk": MutantDisks,
+	"epoch-reuse": MutantEpochs, "empty-disk": MutantDisks, "rollback": MutantRollback,
 }

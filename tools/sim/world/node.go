@@ -37,8 +37,9 @@ type node struct {
 	failed  bool // the commit log failed: it has to be restarted
 	closing bool
 	agents  []*agent
-	power   bool // false: do not boot
-	broken  bool // the disk was told to fail
+	power   bool           // false: do not boot
+	broken  bool           // the disk was told to fail
+	before  *faultaio.Disk // MutantRollback
 }
 
 func newNode(w *World, index int) *node {
@@ -215,6 +216,9 @@ func (n *node) crash() {
 	n.w.tracef("%s crashes", n.name)
 	n.w.Stats.Crashes++
 	rest := n.disk.afterCrash(n.w.rng.Uint64())
+	if n.before != nil {
+		rest = n.before.Kill(n.w.rng.Uint64())
+	}
 	n.broken = false
 	n.endProcess(true)
 	n.media = rest

@@ -149,6 +149,15 @@ func (w *World) build() {
 		w.after(w.between(0, 50*ms), n.boot)
 	}
 	w.every(w.opt.controlTick, w.store.control)
+	if w.cfg.Break == MutantRollback {
+		w.every(300*ms, func() {
+			for _, n := range w.nodes {
+				if n.m != nil && !n.media.Crashed() {
+					n.before = n.media.Kill(w.rng.Uint64())
+				}
+			}
+		})
+	}
 	w.startWorkload()
 	w.every(w.opt.mischiefEvery, func() {
 		if w.faults && w.now > w.opt.quiet {

@@ -1,0 +1,124 @@
+package engine
+
+import (
+	"errors"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/meta"
+	"penstock/netproto"
+	"penstock/replicate"
+	"penstock/replicate/wire"
+)
+
+// Up implements peer.Handler.
+func (cn *clusterNode) Up(node replicate.NodeID, _ uuid.UUID) {
+	cn.goneMu.Lock()
+	delete(cn.gone, node)
+	cn.goneMu.Unlock()
+	cn.log.Info("connected to a node", "peer", node)
+	cn.forward.wake()
+}
+
+// Down implements peer.Handler.
+func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool) {
+	cn.forward.lost(node)
+	cn.ops.lost(node)
+	if cn.ctx.Err() != nil {
+		return
+	}
+	cn.log.Info("lost the connection to a node", "peer", node, "process_gone", refused)
+	if !refused {
+		return
+	}
+	cn.goneMu.Lock()
+	cn.gone[node] = true
+	cn.goneMu.Unlock()
+	cn.spawn(func() { cn.reportDown(node, boot) })
+	cn.peerDown(node)
+}
+
+// isLive says whether the lease of a node lives, as far as this node has heard.
+func (cn *clusterNode) isLive(node replicate.NodeID) bool {
+	snap := cn.store.Snapshot()
+	n := snap.Nodes[node]
+	return n != nil && n.Live
+}
+
+// peerDown tells the leaders here that a node does not answer any more: they need not wait until its silence is proven.
+func (cn *clusterNode) peerDown(node replicate.NodeID) {
+	for _, pt := range cn.e.partitionList() {
+		if r := pt.rep; r != nil && r.leads.Load() {
+			r.run(func() { r.step(&replicate.Event{Kind: replicate.EvPeerDown, Node: node}) })
+		}
+	}
+}
+
+// reportDown tells the store that a process is gone, again and again: the member of etcd that died with it may have been the one that counts.
+func (cn *clusterNode) reportDown(node replicate.NodeID, boot uuid.UUID) {
+	for told := false; cn.isGone(node) && cn.ctx.Err() == nil; {
+		ctx, cancel := cn.e.withTimeout(cn.ctx, storeTimeout)
+		err := cn.store.ReportDown(ctx, node, boot)
+		cancel()
+		if err == nil || errors.Is(err, meta.ErrNotFound) {
+			return
+		}
+		if !told {
+			told = true
+			cn.log.Warn("the store could not be told yet that a node is gone", "peer", node, "error", err)
+		}
+		cn.pause(tickInterval)
+	}
+}
+
+// isGone says whether the process of a node is known to have ended.
+func (cn *clusterNode) isGone(node replicate.NodeID) bool {
+	cn.goneMu.Lock()
+	defer cn.goneMu.Unlock()
+	return cn.gone[node]
+}
+
+// Frames implements peer.Handler.
+func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netproto.Received) {
+	d := cn.decoders.Get().(*wire.Decoder)
+	defer cn.decoders.Put(d)
+	var some [32]*partition
+	work := some[:0]
+	for i := range burst {
+		f := &burst[i]
+		if _, ok := wire.Kind(f.Header.Type); !ok {
+			if pt := cn.request(from, f); pt != nil && (len(work) == 0 || work[len(work)-1] != pt) {
+				work = append(work, pt)
+			}
+			continue
+		}
+		if err := d.Decode(&f.Header, f.Payload); err != nil {
+			cn.log.Error("a frame of a node was refused; the connection is made anew", "peer", from, "error", err)
+			cn.net.Disconnect(from, err)
+			return
+		}
+		if pt := cn.partition(d.ID); pt != nil && pt.rep.receive(from, &receivedFrame{d, f.Buf}) {
+			work = append(work, pt)
+		}
+	}
+	for i, pt := range work {
+		pt.announce(i == len(work)-1)
+	}
+}
+
+// request takes what is not about replication. It returns a partition whose inbox got something.
+func (cn *clusterNode) request(from replicate.NodeID, f *netproto.Received) *partition {
+	switch f.Header.Type {
+	case netproto.TypeForwardPut:
+		return cn.forward.serve(from, f)
+	case netproto.TypeForwardAck:
+		cn.forward.answered(from, f)
+	case netproto.TypeForwardOp:
+		cn.ops.serve(from, f)
+	case netproto.TypeForwardOpAck:
+		cn.ops.answered(f)
+	default:
+		cn.log.Warn("a node sent a frame that this version does not know", "peer", from, "type", f.Header.Type)
+	}
+	return nil
+}

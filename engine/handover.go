@@ -1,0 +1,119 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// balance moves leaderships to who should have them, a few at a time: nodes that were away get theirs back, replicas that are about to be
+// removed give theirs away.
+func (cn *clusterNode) balance() {
+	for cn.e.pause(balanceInterval, cn.ctx.Done()) {
+		snap := cn.store.Snapshot()
+		for left, parts := maxBalanceCount, cn.e.partitionList(); left > 0 && len(parts) > 0; parts = parts[1:] {
+			pt := parts[0]
+			if pt.rep == nil || !pt.rep.serves.Load() || cn.leaving.Load() {
+				continue
+			}
+			row := snap.Partitions[pt.identity()]
+			if row == nil || len(row.State.ISR) < len(row.State.Replicas) {
+				continue // it is not the time for it
+			}
+			if to := cn.opts.PreferredLeader(snap, pt.identity()); to != 0 && to != cn.self.ID {
+				left--
+				cn.handOverSoon(pt, to)
+			}
+		}
+	}
+}
+
+// handOverSoon gives one partition to to, unless what is pending is not committed in time.
+func (cn *clusterNode) handOverSoon(pt *partition, to replicate.NodeID) {
+	ctx, cancel := cn.e.withTimeout(cn.ctx, handOverTime)
+	defer cancel()
+	for pt.rep.leads.Load() && cn.handOverOne(ctx, pt, to) {
+		if cn.sleep(ctx, time.Millisecond) != nil {
+			break
+		}
+	}
+	pt.rep.run(func() {
+		if pt.rep.quiet {
+			pt.rep.quiet, pt.rep.stalled = false, ErrNoLeader
+			pt.rep.retry()
+		}
+	})
+}
+
+// handOver gives every leadership to somebody else who is in sync: no accepted write is lost or failed by it. It returns when this node leads nothing
+// that another could lead, or with ctx.
+func (cn *clusterNode) handOver(ctx context.Context) error {
+	if !cn.leaving.CompareAndSwap(false, true) {
+		return nil
+	}
+	defer cn.leaving.Store(false)
+	for {
+		left := 0
+		for _, pt := range cn.e.partitionList() {
+			if pt.rep != nil && pt.rep.leads.Load() && cn.handOverOne(ctx, pt, 0) {
+				left++
+			}
+		}
+		if left == 0 || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err := cn.sleep(ctx, time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// handOverOne reports whether there is still something to hand over.
+func (cn *clusterNode) handOverOne(ctx context.Context, pt *partition, to replicate.NodeID) bool {
+	r := pt.rep
+	var st replicate.State
+	ready := false
+	r.mu.Lock()
+	if r.leader == nil || len(r.state.ISR) < 2 {
+		r.mu.Unlock()
+		return false
+	}
+	flushed := r.quiet
+	r.quiet = true // writes wait, and then go to the new leader
+	st = r.state
+	ready = r.pending.n == 0 && r.pending.opened
+	r.mu.Unlock()
+	if !ready {
+		return true
+	}
+	if !flushed {
+		cn.e.confirmer.flush() // what was confirmed until now does not come again elsewhere
+		return true
+	}
+	if err := cn.store.HandOver(ctx, pt.identity(), &st, to); err != nil {
+		r.run(func() { r.quiet = false; r.stalled = ErrNoLeader; r.retry() })
+		if !errors.Is(err, meta.ErrConflict) {
+			cn.log.Warn("a partition could not be handed over", "topic", pt.t.name, "partition", pt.number, "error", err)
+			return false
+		}
+	}
+	return true
+}
+
+// Leave hands this node's leaderships over and deregisters it: the others go on at once. Close comes next. On a single node it
+// does nothing.
+func (e *Engine) Leave(ctx context.Context) error {
+	cn := e.cluster
+	if cn == nil {
+		return nil
+	}
+	cn.leave.Do(func() {
+		err := cn.handOver(ctx)
+		cn.linger(ctx)
+		cn.left = errors.Join(err, cn.store.Leave(ctx))
+	})
+	return cn.left
+}

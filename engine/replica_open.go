@@ -1,0 +1,95 @@
+package engine
+
+import (
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// present says whether this node has a copy that takes part.
+func (r *replica) present() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.closed && (r.leader != nil || r.follower != nil)
+}
+
+// retire ends a copy that is not needed any more; its bytes stay.
+func (r *replica) retire() {
+	r.cn.forward.hold(r.pt)
+	r.shut()
+	r.cn.reroute(r.pt)
+}
+
+// end is retire for good: what waits in the inbox is answered with err.
+func (r *replica) end(err error) {
+	r.shut()
+	answerAll(r.pt.takeForOthers().head, err)
+}
+
+// shut ends the replica; nothing is sent or taken any more. What is in the log and not committed is unknown: it may be elsewhere, too.
+func (r *replica) shut() {
+	r.run(func() {
+		r.closed = true
+		r.setLeads(false)
+		r.serves.Store(false)
+		r.fail(r.pending.takeAll(), ErrUnknown)
+		r.releaseIncoming()
+		r.leader, r.follower = nil, nil
+	})
+}
+
+// open makes the machine of a copy whose log is open. Nothing else knows the replica yet, or mu is held.
+func (r *replica) open(committed segment.Position) error {
+	pt := r.pt
+	st := pt.machine.State()
+	start, err := pt.startState()
+	if err != nil {
+		return err
+	}
+	pt.epochs.Trim(start.Next)
+	r.generation, r.durable = 1, st.Next
+	r.follower = replicate.NewFollower(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, replicate.Log{
+		Start: start, End: st, Durable: st.Next, Committed: min(committed, st.Next), Epoch: st.Epoch, Generation: r.generation, Epochs: pt.epochs.Entries(),
+	})
+	r.damaged = nil
+	for _, ev := range r.isolated() { // before it can be asked to lead
+		r.step(&ev)
+	}
+	return nil
+}
+
+// startState is the state of the log before its first batch.
+func (pt *partition) startState() (segment.State, error) {
+	off, pos, id := pt.log.Start()
+	if off == 0 {
+		return segment.State{}, nil
+	}
+	if end, _, _ := pt.log.End(); end == off {
+		return pt.machine.State(), nil
+	}
+	st := segment.State{Next: pos, NextID: id, End: off}
+	where, err := pt.log.Where(off)
+	if err != nil {
+		return st, err
+	}
+	st.Segment, st.SegmentBase, st.SegmentCapacity = where.Segment, where.SegmentBase, where.SegmentCapacity
+	var v segment.View
+	if err := pt.log.View(&v, off, 1); err != nil {
+		return st, err
+	}
+	defer v.Release()
+	var h segment.Header
+	if err := h.Decode(v.Bytes()); err != nil {
+		return st, err
+	}
+	st.LastCRC = h.PrevCRC
+	if pos > 0 {
+		if epoch, ok := pt.epochs.At(pos - 1); ok {
+			st.Epoch = epoch
+		}
+	}
+	return st, nil
+}
+
+func (cn *clusterNode) member() replicate.Member {
+	return replicate.Member{Node: cn.self.ID, Store: cn.self.Store}
+}

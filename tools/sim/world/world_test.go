@@ -1,0 +1,120 @@
+package world
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// runAll runs seeds on all processors and reports those that break a promise.
+func runAll(t *testing.T, seeds []uint64) (sum Stats) {
+	t.Helper()
+	var next atomic.Int64
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for range runtime.NumCPU() {
+		all.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(seeds)) && !t.Failed(); i = next.Add(1) - 1 {
+				w := Run(seeds[i], Config{})
+				mu.Lock()
+				sum.Add(&w.Stats)
+				mu.Unlock()
+				if w.Violation != "" {
+					t.Errorf("seed %d: %s\nsee it: go run ./tools/sim -seed %d -v -tail 300", seeds[i], w.Violation, seeds[i])
+				}
+			}
+		})
+	}
+	all.Wait()
+	return sum
+}
+
+// Whole nodes under faults: nothing that was answered OK is lost, nothing is invented, everything is delivered, and after the faults
+// everything comes right again.
+//
+// # B1 B2 B3 B8 B9 B11 B12 B13 B17 B18 B68 B73 B74 B75 B81 B83 B84 B94
+//
+// PENSTOCK_SIM_SEEDS=from-to chooses the seeds, for instance 0-100000.
+func TestSeeds(t *testing.T) {
+	from, to := uint64(0), uint64(500)
+	if text := os.Getenv("PENSTOCK_SIM_SEEDS"); text != "" {
+		if _, err := fmt.Sscanf(text, "%d-%d", &from, &to); err != nil {
+			t.Fatalf("PENSTOCK_SIM_SEEDS=%q: want from-to", text)
+		}
+	} else if testing.Short() {
+		to = 40
+	}
+	var seeds []uint64
+	for seed := from; seed < to; seed++ {
+		seeds = append(seeds, seed)
+	}
+	sum := runAll(t, seeds)
+	t.Logf("seeds %d-%d: %+v", from, to, sum)
+	if len(seeds) < 40 || t.Failed() {
+		return
+	}
+	for what, n := range map[string]int{
+		"answers": sum.Acked, "refusals": sum.Refused, "unknown outcomes": sum.Unknown, "elections": sum.Elections, "kills": sum.Kills,
+		"power cuts": sum.Crashes, "orderly stops": sum.Stops, "cut links": sum.Cuts, "changes of an ISR": sum.ISRChanges, "pauses": sum.Pauses,
+		"redeliveries": sum.Redelivered, "disk faults": sum.DiskFaults, "full disks": sum.Full,
+	} {
+		if n == 0 {
+			t.Errorf("the seeds bring about no %s: they do not reach what they are for", what)
+		}
+	}
+}
+
+// Every seed that has found something is run for ever.
+func TestRegressions(t *testing.T) {
+	f, err := os.Open("testdata/seeds.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var seeds []uint64
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		line, _, _ := strings.Cut(lines.Text(), "#")
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		var seed uint64
+		if _, err := fmt.Sscan(line, &seed); err != nil {
+			t.Fatalf("testdata/seeds.txt: %q: %v", line, err)
+		}
+		seeds = append(seeds, seed)
+	}
+	if len(seeds) == 0 {
+		t.Fatal("testdata/seeds.txt names no seed")
+	}
+	runAll(t, seeds)
+}
+
+// The same seed is the same run, to the last frame.
+func TestDeterminism(t *testing.T) {
+	for seed := range uint64(4) {
+		a, b := Run(seed, Config{}), Run(seed, Config{})
+		if a.Hash() != b.Hash() || a.Stats != b.Stats || a.Stats.Frames == 0 {
+			t.Errorf("seed %d: two runs differ, or are empty:\n%016x %+v\n%016x %+v", seed, a.Hash(), a.Stats, b.Hash(), b.Stats)
+		}
+	}
+}
+
+// A world that lies is seen through: that is what shows that the checks can see anything.
+func TestMutantsAreFound(t *testing.T) {
+	for name, seeds := range map[string]uint64{"early-sync": 20, "unclean-election": 20, "empty-disk": 150, "rollback": 50} {
+		t.Run(name, func(t *testing.T) {
+			for seed := range seeds {
+				if w := Run(seed, Config{Break: Mutants[name]}); w.Violation != "" {
+					t.Logf("seed %d: %s", seed, w.Violation)
+					return
+				}
+			}
+			t.Errorf("not found in %d seeds", seeds)
+		})
+	}
+}
