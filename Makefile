@@ -17,7 +17,7 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build run cluster test race fuzz-smoke crash sim cluster-test bench lint ci test-giouring conformance
+.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test bench lint ci test-giouring conformance
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -47,7 +47,10 @@ fuzz-smoke: ## run every fuzz target for FUZZ_TIME (5s)
 crash: ## cut the power SEEDS (1000) times at random operations of a running engine
 	PENSTOCK_CRASH_SEEDS=$(or $(SEEDS),1000) $(GO) test ./engine -run TestPowerCutAnywhere -count=1 -timeout 0
 
-sim: ## simulate a replicated partition on SEEDS (0-100000)
+sim: ## simulate clusters of whole nodes on SEEDS (0-100000); see tools/sim
+	$(GO) run ./tools/sim -seeds $(or $(SEEDS),0-100000)
+
+sim-replicate: ## simulate a replicated partition, the machines alone, on SEEDS (0-100000)
 	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-100000) $(GO) test ./replicate -run TestSimulation -count=1 -timeout 0
 
 cluster-test: ## break clusters of real processes under load and judge what clients saw (RUN=regexp of tests)

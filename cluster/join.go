@@ -53,7 +53,7 @@ func (s *store) Join(ctx context.Context, r meta.Registration) (meta.Node, error
 }
 
 func (s *store) enter(ctx context.Context, r *meta.Registration) error {
-	sent, err := s.register(ctx, r.Node)
+	sent, err := s.register(ctx, r)
 	if err != nil {
 		close(s.leasing)
 		return err
@@ -130,7 +130,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // register writes the node's row and its live row, and returns when the lease was asked for. The id is found by name; a
 // new one comes from a counter, so that none is ever given twice.
-func (s *store) register(ctx context.Context, n meta.Node) (time.Time, error) {
+func (s *store) register(ctx context.Context, r *meta.Registration) (time.Time, error) {
 	for {
 		sent := time.Now()
 		lease, err := s.kv.Grant(ctx, s.opts.LeaseTTL)
@@ -139,7 +139,7 @@ func (s *store) register(ctx context.Context, n meta.Node) (time.Time, error) {
 			s.lease = lease
 			s.mu.Unlock()
 			var ok bool
-			if ok, err = s.tryRegister(ctx, n, lease); ok {
+			if ok, err = s.tryRegister(ctx, r, lease); ok {
 				return sent, nil
 			}
 			_ = s.kv.Revoke(ctx, lease)
@@ -156,10 +156,14 @@ func (s *store) register(ctx context.Context, n meta.Node) (time.Time, error) {
 	}
 }
 
-func (s *store) tryRegister(ctx context.Context, n meta.Node, lease kv.LeaseID) (bool, error) {
+func (s *store) tryRegister(ctx context.Context, r *meta.Registration, lease kv.LeaseID) (bool, error) {
 	st, err := s.read(ctx)
 	if err != nil {
 		return false, err
+	}
+	n := r.Node
+	if r.Cluster != uuid.Nil && r.Cluster != st.snap.Cluster {
+		return false, fmt.Errorf("%w (it is of cluster %s, the store of %s)", meta.ErrForeign, r.Cluster, st.snap.Cluster)
 	}
 	var conds []kv.Cond
 	var ops []kv.Op

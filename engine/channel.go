@@ -433,6 +433,9 @@ func (c *Channel) emptyHere(ctx context.Context) error {
 func (c *Channel) ResetToID(ctx context.Context, id ID) error {
 	for i := range c.cursors {
 		if pt := c.cursors[i].part; pt.number == id.Partition() {
+			if pt.rep != nil && !pt.rep.serves.Load() {
+				return ErrMoved
+			}
 			_, _, start := pt.log.Start()
 			return c.change(ctx, core.Event{Kind: core.EvReset, Part: pt.number, Msg: id.MsgID(), Start: start})
 		}
@@ -447,6 +450,9 @@ func (c *Channel) ResetToTime(ctx context.Context, when time.Time) error {
 	}
 	for i := range c.cursors {
 		pt := c.cursors[i].part
+		if pt.rep != nil && !pt.rep.serves.Load() {
+			continue // the partitions that other nodes lead are theirs to reset
+		}
 		_, id, err := pt.log.SeekTime(when.UnixNano())
 		if errors.Is(err, segment.ErrAtEnd) || errors.Is(err, segment.ErrPastEnd) {
 			id, err = pt.visibleEnd(), nil

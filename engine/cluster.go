@@ -41,6 +41,8 @@ const (
 	storeTimeout  = 5 * time.Second
 	maxReadCount  = 2 // ranges of the past that are read at once
 	retryInterval = 200 * time.Millisecond
+	// openRetryInterval is between two tries to open what this node should have a copy of.
+	openRetryInterval = time.Second
 
 	balanceInterval = 2 * time.Second
 	maxBalanceCount = 16 // leaderships moved per round
@@ -127,7 +129,7 @@ func (cn *clusterNode) join(ctx context.Context) error {
 		n.Peer = cn.opts.Listener.Addr().String()
 	}
 	self, err := cn.store.Join(ctx, meta.Registration{
-		Node: n, Import: cn.imports(), Changed: cn.changed,
+		Node: n, Cluster: cn.e.node.Cluster, Import: cn.imports(), Changed: cn.changed,
 		Lease: func(until time.Time) { cn.extend(int64(until.Sub(cn.began))) },
 	})
 	if err != nil {
@@ -262,14 +264,16 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 	case mt != nil && t == nil:
 		t, err := cn.e.makeReplicas(snap, mt)
 		if err != nil {
-			cn.log.Error("a topic of the cluster could not be opened on this node; it is tried again with the next change", "topic", mt.Name, "error", err)
+			cn.log.Error("a topic of the cluster could not be opened on this node; it is tried again", "topic", mt.Name, "error", err)
+			cn.tryLater(mt)
 			return
 		}
 		cn.topics[id] = t
 		cn.addToTable(t.partitions())
 	case mt != nil && mt.Partitions > t.Partitions():
 		if err := cn.e.expandTopic(snap, mt, t); err != nil {
-			cn.log.Error("new partitions of a topic could not be opened on this node; it is tried again with the next change", "topic", mt.Name, "error", err)
+			cn.log.Error("new partitions of a topic could not be opened on this node; it is tried again", "topic", mt.Name, "error", err)
+			cn.tryLater(mt)
 		}
 	case mt == nil && t != nil && snap.Deleted[id]:
 		delete(cn.topics, id)
@@ -293,7 +297,8 @@ func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
 	mine := slices.Contains(row.State.Replicas, cn.self.ID)
 	if mine && !pt.rep.present() {
 		if err := cn.e.openReplica(pt); err != nil {
-			cn.log.Error("a copy of a partition could not be opened", "topic", pt.t.name, "partition", pt.number, "error", err)
+			cn.log.Error("a copy of a partition could not be opened; it is tried again", "topic", pt.t.name, "partition", pt.number, "error", err)
+			cn.tryLater(snap.Topics[id.Topic], id.Partition)
 			return
 		}
 	}
@@ -302,6 +307,26 @@ func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
 		cn.log.Info("a copy of a partition is not needed any more", "topic", pt.t.name, "partition", pt.number)
 		pt.rep.retire()
 	}
+}
+
+// tryLater does again what could not be opened, on a full disk say: the store has no reason to speak of it again. Without partitions it is
+// about all of the topic.
+func (cn *clusterNode) tryLater(mt *meta.Topic, partitions ...uint32) {
+	if mt == nil {
+		return
+	}
+	ch := &meta.Change{Topics: []uuid.UUID{mt.ID}}
+	for n := range uint32(mt.Partitions) {
+		if len(partitions) == 0 || slices.Contains(partitions, n) {
+			ch.Partitions = append(ch.Partitions, meta.PartitionID{Topic: mt.ID, Partition: n})
+		}
+	}
+	cn.spawn(func() {
+		cn.pause(openRetryInterval)
+		if ch.Snapshot = cn.store.Snapshot(); cn.ctx.Err() == nil && ch.Snapshot != nil {
+			cn.changed(ch)
+		}
+	})
 }
 
 func (cn *clusterNode) partition(id meta.PartitionID) *partition { return (*cn.table.Load())[id] }

@@ -130,7 +130,7 @@ func TestClusterForeignDirectory(t *testing.T) {
 		e.Close()
 		t.Fatal("a node of another cluster was taken in")
 	}
-	if !strings.Contains(err.Error(), "belongs to cluster") {
+	if !strings.Contains(err.Error(), "belongs to another cluster") {
 		t.Errorf("it says: %v", err)
 	}
 	other := &member{name: "n9", disk: stranger.disk.Kill(8), life: 20}

@@ -243,11 +243,11 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 // dropServed: when a partition went, consumers are told and connect to whoever has it. What is left is put together anew.
 func (t *Topic) dropServed() {
 	for len(t.served) < len(t.partitions()) {
-		t.served = append(t.served, false)
+		t.served = append(t.served, 0)
 	}
 	gone := false
 	for i, pt := range t.partitions()[:len(t.served)] {
-		gone = gone || t.served[i] && !pt.rep.serves.Load()
+		gone = gone || t.served[i] != 0 && t.served[i] != pt.rep.serving()
 	}
 	if !gone {
 		return
@@ -267,10 +267,11 @@ type missingChannel struct {
 // addServed gives the channels the partitions that this node serves since a moment ago. It returns the channels that one of them does not know.
 func (t *Topic) addServed() (missing []missingChannel) {
 	for i, pt := range t.partitions()[:len(t.served)] {
-		if t.served[i] || !pt.rep.serves.Load() {
+		epoch := pt.rep.serving()
+		if t.served[i] != 0 || epoch == 0 {
 			continue
 		}
-		t.served[i] = true
+		t.served[i] = epoch
 		pt.rep.mu.Lock()
 		var names []string
 		pt.fold.Each(func(cur *core.Cursor) { names = append(names, cur.Name) })

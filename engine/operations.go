@@ -264,7 +264,7 @@ func (t *Topic) serves(numbers []uint32) bool {
 	defer t.changing.unlock()
 	parts := t.partitions()
 	for _, n := range numbers {
-		if int(n) >= len(t.served) || !t.served[n] || !parts[n].rep.serves.Load() {
+		if int(n) >= len(t.served) || t.served[n] == 0 || t.served[n] != parts[n].rep.serving() {
 			return false
 		}
 	}

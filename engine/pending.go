@@ -50,8 +50,6 @@ func (q *pendingQueue) push(b *pendingBatch) {
 	*q.slot(q.n - 1) = *b
 }
 
-func (q *pendingQueue) last() *pendingBatch { return q.slot(q.n - 1) }
-
 func (q *pendingQueue) pop() {
 	*q.slot(0) = pendingBatch{}
 	q.at = (q.at + 1) & (len(q.ring) - 1)

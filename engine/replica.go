@@ -25,11 +25,12 @@ type replica struct {
 	pt *partition
 
 	// What producers and channels look at without mu.
-	leads  atomic.Bool                    // puts go to the inbox; changed with partition.mu held, too
-	serves atomic.Bool                    // channels may deliver: it leads, and all that came before is committed
-	parked atomic.Bool                    // puts wait in the forwarder: later ones queue behind them
-	target atomic.Uint32                  // replicate.NodeID of the leader; 0: nobody is known
-	row    atomic.Pointer[meta.Partition] // the newest row of the store
+	leads      atomic.Bool                    // puts go to the inbox; changed with partition.mu held, too
+	serves     atomic.Bool                    // channels may deliver: it leads, and all that came before is committed
+	serveEpoch atomic.Uint64                  // see serving
+	parked     atomic.Bool                    // puts wait in the forwarder: later ones queue behind them
+	target     atomic.Uint32                  // replicate.NodeID of the leader; 0: nobody is known
+	row        atomic.Pointer[meta.Partition] // the newest row of the store
 
 	mu       sync.Mutex
 	leader   *replicate.Leader
@@ -348,11 +349,18 @@ func (r *replica) setLeads(on bool) {
 
 // setServing says whether channels may deliver from here.
 func (r *replica) setServing() {
-	on := r.leader != nil && r.leader.Serving() && r.pending.opened
-	if r.serves.Swap(on) != on {
+	epoch := segment.Epoch(0)
+	if r.leader != nil && r.leader.Serving() && r.pending.opened {
+		epoch = r.leader.Epoch()
+	}
+	r.serves.Store(epoch != 0)
+	if segment.Epoch(r.serveEpoch.Swap(uint64(epoch))) != epoch {
 		r.out.role = true
 	}
 }
+
+// serving is the epoch in which channels may deliver from here, 0 if they may not.
+func (r *replica) serving() segment.Epoch { return segment.Epoch(r.serveEpoch.Load()) }
 
 // stepDown turns a leader that stopped into a follower. What was appended and not committed is unknown; what waits in the inbox was not
 // stored and goes to the new leader.
@@ -504,6 +512,7 @@ func (r *replica) tick(lease int64) {
 	}
 	if r.leader != nil {
 		r.fail(r.pending.expire(r.cn.now()-int64(r.cn.e.opts.PublishTimeout)), ErrUnknown)
+		r.retry() // a follower that is back says nothing that changes a mark
 	}
 	r.unlock()
 }

@@ -31,6 +31,7 @@ func (r *replica) shut() {
 		r.closed = true
 		r.setLeads(false)
 		r.serves.Store(false)
+		r.serveEpoch.Store(0)
 		r.fail(r.pending.takeAll(), ErrUnknown)
 		r.releaseIncoming()
 		r.leader, r.follower = nil, nil

@@ -33,8 +33,8 @@ type Topic struct {
 	mu       sync.Mutex
 	channels map[string]*Channel
 	creating map[string]*creation
-	changing waitLock // one creation, deletion or pause at a time
-	served   []bool   // by index: the channels have the partition; only in a cluster, guarded by changing
+	changing waitLock        // one creation, deletion or pause at a time
+	served   []segment.Epoch // by index: of the leadership from which the channels have the partition, 0: they do not; guarded by changing
 	created  int64
 }
 

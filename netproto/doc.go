@@ -14,10 +14,12 @@
 //  1. Send checksums the payload outside the lock, then takes room in the queue: frames and bytes are both limited.
 //  2. Header, head and bodies shorter than MinBorrowBytes are copied into chunks that the frames in the queue share; longer
 //     bodies are kept by reference, and their owner is released after the write.
-//  3. The writer takes everything that is queued and hands it to the kernel by one writev. What arrives meanwhile is the
+//  3. If the connection is idle (the writer sleeps, nothing is queued, nothing was written for 50 µs) and the frame is small, the sender writes it
+//     itself, without blocking; what the socket does not take is the writer's. See spot.go.
+//  4. Otherwise the writer takes everything that is queued and hands it to the kernel by one writev. What arrives meanwhile is the
 //     next one. Nothing waits on a timer: an idle connection writes at once, a busy one in large pieces. (A write per frame
 //     costs about 5 µs, 27 times what coalescing costs.)
-//  4. The reader reads as much as there is, checks each header before it makes room for the payload, checks the payload, and calls
+//  5. The reader reads as much as there is, checks each header before it makes room for the payload, checks the payload, and calls
 //     Handler.Frames once per read with all whole frames in it, so that an answer can be one cumulative frame.
 //
 // # Invariants
@@ -38,8 +40,8 @@
 // same, or CloseTimeout is over. What the peer did with frames that it has not answered is unknown either way: it is the
 // user's protocol (request ids, epochs, positions) that makes a repetition harmless.
 //
-// A rejected design: letting the goroutine that sends write to the socket itself when the queue is empty. It saves a wake-up on an idle
-// connection, but a partition's single goroutine would stand still in write(2) for as long as the peer likes.
+// A rejected design: letting the goroutine that sends write to the socket whenever the queue is empty, and block there. A partition's single
+// goroutine would stand still in write(2) for as long as the peer likes, and frames that come close together would cost a write each.
 //
 // The package limits memory per connection: about 170 KiB when idle, MaxQueueBytes and MaxHeldBytes more at most. How many
 // connections there are is for its caller to limit (see [Serve]).

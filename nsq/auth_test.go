@@ -262,6 +262,8 @@ func TestTokenFile(t *testing.T) {
 	billing.send(pub("invoices", "x"))
 	billing.ok()
 	billing.sub("orders", "billing-eu")
+	narrowed := login("billing-token", "billing", 2)
+	narrowed.sub("orders", "billing-us")
 	other := login("billing-token", "billing", 2)
 	other.send("SUB orders audit\n")
 	other.fatal(`E_UNAUTHORIZED AUTH failed for SUB on "orders" "audit"`)
@@ -273,14 +275,22 @@ func TestTokenFile(t *testing.T) {
 
 	// What the file does not say any more is over: at once for subscriptions, at the next command for publishing.
 	shop = login("shop-token", "shop", 1)
-	writeTokens(t, name, tokenText("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["o?ders"]`))
+	writeTokens(t, name, tokenText("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["o?ders"]`)+
+		tokenText("billing", "billing-token", `permissions = ["subscribe"]`+"\n"+`topics = ["orders"]`+"\n"+`channels = ["billing-us"]`))
 	if err := n.Reload(); err != nil {
 		t.Fatal(err)
 	}
 	billing.closed()
+	narrowed.silent(50 * time.Millisecond)
 	shop.send(pub("orders", "x") + pub("orders.new", "x"))
 	shop.ok()
 	shop.fatal(`E_UNAUTHORIZED AUTH failed for PUB on "orders.new" ""`)
+
+	writeTokens(t, name, tokenText("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["o?ders"]`))
+	if err := n.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	narrowed.closed() // its token is gone
 
 	// A file that is not usable changes nothing.
 	if err := os.Chmod(name, 0o644); err != nil {

@@ -2,6 +2,7 @@ package nsq
 
 import (
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -50,6 +51,17 @@ func TestInflationIsBounded(t *testing.T) {
 	if !errors.Is(err, errInflated) || k > inflationFloorBytes+100*compressedReadBytes+(1<<20) {
 		t.Errorf("%d bytes came, %v", k, err)
 	}
+	// A long past of what does not compress is no credit for ever.
+	zeros := packed(t, compressDeflate, make([]byte, 32<<20))
+	var pieces []io.Reader
+	for range 20 {
+		pieces = append(pieces, bytes.NewReader(zeros))
+	}
+	f = newInflater(compressDeflate, io.MultiReader(pieces...), 100)
+	f.in, f.out = inflationWindowBytes, inflationWindowBytes
+	if k, err := io.Copy(io.Discard, f); !errors.Is(err, errInflated) {
+		t.Errorf("%d bytes came, %v", k, err)
+	}
 	// A stream that compresses well, but not absurdly, goes on for ever.
 	var lines bytes.Buffer
 	rnd := rand.New(rand.NewPCG(1, 1))
@@ -94,6 +106,66 @@ func TestBrokenStreamsEndTheirConnection(t *testing.T) {
 	}
 	good.send(pub("t", "x"))
 	good.ok()
+}
+
+// B99. A wrapped client that reads late stops its deliveries and gets every byte afterwards, whoever encodes them.
+func TestWrappedClientThatReadsLate(t *testing.T) {
+	ca := newCertificateAuthority(t)
+	n := startNode(t, engine.Options{}, ca.options(t))
+	const count, size = 400, 40_000 // 16 MB that do not compress
+	src := rand.NewChaCha8([32]byte{1})
+	bodies := map[string]bool{}
+	p := n.dial(t)
+	for range count {
+		b := make([]byte, size)
+		if _, err := src.Read(b); err != nil {
+			t.Fatal(err)
+		}
+		bodies[string(b)] = true
+		p.send(pub("t", string(b)))
+		p.ok()
+	}
+	for i, x := range []struct {
+		tls bool
+		how string
+	}{{true, ""}, {true, "deflate"}, {false, "snappy"}} {
+		channel := "c" + string(rune('0'+i))
+		var cfg *tls.Config
+		if x.tls {
+			cfg = ca.client(t, "")
+		}
+		c := n.dialWrapped(t, cfg, x.how, 1)
+		n.post(t, "/channel/create?topic=t&channel="+channel, "")
+		c.sub("t", channel)
+		if i > 0 { // only the first channel begins at the start of the topic
+			for b := range bodies {
+				p.send(pub("t", b))
+				p.ok()
+			}
+		}
+		c.send("RDY 2500\n")
+		var server *conn
+		n.each(func(s *conn) {
+			if s.remote == c.nc.LocalAddr().String() {
+				server = s
+			}
+		})
+		eventually(t, "the output to be full", func() bool {
+			server.out.mu.Lock()
+			defer server.out.mu.Unlock()
+			return server.out.full && server.out.waiting >= server.out.bound
+		})
+		got := map[string]bool{}
+		for range count {
+			m := c.message()
+			if !bodies[m.body] || got[m.body] {
+				t.Fatalf("%+v %s: a message came twice or damaged", x.tls, x.how)
+			}
+			got[m.body] = true
+			c.send("FIN " + m.id + "\n")
+		}
+		c.nc.Close()
+	}
 }
 
 // TLS answers by itself; a client that makes it answer and never reads cannot fill the memory.

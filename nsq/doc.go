@@ -1,6 +1,5 @@
-// Package nsq serves an [penstock/engine.Engine] to NSQ's clients: the V2 TCP protocol
-// (all but TLS, compression and AUTH) and nsqd's HTTP API. Unmodified NSQ clients work;
-// every error string is nsqd's.
+// Package nsq serves an [penstock/engine.Engine] to NSQ's clients: the V2 TCP protocol with TLS, snappy, deflate
+// and AUTH, and nsqd's HTTP API, also over TLS. Unmodified NSQ clients work; every error string is nsqd's.
 //
 // What differs from nsqd: "OK" means that the message is on stable storage; PUBs that a client
 // pipelines are read ahead, stored together and answered in order; output is flushed as
@@ -12,11 +11,20 @@
 // (the answer's turn) → output.go (bytes to the socket). Messages for a consumer come
 // through sink.go. sweep.go sends heartbeats and closes dead connections.
 //
+// A connection that negotiates TLS or compression gets a wire (codec.go, upgrade.go) between its input and output and the socket. TLS and
+// the compressors read from it and write to it, in memory, so the connection keeps its goroutines and never blocks where a plain one would
+// not; a plain connection has none and pays one comparison. Compressors are flushed when the output is.
+//
+// Who may do what is decided by auth*.go: a principal, found by a secret in a file of tokens (auth_file.go) or by a server of NSQ's auth
+// protocol (auth_http.go), holds grants. auth_conn.go asks it for NSQ's commands, http_auth.go for requests over HTTP. Secrets are in
+// no log and no error.
+//
 // # Goroutines and locks
 //
 // A connection has one goroutine, its reader, which does everything but two things: a
 // server-wide flusher writes the answers of completed Puts, so that an answer
-// wakes no goroutine of its own; and a writer goroutine lives while the peer's receive window is full.
+// wakes no goroutine of its own; and a writer goroutine lives while the peer's receive window is full, or while
+// there is much to encode.
 // Locks are taken in the order answers.mu, output.mu; no system call and no call of the
 // engine happens under either.
 package nsq

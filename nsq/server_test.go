@@ -117,6 +117,8 @@ type client struct {
 	nc *net.TCPConn
 	w  io.Writer // to nc, through what was negotiated
 	br *bufio.Reader
+
+	under *bufferedConn // under TLS
 }
 
 func (n *node) dialRaw(t testing.TB) *client {
@@ -126,7 +128,7 @@ func (n *node) dialRaw(t testing.TB) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { nc.Close() })
-	return &client{t, nc.(*net.TCPConn), nc, bufio.NewReader(nc)}
+	return &client{t: t, nc: nc.(*net.TCPConn), w: nc, br: bufio.NewReader(nc)}
 }
 
 func (n *node) dial(t testing.TB) *client {

@@ -23,6 +23,7 @@ import (
 
 const (
 	envHTTPAddress     = "ENGINE_HTTP_ADDRESS"
+	envToken           = "PENSTOCK_TOKEN" // not ENGINE_*: those are settings of serve
 	defaultHTTPAddress = "127.0.0.1:4151"
 
 	// drainPoll is how often drain --wait looks.
@@ -44,11 +45,12 @@ func clusterCommand() *cobra.Command {
 		Use:   "cluster",
 		Short: "Show and steer a cluster",
 		Long: "Show and steer a cluster through the HTTP address of any of its nodes. Nodes are named by their node_id or their\n" +
-			"number, partitions by their number, counted from 0.",
+			"number, partitions by their number, counted from 0. Where nodes ask for a token it is taken from " + envToken + ".",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	address := cmp.Or(os.Getenv(envHTTPAddress), defaultHTTPAddress)
+	o.client.token = os.Getenv(envToken)
 	cmd.PersistentFlags().StringVar(&o.client.address, "http", address, "HOST:PORT of a node's HTTP API (or "+envHTTPAddress+")")
 	cmd.PersistentFlags().BoolVar(&o.asJSON, "json", false, "print JSON")
 	cmd.AddCommand(o.statusCommand(), o.topicsCommand(), o.drainCommand(), o.moveCommand(), o.forceLeaderCommand(), o.removeNodeCommand(), o.expandCommand())

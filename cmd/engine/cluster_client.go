@@ -20,7 +20,10 @@ const (
 )
 
 // clusterClient speaks to /cluster/ of one node.
-type clusterClient struct{ address string }
+type clusterClient struct {
+	address string
+	token   string // empty: none is sent
+}
 
 func (c *clusterClient) get(ctx context.Context, path string, answer any) error {
 	return c.do(ctx, http.MethodGet, path, nil, answer)
@@ -44,6 +47,9 @@ func (c *clusterClient) do(ctx context.Context, method, path string, body, answe
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {

@@ -89,12 +89,15 @@ var (
 	ErrConflict    = errors.New("meta: it was changed by somebody else meanwhile: read it again")
 	ErrTooFewNodes = errors.New("meta: fewer nodes are alive than the topic needs replicas: nothing was changed; start more nodes or ask for fewer replicas")
 	ErrUnavailable = errors.New("meta: the metadata store does not answer: what exists goes on, nothing can be changed; look at the etcd members")
+	ErrForeign     = errors.New("meta: the data directory belongs to another cluster than the one that was found: nothing was changed; check the addresses and the data path")
 	ErrUnsafe      = errors.New("meta: refused because acknowledged messages could be lost")
 )
 
 // Registration is what a node needs to join, and how it hears of the cluster.
 type Registration struct {
 	Node Node // ID 0 at the first join: it is given
+	// Cluster is what the node's data directory belongs to; zero: nothing yet. ErrForeign if the store is another one's, and then nothing was changed.
+	Cluster uuid.UUID
 	// Import are topics of a single node's data directory that becomes the first node of a cluster. They enter the store with this node
 	// as their only replica, unless they are there.
 	Import []ImportedTopic
