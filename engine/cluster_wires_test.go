@@ -173,20 +173,6 @@ func (w *wires) rules(f func(from, to string, kind netproto.Type) int) {
 	w.rule = f
 }
 
-// count is how many frames of a kind were passed on.
-func (w *wires) count(kind netproto.Type) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.seen[kind]
-}
-
-// silence lets nothing through from one node to another, as a network does that lost a route: connections stay.
-func (w *wires) silence(from, to string, on bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.cut[[2]string{from, to}] = on
-}
-
 // isolate silences a node in both directions.
 func (w *wires) isolate(name string, on bool) {
 	w.mu.Lock()

@@ -406,8 +406,6 @@ func (tr *trio) load(h *told, m *member, topic, prefix string, allowed func(erro
 
 func never(error) bool { return false }
 
-func anyError(error) bool { return true }
-
 func (h *told) count() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 )
 
 // runAll runs seeds on all processors and reports those that break a promise.
-func runAll(t *testing.T, seeds []uint64) (sum Stats) {
+func runAll(t *testing.T, cfg Config, seeds []uint64) (sum Stats) {
 	t.Helper()
 	var next atomic.Int64
 	var mu sync.Mutex
@@ -20,7 +20,7 @@ func runAll(t *testing.T, seeds []uint64) (sum Stats) {
 	for range runtime.NumCPU() {
 		all.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(seeds)) && !t.Failed(); i = next.Add(1) - 1 {
-				w := Run(seeds[i], Config{})
+				w := Run(seeds[i], cfg)
 				mu.Lock()
 				sum.Add(&w.Stats)
 				mu.Unlock()
@@ -53,7 +53,7 @@ func TestSeeds(t *testing.T) {
 	for seed := from; seed < to; seed++ {
 		seeds = append(seeds, seed)
 	}
-	sum := runAll(t, seeds)
+	sum := runAll(t, Config{}, seeds)
 	t.Logf("seeds %d-%d: %+v", from, to, sum)
 	if len(seeds) < 40 || t.Failed() {
 		return
@@ -76,22 +76,28 @@ func TestRegressions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	var seeds []uint64
+	var plain, small []uint64
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		line, _, _ := strings.Cut(lines.Text(), "#")
 		if line = strings.TrimSpace(line); line == "" {
 			continue
 		}
 		var seed uint64
+		line, isSmall := strings.CutSuffix(line, " small-segments")
 		if _, err := fmt.Sscan(line, &seed); err != nil {
 			t.Fatalf("testdata/seeds.txt: %q: %v", line, err)
 		}
-		seeds = append(seeds, seed)
+		if isSmall {
+			small = append(small, seed)
+		} else {
+			plain = append(plain, seed)
+		}
 	}
-	if len(seeds) == 0 {
+	if len(plain) == 0 || len(small) == 0 {
 		t.Fatal("testdata/seeds.txt names no seed")
 	}
-	runAll(t, seeds)
+	runAll(t, Config{}, plain)
+	runAll(t, Config{SmallSegments: true}, small)
 }
 
 // The same seed is the same run, to the last frame.
