@@ -10,7 +10,7 @@ RING ?=
 GIOURING_FLAGS := -tags giouring -ldflags=-checklinkname=0
 BUILD_FLAGS := $(if $(filter giouring,$(RING)),$(GIOURING_FLAGS),-ldflags=-X=main.commit=$(shell git rev-parse HEAD 2>/dev/null || echo unknown))
 # Packages whose tests run under the race detector: everything with goroutines.
-RACE_PACKAGES ?= ./segment/... ./clog/... ./engine/... ./nsq/... ./netproto/... ./replicate/... ./cmd/...
+RACE_PACKAGES ?= ./segment/... ./clog/... ./engine/... ./nsq/... ./netproto/... ./replicate/... ./cluster ./cluster/admin ./cluster/kv/... ./cmd/...
 FUZZ_TIME ?= 5s
 BENCH ?= .
 BENCH_TIME ?= 1s

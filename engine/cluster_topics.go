@@ -94,30 +94,33 @@ func (e *Engine) openEmpty(pt *partition) error {
 	if err != nil {
 		return err
 	}
+	r := pt.rep
+	r.mu.Lock() // frames of other nodes may ask for the replica already
+	defer r.mu.Unlock()
 	pt.log = log
-	return pt.rep.open(0)
+	return r.open(0)
 }
 
 // openReplica begins to replicate a partition of a topic that this node knows: it is new here, or had left.
 func (e *Engine) openReplica(pt *partition) error {
-	if pt.log == nil {
-		m := &topicMeta{Format: formatVersion, ID: pt.t.uuid, Name: pt.t.name, Partitions: len(pt.t.partitions()), CreatedNs: pt.t.created}
-		if err := createTopicFiles(e.disk, m); err != nil {
-			return err
-		}
-		if err := e.openEmpty(pt); err != nil {
-			return err
-		}
-		e.mu.Lock()
-		e.addPartitions([]*partition{pt})
-		e.mu.Unlock()
-		return nil
+	if pt.rep.hasLog() {
+		r := pt.rep
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.closed = false
+		return r.open(0)
 	}
-	r := pt.rep
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.closed = false
-	return r.open(0)
+	m := &topicMeta{Format: formatVersion, ID: pt.t.uuid, Name: pt.t.name, Partitions: len(pt.t.partitions()), CreatedNs: pt.t.created}
+	if err := createTopicFiles(e.disk, m); err != nil {
+		return err
+	}
+	if err := e.openEmpty(pt); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	e.addPartitions([]*partition{pt})
+	e.mu.Unlock()
+	return nil
 }
 
 // dropTopic deletes this node's part of a topic that the cluster deleted.
@@ -328,7 +331,7 @@ func (t *Topic) channelNames() []string {
 		seen[c.name] = true
 	}
 	for _, pt := range t.partitions() {
-		if pt.rep == nil || pt.log == nil {
+		if pt.rep == nil || !pt.rep.hasLog() {
 			continue
 		}
 		pt.rep.mu.Lock()

@@ -5,6 +5,13 @@ import (
 	"penstock/segment"
 )
 
+// hasLog says whether there are bytes of the partition on this node. The log may be used by whoever was told so.
+func (r *replica) hasLog() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.pt.log != nil
+}
+
 // present says whether this node has a copy that takes part.
 func (r *replica) present() bool {
 	r.mu.Lock()

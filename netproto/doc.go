@@ -14,7 +14,7 @@
 //  1. Send checksums the payload outside the lock, then takes room in the queue: frames and bytes are both limited.
 //  2. Header, head and bodies shorter than MinBorrowBytes are copied into chunks that the frames in the queue share; longer
 //     bodies are kept by reference, and their owner is released after the write.
-//  3. If the connection is idle (the writer sleeps, nothing is queued, nothing was written for 50 µs) and the frame is small, the sender writes it
+//  3. If the connection is idle (the writer sleeps, nothing is queued, nothing was written for 100 µs) and the frame is small, the sender writes it
 //     itself, without blocking; what the socket does not take is the writer's. See spot.go.
 //  4. Otherwise the writer takes everything that is queued and hands it to the kernel by one writev. What arrives meanwhile is the
 //     next one. Nothing waits on a timer: an idle connection writes at once, a busy one in large pieces. (A write per frame

@@ -37,7 +37,7 @@ const (
 	// maxSpotBytes bounds what a sender copies into the socket: the rest of its work waits meanwhile.
 	maxSpotBytes = 16 << 10
 	// spotPause is the time without a write after which a connection counts as idle. Frames that come more densely are coalesced.
-	spotPause = 50 * time.Microsecond
+	spotPause = 100 * time.Microsecond
 )
 
 func (s *spot) init(nc net.Conn) {
