@@ -15,12 +15,13 @@ import (
 	"time"
 
 	"penstock/cluster"
+	"penstock/cluster/admin"
 	"penstock/cluster/etcd"
 	"penstock/engine"
 	"penstock/engine/meta"
 )
 
-// joinCluster makes this process a node of tr, which has the metadata.
+// joinCluster makes this process a node of tr, which has the metadata. dev-cluster calls its cluster "dev".
 func joinCluster(b *testing.B, tr *trio, name string) *engine.Engine {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -34,7 +35,7 @@ func joinCluster(b *testing.B, tr *trio, name string) *engine.Engine {
 	if err != nil {
 		b.Fatal(err)
 	}
-	store := cluster.New(kv, cluster.Options{Logger: quiet, Prefix: "/penstock/v1/penstock/", LeaseTTL: 3 * time.Second, DefaultReplicas: 3})
+	store := cluster.New(kv, cluster.Options{Logger: quiet, Prefix: "/penstock/v1/dev/", LeaseTTL: 3 * time.Second})
 	e, err := engine.Open(ctx, engine.Options{
 		DataPath: b.TempDir(), IO: os.Getenv("PENSTOCK_IO"), Logger: quiet, NodeID: name,
 		Cluster: &engine.ClusterOptions{Store: store, Listener: ln, Node: meta.Node{Host: "127.0.0.1"}},
@@ -53,21 +54,37 @@ func joinCluster(b *testing.B, tr *trio, name string) *engine.Engine {
 // ledBy makes topics until one is led by the node: placement spreads leaders.
 func ledBy(b *testing.B, tr *trio, name string) string {
 	b.Helper()
+	var rows []admin.Partition
 	for i := range 6 {
 		topic := fmt.Sprintf("embedded%d", i)
-		if p := tr.create(b, topic); p.Leader == name && len(p.ISR) == 3 {
+		p := tr.create(b, topic)
+		rows = append(rows, p)
+		if p.Leader == name && len(p.ISR) == 3 {
 			return topic
 		}
 	}
-	b.Fatalf("no topic is led by %s", name)
+	b.Fatalf("no topic is led by %s: %v", name, rows)
 	return ""
 }
 
 // BenchmarkClusterEmbedded is publishing in the leader's own process to followers in other processes, over TCP: batches of 64
 // messages by producers that each wait for their batch to be on the disks of all three.
 func BenchmarkClusterEmbedded(b *testing.B) {
-	tr := startCluster(b, 2)
+	tr := startCluster(b, 2, "--replicas", "3")
 	e := joinCluster(b, tr, "e1")
+	known := func() bool {
+		for _, n := range e.Snapshot().Nodes {
+			if !n.Live {
+				return false
+			}
+		}
+		return len(e.Snapshot().Nodes) == 3
+	}
+	for end := time.Now().Add(patience); !known(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			b.Fatalf("the nodes do not know each other: %v", e.Snapshot().Nodes)
+		}
+	}
 	topic, err := e.Topic(context.Background(), ledBy(b, tr, "e1"))
 	if err != nil {
 		b.Fatal(err)
@@ -89,7 +106,7 @@ func BenchmarkClusterEmbedded(b *testing.B) {
 	}
 }
 
-const embeddedProducers = 64
+const embeddedProducers = 192
 
 // batches publishes for a second and returns messages per second.
 func batches(b *testing.B, t *engine.Topic, per, size int) float64 {

@@ -34,15 +34,16 @@ type member struct {
 // patience is how long anything that is no measurement may take.
 const patience = 60 * time.Second
 
-// startCluster starts nodes and returns when they are ready. They end with the benchmark.
-func startCluster(b *testing.B, nodes int) *trio {
+// startCluster starts nodes and returns when they are ready. They end with the benchmark. flags go to every node.
+func startCluster(b *testing.B, nodes int, flags ...string) *trio {
 	b.Helper()
 	bin, err := buildOnce()
 	if err != nil {
 		b.Fatal(err)
 	}
 	tr := &trio{base: freePorts(b, 10*nodes), nodes: map[string]*member{}}
-	tr.cmd = exec.Command(bin, "dev-cluster", "--nodes", fmt.Sprint(nodes), "--data-path", b.TempDir(), "--base-port", fmt.Sprint(tr.base))
+	tr.cmd = exec.Command(bin, "dev-cluster", "--nodes", fmt.Sprint(nodes), "--data-path", b.TempDir(), "--base-port", fmt.Sprint(tr.base), "--")
+	tr.cmd.Args = append(tr.cmd.Args, flags...)
 	stdout, err := tr.cmd.StdoutPipe()
 	if err != nil {
 		b.Fatal(err)

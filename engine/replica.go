@@ -480,7 +480,7 @@ func (r *replica) admits() bool {
 func (r *replica) whyStalled() error {
 	r.mu.Lock()
 	defer r.unlock()
-	if errors.Is(r.stalled, errPipelined) {
+	if r.stalled == nil || errors.Is(r.stalled, errPipelined) {
 		r.admits() // what it waits for may not come any more: then there is a better reason
 	}
 	switch {
