@@ -44,7 +44,6 @@ type topicModel struct {
 	name       string
 	partitions int
 	ready      bool
-	paused     bool
 	ids        map[engine.ID]int // what stands under an id, for ever
 	channels   []*channelModel
 	attempts   int // to make channels

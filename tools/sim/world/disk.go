@@ -8,8 +8,7 @@ import (
 // disk is a node's device: faultaio's, whose durable writes take time. With a mutant it lies.
 type disk struct {
 	*faultaio.Disk
-	n      *node
-	closed bool
+	n *node
 }
 
 func newDisk(n *node) *disk { return &disk{Disk: n.media, n: n} }

@@ -264,8 +264,6 @@ type agent struct {
 	c        *channelModel
 	ch       *engine.Channel
 	consumer *engine.Consumer
-	flying   int
-	blocked  bool
 	closed   bool
 	finished map[engine.ID]bool // by this channel's machine
 }
