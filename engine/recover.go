@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -354,6 +355,9 @@ func (r *recovery) open() error {
 	if err != nil {
 		return err
 	}
+	if err := r.mustHaveLog(metas); err != nil {
+		return err
+	}
 	known := map[uuid.UUID]bool{}
 	for i := range metas {
 		m := &metas[i]
@@ -370,6 +374,29 @@ func (r *recovery) open() error {
 	}
 	if err := r.quarantine(known); err != nil {
 		return err
+	}
+	return nil
+}
+
+// mustHaveLog refuses a directory that has segments and a commit log that says nothing at all: without it nobody knows where they
+// end, and what is written next would replace them.
+func (r *recovery) mustHaveLog(metas []topicMeta) error {
+	if len(r.checkpoint) > 0 || len(r.order) > 0 || len(r.dropped) > 0 {
+		return nil
+	}
+	for i := range metas {
+		for n := range uint32(metas[i].Partitions) {
+			dir := partitionDir(metas[i].ID, n)
+			files, err := r.e.disk.ReadDir(dir)
+			if err != nil {
+				continue // nothing was ever written there
+			}
+			for _, f := range files {
+				if strings.HasSuffix(f.Name(), ".seg") {
+					return fmt.Errorf("engine: %s has segments, and the commit log, which says where they end, is empty or gone: nothing was changed, restore the files in clog from where they were moved to, or from a backup", dir)
+				}
+			}
+		}
 	}
 	return nil
 }

@@ -69,6 +69,7 @@ func (c *checker) run() error {
 	if err := c.replay(); err != nil {
 		return err
 	}
+	nothing := len(c.checkpoint) == 0 && c.report.CommitLog.Batches == 0
 	for i := range topics {
 		for n := range uint32(topics[i].Partitions) {
 			id := segment.Identity{Topic: topics[i].ID, Partition: n}
@@ -77,11 +78,29 @@ func (c *checker) run() error {
 				p = &partition{id: id}
 			}
 			c.report.Partitions++
+			if nothing {
+				if err := c.orphaned(id); err != nil {
+					return err
+				}
+			}
 			if err := c.segments(p); err != nil {
 				return err
 			}
 		}
 	}
+	return nil
+}
+
+// orphaned finds segments of which the commit log says nothing, because it says nothing at all.
+func (c *checker) orphaned(id segment.Identity) error {
+	numbers, err := c.dir.Segments(id)
+	if err != nil || len(numbers) == 0 {
+		return err
+	}
+	c.report.find(finding{
+		Path: offline.PartitionDir(id), Offset: -1, Topic: c.topic(id),
+		Detail: "there are segments, and the commit log, which says where they end, is empty or gone: a node refuses to start",
+	})
 	return nil
 }
 
