@@ -80,14 +80,10 @@ func (f *flusher) note(pt *partition) {
 	if !pt.dirty.Load() {
 		f.enqueue(pt)
 	}
-	if f.notes++; f.e.arena.Free() <= f.lowBuffers() || f.nearFull.Load() && f.notes%nearFullBatches == 0 {
+	if f.notes++; f.short(f.lowBuffers(), lowLargeBytes) || f.nearFull.Load() && f.notes%nearFullBatches == 0 {
 		f.wakeUp()
 	}
 }
-
-// Flushing begins late, so that many partitions' pieces grow, and goes on until there is air.
-func (f *flusher) lowBuffers() int  { return f.e.arena.Count() / 4 }
-func (f *flusher) wantBuffers() int { return f.e.arena.Count() / 2 }
 
 func (f *flusher) wakeUp() {
 	select {
@@ -179,15 +175,14 @@ func (f *flusher) onRetain() {
 
 // work flushes and evicts until both levels are good.
 func (f *flusher) work() {
-	e := f.e
-	wanted := f.lowBuffers()
+	wanted, large := f.lowBuffers(), int64(lowLargeBytes)
 	for !f.stopping() {
 		progress := false
-		if e.arena.Free() <= wanted {
-			wanted = f.wantBuffers()
+		if f.short(wanted, large) {
+			wanted, large = f.wantBuffers(), wantLargeBytes
 			progress = f.evict()
 		}
-		if e.arena.Free() <= wanted {
+		if f.short(wanted, large) {
 			progress = f.flushOldest() || progress
 		}
 		if f.logIsHalfFull() {
@@ -278,24 +273,6 @@ func (f *flusher) stopping() bool {
 	default:
 		return false
 	}
-}
-
-// evict lets flushed bytes leave memory, oldest first.
-func (f *flusher) evict() bool {
-	progress := false
-	for f.e.arena.Free() <= f.wantBuffers() {
-		f.mu.Lock()
-		if len(f.flushed) == 0 {
-			f.mu.Unlock()
-			return progress
-		}
-		ev := f.flushed[0]
-		f.flushed = f.flushed[1:]
-		f.mu.Unlock()
-		ev.part.log.Evict(ev.upTo)
-		progress = true
-	}
-	return progress
 }
 
 // flushOldest writes some of the partition whose unflushed bytes are oldest.
