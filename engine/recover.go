@@ -381,8 +381,8 @@ func (r *recovery) open() error {
 // mustHaveLog refuses a directory that has segments and a commit log that says nothing at all: without it nobody knows where they
 // end, and what is written next would replace them.
 func (r *recovery) mustHaveLog(metas []topicMeta) error {
-	if len(r.checkpoint) > 0 || len(r.order) > 0 || len(r.dropped) > 0 {
-		return nil
+	if len(r.checkpoint) > 0 || len(r.order) > 0 || len(r.dropped) > 0 || r.e.poisoned.Load() != nil {
+		return nil // a damaged log is told already, and then nothing is written
 	}
 	for i := range metas {
 		for n := range uint32(metas[i].Partitions) {

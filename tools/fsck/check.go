@@ -69,7 +69,7 @@ func (c *checker) run() error {
 	if err := c.replay(); err != nil {
 		return err
 	}
-	nothing := len(c.checkpoint) == 0 && c.report.CommitLog.Batches == 0
+	nothing := len(c.checkpoint) == 0 && c.report.CommitLog.Batches == 0 && len(c.report.Findings) == 0
 	for i := range topics {
 		for n := range uint32(topics[i].Partitions) {
 			id := segment.Identity{Topic: topics[i].ID, Partition: n}
