@@ -36,7 +36,7 @@ test: ## run all tests
 	$(GO) test ./...
 
 race: ## run the tests of the packages with goroutines under the race detector
-	$(GO) test -race $(RACE_PACKAGES)
+	$(GO) test -race -p 1 $(RACE_PACKAGES) # one package at a time: the detector is slow enough, and tests have deadlines
 
 test-giouring: ## run the storage tests on the giouring library
 	$(GO) test $(GIOURING_FLAGS) ./segment/aio/...

@@ -213,9 +213,9 @@ func TestDrainWaits(t *testing.T) {
 func TestForceLeaderAsks(t *testing.T) {
 	for answer, code := range map[string]int{"orders\n": 0, "yes\n": exitOther, "\x04": exitOther} {
 		n := startClusterNode(t)
-		master, slave := openTerminal(t)
+		near, far := openTerminal(t)
 		cmd := exec.CommandContext(t.Context(), binary, "cluster", "force-leader", "orders", "3", "n1", "--http", n.address)
-		cmd.Stdin = slave
+		cmd.Stdin = far
 		stderr := &logBuffer{more: make(chan struct{}, 1)}
 		var stdout bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &stdout, stderr
@@ -233,7 +233,7 @@ func TestForceLeaderAsks(t *testing.T) {
 		if text := stderr.String(); !strings.Contains(text, "last led by node n3; its in-sync replicas are on n3.") || !strings.Contains(text, "lost FOR EVER") {
 			t.Errorf("it asks\n%s", text)
 		}
-		if _, err := io.WriteString(master, answer); err != nil {
+		if _, err := io.WriteString(near, answer); err != nil {
 			t.Fatal(err)
 		}
 		_ = cmd.Wait()
@@ -244,25 +244,25 @@ func TestForceLeaderAsks(t *testing.T) {
 	}
 }
 
-// openTerminal makes a pseudo-terminal; what is written to master is typed at slave.
-func openTerminal(t *testing.T) (master, slave *os.File) {
+// openTerminal makes a pseudo-terminal; what is written to near is typed at far.
+func openTerminal(t *testing.T) (near, far *os.File) {
 	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	near, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { master.Close() })
-	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+	t.Cleanup(func() { near.Close() })
+	if err := unix.IoctlSetPointerInt(int(near.Fd()), unix.TIOCSPTLCK, 0); err != nil {
 		t.Fatal(err)
 	}
-	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	number, err := unix.IoctlGetInt(int(near.Fd()), unix.TIOCGPTN)
 	if err != nil {
 		t.Fatal(err)
 	}
-	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	far, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { slave.Close() })
-	return master, slave
+	t.Cleanup(func() { far.Close() })
+	return near, far
 }
