@@ -272,15 +272,22 @@ func BenchmarkIdle(b *testing.B) {
 			}
 		}
 	}
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.cmd.Process.Pid))
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(residentMiB(b, n.cmd.Process.Pid), "MiB-resident")
+}
+
+func residentMiB(b *testing.B, pid int) float64 {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		b.Fatal(err)
 	}
 	m := regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindSubmatch(data)
-	var kib float64
-	if _, err := fmt.Sscan(string(m[1]), &kib); err != nil {
+	if m == nil {
+		b.Fatal("the process has no resident memory: it is gone")
+	}
+	kib, err := strconv.ParseFloat(string(m[1]), 64)
+	if err != nil {
 		b.Fatal(err)
 	}
-	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(kib/1024, "MiB-resident")
+	return kib / 1024
 }
