@@ -19,6 +19,10 @@
 // protocol (auth_http.go), holds grants. auth_conn.go asks it for NSQ's commands, http_auth.go for requests over HTTP. Secrets are in
 // no log and no error.
 //
+// lookup*.go answers what nsqlookupd answers. The files lookupd_*.go are its TCP protocol V1, both ways: stock nsqds register here
+// (lookupd_tcp.go, lookupd_parse.go, lookupd_registry.go), and this node registers at stock nsqlookupds (lookupd_registrar.go,
+// lookupd_client.go, lookupd_led.go). A topic that is new here begins with the channels that either knows (lookupd_channels.go).
+//
 // # Goroutines and locks
 //
 // A connection has one goroutine, its reader, which does everything but two things: a

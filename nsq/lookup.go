@@ -28,17 +28,19 @@ const (
 )
 
 // lookup answers what nsqlookupd 1.3.0 answers, from what the nodes agreed on instead of from registrations: nothing has to register, and
-// every node answers the same. It keeps no state but a lone node's tombstones, which need not survive it.
+// every node answers the same. It keeps no state but a lone node's tombstones, which need not survive it, and what stock nsqds
+// registered at this node, which is merged into every answer.
 type lookup struct {
-	dir  Directory
-	self peer
+	dir      Directory
+	self     peer
+	registry *registry
 
 	mu     sync.Mutex
 	hidden map[string]time.Time // by topic, while there is no Snapshot
 }
 
-func newLookup(dir Directory, self peer) *lookup {
-	return &lookup{dir: dir, self: self, hidden: map[string]time.Time{}}
+func newLookup(dir Directory, self peer, inactive time.Duration) *lookup {
+	return &lookup{dir: dir, self: self, registry: newRegistry(inactive), hidden: map[string]time.Time{}}
 }
 
 // handler has the routes of nsqlookupd. Its /topic/tombstone was /tombstone_topic_producer before 1.0.
@@ -49,6 +51,7 @@ func (l *lookup) handler(permit permitter) http.Handler {
 		"/info":                     {"GET", l.serveInfo, accessOpen},
 		"/debug":                    {"GET", l.serveDebug, accessOpen},
 		"/lookup":                   {"GET", l.serveLookup, accessOpen},
+		"/listlookup":               {"GET", l.serveListLookup, accessOpen},
 		"/topics":                   {"GET", l.serveTopics, accessOpen},
 		"/channels":                 {"GET", l.serveChannels, accessOpen},
 		"/nodes":                    {"GET", l.serveNodes, accessOpen},
@@ -88,13 +91,18 @@ func (s *Server) listenLookup() error {
 		return listenError("lookups", s.opts.LookupAddress, err)
 	}
 	s.lookupLn = &boundedListener{Listener: ln, most: int64(s.opts.MaxConnections)}
-	host, tcpPort := s.opts.BroadcastAddress, port(s.TCPAddr())
-	s.lookup = newLookup(s.opts.Directory, peer{
-		RemoteAddress: net.JoinHostPort(host, strconv.Itoa(tcpPort)), Hostname: s.opts.Hostname, BroadcastAddress: host,
-		TCPPort: tcpPort, HTTPPort: port(s.HTTPAddr()), Version: s.opts.Version,
-	})
+	s.lookup = newLookup(s.opts.Directory, s.self(), s.opts.InactiveProducerTimeout)
 	s.lookupHTTP = s.newWebServer(s.lookup.handler(s.permit))
 	return nil
+}
+
+// self is this node as clients are told of it while it is alone, and as it is told to nsqlookupds.
+func (s *Server) self() peer {
+	host, tcpPort := s.opts.BroadcastAddress, port(s.TCPAddr())
+	return peer{
+		RemoteAddress: net.JoinHostPort(host, strconv.Itoa(tcpPort)), Hostname: s.opts.Hostname, BroadcastAddress: host,
+		TCPPort: tcpPort, HTTPPort: port(s.HTTPAddr()), Version: s.opts.Version,
+	}
 }
 
 // LookupAddr is where lookups are answered; nil when that is off.
@@ -111,6 +119,38 @@ func (l *lookup) topics(s *meta.Snapshot) []string {
 		return orEmpty(slices.Sorted(maps.Keys(s.Names)))
 	}
 	return orEmpty(l.dir.TopicNames())
+}
+
+// merged are names of ours, in the order they have, with those that nsqds registered: sorted if there are any of these.
+func merged(own, registered []string) []string {
+	if len(registered) == 0 {
+		return orEmpty(own)
+	}
+	all := slices.Concat(own, registered)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// strangers are the peers that are none of our nodes: one that registered here, too, is mentioned once.
+func (l *lookup) strangers(s *meta.Snapshot, peers []peer) []peer {
+	if len(peers) == 0 {
+		return nil
+	}
+	own := l.ownEndpoints(s)
+	return slices.DeleteFunc(peers, func(p peer) bool { return own[p.endpoint()] })
+}
+
+// ownEndpoints are where our nodes serve clients, live or not.
+func (l *lookup) ownEndpoints(s *meta.Snapshot) map[string]bool {
+	if s == nil {
+		return map[string]bool{l.self.endpoint(): true}
+	}
+	own := map[string]bool{}
+	for _, n := range s.Nodes {
+		p := peerOf(n, l.self.Version)
+		own[p.endpoint()] = true
+	}
+	return own
 }
 
 // orEmpty makes an empty list that is [] in JSON: clients do not expect null.
@@ -152,7 +192,7 @@ func (l *lookup) serveInfo(*http.Request, url.Values) (any, error) {
 func (l *lookup) serveTopics(*http.Request, url.Values) (any, error) {
 	return struct {
 		Topics []string `json:"topics"`
-	}{l.topics(l.dir.Snapshot())}, nil
+	}{merged(l.topics(l.dir.Snapshot()), l.registry.topicNames())}, nil
 }
 
 type channelList struct {
@@ -168,12 +208,16 @@ func (l *lookup) serveChannels(r *http.Request, q url.Values) (any, error) {
 	if err != nil && !isMissing(err) {
 		return nil, err
 	}
-	return channelList{orEmpty(names)}, nil
+	registered, _ := l.registry.channelNames(q.Get("topic"))
+	return channelList{merged(names, registered)}, nil
 }
 
 type lookupReply struct {
 	Channels  []string `json:"channels"`
 	Producers []peer   `json:"producers"`
+
+	Partitions map[string]peer `json:"partitions,omitempty"` // for those who ask as youzan's clients do
+	Meta       *topicMeta      `json:"meta,omitempty"`
 }
 
 // serveLookup lists who clients of the topic have to connect to.
@@ -182,21 +226,29 @@ func (l *lookup) serveLookup(r *http.Request, q url.Values) (any, error) {
 		return nil, &httpError{400, "MISSING_ARG_TOPIC"}
 	}
 	topic := q.Get("topic")
-	leaders, ok := l.leaders(r.Context(), l.dir.Snapshot(), topic)
-	if !ok {
+	beyond, err := parseLookup(q)
+	if err != nil {
+		return nil, err
+	}
+	s := l.dir.Snapshot()
+	leaders, ok := l.leaders(r.Context(), s, topic)
+	registered, known := l.registry.channelNames(topic)
+	if !ok && !known {
 		return nil, &httpError{404, "TOPIC_NOT_FOUND"}
 	}
 	names, err := l.dir.ChannelNames(r.Context(), topic)
 	if err != nil {
 		names = nil // consumers need the producers, and they are known
 	}
-	reply := lookupReply{Channels: orEmpty(names), Producers: []peer{}}
+	reply := lookupReply{Channels: merged(names, registered), Producers: []peer{}}
 	now := time.Now()
 	for _, n := range leaders {
-		if n.live && !n.tombstoned(now) && n.TCPPort != 0 {
+		if n.live && !beyond.hides(&n, now) && n.TCPPort != 0 {
 			reply.Producers = append(reply.Producers, n.peer)
 		}
 	}
+	l.extend(&reply, beyond, s, topic, now)
+	reply.Producers = append(reply.Producers, l.strangers(s, l.registry.lookup(topic, now))...)
 	return reply, nil
 }
 
@@ -207,7 +259,7 @@ type nodeLine struct {
 	Topics     []string `json:"topics"`
 }
 
-// serveNodes lists the live nodes, tombstoned or not, with the topics that they lead.
+// serveNodes lists the live nodes, tombstoned or not, with the topics that they lead; then nsqds that registered.
 func (l *lookup) serveNodes(*http.Request, url.Values) (any, error) {
 	s := l.dir.Snapshot()
 	lines := []*nodeLine{}
@@ -223,6 +275,12 @@ func (l *lookup) serveNodes(*http.Request, url.Values) (any, error) {
 			line.Tombstones = append(line.Tombstones, n.tombstoned(now))
 		}
 	})
+	own := l.ownEndpoints(s)
+	for _, line := range l.registry.nodes(now) {
+		if !own[line.endpoint()] {
+			lines = append(lines, line)
+		}
+	}
 	return struct {
 		Producers []*nodeLine `json:"producers"`
 	}{lines}, nil
@@ -294,6 +352,11 @@ func (l *lookup) serveDebug(r *http.Request, _ url.Values) (any, error) {
 			add("channel:"+topic+":"+c, n)
 		}
 	})
+	l.registry.debug(func(key string, p *producer, hidden time.Time) {
+		n := leader{peer: p.peer, hidden: hidden}
+		add(key, &n)
+		out[key][len(out[key])-1].LastUpdate = p.lastUpdate.Load()
+	})
 	return out, failed
 }
 
@@ -319,7 +382,7 @@ func (l *lookup) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 	return nil, nil
 }
 
-// serveTopicDelete deletes the topic with its messages everywhere. One that is not there is deleted: nsqadmin tells every
+// serveTopicDelete deletes the topic with its messages everywhere, and forgets who registered it. One that is not there is deleted: nsqadmin tells every
 // lookup service, one after the other.
 func (l *lookup) serveTopicDelete(r *http.Request, q url.Values) (any, error) {
 	if !q.Has("topic") {
@@ -329,6 +392,7 @@ func (l *lookup) serveTopicDelete(r *http.Request, q url.Values) (any, error) {
 	if err := l.dir.DeleteTopic(r.Context(), topic); err != nil && !isMissing(err) {
 		return nil, err
 	}
+	l.registry.deleteTopic(topic)
 	l.mu.Lock()
 	delete(l.hidden, topic)
 	l.mu.Unlock()
@@ -362,15 +426,17 @@ func (l *lookup) serveChannelDelete(r *http.Request, q url.Values) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := l.dir.DeleteChannel(r.Context(), topic, channel); isMissing(err) {
-		return nil, &httpError{404, "CHANNEL_NOT_FOUND"}
-	} else if err != nil {
+	err = l.dir.DeleteChannel(r.Context(), topic, channel)
+	if err != nil && !isMissing(err) {
 		return nil, err
+	}
+	if registered := l.registry.deleteChannel(topic, channel); err != nil && !registered {
+		return nil, &httpError{404, "CHANNEL_NOT_FOUND"}
 	}
 	return nil, nil
 }
 
-// serveTombstone hides the leader that is named from the topic's lookups for a while. Another node, or a topic that is not there, is no
+// serveTombstone hides the leader or the registered nsqd that is named from the topic's lookups for a while. Another node, or a topic that is not there, is no
 // error: nsqadmin tells every lookup service.
 func (l *lookup) serveTombstone(r *http.Request, q url.Values) (any, error) {
 	switch {
@@ -381,6 +447,7 @@ func (l *lookup) serveTombstone(r *http.Request, q url.Values) (any, error) {
 	}
 	topic, until := q.Get("topic"), time.Now().Add(tombstoneTime)
 	s := l.dir.Snapshot()
+	l.registry.tombstone(topic, q.Get("node"), until)
 	leaders, _ := l.leaders(r.Context(), s, topic)
 	for i := range leaders {
 		n := &leaders[i]

@@ -226,7 +226,7 @@ func TestLookupFollowsTheCluster(t *testing.T) {
 			a := newAgreement(threeNodes()...)
 			a.lead("t", 1, 2)
 			x.change(a)
-			l := newLookup(a, peer{Version: "1.3.0+engine"})
+			l := newLookup(a, peer{Version: "1.3.0+engine"}, time.Minute)
 			v, err := l.serveLookup(httptest.NewRequest("GET", "/", nil), map[string][]string{"topic": {"t"}})
 			if err != nil {
 				t.Fatal(err)

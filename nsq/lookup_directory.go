@@ -36,7 +36,11 @@ type Directory interface {
 }
 
 // engineDirectory is an Engine as a Directory.
-type engineDirectory struct{ e *engine.Engine }
+type engineDirectory struct {
+	e *engine.Engine
+	// create is Server.createTopic: a topic begins with the channels that nsqlookupds know.
+	create func(ctx context.Context, topic string, partitions int) (*engine.Topic, error)
+}
 
 func (d engineDirectory) Snapshot() *meta.Snapshot { return d.e.Snapshot() }
 
@@ -58,7 +62,7 @@ func (d engineDirectory) ChannelNames(_ context.Context, topic string) ([]string
 }
 
 func (d engineDirectory) CreateTopic(ctx context.Context, topic string, partitions int) error {
-	_, err := d.e.CreateTopic(ctx, topic, partitions)
+	_, err := d.create(ctx, topic, partitions)
 	return err
 }
 
@@ -67,7 +71,7 @@ func (d engineDirectory) DeleteTopic(ctx context.Context, topic string) error {
 }
 
 func (d engineDirectory) CreateChannel(ctx context.Context, topic, channel string) error {
-	t, err := d.e.CreateTopic(ctx, topic, 0)
+	t, err := d.create(ctx, topic, 0)
 	if err != nil {
 		return err
 	}

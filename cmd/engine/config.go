@@ -42,6 +42,9 @@ type flagValue struct {
 }
 
 func (f *flagValue) Set(s string) error {
+	if _, several := f.value.(addressesValue); several && f.said != nil {
+		s = *f.said + "," + s
+	}
 	f.said = &s
 	return f.value.Set(s)
 }

@@ -188,7 +188,7 @@ func serveArgs(nodes []*devNode, i int, dir string, known *pflag.FlagSet) []stri
 
 // devFlags are those that tell the nodes apart or belong to the cluster: nobody else may set them.
 var devFlags = []string{
-	"data-path", "node-id", "cluster-name", "nsq-address", "http-address", "lookup-address", "native-address",
+	"data-path", "node-id", "cluster-name", "nsq-address", "http-address", "lookup-address", "lookup-tcp-address", "native-address",
 	"cluster-address", "etcd-peer-address", "etcd-client-address", "cluster-peers",
 }
 

@@ -163,6 +163,7 @@ func (n *nsqdLine) presets(c *config) error {
 		{"nsq-address", "0.0.0.0:4150"},
 		{"http-address", "0.0.0.0:4151"},
 		{"lookup-address", nsq.Off},
+		{"lookup-tcp-address", nsq.Off},
 		{"data-path", "."},
 	} {
 		if err := c.set(c.named(p[0]), p[1], "nsqd's default"); err != nil {

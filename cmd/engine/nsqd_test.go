@@ -155,6 +155,7 @@ colour = "green"
 	c, n := nsqdSettings(t, "-config", file, "-tcp-address=127.0.0.1:9")
 	for name, want := range map[string]string{
 		"nsq-address": "127.0.0.1:9", "http-address": "0.0.0.0:2", "msg-timeout": "30s", "max-msg-timeout": "2m", "max-rdy-count": "100", "log-level": "warn",
+		"lookupd-tcp-address": "127.0.0.1:4160,127.0.0.1:4170",
 	} {
 		if got := c.named(name).value.String(); got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)

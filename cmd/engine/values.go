@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,6 +27,7 @@ func (v textValue) String() string                         { return *v.p }
 func (v textValue) Type() string                           { return "text" }
 func (v textValue) get() any                               { return *v.p }
 func boolean(p *bool) value                                { return boolValue{p} }
+func addresses(p *[]string) value                          { return addressesValue{p} }
 func choice(p *string, of ...string) value                 { return choiceValue{p, of} }
 func count(p *int, least int) value                        { return countValue{p, least} }
 func size64(p *int64, least int64) value                   { return bytesValue{p: p, least: least, most: math.MaxInt64} }
@@ -46,6 +48,26 @@ func (v boolValue) String() string   { return strconv.FormatBool(*v.p) }
 func (v boolValue) Type() string     { return "bool" }
 func (v boolValue) get() any         { return *v.p }
 func (v boolValue) IsBoolFlag() bool { return true }
+
+// addressesValue is HOST:PORT with commas between. Its flag may be given several times.
+type addressesValue struct{ p *[]string }
+
+func (v addressesValue) Set(s string) error {
+	*v.p = nil
+	if s == "" {
+		return nil
+	}
+	for part := range strings.SplitSeq(s, ",") {
+		if _, _, err := net.SplitHostPort(part); err != nil {
+			return fmt.Errorf("%q is not HOST:PORT", part)
+		}
+		*v.p = append(*v.p, part)
+	}
+	return nil
+}
+func (v addressesValue) String() string { return strings.Join(*v.p, ",") }
+func (v addressesValue) Type() string   { return "addresses" }
+func (v addressesValue) get() any       { return append([]string{}, *v.p...) }
 
 type choiceValue struct {
 	p  *string

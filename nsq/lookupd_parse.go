@@ -1,0 +1,187 @@
+package nsq
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"time"
+
+	"penstock/engine"
+)
+
+const (
+	lookupdMagic = "  V1"
+
+	// maxLookupdLineBytes bounds a command's line with its newline; the longest that means something has 150. It is the size of the
+	// connection's read buffer as well.
+	maxLookupdLineBytes = 4096
+
+	// maxIdentifyBytes bounds the body of a nsqd's IDENTIFY, which has about 150.
+	maxIdentifyBytes = 16 << 10
+
+	// maxPeerTextBytes bounds each text in it: they are kept, and repeated in lookups.
+	maxPeerTextBytes = 255
+)
+
+// errLineTooLong ends a connection without an answer, as for NSQ's clients.
+var errLineTooLong = errors.New("nsq: a line is longer than any command")
+
+// lookupdSession is one nsqd's conversation with the lookup service: its state, without the connection.
+type lookupdSession struct {
+	registry *registry
+	remote   string // of the connection: the producer's identity
+	self     func() []byte
+	producer *producer // nil until IDENTIFY
+}
+
+// readLine returns the next line without what surrounds it. The bytes die with the next read.
+func readLine(br *bufio.Reader) ([]byte, error) {
+	line, err := br.ReadSlice('\n')
+	switch {
+	case errors.Is(err, bufio.ErrBufferFull):
+		return nil, errLineTooLong
+	case err != nil:
+		return nil, err
+	}
+	return bytes.TrimSpace(line), nil
+}
+
+// step reads one command and does it. The answer of a fault is its text, and the connection ends after it. An error is one of
+// reading, and there is nothing to answer.
+func (s *lookupdSession) step(br *bufio.Reader) (answer []byte, f *fault, err error) {
+	line, err := readLine(br)
+	if err != nil {
+		return nil, nil, err
+	}
+	params := strings.Split(string(line), " ")
+	switch params[0] {
+	case "PING":
+		if s.producer != nil {
+			s.producer.lastUpdate.Store(time.Now().UnixNano())
+		}
+		return okAnswer, nil, nil
+	case "IDENTIFY":
+		answer, f = s.identify(br)
+	case "REGISTER":
+		answer, f = s.register(params)
+	case "UNREGISTER":
+		answer, f = s.unregister(params)
+	default:
+		f = faultf("E_INVALID invalid command %s", params[0])
+	}
+	return answer, f, nil
+}
+
+var okAnswer = []byte("OK")
+
+func (s *lookupdSession) identify(br *bufio.Reader) ([]byte, *fault) {
+	if s.producer != nil {
+		return nil, &fault{"E_INVALID cannot IDENTIFY again"}
+	}
+	var head [sizeBytes]byte
+	if _, err := io.ReadFull(br, head[:]); err != nil {
+		return nil, &fault{"E_BAD_BODY IDENTIFY failed to read body size"}
+	}
+	size := int32(binary.BigEndian.Uint32(head[:]))
+	switch {
+	case size < 0: // ends nsqlookupd
+		return nil, faultf("E_BAD_BODY IDENTIFY invalid body size %d", size)
+	case size > maxIdentifyBytes:
+		return nil, faultf("E_BAD_BODY IDENTIFY body too big %d > %d", size, maxIdentifyBytes)
+	}
+	body := make([]byte, size)
+	if _, err := io.ReadFull(br, body); err != nil {
+		return nil, &fault{"E_BAD_BODY IDENTIFY failed to read body"}
+	}
+	p, f := parseProducer(body)
+	if f != nil {
+		return nil, f
+	}
+	p.RemoteAddress = s.remote
+	p.lastUpdate.Store(time.Now().UnixNano())
+	s.producer = p
+	s.registry.join(p)
+	return s.self(), nil
+}
+
+// parseProducer reads what a nsqd says of itself.
+func parseProducer(body []byte) (*producer, *fault) {
+	p := new(producer)
+	if json.Unmarshal(body, &p.peer) != nil {
+		return nil, &fault{"E_BAD_BODY IDENTIFY failed to decode JSON body"}
+	}
+	if p.BroadcastAddress == "" || p.TCPPort == 0 || p.HTTPPort == 0 || p.Version == "" {
+		return nil, &fault{"E_BAD_BODY IDENTIFY missing fields"}
+	}
+	for _, port := range []int{p.TCPPort, p.HTTPPort} {
+		if port < 0 || port > 65535 {
+			return nil, faultf("E_BAD_BODY IDENTIFY invalid port %d", port)
+		}
+	}
+	for _, text := range []string{p.BroadcastAddress, p.Hostname, p.Version} {
+		if len(text) > maxPeerTextBytes {
+			return nil, faultf("E_BAD_BODY IDENTIFY text too long %d > %d", len(text), maxPeerTextBytes)
+		}
+	}
+	return p, nil
+}
+
+// topicAndChannel are the parameters of REGISTER and UNREGISTER; the channel may be empty.
+func topicAndChannel(params []string) (topic, channel string, f *fault) {
+	command, params := params[0], params[1:]
+	if len(params) == 0 {
+		return "", "", faultf("E_INVALID %s insufficient number of params", command)
+	}
+	topic = params[0]
+	if len(params) > 1 {
+		channel = params[1]
+	}
+	switch {
+	case !engine.ValidTopicName(topic):
+		return "", "", faultf("E_BAD_TOPIC %s topic name '%s' is not valid", command, topic)
+	case channel != "" && !engine.ValidChannelName(channel):
+		return "", "", faultf("E_BAD_CHANNEL %s channel name '%s' is not valid", command, channel)
+	}
+	return topic, channel, nil
+}
+
+// register answers a full registry without ending the connection: nsqd does not look at the answer, and would connect and register
+// everything again if it ended.
+func (s *lookupdSession) register(params []string) ([]byte, *fault) {
+	if s.producer == nil {
+		return nil, &fault{"E_INVALID client must IDENTIFY"}
+	}
+	topic, channel, f := topicAndChannel(params)
+	if f != nil {
+		return nil, f
+	}
+	if s.registry.add(s.producer, topic, channel) != nil {
+		return fullAnswer, nil
+	}
+	return okAnswer, nil
+}
+
+var fullAnswer = []byte("E_REGISTER_FAILED REGISTER failed too many topics and channels are registered")
+
+func (s *lookupdSession) unregister(params []string) ([]byte, *fault) {
+	if s.producer == nil {
+		return nil, &fault{"E_INVALID client must IDENTIFY"}
+	}
+	topic, channel, f := topicAndChannel(params)
+	if f != nil {
+		return nil, f
+	}
+	s.registry.remove(s.producer, topic, channel)
+	return okAnswer, nil
+}
+
+// end forgets the producer.
+func (s *lookupdSession) end() {
+	if s.producer != nil {
+		s.registry.leave(s.producer)
+	}
+}
