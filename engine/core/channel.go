@@ -16,6 +16,8 @@ type ChannelConfig struct {
 	MaxReadyCount   int    // largest RDY count; 0 = unlimited (the protocol's limit holds)
 	MaxMsgTimeoutMs int64  // 0 = DefaultMaxMsgTimeoutMs
 	MaxReqTimeoutMs int64  // 0 = DefaultMaxReqTimeoutMs
+	MaxKeyWaiting   int    // messages behind busy keys at which reading stops; 0 = DefaultMaxKeyWaiting
+	MaxOutbox       int    // dead letters of a partition not yet moved, at which dead-lettering waits; 0 = DefaultMaxOutbox
 	SampleSeed      uint64 // decides with the message's id who samples what
 	Ephemeral       bool   // nothing of it goes into the log
 }
@@ -27,11 +29,14 @@ const (
 	DefaultMsgTimeoutMs    = 60_000
 	DefaultMaxMsgTimeoutMs = 900_000
 	DefaultMaxReqTimeoutMs = 3_600_000
+	DefaultMaxKeyWaiting   = 1 << 16
+	DefaultMaxOutbox       = 1 << 14
 
 	// MaxTakenRanges and MaxTakenDeferrals bound what one TakeControls returns: its
 	// entries encode to at most 8192*(14+20) bytes and a few hundred, whatever happened.
 	MaxTakenRanges    = 8192
 	MaxTakenDeferrals = 8192
+	MaxTakenDead      = 8192
 
 	// NoIndex in Result.Index: the place in the batch is not known; find the message by its id.
 	NoIndex uint32 = 1<<32 - 1
@@ -76,6 +81,11 @@ const (
 	EvSkip                        // Flag: from now on everything that would be delivered is discarded
 	EvEmpty                       // everything visible is dropped, in flight and delayed included
 	EvReset                       // Part, Msg, Start, Deferred: deliver from Msg on, clamped to [Start, visible end]
+
+	EvConfigure         // Settings (nil: as they are), SharePartsHere, PartsAll: in force at once; older settings than the channel has change nothing
+	EvConfirmsCommitted // Part, Take: the log has, committed, what TakeControls took up to the Take'th; 0: up to the last
+	EvDeadMoved         // Part, Ranges: these dead letters are in the dead-letter topic
+	EvCarried           // Part, Deferred: these messages lie at At from now on; DueMs as in CarriedMessage
 )
 
 // Event is the input of Channel.Step. What it points to is only read during Step.
@@ -95,6 +105,15 @@ type Event struct {
 	DelayMs      int64 // clamped to [0, MaxReqTimeoutMs]
 	Cursor       *Cursor
 	Deferred     []DeferredMessage
+
+	Unwanted       bool   // EvOffer: the channel's filter does not want it, or it is another channel's: it counts as confirmed
+	Key            uint64 // EvOffer: HashKey of its key in an OrderKey channel; 0: none
+	Tag            uint64 // EvOffer, EvSubscribe: HashKey of the tag; 0: none
+	Take           uint64
+	Settings       *ChannelSettings
+	SharePartsHere uint32 // partitions that this node leads; 0: its share of what the settings limit is all of it
+	PartsAll       uint32 // partitions of the topic
+	Ranges         []IDRange
 }
 
 // Decision answers EvOffer and EvRedeliver.
@@ -119,6 +138,8 @@ const (
 	HoldMoved               // the cursor is before this message: read from ReadFrom
 	HoldEmpty               // nothing waits for redelivery
 	HoldTurn                // a new message's turn: offer, then ask again, even if nothing was taken
+	HoldOrder               // an earlier message must be confirmed, and that committed: EvConfirmsCommitted
+	HoldRate                // RatePerSecond: NextDue says when
 )
 
 // Result is the output of Channel.Step; every Step overwrites all of it.
@@ -144,6 +165,8 @@ type Result struct {
 //	in flight   an entry in its client's list; its timer is the message timeout
 //	waiting     an entry whose timer is the due time (or, due, waits to be visible)
 //	redelivery  an entry in the queue; no timer
+//	parked      an entry behind another of its lane, in an ordered channel; no timer
+//	doomed      an entry that is to be a dead letter, while the outbox is full; no timer
 //	confirmed   id < confirmed, or in the confirmed ranges above
 //
 // Entries are the exception, not the rule: an unread message costs nothing.
@@ -164,11 +187,23 @@ type Channel struct {
 
 	paused   bool
 	skipped  bool
+	special  bool // something of the settings, or a tag, must be looked at for each message
 	turn     turn
 	inFlight int
 	waiting  int
 
+	settings    ChannelSettings
+	share       partShare
+	maxInFlight int // of the configuration and the settings, this node's share; 0: no limit
+	rate        rate
+	lanes       map[uint64]*lane // by key; lookups only
+	lanePool    *lane
+	freed       *lane // lanes that may go on at the end of the Step
+	parked      int   // entries behind their lane
+	tagged      int   // clients with a tag
+
 	messageCount, requeueCount, timeoutCount uint64
+	filteredCount, deadCount                 uint64
 }
 
 // turn says who goes first when what failed twice and what is new both wait.
@@ -186,7 +221,9 @@ func NewChannel(cfg ChannelConfig) *Channel {
 	setDefault(&cfg.MaxDeferred, DefaultMaxDeferred)
 	setDefault(&cfg.MaxMsgTimeoutMs, DefaultMaxMsgTimeoutMs)
 	setDefault(&cfg.MaxReqTimeoutMs, DefaultMaxReqTimeoutMs)
-	c := &Channel{cfg: cfg, clients: make(map[ClientID]*channelClient)}
+	setDefault(&cfg.MaxKeyWaiting, DefaultMaxKeyWaiting)
+	setDefault(&cfg.MaxOutbox, DefaultMaxOutbox)
+	c := &Channel{cfg: cfg, clients: make(map[ClientID]*channelClient), maxInFlight: cfg.MaxInFlight}
 	c.fired = c.fire
 	return c
 }
@@ -215,6 +252,7 @@ func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 		res.Err = c.touch(ev)
 	case EvTick:
 		c.wheel.Advance(c.nowNs/nsPerMs, c.fired)
+		c.rate.tick(c.nowNs)
 	case EvDrop:
 		c.drop(ev.ID)
 	case EvSubscribe:
@@ -231,8 +269,13 @@ func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 		c.setSkip(ev.Flag)
 	case EvEmpty:
 		c.empty()
+	case EvConfigure:
+		res.Err = c.configure(ev)
 	default:
 		c.stepPartition(ev)
+	}
+	if c.freed != nil {
+		c.advanceLanes()
 	}
 }
 
@@ -258,6 +301,12 @@ func (c *Channel) stepPartition(ev *Event) {
 		c.truncated(p, ev.End)
 	case EvReset:
 		c.reset(p, ev)
+	case EvConfirmsCommitted:
+		c.confirmsCommitted(p, ev.Take)
+	case EvDeadMoved:
+		c.deadMoved(p, ev.Ranges)
+	case EvCarried:
+		c.carried(p, ev.Deferred)
 	default:
 		panic("BUG: channel event of no kind")
 	}
@@ -278,11 +327,17 @@ func (c *Channel) schedule(e *entry, dueMs int64) {
 }
 
 // NextDue returns when the next EvTick is worth it, unix ms.
-func (c *Channel) NextDue() (int64, bool) { return c.wheel.NextDue() }
+func (c *Channel) NextDue() (int64, bool) {
+	due, ok := c.wheel.NextDue()
+	if c.rate.waiting && (!ok || c.rate.dueMs() < due) {
+		return c.rate.dueMs(), true
+	}
+	return due, ok
+}
 
 // Hungry says whether some client would take a message now: it is worth asking with
 // EvRedeliver and reading from the partitions.
-func (c *Channel) Hungry() bool { return !c.paused && c.hasCredit() }
+func (c *Channel) Hungry() bool { return !c.paused && c.hasCredit() && !c.rate.waiting }
 
 // ReadFrom returns the next message to offer of a partition. It may lie beyond the
 // visible end; then there is nothing to read.

@@ -7,6 +7,7 @@ type channelClient struct {
 	flight     entryList // oldest delivery first
 	timeoutMs  int64
 	sampleRate int // 1..99, or 0: takes all
+	tag        uint64
 	stopped    bool
 	blocked    bool
 
@@ -31,6 +32,10 @@ func (c *Channel) subscribe(ev *Event) error {
 	if 0 < ev.SampleRate && ev.SampleRate < 100 {
 		cl.sampleRate = ev.SampleRate
 	}
+	if cl.tag = ev.Tag; cl.tag != 0 {
+		c.tagged++
+		c.special = true
+	}
 	c.clients[ev.Client] = cl
 	c.order = append(c.order, cl)
 	return nil
@@ -48,6 +53,10 @@ func (c *Channel) unsubscribe(id ClientID) {
 	for e := cl.flight.last; e != nil; e = cl.flight.last {
 		c.land(e)
 		c.enqueue(e, true)
+	}
+	if cl.tag != 0 {
+		c.tagged--
+		c.special = c.isSpecial()
 	}
 	delete(c.clients, id)
 	for i, other := range c.order {
@@ -112,5 +121,5 @@ func (c *Channel) refresh(cl *channelClient) {
 
 // hasCredit says whether a client, and the channel as a whole, may take one more.
 func (c *Channel) hasCredit() bool {
-	return c.ring != nil && (c.cfg.MaxInFlight <= 0 || c.inFlight < c.cfg.MaxInFlight)
+	return c.ring != nil && (c.maxInFlight <= 0 || c.inFlight < c.maxInFlight)
 }

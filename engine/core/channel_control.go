@@ -33,20 +33,30 @@ func (c *Channel) sweepDeferrals(p *channelPart) {
 func (c *Channel) HasControls(part uint32) bool {
 	p := c.part(part)
 	return !c.cfg.Ephemeral && (p.resetUnlogged || p.unlogged.Len() > 0 || len(p.deferrals) > 0 ||
-		p.loggedPaused != c.paused || p.loggedSkipped != c.skipped)
+		p.loggedPaused != c.paused || p.loggedSkipped != c.skipped || p.loggedSettings != c.settings.Version ||
+		p.untaken > 0 || p.moved.Len() > 0)
 }
 
 // TakeControls appends to dst what must be written to the partition's log, in this
 // order, and from then on takes it as written. If it could not be written, messages
 // may be delivered again after a crash, nothing is lost. One call returns at most
-// MaxTakenRanges ranges and MaxTakenDeferrals deferrals; HasControls tells whether
-// there is more. Ranges and Deferrals are borrowed until the next TakeControls of
-// the same partition. An ephemeral channel has nothing to write.
+// MaxTakenRanges ranges (twice: Confirmed and DeadLetterMoved), MaxTakenDeferrals deferrals and
+// MaxTakenDead dead letters; HasControls tells whether there is more. Ranges, Deferrals and Dead are borrowed
+// until the next TakeControls of the same partition. An ephemeral channel has nothing to write.
+//
+// Each call that returns something is a take, numbered from 1 (LastTake). When the batch that holds
+// it is committed, EvConfirmsCommitted has to say so: ordered channels and dead letters wait for it.
 func (c *Channel) TakeControls(part uint32, dst []Control) []Control {
 	if !c.HasControls(part) {
 		return dst
 	}
 	p := c.parts[part]
+	p.takes++
+	if p.loggedSettings != c.settings.Version {
+		p.loggedSettings = c.settings.Version
+		settings := c.settings
+		dst = append(dst, Control{Kind: ChannelConfigured, Channel: c.cfg.Name, Settings: &settings})
+	}
 	if p.loggedPaused != c.paused {
 		p.loggedPaused = c.paused
 		dst = append(dst, Control{Kind: ChannelPaused, Channel: c.cfg.Name, Flag: c.paused})
@@ -62,9 +72,18 @@ func (c *Channel) TakeControls(part uint32, dst []Control) []Control {
 	if ds := c.takeDeferrals(p); len(ds) > 0 {
 		dst = append(dst, Control{Kind: Deferred, Channel: c.cfg.Name, Deferrals: ds})
 	}
-	if rs := p.takeRanges(); len(rs) > 0 {
-		dst = append(dst, Control{Kind: Confirmed, Channel: c.cfg.Name, Ranges: rs})
+	p.takenRanges = takeRanges(&p.unlogged, p.takenRanges)
+	if len(p.takenRanges) > 0 {
+		dst = append(dst, Control{Kind: Confirmed, Channel: c.cfg.Name, Ranges: p.takenRanges})
 	}
+	if p.untaken > 0 {
+		dst = append(dst, Control{Kind: DeadLettered, Channel: c.cfg.Name, Dead: p.takeDead()})
+	}
+	p.takenMoved = takeRanges(&p.moved, p.takenMoved)
+	if len(p.takenMoved) > 0 {
+		dst = append(dst, Control{Kind: DeadLetterMoved, Channel: c.cfg.Name, Ranges: p.takenMoved})
+	}
+	c.labelSettling(p)
 	return dst
 }
 
@@ -85,12 +104,13 @@ func (c *Channel) takeDeferrals(p *channelPart) []Deferral {
 	return p.takenDeferrals
 }
 
-func (p *channelPart) takeRanges() []IDRange {
-	rs := p.unlogged.Ranges()
+// takeRanges moves the lowest ranges of from to a list whose memory it reuses.
+func takeRanges(from *IDSet, taken []IDRange) []IDRange {
+	rs := from.Ranges()
 	rs = rs[:min(len(rs), MaxTakenRanges)]
-	p.takenRanges = append(p.takenRanges[:0], rs...)
+	taken = append(taken[:0], rs...)
 	if len(rs) > 0 {
-		p.unlogged.CutBelow(rs[len(rs)-1].To)
+		from.CutBelow(rs[len(rs)-1].To)
 	}
-	return p.takenRanges
+	return taken
 }

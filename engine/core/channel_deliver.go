@@ -19,22 +19,40 @@ func (c *Channel) offer(ev *Event, res *Result) {
 	case c.full(p):
 		res.Decision, res.Why = Hold, HoldRanges
 		return
+	case ev.Unwanted:
+		c.filteredCount++
+		c.pass(p, res)
+		return
 	case !c.hasCredit():
 		res.Decision, res.Why = Hold, HoldNoCredit
 		return
+	case c.special:
+		c.offerSpecial(p, ev, res)
+		return
 	}
-	id := MakeID(ev.Part, ev.Msg)
+	if c.sampledOut(c.ring, MakeID(ev.Part, ev.Msg)) {
+		c.pass(p, res)
+		return
+	}
+	c.turn = turnOld
+	c.deliver(c.take(p, ev), c.ring, res)
+	c.settle(p)
+}
+
+// take makes an entry of the message at the reading cursor; it is in no list.
+func (c *Channel) take(p *channelPart, ev *Event) *entry {
+	e := c.pool.get(MakeID(ev.Part, ev.Msg))
+	c.entries.put(e)
+	e.at, e.index, e.hasAt, e.tag = ev.At, ev.Index, true, ev.Tag
 	p.next++
-	if c.sampledOut(id) {
-		c.confirm(p, IDRange{ev.Msg, ev.Msg + 1})
-		res.Decision = Skip
-	} else {
-		e := c.pool.get(id)
-		c.entries.put(e)
-		e.at, e.index, e.hasAt = ev.At, ev.Index, true
-		c.turn = turnOld
-		c.deliver(e, res)
-	}
+	return e
+}
+
+// pass confirms the message at the reading cursor: nobody gets it.
+func (c *Channel) pass(p *channelPart, res *Result) {
+	c.confirm(p, IDRange{p.next, p.next + 1})
+	p.next++
+	res.Decision = Skip
 	c.settle(p)
 }
 
@@ -51,6 +69,11 @@ func (c *Channel) redeliver(res *Result) {
 	case !c.hasCredit():
 		res.Decision, res.Why = Hold, HoldNoCredit
 		return
+	case c.special && c.spent(e): // the limit was lowered while it was here
+		res.Decision, res.ID = Skip, e.id
+		c.queue.remove(e)
+		c.deadLetter(e)
+		return
 	case e.attempts >= 2 && c.turn == turnNew && c.anyUnread():
 		// What failed twice takes turns with what is new: a message that fails for
 		// ever must not keep the others from a client that takes one at a time (B46).
@@ -59,24 +82,30 @@ func (c *Channel) redeliver(res *Result) {
 		res.Decision, res.Why = Hold, HoldTurn
 		return
 	}
+	cl := c.ring
+	if c.special {
+		if e, cl = c.redeliverSpecial(res); cl == nil {
+			return
+		}
+	}
 	if e.attempts >= 2 && c.turn == turnOld {
 		c.turn = turnNew
 	}
 	// A delayed message meets the sampling here for the first time. What was
 	// delivered once is somebody's to finish: it is never sampled away.
-	if e.attempts == 0 && c.sampledOut(e.id) {
+	if e.attempts == 0 && c.sampledOut(cl, e.id) {
 		res.Decision, res.ID = Skip, e.id
 		c.discard(e)
 		return
 	}
 	c.queue.remove(e)
-	c.deliver(e, res)
+	c.deliver(e, cl, res)
 }
 
 // anyUnread says whether an offer could be taken as far as the partitions are concerned.
 func (c *Channel) anyUnread() bool {
 	for _, p := range c.parts {
-		if p != nil && p.next < p.end && !c.full(p) {
+		if p != nil && p.next < p.end && !c.full(p) && (c.settings.Order == OrderNone || p.lane.free()) {
 			return true
 		}
 	}
@@ -93,8 +122,7 @@ func (c *Channel) full(p *channelPart) bool {
 // sampledOut says whether the client whose turn it is does not want the message. As
 // in nsqd the message is then lost for the whole channel, and the next client's turn
 // comes. It depends on the id and the seed only, so a replay decides the same.
-func (c *Channel) sampledOut(id ID) bool {
-	cl := c.ring
+func (c *Channel) sampledOut(cl *channelClient, id ID) bool {
 	if cl.sampleRate == 0 || int(mix(uint64(id)^c.cfg.SampleSeed)%100) < cl.sampleRate {
 		return false
 	}
@@ -110,10 +138,16 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// deliver gives an entry that is in no list to the client whose turn it is.
-func (c *Channel) deliver(e *entry, res *Result) {
-	cl := c.ring
-	c.ring = cl.ringNext
+// deliver gives an entry that is in no list to a client in the ring.
+func (c *Channel) deliver(e *entry, cl *channelClient, res *Result) {
+	if cl == c.ring {
+		c.ring = cl.ringNext
+	} else {
+		c.lastInRing(cl)
+	}
+	if c.rate.intervalFx != 0 {
+		c.rate.spend(c.nowNs)
+	}
 	if e.attempts < MaxAttempts {
 		e.attempts++
 	}
@@ -139,6 +173,9 @@ func (c *Channel) land(e *entry) {
 
 // enqueue puts an entry that is in no list into the redelivery queue.
 func (c *Channel) enqueue(e *entry, front bool) {
+	if c.special && !c.skipped && c.detain(e) {
+		return
+	}
 	e.state = entryQueued
 	if front {
 		c.queue.pushFront(e)
@@ -202,6 +239,9 @@ func (c *Channel) requeue(ev *Event) error {
 		return err
 	}
 	delay := min(ev.DelayMs, c.cfg.MaxReqTimeoutMs)
+	if c.spent(e) {
+		delay = 0 // it is a dead letter: nobody waits for it
+	}
 	if delay > 0 && c.waiting >= c.cfg.MaxDeferred {
 		return ErrTooManyDeferred
 	}
@@ -242,8 +282,15 @@ func (c *Channel) drop(id ID) {
 // discard confirms an entry's message and forgets the entry, in whatever state.
 func (c *Channel) discard(e *entry) {
 	p, m := c.part(e.id.Partition()), e.id.MsgID()
+	lane := e.lane
+	if e.attempts == 0 {
+		lane = nil // nobody saw it: what is behind it need not wait
+	}
 	c.forget(e)
 	c.confirm(p, IDRange{m, m + 1})
+	if lane != nil {
+		c.settleLane(p, lane)
+	}
 }
 
 // forget removes an entry from everywhere and changes nothing else.
@@ -256,6 +303,12 @@ func (c *Channel) forget(e *entry) {
 	case entryWaiting, entryHeld:
 		c.wheel.Cancel(&e.timer)
 		c.waiting--
+	case entryDoomed:
+		c.part(e.id.Partition()).doomed.remove(e)
+		c.waiting--
+	}
+	if e.lane != nil {
+		c.leaveLane(e)
 	}
 	p, m := c.part(e.id.Partition()), e.id.MsgID()
 	if p.next <= m && m < p.end {

@@ -8,7 +8,9 @@ type entry struct {
 	timer      Timer[*entry] // inFlight: message timeout; waiting: due time
 	prev, next *entry        // in the client's list, the redelivery queue or the pool
 	client     *channelClient
+	lane       *lane // nil: nothing waits for it
 	id         ID
+	tag        uint64
 	at         segment.Offset
 	startMs    int64 // of the delivery in flight
 	dueMs      int64 // of the last delay
@@ -17,6 +19,7 @@ type entry struct {
 	state      entryState
 	hasAt      bool
 	listed     bool // in its partition's unlogged deferrals
+	outside    bool // comes by its own time, not in the log's order: deferred when published
 }
 
 type entryState uint8
@@ -27,6 +30,8 @@ const (
 	entryWaiting
 	entryHeld // due, but not visible yet: a paused topic holds it back
 	entryQueued
+	entryParked // ordered: another entry of its lane goes first
+	entryDoomed // as often delivered as allowed, and the outbox is full
 )
 
 // entryList is a list in order of arrival, linked through the entries.
@@ -55,6 +60,20 @@ func (l *entryList) pushFront(e *entry) {
 	}
 	l.first = e
 	l.count++
+}
+
+// insertBefore puts e before next, or at the end if that is nil.
+func (l *entryList) insertBefore(e, next *entry) {
+	switch {
+	case next == nil:
+		l.pushBack(e)
+	case next.prev == nil:
+		l.pushFront(e)
+	default:
+		e.prev, e.next = next.prev, next
+		next.prev.next, next.prev = e, e
+		l.count++
+	}
 }
 
 func (l *entryList) remove(e *entry) {

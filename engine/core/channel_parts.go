@@ -28,10 +28,26 @@ type channelPart struct {
 	staleDeferrals int
 	loggedPaused   bool
 	loggedSkipped  bool
+	loggedSettings uint64 // version
+
+	// Order: see lane.
+	lane       lane       // of all messages, or of those whose keys are not known
+	settling   laneList   // lanes whose last confirmation is not committed: taken ones first
+	takes      uint64     // TakeControls that returned something
+	committed  uint64     // takes that the log has, committed
+	remembered []Deferral // of an ordered channel's recovery: they come again in their order. Sorted
+
+	// Dead letters.
+	outbox  []outboxEntry // sorted by ID
+	untaken int           // of them the log does not know
+	moved   IDSet         // the log does not know that they left
+	doomed  entryList
 
 	// What TakeControls lent out last.
 	takenRanges    []IDRange
 	takenDeferrals []Deferral
+	takenDead      []DeadMessage
+	takenMoved     []IDRange
 }
 
 func (c *Channel) addPartition(ev *Event) {
@@ -45,17 +61,28 @@ func (c *Channel) addPartition(ev *Event) {
 		panic("BUG: partition added twice")
 	}
 	cur := ev.Cursor
+	if cur.Settings.Version > c.settings.Version {
+		c.adopt(cur.Settings) // a crash may have left it in some partitions only: the newest hold
+	}
 	p := &channelPart{
 		number: ev.Part, start: ev.Start, end: ev.End,
 		confirmed: cur.Confirmed, next: cur.Confirmed, ranges: cur.Ranges.Clone(),
-		loggedPaused: cur.Paused, loggedSkipped: cur.Skipped,
+		loggedPaused: cur.Paused, loggedSkipped: cur.Skipped, loggedSettings: cur.Settings.Version,
 	}
 	c.parts[ev.Part] = p
+	for _, d := range cur.Dead {
+		p.outbox = append(p.outbox, outboxEntry{DeadMessage: d})
+	}
 	for _, d := range cur.Requeued {
+		if c.remember(p, d, ev.Deferred) {
+			continue
+		}
 		e := c.addEntry(p, d.ID)
 		e.attempts = min(d.Attempts, MaxAttempts)
+		e.at, e.hasAt = d.At, d.At != 0
 		c.wait(e, d.DueMs)
 	}
+	c.special = c.isSpecial()
 	c.addDeferred(p, ev.Deferred)
 	c.discardTo(p, ev.Start)
 	c.settle(p)
@@ -90,6 +117,7 @@ func (c *Channel) addDeferred(p *channelPart, ds []DeferredMessage) {
 		e := c.entries.get(MakeID(p.number, d.ID))
 		switch {
 		case e != nil:
+			e.outside = e.outside || e.lane == nil
 			if e.state == entryWaiting && e.attempts == 0 {
 				e.dueMs = d.DueMs
 				c.schedule(e, d.DueMs)
@@ -98,6 +126,7 @@ func (c *Channel) addDeferred(p *channelPart, ds []DeferredMessage) {
 			continue // confirmed
 		default:
 			e = c.addEntry(p, d.ID)
+			e.outside = true
 			c.wait(e, d.DueMs)
 		}
 		e.at, e.hasAt, e.index = d.At, true, NoIndex
@@ -196,6 +225,13 @@ func (c *Channel) setSkip(on bool) {
 	if !on {
 		return
 	}
+	if c.parked > 0 { // first: discarding what is before them would let them go on
+		c.entries.each(func(e *entry) {
+			if e.state == entryParked {
+				c.discard(e)
+			}
+		})
+	}
 	for e := c.queue.first; e != nil; e = c.queue.first {
 		c.discard(e)
 	}
@@ -222,7 +258,12 @@ func (c *Channel) truncated(p *channelPart, end segment.MsgID) {
 	p.beyond.CutFrom(end)
 	p.unlogged.CutFrom(end)
 	p.resetTo = min(p.resetTo, end)
+	p.remembered = p.remembered[:searchID(p.remembered, end, Deferral.id)]
+	p.moved.CutFrom(end)
+	c.forgetDead(p, end, true)
 	c.sweepDeferrals(p)
+	c.labelSettling(p)
+	c.releaseSettled(p)
 }
 
 // reset makes "everything below Msg, nothing else" the confirmed state. What is in
@@ -231,7 +272,7 @@ func (c *Channel) truncated(p *channelPart, end segment.MsgID) {
 func (c *Channel) reset(p *channelPart, ev *Event) {
 	p.start = max(p.start, ev.Start)
 	to := max(min(ev.Msg, p.end), p.start)
-	c.forgetIf(p, func(e *entry) bool { return e.attempts > 0 || e.id.MsgID() < to })
+	c.forgetIf(p, func(e *entry) bool { return e.attempts > 0 || !e.outside || e.id.MsgID() < to })
 	c.restart(p, to)
 	p.holes = len(c.entriesIn(p, p.next, p.end))
 	c.addDeferred(p, ev.Deferred)
@@ -246,10 +287,14 @@ func (c *Channel) restart(p *channelPart, to segment.MsgID) {
 	p.confirmed, p.next = to, to
 	p.ranges.Clear()
 	p.unlogged.Clear()
+	p.remembered = nil
+	c.forgetDead(p, to, false)
 	c.sweepDeferrals(p)
 	if !c.cfg.Ephemeral {
 		p.resetUnlogged, p.resetTo = true, to
 	}
+	c.labelSettling(p)
+	c.releaseSettled(p)
 }
 
 func (c *Channel) empty() {

@@ -25,6 +25,11 @@ type sim struct {
 	paused  bool
 	skipped bool
 	ev      []EventKind // what happened, for failures
+
+	settings ChannelSettings // what was asked for last, or recovered
+	share    uint32          // thirds of the topic that are here
+	filter   bool            // every seventh message is unwanted
+	lastAt   segment.Offset  // of a control batch that carries
 }
 
 type simClient struct {
@@ -33,6 +38,7 @@ type simClient struct {
 	stopped, blocked bool
 	sample           int
 	timeoutMs        int64
+	tag              uint64
 }
 
 type simPart struct {
@@ -47,6 +53,12 @@ type simPart struct {
 	due       map[segment.MsgID]int64 // ns: not to be delivered before
 	began     map[segment.MsgID]int64 // ns: the delivery in flight
 	deadline  map[segment.MsgID]int64 // ns: its timeout
+
+	delayed map[segment.MsgID]bool           // published with a delay: outside the order
+	legacy  map[segment.MsgID]bool           // had an entry when the order changed
+	unsafe  map[segment.MsgID]uint64         // delivered and confirmed, by this take (notTaken), which is not committed
+	dead    map[segment.MsgID]uint64         // in the outbox, by this take
+	place   map[segment.MsgID]segment.Offset // carried to
 }
 
 func newSim(t *testing.T, next func() int) *sim {
@@ -55,11 +67,15 @@ func newSim(t *testing.T, next func() int) *sim {
 	s.cfg.MaxInFlight = next() % 8
 	s.cfg.MaxRanges = 2 + next()%30
 	s.cfg.MaxDeferred = 1 + next()%20
+	s.cfg.MaxKeyWaiting = 1 + next()%12
+	s.cfg.MaxOutbox = 1 + next()%4
 	for i := range 1 + next()%2 {
 		p := &simPart{
 			number: uint32(3 * i), log: &Cursors{}, confirmed: map[segment.MsgID]bool{}, flight: map[segment.MsgID]ClientID{},
 			attempts: map[segment.MsgID]int{}, due: map[segment.MsgID]int64{},
 			began: map[segment.MsgID]int64{}, deadline: map[segment.MsgID]int64{},
+			delayed: map[segment.MsgID]bool{}, legacy: map[segment.MsgID]bool{}, unsafe: map[segment.MsgID]uint64{},
+			dead: map[segment.MsgID]uint64{}, place: map[segment.MsgID]segment.Offset{},
 		}
 		s.apply(p, Control{Kind: ChannelCreated, Channel: "c"})
 		if i == 0 {
@@ -68,13 +84,16 @@ func newSim(t *testing.T, next func() int) *sim {
 		s.parts = append(s.parts, p)
 	}
 	s.recover()
+	for range next() % 6 {
+		s.configure()
+	}
 	return s
 }
 
 // apply sends a control through its bytes into the fold, as the log does.
 func (s *sim) apply(p *simPart, ct Control) {
 	s.t.Helper()
-	if err := p.log.ApplyBody(AppendControl(nil, &ct), p.end); err != nil {
+	if err := p.log.ApplyBodyAt(AppendControl(nil, &ct), p.end, s.lastAt); err != nil {
 		s.t.Fatalf("fold: %v", err)
 	}
 }
@@ -87,8 +106,10 @@ func (s *sim) step(ev Event) *Result {
 
 // recover starts a new channel from the folds, as after a crash.
 func (s *sim) recover() {
+	old := s.c
 	s.c = NewChannel(s.cfg)
 	s.clients, s.paused, s.skipped = nil, false, false
+	s.settings, s.share = ChannelSettings{}, 3
 	for _, p := range s.parts {
 		cur := p.log.Channel("c")
 		p.visible = p.end
@@ -111,12 +132,20 @@ func (s *sim) recover() {
 			p.due[d.ID], p.attempts[d.ID] = d.DueMs*nsPerMs, int(d.Attempts)
 		}
 		s.paused, s.skipped = s.paused || cur.Paused, s.skipped || cur.Skipped
+		s.recoverModes(p, cur, old != nil && old.part(p.number).resetUnlogged)
 		s.step(Event{Kind: EvAddPartition, Part: p.number, Cursor: cur, Start: p.start, End: p.visible, Deferred: p.log.Deferred})
 	}
 	for _, p := range s.parts {
 		s.expectDiscarded(p, p.start) // what retention took, and what the skip takes
 		if s.skipped {
 			s.expectDiscarded(p, p.visible)
+		}
+		if cur := p.log.Channel("c"); s.settings.Order == OrderNone || cur.Settings.Version != s.settings.Version {
+			s.markLegacy(p)
+		} else {
+			for _, d := range cur.Requeued { // carried: they come by their own time
+				p.delayed[d.ID] = p.delayed[d.ID] || d.At != 0
+			}
 		}
 	}
 	s.check()
@@ -164,7 +193,17 @@ func (s *sim) pickFlight(p *simPart) (segment.MsgID, ClientID, bool) {
 // op does one thing.
 func (s *sim) op() {
 	p := s.pickPart()
-	switch s.next() % 32 {
+	switch s.next() % 42 {
+	case 32, 33, 40:
+		s.configure()
+	case 41:
+		s.crash()
+	case 34, 35, 36:
+		s.commit(p)
+	case 37:
+		s.moveDead(p, 1+s.next()%4)
+	case 38, 39:
+		s.carry(p)
 	case 0, 1, 2:
 		s.publish(p)
 	case 3:
@@ -226,6 +265,7 @@ func (s *sim) publish(p *simPart) {
 		for id := first; id < p.end; id++ {
 			d := DeferredMessage{ID: id, DueMs: s.now/nsPerMs + int64(s.next()*30), At: segment.Offset(id)}
 			p.due[id] = d.DueMs * nsPerMs
+			p.delayed[id] = true
 			ds = append(ds, d)
 		}
 		p.log.PublishDeferred(ds)
@@ -252,8 +292,11 @@ func (s *sim) subscribe(ready, sample int) *simClient {
 	if sample%4 == 0 {
 		cl.sample = 1 + sample%99
 	}
+	if sample%8 == 2 {
+		cl.tag = uint64(1 + sample%2 + sample/8%2)
+	}
 	s.clients = append(s.clients, cl)
-	s.step(Event{Kind: EvSubscribe, Client: cl.id, MsgTimeoutMs: cl.timeoutMs, SampleRate: cl.sample})
+	s.step(Event{Kind: EvSubscribe, Client: cl.id, MsgTimeoutMs: cl.timeoutMs, SampleRate: cl.sample, Tag: cl.tag})
 	s.step(Event{Kind: EvReady, Client: cl.id, Count: ready})
 	cl.timeoutMs = min(cl.timeoutMs, s.cfg.MaxMsgTimeoutMs)
 	return cl
@@ -301,8 +344,9 @@ func (s *sim) unsubscribe(cl *simClient) {
 func (s *sim) returned(p *simPart, id segment.MsgID) {
 	delete(p.flight, id)
 	if s.skipped {
-		p.confirmed[id] = true
+		p.confirm(id)
 	}
+	s.died(p, id)
 }
 
 func (s *sim) finish(p *simPart) {
@@ -327,7 +371,7 @@ func (s *sim) finish(p *simPart) {
 				s.t.Fatalf("FIN: %v", err)
 			}
 			delete(p.flight, id)
-			p.confirmed[id] = true
+			p.confirm(id)
 		}
 	}
 }
@@ -339,6 +383,9 @@ func (s *sim) requeue(p *simPart) {
 	}
 	delay := int64(s.next()%4) * int64(s.next()) * 20
 	full := s.c.waiting >= s.cfg.MaxDeferred
+	if s.settings.MaxAttempts != 0 && p.attempts[id] >= int(s.settings.MaxAttempts) {
+		delay = 0
+	}
 	err := s.step(Event{Kind: EvRequeue, Client: owner, ID: MakeID(p.number, id), DelayMs: delay}).Err
 	switch {
 	case delay > 0 && full:
@@ -385,6 +432,8 @@ func (s *sim) tick(ns int64) {
 				if s.now > p.due[id]+2*nsPerMs {
 					s.t.Fatalf("message %d is %d ns late", id, s.now-p.due[id])
 				}
+			case was == entryWaiting && s.died(p, id):
+			case was == entryDoomed:
 			case was == entryWaiting && e == nil:
 				if !s.skipped || s.now < p.due[id] {
 					s.t.Fatalf("message %d vanished while it waited", id)
@@ -404,7 +453,7 @@ func (s *sim) skip(on bool) {
 	s.step(Event{Kind: EvSkip, Flag: on})
 	for i, p := range s.parts {
 		for id, was := range before[i] {
-			if on && segment.MsgID(id) < p.visible && (was == 0 || was == entryQueued) {
+			if on && segment.MsgID(id) < p.visible && (was == 0 || was == entryQueued || was == entryParked) {
 				p.confirmed[segment.MsgID(id)] = true
 			}
 		}
@@ -418,6 +467,8 @@ func (s *sim) empty() {
 			p.confirmed[id] = true
 			delete(p.flight, id)
 			delete(p.due, id)
+			delete(p.unsafe, id)
+			delete(p.legacy, id)
 		}
 	}
 }
@@ -425,10 +476,11 @@ func (s *sim) empty() {
 func (s *sim) reset(p *simPart) {
 	to := segment.MsgID(s.next()) % (p.end + 3)
 	for id := range p.end {
-		if e := s.c.entries.get(MakeID(p.number, id)); e == nil || e.attempts > 0 {
+		if e := s.c.entries.get(MakeID(p.number, id)); e == nil || e.attempts > 0 || !e.outside {
 			delete(p.due, id)
 		}
 	}
+	s.forgetModes(p, max(min(to, p.visible), p.start))
 	ev := Event{Kind: EvReset, Part: p.number, Msg: to, Start: p.start}
 	to = max(min(to, p.visible), p.start) // B67, B56: clamped
 	if s.next()%2 == 0 {
@@ -456,11 +508,13 @@ func (s *sim) reset(p *simPart) {
 // every message.
 func (s *sim) take() {
 	for _, p := range s.parts {
+		s.noteDead(p)
 		for s.c.HasControls(p.number) {
 			var body []byte
 			for _, ct := range s.c.TakeControls(p.number, nil) {
 				body = AppendControl(body, &ct)
 			}
+			p.took(s.c.LastTake(p.number))
 			if err := p.log.ApplyBody(body, p.end); err != nil {
 				s.t.Fatalf("fold: %v", err)
 			}
@@ -478,10 +532,11 @@ func (s *sim) take() {
 			s.t.Fatalf("the log has paused %v, skipped %v; the channel %v, %v", cur.Paused, cur.Skipped, s.paused, s.skipped)
 		}
 		for _, d := range cur.Requeued {
-			if e := s.c.entries.get(MakeID(p.number, d.ID)); e == nil || e.attempts < d.Attempts {
+			if e := s.c.entries.get(MakeID(p.number, d.ID)); (e == nil || e.attempts < d.Attempts) && !hasID(s.c.part(p.number).remembered, d.ID, Deferral.id) {
 				s.t.Fatalf("the log has a delay %+v that the channel does not know", d)
 			}
 		}
+		s.checkOutbox(p)
 		checkFold(s.t, p.log)
 	}
 }
@@ -498,8 +553,14 @@ func (s *sim) dropOne(p *simPart) {
 	}
 	id := segment.MsgID(s.next()) % p.visible
 	s.step(Event{Kind: EvDrop, ID: MakeID(p.number, id)})
+	if _, flying := p.flight[id]; flying {
+		p.confirm(id)
+	}
 	delete(p.flight, id)
 	p.confirmed[id] = true
+	if e := s.c.entries.get(MakeID(p.number, id)); e != nil {
+		s.t.Fatalf("message %d was dropped and is in state %d", id, e.state)
+	}
 }
 
 // topic pauses, unpauses or empties the topic: in all partitions, through the log.

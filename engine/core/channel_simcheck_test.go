@@ -13,31 +13,47 @@ import (
 func (s *sim) pump(p *simPart) Decision {
 	if s.next()%2 == 0 && s.c.queue.count > 0 {
 		head := s.c.queue.first.id
+		eligible := s.eligible(s.c.queue.first.tag)
 		res := s.step(Event{Kind: EvRedeliver})
 		switch res.Decision {
 		case Deliver:
-			if res.ID != head {
+			if res.ID != head && eligible {
 				s.t.Fatalf("redelivers %v, %v is first", res.ID, head)
 			}
 			s.delivered(res)
 		case Skip:
-			s.partOf(head).confirmed[head.MsgID()] = true
+			if p := s.partOf(res.ID); !s.died(p, res.ID.MsgID()) {
+				p.confirmed[res.ID.MsgID()] = true
+			}
 		case Hold:
+			if res.Why == HoldNoCredit && s.anyCredit() && !eligible {
+				break // only clients of other tags have credit
+			}
 			s.checkHold(p, res.Why)
 		}
 		return res.Decision
 	}
 	at := s.c.ReadFrom(p.number)
-	res := s.step(Event{Kind: EvOffer, Part: p.number, Msg: at, At: segment.Offset(at), Index: 1})
+	eligible := s.eligible(tagOf(at))
+	unwanted := s.filter && at%7 == 3
+	res := s.step(Event{Kind: EvOffer, Part: p.number, Msg: at, At: segment.Offset(at), Index: 1, Key: keyOf(at), Tag: tagOf(at), Unwanted: unwanted})
 	switch res.Decision {
 	case Deliver:
 		if res.ID != MakeID(p.number, at) {
 			s.t.Fatalf("delivers %v, offered %d", res.ID, at)
 		}
+		if unwanted {
+			s.t.Fatalf("message %d is not wanted and was delivered", at)
+		}
 		s.delivered(res)
 	case Skip:
-		p.confirmed[at] = true
+		if !s.died(p, at) && s.c.entries.get(MakeID(p.number, at)) == nil {
+			p.confirmed[at] = true
+		}
 	case Hold:
+		if res.Why == HoldNoCredit && s.anyCredit() && !eligible {
+			break
+		}
 		if res.Why == HoldEnd && at >= p.visible {
 			break
 		}
@@ -75,7 +91,11 @@ func (s *sim) anyCredit() bool {
 		total += n
 		any = any || !cl.stopped && !cl.blocked && n < cl.ready
 	}
-	return any && (s.cfg.MaxInFlight == 0 || total < s.cfg.MaxInFlight)
+	limit := s.cfg.MaxInFlight
+	if n := (int(s.settings.MaxInFlight)*int(s.share) + 2) / 3; n > 0 && (limit == 0 || n < limit) {
+		limit = n
+	}
+	return any && (limit == 0 || total < limit)
 }
 
 func (s *sim) checkHold(p *simPart, why HoldReason) {
@@ -86,6 +106,11 @@ func (s *sim) checkHold(p *simPart, why HoldReason) {
 		ok = s.paused
 	case HoldNoCredit:
 		ok = !s.anyCredit()
+	case HoldOrder:
+		ok = s.settings.Order != OrderNone
+	case HoldRate:
+		at, due := s.c.NextDue()
+		ok = s.settings.RatePerSecond != 0 && due && at <= s.c.rate.dueMs() && s.c.rate.dueMs() > s.now/nsPerMs && !s.c.Hungry()
 	case HoldTurn:
 		for _, p := range s.parts {
 			ok = ok || s.c.ReadFrom(p.number) < p.visible
@@ -112,13 +137,18 @@ func (s *sim) delivered(res *Result) {
 		s.t.Fatalf("message %d was delivered; paused %v, skipped %v, credit %v", id, s.paused, s.skipped, s.anyCredit())
 	case p.confirmed[id] || id >= p.visible:
 		s.t.Fatalf("message %d was delivered; confirmed %v, visible end %d", id, p.confirmed[id], p.visible)
+	case p.unsafe[id] != 0:
+		s.t.Fatalf("message %d was confirmed and comes again", id)
 	case s.now < p.due[id]:
 		s.t.Fatalf("message %d was delivered %d ns early", id, p.due[id]-s.now)
 	case int(res.Attempts) != p.attempts[id]+1:
 		s.t.Fatalf("message %d: attempts %d, delivered %d times before", id, res.Attempts, p.attempts[id])
-	case res.HasAt && res.At != segment.Offset(id):
+	case res.HasAt && res.At != segment.Offset(id) && res.At != p.place[id]:
 		s.t.Fatalf("message %d lies at %d, not at %d", id, id, res.At)
+	case p.place[id] != 0 && id < p.start && (!res.HasAt || res.At != p.place[id]):
+		s.t.Fatalf("message %d was carried to %d, and is looked for at %d", id, p.place[id], res.At)
 	}
+	s.checkOrder(p, id, s.clients[i])
 	if _, twice := p.flight[id]; twice {
 		s.t.Fatalf("message %d is in flight twice", id)
 	}
@@ -132,8 +162,9 @@ func (s *sim) delivered(res *Result) {
 // the model agree on it, and that every number is the sum of what it counts.
 func (s *sim) check() {
 	s.t.Helper()
-	var unread, entries, flying, waiting int
+	var unread, entries, flying, waiting, parked int
 	for _, p := range s.parts {
+		s.noteDead(p)
 		cp := s.c.part(p.number)
 		checkRanges(s.t, &cp.ranges)
 		if first, ok := cp.ranges.First(); ok && first.From <= cp.confirmed {
@@ -159,9 +190,13 @@ func (s *sim) check() {
 				unread++
 			case e != nil:
 				entries++
-				if e.state == entryInFlight {
+				switch e.state {
+				case entryInFlight:
 					flying++
-				} else if e.state != entryQueued {
+				case entryParked:
+					parked++
+				case entryQueued:
+				default:
 					waiting++
 				}
 				if e.timer.Scheduled() != (e.state == entryInFlight || e.state == entryWaiting) {
@@ -173,14 +208,15 @@ func (s *sim) check() {
 			s.t.Fatalf("the cursor stands at %d, which needs no reading", cp.next)
 		}
 	}
-	if s.c.entries.count != entries || s.c.inFlight != flying || s.c.waiting != waiting || s.c.queue.count != entries-flying-waiting {
+	if s.c.entries.count != entries || s.c.inFlight != flying || s.c.waiting != waiting || s.c.queue.count != entries-flying-waiting-parked || s.c.parked != parked {
 		s.t.Fatalf("%d entries, %d in flight, %d waiting, %d queued; counted %d, %d, %d",
 			s.c.entries.count, s.c.inFlight, s.c.waiting, s.c.queue.count, entries, flying, waiting)
 	}
-	if want := uint64(unread + s.c.queue.count); s.c.Depth() != want {
+	s.checkLanes()
+	if want := uint64(unread + s.c.queue.count + parked); s.c.Depth() != want {
 		s.t.Fatalf("depth %d, want %d", s.c.Depth(), want) // B66
 	}
-	if s.c.Hungry() != (s.anyCredit() && !s.paused) {
+	if s.c.Hungry() != (s.anyCredit() && !s.paused && !s.c.rate.waiting) {
 		s.t.Fatalf("hungry %v, credit %v, paused %v", s.c.Hungry(), s.anyCredit(), s.paused)
 	}
 }
@@ -202,6 +238,14 @@ func (s *sim) drain() {
 	cl := s.subscribe(1<<20, 1)
 	for idle := 0; idle < 20*len(s.parts); {
 		p := s.pickPart()
+		s.take()
+		for _, p := range s.parts {
+			s.committed(p, Event{Kind: EvConfirmsCommitted, Part: p.number}, s.c.LastTake(p.number))
+			s.moveDead(p, 1<<20)
+		}
+		if s.settings.RatePerSecond != 0 {
+			s.tick(1000 * nsPerMs)
+		}
 		if s.pump(p) == Hold {
 			s.nextPump(&idle, p)
 		}
@@ -211,11 +255,16 @@ func (s *sim) drain() {
 					s.t.Fatalf("FIN at the end: %v", err)
 				}
 				delete(p.flight, id)
-				p.confirmed[id] = true
+				p.confirm(id)
 			}
 		}
 	}
 	s.check()
+	s.take()
+	for _, p := range s.parts {
+		s.committed(p, Event{Kind: EvConfirmsCommitted, Part: p.number}, s.c.LastTake(p.number))
+		s.moveDead(p, 1<<20)
+	}
 	s.take()
 	for _, p := range s.parts {
 		if s.c.OldestUnconfirmed(p.number) != p.end || s.c.entries.count != 0 {
@@ -279,7 +328,7 @@ func FuzzChannel(f *testing.F) {
 }
 
 func TestChannelRandom(t *testing.T) {
-	seeds := uint64(400)
+	seeds := uint64(600)
 	if testing.Short() {
 		seeds = 50
 	}

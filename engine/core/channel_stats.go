@@ -6,6 +6,10 @@ type ChannelStats struct {
 	InFlightCount int
 	DeferredCount int
 	QueuedCount   int    // the redelivery queue, which is part of Depth
+	ParkedCount   int    // behind another message of their order, which is part of Depth
+	OutboxCount   int    // dead letters that are not in the dead-letter topic yet
+	DeadCount     uint64 // dead letters
+	FilteredCount uint64 // messages that the filter did not want
 	MessageCount  uint64 // messages that became visible
 	RequeueCount  uint64
 	TimeoutCount  uint64
@@ -27,7 +31,7 @@ type ClientStats struct {
 // Depth returns how many messages wait for a client: visible and not read yet, or
 // in the redelivery queue.
 func (c *Channel) Depth() uint64 {
-	depth := uint64(c.queue.count)
+	depth := uint64(c.queue.count) + uint64(c.parked)
 	for _, p := range c.parts {
 		if p != nil && p.next < p.end {
 			depth += uint64(p.end-p.next) - uint64(p.holes) - p.ranges.Count(p.next, p.end)
@@ -38,11 +42,26 @@ func (c *Channel) Depth() uint64 {
 
 // Stats returns the channel's numbers.
 func (c *Channel) Stats() ChannelStats {
+	outbox := 0
+	for _, p := range c.parts {
+		if p != nil {
+			outbox += len(p.outbox)
+		}
+	}
 	return ChannelStats{
+		ParkedCount: c.parked, OutboxCount: outbox, DeadCount: c.deadCount, FilteredCount: c.filteredCount,
 		Depth: c.Depth(), InFlightCount: c.inFlight, DeferredCount: c.waiting, QueuedCount: c.queue.count,
 		MessageCount: c.messageCount, RequeueCount: c.requeueCount, TimeoutCount: c.timeoutCount,
 		ClientCount: len(c.order), Paused: c.paused, Skipped: c.skipped,
 	}
+}
+
+// ClientInFlight is how many messages a client has in flight.
+func (c *Channel) ClientInFlight(id ClientID) int {
+	if cl := c.clients[id]; cl != nil {
+		return cl.flight.count
+	}
+	return 0
 }
 
 // EachClient visits the clients in the order of their subscription.

@@ -21,6 +21,11 @@ import (
 //	offer part=0 [msg=3]               one message: at the cursor unless msg says otherwise
 //	at 500 / tick 500                  the time becomes 500; tick also says so to the channel
 //	take part=0                        the controls for the partition's log
+//	configure version=2 order=key max-attempts=3 rate=10 max-in-flight=2 sample=50 here=1 all=3
+//	commit part=0 [take=3]             the log has what was taken
+//	moved part=0 ranges=3-5            dead letters left the outbox
+//	carried part=0 deferred=4@50       the messages lie at id*100+7 now
+//	lists                              what is in flight, what waits, what is in the outbox
 //	show                               everything that can be asked
 type transcript struct {
 	t     *testing.T
@@ -41,6 +46,11 @@ const transcriptStartMs = 1_700_000_000_000
 //	channel_bounds.txt    B46, B62
 //	channel_pause.txt     B53, B54
 //	channel_reset.txt     B52, B56, B66, B67
+//	channel_order.txt     B57
+//	channel_dead.txt      B64
+//	channel_limits.txt    B60, B62
+//	channel_tags.txt      B59
+//	channel_carried.txt   B51, B52
 func TestChannelTranscripts(t *testing.T) {
 	paths, err := filepath.Glob("testdata/channel_*.txt")
 	if err != nil || len(paths) == 0 {
@@ -153,6 +163,14 @@ func (a args) deferred() (out []DeferredMessage) {
 
 func (a args) cursor() *Cursor {
 	cur := &Cursor{Confirmed: a.msgID("confirmed"), Paused: a.has("paused"), Skipped: a.has("skipped")}
+	if a.has("version") {
+		cur.Settings = a.settings()
+	}
+	for _, text := range a.list("dead") {
+		var d DeadMessage
+		a.scan(text, "%d/%d", &d.ID, &d.Attempts)
+		cur.Dead = append(cur.Dead, d)
+	}
 	for _, text := range a.list("ranges") {
 		var r IDRange
 		a.scan(text, "%d-%d", &r.From, &r.To)
@@ -160,11 +178,36 @@ func (a args) cursor() *Cursor {
 	}
 	for _, text := range a.list("requeued") {
 		var d Deferral
-		a.scan(text, "%d@%d/%d", &d.ID, &d.DueMs, &d.Attempts)
+		if text, at, carried := strings.Cut(text, "#"); carried {
+			a.scan(at, "%d", &d.At)
+			a.scan(text, "%d@%d/%d", &d.ID, &d.DueMs, &d.Attempts)
+		} else {
+			a.scan(text, "%d@%d/%d", &d.ID, &d.DueMs, &d.Attempts)
+		}
 		d.DueMs += transcriptStartMs
 		cur.Requeued = append(cur.Requeued, d)
 	}
 	return cur
+}
+
+func (a args) ranges() (out []IDRange) {
+	for _, text := range a.list("ranges") {
+		var r IDRange
+		a.scan(text, "%d-%d", &r.From, &r.To)
+		out = append(out, r)
+	}
+	return out
+}
+
+func (a args) settings() ChannelSettings {
+	s := ChannelSettings{
+		Version: uint64(a.int("version")), MaxAttempts: uint16(a.int("max-attempts")), RatePerSecond: uint32(a.int("rate")),
+		MaxInFlight: uint32(a.int("max-in-flight")), SampleRate: uint8(a.int("sample")), KeyHeader: a.values["key-header"],
+	}
+	if err := s.Order.UnmarshalText([]byte(a.values["order"])); err != nil {
+		a.t.Fatalf("%v: %v", a.line, err)
+	}
+	return s
 }
 
 var transcriptEvents = map[string]EventKind{
@@ -172,6 +215,7 @@ var transcriptEvents = map[string]EventKind{
 	"truncated": EvTruncated, "subscribe": EvSubscribe, "unsubscribe": EvUnsubscribe, "ready": EvReady, "stop": EvStop,
 	"blocked": EvBlocked, "offer": EvOffer, "redeliver": EvRedeliver, "drop": EvDrop, "finish": EvFinish, "requeue": EvRequeue,
 	"touch": EvTouch, "pause": EvPause, "skip": EvSkip, "empty": EvEmpty, "reset": EvReset,
+	"configure": EvConfigure, "commit": EvConfirmsCommitted, "moved": EvDeadMoved, "carried": EvCarried,
 }
 
 func (tr *transcript) play(words []string) {
@@ -190,6 +234,7 @@ func (tr *transcript) play(words []string) {
 			Name: "c", MaxInFlight: int(a.int("max-in-flight")), MaxRanges: int(a.int("max-ranges")), MaxDeferred: int(a.int("max-deferred")),
 			MaxConsumers: int(a.int("max-consumers")), MaxReadyCount: int(a.int("max-ready")), MaxMsgTimeoutMs: a.int("max-msg-timeout"),
 			MaxReqTimeoutMs: a.int("max-req-timeout"), SampleSeed: uint64(a.int("seed")), Ephemeral: a.has("ephemeral"),
+			MaxKeyWaiting: int(a.int("max-key-waiting")), MaxOutbox: int(a.int("max-outbox")),
 		})
 	case words[0] == "at", words[0] == "tick":
 		ms, err := strconv.ParseInt(words[1], 10, 64)
@@ -206,6 +251,8 @@ func (tr *transcript) play(words []string) {
 		tr.take(uint32(a.int("part")))
 	case words[0] == "show":
 		tr.show()
+	case words[0] == "lists":
+		tr.lists()
 	default:
 		tr.t.Fatalf("%v: unknown word", words)
 	}
@@ -221,6 +268,7 @@ func (tr *transcript) event(kind EventKind, a args) {
 	ev := Event{
 		Kind: kind, Part: uint32(a.int("part")), Client: ClientID(a.int("client")), Count: int(a.int("count")),
 		Start: a.msgID("start"), End: a.msgID("end"), Msg: a.msgID("msg"), MsgTimeoutMs: a.int("timeout"),
+		Tag: uint64(a.int("tag")), Key: uint64(a.int("key")), Unwanted: a.has("unwanted"), Take: uint64(a.int("take")), Ranges: a.ranges(),
 		SampleRate: int(a.int("sample")), DelayMs: a.int("delay"), Flag: a.has("on"), Deferred: a.deferred(),
 	}
 	if a.has("id") {
@@ -230,6 +278,16 @@ func (tr *transcript) event(kind EventKind, a args) {
 	case EvAddPartition:
 		ev.Cursor = a.cursor()
 		tr.parts = append(tr.parts, ev.Part)
+	case EvConfigure:
+		if s := a.settings(); a.has("version") {
+			ev.Settings = &s
+		}
+		ev.SampleRate = 0
+		ev.SharePartsHere, ev.PartsAll = uint32(a.int("here")), uint32(a.int("all"))
+	case EvCarried:
+		for i := range ev.Deferred {
+			ev.Deferred[i].At += 7
+		}
 	case EvOffer:
 		if !a.has("msg") {
 			ev.Msg = tr.c.ReadFrom(ev.Part)
@@ -256,10 +314,14 @@ func (tr *transcript) sayResult(ev *Event, res *Result) {
 	case Skip:
 		if ev.Kind == EvOffer {
 			res.ID = MakeID(ev.Part, ev.Msg)
+			if e := tr.c.entries.get(res.ID); e != nil && e.state == entryParked {
+				tr.say("skip %s: parked", idText(res.ID))
+				return
+			}
 		}
 		tr.say("skip %s", idText(res.ID))
 	case Hold:
-		tr.say("hold: %s", [...]string{"", "no credit", "paused", "ranges", "end", "moved", "empty", "turn"}[res.Why])
+		tr.say("hold: %s", [...]string{"", "no credit", "paused", "ranges", "end", "moved", "empty", "turn", "order", "rate"}[res.Why])
 	}
 }
 
@@ -303,8 +365,32 @@ func (tr *transcript) take(part uint32) {
 			tr.say("skipped %v", ct.Flag)
 		case ChannelReset:
 			tr.say("reset to %d", ct.ID)
+		case ChannelConfigured:
+			tr.say("configured version %d, order %v, max attempts %d", ct.Settings.Version, ct.Settings.Order, ct.Settings.MaxAttempts)
+		case DeadLettered:
+			for _, d := range ct.Dead {
+				tr.say("dead letter %d, attempts %d", d.ID, d.Attempts)
+			}
+		case DeadLetterMoved:
+			tr.say("moved %s", rangesText(ct.Ranges))
 		}
 	}
+}
+
+func (tr *transcript) lists() {
+	tr.c.EachInFlight(func(m InFlightMessage) {
+		tr.say("%s in flight to %d since %d, attempts %d", idText(m.ID), m.Client, m.SinceMs-transcriptStartMs, m.Attempts)
+	})
+	tr.c.EachWaiting(func(m WaitingMessage) {
+		tr.say("%s waits until %d, attempts %d", idText(m.ID), m.DueMs-transcriptStartMs, m.Attempts)
+	})
+	for _, part := range tr.parts {
+		for _, d := range tr.c.Outbox(part, nil) {
+			tr.say("%d:%d in the outbox, attempts %d", part, d.ID, d.Attempts)
+		}
+	}
+	s := tr.c.Stats()
+	tr.say("parked %d, outbox %d, dead %d, filtered %d", s.ParkedCount, s.OutboxCount, s.DeadCount, s.FilteredCount)
 }
 
 func rangesText(rs []IDRange) string {

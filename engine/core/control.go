@@ -24,18 +24,28 @@ const (
 	TopicEmptied   ControlKind = 9  // ID: messages below it that no channel owns, or that are held back, are dropped
 	EpochStart     ControlKind = 10 // Epoch
 	Checkpoint     ControlKind = 11 // Cursors: the whole fold at this place in the log
+
+	ChannelConfigured ControlKind = 12 // Channel, Settings
+	DeadLettered      ControlKind = 13 // Channel, Dead: they are confirmed, and in the outbox, by one entry
+	DeadLetterMoved   ControlKind = 14 // Channel, Ranges: they left the outbox, the dead-letter topic has them
+	DeferredCarried   ControlKind = 15 // Carried: copies of messages that still wait, so that their segment may go
+
+	lastControlKind = DeferredCarried
 )
 
 // Control is one entry of a control batch; only the fields of its kind are used.
 type Control struct {
 	Kind      ControlKind
-	Channel   string // 1..MaxChannelNameBytes bytes for kinds 1 to 7, else empty
+	Channel   string // 1..MaxChannelNameBytes bytes for kinds 1 to 7 and 12 to 14, else empty
 	ID        segment.MsgID
 	Ranges    []IDRange  // sorted, not touching, none empty
 	Deferrals []Deferral // sorted by ID, each ID once
 	Flag      bool
 	Epoch     segment.Epoch
 	Cursors   *Cursors
+	Settings  *ChannelSettings
+	Dead      []DeadMessage    // sorted by ID, each ID once
+	Carried   []CarriedMessage // sorted by ID, each ID once
 }
 
 // Deferral says that a channel's message waits until DueMs (unix ms) and how often
@@ -44,6 +54,7 @@ type Deferral struct {
 	ID       segment.MsgID
 	DueMs    int64
 	Attempts uint16
+	At       segment.Offset // of the control batch that carries it; 0: it lies where it was published. Only in Cursor.Requeued
 }
 
 const (
@@ -71,12 +82,14 @@ func badControl(format string, args ...any) error {
 }
 
 // ofChannel says whether the kind names a channel.
-func (k ControlKind) ofChannel() bool { return ChannelCreated <= k && k <= ChannelReset }
+func (k ControlKind) ofChannel() bool {
+	return ChannelCreated <= k && k <= ChannelReset || ChannelConfigured <= k && k <= DeadLetterMoved
+}
 
 // AppendControl appends the entry to dst. It allocates only to grow dst. A Control
 // that breaks the rules of its fields is a programmer's error.
 func AppendControl(dst []byte, c *Control) []byte {
-	if c.Kind < ChannelCreated || c.Kind > Checkpoint {
+	if c.Kind < ChannelCreated || c.Kind > lastControlKind {
 		panic("BUG: control entry without a kind")
 	}
 	if c.Kind.ofChannel() != (c.Channel != "") || len(c.Channel) > MaxChannelNameBytes {
@@ -95,12 +108,18 @@ func AppendControl(dst []byte, c *Control) []byte {
 		dst = binary.AppendUvarint(dst, uint64(c.ID))
 	case EpochStart:
 		dst = binary.AppendUvarint(dst, uint64(c.Epoch))
-	case Confirmed:
+	case Confirmed, DeadLetterMoved:
 		dst = appendRanges(dst, c.Ranges)
 	case Deferred:
 		dst = appendDeferrals(dst, c.Deferrals)
 	case Checkpoint:
 		dst = c.Cursors.Append(dst)
+	case ChannelConfigured:
+		dst = c.Settings.Append(dst)
+	case DeadLettered:
+		dst = appendDead(dst, c.Dead)
+	case DeferredCarried:
+		dst = appendCarried(dst, c.Carried)
 	}
 	binary.LittleEndian.PutUint32(dst[start+4:], uint32(len(dst)-payload))
 	return dst
@@ -112,7 +131,7 @@ func (k ControlKind) hasFlag() bool {
 
 // DecodeControls calls visit for every entry of a control batch's body, in order.
 // The Control and all it points to are borrowed: visit must not keep them, except
-// Cursors, which is the visitor's. A body that is not exactly a sequence of valid
+// Cursors and Settings, which are the visitor's. A body that is not exactly a sequence of valid
 // entries ends with an error after the entries before the bad one were visited.
 func DecodeControls(body []byte, visit func(*Control) error) error {
 	return decodeControls(body, func(name []byte) string { return string(name) }, visit)
@@ -141,7 +160,7 @@ func (c *Control) decode(d *decoder, name func([]byte) string) error {
 	h := d.p[:controlHeaderBytes]
 	kind, flags, nameBytes := ControlKind(h[0]), h[1], int(h[2])
 	payloadBytes := int64(binary.LittleEndian.Uint32(h[4:]))
-	if kind > Checkpoint {
+	if kind > lastControlKind {
 		return fmt.Errorf("%w (entry kind %d)", ErrNewerControl, kind)
 	}
 	if kind == 0 || h[3] != 0 || flags > controlFlagSet || flags != 0 && !kind.hasFlag() {
@@ -153,7 +172,10 @@ func (c *Control) decode(d *decoder, name func([]byte) string) error {
 	if rest := int64(len(d.p) - controlHeaderBytes); int64(nameBytes)+payloadBytes > rest {
 		return badControl("entry of kind %d wants %d bytes, %d are left", kind, int64(nameBytes)+payloadBytes, rest)
 	}
-	*c = Control{Kind: kind, Flag: flags != 0, Ranges: c.Ranges[:0], Deferrals: c.Deferrals[:0]}
+	*c = Control{
+		Kind: kind, Flag: flags != 0,
+		Ranges: c.Ranges[:0], Deferrals: c.Deferrals[:0], Dead: c.Dead[:0], Carried: c.Carried[:0],
+	}
 	if nameBytes > 0 {
 		c.Channel = name(d.p[controlHeaderBytes:][:nameBytes])
 	}
@@ -177,12 +199,19 @@ func (c *Control) decodePayload(d *decoder) (err error) {
 		c.ID = d.msgID()
 	case EpochStart:
 		c.Epoch = segment.Epoch(d.uvarint())
-	case Confirmed:
+	case Confirmed, DeadLetterMoved:
 		c.Ranges = d.ranges(c.Ranges)
 	case Deferred:
 		c.Deferrals = d.deferrals(c.Deferrals)
 	case Checkpoint:
 		c.Cursors, d.p, err = DecodeCursors(d.p)
+	case ChannelConfigured:
+		s := d.settings()
+		c.Settings = &s
+	case DeadLettered:
+		c.Dead = d.dead(c.Dead)
+	case DeferredCarried:
+		c.Carried = d.carried(c.Carried)
 	}
 	return err
 }

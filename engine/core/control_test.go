@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,10 +43,51 @@ func sampleCursors() *Cursors {
 	return c
 }
 
-var sampleControls = []struct {
+type sampleControl struct {
 	name string
 	ct   Control
-}{
+}
+
+// sampleSettings are settings with something in every field.
+func sampleSettings() ChannelSettings {
+	return ChannelSettings{
+		Version: 300, Order: OrderKey, KeyHeader: "account", MaxAttempts: 5, DeadLetter: "orders.failed", RatePerSecond: 70000,
+		MaxInFlight: 1 << 31, SampleRate: 99,
+		Filter: Filter{All: true, Invert: true, Rules: []Rule{
+			{Header: "type", Match: MatchExact, Pattern: "refund"}, {Header: "region", Match: MatchGlob, Pattern: "eu-*"},
+			{Header: "trace", Match: MatchExists},
+		}},
+	}
+}
+
+// sampleCursors2 is a fold with what only version 2 can say.
+func sampleCursors2() *Cursors {
+	c := sampleCursors()
+	c.channels[0].Settings = sampleSettings()
+	c.channels[0].Requeued[1].At = 70000
+	c.channels[1].Dead = []DeadMessage{{ID: 2, Attempts: 5}, {ID: 9, Attempts: MaxAttempts}}
+	c.Deferred[0].At = 8192
+	c.carried = []carriedPlace{{30, 70000}, {40, 8192}}
+	return c
+}
+
+// sampleControls2 are of the kinds that came after version 1.
+var sampleControls2 = func() []sampleControl {
+	full, small := sampleSettings(), ChannelSettings{Version: 1}
+	return []sampleControl{
+		{"configured", Control{Kind: ChannelConfigured, Channel: "c", Settings: &full}},
+		{"configured-to-the-defaults", Control{Kind: ChannelConfigured, Channel: "c", Settings: &small}},
+		{"dead-lettered", Control{Kind: DeadLettered, Channel: "c", Dead: []DeadMessage{{ID: 0, Attempts: 1}, {ID: 70000, Attempts: MaxAttempts}}}},
+		{"dead-letter-moved", Control{Kind: DeadLetterMoved, Channel: "c", Ranges: ranges(5, 8, 9, 10)}},
+		{"carried", Control{Kind: DeferredCarried, Carried: []CarriedMessage{
+			{ID: 7, DueMs: 1_700_000_000_000, CreatedNs: 1_600_000_000_000_000_000, Record: segment.AppendRecord(nil, &segment.Record{Body: []byte("body")})},
+			{ID: 300, CreatedNs: 5, Record: segment.AppendRecord(nil, &segment.Record{Headers: []segment.KV{{Key: []byte("k"), Value: []byte("v")}}})},
+		}}},
+		{"checkpoint-v2", Control{Kind: Checkpoint, Cursors: sampleCursors2()}},
+	}
+}()
+
+var sampleControls = []sampleControl{
 	{"created", Control{Kind: ChannelCreated, Channel: "c", ID: 300}},
 	{"created-at-the-last-id", Control{Kind: ChannelCreated, Channel: "c#ephemeral", ID: segment.MaxMsgID + 1}},
 	{"deleted", Control{Kind: ChannelDeleted, Channel: strings.Repeat("n", MaxChannelNameBytes)}},
@@ -63,12 +105,16 @@ var sampleControls = []struct {
 	{"checkpoint-without-channels", Control{Kind: Checkpoint, Cursors: &Cursors{Unclaimed: 3, Deferred: []DeferredMessage{{ID: 3, DueMs: 9, At: 1}}}}},
 }
 
-// The bytes of version 1 never change: what was written can always be read.
+// The bytes of a version never change: what was written can always be read.
 func TestControlGolden(t *testing.T) {
-	const path = "testdata/control-v1.txt"
+	testGolden(t, "testdata/control-v1.txt", sampleControls)
+	testGolden(t, "testdata/control-v2.txt", sampleControls2)
+}
+
+func testGolden(t *testing.T, path string, samples []sampleControl) {
 	if *update {
 		var out bytes.Buffer
-		for _, s := range sampleControls {
+		for _, s := range samples {
 			fmt.Fprintf(&out, "%s %x\n", s.name, AppendControl(nil, &s.ct))
 		}
 		if err := os.WriteFile(path, out.Bytes(), 0o644); err != nil {
@@ -85,7 +131,7 @@ func TestControlGolden(t *testing.T) {
 		name, text, _ := strings.Cut(lines.Text(), " ")
 		golden[name] = text
 	}
-	for _, s := range sampleControls {
+	for _, s := range samples {
 		t.Run(s.name, func(t *testing.T) {
 			want, err := hex.DecodeString(golden[s.name])
 			if err != nil || len(want) == 0 {
@@ -119,6 +165,8 @@ func sameControl(a, b *Control) bool {
 	for _, c := range []*Control{&x, &y} {
 		c.Ranges = append([]IDRange{}, c.Ranges...)
 		c.Deferrals = append([]Deferral{}, c.Deferrals...)
+		c.Dead = append([]DeadMessage{}, c.Dead...)
+		c.Carried = append([]CarriedMessage{}, c.Carried...)
 	}
 	return reflect.DeepEqual(x, y)
 }
@@ -169,7 +217,7 @@ func TestDecodeControlsRefuses(t *testing.T) {
 		want error
 	}{
 		{"kind 0", entry(0, 0, 0, 0, "", ""), ErrBadControl},
-		{"newer kind", entry(12, 0, 0, 0, "", ""), ErrNewerControl},
+		{"newer kind", entry(16, 0, 0, 0, "", ""), ErrNewerControl},
 		{"unknown flag", entry(5, 2, 1, 0, "", "c"), ErrBadControl},
 		{"flag of a kind that has none", entry(2, 1, 1, 0, "", "c"), ErrBadControl},
 		{"reserved byte", entry(2, 0, 1, 1, "", "c"), ErrBadControl},
@@ -184,7 +232,7 @@ func TestDecodeControlsRefuses(t *testing.T) {
 		{"more ranges than bytes", entry(3, 0, 1, 0, "\x7f\x05\x02", "c"), ErrBadControl},
 		{"deferral twice", entry(4, 0, 1, 0, "\x02\x05\x01\x01\x00\x01\x01", "c"), ErrBadControl},
 		{"attempts too large", entry(4, 0, 1, 0, "\x01\x05\x01\x80\x80\x02", "c"), ErrBadControl},
-		{"newer checkpoint", entry(11, 0, 0, 0, "\x02\x00\x00\x00\x00\x00\x00", ""), ErrNewerControl},
+		{"newer checkpoint", entry(11, 0, 0, 0, "\x03\x00\x00\x00\x00\x00\x00", ""), ErrNewerControl},
 		{"checkpoint of version 0", entry(11, 0, 0, 0, "\x00\x00\x00\x00\x00\x00\x00", ""), ErrBadControl},
 		{"held from without pause", entry(11, 0, 0, 0, "\x01\x00\x00\x00\x01\x00\x00", ""), ErrBadControl},
 	} {
@@ -198,7 +246,7 @@ func TestDecodeControlsRefuses(t *testing.T) {
 // take more memory than a small multiple of what it was given.
 func FuzzDecodeControls(f *testing.F) {
 	var all []byte
-	for _, s := range sampleControls {
+	for _, s := range slices.Concat(sampleControls, sampleControls2) {
 		one := AppendControl(nil, &s.ct)
 		f.Add(one)
 		all = append(all, one...)
@@ -218,7 +266,7 @@ func FuzzDecodeControls(f *testing.F) {
 		}
 		// Folding is as safe as decoding.
 		var c Cursors
-		if c.ApplyBody(body, 1000) == nil {
+		if c.ApplyBodyAt(body, 1000, 4096) == nil {
 			checkFold(t, &c)
 		}
 	})
@@ -226,6 +274,7 @@ func FuzzDecodeControls(f *testing.F) {
 
 func FuzzDecodeCursors(f *testing.F) {
 	f.Add(sampleCursors().Append(nil))
+	f.Add(sampleCursors2().Append(nil))
 	f.Add((&Cursors{}).Append(nil))
 	f.Fuzz(func(t *testing.T, p []byte) {
 		c, rest, err := DecodeCursors(p)
@@ -253,13 +302,29 @@ func checkFold(t *testing.T, c *Cursors) {
 		if first, ok := ch.Ranges.First(); ok && first.From <= ch.Confirmed {
 			t.Fatalf("channel %q: range %v touches confirmed %d", ch.Name, first, ch.Confirmed)
 		}
+		for j, d := range ch.Dead {
+			if j > 0 && ch.Dead[j-1].ID >= d.ID {
+				t.Fatalf("channel %q: outbox %v", ch.Name, ch.Dead)
+			}
+		}
 		for j, d := range ch.Requeued {
+			if d.At != c.placeOf(d.ID) {
+				t.Fatalf("channel %q: requeued %v is carried at %d", ch.Name, d, c.placeOf(d.ID))
+			}
 			if ch.IsConfirmed(d.ID) || j > 0 && ch.Requeued[j-1].ID >= d.ID {
 				t.Fatalf("channel %q: requeued %v", ch.Name, ch.Requeued)
 			}
 		}
 	}
+	for i, p := range c.carried {
+		if !c.wanted(p.ID) || p.At <= 0 || i > 0 && c.carried[i-1].ID >= p.ID {
+			t.Fatalf("carried messages %v", c.carried)
+		}
+	}
 	for i, d := range c.Deferred {
+		if at := c.placeOf(d.ID); at != 0 && at != d.At {
+			t.Fatalf("delayed message %v is carried at %d", d, at)
+		}
 		if !c.wanted(d.ID) || i > 0 && c.Deferred[i-1].ID >= d.ID {
 			t.Fatalf("delayed messages %v", c.Deferred)
 		}

@@ -18,10 +18,14 @@ type Cursor struct {
 	Requeued  []Deferral    // sorted by ID; none of them is confirmed
 	Paused    bool
 	Skipped   bool
+	Settings  ChannelSettings // Version 0: never configured
+	Dead      []DeadMessage   // the outbox: confirmed here, not yet in the dead-letter topic; sorted by ID
+
+	needed segment.MsgID // what is below it is confirmed or carried; 0: not known. Derived, see neededBy
 }
 
 // DeferredMessage is a message that was published with a delay: when it is due
-// (unix ms) and at which offset its batch lies.
+// (unix ms) and at which offset the batch lies that holds it or carries it.
 type DeferredMessage struct {
 	ID    segment.MsgID
 	DueMs int64
@@ -38,8 +42,13 @@ type Cursors struct {
 	HeldFrom    segment.MsgID     // while TopicPaused: messages from here on are held back from all channels
 	Deferred    []DeferredMessage // DPUBs that some channel has not confirmed, sorted by ID
 
-	end      segment.MsgID // one beyond the last message folded
-	channels []*Cursor     // sorted by name
+	end      segment.MsgID  // one beyond the last message folded
+	channels []*Cursor      // sorted by name
+	carried  []carriedPlace // sorted by ID; only what somebody wants
+
+	// The lowest place in carried, while carriedKnown.
+	carriedFrom  segment.Offset
+	carriedKnown bool
 }
 
 // ErrBeyondEnd says that a control entry speaks of messages that the log does not
@@ -80,14 +89,21 @@ func (c *Cursors) StartFor(end segment.MsgID) segment.MsgID {
 	return end
 }
 
-// Needed returns the lowest id that some channel, or the first one to come, still
-// needs: retention by confirmation may drop what is below. end is the log's end.
+// Needed returns the lowest id that some channel, its outbox, or the first channel to come still needs in the
+// place where it was published: retention by confirmation may drop what is below, as far as CarriedFrom allows.
+// end is the log's end.
 func (c *Cursors) Needed(end segment.MsgID) segment.MsgID {
 	if len(c.channels) == 0 {
-		return min(c.Unclaimed, end)
+		return min(c.neededBy(&Cursor{Confirmed: c.Unclaimed}), end)
 	}
 	for _, ch := range c.channels {
-		end = min(end, ch.Confirmed)
+		end = min(end, c.neededBy(ch))
+		for _, d := range ch.Dead {
+			if c.placeOf(d.ID) == 0 {
+				end = min(end, d.ID)
+				break
+			}
+		}
 	}
 	return end
 }
@@ -98,9 +114,13 @@ func (c *Cursors) Publish(first segment.MsgID, count uint32) {
 }
 
 // PublishDeferred folds the delayed messages of a batch. A message that is known
-// already gets the new due time and place: it was carried to another batch (B51).
+// already gets the new due time and place: it was carried to another batch (B51). The place of a
+// carried copy holds, because the segment of any other may be gone.
 func (c *Cursors) PublishDeferred(ds []DeferredMessage) {
 	for _, d := range ds {
+		if at := c.placeOf(d.ID); at != 0 {
+			d.At = at
+		}
 		i := searchID(c.Deferred, d.ID, DeferredMessage.id)
 		switch {
 		case i < len(c.Deferred) && c.Deferred[i].ID == d.ID:
@@ -112,21 +132,30 @@ func (c *Cursors) PublishDeferred(ds []DeferredMessage) {
 }
 
 // ApplyBody folds a control batch's body; end is one beyond the last message before
-// the batch. After an error the fold is unusable and must be rebuilt.
+// the batch. After an error the fold is unusable and must be rebuilt. A body that carries
+// messages is an error here: see ApplyBodyAt.
 func (c *Cursors) ApplyBody(body []byte, end segment.MsgID) error {
-	return decodeControls(body, c.internName, func(ct *Control) error { return c.Apply(ct, end) })
+	return c.ApplyBodyAt(body, end, 0)
 }
 
-// Apply folds one entry. What it takes from ct it copies, except ct.Cursors. Entries
-// about a channel that does not exist (any more) change nothing: they were on their
-// way while it was deleted.
-func (c *Cursors) Apply(ct *Control, end segment.MsgID) error {
+// ApplyBodyAt is ApplyBody for a batch that lies at the offset at.
+func (c *Cursors) ApplyBodyAt(body []byte, end segment.MsgID, at segment.Offset) error {
+	return decodeControls(body, c.internName, func(ct *Control) error { return c.ApplyAt(ct, end, at) })
+}
+
+// Apply folds one entry that carries no messages; see ApplyAt.
+func (c *Cursors) Apply(ct *Control, end segment.MsgID) error { return c.ApplyAt(ct, end, 0) }
+
+// ApplyAt folds one entry of the batch at the offset at, which only DeferredCarried needs. What it takes from
+// ct it copies, except ct.Cursors and what ct.Settings points to. Entries about a channel that does not exist
+// (any more) change nothing: they were on their way while it was deleted.
+func (c *Cursors) ApplyAt(ct *Control, end segment.MsgID, at segment.Offset) error {
 	switch ct.Kind {
 	case ChannelCreated:
 		return c.create(ct, end)
 	case ChannelDeleted:
 		c.remove(ct.Channel, end)
-	case Confirmed, Deferred, ChannelPaused, ChannelSkipped, ChannelReset:
+	case Confirmed, Deferred, ChannelPaused, ChannelSkipped, ChannelReset, ChannelConfigured, DeadLettered, DeadLetterMoved:
 		if i, ok := c.find(ct.Channel); ok {
 			return c.applyChannel(c.channels[i], ct, end)
 		}
@@ -137,6 +166,8 @@ func (c *Cursors) Apply(ct *Control, end segment.MsgID) error {
 	case EpochStart: // concerns the log, not the channels
 	case Checkpoint:
 		*c = *ct.Cursors
+	case DeferredCarried:
+		return c.carry(ct, end, at)
 	default:
 		return fmt.Errorf("%w (entry kind %d)", ErrNewerControl, ct.Kind)
 	}
@@ -187,6 +218,7 @@ func (c *Cursors) applyChannel(ch *Cursor, ct *Control, end segment.MsgID) error
 			return beyondEnd(ct, ct.Deferrals[n-1].ID, end)
 		}
 		ch.requeue(ct.Deferrals)
+		c.placeRequeued(ch, ct.Deferrals)
 	case ChannelPaused:
 		ch.Paused = ct.Flag
 	case ChannelSkipped:
@@ -198,9 +230,41 @@ func (c *Cursors) applyChannel(ch *Cursor, ct *Control, end segment.MsgID) error
 		ch.Confirmed, ch.Start = ct.ID, min(ch.Start, ct.ID)
 		ch.Ranges.Clear()
 		ch.Requeued = nil
-		c.dropUnwanted([]IDRange{{0, ct.ID}})
+		ch.needed = 0
+		c.dropUnwanted([]IDRange{{0, segment.MaxMsgID + 1}})
+	case ChannelConfigured:
+		if ct.Settings.Version >= ch.Settings.Version {
+			ch.Settings = *ct.Settings
+		}
+	case DeadLettered:
+		if n := len(ct.Dead); n > 0 && ct.Dead[n-1].ID >= end {
+			return beyondEnd(ct, ct.Dead[n-1].ID, end)
+		}
+		c.deadLetter(ch, ct.Dead)
+	case DeadLetterMoved:
+		ch.Dead = removeWithin(ch.Dead, ct.Ranges, DeadMessage.id, func(DeadMessage) bool { return true })
+		c.dropUnwanted(ct.Ranges)
 	}
 	return nil
+}
+
+// deadLetter puts messages into the channel's outbox and confirms them: in this order, so that a carried
+// copy stays wanted.
+func (c *Cursors) deadLetter(ch *Cursor, dead []DeadMessage) {
+	rs := make([]IDRange, 0, len(dead))
+	for _, d := range dead {
+		if i := searchID(ch.Dead, d.ID, DeadMessage.id); i < len(ch.Dead) && ch.Dead[i].ID == d.ID {
+			ch.Dead[i] = d
+		} else {
+			ch.Dead = slices.Insert(ch.Dead, i, d)
+		}
+		if n := len(rs); n > 0 && rs[n-1].To == d.ID {
+			rs[n-1].To++
+		} else {
+			rs = append(rs, IDRange{d.ID, d.ID + 1})
+		}
+	}
+	c.confirm(ch, rs)
 }
 
 // confirm marks the ranges as confirmed for ch and forgets the delays inside them.
@@ -241,21 +305,31 @@ func (c *Cursors) emptyTopic(below, end segment.MsgID) error {
 	return nil
 }
 
-// wanted says whether some channel, or the first one to come, has not confirmed id.
+// wanted says whether some channel, or the first one to come, has not confirmed id, or has it in its outbox.
 func (c *Cursors) wanted(id segment.MsgID) bool {
 	if len(c.channels) == 0 {
 		return id >= c.Unclaimed
 	}
 	for _, ch := range c.channels {
-		if !ch.IsConfirmed(id) {
+		if !ch.IsConfirmed(id) || ch.isDead(id) {
 			return true
 		}
 	}
 	return false
 }
 
-// dropUnwanted forgets the delayed messages in the ranges that nobody waits for.
+func (ch *Cursor) isDead(id segment.MsgID) bool {
+	i := searchID(ch.Dead, id, DeadMessage.id)
+	return i < len(ch.Dead) && ch.Dead[i].ID == id
+}
+
+// dropUnwanted forgets the delayed and carried messages in the ranges that nobody waits for.
 func (c *Cursors) dropUnwanted(rs []IDRange) {
+	c.carried = removeWithin(c.carried, rs, carriedPlace.id, func(p carriedPlace) bool {
+		drop := !c.wanted(p.ID)
+		c.carriedKnown = c.carriedKnown && !(drop && p.At == c.carriedFrom)
+		return drop
+	})
 	c.Deferred = removeWithin(c.Deferred, rs, DeferredMessage.id, func(d DeferredMessage) bool { return !c.wanted(d.ID) })
 }
 
@@ -308,15 +382,20 @@ func searchID[T any](list []T, m segment.MsgID, id func(T) segment.MsgID) int {
 // Clone returns a copy that shares no memory.
 func (c *Cursors) Clone() *Cursors {
 	out := *c
-	out.Deferred = slices.Clone(c.Deferred)
+	out.Deferred, out.carried = slices.Clone(c.Deferred), slices.Clone(c.carried)
 	out.channels = make([]*Cursor, len(c.channels))
 	for i, ch := range c.channels {
-		dup := *ch
-		dup.Ranges = ch.Ranges.Clone()
-		dup.Requeued = slices.Clone(ch.Requeued)
-		out.channels[i] = &dup
+		out.channels[i] = ch.Clone()
 	}
 	return &out
+}
+
+// Clone returns a copy that shares nothing that is ever changed.
+func (ch *Cursor) Clone() *Cursor {
+	dup := *ch
+	dup.Ranges = ch.Ranges.Clone()
+	dup.Requeued, dup.Dead = slices.Clone(ch.Requeued), slices.Clone(ch.Dead)
+	return &dup
 }
 
 // IsConfirmed says whether the channel is done with id.

@@ -8,17 +8,36 @@ import (
 )
 
 const (
-	cursorsVersion = 1
+	// A fold is written in the first version that can say it: an older program reads the log until a
+	// feature of the second is used.
+	cursorsVersion1 = 1
+	cursorsVersion  = 2 // settings, outboxes, carried messages
 
 	cursorsFlagTopicPaused = 1
 
-	cursorFlagPaused  = 1
-	cursorFlagSkipped = 2
+	cursorFlagPaused   = 1
+	cursorFlagSkipped  = 2
+	cursorFlagSettings = 4 // from version 2 on
+	cursorFlagDead     = 8 // from version 2 on
 
 	// Smallest encodings, by which a count is checked against the bytes that follow.
 	minCursorBytes   = 7 // name length, one byte of name, flags, start, confirmed, two counts
 	minDeferredBytes = 3
+	minPlaceBytes    = 2
 )
+
+// version is the first that can say everything in the fold.
+func (c *Cursors) version() byte {
+	if len(c.carried) > 0 {
+		return cursorsVersion
+	}
+	for _, ch := range c.channels {
+		if ch.Settings.Version != 0 || len(ch.Dead) > 0 {
+			return cursorsVersion
+		}
+	}
+	return cursorsVersion1
+}
 
 // Append appends the fold in the form of FORMAT.md. Equal folds give equal bytes.
 func (c *Cursors) Append(dst []byte) []byte {
@@ -26,7 +45,8 @@ func (c *Cursors) Append(dst []byte) []byte {
 	if c.TopicPaused {
 		flags = cursorsFlagTopicPaused
 	}
-	dst = append(dst, cursorsVersion, flags)
+	version := c.version()
+	dst = append(dst, version, flags)
 	dst = binary.AppendUvarint(dst, uint64(c.end))
 	dst = binary.AppendUvarint(dst, uint64(c.Unclaimed))
 	dst = binary.AppendUvarint(dst, uint64(c.HeldFrom))
@@ -45,6 +65,21 @@ func (c *Cursors) Append(dst []byte) []byte {
 		dst = binary.AppendUvarint(dst, uint64(d.At))
 		last = d.ID
 	}
+	if version > cursorsVersion1 {
+		dst = appendPlaces(dst, c.carried)
+	}
+	return dst
+}
+
+// appendPlaces writes the count and, for each, id (less the one before) and offset.
+func appendPlaces(dst []byte, places []carriedPlace) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(places)))
+	last := segment.MsgID(0)
+	for _, p := range places {
+		dst = binary.AppendUvarint(dst, uint64(p.ID-last))
+		dst = binary.AppendUvarint(dst, uint64(p.At))
+		last = p.ID
+	}
 	return dst
 }
 
@@ -56,20 +91,34 @@ func (ch *Cursor) append(dst []byte) []byte {
 	if ch.Skipped {
 		flags |= cursorFlagSkipped
 	}
+	if ch.Settings.Version != 0 {
+		flags |= cursorFlagSettings
+	}
+	if len(ch.Dead) > 0 {
+		flags |= cursorFlagDead
+	}
 	dst = append(dst, byte(len(ch.Name)))
 	dst = append(dst, ch.Name...)
 	dst = append(dst, flags)
 	dst = binary.AppendUvarint(dst, uint64(ch.Start))
 	dst = binary.AppendUvarint(dst, uint64(ch.Confirmed))
 	dst = appendRanges(dst, ch.Ranges.Ranges())
-	return appendDeferrals(dst, ch.Requeued)
+	dst = appendDeferrals(dst, ch.Requeued)
+	if flags&cursorFlagSettings != 0 {
+		dst = ch.Settings.Append(dst)
+	}
+	if flags&cursorFlagDead != 0 {
+		dst = appendDead(dst, ch.Dead)
+	}
+	return dst
 }
 
 // DecodeCursors reads a fold and returns it with the bytes behind it. The fold owns
 // its memory. Any bytes are safe: what is not a fold is ErrBadControl.
 func DecodeCursors(p []byte) (*Cursors, []byte, error) {
 	d := decoder{p: p}
-	if version := d.byte(); version > cursorsVersion {
+	version := d.byte()
+	if version > cursorsVersion {
 		return nil, nil, fmt.Errorf("%w (checkpoint version %d)", ErrNewerControl, version)
 	} else if version == 0 {
 		d.fail("version 0")
@@ -81,7 +130,7 @@ func DecodeCursors(p []byte) (*Cursors, []byte, error) {
 		d.fail("flags")
 	}
 	for i, n := 0, d.count(minCursorBytes); i < n && d.bad == ""; i++ {
-		ch := d.cursor()
+		ch := d.cursor(version)
 		if i > 0 && ch.Name <= c.channels[i-1].Name {
 			d.fail("channels are not sorted by name")
 		}
@@ -90,6 +139,20 @@ func DecodeCursors(p []byte) (*Cursors, []byte, error) {
 	if len(c.channels) > 0 && c.Unclaimed != 0 {
 		d.fail("a topic with channels has unclaimed messages")
 	}
+	d.deferred(c)
+	if version > cursorsVersion1 {
+		d.places(c)
+	}
+	if d.bad == "" && c.version() != version {
+		d.fail("a fold that an earlier version can say")
+	}
+	if d.bad != "" {
+		return nil, nil, badControl("checkpoint: %s", d.bad)
+	}
+	return c, d.p, nil
+}
+
+func (d *decoder) deferred(c *Cursors) {
 	last := segment.MsgID(0)
 	for i, n := 0, d.count(minDeferredBytes); i < n && d.bad == ""; i++ {
 		m := DeferredMessage{ID: last + d.msgID(), DueMs: int64(d.atMost(1<<63 - 1)), At: segment.Offset(d.atMost(1<<63 - 1))}
@@ -99,20 +162,38 @@ func DecodeCursors(p []byte) (*Cursors, []byte, error) {
 		c.Deferred = append(c.Deferred, m)
 		last = m.ID
 	}
-	if d.bad != "" {
-		return nil, nil, badControl("checkpoint: %s", d.bad)
-	}
-	return c, d.p, nil
 }
 
-func (d *decoder) cursor() *Cursor {
+// places reads the carried messages and tells the lists that name them.
+func (d *decoder) places(c *Cursors) {
+	last := segment.MsgID(0)
+	for i, n := 0, d.count(minPlaceBytes); i < n && d.bad == ""; i++ {
+		p := carriedPlace{ID: last + d.msgID(), At: segment.Offset(d.atMost(1<<63 - 1))}
+		if i > 0 && p.ID == last || p.ID > segment.MaxMsgID || p.At == 0 || d.bad == "" && !c.wanted(p.ID) {
+			d.fail("carried messages are not sorted by id, or nobody waits for one")
+		}
+		c.carried = append(c.carried, p)
+		last = p.ID
+	}
+	for _, m := range c.Deferred {
+		if at := c.placeOf(m.ID); at != 0 && at != m.At {
+			d.fail("a delayed message is not where it was carried to")
+		}
+	}
+	for _, ch := range c.channels {
+		c.placeRequeued(ch, ch.Requeued)
+	}
+}
+
+func (d *decoder) cursor(version byte) *Cursor {
 	nameBytes := int(d.byte())
 	if nameBytes == 0 || nameBytes > MaxChannelNameBytes {
 		d.fail("length of a channel's name")
 	}
 	ch := &Cursor{Name: string(d.bytes(nameBytes))}
 	flags := d.byte()
-	if flags > cursorFlagPaused|cursorFlagSkipped {
+	if known := byte(cursorFlagPaused | cursorFlagSkipped); version == cursorsVersion1 && flags > known ||
+		flags > known|cursorFlagSettings|cursorFlagDead {
 		d.fail("a channel's flags")
 	}
 	ch.Paused, ch.Skipped = flags&cursorFlagPaused != 0, flags&cursorFlagSkipped != 0
@@ -126,6 +207,14 @@ func (d *decoder) cursor() *Cursor {
 		if ch.IsConfirmed(r.ID) {
 			d.fail("a confirmed message waits")
 			break
+		}
+	}
+	if flags&cursorFlagSettings != 0 {
+		ch.Settings = d.settings()
+	}
+	if flags&cursorFlagDead != 0 {
+		if ch.Dead = d.dead(nil); len(ch.Dead) == 0 {
+			d.fail("an empty outbox")
 		}
 	}
 	return ch

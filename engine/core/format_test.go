@@ -15,6 +15,7 @@ var kindNames = map[string]ControlKind{
 	"ChannelCreated": ChannelCreated, "ChannelDeleted": ChannelDeleted, "Confirmed": Confirmed, "Deferred": Deferred,
 	"ChannelPaused": ChannelPaused, "ChannelSkipped": ChannelSkipped, "ChannelReset": ChannelReset,
 	"TopicPaused": TopicPaused, "TopicEmptied": TopicEmptied, "EpochStart": EpochStart, "Checkpoint": Checkpoint,
+	"ChannelConfigured": ChannelConfigured, "DeadLettered": DeadLettered, "DeadLetterMoved": DeadLetterMoved, "DeferredCarried": DeferredCarried,
 }
 
 // FORMAT.md is the truth about the bytes: its table must say what the code says.
@@ -24,8 +25,8 @@ func TestFormatTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := regexp.MustCompile(`(?m)^\| (\d+) \| (\w+) \| (yes)? ?\| (yes)? ?\|`).FindAllStringSubmatch(string(text), -1)
-	if len(rows) != len(kindNames) || len(rows) != int(Checkpoint) {
-		t.Fatalf("FORMAT.md lists %d kinds, the code has %d, the last is %d", len(rows), len(kindNames), Checkpoint)
+	if len(rows) != len(kindNames) || len(rows) != int(lastControlKind) {
+		t.Fatalf("FORMAT.md lists %d kinds, the code has %d, the last is %d", len(rows), len(kindNames), lastControlKind)
 	}
 	for _, row := range rows {
 		number, _ := strconv.Atoi(row[1])
@@ -40,7 +41,9 @@ func TestFormatTable(t *testing.T) {
 	for _, want := range []string{
 		"| 8 | name length | name |", "| 4 | 4 | payload length | u32 |",
 		"1.." + strconv.Itoa(MaxChannelNameBytes) + " for kinds", "at most " + strconv.Itoa(MaxAttempts),
-		"| version | 1 byte | " + strconv.Itoa(cursorsVersion) + ";",
+		"| version | 1 byte | " + strconv.Itoa(cursorsVersion1) + " or " + strconv.Itoa(cursorsVersion) + ";",
+		"| format | 1 byte | " + strconv.Itoa(settingsFormat) + ";", "at most " + strconv.Itoa(MaxFilterRules) + " rules",
+		"at most " + strconv.Itoa(MaxHeaderName) + " bytes", "1.." + strconv.Itoa(MaxTopicNameBytes),
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("FORMAT.md does not say %q", want)

@@ -1,0 +1,189 @@
+package core
+
+import (
+	"slices"
+	"testing"
+
+	"penstock/segment"
+)
+
+func (b *busy) configure(s ChannelSettings) {
+	s.Version = b.c.Settings().Version + 1
+	b.step(Event{Kind: EvConfigure, Settings: &s})
+	if b.res.Err != nil {
+		panic(b.res.Err)
+	}
+}
+
+// B62: over any time, a channel hands out what its rate says, and no more than 10 ms of it ahead. It is asked
+// again when NextDue says so, at the slowest and the fastest rates alike.
+func TestRateIsKept(t *testing.T) {
+	const start = 1_700_000_000_000
+	for _, rate := range []uint32{1, 3, 1000, 70_001, 3_000_000} {
+		b := newBusy(1 << 30)
+		b.configure(ChannelSettings{RatePerSecond: rate})
+		seconds := min(20, 1+200_000/int64(rate))
+		b.step(Event{Kind: EvVisible, End: segment.MsgID(int64(rate)*seconds) + 100_000})
+		delivered := int64(0)
+		for nowMs := int64(start); nowMs < start+seconds*1000; {
+			b.now = nowMs * nsPerMs
+			b.step(Event{Kind: EvTick})
+			for b.c.Hungry() {
+				if b.step(Event{Kind: EvOffer, Msg: b.next}); b.res.Decision == Deliver {
+					b.next++
+					delivered++
+					b.finish(b.res.ID)
+				}
+			}
+			if b.res.Why != HoldRate {
+				t.Fatalf("rate %d: held for reason %d", rate, b.res.Why)
+			}
+			if most := 1 + (nowMs-start+RateBurstMs)*int64(rate)/1000; delivered > most {
+				t.Fatalf("rate %d: %d messages after %d ms, at most %d", rate, delivered, nowMs-start, most)
+			}
+			due, ok := b.c.NextDue()
+			if !ok || due <= nowMs {
+				t.Fatalf("rate %d: at %d due at %d, %v", rate, nowMs, due, ok)
+			}
+			nowMs = due
+		}
+		if least := seconds * int64(rate) * 999 / 1000; delivered < least {
+			t.Errorf("rate %d: %d messages in %d s", rate, delivered, seconds)
+		}
+	}
+}
+
+// B57: a confirmation that one TakeControls cannot take releases its key with the one that takes it.
+func TestOrderWaitsForTheWholeTake(t *testing.T) {
+	const count = 2 * (MaxTakenRanges + 10)
+	b := newBusy(count + 10)
+	b.step(Event{Kind: EvVisible, End: count + 10})
+	for range count {
+		b.deliver()
+	}
+	for i := segment.MsgID(0); i < count-2; i += 2 {
+		b.finish(MakeID(0, i+1))
+	}
+	b.configure(ChannelSettings{Order: OrderPartition})
+	for i := segment.MsgID(0); i < count; i += 2 {
+		b.step(Event{Kind: EvDrop, ID: MakeID(0, i)})
+	}
+	b.finish(MakeID(0, count-1))
+	b.step(Event{Kind: EvOffer, Msg: b.next})
+	if b.res.Why != HoldOrder {
+		t.Fatalf("held for reason %d", b.res.Why)
+	}
+	for takes := 1; b.c.HasControls(0); takes++ {
+		b.c.TakeControls(0, nil)
+		more := b.c.HasControls(0)
+		b.step(Event{Kind: EvConfirmsCommitted})
+		b.step(Event{Kind: EvOffer, Msg: b.next})
+		if released := b.res.Decision == Deliver; released == more {
+			t.Fatalf("take %d: released %v, more to take %v", takes, released, more)
+		}
+	}
+}
+
+// One take has a bounded number of dead letters, and they are the carrier's one take after the other.
+func TestDeadLettersOverManyTakes(t *testing.T) {
+	const count = MaxTakenDead + 100
+	b := newBusy(count)
+	b.configure(ChannelSettings{MaxAttempts: 1})
+	b.step(Event{Kind: EvVisible, End: count})
+	for range count {
+		b.step(Event{Kind: EvRequeue, Client: 1, ID: b.deliver()})
+	}
+	log := &Cursors{}
+	ct := created("c", 0)
+	if err := log.Apply(&ct, count); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{MaxTakenDead, count} {
+		var body []byte
+		for _, ct := range b.c.TakeControls(0, nil) {
+			body = AppendControl(body, &ct)
+		}
+		if err := log.ApplyBody(body, count); err != nil {
+			t.Fatal(err)
+		}
+		b.step(Event{Kind: EvConfirmsCommitted, Take: b.c.LastTake(0)})
+		if out := b.c.Outbox(0, nil); len(out) != want || !slices.Equal(out, log.Channel("c").Dead) {
+			t.Fatalf("%d dead letters are committed, %d in the log; want %d", len(out), len(log.Channel("c").Dead), want)
+		}
+	}
+	if b.c.HasControls(0) || log.Needed(count) != 0 || log.Channel("c").Confirmed != count {
+		t.Errorf("more to take %v; needed %d, confirmed %d", b.c.HasControls(0), log.Needed(count), log.Channel("c").Confirmed)
+	}
+}
+
+// B62: the channel's own sample is of the size asked for, and another than a client's of the same percentage.
+func TestChannelSample(t *testing.T) {
+	const count = 10_000
+	b := newBusy(count)
+	b.step(Event{Kind: EvUnsubscribe, Client: 1})
+	b.step(Event{Kind: EvSubscribe, Client: 2, SampleRate: 50})
+	b.step(Event{Kind: EvReady, Client: 2, Count: count})
+	b.configure(ChannelSettings{SampleRate: 50})
+	b.step(Event{Kind: EvVisible, End: count})
+	delivered := 0
+	for m := segment.MsgID(0); m < count; m++ {
+		if b.step(Event{Kind: EvOffer, Msg: m}); b.res.Decision == Deliver {
+			delivered++
+		}
+	}
+	if delivered < count/4-300 || delivered > count/4+300 {
+		t.Errorf("%d of %d messages pass two samples of a half", delivered, count)
+	}
+}
+
+// keyed delivers, finishes, takes and commits messages of many keys, a run at a time.
+func (b *busy) keyed(run, keys int) {
+	b.step(Event{Kind: EvVisible, End: b.next + segment.MsgID(run)})
+	for range run {
+		b.step(Event{Kind: EvOffer, Msg: b.next, Key: 1 + uint64(b.next)%uint64(keys)})
+		if b.res.Decision == Deliver {
+			b.finish(b.res.ID)
+		}
+		b.next++
+	}
+	for b.c.parked > 0 || b.c.queue.count > 0 || b.c.HasControls(0) {
+		b.ctls = b.c.TakeControls(0, b.ctls[:0])
+		b.step(Event{Kind: EvConfirmsCommitted})
+		for b.step(Event{Kind: EvRedeliver}); b.res.Decision == Deliver; b.step(Event{Kind: EvRedeliver}) {
+			b.finish(b.res.ID)
+		}
+	}
+	b.now += nsPerMs
+	b.step(Event{Kind: EvTick})
+}
+
+func newKeyed() *busy {
+	b := newBusy(10_000)
+	b.configure(ChannelSettings{Order: OrderKey})
+	b.ctls = b.c.TakeControls(0, nil)
+	b.step(Event{Kind: EvConfirmsCommitted})
+	return b
+}
+
+// An ordered channel of steady size allocates nothing either, but for what its map of keys does now and then.
+func TestOrderedAllocs(t *testing.T) {
+	b := newKeyed()
+	for range 200 {
+		b.keyed(2000, 700)
+	}
+	if n := testing.AllocsPerRun(100, func() { b.keyed(2000, 700) }); n > 1 {
+		t.Errorf("%v allocations for 2000 messages", n)
+	}
+	if len(b.c.lanes) != 0 || b.c.entries.count != 0 {
+		t.Errorf("%d lanes, %d entries are left", len(b.c.lanes), b.c.entries.count)
+	}
+}
+
+// One operation is one message of 1000 keys: offered, parked or not, delivered, finished, committed.
+func BenchmarkKeyOrdered(b *testing.B) {
+	ch := newKeyed()
+	b.ReportAllocs()
+	for done := 0; done < b.N; done += 10_000 {
+		ch.keyed(10_000, 1000)
+	}
+}

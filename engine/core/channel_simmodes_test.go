@@ -1,0 +1,370 @@
+package core
+
+import (
+	"slices"
+
+	"penstock/segment"
+)
+
+// What the model knows of order, dead letters, tags and carried messages.
+
+// keyOf and tagOf say what the simulated messages carry.
+func keyOf(id segment.MsgID) uint64 {
+	if id%5 == 0 {
+		return 0
+	}
+	return uint64(1 + id*7%3)
+}
+
+func tagOf(id segment.MsgID) uint64 { return uint64(id % 4 % 3) }
+
+// confirm notes the confirmation of a message that a client had: an ordered channel waits until it is committed.
+func (p *simPart) confirm(id segment.MsgID) {
+	p.confirmed[id] = true
+	p.unsafe[id] = notTaken
+}
+
+func (p *simPart) took(take uint64) {
+	for id, at := range p.unsafe {
+		if at == notTaken {
+			p.unsafe[id] = take
+		}
+	}
+	for id, at := range p.dead {
+		if at == notTaken {
+			p.dead[id] = take
+		}
+	}
+}
+
+// commit says that the log has, committed, what was taken.
+func (s *sim) commit(p *simPart) {
+	ev := Event{Kind: EvConfirmsCommitted, Part: p.number}
+	take := s.c.LastTake(p.number)
+	if s.next()%2 == 0 {
+		if take > 0 && s.next()%2 == 0 {
+			take--
+		}
+		if ev.Take = take; take == 0 {
+			return
+		}
+	}
+	s.committed(p, ev, take)
+}
+
+func (s *sim) committed(p *simPart, ev Event, take uint64) {
+	s.step(ev)
+	for id, at := range p.unsafe {
+		if at <= take {
+			delete(p.unsafe, id)
+		}
+	}
+}
+
+// died says whether a message that came up went to the outbox, or waits for room in it.
+func (s *sim) died(p *simPart, id segment.MsgID) bool {
+	limit := int(s.settings.MaxAttempts)
+	cp := s.c.part(p.number)
+	if e := s.c.entries.get(MakeID(p.number, id)); e != nil {
+		if e.state == entryDoomed && (limit == 0 || p.attempts[id] < limit || len(cp.outbox) < s.cfg.MaxOutbox) {
+			s.t.Fatalf("message %d with %d attempts of %d is doomed; the outbox has %d of %d", id, p.attempts[id], limit, len(cp.outbox), s.cfg.MaxOutbox)
+		}
+		return e.state == entryDoomed
+	}
+	i := searchID(cp.outbox, id, outboxEntry.id)
+	if i == len(cp.outbox) || cp.outbox[i].ID != id || cp.outbox[i].take != notTaken || p.dead[id] == notTaken {
+		return false
+	}
+	if limit == 0 || p.attempts[id] < limit || int(cp.outbox[i].Attempts) != p.attempts[id] {
+		s.t.Fatalf("message %d with %d attempts of %d is in the outbox with %d", id, p.attempts[id], limit, cp.outbox[i].Attempts)
+	}
+	p.confirm(id)
+	p.dead[id] = notTaken
+	return true
+}
+
+// noteDead finds dead letters that were made where the model did not look: among what was parked.
+func (s *sim) noteDead(p *simPart) {
+	for _, o := range slices.Clone(s.c.part(p.number).outbox) {
+		s.died(p, o.ID)
+	}
+}
+
+// checkOutbox holds the outbox of the log and of the channel against the model: each dead letter once.
+func (s *sim) checkOutbox(p *simPart) {
+	cp, cur := s.c.part(p.number), p.log.Channel("c")
+	if len(cp.outbox) != len(p.dead) || len(cur.Dead) != len(p.dead) || cp.untaken != 0 {
+		s.t.Fatalf("%d dead letters; the outbox has %d, the log %d; %d are not taken", len(p.dead), len(cp.outbox), len(cur.Dead), cp.untaken)
+	}
+	for i, o := range cp.outbox {
+		if _, ok := p.dead[o.ID]; !ok || cur.Dead[i] != o.DeadMessage || i > 0 && cp.outbox[i-1].ID >= o.ID {
+			s.t.Fatalf("dead letter %d: in the model %v; the log has %v", o.ID, ok, cur.Dead[i])
+		}
+	}
+}
+
+// moveDead carries some of the committed outbox away.
+func (s *sim) moveDead(p *simPart, count int) {
+	out := s.c.Outbox(p.number, nil)
+	if len(out) == 0 {
+		return
+	}
+	out = out[:min(count, len(out))]
+	before := s.c.part(p.number).doomed.count
+	var set IDSet
+	for _, d := range out {
+		if at := p.dead[d.ID]; at == notTaken || at > s.c.part(p.number).committed {
+			s.t.Fatalf("dead letter %d is shown before it is committed", d.ID)
+		}
+		set.Add(d.ID)
+		delete(p.dead, d.ID)
+	}
+	s.step(Event{Kind: EvDeadMoved, Part: p.number, Ranges: set.Ranges()})
+	if before > 0 {
+		for id := range p.end {
+			s.died(p, id)
+		}
+	}
+}
+
+// configure asks for other settings. What has an entry when the order changes may end in any order.
+func (s *sim) configure() {
+	old := s.settings
+	s.settings.Version++
+	ev := Event{Kind: EvConfigure, SharePartsHere: uint32(s.next() % 4), PartsAll: 3}
+	switch s.next() % 9 {
+	case 7, 8: // only what is here changes
+		s.share = max(1, ev.SharePartsHere%3)
+		if ev.SharePartsHere == 0 || ev.SharePartsHere == 3 {
+			s.share = 3
+		}
+		s.settings = old
+		s.step(ev)
+		return
+	case 0, 1, 6:
+		s.settings.Order = Order(s.next() % 3)
+	case 2:
+		s.settings.MaxAttempts = uint16(s.next() % 4)
+	case 3:
+		s.settings.RatePerSecond = uint32(s.next()%2) * uint32(1+s.next())
+		if s.settings.RatePerSecond == 0 {
+			s.settings.SampleRate = uint8(s.next() % 2 * 90)
+		}
+	case 4:
+		s.settings.MaxInFlight = uint32(s.next() % 4)
+	case 5:
+		s.filter = !s.filter
+		s.settings.KeyHeader = string(rune('a' + s.next()%2))
+	}
+	if s.settings.Order != old.Order || s.settings.Order == OrderKey && s.settings.Key() != old.Key() {
+		for _, p := range s.parts {
+			s.markLegacy(p)
+		}
+	}
+	settings := s.settings
+	ev.Settings, ev.SharePartsHere, s.share = &settings, 0, 3
+	if err := s.step(ev).Err; err != nil {
+		s.t.Fatalf("configure: %v", err)
+	}
+	for _, p := range s.parts {
+		for id := range p.end {
+			s.died(p, id)
+		}
+	}
+}
+
+func (s *sim) markLegacy(p *simPart) {
+	for id := range p.end {
+		if e := s.c.entries.get(MakeID(p.number, id)); e != nil && !p.delayed[id] {
+			p.legacy[id] = true
+		}
+	}
+}
+
+// recoverModes takes from the log what is left of the model after a crash. B64: a dead letter is the channel's, or
+// in the outbox, and never nowhere.
+func (s *sim) recoverModes(p *simPart, cur *Cursor, resetLost bool) {
+	for id, at := range p.dead {
+		if resetLost && at == notTaken {
+			continue // the log has it confirmed from before a reset that it never heard of
+		}
+		if cur.IsConfirmed(id) && !cur.isDead(id) {
+			s.t.Fatalf("dead letter %d is lost: confirmed, and not in the outbox", id)
+		}
+	}
+	clear(p.dead)
+	clear(p.unsafe)
+	clear(p.legacy)
+	for _, d := range cur.Dead {
+		p.dead[d.ID] = 0
+	}
+	if cur.Settings.Version >= s.settings.Version {
+		s.settings = cur.Settings
+	}
+}
+
+// forgetModes takes back what a reset to an id undoes.
+func (s *sim) forgetModes(p *simPart, to segment.MsgID) {
+	clear(p.unsafe)
+	clear(p.legacy)
+	for id, at := range p.dead {
+		if at == notTaken && id >= to {
+			delete(p.dead, id)
+		}
+	}
+}
+
+// eligible says whether a client may take a message of the tag.
+func (s *sim) eligible(tag uint64) bool {
+	return slices.ContainsFunc(s.clients, func(cl *simClient) bool {
+		return !cl.stopped && !cl.blocked && s.flightOf(cl.id) < cl.ready && (cl.tag == 0 || cl.tag == tag)
+	})
+}
+
+// checkOrder looks at a message that was just delivered: whatever goes before it is confirmed, and the log has
+// that committed (B57). A client with a tag gets nothing else (B59).
+func (s *sim) checkOrder(p *simPart, id segment.MsgID, cl *simClient) {
+	s.t.Helper()
+	if cl.tag != 0 && cl.tag != tagOf(id) {
+		s.t.Fatalf("message %d of tag %d goes to client %d of tag %d", id, tagOf(id), cl.id, cl.tag)
+	}
+	if s.settings.Order == OrderNone || p.delayed[id] || p.legacy[id] || s.settings.Order == OrderKey && keyOf(id) == 0 {
+		return
+	}
+	for _, other := range s.parts {
+		for before := range other.end {
+			same := other == p && (s.settings.Order == OrderPartition || other.legacy[before] || keyOf(before) == keyOf(id)) ||
+				other != p && s.settings.Order == OrderKey && keyOf(before) == keyOf(id) && !other.legacy[before]
+			if !same || other.delayed[before] || other == p && before == id {
+				continue
+			}
+			_, flying := other.flight[before]
+			switch {
+			case flying:
+				s.t.Fatalf("message %d is delivered while %d of partition %d is in flight", id, before, other.number)
+			case other == p && before < id && !p.confirmed[before]:
+				s.t.Fatalf("message %d is delivered before %d", id, before)
+			case other == p && before < id && p.unsafe[before] != 0:
+				s.t.Fatalf("message %d is delivered before the confirmation of %d is committed", id, before)
+			}
+		}
+	}
+}
+
+// checkLanes counts what the lanes count.
+func (s *sim) checkLanes() {
+	busy, parked := map[*lane]int{}, map[*lane]int{}
+	s.c.entries.each(func(e *entry) {
+		switch {
+		case e.lane == nil && e.state == entryParked:
+			s.t.Fatalf("message %v is parked behind nothing", e.id)
+		case e.lane == nil:
+		case e.outside:
+			s.t.Fatalf("message %v comes by its time and is ordered", e.id)
+		case e.state == entryParked:
+			parked[e.lane]++
+		default:
+			busy[e.lane]++
+		}
+	})
+	all := map[*lane]bool{}
+	for key, l := range s.c.lanes {
+		if all[l] = true; l.key != key || l.free() {
+			s.t.Fatalf("lane of key %d: %+v", key, l)
+		}
+	}
+	for _, p := range s.parts {
+		all[&s.c.part(p.number).lane] = true
+	}
+	for l := range all {
+		if l.busy != busy[l] || l.parked.count != parked[l] || l.isFreed || l.parked.count > 0 && l.busy == 0 && l.settling == nil {
+			s.t.Fatalf("lane of key %d: busy %d, counted %d; parked %d, counted %d; freed %v, settling %v",
+				l.key, l.busy, busy[l], l.parked.count, parked[l], l.isFreed, l.settling != nil)
+		}
+		delete(busy, l)
+		delete(parked, l)
+	}
+	if len(busy)+len(parked) > 0 {
+		s.t.Fatalf("entries stand in %d lanes that are not there", len(busy)+len(parked))
+	}
+}
+
+// crash comes while messages wait, in whatever mode, and is followed by consumers at once.
+func (s *sim) crash() {
+	for _, p := range s.parts {
+		for range 4 {
+			s.requeue(p)
+		}
+	}
+	s.take()
+	s.recover()
+	s.subscribe(4, 1+s.next()%2)
+	for _, p := range s.parts {
+		for range 4 {
+			s.pump(p)
+		}
+	}
+}
+
+// carry copies what still waits below a place in the log, and lets everything below it go.
+func (s *sim) carry(p *simPart) {
+	s.take()
+	below := segment.MsgID(s.next()) % (p.end + 1)
+	if p.log.Channel("other") != nil && s.next()%4 != 0 {
+		s.apply(p, Control{Kind: Confirmed, Channel: "other", Ranges: []IDRange{{0, p.end}}[:min(1, int(p.end))]})
+	}
+	s.lastAt = 1_000_000 + s.lastAt%1_000_000 + 1
+	at := s.lastAt
+	for round := 0; ; round++ {
+		src, ok := p.log.ToCarry(nil, below, at, 1+s.next()%3)
+		if !ok {
+			return
+		}
+		if len(src) == 0 {
+			break
+		}
+		if round > int(p.end) {
+			s.t.Fatalf("still %v to carry below %d", src, below)
+		}
+		ct := Control{Kind: DeferredCarried}
+		var ds []DeferredMessage
+		for _, m := range src {
+			if want := p.place[m.ID]; m.At != want && (m.At != segment.Offset(m.ID) || want != 0) && m.At != 0 {
+				s.t.Fatalf("message %d to carry lies at %d, not at %d", m.ID, m.At, want)
+			}
+			ct.Carried = append(ct.Carried, CarriedMessage{ID: m.ID})
+			d := DeferredMessage{ID: m.ID, At: at}
+			if i := searchID(p.log.Deferred, m.ID, DeferredMessage.id); hasID(p.log.Deferred, m.ID, DeferredMessage.id) {
+				d.DueMs = p.log.Deferred[i].DueMs
+			}
+			ds = append(ds, d)
+			p.place[m.ID] = at
+		}
+		s.apply(p, ct)
+		s.step(Event{Kind: EvCarried, Part: p.number, Deferred: ds})
+		for _, d := range ds {
+			if e := s.c.entries.get(MakeID(p.number, d.ID)); d.DueMs != 0 && e != nil && e.state == entryWaiting && e.attempts == 0 {
+				p.due[d.ID] = d.DueMs * nsPerMs
+			}
+		}
+	}
+	if needed := p.log.Needed(p.end); needed < below {
+		s.t.Fatalf("everything below %d is carried, and %d is needed", below, needed)
+	}
+	if from, ok := p.log.CarriedFrom(); ok && from != at {
+		for _, c := range p.log.carried {
+			if c.ID < below && c.At < at {
+				s.t.Fatalf("message %d is still at %d", c.ID, c.At)
+			}
+		}
+	}
+	cp := s.c.part(p.number)
+	for id := range below {
+		if !p.confirmed[id] && s.c.entries.get(MakeID(p.number, id)) == nil && !hasID(cp.remembered, id, Deferral.id) {
+			s.t.Fatalf("message %d is not read, and its segment may go", id)
+		}
+	}
+	p.start = max(p.start, below)
+	s.step(Event{Kind: EvTrimmed, Part: p.number, Start: p.start})
+	s.expectDiscarded(p, p.start)
+}

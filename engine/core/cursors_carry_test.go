@@ -1,0 +1,146 @@
+package core
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"testing"
+
+	"penstock/segment"
+)
+
+func carriedControl(ids ...segment.MsgID) Control {
+	ct := Control{Kind: DeferredCarried}
+	for _, id := range ids {
+		ct.Carried = append(ct.Carried, CarriedMessage{ID: id, CreatedNs: 1, Record: segment.AppendRecord(nil, &segment.Record{Body: []byte{byte(id)}})})
+	}
+	return ct
+}
+
+func TestToCarry(t *testing.T) {
+	// Ten messages lie at 0; 4 was delayed by its publishing and lies at 40.
+	order := func(version uint64, o Order) Control {
+		return Control{Kind: ChannelConfigured, Channel: "a", Settings: &ChannelSettings{Version: version, Order: o}}
+	}
+	wait := deferred("a", Deferral{ID: 2, DueMs: 9, Attempts: 1}, Deferral{ID: 7, DueMs: 9, Attempts: 1})
+	done := confirmed("a", 0, 2, 3, 4, 5, 7)
+	for _, tc := range []struct {
+		name     string
+		controls []Control // the n-th lies at n*1000
+		below    segment.MsgID
+		belowAt  segment.Offset
+		max      int
+		want     []CarrySource
+		ok       bool
+		needed   segment.MsgID
+		from     segment.Offset
+	}{
+		{"requeued and published", []Control{created("a", 0), wait, done}, 7, 99999, 9, []CarrySource{{2, 0}, {4, 40}}, true, 2, 0},
+		{"a limit", []Control{created("a", 0), wait, done}, 7, 99999, 1, []CarrySource{{2, 0}}, true, 2, 0},
+		{"unread", []Control{created("a", 0), wait, done}, 9, 99999, 9, nil, false, 2, 0},
+		{"nothing below", []Control{created("a", 0), wait, done}, 2, 99999, 9, nil, true, 2, 0},
+		{"carried", []Control{created("a", 0), wait, done, carriedControl(2, 4)}, 7, 4000, 9, nil, true, 7, 4000},
+		{"carried further up", []Control{created("a", 0), wait, done, carriedControl(2, 4)}, 7, 99999, 9, []CarrySource{{2, 4000}, {4, 4000}}, true, 7, 4000},
+		{"carried again", []Control{created("a", 0), wait, done, carriedControl(2, 4), carriedControl(4)}, 7, 4500, 9, []CarrySource{{2, 4000}}, true, 7, 4000},
+		{"one left behind", []Control{created("a", 0), wait, done, carriedControl(4)}, 7, 4000, 9, []CarrySource{{2, 0}}, true, 2, 4000},
+		{"carried and confirmed", []Control{created("a", 0), wait, done, carriedControl(2, 4), confirmed("a", 2, 3)}, 7, 99999, 9, []CarrySource{{4, 4000}}, true, 7, 4000},
+		{"confirmed before it was carried", []Control{created("a", 0), wait, done, confirmed("a", 2, 3, 4, 5), carriedControl(2, 4)}, 7, 99999, 9, nil, true, 7, 0},
+		{"requeued again", []Control{created("a", 0), wait, done, carriedControl(2, 4), deferred("a", Deferral{ID: 2, DueMs: 99, Attempts: 2})}, 7, 99999, 9, []CarrySource{{2, 4000}, {4, 4000}}, true, 7, 4000},
+		{"published, carried, requeued", []Control{created("a", 0), wait, done, carriedControl(4), deferred("a", Deferral{ID: 4, DueMs: 99, Attempts: 1})}, 7, 99999, 9, []CarrySource{{2, 0}, {4, 4000}}, true, 2, 4000},
+		{"another channel reads", []Control{created("a", 0), created("b", 0), wait, done}, 7, 99999, 9, nil, false, 0, 0},
+		{"another channel has it requeued", []Control{created("a", 0), created("b", 0), wait, done, deferred("b", Deferral{ID: 2, DueMs: 5, Attempts: 1}), confirmed("b", 0, 2, 3, 10)}, 7, 99999, 9, []CarrySource{{2, 0}, {4, 40}}, true, 2, 0},
+		{"another channel would read what is carried", []Control{created("a", 0), created("b", 0), wait, done, carriedControl(2, 4), confirmed("b", 0, 2)}, 3, 99999, 9, nil, false, 2, 5000},
+		{"in order", []Control{created("a", 0), order(1, OrderPartition), wait, done}, 7, 99999, 9, nil, false, 2, 0},
+		{"in order since it is carried", []Control{created("a", 0), wait, done, carriedControl(2, 4), order(1, OrderKey)}, 7, 99999, 9, []CarrySource{{2, 4000}, {4, 4000}}, true, 7, 4000},
+		{"outbox", []Control{created("a", 0), wait, done, {Kind: DeadLettered, Channel: "a", Dead: []DeadMessage{{ID: 1, Attempts: 2}}}}, 7, 99999, 9, nil, false, 1, 0},
+		{"outbox, carried before", []Control{created("a", 0), wait, done, carriedControl(2, 4), {Kind: DeadLettered, Channel: "a", Dead: []DeadMessage{{ID: 2, Attempts: 2}}}}, 7, 99999, 9, []CarrySource{{2, 4000}, {4, 4000}}, true, 7, 4000},
+		{"moved", []Control{
+			created("a", 0), wait, done, carriedControl(2, 4), {Kind: DeadLettered, Channel: "a", Dead: []DeadMessage{{ID: 2, Attempts: 2}}},
+			{Kind: DeadLetterMoved, Channel: "a", Ranges: ranges(2, 3)},
+		}, 7, 99999, 9, []CarrySource{{4, 4000}}, true, 7, 4000},
+		{"a reset before it", []Control{created("a", 0), wait, done, carriedControl(2, 4), {Kind: ChannelReset, Channel: "a", ID: 1}}, 7, 99999, 9, nil, false, 1, 4000},
+		{"no channel", nil, 7, 99999, 9, nil, false, 0, 0},
+		{"no channel, emptied", []Control{{Kind: TopicEmptied, ID: 4}}, 5, 99999, 9, []CarrySource{{4, 40}}, true, 4, 0},
+		{"no channel, carried", []Control{{Kind: TopicEmptied, ID: 4}, carriedControl(4)}, 5, 2000, 9, nil, true, 5, 2000},
+		{"deleted", []Control{created("a", 0), wait, done, carriedControl(2, 4), {Kind: ChannelDeleted, Channel: "a"}}, 7, 99999, 9, nil, true, 10, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := Cursors{}
+			c.Publish(0, 10)
+			c.PublishDeferred([]DeferredMessage{{ID: 4, DueMs: 60, At: 40}})
+			for i, ct := range tc.controls {
+				if err := c.ApplyBodyAt(AppendControl(nil, &ct), 10, segment.Offset(i+1)*1000); err != nil {
+					t.Fatal(err)
+				}
+				c.Needed(10) // what it remembers must not spoil what follows
+			}
+			got, ok := c.ToCarry(nil, tc.below, tc.belowAt, tc.max)
+			if !slices.Equal(got, tc.want) || ok != tc.ok {
+				t.Errorf("to carry %v, %v; want %v, %v", got, ok, tc.want, tc.ok)
+			}
+			if n := c.Needed(10); n != tc.needed {
+				t.Errorf("needed %d, want %d", n, tc.needed)
+			}
+			if at, _ := c.CarriedFrom(); at != tc.from {
+				t.Errorf("carried from %d, want %d", at, tc.from)
+			}
+			checkFold(t, &c)
+			// B51: a backup is the same, whatever was carried.
+			back, _, err := DecodeCursors(c.Append(nil))
+			if err != nil || back.Needed(10) != tc.needed {
+				t.Errorf("read back: %v, needed %d", err, back.Needed(10))
+			}
+		})
+	}
+}
+
+func TestCarriedRecord(t *testing.T) {
+	created := Control{Kind: ChannelCreated, Channel: "some", ID: 3}
+	first, second := carriedControl(2, 4), carriedControl(9)
+	body := AppendControl(AppendControl(AppendControl(nil, &created), &first), &second)
+	for _, id := range []segment.MsgID{2, 4, 9} {
+		m, err := CarriedRecord(body, id)
+		if err != nil || m.ID != id {
+			t.Fatalf("message %d: %+v, %v", id, m, err)
+		}
+		var it segment.RecordIter
+		it.Reset(&segment.Header{Count: 1}, m.Record)
+		if r, ok := it.Next(); !ok || !bytes.Equal(r.Body, []byte{byte(id)}) {
+			t.Errorf("message %d: body %q, %v", id, r.Body, it.Err())
+		}
+	}
+	if _, err := CarriedRecord(body, 3); !errors.Is(err, ErrBadControl) {
+		t.Errorf("a message that is not there: %v", err)
+	}
+	if _, err := CarriedRecord(body[:len(body)-1], 2); !errors.Is(err, ErrBadControl) {
+		t.Errorf("a damaged body: %v", err)
+	}
+}
+
+// A batch that carries messages is folded at its place or not at all.
+func TestCarriedWithoutPlace(t *testing.T) {
+	ct := carriedControl(2)
+	c := Cursors{}
+	if err := c.ApplyBody(AppendControl(nil, &ct), 10); !errors.Is(err, ErrBadControl) {
+		t.Errorf("without a place: %v", err)
+	}
+	if err := c.ApplyBodyAt(AppendControl(nil, &ct), 2, 5); !errors.Is(err, ErrBeyondEnd) {
+		t.Errorf("beyond the end: %v", err)
+	}
+}
+
+// The place of a carried copy holds against the place of a batch that is folded again.
+func TestPublishDeferredOfCarried(t *testing.T) {
+	c := Cursors{}
+	c.Publish(0, 10)
+	c.PublishDeferred([]DeferredMessage{{ID: 4, DueMs: 60, At: 40}})
+	ct := carriedControl(4)
+	if err := c.ApplyAt(&ct, 10, 5000); err != nil {
+		t.Fatal(err)
+	}
+	c.PublishDeferred([]DeferredMessage{{ID: 4, DueMs: 70, At: 40}})
+	if want := []DeferredMessage{{4, 70, 5000}}; !slices.Equal(c.Deferred, want) {
+		t.Errorf("delayed %v, want %v", c.Deferred, want)
+	}
+	checkFold(t, &c)
+}

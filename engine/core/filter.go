@@ -1,0 +1,219 @@
+package core
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"strings"
+
+	"penstock/segment"
+)
+
+// Filter says which messages a channel wants, by their headers. The zero value wants everything.
+type Filter struct {
+	All    bool   `json:"all"`             // every rule must hold; else one is enough
+	Invert bool   `json:"invert"`          // wanted is what the rules do not say
+	Rules  []Rule `json:"rules,omitempty"` // at most MaxFilterRules; none: everything
+}
+
+// Rule holds for a message that has a header of the name whose value matches. A message may carry a
+// header more than once: one value is enough.
+type Rule struct {
+	Header  string `json:"header"` // compared byte for byte
+	Match   Match  `json:"match"`
+	Pattern string `json:"pattern"`
+}
+
+// Match is how a rule's pattern is read.
+type Match uint8
+
+const (
+	MatchExact  Match = iota // the value is the pattern
+	MatchPrefix              // the value begins with it
+	MatchGlob                // path.Match
+	MatchRegexp              // it occurs in the value (RE2 syntax; ^ and $ bind it to the ends)
+	MatchExists              // the header is there; there is no pattern
+)
+
+var matchNames = [...]string{"exact", "prefix", "glob", "regexp", "exists"}
+
+// String returns the name that JSON uses.
+func (m Match) String() string { return nameOf(matchNames[:], int(m)) }
+
+// MarshalText writes the name; a match that does not exist is an error.
+func (m Match) MarshalText() ([]byte, error) { return marshalName("match", matchNames[:], int(m)) }
+
+// UnmarshalText reads a name; the empty one is MatchExact.
+func (m *Match) UnmarshalText(p []byte) error {
+	i, err := unmarshalName("match", matchNames[:], string(p))
+	if err == nil {
+		*m = Match(i)
+	}
+	return err
+}
+
+func (f *Filter) invalid() string {
+	if len(f.Rules) > MaxFilterRules {
+		return fmt.Sprintf("the filter has %d rules, at most %d are allowed", len(f.Rules), MaxFilterRules)
+	}
+	for i := range f.Rules {
+		switch r := &f.Rules[i]; {
+		case r.Match > MatchExists:
+			return fmt.Sprintf("rule %d: there is no match %d", i+1, r.Match)
+		case r.Header == "" || len(r.Header) > MaxHeaderName:
+			return fmt.Sprintf("rule %d: a header's name has 1 to %d bytes, this one has %d", i+1, MaxHeaderName, len(r.Header))
+		case len(r.Pattern) > MaxPatternBytes:
+			return fmt.Sprintf("rule %d: the pattern has %d bytes, at most %d are allowed", i+1, len(r.Pattern), MaxPatternBytes)
+		}
+	}
+	return ""
+}
+
+// Matcher is a compiled Filter. It is safe for concurrent use. A nil Matcher wants everything.
+type Matcher struct {
+	all, invert bool
+	rules       []compiledRule
+}
+
+type compiledRule struct {
+	match   Match
+	header  string
+	pattern string
+	re      *regexp.Regexp // MatchGlob and MatchRegexp
+}
+
+// Matcher compiles the filter; nil for one that wants everything. The error is an ErrSettings.
+func (f *Filter) Matcher() (*Matcher, error) {
+	if why := f.invalid(); why != "" {
+		return nil, fmt.Errorf("%w: %s", ErrSettings, why)
+	}
+	if len(f.Rules) == 0 {
+		if f.Invert {
+			return nil, fmt.Errorf("%w: an inverted filter without rules wants no message at all", ErrSettings)
+		}
+		return nil, nil
+	}
+	m := &Matcher{all: f.All, invert: f.Invert, rules: make([]compiledRule, len(f.Rules))}
+	for i, r := range f.Rules {
+		c := compiledRule{match: r.Match, header: r.Header, pattern: r.Pattern}
+		expr := r.Pattern
+		var err error
+		switch r.Match {
+		case MatchGlob:
+			if _, err = path.Match(r.Pattern, ""); err == nil {
+				expr = globExpr(r.Pattern)
+			}
+			fallthrough
+		case MatchRegexp:
+			if err == nil {
+				c.re, err = regexp.Compile(expr)
+			}
+		case MatchExists:
+			if r.Pattern != "" {
+				err = fmt.Errorf("exists takes no pattern")
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: rule %d: %s %q: %v", ErrSettings, i+1, r.Match, r.Pattern, err)
+		}
+		m.rules[i] = c
+	}
+	return m, nil
+}
+
+// Match says whether the channel wants a message with these headers. It allocates nothing.
+func (m *Matcher) Match(headers []segment.KV) bool {
+	if m == nil {
+		return true
+	}
+	for i := range m.rules {
+		if m.rules[i].holds(headers) != m.all {
+			return m.all == m.invert // one rule decides: it holds, or with all it does not
+		}
+	}
+	return m.all != m.invert
+}
+
+func (r *compiledRule) holds(headers []segment.KV) bool {
+	for i := range headers {
+		kv := &headers[i]
+		if string(kv.Key) != r.header {
+			continue
+		}
+		switch r.match {
+		case MatchExact:
+			if string(kv.Value) == r.pattern {
+				return true
+			}
+		case MatchPrefix:
+			if len(kv.Value) >= len(r.pattern) && string(kv.Value[:len(r.pattern)]) == r.pattern {
+				return true
+			}
+		case MatchExists:
+			return true
+		default:
+			if r.re.Match(kv.Value) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// globExpr turns a valid pattern of path.Match into a regular expression, because path.Match takes
+// strings and a value is bytes: converting each would allocate.
+func globExpr(pattern string) string {
+	var out strings.Builder
+	out.WriteString(`(?s)\A`)
+	for p := []rune(pattern); len(p) > 0; p = p[1:] {
+		switch p[0] {
+		case '*':
+			out.WriteString(`[^/]*`)
+		case '?':
+			out.WriteString(`[^/]`)
+		case '[':
+			p = globClass(&out, p)
+		case '\\':
+			if len(p) > 1 {
+				p = p[1:]
+			}
+			fallthrough
+		default:
+			out.WriteString(regexp.QuoteMeta(string(p[:1])))
+		}
+	}
+	out.WriteString(`\z`)
+	return out.String()
+}
+
+// globClass writes the class that p begins with and returns p from its last rune, the bracket.
+func globClass(out *strings.Builder, p []rune) []rune {
+	p = p[1:]
+	out.WriteByte('[')
+	if len(p) > 0 && p[0] == '^' {
+		out.WriteByte('^')
+		p = p[1:]
+	}
+	for first := true; len(p) > 1 && (first || p[0] != ']'); p = p[1:] {
+		first = false
+		switch {
+		case p[0] == '-':
+			out.WriteByte('-')
+			continue
+		case p[0] == '\\' && len(p) > 1:
+			p = p[1:]
+		}
+		fmt.Fprintf(out, `\x{%x}`, p[0])
+	}
+	out.WriteByte(']')
+	return p
+}
+
+// HashKey is the hash of a key or tag for Event.Key and Event.Tag: FNV-1a, never 0, which is no key.
+func HashKey(value []byte) uint64 {
+	h := uint64(14695981039346656037)
+	for _, b := range value {
+		h = (h ^ uint64(b)) * 1099511628211
+	}
+	return max(h, 1)
+}
