@@ -44,7 +44,9 @@ func TestFormat(t *testing.T) {
 	add("live", nodeKey(liveDir, 3), encode(process))
 	add("controller", controllerKey, encode(process))
 	add("down", nodeKey(downDir, 3), encode(process))
-	add("topics", topicKey(topicsDir, topic), encode(meta.Topic{ID: topic, Name: "t", Partitions: 1, Replicas: 3, MinISR: 2, CreatedNs: 5}))
+	add("topics", topicKey(topicsDir, topic), encode(meta.Topic{ID: topic, Name: "t", Partitions: 1, Replicas: 3, MinISR: 2, CreatedNs: 5, Settings: meta.TopicSettings{
+		Version: 4, RetentionBytes: -1, QuotaCount: 1000, QuotaMode: meta.QuotaReject, MinISR: 2,
+	}}))
 	add("names", namesDir+"t", encode(topic))
 	add("parts", partKey(partsDir, id), encodePartition(partition))
 	add("creating", topicKey(creatingDir, topic), encode("t"))

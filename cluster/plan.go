@@ -286,7 +286,7 @@ func (p *planner) drains() {
 }
 
 // growth gives partitions the replicas that their topic wants and that did not exist when the topic was imported, and demands
-// min_isr of them as soon as so many are in sync.
+// min_isr of them as soon as so many are in sync; a smaller one at once, since what is committed stays so.
 func (p *planner) growth() {
 	for _, id := range p.parts {
 		row, t := p.row(id), p.st.snap.Topics[id.Topic]
@@ -304,6 +304,9 @@ func (p *planner) growth() {
 		}
 		if row.State.MinISR < t.MinISR && len(row.State.ISR) > row.State.MinISR {
 			next.State.MinISR = min(t.MinISR, len(row.State.ISR))
+		}
+		if t.MinISR > 0 && row.State.MinISR > t.MinISR {
+			next.State.MinISR = t.MinISR
 		}
 		if len(chosen) > 0 || next.State.MinISR != row.State.MinISR {
 			p.change("towards the replicas that the topic wants", next, chosen...)

@@ -227,6 +227,43 @@ func (s *store) ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) e
 	return meta.ErrConflict
 }
 
+// ConfigureTopic is meta.Store's. The rows of the partitions follow the topic's: see planner.growth.
+func (s *store) ConfigureTopic(ctx context.Context, id uuid.UUID, settings meta.TopicSettings) (*meta.Topic, error) {
+	if err := settings.Validate(); err != nil {
+		return nil, err
+	}
+	for range maxAttemptCount {
+		st, t, err := s.topic(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		want := *t
+		want.Settings = settings
+		want.Settings.Version++
+		if want.MinISR = settings.WantedMinISR(t.Replicas); want.MinISR > t.Replicas {
+			return nil, fmt.Errorf("%w: min_isr is %d; the topic has %d replicas, so no write would ever succeed", meta.ErrSettings, want.MinISR, t.Replicas)
+		}
+		switch {
+		case settings.Version < t.Settings.Version:
+			return nil, fmt.Errorf("version %d of topic %q is not the newest: %w", settings.Version, t.Name, meta.ErrConflict)
+		case settings.Version == t.Settings.Version:
+			ok, revision, err := s.txn(ctx,
+				[]kv.Cond{{Key: s.key(topicKey(topicsDir, id)), ModRevision: st.topics[id]}},
+				[]kv.Op{put(s.key(topicKey(topicsDir, id)), &want)})
+			if err != nil {
+				return nil, err
+			}
+			if ok {
+				return &want, s.waitRevision(ctx, revision)
+			}
+		}
+		if err := s.waitChange(ctx, st); err != nil { // the watch is behind the caller, or somebody was faster
+			return nil, err
+		}
+	}
+	return nil, meta.ErrConflict
+}
+
 // Tombstone is meta.Store's.
 func (s *store) Tombstone(ctx context.Context, key meta.TombstoneKey, until time.Time) error {
 	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {

@@ -56,6 +56,10 @@ func (f *fakeStore) ExpandTopic(ctx context.Context, id uuid.UUID, partitions in
 	return f.call(ctx, "expand %s %d", id, partitions)
 }
 
+func (f *fakeStore) ConfigureTopic(ctx context.Context, id uuid.UUID, s meta.TopicSettings) (*meta.Topic, error) {
+	return nil, f.call(ctx, "configure %s %+v", id, s)
+}
+
 func testUUID(kind, n byte) uuid.UUID { return uuid.UUID{0: kind, 15: n} }
 
 var ordersID = testUUID('t', 1)

@@ -46,6 +46,8 @@ type Topic struct {
 	Replicas   int       `json:"replicas"`
 	MinISR     int       `json:"min_isr"`
 	CreatedNs  int64     `json:"created_ns"`
+
+	Settings TopicSettings `json:"settings,omitzero"`
 }
 
 // Partition is one partition's row. State.Epoch and State.Version are what compare-and-swap compares.
@@ -129,6 +131,10 @@ type Store interface {
 	DeleteTopic(ctx context.Context, id uuid.UUID) error
 	// ExpandTopic adds partitions; the existing ones stay as they are.
 	ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) error
+	// ConfigureTopic replaces a topic's settings, whose Version must be the present one (0: never configured), and returns the topic as it is
+	// then. Partitions get the new MinISR with it, or from the controller as soon as so many replicas are in sync. ErrConflict if the version is
+	// another one, ErrSettings.
+	ConfigureTopic(ctx context.Context, id uuid.UUID, settings TopicSettings) (*Topic, error)
 	// Tombstone hides a producer from lookups until then.
 	Tombstone(ctx context.Context, key TombstoneKey, until time.Time) error
 
