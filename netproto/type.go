@@ -34,6 +34,15 @@ const (
 	// TypeForwardOp asks a node that leads partitions of a topic to do something with its channels; TypeForwardOpAck answers.
 	TypeForwardOp    Type = 34
 	TypeForwardOpAck Type = 35
+	// A client subscribes at a node that leads no partition of the topic: that node subscribes at the leaders. The request is the
+	// subscription's number, chosen by the node that has the client.
+	TypeSubscribe   Type = 36 // to a leader
+	TypeSubscribed  Type = 37 // its answer
+	TypeConsume     Type = 38 // to a leader: what the client said of its credit and its messages
+	TypeConsumed    Type = 39 // from the leader: how many are in flight, and what it refused
+	TypeDeliver     Type = 40 // from the leader: messages
+	TypeUnsubscribe Type = 41 // to a leader: the client is gone
+	TypeUnserved    Type = 42 // from the leader: the subscription has ended, and why
 )
 
 var typeNames = map[Type]string{
@@ -43,6 +52,8 @@ var typeNames = map[Type]string{
 	TypeMatch: "Match", TypeReset: "Reset", TypeGap: "Gap", TypeReject: "Reject", TypeResync: "Resync",
 	TypeForwardPut: "ForwardPut", TypeForwardAck: "ForwardAck",
 	TypeForwardOp: "ForwardOp", TypeForwardOpAck: "ForwardOpAck",
+	TypeSubscribe: "Subscribe", TypeSubscribed: "Subscribed", TypeConsume: "Consume", TypeConsumed: "Consumed",
+	TypeDeliver: "Deliver", TypeUnsubscribe: "Unsubscribe", TypeUnserved: "Unserved",
 }
 
 // String is the type's name in FORMAT.md, or its number.

@@ -1,0 +1,245 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"penstock/segment"
+)
+
+// Subscriptions of one node's clients at another (types 36 to 42 of netproto). The request of the frame's header is the subscription's number.
+// These payloads are short or already copied, so the frame's checksum covers them whole. FORMAT.md has the bytes.
+
+const (
+	// MaxLabelBytes bounds what a subscription says of its client.
+	MaxLabelBytes = 4096
+	// MaxChannelNameBytes is NSQ's.
+	MaxChannelNameBytes = 64
+
+	// MaxTagBytes bounds a consumer's tag.
+	MaxTagBytes = 255
+
+	subscribeBytes = 16 + 4 + 4 + 1 + 1 + 2 + 1 + 3
+	deliveredBytes = 8 + 8 + 2 + 2 + 4
+	headerBytes    = 2 + 4
+	consumedBytes  = 4 + 4
+	failureBytes   = 8 + 1 + 1
+)
+
+// Subscribe asks a leader for a channel's messages. All of it is borrowed after a decode.
+type Subscribe struct {
+	Topic        uuid.UUID
+	Channel      []byte // 1 to MaxChannelNameBytes
+	MsgTimeoutMs uint32
+	WindowBytes  uint32 // of messages that may be on their way to the client; not 0
+	SampleRate   uint8  // percent, 0..99
+	Tag          []byte // at most MaxTagBytes
+	Label        []byte // at most MaxLabelBytes: who the client is, as JSON
+}
+
+// AppendSubscribe appends the payload of a Subscribe.
+func AppendSubscribe(dst []byte, s *Subscribe) []byte {
+	if len(s.Channel) == 0 || len(s.Channel) > MaxChannelNameBytes || len(s.Label) > MaxLabelBytes || len(s.Tag) > MaxTagBytes {
+		panic(fmt.Sprintf("BUG: wire: a subscription with a channel of %d bytes, a tag of %d and a label of %d", len(s.Channel), len(s.Tag), len(s.Label)))
+	}
+	le := binary.LittleEndian
+	dst = append(dst, s.Topic[:]...)
+	dst = le.AppendUint32(dst, s.MsgTimeoutMs)
+	dst = le.AppendUint32(dst, s.WindowBytes)
+	dst = append(dst, s.SampleRate, byte(len(s.Channel)))
+	dst = le.AppendUint16(dst, uint16(len(s.Label)))
+	dst = append(dst, byte(len(s.Tag)), 0, 0, 0)
+	dst = append(append(dst, s.Channel...), s.Tag...)
+	return append(dst, s.Label...)
+}
+
+// DecodeSubscribe reads the payload of a Subscribe, or says ErrInvalid.
+func DecodeSubscribe(p []byte) (s Subscribe, err error) {
+	if len(p) < subscribeBytes {
+		return s, invalid("a subscription of %d bytes", len(p))
+	}
+	le := binary.LittleEndian
+	s = Subscribe{Topic: uuid.UUID(p[:16]), MsgTimeoutMs: le.Uint32(p[16:]), WindowBytes: le.Uint32(p[20:]), SampleRate: p[24]}
+	channel, label, tag := int(p[25]), int(le.Uint16(p[26:])), int(p[28])
+	reserved := p[29] | p[30] | p[31]
+	p = p[subscribeBytes:]
+	switch {
+	case channel == 0 || channel > MaxChannelNameBytes || label > MaxLabelBytes || len(p) != channel+tag+label || reserved != 0:
+		return s, invalid("a subscription with a channel of %d bytes, a tag of %d and a label of %d in %d", channel, tag, label, len(p))
+	case s.Topic == uuid.Nil || s.WindowBytes == 0 || s.SampleRate > 99:
+		return s, invalid("a subscription to topic %v, window %d, sample rate %d", s.Topic, s.WindowBytes, s.SampleRate)
+	}
+	s.Channel, s.Tag, s.Label = p[:channel:channel], p[channel:channel+tag:channel+tag], p[channel+tag:]
+	return s, nil
+}
+
+// ConsumeKind is what a client did. Numbers are for ever.
+type ConsumeKind uint8
+
+// What a client did.
+const (
+	ConsumeReady   ConsumeKind = 1 // Seq, Count: from now on so many may be in flight; answered by a Consumed
+	ConsumeFinish  ConsumeKind = 2 // ID
+	ConsumeRequeue ConsumeKind = 3 // ID, DelayMs
+	ConsumeTouch   ConsumeKind = 4 // ID
+	ConsumeStop    ConsumeKind = 5 // nothing more is to be delivered
+	ConsumeCredit  ConsumeKind = 6 // Count: so many bytes of Deliver payloads have been taken
+)
+
+var consumeBytes = [...]int{ConsumeReady: 8, ConsumeFinish: 8, ConsumeRequeue: 16, ConsumeTouch: 8, ConsumeStop: 0, ConsumeCredit: 4}
+
+// Consume is one entry of a Consume frame.
+type Consume struct {
+	Kind    ConsumeKind
+	Seq     uint32
+	Count   uint32
+	ID      uint64
+	DelayMs uint64
+}
+
+// AppendConsume appends one entry.
+func AppendConsume(dst []byte, c *Consume) []byte {
+	le := binary.LittleEndian
+	dst = append(dst, byte(c.Kind))
+	switch c.Kind {
+	case ConsumeReady:
+		dst = le.AppendUint32(le.AppendUint32(dst, c.Seq), c.Count)
+	case ConsumeFinish, ConsumeTouch:
+		dst = le.AppendUint64(dst, c.ID)
+	case ConsumeRequeue:
+		dst = le.AppendUint64(le.AppendUint64(dst, c.ID), c.DelayMs)
+	case ConsumeStop:
+	case ConsumeCredit:
+		dst = le.AppendUint32(dst, c.Count)
+	default:
+		panic(fmt.Sprintf("BUG: wire: a Consume of kind %d", c.Kind))
+	}
+	return dst
+}
+
+// NextConsume reads the first entry of p, which is not empty, and returns the rest.
+func NextConsume(p []byte) (c Consume, rest []byte, err error) {
+	c.Kind = ConsumeKind(p[0])
+	if c.Kind == 0 || int(c.Kind) >= len(consumeBytes) || len(p)-1 < consumeBytes[c.Kind] {
+		return c, nil, invalid("a Consume of kind %d in %d bytes", p[0], len(p))
+	}
+	le := binary.LittleEndian
+	rest = p[1+consumeBytes[c.Kind]:]
+	p = p[1:]
+	switch c.Kind {
+	case ConsumeReady:
+		c.Seq, c.Count = le.Uint32(p), le.Uint32(p[4:])
+	case ConsumeFinish, ConsumeTouch:
+		c.ID = le.Uint64(p)
+	case ConsumeRequeue:
+		c.ID, c.DelayMs = le.Uint64(p), le.Uint64(p[8:])
+	case ConsumeCredit:
+		c.Count = le.Uint32(p)
+	}
+	return c, rest, nil
+}
+
+// Consumed begins the payload of a Consumed; failures may follow.
+type Consumed struct {
+	Seq      uint32 // of the newest ConsumeReady that was done; 0: this is not about one
+	InFlight uint32 // after it
+}
+
+// AppendConsumed appends what a Consumed begins with.
+func AppendConsumed(dst []byte, c *Consumed) []byte {
+	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(dst, c.Seq), c.InFlight)
+}
+
+// DecodeConsumed reads it. failures are what NextFailure takes.
+func DecodeConsumed(p []byte) (c Consumed, failures []byte, err error) {
+	if len(p) < consumedBytes || (len(p)-consumedBytes)%failureBytes != 0 {
+		return c, nil, invalid("a Consumed of %d bytes", len(p))
+	}
+	le := binary.LittleEndian
+	return Consumed{Seq: le.Uint32(p), InFlight: le.Uint32(p[4:])}, p[consumedBytes:], nil
+}
+
+// Failure says that the leader refused what a client did to a message.
+type Failure struct {
+	ID     uint64
+	Kind   ConsumeKind // ConsumeFinish, ConsumeRequeue or ConsumeTouch
+	Reason uint8       // a number of the engine's
+}
+
+// AppendFailure appends one.
+func AppendFailure(dst []byte, f *Failure) []byte {
+	return append(binary.LittleEndian.AppendUint64(dst, f.ID), byte(f.Kind), f.Reason)
+}
+
+// NextFailure reads the first failure of p, which is not empty and came from DecodeConsumed.
+func NextFailure(p []byte) (f Failure, rest []byte) {
+	return Failure{binary.LittleEndian.Uint64(p), ConsumeKind(p[8]), p[9]}, p[failureBytes:]
+}
+
+// Delivered is one message of a Deliver.
+type Delivered struct {
+	ID        uint64
+	Timestamp int64
+	Attempts  uint16
+	Headers   []segment.KV // at most segment.MaxHeaderCount; after a decode they and Body are borrowed
+	Body      []byte
+}
+
+// DeliveredBytes is how long AppendDelivered makes a message.
+func DeliveredBytes(d *Delivered) int {
+	n := deliveredBytes + len(d.Body)
+	for i := range d.Headers {
+		n += headerBytes + len(d.Headers[i].Key) + len(d.Headers[i].Value)
+	}
+	return n
+}
+
+// AppendDelivered appends one message.
+func AppendDelivered(dst []byte, d *Delivered) []byte {
+	le := binary.LittleEndian
+	dst = le.AppendUint64(dst, d.ID)
+	dst = le.AppendUint64(dst, uint64(d.Timestamp))
+	dst = le.AppendUint16(dst, d.Attempts)
+	dst = le.AppendUint16(dst, uint16(len(d.Headers)))
+	dst = le.AppendUint32(dst, uint32(len(d.Body)))
+	for i := range d.Headers {
+		h := &d.Headers[i]
+		dst = le.AppendUint16(dst, uint16(len(h.Key)))
+		dst = le.AppendUint32(dst, uint32(len(h.Value)))
+		dst = append(append(dst, h.Key...), h.Value...)
+	}
+	return append(dst, d.Body...)
+}
+
+// NextDelivered reads the first message of p, which is not empty, into d, and returns the rest. d.Headers is used again.
+func NextDelivered(p []byte, d *Delivered) (rest []byte, err error) {
+	if len(p) < deliveredBytes {
+		return nil, invalid("%d bytes behind the messages of a Deliver", len(p))
+	}
+	le := binary.LittleEndian
+	d.ID, d.Timestamp, d.Attempts = le.Uint64(p), int64(le.Uint64(p[8:])), le.Uint16(p[16:])
+	count, body := int(le.Uint16(p[18:])), uint64(le.Uint32(p[20:]))
+	d.Headers, d.Body = d.Headers[:0], nil
+	p = p[deliveredBytes:]
+	if count > segment.MaxHeaderCount {
+		return nil, invalid("a message with %d headers", count)
+	}
+	for range count {
+		if len(p) < headerBytes {
+			return nil, invalid("a header in %d bytes", len(p))
+		}
+		key, value := uint64(le.Uint16(p)), uint64(le.Uint32(p[2:]))
+		if p = p[headerBytes:]; key+value > uint64(len(p)) {
+			return nil, invalid("a header of %d and %d bytes in %d", key, value, len(p))
+		}
+		d.Headers = append(d.Headers, segment.KV{Key: p[:key:key], Value: p[key : key+value : key+value]})
+		p = p[key+value:]
+	}
+	if body > uint64(len(p)) {
+		return nil, invalid("a message of %d bytes in %d", body, len(p))
+	}
+	d.Body = p[:body:body]
+	return p[body:], nil
+}
