@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"penstock/engine/core"
+	"penstock/segment"
 )
 
 // ID names a message: its partition and its number there. It stays the same across
@@ -29,6 +30,7 @@ var (
 	ErrOverloaded     = errors.New("engine: too many bytes are waiting to be stored; nothing of this request was stored, try again later")
 	ErrDeadline       = core.ErrExpired
 	ErrNoSpace        = core.ErrNoSpace
+	ErrQuota          = errors.New("engine: the topic has as many bytes or messages as its quota lets it keep unconfirmed: publishing is refused, consuming goes on; nothing was stored, confirm, raise the quota or try again later")
 	ErrDisk           = core.ErrPoisoned
 	ErrReadOnly       = core.ErrReadOnly
 	ErrAutoCreateOff  = errors.New("engine: no such topic or channel, and automatic creation is off")
@@ -39,7 +41,12 @@ var (
 	ErrMoved          = errors.New("engine: another node leads the partition now; connect to it")
 	ErrNotInFlight    = core.ErrNotInFlight
 	ErrNotOwner       = core.ErrNotOwner
+	ErrHeaders        = errors.New("engine: the headers are refused; nothing was stored")
+	ErrBatchKeys      = errors.New("engine: the messages of one batch have keys of different partitions, or different delays; nothing was stored, publish them apart")
 )
+
+// Header is one name and value of a message's headers. Names are compared as they are, byte by byte.
+type Header = segment.KV
 
 // Put is one request to store messages, for callers that do not want a goroutine per
 // request (protocol servers). The zero value plus Messages and Done is ready; a Put may be used
@@ -62,18 +69,22 @@ type Put struct {
 	Defer time.Duration
 	// Deadline is when waiting for room ends with ErrDeadline; zero: Options.PublishTimeout from Submit on.
 	Deadline time.Time
+	// Headers are the messages' headers: nil, or one list (which may be empty) per message. Borrowed like Messages. A name has 1 to
+	// MaxHeaderNameBytes and does not begin with ReservedHeaders; see MaxHeaderCount and Options.MaxHeaderBytes, and ErrHeaders.
+	Headers [][]Header
 	// Alone says that the submitter has nothing to do until the answer: an idle engine may then store the put on the
 	// submitter's goroutine, within Submit.
 	Alone bool
 }
 
-// Delivery is one message on its way to a consumer. Body is borrowed: it dies when the
+// Delivery is one message on its way to a consumer. Body and Headers are borrowed: they die when the
 // call that got the Delivery returns.
 type Delivery struct {
 	ID        ID
 	Timestamp int64  // when the message was published, ns since 1970
 	Attempts  uint16 // deliveries so far, this one included; saturates at 32767
 	Body      []byte
+	Headers   []Header // in the order in which they were published; nil: none
 }
 
 // Sink receives a Consumer's messages. Methods are called by one goroutine at a time.
@@ -93,6 +104,7 @@ type ConsumerOptions struct {
 	MsgTimeout time.Duration // redelivery after this without FIN or TOUCH; 0: Options.MsgTimeout
 	SampleRate int           // percent of messages to deliver, 1..99; 0: all
 	Label      any           // shown in statistics: the protocol server's client description
+	Tag        string        // only messages whose header TagHeader is this; "": those of which no consumer with credit has the tag
 }
 
 // Info is what /info, logs and benchmark headers say about the storage of an Engine.
@@ -134,6 +146,8 @@ type ChannelStats struct {
 	RequeueCount  uint64
 	TimeoutCount  uint64
 	Paused        bool
+	DeadLettered  uint64 // dead letters that this node moved to their topic since it leads
+	OutboxCount   int    // dead letters that wait to be moved
 	Consumers     []ConsumerStats
 }
 

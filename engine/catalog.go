@@ -62,6 +62,8 @@ type topicMeta struct {
 	Name       string    `json:"name"`
 	Partitions int       `json:"partitions"`
 	CreatedNs  int64     `json:"created_ns"`
+
+	Settings TopicSettings `json:"settings,omitzero"`
 }
 
 // openNode reads node.json, or makes a new store in an empty directory.

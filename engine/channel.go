@@ -27,6 +27,7 @@ type Channel struct {
 	mu        sync.Mutex
 	m         *core.Channel
 	ev        core.Event
+	offer     core.Event // of the batch that is being offered
 	res       core.Result
 	cursors   []cursor
 	consumers map[core.ClientID]*Consumer
@@ -39,10 +40,23 @@ type Channel struct {
 	deferred  [1]core.DeferredMessage // deferAgain's
 	turnFunc  func() error            // turn, for aio.Guard; its result is again
 	again     bool
+	fetched   fetched // within redeliver
 	reading   *cursor // whose bytes are touched
 	yielded   bool    // a message that came often lets a new one go first
 	armed     int64   // unix ms that the timer is set to; 0: not set
 	closed    error
+
+	settings  core.ChannelSettings // what the machine has; see learnSettings
+	matcher   *core.Matcher        // of its filter; nil: everything
+	keyHeader string               // OrderKey: the header that holds the key
+	judges    bool                 // headers decide about every message
+	tagged    int                  // consumers with a tag
+	partsHere uint32               // partitions that the machine has
+	carrying  bool                 // the carrier of dead letters runs
+	outbox    []core.DeadMessage   // its and outboxCount's list
+	deadMoved uint64               // dead letters that went to their topic
+
+	configuring waitLock // one change of the settings at a time
 
 	postMu sync.Mutex
 	posts  []post // from the committer, for whoever holds mu next
@@ -151,7 +165,7 @@ func (pt *partition) snapshot(name string, index int) post {
 	}
 	if cur := pt.fold.Channel(name); cur != nil {
 		own := *cur // the fold goes on changing
-		own.Ranges, own.Requeued = cur.Ranges.Clone(), slices.Clone(cur.Requeued)
+		own.Ranges, own.Requeued, own.Dead = cur.Ranges.Clone(), slices.Clone(cur.Requeued), slices.Clone(cur.Dead)
 		p.cursor = &own
 	} else {
 		p.cursor = &core.Cursor{Name: name, Start: end, Confirmed: end}
@@ -341,6 +355,7 @@ func (c *Channel) takePosts() {
 	posts := c.posts
 	c.posts = nil
 	c.postMu.Unlock()
+	added := false
 	for i := range posts {
 		p := &posts[i]
 		c.grow(p.index + 1)
@@ -354,6 +369,7 @@ func (c *Channel) takePosts() {
 			c.ev = core.Event{Kind: core.EvAddPartition, Part: part.number, Cursor: p.cursor, Start: start, End: end, Deferred: p.deferred}
 			c.step()
 			c.cursors[p.index].end, c.cursors[p.index].added = end, true
+			added = true
 			continue
 		}
 		if !c.cursors[p.index].added {
@@ -367,6 +383,10 @@ func (c *Channel) takePosts() {
 		}
 		c.ev = core.Event{Kind: core.EvDeferredPublished, Part: part.number, Deferred: p.deferred}
 		c.step()
+	}
+	if added {
+		c.share()
+		c.carryDead() // what a former leader, or life, left in the outbox
 	}
 }
 
@@ -428,54 +448,14 @@ func (c *Channel) emptyHere(ctx context.Context) error {
 	return c.change(ctx, core.Event{Kind: core.EvEmpty})
 }
 
-// ResetToID continues reading at id, backward or forward, in id's partition. What is in flight there is forgotten:
-// a late FIN of it fails. An id that retention removed, or that is yet to come, is clamped.
-func (c *Channel) ResetToID(ctx context.Context, id ID) error {
-	for i := range c.cursors {
-		if pt := c.cursors[i].part; pt.number == id.Partition() {
-			if pt.rep != nil && !pt.rep.serves.Load() {
-				return ErrMoved
-			}
-			_, _, start := pt.log.Start()
-			return c.change(ctx, core.Event{Kind: core.EvReset, Part: pt.number, Msg: id.MsgID(), Start: start})
-		}
-	}
-	return ErrNoTopic
-}
-
-// ResetToTime continues reading, in every partition, with the first batch stored at or after when.
-func (c *Channel) ResetToTime(ctx context.Context, when time.Time) error {
-	if err := c.closedErr(); err != nil {
-		return err // the partitions' logs are closed as well
-	}
-	for i := range c.cursors {
-		pt := c.cursors[i].part
-		if pt.rep != nil && !pt.rep.serves.Load() {
-			continue // the partitions that other nodes lead are theirs to reset
-		}
-		_, id, err := pt.log.SeekTime(when.UnixNano())
-		if errors.Is(err, segment.ErrAtEnd) || errors.Is(err, segment.ErrPastEnd) {
-			id, err = pt.visibleEnd(), nil
-		}
-		if err != nil {
-			return err
-		}
-		_, _, start := pt.log.Start()
-		if err := c.change(ctx, core.Event{Kind: core.EvReset, Part: pt.number, Msg: id, Start: start}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (c *Channel) closedErr() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.closed
 }
 
-// change runs an event that must be in the log before the caller hears that it is done.
-func (c *Channel) change(ctx context.Context, ev core.Event) error {
+// change runs events that must be in the log before the caller hears that they are done.
+func (c *Channel) change(ctx context.Context, evs ...core.Event) error {
 	c.mu.Lock()
 	if c.closed != nil {
 		c.mu.Unlock()
@@ -483,11 +463,14 @@ func (c *Channel) change(ctx context.Context, ev core.Event) error {
 	}
 	c.takePosts()
 	c.see()
-	c.ev = ev
-	if err := c.step().Err; err != nil {
-		c.mu.Unlock()
-		return err
+	for i := range evs {
+		c.ev = evs[i]
+		if err := c.step().Err; err != nil {
+			c.mu.Unlock()
+			return err
+		}
 	}
+	c.learnSettings()
 	for i := range c.cursors {
 		c.cursors[i].found, c.cursors[i].bad = false, nil
 	}
@@ -496,24 +479,75 @@ func (c *Channel) change(ctx context.Context, ev core.Event) error {
 	for _, w := range ws {
 		c.e.receive(w.done)
 		err = errors.Join(err, w.Err)
+		switch {
+		case w.Err == nil:
+			c.committed(w.index, w.take)
+		case errors.Is(w.Err, ErrUnknown):
+			c.probe(w.index, w.take)
+		}
 		w.free()
 	}
 	c.pump()
 	return err
 }
 
+// controlWait is a waiter for controls that were taken from the machine.
+type controlWait struct {
+	*waiter
+	index int
+	take  uint64 // see core.EvConfirmsCommitted
+}
+
+// committed tells the machine that the log has, for good, what was taken up to a take.
+func (c *Channel) committed(index int, take uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed == nil {
+		c.tellCommitted(index, take)
+	}
+}
+
+// probe finds out when controls are committed whose caller could not wait for it: they are when something behind them in the log is. If
+// this node leads no more then, the channel has ended.
+func (c *Channel) probe(index int, take uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return
+	}
+	p := &Put{}
+	p.own = &ownPut{patient: true, controls: []core.Control{{Kind: core.ChannelPaused, Channel: c.name, Flag: c.m.Stats().Paused}}}
+	p.Done = func(p *Put) {
+		if p.Err == nil {
+			c.e.spawn(func() {
+				c.committed(index, take)
+				c.pump()
+			})
+		}
+	}
+	_ = c.cursors[index].part.enqueue(context.Background(), p) // it leads no more, or the engine ends
+}
+
+// tellCommitted is committed for who holds mu.
+func (c *Channel) tellCommitted(index int, take uint64) {
+	c.ev = core.Event{Kind: core.EvConfirmsCommitted, Part: c.cursors[index].part.number, Take: take}
+	c.step()
+	c.carryDead()
+}
+
 // writeControls hands everything the machine wants in the log over, and returns what to wait for; mu is held.
 // A control put that is on its way stands before these in the inbox, so the order holds.
-func (c *Channel) writeControls(ctx context.Context) (ws []*waiter, err error) {
+func (c *Channel) writeControls(ctx context.Context) (ws []controlWait, err error) {
 	for i := range c.cursors {
 		pt := c.cursors[i].part
 		for c.cursors[i].added && c.m.HasControls(pt.number) { // the others are another node's
 			w := controlWaiter(ownControls(c.m.TakeControls(pt.number, nil)), nil)
+			take := c.m.LastTake(pt.number)
 			if err = pt.enqueue(ctx, &w.Put); err != nil {
 				w.free()
 				return ws, err
 			}
-			ws = append(ws, w)
+			ws = append(ws, controlWait{w, i, take})
 		}
 	}
 	return ws, nil
@@ -524,6 +558,7 @@ func ownControls(controls []core.Control) []core.Control {
 	for i := range controls {
 		controls[i].Ranges = slices.Clone(controls[i].Ranges)
 		controls[i].Deferrals = slices.Clone(controls[i].Deferrals)
+		controls[i].Dead = slices.Clone(controls[i].Dead)
 	}
 	return controls
 }

@@ -66,6 +66,7 @@ type clusterNode struct {
 	readers chan struct{}
 	forward *forwarder
 	ops     operations
+	remotes remotes
 
 	table atomic.Pointer[map[segment.Identity]*partition] // of all topics, copied on write
 
@@ -106,6 +107,7 @@ func newClusterNode(e *Engine) *clusterNode {
 	cn.ctx, cn.cancel = context.WithCancel(context.Background())
 	cn.forward = newForwarder(cn)
 	cn.ops.cn, cn.ops.next = cn, e.firstRequest()
+	cn.remotes.init(cn)
 	cn.table.Store(&map[segment.Identity]*partition{})
 	return cn
 }
@@ -160,7 +162,8 @@ func (cn *clusterNode) imports() (all []meta.ImportedTopic) {
 		return nil
 	}
 	for _, t := range cn.e.topics {
-		im := meta.ImportedTopic{Topic: meta.Topic{ID: t.uuid, Name: t.name, Partitions: len(t.partitions()), CreatedNs: t.created}}
+		im := meta.ImportedTopic{Topic: meta.Topic{ID: t.uuid, Name: t.name, Partitions: len(t.partitions()), CreatedNs: t.created, Settings: t.Settings()}}
+		im.Topic.Settings.MinISR = 0 // one node says nothing of a cluster's replicas
 		for _, pt := range t.partitions() {
 			epoch := segment.Epoch(0)
 			if pt.machine != nil {
@@ -255,11 +258,15 @@ func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 		cn.spawn(func() { _ = cn.handOver(cn.ctx) })
 	}
 	cn.forward.wake()
+	cn.remotes.refresh()
 }
 
 // applyTopic makes this node's view of a topic what the store says.
 func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 	t, mt := cn.topics[id], snap.Topics[id]
+	if t != nil && mt != nil {
+		t.learnSettings(mt)
+	}
 	switch {
 	case mt != nil && t == nil:
 		t, err := cn.e.makeReplicas(snap, mt)
@@ -295,6 +302,10 @@ func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
 		return
 	}
 	mine := slices.Contains(row.State.Replicas, cn.self.ID)
+	if mine && pt.rep.isRemoving() {
+		cn.tryLater(snap.Topics[id.Topic], id.Partition)
+		return
+	}
 	if mine && !pt.rep.present() {
 		if err := cn.e.openReplica(pt); err != nil {
 			cn.log.Error("a copy of a partition could not be opened; it is tried again", "topic", pt.t.name, "partition", pt.number, "error", err)
@@ -307,6 +318,7 @@ func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
 		cn.log.Info("a copy of a partition is not needed any more", "topic", pt.t.name, "partition", pt.number)
 		pt.rep.retire()
 	}
+	cn.removeIfSettled(snap, pt, row)
 }
 
 // tryLater does again what could not be opened, on a full disk say: the store has no reason to speak of it again. Without partitions it is
@@ -364,6 +376,7 @@ func (cn *clusterNode) keepTime() {
 			}
 		}
 		cn.forward.tick()
+		cn.remotes.tick()
 	}
 }
 
@@ -446,6 +459,7 @@ func (cn *clusterNode) close() error {
 	}
 	cn.forward.close()
 	cn.ops.close()
+	cn.remotes.close()
 	cn.e.waitFor(&cn.wg)
 	return errors.Join(err, cn.store.Close())
 }

@@ -87,3 +87,9 @@ func TopicDir(e *Engine, topic string) string {
 	t, _ := e.LookupTopic(topic)
 	return topicDir(t.uuid)
 }
+
+// Present says whether a node's copy of a partition takes part.
+func Present(e *Engine, topic string, n int) bool {
+	t, ok := e.LookupTopic(topic)
+	return ok && t.partitions()[n].rep.present()
+}

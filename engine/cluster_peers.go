@@ -18,12 +18,14 @@ func (cn *clusterNode) Up(node replicate.NodeID, _ uuid.UUID) {
 	cn.goneMu.Unlock()
 	cn.log.Info("connected to a node", "peer", node)
 	cn.forward.wake()
+	cn.remotes.refresh()
 }
 
 // Down implements peer.Handler.
 func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool) {
 	cn.forward.lost(node)
 	cn.ops.lost(node)
+	cn.remotes.lost(node)
 	if cn.ctx.Err() != nil {
 		return
 	}
@@ -117,6 +119,9 @@ func (cn *clusterNode) request(from replicate.NodeID, f *netproto.Received) *par
 		cn.ops.serve(from, f)
 	case netproto.TypeForwardOpAck:
 		cn.ops.answered(f)
+	case netproto.TypeSubscribe, netproto.TypeSubscribed, netproto.TypeConsume, netproto.TypeConsumed, netproto.TypeDeliver,
+		netproto.TypeUnsubscribe, netproto.TypeUnserved:
+		cn.remotes.frame(from, &f.Header, f.Payload)
 	default:
 		cn.log.Warn("a node sent a frame that this version does not know", "peer", from, "type", f.Header.Type)
 	}

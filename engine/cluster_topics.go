@@ -19,7 +19,7 @@ import (
 
 // makeReplicas makes this node's part of a topic of the cluster: all partitions are known, those that it replicates get a log.
 func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, error) {
-	m := &topicMeta{Format: formatVersion, ID: mt.ID, Name: mt.Name, Partitions: mt.Partitions, CreatedNs: mt.CreatedNs}
+	m := &topicMeta{Format: formatVersion, ID: mt.ID, Name: mt.Name, Partitions: mt.Partitions, CreatedNs: mt.CreatedNs, Settings: mt.EffectiveSettings()}
 	t := newTopic(e, m)
 	var local []*partition
 	for n := range uint32(m.Partitions) {
@@ -54,7 +54,8 @@ func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, erro
 
 // expandTopic makes the partitions that the cluster has added to a topic.
 func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) error {
-	m := &topicMeta{Format: formatVersion, ID: mt.ID, Name: mt.Name, Partitions: mt.Partitions, CreatedNs: mt.CreatedNs}
+	m := t.meta()
+	m.Partitions = mt.Partitions
 	if err := createTopicFiles(e.disk, m); err != nil { // before anything is in them: recovery asks it how many there are
 		return err
 	}
@@ -110,8 +111,7 @@ func (e *Engine) openReplica(pt *partition) error {
 		r.closed = false
 		return r.open(0)
 	}
-	m := &topicMeta{Format: formatVersion, ID: pt.t.uuid, Name: pt.t.name, Partitions: len(pt.t.partitions()), CreatedNs: pt.t.created}
-	if err := createTopicFiles(e.disk, m); err != nil {
+	if err := createTopicFiles(e.disk, pt.t.meta()); err != nil {
 		return err
 	}
 	if err := e.openEmpty(pt); err != nil {
@@ -235,8 +235,17 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 			return
 		}
 		t.dropServed()
+		before := slices.Clone(t.served)
 		missing := t.addServed()
 		t.startChannels()
+		t.closeStranded()
+		if channels := t.Channels(); len(t.served) > 1 && !slices.Equal(before, t.served) {
+			cn.spawn(func() {
+				for _, c := range channels {
+					c.reconcile(cn.ctx) // a change of its settings may have ended half way
+				}
+			})
+		}
 		for _, m := range missing {
 			cn.spawn(func() { _ = t.createIn(cn.ctx, m.pt, m.ch) }) // if it fails, whoever wants the channel asks for it
 		}

@@ -37,6 +37,7 @@ type committer struct {
 	nowNs int64
 
 	noSpace bool // as the machines know it
+	room    quotaRoom
 }
 
 // groupWork is what one group carries; its slices keep their memory from group to group.
@@ -62,6 +63,7 @@ type batchWork struct {
 	nextID            segment.MsgID
 	deferFrom, deferN int
 	generation        uint64 // of a replicated partition's log
+	bodyBytes         uint64 // about; of a leader's batch
 }
 
 // push tells of an inbox that is not empty any more. With alone the caller would only wait for it: on an idle log it
@@ -181,22 +183,38 @@ type run struct {
 	count    uint32
 	bytes    int   // of the whole batch, header included
 	putBytes int64 // what the puts count for in the inbox
+	headers  int   // bytes that headers add to the records
 	rest     *Put  // the put behind the run
 	placed   core.Placement
 	flags    segment.Flags
 	own      *ownPut // of the one put that stands alone
 }
 
+// bodyBytes is about how many bytes the bodies of the run have.
+func (r *run) bodyBytes() uint64 {
+	switch {
+	case r.count == 0:
+		return 0
+	case r.own != nil:
+		return uint64(r.own.bodies)
+	}
+	return uint64(r.bytes - segment.HeaderBytes - r.headers - int(r.count)*segment.RecordSize(0, 0))
+}
+
 // nextRun appends the next run to w.puts: messages coalesce into one batch as long as they fit; control entries and
 // sealed batches stand alone. Puts that may not be stored any more are taken out of the list and answered.
 func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putList) (r run) {
 	free := min(g.Free(), segment.MaxBatchBytes, c.e.clog.MaxPayloadBytes())
-	refused := c.admit(pt, false)
+	refused, room := c.admit(pt, false), c.quotaRoom(pt)
 	r.bytes = segment.HeaderBytes
 	var last *Put
 	for p := l.head; p != nil; p = r.rest {
 		r.rest = p.next
-		if err := c.refusal(pt, p, refused); err != nil {
+		err := c.refusal(pt, p, refused)
+		if err == nil && c.overQuota(room, &r, p) {
+			err = ErrQuota
+		}
+		if err != nil {
 			l.drop(last, p)
 			p.answer(0, err)
 			continue
@@ -218,6 +236,10 @@ func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putLi
 		r.putBytes += int64(p.bytes)
 		if p.deferMs != 0 {
 			r.flags |= segment.FlagDefer
+		}
+		if p.headered {
+			r.flags |= segment.FlagHeaders
+			r.headers += p.headerBytes
 		}
 		last = p
 	}
@@ -370,11 +392,15 @@ func (c *committer) encodeRecords(w *groupWork, puts []*Put, partition uint32, r
 		rec.Defer = p.deferMs
 		for i, m := range p.Messages {
 			rec.Body = m
+			if p.headered {
+				rec.Headers = p.Headers[i]
+			}
 			out = segment.AppendRecord(out, &rec)
 			if p.deferMs != 0 {
 				w.deferred = append(w.deferred, core.DeferredMessage{ID: id + segment.MsgID(i), DueMs: nowMs + int64(p.deferMs), At: r.placed.Offset})
 			}
 		}
+		rec.Headers = nil
 		id += segment.MsgID(len(p.Messages))
 	}
 	if len(out)+segment.HeaderBytes != len(dst) {
@@ -392,7 +418,7 @@ func (c *committer) appended(pt *partition, g *clog.Group, w *groupWork, r *run,
 	if pt.rep != nil {
 		generation = pt.rep.generation
 	}
-	w.batches = append(w.batches, batchWork{part: pt, generation: generation, nextID: at.FirstID + segment.MsgID(r.count), slice: segment.Slice{
+	w.batches = append(w.batches, batchWork{part: pt, generation: generation, bodyBytes: r.bodyBytes(), nextID: at.FirstID + segment.MsgID(r.count), slice: segment.Slice{
 		Buf: g.Buf(), Data: batch, Position: at.Position, FirstID: at.FirstID, Count: r.count, Offset: at.Offset,
 		Segment: at.Segment, SegmentBase: at.SegmentBase, SegmentCapacity: at.SegmentCapacity,
 		Control: r.flags&segment.FlagControl != 0, Appended: c.nowNs, FileSeq: g.FileSeq(),
@@ -485,7 +511,7 @@ func (c *committer) Durable(g *clog.Group) {
 		if b.slice.Count == 0 {
 			continue
 		}
-		pt.t.counted(b.slice.Count, b.slice.Data)
+		pt.t.countedBytes(b.slice.Count, b.bodyBytes)
 		if n := len(w.touched); n == 0 || w.touched[n-1] != pt {
 			w.touched = append(w.touched, pt)
 		}

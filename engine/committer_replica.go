@@ -167,9 +167,7 @@ func (c *committer) replicating(pt *partition, w *groupWork, r *run, deferred []
 	pt.log.Append(&b.slice)
 	c.e.flusher.note(pt)
 	p := pendingBatch{position: b.slice.Position, nextID: b.nextID, count: r.count, sealedNs: rep.cn.now()}
-	if r.count > 0 {
-		p.bodyBytes = bodyBytesOf(r.count, b.slice.Data)
-	}
+	p.bodyBytes = b.bodyBytes
 	if len(deferred) != 0 {
 		p.deferred = append(p.deferred, deferred...)
 	}

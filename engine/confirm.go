@@ -30,13 +30,16 @@ type controlPut struct {
 	kind      ownPut
 	c         *Channel
 	index     int
-	busy      bool // guarded by the channel's mu
+	busy      bool   // guarded by the channel's mu
+	take      uint64 // see core.EvConfirmsCommitted
 	ranges    []core.IDRange
 	deferrals []core.Deferral
+	dead      []core.DeadMessage
 }
 
 func newControlPut(c *Channel, index int) *controlPut {
 	p := &controlPut{c: c, index: index}
+	p.kind.patient = true // an ordered channel waits for it, and nothing else would tell
 	returned := p.returned
 	p.Done = func(*Put) { c.e.spawn(returned) }
 	return p
@@ -47,14 +50,27 @@ func (p *controlPut) returned() {
 	c := p.c
 	c.mu.Lock()
 	p.busy = false
+	deliver := false
 	if c.closed == nil {
+		if p.Err == nil {
+			c.tellCommitted(p.index, p.take)
+			deliver = c.settings.Order != core.OrderNone // the next message waited for this
+		}
 		c.queueControls()
 	}
 	c.mu.Unlock()
+	if deliver {
+		c.pump()
+	}
 }
 
-// queueControls puts the channel on the confirmer's list if it has something to write; mu is held.
+// queueControls puts the channel on the confirmer's list if it has something to write; an ordered channel writes at once, because the
+// next message waits for it. mu is held.
 func (c *Channel) queueControls() {
+	if c.settings.Order != core.OrderNone {
+		c.sendControls()
+		return
+	}
 	if c.ephemeral || c.queued.Load() {
 		return
 	}
@@ -79,7 +95,8 @@ func (c *Channel) sendControls() {
 		if !cur.added || p.busy || !c.m.HasControls(cur.part.number) {
 			continue
 		}
-		p.take(c.m.TakeControls(cur.part.number, p.kind.controls[:0]))
+		p.carry(c.m.TakeControls(cur.part.number, p.kind.controls[:0]))
+		p.take = c.m.LastTake(cur.part.number)
 		p.busy = true
 		if err := cur.part.enqueue(context.Background(), &p.Put); err != nil {
 			p.busy = false // closed: what was confirmed will be delivered again, nothing is lost
@@ -102,14 +119,18 @@ func (c *Channel) lastControls() {
 	}
 }
 
-// take copies what the machine lent only until its next TakeControls.
-func (p *controlPut) take(controls []core.Control) {
-	p.ranges, p.deferrals = p.ranges[:0], p.deferrals[:0]
+// carry copies what the machine lent only until its next TakeControls.
+func (p *controlPut) carry(controls []core.Control) {
+	p.ranges, p.deferrals, p.dead = p.ranges[:0], p.deferrals[:0], p.dead[:0]
 	for i := range controls {
 		ct := &controls[i]
-		if len(ct.Ranges) != 0 {
+		if n := len(p.ranges); len(ct.Ranges) != 0 { // confirmed, and moved to the dead-letter topic
 			p.ranges = append(p.ranges, ct.Ranges...)
-			ct.Ranges = p.ranges
+			ct.Ranges = p.ranges[n:]
+		}
+		if len(ct.Dead) != 0 {
+			p.dead = append(p.dead, ct.Dead...)
+			ct.Dead = p.dead
 		}
 		if len(ct.Deferrals) != 0 {
 			p.deferrals = append(p.deferrals, ct.Deferrals...)

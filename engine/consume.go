@@ -15,15 +15,37 @@ type ConsumeOptions struct {
 	RequeueDelay time.Duration // after a handler's error; 0: 1 s; negative: none
 }
 
-// Message is one delivery to a handler. Body belongs to the message until the handler
-// returns; then it is used again.
+// Message is one delivery to a handler. Body and Headers belong to the message until the handler
+// returns; then they are used again.
 type Message struct {
 	ID        ID
 	Timestamp time.Time // when it was published
 	Attempts  uint16    // deliveries so far, this one included
 	Body      []byte
+	Headers   []Header // in the order in which they were published; nil: none
 
 	consumer *Consumer
+	headers  []Header // keeps its memory from message to message, and so does text, which they lie in
+	text     []byte
+}
+
+// keep copies a message's headers.
+func (m *Message) keep(headers []Header) {
+	m.Headers = nil
+	if len(headers) == 0 {
+		return
+	}
+	m.headers, m.text = m.headers[:0], m.text[:0]
+	for i := range headers {
+		m.text = append(append(m.text, headers[i].Key...), headers[i].Value...)
+	}
+	text := m.text
+	for i := range headers {
+		name, end := len(headers[i].Key), len(headers[i].Key)+len(headers[i].Value)
+		m.headers = append(m.headers, Header{Key: text[:name:name], Value: text[name:end:end]})
+		text = text[end:]
+	}
+	m.Headers = m.headers
 }
 
 // Touch starts the message's timeout anew.
@@ -46,7 +68,7 @@ func (c *Channel) Consume(ctx context.Context, o ConsumeOptions, handler func(co
 		o.RequeueDelay = 0
 	}
 	s := &handlerSink{messages: make(chan *Message, o.MaxInFlight), ended: make(chan struct{})}
-	k, err := c.Attach(ConsumerOptions{MsgTimeout: o.MsgTimeout}, s)
+	k, err := c.Subscribe(ctx, ConsumerOptions{MsgTimeout: o.MsgTimeout}, s)
 	if err != nil {
 		return err
 	}
@@ -85,6 +107,7 @@ func (s *handlerSink) Deliver(d *Delivery) bool {
 	}
 	m.ID, m.Timestamp, m.Attempts, m.consumer = d.ID, time.Unix(0, d.Timestamp), d.Attempts, s.consumer
 	m.Body = append(m.Body[:0], d.Body...)
+	m.keep(d.Headers)
 	select {
 	case s.messages <- m:
 	default:

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"penstock/engine/core"
+	"penstock/replicate/wire"
 )
 
 // Consumer is one subscriber of a channel. Its methods are safe for concurrent use.
@@ -13,12 +14,17 @@ type Consumer struct {
 	sink     Sink
 	label    any
 	delivery Delivery
+	tag      string
 	touched  bool
 	stopped  bool
+	follows  bool            // it was attached because this node leads something
+	remote   *remoteConsumer // other nodes serve it; the channel does not know it
 }
 
-// Attach subscribes a sink. Nothing is delivered before Ready and Pump.
-func (c *Channel) Attach(o ConsumerOptions, s Sink) (*Consumer, error) {
+// Attach subscribes a sink to what this node leads. Nothing is delivered before Ready and Pump.
+func (c *Channel) Attach(o ConsumerOptions, s Sink) (*Consumer, error) { return c.attach(o, s, false) }
+
+func (c *Channel) attach(o ConsumerOptions, s Sink, follows bool) (*Consumer, error) {
 	timeout := o.MsgTimeout
 	if timeout == 0 {
 		timeout = c.e.opts.MsgTimeout
@@ -28,14 +34,23 @@ func (c *Channel) Attach(o ConsumerOptions, s Sink) (*Consumer, error) {
 	if c.closed != nil {
 		return nil, c.closed
 	}
+	if follows && !c.t.servesAny() { // with mu: closeStranded sees the consumer, or this sees why it was called
+		return nil, errServesNothing
+	}
 	c.takePosts()
 	c.nextID++
-	k := &Consumer{ch: c, id: c.nextID, sink: s, label: o.Label}
+	k := &Consumer{ch: c, id: c.nextID, sink: s, label: o.Label, follows: follows}
 	c.ev = core.Event{Kind: core.EvSubscribe, Client: k.id, MsgTimeoutMs: timeout.Milliseconds(), SampleRate: o.SampleRate}
+	if o.Tag != "" {
+		c.ev.Tag = core.HashKey([]byte(o.Tag))
+	}
 	if err := c.step().Err; err != nil {
 		return nil, err
 	}
 	c.consumers[k.id] = k
+	if k.tag = o.Tag; k.tag != "" {
+		c.tagged++
+	}
 	return k, nil
 }
 
@@ -69,13 +84,22 @@ func ofMessage(k core.EventKind) bool {
 }
 
 // Ready sets how many messages may be in flight to this consumer: a window, not a credit.
-func (k *Consumer) Ready(n int) error { return k.do(core.Event{Kind: core.EvReady, Count: n}) }
+func (k *Consumer) Ready(n int) error {
+	if k.remote != nil {
+		k.remote.ready(n)
+		return nil
+	}
+	return k.do(core.Event{Kind: core.EvReady, Count: n})
+}
 
 // Finish confirms a message. The confirmation is in the log within Options.ConfirmInterval;
 // a crash before that delivers the message again.
 func (k *Consumer) Finish(id ID) error {
 	if !k.ch.has(id) {
 		return ErrNotInFlight
+	}
+	if k.remote != nil {
+		return k.remote.say(&wire.Consume{Kind: wire.ConsumeFinish, ID: uint64(id)})
 	}
 	return k.do(core.Event{Kind: core.EvFinish, ID: id})
 }
@@ -85,6 +109,9 @@ func (k *Consumer) Requeue(id ID, delay time.Duration) error {
 	if !k.ch.has(id) {
 		return ErrNotInFlight
 	}
+	if k.remote != nil {
+		return k.remote.say(&wire.Consume{Kind: wire.ConsumeRequeue, ID: uint64(id), DelayMs: requeueDelay(delay)})
+	}
 	return k.do(core.Event{Kind: core.EvRequeue, ID: id, DelayMs: delay.Milliseconds()})
 }
 
@@ -92,6 +119,9 @@ func (k *Consumer) Requeue(id ID, delay time.Duration) error {
 func (k *Consumer) Touch(id ID) error {
 	if !k.ch.has(id) {
 		return ErrNotInFlight
+	}
+	if k.remote != nil {
+		return k.remote.say(&wire.Consume{Kind: wire.ConsumeTouch, ID: uint64(id)})
 	}
 	return k.do(core.Event{Kind: core.EvTouch, ID: id})
 }
@@ -101,6 +131,10 @@ func (c *Channel) has(id ID) bool { return int(id.Partition()) < c.t.Partitions(
 
 // StopDelivery ends deliveries to this consumer for good; what is in flight may still be finished.
 func (k *Consumer) StopDelivery() {
+	if k.remote != nil {
+		k.remote.stop()
+		return
+	}
 	k.ch.mu.Lock()
 	k.stopped = true
 	k.ch.mu.Unlock()
@@ -109,6 +143,10 @@ func (k *Consumer) StopDelivery() {
 
 // Unblock says that the sink, which returned false from Deliver, has room again.
 func (k *Consumer) Unblock() {
+	if k.remote != nil {
+		k.remote.unblock()
+		return
+	}
 	if k.do(core.Event{Kind: core.EvBlocked, Flag: false}) == nil {
 		k.ch.pump()
 	}
@@ -116,27 +154,46 @@ func (k *Consumer) Unblock() {
 
 // Pump delivers what is ready now, to any consumer of the channel, on the caller's goroutine. Call it after a run
 // of Ready, Finish and Requeue.
-func (k *Consumer) Pump() { k.ch.pump() }
+func (k *Consumer) Pump() {
+	if k.remote != nil {
+		k.remote.flush()
+		return
+	}
+	k.ch.pump()
+}
 
 // Close unsubscribes: what is in flight goes to other consumers at once. An ephemeral channel goes with its last
 // consumer. It must not be called from the sink.
 func (k *Consumer) Close() {
+	if k.remote != nil {
+		k.remote.end()
+		return
+	}
+	k.detach()
+}
+
+// detach returns false if the consumer was closed before, or its channel was.
+func (k *Consumer) detach() bool {
 	c := k.ch
 	c.mu.Lock()
 	if c.consumers[k.id] != k {
 		c.mu.Unlock()
-		return
+		return false
 	}
 	delete(c.consumers, k.id)
+	if k.tag != "" {
+		c.tagged--
+	}
 	c.ev = core.Event{Kind: core.EvUnsubscribe, Client: k.id}
 	c.step()
 	last := len(c.consumers) == 0 && c.closed == nil
 	c.mu.Unlock()
 	if last && c.ephemeral {
 		c.t.dropEphemeralChannel(c)
-		return
+		return true
 	}
 	c.pump()
+	return true
 }
 
 func (t *Topic) dropEphemeralChannel(c *Channel) {
@@ -151,6 +208,9 @@ func (t *Topic) dropEphemeralChannel(c *Channel) {
 
 // Stats is a snapshot of this consumer's numbers.
 func (k *Consumer) Stats() ConsumerStats {
+	if k.remote != nil {
+		return k.remote.counts()
+	}
 	for _, s := range k.ch.stats(true).Consumers {
 		if s.consumer == k {
 			return s

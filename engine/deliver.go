@@ -2,7 +2,6 @@ package engine
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"penstock/engine/core"
@@ -232,7 +231,9 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 		return left, false
 	}
 	now := c.e.now().UnixNano()
+	judged := c.judges || h.Flags&segment.FlagHeaders != 0 // else headers, of which there are none, say nothing
 	c.records.Reset(h, records)
+	c.offer = core.Event{Kind: core.EvOffer, Part: cur.part.number, At: cur.at} // not anew for every message: it is large
 	id := h.FirstID
 	next := c.m.ReadFrom(cur.part.number)
 	for index := uint32(0); ; index, id = index+1, id+1 {
@@ -247,9 +248,18 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 			next = c.deferAgain(cur, id, due)
 			continue
 		}
-		c.ev = core.Event{Kind: core.EvOffer, Part: cur.part.number, Msg: id, At: cur.at, Index: index}
-		c.m.Step(now, &c.ev, &c.res)
+		c.offer.Msg, c.offer.Index = id, index
+		if judged {
+			c.judge(r.Headers, &c.offer)
+		}
+		c.m.Step(now, &c.offer, &c.res)
 		switch c.res.Decision {
+		case core.Skip:
+			if c.offer.Unwanted { // a filter may want none of a million
+				if left--; left == 0 {
+					return 0, false
+				}
+			}
 		case core.Hold:
 			if c.res.Why == core.HoldMoved {
 				next = c.m.ReadFrom(cur.part.number)
@@ -269,6 +279,27 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 		return left, false
 	}
 	return left, true
+}
+
+// judge says what a message's headers mean to the channel.
+func (c *Channel) judge(headers []segment.KV, ev *core.Event) {
+	ev.Unwanted, ev.Key, ev.Tag = !c.matcher.Match(headers) || c.forOther(headers), 0, 0
+	if c.settings.Order == core.OrderKey {
+		if key := headerOf(headers, c.keyHeader); key != nil {
+			ev.Key = core.HashKey(key)
+		}
+	}
+	if c.tagged > 0 {
+		if tag := headerOf(headers, TagHeader); len(tag) != 0 {
+			ev.Tag = core.HashKey(tag)
+		}
+	}
+}
+
+// forOther says that a message was sent back to another channel, see Redrive.
+func (c *Channel) forOther(headers []segment.KV) bool {
+	only := headerOf(headers, ChannelHeader)
+	return only != nil && string(only) != c.name
 }
 
 // deferAgain makes a message wait for its time that the cursor met before it: a reset went back to it after the channel
@@ -294,7 +325,7 @@ func (c *Channel) plain(h *segment.Header, body []byte) ([]byte, error) {
 // hand gives the message that the machine just assigned to its client.
 func (c *Channel) hand(h *segment.Header, r *segment.Record) {
 	k := c.consumers[c.res.Client]
-	k.delivery = Delivery{ID: c.res.ID, Timestamp: h.Created + r.TimeDelta*1000, Attempts: c.res.Attempts, Body: r.Body}
+	k.delivery = Delivery{ID: c.res.ID, Timestamp: h.Created + r.TimeDelta*1000, Attempts: c.res.Attempts, Body: r.Body, Headers: r.Headers}
 	if !k.touched {
 		k.touched = true
 		c.touched = append(c.touched, k)
@@ -303,12 +334,13 @@ func (c *Channel) hand(h *segment.Header, r *segment.Record) {
 		c.ev = core.Event{Kind: core.EvBlocked, Client: k.id, Flag: true}
 		c.step()
 	}
-	k.delivery.Body = nil
+	k.delivery.Body, k.delivery.Headers = nil, nil
 }
 
 // redeliver hands out what comes again: requeued, timed out, deferred and due.
 func (c *Channel) redeliver(left int) int {
 	c.yielded = false
+	defer c.fetched.close(c)
 	for left > 0 {
 		c.ev = core.Event{Kind: core.EvRedeliver}
 		switch res := c.step(); res.Decision {
@@ -347,38 +379,4 @@ func (c *Channel) cursorOf(id ID) *cursor {
 		}
 	}
 	panic("BUG: the channel machine names a partition that the topic does not have")
-}
-
-func (c *Channel) fetchFrom(cur *cursor, id ID) error {
-	c.reading = cur
-	at, err := c.res.At, error(nil)
-	if !c.res.HasAt {
-		if at, _, err = cur.part.log.Seek(id.MsgID()); err != nil {
-			return err
-		}
-	}
-	if err := cur.part.log.View(&c.view, at, 1); err != nil {
-		return err
-	}
-	defer c.view.Release()
-	c.iter.Reset(c.view.Bytes())
-	h, body, ok := c.iter.Next()
-	if !ok {
-		return c.iter.Err()
-	}
-	records, err := c.plain(h, body)
-	if err != nil {
-		return err
-	}
-	c.records.Reset(h, records)
-	for n := h.FirstID; ; n++ {
-		r := c.records.NextRef()
-		if r == nil {
-			return fmt.Errorf("message %s is not in the batch at offset %d (%v)", id, at, c.records.Err())
-		}
-		if n == id.MsgID() {
-			c.hand(h, r)
-			return nil
-		}
-	}
 }

@@ -45,6 +45,7 @@ type flusher struct {
 	checked      time.Time    // when checkSpace last looked
 	making       []*partition // makeFiles' list, empty between its calls
 	due          []*partition // reclaim's list, empty between its calls
+	quotasAsked  atomic.Bool
 }
 
 // deadTopic is a deleted topic whose files are still in their place.
@@ -149,6 +150,9 @@ func (f *flusher) run() {
 		case <-f.e.stop:
 			return
 		case <-f.kick:
+			if f.quotasAsked.Load() {
+				f.learnQuotas()
+			}
 			f.checkSpace()
 			f.work()
 		case <-tick.C:
@@ -160,6 +164,7 @@ func (f *flusher) run() {
 }
 
 func (f *flusher) onTick() {
+	f.learnQuotas()
 	f.checkSpace()
 	if f.e.noSpace.Load() {
 		f.makeRoom()
@@ -517,17 +522,23 @@ func (f *flusher) retain() {
 
 // retainTo is the offset below which nothing has to be kept.
 func (f *flusher) retainTo(pt *partition, now time.Time) segment.Offset {
-	end, _, _ := pt.log.End()
+	end, _, endID := pt.log.End()
 	var to segment.Offset
 	if at, _, err := pt.log.Seek(segment.MsgID(pt.needed.Load())); err == nil {
 		to = at
 	} else if errors.Is(err, segment.ErrAtEnd) {
 		to = end
 	}
-	if limit := f.e.opts.RetentionBytes; limit > 0 {
-		to = max(to, end-segment.Offset(limit))
+	l := pt.t.limits.Load()
+	if l.retentionBytes > 0 {
+		to = max(to, end-segment.Offset(l.retentionBytes))
 	}
-	if age := f.e.opts.RetentionAge; age > 0 {
+	if keep := segment.MsgID(l.retentionCount); keep > 0 && endID > keep {
+		if at, _, err := pt.log.Seek(endID - keep); err == nil {
+			to = max(to, at)
+		}
+	}
+	if age := l.retentionAge; age > 0 {
 		if at, _, err := pt.log.SeekTime(now.Add(-age).UnixNano()); err == nil {
 			to = max(to, at)
 		} else if errors.Is(err, segment.ErrAtEnd) {

@@ -17,12 +17,16 @@ import (
 //
 //	topic 16 | partition u32 | delay ms u32 | run u32 | kind u8 | zero 3 | count u32 | { length u32 | body }*      kind 0: messages
 //	                                                                     | batch                                  kind 1: sealed by the producer
+//	                                            | { count u32 | { length u32 | name | length u32 | value }* | length u32 | body }*   kind 2: messages with headers
+//
+// A put without headers is of kind 0, as it was before there were headers. The node that sends has checked the headers' names.
 //
 // and its answer: first id u64 | reason u8. The frame's status says whether it was stored.
 const (
 	putHeadBytes = 16 + 4 + 4 + 4 + 4 + 4
 	putMessages  = 0
 	putSealed    = 1
+	putHeadered  = 2
 	putAckBytes  = 9
 )
 
@@ -43,8 +47,11 @@ func (b *putBuffer) Release() {
 func (b *putBuffer) encode(l *lane, p *Put) {
 	le := binary.LittleEndian
 	kind := byte(putMessages)
-	if p.own != nil {
+	switch {
+	case p.own != nil:
 		kind = putSealed
+	case p.headered:
+		kind = putHeadered
 	}
 	id := l.pt.identity()
 	dst := append(b.bytes[:0], id.Topic[:]...)
@@ -58,7 +65,14 @@ func (b *putBuffer) encode(l *lane, p *Put) {
 		return
 	}
 	dst = le.AppendUint32(dst, uint32(len(p.Messages)))
-	for _, m := range p.Messages {
+	for i, m := range p.Messages {
+		if kind == putHeadered {
+			dst = le.AppendUint32(dst, uint32(len(p.Headers[i])))
+			for _, kv := range p.Headers[i] {
+				dst = append(le.AppendUint32(dst, uint32(len(kv.Key))), kv.Key...)
+				dst = append(le.AppendUint32(dst, uint32(len(kv.Value))), kv.Value...)
+			}
+		}
 		dst = append(le.AppendUint32(dst, uint32(len(m))), m...)
 	}
 	b.bytes = dst
@@ -115,6 +129,8 @@ type forwardedPut struct {
 	run     uint32
 	buf     *netproto.RecvBuf
 	bodies  [][]byte
+	lists   [][]Header // of the messages, parts of headers
+	headers []Header
 }
 
 var forwardedPuts = sync.Pool{New: func() any { return new(forwardedPut) }}
@@ -166,21 +182,73 @@ func (p *forwardedPut) decode(b []byte) (pt *partition, run uint32, err error) {
 	run = le.Uint32(b[24:])
 	kind, count := b[28], le.Uint32(b[32:])
 	b = b[putHeadBytes:]
-	if kind == putSealed {
+	p.trusted = true
+	switch kind {
+	case putSealed:
 		p.kind = ownPut{sealed: b}
 		p.own = &p.kind
 		return pt, run, nil
-	}
-	for range count {
-		if len(b) < 4 || uint64(le.Uint32(b)) > uint64(len(b)-4) {
-			return pt, run, ErrUnknown
+	case putMessages, putHeadered:
+		if p.decodeMessages(b, count, kind == putHeadered) {
+			return pt, run, nil
 		}
-		n := le.Uint32(b)
-		p.bodies = append(p.bodies, b[4:4+n])
-		b = b[4+n:]
+	}
+	return pt, run, ErrUnknown // damaged, or of a newer version
+}
+
+// decodeMessages reads what follows the head of a put that is not sealed.
+func (p *forwardedPut) decodeMessages(b []byte, count uint32, headered bool) (ok bool) {
+	for range count {
+		var body []byte
+		if headered {
+			if b, ok = p.decodeHeaders(b); !ok {
+				return false
+			}
+		}
+		if body, b, ok = cutSized(b); !ok {
+			return false
+		}
+		p.bodies = append(p.bodies, body)
 	}
 	p.Messages = p.bodies
-	return pt, run, nil
+	if headered {
+		p.Headers = p.lists
+	}
+	return len(b) == 0
+}
+
+// decodeHeaders reads one message's headers.
+func (p *forwardedPut) decodeHeaders(b []byte) (rest []byte, ok bool) {
+	if len(b) < 4 {
+		return nil, false
+	}
+	count := binary.LittleEndian.Uint32(b)
+	b = b[4:]
+	if count > MaxHeaderCount {
+		return nil, false
+	}
+	from := len(p.headers)
+	for range count {
+		var kv Header
+		if kv.Key, b, ok = cutSized(b); !ok {
+			return nil, false
+		}
+		if kv.Value, b, ok = cutSized(b); !ok {
+			return nil, false
+		}
+		p.headers = append(p.headers, kv)
+	}
+	p.lists = append(p.lists, p.headers[from:len(p.headers):len(p.headers)])
+	return b, true
+}
+
+// cutSized reads a length and so many bytes.
+func cutSized(b []byte) (v, rest []byte, ok bool) {
+	if len(b) < 4 || uint64(binary.LittleEndian.Uint32(b)) > uint64(len(b)-4) {
+		return nil, nil, false
+	}
+	n := 4 + int(binary.LittleEndian.Uint32(b))
+	return b[4:n:n], b[n:], true
 }
 
 // reply answers the node that sent the put, and makes p ready for another.
@@ -210,8 +278,10 @@ func (p *forwardedPut) reply(first ID, err error) {
 		letGo(p.buf)
 	}
 	clear(p.bodies)
+	clear(p.lists)
+	clear(p.headers)
 	done := p.Done
-	*p = forwardedPut{bodies: p.bodies[:0]}
+	*p = forwardedPut{bodies: p.bodies[:0], lists: p.lists[:0], headers: p.headers[:0]}
 	p.Done = done
 	forwardedPuts.Put(p)
 	f.answer(from, &fr)

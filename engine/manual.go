@@ -51,7 +51,8 @@ type Manual struct {
 	running  *task
 	timeouts []*manualTimeout
 	channels []*Channel
-	logging  bool // the commit log was started
+	marks    PartitionMarks // what EachMarks shows
+	logging  bool           // the commit log was started
 	dead     bool
 }
 

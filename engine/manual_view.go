@@ -6,31 +6,68 @@ import (
 	"penstock/segment"
 )
 
-// PartitionView is what a simulation looks at of a partition's copy on one node.
-type PartitionView struct {
+// PartitionMarks is what a simulation looks at of a partition's copy on one node after every step. It is comparable: equal marks are the same
+// marks.
+type PartitionMarks struct {
 	ID        segment.Identity
-	Topic     string
 	Leads     bool          // puts go to its inbox
 	Serves    bool          // channels may deliver
 	Stuck     bool          // the copy is closed, or stopped for good
 	Cutting   bool          // its log is being cut
 	Epoch     segment.Epoch // of the leader's machine, or the newest that the follower's has heard of
-	Member    replicate.Member
 	MinISR    int
 	ISR       int // members, of a leader
-	Start     segment.Position
 	Committed segment.Position
 	Durable   segment.Position
 	End       segment.Position
-	Visible   segment.MsgID
-	Pending   int // batches that are appended and not committed
-	Channels  []ChannelView
+}
+
+// PartitionView is all that there is to see of it.
+type PartitionView struct {
+	PartitionMarks
+	Topic    string
+	Member   replicate.Member
+	Start    segment.Position
+	Visible  segment.MsgID
+	Pending  int // batches that are appended and not committed
+	Channels []ChannelView
 }
 
 // ChannelView is a channel in the fold of a partition's log.
 type ChannelView struct {
 	Name             string
 	Start, Confirmed segment.MsgID
+}
+
+// EachMarks shows the marks of the copies that this node has, in the order in which it got them; they are borrowed until visit returns.
+// It allocates nothing.
+func (m *Manual) EachMarks(visit func(*PartitionMarks)) {
+	if m.e == nil || m.e.cluster == nil {
+		return
+	}
+	for _, pt := range m.e.partitionList() {
+		if pt.rep != nil {
+			pt.marks(&m.marks)
+			visit(&m.marks)
+		}
+	}
+}
+
+// marks fills in v.
+func (pt *partition) marks(v *PartitionMarks) {
+	r := pt.rep
+	*v = PartitionMarks{
+		ID: pt.identity(), Leads: r.leads.Load(), Serves: r.serves.Load(), MinISR: r.state.MinISR,
+		Committed: r.committed(), Durable: r.durable, End: pt.machine.State().Next, Cutting: r.cut != nil,
+	}
+	switch {
+	case r.leader != nil:
+		v.Epoch, v.ISR, v.Stuck = r.leader.Epoch(), len(r.leader.ISR()), r.leader.Err() != nil
+	case r.follower != nil:
+		v.Epoch, v.Stuck = r.follower.Epoch(), !r.follower.Electable()
+	default:
+		v.Stuck = true
+	}
 }
 
 // Partitions shows the copies that this node has.
@@ -45,18 +82,10 @@ func (m *Manual) Partitions() []PartitionView {
 			continue
 		}
 		v := PartitionView{
-			ID: pt.identity(), Topic: pt.t.name, Leads: r.leads.Load(), Serves: r.serves.Load(), Member: m.e.cluster.member(), MinISR: r.state.MinISR,
-			Committed: r.committed(), Durable: r.durable, End: pt.machine.State().Next, Visible: segment.MsgID(pt.visible.Load()), Pending: r.pending.n, Cutting: r.cut != nil,
+			Topic: pt.t.name, Member: m.e.cluster.member(), Visible: segment.MsgID(pt.visible.Load()), Pending: r.pending.n,
 		}
+		pt.marks(&v.PartitionMarks)
 		_, v.Start, _ = pt.log.Start()
-		switch {
-		case r.leader != nil:
-			v.Epoch, v.ISR, v.Stuck = r.leader.Epoch(), len(r.leader.ISR()), r.leader.Err() != nil
-		case r.follower != nil:
-			v.Epoch, v.Stuck = r.follower.Epoch(), !r.follower.Electable()
-		default:
-			v.Stuck = true
-		}
 		pt.fold.Each(func(cur *core.Cursor) {
 			v.Channels = append(v.Channels, ChannelView{cur.Name, cur.Start, cur.Confirmed})
 		})

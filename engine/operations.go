@@ -1,12 +1,14 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,6 +24,14 @@ type operation struct {
 	Topic   uuid.UUID     `json:"topic"`
 	Channel string        `json:"channel,omitempty"`
 	Flag    bool          `json:"flag,omitempty"`
+
+	Seek     *SeekTo          `json:"seek,omitempty"`
+	Targets  []ID             `json:"targets,omitempty"` // opSeek: where to, at most one per partition
+	IDs      []ID             `json:"ids,omitempty"`     // opConfirm
+	Peek     *peekRequest     `json:"peek,omitempty"`
+	Count    int              `json:"count,omitempty"`
+	Settings *ChannelSettings `json:"settings,omitempty"`
+
 	// Partitions are those that the node should lead. If it does not it refuses, and who asked looks again.
 	Partitions []uint32 `json:"partitions"`
 }
@@ -36,6 +46,15 @@ const (
 	opEmptyChannel  operationKind = "empty-channel"
 	opPauseTopic    operationKind = "pause-topic" // Flag: or unpause
 	opEmptyTopic    operationKind = "empty-topic"
+
+	opWhereTo   operationKind = "where-to"  // Seek. Result: []ID
+	opSeek      operationKind = "seek"      // Targets
+	opPeek      operationKind = "peek"      // Peek; Channel or, if empty, the topic's log. Result: []PeekedMessage
+	opPending   operationKind = "pending"   // Count. Result: []PendingMessage
+	opDeferred  operationKind = "deferred"  // Count. Result: []PendingMessage
+	opConfirm   operationKind = "confirm"   // IDs: they count as confirmed, whoever has them
+	opSettings  operationKind = "settings"  // Result: ChannelSettings
+	opConfigure operationKind = "configure" // Settings. Result: ChannelSettings
 )
 
 const maxOperationBytes = 1 << 20 // the numbers of all partitions of a topic
@@ -50,8 +69,9 @@ type operations struct {
 }
 
 type sentOperation struct {
-	to   replicate.NodeID
-	done chan error
+	to     replicate.NodeID
+	done   chan error
+	result json.RawMessage // set before a nil comes in done
 }
 
 var errOperationLost = errors.New("engine: the connection to the partition's leader was lost")
@@ -59,18 +79,32 @@ var errOperationLost = errors.New("engine: the connection to the partition's lea
 // everywhere does op on this node and on every other node that leads a partition of t, and returns when all of them have it committed. It
 // repeats itself while leaders change, until ctx ends or Options.PublishTimeout is over.
 func (cn *clusterNode) everywhere(ctx context.Context, t *Topic, op operation) error {
+	return cn.gather(ctx, t, op, nil, nil)
+}
+
+// gather is everywhere for an operation with a result: take, if not nil, gets that of each leader, which speaks of every partition once. With
+// only it is about the partitions that only chooses.
+func (cn *clusterNode) gather(ctx context.Context, t *Topic, op operation, only func(*partition) bool, take func(json.RawMessage) error) error {
 	ctx, cancel := cn.e.withTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
 	op.Topic = t.uuid
 	done := map[*partition]bool{}
+	for _, pt := range t.partitions() {
+		if only != nil && !only(pt) {
+			done[pt] = true
+		}
+	}
 	var last error
 	for {
-		left, err := cn.everyLeader(ctx, t, op, done)
+		left, err := cn.everyLeader(ctx, t, op, done, take)
 		if err != nil {
 			last = err
 		}
-		if left == 0 {
+		switch {
+		case left == 0:
 			return nil
+		case final(err):
+			return err
 		}
 		switch err := cn.sleep(ctx, operationPause); {
 		case errors.Is(err, ErrClosed):
@@ -86,7 +120,7 @@ const operationPause = 3 * time.Millisecond
 
 // everyLeader asks the leaders of the partitions that are not done; left counts those that are left then. What a leader has committed
 // the next one has, too.
-func (cn *clusterNode) everyLeader(ctx context.Context, t *Topic, op operation, done map[*partition]bool) (left int, last error) {
+func (cn *clusterNode) everyLeader(ctx context.Context, t *Topic, op operation, done map[*partition]bool, take func(json.RawMessage) error) (left int, last error) {
 	byNode := map[replicate.NodeID][]*partition{}
 	for _, pt := range t.partitions() {
 		if done[pt] {
@@ -103,13 +137,19 @@ func (cn *clusterNode) everyLeader(ctx context.Context, t *Topic, op operation, 
 			op.Partitions = append(op.Partitions, pt.number)
 		}
 		var err error
+		var result json.RawMessage
 		if to == cn.self.ID {
-			err = t.locally(ctx, op)
+			result, err = t.locally(ctx, op)
 		} else {
-			err = cn.ops.ask(ctx, to, op)
+			result, err = cn.ops.ask(ctx, to, op)
+		}
+		if err == nil && take != nil && len(result) > 0 {
+			err = take(result)
 		}
 		if err != nil {
-			last = err
+			if last = err; final(err) {
+				return left, err
+			}
 			continue
 		}
 		for _, pt := range byNode[to] {
@@ -120,11 +160,18 @@ func (cn *clusterNode) everyLeader(ctx context.Context, t *Topic, op operation, 
 	return left, last
 }
 
+// finalErrors are answers that asking again does not change.
+var finalErrors = []error{ErrVersion, ErrSettings, ErrDisk, ErrNoChannel}
+
+func final(err error) bool {
+	return slices.ContainsFunc(finalErrors, func(f error) bool { return errors.Is(err, f) })
+}
+
 // ask sends op to a node and waits for its answer.
-func (o *operations) ask(ctx context.Context, to replicate.NodeID, op operation) error {
+func (o *operations) ask(ctx context.Context, to replicate.NodeID, op operation) (json.RawMessage, error) {
 	body, err := json.Marshal(op)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s := &sentOperation{to: to, done: make(chan error, 1)}
 	o.mu.Lock()
@@ -133,7 +180,7 @@ func (o *operations) ask(ctx context.Context, to replicate.NodeID, op operation)
 	}
 	if o.shut {
 		o.mu.Unlock()
-		return ErrClosed
+		return nil, ErrClosed
 	}
 	o.next++
 	id := o.next
@@ -145,13 +192,16 @@ func (o *operations) ask(ctx context.Context, to replicate.NodeID, op operation)
 		o.mu.Unlock()
 	}()
 	if err := o.cn.net.TrySend(to, &netproto.Frame{Type: netproto.TypeForwardOp, Request: id, Head: body}); err != nil {
-		return err
+		return nil, err
 	}
 	err, ok := o.cn.e.result(s.done, ctx.Done())
-	if !ok {
-		return ctx.Err()
+	switch {
+	case !ok:
+		return nil, ctx.Err()
+	case err != nil:
+		return nil, err
 	}
-	return err
+	return s.result, nil
 }
 
 // serve does what another node asks for, on a goroutine: it may wait for a commit.
@@ -159,7 +209,7 @@ func (o *operations) serve(from replicate.NodeID, f *netproto.Received) {
 	var op operation
 	request := f.Header.Request
 	if len(f.Payload) > maxOperationBytes || json.Unmarshal(f.Payload, &op) != nil {
-		o.reply(from, request, ErrUnknown)
+		o.reply(from, request, nil, ErrUnknown)
 		return
 	}
 	o.cn.spawn(func() {
@@ -167,15 +217,16 @@ func (o *operations) serve(from replicate.NodeID, f *netproto.Received) {
 		defer cancel()
 		t := o.cn.e.topicByID(op.Topic)
 		if t == nil {
-			o.reply(from, request, ErrNoTopic)
+			o.reply(from, request, nil, ErrNoTopic)
 			return
 		}
-		o.reply(from, request, t.locally(ctx, op))
+		result, err := t.locally(ctx, op)
+		o.reply(from, request, result, err)
 	})
 }
 
-func (o *operations) reply(to replicate.NodeID, request uint64, err error) {
-	f := netproto.Frame{Type: netproto.TypeForwardOpAck, Request: request}
+func (o *operations) reply(to replicate.NodeID, request uint64, result json.RawMessage, err error) {
+	f := netproto.Frame{Type: netproto.TypeForwardOpAck, Request: request, Head: result}
 	if err != nil {
 		f.Status, f.Head = netproto.StatusRejected, []byte(err.Error())
 	}
@@ -183,19 +234,33 @@ func (o *operations) reply(to replicate.NodeID, request uint64, err error) {
 }
 
 func (o *operations) answered(f *netproto.Received) {
-	var err error
-	if f.Header.Status != netproto.StatusOK {
-		err = errors.New(string(f.Payload))
-	}
 	o.mu.Lock()
 	s := o.sent[f.Header.Request]
+	delete(o.sent, f.Header.Request)
 	o.mu.Unlock()
-	if s != nil {
-		select {
-		case s.done <- err:
-		default:
+	if s == nil {
+		return
+	}
+	var err error
+	if f.Header.Status != netproto.StatusOK {
+		err = errorOf(string(f.Payload))
+	} else {
+		s.result = bytes.Clone(f.Payload)
+	}
+	select {
+	case s.done <- err:
+	default:
+	}
+}
+
+// errorOf makes another node's error of its text: callers ask with errors.Is.
+func errorOf(text string) error {
+	for _, known := range finalErrors {
+		if rest, ok := strings.CutPrefix(text, known.Error()); ok {
+			return fmt.Errorf("%w%s", known, rest)
 		}
 	}
+	return errors.New(text)
 }
 
 // lost ends what a node was asked for; who asked repeats it.
@@ -224,39 +289,95 @@ func (o *operations) close() {
 	}
 }
 
-// locally does op to the partitions that it names, which this node leads, or refuses it.
-func (t *Topic) locally(ctx context.Context, op operation) error {
-	if !t.serves(op.Partitions) {
-		return ErrNoLeader
+// onLeaders does op in every partition that only chooses (nil: all), wherever it is led, and hands the results over.
+func (t *Topic) onLeaders(ctx context.Context, op operation, only func(*partition) bool, take func(json.RawMessage) error) error {
+	if cn := t.e.cluster; cn != nil {
+		return cn.gather(ctx, t, op, only, take)
 	}
+	for _, pt := range t.partitions() {
+		if only == nil || only(pt) {
+			op.Partitions = append(op.Partitions, pt.number)
+		}
+	}
+	result, err := t.perform(ctx, op)
+	if err == nil && take != nil && len(result) > 0 {
+		err = take(result)
+	}
+	return err
+}
+
+// locally does op to the partitions that it names, which this node leads, or refuses it.
+func (t *Topic) locally(ctx context.Context, op operation) (json.RawMessage, error) {
+	if !t.serves(op.Partitions) {
+		return nil, ErrNoLeader
+	}
+	return t.perform(ctx, op)
+}
+
+func (t *Topic) perform(ctx context.Context, op operation) (json.RawMessage, error) {
 	switch op.Kind {
 	case opCreateChannel:
 		c, err := t.createChannelHere(ctx, op.Channel)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		return t.createMissing(ctx, c, op.Partitions)
+		return nil, t.createMissing(ctx, c, op.Partitions)
 	case opPauseTopic:
-		return t.pauseHere(ctx, op.Flag)
+		return nil, t.pauseHere(ctx, op.Flag)
 	case opEmptyTopic:
-		return t.emptyHere(ctx)
+		return nil, t.emptyHere(ctx)
+	case opPeek:
+		if op.Channel == "" {
+			return marshal(t.peekHere(op))
+		}
 	}
 	c, ok := t.LookupChannel(op.Channel)
 	if !ok {
-		return nil // it is not there, or not any more
+		return nil, nil // it is not there, or not any more
 	}
+	return c.perform(ctx, op)
+}
+
+func (c *Channel) perform(ctx context.Context, op operation) (json.RawMessage, error) {
 	switch op.Kind {
 	case opDeleteChannel:
-		return t.deleteChannelHere(ctx, op.Channel)
+		return nil, c.t.deleteChannelHere(ctx, op.Channel)
 	case opPauseChannel:
-		return c.pauseHere(ctx, op.Flag)
+		return nil, c.pauseHere(ctx, op.Flag)
 	case opSkipChannel:
-		return c.skipHere(ctx, op.Flag)
+		return nil, c.skipHere(ctx, op.Flag)
 	case opEmptyChannel:
-		return c.emptyHere(ctx)
+		return nil, c.emptyHere(ctx)
+	case opWhereTo:
+		return marshal(c.whereTo(op))
+	case opSeek:
+		return nil, c.seekHere(ctx, op)
+	case opPeek:
+		return marshal(c.peekHere(op))
+	case opPending:
+		return marshal(c.pendingHere(op))
+	case opDeferred:
+		return marshal(c.deferredHere(op))
+	case opConfirm:
+		return nil, c.confirmHere(ctx, op)
+	case opSettings:
+		return marshal(c.Settings(), nil)
+	case opConfigure:
+		return marshal(c.configureHere(ctx, op))
 	}
-	return fmt.Errorf("engine: this version does not know the operation %q", op.Kind)
+	return nil, fmt.Errorf("engine: this version does not know the operation %q", op.Kind)
 }
+
+// marshal is the result of an operation as it travels.
+func marshal(result any, err error) (json.RawMessage, error) {
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(result)
+}
+
+// about says whether the operation is meant for a partition.
+func (op *operation) about(number uint32) bool { return slices.Contains(op.Partitions, number) }
 
 // serves says whether the channels on this node have all these partitions.
 func (t *Topic) serves(numbers []uint32) bool {

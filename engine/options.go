@@ -26,12 +26,14 @@ type Options struct {
 	MinSegmentBytes   int64 // first segment of a partition (1 MiB)
 	MaxSegmentBytes   int64 // largest segment (128 MiB)
 	RetentionBytes    int64 // per partition; 0: no limit. Drops unconfirmed messages too.
+	RetentionCount    int   // messages, per partition; 0: no limit. Likewise.
 	RetentionAge      time.Duration
 	RetentionInterval time.Duration // how often retention runs (5 s)
 
 	// Limits.
 	MaxMessageBytes    int           // 1 MiB
 	MaxBatchBytes      int           // bodies and record headers of one Put (6 MiB)
+	MaxHeaderBytes     int           // names and values of one message's headers (32 KiB)
 	MaxInboxBytes      int64         // waiting per partition (32 MiB)
 	MaxNodeInboxBytes  int64         // waiting per node (128 MiB)
 	MaxTopics          int           // 20000
@@ -39,7 +41,7 @@ type Options struct {
 	MaxConsumers       int           // per channel; 0: no limit, as in nsqd
 	MaxRanges          int           // confirmed ranges per channel and partition (1<<18)
 	MaxDeferred        int           // deferred messages per channel and partition (1<<20)
-	MaxDefer           time.Duration // 1 h
+	MaxDefer           time.Duration // 30 days; at most maxDefer, 49 days
 	MsgTimeout         time.Duration // 60 s
 	MaxMsgTimeout      time.Duration // 15 m
 	MaxReqTimeout      time.Duration // 1 h
@@ -56,6 +58,8 @@ const (
 	// MaxPartitions is what the 16 bits of an id leave room for.
 	MaxPartitions = 1 << 16
 	groupBytes    = 1 << 20 // one buffer of the arena
+	// maxDefer is what a record can say.
+	maxDefer = 49 * 24 * time.Hour
 )
 
 func (o *Options) setDefaults() error {
@@ -89,13 +93,14 @@ func (o *Options) setDefaults() error {
 	defDur(&o.RetentionInterval, 5*time.Second)
 	defInt(&o.MaxMessageBytes, 1<<20)
 	defInt(&o.MaxBatchBytes, 6<<20)
+	defInt(&o.MaxHeaderBytes, min(32<<10, o.MaxBatchBytes))
 	def(&o.MaxInboxBytes, 32<<20)
 	def(&o.MaxNodeInboxBytes, 128<<20)
 	defInt(&o.MaxTopics, 20000)
 	defInt(&o.MaxChannels, 1000)
 	defInt(&o.MaxRanges, 1<<18)
 	defInt(&o.MaxDeferred, 1<<20)
-	defDur(&o.MaxDefer, time.Hour)
+	defDur(&o.MaxDefer, 30*24*time.Hour)
 	defDur(&o.MsgTimeout, 60*time.Second)
 	defDur(&o.MaxMsgTimeout, 15*time.Minute)
 	defDur(&o.MaxReqTimeout, time.Hour)
@@ -118,6 +123,10 @@ func (o *Options) check() error {
 		return fmt.Errorf("%w: MaxBatchBytes is %d; a batch can be at most 15 MiB", ErrOptions, o.MaxBatchBytes)
 	case o.MaxMessageBytes > o.MaxBatchBytes:
 		return fmt.Errorf("%w: MaxMessageBytes (%d) is larger than MaxBatchBytes (%d)", ErrOptions, o.MaxMessageBytes, o.MaxBatchBytes)
+	case o.MaxHeaderBytes < 1 || o.MaxHeaderBytes > o.MaxBatchBytes:
+		return fmt.Errorf("%w: MaxHeaderBytes is %d; it must be 1 to MaxBatchBytes (%d)", ErrOptions, o.MaxHeaderBytes, o.MaxBatchBytes)
+	case o.MaxDefer > maxDefer:
+		return fmt.Errorf("%w: MaxDefer is %v; a message can wait for at most %v", ErrOptions, o.MaxDefer, maxDefer)
 	case o.DefaultPartitions < 1 || o.DefaultPartitions > MaxPartitions:
 		return fmt.Errorf("%w: DefaultPartitions is %d; a topic has 1 to %d", ErrOptions, o.DefaultPartitions, MaxPartitions)
 	case o.CommitLiveBytes < 2*o.CommitFileBytes:

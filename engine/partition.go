@@ -47,6 +47,7 @@ type partition struct {
 	heldFrom  atomic.Uint64 // topic paused: MsgID from which messages are held back; else max
 	dirty     atomic.Bool   // in the flusher's queue
 	flushErr  atomic.Pointer[error]
+	quota     quotaState
 }
 
 // takes says whether p may enter the inbox here and now; mu is held.

@@ -72,13 +72,16 @@ func (q *pendingQueue) takeAll() *Put {
 	return out.done
 }
 
-// expire takes the puts of batches that were sealed before, as one chain. Their batches stay: they may be committed yet.
+// expire takes the puts of batches that were sealed before, as one chain, but for patient ones. Their batches stay: they may be committed yet.
 func (q *pendingQueue) expire(beforeNs int64) *Put {
 	var out replicaOutput
 	for i := range q.n {
 		b := q.slot(i)
 		if b.sealedNs >= beforeNs {
 			break
+		}
+		if b.head != nil && b.head.own != nil && b.head.own.patient {
+			continue
 		}
 		out.add(b.head, b.tail)
 		b.head, b.tail = nil, nil

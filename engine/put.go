@@ -23,21 +23,27 @@ type putState struct {
 	deferMs  uint32
 	crowd    int8 // index in partition.gates of the channel that it waits on with others; below 0: none
 	waits    bool // a goroutine waits for it in waiter.wait
+	headered bool // some of the messages have headers
+	trusted  bool // the engine's own, or checked by another node: reserved names of headers are in order
 	answered atomic.Bool
 	to       replicate.NodeID // that it was forwarded to
 	order    uint64           // in the forwarder's lane
 
 	gate chan struct{} // for crowds: closed when some of them are answered
 	own  *ownPut       // one of the rare kinds
+
+	headerBytes int // what the headers add to the records
 }
 
 // ownPut is what makes a put something else than messages.
 type ownPut struct {
 	controls []core.Control // entries of a control batch; what only the log's order can tell is filled in at sealing
-	sealed   []byte         // a batch sealed by the producer, and its header
+	sealed   []byte         // a batch sealed by the producer, the bytes of its bodies, and its header
+	bodies   int
 	header   segment.Header
 	drop     bool       // tombstone of the partition's topic
 	onCommit func(*Put) // runs on the committer before Done
+	patient  bool       // nobody's request: it hears what became of its batch, however long that takes
 }
 
 // control says that the put is the engine's own: it is not refused on a full disk.
@@ -48,7 +54,7 @@ type waiter struct {
 	Put
 	one  [1][]byte
 	done chan struct{}
-	_    [256 - 200]byte
+	_    [256 - 240]byte
 }
 
 var waiters = sync.Pool{New: func() any {
@@ -127,7 +133,7 @@ func (t *Topic) publish(ctx context.Context, body []byte, bodies [][]byte, delay
 		bodies = w.one[:]
 	}
 	w.Messages, w.Defer, w.Alone, w.waits = bodies, delay, true, true
-	if err := t.submit(ctx, &w.Put); err != nil {
+	if err := t.submit(ctx, &w.Put, nil); err != nil {
 		return 0, err
 	}
 	return w.wait(ctx)
@@ -139,7 +145,7 @@ func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (ID, error) {
 	w := getWaiter()
 	defer w.free()
 	w.own, w.Alone, w.waits = &ownPut{sealed: batch}, true, true
-	if err := t.submit(ctx, &w.Put); err != nil {
+	if err := t.submit(ctx, &w.Put, nil); err != nil {
 		return 0, err
 	}
 	return w.wait(ctx)
@@ -234,7 +240,7 @@ func (t *Topic) PublishAsync(body []byte, done func(ID, error)) error {
 	a := t.e.asyncFree.get()
 	a.one[0], a.done = body, done
 	a.Messages = a.one[:]
-	if err := t.submit(context.Background(), &a.Put); err != nil {
+	if err := t.submit(context.Background(), &a.Put, nil); err != nil {
 		return err
 	}
 	return nil
@@ -243,9 +249,10 @@ func (t *Topic) PublishAsync(body []byte, done func(ID, error)) error {
 // Submit hands a Put over. It blocks only while the inbox is full, at most
 // Options.AdmitTimeout, and then returns ErrOverloaded. If it returns an error, nothing was stored and
 // Done is not called.
-func (t *Topic) Submit(p *Put) error { return t.submit(context.Background(), p) }
+func (t *Topic) Submit(p *Put) error { return t.submit(context.Background(), p, nil) }
 
-func (t *Topic) submit(ctx context.Context, p *Put) error {
+// submit hands p to a partition; nil: the next one.
+func (t *Topic) submit(ctx context.Context, p *Put, pt *partition) error {
 	e := t.e
 	if err := e.measure(p); err != nil {
 		return err
@@ -259,7 +266,10 @@ func (t *Topic) submit(ctx context.Context, p *Put) error {
 	if !p.Deadline.IsZero() {
 		p.deadline = p.Deadline.UnixNano()
 	}
-	return t.nextPartition().enqueue(ctx, p)
+	if pt == nil {
+		pt = t.nextPartition()
+	}
+	return pt.enqueue(ctx, p)
 }
 
 // measure checks a put against the limits and computes what its records need.
@@ -273,6 +283,9 @@ func (e *Engine) measure(p *Put) error {
 	p.deferMs = uint32((p.Defer + time.Millisecond - 1) / time.Millisecond)
 	if len(p.Messages) == 0 {
 		return ErrEmptyMessage
+	}
+	if p.headered = false; p.Headers != nil {
+		return e.measureHeaders(p)
 	}
 	n := 0
 	for _, m := range p.Messages {

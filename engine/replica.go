@@ -42,6 +42,8 @@ type replica struct {
 	led      segment.Epoch // the newest epoch that this process led
 	state    replicate.State
 	closed   bool // the topic was deleted, or the engine closes
+	// removing: this node is no replica any more, and its bytes go; see removeBytes.
+	removing bool
 
 	generation uint64           // of the log: raised by every cut
 	durable    segment.Position // below it everything is on stable storage here

@@ -53,10 +53,12 @@ func (r *replica) open(committed segment.Position) error {
 	if err != nil {
 		return err
 	}
-	pt.epochs.Trim(start.Next)
+	var epochs replicate.EpochTable // a copy: the partition's own is the committer's, who may be writing a checkpoint
+	epochs.Reset(pt.epochs.Entries())
+	epochs.Trim(start.Next)
 	r.generation, r.durable = 1, st.Next
 	r.follower = replicate.NewFollower(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, replicate.Log{
-		Start: start, End: st, Durable: st.Next, Committed: min(committed, st.Next), Epoch: st.Epoch, Generation: r.generation, Epochs: pt.epochs.Entries(),
+		Start: start, End: st, Durable: st.Next, Committed: min(committed, st.Next), Epoch: st.Epoch, Generation: r.generation, Epochs: epochs.Entries(),
 	})
 	r.damaged = nil
 	for _, ev := range r.isolated() { // before it can be asked to lead

@@ -168,6 +168,14 @@ func (e *Engine) withTimeout(ctx context.Context, d time.Duration) (context.Cont
 	return context.WithTimeout(ctx, d)
 }
 
+// context ends with the engine, as far as anything that waits for other nodes is concerned.
+func (e *Engine) context() context.Context {
+	if e.cluster != nil {
+		return e.cluster.ctx
+	}
+	return context.Background()
+}
+
 func taken(ch <-chan struct{}) bool {
 	select {
 	case <-ch:

@@ -28,6 +28,7 @@ func (e *Engine) measureSealed(p *Put) error {
 	if err != nil {
 		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", err)
 	}
+	bodies, headers := 0, false
 	var it segment.RecordIter
 	it.Reset(h, records)
 	for r := it.NextRef(); r != nil; r = it.NextRef() {
@@ -37,10 +38,20 @@ func (e *Engine) measureSealed(p *Put) error {
 		if len(r.Body) > e.opts.MaxMessageBytes {
 			return ErrMessageTooBig
 		}
+		if len(r.Headers) != 0 {
+			if err := e.checkHeaders(r.Headers, p.trusted); err != nil {
+				return err
+			}
+			headers = true
+		}
+		bodies += len(r.Body)
 	}
 	if err := it.Err(); err != nil {
 		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", err)
 	}
-	p.bytes = len(sealed)
+	if has := h.Flags&segment.FlagHeaders != 0; has != headers {
+		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: its header says that records have headers: %v; they have: %v", has, headers)
+	}
+	p.bytes, p.own.bodies = len(sealed), bodies
 	return nil
 }

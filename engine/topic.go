@@ -28,6 +28,9 @@ type Topic struct {
 	deleted atomic.Bool
 	paused  atomic.Bool
 
+	settings atomic.Pointer[TopicSettings] // set by configure, together with limits
+	limits   atomic.Pointer[topicLimits]
+
 	messages, bytes atomic.Uint64 // committed since Open
 
 	mu       sync.Mutex
@@ -45,7 +48,9 @@ type creation struct {
 }
 
 func newTopic(e *Engine, m *topicMeta) *Topic {
-	return &Topic{e: e, name: m.Name, uuid: m.ID, created: m.CreatedNs, channels: map[string]*Channel{}, creating: map[string]*creation{}}
+	t := &Topic{e: e, name: m.Name, uuid: m.ID, created: m.CreatedNs, channels: map[string]*Channel{}, creating: map[string]*creation{}}
+	t.configure(m.Settings)
+	return t
 }
 
 // partitions are all there are; the slice is never changed.
@@ -85,14 +90,7 @@ func (t *Topic) nextPartition() *partition {
 	return parts[n%len(parts)]
 }
 
-// counted runs on the committer.
-func (t *Topic) counted(count uint32, batch []byte) { t.countedBytes(count, bodyBytesOf(count, batch)) }
-
-// bodyBytesOf is about how many bytes the bodies in a batch have.
-func bodyBytesOf(count uint32, batch []byte) uint64 {
-	return uint64(len(batch) - segment.HeaderBytes - int(count)*segment.RecordSize(0, 0))
-}
-
+// countedBytes counts what was committed.
 func (t *Topic) countedBytes(count uint32, n uint64) {
 	t.messages.Add(uint64(count))
 	t.bytes.Add(n)
@@ -527,6 +525,9 @@ func (t *Topic) startChannels() {
 func (t *Topic) closeChannels(err error) {
 	for _, c := range t.Channels() {
 		c.shut(err)
+	}
+	if cn := t.e.cluster; cn != nil && !errors.Is(err, ErrMoved) {
+		cn.remotes.endTopic(t, err)
 	}
 }
 

@@ -1,0 +1,233 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"penstock/engine/core"
+)
+
+// Settings of a channel, as they are stored: see core.
+type (
+	ChannelSettings = core.ChannelSettings
+	Filter          = core.Filter
+	Rule            = core.Rule
+	Order           = core.Order
+	Match           = core.Match
+)
+
+// Values of ChannelSettings.Order and Rule.Match.
+const (
+	OrderNone      = core.OrderNone
+	OrderPartition = core.OrderPartition
+	OrderKey       = core.OrderKey
+
+	MatchExact  = core.MatchExact
+	MatchPrefix = core.MatchPrefix
+	MatchGlob   = core.MatchGlob
+	MatchRegexp = core.MatchRegexp
+	MatchExists = core.MatchExists
+)
+
+// ErrVersion is the answer to a change that was made of old settings.
+var ErrVersion = errors.New("engine: the settings were changed by somebody else meanwhile: read them again; nothing was changed")
+
+// ErrSettings says what is wrong with settings.
+var ErrSettings = core.ErrSettings
+
+// Settings are the channel's settings as this node knows them: the current ones if it leads a partition of the topic; else those of its own
+// copies, which may lag a moment behind; else the defaults. ReadSettings asks.
+func (c *Channel) Settings() ChannelSettings {
+	c.mu.Lock()
+	if c.closed == nil {
+		c.takePosts()
+	}
+	s, serves := c.settings, c.partsHere > 0
+	c.mu.Unlock()
+	if serves || c.e.cluster == nil {
+		return s
+	}
+	for _, pt := range c.t.partitions() {
+		if pt.rep == nil || !pt.rep.hasLog() {
+			continue
+		}
+		pt.rep.mu.Lock()
+		if cur := pt.fold.Channel(c.name); cur != nil && cur.Settings.Version > s.Version {
+			s = cur.Settings
+		}
+		pt.rep.mu.Unlock()
+	}
+	return s
+}
+
+// ReadSettings asks the leaders of all partitions for the channel's settings, and returns the latest.
+func (c *Channel) ReadSettings(ctx context.Context) (s ChannelSettings, err error) {
+	if err := c.closedErr(); err != nil {
+		return s, err
+	}
+	err = c.ask(ctx, operation{Kind: opSettings}, nil, func(result json.RawMessage) error {
+		var one ChannelSettings
+		err := json.Unmarshal(result, &one)
+		if one.Version > s.Version {
+			s = one
+		}
+		return err
+	})
+	return s, err
+}
+
+// Configure changes the channel's settings, at once and on every leader, and returns them with their new version. s.Version must be that of the
+// settings that are to be changed (0: there are none yet), or the answer is ErrVersion. They are durable when it returns nil; after another
+// error they may be in force or not, or on the way.
+func (c *Channel) Configure(ctx context.Context, s ChannelSettings) (ChannelSettings, error) {
+	if err := c.checkSettings(&s); err != nil {
+		return ChannelSettings{}, err
+	}
+	if err := c.closedErr(); err != nil {
+		return ChannelSettings{}, err
+	}
+	s.Version++
+	// The leader of partition 0 decides between two that change the same settings; the others follow it.
+	heard := false
+	first := func(pt *partition) bool { return pt.number == 0 }
+	err := c.ask(ctx, operation{Kind: opConfigure, Settings: &s, Flag: true}, first, func(json.RawMessage) error { heard = true; return nil })
+	switch {
+	case err != nil:
+		return ChannelSettings{}, err
+	case !heard:
+		return ChannelSettings{}, ErrNoChannel
+	}
+	rest := func(pt *partition) bool { return pt.number != 0 }
+	return s, c.ask(ctx, operation{Kind: opConfigure, Settings: &s}, rest, nil)
+}
+
+func (c *Channel) checkSettings(s *ChannelSettings) error {
+	if c.ephemeral {
+		return fmt.Errorf("%w: an ephemeral channel has none", ErrSettings)
+	}
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	dead := s.DeadLetterTopic(c.t.name)
+	switch {
+	case dead == "":
+	case dead == c.t.name:
+		return fmt.Errorf("%w: the dead-letter topic is the topic itself, so its messages would come again for ever", ErrSettings)
+	case !ValidTopicName(dead) || ephemeral(dead):
+		return fmt.Errorf("%w: the dead-letter topic would be called %q, which no durable topic can be: name one in dead_letter", ErrSettings, dead)
+	}
+	return nil
+}
+
+// configureHere puts op.Settings in force in the partitions that this node serves. With op.Flag this node decides whether they are of the right version; without,
+// it takes them unless it has newer ones.
+func (c *Channel) configureHere(ctx context.Context, op operation) (ChannelSettings, error) {
+	c.configuring.lock(c.e)
+	defer c.configuring.unlock()
+	c.mu.Lock()
+	if c.closed != nil {
+		c.mu.Unlock()
+		return ChannelSettings{}, c.closed
+	}
+	c.takePosts()
+	now, next := c.settings, op.Settings
+	here := c.partsHere
+	c.mu.Unlock()
+	switch {
+	case here == 0:
+		return ChannelSettings{}, ErrNoLeader
+	case sameSettings(&now, next):
+		return now, nil // it was asked again; the first time waited for the log
+	case op.Flag && now.Version+1 != next.Version:
+		return now, ErrVersion
+	case now.Version >= next.Version:
+		return now, nil
+	}
+	ev := core.Event{Kind: core.EvConfigure, Settings: next, SharePartsHere: here, PartsAll: uint32(c.t.Partitions())}
+	if err := c.change(ctx, ev); err != nil {
+		return ChannelSettings{}, err
+	}
+	if op.Flag {
+		c.reconcileLater()
+	}
+	return *next, nil
+}
+
+func sameSettings(a, b *ChannelSettings) bool {
+	if a.Version == 0 || b.Version == 0 {
+		return false
+	}
+	return a.Version == b.Version && bytes.Equal(a.Append(nil), b.Append(nil))
+}
+
+// learnSettings takes in what the machine has been told; mu is held.
+func (c *Channel) learnSettings() {
+	s := c.m.Settings()
+	if s.Version == c.settings.Version {
+		return
+	}
+	c.settings = s
+	c.keyHeader = s.Key()
+	matcher, err := s.Filter.Matcher()
+	if err != nil { // another version took it: better too many messages than none
+		c.e.log.Error("a channel's filter cannot be read: it gets every message", "topic", c.t.name, "channel", c.name, "error", err)
+	}
+	c.matcher = matcher
+	c.judges = matcher != nil || s.Order == core.OrderKey
+}
+
+// share tells the machine how many of the topic's partitions are this node's: its part of a rate for the whole channel. mu is held.
+func (c *Channel) share() {
+	c.partsHere = 0
+	for i := range c.cursors {
+		if c.cursors[i].added {
+			c.partsHere++
+		}
+	}
+	c.ev = core.Event{Kind: core.EvConfigure, SharePartsHere: c.partsHere, PartsAll: uint32(c.t.Partitions())}
+	c.step()
+	c.learnSettings()
+}
+
+// reconcileAfter is how long after a change its leader looks whether all others have heard of it: whoever changed the settings may have died before
+// it told them.
+const reconcileAfter = 2 * time.Second
+
+func (c *Channel) reconcileLater() {
+	cn := c.e.cluster
+	if cn == nil || c.t.Partitions() == 1 {
+		return
+	}
+	cn.spawn(func() {
+		if c.e.pause(reconcileAfter, cn.ctx.Done()) {
+			c.reconcile(cn.ctx)
+		}
+	})
+}
+
+// reconcile brings the latest settings to every leader. What fails is tried again by the next leader, or the next change.
+func (c *Channel) reconcile(ctx context.Context) {
+	if c.ephemeral || c.closedErr() != nil {
+		return
+	}
+	versions := map[uint64]bool{}
+	var latest ChannelSettings
+	err := c.ask(ctx, operation{Kind: opSettings}, nil, func(result json.RawMessage) error {
+		var s ChannelSettings
+		err := json.Unmarshal(result, &s)
+		if versions[s.Version] = true; s.Version > latest.Version {
+			latest = s
+		}
+		return err
+	})
+	if err == nil && len(versions) > 1 {
+		err = c.ask(ctx, operation{Kind: opConfigure, Settings: &latest}, nil, nil)
+	}
+	if err != nil && ctx.Err() == nil {
+		c.e.log.Debug("a channel's settings could not be compared among the leaders", "topic", c.t.name, "channel", c.name, "error", err)
+	}
+}

@@ -1,0 +1,291 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+// configureChannel changes a channel's settings.
+func configureChannel(t testing.TB, c *engine.Channel, change func(*engine.ChannelSettings)) engine.ChannelSettings {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	s, err := c.ReadSettings(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(&s)
+	s, err = c.Configure(ctx, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// publishWith stores a message with headers.
+func publishWith(t testing.TB, topic *engine.Topic, body string, nameValues ...string) engine.ID {
+	t.Helper()
+	id, err := topic.PublishMessage(context.Background(), engine.Outgoing{Body: []byte(body), Headers: headers(nameValues...)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func TestConfigure(t *testing.T) {
+	disk := newDisk()
+	e := onDisk(t, disk)
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	if s := ch.Settings(); s.Version != 0 {
+		t.Errorf("before: %+v", s)
+	}
+	first := configureChannel(t, ch, func(s *engine.ChannelSettings) { s.MaxAttempts, s.RatePerSecond = 3, 500 })
+	if first.Version != 1 || ch.Settings().MaxAttempts != 3 {
+		t.Errorf("after: %+v, %+v", first, ch.Settings())
+	}
+	stale := first
+	stale.Version, stale.MaxAttempts = 0, 9
+	if _, err := ch.Configure(ctxBg, stale); !errors.Is(err, engine.ErrVersion) {
+		t.Errorf("a change of old settings: %v", err)
+	}
+	for name, bad := range map[string]engine.ChannelSettings{
+		"sample rate":                {Version: 1, SampleRate: 100},
+		"pattern":                    {Version: 1, Filter: engine.Filter{Rules: []engine.Rule{{Header: "h", Match: engine.MatchRegexp, Pattern: "("}}}},
+		"the topic's own dead":       {Version: 1, MaxAttempts: 2, DeadLetter: "t"},
+		"a topic that cannot be":     {Version: 1, MaxAttempts: 2, DeadLetter: "a b"},
+		"an ephemeral topic of dead": {Version: 1, MaxAttempts: 2, DeadLetter: "a#ephemeral"},
+	} {
+		if _, err := ch.Configure(ctxBg, bad); !errors.Is(err, engine.ErrSettings) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := channelOf(t, topic, "x#ephemeral").Configure(ctxBg, engine.ChannelSettings{}); !errors.Is(err, engine.ErrSettings) {
+		t.Errorf("an ephemeral channel: %v", err)
+	}
+	second := configureChannel(t, ch, func(s *engine.ChannelSettings) { s.Order = engine.OrderKey })
+	if second.Version != 2 || second.RatePerSecond != 500 {
+		t.Errorf("the second change: %+v", second)
+	}
+	e = onDisk(t, disk.Crash(1))
+	topic, _ = e.LookupTopic("t")
+	ch, _ = topic.LookupChannel("c")
+	if s := ch.Settings(); s.Version != 2 || s.Order != engine.OrderKey || s.MaxAttempts != 3 {
+		t.Errorf("after a power cut: %+v", s)
+	}
+}
+
+// Of those who change the same settings at the same time one wins, the others are told; every leader has the winner's, and so have their successors.
+func TestClusterConfigure(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	const partitions = 4
+	tr.create("t", partitions)
+	tr.channel("t", "c")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var handles []*engine.Channel
+	for _, m := range tr.nodes {
+		c, err := tr.topic(m, "t").Channel(ctx, "c")
+		if err != nil {
+			t.Fatal(err)
+		}
+		handles = append(handles, c)
+	}
+	for round := range 5 {
+		var wg sync.WaitGroup
+		won := make([]bool, len(handles))
+		for i, c := range handles {
+			wg.Go(func() {
+				_, err := c.Configure(ctx, engine.ChannelSettings{Version: uint64(round), RatePerSecond: uint32(100*round + i + 1)})
+				switch {
+				case err == nil:
+					won[i] = true
+				case !errors.Is(err, engine.ErrVersion):
+					t.Errorf("round %d, node %d: %v", round, i, err)
+				}
+			})
+		}
+		wg.Wait()
+		winner := slices.Index(won, true)
+		if winner < 0 || slices.Contains(won[winner+1:], true) {
+			t.Fatalf("round %d: %v won", round, won)
+		}
+		for p := range partitions {
+			s := tr.at(tr.leader("t", p), "t", "c").Settings()
+			if s.Version != uint64(round+1) || s.RatePerSecond != uint32(100*round+winner+1) {
+				t.Errorf("round %d: the leader of partition %d has %+v", round, p, s)
+			}
+		}
+	}
+	want := handles[0].Settings()
+	tr.kill(tr.leader("t", 0))
+	for p := range partitions {
+		l := tr.leader("t", p)
+		tr.eventually(fmt.Sprintf("the new leader of partition %d has the settings", p), func() bool {
+			return tr.at(l, "t", "c").Settings().RatePerSecond == want.RatePerSecond
+		})
+	}
+}
+
+// Filters by header: what a channel does not want counts as confirmed, deferred messages too, and other channels get it.
+//
+// B60, B62.
+func TestFilter(t *testing.T) {
+	publishAll := func(topic *engine.Topic) {
+		for _, kind := range []string{"order", "order-eu", "refund", "x/y", ""} {
+			if kind == "" {
+				publishWith(t, topic, "none")
+			} else {
+				publishWith(t, topic, kind, "kind", kind, "n", "1")
+			}
+		}
+	}
+	rule := func(m engine.Match, pattern string) engine.Rule {
+		return engine.Rule{Header: "kind", Match: m, Pattern: pattern}
+	}
+	for _, c := range []struct {
+		name string
+		f    engine.Filter
+		want string
+	}{
+		{"exact", engine.Filter{Rules: []engine.Rule{rule(engine.MatchExact, "order")}}, "order"},
+		{"prefix", engine.Filter{Rules: []engine.Rule{rule(engine.MatchPrefix, "order")}}, "order order-eu"},
+		{"glob", engine.Filter{Rules: []engine.Rule{rule(engine.MatchGlob, "*e?u*")}}, "refund"},
+		{"regexp", engine.Filter{Rules: []engine.Rule{rule(engine.MatchRegexp, "^re|u$")}}, "order-eu refund"},
+		{"exists", engine.Filter{Rules: []engine.Rule{rule(engine.MatchExists, "")}}, "order order-eu refund x/y"},
+		{"inverse", engine.Filter{Invert: true, Rules: []engine.Rule{rule(engine.MatchPrefix, "order")}}, "refund x/y none"},
+		{"any of", engine.Filter{Rules: []engine.Rule{rule(engine.MatchExact, "order"), rule(engine.MatchExact, "refund")}}, "order refund"},
+		{"all of", engine.Filter{All: true, Rules: []engine.Rule{rule(engine.MatchPrefix, "o"), rule(engine.MatchRegexp, "eu")}}, "order-eu"},
+		{"everything", engine.Filter{}, "order order-eu refund x/y none"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e := openWith(t, inDir(t.TempDir()))
+			topic := topicOf(t, e, "t")
+			ch, other := channelOf(t, topic, "c"), channelOf(t, topic, "other")
+			configureChannel(t, ch, func(s *engine.ChannelSettings) { s.Filter = c.f })
+			publishAll(topic)
+			if _, err := topic.PublishMessage(ctxBg, engine.Outgoing{Body: []byte("later"), Headers: headers("kind", "later"), Delay: 20 * time.Millisecond}); err != nil {
+				t.Fatal(err)
+			}
+			s := sit(t, ch, 10)
+			want := strings.Fields(c.want)
+			if got := s.take(len(want)); !slices.Equal(got, want) {
+				t.Errorf("%v, want %v", got, want)
+			}
+			if c.f.Invert || len(c.f.Rules) == 0 || c.name == "exists" {
+				s.finish(s.next()) // the deferred one
+			}
+			eventually(t, "all is confirmed", func() bool {
+				st := channelStats(t, ch)
+				return st.Depth == 0 && st.InFlightCount == 0 && st.DeferredCount == 0
+			})
+			s.none("the rest is not wanted")
+			if got := sit(t, other, 10).take(6); len(got) != 6 {
+				t.Errorf("the other channel got %v", got)
+			}
+		})
+	}
+}
+
+// A rate and a sample are of one channel only.
+//
+// B62.
+func TestRateAndSample(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	topic := topicOf(t, e, "t")
+	slow, some, all := channelOf(t, topic, "slow"), channelOf(t, topic, "some"), channelOf(t, topic, "all")
+	const rate, n = 100, 400
+	configureChannel(t, slow, func(s *engine.ChannelSettings) { s.RatePerSecond = rate })
+	configureChannel(t, some, func(s *engine.ChannelSettings) { s.SampleRate = 25 })
+	publish(t, topic, numbered("m", n, 0)...)
+	began := time.Now()
+	s := sit(t, slow, 1000)
+	if got := readAll(t, all); len(got) != n {
+		t.Errorf("the third channel got %d messages", len(got))
+	}
+	if got := len(readAll(t, some)); got < n/8 || got > n/2 {
+		t.Errorf("%d of %d are no sample of 25 %%", got, n)
+	}
+	s.take(rate)
+	s.take(rate / 2)
+	if took := time.Since(began); took < 450*time.Millisecond {
+		t.Errorf("%d messages in %v, at %d a second with at most one second's worth at once", rate*3/2, took, rate)
+	}
+	configureChannel(t, slow, func(s *engine.ChannelSettings) { s.RatePerSecond = 0 })
+	s.take(n - rate*3/2)
+}
+
+// Pending and deferred messages can be listed without changing them.
+func TestLists(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	ids := publish(t, topic, numbered("m", 6, 0)...)
+	began := time.Now()
+	for _, d := range []time.Duration{3 * time.Hour, time.Hour, 2 * time.Hour} {
+		if _, err := topic.PublishDeferred(ctxBg, []byte(d.String()), d); err == nil {
+			continue
+		} else {
+			t.Fatal(err)
+		}
+	}
+	s := sit(t, ch, 4, engine.ConsumerOptions{Label: "the client"})
+	for range 4 {
+		s.next()
+	}
+	got, err := ch.Pending(ctxBg, 3)
+	if err != nil || len(got) != 3 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	for i, m := range got {
+		if m.ID != ids[i] || m.Client != "the client" || m.Attempts != 1 || m.Since.Before(began.Add(-time.Second)) || time.Until(m.Since) > time.Second {
+			t.Errorf("in flight, %d: %+v", i, m)
+		}
+	}
+	waiting, err := ch.DeferredMessages(ctxBg, 0)
+	if err != nil || len(waiting) != 3 {
+		t.Fatalf("%+v, %v", waiting, err)
+	}
+	for i, m := range waiting {
+		if d := m.Due.Sub(began).Round(time.Hour); d != time.Duration(i+1)*time.Hour || m.Attempts != 0 {
+			t.Errorf("deferred, %d: %+v", i, m)
+		}
+	}
+}
+
+func TestClusterLists(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 3)
+	tr.channel("t", "c")
+	topic := tr.topic(tr.nodes[0], "t")
+	publish(t, topic, numbered("m", 9, 0)...)
+	if _, err := topic.PublishDeferred(t.Context(), []byte("later"), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	for p := range 3 {
+		l := tr.leader("t", p)
+		sit(t, tr.at(l, "t", "c"), 2, engine.ConsumerOptions{Label: fmt.Sprint("client ", p)})
+	}
+	c, err := tr.topic(tr.nodes[2], "t").Channel(t.Context(), "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.eventually("all that is handed out is listed", func() bool {
+		got, err := c.Pending(t.Context(), 100)
+		return err == nil && len(got) == 6 && strings.HasPrefix(got[0].Client, "client ")
+	})
+	waiting, err := c.DeferredMessages(t.Context(), 100)
+	if err != nil || len(waiting) != 1 {
+		t.Errorf("deferred: %+v, %v", waiting, err)
+	}
+}

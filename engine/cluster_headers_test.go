@@ -1,0 +1,65 @@
+package engine_test
+
+import (
+	"context"
+	"maps"
+	"testing"
+
+	"penstock/engine"
+)
+
+// Headers and keys come to consumers as they were published, through whichever node: forwarded to the leader, replicated byte by byte, and
+// read from the next leader when the first one is gone.
+//
+// B1, B61, B94.
+func TestClusterHeaders(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 3)
+	tr.channel("t", "now")
+	tr.channel("t", "later")
+	want := map[string]string{}
+	for _, m := range tr.nodes {
+		maps.Copy(want, publishEveryWay(t, tr.topic(m, "t"), m.name+"/"))
+	}
+	for n := range 3 {
+		tr.equal("t", n)
+	}
+	tr.consumeEverywhere("now", want)
+	tr.kill(tr.leader("t", 0))
+	tr.consumeEverywhere("later", want)
+}
+
+// consumeEverywhere reads a channel of topic t at every leader of a partition, until all of want has come.
+func (tr *trio) consumeEverywhere(channel string, want map[string]string) {
+	tr.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	type message struct{ body, headers string }
+	messages := make(chan message, len(want))
+	for n := range 3 { // a node that leads two of them is asked twice, which does no harm
+		c, err := tr.topic(tr.leader("t", n), "t").Channel(ctx, channel)
+		if err != nil {
+			tr.t.Fatal(err)
+		}
+		go func() {
+			_ = c.Consume(ctx, engine.ConsumeOptions{}, func(ctx context.Context, m *engine.Message) error {
+				select {
+				case messages <- message{string(m.Body), string('0'+rune(m.ID.Partition())) + " " + headerText(m.Headers)}:
+				case <-ctx.Done():
+				}
+				return nil
+			})
+		}()
+	}
+	got := map[string]string{}
+	for len(got) < len(want) {
+		select {
+		case m := <-messages:
+			got[m.body] = m.headers
+		case <-ctx.Done():
+			tr.t.Fatalf("%d of %d messages came", len(got), len(want))
+		}
+	}
+	checkHeaders(tr.t, got, want)
+}

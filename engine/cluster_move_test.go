@@ -1,0 +1,187 @@
+package engine_test
+
+import (
+	"context"
+	"path"
+	"slices"
+	"testing"
+
+	"penstock/engine"
+)
+
+// segmentFiles are the names of the files that a node's disk has of partition 0 of a topic.
+func (m *member) segmentFiles(t *testing.T, topic string) (names []string) {
+	t.Helper()
+	files, err := m.disk.ReadDir(path.Join(engine.TopicDir(m.e, topic), "0"))
+	if err != nil {
+		return nil // it has never had any
+	}
+	for _, f := range files {
+		names = append(names, f.Name())
+	}
+	return names
+}
+
+// gone waits until a node has no byte of a partition.
+func (tr *trio) gone(m *member, topic string) {
+	tr.t.Helper()
+	tr.eventually(m.name+" has nothing of it", func() bool {
+		c, err := engine.CopyOf(m.e, topic, 0)
+		return (err != nil || c.End == 0) && len(m.segmentFiles(tr.t, topic)) == 0
+	})
+}
+
+// moved starts four nodes with a topic of three replicas and some segments, and says who leads, who follows and who has none.
+func moved(t *testing.T) (tr *trio, h *told, leader *member, followers []*member, free *member) {
+	t.Helper()
+	tr = newTrio(t, 4, func(o *engine.Options) { o.Cluster.Replicas = 3 })
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := tr.nodes[0].e.CreateTopic(ctx, "t", 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range tr.nodes {
+		tr.topic(m, "t")
+	}
+	tr.whole("t")
+	leader = tr.leader("t", 0)
+	for _, m := range tr.others(leader) {
+		if slices.Contains(leader.row("t", 0).State.Replicas, m.e.Node().ID) {
+			followers = append(followers, m)
+		} else {
+			free = m
+		}
+	}
+	h = newTold()
+	tr.fill(h, leader, "t", "before", 2000, 200)
+	for _, m := range followers {
+		tr.eventually("there are segments", func() bool { return len(m.segmentFiles(t, "t")) > 2 })
+	}
+	return tr, h, leader, followers, free
+}
+
+func (tr *trio) move(l, from, to *member) {
+	tr.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := l.store.MovePartition(ctx, l.row("t", 0).ID, from.e.Node().ID, to.e.Node().ID); err != nil {
+		tr.t.Fatal(err)
+	}
+	id := from.e.Node().ID
+	tr.eventually("it has moved", func() bool { return !slices.Contains(l.row("t", 0).State.Replicas, id) && inSync(l.row("t", 0), to) })
+}
+
+// When a replica has moved away and the new ones are in sync, the bytes of the old one go, for good: they do not come back with a restart, and when the
+// node becomes a replica again it begins with nothing.
+//
+// B89, B90, B79.
+func TestClusterMovedBytesGo(t *testing.T) {
+	t.Parallel()
+	tr, h, l, followers, free := moved(t)
+	from := followers[0]
+	tr.move(l, from, free)
+	tr.gone(from, "t")
+	for _, again := range []func(*member){tr.kill, tr.crash, tr.stop} {
+		again(from)
+		tr.start(from)
+		tr.topic(from, "t")
+		tr.gone(from, "t")
+	}
+	tr.fill(h, l, "t", "between", 300, 200)
+	tr.move(l, followers[1], from)
+	tr.gone(followers[1], "t")
+	tr.fill(h, l, "t", "after", 300, 200)
+	tr.eventually("who came back has everything", func() bool {
+		a, err := engine.CopyOf(from.e, "t", 0)
+		b, _ := engine.CopyOf(l.e, "t", 0)
+		return err == nil && a.End == b.End && string(a.Bytes) == string(b.Bytes)
+	})
+	tr.crash(from)
+	tr.start(from)
+	tr.eventually("and after a power cut, too", func() bool {
+		a, err := engine.CopyOf(from.e, "t", 0)
+		b, _ := engine.CopyOf(l.e, "t", 0)
+		return err == nil && a.End == b.End && string(a.Bytes) == string(b.Bytes)
+	})
+	c, err := engine.CopyOf(from.e, "t", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := c.Messages(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.check(t, stored)
+}
+
+// While a replica of the new set is not in sync the old bytes stay: they may be what it has to be repaired from.
+//
+// B89.
+func TestClusterMovedBytesStayUntilSettled(t *testing.T) {
+	t.Parallel()
+	tr, _, l, followers, free := moved(t)
+	from, third := followers[0], followers[1]
+	id := third.e.Node().ID
+	tr.crash(third)
+	tr.eventually("the third is out of the ISR", func() bool {
+		for _, m := range l.row("t", 0).State.ISR {
+			if m.Node == id {
+				return false
+			}
+		}
+		return true
+	})
+	tr.move(l, from, free)
+	tr.eventually("it takes no part any more", func() bool { return !engine.Present(from.e, "t", 0) })
+	before, err := engine.CopyOf(from.e, "t", 0)
+	if err != nil || before.End == 0 {
+		t.Fatalf("the old copy is gone (%v) while a replica is not in sync", err)
+	}
+	tr.crash(from)
+	tr.start(from)
+	tr.topic(from, "t")
+	tr.eventually("it takes no part any more", func() bool { return from.row("t", 0) != nil && !engine.Present(from.e, "t", 0) })
+	if after, err := engine.CopyOf(from.e, "t", 0); err != nil || after.End != before.End {
+		t.Fatalf("the old copy ends at %d after a restart, at %d before: %v", after.End, before.End, err)
+	}
+	tr.start(third)
+	tr.whole("t")
+	tr.gone(from, "t")
+}
+
+// The power goes at any moment of the removal: the bytes go all the same, and nothing of them is taken for the new copy's.
+//
+// B89.
+func TestClusterMovedBytesPowerCut(t *testing.T) {
+	t.Parallel()
+	for _, ops := range []int{0, 1, 2, 3, 4, 5, 7, 9, 12, 16} {
+		tr, h, l, followers, free := moved(t)
+		from := followers[0]
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		if err := l.store.MovePartition(ctx, l.row("t", 0).ID, from.e.Node().ID, free.e.Node().ID); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		from.disk.CrashAt(from.disk.Ops() + ops) // a follower that nobody writes to does nothing until it goes
+		id := from.e.Node().ID
+		tr.eventually("it has moved", func() bool { return !slices.Contains(l.row("t", 0).State.Replicas, id) })
+		tr.eventually("its disk is dead, or it has nothing", func() bool {
+			return from.disk.Crashed() || len(from.segmentFiles(t, "t")) == 0
+		})
+		tr.crash(from)
+		tr.start(from)
+		tr.topic(from, "t")
+		tr.gone(from, "t")
+		tr.move(l, followers[1], from)
+		tr.fill(h, l, "t", "after", 50, 200)
+		tr.eventually("who came back has everything", func() bool {
+			a, err := engine.CopyOf(from.e, "t", 0)
+			b, _ := engine.CopyOf(l.e, "t", 0)
+			return err == nil && a.End == b.End && string(a.Bytes) == string(b.Bytes)
+		})
+		tr.end()
+		for _, m := range tr.nodes {
+			m.e = nil
+		}
+	}
+}

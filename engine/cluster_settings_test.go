@@ -1,0 +1,156 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+// Settings that are changed through any node reach all of them, are there after a restart, and hold for whoever leads: a quota refuses what other
+// nodes forward, the next leader goes on with it, and what is confirmed makes room.
+//
+// B87, B4
+func TestClusterTopicSettings(t *testing.T) {
+	t.Parallel()
+	const quota = 20
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	leader := tr.leader("t", 0)
+	other := tr.others(leader)[0]
+	tr.channel("t", "c")
+	if s := tr.topic(other, "t").Settings(); s.Version != 0 || s.MinISR != 2 {
+		t.Errorf("a new topic has %+v", s)
+	}
+	want := configure(t, tr.topic(other, "t"), func(s *engine.TopicSettings) { s.QuotaCount = quota })
+	everywhere := func(want engine.TopicSettings) {
+		t.Helper()
+		for _, m := range tr.up() {
+			tr.eventually("the settings are known", func() bool { return tr.topic(m, "t").Settings() == want })
+		}
+	}
+	everywhere(want)
+	if _, err := tr.topic(leader, "t").Configure(t.Context(), engine.TopicSettings{}); !errors.Is(err, engine.ErrVersion) {
+		t.Errorf("the version of before: %v", err)
+	}
+	if _, err := tr.topic(leader, "t").Configure(t.Context(), engine.TopicSettings{Version: 1, MinISR: 4}); !errors.Is(err, engine.ErrTopicSettings) {
+		t.Errorf("min_isr 4 of 3: %v", err)
+	}
+
+	fill := func() (n int) {
+		t.Helper()
+		for ; ; n++ {
+			_, err := tr.topic(tr.others(tr.leader("t", 0))[0], "t").Publish(context.Background(), []byte("x"))
+			if errors.Is(err, engine.ErrQuota) {
+				return n
+			}
+			if err != nil || n > quota {
+				t.Fatalf("message %d: %v", n, err)
+			}
+		}
+	}
+	if n := fill(); n != quota {
+		t.Errorf("%d messages were stored, the quota is %d", n, quota)
+	}
+	tr.equal("t", 0)
+	tr.kill(leader)
+	if n := fill(); n != 0 {
+		t.Errorf("the next leader stored %d more", n)
+	}
+	consumer := sit(t, tr.channel("t", "c"), 10)
+	consumer.take(5)
+	tr.eventually("what is confirmed makes room", func() bool {
+		_, err := tr.topic(other, "t").Publish(context.Background(), []byte("x"))
+		return err == nil
+	})
+	consumer.Close()
+
+	want = configure(t, tr.topic(tr.others(leader)[0], "t"), func(s *engine.TopicSettings) { s.QuotaCount, s.RetentionBytes = 0, -1 })
+	tr.start(leader)
+	everywhere(want)
+	publish(t, tr.topic(leader, "t"), numbered("y", 2*quota, 0)...)
+}
+
+// A larger min_isr is demanded of every partition, so that nothing is stored while a replica is missing; a smaller one lets writes go on
+// at once, with the replica still away.
+//
+// B2, B87
+func TestClusterMinISR(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, func(o *engine.Options) {
+		o.Cluster.Replication.LagMaxNs = int64(time.Second)
+		o.PublishTimeout = 2 * time.Second
+	})
+	tr.create("t", 2)
+	minISR := func(want int) {
+		t.Helper()
+		for _, m := range tr.up() {
+			tr.eventually("min_isr reaches the partitions", func() bool {
+				return m.row("t", 0).State.MinISR == want && m.row("t", 1).State.MinISR == want
+			})
+		}
+	}
+	configure(t, tr.topic(tr.nodes[0], "t"), func(s *engine.TopicSettings) { s.MinISR = 3 })
+	minISR(3)
+	publish(t, tr.topic(tr.nodes[1], "t"), "all three have it")
+	away := tr.others(tr.leader("t", 0))[0]
+	tr.kill(away)
+	here := tr.topic(tr.up()[0], "t")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tr.eventually("a write is refused while a replica is away", func() bool {
+		_, err := here.Publish(ctx, []byte("x"))
+		return errors.Is(err, engine.ErrNoQuorum)
+	})
+	configure(t, here, func(s *engine.TopicSettings) { s.MinISR = 0 })
+	minISR(2)
+	tr.leader("t", 0)
+	tr.leader("t", 1)
+	for range 4 { // both partitions
+		tr.eventually("writes go on", func() bool {
+			_, err := here.Publish(ctx, []byte("two have it"))
+			return err == nil
+		})
+	}
+	tr.start(away)
+	tr.whole("t")
+	tr.equal("t", 0)
+	tr.equal("t", 1)
+}
+
+// A single node's settings go with it into a cluster, and a node that starts knows them before it has heard of the cluster's.
+//
+// B79, B87
+func TestClusterKeepsASingleNodesSettings(t *testing.T) {
+	t.Parallel()
+	tr := prepareTrio(t, 3)
+	first := tr.nodes[0]
+	alone, err := engine.Open(t.Context(), tr.options(first))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := configure(t, topicOf(t, alone, "t"), func(s *engine.TopicSettings) { s.QuotaCount, s.MinISR = 2, 1 })
+	want.MinISR = 0 // one node said nothing of a cluster's replicas
+	publish(t, topicOf(t, alone, "t"), "a", "b")
+	if err := alone.Close(); err != nil {
+		t.Fatal(err)
+	}
+	first.disk = first.disk.Kill(1)
+	tr.startAll()
+	for _, m := range tr.nodes {
+		topic := tr.topic(m, "t")
+		tr.eventually("the settings are known", func() bool { return topic.Settings() == want })
+		if _, err := topic.Publish(t.Context(), []byte("c")); !errors.Is(err, engine.ErrQuota) {
+			t.Errorf("through %s: %v", m.name, err)
+		}
+	}
+	want = configure(t, tr.topic(tr.nodes[1], "t"), func(s *engine.TopicSettings) { s.QuotaCount, s.RetentionCount = 0, -1 })
+	tr.eventually("the first node knows them", func() bool { return tr.topic(first, "t").Settings() == want })
+	tr.kill(first)
+	tr.start(first)
+	if got := tr.topic(first, "t").Settings(); got != want {
+		t.Errorf("after a start it has %+v", got)
+	}
+}

@@ -1,0 +1,312 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"penstock/engine/core"
+	"penstock/segment"
+	"penstock/segment/aio"
+)
+
+// Headers that the engine adds to a dead letter, and to one that was sent back.
+const (
+	OriginTopicHeader   = ReservedHeaders + "origin-topic"
+	OriginChannelHeader = ReservedHeaders + "origin-channel"
+	OriginIDHeader      = ReservedHeaders + "origin-id" // 16 hex digits: who finds the same one twice has a duplicate
+	AttemptsHeader      = ReservedHeaders + "attempts"
+	ChannelHeader       = ReservedHeaders + "channel" // a message for this channel only: what Redrive publishes
+)
+
+// TagHeader is the header that says for which consumers a message is: see ConsumerOptions.Tag.
+const TagHeader = "tag"
+
+// redriveChannel is a dead-letter topic's channel from which messages are sent back. It is there from the topic's beginning: what it has not confirmed
+// was not sent back yet, and is kept.
+const redriveChannel = "redrive"
+
+const (
+	maxCarryCount   = 64 // dead letters that are on their way at once
+	carryPause      = 50 * time.Millisecond
+	maxCarryPause   = 30 * time.Second
+	deadHeaderCount = 4 // of the headers above in a dead letter
+)
+
+// carryDead sets the carrier to work if there is something in the outbox; mu is held.
+func (c *Channel) carryDead() {
+	if c.carrying || c.closed != nil || c.settings.Version == 0 || c.outboxCount() == 0 {
+		return
+	}
+	c.carrying = true
+	c.e.background(c.carry)
+}
+
+// outboxCount is how many dead letters the channel has that its dead-letter topic does not have yet; mu is held.
+func (c *Channel) outboxCount() (n int) {
+	for i := range c.cursors {
+		if cur := &c.cursors[i]; cur.added {
+			c.outbox = c.m.Outbox(cur.part.number, c.outbox[:0])
+			n += len(c.outbox)
+		}
+	}
+	return n
+}
+
+// carry works off the outbox: what the log says is a dead letter goes to the dead-letter topic, and when that has it, the log is told. A crash
+// between the two brings it there twice, never not at all.
+func (c *Channel) carry() {
+	pause, told := carryPause, ""
+	for {
+		dead, name, ok := c.nextDead()
+		if !ok {
+			return
+		}
+		moved, err := c.moveDead(dead, name)
+		c.movedDead(moved)
+		if err == nil {
+			pause, told = carryPause, ""
+			continue
+		}
+		if text := err.Error(); text != told {
+			told = text
+			c.e.log.Warn("dead letters could not be moved; they are kept, and it is tried again", "topic", c.t.name, "channel", c.name, "to", name, "error", err)
+		}
+		if !c.e.pause(pause, c.done) {
+			return
+		}
+		pause = min(2*pause, maxCarryPause)
+	}
+}
+
+// deadLetter is an entry of an outbox.
+type deadLetter struct {
+	id       ID
+	attempts uint16
+}
+
+// nextDead returns some of what is in the outbox, or says that the carrier has nothing to do any more.
+func (c *Channel) nextDead() (dead []deadLetter, name string, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return nil, "", false
+	}
+	for i := range c.cursors {
+		if cur := &c.cursors[i]; cur.added && len(dead) < maxCarryCount {
+			c.outbox = c.m.Outbox(cur.part.number, c.outbox[:0])
+			for _, d := range c.outbox[:min(len(c.outbox), maxCarryCount-len(dead))] {
+				dead = append(dead, deadLetter{core.MakeID(cur.part.number, d.ID), d.Attempts})
+			}
+		}
+	}
+	if len(dead) == 0 {
+		c.carrying = false
+		return nil, "", false
+	}
+	name = c.settings.DeadLetter
+	if name == "" {
+		name = c.t.name + core.DeadLetterSuffix
+	}
+	return dead, name, true
+}
+
+// moveDead publishes dead letters, and returns those that are stored in their topic now.
+func (c *Channel) moveDead(dead []deadLetter, name string) (moved []ID, err error) {
+	ctx := c.e.context()
+	to, err := c.e.deadLetterTopic(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	var ms []Outgoing
+	var ids []ID
+	p := peeker{name: c.t.name, count: 1, room: MaxPeekBytes, whole: true}
+	for _, d := range dead {
+		m, err := p.one(c.t, d.id)
+		switch {
+		case errors.Is(err, segment.ErrBelowStart):
+			c.e.log.Warn("a dead letter is gone: retention by size or age removed it before it was moved", "topic", c.t.name, "channel", c.name, "id", d.id.String())
+			moved = append(moved, d.id)
+			continue
+		case err != nil:
+			return moved, err // what is damaged may be repaired
+		case m == nil: // no room: the next round
+			continue
+		}
+		ids = append(ids, d.id)
+		ms = append(ms, Outgoing{Body: m.Body, Headers: c.deadHeaders(m.Headers, d)})
+	}
+	for i, perr := range to.publishEach(ctx, ms) {
+		if perr == nil {
+			moved = append(moved, ids[i])
+		} else {
+			err = perr
+		}
+	}
+	return moved, err
+}
+
+// deadHeaders are a dead letter's: its own, as far as there is room, and what says where it comes from.
+func (c *Channel) deadHeaders(own []Header, d deadLetter) []Header {
+	hs := withoutReserved(own)
+	hs = hs[:min(len(hs), MaxHeaderCount-deadHeaderCount)]
+	return append(hs, header(OriginTopicHeader, c.t.name), header(OriginChannelHeader, c.name),
+		header(OriginIDHeader, d.id.String()), header(AttemptsHeader, strconv.Itoa(int(d.attempts))))
+}
+
+func header(name, value string) Header { return Header{Key: []byte(name), Value: []byte(value)} }
+
+// withoutReserved is a copy without the engine's own headers.
+func withoutReserved(hs []Header) []Header {
+	return slices.DeleteFunc(slices.Clone(hs), func(h Header) bool { return strings.HasPrefix(string(h.Key), ReservedHeaders) })
+}
+
+// deadLetterTopic returns the topic of that name, which is made if it is missing, with the channel that keeps its messages.
+func (e *Engine) deadLetterTopic(ctx context.Context, name string) (*Topic, error) {
+	t, err := e.CreateTopic(ctx, name, 0)
+	if err != nil {
+		return nil, err
+	}
+	if e.cluster != nil && t.hasChannel(redriveChannel) {
+		return t, nil
+	}
+	if _, ok := t.LookupChannel(redriveChannel); ok {
+		return t, nil
+	}
+	_, err = t.CreateChannel(ctx, redriveChannel)
+	return t, err
+}
+
+// movedDead tells the log what left the outbox.
+func (c *Channel) movedDead(ids []ID) {
+	if len(ids) == 0 {
+		return
+	}
+	slices.Sort(ids)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return // whoever leads next moves them again
+	}
+	for i := range c.cursors {
+		if rs := rangesOf(ids, c.cursors[i].part.number); c.cursors[i].added && len(rs) > 0 {
+			c.ev = core.Event{Kind: core.EvDeadMoved, Part: c.cursors[i].part.number, Ranges: rs}
+			c.step()
+		}
+	}
+	c.deadMoved += uint64(len(ids))
+	c.queueControls()
+}
+
+// rangesOf are the ids of one partition as ranges; ids are sorted.
+func rangesOf(ids []ID, part uint32) (rs []core.IDRange) {
+	for _, id := range ids {
+		if id.Partition() != part {
+			continue
+		}
+		m := id.MsgID()
+		if n := len(rs); n > 0 && rs[n-1].To == m {
+			rs[n-1].To++
+		} else {
+			rs = append(rs, core.IDRange{From: m, To: m + 1})
+		}
+	}
+	return rs
+}
+
+// one copies one message whole; nil if there is no room for it any more.
+func (p *peeker) one(t *Topic, id ID) (*PeekedMessage, error) {
+	before := len(p.found)
+	pt := t.partitions()[id.Partition()]
+	err := aio.Guard(p.name, func() error { return p.readRange(pt, core.IDRange{From: id.MsgID(), To: id.MsgID() + 1}) })
+	p.view.Release()
+	switch {
+	case err != nil:
+		return nil, err
+	case len(p.found) == before:
+		return nil, nil
+	}
+	return &p.found[before], nil
+}
+
+// Redrive sends up to max of the channel's dead letters back: they are published to its topic again, for this channel only, and are gone from the
+// dead-letter topic's channel "redrive" then. It returns how many that were. A crash in between, or an error, may send one back twice: OriginIDHeader
+// of the dead letter tells.
+func (c *Channel) Redrive(ctx context.Context, max int) (moved int, err error) {
+	s, err := c.ReadSettings(ctx)
+	if err != nil {
+		return 0, err
+	}
+	name := s.DeadLetter
+	if name == "" {
+		name = c.t.name + core.DeadLetterSuffix
+	}
+	from, ok := c.e.LookupTopic(name)
+	if !ok {
+		return 0, nil
+	}
+	store, err := from.CreateChannel(ctx, redriveChannel)
+	if err != nil {
+		return 0, err
+	}
+	req := &peekRequest{OriginTopic: c.t.name, OriginChannel: c.name, Next: make([]ID, from.Partitions())}
+	for moved < max {
+		var dead []PeekedMessage
+		req.Count = min(max-moved, maxCarryCount)
+		if err := store.ask(ctx, operation{Kind: opPeek, Peek: req}, nil, collect(&dead)); err != nil || len(dead) == 0 {
+			return moved, err
+		}
+		dead = dead[:min(len(dead), max-moved)]
+		n, err := c.sendBack(ctx, store, dead)
+		if moved += n; err != nil {
+			return moved, err
+		}
+		for _, m := range dead {
+			if next := m.ID + 1; next > req.Next[m.ID.Partition()] {
+				req.Next[m.ID.Partition()] = next
+			}
+		}
+	}
+	return moved, nil
+}
+
+// sendBack publishes dead letters to the topic again, and confirms those that are stored there.
+func (c *Channel) sendBack(ctx context.Context, store *Channel, dead []PeekedMessage) (moved int, err error) {
+	ms := make([]Outgoing, len(dead))
+	for i := range dead {
+		ms[i] = Outgoing{Body: dead[i].Body, Headers: append(withoutReserved(dead[i].Headers), header(ChannelHeader, c.name))}
+	}
+	op := operation{Kind: opConfirm}
+	for i, perr := range c.t.publishEach(ctx, ms) {
+		if perr == nil {
+			op.IDs = append(op.IDs, dead[i].ID)
+		} else {
+			err = fmt.Errorf("engine: a dead letter could not be sent back, it stays where it is: %w", perr)
+		}
+	}
+	if len(op.IDs) == 0 {
+		return 0, err
+	}
+	concerned := func(pt *partition) bool {
+		return slices.ContainsFunc(op.IDs, func(id ID) bool { return id.Partition() == pt.number })
+	}
+	return len(op.IDs), errors.Join(err, store.ask(ctx, op, concerned, nil))
+}
+
+// confirmHere makes op.IDs confirmed, whoever has them in flight.
+func (c *Channel) confirmHere(ctx context.Context, op operation) error {
+	var evs []core.Event
+	for _, id := range op.IDs {
+		if n := id.Partition(); op.about(n) && c.hasPartition(int(n)) {
+			evs = append(evs, core.Event{Kind: core.EvDrop, ID: id})
+		}
+	}
+	if len(evs) == 0 {
+		return c.closedErr()
+	}
+	return c.change(ctx, evs...)
+}

@@ -1,0 +1,128 @@
+package engine
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"penstock/engine/core"
+	"penstock/segment"
+)
+
+// fetched is the batch that the last message which came again was read from. In a key-ordered channel many come again from one batch, in
+// any order: to verify it and walk its records for each of them would cost more than all the rest. The channel's view pins it until close.
+type fetched struct {
+	cur    *cursor // nil: none
+	at     segment.Offset
+	header *segment.Header
+	body   []byte // plain
+	ends   []int  // of its records, as far as somebody asked
+	one    segment.Header
+}
+
+// record returns the bytes of a record; false: there are fewer.
+func (f *fetched) record(index int) ([]byte, bool) {
+	for len(f.ends) <= index {
+		at := 0
+		if n := len(f.ends); n > 0 {
+			at = f.ends[n-1]
+		}
+		size, n := binary.Uvarint(f.body[at:])
+		if n <= 0 || size > uint64(len(f.body)-at-n) {
+			return nil, false
+		}
+		f.ends = append(f.ends, at+n+int(size))
+	}
+	if index == 0 {
+		return f.body[:f.ends[0]], true
+	}
+	return f.body[f.ends[index-1]:f.ends[index]], true
+}
+
+func (f *fetched) close(c *Channel) {
+	if f.cur != nil {
+		f.cur, f.header, f.body = nil, nil, nil
+		c.view.Release()
+	}
+}
+
+// fetchFrom hands over the message that the machine assigned, out of the batch that holds or carries it.
+func (c *Channel) fetchFrom(cur *cursor, id ID) (err error) {
+	c.reading = cur
+	at, m := c.res.At, id.MsgID()
+	if !c.res.HasAt {
+		if at, _, err = cur.part.log.Seek(m); err != nil {
+			return err
+		}
+	}
+	f := &c.fetched
+	if f.cur != cur || f.at != at {
+		f.close(c)
+		if err := c.openFetched(cur, at); err != nil {
+			return err
+		}
+	}
+	if f.header.Control() {
+		return c.fetchCarried(m)
+	}
+	if m < f.header.FirstID || m >= f.header.NextID() {
+		return fmt.Errorf("message %s is not in the batch at offset %d, which has %d to %d", id, at, f.header.FirstID, f.header.NextID())
+	}
+	if record, ok := f.record(int(m - f.header.FirstID)); ok {
+		f.one = segment.Header{Count: 1}
+		c.records.Reset(&f.one, record)
+		if r := c.records.NextRef(); r != nil {
+			c.handAgain(f.header, r)
+			return nil
+		}
+	}
+	return fmt.Errorf("message %s is not in the batch at offset %d (%v)", id, at, c.records.Err())
+}
+
+// openFetched pins the batch at at.
+func (c *Channel) openFetched(cur *cursor, at segment.Offset) error {
+	if err := cur.part.log.View(&c.view, at, 1); err != nil {
+		return err
+	}
+	f := &c.fetched
+	f.cur, f.at = cur, at
+	c.iter.Reset(c.view.Bytes())
+	h, body, ok := c.iter.Next()
+	if !ok {
+		f.close(c)
+		return fmt.Errorf("there is no batch at offset %d (%v)", at, c.iter.Err())
+	}
+	plain, err := c.plain(h, body)
+	if err != nil {
+		f.close(c)
+		return err
+	}
+	f.header, f.body, f.ends = h, plain, f.ends[:0]
+	return nil
+}
+
+// fetchCarried hands over a message that the control batch carries.
+func (c *Channel) fetchCarried(m segment.MsgID) error {
+	f := &c.fetched
+	found, err := core.CarriedRecord(f.body, m)
+	if err != nil {
+		return err
+	}
+	f.one = segment.Header{Count: 1, FirstID: m, Created: found.CreatedNs}
+	c.records.Reset(&f.one, found.Record)
+	r := c.records.NextRef()
+	if r == nil {
+		return fmt.Errorf("message %d is carried at offset %d and cannot be read (%v)", m, f.at, c.records.Err())
+	}
+	c.handAgain(&f.one, r)
+	return nil
+}
+
+// handAgain is hand for a message that did not come from the cursor. One that was deferred when it was published meets the filter here.
+func (c *Channel) handAgain(h *segment.Header, r *segment.Record) {
+	if c.res.Attempts == 1 && (c.judges || len(r.Headers) != 0) && (!c.matcher.Match(r.Headers) || c.forOther(r.Headers)) {
+		c.ev = core.Event{Kind: core.EvDrop, ID: c.res.ID}
+		c.step()
+		return
+	}
+	c.hand(h, r)
+}

@@ -1,0 +1,85 @@
+package engine
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/google/uuid"
+)
+
+func sampleLane() *lane {
+	return &lane{pt: &partition{t: &Topic{uuid: uuid.UUID{1, 2, 3}}, number: 7}, run: 9}
+}
+
+// What is sent is what the other node reads, with headers and without; and a put without headers is, byte for byte, what it was before
+// there were headers.
+func TestForwardedPutBytes(t *testing.T) {
+	plain := &Put{Messages: [][]byte{[]byte("one"), []byte("2")}}
+	plain.deferMs = 5
+	var buf putBuffer
+	buf.encode(sampleLane(), plain)
+	want := append([]byte{1, 2, 3, 15: 0, 16: 7, 20: 5, 24: 9, 28: 0, 32: 2, 35: 0}, "\x03\x00\x00\x00one\x01\x00\x00\x002"...)
+	if !bytes.Equal(buf.bytes, want) {
+		t.Errorf("a put without headers is % x, want % x", buf.bytes, want)
+	}
+	headered := &Put{
+		Messages: plain.Messages,
+		Headers:  [][]Header{{{Key: []byte("a"), Value: []byte("bc")}, {Key: []byte("d"), Value: nil}}, nil},
+	}
+	headered.headered = true
+	buf.encode(sampleLane(), headered)
+	if buf.bytes[28] != putHeadered {
+		t.Errorf("its kind is %d", buf.bytes[28])
+	}
+	var p forwardedPut
+	if !p.decodeMessages(buf.bytes[putHeadBytes:], 2, true) {
+		t.Fatal("what was encoded cannot be decoded")
+	}
+	if !equalMessages(&p.Put, headered) {
+		t.Errorf("it is read as %q with %q", p.Messages, p.Headers)
+	}
+}
+
+func equalMessages(a, b *Put) bool {
+	if len(a.Messages) != len(b.Messages) || len(a.Headers) != len(b.Headers) {
+		return false
+	}
+	for i := range a.Messages {
+		if !bytes.Equal(a.Messages[i], b.Messages[i]) {
+			return false
+		}
+	}
+	for i := range a.Headers {
+		if len(a.Headers[i]) != len(b.Headers[i]) {
+			return false
+		}
+		for j, kv := range a.Headers[i] {
+			if !bytes.Equal(kv.Key, b.Headers[i][j].Key) || !bytes.Equal(kv.Value, b.Headers[i][j].Value) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// Whatever another node sends is read without a fault, and what is read means the same when it is sent on.
+func FuzzForwardedPut(f *testing.F) {
+	f.Add([]byte("\x03\x00\x00\x00one\x01\x00\x00\x002"), uint32(2), false)
+	f.Add([]byte("\x01\x00\x00\x00\x01\x00\x00\x00a\x00\x00\x00\x00\x01\x00\x00\x00x"), uint32(1), true)
+	f.Add([]byte("\xff\xff\xff\xff"), uint32(1<<31), true)
+	f.Fuzz(func(t *testing.T, b []byte, count uint32, headered bool) {
+		var p forwardedPut
+		if !p.decodeMessages(b, count, headered) {
+			return
+		}
+		if uint32(len(p.Messages)) != count {
+			t.Fatalf("%d of %d messages", len(p.Messages), count)
+		}
+		p.headered = headered
+		var buf putBuffer
+		buf.encode(sampleLane(), &p.Put)
+		if !bytes.Equal(buf.bytes[putHeadBytes:], b) {
+			t.Fatalf("sent on, it is % x, not % x", buf.bytes[putHeadBytes:], b)
+		}
+	})
+}

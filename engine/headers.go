@@ -1,0 +1,183 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"penstock/segment"
+)
+
+const (
+	// MaxHeaderCount is the most headers that a message can have.
+	MaxHeaderCount = segment.MaxHeaderCount
+	// MaxHeaderNameBytes is the longest name of a header. Values are bounded by Options.MaxHeaderBytes, which is for all names and
+	// values of a message together.
+	MaxHeaderNameBytes = 256
+	// ReservedHeaders begins the names that only the engine writes.
+	ReservedHeaders = "penstock-"
+	// KeyHeader is the header that holds a message's key.
+	KeyHeader = "key"
+)
+
+// Outgoing is a message to be published, with all that one can have.
+type Outgoing struct {
+	Body    []byte
+	Headers []Header
+	// Key is stored as the header KeyHeader and chooses the partition: see Topic.PartitionFor. nil: a header of that name is the
+	// key; without one any partition is taken.
+	Key   []byte
+	Delay time.Duration // before the first delivery; 0: none
+}
+
+// PublishMessage is Publish for a message with a key, headers or a delay. Everything in m is borrowed until it returns.
+func (t *Topic) PublishMessage(ctx context.Context, m Outgoing) (ID, error) {
+	one := [1]Outgoing{m}
+	return t.PublishMessages(ctx, one[:])
+}
+
+// PublishMessages is PublishBatch for messages with keys, headers or a delay. Since they go to one partition, their keys must all
+// be of that one, and their delays the same: ErrBatchKeys. Everything in ms is borrowed until it returns.
+func (t *Topic) PublishMessages(ctx context.Context, ms []Outgoing) (ID, error) {
+	w := getWaiter()
+	defer w.free()
+	w.Messages = w.one[:0]
+	to := -1
+	for i := range ms {
+		m := &ms[i]
+		headers, key, err := m.keyed()
+		if err != nil {
+			return 0, err
+		}
+		if len(key) != 0 {
+			n := t.PartitionFor(key)
+			if to >= 0 && to != n {
+				return 0, ErrBatchKeys
+			}
+			to = n
+		}
+		if m.Delay != ms[0].Delay {
+			return 0, ErrBatchKeys
+		}
+		w.Messages = append(w.Messages, m.Body)
+		if len(headers) != 0 && w.Headers == nil {
+			w.Headers = make([][]Header, len(ms))
+		}
+		if len(headers) != 0 {
+			w.Headers[i] = headers
+		}
+	}
+	if len(ms) > 0 {
+		w.Defer = ms[0].Delay
+	}
+	w.Alone, w.waits = true, true
+	var pt *partition
+	if to >= 0 {
+		pt = t.partitions()[to]
+	}
+	if err := t.submit(ctx, &w.Put, pt); err != nil {
+		return 0, err
+	}
+	return w.wait(ctx)
+}
+
+// keyed returns the headers to store and the key, nil if there is none.
+func (m *Outgoing) keyed() (headers []Header, key []byte, err error) {
+	has := false
+	for i := range m.Headers {
+		if string(m.Headers[i].Key) == KeyHeader && !has {
+			has, key = true, m.Headers[i].Value
+		}
+	}
+	switch {
+	case len(m.Key) == 0:
+		return m.Headers, key, nil
+	case has:
+		return nil, nil, fmt.Errorf("%w: there is a key and a header %q, too", ErrHeaders, KeyHeader)
+	}
+	headers = make([]Header, 0, len(m.Headers)+1)
+	headers = append(append(headers, m.Headers...), Header{Key: []byte(KeyHeader), Value: m.Key})
+	return headers, m.Key, nil
+}
+
+// PartitionFor is the partition of a key: FNV-1a (64 bits) of it, h; then
+//
+//	h ^= h >> 33;  h *= 0xff51afd7ed558ccd;  h ^= h >> 33;  h mod Partitions()
+//
+// which is the same in every version, on every node and in every client. Without the second step partitions would depend on a few bits of each
+// byte: FNV-1a alone mixes upwards only. A topic that gets more partitions gets another partition for most keys.
+func (t *Topic) PartitionFor(key []byte) int { return int(keyHash(key) % uint64(t.Partitions())) }
+
+// keyHash must not change, ever: see PartitionFor.
+func keyHash(key []byte) uint64 {
+	h := uint64(0xcbf29ce484222325)
+	for _, b := range key {
+		h = (h ^ uint64(b)) * 0x100000001b3
+	}
+	h ^= h >> 33
+	h *= 0xff51afd7ed558ccd
+	return h ^ h>>33
+}
+
+// SubmitTo is Submit to one partition, 0 to Partitions()-1; another one is ErrNoPartition.
+func (t *Topic) SubmitTo(partition int, p *Put) error {
+	parts := t.partitions()
+	if partition < 0 || partition >= len(parts) {
+		return ErrNoPartition
+	}
+	return t.submit(context.Background(), p, parts[partition])
+}
+
+// measureHeaders is the rest of measure for a put with headers.
+func (e *Engine) measureHeaders(p *Put) error {
+	if len(p.Headers) != len(p.Messages) {
+		return fmt.Errorf("%w: there are %d lists of headers for %d messages", ErrHeaders, len(p.Headers), len(p.Messages))
+	}
+	p.bytes, p.headerBytes, p.headered = 0, 0, false
+	rec := segment.Record{Defer: p.deferMs}
+	for i, m := range p.Messages {
+		if len(m) == 0 {
+			return ErrEmptyMessage
+		}
+		if len(m) > e.opts.MaxMessageBytes {
+			return ErrMessageTooBig
+		}
+		rec.Body, rec.Headers = m, p.Headers[i]
+		size := rec.Size()
+		if len(rec.Headers) != 0 {
+			if err := e.checkHeaders(rec.Headers, p.trusted); err != nil {
+				return err
+			}
+			p.headered = true
+			p.headerBytes += size - segment.RecordSize(len(m), p.deferMs)
+		}
+		p.bytes += size
+	}
+	if p.bytes > e.opts.MaxBatchBytes {
+		return ErrBatchTooBig
+	}
+	return nil
+}
+
+// checkHeaders holds the headers of one message against the limits. What the engine or another node hands over is trusted as to names.
+func (e *Engine) checkHeaders(headers []Header, trusted bool) error {
+	if len(headers) > MaxHeaderCount {
+		return fmt.Errorf("%w: a message has %d, at most %d", ErrHeaders, len(headers), MaxHeaderCount)
+	}
+	size := 0
+	for i := range headers {
+		name := headers[i].Key
+		switch {
+		case len(name) == 0 || len(name) > MaxHeaderNameBytes:
+			return fmt.Errorf("%w: a name has %d bytes, 1 to %d are possible", ErrHeaders, len(name), MaxHeaderNameBytes)
+		case !trusted && bytes.HasPrefix(name, []byte(ReservedHeaders)):
+			return fmt.Errorf("%w: names that begin with %s, as %q does, are the engine's own", ErrHeaders, ReservedHeaders, name)
+		}
+		size += len(name) + len(headers[i].Value)
+	}
+	if size > e.opts.MaxHeaderBytes && !trusted {
+		return fmt.Errorf("%w: a message has %d bytes of names and values, at most %d (MaxHeaderBytes)", ErrHeaders, size, e.opts.MaxHeaderBytes)
+	}
+	return nil
+}

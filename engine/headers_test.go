@@ -1,0 +1,296 @@
+package engine_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock/engine"
+	"penstock/segment"
+)
+
+// headers makes a list of alternating names and values.
+func headers(kv ...string) (list []engine.Header) {
+	for i := 0; i < len(kv); i += 2 {
+		list = append(list, engine.Header{Key: []byte(kv[i]), Value: []byte(kv[i+1])})
+	}
+	return list
+}
+
+func headerText(list []engine.Header) string {
+	var out []string
+	for _, h := range list {
+		out = append(out, fmt.Sprintf("%s=%s", h.Key, h.Value))
+	}
+	return strings.Join(out, ",")
+}
+
+// consumeAll handles n messages of a channel and returns "partition headers" by body.
+func consumeAll(t testing.TB, ch *engine.Channel, n int) map[string]string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	got := map[string]string{}
+	var mu sync.Mutex
+	err := ch.Consume(ctx, engine.ConsumeOptions{Workers: 3}, func(_ context.Context, m *engine.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if _, twice := got[string(m.Body)]; twice {
+			t.Errorf("%q came twice", m.Body)
+		}
+		if got[string(m.Body)] = fmt.Sprint(m.ID.Partition(), " ", headerText(m.Headers)); len(got) == n {
+			cancel()
+		}
+		return nil
+	})
+	if err != nil || len(got) < n {
+		t.Fatalf("%d of %d messages came (%v)", len(got), n, err)
+	}
+	return got
+}
+
+// publishEveryWay publishes messages with headers in each way that the API has, and returns what must come of them.
+func publishEveryWay(t testing.TB, topic *engine.Topic, prefix string) map[string]string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	want := map[string]string{}
+	at := func(partition int, body string, list string) { want[prefix+body] = fmt.Sprint(partition, " ", list) }
+	body := func(s string) []byte { return []byte(prefix + s) }
+	check := func(_ engine.ID, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(topic.PublishMessage(ctx, engine.Outgoing{Body: body("one"), Key: []byte("k1"), Headers: headers("a", "1")}))
+	at(topic.PartitionFor([]byte("k1")), "one", "a=1,key=k1")
+	check(topic.PublishMessage(ctx, engine.Outgoing{Body: body("named"), Headers: headers("b", "", "key", "k2")}))
+	at(topic.PartitionFor([]byte("k2")), "named", "b=,key=k2")
+	check(topic.PublishMessage(ctx, engine.Outgoing{Body: body("delayed"), Key: []byte("k3"), Delay: 20 * time.Millisecond}))
+	at(topic.PartitionFor([]byte("k3")), "delayed", "key=k3")
+	check(topic.PublishMessages(ctx, []engine.Outgoing{
+		{Body: body("first"), Key: []byte("k4")},
+		{Body: body("second")},
+		{Body: body("third"), Headers: headers("x", "y", "x", "z"), Key: []byte("k4")},
+	}))
+	for b, list := range map[string]string{"first": "key=k4", "second": "", "third": "x=y,x=z,key=k4"} {
+		at(topic.PartitionFor([]byte("k4")), b, list)
+	}
+	for n := range topic.Partitions() {
+		s := fmt.Sprint("to ", n)
+		done := make(chan error, 1)
+		p := &engine.Put{
+			Messages: [][]byte{body(s), body(s + " plain")}, Headers: [][]engine.Header{headers("n", fmt.Sprint(n)), nil},
+			Done: func(p *engine.Put) { done <- p.Err },
+		}
+		if err := topic.SubmitTo(n, p); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		at(n, s, "n="+fmt.Sprint(n))
+		at(n, s+" plain", "")
+	}
+	return want
+}
+
+func checkHeaders(t testing.TB, got, want map[string]string) {
+	t.Helper()
+	for b, w := range want {
+		if got[b] != w {
+			t.Errorf("%q came as %q, want %q", b, got[b], w)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d messages came, want %d", len(got), len(want))
+	}
+}
+
+// Headers and keys come to consumers as they were published: from memory, after a crash, and from segments.
+//
+// B61 (what it calls ext), B1.
+func TestHeaders(t *testing.T) {
+	disk := newDisk()
+	e := onDisk(t, disk)
+	topic, err := e.CreateTopic(t.Context(), "t", 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	channels := []string{"memory", "crash", "segments"}
+	for _, name := range channels {
+		channelOf(t, topic, name)
+	}
+	want := publishEveryWay(t, topic, "x/")
+	var sb segment.Builder
+	sb.Reset(segment.CodecS2)
+	sb.Add(&segment.Record{Body: []byte("sealed"), Headers: headers("s", strings.Repeat("long", 1000))})
+	sb.Add(&segment.Record{Body: []byte("sealed too")})
+	batch, err := sb.Seal(time.Now().UnixNano())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := e.Counters().MessageBytes.Load()
+	id, err := topic.PublishSealed(t.Context(), batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := e.Counters().MessageBytes.Load() - before; n != uint64(len("sealed")+len("sealed too")) {
+		t.Errorf("the sealed messages count as %d bytes", n)
+	}
+	want["sealed"] = fmt.Sprint(id.Partition(), " s=", strings.Repeat("long", 1000))
+	want["sealed too"] = fmt.Sprint(id.Partition(), " ")
+
+	checkHeaders(t, consumeAll(t, channelOf(t, topic, "memory"), len(want)), want)
+
+	e = onDisk(t, disk.Crash(1))
+	topic, _ = e.LookupTopic("t")
+	checkHeaders(t, consumeAll(t, channelOf(t, topic, "crash"), len(want)), want)
+	for range 800 { // so much that the first messages leave memory
+		publish(t, topic, strings.Repeat("m", 4000))
+	}
+	got := readSome(t, channelOf(t, topic, "segments"), len(want)+800)
+	checkHeaders(t, got, want)
+}
+
+// readSome is consumeAll without the filling.
+func readSome(t testing.TB, ch *engine.Channel, n int) map[string]string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	got := map[string]string{}
+	err := ch.Consume(ctx, engine.ConsumeOptions{}, func(_ context.Context, m *engine.Message) error {
+		if m.Body[0] != 'm' {
+			got[string(m.Body)] = fmt.Sprint(m.ID.Partition(), " ", headerText(m.Headers))
+		}
+		if n--; n == 0 {
+			cancel()
+		}
+		return nil
+	})
+	if err != nil || n > 0 {
+		t.Fatalf("%d messages did not come (%v)", n, err)
+	}
+	return got
+}
+
+// What has headers that may not be is refused, whole, with a sentence that says why; nothing of it is stored.
+//
+// B10, B97 (limits).
+func TestHeaderLimits(t *testing.T) {
+	e := onDisk(t, newDisk(), func(o *engine.Options) { o.MaxHeaderBytes = 1000 })
+	topic, err := e.CreateTopic(t.Context(), "t", 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	many := make([]engine.Header, engine.MaxHeaderCount+1)
+	for i := range many {
+		many[i] = headers(fmt.Sprint(i), "")[0]
+	}
+	other := "k0"
+	for i := 0; topic.PartitionFor([]byte(other)) == topic.PartitionFor([]byte("k")); i++ {
+		other = fmt.Sprint("k", i)
+	}
+	one := func(o engine.Outgoing) []engine.Outgoing {
+		o.Body = []byte("b")
+		return []engine.Outgoing{o}
+	}
+	for _, c := range []struct {
+		name string
+		ms   []engine.Outgoing
+		want error
+		text string
+	}{
+		{"too many", one(engine.Outgoing{Headers: many}), engine.ErrHeaders, "257, at most 256"},
+		{"a key makes one too many", one(engine.Outgoing{Headers: many[:256], Key: []byte("k")}), engine.ErrHeaders, "257, at most 256"},
+		{"too large", one(engine.Outgoing{Headers: headers("abc", strings.Repeat("x", 998))}), engine.ErrHeaders, "1001 bytes"},
+		{"no name", one(engine.Outgoing{Headers: headers("", "x")}), engine.ErrHeaders, "0 bytes"},
+		{"long name", one(engine.Outgoing{Headers: headers(strings.Repeat("n", 257), "x")}), engine.ErrHeaders, "257 bytes"},
+		{"reserved", one(engine.Outgoing{Headers: headers("penstock-channel", "c")}), engine.ErrHeaders, "engine's own"},
+		{"two keys", one(engine.Outgoing{Headers: headers("key", "x"), Key: []byte("k")}), engine.ErrHeaders, "too"},
+		{"no body", []engine.Outgoing{{Headers: headers("a", "b")}}, engine.ErrEmptyMessage, ""},
+		{"keys of two partitions", []engine.Outgoing{{Body: []byte("b"), Key: []byte("k")}, {Body: []byte("b"), Key: []byte(other)}}, engine.ErrBatchKeys, ""},
+		{"two delays", []engine.Outgoing{{Body: []byte("b"), Delay: 1}, {Body: []byte("b")}}, engine.ErrBatchKeys, ""},
+		{"none", nil, engine.ErrEmptyMessage, ""},
+		{"large with headers", []engine.Outgoing{{Body: make([]byte, 1<<20+1), Headers: headers("a", "b")}}, engine.ErrMessageTooBig, ""},
+	} {
+		if _, err := topic.PublishMessages(t.Context(), c.ms); !errors.Is(err, c.want) || !strings.Contains(fmt.Sprint(err), c.text) {
+			t.Errorf("%s: %v, want %v with %q", c.name, err, c.want, c.text)
+		}
+	}
+	p := &engine.Put{Messages: [][]byte{[]byte("a"), []byte("b")}, Headers: make([][]engine.Header, 1), Done: func(*engine.Put) { t.Error("answered") }}
+	if err := topic.Submit(p); !errors.Is(err, engine.ErrHeaders) {
+		t.Errorf("one list for two messages: %v", err)
+	}
+	if err := topic.SubmitTo(2, p); !errors.Is(err, engine.ErrNoPartition) {
+		t.Errorf("to a partition that is not there: %v", err)
+	}
+	var sb segment.Builder
+	sb.Reset(segment.CodecNone)
+	sb.Add(&segment.Record{Body: []byte("x"), Headers: headers("penstock-channel", "c")})
+	batch, err := sb.Seal(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := topic.PublishSealed(t.Context(), batch); !errors.Is(err, engine.ErrHeaders) {
+		t.Errorf("a reserved header in a sealed batch: %v", err)
+	}
+	// What is exactly as much as may be is stored.
+	if _, err := topic.PublishMessage(t.Context(), engine.Outgoing{Body: []byte("b"), Headers: headers("abc", strings.Repeat("x", 997))}); err != nil {
+		t.Error(err)
+	}
+	if n := e.Counters().Messages.Load(); n != 1 {
+		t.Errorf("%d messages are stored", n)
+	}
+}
+
+// The partition of a key is the same for ever, in every client: these are not to be changed.
+func TestPartitionFor(t *testing.T) {
+	e := onDisk(t, newDisk())
+	topic, err := e.CreateTopic(t.Context(), "t", 12)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]int{"": 2, "a": 5, "b": 4, "order-1": 2, "order-2": 2, "\x00\xff": 8} {
+		if got := topic.PartitionFor([]byte(key)); got != want {
+			t.Errorf("the key %q belongs to partition %d, not %d", key, want, got)
+		}
+	}
+	count := make([]int, 12)
+	for i := range 12000 {
+		count[topic.PartitionFor(fmt.Appendf(nil, "user:%d00", 2*i))]++
+	}
+	if slices.Min(count) < 850 || slices.Max(count) > 1150 {
+		t.Errorf("12000 keys spread as %v", count)
+	}
+}
+
+// A put with headers costs no allocation either, once pools have grown.
+func TestHeadersDoNotAllocate(t *testing.T) {
+	e := openWith(t, engine.Options{DataPath: fastDir(t), RetentionInterval: time.Hour})
+	topic := topicOf(t, e, "t")
+	done := make(chan error, 1)
+	p := &engine.Put{Messages: [][]byte{bytes.Repeat([]byte{'x'}, 100)}, Headers: [][]engine.Header{headers("key", "k", "a", "b")}}
+	p.Done = func(p *engine.Put) { done <- p.Err }
+	run := func() {
+		if err := topic.Submit(p); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2000 {
+		run()
+	}
+	if n := testing.AllocsPerRun(2000, run); n > 0.1 {
+		t.Errorf("%.3f allocations per message with headers", n)
+	}
+}

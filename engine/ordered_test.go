@@ -1,0 +1,328 @@
+package engine_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/engine"
+	"penstock/netproto"
+)
+
+// An ordered channel has one message of a partition in flight and keeps the order through everything that makes a message come again; what was finished
+// and followed by the next does not come again, whatever happens.
+//
+// B57, B68.
+func TestOrdered(t *testing.T) {
+	disk := newDisk()
+	e := onDisk(t, disk)
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	configureChannel(t, ch, func(s *engine.ChannelSettings) { s.Order = engine.OrderPartition })
+	publish(t, topic, numbered("m", 50, 0)...)
+	s := sit(t, ch, 10, engine.ConsumerOptions{MsgTimeout: 50 * time.Millisecond})
+	m := s.next()
+	for _, again := range []struct {
+		how string
+		do  func()
+	}{
+		{"requeue", func() {
+			if err := s.Requeue(m.id, 0); err != nil {
+				t.Fatal(err)
+			}
+			s.Pump()
+		}},
+		{"requeue with a delay", func() {
+			if err := s.Requeue(m.id, 30*time.Millisecond); err != nil {
+				t.Fatal(err)
+			}
+			s.Pump()
+		}},
+		{"timeout", func() {}},
+		{"reconnect", func() {
+			s.Close()
+			s = sit(t, ch, 10, engine.ConsumerOptions{MsgTimeout: time.Minute})
+		}},
+	} {
+		again.do()
+		next := s.next()
+		if next.id != m.id || next.attempts != m.attempts+1 {
+			t.Fatalf("%s: %s came (attempt %d), want %s again", again.how, next.body, next.attempts, m.body)
+		}
+		m = next
+	}
+	s.none("one is in flight")
+	for i := range 20 {
+		if m.body != fmt.Sprint("m", i) {
+			t.Fatalf("%s came, want m%d", m.body, i)
+		}
+		s.finish(m)
+		m = s.next()
+	}
+	// m20 is in flight: so m19's confirmation is on the disk.
+	e = onDisk(t, disk.Crash(3))
+	topic, _ = e.LookupTopic("t")
+	ch, _ = topic.LookupChannel("c")
+	s = sit(t, ch, 10)
+	for i := 20; i < 50; i++ {
+		if m := s.next(); m.body != fmt.Sprint("m", i) {
+			t.Fatalf("after a power cut %s came, want m%d", m.body, i)
+		} else {
+			s.finish(m)
+		}
+	}
+	s.none("the end")
+	// Without the order many are in flight again.
+	configureChannel(t, ch, func(s *engine.ChannelSettings) { s.Order = engine.OrderNone })
+	publish(t, topic, numbered("n", 10, 0)...)
+	for i := range 10 {
+		if m := s.next(); m.body != fmt.Sprint("n", i) {
+			t.Errorf("%s came, want n%d", m.body, i)
+		}
+	}
+}
+
+// The order holds over changes of leaders, with the consumer that reconnects to each; a message comes again only if the next one was not delivered.
+//
+// B57, B68.
+func TestClusterOrdered(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	c := tr.channel("t", "c")
+	configureChannel(t, c, func(s *engine.ChannelSettings) { s.Order = engine.OrderPartition })
+	const n = 90
+	publish(t, tr.topic(tr.nodes[0], "t"), numbered("m", n, 0)...)
+	rng := rand.New(rand.NewPCG(1, 2))
+	next := 0
+	for life := 0; next < n; life++ {
+		l := tr.leader("t", 0)
+		s := sit(t, tr.at(l, "t", "c"), 5, engine.ConsumerOptions{MsgTimeout: 100 * time.Millisecond})
+		first := true
+		for end := next + 25; next < min(end, n); {
+			m := s.next()
+			i, err := strconv.Atoi(strings.TrimPrefix(m.body, "m"))
+			switch {
+			case err != nil:
+				t.Fatal(err)
+			case i == next:
+			case i == next-1 && first && life > 0: // its FIN was on the way when the leader died
+			default:
+				t.Fatalf("life %d: %s came, want m%d", life, m.body, next)
+			}
+			first = false
+			switch rng.IntN(8) {
+			case 0:
+				if err := s.Requeue(m.id, time.Duration(rng.IntN(2))*5*time.Millisecond); err != nil {
+					t.Fatal(err)
+				}
+				s.Pump()
+				next = i
+			default:
+				if err := s.Finish(m.id); err != nil && !errors.Is(err, engine.ErrNotInFlight) {
+					t.Fatal(err)
+				}
+				s.Pump()
+				next = i + 1
+			}
+		}
+		if next == n {
+			break
+		}
+		if life%2 == 0 {
+			tr.kill(l)
+			tr.leader("t", 0)
+			tr.start(l)
+			tr.whole("t")
+		} else {
+			tr.drain(l, "t")
+			tr.eventually("somebody else leads", func() bool { return tr.leader("t", 0) != l })
+		}
+	}
+	l := tr.leader("t", 0)
+	tr.eventually("all is confirmed", func() bool { st := channelStats(t, tr.at(l, "t", "c")); return st.Depth+int64(st.InFlightCount) == 0 })
+}
+
+// In a key-ordered channel the messages of a key come one at a time, in order, and those of different keys do not wait for each other.
+//
+// B57.
+func TestKeyOrdered(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	configureChannel(t, ch, func(s *engine.ChannelSettings) { s.Order = engine.OrderKey })
+	const keys, per = 40, 25
+	for i := range per {
+		for k := range keys {
+			key := fmt.Sprint("k", k)
+			publishWith(t, topic, fmt.Sprint(key, "/", i), "key", key)
+		}
+	}
+	publishWith(t, topic, "free") // without a key: no order
+	seats := []*seat{sit(t, ch, 30), sit(t, ch, 30)}
+	keyedRun(t, seats, keys*per+1, per)
+}
+
+// keyedRun finishes total messages key/number, some after they failed, and checks the order of each key.
+func keyedRun(t *testing.T, seats []*seat, total, per int) {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(3, 4))
+	next := map[string]int{}
+	held := map[string]delivered{}
+	widest := 0
+	for done := 0; done < total; {
+		var m delivered
+		var s *seat
+		for _, s = range seats {
+			var ok bool
+			if m, ok = s.poll(time.Millisecond); ok {
+				break
+			}
+		}
+		if m.body == "" {
+			// Nothing more comes: what is held now is all that may be in flight.
+			if len(held) == 0 {
+				continue
+			}
+			for key, h := range held {
+				delete(held, key)
+				finishAnywhere(t, seats, h)
+				next[key]++
+				done++
+			}
+			continue
+		}
+		key, number, ok := strings.Cut(m.body, "/")
+		if !ok {
+			finishAnywhere(t, seats, m)
+			done++
+			continue
+		}
+		if h, busy := held[key]; busy {
+			t.Fatalf("%s came while %s is in flight", m.body, h.body)
+		}
+		if number != fmt.Sprint(next[key]) {
+			t.Fatalf("%s came, want number %d of its key", m.body, next[key])
+		}
+		if rng.IntN(10) == 0 {
+			if err := s.Requeue(m.id, time.Duration(rng.IntN(3))*time.Millisecond); err != nil {
+				t.Fatal(err)
+			}
+			s.Pump()
+			continue
+		}
+		held[key] = m
+		widest = max(widest, len(held))
+	}
+	if widest < 20 {
+		t.Errorf("at most %d keys were in flight at once", widest)
+	}
+}
+
+func finishAnywhere(t *testing.T, seats []*seat, m delivered) {
+	t.Helper()
+	for _, s := range seats {
+		err := s.Finish(m.id)
+		if err == nil {
+			s.Pump()
+			return
+		}
+		if !errors.Is(err, engine.ErrNotOwner) {
+			t.Fatalf("finish %s: %v", m.body, err)
+		}
+	}
+	t.Fatalf("%s is nobody's", m.body)
+}
+
+// B57.
+func TestClusterKeyOrdered(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	c := tr.channel("t", "c")
+	configureChannel(t, c, func(s *engine.ChannelSettings) { s.Order = engine.OrderKey })
+	topic := tr.topic(tr.nodes[0], "t")
+	const keys, per = 30, 6
+	for i := range per {
+		for k := range keys {
+			key := fmt.Sprint("k", k)
+			publishWith(t, topic, fmt.Sprint(key, "/", i), "key", key)
+		}
+	}
+	// Half of the messages are done, then the leader dies.
+	s := sit(t, c, 50)
+	last := map[string]int{}
+	for range keys * per / 2 {
+		m := s.next()
+		key, number, _ := strings.Cut(m.body, "/")
+		n, _ := strconv.Atoi(number)
+		if n != last[key] {
+			t.Fatalf("%s came, want number %d", m.body, last[key])
+		}
+		s.finish(m)
+		last[key] = n + 1
+	}
+	tr.kill(tr.leader("t", 0))
+	s = sit(t, tr.at(tr.leader("t", 0), "t", "c"), 50)
+	seen := map[string]bool{}
+	for left := true; left; {
+		m := s.next()
+		key, number, _ := strings.Cut(m.body, "/")
+		n, _ := strconv.Atoi(number)
+		if n != last[key] && (seen[key] || n != last[key]-1) {
+			t.Fatalf("after the failover %s came, want number %d", m.body, last[key])
+		}
+		seen[key] = true
+		s.finish(m)
+		last[key] = n + 1
+		left = false
+		for k := range keys {
+			left = left || last[fmt.Sprint("k", k)] < per
+		}
+	}
+}
+
+// While too few replicas answer, an ordered channel stands still for longer than a publisher would wait; when they are back it goes on by itself. It
+// does so, too, if it was configured meanwhile, and who configured it was told that the outcome is unknown.
+//
+// B57.
+func TestClusterOrderedOutlastsQuorum(t *testing.T) {
+	t.Parallel()
+	const timeout = 200 * time.Millisecond
+	tr := newTrio(t, 3, func(o *engine.Options) { o.PublishTimeout = timeout })
+	tr.create("t", 1)
+	c, late := tr.channel("t", "c"), tr.channel("t", "late")
+	configureChannel(t, c, func(s *engine.ChannelSettings) { s.Order = engine.OrderPartition })
+	publish(t, tr.topic(tr.leader("t", 0), "t"), numbered("m", 5, 0)...)
+	s := sit(t, c, 5)
+	m := s.next()
+	tr.wires.rules(func(_, _ string, kind netproto.Type) int {
+		if kind == netproto.TypePutAck {
+			return 0
+		}
+		return 1
+	})
+	s.finish(m)
+	if _, err := late.Configure(t.Context(), engine.ChannelSettings{Order: engine.OrderPartition}); err == nil {
+		t.Error("settings were committed without a quorum")
+	}
+	time.Sleep(3 * timeout)
+	if m, ok := s.poll(0); ok {
+		t.Errorf("%s came before the one before it was confirmed for good", m.body)
+	}
+	tr.wires.rules(nil)
+	for i := 1; i < 5; i++ {
+		if m := s.next(); m.body != fmt.Sprint("m", i) {
+			t.Errorf("%s came, want m%d", m.body, i)
+		} else {
+			s.finish(m)
+		}
+	}
+	if got := sit(t, late, 5).take(5); fmt.Sprint(got) != "[m0 m1 m2 m3 m4]" {
+		t.Errorf("the other channel got %v", got)
+	}
+}

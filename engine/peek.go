@@ -1,0 +1,446 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"penstock/engine/core"
+	"penstock/segment"
+	"penstock/segment/aio"
+)
+
+const (
+	// MaxListCount is the most messages that Peek, Pending and DeferredMessages return; a count of 0 asks for DefaultListCount.
+	MaxListCount     = 1000
+	DefaultListCount = 10
+	// MaxPeekBytes is the most bytes of bodies and headers that Peek returns, and that each leader reads for it. A body that does not fit is
+	// cut, see PeekedMessage.
+	MaxPeekBytes = 4 << 20
+)
+
+// PeekOptions choose what Peek shows.
+type PeekOptions struct {
+	Partition int // -1: all
+	From      ID  // not what is below, in its partition; 0: from the oldest
+	Count     int // at most; 0: DefaultListCount; never more than MaxListCount
+}
+
+// PeekedMessage is a copy of a stored message.
+type PeekedMessage struct {
+	ID        ID        `json:"id"`
+	Timestamp time.Time `json:"timestamp"`    // when it was published
+	Due       time.Time `json:"due,omitzero"` // of a message that was published with a delay
+	Headers   []Header  `json:"headers,omitempty"`
+	Body      []byte    `json:"body"`
+	BodyBytes int       `json:"body_bytes"` // the whole body's; Body is its beginning if Truncated
+	Truncated bool      `json:"truncated,omitempty"`
+}
+
+// PendingMessage is a message that a consumer has, or that waits for its time.
+type PendingMessage struct {
+	ID       ID        `json:"id"`
+	Since    time.Time `json:"since,omitzero"`   // in flight: when it was handed out
+	Due      time.Time `json:"due,omitzero"`     // in flight: when it times out; deferred: when it is delivered
+	Attempts uint16    `json:"attempts"`         // deliveries so far
+	Client   string    `json:"client,omitempty"` // ConsumerOptions.Label of who has it, if that is a string or has a String method
+}
+
+// peekRequest is PeekOptions as they travel.
+type peekRequest struct {
+	From  ID  `json:"from,omitempty"`
+	Count int `json:"count"`
+	// For Redrive: only dead letters of this topic and channel, from Next[partition] on, whole.
+	OriginTopic   string `json:"origin_topic,omitempty"`
+	OriginChannel string `json:"origin_channel,omitempty"`
+	Next          []ID   `json:"next,omitempty"`
+}
+
+func listCount(n int) int {
+	if n <= 0 {
+		n = DefaultListCount
+	}
+	return min(n, MaxListCount)
+}
+
+// Peek returns messages that the channel has not confirmed, in flight and deferred ones too, oldest first. Nothing is consumed.
+func (c *Channel) Peek(ctx context.Context, o PeekOptions) ([]PeekedMessage, error) {
+	only, err := c.t.onlyPartition(o.Partition)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.closedErr(); err != nil {
+		return nil, err
+	}
+	var all []PeekedMessage
+	req := &peekRequest{From: o.From, Count: listCount(o.Count)}
+	if err := c.ask(ctx, operation{Kind: opPeek, Peek: req}, only, collect(&all)); err != nil {
+		return nil, err
+	}
+	return firstPeeked(all, req.Count), nil
+}
+
+// Peek returns up to count stored messages of a partition (-1: of each) from the id from on, whatever channels there are. See PeekOptions.
+func (t *Topic) Peek(ctx context.Context, partition int, from ID, count int) ([]PeekedMessage, error) {
+	only, err := t.onlyPartition(partition)
+	if err != nil {
+		return nil, err
+	}
+	if t.e.isClosed() {
+		return nil, ErrClosed
+	}
+	var all []PeekedMessage
+	req := &peekRequest{From: from, Count: listCount(count)}
+	if err := t.onLeaders(ctx, operation{Kind: opPeek, Peek: req}, only, collect(&all)); err != nil {
+		return nil, err
+	}
+	return firstPeeked(all, req.Count), nil
+}
+
+// onlyPartition is the choice of one partition, or nil for all.
+func (t *Topic) onlyPartition(n int) (func(*partition) bool, error) {
+	switch {
+	case n < -1 || n >= t.Partitions():
+		return nil, ErrNoPartition
+	case n == -1:
+		return nil, nil
+	}
+	return func(pt *partition) bool { return int(pt.number) == n }, nil
+}
+
+// ErrNoPartition says that the topic has fewer partitions.
+var ErrNoPartition = errors.New("engine: the topic has no such partition")
+
+// collect takes results that are lists.
+func collect[T any](all *[]T) func(json.RawMessage) error {
+	return func(result json.RawMessage) error {
+		var some []T
+		err := json.Unmarshal(result, &some)
+		*all = append(*all, some...)
+		return err
+	}
+}
+
+// firstPeeked are the oldest of what all partitions have, within the limits.
+func firstPeeked(all []PeekedMessage, count int) []PeekedMessage {
+	slices.SortFunc(all, func(a, b PeekedMessage) int { return cmp.Or(a.Timestamp.Compare(b.Timestamp), cmp.Compare(a.ID, b.ID)) })
+	all = all[:min(len(all), count)]
+	room := MaxPeekBytes
+	for i := range all {
+		room = all[i].fit(room)
+	}
+	return all
+}
+
+// fit cuts the body to what there is room for, and returns the room that is left.
+func (m *PeekedMessage) fit(room int) int {
+	for _, h := range m.Headers {
+		room -= len(h.Key) + len(h.Value)
+	}
+	if room = max(room, 0); len(m.Body) > room {
+		m.Body, m.Truncated = m.Body[:room], true
+	}
+	return room - len(m.Body)
+}
+
+// peekHere reads the log of the partitions of op.
+func (t *Topic) peekHere(op operation) ([]PeekedMessage, error) {
+	p := peeker{name: t.name, count: listCount(op.Peek.Count), room: MaxPeekBytes}
+	for _, pt := range t.partitions() {
+		if !op.about(pt.number) {
+			continue
+		}
+		_, _, from := pt.log.Start()
+		if op.Peek.From.Partition() == pt.number {
+			from = max(from, op.Peek.From.MsgID())
+		}
+		if err := p.read(pt, []core.IDRange{{From: from, To: min(from+segment.MsgID(p.count), segment.MsgID(pt.visible.Load()))}}); err != nil {
+			return nil, err
+		}
+	}
+	return p.found, nil
+}
+
+// peekHere reads what the channel has not confirmed in the partitions of op. The log is read without the channel's lock: deliveries go on.
+func (c *Channel) peekHere(op operation) ([]PeekedMessage, error) {
+	p := peeker{name: c.t.name, count: listCount(op.Peek.Count), room: MaxPeekBytes}
+	if op.Peek.OriginTopic != "" {
+		p.origin, p.whole = op.Peek, true
+	}
+	for _, pt := range c.t.partitions() {
+		if !op.about(pt.number) {
+			continue
+		}
+		if err := c.peekPartition(&p, pt, op.Peek); err != nil {
+			return nil, err
+		}
+	}
+	return p.found, nil
+}
+
+// peekPartition reads what one partition adds: its first messages, or, for a dead-letter topic of several channels, the first that are wanted.
+func (c *Channel) peekPartition(p *peeker, pt *partition, req *peekRequest) error {
+	from := req.From
+	if int(pt.number) < len(req.Next) {
+		from = req.Next[pt.number]
+	}
+	for had := len(p.found); ; {
+		ranges, err := c.unconfirmed(int(pt.number), from, p.count)
+		if err != nil || len(ranges) == 0 {
+			return err
+		}
+		if err := p.read(pt, ranges); err != nil {
+			return err
+		}
+		if p.origin == nil || p.full || len(p.found)-had >= p.count {
+			return nil
+		}
+		from = core.MakeID(pt.number, ranges[len(ranges)-1].To)
+	}
+}
+
+// unconfirmed are the first ids of a partition that are not confirmed, at most count.
+func (c *Channel) unconfirmed(index int, from ID, count int) (rs []core.IDRange, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return nil, c.closed
+	}
+	c.see()
+	if index >= len(c.cursors) || !c.cursors[index].added {
+		return nil, nil
+	}
+	cur := &c.cursors[index]
+	_, _, m := cur.part.log.Start()
+	if from.Partition() == cur.part.number {
+		m = max(m, from.MsgID())
+	}
+	for ; count > 0; count-- {
+		if m = c.m.NextUnconfirmed(cur.part.number, m); m >= cur.end {
+			break
+		}
+		if n := len(rs); n > 0 && rs[n-1].To == m {
+			rs[n-1].To++
+		} else {
+			rs = append(rs, core.IDRange{From: m, To: m + 1})
+		}
+		m++
+	}
+	return rs, nil
+}
+
+// peeker copies messages out of logs.
+type peeker struct {
+	name   string // of the topic
+	count  int    // of each partition
+	room   int
+	origin *peekRequest // not nil: only what it wants
+	whole  bool         // bodies are not cut: what does not fit waits
+	full   bool         // something did not fit
+	found  []PeekedMessage
+
+	view    segment.View
+	iter    segment.BatchIter
+	records segment.RecordIter
+	scratch []byte
+}
+
+// read copies the messages of the ranges.
+func (p *peeker) read(pt *partition, ranges []core.IDRange) error {
+	for _, r := range ranges {
+		err := aio.Guard(p.name, func() error { return p.readRange(pt, r) })
+		p.view.Release()
+		switch {
+		case errors.Is(err, segment.ErrBelowStart): // retention was faster
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *peeker) readRange(pt *partition, r core.IDRange) error {
+	if r.From >= r.To {
+		return nil
+	}
+	at, _, err := pt.log.Seek(r.From)
+	if err != nil {
+		return err
+	}
+	for {
+		if err := pt.log.View(&p.view, at, pt.e.opts.ReadAheadBytes); err != nil {
+			return err
+		}
+		p.iter.Reset(p.view.Bytes())
+		for h, body, ok := p.iter.Next(); ok; h, body, ok = p.iter.Next() {
+			at += segment.Offset(h.Size())
+			if h.Control() {
+				continue
+			}
+			if done, err := p.readBatch(pt, h, body, r); done || err != nil {
+				return err
+			}
+		}
+		if err := p.iter.Err(); err != nil {
+			return err
+		}
+		p.view.Release()
+	}
+}
+
+// readBatch copies the messages of one batch, and says whether that was all.
+func (p *peeker) readBatch(pt *partition, h *segment.Header, body []byte, r core.IDRange) (done bool, err error) {
+	if h.Codec != segment.CodecNone {
+		if body, err = segment.DecompressBody(h, body, p.scratch); err != nil {
+			return false, err
+		}
+		p.scratch = body
+	}
+	p.records.Reset(h, body)
+	for id := h.FirstID; ; id++ {
+		rec := p.records.NextRef()
+		switch {
+		case rec == nil:
+			return h.NextID() >= r.To, p.records.Err()
+		case id >= r.To:
+			return true, nil
+		case id >= r.From && !p.add(core.MakeID(pt.number, id), h, rec):
+			return true, nil
+		}
+	}
+}
+
+// add copies one message, unless there is no room for it.
+func (p *peeker) add(id ID, h *segment.Header, r *segment.Record) bool {
+	m := PeekedMessage{ID: id, Timestamp: time.Unix(0, h.Created+r.TimeDelta*1000), BodyBytes: len(r.Body)}
+	if r.Defer != 0 {
+		m.Due = time.UnixMilli(h.Created/1e6 + int64(r.Defer))
+	}
+	for _, kv := range r.Headers {
+		m.Headers = append(m.Headers, Header{Key: slices.Clone(kv.Key), Value: slices.Clone(kv.Value)})
+	}
+	m.Body = r.Body
+	switch {
+	case p.origin != nil && !m.from(p.origin.OriginTopic, p.origin.OriginChannel):
+		return true
+	case !p.whole:
+		p.room = m.fit(p.room)
+	case len(r.Body) > p.room && len(p.found) > 0:
+		p.full = true
+		return false
+	default:
+		p.room -= len(r.Body)
+	}
+	m.Body = slices.Clone(m.Body)
+	p.found = append(p.found, m)
+	return true
+}
+
+// from says whether a message is the dead letter of a channel.
+func (m *PeekedMessage) from(topic, channel string) bool {
+	return string(headerOf(m.Headers, OriginTopicHeader)) == topic && string(headerOf(m.Headers, OriginChannelHeader)) == channel
+}
+
+func headerOf(hs []Header, name string) []byte {
+	for i := range hs {
+		if string(hs[i].Key) == name {
+			return hs[i].Value
+		}
+	}
+	return nil
+}
+
+// Pending returns messages that consumers have, oldest delivery first, at most max of them (0: DefaultListCount).
+func (c *Channel) Pending(ctx context.Context, max int) ([]PendingMessage, error) {
+	return c.list(ctx, opPending, max, func(a, b PendingMessage) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.ID, b.ID)) })
+}
+
+// DeferredMessages returns messages that wait for their time, the next one first, at most max of them (0: DefaultListCount).
+func (c *Channel) DeferredMessages(ctx context.Context, max int) ([]PendingMessage, error) {
+	return c.list(ctx, opDeferred, max, func(a, b PendingMessage) int { return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.ID, b.ID)) })
+}
+
+func (c *Channel) list(ctx context.Context, kind operationKind, max int, order func(a, b PendingMessage) int) ([]PendingMessage, error) {
+	if err := c.closedErr(); err != nil {
+		return nil, err
+	}
+	var all []PendingMessage
+	n := listCount(max)
+	if err := c.ask(ctx, operation{Kind: kind, Count: n}, nil, collect(&all)); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(all, order)
+	return all[:min(len(all), n)], nil
+}
+
+// pendingHere lists the first that this node's consumers have.
+func (c *Channel) pendingHere(op operation) (all []PendingMessage, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return nil, c.closed
+	}
+	labels := map[core.ClientID]string{}
+	for id, k := range c.consumers {
+		labels[id] = labelText(k.label)
+	}
+	list := oldest[PendingMessage]{limit: listCount(op.Count), key: func(m *PendingMessage) int64 { return m.Since.UnixMilli() }}
+	c.m.EachInFlight(func(m core.InFlightMessage) {
+		if op.about(m.ID.Partition()) {
+			list.add(PendingMessage{ID: m.ID, Since: time.UnixMilli(m.SinceMs), Attempts: m.Attempts, Client: labels[m.Client]})
+		}
+	})
+	return list.items, nil
+}
+
+// deferredHere lists the first that are due.
+func (c *Channel) deferredHere(op operation) (all []PendingMessage, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return nil, c.closed
+	}
+	c.takePosts()
+	list := oldest[PendingMessage]{limit: listCount(op.Count), key: func(m *PendingMessage) int64 { return m.Due.UnixMilli() }}
+	c.m.EachWaiting(func(m core.WaitingMessage) {
+		if op.about(m.ID.Partition()) {
+			list.add(PendingMessage{ID: m.ID, Due: time.UnixMilli(m.DueMs), Attempts: m.Attempts})
+		}
+	})
+	return list.items, nil
+}
+
+// labelText is what a consumer's label says of itself.
+func labelText(label any) string {
+	switch l := label.(type) {
+	case string:
+		return l
+	case fmt.Stringer:
+		return l.String()
+	}
+	return ""
+}
+
+// oldest keeps the items with the lowest keys. It holds at most twice as many as are wanted: a list of a million stays cheap.
+type oldest[T any] struct {
+	limit int
+	key   func(*T) int64
+	items []T
+	bound int64 // once limit items are there: no item above it is wanted
+	full  bool
+}
+
+func (l *oldest[T]) add(item T) {
+	if l.full && l.key(&item) > l.bound {
+		return
+	}
+	if l.items = append(l.items, item); len(l.items) >= 2*l.limit {
+		slices.SortStableFunc(l.items, func(a, b T) int { return cmp.Compare(l.key(&a), l.key(&b)) })
+		l.items = l.items[:l.limit]
+		l.bound, l.full = l.key(&l.items[l.limit-1]), true
+	}
+}

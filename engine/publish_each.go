@@ -1,0 +1,45 @@
+package engine
+
+import "context"
+
+// publishEach stores messages of the engine's own, each for itself, at the same time, and returns what became of each. What ms points to is
+// borrowed until it returns.
+func (t *Topic) publishEach(ctx context.Context, ms []Outgoing) []error {
+	errs := make([]error, len(ms))
+	waiters := make([]*waiter, len(ms))
+	for i := range ms {
+		waiters[i], errs[i] = t.beginOwn(ctx, &ms[i])
+	}
+	for i, w := range waiters {
+		if w != nil {
+			t.e.receive(w.done)
+			errs[i] = w.Err
+			w.free()
+		}
+	}
+	return errs
+}
+
+// beginOwn hands one message over; its answer comes in the waiter.
+func (t *Topic) beginOwn(ctx context.Context, m *Outgoing) (*waiter, error) {
+	headers, key, err := m.keyed()
+	if err != nil {
+		return nil, err
+	}
+	w := getWaiter()
+	w.one[0] = m.Body
+	w.Messages = w.one[:]
+	w.trusted = true
+	if len(headers) != 0 {
+		w.Headers = [][]Header{headers}
+	}
+	var to *partition
+	if len(key) != 0 {
+		to = t.partitions()[t.PartitionFor(key)]
+	}
+	if err := t.submit(ctx, &w.Put, to); err != nil {
+		w.free()
+		return nil, err
+	}
+	return w, nil
+}

@@ -1,0 +1,334 @@
+package engine
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"penstock/netproto"
+	"penstock/replicate"
+	"penstock/replicate/wire"
+)
+
+// A client that subscribes at a node which leads no partition of the topic is served by the leaders through that node:
+//
+//	client ─► remoteConsumer ─► leg ── Subscribe, Consume ──► subscription ─► Consumer ─► Channel      at each leader
+//	client ◄─ Sink           ◄─ leg ◄── Deliver, Consumed ─── (a Sink)      ◄─
+//
+// For the leader's channel a subscription is a consumer like any other, and what that node's lease and epoch say holds for it. When the
+// connection between the nodes ends, the leader closes its consumer, so that what it had in flight goes to others at once. When leadership moves,
+// the client's node subscribes at the next leader; what was in flight comes again from there. If the client's node becomes leader itself, it is one of
+// the legs: its frames take a queue instead of a connection.
+//
+// Messages do not fill the connection that replication uses: a subscription has at most remoteWindowBytes on their way. The client's node gives bytes back when
+// the client's sink has room.
+const (
+	remoteWindowBytes  = 1 << 20
+	maxDeliverBytes    = 64 << 10 // of a Deliver frame, but for a single longer message
+	maxConsumeBytes    = 32 << 10 // of a Consume frame
+	maxUnsentBytes     = 1 << 20  // of Consume entries that a full connection did not take; then the subscription is made anew
+	remoteAnswerTime   = time.Second
+	remoteServeTime    = 500 * time.Millisecond // how long a leader that does not serve yet lets a subscription wait
+	remoteTurnInterval = 10 * time.Millisecond
+	maxTickCount       = 512 // clients that a tick looks after; more take turns
+)
+
+// RemoteLabel is the label of a consumer whose client is connected to another node.
+type RemoteLabel struct {
+	Node   string          // its name
+	Client json.RawMessage // what that node says of it; nil: nothing
+}
+
+// FailureSink is a Sink that is told of a Finish, Requeue or Touch that failed after it had returned nil: the leader is another
+// node. It must not block and must not call the Consumer.
+type FailureSink interface {
+	Failed(what FailedCall, id ID, err error)
+}
+
+// FailedCall names a method of a Consumer.
+type FailedCall uint8
+
+// The methods that can fail later.
+const (
+	FailedFinish FailedCall = iota + 1
+	FailedRequeue
+	FailedTouch
+)
+
+// remotes are a node's subscriptions at others, and theirs here. Its mu is taken last.
+type remotes struct {
+	cn *clusterNode
+
+	mu      sync.Mutex
+	next    uint64
+	legs    map[uint64]*leg
+	clients []*remoteConsumer
+	subs    map[subscriptionKey]*subscription
+	turning bool
+	shut    bool
+
+	ticked int // where the last tick began; keepTime's
+
+	looped  []loopedFrame // from this node to itself
+	looping bool
+}
+
+type loopedFrame struct {
+	header  netproto.Header
+	payload []byte
+}
+
+func (rs *remotes) init(cn *clusterNode) {
+	rs.cn, rs.next = cn, cn.e.firstRequest()
+	rs.legs, rs.subs = map[uint64]*leg{}, map[subscriptionKey]*subscription{}
+}
+
+// send sends one frame; those to this node itself are always taken.
+func (rs *remotes) send(to replicate.NodeID, f *netproto.Frame) error {
+	if to != rs.cn.self.ID {
+		return rs.cn.net.TrySend(to, f)
+	}
+	l := loopedFrame{header: netproto.Header{Type: f.Type, Status: f.Status, Request: f.Request}}
+	l.payload = append(l.payload, f.Head...)
+	for _, b := range f.Body {
+		l.payload = append(l.payload, b...)
+	}
+	rs.mu.Lock()
+	start := !rs.looping && !rs.shut
+	if !rs.shut {
+		rs.looped, rs.looping = append(rs.looped, l), true
+	}
+	rs.mu.Unlock()
+	if start {
+		rs.cn.spawn(rs.loop)
+	}
+	if f.Owner != nil {
+		f.Owner.Release()
+	}
+	return nil
+}
+
+func (rs *remotes) loop() {
+	for {
+		rs.mu.Lock()
+		frames := rs.looped
+		rs.looped = nil
+		if len(frames) == 0 || rs.shut {
+			rs.looping = false
+			rs.mu.Unlock()
+			return
+		}
+		rs.mu.Unlock()
+		for i := range frames {
+			rs.frame(rs.cn.self.ID, &frames[i].header, frames[i].payload)
+		}
+	}
+}
+
+// sendSurely sends a short frame, later if the connection's queue is full now.
+func (rs *remotes) sendSurely(to replicate.NodeID, f *netproto.Frame) {
+	if to == rs.cn.self.ID {
+		_ = rs.send(to, f)
+		return
+	}
+	rs.cn.forward.answer(to, f)
+}
+
+// frame takes a frame of types Subscribe to Unserved.
+func (rs *remotes) frame(from replicate.NodeID, h *netproto.Header, payload []byte) {
+	var err error
+	switch h.Type {
+	case netproto.TypeSubscribe:
+		err = rs.serve(from, h.Request, payload)
+	case netproto.TypeConsume:
+		err = rs.consume(subscriptionKey{from, h.Request}, payload)
+	case netproto.TypeUnsubscribe:
+		if s := rs.take(subscriptionKey{from, h.Request}); s != nil {
+			rs.cn.spawn(s.end)
+		}
+	default:
+		l := rs.leg(from, h.Request)
+		if l == nil {
+			return // it is given up already
+		}
+		switch h.Type {
+		case netproto.TypeSubscribed:
+			l.r.subscribed(l, h.Status, payload)
+		case netproto.TypeDeliver:
+			err = l.r.deliver(l, payload)
+		case netproto.TypeConsumed:
+			err = l.r.consumed(l, payload)
+		case netproto.TypeUnserved:
+			l.r.unserved(l, payload)
+		}
+	}
+	if err != nil {
+		rs.cn.log.Error("a frame of a node was refused; the connection is made anew", "peer", from, "error", err)
+		rs.cn.net.Disconnect(from, err)
+	}
+}
+
+func (rs *remotes) leg(from replicate.NodeID, id uint64) *leg {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if l := rs.legs[id]; l != nil && l.node == from {
+		return l
+	}
+	return nil
+}
+
+// all are the clients that are served through this node.
+func (rs *remotes) all() []*remoteConsumer {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	return slices.Clone(rs.clients)
+}
+
+// refresh lets every client follow the leaders.
+func (rs *remotes) refresh() { rs.refreshAll(rs.all()) }
+
+func (rs *remotes) refreshAll(clients []*remoteConsumer) {
+	if len(clients) == 0 {
+		return
+	}
+	leaders := map[*Topic][]replicate.NodeID{}
+	for _, r := range clients {
+		now, ok := leaders[r.t]
+		if !ok {
+			now = r.t.leaders()
+			leaders[r.t] = now
+		}
+		r.follow(now)
+	}
+}
+
+// leaders are the nodes that lead a partition of t, as far as this node has heard, in order.
+func (t *Topic) leaders() (all []replicate.NodeID) {
+	for _, pt := range t.partitions() {
+		if to := replicate.NodeID(pt.rep.target.Load()); to != 0 && !slices.Contains(all, to) {
+			all = append(all, to)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// servesAny says whether a channel of this node may deliver anything of t.
+func (t *Topic) servesAny() bool {
+	for _, pt := range t.partitions() {
+		if pt.rep == nil || pt.rep.serves.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// tick does what nobody else brings about.
+func (rs *remotes) tick() {
+	clients := rs.all()
+	if n := len(clients); n > maxTickCount {
+		part := max(maxTickCount, (n+3)/4)
+		rs.ticked = (rs.ticked + part) % n
+		clients = append(clients[rs.ticked:], clients[:rs.ticked]...)[:part]
+	}
+	rs.refreshAll(clients)
+	for _, r := range clients {
+		r.tick()
+	}
+}
+
+// turn lets legs take turns as long as a client has fewer credits than leaders.
+func (rs *remotes) turn() {
+	for rs.cn.e.pause(remoteTurnInterval, rs.cn.ctx.Done()) {
+		any := false
+		for _, r := range rs.all() {
+			any = r.turn() || any
+		}
+		if any {
+			continue
+		}
+		rs.mu.Lock()
+		rs.turning = false
+		rs.mu.Unlock()
+		for _, r := range rs.all() { // one may have begun meanwhile, and seen that somebody does it
+			any = r.turn() || any
+		}
+		if !any || !rs.beginTurns() {
+			return
+		}
+	}
+}
+
+func (rs *remotes) beginTurns() bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if rs.turning || rs.shut {
+		return false
+	}
+	rs.turning = true
+	return true
+}
+
+// lost ends what the connection to a node carried: its clients' consumers here, and this node's clients' legs there.
+func (rs *remotes) lost(node replicate.NodeID) {
+	rs.mu.Lock()
+	var gone []*subscription
+	for k, s := range rs.subs {
+		if k.from == node {
+			delete(rs.subs, k)
+			gone = append(gone, s)
+		}
+	}
+	rs.mu.Unlock()
+	slices.SortFunc(gone, func(a, b *subscription) int { return int(int64(a.key.id - b.key.id)) })
+	for _, s := range gone {
+		rs.cn.spawn(s.end)
+	}
+	for _, r := range rs.all() {
+		r.lost(node)
+	}
+}
+
+// endTopic ends the clients of a topic that is deleted, or of an engine that closes.
+func (rs *remotes) endTopic(t *Topic, err error) {
+	for _, r := range rs.all() {
+		if r.t == t {
+			r.fail(err)
+		}
+	}
+}
+
+func (rs *remotes) close() {
+	for _, r := range rs.all() {
+		r.fail(ErrClosed)
+	}
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	rs.shut, rs.looped = true, nil
+}
+
+// remoteReasons are why a subscription is refused or ends; numbers are for ever. What is not there counts as the first.
+var remoteReasons = [...]error{0: ErrMoved, 1: ErrDeleted, 2: ErrNoChannel, 3: ErrTooManyClients, 4: ErrNotInFlight, 5: ErrNotOwner}
+
+func remoteReason(n byte) error {
+	if int(n) < len(remoteReasons) {
+		return remoteReasons[n]
+	}
+	return remoteReasons[0]
+}
+
+func remoteNumber(err error) byte {
+	for n, r := range remoteReasons {
+		if errors.Is(err, r) {
+			return byte(n)
+		}
+	}
+	return 0
+}
+
+// failedCalls are the methods by what travels.
+var failedCalls = map[wire.ConsumeKind]FailedCall{
+	wire.ConsumeFinish: FailedFinish, wire.ConsumeRequeue: FailedRequeue, wire.ConsumeTouch: FailedTouch,
+}

@@ -1,0 +1,569 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"penstock/netproto"
+	"penstock/replicate"
+	"penstock/replicate/wire"
+)
+
+// errServesNothing says that this node leads no partition of the topic.
+var errServesNothing = errors.New("engine: this node leads no partition of the topic")
+
+// Subscribe is Attach for a client that sees only this node: if the node leads no partition of the topic, the messages come from the
+// nodes that do. While it leads one, its consumers get what it leads, and the clients' connections to the other nodes bring the rest. It returns when
+// the leaders have answered, or after a second.
+//
+// What a leader refuses after Finish, Requeue or Touch returned nil, a Sink that is a FailureSink is told. Label travels
+// to the leaders if it is a json.Marshaler.
+func (c *Channel) Subscribe(ctx context.Context, o ConsumerOptions, s Sink) (*Consumer, error) {
+	k, err := c.attach(o, s, true)
+	if !errors.Is(err, errServesNothing) {
+		return k, err
+	}
+	return c.e.cluster.remotes.subscribe(ctx, c, o, s)
+}
+
+// remoteConsumer is a client of this node that other nodes serve. Its mu is taken after a channel's and before remotes'.
+type remoteConsumer struct {
+	rs      *remotes
+	t       *Topic
+	channel string
+	sink    Sink
+	ask     wire.Subscribe // without the topic's and the window's
+
+	mu       sync.Mutex
+	legs     []*leg // active ones, in the order of credit.legs, and then those that were asked
+	credit   credit
+	stopped  bool
+	full     bool // the sink said so
+	ended    bool
+	creating bool
+	started  bool          // Subscribe has returned
+	asked    int           // first answers that are to come
+	answered chan struct{} // closed when they have
+	err      error         // why Subscribe fails
+	delivery Delivery
+	wire     wire.Delivered
+	frame    netproto.Frame
+	body     [1][]byte
+	stats    ConsumerStats
+}
+
+// leg is one leader's part of it.
+type leg struct {
+	creditLeg
+	r      *remoteConsumer
+	node   replicate.NodeID
+	id     uint64
+	first  bool // Subscribe waits for its answer
+	active bool
+	ops    []byte // Consume entries that were not sent
+	owed   int    // bytes taken from it and not given back
+}
+
+func (rs *remotes) subscribe(ctx context.Context, c *Channel, o ConsumerOptions, s Sink) (*Consumer, error) {
+	timeout := o.MsgTimeout
+	if timeout == 0 {
+		timeout = c.e.opts.MsgTimeout
+	}
+	r := &remoteConsumer{rs: rs, t: c.t, channel: c.name, sink: s, answered: make(chan struct{})}
+	r.ask = wire.Subscribe{
+		Topic: c.t.uuid, Channel: []byte(c.name), MsgTimeoutMs: uint32(timeout.Milliseconds()), WindowBytes: remoteWindowBytes,
+		SampleRate: uint8(max(0, min(o.SampleRate, 99))),
+	}
+	if m, ok := o.Label.(json.Marshaler); ok {
+		if text, err := m.MarshalJSON(); err == nil && len(text) <= wire.MaxLabelBytes {
+			r.ask.Label = text
+		}
+	}
+	if len(o.Tag) > wire.MaxTagBytes {
+		return nil, fmt.Errorf("%w: a consumer's tag has at most %d bytes", ErrOptions, wire.MaxTagBytes)
+	}
+	r.ask.Tag = []byte(o.Tag)
+	r.stats.Label = o.Label
+	rs.mu.Lock()
+	shut := rs.shut
+	rs.clients = append(rs.clients, r)
+	rs.mu.Unlock()
+	err := c.closedErr() // what ends clients saw it in the list, or is seen here
+	if err == nil && shut {
+		err = ErrClosed
+	}
+	if err != nil {
+		r.end()
+		return nil, err
+	}
+	r.begin()
+	ctx, cancel := rs.cn.e.withTimeout(ctx, remoteAnswerTime)
+	rs.cn.e.either(r.answered, ctx.Done())
+	cancel()
+	r.mu.Lock()
+	err = r.err
+	r.started = true
+	r.mu.Unlock()
+	if err != nil {
+		r.end()
+		return nil, err
+	}
+	return &Consumer{ch: c, sink: s, label: o.Label, remote: r}, nil
+}
+
+// begin asks the leaders of now.
+func (r *remoteConsumer) begin() {
+	r.follow(r.t.leaders())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.legs {
+		if !l.active {
+			l.first = true
+			r.asked++
+		}
+	}
+	if r.asked == 0 {
+		r.settle(nil)
+	}
+}
+
+// settle ends Subscribe's waiting; mu is held.
+func (r *remoteConsumer) settle(err error) {
+	select {
+	case <-r.answered:
+	default:
+		r.err = err
+		close(r.answered)
+	}
+}
+
+// firstAnswer counts an answer, or that none will come; mu is held.
+func (r *remoteConsumer) firstAnswer(l *leg) {
+	if l.first {
+		l.first = false
+		if r.asked--; r.asked == 0 {
+			r.settle(nil)
+		}
+	}
+}
+
+// follow makes the legs those to the leaders of now.
+func (r *remoteConsumer) follow(leaders []replicate.NodeID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		return
+	}
+	for i := 0; i < len(r.legs); {
+		if l := r.legs[i]; !slices.Contains(leaders, l.node) {
+			r.giveUp(l)
+			continue
+		}
+		i++
+	}
+	for _, node := range leaders {
+		if !slices.ContainsFunc(r.legs, func(l *leg) bool { return l.node == node }) {
+			r.subscribeAt(node)
+		}
+	}
+	r.share()
+}
+
+// subscribeAt asks a leader; mu is held. If it cannot be asked now, the next tick tries again.
+func (r *remoteConsumer) subscribeAt(node replicate.NodeID) {
+	rs := r.rs
+	l := &leg{r: r, node: node}
+	rs.mu.Lock()
+	rs.next++
+	l.id = rs.next
+	rs.legs[l.id] = l
+	rs.mu.Unlock()
+	f := netproto.Frame{Type: netproto.TypeSubscribe, Request: l.id, Head: wire.AppendSubscribe(nil, &r.ask)}
+	if err := rs.send(node, &f); err != nil {
+		rs.forget(l)
+		return
+	}
+	r.legs = append(r.legs, l)
+}
+
+func (rs *remotes) forget(l *leg) {
+	rs.mu.Lock()
+	delete(rs.legs, l.id)
+	rs.mu.Unlock()
+}
+
+// remove forgets a leg, whose credits are free again; mu is held. What is in flight there comes again from whoever leads next.
+func (r *remoteConsumer) remove(l *leg) {
+	r.rs.forget(l)
+	if i := slices.Index(r.legs, l); i >= 0 {
+		r.legs = slices.Delete(r.legs, i, i+1)
+	}
+	r.credit.legs = slices.DeleteFunc(r.credit.legs, func(c *creditLeg) bool { return c == &l.creditLeg })
+	r.firstAnswer(l)
+}
+
+// giveUp unsubscribes at a leader; mu is held.
+func (r *remoteConsumer) giveUp(l *leg) {
+	r.flushLeg(l)
+	r.remove(l)
+	r.rs.sendSurely(l.node, &netproto.Frame{Type: netproto.TypeUnsubscribe, Request: l.id})
+}
+
+// share divides the client's RDY and tells the leaders; mu is held.
+func (r *remoteConsumer) share() {
+	for _, i := range r.credit.divide(r.rs.cn.now()) {
+		r.tell(r.legs[i])
+	}
+	if r.credit.rotates() && r.rs.beginTurns() {
+		r.rs.cn.spawn(r.rs.turn)
+	}
+}
+
+// tell sends a leader its part; mu is held.
+func (r *remoteConsumer) tell(l *leg) {
+	l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeReady, Seq: l.seq, Count: uint32(l.creditLeg.asked)})
+	r.flushLeg(l)
+}
+
+// flushLeg sends what waits; mu is held. If the connection's queue is full it stays, up to maxUnsentBytes: then the
+// subscription is of no use any more.
+func (r *remoteConsumer) flushLeg(l *leg) {
+	if len(l.ops) == 0 || !l.active {
+		return
+	}
+	b := putBuffers.Get().(*putBuffer)
+	b.bytes, l.ops = l.ops, b.bytes[:0]
+	r.body[0] = b.bytes
+	r.frame = netproto.Frame{Type: netproto.TypeConsume, Request: l.id, Body: r.body[:], Owner: b}
+	err := r.rs.send(l.node, &r.frame)
+	r.body[0], r.frame.Owner = nil, nil
+	if err == nil {
+		return
+	}
+	if errors.Is(err, netproto.ErrQueueFull) && len(b.bytes) < maxUnsentBytes {
+		b.bytes, l.ops = l.ops, b.bytes
+	}
+	b.Release()
+}
+
+// subscribed takes a leader's answer.
+func (r *remoteConsumer) subscribed(l *leg, status netproto.Status, payload []byte) {
+	r.mu.Lock()
+	switch {
+	case !slices.Contains(r.legs, l) || l.active:
+	case status == netproto.StatusOK:
+		at := len(r.credit.legs)
+		r.legs = slices.DeleteFunc(r.legs, func(o *leg) bool { return o == l })
+		r.legs = slices.Insert(r.legs, at, l)
+		r.credit.legs = append(r.credit.legs, &l.creditLeg)
+		l.active = true
+		r.firstAnswer(l)
+		if r.stopped {
+			l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeStop})
+		}
+		r.share()
+	case status == netproto.StatusRejected && len(payload) == 1:
+		why := remoteReason(payload[0])
+		if errors.Is(why, ErrNoChannel) && r.started && len(r.credit.legs) > 0 && !ephemeral(r.channel) {
+			r.create(l)
+			break
+		}
+		r.mu.Unlock()
+		r.fail(why)
+		return
+	default: // it leads no more, or not yet: the store's news or the next tick tell
+		r.remove(l)
+	}
+	r.mu.Unlock()
+}
+
+// create makes the channel where it is missing although other leaders have it: the topic has a new partition, whose leader had nothing
+// of it. A tick subscribes there again. mu is held.
+func (r *remoteConsumer) create(l *leg) {
+	r.remove(l)
+	if r.creating {
+		return
+	}
+	r.creating = true
+	cn := r.rs.cn
+	cn.spawn(func() {
+		if err := cn.everywhere(cn.ctx, r.t, operation{Kind: opCreateChannel, Channel: r.channel}); err != nil && cn.ctx.Err() == nil {
+			cn.log.Warn("a channel could not be made on a new partition yet; it is tried again", "topic", r.t.name, "channel", r.channel, "error", err)
+		}
+		r.mu.Lock()
+		r.creating = false
+		r.mu.Unlock()
+	})
+}
+
+// deliver hands messages over. The sink copies them, so that the connection's buffer is free again at once.
+func (r *remoteConsumer) deliver(l *leg, p []byte) error {
+	r.mu.Lock()
+	if r.ended || !l.active {
+		r.mu.Unlock()
+		return nil
+	}
+	l.owed += len(p)
+	for len(p) > 0 {
+		rest, err := wire.NextDelivered(p, &r.wire)
+		if err != nil {
+			r.mu.Unlock()
+			return err
+		}
+		p = rest
+		m := &r.wire
+		r.delivery = Delivery{ID: ID(m.ID), Timestamp: m.Timestamp, Attempts: m.Attempts, Body: m.Body}
+		if len(m.Headers) > 0 {
+			r.delivery.Headers = m.Headers
+		}
+		r.stats.MessageCount++
+		if !r.sink.Deliver(&r.delivery) {
+			r.full = true
+		}
+	}
+	r.delivery = Delivery{}
+	r.pay(l, remoteWindowBytes/4)
+	r.mu.Unlock()
+	r.sink.Flush()
+	return nil
+}
+
+// pay gives bytes back if the sink has room and they are at least some; mu is held.
+func (r *remoteConsumer) pay(l *leg, least int) {
+	if r.full || l.owed < max(least, 1) {
+		return
+	}
+	l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeCredit, Count: uint32(l.owed)})
+	l.owed = 0
+	r.flushLeg(l)
+}
+
+// consumed takes a leader's answers.
+func (r *remoteConsumer) consumed(l *leg, payload []byte) error {
+	c, failures, err := wire.DecodeConsumed(payload)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	if i := slices.Index(r.credit.legs, &l.creditLeg); i >= 0 && c.Seq != 0 {
+		if r.credit.heard(i, c.Seq, int(c.InFlight)) && r.credit.finished(i) {
+			r.tell(l)
+		}
+		r.share()
+	}
+	r.mu.Unlock()
+	sink, ok := r.sink.(FailureSink)
+	for len(failures) > 0 {
+		var f wire.Failure
+		f, failures = wire.NextFailure(failures)
+		if call := failedCalls[f.Kind]; ok && call != 0 {
+			sink.Failed(call, ID(f.ID), remoteReason(f.Reason))
+		}
+	}
+	return nil
+}
+
+// unserved takes the end of a leg.
+func (r *remoteConsumer) unserved(l *leg, payload []byte) {
+	if len(payload) == 1 {
+		if err := remoteReason(payload[0]); errors.Is(err, ErrDeleted) {
+			r.fail(err)
+			return
+		}
+	}
+	r.mu.Lock()
+	if !r.ended {
+		r.remove(l)
+		r.share()
+	}
+	r.mu.Unlock()
+	r.follow(r.t.leaders())
+}
+
+// lost ends the leg to a node.
+func (r *remoteConsumer) lost(node replicate.NodeID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range slices.Clone(r.legs) {
+		if l.node == node {
+			r.remove(l)
+		}
+	}
+	r.share()
+}
+
+// ready is Consumer.Ready.
+func (r *remoteConsumer) ready(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.stopped && !r.ended {
+		r.credit.ready = n
+		r.share()
+	}
+}
+
+// say is Finish, Requeue or Touch: it goes to who leads the message's partition now.
+func (r *remoteConsumer) say(what *wire.Consume) error {
+	to := replicate.NodeID(r.t.partitions()[ID(what.ID).Partition()].rep.target.Load())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.IndexFunc(r.legs, func(l *leg) bool { return l.node == to && l.active })
+	if i < 0 {
+		return ErrNotInFlight // nor is it anywhere else
+	}
+	l := r.legs[i]
+	l.ops = wire.AppendConsume(l.ops, what)
+	switch what.Kind {
+	case wire.ConsumeFinish:
+		r.stats.FinishCount++
+	case wire.ConsumeRequeue:
+		r.stats.RequeueCount++
+	}
+	if what.Kind != wire.ConsumeTouch && r.credit.finished(i) {
+		r.tell(l)
+	} else if len(l.ops) >= maxConsumeBytes {
+		r.flushLeg(l)
+	}
+	return nil
+}
+
+// flush sends what was said.
+func (r *remoteConsumer) flush() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.legs {
+		r.flushLeg(l)
+	}
+}
+
+// unblock says that the sink has room again.
+func (r *remoteConsumer) unblock() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.full = false
+	for _, l := range r.legs {
+		r.pay(l, remoteWindowBytes/4)
+		r.flushLeg(l)
+	}
+}
+
+func (r *remoteConsumer) stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopped || r.ended {
+		return
+	}
+	r.stopped = true
+	r.credit.ready = 0
+	for _, l := range r.legs {
+		if l.active {
+			l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeStop})
+		}
+	}
+	r.share()
+	for _, l := range r.legs {
+		r.flushLeg(l)
+	}
+}
+
+// tick sends what a caller left, and asks where a bound may have fallen since: messages time out.
+func (r *remoteConsumer) tick() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.credit.legs {
+		if r.credit.finished(i) {
+			r.tell(r.legs[i])
+		}
+	}
+	for _, l := range r.legs {
+		r.pay(l, 1)
+		r.flushLeg(l)
+	}
+}
+
+// turn passes credits on, and says whether there will be more turns.
+func (r *remoteConsumer) turn() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended || !r.credit.rotates() {
+		return false
+	}
+	r.share()
+	return true
+}
+
+// end unsubscribes everywhere.
+func (r *remoteConsumer) end() (first bool) {
+	rs := r.rs
+	r.mu.Lock()
+	first = !r.ended
+	r.ended = true
+	for _, l := range slices.Clone(r.legs) {
+		r.giveUp(l)
+	}
+	r.credit.ready = 0
+	r.mu.Unlock()
+	rs.mu.Lock()
+	rs.clients = slices.DeleteFunc(rs.clients, func(o *remoteConsumer) bool { return o == r })
+	last := !slices.ContainsFunc(rs.clients, func(o *remoteConsumer) bool { return o.t == r.t && o.channel == r.channel })
+	rs.mu.Unlock()
+	if last && first && ephemeral(r.channel) {
+		r.t.dropUnused(r.channel)
+	}
+	return first
+}
+
+// fail ends the client because there is nothing to subscribe to.
+func (r *remoteConsumer) fail(err error) {
+	if errors.Is(err, ErrDeleted) || errors.Is(err, ErrNoChannel) {
+		err = ErrDeleted
+		r.t.dropUnused(r.channel) // who wants the channel next has it made anew
+	}
+	if !r.end() {
+		return
+	}
+	r.mu.Lock()
+	started := r.started
+	r.settle(err)
+	r.mu.Unlock()
+	if started {
+		r.sink.Closed(err)
+	}
+}
+
+// dropUnused removes a channel of which this node has no partition and that nobody is attached to.
+func (t *Topic) dropUnused(name string) {
+	c, ok := t.LookupChannel(name)
+	if !ok || t.servesAny() {
+		return
+	}
+	c.mu.Lock()
+	used := len(c.consumers) > 0 || c.closed != nil
+	c.mu.Unlock()
+	if used {
+		return
+	}
+	t.mu.Lock()
+	if t.channels[name] == c {
+		delete(t.channels, name)
+	}
+	t.mu.Unlock()
+	c.shut(ErrDeleted)
+}
+
+// counts is Consumer.Stats. How many are in flight only the leaders know: it is what they can have at most.
+func (r *remoteConsumer) counts() ConsumerStats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.stats
+	s.ReadyCount, s.Stopped = r.credit.ready, r.stopped
+	return s
+}
+
+// requeueDelay is in ms, as leaders are told.
+func requeueDelay(d time.Duration) uint64 { return uint64(max(0, d.Milliseconds())) }

@@ -1,0 +1,337 @@
+package engine
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"penstock/engine/core"
+	"penstock/engine/meta"
+	"penstock/netproto"
+	"penstock/replicate"
+	"penstock/replicate/wire"
+)
+
+type subscriptionKey struct {
+	from replicate.NodeID
+	id   uint64
+}
+
+// subscription is another node's client as a consumer of a channel that this node serves. It is the consumer's Sink.
+type subscription struct {
+	rs     *remotes
+	key    subscriptionKey
+	window int
+
+	mu      sync.Mutex // taken after a channel's
+	k       *Consumer  // nil: not attached yet
+	gone    bool       // the client is, or the channel
+	buf     *putBuffer // the Deliver frame that is being filled
+	unsent  []*putBuffer
+	waiting bool // a goroutine sends unsent
+	unpaid  int  // bytes sent and not given back
+	blocked bool // the channel was told to wait for them
+	frame   netproto.Frame
+	body    [1][]byte
+}
+
+// serve takes a Subscribe. What may wait runs on a goroutine; an Unsubscribe can come meanwhile.
+func (rs *remotes) serve(from replicate.NodeID, id uint64, payload []byte) error {
+	if _, err := wire.DecodeSubscribe(payload); err != nil {
+		return err
+	}
+	ask, _ := wire.DecodeSubscribe(bytes.Clone(payload))
+	s := &subscription{rs: rs, key: subscriptionKey{from, id}, window: int(min(ask.WindowBytes, remoteWindowBytes))}
+	rs.mu.Lock()
+	rs.subs[s.key] = s
+	rs.mu.Unlock()
+	rs.cn.spawn(func() {
+		err := s.attach(&ask)
+		f := netproto.Frame{Type: netproto.TypeSubscribed, Request: id}
+		switch {
+		case err == nil:
+		case errors.Is(err, ErrNoChannel), errors.Is(err, ErrDeleted), errors.Is(err, ErrTooManyClients):
+			f.Status, f.Head = netproto.StatusRejected, []byte{remoteNumber(err)}
+		default:
+			f.Status = netproto.StatusNotLeader
+		}
+		if err != nil {
+			rs.take(s.key)
+		}
+		rs.sendSurely(from, &f)
+	})
+	return nil
+}
+
+// take forgets a subscription.
+func (rs *remotes) take(key subscriptionKey) *subscription {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	s := rs.subs[key]
+	delete(rs.subs, key)
+	return s
+}
+
+func (s *subscription) attach(ask *wire.Subscribe) error {
+	cn := s.rs.cn
+	pt := cn.partition(meta.PartitionID{Topic: ask.Topic})
+	if pt == nil {
+		return ErrNoLeader
+	}
+	t, name := pt.t, string(ask.Channel)
+	ctx, cancel := cn.e.withTimeout(cn.ctx, remoteServeTime)
+	defer cancel()
+	for !t.hasServed() { // it was elected a moment ago
+		if err := cn.sleep(ctx, operationPause); err != nil {
+			return ErrNoLeader
+		}
+	}
+	c, ok := t.LookupChannel(name)
+	if !ok {
+		if !ephemeral(name) || !ValidChannelName(name) {
+			return ErrNoChannel
+		}
+		var err error
+		if c, err = t.createChannelHere(ctx, name); err != nil {
+			return err
+		}
+	}
+	label := RemoteLabel{}
+	if n := cn.store.Snapshot().Nodes[s.key.from]; n != nil {
+		label.Node = n.Name
+	}
+	if json.Valid(ask.Label) {
+		label.Client = ask.Label
+	}
+	k, err := c.Attach(ConsumerOptions{
+		MsgTimeout: time.Duration(ask.MsgTimeoutMs) * time.Millisecond, SampleRate: int(ask.SampleRate), Label: label, Tag: string(ask.Tag),
+	}, s)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.k = k
+	gone := s.gone
+	s.mu.Unlock()
+	if gone {
+		k.Close()
+		return ErrNoLeader
+	}
+	return nil
+}
+
+// hasServed says whether the channels on this node have any partition of t.
+func (t *Topic) hasServed() bool {
+	t.changing.lock(t.e)
+	defer t.changing.unlock()
+	parts := t.partitions()
+	for i, epoch := range t.served {
+		if epoch != 0 && epoch == parts[i].rep.serving() {
+			return true
+		}
+	}
+	return false
+}
+
+// end closes the consumer: what it had in flight goes to others at once.
+func (s *subscription) end() {
+	s.mu.Lock()
+	s.gone = true
+	k := s.k
+	s.drop()
+	s.mu.Unlock()
+	if k != nil {
+		k.Close()
+	}
+}
+
+// drop gives up what was not sent; mu is held.
+func (s *subscription) drop() {
+	if s.buf != nil {
+		s.buf.Release()
+	}
+	for _, b := range s.unsent {
+		b.Release()
+	}
+	s.buf, s.unsent = nil, nil
+}
+
+// Deliver implements Sink.
+func (s *subscription) Deliver(d *Delivery) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone {
+		return false
+	}
+	m := wire.Delivered{ID: uint64(d.ID), Timestamp: d.Timestamp, Attempts: d.Attempts, Headers: d.Headers, Body: d.Body}
+	n := wire.DeliveredBytes(&m)
+	if s.buf != nil && len(s.buf.bytes)+n > maxDeliverBytes {
+		s.submit()
+	}
+	if s.buf == nil {
+		s.buf = putBuffers.Get().(*putBuffer)
+		s.buf.bytes = s.buf.bytes[:0]
+	}
+	s.buf.bytes = wire.AppendDelivered(s.buf.bytes, &m)
+	s.unpaid += n
+	s.blocked = s.blocked || s.unpaid >= s.window
+	return !s.blocked
+}
+
+// Flush implements Sink.
+func (s *subscription) Flush() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.buf != nil && !s.gone {
+		s.submit()
+	}
+}
+
+// submit sends the frame that was filled; mu is held. If the connection's queue is full, a goroutine sends it when there is room.
+func (s *subscription) submit() {
+	s.unsent = append(s.unsent, s.buf)
+	s.buf = nil
+	if s.sendUnsent() || s.waiting {
+		return
+	}
+	s.waiting = true
+	cn := s.rs.cn
+	cn.spawn(func() {
+		for done := false; !done; {
+			err := cn.sleep(cn.ctx, time.Millisecond)
+			s.mu.Lock()
+			done = err != nil || s.sendUnsent()
+			s.waiting = !done
+			s.mu.Unlock()
+		}
+	})
+}
+
+// sendUnsent returns false if the queue of the connection is full; mu is held.
+func (s *subscription) sendUnsent() bool {
+	for i, b := range s.unsent {
+		s.body[0] = b.bytes
+		s.frame = netproto.Frame{Type: netproto.TypeDeliver, Request: s.key.id, Body: s.body[:], Owner: b}
+		switch err := s.rs.send(s.key.from, &s.frame); {
+		case errors.Is(err, netproto.ErrQueueFull):
+			s.unsent = slices.Delete(s.unsent, 0, i)
+			return false
+		case err != nil: // the connection has ended, and with it the subscription
+			b.Release()
+		}
+	}
+	clear(s.unsent)
+	s.unsent = s.unsent[:0]
+	s.body[0], s.frame.Owner = nil, nil
+	return true
+}
+
+// Closed implements Sink.
+func (s *subscription) Closed(err error) {
+	s.mu.Lock()
+	gone := s.gone
+	s.gone = true
+	s.drop()
+	s.mu.Unlock()
+	s.rs.take(s.key)
+	if !gone {
+		s.rs.sendSurely(s.key.from, &netproto.Frame{Type: netproto.TypeUnserved, Request: s.key.id, Head: []byte{remoteNumber(err)}})
+	}
+}
+
+// pay says that the client's node has taken so many bytes; it returns true if the channel waited for it.
+func (s *subscription) pay(n int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unpaid = max(0, s.unpaid-n)
+	if !s.blocked || s.unpaid > s.window/2 {
+		return false
+	}
+	s.blocked = false
+	return true
+}
+
+// consume does what a client of another node said. It runs on the connection's reader and does not deliver: the channel's own goroutine does.
+func (rs *remotes) consume(key subscriptionKey, p []byte) error {
+	rs.mu.Lock()
+	s := rs.subs[key]
+	rs.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	k := s.k
+	s.mu.Unlock()
+	if k == nil {
+		return nil
+	}
+	var failed []byte
+	var seq uint32
+	for len(p) > 0 {
+		var c wire.Consume
+		var err error
+		if c, p, err = wire.NextConsume(p); err != nil {
+			return err
+		}
+		switch c.Kind {
+		case wire.ConsumeReady:
+			seq = c.Seq
+			err = nil
+			_ = k.Ready(int(c.Count)) // of a channel that is closed: Unserved is on its way
+		case wire.ConsumeFinish:
+			err = k.Finish(ID(c.ID))
+		case wire.ConsumeRequeue:
+			err = k.Requeue(ID(c.ID), time.Duration(c.DelayMs)*time.Millisecond)
+		case wire.ConsumeTouch:
+			err = k.Touch(ID(c.ID))
+		case wire.ConsumeStop:
+			k.StopDelivery()
+		case wire.ConsumeCredit:
+			if s.pay(int(c.Count)) {
+				_ = k.do(core.Event{Kind: core.EvBlocked, Flag: false}) // closed: Unserved is on its way
+			}
+		}
+		if err != nil {
+			failed = wire.AppendFailure(failed, &wire.Failure{ID: c.ID, Kind: c.Kind, Reason: remoteNumber(err)})
+		}
+	}
+	k.ch.wake()
+	if seq != 0 || len(failed) > 0 {
+		head := wire.AppendConsumed(make([]byte, 0, 8+len(failed)), &wire.Consumed{Seq: seq, InFlight: uint32(k.inFlight())})
+		rs.sendSurely(key.from, &netproto.Frame{Type: netproto.TypeConsumed, Request: key.id, Head: append(head, failed...)})
+	}
+	return nil
+}
+
+// inFlight is how many messages the consumer has just now.
+func (k *Consumer) inFlight() int {
+	k.ch.mu.Lock()
+	defer k.ch.mu.Unlock()
+	return k.ch.m.ClientInFlight(k.id)
+}
+
+// closeStranded tells the consumers that are here because this node led something that it leads nothing any more: nothing would
+// ever come, and whoever subscribes now is served by the leaders.
+func (t *Topic) closeStranded() {
+	if t.servesAny() {
+		return
+	}
+	for _, c := range t.Channels() {
+		c.mu.Lock()
+		var stranded []*Consumer
+		for _, id := range c.clientIDs() {
+			if k := c.consumers[id]; k.follows {
+				stranded = append(stranded, k)
+			}
+		}
+		c.mu.Unlock()
+		for _, k := range stranded {
+			if k.detach() {
+				k.sink.Closed(ErrMoved)
+			}
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"penstock/engine/core"
+	"penstock/engine/meta"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// The bytes of a copy that moved away go when the cluster has decided that this node is no replica any more, and every replica that is left has what is
+// committed. Absent metadata decides nothing: without a row nothing goes.
+//
+//	goroutine                                  committer
+//	                                           1 writes a record that begins the log anew, at nothing; from here on
+//	                                             the partition's machine, fold and table are empty
+//	                                           2 the record is durable
+//	3 removes the segments, through the trash
+//
+// Until 3 is done no commit log file goes, so a crash before 2 leaves the copy as it was, and after 2 recovery finds the record and
+// removes the files before anything else. The partition stays open, with an empty log: if the node becomes a replica again it begins there.
+
+// removeIfSettled removes this node's bytes of pt if row says that it can. It runs on the worker that applies what the store says.
+func (cn *clusterNode) removeIfSettled(snap *meta.Snapshot, pt *partition, row *meta.Partition) {
+	r := pt.rep
+	if slices.Contains(row.State.Replicas, cn.self.ID) || !settled(snap, row) {
+		return
+	}
+	r.mu.Lock()
+	has := r.pt.log != nil && r.closed && !r.removing
+	if has {
+		r.removing = true
+	}
+	r.mu.Unlock()
+	if has {
+		cn.spawn(func() { r.remove() })
+	}
+}
+
+// settled says that every replica of a partition is in sync, with the disk that it has now, and can read what it holds.
+func settled(snap *meta.Snapshot, row *meta.Partition) bool {
+	for _, id := range row.State.Replicas {
+		n := snap.Nodes[id]
+		if n == nil {
+			return false
+		}
+		if m := (replicate.Member{Node: id, Store: n.Store}); !memberOf(row.State.ISR, m) || memberOf(row.Damaged, m) {
+			return false
+		}
+	}
+	return len(row.State.Replicas) > 0 && len(row.State.ISR) >= row.State.MinISR
+}
+
+// isRemoving says that the bytes of an earlier copy are on their way out: a new one cannot begin yet.
+func (r *replica) isRemoving() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.removing
+}
+
+func (r *replica) remove() {
+	err := r.removeBytes()
+	switch {
+	case err == nil, errors.Is(err, ErrClosed), errors.Is(err, segment.ErrClosed):
+	case r.cn.e.poisoned.Load() != nil:
+	default:
+		r.cn.log.Error("what this node has of a partition that moved away could not be removed; it is tried again at the next start",
+			"topic", r.pt.t.name, "partition", r.pt.number, "error", err)
+	}
+	r.mu.Lock()
+	r.removing = false
+	r.mu.Unlock()
+}
+
+func (r *replica) removeBytes() error {
+	e, pt := r.cn.e, r.pt
+	defer e.flusher.holdFiles()()
+	for r.atWork() { // an earlier cut ends first
+		if !e.pause(time.Millisecond, e.stop) {
+			return ErrClosed
+		}
+	}
+	if !r.isEmpty() {
+		bytes := pt.log.Bytes()
+		if err := r.forgetLog(); err != nil {
+			return err
+		}
+		r.cn.log.Info("what this node had of a partition that moved away is removed", "topic", pt.t.name, "partition", pt.number, "bytes", bytes)
+	}
+	return errors.Join(pt.log.Reset(segment.State{}), e.trashLeftovers(pt))
+}
+
+func (r *replica) atWork() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cut != nil
+}
+
+func (r *replica) isEmpty() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.pt.machine.State() == (segment.State{})
+}
+
+// forgetLog writes the record and waits until it is durable.
+func (r *replica) forgetLog() error {
+	e, pt := r.cn.e, r.pt
+	c := &logCut{anew: true, ready: true, fold: new(core.Cursors), durable: make(chan error, 1)}
+	c.payload = append(c.payload, cutAnew, 0, 0, 0, 0, 0, 0, 0)
+	c.payload = appendEntry(c.payload, pt.identity(), &entry{fold: c.fold})
+	closed := false
+	r.run(func() {
+		if closed = !r.closed; closed {
+			return
+		}
+		r.generation++
+		r.durable = 0
+		r.cut, r.out.work = c, true
+	})
+	if closed {
+		panic("BUG: engine: the bytes of a copy that takes part are removed")
+	}
+	err, ok := e.result(c.durable, e.stop)
+	if !ok {
+		return ErrClosed
+	}
+	if err != nil {
+		return err
+	}
+	r.run(func() {
+		r.cut, r.foldErr, r.damaged = nil, nil, nil
+		pt.visible.Store(0)
+	})
+	return nil
+}
+
+// leftovers makes trash names of one process unique.
+var leftovers atomic.Uint64
+
+// trashLeftovers puts away what a removal that failed has left in the partition's directory: files that no log lists.
+func (e *Engine) trashLeftovers(pt *partition) error {
+	dir := partitionDir(pt.t.uuid, pt.number)
+	files, err := e.disk.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(files) == 0 {
+		return nil
+	}
+	if err == nil {
+		err = e.disk.MkdirAll(trashDir)
+	}
+	for i := 0; i < len(files) && err == nil; i++ {
+		name := files[i].Name()
+		err = e.disk.Rename(path.Join(dir, name), path.Join(trashDir, fmt.Sprintf("%s-%d-left%d-%s", pt.t.uuid, pt.number, leftovers.Add(1), name)))
+	}
+	if err == nil {
+		err = e.disk.SyncDir(dir)
+	}
+	return err
+}

@@ -1,0 +1,214 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+// sought is what a seek must lead to, of messages m0 to m99: m0 to m49 are confirmed or in flight before, m40 to m49 in flight.
+var sought = []struct {
+	name string
+	to   func(ids []engine.ID, middle time.Time) engine.SeekTo
+	next int // the message that comes next; 100: none
+}{
+	{"beginning", func([]engine.ID, time.Time) engine.SeekTo { return engine.SeekTo{Kind: engine.SeekBeginning} }, 0},
+	{"end", func([]engine.ID, time.Time) engine.SeekTo { return engine.SeekTo{Kind: engine.SeekEnd} }, 100},
+	{"id backward", func(ids []engine.ID, _ time.Time) engine.SeekTo {
+		return engine.SeekTo{Kind: engine.SeekID, ID: ids[7]}
+	}, 7},
+	{"id among what is in flight", func(ids []engine.ID, _ time.Time) engine.SeekTo {
+		return engine.SeekTo{Kind: engine.SeekID, ID: ids[45]}
+	}, 45},
+	{"id forward", func(ids []engine.ID, _ time.Time) engine.SeekTo {
+		return engine.SeekTo{Kind: engine.SeekID, ID: ids[80]}
+	}, 80},
+	{"id beyond the end", func(ids []engine.ID, _ time.Time) engine.SeekTo {
+		return engine.SeekTo{Kind: engine.SeekID, ID: ids[99] + 500}
+	}, 100},
+	{"time", func(_ []engine.ID, m time.Time) engine.SeekTo { return engine.SeekTo{Kind: engine.SeekTime, Time: m} }, 60},
+	{"time to come", func(_ []engine.ID, m time.Time) engine.SeekTo {
+		return engine.SeekTo{Kind: engine.SeekTime, Time: m.Add(time.Hour)}
+	}, 100},
+	{"count forward", func([]engine.ID, time.Time) engine.SeekTo { return engine.SeekTo{Kind: engine.SeekCount, Count: 25} }, 65},
+	{"count back", func([]engine.ID, time.Time) engine.SeekTo { return engine.SeekTo{Kind: engine.SeekCount, Count: -10} }, 30},
+	{"count beyond the end", func([]engine.ID, time.Time) engine.SeekTo {
+		return engine.SeekTo{Kind: engine.SeekCount, Count: 1 << 62}
+	}, 100},
+	{"count before the beginning", func([]engine.ID, time.Time) engine.SeekTo {
+		return engine.SeekTo{Kind: engine.SeekCount, Count: -1 << 62}
+	}, 0},
+}
+
+// fillForSeek publishes what sought speaks of; middle is a time between m59 and m60.
+func fillForSeek(t *testing.T, topic *engine.Topic) (ids []engine.ID, middle time.Time) {
+	t.Helper()
+	all := numbered("m", 100, 0)
+	ids = publish(t, topic, all[:60]...)
+	time.Sleep(2 * time.Millisecond) // times of batches are compared: the two halves must differ
+	middle = time.Now()
+	return append(ids, publish(t, topic, all[60:]...)...), middle
+}
+
+// A channel goes on exactly where it was told to; what was in flight is not its consumer's any more, and depth is that of the new place.
+//
+// B56, B66.
+func TestSeek(t *testing.T) {
+	for _, c := range sought {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			disk := newDisk()
+			e := onDisk(t, disk)
+			topic := topicOf(t, e, "t")
+			ch := channelOf(t, topic, "c")
+			ids, middle := fillForSeek(t, topic)
+			s := sit(t, ch, 10, engine.ConsumerOptions{MsgTimeout: time.Minute})
+			if got := s.take(40); got[39] != "m39" {
+				t.Fatalf("before: %v", got)
+			}
+			var held []delivered
+			for range 10 {
+				held = append(held, s.next())
+			}
+			if err := s.Ready(0); err != nil {
+				t.Fatal(err)
+			}
+			if err := ch.Seek(ctxBg, c.to(ids, middle)); err != nil {
+				t.Fatal(err)
+			}
+			if st := channelStats(t, ch); st.Depth != int64(100-c.next) || st.InFlightCount != 0 {
+				t.Errorf("depth %d, in flight %d; want %d and 0", st.Depth, st.InFlightCount, 100-c.next)
+			}
+			for _, m := range held {
+				if err := s.Finish(m.id); !errors.Is(err, engine.ErrNotInFlight) {
+					t.Errorf("a late FIN of %s: %v", m.body, err)
+				}
+			}
+			if err := s.Ready(10); err != nil {
+				t.Fatal(err)
+			}
+			s.Pump()
+			want := numbered("m", 100, 0)[c.next:]
+			if n := min(len(want), 20); !slices.Equal(s.take(n), want[:n]) {
+				t.Errorf("not %v", want[:n])
+			}
+			if len(want) > 20 {
+				return
+			}
+			s.none("the end")
+			// The place survives a crash.
+			e = onDisk(t, disk.Kill(1))
+			topic, _ = e.LookupTopic("t")
+			ch, _ = topic.LookupChannel("c")
+			if got := readAll(t, ch); len(got) > len(want) {
+				t.Errorf("after a crash %d messages came again", len(got))
+			}
+		})
+	}
+}
+
+// While messages come and go, a seek back shows a consumer of one message at a time at most one that does not belong to the new sequence.
+//
+// B56.
+func TestSeekWhileDelivering(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	ids := publish(t, topic, numbered("m", 300, 0)...)
+	s := sit(t, ch, 1)
+	for round := range 20 {
+		for range 5 + round {
+			s.finish(s.next())
+		}
+		target := (round * 37) % 200
+		if err := ch.Seek(ctxBg, engine.SeekTo{Kind: engine.SeekID, ID: ids[target]}); err != nil {
+			t.Fatal(err)
+		}
+		old := 0
+		for want := target; want < target+10; {
+			m := s.next()
+			if m.id != ids[want] {
+				if old++; old > 1 {
+					t.Fatalf("round %d: %s came, and another old one before; want m%d", round, m.body, want)
+				}
+				if err := s.Finish(m.id); !errors.Is(err, engine.ErrNotInFlight) {
+					t.Fatalf("round %d: the old one could be finished: %v", round, err)
+				}
+				s.Pump()
+				continue
+			}
+			s.finish(m)
+			want++
+		}
+		s.finish(s.next())
+	}
+}
+
+func TestSeekRefused(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	publish(t, topic, "m")
+	if err := ch.Seek(ctxBg, engine.SeekTo{Kind: "nowhere"}); !errors.Is(err, engine.ErrSeek) {
+		t.Errorf("an unknown kind: %v", err)
+	}
+	if err := ch.Seek(ctxBg, engine.SeekTo{Kind: engine.SeekID, ID: engine.ID(5) << 48}); !errors.Is(err, engine.ErrNoTopic) {
+		t.Errorf("a partition that the topic does not have: %v", err)
+	}
+}
+
+// Any node of a cluster takes a seek for all partitions, whoever leads them, and the next leaders know the place.
+//
+// B56, B66, B70.
+func TestClusterSeek(t *testing.T) {
+	t.Parallel()
+	const partitions = 3
+	tr := newTrio(t, 3)
+	tr.create("t", partitions)
+	tr.channel("t", "c")
+	topic := tr.topic(tr.nodes[0], "t")
+	for i := range 60 {
+		publish(t, topic, fmt.Sprint("m", i))
+	}
+	drain := func() (n int) {
+		for p := range partitions {
+			l := tr.leader("t", p)
+			n += len(readAll(t, tr.at(l, "t", "c")))
+		}
+		return n
+	}
+	if n := drain(); n != 60 {
+		t.Fatalf("%d messages", n)
+	}
+	// A node that leads nothing of the topic has the channel's handle, too.
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for i, m := range tr.nodes {
+		c, err := tr.topic(m, "t").Channel(ctx, "c")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Seek(ctx, engine.SeekTo{Kind: engine.SeekCount, Count: -5}); err != nil {
+			t.Fatal(err)
+		}
+		if n := drain(); n != 5*partitions {
+			t.Errorf("node %d: %d messages after 5 back in each partition", i, n)
+		}
+	}
+	c, err := tr.topic(tr.nodes[1], "t").Channel(ctx, "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Seek(ctx, engine.SeekTo{Kind: engine.SeekBeginning}); err != nil {
+		t.Fatal(err)
+	}
+	tr.kill(tr.leader("t", 0))
+	if n := drain(); n != 60 {
+		t.Errorf("%d messages from the beginning after a failover", n)
+	}
+}

@@ -1,0 +1,146 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"penstock/engine/meta"
+)
+
+// TopicSettings are what an operator can change about a topic; see its fields.
+type TopicSettings = meta.TopicSettings
+
+// What a topic does at its quota.
+const (
+	QuotaReject     = meta.QuotaReject
+	QuotaDropOldest = meta.QuotaDropOldest
+)
+
+// ErrTopicSettings says what is wrong with a topic's settings.
+var ErrTopicSettings = meta.ErrSettings
+
+// topicLimits are a topic's settings as they are asked for, with the node's options where the topic has none. 0 is no limit.
+type topicLimits struct {
+	retentionBytes, retentionCount int64
+	retentionAge                   time.Duration
+	rejectBytes, rejectCount       int64
+}
+
+// Settings are the topic's as this node knows them.
+func (t *Topic) Settings() TopicSettings { return *t.settings.Load() }
+
+// Configure replaces the topic's settings and returns them as they are then. s.Version must be that of the settings that are to be changed
+// (0: there are none yet), or the answer is ErrVersion. When it returns nil they are durable and this node has them; other nodes of
+// a cluster get them a moment later. ErrTopicSettings: nothing was changed.
+func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, error) {
+	if err := s.Validate(); err != nil {
+		return t.Settings(), err
+	}
+	if cn := t.e.cluster; cn != nil {
+		return cn.configureTopic(ctx, t, s)
+	}
+	t.changing.lock(t.e)
+	defer t.changing.unlock()
+	now := t.Settings()
+	switch {
+	case t.deleted.Load():
+		return now, ErrDeleted
+	case t.e.isClosed():
+		return now, ErrClosed
+	case s.Version != now.Version:
+		return now, ErrVersion
+	case s.MinISR > 1:
+		return now, fmt.Errorf("%w: min_isr is %d; a single node is one replica", ErrTopicSettings, s.MinISR)
+	}
+	s.Version++
+	m := t.meta()
+	m.Settings = s
+	// The file is replaced as a whole: a crash leaves the old settings or the new ones.
+	if err := createTopicFiles(t.e.disk, m); err != nil {
+		return now, fmt.Errorf("engine: the settings of topic %s could not be stored; they stay as they were, unless the node restarts before they are changed again: %w", t.name, err)
+	}
+	t.configure(s)
+	return s, nil
+}
+
+// configure makes s what holds from now on.
+func (t *Topic) configure(s TopicSettings) {
+	o := &t.e.opts
+	pick := func(own, node int64) int64 {
+		if own == 0 {
+			own = node
+		}
+		return max(0, own)
+	}
+	l := &topicLimits{
+		retentionBytes: pick(s.RetentionBytes, o.RetentionBytes),
+		retentionCount: pick(s.RetentionCount, int64(o.RetentionCount)),
+		retentionAge:   time.Duration(pick(s.RetentionAgeMs*int64(time.Millisecond), int64(o.RetentionAge))),
+	}
+	smaller := func(a, b int64) int64 {
+		if a == 0 || b != 0 && b < a {
+			return b
+		}
+		return a
+	}
+	if s.QuotaMode == QuotaDropOldest {
+		l.retentionBytes = smaller(l.retentionBytes, s.QuotaBytes)
+		l.retentionCount = smaller(l.retentionCount, s.QuotaCount)
+	} else {
+		l.rejectBytes, l.rejectCount = s.QuotaBytes, s.QuotaCount
+	}
+	t.settings.Store(&s)
+	t.limits.Store(l)
+	t.e.flusher.askQuotas()
+}
+
+// meta is what topic.json says of the topic now.
+func (t *Topic) meta() *topicMeta {
+	m := &topicMeta{Format: formatVersion, ID: t.uuid, Name: t.name, Partitions: len(t.partitions()), CreatedNs: t.created}
+	if s := t.Settings(); s.Version != 0 {
+		m.Settings = s
+	}
+	return m
+}
+
+// configureTopic changes the settings in the cluster, and returns when this node has them.
+func (cn *clusterNode) configureTopic(ctx context.Context, t *Topic, s TopicSettings) (TopicSettings, error) {
+	ctx, cancel := cn.e.withTimeout(ctx, cn.e.opts.PublishTimeout)
+	defer cancel()
+	mt, err := cn.store.ConfigureTopic(ctx, t.uuid, s)
+	switch {
+	case errors.Is(err, meta.ErrConflict):
+		return t.Settings(), ErrVersion
+	case errors.Is(err, meta.ErrNotFound):
+		return t.Settings(), ErrDeleted
+	case err != nil && mt == nil:
+		return t.Settings(), err
+	}
+	for t.Settings().Version < mt.Settings.Version {
+		if err := cn.sleep(ctx, time.Millisecond); err != nil {
+			return mt.EffectiveSettings(), fmt.Errorf("engine: the settings of topic %s are changed, but this node has not heard of it yet: %w", t.name, err)
+		}
+	}
+	return mt.EffectiveSettings(), nil
+}
+
+// learnSettings takes what the cluster says of a topic's settings. They lie in topic.json, too, for the next start: until the node has joined
+// again it must not take what a topic keeps by its settings for what the node's own limits let go.
+func (t *Topic) learnSettings(mt *meta.Topic) {
+	s := mt.EffectiveSettings()
+	if s == t.Settings() {
+		return
+	}
+	t.configure(s)
+	for _, pt := range t.partitions() {
+		if pt.log == nil {
+			continue
+		}
+		if err := createTopicFiles(t.e.disk, t.meta()); err != nil {
+			t.e.log.Warn("a topic's settings hold, but could not be stored on this node; the cluster has them", "topic", t.name, "error", err)
+		}
+		return
+	}
+}

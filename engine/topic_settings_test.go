@@ -1,0 +1,294 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"penstock/engine"
+	"penstock/segment/aio/faultaio"
+)
+
+func configure(t testing.TB, topic *engine.Topic, change func(*engine.TopicSettings)) engine.TopicSettings {
+	t.Helper()
+	s := topic.Settings()
+	change(&s)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	s, err := topic.Configure(ctx, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Settings change by comparing their version, survive a restart and a crash, belong to one topic, and nothing that is not valid changes them.
+//
+// B87
+func TestTopicSettings(t *testing.T) {
+	disk := newDisk()
+	e := onDisk(t, disk)
+	topic := topicOf(t, e, "t")
+	if s := topic.Settings(); s != (engine.TopicSettings{}) {
+		t.Errorf("a new topic has %+v", s)
+	}
+	want := engine.TopicSettings{
+		RetentionBytes: -1, RetentionCount: 10, RetentionAgeMs: 1000, QuotaBytes: 5 << 20, QuotaCount: 7, QuotaMode: engine.QuotaDropOldest, MinISR: 1,
+	}
+	got, err := topic.Configure(t.Context(), want)
+	want.Version = 1
+	if err != nil || got != want || topic.Settings() != want {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	for name, c := range map[string]struct {
+		s    engine.TopicSettings
+		want error
+	}{
+		"the version of before": {engine.TopicSettings{}, engine.ErrVersion},
+		"a version to come":     {engine.TopicSettings{Version: 2}, engine.ErrVersion},
+		"min_isr":               {engine.TopicSettings{Version: 1, MinISR: 2}, engine.ErrTopicSettings},
+		"below 0":               {engine.TopicSettings{Version: 1, QuotaBytes: -1}, engine.ErrTopicSettings},
+		"mode":                  {engine.TopicSettings{Version: 1, QuotaMode: "drop"}, engine.ErrTopicSettings},
+	} {
+		if got, err := topic.Configure(t.Context(), c.s); !errors.Is(err, c.want) || got != want {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+	topicOf(t, e, "other")
+	after := func(e *engine.Engine) {
+		t.Helper()
+		for name, s := range map[string]engine.TopicSettings{"t": want, "other": {}} {
+			if topic, _ := e.LookupTopic(name); topic.Settings() != s {
+				t.Errorf("topic %s has %+v afterwards, not %+v", name, topic.Settings(), s)
+			}
+		}
+	}
+	after(onDisk(t, disk.Crash(1)))
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	after(onDisk(t, disk.Kill(1)))
+	if _, err := topic.Configure(t.Context(), want); !errors.Is(err, engine.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// Wherever a crash comes while settings are changed, afterwards they are the old ones or the new ones, and the new ones if the caller heard so.
+//
+// B87, B43
+func TestTopicSettingsCrash(t *testing.T) {
+	const points = 14
+	told := 0
+	for after := range points {
+		disk := newDisk()
+		e := onDisk(t, disk)
+		topic := topicOf(t, e, "t")
+		publish(t, topic, "kept")
+		old := configure(t, topic, func(s *engine.TopicSettings) { s.QuotaCount = 100 })
+		disk.CrashAt(disk.Ops() + after)
+		next := old
+		next.QuotaCount = 200
+		_, err := topic.Configure(t.Context(), next)
+		next.Version++
+		if err == nil {
+			told++
+		}
+		_ = e.Close() // the disk is gone, most often
+		e = onDisk(t, disk.Crash(uint64(after)))
+		topic, ok := e.LookupTopic("t")
+		if !ok {
+			t.Fatalf("a crash after %d operations takes the topic away", after)
+		}
+		if s := topic.Settings(); s != next && (err == nil || s != old) {
+			t.Errorf("a crash after %d operations leaves %+v, told %v", after, s, err)
+		}
+		if got := readAll(t, channelOf(t, topic, "c")); len(got) != 1 {
+			t.Errorf("a crash after %d operations leaves the messages %v", after, got)
+		}
+		e.Close()
+	}
+	if told == 0 || told == points {
+		t.Errorf("%d of %d changes were told done: the crashes do not fall into the change", told, points)
+	}
+}
+
+// A quota in reject mode: exactly as much is stored as may be, what comes then is refused whole and leaves no trace, consuming and the
+// commands on channels go on, and what consumers confirm makes room, as does a larger quota. Another topic is not concerned.
+//
+// B20's neighbour: what waits is bounded there, what is kept here. B4 (a distinct error and no trace).
+func TestQuotaReject(t *testing.T) {
+	const body = 1000
+	for name, set := range map[string]func(*engine.TopicSettings){
+		"count": func(s *engine.TopicSettings) { s.QuotaCount = 50 },
+		"bytes": func(s *engine.TopicSettings) { s.QuotaBytes = 60_000 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			disk := newDisk()
+			e := onDisk(t, disk)
+			topic := topicOf(t, e, "t")
+			ch := channelOf(t, topic, "c")
+			s := configure(t, topic, set)
+			fill := func() (n int) {
+				t.Helper()
+				for ; ; n++ {
+					_, err := topic.Publish(context.Background(), make([]byte, body))
+					if errors.Is(err, engine.ErrQuota) {
+						return n
+					}
+					if err != nil || n > 100 {
+						t.Fatalf("message %d: %v", n, err)
+					}
+				}
+			}
+			first := fill()
+			if s.QuotaCount != 0 && first != 50 {
+				t.Errorf("%d messages were stored, the quota is 50", first)
+			}
+			if stored := e.Stats("t", "")[0].StoredBytes; s.QuotaBytes != 0 && (first < 45 || stored > s.QuotaBytes+8192) {
+				t.Errorf("%d messages, %d bytes were stored; the quota is %d", first, stored, s.QuotaBytes)
+			}
+			if _, err := topic.PublishBatch(context.Background(), make2(3, body)); !errors.Is(err, engine.ErrQuota) {
+				t.Errorf("a batch: %v", err)
+			}
+			publish(t, topicOf(t, e, "free"), numbered("m", 60, body)...)
+			channelOf(t, topic, "late")
+			if err := ch.Pause(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if err := ch.Unpause(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if err := topic.DeleteChannel(t.Context(), "late"); err != nil {
+				t.Error(err)
+			}
+
+			consumer := sit(t, ch, 500)
+			consumer.take(10)
+			eventually(t, "ten confirmed messages make room", func() bool {
+				_, err := topic.Publish(context.Background(), make([]byte, body))
+				return err == nil
+			})
+			more := 1 + fill()
+			if more > 10 || more < 8 {
+				t.Errorf("ten confirmed messages made room for %d", more)
+			}
+			consumer.Close()
+
+			// A restart finds it as it was.
+			if err := e.Close(); err != nil {
+				t.Fatal(err)
+			}
+			e = onDisk(t, disk.Kill(1))
+			topic, _ = e.LookupTopic("t")
+			ch, _ = topic.LookupChannel("c")
+			if n := fill(); n > 2 {
+				t.Errorf("after a restart %d more were stored", n)
+			}
+			configure(t, topic, func(s *engine.TopicSettings) { s.QuotaBytes, s.QuotaCount = 10*s.QuotaBytes, 10*s.QuotaCount })
+			publish(t, topic, "larger")
+			configure(t, topic, func(s *engine.TopicSettings) { s.QuotaBytes, s.QuotaCount = 1, 1 })
+			if _, err := topic.Publish(t.Context(), make([]byte, body)); !errors.Is(err, engine.ErrQuota) {
+				t.Errorf("with a quota below what is there: %v", err)
+			}
+			if got := readAll(t, ch); len(got) < first || len(got) > first+4 {
+				t.Errorf("%d messages were left", len(got))
+			}
+			configure(t, topic, func(s *engine.TopicSettings) { s.QuotaBytes, s.QuotaCount = 0, 0 })
+			publish(t, topic, numbered("m", 60, body)...)
+		})
+	}
+}
+
+func make2(n, size int) (bodies [][]byte) {
+	for range n {
+		bodies = append(bodies, make([]byte, size))
+	}
+	return bodies
+}
+
+// A topic's own retention, and a quota that drops the oldest, take whole segments, oldest first, unconfirmed or not, never the last one; the node's
+// limits hold for the others, and a topic can be without them.
+//
+// B39, B67, B87
+func TestTopicRetention(t *testing.T) {
+	const body, least = 1500, 300 << 10
+	for name, set := range map[string]func(*engine.TopicSettings){
+		"bytes":      func(s *engine.TopicSettings) { s.RetentionBytes = 200 << 10 },
+		"count":      func(s *engine.TopicSettings) { s.RetentionCount = 130 },
+		"age":        func(s *engine.TopicSettings) { s.RetentionAgeMs = 50 },
+		"drop bytes": func(s *engine.TopicSettings) { s.QuotaBytes, s.QuotaMode = 200<<10, engine.QuotaDropOldest },
+		"drop count": func(s *engine.TopicSettings) { s.QuotaCount, s.QuotaMode = 130, engine.QuotaDropOldest },
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := inDir(t.TempDir())
+			o.RetentionCount = 1
+			e := openWith(t, o)
+			keeps := topicOf(t, e, "keeps")
+			configure(t, keeps, func(s *engine.TopicSettings) { s.RetentionCount = -1 })
+			kept := channelOf(t, keeps, "c")
+			topic := topicOf(t, e, "t")
+			ch := channelOf(t, topic, "c")
+			configure(t, topic, func(s *engine.TopicSettings) {
+				s.RetentionCount = -1
+				set(s)
+			})
+			total := 0
+			eventually(t, "retention trims", func() bool {
+				publish(t, topic, numbered("m", 50, body)...)
+				publish(t, keeps, numbered("k", 50, body)...)
+				total += 50
+				return e.Counters().TrimmedBytes.Load() > least
+			})
+			got := readAll(t, ch)
+			if len(got) == 0 || len(got) >= total {
+				t.Errorf("%d of %d messages are left", len(got), total)
+			}
+			for id := engine.ID(total - 1); id > engine.ID(total-len(got)); id-- {
+				if _, ok := got[id]; !ok {
+					t.Errorf("%s is missing between messages that are there", id)
+				}
+			}
+			if n := len(readAll(t, kept)); n != total {
+				t.Errorf("the topic without a limit has %d of %d messages", n, total)
+			}
+			publish(t, topic, "after")
+			if got := readAll(t, ch); len(got) != 1 {
+				t.Errorf("afterwards came %v", got)
+			}
+		})
+	}
+}
+
+// While the disk is nearly full, publishing is refused with a sentence that says so, consuming and confirming go on, and publishing
+// comes back by itself: the low-water mark of the disk is the engine's, quotas are the topics'.
+func TestDiskLowWaterAndQuota(t *testing.T) {
+	disk := newDisk()
+	e := onDisk(t, disk)
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	configure(t, topic, func(s *engine.TopicSettings) { s.QuotaCount = 1 << 30 })
+	acked := map[engine.ID]string{publish(t, topic, "first")[0]: "first"}
+	disk.SetCapacity(usedBytes(t, disk) + 1<<20)
+	fillUntilFull(t, topic, acked)
+	_, err := topic.Publish(t.Context(), []byte("x"))
+	if !errors.Is(err, engine.ErrNoSpace) || errors.Is(err, engine.ErrQuota) {
+		t.Errorf("on a full disk: %v", err)
+	}
+	s := sit(t, ch, 10)
+	m := s.next()
+	if acked[m.id] != m.body {
+		t.Errorf("%s came as %.40q", m.id, m.body)
+	}
+	s.finish(m)
+	s.Close()
+	eventually(t, "the confirmation is stored", func() bool { return channelStats(t, ch).InFlightCount == 0 })
+	disk.SetCapacity(faultaio.DefaultCapacityBytes)
+	eventually(t, "publishing resumes", func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, err := topic.Publish(ctx, fmt.Append(nil, "again"))
+		return err == nil
+	})
+}
