@@ -20,10 +20,14 @@ type pending struct {
 	put   engine.Put
 	c     *conn
 	verb  verb
+	place        // where a client of youzan's wants it
 	count int    // "OK" frames: PUBs of the run, or 1
 	bytes int    // of input that it keeps, counted against the connection's limit
 	buf   *block // what the Put borrows from
 	to    *target
+
+	trace  uint64 // the client's id of its message
+	traced bool   // it wants to know where the message is
 
 	frame []byte // instead of a Put: the encoded frame
 	fatal bool   // the connection ends behind it
@@ -54,6 +58,7 @@ func (p *pending) free() {
 	}
 	clear(messages)
 	p.put = engine.Put{Done: done, Messages: messages[:0]}
+	p.place, p.trace, p.traced = place{}, 0, false
 	p.c, p.buf, p.to, p.frame, p.next = nil, nil, nil, nil, nil
 	p.verb, p.count, p.bytes, p.fatal = verbNone, 0, 0, false
 	p.done.Store(false)
@@ -142,10 +147,18 @@ func (c *conn) answer(p *pending) (fatal bool) {
 		fatal = p.fatal
 	case p.put.Err == nil:
 		p.to.published.Add(uint64(len(p.put.Messages)))
-		c.out.appendOKs(p.count)
+		if p.traced {
+			c.out.append(p.tracedFrame())
+		} else {
+			c.out.appendOKs(p.count)
+		}
 	default:
-		c.out.append(appendFrame(nil, frameError, publishFailed(p.verb, p.put.Err)))
-		fatal = true
+		for range p.count { // one, unless the client reads on after it
+			c.out.append(appendFrame(nil, frameError, publishRefused(p, p.put.Err)))
+			if fatal = !p.survives(p.put.Err); fatal {
+				break
+			}
+		}
 	}
 	if fatal {
 		c.out.seal()

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/engine/core"
 )
 
 // execute does what one command says. size is its length in the input.
@@ -16,6 +15,8 @@ func (c *conn) execute(cmd *command, size int) *fault {
 		return c.publish(cmd, size)
 	case verbMpub:
 		return c.publishBatch(cmd, size)
+	case verbPubExt, verbPubTrace, verbMpubExt, verbMpubTrace:
+		return c.publishExt(cmd, size)
 	case verbFin, verbReq, verbTouch:
 		c.finish(cmd)
 	case verbRdy:
@@ -23,7 +24,7 @@ func (c *conn) execute(cmd *command, size int) *fault {
 			c.consumer.Load().Ready(int(cmd.number))
 			c.pump = true
 		}
-	case verbSub:
+	case verbSub, verbSubAdvanced, verbSubOrdered:
 		return c.subscribe(cmd)
 	case verbCls:
 		c.parser.phase = phaseClosing
@@ -42,16 +43,18 @@ func (c *conn) publish(cmd *command, size int) *fault {
 	delay := time.Duration(cmd.number) * time.Millisecond
 	r := c.run
 	if r == nil || r.verb != cmd.verb || r.put.Defer != delay || r.to.name != string(cmd.topic) ||
+		r.addressed != cmd.addressed || r.partition != cmd.partition ||
 		r.count >= maxRunCount || r.bytes >= maxRunBytes {
 		c.submit()
 		if f := c.mayPublish(cmd); f != nil {
 			return f
 		}
 		t, err := c.target(cmd.topic)
-		if err != nil {
-			return &fault{publishFailed(cmd.verb, err)}
-		}
 		r = newPending(c, cmd.verb)
+		r.addressed, r.partition = cmd.addressed, cmd.partition
+		if err != nil {
+			return &fault{publishRefused(r, err)}
+		}
 		r.to = t
 		r.put.Defer = delay
 		r.buf = c.in.buf
@@ -71,10 +74,11 @@ func (c *conn) publishBatch(cmd *command, size int) *fault {
 		return f
 	}
 	t, err := c.target(cmd.topic)
-	if err != nil {
-		return &fault{publishFailed(cmd.verb, err)}
-	}
 	p := newPending(c, cmd.verb)
+	p.addressed, p.partition = cmd.addressed, cmd.partition
+	if err != nil {
+		return &fault{publishRefused(p, err)}
+	}
 	p.to = t
 	p.put.Messages = batchMessages(p.put.Messages, cmd.body)
 	p.count, p.bytes = 1, size
@@ -100,7 +104,7 @@ func (c *conn) submit() {
 	if alone {
 		c.queued.Store(true)
 	}
-	err := to.topic.Submit(&p.put)
+	err := p.send(to.topic)
 	if alone {
 		c.queued.Store(false) // what completes from here on queues the connection; what did before is drained here
 		c.drain()
@@ -110,7 +114,7 @@ func (c *conn) submit() {
 			if err := c.resolve(to); err != nil {
 				return err
 			}
-			return to.topic.Submit(&p.put)
+			return p.send(to.topic)
 		})
 	}
 	if err != nil {
@@ -124,25 +128,33 @@ func (c *conn) submit() {
 // finish does FIN, REQ and TOUCH.
 func (c *conn) finish(cmd *command) {
 	consumer := c.consumer.Load()
-	id, err := core.ParseID(cmd.id)
+	id, err := c.messageID(cmd.id)
 	if err != nil {
 		err = engine.ErrNotInFlight // no message has such an id
 	} else {
 		switch cmd.verb {
 		case verbFin:
+			c.flight.gave(id)
 			err = consumer.Finish(id)
 		case verbReq:
+			c.flight.gave(id)
 			err = consumer.Requeue(id, c.requeueDelay(cmd.number))
 		default:
-			err = consumer.Touch(id)
+			if err = consumer.Touch(id); err == nil {
+				c.flight.touched(id, c.srv.now())
+			}
 		}
 	}
+	c.flyOn()
 	if err == nil {
 		c.pump = true
 		return
 	}
-	name := cmd.verb.String()
-	c.reply(frameError, "E_"+name+"_FAILED "+name+" "+string(cmd.id)+" failed "+finishFailure(err))
+	c.reply(frameError, failedMessage(cmd.verb, string(cmd.id), err))
+}
+
+func failedMessage(v verb, id string, err error) string {
+	return "E_" + v.String() + "_FAILED " + v.String() + " " + id + " failed " + finishFailure(err)
 }
 
 func (c *conn) requeueDelay(millis uint64) time.Duration {
@@ -172,11 +184,15 @@ func (c *conn) subscribe(cmd *command) *fault {
 		return f
 	}
 	c.waiting.Store(true)
-	consumer, err := c.attach(topic, channel)
+	consumer, refused, err := c.attach(cmd, topic, channel)
 	c.lastByte.Store(c.srv.now())
 	c.waiting.Store(false)
 	switch {
+	case refused != nil:
+		return refused
 	case err == nil:
+	case cmd.beyondNSQ() && youzanCode(err) != "":
+		return faultf("%s SUB failed %v", youzanCode(err), err)
 	case errors.Is(err, engine.ErrTooManyClients):
 		return faultf("E_SUB_FAILED SUB failed consumers for %s:%s exceeds limit of %d", topic, channel, c.srv.opts.MaxChannelConsumers)
 	case errors.Is(err, engine.ErrDeleted):
@@ -185,16 +201,16 @@ func (c *conn) subscribe(cmd *command) *fault {
 		return faultf("E_SUB_FAILED SUB failed %v", err)
 	}
 	c.consumer.Store(consumer)
-	c.parser.phase = phaseSubscribed
+	c.parser.phase, c.parser.binaryIDs = phaseSubscribed, c.form != nil
 	c.reply(frameResponse, "OK")
 	return nil
 }
 
-// attach finds or makes topic and channel.
-func (c *conn) attach(topic, channel string) (consumer *engine.Consumer, err error) {
+// attach finds or makes topic and channel. refused is what a client of youzan's cannot have of them.
+func (c *conn) attach(cmd *command, topic, channel string) (consumer *engine.Consumer, refused *fault, err error) {
 	set := c.set.Load()
 	err = retryDeleted(c.ctx, func() error {
-		t, err := c.srv.engine.Topic(c.ctx, topic)
+		t, err := c.srv.topic(c.ctx, topic)
 		if err != nil {
 			return err
 		}
@@ -202,14 +218,23 @@ func (c *conn) attach(topic, channel string) (consumer *engine.Consumer, err err
 		if err != nil {
 			return err
 		}
-		consumer, err = ch.Attach(engine.ConsumerOptions{
+		if c.form = formOf(cmd, set); cmd.beyondNSQ() {
+			if refused = c.subscribeAt(cmd, t, ch); refused == nil {
+				refused = c.seekFrom(cmd, ch)
+			}
+			if refused != nil {
+				return nil
+			}
+		}
+		consumer, err = ch.Subscribe(c.ctx, engine.ConsumerOptions{
 			MsgTimeout: set.msgTimeout,
 			SampleRate: set.sampleRate,
 			Label:      c,
+			Tag:        set.tag,
 		}, (*sink)(c))
 		return err
 	})
-	return consumer, err
+	return consumer, refused, err
 }
 
 // A topic or channel that is being deleted (an ephemeral one whose last client just left) is made anew by whoever wants
@@ -219,11 +244,11 @@ const (
 	deletedPause    = 5 * time.Millisecond
 )
 
-// retryDeleted repeats do while it meets something that is being deleted.
+// retryDeleted repeats do while it meets something that is being deleted, or was this node's until a moment ago.
 func retryDeleted(ctx context.Context, do func() error) error {
 	for try := 0; ; try++ {
 		err := do()
-		if !errors.Is(err, engine.ErrDeleted) || try == maxDeletedTries {
+		if !errors.Is(err, engine.ErrDeleted) && !errors.Is(err, engine.ErrMoved) || try == maxDeletedTries {
 			return err
 		}
 		if try == 0 {

@@ -58,6 +58,8 @@ type conn struct {
 	set      atomic.Pointer[settings]
 	link     atomic.Pointer[link]
 	consumer atomic.Pointer[engine.Consumer] // set once, by SUB
+	flight   flight
+	form     *messageForm // set by SUB before the consumer is attached; nil: as NSQ says
 	stopping atomic.Bool
 	stopped  chan struct{} // closed when stopping is set and the reader's wait was cut short
 	waiting  atomic.Bool   // the reader waits for something else than the client; progress must be signalled
@@ -83,6 +85,7 @@ func newConn(s *Server, nc *net.TCPConn) (*conn, error) {
 		remote:  nc.RemoteAddr().String(),
 		started: time.Now(),
 		parser:  parser{limits: s.opts.limits(), heartbeats: true, tlsRequired: s.opts.TLS.Required != requiredNot},
+		flight:  flight{most: s.opts.MaxInFlightBytes},
 		stopped: make(chan struct{}),
 		kick:    make(chan struct{}, 1),
 	}
@@ -221,6 +224,12 @@ func (c *conn) refuse(f *fault) {
 // reply sends a frame when all earlier commands are answered.
 func (c *conn) reply(kind uint32, data string) {
 	c.submit()
+	c.replyAside(kind, data)
+	c.waitRoom()
+}
+
+// replyAside is reply for goroutines other than the reader.
+func (c *conn) replyAside(kind uint32, data string) {
 	frame := appendFrame(nil, kind, data)
 	a := &c.answers
 	a.mu.Lock()
@@ -236,7 +245,6 @@ func (c *conn) reply(kind uint32, data string) {
 		a.push(p)
 		c.drain() // the answers before it may have gone meanwhile
 	}
-	c.waitRoom()
 }
 
 // end brings the connection to its end: in flight messages go back, what is owed is answered, the client gets the time to
@@ -330,7 +338,7 @@ func (c *conn) progress() {
 
 // drained lets the consumer go on after the client caught up. It runs on the writer goroutine.
 func (c *conn) drained() {
-	if consumer := c.consumer.Load(); consumer != nil {
+	if consumer := c.consumer.Load(); consumer != nil && !c.flight.blocks() {
 		consumer.Unblock()
 		consumer.Pump()
 	}
@@ -389,7 +397,7 @@ func (c *conn) target(name []byte) (*target, error) {
 func (c *conn) resolve(t *target) error {
 	c.submit()
 	c.waiting.Store(true)
-	topic, err := c.srv.engine.Topic(c.ctx, t.name)
+	topic, err := c.srv.topic(c.ctx, t.name)
 	c.lastByte.Store(c.srv.now())
 	c.waiting.Store(false)
 	if err != nil {

@@ -53,8 +53,10 @@ func (s *Server) httpHandler() http.Handler {
 	if s.opts.ClusterHandler != nil {
 		mux.Handle("/cluster/", guard(s.permit, s.opts.ClusterHandler))
 	}
-	for path, rt := range s.routes() {
-		mux.HandleFunc(path, rt.handler(s.permit))
+	for _, routes := range []map[string]route{s.routes(), s.channelRoutes(), s.topicRoutes()} {
+		for path, rt := range routes {
+			mux.HandleFunc(path, rt.handler(s.permit))
+		}
 	}
 	for path, h := range map[string]http.HandlerFunc{
 		"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile,
@@ -188,6 +190,12 @@ func asHTTPError(err error) *httpError {
 		return &httpError{413, "MSG_TOO_BIG"}
 	case errors.Is(err, engine.ErrBatchTooBig):
 		return &httpError{413, "BODY_TOO_BIG"}
+	case errors.Is(err, engine.ErrHeaders), errors.Is(err, engine.ErrBatchKeys), errors.Is(err, engine.ErrTopicSettings):
+		return &httpError{400, err.Error()}
+	case errors.Is(err, engine.ErrQuota):
+		// Not 413, which says that this request is too large, nor 503, which says that the server cannot: the request is in order, and what was
+		// set aside for the topic is used up.
+		return &httpError{http.StatusInsufficientStorage, err.Error()}
 	}
 	return &httpError{503, err.Error()}
 }

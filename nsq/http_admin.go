@@ -5,13 +5,11 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"penstock/engine"
@@ -30,7 +28,7 @@ func (s *Server) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 			return nil, &httpError{400, "INVALID_PARTITIONS"}
 		}
 	}
-	_, err = s.engine.CreateTopic(r.Context(), name, partitions)
+	_, err = s.createTopic(r.Context(), name, partitions)
 	return nil, err
 }
 
@@ -109,30 +107,13 @@ func (s *Server) serveChannelDelete(r *http.Request, q url.Values) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	if _, ok := t.LookupChannel(name); !ok {
-		return nil, &httpError{404, "CHANNEL_NOT_FOUND"}
-	}
 	return nil, t.DeleteChannel(r.Context(), name)
 }
 
 func (s *Server) channelVerb(do func(*engine.Channel, context.Context) error) endpoint {
-	return func(r *http.Request, q url.Values) (any, error) {
-		t, name, err := s.channelArgs(q)
-		if err != nil {
-			return nil, err
-		}
-		ch, ok := t.LookupChannel(name)
-		if !ok {
-			return nil, &httpError{404, "CHANNEL_NOT_FOUND"}
-		}
-		return nil, do(ch, r.Context())
-	}
-}
-
-// lookupdAddresses is an option that is kept and has no effect: this server finds its peers without nsqlookupd.
-type lookupdAddresses struct {
-	mu   sync.Mutex
-	list []string
+	return s.onChannel(func(c *engine.Channel, r *http.Request, _ url.Values) (any, error) {
+		return nil, do(c, r.Context())
+	})
 }
 
 // levelFatal is above every level that is logged: nsqd's "fatal" silences the rest.
@@ -168,9 +149,7 @@ func (s *Server) serveConfig(r *http.Request, _ url.Values) (any, error) {
 	case "log_level":
 		return levelName(s.opts.LogLevel.Level()), nil
 	case "nsqlookupd_tcp_addresses":
-		s.lookupd.mu.Lock()
-		defer s.lookupd.mu.Unlock()
-		return append([]string{}, s.lookupd.list...), nil
+		return s.registrar.list(), nil
 	}
 	if s.opts.ConfigValues != nil && r.Method == http.MethodGet {
 		if v, ok := s.opts.ConfigValues(option); ok {
@@ -201,14 +180,9 @@ func (s *Server) setConfig(option string, r *http.Request) error {
 		if json.Unmarshal(body, &list) != nil {
 			return &httpError{400, "INVALID_VALUE"}
 		}
-		for _, a := range list {
-			if _, _, err := net.SplitHostPort(a); err != nil {
-				return &httpError{400, "INVALID_VALUE"}
-			}
+		if s.registrar.set(list) != nil {
+			return &httpError{400, "INVALID_VALUE"}
 		}
-		s.lookupd.mu.Lock()
-		s.lookupd.list = list
-		s.lookupd.mu.Unlock()
 	default:
 		return &httpError{400, "INVALID_OPTION"}
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -97,8 +98,9 @@ func (s *Server) servePub(r *http.Request, q url.Values) (any, error) {
 		}
 		delay = time.Duration(ms) * time.Millisecond
 	}
+	headers := messageHeaders(r)
 	return s.put(r.Context(), name, func(t *engine.Topic) error {
-		_, err := t.PublishDeferred(r.Context(), body, delay)
+		_, err := t.PublishMessage(r.Context(), engine.Outgoing{Body: body, Headers: headers, Key: []byte(q.Get("key")), Delay: delay})
 		return err
 	})
 }
@@ -127,13 +129,38 @@ func (s *Server) serveMpub(r *http.Request, q url.Values) (any, error) {
 	} else if messages, err = splitLines(body, s.opts.MaxMessageBytes); err != nil {
 		return nil, err
 	}
+	headers := messageHeaders(r)
 	return s.put(r.Context(), name, func(t *engine.Topic) error {
 		if len(messages) == 0 {
 			return nil // only empty lines: nsqd stores nothing and says OK
 		}
-		_, err := t.PublishBatch(r.Context(), messages)
+		if len(headers) == 0 && q.Get("key") == "" {
+			_, err := t.PublishBatch(r.Context(), messages)
+			return err
+		}
+		all := make([]engine.Outgoing, len(messages))
+		for i, m := range messages {
+			all[i] = engine.Outgoing{Body: m, Headers: headers, Key: []byte(q.Get("key"))}
+		}
+		_, err := t.PublishMessages(r.Context(), all)
 		return err
 	})
+}
+
+// messageHeaderPrefix begins the names of HTTP headers that are headers of the message; an MPUB's are those of each.
+const messageHeaderPrefix = "X-Penstock-Header-"
+
+// messageHeaders are a request's headers of its message, sorted by name, with names in lower case: HTTP does not keep their case.
+func messageHeaders(r *http.Request) (headers []engine.Header) {
+	for name, values := range r.Header {
+		if name, ok := strings.CutPrefix(name, messageHeaderPrefix); ok {
+			for _, v := range values {
+				headers = append(headers, engine.Header{Key: []byte(strings.ToLower(name)), Value: []byte(v)})
+			}
+		}
+	}
+	slices.SortStableFunc(headers, func(a, b engine.Header) int { return bytes.Compare(a.Key, b.Key) })
+	return headers
 }
 
 // binaryParam: absent, "false" and "0" mean text; every other value, known or not, binary, as in nsqd.
@@ -159,7 +186,7 @@ func splitLines(body []byte, most int) ([][]byte, error) {
 // put finds or makes the topic and publishes.
 func (s *Server) put(ctx context.Context, name string, publish func(*engine.Topic) error) (any, error) {
 	err := retryDeleted(ctx, func() error {
-		t, err := s.engine.Topic(ctx, name)
+		t, err := s.topic(ctx, name)
 		if err != nil {
 			return err
 		}

@@ -20,6 +20,9 @@ type identity struct {
 	Snappy              bool   `json:"snappy"`
 	SampleRate          int    `json:"sample_rate"`
 	MsgTimeout          int    `json:"msg_timeout"`
+
+	ExtendSupport bool   `json:"extend_support"` // youzan's
+	DesiredTag    string `json:"desired_tag"`
 }
 
 // settings are what holds for one connection: the defaults, or what IDENTIFY changed. Immutable once
@@ -32,6 +35,8 @@ type settings struct {
 	outputTimeout time.Duration // as asked for; delays nothing
 	sampleRate    int           // percent; 0: all messages
 	msgTimeout    time.Duration
+	extendSupport bool   // messages come with their headers, as youzan's clients expect them
+	tag           string // only messages of this tag; empty: of no other consumer's
 
 	// What the last IDENTIFY asked for and is offered.
 	tls          bool
@@ -66,6 +71,7 @@ type negotiation struct {
 	AuthRequired        bool   `json:"auth_required"`
 	OutputBufferSize    int    `json:"output_buffer_size"`
 	OutputBufferTimeout int64  `json:"output_buffer_timeout"`
+	DesiredTag          string `json:"desired_tag,omitempty"` // youzan's
 }
 
 // identify decides on an IDENTIFY body: the settings that hold from now on and the response, or the fault.
@@ -110,6 +116,7 @@ func (o *Options) identify(body []byte, old settings) (settings, []byte, *fault)
 		AuthRequired:        o.Auth.enabled(),
 		OutputBufferSize:    s.outputBuffer,
 		OutputBufferTimeout: s.outputTimeout.Milliseconds(),
+		DesiredTag:          s.tag,
 	})
 	if err != nil {
 		panic("BUG: the IDENTIFY reply does not encode: " + err.Error())
@@ -174,5 +181,9 @@ func (o *Options) applyIdentity(id *identity, s *settings) *fault {
 	default:
 		return faultf("E_BAD_BODY IDENTIFY msg timeout (%d) is invalid", v)
 	}
+	if id.DesiredTag != "" && !validTag(id.DesiredTag) {
+		return faultf("E_BAD_BODY IDENTIFY desired tag %.100q is invalid", id.DesiredTag)
+	}
+	s.extendSupport, s.tag = id.ExtendSupport, id.DesiredTag
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Off as Options.HTTPAddress or LookupAddress does not serve it.
+// Off as Options.HTTPAddress, HTTPSAddress, LookupAddress or LookupTCPAddress does not serve it.
 const Off = "off"
 
 // Options configure a Server. The zero value of every field is its default. Limits that the
@@ -18,9 +18,13 @@ type Options struct {
 	HTTPAddress      string // 127.0.0.1:4151; Off: none
 	HTTPSAddress     string // Off; the same API over TLS, which needs TLS.CertFile
 	LookupAddress    string // nsqlookupd's HTTP API: 127.0.0.1:4161; Off: none
+	LookupTCPAddress string // where stock nsqds register, as at nsqlookupd's TCP port: 127.0.0.1:4160 if LookupAddress is its default, else Off
 	BroadcastAddress string // what clients should connect to; the host name
 	Hostname         string // os.Hostname
 	Version          string // semver, 1.3.0 or above for NSQ's tools: 1.3.0+engine
+
+	LookupdTCPAddresses     []string      // nsqlookupds, HOST:PORT, at which this node registers what it leads; PUT /config/nsqlookupd_tcp_addresses changes them
+	InactiveProducerTimeout time.Duration // a nsqd that registered and is silent for longer is in no lookup: 5 m
 
 	ClusterHandler http.Handler // serves /cluster/ on HTTPAddress; nil: a single node
 
@@ -48,6 +52,7 @@ type Options struct {
 	MaxConnections       int           // 65536; one more is closed at once
 	MaxConnInFlightBytes int           // commands of one connection that wait for the disk: 16 MiB. Then it is not read from.
 	MaxConnInFlightCount int           // likewise, answers: 65536
+	MaxInFlightBytes     int64         // bodies that one consumer has and has not finished, however large its RDY: no limit. The message that reaches it still goes.
 	MaxConnOutputBytes   int           // output that waits for one client to read: 256 KiB, and the frame that passes it
 	MaxCommandTime       time.Duration // a command that began must be complete after this: 60 s
 	WriteTimeout         time.Duration // the client must read MaxConnOutputBytes within this, or its heartbeat interval if that is shorter: 30 s
@@ -58,6 +63,8 @@ type Options struct {
 	MaxInflationRatio int           // a client's compressed input may become this many times as large, beyond the first 4 MiB: 256
 	HandshakeTimeout  time.Duration // for all of a TLS handshake on an NSQ connection: 5 s
 	MaxHandshakes     int           // of them at once: 1024; further ones wait within their time
+
+	lookupdPing time.Duration // tests only: less than the constant of that name
 
 	// Directory answers lookups; nil: the engine does.
 	Directory Directory
@@ -81,6 +88,9 @@ const (
 	// maxClientTextBytes bounds each of client_id, hostname and user_agent: they are kept with the connection.
 	maxClientTextBytes = 1024
 
+	// maxLookupds bounds the nsqlookupds that a node registers at.
+	maxLookupds = 64
+
 	// lingerTime is how long a connection that ends with an error frame is still read from: closing with unread
 	// input would reset it, and the client might never see the frame.
 	lingerTime = time.Second
@@ -96,7 +106,7 @@ func orDefault[T comparable](p *T, v T) {
 func (o *Options) setDefaults() error {
 	orDefault(&o.TCPAddress, "127.0.0.1:4150")
 	orDefault(&o.HTTPAddress, "127.0.0.1:4151")
-	orDefault(&o.LookupAddress, "127.0.0.1:4161")
+	o.setLookupDefaults()
 	orDefault(&o.HTTPSAddress, Off)
 	if o.Hostname == "" {
 		h, err := os.Hostname()
@@ -140,11 +150,31 @@ func (o *Options) setDefaults() error {
 	if err := o.Auth.setDefaults(); err != nil {
 		return err
 	}
-	return o.check()
+	if err := o.check(); err != nil {
+		return err
+	}
+	return checkLookupds(o.LookupdTCPAddresses)
+}
+
+// setLookupDefaults: whoever chose an address for lookups decides about the port that takes registrations from everybody, too.
+func (o *Options) setLookupDefaults() {
+	const own = "127.0.0.1:4161"
+	orDefault(&o.LookupAddress, own)
+	if o.LookupTCPAddress == "" {
+		o.LookupTCPAddress = Off
+		if o.LookupAddress == own {
+			o.LookupTCPAddress = "127.0.0.1:4160"
+		}
+	}
+	orDefault(&o.InactiveProducerTimeout, 5*time.Minute)
 }
 
 func (o *Options) check() error {
 	switch {
+	case o.LookupTCPAddress != Off && o.LookupAddress == Off:
+		return fmt.Errorf("nsq: nsqds that register on %s would be in no lookup: LookupAddress is off; set it, or turn LookupTCPAddress off", o.LookupTCPAddress)
+	case o.InactiveProducerTimeout < 0:
+		return fmt.Errorf("nsq: InactiveProducerTimeout is %v; leave it 0 for the default", o.InactiveProducerTimeout)
 	case o.MaxMessageBytes < 1 || o.MaxMessageBytes > 1<<30 || o.MaxBodyBytes < o.MaxMessageBytes || o.MaxBodyBytes > 1<<30:
 		return fmt.Errorf("nsq: MaxMessageBytes is %d and MaxBodyBytes %d; they must be 1 to 1 GiB, and a body must hold a message", o.MaxMessageBytes, o.MaxBodyBytes)
 	case o.HeartbeatInterval < minHeartbeat || o.HeartbeatInterval > o.MaxHeartbeatInterval:
@@ -157,6 +187,8 @@ func (o *Options) check() error {
 		return fmt.Errorf("nsq: HTTPS on %s needs a certificate; set TLS.CertFile and TLS.KeyFile", o.HTTPSAddress)
 	case o.MaxRdyCount < 1:
 		return fmt.Errorf("nsq: MaxRdyCount is %d; clients would never get a message", o.MaxRdyCount)
+	case o.MaxInFlightBytes < 0:
+		return fmt.Errorf("nsq: MaxInFlightBytes is %d; no message would ever be delivered. Leave it 0 for no limit", o.MaxInFlightBytes)
 	case o.MaxConnInFlightBytes < 1 || o.MaxConnInFlightCount < 1 || o.MaxConnections < 1 || o.MaxConnOutputBytes < 1:
 		return fmt.Errorf("nsq: a connection limit is negative; leave it 0 for the default")
 	}

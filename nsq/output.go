@@ -175,6 +175,13 @@ func (o *output) backlog() bool {
 	return o.waiting > o.bound && o.failed == nil
 }
 
+// stopsDelivery says that the consumer was stopped because the client does not read.
+func (o *output) stopsDelivery() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.full
+}
+
 // settled says that nothing waits, or that nothing can be written any more.
 func (o *output) settled() bool {
 	o.mu.Lock()

@@ -35,10 +35,19 @@ const (
 	verbTouch
 	verbCls
 	verbNop
+	verbPubExt
+	verbPubTrace
+	verbMpubExt
+	verbMpubTrace
+	verbSubAdvanced
+	verbSubOrdered
 )
 
 func (v verb) String() string {
-	return [...]string{"", "IDENTIFY", "AUTH", "SUB", "PUB", "MPUB", "DPUB", "RDY", "FIN", "REQ", "TOUCH", "CLS", "NOP"}[v]
+	return [...]string{
+		"", "IDENTIFY", "AUTH", "SUB", "PUB", "MPUB", "DPUB", "RDY", "FIN", "REQ", "TOUCH", "CLS", "NOP",
+		"PUB_EXT", "PUB_TRACE", "MPUB_EXT", "MPUB_TRACE", "SUB_ADVANCED", "SUB_ORDERED",
+	}[v]
 }
 
 // phase is where a connection is in its life. It only grows.
@@ -53,7 +62,7 @@ const (
 // allowed says whether v may be used in this phase. Publishing and NOP always may.
 func (p phase) allowed(v verb) bool {
 	switch v {
-	case verbIdentify, verbAuth, verbSub:
+	case verbIdentify, verbAuth, verbSub, verbSubAdvanced, verbSubOrdered:
 		return p == phaseInit
 	case verbRdy, verbFin, verbReq, verbTouch:
 		return p != phaseInit // RDY after CLS is accepted and ignored
@@ -77,6 +86,7 @@ type command struct {
 	id      []byte // FIN, REQ, TOUCH: 16 bytes of any value
 	number  uint64 // RDY: count; REQ, DPUB: milliseconds
 	body    []byte // PUB, DPUB: a message; MPUB: a valid batch; IDENTIFY, AUTH: the body
+	place          // of youzan's clients
 }
 
 // limits are what the parser refuses to exceed.
@@ -97,6 +107,9 @@ type parser struct {
 
 	// tlsRequired: nothing but IDENTIFY may come before TLS.
 	tlsRequired bool
+
+	// binaryIDs: ids of FIN, REQ and TOUCH are 16 bytes of any value, LF and space among them.
+	binaryIDs bool
 
 	// need is, after a command that was not complete, the least number of bytes it has in all.
 	need int
@@ -202,7 +215,7 @@ func lookupVerb(name []byte) verb {
 	case "AUTH":
 		return verbAuth
 	}
-	return verbNone
+	return lookupYouzanVerb(name)
 }
 
 func (v verb) hasBody() bool {
@@ -210,7 +223,7 @@ func (v verb) hasBody() bool {
 	case verbIdentify, verbAuth, verbPub, verbMpub, verbDpub:
 		return true
 	}
-	return false
+	return v.plain() != v && !v.subscribes()
 }
 
 // line checks the parameters in nsqd's order, before any body is looked at. more says that rest is a
@@ -220,11 +233,11 @@ func (p *parser) line(cmd *command, rest []byte, more bool) *fault {
 		return faultf("E_INVALID cannot %s in current state", cmd.verb)
 	}
 	switch cmd.verb {
-	case verbPub, verbMpub:
+	case verbPub, verbMpub, verbPubExt, verbPubTrace, verbMpubExt, verbMpubTrace:
 		return p.publishLine(cmd, rest, more)
 	case verbDpub:
 		return p.deferLine(cmd, rest, more)
-	case verbSub:
+	case verbSub, verbSubAdvanced, verbSubOrdered:
 		return p.subscribeLine(cmd, rest, more)
 	case verbRdy:
 		return p.readyLine(cmd, rest, more)
@@ -242,8 +255,11 @@ func (p *parser) publishLine(cmd *command, rest []byte, more bool) *fault {
 	if !more {
 		return faultf("E_INVALID %s insufficient number of parameters", cmd.verb)
 	}
-	cmd.topic, _, _ = cut(rest)
-	return p.checkTopic(cmd)
+	cmd.topic, rest, more = cut(rest)
+	if f := p.checkTopic(cmd); f != nil || !more {
+		return f
+	}
+	return cmd.partitionParam(rest)
 }
 
 func (p *parser) checkTopic(cmd *command) *fault {
@@ -252,7 +268,7 @@ func (p *parser) checkTopic(cmd *command) *fault {
 	}
 	if !engine.ValidTopicName(string(cmd.topic)) {
 		sic := ""
-		if cmd.verb == verbMpub {
+		if cmd.verb.batches() {
 			sic = "E_BAD_TOPIC " // nsqd repeats the code here, and clients may compare
 		}
 		return faultf("E_BAD_TOPIC %s%s topic name %q is not valid", sic, cmd.verb, cmd.topic)
@@ -294,14 +310,17 @@ func (p *parser) subscribeLine(cmd *command, rest []byte, more bool) *fault {
 	if !more {
 		return &fault{"E_INVALID SUB insufficient number of parameters"}
 	}
-	cmd.channel, _, _ = cut(rest)
+	cmd.channel, rest, more = cut(rest)
 	if f := p.checkTopic(cmd); f != nil {
 		return f
 	}
 	if !engine.ValidChannelName(string(cmd.channel)) {
 		return faultf("E_BAD_CHANNEL SUB channel name %q is not valid", cmd.channel)
 	}
-	return nil
+	if !more {
+		return nil
+	}
+	return cmd.subscribeParams(rest)
 }
 
 func (p *parser) readyLine(cmd *command, rest []byte, more bool) *fault {
@@ -323,7 +342,10 @@ func (p *parser) readyLine(cmd *command, rest []byte, more bool) *fault {
 
 // withID parses FIN, REQ and TOUCH, whose id begins at b[at].
 func (p *parser) withID(b []byte, at int, v verb, cmd *command) (int, *fault) {
-	end, ok := idEnd(b, at)
+	end, ok := at+idBytes, len(b) >= at+idBytes
+	if !p.binaryIDs {
+		end, ok = idEnd(b, at)
+	}
 	if !ok {
 		return 0, nil
 	}
@@ -413,7 +435,7 @@ func (p *parser) body(b []byte, at int, cmd *command) (int, *fault) {
 	}
 	at += sizeBytes
 	have := b[at:min(len(b), at+size)]
-	if cmd.verb == verbMpub {
+	if cmd.verb.batches() {
 		if f := p.batch.check(have, size, p.limits); f != nil {
 			p.batch = batchCheck{}
 			return 0, f
@@ -429,7 +451,7 @@ func (p *parser) body(b []byte, at int, cmd *command) (int, *fault) {
 }
 
 func (p *parser) checkSize(v verb, size int) *fault {
-	switch v {
+	switch v.plain() {
 	case verbPub, verbDpub:
 		if size <= 0 {
 			return faultf("E_BAD_MESSAGE %s invalid message body size %d", v, size)
@@ -463,7 +485,7 @@ func (p *parser) truncated(b []byte) *fault {
 	if len(b) < lf+1+sizeBytes {
 		part = " size"
 	}
-	switch cmd.verb {
+	switch cmd.verb.plain() {
 	case verbPub, verbDpub:
 		return faultf("E_BAD_MESSAGE %s failed to read message body%s", cmd.verb, part)
 	case verbMpub:

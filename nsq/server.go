@@ -39,6 +39,9 @@ type Server struct {
 	lookupLn   net.Listener // nil: off, and with it the two below
 	lookupHTTP *http.Server
 	lookup     *lookup
+	lookupd    *lookupdServer // nil: off
+	registrar  *registrar
+	making     making
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{}
@@ -47,8 +50,6 @@ type Server struct {
 
 	wg      sync.WaitGroup // connections
 	helpers sync.WaitGroup // sweep, flusher
-
-	lookupd lookupdAddresses
 }
 
 // Listen opens the listeners, so the addresses are known and a second server fails here. Clients are served
@@ -64,7 +65,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		flusher: flusher{wake: make(chan struct{}, 1)},
 	}
 	if s.opts.Directory == nil {
-		s.opts.Directory = engineDirectory{e}
+		s.opts.Directory = engineDirectory{e, s.createTopic}
 	}
 	s.flusher.quit = s.quit
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -86,6 +87,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		}
 		return nil, err
 	}
+	s.registrar = newRegistrar(s)
 	s.helpers.Go(s.flusher.run)
 	s.helpers.Go(s.sweep)
 	return s, nil
@@ -113,7 +115,10 @@ func (s *Server) listen() error {
 		}
 		s.http = s.newWebServer(handler)
 	}
-	return s.listenLookup()
+	if err := s.listenLookup(); err != nil {
+		return err
+	}
+	return s.listenLookupd()
 }
 
 func listenError(what, address string, err error) error {
@@ -136,8 +141,15 @@ func (s *Server) now() int64 { return int64(time.Since(s.started)) }
 // Serve serves until Shutdown, then returns nil. An error means that a listener failed.
 func (s *Server) Serve() error {
 	webs := s.webs()
-	failed := make(chan error, 1+len(webs))
+	failed := make(chan error, 2+len(webs))
 	go func() { failed <- s.accept() }()
+	go func() {
+		var err error
+		if s.lookupd != nil {
+			err = s.lookupd.serve()
+		}
+		failed <- err
+	}()
 	for _, w := range webs {
 		go func() {
 			err := w.server.Serve(w.ln)
@@ -147,6 +159,7 @@ func (s *Server) Serve() error {
 			failed <- err
 		}()
 	}
+	s.registrar.start()
 	for range cap(failed) {
 		if err := <-failed; err != nil {
 			return err
@@ -260,7 +273,11 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.stopping = true
 	s.mu.Unlock()
-	_ = s.tcp.Close() // closed twice at worst
+	s.registrar.stop() // first: clients should not be sent to a node that stops
+	_ = s.tcp.Close()  // closed twice at worst
+	if s.lookupd != nil {
+		s.lookupd.close()
+	}
 	webs := s.webs()
 	for _, w := range webs {
 		_ = w.server.Shutdown(ctx)

@@ -39,8 +39,10 @@ func startNode(t testing.TB, eo engine.Options, o Options) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.TCPAddress, o.HTTPAddress, o.Hostname = "127.0.0.1:0", "127.0.0.1:0", "testhost"
-	orDefault(&o.LookupAddress, "127.0.0.1:0")
+	o.Hostname = "testhost"
+	for _, address := range []*string{&o.TCPAddress, &o.HTTPAddress, &o.LookupAddress} {
+		orDefault(address, "127.0.0.1:0")
+	}
 	if o.Logger == nil {
 		o.Logger = quiet
 	}

@@ -1,15 +1,44 @@
 package nsq
 
-import "penstock/engine"
+import (
+	"encoding/binary"
+
+	"penstock/engine"
+)
 
 // sink is a connection as its channel sees it.
 type sink conn
 
 // Deliver encodes a message frame into the output.
-func (s *sink) Deliver(d *engine.Delivery) bool { return s.out.appendMessage(d) }
+func (s *sink) Deliver(d *engine.Delivery) bool {
+	room := s.flight.most == 0 || s.flight.took(d.ID, len(d.Body), s.srv.now())
+	if s.form != nil {
+		return s.out.appendFormed(d, s.form) && room
+	}
+	return s.out.appendMessage(d) && room
+}
 
 // Flush sends what a run of Deliver left: output_buffer_timeout is never waited for.
 func (s *sink) Flush() { s.out.flushAside() }
 
 // Closed ends the connection: nsqd's way to tell a client that its channel is gone.
 func (s *sink) Closed(error) { (*conn)(s).stop() }
+
+// Failed implements engine.FailureSink: the error frame that the reader would have sent, had it known. It takes its place among the answers
+// when the leader's word is here, behind those of commands that came meanwhile.
+func (s *sink) Failed(what engine.FailedCall, id engine.ID, err error) {
+	c := (*conn)(s)
+	v := verbTouch
+	switch what {
+	case engine.FailedFinish:
+		v = verbFin
+	case engine.FailedRequeue:
+		v = verbReq
+	}
+	text := id.Append(nil)
+	if c.form != nil {
+		text = binary.BigEndian.AppendUint64(nil, uint64(id))
+	}
+	c.replyAside(frameError, failedMessage(v, string(text), err))
+	c.out.flushAside()
+}

@@ -2,6 +2,7 @@ package nsq
 
 import (
 	"cmp"
+	"encoding/json"
 	"net/http"
 	"net/url"
 	"runtime"
@@ -194,8 +195,14 @@ func channelOf(ch *engine.ChannelStats, clients bool) channelStats {
 	}
 	for _, cons := range ch.Consumers {
 		cs := clientStats{Version: "V2"} // a consumer inside this process has no connection
-		if c, ok := cons.Label.(*conn); ok {
-			cs = c.stats("")
+		switch client := cons.Label.(type) {
+		case *conn:
+			cs = client.stats("")
+		case engine.RemoteLabel:
+			if err := json.Unmarshal(client.Client, &cs); err != nil {
+				cs.Hostname = client.Node // a consumer inside that process
+			}
+			cs.started = time.Unix(cs.ConnectTime, 0)
 		}
 		cs.consume(cons)
 		out.Clients = append(out.Clients, cs)
@@ -211,6 +218,13 @@ func (cs *clientStats) consume(st engine.ConsumerStats) {
 	}
 	cs.ReadyCount, cs.InFlightCount = st.ReadyCount, st.InFlightCount
 	cs.MessageCount, cs.FinishCount, cs.RequeueCount = st.MessageCount, st.FinishCount, st.RequeueCount
+}
+
+// MarshalJSON is what the nodes that serve the client's subscription show of it.
+func (c *conn) MarshalJSON() ([]byte, error) {
+	cs := c.stats("")
+	cs.PubCounts = nil
+	return json.Marshal(cs)
 }
 
 // stats describes the connection as a producer; topic limits what it published, "" does not.

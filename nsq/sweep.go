@@ -71,7 +71,7 @@ func (s *Server) sweep() {
 		due = due[:0]
 		s.mu.Lock()
 		for c := range s.conns {
-			if c.pulse(now).judge() != verdictNone {
+			if c.pulse(now).judge() != verdictNone || c.flight.blocks() {
 				due = append(due, c)
 			}
 		}
@@ -85,6 +85,10 @@ func (s *Server) sweep() {
 
 // attend carries out the verdict.
 func (c *conn) attend(now int64) {
+	if c.flight.blocks() {
+		c.flight.expire(now, c.set.Load().msgTimeout)
+		c.flyOn()
+	}
 	switch c.pulse(now).judge() {
 	case verdictSlow:
 		c.srv.opts.Logger.Info("closing an NSQ connection: a command was begun and not completed in time", "client", c.remote)

@@ -66,7 +66,7 @@ func rootCommand() *cobra.Command {
 		},
 	}
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(serveCommand(), devClusterCommand(), clusterCommand(), configCommand(), versionCommand(), benchCommand(), migrateCommand(), nsqdCommand())
+	root.AddCommand(serveCommand(), devClusterCommand(), clusterCommand(), configCommand(), versionCommand(), benchCommand(), migrateCommand(), nsqdCommand(), channelCommand(), topicCommand())
 	return root
 }
 

@@ -80,6 +80,9 @@ func nodeSettings(n *node) []*setting {
 		row("http-address", "127.0.0.1:4151", text(&n.nsq.HTTPAddress), "HOST:PORT of nsqd's HTTP API"),
 		row("https-address", "off", text(&n.nsq.HTTPSAddress), "HOST:PORT of the same API over TLS (nsqd's is 4152); off: none"),
 		row("lookup-address", "127.0.0.1:4161", text(&n.nsq.LookupAddress), "HOST:PORT of nsqlookupd's HTTP API; off: none"),
+		row("lookup-tcp-address", "", text(&n.nsq.LookupTCPAddress), "HOST:PORT where stock nsqds register, as at nsqlookupd's TCP port, without authentication; empty: 127.0.0.1:4160 if lookup-address is its default, else off"),
+		row("inactive-producer-timeout", "5m", duration(&n.nsq.InactiveProducerTimeout, time.Millisecond), "a nsqd that registered and is silent for longer is in no lookup"),
+		row("lookupd-tcp-address", "", addresses(&n.nsq.LookupdTCPAddresses), "HOST:PORT of a stock nsqlookupd at which this node registers, as nsqd does; several with commas, or the flag several times"),
 		row("broadcast-address", "", text(&n.nsq.BroadcastAddress), "host name or address that clients are told; empty: this machine's name"),
 		row("node-id", "", text(&n.engine.NodeID), "identity of the node; empty: the one in the data directory, or a new one"),
 		row("log-format", "text", choice(&n.logFormat, "text", "json"), "text or json"),
@@ -104,6 +107,7 @@ func storageSettings(o *engine.Options) []*setting {
 func retentionSettings(o *engine.Options) []*setting {
 	return []*setting{
 		row("retention-bytes", "0", size64(&o.RetentionBytes, 0), "most bytes kept per partition, unconfirmed messages included; 0: no limit"),
+		row("retention-count", "0", count(&o.RetentionCount, 0), "most messages kept per partition, unconfirmed ones included; 0: no limit"),
 		row("retention-age", "0s", duration(&o.RetentionAge, 0), "longest time a message is kept, unconfirmed ones included; 0s: no limit"),
 		row("retention-interval", "5s", duration(&o.RetentionInterval, time.Millisecond), "how often retention runs"),
 	}
@@ -124,6 +128,7 @@ func messageSettings(o *engine.Options) []*setting {
 	return []*setting{
 		row("max-message-bytes", "1MiB", size(&o.MaxMessageBytes, 1), "largest message"),
 		row("max-batch-bytes", "6MiB", size(&o.MaxBatchBytes, 1), "largest batch as stored: the bodies of one MPUB and a few bytes for each"),
+		row("max-header-bytes", "32KiB", size(&o.MaxHeaderBytes, 1), "names and values of the headers of one message"),
 		row("max-topics", "20000", count(&o.MaxTopics, 1), "most topics"),
 		row("max-channels", "1000", count(&o.MaxChannels, 1), "most channels per topic"),
 		row("max-consumers", "0", count(&o.MaxConsumers, 0), "most consumers per channel; 0: no limit"),
@@ -146,6 +151,7 @@ func clientSettings(o *nsq.Options, on *offers) []*setting {
 		row("max-rdy-count", "2500", count(&o.MaxRdyCount, 1), "largest RDY of a client"),
 		row("max-conn-in-flight-bytes", "16MiB", size(&o.MaxConnInFlightBytes, 4096), "published bytes of one connection that wait for the disk before it is not read any more"),
 		row("max-conn-in-flight-count", "65536", count(&o.MaxConnInFlightCount, 1), "answers of one connection that wait for the disk before it is not read any more"),
+		row("max-in-flight-bytes", "0", size64(&o.MaxInFlightBytes, 0), "delivered and unfinished bytes of one consumer, however large its RDY; 0: no limit"),
 		row("max-conn-output-bytes", "256KiB", size(&o.MaxConnOutputBytes, 4096), "output that waits for one client to read"),
 		row("max-output-buffer-bytes", "64KiB", size(&o.MaxOutputBufferBytes, 64), "largest output_buffer_size a client may ask for"),
 		row("max-output-buffer-timeout", "30s", duration(&o.MaxOutputBufferTimeout, time.Millisecond), "largest output_buffer_timeout a client may ask for; it delays nothing"),

@@ -17,7 +17,7 @@ type msgID = segment.MsgID
 type checks struct {
 	w       *World
 	leaders map[epochKey]process
-	marks   map[markKey]segment.Position
+	nodes   map[*node]*nodeChecks
 }
 
 type process struct {
@@ -25,48 +25,79 @@ type process struct {
 	life int
 }
 
-type markKey struct {
-	process
-	id meta.PartitionID
+// nodeChecks is what the last look at a node has shown. A look costs little where nothing has changed since: what is demanded of a copy follows
+// from its marks and those before.
+type nodeChecks struct {
+	c     *checks
+	n     *node
+	life  int
+	next  int                     // the place in last that EachMarks comes to
+	last  []engine.PartitionMarks // in the order of EachMarks
+	high  map[meta.PartitionID]segment.Position
+	visit func(*engine.PartitionMarks)
 }
 
 func (c *checks) init(w *World) {
-	c.w, c.leaders, c.marks = w, map[epochKey]process{}, map[markKey]segment.Position{}
+	c.w, c.leaders, c.nodes = w, map[epochKey]process{}, map[*node]*nodeChecks{}
 }
 
 // node looks at the marks of a node's copies (invariants 1 and 8 of the design).
 func (c *checks) node(n *node) {
-	w := c.w
 	if n.e == nil || n.failed {
 		return
 	}
-	for _, v := range n.m.Partitions() {
-		if v.Stuck {
-			continue
-		}
-		name := fmt.Sprintf("%s: %s/%d", n.name, v.Topic, v.ID.Partition)
-		me := process{n.name, n.life}
-		if v.Leads {
-			key := epochKey{v.ID, uint64(v.Epoch)}
-			if old, ok := c.leaders[key]; ok && old != me {
-				w.fail("%s leads epoch %d, which %v has led", name, v.Epoch, old)
-			}
-			c.leaders[key] = me
-		}
-		if v.Serves && !v.Leads {
-			w.fail("%s serves and does not lead", name)
-		}
-		if !v.Cutting && (v.Committed > v.Durable || v.Durable > v.End) {
-			w.fail("%s: committed %d durable %d end %d", name, v.Committed, v.Durable, v.End)
-		}
-		key := markKey{me, v.ID}
-		if before := c.marks[key]; v.Committed < before {
-			w.fail("%s: committed moves back from %d to %d", name, before, v.Committed)
-		} else if v.Leads && v.Committed > before && v.ISR < v.MinISR {
-			w.fail("%s commits %d with an ISR of %d, min_isr is %d", name, v.Committed, v.ISR, v.MinISR)
-		}
-		c.marks[key] = v.Committed
+	k := c.nodes[n]
+	if k == nil || k.life != n.life {
+		k = &nodeChecks{c: c, n: n, life: n.life, high: map[meta.PartitionID]segment.Position{}}
+		k.visit = k.look
+		c.nodes[n] = k
 	}
+	k.next = 0
+	n.m.EachMarks(k.visit)
+	k.last = k.last[:k.next]
+}
+
+func (k *nodeChecks) look(v *engine.PartitionMarks) {
+	at := k.next
+	k.next++
+	switch {
+	case at == len(k.last):
+		k.last = append(k.last, *v)
+	case k.last[at] == *v:
+		return
+	default:
+		k.last[at] = *v
+	}
+	if !v.Stuck {
+		k.changed(v)
+	}
+}
+
+func (k *nodeChecks) changed(v *engine.PartitionMarks) {
+	c := k.c
+	if v.Leads {
+		key, me := epochKey{v.ID, uint64(v.Epoch)}, process{k.n.name, k.life}
+		if old, ok := c.leaders[key]; ok && old != me {
+			k.failed(v, "it leads epoch %d, which %v has led", v.Epoch, old)
+		}
+		c.leaders[key] = me
+	}
+	if v.Serves && !v.Leads {
+		k.failed(v, "it serves and does not lead")
+	}
+	if !v.Cutting && (v.Committed > v.Durable || v.Durable > v.End) {
+		k.failed(v, "committed %d durable %d end %d", v.Committed, v.Durable, v.End)
+	}
+	if before := k.high[v.ID]; v.Committed < before {
+		k.failed(v, "committed moves back from %d to %d", before, v.Committed)
+	} else if v.Leads && v.Committed > before && v.ISR < v.MinISR {
+		k.failed(v, "it commits %d with an ISR of %d, min_isr is %d", v.Committed, v.ISR, v.MinISR)
+	}
+	k.high[v.ID] = v.Committed
+}
+
+func (k *nodeChecks) failed(v *engine.PartitionMarks, format string, args ...any) {
+	k.c.w.fail("%s: %s: %s", k.n.name, k.c.w.partName(v.ID), fmt.Sprintf(format, args...))
 }
 
 // whole says what is missing until everything is right again.

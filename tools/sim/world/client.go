@@ -243,6 +243,11 @@ func (c *client) MovePartition(context.Context, meta.PartitionID, replicate.Node
 	return meta.ErrUnavailable
 }
 
+// ConfigureTopic implements meta.Store.
+func (c *client) ConfigureTopic(context.Context, uuid.UUID, meta.TopicSettings) (*meta.Topic, error) {
+	return nil, meta.ErrUnavailable
+}
+
 // ForceLeader implements meta.Store.
 func (c *client) ForceLeader(context.Context, meta.PartitionID, replicate.NodeID) error {
 	return meta.ErrUnavailable

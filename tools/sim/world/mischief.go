@@ -1,6 +1,7 @@
 package world
 
 import (
+	"slices"
 	"syscall"
 
 	"penstock/engine"
@@ -172,13 +173,14 @@ func (w *World) wipe(n *node) {
 		n.endProcess(true)
 	}
 	n.media = faultaio.New(faultaio.Options{Seed: w.rng.Uint64(), CapacityBytes: diskBytes})
+	n.wiped = true
 	n.restart()
 }
 
-// holds says whether the disk of a member is still there.
+// holds says whether the disk of a member is still there. The store learns of another one only when its node registers.
 func (w *World) holds(m replicate.Member) bool {
 	row := w.store.snap.Nodes[m.Node]
-	return row != nil && row.Store == m.Store
+	return row != nil && row.Store == m.Store && !slices.ContainsFunc(w.nodes, func(n *node) bool { return n.wiped && n.name == row.Name })
 }
 
 // heal ends all faults.

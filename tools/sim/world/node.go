@@ -39,6 +39,7 @@ type node struct {
 	agents  []*agent
 	power   bool           // false: do not boot
 	broken  bool           // the disk was told to fail
+	wiped   bool           // its disk is another one than the store knows
 	before  *faultaio.Disk // MutantRollback
 }
 

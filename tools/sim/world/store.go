@@ -245,6 +245,9 @@ func (s *store) register(n meta.Node) meta.Node {
 	s.lease[n.ID] = session{n.Boot, s.w.now + s.w.opt.leaseTTL}
 	next := s.edit()
 	next.Nodes[n.ID] = &n
+	for _, o := range s.w.nodes {
+		o.wiped = o.wiped && o.name != n.Name
+	}
 	s.w.tracef("store: %s registers as node %d", n.Name, n.ID)
 	s.publish(next)
 	return n

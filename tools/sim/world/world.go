@@ -10,7 +10,6 @@
 package world
 
 import (
-	"container/heap"
 	"fmt"
 	"hash/fnv"
 	"log/slog"
@@ -87,20 +86,44 @@ type event struct {
 	fn  func()
 }
 
+// queue is a binary heap of events by time, those of one time in the order in which they came. container/heap would put each into an
+// interface, twice.
 type queue []event
 
-func (q queue) Len() int { return len(q) }
-func (q queue) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
+func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.seq < o.seq }
+
+func (q *queue) push(e event) {
+	h := append(*q, e)
+	*q = h
+	for i := len(h) - 1; i > 0; {
+		up := (i - 1) / 2
+		if !h[i].before(&h[up]) {
+			return
+		}
+		h[i], h[up] = h[up], h[i]
+		i = up
+	}
 }
-func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *queue) Push(x any)   { *q = append(*q, x.(event)) }
-func (q *queue) Pop() any {
-	old := *q
-	e := old[len(old)-1]
-	old[len(old)-1] = event{}
-	*q = old[:len(old)-1]
-	return e
+
+func (q *queue) pop() event {
+	h := *q
+	first, last := h[0], len(h)-1
+	h[0], h[last] = h[last], event{}
+	h = h[:last]
+	*q = h
+	for i := 0; ; {
+		least := i
+		for down := 2*i + 1; down <= 2*i+2 && down < last; down++ {
+			if h[down].before(&h[least]) {
+				least = down
+			}
+		}
+		if least == i {
+			return first
+		}
+		h[i], h[least] = h[least], h[i]
+		i = least
+	}
 }
 
 const ms = int64(time.Millisecond)
@@ -205,7 +228,7 @@ func (w *World) newUUID() (id uuid.UUID) {
 
 func (w *World) after(ns int64, fn func()) {
 	w.seq++
-	heap.Push(&w.queue, event{at: w.now + max(0, ns), seq: w.seq, fn: fn})
+	w.queue.push(event{at: w.now + max(0, ns), seq: w.seq, fn: fn})
 }
 
 // every repeats fn for ever, about every ns.
@@ -248,7 +271,7 @@ func (w *World) runUntil(ns int64) bool {
 func (w *World) runTo(ns int64, done func() string) bool {
 	checked := w.now
 	for len(w.queue) > 0 && w.queue[0].at <= ns && w.Violation == "" {
-		e := heap.Pop(&w.queue).(event)
+		e := w.queue.pop()
 		if e.at > w.now {
 			w.now, w.burst = e.at, 0
 		}

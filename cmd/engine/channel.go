@@ -1,0 +1,247 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"penstock/engine"
+	"penstock/nsq"
+)
+
+// steward is what `engine channel` and `engine topic` share.
+type steward struct {
+	client nodeClient
+	asJSON bool
+	in     io.Reader
+	out    io.Writer
+}
+
+// flags are those of every command below cmd.
+func (o *steward) flags(cmd *cobra.Command) {
+	o.client.token = os.Getenv(envToken)
+	cmd.PersistentFlags().StringVar(&o.client.address, "http-address", cmp.Or(os.Getenv(envHTTPAddress), defaultHTTPAddress),
+		"HOST:PORT of a node's HTTP API (or "+envHTTPAddress+")")
+	cmd.PersistentFlags().BoolVar(&o.asJSON, "json", false, "print JSON")
+}
+
+// action makes a command whose errors other than usage exit with 1.
+func (o *steward) action(use, short string, args cobra.PositionalArgs, do func(ctx context.Context, args []string) error) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
+		o.in, o.out = cmd.InOrStdin(), cmd.OutOrStdout()
+		ctx, stop := untilSignal(cmd.Context())
+		defer stop()
+		err := do(ctx, args)
+		var exit *exitError
+		if err != nil && !errors.As(err, &exit) {
+			return &exitError{exitOther, err}
+		}
+		return err
+	}}
+}
+
+// done prints that a change was made, in a sentence.
+func (o *steward) done(format string, args ...any) error {
+	text := fmt.Sprintf(format, args...)
+	if o.asJSON {
+		return printJSON(o.out, struct {
+			Message string `json:"message"`
+		}{text})
+	}
+	_, err := fmt.Fprintln(o.out, text)
+	return err
+}
+
+func channelCommand() *cobra.Command {
+	o := new(steward)
+	cmd := &cobra.Command{
+		Use:   "channel",
+		Short: "Show and change channels",
+		Long: "Show and change channels through the HTTP address of a node; in a cluster of any node, whatever it leads.\n" +
+			"Where nodes ask for a token it is taken from " + envToken + ".",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	o.flags(cmd)
+	cmd.AddCommand(o.channelListCommand(), o.channelSettingsCommand(), o.channelSetCommand(), o.seekCommand(),
+		o.channelPeekCommand(), o.waitingCommand("pending", "Show what consumers have in flight", "SINCE"),
+		o.waitingCommand("deferred", "Show what waits for its time", "DUE"), o.redriveCommand(),
+		o.channelVerb("create", "Create a channel, and nothing if it is there", "is there"),
+		o.channelVerb("delete", "Delete a channel with all that waits in it", "is deleted"),
+		o.channelVerb("empty", "Drop what waits in a channel, in flight and deferred messages too", "is empty"),
+		o.channelVerb("pause", "Stop deliveries", "is paused"),
+		o.channelVerb("unpause", "Let deliveries go on", "delivers again"),
+		o.channelVerb("skip", "Discard from now on what would be delivered", "discards what comes"),
+		o.channelVerb("unskip", "Deliver again", "delivers again"))
+	return cmd
+}
+
+// channelVerb is a change that needs no more than the names.
+func (o *steward) channelVerb(verb, short, done string) *cobra.Command {
+	return o.action(verb+" TOPIC CHANNEL", short, cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
+		if err := o.client.post(ctx, "/channel/"+verb, of(args[0], args[1]), nil, nil); err != nil {
+			return err
+		}
+		return o.done("channel %s of topic %s %s", args[1], args[0], done)
+	})
+}
+
+func (o *steward) channelListCommand() *cobra.Command {
+	cmd := o.action("list [TOPIC]", "Show channels and their numbers", cobra.MaximumNArgs(1), func(ctx context.Context, args []string) error {
+		all, err := o.topics(ctx, args...)
+		if err != nil {
+			return err
+		}
+		if o.asJSON {
+			return printJSON(o.out, channelsOf(all))
+		}
+		return printChannels(o.out, all)
+	})
+	cmd.Long = "Show channels and their numbers. Those are of the partitions that the node leads, and since it was started."
+	return cmd
+}
+
+func (o *steward) channelSettingsCommand() *cobra.Command {
+	return o.action("settings TOPIC CHANNEL", "Show a channel's settings", cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
+		var set engine.ChannelSettings
+		if err := o.client.get(ctx, "/channel/settings", of(args[0], args[1]), &set); err != nil {
+			return err
+		}
+		return o.showChannelSettings(&set)
+	})
+}
+
+func (o *steward) seekCommand() *cobra.Command {
+	var to, value string
+	cmd := o.action("seek TOPIC CHANNEL --to PLACE [--value VALUE]", "Go on reading elsewhere, in every partition", cobra.ExactArgs(2),
+		func(ctx context.Context, args []string) error {
+			q := of(args[0], args[1])
+			q.Set("to", to)
+			if value != "" {
+				q.Set("value", value)
+			}
+			if err := o.client.post(ctx, "/channel/seek", q, nil, nil); err != nil {
+				return err
+			}
+			place := "the " + to
+			if value != "" {
+				place = to + " " + value
+			}
+			return o.done("channel %s of topic %s goes on at %s", args[1], args[0], place)
+		})
+	cmd.Long = "Go on reading elsewhere, in every partition. What is in flight is forgotten: the consumers' answers to it fail.\n\n" +
+		"PLACE is beginning, end, id (VALUE is a message id; only its partition moves), time (VALUE as 2026-01-31T12:00:00Z, or in\n" +
+		"ns since 1970) or count (VALUE is a number of messages per partition, from the oldest that is not confirmed; -100 is back)."
+	cmd.Flags().StringVar(&to, "to", "", "beginning, end, id, time or count")
+	cmd.Flags().StringVar(&value, "value", "", "the id, the time or the number of messages")
+	must1(cmd.MarkFlagRequired("to"))
+	return cmd
+}
+
+// must1 is for what only a mistake in this program can make fail.
+func must1(err error) {
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+}
+
+// peekFlags are those of both peek commands; ask makes the query of them.
+func (o *steward) peekFlags(cmd *cobra.Command) (ask func(q url.Values) url.Values) {
+	var from string
+	var count, partition int
+	cmd.Flags().IntVar(&count, "count", engine.DefaultListCount, fmt.Sprintf("how many at most, 1 to %d", engine.MaxListCount))
+	cmd.Flags().IntVar(&partition, "partition", -1, "of this partition only")
+	cmd.Flags().StringVar(&from, "from", "", "from this id, or this number in the partition, on")
+	return func(q url.Values) url.Values {
+		q.Set("count", strconv.Itoa(count))
+		if partition >= 0 {
+			q.Set("partition", strconv.Itoa(partition))
+		}
+		if from != "" {
+			q.Set("from", from)
+		}
+		return q
+	}
+}
+
+func (o *steward) channelPeekCommand() *cobra.Command {
+	var ask func(url.Values) url.Values
+	cmd := o.action("peek TOPIC CHANNEL", "Show messages that are not confirmed, without consuming them", cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
+		return o.peek(ctx, "/channel/peek", ask(of(args[0], args[1])))
+	})
+	ask = o.peekFlags(cmd)
+	return cmd
+}
+
+func (o *steward) peek(ctx context.Context, path string, q url.Values) error {
+	var list nsq.PeekList
+	if err := o.client.get(ctx, path, q, &list); err != nil {
+		return err
+	}
+	if o.asJSON {
+		return printJSON(o.out, list)
+	}
+	return printPeeked(o.out, &list)
+}
+
+// waitingCommand is pending or deferred: when is the column that matters there.
+func (o *steward) waitingCommand(what, short, when string) *cobra.Command {
+	count := engine.DefaultListCount
+	cmd := o.action(what+" TOPIC CHANNEL", short, cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
+		q := of(args[0], args[1])
+		q.Set("count", strconv.Itoa(count))
+		var list nsq.WaitingList
+		if err := o.client.get(ctx, "/channel/"+what, q, &list); err != nil {
+			return err
+		}
+		if o.asJSON {
+			return printJSON(o.out, list)
+		}
+		return printWaiting(o.out, &list, when)
+	})
+	cmd.Flags().IntVar(&count, "count", count, fmt.Sprintf("how many at most, 1 to %d", engine.MaxListCount))
+	return cmd
+}
+
+func (o *steward) redriveCommand() *cobra.Command {
+	most := 0
+	cmd := o.action("redrive TOPIC CHANNEL", "Publish a channel's dead letters to it again", cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
+		if most < 0 {
+			return &exitError{exitUsage, fmt.Errorf("%d is not a number of messages", most)}
+		}
+		total := 0
+		for most == 0 || total < most {
+			q := of(args[0], args[1])
+			ask := engine.MaxListCount
+			if most > 0 {
+				ask = min(ask, most-total)
+			}
+			q.Set("count", strconv.Itoa(ask))
+			var moved nsq.Redriven
+			if err := o.client.post(ctx, "/channel/redrive", q, nil, &moved); err != nil {
+				if total > 0 {
+					return fmt.Errorf("%w; %d messages were moved before that", err, total)
+				}
+				return err
+			}
+			if total += moved.Moved; moved.Moved == 0 {
+				break
+			}
+		}
+		if o.asJSON {
+			return printJSON(o.out, nsq.Redriven{Moved: total})
+		}
+		return o.done("%d messages were published to channel %s of topic %s again", total, args[1], args[0])
+	})
+	cmd.Long = "Publish a channel's dead letters to its topic again, for this channel only. They are in the topic that its settings name,\n" +
+		"and are read there as its channel \"redrive\". Attempts begin anew."
+	cmd.Flags().IntVar(&most, "count", 0, "how many at most; 0: all that are there")
+	return cmd
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// nodeTimeout is longer than a node takes for an operation on all leaders, so that it is the node that says what happened.
+const nodeTimeout = 90 * time.Second
+
+// nodeClient speaks to the HTTP API of a node, alone or in a cluster.
+type nodeClient struct {
+	address string
+	token   string // empty: none is sent
+}
+
+// of is the query that names a topic and, unless it is empty, a channel.
+func of(topic, channel string) url.Values {
+	q := url.Values{"topic": {topic}}
+	if channel != "" {
+		q.Set("channel", channel)
+	}
+	return q
+}
+
+func (c *nodeClient) get(ctx context.Context, path string, q url.Values, answer any) error {
+	return c.do(ctx, http.MethodGet, path, q, nil, answer)
+}
+
+// post sends body as JSON, or nothing if it is nil. answer may be nil.
+func (c *nodeClient) post(ctx context.Context, path string, q url.Values, body, answer any) error {
+	return c.do(ctx, http.MethodPost, path, q, body, answer)
+}
+
+func (c *nodeClient) do(ctx context.Context, method, path string, q url.Values, body, answer any) error {
+	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
+	defer cancel()
+	var send io.Reader
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		send = bytes.NewReader(data)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+c.address+path+"?"+q.Encode(), send)
+	if err != nil {
+		return &exitError{exitUsage, fmt.Errorf("--http-address %s is not a HOST:PORT: %w", c.address, err)}
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return fmt.Errorf("the node at %s does not answer: say another one with --http-address: %w", c.address, err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes))
+	if err != nil {
+		return fmt.Errorf("the answer of the node at %s broke off: what was asked for may have been done: %w", c.address, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return c.refusal(resp.StatusCode, data, q)
+	}
+	if answer == nil {
+		return nil
+	}
+	if err := json.Unmarshal(data, answer); err != nil {
+		return fmt.Errorf("%s answers something else than a node does: %w", c.address, err)
+	}
+	return nil
+}
+
+// refusal makes a sentence of an answer that is none: nsqd's codes are for programs.
+func (c *nodeClient) refusal(status int, data []byte, q url.Values) error {
+	var said struct {
+		Message string `json:"message"`
+	}
+	if json.Unmarshal(data, &said) != nil || said.Message == "" {
+		return fmt.Errorf("%s answers with status %d: it is no Penstock node's HTTP address", c.address, status)
+	}
+	text := strings.TrimPrefix(said.Message, "engine: ")
+	switch text {
+	case "NOT_FOUND":
+		text = "it does not know this request: it is not a Penstock node, or an older one"
+	case "TOPIC_NOT_FOUND":
+		text = "there is no topic " + q.Get("topic")
+	case "CHANNEL_NOT_FOUND":
+		text = fmt.Sprintf("topic %s has no channel %s", q.Get("topic"), q.Get("channel"))
+	case "INVALID_TOPIC", "INVALID_ARG_TOPIC":
+		text = fmt.Sprintf("%q is not the name of a topic", q.Get("topic"))
+	case "INVALID_ARG_CHANNEL":
+		text = fmt.Sprintf("%q is not the name of a channel", q.Get("channel"))
+	case "INVALID_PARTITIONS":
+		text = "that is not a possible number of partitions"
+	case "AUTH_FIRST":
+		text = "it asks for a token: set " + envToken
+	case "AUTH_FAILED":
+		text = "it does not accept the token in " + envToken
+	case "UNAUTHORIZED":
+		text = "the token in " + envToken + " does not allow this"
+	case "EXITING":
+		text = "it is shutting down; try another node"
+	case "":
+		text = http.StatusText(status)
+	}
+	err := errors.New(text + " (node at " + c.address + ")")
+	if status == http.StatusBadRequest {
+		return &exitError{exitUsage, err}
+	}
+	return err
+}

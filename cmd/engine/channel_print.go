@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"penstock/nsq"
+)
+
+// nodeStats is what is shown of a node's /stats.
+type nodeStats struct {
+	Topics []topicNumbers `json:"topics"`
+}
+
+type topicNumbers struct {
+	Name         string           `json:"topic_name"`
+	Depth        int64            `json:"depth"`
+	MessageCount uint64           `json:"message_count"`
+	MessageBytes uint64           `json:"message_bytes"`
+	Paused       bool             `json:"paused"`
+	Channels     []channelNumbers `json:"channels,omitempty"`
+}
+
+type channelNumbers struct {
+	Topic         string `json:"topic_name,omitempty"`
+	Name          string `json:"channel_name"`
+	Depth         int64  `json:"depth"`
+	InFlightCount int    `json:"in_flight_count"`
+	DeferredCount int    `json:"deferred_count"`
+	MessageCount  uint64 `json:"message_count"`
+	RequeueCount  uint64 `json:"requeue_count"`
+	TimeoutCount  uint64 `json:"timeout_count"`
+	ClientCount   int    `json:"client_count"`
+	Paused        bool   `json:"paused"`
+}
+
+// topics asks for the numbers of all topics, or of one that must be there.
+func (o *steward) topics(ctx context.Context, topic ...string) ([]topicNumbers, error) {
+	q := of("", "")
+	q.Del("topic")
+	if len(topic) > 0 {
+		q.Set("topic", topic[0])
+	}
+	for name, v := range map[string]string{"format": "json", "include_clients": "false", "include_mem": "false"} {
+		q.Set(name, v)
+	}
+	var st nodeStats
+	if err := o.client.get(ctx, "/stats", q, &st); err != nil {
+		return nil, err
+	}
+	if len(topic) > 0 && len(st.Topics) == 0 {
+		return nil, fmt.Errorf("there is no topic %s (node at %s)", topic[0], o.client.address)
+	}
+	if st.Topics == nil {
+		st.Topics = []topicNumbers{}
+	}
+	return st.Topics, nil
+}
+
+// channelsOf are all channels, each with its topic's name.
+func channelsOf(all []topicNumbers) []channelNumbers {
+	out := []channelNumbers{}
+	for i := range all {
+		for _, c := range all[i].Channels {
+			c.Topic = all[i].Name
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func printTopicNumbers(w io.Writer, all []topicNumbers) error {
+	t := table(w)
+	fmt.Fprintln(t, "TOPIC\tCHANNELS\tDEPTH\tMESSAGES\tBYTES\tSTATE")
+	for i := range all {
+		n := &all[i]
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%s\n", n.Name, len(n.Channels), n.Depth, n.MessageCount, n.MessageBytes, pausedOr(n.Paused))
+	}
+	return t.Flush()
+}
+
+func printChannels(w io.Writer, all []topicNumbers) error {
+	t := table(w)
+	fmt.Fprintln(t, "TOPIC\tCHANNEL\tDEPTH\tIN FLIGHT\tDEFERRED\tMESSAGES\tREQUEUED\tTIMED OUT\tCONSUMERS\tSTATE")
+	for _, n := range channelsOf(all) {
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", n.Topic, n.Name, n.Depth, n.InFlightCount, n.DeferredCount,
+			n.MessageCount, n.RequeueCount, n.TimeoutCount, n.ClientCount, pausedOr(n.Paused))
+	}
+	return t.Flush()
+}
+
+func pausedOr(paused bool) string {
+	if paused {
+		return "paused"
+	}
+	return "ok"
+}
+
+// maxShownRunes is how much of a body or a header's value a table shows.
+const maxShownRunes = 80
+
+// shown is text as a table can hold it; raw is told as a Go string.
+func shown(text *string, raw []byte) string {
+	s := ""
+	switch {
+	case text == nil:
+		s = strconv.QuoteToASCII(string(raw))
+	case strings.ContainsFunc(*text, func(r rune) bool { return !unicode.IsPrint(r) }):
+		s = strconv.Quote(*text)
+	default:
+		s = *text
+	}
+	if utf8.RuneCountInString(s) > maxShownRunes {
+		s = string([]rune(s)[:maxShownRunes]) + "…"
+	}
+	return s
+}
+
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format("2006-01-02T15:04:05.000Z")
+}
+
+func printPeeked(w io.Writer, list *nsq.PeekList) error {
+	t := table(w)
+	fmt.Fprintln(t, "ID\tPARTITION\tNUMBER\tPUBLISHED\tDUE\tBYTES\tHEADERS\tBODY")
+	for i := range list.Messages {
+		m := &list.Messages[i]
+		var headers []string
+		for _, h := range m.Headers {
+			headers = append(headers, h.Name+"="+shown(h.Value, h.ValueBase64))
+		}
+		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%d\t%s\t%s\n", m.ID, m.Partition, m.Number, stamp(m.Timestamp), stamp(m.Due), m.BodyBytes,
+			dash(strings.Join(headers, " ")), shown(m.Body, m.BodyBase64))
+	}
+	return t.Flush()
+}
+
+func printWaiting(w io.Writer, list *nsq.WaitingList, when string) error {
+	t := table(w)
+	if when == "SINCE" {
+		fmt.Fprintln(t, "ID\tPARTITION\tNUMBER\tSINCE\tTIMES OUT\tATTEMPTS\tCONSUMER")
+	} else {
+		fmt.Fprintln(t, "ID\tPARTITION\tNUMBER\tDUE\tATTEMPTS")
+	}
+	for i := range list.Messages {
+		m := &list.Messages[i]
+		if when == "SINCE" {
+			fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%d\t%s\n", m.ID, m.Partition, m.Number, stamp(m.Since), stamp(m.Due), m.Attempts, dash(m.Client))
+			continue
+		}
+		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%d\n", m.ID, m.Partition, m.Number, stamp(m.Due), m.Attempts)
+	}
+	return t.Flush()
+}

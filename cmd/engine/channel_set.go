@@ -1,0 +1,235 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"penstock/engine"
+	"penstock/engine/core"
+)
+
+// channelFlags are the settings as flags. Only those that are given change anything.
+type channelFlags struct {
+	order, keyHeader, deadLetter string
+	maxAttempts, sampleRate      int
+	rate, maxInFlight            uint32
+	rules                        []string
+	filterAll, filterInvert      bool
+	noFilter                     bool
+	file                         string
+}
+
+func (o *steward) channelSetCommand() *cobra.Command {
+	f := new(channelFlags)
+	var set *pflag.FlagSet
+	cmd := o.action("set TOPIC CHANNEL", "Change a channel's settings", cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
+		if set.NFlag() == 0 || !anyOwn(set) {
+			return &exitError{exitUsage, errors.New("say what to set; see engine channel set --help")}
+		}
+		var s engine.ChannelSettings
+		q := of(args[0], args[1])
+		if err := o.client.get(ctx, "/channel/settings", q, &s); err != nil {
+			return err
+		}
+		if err := f.apply(set, o.in, &s); err != nil {
+			return &exitError{exitUsage, err}
+		}
+		if err := o.client.post(ctx, "/channel/settings", q, &s, &s); err != nil {
+			return err
+		}
+		return o.showChannelSettings(&s)
+	})
+	cmd.Long = "Change a channel's settings. What no flag names stays as it is. The change is refused if somebody else changes them at the same time.\n\n" +
+		"A filter's RULE is HEADER=VALUE, HEADER^=PREFIX, HEADER*=GLOB, HEADER~=REGEXP, or HEADER alone: it is there. One rule that\n" +
+		"holds is enough, unless --filter-all; --filter-invert turns the result around. Messages that are not wanted count as confirmed."
+	set = cmd.Flags()
+	set.StringVar(&f.order, "order", "none", "none; partition: one message of a partition in flight; key: one message of a key in flight")
+	set.StringVar(&f.keyHeader, "key-header", "", "header that holds the key; empty: "+core.DefaultKeyHeader)
+	set.IntVar(&f.maxAttempts, "max-attempts", 0, "deliveries after which a message goes to the dead-letter topic; 0: no limit")
+	set.StringVar(&f.deadLetter, "dead-letter", "", "that topic; empty: TOPIC"+core.DeadLetterSuffix)
+	set.Uint32Var(&f.rate, "rate", 0, "messages per second; 0: no limit")
+	set.Uint32Var(&f.maxInFlight, "max-in-flight", 0, "messages in flight in the whole channel; 0: what consumers ask for")
+	set.IntVar(&f.sampleRate, "sample-rate", 0, "percent of the messages, 1 to 99; 0: all")
+	set.StringArrayVar(&f.rules, "filter", nil, "RULE that messages must meet; may be repeated, and replaces the rules that are there")
+	set.BoolVar(&f.filterAll, "filter-all", false, "all rules must hold")
+	set.BoolVar(&f.filterInvert, "filter-invert", false, "wanted is what the rules do not say")
+	set.BoolVar(&f.noFilter, "no-filter", false, "every message is wanted")
+	set.StringVar(&f.file, "file", "", "file with all settings as JSON, as engine channel settings --json prints them; - is standard input")
+	cmd.MarkFlagsMutuallyExclusive("filter", "no-filter")
+	return cmd
+}
+
+// anyOwn says whether a flag was given that is the command's own, not one of all commands.
+func anyOwn(set *pflag.FlagSet) bool {
+	any := false
+	set.Visit(func(f *pflag.Flag) { any = any || f.Name != "http-address" && f.Name != "json" })
+	return any
+}
+
+// apply changes s by the flags that were given.
+func (f *channelFlags) apply(set *pflag.FlagSet, stdin io.Reader, s *engine.ChannelSettings) error {
+	if set.Changed("file") {
+		version := s.Version // the file says what to set, not what was there
+		*s = engine.ChannelSettings{}
+		if err := readSettingsFile(f.file, stdin, s); err != nil {
+			return err
+		}
+		if s.Version == 0 {
+			s.Version = version
+		}
+	}
+	for name, apply := range map[string]func() error{
+		"order":      func() error { return s.Order.UnmarshalText([]byte(f.order)) },
+		"key-header": func() error { s.KeyHeader = f.keyHeader; return nil },
+		"max-attempts": func() error {
+			s.MaxAttempts = uint16(f.maxAttempts)
+			return within("max-attempts", f.maxAttempts, core.MaxAttempts)
+		},
+		"dead-letter":   func() error { s.DeadLetter = f.deadLetter; return nil },
+		"rate":          func() error { s.RatePerSecond = f.rate; return nil },
+		"max-in-flight": func() error { s.MaxInFlight = f.maxInFlight; return nil },
+		"sample-rate": func() error {
+			s.SampleRate = uint8(f.sampleRate)
+			return within("sample-rate", f.sampleRate, core.MaxSampleRate)
+		},
+		"no-filter":     func() error { s.Filter = core.Filter{}; return nil },
+		"filter":        func() error { s.Filter.Rules = parseRules(f.rules); return nil },
+		"filter-all":    func() error { s.Filter.All = f.filterAll; return nil },
+		"filter-invert": func() error { s.Filter.Invert = f.filterInvert; return nil },
+	} {
+		if !set.Changed(name) {
+			continue
+		}
+		if err := apply(); err != nil {
+			return err
+		}
+	}
+	return s.Validate()
+}
+
+func within(name string, n, most int) error {
+	if n < 0 || n > most {
+		return fmt.Errorf("--%s is %d; it must be 0 to %d", name, n, most)
+	}
+	return nil
+}
+
+// readSettingsFile reads JSON strictly: a name that is wrong must not be set silently to nothing.
+func readSettingsFile(name string, stdin io.Reader, into any) error {
+	var data []byte
+	var err error
+	if name == "-" {
+		data, err = io.ReadAll(stdin)
+	} else {
+		data, err = os.ReadFile(name)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read the settings: %w", err)
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return fmt.Errorf("%s holds no settings as engine prints them with --json: %w", name, err)
+	}
+	return nil
+}
+
+// ruleOperators are tried in this order at the first place where one stands.
+var ruleOperators = []struct {
+	text  string
+	match core.Match
+}{
+	{"^=", core.MatchPrefix},
+	{"*=", core.MatchGlob},
+	{"~=", core.MatchRegexp},
+	{"=", core.MatchExact},
+}
+
+func parseRules(rules []string) []core.Rule {
+	out := make([]core.Rule, len(rules))
+	for i, r := range rules {
+		out[i] = parseRule(r)
+	}
+	return out
+}
+
+// parseRule cannot fail: what has no operator is a header's name. The node checks names and patterns.
+func parseRule(rule string) core.Rule {
+	at, found := len(rule), core.Rule{Header: rule, Match: core.MatchExists}
+	for _, op := range ruleOperators {
+		if i := strings.Index(rule, op.text); i >= 0 && i < at {
+			at = i
+			found = core.Rule{Header: rule[:i], Match: op.match, Pattern: rule[i+len(op.text):]}
+		}
+	}
+	return found
+}
+
+// ruleText is what parseRule reads.
+func ruleText(r *core.Rule) string {
+	for _, op := range ruleOperators {
+		if op.match == r.Match {
+			return r.Header + op.text + r.Pattern
+		}
+	}
+	return r.Header
+}
+
+func (o *steward) showChannelSettings(s *engine.ChannelSettings) error {
+	if o.asJSON {
+		return printJSON(o.out, s)
+	}
+	t := table(o.out)
+	row := func(name, value string) { fmt.Fprintf(t, "%s\t%s\n", name, value) }
+	row("version", orText(s.Version, "0: never configured"))
+	row("order", s.Order.String())
+	if s.Order == core.OrderKey {
+		row("key header", s.Key())
+	}
+	row("max attempts", orText(s.MaxAttempts, "no limit"))
+	if s.MaxAttempts != 0 {
+		row("dead letters", s.DeadLetterTopic("TOPIC"))
+	}
+	row("rate per second", orText(s.RatePerSecond, "no limit"))
+	row("max in flight", orText(s.MaxInFlight, "what consumers ask for"))
+	row("sample rate", orText(s.SampleRate, "all"))
+	row("filter", filterText(&s.Filter))
+	return t.Flush()
+}
+
+// orText is the number, or what 0 means.
+func orText[N ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int | ~int64](n N, zero string) string {
+	if n == 0 {
+		return zero
+	}
+	return fmt.Sprint(n)
+}
+
+func filterText(f *core.Filter) string {
+	if len(f.Rules) == 0 {
+		return "none"
+	}
+	var rules []string
+	for i := range f.Rules {
+		rules = append(rules, ruleText(&f.Rules[i]))
+	}
+	how := "any of"
+	switch {
+	case f.All && f.Invert:
+		how = "not all of"
+	case f.All:
+		how = "all of"
+	case f.Invert:
+		how = "none of"
+	}
+	return how + " " + strings.Join(rules, ", ")
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"penstock/engine/meta"
+)
+
+type topicSettings = meta.TopicSettings
+
+// nodesDefault is what a retention of 0 means, and noLimit one of -1.
+const (
+	nodesDefault = "as the node does by default"
+	noLimit      = "no limit"
+)
+
+func formatCount(n int64) string { return strconv.FormatInt(n, 10) }
+
+func formatAge(ms int64) string { return formatDuration(time.Duration(ms) * time.Millisecond) }
+
+func parseCount(s string) (int64, error) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("%q is not a number of messages", s)
+	}
+	return n, nil
+}
+
+func parseAge(s string) (int64, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 || d%time.Millisecond != 0 {
+		return 0, fmt.Errorf("%q is not a time in whole milliseconds, such as 30m or 72h", s)
+	}
+	return d.Milliseconds(), nil
+}
+
+// kept is what a retention says.
+func kept(n int64, text func(int64) string) string {
+	switch n {
+	case 0:
+		return nodesDefault
+	case -1:
+		return noLimit
+	}
+	return text(n)
+}
+
+func limited(n int64, text func(int64) string) string {
+	if n == 0 {
+		return noLimit
+	}
+	return text(n)
+}
+
+// keepValue is a retention as a flag: a figure, none for no limit, or 0 for the node's default.
+type keepValue struct {
+	p      *int64
+	parse  func(string) (int64, error)
+	format func(int64) string
+	kind   string
+}
+
+func (v keepValue) Set(s string) error {
+	if s == "none" {
+		*v.p = -1
+		return nil
+	}
+	n, err := v.parse(s)
+	if err == nil {
+		*v.p = n
+	}
+	return err
+}
+
+func (v keepValue) String() string {
+	if v.p == nil || *v.p == -1 {
+		return "none"
+	}
+	return v.format(*v.p)
+}
+
+func (v keepValue) Type() string { return v.kind + "|none" }
+
+// topicFlags are the settings as flags. Only those that are given change anything.
+type topicFlags struct {
+	retentionBytes, retentionCount, retentionAgeMs int64
+	quotaBytes, quotaCount                         int64
+	quotaMode                                      string
+	minISR                                         int
+	file                                           string
+}
+
+func (o *steward) topicSetCommand() *cobra.Command {
+	f := new(topicFlags)
+	var set *pflag.FlagSet
+	cmd := o.action("set TOPIC", "Change a topic's settings", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		if set.NFlag() == 0 || !anyOwn(set) {
+			return &exitError{exitUsage, errors.New("say what to set; see engine topic set --help")}
+		}
+		s, err := o.topicSettings(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		if err := f.apply(set, o.in, s); err != nil {
+			return &exitError{exitUsage, err}
+		}
+		if err := o.client.post(ctx, "/topic/settings", of(args[0], ""), s, s); err != nil {
+			return err
+		}
+		return o.showTopicSettings(s)
+	})
+	cmd.Long = "Change a topic's settings. What no flag names stays as it is. The change is refused if somebody else changes them at the same time.\n" +
+		"Figures are per partition."
+	set = cmd.Flags()
+	set.Var(keepValue{&f.retentionBytes, parseBytes, formatBytes, "bytes"}, "retention-bytes", "keep so many bytes; 0: "+nodesDefault)
+	set.Var(keepValue{&f.retentionCount, parseCount, formatCount, "count"}, "retention-count", "keep so many messages; 0: "+nodesDefault)
+	set.Var(keepValue{&f.retentionAgeMs, parseAge, formatAge, "duration"}, "retention-age", "keep messages so long, such as 72h; 0: "+nodesDefault)
+	set.Var(size64(&f.quotaBytes, 0), "quota-bytes", "refuse or drop beyond so many bytes; 0: no limit")
+	set.Int64Var(&f.quotaCount, "quota-count", 0, "refuse or drop beyond so many messages; 0: no limit")
+	set.Var(choice(&f.quotaMode, "reject", "drop-oldest"), "quota-mode", "what happens at the quota: reject refuses to publish, drop-oldest drops what is oldest, confirmed or not")
+	set.IntVar(&f.minISR, "min-isr", 0, "replicas that must be in sync for a write; 0: a majority of them")
+	set.StringVar(&f.file, "file", "", "file with all settings as JSON, as engine topic settings --json prints them; - is standard input")
+	return cmd
+}
+
+// apply changes s by the flags that were given.
+func (f *topicFlags) apply(set *pflag.FlagSet, stdin io.Reader, s *topicSettings) error {
+	if set.Changed("file") {
+		version := s.Version // the file says what to set, not what was there
+		*s = topicSettings{}
+		if err := readSettingsFile(f.file, stdin, s); err != nil {
+			return err
+		}
+		s.Version = cmp.Or(s.Version, version)
+	}
+	for name, apply := range map[string]func(){
+		"retention-bytes": func() { s.RetentionBytes = f.retentionBytes },
+		"retention-count": func() { s.RetentionCount = f.retentionCount },
+		"retention-age":   func() { s.RetentionAgeMs = f.retentionAgeMs },
+		"quota-bytes":     func() { s.QuotaBytes = f.quotaBytes },
+		"quota-count":     func() { s.QuotaCount = f.quotaCount },
+		"quota-mode":      func() { s.QuotaMode = meta.QuotaMode(f.quotaMode) },
+		"min-isr":         func() { s.MinISR = f.minISR },
+	} {
+		if set.Changed(name) {
+			apply()
+		}
+	}
+	return s.Validate()
+}

@@ -1,0 +1,263 @@
+package nsq
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"penstock/engine"
+	"penstock/engine/core"
+	"penstock/segment"
+)
+
+// maxSettingsBytes bounds a request that sets a channel's or a topic's settings: far more than the longest that are valid.
+const maxSettingsBytes = 64 << 10
+
+// channelRoutes are what nsqd does not have. GET only looks, POST changes; both need what /channel/pause needs.
+func (s *Server) channelRoutes() map[string]route {
+	return map[string]route{
+		"/channel/settings": {"GET,POST", s.onChannel(serveChannelSettings), accessAdmin},
+		"/channel/seek":     {"POST", s.onChannel(serveChannelSeek), accessAdmin},
+		"/channel/skip":     {"POST", s.onChannel(skipChannel(true)), accessAdmin},
+		"/channel/unskip":   {"POST", s.onChannel(skipChannel(false)), accessAdmin},
+		"/channel/peek":     {"GET", s.onChannel(serveChannelPeek), accessAdmin},
+		"/channel/pending":  {"GET", s.onChannel(listChannel((*engine.Channel).Pending)), accessAdmin},
+		"/channel/deferred": {"GET", s.onChannel(listChannel((*engine.Channel).DeferredMessages)), accessAdmin},
+		"/channel/redrive":  {"POST", s.onChannel(serveChannelRedrive), accessAdmin},
+	}
+}
+
+// channelEndpoint is an endpoint about a channel that exists.
+type channelEndpoint func(c *engine.Channel, r *http.Request, q url.Values) (any, error)
+
+func (s *Server) onChannel(do channelEndpoint) endpoint {
+	return func(r *http.Request, q url.Values) (any, error) {
+		t, name, err := s.channelArgs(q)
+		if err != nil {
+			return nil, err
+		}
+		c, err := s.findChannel(r.Context(), t, name)
+		if err != nil {
+			return nil, err
+		}
+		return do(c, r, q)
+	}
+}
+
+// findChannel is the channel as operations on it need it. A node of a cluster that leads no partition of the topic has none of its own.
+func (s *Server) findChannel(ctx context.Context, t *engine.Topic, name string) (*engine.Channel, error) {
+	c, ok := t.LookupChannel(name)
+	if ok {
+		return c, nil
+	}
+	if s.engine.Snapshot() != nil {
+		names, err := s.opts.Directory.ChannelNames(ctx, t.Name())
+		if err != nil && !isMissing(err) {
+			return nil, err
+		}
+		if slices.Contains(names, name) {
+			return t.ChannelElsewhere(name), nil
+		}
+	}
+	return nil, &httpError{404, "CHANNEL_NOT_FOUND"}
+}
+
+// badArgument says in one sentence what is wrong with a parameter. Nothing was changed.
+func badArgument(format string, args ...any) error {
+	return &httpError{400, fmt.Sprintf(format, args...)}
+}
+
+// channelFailure gives the errors of operations on channels and topics their status.
+func channelFailure(err error) error {
+	switch {
+	case errors.Is(err, engine.ErrVersion):
+		return &httpError{409, err.Error()}
+	case errors.Is(err, engine.ErrSettings), errors.Is(err, engine.ErrTopicSettings), errors.Is(err, engine.ErrSeek), errors.Is(err, engine.ErrNoPartition):
+		return &httpError{400, err.Error()}
+	}
+	return err
+}
+
+func serveChannelSettings(c *engine.Channel, r *http.Request, _ url.Values) (any, error) {
+	if r.Method == http.MethodGet {
+		set, err := c.ReadSettings(r.Context())
+		if err != nil {
+			return nil, channelFailure(err)
+		}
+		return set, nil
+	}
+	var set engine.ChannelSettings
+	if err := readSettings(r, &set); err != nil {
+		return nil, err
+	}
+	set, err := c.Configure(r.Context(), set)
+	if err != nil {
+		return nil, channelFailure(err)
+	}
+	return set, nil
+}
+
+// readSettings takes the whole of the settings from a request's body. A name that is not known is refused: to leave it out would set something
+// else than what was asked for.
+func readSettings(r *http.Request, into any) error {
+	body, done, err := readBody(r, maxSettingsBytes, "the settings are larger than any that are valid; nothing was changed")
+	if err != nil {
+		return err
+	}
+	defer done()
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	err = d.Decode(into)
+	if err == nil {
+		if _, more := d.Token(); !errors.Is(more, io.EOF) {
+			err = errors.New("there is more behind them")
+		}
+	}
+	if err != nil {
+		return badArgument("the body is not the JSON of settings, as GET gives it (%v); nothing was changed", err)
+	}
+	return nil
+}
+
+func serveChannelSeek(c *engine.Channel, r *http.Request, q url.Values) (any, error) {
+	to, err := seekTo(q.Get("to"), q.Get("value"))
+	if err != nil {
+		return nil, err
+	}
+	return nil, channelFailure(c.Seek(r.Context(), to))
+}
+
+// seekTo is the place that the parameters name.
+func seekTo(kind, value string) (engine.SeekTo, error) {
+	to := engine.SeekTo{Kind: engine.SeekKind(kind)}
+	var err error
+	switch to.Kind {
+	case engine.SeekBeginning, engine.SeekEnd:
+		if value != "" {
+			return to, badArgument("to=%s takes no value; nothing was changed", kind)
+		}
+	case engine.SeekID:
+		if to.ID, err = core.ParseID([]byte(value)); err != nil {
+			return to, badArgument("%q is not a message id, which has 16 lower-case hex digits; nothing was changed", value)
+		}
+	case engine.SeekTime:
+		if to.Time, err = parseTime(value); err != nil {
+			return to, badArgument("%q is not a time: say it as 2026-01-31T12:00:00Z or in ns since 1970; nothing was changed", value)
+		}
+	case engine.SeekCount:
+		if to.Count, err = strconv.ParseInt(value, 10, 64); err != nil {
+			return to, badArgument("%q is not a number of messages: forward is above 0, back is below; nothing was changed", value)
+		}
+	default:
+		return to, badArgument("to=%q is not a place: a channel can go to beginning, end, id, time or count; nothing was changed", kind)
+	}
+	return to, nil
+}
+
+func parseTime(s string) (time.Time, error) {
+	if ns, err := strconv.ParseInt(s, 10, 64); err == nil {
+		return time.Unix(0, ns), nil
+	}
+	return time.Parse(time.RFC3339Nano, s)
+}
+
+func skipChannel(on bool) channelEndpoint {
+	return func(c *engine.Channel, r *http.Request, _ url.Values) (any, error) {
+		return nil, c.Skip(r.Context(), on)
+	}
+}
+
+func serveChannelPeek(c *engine.Channel, r *http.Request, q url.Values) (any, error) {
+	o, err := peekOptions(q)
+	if err != nil {
+		return nil, err
+	}
+	all, err := c.Peek(r.Context(), o)
+	if err != nil {
+		return nil, channelFailure(err)
+	}
+	return peekList(all), nil
+}
+
+// peekOptions reads partition, from and count. from is an id, or a message's number in the partition.
+func peekOptions(q url.Values) (o engine.PeekOptions, err error) {
+	o.Partition = -1
+	if q.Has("partition") {
+		if o.Partition, err = strconv.Atoi(q.Get("partition")); err != nil || o.Partition < -1 || o.Partition > core.MaxPartition {
+			return o, badArgument("%q is not the number of a partition: they count from 0", q.Get("partition"))
+		}
+	}
+	if o.Count, err = listCount(q); err != nil || q.Get("from") == "" {
+		return o, err
+	}
+	from := q.Get("from")
+	if id, err := core.ParseID([]byte(from)); err == nil {
+		if o.Partition >= 0 && id.Partition() != uint32(o.Partition) {
+			return o, badArgument("message %s is in partition %d, not in %d", from, id.Partition(), o.Partition)
+		}
+		o.From, o.Partition = id, int(id.Partition())
+		return o, nil
+	}
+	number, err := strconv.ParseUint(from, 10, 64)
+	switch {
+	case err != nil || number > uint64(segment.MaxMsgID):
+		return o, badArgument("from=%q is neither a message id, which has 16 lower-case hex digits, nor a message's number", from)
+	case o.Partition < 0:
+		return o, badArgument("messages are numbered within their partition: say which one beside from=%s", from)
+	}
+	o.From = core.MakeID(uint32(o.Partition), segment.MsgID(number))
+	return o, nil
+}
+
+// listCount is the count parameter; 0: none.
+func listCount(q url.Values) (int, error) {
+	if !q.Has("count") {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(q.Get("count"))
+	if err != nil || n < 1 || n > engine.MaxListCount {
+		return 0, badArgument("count=%q is not a number from 1 to %d", q.Get("count"), engine.MaxListCount)
+	}
+	return n, nil
+}
+
+// listChannel serves a list of what consumers have, or of what waits for its time.
+func listChannel(list func(*engine.Channel, context.Context, int) ([]engine.PendingMessage, error)) channelEndpoint {
+	return func(c *engine.Channel, r *http.Request, q url.Values) (any, error) {
+		n, err := listCount(q)
+		if err != nil {
+			return nil, err
+		}
+		all, err := list(c, r.Context(), n)
+		if err != nil {
+			return nil, channelFailure(err)
+		}
+		return waitingList(all), nil
+	}
+}
+
+func serveChannelRedrive(c *engine.Channel, r *http.Request, q url.Values) (any, error) {
+	n, err := listCount(q)
+	if err != nil {
+		return nil, err
+	}
+	if n == 0 {
+		n = engine.MaxListCount
+	}
+	moved, err := c.Redrive(r.Context(), n)
+	if err != nil && moved > 0 {
+		return nil, &httpError{asHTTPError(channelFailure(err)).status, fmt.Sprintf("%v; %d messages were moved before", err, moved)}
+	}
+	if err != nil {
+		return nil, channelFailure(err)
+	}
+	return Redriven{moved}, nil
+}

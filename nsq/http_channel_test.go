@@ -1,0 +1,422 @@
+package nsq
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+// onOneAndThree runs a test against a node that is alone and against a cluster, whose nodes are asked in turn.
+func onOneAndThree(t *testing.T, test func(t *testing.T, nodes []*node)) {
+	t.Run("one node", func(t *testing.T) { test(t, []*node{startNode(t, engine.Options{}, Options{})}) })
+	t.Run("three nodes", func(t *testing.T) { test(t, startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1"})) })
+}
+
+// makeChannel makes a topic and a channel that every node knows, and returns their query.
+func makeChannel(t *testing.T, nodes []*node, topic, channel string, partitions int) string {
+	t.Helper()
+	nodes[0].post(t, fmt.Sprintf("/topic/create?topic=%s&partitions=%d", topic, partitions), "")
+	q := "?topic=" + topic + "&channel=" + channel
+	for _, n := range nodes {
+		eventually(t, "the topic to be known", func() bool { _, ok := n.e.LookupTopic(topic); return ok })
+		n.post(t, "/channel/create"+q, "")
+	}
+	return q
+}
+
+// ask wants 200 and an answer of into's shape.
+func (n *node) ask(t testing.TB, method, path, body string, into any) {
+	t.Helper()
+	code, got := n.do(t, method, path, body)
+	if code != 200 {
+		t.Fatalf("%s %s: %d %s", method, path, code, got)
+	}
+	if err := json.Unmarshal([]byte(got), into); err != nil {
+		t.Fatalf("%s %s: %s: %v", method, path, got, err)
+	}
+}
+
+// refused wants an error of this status whose sentence contains text.
+func (n *node) refused(t testing.TB, method, path, body string, status int, text string) {
+	t.Helper()
+	code, got := n.do(t, method, path, body)
+	var said map[string]string
+	if json.Unmarshal([]byte(got), &said) != nil || code != status || !strings.Contains(said["message"], text) {
+		t.Errorf("%s %s %s: %d %s, want %d %s", method, path, body, code, got, status, text)
+	}
+}
+
+// TestChannelSettingsHTTP: settings are read and changed at any node, and a change of old ones is refused.
+func TestChannelSettingsHTTP(t *testing.T) {
+	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+		first, last := nodes[0], nodes[len(nodes)-1]
+		path := "/channel/settings" + makeChannel(t, nodes, "t", "c", 3)
+		var s engine.ChannelSettings
+		last.ask(t, "GET", path, "", &s)
+		if s.Version != 0 || s.Order != engine.OrderNone {
+			t.Fatalf("settings that nobody made: %+v", s)
+		}
+		const body = `{"version":0,"order":"key","key_header":"customer","max_attempts":7,"dead_letter":"dead","rate_per_second":1000,` +
+			`"max_in_flight":20,"sample_rate":50,"filter":{"all":true,"invert":false,"rules":[{"header":"kind","match":"prefix","pattern":"in"}]}}`
+		first.ask(t, "POST", path, body, &s)
+		if s.Version != 1 || s.Order != engine.OrderKey || s.MaxAttempts != 7 || len(s.Filter.Rules) != 1 {
+			t.Fatalf("got %+v", s)
+		}
+		for _, n := range nodes {
+			_, got := n.do(t, "GET", path, "")
+			if want := strings.Replace(body, `"version":0`, `"version":1`, 1); got != want {
+				t.Errorf("GET gives %s, want %s", got, want)
+			}
+			n.refused(t, "POST", path, body, 409, engine.ErrVersion.Error())
+		}
+		last.ask(t, "POST", path, `{"version":1}`, &s)
+		if s.Version != 2 || s.MaxAttempts != 0 {
+			t.Errorf("what a change does not say is not the default: %+v", s)
+		}
+		for body, why := range map[string]string{
+			`{"version":2,"order":"sideways"}`: `order "sideways" is none of none, partition, key`,
+			`{"version":2,"max_atempts":3}`:    "max_atempts",
+			`{"version":2} {}`:                 "there is more behind them",
+			`[]`:                               "is not the JSON of settings",
+			``:                                 "is not the JSON of settings",
+			`{"version":2,"sample_rate":100}`:  "sample_rate is 100",
+			`{"version":2,"max_attempts":1,"dead_letter":"t"}`:                                 "is the topic itself",
+			`{"version":2,"filter":{"rules":[{"header":"h","match":"regexp","pattern":"("}]}}`: "nothing was changed",
+		} {
+			last.refused(t, "POST", path, body, 400, why)
+		}
+		last.refused(t, "POST", path, strings.Repeat(" ", maxSettingsBytes+1), 413, "larger than any")
+		first.ask(t, "GET", path, "", &s)
+		if s.Version != 2 {
+			t.Errorf("a refused change changed something: %+v", s)
+		}
+	})
+}
+
+// TestPeekHTTP: messages are shown with their headers, as text or as bytes, by partition, number and id, and stay where they are.
+func TestPeekHTTP(t *testing.T) {
+	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+		q := makeChannel(t, nodes, "t", "c", 2)
+		for i := range 10 {
+			r, err := http.NewRequest("POST", nodes[i%len(nodes)].base+"/pub?topic=t", strings.NewReader(fmt.Sprint("text ", i)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("X-Penstock-Header-Kind", "greeting")
+			reply, err := http.DefaultClient.Do(r)
+			if err != nil || reply.StatusCode != 200 {
+				t.Fatal(reply, err)
+			}
+			reply.Body.Close()
+		}
+		nodes[0].post(t, "/pub?topic=t", "\xff\xfe")
+		for _, n := range nodes {
+			for _, path := range []string{"/channel/peek" + q, "/topic/peek?topic=t"} {
+				var all PeekList
+				n.ask(t, "GET", path+"&count=100", "", &all)
+				texts, raw := 0, 0
+				for _, m := range all.Messages {
+					switch {
+					case m.Body != nil && strings.HasPrefix(*m.Body, "text ") && len(m.Headers) == 1 && m.Headers[0].Name == "kind" && *m.Headers[0].Value == "greeting":
+						texts++
+					case m.Body == nil && string(m.BodyBase64) == "\xff\xfe" && m.BodyBytes == 2:
+						raw++
+					}
+				}
+				if texts != 10 || raw != 1 || len(all.Messages) != 11 {
+					t.Fatalf("%s: %d texts, %d others in %+v", path, texts, raw, all)
+				}
+				for _, m := range all.Messages { // B96: by id, and by its place
+					for _, from := range []string{"&from=" + m.ID, fmt.Sprintf("&partition=%d&from=%d", m.Partition, m.Number)} {
+						var one PeekList
+						n.ask(t, "GET", path+"&count=1"+from, "", &one)
+						if len(one.Messages) != 1 || one.Messages[0].ID != m.ID || !one.Messages[0].Timestamp.Equal(m.Timestamp) {
+							t.Errorf("%s%s gives %+v", path, from, one)
+						}
+					}
+				}
+				var few PeekList
+				n.ask(t, "GET", path+"&count=3&partition=1", "", &few)
+				if len(few.Messages) != 3 || few.Messages[0].Partition != 1 || few.Messages[2].Partition != 1 {
+					t.Errorf("%s: three of partition 1 are %+v", path, few)
+				}
+				n.refused(t, "GET", path+"&partition=2", "", 400, "no such partition")
+				n.refused(t, "GET", path+"&partition=x", "", 400, "partitions")
+				n.refused(t, "GET", path+"&count=0", "", 400, "is not a number from 1 to 1000")
+				n.refused(t, "GET", path+"&count=1001", "", 400, "is not a number from 1 to 1000")
+				n.refused(t, "GET", path+"&from=zz", "", 400, "neither a message id")
+				n.refused(t, "GET", path+"&from=5", "", 400, "say which one")
+				n.refused(t, "GET", path+"&partition=0&from=0001000000000000", "", 400, "is in partition 1, not in 0")
+			}
+		}
+	})
+}
+
+// TestWaitingHTTP: what consumers have and what waits for its time is listed at every node.
+func TestWaitingHTTP(t *testing.T) {
+	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+		q := makeChannel(t, nodes, "t", "c", 3)
+		for i, n := range nodes {
+			c := n.dial(t)
+			c.identify(fmt.Sprintf(`{"client_id":"reader %d"}`, i))
+			c.sub("t", "c")
+			c.send("RDY 100\n")
+		}
+		for i := range 6 {
+			nodes[i%len(nodes)].post(t, "/pub?topic=t", "now")
+		}
+		nodes[0].post(t, "/pub?topic=t&defer=60000", "later")
+		for _, n := range nodes {
+			var list WaitingList
+			eventually(t, "all messages to be in flight", func() bool {
+				n.ask(t, "GET", "/channel/pending"+q+"&count=100", "", &list)
+				return len(list.Messages) == 6
+			})
+			for _, m := range list.Messages {
+				if !strings.HasPrefix(m.Client, "reader ") || m.Attempts != 1 || m.Since.IsZero() {
+					t.Errorf("in flight: %+v", m)
+				}
+			}
+			n.ask(t, "GET", "/channel/deferred"+q, "", &list)
+			if len(list.Messages) != 1 || time.Until(list.Messages[0].Due) < 30*time.Second || list.Messages[0].Attempts != 0 {
+				t.Errorf("deferred: %+v", list)
+			}
+			n.refused(t, "GET", "/channel/pending"+q+"&count=x", "", 400, "is not a number")
+		}
+	})
+}
+
+// TestSeekHTTP B56
+func TestSeekHTTP(t *testing.T) {
+	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+		q := makeChannel(t, nodes, "t", "c", 2)
+		first, last := nodes[0], nodes[len(nodes)-1]
+		for i := range 20 {
+			first.post(t, "/pub?topic=t", fmt.Sprint(i))
+		}
+		depth := func(want int, why string) {
+			t.Helper()
+			var list PeekList
+			last.ask(t, "GET", "/channel/peek"+q+"&count=1000", "", &list)
+			if len(list.Messages) != want {
+				t.Errorf("%s: %d messages wait, want %d", why, len(list.Messages), want)
+			}
+		}
+		seek := func(n *node, args string) {
+			t.Helper()
+			n.post(t, "/channel/seek"+q+"&"+args, "")
+		}
+		var list PeekList
+		first.ask(t, "GET", "/channel/peek"+q+"&partition=1&count=1000", "", &list)
+		inOne := len(list.Messages)
+		if inOne < 4 {
+			t.Fatalf("%d of 20 messages are in partition 1", inOne)
+		}
+		seek(last, "to=end")
+		depth(0, "end")
+		seek(first, "to=beginning")
+		depth(20, "beginning")
+		seek(last, "to=count&value=3")
+		depth(14, "forward 3 in each")
+		seek(last, "to=count&value=-2")
+		depth(18, "back 2 in each")
+		seek(first, "to=end")
+		seek(last, "to=id&value="+list.Messages[1].ID)
+		depth(inOne-1, "from an id of partition 1")
+		seek(last, "to=time&value="+url.QueryEscape(time.Now().Add(-time.Hour).Format(time.RFC3339)))
+		depth(20, "an hour ago")
+		seek(first, fmt.Sprint("to=time&value=", time.Now().Add(time.Hour).UnixNano()))
+		depth(0, "in an hour")
+		for args, why := range map[string]string{
+			"":                    "is not a place",
+			"to=nowhere":          "is not a place",
+			"to=end&value=1":      "takes no value",
+			"to=id&value=17":      "is not a message id",
+			"to=time&value=noon":  "is not a time",
+			"to=count&value=many": "is not a number of messages",
+		} {
+			last.refused(t, "POST", "/channel/seek"+q+"&"+args, "", 400, why)
+		}
+	})
+}
+
+// TestSkipHTTP B54
+func TestSkipHTTP(t *testing.T) {
+	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+		q := makeChannel(t, nodes, "t", "c", 1)
+		last := nodes[len(nodes)-1]
+		last.post(t, "/channel/skip"+q, "")
+		for range 3 {
+			last.post(t, "/pub?topic=t", "dropped")
+		}
+		last.post(t, "/channel/unskip"+q, "")
+		last.post(t, "/pub?topic=t", "kept")
+		var list PeekList
+		last.ask(t, "GET", "/channel/peek"+q, "", &list)
+		if len(list.Messages) != 1 || *list.Messages[0].Body != "kept" {
+			t.Errorf("after a skip there is %+v", list)
+		}
+		last.refused(t, "POST", "/channel/skip?topic=t&channel=none", "", 404, "CHANNEL_NOT_FOUND")
+		last.refused(t, "POST", "/channel/skip?topic=none&channel=c", "", 404, "TOPIC_NOT_FOUND")
+	})
+}
+
+// TestRedriveHTTP B64: what failed too often is in the dead-letter topic, and comes again when it is redriven.
+func TestRedriveHTTP(t *testing.T) {
+	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+		q := makeChannel(t, nodes, "t", "c", 2)
+		other := makeChannel(t, nodes, "t", "other", 2)
+		var s engine.ChannelSettings
+		nodes[0].ask(t, "POST", "/channel/settings"+q, `{"version":0,"max_attempts":1}`, &s)
+		bodies := make(chan string, 100)
+		for _, n := range nodes {
+			c := n.dial(t)
+			c.sub("t", "c")
+			c.send("RDY 5\n")
+			go func() {
+				for {
+					k, d, err := c.frame(patience)
+					if err != nil {
+						return
+					}
+					if k != frameMessage {
+						continue
+					}
+					bodies <- string(d[26:])
+					c.w.Write([]byte("REQ " + string(d[10:26]) + " 0\n"))
+				}
+			}()
+		}
+		expect := func() {
+			t.Helper()
+			select {
+			case b := <-bodies:
+				if b != "poison" {
+					t.Fatalf("got %q", b)
+				}
+			case <-time.After(patience):
+				t.Fatal("no message")
+			}
+		}
+		last := nodes[len(nodes)-1]
+		last.post(t, "/pub?topic=t", "poison")
+		expect()
+		var dead PeekList
+		for round := range 2 {
+			eventually(t, "the dead letter", func() bool {
+				code, got := last.do(t, "GET", "/topic/peek?topic=t.DLQ", "")
+				dead = PeekList{}
+				return code == 200 && json.Unmarshal([]byte(got), &dead) == nil && len(dead.Messages) == round+1
+			})
+			if round == 0 {
+				var moved Redriven
+				eventually(t, "the redrive", func() bool {
+					last.ask(t, "POST", "/channel/redrive"+q+"&count=10", "", &moved)
+					return moved.Moved == 1
+				})
+				expect()
+			}
+		}
+		headers := map[string]string{}
+		for _, h := range dead.Messages[1].Headers {
+			headers[h.Name] = *h.Value
+		}
+		if headers["penstock-origin-topic"] != "t" || headers["penstock-origin-channel"] != "c" {
+			t.Errorf("headers of a dead letter: %v", headers)
+		}
+		got := make(chan string, 10)
+		for _, n := range nodes {
+			c := n.dial(t)
+			c.sub("t", "other")
+			c.send("RDY 5\n")
+			go func() {
+				for {
+					k, d, err := c.frame(patience)
+					if err != nil {
+						return
+					}
+					if k == frameMessage {
+						got <- string(d[26:])
+						c.w.Write([]byte("FIN " + string(d[10:26]) + "\n"))
+					}
+				}
+			}()
+		}
+		eventually(t, "the other channel to have read all", func() bool {
+			var waits PeekList
+			last.ask(t, "GET", "/channel/peek"+other, "", &waits)
+			return len(waits.Messages) == 0
+		})
+		if len(got) != 1 {
+			t.Errorf("another channel got %d messages: the redriven one is not its own", len(got))
+		}
+	})
+}
+
+// TestTopicSettingsHTTP B87
+func TestTopicSettingsHTTP(t *testing.T) {
+	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+		makeChannel(t, nodes, "t", "c", 2)
+		last := nodes[len(nodes)-1]
+		const path = "/topic/settings?topic=t"
+		var s engine.TopicSettings
+		last.ask(t, "GET", path, "", &s)
+		if s.Version != 0 {
+			t.Fatalf("settings that nobody made: %+v", s)
+		}
+		nodes[0].ask(t, "POST", path, `{"version":0,"retention_bytes":1000000,"retention_age_ms":60000,"quota_count":2,"quota_mode":"reject","min_isr":1}`, &s)
+		if s.Version != 1 || s.QuotaCount != 2 {
+			t.Fatalf("got %+v", s)
+		}
+		for _, n := range nodes {
+			eventually(t, "the node to have them", func() bool {
+				var got engine.TopicSettings
+				n.ask(t, "GET", path, "", &got)
+				return got == s
+			})
+			n.refused(t, "POST", path, `{"version":0}`, 409, engine.ErrVersion.Error())
+		}
+		last.refused(t, "POST", path, `{"version":1,"quota_mode":"panic"}`, 400, "quota")
+		last.refused(t, "POST", path, `{"version":1,"quota":1}`, 400, "quota")
+		last.refused(t, "GET", "/topic/settings?topic=none", "", 404, "TOPIC_NOT_FOUND")
+		last.refused(t, "GET", "/topic/settings", "", 400, "MISSING_ARG_TOPIC")
+		full := false
+		for range 10 {
+			if code, _ := last.do(t, "POST", "/pub?topic=t", "x"); code != 200 {
+				full = true
+			}
+		}
+		if !full {
+			t.Error("a quota of two messages per partition let ten in")
+		}
+	})
+}
+
+// A node that leads nothing does what is asked of a channel that exists, and makes none that does not.
+func TestChannelVerbsAtANodeThatLeadsNothing(t *testing.T) {
+	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1"})
+	nodes[0].post(t, "/topic/create?topic=t&partitions=1", "")
+	nodes[0].post(t, "/channel/create?topic=t&channel=c", "")
+	for _, n := range nodes {
+		eventually(t, "the topic to be known", func() bool { _, ok := n.e.LookupTopic("t"); return ok })
+		eventually(t, "the channel to be known", func() bool {
+			code, _ := n.do(t, "POST", "/channel/pause?topic=t&channel=c", "")
+			return code == 200
+		})
+		n.post(t, "/channel/unpause?topic=t&channel=c", "")
+		n.refused(t, "POST", "/channel/pause?topic=t&channel=none", "", 404, "CHANNEL_NOT_FOUND")
+	}
+	nodes[1].post(t, "/channel/delete?topic=t&channel=c", "")
+	for _, n := range nodes[1:] {
+		eventually(t, "the channel to be gone", func() bool {
+			code, _ := n.do(t, "POST", "/channel/pause?topic=t&channel=c", "")
+			return code == 404
+		})
+	}
+}

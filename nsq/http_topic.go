@@ -1,0 +1,50 @@
+package nsq
+
+import (
+	"net/http"
+	"net/url"
+
+	"penstock/engine"
+)
+
+// topicRoutes are what nsqd does not have; see channelRoutes.
+func (s *Server) topicRoutes() map[string]route {
+	return map[string]route{
+		"/topic/peek":     {"GET", s.serveTopicPeek, accessAdmin},
+		"/topic/settings": {"GET,POST", s.serveTopicSettings, accessAdmin},
+	}
+}
+
+func (s *Server) serveTopicPeek(r *http.Request, q url.Values) (any, error) {
+	t, err := s.findTopic(q, "INVALID_TOPIC")
+	if err != nil {
+		return nil, err
+	}
+	o, err := peekOptions(q)
+	if err != nil {
+		return nil, err
+	}
+	all, err := t.Peek(r.Context(), o.Partition, o.From, o.Count)
+	if err != nil {
+		return nil, channelFailure(err)
+	}
+	return peekList(all), nil
+}
+
+func (s *Server) serveTopicSettings(r *http.Request, q url.Values) (any, error) {
+	t, err := s.findTopic(q, "INVALID_TOPIC")
+	if err != nil {
+		return nil, err
+	}
+	if r.Method == http.MethodGet {
+		return t.Settings(), nil
+	}
+	var set engine.TopicSettings
+	if err := readSettings(r, &set); err != nil {
+		return nil, err
+	}
+	if set, err = t.Configure(r.Context(), set); err != nil {
+		return nil, channelFailure(err)
+	}
+	return set, nil
+}

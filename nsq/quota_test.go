@@ -1,0 +1,88 @@
+package nsq
+
+import (
+	"strings"
+	"testing"
+
+	"penstock/engine"
+	"penstock/segment/aio/faultaio"
+)
+
+// At a topic's quota a publish is answered with an error that says so, as nsqd answers what it cannot store: over NSQ the connection ends with it
+// (E_PUB_FAILED is fatal there, too), over HTTP it is 507. Consumers go on, and what they finish makes room.
+//
+// B4, B20's neighbour
+func TestQuotaErrors(t *testing.T) {
+	n := startNode(t, engine.Options{}, Options{})
+	n.post(t, "/topic/create?topic=t", "")
+	n.post(t, "/channel/create?topic=t&channel=c", "")
+	topic, _ := n.e.LookupTopic("t")
+	if _, err := topic.Configure(t.Context(), engine.TopicSettings{QuotaCount: 3}); err != nil {
+		t.Fatal(err)
+	}
+	n.post(t, "/mpub?topic=t", "a\nb\n")
+	p := n.dial(t)
+	p.send(pub("t", "c"))
+	p.ok()
+	p.send(pub("t", "d") + pub("t", "e"))
+	p.fatal("E_PUB_FAILED PUB failed " + engine.ErrQuota.Error())
+	p = n.dial(t)
+	p.send("MPUB t\n" + sized(batchBody("d", "e")))
+	p.fatal("E_MPUB_FAILED MPUB failed " + engine.ErrQuota.Error())
+	for _, path := range []string{"/pub?topic=t", "/mpub?topic=t", "/pub?topic=t&key=k"} {
+		if status, text := n.do(t, "POST", path, "x"); status != 507 || !strings.Contains(text, "quota") {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+	if s := n.topicNow(t, "t"); s.MessageCount != 3 {
+		t.Errorf("%d messages are stored", s.MessageCount)
+	}
+	c := n.dial(t)
+	c.sub("t", "c")
+	c.send("RDY 1\n")
+	c.send("FIN " + c.message().id + "\n")
+	c.message()
+	eventually(t, "a finished message makes room", func() bool {
+		status, _ := n.do(t, "POST", "/pub?topic=t", "x")
+		return status == 200
+	})
+}
+
+// With little room left on the disk publishing is off, with an error that says so, and consuming stays on.
+func TestDiskLowWater(t *testing.T) {
+	disk := faultaio.New(faultaio.Options{Seed: 1})
+	n := startNode(t, engine.Options{Disk: disk}, Options{})
+	n.post(t, "/topic/create?topic=t", "")
+	n.post(t, "/channel/create?topic=t&channel=c", "")
+	n.post(t, "/mpub?topic=t", "a\nb\n")
+	free, err := disk.FreeBytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk.SetCapacity(faultaio.DefaultCapacityBytes - free + 1<<20)
+	eventually(t, "publishing is off", func() bool {
+		status, text := n.do(t, "POST", "/pub?topic=t", "x")
+		return status == 503 && strings.Contains(text, "disk is full")
+	})
+	p := n.dial(t)
+	p.send(pub("t", "x"))
+	p.fatal("E_PUB_FAILED PUB failed " + engine.ErrNoSpace.Error())
+	if status, text := n.do(t, "GET", "/ping", ""); status != 500 || !strings.Contains(text, "disk is full") {
+		t.Errorf("/ping: %d %s", status, text)
+	}
+	c := n.dial(t)
+	c.sub("t", "c")
+	c.send("RDY 2\n")
+	for _, want := range []string{"a", "b"} {
+		m := c.message()
+		if m.body != want {
+			t.Errorf("got %q, want %q", m.body, want)
+		}
+		c.send("FIN " + m.id + "\n")
+	}
+	disk.SetCapacity(faultaio.DefaultCapacityBytes)
+	eventually(t, "publishing is on again", func() bool {
+		status, _ := n.do(t, "POST", "/pub?topic=t", "x")
+		return status == 200
+	})
+}

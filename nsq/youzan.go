@@ -1,0 +1,255 @@
+package nsq
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"math"
+	"strconv"
+	"time"
+
+	"penstock/engine"
+	"penstock/engine/core"
+	"penstock/segment"
+)
+
+// What clients of youzan's NSQ use beyond NSQ: publishing to and subscribing at one partition, ordered subscriptions, headers in JSON ("ext"),
+// trace ids and places in the log. A connection that uses nothing of it sees none of it: every difference hangs on a verb or a
+// parameter that stock clients do not send.
+
+// place is what a command says about partitions and places beyond NSQ.
+type place struct {
+	addressed bool // a partition was named
+	partition int  // if addressed: 0 and above, perhaps beyond what the topic has
+	from      []byte
+}
+
+func lookupYouzanVerb(name []byte) verb {
+	switch string(name) {
+	case "PUB_EXT":
+		return verbPubExt
+	case "PUB_TRACE":
+		return verbPubTrace
+	case "MPUB_EXT":
+		return verbMpubExt
+	case "MPUB_TRACE":
+		return verbMpubTrace
+	case "SUB_ADVANCED":
+		return verbSubAdvanced
+	case "SUB_ORDERED":
+		return verbSubOrdered
+	}
+	return verbNone
+}
+
+// plain is the verb that v extends: it has the same limits and, in error codes, its name.
+func (v verb) plain() verb {
+	switch v {
+	case verbPubExt, verbPubTrace:
+		return verbPub
+	case verbMpubExt, verbMpubTrace:
+		return verbMpub
+	case verbSubAdvanced, verbSubOrdered:
+		return verbSub
+	}
+	return v
+}
+
+func (v verb) batches() bool    { return v.plain() == verbMpub }
+func (v verb) subscribes() bool { return v.plain() == verbSub }
+
+// partitionParam reads the number of a partition; -1 is none. After PUB, MPUB and SUB anything else is ignored: nsqd ignores what follows there.
+func (cmd *command) partitionParam(rest []byte) *fault {
+	text, _, _ := cut(rest)
+	n, err := strconv.Atoi(string(text))
+	switch {
+	case err == nil && n >= 0 && n <= math.MaxInt32:
+		cmd.addressed, cmd.partition = true, n
+	case err == nil && n == -1:
+	case cmd.verb.plain() != cmd.verb:
+		return faultf("E_BAD_PARTITION %s partition %q is not valid", cmd.verb, text)
+	}
+	return nil
+}
+
+// subscribeParams reads the partition, and the place of a SUB_ADVANCED.
+func (cmd *command) subscribeParams(rest []byte) *fault {
+	f := cmd.partitionParam(rest)
+	if f != nil || cmd.verb != verbSubAdvanced {
+		return f
+	}
+	if _, rest, more := cut(rest); more {
+		cmd.from, _, _ = cut(rest)
+	}
+	return nil
+}
+
+// beyondNSQ says that only a client of youzan's can have sent the command.
+func (cmd *command) beyondNSQ() bool { return cmd.addressed || cmd.verb.plain() != cmd.verb }
+
+// messageForm is how messages look to a client of youzan's. Immutable.
+type messageForm struct {
+	ext    bool // headers as JSON in each message: the client identified with extend_support
+	detail bool // where in the partition it is: SUB_ADVANCED and SUB_ORDERED
+}
+
+// formOf is how messages go to the subscription; nil: as NSQ says.
+func formOf(cmd *command, set *settings) *messageForm {
+	if cmd.verb == verbSub && !cmd.addressed && !set.extendSupport {
+		return nil
+	}
+	return &messageForm{ext: set.extendSupport, detail: cmd.verb != verbSub}
+}
+
+// messageID reads the id of a FIN, REQ or TOUCH. In youzan's form it is a number, followed by the trace id.
+func (c *conn) messageID(id []byte) (core.ID, error) {
+	if c.form == nil {
+		return core.ParseID(id)
+	}
+	return core.ID(binary.BigEndian.Uint64(id)), nil
+}
+
+// Codes of youzan's. After the first three its clients look the topic up again.
+const (
+	codeTopicMissing = "E_TOPIC_NOT_EXIST"
+	codeNotLeader    = "E_FAILED_ON_NOT_LEADER"
+	codeNotWritable  = "E_FAILED_ON_NOT_WRITABLE"
+	codeOrderNeeded  = "E_SUB_ORDER_IS_MUST"
+	codeBadExt       = "E_INVALID_JSON_HEADER"
+)
+
+// youzanCode is youzan's code for an error that its clients treat specially; "": none.
+func youzanCode(err error) string {
+	for _, x := range []struct {
+		code string
+		errs []error
+	}{
+		{codeTopicMissing, []error{engine.ErrNoPartition, engine.ErrNoTopic, engine.ErrAutoCreateOff}},
+		{codeNotLeader, []error{engine.ErrNoLeader, engine.ErrMoved}},
+		{codeNotWritable, []error{engine.ErrNoQuorum, engine.ErrNoSpace, engine.ErrReadOnly, engine.ErrDisk}},
+		{codeBadExt, []error{engine.ErrHeaders}},
+	} {
+		for _, e := range x.errs {
+			if errors.Is(err, e) {
+				return x.code
+			}
+		}
+	}
+	return ""
+}
+
+// leads says whether this node leads a partition, as the newest snapshot has it.
+func (s *Server) leads(t *engine.Topic, partition int) bool {
+	snap := s.engine.Snapshot()
+	if snap == nil {
+		return true
+	}
+	p, n := partitionRow(snap, t.Name(), uint32(partition)), snap.Nodes[s.engine.Node().ID]
+	return p != nil && n != nil && p.State.Leader == n.ID && p.State.Boot == n.Boot
+}
+
+// subscribeAt checks what a SUB beyond NSQ asks for, once its topic and channel are there. A partition that is named must be led here; what is
+// delivered then is of all partitions that this node leads, to whichever of the channel's connections has credit.
+func (c *conn) subscribeAt(cmd *command, t *engine.Topic, ch *engine.Channel) *fault {
+	if cmd.addressed {
+		switch {
+		case cmd.partition >= t.Partitions():
+			return faultf("%s topic %s has no partition %d", codeTopicMissing, t.Name(), cmd.partition)
+		case !c.srv.leads(t, cmd.partition):
+			return faultf("%s another node leads partition %d of topic %s", codeNotLeader, cmd.partition, t.Name())
+		}
+	}
+	if cmd.verb == verbSubOrdered {
+		if c.set.Load().sampleRate != 0 {
+			return &fault{"E_INVALID SUB_ORDERED cannot take a sample: the order would have holes"}
+		}
+		return c.makeOrdered(ch)
+	}
+	if ch.Settings().Order == core.OrderPartition {
+		return faultf("%s channel %s delivers in order: subscribe with SUB_ORDERED", codeOrderNeeded, ch.Name())
+	}
+	return nil
+}
+
+// makeOrdered orders a channel that nobody configured. One that somebody did configure is what they want it to be.
+func (c *conn) makeOrdered(ch *engine.Channel) *fault {
+	for {
+		s, err := ch.ReadSettings(c.ctx)
+		if err == nil && s.Order == core.OrderPartition {
+			return nil
+		}
+		if err == nil && s.Version != 0 {
+			return faultf("E_INVALID SUB_ORDERED channel %s is configured without order: set its order to partition first", ch.Name())
+		}
+		if err == nil {
+			s.Order = core.OrderPartition
+			_, err = ch.Configure(c.ctx, s)
+		}
+		switch {
+		case errors.Is(err, engine.ErrVersion): // another consumer of the same kind, most likely
+		case err != nil:
+			return faultf("E_SUB_FAILED SUB failed %v", err)
+		default:
+			return nil
+		}
+	}
+}
+
+// seekFrom moves the channel to the place of a SUB_ADVANCED. Only a channel's first consumer may: the others would lose their place.
+func (c *conn) seekFrom(cmd *command, ch *engine.Channel) *fault {
+	if len(cmd.from) == 0 {
+		return nil
+	}
+	to, ok := placeOf(cmd)
+	if !ok {
+		return faultf("E_INVALID SUB_ADVANCED place %q is not valid", cmd.from)
+	}
+	if c.othersSubscribe(ch) {
+		return nil
+	}
+	var err error
+	if cmd.addressed {
+		err = ch.SeekPartition(c.ctx, cmd.partition, to)
+	} else {
+		err = ch.Seek(c.ctx, to)
+	}
+	if err != nil {
+		return faultf("E_SUB_FAILED SUB failed %v", err)
+	}
+	return nil
+}
+
+func (c *conn) othersSubscribe(ch *engine.Channel) bool {
+	for _, t := range c.srv.engine.Stats(ch.Topic().Name(), ch.Name()) {
+		for i := range t.Channels {
+			if len(t.Channels[i].Consumers) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// placeOf reads TYPE:VALUE. A message's place in a partition is its number, which is also how many were before it.
+func placeOf(cmd *command) (to engine.SeekTo, ok bool) {
+	kind, text, found := bytes.Cut(cmd.from, []byte(":"))
+	n, err := strconv.ParseInt(string(text), 10, 64)
+	if !found || err != nil {
+		return to, false
+	}
+	switch string(kind) {
+	case "timestamp": // seconds
+		return engine.SeekTo{Kind: engine.SeekTime, Time: time.Unix(n, 0)}, n >= 0
+	case "special":
+		return engine.SeekTo{Kind: engine.SeekEnd}, n == -1
+	case "virtual_queue", "msgcount":
+		return engine.SeekTo{Kind: engine.SeekID, ID: idAt(cmd.partition, n)}, n >= 0 && cmd.addressed
+	}
+	return to, false
+}
+
+// idAt is the id of a message's number; one that no partition can have is the largest, which a seek clamps.
+func idAt(partition int, number int64) engine.ID {
+	n := segment.MsgID(min(max(number, 0), int64(segment.MaxMsgID)))
+	return core.MakeID(uint32(min(partition, core.MaxPartition)), n)
+}

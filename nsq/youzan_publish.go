@@ -1,0 +1,156 @@
+package nsq
+
+import (
+	"encoding/binary"
+	"strconv"
+
+	"penstock/engine"
+)
+
+// publishExt makes one Put of a PUB_EXT, PUB_TRACE, MPUB_EXT or MPUB_TRACE.
+func (c *conn) publishExt(cmd *command, size int) *fault {
+	c.submit()
+	if f := c.mayPublish(cmd); f != nil {
+		return f
+	}
+	p := newPending(c, cmd.verb)
+	p.count, p.bytes = 1, size
+	p.addressed, p.partition = cmd.addressed, cmd.partition
+	if cmd.verb.batches() {
+		p.put.Messages = batchMessages(p.put.Messages, cmd.body)
+	} else {
+		p.put.Messages = append(p.put.Messages, cmd.body)
+	}
+	p.put.Headers = make([][]engine.Header, len(p.put.Messages))
+	for i, m := range p.put.Messages {
+		body, headers, f := p.unwrap(m)
+		if f != nil {
+			p.free()
+			return f
+		}
+		p.put.Messages[i], p.put.Headers[i] = body, headers
+	}
+	t, err := c.target(cmd.topic)
+	if err != nil {
+		text := publishRefused(p, err)
+		p.free()
+		return &fault{text}
+	}
+	p.to = t
+	p.buf = c.in.buf
+	p.buf.retain()
+	c.run = p
+	return nil
+}
+
+// unwrap takes what stands before a message's body off it. It notes the trace id, which asks for an answer that says where the message is.
+func (p *pending) unwrap(m []byte) (body []byte, headers []engine.Header, f *fault) {
+	if p.verb == verbPubTrace || p.verb == verbMpubTrace {
+		if len(m) <= traceIDBytes {
+			return nil, nil, faultf("E_BAD_BODY %s invalid body size %d: it begins with a trace id", p.verb, len(m))
+		}
+		p.traced = true
+		trace := binary.BigEndian.Uint64(m)
+		if p.verb == verbPubTrace {
+			p.trace = trace
+		}
+		if trace != 0 {
+			headers = []engine.Header{{Key: []byte(extTraceID), Value: strconv.AppendUint(nil, trace, 10)}}
+		}
+		return m[traceIDBytes:], headers, nil
+	}
+	if len(m) <= extLengthBytes || len(m) <= extLengthBytes+int(binary.BigEndian.Uint16(m)) {
+		return nil, nil, faultf("E_BAD_BODY %s invalid body size %d: it begins with its headers", p.verb, len(m))
+	}
+	n := extLengthBytes + int(binary.BigEndian.Uint16(m))
+	headers, trace, traced, err := extHeaders(m[extLengthBytes:n])
+	if err != nil {
+		return nil, nil, faultf("%s %s the header is refused: %v", codeBadExt, p.verb, err)
+	}
+	if p.verb == verbPubExt {
+		p.trace, p.traced = trace, traced
+	}
+	return m[n:], headers, nil
+}
+
+// send hands the put to the engine.
+func (p *pending) send(t *engine.Topic) error {
+	if p.addressed {
+		return t.SubmitTo(p.partition, &p.put)
+	}
+	return t.Submit(&p.put)
+}
+
+// tracedFrame is the answer to a put with a trace id: OK, the id of its first message, the trace id, and the message's place and size. Places are
+// counted in messages, so that place and size together are the next one's place, as youzan's are. B96
+func (p *pending) tracedFrame() []byte {
+	b := append(make([]byte, 0, 64), "OK"...)
+	b = binary.BigEndian.AppendUint64(b, uint64(p.put.First))
+	b = binary.BigEndian.AppendUint64(b, p.trace)
+	b = binary.BigEndian.AppendUint64(b, uint64(p.put.First.MsgID()))
+	b = binary.BigEndian.AppendUint32(b, uint32(len(p.put.Messages)))
+	return appendFrame(nil, frameResponse, string(b))
+}
+
+// beyondNSQ says that only a client of youzan's can have sent the command.
+func (p *pending) beyondNSQ() bool { return p.addressed || p.verb.plain() != p.verb }
+
+// publishRefused is the error frame for a put that was not stored, or not known to be.
+func publishRefused(p *pending, err error) string {
+	if code := youzanCode(err); code != "" && p.beyondNSQ() {
+		return code + " " + p.verb.String() + " failed " + err.Error()
+	}
+	return publishFailed(p.verb.plain(), err)
+}
+
+// survives says that the connection goes on after the error: youzan's clients find another node and keep this connection.
+func (p *pending) survives(err error) bool {
+	code := youzanCode(err)
+	return p.beyondNSQ() && (code == codeNotLeader || code == codeNotWritable)
+}
+
+// appendFormed adds a message frame in youzan's form and says whether there is room for another.
+func (o *output) appendFormed(d *engine.Delivery, form *messageForm) bool {
+	var ext []byte
+	if form.ext {
+		if ext = appendExt(nil, d.Headers); len(ext) > maxExtBytes {
+			ext = []byte("{}") // the engine's limit is below this one, and JSON's escapes are long
+		}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	size := messageHeaderBytes + len(d.Body)
+	if form.ext {
+		size++
+	}
+	if ext != nil {
+		size += extLengthBytes + len(ext)
+	}
+	if form.detail {
+		size += messagePlaceSize
+	}
+	if !o.space(frameHeaderBytes + size) {
+		return false
+	}
+	p := binary.BigEndian.AppendUint32(o.next.p, uint32(4+size))
+	p = binary.BigEndian.AppendUint32(p, frameMessage)
+	p = binary.BigEndian.AppendUint64(p, uint64(d.Timestamp))
+	p = binary.BigEndian.AppendUint16(p, d.Attempts)
+	p = binary.BigEndian.AppendUint64(p, uint64(d.ID))
+	p = binary.BigEndian.AppendUint64(p, traceOf(d.Headers))
+	switch {
+	case ext != nil:
+		p = append(p, extVersionJSON)
+		p = binary.BigEndian.AppendUint16(p, uint16(len(ext)))
+		p = append(p, ext...)
+	case form.ext:
+		p = append(p, extVersionNone)
+	}
+	if form.detail {
+		p = binary.BigEndian.AppendUint64(p, uint64(d.ID.MsgID()))
+		p = binary.BigEndian.AppendUint32(p, 1)
+	}
+	o.next.p = append(p, d.Body...)
+	o.full = o.full || o.waiting >= o.bound
+	return !o.full
+}
