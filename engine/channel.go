@@ -89,7 +89,8 @@ type post struct {
 	cursor   *core.Cursor
 	deferred []core.DeferredMessage
 	end      segment.MsgID
-	dropped  core.IDRange // emptied at the topic while a pause held it back
+	carried  []core.DeferredMessage // lie elsewhere now
+	dropped  core.IDRange           // emptied at the topic while a pause held it back
 }
 
 // watch is a partition's link to a channel that reads it.
@@ -374,6 +375,12 @@ func (c *Channel) takePosts() {
 		}
 		if !c.cursors[p.index].added {
 			continue // what it adds later knows of this already
+		}
+		if p.carried != nil {
+			c.ev = core.Event{Kind: core.EvCarried, Part: part.number, Deferred: p.carried}
+			c.step()
+			c.cursors[p.index].found = false
+			continue
 		}
 		if p.dropped.From < p.dropped.To {
 			c.ev = core.Event{Kind: core.EvDropped, Part: part.number, Msg: p.dropped.From, End: p.dropped.To}

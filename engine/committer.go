@@ -219,6 +219,12 @@ func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putLi
 			p.answer(0, err)
 			continue
 		}
+		if p.own != nil && p.own.look != nil {
+			l.drop(last, p)
+			p.own.look()
+			p.answer(0, nil)
+			continue
+		}
 		if p.own != nil && r.n == 0 {
 			w.puts = append(w.puts, p)
 			r.n, r.own, r.putBytes = 1, p.own, int64(p.bytes)
@@ -358,7 +364,8 @@ func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst
 	crc := c.stamp(&h, r.placed, dst)
 	c.appended(pt, g, w, r, dst, crc, core.PurposeData)
 	if r.own != nil {
-		c.applyControls(pt, r.own.controls)
+		r.own.placed = r.placed.Offset
+		c.applyControls(pt, r.own.controls, r.placed.Offset)
 		c.replicating(pt, w, r, nil)
 		return
 	}
@@ -454,12 +461,15 @@ func (c *committer) sealOwn(pt *partition, g *clog.Group, w *groupWork, purpose 
 	return true
 }
 
-// applyControls folds what was just appended.
-func (c *committer) applyControls(pt *partition, controls []core.Control) {
+// applyControls folds what was just appended at an offset.
+func (c *committer) applyControls(pt *partition, controls []core.Control, at segment.Offset) {
 	end := pt.machine.State().NextID
 	for i := range controls {
 		held := pt.fold.HeldFrom
-		if err := pt.fold.Apply(&controls[i], end); err != nil {
+		if controls[i].Kind == core.DeferredCarried {
+			pt.carriedAt.Store(int64(at))
+		}
+		if err := pt.fold.ApplyAt(&controls[i], end, at); err != nil {
 			panic("BUG: the engine appended a control entry that does not apply: " + err.Error())
 		}
 		if controls[i].Kind == core.TopicEmptied && pt.fold.TopicPaused && held < pt.fold.HeldFrom {
@@ -471,6 +481,11 @@ func (c *committer) applyControls(pt *partition, controls []core.Control) {
 
 // publishFold shows other goroutines what they need of the fold.
 func (pt *partition) publishFold(end segment.MsgID) {
+	from, carries := pt.fold.CarriedFrom()
+	if !carries {
+		from = noOffset
+	}
+	pt.carriedFrom.Store(int64(from)) // before needed, which counts on it
 	pt.needed.Store(uint64(pt.fold.Needed(end)))
 	if pt.fold.Len() == 0 {
 		pt.unclaimed.Store(uint64(pt.fold.Unclaimed))

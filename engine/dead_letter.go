@@ -127,6 +127,9 @@ func (c *Channel) moveDead(dead []deadLetter, name string) (moved []ID, err erro
 	p := peeker{name: c.t.name, count: 1, room: MaxPeekBytes, whole: true}
 	for _, d := range dead {
 		m, err := p.one(c.t, d.id)
+		if errors.Is(err, segment.ErrBelowStart) {
+			m, err = c.t.carriedOne(d.id)
+		}
 		switch {
 		case errors.Is(err, segment.ErrBelowStart):
 			c.e.log.Warn("a dead letter is gone: retention by size or age removed it before it was moved", "topic", c.t.name, "channel", c.name, "id", d.id.String())

@@ -364,6 +364,9 @@ func (c *Channel) fetch() {
 	if err == nil {
 		return
 	}
+	if errors.Is(err, segment.ErrBelowStart) && c.posted.Load() {
+		return // it may have been carried elsewhere, see carry.go: it times out and is found there
+	}
 	// Its bytes are gone (retention) or damaged: nobody can ever get it, so it must not come up for ever.
 	if !errors.Is(err, segment.ErrBelowStart) {
 		c.e.log.Error("a message cannot be delivered again", "topic", c.t.name, "channel", c.name, "id", id.String(), "error", err)

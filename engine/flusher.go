@@ -514,8 +514,12 @@ func (f *flusher) retain() {
 		if first, ok := pt.log.TrimmableTo(); !ok || limit < first {
 			continue
 		}
-		if to := f.retainTo(pt, now); to > 0 {
+		to := f.retainTo(pt, now)
+		if to > 0 {
 			f.trim(pt, to)
+		}
+		if first, ok := pt.log.TrimmableTo(); ok && to < first && first <= limit {
+			f.carry(pt, limit)
 		}
 	}
 }
@@ -529,6 +533,7 @@ func (f *flusher) retainTo(pt *partition, now time.Time) segment.Offset {
 	} else if errors.Is(err, segment.ErrAtEnd) {
 		to = end
 	}
+	to = pt.carriedBound(to)
 	l := pt.t.limits.Load()
 	if l.retentionBytes > 0 {
 		to = max(to, end-segment.Offset(l.retentionBytes))

@@ -40,14 +40,19 @@ type partition struct {
 	recovered segment.Position // what the last life knew to be committed, at least
 	rep       *replica         // nil on a single node
 
-	watchers  atomic.Pointer[[]*watch]
-	visible   atomic.Uint64 // MsgID below which messages are committed
-	needed    atomic.Uint64 // MsgID below which every durable channel has confirmed
-	unclaimed atomic.Uint64 // MsgID from which messages wait at the topic
-	heldFrom  atomic.Uint64 // topic paused: MsgID from which messages are held back; else max
-	dirty     atomic.Bool   // in the flusher's queue
-	flushErr  atomic.Pointer[error]
-	quota     quotaState
+	watchers atomic.Pointer[[]*watch]
+	visible  atomic.Uint64 // MsgID below which messages are committed
+	needed   atomic.Uint64 // MsgID below which every durable channel has confirmed, or a control batch carries what it has not
+	// Of control batches that carry messages: the first that is needed, or noOffset; and where the last one lies, which must be committed
+	// before anything is removed that needed says is not.
+	carriedFrom atomic.Int64
+	carriedAt   atomic.Int64
+	carrying    atomic.Bool   // messages are being carried
+	unclaimed   atomic.Uint64 // MsgID from which messages wait at the topic
+	heldFrom    atomic.Uint64 // topic paused: MsgID from which messages are held back; else max
+	dirty       atomic.Bool   // in the flusher's queue
+	flushErr    atomic.Pointer[error]
+	quota       quotaState
 }
 
 // takes says whether p may enter the inbox here and now; mu is held.

@@ -41,9 +41,11 @@ type ownPut struct {
 	sealed   []byte         // a batch sealed by the producer, the bytes of its bodies, and its header
 	bodies   int
 	header   segment.Header
-	drop     bool       // tombstone of the partition's topic
-	onCommit func(*Put) // runs on the committer before Done
-	patient  bool       // nobody's request: it hears what became of its batch, however long that takes
+	drop     bool           // tombstone of the partition's topic
+	onCommit func(*Put)     // runs on the committer before Done
+	look     func()         // runs where the fold belongs to; nothing is written
+	placed   segment.Offset // result: of the batch of controls
+	patient  bool           // nobody's request: it hears what became of its batch, however long that takes
 }
 
 // control says that the put is the engine's own: it is not refused on a full disk.

@@ -327,7 +327,7 @@ func (rp *recovered) place(rec *clog.Record, h *segment.Header, sizes segment.Si
 // foldBatch folds a verified batch, but for the messages with a delay, which it returns.
 func foldBatch(fold *core.Cursors, h *segment.Header, body []byte, at segment.Offset) ([]core.DeferredMessage, error) {
 	if h.Control() {
-		return nil, fold.ApplyBody(body, h.FirstID)
+		return nil, fold.ApplyBodyAt(body, h.FirstID, at)
 	}
 	fold.Publish(h.FirstID, h.Count)
 	if h.Flags&segment.FlagDefer == 0 {
@@ -490,6 +490,9 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 	}
 	if e.cluster == nil {
 		pt.visible.Store(uint64(rp.st.NextID))
+	}
+	if _, carries := pt.fold.CarriedFrom(); carries && rp.st.End > 0 {
+		pt.carriedAt.Store(int64(rp.st.End) - 1) // in a cluster its last batches may not be committed
 	}
 	pt.publishFold(rp.st.NextID)
 	if len(rp.slices) != 0 {

@@ -37,9 +37,13 @@ const (
 
 // RemoteLabel is the label of a consumer whose client is connected to another node.
 type RemoteLabel struct {
-	Node   string          // its name
-	Client json.RawMessage // what that node says of it; nil: nothing
+	Node   string          `json:"-"`                // its name
+	Text   string          `json:"text"`             // the client in a few words
+	Client json.RawMessage `json:"client,omitempty"` // what that node says of it; nil: nothing
 }
+
+// String is the client, and where it is connected.
+func (l RemoteLabel) String() string { return l.Text + " at " + l.Node }
 
 // FailureSink is a Sink that is told of a Finish, Requeue or Touch that failed after it had returned nil: the leader is another
 // node. It must not block and must not call the Consumer.

@@ -79,10 +79,14 @@ func (rs *remotes) subscribe(ctx context.Context, c *Channel, o ConsumerOptions,
 		Topic: c.t.uuid, Channel: []byte(c.name), MsgTimeoutMs: uint32(timeout.Milliseconds()), WindowBytes: remoteWindowBytes,
 		SampleRate: uint8(max(0, min(o.SampleRate, 99))),
 	}
+	label := RemoteLabel{Text: labelText(o.Label)}
 	if m, ok := o.Label.(json.Marshaler); ok {
-		if text, err := m.MarshalJSON(); err == nil && len(text) <= wire.MaxLabelBytes {
-			r.ask.Label = text
+		if text, err := m.MarshalJSON(); err == nil {
+			label.Client = text
 		}
+	}
+	if text, err := json.Marshal(label); err == nil && len(text) <= wire.MaxLabelBytes { // a longer one is not worth a failure
+		r.ask.Label = text
 	}
 	if len(o.Tag) > wire.MaxTagBytes {
 		return nil, fmt.Errorf("%w: a consumer's tag has at most %d bytes", ErrOptions, wire.MaxTagBytes)

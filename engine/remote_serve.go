@@ -99,12 +99,10 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 			return err
 		}
 	}
-	label := RemoteLabel{}
+	var label RemoteLabel
+	_ = json.Unmarshal(ask.Label, &label) // what it does not say is not shown
 	if n := cn.store.Snapshot().Nodes[s.key.from]; n != nil {
 		label.Node = n.Name
-	}
-	if json.Valid(ask.Label) {
-		label.Client = ask.Label
 	}
 	k, err := c.Attach(ConsumerOptions{
 		MsgTimeout: time.Duration(ask.MsgTimeoutMs) * time.Millisecond, SampleRate: int(ask.SampleRate), Label: label, Tag: string(ask.Tag),

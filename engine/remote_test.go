@@ -66,6 +66,8 @@ func (tr *trio) visit(m *member, topic, channel string, ready int, o ...engine.C
 // label is a client's description.
 type label string
 
+func (l label) String() string { return "in words" }
+
 func (l label) MarshalJSON() ([]byte, error) { return []byte(`"` + string(l) + `"`), nil }
 
 // A consumer at a node that leads nothing gets everything: FIN confirms at the leader, REQ, TOUCH and timeouts are the leader's, what the
@@ -86,7 +88,7 @@ func TestRemoteConsumer(t *testing.T) {
 	first := g.next()
 	for _, cs := range channelStats(t, c).Consumers {
 		remote, ok := cs.Label.(engine.RemoteLabel)
-		if !ok || remote.Node != p.name || string(remote.Client) != `"a client"` || cs.ReadyCount != 50 || cs.InFlightCount > 50 {
+		if !ok || remote.Node != p.name || string(remote.Client) != `"a client"` || remote.String() != "in words at "+p.name || cs.ReadyCount != 50 || cs.InFlightCount > 50 {
 			t.Errorf("the leader shows %+v", cs)
 		}
 	}

@@ -525,7 +525,10 @@ func (r *replica) fault(err error) {
 		r.fail(r.pending.takeAll(), ErrDisk)
 		r.releaseIncoming()
 		if r.cut != nil && r.cut.durable != nil {
-			r.cut.durable <- err
+			select {
+			case r.cut.durable <- err:
+			default: // its record is durable, and doCut has not taken the news yet
+			}
 			r.cut = nil
 		}
 		r.step(&replicate.Event{Kind: replicate.EvFault, Err: err})

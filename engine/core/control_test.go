@@ -54,7 +54,8 @@ func sampleSettings() ChannelSettings {
 		Version: 300, Order: OrderKey, KeyHeader: "account", MaxAttempts: 5, DeadLetter: "orders.failed", RatePerSecond: 70000,
 		MaxInFlight: 1 << 31, SampleRate: 99,
 		Filter: Filter{All: true, Invert: true, Rules: []Rule{
-			{Header: "type", Match: MatchExact, Pattern: "refund"}, {Header: "region", Match: MatchGlob, Pattern: "eu-*"},
+			{Header: "type", Match: MatchExact, Pattern: "refund"},
+			{Header: "region", Match: MatchGlob, Pattern: "eu-*"},
 			{Header: "trace", Match: MatchExists},
 		}},
 	}

@@ -55,7 +55,8 @@ func TestToCarry(t *testing.T) {
 		{"outbox", []Control{created("a", 0), wait, done, {Kind: DeadLettered, Channel: "a", Dead: []DeadMessage{{ID: 1, Attempts: 2}}}}, 7, 99999, 9, nil, false, 1, 0},
 		{"outbox, carried before", []Control{created("a", 0), wait, done, carriedControl(2, 4), {Kind: DeadLettered, Channel: "a", Dead: []DeadMessage{{ID: 2, Attempts: 2}}}}, 7, 99999, 9, []CarrySource{{2, 4000}, {4, 4000}}, true, 7, 4000},
 		{"moved", []Control{
-			created("a", 0), wait, done, carriedControl(2, 4), {Kind: DeadLettered, Channel: "a", Dead: []DeadMessage{{ID: 2, Attempts: 2}}},
+			created("a", 0), wait, done, carriedControl(2, 4),
+			{Kind: DeadLettered, Channel: "a", Dead: []DeadMessage{{ID: 2, Attempts: 2}}},
 			{Kind: DeadLetterMoved, Channel: "a", Ranges: ranges(2, 3)},
 		}, 7, 99999, 9, []CarrySource{{4, 4000}}, true, 7, 4000},
 		{"a reset before it", []Control{created("a", 0), wait, done, carriedControl(2, 4), {Kind: ChannelReset, Channel: "a", ID: 1}}, 7, 99999, 9, nil, false, 1, 4000},

@@ -156,7 +156,8 @@ func TestCursorsApply(t *testing.T) {
 func TestCursorsBeyondEnd(t *testing.T) {
 	for _, ct := range []Control{
 		created("b", 11), confirmed("a", 9, 11), deferred("a", Deferral{ID: 10, DueMs: 1, Attempts: 1}),
-		{Kind: ChannelReset, Channel: "a", ID: 11}, dead("a", DeadMessage{ID: 10, Attempts: 1}),
+		{Kind: ChannelReset, Channel: "a", ID: 11},
+		dead("a", DeadMessage{ID: 10, Attempts: 1}),
 		{Kind: TopicPaused, Flag: true, ID: 11},
 		{Kind: TopicEmptied, ID: 11},
 	} {

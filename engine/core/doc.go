@@ -12,6 +12,8 @@
 //     must survive (these ids are confirmed, this one waits until then).
 //   - Cursors is the fold of one partition's control batches: what followers,
 //     recovery and checkpoints know about all channels. A Channel starts from it.
+//   - ChannelSettings is what an operator asks of a channel: order, attempts, rate, filter. A lane (channel_order.go)
+//     is a row of messages that leave one after the other; the outbox (channel_dead.go) holds dead letters.
 //   - IDSet, Wheel and ID are what the three are made of.
 //
 // A Channel never reads a Control back: it hands them out (TakeControls), the

@@ -160,7 +160,7 @@ func (r *compiledRule) holds(headers []segment.KV) bool {
 	return false
 }
 
-// globExpr turns a valid pattern of path.Match into a regular expression, because path.Match takes
+// globExpr turns a pattern that path.Match found valid into a regular expression, because path.Match takes
 // strings and a value is bytes: converting each would allocate.
 func globExpr(pattern string) string {
 	var out strings.Builder
@@ -174,9 +174,7 @@ func globExpr(pattern string) string {
 		case '[':
 			p = globClass(&out, p)
 		case '\\':
-			if len(p) > 1 {
-				p = p[1:]
-			}
+			p = p[1:]
 			fallthrough
 		default:
 			out.WriteString(regexp.QuoteMeta(string(p[:1])))
@@ -186,27 +184,45 @@ func globExpr(pattern string) string {
 	return out.String()
 }
 
-// globClass writes the class that p begins with and returns p from its last rune, the bracket.
+// globClass writes the class that p begins with and returns p from its closing bracket. A range that runs
+// backwards matches nothing.
 func globClass(out *strings.Builder, p []rune) []rune {
 	p = p[1:]
-	out.WriteByte('[')
-	if len(p) > 0 && p[0] == '^' {
-		out.WriteByte('^')
+	negated := p[0] == '^'
+	if negated {
 		p = p[1:]
 	}
-	for first := true; len(p) > 1 && (first || p[0] != ']'); p = p[1:] {
-		first = false
-		switch {
-		case p[0] == '-':
-			out.WriteByte('-')
-			continue
-		case p[0] == '\\' && len(p) > 1:
-			p = p[1:]
+	var ranges strings.Builder
+	for p[0] != ']' {
+		var lo rune
+		lo, p = classRune(p)
+		hi := lo
+		if p[0] == '-' {
+			hi, p = classRune(p[1:])
 		}
-		fmt.Fprintf(out, `\x{%x}`, p[0])
+		if lo <= hi {
+			fmt.Fprintf(&ranges, `\x{%x}-\x{%x}`, lo, hi)
+		}
 	}
+	if ranges.Len() == 0 { // neither can be written as an empty class
+		negated = !negated
+		ranges.WriteString(`\x{0}-\x{10ffff}`)
+	}
+	out.WriteByte('[')
+	if negated {
+		out.WriteByte('^')
+	}
+	out.WriteString(ranges.String())
 	out.WriteByte(']')
 	return p
+}
+
+// classRune reads one character of a class.
+func classRune(p []rune) (rune, []rune) {
+	if p[0] == '\\' {
+		p = p[1:]
+	}
+	return p[0], p[1:]
 }
 
 // HashKey is the hash of a key or tag for Event.Key and Event.Tag: FNV-1a, never 0, which is no key.

@@ -1,0 +1,162 @@
+package engine_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+// flood publishes and finishes n messages of 8 KiB in a channel.
+func flood(t *testing.T, topic *engine.Topic, s *seat, n int) {
+	t.Helper()
+	body := bytes.Repeat([]byte("x"), 8<<10)
+	for range n {
+		if _, err := topic.Publish(ctxBg, body); err != nil {
+			t.Fatal(err)
+		}
+		s.finish(s.next())
+	}
+}
+
+func storedBytes(e *engine.Engine) int64 {
+	for _, s := range e.Stats("t", "") {
+		return s.StoredBytes
+	}
+	return 0
+}
+
+// Messages that wait do not keep everything that came after them: they are carried to the end of the log, and come when they are due, once, with what they are.
+//
+// B50, B51.
+func TestDeferredAreCarried(t *testing.T) {
+	disk := newDisk()
+	e := onDisk(t, disk)
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	began := time.Now()
+	const delay = 6 * time.Second
+	later, err := topic.PublishMessage(ctxBg, engine.Outgoing{Body: []byte("later"), Delay: delay, Headers: headers("kind", "x")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := sit(t, ch, 1)
+	publish(t, topic, "again")
+	again := s.next()
+	if err := s.Requeue(again.id, delay); err != nil {
+		t.Fatal(err)
+	}
+	s.Pump()
+	flood(t, topic, s, 200)
+	// What was stored is 1.6 MB; without the two all of it could go but the last segments.
+	shrunk := func() bool { return storedBytes(e) < 800<<10 }
+	for end := time.Now().Add(patience); !shrunk(); {
+		flood(t, topic, s, 2)
+		if time.Now().After(end) {
+			t.Fatalf("%d bytes are kept for two messages that wait", storedBytes(e))
+		}
+	}
+	if took := time.Since(began); took > delay-time.Second {
+		t.Logf("the machine is too slow for what follows: %v", took)
+		return
+	}
+	e = onDisk(t, disk.Crash(4))
+	topic, _ = e.LookupTopic("t")
+	ch, _ = topic.LookupChannel("c")
+	s = sit(t, ch, 10)
+	came := map[engine.ID]delivered{}
+	for len(came) < 2 {
+		m := s.next()
+		if m.id == later || m.id == again.id {
+			came[m.id] = m
+		}
+		s.finish(m)
+	}
+	if m := came[later]; m.body != "later" || m.attempts != 1 || m.at.Sub(began) < delay {
+		t.Errorf("later: %+v after %v", m, m.at.Sub(began))
+	}
+	if m := came[again.id]; m.body != "again" || m.attempts != 2 || m.at.Sub(began) < delay {
+		t.Errorf("again: %+v after %v", m, m.at.Sub(began))
+	}
+	s.none("each came once")
+}
+
+// The next leader delivers what the last one carried.
+//
+// B50, B78.
+func TestClusterDeferredAreCarried(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	c := tr.channel("t", "c")
+	l := tr.leader("t", 0)
+	topic := tr.topic(l, "t")
+	const delay = 8 * time.Second
+	began := time.Now()
+	later, err := topic.PublishDeferred(t.Context(), []byte("later"), delay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := sit(t, c, 1)
+	flood(t, topic, s, 150)
+	for _, m := range tr.nodes {
+		for end := time.Now().Add(patience); storedBytes(m.e) > 700<<10; {
+			flood(t, topic, s, 2)
+			if time.Now().After(end) {
+				t.Fatalf("%s keeps %d bytes for a message that waits", m.name, storedBytes(m.e))
+			}
+		}
+	}
+	tr.kill(l)
+	s = sit(t, tr.at(tr.leader("t", 0), "t", "c"), 10)
+	for {
+		m := s.next()
+		s.finish(m)
+		if m.id == later {
+			if m.body != "later" || time.Since(began) < delay {
+				t.Errorf("%+v after %v", m, time.Since(began))
+			}
+			return
+		}
+	}
+}
+
+// A dead letter whose message was carried is found where it is.
+//
+// B64.
+func TestCarriedDeadLetter(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	publish(t, topic, "bad")
+	s := sit(t, ch, 1)
+	bad := s.next()
+	if err := s.Requeue(bad.id, 4*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	s.Pump()
+	flood(t, topic, s, 100)
+	for end := time.Now().Add(patience); storedBytes(e) > 500<<10; {
+		flood(t, topic, s, 2)
+		if time.Now().After(end) {
+			t.Fatalf("%d bytes are kept", storedBytes(e))
+		}
+	}
+	configureChannel(t, ch, func(s *engine.ChannelSettings) { s.MaxAttempts = 2 })
+	for dead := false; !dead; {
+		m := s.next()
+		if dead = m.id == bad.id; dead {
+			if err := s.Requeue(m.id, 0); err != nil {
+				t.Fatal(err)
+			}
+			s.Pump()
+			continue
+		}
+		s.finish(m)
+	}
+	if got := deadLetters(t, topic, "t.DLQ", 1); fmt.Sprint(peeked(got)) != "[bad]" {
+		t.Errorf("%v", peeked(got))
+	}
+}
