@@ -104,6 +104,7 @@ type ConsumerOptions struct {
 	MsgTimeout time.Duration // redelivery after this without FIN or TOUCH; 0: Options.MsgTimeout
 	SampleRate int           // percent of messages to deliver, 1..99; 0: all
 	Label      any           // shown in statistics: the protocol server's client description
+	Partition  *uint32       // only messages of this partition, which this node must lead; nil: all. Others' wait for who wants them
 	Tag        string        // only messages whose header TagHeader is this; "": those of which no consumer with credit has the tag
 }
 

@@ -25,6 +25,7 @@ const (
 	OrderNone      = core.OrderNone
 	OrderPartition = core.OrderPartition
 	OrderKey       = core.OrderKey
+	OrderDeclared  = core.OrderDeclared
 
 	MatchExact  = core.MatchExact
 	MatchPrefix = core.MatchPrefix

@@ -289,3 +289,91 @@ func TestClusterLists(t *testing.T) {
 		t.Errorf("deferred: %+v, %v", waiting, err)
 	}
 }
+
+// Tagged messages go to consumers of their tag first, then to those without one; consumers with a tag get nothing else, and none is lost when they come and go.
+//
+// B59.
+func TestTags(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	all := sit(t, ch, 0)
+	red := sit(t, ch, 100, engine.ConsumerOptions{Tag: "red"})
+	for i := range 12 {
+		publishWith(t, topic, fmt.Sprint([]string{"red", "blue", "none"}[i%3], i), []string{"tag", "tag", "other"}[i%3], []string{"red", "blue", "red"}[i%3])
+	}
+	if err := all.Ready(100); err != nil {
+		t.Fatal(err)
+	}
+	all.Pump()
+	for _, body := range red.take(4) {
+		if !strings.HasPrefix(body, "red") {
+			t.Errorf("the consumer of red got %s", body)
+		}
+	}
+	for _, body := range all.take(8) {
+		if strings.HasPrefix(body, "red") {
+			t.Errorf("the consumer without a tag got %s", body)
+		}
+	}
+	red.Close()
+	publishWith(t, topic, "red again", "tag", "red")
+	if got := all.take(1); got[0] != "red again" {
+		t.Errorf("%v", got)
+	}
+}
+
+// A rate holds for the channel, however its partitions are spread over the nodes; a filter goes on with the next leaders.
+//
+// B60, B62.
+func TestClusterFilterAndRate(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	const partitions, rate = 3, 150
+	tr.create("t", partitions)
+	c := tr.channel("t", "c")
+	configureChannel(t, c, func(s *engine.ChannelSettings) {
+		s.RatePerSecond = rate
+		s.Filter = engine.Filter{Rules: []engine.Rule{{Header: "kind", Match: engine.MatchExact, Pattern: "x"}}}
+	})
+	topic := tr.topic(tr.nodes[0], "t")
+	for i := range 450 {
+		publishWith(t, topic, fmt.Sprint("m", i), "kind", []string{"x", "y", "z"}[i/3%3])
+	}
+	began := time.Now()
+	got := map[string]bool{}
+	seats := map[string]*seat{}
+	for len(got) < 150 {
+		for p := range partitions {
+			l := tr.leader("t", p)
+			if seats[l.name] == nil {
+				seats[l.name] = sit(t, tr.at(l, "t", "c"), 100)
+			}
+		}
+		for _, s := range seats {
+			for m, ok := s.poll(time.Millisecond); ok; m, ok = s.poll(0) {
+				got[m.body] = true
+				s.finish(m)
+			}
+		}
+		if time.Since(began) > patience {
+			t.Fatalf("%d messages", len(got))
+		}
+	}
+	if took := time.Since(began); took < 900*time.Millisecond {
+		t.Errorf("150 messages in %v, at %d a second", took, rate)
+	}
+	for _, s := range seats {
+		s.Close()
+	}
+	tr.kill(tr.leader("t", 0))
+	publishWith(t, tr.topic(tr.up()[0], "t"), "unwanted", "kind", "y")
+	id := publishWith(t, tr.topic(tr.up()[0], "t"), "wanted", "kind", "x")
+	s := sit(t, tr.at(tr.leader("t", int(id.Partition())), "t", "c"), 10)
+	for m := s.next(); m.id != id; m = s.next() {
+		if !got[m.body] {
+			t.Errorf("%s came", m.body)
+		}
+		s.finish(m)
+	}
+}

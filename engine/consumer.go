@@ -41,6 +41,9 @@ func (c *Channel) attach(o ConsumerOptions, s Sink, follows bool) (*Consumer, er
 	c.nextID++
 	k := &Consumer{ch: c, id: c.nextID, sink: s, label: o.Label, follows: follows}
 	c.ev = core.Event{Kind: core.EvSubscribe, Client: k.id, MsgTimeoutMs: timeout.Milliseconds(), SampleRate: o.SampleRate}
+	if o.Partition != nil {
+		c.ev.Only = *o.Partition + 1
+	}
 	if o.Tag != "" {
 		c.ev.Tag = core.HashKey([]byte(o.Tag))
 	}

@@ -230,6 +230,7 @@ func (c *conn) attach(cmd *command, topic, channel string) (consumer *engine.Con
 			MsgTimeout: set.msgTimeout,
 			SampleRate: set.sampleRate,
 			Label:      c,
+			Partition:  cmd.onlyPartition(),
 			Tag:        set.tag,
 		}, (*sink)(c))
 		return err

@@ -73,7 +73,7 @@ func TestChannelSettingsHTTP(t *testing.T) {
 			if want := strings.Replace(body, `"version":0`, `"version":1`, 1); got != want {
 				t.Errorf("GET gives %s, want %s", got, want)
 			}
-			n.refused(t, "POST", path, body, 409, engine.ErrVersion.Error())
+			n.refused(t, "POST", path, `{"version":0,"max_attempts":8}`, 409, engine.ErrVersion.Error())
 		}
 		last.ask(t, "POST", path, `{"version":1}`, &s)
 		if s.Version != 2 || s.MaxAttempts != 0 {
@@ -147,7 +147,7 @@ func TestPeekHTTP(t *testing.T) {
 					t.Errorf("%s: three of partition 1 are %+v", path, few)
 				}
 				n.refused(t, "GET", path+"&partition=2", "", 400, "no such partition")
-				n.refused(t, "GET", path+"&partition=x", "", 400, "partitions")
+				n.refused(t, "GET", path+"&partition=x", "", 400, "is not the number of a partition")
 				n.refused(t, "GET", path+"&count=0", "", 400, "is not a number from 1 to 1000")
 				n.refused(t, "GET", path+"&count=1001", "", 400, "is not a number from 1 to 1000")
 				n.refused(t, "GET", path+"&from=zz", "", 400, "neither a message id")

@@ -148,8 +148,16 @@ func (s *Server) leads(t *engine.Topic, partition int) bool {
 	return p != nil && n != nil && p.State.Leader == n.ID && p.State.Boot == n.Boot
 }
 
-// subscribeAt checks what a SUB beyond NSQ asks for, once its topic and channel are there. A partition that is named must be led here; what is
-// delivered then is of all partitions that this node leads, to whichever of the channel's connections has credit.
+// onlyPartition is the partition that a SUB named; nil: none.
+func (cmd *command) onlyPartition() *uint32 {
+	if !cmd.addressed {
+		return nil
+	}
+	n := uint32(cmd.partition)
+	return &n
+}
+
+// subscribeAt checks what a SUB beyond NSQ asks for, once its topic and channel are there. A partition that is named must be led here.
 func (c *conn) subscribeAt(cmd *command, t *engine.Topic, ch *engine.Channel) *fault {
 	if cmd.addressed {
 		switch {
@@ -165,7 +173,7 @@ func (c *conn) subscribeAt(cmd *command, t *engine.Topic, ch *engine.Channel) *f
 		}
 		return c.makeOrdered(ch)
 	}
-	if ch.Settings().Order == core.OrderPartition {
+	if ch.Settings().Order == core.OrderDeclared {
 		return faultf("%s channel %s delivers in order: subscribe with SUB_ORDERED", codeOrderNeeded, ch.Name())
 	}
 	return nil
@@ -175,14 +183,14 @@ func (c *conn) subscribeAt(cmd *command, t *engine.Topic, ch *engine.Channel) *f
 func (c *conn) makeOrdered(ch *engine.Channel) *fault {
 	for {
 		s, err := ch.ReadSettings(c.ctx)
-		if err == nil && s.Order == core.OrderPartition {
+		if err == nil && (s.Order == core.OrderDeclared || s.Order == core.OrderPartition) {
 			return nil
 		}
 		if err == nil && s.Version != 0 {
 			return faultf("E_INVALID SUB_ORDERED channel %s is configured without order: set its order to partition first", ch.Name())
 		}
 		if err == nil {
-			s.Order = core.OrderPartition
+			s.Order = core.OrderDeclared
 			_, err = ch.Configure(c.ctx, s)
 		}
 		switch {

@@ -52,7 +52,7 @@ func (o *steward) channelSetCommand() *cobra.Command {
 		"A filter's RULE is HEADER=VALUE, HEADER^=PREFIX, HEADER*=GLOB, HEADER~=REGEXP, or HEADER alone: it is there. One rule that\n" +
 		"holds is enough, unless --filter-all; --filter-invert turns the result around. Messages that are not wanted count as confirmed."
 	set = cmd.Flags()
-	set.StringVar(&f.order, "order", "none", "none; partition: one message of a partition in flight; key: one message of a key in flight")
+	set.StringVar(&f.order, "order", "none", "none; partition: one message of a partition in flight; key: one message of a key in flight; declared: as partition, for consumers that use SUB_ORDERED only")
 	set.StringVar(&f.keyHeader, "key-header", "", "header that holds the key; empty: "+core.DefaultKeyHeader)
 	set.IntVar(&f.maxAttempts, "max-attempts", 0, "deliveries after which a message goes to the dead-letter topic; 0: no limit")
 	set.StringVar(&f.deadLetter, "dead-letter", "", "that topic; empty: TOPIC"+core.DeadLetterSuffix)

@@ -109,6 +109,7 @@ type Event struct {
 	Unwanted       bool   // EvOffer: the channel's filter does not want it, or it is another channel's: it counts as confirmed
 	Key            uint64 // EvOffer: HashKey of its key in an OrderKey channel; 0: none
 	Tag            uint64 // EvOffer, EvSubscribe: HashKey of the tag; 0: none
+	Only           uint32 // EvSubscribe: the one partition whose messages it wants, plus one; 0: all
 	Take           uint64
 	Settings       *ChannelSettings
 	SharePartsHere uint32 // partitions that this node leads; 0: its share of what the settings limit is all of it
@@ -200,7 +201,7 @@ type Channel struct {
 	lanePool    *lane
 	freed       *lane // lanes that may go on at the end of the Step
 	parked      int   // entries behind their lane
-	tagged      int   // clients with a tag
+	choosy      int   // clients with a tag, or that want one partition only
 
 	messageCount, requeueCount, timeoutCount uint64
 	filteredCount, deadCount                 uint64

@@ -8,6 +8,7 @@ type channelClient struct {
 	timeoutMs  int64
 	sampleRate int // 1..99, or 0: takes all
 	tag        uint64
+	only       uint32 // a partition plus one; 0: all
 	stopped    bool
 	blocked    bool
 
@@ -16,6 +17,9 @@ type channelClient struct {
 
 	messageCount, finishCount, requeueCount uint64
 }
+
+// choosy says that the client does not take every message.
+func (cl *channelClient) choosy() bool { return cl.tag != 0 || cl.only != 0 }
 
 func (c *Channel) subscribe(ev *Event) error {
 	if c.clients[ev.Client] != nil {
@@ -32,8 +36,8 @@ func (c *Channel) subscribe(ev *Event) error {
 	if 0 < ev.SampleRate && ev.SampleRate < 100 {
 		cl.sampleRate = ev.SampleRate
 	}
-	if cl.tag = ev.Tag; cl.tag != 0 {
-		c.tagged++
+	if cl.tag, cl.only = ev.Tag, ev.Only; cl.choosy() {
+		c.choosy++
 		c.special = true
 	}
 	c.clients[ev.Client] = cl
@@ -54,8 +58,8 @@ func (c *Channel) unsubscribe(id ClientID) {
 		c.land(e)
 		c.enqueue(e, true)
 	}
-	if cl.tag != 0 {
-		c.tagged--
+	if cl.choosy() {
+		c.choosy--
 		c.special = c.isSpecial()
 	}
 	delete(c.clients, id)

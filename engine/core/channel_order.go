@@ -90,7 +90,7 @@ func (c *Channel) offerSpecial(p *channelPart, ev *Event, res *Result) {
 		res.Decision, res.Why = Hold, HoldRate
 		return
 	default:
-		c.offerTo(c.choose(ev.Tag), p, ev, l, old, res)
+		c.offerTo(c.choose(ev.Tag, ev.Part), p, ev, l, old, res)
 		return
 	}
 	c.settle(p)
@@ -114,7 +114,7 @@ func (c *Channel) offerTo(cl *channelClient, p *channelPart, ev *Event, l *lane,
 // the lane is a key's that is there.
 func (c *Channel) laneOf(p *channelPart, key uint64) (l *lane, known bool) {
 	switch {
-	case c.settings.Order == OrderPartition:
+	case c.settings.Order == OrderPartition, c.settings.Order == OrderDeclared:
 		return &p.lane, false
 	case c.settings.Order == OrderKey && key != 0:
 		l = c.lanes[key]

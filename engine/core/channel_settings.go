@@ -62,7 +62,7 @@ func (c *Channel) limit() {
 // isSpecial says whether offers and redeliveries must look at more than the client whose turn it is.
 func (c *Channel) isSpecial() bool {
 	s := &c.settings
-	if c.tagged > 0 || s.Order != OrderNone || s.MaxAttempts != 0 || s.RatePerSecond != 0 || s.SampleRate != 0 {
+	if c.choosy > 0 || s.Order != OrderNone || s.MaxAttempts != 0 || s.RatePerSecond != 0 || s.SampleRate != 0 {
 		return true
 	}
 	for _, p := range c.parts {
@@ -88,8 +88,8 @@ func (c *Channel) redeliverSpecial(res *Result) (*entry, *channelClient) {
 		res.Decision, res.Why = Hold, HoldRate
 		return nil, nil
 	}
-	for e, n := c.queue.first, maxTagScan; e != nil && n > 0; e, n = e.next, n-1 {
-		if cl := c.choose(e.tag); cl != nil {
+	for e, n := c.queue.first, maxChoiceScan; e != nil && n > 0; e, n = e.next, n-1 {
+		if cl := c.choose(e.tag, e.id.Partition()); cl != nil {
 			return e, cl
 		}
 	}
@@ -97,21 +97,23 @@ func (c *Channel) redeliverSpecial(res *Result) (*entry, *channelClient) {
 	return nil, nil
 }
 
-// maxTagScan is how many messages of the redelivery queue are looked at for one that a client may take.
-const maxTagScan = 64
+// maxChoiceScan is how many messages of the redelivery queue are looked at for one that a client may take: more than a client that is
+// gone leaves there, or what it left would hold back what others may have.
+const maxChoiceScan = 4096
 
-// choose returns the client whose turn it is to take a message of the tag: one of the same tag first, else
+// choose returns the client whose turn it is to take a message of the tag and the partition: one of the same tag first, else
 // one without a tag; nil: none of them has credit. Some client has.
-func (c *Channel) choose(tag uint64) *channelClient {
-	if c.tagged == 0 {
+func (c *Channel) choose(tag uint64, part uint32) *channelClient {
+	if c.choosy == 0 {
 		return c.ring
 	}
 	var untagged *channelClient
 	for cl := c.ring; ; {
-		if cl.tag == tag && tag != 0 {
+		wants := cl.only == 0 || cl.only-1 == part
+		if wants && cl.tag == tag && tag != 0 {
 			return cl
 		}
-		if cl.tag == 0 && untagged == nil {
+		if wants && cl.tag == 0 && untagged == nil {
 			untagged = cl
 		}
 		if cl = cl.ringNext; cl == c.ring {

@@ -268,7 +268,7 @@ func (tr *transcript) event(kind EventKind, a args) {
 	ev := Event{
 		Kind: kind, Part: uint32(a.int("part")), Client: ClientID(a.int("client")), Count: int(a.int("count")),
 		Start: a.msgID("start"), End: a.msgID("end"), Msg: a.msgID("msg"), MsgTimeoutMs: a.int("timeout"),
-		Tag: uint64(a.int("tag")), Key: uint64(a.int("key")), Unwanted: a.has("unwanted"), Take: uint64(a.int("take")), Ranges: a.ranges(),
+		Tag: uint64(a.int("tag")), Only: uint32(a.int("only")), Key: uint64(a.int("key")), Unwanted: a.has("unwanted"), Take: uint64(a.int("take")), Ranges: a.ranges(),
 		SampleRate: int(a.int("sample")), DelayMs: a.int("delay"), Flag: a.has("on"), Deferred: a.deferred(),
 	}
 	if a.has("id") {

@@ -48,9 +48,10 @@ const (
 	OrderNone      Order = iota // many messages in flight, in any order
 	OrderPartition              // one message of a partition at a time
 	OrderKey                    // one message of a key at a time
+	OrderDeclared               // as OrderPartition, and only consumers that declare to expect it may subscribe (youzan's SUB_ORDERED)
 )
 
-var orderNames = [...]string{"none", "partition", "key"}
+var orderNames = [...]string{"none", "partition", "key", "declared"}
 
 // String returns the name that JSON uses.
 func (o Order) String() string { return nameOf(orderNames[:], int(o)) }
@@ -128,7 +129,7 @@ func (s *ChannelSettings) Validate() error {
 // what is in a log must stay readable when the meaning of a pattern changes.
 func (s *ChannelSettings) invalid() string {
 	switch {
-	case s.Order > OrderKey:
+	case s.Order > OrderDeclared:
 		return fmt.Sprintf("there is no order %d", s.Order)
 	case len(s.KeyHeader) > MaxHeaderName:
 		return fmt.Sprintf("the key header's name has %d bytes, at most %d are allowed", len(s.KeyHeader), MaxHeaderName)

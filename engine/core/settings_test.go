@@ -34,7 +34,7 @@ func TestSettingsValidate(t *testing.T) {
 			SampleRate: MaxSampleRate,
 			Filter:     rules(MaxFilterRules, Rule{Header: strings.Repeat("h", MaxHeaderName), Pattern: strings.Repeat("p", MaxPatternBytes)}),
 		}, ""},
-		{"order", ChannelSettings{Order: 3}, "order 3"},
+		{"order", ChannelSettings{Order: 4}, "order 4"},
 		{"key header", ChannelSettings{KeyHeader: strings.Repeat("k", MaxHeaderName+1)}, "257 bytes"},
 		{"attempts", ChannelSettings{MaxAttempts: MaxAttempts + 1}, "at most 32767"},
 		{"dead-letter topic too long", ChannelSettings{DeadLetter: strings.Repeat("t", MaxTopicNameBytes+1)}, "65 bytes"},

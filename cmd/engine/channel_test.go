@@ -1,0 +1,211 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"penstock/engine"
+	"penstock/engine/core"
+	"penstock/nsq"
+)
+
+// steer runs a command that must succeed.
+func steer(t *testing.T, args ...string) string {
+	t.Helper()
+	o := execute(t, args...)
+	if o.code != 0 || o.stderr != "" {
+		t.Fatalf("%q: %+v", args, o)
+	}
+	return o.stdout
+}
+
+// rows are the lines of a table, each with its columns' gaps as one space.
+func rows(table string) []string {
+	gaps := regexp.MustCompile(` {2,}`)
+	out := strings.Split(strings.TrimSuffix(table, "\n"), "\n")
+	for i := range out {
+		out[i] = strings.TrimRight(gaps.ReplaceAllString(out[i], "  "), " ")
+	}
+	return out
+}
+
+// The commands against a node as operators run it.
+func TestChannelAndTopicCommands(t *testing.T) {
+	n := startNode(t, t.TempDir())
+	t.Setenv("ENGINE_HTTP_ADDRESS", n.http)
+	if got := steer(t, "topic", "create", "orders", "--partitions", "2"); got != "topic orders is there\n" {
+		t.Errorf("create prints %q", got)
+	}
+	if got := steer(t, "channel", "create", "orders", "billing"); got != "channel billing of topic orders is there\n" {
+		t.Errorf("create prints %q", got)
+	}
+	for i := range 6 {
+		r, err := http.NewRequest("POST", "http://"+n.http+"/pub?topic=orders", strings.NewReader(fmt.Sprint("order\n", i)))
+		must(t, err)
+		r.Header.Set("X-Penstock-Header-Kind", "rush")
+		reply, err := http.DefaultClient.Do(r)
+		must(t, err)
+		reply.Body.Close()
+	}
+	if got := rows(steer(t, "topic", "list")); len(got) != 2 || got[0] != "TOPIC  CHANNELS  DEPTH  MESSAGES  BYTES  STATE" || got[1] != "orders  1  0  6  42  ok" {
+		t.Errorf("topic list prints %q", got)
+	}
+	steer(t, "channel", "pause", "orders", "billing")
+	if got := rows(steer(t, "channel", "list", "orders")); len(got) != 2 || got[1] != "orders  billing  6  0  0  6  0  0  0  paused" {
+		t.Errorf("channel list prints %q", got)
+	}
+	steer(t, "channel", "unpause", "orders", "billing")
+	got := rows(steer(t, "channel", "peek", "orders", "billing", "--count", "3", "--partition", "1"))
+	if len(got) != 4 || !strings.HasPrefix(got[1], "0001000000000000  1  0  ") || !strings.Contains(got[1], `  -  7  kind=rush  "order\n`) {
+		t.Errorf("peek prints %q", got)
+	}
+	var list nsq.PeekList
+	must(t, json.Unmarshal([]byte(steer(t, "topic", "peek", "orders", "--json", "--from", "0001000000000001", "--count", "1")), &list))
+	if len(list.Messages) != 1 || list.Messages[0].ID != "0001000000000001" || list.Messages[0].Number != 1 {
+		t.Errorf("topic peek --json is %+v", list)
+	}
+	if got := steer(t, "channel", "seek", "orders", "billing", "--to", "end"); got != "channel billing of topic orders goes on at the end\n" {
+		t.Errorf("seek prints %q", got)
+	}
+	if got := steer(t, "channel", "seek", "orders", "billing", "--to", "count", "--value", "-2"); !strings.HasSuffix(got, "at count -2\n") {
+		t.Errorf("seek prints %q", got)
+	}
+	must(t, json.Unmarshal([]byte(steer(t, "channel", "peek", "orders", "billing", "--json")), &list))
+	if len(list.Messages) != 4 {
+		t.Errorf("after a seek 2 back in each of 2 partitions %d messages wait", len(list.Messages))
+	}
+	for _, what := range []string{"pending", "deferred"} {
+		if got := rows(steer(t, "channel", what, "orders", "billing")); len(got) != 1 || !strings.HasPrefix(got[0], "ID  PARTITION") {
+			t.Errorf("%s prints %q", what, got)
+		}
+	}
+	if got := steer(t, "channel", "redrive", "orders", "billing", "--json"); strings.Join(strings.Fields(got), "") != `{"moved":0}` {
+		t.Errorf("redrive prints %q", got)
+	}
+	for _, verb := range []string{"skip", "unskip", "empty", "delete"} {
+		if got := steer(t, "channel", verb, "orders", "billing"); !strings.HasPrefix(got, "channel billing of topic orders ") {
+			t.Errorf("%s prints %q", verb, got)
+		}
+	}
+	for _, verb := range []string{"pause", "unpause", "empty", "delete"} {
+		var said struct{ Message string }
+		must(t, json.Unmarshal([]byte(steer(t, "topic", verb, "orders", "--json")), &said))
+		if !strings.HasPrefix(said.Message, "topic orders ") {
+			t.Errorf("%s prints %q", verb, said.Message)
+		}
+	}
+	execute(t, "topic", "list", "orders").check(t, exitOther, "there is no topic orders")
+}
+
+func TestSettingsCommands(t *testing.T) {
+	n := startNode(t, t.TempDir())
+	t.Setenv("ENGINE_HTTP_ADDRESS", n.http)
+	steer(t, "topic", "create", "orders")
+	steer(t, "channel", "create", "orders", "billing")
+	if got := rows(steer(t, "channel", "settings", "orders", "billing")); got[0] != "version  0: never configured" || got[1] != "order  none" {
+		t.Errorf("settings print %q", got)
+	}
+	out := steer(t, "channel", "set", "orders", "billing", "--order", "key", "--key-header", "customer", "--max-attempts", "5", "--rate", "100",
+		"--filter", "kind=rush", "--filter", "region^=eu-", "--filter", "vip", "--filter-invert")
+	want := []string{
+		"version  1", "order  key", "key header  customer", "max attempts  5", "dead letters  TOPIC.DLQ", "rate per second  100",
+		"max in flight  what consumers ask for", "sample rate  all", "filter  none of kind=rush, region^=eu-, vip",
+	}
+	if got := rows(out); strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("set prints\n%s", out)
+	}
+	var s engine.ChannelSettings
+	must(t, json.Unmarshal([]byte(steer(t, "channel", "set", "orders", "billing", "--no-filter", "--max-in-flight", "9", "--json")), &s))
+	if s.Version != 2 || s.MaxInFlight != 9 || s.MaxAttempts != 5 || s.Order != core.OrderKey || len(s.Filter.Rules) != 0 {
+		t.Errorf("set --json prints %+v", s)
+	}
+	file := filepath.Join(t.TempDir(), "settings.json")
+	must(t, os.WriteFile(file, []byte(`{"sample_rate":10}`), 0o600))
+	must(t, json.Unmarshal([]byte(steer(t, "channel", "set", "orders", "billing", "--file", file, "--json")), &s))
+	if s.Version != 3 || s.SampleRate != 10 || s.MaxAttempts != 0 {
+		t.Errorf("set --file prints %+v", s)
+	}
+	must(t, os.WriteFile(file, []byte(`{"version":1,"sample_rate":11}`), 0o600))
+	execute(t, "channel", "set", "orders", "billing", "--file", file).check(t, exitOther, "changed by somebody else meanwhile")
+	must(t, os.WriteFile(file, []byte(`{"samplerate":11}`), 0o600))
+	execute(t, "channel", "set", "orders", "billing", "--file", file).check(t, exitUsage, "samplerate")
+
+	out = steer(t, "topic", "set", "orders", "--retention-bytes", "1GiB", "--retention-age", "72h", "--retention-count", "none", "--quota-count", "1000", "--quota-mode", "drop-oldest")
+	want = []string{
+		"version  1", "keep bytes  1GiB", "keep messages  no limit", "keep for  72h", "quota bytes  no limit", "quota messages  1000",
+		"quota mode  drop-oldest", "min isr  majority of the replicas",
+	}
+	if got := rows(out); strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("topic set prints\n%s", out)
+	}
+	if got := steer(t, "topic", "settings", "orders"); got != out {
+		t.Errorf("topic settings prints\n%s", got)
+	}
+}
+
+func TestChannelUsage(t *testing.T) {
+	n := startNode(t, t.TempDir())
+	t.Setenv("ENGINE_HTTP_ADDRESS", n.http)
+	steer(t, "topic", "create", "orders")
+	for _, tc := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"channel pause orders none", exitOther, "topic orders has no channel none"},
+		{"channel pause none none", exitOther, "there is no topic none"},
+		{"channel pause a:b none", exitUsage, `"a:b" is not the name of a topic`},
+		{"channel pause orders", exitUsage, "accepts 2 arg"},
+		{"channel paws orders c", exitUsage, "unknown command"},
+		{"channel seek orders c", exitUsage, `"to" not set`},
+		{"channel set orders c", exitUsage, "say what to set"},
+		{"channel set orders c --json", exitUsage, "say what to set"},
+		{"topic set orders", exitUsage, "say what to set"},
+		{"topic set orders --quota-mode sometimes", exitUsage, "is not one of reject, drop-oldest"},
+		{"topic set orders --retention-age soon", exitUsage, "is not a time"},
+		{"topic set orders --min-isr 3", exitUsage, "a single node is one replica"},
+		{"topic peek orders --from x", exitUsage, "neither a message id"},
+		{"topic create orders --partitions -3", exitUsage, "not a possible number of partitions"},
+		{"topic list --http-adress x", exitUsage, "the nearest one is --http-address"},
+		{"channel redrive orders c --count -1", exitUsage, "is not a number of messages"},
+	} {
+		execute(t, strings.Fields(tc.args)...).check(t, tc.code, tc.want)
+	}
+	steer(t, "channel", "create", "orders", "c")
+	for _, tc := range []struct{ args, want string }{
+		{"channel set orders c --order sideways", `order "sideways" is none of none, partition, key`},
+		{"channel set orders c --sample-rate 100", "--sample-rate is 100; it must be 0 to 99"},
+		{"channel set orders c --filter x=1 --no-filter", "none of the others can be"},
+		{"channel set orders c --filter x~=(", "nothing was changed"},
+		{"channel seek orders c --to nowhere", "is not a place"},
+	} {
+		execute(t, strings.Fields(tc.args)...).check(t, exitUsage, tc.want)
+	}
+	execute(t, "topic", "list", "--http-address", "a b").check(t, exitUsage, "is not a HOST:PORT")
+	execute(t, "topic", "list", "--http-address", "127.0.0.1:1").check(t, exitOther, "does not answer: say another one with --http-address")
+}
+
+func TestParseRule(t *testing.T) {
+	for text, want := range map[string]core.Rule{
+		"a=b":    {Header: "a", Match: core.MatchExact, Pattern: "b"},
+		"a=":     {Header: "a", Match: core.MatchExact},
+		"a^=b=c": {Header: "a", Match: core.MatchPrefix, Pattern: "b=c"},
+		"a*=b*":  {Header: "a", Match: core.MatchGlob, Pattern: "b*"},
+		"a~=^b$": {Header: "a", Match: core.MatchRegexp, Pattern: "^b$"},
+		"a=b~=c": {Header: "a", Match: core.MatchExact, Pattern: "b~=c"},
+		"a":      {Header: "a", Match: core.MatchExists},
+	} {
+		if got := parseRule(text); got != want {
+			t.Errorf("%q is %+v, want %+v", text, got, want)
+		}
+		if got := ruleText(&want); got != text {
+			t.Errorf("%+v is %q, want %q", want, got, text)
+		}
+	}
+}
