@@ -260,6 +260,7 @@ func (c *Channel) start() {
 		return
 	}
 	c.started = true
+	c.carryDead() // what a former life, or leader, left in the outbox
 	if m := c.e.manual; m != nil {
 		m.channels = append(m.channels, c)
 		return
@@ -393,7 +394,7 @@ func (c *Channel) takePosts() {
 	}
 	if added {
 		c.share()
-		c.carryDead() // what a former leader, or life, left in the outbox
+		c.carryDead()
 	}
 }
 

@@ -37,9 +37,10 @@ const (
 	deadHeaderCount = 4 // of the headers above in a dead letter
 )
 
-// carryDead sets the carrier to work if there is something in the outbox; mu is held.
+// carryDead sets the carrier to work if there is something in the outbox; mu is held. Before start the engine is being opened: topics are not all
+// there, and nothing can be published.
 func (c *Channel) carryDead() {
-	if c.carrying || c.closed != nil || c.settings.Version == 0 || c.outboxCount() == 0 {
+	if !c.started || c.carrying || c.closed != nil || c.settings.Version == 0 || c.outboxCount() == 0 {
 		return
 	}
 	c.carrying = true

@@ -218,13 +218,12 @@ func (c *conn) attach(cmd *command, topic, channel string) (consumer *engine.Con
 		if err != nil {
 			return err
 		}
-		if c.form = formOf(cmd, set); cmd.beyondNSQ() {
-			if refused = c.subscribeAt(cmd, t, ch); refused == nil {
-				refused = c.seekFrom(cmd, ch)
-			}
-			if refused != nil {
-				return nil
-			}
+		c.form = formOf(cmd, set)
+		if refused = c.subscribeAt(cmd, t, ch); refused == nil {
+			refused = c.seekFrom(cmd, ch)
+		}
+		if refused != nil {
+			return nil
 		}
 		consumer, err = ch.Subscribe(c.ctx, engine.ConsumerOptions{
 			MsgTimeout: set.msgTimeout,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -267,6 +268,29 @@ func TestSkipHTTP(t *testing.T) {
 	})
 }
 
+// readBy reads a channel of topic t at every node, answers each message so, and gives the bodies.
+func readBy(t *testing.T, nodes []*node, channel, answer string) chan string {
+	bodies := make(chan string, 100)
+	for _, n := range nodes {
+		c := n.dial(t)
+		c.sub("t", channel)
+		c.send("RDY 5\n")
+		go func() {
+			for {
+				k, d, err := c.frame(patience)
+				if err != nil {
+					return
+				}
+				if k == frameMessage {
+					bodies <- string(d[26:])
+					_, _ = fmt.Fprintf(c.w, answer, d[10:26]) // the end of the test closes it
+				}
+			}
+		}()
+	}
+	return bodies
+}
+
 // TestRedriveHTTP B64: what failed too often is in the dead-letter topic, and comes again when it is redriven.
 func TestRedriveHTTP(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
@@ -274,25 +298,7 @@ func TestRedriveHTTP(t *testing.T) {
 		other := makeChannel(t, nodes, "t", "other", 2)
 		var s engine.ChannelSettings
 		nodes[0].ask(t, "POST", "/channel/settings"+q, `{"version":0,"max_attempts":1}`, &s)
-		bodies := make(chan string, 100)
-		for _, n := range nodes {
-			c := n.dial(t)
-			c.sub("t", "c")
-			c.send("RDY 5\n")
-			go func() {
-				for {
-					k, d, err := c.frame(patience)
-					if err != nil {
-						return
-					}
-					if k != frameMessage {
-						continue
-					}
-					bodies <- string(d[26:])
-					c.w.Write([]byte("REQ " + string(d[10:26]) + " 0\n"))
-				}
-			}()
-		}
+		bodies := readBy(t, nodes, "c", "REQ %s 0\n")
 		expect := func() {
 			t.Helper()
 			select {
@@ -330,24 +336,7 @@ func TestRedriveHTTP(t *testing.T) {
 		if headers["penstock-origin-topic"] != "t" || headers["penstock-origin-channel"] != "c" {
 			t.Errorf("headers of a dead letter: %v", headers)
 		}
-		got := make(chan string, 10)
-		for _, n := range nodes {
-			c := n.dial(t)
-			c.sub("t", "other")
-			c.send("RDY 5\n")
-			go func() {
-				for {
-					k, d, err := c.frame(patience)
-					if err != nil {
-						return
-					}
-					if k == frameMessage {
-						got <- string(d[26:])
-						c.w.Write([]byte("FIN " + string(d[10:26]) + "\n"))
-					}
-				}
-			}()
-		}
+		got := readBy(t, nodes, "other", "FIN %s\n")
 		eventually(t, "the other channel to have read all", func() bool {
 			var waits PeekList
 			last.ask(t, "GET", "/channel/peek"+other, "", &waits)
@@ -418,5 +407,37 @@ func TestChannelVerbsAtANodeThatLeadsNothing(t *testing.T) {
 			code, _ := n.do(t, "POST", "/channel/pause?topic=t&channel=c", "")
 			return code == 404
 		})
+	}
+}
+
+// B98: looking into a channel or a topic, and changing it, needs what pausing it needs.
+func TestChannelRoutesNeedAdmin(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "tokens.toml")
+	writeTokens(t, name,
+		tokenText("shop", "shop", `permissions = ["publish", "subscribe"]`+"\n"+`topics = ["orders"]`)+
+			tokenText("owner", "owner", `permissions = ["admin"]`+"\n"+`topics = ["orders"]`))
+	n := startNode(t, engine.Options{}, Options{Auth: AuthOptions{File: name}})
+	topic, err := n.e.CreateTopic(t.Context(), "orders", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := topic.CreateChannel(t.Context(), "billing"); err != nil {
+		t.Fatal(err)
+	}
+	for _, routes := range []map[string]route{n.channelRoutes(), n.topicRoutes()} {
+		for path, rt := range routes {
+			for method := range strings.SplitSeq(rt.methods, ",") {
+				url := n.base + path + "?topic=orders&channel=billing"
+				if status, body := ask(t, method, url, ""); status != 401 {
+					t.Errorf("%s %s without a token: %d %s", method, path, status, body)
+				}
+				if status, body := ask(t, method, url, "shop"); status != 403 {
+					t.Errorf("%s %s of a publisher: %d %s", method, path, status, body)
+				}
+				if status, body := ask(t, method, url, "owner"); status != 200 && status != 400 { // the arguments are missing
+					t.Errorf("%s %s of an administrator: %d %s", method, path, status, body)
+				}
+			}
+		}
 	}
 }

@@ -157,7 +157,8 @@ func (cmd *command) onlyPartition() *uint32 {
 	return &n
 }
 
-// subscribeAt checks what a SUB beyond NSQ asks for, once its topic and channel are there. A partition that is named must be led here.
+// subscribeAt checks a SUB once its topic and channel are there. A partition that is named must be led here, and an order that consumers have to
+// declare must be declared, by stock clients too: it says that nobody else shall read the channel. B58
 func (c *conn) subscribeAt(cmd *command, t *engine.Topic, ch *engine.Channel) *fault {
 	if cmd.addressed {
 		switch {

@@ -226,9 +226,9 @@ func TestYouzanOrdered(t *testing.T) {
 		if s.Order != engine.OrderDeclared || s.Version != 1 {
 			t.Errorf("settings after SUB_ORDERED: %+v", s)
 		}
-		for _, verb := range []string{"SUB", "SUB_ADVANCED"} {
+		for _, cmd := range []string{"SUB t c", "SUB t c 0", "SUB_ADVANCED t c 0", "SUB_ADVANCED t c"} {
 			d := lead.dial(t)
-			d.send(verb + " t c 0\n")
+			d.send(cmd + "\n")
 			d.refusedAs(codeOrderNeeded)
 			d.closed()
 		}
@@ -467,6 +467,34 @@ func TestYouzanCluster(t *testing.T) {
 	}
 	if reply, body := nodes[0].lookupDo(t, "GET", "/lookup?topic=t&partition=x"); reply.StatusCode != 400 {
 		t.Errorf("%d %s", reply.StatusCode, body)
+	}
+}
+
+// Youzan's codes are for its clients: without a named partition or a verb of theirs everything is as nsqd says it.
+func TestYouzanCodes(t *testing.T) {
+	named, stock := &pending{verb: verbPub, place: place{addressed: true}}, &pending{verb: verbPub}
+	ext := &pending{verb: verbMpubExt}
+	for _, x := range []struct {
+		p        *pending
+		err      error
+		want     string
+		survives bool
+	}{
+		{named, engine.ErrNoLeader, "E_FAILED_ON_NOT_LEADER PUB failed ", true},
+		{named, fmt.Errorf("here: %w", engine.ErrMoved), "E_FAILED_ON_NOT_LEADER PUB failed ", true},
+		{named, engine.ErrNoQuorum, "E_FAILED_ON_NOT_WRITABLE PUB failed ", true},
+		{ext, engine.ErrNoSpace, "E_FAILED_ON_NOT_WRITABLE MPUB_EXT failed ", true},
+		{named, engine.ErrNoPartition, "E_TOPIC_NOT_EXIST PUB failed ", false},
+		{ext, engine.ErrHeaders, "E_INVALID_JSON_HEADER MPUB_EXT failed ", false},
+		{ext, engine.ErrUnknown, "E_MPUB_FAILED MPUB failed ", false},
+		{named, engine.ErrClosed, "E_PUB_FAILED PUB failed exiting", false},
+		{stock, engine.ErrNoLeader, "E_PUB_FAILED PUB failed ", false},
+		{stock, engine.ErrNoQuorum, "E_PUB_FAILED PUB failed ", false},
+		{stock, engine.ErrNoTopic, "E_PUB_FAILED PUB failed ", false},
+	} {
+		if got := publishRefused(x.p, x.err); !strings.HasPrefix(got, x.want) || x.p.survives(x.err) != x.survives {
+			t.Errorf("%v becomes %q, and the connection survives: %v", x.err, got, x.p.survives(x.err))
+		}
 	}
 }
 

@@ -189,7 +189,7 @@ func serveArgs(nodes []*devNode, i int, dir string, known *pflag.FlagSet) []stri
 // devFlags are those that tell the nodes apart or belong to the cluster: nobody else may set them.
 var devFlags = []string{
 	"data-path", "node-id", "cluster-name", "nsq-address", "http-address", "lookup-address", "lookup-tcp-address", "native-address",
-	"cluster-address", "etcd-peer-address", "etcd-client-address", "cluster-peers",
+	"cluster-address", "etcd-data-path", "etcd-peer-address", "etcd-client-address", "cluster-peers",
 }
 
 // checkServeFlags refuses what serve would refuse, before anything is started, and takes the nodes' shutdown timeout from it.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ type clusterSettings struct {
 	peers         string
 	etcdPeer      string
 	etcdClient    string
+	etcdDataPath  string
 	etcdEndpoints string
 	etcdUser      string
 	etcdPassword  string
@@ -49,6 +51,7 @@ func clusterRows(c *clusterSettings) []*setting {
 		row("cluster-peers", "", text(&c.peers), "the nodes whose embedded etcd votes, three or five: NAME=HOST:PORT,...; NAME is a node-id, PORT that of its cluster-address, and its etcd has the two ports above"),
 		row("etcd-peer-address", "", text(&c.etcdPeer), "HOST:PORT that the embedded etcd listens on for its members; empty: cluster-address + 1"),
 		row("etcd-client-address", "", text(&c.etcdClient), "HOST:PORT that the embedded etcd listens on for its clients; empty: cluster-address + 2"),
+		row("etcd-data-path", "", text(&c.etcdDataPath), "directory of the embedded etcd, which ends the node when its disk is full; empty: etcd in data-path"),
 		row("etcd-endpoints", "", text(&c.etcdEndpoints), "HOST:PORT,... of an etcd that runs elsewhere, instead of cluster-peers"),
 		row("etcd-user", "", text(&c.etcdUser), "user of that etcd"),
 		row("etcd-password", "", text(&c.etcdPassword), "its password; better in ENGINE_ETCD_PASSWORD than in a flag"),
@@ -124,7 +127,7 @@ func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) 
 		return etcd.Endpoints(voters, ""), nil
 	}
 	p.member, err = etcd.Start(etcd.MemberOptions{
-		Name: n.engine.NodeID, Voters: voters, Dir: filepath.Join(n.engine.DataPath, "etcd"), ListenPeer: c.etcdPeer, ListenClient: c.etcdClient,
+		Name: n.engine.NodeID, Voters: voters, Dir: cmp.Or(c.etcdDataPath, filepath.Join(n.engine.DataPath, "etcd")), ListenPeer: c.etcdPeer, ListenClient: c.etcdClient,
 		Token: c.name, Heartbeat: c.etcdHeartbeat, Election: c.etcdElection, TLS: c.etcdTLS, Log: log,
 	})
 	if err != nil {

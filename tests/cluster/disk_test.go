@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"penstock/tests/cluster/harness"
@@ -55,7 +56,8 @@ func volume(t *testing.T) *harness.Volume {
 	return v
 }
 
-// D3: one node's disk is full and then has room again. Nothing is lost, and nobody has to restart anything.
+// D3: the disk of one node's data is full and then has room again. Nothing is lost, and nobody has to restart anything. The node's etcd has its files
+// on another disk: etcd ends its process when it cannot write, and the node with it.
 func TestDiskFull(t *testing.T) {
 	needNet(t)
 	v := volume(t)
@@ -64,6 +66,13 @@ func TestDiskFull(t *testing.T) {
 	s.acks(100)
 	heal := s.fault("disk full", s.c.Nodes[0].Name, func() error { return v.Fill(leftBytes) })
 	s.pass(2 * lease)
+	n := s.c.Nodes[0]
+	if !n.Running() {
+		t.Error("the node ended, and only its data path is full: etcd's files are elsewhere")
+	}
+	if !strings.Contains(n.LogTail(1<<20), "the disk is full: publishing is refused") {
+		t.Error("the node does not say that its disk is full")
+	}
 	heal(v.Free)
 	s.acks(500)
 	s.healthy()

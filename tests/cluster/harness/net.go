@@ -244,7 +244,8 @@ func spreadNode(network *Net, i int, votes bool, peers, binary string, o *Option
 	}
 	if votes {
 		etcd := network.Address(i, Metadata)
-		n.Args = append(n.Args, "--etcd-peer-address", net.JoinHostPort(etcd, portEtcdPeer), "--etcd-client-address", net.JoinHostPort(etcd, portEtcdClient))
+		n.Args = append(n.Args, "--etcd-peer-address", net.JoinHostPort(etcd, portEtcdPeer), "--etcd-client-address", net.JoinHostPort(etcd, portEtcdClient),
+			"--etcd-data-path", filepath.Join(o.Dir, n.Name+".etcd"))
 	}
 	n.Args = append(n.Args, o.Serve...)
 	return n
