@@ -104,7 +104,7 @@ func (o *steward) channelListCommand() *cobra.Command {
 		}
 		return printChannels(o.out, all)
 	})
-	cmd.Long = "Show channels and their numbers. Those are of the partitions that the node leads, and since it was started."
+	cmd.Long = "Show channels and their numbers. In a cluster the numbers of all nodes are added; messages are counted since each was started."
 	return cmd
 }
 

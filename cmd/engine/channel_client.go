@@ -16,6 +16,9 @@ import (
 // nodeTimeout is longer than a node takes for an operation on all leaders, so that it is the node that says what happened.
 const nodeTimeout = 90 * time.Second
 
+// errNoSuchRequest is the answer to a path that the node does not have.
+var errNoSuchRequest = errors.New("it does not know this request: it is not a Penstock node, an older one, or in no cluster")
+
 // nodeClient speaks to the HTTP API of a node, alone or in a cluster.
 type nodeClient struct {
 	address string
@@ -93,7 +96,7 @@ func (c *nodeClient) refusal(status int, data []byte, q url.Values) error {
 	text := strings.TrimPrefix(said.Message, "engine: ")
 	switch text {
 	case "NOT_FOUND":
-		text = "it does not know this request: it is not a Penstock node, or an older one"
+		return fmt.Errorf("%w (node at %s)", errNoSuchRequest, c.address)
 	case "TOPIC_NOT_FOUND":
 		text = "there is no topic " + q.Get("topic")
 	case "CHANNEL_NOT_FOUND":

@@ -2,14 +2,19 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
+	"penstock/cluster/admin"
 	"penstock/nsq"
 )
 
@@ -40,8 +45,83 @@ type channelNumbers struct {
 	Paused        bool   `json:"paused"`
 }
 
-// topics asks for the numbers of all topics, or of one that must be there.
+// topics asks for the numbers of all topics, or of one that must be there: in a cluster every node counts what it leads, and the sum is shown.
 func (o *steward) topics(ctx context.Context, topic ...string) ([]topicNumbers, error) {
+	nodes, err := o.members(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sum := map[string]*topicNumbers{}
+	for _, n := range nodes {
+		all, err := n.numbers(ctx, topic...)
+		if err != nil {
+			return nil, err
+		}
+		for i := range all {
+			if had := sum[all[i].Name]; had != nil {
+				had.add(&all[i])
+			} else {
+				sum[all[i].Name] = &all[i]
+			}
+		}
+	}
+	if len(topic) > 0 && len(sum) == 0 {
+		return nil, fmt.Errorf("there is no topic %s (node at %s)", topic[0], o.client.address)
+	}
+	out := make([]topicNumbers, 0, len(sum))
+	for _, name := range slices.Sorted(maps.Keys(sum)) {
+		out = append(out, *sum[name])
+	}
+	return out, nil
+}
+
+// members are the live nodes of the cluster, or the node alone.
+func (o *steward) members(ctx context.Context) ([]*nodeClient, error) {
+	var st admin.Status
+	switch err := o.client.get(ctx, "/cluster/status", url.Values{}, &st); {
+	case errors.Is(err, errNoSuchRequest):
+		return []*nodeClient{&o.client}, nil // no cluster
+	case err != nil:
+		return nil, err
+	}
+	var out []*nodeClient
+	for i := range st.Nodes {
+		if n := &st.Nodes[i]; n.Live && n.HTTP != "" {
+			out = append(out, &nodeClient{address: n.HTTP, token: o.client.token})
+		}
+	}
+	if len(out) == 0 {
+		out = append(out, &o.client)
+	}
+	return out, nil
+}
+
+// add adds what another node counts of the same topic.
+func (n *topicNumbers) add(m *topicNumbers) {
+	n.Depth += m.Depth
+	n.MessageCount += m.MessageCount
+	n.MessageBytes += m.MessageBytes
+	n.Paused = n.Paused || m.Paused
+	for _, c := range m.Channels {
+		i := slices.IndexFunc(n.Channels, func(had channelNumbers) bool { return had.Name == c.Name })
+		if i < 0 {
+			n.Channels = append(n.Channels, c)
+			continue
+		}
+		had := &n.Channels[i]
+		had.Depth += c.Depth
+		had.InFlightCount += c.InFlightCount
+		had.DeferredCount += c.DeferredCount
+		had.MessageCount += c.MessageCount
+		had.RequeueCount += c.RequeueCount
+		had.TimeoutCount += c.TimeoutCount
+		had.ClientCount += c.ClientCount
+		had.Paused = had.Paused || c.Paused
+	}
+}
+
+// numbers are what one node counts.
+func (c *nodeClient) numbers(ctx context.Context, topic ...string) ([]topicNumbers, error) {
 	q := of("", "")
 	q.Del("topic")
 	if len(topic) > 0 {
@@ -51,14 +131,8 @@ func (o *steward) topics(ctx context.Context, topic ...string) ([]topicNumbers, 
 		q.Set(name, v)
 	}
 	var st nodeStats
-	if err := o.client.get(ctx, "/stats", q, &st); err != nil {
+	if err := c.get(ctx, "/stats", q, &st); err != nil {
 		return nil, err
-	}
-	if len(topic) > 0 && len(st.Topics) == 0 {
-		return nil, fmt.Errorf("there is no topic %s (node at %s)", topic[0], o.client.address)
-	}
-	if st.Topics == nil {
-		st.Topics = []topicNumbers{}
 	}
 	return st.Topics, nil
 }

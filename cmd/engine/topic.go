@@ -66,7 +66,7 @@ func (o *steward) topicListCommand() *cobra.Command {
 		}
 		return printTopicNumbers(o.out, all)
 	})
-	cmd.Long = "Show topics and their numbers. Those are of the partitions that the node leads, and since it was started."
+	cmd.Long = "Show topics and their numbers. In a cluster the numbers of all nodes are added; messages are counted since each was started."
 	return cmd
 }
 
