@@ -254,6 +254,13 @@ func (c *Channel) wake() {
 
 // start lets the channel deliver on its own.
 func (c *Channel) start() {
+	c.startNow()
+	if c.e.isClosed() {
+		c.shut(ErrClosed) // a partition came to this node while it closed: Close may not have seen the channel, and would wait for it
+	}
+}
+
+func (c *Channel) startNow() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.started || c.closed != nil {

@@ -3,9 +3,14 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"reflect"
+
+	"github.com/google/uuid"
 
 	"penstock/engine/core"
+	"penstock/netproto"
 	"penstock/replicate"
+	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
@@ -92,4 +97,56 @@ func TopicDir(e *Engine, topic string) string {
 func Present(e *Engine, topic string, n int) bool {
 	t, ok := e.LookupTopic(topic)
 	return ok && t.partitions()[n].rep.present()
+}
+
+// EndOf is the state of a copy's log after everything in it.
+func EndOf(e *Engine, topic string, n int) segment.State {
+	t, _ := e.LookupTopic(topic)
+	pt := t.partitions()[n]
+	pt.rep.mu.Lock()
+	defer pt.rep.mu.Unlock()
+	return pt.machine.State()
+}
+
+// RunAtEnd is where the next batch of a copy lies, if it is small.
+func RunAtEnd(e *Engine, topic string, n int) wire.Run {
+	st := EndOf(e, topic, n)
+	return wire.Run{Segment: st.Segment, Base: st.SegmentBase, Capacity: st.SegmentCapacity}
+}
+
+// Hear lets an engine take a frame of another node, as its connection would bring it.
+func Hear(e *Engine, from replicate.NodeID, f *netproto.Frame, body []byte) {
+	payload := append(append([]byte(nil), f.Head...), body...)
+	e.cluster.Frames(from, uuid.Nil, []netproto.Received{{
+		Header: netproto.Header{Type: f.Type, Flags: f.Flags, Status: f.Status, Request: f.Request, HeadBytes: uint16(len(f.Head)), PayloadBytes: uint32(len(payload))}, Payload: payload,
+	}})
+}
+
+// ConfirmBody is the body of a control batch that confirms ids of a channel.
+func ConfirmBody(channel string, from, to segment.MsgID) []byte {
+	return core.AppendControl(nil, &core.Control{Kind: core.Confirmed, Channel: channel, Ranges: []core.IDRange{{From: from, To: to}}})
+}
+
+// ConfirmedBelow is where the first message is that the fold of a copy does not have as confirmed.
+func ConfirmedBelow(e *Engine, topic string, n int, channel string) (below segment.MsgID) {
+	t, _ := e.LookupTopic(topic)
+	pt := t.partitions()[n]
+	pt.rep.mu.Lock()
+	defer pt.rep.mu.Unlock()
+	pt.fold.Each(func(cur *core.Cursor) {
+		if cur.Name == channel {
+			below = cur.Confirmed
+		}
+	})
+	return below
+}
+
+// ExchangeOf is the number of the exchange in which a follower learned where its log agrees with its leader's: frames of another one go nowhere.
+// Nobody but its leader has to know it.
+func ExchangeOf(e *Engine, topic string, n int) uint64 {
+	t, _ := e.LookupTopic(topic)
+	r := t.partitions()[n].rep
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return reflect.ValueOf(r.follower).Elem().FieldByName("request").Uint()
 }

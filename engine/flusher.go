@@ -399,7 +399,11 @@ func (f *flusher) reclaim(all bool) bool {
 	held := f.held > 0
 	f.mu.Unlock()
 	oldest, current := e.clog.Oldest(), e.clog.Current()
-	if held || f.released > oldest { // the log has not taken the last release in yet
+	if f.released > oldest { // the log has not taken the last release in yet
+		held = held || !e.clog.Stats().Full // and if it cannot, because that was not enough, it needs another
+		oldest = f.released
+	}
+	if held {
 		return false
 	}
 	target := oldest + (current-oldest)/2 // released up to and including it
