@@ -12,19 +12,30 @@ var controlNames = map[core.ControlKind]string{
 	core.ChannelCreated: "channel created", core.ChannelDeleted: "channel deleted", core.Confirmed: "confirmed",
 	core.Deferred: "deferred", core.ChannelPaused: "channel paused", core.ChannelSkipped: "channel skipped",
 	core.ChannelReset: "channel reset", core.TopicPaused: "topic paused", core.TopicEmptied: "topic emptied",
-	core.EpochStart: "epoch start", core.Checkpoint: "checkpoint",
+	core.EpochStart: "epoch start", core.Checkpoint: "checkpoint", core.ChannelConfigured: "channel configured",
+	core.DeadLettered: "dead letters", core.DeadLetterMoved: "dead letters moved", core.DeferredCarried: "deferred carried",
 }
 
 // controlLine is one entry of a control batch; only what its kind uses is set.
 type controlLine struct {
-	Entry     string          `json:"entry"`
-	Channel   string          `json:"channel,omitempty"`
-	ID        *segment.MsgID  `json:"id,omitempty"`
-	Flag      *bool           `json:"flag,omitempty"`
-	Epoch     segment.Epoch   `json:"epoch,omitempty"`
-	Ranges    []core.IDRange  `json:"ranges,omitempty"` // half-open
-	Deferrals []core.Deferral `json:"deferrals,omitempty"`
-	Channels  *int            `json:"channels,omitempty"` // of a checkpoint
+	Entry     string                `json:"entry"`
+	Channel   string                `json:"channel,omitempty"`
+	ID        *segment.MsgID        `json:"id,omitempty"`
+	Flag      *bool                 `json:"flag,omitempty"`
+	Epoch     segment.Epoch         `json:"epoch,omitempty"`
+	Ranges    []core.IDRange        `json:"ranges,omitempty"` // half-open
+	Deferrals []core.Deferral       `json:"deferrals,omitempty"`
+	Channels  *int                  `json:"channels,omitempty"` // of a checkpoint
+	Settings  *core.ChannelSettings `json:"settings,omitempty"`
+	Dead      []core.DeadMessage    `json:"dead,omitempty"`
+	Carried   []carriedLine         `json:"carried,omitempty"`
+}
+
+// carriedLine is a copied message without its record.
+type carriedLine struct {
+	ID          segment.MsgID `json:"id"`
+	DueMs       int64         `json:"due_ms"`
+	RecordBytes int           `json:"record_bytes"`
 }
 
 func describe(c *core.Control) controlLine {
@@ -48,6 +59,16 @@ func describe(c *core.Control) controlLine {
 	case core.Checkpoint:
 		n := c.Cursors.Len()
 		l.Channels = &n
+	case core.ChannelConfigured:
+		l.Settings = c.Settings
+	case core.DeadLettered:
+		l.Dead = c.Dead
+	case core.DeadLetterMoved:
+		l.Ranges = c.Ranges
+	case core.DeferredCarried:
+		for _, m := range c.Carried {
+			l.Carried = append(l.Carried, carriedLine{m.ID, m.DueMs, len(m.Record)})
+		}
 	}
 	return l
 }
@@ -75,6 +96,15 @@ func (l *controlLine) text() string {
 	}
 	if l.Channels != nil {
 		fmt.Fprintf(&b, " of %d channels", *l.Channels)
+	}
+	if l.Settings != nil {
+		fmt.Fprintf(&b, ", version %d", l.Settings.Version)
+	}
+	for _, d := range l.Dead {
+		fmt.Fprintf(&b, " %d after %d attempts;", d.ID, d.Attempts)
+	}
+	for _, m := range l.Carried {
+		fmt.Fprintf(&b, " %d of %d bytes;", m.ID, m.RecordBytes)
 	}
 	return b.String()
 }
