@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -46,35 +44,13 @@ func (c *nodeClient) post(ctx context.Context, path string, q url.Values, body, 
 func (c *nodeClient) do(ctx context.Context, method, path string, q url.Values, body, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
-	var send io.Reader
-	if body != nil {
-		data, err := json.Marshal(body)
-		if err != nil {
-			return err
-		}
-		send = bytes.NewReader(data)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+c.address+path+"?"+q.Encode(), send)
+	x := exchange{address: c.address, token: c.token, flag: "--http-address", method: method, path: path + "?" + q.Encode()}
+	status, data, err := x.do(ctx, body)
 	if err != nil {
-		return &exitError{exitUsage, fmt.Errorf("--http-address %s is not a HOST:PORT: %w", c.address, err)}
+		return err
 	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	if c.token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.token)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return fmt.Errorf("the node at %s does not answer: say another one with --http-address: %w", c.address, err)
-	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes))
-	if err != nil {
-		return fmt.Errorf("the answer of the node at %s broke off: what was asked for may have been done: %w", c.address, err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return c.refusal(resp.StatusCode, data, q)
+	if status != http.StatusOK {
+		return c.refusal(status, data, q)
 	}
 	if answer == nil {
 		return nil

@@ -1,23 +1,17 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
 	"penstock/cluster/admin"
 )
 
-const (
-	// clusterTimeout leaves the node time to say that its store does not answer.
-	clusterTimeout = admin.StoreTimeout + 5*time.Second
-	// maxAnswerBytes bounds what a node can make this process hold: a million partitions are about 250 MB.
-	maxAnswerBytes = 256 << 20
-)
+// clusterTimeout leaves the node time to say that its store does not answer.
+const clusterTimeout = admin.StoreTimeout + 5*time.Second
 
 // clusterClient speaks to /cluster/ of one node.
 type clusterClient struct {
@@ -33,34 +27,12 @@ func (c *clusterClient) get(ctx context.Context, path string, answer any) error 
 func (c *clusterClient) do(ctx context.Context, method, path string, body, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, clusterTimeout)
 	defer cancel()
-	var send io.Reader
-	if body != nil {
-		data, err := json.Marshal(body)
-		if err != nil {
-			return err
-		}
-		send = bytes.NewReader(data)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+c.address+path, send)
+	x := exchange{address: c.address, token: c.token, flag: "--http", method: method, path: path}
+	status, data, err := x.do(ctx, body)
 	if err != nil {
-		return &exitError{exitUsage, fmt.Errorf("--http %s is not a HOST:PORT: %w", c.address, err)}
+		return err
 	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	if c.token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.token)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return fmt.Errorf("the node at %s does not answer: say another one with --http: %w", c.address, err)
-	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes))
-	if err != nil {
-		return fmt.Errorf("the answer of the node at %s broke off: what was asked for may have been done: %w", c.address, err)
-	}
-	return decodeAnswer(c.address, resp.StatusCode, data, answer)
+	return decodeAnswer(c.address, status, data, answer)
 }
 
 func decodeAnswer(address string, status int, data []byte, answer any) error {
