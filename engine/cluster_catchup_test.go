@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -249,6 +250,34 @@ func TestClusterDamagedLeader(t *testing.T) {
 	tr.kill(empty)
 	tr.wipe(empty)
 	flip(t, l, path.Join(engine.TopicDir(l.e, "t"), "0"), 1)
+	tr.start(empty)
+	tr.whole("t")
+	tr.checkAll(h, "t", 1)
+}
+
+// A stretch of the leader's log is damaged that is many times larger than what is fetched at once: it is repaired piece by piece.
+//
+// B37.
+func TestClusterDamagedLarge(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, func(o *engine.Options) {
+		o.Cluster.Replication.MaxRangeBytes, o.Cluster.Replication.MaxSendBytes = 6<<10, 6<<10
+	})
+	tr.create("t", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	tr.fill(h, l, "t", "m", 6000, 400)
+	tr.equal("t", 0)
+	empty := tr.others(l)[0]
+	tr.kill(empty)
+	tr.wipe(empty)
+	dir := path.Join(engine.TopicDir(l.e, "t"), "0")
+	files := segmentBytes(t, l.disk, dir)
+	name := slices.Sorted(maps.Keys(files))[1]
+	at := len(files[name]) / 4
+	if !l.disk.Corrupt(path.Join(dir, name), make([]byte, len(files[name])/2), int64(at)) {
+		t.Fatal("the segment is gone")
+	}
 	tr.start(empty)
 	tr.whole("t")
 	tr.checkAll(h, "t", 1)

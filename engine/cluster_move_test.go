@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"fmt"
 	"path"
 	"slices"
 	"testing"
@@ -184,4 +185,38 @@ func TestClusterMovedBytesPowerCut(t *testing.T) {
 			m.e = nil
 		}
 	}
+}
+
+// A log that is begun anew keeps no file of the one before, not even those that a restart did not list: an orderly stop writes segments of which the
+// commit log's oldest checkpoint knows nothing. One that stayed would look like the beginning of a log with a gap.
+//
+// B74, B28.
+func TestClusterFullSyncLeavesNothing(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, func(o *engine.Options) { o.RetentionBytes = 200 << 10 })
+	tr.create("t", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	c := tr.channel("t", "c")
+	tr.fill(h, l, "t", "old", 30, 400)
+	readAll(t, c)
+	back := tr.others(l)[0]
+	was := tr.equal("t", 0)
+	dir := path.Join(engine.TopicDir(l.e, "t"), "0")
+	tr.stop(back)
+	if len(segmentBytes(t, back.disk, dir)) == 0 {
+		t.Fatal("the stop has written no segment")
+	}
+	newer := newTold()
+	for i := 0; ; i++ {
+		tr.fill(newer, l, "t", fmt.Sprint("new", i), 200, 400)
+		if c, _ := engine.CopyOf(l.e, "t", 0); c.Start > was.End {
+			break
+		} else if i == 50 {
+			t.Fatalf("retention has removed up to %d, the follower ends at %d", c.Start, was.End)
+		}
+	}
+	tr.start(back)
+	tr.whole("t")
+	tr.eventually("nothing is left of the old log", func() bool { return !slices.Contains(back.segmentFiles(t, "t"), "0000000000.seg") })
 }

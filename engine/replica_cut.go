@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -53,7 +54,7 @@ func (r *replica) doCut(c *logCut) {
 		return // the commit log failed, and everybody knows; or it was stopped
 	}
 	if c.anew {
-		err = r.pt.log.Reset(c.state)
+		err = errors.Join(r.pt.log.Reset(c.state), r.cn.e.trashLeftovers(r.pt))
 	} else {
 		err = r.pt.log.Truncate(c.state)
 	}

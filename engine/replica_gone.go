@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -144,21 +145,32 @@ func (r *replica) forgetLog() error {
 // leftovers makes trash names of one process unique.
 var leftovers atomic.Uint64
 
-// trashLeftovers puts away what a removal that failed has left in the partition's directory: files that no log lists.
+// trashLeftovers puts away what lies in the partition's directory and is in no segment of its log. Reset removes the segments that the log lists; one
+// from before the log's last beginning, which a restart did not list, would stand below the new ones and look like the end of a gap. Nothing is
+// appended to the log meanwhile.
 func (e *Engine) trashLeftovers(pt *partition) error {
 	dir := partitionDir(pt.t.uuid, pt.number)
 	files, err := e.disk.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(files) == 0 {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err == nil {
-		err = e.disk.MkdirAll(trashDir)
+	listed := map[string]bool{}
+	for _, s := range pt.log.Segments() {
+		name := path.Base(s.Path)
+		listed[name], listed[strings.TrimSuffix(name, ".seg")+".idx"] = true, true
 	}
+	moved := false
 	for i := 0; i < len(files) && err == nil; i++ {
 		name := files[i].Name()
-		err = e.disk.Rename(path.Join(dir, name), path.Join(trashDir, fmt.Sprintf("%s-%d-left%d-%s", pt.t.uuid, pt.number, leftovers.Add(1), name)))
+		if listed[name] {
+			continue
+		}
+		if err = e.disk.MkdirAll(trashDir); err == nil {
+			err = e.disk.Rename(path.Join(dir, name), path.Join(trashDir, fmt.Sprintf("%s-%d-left%d-%s", pt.t.uuid, pt.number, leftovers.Add(1), name)))
+		}
+		moved = true
 	}
-	if err == nil {
+	if err == nil && moved {
 		err = e.disk.SyncDir(dir)
 	}
 	return err

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 
@@ -272,6 +271,14 @@ func (r *replica) repair(m *replicate.Message) {
 	from, at, batches := m.Position, m.Batches[0].Offset, slices.Clone(m.Batches)
 	r.cn.spawn(func() {
 		until, err := r.repairRange(at, body, batches)
+		if errors.Is(err, errBeginsBefore) {
+			r.run(func() {
+				for _, ev := range r.isolated() { // it asks again, from there
+					r.step(&ev)
+				}
+			})
+			return
+		}
 		if err != nil {
 			r.cn.e.log.Warn("a damaged range could not be repaired yet", "topic", r.pt.t.name, "partition", r.pt.number, "error", err)
 			return
@@ -301,7 +308,11 @@ func (pt *partition) readAgain() {
 	}
 }
 
-// repairRange repairs the isolated ranges that lie in the batches that body holds from at on. What lies below until reads back now.
+// errBeginsBefore says that a range came from the middle of what is damaged on.
+var errBeginsBefore = errors.New("engine: what is damaged begins before the range that was fetched")
+
+// repairRange repairs what is isolated in the batches that body holds from at on. What lies below until reads back now. Of a range that does not come
+// whole the beginning is repaired; the machine asks for the next piece then.
 func (r *replica) repairRange(at segment.Offset, body []byte, batches []replicate.Batch) (until segment.Position, err error) {
 	w := segment.NewWriter()
 	defer w.Close()
@@ -310,15 +321,10 @@ func (r *replica) repairRange(at segment.Offset, body []byte, batches []replicat
 		if bad.To <= at || bad.From >= end {
 			continue
 		}
-		if bad.From < at || bad.To > end {
-			// It comes whole when the next range begins with it.
-			for i := range batches {
-				if b := &batches[i]; b.Offset >= bad.From && b.Position > batches[0].Position {
-					return b.Position, nil
-				}
-			}
-			return 0, fmt.Errorf("engine: [%d, %d) is damaged and does not fit into one range of another replica's log", bad.From, bad.To)
+		if bad.From < at {
+			return 0, errBeginsBefore
 		}
+		bad.To = min(bad.To, end)
 		if err := r.pt.log.Repair(w, bad, body[bad.From-at:bad.To-at]); err != nil {
 			return 0, err
 		}

@@ -181,6 +181,11 @@ func (l *Log) writeRun(w *Writer, run []Slice) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	if last := &run[len(run)-1]; int64(last.End()-f.base) > f.capacity {
+		if f, err = l.enlarge(f, last.SegmentCapacity); err != nil {
+			return 0, err
+		}
+	}
 	l.mu.Lock()
 	if _, bad := f.isolated(run[0].Offset); bad { // the file is too short
 		defer l.mu.Unlock()
@@ -311,7 +316,7 @@ func (l *Log) segmentFor(buf []byte, s *Slice) (*segFile, error) {
 		if last.broken != nil {
 			return nil, last.broken
 		}
-		if last.base == s.SegmentBase && last.capacity == s.SegmentCapacity {
+		if last.base == s.SegmentBase { // its room may be less than s says; writeRun sees to that
 			return last, nil
 		}
 	}

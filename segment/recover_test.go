@@ -116,3 +116,53 @@ func TestRepair(t *testing.T) {
 	w.settle()
 	w.check()
 }
+
+// B37: an isolated range that comes in pieces is repaired from its beginning on; what is left of it stays isolated, and a crash in between
+// changes nothing.
+func TestRepairByPieces(t *testing.T) {
+	w := newWorld(t, memoryDisk())
+	for range 12 {
+		w.append(2, 100)
+	}
+	w.settle()
+	from, to := w.model[3].slice.Offset, w.model[9].slice.Offset
+	name := w.dir + "/0000000000.seg"
+	if !w.disk.(*faultaio.Disk).Corrupt(name, make([]byte, to-from), SegmentHeaderBytes+int64(from)) {
+		t.Fatal("the segment is gone")
+	}
+	w.reopen()
+	w.readAround()
+	r := w.log.Isolated()
+	if len(r) != 1 || r[0].From != from || r[0].To < to {
+		t.Fatalf("isolated %v", r)
+	}
+	last := r[0].To
+	for i := 3; i < len(w.model) && w.model[i].slice.Offset < last; i++ {
+		m := &w.model[i]
+		if err := w.log.Repair(w.w, Range{m.slice.Offset + 1, m.slice.Offset + 2}, m.data[:1]); err == nil {
+			t.Fatal("repaired what is not the beginning of an isolated range")
+		}
+		next := m.slice.Offset + Offset(len(m.data))
+		if err := w.log.Repair(w.w, Range{m.slice.Offset, next}, m.data); err != nil {
+			t.Fatal(err)
+		}
+		if left := w.log.Isolated(); next < last && (len(left) != 1 || left[0] != (Range{next, last})) || next >= last && len(left) != 0 {
+			t.Fatalf("after batch %d isolated %v", i, left)
+		}
+		if next < last && w.log.Health() == nil {
+			t.Fatal("a log that is half repaired calls itself whole")
+		}
+		if i == 5 {
+			w.disk = w.disk.(*faultaio.Disk).Crash(1)
+			w.reopen()
+			if _, damaged := w.readAround(); len(damaged) == 0 || damaged[0] != 6 {
+				t.Fatalf("after a crash damaged: %v", damaged)
+			}
+			last = w.log.Isolated()[0].To
+		}
+	}
+	w.check()
+	if err := w.log.Health(); err != nil {
+		t.Error(err)
+	}
+}

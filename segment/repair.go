@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -8,8 +9,8 @@ import (
 )
 
 // Repair writes the good bytes of an isolated range, fetched from a peer, over the damaged ones
-// and serves the range again. The range is one of Isolated, unchanged, and data is exactly its bytes: whole batches
-// that verify and continue each other. It returns when they are durable.
+// and serves the range again. The range is one of Isolated, or its beginning, and data is exactly its bytes: whole batches
+// that verify and continue each other. It returns when they are durable. What is left of the isolated range, if anything, stays isolated.
 //
 // A segment file that is missing or not ours cannot be repaired in place: truncate below it and catch up. After an error the range
 // stays isolated.
@@ -42,10 +43,22 @@ func (l *Log) Repair(w *Writer, r Range, data []byte) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f.bad = slices.DeleteFunc(f.bad, func(s span) bool { return s.from == r.From })
 	l.dropDamage(func(at Offset) bool { return at == r.From })
+	i := slices.IndexFunc(f.bad, func(s span) bool { return s.from == r.From })
+	end := f.bad[i].to
+	if n := slices.Index(l.segs, f); n >= 0 {
+		end = min(end, l.segmentEnd(n)) // what is written later will be good
+	}
+	if r.To >= end {
+		f.bad = slices.Delete(f.bad, i, i+1)
+		return nil
+	}
+	f.bad[i].from = r.To
+	l.noteDamage(r.To, f.corrupt(f.at(r.To), errUnrepaired))
 	return nil
 }
+
+var errUnrepaired = errors.New("a damaged range was repaired up to here")
 
 // damagedIn finds and pins the segment whose isolated range r is.
 func (l *Log) damagedIn(r Range) (*segFile, error) {
@@ -56,7 +69,7 @@ func (l *Log) damagedIn(r Range) (*segFile, error) {
 		if f.broken != nil {
 			return nil, f.broken
 		}
-		if s, ok := f.isolated(r.From); ok && s.from == r.From && min(s.to, l.segmentEnd(i)) == r.To {
+		if s, ok := f.isolated(r.From); ok && s.from == r.From && r.From < r.To && r.To <= min(s.to, l.segmentEnd(i)) {
 			f.pin()
 			return f, nil
 		}

@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"sync/atomic"
+	"syscall"
 )
 
 // trashDir is where removed files wait for their last reader. The engine empties it at start.
@@ -272,7 +273,8 @@ func (l *Log) reopenCut(st State, wasFlushed Offset) error {
 		return fmt.Errorf("removing the index of %s: %w", f.path, err)
 	}
 	if read {
-		return l.replaceByCopy(f, st.End)
+		_, err := l.replaceByCopy(f, st.End, f.capacity)
+		return err
 	}
 	return nil
 }
@@ -299,39 +301,75 @@ func (l *Log) anchor(st State) error {
 	return l.sync()
 }
 
-// replaceByCopy puts a copy of f, cut at end, in its place.
-func (l *Log) replaceByCopy(f *segFile, end Offset) error {
-	w := NewWriter()
-	defer w.Close()
+// enlarge gives f, the newest segment, room for capacity bytes. A leader that knows that a large batch comes gives a segment room for it with the
+// segment's first batch; a copy that restarts between the two cannot know this from its commit log, and makes the file with the usual room. The
+// file is copied: the old one stays whole until the new one is in its place.
+func (l *Log) enlarge(f *segFile, capacity int64) (*segFile, error) {
+	l.mu.Lock()
+	end := l.flushed
+	l.mu.Unlock()
+	g, err := l.replaceByCopy(f, end, capacity)
+	switch {
+	case err == nil:
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+	default:
+		err = l.poisonWith(err)
+	}
+	return g, err
+}
+
+// replaceByCopy puts a copy of f, cut at end and with room for capacity bytes, in its place, and returns it. What it holds is on stable storage.
+func (l *Log) replaceByCopy(f *segFile, end Offset, capacity int64) (*segFile, error) {
 	f.pin()
 	defer f.release()
 	if _, err := l.mapSegment(f); err != nil { // a reader with a pin must not map the copy later
-		return err
+		return nil, err
 	}
 	if err := l.openForWrite(f); err != nil {
-		return err
+		return nil, err
 	}
+	h := f.segHeader
+	h.capacity = capacity
+	if err := l.copySegment(f, &h, end); err != nil {
+		return nil, fmt.Errorf("copying %s: %w", f.path, err)
+	}
+	g := newSegFile(l, h)
+	l.forget(f)
+	l.mu.Lock()
+	g.bad, g.index, g.indexed, g.lastCRC = f.bad, f.index, f.indexed, f.lastCRC
+	l.segs[len(l.segs)-1] = g
+	l.mu.Unlock()
+	f.release()
+	return g, nil
+}
+
+// copySegment writes f's bytes below end behind the header h to a file that takes f's name.
+func (l *Log) copySegment(f *segFile, h *segHeader, end Offset) (err error) {
+	w := NewWriter()
+	defer w.Close()
 	tmp := f.path + ".cut"
 	if err := l.disk.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	block := int64(l.blockBytes())
-	size, err := f.file.Size()
+	file, err := l.disk.Create(tmp, roundUp(SegmentHeaderBytes+h.capacity, block))
 	if err != nil {
 		return err
 	}
-	file, err := l.disk.Create(tmp, size)
-	if err != nil {
-		return err
-	}
+	defer func() { err = errors.Join(err, file.Close()) }()
 	used := f.at(end)
 	for at := int64(0); at < used && err == nil; at += WriterBytes {
 		n := min(used-at, WriterBytes)
 		padded := roundUp(n, block)
 		clear(w.buf[n:padded])
-		if err = f.file.ReadAt(w.buf[:n], at); err == nil {
-			err = file.WriteAt(w.buf[:padded], at)
+		if err = f.file.ReadAt(w.buf[:n], at); err != nil {
+			break
 		}
+		if at == 0 {
+			clear(w.buf[:SegmentHeaderBytes])
+			h.encode(w.buf[:SegmentHeaderBytes])
+		}
+		err = file.WriteAt(w.buf[:padded], at)
 	}
 	if err == nil {
 		err = file.Sync()
@@ -342,17 +380,7 @@ func (l *Log) replaceByCopy(f *segFile, end Offset) error {
 	if err == nil {
 		err = l.disk.SyncDir(path.Dir(f.path))
 	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("copying %s below the cut: %w", f.path, err), file.Close())
-	}
-	g := newSegFile(l, f.segHeader)
-	l.forget(f)
-	l.mu.Lock()
-	g.bad, g.index, g.indexed = f.bad, f.index, f.indexed
-	l.segs[len(l.segs)-1] = g
-	l.mu.Unlock()
-	f.release()
-	return file.Close()
+	return err
 }
 
 // Reset empties the log and starts it anew at st.End, which may be anywhere: a full sync from

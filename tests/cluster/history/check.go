@@ -49,7 +49,7 @@ const (
 	Aborted       Kind = "aborted"        // C3: it was certainly not stored, and came
 	DivergentID   Kind = "divergent id"   // C4: one id, two values
 	Duplicate     Kind = "duplicate"      // C4: one value, two ids
-	Regression    Kind = "regression"     // C5: first deliveries on one connection went back
+	Regression    Kind = "regression"     // C5: first deliveries on one connection went back, with no fault between
 	BeforeChannel Kind = "before channel" // acknowledged before its channel was asked for, and not the first channel
 	Reordered     Kind = "reordered"      // C7: one producer's messages changed places
 	Stale         Kind = "stale"          // C7: published after another's acknowledgement, stored before it
@@ -148,7 +148,7 @@ type checker struct {
 	order    []*channel
 	ids      map[string]map[uint64]*value // topic → id → the value that has it
 	conns    map[connKey]time.Duration    // when a connection went
-	cursors  map[cursorKey]uint64
+	cursors  map[cursorKey]*Event         // the last first delivery
 	faults   []*fault
 	end      time.Duration
 }
@@ -171,7 +171,7 @@ func Check(events []Event, o Options) *Report {
 	c := &checker{
 		Options: o.withDefaults(), events: events, r: &Report{Counts: map[Kind]int{}, Classes: map[string]int{}},
 		values: map[key]*value{}, open: map[key]*publish{}, channels: map[[2]string]*channel{},
-		ids: map[string]map[uint64]*value{}, conns: map[connKey]time.Duration{}, cursors: map[cursorKey]uint64{},
+		ids: map[string]map[uint64]*value{}, conns: map[connKey]time.Duration{}, cursors: map[cursorKey]*Event{},
 	}
 	c.survey()
 	for i := range events {

@@ -317,27 +317,21 @@ func (c *conn) arrive(to *end, r *netproto.Received, d int64) {
 	})
 }
 
-// stall keeps a frame that cannot get through, and ends the connection if that takes too long.
+// stall keeps a frame that cannot get through, and ends the connection if that takes too long. While it is stalled there is one chain of retries, whatever
+// else waits for its turn.
 func (c *conn) stall(to *end, r *netproto.Received) {
 	w := c.net.w
-	if to.stalled == 0 {
+	switch {
+	case to.stalled == 0:
 		to.stalled = w.now
-	}
-	if w.now-to.stalled > silence {
+		w.after(20*ms, func() { c.retry(to) })
+	case w.now-to.stalled > silence:
 		c.end(false)
 		return
 	}
 	if !c.dead {
-		c.arriveStalled(to, r)
+		to.waiting = append(to.waiting, r)
 	}
-}
-
-func (c *conn) arriveStalled(to *end, r *netproto.Received) {
-	w := c.net.w
-	if to.waiting == nil {
-		w.after(20*ms, func() { c.retry(to) })
-	}
-	to.waiting = append(to.waiting, r)
 }
 
 func (c *conn) retry(to *end) {

@@ -160,6 +160,9 @@ func Run(seed uint64, cfg Config) (w *World) {
 // maxHealing is how long it may take until everything is right again.
 const maxHealing = 40_000 * ms
 
+// maxEvents is many times what a run needs: a typical one has 20,000, the busiest of thousands 100,000.
+const maxEvents = 2_000_000
+
 func (w *World) build() {
 	w.store = newStore(w)
 	w.net = &network{w: w}
@@ -278,7 +281,9 @@ func (w *World) runTo(ns int64, done func() string) bool {
 		if w.burst++; w.burst > 200_000 {
 			w.fail("time stands still")
 		}
-		w.Stats.Events++
+		if w.Stats.Events++; w.Stats.Events > maxEvents {
+			w.fail("more than %d events: something asks again and again without an end", maxEvents)
+		}
 		e.fn()
 		w.settle()
 		if done != nil && w.now-checked >= 100*ms {
