@@ -492,23 +492,41 @@ func (c *Channel) change(ctx context.Context, evs ...core.Event) error {
 	ws, err := c.writeControls(ctx)
 	c.mu.Unlock()
 	for _, w := range ws {
-		c.e.receive(w.done)
-		err = errors.Join(err, w.Err)
-		switch {
-		case w.Err == nil:
-			c.committed(w.index, w.take)
-		case errors.Is(w.Err, ErrUnknown):
-			c.probe(w.index, w.take)
+		// Without a quorum it waits in the inbox for as long as that takes: what the machine gave away must be written, but the caller
+		// need not wait for it.
+		if w.pt.rep != nil && !c.e.either(w.done, ctx.Done()) {
+			err = errors.Join(err, ErrUnknown, ctx.Err())
+			c.e.spawn(func() {
+				c.e.receive(w.done)
+				c.learnFate(w)
+			})
+			continue
 		}
-		w.free()
+		if w.pt.rep == nil {
+			c.e.receive(w.done)
+		}
+		err = errors.Join(err, w.Err)
+		c.learnFate(w)
 	}
 	c.pump()
 	return err
 }
 
+// learnFate takes in what became of controls that were answered.
+func (c *Channel) learnFate(w controlWait) {
+	switch {
+	case w.Err == nil:
+		c.committed(w.index, w.take)
+	case errors.Is(w.Err, ErrUnknown):
+		c.probe(w.index, w.take)
+	}
+	w.free()
+}
+
 // controlWait is a waiter for controls that were taken from the machine.
 type controlWait struct {
 	*waiter
+	pt    *partition
 	index int
 	take  uint64 // see core.EvConfirmsCommitted
 }
@@ -562,7 +580,7 @@ func (c *Channel) writeControls(ctx context.Context) (ws []controlWait, err erro
 				w.free()
 				return ws, err
 			}
-			ws = append(ws, controlWait{w, i, take})
+			ws = append(ws, controlWait{w, pt, i, take})
 		}
 	}
 	return ws, nil
