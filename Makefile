@@ -11,7 +11,8 @@ GIOURING_FLAGS := -tags giouring -ldflags=-checklinkname=0
 BUILD_FLAGS := $(if $(filter giouring,$(RING)),$(GIOURING_FLAGS),-ldflags=-X=main.commit=$(shell git rev-parse HEAD 2>/dev/null || echo unknown))
 # Packages whose tests run under the race detector: everything with goroutines.
 RACE_PACKAGES ?= ./segment/... ./clog/... ./engine/... ./nsq/... ./netproto/... ./replicate/... ./cluster ./cluster/admin ./cluster/kv/... ./cmd/...
-FUZZ_TIME ?= 5s
+# A time (30s) or a count of inputs (10000x) for each fuzz target.
+FUZZ_TIME ?= 10000x
 BENCH ?= .
 BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
@@ -41,7 +42,7 @@ race: ## run the tests of the packages with goroutines under the race detector
 test-giouring: ## run the storage tests on the giouring library
 	$(GO) test $(GIOURING_FLAGS) ./segment/aio/...
 
-fuzz-smoke: ## run every fuzz target for FUZZ_TIME (5s)
+fuzz-smoke: ## run every fuzz target for FUZZ_TIME (10000x: that many inputs; or 30s)
 	.ci/fuzz-smoke $(FUZZ_TIME)
 
 crash: ## cut the power SEEDS (1000) times at random operations of a running engine
