@@ -95,6 +95,32 @@ func TestFull(t *testing.T) {
 	}
 }
 
+// TestReleasedAtOnce: files that are released many at a time are all used again: none is removed and then written anew.
+func TestReleasedAtOnce(t *testing.T) {
+	d := faultaio.New(faultaio.Options{})
+	m := newModel()
+	l := openOn(t, d, testArena(t, 4*aio.BlockBytes, 3), small(0), m)
+	var first Stats
+	for round := range 5 {
+		m.put(1 << 20)
+		step(t, l, 200)
+		if !l.Full() {
+			t.Fatalf("round %d: the log is not full: %+v", round, l.Stats())
+		}
+		if round == 0 {
+			first = l.Stats()
+		}
+		l.Release(l.Current())
+		m.mu.Lock()
+		m.stored, m.waiting = m.acked, 0
+		m.mu.Unlock()
+		step(t, l, 20)
+	}
+	if s := l.Stats(); s.Removed != 0 || s.Prepared > first.Prepared+1 || s.Recycled < 4*3 {
+		t.Errorf("%d files made, %d of them in the first round, %d used again, %d removed", s.Prepared, first.Prepared, s.Recycled, s.Removed)
+	}
+}
+
 // TestIdleRelease: files are given back although no record comes any more: a mark says so.
 func TestIdleRelease(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})

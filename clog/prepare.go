@@ -16,11 +16,12 @@ import (
 const (
 	// minSpares is how many prepared files wait in the spare folder, besides the one that is ready in the log's folder.
 	minSpares = 1
-	// maxSpares bounds the recycled files that are kept; more are removed.
-	maxSpares = 2
 	// prewriteBytes is the size of the writes that prepare a file. Large enough for the device's full rate, small enough that a
 	// commit never waits long behind one.
-	prewriteBytes = 1 << 20
+	prewriteBytes = 256 << 10
+	// prewritePause lies between two such writes while the committer has a file in reserve: commits go first. A file of
+	// DefaultFileBytes is then ready after about 0.2 s.
+	prewritePause = time.Millisecond
 	// prepareRetry is the pause after the system had no room (or no file descriptor) for a file.
 	prepareRetry = 500 * time.Millisecond
 )
@@ -39,6 +40,7 @@ type preparer struct {
 	log       *slog.Logger
 	stats     *counters
 	fileBytes int64
+	maxSpares int // released files come many at a time; removed and written anew they would disturb commits for nothing
 	inline    bool
 	wake      func()
 
@@ -61,7 +63,8 @@ type preparer struct {
 
 func newPreparer(l *Log, next uint64) *preparer {
 	return &preparer{
-		disk: l.disk, log: l.opts.Logger, stats: &l.stats, fileBytes: l.opts.FileBytes, inline: l.opts.Inline, wake: l.Wake,
+		disk: l.disk, log: l.opts.Logger, stats: &l.stats, fileBytes: l.opts.FileBytes,
+		maxSpares: int(l.opts.MaxLiveBytes / l.opts.FileBytes), inline: l.opts.Inline, wake: l.Wake,
 		next: next, nextSpare: 1,
 		kick: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -280,7 +283,7 @@ func (p *preparer) syncFolders() error {
 // never verifies under another number. The folder is flushed before the file is used again: else a power cut could
 // show one file under two names.
 func (p *preparer) recycle(f liveFile) error {
-	if f.sizeBytes != p.fileBytes || len(p.spares) >= maxSpares {
+	if f.sizeBytes != p.fileBytes || len(p.spares) >= p.maxSpares {
 		if err := p.disk.Remove(fileName(f.number)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("clog: removing a file that is not needed: %w", err)
 		}
@@ -331,8 +334,18 @@ func (p *preparer) prewrite(f aio.File) error {
 		if err := f.WriteAt(zero[:min(int64(len(zero)), p.fileBytes-off)], off); err != nil {
 			return err
 		}
+		if p.reserve() {
+			time.Sleep(prewritePause)
+		}
 	}
 	return f.Sync()
+}
+
+// reserve says that the committer does not wait for a file, nor will soon.
+func (p *preparer) reserve() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.inline && p.ready != nil
 }
 
 // close ends the work and closes the ready file, which stays in the folder, empty, for Open to remove.
