@@ -106,6 +106,9 @@ type ConsumerOptions struct {
 	Label      any           // shown in statistics: the protocol server's client description
 	Partition  *uint32       // only messages of this partition, which this node must lead; nil: all. Others' wait for who wants them
 	Tag        string        // only messages whose header TagHeader is this; "": those of which no consumer with credit has the tag
+	// MaxInFlightBytes is what a Sink that counts unfinished bytes bounds them to; 0: it does not. On this node the Sink's word alone stops
+	// deliveries. Leaders at other nodes share the bound: each may have one message more on its way than its part of it has room for.
+	MaxInFlightBytes int64
 }
 
 // Info is what /info, logs and benchmark headers say about the storage of an Engine.
@@ -147,8 +150,9 @@ type ChannelStats struct {
 	RequeueCount  uint64
 	TimeoutCount  uint64
 	Paused        bool
-	DeadLettered  uint64 // dead letters that this node moved to their topic since it leads
-	OutboxCount   int    // dead letters that wait to be moved
+	DeadLettered  uint64          // dead letters that this node moved to their topic since it leads
+	OutboxCount   int             // dead letters that wait to be moved
+	Latencies     LatencyRecorder // what Options.Latencies made; nil: nothing is measured
 	Consumers     []ConsumerStats
 }
 

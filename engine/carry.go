@@ -24,6 +24,9 @@ import (
 //
 // 7 is not before 5 (carriedBound), so a crash or a cut finds the message in one of the two places. A channel that is just reading an old place
 // when 7 happens comes back for the message when its time is out.
+//
+// Retention by size, age or count removes segments whoever waits in them. What waited there is gone: it counts as confirmed in every channel,
+// which is told of it (lose), so that it keeps nothing else from going and does not stand in lists until it would be due.
 
 const (
 	maxCarryBytes      = 256 << 10 // of records in one batch, unless a single one is larger
@@ -49,10 +52,10 @@ func (pt *partition) look(f func(), done func(error)) {
 	}
 }
 
-// border is where segments could end to be kept.
-type border struct {
-	at segment.Offset
-	id segment.MsgID
+// startBorder is where the log begins.
+func (pt *partition) startBorder() core.Border {
+	at, _, id := pt.log.Start()
+	return core.Border{At: at, ID: id}
 }
 
 // carry copies what waits in the oldest segments, if nothing else is needed of them; limit is how far they may go at all.
@@ -60,14 +63,15 @@ func (f *flusher) carry(pt *partition, limit segment.Offset) {
 	if pt.rep != nil && !pt.rep.serves.Load() || !pt.carrying.CompareAndSwap(false, true) {
 		return
 	}
-	var borders []border
+	var borders []core.Border
 	for i, s := range pt.log.Segments() {
 		if i > 0 && s.Start <= limit && s.Err == nil {
-			borders = append(borders, border{s.Start, s.FirstID})
+			borders = append(borders, core.Border{At: s.Start, ID: s.FirstID})
 		}
 	}
 	var sources []core.CarrySource
-	pt.look(func() { sources = pt.toCarry(borders) }, func(err error) {
+	start := pt.startBorder()
+	pt.look(func() { sources = pt.toCarry(start, borders) }, func(err error) {
 		if err != nil || len(sources) == 0 {
 			pt.carrying.Store(false)
 			return
@@ -77,10 +81,10 @@ func (f *flusher) carry(pt *partition, limit segment.Offset) {
 }
 
 // toCarry decides what to carry; it runs where the fold belongs to.
-func (pt *partition) toCarry(borders []border) []core.CarrySource {
+func (pt *partition) toCarry(start core.Border, borders []core.Border) []core.CarrySource {
 	for n := 0; len(borders) > 0 && n < maxCarryCandidates; n++ {
 		b := borders[len(borders)-1]
-		sources, ok := pt.fold.ToCarry(nil, b.id, b.at, core.MaxCarriedCount)
+		sources, ok := pt.fold.ToCarry(nil, start, b, core.MaxCarriedCount)
 		if ok {
 			return sources
 		}
@@ -96,7 +100,7 @@ func (f *flusher) carryFrom(pt *partition, sources []core.CarrySource) {
 	for _, s := range sources {
 		m, err := pt.readRecord(s.ID, s.At)
 		if errors.Is(err, segment.ErrBelowStart) {
-			continue
+			continue // retention took it just now: the next look finds it gone
 		}
 		if err != nil {
 			f.e.log.Warn("a deferred message cannot be carried out of its old segment, which therefore stays", "topic", pt.t.name, "partition", pt.number, "error", err)
@@ -132,6 +136,58 @@ func (pt *partition) postCarried(ms []core.CarriedMessage, at segment.Offset) {
 	for _, w := range *ws {
 		w.ch.post(post{index: w.index, carried: ds})
 		w.ch.wake()
+	}
+}
+
+// lose looks for what waits and is gone, once something went that somebody had not confirmed.
+func (f *flusher) lose(pt *partition) {
+	if !pt.losing.Load() || pt.rep != nil && !pt.rep.serves.Load() || !pt.searching.CompareAndSwap(false, true) {
+		return
+	}
+	pt.losing.Store(false)
+	start := pt.startBorder()
+	var gone []segment.MsgID
+	pt.look(func() {
+		gone = pt.fold.Gone(nil, start, core.MaxCarriedCount)
+		pt.publishFold(pt.machine.State().NextID)
+	}, func(err error) {
+		if err != nil || len(gone) > 0 {
+			pt.losing.Store(true) // until nothing is left that waits
+		}
+		if err == nil && len(gone) > 0 {
+			pt.postGone(start.ID, gone)
+		}
+		pt.searching.Store(false)
+	})
+}
+
+// postGone tells the channels which messages that wait are gone with what lay below start.
+func (pt *partition) postGone(start segment.MsgID, gone []segment.MsgID) {
+	ws := pt.watchers.Load()
+	if ws == nil {
+		return
+	}
+	for _, w := range *ws {
+		w.ch.post(post{index: w.index, gone: gone, start: start})
+		w.ch.wake()
+	}
+}
+
+// loseGone lets the machine know what is gone; mu is held. Clients that have some of it may finish it.
+func (c *Channel) loseGone(p *post) {
+	cur := &c.cursors[p.index]
+	c.ev = core.Event{Kind: core.EvTrimmed, Part: cur.part.number, Start: p.start}
+	c.step()
+	cur.found = false
+	count := 0
+	for _, id := range p.gone {
+		c.ev = core.Event{Kind: core.EvGone, ID: core.MakeID(cur.part.number, id)}
+		if c.step().Decision == core.Skip {
+			count++
+		}
+	}
+	if count > 0 {
+		c.e.log.Warn("messages that waited for their time are gone: retention by size, age or count removed them first", "topic", c.t.name, "channel", c.name, "partition", cur.part.number, "count", count)
 	}
 }
 
@@ -191,32 +247,83 @@ func recordIn(run []byte, id segment.MsgID) (m core.CarriedMessage, err error) {
 	return m, nil
 }
 
-// carriedOne returns a copy of a message that a control batch carries; ErrBelowStart: none does.
-func (t *Topic) carriedOne(id ID) (*PeekedMessage, error) {
-	pt := t.partitions()[id.Partition()]
-	var at segment.Offset
+// readFold runs f where the fold may be read. With an error f may have run, or may run yet.
+func (pt *partition) readFold(ctx context.Context, f func()) error {
+	if r := pt.rep; r != nil { // not through the inbox: without a quorum it stands still
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		f()
+		return nil
+	}
 	done := make(chan struct{}, 1)
 	var err error
-	pt.look(func() { at = pt.fold.CarriedAt(id.MsgID()) }, func(e error) { err = e; done <- struct{}{} })
-	t.e.receive(done)
-	if err != nil {
-		return nil, err
+	pt.look(f, func(e error) { err = e; done <- struct{}{} })
+	if !pt.e.either(done, ctx.Done()) {
+		return ctx.Err()
 	}
-	if at == 0 {
+	return err
+}
+
+// onlyCarried lists messages from the id from on whose bytes are where they are carried and nowhere else, at most count. The bytes of all
+// from the id start on are where they were published.
+func (pt *partition) onlyCarried(ctx context.Context, from segment.MsgID, count int) ([]core.CarrySource, segment.MsgID, error) {
+	if start := pt.startBorder(); pt.carriedFrom.Load() == noOffset {
+		return nil, start.ID, nil
+	}
+	var list []core.CarrySource
+	var start core.Border
+	err := pt.readFold(ctx, func() {
+		start = pt.startBorder()
+		list = pt.fold.CarriedBelow(nil, from, start, count)
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	return list, start.ID, nil
+}
+
+// readCarried copies messages that control batches carry, as far as they are still there.
+func (p *peeker) readCarried(ctx context.Context, pt *partition, sources []core.CarrySource) error {
+	for _, s := range sources {
+		m, err := pt.readRecord(s.ID, s.At)
+		if errors.Is(err, segment.ErrBelowStart) { // carried further up meanwhile, or gone
+			var again []core.CarrySource
+			if again, _, err = pt.onlyCarried(ctx, s.ID, 1); err == nil && (len(again) == 0 || again[0].ID != s.ID || again[0].At == s.At) {
+				continue
+			} else if err == nil {
+				m, err = pt.readRecord(s.ID, again[0].At)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		var it segment.RecordIter
+		h := segment.Header{Count: 1, Created: m.CreatedNs}
+		it.Reset(&h, m.Record)
+		r := it.NextRef()
+		if r == nil {
+			return errors.Join(segment.ErrInvalid, it.Err())
+		}
+		if !p.add(core.MakeID(pt.number, s.ID), &h, r) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// carriedOne returns a copy of a message that a control batch carries; ErrBelowStart: none does.
+func (t *Topic) carriedOne(ctx context.Context, id ID) (*PeekedMessage, error) {
+	pt := t.partitions()[id.Partition()]
+	p := peeker{whole: true, room: MaxPeekBytes}
+	list, _, err := pt.onlyCarried(ctx, id.MsgID(), 1)
+	if err == nil && len(list) == 1 && list[0].ID == id.MsgID() {
+		err = p.readCarried(ctx, pt, list)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case len(p.found) == 0:
 		return nil, segment.ErrBelowStart
 	}
-	m, err := pt.readRecord(id.MsgID(), at)
-	if err != nil {
-		return nil, err
-	}
-	var it segment.RecordIter
-	h := segment.Header{Count: 1, Created: m.CreatedNs}
-	it.Reset(&h, m.Record)
-	r := it.NextRef()
-	if r == nil {
-		return nil, errors.Join(segment.ErrInvalid, it.Err())
-	}
-	p := peeker{whole: true, room: MaxPeekBytes}
-	p.add(id, &h, r)
 	return &p.found[0], nil
 }

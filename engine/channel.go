@@ -55,6 +55,7 @@ type Channel struct {
 	carrying  bool                 // the carrier of dead letters runs
 	outbox    []core.DeadMessage   // its and outboxCount's list
 	deadMoved uint64               // dead letters that went to their topic
+	timed     *timedMessages       // nil: nothing is measured
 
 	configuring waitLock // one change of the settings at a time
 
@@ -90,6 +91,8 @@ type post struct {
 	deferred []core.DeferredMessage
 	end      segment.MsgID
 	carried  []core.DeferredMessage // lie elsewhere now
+	gone     []segment.MsgID        // waited, and retention removed their bytes with all that was below
+	start    segment.MsgID          // this
 	dropped  core.IDRange           // emptied at the topic while a pause held it back
 }
 
@@ -112,6 +115,7 @@ func newChannel(t *Topic, name string) *Channel {
 		consumers: map[core.ClientID]*Consumer{},
 		woken:     make(chan struct{}, 1), done: make(chan struct{}),
 		timer: time.NewTimer(time.Hour),
+		timed: newTimedMessages(o.Latencies),
 	}
 	c.timer.Stop()
 	c.turnFunc = func() error { c.again = c.turn(); return nil }
@@ -169,7 +173,8 @@ func (pt *partition) snapshot(name string, index int) post {
 		own.Ranges, own.Requeued, own.Dead = cur.Ranges.Clone(), slices.Clone(cur.Requeued), slices.Clone(cur.Dead)
 		p.cursor = &own
 	} else {
-		p.cursor = &core.Cursor{Name: name, Start: end, Confirmed: end}
+		start := pt.fold.StartFor(end)
+		p.cursor = &core.Cursor{Name: name, Start: start, Confirmed: start}
 	}
 	return p
 }
@@ -186,6 +191,7 @@ func (t *Topic) restore() {
 		c.settle()
 	})
 	t.paused.Store(t.partitions()[0].fold.TopicPaused)
+	t.findIncomplete()
 }
 
 func (pt *partition) watch(c *Channel, index int) {
@@ -390,6 +396,10 @@ func (c *Channel) takePosts() {
 			c.cursors[p.index].found = false
 			continue
 		}
+		if p.gone != nil {
+			c.loseGone(p)
+			continue
+		}
 		if p.dropped.From < p.dropped.To {
 			c.ev = core.Event{Kind: core.EvDropped, Part: part.number, Msg: p.dropped.From, End: p.dropped.To}
 			c.step()
@@ -438,9 +448,8 @@ func (c *Channel) Empty(ctx context.Context) error {
 
 // onLeaders does op to the channel in every partition.
 func (c *Channel) onLeaders(ctx context.Context, op operation) error {
-	op.Channel = c.name
-	if cn := c.e.cluster; cn != nil && !c.ephemeral {
-		return cn.everywhere(ctx, c.t, op)
+	if c.e.cluster != nil {
+		return c.ask(ctx, op, nil, nil)
 	}
 	switch op.Kind {
 	case opPauseChannel:
@@ -584,14 +593,4 @@ func (c *Channel) writeControls(ctx context.Context) (ws []controlWait, err erro
 		}
 	}
 	return ws, nil
-}
-
-// ownControls makes what the machine lent its own.
-func ownControls(controls []core.Control) []core.Control {
-	for i := range controls {
-		controls[i].Ranges = slices.Clone(controls[i].Ranges)
-		controls[i].Deferrals = slices.Clone(controls[i].Deferrals)
-		controls[i].Dead = slices.Clone(controls[i].Dead)
-	}
-	return controls
 }

@@ -162,7 +162,7 @@ func (cn *clusterNode) imports() (all []meta.ImportedTopic) {
 		return nil
 	}
 	for _, t := range cn.e.topics {
-		im := meta.ImportedTopic{Topic: meta.Topic{ID: t.uuid, Name: t.name, Partitions: len(t.partitions()), CreatedNs: t.created, Settings: t.Settings()}}
+		im := meta.ImportedTopic{Topic: meta.Topic{ID: t.uuid, Name: t.name, Partitions: len(t.partitions()), CreatedNs: t.created, Settings: t.Settings().Stored()}}
 		im.Topic.Settings.MinISR = 0 // one node says nothing of a cluster's replicas
 		for _, pt := range t.partitions() {
 			epoch := segment.Epoch(0)

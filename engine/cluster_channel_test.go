@@ -318,3 +318,59 @@ func (tr *trio) pauseTopic(from *member, topic *engine.Topic) {
 		t.Errorf("%d of 6 messages came when the topic ran again", count)
 	}
 }
+
+// A node without a copy of anything of a topic does with its channels what others do, and knows their names; what it remembers of one that
+// was deleted elsewhere is not there.
+func TestChannelsWithoutACopy(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 4)
+	tr.create("t", 1)
+	tr.channel("t", "c")
+	row := tr.nodes[0].row("t", 0)
+	if len(row.State.Replicas) != 3 {
+		t.Fatalf("replicas: %v", row.State.Replicas)
+	}
+	var far *member
+	for _, m := range tr.nodes {
+		if !slices.Contains(row.State.Replicas, m.e.Node().ID) {
+			far = m
+		}
+	}
+	topic := tr.topic(far, "t")
+	names := func(want ...string) {
+		t.Helper()
+		if got, err := topic.ReadChannelNames(t.Context()); err != nil || !slices.Equal(got, want) {
+			t.Errorf("channels %q, %v; want %q", got, err, want)
+		}
+	}
+	names("c")
+	c := topic.ChannelElsewhere("c")
+	if err := c.Pause(t.Context()); err != nil {
+		t.Error(err)
+	}
+	led, _ := tr.topic(tr.leader("t", 0), "t").LookupChannel("c")
+	if !channelStats(t, led).Paused {
+		t.Error("the channel is not paused")
+	}
+	if err := topic.ChannelElsewhere("d").Pause(t.Context()); !errors.Is(err, engine.ErrNoChannel) {
+		t.Errorf("a channel that is not there: %v", err)
+	}
+	if err := topic.DeleteChannel(t.Context(), "d"); !errors.Is(err, engine.ErrNoChannel) {
+		t.Errorf("a channel that is not there: %v", err)
+	}
+	stale, err := topic.CreateChannel(t.Context(), "d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names("c", "d")
+	if err := topic.DeleteChannel(t.Context(), "c"); err != nil {
+		t.Error(err)
+	}
+	if err := tr.topic(tr.leader("t", 0), "t").DeleteChannel(t.Context(), "d"); err != nil {
+		t.Error(err)
+	}
+	if err := stale.Unpause(t.Context()); !errors.Is(err, engine.ErrNoChannel) {
+		t.Errorf("a channel that is not there any more: %v", err)
+	}
+	names()
+}

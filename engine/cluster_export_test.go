@@ -150,3 +150,9 @@ func ExchangeOf(e *Engine, topic string, n int) uint64 {
 	defer r.mu.Unlock()
 	return reflect.ValueOf(r.follower).Elem().FieldByName("request").Uint()
 }
+
+// PartitionOf is the name of a partition in the metadata.
+func PartitionOf(e *Engine, topic string, n int) segment.Identity {
+	t, _ := e.LookupTopic(topic)
+	return t.partitions()[n].identity()
+}

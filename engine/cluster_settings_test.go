@@ -3,10 +3,13 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
 	"penstock/engine"
+	"penstock/segment"
 )
 
 // Settings that are changed through any node reach all of them, are there after a restart, and hold for whoever leads: a quota refuses what other
@@ -152,5 +155,123 @@ func TestClusterKeepsASingleNodesSettings(t *testing.T) {
 	tr.start(first)
 	if got := tr.topic(first, "t").Settings(); got != want {
 		t.Errorf("after a start it has %+v", got)
+	}
+}
+
+// retentionLimits are topics by what bounds them, each to far less than their test publishes.
+var retentionLimits = map[string]func(*engine.TopicSettings){
+	"bytes":      func(s *engine.TopicSettings) { s.RetentionBytes = 200 << 10 },
+	"count":      func(s *engine.TopicSettings) { s.RetentionCount = 130 },
+	"age":        func(s *engine.TopicSettings) { s.RetentionAgeMs = 50 },
+	"drop-bytes": func(s *engine.TopicSettings) { s.QuotaBytes, s.QuotaMode = 200<<10, engine.QuotaDropOldest },
+	"drop-count": func(s *engine.TopicSettings) { s.QuotaCount, s.QuotaMode = 130, engine.QuotaDropOldest },
+}
+
+// A topic's retention and a quota that drops the oldest let segments go on every replica, unconfirmed or not; a consumer gets an unbroken end of
+// the log from whoever leads. A replica that was away while everything that it had went gets what is left, and may lead then.
+//
+// B39, B67, B87
+func TestClusterTopicRetention(t *testing.T) {
+	t.Parallel()
+	const body = 1500
+	names := slices.Sorted(maps.Keys(retentionLimits))
+	tr := newTrio(t, 3, func(o *engine.Options) {
+		o.RetentionCount = 1
+		o.Cluster.Replication.LagMaxNs = int64(time.Second)
+	})
+	tr.create("keeps", 1)
+	configure(t, tr.topic(tr.nodes[0], "keeps"), func(s *engine.TopicSettings) { s.RetentionCount = -1 })
+	tr.channel("keeps", "c")
+	for i, name := range names {
+		tr.create(name, 1)
+		tr.channel(name, "c")
+		configure(t, tr.topic(tr.nodes[i%3], name), func(s *engine.TopicSettings) {
+			s.RetentionCount = -1
+			retentionLimits[name](s)
+		})
+	}
+	total := 0
+	// fill publishes until every replica's log begins behind where.
+	fill := func(where map[string]segment.Offset) {
+		t.Helper()
+		tr.eventually("every replica trims", func() bool {
+			for i, name := range append(names, "keeps") {
+				publish(t, tr.topic(tr.up()[i%len(tr.up())], name), numbered("m", 25, body)...)
+			}
+			total += 25
+			for _, m := range tr.up() {
+				for _, name := range names {
+					c, err := engine.CopyOf(m.e, name, 0)
+					if err != nil || c.Start <= where[name] {
+						return false
+					}
+				}
+			}
+			return true
+		})
+	}
+	fill(nil)
+	away := tr.others(tr.leader("age", 0))[0]
+	ends := map[string]segment.Offset{}
+	for _, name := range names {
+		ends[name] = tr.equal(name, 0).End
+	}
+	tr.kill(away)
+	for _, name := range names {
+		tr.leader(name, 0)
+	}
+	fill(ends)
+	tr.start(away)
+	for _, name := range names {
+		tr.whole(name)
+		tr.equal(name, 0)
+	}
+	for _, m := range tr.nodes {
+		c, err := engine.CopyOf(m.e, "keeps", 0)
+		if err != nil || c.Start != 0 {
+			t.Errorf("%s lets bytes of a topic without a limit go: it begins at %d, %v", m.name, c.Start, err)
+		}
+	}
+	restartAllBut(tr, away, names)
+	for _, name := range names {
+		tr.leader(name, 0)
+		publish(t, tr.topic(tr.nodes[0], name), "last")
+		got := readAll(t, tr.channel(name, "c"))
+		if len(got) >= total {
+			t.Errorf("%s: %d of %d messages are left", name, len(got), total)
+		}
+		unbroken(t, name, got, engine.ID(total))
+	}
+	tr.leader("keeps", 0)
+	if n := len(readAll(t, tr.channel("keeps", "c"))); n != total {
+		t.Errorf("the topic without a limit has %d of %d messages", n, total)
+	}
+}
+
+// restartAllBut restarts the nodes but one in turn, so that it may lead then.
+func restartAllBut(tr *trio, not *member, topics []string) {
+	tr.t.Helper()
+	for _, m := range tr.nodes {
+		if m == not {
+			continue
+		}
+		tr.stop(m)
+		tr.start(m)
+		tr.eventually("all are in sync", func() bool {
+			return !slices.ContainsFunc(topics, func(name string) bool { r := m.row(name, 0); return r == nil || len(r.State.ISR) < 3 })
+		})
+	}
+}
+
+// unbroken wants messages up to last, at least one, with none missing between.
+func unbroken(t *testing.T, name string, got map[engine.ID]string, last engine.ID) {
+	t.Helper()
+	if len(got) == 0 {
+		t.Errorf("%s: nothing is left", name)
+	}
+	for id := last; id > last+1-engine.ID(len(got)); id-- {
+		if _, ok := got[id]; !ok {
+			t.Errorf("%s: %s is missing between messages that are there", name, id)
+		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 // makeReplicas makes this node's part of a topic of the cluster: all partitions are known, those that it replicates get a log.
 func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, error) {
-	m := &topicMeta{Format: formatVersion, ID: mt.ID, Name: mt.Name, Partitions: mt.Partitions, CreatedNs: mt.CreatedNs, Settings: mt.EffectiveSettings()}
+	m := &topicMeta{Format: formatVersion, ID: mt.ID, Name: mt.Name, Partitions: mt.Partitions, CreatedNs: mt.CreatedNs, Settings: mt.EffectiveSettings().Stored()}
 	t := newTopic(e, m)
 	var local []*partition
 	for n := range uint32(m.Partitions) {
@@ -125,6 +125,7 @@ func (e *Engine) openReplica(pt *partition) error {
 
 // dropTopic deletes this node's part of a topic that the cluster deleted.
 func (e *Engine) dropTopic(t *Topic) {
+	e.topicGone(t.name)
 	var local []*partition
 	for _, pt := range t.partitions() {
 		pt.rep.end(ErrDeleted)
@@ -206,13 +207,13 @@ func (cn *clusterNode) sleep(ctx context.Context, d time.Duration) error {
 func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
 	t, ok := cn.e.LookupTopic(name)
 	if !ok {
-		return ErrNoTopic
+		return cn.e.noTopic(name)
 	}
 	ctx, cancel := cn.e.withTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
 	if err := cn.store.DeleteTopic(ctx, t.uuid); err != nil {
-		if errors.Is(err, meta.ErrNotFound) {
-			return ErrNoTopic
+		if errors.Is(err, meta.ErrNotFound) { // it was there until a moment ago
+			return &GoneError{0, ErrNoTopic}
 		}
 		return err
 	}
@@ -236,7 +237,7 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 		}
 		t.dropServed()
 		before := slices.Clone(t.served)
-		missing := t.addServed()
+		missing, barren := t.addServed()
 		t.startChannels()
 		t.closeStranded()
 		if channels := t.Channels(); len(t.served) > 1 && !slices.Equal(before, t.served) {
@@ -245,6 +246,9 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 					c.reconcile(cn.ctx) // a change of its settings may have ended half way
 				}
 			})
+		}
+		if len(barren) > 0 {
+			cn.spawn(func() { t.adoptUntilDone(barren) })
 		}
 		for _, m := range missing {
 			cn.spawn(func() { _ = t.createIn(cn.ctx, m.pt, m.ch) }) // if it fails, whoever wants the channel asks for it
@@ -276,8 +280,9 @@ type missingChannel struct {
 	ch *Channel
 }
 
-// addServed gives the channels the partitions that this node serves since a moment ago. It returns the channels that one of them does not know.
-func (t *Topic) addServed() (missing []missingChannel) {
+// addServed gives the channels the partitions that this node serves since a moment ago. It returns the channels that one of them does not know,
+// and the partitions that know none.
+func (t *Topic) addServed() (missing []missingChannel, barren []*partition) {
 	for i, pt := range t.partitions()[:len(t.served)] {
 		epoch := pt.rep.serving()
 		if t.served[i] != 0 || epoch == 0 {
@@ -298,8 +303,15 @@ func (t *Topic) addServed() (missing []missingChannel) {
 			pt.watch(c, i)
 			c.post(pt.snapshot(name, i))
 		}
-		t.paused.Store(pt.fold.TopicPaused)
+		isNew := pt.foldIsNew()
+		if !isNew {
+			t.paused.Store(pt.fold.TopicPaused)
+		}
 		pt.rep.mu.Unlock()
+		if isNew {
+			barren = append(barren, pt)
+			continue
+		}
 		for _, c := range t.Channels() {
 			if !slices.Contains(names, c.name) && !c.ephemeral {
 				missing = append(missing, missingChannel{pt, c})
@@ -308,7 +320,7 @@ func (t *Topic) addServed() (missing []missingChannel) {
 			c.wake()
 		}
 	}
-	return missing
+	return missing, barren
 }
 
 // createIn writes a channel into the log of one more partition.
@@ -336,8 +348,11 @@ func (t *Topic) hasChannel(name string) bool { return slices.Contains(t.channelN
 
 func (t *Topic) channelNames() []string {
 	seen := map[string]bool{}
+	serves := t.servesAny()
 	for _, c := range t.Channels() {
-		seen[c.name] = true
+		if serves || c.ephemeral { // else it is what this node once fetched messages for, or made for others
+			seen[c.name] = true
+		}
 	}
 	for _, pt := range t.partitions() {
 		if pt.rep == nil || !pt.rep.hasLog() {
@@ -358,6 +373,23 @@ func (t *Topic) channelNames() []string {
 // ChannelNames are the names of the topic's channels, sorted, as far as this node knows them: those of partitions of which it has a copy.
 func (t *Topic) ChannelNames() []string { return t.channelNames() }
 
+// ReadChannelNames is ChannelNames wherever this node has a copy; else it asks the leader of partition 0.
+func (t *Topic) ReadChannelNames(ctx context.Context) ([]string, error) {
+	hasCopy := func(pt *partition) bool { return pt.rep == nil || pt.rep.hasLog() }
+	if slices.ContainsFunc(t.partitions(), hasCopy) {
+		return t.channelNames(), nil
+	}
+	s, err := t.askState(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(s.Channels))
+	for i := range s.Channels {
+		names = append(names, s.Channels[i].Name)
+	}
+	return names, nil
+}
+
 // trim removes segments below to, as far as recovery and the cluster allow, and tells the replica.
 func (f *flusher) trim(pt *partition, to segment.Offset) {
 	f.mu.Lock()
@@ -370,7 +402,12 @@ func (f *flusher) trim(pt *partition, to segment.Offset) {
 	if to <= start {
 		return
 	}
+	wanted := segment.MsgID(pt.needed.Load())
+	carried := segment.Offset(pt.carriedFrom.Load())
 	n, err := pt.log.Trim(to)
+	if left := pt.startBorder(); wanted < left.ID || carried < left.At {
+		pt.losing.Store(true)
+	}
 	f.e.counters.TrimmedBytes.Add(uint64(n))
 	if err != nil && !errors.Is(err, segment.ErrClosed) && !errors.Is(err, fs.ErrNotExist) {
 		f.e.log.Warn("retention could not remove a segment; it tries again", "topic", pt.t.name, "partition", pt.number, "error", err)

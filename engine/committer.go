@@ -48,6 +48,7 @@ type groupWork struct {
 	touched  []*partition // with new messages, each once in a row
 	crowds   []crowd      // of the puts, each once in a row
 	cuts     []*logCut
+	waiters  int // goroutines that Durable answered
 	sealed   int // puts that were sealed into the group, those of replicated partitions included
 }
 
@@ -72,6 +73,11 @@ func (c *committer) push(pt *partition, alone bool) {
 	c.readyMu.Lock()
 	c.ready = append(c.ready, pt)
 	c.readyMu.Unlock()
+	// While a group is on the disk nobody is woken: once Durable has counted it down, Gather is called, and pt was added before. Waking
+	// would only take a processor from the producers. What is worth a second group is told by report.
+	if c.flying.Load() > 0 {
+		return
+	}
 	// After a group of many the next will be of many: the first of them must not hold up the others.
 	if !alone || c.crowd.Load() || !c.e.clog.StepOnSpot() || c.pushed() {
 		c.e.clog.Wake()
@@ -81,6 +87,9 @@ func (c *committer) push(pt *partition, alone bool) {
 // maxGroupPuts bounds a group by the work it makes: sealing and answering one group must overlap with its producers' work on the next, which
 // a producer with a window of some ten thousand could not begin if one group took the whole window.
 const maxGroupPuts = 4096
+
+// maxTurns is how often Gather looks for what became ready meanwhile. Who is refused may put again at once, so there has to be an end.
+const maxTurns = 4
 
 // secondGroupBytes is what must wait before a second group joins the one on the disk. For less it pays to wait: the second flush costs more than
 // it brings forward, and takes those with it who come just after it. Large groups overlap sealing with writing.
@@ -95,22 +104,22 @@ func (c *committer) pushed() bool {
 
 // Gather seals what waits, partition by partition, until the group is full.
 func (c *committer) Gather(g *clog.Group) {
-	if c.at == len(c.turn) {
-		c.turn, c.at = c.turn[:0], 0
-		c.readyMu.Lock()
-		c.turn, c.ready = c.ready, c.turn
-		c.readyMu.Unlock()
-	}
-	if len(c.turn) == 0 || c.flying.Load() > 0 && c.e.waiting.Load() < secondGroupBytes {
+	// Nothing is taken before it is used, or what came in between would miss the group.
+	if c.flying.Load() > 0 && c.e.waiting.Load() < secondGroupBytes || !c.nextTurn() {
 		return
 	}
 	w := &c.slots[g.Slot()]
 	w.batches, w.puts, w.deferred, w.sealed = w.batches[:0], w.puts[:0], w.deferred[:0], 0
 	c.nowNs = c.e.now().UnixNano()
 	c.learnSpace()
-	for c.at < len(c.turn) && c.sealInbox(c.turn[c.at], g, w) {
-		c.turn[c.at] = nil
-		c.at++
+	for range maxTurns {
+		for c.at < len(c.turn) && c.sealInbox(c.turn[c.at], g, w) {
+			c.turn[c.at] = nil
+			c.at++
+		}
+		if c.at < len(c.turn) || !c.nextTurn() {
+			break
+		}
 	}
 	if w.sealed == 1 {
 		g.SetSolo()
@@ -120,6 +129,17 @@ func (c *committer) Gather(g *clog.Group) {
 	}
 	c.crowd.Store(w.sealed > 1)
 	c.left.Store(c.at < len(c.turn))
+}
+
+// nextTurn says whether an inbox waits at c.turn[c.at]. What became ready meanwhile follows when the turn is used up.
+func (c *committer) nextTurn() bool {
+	if c.at == len(c.turn) {
+		c.turn, c.at = c.turn[:0], 0
+		c.readyMu.Lock()
+		c.turn, c.ready = c.ready, c.turn
+		c.readyMu.Unlock()
+	}
+	return len(c.turn) > 0
 }
 
 // learnSpace passes the flusher's word about the disk's room on to the machines.
@@ -349,6 +369,7 @@ func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst
 	case own == nil:
 		c.encodeRecords(w, puts, pt.number, r, dst)
 	case own.drop:
+		own.release = c.e.flusher.holdFiles() // not before: a full log could not take it
 		return
 	case own.sealed != nil:
 		copy(dst, own.sealed)
@@ -481,12 +502,16 @@ func (c *committer) applyControls(pt *partition, controls []core.Control, at seg
 
 // publishFold shows other goroutines what they need of the fold.
 func (pt *partition) publishFold(end segment.MsgID) {
-	from, carries := pt.fold.CarriedFrom()
+	var start core.Border
+	if pt.log != nil {
+		start = pt.startBorder()
+	}
+	from, carries := pt.fold.CarriedFrom(start.At)
 	if !carries {
 		from = noOffset
 	}
 	pt.carriedFrom.Store(int64(from)) // before needed, which counts on it
-	pt.needed.Store(uint64(pt.fold.Needed(end)))
+	pt.needed.Store(uint64(pt.fold.Needed(start.ID, end)))
 	if pt.fold.Len() == 0 {
 		pt.unclaimed.Store(uint64(pt.fold.Unclaimed))
 	} else {
@@ -496,94 +521,5 @@ func (pt *partition) publishFold(end segment.MsgID) {
 		pt.heldFrom.Store(uint64(pt.fold.HeldFrom))
 	} else {
 		pt.heldFrom.Store(notHeld)
-	}
-}
-
-// Durable makes a group's batches visible and then answers its puts: PutOK implies
-// Committed.
-func (c *committer) Durable(g *clog.Group) {
-	w := &c.slots[g.Slot()]
-	c.flying.Add(-1)
-	w.touched = w.touched[:0]
-	for i := range w.batches {
-		b := &w.batches[i]
-		pt := b.part
-		if pt.rep != nil {
-			c.replicaDurable(w, i)
-			continue
-		}
-		c.ev = core.PartitionEvent{Kind: core.PartitionDurable, Position: b.slice.Position + 1}
-		pt.machine.Step(&c.ev, &c.res)
-		if c.res.Committed <= b.slice.Position {
-			continue // poisoned meanwhile
-		}
-		pt.log.Append(&b.slice)
-		if b.deferN != 0 {
-			pt.postDeferred(w.deferred[b.deferFrom : b.deferFrom+b.deferN])
-		}
-		pt.visible.Store(uint64(b.nextID))
-		c.e.flusher.note(pt)
-		if b.slice.Count == 0 {
-			continue
-		}
-		pt.t.countedBytes(b.slice.Count, b.bodyBytes)
-		if n := len(w.touched); n == 0 || w.touched[n-1] != pt {
-			w.touched = append(w.touched, pt)
-		}
-	}
-	for i, p := range w.puts {
-		w.puts[i] = nil
-		p.next = nil
-		if p.own != nil && p.own.onCommit != nil {
-			p.own.onCommit(p)
-		}
-		p.Err = nil
-		if p.gate == nil {
-			p.Done(p)
-			continue
-		}
-		if n := len(w.crowds); n == 0 || w.crowds[n-1] != (crowd{p.part, p.crowd}) {
-			w.crowds = append(w.crowds, crowd{p.part, p.crowd})
-		}
-		p.answered.Store(true) // the waiter may be gone from here on
-	}
-	for _, cr := range w.crowds {
-		cr.part.disperse(cr.gate)
-	}
-	w.crowds = w.crowds[:0]
-	for i, pt := range w.touched {
-		w.touched[i] = nil
-		pt.wake()
-	}
-	c.e.asyncFree.giveBack()
-	for i, cut := range w.cuts {
-		cut.durable <- nil
-		w.cuts[i] = nil
-	}
-	w.cuts = w.cuts[:0]
-	clear(w.batches) // no references to buffers of the past
-	w.batches = w.batches[:0]
-	w.puts = w.puts[:0]
-}
-
-// Failed poisons every partition: nothing in flight or waiting will be stored.
-func (c *committer) Failed(err error) {
-	e := c.e
-	e.poison(err)
-	why := e.refusal()
-	for i := range c.slots {
-		w := &c.slots[i]
-		for _, p := range w.puts {
-			p.answer(0, why)
-		}
-		w.puts, w.batches, w.cuts = nil, nil, nil
-	}
-	for _, pt := range e.partitionList() {
-		c.ev = core.PartitionEvent{Kind: core.PartitionFault, Flag: true, Err: why}
-		pt.machine.Step(&c.ev, &c.res)
-		if pt.rep != nil {
-			pt.rep.fault(err)
-		}
-		pt.refuse(why, true, false)
 	}
 }

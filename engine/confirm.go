@@ -191,3 +191,13 @@ func (f *confirmer) flush() {
 		c.mu.Unlock()
 	}
 }
+
+// ownControls makes what the machine lent its own.
+func ownControls(controls []core.Control) []core.Control {
+	for i := range controls {
+		controls[i].Ranges = slices.Clone(controls[i].Ranges)
+		controls[i].Deferrals = slices.Clone(controls[i].Deferrals)
+		controls[i].Dead = slices.Clone(controls[i].Dead)
+	}
+	return controls
+}

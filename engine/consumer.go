@@ -74,6 +74,9 @@ func (k *Consumer) do(ev core.Event) error {
 	}
 	c.ev = ev
 	err := c.step().Err
+	if c.timed != nil && ev.Kind == core.EvFinish && err == nil {
+		c.timed.finished(ev.ID, c.e.now().UnixNano())
+	}
 	if ev.Kind == core.EvRequeue {
 		c.arm() // the delay runs whether or not the caller pumps
 	} else {

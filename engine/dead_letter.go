@@ -129,7 +129,7 @@ func (c *Channel) moveDead(dead []deadLetter, name string) (moved []ID, err erro
 	for _, d := range dead {
 		m, err := p.one(c.t, d.id)
 		if errors.Is(err, segment.ErrBelowStart) {
-			m, err = c.t.carriedOne(d.id)
+			m, err = c.t.carriedOne(ctx, d.id)
 		}
 		switch {
 		case errors.Is(err, segment.ErrBelowStart):

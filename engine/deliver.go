@@ -330,6 +330,9 @@ func (c *Channel) hand(h *segment.Header, r *segment.Record) {
 		k.touched = true
 		c.touched = append(c.touched, k)
 	}
+	if c.timed != nil {
+		c.timed.delivered(&k.delivery)
+	}
 	if !k.sink.Deliver(&k.delivery) {
 		c.ev = core.Event{Kind: core.EvBlocked, Client: k.id, Flag: true}
 		c.step()

@@ -37,6 +37,7 @@ type Engine struct {
 
 	mu       sync.RWMutex
 	topics   map[string]*Topic
+	gone     goneNames    // topics
 	parts    []*partition // of all topics; the committer's checkpoint walks it
 	closed   bool
 	creating map[string]*creation
@@ -129,6 +130,7 @@ func (e *Engine) open(ctx context.Context) error {
 		e.cluster.start()
 		return nil
 	}
+	e.completeChannels()
 	e.forEachTopic(func(t *Topic) { t.startChannels() })
 	e.dropEphemeral()
 	return nil
@@ -350,6 +352,9 @@ func (e *Engine) release() error {
 	}
 	if e.clog != nil {
 		err = errors.Join(err, e.clog.Close())
+	}
+	if e.flusher != nil {
+		e.flusher.writer.Close() // its buffer is mapped memory; nobody flushes any more
 	}
 	if e.arena != nil {
 		e.arena.Close()

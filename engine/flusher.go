@@ -395,10 +395,10 @@ func (f *flusher) roomAgain() {
 // With all set, every file but the newest goes.
 func (f *flusher) reclaim(all bool) bool {
 	e := f.e
+	oldest, current := e.clog.Oldest(), e.clog.Current() // before held: what is held later lies in current or behind it
 	f.mu.Lock()
 	held := f.held > 0
 	f.mu.Unlock()
-	oldest, current := e.clog.Oldest(), e.clog.Current()
 	if f.released > oldest { // the log has not taken the last release in yet
 		held = held || !e.clog.Stats().Full // and if it cannot, because that was not enough, it needs another
 		oldest = f.released
@@ -514,6 +514,7 @@ func (f *flusher) retain() {
 		f.mu.Lock()
 		limit := f.limits[pt]
 		f.mu.Unlock()
+		f.lose(pt)
 		// Asking the log what may go reads segments, so first whether any of them could.
 		if first, ok := pt.log.TrimmableTo(); !ok || limit < first {
 			continue

@@ -40,10 +40,15 @@ func (cn *clusterNode) handOverSoon(pt *partition, to replicate.NodeID) {
 			break
 		}
 	}
-	pt.rep.run(func() {
-		if pt.rep.quiet {
-			pt.rep.quiet, pt.rep.stalled = false, ErrNoLeader
-			pt.rep.retry()
+	pt.rep.goOn()
+}
+
+// goOn takes writes again that waited for another leader.
+func (r *replica) goOn() {
+	r.run(func() {
+		if r.quiet {
+			r.quiet, r.stalled = false, ErrNoLeader
+			r.retry()
 		}
 	})
 }
@@ -79,6 +84,7 @@ func (cn *clusterNode) handOverOne(ctx context.Context, pt *partition, to replic
 	r.mu.Lock()
 	if r.leader == nil || len(r.state.ISR) < 2 {
 		r.mu.Unlock()
+		r.goOn() // the others may have fallen out of the ISR since the round before
 		return false
 	}
 	flushed := r.quiet
@@ -94,7 +100,7 @@ func (cn *clusterNode) handOverOne(ctx context.Context, pt *partition, to replic
 		return true
 	}
 	if err := cn.store.HandOver(ctx, pt.identity(), &st, to); err != nil {
-		r.run(func() { r.quiet = false; r.stalled = ErrNoLeader; r.retry() })
+		r.goOn()
 		if !errors.Is(err, meta.ErrConflict) {
 			cn.log.Warn("a partition could not be handed over", "topic", pt.t.name, "partition", pt.number, "error", err)
 			return false

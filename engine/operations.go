@@ -55,6 +55,7 @@ const (
 	opConfirm   operationKind = "confirm"   // IDs: they count as confirmed, whoever has them
 	opSettings  operationKind = "settings"  // Result: ChannelSettings
 	opConfigure operationKind = "configure" // Settings. Result: ChannelSettings
+	opState     operationKind = "state"     // Result: topicState
 )
 
 const maxOperationBytes = 1 << 20 // the numbers of all partitions of a topic
@@ -316,7 +317,12 @@ func (t *Topic) locally(ctx context.Context, op operation) (json.RawMessage, err
 
 func (t *Topic) perform(ctx context.Context, op operation) (json.RawMessage, error) {
 	switch op.Kind {
+	case opState:
+		return marshal(t.stateHere(), nil)
 	case opCreateChannel:
+		if err := t.adopt(ctx, t.partitions()); err != nil {
+			return nil, err
+		}
 		c, err := t.createChannelHere(ctx, op.Channel)
 		if err != nil {
 			return nil, err
@@ -328,38 +334,39 @@ func (t *Topic) perform(ctx context.Context, op operation) (json.RawMessage, err
 		return nil, t.emptyHere(ctx)
 	case opPeek:
 		if op.Channel == "" {
-			return marshal(t.peekHere(op))
+			return marshal(t.peekHere(ctx, op))
 		}
+	case opDeleteChannel:
+		return deletionOf(t.deleteChannelHere(ctx, op.Channel))
 	}
 	c, ok := t.LookupChannel(op.Channel)
 	if !ok {
-		return nil, nil // it is not there, or not any more
+		return nil, nil // it is not there, or not any more: no result says so, see Channel.ask
 	}
 	return c.perform(ctx, op)
 }
 
+// perform has a result whatever it does.
 func (c *Channel) perform(ctx context.Context, op operation) (json.RawMessage, error) {
 	switch op.Kind {
-	case opDeleteChannel:
-		return nil, c.t.deleteChannelHere(ctx, op.Channel)
 	case opPauseChannel:
-		return nil, c.pauseHere(ctx, op.Flag)
+		return marshal(true, c.pauseHere(ctx, op.Flag))
 	case opSkipChannel:
-		return nil, c.skipHere(ctx, op.Flag)
+		return marshal(true, c.skipHere(ctx, op.Flag))
 	case opEmptyChannel:
-		return nil, c.emptyHere(ctx)
+		return marshal(true, c.emptyHere(ctx))
 	case opWhereTo:
 		return marshal(c.whereTo(op))
 	case opSeek:
-		return nil, c.seekHere(ctx, op)
+		return marshal(true, c.seekHere(ctx, op))
 	case opPeek:
-		return marshal(c.peekHere(op))
+		return marshal(c.peekHere(ctx, op))
 	case opPending:
 		return marshal(c.pendingHere(op))
 	case opDeferred:
 		return marshal(c.deferredHere(op))
 	case opConfirm:
-		return nil, c.confirmHere(ctx, op)
+		return marshal(true, c.confirmHere(ctx, op))
 	case opSettings:
 		return marshal(c.Settings(), nil)
 	case opConfigure:

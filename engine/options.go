@@ -52,6 +52,9 @@ type Options struct {
 	DisableAutoCreate  bool
 	ReadAheadBytes     int // most bytes one view of a segment pins (256 KiB)
 	MaxDeliveriesAtOne int // messages delivered in one turn of a channel before other callers get their turn (4096)
+
+	// Latencies makes what measures a channel's messages from publish to Finish, where they are led; ChannelStats has it. nil: nothing does.
+	Latencies func() LatencyRecorder
 }
 
 const (

@@ -48,6 +48,8 @@ type partition struct {
 	carriedFrom atomic.Int64
 	carriedAt   atomic.Int64
 	carrying    atomic.Bool   // messages are being carried
+	searching   atomic.Bool   // for those that are gone
+	losing      atomic.Bool   // something went that somebody had not confirmed: perhaps it waits, see flusher.lose
 	unclaimed   atomic.Uint64 // MsgID from which messages wait at the topic
 	heldFrom    atomic.Uint64 // topic paused: MsgID from which messages are held back; else max
 	dirty       atomic.Bool   // in the flusher's queue
@@ -283,7 +285,8 @@ func (pt *partition) giveBack(l putList) {
 	}
 	pt.head = l.head
 	pt.taken = l.head.seq - 1
-	pt.left(-l.bytes)
+	pt.waiting += l.bytes
+	pt.count() // and wake nobody: the committer, which is here, would find no more room than before, again and again
 }
 
 // takeBack removes a put that the committer has not taken yet.
@@ -325,12 +328,19 @@ func (pt *partition) left(size int64) {
 // report adds what changed to the node's sum, coarsely: a shared counter that every put touches twice costs
 // more than the put. mu is held.
 func (pt *partition) report() {
-	if d := pt.waiting - pt.reported; d >= reportBytes || d <= -reportBytes {
-		pt.reported = pt.waiting
-		if n := pt.e.waiting.Add(d); n >= secondGroupBytes && n-d < secondGroupBytes {
-			pt.e.clog.Wake()
-		}
+	if n, d := pt.count(); n >= secondGroupBytes && n-d < secondGroupBytes {
+		pt.e.clog.Wake()
 	}
+}
+
+// count is report without telling the committer. It returns the node's sum and what was added to it, or zeros while that can wait.
+func (pt *partition) count() (sum, added int64) {
+	d := pt.waiting - pt.reported
+	if d < reportBytes && d > -reportBytes {
+		return 0, 0
+	}
+	pt.reported = pt.waiting
+	return pt.e.waiting.Add(d), d
 }
 
 // reportBytes is how far the node's sum may be off per partition.

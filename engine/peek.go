@@ -67,7 +67,8 @@ func listCount(n int) int {
 	return min(n, MaxListCount)
 }
 
-// Peek returns messages that the channel has not confirmed, in flight and deferred ones too, oldest first. Nothing is consumed.
+// Peek returns messages that the channel has not confirmed, in flight and deferred ones too, oldest first: a deferred message stands where it was
+// published, even if the log has only the copy that was carried further up. Nothing is consumed.
 func (c *Channel) Peek(ctx context.Context, o PeekOptions) ([]PeekedMessage, error) {
 	only, err := c.t.onlyPartition(o.Partition)
 	if err != nil {
@@ -148,17 +149,22 @@ func (m *PeekedMessage) fit(room int) int {
 }
 
 // peekHere reads the log of the partitions of op.
-func (t *Topic) peekHere(op operation) ([]PeekedMessage, error) {
+func (t *Topic) peekHere(ctx context.Context, op operation) ([]PeekedMessage, error) {
 	p := peeker{name: t.name, count: listCount(op.Peek.Count), room: MaxPeekBytes}
 	for _, pt := range t.partitions() {
 		if !op.about(pt.number) {
 			continue
 		}
-		_, _, from := pt.log.Start()
-		if op.Peek.From.Partition() == pt.number {
-			from = max(from, op.Peek.From.MsgID())
+		from := op.Peek.firstIn(pt)
+		carried, start, err := pt.onlyCarried(ctx, from, p.count)
+		if err == nil {
+			err = p.readCarried(ctx, pt, carried)
 		}
-		if err := p.read(pt, []core.IDRange{{From: from, To: min(from+segment.MsgID(p.count), segment.MsgID(pt.visible.Load()))}}); err != nil {
+		if err != nil {
+			return nil, err
+		}
+		from = max(from, start)
+		if err := p.read(ctx, pt, []core.IDRange{{From: from, To: min(from+segment.MsgID(p.count-len(carried)), segment.MsgID(pt.visible.Load()))}}); err != nil {
 			return nil, err
 		}
 	}
@@ -166,7 +172,7 @@ func (t *Topic) peekHere(op operation) ([]PeekedMessage, error) {
 }
 
 // peekHere reads what the channel has not confirmed in the partitions of op. The log is read without the channel's lock: deliveries go on.
-func (c *Channel) peekHere(op operation) ([]PeekedMessage, error) {
+func (c *Channel) peekHere(ctx context.Context, op operation) ([]PeekedMessage, error) {
 	p := peeker{name: c.t.name, count: listCount(op.Peek.Count), room: MaxPeekBytes}
 	if op.Peek.OriginTopic != "" {
 		p.origin, p.whole = op.Peek, true
@@ -175,51 +181,82 @@ func (c *Channel) peekHere(op operation) ([]PeekedMessage, error) {
 		if !op.about(pt.number) {
 			continue
 		}
-		if err := c.peekPartition(&p, pt, op.Peek); err != nil {
+		if err := c.peekPartition(ctx, &p, pt, op.Peek); err != nil {
 			return nil, err
 		}
 	}
 	return p.found, nil
 }
 
-// peekPartition reads what one partition adds: its first messages, or, for a dead-letter topic of several channels, the first that are wanted.
-func (c *Channel) peekPartition(p *peeker, pt *partition, req *peekRequest) error {
-	from := req.From
-	if int(pt.number) < len(req.Next) {
-		from = req.Next[pt.number]
+// firstIn is the message of a partition with which to begin.
+func (r *peekRequest) firstIn(pt *partition) segment.MsgID {
+	from := r.From
+	if int(pt.number) < len(r.Next) {
+		from = r.Next[pt.number]
 	}
+	if from.Partition() != pt.number {
+		return 0
+	}
+	return from.MsgID()
+}
+
+// peekPartition reads what one partition adds: its first messages, or, for a dead-letter topic of several channels, the first that are wanted.
+func (c *Channel) peekPartition(ctx context.Context, p *peeker, pt *partition, req *peekRequest) error {
+	from := req.firstIn(pt)
 	for had := len(p.found); ; {
-		ranges, err := c.unconfirmed(int(pt.number), from, p.count)
-		if err != nil || len(ranges) == 0 {
+		count := p.count
+		if p.origin == nil {
+			count -= len(p.found) - had
+		}
+		carried, start, err := pt.onlyCarried(ctx, from, maxPeekCarried)
+		if err != nil {
 			return err
 		}
-		if err := p.read(pt, ranges); err != nil {
-			return err
+		more := len(carried) == maxPeekCarried
+		if more {
+			from = carried[len(carried)-1].ID + 1
 		}
-		if p.origin == nil || p.full || len(p.found)-had >= p.count {
+		carried, ranges, err := c.unconfirmed(int(pt.number), carried, max(from, start), count)
+		if err == nil {
+			err = p.readCarried(ctx, pt, carried)
+		}
+		if err == nil && !more {
+			err = p.read(ctx, pt, ranges)
+		}
+		switch {
+		case err != nil || p.full || len(p.found)-had >= p.count:
+			return err
+		case more:
+		case p.origin == nil || len(ranges) == 0:
 			return nil
+		default:
+			from = ranges[len(ranges)-1].To
 		}
-		from = core.MakeID(pt.number, ranges[len(ranges)-1].To)
 	}
 }
 
-// unconfirmed are the first ids of a partition that are not confirmed, at most count.
-func (c *Channel) unconfirmed(index int, from ID, count int) (rs []core.IDRange, err error) {
+// maxPeekCarried is how many carried messages are looked at in one go.
+const maxPeekCarried = 4 * MaxListCount
+
+// unconfirmed are, of messages that are only carried, those that are not confirmed, and then the first such ids of a partition at or above m; at
+// most count of both.
+func (c *Channel) unconfirmed(index int, carried []core.CarrySource, m segment.MsgID, count int) (some []core.CarrySource, rs []core.IDRange, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed != nil {
-		return nil, c.closed
+		return nil, nil, c.closed
 	}
 	c.see()
 	if index >= len(c.cursors) || !c.cursors[index].added {
-		return nil, nil
+		return nil, nil, nil
 	}
 	cur := &c.cursors[index]
-	_, _, m := cur.part.log.Start()
-	if from.Partition() == cur.part.number {
-		m = max(m, from.MsgID())
+	for _, s := range carried {
+		if len(some) < count && s.ID < cur.end && c.m.NextUnconfirmed(cur.part.number, s.ID) == s.ID {
+			some = append(some, s)
+		}
 	}
-	for ; count > 0; count-- {
+	for count -= len(some); count > 0; count-- {
 		if m = c.m.NextUnconfirmed(cur.part.number, m); m >= cur.end {
 			break
 		}
@@ -230,7 +267,7 @@ func (c *Channel) unconfirmed(index int, from ID, count int) (rs []core.IDRange,
 		}
 		m++
 	}
-	return rs, nil
+	return some, rs, nil
 }
 
 // peeker copies messages out of logs.
@@ -250,13 +287,22 @@ type peeker struct {
 }
 
 // read copies the messages of the ranges.
-func (p *peeker) read(pt *partition, ranges []core.IDRange) error {
+func (p *peeker) read(ctx context.Context, pt *partition, ranges []core.IDRange) error {
 	for _, r := range ranges {
+		had := len(p.found)
 		err := aio.Guard(p.name, func() error { return p.readRange(pt, r) })
 		p.view.Release()
-		switch {
-		case errors.Is(err, segment.ErrBelowStart): // retention was faster
-		case err != nil:
+		if errors.Is(err, segment.ErrBelowStart) { // retention was faster: there is what was carried before
+			if n := len(p.found); n > had {
+				r.From = p.found[n-1].ID.MsgID() + 1
+			}
+			var carried []core.CarrySource
+			if carried, _, err = pt.onlyCarried(ctx, r.From, int(min(r.To-r.From, maxPeekCarried))); err == nil {
+				carried = slices.DeleteFunc(carried, func(s core.CarrySource) bool { return s.ID >= r.To })
+				err = p.readCarried(ctx, pt, carried)
+			}
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -391,7 +437,7 @@ func (c *Channel) pendingHere(op operation) (all []PendingMessage, err error) {
 	list := oldest[PendingMessage]{limit: listCount(op.Count), key: func(m *PendingMessage) int64 { return m.Since.UnixMilli() }}
 	c.m.EachInFlight(func(m core.InFlightMessage) {
 		if op.about(m.ID.Partition()) {
-			list.add(PendingMessage{ID: m.ID, Since: time.UnixMilli(m.SinceMs), Attempts: m.Attempts, Client: labels[m.Client]})
+			list.add(PendingMessage{ID: m.ID, Since: time.UnixMilli(m.SinceMs), Due: time.UnixMilli(m.DueMs), Attempts: m.Attempts, Client: labels[m.Client]})
 		}
 	})
 	return list.items, nil

@@ -42,6 +42,7 @@ type ownPut struct {
 	bodies   int
 	header   segment.Header
 	drop     bool           // tombstone of the partition's topic
+	release  func()         // result: of a tombstone, lets the commit log's files go that are kept from it on
 	onCommit func(*Put)     // runs on the committer before Done
 	look     func()         // runs where the fold belongs to; nothing is written
 	placed   segment.Offset // result: of the batch of controls

@@ -491,10 +491,11 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 	if e.cluster == nil {
 		pt.visible.Store(uint64(rp.st.NextID))
 	}
-	if _, carries := pt.fold.CarriedFrom(); carries && rp.st.End > 0 {
+	if _, carries := pt.fold.CarriedFrom(0); carries && rp.st.End > 0 {
 		pt.carriedAt.Store(int64(rp.st.End) - 1) // in a cluster its last batches may not be committed
 	}
 	pt.publishFold(rp.st.NextID)
+	pt.losing.Store(len(pt.fold.Gone(nil, pt.startBorder(), 1)) > 0)
 	if len(rp.slices) != 0 {
 		e.flusher.note(pt)
 	}

@@ -46,10 +46,12 @@ type remoteConsumer struct {
 	full     bool // the sink said so
 	ended    bool
 	creating bool
-	started  bool          // Subscribe has returned
-	asked    int           // first answers that are to come
-	answered chan struct{} // closed when they have
-	err      error         // why Subscribe fails
+	started  bool           // Subscribe has returned
+	asked    int            // first answers that are to come
+	answered chan struct{}  // closed when they have
+	err      error          // why Subscribe fails
+	bound    int64          // ConsumerOptions.MaxInFlightBytes
+	held     map[ID]holding // with a bound: what the client has
 	delivery Delivery
 	wire     wire.Delivered
 	frame    netproto.Frame
@@ -76,7 +78,7 @@ func (rs *remotes) subscribe(ctx context.Context, c *Channel, o ConsumerOptions,
 	}
 	r := &remoteConsumer{rs: rs, t: c.t, channel: c.name, sink: s, answered: make(chan struct{})}
 	r.ask = wire.Subscribe{
-		Topic: c.t.uuid, Channel: []byte(c.name), MsgTimeoutMs: uint32(timeout.Milliseconds()), WindowBytes: remoteWindowBytes,
+		Topic: c.t.uuid, Channel: []byte(c.name), MsgTimeoutMs: uint32(timeout.Milliseconds()),
 		SampleRate: uint8(max(0, min(o.SampleRate, 99))),
 	}
 	label := RemoteLabel{Text: labelText(o.Label)}
@@ -92,6 +94,9 @@ func (rs *remotes) subscribe(ctx context.Context, c *Channel, o ConsumerOptions,
 		return nil, fmt.Errorf("%w: a consumer's tag has at most %d bytes", ErrOptions, wire.MaxTagBytes)
 	}
 	r.ask.Tag = []byte(o.Tag)
+	if r.bound = o.MaxInFlightBytes; r.bound > 0 {
+		r.held = map[ID]holding{}
+	}
 	r.stats.Label = o.Label
 	rs.mu.Lock()
 	shut := rs.shut
@@ -170,6 +175,7 @@ func (r *remoteConsumer) follow(leaders []replicate.NodeID) {
 		}
 		i++
 	}
+	r.ask.WindowBytes = r.windowBytes(len(leaders))
 	for _, node := range leaders {
 		if !slices.ContainsFunc(r.legs, func(l *leg) bool { return l.node == node }) {
 			r.subscribeAt(node)
@@ -204,6 +210,7 @@ func (rs *remotes) forget(l *leg) {
 // remove forgets a leg, whose credits are free again; mu is held. What is in flight there comes again from whoever leads next.
 func (r *remoteConsumer) remove(l *leg) {
 	r.rs.forget(l)
+	r.letGo(l)
 	if i := slices.Index(r.legs, l); i >= 0 {
 		r.legs = slices.Delete(r.legs, i, i+1)
 	}
@@ -312,15 +319,19 @@ func (r *remoteConsumer) deliver(l *leg, p []byte) error {
 		r.mu.Unlock()
 		return nil
 	}
-	l.owed += len(p)
 	for len(p) > 0 {
 		rest, err := wire.NextDelivered(p, &r.wire)
 		if err != nil {
 			r.mu.Unlock()
 			return err
 		}
+		m, n := &r.wire, len(p)-len(rest)
 		p = rest
-		m := &r.wire
+		if r.bound > 0 {
+			r.hold(l, ID(m.ID), n)
+		} else {
+			l.owed += n
+		}
 		r.delivery = Delivery{ID: ID(m.ID), Timestamp: m.Timestamp, Attempts: m.Attempts, Body: m.Body}
 		if len(m.Headers) > 0 {
 			r.delivery.Headers = m.Headers
@@ -331,7 +342,7 @@ func (r *remoteConsumer) deliver(l *leg, p []byte) error {
 		}
 	}
 	r.delivery = Delivery{}
-	r.pay(l, remoteWindowBytes/4)
+	r.pay(l, r.leastPaid())
 	r.mu.Unlock()
 	r.sink.Flush()
 	return nil
@@ -342,9 +353,14 @@ func (r *remoteConsumer) pay(l *leg, least int) {
 	if r.full || l.owed < max(least, 1) {
 		return
 	}
+	l.payOwed()
+	r.flushLeg(l)
+}
+
+// payOwed gives bytes back with what is sent next.
+func (l *leg) payOwed() {
 	l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeCredit, Count: uint32(l.owed)})
 	l.owed = 0
-	r.flushLeg(l)
 }
 
 // consumed takes a leader's answers.
@@ -428,6 +444,9 @@ func (r *remoteConsumer) say(what *wire.Consume) error {
 	case wire.ConsumeRequeue:
 		r.stats.RequeueCount++
 	}
+	if r.bound > 0 {
+		r.heldSaid(what)
+	}
 	if what.Kind != wire.ConsumeTouch && r.credit.finished(i) {
 		r.tell(l)
 	} else if len(l.ops) >= maxConsumeBytes {
@@ -451,7 +470,7 @@ func (r *remoteConsumer) unblock() {
 	defer r.mu.Unlock()
 	r.full = false
 	for _, l := range r.legs {
-		r.pay(l, remoteWindowBytes/4)
+		r.pay(l, r.leastPaid())
 		r.flushLeg(l)
 	}
 }
@@ -483,6 +502,9 @@ func (r *remoteConsumer) tick() {
 		if r.credit.finished(i) {
 			r.tell(r.legs[i])
 		}
+	}
+	if len(r.held) > 0 {
+		r.expireHeld()
 	}
 	for _, l := range r.legs {
 		r.pay(l, 1)

@@ -245,7 +245,7 @@ func (s *subscription) pay(n int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unpaid = max(0, s.unpaid-n)
-	if !s.blocked || s.unpaid > s.window/2 {
+	if !s.blocked || s.unpaid >= s.window {
 		return false
 	}
 	s.blocked = false

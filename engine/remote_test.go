@@ -92,8 +92,8 @@ func TestRemoteConsumer(t *testing.T) {
 			t.Errorf("the leader shows %+v", cs)
 		}
 	}
-	if n := len(channelStats(t, tr.at(p, "t", "c")).Consumers); n != 0 {
-		t.Errorf("the client's node shows %d consumers, too", n)
+	if s := p.e.Stats("t", "c"); len(s) != 1 || len(s[0].Channels) != 0 {
+		t.Errorf("the client's node shows it, too: %+v", s)
 	}
 	if err := g.Requeue(first.id, 0); err != nil {
 		t.Fatal(err)

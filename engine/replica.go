@@ -103,6 +103,8 @@ type logCut struct {
 	payload    []byte
 	committed  segment.Position
 	durable    chan error
+	hold       bool   // the commit log's files stay from the record on, until release is called
+	release    func() // set before durable
 }
 
 // run does something with mu held, and afterwards what came of it.

@@ -179,6 +179,9 @@ func (c *committer) writeCut(pt *partition, g *clog.Group, w *groupWork) bool {
 	pt.epochs.Reset(cut.epochs)
 	pt.publishFold(cut.state.NextID)
 	cut.ready = false
+	if cut.hold {
+		cut.release = c.e.flusher.holdFiles()
+	}
 	c.e.flusher.cut(pt, cut.state.End)
 	w.cuts = append(w.cuts, cut)
 	return true

@@ -25,7 +25,7 @@ import (
 //	                                           2 the record is durable
 //	3 removes the segments, through the trash
 //
-// Until 3 is done no commit log file goes, so a crash before 2 leaves the copy as it was, and after 2 recovery finds the record and
+// From 1 until 3 is done no commit log file goes (not before: a full log could not take the record), so a crash before 2 leaves the copy as it was, and after 2 recovery finds the record and
 // removes the files before anything else. The partition stays open, with an empty log: if the node becomes a replica again it begins there.
 
 // removeIfSettled removes this node's bytes of pt if row says that it can. It runs on the worker that applies what the store says.
@@ -66,23 +66,25 @@ func (r *replica) isRemoving() bool {
 	return r.removing
 }
 
+// remove ends removing only if everything is gone. Else the log in memory is not what the record speaks of, or the record is not durable: until
+// the next start nothing more is removed, and no new copy begins.
 func (r *replica) remove() {
 	err := r.removeBytes()
 	switch {
-	case err == nil, errors.Is(err, ErrClosed), errors.Is(err, segment.ErrClosed):
+	case err == nil:
+		r.mu.Lock()
+		r.removing = false
+		r.mu.Unlock()
+	case errors.Is(err, ErrClosed), errors.Is(err, segment.ErrClosed):
 	case r.cn.e.poisoned.Load() != nil:
 	default:
 		r.cn.log.Error("what this node has of a partition that moved away could not be removed; it is tried again at the next start",
 			"topic", r.pt.t.name, "partition", r.pt.number, "error", err)
 	}
-	r.mu.Lock()
-	r.removing = false
-	r.mu.Unlock()
 }
 
 func (r *replica) removeBytes() error {
 	e, pt := r.cn.e, r.pt
-	defer e.flusher.holdFiles()()
 	for r.atWork() { // an earlier cut ends first
 		if !e.pause(time.Millisecond, e.stop) {
 			return ErrClosed
@@ -90,9 +92,11 @@ func (r *replica) removeBytes() error {
 	}
 	if !r.isEmpty() {
 		bytes := pt.log.Bytes()
-		if err := r.forgetLog(); err != nil {
+		release, err := r.forgetLog()
+		if err != nil {
 			return err
 		}
+		defer release()
 		r.cn.log.Info("what this node had of a partition that moved away is removed", "topic", pt.t.name, "partition", pt.number, "bytes", bytes)
 	}
 	return errors.Join(pt.log.Reset(segment.State{}), e.trashLeftovers(pt))
@@ -110,10 +114,10 @@ func (r *replica) isEmpty() bool {
 	return r.pt.machine.State() == (segment.State{})
 }
 
-// forgetLog writes the record and waits until it is durable.
-func (r *replica) forgetLog() error {
+// forgetLog writes the record and waits until it is durable. Its file stays until release is called.
+func (r *replica) forgetLog() (release func(), err error) {
 	e, pt := r.cn.e, r.pt
-	c := &logCut{anew: true, ready: true, fold: new(core.Cursors), durable: make(chan error, 1)}
+	c := &logCut{anew: true, ready: true, hold: true, fold: new(core.Cursors), durable: make(chan error, 1)}
 	c.payload = append(c.payload, cutAnew, 0, 0, 0, 0, 0, 0, 0)
 	c.payload = appendEntry(c.payload, pt.identity(), &entry{fold: c.fold})
 	closed := false
@@ -130,16 +134,16 @@ func (r *replica) forgetLog() error {
 	}
 	err, ok := e.result(c.durable, e.stop)
 	if !ok {
-		return ErrClosed
+		return nil, ErrClosed
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	r.run(func() {
 		r.cut, r.foldErr, r.damaged = nil, nil, nil
 		pt.visible.Store(0)
 	})
-	return nil
+	return c.release, nil
 }
 
 // leftovers makes trash names of one process unique.

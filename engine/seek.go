@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"penstock/engine/core"
@@ -79,11 +80,25 @@ func (c *Channel) seek(ctx context.Context, to SeekTo, only func(*partition) boo
 	return c.ask(ctx, operation{Kind: opSeek, Targets: targets}, only, nil)
 }
 
-// ask does op to the channel wherever its partitions are led; an ephemeral one is this node's.
+// ask does op to the channel wherever its partitions are led; an ephemeral one is this node's, if it leads any. ErrNoChannel if no
+// leader has it, whatever this node remembers.
 func (c *Channel) ask(ctx context.Context, op operation, only func(*partition) bool, take func(json.RawMessage) error) error {
 	op.Channel = c.name
-	if !c.ephemeral {
-		return c.t.onLeaders(ctx, op, only, take)
+	if !c.ephemeral || !c.t.servesAny() {
+		concerned := only == nil || slices.ContainsFunc(c.t.partitions(), only)
+		heard := false
+		err := c.t.onLeaders(ctx, op, only, func(result json.RawMessage) error {
+			heard = true
+			if take == nil {
+				return nil
+			}
+			return take(result)
+		})
+		if err == nil && concerned && !heard {
+			c.t.dropUnused(c.name)
+			return ErrNoChannel
+		}
+		return err
 	}
 	for _, pt := range c.t.partitions() {
 		if only == nil || only(pt) {

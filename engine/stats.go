@@ -36,6 +36,9 @@ func (t *Topic) stats(channel string) TopicStats {
 		s.Depth += pt.waitingAtTopic()
 	}
 	s.BackendDepth = s.Depth
+	if !t.servesAny() { // what it has of channels is for clients whose messages other nodes bring: those show them
+		return s
+	}
 	for _, c := range t.Channels() {
 		if channel == "" || channel == c.name {
 			s.Channels = append(s.Channels, c.stats(true))
@@ -68,6 +71,9 @@ func (c *Channel) stats(consumers bool) ChannelStats {
 	}
 	if c.closed == nil && c.settings.Version > 0 {
 		s.OutboxCount = c.outboxCount()
+	}
+	if c.timed != nil {
+		s.Latencies = c.timed.to
 	}
 	if !consumers {
 		return s

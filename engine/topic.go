@@ -36,9 +36,12 @@ type Topic struct {
 	mu       sync.Mutex
 	channels map[string]*Channel
 	creating map[string]*creation
+	gone     goneNames       // channels
 	changing waitLock        // one creation, deletion or pause at a time
 	served   []segment.Epoch // by index: of the leadership from which the channels have the partition, 0: they do not; guarded by changing
 	created  int64
+
+	incomplete []incompletePart // between restore and completeChannels
 }
 
 // creation lets callers that want the same new thing wait for one of them to make it.
@@ -204,12 +207,10 @@ func (e *Engine) makeTopicFiles(t *Topic, m *topicMeta) error {
 		return err
 	}
 	for n := range uint32(m.Partitions) {
-		log, err := segment.Open(e.disk, partitionDir(m.ID, n), segment.Identity{Topic: m.ID, Partition: n}, segment.State{}, e.segmentOptions())
+		pt, err := e.emptyPartition(t, n)
 		if err != nil {
 			return err
 		}
-		pt := &partition{e: e, t: t, number: n, log: log, fold: new(core.Cursors), machine: core.NewPartition(segment.State{}, e.sizes())}
-		pt.publishFold(0)
 		t.add(pt)
 	}
 	return nil
@@ -249,8 +250,9 @@ func (e *Engine) deleteTopicHere(name string) error {
 		return ErrClosed
 	case !ok || t.deleted.Load():
 		e.mu.Unlock()
-		return ErrNoTopic
+		return e.noTopic(name)
 	}
+	e.gone.add(name, e.now())
 	e.mu.Unlock()
 	return e.deleteParts(t, t.partitions())
 }
@@ -266,11 +268,9 @@ func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 	}
 	// The tombstone goes through the first partition's inbox, behind all that was accepted before.
 	w := getWaiter()
-	w.own = &ownPut{drop: true, onCommit: func(*Put) { e.removeTopicPartitions(t.uuid) }}
-	release := e.flusher.holdFiles()
-	err := e.writeTombstone(parts[0], w)
-	if err != nil {
-		release()
+	own := &ownPut{drop: true, onCommit: func(*Put) { e.removeTopicPartitions(t.uuid) }}
+	w.own = own
+	if err := e.writeTombstone(parts[0], w); err != nil {
 		return err
 	}
 	parts[0].refuse(ErrDeleted, true, false)
@@ -279,7 +279,7 @@ func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 		delete(e.topics, t.name)
 	}
 	e.mu.Unlock()
-	e.trashTopic(t, parts, release)
+	e.trashTopic(t, parts, own.release)
 	return nil
 }
 
@@ -402,13 +402,16 @@ func (t *Topic) createChannelHere(ctx context.Context, name string) (*Channel, e
 // DeleteChannel deletes a channel; its consumers are told with ErrDeleted.
 func (t *Topic) DeleteChannel(ctx context.Context, name string) error {
 	if cn := t.e.cluster; cn != nil {
-		if !t.hasChannel(name) {
-			return ErrNoChannel
-		}
-		err := cn.everywhere(ctx, t, operation{Kind: opDeleteChannel, Channel: name})
-		if _, ok := t.LookupChannel(name); err != nil || !ok {
+		var d deletion
+		err := cn.gather(ctx, t, operation{Kind: opDeleteChannel, Channel: name}, nil, d.add)
+		if err != nil {
 			return err
 		}
+		err = t.deleteChannelHere(ctx, name) // what this node has of it without leading anything
+		if errors.Is(err, ErrNoChannel) {
+			err = nil
+		}
+		return errors.Join(err, d.err())
 	}
 	return t.deleteChannelHere(ctx, name)
 }
@@ -418,15 +421,21 @@ func (t *Topic) deleteChannelHere(ctx context.Context, name string) error {
 	defer t.changing.unlock()
 	c, ok := t.LookupChannel(name)
 	if !ok {
-		return ErrNoChannel
+		return t.noChannel(name)
 	}
 	return t.deleteChannel(ctx, c)
 }
 
 func (t *Topic) deleteChannel(ctx context.Context, c *Channel) error {
 	c.shut(ErrDeleted)
+	c.mu.Lock()
+	led := c.partsHere > 0
+	c.mu.Unlock()
 	t.mu.Lock()
 	delete(t.channels, c.name)
+	if led { // else it was a node's that leads nothing
+		t.gone.add(c.name, t.e.now())
+	}
 	t.mu.Unlock()
 	if c.ephemeral {
 		return nil

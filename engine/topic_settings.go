@@ -12,10 +12,12 @@ import (
 // TopicSettings are what an operator can change about a topic; see its fields.
 type TopicSettings = meta.TopicSettings
 
-// What a topic does at its quota.
+// What a topic does at its quota, and what an OK promises.
 const (
 	QuotaReject     = meta.QuotaReject
 	QuotaDropOldest = meta.QuotaDropOldest
+
+	DurabilitySynced = meta.DurabilitySynced
 )
 
 // ErrTopicSettings says what is wrong with a topic's settings.
@@ -29,11 +31,16 @@ type topicLimits struct {
 }
 
 // Settings are the topic's as this node knows them.
-func (t *Topic) Settings() TopicSettings { return *t.settings.Load() }
+func (t *Topic) Settings() TopicSettings {
+	s := *t.settings.Load()
+	s.Partitions, s.Durability = t.Partitions(), meta.DurabilitySynced
+	return s
+}
 
 // Configure replaces the topic's settings and returns them as they are then. s.Version must be that of the settings that are to be changed
 // (0: there are none yet), or the answer is ErrVersion. When it returns nil they are durable and this node has them; other nodes of
-// a cluster get them a moment later. ErrTopicSettings: nothing was changed.
+// a cluster get them a moment later. More Partitions are made with it; a key may belong to another partition then, see PartitionFor. ErrTopicSettings:
+// nothing was changed.
 func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, error) {
 	if err := s.Validate(); err != nil {
 		return t.Settings(), err
@@ -54,15 +61,31 @@ func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, 
 	case s.MinISR > 1:
 		return now, fmt.Errorf("%w: min_isr is %d; a single node is one replica", ErrTopicSettings, s.MinISR)
 	}
+	partitions, err := s.WantedPartitions(now.Partitions, MaxPartitions)
+	if err != nil {
+		return now, err
+	}
+	s = s.Stored()
 	s.Version++
 	m := t.meta()
-	m.Settings = s
+	m.Settings, m.Partitions = s, partitions
 	// The file is replaced as a whole: a crash leaves the old settings or the new ones.
-	if err := createTopicFiles(t.e.disk, m); err != nil {
-		return now, fmt.Errorf("engine: the settings of topic %s could not be stored; they stay as they were, unless the node restarts before they are changed again: %w", t.name, err)
+	store := func() error {
+		if err := createTopicFiles(t.e.disk, m); err != nil {
+			return fmt.Errorf("engine: the settings of topic %s could not be stored; they stay as they were, unless the node restarts before they are changed again: %w", t.name, err)
+		}
+		return nil
+	}
+	if partitions == now.Partitions {
+		err = store()
+	} else {
+		err = t.grow(ctx, partitions, store)
+	}
+	if err != nil {
+		return t.Settings(), err
 	}
 	t.configure(s)
-	return s, nil
+	return t.Settings(), nil
 }
 
 // configure makes s what holds from now on.
@@ -100,7 +123,7 @@ func (t *Topic) configure(s TopicSettings) {
 func (t *Topic) meta() *topicMeta {
 	m := &topicMeta{Format: formatVersion, ID: t.uuid, Name: t.name, Partitions: len(t.partitions()), CreatedNs: t.created}
 	if s := t.Settings(); s.Version != 0 {
-		m.Settings = s
+		m.Settings = s.Stored()
 	}
 	return m
 }
@@ -118,7 +141,7 @@ func (cn *clusterNode) configureTopic(ctx context.Context, t *Topic, s TopicSett
 	case err != nil && mt == nil:
 		return t.Settings(), err
 	}
-	for t.Settings().Version < mt.Settings.Version {
+	for now := t.Settings(); now.Version < mt.Settings.Version || now.Partitions < mt.Partitions; now = t.Settings() {
 		if err := cn.sleep(ctx, time.Millisecond); err != nil {
 			return mt.EffectiveSettings(), fmt.Errorf("engine: the settings of topic %s are changed, but this node has not heard of it yet: %w", t.name, err)
 		}
@@ -129,8 +152,8 @@ func (cn *clusterNode) configureTopic(ctx context.Context, t *Topic, s TopicSett
 // learnSettings takes what the cluster says of a topic's settings. They lie in topic.json, too, for the next start: until the node has joined
 // again it must not take what a topic keeps by its settings for what the node's own limits let go.
 func (t *Topic) learnSettings(mt *meta.Topic) {
-	s := mt.EffectiveSettings()
-	if s == t.Settings() {
+	s := mt.EffectiveSettings().Stored()
+	if s == *t.settings.Load() {
 		return
 	}
 	t.configure(s)

@@ -31,14 +31,15 @@ func TestTopicSettings(t *testing.T) {
 	disk := newDisk()
 	e := onDisk(t, disk)
 	topic := topicOf(t, e, "t")
-	if s := topic.Settings(); s != (engine.TopicSettings{}) {
+	fresh := engine.TopicSettings{Partitions: 1, Durability: engine.DurabilitySynced}
+	if s := topic.Settings(); s != fresh {
 		t.Errorf("a new topic has %+v", s)
 	}
 	want := engine.TopicSettings{
 		RetentionBytes: -1, RetentionCount: 10, RetentionAgeMs: 1000, QuotaBytes: 5 << 20, QuotaCount: 7, QuotaMode: engine.QuotaDropOldest, MinISR: 1,
 	}
 	got, err := topic.Configure(t.Context(), want)
-	want.Version = 1
+	want.Version, want.Partitions, want.Durability = 1, fresh.Partitions, fresh.Durability
 	if err != nil || got != want || topic.Settings() != want {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -59,7 +60,7 @@ func TestTopicSettings(t *testing.T) {
 	topicOf(t, e, "other")
 	after := func(e *engine.Engine) {
 		t.Helper()
-		for name, s := range map[string]engine.TopicSettings{"t": want, "other": {}} {
+		for name, s := range map[string]engine.TopicSettings{"t": want, "other": fresh} {
 			if topic, _ := e.LookupTopic(name); topic.Settings() != s {
 				t.Errorf("topic %s has %+v afterwards, not %+v", name, topic.Settings(), s)
 			}

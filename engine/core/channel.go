@@ -86,6 +86,7 @@ const (
 	EvConfirmsCommitted // Part, Take: the log has, committed, what TakeControls took up to the Take'th; 0: up to the last
 	EvDeadMoved         // Part, Ranges: these dead letters are in the dead-letter topic
 	EvCarried           // Part, Deferred: these messages lie at At from now on; DueMs as in CarriedMessage
+	EvGone              // ID: as EvDrop, unless a client has it, or nothing waits. Result: Skip if it counts as confirmed now
 )
 
 // Event is the input of Channel.Step. What it points to is only read during Step.
@@ -256,6 +257,8 @@ func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 		c.rate.tick(c.nowNs)
 	case EvDrop:
 		c.drop(ev.ID)
+	case EvGone:
+		c.gone(ev.ID, res)
 	case EvSubscribe:
 		res.Err = c.subscribe(ev)
 	case EvUnsubscribe:

@@ -279,6 +279,18 @@ func (c *Channel) drop(id ID) {
 	c.settle(p)
 }
 
+// gone is drop for what waits, for its time or its turn. A client that has a message may still finish it; a dead letter is
+// its carrier's to see.
+func (c *Channel) gone(id ID, res *Result) {
+	e := c.entries.get(id)
+	if e == nil || e.state == entryInFlight || e.state == entryDoomed {
+		return
+	}
+	c.discard(e)
+	c.settle(c.part(id.Partition()))
+	res.Decision, res.ID = Skip, id
+}
+
 // discard confirms an entry's message and forgets the entry, in whatever state.
 func (c *Channel) discard(e *entry) {
 	p, m := c.part(e.id.Partition()), e.id.MsgID()

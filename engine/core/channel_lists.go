@@ -5,6 +5,7 @@ type InFlightMessage struct {
 	ID       ID
 	Client   ClientID
 	SinceMs  int64 // unix ms of the delivery
+	DueMs    int64 // unix ms at which it times out; EvTouch moves it
 	Attempts uint16
 }
 
@@ -19,7 +20,7 @@ type WaitingMessage struct {
 func (c *Channel) EachInFlight(visit func(InFlightMessage)) {
 	for _, cl := range c.order {
 		for e := cl.flight.first; e != nil; e = e.next {
-			visit(InFlightMessage{ID: e.id, Client: cl.id, SinceMs: e.startMs, Attempts: e.attempts})
+			visit(InFlightMessage{ID: e.id, Client: cl.id, SinceMs: e.startMs, DueMs: e.timer.Due(), Attempts: e.attempts})
 		}
 	}
 }

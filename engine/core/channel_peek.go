@@ -7,6 +7,3 @@ func (c *Channel) NextUnconfirmed(part uint32, m segment.MsgID) segment.MsgID {
 	p := c.part(part)
 	return p.ranges.NextGap(max(m, p.confirmed))
 }
-
-// CarriedAt returns the offset of the control batch that carries a message which somebody still wants, or 0.
-func (c *Cursors) CarriedAt(id segment.MsgID) segment.Offset { return c.placeOf(id) }

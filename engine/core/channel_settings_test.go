@@ -111,8 +111,8 @@ func TestDeadLettersOverManyTakes(t *testing.T) {
 			t.Fatalf("%d dead letters are committed, %d in the log; want %d", len(out), len(log.Channel("c").Dead), want)
 		}
 	}
-	if b.c.HasControls(0) || log.Needed(count) != 0 || log.Channel("c").Confirmed != count {
-		t.Errorf("more to take %v; needed %d, confirmed %d", b.c.HasControls(0), log.Needed(count), log.Channel("c").Confirmed)
+	if b.c.HasControls(0) || log.Needed(0, count) != 0 || log.Channel("c").Confirmed != count {
+		t.Errorf("more to take %v; needed %d, confirmed %d", b.c.HasControls(0), log.Needed(0, count), log.Channel("c").Confirmed)
 	}
 }
 

@@ -545,6 +545,28 @@ func (s *sim) trim(p *simPart) {
 	p.start = max(p.start, segment.MsgID(s.next())%(p.end+1))
 	s.step(Event{Kind: EvTrimmed, Part: p.number, Start: p.start})
 	s.expectDiscarded(p, p.start)
+	s.loseGone(p)
+}
+
+// loseGone takes out what waits below the start of the log; some of the time what is carried is gone as well.
+func (s *sim) loseGone(p *simPart) {
+	start := Border{segment.Offset(p.start), p.start}
+	if p.start%2 == 1 {
+		start.At = s.lastAt + 1
+	}
+	s.take()
+	for _, id := range p.log.Gone(nil, start, 1+int(p.start%4)) {
+		before := s.c.entries.get(MakeID(p.number, id))
+		_, flying := p.flight[id]
+		doomed := before != nil && before.state == entryDoomed
+		res := s.step(Event{Kind: EvGone, ID: MakeID(p.number, id)})
+		if lost := before != nil && !flying && !doomed; lost != (res.Decision == Skip) {
+			s.t.Fatalf("message %d is gone: in flight %v, doomed %v, decision %d", id, flying, doomed, res.Decision)
+		} else if lost {
+			p.confirmed[id] = true
+			delete(p.due, id)
+		}
+	}
 }
 
 func (s *sim) dropOne(p *simPart) {

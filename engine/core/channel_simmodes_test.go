@@ -316,7 +316,7 @@ func (s *sim) carry(p *simPart) {
 	s.lastAt = 1_000_000 + s.lastAt%1_000_000 + 1
 	at := s.lastAt
 	for round := 0; ; round++ {
-		src, ok := p.log.ToCarry(nil, below, at, 1+s.next()%3)
+		src, ok := p.log.ToCarry(nil, Border{}, Border{at, below}, 1+s.next()%3)
 		if !ok {
 			return
 		}
@@ -348,10 +348,10 @@ func (s *sim) carry(p *simPart) {
 			}
 		}
 	}
-	if needed := p.log.Needed(p.end); needed < below {
+	if needed := p.log.Needed(0, p.end); needed < below {
 		s.t.Fatalf("everything below %d is carried, and %d is needed", below, needed)
 	}
-	if from, ok := p.log.CarriedFrom(); ok && from != at {
+	if from, ok := p.log.CarriedFrom(0); ok && from != at {
 		for _, c := range p.log.carried {
 			if c.ID < below && c.At < at {
 				s.t.Fatalf("message %d is still at %d", c.ID, c.At)

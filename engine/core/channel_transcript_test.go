@@ -25,6 +25,7 @@ import (
 //	commit part=0 [take=3]             the log has what was taken
 //	moved part=0 ranges=3-5            dead letters left the outbox
 //	carried part=0 deferred=4@50       the messages lie at id*100+7 now
+//	gone id=0:4                        its bytes went while it waited
 //	lists                              what is in flight, what waits, what is in the outbox
 //	show                               everything that can be asked
 type transcript struct {
@@ -215,7 +216,7 @@ var transcriptEvents = map[string]EventKind{
 	"truncated": EvTruncated, "subscribe": EvSubscribe, "unsubscribe": EvUnsubscribe, "ready": EvReady, "stop": EvStop,
 	"blocked": EvBlocked, "offer": EvOffer, "redeliver": EvRedeliver, "drop": EvDrop, "finish": EvFinish, "requeue": EvRequeue,
 	"touch": EvTouch, "pause": EvPause, "skip": EvSkip, "empty": EvEmpty, "reset": EvReset,
-	"configure": EvConfigure, "commit": EvConfirmsCommitted, "moved": EvDeadMoved, "carried": EvCarried,
+	"configure": EvConfigure, "commit": EvConfirmsCommitted, "moved": EvDeadMoved, "carried": EvCarried, "gone": EvGone,
 }
 
 func (tr *transcript) play(words []string) {
@@ -379,7 +380,7 @@ func (tr *transcript) take(part uint32) {
 
 func (tr *transcript) lists() {
 	tr.c.EachInFlight(func(m InFlightMessage) {
-		tr.say("%s in flight to %d since %d, attempts %d", idText(m.ID), m.Client, m.SinceMs-transcriptStartMs, m.Attempts)
+		tr.say("%s in flight to %d since %d until %d, attempts %d", idText(m.ID), m.Client, m.SinceMs-transcriptStartMs, m.DueMs-transcriptStartMs, m.Attempts)
 	})
 	tr.c.EachWaiting(func(m WaitingMessage) {
 		tr.say("%s waits until %d, attempts %d", idText(m.ID), m.DueMs-transcriptStartMs, m.Attempts)

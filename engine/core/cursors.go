@@ -91,15 +91,15 @@ func (c *Cursors) StartFor(end segment.MsgID) segment.MsgID {
 
 // Needed returns the lowest id that some channel, its outbox, or the first channel to come still needs in the
 // place where it was published: retention by confirmation may drop what is below, as far as CarriedFrom allows.
-// end is the log's end.
-func (c *Cursors) Needed(end segment.MsgID) segment.MsgID {
+// start and end are the log's; what is below start is gone, whoever wants it.
+func (c *Cursors) Needed(start, end segment.MsgID) segment.MsgID {
 	if len(c.channels) == 0 {
-		return min(c.neededBy(&Cursor{Confirmed: c.Unclaimed}), end)
+		return min(c.neededBy(&Cursor{Confirmed: c.Unclaimed}, start), end)
 	}
 	for _, ch := range c.channels {
-		end = min(end, c.neededBy(ch))
+		end = min(end, c.neededBy(ch, start))
 		for _, d := range ch.Dead {
-			if c.placeOf(d.ID) == 0 {
+			if d.ID >= start && c.placeOf(d.ID) == 0 {
 				end = min(end, d.ID)
 				break
 			}

@@ -76,27 +76,28 @@ func (c *Cursors) carry(ct *Control, end segment.MsgID, at segment.Offset) error
 }
 
 // CarriedFrom returns the lowest offset of a control batch whose copies somebody still wants: its segment
-// and everything behind must stay. It is false if there is none.
-func (c *Cursors) CarriedFrom() (segment.Offset, bool) {
-	if len(c.carried) == 0 {
-		return 0, false
-	}
-	if !c.carriedKnown {
-		c.carriedFrom, c.carriedKnown = c.carried[0].At, true
+// and everything behind must stay. It is false if there is none. startAt is where the log begins: what was carried below is gone.
+func (c *Cursors) CarriedFrom(startAt segment.Offset) (segment.Offset, bool) {
+	if !c.carriedKnown || c.carriedFrom < startAt {
+		c.carriedFrom, c.carriedKnown = noPlace, true
 		for _, p := range c.carried {
-			c.carriedFrom = min(c.carriedFrom, p.At)
+			if p.At >= startAt {
+				c.carriedFrom = min(c.carriedFrom, p.At)
+			}
 		}
+	}
+	if c.carriedFrom == noPlace {
+		return 0, false
 	}
 	return c.carriedFrom, true
 }
 
-// neededBy returns the lowest message that the channel has not confirmed and that is not carried for it. What
-// is below stays so until a reset; so the search goes on where it ended.
-func (c *Cursors) neededBy(ch *Cursor) segment.MsgID {
-	if len(c.carried) == 0 {
-		return ch.Confirmed
-	}
-	m := max(ch.needed, ch.Confirmed)
+const noPlace segment.Offset = 1<<63 - 1
+
+// neededBy returns the lowest message that the channel has not confirmed, that is not carried for it, and that is not below the log's
+// start. What is below stays so until a reset; so the search goes on where it ended.
+func (c *Cursors) neededBy(ch *Cursor, start segment.MsgID) segment.MsgID {
+	m := max(ch.needed, ch.Confirmed, start)
 	for {
 		m = ch.Ranges.NextGap(m)
 		// A channel that would read the message by its cursor needs the place where it was published.
@@ -114,12 +115,19 @@ func hasID[T any](list []T, m segment.MsgID, id func(T) segment.MsgID) bool {
 	return i < len(list) && id(list[i]) == m
 }
 
-// ToCarry decides what must be carried so that the segments below the offset belowAt, whose messages are below
-// the id belowID, may go. It appends at most maxCount messages in the order of their ids, and true; after
+// Border is a place between two segments: the one above begins there.
+type Border struct {
+	At segment.Offset
+	ID segment.MsgID // of its first message
+}
+
+// ToCarry decides what must be carried so that the segments below a border may go; start is where the log begins.
+// It appends at most maxCount messages in the order of their ids, and true; after
 // they were carried it is to be asked again, until it appends none. False: something else than deferred
 // messages needs these segments (what is not read or in flight, an outbox, an ordered channel), and
-// nothing is appended. It looks at every unconfirmed message below belowID.
-func (c *Cursors) ToCarry(dst []CarrySource, belowID segment.MsgID, belowAt segment.Offset, maxCount int) ([]CarrySource, bool) {
+// nothing is appended. What lies below start is gone and needs nothing, see Gone. It looks at every unconfirmed
+// message between start and the border, and at every one below it that waits.
+func (c *Cursors) ToCarry(dst []CarrySource, start, below Border, maxCount int) ([]CarrySource, bool) {
 	from := len(dst)
 	channels := c.channels
 	if len(channels) == 0 {
@@ -127,7 +135,7 @@ func (c *Cursors) ToCarry(dst []CarrySource, belowID segment.MsgID, belowAt segm
 	}
 	for _, ch := range channels {
 		var ok bool
-		if dst, ok = c.toCarry(ch, dst, belowID, belowAt, maxCount); !ok {
+		if dst, ok = c.toCarry(ch, dst, start, below, maxCount); !ok {
 			return dst[:from], false
 		}
 	}
@@ -137,7 +145,7 @@ func (c *Cursors) ToCarry(dst []CarrySource, belowID segment.MsgID, belowAt segm
 }
 
 // toCarry is ToCarry for one channel. All lists are sorted, so each is walked once.
-func (c *Cursors) toCarry(ch *Cursor, dst []CarrySource, belowID segment.MsgID, belowAt segment.Offset, maxCount int) ([]CarrySource, bool) {
+func (c *Cursors) toCarry(ch *Cursor, dst []CarrySource, start, below Border, maxCount int) ([]CarrySource, bool) {
 	from := len(dst)
 	take := func(id segment.MsgID, at segment.Offset) {
 		if len(dst)-from < maxCount {
@@ -145,18 +153,27 @@ func (c *Cursors) toCarry(ch *Cursor, dst []CarrySource, belowID segment.MsgID, 
 		}
 	}
 	requeued, deferred, carried := ch.Requeued, c.Deferred, c.carried
-	for m := ch.Ranges.NextGap(ch.Confirmed); m < belowID; m = ch.Ranges.NextGap(m + 1) {
-		requeued, deferred, carried = atOrAbove(requeued, m, Deferral.id), atOrAbove(deferred, m, DeferredMessage.id), atOrAbove(carried, m, carriedPlace.id)
+	for m := ch.Ranges.NextGap(ch.Confirmed); m < below.ID; m = ch.Ranges.NextGap(m + 1) {
+		carried = atOrAbove(carried, m, carriedPlace.id)
 		isCarried := len(carried) > 0 && carried[0].ID == m
+		if !isCarried && m < start.ID { // gone, as all are up to the next that is carried
+			m = start.ID - 1
+			if len(carried) > 0 {
+				m = min(m, carried[0].ID-1)
+			}
+			continue
+		}
+		requeued, deferred = atOrAbove(requeued, m, Deferral.id), atOrAbove(deferred, m, DeferredMessage.id)
 		switch {
+		case isCarried && carried[0].At < start.At: // gone
 		case len(deferred) > 0 && deferred[0].ID == m:
-			if !isCarried || carried[0].At < belowAt {
+			if !isCarried || carried[0].At < below.At {
 				take(m, deferred[0].At)
 			}
 		case len(requeued) == 0 || requeued[0].ID != m:
 			return dst, false
 		case isCarried:
-			if carried[0].At < belowAt {
+			if carried[0].At < below.At {
 				take(m, carried[0].At)
 			}
 		case ch.Settings.Order != OrderNone:
@@ -167,14 +184,52 @@ func (c *Cursors) toCarry(ch *Cursor, dst []CarrySource, belowID segment.MsgID, 
 	}
 	for _, d := range ch.Dead {
 		at := c.placeOf(d.ID)
-		if d.ID < belowID && at == 0 {
+		if d.ID < below.ID && at == 0 {
 			return dst, false // it leaves soon
 		}
-		if at != 0 && at < belowAt {
+		if at >= start.At && at != 0 && at < below.At {
 			take(d.ID, at)
 		}
 	}
 	return dst, true
+}
+
+// Gone appends, in the order of their ids, at most maxCount messages that wait for their time in some channel and that nobody can get any
+// more: retention by size, age or count removed the segments in which they lie or are carried. start is where the log begins.
+func (c *Cursors) Gone(dst []segment.MsgID, start Border, maxCount int) []segment.MsgID {
+	from := len(dst)
+	taken := 0
+	take := func(id segment.MsgID) {
+		if at := c.placeOf(id); taken < maxCount && (at == 0 || at < start.At) {
+			dst = append(dst, id)
+			taken++
+		}
+	}
+	for _, ch := range c.channels {
+		taken = 0
+		for i := 0; i < len(ch.Requeued) && ch.Requeued[i].ID < start.ID; i++ {
+			take(ch.Requeued[i].ID)
+		}
+	}
+	taken = 0
+	for i := 0; i < len(c.Deferred) && c.Deferred[i].ID < start.ID; i++ {
+		take(c.Deferred[i].ID)
+	}
+	slices.Sort(dst[from:])
+	out := slices.Compact(dst[from:])
+	return dst[:from+min(len(out), maxCount)]
+}
+
+// CarriedBelow appends, in the order of their ids, at most maxCount messages from the id from on whose bytes are only where they are
+// carried: start is where the log begins.
+func (c *Cursors) CarriedBelow(dst []CarrySource, from segment.MsgID, start Border, maxCount int) []CarrySource {
+	for i := searchID(c.carried, from, carriedPlace.id); i < len(c.carried) && c.carried[i].ID < start.ID && maxCount > 0; i++ {
+		if p := c.carried[i]; p.At >= start.At {
+			dst = append(dst, CarrySource{ID: p.ID, At: p.At})
+			maxCount--
+		}
+	}
+	return dst
 }
 
 // atOrAbove cuts off what is below m.

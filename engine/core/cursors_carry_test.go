@@ -73,23 +73,78 @@ func TestToCarry(t *testing.T) {
 				if err := c.ApplyBodyAt(AppendControl(nil, &ct), 10, segment.Offset(i+1)*1000); err != nil {
 					t.Fatal(err)
 				}
-				c.Needed(10) // what it remembers must not spoil what follows
+				c.Needed(0, 10) // what it remembers must not spoil what follows
 			}
-			got, ok := c.ToCarry(nil, tc.below, tc.belowAt, tc.max)
+			got, ok := c.ToCarry(nil, Border{}, Border{tc.belowAt, tc.below}, tc.max)
 			if !slices.Equal(got, tc.want) || ok != tc.ok {
 				t.Errorf("to carry %v, %v; want %v, %v", got, ok, tc.want, tc.ok)
 			}
-			if n := c.Needed(10); n != tc.needed {
+			if n := c.Needed(0, 10); n != tc.needed {
 				t.Errorf("needed %d, want %d", n, tc.needed)
 			}
-			if at, _ := c.CarriedFrom(); at != tc.from {
+			if at, _ := c.CarriedFrom(0); at != tc.from {
 				t.Errorf("carried from %d, want %d", at, tc.from)
 			}
 			checkFold(t, &c)
 			// B51: a backup is the same, whatever was carried.
 			back, _, err := DecodeCursors(c.Append(nil))
-			if err != nil || back.Needed(10) != tc.needed {
-				t.Errorf("read back: %v, needed %d", err, back.Needed(10))
+			if err != nil || back.Needed(0, 10) != tc.needed {
+				t.Errorf("read back: %v, needed %d", err, back.Needed(0, 10))
+			}
+		})
+	}
+}
+
+// What retention removed in spite of who waits needs no segment, and is named, so that the channels lose it: a round of carrying that is full of it would
+// otherwise be empty for ever.
+func TestGone(t *testing.T) {
+	// Ten messages; 4 was delayed by its publishing and lies at 40, 2 and 7 were requeued, the others below 8 are confirmed. The n-th control lies at n*1000.
+	wait := deferred("a", Deferral{ID: 2, DueMs: 9, Attempts: 1}, Deferral{ID: 7, DueMs: 9, Attempts: 1})
+	done := confirmed("a", 0, 2, 3, 4, 5, 7)
+	base := []Control{created("a", 0), wait, done}
+	with := func(more ...Control) []Control { return append(slices.Clone(base), more...) }
+	for _, tc := range []struct {
+		name     string
+		controls []Control
+		start    Border
+		max      int
+		gone     []segment.MsgID
+		carry    []CarrySource // for the segments below message 8
+		ok       bool
+		carried  []CarrySource // only carried
+	}{
+		{"nothing", base, Border{0, 0}, 9, nil, []CarrySource{{2, 0}, {4, 40}, {7, 0}}, true, nil},
+		{"some", base, Border{50, 5}, 9, []segment.MsgID{2, 4}, []CarrySource{{7, 0}}, true, nil},
+		{"a limit", base, Border{50, 5}, 1, []segment.MsgID{2}, []CarrySource{{7, 0}}, true, nil},
+		{"all", base, Border{90, 9}, 9, []segment.MsgID{2, 4, 7}, nil, true, nil},
+		{"carried", with(carriedControl(2, 4)), Border{50, 5}, 9, nil, []CarrySource{{7, 0}}, true, []CarrySource{{2, 4000}, {4, 4000}}},
+		{"carried and published further up", with(carriedControl(2, 7)), Border{50, 5}, 9, []segment.MsgID{4}, nil, true, []CarrySource{{2, 4000}}},
+		{"the carried copy, too", with(carriedControl(2, 4), carriedControl(4)), Border{4500, 9}, 9, []segment.MsgID{2, 7}, nil, true, []CarrySource{{4, 5000}}},
+		{"in flight", []Control{created("a", 0), wait, confirmed("a", 0, 2, 5, 7)}, Border{50, 5}, 9, []segment.MsgID{2, 4}, []CarrySource{{7, 0}}, true, nil},
+		{"in flight further up", []Control{created("a", 0), wait, confirmed("a", 0, 2, 6, 7)}, Border{50, 5}, 9, []segment.MsgID{2, 4}, nil, false, nil},
+		{"another channel", with(created("b", 3), deferred("b", Deferral{ID: 3, DueMs: 5, Attempts: 1}), confirmed("b", 4, 9)), Border{50, 5}, 9, []segment.MsgID{2, 3, 4}, []CarrySource{{7, 0}}, true, nil},
+		{"no channel", []Control{{Kind: TopicEmptied, ID: 4}}, Border{50, 5}, 9, []segment.MsgID{4}, nil, false, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := Cursors{}
+			c.Publish(0, 10)
+			c.PublishDeferred([]DeferredMessage{{ID: 4, DueMs: 60, At: 40}})
+			for i, ct := range tc.controls {
+				if err := c.ApplyBodyAt(AppendControl(nil, &ct), 10, segment.Offset(i+1)*1000); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := c.Gone(nil, tc.start, tc.max); !slices.Equal(got, tc.gone) {
+				t.Errorf("gone %v, want %v", got, tc.gone)
+			}
+			if got, ok := c.ToCarry(nil, tc.start, Border{max(100, tc.start.At), 8}, 9); !slices.Equal(got, tc.carry) || ok != tc.ok {
+				t.Errorf("to carry %v, %v; want %v, %v", got, ok, tc.carry, tc.ok)
+			}
+			if got := c.CarriedBelow(nil, 0, tc.start, 9); !slices.Equal(got, tc.carried) {
+				t.Errorf("only carried: %v, want %v", got, tc.carried)
+			}
+			if got := c.CarriedBelow(nil, 3, tc.start, 1); len(tc.carried) == 2 && !slices.Equal(got, tc.carried[1:]) {
+				t.Errorf("only carried, the first from message 3 on: %v", got)
 			}
 		})
 	}

@@ -141,7 +141,7 @@ func TestCursorsApply(t *testing.T) {
 			if got := c.text(); got != tc.want {
 				t.Errorf("fold is\n %s, want\n %s", got, tc.want)
 			}
-			if got := c.Needed(10); got != tc.needed {
+			if got := c.Needed(0, 10); got != tc.needed {
 				t.Errorf("Needed %d, want %d", got, tc.needed)
 			}
 			if got := c.StartFor(10); got != tc.startFor {

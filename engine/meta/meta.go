@@ -129,11 +129,11 @@ type Store interface {
 	CreateTopic(ctx context.Context, t Topic) (*Topic, error)
 	// DeleteTopic removes it and leaves an entry in Deleted.
 	DeleteTopic(ctx context.Context, id uuid.UUID) error
-	// ExpandTopic adds partitions; the existing ones stay as they are.
+	// ExpandTopic adds partitions; the existing ones stay as they are. The version of the settings rises.
 	ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) error
 	// ConfigureTopic replaces a topic's settings, whose Version must be the present one (0: never configured), and returns the topic as it is
-	// then. Partitions get the new MinISR with it, or from the controller as soon as so many replicas are in sync. ErrConflict if the version is
-	// another one, ErrSettings.
+	// then. Partitions get the new MinISR with it, or from the controller as soon as so many replicas are in sync; more Partitions are made in the
+	// same step. ErrConflict if the version is another one, ErrSettings, ErrTooFewNodes.
 	ConfigureTopic(ctx context.Context, id uuid.UUID, settings TopicSettings) (*Topic, error)
 	// Tombstone hides a producer from lookups until then.
 	Tombstone(ctx context.Context, key TombstoneKey, until time.Time) error

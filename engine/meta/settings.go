@@ -13,7 +13,13 @@ const (
 	QuotaDropOldest QuotaMode = "drop-oldest" // the oldest segments go, confirmed or not
 )
 
-// TopicSettings are what an operator can change about a topic. All figures are per partition. It is comparable.
+// Durability says what an answer OK to a publish promises.
+type Durability string
+
+// DurabilitySynced is the only one: the message is on stable storage on every in-sync replica. "" is the same.
+const DurabilitySynced Durability = "synced"
+
+// TopicSettings are what an operator can change about a topic. All figures but Partitions are per partition. It is comparable.
 type TopicSettings struct {
 	Version uint64 `json:"version"` // rises with every change; 0: never configured
 
@@ -29,6 +35,16 @@ type TopicSettings struct {
 
 	// MinISR is how many replicas must have a message before it is answered OK. 0: the majority of them.
 	MinISR int `json:"min_isr"`
+
+	// Partitions can only become more: a message stays where it was stored. 0 in a change: as many as there are.
+	Partitions int        `json:"partitions,omitzero"`
+	Durability Durability `json:"durability,omitzero"`
+}
+
+// Stored are the settings as a topic's row holds them: the partitions are counted there already, and there is one durability.
+func (s TopicSettings) Stored() TopicSettings {
+	s.Partitions, s.Durability = 0, ""
+	return s
 }
 
 // ErrSettings says that settings are not valid.
@@ -47,6 +63,7 @@ func (s *TopicSettings) Validate() error {
 		{"quota_bytes", s.QuotaBytes, 0},
 		{"quota_count", s.QuotaCount, 0},
 		{"min_isr", int64(s.MinISR), 0},
+		{"partitions", int64(s.Partitions), 0},
 	} {
 		if f.value < f.from {
 			return fmt.Errorf("%w: %s is %d; it must be %d or more", ErrSettings, f.name, f.value, f.from)
@@ -57,9 +74,27 @@ func (s *TopicSettings) Validate() error {
 	}
 	switch s.QuotaMode {
 	case "", QuotaReject, QuotaDropOldest:
-		return nil
+	default:
+		return fmt.Errorf("%w: quota_mode is %q; it must be %s or %s", ErrSettings, s.QuotaMode, QuotaReject, QuotaDropOldest)
 	}
-	return fmt.Errorf("%w: quota_mode is %q; it must be %s or %s", ErrSettings, s.QuotaMode, QuotaReject, QuotaDropOldest)
+	if s.Durability != "" && s.Durability != DurabilitySynced {
+		return fmt.Errorf("%w: durability is %q; there is only %s, because an OK here always means that the message is on stable storage on every in-sync replica", ErrSettings, s.Durability, DurabilitySynced)
+	}
+	return nil
+}
+
+// WantedPartitions is how many partitions a topic of now should have with these settings, or an ErrSettings.
+func (s *TopicSettings) WantedPartitions(now, most int) (int, error) {
+	switch n := s.Partitions; {
+	case n == 0 || n == now:
+		return now, nil
+	case n < now:
+		return now, fmt.Errorf("%w: partitions is %d; the topic has %d, and none can be taken away, since each holds messages", ErrSettings, n, now)
+	case n > most:
+		return now, fmt.Errorf("%w: partitions is %d; %d are the most", ErrSettings, n, most)
+	default:
+		return n, nil
+	}
 }
 
 const maxAgeMs = 100 * 366 * 24 * 3600 * 1000
@@ -72,11 +107,20 @@ func (s *TopicSettings) WantedMinISR(replicas int) int {
 	return s.MinISR
 }
 
-// EffectiveSettings are the topic's settings with the MinISR that it has.
+// EffectiveSettings are the topic's settings with the MinISR and the partitions that it has.
 func (t *Topic) EffectiveSettings() TopicSettings {
 	s := t.Settings
 	if s.Version == 0 {
 		s.MinISR = t.MinISR
 	}
+	s.Partitions, s.Durability = t.Partitions, DurabilitySynced
+	return s
+}
+
+// Expanded are the settings of a topic that got more partitions by another way than its settings: whoever read the old ones has to
+// read them again.
+func (t *Topic) Expanded() TopicSettings {
+	s := t.EffectiveSettings().Stored()
+	s.Version++
 	return s
 }

@@ -1,0 +1,269 @@
+package engine_test
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"penstock/engine"
+	"penstock/segment/aio/faultaio"
+)
+
+// carryDelay is how long the messages of carryRun wait: longer than it takes to carry them.
+const carryDelay = 500 * time.Millisecond
+
+// carryKept is less than a run stores while its waiting messages hold the segments that they were published in.
+const carryKept = 300 << 10
+
+// tightOptions make segments, commit log files and their removal come after a few kilobytes each.
+func tightOptions(disk *faultaio.Disk) engine.Options {
+	o := smallOptions(disk)
+	o.CommitFileBytes, o.CommitLiveBytes = 96<<10, 288<<10
+	o.MinSegmentBytes, o.MaxSegmentBytes, o.RetentionInterval = 16<<10, 32<<10, 2*time.Millisecond
+	o.MaxMessageBytes, o.MaxBatchBytes = 16<<10, 16<<10
+	return o
+}
+
+// carryBegin stores two messages that wait, one by its publishing and one requeued, durably, before the power may go.
+func carryBegin(t *testing.T, e *engine.Engine) (topic *engine.Topic, ch *engine.Channel, ids [2]engine.ID, began time.Time) {
+	t.Helper()
+	topic = topicOf(t, e, "t")
+	ch = channelOf(t, topic, "c")
+	began = time.Now()
+	later, err := topic.PublishDeferred(ctxBg, []byte("later"), carryDelay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish(t, topic, "again")
+	s := sit(t, ch, 1)
+	again := s.next()
+	if err := s.Requeue(again.id, carryDelay); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	logConfirms(t, ch)
+	return topic, ch, [2]engine.ID{later, again.id}, began
+}
+
+// carryOn publishes and finishes others until the messages that wait lie alone in what is left of the log's beginning, or the disk is cut off. It says
+// which of the two came before they were carried: the machine is slow then.
+func carryOn(e *engine.Engine, disk *faultaio.Disk, ch *engine.Channel, ids [2]engine.ID) (carried bool, came [2]bool) {
+	s := &seat{came: make(chan struct{}, 1)}
+	k, err := ch.Attach(engine.ConsumerOptions{}, s)
+	if err != nil {
+		return false, came
+	}
+	defer k.Close()
+	if k.Ready(4) != nil {
+		return false, came
+	}
+	s.Consumer = k
+	body := bytes.Repeat([]byte("x"), 8<<10)
+	for n := 0; !disk.Crashed() && n < 500; n++ {
+		if _, err := ch.Topic().Publish(ctxBg, body); err != nil {
+			break
+		}
+		k.Pump()
+		for m, ok := s.poll(10 * time.Millisecond); ok && !disk.Crashed(); m, ok = s.poll(0) {
+			if i := slices.Index(ids[:], m.id); i >= 0 {
+				came[i] = true
+			} else if k.Finish(m.id) != nil {
+				break
+			}
+		}
+		if n > 50 && storedBytes(e) < carryKept {
+			return !disk.Crashed(), came
+		}
+	}
+	return false, came
+}
+
+// carryCheck is the life after the power cut: both messages come when they are due, with what they are, once; and then their segments go as well.
+func carryCheck(t *testing.T, disk *faultaio.Disk, what string, ids [2]engine.ID, began time.Time, came [2]bool) {
+	e, err := engine.Open(ctxBg, tightOptions(disk))
+	if err != nil {
+		t.Errorf("%s: %v", what, err)
+		return
+	}
+	defer e.Close()
+	topic, _ := e.LookupTopic("t")
+	ch, _ := topic.LookupChannel("c")
+	if time.Since(began) < carryDelay/2 {
+		shown, err := ch.Peek(ctxBg, engine.PeekOptions{Count: 2})
+		if err != nil || fmt.Sprint(peeked(shown)) != "[later again]" {
+			t.Errorf("%s: a peek shows %.40q, %v", what, peeked(shown), err)
+		}
+	}
+	s := sit(t, ch, 10)
+	got := map[engine.ID]delivered{}
+	for end := time.Now().Add(patience); len(got) < 2; {
+		m, ok := s.poll(time.Second)
+		if i := slices.Index(ids[:], m.id); ok && i >= 0 {
+			if _, twice := got[m.id]; twice || m.body != [2]string{"later", "again"}[i] || m.at.Sub(began) < carryDelay || !came[i] && int(m.attempts) != i+1 {
+				t.Errorf("%s: %s came after %v, attempt %d, again %v", what, m.body, m.at.Sub(began), m.attempts, twice)
+			}
+			got[m.id] = m
+		}
+		if ok {
+			s.finish(m)
+		} else if time.Now().After(end) {
+			t.Errorf("%s: %v came of the messages that wait", what, got)
+			return
+		}
+	}
+	shrinks(t, e, topic, s, carryKept)
+	eventually(t, what+": everything is finished", func() bool {
+		st := channelStats(t, ch)
+		return st.Depth == 0 && st.InFlightCount == 0 && st.DeferredCount == 0
+	})
+}
+
+// The power may go at any moment while deferred messages are carried and their segments removed: they are in the one place or the other, and come when they
+// are due.
+//
+// B43, B50, B51.
+func TestCarryPowerCut(t *testing.T) {
+	t.Parallel()
+	step := 1
+	if testing.Short() {
+		step = 7
+	}
+	var next atomic.Int64
+	var done atomic.Bool
+	var wg sync.WaitGroup
+	for range 24 { // most of the time they wait until the messages are due
+		wg.Go(func() {
+			for !done.Load() && !t.Failed() {
+				cut := int(next.Add(1)-1)*step + 1
+				disk := faultaio.New(faultaio.Options{Seed: uint64(cut)})
+				e, err := engine.Open(ctxBg, tightOptions(disk))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, ch, ids, began := carryBegin(t, e)
+				disk.CrashAt(disk.Ops() + cut)
+				through, came := carryOn(e, disk, ch, ids)
+				if through && done.CompareAndSwap(false, true) {
+					t.Logf("through after %d operations, %v", cut, time.Since(began))
+				}
+				disk.CrashAt(disk.Ops())
+				_ = e.Close()
+				carryCheck(t, disk.Crash(uint64(cut)), fmt.Sprint("cut ", cut), ids, began, came)
+				if cut > 3000 {
+					t.Error("it does not end")
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// What is carried is needed where it lay until the batch that carries it is durable.
+//
+// B43, B50.
+func TestCarriedStaysUntilDurable(t *testing.T) {
+	disk := newDisk()
+	e, err := engine.Open(ctxBg, tightOptions(disk))
+	if err != nil {
+		t.Fatal(err)
+	}
+	topic := topicOf(t, e, "t")
+	ch, brake := channelOf(t, topic, "c"), channelOf(t, topic, "brake")
+	later, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := sit(t, ch, 1)
+	flood(t, topic, s, 100)
+	logConfirms(t, ch)
+	if kept := storedBytes(e); kept < 2*carryKept {
+		t.Fatalf("%d bytes are kept, though a channel has read nothing", kept)
+	}
+	commits := func() (n int) {
+		for _, op := range disk.Log() {
+			if op.Kind == faultaio.KindWriteSync && strings.HasPrefix(op.Name, "clog/") {
+				n++
+			}
+		}
+		return n
+	}
+	before := commits()
+	// The brake's confirmations pass; the next batch carries, and hangs.
+	disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", After: 1, Hold: true, Count: -1})
+	if err := brake.Empty(ctxBg); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the message is being carried", func() bool { return commits() > before+1 })
+	s.none("nothing is due") // and retention has looked many times
+	disk.CrashAt(disk.Ops())
+	var left []*faultaio.Disk
+	for seed := range uint64(8) {
+		left = append(left, disk.Crash(seed))
+	}
+	disk.ClearRules()
+	disk.ReleaseHeld()
+	_ = e.Close()
+	for seed, disk := range left {
+		e := onDisk(t, disk)
+		topic, _ := e.LookupTopic("t")
+		ch, _ := topic.LookupChannel("c")
+		got, err := ch.Peek(ctxBg, engine.PeekOptions{Count: 1})
+		if err != nil || len(got) != 1 || got[0].ID != later || string(got[0].Body) != "later" {
+			t.Errorf("seed %d: %v, %v", seed, peeked(got), err)
+		}
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The power of any node may go while messages are carried: whoever leads then has them in the one place or the other, whatever it has removed.
+//
+// B43, B50, B78, B81.
+func TestClusterCarryPowerCut(t *testing.T) {
+	t.Parallel()
+	for _, cut := range []int{60, 120, 180, 200, 220, 260} {
+		t.Run(fmt.Sprint(cut), func(t *testing.T) {
+			tr := newTrio(t, 3, func(o *engine.Options) {
+				tight := tightOptions(nil)
+				o.CommitFileBytes, o.CommitLiveBytes = tight.CommitFileBytes, tight.CommitLiveBytes
+				o.MinSegmentBytes, o.MaxSegmentBytes, o.RetentionInterval = tight.MinSegmentBytes, tight.MaxSegmentBytes, tight.RetentionInterval
+				o.MaxMessageBytes, o.MaxBatchBytes = tight.MaxMessageBytes, tight.MaxBatchBytes
+			})
+			tr.create("t", 1)
+			c := tr.channel("t", "c")
+			l := tr.leader("t", 0)
+			later, err := tr.topic(l, "t").PublishDeferred(t.Context(), []byte("later"), time.Hour)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.disk.CrashAt(l.disk.Ops() + cut)
+			carryOn(l.e, l.disk, c, [2]engine.ID{later, later})
+			tr.crash(l)
+			next := tr.leader("t", 0)
+			c = tr.at(next, "t", "c")
+			look := func(when string) {
+				t.Helper()
+				got, err := c.Peek(t.Context(), engine.PeekOptions{Count: 1})
+				if err != nil || len(got) != 1 || got[0].ID != later || string(got[0].Body) != "later" {
+					t.Errorf("%s: %.40q, %v", when, peeked(got), err)
+				}
+			}
+			look("at the next leader")
+			s := sit(t, c, 1)
+			for m, ok := s.poll(20 * time.Millisecond); ok; m, ok = s.poll(20 * time.Millisecond) {
+				s.finish(m) // the log did not know that it was
+			}
+			for _, m := range tr.up() {
+				shrinks(t, m.e, tr.topic(next, "t"), s, 2*carryKept)
+			}
+			look("and when its segment is gone")
+		})
+	}
+}

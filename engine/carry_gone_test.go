@@ -1,0 +1,117 @@
+package engine_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+// moreThanARound are more messages than one batch carries (core.MaxCarriedCount).
+const moreThanARound = 5000
+
+// deferMany publishes messages that wait for an hour.
+func deferMany(t *testing.T, topic *engine.Topic, n int) {
+	t.Helper()
+	for i := 0; i < n; i += 100 {
+		ms := make([]engine.Outgoing, 100)
+		for j := range ms {
+			ms[j] = engine.Outgoing{Body: []byte("gone with its segment"), Delay: time.Hour}
+		}
+		if _, err := topic.PublishMessages(ctxBg, ms); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// shrinks finishes messages until an engine stores less than that.
+func shrinks(t *testing.T, e *engine.Engine, topic *engine.Topic, s *seat, bytes int64) {
+	t.Helper()
+	for end := time.Now().Add(patience); storedBytes(e) >= bytes; {
+		flood(t, topic, s, 2)
+		if time.Now().After(end) {
+			t.Fatalf("%d bytes are kept", storedBytes(e))
+		}
+	}
+}
+
+// What waited for its time where retention by size removed it is gone, for good: it counts as confirmed, and keeps nothing else. More of it than one round
+// of carrying looks at does not keep the rest from being carried.
+//
+// B39, B50, B51.
+func TestCarryPastRetention(t *testing.T) {
+	disk := newDisk()
+	e := onDisk(t, disk)
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	s := sit(t, ch, 1)
+	publish(t, topic, "in flight")
+	held := s.next()
+	if err := s.Ready(2); err != nil {
+		t.Fatal(err)
+	}
+	deferMany(t, topic, moreThanARound)
+	if n := channelStats(t, ch).DeferredCount; n != moreThanARound {
+		t.Fatalf("%d messages wait", n)
+	}
+	configure(t, topic, func(s *engine.TopicSettings) { s.RetentionBytes = 128 << 10 })
+	flood(t, topic, s, 100)
+	shrinks(t, e, topic, s, 500<<10)
+	configure(t, topic, func(s *engine.TopicSettings) { s.RetentionBytes = -1 })
+	later, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flood(t, topic, s, 150)
+	shrinks(t, e, topic, s, 700<<10)
+	// A client may finish what is gone.
+	s.finish(held)
+	eventually(t, "what is gone counts as confirmed", func() bool {
+		st := channelStats(t, ch)
+		return st.DeferredCount == 1 && st.InFlightCount == 0 && st.Depth == 0
+	})
+	e = onDisk(t, disk.Crash(3))
+	topic, _ = e.LookupTopic("t")
+	ch, _ = topic.LookupChannel("c")
+	waiting, err := ch.DeferredMessages(ctxBg, 100)
+	if err != nil || len(waiting) != 1 || waiting[0].ID != later {
+		t.Errorf("after a power cut %v, %v; want %s alone", waiting, err, later)
+	}
+}
+
+// The leader's word on what is gone is the next leader's, too.
+//
+// B39, B50, B51.
+func TestClusterCarryPastRetention(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	c := tr.channel("t", "c")
+	l := tr.leader("t", 0)
+	topic := tr.topic(l, "t")
+	deferMany(t, topic, moreThanARound)
+	configure(t, topic, func(s *engine.TopicSettings) { s.RetentionBytes = 128 << 10 })
+	s := sit(t, c, 1)
+	flood(t, topic, s, 100)
+	shrinks(t, l.e, topic, s, 500<<10)
+	configure(t, topic, func(s *engine.TopicSettings) { s.RetentionBytes = -1 })
+	later, err := topic.PublishDeferred(t.Context(), []byte("later"), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flood(t, topic, s, 150)
+	for _, m := range tr.nodes {
+		shrinks(t, m.e, topic, s, 700<<10)
+	}
+	eventually(t, "what is gone counts as confirmed", func() bool {
+		st := channelStats(t, c)
+		return st.DeferredCount == 1 && st.Depth == 0
+	})
+	tr.kill(l)
+	c = tr.at(tr.leader("t", 0), "t", "c")
+	waiting, err := c.DeferredMessages(t.Context(), 100)
+	if err != nil || !slices.EqualFunc(waiting, []engine.ID{later}, func(m engine.PendingMessage, id engine.ID) bool { return m.ID == id }) {
+		t.Errorf("at the next leader %v, %v; want %s alone", waiting, err, later)
+	}
+}

@@ -1,0 +1,89 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+// stuckSink is told of the end of its channel and takes its time.
+type stuckSink struct {
+	told    chan struct{}
+	release chan struct{}
+}
+
+func (s *stuckSink) Deliver(*engine.Delivery) bool { return true }
+func (s *stuckSink) Flush()                        {}
+func (s *stuckSink) Closed(error) {
+	close(s.told)
+	<-s.release
+}
+
+// handTo makes to the leader of partition 0 of a topic, by the word of the node that leads it.
+func (tr *trio) handTo(topic string, from *member, to *engine.Engine) {
+	tr.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := from.store.HandOver(ctx, engine.PartitionOf(from.e, topic, 0), &from.row(topic, 0).State, to.Node().ID); err != nil {
+		tr.t.Fatal(err)
+	}
+}
+
+// A partition may come to a node that closes, after the channels that it had were ended: the channels that it begins then are ended as well, and Close returns.
+//
+// B79, B80.
+func TestClusterCloseWhileAPartitionComes(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("a", 1)
+	tr.create("z", 1) // its channels are ended after those of a
+	tr.channel("a", "c")
+	tr.channel("z", "c")
+	x := tr.leader("z", 0)
+	from := tr.others(x)[0]
+	if tr.leader("a", 0) == x {
+		tr.handTo("a", x, from.e)
+	}
+	from = tr.leader("a", 0)
+	topic := tr.topic(x, "a")
+	tr.eventually("the node has no channel of a partition that it does not lead", func() bool {
+		_, ok := topic.LookupChannel("c")
+		return !ok
+	})
+	sink := &stuckSink{told: make(chan struct{}), release: make(chan struct{})}
+	release := sync.OnceFunc(func() { close(sink.release) })
+	defer release()
+	k, err := tr.at(x, "z", "c").Attach(engine.ConsumerOptions{}, sink)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	// It cannot give its leaderships away, and the others count it as alive.
+	tr.kv.Cut(x.client)
+	closed := make(chan error, 1)
+	e := x.e
+	go func() { closed <- e.Close() }()
+	<-sink.told
+	tr.kv.Heal(x.client)
+	tr.handTo("a", from, e)
+	eventually(t, "the channel begins at the node that closes", func() bool {
+		_, ok := topic.LookupChannel("c")
+		return ok
+	})
+	release()
+	select {
+	case err := <-closed:
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Close: %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatalf("Close does not return:\n%s", strings.Join(engineGoroutines(), "\n\n"))
+	}
+	x.e = nil
+	tr.wires.kill(x.name)
+}

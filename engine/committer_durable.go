@@ -1,0 +1,110 @@
+package engine
+
+import (
+	"runtime"
+
+	"penstock/clog"
+	"penstock/engine/core"
+)
+
+// Durable makes a group's batches visible and then answers its puts: PutOK implies
+// Committed.
+func (c *committer) Durable(g *clog.Group) {
+	w := &c.slots[g.Slot()]
+	w.touched, w.waiters = w.touched[:0], 0
+	for i := range w.batches {
+		b := &w.batches[i]
+		pt := b.part
+		if pt.rep != nil {
+			c.replicaDurable(w, i)
+			continue
+		}
+		c.ev = core.PartitionEvent{Kind: core.PartitionDurable, Position: b.slice.Position + 1}
+		pt.machine.Step(&c.ev, &c.res)
+		if c.res.Committed <= b.slice.Position {
+			continue // poisoned meanwhile
+		}
+		pt.log.Append(&b.slice)
+		if b.deferN != 0 {
+			pt.postDeferred(w.deferred[b.deferFrom : b.deferFrom+b.deferN])
+		}
+		pt.visible.Store(uint64(b.nextID))
+		c.e.flusher.note(pt)
+		if b.slice.Count == 0 {
+			continue
+		}
+		pt.t.countedBytes(b.slice.Count, b.bodyBytes)
+		if n := len(w.touched); n == 0 || w.touched[n-1] != pt {
+			w.touched = append(w.touched, pt)
+		}
+	}
+	c.answer(w)
+	for i, pt := range w.touched {
+		w.touched[i] = nil
+		pt.wake()
+	}
+	c.e.asyncFree.giveBack()
+	for i, cut := range w.cuts {
+		cut.durable <- nil
+		w.cuts[i] = nil
+	}
+	w.cuts = w.cuts[:0]
+	clear(w.batches) // no references to buffers of the past
+	w.batches = w.batches[:0]
+	w.puts = w.puts[:0]
+	// Last: who is answered and puts again need not wake anybody, see push.
+	if c.flying.Add(-1) == 0 && w.waiters > 1 {
+		// Goroutines that put, wait and put again are ready to run on this processor: their next puts belong into the next group. Without
+		// them it would carry only what came while this one was on the disk, half of all there is, and each answer would take two flushes.
+		runtime.Gosched()
+	}
+}
+
+// answer tells everybody whose puts are in the group.
+func (c *committer) answer(w *groupWork) {
+	for i, p := range w.puts {
+		w.puts[i] = nil
+		p.next = nil
+		if p.own != nil && p.own.onCommit != nil {
+			p.own.onCommit(p)
+		}
+		p.Err = nil
+		if p.waits {
+			w.waiters++
+		}
+		if p.gate == nil {
+			p.Done(p)
+			continue
+		}
+		if n := len(w.crowds); n == 0 || w.crowds[n-1] != (crowd{p.part, p.crowd}) {
+			w.crowds = append(w.crowds, crowd{p.part, p.crowd})
+		}
+		p.answered.Store(true) // the waiter may be gone from here on
+	}
+	for _, cr := range w.crowds {
+		cr.part.disperse(cr.gate)
+	}
+	w.crowds = w.crowds[:0]
+}
+
+// Failed poisons every partition: nothing in flight or waiting will be stored.
+func (c *committer) Failed(err error) {
+	e := c.e
+	e.poison(err)
+	why := e.refusal()
+	for i := range c.slots {
+		w := &c.slots[i]
+		for _, p := range w.puts {
+			p.answer(0, why)
+		}
+		w.puts, w.batches, w.cuts = nil, nil, nil
+	}
+	for _, pt := range e.partitionList() {
+		c.ev = core.PartitionEvent{Kind: core.PartitionFault, Flag: true, Err: why}
+		pt.machine.Step(&c.ev, &c.res)
+		if pt.rep != nil {
+			pt.rep.fault(err)
+		}
+		pt.refuse(why, true, false)
+	}
+}

@@ -1,0 +1,303 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"penstock/engine/core"
+	"penstock/segment"
+)
+
+// A partition that a topic gets later begins with an empty log, and the topic's channels must be in it before anybody's message is confirmed
+// there: one that came later would miss what was published meanwhile. So all of them are made by one control batch, and then all begin with the
+// partition. On a single node it is in the log before the first publish can be. In a cluster the partition's leader asks that of partition 0 which
+// channels there are, before it makes any itself; messages wait until it has.
+
+// maxAdoptBytes bounds the settings in one control batch.
+const maxAdoptBytes = 64 << 10
+
+// topicState is what a topic's partitions have in common.
+type topicState struct {
+	Paused   bool           `json:"paused,omitempty"`
+	Channels []channelState `json:"channels,omitempty"`
+}
+
+type channelState struct {
+	Name     string          `json:"name"`
+	Paused   bool            `json:"paused,omitempty"`
+	Skipped  bool            `json:"skipped,omitempty"`
+	Settings ChannelSettings `json:"settings"`
+}
+
+// stateHere is the state of the channels that this node has; ephemeral ones are in no log.
+func (t *Topic) stateHere() *topicState {
+	s := &topicState{Paused: t.paused.Load()}
+	for _, c := range t.Channels() {
+		c.mu.Lock()
+		if c.closed == nil && !c.ephemeral {
+			c.takePosts()
+			now := c.m.Stats()
+			s.Channels = append(s.Channels, channelState{c.name, now.Paused, now.Skipped, c.settings})
+		}
+		c.mu.Unlock()
+	}
+	return s
+}
+
+// batches are the control entries that put s into an empty log; the first batch makes all channels.
+func (s *topicState) batches() (all [][]core.Control) {
+	var now []core.Control
+	for i := range s.Channels {
+		now = append(now, core.Control{Kind: core.ChannelCreated, Channel: s.Channels[i].Name})
+	}
+	now = append(now, core.Control{Kind: core.TopicPaused, Flag: s.Paused})
+	size := 0
+	for i := range s.Channels {
+		c := &s.Channels[i]
+		if c.Paused {
+			now = append(now, core.Control{Kind: core.ChannelPaused, Channel: c.Name, Flag: true})
+		}
+		if c.Skipped {
+			now = append(now, core.Control{Kind: core.ChannelSkipped, Channel: c.Name, Flag: true})
+		}
+		if c.Settings.Version == 0 {
+			continue
+		}
+		if size += len(c.Settings.Append(nil)); size > maxAdoptBytes {
+			all, now, size = append(all, now), nil, 0
+		}
+		now = append(now, core.Control{Kind: core.ChannelConfigured, Channel: c.Name, Settings: &c.Settings})
+	}
+	return append(all, now)
+}
+
+// writeControls appends batches of control entries and waits until all are committed; onCommit runs with the last one.
+func (pt *partition) writeControls(ctx context.Context, batches [][]core.Control, onCommit func(*Put)) error {
+	for i, b := range batches {
+		var committed func(*Put)
+		if i == len(batches)-1 {
+			committed = onCommit
+		}
+		w := controlWaiter(b, committed)
+		if pt.rep != nil {
+			w.deadline = pt.e.now().Add(pt.e.opts.PublishTimeout).UnixNano()
+		}
+		if err := pt.enqueue(ctx, &w.Put); err != nil {
+			w.free()
+			return err
+		}
+		pt.e.receive(w.done)
+		err := w.Err
+		w.free()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// grow gives a single node's topic partitions up to a number. store makes that durable: what a crash leaves before it is nothing, and what it
+// leaves after it are empty partitions whose channels completeChannels makes. changing is held.
+func (t *Topic) grow(ctx context.Context, to int, store func() error) error {
+	e := t.e
+	if err := e.poisoned.Load(); err != nil {
+		return *err
+	}
+	var added []*partition
+	abandon := func(err error) error {
+		for _, pt := range added {
+			_ = pt.log.Close() // nothing was written
+		}
+		return err
+	}
+	for n := uint32(t.Partitions()); n < uint32(to); n++ {
+		pt, err := e.emptyPartition(t, n)
+		if err != nil {
+			return abandon(fmt.Errorf("engine: cannot make partition %d of topic %s; it stays as it was: %w", n, t.name, err))
+		}
+		added = append(added, pt)
+	}
+	if err := store(); err != nil {
+		return abandon(err)
+	}
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return abandon(ErrClosed)
+	}
+	e.addPartitions(added)
+	e.mu.Unlock()
+	if e.poisoned.Load() != nil { // the committer either saw these partitions in the list, or is seen here
+		for _, pt := range added {
+			pt.refuse(e.refusal(), true, false)
+		}
+	}
+	for _, pt := range added {
+		if err := pt.writeControls(ctx, t.stateHere().batches(), func(*Put) { t.join(pt) }); err != nil {
+			return err
+		}
+	}
+	for _, c := range t.Channels() {
+		c.settle()
+		c.wake()
+	}
+	return nil
+}
+
+// join makes a new partition one that is published to and read. It runs on the committer: no message can be committed between the two.
+func (t *Topic) join(pt *partition) {
+	t.add(pt)
+	for _, c := range t.Channels() {
+		pt.watch(c, int(pt.number))
+		c.post(pt.snapshot(c.name, int(pt.number)))
+	}
+}
+
+// emptyPartition is a new partition of a single node.
+func (e *Engine) emptyPartition(t *Topic, n uint32) (*partition, error) {
+	log, err := segment.Open(e.disk, partitionDir(t.uuid, n), segment.Identity{Topic: t.uuid, Partition: n}, segment.State{}, e.segmentOptions())
+	if err != nil {
+		return nil, err
+	}
+	pt := &partition{e: e, t: t, number: n, log: log, fold: new(core.Cursors), machine: core.NewPartition(segment.State{}, e.sizes())}
+	pt.publishFold(0)
+	return pt, nil
+}
+
+// completeChannels makes the channels of partition 0 in the partitions whose log does not have them: a crash came while a topic got the
+// partition, or the channel. It runs when restore has.
+func (e *Engine) completeChannels() {
+	e.forEachTopic(func(t *Topic) {
+		for _, in := range t.incomplete {
+			if err := in.pt.writeControls(context.Background(), [][]core.Control{in.entries}, nil); err != nil {
+				e.log.Warn("channels of a topic are not in the log of one of its partitions yet; the next start tries again", "topic", t.name, "partition", in.pt.number, "error", err)
+			}
+		}
+		t.incomplete = nil
+	})
+}
+
+// incompletePart is a partition whose log lacks channels, and the entries that make them.
+type incompletePart struct {
+	pt      *partition
+	entries []core.Control
+}
+
+// findIncomplete is restore's; nothing else uses the folds yet.
+func (t *Topic) findIncomplete() {
+	parts := t.partitions()
+	for _, pt := range parts[1:] {
+		var entries []core.Control
+		parts[0].fold.Each(func(cur *core.Cursor) {
+			if pt.fold.Channel(cur.Name) == nil {
+				entries = append(entries, core.Control{Kind: core.ChannelCreated, Channel: cur.Name})
+			}
+		})
+		if parts[0].fold.TopicPaused && !pt.fold.TopicPaused && pt.fold.Len() == 0 {
+			entries = append(entries, core.Control{Kind: core.TopicPaused, Flag: true})
+		}
+		if len(entries) > 0 {
+			t.incomplete = append(t.incomplete, incompletePart{pt, entries})
+		}
+	}
+}
+
+// foldIsNew says whether a partition never knew a channel, although others of the topic may; rep.mu is held. One whose channels were
+// deleted is none of these: the leader of partition 0 may not have come to that yet. Nor is any of a topic with the partitions that it was made
+// with: getting more raises its settings' version.
+func (pt *partition) foldIsNew() bool {
+	return pt.number > 0 && pt.t.settings.Load().Version > 0 && pt.fold.Len() == 0 && pt.fold.Unclaimed == 0 && !pt.fold.TopicPaused
+}
+
+// barren is foldIsNew of a partition that this node leads.
+func (pt *partition) barren() bool {
+	if !pt.rep.leads.Load() {
+		return false
+	}
+	pt.rep.mu.Lock()
+	defer pt.rep.mu.Unlock()
+	return pt.foldIsNew()
+}
+
+// adoptPause is between two tries, when the leader of partition 0 does not answer.
+const adoptPause = 100 * time.Millisecond
+
+// adoptUntilDone is adopt, again until it succeeds or is another leader's business.
+func (t *Topic) adoptUntilDone(parts []*partition) {
+	cn := t.e.cluster
+	for {
+		err := t.adopt(cn.ctx, parts)
+		if err == nil || errors.Is(err, ErrDeleted) || cn.sleep(cn.ctx, adoptPause) != nil {
+			return
+		}
+	}
+}
+
+// adopt brings the topic's channels, as the leader of partition 0 knows them, into those of parts that have none.
+func (t *Topic) adopt(ctx context.Context, parts []*partition) error {
+	var empty []*partition
+	for _, pt := range parts {
+		if pt.barren() {
+			empty = append(empty, pt)
+		}
+	}
+	if len(empty) == 0 {
+		return nil
+	}
+	s, err := t.askState(ctx)
+	if err != nil || len(s.Channels) == 0 && !s.Paused {
+		return err
+	}
+	t.changing.lock(t.e)
+	defer t.changing.unlock()
+	for _, pt := range empty {
+		if t.deleted.Load() {
+			return ErrDeleted
+		}
+		if pt.barren() {
+			err = errors.Join(err, t.adoptIn(ctx, pt, s))
+		}
+	}
+	return err
+}
+
+// askState asks the leader of partition 0.
+func (t *Topic) askState(ctx context.Context) (*topicState, error) {
+	s := new(topicState)
+	first := func(pt *partition) bool { return pt.number == 0 }
+	err := t.e.cluster.gather(ctx, t, operation{Kind: opState}, first, func(result json.RawMessage) error { return json.Unmarshal(result, s) })
+	return s, err
+}
+
+// adoptIn puts s into a partition; changing is held.
+func (t *Topic) adoptIn(ctx context.Context, pt *partition, s *topicState) error {
+	var channels []*Channel
+	for i := range s.Channels {
+		c, ok := t.LookupChannel(s.Channels[i].Name)
+		if !ok {
+			c = newChannel(t, s.Channels[i].Name)
+			t.mu.Lock()
+			t.channels[c.name] = c
+			t.mu.Unlock()
+		}
+		channels = append(channels, c)
+	}
+	err := pt.writeControls(ctx, s.batches(), func(*Put) {
+		for _, c := range channels {
+			pt.watch(c, int(pt.number))
+			c.post(pt.snapshot(c.name, int(pt.number)))
+		}
+	})
+	if err == nil && s.Paused {
+		t.paused.Store(true)
+	}
+	t.startChannels()
+	for _, c := range channels {
+		c.settle()
+		c.wake()
+	}
+	return err
+}

@@ -1,0 +1,259 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"penstock/engine"
+	"penstock/engine/meta"
+)
+
+// refusedSettings are changes of a topic with two partitions and settings of version 1 that nobody gets.
+var refusedSettings = map[string]engine.TopicSettings{
+	"fewer partitions":    {Version: 1, Partitions: 1},
+	"partitions below 0":  {Version: 1, Partitions: -1},
+	"too many partitions": {Version: 1, Partitions: engine.MaxPartitions + 1},
+	"another durability":  {Version: 1, Durability: "none"},
+}
+
+func refuseSettings(t *testing.T, topic *engine.Topic) {
+	t.Helper()
+	before := topic.Settings()
+	for name, s := range refusedSettings {
+		if _, err := topic.Configure(t.Context(), s); !errors.Is(err, engine.ErrTopicSettings) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if now := topic.Settings(); now != before {
+		t.Errorf("refused changes leave %+v, not %+v", now, before)
+	}
+}
+
+// Partitions are part of a topic's settings and become more with them: at once, and over restarts. Every channel has every message
+// of the new ones, with what it was told before: its settings, its pause; so has an ephemeral one. Fewer are refused, and so is any durability
+// but the only one.
+//
+// B87
+func TestPartitionsAsASetting(t *testing.T) {
+	disk := newDisk()
+	e := onDisk(t, disk)
+	topic := topicOf(t, e, "t")
+	if s := topic.Settings(); s != (engine.TopicSettings{Partitions: 1, Durability: engine.DurabilitySynced}) {
+		t.Errorf("a new topic has %+v", s)
+	}
+	a, b := channelOf(t, topic, "a"), channelOf(t, topic, "b")
+	x := channelOf(t, topic, "x#ephemeral")
+	if _, err := b.Configure(t.Context(), engine.ChannelSettings{MaxAttempts: 7}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, topic, numbered("before", 3, 0)...)
+	s := configure(t, topic, func(s *engine.TopicSettings) {
+		s.Partitions, s.QuotaCount, s.Durability = 4, 1000, engine.DurabilitySynced
+	})
+	if s.Partitions != 4 || s.Version != 1 || s.QuotaCount != 1000 || topic.Partitions() != 4 || topic.Settings() != s {
+		t.Fatalf("afterwards it has %+v and %d partitions", s, topic.Partitions())
+	}
+	refuseSettings(t, topic)
+	publish(t, topic, numbered("after", 40, 0)...)
+	for c, want := range map[*engine.Channel]int{a: 43, x: 43} {
+		if got := readAll(t, c); len(got) != want || parts(got) != 4 {
+			t.Errorf("channel %s has %d messages of %d partitions", c.Name(), len(got), parts(got))
+		}
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e = onDisk(t, disk.Kill(1))
+	topic, _ = e.LookupTopic("t")
+	if topic.Settings() != s {
+		t.Fatalf("after a restart it has %+v", topic.Settings())
+	}
+	b, _ = topic.LookupChannel("b")
+	if st := channelStats(t, b); !st.Paused || st.Depth != 43 || b.Settings().MaxAttempts != 7 {
+		t.Errorf("channel b: %+v, %+v", st, b.Settings())
+	}
+	if err := b.Unpause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := readAll(t, b); len(got) != 43 || parts(got) != 4 {
+		t.Errorf("channel b has %d messages of %d partitions", len(got), parts(got))
+	}
+	a, _ = topic.LookupChannel("a")
+	if got := readAll(t, a); len(got) != 0 {
+		t.Errorf("channel a had confirmed them, and gets %v", got)
+	}
+	if err := topic.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	configure(t, topic, func(s *engine.TopicSettings) { s.Partitions = 6 })
+	publish(t, topic, numbered("held", 30, 0)...)
+	if st := channelStats(t, a); st.Depth != 0 {
+		t.Errorf("a paused topic hands over %d messages of its new partitions", st.Depth)
+	}
+	if err := topic.Unpause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := readAll(t, a); len(got) != 30 || parts(got) != 6 {
+		t.Errorf("then channel a has %d messages of %d partitions", len(got), parts(got))
+	}
+}
+
+// parts is how many partitions messages are of.
+func parts(got map[engine.ID]string) int {
+	of := map[uint32]bool{}
+	for id := range got {
+		of[id.Partition()] = true
+	}
+	return len(of)
+}
+
+// Wherever a crash comes while a topic gets partitions, afterwards it has the old ones or the new ones, the new ones if the caller heard so; nothing
+// is lost, every channel gets what is published then in every partition, and after another restart what was confirmed stays so.
+//
+// B87, B43
+func TestPartitionsCrash(t *testing.T) {
+	const points = 24
+	told := 0
+	for after := range points {
+		disk := newDisk()
+		e := onDisk(t, disk)
+		topic := topicOf(t, e, "t")
+		channelOf(t, topic, "a")
+		channelOf(t, topic, "b")
+		publish(t, topic, "kept")
+		disk.CrashAt(disk.Ops() + after)
+		_, err := topic.Configure(t.Context(), engine.TopicSettings{Partitions: 4})
+		if err == nil {
+			told++
+		}
+		_ = e.Close() // the disk is gone, most often
+		disk = disk.Crash(uint64(after))
+		e = onDisk(t, disk)
+		topic, _ = e.LookupTopic("t")
+		s := topic.Settings()
+		if s.Partitions == 1 && (err == nil || s.Version != 0) || s.Partitions == 4 && s.Version != 1 || s.Partitions != 1 && s.Partitions != 4 {
+			t.Fatalf("a crash after %d operations leaves %+v, told %v", after, s, err)
+		}
+		publish(t, topic, numbered("m", 12, 0)...)
+		for _, name := range []string{"a", "b"} {
+			c, _ := topic.LookupChannel(name)
+			if got := readAll(t, c); len(got) != 13 || parts(got) != s.Partitions {
+				t.Errorf("after a crash at %d channel %s has %d messages of %d partitions", after, name, len(got), parts(got))
+			}
+		}
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+		e = onDisk(t, disk.Kill(1))
+		topic, _ = e.LookupTopic("t")
+		for _, name := range []string{"a", "b"} {
+			c, _ := topic.LookupChannel(name)
+			if got := readAll(t, c); len(got) != 0 {
+				t.Errorf("after a crash at %d channel %s forgot that it confirmed %v", after, name, got)
+			}
+		}
+		if s.Partitions == 1 {
+			configure(t, topic, func(s *engine.TopicSettings) { s.Partitions = 4 })
+		}
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if told == 0 || told == points {
+		t.Errorf("%d of %d changes were told done: the crashes do not fall into the change", told, points)
+	}
+}
+
+// In a cluster any node can be told; the version decides, whoever expands. Every channel has every message of the new partitions, although
+// nobody consumes and some of the leaders had nothing of the topic before.
+//
+// B87, B79
+func TestClusterPartitionsAsASetting(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	leader := tr.leader("t", 0)
+	other := tr.others(leader)[0]
+	for _, name := range []string{"a", "b"} {
+		tr.channel("t", name)
+	}
+	b := tr.channel("t", "b")
+	if _, err := b.Configure(t.Context(), engine.ChannelSettings{MaxAttempts: 7}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := configure(t, tr.topic(other, "t"), func(s *engine.TopicSettings) { s.Partitions, s.QuotaCount = 6, 1000 })
+	if want.Partitions != 6 || want.MinISR != 2 || want.Version != 1 || want.Durability != engine.DurabilitySynced {
+		t.Fatalf("afterwards it has %+v", want)
+	}
+	h := newTold()
+	for i := range 60 { // at once: nobody has led a new partition for long
+		if err := h.publish(context.Background(), tr.topic(tr.nodes[i%3], "t"), fmt.Sprint("m", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range tr.nodes {
+		topic := tr.topic(m, "t")
+		tr.eventually("the settings are known", func() bool { return topic.Settings() == want })
+		refuseSettings(t, topic)
+		if _, err := topic.Configure(t.Context(), engine.TopicSettings{Partitions: 8}); !errors.Is(err, engine.ErrVersion) {
+			t.Errorf("the version of before: %v", err)
+		}
+	}
+	tr.whole("t")
+	leaders := map[*member]bool{}
+	for n := range 6 {
+		m := tr.leader("t", n)
+		leaders[m] = true
+		tr.eventually("the leaders have both channels", func() bool {
+			return slices.Equal(namesOf(tr.topic(m, "t")), []string{"a", "b"})
+		})
+	}
+	if len(leaders) != 3 {
+		t.Fatalf("%d nodes lead", len(leaders))
+	}
+	for _, m := range tr.nodes {
+		c, _ := tr.topic(m, "t").LookupChannel("b")
+		tr.eventually("the channel is paused everywhere", func() bool { return channelStats(t, c).Paused && c.Settings().MaxAttempts == 7 })
+	}
+	if err := b.Unpause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "b"} {
+		got := map[engine.ID]string{}
+		for _, m := range tr.nodes {
+			c, _ := tr.topic(m, "t").LookupChannel(name)
+			maps.Copy(got, readAll(t, c))
+		}
+		if len(got) != 60 || parts(got) != 6 {
+			t.Errorf("channel %s has %d messages of %d partitions", name, len(got), parts(got))
+		}
+	}
+	// The other way to expand changes what a change of the settings has to name.
+	if err := other.store.ExpandTopic(t.Context(), other.e.Snapshot().Names["t"].ID, 7); err != nil {
+		t.Fatal(err)
+	}
+	want.Partitions, want.Version = 7, 2
+	for _, m := range tr.nodes {
+		tr.eventually("the settings are known", func() bool { return tr.topic(m, "t").Settings() == want })
+	}
+	if _, err := other.store.ConfigureTopic(t.Context(), other.e.Snapshot().Names["t"].ID, meta.TopicSettings{Version: 1, Partitions: 6}); !errors.Is(err, meta.ErrConflict) {
+		t.Errorf("the version of before: %v", err)
+	}
+}
+
+func namesOf(topic *engine.Topic) (names []string) {
+	for _, c := range topic.Channels() {
+		names = append(names, c.Name())
+	}
+	return names
+}

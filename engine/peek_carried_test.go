@@ -1,0 +1,209 @@
+package engine_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+// carriedWorld stores messages that wait in channel c: three by their publishing, and one, "again", that was requeued. Then so much comes that their segments go.
+func carriedWorld(t *testing.T, e *engine.Engine, topic *engine.Topic, ch *engine.Channel) (s *seat, ids []engine.ID) {
+	t.Helper()
+	s = sit(t, ch, 1)
+	for _, body := range []string{"one", "two"} {
+		id, err := topic.PublishMessage(ctxBg, engine.Outgoing{Body: []byte(body), Delay: time.Hour, Headers: headers("kind", body)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	publish(t, topic, "again")
+	again := s.next()
+	if err := s.Requeue(again.id, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	s.Pump()
+	id, err := topic.PublishDeferred(ctxBg, []byte("three"), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids = append(ids, again.id, id)
+	flood(t, topic, s, 150)
+	shrinks(t, e, topic, s, 600<<10)
+	logConfirms(t, ch)
+	return s, ids
+}
+
+// logConfirms returns when everything that was finished or requeued until now is in the log: no crash undoes it.
+func logConfirms(t *testing.T, ch *engine.Channel) {
+	t.Helper()
+	if err := errors.Join(ch.Pause(ctxBg), ch.Unpause(ctxBg)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// peekBodies are the bodies that a peek shows; from -1 everything.
+func peekBodies(t *testing.T, look func(engine.PeekOptions) ([]engine.PeekedMessage, error), o engine.PeekOptions) []string {
+	t.Helper()
+	got, err := look(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bodies := peeked(got)
+	for i := range bodies {
+		bodies[i] = bodies[i][:min(len(bodies[i]), 10)]
+	}
+	return bodies
+}
+
+// Messages that the log has only as carried copies are shown in their place, with what they are.
+//
+// B51.
+func TestPeekCarried(t *testing.T) {
+	disk := newDisk()
+	e := onDisk(t, disk)
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	s, ids := carriedWorld(t, e, topic, ch)
+	if err := s.Ready(0); err != nil {
+		t.Fatal(err)
+	}
+	later := channelOf(t, topic, "later")
+	recent := publish(t, topic, "recent", "newest")
+	look := func(o engine.PeekOptions) ([]engine.PeekedMessage, error) { return ch.Peek(ctxBg, o) }
+	inTopic := func(o engine.PeekOptions) ([]engine.PeekedMessage, error) {
+		return topic.Peek(ctxBg, o.Partition, o.From, o.Count)
+	}
+	check := func() {
+		t.Helper()
+		for _, c := range []struct {
+			o    engine.PeekOptions
+			want string
+		}{
+			{engine.PeekOptions{}, "[one two again three recent newest]"},
+			{engine.PeekOptions{Partition: -1, Count: 5}, "[one two again three recent]"},
+			{engine.PeekOptions{Count: 3}, "[one two again]"},
+			{engine.PeekOptions{From: ids[1], Count: 2}, "[two again]"},
+			{engine.PeekOptions{From: ids[2], Count: 3}, "[again three recent]"},
+			{engine.PeekOptions{From: recent[0]}, "[recent newest]"},
+		} {
+			if got := fmt.Sprint(peekBodies(t, look, c.o)); got != c.want {
+				t.Errorf("%+v: %s, want %s", c.o, got, c.want)
+			}
+			if c.o.Count > 0 && c.o.Count < 4 && c.o.From == 0 { // the topic's log has other messages behind these
+				if got := fmt.Sprint(peekBodies(t, inTopic, c.o)); got != c.want {
+					t.Errorf("of the topic, %+v: %s, want %s", c.o, got, c.want)
+				}
+			}
+		}
+		got, err := ch.Peek(ctxBg, engine.PeekOptions{Count: 4})
+		if err != nil || len(got) != 4 {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		for i := range got {
+			m := &got[i]
+			deferred := i != 2
+			if m.ID != ids[i] || m.BodyBytes != len(m.Body) || time.Since(m.Timestamp) > patience || m.Due.IsZero() == deferred {
+				t.Errorf("%+v", m)
+			}
+			if deferred && m.Due.Sub(m.Timestamp).Round(time.Minute) != time.Hour {
+				t.Errorf("published at %v and due at %v", m.Timestamp, m.Due)
+			}
+		}
+		if valueOf(&got[1], "kind") != "two" {
+			t.Errorf("headers: %+v", got[1])
+		}
+	}
+	check()
+	if got, err := later.Peek(ctxBg, engine.PeekOptions{}); err != nil || fmt.Sprint(peeked(got)) != "[recent newest]" {
+		t.Errorf("a channel that is younger: %v, %v", peeked(got), err)
+	}
+	if st := channelStats(t, ch); st.DeferredCount != 4 {
+		t.Errorf("peeking changed the channel: %+v", st)
+	}
+	e = onDisk(t, disk.Crash(7))
+	topic, _ = e.LookupTopic("t")
+	ch, _ = topic.LookupChannel("c")
+	check()
+	if err := ch.Empty(ctxBg); err != nil {
+		t.Fatal(err)
+	}
+	if got := peekBodies(t, look, engine.PeekOptions{}); len(got) != 0 {
+		t.Errorf("after the channel was emptied: %v", got)
+	}
+}
+
+// More carried messages than one look takes do not hide those that a channel has not confirmed.
+func TestPeekManyCarried(t *testing.T) {
+	o := inDir(t.TempDir())
+	o.CommitFileBytes, o.CommitLiveBytes = 1<<20, 3<<20 // a checkpoint names them all, and a segment begins with one
+	o.MinSegmentBytes, o.MaxSegmentBytes = 256<<10, 512<<10
+	e := openWith(t, o)
+	topic := topicOf(t, e, "t")
+	ch, other := channelOf(t, topic, "c"), channelOf(t, topic, "other")
+	deferMany(t, topic, moreThanARound)
+	last, err := topic.PublishDeferred(ctxBg, []byte("last"), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ch.Seek(ctxBg, engine.SeekTo{Kind: engine.SeekID, ID: last}); err != nil {
+		t.Fatal(err)
+	}
+	quiet := sit(t, other, 1)
+	s := sit(t, ch, 1)
+	gone := func() bool { // the segments in which all of them were published
+		got, err := topic.Peek(ctxBg, 0, last+1, 1)
+		return err == nil && len(got) == 1 && got[0].ID > last+1
+	}
+	for end := time.Now().Add(patience); !gone(); {
+		flood(t, topic, s, 10)
+		for range 10 {
+			quiet.finish(quiet.next())
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d bytes are kept", storedBytes(e))
+		}
+	}
+	got, err := ch.Peek(ctxBg, engine.PeekOptions{Count: 3})
+	if err != nil || !slices.Equal(peeked(got), []string{"last"}) || got[0].ID != last {
+		t.Errorf("%v, %v", peeked(got), err)
+	}
+	got, err = other.Peek(ctxBg, engine.PeekOptions{Count: engine.MaxListCount})
+	if err != nil || len(got) != engine.MaxListCount || !slices.IsSortedFunc(got, func(a, b engine.PeekedMessage) int { return int(a.ID) - int(b.ID) }) {
+		t.Errorf("the other channel shows %d messages, %v", len(got), err)
+	}
+}
+
+// Any node shows carried messages, and so does the next leader.
+//
+// B51, B78.
+func TestClusterPeekCarried(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	c := tr.channel("t", "c")
+	l := tr.leader("t", 0)
+	s, _ := carriedWorld(t, l.e, tr.topic(l, "t"), c)
+	s.Close()
+	check := func() {
+		t.Helper()
+		for _, m := range tr.up() {
+			ch, err := tr.topic(m, "t").Channel(t.Context(), "c")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := ch.Peek(t.Context(), engine.PeekOptions{Partition: -1})
+			if err != nil || fmt.Sprint(peeked(got)) != "[one two again three]" {
+				t.Errorf("%s shows %v, %v", m.name, peeked(got), err)
+			}
+		}
+	}
+	check()
+	tr.kill(l)
+	tr.leader("t", 0)
+	check()
+}

@@ -1,0 +1,89 @@
+package engine_test
+
+import (
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+// timesOutAsListed says whether the one message in flight times out when the list says so, and later after a touch.
+func timesOutAsListed(t *testing.T, list func() []engine.PendingMessage, s *seat, timeout time.Duration) {
+	t.Helper()
+	s.next()
+	got := list()
+	if len(got) != 1 {
+		t.Fatalf("in flight: %+v", got)
+	}
+	first := got[0].Due
+	if d := first.Sub(got[0].Since); d != timeout {
+		t.Errorf("handed out at %v and timed out at %v: after %v, want %v", got[0].Since, first, d, timeout)
+	}
+	eventually(t, "a touch moves the time", func() bool {
+		if err := s.Touch(got[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		now := list()
+		return len(now) == 1 && now[0].Since.Equal(got[0].Since) && now[0].Due.After(first)
+	})
+}
+
+// The list of what is in flight says when each message times out, and a touch moves that.
+//
+// B44, B48.
+func TestPendingSaysWhenItTimesOut(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	publish(t, topic, "m")
+	s := sit(t, ch, 1, engine.ConsumerOptions{MsgTimeout: 30 * time.Second})
+	list := func() []engine.PendingMessage {
+		got, err := ch.Pending(ctxBg, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	timesOutAsListed(t, list, s, 30*time.Second)
+	if err := s.Requeue(list()[0].ID, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Ready(0); err != nil {
+		t.Fatal(err)
+	}
+	if got := list(); len(got) != 0 {
+		t.Errorf("nothing is in flight any more: %+v", got)
+	}
+	// It does time out then.
+	fast := sit(t, ch, 1, engine.ConsumerOptions{MsgTimeout: 300 * time.Millisecond})
+	fast.next()
+	due := list()[0].Due
+	if again := fast.next(); again.at.Before(due) || again.attempts != 3 {
+		t.Errorf("attempt %d came at %v, the list said %v", again.attempts, again.at, due)
+	}
+}
+
+// Any node says it, of a consumer that is connected to a node which does not lead the partition, too.
+//
+// B44, B48.
+func TestClusterPendingSaysWhenItTimesOut(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	tr.channel("t", "c")
+	l := tr.leader("t", 0)
+	publish(t, tr.topic(l, "t"), "m")
+	others := tr.others(l)
+	far, err := tr.topic(others[1], "t").Channel(t.Context(), "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := tr.visit(others[0], "t", "c", 1, engine.ConsumerOptions{MsgTimeout: 30 * time.Second})
+	timesOutAsListed(t, func() []engine.PendingMessage {
+		got, err := far.Pending(t.Context(), 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}, g.seat, 30*time.Second)
+}
