@@ -231,6 +231,8 @@ func (c *conn) attach(cmd *command, topic, channel string) (consumer *engine.Con
 			Label:      c,
 			Partition:  cmd.onlyPartition(),
 			Tag:        set.tag,
+
+			MaxInFlightBytes: c.flight.most,
 		}, (*sink)(c))
 		return err
 	})

@@ -33,14 +33,15 @@ func (s *Server) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 }
 
 func (s *Server) serveTopicDelete(r *http.Request, q url.Values) (any, error) {
-	t, err := s.findTopic(q, "INVALID_TOPIC")
+	began := time.Now()
+	name, err := topicName(q, "INVALID_TOPIC")
 	if err != nil {
 		return nil, err
 	}
-	if s.hiddenHere(t.Name(), time.Now()) {
+	if _, ok := s.engine.LookupTopic(name); ok && s.hiddenHere(name, began) {
 		return nil, nil
 	}
-	return nil, s.engine.DeleteTopic(r.Context(), t.Name())
+	return nil, s.deleted.answer(name, began, s.engine.DeleteTopic(r.Context(), name))
 }
 
 // hiddenHere says whether lookups do not mention this node for the topic just now. nsqadmin takes a node out of a topic by a tombstone at
@@ -107,7 +108,8 @@ func (s *Server) serveChannelDelete(r *http.Request, q url.Values) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	return nil, t.DeleteChannel(r.Context(), name)
+	began := time.Now()
+	return nil, s.deleted.answer(t.Name()+"/"+name, began, t.DeleteChannel(r.Context(), name))
 }
 
 func (s *Server) channelVerb(do func(*engine.Channel, context.Context) error) endpoint {

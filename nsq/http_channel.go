@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"time"
 
@@ -44,7 +43,7 @@ func (s *Server) onChannel(do channelEndpoint) endpoint {
 		if err != nil {
 			return nil, err
 		}
-		c, err := s.findChannel(r.Context(), t, name)
+		c, err := s.findChannel(t, name)
 		if err != nil {
 			return nil, err
 		}
@@ -52,20 +51,14 @@ func (s *Server) onChannel(do channelEndpoint) endpoint {
 	}
 }
 
-// findChannel is the channel as operations on it need it. A node of a cluster that leads no partition of the topic has none of its own.
-func (s *Server) findChannel(ctx context.Context, t *engine.Topic, name string) (*engine.Channel, error) {
-	c, ok := t.LookupChannel(name)
-	if ok {
+// findChannel is the channel as operations on it need it. A node of a cluster that leads no partition of the topic has none of its own, or an
+// old one: whether there is one is what the leaders answer to the operation.
+func (s *Server) findChannel(t *engine.Topic, name string) (*engine.Channel, error) {
+	if c, ok := t.LookupChannel(name); ok {
 		return c, nil
 	}
 	if s.engine.Snapshot() != nil {
-		names, err := s.opts.Directory.ChannelNames(ctx, t.Name())
-		if err != nil && !isMissing(err) {
-			return nil, err
-		}
-		if slices.Contains(names, name) {
-			return t.ChannelElsewhere(name), nil
-		}
+		return t.ChannelElsewhere(name), nil
 	}
 	return nil, &httpError{404, "CHANNEL_NOT_FOUND"}
 }

@@ -15,7 +15,9 @@ import (
 
 // onOneAndThree runs a test against a node that is alone and against a cluster, whose nodes are asked in turn.
 func onOneAndThree(t *testing.T, test func(t *testing.T, nodes []*node)) {
-	t.Run("one node", func(t *testing.T) { test(t, []*node{startNode(t, engine.Options{}, Options{})}) })
+	t.Run("one node", func(t *testing.T) {
+		test(t, []*node{startNode(t, engine.Options{}, Options{BroadcastAddress: "127.0.0.1"})})
+	})
 	t.Run("three nodes", func(t *testing.T) { test(t, startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1"})) })
 }
 
@@ -384,6 +386,37 @@ func TestTopicSettingsHTTP(t *testing.T) {
 		if !full {
 			t.Error("a quota of two messages per partition let ten in")
 		}
+		// Partitions and durability are part of the document: read, compared and changed like the rest.
+		if s.Partitions != 2 || s.Durability != engine.DurabilitySynced {
+			t.Errorf("got %+v", s)
+		}
+		last.refused(t, "POST", path, `{"version":1,"partitions":1}`, 400, "the topic has 2, and none can be taken away")
+		last.refused(t, "POST", path, `{"version":1,"durability":"memory"}`, 400, "there is only synced, because an OK here always means")
+		last.refused(t, "POST", path, `{"version":0,"partitions":4}`, 409, engine.ErrVersion.Error())
+		last.ask(t, "POST", path, `{"version":1,"partitions":4,"durability":"synced","min_isr":1}`, &s)
+		if s.Version != 2 || s.Partitions != 4 || s.QuotaCount != 0 {
+			t.Errorf("got %+v", s)
+		}
+		seen := map[uint32]bool{}
+		bodies := map[string]bool{}
+		for i := range 40 {
+			nodes[i%len(nodes)].post(t, "/pub?topic=t", fmt.Sprint("after ", i))
+		}
+		for _, n := range nodes {
+			eventually(t, "the node to have them", func() bool {
+				var got engine.TopicSettings
+				n.ask(t, "GET", path, "", &got)
+				return got == s && n.topicNow(t, "t").Partitions == 4
+			})
+		}
+		eventually(t, "the channel to have what was published to all partitions", func() bool {
+			var list PeekList
+			last.ask(t, "GET", "/channel/peek?topic=t&channel=c&count=1000", "", &list)
+			for _, m := range list.Messages {
+				seen[m.Partition], bodies[*m.Body] = true, true
+			}
+			return len(seen) == 4 && len(bodies) == 41
+		})
 	})
 }
 
@@ -408,6 +441,63 @@ func TestChannelVerbsAtANodeThatLeadsNothing(t *testing.T) {
 			return code == 404
 		})
 	}
+}
+
+// What a node remembers of a channel that was deleted elsewhere is not what it answers: every verb says at once that there is none, at
+// the node where it was made, where a client was, and at the one that leads. Made again it is there, everywhere.
+func TestChannelVerbsAfterADeletionElsewhere(t *testing.T) {
+	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+		q := makeChannel(t, nodes, "t", "c", 1)
+		verbs := []string{
+			"POST /channel/pause", "POST /channel/unpause", "POST /channel/empty", "POST /channel/skip", "POST /channel/unskip", "POST /channel/redrive",
+			"GET /channel/settings", "GET /channel/peek", "GET /channel/pending", "GET /channel/deferred", "POST /channel/seek",
+		}
+		for round := range 2 {
+			for _, n := range nodes {
+				c := n.dial(t)
+				c.sub("t", "c")
+				c.nc.Close()
+			}
+			for _, n := range nodes {
+				eventually(t, "the clients to be gone", func() bool {
+					s := n.topicNow(t, "t")
+					return len(s.Channels) == 0 || len(s.Channels[0].Consumers) == 0
+				})
+				for _, verb := range verbs {
+					method, path, _ := strings.Cut(verb, " ")
+					body := ""
+					if path == "/channel/seek" {
+						path += q + "&to=end"
+					} else {
+						path += q
+					}
+					if code, text := n.do(t, method, path, body); code != 200 {
+						t.Errorf("%s of a channel that exists: %d %s", verb, code, text)
+					}
+				}
+			}
+			nodes[round%len(nodes)].post(t, "/channel/delete"+q, "")
+			for _, n := range nodes {
+				for _, verb := range verbs {
+					method, path, _ := strings.Cut(verb, " ")
+					path += q
+					if strings.HasPrefix(path, "/channel/seek") {
+						path += "&to=end"
+					}
+					n.refused(t, method, path, "", 404, "CHANNEL_NOT_FOUND")
+				}
+				n.do(t, "POST", "/channel/delete"+q, "") // once it may be answered as if it was done here: see deletions
+				n.refused(t, "POST", "/channel/delete"+q, "", 404, "CHANNEL_NOT_FOUND")
+				n.refused(t, "POST", "/channel/settings"+q, `{"version":0}`, 404, "CHANNEL_NOT_FOUND")
+				if s := n.topicNow(t, "t"); len(s.Channels) != 0 {
+					t.Errorf("the statistics show %+v", s.Channels)
+				}
+			}
+			for _, n := range nodes {
+				n.post(t, "/channel/create"+q, "")
+			}
+		}
+	})
 }
 
 // B98: looking into a channel or a topic, and changing it, needs what pausing it needs.

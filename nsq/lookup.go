@@ -34,6 +34,7 @@ type lookup struct {
 	dir      Directory
 	self     peer
 	registry *registry
+	deleted  deletions
 
 	mu     sync.Mutex
 	hidden map[string]time.Time // by topic, while there is no Snapshot
@@ -364,16 +365,20 @@ func isMissing(err error) bool {
 	return errors.Is(err, engine.ErrNoTopic) || errors.Is(err, engine.ErrNoChannel) || errors.Is(err, meta.ErrNotFound)
 }
 
-// serveTopicCreate knows the parameter partitions beyond nsqlookupd, as nsqd's /topic/create does here.
+// serveTopicCreate knows the parameter partitions beyond nsqlookupd, as nsqd's /topic/create does here. youzan's lookup service calls it partition_num; what
+// else that is told (replicator, extend, orderedmulti, syncdisk) every topic here has or is settings of the cluster.
 func (l *lookup) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 	topic, err := topicName(q, "INVALID_ARG_TOPIC")
 	if err != nil {
 		return nil, err
 	}
 	partitions := 0
-	if q.Has("partitions") {
-		if partitions, err = strconv.Atoi(q.Get("partitions")); err != nil || partitions < 1 || partitions > engine.MaxPartitions {
-			return nil, &httpError{400, "INVALID_PARTITIONS"}
+	for _, p := range []struct{ name, invalid string }{{"partition_num", "INVALID_ARG_TOPIC_PARTITION_NUM"}, {"partitions", "INVALID_PARTITIONS"}} {
+		if !q.Has(p.name) {
+			continue
+		}
+		if partitions, err = strconv.Atoi(q.Get(p.name)); err != nil || partitions < 1 || partitions > engine.MaxPartitions {
+			return nil, &httpError{400, p.invalid}
 		}
 	}
 	if err := l.dir.CreateTopic(r.Context(), topic, partitions); err != nil && !errors.Is(err, meta.ErrExists) {
@@ -426,7 +431,8 @@ func (l *lookup) serveChannelDelete(r *http.Request, q url.Values) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	err = l.dir.DeleteChannel(r.Context(), topic, channel)
+	began := time.Now()
+	err = l.deleted.answer(topic+"/"+channel, began, l.dir.DeleteChannel(r.Context(), topic, channel))
 	if err != nil && !isMissing(err) {
 		return nil, err
 	}

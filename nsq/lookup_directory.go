@@ -53,12 +53,12 @@ func (d engineDirectory) TopicNames() []string {
 	return names
 }
 
-func (d engineDirectory) ChannelNames(_ context.Context, topic string) ([]string, error) {
+func (d engineDirectory) ChannelNames(ctx context.Context, topic string) ([]string, error) {
 	t, ok := d.e.LookupTopic(topic)
 	if !ok {
 		return nil, engine.ErrNoTopic
 	}
-	return t.ChannelNames(), nil
+	return t.ReadChannelNames(ctx)
 }
 
 func (d engineDirectory) CreateTopic(ctx context.Context, topic string, partitions int) error {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,7 +30,7 @@ var stockNSQ = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "stocknsq"); err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "build", "-o", dir, "github.com/nsqio/nsq/apps/nsqd", "github.com/nsqio/nsq/apps/nsqlookupd")
+	cmd := exec.Command("go", "build", "-o", dir, "github.com/nsqio/nsq/apps/nsqd", "github.com/nsqio/nsq/apps/nsqlookupd", "github.com/nsqio/nsq/apps/nsqadmin")
 	cmd.Dir = filepath.Join("testdata", "stocknsq")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build of NSQ 1.3.0: %w\n%s", err, out)
@@ -45,7 +46,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// stock is a running nsqd or nsqlookupd.
+// stock is a running nsqd, nsqlookupd or nsqadmin.
 type stock struct {
 	t         testing.TB
 	tcp, http string
@@ -55,12 +56,20 @@ type stock struct {
 // startStock runs a program of NSQ on these addresses and waits until it answers.
 func startStock(t testing.TB, name, tcp, web string, args ...string) *stock {
 	t.Helper()
+	p := startProgram(t, name, web, append([]string{"-tcp-address=" + tcp, "-broadcast-address=127.0.0.1"}, args...)...)
+	p.tcp = tcp
+	return p
+}
+
+// startProgram is startStock for one that only serves HTTP.
+func startProgram(t testing.TB, name, web string, args ...string) *stock {
+	t.Helper()
 	dir, err := stockNSQ()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &stock{t: t, tcp: tcp, http: web}
-	p.cmd = exec.Command(filepath.Join(dir, name), append([]string{"-tcp-address=" + tcp, "-http-address=" + web, "-broadcast-address=127.0.0.1", "-log-level=error"}, args...)...)
+	p := &stock{t: t, http: web}
+	p.cmd = exec.Command(filepath.Join(dir, name), append([]string{"-http-address=" + web, "-log-level=error"}, args...)...)
 	p.cmd.Dir = t.TempDir()
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -103,16 +112,22 @@ func (p *stock) do(method, path, body string) string {
 func freeAddresses(t testing.TB) (tcp, web string) {
 	t.Helper()
 	var out []string
-	for range 2 {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
+	for range 10_000 { // below the ephemeral ports, so that no connection takes them meanwhile
+		port := 10_000 + (os.Getpid()*64+int(lastPort.Add(1)))%10_000
+		ln, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port))
 		if err != nil {
-			t.Fatal(err)
+			continue
 		}
-		defer ln.Close()
-		out = append(out, ln.Addr().String())
+		_ = ln.Close()
+		if out = append(out, ln.Addr().String()); len(out) == 2 {
+			return out[0], out[1]
+		}
 	}
-	return out[0], out[1]
+	t.Fatal("no port is free")
+	return "", ""
 }
+
+var lastPort atomic.Int32
 
 func startNSQLookupd(t testing.TB, args ...string) *stock {
 	tcp, web := freeAddresses(t)
@@ -326,6 +341,12 @@ func TestRegistersNowhere(t *testing.T) {
 // startCluster is some servers over engines that are one cluster, on one metadata map.
 func startCluster(t *testing.T, count int, o Options) []*node {
 	t.Helper()
+	return startClusterOf(t, count, engine.Options{}, o)
+}
+
+// startClusterOf is startCluster of engines with options.
+func startClusterOf(t *testing.T, count int, eo engine.Options, o Options) []*node {
+	t.Helper()
 	kv := memory.New(memory.Options{})
 	t.Cleanup(kv.Close)
 	nodes := make([]*node, count)
@@ -337,11 +358,12 @@ func startCluster(t *testing.T, count int, o Options) []*node {
 		}
 		nsqAddress, web := freeAddresses(t)
 		store := cluster.New(kv.Store(fmt.Sprint("n", i+1)), cluster.Options{LeaseTTL: time.Minute, ControllerTick: 50 * time.Millisecond, DefaultReplicas: count})
-		eo := engine.Options{NodeID: fmt.Sprint("n", i+1), Cluster: &engine.ClusterOptions{
+		eo := eo
+		eo.NodeID, eo.Cluster = fmt.Sprint("n", i+1), &engine.ClusterOptions{
 			Store: store, Listener: ln, Node: meta.Node{Host: "127.0.0.1", Peer: ln.Addr().String(), NSQ: nsqAddress, HTTP: web},
 			Replication:     replicate.Config{HeartbeatNs: 20e6, RetryNs: 100e6, LagMaxNs: 30e9, JoinNs: 200e6},
 			PreferredLeader: cluster.PreferredLeader, LeaveTimeout: patience, JoinTimeout: patience,
-		}}
+		}
 		own := o
 		own.TCPAddress, own.HTTPAddress = nsqAddress, web // as the others are told
 		starting.Go(func() { nodes[i] = startNode(t, eo, own) })

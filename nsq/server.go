@@ -42,6 +42,7 @@ type Server struct {
 	lookupd    *lookupdServer // nil: off
 	registrar  *registrar
 	making     making
+	deleted    deletions
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{}

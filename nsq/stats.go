@@ -56,6 +56,7 @@ type channelStats struct {
 type latency struct {
 	Count       int          `json:"count"`
 	Percentiles []percentile `json:"percentiles"`
+	measured    bool
 }
 
 type percentile struct {
@@ -159,14 +160,18 @@ func (s *Server) stats(topic, channel string, clients bool) *statsReply {
 		Producers: []clientStats{},
 		Storage:   s.engine.Storage(),
 	}
+	now := time.Now()
 	for _, t := range s.engine.Stats(topic, channel) {
 		out := topicStats{
 			Name: t.Name, Channels: []channelStats{}, Depth: t.Depth, BackendDepth: t.BackendDepth,
-			MessageCount: t.MessageCount, MessageBytes: t.MessageBytes, Paused: t.Paused, Latency: unmeasured(),
+			MessageCount: t.MessageCount, MessageBytes: t.MessageBytes, Paused: t.Paused,
 		}
+		var latencies []engine.LatencyRecorder
 		for i := range t.Channels {
-			out.Channels = append(out.Channels, channelOf(&t.Channels[i], clients))
+			out.Channels = append(out.Channels, channelOf(&t.Channels[i], clients, now))
+			latencies = append(latencies, t.Channels[i].Latencies)
 		}
+		out.Latency = latencyOf(now, latencies...)
 		r.Topics = append(r.Topics, out)
 	}
 	if clients {
@@ -183,12 +188,12 @@ func (s *Server) stats(topic, channel string, clients bool) *statsReply {
 	return r
 }
 
-func channelOf(ch *engine.ChannelStats, clients bool) channelStats {
+func channelOf(ch *engine.ChannelStats, clients bool, now time.Time) channelStats {
 	out := channelStats{
 		Name: ch.Name, Depth: ch.Depth, BackendDepth: ch.BackendDepth, InFlightCount: ch.InFlightCount,
 		DeferredCount: ch.DeferredCount, MessageCount: ch.MessageCount, RequeueCount: ch.RequeueCount,
 		TimeoutCount: ch.TimeoutCount, ClientCount: len(ch.Consumers), Clients: []clientStats{}, Paused: ch.Paused,
-		Latency: unmeasured(),
+		Latency: latencyOf(now, ch.Latencies),
 	}
 	if !clients {
 		return out

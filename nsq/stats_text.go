@@ -54,12 +54,12 @@ func (r *statsReply) text(now time.Time) string {
 }
 
 func (t *topicStats) text(w *strings.Builder, now time.Time) {
-	fmt.Fprintf(w, "\n%s[%-15s] depth: %-5d be-depth: %-5d msgs: %-8d e2e%%: \n",
-		pausedMark(t.Paused), t.Name, t.Depth, t.BackendDepth, t.MessageCount)
+	fmt.Fprintf(w, "\n%s[%-15s] depth: %-5d be-depth: %-5d msgs: %-8d e2e%%: %s\n",
+		pausedMark(t.Paused), t.Name, t.Depth, t.BackendDepth, t.MessageCount, t.Latency.text())
 	for i := range t.Channels {
 		c := &t.Channels[i]
-		fmt.Fprintf(w, "   %s[%-25s] depth: %-5d be-depth: %-5d inflt: %-4d def: %-4d re-q: %-5d timeout: %-5d msgs: %-8d e2e%%: \n",
-			pausedMark(c.Paused), c.Name, c.Depth, c.BackendDepth, c.InFlightCount, c.DeferredCount, c.RequeueCount, c.TimeoutCount, c.MessageCount)
+		fmt.Fprintf(w, "   %s[%-25s] depth: %-5d be-depth: %-5d inflt: %-4d def: %-4d re-q: %-5d timeout: %-5d msgs: %-8d e2e%%: %s\n",
+			pausedMark(c.Paused), c.Name, c.Depth, c.BackendDepth, c.InFlightCount, c.DeferredCount, c.RequeueCount, c.TimeoutCount, c.MessageCount, c.Latency.text())
 		for j := range c.Clients {
 			fmt.Fprintf(w, "        %s\n", c.Clients[j].text(now))
 		}

@@ -87,10 +87,11 @@ func (cmd *command) subscribeParams(rest []byte) *fault {
 // beyondNSQ says that only a client of youzan's can have sent the command.
 func (cmd *command) beyondNSQ() bool { return cmd.addressed || cmd.verb.plain() != cmd.verb }
 
-// messageForm is how messages look to a client of youzan's. Immutable.
+// messageForm is how messages look to a client of youzan's, and which it gets. Immutable.
 type messageForm struct {
 	ext    bool // headers as JSON in each message: the client identified with extend_support
 	detail bool // where in the partition it is: SUB_ADVANCED and SUB_ORDERED
+	place       // its partition, if it named one
 }
 
 // formOf is how messages go to the subscription; nil: as NSQ says.
@@ -98,7 +99,7 @@ func formOf(cmd *command, set *settings) *messageForm {
 	if cmd.verb == verbSub && !cmd.addressed && !set.extendSupport {
 		return nil
 	}
-	return &messageForm{ext: set.extendSupport, detail: cmd.verb != verbSub}
+	return &messageForm{ext: set.extendSupport, detail: cmd.verb != verbSub, place: place{addressed: cmd.addressed, partition: cmd.partition}}
 }
 
 // messageID reads the id of a FIN, REQ or TOUCH. In youzan's form it is a number, followed by the trace id.
@@ -180,12 +181,17 @@ func (c *conn) subscribeAt(cmd *command, t *engine.Topic, ch *engine.Channel) *f
 	return nil
 }
 
-// makeOrdered orders a channel that nobody configured. One that somebody did configure is what they want it to be.
+// orderTime is how long a SUB_ORDERED waits until this node has heard that the channel is ordered. Whoever made it so may die before it told all leaders; the
+// leader of partition 0 tells them after 2 s.
+const orderTime = 5 * time.Second
+
+// makeOrdered orders a channel that nobody configured. One that somebody did configure is what they want it to be. When it returns nil the order holds at this
+// node: a consumer that came before that would be given what it has RDY for.
 func (c *conn) makeOrdered(ch *engine.Channel) *fault {
 	for {
 		s, err := ch.ReadSettings(c.ctx)
 		if err == nil && (s.Order == core.OrderDeclared || s.Order == core.OrderPartition) {
-			return nil
+			return c.awaitOrder(ch, s.Version)
 		}
 		if err == nil && s.Version != 0 {
 			return faultf("E_INVALID SUB_ORDERED channel %s is configured without order: set its order to partition first", ch.Name())
@@ -204,7 +210,23 @@ func (c *conn) makeOrdered(ch *engine.Channel) *fault {
 	}
 }
 
-// seekFrom moves the channel to the place of a SUB_ADVANCED. Only a channel's first consumer may: the others would lose their place.
+// awaitOrder waits until this node has settings of the version, which another leader has already.
+func (c *conn) awaitOrder(ch *engine.Channel, version uint64) *fault {
+	for end := time.Now().Add(orderTime); ch.Settings().Version < version; {
+		if time.Now().After(end) {
+			return faultf("E_SUB_FAILED SUB failed channel %s is not ordered on this node yet, so nothing is delivered: subscribe again", ch.Name())
+		}
+		select {
+		case <-time.After(deletedPause):
+		case <-c.ctx.Done():
+			return faultf("E_SUB_FAILED SUB failed %v", c.ctx.Err())
+		}
+	}
+	return nil
+}
+
+// seekFrom moves the channel to the place of a SUB_ADVANCED. Only the first consumer of the channel, or of the partition if it names one, may: the others
+// would lose their place.
 func (c *conn) seekFrom(cmd *command, ch *engine.Channel) *fault {
 	if len(cmd.from) == 0 {
 		return nil
@@ -213,7 +235,7 @@ func (c *conn) seekFrom(cmd *command, ch *engine.Channel) *fault {
 	if !ok {
 		return faultf("E_INVALID SUB_ADVANCED place %q is not valid", cmd.from)
 	}
-	if c.othersSubscribe(ch) {
+	if c.othersSubscribe(cmd, ch) {
 		return nil
 	}
 	var err error
@@ -228,11 +250,15 @@ func (c *conn) seekFrom(cmd *command, ch *engine.Channel) *fault {
 	return nil
 }
 
-func (c *conn) othersSubscribe(ch *engine.Channel) bool {
+// othersSubscribe says whether the channel has a consumer that may get messages of what the command names.
+func (c *conn) othersSubscribe(cmd *command, ch *engine.Channel) bool {
 	for _, t := range c.srv.engine.Stats(ch.Topic().Name(), ch.Name()) {
 		for i := range t.Channels {
-			if len(t.Channels[i].Consumers) > 0 {
-				return true
+			for _, cons := range t.Channels[i].Consumers {
+				o, ok := cons.Label.(*conn)
+				if !ok || o.form == nil || !o.form.addressed || !cmd.addressed || o.form.partition == cmd.partition {
+					return true
+				}
 			}
 		}
 	}

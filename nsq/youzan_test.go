@@ -273,100 +273,142 @@ func TestYouzanOrdered(t *testing.T) {
 
 // SUB_ADVANCED's place moves the channel in its partition, if nobody else reads it.
 func TestYouzanPlaces(t *testing.T) {
-	n := startNode(t, engine.Options{DefaultPartitions: 2}, Options{})
-	makeChannel(t, []*node{n}, "t", "c", 2)
-	p := n.dial(t)
-	for i := range 10 {
-		for part := range 2 {
-			p.send(fmt.Sprintf("PUB t %d\n", part) + sized(fmt.Sprintf("%d-%d", part, i)))
-			p.ok()
+	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+		makeChannel(t, nodes, "t", "c", 2)
+		p := nodes[len(nodes)-1].dial(t)
+		for i := range 10 {
+			for part := range 2 {
+				p.send(fmt.Sprintf("PUB t %d\n", part) + sized(fmt.Sprintf("%d-%d", part, i)))
+				p.ok()
+			}
 		}
-	}
-	waits := func() (count [2]int) {
-		var list PeekList
-		n.ask(t, "GET", "/channel/peek?topic=t&channel=c&count=1000", "", &list)
-		for _, m := range list.Messages {
-			count[m.Partition]++
+		leads := [2]*node{nodes[leaderOfPartition(t, nodes, "t", 0)], nodes[leaderOfPartition(t, nodes, "t", 1)]}
+		waits := func() (count [2]int) {
+			var list PeekList
+			nodes[0].ask(t, "GET", "/channel/peek?topic=t&channel=c&count=1000", "", &list)
+			for _, m := range list.Messages {
+				count[m.Partition]++
+			}
+			return count
 		}
-		return count
-	}
-	for _, x := range []struct {
-		place string
-		want  [2]int
-	}{
-		{"1 special:-1", [2]int{10, 0}},
-		{"1 virtual_queue:7", [2]int{10, 3}},
-		{"0 msgcount:4", [2]int{6, 3}},
-		{"1 timestamp:1", [2]int{6, 10}},
-		{"0 virtual_queue:9999999", [2]int{0, 10}},
-		{"0 timestamp:" + strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10), [2]int{0, 10}},
-	} {
-		c := n.dial(t)
-		c.send("SUB_ADVANCED t c " + x.place + "\n")
-		c.ok()
-		if got := waits(); got != x.want {
-			t.Errorf("%s leaves %v, want %v", x.place, got, x.want)
+		for _, x := range []struct {
+			part  int
+			place string
+			want  [2]int
+		}{
+			{1, "special:-1", [2]int{10, 0}},
+			{1, "virtual_queue:7", [2]int{10, 3}},
+			{0, "msgcount:4", [2]int{6, 3}},
+			{1, "timestamp:1", [2]int{6, 10}},
+			{0, "virtual_queue:9999999", [2]int{0, 10}},
+			{0, "timestamp:" + strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10), [2]int{0, 10}},
+		} {
+			n := leads[x.part]
+			c := n.dial(t)
+			c.send(fmt.Sprintf("SUB_ADVANCED t c %d %s\n", x.part, x.place))
+			c.ok()
+			if got := waits(); got != x.want {
+				t.Errorf("%s leaves %v, want %v", x.place, got, x.want)
+			}
+			d := n.dial(t)
+			d.send(fmt.Sprintf("SUB_ADVANCED t c %d virtual_queue:0\n", x.part)) // not the first: it keeps its place
+			d.ok()
+			if got := waits(); got != x.want {
+				t.Errorf("a second consumer moves it to %v", got)
+			}
+			c.nc.Close()
+			d.nc.Close()
+			eventually(t, "both to leave", func() bool { return len(n.topicNow(t, "t").Channels[0].Consumers) == 0 })
 		}
-		d := n.dial(t)
-		d.send("SUB_ADVANCED t c 0 virtual_queue:0\n") // not the first: it keeps its place
-		d.ok()
-		if got := waits(); got != x.want {
-			t.Errorf("a second consumer moves it to %v", got)
+		for _, place := range []string{"special:1", "virtual_queue:-1", "virtual_queue", "nothing:1", "timestamp:x"} {
+			c := leads[0].dial(t)
+			c.send("SUB_ADVANCED t c 0 " + place + "\n")
+			c.refusedAs("E_INVALID")
+			c.closed()
 		}
-		c.nc.Close()
-		d.nc.Close()
-		eventually(t, "both to leave", func() bool { return len(n.topicNow(t, "t").Channels[0].Consumers) == 0 })
-	}
-	for _, place := range []string{"special:1", "virtual_queue:-1", "virtual_queue", "nothing:1", "timestamp:x"} {
-		c := n.dial(t)
-		c.send("SUB_ADVANCED t c 0 " + place + "\n")
-		c.refusedAs("E_INVALID")
-		c.closed()
-	}
+	})
 }
 
 // B59: tagged messages go to consumers of their tag first, others to those without; a tag that cannot be is refused.
 func TestYouzanTags(t *testing.T) {
-	n := startNode(t, engine.Options{DefaultPartitions: 1}, Options{})
-	for _, tag := range []string{"with space", "ümlaut", strings.Repeat("x", maxTagBytes+1)} {
-		c := n.dial(t)
-		c.send("IDENTIFY\n" + sized(`{"desired_tag":"`+tag+`"}`))
-		c.refusedAs("E_BAD_BODY")
-		c.closed()
-	}
-	red, none := n.dial(t), n.dial(t)
-	red.send("IDENTIFY\n" + sized(`{"feature_negotiation":true,"extend_support":true,"desired_tag":"red"}`))
-	_, d, err := red.frame(patience)
-	var reply negotiation
-	if err != nil || json.Unmarshal(d, &reply) != nil || reply.DesiredTag != "red" {
-		t.Fatalf("IDENTIFY says %s, %v", d, err)
-	}
+	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+		makeChannel(t, nodes, "t", "c", 1)
+		lead := nodes[leaderOfPartition(t, nodes, "t", 0)]
+		for _, tag := range []string{"with space", "ümlaut", strings.Repeat("x", maxTagBytes+1)} {
+			c := lead.dial(t)
+			c.send("IDENTIFY\n" + sized(`{"desired_tag":"`+tag+`"}`))
+			c.refusedAs("E_BAD_BODY")
+			c.closed()
+		}
+		red, none := lead.dial(t), lead.dial(t)
+		red.send("IDENTIFY\n" + sized(`{"feature_negotiation":true,"extend_support":true,"desired_tag":"red"}`))
+		_, d, err := red.frame(patience)
+		var reply negotiation
+		if err != nil || json.Unmarshal(d, &reply) != nil || reply.DesiredTag != "red" {
+			t.Fatalf("IDENTIFY says %s, %v", d, err)
+		}
+		none.identify(`{"extend_support":true}`)
+		for _, c := range []*client{red, none} {
+			c.send("SUB t c 0\n")
+			c.ok()
+			c.send("RDY 10\n")
+		}
+		p := nodes[len(nodes)-1].dial(t)
+		const ext = `{"##client_dispatch_tag":"red"}`
+		p.send("PUB_EXT t 0\n" + sized(withExt(ext, "for red")) + "PUB t 0\n" + sized("for all"))
+		p.ok()
+		p.ok()
+		if m := red.formed(true, false); m.body != "for red" || m.ext != ext {
+			t.Errorf("red got %+v", m)
+		}
+		if m := none.formed(true, false); m.body != "for all" {
+			t.Errorf("the other one got %+v", m)
+		}
+		red.nc.Close() // what it had comes to the other one: nobody of its tag is left
+		if m := none.formed(true, false); m.body != "for red" || m.attempts != 2 {
+			t.Errorf("then it got %+v", m)
+		}
+		p.send("PUB_EXT t 0\n" + sized(withExt(ext, "for red again")))
+		p.ok()
+		if m := none.formed(true, false); m.body != "for red again" {
+			t.Errorf("then it got %+v", m)
+		}
+	})
+}
+
+// A tag holds for a consumer at a node that leads nothing of the topic, too: the leader chooses. B59
+func TestYouzanTagsFromElsewhere(t *testing.T) {
+	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1"})
+	leader, other := bystander(t, nodes, "t")
+	red, none := other.dial(t), leader.dial(t)
+	red.identify(`{"extend_support":true,"desired_tag":"red"}`)
 	none.identify(`{"extend_support":true}`)
 	for _, c := range []*client{red, none} {
-		c.send("SUB t c 0\n")
-		c.ok()
-		c.send("RDY 10\n")
+		c.sub("t", "c")
+		c.send("RDY 100\n")
 	}
-	p := n.dial(t)
-	const ext = `{"##client_dispatch_tag":"red"}`
-	p.send("PUB_EXT t 0\n" + sized(withExt(ext, "for red")) + "PUB t 0\n" + sized("for all"))
-	p.ok()
-	p.ok()
-	if m := red.formed(true, false); m.body != "for red" || m.ext != ext {
-		t.Errorf("red got %+v", m)
+	eventually(t, "both to be the leader's consumers", func() bool {
+		n := 0
+		for _, k := range leader.topicNow(t, "t").Channels[0].Consumers {
+			n += k.ReadyCount
+		}
+		return n == 200
+	})
+	p := other.dial(t)
+	for i := range 20 {
+		p.send("PUB_EXT t 0\n" + sized(withExt(`{"##client_dispatch_tag":"red"}`, fmt.Sprint("red ", i))) + "PUB t 0\n" + sized(fmt.Sprint("any ", i)))
+		p.ok()
+		p.ok()
 	}
-	if m := none.formed(true, false); m.body != "for all" {
-		t.Errorf("the other one got %+v", m)
+	for i := range 20 {
+		if m := red.formed(true, false); m.body != fmt.Sprint("red ", i) {
+			t.Errorf("red got %+v", m)
+		}
+		if m := none.formed(true, false); m.body != fmt.Sprint("any ", i) {
+			t.Errorf("the other one got %+v", m)
+		}
 	}
-	red.nc.Close() // what it had comes to the other one: nobody of its tag is left
-	if m := none.formed(true, false); m.body != "for red" || m.attempts != 2 {
-		t.Errorf("then it got %+v", m)
-	}
-	p.send("PUB_EXT t 0\n" + sized(withExt(ext, "for red again")))
-	p.ok()
-	if m := none.formed(true, false); m.body != "for red again" {
-		t.Errorf("then it got %+v", m)
-	}
+	red.silent(20 * time.Millisecond)
 }
 
 // B61: every topic carries headers, so nothing about them is refused but what is no header.
