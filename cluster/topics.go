@@ -201,6 +201,7 @@ func (s *store) ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) e
 			return nil
 		}
 		want := *t
+		want.Settings = t.Expanded()
 		want.Partitions = partitions
 		if partitions < t.Partitions {
 			return fmt.Errorf("cluster: topic %q has %d partitions, and partitions cannot be taken away: nothing was changed", t.Name, t.Partitions)
@@ -208,12 +209,7 @@ func (s *store) ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) e
 		if err := checkTopic(&want); err != nil {
 			return err
 		}
-		placed, err := s.place(st, &want, t.Partitions, partitions-t.Partitions, min(t.Replicas, len(candidates(st.snap))))
-		if err != nil {
-			return err
-		}
-		conds := st.conds(s.opts.Prefix, usedNodes(placed)...)
-		ok, revision, err := s.writeTopic(ctx, &want, st.topics[id], newPartitions(st.snap, &want, t.Partitions, placed), conds)
+		ok, revision, err := s.writeGrown(ctx, st, t, &want)
 		if err != nil {
 			return err
 		}
@@ -227,6 +223,19 @@ func (s *store) ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) e
 	return meta.ErrConflict
 }
 
+// writeGrown writes a topic's row, which was t, and the rows of the partitions that it gets.
+func (s *store) writeGrown(ctx context.Context, st *state, t, want *meta.Topic) (bool, int64, error) {
+	if want.Partitions == t.Partitions {
+		return s.writeTopic(ctx, want, st.topics[t.ID], nil, nil)
+	}
+	placed, err := s.place(st, want, t.Partitions, want.Partitions-t.Partitions, min(t.Replicas, len(candidates(st.snap))))
+	if err != nil {
+		return false, 0, err
+	}
+	conds := st.conds(s.opts.Prefix, usedNodes(placed)...)
+	return s.writeTopic(ctx, want, st.topics[t.ID], newPartitions(st.snap, want, t.Partitions, placed), conds)
+}
+
 // ConfigureTopic is meta.Store's. The rows of the partitions follow the topic's: see planner.growth.
 func (s *store) ConfigureTopic(ctx context.Context, id uuid.UUID, settings meta.TopicSettings) (*meta.Topic, error) {
 	if err := settings.Validate(); err != nil {
@@ -238,7 +247,7 @@ func (s *store) ConfigureTopic(ctx context.Context, id uuid.UUID, settings meta.
 			return nil, err
 		}
 		want := *t
-		want.Settings = settings
+		want.Settings = settings.Stored()
 		want.Settings.Version++
 		if want.MinISR = settings.WantedMinISR(t.Replicas); want.MinISR > t.Replicas {
 			return nil, fmt.Errorf("%w: min_isr is %d; the topic has %d replicas, so no write would ever succeed", meta.ErrSettings, want.MinISR, t.Replicas)
@@ -247,9 +256,10 @@ func (s *store) ConfigureTopic(ctx context.Context, id uuid.UUID, settings meta.
 		case settings.Version < t.Settings.Version:
 			return nil, fmt.Errorf("version %d of topic %q is not the newest: %w", settings.Version, t.Name, meta.ErrConflict)
 		case settings.Version == t.Settings.Version:
-			ok, revision, err := s.txn(ctx,
-				[]kv.Cond{{Key: s.key(topicKey(topicsDir, id)), ModRevision: st.topics[id]}},
-				[]kv.Op{put(s.key(topicKey(topicsDir, id)), &want)})
+			if want.Partitions, err = settings.WantedPartitions(t.Partitions, MaxPartitionCount); err != nil {
+				return nil, err
+			}
+			ok, revision, err := s.writeGrown(ctx, st, t, &want)
 			if err != nil {
 				return nil, err
 			}

@@ -23,28 +23,10 @@ import (
 func TestConfigureTopic(t *testing.T) {
 	w := newWorld(t, 3)
 	topic := w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 5})
-	if s := topic.EffectiveSettings(); s != (meta.TopicSettings{MinISR: 2}) {
+	if s := topic.EffectiveSettings(); s != (meta.TopicSettings{MinISR: 2, Partitions: 5, Durability: meta.DurabilitySynced}) {
 		t.Errorf("a new topic has the settings %+v", s)
 	}
-	var won, lost []error
-	var mu sync.Mutex
-	var all sync.WaitGroup
-	for i, n := range w.nodes {
-		all.Go(func() {
-			_, err := n.ConfigureTopic(ctx(t), topic.ID, meta.TopicSettings{QuotaBytes: int64(i + 1), MinISR: 3})
-			mu.Lock()
-			defer mu.Unlock()
-			if err == nil {
-				won = append(won, nil)
-			} else {
-				lost = append(lost, err)
-			}
-		})
-	}
-	all.Wait()
-	if len(won) != 1 || slices.ContainsFunc(lost, func(err error) bool { return !errors.Is(err, meta.ErrConflict) }) {
-		t.Fatalf("%d changed version 0, the others: %v", len(won), lost)
-	}
+	configureAtOnce(t, w, topic)
 	minISR := func(want int) {
 		t.Helper()
 		for _, n := range w.nodes {
@@ -77,8 +59,11 @@ func TestConfigureTopic(t *testing.T) {
 	next := meta.TopicSettings{Version: 1, RetentionBytes: -1, RetentionCount: 7, RetentionAgeMs: 8, QuotaCount: 9, QuotaMode: meta.QuotaDropOldest, MinISR: 1}
 	got, err := w.nodes[2].ConfigureTopic(ctx(t), topic.ID, next)
 	next.Version = 2
-	if err != nil || got.Settings != next || got.EffectiveSettings() != next {
+	if err != nil || got.Settings != next {
 		t.Fatalf("%+v, %v", got, err)
+	}
+	if next.Partitions, next.Durability = 5, meta.DurabilitySynced; got.EffectiveSettings() != next {
+		t.Fatalf("%+v", got.EffectiveSettings())
 	}
 	minISR(1)
 	// 0 is the majority.
@@ -89,8 +74,56 @@ func TestConfigureTopic(t *testing.T) {
 	if err := w.nodes[0].ExpandTopic(ctx(t), topic.ID, 6); err != nil {
 		t.Fatal(err)
 	}
-	if s := w.nodes[0].Snapshot().Topics[topic.ID]; s.Settings.Version != 3 || s.Partitions != 6 {
+	if s := w.nodes[0].Snapshot().Topics[topic.ID]; s.Settings.Version != 4 || s.Partitions != 6 {
 		t.Errorf("after expanding: %+v", s)
+	}
+	configureMorePartitions(t, w, topic, minISR)
+}
+
+// configureAtOnce has every node change version 0 at the same time.
+func configureAtOnce(t *testing.T, w *world, topic *meta.Topic) {
+	t.Helper()
+	var won, lost []error
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for i, n := range w.nodes {
+		all.Go(func() {
+			_, err := n.ConfigureTopic(ctx(t), topic.ID, meta.TopicSettings{QuotaBytes: int64(i + 1), MinISR: 3})
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				won = append(won, nil)
+			} else {
+				lost = append(lost, err)
+			}
+		})
+	}
+	all.Wait()
+	if len(won) != 1 || slices.ContainsFunc(lost, func(err error) bool { return !errors.Is(err, meta.ErrConflict) }) {
+		t.Fatalf("%d changed version 0, the others: %v", len(won), lost)
+	}
+}
+
+// configureMorePartitions expands a topic with 6 partitions and settings of version 4.
+func configureMorePartitions(t *testing.T, w *world, topic *meta.Topic, minISR func(int)) {
+	t.Helper()
+	if _, err := w.nodes[0].ConfigureTopic(ctx(t), topic.ID, meta.TopicSettings{Version: 3, Partitions: 8}); !errors.Is(err, meta.ErrConflict) {
+		t.Errorf("the version of before it was expanded: %v", err)
+	}
+	got, err := w.nodes[1].ConfigureTopic(ctx(t), topic.ID, meta.TopicSettings{Version: 4, Partitions: 8, MinISR: 3})
+	if err != nil || got.Partitions != 8 || got.MinISR != 3 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	*topic = *got
+	minISR(3)
+	for _, bad := range []meta.TopicSettings{
+		{Version: 5, Partitions: 7},
+		{Version: 5, Partitions: MaxPartitionCount + 1},
+		{Version: 5, Durability: "memory"},
+	} {
+		if _, err := w.nodes[2].ConfigureTopic(ctx(t), topic.ID, bad); !errors.Is(err, meta.ErrSettings) {
+			t.Errorf("%+v: %v", bad, err)
+		}
 	}
 }
 

@@ -139,7 +139,7 @@ func TestSettingsCommands(t *testing.T) {
 	out = steer(t, "topic", "set", "orders", "--retention-bytes", "1GiB", "--retention-age", "72h", "--retention-count", "none", "--quota-count", "1000", "--quota-mode", "drop-oldest")
 	want = []string{
 		"version  1", "keep bytes  1GiB", "keep messages  no limit", "keep for  72h", "quota bytes  no limit", "quota messages  1000",
-		"quota mode  drop-oldest", "min isr  majority of the replicas",
+		"quota mode  drop-oldest", "min isr  majority of the replicas", "partitions  1", "durability  synced",
 	}
 	if got := rows(out); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("topic set prints\n%s", out)
@@ -147,6 +147,17 @@ func TestSettingsCommands(t *testing.T) {
 	if got := steer(t, "topic", "settings", "orders"); got != out {
 		t.Errorf("topic settings prints\n%s", got)
 	}
+	var ts topicSettings
+	must(t, json.Unmarshal([]byte(steer(t, "topic", "set", "orders", "--partitions", "3", "--durability", "synced", "--json")), &ts))
+	if ts.Version != 2 || ts.Partitions != 3 || ts.Durability != "synced" || ts.QuotaCount != 1000 {
+		t.Errorf("topic set --json prints %+v", ts)
+	}
+	must(t, os.WriteFile(file, []byte(`{"quota_count":5}`), 0o600))
+	must(t, json.Unmarshal([]byte(steer(t, "topic", "set", "orders", "--file", file, "--json")), &ts))
+	if ts.Version != 3 || ts.Partitions != 3 || ts.QuotaCount != 5 || ts.RetentionBytes != 0 {
+		t.Errorf("topic set --file prints %+v", ts)
+	}
+	execute(t, "topic", "set", "orders", "--partitions", "2").check(t, exitUsage, "the topic has 3, and none can be taken away")
 }
 
 func TestChannelUsage(t *testing.T) {
@@ -170,6 +181,9 @@ func TestChannelUsage(t *testing.T) {
 		{"topic set orders --quota-mode sometimes", exitUsage, "is not one of reject, drop-oldest"},
 		{"topic set orders --retention-age soon", exitUsage, "is not a time"},
 		{"topic set orders --min-isr 3", exitUsage, "a single node is one replica"},
+		{"topic set orders --partitions -1", exitUsage, "partitions is -1; it must be 0 or more"},
+		{"topic set orders --partitions 70000", exitUsage, "65536 are the most"},
+		{"topic set orders --durability memory", exitUsage, "there is only synced, because an OK here always means"},
 		{"topic peek orders --from x", exitUsage, "neither a message id"},
 		{"topic create orders --partitions -3", exitUsage, "not a possible number of partitions"},
 		{"topic list --http-adress x", exitUsage, "the nearest one is --http-address"},

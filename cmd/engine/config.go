@@ -42,8 +42,11 @@ type flagValue struct {
 }
 
 func (f *flagValue) Set(s string) error {
-	if _, several := f.value.(addressesValue); several && f.said != nil {
-		s = *f.said + "," + s
+	if f.said != nil {
+		switch f.value.(type) {
+		case addressesValue, percentilesValue:
+			s = *f.said + "," + s
+		}
 	}
 	f.said = &s
 	return f.value.Set(s)

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -130,7 +132,7 @@ func TestDefaultsFile(t *testing.T) {
 		t.Errorf("the defaults changed; run the test with -update if that is meant:\n%s", out.String())
 	}
 	// With every key uncommented the file must be accepted and change nothing.
-	key := regexp.MustCompile(`(?m)^# ([a-z_]+ = )`)
+	key := regexp.MustCompile(`(?m)^# ([a-z0-9_]+ = )`)
 	c, err = loaded(t, []string{"--config", writeFile(t, key.ReplaceAllString(out.String(), "$1"))}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -145,8 +147,47 @@ func TestDefaultsFile(t *testing.T) {
 	}
 }
 
+// What is secret is used and never shown, wherever it was said.
+func TestSecretsAreNotShown(t *testing.T) {
+	const password, inURL = "hunter2", "swordfish"
+	c, err := loaded(t, []string{"--auth-http-address", "127.0.0.1:1,http://me:" + inURL + "@127.0.0.1:2/auth?x=@,https://127.0.0.1:3/a@b"}, []string{"ENGINE_ETCD_PASSWORD=" + password})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.node.cluster.etcdPassword != password || !strings.Contains(c.node.offers.authAddresses, inURL) {
+		t.Errorf("what is used: %+v, %+v", c.node.cluster, c.node.offers)
+	}
+	var table, list bytes.Buffer
+	if err := errors.Join(c.printTable(&table), c.printJSON(&list)); err != nil {
+		t.Fatal(err)
+	}
+	shown := fmt.Sprintln(table.String(), list.String())
+	for _, s := range c.settings {
+		v, _ := c.lookup(s.key())
+		shown += fmt.Sprintln(v, s.value)
+	}
+	if strings.Contains(shown, password) || strings.Contains(shown, inURL) {
+		t.Errorf("a secret is shown:\n%s", shown)
+	}
+	for key, want := range map[string]string{
+		"etcd_password":     "(set)",
+		"etcd_user":         "",
+		"auth_http_address": "127.0.0.1:1,http://(set)@127.0.0.1:2/auth?x=@,https://127.0.0.1:3/a@b",
+	} {
+		if got, _ := c.lookup(key); got != want {
+			t.Errorf("%s is shown as %q, want %q", key, got, want)
+		}
+	}
+	if c, err = loaded(t, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := c.lookup("etcd_password"); got != "" {
+		t.Errorf("a password that nobody set is shown as %q", got)
+	}
+}
+
 func TestSettingNames(t *testing.T) {
-	shape := regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`)
+	shape := regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z]+)*$`)
 	seen := map[string]bool{}
 	for _, s := range settings(new(node)) {
 		if !shape.MatchString(s.name) || seen[s.name] || s.help == "" {

@@ -27,11 +27,17 @@ import (
 // the processes below are real ones, and how they are started, watched and ended is what is tested.
 const standInEnv = "PENSTOCK_TEST_STAND_IN"
 
+// Values of standInEnv.
+const (
+	standIns  = "1"
+	realNodes = "no" // serve is what it is
+)
+
 func init() {
 	if os.Getenv(standInEnv) == "" {
 		return
 	}
-	if os.Args[1] == "serve" {
+	if os.Args[1] == "serve" && os.Getenv(standInEnv) == standIns {
 		os.Exit(standIn(os.Args[2:]))
 	}
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
@@ -96,9 +102,11 @@ type devProcess struct {
 	exited chan error
 }
 
-func devCommand(args ...string) *exec.Cmd {
+func devCommand(args ...string) *exec.Cmd { return devCommandAs(standIns, args...) }
+
+func devCommandAs(nodes string, args ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0], args...)
-	cmd.Env = append(os.Environ(), standInEnv+"=1")
+	cmd.Env = append(os.Environ(), standInEnv+"="+nodes)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a group of its own, as a shell gives it
 	return cmd
 }
@@ -106,8 +114,13 @@ func devCommand(args ...string) *exec.Cmd {
 // startDev runs it in dir on free ports.
 func startDev(t *testing.T, dir string, args ...string) *devProcess {
 	t.Helper()
+	return startDevAs(t, standIns, dir, args...)
+}
+
+func startDevAs(t *testing.T, nodes, dir string, args ...string) *devProcess {
+	t.Helper()
 	p := &devProcess{t: t, dir: dir, lines: make(chan devNode, 64), stderr: &logBuffer{more: make(chan struct{}, 1)}, exited: make(chan error, 1)}
-	p.cmd = devCommand(append([]string{"dev-cluster", "--data-path", dir, "--base-port", fmt.Sprint(freeBasePort(t))}, args...)...)
+	p.cmd = devCommandAs(nodes, append([]string{"dev-cluster", "--data-path", dir, "--base-port", fmt.Sprint(freeBasePort(t))}, args...)...)
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -83,8 +83,8 @@ func nsqdFlags() []*nsqdFlag {
 		intFlag("statsd-udp-packet-size", to("statsd-udp-packet-size")),
 		boolFlag("statsd-exclude-ephemeral", to("statsd-exclude-ephemeral")),
 
-		percentileFlag("e2e-processing-latency-percentile").named("e2e_processing_latency_percentiles"),
-		durationFlag("e2e-processing-latency-window-time"),
+		percentileFlag("e2e-processing-latency-percentile", to("e2e-processing-latency-percentile")).named("e2e_processing_latency_percentiles"),
+		durationFlag("e2e-processing-latency-window-time", to("e2e-processing-latency-window-time")),
 
 		textFlag("tls-cert", to("tls-cert")),
 		textFlag("tls-key", to("tls-key")),
@@ -120,7 +120,7 @@ func listFlag(name string, targets ...nsqdTarget) *nsqdFlag {
 	return &nsqdFlag{name: name, targets: targets, check: func(string) error { return nil }, toml: tomlList, isList: true}
 }
 
-func percentileFlag(name string) *nsqdFlag {
+func percentileFlag(name string, targets ...nsqdTarget) *nsqdFlag {
 	check := func(s string) error {
 		for part := range strings.SplitSeq(s, ",") {
 			if _, err := strconv.ParseFloat(part, 64); err != nil {
@@ -129,7 +129,7 @@ func percentileFlag(name string) *nsqdFlag {
 		}
 		return nil
 	}
-	return &nsqdFlag{name: name, check: check, toml: tomlList, isList: true}
+	return &nsqdFlag{name: name, targets: targets, check: check, toml: tomlList, isList: true}
 }
 
 func (f *nsqdFlag) named(cfg string) *nsqdFlag {

@@ -78,7 +78,8 @@ func TestNSQDFlags(t *testing.T) {
 		{"-log-level=debug", "log-level", "debug", ""},
 		{"-broadcast-address=example.org", "broadcast-address", "example.org", ""},
 		{"-mem-queue-size=0 --sync-every 1 -verbose", "msg-timeout", "1m", "--verbose, --mem-queue-size, --sync-every"},
-		{"-statsd-mem-stats=false -e2e-processing-latency-percentile=1.0,0.99 -e2e-processing-latency-percentile 0.5", "msg-timeout", "1m", "--e2e-processing-latency-percentile"},
+		{"-statsd-mem-stats=false -e2e-processing-latency-percentile=1.0,0.99 -e2e-processing-latency-percentile 0.5", "e2e-processing-latency-percentile", "1,0.99,0.5", "--statsd-mem-stats"},
+		{"-e2e-processing-latency-window-time=1m", "e2e-processing-latency-window-time", "1m", ""},
 		{"-node-id=5 leftover -tcp-address=:1", "nsq-address", "0.0.0.0:4150", `the arguments ["leftover" "-tcp-address=:1"], --node-id`},
 	} {
 		c, n := nsqdSettings(t, strings.Fields(tc.args)...)
@@ -98,6 +99,7 @@ func TestNSQDRefuses(t *testing.T) {
 		{"-mem-queue-size=lots", `invalid value "lots" for flag -mem-queue-size: parse error`},
 		{"-tls-required=perhaps", "-tls-required"},
 		{"-log-level=loud", "invalid log level 'loud'"},
+		{"-e2e-processing-latency-percentile=1.5", "--e2e-processing-latency-percentile: \"1.5\" is not a percentile"},
 		{"-tcp-address=/run/nsqd.sock", "Unix sockets"},
 		{"-config=/no/such/file", "does not exist"},
 		{"-tcp-address", "flag needs an argument: -tcp-address"},
@@ -155,13 +157,13 @@ colour = "green"
 	c, n := nsqdSettings(t, "-config", file, "-tcp-address=127.0.0.1:9")
 	for name, want := range map[string]string{
 		"nsq-address": "127.0.0.1:9", "http-address": "0.0.0.0:2", "msg-timeout": "30s", "max-msg-timeout": "2m", "max-rdy-count": "100", "log-level": "warn",
-		"lookupd-tcp-address": "127.0.0.1:4160,127.0.0.1:4170",
+		"lookupd-tcp-address": "127.0.0.1:4160,127.0.0.1:4170", "e2e-processing-latency-percentile": "1,0.99",
 	} {
 		if got := c.named(name).value.String(); got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)
 		}
 	}
-	for _, key := range []string{"the key colour", "the key id", "the key mem_queue_size", "the key e2e_processing_latency_percentiles"} {
+	for _, key := range []string{"the key colour", "the key id", "the key mem_queue_size"} {
 		if !strings.Contains(n.warning(), key) {
 			t.Errorf("the warning %q does not name %s", n.warning(), key)
 		}

@@ -71,6 +71,10 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	level := new(slog.LevelVar)
 	logger := newLogger(logTo, n.logFormat, n.logLevel, level)
 	n.engine.Logger = logger
+	var err error
+	if n.engine.Latencies, err = nsq.Latencies(n.latencyPercentiles, n.latencyWindow); err != nil {
+		return &exitError{exitUsage, err}
+	}
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // from here on: a node that still recovers must not end of it
 

@@ -54,7 +54,7 @@ func clusterRows(c *clusterSettings) []*setting {
 		row("etcd-data-path", "", text(&c.etcdDataPath), "directory of the embedded etcd, which ends the node when its disk is full; empty: etcd in data-path"),
 		row("etcd-endpoints", "", text(&c.etcdEndpoints), "HOST:PORT,... of an etcd that runs elsewhere, instead of cluster-peers"),
 		row("etcd-user", "", text(&c.etcdUser), "user of that etcd"),
-		row("etcd-password", "", text(&c.etcdPassword), "its password; better in ENGINE_ETCD_PASSWORD than in a flag"),
+		row("etcd-password", "", secret(&c.etcdPassword), "its password; better in ENGINE_ETCD_PASSWORD than in a flag"),
 		row("etcd-ca-file", "", text(&c.etcdTLS.CA), "certificate authority of etcd; empty: no TLS"),
 		row("etcd-cert-file", "", text(&c.etcdTLS.Cert), "certificate to show to etcd"),
 		row("etcd-key-file", "", text(&c.etcdTLS.Key), "its key"),

@@ -19,6 +19,9 @@ type node struct {
 	logFormat       string
 	logLevel        string
 	shutdownTimeout time.Duration
+
+	latencyPercentiles []float64
+	latencyWindow      time.Duration
 }
 
 // offers are switches of nsq.Options the other way round, or in another notation: a setting says what is on.
@@ -65,6 +68,7 @@ func settings(n *node) []*setting {
 	add(groupMemory, memorySettings(&n.engine)...)
 	add(groupMessages, messageSettings(&n.engine)...)
 	add(groupClients, clientSettings(&n.nsq, &n.offers)...)
+	add(groupClients, latencySettings(n)...)
 	add(groupSecurity, securitySettings(&n.nsq, &n.offers)...)
 	return all
 }
@@ -166,6 +170,13 @@ func clientSettings(o *nsq.Options, on *offers) []*setting {
 	}
 }
 
+func latencySettings(n *node) []*setting {
+	return []*setting{
+		row("e2e-processing-latency-percentile", "", percentiles(&n.latencyPercentiles), "percentile of the time from publish to FIN that /stats shows for each channel, such as 0.99; several with commas, or the flag several times; empty: not measured"),
+		row("e2e-processing-latency-window-time", "10m", duration(&n.latencyWindow, time.Millisecond), "how far back it is measured"),
+	}
+}
+
 func securitySettings(o *nsq.Options, on *offers) []*setting {
 	t, a := &o.TLS, &o.Auth
 	return []*setting{
@@ -178,7 +189,7 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 		row("tls-handshake-timeout", "5s", duration(&o.HandshakeTimeout, time.Millisecond), "longest TLS handshake of an NSQ connection"),
 		row("max-tls-handshakes", "1024", count(&o.MaxHandshakes, 1), "most TLS handshakes of NSQ connections at once; further ones wait"),
 		row("auth-file", "", text(&a.File), "TOML file of tokens and what they may do; SIGHUP reads it again"),
-		row("auth-http-address", "", text(&on.authAddresses), "HOST:PORT or URL of a server of NSQ's auth protocol, or several with commas"),
+		row("auth-http-address", "", urls(&on.authAddresses), "HOST:PORT or URL of a server of NSQ's auth protocol, or several with commas"),
 		row("auth-http-request-method", "GET", choice(&a.HTTPMethod, "GET", "POST"), "how to ask it: GET or POST"),
 		row("auth-http-timeout", "5s", duration(&a.RequestTimeout, time.Millisecond), "longest wait for one server's answer"),
 	}

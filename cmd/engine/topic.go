@@ -111,5 +111,7 @@ func (o *steward) showTopicSettings(s *topicSettings) error {
 	row("quota messages", limited(s.QuotaCount, formatCount))
 	row("quota mode", cmp.Or(string(s.QuotaMode), "reject"))
 	row("min isr", orText(s.MinISR, "majority of the replicas"))
+	row("partitions", strconv.Itoa(s.Partitions))
+	row("durability", string(s.Durability))
 	return t.Flush()
 }

@@ -95,7 +95,8 @@ type topicFlags struct {
 	retentionBytes, retentionCount, retentionAgeMs int64
 	quotaBytes, quotaCount                         int64
 	quotaMode                                      string
-	minISR                                         int
+	minISR, partitions                             int
+	durability                                     string
 	file                                           string
 }
 
@@ -119,7 +120,7 @@ func (o *steward) topicSetCommand() *cobra.Command {
 		return o.showTopicSettings(s)
 	})
 	cmd.Long = "Change a topic's settings. What no flag names stays as it is. The change is refused if somebody else changes them at the same time.\n" +
-		"Figures are per partition."
+		"Figures are per partition. A file that does not name partitions leaves them as many as they are."
 	set = cmd.Flags()
 	set.Var(keepValue{&f.retentionBytes, parseBytes, formatBytes, "bytes"}, "retention-bytes", "keep so many bytes; 0: "+nodesDefault)
 	set.Var(keepValue{&f.retentionCount, parseCount, formatCount, "count"}, "retention-count", "keep so many messages; 0: "+nodesDefault)
@@ -128,6 +129,8 @@ func (o *steward) topicSetCommand() *cobra.Command {
 	set.Int64Var(&f.quotaCount, "quota-count", 0, "refuse or drop beyond so many messages; 0: no limit")
 	set.Var(choice(&f.quotaMode, "reject", "drop-oldest"), "quota-mode", "what happens at the quota: reject refuses to publish, drop-oldest drops what is oldest, confirmed or not")
 	set.IntVar(&f.minISR, "min-isr", 0, "replicas that must be in sync for a write; 0: a majority of them")
+	set.IntVar(&f.partitions, "partitions", 0, "how many; they can only become more. Equal keys may meet in another partition from then on")
+	set.StringVar(&f.durability, "durability", "", "what an OK promises. There is one: "+string(meta.DurabilitySynced)+", on stable storage on every in-sync replica")
 	set.StringVar(&f.file, "file", "", "file with all settings as JSON, as engine topic settings --json prints them; - is standard input")
 	return cmd
 }
@@ -150,6 +153,8 @@ func (f *topicFlags) apply(set *pflag.FlagSet, stdin io.Reader, s *topicSettings
 		"quota-count":     func() { s.QuotaCount = f.quotaCount },
 		"quota-mode":      func() { s.QuotaMode = meta.QuotaMode(f.quotaMode) },
 		"min-isr":         func() { s.MinISR = f.minISR },
+		"partitions":      func() { s.Partitions = f.partitions },
+		"durability":      func() { s.Durability = meta.Durability(f.durability) },
 	} {
 		if set.Changed(name) {
 			apply()

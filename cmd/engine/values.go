@@ -34,6 +34,44 @@ func size64(p *int64, least int64) value                   { return bytesValue{p
 func size(p *int, least int64) value                       { return intBytesValue{p, least} }
 func duration(p *time.Duration, least time.Duration) value { return durationValue{p, least} }
 
+// secretValue is text that is never shown: what prints settings, and GET /config, say only that it is there.
+type secretValue struct{ p *string }
+
+func secret(p *string) value             { return secretValue{p} }
+func (v secretValue) Set(s string) error { *v.p = s; return nil }
+func (v secretValue) Type() string       { return "text" }
+func (v secretValue) get() any           { return v.String() }
+func (v secretValue) String() string {
+	if *v.p == "" {
+		return ""
+	}
+	return isSet
+}
+
+const isSet = "(set)"
+
+// urlsValue is HOST:PORT or URLs with commas between. Names and passwords in them are not shown.
+type urlsValue struct{ p *string }
+
+func urls(p *string) value             { return urlsValue{p} }
+func (v urlsValue) Set(s string) error { *v.p = s; return nil }
+func (v urlsValue) Type() string       { return "text" }
+func (v urlsValue) get() any           { return v.String() }
+func (v urlsValue) String() string {
+	parts := strings.Split(*v.p, ",")
+	for i, part := range parts {
+		_, rest, found := strings.Cut(part, "://")
+		if !found {
+			rest = part
+		}
+		authority, _, _ := strings.Cut(rest, "/")
+		if at := strings.LastIndexByte(authority, '@'); at >= 0 {
+			parts[i] = strings.TrimSuffix(part, rest) + isSet + rest[at:]
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
 type boolValue struct{ p *bool }
 
 func (v boolValue) Set(s string) error {
@@ -68,6 +106,36 @@ func (v addressesValue) Set(s string) error {
 func (v addressesValue) String() string { return strings.Join(*v.p, ",") }
 func (v addressesValue) Type() string   { return "addresses" }
 func (v addressesValue) get() any       { return append([]string{}, *v.p...) }
+
+// percentilesValue is numbers above 0 and at most 1 with commas between. Its flag may be given several times.
+type percentilesValue struct{ p *[]float64 }
+
+func percentiles(p *[]float64) value { return percentilesValue{p} }
+
+func (v percentilesValue) Set(s string) error {
+	*v.p = nil
+	if s == "" {
+		return nil
+	}
+	for part := range strings.SplitSeq(s, ",") {
+		f, err := strconv.ParseFloat(part, 64)
+		if err != nil || !(f > 0 && f <= 1) {
+			return fmt.Errorf("%q is not a percentile, above 0 and at most 1, such as 0.99", part)
+		}
+		*v.p = append(*v.p, f)
+	}
+	return nil
+}
+
+func (v percentilesValue) String() string {
+	parts := make([]string, len(*v.p))
+	for i, f := range *v.p {
+		parts[i] = strconv.FormatFloat(f, 'g', -1, 64)
+	}
+	return strings.Join(parts, ",")
+}
+func (v percentilesValue) Type() string { return "percentiles" }
+func (v percentilesValue) get() any     { return append([]float64{}, *v.p...) }
 
 type choiceValue struct {
 	p  *string
