@@ -31,8 +31,16 @@ func main() {
 	mutant := flag.String("break", "", "let the world lie: "+strings.Join(slices.Sorted(maps.Keys(world.Mutants)), ", "))
 	most := flag.Int("most", 10, "end after so many failing seeds")
 	small := flag.Bool("small-segments", false, "let batches be larger than the smallest segments")
+	features := flag.String("features", "", "what the world does beside the rest, with commas: "+strings.Join(slices.Sorted(maps.Keys(world.Features)), ", ")+"; none: the seed decides")
 	flag.Parse()
 	cfg := world.Config{Nodes: *nodes, SmallSegments: *small}
+	if *features != "" {
+		f, err := world.ParseFeatures(*features)
+		if err != nil {
+			fail("%v", err)
+		}
+		cfg.Features = f
+	}
 	if *mutant != "" {
 		m, ok := world.Mutants[*mutant]
 		if !ok {
@@ -86,7 +94,7 @@ func one(seed uint64, cfg world.Config, verbose bool, tail int) {
 	for _, line := range lines[max(0, len(lines)-tail):] {
 		fmt.Println(line)
 	}
-	fmt.Printf("seed %d: %+v, hash %016x\n", seed, w.Stats, w.Hash())
+	fmt.Printf("seed %d (%v): %+v, hash %016x\n", seed, w.Features(), w.Stats, w.Hash())
 	if w.Violation != "" {
 		fmt.Printf("seed %d: %s\n", seed, w.Violation)
 		os.Exit(1)
@@ -119,7 +127,7 @@ func many(from, to uint64, cfg world.Config, parallel, most int) {
 				}
 				if w.Violation != "" {
 					failed.Add(1)
-					fmt.Printf("seed %d: %s\n", seed, w.Violation)
+					fmt.Printf("seed %d (%v): %s\n", seed, w.Features(), w.Violation)
 				}
 				mu.Unlock()
 			}

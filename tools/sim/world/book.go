@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/engine/core"
 	"penstock/segment"
 )
 
@@ -34,6 +35,7 @@ type value struct {
 	submitted int64
 	answered  int64
 	deferred  bool
+	key       string // of OrderKey
 	id        engine.ID
 	hasID     bool
 }
@@ -47,6 +49,14 @@ type topicModel struct {
 	ids        map[engine.ID]int // what stands under an id, for ever
 	channels   []*channelModel
 	attempts   int // to make channels
+
+	versions map[uint64]bool  // of settings that were answered
+	acked    uint64           // the last of them
+	lossy    bool             // somebody wanted messages to go that were not read
+	starts   map[uint32]msgID // where the logs begin, at the end
+
+	of      *topicModel // the topic whose dead letters these are; nil: it is no dead-letter topic
+	letters map[letter]bool
 }
 
 // channelModel is one life of a channel.
@@ -56,8 +66,17 @@ type channelModel struct {
 	created   int64 // when its creation was answered; 0: not yet, or unknown
 	first     bool  // no other channel was there or coming when it was made
 	doomed    bool  // it is deleted, or was tried to be
+	far       bool  // consumed at nodes that lead nothing of the topic, while there are any
 	delivered map[engine.ID]int
+	done      map[engine.ID]bool       // a FIN was taken
 	high      map[uint32]segment.MsgID // of first deliveries, by partition: one beyond the last
+
+	settings   *core.ChannelSettings // that it has before anybody consumes it
+	configured bool                  // it has them
+	loose      bool                  // messages may be delivered first that were published later: those of a busy key wait
+	acked      core.ChannelSettings  // the last that were answered
+	versions   map[uint64]core.ChannelSettings
+	lanes      map[lane]msgID // the highest delivered
 }
 
 func (b *book) init(w *World) { b.w = w }
@@ -116,9 +135,13 @@ func (w *World) put(n *node, t *topicModel) {
 	if w.chance(0.1) {
 		p.Defer = time.Duration(w.between(1, 400)) * time.Millisecond
 	}
+	key := w.special(p)
 	for i := range count {
-		b.values = append(b.values, value{topic: t, by: n, life: n.life, submitted: w.now, deferred: p.Defer > 0})
+		b.values = append(b.values, value{topic: t, by: n, life: n.life, submitted: w.now, deferred: p.Defer > 0, key: key})
 		p.Messages = append(p.Messages, b.body(first+i))
+		if key != "" {
+			p.Headers = append(p.Headers, []engine.Header{{Key: []byte(core.DefaultKeyHeader), Value: []byte(key)}})
+		}
 	}
 	answered, life := false, n.life
 	p.Done = func(p *engine.Put) {
@@ -138,6 +161,20 @@ func (w *World) put(n *node, t *topicModel) {
 	n.poke()
 }
 
+// special gives a put what only FeatureChannels has: a key, or a long delay.
+func (w *World) special(p *engine.Put) (key string) {
+	if !w.has(FeatureChannels) {
+		return ""
+	}
+	if p.Defer > 0 && w.chance(0.3) {
+		p.Defer = time.Duration(w.between(1000, 4000)) * time.Millisecond
+	}
+	if w.chance(0.5) {
+		key = fmt.Sprintf("key %d", w.rng.IntN(5))
+	}
+	return key
+}
+
 func (b *book) answer(first, count int, p *engine.Put) {
 	w := b.w
 	f := refused
@@ -150,6 +187,7 @@ func (b *book) answer(first, count int, p *engine.Put) {
 		w.Stats.Unknown += count
 	default:
 		w.Stats.Refused += count
+		w.refusedByQuota(p.Err, count)
 	}
 	w.tracef("put %d+%d: %v %v", first, count, p.First, p.Err)
 	for i := range count {
@@ -198,8 +236,8 @@ func (b *book) waiting() (list []int) {
 }
 
 // seen is a delivery.
-func (b *book) seen(c *channelModel, d *engine.Delivery) {
-	w := b.w
+func (b *book) seen(a *agent, d *engine.Delivery) {
+	w, c := b.w, a.c
 	v, err := b.parse(d.Body)
 	if err != nil {
 		w.fail("channel %s of %s got id %v: %v", c.name, c.t.name, d.ID, err)
@@ -222,6 +260,7 @@ func (b *book) seen(c *channelModel, d *engine.Delivery) {
 		// A put that a node forwarded and lost the answer of is unknown, and never sent again; one that was answered stands once.
 		w.fail("value %d was answered with id %v and delivered as %v", v, val.id, d.ID)
 	}
+	a.inLane(d, val)
 	w.Stats.Delivered++
 	c.delivered[d.ID]++
 	if c.delivered[d.ID] > 1 {
@@ -232,8 +271,31 @@ func (b *book) seen(c *channelModel, d *engine.Delivery) {
 		return
 	}
 	part, id := d.ID.Partition(), d.ID.MsgID()
-	if id < c.high[part] {
+	switch {
+	case c.loose, c.t.lossy: // a leader skips what retention took; the next may still have it
+	case w.has(FeatureRemote):
+		a.inOrder(d)
+	case id < c.high[part]:
 		w.fail("channel %s of %s: first delivery of %v after that of %d in the same partition", c.name, c.t.name, d.ID, c.high[part]-1)
 	}
-	c.high[part] = id + 1
+	c.high[part] = max(c.high[part], id+1)
 }
+
+// inOrder: what a leader delivers for the first time comes to each consumer in the order of the log. With consumers at several nodes that is all that can be
+// said: deliveries are on their way side by side, and those on a connection that ends come again, to anybody. Who begins to serve a partition, by an
+// election or because his lease lives again, begins where the confirmations are.
+func (a *agent) inOrder(d *engine.Delivery) {
+	w := a.n.w
+	part, id := d.ID.Partition(), d.ID.MsgID()
+	high := a.high[part]
+	if d.Attempts > 1 {
+		return
+	}
+	if id < high.next && w.checks.servedSince(a.c.t, part, high.at-onTheWay) {
+		w.fail("channel %s of %s: %s got the first delivery of %v after that of %d in the same partition", a.c.name, a.c.t.name, a.n.name, d.ID, high.next-1)
+	}
+	a.high[part] = agentHigh{id + 1, w.now}
+}
+
+// onTheWay is longer than a delivery of a leader that does not know of its end can take to a consumer at another node.
+const onTheWay = 3000 * ms

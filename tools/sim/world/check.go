@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"penstock/engine"
+	"penstock/engine/core"
 	"penstock/engine/meta"
 	"penstock/segment"
 )
@@ -18,6 +19,14 @@ type checks struct {
 	w       *World
 	leaders map[epochKey]process
 	nodes   map[*node]*nodeChecks
+	serves  map[nodePart]bool
+	left    map[nodePart]bool          // nodes that are no replica any more: what they have committed may be forgotten, once
+	shifted map[meta.PartitionID]int64 // when somebody began or ceased to serve it
+}
+
+type nodePart struct {
+	n  *node
+	id meta.PartitionID
 }
 
 type process struct {
@@ -39,6 +48,26 @@ type nodeChecks struct {
 
 func (c *checks) init(w *World) {
 	c.w, c.leaders, c.nodes = w, map[epochKey]process{}, map[*node]*nodeChecks{}
+	c.serves, c.left, c.shifted = map[nodePart]bool{}, map[nodePart]bool{}, map[meta.PartitionID]int64{}
+}
+
+// noteServes remembers who serves a partition.
+func (c *checks) noteServes(n *node, v *engine.PartitionMarks) {
+	if key := (nodePart{n, v.ID}); c.serves[key] != v.Serves {
+		c.serves[key] = v.Serves
+		c.shifted[v.ID] = c.w.now
+	}
+}
+
+// servedSince says that one process has served a partition since then, without a pause.
+func (c *checks) servedSince(t *topicModel, partition uint32, since int64) bool {
+	for _, n := range c.w.nodes { // what has happened in this step was not looked at yet
+		if n.m != nil {
+			n.m.EachMarks(func(v *engine.PartitionMarks) { c.noteServes(n, v) })
+		}
+	}
+	mt := c.w.store.snap.Names[t.name]
+	return mt != nil && c.shifted[meta.PartitionID{Topic: mt.ID, Partition: partition}] <= max(0, since)
 }
 
 // node looks at the marks of a node's copies (invariants 1 and 8 of the design).
@@ -68,6 +97,7 @@ func (k *nodeChecks) look(v *engine.PartitionMarks) {
 	default:
 		k.last[at] = *v
 	}
+	k.c.noteServes(k.n, v)
 	if !v.Stuck {
 		k.changed(v)
 	}
@@ -88,7 +118,12 @@ func (k *nodeChecks) changed(v *engine.PartitionMarks) {
 	if !v.Cutting && (v.Committed > v.Durable || v.Durable > v.End) {
 		k.failed(v, "committed %d durable %d end %d", v.Committed, v.Durable, v.End)
 	}
-	if before := k.high[v.ID]; v.Committed < before {
+	before := k.high[v.ID]
+	if key := (nodePart{k.n, v.ID}); v.Committed < before && c.left[key] {
+		delete(c.left, key)
+		before = 0
+	}
+	if v.Committed < before {
 		k.failed(v, "committed moves back from %d to %d", before, v.Committed)
 	} else if v.Leads && v.Committed > before && v.ISR < v.MinISR {
 		k.failed(v, "it commits %d with an ISR of %d, min_isr is %d", v.Committed, v.ISR, v.MinISR)
@@ -133,11 +168,17 @@ func (w *World) whole() string {
 			return w.partName(id) + ": " + why
 		}
 	}
-	return ""
+	return w.settled()
 }
 
 func (w *World) partWhole(id meta.PartitionID, views []engine.PartitionView) string {
 	row := w.store.snap.Partitions[id]
+	if m, ok := w.store.moves[id]; ok {
+		return fmt.Sprintf("its move from node %d to %d goes on; replicas %v, in sync %v, leader %d", m.from, m.to, row.State.Replicas, members(row.State.ISR), row.State.Leader)
+	}
+	if why := w.leftovers(id); why != "" {
+		return why
+	}
 	if len(row.State.ISR) < len(row.State.Replicas) {
 		return fmt.Sprintf("in sync are only %v of %v, leader %d", members(row.State.ISR), row.State.Replicas, row.State.Leader)
 	}
@@ -182,9 +223,12 @@ func (w *World) partWhole(id meta.PartitionID, views []engine.PartitionView) str
 }
 
 func (w *World) topicNamed(name string) *topicModel {
-	for _, t := range w.topics {
-		if t.name == name {
+	for i, t := range w.topics {
+		switch name {
+		case t.name:
 			return t
+		case w.dead[i].name:
+			return w.dead[i]
 		}
 	}
 	panic("BUG: world: a topic that nobody made: " + name)
@@ -228,6 +272,9 @@ func (w *World) checkCopies(id meta.PartitionID, logs map[engine.ID]stored) {
 			continue
 		}
 		err := n.m.ReadLog(id, func(at segment.Offset, h *segment.Header, body []byte) bool {
+			if start, ok := t.starts[id.Partition]; n.replica() == w.store.snap.Partitions[id].State.Leader && (!ok || h.FirstID < start) {
+				t.starts[id.Partition] = h.FirstID
+			}
 			if b, ok := truth[at]; !ok {
 				truth[at] = batch{h.CRC, bytes.Clone(body)}
 				w.noteBatch(t, id, at, h, body, logs)
@@ -244,6 +291,10 @@ func (w *World) checkCopies(id meta.PartitionID, logs map[engine.ID]stored) {
 
 func (w *World) noteBatch(t *topicModel, id meta.PartitionID, at segment.Offset, h *segment.Header, body []byte, logs map[engine.ID]stored) {
 	if h.Control() {
+		_ = core.DecodeControls(body, func(ct *core.Control) error {
+			w.Stats.Carried += len(ct.Carried)
+			return nil
+		})
 		return
 	}
 	var it segment.RecordIter
@@ -256,7 +307,7 @@ func (w *World) noteBatch(t *topicModel, id meta.PartitionID, at segment.Offset,
 		case err != nil:
 			w.fail("%s holds id %v: %v", w.partName(id), mid, err)
 			return
-		case w.book.values[v].topic != t:
+		case w.book.values[v].topic != t && w.book.values[v].topic != t.of:
 			w.fail("%s holds value %d of another topic", w.partName(id), v)
 		case w.book.values[v].fate == refused:
 			w.fail("%s holds value %d, whose producer was told that it was not stored", w.partName(id), v)
@@ -264,7 +315,11 @@ func (w *World) noteBatch(t *topicModel, id meta.PartitionID, at segment.Offset,
 		if old, ok := t.ids[mid]; ok && old != v {
 			w.fail("%s holds value %d as %v, which was value %d", w.partName(id), v, mid, old)
 		}
-		logs[topicID(t, mid)] = stored{v, at}
+		if t.of != nil {
+			w.noteLetter(t, v, headersOf(r))
+		} else {
+			logs[topicID(t, mid)] = stored{v, at}
+		}
 		n++
 	}
 }
@@ -286,11 +341,18 @@ func (w *World) checkValue(v int, logs map[engine.ID]stored) {
 			continue
 		}
 		if c.delivered[val.id] == 0 {
+			if val.topic.gone(val.id) {
+				w.Stats.Dropped++
+				continue
+			}
 			_, held := logs[topicID(val.topic, val.id)]
 			w.fail("value %d of topic %s was answered OK as %v and never delivered on channel %s; in the log: %v", v, val.topic.name, val.id, c.name, held)
 		}
 	}
 }
+
+// gone says that a message was removed by the wish of who set the topic's limits.
+func (t *topicModel) gone(id engine.ID) bool { return t.lossy && id.MsgID() < t.starts[id.Partition()] }
 
 // checkChannel: what was delivered is in the log, unless retention took it, and the log's messages were delivered.
 func (w *World) checkChannel(c *channelModel, logs map[engine.ID]stored) {
@@ -319,8 +381,12 @@ func (w *World) checkChannel(c *channelModel, logs map[engine.ID]stored) {
 			continue
 		}
 		id := topicID(c.t, key)
-		if id.MsgID() >= starts[id.Partition()] && c.delivered[id] == 0 {
+		switch {
+		case id.MsgID() < starts[id.Partition()] || c.t.gone(id):
+		case c.delivered[id] == 0:
 			w.fail("value %d of topic %s is in the log as %v and was never delivered on channel %s", s.value, c.t.name, id, c.name)
+		case !c.done[id] && !w.dead[c.t.index].letters[letter{c.name, id}]:
+			w.fail("value %d of topic %s, %v, is confirmed on channel %s: nobody has finished it, and it is no dead letter", s.value, c.t.name, id, c.name)
 		}
 	}
 }

@@ -188,6 +188,13 @@ func (c *client) ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) 
 	return c.do(ctx, func() error { return c.w.store.expandTopic(id, partitions) })
 }
 
+// ConfigureTopic implements meta.Store.
+func (c *client) ConfigureTopic(ctx context.Context, id uuid.UUID, s meta.TopicSettings) (*meta.Topic, error) {
+	var made *meta.Topic
+	err := c.do(ctx, func() (err error) { made, err = c.w.store.configureTopic(id, s); return err })
+	return made, err
+}
+
 // ChangeISR implements meta.Store.
 func (c *client) ChangeISR(ctx context.Context, id meta.PartitionID, want *replicate.State) (replicate.State, error) {
 	var now replicate.State
@@ -241,11 +248,6 @@ func (c *client) RemoveNode(context.Context, replicate.NodeID) error { return me
 // MovePartition implements meta.Store.
 func (c *client) MovePartition(context.Context, meta.PartitionID, replicate.NodeID, replicate.NodeID) error {
 	return meta.ErrUnavailable
-}
-
-// ConfigureTopic implements meta.Store.
-func (c *client) ConfigureTopic(context.Context, uuid.UUID, meta.TopicSettings) (*meta.Topic, error) {
-	return nil, meta.ErrUnavailable
 }
 
 // ForceLeader implements meta.Store.

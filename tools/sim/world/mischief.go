@@ -1,6 +1,7 @@
 package world
 
 import (
+	"maps"
 	"slices"
 	"syscall"
 
@@ -86,7 +87,7 @@ func (w *World) freeze(n *node) {
 	d := w.skewed(5*ms, 2*w.opt.leaseTTL)
 	n.asleep = w.now + d
 	w.tracef("%s stands still until %.3f", n.name, float64(n.asleep)/1e6)
-	w.after(d, n.poke)
+	w.after(d, n.thaw)
 }
 
 // cutLinks breaks some ways between nodes, or between a node and the store, for a while.
@@ -192,6 +193,9 @@ func (w *World) heal() {
 		w.after(int64(publishTimeout)+500*ms, w.unpauseAll)
 	}
 	w.store.out = 0
+	for _, id := range slices.Sorted(maps.Keys(w.store.snap.Nodes)) {
+		w.store.drain(id, false)
+	}
 	for _, n := range w.nodes {
 		n.media.ClearRules()
 		n.media.CrashAt(-1)
@@ -199,7 +203,7 @@ func (w *World) heal() {
 		if n.asleep > w.now {
 			n.asleep = w.now
 		}
-		n.poke()
+		n.thaw()
 		if n.m == nil {
 			w.after(50*ms, n.boot)
 		}

@@ -245,7 +245,7 @@ func (p *ports) TrySend(to replicate.NodeID, f *netproto.Frame) error {
 	w.Stats.Frames++
 	o := c.other(e)
 	copies := 1
-	if w.opt.packets && w.faults {
+	if w.opt.packets && w.faults && !ordered(r) {
 		if w.chance(w.opt.drop) {
 			copies = 0
 		} else if w.chance(w.opt.dup) && !forwarded(r) {
@@ -265,6 +265,12 @@ func forwarded(r *netproto.Received) bool {
 		return true
 	}
 	return false
+}
+
+// ordered frames rest on what a connection promises, and no follower's log makes up for it: also in a world of packets they arrive, in order, or the
+// connection ends.
+func ordered(r *netproto.Received) bool {
+	return r.Type >= netproto.TypeSubscribe && r.Type <= netproto.TypeUnserved
 }
 
 func received(f *netproto.Frame) *netproto.Received {
@@ -292,7 +298,7 @@ func (c *conn) transmit(to *end, r *netproto.Received) {
 		d = w.between(5*ms, 100*ms)
 	}
 	at := w.now + d
-	if !w.opt.packets {
+	if !w.opt.packets || ordered(r) {
 		at = max(at, to.arrival)
 		to.arrival = at
 	}
@@ -306,7 +312,7 @@ func (c *conn) arrive(to *end, r *netproto.Received, d int64) {
 		case c.dead && !to.up:
 			return
 		case c.net.cut[c.other(to).p.n.index][to.p.n.index]:
-			if w.opt.packets {
+			if w.opt.packets && !ordered(r) {
 				return
 			}
 			c.stall(to, r)

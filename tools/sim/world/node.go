@@ -9,8 +9,10 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/cluster"
 	"penstock/engine"
 	"penstock/engine/meta"
+	"penstock/replicate"
 	"penstock/replicate/peer"
 	"penstock/segment/aio/faultaio"
 )
@@ -32,6 +34,7 @@ type node struct {
 	client  *client
 	ports   *ports
 	asleep  int64 // SIGSTOP until
+	frozen  []func()
 	dirty   bool
 	wakeAt  int64
 	failed  bool // the commit log failed: it has to be restarted
@@ -97,11 +100,26 @@ func (n *node) later(ns int64, fn func()) {
 func (n *node) do(life int, fn func()) {
 	switch {
 	case n.m == nil || n.life != life:
-	case n.w.now < n.asleep:
+	case n.w.now < n.asleep && n.w.features != 0:
+		n.frozen = append(n.frozen, func() { n.do(life, fn) })
+	case n.w.now < n.asleep: // a second freeze may end before the first: then what comes later overtakes this, and old seeds are such histories
 		n.w.after(n.asleep-n.w.now, func() { n.do(life, fn) })
 	default:
 		fn()
 		n.poke()
+	}
+}
+
+// thaw lets a process go on, with what has happened meanwhile, in order.
+func (n *node) thaw() {
+	n.poke()
+	if n.w.now < n.asleep {
+		return
+	}
+	waiting := n.frozen
+	n.frozen = nil
+	for _, fn := range waiting {
+		fn()
 	}
 }
 
@@ -150,9 +168,17 @@ func (n *node) engineOptions() engine.Options {
 		MaxMessageBytes: 8 << 10, MaxBatchBytes: 32 << 10, MsgTimeout: time.Duration(o.msgTimeout), PublishTimeout: publishTimeout,
 		DisableAutoCreate: true,
 		Cluster: &engine.ClusterOptions{
-			Store: n.client, Replication: o.cfg, Replicas: o.replicas, JoinTimeout: 20 * time.Second, LeaveTimeout: time.Second,
+			PreferredLeader: w.preferred(), Store: n.client, Replication: o.cfg, Replicas: o.replicas, JoinTimeout: 20 * time.Second, LeaveTimeout: time.Second,
 		},
 	}
+}
+
+// preferred is who should lead, in worlds where leaders have to go.
+func (w *World) preferred() func(*meta.Snapshot, meta.PartitionID) replicate.NodeID {
+	if !w.has(FeatureMoves) {
+		return nil
+	}
+	return cluster.PreferredLeader
 }
 
 // step lets the process do what it can now.
@@ -191,7 +217,16 @@ func (n *node) wake(local int64) {
 		return
 	}
 	n.wakeAt = at
-	n.later(at-n.w.now, func() { n.wakeAt = 0 })
+	if n.w.features == 0 {
+		n.later(at-n.w.now, func() { n.wakeAt = 0 }) // also when another call came before it: old seeds are histories with these steps
+		return
+	}
+	life := n.life
+	n.w.after(at-n.w.now, func() {
+		if n.life == life && n.wakeAt == at {
+			n.do(life, func() { n.wakeAt = 0 })
+		}
+	})
 }
 
 // kill ends the process; the machine goes on.
@@ -231,7 +266,7 @@ func (n *node) endProcess(silent bool) {
 		return
 	}
 	m := n.m
-	n.m, n.e, n.asleep = nil, nil, 0
+	n.m, n.e, n.asleep, n.frozen = nil, nil, 0, nil
 	n.life++
 	n.w.net.gone(n, silent)
 	n.w.book.processGone(n)

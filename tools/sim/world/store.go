@@ -22,6 +22,8 @@ type store struct {
 	out   int64 // it answers nobody until then
 
 	granted map[epochKey]uuid.UUID
+	moves   map[meta.PartitionID]move
+	left    map[nodePart]bool // once
 }
 
 type session struct {
@@ -36,7 +38,7 @@ type epochKey struct {
 
 func newStore(w *World) *store {
 	return &store{
-		w: w, lease: map[replicate.NodeID]session{}, granted: map[epochKey]uuid.UUID{},
+		w: w, lease: map[replicate.NodeID]session{}, granted: map[epochKey]uuid.UUID{}, moves: map[meta.PartitionID]move{}, left: map[nodePart]bool{},
 		snap: &meta.Snapshot{
 			Revision: 1, Cluster: w.newUUID(), Nodes: map[replicate.NodeID]*meta.Node{}, Topics: map[uuid.UUID]*meta.Topic{},
 			Names: map[string]*meta.Topic{}, Partitions: map[meta.PartitionID]*meta.Partition{}, Deleted: map[uuid.UUID]bool{},
@@ -141,6 +143,7 @@ func (s *store) control() {
 		}
 		s.clean(p)
 	}
+	s.stepMoves()
 }
 
 func (s *store) inSync(p *meta.Partition, id replicate.NodeID) bool {
@@ -239,6 +242,9 @@ func (s *store) register(n meta.Node) meta.Node {
 		n.ID = s.last
 	}
 	n.Live = true
+	if old := s.snap.Nodes[n.ID]; old != nil {
+		n.Draining = old.Draining
+	}
 	if old := s.snap.Nodes[n.ID]; old != nil && s.w.cfg.Break == MutantDisks {
 		s.adoptDisk(n, old.Store)
 	}

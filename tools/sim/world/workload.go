@@ -2,19 +2,21 @@ package world
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"time"
 
 	"penstock/engine"
+	"penstock/engine/core"
 	"penstock/engine/meta"
 )
 
 // startWorkload makes the topics, and producers, consumers and administrators who use them.
 func (w *World) startWorkload() {
 	for i := range w.opt.topics {
-		t := &topicModel{index: i, name: fmt.Sprintf("t%d", i), partitions: w.opt.partitions, ids: map[engine.ID]int{}}
+		t := &topicModel{
+			index: i, name: fmt.Sprintf("t%d", i), partitions: w.opt.partitions, ids: map[engine.ID]int{}, versions: map[uint64]bool{}, starts: map[uint32]msgID{},
+		}
 		w.topics = append(w.topics, t)
+		w.dead = append(w.dead, w.deadModel(t))
 		w.after(60*ms, func() { w.makeTopic(t) })
 	}
 	w.every(w.opt.putEvery, func() {
@@ -95,7 +97,12 @@ func (w *World) makeChannels(t *topicModel) {
 // makeChannel creates a channel on some node, again and again until it is answered.
 func (w *World) makeChannel(t *topicModel, name string, once bool) {
 	t.attempts++
-	c := &channelModel{t: t, name: name, delivered: map[engine.ID]int{}, high: map[uint32]msgID{}}
+	c := &channelModel{
+		t: t, name: name, delivered: map[engine.ID]int{}, done: map[engine.ID]bool{}, high: map[uint32]msgID{}, versions: map[uint64]core.ChannelSettings{}, lanes: map[lane]msgID{},
+	}
+	w.chooseSettings(c)
+	c.configured = c.settings == nil
+	c.far = w.has(FeatureRemote) && w.more.IntN(2) == 0
 	t.channels = append(t.channels, c)
 	var try func()
 	try = func() {
@@ -115,6 +122,7 @@ func (w *World) makeChannel(t *topicModel, name string, once bool) {
 				if err == nil && c.created == 0 {
 					c.created, c.first = w.now, t.attempts == 1
 					w.Stats.Channels++
+					w.configureFirst(c)
 				}
 			})
 		}
@@ -130,6 +138,14 @@ func (w *World) administer() {
 		return
 	}
 	c := t.channels[w.rng.IntN(len(t.channels))]
+	if w.has(FeatureChannels) && w.chance(0.4) {
+		w.reconfigure(c)
+		return
+	}
+	if w.has(FeatureSettings) && w.chance(0.4) {
+		w.configureTopic(n, t)
+		return
+	}
 	switch w.rng.IntN(6) {
 	case 0:
 		if len(t.channels) < 8 {
@@ -255,148 +271,6 @@ func (w *World) unpauseTopic(t *topicModel) {
 			w.unpauseTopic(t)
 		}
 	})
-}
-
-// agent consumes a channel on a node, whenever that serves some of it.
-type agent struct {
-	n        *node
-	life     int
-	c        *channelModel
-	ch       *engine.Channel
-	consumer *engine.Consumer
-	closed   bool
-	finished map[engine.ID]bool // by this channel's machine
-}
-
-// attachAgents looks on every node for channels that nobody consumes.
-func (w *World) attachAgents() {
-	for _, n := range w.nodes {
-		if n.e == nil || !n.running() || n.closing {
-			continue
-		}
-		for _, t := range w.topics {
-			for _, c := range t.channels {
-				if !c.doomed && n.agentOf(c) == nil {
-					n.attach(c)
-				}
-			}
-		}
-	}
-}
-
-func (n *node) agentOf(c *channelModel) *agent {
-	for _, a := range n.agents {
-		if a.c == c && !a.closed {
-			return a
-		}
-	}
-	return nil
-}
-
-func (n *node) attach(c *channelModel) {
-	topic, ok := n.e.LookupTopic(c.t.name)
-	if !ok {
-		return
-	}
-	ch, ok := topic.LookupChannel(c.name)
-	if !ok {
-		return
-	}
-	a := &agent{n: n, life: n.life, c: c, ch: ch, finished: map[engine.ID]bool{}}
-	k, err := ch.Attach(engine.ConsumerOptions{MsgTimeout: time.Duration(n.w.opt.msgTimeout)}, a)
-	if err != nil {
-		return
-	}
-	a.consumer = k
-	n.agents = append(n.agents, a)
-	if err := k.Ready(int(n.w.between(1, 20))); err == nil {
-		k.Pump()
-	}
-	n.poke()
-}
-
-// Deliver implements engine.Sink.
-func (a *agent) Deliver(d *engine.Delivery) bool {
-	w := a.n.w
-	if w.cfg.Trace != nil {
-		w.showf("%s delivers %v attempt %d on %s of %s", a.n.name, d.ID, d.Attempts, a.c.name, a.c.t.name)
-	}
-	if a.closed {
-		w.fail("%s delivers %v on %s to a consumer that was told of its end", a.n.name, d.ID, a.c.name)
-	}
-	if a.finished[d.ID] {
-		w.fail("%s delivers %v on %s again, which it has taken the FIN of", a.n.name, d.ID, a.c.name)
-	}
-	w.book.seen(a.c, d)
-	a.answer(d.ID, d.Attempts)
-	if w.faults && w.chance(0.02) {
-		a.n.later(w.skewed(0, 30*ms), func() {
-			if !a.closed {
-				a.consumer.Unblock()
-			}
-		})
-		return false
-	}
-	return true
-}
-
-// answer decides what the consumer does with a message.
-func (a *agent) answer(id engine.ID, attempts uint16) {
-	w := a.n.w
-	d := w.skewed(0, 20*ms)
-	if !w.faults || attempts > 6 || w.chance(w.opt.tidy) {
-		a.n.later(d, func() { a.finish(id) })
-		return
-	}
-	switch w.rng.IntN(5) {
-	case 0: // it times out
-	case 1:
-		a.n.later(d, func() {
-			if !a.closed {
-				_ = a.consumer.Requeue(id, time.Duration(w.skewed(0, 300*ms)))
-				a.consumer.Pump()
-			}
-		})
-	case 2:
-		a.n.later(d, func() {
-			if !a.closed {
-				_ = a.consumer.Touch(id)
-			}
-		})
-		a.n.later(d+w.opt.msgTimeout/2, func() { a.finish(id) })
-	case 3: // late
-		a.n.later(w.opt.msgTimeout+w.skewed(0, 50*ms), func() { a.finish(id) })
-	case 4: // it goes away
-		a.n.later(d, func() {
-			if !a.closed {
-				a.closed = true
-				a.consumer.Close()
-			}
-		})
-	}
-}
-
-func (a *agent) finish(id engine.ID) {
-	if a.closed {
-		return
-	}
-	err := a.consumer.Finish(id)
-	if err == nil {
-		a.n.w.Stats.Finished++
-		a.finished[id] = true
-	}
-	a.consumer.Pump()
-}
-
-// Flush implements engine.Sink.
-func (a *agent) Flush() {}
-
-// Closed implements engine.Sink.
-func (a *agent) Closed(err error) {
-	a.closed = true
-	if a.n.w.cfg.Trace != nil && !errors.Is(err, engine.ErrMoved) {
-		a.n.w.showf("%s: the end of %s: %v", a.n.name, a.c.name, err)
-	}
 }
 
 func (w *World) partName(id meta.PartitionID) string {

@@ -27,6 +27,8 @@ type Config struct {
 	Break  Mutant // a lie that the checkers must find
 	Trace  func(line string)
 	Engine slog.Handler // of the engines' logs; nil: none
+	// Features are what the world does beside the rest; 0: the seed chooses. See FeaturePlain.
+	Features Feature
 	// SmallSegments lets the largest batches be larger than the smallest segments.
 	SmallSegments bool
 }
@@ -37,22 +39,26 @@ type World struct {
 	Violation string
 	Stats     Stats
 
-	rng    *rand.Rand
-	cfg    Config
-	opt    options
-	now    int64 // ns since the beginning
-	seq    uint64
-	queue  queue
-	burst  int
-	hash   uint64 // of everything that was traced
-	nodes  []*node
-	store  *store
-	net    *network
-	topics []*topicModel
-	faults bool
-	loaded bool // the workload goes on
-	book   book
-	checks checks
+	rng      *rand.Rand
+	more     *rand.Rand // what only features draw
+	cfg      Config
+	opt      options
+	features Feature
+	extra    extra
+	now      int64 // ns since the beginning
+	seq      uint64
+	queue    queue
+	burst    int
+	hash     uint64 // of everything that was traced
+	nodes    []*node
+	store    *store
+	net      *network
+	topics   []*topicModel
+	dead     []*topicModel // their dead letters, in the same order
+	faults   bool
+	loaded   bool // the workload goes on
+	book     book
+	checks   checks
 }
 
 // Stats say what a run has reached.
@@ -60,6 +66,7 @@ type Stats struct {
 	Events, Steps, Frames, Acked, Refused, Unknown, Delivered, Redelivered, Finished          int
 	Elections, Kills, Crashes, Stops, Restarts, Breaks, Cuts, Wipes, DiskFaults, Full, Cutoff int
 	ISRChanges, Channels, Rots, Pauses, Truncations                                           int
+	Remote, Moves, Undone, Back, Configured, DeadLetters, Carried, OverQuota, Dropped         int
 	Virtual                                                                                   time.Duration
 }
 
@@ -77,6 +84,7 @@ func (s *Stats) fields() []*int {
 		&s.Events, &s.Steps, &s.Frames, &s.Acked, &s.Refused, &s.Unknown, &s.Delivered, &s.Redelivered, &s.Finished,
 		&s.Elections, &s.Kills, &s.Crashes, &s.Stops, &s.Restarts, &s.Breaks, &s.Cuts, &s.Wipes, &s.DiskFaults, &s.Full, &s.Cutoff,
 		&s.ISRChanges, &s.Channels, &s.Rots, &s.Pauses, &s.Truncations,
+		&s.Remote, &s.Moves, &s.Undone, &s.Back, &s.Configured, &s.DeadLetters, &s.Carried, &s.OverQuota, &s.Dropped,
 	}
 }
 
@@ -132,6 +140,7 @@ const ms = int64(time.Millisecond)
 func Run(seed uint64, cfg Config) (w *World) {
 	w = &World{Seed: seed, cfg: cfg, rng: rand.New(rand.NewPCG(seed, 0x5851f42d4c957f2d)), faults: true, loaded: true}
 	w.opt = w.draw()
+	w.drawFeatures()
 	defer w.end()
 	defer func() {
 		if r := recover(); r != nil {
@@ -144,6 +153,9 @@ func Run(seed uint64, cfg Config) (w *World) {
 	}()
 	w.build()
 	w.tracef("%+v", w.opt)
+	if w.features != 0 {
+		w.tracef("features: %v %+v", w.features, w.extra)
+	}
 	if !w.runUntil(w.opt.chaos) {
 		return w
 	}
@@ -185,6 +197,21 @@ func (w *World) build() {
 		})
 	}
 	w.startWorkload()
+	if w.has(FeatureMoves) {
+		w.every(w.extra.operateEvery, func() {
+			if w.faults {
+				w.operate()
+			}
+		})
+	}
+	if w.extra.lateNode {
+		late := w.nodes[len(w.nodes)-1]
+		late.power = false
+		w.after(w.between(w.opt.chaos/4, w.opt.chaos/2), func() {
+			late.power = true
+			late.boot()
+		})
+	}
 	w.every(w.opt.mischiefEvery, func() {
 		if w.faults && w.now > w.opt.quiet {
 			w.mischief()

@@ -1,0 +1,228 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"penstock/engine"
+)
+
+// agent consumes a channel on a node: what the node serves of it or, where the world has FeatureRemote and the node leads nothing of the topic, what
+// other nodes do.
+type agent struct {
+	n        *node
+	life     int
+	c        *channelModel
+	consumer *engine.Consumer // nil: Subscribe has not returned
+	remote   bool
+	closed   bool
+	finished map[engine.ID]bool // by this channel's machine
+	high     map[uint32]agentHigh
+}
+
+// agentHigh is how far the first deliveries to an agent have come in a partition.
+type agentHigh struct {
+	next msgID
+	at   int64
+}
+
+// attachAgents looks on every node for channels that nobody consumes.
+func (w *World) attachAgents() {
+	for _, n := range w.nodes {
+		if n.e == nil || !n.running() || n.closing {
+			continue
+		}
+		for _, t := range w.topics {
+			for _, c := range t.channels {
+				if c.doomed || n.agentOf(c) != nil || !c.configured {
+					continue
+				}
+				if !w.has(FeatureRemote) {
+					n.attach(c)
+				} else if c.created != 0 && !(c.far && n.serves(t) && w.hasIdle(t)) {
+					n.subscribe(c)
+				}
+			}
+		}
+	}
+}
+
+// serves says whether the node delivers anything of t itself.
+func (n *node) serves(t *topicModel) (any bool) {
+	mt := n.w.store.snap.Names[t.name]
+	if mt == nil {
+		return false
+	}
+	n.m.EachMarks(func(v *engine.PartitionMarks) { any = any || v.Serves && v.ID.Topic == mt.ID })
+	return any
+}
+
+// hasIdle says whether clients can talk to a node that serves nothing of t.
+func (w *World) hasIdle(t *topicModel) bool {
+	for _, n := range w.nodes {
+		if n.e != nil && n.running() && !n.closing && !n.serves(t) {
+			return true
+		}
+	}
+	return false
+}
+
+func (n *node) agentOf(c *channelModel) *agent {
+	for _, a := range n.agents {
+		if a.c == c && !a.closed {
+			return a
+		}
+	}
+	return nil
+}
+
+func (n *node) attach(c *channelModel) {
+	topic, ok := n.e.LookupTopic(c.t.name)
+	if !ok {
+		return
+	}
+	ch, ok := topic.LookupChannel(c.name)
+	if !ok {
+		return
+	}
+	a := &agent{n: n, life: n.life, c: c, finished: map[engine.ID]bool{}}
+	k, err := ch.Attach(engine.ConsumerOptions{MsgTimeout: time.Duration(n.w.opt.msgTimeout)}, a)
+	if err != nil {
+		return
+	}
+	a.consumer = k
+	n.agents = append(n.agents, a)
+	a.ready()
+	n.poke()
+}
+
+func (a *agent) ready() {
+	if err := a.consumer.Ready(int(a.n.w.between(1, 20))); err == nil {
+		a.consumer.Pump()
+	}
+}
+
+// subscribe is attach as servers do it for their clients.
+func (n *node) subscribe(c *channelModel) {
+	a := &agent{n: n, life: n.life, c: c, finished: map[engine.ID]bool{}, high: map[uint32]agentHigh{}}
+	n.agents = append(n.agents, a)
+	n.task(func(e *engine.Engine) error {
+		ctx := context.Background()
+		topic, ok := e.LookupTopic(c.t.name)
+		if !ok {
+			return engine.ErrNoTopic
+		}
+		ch, ok := topic.LookupChannel(c.name)
+		if !ok {
+			var err error
+			if ch, err = topic.CreateChannel(ctx, c.name); err != nil {
+				return err
+			}
+		}
+		a.remote = !n.serves(c.t) // nothing else runs until Subscribe has seen the same
+		k, err := ch.Subscribe(ctx, engine.ConsumerOptions{MsgTimeout: time.Duration(n.w.opt.msgTimeout)}, a)
+		if err == nil {
+			a.consumer = k
+			a.ready()
+		}
+		return err
+	}, func(err error) {
+		n.w.tracef("%s subscribes to %s of %s, remote %v: %v", n.name, c.name, c.t.name, a.remote, err)
+		if err != nil {
+			n.later(50*ms, func() { a.closed = true }) // and then it tries again
+		}
+	})
+}
+
+// Deliver implements engine.Sink.
+func (a *agent) Deliver(d *engine.Delivery) bool {
+	w := a.n.w
+	if w.cfg.Trace != nil {
+		w.showf("%s delivers %v attempt %d on %s of %s %s", a.n.name, d.ID, d.Attempts, a.c.name, a.c.t.name, d.Headers)
+	}
+	if a.closed {
+		w.fail("%s delivers %v on %s to a consumer that was told of its end", a.n.name, d.ID, a.c.name)
+	}
+	// What another node takes of a FIN is known there only.
+	if a.finished[d.ID] && !a.remote {
+		w.fail("%s delivers %v on %s again, which it has taken the FIN of", a.n.name, d.ID, a.c.name)
+	}
+	if a.remote {
+		w.Stats.Remote++
+	}
+	w.book.seen(a, d)
+	a.answer(d.ID, d.Attempts)
+	if w.faults && w.chance(0.02) {
+		a.n.later(w.skewed(0, 30*ms), func() {
+			if !a.closed {
+				a.consumer.Unblock()
+			}
+		})
+		return false
+	}
+	return true
+}
+
+// answer decides what the consumer does with a message.
+func (a *agent) answer(id engine.ID, attempts uint16) {
+	w := a.n.w
+	d := w.skewed(0, 20*ms)
+	if !w.faults || attempts > 6 || w.chance(w.opt.tidy) {
+		a.n.later(d, func() { a.finish(id) })
+		return
+	}
+	switch w.rng.IntN(5) {
+	case 0: // it times out
+	case 1:
+		a.n.later(d, func() {
+			if !a.closed {
+				_ = a.consumer.Requeue(id, time.Duration(w.skewed(0, 300*ms)))
+				a.consumer.Pump()
+			}
+		})
+	case 2:
+		a.n.later(d, func() {
+			if !a.closed {
+				_ = a.consumer.Touch(id)
+			}
+		})
+		a.n.later(d+w.opt.msgTimeout/2, func() { a.finish(id) })
+	case 3: // late
+		a.n.later(w.opt.msgTimeout+w.skewed(0, 50*ms), func() { a.finish(id) })
+	case 4: // it goes away
+		a.n.later(d, func() {
+			if !a.closed {
+				a.closed = true
+				a.consumer.Close()
+			}
+		})
+	}
+}
+
+func (a *agent) finish(id engine.ID) {
+	if a.closed {
+		return
+	}
+	err := a.consumer.Finish(id)
+	if a.n.w.cfg.Trace != nil {
+		a.n.w.showf("%s finishes %v on %s of %s: %v", a.n.name, id, a.c.name, a.c.t.name, err)
+	}
+	if err == nil {
+		a.n.w.Stats.Finished++
+		a.finished[id] = true
+		a.c.done[id] = true
+	}
+	a.consumer.Pump()
+}
+
+// Flush implements engine.Sink.
+func (a *agent) Flush() {}
+
+// Closed implements engine.Sink.
+func (a *agent) Closed(err error) {
+	a.closed = true
+	if a.n.w.cfg.Trace != nil && !errors.Is(err, engine.ErrMoved) {
+		a.n.w.showf("%s: the end of %s: %v", a.n.name, a.c.name, err)
+	}
+}

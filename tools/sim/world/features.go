@@ -1,0 +1,86 @@
+package world
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+)
+
+// Feature is something that a world does in some seeds only. A world without any is, draw for draw, what it was before there were features, so that
+// old seeds stay the histories that they were written down for.
+type Feature uint8
+
+// The features.
+const (
+	FeatureRemote   Feature = 1 << iota // consumers at nodes that lead nothing of their topic
+	FeatureMoves                        // replicas move to other nodes and back, nodes are drained, or join late
+	FeatureChannels                     // channels are ordered, have a limit of attempts and dead letters; messages wait for long
+	FeatureSettings                     // topics' retention and quotas are changed
+	FeaturePlain                        // none of the others; in Config.Features only
+)
+
+// Features names all of them.
+var Features = map[string]Feature{"remote": FeatureRemote, "moves": FeatureMoves, "channels": FeatureChannels, "settings": FeatureSettings, "plain": FeaturePlain}
+
+// String lists the names, in order.
+func (f Feature) String() string {
+	var names []string
+	for name, one := range Features {
+		if f&one != 0 {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, ",")
+}
+
+// extra are the choices that only features make.
+type extra struct {
+	operateEvery int64 // moves: what an operator does
+	lateNode     bool
+}
+
+// ParseFeatures reads what String writes.
+func ParseFeatures(text string) (f Feature, err error) {
+	for name := range strings.SplitSeq(text, ",") {
+		one, ok := Features[name]
+		if !ok {
+			return 0, fmt.Errorf("there is no such feature as %q", name)
+		}
+		f |= one
+	}
+	return f, nil
+}
+
+// drawFeatures chooses them from a stream of their own: what they draw changes no choice of a world without them.
+func (w *World) drawFeatures() {
+	w.more = rand.New(rand.NewPCG(w.Seed, 0x9e3779b97f4a7c15))
+	w.features = w.cfg.Features &^ FeaturePlain
+	if w.cfg.Features == 0 {
+		for _, one := range []struct {
+			f Feature
+			p float64
+		}{{FeatureRemote, 0.4}, {FeatureMoves, 0.35}, {FeatureChannels, 0.35}, {FeatureSettings, 0.25}} {
+			if w.more.Float64() < one.p {
+				w.features |= one.f
+			}
+		}
+		if w.more.IntN(5) == 0 {
+			w.features = 0
+		}
+	}
+	if w.has(FeatureMoves) {
+		w.drawMoves()
+	}
+}
+
+func (w *World) has(f Feature) bool { return w.features&f != 0 }
+
+// Features are what the world does, FeaturePlain if that is nothing: with it in Config.Features the same seed is the same run.
+func (w *World) Features() Feature {
+	if w.features == 0 {
+		return FeaturePlain
+	}
+	return w.features
+}
