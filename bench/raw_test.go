@@ -151,12 +151,16 @@ const roundTime = 300 * time.Millisecond
 // round lets producers put, each waiting for its answer, and returns messages per second and this process's
 // processor time per message in nanoseconds.
 func round(producers int, put func() error) (rate, cpu float64) {
+	return roundOf(roundTime, producers, put)
+}
+
+func roundOf(d time.Duration, producers int, put func() error) (rate, cpu float64) {
 	var wg sync.WaitGroup
 	var total atomic.Int64
 	var failed atomic.Pointer[error]
 	var stop atomic.Bool
 	start, before := time.Now(), cpuTime()
-	time.AfterFunc(roundTime, func() { stop.Store(true) })
+	time.AfterFunc(d, func() { stop.Store(true) })
 	for range producers {
 		wg.Go(func() {
 			n := int64(0)

@@ -290,7 +290,7 @@ func TestClusterLists(t *testing.T) {
 	}
 }
 
-// Tagged messages go to consumers of their tag first, then to those without one; consumers with a tag get nothing else, and none is lost when they come and go.
+// Tagged messages wait for consumers of their tag while one is subscribed, else they go to those without one; consumers with a tag get nothing else, and none is lost when they come and go.
 //
 // B59.
 func TestTags(t *testing.T) {
@@ -316,9 +316,21 @@ func TestTags(t *testing.T) {
 			t.Errorf("the consumer without a tag got %s", body)
 		}
 	}
-	red.Close()
+	if err := red.Ready(0); err != nil {
+		t.Fatal(err)
+	}
 	publishWith(t, topic, "red again", "tag", "red")
+	all.Pump()
+	all.none("a consumer of the tag is there, without RDY")
+	red.Close()
 	if got := all.take(1); got[0] != "red again" {
+		t.Errorf("%v", got)
+	}
+	red = sit(t, ch, 0, engine.ConsumerOptions{Tag: "red"})
+	publishWith(t, topic, "red at last", "tag", "red")
+	all.none("a new consumer of the tag is there")
+	red.StopDelivery()
+	if got := all.take(1); got[0] != "red at last" {
 		t.Errorf("%v", got)
 	}
 }

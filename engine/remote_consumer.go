@@ -28,6 +28,9 @@ func (c *Channel) Subscribe(ctx context.Context, o ConsumerOptions, s Sink) (*Co
 	if !errors.Is(err, errServesNothing) {
 		return k, err
 	}
+	if o.Partition != nil {
+		return nil, ErrNoLeader // of that partition: its client goes to the leader itself, and the others' messages are not for it
+	}
 	return c.e.cluster.remotes.subscribe(ctx, c, o, s)
 }
 

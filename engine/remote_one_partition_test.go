@@ -1,0 +1,40 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"penstock/engine"
+)
+
+// A consumer of one partition is the leader's: a node that leads nothing refuses it instead of fetching all partitions for it.
+func TestRemoteOnePartition(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	p, _ := tr.lonely()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := tr.topic(p, "t").Channel(ctx, "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := uint32(1)
+	g := &guest{seat: &seat{t: t, came: make(chan struct{}, 1)}}
+	k, err := c.Subscribe(ctx, engine.ConsumerOptions{Partition: &one}, g)
+	if errors.Is(err, engine.ErrNoLeader) {
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Consumer = k
+	_ = k.Ready(50)
+	k.Pump()
+	publish(t, tr.topic(p, "t"), numbered("m", 40, 0)...)
+	from := map[uint32]int{}
+	for range 40 {
+		from[g.next().id.Partition()]++
+	}
+	t.Errorf("a consumer of partition 1 is taken by a node that leads nothing, and got %v", from)
+}
