@@ -142,7 +142,10 @@ func (c *Channel) configureHere(ctx context.Context, op operation) (ChannelSetti
 	case here == 0:
 		return ChannelSettings{}, ErrNoLeader
 	case sameSettings(&now, next):
-		return now, nil // it was asked again; the first time waited for the log
+		// It was asked again. The first time may have ended before the log had it for good: only behind this entry it does.
+		return now, c.t.control(ctx, func(*partition) []core.Control {
+			return []core.Control{{Kind: core.ChannelConfigured, Channel: c.name, Settings: next}}
+		}, nil)
 	case op.Flag && now.Version+1 != next.Version:
 		return now, ErrVersion
 	case now.Version >= next.Version:

@@ -28,6 +28,7 @@ type replica struct {
 	leads      atomic.Bool                    // puts go to the inbox; changed with partition.mu held, too
 	serves     atomic.Bool                    // channels may deliver: it leads, and all that came before is committed
 	serveEpoch atomic.Uint64                  // see serving
+	serveFrom  segment.Position               // channels begin with what the log says up to here: it has to be committed first
 	parked     atomic.Bool                    // puts wait in the forwarder: later ones queue behind them
 	target     atomic.Uint32                  // replicate.NodeID of the leader; 0: nobody is known
 	row        atomic.Pointer[meta.Partition] // the newest row of the store
@@ -354,8 +355,16 @@ func (r *replica) setLeads(on bool) {
 // setServing says whether channels may deliver from here.
 func (r *replica) setServing() {
 	epoch := segment.Epoch(0)
-	if r.leader != nil && r.leader.Serving() && r.pending.opened {
-		epoch = r.leader.Epoch()
+	switch {
+	case r.leader == nil || !r.leader.Serving() || !r.pending.opened:
+		r.serveFrom = 0
+	case r.serving() == 0 && r.serveFrom == 0:
+		r.serveFrom = r.pt.machine.State().Next
+		fallthrough
+	default:
+		if r.committed() >= r.serveFrom {
+			epoch = r.leader.Epoch()
+		}
 	}
 	r.serves.Store(epoch != 0)
 	if segment.Epoch(r.serveEpoch.Swap(uint64(epoch))) != epoch {
@@ -426,7 +435,6 @@ func (r *replica) commit(to segment.Position) {
 		}
 		if b.position == r.pending.epochStart {
 			r.pending.opened = true
-			r.setServing()
 		}
 		for p := b.head; p != nil; p = p.next {
 			if p.own != nil && p.own.onCommit != nil {
@@ -435,6 +443,9 @@ func (r *replica) commit(to segment.Position) {
 		}
 		r.out.add(b.head, b.tail)
 		r.pending.pop()
+	}
+	if r.leader != nil && r.serving() == 0 {
+		r.setServing() // it may have waited for this
 	}
 	r.retry()
 }

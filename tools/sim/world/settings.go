@@ -78,12 +78,13 @@ func (w *World) configure(n *node, c *channelModel, change func(*core.ChannelSet
 		if !ok {
 			return engine.ErrNoChannel
 		}
+		before := c.acked.Version
 		s, err := ch.ReadSettings(ctx)
 		if err != nil {
 			return err
 		}
-		if s.Version < c.acked.Version {
-			w.fail("channel %s of %s has settings of version %d, and %d was answered", c.name, c.t.name, s.Version, c.acked.Version)
+		if s.Version < before {
+			w.fail("channel %s of %s has settings of version %d, and %d was answered before they were asked for", c.name, c.t.name, s.Version, before)
 		}
 		change(&s)
 		now, err := ch.Configure(ctx, s)
@@ -119,6 +120,11 @@ func (w *World) deadModel(t *topicModel) *topicModel {
 type letter struct {
 	channel string
 	id      engine.ID
+}
+
+// isLetter says whether a message of a channel is in the dead-letter topic.
+func (w *World) isLetter(c *channelModel, id engine.ID) bool {
+	return w.dead[c.t.index].letters[letter{c.name, id}]
 }
 
 // noteLetter remembers a message of a dead-letter topic.

@@ -64,6 +64,8 @@ func TestSeeds(t *testing.T) {
 		"power cuts": sum.Crashes, "orderly stops": sum.Stops, "cut links": sum.Cuts, "changes of an ISR": sum.ISRChanges, "pauses": sum.Pauses,
 		"redeliveries": sum.Redelivered, "disk faults": sum.DiskFaults, "full disks": sum.Full, "deliveries through other nodes": sum.Remote,
 		"moves": sum.Moves, "moves that were undone": sum.Undone, "replicas that came back": sum.Back,
+		"changes of settings": sum.Configured, "dead letters": sum.DeadLetters, "messages that were carried": sum.Carried,
+		"refusals by a quota": sum.OverQuota, "messages that retention took unread": sum.Dropped,
 	} {
 		if n == 0 {
 			t.Errorf("the seeds bring about no %s: they do not reach what they are for", what)
