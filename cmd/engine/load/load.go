@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -84,6 +85,7 @@ type run struct {
 	faults faults
 	meters []*meter
 	conns  []*net.TCPConn
+	ended  atomic.Bool   // close was called
 	cpu    time.Duration // of this process at the start
 }
 
@@ -109,6 +111,7 @@ func open(ctx context.Context, cfg *Config) (*run, []*frameReader, error) {
 }
 
 func (r *run) close() {
+	r.ended.Store(true)
 	for _, c := range r.conns {
 		c.Close()
 	}

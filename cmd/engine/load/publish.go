@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"io"
 	"sync"
 )
 
@@ -44,6 +44,11 @@ func (r *run) failure() error {
 
 func (r *run) publishClosed(ctx context.Context, frames []*frameReader) {
 	var wg sync.WaitGroup
+	if r.cfg.crowded() {
+		r.goCrowd(&wg, frames)
+		r.await(ctx, &wg)
+		return
+	}
 	for i, conn := range r.conns {
 		p := newPublisher(r, conn, frames[i], r.meters[i])
 		wg.Go(func() {
@@ -64,7 +69,7 @@ type sending struct {
 // publisher is one connection of a closed loop. Commands are encoded once: block holds perBlock copies.
 type publisher struct {
 	r            *run
-	conn         net.Conn
+	conn         io.Writer
 	frames       *frameReader
 	meter        *meter
 	block        []byte
@@ -72,10 +77,12 @@ type publisher struct {
 	perBlock     int
 	sent         []sending // ring of what waits for answers, oldest at head
 	head, used   int
-	outstanding  int // commands; the sum of sent
+	outstanding  int  // commands; the sum of sent
+	stopped      bool // nothing more is sent
+	idle         bool // and every answer is in
 }
 
-func newPublisher(r *run, conn net.Conn, frames *frameReader, m *meter) *publisher {
+func newPublisher(r *run, conn io.Writer, frames *frameReader, m *meter) *publisher {
 	cmd := appendPub(nil, r.cfg.Topic, body(r.cfg.SizeBytes), r.cfg.Batch)
 	per := min(max(maxBlockBytes/len(cmd), 1), r.cfg.InFlight)
 	p := &publisher{r: r, conn: conn, frames: frames, meter: m, commandBytes: len(cmd), perBlock: per}
@@ -88,21 +95,26 @@ func newPublisher(r *run, conn net.Conn, frames *frameReader, m *meter) *publish
 
 // loop keeps the window full until time or messages run out, then waits for the last answers.
 func (p *publisher) loop() error {
-	for stopped := false; ; {
-		for !stopped && p.outstanding < p.r.cfg.InFlight {
-			more, err := p.send()
-			if err != nil {
-				return err
-			}
-			stopped = !more
-		}
-		if p.outstanding == 0 {
-			return nil
+	for {
+		if err := p.refill(); err != nil || p.outstanding == 0 {
+			return err
 		}
 		if err := p.receive(); err != nil {
 			return err
 		}
 	}
+}
+
+// refill sends what the window has room for.
+func (p *publisher) refill() error {
+	for !p.stopped && p.outstanding < p.r.cfg.InFlight {
+		more, err := p.send()
+		if err != nil {
+			return err
+		}
+		p.stopped = !more
+	}
+	return nil
 }
 
 // send writes as many commands as the window and one block take. It says false when nothing may be sent any more.
@@ -167,7 +179,7 @@ func (p *publisher) settle(now int64, answers int) error {
 
 // answer takes the next buffered frame of a publishing connection: an OK, a heartbeat, or an error.
 // more says whether a frame was there.
-func answer(conn net.Conn, f *frameReader) (ok, more bool, err error) {
+func answer(conn io.Writer, f *frameReader) (ok, more bool, err error) {
 	typ, data, have, err := f.next()
 	switch {
 	case err != nil || !have:

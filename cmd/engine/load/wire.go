@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 )
@@ -104,12 +105,12 @@ func command(conn net.Conn, r *frameReader, cmd []byte) error {
 
 // frameReader cuts the stream into frames. It allocates only to grow for a frame larger than any before.
 type frameReader struct {
-	conn net.Conn
+	conn io.Reader
 	buf  []byte
 	r, w int // unread bytes are buf[r:w]
 }
 
-func newFrameReader(conn net.Conn) *frameReader {
+func newFrameReader(conn io.Reader) *frameReader {
 	return &frameReader{conn: conn, buf: make([]byte, 4<<10)}
 }
 

@@ -1,0 +1,166 @@
+package load
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// crowdCount is from how many connections on one goroutine serves them all. A goroutine for each costs the generator a park, a
+	// wake-up and a read in vain per answer: half as much processor time again, which on a shared machine the node does not get.
+	crowdCount = 8
+	// crowdWindowBytes bounds what such a connection has in flight: a write of it always finds room in the socket.
+	crowdWindowBytes = 16 << 10
+	// crowdPoll is how long the goroutine sleeps at most before it looks whether the run was ended.
+	crowdPoll = 100 * time.Millisecond
+)
+
+// crowded says that one goroutine should serve all connections of a closed loop.
+func (c *Config) crowded() bool {
+	return c.Connections >= crowdCount && c.InFlight*max(c.Batch, 1)*c.SizeBytes <= crowdWindowBytes
+}
+
+// socket is a connection outside the runtime's poller. Read returns 0 and no error when there is nothing yet.
+type socket int
+
+// detach takes a connection out of the runtime's poller, which would otherwise wake for each of its answers, too.
+func detach(conn *net.TCPConn) (socket, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	fd := -1
+	var failed error
+	if err := raw.Control(func(own uintptr) { fd, failed = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) }); err != nil || failed != nil {
+		return -1, errors.Join(err, failed)
+	}
+	return socket(fd), conn.Close() // the copy keeps the connection, and its non-blocking mode
+}
+
+func (s socket) Read(p []byte) (int, error) {
+	n, err := syscall.Read(int(s), p)
+	switch {
+	case err == syscall.EAGAIN || err == syscall.EINTR:
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("reading from the node: %w", err)
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+func (s socket) Write(p []byte) (int, error) {
+	for done := 0; ; {
+		n, err := syscall.Write(int(s), p[done:])
+		switch {
+		case err == syscall.EAGAIN || err == syscall.EINTR:
+			fds := []unix.PollFd{{Fd: int32(s), Events: unix.POLLOUT}}
+			if _, err := unix.Poll(fds, int(crowdPoll.Milliseconds())); err != nil && err != unix.EINTR {
+				return done, err
+			}
+			continue
+		case err != nil:
+			return done, fmt.Errorf("writing to the node: %w", err)
+		}
+		if done += n; done == len(p) {
+			return done, nil
+		}
+	}
+}
+
+// crowd is a closed loop over many connections on one goroutine.
+type crowd struct {
+	r          *run
+	epoll      int
+	publishers []*publisher
+	sockets    []socket
+	left       int // publishers that have something outstanding
+}
+
+// publishCrowd is publishClosed for many connections with little in flight on each.
+func (r *run) publishCrowd(frames []*frameReader) (*crowd, error) {
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	c := &crowd{r: r, epoll: epoll}
+	for i, conn := range r.conns {
+		s, err := detach(conn)
+		if err == nil {
+			c.sockets = append(c.sockets, s)
+			frames[i].conn = s
+			c.publishers = append(c.publishers, newPublisher(r, s, frames[i], r.meters[i]))
+			err = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, int(s), &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(i)})
+		}
+		if err != nil {
+			c.close()
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+func (c *crowd) close() {
+	for _, s := range c.sockets {
+		_ = unix.Close(int(s))
+	}
+	_ = unix.Close(c.epoll)
+}
+
+// loop serves the connections until time or messages run out and the last answers are in.
+func (c *crowd) loop() error {
+	defer c.close()
+	for _, p := range c.publishers {
+		if err := p.refill(); err != nil {
+			return err
+		}
+		if p.outstanding > 0 {
+			c.left++
+		}
+	}
+	events := make([]unix.EpollEvent, len(c.publishers))
+	for c.left > 0 {
+		n, err := unix.EpollWait(c.epoll, events, int(crowdPoll.Milliseconds()))
+		if err != nil && err != unix.EINTR {
+			return err
+		}
+		if c.r.ended.Load() {
+			return net.ErrClosed
+		}
+		for i := range max(n, 0) {
+			p := c.publishers[events[i].Fd]
+			if err := p.receive(); err != nil {
+				return err
+			}
+			if err := p.refill(); err != nil {
+				return err
+			}
+			if p.outstanding == 0 && !p.idle {
+				p.idle = true
+				c.left--
+			}
+		}
+	}
+	return nil
+}
+
+// goCrowd runs the loop beside await.
+func (r *run) goCrowd(wg *sync.WaitGroup, frames []*frameReader) {
+	wg.Go(func() {
+		c, err := r.publishCrowd(frames)
+		if err == nil {
+			err = c.loop()
+		}
+		if err != nil {
+			r.faults.add(err)
+		}
+	})
+}
