@@ -93,10 +93,12 @@ func BenchmarkClusterEmbedded(b *testing.B) {
 		b.Run(fmt.Sprintf("batch=64/size=%d", size), func(b *testing.B) {
 			before := loadBefore(b)
 			var rates []float64
+			logged, start := e.Storage().CommitBytes, time.Now()
 			for range max(b.N, clusterRounds) {
 				rates = append(rates, batches(b, topic, 64, size))
 			}
-			st := e.Storage()
+			took, st := time.Since(start), e.Storage()
+			b.ReportMetric(float64(st.CommitBytes-logged)/took.Seconds()/1e6, "log-MB/s-per-node")
 			b.ReportMetric(0, "ns/op")
 			b.ReportMetric(before, "load-before")
 			b.ReportMetric(median(rates), "msg/s")

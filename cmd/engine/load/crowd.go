@@ -82,7 +82,7 @@ type crowd struct {
 	epoll      int
 	publishers []*publisher
 	sockets    []socket
-	left       int // publishers that have something outstanding
+	left       int // publishers that are not idle
 }
 
 // publishCrowd is publishClosed for many connections with little in flight on each.
@@ -119,37 +119,42 @@ func (c *crowd) close() {
 func (c *crowd) loop() error {
 	defer c.close()
 	for _, p := range c.publishers {
-		if err := p.refill(); err != nil {
-			return err
-		}
-		if p.outstanding > 0 {
-			c.left++
-		}
+		c.left++
+		c.settle(p, p.refill())
 	}
 	events := make([]unix.EpollEvent, len(c.publishers))
 	for c.left > 0 {
 		n, err := unix.EpollWait(c.epoll, events, int(crowdPoll.Milliseconds()))
-		if err != nil && err != unix.EINTR {
-			return err
-		}
-		if c.r.ended.Load() {
+		switch {
+		case c.r.ended.Load():
 			return net.ErrClosed
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return fmt.Errorf("waiting for answers: %w", err)
 		}
-		for i := range max(n, 0) {
+		for i := range n {
 			p := c.publishers[events[i].Fd]
-			if err := p.receive(); err != nil {
-				return err
+			if err = p.receive(); err == nil {
+				err = p.refill()
 			}
-			if err := p.refill(); err != nil {
-				return err
-			}
-			if p.outstanding == 0 && !p.idle {
-				p.idle = true
-				c.left--
-			}
+			c.settle(p, err)
 		}
 	}
 	return nil
+}
+
+// settle counts a publisher out when it has its last answer or failed. A failed one leaves the others alone.
+func (c *crowd) settle(p *publisher, err error) {
+	if err != nil {
+		c.r.faults.add(err)
+		_ = unix.EpollCtl(c.epoll, unix.EPOLL_CTL_DEL, int(p.conn.(socket)), nil)
+		p.stopped, p.outstanding = true, 0
+	}
+	if p.outstanding == 0 && !p.idle {
+		p.idle = true
+		c.left--
+	}
 }
 
 // goCrowd runs the loop beside await.

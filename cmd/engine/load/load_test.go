@@ -13,11 +13,22 @@ func config(p *peer) Config {
 	return Config{Address: p.address(), Topic: "topic", Channel: "ch", Connections: 2, InFlight: 8, Batch: 1, SizeBytes: 100, Ready: 50, Messages: 1000}
 }
 
+// crowdOf is config with so many connections that one goroutine serves them.
+func crowdOf(p *peer) Config {
+	cfg := config(p)
+	cfg.Connections = 2 * crowdCount
+	return cfg
+}
+
 func TestPublishClosed(t *testing.T) {
-	for _, batch := range []int{1, 10} {
+	for _, c := range []struct{ batch, connections int }{{1, 2}, {10, 2}, {1, 2 * crowdCount}, {10, 2 * crowdCount}} {
 		p := newPeer(t)
 		cfg := config(p)
-		cfg.Batch = batch
+		batch := c.batch
+		cfg.Batch, cfg.Connections = batch, c.connections
+		if cfg.crowded() != (c.connections > crowdCount) {
+			t.Fatalf("%d connections in a crowd: %v", c.connections, cfg.crowded())
+		}
 		report, err := Publish(t.Context(), cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -42,21 +53,23 @@ func TestPublishClosed(t *testing.T) {
 }
 
 func TestPublishStopsAtDuration(t *testing.T) {
-	p := newPeer(t)
-	cfg := config(p)
-	cfg.Messages, cfg.WarmUp, cfg.Duration = 0, 50*time.Millisecond, 100*time.Millisecond
-	report, err := Publish(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.mu.Lock()
-	sent := int64(p.commands["PUB"])
-	p.mu.Unlock()
-	if report.Messages == 0 || report.Messages >= sent {
-		t.Errorf("measured %d of %d messages: the warm-up must not count", report.Messages, sent)
-	}
-	if report.Elapsed < 50*time.Millisecond || report.Elapsed > 5*time.Second {
-		t.Errorf("elapsed %v", report.Elapsed)
+	for _, of := range []func(*peer) Config{config, crowdOf} {
+		p := newPeer(t)
+		cfg := of(p)
+		cfg.Messages, cfg.WarmUp, cfg.Duration = 0, 50*time.Millisecond, 100*time.Millisecond
+		report, err := Publish(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.mu.Lock()
+		sent := int64(p.commands["PUB"])
+		p.mu.Unlock()
+		if report.Messages == 0 || report.Messages >= sent {
+			t.Errorf("measured %d of %d messages: the warm-up must not count", report.Messages, sent)
+		}
+		if report.Elapsed < 50*time.Millisecond || report.Elapsed > 5*time.Second {
+			t.Errorf("elapsed %v", report.Elapsed)
+		}
 	}
 }
 
@@ -136,14 +149,16 @@ func TestEndToEnd(t *testing.T) {
 }
 
 func TestPublishReportsRefusal(t *testing.T) {
-	p := newPeer(t)
-	p.failPub = 10
-	report, err := Publish(t.Context(), config(p))
-	if err == nil || !strings.Contains(err.Error(), "E_PUB_FAILED") {
-		t.Fatalf("error: %v", err)
-	}
-	if report == nil || report.Errors == 0 || report.FirstError == "" {
-		t.Errorf("report: %+v", report)
+	for _, of := range []func(*peer) Config{config, crowdOf} {
+		p := newPeer(t)
+		p.failPub = 10
+		report, err := Publish(t.Context(), of(p))
+		if err == nil || !strings.Contains(err.Error(), "E_PUB_FAILED") {
+			t.Fatalf("error: %v", err)
+		}
+		if report == nil || report.Errors == 0 || report.FirstError == "" {
+			t.Errorf("report: %+v", report)
+		}
 	}
 }
 
@@ -152,9 +167,11 @@ func TestInterruptEndsAWaitingRun(t *testing.T) {
 	p.mute = true
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	for name, rate := range map[string]float64{"closed": 0, "open": 100} {
+	for name, rate := range map[string]float64{"closed": 0, "crowd": 0, "open": 100} {
 		cfg := config(p)
-		cfg.Rate = rate
+		if cfg.Rate = rate; name == "crowd" {
+			cfg = crowdOf(p)
+		}
 		if _, err := Publish(ctx, cfg); err == nil {
 			t.Errorf("%s: no error", name)
 		}
