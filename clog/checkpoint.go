@@ -55,8 +55,8 @@ func (l *Log) writeStage() error {
 		panic("BUG: clog: a group of the log's own passes groups in flight")
 	}
 	checkpoint := l.stage.records > 0
-	if end := l.current.pos + roundUp(int64(l.stage.end), l.block); checkpoint && end > l.maxCheckpoint {
-		return l.fail("beginning a file", fmt.Errorf("%w: more than %d bytes", ErrCheckpointTooLarge, l.maxCheckpoint))
+	if checkpoint {
+		l.stretch(l.current.pos + roundUp(int64(l.stage.end), l.block))
 	}
 	data, at := l.chain(&l.stage)
 	if err := l.current.WriteSyncAt(data, at); err != nil {

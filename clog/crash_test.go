@@ -37,7 +37,7 @@ func newLife(disk aio.Disk, arena *aio.Arena, m *model, seed uint64) *life {
 // crashModel has records of all sizes: several in a block, several blocks, one that needs a buffer of its own.
 func crashModel() *model {
 	m := newModel()
-	m.chunks = 9
+	m.chunks, m.silent = 9, true // files keep their size
 	m.size = func(id uint64) int {
 		switch id % 23 {
 		case 5:
@@ -253,6 +253,7 @@ func recoveryOps(t *testing.T, d *faultaio.Disk, arena *aio.Arena, m *model) int
 func secondLife(t *testing.T, name string, d *faultaio.Disk, arena *aio.Arena, was *model, r *replayed, seed uint64) {
 	t.Helper()
 	m := crashModel()
+	m.chunks, m.grows, m.silent = was.chunks, was.grows, was.silent
 	m.added, m.acked, m.stored = r.next, r.next, was.stored
 	d.CrashAt(d.Ops() + int(seed*31+uint64(r.next)*17)%90)
 	err := newLife(d, arena, m, seed+99).run(30, true)

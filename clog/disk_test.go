@@ -176,5 +176,6 @@ func (s *waiters) Durable(g *Group) {
 }
 
 func (s *waiters) Checkpoint(emit func([]byte)) { emit([]byte("state")) }
+func (s *waiters) CheckpointBytes() int64       { return 5 }
 
 func (s *waiters) Failed(err error) { panic(fmt.Sprint("failed: ", err)) }

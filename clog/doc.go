@@ -32,7 +32,8 @@
 //   - After the first failed write or flush nothing is reported durable and nothing is written (ErrFailed). Nothing is retried: the
 //     kernel may have dropped the bytes and forgotten the error.
 //   - Groups are bounded by GroupBytes (or one record), files by FileBytes, all files by MaxLiveBytes, buffers by the arena. When
-//     one of them is used up, the log waits and counts it; Wake, Release and returning buffers end the wait.
+//     one of them is used up, the log waits and counts it; Wake, Release and returning buffers end the wait. The two limits of
+//     files give way to checkpoints that need more (size.go): no checkpoint stops the log. The source bounds its state.
 //
 // # Races
 //

@@ -149,16 +149,6 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// TestCheckpointTooLarge: a state that leaves no room for records is an error, not a loop over files.
-func TestCheckpointTooLarge(t *testing.T) {
-	m := newModel()
-	m.chunks = 1000
-	l := openOn(t, faultaio.New(faultaio.Options{}), testArena(t, 4*aio.BlockBytes, 3), small(0), m)
-	if _, err := l.Step(false); !errors.Is(err, ErrCheckpointTooLarge) || !errors.Is(err, ErrFailed) || m.failed != 1 {
-		t.Errorf("%v, failed %d times", err, m.failed)
-	}
-}
-
 // TestNoQueue: a log without a queue fails before it takes anything.
 func TestNoQueue(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})

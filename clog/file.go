@@ -50,7 +50,8 @@ func (l *Log) startFile() (bool, error) {
 	if len(l.inFlight) > 0 {
 		return false, nil
 	}
-	if l.heldBytes()+l.opts.FileBytes > l.opts.MaxLiveBytes {
+	l.plan()
+	if l.heldBytes()+l.nextBytes > l.maxLive() {
 		l.stalled.enter(stallFull, &l.stats)
 		return false, nil
 	}
@@ -76,6 +77,7 @@ func (l *Log) startFile() (bool, error) {
 	if err := l.writeCheckpoint(); err != nil {
 		return false, err
 	}
+	l.fileBegan()
 	l.recycle(l.stage.oldest)
 	return true, nil
 }

@@ -32,8 +32,6 @@ var (
 	ErrForeign = errors.New("clog: a file belongs to another store; nothing was changed; move the file away or restore the right data directory")
 	// ErrNewer says that a file was written by a newer version. Nothing was changed.
 	ErrNewer = errors.New("clog: a file was written by a newer version of this program; nothing was changed; start that version")
-	// ErrCheckpointTooLarge says that a checkpoint leaves no room for records in its file.
-	ErrCheckpointTooLarge = errors.New("clog: the checkpoint does not fit into a file beside the largest record; use larger files")
 )
 
 // Source supplies records and learns their fate. All methods are called by the goroutine that runs the log, and
@@ -47,14 +45,17 @@ type Source interface {
 	// fine, and empty ones are left out. emit copies the chunk. Called when a new file begins, with nothing in flight;
 	// Log.Current is that file.
 	Checkpoint(emit func(chunk []byte))
+	// CheckpointBytes is how many bytes Checkpoint would emit now, or somewhat more: files are made as large as it takes. It is asked
+	// twice per file. Less than there will be is not wrong but slow.
+	CheckpointBytes() int64
 	// Failed says, once, that nothing in flight or later will ever be durable. err wraps ErrFailed.
 	Failed(err error)
 }
 
 // Options are the choices of Open. The zero value of each is its default.
 type Options struct {
-	FileBytes    int64     // size of a file; DefaultFileBytes
-	MaxLiveBytes int64     // files beyond this are not started: what recovery may have to read; DefaultMaxLiveBytes
+	FileBytes    int64     // size of a file, as long as checkpoints do not need larger ones; DefaultFileBytes
+	MaxLiveBytes int64     // files beyond this are not started: what recovery may have to read; DefaultMaxLiveBytes. Files that checkpoints made larger may be three
 	GroupBytes   int       // most bytes of a group of more than one record; the arena's BufBytes
 	InFlight     int       // groups in flight; DefaultInFlight
 	Store        uuid.UUID // whose log it is; files of others are refused
@@ -106,9 +107,16 @@ type Log struct {
 	opts   Options
 	source Source
 
-	block         int64
-	maxPayload    int
-	maxCheckpoint int64 // bytes of the groups that a file begins with
+	block      int64
+	maxPayload int
+	groupRoom  int64 // what the largest ordinary group takes
+
+	// What files are made; see provide.
+	fileBytes int64 // their size from now on
+	nextBytes int64 // that of the one which comes next
+	began     int64 // what the checkpoint of the current file takes, as its source foretold
+	planned   bool  // the source was asked about the file that comes next, and nothing changed since
+	foreseen  bool  // it was asked in the middle of the current file
 
 	queue    aio.Queue
 	waker    atomic.Pointer[aio.Queue]
@@ -172,7 +180,8 @@ type openFile struct {
 	pos       int64 // where the next group goes
 }
 
-// MaxPayloadBytes is the largest payload that Reserve accepts: MaxPayloadBytes, or less with small files.
+// MaxPayloadBytes is the largest payload that fits beside others into an ordinary file: MaxPayloadBytes, or less with small files. Reserve accepts larger
+// ones, up to the constant of the same name: they get a file that is large enough.
 func (l *Log) MaxPayloadBytes() int { return l.maxPayload }
 
 // MaxChunkBytes is the largest chunk of a checkpoint: MaxCheckpointChunkBytes, or less with files below 1 MiB.

@@ -284,7 +284,7 @@ func TestMisuse(t *testing.T) {
 	tests := map[string]func(){
 		"type 0":         func() { g.Reserve(Placement{}, 100) },
 		"own type":       func() { g.Reserve(Placement{Type: Checkpoint}, 100) },
-		"too large":      func() { g.Reserve(Placement{Type: Batch}, l.MaxPayloadBytes()+1) },
+		"too large":      func() { g.Reserve(Placement{Type: Batch}, MaxPayloadBytes+1) },
 		"negative":       func() { g.Reserve(Placement{Type: Truncate}, -1) },
 		"short batch":    func() { g.Reserve(Placement{Type: Batch}, segment.HeaderBytes-1) },
 		"unsealed batch": func() { clear(g.Reserve(Placement{Type: Batch}, 100)); g.seal(&groupHeader{BlockShift: 12, File: 1}) },
@@ -359,4 +359,5 @@ func (s *trivial) Gather(g *Group) {
 
 func (s *trivial) Durable(*Group)          { s.durable++ }
 func (s *trivial) Checkpoint(func([]byte)) {}
+func (s *trivial) CheckpointBytes() int64  { return 0 }
 func (s *trivial) Failed(err error)        { panic(err) }

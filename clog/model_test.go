@@ -27,7 +27,9 @@ type model struct {
 
 	size   func(id uint64) int // payload bytes
 	solo   bool
-	chunks int // chunks of a checkpoint
+	chunks int  // chunks of a checkpoint
+	grows  int  // the checkpoint has another chunk for so many records; 0: never
+	silent bool // CheckpointBytes says less than there will be
 	chunk  [512]byte
 
 	ends  [MaxInFlight]uint64 // by slot: records added when the group was gathered
@@ -91,11 +93,28 @@ func (m *model) Checkpoint(emit func([]byte)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	emit(nil) // is left out
-	for i := range m.chunks {
+	for i := range m.chunksAt(m.added) {
 		binary.LittleEndian.PutUint64(m.chunk[:], m.added)
 		binary.LittleEndian.PutUint64(m.chunk[8:], uint64(i))
 		emit(m.chunk[:])
 	}
+}
+
+// chunksAt is how many chunks the checkpoint behind n records has.
+func (m *model) chunksAt(n uint64) int {
+	if m.grows == 0 {
+		return m.chunks
+	}
+	return m.chunks + int(n)/m.grows
+}
+
+func (m *model) CheckpointBytes() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.silent {
+		return 0
+	}
+	return int64(m.chunksAt(m.added) * (len(m.chunk) + RecordHeaderBytes))
 }
 
 func (m *model) Failed(err error) {
@@ -212,8 +231,8 @@ func (r *replayed) check() error {
 		return fmt.Errorf("%d records recovered, %d were added", r.next, m.added)
 	case r.start > m.stored:
 		return fmt.Errorf("replay begins at record %d, %d were stored elsewhere", r.start, m.stored)
-	case r.begun && r.chunks != m.chunks:
-		return fmt.Errorf("%d chunks of %d", r.chunks, m.chunks)
+	case r.begun && r.chunks != m.chunksAt(r.start):
+		return fmt.Errorf("%d chunks of %d", r.chunks, m.chunksAt(r.start))
 	}
 	return nil
 }

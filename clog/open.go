@@ -76,12 +76,14 @@ func newLog(disk aio.Disk, arena *aio.Arena, opts Options, block int64) *Log {
 		l.slots[i].log, l.slots[i].slot = l, i
 		l.idle = append(l.idle, &l.slots[i])
 	}
-	// A file holds its checkpoint, then at least one group of the largest size, then a mark.
+	// A file holds its checkpoint, then at least one group of the largest ordinary size, then a mark.
 	group := min(roundUp(maxGroupBytes, block), (opts.FileBytes-block)*3/4&^(block-1))
-	l.maxCheckpoint = opts.FileBytes - block - group
+	l.groupRoom, l.fileBytes, l.nextBytes = group, opts.FileBytes, opts.FileBytes
 	l.maxPayload = min(MaxPayloadBytes, int(group)-GroupHeaderBytes-RecordHeaderBytes)
-	l.stageMem, l.stageFree = aio.AlignedBytes(int(max(block, min(roundUp(stageBytes, block), l.maxCheckpoint/2&^(block-1)))))
+	l.stageMem, l.stageFree = aio.AlignedBytes(int(max(block, min(roundUp(stageBytes, block), (opts.FileBytes-block-group)/2&^(block-1)))))
 	l.stage.log = l
+	l.stats.fileBytes.Store(opts.FileBytes)
+	l.stats.maxLiveBytes.Store(opts.MaxLiveBytes)
 	l.emit = l.emitChunk
 	l.completions = make([]aio.Completion, 0, opts.InFlight)
 	return l

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -39,8 +40,7 @@ type preparer struct {
 	disk      aio.Disk
 	log       *slog.Logger
 	stats     *counters
-	fileBytes int64
-	maxSpares int // released files come many at a time; removed and written anew they would disturb commits for nothing
+	liveBytes int64
 	inline    bool
 	wake      func()
 
@@ -48,11 +48,13 @@ type preparer struct {
 	ready   *openFile  // its name is durable; the committer may take it
 	retired []liveFile // nobody needs them any more
 	short   bool       // the last try found no room; it will be tried again
+	least   int64      // a ready file below it is of no use
+	size    int64      // of new files
 
 	failed atomic.Pointer[error] // final: the disk cannot be trusted
 
 	// Only the one goroutine that works has these.
-	spares    []uint64 // numbers of spare files
+	spares    []liveFile // spare files, by their own numbers
 	nextSpare uint64
 	next      uint64 // number of the next file; greater than any that ever was in the folder
 
@@ -63,8 +65,8 @@ type preparer struct {
 
 func newPreparer(l *Log, next uint64) *preparer {
 	return &preparer{
-		disk: l.disk, log: l.opts.Logger, stats: &l.stats, fileBytes: l.opts.FileBytes,
-		maxSpares: int(l.opts.MaxLiveBytes / l.opts.FileBytes), inline: l.opts.Inline, wake: l.Wake,
+		disk: l.disk, log: l.opts.Logger, stats: &l.stats, size: l.opts.FileBytes,
+		liveBytes: l.opts.MaxLiveBytes, inline: l.opts.Inline, wake: l.Wake,
 		next: next, nextSpare: 1,
 		kick: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -102,7 +104,21 @@ func (p *preparer) removeSpares() error {
 	return nil
 }
 
-// take returns the ready file, or nil while there is none.
+// resize says what the next file must have at least, and how large new ones are made.
+func (p *preparer) resize(least, size int64) {
+	p.mu.Lock()
+	changed := p.size != size || p.ready != nil && p.ready.sizeBytes < least
+	p.least, p.size = least, size
+	p.mu.Unlock()
+	if changed {
+		p.poke()
+	}
+}
+
+// maxSpares is how many spares are kept: released files come many at a time; removed and written anew they would disturb commits for nothing.
+func (p *preparer) maxSpares(size int64) int { return int(max(minSpares, p.liveBytes/size)) }
+
+// take returns the ready file, or nil while there is none that is large enough.
 func (p *preparer) take() (*openFile, error) {
 	if p.inline {
 		if err := p.work(); err != nil {
@@ -111,7 +127,11 @@ func (p *preparer) take() (*openFile, error) {
 	}
 	p.mu.Lock()
 	f := p.ready
-	p.ready = nil
+	if f != nil && f.sizeBytes < p.least {
+		f = nil // it is on its way back
+	} else {
+		p.ready = nil
+	}
 	p.mu.Unlock()
 	p.poke()
 	return f, nil
@@ -213,7 +233,8 @@ func wantsRoom(err error) bool {
 // turn does one thing, what the committer waits for first.
 func (p *preparer) turn() (bool, error) {
 	p.mu.Lock()
-	ready := p.ready != nil
+	ready, size := p.ready != nil, p.size
+	tooSmall := ready && p.ready.sizeBytes < p.least
 	var f liveFile
 	retired := len(p.retired) > 0
 	if retired {
@@ -221,10 +242,14 @@ func (p *preparer) turn() (bool, error) {
 	}
 	p.mu.Unlock()
 	switch {
+	case tooSmall:
+		return true, p.discardReady()
+	case p.smallSpare(size) >= 0:
+		return true, p.removeSpare(p.smallSpare(size))
 	case !ready && len(p.spares) > 0:
 		return true, p.makeReady()
 	case retired:
-		if err := p.recycle(f); err != nil {
+		if err := p.recycle(f, size); err != nil {
 			return false, err
 		}
 		p.mu.Lock()
@@ -232,9 +257,44 @@ func (p *preparer) turn() (bool, error) {
 		p.mu.Unlock()
 		return true, nil
 	case len(p.spares) < minSpares:
-		return true, p.makeSpare()
+		return true, p.makeSpare(size)
 	}
 	return false, nil
+}
+
+// smallSpare is the index of a spare that is smaller than new files are, or -1.
+func (p *preparer) smallSpare(size int64) int {
+	return slices.IndexFunc(p.spares, func(f liveFile) bool { return f.sizeBytes < size })
+}
+
+func (p *preparer) removeSpare(i int) error {
+	if err := p.disk.Remove(spareFile(p.spares[i].number)); err != nil {
+		return fmt.Errorf("clog: removing a spare file: %w", err)
+	}
+	p.spares = slices.Delete(p.spares, i, i+1)
+	p.stats.removed.Add(1)
+	return nil
+}
+
+// discardReady removes the ready file: the next checkpoint leaves no room in it. Its name must be gone for good before
+// there is another: a file without groups between two that continue each other would look like damage.
+func (p *preparer) discardReady() error {
+	p.mu.Lock()
+	f := p.ready
+	if f == nil || f.sizeBytes >= p.least {
+		p.mu.Unlock()
+		return nil // taken, or large enough after all
+	}
+	p.ready = nil
+	p.mu.Unlock()
+	if err := f.Close(); err != nil {
+		return fmt.Errorf("clog: closing a file that is too small: %w", err)
+	}
+	if err := p.disk.Remove(fileName(f.number)); err != nil {
+		return fmt.Errorf("clog: removing a file that is too small: %w", err)
+	}
+	p.stats.removed.Add(1)
+	return p.syncFolders()
 }
 
 func spareFile(number uint64) string { return fmt.Sprintf("%s/%010d%s", spareName, number, suffix) }
@@ -242,12 +302,13 @@ func spareFile(number uint64) string { return fmt.Sprintf("%s/%010d%s", spareNam
 // makeReady turns the oldest spare into the next file. It is opened first, so that want of a descriptor
 // leaves the spare where it is.
 func (p *preparer) makeReady() error {
-	f, err := p.disk.Open(spareFile(p.spares[0]))
+	spare := p.spares[0]
+	f, err := p.disk.Open(spareFile(spare.number))
 	if err != nil {
 		return fmt.Errorf("clog: opening a spare file: %w", err)
 	}
 	number := p.next
-	if err := p.disk.Rename(spareFile(p.spares[0]), fileName(number)); err != nil {
+	if err := p.disk.Rename(spareFile(spare.number), fileName(number)); err != nil {
 		return errors.Join(fmt.Errorf("clog: moving a spare file into the log: %w", err), f.Close())
 	}
 	// Whatever comes of the rest, the number is used and the spare is gone.
@@ -264,7 +325,7 @@ func (p *preparer) makeReady() error {
 		}
 	}
 	p.mu.Lock()
-	p.ready = &openFile{File: f, number: number, sizeBytes: p.fileBytes}
+	p.ready = &openFile{File: f, number: number, sizeBytes: spare.sizeBytes}
 	p.mu.Unlock()
 	p.wake()
 	return nil
@@ -282,8 +343,8 @@ func (p *preparer) syncFolders() error {
 // recycle makes a spare of a file that nobody needs, or removes it. Its blocks are written already; what they hold
 // never verifies under another number. The folder is flushed before the file is used again: else a power cut could
 // show one file under two names.
-func (p *preparer) recycle(f liveFile) error {
-	if f.sizeBytes != p.fileBytes || len(p.spares) >= p.maxSpares {
+func (p *preparer) recycle(f liveFile, size int64) error {
+	if f.sizeBytes != size || len(p.spares) >= p.maxSpares(size) {
 		if err := p.disk.Remove(fileName(f.number)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("clog: removing a file that is not needed: %w", err)
 		}
@@ -294,7 +355,7 @@ func (p *preparer) recycle(f liveFile) error {
 	if err := p.disk.Rename(fileName(f.number), spareFile(p.nextSpare)); err != nil {
 		return fmt.Errorf("clog: recycling a file: %w", err)
 	}
-	p.spares = append(p.spares, p.nextSpare)
+	p.spares = append(p.spares, liveFile{number: p.nextSpare, sizeBytes: size})
 	p.nextSpare++
 	p.stats.recycled.Add(1)
 	return p.syncFolders()
@@ -302,14 +363,14 @@ func (p *preparer) recycle(f liveFile) error {
 
 // makeSpare writes a file of zeros. With real writes: reserved but unwritten space would cost a journal commit at its
 // first use.
-func (p *preparer) makeSpare() error {
+func (p *preparer) makeSpare(size int64) error {
 	name := spareFile(p.nextSpare)
-	f, err := p.disk.Create(name, p.fileBytes)
+	f, err := p.disk.Create(name, size)
 	if err != nil {
 		return fmt.Errorf("clog: making a spare file: %w", err)
 	}
 	p.nextSpare++
-	err = p.prewrite(f)
+	err = p.prewrite(f, size)
 	err = errors.Join(err, f.Close())
 	if err != nil {
 		if rerr := p.disk.Remove(name); rerr != nil {
@@ -317,21 +378,21 @@ func (p *preparer) makeSpare() error {
 		}
 		return fmt.Errorf("clog: preparing a spare file: %w", err)
 	}
-	p.spares = append(p.spares, p.nextSpare-1)
+	p.spares = append(p.spares, liveFile{number: p.nextSpare - 1, sizeBytes: size})
 	p.stats.prepared.Add(1)
 	return nil
 }
 
-func (p *preparer) prewrite(f aio.File) error {
-	zero, free := aio.AlignedBytes(int(min(prewriteBytes, p.fileBytes)))
+func (p *preparer) prewrite(f aio.File, size int64) error {
+	zero, free := aio.AlignedBytes(int(min(prewriteBytes, size)))
 	defer free()
-	for off := int64(0); off < p.fileBytes; off += int64(len(zero)) {
+	for off := int64(0); off < size; off += int64(len(zero)) {
 		select {
 		case <-p.quit:
 			return aio.ErrClosed
 		default:
 		}
-		if err := f.WriteAt(zero[:min(int64(len(zero)), p.fileBytes-off)], off); err != nil {
+		if err := f.WriteAt(zero[:min(int64(len(zero)), size-off)], off); err != nil {
 			return err
 		}
 		if p.reserve() {

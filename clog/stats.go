@@ -47,7 +47,7 @@ type counters struct {
 	stalls                                                      [stallKinds]atomic.Uint64
 	recycled, prepared, removed                                 atomic.Uint64
 	oldest, current                                             atomic.Uint64
-	liveBytes, headroom                                         atomic.Int64
+	liveBytes, headroom, fileBytes, maxLiveBytes                atomic.Int64
 	full, failed                                                atomic.Bool
 }
 
@@ -93,8 +93,11 @@ func (l *Log) publish() {
 		used += l.live[i].usedBytes
 	}
 	c.liveBytes.Store(used)
-	files := max(0, (l.opts.MaxLiveBytes-l.heldBytes())/l.opts.FileBytes)
-	room := files * (l.opts.FileBytes - l.block)
+	limit := l.maxLive()
+	c.fileBytes.Store(l.nextBytes)
+	c.maxLiveBytes.Store(limit)
+	files := max(0, (limit-l.heldBytes())/l.nextBytes)
+	room := files * (l.nextBytes - l.block)
 	if l.current != nil {
 		room += max(0, l.room())
 	}

@@ -214,6 +214,7 @@ func (l *Log) submit(g *Group) error {
 		l.bufPos += len(data)
 	}
 	l.stats.submitted(g, len(data))
+	l.foresee()
 	g.submitted = time.Now()
 	alone := len(l.inFlight) == 0
 	l.inFlight = append(l.inFlight, g)

@@ -105,7 +105,7 @@ type ConsumerOptions struct {
 	SampleRate int           // percent of messages to deliver, 1..99; 0: all
 	Label      any           // shown in statistics: the protocol server's client description
 	Partition  *uint32       // only messages of this partition, which this node must lead; nil: all. Others' wait for who wants them
-	Tag        string        // only messages whose header TagHeader is this; "": those of which no consumer with credit has the tag
+	Tag        string        // only messages whose header TagHeader is this; "": those without, and those of whose tag no consumer is there
 	// MaxInFlightBytes is what a Sink that counts unfinished bytes bounds them to; 0: it does not. On this node the Sink's word alone stops
 	// deliveries. Leaders at other nodes share the bound: each may have one message more on its way than its part of it has room for.
 	MaxInFlightBytes int64

@@ -50,7 +50,6 @@ type Channel struct {
 	matcher   *core.Matcher        // of its filter; nil: everything
 	keyHeader string               // OrderKey: the header that holds the key
 	judges    bool                 // headers decide about every message
-	tagged    int                  // consumers with a tag
 	partsHere uint32               // partitions that the machine has
 	carrying  bool                 // the carrier of dead letters runs
 	outbox    []core.DeadMessage   // its and outboxCount's list
@@ -80,7 +79,10 @@ type cursor struct {
 	end   segment.MsgID  // what the machine was told is visible
 	seen  segment.MsgID  // what see read
 	added bool           // the machine knows the partition
+	epoch segment.Epoch  // in which it is served, if there is a cluster
 	put   *controlPut    // carries taken controls to the log; at most one at a time
+
+	behind segment.Position // the end of the log when the channel was found in it; 0: it was made here. See stands
 }
 
 // post is news for the machine that the committer may not wait to deliver.
@@ -90,6 +92,9 @@ type post struct {
 	cursor   *core.Cursor
 	deferred []core.DeferredMessage
 	end      segment.MsgID
+	epoch    segment.Epoch          // see cursor.epoch
+	ahead    bool                   // not all that the log says of the channel is committed
+	behind   segment.Position       // see cursor.behind
 	carried  []core.DeferredMessage // lie elsewhere now
 	gone     []segment.MsgID        // waited, and retention removed their bytes with all that was below
 	start    segment.MsgID          // this
@@ -142,7 +147,11 @@ func (c *Channel) create(ctx context.Context) error {
 			pt.watch(c, i)
 			end := segment.MsgID(pt.visible.Load())
 			start := min(end, segment.MsgID(pt.unclaimed.Load()), segment.MsgID(pt.heldFrom.Load()))
-			c.post(post{index: i, add: true, end: end, cursor: &core.Cursor{Name: c.name, Start: start, Confirmed: start}})
+			p := post{index: i, add: true, end: end, cursor: &core.Cursor{Name: c.name, Start: start, Confirmed: start}}
+			if pt.rep != nil {
+				p.epoch = pt.rep.serving()
+			}
+			c.post(p)
 		}
 		c.settle()
 		return nil
@@ -163,6 +172,9 @@ func (c *Channel) create(ctx context.Context) error {
 func (pt *partition) snapshot(name string, index int) post {
 	end := segment.MsgID(pt.visible.Load())
 	p := post{index: index, add: true, end: end}
+	if r := pt.rep; r != nil && r.leader != nil {
+		p.epoch, p.ahead = r.leader.Epoch(), pt.machine.State().Next > r.committed()
+	}
 	for _, d := range pt.fold.Deferred {
 		if d.ID < end {
 			p.deferred = append(p.deferred, d)
@@ -347,12 +359,23 @@ func (c *Channel) settle() {
 	c.mu.Unlock()
 }
 
-// hasPartition says whether the log of the partition has the channel, committed.
+// hasPartition says whether the channel has the partition.
 func (c *Channel) hasPartition(i int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.takePosts()
 	return i < len(c.cursors) && c.cursors[i].added
+}
+
+// stands says whether the channel has the partition, and what was in the log when it got it is committed: its creation may have been the last of it.
+func (c *Channel) stands(i int) bool {
+	if !c.hasPartition(i) {
+		return false
+	}
+	c.mu.Lock()
+	pt, behind := c.cursors[i].part, c.cursors[i].behind
+	c.mu.Unlock()
+	return pt.committedMark() >= behind
 }
 
 // grow makes cursors for partitions that the topic got after the channel; mu is held.
@@ -381,9 +404,10 @@ func (c *Channel) takePosts() {
 		if p.add {
 			_, _, start := part.log.Start()
 			end := min(p.end, part.visibleEnd())
-			c.ev = core.Event{Kind: core.EvAddPartition, Part: part.number, Cursor: p.cursor, Start: start, End: end, Deferred: p.deferred}
+			c.ev = core.Event{Kind: core.EvAddPartition, Part: part.number, Cursor: p.cursor, Start: start, End: end, Deferred: p.deferred, Flag: p.ahead}
 			c.step()
-			c.cursors[p.index].end, c.cursors[p.index].added = end, true
+			c.cursors[p.index].end, c.cursors[p.index].behind, c.cursors[p.index].added = end, p.behind, true
+			c.cursors[p.index].epoch = p.epoch
 			added = true
 			continue
 		}
@@ -488,6 +512,9 @@ func (c *Channel) change(ctx context.Context, evs ...core.Event) error {
 	c.takePosts()
 	c.see()
 	for i := range evs {
+		if !c.concerns(&evs[i]) {
+			continue
+		}
 		c.ev = evs[i]
 		if err := c.step().Err; err != nil {
 			c.mu.Unlock()
@@ -521,62 +548,6 @@ func (c *Channel) change(ctx context.Context, evs ...core.Event) error {
 	return err
 }
 
-// learnFate takes in what became of controls that were answered.
-func (c *Channel) learnFate(w controlWait) {
-	switch {
-	case w.Err == nil:
-		c.committed(w.index, w.take)
-	case errors.Is(w.Err, ErrUnknown):
-		c.probe(w.index, w.take)
-	}
-	w.free()
-}
-
-// controlWait is a waiter for controls that were taken from the machine.
-type controlWait struct {
-	*waiter
-	pt    *partition
-	index int
-	take  uint64 // see core.EvConfirmsCommitted
-}
-
-// committed tells the machine that the log has, for good, what was taken up to a take.
-func (c *Channel) committed(index int, take uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed == nil {
-		c.tellCommitted(index, take)
-	}
-}
-
-// probe finds out when controls are committed whose caller could not wait for it: they are when something behind them in the log is. If
-// this node leads no more then, the channel has ended.
-func (c *Channel) probe(index int, take uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed != nil {
-		return
-	}
-	p := &Put{}
-	p.own = &ownPut{patient: true, controls: []core.Control{{Kind: core.ChannelPaused, Channel: c.name, Flag: c.m.Stats().Paused}}}
-	p.Done = func(p *Put) {
-		if p.Err == nil {
-			c.e.spawn(func() {
-				c.committed(index, take)
-				c.pump()
-			})
-		}
-	}
-	_ = c.cursors[index].part.enqueue(context.Background(), p) // it leads no more, or the engine ends
-}
-
-// tellCommitted is committed for who holds mu.
-func (c *Channel) tellCommitted(index int, take uint64) {
-	c.ev = core.Event{Kind: core.EvConfirmsCommitted, Part: c.cursors[index].part.number, Take: take}
-	c.step()
-	c.carryDead()
-}
-
 // writeControls hands everything the machine wants in the log over, and returns what to wait for; mu is held.
 // A control put that is on its way stands before these in the inbox, so the order holds.
 func (c *Channel) writeControls(ctx context.Context) (ws []controlWait, err error) {
@@ -589,7 +560,7 @@ func (c *Channel) writeControls(ctx context.Context) (ws []controlWait, err erro
 				w.free()
 				return ws, err
 			}
-			ws = append(ws, controlWait{w, pt, i, take})
+			ws = append(ws, controlWait{w, pt, c.cursors[i].put, take})
 		}
 	}
 	return ws, nil

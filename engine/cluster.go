@@ -307,7 +307,10 @@ func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
 		return
 	}
 	if mine && !pt.rep.present() {
-		if err := cn.e.openReplica(pt); err != nil {
+		switch err := cn.e.openReplica(pt); {
+		case errors.Is(err, ErrClosed):
+			return
+		case err != nil:
 			cn.log.Error("a copy of a partition could not be opened; it is tried again", "topic", pt.t.name, "partition", pt.number, "error", err)
 			cn.tryLater(snap.Topics[id.Topic], id.Partition)
 			return

@@ -87,3 +87,20 @@ func TestClusterCloseWhileAPartitionComes(t *testing.T) {
 	x.e = nil
 	tr.wires.kill(x.name)
 }
+
+// A copy that Close has ended does not begin anew because the store speaks of its partition meanwhile: it would not know what is committed.
+//
+// B79.
+func TestClusterCloseEndsCopiesForGood(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	x := tr.others(tr.leader("t", 0))[0]
+	if !engine.Present(x.e, "t", 0) {
+		t.Fatal("the node has no copy to end")
+	}
+	engine.EndCopy(x.e, "t", 0)
+	if engine.Present(x.e, "t", 0) {
+		t.Error("the copy takes part again, while its node closes")
+	}
+}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -87,6 +88,9 @@ func (c *Copy) Messages(partition int) (map[ID]string, error) {
 	return all, it.Err()
 }
 
+// ConnectedTo says whether the connection to another node stands.
+func ConnectedTo(e *Engine, node replicate.NodeID) bool { return e.cluster.net.real.Connected(node) }
+
 // TopicDir is where a topic's files lie in a data directory.
 func TopicDir(e *Engine, topic string) string {
 	t, _ := e.LookupTopic(topic)
@@ -97,6 +101,61 @@ func TopicDir(e *Engine, topic string) string {
 func Present(e *Engine, topic string, n int) bool {
 	t, ok := e.LookupTopic(topic)
 	return ok && t.partitions()[n].rep.present()
+}
+
+// EndCopy ends a copy as Close does, and then the worker hears of its partition once more, as it may until Close has ended it, too.
+func EndCopy(e *Engine, topic string, n int) {
+	t, _ := e.LookupTopic(topic)
+	pt := t.partitions()[n]
+	pt.rep.end(ErrClosed)
+	e.cluster.applyRow(e.cluster.store.Snapshot(), pt.identity())
+}
+
+// Leased says whether a node's lease lives.
+func Leased(e *Engine) bool { return e.cluster.leased() }
+
+// Leads says whether a node takes puts for a partition.
+func Leads(e *Engine, topic string, n int) bool {
+	t, _ := e.LookupTopic(topic)
+	return t.partitions()[n].rep.leads.Load()
+}
+
+// FoldHas says whether a channel is in the log of a copy, committed or not.
+func FoldHas(e *Engine, topic string, n int, channel string) bool {
+	t, _ := e.LookupTopic(topic)
+	pt := t.partitions()[n]
+	pt.rep.mu.Lock()
+	defer pt.rep.mu.Unlock()
+	return pt.fold.Channel(channel) != nil
+}
+
+// HoldChannels keeps a node from changing the channels of a topic, or looking which there are, until release is called.
+func HoldChannels(e *Engine, topic string) (release func()) {
+	t, _ := e.LookupTopic(topic)
+	t.changing.lock(e)
+	return t.changing.unlock
+}
+
+// AppendChannel writes a channel into the log of a partition that e leads, and does not wait for it.
+func AppendChannel(e *Engine, topic string, n int, channel string) error {
+	t, _ := e.LookupTopic(topic)
+	w := controlWaiter([]core.Control{{Kind: core.ChannelCreated, Channel: channel}}, nil)
+	w.deadline = e.now().Add(e.opts.PublishTimeout).UnixNano()
+	return t.partitions()[n].enqueue(context.Background(), &w.Put)
+}
+
+// BeginPause asks a node to pause a topic for a partition that it serves, up to where it has found that it does; nil: it does not.
+func BeginPause(e *Engine, topic string, n int) (goOn func(context.Context) error) {
+	t, _ := e.LookupTopic(topic)
+	op := operation{Kind: opPauseTopic, Flag: true, Topic: t.uuid, Partitions: []uint32{uint32(n)}}
+	epochs, ok := t.servedIn(op.Partitions)
+	if !ok {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		_, err := t.performIn(ctx, op, epochs)
+		return err
+	}
 }
 
 // EndOf is the state of a copy's log after everything in it.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"sort"
 	"time"
@@ -108,6 +109,9 @@ func (e *Engine) openReplica(pt *partition) error {
 		r := pt.rep
 		r.mu.Lock()
 		defer r.mu.Unlock()
+		if r.ended {
+			return ErrClosed
+		}
 		r.closed = false
 		return r.open(0)
 	}
@@ -256,21 +260,32 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 	})
 }
 
-// dropServed: when a partition went, consumers are told and connect to whoever has it. What is left is put together anew.
+// dropServed: when a partition went, consumers are told and connect to whoever has it. What is left is put together anew, but for channels with
+// consumers of one partition that is still here: those stay as they are.
 func (t *Topic) dropServed() {
 	for len(t.served) < len(t.partitions()) {
 		t.served = append(t.served, 0)
 	}
 	gone := false
+	stays := make([]bool, len(t.served))
 	for i, pt := range t.partitions()[:len(t.served)] {
-		gone = gone || t.served[i] != 0 && t.served[i] != pt.rep.serving()
+		epoch := pt.rep.serving()
+		stays[i] = epoch != 0 && (t.served[i] == 0 || t.served[i] == epoch)
+		gone = gone || t.served[i] != 0 && t.served[i] != epoch
 	}
 	if !gone {
 		return
 	}
-	t.closeChannels(ErrMoved)
+	kept := map[string]*Channel{}
+	for _, c := range t.Channels() {
+		if c.giveAway(stays) {
+			kept[c.name] = c
+			continue
+		}
+		c.shut(ErrMoved)
+	}
 	t.mu.Lock()
-	clear(t.channels)
+	maps.DeleteFunc(t.channels, func(name string, c *Channel) bool { return kept[name] != c })
 	t.mu.Unlock()
 	clear(t.served)
 }
@@ -301,7 +316,9 @@ func (t *Topic) addServed() (missing []missingChannel, barren []*partition) {
 				t.mu.Unlock()
 			}
 			pt.watch(c, i)
-			c.post(pt.snapshot(name, i))
+			p := pt.snapshot(name, i)
+			p.behind = pt.machine.State().Next
+			c.post(p)
 		}
 		isNew := pt.foldIsNew()
 		if !isNew {

@@ -204,6 +204,7 @@ type run struct {
 	bytes    int   // of the whole batch, header included
 	putBytes int64 // what the puts count for in the inbox
 	headers  int   // bytes that headers add to the records
+	delayed  int   // messages with a delay
 	rest     *Put  // the put behind the run
 	placed   core.Placement
 	flags    segment.Flags
@@ -234,6 +235,9 @@ func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putLi
 		if err == nil && c.overQuota(room, &r, p) {
 			err = ErrQuota
 		}
+		if err == nil && p.deferMs != 0 && pt.refusesDelay(r.delayed+len(p.Messages)) {
+			err = ErrStateFull
+		}
 		if err != nil {
 			l.drop(last, p)
 			p.answer(0, err)
@@ -262,6 +266,7 @@ func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putLi
 		r.putBytes += int64(p.bytes)
 		if p.deferMs != 0 {
 			r.flags |= segment.FlagDefer
+			r.delayed += len(p.Messages)
 		}
 		if p.headered {
 			r.flags |= segment.FlagHeaders
@@ -394,6 +399,7 @@ func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst
 	d := w.deferred[deferFrom:]
 	if len(d) != 0 {
 		pt.fold.PublishDeferred(d)
+		pt.stateGrew(len(d))
 		last := &w.batches[len(w.batches)-1]
 		last.deferFrom, last.deferN = deferFrom, len(d)
 	}
@@ -456,12 +462,18 @@ func (c *committer) appended(pt *partition, g *clog.Group, w *groupWork, r *run,
 // sealOwn appends the engine's own control batch that must stand before the next one: the
 // start of this incarnation's epoch, or the cursors at the beginning of a segment.
 func (c *committer) sealOwn(pt *partition, g *clog.Group, w *groupWork, purpose core.Purpose, nextBytes int) bool {
-	body := c.body[:0]
+	body, epoch := c.body[:0], pt.machine.State().Epoch
 	if purpose == core.PurposeEpochStart {
-		body = core.AppendControl(body, &core.Control{Kind: core.EpochStart, Epoch: pt.machine.NextEpoch()})
+		epoch = pt.machine.NextEpoch()
+		body = core.AppendControl(body, &core.Control{Kind: core.EpochStart, Epoch: epoch})
 	}
 	// An epoch start may begin a segment, too.
 	body = core.AppendControl(body, &core.Control{Kind: core.Checkpoint, Cursors: pt.fold})
+	if segment.HeaderBytes+len(body) > segment.MaxBatchBytes {
+		// Confirmations have passed what maxPartitionStateBytes leaves for them. The commit log's checkpoint has the fold; in this segment
+		// it is missed only by a replica that is cut within it, which says so.
+		body = core.AppendControl(body[:0], &core.Control{Kind: core.EpochStart, Epoch: epoch})
+	}
 	c.body = body
 	r := run{flags: segment.FlagControl, bytes: segment.HeaderBytes + len(body)}
 	c.ev = core.PartitionEvent{Kind: core.PartitionPlace, Purpose: purpose, Bytes: r.bytes, NextBytes: nextBytes}
@@ -502,6 +514,7 @@ func (c *committer) applyControls(pt *partition, controls []core.Control, at seg
 
 // publishFold shows other goroutines what they need of the fold.
 func (pt *partition) publishFold(end segment.MsgID) {
+	pt.measureState()
 	var start core.Border
 	if pt.log != nil {
 		start = pt.startBorder()

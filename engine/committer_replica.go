@@ -131,6 +131,7 @@ func (c *committer) appendOne(pt *partition, g *clog.Group, w *groupWork, in *in
 	}
 	due, err := foldBatch(pt.fold, &h, dst[segment.HeaderBytes:], in.offset)
 	pt.fold.PublishDeferred(due)
+	pt.stateGrew(len(due))
 	if err != nil {
 		pt.rep.cannotFold(err)
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -53,7 +54,7 @@ func (p *controlPut) returned() {
 	deliver := false
 	if c.closed == nil {
 		if p.Err == nil {
-			c.tellCommitted(p.index, p.take)
+			c.tellCommitted(p, p.take)
 			deliver = c.settings.Order != core.OrderNone // the next message waited for this
 		}
 		c.queueControls()
@@ -190,6 +191,66 @@ func (f *confirmer) flush() {
 		c.sendControls()
 		c.mu.Unlock()
 	}
+}
+
+// learnFate takes in what became of controls that were answered.
+func (c *Channel) learnFate(w controlWait) {
+	switch {
+	case w.Err == nil:
+		c.committed(w.put, w.take)
+	case errors.Is(w.Err, ErrUnknown):
+		c.probe(w.put, w.take)
+	}
+	w.free()
+}
+
+// controlWait is a waiter for controls that were taken from the machine.
+type controlWait struct {
+	*waiter
+	pt   *partition
+	put  *controlPut // of the partition's cursor then: a later one's takes are others
+	take uint64      // see core.EvConfirmsCommitted
+}
+
+// committed tells the machine that the log has, for good, what was taken up to a take.
+func (c *Channel) committed(put *controlPut, take uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed == nil {
+		c.tellCommitted(put, take)
+	}
+}
+
+// probe finds out when controls are committed whose caller could not wait for it: they are when something behind them in the log is. If
+// this node leads no more then, the channel has ended, or the partition's part of it.
+func (c *Channel) probe(put *controlPut, take uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil || c.cursors[put.index].put != put {
+		return
+	}
+	p := &Put{}
+	p.own = &ownPut{patient: true, controls: []core.Control{{Kind: core.ChannelPaused, Channel: c.name, Flag: c.m.Stats().Paused}}}
+	p.Done = func(p *Put) {
+		if p.Err == nil {
+			c.e.spawn(func() {
+				c.committed(put, take)
+				c.pump()
+			})
+		}
+	}
+	_ = c.cursors[put.index].part.enqueue(context.Background(), p) // it leads no more, or the engine ends
+}
+
+// tellCommitted is committed for who holds mu.
+func (c *Channel) tellCommitted(put *controlPut, take uint64) {
+	cur := &c.cursors[put.index]
+	if cur.put != put {
+		return // the partition was given away meanwhile, and may be back
+	}
+	c.ev = core.Event{Kind: core.EvConfirmsCommitted, Part: cur.part.number, Take: take}
+	c.step()
+	c.carryDead()
 }
 
 // ownControls makes what the machine lent its own.

@@ -14,10 +14,10 @@ type Consumer struct {
 	sink     Sink
 	label    any
 	delivery Delivery
-	tag      string
 	touched  bool
 	stopped  bool
 	follows  bool            // it was attached because this node leads something
+	only     *uint32         // the partition that it reads; nil: all
 	remote   *remoteConsumer // other nodes serve it; the channel does not know it
 }
 
@@ -39,7 +39,7 @@ func (c *Channel) attach(o ConsumerOptions, s Sink, follows bool) (*Consumer, er
 	}
 	c.takePosts()
 	c.nextID++
-	k := &Consumer{ch: c, id: c.nextID, sink: s, label: o.Label, follows: follows}
+	k := &Consumer{ch: c, id: c.nextID, sink: s, label: o.Label, follows: follows, only: o.Partition}
 	c.ev = core.Event{Kind: core.EvSubscribe, Client: k.id, MsgTimeoutMs: timeout.Milliseconds(), SampleRate: o.SampleRate}
 	if o.Partition != nil {
 		c.ev.Only = *o.Partition + 1
@@ -51,9 +51,6 @@ func (c *Channel) attach(o ConsumerOptions, s Sink, follows bool) (*Consumer, er
 		return nil, err
 	}
 	c.consumers[k.id] = k
-	if k.tag = o.Tag; k.tag != "" {
-		c.tagged++
-	}
 	return k, nil
 }
 
@@ -118,6 +115,9 @@ func (k *Consumer) Requeue(id ID, delay time.Duration) error {
 	if k.remote != nil {
 		return k.remote.say(&wire.Consume{Kind: wire.ConsumeRequeue, ID: uint64(id), DelayMs: requeueDelay(delay)})
 	}
+	if delay >= time.Millisecond && !k.ch.ephemeral && k.ch.t.partitions()[id.Partition()].stateFull(1) {
+		return ErrStateFull
+	}
 	return k.do(core.Event{Kind: core.EvRequeue, ID: id, DelayMs: delay.Milliseconds()})
 }
 
@@ -144,7 +144,9 @@ func (k *Consumer) StopDelivery() {
 	k.ch.mu.Lock()
 	k.stopped = true
 	k.ch.mu.Unlock()
-	_ = k.do(core.Event{Kind: core.EvStop}) // closed: nothing is delivered anyway
+	if k.do(core.Event{Kind: core.EvStop}) == nil { // else it is closed: nothing is delivered anyway
+		k.ch.wake() // others may have now what waited for this one's tag
+	}
 }
 
 // Unblock says that the sink, which returned false from Deliver, has room again.
@@ -186,12 +188,7 @@ func (k *Consumer) detach() bool {
 		c.mu.Unlock()
 		return false
 	}
-	delete(c.consumers, k.id)
-	if k.tag != "" {
-		c.tagged--
-	}
-	c.ev = core.Event{Kind: core.EvUnsubscribe, Client: k.id}
-	c.step()
+	c.forget(k)
 	last := len(c.consumers) == 0 && c.closed == nil
 	c.mu.Unlock()
 	if last && c.ephemeral {

@@ -52,7 +52,7 @@ func (c *Channel) guardedTurn() (again bool) {
 // then it returns true. mu is held.
 func (c *Channel) turn() (again bool) {
 	left := c.e.opts.MaxDeliveriesAtOne
-	if c.e.cluster != nil && !c.e.cluster.leased() {
+	if c.e.cluster != nil && (!c.e.cluster.leased() || c.outlived()) {
 		return false // another node may deliver by now
 	}
 	c.tick()
@@ -84,6 +84,17 @@ func (c *Channel) turn() (again bool) {
 	}
 }
 
+// outlived says that a partition of the channel is not this node's any more, or not in that epoch: the channel ends, or gives it away, as soon as
+// nobody else changes the topic (syncChannels). mu is held.
+func (c *Channel) outlived() bool {
+	for i := range c.cursors {
+		if cur := &c.cursors[i]; cur.added && cur.part.rep != nil && cur.part.rep.serving() != cur.epoch {
+			return true
+		}
+	}
+	return false
+}
+
 // tick fires what is due.
 func (c *Channel) tick() {
 	if due, ok := c.m.NextDue(); ok && due <= c.e.now().UnixMilli() {
@@ -96,8 +107,8 @@ func (c *Channel) tick() {
 func (c *Channel) arm() {
 	c.queueControls()
 	due, ok := c.m.NextDue()
-	if cn := c.e.cluster; cn != nil && !cn.leased() {
-		due, ok = c.e.now().Add(tickInterval).UnixMilli(), true // nothing happens without the lease, and nobody says when it is back
+	if cn := c.e.cluster; cn != nil && (!cn.leased() || c.outlived()) {
+		due, ok = c.e.now().Add(tickInterval).UnixMilli(), true // nothing happens meanwhile, and nobody says when that ends
 	}
 	if !ok || c.armed != 0 && c.armed <= due {
 		return
@@ -289,11 +300,15 @@ func (c *Channel) judge(headers []segment.KV, ev *core.Event) {
 			ev.Key = core.HashKey(key)
 		}
 	}
-	if c.tagged > 0 {
-		if tag := headerOf(headers, TagHeader); len(tag) != 0 {
-			ev.Tag = core.HashKey(tag)
-		}
+	ev.Tag = tagOf(headers) // though nobody may ask for it yet: who comes later gets what is requeued
+}
+
+// tagOf is a message's tag as the machine knows it; 0: none.
+func tagOf(headers []segment.KV) uint64 {
+	if tag := headerOf(headers, TagHeader); len(tag) != 0 {
+		return core.HashKey(tag)
 	}
+	return 0
 }
 
 // forOther says that a message was sent back to another channel, see Redrive.

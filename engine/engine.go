@@ -44,7 +44,9 @@ type Engine struct {
 
 	poisoned atomic.Pointer[error]
 	noSpace  atomic.Bool
-	counters Counters
+	// stateBytes is the sum of partition.stateBytes.
+	stateBytes atomic.Int64
+	counters   Counters
 
 	stop chan struct{} // closed when background goroutines must end
 	wg   sync.WaitGroup

@@ -124,5 +124,17 @@ func (c *Channel) handAgain(h *segment.Header, r *segment.Record) {
 		c.step()
 		return
 	}
+	if c.res.Unsure && !c.isFor(r) {
+		return
+	}
 	c.hand(h, r)
+}
+
+// isFor tells the machine the tag of a message that it assigned without knowing it, and says whether the assignment stands.
+func (c *Channel) isFor(r *segment.Record) bool {
+	assigned := c.res
+	c.ev = core.Event{Kind: core.EvTag, ID: assigned.ID, Tag: tagOf(r.Headers)}
+	stands := c.step().Decision == core.Deliver
+	c.res = assigned
+	return stands
 }

@@ -203,9 +203,10 @@ func (f *flusher) work() {
 // make that faster, and would sync every partition again.
 func (f *flusher) logIsHalfFull() bool {
 	e := f.e
-	room, half := e.clog.Headroom(), e.opts.CommitLiveBytes/2
-	live := int64(e.clog.Current()-e.clog.Oldest()+1) * e.opts.CommitFileBytes
-	return room < half && (live >= half || room < e.opts.CommitFileBytes)
+	file := e.clog.FileBytes()
+	room, half := e.clog.Headroom(), e.clog.MaxLiveBytes()/2
+	live := int64(e.clog.Current()-e.clog.Oldest()+1) * file
+	return room < half && (live >= half || room < file)
 }
 
 // makeRoom runs at every tick while the disk is full: it writes what waits, which alone tells that there is room
@@ -247,9 +248,8 @@ func (f *flusher) checkSpace() {
 // computeReserve: all that the commit log may hold has to fit into segments, or the log could neither be released nor take
 // the confirmations that let retention free space. A small disk keeps half of what the directory has, and may then need help from outside.
 func (f *flusher) computeReserve(free int64) {
-	o := &f.e.opts
 	waiting := false
-	need, have := o.CommitLiveBytes+2*o.CommitFileBytes, free+f.e.clog.Stats().LiveBytes
+	need, have := f.e.clog.MaxLiveBytes()+2*f.e.clog.FileBytes(), free+f.e.clog.Stats().LiveBytes
 	for _, pt := range f.e.partitionList() {
 		have += pt.log.Bytes()
 		if pt.log.Unflushed() > 0 {

@@ -402,7 +402,7 @@ func (cn *clusterNode) reroute(pt *partition) {
 var reasons = [...]error{
 	0: ErrUnknown, 1: ErrNoSpace, 2: ErrReadOnly, 3: ErrDeadline, 4: ErrOverloaded, 5: ErrDisk, 6: ErrDeleted,
 	7: ErrMessageTooBig, 8: ErrBatchTooBig, 9: ErrDeferTooLong, 10: ErrEmptyMessage, 11: ErrNoQuorum, 12: ErrNoLeader,
-	13: ErrHeaders, 14: ErrQuota,
+	13: ErrHeaders, 14: ErrQuota, 15: ErrStateFull,
 }
 
 func reasonOf(n byte) error {

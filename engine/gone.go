@@ -68,6 +68,21 @@ func (t *Topic) noChannel(name string) error {
 	return t.gone.missing(name, t.e.now(), ErrNoChannel)
 }
 
+// inLogs says of a channel that this node does not have whether a partition that it leads has it all the same, and whether the end of the log of one is
+// not committed.
+func (t *Topic) inLogs(name string) (held, open bool) {
+	for _, pt := range t.partitions() {
+		if pt.rep == nil || ephemeral(name) || !pt.rep.leads.Load() {
+			continue
+		}
+		pt.rep.mu.Lock()
+		held = held || pt.fold.Channel(name) != nil
+		open = open || pt.rep.committed() < pt.machine.State().Next
+		pt.rep.mu.Unlock()
+	}
+	return held, open
+}
+
 // deletion is what leaders answer to opDeleteChannel.
 type deletion struct {
 	Deleted bool  `json:"deleted,omitempty"`

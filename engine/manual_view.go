@@ -20,6 +20,9 @@ type PartitionMarks struct {
 	Committed segment.Position
 	Durable   segment.Position
 	End       segment.Position
+	StartID   segment.MsgID  // of the first message that the copy's log may have
+	StartAt   segment.Offset // of its first batch
+	EndAt     segment.Offset
 }
 
 // PartitionView is all that there is to see of it.
@@ -60,6 +63,8 @@ func (pt *partition) marks(v *PartitionMarks) {
 		ID: pt.identity(), Leads: r.leads.Load(), Serves: r.serves.Load(), MinISR: r.state.MinISR,
 		Committed: r.committed(), Durable: r.durable, End: pt.machine.State().Next, Cutting: r.cut != nil,
 	}
+	v.StartAt, _, v.StartID = pt.log.Start()
+	v.EndAt, _, _ = pt.log.End()
 	switch {
 	case r.leader != nil:
 		v.Epoch, v.ISR, v.Stuck = r.leader.Epoch(), len(r.leader.ISR()), r.leader.Err() != nil

@@ -16,6 +16,7 @@ import (
 
 	"penstock/netproto"
 	"penstock/replicate"
+	"penstock/segment"
 )
 
 // operation is something that every leader of a topic has to do with its partitions. Each repeats harmlessly.
@@ -309,10 +310,27 @@ func (t *Topic) onLeaders(ctx context.Context, op operation, only func(*partitio
 
 // locally does op to the partitions that it names, which this node leads, or refuses it.
 func (t *Topic) locally(ctx context.Context, op operation) (json.RawMessage, error) {
-	if !t.serves(op.Partitions) {
+	epochs, ok := t.servedIn(op.Partitions)
+	if !ok {
 		return nil, ErrNoLeader
 	}
-	return t.perform(ctx, op)
+	return t.performIn(ctx, op, epochs)
+}
+
+// performIn is perform for who served the partitions in epochs a moment ago. If it does not any more, perform may have passed them over: it is not
+// done, whatever it says, and who asked looks again.
+func (t *Topic) performIn(ctx context.Context, op operation, epochs []segment.Epoch) (json.RawMessage, error) {
+	result, err := t.perform(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	parts := t.partitions()
+	for i, n := range op.Partitions {
+		if parts[n].rep.serving() != epochs[i] {
+			return nil, ErrNoLeader
+		}
+	}
+	return result, nil
 }
 
 func (t *Topic) perform(ctx context.Context, op operation) (json.RawMessage, error) {
@@ -386,24 +404,25 @@ func marshal(result any, err error) (json.RawMessage, error) {
 // about says whether the operation is meant for a partition.
 func (op *operation) about(number uint32) bool { return slices.Contains(op.Partitions, number) }
 
-// serves says whether the channels on this node have all these partitions.
-func (t *Topic) serves(numbers []uint32) bool {
+// servedIn are the epochs in which the channels on this node have all these partitions; false: they have not.
+func (t *Topic) servedIn(numbers []uint32) (epochs []segment.Epoch, ok bool) {
 	t.changing.lock(t.e)
 	defer t.changing.unlock()
 	parts := t.partitions()
 	for _, n := range numbers {
 		if int(n) >= len(t.served) || t.served[n] == 0 || t.served[n] != parts[n].rep.serving() {
-			return false
+			return nil, false
 		}
+		epochs = append(epochs, t.served[n])
 	}
-	return true
+	return epochs, true
 }
 
-// createMissing writes the channel into the partitions that do not have it: one may have come to this node after the channel.
+// createMissing writes the channel into the partitions that do not have it, or not for good: one may have come to this node after the channel.
 func (t *Topic) createMissing(ctx context.Context, c *Channel, numbers []uint32) error {
 	var err error
 	for _, n := range numbers {
-		if pt := t.partitions()[n]; !c.hasPartition(int(n)) {
+		if pt := t.partitions()[n]; !c.stands(int(n)) {
 			err = errors.Join(err, t.createIn(ctx, pt, c))
 		}
 	}

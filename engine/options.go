@@ -20,8 +20,8 @@ type Options struct {
 
 	// Memory and files.
 	BufferBytes       int64 // off-heap buffers that carry groups and serve tail reads (64 MiB)
-	CommitFileBytes   int64 // one commit log file (32 MiB)
-	CommitLiveBytes   int64 // most bytes that recovery replays (256 MiB)
+	CommitFileBytes   int64 // one commit log file (32 MiB); files grow when what channels have deferred and confirmed takes more than a quarter of one
+	CommitLiveBytes   int64 // most bytes that recovery replays (256 MiB), or three files that have grown
 	GroupsInFlight    int   // commit groups on the disk at once (2)
 	MinSegmentBytes   int64 // first segment of a partition (1 MiB)
 	MaxSegmentBytes   int64 // largest segment (128 MiB)
@@ -41,6 +41,7 @@ type Options struct {
 	MaxConsumers       int           // per channel; 0: no limit, as in nsqd
 	MaxRanges          int           // confirmed ranges per channel and partition (1<<18)
 	MaxDeferred        int           // deferred messages per channel and partition (1<<20)
+	MaxStateBytes      int64         // deferred messages and confirmed ranges of all partitions, as a checkpoint of the commit log has them, about 12 bytes each (128 MiB); see ErrStateFull
 	MaxDefer           time.Duration // 30 days; at most maxDefer, 49 days
 	MsgTimeout         time.Duration // 60 s
 	MaxMsgTimeout      time.Duration // 15 m
@@ -103,6 +104,7 @@ func (o *Options) setDefaults() error {
 	defInt(&o.MaxChannels, 1000)
 	defInt(&o.MaxRanges, 1<<18)
 	defInt(&o.MaxDeferred, 1<<20)
+	def(&o.MaxStateBytes, 128<<20)
 	defDur(&o.MaxDefer, 30*24*time.Hour)
 	defDur(&o.MsgTimeout, 60*time.Second)
 	defDur(&o.MaxMsgTimeout, 15*time.Minute)

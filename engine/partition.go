@@ -55,6 +55,7 @@ type partition struct {
 	dirty       atomic.Bool   // in the flusher's queue
 	flushErr    atomic.Pointer[error]
 	quota       quotaState
+	stateBytes  atomic.Int64 // what the fold takes in a checkpoint, at most
 }
 
 // takes says whether p may enter the inbox here and now; mu is held.

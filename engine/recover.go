@@ -89,10 +89,11 @@ func (c *committer) Checkpoint(emit func(chunk []byte)) {
 		st := pt.machine.State()
 		ends = append(ends, checkpointEnd{pt, st.End})
 		buf = appendEntry(buf, pt.identity(), &entry{state: st, committed: pt.committedMark(), epochs: pt.epochs.Entries(), fold: pt.fold})
-		for len(buf) >= chunk {
-			emit(buf[:chunk])
-			buf = buf[:copy(buf, buf[chunk:])]
+		at := 0
+		for ; len(buf)-at >= chunk; at += chunk {
+			emit(buf[at : at+chunk])
 		}
+		buf = buf[:copy(buf, buf[at:])]
 	}
 	emit(buf)
 	c.e.flusher.checkpointed(ends)

@@ -314,7 +314,7 @@ func (rs *remotes) close() {
 }
 
 // remoteReasons are why a subscription is refused or ends; numbers are for ever. What is not there counts as the first.
-var remoteReasons = [...]error{0: ErrMoved, 1: ErrDeleted, 2: ErrNoChannel, 3: ErrTooManyClients, 4: ErrNotInFlight, 5: ErrNotOwner}
+var remoteReasons = [...]error{0: ErrMoved, 1: ErrDeleted, 2: ErrNoChannel, 3: ErrTooManyClients, 4: ErrNotInFlight, 5: ErrNotOwner, 6: ErrStateFull}
 
 func remoteReason(n byte) error {
 	if int(n) < len(remoteReasons) {

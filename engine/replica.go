@@ -42,7 +42,8 @@ type replica struct {
 	out      replicaOutput
 	led      segment.Epoch // the newest epoch that this process led
 	state    replicate.State
-	closed   bool // the topic was deleted, or the engine closes
+	closed   bool // the topic was deleted, or the engine closes, or the copy is not needed
+	ended    bool // closed for good: a copy that began anew would not know what is committed, and its log may not be written any more
 	// removing: this node is no replica any more, and its bytes go; see removeBytes.
 	removing bool
 

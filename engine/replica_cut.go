@@ -96,8 +96,8 @@ func (r *replica) prepareCut(c *logCut) error {
 	}
 	c.payload = append(c.payload[:0], kind, 0, 0, 0, 0, 0, 0, 0)
 	c.payload = appendEntry(c.payload, r.pt.identity(), &entry{state: c.state, committed: min(c.committed, c.state.Next), epochs: c.epochs, fold: c.fold})
-	if len(c.payload) > r.cn.e.clog.MaxPayloadBytes() {
-		return fmt.Errorf("engine: the state of the channels takes %d bytes, the commit log takes records of at most %d", len(c.payload), r.cn.e.clog.MaxPayloadBytes())
+	if len(c.payload) > clog.MaxPayloadBytes {
+		return fmt.Errorf("engine: the state of the channels takes %d bytes, the commit log takes records of at most %d", len(c.payload), clog.MaxPayloadBytes)
 	}
 	return nil
 }
@@ -142,6 +142,9 @@ func (pt *partition) refold(c *logCut) error {
 	return nil
 }
 
+// errNoFold is for a segment whose first batch could not hold the fold, see committer.sealOwn.
+var errNoFold = errors.New("engine: the state of the channels at the cut was too large for the segment that it lies in")
+
 // refoldBytes is what refold reads at once.
 const refoldBytes = 1 << 20
 
@@ -155,6 +158,9 @@ func foldRun(c *logCut, run []byte, at segment.Offset) (next segment.Position, s
 			return 0, 0, err
 		}
 		c.fold.PublishDeferred(due)
+		if h.FirstID > 0 && c.fold.End() == 0 {
+			return 0, 0, errNoFold
+		}
 		size += h.Size()
 		next = h.Position + 1
 		c.state = segment.State{Next: next, NextID: h.NextID(), End: at + segment.Offset(size), LastCRC: h.CRC, Epoch: h.Epoch}

@@ -28,6 +28,7 @@ func (r *replica) retire() {
 
 // end is retire for good: what waits in the inbox is answered with err.
 func (r *replica) end(err error) {
+	r.run(func() { r.ended = true }) // the worker may hear of the partition until Close has ended it, too
 	r.shut()
 	answerAll(r.pt.takeForOthers().head, err)
 }

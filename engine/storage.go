@@ -15,6 +15,8 @@ type StorageStats struct {
 	StallsFull      uint64  `json:"stalls_for_commit_room"`   // commit-live-bytes was reached
 	CommitLiveBytes int64   `json:"commit_live_bytes"`        // what a restart would replay
 	CommitRoomBytes int64   `json:"commit_room_bytes"`        // until commit-live-bytes is reached
+	CommitFileBytes int64   `json:"commit_file_bytes"`        // size of its files now: commit-file-bytes, or more if the state needs it
+	StateBytes      int64   `json:"state_bytes"`              // deferred messages and confirmed ranges; at max-state-bytes see ErrStateFull
 	FreeBuffers     int     `json:"buffers_free"`             // of buffers
 	Buffers         int     `json:"buffers"`                  // 1 MiB each
 	WaitingBytes    int64   `json:"inbox_bytes"`              // accepted, not on the disk yet; to 16 KiB per partition
@@ -34,7 +36,7 @@ func (e *Engine) Storage() StorageStats {
 	out := StorageStats{
 		Groups: s.Groups, CommitBytes: s.Bytes, FlushP50Micros: quantileMicros(s.Flush[:], 0.5), FlushP99Micros: quantileMicros(s.Flush[:], 0.99),
 		StallsBuffer: s.StallsBuffer, StallsFile: s.StallsSpare, StallsFull: s.StallsFull,
-		CommitLiveBytes: s.LiveBytes, CommitRoomBytes: e.clog.Headroom(),
+		CommitLiveBytes: s.LiveBytes, CommitRoomBytes: e.clog.Headroom(), CommitFileBytes: e.clog.FileBytes(), StateBytes: e.stateBytes.Load(),
 		FreeBuffers: e.arena.Free(), Buffers: e.arena.Count(), WaitingBytes: max(0, e.waiting.Load()), Overloaded: c.Overloaded.Load(),
 		SegmentBytes: c.SegmentBytes.Load(), SegmentSyncs: c.SegmentSyncs.Load(), TrimmedBytes: c.TrimmedBytes.Load(),
 		Partitions: len(e.partitionList()), DiskFull: e.noSpace.Load(), Failed: e.poisoned.Load() != nil,

@@ -380,6 +380,9 @@ func (t *Topic) createChannelHere(ctx context.Context, name string) (*Channel, e
 	if n >= t.e.opts.MaxChannels {
 		return nil, ErrTooManyChans
 	}
+	if !ephemeral(name) && t.stateFull() {
+		return nil, ErrStateFull
+	}
 	c := newChannel(t, name)
 	if err := c.create(ctx); err != nil {
 		c.shut(err)
@@ -419,11 +422,17 @@ func (t *Topic) DeleteChannel(ctx context.Context, name string) error {
 func (t *Topic) deleteChannelHere(ctx context.Context, name string) error {
 	t.changing.lock(t.e)
 	defer t.changing.unlock()
-	c, ok := t.LookupChannel(name)
-	if !ok {
-		return t.noChannel(name)
+	if c, ok := t.LookupChannel(name); ok {
+		return t.deleteChannel(ctx, c)
 	}
-	return t.deleteChannel(ctx, c)
+	// It may be asked again, and the first deletion was refused, or is not committed: then only behind this entry it is gone.
+	held, open := t.inLogs(name)
+	if held || open {
+		if err := t.writeDeleted(ctx, name); held || err != nil {
+			return err
+		}
+	}
+	return t.noChannel(name)
 }
 
 func (t *Topic) deleteChannel(ctx context.Context, c *Channel) error {
@@ -440,8 +449,12 @@ func (t *Topic) deleteChannel(ctx context.Context, c *Channel) error {
 	if c.ephemeral {
 		return nil
 	}
+	return t.writeDeleted(ctx, c.name)
+}
+
+func (t *Topic) writeDeleted(ctx context.Context, name string) error {
 	return t.control(ctx, func(*partition) []core.Control {
-		return []core.Control{{Kind: core.ChannelDeleted, Channel: c.name}}
+		return []core.Control{{Kind: core.ChannelDeleted, Channel: name}}
 	}, nil)
 }
 

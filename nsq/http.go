@@ -88,6 +88,8 @@ func (s *Server) routes() map[string]route {
 		"/info":             {"GET", s.serveInfo, accessOpen},
 		"/pub":              {"POST", s.servePub, accessPublish},
 		"/mpub":             {"POST", s.serveMpub, accessPublish},
+		"/pub_ext":          {"POST", s.servePubExt, accessPublish},
+		"/pubtrace":         {"POST", s.servePubTrace, accessPublish},
 		"/topic/create":     {"POST", s.serveTopicCreate, accessAdmin},
 		"/topic/delete":     {"POST", s.serveTopicDelete, accessAdmin},
 		"/topic/empty":      {"POST", s.topicVerb((*engine.Topic).Empty), accessAdmin},
@@ -192,7 +194,7 @@ func asHTTPError(err error) *httpError {
 		return &httpError{413, "BODY_TOO_BIG"}
 	case errors.Is(err, engine.ErrHeaders), errors.Is(err, engine.ErrBatchKeys), errors.Is(err, engine.ErrTopicSettings):
 		return &httpError{400, err.Error()}
-	case errors.Is(err, engine.ErrQuota):
+	case errors.Is(err, engine.ErrQuota), errors.Is(err, engine.ErrStateFull):
 		// Not 413, which says that this request is too large, nor 503, which says that the server cannot: the request is in order, and what was
 		// set aside for the topic is used up.
 		return &httpError{http.StatusInsufficientStorage, err.Error()}

@@ -3,6 +3,7 @@ package nsq
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -31,6 +32,8 @@ const (
 	traceIDBytes     = 8
 	messagePlaceSize = 8 + 4 // offset, size
 )
+
+var errTraceID = errors.New("its trace id is not a number as a string")
 
 // validTag says whether a consumer can ask for messages of the tag. B59
 func validTag(tag string) bool {
@@ -69,7 +72,7 @@ func extHeaders(ext []byte) (headers []engine.Header, trace uint64, traced bool,
 		switch name {
 		case extTraceID:
 			if trace, err = strconv.ParseUint(text, 10, 64); err != nil {
-				return nil, 0, false, fmt.Errorf("its trace id is not a number as a string")
+				return nil, 0, false, errTraceID
 			}
 			traced = true
 		case extTag:

@@ -57,10 +57,14 @@ func (l *Leader) resync(p *Progress, m *Message, now int64, acts *Actions) {
 	if m.Epoch == l.epoch && m.Request != 0 && m.Request != p.request {
 		return // about an older exchange
 	}
-	if p.State == Probe && now-p.probeAt < l.cfg.HeartbeatNs {
-		return
+	switch {
+	case p.State != Probe || now-p.probeAt >= l.cfg.HeartbeatNs:
+		l.probe(p, now, acts)
+	case m.Request == 0:
+		// It has heard of no exchange. Of a new partition the question often comes before the copy is opened, and is lost. The same question
+		// twice does no harm, and who has heard of none calls once in RetryNs.
+		l.askAgain(p, now, acts)
 	}
-	l.probe(p, now, acts)
 }
 
 // report finds the end of what both logs share and tells the follower.

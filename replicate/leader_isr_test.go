@@ -227,3 +227,34 @@ func TestLeaderLostAcks(t *testing.T) {
 		t.Fatalf("it does not count again: %+v", r.l.peer(2))
 	}
 }
+
+// Whoever has heard of no exchange is asked again at once, without waiting for a retry: the question went out before it had a copy. It may be the same
+// question, so whoever has it by now answers twice and no harm is done; a call that belongs to an exchange waits its time.
+func TestLeaderAsksNewcomer(t *testing.T) {
+	r := newLeaderRig(t, Config{}, 3, 2)
+	acts := r.step(Event{Kind: EvLease, DeadlineNs: 1 << 60})
+	asked := sent(acts, 2, MsgProbe)
+	if asked == nil {
+		t.Fatal("nobody is asked")
+	}
+	call := Message{Kind: MsgResync, Epoch: 1}
+	first := asked.Request
+	again := sent(r.step(Event{Kind: EvMessage, Node: 2, Message: &call}), 2, MsgProbe)
+	if again == nil || again.Request != first {
+		t.Fatalf("a newcomer waits for the retry: %+v", again)
+	}
+	call.Request = first
+	if m := sent(r.step(Event{Kind: EvMessage, Node: 2, Message: &call}), 2, MsgProbe); m != nil {
+		t.Fatalf("a late call begins another exchange: %+v", m)
+	}
+	r.append(0)
+	r.durable(1)
+	r.exchange(2, 1)
+	if r.ack(2, 1); r.l.Committed() != 0 {
+		t.Fatal("node 3 holds nothing")
+	}
+	r.exchange(3, 1)
+	if r.ack(3, 1); r.l.Committed() != 1 {
+		t.Fatalf("committed %d", r.l.Committed())
+	}
+}

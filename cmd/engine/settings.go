@@ -138,6 +138,7 @@ func messageSettings(o *engine.Options) []*setting {
 		row("max-consumers", "0", count(&o.MaxConsumers, 0), "most consumers per channel; 0: no limit"),
 		row("max-ranges", "262144", count(&o.MaxRanges, 1), "most confirmed ranges per channel and partition above the first unconfirmed message"),
 		row("max-deferred", "1048576", count(&o.MaxDeferred, 1), "most deferred messages per channel and partition"),
+		row("max-state-bytes", "128MiB", size64(&o.MaxStateBytes, 64<<10), "deferred messages and confirmed ranges of this node, about 12 bytes each, beyond which nothing more is deferred"),
 		row("max-defer", "1h", duration(&o.MaxDefer, time.Millisecond), "longest delay of a deferred publish"),
 		row("msg-timeout", "1m", duration(&o.MsgTimeout, time.Millisecond), "redelivery after this without FIN or TOUCH, unless the client asks otherwise"),
 		row("max-msg-timeout", "15m", duration(&o.MaxMsgTimeout, time.Millisecond), "longest timeout a client may ask for, and the bound of TOUCH"),

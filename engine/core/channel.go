@@ -59,7 +59,7 @@ type EventKind uint8
 
 const (
 	_                   EventKind = iota
-	EvAddPartition                // Part, Cursor, Start, End, Deferred: the state at creation or recovery; once per partition, before all else of it
+	EvAddPartition                // Part, Cursor, Start, End, Deferred: the state at creation or recovery; once per partition, before all else of it. Flag: not all of Cursor is committed
 	EvVisible                     // Part, End: messages below End may be delivered: committed, and not held by a paused topic
 	EvDeferredPublished           // Part, Deferred: delayed messages; comes before the EvVisible that covers them
 	EvTrimmed                     // Part, Start: retention removed what is below Start; what was not yet read of it counts as confirmed (B67)
@@ -87,6 +87,8 @@ const (
 	EvDeadMoved         // Part, Ranges: these dead letters are in the dead-letter topic
 	EvCarried           // Part, Deferred: these messages lie at At from now on; DueMs as in CarriedMessage
 	EvGone              // ID: as EvDrop, unless a client has it, or nothing waits. Result: Skip if it counts as confirmed now
+	EvTag               // ID, Tag: of a delivery with Result.Unsure. Result: Deliver, or Hold: it was taken back, as if it had not been made
+	EvRemovePartition   // Part: another leads it now. Whatever is of it is forgotten here, what the log was not told included; it may be added again
 )
 
 // Event is the input of Channel.Step. What it points to is only read during Step.
@@ -149,6 +151,7 @@ type Result struct {
 	Decision Decision
 	Why      HoldReason // for Hold
 	HasAt    bool       // Deliver after EvRedeliver: At is known; else find the message by ID
+	Unsure   bool       // Deliver after EvRedeliver: nobody has said yet what the message's tag is: EvTag comes next
 	Attempts uint16     // this delivery included, 1..MaxAttempts
 	Index    uint32     // or NoIndex
 	Client   ClientID
@@ -259,6 +262,8 @@ func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 		c.drop(ev.ID)
 	case EvGone:
 		c.gone(ev.ID, res)
+	case EvTag:
+		c.learnTag(ev, res)
 	case EvSubscribe:
 		res.Err = c.subscribe(ev)
 	case EvUnsubscribe:
@@ -311,6 +316,8 @@ func (c *Channel) stepPartition(ev *Event) {
 		c.deadMoved(p, ev.Ranges)
 	case EvCarried:
 		c.carried(p, ev.Deferred)
+	case EvRemovePartition:
+		c.removePartition(p)
 	default:
 		panic("BUG: channel event of no kind")
 	}

@@ -43,7 +43,7 @@ func (c *Channel) offer(ev *Event, res *Result) {
 func (c *Channel) take(p *channelPart, ev *Event) *entry {
 	e := c.pool.get(MakeID(ev.Part, ev.Msg))
 	c.entries.put(e)
-	e.at, e.index, e.hasAt, e.tag = ev.At, ev.Index, true, ev.Tag
+	e.at, e.index, e.hasAt, e.tag, e.told = ev.At, ev.Index, true, ev.Tag, true
 	p.next++
 	return e
 }
@@ -93,7 +93,7 @@ func (c *Channel) redeliver(res *Result) {
 	}
 	// A delayed message meets the sampling here for the first time. What was
 	// delivered once is somebody's to finish: it is never sampled away.
-	if e.attempts == 0 && c.sampledOut(cl, e.id) {
+	if e.attempts == 0 && !res.Unsure && c.sampledOut(cl, e.id) {
 		res.Decision, res.ID = Skip, e.id
 		c.discard(e)
 		return
@@ -295,9 +295,6 @@ func (c *Channel) gone(id ID, res *Result) {
 func (c *Channel) discard(e *entry) {
 	p, m := c.part(e.id.Partition()), e.id.MsgID()
 	lane := e.lane
-	if e.attempts == 0 {
-		lane = nil // nobody saw it: what is behind it need not wait
-	}
 	c.forget(e)
 	c.confirm(p, IDRange{m, m + 1})
 	if lane != nil {

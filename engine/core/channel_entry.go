@@ -20,6 +20,7 @@ type entry struct {
 	hasAt      bool
 	listed     bool // in its partition's unlogged deferrals
 	outside    bool // comes by its own time, not in the log's order: deferred when published
+	told       bool // tag is known: not before its record was read
 }
 
 type entryState uint8

@@ -30,6 +30,9 @@ type lane struct {
 // notTaken is the take of what the log does not know.
 const notTaken = 1<<64 - 1
 
+// notLogged is a version that no settings have.
+const notLogged = 1<<64 - 1
+
 func (l *lane) free() bool { return l.busy == 0 && l.parked.first == nil && l.settling == nil }
 
 // laneList holds lanes in the order in which they began to settle.
@@ -215,7 +218,7 @@ func (c *Channel) settleLane(p *channelPart, l *lane) {
 // labelSettling notes which take carries the confirmations that lanes wait for. While some remain to be taken
 // it is not said which; so it waits for the one that takes the last.
 func (c *Channel) labelSettling(p *channelPart) {
-	if p.unlogged.Len() > 0 || p.untaken > 0 || p.loggedSettings != c.settings.Version {
+	if p.unlogged.Len() > 0 || p.untaken > 0 || p.resetUnlogged || p.loggedSettings != c.settings.Version {
 		return
 	}
 	for l := p.settling.last; l != nil && l.take == notTaken; l = l.prev {

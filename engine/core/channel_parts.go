@@ -83,6 +83,11 @@ func (c *Channel) addPartition(ev *Event) {
 		c.wait(e, d.DueMs)
 	}
 	c.special = c.isSpecial()
+	if ev.Flag && c.settings.Order != OrderNone {
+		// What the log confirms, and may lose yet, is behind nobody: the settings are written once more, and when that is committed, all before it is.
+		p.loggedSettings = notLogged
+		c.settleLane(p, &p.lane)
+	}
 	c.addDeferred(p, ev.Deferred)
 	c.discardTo(p, ev.Start)
 	c.settle(p)
@@ -94,6 +99,19 @@ func (c *Channel) addPartition(ev *Event) {
 	} else if c.skipped {
 		c.discardTo(p, p.end)
 	}
+}
+
+// removePartition forgets a partition. Clients that have messages of it are told ErrNotInFlight from now on. Lanes of keys that wait for its log go
+// on: the log's next leader knows what it holds.
+func (c *Channel) removePartition(p *channelPart) {
+	c.forgetIf(p, func(*entry) bool { return true })
+	for l := p.settling.first; l != nil; l = p.settling.first {
+		p.settling.remove(l)
+		l.settling = nil
+		c.letGo(l)
+	}
+	c.parts[p.number] = nil
+	c.special = c.isSpecial()
 }
 
 // addEntry makes an entry for an id that is not confirmed and has none.
@@ -195,6 +213,15 @@ func (c *Channel) discardTo(p *channelPart, to segment.MsgID) {
 	c.confirm(p, IDRange{from, to})
 	p.next = to
 	c.settle(p)
+	c.passed(p)
+}
+
+// passed makes an ordered channel wait until the log has what was confirmed without being delivered, or what a reset did: a leader that does not know of
+// it would deliver what lies before this channel's next message.
+func (c *Channel) passed(p *channelPart) {
+	if c.settings.Order != OrderNone {
+		c.settleLane(p, &p.lane)
+	}
 }
 
 // entriesIn returns, in order, the ids in [from, to) that have an entry. It looks at
@@ -248,6 +275,7 @@ func (c *Channel) dropped(p *channelPart, r IDRange) {
 	c.forgetIf(p, func(e *entry) bool { return r.From <= e.id.MsgID() && e.id.MsgID() < r.To })
 	c.confirm(p, r)
 	c.settle(p)
+	c.passed(p)
 }
 
 func (c *Channel) truncated(p *channelPart, end segment.MsgID) {
@@ -295,6 +323,7 @@ func (c *Channel) restart(p *channelPart, to segment.MsgID) {
 	}
 	c.labelSettling(p)
 	c.releaseSettled(p)
+	c.passed(p)
 }
 
 func (c *Channel) empty() {

@@ -89,7 +89,12 @@ func (c *Channel) redeliverSpecial(res *Result) (*entry, *channelClient) {
 		return nil, nil
 	}
 	for e, n := c.queue.first, maxChoiceScan; e != nil && n > 0; e, n = e.next, n-1 {
-		if cl := c.choose(e.tag, e.id.Partition()); cl != nil {
+		cl := c.choose(e.tag, e.id.Partition())
+		if c.choosy > 0 && !e.told {
+			cl = c.chooseAny(e.id.Partition())
+			res.Unsure = cl != nil
+		}
+		if cl != nil {
 			return e, cl
 		}
 	}
@@ -101,8 +106,8 @@ func (c *Channel) redeliverSpecial(res *Result) (*entry, *channelClient) {
 // gone leaves there, or what it left would hold back what others may have.
 const maxChoiceScan = 4096
 
-// choose returns the client whose turn it is to take a message of the tag and the partition: one of the same tag first, else
-// one without a tag; nil: none of them has credit. Some client has.
+// choose returns the client whose turn it is to take a message of the tag and the partition: one of the same tag, or one without a tag
+// if nobody with the tag is subscribed; nil: none of them has credit. Some client has.
 func (c *Channel) choose(tag uint64, part uint32) *channelClient {
 	if c.choosy == 0 {
 		return c.ring
@@ -117,9 +122,56 @@ func (c *Channel) choose(tag uint64, part uint32) *channelClient {
 			untagged = cl
 		}
 		if cl = cl.ringNext; cl == c.ring {
-			return untagged
+			break
 		}
 	}
+	if untagged != nil && tag != 0 && c.awaited(tag, part) {
+		return nil
+	}
+	return untagged
+}
+
+// chooseAny is choose for a message whose tag is not known: it was recovered from the log, or waited for its time from the beginning.
+func (c *Channel) chooseAny(part uint32) *channelClient {
+	for cl := c.ring; ; {
+		if cl.only == 0 || cl.only-1 == part {
+			return cl
+		}
+		if cl = cl.ringNext; cl == c.ring {
+			return nil
+		}
+	}
+}
+
+// learnTag takes a delivery back that is not for its client.
+func (c *Channel) learnTag(ev *Event, res *Result) {
+	e := c.entries.get(ev.ID)
+	if e == nil || e.state != entryInFlight {
+		res.Decision, res.Why = Hold, HoldEmpty
+		return
+	}
+	e.tag, e.told = ev.Tag, true
+	cl := e.client
+	if cl.tag == ev.Tag || cl.tag == 0 && !c.awaited(ev.Tag, e.id.Partition()) {
+		res.Decision = Deliver
+		return
+	}
+	res.Decision, res.Why = Hold, HoldNoCredit
+	e.attempts--
+	cl.messageCount--
+	c.land(e)
+	c.enqueue(e, true)
+}
+
+// awaited says whether a client that will take messages of the tag and the partition is subscribed, with credit or without. One that stopped
+// never will.
+func (c *Channel) awaited(tag uint64, part uint32) bool {
+	for _, cl := range c.order {
+		if cl.tag == tag && !cl.stopped && (cl.only == 0 || cl.only-1 == part) {
+			return true
+		}
+	}
+	return false
 }
 
 // lastInRing makes a client that is not the next one to serve the last one.

@@ -104,53 +104,6 @@ func (s *sim) step(ev Event) *Result {
 	return &s.res
 }
 
-// recover starts a new channel from the folds, as after a crash.
-func (s *sim) recover() {
-	old := s.c
-	s.c = NewChannel(s.cfg)
-	s.clients, s.paused, s.skipped = nil, false, false
-	s.settings, s.share = ChannelSettings{}, 3
-	for _, p := range s.parts {
-		cur := p.log.Channel("c")
-		p.visible = p.end
-		if p.log.TopicPaused {
-			p.visible = p.log.HeldFrom
-		}
-		clear(p.flight)
-		clear(p.attempts)
-		clear(p.due)
-		clear(p.confirmed)
-		for id := range p.end {
-			if cur.IsConfirmed(id) {
-				p.confirmed[id] = true
-			}
-		}
-		for _, d := range p.log.Deferred {
-			p.due[d.ID] = d.DueMs * nsPerMs
-		}
-		for _, d := range cur.Requeued {
-			p.due[d.ID], p.attempts[d.ID] = d.DueMs*nsPerMs, int(d.Attempts)
-		}
-		s.paused, s.skipped = s.paused || cur.Paused, s.skipped || cur.Skipped
-		s.recoverModes(p, cur, old != nil && old.part(p.number).resetUnlogged)
-		s.step(Event{Kind: EvAddPartition, Part: p.number, Cursor: cur, Start: p.start, End: p.visible, Deferred: p.log.Deferred})
-	}
-	for _, p := range s.parts {
-		s.expectDiscarded(p, p.start) // what retention took, and what the skip takes
-		if s.skipped {
-			s.expectDiscarded(p, p.visible)
-		}
-		if cur := p.log.Channel("c"); s.settings.Order == OrderNone || cur.Settings.Version != s.settings.Version {
-			s.markLegacy(p)
-		} else {
-			for _, d := range cur.Requeued { // carried: they come by their own time
-				p.delayed[d.ID] = p.delayed[d.ID] || d.At != 0
-			}
-		}
-	}
-	s.check()
-}
-
 // expectDiscarded notes in the model that what is below to and has no entry is
 // confirmed. It is called when the channel has done so.
 func (s *sim) expectDiscarded(p *simPart, to segment.MsgID) {
@@ -193,7 +146,9 @@ func (s *sim) pickFlight(p *simPart) (segment.MsgID, ClientID, bool) {
 // op does one thing.
 func (s *sim) op() {
 	p := s.pickPart()
-	switch s.next() % 42 {
+	switch s.next() % 43 {
+	case 42:
+		s.giveAway(p)
 	case 32, 33, 40:
 		s.configure()
 	case 41:

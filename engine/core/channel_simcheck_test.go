@@ -13,10 +13,16 @@ import (
 func (s *sim) pump(p *simPart) Decision {
 	if s.next()%2 == 0 && s.c.queue.count > 0 {
 		head := s.c.queue.first.id
-		eligible := s.eligible(s.c.queue.first.tag)
+		eligible := s.anyEligible()
+		if first := s.c.queue.first; first.told {
+			eligible = s.eligible(first.tag)
+		}
 		res := s.step(Event{Kind: EvRedeliver})
 		switch res.Decision {
 		case Deliver:
+			if res.Unsure && !s.stands(res) {
+				return Deliver
+			}
 			if res.ID != head && eligible {
 				s.t.Fatalf("redelivers %v, %v is first", res.ID, head)
 			}

@@ -181,6 +181,76 @@ func (s *sim) markLegacy(p *simPart) {
 	}
 }
 
+// recover starts a new channel from the folds, as after a crash.
+func (s *sim) recover() {
+	old := s.c
+	s.c = NewChannel(s.cfg)
+	s.clients, s.paused, s.skipped = nil, false, false
+	s.settings, s.share = ChannelSettings{}, 3
+	for _, p := range s.parts {
+		s.addFromLog(p, old != nil && old.part(p.number).resetUnlogged)
+	}
+	for _, p := range s.parts {
+		s.expectAdded(p)
+	}
+	s.check()
+}
+
+// addFromLog gives the channel a partition as its log has it, and the model, too.
+func (s *sim) addFromLog(p *simPart, resetLost bool) {
+	cur := p.log.Channel("c")
+	p.visible = p.end
+	if p.log.TopicPaused {
+		p.visible = p.log.HeldFrom
+	}
+	clear(p.flight)
+	clear(p.attempts)
+	clear(p.due)
+	clear(p.confirmed)
+	for id := range p.end {
+		if cur.IsConfirmed(id) {
+			p.confirmed[id] = true
+		}
+	}
+	for _, d := range p.log.Deferred {
+		p.due[d.ID] = d.DueMs * nsPerMs
+	}
+	for _, d := range cur.Requeued {
+		p.due[d.ID], p.attempts[d.ID] = d.DueMs*nsPerMs, int(d.Attempts)
+	}
+	s.paused, s.skipped = s.paused || cur.Paused, s.skipped || cur.Skipped
+	s.recoverModes(p, cur, resetLost)
+	s.step(Event{Kind: EvAddPartition, Part: p.number, Cursor: cur, Start: p.start, End: p.visible, Deferred: p.log.Deferred})
+}
+
+// expectAdded notes what the channel makes of a partition that was added.
+func (s *sim) expectAdded(p *simPart) {
+	s.expectDiscarded(p, p.start) // what retention took, and what the skip takes
+	if s.skipped {
+		s.expectDiscarded(p, p.visible)
+	}
+	if cur := p.log.Channel("c"); s.settings.Order == OrderNone || cur.Settings.Version != s.settings.Version {
+		s.markLegacy(p)
+	} else {
+		for _, d := range cur.Requeued { // carried: they come by their own time
+			p.delayed[d.ID] = p.delayed[d.ID] || d.At != 0
+		}
+	}
+}
+
+// giveAway takes a partition away and gives it back as its log has it: clients stay, and the other partition does not notice.
+func (s *sim) giveAway(p *simPart) {
+	cur := p.log.Channel("c")
+	if s.next()%2 == 0 || cur.Paused != s.paused || cur.Skipped != s.skipped || cur.Settings.Version != s.settings.Version {
+		s.take()
+	}
+	s.noteDead(p)
+	resetLost := s.c.part(p.number).resetUnlogged
+	s.step(Event{Kind: EvRemovePartition, Part: p.number})
+	s.addFromLog(p, resetLost)
+	s.expectAdded(p)
+}
+
 // recoverModes takes from the log what is left of the model after a crash. B64: a dead letter is the channel's, or
 // in the outbox, and never nowhere.
 func (s *sim) recoverModes(p *simPart, cur *Cursor, resetLost bool) {
@@ -214,11 +284,30 @@ func (s *sim) forgetModes(p *simPart, to segment.MsgID) {
 	}
 }
 
-// eligible says whether a client may take a message of the tag.
+// eligible says whether a client may take a message of the tag: without one only if nobody of the tag is there (B59).
 func (s *sim) eligible(tag uint64) bool {
+	awaited := tag != 0 && slices.ContainsFunc(s.clients, func(cl *simClient) bool { return !cl.stopped && cl.tag == tag })
 	return slices.ContainsFunc(s.clients, func(cl *simClient) bool {
-		return !cl.stopped && !cl.blocked && s.flightOf(cl.id) < cl.ready && (cl.tag == 0 || cl.tag == tag)
+		return !cl.stopped && !cl.blocked && s.flightOf(cl.id) < cl.ready && (cl.tag == tag || cl.tag == 0 && !awaited)
 	})
+}
+
+// anyEligible says whether a client may take a message of which nobody knows the tag.
+func (s *sim) anyEligible() bool {
+	return slices.ContainsFunc(s.clients, func(cl *simClient) bool { return !cl.stopped && !cl.blocked && s.flightOf(cl.id) < cl.ready })
+}
+
+// stands tells the channel the tag of a message that it delivered without knowing it. It takes the message back exactly if it is another client's.
+func (s *sim) stands(res *Result) bool {
+	made := *res
+	tag := tagOf(made.ID.MsgID())
+	cl := s.client(made.Client)
+	wrong := cl.tag != tag && (cl.tag != 0 || slices.ContainsFunc(s.clients, func(o *simClient) bool { return !o.stopped && o.tag == tag }))
+	if kept := s.step(Event{Kind: EvTag, ID: made.ID, Tag: tag}).Decision == Deliver; kept == wrong {
+		s.t.Fatalf("message %v of tag %d stays with client %d of tag %d: %v", made.ID, tag, cl.id, cl.tag, kept)
+	}
+	*res = made
+	return !wrong
 }
 
 // checkOrder looks at a message that was just delivered: whatever goes before it is confirmed, and the log has

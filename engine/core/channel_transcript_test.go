@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -52,6 +53,7 @@ const transcriptStartMs = 1_700_000_000_000
 //	channel_limits.txt    B60, B62
 //	channel_tags.txt      B59
 //	channel_carried.txt   B51, B52
+//	channel_removed.txt   B44, B47
 func TestChannelTranscripts(t *testing.T) {
 	paths, err := filepath.Glob("testdata/channel_*.txt")
 	if err != nil || len(paths) == 0 {
@@ -216,7 +218,7 @@ var transcriptEvents = map[string]EventKind{
 	"truncated": EvTruncated, "subscribe": EvSubscribe, "unsubscribe": EvUnsubscribe, "ready": EvReady, "stop": EvStop,
 	"blocked": EvBlocked, "offer": EvOffer, "redeliver": EvRedeliver, "drop": EvDrop, "finish": EvFinish, "requeue": EvRequeue,
 	"touch": EvTouch, "pause": EvPause, "skip": EvSkip, "empty": EvEmpty, "reset": EvReset,
-	"configure": EvConfigure, "commit": EvConfirmsCommitted, "moved": EvDeadMoved, "carried": EvCarried, "gone": EvGone,
+	"configure": EvConfigure, "commit": EvConfirmsCommitted, "moved": EvDeadMoved, "carried": EvCarried, "gone": EvGone, "remove": EvRemovePartition,
 }
 
 func (tr *transcript) play(words []string) {
@@ -279,6 +281,8 @@ func (tr *transcript) event(kind EventKind, a args) {
 	case EvAddPartition:
 		ev.Cursor = a.cursor()
 		tr.parts = append(tr.parts, ev.Part)
+	case EvRemovePartition:
+		tr.parts = slices.DeleteFunc(tr.parts, func(n uint32) bool { return n == ev.Part })
 	case EvConfigure:
 		if s := a.settings(); a.has("version") {
 			ev.Settings = &s

@@ -225,7 +225,7 @@ func (c *Cursors) Gone(dst []segment.MsgID, start Border, maxCount int) []segmen
 func (c *Cursors) CarriedBelow(dst []CarrySource, from segment.MsgID, start Border, maxCount int) []CarrySource {
 	for i := searchID(c.carried, from, carriedPlace.id); i < len(c.carried) && c.carried[i].ID < start.ID && maxCount > 0; i++ {
 		if p := c.carried[i]; p.At >= start.At {
-			dst = append(dst, CarrySource{ID: p.ID, At: p.At})
+			dst = append(dst, CarrySource(p))
 			maxCount--
 		}
 	}

@@ -1,0 +1,75 @@
+package engine
+
+import "penstock/engine/core"
+
+// concerns says whether an event is about the channel as a whole, or a partition that it has here: one may have gone since it was asked for. mu is
+// held.
+func (c *Channel) concerns(ev *core.Event) bool {
+	number := ev.Part
+	switch ev.Kind {
+	case core.EvReset:
+	case core.EvDrop:
+		number = ev.ID.Partition()
+	default:
+		return true
+	}
+	for i := range c.cursors {
+		if cur := &c.cursors[i]; cur.part.number == number {
+			return cur.added
+		}
+	}
+	return false
+}
+
+// giveAway takes the partitions that do not stay, by their index, out of a channel of which a consumer reads one that does, and nothing else. That one notices
+// nothing. All others are told ErrMoved, as those of the whole topic rely on it to find the partition elsewhere; what they had goes to who stays. It returns false, and
+// changes nothing, if the channel has no such consumer, or is ephemeral: then it ends as a whole. Topic.changing is held.
+func (c *Channel) giveAway(stays []bool) bool {
+	here := func(index int) bool { return index < len(stays) && stays[index] }
+	c.mu.Lock()
+	c.takePosts()
+	keeps := func(k *Consumer) bool {
+		return k.only != nil && here(int(*k.only)) && int(*k.only) < len(c.cursors) && c.cursors[*k.only].added
+	}
+	keep := false
+	for _, k := range c.consumers {
+		keep = keep || keeps(k)
+	}
+	if c.closed != nil || c.ephemeral || !keep {
+		c.mu.Unlock()
+		return false
+	}
+	for i := range c.cursors {
+		cur := &c.cursors[i]
+		if here(i) {
+			continue
+		}
+		cur.part.unwatch(c)
+		if cur.added {
+			c.ev = core.Event{Kind: core.EvRemovePartition, Part: cur.part.number}
+			c.step()
+		}
+		*cur = cursor{part: cur.part, put: newControlPut(c, i)} // what is on its way belongs to the old one
+	}
+	var ended []*Consumer
+	for _, id := range c.clientIDs() {
+		if k := c.consumers[id]; !keeps(k) {
+			c.forget(k)
+			ended = append(ended, k)
+		}
+	}
+	c.share()
+	c.mu.Unlock()
+	for _, k := range ended {
+		k.sink.Closed(ErrMoved)
+	}
+	c.wake()
+	return true
+}
+
+// forget unsubscribes a consumer; mu is held.
+func (c *Channel) forget(k *Consumer) {
+	delete(c.consumers, k.id)
+	c.ev = core.Event{Kind: core.EvUnsubscribe, Client: k.id}
+	c.step()
+}

@@ -1,0 +1,154 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+// within is a context that ends soon: nothing that is asked for under it can be answered.
+func within(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// A channel whose creation was not committed is not there when it is asked for again, although the leader's log has it: a leader whose lease ended and
+// lives again begins with what is committed. Else a failover would take the channel, and messages that were published after the answer with it.
+//
+// B71.
+func TestClusterChannelAskedAgainAfterTheLease(t *testing.T) {
+	t.Parallel()
+	tr := prepareTrio(t, 3, impatient)
+	tr.store.LeaseTTL = time.Second
+	tr.startAll()
+	tr.create("t", 1)
+	tr.channel("t", "first")
+	l := tr.leader("t", 0)
+	tr.wires.isolate(l.name, true)
+	topic := tr.topic(l, "t")
+	if _, err := topic.CreateChannel(within(t, patience), "c"); err == nil {
+		t.Fatal("a channel was made without a quorum")
+	}
+	if !engine.FoldHas(l.e, "t", 0, "c") {
+		t.Fatal("the leader has not appended the channel: the test does not reach what it is for")
+	}
+	for _, m := range tr.nodes {
+		tr.kv.Cut(m.client) // the others, too: they shall not choose another leader
+	}
+	tr.eventually("the lease ends", func() bool { return !engine.Leased(l.e) })
+	tr.eventually("the leader serves no more", func() bool { c, _ := engine.CopyOf(l.e, "t", 0); return !c.Serves })
+	tr.kv.Heal(l.client)
+	tr.eventually("the lease lives again", func() bool { return engine.Leased(l.e) })
+	for range 3 {
+		if _, err := topic.CreateChannel(within(t, 300*time.Millisecond), "c"); err == nil {
+			t.Fatal("a channel is there whose creation nobody else has heard of")
+		}
+	}
+	tr.wires.isolate(l.name, false)
+	for _, m := range tr.nodes {
+		tr.kv.Heal(m.client)
+	}
+	tr.whole("t")
+	tr.eventually("the channel is made when the others are back", func() bool {
+		_, err := tr.topic(tr.leader("t", 0), "t").CreateChannel(within(t, patience), "c")
+		return err == nil
+	})
+}
+
+// The same for a creation that is appended after a new leader's first batch was committed, and before it looked which channels there are.
+//
+// B71.
+func TestClusterChannelAskedAgainAtANewLeader(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, impatient)
+	tr.create("t", 1)
+	tr.channel("t", "first")
+	l := tr.leader("t", 0)
+	x := tr.others(l)[0]
+	tr.equal("t", 0)
+	look := engine.HoldChannels(x.e, "t")
+	tr.handTo("t", l, x.e)
+	tr.eventually("it leads", func() bool { c, _ := engine.CopyOf(x.e, "t", 0); return c.Serves })
+	tr.wires.isolate(x.name, true)
+	if err := engine.AppendChannel(x.e, "t", 0, "c"); err != nil {
+		t.Fatal(err)
+	}
+	tr.eventually("the channel is in its log", func() bool { return engine.FoldHas(x.e, "t", 0, "c") })
+	look()
+	topic := tr.topic(x, "t")
+	tr.eventually("it knows its channels", func() bool { _, ok := topic.LookupChannel("c"); return ok })
+	if _, err := topic.CreateChannel(within(t, patience), "c"); err == nil {
+		t.Error("a channel is there whose creation nobody else has heard of")
+	}
+	tr.wires.isolate(x.name, false)
+	tr.eventually("the channel is made when the others hear of it", func() bool {
+		_, err := tr.topic(tr.leader("t", 0), "t").CreateChannel(within(t, patience), "c")
+		return err == nil
+	})
+}
+
+// What a node is asked to do with a partition that it loses meanwhile is not done, and it does not say so.
+//
+// B70, B71.
+func TestClusterAskedWhileALeaderGoes(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	tr.channel("t", "c")
+	l := tr.leader("t", 0)
+	pause := engine.BeginPause(l.e, "t", 0)
+	if pause == nil {
+		t.Fatal("the leader does not take the operation")
+	}
+	to := tr.others(l)[0]
+	tr.handTo("t", l, to.e)
+	if tr.leader("t", 0) != to {
+		t.Fatal("another leads")
+	}
+	tr.eventually("the old leader has heard of it", func() bool { return !engine.Leads(l.e, "t", 0) })
+	if err := pause(within(t, patience)); !errors.Is(err, engine.ErrNoLeader) {
+		t.Errorf("a topic is paused by who does not lead it: %v", err)
+	}
+	if err := tr.topic(l, "t").Pause(within(t, patience)); err != nil {
+		t.Fatal(err)
+	}
+	if s := to.e.Stats("t", ""); len(s) != 1 || !s[0].Paused {
+		t.Error("the topic is not paused where it is led")
+	}
+}
+
+// A channel whose deletion was not committed is not gone when that is asked for again.
+//
+// B72.
+func TestClusterDeletionAskedAgain(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, impatient)
+	tr.create("t", 1)
+	tr.channel("t", "c")
+	l := tr.leader("t", 0)
+	topic := tr.topic(l, "t")
+	tr.wires.isolate(l.name, true)
+	for range 2 {
+		if err := topic.DeleteChannel(within(t, patience), "c"); err == nil || errors.Is(err, engine.ErrNoChannel) {
+			t.Fatalf("a deletion that nobody else has heard of: %v", err)
+		}
+	}
+	tr.wires.isolate(l.name, false)
+	tr.eventually("the channel is deleted when the others hear of it", func() bool {
+		err := tr.topic(tr.leader("t", 0), "t").DeleteChannel(within(t, patience), "c")
+		return err == nil || errors.Is(err, engine.ErrNoChannel)
+	})
+	tr.equal("t", 0)
+	for _, m := range tr.nodes {
+		if engine.FoldHas(m.e, "t", 0, "c") {
+			t.Errorf("%s still has the channel", m.name)
+		}
+	}
+	if err := topic.DeleteChannel(within(t, patience), "never"); !errors.Is(err, engine.ErrNoChannel) {
+		t.Errorf("a channel that never was: %v", err)
+	}
+}

@@ -1,0 +1,46 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"penstock/engine"
+)
+
+// The first message of a new topic, and its first channel, wait for no retry: a follower that hears of the topic after its leader misses the leader's
+// first question, and its own call is answered at once. The repetitions come too late here to be of help.
+func TestClusterFreshTopic(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, func(o *engine.Options) {
+		r := &o.Cluster.Replication
+		r.HeartbeatNs, r.RetryNs = 30e9, 600e9
+	})
+	tr.eventually("all nodes are connected", func() bool {
+		for _, m := range tr.nodes {
+			for _, o := range tr.others(m) {
+				if !engine.ConnectedTo(m.e, o.e.Node().ID) {
+					return false
+				}
+			}
+		}
+		return true
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for i := range 40 {
+		m := tr.nodes[i%len(tr.nodes)]
+		topic, err := m.e.CreateTopic(ctx, fmt.Sprint("t", i), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i%2 == 0 {
+			_, err = topic.Channel(ctx, "c")
+		} else {
+			_, err = topic.Publish(ctx, []byte("first"))
+		}
+		if err != nil {
+			t.Fatalf("topic %d: %v", i, err)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package core
+
+import (
+	"math/bits"
+
+	"penstock/segment"
+)
+
+// What MaxBytes counts for the numbers of FORMAT.md.
+const (
+	uvarintBytes = 10 // any number
+	dueBytes     = 6  // unix ms until the year 2109
+	attemptBytes = 3  // MaxAttempts
+)
+
+// MaxDeferredBytes is more than one delayed message adds to a fold.
+const MaxDeferredBytes = uvarintBytes + dueBytes + uvarintBytes
+
+// DeferredBytes is about what one delayed message adds to the fold of a log that ends at the offset end.
+func DeferredBytes(end segment.Offset) int64 { return 2 + dueBytes + int64(uvarintLen(uint64(end))) }
+
+// MaxBytes is at least the number of bytes that Append writes, and little more, in the log that ends at the offset
+// end. It takes time for each channel, not for what they hold: lists are counted by their lengths.
+func (c *Cursors) MaxBytes(end segment.Offset) int64 {
+	at := int64(uvarintLen(uint64(end)))
+	n := int64(2 + 6*uvarintBytes) // version, flags, end, unclaimed, held from, three counts
+	for _, ch := range c.channels {
+		n += ch.maxBytes()
+	}
+	if k := len(c.Deferred); k > 0 {
+		n += int64(k)*(dueBytes+at) + deltaBytes(k, c.Deferred[k-1].ID)
+	}
+	if k := len(c.carried); k > 0 {
+		n += int64(k)*at + deltaBytes(k, c.carried[k-1].ID)
+	}
+	return n
+}
+
+func (ch *Cursor) maxBytes() int64 {
+	n := int64(2 + len(ch.Name) + 5*uvarintBytes) // length, name, flags, start, confirmed, three counts
+	if rs := ch.Ranges.Ranges(); len(rs) > 0 {
+		n += deltaBytes(2*len(rs), rs[len(rs)-1].To)
+	}
+	if k := len(ch.Requeued); k > 0 {
+		n += int64(k)*(dueBytes+attemptBytes) + deltaBytes(k, ch.Requeued[k-1].ID)
+	}
+	if k := len(ch.Dead); k > 0 {
+		n += int64(k)*attemptBytes + deltaBytes(k, ch.Dead[k-1].ID)
+	}
+	if s := &ch.Settings; s.Version != 0 {
+		n += int64(4 + 7*uvarintBytes + len(s.KeyHeader) + len(s.DeadLetter))
+		for i := range s.Filter.Rules {
+			n += int64(1 + 2*uvarintBytes + len(s.Filter.Rules[i].Header) + len(s.Filter.Rules[i].Pattern))
+		}
+	}
+	return n
+}
+
+// deltaBytes bounds the encodings of n differences that add up to at most last: only every 128th of it can take a second byte,
+// only every 16384th a third.
+func deltaBytes(n int, last segment.MsgID) int64 {
+	sum := int64(n)
+	for rest := uint64(last) >> 7; rest > 0; rest >>= 7 {
+		sum += int64(min(uint64(n), rest))
+	}
+	return sum
+}
+
+func uvarintLen(v uint64) int { return max(1, (bits.Len64(v)+6)/7) }

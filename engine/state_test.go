@@ -1,0 +1,208 @@
+package engine_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+// smallFiles makes the state of channels outgrow the commit log's files soon.
+func smallFiles(o *engine.Options) {
+	o.CommitFileBytes, o.CommitLiveBytes = 256<<10, 1<<20
+	o.MinSegmentBytes, o.MaxSegmentBytes = 512<<10, 4<<20
+}
+
+// deferUntil stores n messages that are due at a time, and lets every channel put off n others until then.
+func deferUntil(t *testing.T, topic *engine.Topic, n int, due time.Time, channels ...*engine.Channel) {
+	t.Helper()
+	for i := 0; i < n; i += 100 {
+		delay := time.Until(due)
+		later, now := make([]engine.Outgoing, 100), make([]engine.Outgoing, 100)
+		for j := range later {
+			later[j] = engine.Outgoing{Body: fmt.Appendf(nil, "published later %d", i+j), Delay: delay}
+			now[j] = engine.Outgoing{Body: fmt.Appendf(nil, "put off %d", i+j)}
+		}
+		_, err := topic.PublishMessages(ctxBg, later)
+		if _, err2 := topic.PublishMessages(ctxBg, now); errors.Join(err, err2) != nil {
+			t.Fatal(errors.Join(err, err2))
+		}
+	}
+	for _, ch := range channels {
+		s := sit(t, ch, n)
+		for range n {
+			if err := s.Requeue(s.next().id, time.Until(due)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.Pump()
+		logConfirms(t, ch)
+		s.Close()
+	}
+}
+
+// takesAll reads n messages from a channel and demands that they are n different ones.
+func takesAll(t *testing.T, ch *engine.Channel, n int) {
+	t.Helper()
+	s := sit(t, ch, 2500)
+	bodies := map[string]bool{}
+	for _, body := range s.take(n) {
+		bodies[body] = true
+	}
+	if len(bodies) != n {
+		t.Errorf("channel %s got %d of %d messages", ch.Name(), len(bodies), n)
+	}
+}
+
+// What channels have deferred takes more than a commit log file, and more than an ordinary record of such a log may have: the files grow, and
+// a restart finds everything.
+//
+// B43, B50, B51, B70
+func TestStateLargerThanFiles(t *testing.T) {
+	t.Parallel()
+	o := inDir(t.TempDir())
+	smallFiles(&o)
+	e := openWith(t, o)
+	topic := topicOf(t, e, "t")
+	const count = 10_000
+	a, b := channelOf(t, topic, "a"), channelOf(t, topic, "b")
+	deferUntil(t, topic, count, time.Now().Add(12*time.Second), a, b)
+	if err := e.Health(); err != nil {
+		t.Fatal(err)
+	}
+	largest := int64(0)
+	files, err := filepath.Glob(filepath.Join(o.DataPath, "clog", "*.clog"))
+	for _, name := range files {
+		st, serr := os.Stat(name)
+		if err = errors.Join(err, serr); err != nil {
+			t.Fatal(err)
+		}
+		largest = max(largest, st.Size())
+	}
+	if largest <= o.CommitFileBytes {
+		t.Errorf("the largest file has %d bytes: the state did not outgrow it", largest)
+	}
+	for range 3 { // recovery of recovery, and a file that begins with this state each time
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+		e = openWith(t, o)
+		topic = topicOf(t, e, "t")
+	}
+	publish(t, topic, "on")
+	for _, name := range []string{"a", "b"} {
+		takesAll(t, channelOf(t, topic, name), 2*count+1)
+	}
+}
+
+// The same in a cluster: the followers' logs grow as well, a failover keeps everything, and so does a restart of all.
+//
+// B50, B51, B68
+func TestClusterStateLargerThanFiles(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, smallFiles)
+	tr.create("t", 1)
+	l := tr.leader("t", 0)
+	c := tr.channel("t", "c")
+	const count = 10_000
+	deferUntil(t, tr.topic(l, "t"), count, time.Now().Add(10*time.Second), c)
+	tr.kill(l)
+	l = tr.leader("t", 0)
+	publish(t, tr.topic(l, "t"), "on")
+	takesAll(t, tr.at(l, "t", "c"), 2*count+1)
+}
+
+// The last line of defence: at MaxStateBytes nothing more is deferred and no channel is made. Everything else goes on, and what is
+// finished makes room.
+func TestStateFull(t *testing.T) {
+	disk := newDisk()
+	e := onDisk(t, disk, func(o *engine.Options) { o.MaxStateBytes = 20_000 })
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	s := sit(t, ch, 1)
+	var err error
+	n := 0
+	for ; err == nil && n < 5000; n++ {
+		_, err = topic.PublishDeferred(ctxBg, []byte("later"), time.Hour)
+	}
+	if !errors.Is(err, engine.ErrStateFull) || n < 1000 {
+		t.Fatalf("after %d deferred messages: %v", n, err)
+	}
+	publish(t, topic, "now")
+	m := s.next()
+	if err := s.Requeue(m.id, time.Hour); !errors.Is(err, engine.ErrStateFull) {
+		t.Errorf("a requeue with a delay: %v", err)
+	}
+	if err := s.Requeue(m.id, 0); err != nil {
+		t.Errorf("a requeue without: %v", err)
+	}
+	s.Pump()
+	if m = s.next(); m.body != "now" {
+		t.Errorf("%q came again", m.body)
+	}
+	s.finish(m)
+	if _, err := topic.Channel(ctxBg, "d"); !errors.Is(err, engine.ErrStateFull) {
+		t.Errorf("a new channel: %v", err)
+	}
+	channelOf(t, topic, "e#ephemeral") // nothing of it is in the log
+	if err := e.Health(); err != nil {
+		t.Error(err)
+	}
+
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e = onDisk(t, disk.Kill(1), func(o *engine.Options) { o.MaxStateBytes = 20_000 })
+	topic = topicOf(t, e, "t")
+	if _, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour); !errors.Is(err, engine.ErrStateFull) {
+		t.Errorf("after a restart: %v", err)
+	}
+	if err := channelOf(t, topic, "c").Empty(ctxBg); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour); err != nil {
+		t.Errorf("the channel was emptied: %v", err)
+	}
+	channelOf(t, topic, "d")
+}
+
+// A partition's state has to fit into a batch, which each of its segments begins with: before it does not, nothing more is deferred, long before the
+// node's limit. Segments begin and end as usual.
+func TestPartitionStateFull(t *testing.T) {
+	t.Parallel()
+	e := openWith(t, engine.Options{DataPath: t.TempDir(), Logger: slog.New(slog.DiscardHandler), MaxSegmentBytes: 32 << 20})
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	var err error
+	n := 0
+	for ms := make([]engine.Outgoing, 10_000); err == nil; n += len(ms) {
+		for j := range ms {
+			ms[j] = engine.Outgoing{Body: []byte("x"), Delay: time.Hour}
+		}
+		_, err = topic.PublishMessages(ctxBg, ms)
+	}
+	if !errors.Is(err, engine.ErrStateFull) || n < 1<<20 {
+		t.Fatalf("after %d deferred messages: %v", n, err)
+	}
+	s := sit(t, ch, 1)
+	for _, body := range numbered("m", 50, 1<<20-100) { // two segments
+		publish(t, topic, body)
+		if m := s.next(); m.body != body {
+			t.Fatalf("%.20q came", m.body)
+		} else {
+			s.finish(m)
+		}
+	}
+	other := topicOf(t, e, "other")
+	if _, err := other.PublishDeferred(ctxBg, []byte("later"), time.Hour); err != nil {
+		t.Errorf("another partition: %v", err)
+	}
+	if err := e.Health(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,66 @@
+package engine_test
+
+import (
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+// A message with a tag that waits for its time is still for its tag's consumers after a restart.
+func TestTagAfterRestart(t *testing.T) {
+	dir := t.TempDir()
+	e := openWith(t, inDir(dir))
+	ch := channelOf(t, topicOf(t, e, "t"), "c")
+	red := sit(t, ch, 1, engine.ConsumerOptions{Tag: "red"})
+	publishWith(t, topicOf(t, e, "t"), "m", "tag", "red")
+	m := red.next()
+	if err := red.Requeue(m.id, 200*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e = openWith(t, inDir(dir))
+	ch = channelOf(t, topicOf(t, e, "t"), "c")
+	red = sit(t, ch, 1, engine.ConsumerOptions{Tag: "red"})
+	all := sit(t, ch, 1)
+	if again := red.next(); again.id != m.id || again.attempts != 2 {
+		t.Errorf("%+v", again)
+	}
+	all.none("a consumer of the tag is there")
+}
+
+// The same on the next leader, for a message that was published with a delay, too.
+func TestClusterTagAfterFailover(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	l := tr.leader("t", 0)
+	c := tr.channel("t", "c")
+	red := sit(t, c, 10, engine.ConsumerOptions{Tag: "red"})
+	publishWith(t, tr.topic(l, "t"), "requeued", "tag", "red")
+	m := red.next()
+	if err := red.Requeue(m.id, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	out := engine.Outgoing{Body: []byte("delayed"), Headers: []engine.Header{{Key: []byte("tag"), Value: []byte("red")}}, Delay: time.Second}
+	if _, err := tr.topic(l, "t").PublishMessage(t.Context(), out); err != nil {
+		t.Fatal(err)
+	}
+	waitConfirmed(t, tr, "t")
+	tr.kill(l)
+	c = tr.at(tr.leader("t", 0), "t", "c")
+	red = sit(t, c, 1, engine.ConsumerOptions{Tag: "red"}) // the second one waits for it
+	all := sit(t, c, 10)
+	first, second := "", ""
+	for _, body := range []*string{&first, &second} {
+		got := red.next()
+		*body = got.body
+		red.finish(got)
+	}
+	if first == second {
+		t.Errorf("%s came twice", first)
+	}
+	all.none("a consumer of the tag is there")
+}

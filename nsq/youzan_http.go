@@ -1,0 +1,139 @@
+package nsq
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"penstock/engine"
+)
+
+// extHeaderPrefix begins the names of HTTP headers that are members of the ext of a /pub_ext; they go before those of the same name in its parameter.
+const extHeaderPrefix = "X-Nsqext-"
+
+const (
+	invalidTraceID = "INVALID_TRACE_ID"
+	emptyForYouzan = http.StatusNotAcceptable // where nsqd says 400
+)
+
+// tracedReply is the answer to a message with a trace id: where it is, as in tracedFrame.
+type tracedReply struct {
+	Status  string `json:"status"`
+	ID      uint64 `json:"id"`
+	TraceID string `json:"trace_id"`
+	Place   uint64 `json:"queue_offset"`
+	Size    uint32 `json:"rawsize"`
+}
+
+// servePubExt is /pub_ext: a message with its ext, a JSON object, in the parameter ext.
+func (s *Server) servePubExt(r *http.Request, q url.Values) (any, error) {
+	ext, err := requestExt(r, q)
+	if err != nil {
+		return nil, err
+	}
+	headers, trace, traced, err := extHeaders(ext)
+	switch {
+	case errors.Is(err, errTraceID):
+		return nil, &httpError{400, invalidTraceID}
+	case err != nil:
+		return nil, &httpError{400, codeBadExt}
+	}
+	return s.putYouzan(r, q, headers, trace, traced)
+}
+
+// servePubTrace is /pubtrace: a message with a trace id and nothing else.
+func (s *Server) servePubTrace(r *http.Request, q url.Values) (any, error) {
+	trace, err := strconv.ParseUint(q.Get("trace_id"), 10, 64)
+	if err != nil {
+		return nil, &httpError{400, invalidTraceID}
+	}
+	var headers []engine.Header
+	if trace != 0 {
+		headers = []engine.Header{{Key: []byte(extTraceID), Value: strconv.AppendUint(nil, trace, 10)}}
+	}
+	return s.putYouzan(r, q, headers, trace, true)
+}
+
+// requestExt is the ext of a request. HTTP does not keep the case of its headers' names: they are in lower case.
+func requestExt(r *http.Request, q url.Values) ([]byte, error) {
+	text := q.Get("ext")
+	if !json.Valid([]byte(text)) { // youzan's nsqd decodes it twice, so there are clients that encode it twice
+		if again, err := url.QueryUnescape(text); err == nil {
+			text = again
+		}
+	}
+	var members map[string]json.RawMessage
+	if len(text) > maxExtBytes || json.Unmarshal([]byte(text), &members) != nil || members == nil {
+		return nil, &httpError{400, codeBadExt}
+	}
+	changed := false
+	for name, values := range r.Header {
+		if name, ok := strings.CutPrefix(name, extHeaderPrefix); ok && len(values) > 0 {
+			members[strings.ToLower(name)], changed = appendJSONText(nil, []byte(values[0])), true
+		}
+	}
+	if !changed {
+		return bytes.TrimSpace([]byte(text)), nil
+	}
+	ext, err := json.Marshal(members)
+	if err != nil || len(ext) > maxExtBytes {
+		return nil, &httpError{400, codeBadExt}
+	}
+	return ext, nil
+}
+
+// putYouzan publishes the request's body, to the partition that it names, if any.
+func (s *Server) putYouzan(r *http.Request, q url.Values, headers []engine.Header, trace uint64, traced bool) (any, error) {
+	partition := -1
+	if text := q.Get("partition"); text != "" {
+		var err error
+		if partition, err = strconv.Atoi(text); err != nil || partition < -1 {
+			return nil, &httpError{400, "INVALID_ARG_TOPIC_PARTITION"}
+		}
+	}
+	name, err := topicName(q, "INVALID_ARG_TOPIC")
+	if err != nil {
+		return nil, err
+	}
+	body, done, err := readBody(r, s.opts.MaxMessageBytes, "MSG_TOO_BIG")
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if len(body) == 0 {
+		return nil, &httpError{emptyForYouzan, "MSG_EMPTY"}
+	}
+	var first engine.ID
+	reply, err := s.put(r.Context(), name, func(t *engine.Topic) (err error) {
+		first, err = putAt(t, partition, body, headers)
+		return err
+	})
+	switch code := youzanCode(err); {
+	case code == codeTopicMissing:
+		return nil, &httpError{404, code}
+	case code != "":
+		return nil, &httpError{400, code}
+	case err != nil || !traced:
+		return reply, err
+	}
+	return tracedReply{"OK", uint64(first), strconv.FormatUint(trace, 10), uint64(first.MsgID()), 1}, nil
+}
+
+// putAt stores one message in a partition, -1 for any, and waits for the answer: until then the engine reads body.
+func putAt(t *engine.Topic, partition int, body []byte, headers []engine.Header) (engine.ID, error) {
+	answered := make(chan struct{})
+	p := engine.Put{Messages: [][]byte{body}, Headers: [][]engine.Header{headers}, Alone: true, Done: func(*engine.Put) { close(answered) }}
+	submit := t.Submit
+	if partition >= 0 {
+		submit = func(p *engine.Put) error { return t.SubmitTo(partition, p) }
+	}
+	if err := submit(&p); err != nil {
+		return 0, err
+	}
+	<-answered
+	return p.First, p.Err
+}
