@@ -318,6 +318,11 @@ func (c *Channel) shut(err error) {
 	if errors.Is(err, ErrClosed) {
 		c.lastControls()
 	}
+	if errors.Is(err, ErrMoved) {
+		for i := range c.cursors {
+			c.cursors[i].put.moved.Store(true)
+		}
+	}
 	c.closed = err
 	c.hungry.Store(false)
 	var sinks []Sink
@@ -555,6 +560,7 @@ func (c *Channel) writeControls(ctx context.Context) (ws []controlWait, err erro
 		pt := c.cursors[i].part
 		for c.cursors[i].added && c.m.HasControls(pt.number) { // the others are another node's
 			w := controlWaiter(ownControls(c.m.TakeControls(pt.number, nil)), nil)
+			w.own.of = c.cursors[i].put
 			take := c.m.LastTake(pt.number)
 			if err = pt.enqueue(ctx, &w.Put); err != nil {
 				w.free()

@@ -49,6 +49,7 @@ func (c *Channel) giveAway(stays []bool) bool {
 			c.ev = core.Event{Kind: core.EvRemovePartition, Part: cur.part.number}
 			c.step()
 		}
+		cur.put.moved.Store(true)
 		*cur = cursor{part: cur.part, put: newControlPut(c, i)} // what is on its way belongs to the old one
 	}
 	var ended []*Consumer

@@ -143,9 +143,13 @@ func (c *Channel) configureHere(ctx context.Context, op operation) (ChannelSetti
 		return ChannelSettings{}, ErrNoLeader
 	case sameSettings(&now, next):
 		// It was asked again. The first time may have ended before the log had it for good: only behind this entry it does.
-		return now, c.t.control(ctx, func(*partition) []core.Control {
+		err := c.t.control(ctx, func(*partition) []core.Control {
 			return []core.Control{{Kind: core.ChannelConfigured, Channel: c.name, Settings: next}}
 		}, nil)
+		if err == nil && c.closedErr() != nil {
+			err = ErrNoLeader // the channel that follows may have begun without the first time
+		}
+		return now, err
 	case op.Flag && now.Version+1 != next.Version:
 		return now, ErrVersion
 	case now.Version >= next.Version:

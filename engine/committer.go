@@ -296,6 +296,8 @@ func (c *committer) refusal(pt *partition, p *Put, refused error) error {
 	switch {
 	case p.own != nil && p.own.drop:
 		return nil // a damaged topic can be deleted, too
+	case p.own != nil && p.own.of != nil && p.own.of.moved.Load():
+		return ErrNoLeader
 	case p.deadline != 0 && c.nowNs > p.deadline:
 		return ErrDeadline
 	case refused != nil && p.control():

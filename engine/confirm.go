@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/engine/core"
@@ -28,10 +29,13 @@ func newConfirmer(e *Engine) *confirmer {
 // again; while it is on its way, what the machine has more waits and merges.
 type controlPut struct {
 	Put
-	kind      ownPut
-	c         *Channel
-	index     int
-	busy      bool   // guarded by the channel's mu
+	kind  ownPut
+	c     *Channel
+	index int
+	busy  bool // guarded by the channel's mu
+	// moved says that the channel has the partition no more. What it still has in the inbox is not stored: the next one, on this node too, has begun with a log
+	// without it, and would not know of settings or a pause that were answered.
+	moved     atomic.Bool
 	take      uint64 // see core.EvConfirmsCommitted
 	ranges    []core.IDRange
 	deferrals []core.Deferral
@@ -40,6 +44,7 @@ type controlPut struct {
 
 func newControlPut(c *Channel, index int) *controlPut {
 	p := &controlPut{c: c, index: index}
+	p.kind.of = p
 	p.kind.patient = true // an ordered channel waits for it, and nothing else would tell
 	returned := p.returned
 	p.Done = func(*Put) { c.e.spawn(returned) }
@@ -230,7 +235,7 @@ func (c *Channel) probe(put *controlPut, take uint64) {
 		return
 	}
 	p := &Put{}
-	p.own = &ownPut{patient: true, controls: []core.Control{{Kind: core.ChannelPaused, Channel: c.name, Flag: c.m.Stats().Paused}}}
+	p.own = &ownPut{of: put, patient: true, controls: []core.Control{{Kind: core.ChannelPaused, Channel: c.name, Flag: c.m.Stats().Paused}}}
 	p.Done = func(p *Put) {
 		if p.Err == nil {
 			c.e.spawn(func() {

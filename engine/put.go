@@ -47,6 +47,7 @@ type ownPut struct {
 	look     func()         // runs where the fold belongs to; nothing is written
 	placed   segment.Offset // result: of the batch of controls
 	patient  bool           // nobody's request: it hears what became of its batch, however long that takes
+	of       *controlPut    // whose channel's machine gave the controls away; nil: nobody's
 }
 
 // control says that the put is the engine's own: it is not refused on a full disk.

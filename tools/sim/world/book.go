@@ -50,10 +50,11 @@ type topicModel struct {
 	channels   []*channelModel
 	attempts   int // to make channels
 
-	versions map[uint64]bool  // of settings that were answered
-	acked    uint64           // the last of them
-	lossy    bool             // somebody wanted messages to go that were not read
-	starts   map[uint32]msgID // where the logs begin, at the end
+	versions map[uint64]bool // of settings that were answered
+	acked    uint64          // the last of them
+	lossy    bool            // somebody wanted messages to go that were not read
+	wish     wish            // of all settings that were made
+	cuts     []cut           // of copies that have served since
 
 	of      *topicModel // the topic whose dead letters these are; nil: it is no dead-letter topic
 	letters map[letter]bool

@@ -22,6 +22,7 @@ type checks struct {
 	serves  map[nodePart]bool
 	left    map[nodePart]bool          // nodes that are no replica any more: what they have committed may be forgotten, once
 	shifted map[meta.PartitionID]int64 // when somebody began or ceased to serve it
+	taken   retention
 }
 
 type nodePart struct {
@@ -48,6 +49,7 @@ type nodeChecks struct {
 
 func (c *checks) init(w *World) {
 	c.w, c.leaders, c.nodes = w, map[epochKey]process{}, map[*node]*nodeChecks{}
+	c.taken.init()
 	c.serves, c.left, c.shifted = map[nodePart]bool{}, map[nodePart]bool{}, map[meta.PartitionID]int64{}
 }
 
@@ -98,6 +100,7 @@ func (k *nodeChecks) look(v *engine.PartitionMarks) {
 		k.last[at] = *v
 	}
 	k.c.noteServes(k.n, v)
+	k.c.taken.look(k.n, v)
 	if !v.Stuck {
 		k.changed(v)
 	}
@@ -272,9 +275,6 @@ func (w *World) checkCopies(id meta.PartitionID, logs map[engine.ID]stored) {
 			continue
 		}
 		err := n.m.ReadLog(id, func(at segment.Offset, h *segment.Header, body []byte) bool {
-			if start, ok := t.starts[id.Partition]; n.replica() == w.store.snap.Partitions[id].State.Leader && (!ok || h.FirstID < start) {
-				t.starts[id.Partition] = h.FirstID
-			}
 			if b, ok := truth[at]; !ok {
 				truth[at] = batch{h.CRC, bytes.Clone(body)}
 				w.noteBatch(t, id, at, h, body, logs)
@@ -341,7 +341,7 @@ func (w *World) checkValue(v int, logs map[engine.ID]stored) {
 			continue
 		}
 		if c.delivered[val.id] == 0 {
-			if val.topic.gone(val.id) {
+			if w.gone(val.topic, val.id, val) {
 				w.Stats.Dropped++
 				continue
 			}
@@ -353,9 +353,6 @@ func (w *World) checkValue(v int, logs map[engine.ID]stored) {
 		}
 	}
 }
-
-// gone says that a message was removed by the wish of who set the topic's limits.
-func (t *topicModel) gone(id engine.ID) bool { return t.lossy && id.MsgID() < t.starts[id.Partition()] }
 
 // checkChannel: what was delivered is in the log, unless retention took it, and the log's messages were delivered.
 func (w *World) checkChannel(c *channelModel, logs map[engine.ID]stored) {
@@ -385,7 +382,7 @@ func (w *World) checkChannel(c *channelModel, logs map[engine.ID]stored) {
 		}
 		id := topicID(c.t, key)
 		switch {
-		case id.MsgID() < starts[id.Partition()] || c.t.gone(id) || w.isLetter(c, id):
+		case id.MsgID() < starts[id.Partition()] || w.gone(c.t, id, &w.book.values[s.value]) || w.isLetter(c, id):
 		case c.delivered[id] == 0:
 			w.fail("value %d of topic %s is in the log as %v and was never delivered on channel %s", s.value, c.t.name, id, c.name)
 		case !c.done[id]:

@@ -26,14 +26,14 @@ type client struct {
 func newClient(w *World, n *node) *client { return &client{w: w, n: n, life: n.life} }
 
 // call does request at the store and waits for its answer. Lost requests and answers are ErrUnavailable after a while; the request may have
-// been done all the same.
+// been done all the same. What is on its way when the machine's disk goes is lost, as wipe has looked at the store before it.
 func (c *client) call(ctx context.Context, request func()) error {
 	w := c.w
-	done := false
+	done, disk := false, c.n.wipes
 	lost := func() bool { return w.faults && (w.chance(w.opt.storeDrop) || w.net.cut[c.n.index][c.n.index]) }
 	if !lost() {
 		w.after(w.skewed(w.opt.storeDelay/4, 2*w.opt.storeDelay), func() {
-			if w.now < w.store.out {
+			if w.now < w.store.out || c.n.wipes != disk {
 				return
 			}
 			request()
@@ -59,12 +59,14 @@ func (c *client) Join(ctx context.Context, r meta.Registration) (meta.Node, erro
 	for {
 		sent := c.n.local()
 		var self meta.Node
+		before, ok := c.w.store.bootOf(r.Node.Name), false
 		err := c.call(ctx, func() {
-			if old := c.w.store.snap; old != nil {
+			// The real store compares, too: what a process asked for before it ended does not take the name from the next one.
+			if ok = c.w.store.bootOf(r.Node.Name) == before; ok {
 				self = c.w.store.register(r.Node)
 			}
 		})
-		if err == nil {
+		if err == nil && ok {
 			c.self, c.joined = self, true
 			c.extend(sent)
 			break

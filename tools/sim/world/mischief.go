@@ -49,7 +49,7 @@ func (w *World) mischief() {
 		w.store.out = w.now + w.skewed(10*ms, 2*o.leaseTTL)
 		w.tracef("the store is away until %.3f", float64(w.store.out)/1e6)
 	case w.chance(o.jump):
-		n.skew += w.between(-2000*ms, 2000*ms)
+		n.setSkew(n.skew + w.between(-2000*ms, 2000*ms))
 		w.tracef("the clock of %s jumps", n.name)
 	case w.chance(o.diskFault):
 		w.breakDisk(n)
@@ -175,6 +175,7 @@ func (w *World) wipe(n *node) {
 	}
 	n.media = faultaio.New(faultaio.Options{Seed: w.rng.Uint64(), CapacityBytes: diskBytes})
 	n.wiped = true
+	n.wipes++
 	n.restart()
 }
 

@@ -13,10 +13,11 @@ const (
 	MutantEpochs           // the store gives a restarted process the epoch of the one before
 	MutantDisks            // the store takes an empty disk for the one that was there before
 	MutantRollback         // a machine that loses its power comes back with its disk as it was a while ago
+	MutantShort            // the store tells nodes to keep less of a topic than its settings say
 )
 
 // Mutants names all of them.
 var Mutants = map[string]Mutant{
 	"early-sync": MutantEarlySync, "no-sync": MutantNoSync, "unclean-election": MutantUnclean,
-	"epoch-reuse": MutantEpochs, "empty-disk": MutantDisks, "rollback": MutantRollback,
+	"epoch-reuse": MutantEpochs, "empty-disk": MutantDisks, "rollback": MutantRollback, "short-retention": MutantShort,
 }

@@ -19,13 +19,14 @@ import (
 
 // node is a machine with a disk and clocks; a process of the engine runs on it, or not. It is that process's engine.Host.
 type node struct {
-	w     *World
-	index int
-	name  string
-	rate  float64 // of its clocks
-	skew  int64   // of its wall clock
-	media *faultaio.Disk
-	disk  *disk
+	w                 *World
+	index             int
+	name              string
+	rate              float64 // of its clocks
+	skew              int64   // of its wall clock
+	lowSkew, highSkew int64   // what it was, at least and at most
+	media             *faultaio.Disk
+	disk              *disk
 
 	m       *engine.Manual
 	e       *engine.Engine // when Open has returned
@@ -43,13 +44,14 @@ type node struct {
 	power   bool           // false: do not boot
 	broken  bool           // the disk was told to fail
 	wiped   bool           // its disk is another one than the store knows
+	wipes   int            // how often it got another one
 	before  *faultaio.Disk // MutantRollback
 }
 
 func newNode(w *World, index int) *node {
 	n := &node{w: w, index: index, name: fmt.Sprintf("n%d", index+1), power: true}
 	n.rate = 1 + (w.rng.Float64()*2-1)*w.opt.drift
-	n.skew = w.between(-5*ms, 5*ms)
+	n.setSkew(w.between(-5*ms, 5*ms))
 	n.media = faultaio.New(faultaio.Options{Seed: w.rng.Uint64(), CapacityBytes: diskBytes})
 	return n
 }
@@ -60,6 +62,10 @@ func (n *node) running() bool { return n.m != nil && n.w.now >= n.asleep }
 
 // local is the monotonic clock.
 func (n *node) local() int64 { return int64(float64(n.w.now) * n.rate) }
+
+func (n *node) setSkew(d int64) {
+	n.skew, n.lowSkew, n.highSkew = d, min(n.lowSkew, d), max(n.highSkew, d)
+}
 
 // Now implements engine.Host.
 func (n *node) Now() time.Time { return time.Unix(bootTime, n.local()+n.skew) }

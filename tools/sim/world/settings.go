@@ -112,7 +112,7 @@ func (c *channelModel) noteSettings(w *World, now core.ChannelSettings) {
 // deadModel is the dead-letter topic of t, which the engines make when there is something for it.
 func (w *World) deadModel(t *topicModel) *topicModel {
 	return &topicModel{
-		index: len(w.dead) + 8, name: t.name + core.DeadLetterSuffix, of: t, ids: map[engine.ID]int{}, letters: map[letter]bool{}, starts: map[uint32]msgID{},
+		index: len(w.dead) + 8, name: t.name + core.DeadLetterSuffix, of: t, ids: map[engine.ID]int{}, letters: map[letter]bool{},
 	}
 }
 
@@ -236,6 +236,11 @@ func (s *store) configureTopic(id uuid.UUID, settings meta.TopicSettings) (*meta
 	changed.MinISR = settings.WantedMinISR(t.Replicas)
 	next := s.edit()
 	next.Topics[id], next.Names[t.Name] = &changed, &changed
+	s.w.topicNamed(t.Name).want(&changed.Settings)
+	if s.w.cfg.Break == MutantShort {
+		changed.Settings.RetentionAgeMs /= 8
+		changed.Settings.RetentionBytes /= 8
+	}
 	s.w.tracef("store: topic %s is configured: %+v", t.Name, changed.Settings)
 	s.publish(next)
 	return &changed, nil

@@ -230,6 +230,16 @@ func (s *store) clean(p *meta.Partition) {
 
 // The requests. Each happens at one moment.
 
+// bootOf is the process that has registered last under a name; the nil UUID: none has.
+func (s *store) bootOf(name string) uuid.UUID {
+	for _, n := range s.snap.Nodes {
+		if n.Name == name {
+			return n.Boot
+		}
+	}
+	return uuid.Nil
+}
+
 func (s *store) register(n meta.Node) meta.Node {
 	n.ID = 0
 	for _, o := range s.snap.Nodes {

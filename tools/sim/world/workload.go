@@ -13,7 +13,7 @@ import (
 func (w *World) startWorkload() {
 	for i := range w.opt.topics {
 		t := &topicModel{
-			index: i, name: fmt.Sprintf("t%d", i), partitions: w.opt.partitions, ids: map[engine.ID]int{}, versions: map[uint64]bool{}, starts: map[uint32]msgID{},
+			index: i, name: fmt.Sprintf("t%d", i), partitions: w.opt.partitions, ids: map[engine.ID]int{}, versions: map[uint64]bool{},
 		}
 		w.topics = append(w.topics, t)
 		w.dead = append(w.dead, w.deadModel(t))

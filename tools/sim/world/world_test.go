@@ -121,10 +121,14 @@ func TestDeterminism(t *testing.T) {
 
 // A world that lies is seen through: that is what shows that the checks can see anything.
 func TestMutantsAreFound(t *testing.T) {
-	for name, seeds := range map[string]uint64{"early-sync": 20, "unclean-election": 20, "empty-disk": 150, "rollback": 50} {
+	for name, seeds := range map[string]uint64{"early-sync": 20, "unclean-election": 20, "empty-disk": 150, "rollback": 50, "short-retention": 100} {
+		cfg := Config{Break: Mutants[name]}
+		if cfg.Break == MutantShort {
+			cfg.Features = FeatureSettings
+		}
 		t.Run(name, func(t *testing.T) {
 			for seed := range seeds {
-				if w := Run(seed, Config{Break: Mutants[name]}); w.Violation != "" {
+				if w := Run(seed, cfg); w.Violation != "" {
 					t.Logf("seed %d: %s", seed, w.Violation)
 					return
 				}

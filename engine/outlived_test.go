@@ -1,0 +1,43 @@
+package engine_test
+
+import (
+	"testing"
+
+	"penstock/engine"
+)
+
+// A node that leads a partition no more delivers nothing of it, even while something else changes the topic and its channel cannot end yet. It did: what its
+// consumer requeued came again, and the next leader was further on.
+//
+// B57.
+func TestClusterOutlivedChannelIsSilent(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	c := tr.channel("t", "c")
+	configureChannel(t, c, func(s *engine.ChannelSettings) { s.Order = engine.OrderPartition })
+	old := tr.leader("t", 0)
+	publish(t, tr.topic(old, "t"), numbered("m", 3, 0)...)
+	was := sit(t, tr.at(old, "t", "c"), 5)
+	m := was.next()
+	release := engine.HoldChanges(old.e, "t")
+	defer func() { release() }()
+	tr.drain(old, "t")
+	tr.eventually("somebody else leads", func() bool { return tr.leader("t", 0) != old })
+	is := sit(t, tr.at(tr.leader("t", 0), "t", "c"), 5)
+	if got := is.take(3); got[0] != "m0" || got[2] != "m2" {
+		t.Errorf("the new leader delivered %v", got)
+	}
+	if err := was.Requeue(m.id, 0); err != nil {
+		t.Fatalf("requeue on the old channel: %v", err)
+	}
+	was.Pump()
+	was.none("the old leader's channel")
+	release()
+	release = func() {}
+	eventually(t, "the consumer of the old leader is told", func() bool {
+		was.mu.Lock()
+		defer was.mu.Unlock()
+		return was.closes > 0
+	})
+}

@@ -1,0 +1,107 @@
+package world
+
+import (
+	"penstock/engine"
+	"penstock/engine/meta"
+	"penstock/segment"
+)
+
+// Retention by size or age takes messages whoever has not read them. Each copy does so for itself, and whoever leads counts as confirmed, in every
+// channel, what its own copy has lost; that stays so when a copy that still has the messages leads after it. So a message may go unread if a copy
+// that led had lost it, and no other may: what a log's start passed by was old enough, or far enough from the end, for settings that somebody had made.
+
+// wish is the most that a topic's settings, up to now, want to go. 0: nothing.
+type wish struct {
+	keepBytes int64
+	keepAge   int64 // ns
+}
+
+// cut is a move of the start of one copy's log.
+type cut struct {
+	partition uint32
+	to        msgID
+	full      bool  // there were more bytes behind it than some settings keep
+	keepAge   int64 // what is older may go; 0: none is old enough
+	clock     int64 // the highest that the node's wall clock may have shown, since boot
+}
+
+// copyStart is where the log of a node's copy begins.
+type copyStart struct {
+	id   msgID
+	cuts []cut // since it served last
+}
+
+// retention knows of every cut.
+type retention struct {
+	starts map[nodePart]*copyStart
+	ends   map[meta.PartitionID]segment.Offset // the highest that any copy had
+}
+
+func (r *retention) init() {
+	r.starts, r.ends = map[nodePart]*copyStart{}, map[meta.PartitionID]segment.Offset{}
+}
+
+// want notes settings that are made, once nobody can miss them.
+func (t *topicModel) want(s *meta.TopicSettings) {
+	bytes := s.RetentionBytes
+	if s.QuotaMode == meta.QuotaDropOldest && s.QuotaBytes > 0 && (bytes == 0 || s.QuotaBytes < bytes) {
+		bytes = s.QuotaBytes
+	}
+	least := func(a *int64, b int64) {
+		if b > 0 && (*a == 0 || b < *a) {
+			*a = b
+		}
+	}
+	least(&t.wish.keepBytes, bytes)
+	least(&t.wish.keepAge, s.RetentionAgeMs*ms)
+}
+
+// look compares where a copy's log begins with where it began.
+func (r *retention) look(n *node, v *engine.PartitionMarks) {
+	key := nodePart{n, v.ID}
+	s := r.starts[key]
+	if s == nil {
+		s = &copyStart{}
+		r.starts[key] = s
+	}
+	r.ends[v.ID] = max(r.ends[v.ID], v.EndAt)
+	mt := n.w.store.snap.Topics[v.ID.Topic]
+	if mt == nil {
+		return
+	}
+	t := n.w.topicNamed(mt.Name)
+	switch {
+	case v.StartID < s.id:
+		s.cuts = nil // another log: the disk is a new one, or the replica came back
+	case v.StartID > s.id && t.wish != wish{}:
+		s.cuts = append(s.cuts, cut{
+			partition: v.ID.Partition, to: v.StartID, keepAge: t.wish.keepAge, clock: n.local() + n.highSkew,
+			full: t.wish.keepBytes > 0 && v.StartAt <= r.ends[v.ID]-segment.Offset(t.wish.keepBytes),
+		})
+	}
+	s.id = v.StartID
+	if v.Serves {
+		t.cuts = append(t.cuts, s.cuts...)
+		s.cuts = nil
+	}
+}
+
+// gone says that a message was removed by the wish of who made the topic's settings.
+func (w *World) gone(t *topicModel, id engine.ID, v *value) bool {
+	if len(t.cuts) == 0 {
+		return false
+	}
+	// No leader has put it into its log at an earlier time, whatever its clock was.
+	born := int64(float64(v.submitted) * (1 - w.opt.drift))
+	low := int64(0)
+	for _, n := range w.nodes {
+		low = min(low, n.lowSkew)
+	}
+	born += low
+	for _, c := range t.cuts {
+		if c.partition == id.Partition() && id.MsgID() < c.to && (c.full || c.keepAge > 0 && c.clock-born >= c.keepAge) {
+			return true
+		}
+	}
+	return false
+}
