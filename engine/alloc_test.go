@@ -21,7 +21,7 @@ func fastDir(t *testing.T) string {
 }
 
 // In the steady state a message costs no allocation on its way from Submit to its answer, nor on its way from the log to a consumer
-// and its confirmation to the log. The average may hold what happens rarely (a segment, a file of the commit log), but not one
+// and its confirmation to the log, with headers as without. The average may hold what happens rarely (a segment, a file of the commit log), but not one
 // allocation per hundred messages.
 func TestHotPathsDoNotAllocate(t *testing.T) {
 	const puts, perPut, maxPerMessage = 100, 10, 0.01
@@ -61,6 +61,18 @@ func TestHotPathsDoNotAllocate(t *testing.T) {
 		}
 	}
 	check("append", appendRun)
+	lists := make([][]engine.Header, perPut)
+	for i := range lists {
+		lists[i] = headers("header-000", "000000000001", "header-001", "000000000002", "header-002", "000000000003")
+	}
+	withHeaders := func(lists [][]engine.Header) {
+		for i := range all {
+			all[i].Headers = lists
+		}
+	}
+	withHeaders(lists)
+	check("append with headers", appendRun)
+	withHeaders(nil)
 
 	s := &countSink{ids: make([]engine.ID, 0, puts*perPut), full: make(chan struct{}, 1)}
 	ch := channelOf(t, topicOf(t, e, "u"), "c")
@@ -73,7 +85,7 @@ func TestHotPathsDoNotAllocate(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.Pump()
-	check("append, deliver and confirm", func() {
+	consume := func() {
 		appendRun()
 		<-s.full
 		for _, id := range s.ids {
@@ -83,7 +95,10 @@ func TestHotPathsDoNotAllocate(t *testing.T) {
 		}
 		s.ids = s.ids[:0]
 		k.Pump()
-	})
+	}
+	check("append, deliver and confirm", consume)
+	withHeaders(lists)
+	check("append, deliver and confirm with headers", consume)
 }
 
 // countSink says when all messages of a run have come; then nobody else touches ids until they are finished.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"penstock/segment"
@@ -20,6 +21,8 @@ const (
 	// KeyHeader is the header that holds a message's key.
 	KeyHeader = "key"
 )
+
+var keyHeader = []byte(KeyHeader)
 
 // Outgoing is a message to be published, with all that one can have.
 type Outgoing struct {
@@ -40,13 +43,13 @@ func (t *Topic) PublishMessage(ctx context.Context, m Outgoing) (ID, error) {
 // PublishMessages is PublishBatch for messages with keys, headers or a delay. Since they go to one partition, their keys must all
 // be of that one, and their delays the same: ErrBatchKeys. Everything in ms is borrowed until it returns.
 func (t *Topic) PublishMessages(ctx context.Context, ms []Outgoing) (ID, error) {
-	w := getWaiter()
+	w, l := getWaiter(), listsPool.Get().(*messageLists)
+	defer l.free()
 	defer w.free()
-	w.Messages = w.one[:0]
-	to := -1
+	to, has := -1, false
 	for i := range ms {
 		m := &ms[i]
-		headers, key, err := m.keyed()
+		headers, key, err := m.keyed(&l.keyed)
 		if err != nil {
 			return 0, err
 		}
@@ -60,13 +63,12 @@ func (t *Topic) PublishMessages(ctx context.Context, ms []Outgoing) (ID, error) 
 		if m.Delay != ms[0].Delay {
 			return 0, ErrBatchKeys
 		}
-		w.Messages = append(w.Messages, m.Body)
-		if len(headers) != 0 && w.Headers == nil {
-			w.Headers = make([][]Header, len(ms))
-		}
-		if len(headers) != 0 {
-			w.Headers[i] = headers
-		}
+		l.bodies, l.headers = append(l.bodies, m.Body), append(l.headers, headers)
+		has = has || len(headers) != 0
+	}
+	w.Messages = l.bodies
+	if has {
+		w.Headers = l.headers
 	}
 	if len(ms) > 0 {
 		w.Defer = ms[0].Delay
@@ -82,8 +84,31 @@ func (t *Topic) PublishMessages(ctx context.Context, ms []Outgoing) (ID, error) 
 	return w.wait(ctx)
 }
 
-// keyed returns the headers to store and the key, nil if there is none.
-func (m *Outgoing) keyed() (headers []Header, key []byte, err error) {
+// messageLists is the memory of one PublishMessages: what a Put wants in lists of its own.
+type messageLists struct {
+	bodies  [][]byte
+	headers [][]Header
+	keyed   []Header // of the messages with Key: theirs and it
+}
+
+var listsPool = sync.Pool{New: func() any { return new(messageLists) }}
+
+// maxKeptLists bounds, in messages, the memory that is kept for a later one.
+const maxKeptLists = 4096
+
+func (l *messageLists) free() {
+	if cap(l.bodies) > maxKeptLists || cap(l.keyed) > maxKeptLists {
+		return
+	}
+	clear(l.bodies) // what the caller lent is the caller's again
+	clear(l.headers)
+	clear(l.keyed)
+	l.bodies, l.headers, l.keyed = l.bodies[:0], l.headers[:0], l.keyed[:0]
+	listsPool.Put(l)
+}
+
+// keyed returns the headers to store, appended to all if they are not m's own, and the key, nil if there is none.
+func (m *Outgoing) keyed(all *[]Header) (headers []Header, key []byte, err error) {
 	has := false
 	for i := range m.Headers {
 		if string(m.Headers[i].Key) == KeyHeader && !has {
@@ -96,9 +121,9 @@ func (m *Outgoing) keyed() (headers []Header, key []byte, err error) {
 	case has:
 		return nil, nil, fmt.Errorf("%w: there is a key and a header %q, too", ErrHeaders, KeyHeader)
 	}
-	headers = make([]Header, 0, len(m.Headers)+1)
-	headers = append(append(headers, m.Headers...), Header{Key: []byte(KeyHeader), Value: m.Key})
-	return headers, m.Key, nil
+	n := len(*all)
+	*all = append(append(*all, m.Headers...), Header{Key: keyHeader, Value: m.Key})
+	return (*all)[n:len(*all):len(*all)], m.Key, nil
 }
 
 // PartitionFor is the partition of a key: FNV-1a (64 bits) of it, h; then
@@ -159,6 +184,10 @@ func (e *Engine) measureHeaders(p *Put) error {
 	}
 	return nil
 }
+
+// CheckHeaders says whether a message may have these headers; if not, ErrHeaders tells why. A Put is refused as a whole: servers that gather messages of
+// several requests in one ask before.
+func (e *Engine) CheckHeaders(headers []Header) error { return e.checkHeaders(headers, false) }
 
 // checkHeaders holds the headers of one message against the limits. What the engine or another node hands over is trusted as to names.
 func (e *Engine) checkHeaders(headers []Header, trusted bool) error {

@@ -22,7 +22,8 @@ func (t *Topic) publishEach(ctx context.Context, ms []Outgoing) []error {
 
 // beginOwn hands one message over; its answer comes in the waiter.
 func (t *Topic) beginOwn(ctx context.Context, m *Outgoing) (*waiter, error) {
-	headers, key, err := m.keyed()
+	var own []Header
+	headers, key, err := m.keyed(&own)
 	if err != nil {
 		return nil, err
 	}

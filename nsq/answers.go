@@ -24,7 +24,11 @@ type pending struct {
 	count int    // "OK" frames: PUBs of the run, or 1
 	bytes int    // of input that it keeps, counted against the connection's limit
 	buf   *block // what the Put borrows from
-	to    *target
+
+	headers []engine.Header   // of all messages, if they may have any
+	lists   [][]engine.Header // what is whose among them
+
+	to *target
 
 	trace  uint64 // the client's id of its message
 	traced bool   // it wants to know where the message is
@@ -52,17 +56,22 @@ func (p *pending) free() {
 	if p.buf != nil {
 		p.buf.release()
 	}
-	done, messages := p.put.Done, p.put.Messages
-	if cap(messages) > 2*maxRunCount {
-		messages = nil // an MPUB of very many: not worth keeping
-	}
-	clear(messages)
-	p.put = engine.Put{Done: done, Messages: messages[:0]}
+	p.put = engine.Put{Done: p.put.Done, Messages: emptied(p.put.Messages)}
+	p.headers, p.lists = emptied(p.headers), emptied(p.lists)
 	p.place, p.trace, p.traced = place{}, 0, false
 	p.c, p.buf, p.to, p.frame, p.next = nil, nil, nil, nil, nil
 	p.verb, p.count, p.bytes, p.fatal = verbNone, 0, 0, false
 	p.done.Store(false)
 	pendings.Put(p)
+}
+
+// emptied is a list's memory for the next one, unless it was for an MPUB of very many, which is not worth keeping.
+func emptied[T any](list []T) []T {
+	if cap(list) > 2*maxRunCount {
+		return nil
+	}
+	clear(list)
+	return list[:0]
 }
 
 // completed runs on the engine's committer for every Put: it only marks, and hands the connection to the flusher

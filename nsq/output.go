@@ -58,11 +58,12 @@ type output struct {
 	onProgress func()
 
 	mu      sync.Mutex
-	next    chunk // frames that no owner took yet
-	waiting int   // bytes in next and at the owner
-	busy    bool  // an owner writes
-	full    bool  // Deliver said stop: onDrained is owed
-	sealed  bool  // nothing is appended any more: the last frame is in, or the output failed
+	next    chunk  // frames that no owner took yet
+	ext     []byte // the last message's headers in youzan's form: memory for the next one's
+	waiting int    // bytes in next and at the owner
+	busy    bool   // an owner writes
+	full    bool   // Deliver said stop: onDrained is owed
+	sealed  bool   // nothing is appended any more: the last frame is in, or the output failed
 	failed  error
 
 	enc *encoder // nil: frames go out as they are; set by the owner, in release

@@ -7,8 +7,11 @@ import (
 	"penstock/engine"
 )
 
-// publishExt makes one Put of a PUB_EXT, PUB_TRACE, MPUB_EXT or MPUB_TRACE.
+// publishExt makes one Put of a PUB_EXT, PUB_TRACE, MPUB_EXT or MPUB_TRACE, or adds a PUB_EXT to the run.
 func (c *conn) publishExt(cmd *command, size int) *fault {
+	if c.joinsRun(cmd) && c.addExt(cmd, size) {
+		return nil
+	}
 	c.submit()
 	if f := c.mayPublish(cmd); f != nil {
 		return f
@@ -21,15 +24,15 @@ func (c *conn) publishExt(cmd *command, size int) *fault {
 	} else {
 		p.put.Messages = append(p.put.Messages, cmd.body)
 	}
-	p.put.Headers = make([][]engine.Header, len(p.put.Messages))
 	for i, m := range p.put.Messages {
 		body, headers, f := p.unwrap(m)
 		if f != nil {
 			p.free()
 			return f
 		}
-		p.put.Messages[i], p.put.Headers[i] = body, headers
+		p.put.Messages[i], p.lists = body, append(p.lists, headers)
 	}
+	p.put.Headers = p.lists
 	t, err := c.target(cmd.topic)
 	if err != nil {
 		text := publishRefused(p, err)
@@ -41,6 +44,40 @@ func (c *conn) publishExt(cmd *command, size int) *fault {
 	p.buf.retain()
 	c.run = p
 	return nil
+}
+
+// joinsRun says that a PUB_EXT may go into the run: one of untraced PUB_EXTs to the same place that has room.
+func (c *conn) joinsRun(cmd *command) bool {
+	r := c.run
+	return r != nil && cmd.verb == verbPubExt && r.verb == verbPubExt && !r.traced && r.to.name == string(cmd.topic) &&
+		r.addressed == cmd.addressed && r.partition == cmd.partition && r.count < maxRunCount && r.bytes < maxRunBytes
+}
+
+// addExt adds a PUB_EXT to the run, whose messages are refused together. So it leaves the run as it was and says false for a message that may be refused for
+// itself, and for one with a trace id, which has an answer of its own.
+func (c *conn) addExt(cmd *command, size int) bool {
+	r, n := c.run, extBytes(cmd.body)
+	if n == 0 {
+		return false
+	}
+	all, _, traced, ok := appendPlainExt(r.headers, cmd.body[extLengthBytes:n])
+	own := all[len(r.headers):len(all):len(all)]
+	if !ok || traced || c.srv.engine.CheckHeaders(own) != nil {
+		return false
+	}
+	r.headers, r.lists = all, append(r.lists, own)
+	r.put.Messages, r.put.Headers = append(r.put.Messages, cmd.body[n:]), r.lists
+	r.count++
+	r.bytes += size
+	return true
+}
+
+// extBytes is how much of a message stands before its body; 0: it has none.
+func extBytes(m []byte) int {
+	if len(m) <= extLengthBytes || len(m) <= extLengthBytes+int(binary.BigEndian.Uint16(m)) {
+		return 0
+	}
+	return extLengthBytes + int(binary.BigEndian.Uint16(m))
 }
 
 // unwrap takes what stands before a message's body off it. It notes the trace id, which asks for an answer that says where the message is.
@@ -59,17 +96,19 @@ func (p *pending) unwrap(m []byte) (body []byte, headers []engine.Header, f *fau
 		}
 		return m[traceIDBytes:], headers, nil
 	}
-	if len(m) <= extLengthBytes || len(m) <= extLengthBytes+int(binary.BigEndian.Uint16(m)) {
+	n := extBytes(m)
+	if n == 0 {
 		return nil, nil, faultf("E_BAD_BODY %s invalid body size %d: it begins with its headers", p.verb, len(m))
 	}
-	n := extLengthBytes + int(binary.BigEndian.Uint16(m))
-	headers, trace, traced, err := extHeaders(m[extLengthBytes:n])
+	all, trace, traced, err := appendExtHeaders(p.headers, m[extLengthBytes:n])
 	if err != nil {
 		return nil, nil, faultf("%s %s the header is refused: %v", codeBadExt, p.verb, err)
 	}
 	if p.verb == verbPubExt {
 		p.trace, p.traced = trace, traced
 	}
+	headers = all[len(p.headers):len(all):len(all)]
+	p.headers = all
 	return m[n:], headers, nil
 }
 
@@ -109,21 +148,27 @@ func (p *pending) survives(err error) bool {
 	return p.beyondNSQ() && (code == codeNotLeader || code == codeNotWritable)
 }
 
+// maxKeptExtBytes bounds the buffer that an output keeps for the next message's ext.
+const maxKeptExtBytes = 4 << 10
+
 // appendFormed adds a message frame in youzan's form and says whether there is room for another.
 func (o *output) appendFormed(d *engine.Delivery, form *messageForm) bool {
-	var ext []byte
-	if form.ext {
-		if ext = appendExt(nil, d.Headers); len(ext) > maxExtBytes {
-			ext = []byte("{}") // the engine's limit is below this one, and JSON's escapes are long
-		}
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	var ext []byte
+	if form.ext {
+		if ext = appendExt(o.ext[:0], d.Headers); len(ext) > maxExtBytes {
+			ext = append(ext[:0], "{}"...) // the engine's limit is below this one, and JSON's escapes are long
+		}
+		if cap(ext) <= maxKeptExtBytes {
+			o.ext = ext
+		}
+	}
 	size := messageHeaderBytes + len(d.Body)
 	if form.ext {
 		size++
 	}
-	if ext != nil {
+	if len(ext) != 0 {
 		size += extLengthBytes + len(ext)
 	}
 	if form.detail {
@@ -139,7 +184,7 @@ func (o *output) appendFormed(d *engine.Delivery, form *messageForm) bool {
 	p = binary.BigEndian.AppendUint64(p, uint64(d.ID))
 	p = binary.BigEndian.AppendUint64(p, traceOf(d.Headers))
 	switch {
-	case ext != nil:
+	case len(ext) != 0:
 		p = append(p, extVersionJSON)
 		p = binary.BigEndian.AppendUint16(p, uint16(len(ext)))
 		p = append(p, ext...)

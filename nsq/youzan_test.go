@@ -1,6 +1,7 @@
 package nsq
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
@@ -548,9 +549,16 @@ func FuzzExt(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, ext []byte) {
-		headers, trace, _, err := extHeaders(ext)
+		headers, trace, traced, err := extHeaders(ext)
 		if err != nil {
 			return
+		}
+		if len(ext) > 0 { // both readers say the same
+			slow, slowTrace, slowTraced, err := decodeExt(ext)
+			same := slices.EqualFunc(headers, slow, func(a, b engine.Header) bool { return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.Value, b.Value) })
+			if err != nil || !same || slowTrace != trace || slowTraced != traced {
+				t.Fatalf("%q is %q (%d, %v), decoded whole %q (%d, %v): %v", ext, headers, trace, traced, slow, slowTrace, slowTraced, err)
+			}
 		}
 		if got := traceOf(headers); got != trace {
 			t.Errorf("trace id %d is read as %d", trace, got)

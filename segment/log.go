@@ -59,7 +59,7 @@ type Log struct {
 	named    bool       // files were made since the last Sync: their names are not durable
 	dirty    []*segFile // written since the last Sync, each with its file open
 	full     []*segFile // sealed, their .idx not written yet
-	partial  []byte     // what the block at partialEnd holds below it: the start of the next write
+	partial  []byte     // what the block at partEnd holds below it: the start of the next write
 	partEnd  Offset     // valid while partial != nil
 	poison   error      // sticky, see ErrPoisoned
 

@@ -41,6 +41,11 @@ func benchMode(mode, short string, measure func(context.Context, load.Config) (*
 	f.DurationVar(&cfg.Duration, "duration", 10*time.Second, "time that is measured; 0: until --messages")
 	f.Int64Var(&cfg.Messages, "messages", 0, "messages in total; 0: until --duration. Alone it sets --duration and --warm-up to 0")
 	f.Var(intBytesValue{&cfg.SizeBytes, 1}, "size", "bytes of a message")
+	headers := "headers of each published message, names of 10 bytes and values of 12: above 0 sends PUB_EXT and MPUB_EXT"
+	if mode == "sub" {
+		headers = "headers of each message that --fill publishes, names of 10 bytes and values of 12"
+	}
+	f.IntVar(&cfg.Headers, "headers", 0, headers)
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	warmUp := time.Second
 	if mode == "sub" {

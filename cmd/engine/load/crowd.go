@@ -24,7 +24,8 @@ const (
 
 // crowded says that one goroutine should serve all connections of a closed loop.
 func (c *Config) crowded() bool {
-	return c.Connections >= crowdCount && c.InFlight*max(c.Batch, 1)*c.SizeBytes <= crowdWindowBytes
+	messageBytes := c.SizeBytes + len(headersJSON(c.Headers))
+	return c.Connections >= crowdCount && c.InFlight*max(c.Batch, 1)*messageBytes <= crowdWindowBytes
 }
 
 // socket is a connection outside the runtime's poller. Read returns 0 and no error when there is nothing yet.

@@ -26,6 +26,7 @@ const (
 	MaxInFlight  = 10_000
 	MaxBatch     = 100_000
 	MaxSizeBytes = 16 << 20
+	MaxHeaders   = 256 // of one message: what a node of ours takes
 
 	minEndToEndBytes = 24 // run, call time and intended time travel in the body
 	stallTimeout     = 30 * time.Second
@@ -42,6 +43,7 @@ type Config struct {
 	InFlight    int           // commands without an answer per connection
 	Batch       int           // messages per command: 1 is PUB, more is MPUB
 	SizeBytes   int           // of a body
+	Headers     int           // of every message: above 0 PUB and MPUB become PUB_EXT and MPUB_EXT, which no stock nsqd knows
 	Ready       int           // RDY of a consumer
 	Duration    time.Duration // of the measured part; 0: until Messages
 	WarmUp      time.Duration // before it
@@ -65,6 +67,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("batch must be 1 to %d", MaxBatch)
 	case c.SizeBytes < 1 || c.SizeBytes > MaxSizeBytes:
 		return fmt.Errorf("size must be 1 to %d bytes", MaxSizeBytes)
+	case c.Headers < 0 || c.Headers > MaxHeaders:
+		return fmt.Errorf("headers must be 0 to %d", MaxHeaders)
 	case c.Ready < 1:
 		return errors.New("rdy must be at least 1")
 	case c.Messages%int64(c.Batch) != 0:

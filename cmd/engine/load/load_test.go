@@ -52,6 +52,64 @@ func TestPublishClosed(t *testing.T) {
 	}
 }
 
+// Messages with headers go out as PUB_EXT and MPUB_EXT, in every kind of loop and as what sub fills with; the report names them.
+func TestPublishHeaders(t *testing.T) {
+	for _, c := range []struct {
+		verb               string
+		batch, connections int
+		rate               float64
+		described          string
+	}{
+		{"PUB_EXT", 1, 2, 0, "2 connections × 8 in flight, PUB_EXT, 100 B + 3 headers (85 B of JSON), closed loop"},
+		{"MPUB_EXT", 10, 2, 0, "2 connections × 8 in flight, MPUB_EXT ×10, 100 B + 3 headers (85 B of JSON), closed loop"},
+		{"PUB_EXT", 1, crowdCount, 0, "8 connections × 8 in flight, PUB_EXT, 100 B + 3 headers (85 B of JSON), closed loop"},
+		{"PUB_EXT", 1, 2, 20_000, "2 connections, PUB_EXT, 100 B + 3 headers (85 B of JSON), open loop at 20,000 msg/s"},
+	} {
+		p := newPeer(t)
+		cfg := config(p)
+		cfg.Headers, cfg.Batch, cfg.Connections, cfg.Rate = 3, c.batch, c.connections, c.rate
+		report, err := Publish(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.mu.Lock()
+		if got := p.commands[c.verb]; got != 1000/c.batch {
+			t.Errorf("%s: the peer saw %d commands, want %d", c.verb, got, 1000/c.batch)
+		}
+		if p.bodies[string(body(100))] != 1000 || p.headers["header-000"] != 1000 || len(p.headers) != 3 {
+			t.Errorf("%s: %d bodies of the run, headers %v", c.verb, p.bodies[string(body(100))], p.headers)
+		}
+		p.mu.Unlock()
+		if text := report.describe(); report.Messages != 1000 || report.Headers != 3 || !strings.HasSuffix(text, c.described) {
+			t.Errorf("%d messages with %d headers, described as %q", report.Messages, report.Headers, text)
+		}
+	}
+}
+
+func TestEndToEndAndFillWithHeaders(t *testing.T) {
+	p := newPeer(t)
+	cfg := config(p)
+	cfg.Headers, cfg.Rate = 3, 5000
+	report, err := EndToEnd(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Foreign != 0 || report.Latencies[0].Count < 999 {
+		t.Errorf("what was measured: %+v", report)
+	}
+	p = newPeer(t)
+	cfg = config(p)
+	cfg.Headers, cfg.Fill = 3, true
+	if report, err = Consume(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.finished != 1000 || p.headers["header-002"] != 1000 || !strings.HasSuffix(report.describe(), "filled with messages of 100 B + 3 headers") {
+		t.Errorf("%d finished, headers %v, described as %q", p.finished, p.headers, report.describe())
+	}
+}
+
 func TestPublishStopsAtDuration(t *testing.T) {
 	for _, of := range []func(*peer) Config{config, crowdOf} {
 		p := newPeer(t)
@@ -189,6 +247,8 @@ func TestConfigCheck(t *testing.T) {
 		"in-flight":   func(c *Config) { c.InFlight = 0 },
 		"batch":       func(c *Config) { c.Batch = 0 },
 		"size":        func(c *Config) { c.SizeBytes = 0 },
+		"headers":     func(c *Config) { c.Headers = MaxHeaders + 1 },
+		"no headers":  func(c *Config) { c.Headers = -1 },
 		"rdy":         func(c *Config) { c.Ready = 0 },
 		"rate":        func(c *Config) { c.Rate = -1 },
 		"multiple":    func(c *Config) { c.Batch, c.Messages = 10, 15 },

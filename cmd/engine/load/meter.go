@@ -12,7 +12,7 @@ import (
 const (
 	unit           = 100 * time.Nanosecond
 	maxLatency     = int64(time.Minute / unit)
-	precisionMany  = 2 // for more than manyMeters connections: memory
+	precisionMany  = 2 // for more than manyMeterCount connections: memory
 	precisionFew   = 3
 	manyMeterCount = 64
 )

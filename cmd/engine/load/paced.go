@@ -49,7 +49,7 @@ type pacer struct {
 func newPacer(r *run, frames []*frameReader, stamp bool, runID uint64) *pacer {
 	p := &pacer{r: r, stamp: stamp, runID: runID}
 	b := body(r.cfg.SizeBytes)
-	cmd := appendPub(nil, r.cfg.Topic, b, r.cfg.Batch)
+	cmd := appendPub(nil, r.cfg.Topic, headersJSON(r.cfg.Headers), b, r.cfg.Batch)
 	p.commandBytes = len(cmd)
 	p.bodyAt = len(cmd) - len(b)
 	p.perBlock = max(maxBlockBytes/len(cmd), 1)

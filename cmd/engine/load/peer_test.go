@@ -3,6 +3,7 @@ package load
 import (
 	"bufio"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -23,6 +24,7 @@ type peer struct {
 	ready      *sync.Cond
 	messages   [][]byte // waiting, in order
 	bodies     map[string]int
+	headers    map[string]int // messages by the names of their headers
 	commands   map[string]int
 	finished   int
 	heartbeats int
@@ -36,7 +38,7 @@ func newPeer(t *testing.T) *peer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &peer{t: t, listener: l, bodies: map[string]int{}, commands: map[string]int{}}
+	p := &peer{t: t, listener: l, bodies: map[string]int{}, headers: map[string]int{}, commands: map[string]int{}}
 	p.ready = sync.NewCond(&p.mu)
 	t.Cleanup(func() { l.Close() })
 	go func() {
@@ -132,7 +134,7 @@ func (p *peer) command(s *session, r *bufio.Reader, words []string) error {
 			return err
 		}
 		s.frame(frameResponse, []byte("OK"))
-	case "PUB", "MPUB":
+	case "PUB", "MPUB", "PUB_EXT", "MPUB_EXT":
 		return p.publish(s, r, words)
 	case "SUB":
 		if len(words) != 3 {
@@ -173,7 +175,7 @@ func (p *peer) publish(s *session, r *bufio.Reader, words []string) error {
 		return err
 	}
 	bodies := [][]byte{data}
-	if words[0] == "MPUB" {
+	if strings.HasPrefix(words[0], "MPUB") {
 		n := int(binary.BigEndian.Uint32(data))
 		bodies, data = nil, data[4:]
 		for range n {
@@ -193,6 +195,11 @@ func (p *peer) publish(s *session, r *bufio.Reader, words []string) error {
 		return nil
 	}
 	for _, b := range bodies {
+		if strings.HasSuffix(words[0], "_EXT") {
+			if b, err = p.unwrap(b); err != nil {
+				return err
+			}
+		}
 		p.bodies[string(b)]++
 		p.messages = append(p.messages, b)
 	}
@@ -203,6 +210,25 @@ func (p *peer) publish(s *session, r *bufio.Reader, words []string) error {
 	}
 	s.frame(frameResponse, []byte("OK"))
 	return nil
+}
+
+// unwrap takes the headers, [size uint16][JSON object], from before a body and counts their names.
+func (p *peer) unwrap(b []byte) (body []byte, err error) {
+	if len(b) < 2 || len(b) <= 2+int(binary.BigEndian.Uint16(b)) {
+		return nil, fmt.Errorf("%d bytes do not hold headers and a body", len(b))
+	}
+	end := 2 + int(binary.BigEndian.Uint16(b))
+	var members map[string]string
+	if err := json.Unmarshal(b[2:end], &members); err != nil {
+		return nil, fmt.Errorf("the headers %q: %w", b[2:end], err)
+	}
+	for name, value := range members {
+		if len(name) != 10 || len(value) != 12 {
+			return nil, fmt.Errorf("the header %q: %q has not 10 and 12 bytes", name, value)
+		}
+		p.headers[name]++
+	}
+	return b[end:], nil
 }
 
 func (p *peer) deliver(s *session) {

@@ -83,7 +83,7 @@ type publisher struct {
 }
 
 func newPublisher(r *run, conn io.Writer, frames *frameReader, m *meter) *publisher {
-	cmd := appendPub(nil, r.cfg.Topic, body(r.cfg.SizeBytes), r.cfg.Batch)
+	cmd := appendPub(nil, r.cfg.Topic, headersJSON(r.cfg.Headers), body(r.cfg.SizeBytes), r.cfg.Batch)
 	per := min(max(maxBlockBytes/len(cmd), 1), r.cfg.InFlight)
 	p := &publisher{r: r, conn: conn, frames: frames, meter: m, commandBytes: len(cmd), perBlock: per}
 	for range per {

@@ -27,7 +27,8 @@ type Report struct {
 	Batch       int           `json:"batch,omitempty"`
 	Ready       int           `json:"rdy,omitempty"`
 	SizeBytes   int           `json:"size_bytes"`
-	Rate        float64       `json:"rate,omitempty"` // asked for; absent: closed loop
+	Headers     int           `json:"headers,omitempty"` // of each message that the run published
+	Rate        float64       `json:"rate,omitempty"`    // asked for; absent: closed loop
 	WarmUp      time.Duration `json:"warm_up_ns"`
 
 	Elapsed           time.Duration `json:"elapsed_ns"` // of the measured part
@@ -72,10 +73,13 @@ type Latency struct {
 func newReport(cfg *Config, mode string) *Report {
 	r := &Report{
 		Mode: mode, Server: askServer(cfg.HTTPAddress), Address: cfg.Address, Topic: cfg.Topic, Connections: cfg.Connections,
-		SizeBytes: cfg.SizeBytes, Rate: cfg.Rate, WarmUp: cfg.WarmUp, Cores: runtime.NumCPU(),
+		SizeBytes: cfg.SizeBytes, Headers: cfg.Headers, Rate: cfg.Rate, WarmUp: cfg.WarmUp, Cores: runtime.NumCPU(),
 	}
 	if mode != "sub" {
 		r.InFlight, r.Batch = cfg.InFlight, cfg.Batch
+	}
+	if mode == "sub" && !cfg.Fill {
+		r.Headers = 0
 	}
 	if mode != "pub" {
 		r.Channel, r.Ready = cfg.Channel, cfg.Ready
@@ -172,17 +176,27 @@ func (r *Report) describe() string {
 	}
 	fmt.Fprintf(&b, ", %d connection%s", r.Connections, plural(r.Connections))
 	if r.Mode != "sub" {
-		command := "PUB"
-		if r.Batch > 1 {
-			command = "MPUB ×" + strconv.Itoa(r.Batch)
-		}
 		if r.Rate > 0 {
-			fmt.Fprintf(&b, ", %s, %d B, open loop at %s msg/s", command, r.SizeBytes, grouped(r.Rate))
+			fmt.Fprintf(&b, ", %s, open loop at %s msg/s", r.command(), grouped(r.Rate))
 		} else {
-			fmt.Fprintf(&b, " × %d in flight, %s, %d B, closed loop", r.InFlight, command, r.SizeBytes)
+			fmt.Fprintf(&b, " × %d in flight, %s, closed loop", r.InFlight, r.command())
 		}
+	} else if r.Headers > 0 {
+		fmt.Fprintf(&b, ", filled with messages of %d B + %d header%s", r.SizeBytes, r.Headers, plural(r.Headers))
 	}
 	return b.String()
+}
+
+// command is what was published with, and what of: PUB_EXT, 100 B + 3 headers (79 B of JSON).
+func (r *Report) command() string {
+	verb, suffix, batch, more := "PUB", "", "", ""
+	if r.Batch > 1 {
+		verb, batch = "MPUB", " ×"+strconv.Itoa(r.Batch)
+	}
+	if r.Headers > 0 {
+		suffix, more = "_EXT", fmt.Sprintf(" + %d header%s (%d B of JSON)", r.Headers, plural(r.Headers), len(headersJSON(r.Headers)))
+	}
+	return fmt.Sprintf("%s%s%s, %d B%s", verb, suffix, batch, r.SizeBytes, more)
 }
 
 func prefixed(prefix, s string) string {

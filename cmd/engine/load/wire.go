@@ -38,23 +38,44 @@ func appendSized(dst, body []byte) []byte {
 	return append(dst, body...)
 }
 
-// appendPub appends one PUB, or one MPUB of batch equal bodies when batch is above 1.
-func appendPub(dst []byte, topic string, body []byte, batch int) []byte {
-	if batch <= 1 {
-		dst = append(dst, "PUB "...)
-		dst = append(dst, topic...)
-		dst = append(dst, '\n')
-		return appendSized(dst, body)
+// appendPub appends one PUB, or one MPUB of batch equal bodies when batch is above 1. With headers, a JSON object, it is youzan's
+// PUB_EXT or MPUB_EXT; the body stays the last thing in the command.
+func appendPub(dst []byte, topic string, headers, body []byte, batch int) []byte {
+	verb := "PUB"
+	if batch > 1 {
+		verb = "MPUB"
 	}
-	dst = append(dst, "MPUB "...)
-	dst = append(dst, topic...)
-	dst = append(dst, '\n')
-	dst = binary.BigEndian.AppendUint32(dst, uint32(4+batch*(4+len(body))))
+	message := body
+	if len(headers) > 0 {
+		verb += "_EXT"
+		message = binary.BigEndian.AppendUint16(nil, uint16(len(headers)))
+		message = append(append(message, headers...), body...)
+	}
+	dst = append(append(append(append(dst, verb...), ' '), topic...), '\n')
+	if batch <= 1 {
+		return appendSized(dst, message)
+	}
+	dst = binary.BigEndian.AppendUint32(dst, uint32(4+batch*(4+len(message))))
 	dst = binary.BigEndian.AppendUint32(dst, uint32(batch))
 	for range batch {
-		dst = appendSized(dst, body)
+		dst = appendSized(dst, message)
 	}
 	return dst
+}
+
+// headersJSON is that many headers as the object of a PUB_EXT: names of 10 bytes and values of 12. 0: nil.
+func headersJSON(count int) []byte {
+	if count == 0 {
+		return nil
+	}
+	dst := []byte{'{'}
+	for i := range count {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = fmt.Appendf(dst, `"header-%03d":"%012x"`, i, uint64(i+1)*0x9e3779b97f4a7c15>>16)
+	}
+	return append(dst, '}')
 }
 
 func appendFin(dst, id []byte) []byte {

@@ -1,0 +1,116 @@
+package nsq
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"penstock/engine"
+)
+
+// Objects of plain strings are read where they lie; everything else is left to the JSON package, which must say the same of what both read: FuzzExt.
+func TestPlainExt(t *testing.T) {
+	long := make([]string, engine.MaxHeaderCount+1)
+	for i := range long {
+		long[i] = fmt.Sprintf(`"%d":""`, i)
+	}
+	for ext, plain := range map[string]bool{
+		``: true, `{}`: true, `{"a":"b"}`: true, " {\t\"a\" : \"b\" ,\r\n\"c\":\"\" } \n": true, `{"ä":"ö"}`: true,
+		`{"##trace_id":"18446744073709551615"}`: true, `{"##client_dispatch_tag":"x"}`: true,
+		"{" + strings.Join(long[1:], ",") + "}": true,
+
+		`{"a":1}`: false, `{"a":"\n"}`: false, `{"\u0061":"b"}`: false, `{"a":"b","a":"c"}`: false, `{"##trace_id":"x"}`: false, `{"##json":"[]"}`: false,
+		`{"##client_dispatch_tag":"x","tag":"y"}`: false, "{\"a\":\"\xff\"}": false, "{\"a\":\"\x01\"}": false, `{"a":"b"`: false, `{"a":"b",}`: false,
+		`{"a":"b"}}`: false, `{"a":"b"} {}`: false, `{"a"}`: false, `{,}`: false, `[]`: false, `{"a":"b`: false,
+		"{" + strings.Join(long, ",") + "}": false,
+	} {
+		before := []engine.Header{{Key: []byte("of another")}}
+		headers, _, _, ok := appendPlainExt(before, []byte(ext))
+		if ok != plain || len(headers) < 1 || string(headers[0].Key) != "of another" || !ok && len(headers) != 1 {
+			t.Errorf("%.100q: plain %v, want %v; %q", ext, ok, plain, headers)
+		}
+	}
+	if _, _, _, err := decodeExt([]byte("{" + strings.Join(long, ",") + "}")); err == nil || !strings.Contains(err.Error(), "256") {
+		t.Errorf("too many members: %v", err)
+	}
+}
+
+// PUB_EXTs that come together are stored together and answered each; what has a trace id, and what is refused, is on its own.
+func TestExtRuns(t *testing.T) {
+	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+		makeChannel(t, nodes, "t", "c", 1)
+		c := nodes[len(nodes)-1].dial(t)
+		pubExt := func(ext, body string) string { return "PUB_EXT t 0\n" + sized(withExt(ext, body)) }
+		c.send(pubExt(`{"a":"1"}`, "m0") + pubExt(``, "m1") + pubExt(`{"##trace_id":"9"}`, "m2") + pubExt(`{"a":"\n"}`, "m3") +
+			pubExt(`{}`, "m4") + pubExt(`{"a":"5","b":"6"}`, "m5") + "PUB t 0\n" + sized("m6") + pubExt(`{"penstock-x":"1"}`, "m7"))
+		c.ok()
+		c.ok()
+		if id, trace, place, _ := c.traced(); trace != 9 || place != 2 {
+			t.Errorf("the traced one: %v, trace id %d, place %d", id, trace, place)
+		}
+		for range 4 {
+			c.ok()
+		}
+		c.refusedAs(codeBadExt) // its name is the engine's; those before it are stored
+
+		lead := nodes[leaderOfPartition(t, nodes, "t", 0)]
+		r := lead.dial(t)
+		r.identify(`{"extend_support":true}`)
+		r.send("SUB t c\n")
+		r.ok()
+		r.send("RDY 100\n")
+		for i, want := range []string{`{"a":"1"}`, ``, `{"##trace_id":"9"}`, `{"a":"\n"}`, `{}`, `{"a":"5","b":"6"}`, ``} {
+			m := r.formed(true, false)
+			if m.ext != want || m.body != fmt.Sprint("m", i) {
+				t.Errorf("message %d is %q with %q, want %q", i, m.body, m.ext, want)
+			}
+			r.send("FIN " + m.full + "\n")
+		}
+	})
+}
+
+// Headers cost no allocation, neither read from an ext nor written into one.
+func TestExtDoesNotAllocate(t *testing.T) {
+	ext := []byte(`{"header-000":"000000000001","header-001":"000000000002","##client_dispatch_tag":"red","##trace_id":"12345678901"}`)
+	var headers []engine.Header
+	var out []byte
+	if n := testing.AllocsPerRun(100, func() {
+		headers, _, _, _ = appendExtHeaders(headers[:0], ext)
+		out = appendExt(out[:0], headers)
+	}); n != 0 {
+		t.Errorf("%v allocations per message", n)
+	}
+	if string(out) != string(ext) {
+		t.Errorf("comes back as %s", out)
+	}
+}
+
+// BenchmarkExt reads and writes an ext of three headers.
+func BenchmarkExt(b *testing.B) {
+	ext := []byte(`{"header-000":"000000000001","header-001":"000000000002","header-002":"000000000003"}`)
+	headers, _, _, err := extHeaders(ext)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("read", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			headers, _, _, _ = appendExtHeaders(headers[:0], ext)
+		}
+	})
+	b.Run("read-any", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, _, _, err := decodeExt(ext); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("write", func(b *testing.B) {
+		var out []byte
+		b.ReportAllocs()
+		for b.Loop() {
+			out = appendExt(out[:0], headers)
+		}
+	})
+}
