@@ -22,7 +22,7 @@ import (
 //	                              5 it is committed                          6 they learn the new places
 //	7 removes the segments
 //
-// 7 is not before 5 (carriedBound), so a crash or a cut finds the message in one of the two places. A channel that is just reading an old place
+// 7 is not before 5 (confirmedBound), so a crash or a cut finds the message in one of the two places. A channel that is just reading an old place
 // when 7 happens comes back for the message when its time is out.
 //
 // Retention by size, age or count removes segments whoever waits in them. What waited there is gone: it counts as confirmed in every channel,
@@ -33,15 +33,6 @@ const (
 	maxCarryCandidates = 16        // places up to which segments could go that are looked at
 	noOffset           = 1<<63 - 1
 )
-
-// carriedBound is how much of what the fold says is not needed may go.
-func (pt *partition) carriedBound(to segment.Offset) segment.Offset {
-	to = min(to, segment.Offset(pt.carriedFrom.Load()))
-	if last := segment.Offset(pt.carriedAt.Load()); last != 0 && pt.carriedFrom.Load() != noOffset && last >= pt.committedEnd() {
-		return 0
-	}
-	return to
-}
 
 // look runs f where the fold belongs to, and then done.
 func (pt *partition) look(f func(), done func(error)) {

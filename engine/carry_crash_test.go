@@ -14,7 +14,7 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// carryDelay is how long the messages of carryRun wait: longer than it takes to carry them.
+// carryDelay is how long the deferred messages of a run wait: longer than it takes to carry them.
 const carryDelay = 500 * time.Millisecond
 
 // carryKept is less than a run stores while its waiting messages hold the segments that they were published in.

@@ -372,17 +372,6 @@ func (c *Channel) hasPartition(i int) bool {
 	return i < len(c.cursors) && c.cursors[i].added
 }
 
-// stands says whether the channel has the partition, and what was in the log when it got it is committed: its creation may have been the last of it.
-func (c *Channel) stands(i int) bool {
-	if !c.hasPartition(i) {
-		return false
-	}
-	c.mu.Lock()
-	pt, behind := c.cursors[i].part, c.cursors[i].behind
-	c.mu.Unlock()
-	return pt.committedMark() >= behind
-}
-
 // grow makes cursors for partitions that the topic got after the channel; mu is held.
 func (c *Channel) grow(n int) {
 	for i := len(c.cursors); i < n; i++ {
@@ -530,7 +519,7 @@ func (c *Channel) change(ctx context.Context, evs ...core.Event) error {
 	for i := range c.cursors {
 		c.cursors[i].found, c.cursors[i].bad = false, nil
 	}
-	ws, err := c.writeControls(ctx)
+	ws, err := c.writeControls(ctx, evs)
 	c.mu.Unlock()
 	for _, w := range ws {
 		// Without a quorum it waits in the inbox for as long as that takes: what the machine gave away must be written, but the caller
@@ -551,23 +540,4 @@ func (c *Channel) change(ctx context.Context, evs ...core.Event) error {
 	}
 	c.pump()
 	return err
-}
-
-// writeControls hands everything the machine wants in the log over, and returns what to wait for; mu is held.
-// A control put that is on its way stands before these in the inbox, so the order holds.
-func (c *Channel) writeControls(ctx context.Context) (ws []controlWait, err error) {
-	for i := range c.cursors {
-		pt := c.cursors[i].part
-		for c.cursors[i].added && c.m.HasControls(pt.number) { // the others are another node's
-			w := controlWaiter(ownControls(c.m.TakeControls(pt.number, nil)), nil)
-			w.own.of = c.cursors[i].put
-			take := c.m.LastTake(pt.number)
-			if err = pt.enqueue(ctx, &w.Put); err != nil {
-				w.free()
-				return ws, err
-			}
-			ws = append(ws, controlWait{w, pt, c.cursors[i].put, take})
-		}
-	}
-	return ws, nil
 }

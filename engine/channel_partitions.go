@@ -5,12 +5,8 @@ import "penstock/engine/core"
 // concerns says whether an event is about the channel as a whole, or a partition that it has here: one may have gone since it was asked for. mu is
 // held.
 func (c *Channel) concerns(ev *core.Event) bool {
-	number := ev.Part
-	switch ev.Kind {
-	case core.EvReset:
-	case core.EvDrop:
-		number = ev.ID.Partition()
-	default:
+	number, one := partOf(ev)
+	if !one {
 		return true
 	}
 	for i := range c.cursors {
@@ -19,6 +15,17 @@ func (c *Channel) concerns(ev *core.Event) bool {
 		}
 	}
 	return false
+}
+
+// partOf is the partition that an event is about; false: it is about the channel as a whole.
+func partOf(ev *core.Event) (number uint32, one bool) {
+	switch ev.Kind {
+	case core.EvReset:
+		return ev.Part, true
+	case core.EvDrop:
+		return ev.ID.Partition(), true
+	}
+	return 0, false
 }
 
 // giveAway takes the partitions that do not stay, by their index, out of a channel of which a consumer reads one that does, and nothing else. That one notices

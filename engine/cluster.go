@@ -78,6 +78,8 @@ type clusterNode struct {
 	leave    sync.Once
 	left     error
 
+	namesakes []*Topic // that Open found beside a newer one of their name; until start
+
 	decoders sync.Pool
 
 	goneMu sync.Mutex
@@ -186,7 +188,7 @@ func (cn *clusterNode) extend(until int64) {
 
 // start begins to work on what the store says and to keep time.
 func (cn *clusterNode) start() {
-	for _, t := range cn.e.Topics() {
+	for _, t := range append(cn.e.Topics(), cn.namesakes...) {
 		cn.topics[t.uuid] = t
 		cn.addToTable(t.partitions())
 	}
@@ -265,6 +267,7 @@ func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 	t, mt := cn.topics[id], snap.Topics[id]
 	if t != nil && mt != nil {
+		cn.e.showTopic(t)
 		t.learnSettings(mt)
 	}
 	switch {

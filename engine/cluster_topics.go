@@ -145,6 +145,8 @@ func (e *Engine) dropTopic(t *Topic) {
 		e.mu.Unlock()
 		t.deleted.Store(true)
 		t.closeChannels(ErrDeleted)
+		// The commit log says nothing of it, and yet it may have a directory: it was made, and the node started anew before anything was written.
+		e.cluster.spawn(func() { e.trashTopic(t, nil, func() {}) })
 		return
 	}
 	e.cluster.spawn(func() {
@@ -152,6 +154,15 @@ func (e *Engine) dropTopic(t *Topic) {
 			e.log.Error("a deleted topic could not be removed from this node; it is removed at the next start", "topic", t.name, "error", err)
 		}
 	})
+}
+
+// showTopic makes the topic that the cluster has the one of its name: Open may have found another one, too.
+func (e *Engine) showTopic(t *Topic) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.closed {
+		e.topics[t.name] = t
+	}
 }
 
 // hideTopic takes a topic that the cluster does not know out of sight. Its bytes stay.
@@ -396,7 +407,7 @@ func (t *Topic) ReadChannelNames(ctx context.Context) ([]string, error) {
 	if slices.ContainsFunc(t.partitions(), hasCopy) {
 		return t.channelNames(), nil
 	}
-	s, err := t.askState(ctx)
+	s, err := t.askState(ctx, false)
 	if err != nil {
 		return nil, err
 	}
@@ -419,10 +430,9 @@ func (f *flusher) trim(pt *partition, to segment.Offset) {
 	if to <= start {
 		return
 	}
-	wanted := segment.MsgID(pt.needed.Load())
-	carried := segment.Offset(pt.carriedFrom.Load())
+	wanted := pt.bound.now()
 	n, err := pt.log.Trim(to)
-	if left := pt.startBorder(); wanted < left.ID || carried < left.At {
+	if left := pt.startBorder(); wanted.id < left.ID || wanted.at < left.At {
 		pt.losing.Store(true)
 	}
 	f.e.counters.TrimmedBytes.Add(uint64(n))

@@ -501,9 +501,6 @@ func (c *committer) applyControls(pt *partition, controls []core.Control, at seg
 	end := pt.machine.State().NextID
 	for i := range controls {
 		held := pt.fold.HeldFrom
-		if controls[i].Kind == core.DeferredCarried {
-			pt.carriedAt.Store(int64(at))
-		}
 		if err := pt.fold.ApplyAt(&controls[i], end, at); err != nil {
 			panic("BUG: the engine appended a control entry that does not apply: " + err.Error())
 		}
@@ -525,8 +522,10 @@ func (pt *partition) publishFold(end segment.MsgID) {
 	if !carries {
 		from = noOffset
 	}
-	pt.carriedFrom.Store(int64(from)) // before needed, which counts on it
-	pt.needed.Store(uint64(pt.fold.Needed(start.ID, end)))
+	needed := pt.fold.Needed(start.ID, end)
+	pt.carriedFrom.Store(int64(from))
+	pt.needed.Store(uint64(needed))
+	pt.bound.note(keepFrom{needed, from}, pt.machine.State().End)
 	if pt.fold.Len() == 0 {
 		pt.unclaimed.Store(uint64(pt.fold.Unclaimed))
 	} else {

@@ -126,9 +126,6 @@ func (c *committer) appendOne(pt *partition, g *clog.Group, w *groupWork, in *in
 	}}
 	pt.machine.Step(&c.ev, &c.res)
 	pt.epochs.Note(replicate.EpochStart{Epoch: h.Epoch, Position: h.Position, Offset: in.offset})
-	if h.Control() {
-		pt.carriedAt.Store(int64(in.offset)) // it may carry messages: what it says counts when it is committed
-	}
 	due, err := foldBatch(pt.fold, &h, dst[segment.HeaderBytes:], in.offset)
 	pt.fold.PublishDeferred(due)
 	pt.stateGrew(len(due))

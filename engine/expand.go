@@ -32,8 +32,12 @@ type channelState struct {
 	Settings ChannelSettings `json:"settings"`
 }
 
-// stateHere is the state of the channels that this node has; ephemeral ones are in no log.
+// stateHere is the state of the channels that this node has; ephemeral ones are in no log. In a cluster it is what the log of partition 0 says, which
+// this node leads: channels are shut and put together anew whenever leaderships move, and then look as if they were gone.
 func (t *Topic) stateHere() *topicState {
+	if t.e.cluster != nil {
+		return t.partitions()[0].foldState()
+	}
 	s := &topicState{Paused: t.paused.Load()}
 	for _, c := range t.Channels() {
 		c.mu.Lock()
@@ -44,6 +48,16 @@ func (t *Topic) stateHere() *topicState {
 		}
 		c.mu.Unlock()
 	}
+	return s
+}
+
+func (pt *partition) foldState() *topicState {
+	pt.rep.mu.Lock()
+	defer pt.rep.mu.Unlock()
+	s := &topicState{Paused: pt.fold.TopicPaused}
+	pt.fold.Each(func(cur *core.Cursor) {
+		s.Channels = append(s.Channels, channelState{cur.Name, cur.Paused, cur.Skipped, cur.Settings})
+	})
 	return s
 }
 
@@ -247,7 +261,7 @@ func (t *Topic) adopt(ctx context.Context, parts []*partition) error {
 	if len(empty) == 0 {
 		return nil
 	}
-	s, err := t.askState(ctx)
+	s, err := t.askState(ctx, true)
 	if err != nil || len(s.Channels) == 0 && !s.Paused {
 		return err
 	}
@@ -264,11 +278,33 @@ func (t *Topic) adopt(ctx context.Context, parts []*partition) error {
 	return err
 }
 
-// askState asks the leader of partition 0.
-func (t *Topic) askState(ctx context.Context) (*topicState, error) {
+// lockWhole locks changing when no partition that this node leads lacks the topic's channels: any other control entry in one of them would make it look
+// as if it had them, and messages would go past those that come later. nil: the caller unlocks.
+func (t *Topic) lockWhole(ctx context.Context) error {
+	for asked := map[*partition]bool{}; ; {
+		t.changing.lock(t.e)
+		var barren []*partition
+		for _, pt := range t.partitions() {
+			if pt.rep != nil && !asked[pt] && pt.barren() {
+				barren = append(barren, pt)
+				asked[pt] = true // if it still looks so, there is nothing to adopt
+			}
+		}
+		if len(barren) == 0 {
+			return nil
+		}
+		t.changing.unlock()
+		if err := t.adopt(ctx, barren); err != nil {
+			return err
+		}
+	}
+}
+
+// askState asks the leader of partition 0, with adopts one that knows of all partitions.
+func (t *Topic) askState(ctx context.Context, adopts bool) (*topicState, error) {
 	s := new(topicState)
 	first := func(pt *partition) bool { return pt.number == 0 }
-	err := t.e.cluster.gather(ctx, t, operation{Kind: opState}, first, func(result json.RawMessage) error { return json.Unmarshal(result, s) })
+	err := t.e.cluster.gather(ctx, t, operation{Kind: opState, Flag: adopts}, first, func(result json.RawMessage) error { return json.Unmarshal(result, s) })
 	return s, err
 }
 

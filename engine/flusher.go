@@ -533,12 +533,13 @@ func (f *flusher) retain() {
 func (f *flusher) retainTo(pt *partition, now time.Time) segment.Offset {
 	end, _, endID := pt.log.End()
 	var to segment.Offset
-	if at, _, err := pt.log.Seek(segment.MsgID(pt.needed.Load())); err == nil {
+	keep := pt.bound.settle(pt.committedEnd())
+	if at, _, err := pt.log.Seek(keep.id); err == nil {
 		to = at
 	} else if errors.Is(err, segment.ErrAtEnd) {
 		to = end
 	}
-	to = pt.carriedBound(to)
+	to = min(to, keep.at)
 	l := pt.t.limits.Load()
 	if l.retentionBytes > 0 {
 		to = max(to, end-segment.Offset(l.retentionBytes))

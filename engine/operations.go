@@ -33,6 +33,9 @@ type operation struct {
 	Count    int              `json:"count,omitempty"`
 	Settings *ChannelSettings `json:"settings,omitempty"`
 
+	// Known is how many partitions the topic has for who asks: see outgrown.
+	Known int `json:"known,omitempty"`
+
 	// Partitions are those that the node should lead. If it does not it refuses, and who asked looks again.
 	Partitions []uint32 `json:"partitions"`
 }
@@ -90,14 +93,14 @@ func (cn *clusterNode) gather(ctx context.Context, t *Topic, op operation, only 
 	ctx, cancel := cn.e.withTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
 	op.Topic = t.uuid
-	done := map[*partition]bool{}
-	for _, pt := range t.partitions() {
-		if only != nil && !only(pt) {
-			done[pt] = true
-		}
-	}
+	done := map[*partition]bool{} // false: it is known, and not done
 	var last error
 	for {
+		for _, pt := range t.partitions() {
+			if _, known := done[pt]; !known {
+				done[pt] = only != nil && !only(pt)
+			}
+		}
 		left, err := cn.everyLeader(ctx, t, op, done, take)
 		if err != nil {
 			last = err
@@ -124,7 +127,8 @@ const operationPause = 3 * time.Millisecond
 // the next one has, too.
 func (cn *clusterNode) everyLeader(ctx context.Context, t *Topic, op operation, done map[*partition]bool, take func(json.RawMessage) error) (left int, last error) {
 	byNode := map[replicate.NodeID][]*partition{}
-	for _, pt := range t.partitions() {
+	op.Known = len(done)
+	for _, pt := range t.partitions()[:op.Known] {
 		if done[pt] {
 			continue
 		}
@@ -320,8 +324,14 @@ func (t *Topic) locally(ctx context.Context, op operation) (json.RawMessage, err
 // performIn is perform for who served the partitions in epochs a moment ago. If it does not any more, perform may have passed them over: it is not
 // done, whatever it says, and who asked looks again.
 func (t *Topic) performIn(ctx context.Context, op operation, epochs []segment.Epoch) (json.RawMessage, error) {
+	if err := t.outgrown(op); err != nil {
+		return nil, err
+	}
 	result, err := t.perform(ctx, op)
 	if err != nil {
+		return nil, err
+	}
+	if err := t.outgrown(op); err != nil {
 		return nil, err
 	}
 	parts := t.partitions()
@@ -331,6 +341,31 @@ func (t *Topic) performIn(ctx context.Context, op operation, epochs []segment.Ep
 		}
 	}
 	return result, nil
+}
+
+var errGrown = errors.New("engine: the topic has got partitions that one of the nodes has not heard of yet")
+
+// outgrown refuses a change that was asked for by a node that does not know all partitions of the topic: a new one has taken what the log of partition
+// 0 said, and would not hear of a change after that. So who adopts that state says how many partitions there are, and from then on, at the latest, the
+// leader of partition 0 knows; one that leads after it was elected after they were made. Who asked asks again when it has heard.
+func (t *Topic) outgrown(op operation) error {
+	switch op.Kind {
+	case opState:
+		if op.Flag && t.Partitions() < op.Known {
+			return errGrown
+		}
+	case opCreateChannel, opDeleteChannel, opPauseChannel, opSkipChannel, opEmptyChannel, opPauseTopic, opEmptyTopic, opConfigure:
+		known := t.Partitions()
+		if cn := t.e.cluster; cn != nil {
+			if mt := cn.store.Snapshot().Topics[t.uuid]; mt != nil {
+				known = max(known, mt.Partitions)
+			}
+		}
+		if known > op.Known {
+			return errGrown
+		}
+	}
+	return nil
 }
 
 func (t *Topic) perform(ctx context.Context, op operation) (json.RawMessage, error) {

@@ -43,10 +43,9 @@ type partition struct {
 	watchers atomic.Pointer[[]*watch]
 	visible  atomic.Uint64 // MsgID below which messages are committed
 	needed   atomic.Uint64 // MsgID below which every durable channel has confirmed, or a control batch carries what it has not
-	// Of control batches that carry messages: the first that is needed, or noOffset; and where the last one lies, which must be committed
-	// before anything is removed that needed says is not.
+	// Of control batches that carry messages: the first that is needed, or noOffset.
 	carriedFrom atomic.Int64
-	carriedAt   atomic.Int64
+	bound       confirmedBound
 	carrying    atomic.Bool   // messages are being carried
 	searching   atomic.Bool   // for those that are gone
 	losing      atomic.Bool   // something went that somebody had not confirmed: perhaps it waits, see flusher.lose

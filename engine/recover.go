@@ -440,7 +440,8 @@ func (r *recovery) quarantine(known map[uuid.UUID]bool) error {
 
 func (r *recovery) openTopic(m *topicMeta) error {
 	e := r.e
-	if old, ok := e.topics[m.Name]; ok {
+	old := e.topics[m.Name]
+	if old != nil && (e.cluster == nil || e.node.Cluster == uuid.Nil) {
 		return fmt.Errorf("engine: topics/%s and topics/%s both say they are topic %q: nothing was changed, move one of them away", old.uuid, m.ID, m.Name)
 	}
 	t := newTopic(e, m)
@@ -463,6 +464,13 @@ func (r *recovery) openTopic(m *topicMeta) error {
 	}
 	if e.cluster == nil {
 		t.restore()
+	}
+	if old != nil {
+		// The process ended while one was deleted and the other made already. The cluster knows which is which.
+		if old.created > t.created {
+			old, t = t, old
+		}
+		e.cluster.namesakes = append(e.cluster.namesakes, old)
 	}
 	e.topics[m.Name] = t
 	return nil
@@ -491,9 +499,6 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 	}
 	if e.cluster == nil {
 		pt.visible.Store(uint64(rp.st.NextID))
-	}
-	if _, carries := pt.fold.CarriedFrom(0); carries && rp.st.End > 0 {
-		pt.carriedAt.Store(int64(rp.st.End) - 1) // in a cluster its last batches may not be committed
 	}
 	pt.publishFold(rp.st.NextID)
 	pt.losing.Store(len(pt.fold.Gone(nil, pt.startBorder(), 1)) > 0)

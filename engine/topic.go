@@ -340,7 +340,7 @@ func (t *Topic) Channels() []*Channel {
 // message that is published after.
 func (t *Topic) Channel(ctx context.Context, name string) (*Channel, error) {
 	if c, ok := t.LookupChannel(name); ok {
-		return c, nil
+		return t.standing(ctx, c)
 	}
 	if !ValidChannelName(name) {
 		return nil, ErrChannelName
@@ -366,7 +366,9 @@ func (t *Topic) CreateChannel(ctx context.Context, name string) (*Channel, error
 
 // createChannelHere makes the channel in the partitions that this node leads.
 func (t *Topic) createChannelHere(ctx context.Context, name string) (*Channel, error) {
-	t.changing.lock(t.e)
+	if err := t.lockWhole(ctx); err != nil {
+		return nil, err
+	}
 	defer t.changing.unlock()
 	if c, ok := t.LookupChannel(name); ok {
 		return c, nil
@@ -420,7 +422,9 @@ func (t *Topic) DeleteChannel(ctx context.Context, name string) error {
 }
 
 func (t *Topic) deleteChannelHere(ctx context.Context, name string) error {
-	t.changing.lock(t.e)
+	if err := t.lockWhole(ctx); err != nil {
+		return err
+	}
 	defer t.changing.unlock()
 	if c, ok := t.LookupChannel(name); ok {
 		return t.deleteChannel(ctx, c)
@@ -502,7 +506,9 @@ func (t *Topic) pause(ctx context.Context, paused bool) error {
 func (t *Topic) Unpause(ctx context.Context) error { return t.pause(ctx, false) }
 
 func (t *Topic) pauseHere(ctx context.Context, paused bool) error {
-	t.changing.lock(t.e)
+	if err := t.lockWhole(ctx); err != nil {
+		return err
+	}
 	defer t.changing.unlock()
 	// In a cluster every partition has its own answer: one that was led elsewhere may have missed what the others have.
 	if t.e.cluster == nil && t.paused.Load() == paused {
@@ -531,7 +537,9 @@ func (t *Topic) Empty(ctx context.Context) error {
 }
 
 func (t *Topic) emptyHere(ctx context.Context) error {
-	t.changing.lock(t.e)
+	if err := t.lockWhole(ctx); err != nil {
+		return err
+	}
 	defer t.changing.unlock()
 	return t.control(ctx, func(*partition) []core.Control {
 		return []core.Control{{Kind: core.TopicEmptied}}

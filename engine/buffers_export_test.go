@@ -1,0 +1,16 @@
+package engine
+
+import "penstock/segment/aio"
+
+// TakeBuffers takes every free buffer of an engine until release is called.
+func TakeBuffers(e *Engine) (release func()) {
+	var taken []*aio.Buf
+	for b := e.arena.Get(); b != nil; b = e.arena.Get() {
+		taken = append(taken, b)
+	}
+	return func() {
+		for _, b := range taken {
+			b.Release()
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package engine
+
+import (
+	"context"
+
+	"penstock/engine/core"
+	"penstock/replicate"
+)
+
+// What a channel's machine, or the fold of a leader's log, has is not yet there for good: it is when the log's batch is committed, and a failover before that takes
+// it back. So who asks for what is there already waits for that as well as who brought it about.
+
+// standing returns a channel that this node has once it is there for good: somebody else may have asked for it a moment ago. A node that leads nothing only
+// remembers channels; the leaders know.
+func (t *Topic) standing(ctx context.Context, c *Channel) (*Channel, error) {
+	cn := t.e.cluster
+	if cn == nil || c.ephemeral {
+		return c, nil
+	}
+	// Only of the partitions that the client is about to get messages from: one without a leader keeps nobody from the rest.
+	only := func(pt *partition) bool { return pt.rep.serves.Load() }
+	switch {
+	case t.servesAny():
+		if c.standsHere() {
+			return c, nil
+		}
+	case t.e.opts.DisableAutoCreate:
+		return c, nil // the leaders are not to make it
+	default:
+		only = func(pt *partition) bool {
+			to := replicate.NodeID(pt.rep.target.Load())
+			return to != 0 && (to == cn.self.ID || cn.isLive(to))
+		}
+	}
+	if err := cn.gather(ctx, t, operation{Kind: opCreateChannel, Channel: c.name}, only, nil); err != nil {
+		return nil, err
+	}
+	return t.createChannelHere(ctx, c.name)
+}
+
+// standsHere is stands in all partitions that this node serves.
+func (c *Channel) standsHere() bool {
+	for i, pt := range c.t.partitions() {
+		if pt.rep.serves.Load() && !c.stands(i) {
+			return false
+		}
+	}
+	return true
+}
+
+// stands says whether the channel has the partition, and what was in the log when it got it is committed: its creation may have been the last of it.
+func (c *Channel) stands(i int) bool {
+	if !c.hasPartition(i) {
+		return false
+	}
+	c.mu.Lock()
+	pt, behind := c.cursors[i].part, c.cursors[i].behind
+	c.mu.Unlock()
+	return pt.committedMark() >= behind
+}
+
+// writeControls hands everything the machine wants in the log over after evs, and returns what to wait for; mu is held.
+// A control put that is on its way stands before these in the inbox, so the order holds.
+func (c *Channel) writeControls(ctx context.Context, evs []core.Event) (ws []controlWait, err error) {
+	for i := range c.cursors {
+		cur := &c.cursors[i]
+		pt := cur.part
+		if !cur.added || c.ephemeral {
+			continue // the others are another node's
+		}
+		var controls []core.Control
+		if !c.m.HasControls(pt.number) && anyAbout(evs, pt.number) {
+			controls = c.said()
+		}
+		for controls != nil || c.m.HasControls(pt.number) {
+			if controls == nil {
+				controls = ownControls(c.m.TakeControls(pt.number, nil))
+			}
+			w := controlWaiter(controls, nil)
+			controls = nil
+			w.own.of = cur.put
+			take := c.m.LastTake(pt.number)
+			if err = pt.enqueue(ctx, &w.Put); err != nil {
+				w.free()
+				return ws, err
+			}
+			ws = append(ws, controlWait{w, pt, cur.put, take})
+		}
+	}
+	return ws, nil
+}
+
+// said is what to write when an event changed nothing: it was asked for before, and that may be on its way to the log, or have been refused there. Behind this
+// entry it is done. mu is held.
+func (c *Channel) said() []core.Control {
+	now := c.m.Stats()
+	return []core.Control{
+		{Kind: core.ChannelPaused, Channel: c.name, Flag: now.Paused},
+		{Kind: core.ChannelSkipped, Channel: c.name, Flag: now.Skipped},
+	}
+}
+
+// anyAbout says whether one of the events is about a partition, or the channel as a whole.
+func anyAbout(evs []core.Event, number uint32) bool {
+	for i := range evs {
+		if n, one := partOf(&evs[i]); !one || n == number {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,66 @@
+package engine_test
+
+import (
+	"fmt"
+	"testing"
+
+	"penstock/engine"
+)
+
+// A topic that nobody has written to is deleted by a node that was started anew meanwhile, too: nothing of it is in the commit log, and its directory
+// must go all the same. If it stayed, a topic of the same name would make the next start fail.
+//
+// B41, B79.
+func TestClusterDeleteOfWhatNobodyWrote(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 2)
+	m := tr.nodes[2]
+	dir := engine.TopicDir(m.e, "t")
+	tr.kill(m)
+	tr.start(m)
+	if err := tr.nodes[0].e.DeleteTopic(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	tr.eventually("the files are gone", func() bool {
+		_, err := m.disk.ReadDir(dir)
+		return err != nil
+	})
+	tr.create("t", 1)
+	tr.kill(m)
+	tr.start(m)
+	tr.whole("t")
+}
+
+// A node that ended while a deleted topic's files were still there, and those of the next topic of its name already, starts again, whichever it finds
+// first and whichever is newer, and serves the one that the cluster has. What the cluster does not know stays where it is.
+//
+// B41, B79, B86.
+func TestClusterTwoTopicsOfOneName(t *testing.T) {
+	t.Parallel()
+	for _, id := range []string{"00000000-0000-4000-8000-000000000001", "ffffffff-ffff-4fff-bfff-fffffffffffe"} {
+		for _, created := range []int64{1, 1 << 62} {
+			tr := newTrio(t, 3)
+			tr.create("t", 2)
+			h := newTold()
+			tr.fill(h, tr.nodes[0], "t", "kept", 20, 100)
+			m := tr.nodes[2]
+			tr.kill(m)
+			dir := "topics/" + id
+			if err := m.disk.MkdirAll(dir); err != nil {
+				t.Fatal(err)
+			}
+			meta := fmt.Sprintf(`{"format":2,"id":%q,"name":"t","partitions":1,"created_ns":%d}`, id, created)
+			if err := m.disk.WriteFile(dir+"/topic.json", []byte(meta)); err != nil {
+				t.Fatal(err)
+			}
+			tr.start(m)
+			tr.whole("t")
+			tr.eventually("the node has the cluster's topic", func() bool { return tr.topic(m, "t").Partitions() == 2 })
+			tr.checkAll(h, "t", 2)
+			if _, err := m.disk.ReadDir(dir); err != nil {
+				t.Errorf("the other topic's files: %v", err)
+			}
+		}
+	}
+}
