@@ -1,6 +1,10 @@
 package engine
 
 import (
+	"slices"
+
+	"github.com/google/uuid"
+
 	"penstock/engine/core"
 	"penstock/replicate"
 	"penstock/segment"
@@ -40,7 +44,11 @@ type PartitionView struct {
 type ChannelView struct {
 	Name             string
 	Start, Confirmed segment.MsgID
+	Ranges           []core.IDRange // confirmed above Confirmed
 }
+
+// TopicID tells a topic from one that had its name before.
+func (m *Manual) TopicID(t *Topic) uuid.UUID { return t.uuid }
 
 // EachMarks shows the marks of the copies that this node has, in the order in which it got them; they are borrowed until visit returns.
 // It allocates nothing.
@@ -92,7 +100,7 @@ func (m *Manual) Partitions() []PartitionView {
 		pt.marks(&v.PartitionMarks)
 		_, v.Start, _ = pt.log.Start()
 		pt.fold.Each(func(cur *core.Cursor) {
-			v.Channels = append(v.Channels, ChannelView{cur.Name, cur.Start, cur.Confirmed})
+			v.Channels = append(v.Channels, ChannelView{cur.Name, cur.Start, cur.Confirmed, slices.Clone(cur.Ranges.Ranges())})
 		})
 		all = append(all, v)
 	}

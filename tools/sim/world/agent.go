@@ -50,11 +50,7 @@ func (w *World) attachAgents() {
 
 // serves says whether the node delivers anything of t itself.
 func (n *node) serves(t *topicModel) (any bool) {
-	mt := n.w.store.snap.Names[t.name]
-	if mt == nil {
-		return false
-	}
-	n.m.EachMarks(func(v *engine.PartitionMarks) { any = any || v.Serves && v.ID.Topic == mt.ID })
+	n.m.EachMarks(func(v *engine.PartitionMarks) { any = any || v.Serves && v.ID.Topic == t.id })
 	return any
 }
 
@@ -78,7 +74,7 @@ func (n *node) agentOf(c *channelModel) *agent {
 }
 
 func (n *node) attach(c *channelModel) {
-	topic, ok := n.e.LookupTopic(c.t.name)
+	topic, ok := n.topic(c.t)
 	if !ok {
 		return
 	}
@@ -107,9 +103,9 @@ func (a *agent) ready() {
 func (n *node) subscribe(c *channelModel) {
 	a := &agent{n: n, life: n.life, c: c, finished: map[engine.ID]bool{}, high: map[uint32]agentHigh{}}
 	n.agents = append(n.agents, a)
-	n.task(func(e *engine.Engine) error {
+	n.task(func(*engine.Engine) error {
 		ctx := context.Background()
-		topic, ok := e.LookupTopic(c.t.name)
+		topic, ok := n.topic(c.t)
 		if !ok {
 			return engine.ErrNoTopic
 		}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+
 	"penstock/engine"
 	"penstock/engine/core"
 	"penstock/segment"
@@ -42,10 +44,14 @@ type value struct {
 
 // topicModel is what a client knows of a topic.
 type topicModel struct {
-	index      int
+	id         uuid.UUID // nil: the store has not made it
+	index      int       // of its name
 	name       string
 	partitions int
 	ready      bool
+	doomed     bool              // its deletion was asked for
+	gone       bool              // the store has deleted it
+	goneFrom   map[process]bool  // who has answered that it is deleted
 	ids        map[engine.ID]int // what stands under an id, for ever
 	channels   []*channelModel
 	attempts   int // to make channels
@@ -56,8 +62,8 @@ type topicModel struct {
 	wish     wish            // of all settings that were made
 	cuts     []cut           // of copies that have served since
 
-	of      *topicModel // the topic whose dead letters these are; nil: it is no dead-letter topic
-	letters map[letter]bool
+	of      *topicModel     // the first of the name whose dead letters these are; nil: it is no dead-letter topic
+	letters map[letter]bool // of it that are in the dead-letter topic
 }
 
 // channelModel is one life of a channel.
@@ -126,6 +132,7 @@ func (w *World) put(n *node, t *topicModel) {
 	if !ok {
 		return
 	}
+	t = w.models[n.m.TopicID(topic)] // or what had its name before
 	b := &w.book
 	count := 1
 	if w.chance(0.3) {
@@ -183,7 +190,7 @@ func (b *book) answer(first, count int, p *engine.Put) {
 	case p.Err == nil:
 		f = acked
 		w.Stats.Acked += count
-	case errors.Is(p.Err, engine.ErrUnknown), errors.Is(p.Err, engine.ErrDisk), errors.Is(p.Err, engine.ErrClosed):
+	case w.refusedByDeletion(p.Err, &b.values[first]), errors.Is(p.Err, engine.ErrUnknown), errors.Is(p.Err, engine.ErrDisk), errors.Is(p.Err, engine.ErrClosed):
 		f = unknown
 		w.Stats.Unknown += count
 	default:

@@ -68,8 +68,7 @@ func (c *checks) servedSince(t *topicModel, partition uint32, since int64) bool 
 			n.m.EachMarks(func(v *engine.PartitionMarks) { c.noteServes(n, v) })
 		}
 	}
-	mt := c.w.store.snap.Names[t.name]
-	return mt != nil && c.shifted[meta.PartitionID{Topic: mt.ID, Partition: partition}] <= max(0, since)
+	return c.w.store.snap.Topics[t.id] != nil && c.shifted[meta.PartitionID{Topic: t.id, Partition: partition}] <= max(0, since)
 }
 
 // node looks at the marks of a node's copies (invariants 1 and 8 of the design).
@@ -160,6 +159,9 @@ func (w *World) whole() string {
 		if !t.ready {
 			return "topic " + t.name + " was never made"
 		}
+		if t.doomed {
+			return "topic " + t.name + " is on its way to be made again"
+		}
 		for _, c := range t.channels {
 			if c.created == 0 && !c.doomed {
 				return fmt.Sprintf("channel %s of %s was never made", c.name, t.name)
@@ -170,6 +172,9 @@ func (w *World) whole() string {
 		if why := w.partWhole(id, views[id]); why != "" {
 			return w.partName(id) + ": " + why
 		}
+	}
+	if why := w.remains(); why != "" {
+		return why
 	}
 	return w.settled()
 }
@@ -182,7 +187,7 @@ func (w *World) partWhole(id meta.PartitionID, views []engine.PartitionView) str
 	if why := w.leftovers(id); why != "" {
 		return why
 	}
-	if len(row.State.ISR) < len(row.State.Replicas) {
+	if len(row.State.ISR) < len(row.State.Replicas) || len(row.State.Replicas) < w.store.snap.Topics[id.Topic].Replicas {
 		return fmt.Sprintf("in sync are only %v of %v, leader %d", members(row.State.ISR), row.State.Replicas, row.State.Leader)
 	}
 	var leader *engine.PartitionView
@@ -209,7 +214,7 @@ func (w *World) partWhole(id meta.PartitionID, views []engine.PartitionView) str
 			return fmt.Sprintf("node %d has committed %d of %d", v.Member.Node, v.Committed, leader.End)
 		}
 	}
-	t := w.topicNamed(leader.Topic)
+	t := w.models[id.Topic]
 	for _, c := range t.channels {
 		if c.doomed {
 			continue
@@ -243,9 +248,19 @@ type stored struct {
 	at    segment.Offset
 }
 
+// logs are all messages of the topics.
+type logs map[*topicModel]map[engine.ID]stored
+
+func (l logs) add(t *topicModel, id engine.ID, s stored) {
+	if l[t] == nil {
+		l[t] = map[engine.ID]stored{}
+	}
+	l[t][id] = s
+}
+
 // checkEnd looks at everything once more, when all is quiet.
 func (w *World) checkEnd() {
-	logs := map[engine.ID]stored{}
+	logs := logs{}
 	for _, id := range sortedParts(w.store.snap.Partitions) {
 		w.checkCopies(id, logs)
 		if w.Violation != "" {
@@ -263,12 +278,12 @@ func (w *World) checkEnd() {
 }
 
 // checkCopies demands that the copies of a partition are the same, byte for byte, where they overlap.
-func (w *World) checkCopies(id meta.PartitionID, logs map[engine.ID]stored) {
+func (w *World) checkCopies(id meta.PartitionID, logs logs) {
 	type batch struct {
 		crc  uint32
 		body []byte
 	}
-	t := w.topicNamed(w.store.snap.Topics[id.Topic].Name)
+	t := w.models[id.Topic]
 	truth := map[segment.Offset]batch{}
 	for _, n := range w.nodes {
 		if !slices.Contains(w.store.snap.Partitions[id].State.Replicas, n.replica()) {
@@ -289,7 +304,7 @@ func (w *World) checkCopies(id meta.PartitionID, logs map[engine.ID]stored) {
 	}
 }
 
-func (w *World) noteBatch(t *topicModel, id meta.PartitionID, at segment.Offset, h *segment.Header, body []byte, logs map[engine.ID]stored) {
+func (w *World) noteBatch(t *topicModel, id meta.PartitionID, at segment.Offset, h *segment.Header, body []byte, logs logs) {
 	if h.Control() {
 		_ = core.DecodeControls(body, func(ct *core.Control) error {
 			w.Stats.Carried += len(ct.Carried)
@@ -307,7 +322,7 @@ func (w *World) noteBatch(t *topicModel, id meta.PartitionID, at segment.Offset,
 		case err != nil:
 			w.fail("%s holds id %v: %v", w.partName(id), mid, err)
 			return
-		case w.book.values[v].topic != t && w.book.values[v].topic != t.of:
+		case w.book.values[v].topic != t && (t.of == nil || w.book.values[v].topic.name != t.of.name):
 			w.fail("%s holds value %d of another topic", w.partName(id), v)
 		case w.book.values[v].fate == refused:
 			w.fail("%s holds value %d, whose producer was told that it was not stored", w.partName(id), v)
@@ -318,22 +333,19 @@ func (w *World) noteBatch(t *topicModel, id meta.PartitionID, at segment.Offset,
 		if t.of != nil {
 			w.noteLetter(t, v, headersOf(r))
 		} else {
-			logs[topicID(t, mid)] = stored{v, at}
+			logs.add(t, mid, stored{value: v, at: at})
 		}
 		n++
 	}
 }
 
-// topicID tells ids of several topics apart: partitions are numbered from 0 in each.
-func topicID(t *topicModel, id engine.ID) engine.ID { return id ^ engine.ID(t.index+1)<<60 }
-
 // checkValue: what was answered OK is in the log, and on every channel that was there before.
-func (w *World) checkValue(v int, logs map[engine.ID]stored) {
+func (w *World) checkValue(v int, logs logs) {
 	val := &w.book.values[v]
-	if val.fate != acked {
+	if val.fate != acked || val.topic.doomed {
 		return
 	}
-	if s, ok := logs[topicID(val.topic, val.id)]; ok && s.value != v {
+	if s, ok := logs[val.topic][val.id]; ok && s.value != v {
 		w.fail("value %d was answered with %v, where the logs have value %d", v, val.id, s.value)
 	}
 	for _, c := range val.topic.channels {
@@ -348,14 +360,14 @@ func (w *World) checkValue(v int, logs map[engine.ID]stored) {
 			if w.isLetter(c, val.id) {
 				continue // every delivery of it was lost on the way to another node
 			}
-			_, held := logs[topicID(val.topic, val.id)]
+			_, held := logs[val.topic][val.id]
 			w.fail("value %d of topic %s was answered OK as %v and never delivered on channel %s; in the log: %v", v, val.topic.name, val.id, c.name, held)
 		}
 	}
 }
 
 // checkChannel: what was delivered is in the log, unless retention took it, and the log's messages were delivered.
-func (w *World) checkChannel(c *channelModel, logs map[engine.ID]stored) {
+func (w *World) checkChannel(c *channelModel, logs logs) {
 	if c.doomed {
 		return
 	}
@@ -375,12 +387,8 @@ func (w *World) checkChannel(c *channelModel, logs map[engine.ID]stored) {
 			}
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(logs)) {
-		s := logs[key]
-		if w.book.values[s.value].topic != c.t {
-			continue
-		}
-		id := topicID(c.t, key)
+	for _, id := range slices.Sorted(maps.Keys(logs[c.t])) {
+		s := logs[c.t][id]
 		switch {
 		case id.MsgID() < starts[id.Partition()] || w.gone(c.t, id, &w.book.values[s.value]) || w.isLetter(c, id):
 		case c.delivered[id] == 0:

@@ -17,11 +17,17 @@ const (
 	FeatureMoves                        // replicas move to other nodes and back, nodes are drained, or join late
 	FeatureChannels                     // channels are ordered, have a limit of attempts and dead letters; messages wait for long
 	FeatureSettings                     // topics' retention and quotas are changed
+	FeatureTopics                       // topics are deleted and made again under their names, and get more partitions
+	FeatureNodes                        // dead nodes are removed for good; they come back later, mostly with an empty disk
+	FeatureFilters                      // channels want some messages only, and their dead letters are sent back
 	FeaturePlain                        // none of the others; in Config.Features only
 )
 
 // Features names all of them.
-var Features = map[string]Feature{"remote": FeatureRemote, "moves": FeatureMoves, "channels": FeatureChannels, "settings": FeatureSettings, "plain": FeaturePlain}
+var Features = map[string]Feature{
+	"remote": FeatureRemote, "moves": FeatureMoves, "channels": FeatureChannels, "settings": FeatureSettings,
+	"topics": FeatureTopics, "nodes": FeatureNodes, "filters": FeatureFilters, "plain": FeaturePlain,
+}
 
 // String lists the names, in order.
 func (f Feature) String() string {
@@ -40,6 +46,9 @@ type extra struct {
 	operateEvery int64 // moves: what an operator does
 	lateNode     bool
 }
+
+// later are those of features that came later.
+type later struct{ topicsEvery, removeEvery int64 }
 
 // ParseFeatures reads what String writes.
 func ParseFeatures(text string) (f Feature, err error) {
@@ -68,10 +77,31 @@ func (w *World) drawFeatures() {
 		}
 		if w.more.IntN(5) == 0 {
 			w.features = 0
+		} else {
+			w.drawLater()
 		}
 	}
-	if w.has(FeatureMoves) {
+	if w.has(FeatureMoves | FeatureNodes) {
 		w.drawMoves()
+	}
+	if w.has(FeatureTopics) {
+		w.later.topicsEvery = 150*ms + w.more.Int64N(600*ms)
+	}
+	if w.has(FeatureNodes) {
+		w.later.removeEvery = 200*ms + w.more.Int64N(600*ms)
+	}
+}
+
+// drawLater chooses features that came later, from one more stream: seeds that have none of them stay what they were.
+func (w *World) drawLater() {
+	r := rand.New(rand.NewPCG(w.Seed, 0xd1b54a32d192ed03))
+	for _, one := range []struct {
+		f Feature
+		p float64
+	}{{FeatureTopics, 0.2}, {FeatureNodes, 0.15}, {FeatureFilters, 0.2}} {
+		if r.Float64() < one.p {
+			w.features |= one.f
+		}
 	}
 }
 

@@ -194,6 +194,9 @@ func (w *World) heal() {
 		w.after(int64(publishTimeout)+500*ms, w.unpauseAll)
 	}
 	w.store.out = 0
+	if w.removal != nil {
+		w.bringBack(w.removal)
+	}
 	for _, id := range slices.Sorted(maps.Keys(w.store.snap.Nodes)) {
 		w.store.drain(id, false)
 	}

@@ -35,7 +35,7 @@ func (w *World) drawMoves() {
 		o.min = 2
 	}
 	w.extra.operateEvery = 100*ms + w.more.Int64N(400*ms)
-	w.extra.lateNode = o.nodes == 4 && w.more.IntN(2) == 0
+	w.extra.lateNode = o.nodes == 4 && w.more.IntN(2) == 0 && !w.has(FeatureNodes)
 }
 
 // operate lets an operator move something, or change his mind.
@@ -85,7 +85,7 @@ func (w *World) drain() {
 }
 
 func (s *store) drain(id replicate.NodeID, on bool) {
-	if s.snap.Nodes[id].Draining == on {
+	if old := s.snap.Nodes[id]; old == nil || old.Draining == on {
 		return
 	}
 	next := s.edit()
@@ -215,7 +215,7 @@ func (s *store) change(row *meta.Partition, why string) {
 
 func (w *World) nodeOf(id replicate.NodeID) *node {
 	for _, n := range w.nodes {
-		if n.name == w.store.snap.Nodes[id].Name {
+		if row := w.store.snap.Nodes[id]; row != nil && n.name == row.Name {
 			return n
 		}
 	}

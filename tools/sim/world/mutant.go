@@ -6,18 +6,22 @@ type Mutant uint8
 
 // The lies.
 const (
-	MutantNone      Mutant = iota
-	MutantEarlySync        // a disk says that a write is on stable storage when it is in a cache
-	MutantNoSync           // a disk ignores every flush
-	MutantUnclean          // the store elects who is not in the ISR
-	MutantEpochs           // the store gives a restarted process the epoch of the one before
-	MutantDisks            // the store takes an empty disk for the one that was there before
-	MutantRollback         // a machine that loses its power comes back with its disk as it was a while ago
-	MutantShort            // the store tells nodes to keep less of a topic than its settings say
+	MutantNone         Mutant = iota
+	MutantEarlySync           // a disk says that a write is on stable storage when it is in a cache
+	MutantNoSync              // a disk ignores every flush
+	MutantUnclean             // the store elects who is not in the ISR
+	MutantEpochs              // the store gives a restarted process the epoch of the one before
+	MutantDisks               // the store takes an empty disk for the one that was there before
+	MutantRollback            // a machine that loses its power comes back with its disk as it was a while ago
+	MutantShort               // the store tells nodes to keep less of a topic than its settings say
+	MutantSameTopic           // the store gives a topic that is made again the identity of the one before
+	MutantSilentGrowth        // the store adds partitions, and the version of the settings does not rise
+	MutantHasty               // the store removes a node that has replicas: others take its place in the ISR
 )
 
 // Mutants names all of them.
 var Mutants = map[string]Mutant{
 	"early-sync": MutantEarlySync, "no-sync": MutantNoSync, "unclean-election": MutantUnclean,
 	"epoch-reuse": MutantEpochs, "empty-disk": MutantDisks, "rollback": MutantRollback, "short-retention": MutantShort,
+	"same-topic": MutantSameTopic, "silent-growth": MutantSilentGrowth, "hasty-removal": MutantHasty,
 }

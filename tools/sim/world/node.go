@@ -181,7 +181,7 @@ func (n *node) engineOptions() engine.Options {
 
 // preferred is who should lead, in worlds where leaders have to go.
 func (w *World) preferred() func(*meta.Snapshot, meta.PartitionID) replicate.NodeID {
-	if !w.has(FeatureMoves) {
+	if !w.has(FeatureMoves | FeatureNodes) {
 		return nil
 	}
 	return cluster.PreferredLeader

@@ -65,11 +65,10 @@ func (r *retention) look(n *node, v *engine.PartitionMarks) {
 		r.starts[key] = s
 	}
 	r.ends[v.ID] = max(r.ends[v.ID], v.EndAt)
-	mt := n.w.store.snap.Topics[v.ID.Topic]
-	if mt == nil {
+	if n.w.store.snap.Topics[v.ID.Topic] == nil {
 		return
 	}
-	t := n.w.topicNamed(mt.Name)
+	t := n.w.models[v.ID.Topic]
 	switch {
 	case v.StartID < s.id:
 		s.cuts = nil // another log: the disk is a new one, or the replica came back

@@ -68,9 +68,9 @@ func (w *World) reconfigure(c *channelModel) {
 
 // configure reads a channel's settings, changes them and writes them; then is called if that was answered.
 func (w *World) configure(n *node, c *channelModel, change func(*core.ChannelSettings), then func()) {
-	n.task(func(e *engine.Engine) error {
+	n.task(func(*engine.Engine) error {
 		ctx := context.Background()
-		topic, ok := e.LookupTopic(c.t.name)
+		topic, ok := n.topic(c.t)
 		if !ok {
 			return engine.ErrNoTopic
 		}
@@ -112,7 +112,7 @@ func (c *channelModel) noteSettings(w *World, now core.ChannelSettings) {
 // deadModel is the dead-letter topic of t, which the engines make when there is something for it.
 func (w *World) deadModel(t *topicModel) *topicModel {
 	return &topicModel{
-		index: len(w.dead) + 8, name: t.name + core.DeadLetterSuffix, of: t, ids: map[engine.ID]int{}, letters: map[letter]bool{},
+		index: len(w.dead) + 8, name: t.name + core.DeadLetterSuffix, of: t, ids: map[engine.ID]int{},
 	}
 }
 
@@ -124,27 +124,29 @@ type letter struct {
 
 // isLetter says whether a message of a channel is in the dead-letter topic.
 func (w *World) isLetter(c *channelModel, id engine.ID) bool {
-	return w.dead[c.t.index].letters[letter{c.name, id}]
+	return c.t.letters[letter{c.name, id}]
 }
 
 // noteLetter remembers a message of a dead-letter topic.
 func (w *World) noteLetter(t *topicModel, v int, headers map[string]string) {
+	of := w.book.values[v].topic
 	var id engine.ID
-	if _, err := fmt.Sscanf(headers[engine.OriginIDHeader], "%016x", &id); err != nil || headers[engine.OriginTopicHeader] != t.of.name {
+	if _, err := fmt.Sscanf(headers[engine.OriginIDHeader], "%016x", &id); err != nil || headers[engine.OriginTopicHeader] != of.name {
 		w.fail("value %d is in topic %s with headers %v", v, t.name, headers)
 		return
 	}
-	if was, ok := t.of.ids[id]; ok && was != v {
-		w.fail("the dead letter of %v of topic %s is value %d, the message was value %d", id, t.of.name, v, was)
+	if was, ok := of.ids[id]; ok && was != v {
+		w.fail("the dead letter of %v of topic %s is value %d, the message was value %d", id, of.name, v, was)
 	}
 	w.Stats.DeadLetters++
-	t.letters[letter{headers[engine.OriginChannelHeader], id}] = true
+	of.letters[letter{headers[engine.OriginChannelHeader], id}] = true
 }
 
 // inLane holds an ordered channel to its word: what it delivers is never before what it has delivered, but for messages with a delay, which are put aside.
 func (a *agent) inLane(d *engine.Delivery, val *value) {
 	w, c := a.n.w, a.c
-	if c.settings == nil || val.deferred {
+	// A SUB that crosses a deletion makes the channel anew, without an order.
+	if c.settings == nil || c.doomed || val.deferred {
 		return
 	}
 	l := lane{part: d.ID.Partition()}
@@ -177,11 +179,10 @@ func headersOf(r *segment.Record) map[string]string {
 
 // Topics.
 
-// configureTopic changes what a topic keeps, and what it takes.
-func (w *World) configureTopic(n *node, t *topicModel) {
-	change := w.topicChange(t)
-	n.task(func(e *engine.Engine) error {
-		topic, ok := e.LookupTopic(t.name)
+// configureTopic changes what a topic keeps, what it takes, or how many partitions it has.
+func (w *World) configureTopic(n *node, t *topicModel, change func(*meta.TopicSettings)) {
+	n.task(func(*engine.Engine) error {
+		topic, ok := n.topic(t)
 		if !ok {
 			return engine.ErrNoTopic
 		}
@@ -230,13 +231,20 @@ func (s *store) configureTopic(id uuid.UUID, settings meta.TopicSettings) (*meta
 	case settings.Version != t.Settings.Version:
 		return nil, meta.ErrConflict
 	}
+	partitions, err := settings.WantedPartitions(t.Partitions, maxPartitions)
+	if err != nil {
+		return nil, err
+	}
 	changed := *t
-	changed.Settings = settings
+	changed.Settings, changed.Partitions = settings.Stored(), partitions
 	changed.Settings.Version++
 	changed.MinISR = settings.WantedMinISR(t.Replicas)
 	next := s.edit()
 	next.Topics[id], next.Names[t.Name] = &changed, &changed
-	s.w.topicNamed(t.Name).want(&changed.Settings)
+	if err := s.grow(next, t, &changed); err != nil {
+		return nil, err
+	}
+	s.w.models[id].want(&changed.Settings)
 	if s.w.cfg.Break == MutantShort {
 		changed.Settings.RetentionAgeMs /= 8
 		changed.Settings.RetentionBytes /= 8
@@ -248,14 +256,17 @@ func (s *store) configureTopic(id uuid.UUID, settings meta.TopicSettings) (*meta
 
 // settled says what is not in force yet of what was answered, or not moved of what is dead.
 func (w *World) settled() string {
-	if !w.has(FeatureChannels | FeatureSettings) {
+	if !w.has(FeatureChannels | FeatureSettings | FeatureTopics | FeatureFilters) {
 		return ""
 	}
 	for _, n := range w.nodes {
 		for _, t := range w.topics {
-			topic, ok := n.e.LookupTopic(t.name)
+			topic, ok := n.topic(t)
 			if !ok {
 				return n.name + " does not know topic " + t.name
+			}
+			if has, wants := topic.Partitions(), w.store.snap.Topics[t.id].Partitions; has != wants {
+				return fmt.Sprintf("%s knows %d partitions of topic %s, which has %d", n.name, has, t.name, wants)
 			}
 			if now := topic.Settings().Version; now < t.acked {
 				return fmt.Sprintf("%s has version %d of the settings of topic %s, and %d was answered", n.name, now, t.name, t.acked)

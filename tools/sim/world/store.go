@@ -144,6 +144,9 @@ func (s *store) control() {
 		s.clean(p)
 	}
 	s.stepMoves()
+	if s.w.has(FeatureTopics) {
+		s.fill()
+	}
 }
 
 func (s *store) inSync(p *meta.Partition, id replicate.NodeID) bool {
@@ -322,16 +325,15 @@ func (s *store) createTopic(t meta.Topic) (*meta.Topic, error) {
 	if old := s.snap.Names[t.Name]; old != nil {
 		return old, meta.ErrExists
 	}
-	var live []replicate.NodeID
-	for _, id := range slices.Sorted(maps.Keys(s.snap.Nodes)) {
-		if s.live(id) {
-			live = append(live, id)
-		}
-	}
+	live := s.liveNodes()
 	if len(live) < t.Replicas || len(live) < t.MinISR {
 		return nil, meta.ErrTooFewNodes
 	}
 	t.ID = s.w.newUUID()
+	if was := s.w.topicNamed(t.Name); s.w.cfg.Break == MutantSameTopic && was.gone {
+		t.ID = was.id
+	}
+	s.w.made(&t)
 	next := s.edit()
 	next.Topics[t.ID], next.Names[t.Name] = &t, &t
 	for n := range t.Partitions {
@@ -342,11 +344,20 @@ func (s *store) createTopic(t meta.Topic) (*meta.Topic, error) {
 	return &t, nil
 }
 
+func (s *store) liveNodes() (live []replicate.NodeID) {
+	for _, id := range slices.Sorted(maps.Keys(s.snap.Nodes)) {
+		if s.live(id) {
+			live = append(live, id)
+		}
+	}
+	return live
+}
+
 func (s *store) addPartition(next *meta.Snapshot, t *meta.Topic, n int, live []replicate.NodeID) {
 	id := meta.PartitionID{Topic: t.ID, Partition: uint32(n)}
 	row := &meta.Partition{ID: id}
 	first := s.w.rng.IntN(len(live))
-	for i := range t.Replicas {
+	for i := range min(t.Replicas, len(live)) {
 		node := live[(first+i)%len(live)]
 		row.State.Replicas = append(row.State.Replicas, node)
 		row.State.ISR = append(row.State.ISR, replicate.Member{Node: node, Store: next.Nodes[node].Store})
@@ -362,23 +373,16 @@ func (s *store) expandTopic(id uuid.UUID, partitions int) error {
 	if t == nil {
 		return meta.ErrNotFound
 	}
-	var live []replicate.NodeID
-	for _, n := range slices.Sorted(maps.Keys(s.snap.Nodes)) {
-		if s.live(n) {
-			live = append(live, n)
-		}
-	}
-	if len(live) < t.Replicas {
-		return meta.ErrTooFewNodes
-	}
 	next := s.edit()
 	grown := *t
 	grown.Partitions = max(t.Partitions, partitions)
-	next.Topics[id], next.Names[t.Name] = &grown, &grown
-	for n := t.Partitions; n < grown.Partitions; n++ {
-		s.addPartition(next, &grown, n, live)
+	if s.w.cfg.Break != MutantSilentGrowth {
+		grown.Settings = t.Expanded()
 	}
-	s.w.tracef("store: topic %s has %d partitions", t.Name, grown.Partitions)
+	next.Topics[id], next.Names[t.Name] = &grown, &grown
+	if err := s.grow(next, t, &grown); err != nil {
+		return err
+	}
 	s.publish(next)
 	return nil
 }
@@ -398,6 +402,7 @@ func (s *store) deleteTopic(id uuid.UUID) error {
 		}
 	}
 	s.w.tracef("store: topic %s is deleted", t.Name)
+	s.w.deleted(id)
 	s.publish(next)
 	return nil
 }

@@ -12,12 +12,10 @@ import (
 // startWorkload makes the topics, and producers, consumers and administrators who use them.
 func (w *World) startWorkload() {
 	for i := range w.opt.topics {
-		t := &topicModel{
-			index: i, name: fmt.Sprintf("t%d", i), partitions: w.opt.partitions, ids: map[engine.ID]int{}, versions: map[uint64]bool{},
-		}
+		t := w.newModel(i)
 		w.topics = append(w.topics, t)
 		w.dead = append(w.dead, w.deadModel(t))
-		w.after(60*ms, func() { w.makeTopic(t) })
+		w.after(60*ms, func() { w.makeTopic(i) })
 	}
 	w.every(w.opt.putEvery, func() {
 		if !w.loaded {
@@ -56,34 +54,40 @@ func (n *node) task(f func(e *engine.Engine) error, then func(error)) {
 	n.poke()
 }
 
-func (w *World) makeTopic(t *topicModel) {
-	again := func() { w.after(50*ms, func() { w.makeTopic(t) }) }
-	n := w.anyNode()
-	if n == nil || t.ready {
-		if !t.ready {
+// makeTopic creates a topic, again and again until that is answered. Where it was deleted it makes it anew.
+func (w *World) makeTopic(index int) {
+	again := func() { w.after(50*ms, func() { w.makeTopic(index) }) }
+	there := func() bool { t := w.topics[index]; return t.ready && !t.doomed }
+	n, t := w.anyNode(), w.topics[index]
+	if n == nil || there() {
+		if !there() {
 			again()
 		}
 		return
 	}
 	life := n.life
 	n.task(func(e *engine.Engine) error {
-		_, err := e.CreateTopic(context.Background(), t.name, t.partitions)
+		topic, err := e.CreateTopic(context.Background(), t.name, t.partitions)
+		if err == nil {
+			t = w.models[n.m.TopicID(topic)]
+		}
 		return err
 	}, func(err error) {
-		if err != nil {
+		switch {
+		case err != nil:
 			w.tracef("topic %s: %v", t.name, err)
 			again()
-			return
-		}
-		if !t.ready {
+		case t.doomed: // the node has not heard of its end yet
+			again()
+		case !t.ready:
 			t.ready = true
 			w.tracef("topic %s is there", t.name)
 			w.makeChannels(t)
 		}
 	})
 	w.after(3000*ms, func() { // its process may end before it answers
-		if !t.ready && n.life != life {
-			w.makeTopic(t)
+		if !there() && n.life != life {
+			w.makeTopic(index)
 		}
 	})
 }
@@ -110,8 +114,8 @@ func (w *World) makeChannel(t *topicModel, name string, once bool) {
 			return
 		}
 		if n := w.anyNode(); n != nil {
-			n.task(func(e *engine.Engine) error {
-				topic, ok := e.LookupTopic(t.name)
+			n.task(func(*engine.Engine) error {
+				topic, ok := n.topic(t)
 				if !ok {
 					return engine.ErrNoTopic
 				}
@@ -119,7 +123,7 @@ func (w *World) makeChannel(t *topicModel, name string, once bool) {
 				return err
 			}, func(err error) {
 				w.tracef("channel %s of %s: %v", name, t.name, err)
-				if err == nil && c.created == 0 {
+				if err == nil && c.created == 0 && !c.doomed {
 					c.created, c.first = w.now, t.attempts == 1
 					w.Stats.Channels++
 					w.configureFirst(c)
@@ -134,7 +138,7 @@ func (w *World) makeChannel(t *topicModel, name string, once bool) {
 // administer does something to a channel or topic.
 func (w *World) administer() {
 	n, t := w.anyNode(), w.topics[w.rng.IntN(len(w.topics))]
-	if n == nil || !t.ready || len(t.channels) == 0 {
+	if n == nil || !t.ready || t.doomed || len(t.channels) == 0 {
 		return
 	}
 	c := t.channels[w.rng.IntN(len(t.channels))]
@@ -143,7 +147,7 @@ func (w *World) administer() {
 		return
 	}
 	if w.has(FeatureSettings) && w.chance(0.4) {
-		w.configureTopic(n, t)
+		w.configureTopic(n, t, w.topicChange(t))
 		return
 	}
 	switch w.rng.IntN(6) {
@@ -154,8 +158,8 @@ func (w *World) administer() {
 	case 1:
 		if c.name[0] == 'x' && c.created != 0 && !c.doomed {
 			c.doomed = true
-			n.task(func(e *engine.Engine) error {
-				topic, ok := e.LookupTopic(t.name)
+			n.task(func(*engine.Engine) error {
+				topic, ok := n.topic(t)
 				if !ok {
 					return engine.ErrNoTopic
 				}
@@ -204,7 +208,7 @@ func (w *World) nodeWith(c *channelModel) *node {
 		if n.e == nil || !n.running() || n.closing {
 			continue
 		}
-		if t, ok := n.e.LookupTopic(c.t.name); ok {
+		if t, ok := n.topic(c.t); ok {
 			if _, ok := t.LookupChannel(c.name); ok {
 				return n
 			}
@@ -224,8 +228,8 @@ func (w *World) unpauseAll() {
 }
 
 func (w *World) changeChannel(n *node, c *channelModel, pause bool, then func(error)) {
-	n.task(func(e *engine.Engine) error {
-		topic, ok := e.LookupTopic(c.t.name)
+	n.task(func(*engine.Engine) error {
+		topic, ok := n.topic(c.t)
 		if !ok {
 			return engine.ErrNoTopic
 		}
@@ -245,8 +249,8 @@ func (w *World) changeChannel(n *node, c *channelModel, pause bool, then func(er
 
 func (w *World) pauseTopic(n *node, t *topicModel, pause bool) (done *bool) {
 	done = new(bool)
-	n.task(func(e *engine.Engine) error {
-		topic, ok := e.LookupTopic(t.name)
+	n.task(func(*engine.Engine) error {
+		topic, ok := n.topic(t)
 		if !ok {
 			return engine.ErrNoTopic
 		}
@@ -262,6 +266,9 @@ func (w *World) pauseTopic(n *node, t *topicModel, pause bool) (done *bool) {
 }
 
 func (w *World) unpauseTopic(t *topicModel) {
+	if t.doomed {
+		return
+	}
 	done := new(bool)
 	if n := w.anyNode(); n != nil {
 		done = w.pauseTopic(n, t, false)

@@ -45,6 +45,7 @@ type World struct {
 	opt      options
 	features Feature
 	extra    extra
+	later    later
 	now      int64 // ns since the beginning
 	seq      uint64
 	queue    queue
@@ -53,8 +54,10 @@ type World struct {
 	nodes    []*node
 	store    *store
 	net      *network
-	topics   []*topicModel
-	dead     []*topicModel // their dead letters, in the same order
+	topics   []*topicModel             // the latest of each name
+	dead     []*topicModel             // their dead letters, in the same order
+	models   map[uuid.UUID]*topicModel // all that the store has made
+	removal  *removal                  // of a node, while it goes on
 	faults   bool
 	loaded   bool // the workload goes on
 	book     book
@@ -67,6 +70,7 @@ type Stats struct {
 	Elections, Kills, Crashes, Stops, Restarts, Breaks, Cuts, Wipes, DiskFaults, Full, Cutoff int
 	ISRChanges, Channels, Rots, Pauses, Truncations                                           int
 	Remote, Moves, Undone, Back, Configured, DeadLetters, Carried, OverQuota, Dropped         int
+	Deleted, Remade, Expanded, Removed, Returned, Unwanted, Sampled, Redriven                 int
 	Virtual                                                                                   time.Duration
 }
 
@@ -85,6 +89,7 @@ func (s *Stats) fields() []*int {
 		&s.Elections, &s.Kills, &s.Crashes, &s.Stops, &s.Restarts, &s.Breaks, &s.Cuts, &s.Wipes, &s.DiskFaults, &s.Full, &s.Cutoff,
 		&s.ISRChanges, &s.Channels, &s.Rots, &s.Pauses, &s.Truncations,
 		&s.Remote, &s.Moves, &s.Undone, &s.Back, &s.Configured, &s.DeadLetters, &s.Carried, &s.OverQuota, &s.Dropped,
+		&s.Deleted, &s.Remade, &s.Expanded, &s.Removed, &s.Returned, &s.Unwanted, &s.Sampled, &s.Redriven,
 	}
 }
 
@@ -138,7 +143,7 @@ const ms = int64(time.Millisecond)
 
 // Run makes one run.
 func Run(seed uint64, cfg Config) (w *World) {
-	w = &World{Seed: seed, cfg: cfg, rng: rand.New(rand.NewPCG(seed, 0x5851f42d4c957f2d)), faults: true, loaded: true}
+	w = &World{Seed: seed, cfg: cfg, rng: rand.New(rand.NewPCG(seed, 0x5851f42d4c957f2d)), faults: true, loaded: true, models: map[uuid.UUID]*topicModel{}}
 	w.opt = w.draw()
 	w.drawFeatures()
 	defer w.end()
@@ -203,6 +208,12 @@ func (w *World) build() {
 				w.operate()
 			}
 		})
+	}
+	if w.has(FeatureTopics) {
+		w.every(w.later.topicsEvery, w.changeTopics)
+	}
+	if w.has(FeatureNodes) {
+		w.every(w.later.removeEvery, w.beginRemoval)
 	}
 	if w.extra.lateNode {
 		late := w.nodes[len(w.nodes)-1]
