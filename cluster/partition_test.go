@@ -20,7 +20,7 @@ func only(t *testing.T) (*world, meta.PartitionID, *testNode) {
 	return w, id, w.byID(w.nodes[0].row(id).Leader)
 }
 
-func TestChangeISR(t *testing.T) {
+func TestChangeISRRefused(t *testing.T) {
 	w, id, leader := only(t)
 	follower := w.alive(leader.node.ID)
 	third := w.alive(leader.node.ID, follower.node.ID)
@@ -63,7 +63,14 @@ func TestChangeISR(t *testing.T) {
 			}
 		})
 	}
+}
 
+func TestChangeISR(t *testing.T) {
+	w, id, leader := only(t)
+	follower := w.alive(leader.node.ID)
+	third := w.alive(leader.node.ID, follower.node.ID)
+	whole := leader.row(id)
+	two := []replicate.Member{leader.member(), follower.member()}
 	// Out, in again, and out: each on the answer before, without waiting for the watch.
 	st := whole
 	for i, isr := range [][]replicate.Member{two, {leader.member(), third.member(), follower.member()}, two} {

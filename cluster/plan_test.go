@@ -195,247 +195,247 @@ func runPlans(t *testing.T, cases []planCase) {
 	}
 }
 
+var electionPlans = []planCase{
+	{"nothing to do", `
+		node 1
+		node 2
+		part 0 lead 1 of 1 2 isr 1 2 min 2
+		topic 2 min 2`, ``, 0},
+	{"the leader's lease ran out", `
+		node 1 dead
+		node 2
+		node 3
+		part 0 lead 1 of 1 2 3 isr 1 2 3 min 2
+		topic 3 min 2`, `elect: part 0 epoch 6 lead 2 of 1 2 3 isr 1 2 3 min 2`, 0},
+	{"only who is in the ISR", `
+		node 1 dead
+		node 2
+		node 3
+		part 0 lead 1 of 1 2 3 isr 1 3 min 2
+		topic 3 min 2`, `elect: part 0 epoch 6 lead 3 of 1 2 3 isr 1 3 min 2`, 0},
+	{"nobody of the ISR lives: never unclean", `
+		node 1 dead
+		node 2
+		part 0 lead 1 of 1 2 isr 1 min 1
+		topic 2 min 1`, ``, 1},
+	{"the only other one is damaged", `
+		node 1 dead
+		node 2
+		part 0 lead 1 of 1 2 isr 1 2 min 2 damaged 2
+		topic 2 min 2`, ``, 1},
+	{"the only other one has another disk", `
+		node 1 dead
+		node 2 wiped
+		part 0 lead 1 of 1 2 isr 1 2 min 2
+		topic 2 min 2`, ``, 1},
+	{"reported down: its lease is not waited for", `
+		node 1 down
+		node 2
+		part 0 lead 1 of 1 2 isr 1 2 min 2
+		topic 2 min 2`, `elect: part 0 epoch 6 lead 2 of 1 2 isr 1 2 min 2`, 0},
+	{"a report about a former process", `
+		node 1 down restarted
+		node 2
+		topic 2 min 2`, `end the report of a lost process drop /down/0000000001`, 0},
+	{"the leader restarted: another epoch (P3), another leader", `
+		node 1 restarted
+		node 2
+		part 0 lead 1 of 1 2 isr 1 2 min 2
+		part 1 lead 2 of 1 2 isr 1 2 min 2
+		topic 2 min 2`, `elect: part 0 epoch 6 lead 1 of 1 2 isr 1 2 min 2`, 0},
+	{"the only replica restarted: the same node, another epoch", `
+		node 1 restarted
+		part 0 lead 1 of 1 isr 1 min 1
+		topic 1 min 1`, `elect: part 0 epoch 6 lead 1 of 1 isr 1 min 1`, 0},
+	{"the only replica was wiped", `
+		node 1 wiped
+		part 0 lead 1 of 1 isr 1 min 1
+		topic 1 min 1`, ``, 1},
+	{"a damaged leader gives way", `
+		node 1
+		node 2
+		part 0 lead 1 of 1 2 isr 1 2 min 2 damaged 1
+		topic 2 min 2`, `elect: part 0 epoch 6 lead 2 of 1 2 isr 1 2 min 2 damaged 1`, 0},
+	{"who leads least, then the order of replicas", `
+		node 1 dead
+		node 2
+		node 3
+		part 0 lead 1 of 1 2 3 isr 1 2 3 min 2
+		part 1 lead 1 of 1 2 3 isr 1 2 3 min 2
+		part 2 lead 1 of 1 3 2 isr 1 2 3 min 2
+		part 3 lead 2 of 1 2 3 isr 1 2 3 min 2
+		topic 3 min 2`, `
+		elect: part 0 epoch 6 lead 3 of 1 2 3 isr 1 2 3 min 2
+		elect: part 1 epoch 6 lead 2 of 1 2 3 isr 1 2 3 min 2
+		elect: part 2 epoch 6 lead 3 of 1 3 2 isr 1 2 3 min 2`, 0},
+	{"rather one that is not draining", `
+		node 1 dead
+		node 2 draining
+		node 3
+		part 0 lead 1 of 1 2 3 isr 1 2 3 min 2
+		part 1 lead 3 of 1 2 3 isr 1 2 3 min 2
+		topic 3 min 2`, `elect: part 0 epoch 6 lead 3 of 1 2 3 isr 1 2 3 min 2`, 0},
+	{"the lost process's row goes when its partitions have leaders", `
+		node 1 down
+		node 2
+		part 0 lead 2 of 1 2 isr 1 2 min 2
+		part 1 lead 1 of 1 isr 1 min 1
+		topic 2 min 2`, `end the report of a lost process drop /down/0000000001 drop /live/0000000001`, 1},
+}
+
 // B79, B81, B82, P11.
-func TestPlanElections(t *testing.T) {
-	runPlans(t, []planCase{
-		{"nothing to do", `
-			node 1
-			node 2
-			part 0 lead 1 of 1 2 isr 1 2 min 2
-			topic 2 min 2`, ``, 0},
-		{"the leader's lease ran out", `
-			node 1 dead
-			node 2
-			node 3
-			part 0 lead 1 of 1 2 3 isr 1 2 3 min 2
-			topic 3 min 2`, `elect: part 0 epoch 6 lead 2 of 1 2 3 isr 1 2 3 min 2`, 0},
-		{"only who is in the ISR", `
-			node 1 dead
-			node 2
-			node 3
-			part 0 lead 1 of 1 2 3 isr 1 3 min 2
-			topic 3 min 2`, `elect: part 0 epoch 6 lead 3 of 1 2 3 isr 1 3 min 2`, 0},
-		{"nobody of the ISR lives: never unclean", `
-			node 1 dead
-			node 2
-			part 0 lead 1 of 1 2 isr 1 min 1
-			topic 2 min 1`, ``, 1},
-		{"the only other one is damaged", `
-			node 1 dead
-			node 2
-			part 0 lead 1 of 1 2 isr 1 2 min 2 damaged 2
-			topic 2 min 2`, ``, 1},
-		{"the only other one has another disk", `
-			node 1 dead
-			node 2 wiped
-			part 0 lead 1 of 1 2 isr 1 2 min 2
-			topic 2 min 2`, ``, 1},
-		{"reported down: its lease is not waited for", `
-			node 1 down
-			node 2
-			part 0 lead 1 of 1 2 isr 1 2 min 2
-			topic 2 min 2`, `elect: part 0 epoch 6 lead 2 of 1 2 isr 1 2 min 2`, 0},
-		{"a report about a former process", `
-			node 1 down restarted
-			node 2
-			topic 2 min 2`, `end the report of a lost process drop /down/0000000001`, 0},
-		{"the leader restarted: another epoch (P3), another leader", `
-			node 1 restarted
-			node 2
-			part 0 lead 1 of 1 2 isr 1 2 min 2
-			part 1 lead 2 of 1 2 isr 1 2 min 2
-			topic 2 min 2`, `elect: part 0 epoch 6 lead 1 of 1 2 isr 1 2 min 2`, 0},
-		{"the only replica restarted: the same node, another epoch", `
-			node 1 restarted
-			part 0 lead 1 of 1 isr 1 min 1
-			topic 1 min 1`, `elect: part 0 epoch 6 lead 1 of 1 isr 1 min 1`, 0},
-		{"the only replica was wiped", `
-			node 1 wiped
-			part 0 lead 1 of 1 isr 1 min 1
-			topic 1 min 1`, ``, 1},
-		{"a damaged leader gives way", `
-			node 1
-			node 2
-			part 0 lead 1 of 1 2 isr 1 2 min 2 damaged 1
-			topic 2 min 2`, `elect: part 0 epoch 6 lead 2 of 1 2 isr 1 2 min 2 damaged 1`, 0},
-		{"who leads least, then the order of replicas", `
-			node 1 dead
-			node 2
-			node 3
-			part 0 lead 1 of 1 2 3 isr 1 2 3 min 2
-			part 1 lead 1 of 1 2 3 isr 1 2 3 min 2
-			part 2 lead 1 of 1 3 2 isr 1 2 3 min 2
-			part 3 lead 2 of 1 2 3 isr 1 2 3 min 2
-			topic 3 min 2`, `
-			elect: part 0 epoch 6 lead 3 of 1 2 3 isr 1 2 3 min 2
-			elect: part 1 epoch 6 lead 2 of 1 2 3 isr 1 2 3 min 2
-			elect: part 2 epoch 6 lead 3 of 1 3 2 isr 1 2 3 min 2`, 0},
-		{"rather one that is not draining", `
-			node 1 dead
-			node 2 draining
-			node 3
-			part 0 lead 1 of 1 2 3 isr 1 2 3 min 2
-			part 1 lead 3 of 1 2 3 isr 1 2 3 min 2
-			topic 3 min 2`, `elect: part 0 epoch 6 lead 3 of 1 2 3 isr 1 2 3 min 2`, 0},
-		{"the lost process's row goes when its partitions have leaders", `
-			node 1 down
-			node 2
-			part 0 lead 2 of 1 2 isr 1 2 min 2
-			part 1 lead 1 of 1 isr 1 min 1
-			topic 2 min 2`, `end the report of a lost process drop /down/0000000001 drop /live/0000000001`, 1},
-	})
+func TestPlanElections(t *testing.T) { runPlans(t, electionPlans) }
+
+var replicaPlans = []planCase{
+	{"a wiped member leaves the ISR", `
+		node 1
+		node 2
+		node 3 wiped
+		part 0 lead 1 of 1 2 3 isr 1 2 3 min 2 damaged 3
+		topic 3 min 2`, `remove a disk that is gone: part 0 epoch 5 lead 1 of 1 2 3 isr 1 2 min 2`, 0},
+	{"but not below min_isr: nothing would be won", `
+		node 1
+		node 2 wiped
+		part 0 lead 1 of 1 2 isr 1 2 min 2
+		topic 2 min 2`, ``, 0},
+	{"a move begins: the new replica in the old one's place, the old one at the end", `
+		node 1
+		node 2
+		node 3
+		part 0 lead 2 of 1 2 isr 1 2 min 2
+		topic 2 min 2
+		move 0 1 3`, `add the replica that comes: part 0 epoch 5 lead 2 of 3 2 1 isr 1 2 min 2`, 0},
+	{"it waits until the new one is in sync", `
+		node 1
+		node 2
+		node 3
+		part 0 lead 2 of 3 2 1 isr 1 2 min 2
+		topic 2 min 2
+		move 0 1 3`, ``, 0},
+	{"and until the leader that goes has handed over", `
+		node 1
+		node 2
+		node 3
+		part 0 lead 1 of 3 2 1 isr 1 2 3 min 2
+		topic 2 min 2
+		move 0 1 3`, ``, 0},
+	{"then the old one goes", `
+		node 1
+		node 2
+		node 3
+		part 0 lead 2 of 3 2 1 isr 1 2 3 min 2
+		topic 2 min 2
+		move 0 1 3`, `remove the replica that goes: part 0 epoch 5 lead 2 of 3 2 isr 2 3 min 2 drop /moves/t/000000`, 0},
+	{"a dead replica goes too", `
+		node 1 dead
+		node 2
+		node 3
+		part 0 lead 2 of 3 2 1 isr 2 3 min 2
+		topic 2 min 2
+		move 0 1 3`, `remove the replica that goes: part 0 epoch 5 lead 2 of 3 2 isr 2 3 min 2 drop /moves/t/000000`, 0},
+	{"the new one died while it caught up: it is waited for", `
+		node 1
+		node 2
+		node 3 dead
+		part 0 lead 2 of 3 2 1 isr 1 2 min 2
+		topic 2 min 2
+		move 0 1 3`, ``, 0},
+	{"the new one died in the ISR: the old one stays", `
+		node 1
+		node 2
+		node 3 dead
+		part 0 lead 2 of 3 2 1 isr 1 2 3 min 2
+		topic 2 min 2
+		move 0 1 3`, ``, 0},
+	{"a cancelled move is undone, in the old order", `
+		node 1
+		node 2
+		node 3
+		part 0 lead 2 of 3 2 1 isr 1 2 3 min 2
+		topic 2 min 2
+		move 0 1 3 cancel`, `undo a move: part 0 epoch 5 lead 2 of 1 2 isr 1 2 min 2 drop /moves/t/000000`, 0},
+	{"one that has not begun is forgotten", `
+		node 1
+		node 2
+		node 3
+		part 0 lead 2 of 1 2 isr 1 2 min 2
+		topic 2 min 2
+		move 0 1 3 cancel`, `a move is over drop /moves/t/000000`, 0},
+	{"one whose new replica leads is completed", `
+		node 1
+		node 2
+		node 3
+		part 0 lead 3 of 3 2 1 isr 1 2 3 min 2
+		topic 2 min 2
+		move 0 1 3 cancel`, `remove the replica that goes: part 0 epoch 5 lead 3 of 3 2 isr 2 3 min 2 drop /moves/t/000000`, 0},
+	{"one that cannot be undone waits", `
+		node 1
+		node 2
+		node 3
+		part 0 lead 2 of 3 2 1 isr 2 3 min 2
+		topic 2 min 2
+		move 0 1 3 cancel`, ``, 0},
+	{"a drain's target died, and another node can take it", `
+		node 1 draining
+		node 2
+		node 3 dead
+		node 4
+		part 0 lead 2 of 3 2 1 isr 1 2 min 2
+		topic 2 min 2
+		move 0 1 3 drain`, `undo a move: part 0 epoch 5 lead 2 of 1 2 isr 1 2 min 2 drop /moves/t/000000`, 0},
+	{"or none can", `
+		node 1 draining
+		node 2
+		node 3 dead
+		part 0 lead 2 of 3 2 1 isr 1 2 min 2
+		topic 2 min 2
+		move 0 1 3 drain`, ``, 0},
+	{"of a drained node each replica moves, to who holds fewest", `
+		node 1 draining
+		node 2
+		node 3
+		node 4
+		part 0 lead 2 of 1 2 isr 1 2 min 2
+		part 1 lead 2 of 2 1 isr 1 2 min 2
+		part 2 lead 3 of 3 2 isr 2 3 min 2
+		topic 2 min 2`, `
+		move away from a draining node put /moves/t/000000 {"from":1,"to":4,"drain":true}
+		move away from a draining node put /moves/t/000001 {"from":1,"to":3,"drain":true}`, 0},
+	{"where nobody can take it, it stays", `
+		node 1 draining
+		node 2
+		node 3 dead
+		part 0 lead 2 of 1 2 isr 1 2 min 2
+		topic 2 min 2`, ``, 0},
+	{"a move to a node that drains by now is forgotten before it begins", `
+		node 1
+		node 2
+		node 3 draining
+		part 0 lead 2 of 1 2 isr 1 2 min 2
+		topic 2 min 2
+		move 0 1 3`, `a move is over drop /moves/t/000000`, 0},
+	{"an imported topic grows by one replica at a time", `
+		node 1
+		node 2
+		node 3
+		part 0 lead 1 of 1 isr 1 min 1
+		topic 3 min 2`, `towards the replicas that the topic wants: part 0 epoch 5 lead 1 of 1 2 isr 1 min 1`, 0},
+	{"not before the last one has caught up", `
+		node 1
+		node 2
+		node 3
+		part 0 lead 1 of 1 2 isr 1 min 1
+		topic 3 min 2`, ``, 0},
+	{"and demands min_isr when so many are in sync", `
+		node 1
+		node 2
+		node 3
+		part 0 lead 1 of 1 2 isr 1 2 min 1
+		topic 3 min 2`, `towards the replicas that the topic wants: part 0 epoch 5 lead 1 of 1 2 3 isr 1 2 min 2`, 0},
 }
 
 // P10, B89, B90, P23.
-func TestPlanReplicas(t *testing.T) {
-	runPlans(t, []planCase{
-		{"a wiped member leaves the ISR", `
-			node 1
-			node 2
-			node 3 wiped
-			part 0 lead 1 of 1 2 3 isr 1 2 3 min 2 damaged 3
-			topic 3 min 2`, `remove a disk that is gone: part 0 epoch 5 lead 1 of 1 2 3 isr 1 2 min 2`, 0},
-		{"but not below min_isr: nothing would be won", `
-			node 1
-			node 2 wiped
-			part 0 lead 1 of 1 2 isr 1 2 min 2
-			topic 2 min 2`, ``, 0},
-		{"a move begins: the new replica in the old one's place, the old one at the end", `
-			node 1
-			node 2
-			node 3
-			part 0 lead 2 of 1 2 isr 1 2 min 2
-			topic 2 min 2
-			move 0 1 3`, `add the replica that comes: part 0 epoch 5 lead 2 of 3 2 1 isr 1 2 min 2`, 0},
-		{"it waits until the new one is in sync", `
-			node 1
-			node 2
-			node 3
-			part 0 lead 2 of 3 2 1 isr 1 2 min 2
-			topic 2 min 2
-			move 0 1 3`, ``, 0},
-		{"and until the leader that goes has handed over", `
-			node 1
-			node 2
-			node 3
-			part 0 lead 1 of 3 2 1 isr 1 2 3 min 2
-			topic 2 min 2
-			move 0 1 3`, ``, 0},
-		{"then the old one goes", `
-			node 1
-			node 2
-			node 3
-			part 0 lead 2 of 3 2 1 isr 1 2 3 min 2
-			topic 2 min 2
-			move 0 1 3`, `remove the replica that goes: part 0 epoch 5 lead 2 of 3 2 isr 2 3 min 2 drop /moves/t/000000`, 0},
-		{"a dead replica goes too", `
-			node 1 dead
-			node 2
-			node 3
-			part 0 lead 2 of 3 2 1 isr 2 3 min 2
-			topic 2 min 2
-			move 0 1 3`, `remove the replica that goes: part 0 epoch 5 lead 2 of 3 2 isr 2 3 min 2 drop /moves/t/000000`, 0},
-		{"the new one died while it caught up: it is waited for", `
-			node 1
-			node 2
-			node 3 dead
-			part 0 lead 2 of 3 2 1 isr 1 2 min 2
-			topic 2 min 2
-			move 0 1 3`, ``, 0},
-		{"the new one died in the ISR: the old one stays", `
-			node 1
-			node 2
-			node 3 dead
-			part 0 lead 2 of 3 2 1 isr 1 2 3 min 2
-			topic 2 min 2
-			move 0 1 3`, ``, 0},
-		{"a cancelled move is undone, in the old order", `
-			node 1
-			node 2
-			node 3
-			part 0 lead 2 of 3 2 1 isr 1 2 3 min 2
-			topic 2 min 2
-			move 0 1 3 cancel`, `undo a move: part 0 epoch 5 lead 2 of 1 2 isr 1 2 min 2 drop /moves/t/000000`, 0},
-		{"one that has not begun is forgotten", `
-			node 1
-			node 2
-			node 3
-			part 0 lead 2 of 1 2 isr 1 2 min 2
-			topic 2 min 2
-			move 0 1 3 cancel`, `a move is over drop /moves/t/000000`, 0},
-		{"one whose new replica leads is completed", `
-			node 1
-			node 2
-			node 3
-			part 0 lead 3 of 3 2 1 isr 1 2 3 min 2
-			topic 2 min 2
-			move 0 1 3 cancel`, `remove the replica that goes: part 0 epoch 5 lead 3 of 3 2 isr 2 3 min 2 drop /moves/t/000000`, 0},
-		{"one that cannot be undone waits", `
-			node 1
-			node 2
-			node 3
-			part 0 lead 2 of 3 2 1 isr 2 3 min 2
-			topic 2 min 2
-			move 0 1 3 cancel`, ``, 0},
-		{"a drain's target died, and another node can take it", `
-			node 1 draining
-			node 2
-			node 3 dead
-			node 4
-			part 0 lead 2 of 3 2 1 isr 1 2 min 2
-			topic 2 min 2
-			move 0 1 3 drain`, `undo a move: part 0 epoch 5 lead 2 of 1 2 isr 1 2 min 2 drop /moves/t/000000`, 0},
-		{"or none can", `
-			node 1 draining
-			node 2
-			node 3 dead
-			part 0 lead 2 of 3 2 1 isr 1 2 min 2
-			topic 2 min 2
-			move 0 1 3 drain`, ``, 0},
-		{"of a drained node each replica moves, to who holds fewest", `
-			node 1 draining
-			node 2
-			node 3
-			node 4
-			part 0 lead 2 of 1 2 isr 1 2 min 2
-			part 1 lead 2 of 2 1 isr 1 2 min 2
-			part 2 lead 3 of 3 2 isr 2 3 min 2
-			topic 2 min 2`, `
-			move away from a draining node put /moves/t/000000 {"from":1,"to":4,"drain":true}
-			move away from a draining node put /moves/t/000001 {"from":1,"to":3,"drain":true}`, 0},
-		{"where nobody can take it, it stays", `
-			node 1 draining
-			node 2
-			node 3 dead
-			part 0 lead 2 of 1 2 isr 1 2 min 2
-			topic 2 min 2`, ``, 0},
-		{"a move to a node that drains by now is forgotten before it begins", `
-			node 1
-			node 2
-			node 3 draining
-			part 0 lead 2 of 1 2 isr 1 2 min 2
-			topic 2 min 2
-			move 0 1 3`, `a move is over drop /moves/t/000000`, 0},
-		{"an imported topic grows by one replica at a time", `
-			node 1
-			node 2
-			node 3
-			part 0 lead 1 of 1 isr 1 min 1
-			topic 3 min 2`, `towards the replicas that the topic wants: part 0 epoch 5 lead 1 of 1 2 isr 1 min 1`, 0},
-		{"not before the last one has caught up", `
-			node 1
-			node 2
-			node 3
-			part 0 lead 1 of 1 2 isr 1 min 1
-			topic 3 min 2`, ``, 0},
-		{"and demands min_isr when so many are in sync", `
-			node 1
-			node 2
-			node 3
-			part 0 lead 1 of 1 2 isr 1 2 min 1
-			topic 3 min 2`, `towards the replicas that the topic wants: part 0 epoch 5 lead 1 of 1 2 3 isr 1 2 min 2`, 0},
-	})
-}
+func TestPlanReplicas(t *testing.T) { runPlans(t, replicaPlans) }
 
 // B85: what belongs to no topic and to no creation goes.
 func TestPlanGarbage(t *testing.T) {

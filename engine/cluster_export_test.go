@@ -153,6 +153,7 @@ func BeginPause(e *Engine, topic string, n int) (goOn func(context.Context) erro
 		return nil
 	}
 	return func(ctx context.Context) error {
+		op.Known = t.Partitions()
 		_, err := t.performIn(ctx, op, epochs)
 		return err
 	}

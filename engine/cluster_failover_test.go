@@ -35,13 +35,9 @@ func TestClusterLeaderDies(t *testing.T) {
 	tr := newTrio(t, 3)
 	tr.create("t", 2)
 	h := newTold()
-	var stops []func()
 	for round := range 4 {
-		for _, m := range tr.nodes {
-			stops = append(stops, tr.load(h, m, "t", fmt.Sprint(m.name, ".", round), duringFailover))
-		}
-		n := h.count()
-		tr.eventually("writes go on", func() bool { return h.count() > n+150 })
+		stop := tr.loadAll(h, tr.nodes, "t", fmt.Sprint(round), duringFailover)
+		tr.goesOn(h, 150)
 		l := tr.leader("t", round%2)
 		if round%2 == 0 {
 			tr.kill(l)
@@ -52,14 +48,11 @@ func TestClusterLeaderDies(t *testing.T) {
 			tr.start(l)
 			tr.whole("t")
 		} else { // two of three go on alone for a while
-			n = h.count()
-			tr.eventually("writes go on", func() bool { return h.count() > n+100 })
+			tr.goesOn(h, 100)
 			tr.start(l)
 			tr.whole("t")
 		}
-		for _, stop := range stops {
-			stop()
-		}
+		stop()
 	}
 	tr.checkAll(h, "t", 2)
 }
@@ -73,12 +66,8 @@ func TestClusterAllDie(t *testing.T) {
 	tr.create("t", 3)
 	h := newTold()
 	for round := range 3 {
-		var stops []func()
-		for _, m := range tr.nodes {
-			stops = append(stops, tr.load(h, m, "t", fmt.Sprint(m.name, ".", round), duringFailover))
-		}
-		n := h.count()
-		tr.eventually("writes go on", func() bool { return h.count() > n+100 })
+		stop := tr.loadAll(h, tr.nodes, "t", fmt.Sprint(round), duringFailover)
+		tr.goesOn(h, 100)
 		var wg sync.WaitGroup
 		for _, m := range tr.nodes {
 			tr.wires.kill(m.name)
@@ -88,9 +77,7 @@ func TestClusterAllDie(t *testing.T) {
 			wg.Go(func() { tr.crash(m) })
 		}
 		wg.Wait()
-		for _, stop := range stops {
-			stop()
-		}
+		stop()
 		tr.startAll()
 		tr.whole("t")
 	}
@@ -171,23 +158,17 @@ func TestClusterRolling(t *testing.T) {
 	tr.create("t", 3)
 	h := newTold()
 	for _, m := range tr.nodes {
-		var stops []func()
-		for _, o := range tr.others(m) {
-			stops = append(stops, tr.load(h, o, "t", o.name+"."+m.name, never))
-		}
-		stops = append(stops, tr.load(h, m, "t", m.name, func(err error) bool {
+		stop := tr.loadAll(h, tr.others(m), "t", m.name, never)
+		stopOwn := tr.load(h, m, "t", m.name, func(err error) bool {
 			return errors.Is(err, engine.ErrClosed) || errors.Is(err, engine.ErrUnknown) // its own node is closed
-		}))
-		n := h.count()
-		tr.eventually("writes go on", func() bool { return h.count() > n+100 })
+		})
+		tr.goesOn(h, 100)
 		tr.stop(m)
-		n = h.count()
-		tr.eventually("writes go on", func() bool { return h.count() > n+100 })
+		tr.goesOn(h, 100)
 		tr.start(m)
 		tr.whole("t")
-		for _, stop := range stops {
-			stop()
-		}
+		stop()
+		stopOwn()
 	}
 	tr.checkAll(h, "t", 3)
 }
@@ -264,8 +245,7 @@ func TestClusterStoreLost(t *testing.T) {
 	tr.eventually("writes go on", func() bool { return h.count() > 50 })
 	tr.kv.Cut(l.client)
 	tr.eventually("another leads", func() bool { return other.row("t", 0).State.Leader != l.e.Node().ID })
-	n := h.count()
-	tr.eventually("writes go on", func() bool { return h.count() > n+50 })
+	tr.goesOn(h, 50)
 	tr.kv.Heal(l.client)
 	tr.whole("t")
 	stop()

@@ -36,15 +36,7 @@ func (tr *trio) gone(m *member, topic string) {
 func moved(t *testing.T) (tr *trio, h *told, leader *member, followers []*member, free *member) {
 	t.Helper()
 	tr = newTrio(t, 4, func(o *engine.Options) { o.Cluster.Replicas = 3 })
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if _, err := tr.nodes[0].e.CreateTopic(ctx, "t", 1); err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range tr.nodes {
-		tr.topic(m, "t")
-	}
-	tr.whole("t")
+	tr.create("t", 1)
 	leader = tr.leader("t", 0)
 	for _, m := range tr.others(leader) {
 		if slices.Contains(leader.row("t", 0).State.Replicas, m.e.Node().ID) {

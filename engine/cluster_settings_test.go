@@ -167,14 +167,9 @@ var retentionLimits = map[string]func(*engine.TopicSettings){
 	"drop-count": func(s *engine.TopicSettings) { s.QuotaCount, s.QuotaMode = 130, engine.QuotaDropOldest },
 }
 
-// A topic's retention and a quota that drops the oldest let segments go on every replica, unconfirmed or not; a consumer gets an unbroken end of
-// the log from whoever leads. A replica that was away while everything that it had went gets what is left, and may lead then.
-//
-// B39, B67, B87
-func TestClusterTopicRetention(t *testing.T) {
-	t.Parallel()
-	const body = 1500
-	names := slices.Sorted(maps.Keys(retentionLimits))
+// retentionTrio has a topic for each of the limits, one without a limit, and a channel of each.
+func retentionTrio(t *testing.T, names []string) *trio {
+	t.Helper()
 	tr := newTrio(t, 3, func(o *engine.Options) {
 		o.RetentionCount = 1
 		o.Cluster.Replication.LagMaxNs = int64(time.Second)
@@ -190,6 +185,18 @@ func TestClusterTopicRetention(t *testing.T) {
 			retentionLimits[name](s)
 		})
 	}
+	return tr
+}
+
+// A topic's retention and a quota that drops the oldest let segments go on every replica, unconfirmed or not; a consumer gets an unbroken end of
+// the log from whoever leads. A replica that was away while everything that it had went gets what is left, and may lead then.
+//
+// B39, B67, B87
+func TestClusterTopicRetention(t *testing.T) {
+	t.Parallel()
+	const body = 1500
+	names := slices.Sorted(maps.Keys(retentionLimits))
+	tr := retentionTrio(t, names)
 	total := 0
 	// fill publishes until every replica's log begins behind where.
 	fill := func(where map[string]segment.Offset) {

@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -151,15 +150,7 @@ func TestClusterForeignDirectory(t *testing.T) {
 func TestClusterMove(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 4, func(o *engine.Options) { o.Cluster.Replicas = 3 })
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if _, err := tr.nodes[0].e.CreateTopic(ctx, "t", 1); err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range tr.nodes {
-		tr.topic(m, "t")
-	}
-	tr.whole("t")
+	tr.create("t", 1)
 	h := newTold()
 	l := tr.leader("t", 0)
 	row := l.row("t", 0)
@@ -177,7 +168,7 @@ func TestClusterMove(t *testing.T) {
 		if !has(from) || from == l {
 			continue
 		}
-		if err := l.store.MovePartition(ctx, row.ID, from.e.Node().ID, to.e.Node().ID); err != nil {
+		if err := l.store.MovePartition(t.Context(), row.ID, from.e.Node().ID, to.e.Node().ID); err != nil {
 			t.Fatal(err)
 		}
 		least := 3
@@ -191,8 +182,7 @@ func TestClusterMove(t *testing.T) {
 		}
 		break
 	}
-	n := h.count()
-	tr.eventually("writes go on", func() bool { return h.count() > n+50 })
+	tr.goesOn(h, 50)
 	stop()
 	c, err := engine.CopyOf(to.e, "t", 0)
 	tr.eventually("the new replica has everything", func() bool {
@@ -222,20 +212,13 @@ func TestClusterManyPartitions(t *testing.T) {
 	tr.create("t", partitions)
 	h := newTold()
 	for i, m := range tr.nodes {
-		var stops []func()
-		for _, o := range tr.nodes {
-			stops = append(stops, tr.load(h, o, "t", fmt.Sprint(o.name, ".", i), duringFailover))
-		}
-		n := h.count()
-		tr.eventually("writes go on", func() bool { return h.count() > n+200 })
+		stop := tr.loadAll(h, tr.nodes, "t", fmt.Sprint(i), duringFailover)
+		tr.goesOn(h, 200)
 		tr.crash(m)
-		n = h.count()
-		tr.eventually("writes go on", func() bool { return h.count() > n+200 })
+		tr.goesOn(h, 200)
 		tr.start(m)
 		tr.whole("t")
-		for _, stop := range stops {
-			stop()
-		}
+		stop()
 	}
 	tr.checkAll(h, "t", partitions)
 }

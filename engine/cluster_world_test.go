@@ -220,7 +220,7 @@ func (tr *trio) topic(m *member, name string) *engine.Topic {
 	return t
 }
 
-// create makes a topic with replicas on all nodes, and waits until all know it and all replicas are in sync.
+// create makes a topic, and waits until all nodes know it and all replicas are in sync.
 func (tr *trio) create(name string, partitions int) {
 	tr.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -262,6 +262,19 @@ func (tr *trio) leader(name string, n int) *member {
 		return false
 	})
 	return found
+}
+
+// leaders returns which partition each node leads of a topic of which every node leads one.
+func (tr *trio) leaders(name string) map[*member]int {
+	tr.t.Helper()
+	all := map[*member]int{}
+	for n := range tr.nodes {
+		all[tr.leader(name, n)] = n
+	}
+	if len(all) != len(tr.nodes) {
+		tr.t.Fatalf("%d nodes lead the %d partitions", len(all), len(tr.nodes))
+	}
+	return all
 }
 
 // others are the running nodes but one.
@@ -384,6 +397,26 @@ func (h *told) publish(ctx context.Context, topic *engine.Topic, bodies ...strin
 		}
 	}
 	return err
+}
+
+// goesOn waits until more than n further messages were acknowledged.
+func (tr *trio) goesOn(h *told, n int) {
+	tr.t.Helper()
+	from := h.count()
+	tr.eventually("writes go on", func() bool { return h.count() > from+n })
+}
+
+// loadAll is load through each of the nodes; round tells the messages of one call from those of another.
+func (tr *trio) loadAll(h *told, nodes []*member, topic, round string, allowed func(error) bool) (stop func()) {
+	var stops []func()
+	for _, m := range nodes {
+		stops = append(stops, tr.load(h, m, topic, m.name+"."+round, allowed))
+	}
+	return func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}
 }
 
 // load publishes through a node until stop is called, which returns the first error that was not allowed.

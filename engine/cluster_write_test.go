@@ -199,14 +199,9 @@ func TestClusterFrames(t *testing.T) {
 				}
 				return chances[rng.IntN(len(chances))]
 			})
-			var stops []func()
-			for _, m := range tr.nodes {
-				stops = append(stops, tr.load(h, m, "t", m.name, never))
-			}
+			stop := tr.loadAll(h, tr.nodes, "t", "", never)
 			tr.eventually("some are stored", func() bool { return h.count() > 200 })
-			for _, stop := range stops {
-				stop()
-			}
+			stop()
 			tr.checkAll(h, "t", 2)
 		})
 	}
@@ -226,8 +221,7 @@ func TestClusterFollowerDies(t *testing.T) {
 	for _, m := range tr.others(l) {
 		tr.eventually("some are stored", func() bool { return h.count() > 100 })
 		tr.crash(m)
-		n := h.count()
-		tr.eventually("writes go on", func() bool { return h.count() > n+200 })
+		tr.goesOn(h, 200)
 		tr.start(m)
 		tr.whole("t")
 	}
@@ -333,8 +327,7 @@ func TestClusterFollowerDisk(t *testing.T) {
 	tr.eventually("some are stored", func() bool { return h.count() > 50 })
 	bad.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Err: syscall.EIO})
 	tr.eventually("it is dropped", func() bool { return len(l.row("t", 0).State.ISR) == 2 })
-	n := h.count()
-	tr.eventually("writes go on", func() bool { return h.count() > n+200 })
+	tr.goesOn(h, 200)
 	if len(l.row("t", 0).State.ISR) != 2 {
 		t.Error("the broken follower is in the ISR again")
 	}
@@ -363,11 +356,10 @@ func TestClusterLeaderDisk(t *testing.T) {
 	tr.eventually("some are stored", func() bool { return h.count() > 50 })
 	l.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Err: syscall.EIO})
 	tr.eventually("another leads", func() bool { return other.row("t", 0).State.Leader != l.e.Node().ID })
-	n := h.count()
 	stop()
 	stop = tr.load(h, other, "t", "q", func(err error) bool { return errors.Is(err, engine.ErrUnknown) })
 	defer stop()
-	tr.eventually("writes go on", func() bool { return h.count() > n+100 })
+	tr.goesOn(h, 100)
 	stop()
 	tr.kill(l)
 	tr.start(l)

@@ -15,7 +15,7 @@
 //   - [Consumer] is one subscriber of a channel. Channel.Consume runs a handler over
 //     it; protocol servers attach a [Sink].
 //
-// A message's way through the package: put.go (the caller's request) → runtime.go (the
+// A message's way through the package: put.go (the caller's request) → committer.go (the
 // partition's turn on the committer) → core.Partition (the decision) → clog (the group
-// on disk) → answer.go (the result) → channel.go (delivery).
+// on disk) → committer_durable.go, in a cluster replica.go (the result) → deliver.go.
 package engine

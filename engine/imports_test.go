@@ -17,42 +17,62 @@ func deps(t *testing.T, pkg string) []string {
 	return strings.Fields(string(out))
 }
 
+const module = "penstock/"
+
+// onlyBelow demands that pkg is built from nothing of ours but the packages below it, and from nothing of what is foreign to it.
+func onlyBelow(t *testing.T, pkg string, below, foreign []string) {
+	t.Run(pkg, func(t *testing.T) {
+		for _, dep := range deps(t, module+pkg) {
+			for _, f := range foreign {
+				if dep == f || strings.HasPrefix(dep, strings.TrimSuffix(f, "/")+"/") {
+					t.Errorf("it is built from %s", dep)
+				}
+			}
+			own, isOurs := strings.CutPrefix(dep, module)
+			internal := strings.HasPrefix(own, "segment/aio/internal/") // the disk layer's own
+			if isOurs && own != pkg && !internal && !slices.Contains(below, own) {
+				t.Errorf("it is built from %s, which is not below it", dep)
+			}
+		}
+	})
+}
+
 // The picture of the packages, as imports: each stands on what is below it and on nothing else of ours. Whoever embeds the engine
 // gets no cluster store, no HTTP server, no command line and no metrics library with it.
 func TestImportGraph(t *testing.T) {
-	const module = "penstock/"
-	ours := map[string][]string{
-		module + "segment/aio":    {},
-		module + "segment":        {"segment/aio"},
-		module + "clog":           {"segment", "segment/aio"},
-		module + "netproto":       {},
-		module + "replicate":      {"segment", "segment/aio"},
-		module + "replicate/wire": {"replicate", "netproto", "segment", "segment/aio"},
-		module + "replicate/peer": {"engine/meta", "replicate", "netproto", "segment", "segment/aio"},
-		module + "engine/meta":    {"replicate", "segment", "segment/aio"},
-		module + "engine/core":    {"segment", "segment/aio"},
-		module + "engine": {
-			"engine/core", "engine/meta", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
-		},
+	engine := []string{
+		"engine/core", "engine/meta", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
 	}
 	foreign := []string{
 		"net/http", "go.etcd.io/", "github.com/spf13/", "github.com/prometheus/", "github.com/nsqio/", "google.golang.org/",
 		"github.com/pawelgaczynski/", "testing", "flag",
 	}
-	for pkg, below := range ours {
-		t.Run(pkg, func(t *testing.T) {
-			for _, dep := range deps(t, pkg) {
-				for _, f := range foreign {
-					if dep == f || strings.HasPrefix(dep, strings.TrimSuffix(f, "/")+"/") {
-						t.Errorf("it is built from %s", dep)
-					}
-				}
-				own, isOurs := strings.CutPrefix(dep, module)
-				internal := strings.HasPrefix(own, "segment/aio/internal/") // the disk layer's own
-				if isOurs && dep != pkg && !internal && !slices.Contains(below, own) {
-					t.Errorf("it is built from %s, which is not below it", dep)
-				}
-			}
-		})
+	for pkg, below := range map[string][]string{
+		"segment/aio":    {},
+		"segment":        {"segment/aio"},
+		"clog":           {"segment", "segment/aio"},
+		"netproto":       {},
+		"replicate":      {"segment", "segment/aio"},
+		"replicate/wire": {"replicate", "netproto", "segment", "segment/aio"},
+		"replicate/peer": {"engine/meta", "replicate", "netproto", "segment", "segment/aio"},
+		"engine/meta":    {"replicate", "segment", "segment/aio"},
+		"engine/core":    {"segment", "segment/aio"},
+		"engine":         engine,
+	} {
+		onlyBelow(t, pkg, below, foreign)
 	}
+	// What stands above or beside the engine: the protocols know no cluster, the cluster knows no engine, and one package knows etcd.
+	foreign = []string{"go.etcd.io/", "google.golang.org/grpc", "github.com/spf13/", "github.com/nsqio/", "testing"}
+	for pkg, below := range map[string][]string{
+		"nsq":             append([]string{"engine"}, engine...),
+		"cluster":         {"cluster/kv", "engine/meta", "replicate", "segment", "segment/aio"},
+		"cluster/admin":   {"engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
+		"cluster/kv":      {},
+		"cluster/kv/file": {"cluster/kv", "cluster/kv/memory"},
+		"migrate":         {},
+		"cmd/engine/load": {},
+	} {
+		onlyBelow(t, pkg, below, foreign)
+	}
+	onlyBelow(t, "cluster/etcd", []string{"cluster/kv"}, []string{"testing"})
 }

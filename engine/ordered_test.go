@@ -310,8 +310,7 @@ func TestClusterOrderedOutlastsQuorum(t *testing.T) {
 	if _, err := late.Configure(t.Context(), engine.ChannelSettings{Order: engine.OrderPartition}); err == nil {
 		t.Error("settings were committed without a quorum")
 	}
-	time.Sleep(3 * timeout)
-	if m, ok := s.poll(0); ok {
+	if m, ok := s.poll(3 * timeout); ok {
 		t.Errorf("%s came before the one before it was confirmed for good", m.body)
 	}
 	tr.wires.rules(nil)

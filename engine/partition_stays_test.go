@@ -70,6 +70,19 @@ func (s *seat) lives(why string) {
 	}
 }
 
+// rest finishes n messages of partition 1, of which none is finished, and returns the last one's id.
+func (s *seat) rest(n int, finished delivered) (last engine.ID) {
+	s.t.Helper()
+	for range n {
+		m := s.next()
+		if last = m.id; m.id == finished.id || m.id.Partition() != 1 {
+			s.t.Errorf("%s %q comes at the next leader, attempt %d; finished %s %q", m.id, m.body, m.attempts, finished.id, finished.body)
+		}
+		s.finish(m)
+	}
+	return last
+}
+
 // A consumer of one partition stays when its node gives another one away: what it has in flight is still its own and can be finished, what it confirmed does not
 // come again, and more comes at once. Consumers of the whole topic and of the partition that went are told to go. The partition may come back.
 //
@@ -122,15 +135,7 @@ func TestPartitionConsumerStays(t *testing.T) {
 		stays.none("everything of its partition was finished")
 
 		there := sit(t, tr.at(other, "t", "c"), 100, engine.ConsumerOptions{Partition: &parts[1]})
-		last := finished.id
-		for range 3 {
-			m := there.next()
-			if last = m.id; m.id == finished.id || m.id.Partition() != 1 {
-				t.Errorf("round %d: %s %q comes at the next leader, attempt %d; finished %s %q", round, m.id, m.body, m.attempts, finished.id, finished.body)
-			}
-			there.finish(m)
-		}
-		tr.stored(other, "t", "c", last)
+		tr.stored(other, "t", "c", there.rest(3, finished))
 		tr.handPartition("t", 1, l)
 		there.ends(engine.ErrMoved)
 		stays.lives("the partition came back")

@@ -60,6 +60,52 @@ func peekBodies(t *testing.T, look func(engine.PeekOptions) ([]engine.PeekedMess
 	return bodies
 }
 
+// checkCarried looks at what carriedWorld and two further messages, recent, left in the channel.
+func checkCarried(t *testing.T, topic *engine.Topic, ch *engine.Channel, ids, recent []engine.ID) {
+	t.Helper()
+	look := func(o engine.PeekOptions) ([]engine.PeekedMessage, error) { return ch.Peek(ctxBg, o) }
+	inTopic := func(o engine.PeekOptions) ([]engine.PeekedMessage, error) {
+		return topic.Peek(ctxBg, o.Partition, o.From, o.Count)
+	}
+	for _, c := range []struct {
+		o    engine.PeekOptions
+		want string
+	}{
+		{engine.PeekOptions{}, "[one two again three recent newest]"},
+		{engine.PeekOptions{Partition: -1, Count: 5}, "[one two again three recent]"},
+		{engine.PeekOptions{Count: 3}, "[one two again]"},
+		{engine.PeekOptions{From: ids[1], Count: 2}, "[two again]"},
+		{engine.PeekOptions{From: ids[2], Count: 3}, "[again three recent]"},
+		{engine.PeekOptions{From: recent[0]}, "[recent newest]"},
+	} {
+		if got := fmt.Sprint(peekBodies(t, look, c.o)); got != c.want {
+			t.Errorf("%+v: %s, want %s", c.o, got, c.want)
+		}
+		if c.o.Count > 0 && c.o.Count < 4 && c.o.From == 0 { // the topic's log has other messages behind these
+			if got := fmt.Sprint(peekBodies(t, inTopic, c.o)); got != c.want {
+				t.Errorf("of the topic, %+v: %s, want %s", c.o, got, c.want)
+			}
+		}
+	}
+	got, err := ch.Peek(ctxBg, engine.PeekOptions{Count: 4})
+	if err != nil || len(got) != 4 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	for i := range got {
+		m := &got[i]
+		deferred := i != 2
+		if m.ID != ids[i] || m.BodyBytes != len(m.Body) || time.Since(m.Timestamp) > patience || m.Due.IsZero() == deferred {
+			t.Errorf("%+v", m)
+		}
+		if deferred && m.Due.Sub(m.Timestamp).Round(time.Minute) != time.Hour {
+			t.Errorf("published at %v and due at %v", m.Timestamp, m.Due)
+		}
+	}
+	if valueOf(&got[1], "kind") != "two" {
+		t.Errorf("headers: %+v", got[1])
+	}
+}
+
 // Messages that the log has only as carried copies are shown in their place, with what they are.
 //
 // B51.
@@ -74,51 +120,7 @@ func TestPeekCarried(t *testing.T) {
 	}
 	later := channelOf(t, topic, "later")
 	recent := publish(t, topic, "recent", "newest")
-	look := func(o engine.PeekOptions) ([]engine.PeekedMessage, error) { return ch.Peek(ctxBg, o) }
-	inTopic := func(o engine.PeekOptions) ([]engine.PeekedMessage, error) {
-		return topic.Peek(ctxBg, o.Partition, o.From, o.Count)
-	}
-	check := func() {
-		t.Helper()
-		for _, c := range []struct {
-			o    engine.PeekOptions
-			want string
-		}{
-			{engine.PeekOptions{}, "[one two again three recent newest]"},
-			{engine.PeekOptions{Partition: -1, Count: 5}, "[one two again three recent]"},
-			{engine.PeekOptions{Count: 3}, "[one two again]"},
-			{engine.PeekOptions{From: ids[1], Count: 2}, "[two again]"},
-			{engine.PeekOptions{From: ids[2], Count: 3}, "[again three recent]"},
-			{engine.PeekOptions{From: recent[0]}, "[recent newest]"},
-		} {
-			if got := fmt.Sprint(peekBodies(t, look, c.o)); got != c.want {
-				t.Errorf("%+v: %s, want %s", c.o, got, c.want)
-			}
-			if c.o.Count > 0 && c.o.Count < 4 && c.o.From == 0 { // the topic's log has other messages behind these
-				if got := fmt.Sprint(peekBodies(t, inTopic, c.o)); got != c.want {
-					t.Errorf("of the topic, %+v: %s, want %s", c.o, got, c.want)
-				}
-			}
-		}
-		got, err := ch.Peek(ctxBg, engine.PeekOptions{Count: 4})
-		if err != nil || len(got) != 4 {
-			t.Fatalf("%+v, %v", got, err)
-		}
-		for i := range got {
-			m := &got[i]
-			deferred := i != 2
-			if m.ID != ids[i] || m.BodyBytes != len(m.Body) || time.Since(m.Timestamp) > patience || m.Due.IsZero() == deferred {
-				t.Errorf("%+v", m)
-			}
-			if deferred && m.Due.Sub(m.Timestamp).Round(time.Minute) != time.Hour {
-				t.Errorf("published at %v and due at %v", m.Timestamp, m.Due)
-			}
-		}
-		if valueOf(&got[1], "kind") != "two" {
-			t.Errorf("headers: %+v", got[1])
-		}
-	}
-	check()
+	checkCarried(t, topic, ch, ids, recent)
 	if got, err := later.Peek(ctxBg, engine.PeekOptions{}); err != nil || fmt.Sprint(peeked(got)) != "[recent newest]" {
 		t.Errorf("a channel that is younger: %v, %v", peeked(got), err)
 	}
@@ -128,12 +130,12 @@ func TestPeekCarried(t *testing.T) {
 	e = onDisk(t, disk.Crash(7))
 	topic, _ = e.LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
-	check()
+	checkCarried(t, topic, ch, ids, recent)
 	if err := ch.Empty(ctxBg); err != nil {
 		t.Fatal(err)
 	}
-	if got := peekBodies(t, look, engine.PeekOptions{}); len(got) != 0 {
-		t.Errorf("after the channel was emptied: %v", got)
+	if got, err := ch.Peek(ctxBg, engine.PeekOptions{}); err != nil || len(got) != 0 {
+		t.Errorf("after the channel was emptied: %v, %v", peeked(got), err)
 	}
 }
 

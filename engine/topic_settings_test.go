@@ -131,19 +131,7 @@ func TestQuotaReject(t *testing.T) {
 			topic := topicOf(t, e, "t")
 			ch := channelOf(t, topic, "c")
 			s := configure(t, topic, set)
-			fill := func() (n int) {
-				t.Helper()
-				for ; ; n++ {
-					_, err := topic.Publish(context.Background(), make([]byte, body))
-					if errors.Is(err, engine.ErrQuota) {
-						return n
-					}
-					if err != nil || n > 100 {
-						t.Fatalf("message %d: %v", n, err)
-					}
-				}
-			}
-			first := fill()
+			first := fillQuota(t, topic, body)
 			if s.QuotaCount != 0 && first != 50 {
 				t.Errorf("%d messages were stored, the quota is 50", first)
 			}
@@ -171,7 +159,7 @@ func TestQuotaReject(t *testing.T) {
 				_, err := topic.Publish(context.Background(), make([]byte, body))
 				return err == nil
 			})
-			more := 1 + fill()
+			more := 1 + fillQuota(t, topic, body)
 			if more > 10 || more < 8 {
 				t.Errorf("ten confirmed messages made room for %d", more)
 			}
@@ -184,7 +172,7 @@ func TestQuotaReject(t *testing.T) {
 			e = onDisk(t, disk.Kill(1))
 			topic, _ = e.LookupTopic("t")
 			ch, _ = topic.LookupChannel("c")
-			if n := fill(); n > 2 {
+			if n := fillQuota(t, topic, body); n > 2 {
 				t.Errorf("after a restart %d more were stored", n)
 			}
 			configure(t, topic, func(s *engine.TopicSettings) { s.QuotaBytes, s.QuotaCount = 10*s.QuotaBytes, 10*s.QuotaCount })
@@ -199,6 +187,20 @@ func TestQuotaReject(t *testing.T) {
 			configure(t, topic, func(s *engine.TopicSettings) { s.QuotaBytes, s.QuotaCount = 0, 0 })
 			publish(t, topic, numbered("m", 60, body)...)
 		})
+	}
+}
+
+// fillQuota publishes bodies of size bytes until the quota refuses one, and says how many were stored.
+func fillQuota(t *testing.T, topic *engine.Topic, size int) (n int) {
+	t.Helper()
+	for ; ; n++ {
+		_, err := topic.Publish(context.Background(), make([]byte, size))
+		if errors.Is(err, engine.ErrQuota) {
+			return n
+		}
+		if err != nil || n > 100 {
+			t.Fatalf("message %d: %v", n, err)
+		}
 	}
 }
 

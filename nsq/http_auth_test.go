@@ -16,26 +16,15 @@ import (
 // ask is a request with a token; empty: none.
 func ask(t testing.TB, method, url, token string) (int, string) {
 	t.Helper()
-	r, err := http.NewRequest(method, url, strings.NewReader("x"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	var headers []string
 	if token != "" {
-		r.Header.Set("Authorization", "Bearer "+token)
+		headers = []string{"Authorization", "Bearer " + token}
 	}
-	reply, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer reply.Body.Close()
-	b, err := io.ReadAll(reply.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	reply, body := request(t, method, url, "x", headers...)
 	if (reply.StatusCode == 401) != (reply.Header.Get("WWW-Authenticate") == "Bearer") {
 		t.Errorf("%s: status %d, WWW-Authenticate %q", url, reply.StatusCode, reply.Header.Get("WWW-Authenticate"))
 	}
-	return reply.StatusCode, string(b)
+	return reply.StatusCode, body
 }
 
 // B98. Each request needs what the same thing needs over the NSQ protocol; what changes more than a topic needs everything.
@@ -49,10 +38,8 @@ func TestHTTPAuth(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{Auth: AuthOptions{File: name}, ClusterHandler: cluster})
 	nsqd, lookup := n.base, "http://"+n.LookupAddr().String()
 	for _, x := range []struct {
-		method, url  string
-		shop, owner  int
-		root         int
-		withoutToken int
+		method, url                     string
+		shop, owner, root, withoutToken int
 	}{
 		{"GET", nsqd + "/ping", 200, 200, 200, 200},
 		{"GET", nsqd + "/info", 200, 200, 200, 200},

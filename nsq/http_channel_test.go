@@ -3,7 +3,6 @@ package nsq
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -107,16 +106,9 @@ func TestPeekHTTP(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		q := makeChannel(t, nodes, "t", "c", 2)
 		for i := range 10 {
-			r, err := http.NewRequest("POST", nodes[i%len(nodes)].base+"/pub?topic=t", strings.NewReader(fmt.Sprint("text ", i)))
-			if err != nil {
-				t.Fatal(err)
+			if code, got := nodes[i%len(nodes)].postWith(t, "/pub?topic=t", fmt.Sprint("text ", i), "X-Penstock-Header-Kind", "greeting"); code != 200 {
+				t.Fatal(code, got)
 			}
-			r.Header.Set("X-Penstock-Header-Kind", "greeting")
-			reply, err := http.DefaultClient.Do(r)
-			if err != nil || reply.StatusCode != 200 {
-				t.Fatal(reply, err)
-			}
-			reply.Body.Close()
 		}
 		nodes[0].post(t, "/pub?topic=t", "\xff\xfe")
 		for _, n := range nodes {

@@ -3,8 +3,6 @@ package nsq
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -15,23 +13,8 @@ import (
 // postWith posts with headers, given as alternating names and values.
 func (n *node) postWith(t testing.TB, path, body string, headers ...string) (int, string) {
 	t.Helper()
-	r, err := http.NewRequest("POST", n.base+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; i < len(headers); i += 2 {
-		r.Header.Add(headers[i], headers[i+1])
-	}
-	reply, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer reply.Body.Close()
-	text, err := io.ReadAll(reply.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return reply.StatusCode, string(text)
+	reply, text := request(t, "POST", n.base+path, body, headers...)
+	return reply.StatusCode, text
 }
 
 // /pub and /mpub store headers and a key with each message, at any node; NSQ's consumers get the bodies alone.

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -59,17 +58,9 @@ func TestHTTPErrors(t *testing.T) {
 		{"PUT", "/config/nsqlookupd_tcp_addresses", `["noport"]`, 400, "INVALID_VALUE"},
 		{"GET", "/stats?include_mem=perhaps", "", 400, "INVALID_REQUEST"},
 	} {
-		r, err := http.NewRequest(x.method, n.base+x.path, strings.NewReader(x.body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		reply, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatalf("%s %s: %v", x.method, x.path, err)
-		}
+		reply, body := request(t, x.method, n.base+x.path, x.body)
 		var got map[string]string
-		err = json.NewDecoder(reply.Body).Decode(&got)
-		reply.Body.Close()
+		err := json.Unmarshal([]byte(body), &got)
 		if reply.StatusCode != x.status || err != nil || got["message"] != x.code || len(got) != 1 {
 			t.Errorf("%s %s: %d %v %v, want %d %s", x.method, x.path, reply.StatusCode, got, err, x.status, x.code)
 		}

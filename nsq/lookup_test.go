@@ -23,20 +23,7 @@ import (
 // lookupDo asks the lookup service of a node.
 func (n *node) lookupDo(t testing.TB, method, path string) (*http.Response, string) {
 	t.Helper()
-	r, err := http.NewRequest(method, "http://"+n.LookupAddr().String()+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	reply, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer reply.Body.Close()
-	body, err := io.ReadAll(reply.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return reply, string(body)
+	return request(t, method, "http://"+n.LookupAddr().String()+path, "")
 }
 
 // transcript asks for every line of "METHOD path" and compares questions and answers with a golden file. Each name in places

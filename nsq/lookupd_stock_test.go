@@ -92,20 +92,8 @@ func (p *stock) kill() {
 
 func (p *stock) do(method, path, body string) string {
 	p.t.Helper()
-	r, err := http.NewRequest(method, "http://"+p.http+path, strings.NewReader(body))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	reply, err := http.DefaultClient.Do(r)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	defer reply.Body.Close()
-	b, err := io.ReadAll(reply.Body)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return string(b)
+	_, got := request(p.t, method, "http://"+p.http+path, body)
+	return got
 }
 
 // freeAddresses are two of loopback that nobody uses just now.

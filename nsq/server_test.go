@@ -77,9 +77,19 @@ func (n *node) post(t testing.TB, path, body string) {
 
 func (n *node) do(t testing.TB, method, path, body string) (int, string) {
 	t.Helper()
-	r, err := http.NewRequest(method, n.base+path, strings.NewReader(body))
+	reply, got := request(t, method, n.base+path, body)
+	return reply.StatusCode, got
+}
+
+// request returns the answer, read to its end, to a request with headers, given as alternating names and values.
+func request(t testing.TB, method, url, body string, headers ...string) (*http.Response, string) {
+	t.Helper()
+	r, err := http.NewRequest(method, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Add(headers[i], headers[i+1])
 	}
 	reply, err := http.DefaultClient.Do(r)
 	if err != nil {
@@ -90,7 +100,7 @@ func (n *node) do(t testing.TB, method, path, body string) (int, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return reply.StatusCode, string(b)
+	return reply, string(b)
 }
 
 // topicNow is the topic's statistics, which must exist.

@@ -2,9 +2,8 @@ package nsq
 
 import (
 	"encoding/json"
-	"io"
-	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,23 +13,11 @@ import (
 // postExt is a POST with headers X-NSQEXT-*, given as names and values.
 func (n *node) postExt(t *testing.T, path, body string, headers ...string) (int, string) {
 	t.Helper()
-	r, err := http.NewRequest("POST", n.base+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	headers = slices.Clone(headers)
 	for i := 0; i < len(headers); i += 2 {
-		r.Header.Set("X-NSQEXT-"+headers[i], headers[i+1])
+		headers[i] = "X-NSQEXT-" + headers[i]
 	}
-	reply, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer reply.Body.Close()
-	b, err := io.ReadAll(reply.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return reply.StatusCode, string(b)
+	return n.postWith(t, path, body, headers...)
 }
 
 // The ext of a /pub_ext comes to consumers as that of a PUB_EXT does, with what the request's headers say over what its parameter says; one with a

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -10,8 +11,46 @@ import (
 	"github.com/google/uuid"
 
 	agreement "penstock/cluster"
+	"penstock/cluster/kv"
 	"penstock/engine/meta"
 )
+
+// joined is a store through which a new node has joined.
+func joined(ctx context.Context, t *testing.T, s kv.Store, name string) meta.Store {
+	t.Helper()
+	m := agreement.New(s, agreement.Options{LeaseTTL: time.Minute, ControllerTick: 20 * time.Millisecond})
+	t.Cleanup(func() { _ = m.Close() })
+	node := meta.Node{Name: name, Store: uuid.New(), Boot: uuid.New()}
+	if _, err := m.Join(ctx, meta.Registration{Node: node, Changed: func(*meta.Change) {}, Lease: func(time.Time) {}}); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// configureAtOnce asks for s through all stores, each with a quota of its own, and returns how many were told that they won, and what one of them was told.
+func configureAtOnce(ctx context.Context, t *testing.T, stores []meta.Store, topic *meta.Topic, s meta.TopicSettings) (won int, now meta.TopicSettings) {
+	t.Helper()
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for i, store := range stores {
+		all.Go(func() {
+			own := s
+			own.QuotaCount = int64(i + 1)
+			got, err := store.ConfigureTopic(ctx, topic.ID, own)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				won++
+				now = got.EffectiveSettings()
+			case !errors.Is(err, meta.ErrConflict):
+				t.Errorf("through member %d: %v", i, err)
+			}
+		})
+	}
+	all.Wait()
+	return won, now
+}
 
 // A topic's settings on live embedded members: of all who change one version one wins, wherever it asked; more partitions come with the same
 // transaction, or with several of a large topic; refused changes change nothing; and everything is there when the members were started again.
@@ -19,19 +58,11 @@ import (
 // B87
 func TestConfigureTopic(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 3)
-	c.start(0, 1, 2)
-	c.ready(0, 1, 2)
+	c := startCluster(t)
 	ctx := within(t, 40*time.Second)
 	var stores []meta.Store
 	for i := range 3 {
-		s := agreement.New(c.dial(Options{}, i), agreement.Options{LeaseTTL: time.Minute, ControllerTick: 20 * time.Millisecond})
-		t.Cleanup(func() { _ = s.Close() })
-		name := fmt.Sprint("n", i)
-		if _, err := s.Join(ctx, meta.Registration{Node: meta.Node{Name: name, Store: uuid.New(), Boot: uuid.New()}, Changed: func(*meta.Change) {}, Lease: func(time.Time) {}}); err != nil {
-			t.Fatal(err)
-		}
-		stores = append(stores, s)
+		stores = append(stores, joined(ctx, t, c.dial(Options{}, i), fmt.Sprint("n", i)))
 	}
 	eventually := func(what string, s meta.Store, holds func(*meta.Snapshot) bool) {
 		t.Helper()
@@ -50,26 +81,10 @@ func TestConfigureTopic(t *testing.T) {
 		t.Fatal(err)
 	}
 	const most = 150 // more rows than one transaction has
-	want := meta.TopicSettings{Version: 1, MinISR: 3, Partitions: 4, Durability: meta.DurabilitySynced}
+	var want meta.TopicSettings
 	for round, partitions := range []int{4, most} {
-		var mu sync.Mutex
-		var all sync.WaitGroup
-		won := 0
-		for i, s := range stores {
-			all.Go(func() {
-				got, err := s.ConfigureTopic(ctx, topic.ID, meta.TopicSettings{Version: uint64(round), MinISR: 3, QuotaCount: int64(i + 1), Partitions: partitions})
-				mu.Lock()
-				defer mu.Unlock()
-				switch {
-				case err == nil:
-					won++
-					want = got.EffectiveSettings()
-				case !errors.Is(err, meta.ErrConflict):
-					t.Errorf("through member %d: %v", i, err)
-				}
-			})
-		}
-		all.Wait()
+		var won int
+		won, want = configureAtOnce(ctx, t, stores, topic, meta.TopicSettings{Version: uint64(round), MinISR: 3, Partitions: partitions})
 		if won != 1 || want.Version != uint64(round+1) || want.Partitions != partitions || want.MinISR != 3 || want.QuotaCount == 0 {
 			t.Fatalf("%d changed version %d; it is %+v now", won, round, want)
 		}
@@ -98,10 +113,5 @@ func TestConfigureTopic(t *testing.T) {
 	c.stop(0, 1, 2)
 	c.start(0, 1, 2)
 	c.ready(0, 1, 2)
-	again := agreement.New(c.dial(Options{}, 2), agreement.Options{LeaseTTL: time.Minute})
-	t.Cleanup(func() { _ = again.Close() })
-	if _, err := again.Join(ctx, meta.Registration{Node: meta.Node{Name: "n3", Store: uuid.New(), Boot: uuid.New()}, Changed: func(*meta.Change) {}, Lease: func(time.Time) {}}); err != nil {
-		t.Fatal(err)
-	}
-	eventually("the same after a restart", again, known)
+	eventually("the same after a restart", joined(ctx, t, c.dial(Options{}, 2), "n3"), known)
 }

@@ -12,9 +12,7 @@ import (
 // The embedded cluster, each client at another member.
 func TestConformanceEmbedded(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 3)
-	c.start(0, 1, 2)
-	c.ready(0, 1, 2)
+	c := startCluster(t)
 	conformance(t, c)
 }
 

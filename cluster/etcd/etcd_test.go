@@ -48,6 +48,15 @@ type cluster struct {
 	log     *syncBuffer
 }
 
+// startCluster is a cluster of three members that all run.
+func startCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := newCluster(t, 3)
+	c.start(0, 1, 2)
+	c.ready(0, 1, 2)
+	return c
+}
+
 // newCluster makes addresses and directories for count members; nothing runs yet.
 func newCluster(t *testing.T, count int) *cluster {
 	t.Helper()

@@ -17,9 +17,7 @@ import (
 
 func TestMemberDiesAndComesBack(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 3)
-	c.start(0, 1, 2)
-	c.ready(0, 1, 2)
+	c := startCluster(t)
 	s := c.dial(Options{}, 0, 1, 2)
 	w := watch(t, s, "k/", 0)
 	count := 0
@@ -47,9 +45,7 @@ func TestMemberDiesAndComesBack(t *testing.T) {
 
 func TestQuorumLost(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 3)
-	c.start(0, 1, 2)
-	c.ready(0, 1, 2)
+	c := startCluster(t)
 	const limit = 2 * time.Second
 	s := c.dial(Options{RequestTimeout: limit, AttemptTimeout: 500 * time.Millisecond}, 0, 1, 2)
 	lease, err := s.Grant(within(t, 10*time.Second), 10*time.Second)
@@ -97,9 +93,7 @@ func TestQuorumLost(t *testing.T) {
 // A disk is lost: the member gets a new identity and all data.
 func TestWipedMemberRejoins(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 3)
-	c.start(0, 1, 2)
-	c.ready(0, 1, 2)
+	c := startCluster(t)
 	s := c.dial(Options{}, 0)
 	put(t, s, "kept", "yes")
 	before := identity(t, c, 1)
@@ -123,9 +117,7 @@ func TestWipedMemberRejoins(t *testing.T) {
 // A disk is lost while the others are away: the member must wait for them and not begin anew, nor vote.
 func TestWipedMemberWaits(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 3)
-	c.start(0, 1, 2)
-	c.ready(0, 1, 2)
+	c := startCluster(t)
 	put(t, c.dial(Options{}, 0), "kept", "yes")
 	c.stop(0, 1, 2)
 	c.wipe(1)
@@ -179,9 +171,7 @@ func TestCloseWhileItWaits(t *testing.T) {
 
 func TestNamesakeIsRefused(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 3)
-	c.start(0, 1, 2)
-	c.ready(0, 1, 2)
+	c := startCluster(t)
 	o := c.options(1)
 	o.Voters = append([]Voter(nil), o.Voters...)
 	o.Voters[1].Peer, o.Voters[1].Client, o.Dir = freeAddress(t), freeAddress(t), t.TempDir()
@@ -198,9 +188,7 @@ func TestNamesakeIsRefused(t *testing.T) {
 
 func TestRemovedMemberStops(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 3)
-	c.start(0, 1, 2)
-	c.ready(0, 1, 2)
+	c := startCluster(t)
 	client, id := admin(t, c, 0), identity(t, c, 2)
 	for ctx := within(t, 20*time.Second); ; { // refused for the first seconds, until all have been connected for a while
 		_, err := client.MemberRemove(ctx, id)

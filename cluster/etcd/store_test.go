@@ -157,9 +157,7 @@ func TestTooLargeTransactionIsRefused(t *testing.T) {
 // A member that is frozen keeps its connections and answers nothing: one attempt is lost, and the watch goes on elsewhere.
 func TestFrozenMemberIsLeft(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 3)
-	c.start(0, 1, 2)
-	c.ready(0, 1, 2)
+	c := startCluster(t)
 	p := newProxy(t, c.voters[0].Client)
 	s := dial(t, []string{p.address(), c.voters[1].Client}, Options{
 		AttemptTimeout: 300 * time.Millisecond, ProgressEvery: 100 * time.Millisecond, StallAfter: 300 * time.Millisecond,

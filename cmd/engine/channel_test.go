@@ -15,6 +15,20 @@ import (
 	"penstock/nsq"
 )
 
+// publishRush publishes a message with the header kind=rush to the topic orders.
+func publishRush(t *testing.T, address, body string) {
+	t.Helper()
+	r, err := http.NewRequest("POST", "http://"+address+"/pub?topic=orders", strings.NewReader(body))
+	must(t, err)
+	r.Header.Set("X-Penstock-Header-Kind", "rush")
+	reply, err := http.DefaultClient.Do(r)
+	must(t, err)
+	must(t, reply.Body.Close())
+	if reply.StatusCode != 200 {
+		t.Fatal(reply.Status)
+	}
+}
+
 // steer runs a command that must succeed.
 func steer(t *testing.T, args ...string) string {
 	t.Helper()
@@ -46,12 +60,7 @@ func TestChannelAndTopicCommands(t *testing.T) {
 		t.Errorf("create prints %q", got)
 	}
 	for i := range 6 {
-		r, err := http.NewRequest("POST", "http://"+n.http+"/pub?topic=orders", strings.NewReader(fmt.Sprint("order\n", i)))
-		must(t, err)
-		r.Header.Set("X-Penstock-Header-Kind", "rush")
-		reply, err := http.DefaultClient.Do(r)
-		must(t, err)
-		reply.Body.Close()
+		publishRush(t, n.http, fmt.Sprint("order\n", i))
 	}
 	if got := rows(steer(t, "topic", "list")); len(got) != 2 || got[0] != "TOPIC  CHANNELS  DEPTH  MESSAGES  BYTES  STATE" || got[1] != "orders  1  0  6  42  ok" {
 		t.Errorf("topic list prints %q", got)

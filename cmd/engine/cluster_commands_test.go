@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 	"syscall"
 	"testing"
@@ -53,15 +52,7 @@ func TestCommandsOnACluster(t *testing.T) {
 	})
 	at(1, "channel", "create", "orders", "billing")
 	for i := range 12 {
-		r, err := http.NewRequest("POST", "http://"+nodes[i%3]+"/pub?topic=orders", strings.NewReader(fmt.Sprint("order ", i)))
-		must(t, err)
-		r.Header.Set("X-Penstock-Header-Kind", "rush")
-		reply, err := http.DefaultClient.Do(r)
-		must(t, err)
-		reply.Body.Close()
-		if reply.StatusCode != 200 {
-			t.Fatal(reply.Status)
-		}
+		publishRush(t, nodes[i%3], fmt.Sprint("order ", i))
 	}
 	lookOnACluster(t, nodes, at)
 	changeSettingsOnACluster(t, nodes, at)

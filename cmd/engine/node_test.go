@@ -104,12 +104,18 @@ var readyLine = regexp.MustCompile(`msg=ready nsq=(\S+) http=(\S+)`)
 // startNode runs `engine serve` on free ports and waits until it says that it is ready.
 func startNode(t *testing.T, dir string, args ...string) *process {
 	t.Helper()
+	return startProcess(t, "", binary, append([]string{
+		"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address", "127.0.0.1:0",
+	}, args...))
+}
+
+// startProcess runs a program in dir and waits until it says that it is ready.
+func startProcess(t *testing.T, dir, program string, args []string) *process {
+	t.Helper()
 	p := &process{t: t, log: &logBuffer{more: make(chan struct{}, 1)}, exited: make(chan error, 1)}
-	p.cmd = exec.Command(binary, append([]string{"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address", "127.0.0.1:0"}, args...)...)
-	p.cmd.Stderr = p.log
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	p.cmd = exec.Command(program, args...)
+	p.cmd.Stderr, p.cmd.Dir = p.log, dir
+	must(t, p.cmd.Start())
 	go func() { p.exited <- p.cmd.Wait() }()
 	t.Cleanup(func() { _ = p.cmd.Process.Kill() })
 	deadline := time.After(30 * time.Second)

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // The list was taken from `nsqd -h` of nsqd 1.3.0.
@@ -181,26 +180,7 @@ func startNSQD(t *testing.T, dir string, args ...string) *process {
 	t.Helper()
 	link := filepath.Join(t.TempDir(), nsqdName)
 	must(t, os.Symlink(binary, link))
-	p := &process{t: t, log: &logBuffer{more: make(chan struct{}, 1)}, exited: make(chan error, 1)}
-	p.cmd = exec.Command(link, append([]string{"-tcp-address=127.0.0.1:0", "-http-address=127.0.0.1:0"}, args...)...)
-	p.cmd.Stderr, p.cmd.Dir = p.log, dir
-	must(t, p.cmd.Start())
-	go func() { p.exited <- p.cmd.Wait() }()
-	t.Cleanup(func() { _ = p.cmd.Process.Kill() })
-	deadline := time.After(30 * time.Second)
-	for {
-		if m := readyLine.FindStringSubmatch(p.log.String()); m != nil {
-			p.nsq, p.http = m[1], m[2]
-			return p
-		}
-		select {
-		case <-p.log.more:
-		case err := <-p.exited:
-			t.Fatalf("it ended (%v):\n%s", err, p.log)
-		case <-deadline:
-			t.Fatalf("it is not ready:\n%s", p.log)
-		}
-	}
+	return startProcess(t, dir, link, append([]string{"-tcp-address=127.0.0.1:0", "-http-address=127.0.0.1:0"}, args...))
 }
 
 // As nsqd it works in the current directory, leaves the files of the nsqd there alone, and says once how to import them.

@@ -61,24 +61,30 @@ func TestChannelTranscripts(t *testing.T) {
 	}
 	for _, path := range paths {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := playTranscript(t, string(text))
-			if *update {
-				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			want, have := strings.Split(string(text), "\n"), strings.Split(got, "\n")
-			for i := range max(len(want), len(have)) {
-				if i >= len(want) || i >= len(have) || want[i] != have[i] {
-					t.Fatalf("%s:%d\n want %q\n have %q\nall of it:\n%s", path, i+1, line(want, i), line(have, i), got)
-				}
-			}
+			replay(t, path, playTranscript)
 		})
+	}
+}
+
+// replay plays a transcript, whose answers must be those that it has; with -update it gets the new ones.
+func replay(t *testing.T, path string, play func(t *testing.T, text string) string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := play(t, string(text))
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, have := strings.Split(string(text), "\n"), strings.Split(got, "\n")
+	for i := range max(len(want), len(have)) {
+		if i >= len(want) || i >= len(have) || want[i] != have[i] {
+			t.Fatalf("%s:%d\n want %q\n have %q\nall of it:\n%s", path, i+1, line(want, i), line(have, i), got)
+		}
 	}
 }
 

@@ -17,24 +17,26 @@ func carriedControl(ids ...segment.MsgID) Control {
 	return ct
 }
 
-func TestToCarry(t *testing.T) {
-	// Ten messages lie at 0; 4 was delayed by its publishing and lies at 40.
+// carryCase: ten messages lie at 0; 4 was delayed by its publishing and lies at 40.
+type carryCase struct {
+	name     string
+	controls []Control // the n-th lies at n*1000
+	below    segment.MsgID
+	belowAt  segment.Offset
+	max      int
+	want     []CarrySource
+	ok       bool
+	needed   segment.MsgID
+	from     segment.Offset
+}
+
+func carryCases() []carryCase {
 	order := func(version uint64, o Order) Control {
 		return Control{Kind: ChannelConfigured, Channel: "a", Settings: &ChannelSettings{Version: version, Order: o}}
 	}
 	wait := deferred("a", Deferral{ID: 2, DueMs: 9, Attempts: 1}, Deferral{ID: 7, DueMs: 9, Attempts: 1})
 	done := confirmed("a", 0, 2, 3, 4, 5, 7)
-	for _, tc := range []struct {
-		name     string
-		controls []Control // the n-th lies at n*1000
-		below    segment.MsgID
-		belowAt  segment.Offset
-		max      int
-		want     []CarrySource
-		ok       bool
-		needed   segment.MsgID
-		from     segment.Offset
-	}{
+	return []carryCase{
 		{"requeued and published", []Control{created("a", 0), wait, done}, 7, 99999, 9, []CarrySource{{2, 0}, {4, 40}}, true, 2, 0},
 		{"a limit", []Control{created("a", 0), wait, done}, 7, 99999, 1, []CarrySource{{2, 0}}, true, 2, 0},
 		{"unread", []Control{created("a", 0), wait, done}, 9, 99999, 9, nil, false, 2, 0},
@@ -64,17 +66,28 @@ func TestToCarry(t *testing.T) {
 		{"no channel, emptied", []Control{{Kind: TopicEmptied, ID: 4}}, 5, 99999, 9, []CarrySource{{4, 40}}, true, 4, 0},
 		{"no channel, carried", []Control{{Kind: TopicEmptied, ID: 4}, carriedControl(4)}, 5, 2000, 9, nil, true, 5, 2000},
 		{"deleted", []Control{created("a", 0), wait, done, carriedControl(2, 4), {Kind: ChannelDeleted, Channel: "a"}}, 7, 99999, 9, nil, true, 10, 0},
-	} {
+	}
+}
+
+// carryFold is the fold of a case's controls.
+func carryFold(t *testing.T, controls []Control) *Cursors {
+	t.Helper()
+	c := new(Cursors)
+	c.Publish(0, 10)
+	c.PublishDeferred([]DeferredMessage{{ID: 4, DueMs: 60, At: 40}})
+	for i, ct := range controls {
+		if err := c.ApplyBodyAt(AppendControl(nil, &ct), 10, segment.Offset(i+1)*1000); err != nil {
+			t.Fatal(err)
+		}
+		c.Needed(0, 10) // what it remembers must not spoil what follows
+	}
+	return c
+}
+
+func TestToCarry(t *testing.T) {
+	for _, tc := range carryCases() {
 		t.Run(tc.name, func(t *testing.T) {
-			c := Cursors{}
-			c.Publish(0, 10)
-			c.PublishDeferred([]DeferredMessage{{ID: 4, DueMs: 60, At: 40}})
-			for i, ct := range tc.controls {
-				if err := c.ApplyBodyAt(AppendControl(nil, &ct), 10, segment.Offset(i+1)*1000); err != nil {
-					t.Fatal(err)
-				}
-				c.Needed(0, 10) // what it remembers must not spoil what follows
-			}
+			c := carryFold(t, tc.controls)
 			got, ok := c.ToCarry(nil, Border{}, Border{tc.belowAt, tc.below}, tc.max)
 			if !slices.Equal(got, tc.want) || ok != tc.ok {
 				t.Errorf("to carry %v, %v; want %v, %v", got, ok, tc.want, tc.ok)
@@ -85,7 +98,7 @@ func TestToCarry(t *testing.T) {
 			if at, _ := c.CarriedFrom(0); at != tc.from {
 				t.Errorf("carried from %d, want %d", at, tc.from)
 			}
-			checkFold(t, &c)
+			checkFold(t, c)
 			// B51: a backup is the same, whatever was carried.
 			back, _, err := DecodeCursors(c.Append(nil))
 			if err != nil || back.Needed(0, 10) != tc.needed {
@@ -126,14 +139,7 @@ func TestGone(t *testing.T) {
 		{"no channel", []Control{{Kind: TopicEmptied, ID: 4}}, Border{50, 5}, 9, []segment.MsgID{4}, nil, false, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c := Cursors{}
-			c.Publish(0, 10)
-			c.PublishDeferred([]DeferredMessage{{ID: 4, DueMs: 60, At: 40}})
-			for i, ct := range tc.controls {
-				if err := c.ApplyBodyAt(AppendControl(nil, &ct), 10, segment.Offset(i+1)*1000); err != nil {
-					t.Fatal(err)
-				}
-			}
+			c := carryFold(t, tc.controls)
 			if got := c.Gone(nil, tc.start, tc.max); !slices.Equal(got, tc.gone) {
 				t.Errorf("gone %v, want %v", got, tc.gone)
 			}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -183,24 +182,7 @@ func (w *partitionWalk) appended(before segment.State, at Placement, purpose Pur
 // The transcript shows the machine's answers to a reader: lines that begin with a word are events, indented
 // lines what came of them (rewritten by -update), # is for the reader.
 func TestPartitionTranscript(t *testing.T) {
-	path := filepath.Join("testdata", "partition.txt")
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := playPartition(t, string(text))
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, have := strings.Split(string(text), "\n"), strings.Split(got, "\n")
-	for i := range max(len(want), len(have)) {
-		if line(want, i) != line(have, i) {
-			t.Fatalf("%s:%d\n want %q\n have %q\nall of it:\n%s", path, i+1, line(want, i), line(have, i), got)
-		}
-	}
+	replay(t, filepath.Join("testdata", "partition.txt"), playPartition)
 }
 
 func playPartition(t *testing.T, text string) string {

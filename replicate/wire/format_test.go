@@ -203,28 +203,13 @@ func TestGoldenFrames(t *testing.T) {
 			frame := make([]byte, netproto.HeaderBytes, netproto.HeaderBytes+len(payload))
 			h.Marshal(frame)
 			frame = append(frame, payload...)
-			path := filepath.Join("testdata", name+".hex")
-			if *update {
-				if err := os.WriteFile(path, []byte(hexLines(frame)), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			text, err := os.ReadFile(path)
+			frame = golden(t, name, frame)
+			h, err := netproto.ParseHeader(frame)
 			if err != nil {
-				t.Fatal(err)
-			}
-			golden, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !bytes.Equal(golden, frame) {
-				t.Fatalf("the code writes\n%swhere %s has\n%s", hexLines(frame), path, text)
-			}
-			if h, err = netproto.ParseHeader(golden); err != nil {
 				t.Fatal(err)
 			}
 			var d Decoder
-			if err := d.Decode(&h, golden[netproto.HeaderBytes:]); err != nil {
+			if err := d.Decode(&h, frame[netproto.HeaderBytes:]); err != nil {
 				t.Fatal(err)
 			}
 			if d.ID != testID || !reflect.DeepEqual(&d.Message, m) {
@@ -232,6 +217,29 @@ func TestGoldenFrames(t *testing.T) {
 			}
 		})
 	}
+}
+
+// golden returns the bytes of a golden file, which must be p.
+func golden(t *testing.T, name string, p []byte) []byte {
+	t.Helper()
+	path := filepath.Join("testdata", name+".hex")
+	if *update {
+		if err := os.WriteFile(path, []byte(hexLines(p)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(stored, p) {
+		t.Fatalf("the code writes\n%swhere %s has\n%s", hexLines(p), path, text)
+	}
+	return stored
 }
 
 // The example of FORMAT.md is the golden heartbeat.

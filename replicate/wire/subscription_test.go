@@ -2,13 +2,9 @@ package wire
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -64,23 +60,7 @@ func payloads() map[string][]byte {
 // What the first version wrote is written the same way, and read as what it was.
 func TestGoldenSubscriptions(t *testing.T) {
 	for name, p := range payloads() {
-		path := filepath.Join("testdata", name+".hex")
-		if *update {
-			if err := os.WriteFile(path, []byte(hexLines(p)), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		golden, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(golden, p) {
-			t.Errorf("%s: the code writes\n%swhere the file has\n%s", name, hexLines(p), text)
-		}
+		golden(t, name, p)
 	}
 	all := payloads()
 	s, err := DecodeSubscribe(all["sub-subscribe"])

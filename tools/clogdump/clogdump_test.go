@@ -20,8 +20,8 @@ func clogdump(args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-func TestDump(t *testing.T) {
-	dir := t.TempDir()
+func openOrders(t *testing.T, dir string) (*engine.Engine, *engine.Topic) {
+	t.Helper()
 	e, err := engine.Open(t.Context(), engine.Options{DataPath: dir, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -30,6 +30,12 @@ func TestDump(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return e, topic
+}
+
+func TestDump(t *testing.T) {
+	dir := t.TempDir()
+	e, topic := openOrders(t, dir)
 	for range 50 {
 		if _, err := topic.Publish(t.Context(), []byte("message")); err != nil {
 			t.Fatal(err)
@@ -82,14 +88,7 @@ func TestDump(t *testing.T) {
 
 func TestDumpOfDamage(t *testing.T) {
 	dir := t.TempDir()
-	e, err := engine.Open(t.Context(), engine.Options{DataPath: dir, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	topic, err := e.Topic(t.Context(), "orders")
-	if err != nil {
-		t.Fatal(err)
-	}
+	e, topic := openOrders(t, dir)
 	if _, err := topic.Publish(t.Context(), bytes.Repeat([]byte("find me"), 100)); err != nil {
 		t.Fatal(err)
 	}
