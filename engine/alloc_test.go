@@ -4,6 +4,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -61,18 +62,9 @@ func TestHotPathsDoNotAllocate(t *testing.T) {
 		}
 	}
 	check("append", appendRun)
-	lists := make([][]engine.Header, perPut)
-	for i := range lists {
-		lists[i] = headers("header-000", "000000000001", "header-001", "000000000002", "header-002", "000000000003")
-	}
-	withHeaders := func(lists [][]engine.Header) {
-		for i := range all {
-			all[i].Headers = lists
-		}
-	}
-	withHeaders(lists)
+	giveHeaders(all, headers("header-000", "000000000001", "header-001", "000000000002", "header-002", "000000000003"))
 	check("append with headers", appendRun)
-	withHeaders(nil)
+	giveHeaders(all, nil)
 
 	s := &countSink{ids: make([]engine.ID, 0, puts*perPut), full: make(chan struct{}, 1)}
 	ch := channelOf(t, topicOf(t, e, "u"), "c")
@@ -97,8 +89,17 @@ func TestHotPathsDoNotAllocate(t *testing.T) {
 		k.Pump()
 	}
 	check("append, deliver and confirm", consume)
-	withHeaders(lists)
+	giveHeaders(all, headers("header-000", "000000000001", "header-001", "000000000002", "header-002", "000000000003"))
 	check("append, deliver and confirm with headers", consume)
+}
+
+// giveHeaders gives every message of the puts these headers; nil: none.
+func giveHeaders(puts []engine.Put, headers []engine.Header) {
+	for i := range puts {
+		if puts[i].Headers = nil; headers != nil {
+			puts[i].Headers = slices.Repeat([][]engine.Header{headers}, len(puts[i].Messages))
+		}
+	}
 }
 
 // countSink says when all messages of a run have come; then nobody else touches ids until they are finished.

@@ -115,7 +115,7 @@ func newChannel(t *Topic, name string) *Channel {
 			Name:      name,
 			MaxRanges: o.MaxRanges, MaxDeferred: o.MaxDeferred, MaxConsumers: o.MaxConsumers,
 			MaxMsgTimeoutMs: o.MaxMsgTimeout.Milliseconds(), MaxReqTimeoutMs: o.MaxReqTimeout.Milliseconds(),
-			SampleSeed: uint64(t.e.now().UnixNano()), Ephemeral: ephemeral(name),
+			SampleSeed: t.sampleSeed(name), Ephemeral: ephemeral(name),
 		}),
 		consumers: map[core.ClientID]*Consumer{},
 		woken:     make(chan struct{}, 1), done: make(chan struct{}),

@@ -28,6 +28,11 @@ func partOf(ev *core.Event) (number uint32, one bool) {
 	return 0, false
 }
 
+// sampleSeed is the same at every leader of a partition, and after a restart: what the one's sample leaves out no other delivers.
+func (t *Topic) sampleSeed(channel string) uint64 {
+	return core.HashKey(append(t.uuid[:], channel...))
+}
+
 // giveAway takes the partitions that do not stay, by their index, out of a channel of which a consumer reads one that does, and nothing else. That one notices
 // nothing. All others are told ErrMoved, as those of the whole topic rely on it to find the partition elsewhere; what they had goes to who stays. It returns false, and
 // changes nothing, if the channel has no such consumer, or is ephemeral: then it ends as a whole. Topic.changing is held.

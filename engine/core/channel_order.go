@@ -35,6 +35,9 @@ const notLogged = 1<<64 - 1
 
 func (l *lane) free() bool { return l.busy == 0 && l.parked.first == nil && l.settling == nil }
 
+// onlySettles says that nothing but a commit keeps the lane from being free.
+func (l *lane) onlySettles() bool { return l.busy == 0 && l.parked.first == nil && l.settling != nil }
+
 // laneList holds lanes in the order in which they began to settle.
 type laneList struct{ first, last *lane }
 
@@ -73,6 +76,9 @@ func (c *Channel) offerSpecial(p *channelPart, ev *Event, res *Result) {
 	l, known := c.laneOf(p, ev.Key)
 	old := p.recall(ev.Msg)
 	switch {
+	case c.settings.Order != OrderNone && p.lane.onlySettles() && c.sampledBehind(p, ev, old):
+		c.passSample(p, res)
+		return
 	case !p.lane.free() && c.settings.Order != OrderNone,
 		known && !l.free() && c.parked >= c.cfg.MaxKeyWaiting:
 		res.Decision, res.Why = Hold, HoldOrder
@@ -105,12 +111,26 @@ func (c *Channel) offerTo(cl *channelClient, p *channelPart, ev *Event, l *lane,
 	case cl == nil:
 		res.Decision, res.Why = Hold, HoldNoCredit
 	case old.Attempts == 0 && c.sampledOut(cl, MakeID(ev.Part, ev.Msg)):
-		c.pass(p, res)
+		c.passSample(p, res)
 	default:
 		c.turn = turnOld
 		c.deliver(c.enter(p, ev, l, old), cl, res)
 		c.settle(p)
 	}
+}
+
+// sampledBehind says whether the message at the reading cursor is for a client that does not want it in its sample. If nothing but the log is waited for it need not wait, or
+// each would wait for a commit of its own.
+func (c *Channel) sampledBehind(p *channelPart, ev *Event, old Deferral) bool {
+	cl := c.choose(ev.Tag, ev.Part)
+	return cl != nil && old.Attempts == 0 && c.sampledOut(cl, MakeID(ev.Part, ev.Msg))
+}
+
+// passSample is pass for what a client's sample leaves out. Who is subscribed at the next leader may want all of it; the channel's own sample and filter are the
+// same there.
+func (c *Channel) passSample(p *channelPart, res *Result) {
+	c.pass(p, res)
+	c.passed(p)
 }
 
 // laneOf returns the lane of a message, nil if it has none or its key's is yet to be made; and whether

@@ -83,8 +83,9 @@ func (c *Channel) addPartition(ev *Event) {
 		c.wait(e, d.DueMs)
 	}
 	c.special = c.isSpecial()
-	if ev.Flag && c.settings.Order != OrderNone {
-		// What the log confirms, and may lose yet, is behind nobody: the settings are written once more, and when that is committed, all before it is.
+	if c.settings.Order != OrderNone && (ev.Flag || p.loggedSettings != c.settings.Version) {
+		// What the log confirms, and may lose yet, is behind nobody: the settings are written once more, and when that is committed, all before it is. They
+		// are also if another partition has newer ones, see adopt.
 		p.loggedSettings = notLogged
 		c.settleLane(p, &p.lane)
 	}
@@ -216,7 +217,7 @@ func (c *Channel) discardTo(p *channelPart, to segment.MsgID) {
 	c.passed(p)
 }
 
-// passed makes an ordered channel wait until the log has what was confirmed without being delivered, or what a reset did: a leader that does not know of
+// passed makes an ordered channel wait until the log has what was confirmed without being delivered, or what a reset or new settings did: a leader that does not know of
 // it would deliver what lies before this channel's next message.
 func (c *Channel) passed(p *channelPart) {
 	if c.settings.Order != OrderNone {

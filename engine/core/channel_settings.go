@@ -43,6 +43,7 @@ func (c *Channel) adopt(s ChannelSettings) {
 	for _, p := range c.parts {
 		if p != nil {
 			c.retryDoomed(p, true)
+			c.passed(p) // what these settings leave out, a leader that does not know them would deliver
 		}
 	}
 }

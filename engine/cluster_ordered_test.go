@@ -1,0 +1,101 @@
+package engine_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+// What an ordered channel passes over is decided alike by the next leader, or is committed before what follows is delivered: a sample of the channel, a filter that was
+// changed just now and whose change is not committed, and a consumer that wants a sample only. Else the next leader would deliver what lies before.
+//
+// B57, B68.
+func TestClusterOrderedPassedOver(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		before engine.ChannelSettings
+		change func(*engine.ChannelSettings) // without a quorum
+		rate   int                           // of the consumer at the old leader
+	}{
+		{"a sample of the channel", engine.ChannelSettings{Order: engine.OrderPartition, SampleRate: 10}, nil, 0},
+		{"a sample of the channel, by keys", engine.ChannelSettings{Order: engine.OrderKey, SampleRate: 10}, nil, 0},
+		{"a new filter", engine.ChannelSettings{Order: engine.OrderPartition}, func(s *engine.ChannelSettings) {
+			s.Filter = engine.Filter{Rules: []engine.Rule{{Header: "wanted", Match: engine.MatchExists}}}
+		}, 0},
+		{"a new sample", engine.ChannelSettings{Order: engine.OrderPartition}, func(s *engine.ChannelSettings) { s.SampleRate = 10 }, 0},
+		{"a sample of a consumer", engine.ChannelSettings{Order: engine.OrderPartition}, nil, 10},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			tr := newTrio(t, 3)
+			tr.create("t", 1)
+			const channels = 8 // chance decides in each which messages are in its sample
+			var names []string
+			for i := range channels {
+				names = append(names, fmt.Sprint("c", i))
+				configureChannel(t, tr.channel("t", names[i]), func(s *engine.ChannelSettings) {
+					version := s.Version
+					*s = c.before
+					s.Version = version
+				})
+			}
+			l := tr.leader("t", 0)
+			publishWanted(t, tr.topic(l, "t"))
+			tr.equal("t", 0)
+			tr.wires.isolate(l.name, true)
+			last := map[string]int{}
+			for _, name := range names {
+				ch := tr.at(l, "t", name)
+				if c.change != nil {
+					s := ch.Settings()
+					c.change(&s)
+					if _, err := ch.Configure(within(t, 20*time.Millisecond), s); err == nil {
+						t.Fatal("settings were changed without a quorum")
+					}
+				}
+				last[name] = firstOf(t, ch, 50*time.Millisecond, c.rate)
+			}
+			tr.kill(l)
+			tr.wires.isolate(l.name, false)
+			next := tr.leader("t", 0)
+			for _, name := range names {
+				if n := firstOf(t, tr.at(next, "t", name), patience, 0); n < last[name] {
+					t.Errorf("channel %s delivered m%d, and m%d at the leader before", name, n, last[name])
+				}
+			}
+		})
+	}
+}
+
+// publishWanted stores m0 to m199; from m150 on they have a header.
+func publishWanted(t *testing.T, topic *engine.Topic) {
+	t.Helper()
+	for i := range 200 {
+		m := engine.Outgoing{Body: fmt.Appendf(nil, "m%d", i)}
+		if i >= 150 {
+			m.Headers = []engine.Header{{Key: []byte("wanted"), Value: []byte("yes")}}
+		}
+		if _, err := topic.PublishMessages(t.Context(), []engine.Outgoing{m}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// firstOf is the number of the first message that a channel delivers within d, or -1.
+func firstOf(t *testing.T, c *engine.Channel, d time.Duration, rate int) int {
+	t.Helper()
+	s := sit(t, c, 1, engine.ConsumerOptions{SampleRate: rate})
+	m, ok := s.poll(d)
+	if !ok {
+		return -1
+	}
+	n, err := strconv.Atoi(strings.TrimPrefix(m.body, "m"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
