@@ -1,6 +1,7 @@
 package nsq
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
@@ -28,6 +29,17 @@ func TestPlainExt(t *testing.T) {
 		headers, _, _, ok := appendPlainExt(before, []byte(ext))
 		if ok != plain || len(headers) < 1 || string(headers[0].Key) != "of another" || !ok && len(headers) != 1 {
 			t.Errorf("%.100q: plain %v, want %v; %q", ext, ok, plain, headers)
+		}
+	}
+	for at := range 20 { // every byte at every place among others
+		for c := range 256 {
+			value := bytes.Repeat([]byte{'x'}, 20)
+			value[at] = byte(c)
+			plain := c >= ' ' && c < 0x80 && c != '"' && c != '\\'
+			headers, _, _, ok := appendPlainExt(nil, append(append([]byte(`{"a":"`), value...), `"}`...))
+			if ok != plain || ok && !bytes.Equal(headers[0].Value, value) {
+				t.Fatalf("byte %#x at %d: %v %q", c, at, ok, headers)
+			}
 		}
 	}
 	if _, _, _, err := decodeExt([]byte("{" + strings.Join(long, ",") + "}")); err == nil || !strings.Contains(err.Error(), "256") {

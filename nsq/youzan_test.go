@@ -545,6 +545,7 @@ func FuzzExt(f *testing.F) {
 	for _, s := range []string{
 		`{}`, `{"a":"b"}`, `{"a":1,"b":[true,null],"c":{"d":"e"}}`, `{"##client_dispatch_tag":"x","tag":"y"}`, `{"##trace_id":"1"}`,
 		`{"a":"1","a":2}`, `{"##json":"x","a":1}`, `[]`, `{"a":"\u0000\"\\"}`, `{"tag":"x"}`,
+		`{"header-000" : "000000000001", "##client_dispatch_tag":"x", "long":"ä and more than eight bytes"}`,
 	} {
 		f.Add([]byte(s))
 	}
