@@ -20,7 +20,7 @@ const (
 	// connection's read buffer as well.
 	maxLookupdLineBytes = 4096
 
-	// maxIdentifyBytes bounds the body of a nsqd's IDENTIFY, which has about 150.
+	// maxIdentifyBytes bounds the body of an nsqd's IDENTIFY, which has about 150.
 	maxIdentifyBytes = 16 << 10
 
 	// maxPeerTextBytes bounds each text in it: they are kept, and repeated in lookups.
@@ -108,7 +108,7 @@ func (s *lookupdSession) identify(br *bufio.Reader) ([]byte, *fault) {
 	return s.self(), nil
 }
 
-// parseProducer reads what a nsqd says of itself.
+// parseProducer reads what an nsqd says of itself.
 func parseProducer(body []byte) (*producer, *fault) {
 	p := new(producer)
 	if json.Unmarshal(body, &p.peer) != nil {

@@ -14,7 +14,7 @@ import (
 	"penstock/engine"
 )
 
-// registrar registers this node at stock nsqlookupds, as a nsqd does, so that consumers that know only these find it. It tells them
+// registrar registers this node at stock nsqlookupds, as an nsqd does, so that consumers that know only these find it. It tells them
 // of the topics that this node leads. Methods are safe for concurrent use.
 type registrar struct {
 	engine *engine.Engine

@@ -28,7 +28,7 @@ var errRegistryFull = errors.New("nsq: too many topics and channels are register
 
 // registry is what nsqds registered at this node over TCP. It is kept as nsqlookupd keeps it: in memory, for as long as the producer's
 // connection lasts. A topic or channel whose producers are gone stays known, without producers, until it is deleted or the room is
-// needed: its consumers should wait for it, and a nsqd that makes the topic should find the channels. Methods are safe for concurrent use.
+// needed: its consumers should wait for it, and an nsqd that makes the topic should find the channels. Methods are safe for concurrent use.
 type registry struct {
 	inactive time.Duration // a producer that is silent for longer is not mentioned
 
@@ -39,7 +39,7 @@ type registry struct {
 	swept     time.Time
 }
 
-// producer is a nsqd that identified itself, for the time of one connection.
+// producer is an nsqd that identified itself, for the time of one connection.
 type producer struct {
 	peer
 	lastUpdate atomic.Int64 // IDENTIFY or PING, ns since 1970

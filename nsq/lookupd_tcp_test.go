@@ -14,7 +14,7 @@ import (
 	"penstock/engine"
 )
 
-// v1 is a nsqd that does only what a test says.
+// v1 is an nsqd that does only what a test says.
 type v1 struct {
 	t  testing.TB
 	nc net.Conn
@@ -66,7 +66,7 @@ func introduce(host string, tcpPort, httpPort int) string {
 	return "IDENTIFY\n" + sizedBody(fmt.Sprintf(`{"version":"1.3.0","tcp_port":%d,"http_port":%d,"hostname":"h","broadcast_address":%q}`, tcpPort, httpPort, host))
 }
 
-// register is a nsqd of that name with these registrations.
+// register is an nsqd of that name with these registrations.
 func (n *node) register(t testing.TB, host string, what ...string) *v1 {
 	t.Helper()
 	c := dialV1(t, n)
@@ -371,7 +371,7 @@ func FuzzLookupd(f *testing.F) {
 		checkRegistry(t, r)
 		for _, name := range r.topicNames() {
 			if r.lookup(name, time.Now()) == nil && r.nodes(time.Now()) == nil {
-				t.Errorf("topic %s without a nsqd", name)
+				t.Errorf("topic %s without an nsqd", name)
 			}
 			r.channelNames(name)
 		}

@@ -24,7 +24,7 @@ type Options struct {
 	Version          string // semver, 1.3.0 or above for NSQ's tools: 1.3.0+engine
 
 	LookupdTCPAddresses     []string      // nsqlookupds, HOST:PORT, at which this node registers what it leads; PUT /config/nsqlookupd_tcp_addresses changes them
-	InactiveProducerTimeout time.Duration // a nsqd that registered and is silent for longer is in no lookup: 5 m
+	InactiveProducerTimeout time.Duration // an nsqd that registered and is silent for longer is in no lookup: 5 m
 
 	ClusterHandler http.Handler // serves /cluster/ on HTTPAddress; nil: a single node
 
