@@ -9,41 +9,14 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/internal/formattest"
 	"penstock/segment/aio"
 )
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// tables returns the rows of every table of FORMAT.md by the heading above it.
-func tables(t *testing.T) map[string][][]string {
-	t.Helper()
-	text, err := os.ReadFile("FORMAT.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := make(map[string][][]string)
-	heading := ""
-	for line := range strings.Lines(string(text)) {
-		line = strings.TrimSpace(line)
-		if h, ok := strings.CutPrefix(line, "#"); ok {
-			heading = strings.TrimSpace(strings.TrimLeft(h, "#"))
-		}
-		if cells, ok := strings.CutPrefix(line, "|"); ok && !strings.HasPrefix(line, "|---") {
-			row := strings.Split(strings.TrimSuffix(cells, "|"), "|")
-			for i := range row {
-				row[i] = strings.TrimSpace(row[i])
-			}
-			found[heading] = append(found[heading], row)
-		}
-	}
-	for h := range found {
-		found[h] = found[h][1:] // column names
-	}
-	return found
-}
-
 func TestFormatTables(t *testing.T) {
-	found := tables(t)
+	found := formattest.Tables(t)
 	layouts := []struct {
 		heading string
 		size    int
@@ -105,7 +78,7 @@ func TestFormatTables(t *testing.T) {
 func TestFormatDecisions(t *testing.T) {
 	names := map[place]string{placeValid: "valid", placeDamaged: "damaged", placeOther: "other", placeNothing: "nothing"}
 	verdictNames := map[verdict]string{verdictAccept: "accept", verdictFollow: "follow", verdictCut: "cut", verdictCorrupt: "corrupt"}
-	rows := tables(t)["What recovery decides"]
+	rows := formattest.Tables(t)["What recovery decides"]
 	seen := make(map[verdict]bool)
 	for p := range places {
 		for _, next := range []bool{false, true} {

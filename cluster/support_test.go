@@ -267,7 +267,7 @@ func (w *world) addToISR(id meta.PartitionID, n *testNode) {
 		want.ISR = append(slices.Clone(want.ISR), n.member())
 		if _, err := leader.ChangeISR(ctx(w.t), id, &want); err == nil {
 			return
-		} else if ctxErr := w.t.Context().Err(); ctxErr != nil || !strings.Contains(err.Error(), "changed by somebody else") {
+		} else if ctxErr := w.t.Context().Err(); ctxErr != nil || !strings.Contains(err.Error(), "somebody else was faster") {
 			w.t.Fatal(err)
 		}
 	}

@@ -3,14 +3,10 @@ package engine
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"flag"
-	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -21,35 +17,12 @@ import (
 
 	"penstock/clog"
 	"penstock/engine/core"
+	"penstock/internal/formattest"
 	"penstock/replicate"
 	"penstock/segment"
 )
 
 var update = flag.Bool("update", false, "write golden files that do not exist yet")
-
-// formatTables returns the rows of every table of FORMAT.md by the heading above it.
-func formatTables(t *testing.T) map[string][][]string {
-	t.Helper()
-	text, err := os.ReadFile("FORMAT.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found, heading := map[string][][]string{}, ""
-	for line := range strings.Lines(string(text)) {
-		line = strings.TrimSpace(line)
-		if h, ok := strings.CutPrefix(line, "## "); ok {
-			heading = h
-		}
-		if cells, ok := strings.CutPrefix(line, "| "); ok {
-			row := strings.Split(strings.TrimSuffix(cells, " |"), " | ")
-			found[heading] = append(found[heading], row)
-		}
-	}
-	for h := range found {
-		found[h] = found[h][1:] // names of the columns
-	}
-	return found
-}
 
 // sampleEntry has another value in each field.
 func sampleEntry() (segment.Identity, entry) {
@@ -83,7 +56,7 @@ func TestFormatOfEntries(t *testing.T) {
 		"segmentBase": uint64(en.state.SegmentBase), "segmentCapacity": uint64(en.state.SegmentCapacity), "committed": uint64(en.committed),
 	}
 	end := 0
-	for _, row := range formatTables(t)["Entry"] {
+	for _, row := range formattest.Tables(t)["Entry"] {
 		at, err := strconv.Atoi(row[0])
 		size, serr := strconv.Atoi(row[1])
 		if err != nil || serr != nil || at != end {
@@ -112,7 +85,7 @@ func TestFormatOfEntries(t *testing.T) {
 	if !bytes.Equal(p[end:], rest) {
 		t.Errorf("behind the fields are % x, not table, length and fold % x", p[end:], rest)
 	}
-	for _, row := range formatTables(t)["Cut"] {
+	for _, row := range formattest.Tables(t)["Cut"] {
 		if kind := map[string]int{"cutBack": cutBack, "cutAnew": cutAnew}[row[1]]; row[0] != strconv.Itoa(kind) {
 			t.Errorf("FORMAT.md: %s is %s, in the code it is %d", row[1], row[0], kind)
 		}
@@ -121,7 +94,7 @@ func TestFormatOfEntries(t *testing.T) {
 
 // The keys of the two JSON files are those of FORMAT.md, in its order.
 func TestFormatOfFiles(t *testing.T) {
-	found := formatTables(t)
+	found := formattest.Tables(t)
 	for heading, file := range map[string]any{
 		nodeFile:  nodeMeta{Format: formatVersion, Cluster: uuid.UUID{1}},
 		topicFile: topicMeta{Format: formatVersion, Settings: TopicSettings{Version: 1}},
@@ -152,33 +125,6 @@ func TestFormatOfFiles(t *testing.T) {
 	}
 }
 
-// golden returns the bytes of a golden file, which must be p.
-func golden(t *testing.T, name string, p []byte) []byte {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if _, err := os.Stat(path); *update && err != nil {
-		var b strings.Builder
-		for line := range slices.Chunk(p, 16) {
-			fmt.Fprintf(&b, "% x\n", line)
-		}
-		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stored, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(stored, p) {
-		t.Fatalf("the code writes\n% x\nwhere %s has\n% x", p, path, stored)
-	}
-	return stored
-}
-
 // What a version wrote into the commit log is written the same way and read as what it was, and no part of it is taken for the whole.
 func TestGoldenCheckpoint(t *testing.T) {
 	id, en := sampleEntry()
@@ -186,7 +132,7 @@ func TestGoldenCheckpoint(t *testing.T) {
 	p := binary.LittleEndian.AppendUint32(nil, 2)
 	p = appendEntry(p, id, &en)
 	p = appendEntry(p, empty, &entry{fold: new(core.Cursors)})
-	stored := golden(t, "checkpoint-v2.hex", p)
+	stored := formattest.Golden(t, "testdata/checkpoint-v2.hex", p, *update)
 
 	r := &recovery{checkpoint: stored, parts: map[segment.Identity]*recovered{}}
 	if err := r.decodeCheckpoint(); err != nil {
@@ -214,7 +160,7 @@ func TestGoldenCut(t *testing.T) {
 	for _, kind := range []byte{cutBack, cutAnew} {
 		both = appendEntry(append(both, kind, 0, 0, 0, 0, 0, 0, 0), id, &en)
 	}
-	stored := golden(t, "cut-v2.hex", both)
+	stored := formattest.Golden(t, "testdata/cut-v2.hex", both, *update)
 	for i, payload := range [][]byte{stored[:len(stored)/2], stored[len(stored)/2:]} {
 		rp := &recovered{id: id}
 		if err := rp.cut(&clog.Record{Payload: payload}); err != nil {

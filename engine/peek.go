@@ -114,7 +114,7 @@ func (t *Topic) onlyPartition(n int) (func(*partition) bool, error) {
 }
 
 // ErrNoPartition says that the topic has fewer partitions.
-var ErrNoPartition = errors.New("engine: the topic has no such partition")
+var ErrNoPartition = errors.New("engine: the topic has no such partition; nothing was changed")
 
 // collect takes results that are lists.
 func collect[T any](all *[]T) func(json.RawMessage) error {

@@ -2,51 +2,21 @@ package netproto
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"flag"
-	"fmt"
 	"hash/crc32"
-	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"penstock/internal/formattest"
 )
 
-var update = flag.Bool("update", false, "rewrite golden files")
-
-// tables returns the rows of every table of FORMAT.md by the heading above it.
-func tables(t *testing.T) map[string][][]string {
-	t.Helper()
-	text, err := os.ReadFile("FORMAT.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := make(map[string][][]string)
-	heading := ""
-	for line := range strings.Lines(string(text)) {
-		line = strings.TrimSpace(line)
-		if h, ok := strings.CutPrefix(line, "#"); ok {
-			heading = strings.TrimSpace(strings.TrimLeft(h, "#"))
-		}
-		if cells, ok := strings.CutPrefix(line, "|"); ok && !strings.HasPrefix(line, "|---") {
-			row := strings.Split(strings.TrimSuffix(cells, "|"), "|")
-			for i := range row {
-				row[i] = strings.TrimSpace(row[i])
-			}
-			found[heading] = append(found[heading], row)
-		}
-	}
-	for h := range found {
-		found[h] = found[h][1:] // column names
-	}
-	return found
-}
+var update = flag.Bool("update", false, "write golden files that do not exist yet")
 
 func TestFormatTables(t *testing.T) {
-	found := tables(t)
+	found := formattest.Tables(t)
 	for _, layout := range []struct {
 		heading string
 		size    int
@@ -96,7 +66,7 @@ func TestFormatTables(t *testing.T) {
 }
 
 func TestFormatNumbers(t *testing.T) {
-	found := tables(t)
+	found := formattest.Tables(t)
 	for _, row := range found["Types"] {
 		n, err := strconv.Atoi(row[0])
 		if err != nil {
@@ -188,23 +158,7 @@ func TestGoldenFrames(t *testing.T) {
 		}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := filepath.Join("testdata", name+".hex")
-			if *update {
-				if err := os.WriteFile(path, []byte(hexLines(frame)), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			golden, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !bytes.Equal(golden, frame) {
-				t.Fatalf("the code writes\n%swhere %s has\n%s", hexLines(frame), path, text)
-			}
+			golden := formattest.Golden(t, filepath.Join("testdata", name+".hex"), frame, *update)
 			h, err := ParseHeader(golden)
 			if err != nil {
 				t.Fatal(err)
@@ -214,7 +168,7 @@ func TestGoldenFrames(t *testing.T) {
 			}
 			again := make([]byte, HeaderBytes)
 			if h.Marshal(again); !bytes.Equal(again, golden[:HeaderBytes]) {
-				t.Fatalf("read and written again it is\n%s", hexLines(again))
+				t.Fatalf("read and written again it is\n%s", formattest.HexLines(again))
 			}
 			if h.Type <= TypeHelloAck {
 				hello, err := ParseHello(golden[HeaderBytes:])
@@ -222,19 +176,11 @@ func TestGoldenFrames(t *testing.T) {
 					t.Fatal(err)
 				}
 				if p := hello.AppendTo(nil); !bytes.Equal(p, golden[HeaderBytes:]) {
-					t.Fatalf("read and written again it is\n%s", hexLines(p))
+					t.Fatalf("read and written again it is\n%s", formattest.HexLines(p))
 				}
 			}
 		})
 	}
-}
-
-func hexLines(p []byte) string {
-	var b strings.Builder
-	for line := range slices.Chunk(p, 16) {
-		fmt.Fprintf(&b, "% x\n", line)
-	}
-	return b.String()
 }
 
 // Every single bit of a header is guarded, and what its checksum cannot know is checked by name.

@@ -166,7 +166,8 @@ func writeReply(w http.ResponseWriter, v any) {
 
 func writeError(w http.ResponseWriter, err error) {
 	e := asHTTPError(err)
-	body, _ := json.Marshal(map[string]string{"message": e.code}) // strings always encode
+	text := strings.TrimPrefix(strings.TrimPrefix(e.code, "engine: "), "meta: ") // packages are not its reader's business
+	body, _ := json.Marshal(map[string]string{"message": text})                  // strings always encode
 	w.Header().Set(contentTypeHeader, contentTypeV1)
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	if e.status == http.StatusUnauthorized {

@@ -168,7 +168,7 @@ func TestLookupErrors(t *testing.T) {
 func TestLookupWhileExiting(t *testing.T) {
 	n := startNode(t, engine.Options{MaxTopics: 1}, Options{})
 	n.post(t, "/topic/create?topic=t", "")
-	if reply, body := n.lookupDo(t, "POST", "/topic/create?topic=u"); reply.StatusCode != 503 || !strings.Contains(body, "MaxTopics reached") {
+	if reply, body := n.lookupDo(t, "POST", "/topic/create?topic=u"); reply.StatusCode != 503 || !strings.Contains(body, "as many topics as MaxTopics allows") {
 		t.Errorf("%d %s", reply.StatusCode, body)
 	}
 	if err := n.e.Close(); err != nil {

@@ -83,7 +83,7 @@ func (l *lookupdServer) serve() error {
 			return nil
 		case transient(err):
 			pause = min(max(2*pause, 5*time.Millisecond), maxAcceptPause)
-			l.log.Warn("cannot accept a nsqd's connection; it will try again", "error", err, "retry_after", pause)
+			l.log.Warn("cannot accept an nsqd's connection; it will try again", "error", err, "retry_after", pause)
 			time.Sleep(pause)
 		default:
 			return fmt.Errorf("nsq: accepting nsqds failed: %w", err)
@@ -170,7 +170,7 @@ func (l *lookupdServer) converse(nc *net.TCPConn) {
 	why, last := l.talk(nc, br, pipe.out, session)
 	if p := session.producer; p != nil {
 		session.end()
-		l.log.Info("a nsqd is not registered any more", "nsqd", p.endpoint(), "client", remote, "error", why)
+		l.log.Info("an nsqd is not registered any more", "nsqd", p.endpoint(), "client", remote, "error", why)
 	} else {
 		l.log.Debug("a connection to the registration port ended", "client", remote, "error", why)
 	}
@@ -204,7 +204,7 @@ func (l *lookupdServer) talk(nc *net.TCPConn, br *bufio.Reader, w io.Writer, ses
 			return errors.New(f.text), writeAnswer(w, []byte(f.text)) == nil
 		}
 		if !known && session.producer != nil {
-			l.log.Info("a nsqd registers", "nsqd", session.producer.endpoint(), "client", session.remote, "version", session.producer.Version)
+			l.log.Info("an nsqd registers", "nsqd", session.producer.endpoint(), "client", session.remote, "version", session.producer.Version)
 		}
 		if err := writeAnswer(w, answer); err != nil {
 			return err, false

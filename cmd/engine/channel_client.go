@@ -82,7 +82,7 @@ func (c *nodeClient) refusal(status int, data []byte, q url.Values) error {
 	case "INVALID_ARG_CHANNEL":
 		text = fmt.Sprintf("%q is not the name of a channel", q.Get("channel"))
 	case "INVALID_PARTITIONS":
-		text = "that is not a possible number of partitions"
+		text = "that is not a possible number of partitions: a topic has 1 to 65,536"
 	case "AUTH_FIRST":
 		text = "it asks for a token: set " + envToken
 	case "AUTH_FAILED":

@@ -143,7 +143,7 @@ func (o *operator) waitForDrain(ctx context.Context, node string, wait time.Dura
 		case <-tick.C:
 		case <-ctx.Done():
 			if leaders < 0 {
-				return fmt.Errorf("node %s did not begin to drain within %v", node, wait)
+				return fmt.Errorf("node %s did not begin to drain within %v: it may begin later; see engine cluster status", node, wait)
 			}
 			return fmt.Errorf("node %s still leads %d partitions after %v: other in-sync replicas are missing, or it needs more time; see engine cluster topics", node, leaders, wait)
 		}

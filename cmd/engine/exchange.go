@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 )
 
 // maxAnswerBytes bounds what a node can make this process hold: a million partitions are about 250 MB.
@@ -43,6 +45,10 @@ func (x *exchange) do(ctx context.Context, body any) (status int, data []byte, e
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
+		var of *url.Error // the URL is in the sentence already
+		if errors.As(err, &of) {
+			err = of.Err
+		}
 		return 0, nil, fmt.Errorf("the node at %s does not answer: say another one with %s: %w", x.address, x.flag, err)
 	}
 	defer resp.Body.Close()

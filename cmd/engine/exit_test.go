@@ -44,6 +44,10 @@ func TestExitUsage(t *testing.T) {
 		{[]string{"serve", "--config", filepath.Join(dir, "none.toml"), "--data-path", dir}, "does not exist"},
 		{[]string{"config", "--max-topics", "0"}, "smallest value"},
 		{[]string{"bench", "pub", "--size", "huge"}, "not a size"},
+		{[]string{"bench", "pub", "--sise", "1"}, "(see engine bench pub --help)"},
+		{[]string{"channel", "peek", "orders"}, "accepts 2 arg(s), received 1: engine channel peek TOPIC CHANNEL"},
+		{[]string{"serve", "--data-path", dir, "--commit-file-bytes", "1MiB"}, "engine: the options contradict each other: CommitFileBytes"},
+		{[]string{"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--auth-file", filepath.Join(dir, "none.toml")}, "engine: the token file cannot be used: open "},
 	} {
 		execute(t, tc.args...).check(t, exitUsage, tc.want)
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -36,6 +37,9 @@ func main() {
 	os.Exit(run(commandLine(os.Args), os.Stdout, os.Stderr))
 }
 
+// packageNames are what errors of our packages begin with. They are for who embeds the engine: on a command line the sentence is enough.
+var packageNames = regexp.MustCompile(`(^|: )(?:(?:aio|clog|cluster|engine|etcd|kv|meta|migrate|netproto|nsq|peer|replicate|segment|wire): )+`)
+
 // run executes one command line and returns the exit code. Every error is one line on stderr.
 func run(args []string, stdout, stderr io.Writer) int {
 	root := rootCommand()
@@ -47,7 +51,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	text := strings.Join(strings.Fields(err.Error()), " ")
-	fmt.Fprintf(stderr, "engine: %s\n", strings.TrimPrefix(text, "engine: "))
+	fmt.Fprintf(stderr, "engine: %s\n", packageNames.ReplaceAllString(text, "$1"))
 	var exit *exitError
 	if errors.As(err, &exit) {
 		return exit.code
@@ -67,7 +71,23 @@ func rootCommand() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(serveCommand(), devClusterCommand(), clusterCommand(), configCommand(), versionCommand(), benchCommand(), migrateCommand(), nsqdCommand(), channelCommand(), topicCommand())
+	sayArguments(root)
 	return root
+}
+
+// sayArguments makes every command name its arguments when there are too few or too many.
+func sayArguments(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return &exitError{exitUsage, fmt.Errorf("%w: %s", err, cmd.UseLine())}
+			}
+			return nil
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		sayArguments(sub)
+	}
 }
 
 // flagError names the nearest flag when one is unknown.
@@ -76,8 +96,8 @@ func flagError(cmd *cobra.Command, err error) error {
 	if errors.As(err, &unknown) {
 		var known []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
-		return &exitError{exitUsage, fmt.Errorf("unknown flag --%s; the nearest one is --%s (see engine %s --help)",
-			unknown.GetSpecifiedName(), nearest(unknown.GetSpecifiedName(), known), cmd.Name())}
+		return &exitError{exitUsage, fmt.Errorf("unknown flag --%s; the nearest one is --%s (see %s --help)",
+			unknown.GetSpecifiedName(), nearest(unknown.GetSpecifiedName(), known), cmd.CommandPath())}
 	}
 	return &exitError{exitUsage, err}
 }

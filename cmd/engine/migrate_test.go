@@ -88,7 +88,7 @@ func TestMigrateIntoNode(t *testing.T) {
 	args := []string{"migrate", "nsqd", "--data-path", from, "--http", p.http, "--state", state}
 	for range 2 {
 		o := execute(t, args...)
-		if o.code != exitOther || !strings.Contains(o.stderr, "topic orders: migrate: the channels have different backlogs") {
+		if o.code != exitOther || !strings.Contains(o.stderr, "topic orders: the channels have different backlogs") {
 			t.Fatalf("%+v", o)
 		}
 	}

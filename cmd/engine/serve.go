@@ -85,12 +85,15 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	defer part.close(logger)
 	n.engine.Cluster = options
 	e, err := engine.Open(ctx, n.engine)
-	if err != nil {
+	switch {
+	case errors.Is(err, engine.ErrOptions):
+		return &exitError{exitUsage, err}
+	case err != nil:
 		return &exitError{exitData, err}
 	}
 	server, err := listen(e, c, part, logger, level)
 	if err != nil {
-		return errors.Join(&exitError{exitAddress, addressError(err)}, e.Close())
+		return errors.Join(listenFailure(err), e.Close())
 	}
 	defer reloadOn(hangups, server, logger)()
 	logger.Info("ready", "nsq", addressText(server.TCPAddr()), "http", addressText(server.HTTPAddr()), "https", addressText(server.HTTPSAddr()), "lookup", addressText(server.LookupAddr()), "lookup_tcp", addressText(server.LookupTCPAddr()), "data", n.engine.DataPath, "version", version)
@@ -200,6 +203,14 @@ func newLogger(w io.Writer, format, level string, v *slog.LevelVar) *slog.Logger
 		return slog.New(slog.NewJSONHandler(w, opts))
 	}
 	return slog.New(slog.NewTextHandler(w, opts))
+}
+
+// listenFailure is why a node does not listen: an address, or else a setting or a file that a setting names.
+func listenFailure(err error) error {
+	if op := new(net.OpError); errors.As(err, &op) {
+		return &exitError{exitAddress, addressError(err)}
+	}
+	return &exitError{exitUsage, err}
 }
 
 // addressError turns a listener's error into one sentence.

@@ -85,7 +85,7 @@ func nodeSettings(n *node) []*setting {
 		row("https-address", "off", text(&n.nsq.HTTPSAddress), "HOST:PORT of the same API over TLS (nsqd's is 4152); off: none"),
 		row("lookup-address", "127.0.0.1:4161", text(&n.nsq.LookupAddress), "HOST:PORT of nsqlookupd's HTTP API; off: none"),
 		row("lookup-tcp-address", "", text(&n.nsq.LookupTCPAddress), "HOST:PORT where stock nsqds register, as at nsqlookupd's TCP port, without authentication; empty: 127.0.0.1:4160 if lookup-address is its default, else off"),
-		row("inactive-producer-timeout", "5m", duration(&n.nsq.InactiveProducerTimeout, time.Millisecond), "a nsqd that registered and is silent for longer is in no lookup"),
+		row("inactive-producer-timeout", "5m", duration(&n.nsq.InactiveProducerTimeout, time.Millisecond), "an nsqd that registered and is silent for longer is in no lookup"),
 		row("lookupd-tcp-address", "", addresses(&n.nsq.LookupdTCPAddresses), "HOST:PORT of a stock nsqlookupd at which this node registers, as nsqd does; several with commas, or the flag several times"),
 		row("broadcast-address", "", text(&n.nsq.BroadcastAddress), "host name or address that clients are told; empty: this machine's name"),
 		row("node-id", "", text(&n.engine.NodeID), "identity of the node; empty: the one in the data directory, or a new one"),

@@ -12,7 +12,7 @@ var (
 	ErrExpired  = errors.New("engine: the request waited longer than its deadline; nothing of it was stored")
 	ErrNoSpace  = errors.New("engine: the disk is full: publishing is refused, consuming goes on; free space and publishing resumes by itself")
 	ErrPoisoned = errors.New("engine: the disk failed a write or flush: nothing more is stored until the node is restarted; messages answered OK before are safe, this one's fate is unknown")
-	ErrReadOnly = errors.New("engine: the partition is read-only because stored data is corrupt or its ids are used up; see the log")
+	ErrReadOnly = errors.New("engine: the partition stores nothing new, because stored data is corrupt or its ids are used up: what can be read is still served; the log says more")
 )
 
 // Purpose says what a batch to be placed is for. It decides what must stand before it.

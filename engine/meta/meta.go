@@ -86,13 +86,13 @@ type Change struct {
 
 // Errors of a Store, tested with errors.Is.
 var (
-	ErrExists      = errors.New("meta: a topic of that name exists")
-	ErrNotFound    = errors.New("meta: no such topic, partition or node")
-	ErrConflict    = errors.New("meta: it was changed by somebody else meanwhile: read it again")
+	ErrExists      = errors.New("meta: it exists already; nothing was changed")
+	ErrNotFound    = errors.New("meta: there is no such topic, partition or node; nothing was changed")
+	ErrConflict    = errors.New("meta: its state does not allow this, or somebody else was faster: nothing was changed; look at it again")
 	ErrTooFewNodes = errors.New("meta: fewer nodes are alive than the topic needs replicas: nothing was changed; start more nodes or ask for fewer replicas")
 	ErrUnavailable = errors.New("meta: the metadata store does not answer: what exists goes on, nothing can be changed; look at the etcd members")
 	ErrForeign     = errors.New("meta: the data directory belongs to another cluster than the one that was found: nothing was changed; check the addresses and the data path")
-	ErrUnsafe      = errors.New("meta: refused because acknowledged messages could be lost")
+	ErrUnsafe      = errors.New("meta: refused because acknowledged messages could be lost; nothing was changed")
 )
 
 // Registration is what a node needs to join, and how it hears of the cluster.

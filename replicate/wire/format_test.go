@@ -4,52 +4,23 @@ import (
 	"bytes"
 	"encoding/hex"
 	"flag"
-	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"penstock/internal/formattest"
 	"penstock/netproto"
 	"penstock/replicate"
 )
 
-var update = flag.Bool("update", false, "rewrite golden files")
-
-// tables returns the rows of every table of FORMAT.md by the heading above it.
-func tables(t *testing.T) map[string][][]string {
-	t.Helper()
-	text, err := os.ReadFile("FORMAT.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := make(map[string][][]string)
-	heading := ""
-	for line := range strings.Lines(string(text)) {
-		line = strings.TrimSpace(line)
-		if h, ok := strings.CutPrefix(line, "#"); ok {
-			heading = strings.TrimSpace(strings.TrimLeft(h, "#"))
-		}
-		if cells, ok := strings.CutPrefix(line, "|"); ok && !strings.HasPrefix(line, "|---") {
-			row := strings.Split(strings.TrimSuffix(cells, "|"), "|")
-			for i := range row {
-				row[i] = strings.TrimSpace(row[i])
-			}
-			found[heading] = append(found[heading], row)
-		}
-	}
-	for h := range found {
-		found[h] = found[h][1:] // column names
-	}
-	return found
-}
+var update = flag.Bool("update", false, "write golden files that do not exist yet")
 
 func TestFormatTables(t *testing.T) {
-	found := tables(t)
+	found := formattest.Tables(t)
 	for _, c := range []struct {
 		heading string
 		size    int
@@ -120,7 +91,7 @@ func fieldsByName(t *testing.T, rows [][]string) map[string]field {
 }
 
 func TestFormatTypes(t *testing.T) {
-	found := tables(t)
+	found := formattest.Tables(t)
 	names := fieldsByName(t, found["Fields"])
 	if n := len(found["Types"]); n != kindCount-1 {
 		t.Errorf("%d types, the code has %d", n, kindCount-1)
@@ -158,9 +129,9 @@ func TestFieldsOfKinds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := fieldsByName(t, tables(t)["Fields"])
+	names := fieldsByName(t, formattest.Tables(t)["Fields"])
 	kinds := make(map[string]replicate.MessageKind)
-	for _, row := range tables(t)["Types"] {
+	for _, row := range formattest.Tables(t)["Types"] {
 		n, _ := strconv.Atoi(row[0])
 		kinds[row[2]], _ = Kind(netproto.Type(n))
 	}
@@ -203,7 +174,7 @@ func TestGoldenFrames(t *testing.T) {
 			frame := make([]byte, netproto.HeaderBytes, netproto.HeaderBytes+len(payload))
 			h.Marshal(frame)
 			frame = append(frame, payload...)
-			frame = golden(t, name, frame)
+			frame = formattest.Golden(t, filepath.Join("testdata", name+".hex"), frame, *update)
 			h, err := netproto.ParseHeader(frame)
 			if err != nil {
 				t.Fatal(err)
@@ -217,29 +188,6 @@ func TestGoldenFrames(t *testing.T) {
 			}
 		})
 	}
-}
-
-// golden returns the bytes of a golden file, which must be p.
-func golden(t *testing.T, name string, p []byte) []byte {
-	t.Helper()
-	path := filepath.Join("testdata", name+".hex")
-	if *update {
-		if err := os.WriteFile(path, []byte(hexLines(p)), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stored, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(stored, p) {
-		t.Fatalf("the code writes\n%swhere %s has\n%s", hexLines(p), path, text)
-	}
-	return stored
 }
 
 // The example of FORMAT.md is the golden heartbeat.
@@ -260,12 +208,4 @@ func TestFormatExample(t *testing.T) {
 	if _, payload := sent(t, messages(t)["heartbeat"]); !bytes.Equal(payload, want) {
 		t.Errorf("the example is % x\nthe code writes % x", want, payload)
 	}
-}
-
-func hexLines(p []byte) string {
-	var b strings.Builder
-	for line := range slices.Chunk(p, 16) {
-		fmt.Fprintf(&b, "% x\n", line)
-	}
-	return b.String()
 }

@@ -3,12 +3,14 @@ package wire
 import (
 	"bytes"
 	"errors"
+	"path/filepath"
 	"reflect"
 	"strconv"
 	"testing"
 
 	"github.com/google/uuid"
 
+	"penstock/internal/formattest"
 	"penstock/segment"
 )
 
@@ -60,7 +62,7 @@ func payloads() map[string][]byte {
 // What the first version wrote is written the same way, and read as what it was.
 func TestGoldenSubscriptions(t *testing.T) {
 	for name, p := range payloads() {
-		golden(t, name, p)
+		formattest.Golden(t, filepath.Join("testdata", name+".hex"), p, *update)
 	}
 	all := payloads()
 	s, err := DecodeSubscribe(all["sub-subscribe"])
@@ -151,7 +153,7 @@ func TestSubscriptionsCut(t *testing.T) {
 
 // The tables of FORMAT.md are the code's.
 func TestSubscriptionTables(t *testing.T) {
-	found := tables(t)
+	found := formattest.Tables(t)
 	end := 0
 	for _, row := range found["Subscribe"] {
 		size, err := strconv.Atoi(row[1])

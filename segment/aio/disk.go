@@ -96,7 +96,7 @@ func OpenDisk(dir string, opts DiskOptions) (Disk, error) {
 func makeDataDir(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return fmt.Errorf("aio: making the data directory: %w", err)
+		return fmt.Errorf("aio: the data directory cannot be made: %w; choose another one, or make it yourself", err)
 	}
 	if _, err := os.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -106,15 +106,15 @@ func makeDataDir(dir string) error {
 		return err
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("aio: making the data directory: %w", err)
+		return fmt.Errorf("aio: the data directory cannot be made: %w; choose another one, or make it yourself", err)
 	}
 	f, err := os.Open(parent)
 	if err != nil {
-		return fmt.Errorf("aio: making the data directory: %w", err)
+		return fmt.Errorf("aio: the data directory cannot be made: %w; choose another one, or make it yourself", err)
 	}
 	defer f.Close()
 	if err := f.Sync(); err != nil {
-		return fmt.Errorf("aio: making the data directory: %w", err)
+		return fmt.Errorf("aio: the data directory cannot be made: %w; choose another one, or make it yourself", err)
 	}
 	return nil
 }

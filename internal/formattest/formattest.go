@@ -1,0 +1,73 @@
+// Package formattest is what the tests of the formats share: the tables of a FORMAT.md, which the code is compared with, and the bytes that a
+// version wrote, which stay for ever.
+package formattest
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Tables returns the rows of every table of the package's FORMAT.md, without the names of the columns, by the heading above it.
+func Tables(t testing.TB) map[string][][]string {
+	t.Helper()
+	text, err := os.ReadFile("FORMAT.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, heading := make(map[string][][]string), ""
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if h, ok := strings.CutPrefix(line, "#"); ok {
+			heading = strings.TrimSpace(strings.TrimLeft(h, "#"))
+		}
+		if cells, ok := strings.CutPrefix(line, "|"); ok && !strings.HasPrefix(line, "|---") {
+			row := strings.Split(strings.TrimSuffix(cells, "|"), "|")
+			for i := range row {
+				row[i] = strings.TrimSpace(row[i])
+			}
+			found[heading] = append(found[heading], row)
+		}
+	}
+	for h := range found {
+		found[h] = found[h][1:]
+	}
+	return found
+}
+
+// Golden returns the bytes that the file name of hex digits holds; the test fails unless they are p. With write a file that is not there
+// is made; one that is there never changes.
+func Golden(t testing.TB, name string, p []byte, write bool) []byte {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) && write {
+		text = []byte(HexLines(p))
+		err = os.WriteFile(name, text, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(stored, p) {
+		t.Fatalf("the code writes\n%swhere %s has\n%s", HexLines(p), name, text)
+	}
+	return stored
+}
+
+// HexLines is p as hex digits, 16 bytes a line.
+func HexLines(p []byte) string {
+	var b strings.Builder
+	for line := range slices.Chunk(p, 16) {
+		fmt.Fprintf(&b, "% x\n", line)
+	}
+	return b.String()
+}
