@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"penstock/engine"
+	"penstock/segment/aio"
 )
 
 const (
@@ -193,6 +194,18 @@ type flusher struct {
 
 	mu    sync.Mutex
 	queue []*conn
+
+	// Of run. A group answers many clients at once: one system call for all of them, and a client on this machine, which each write wakes,
+	// does not run between two of them.
+	sender   *aio.Sender // nil: each output is flushed by itself
+	sendings []aio.Sending
+	lent     []lentOutput
+}
+
+// lentOutput is whose bytes a sending has.
+type lentOutput struct {
+	out *output
+	c   chunk
 }
 
 func (f *flusher) add(c *conn) {
@@ -210,6 +223,7 @@ func (f *flusher) add(c *conn) {
 
 func (f *flusher) run() {
 	var turn []*conn
+	defer f.closeSender()
 	for {
 		select {
 		case <-f.wake:
@@ -223,7 +237,52 @@ func (f *flusher) run() {
 			turn[i] = nil
 			c.queued.Store(false) // before drain: a completion from here on queues it again
 			c.drain()
-			c.out.flushAside()
+			if len(turn) == 1 || !f.collect(&c.out) {
+				c.out.flushAside()
+			}
 		}
+		f.send()
+	}
+}
+
+// collect adds what waits in o to what is sent together. false: o is flushed by itself.
+func (f *flusher) collect(o *output) bool {
+	if f.sender == nil {
+		return false
+	}
+	c, ok := o.lend()
+	if !ok {
+		return false
+	}
+	f.sendings = append(f.sendings, aio.Sending{FD: o.fd, Data: c.p})
+	f.lent = append(f.lent, lentOutput{o, c})
+	if len(f.lent) == aio.MaxSendCount {
+		f.send()
+	}
+	return true
+}
+
+// send sends what was collected.
+func (f *flusher) send() {
+	if len(f.lent) == 0 {
+		return
+	}
+	err := f.sender.Send(f.sendings)
+	for i := range f.lent {
+		s, l := &f.sendings[i], &f.lent[i]
+		l.out.settle(l.c, s.N, s.Err)
+	}
+	clear(f.sendings)
+	clear(f.lent)
+	f.sendings, f.lent = f.sendings[:0], f.lent[:0]
+	if err != nil {
+		f.closeSender() // from here on each output is flushed by itself
+	}
+}
+
+func (f *flusher) closeSender() {
+	if f.sender != nil {
+		f.sender.Close()
+		f.sender = nil
 	}
 }

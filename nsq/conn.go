@@ -94,6 +94,9 @@ func newConn(s *Server, nc *net.TCPConn) (*conn, error) {
 	set := s.opts.defaultSettings(host)
 	c.set.Store(&set)
 	c.link.Store(plain)
+	if err := raw.Control(func(fd uintptr) { c.out.fd = int(fd) }); err != nil {
+		return nil, err
+	}
 	c.out.init(nc, raw)
 	c.out.onDrained, c.out.onProgress = c.drained, c.progress
 	c.applyOutput(&set)
@@ -310,7 +313,6 @@ func (c *conn) stop() {
 func (c *conn) kill() {
 	c.cancel()
 	c.out.close()
-	_ = c.nc.Close() // nobody is left to tell
 	c.signal()
 }
 

@@ -48,6 +48,7 @@ func appendFrame(dst []byte, kind uint32, data string) []byte {
 type output struct {
 	nc  net.Conn
 	raw syscall.RawConn
+	fd  int // of nc
 
 	bound   int          // when more bytes wait, the client's consumer is stopped and its commands are not read; under mu
 	timeout atomic.Int64 // time.Duration for the client to read what one write took
@@ -62,6 +63,8 @@ type output struct {
 	ext     []byte // the last message's headers in youzan's form: memory for the next one's
 	waiting int    // bytes in next and at the owner
 	busy    bool   // an owner writes
+	lent    bool   // the owner is the flusher, which writes to the descriptor itself: the socket must stay open
+	closing bool   // the socket is to be closed when it is not lent any more
 	full    bool   // Deliver said stop: onDrained is owed
 	sealed  bool   // nothing is appended any more: the last frame is in, or the output failed
 	failed  error
@@ -291,6 +294,43 @@ func (o *output) flushUpTo(most int) {
 	o.onProgress()
 }
 
+// lend is the beginning of a flush by the flusher: it makes the caller the owner and gives it all that waits, whole frames for the
+// descriptor. The socket stays open until settle. false: the caller flushes as usual.
+func (o *output) lend() (chunk, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.busy || o.full || o.enc != nil || o.next.k == nil || o.failed != nil {
+		return chunk{}, false
+	}
+	c, ok := o.take()
+	o.busy, o.lent = ok, ok
+	return c, ok
+}
+
+// settle ends lend: n bytes of the chunk were written, err is why not more were.
+func (o *output) settle(c chunk, n int, err error) {
+	o.mu.Lock()
+	o.lent = false
+	closing := o.closing
+	if !closing && (n < len(c.p) && err == nil || errors.Is(err, syscall.EAGAIN)) {
+		o.mu.Unlock()
+		go o.writeBlocking(c, n) // it is the owner now
+		return
+	}
+	o.wrote(c)
+	if err != nil {
+		o.fail(err)
+	}
+	o.busy = false
+	o.mu.Unlock()
+	if closing {
+		_ = o.nc.Close() // see conn.kill
+		return
+	}
+	o.flushAside() // what came meanwhile
+	o.onProgress()
+}
+
 // tryWrite makes one system call that does not block. Owner only, without mu.
 func (o *output) tryWrite(p []byte) (int, error) {
 	o.writing, o.written, o.err = p, 0, nil
@@ -347,11 +387,17 @@ func (o *output) writeBlocking(c chunk, n int) {
 	}
 }
 
-// close ends the output from outside: nothing more goes to the client.
+// close ends the output from outside: nothing more goes to the client, and the socket is closed, at once or when nobody writes to its
+// descriptor any more: another connection could get the same number.
 func (o *output) close() {
 	o.mu.Lock()
 	o.fail(net.ErrClosed)
+	lent := o.lent
+	o.closing = lent
 	o.mu.Unlock()
+	if !lent {
+		_ = o.nc.Close() // nobody is left to tell
+	}
 }
 
 // fail drops everything: the client will not get more. mu is held.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/segment/aio"
 )
 
 // maxAcceptPause bounds how long accepting rests when the process has no file descriptors left.
@@ -89,6 +90,9 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		return nil, err
 	}
 	s.registrar = newRegistrar(s)
+	if s.flusher.sender, err = newSender(e); err != nil {
+		s.opts.Logger.Info("each answer is written with a system call of its own", "why", err)
+	}
 	s.helpers.Go(s.flusher.run)
 	s.helpers.Go(s.sweep)
 	return s, nil
@@ -303,4 +307,12 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		_ = w.server.Close() // what did not end by itself
 	}
 	return ctx.Err()
+}
+
+// newSender returns nil where the disk does without io_uring, whether it was told to or the kernel refuses it: so do the answers then.
+func newSender(e *engine.Engine) (*aio.Sender, error) {
+	if e.Info().IOEngine == "pwrite" {
+		return nil, nil
+	}
+	return aio.NewSender()
 }

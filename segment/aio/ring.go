@@ -56,6 +56,7 @@ const (
 	opWriteFixed = 5
 	opRead       = 22
 	opWrite      = 23
+	opSend       = 26
 )
 
 // fsyncData is IORING_FSYNC_DATASYNC.

@@ -1,0 +1,115 @@
+package nsq
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"penstock/engine"
+)
+
+// Many clients that are answered together each get every answer.
+func TestAnswersTogether(t *testing.T) {
+	n := startNode(t, engine.Options{}, Options{})
+	const clients, rounds = 80, 20 // more than one system call takes
+	var wg sync.WaitGroup
+	for i := range clients {
+		c := n.dial(t)
+		wg.Go(func() {
+			for round := range rounds {
+				_, err := c.nc.Write([]byte(pub("together", fmt.Sprintf("%d of %d", round, i))))
+				k, d, ferr := c.frame(patience)
+				if err = errors.Join(err, ferr); err != nil || k != frameResponse || string(d) != "OK" {
+					t.Errorf("client %d, message %d: %d %q %v", i, round, k, d, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	published := 0
+	n.each(func(c *conn) {
+		c.targetsMu.Lock()
+		published += int(c.targets["together"].published.Load())
+		c.targetsMu.Unlock()
+	})
+	if published != clients*rounds {
+		t.Errorf("%d messages count as answered, want %d", published, clients*rounds)
+	}
+}
+
+// lentOut is a connection whose output is lent with a frame in it.
+func lentOut(t *testing.T, n *node, frame []byte) (*client, *conn, chunk) {
+	t.Helper()
+	c := n.dial(t)
+	c.send("NOP\n")
+	server := n.onlyConn(t)
+	server.out.append(frame)
+	k, ok := server.out.lend()
+	if !ok || string(k.p) != string(frame) {
+		t.Fatalf("lend: %v, %d bytes", ok, len(k.p))
+	}
+	return c, server, k
+}
+
+// A connection that is killed while its descriptor is in use keeps the number until then: another one with the same number would get its answers.
+func TestLentSocketStaysOpen(t *testing.T) {
+	n := startNode(t, engine.Options{}, Options{})
+	c, server, k := lentOut(t, n, appendFrame(nil, frameResponse, "late"))
+	server.kill()
+	if err := server.nc.SetNoDelay(true); err != nil {
+		t.Fatalf("the socket is closed under the one who writes: %v", err)
+	}
+	server.out.settle(k, len(k.p), nil)
+	if err := server.nc.SetNoDelay(true); !errors.Is(err, net.ErrClosed) {
+		t.Fatalf("the socket is open after the last write: %v", err)
+	}
+	c.closed()
+	eventually(t, "the connection's end", func() bool { alive := false; n.each(func(*conn) { alive = true }); return !alive })
+}
+
+// What a socket does not take is written later, before what was appended meanwhile.
+func TestLentRestIsWritten(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		n    int
+		err  error
+	}{
+		{"a part", 7, nil},
+		{"nothing", 0, syscall.EAGAIN},
+		{"all", -1, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := startNode(t, engine.Options{}, Options{})
+			frame := appendFrame(nil, frameResponse, strings.Repeat("a", 100))
+			client, server, k := lentOut(t, n, frame)
+			server.out.append(appendFrame(nil, frameResponse, "second"))
+			server.out.flush() // somebody owns it: nothing happens
+			done := c.n
+			if done < 0 {
+				done = len(frame)
+			}
+			if _, err := server.nc.Write(frame[:done]); err != nil { // as the flusher did
+				t.Fatal(err)
+			}
+			server.out.settle(k, done, c.err)
+			client.expect(frameResponse, strings.Repeat("a", 100))
+			client.expect(frameResponse, "second")
+		})
+	}
+}
+
+// A socket that fails ends its connection and no other.
+func TestLentFailure(t *testing.T) {
+	n := startNode(t, engine.Options{}, Options{})
+	c, server, k := lentOut(t, n, appendFrame(nil, frameResponse, "lost"))
+	server.out.settle(k, 0, syscall.EPIPE)
+	c.closed()
+	other := n.dial(t)
+	other.send(pub("t", "m"))
+	other.ok()
+}
