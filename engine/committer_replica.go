@@ -26,13 +26,13 @@ func (c *committer) sealReplica(pt *partition, g *clog.Group, w *groupWork) bool
 		}
 		if l.head.own == nil || !l.head.own.drop { // a deleted topic's tombstone is this node's own business
 			if !r.admits() {
-				pt.stall(l)
+				pt.stall(l, false)
 				return true
 			}
 			if r.pending.n > 0 && l.bytes < secondGroupBytes {
 				// Small batches on the way to followers cost as much as large ones: what comes meanwhile makes the next.
 				r.stalled = errPipelined
-				pt.stall(l)
+				pt.stall(l, true)
 				return true
 			}
 		}
@@ -57,11 +57,12 @@ func (pt *partition) giveBackSome(l putList) {
 	pt.mu.Unlock()
 }
 
-// stall gives back what may not be appended now. The next put, or the replica when something changed, tells the committer again.
-func (pt *partition) stall(l putList) {
+// stall gives back what may not be appended now. The next put, or the replica when something changed, tells the committer again. With piped only the
+// replica does, and a put with which enough for another batch is there: each of the others would wake the committer to find what it found.
+func (pt *partition) stall(l putList, piped bool) {
 	pt.giveBack(l)
 	pt.mu.Lock()
-	pt.ready = false
+	pt.ready, pt.piped = false, piped
 	pt.mu.Unlock()
 }
 

@@ -26,6 +26,7 @@ type partition struct {
 	waiting    int64 // bytes in the inbox
 	reported   int64 // of them, counted in the engine's sum
 	ready      bool  // in the engine's ready list or in the committer's hands
+	piped      bool  // what is in the inbox waits for the batches before it: a commit tells the committer, and puts need not
 	closed     error // no more puts
 	room       chan struct{}
 	seq        uint64 // of the last put that came
@@ -120,8 +121,8 @@ func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 	pt.tail = p
 	pt.waiting += size
 	pt.report()
-	first := !pt.ready
-	pt.ready = true
+	first := !pt.ready && (!pt.piped || pt.waiting >= secondGroupBytes)
+	pt.ready = pt.ready || first
 	alone := p.Alone // p may be gone as soon as the lock is free
 	pt.mu.Unlock()
 	if first {
@@ -264,6 +265,7 @@ func (pt *partition) take() putList {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
 	l := putList{pt.head, pt.tail, pt.waiting}
+	pt.piped = false
 	if l.head == nil {
 		pt.ready = false
 		return l

@@ -349,6 +349,7 @@ func memberOf(members []replicate.Member, m replicate.Member) bool {
 // setLeads opens or closes the inbox: whoever looks at leads holds the inbox's lock.
 func (r *replica) setLeads(on bool) {
 	r.pt.mu.Lock()
+	r.pt.piped = false // the batches before went with the leadership
 	r.leads.Store(on)
 	r.pt.mu.Unlock()
 }
