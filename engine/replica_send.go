@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"penstock/netproto"
 	"penstock/replicate"
@@ -187,8 +188,11 @@ func (r *replica) positionAt(at segment.Offset) (segment.Position, bool) {
 
 // readRange reads a range of the past for a follower, on a goroutine: it may come from the device. mu is held.
 func (r *replica) readRange(a *replicate.Action) {
-	to, request, from, bytes, count := a.Node, a.Request, a.Position, a.Bytes, a.Count
+	to, request, from, bytes, count, delay := a.Node, a.Request, a.Position, a.Bytes, a.Count, time.Duration(a.DelayNs)
 	r.cn.spawn(func() {
+		if delay > 0 && !r.cn.e.pause(delay, r.cn.e.stop) {
+			return
+		}
 		r.cn.readers <- struct{}{}
 		defer func() { <-r.cn.readers }()
 		rd := &rangeRead{from: from, until: from, out: outgoings.Get().(*outgoing)}

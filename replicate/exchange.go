@@ -138,7 +138,7 @@ func (l *Leader) ack(p *Progress, m *Message, now int64, acts *Actions) {
 			return
 		}
 		// The follower has cut its log. What it holds unsynced is sent again, it knows duplicates.
-		p.State = CatchUp
+		l.catchUp(p, now)
 		p.Next, p.nextOffset = m.Position, m.Offset
 		p.movedAt, p.markEnd, p.markAt = now, l.log.End.Next, now
 	}

@@ -59,6 +59,7 @@ type Progress struct {
 	readAt      int64
 	budget      int64 // bytes that may be read for it now
 	budgetAt    int64
+	budgetEnd   segment.Offset // of the log then
 	joining     bool
 	joinUntil   int64
 }
@@ -117,13 +118,18 @@ func (l *Leader) owes(p *Progress) bool {
 	return p.Match < l.log.End.Next || p.committed < l.log.Committed || p.Damaged || !l.isr.member(p.member())
 }
 
+// catchUp begins to send p the past. What was allowed before is gone: it would come as a burst.
+func (l *Leader) catchUp(p *Progress, now int64) {
+	p.State, p.budget, p.budgetAt, p.budgetEnd = CatchUp, 0, now, l.log.End.End
+}
+
 // pump sends p what its window has room for.
 func (l *Leader) pump(p *Progress, now int64, acts *Actions) {
 	if p.State == CatchUp && !p.reading && p.Next >= l.recent.first {
 		p.State = Replicate
 	}
 	if p.State == Replicate && p.Next < l.recent.first {
-		p.State = CatchUp
+		l.catchUp(p, now)
 	}
 	switch {
 	case p.State != Replicate && p.State != CatchUp:
@@ -165,24 +171,46 @@ func (l *Leader) sendBatches(p *Progress, until segment.Position, end segment.Of
 func (l *Leader) pumpPast(p *Progress, now int64, acts *Actions) {
 	inFlight := int64(p.nextOffset - p.matchOffset)
 	count := l.cfg.MaxWindowCount - int(p.Next-p.Match)
-	if p.reading || count <= 0 || inFlight >= l.cfg.MaxRangeBytes*int64(l.cfg.MaxRangesInFlight) || !p.refill(&l.cfg, now) {
+	if p.reading || count <= 0 || inFlight >= l.cfg.MaxRangeBytes*int64(l.cfg.MaxRangesInFlight) {
 		return
 	}
-	p.reading, p.readAt = true, now
+	wait := l.refill(p, now)
+	p.reading, p.readAt = true, now+wait
 	a := acts.add(ActRead)
-	a.Node, a.Request, a.Position, a.Bytes, a.Count = p.Node, p.request, p.Next, l.cfg.MaxRangeBytes, count
+	a.Node, a.Request, a.Position, a.Bytes, a.Count, a.DelayNs = p.Node, p.request, p.Next, l.rangeBytes(), count, wait
 }
 
-// refill adds what the rate limit allows since the last time and says whether something may be read.
-func (p *Progress) refill(cfg *Config, now int64) bool {
-	rate := cfg.CatchUpBytesPerSec
+// minRangeBytes is worth a read however low the limit is.
+const minRangeBytes = 64 << 10
+
+// rangeBytes is the size of the next range: with a limit no more than a burst.
+func (l *Leader) rangeBytes() int64 {
+	if rate := l.cfg.CatchUpBytesPerSec; rate != 0 {
+		return min(max(bytesIn(burstNs, rate), minRangeBytes), l.cfg.MaxRangeBytes)
+	}
+	return l.cfg.MaxRangeBytes
+}
+
+// burstNs is how much of the rate may come at once: commits wait behind a burst on a disk that several share.
+const burstNs = 10_000_000
+
+// refill adds what the rate limit allows since the last time and says how long the next read has to wait. What was appended meanwhile is
+// allowed beside the rate: a follower would never catch up with a log that grows faster than its limit.
+func (l *Leader) refill(p *Progress, now int64) (waitNs int64) {
+	rate := l.cfg.CatchUpBytesPerSec
 	if rate == 0 {
-		return true
+		return 0
 	}
 	elapsed := min(max(now-p.budgetAt, 0), 1_000_000_000)
-	p.budget = min(p.budget+rate/1_000_000*(elapsed/1000)+rate%1_000_000*(elapsed/1000)/1_000_000, rate)
-	p.budgetAt = now
-	return p.budget > 0
+	p.budget = min(p.budget+bytesIn(elapsed, rate), bytesIn(burstNs, rate))
+	p.budget += min(max(int64(l.log.End.End-p.budgetEnd), 0), l.cfg.MaxPendingBytes)
+	p.budgetAt, p.budgetEnd = now, l.log.End.End
+	return max(-p.budget, 0) * 1_000_000_000 / rate
+}
+
+// bytesIn is what a rate makes of a time of at most a second, without overflow.
+func bytesIn(ns, rate int64) int64 {
+	return rate/1_000_000*(ns/1000) + rate%1_000_000*(ns/1000)/1_000_000
 }
 
 // read takes the answer to ActRead.

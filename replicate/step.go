@@ -55,7 +55,7 @@ const (
 	ActRepair                // Message: write its Batches over the damaged ones, sync, then EvRepaired
 	ActTrim                  // Position: what is below was removed by the leader's retention; remove it too, then EvTrimmed
 	ActStartEpoch            // leader: append the epoch-start batch, before anything else, then EvAppended
-	ActRead                  // leader: Node, Request, Position, Bytes, Count: find a range of at most that much, at least one batch, then EvRead
+	ActRead                  // leader: Node, Request, Position, Bytes, Count, DelayNs: after so long find a range of at most that much, at least one batch, then EvRead
 	ActPropose               // leader: State (Epoch, Version, ISR): compare-and-swap the ISR; pass the outcome on as EvState
 	ActAccept                // leader: Token: append it now
 	ActRefuse                // leader: Token, Err: nothing of it was appended
@@ -77,6 +77,7 @@ type Action struct {
 	Request    uint64
 	Generation uint64
 	Token      uint64
+	DelayNs    int64
 	Log        segment.State
 	State      State
 	Message    Message
@@ -108,7 +109,7 @@ type Config struct {
 	MaxSendBytes       int64 // bytes of one append frame, one batch excepted; DefaultMaxSendBytes
 	MaxRangeBytes      int64 // bytes of one catch-up range, one batch excepted; DefaultMaxRangeBytes
 	MaxRangesInFlight  int   // catch-up ranges sent and not acknowledged; DefaultMaxRangesInFlight
-	CatchUpBytesPerSec int64 // to one follower, averaged over a second; 0 = unlimited
+	CatchUpBytesPerSec int64 // to one follower, evenly, beside what is appended meanwhile; 0 = unlimited
 	MaxPendingCount    int   // batches appended and not committed; DefaultMaxPendingCount
 	MaxPendingBytes    int64 // bytes appended and not committed, one batch excepted; DefaultMaxPendingBytes
 	MaxWaitingCount    int   // writes waiting to be accepted; DefaultMaxWaitingCount

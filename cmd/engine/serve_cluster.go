@@ -63,7 +63,7 @@ func clusterRows(c *clusterSettings) []*setting {
 		row("lease", "3s", duration(&c.lease, time.Second), "a node that is silent for so long is taken for dead, and stops serving by itself before"),
 		row("replicas", "3", count(&c.replicas, 1), "replicas of a new topic; at most as many as nodes are alive"),
 		row("replica-lag-max", "2s", duration(&c.lagMax, time.Millisecond), "a replica that is behind for so long leaves the ISR"),
-		row("catch-up-bytes-per-second", "0", size64(&c.replication.CatchUpBytesPerSec, 0), "most that is read of the past for one replica; 0: no limit"),
+		row("catch-up-bytes-per-second", "0", size64(&c.replication.CatchUpBytesPerSec, 0), "most that is read of the past for one replica, beside what is published meanwhile; 0: no limit"),
 		row("join-timeout", "2m", duration(&c.joinTimeout, time.Millisecond), "longest wait at start for a majority of etcd"),
 		row("leave-timeout", "3s", duration(&c.leaveTimeout, time.Millisecond), "longest wait at SIGTERM for handing leaderships over"),
 	}

@@ -136,7 +136,8 @@ type File interface {
 type Mapping interface {
 	Bytes() []byte
 	// Populate brings [off, off+n) into memory with a system call (MADV_POPULATE_READ), so that no
-	// page fault holds a processor; a media error is ErrMedia. Cheap when resident (10 µs for 1 MiB). A range
+	// page fault holds a processor, and in small pieces, so that writes need not wait for all of it; a media error is ErrMedia. Cheap when
+	// resident. After a range of some length the kernel may read a little of what follows. A range
 	// outside of the mapping panics.
 	Populate(off, n int64) error
 	// Unmap ends the mapping; nobody may read its bytes then. Unmapping again does nothing.
