@@ -175,13 +175,16 @@ func (e *Engine) deadLetterTopic(ctx context.Context, name string) (*Topic, erro
 	if err != nil {
 		return nil, err
 	}
-	if e.cluster != nil && t.hasChannel(redriveChannel) {
+	switch _, ok := t.LookupChannel(redriveChannel); {
+	case e.cluster == nil && ok:
+		return t, nil
+	case e.cluster != nil && t.keeps.Load() && t.hasChannel(redriveChannel):
 		return t, nil
 	}
-	if _, ok := t.LookupChannel(redriveChannel); ok {
-		return t, nil
+	// What this node knows of the channel may not be committed yet, and a failover takes it back.
+	if _, err = t.CreateChannel(ctx, redriveChannel); err == nil {
+		t.keeps.Store(true)
 	}
-	_, err = t.CreateChannel(ctx, redriveChannel)
 	return t, err
 }
 

@@ -26,6 +26,7 @@ type Topic struct {
 	quarantined bool // its metadata cannot be read: kept, not served, never trimmed; set before the engine runs
 
 	deleted atomic.Bool
+	keeps   atomic.Bool // of a dead-letter topic: this process was told that it has its channel redrive
 	paused  atomic.Bool
 
 	settings atomic.Pointer[TopicSettings] // set by configure, together with limits

@@ -38,6 +38,7 @@ type value struct {
 	answered  int64
 	deferred  bool
 	key       string // of OrderKey
+	headers   []engine.Header
 	id        engine.ID
 	hasID     bool
 }
@@ -64,6 +65,8 @@ type topicModel struct {
 
 	of      *topicModel     // the first of the name whose dead letters these are; nil: it is no dead-letter topic
 	letters map[letter]bool // of it that are in the dead-letter topic
+
+	lettersIn map[uint32][]placedLetter // of a dead-letter topic: what its partitions' logs have in the end
 }
 
 // channelModel is one life of a channel.
@@ -73,6 +76,8 @@ type channelModel struct {
 	created   int64 // when its creation was answered; 0: not yet, or unknown
 	first     bool  // no other channel was there or coming when it was made
 	doomed    bool  // it is deleted, or was tried to be
+	asking    int   // creations that have no answer
+	erased    bool  // its deletion was answered OK, and nobody wants it any more
 	far       bool  // consumed at nodes that lead nothing of the topic, while there are any
 	delivered map[engine.ID]int
 	done      map[engine.ID]bool       // a FIN was taken
@@ -83,7 +88,9 @@ type channelModel struct {
 	loose      bool                  // messages may be delivered first that were published later: those of a busy key wait
 	acked      core.ChannelSettings  // the last that were answered
 	versions   map[uint64]core.ChannelSettings
-	lanes      map[lane]msgID // the highest delivered
+	lanes      map[lane]msgID             // the highest delivered
+	copies     map[int]map[engine.ID]bool // by value: what was sent back to the channel
+	redriven   int                        // dead letters that were sent back, as operators were told
 }
 
 func (b *book) init(w *World) { b.w = w }
@@ -145,10 +152,14 @@ func (w *World) put(n *node, t *topicModel) {
 	}
 	key := w.special(p)
 	for i := range count {
-		b.values = append(b.values, value{topic: t, by: n, life: n.life, submitted: w.now, deferred: p.Defer > 0, key: key})
-		p.Messages = append(p.Messages, b.body(first+i))
+		hs := w.drawHeaders()
 		if key != "" {
-			p.Headers = append(p.Headers, []engine.Header{{Key: []byte(core.DefaultKeyHeader), Value: []byte(key)}})
+			hs = append(hs, engine.Header{Key: []byte(core.DefaultKeyHeader), Value: []byte(key)})
+		}
+		b.values = append(b.values, value{topic: t, by: n, life: n.life, submitted: w.now, deferred: p.Defer > 0, key: key, headers: hs})
+		p.Messages = append(p.Messages, b.body(first+i))
+		if key != "" || w.has(FeatureFilters) {
+			p.Headers = append(p.Headers, hs)
 		}
 	}
 	answered, life := false, n.life
@@ -253,21 +264,22 @@ func (b *book) seen(a *agent, d *engine.Delivery) {
 	}
 	val := &b.values[v]
 	switch {
-	case val.topic != c.t:
+	case val.topic != c.t && (onlyFor(d.Headers) == "" || val.topic.name != c.t.name):
 		w.fail("channel %s of %s got value %d of topic %s", c.name, c.t.name, v, val.topic.name)
 	case val.fate == refused:
 		w.fail("channel %s of %s got value %d, whose producer was told that it was not stored", c.name, c.t.name, v)
 	}
-	if val.fate != acked {
+	if val.fate != acked || onlyFor(d.Headers) != "" {
 		if old, ok := c.t.ids[d.ID]; ok && old != v {
 			w.fail("id %v of topic %s is value %d and value %d", d.ID, c.t.name, old, v)
 		}
 		c.t.ids[d.ID] = v
-		val.hasID = true
+		val.hasID = val.hasID || val.fate != acked
 	} else if val.id != d.ID && c.t.ids[d.ID] != v {
 		// A put that a node forwarded and lost the answer of is unknown, and never sent again; one that was answered stands once.
 		w.fail("value %d was answered with id %v and delivered as %v", v, val.id, d.ID)
 	}
+	a.sawHeaders(d, v, val)
 	a.inLane(d, val)
 	w.Stats.Delivered++
 	c.delivered[d.ID]++

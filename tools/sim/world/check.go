@@ -246,6 +246,7 @@ func (w *World) topicNamed(name string) *topicModel {
 type stored struct {
 	value int
 	at    segment.Offset
+	only  string // the channel that it was sent back to
 }
 
 // logs are all messages of the topics.
@@ -273,8 +274,10 @@ func (w *World) checkEnd() {
 	for _, t := range w.topics {
 		for _, c := range t.channels {
 			w.checkChannel(c, logs)
+			w.checkSample(c, logs)
 		}
 	}
+	w.checkRedriven()
 }
 
 // checkCopies demands that the copies of a partition are the same, byte for byte, where they overlap.
@@ -316,13 +319,14 @@ func (w *World) noteBatch(t *topicModel, id meta.PartitionID, at segment.Offset,
 	it.Reset(h, body)
 	n := h.FirstID
 	for r := it.NextRef(); r != nil; r = it.NextRef() {
+		only := onlyFor(r.Headers)
 		v, err := w.book.parse(r.Body)
 		mid := engineID(id, n)
 		switch {
 		case err != nil:
 			w.fail("%s holds id %v: %v", w.partName(id), mid, err)
 			return
-		case w.book.values[v].topic != t && (t.of == nil || w.book.values[v].topic.name != t.of.name):
+		case w.book.values[v].topic != t && (t.of == nil && only == "" || w.book.values[v].topic.name != t.source()):
 			w.fail("%s holds value %d of another topic", w.partName(id), v)
 		case w.book.values[v].fate == refused:
 			w.fail("%s holds value %d, whose producer was told that it was not stored", w.partName(id), v)
@@ -331,9 +335,13 @@ func (w *World) noteBatch(t *topicModel, id meta.PartitionID, at segment.Offset,
 			w.fail("%s holds value %d as %v, which was value %d", w.partName(id), v, mid, old)
 		}
 		if t.of != nil {
-			w.noteLetter(t, v, headersOf(r))
+			w.noteLetter(t, mid, v, headersOf(r))
 		} else {
-			logs.add(t, mid, stored{value: v, at: at})
+			s := stored{v, at, only}
+			logs.add(t, mid, s)
+			if c := t.channelNamed(only); c != nil {
+				c.noteCopy(v, mid)
+			}
 		}
 		n++
 	}
@@ -352,12 +360,16 @@ func (w *World) checkValue(v int, logs logs) {
 		if c.doomed || c.created == 0 || c.created >= val.submitted && !c.first {
 			continue
 		}
-		if c.delivered[val.id] == 0 {
+		if !c.wants(val) {
+			w.Stats.Unwanted++
+			continue
+		}
+		if c.delivered[val.id] == 0 && !c.sampled() {
 			if w.gone(val.topic, val.id, val) {
 				w.Stats.Dropped++
 				continue
 			}
-			if w.isLetter(c, val.id) {
+			if w.isLetter(c, val.id) || len(c.copies[v]) > 0 {
 				continue // every delivery of it was lost on the way to another node
 			}
 			_, held := logs[val.topic][val.id]
@@ -366,9 +378,21 @@ func (w *World) checkValue(v int, logs logs) {
 	}
 }
 
+// checkErased: no log has a channel whose deletion was answered OK.
+func (w *World) checkErased(c *channelModel) {
+	for _, n := range w.nodes {
+		for _, v := range n.m.Partitions() {
+			if c.erased && v.ID.Topic == c.t.id && v.Serves && slices.ContainsFunc(v.Channels, func(o engine.ChannelView) bool { return o.Name == c.name }) {
+				w.fail("channel %s of %s is in partition %d, and its deletion was answered OK", c.name, c.t.name, v.ID.Partition)
+			}
+		}
+	}
+}
+
 // checkChannel: what was delivered is in the log, unless retention took it, and the log's messages were delivered.
 func (w *World) checkChannel(c *channelModel, logs logs) {
 	if c.doomed {
+		w.checkErased(c)
 		return
 	}
 	starts := map[uint32]msgID{}
@@ -390,10 +414,11 @@ func (w *World) checkChannel(c *channelModel, logs logs) {
 	for _, id := range slices.Sorted(maps.Keys(logs[c.t])) {
 		s := logs[c.t][id]
 		switch {
+		case c.spared(&s, &w.book.values[s.value]):
 		case id.MsgID() < starts[id.Partition()] || w.gone(c.t, id, &w.book.values[s.value]) || w.isLetter(c, id):
 		case c.delivered[id] == 0:
 			w.fail("value %d of topic %s is in the log as %v and was never delivered on channel %s", s.value, c.t.name, id, c.name)
-		case !c.done[id]:
+		case !c.done[id] && len(c.copies[s.value]) == 0:
 			w.fail("value %d of topic %s, %v, is confirmed on channel %s: nobody has finished it, and it is no dead letter", s.value, c.t.name, id, c.name)
 		}
 	}

@@ -234,7 +234,7 @@ func (c *client) Close() error {
 	return nil
 }
 
-// What operators do is not part of this model.
+// Operators do not come through a node: see move.go, topics.go and removal.go.
 
 // Tombstone implements meta.Store.
 func (c *client) Tombstone(context.Context, meta.TombstoneKey, time.Time) error {

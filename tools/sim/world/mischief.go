@@ -153,6 +153,10 @@ func (w *World) fillDisk(n *node) {
 
 // wipe gives a node another, empty disk, if everybody in sync with it can spare it.
 func (w *World) wipe(n *node) {
+	// A topic may be made meanwhile on the disks that the store knows: two that are gone by then could never lead.
+	if w.has(FeatureTopics) && slices.ContainsFunc(w.nodes, func(n *node) bool { return n.wiped }) {
+		return
+	}
 	for _, p := range w.store.snap.Partitions {
 		others := 0
 		mine := false

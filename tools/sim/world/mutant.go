@@ -16,6 +16,8 @@ const (
 	MutantShort               // the store tells nodes to keep less of a topic than its settings say
 	MutantSameTopic           // the store gives a topic that is made again the identity of the one before
 	MutantSilentGrowth        // the store adds partitions, and the version of the settings does not rise
+	MutantOtherFilter         // who configures a channel's filter takes one rule for all, and all for one
+	MutantLostLetters         // who sends dead letters back only empties the channel that keeps them
 	MutantHasty               // the store removes a node that has replicas: others take its place in the ISR
 )
 
@@ -24,4 +26,5 @@ var Mutants = map[string]Mutant{
 	"early-sync": MutantEarlySync, "no-sync": MutantNoSync, "unclean-election": MutantUnclean,
 	"epoch-reuse": MutantEpochs, "empty-disk": MutantDisks, "rollback": MutantRollback, "short-retention": MutantShort,
 	"same-topic": MutantSameTopic, "silent-growth": MutantSilentGrowth, "hasty-removal": MutantHasty,
+	"other-filter": MutantOtherFilter, "lost-letters": MutantLostLetters,
 }

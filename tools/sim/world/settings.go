@@ -44,6 +44,9 @@ func (w *World) configureFirst(c *channelModel) {
 			version := s.Version
 			*s = *c.settings
 			s.Version = version
+			if w.cfg.Break == MutantOtherFilter {
+				s.Filter.All = !s.Filter.All
+			}
 		}, func() { c.configured = true })
 	}
 	w.after(300*ms, func() { w.configureFirst(c) })
@@ -127,19 +130,48 @@ func (w *World) isLetter(c *channelModel, id engine.ID) bool {
 	return c.t.letters[letter{c.name, id}]
 }
 
+// has says that value v is known to stand under an id.
+func (t *topicModel) has(id engine.ID, v int) bool {
+	was, ok := t.ids[id]
+	return ok && was == v
+}
+
 // noteLetter remembers a message of a dead-letter topic.
-func (w *World) noteLetter(t *topicModel, v int, headers map[string]string) {
+func (w *World) noteLetter(t *topicModel, at engine.ID, v int, headers map[string]string) {
 	of := w.book.values[v].topic
 	var id engine.ID
 	if _, err := fmt.Sscanf(headers[engine.OriginIDHeader], "%016x", &id); err != nil || headers[engine.OriginTopicHeader] != of.name {
 		w.fail("value %d is in topic %s with headers %v", v, t.name, headers)
 		return
 	}
+	// What was sent back is another topic's of the same name, if that was made again meanwhile.
+	if now := w.topics[t.of.index]; of != now && !of.has(id, v) {
+		of = now
+		for _, m := range w.models {
+			if m.name == of.name && m.has(id, v) {
+				of = m
+			}
+		}
+	}
 	if was, ok := of.ids[id]; ok && was != v {
+		if of != w.book.values[v].topic {
+			return // of one in between, where nobody has seen it
+		}
 		w.fail("the dead letter of %v of topic %s is value %d, the message was value %d", id, of.name, v, was)
 	}
 	w.Stats.DeadLetters++
-	of.letters[letter{headers[engine.OriginChannelHeader], id}] = true
+	if t.lettersIn == nil {
+		t.lettersIn = map[uint32][]placedLetter{}
+	}
+	l := letter{headers[engine.OriginChannelHeader], id}
+	t.lettersIn[at.Partition()] = append(t.lettersIn[at.Partition()], placedLetter{at.MsgID(), v, l})
+	of.letters[l] = true
+	// One that was sent back may fail again, and every delivery of it may have been lost on the way to another node.
+	if val := &w.book.values[v]; val.fate == acked && (of != val.topic || val.id != id) {
+		if c := of.channelNamed(l.channel); c != nil {
+			c.noteCopy(v, id)
+		}
+	}
 }
 
 // inLane holds an ordered channel to its word: what it delivers is never before what it has delivered, but for messages with a delay, which are put aside.

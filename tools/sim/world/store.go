@@ -10,6 +10,7 @@ import (
 
 	"penstock/engine/meta"
 	"penstock/replicate"
+	"penstock/segment"
 )
 
 // store models the metadata store with its controller: linearizable, compare-and-swap only, with leases. It is what package cluster makes of
@@ -364,7 +365,10 @@ func (s *store) addPartition(next *meta.Snapshot, t *meta.Topic, n int, live []r
 	}
 	row.State.Leader, row.State.Boot = row.State.Replicas[0], next.Nodes[row.State.Replicas[0]].Boot
 	row.State.Epoch, row.State.Version, row.State.MinISR = 1, 1, t.MinISR
-	s.granted[epochKey{id, 1}] = row.State.Boot
+	if s.w.cfg.Break == MutantSameTopic {
+		row.State.Epoch = segment.Epoch(1000 * next.Revision)
+	}
+	s.granted[epochKey{id, uint64(row.State.Epoch)}] = row.State.Boot
 	next.Partitions[id] = row
 }
 

@@ -103,8 +103,10 @@ func (w *World) makeChannel(t *topicModel, name string, once bool) {
 	t.attempts++
 	c := &channelModel{
 		t: t, name: name, delivered: map[engine.ID]int{}, done: map[engine.ID]bool{}, high: map[uint32]msgID{}, versions: map[uint64]core.ChannelSettings{}, lanes: map[lane]msgID{},
+		copies: map[int]map[engine.ID]bool{},
 	}
 	w.chooseSettings(c)
+	w.chooseFilter(c)
 	c.configured = c.settings == nil
 	c.far = w.has(FeatureRemote) && w.more.IntN(2) == 0
 	t.channels = append(t.channels, c)
@@ -114,6 +116,7 @@ func (w *World) makeChannel(t *topicModel, name string, once bool) {
 			return
 		}
 		if n := w.anyNode(); n != nil {
+			c.asking++
 			n.task(func(*engine.Engine) error {
 				topic, ok := n.topic(t)
 				if !ok {
@@ -122,6 +125,9 @@ func (w *World) makeChannel(t *topicModel, name string, once bool) {
 				_, err := topic.CreateChannel(context.Background(), name)
 				return err
 			}, func(err error) {
+				if err == nil || err == engine.ErrNoTopic {
+					c.asking-- // else a leader may still be about to do it
+				}
 				w.tracef("channel %s of %s: %v", name, t.name, err)
 				if err == nil && c.created == 0 && !c.doomed {
 					c.created, c.first = w.now, t.attempts == 1
@@ -146,6 +152,10 @@ func (w *World) administer() {
 		w.reconfigure(c)
 		return
 	}
+	if w.has(FeatureFilters) && w.chance(0.3) {
+		w.redrive(c)
+		return
+	}
 	if w.has(FeatureSettings) && w.chance(0.4) {
 		w.configureTopic(n, t, w.topicChange(t))
 		return
@@ -158,13 +168,17 @@ func (w *World) administer() {
 	case 1:
 		if c.name[0] == 'x' && c.created != 0 && !c.doomed {
 			c.doomed = true
+			once := c.asking == 0 && !w.has(FeatureRemote) // nobody makes it again
 			n.task(func(*engine.Engine) error {
 				topic, ok := n.topic(t)
 				if !ok {
 					return engine.ErrNoTopic
 				}
 				return topic.DeleteChannel(context.Background(), c.name)
-			}, func(err error) { w.tracef("delete channel %s of %s: %v", c.name, t.name, err) })
+			}, func(err error) {
+				c.erased = once && err == nil
+				w.tracef("delete channel %s of %s: %v", c.name, t.name, err)
+			})
 		}
 	case 2, 3:
 		if n = w.nodeWith(c); n != nil {

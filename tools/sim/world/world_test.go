@@ -66,6 +66,9 @@ func TestSeeds(t *testing.T) {
 		"moves": sum.Moves, "moves that were undone": sum.Undone, "replicas that came back": sum.Back,
 		"changes of settings": sum.Configured, "dead letters": sum.DeadLetters, "messages that were carried": sum.Carried,
 		"refusals by a quota": sum.OverQuota, "messages that retention took unread": sum.Dropped,
+		"deleted topics": sum.Deleted, "topics that were made again": sum.Remade, "partitions that topics got": sum.Expanded,
+		"nodes that were removed": sum.Removed, "nodes that came back after that": sum.Returned, "messages that a filter left out": sum.Unwanted,
+		"messages of a sample": sum.Sampled, "dead letters that were sent back": sum.Redriven,
 	} {
 		if n == 0 {
 			t.Errorf("the seeds bring about no %s: they do not reach what they are for", what)
@@ -121,11 +124,15 @@ func TestDeterminism(t *testing.T) {
 
 // A world that lies is seen through: that is what shows that the checks can see anything.
 func TestMutantsAreFound(t *testing.T) {
-	for name, seeds := range map[string]uint64{"early-sync": 20, "unclean-election": 20, "empty-disk": 150, "rollback": 50, "short-retention": 100} {
-		cfg := Config{Break: Mutants[name]}
-		if cfg.Break == MutantShort {
-			cfg.Features = FeatureSettings
-		}
+	needs := map[string]Feature{
+		"short-retention": FeatureSettings, "same-topic": FeatureTopics, "silent-growth": FeatureTopics, "hasty-removal": FeatureNodes,
+		"other-filter": FeatureFilters, "lost-letters": FeatureFilters,
+	}
+	for name, seeds := range map[string]uint64{
+		"early-sync": 20, "unclean-election": 20, "empty-disk": 150, "rollback": 50, "short-retention": 250,
+		"same-topic": 30, "silent-growth": 100, "hasty-removal": 60, "other-filter": 20, "lost-letters": 150,
+	} {
+		cfg := Config{Break: Mutants[name], Features: needs[name]}
 		t.Run(name, func(t *testing.T) {
 			for seed := range seeds {
 				if w := Run(seed, cfg); w.Violation != "" {
