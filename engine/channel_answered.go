@@ -69,7 +69,7 @@ func (c *Channel) writeControls(ctx context.Context, evs []core.Event) (ws []con
 			continue // the others are another node's
 		}
 		var controls []core.Control
-		if !c.m.HasControls(pt.number) && anyAbout(evs, pt.number) {
+		if !c.m.HasControls(pt.number) && anyAbout(evs, pt.number) && (pt.rep == nil || pt.rep.leads.Load()) { // or else the next leader is asked
 			controls = c.said()
 		}
 		for controls != nil || c.m.HasControls(pt.number) {

@@ -281,8 +281,9 @@ func (t *Topic) dropServed() {
 	stays := make([]bool, len(t.served))
 	for i, pt := range t.partitions()[:len(t.served)] {
 		epoch := pt.rep.serving()
-		stays[i] = epoch != 0 && (t.served[i] == 0 || t.served[i] == epoch)
-		gone = gone || t.served[i] != 0 && t.served[i] != epoch
+		over := t.served[i] != 0 && t.served[i] != epoch || t.hasOther(i, epoch)
+		stays[i] = epoch != 0 && !over
+		gone = gone || over
 	}
 	if !gone {
 		return
@@ -301,6 +302,17 @@ func (t *Topic) dropServed() {
 	clear(t.served)
 }
 
+// hasOther says whether a channel has the partition as it was served in another epoch: it was made while the leadership came and went, before
+// that could be noted in served.
+func (t *Topic) hasOther(i int, epoch segment.Epoch) bool {
+	return slices.ContainsFunc(t.Channels(), func(c *Channel) bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.takePosts()
+		return i < len(c.cursors) && c.cursors[i].added && c.cursors[i].epoch != epoch
+	})
+}
+
 type missingChannel struct {
 	pt *partition
 	ch *Channel
@@ -309,6 +321,7 @@ type missingChannel struct {
 // addServed gives the channels the partitions that this node serves since a moment ago. It returns the channels that one of them does not know,
 // and the partitions that know none.
 func (t *Topic) addServed() (missing []missingChannel, barren []*partition) {
+	var fresh []servedNow
 	for i, pt := range t.partitions()[:len(t.served)] {
 		epoch := pt.rep.serving()
 		if t.served[i] != 0 || epoch == 0 {
@@ -340,15 +353,50 @@ func (t *Topic) addServed() (missing []missingChannel, barren []*partition) {
 			barren = append(barren, pt)
 			continue
 		}
-		for _, c := range t.Channels() {
-			if !slices.Contains(names, c.name) && !c.ephemeral {
-				missing = append(missing, missingChannel{pt, c})
-			}
-			c.settle()
-			c.wake()
+		fresh = append(fresh, servedNow{pt, names})
+	}
+	if len(fresh) == 0 {
+		return nil, barren
+	}
+	for _, c := range t.Channels() {
+		if !c.ephemeral && !c.isHere() {
+			t.forget(c)
+			continue
 		}
+		for _, f := range fresh {
+			if !c.ephemeral && !slices.Contains(f.names, c.name) {
+				missing = append(missing, missingChannel{f.pt, c})
+			}
+		}
+		c.settle()
+		c.wake()
 	}
 	return missing, barren
+}
+
+// servedNow is a partition that this node serves since a moment ago, and the channels in its log.
+type servedNow struct {
+	pt    *partition
+	names []string
+}
+
+// isHere says whether the channel has any partition that this node serves.
+func (c *Channel) isHere() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.takePosts()
+	return slices.ContainsFunc(c.cursors, func(cur cursor) bool { return cur.added })
+}
+
+// forget drops a channel that this node knew when it led nothing and that is in none of the logs that it leads now: somebody has deleted it, and here nobody was told.
+// Who subscribed to it does so again.
+func (t *Topic) forget(c *Channel) {
+	t.mu.Lock()
+	if t.channels[c.name] == c {
+		delete(t.channels, c.name)
+	}
+	t.mu.Unlock()
+	c.shut(ErrMoved)
 }
 
 // createIn writes a channel into the log of one more partition.

@@ -397,15 +397,15 @@ func TestTopicSettingsHTTP(t *testing.T) {
 		}
 		seen := map[uint32]bool{}
 		bodies := map[string]bool{}
-		for i := range 40 {
-			nodes[i%len(nodes)].post(t, "/pub?topic=t", fmt.Sprint("after ", i))
-		}
 		for _, n := range nodes {
 			eventually(t, "the node to have them", func() bool {
 				var got engine.TopicSettings
 				n.ask(t, "GET", path, "", &got)
 				return got == s && n.topicNow(t, "t").Partitions == 4
 			})
+		}
+		for i := range 40 {
+			nodes[i%len(nodes)].post(t, "/pub?topic=t", fmt.Sprint("after ", i))
 		}
 		eventually(t, "the channel to have what was published to all partitions", func() bool {
 			var list PeekList
