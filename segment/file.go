@@ -243,7 +243,10 @@ func (f *segFile) mapped() (aio.Mapping, error) {
 	}
 	file, err := f.log.disk.Open(name)
 	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && f.trashed != "":
+			return nil, ErrBelowStart // what the process before left in the trash is removed at its start, with what came after
+		case errors.Is(err, fs.ErrNotExist):
 			return nil, f.corrupt(0, errors.New("the file is gone"))
 		}
 		return nil, fmt.Errorf("segment: %w", err)

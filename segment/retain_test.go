@@ -371,3 +371,23 @@ func TestRemovedFilesAreGone(t *testing.T) {
 		}
 	})
 }
+
+// The trash is emptied at a start, while retention may fill it already: who had pinned a file and finds it nowhere is told of retention, not of damage.
+func TestTrashEmptiedUnderAReader(t *testing.T) {
+	w := newWorld(t, memoryDisk())
+	w.fill(newRand(6), 50)
+	w.settle()
+	w.reopen()
+	f := w.log.segs[0]
+	f.pin()
+	defer f.release()
+	if n, err := w.log.Trim(w.st.End); err != nil || n == 0 {
+		t.Fatalf("%d bytes removed, %v", n, err)
+	}
+	if err := w.disk.RemoveAll(trashDir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.mapped(); !errors.Is(err, ErrBelowStart) {
+		t.Fatalf("got %v, want ErrBelowStart", err)
+	}
+}
