@@ -132,7 +132,7 @@ func pause(ctx context.Context, d time.Duration) error {
 // new one comes from a counter, so that none is ever given twice.
 func (s *store) register(ctx context.Context, r *meta.Registration) (time.Time, error) {
 	for {
-		sent := time.Now()
+		sent := leaseClock(r)
 		lease, err := s.kv.Grant(ctx, s.opts.LeaseTTL)
 		if err == nil {
 			s.mu.Lock()

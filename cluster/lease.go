@@ -42,6 +42,14 @@ func (s *store) keepLease(ctx context.Context, r *meta.Registration) {
 	}
 }
 
+// leaseClock is read before the store is asked for more time, so that the answer's way counts against this node.
+func leaseClock(r *meta.Registration) time.Time {
+	if r.Clock == nil {
+		return time.Now()
+	}
+	return r.Clock()
+}
+
 // extend makes one step: the lease lives and its live row is there, or it is an error.
 func (s *store) extend(ctx context.Context, r *meta.Registration) error {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.LeaseTTL/2)
@@ -54,7 +62,7 @@ func (s *store) extend(ctx context.Context, r *meta.Registration) error {
 			return s.revive(ctx, r)
 		}
 	}
-	sent := time.Now()
+	sent := leaseClock(r)
 	ttl, err := s.kv.KeepAlive(ctx, s.leaseID())
 	switch {
 	case errors.Is(err, kv.ErrLeaseGone):
@@ -111,13 +119,13 @@ func (s *store) revive(ctx context.Context, r *meta.Registration) error {
 	}
 	self, boot := s.self()
 	live := s.key(nodeKey(liveDir, self))
-	sent := time.Now()
+	sent := leaseClock(r)
 	lease := s.leaseID()
 	if _, err := s.kv.KeepAlive(ctx, lease); err != nil {
 		if !errors.Is(err, kv.ErrLeaseGone) {
 			return err
 		}
-		sent = time.Now()
+		sent = leaseClock(r)
 		if lease, err = s.kv.Grant(ctx, s.opts.LeaseTTL); err != nil {
 			return err
 		}

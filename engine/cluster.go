@@ -58,6 +58,7 @@ type clusterNode struct {
 	self  meta.Node
 	net   *wires
 	began time.Time
+	boot  *bootClock   // nil on a Manual
 	lease atomic.Int64 // until when this node may serve, by now()
 
 	ctx     context.Context // ends when the engine closes
@@ -106,6 +107,9 @@ func newClusterNode(e *Engine) *clusterNode {
 		readers: make(chan struct{}, maxReadCount), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{}, gone: map[replicate.NodeID]bool{},
 		decoders: sync.Pool{New: func() any { return new(wire.Decoder) }},
 	}
+	if e.manual == nil {
+		cn.boot = machineClock()
+	}
 	cn.ctx, cn.cancel = context.WithCancel(context.Background())
 	cn.forward = newForwarder(cn)
 	cn.ops.cn, cn.ops.next = cn, e.firstRequest()
@@ -114,8 +118,16 @@ func newClusterNode(e *Engine) *clusterNode {
 	return cn
 }
 
-// now is this process's monotonic clock in ns.
-func (cn *clusterNode) now() int64 { return int64(cn.e.since(cn.began)) }
+// now is the time since began in ns, the time in which the whole machine stood still included.
+func (cn *clusterNode) now() int64 {
+	if cn.boot != nil {
+		return cn.boot.now()
+	}
+	return int64(cn.e.since(cn.began))
+}
+
+// leaseClock is now as the store takes it: see meta.Registration.Clock.
+func (cn *clusterNode) leaseClock() time.Time { return cn.began.Add(time.Duration(cn.now())) }
 
 // leased says whether this node may serve just now.
 func (cn *clusterNode) leased() bool { return cn.now() < cn.lease.Load() }
@@ -134,7 +146,7 @@ func (cn *clusterNode) join(ctx context.Context) error {
 	}
 	self, err := cn.store.Join(ctx, meta.Registration{
 		Node: n, Cluster: cn.e.node.Cluster, Import: cn.imports(), Changed: cn.changed,
-		Lease: func(until time.Time) { cn.extend(int64(until.Sub(cn.began))) },
+		Clock: cn.leaseClock, Lease: func(until time.Time) { cn.extend(int64(until.Sub(cn.began))) },
 	})
 	if err != nil {
 		return fmt.Errorf("engine: the node could not join the cluster: %w", err)
@@ -375,6 +387,9 @@ func (cn *clusterNode) removeFromTable(topic uuid.UUID) {
 // keepTime lets the machines see the time pass.
 func (cn *clusterNode) keepTime() {
 	for cn.e.pause(tickInterval, cn.ctx.Done()) {
+		if cn.boot != nil {
+			cn.boot.measure()
+		}
 		lease := cn.lease.Load()
 		for _, pt := range cn.e.partitionList() {
 			if pt.rep != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
 
 	"penstock/engine/meta"
 	"penstock/netproto"
@@ -44,6 +45,25 @@ func (e *Engine) since(t time.Time) time.Duration {
 		return e.instant().Sub(t)
 	}
 	return time.Since(t)
+}
+
+// machineClock is the clock of leases on a real machine.
+func machineClock() *bootClock {
+	began := time.Now()
+	c := &bootClock{
+		cheap: func() (mono, wall int64) {
+			t := time.Now()
+			return int64(t.Sub(began)), t.UnixNano()
+		},
+		boot: func() int64 {
+			var ts unix.Timespec
+			if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+				return int64(time.Since(began)) // a sandbox that knows no such clock
+			}
+			return ts.Nano()
+		},
+	}
+	return c.begin()
 }
 
 func (e *Engine) newUUID() uuid.UUID {

@@ -105,9 +105,12 @@ type Registration struct {
 	Import []ImportedTopic
 	// Changed is called by one goroutine: first with everything, then with every change, in order. It must not block for long.
 	Changed func(*Change)
-	// Lease is called whenever the lease was extended: the node may serve as leader until then (monotonic, margin
+	// Lease is called whenever the lease was extended: the node may serve as leader until then (by Clock, margin
 	// subtracted). It must not block.
 	Lease func(until time.Time)
+	// Clock is what leases are measured by. It does not jump, and goes on while the whole machine stands still, as the store's own clock does. nil:
+	// time.Now, whose monotonic part stands still then. It is read before the store is asked. Any goroutine may call it.
+	Clock func() time.Time
 }
 
 // ImportedTopic is a topic with the newest epoch that each of its partitions has seen.
