@@ -81,7 +81,7 @@ func (l *Leader) report(p *Progress, m *Message, now int64, acts *Actions) {
 	p.boot = m.Boot
 	if p.heard && p.Store != m.Store || !p.heard {
 		// Another disk: nothing that was acknowledged before is there.
-		p.Match, p.matchOffset, p.Next, p.nextOffset, p.committed = 0, 0, 0, 0, 0
+		p.Match, p.matchOffset, p.Next, p.nextOffset, p.committed, p.stuck = 0, 0, 0, 0, 0, false
 	}
 	p.Store, p.heard, p.Damaged = m.Store, true, m.Damaged
 	p.committed = 0 // a process that restarted knows less than the one before: its next ack says what

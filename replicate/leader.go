@@ -61,6 +61,8 @@ func NewLeader(cfg Config, self Member, boot uuid.UUID, log Log, st *State, now 
 		panic(fmt.Sprintf("BUG: epoch %d is led a second time: the log already knows epoch %d", st.Epoch, max(l.table.Last(), log.Epoch)))
 	}
 	l.recent = newRecent(log.End.Next, log.End.End, l.cfg.MaxPendingCount)
+	l.isr.joins = newLimiter(l.cfg.MaxISRJoins, l.cfg.ISRWindowNs)
+	l.isr.changes = newLimiter(changesPerWindow(&l.cfg), l.cfg.ISRWindowNs)
 	l.commitEnd = log.End.End // what was there before does not count as pending
 	l.epochStart, l.joinFloor = unknownPosition, unknownPosition
 	l.adopt(st, now)
@@ -117,8 +119,8 @@ func (l *Leader) Step(now int64, ev *Event, acts *Actions) {
 		acts.add(ActStartEpoch)
 	}
 	l.damage.tell(acts)
+	l.commit(acts) // first: who joins must hold what is committed now, not what was before
 	l.propose(now, acts)
-	l.commit(acts)
 	l.admit(now, acts)
 }
 

@@ -17,6 +17,10 @@ type isrState struct {
 	next    []Member // the newest proposal
 	sent    int64
 	scratch []Member
+
+	joins, changes limiter
+	made, heldBack uint64 // see ISRChanges
+	held           bool   // what is wanted now was counted in heldBack
 }
 
 func (s *isrState) member(m Member) bool { return contains(s.members, m) }
@@ -88,6 +92,10 @@ func (l *Leader) propose(now int64, acts *Actions) {
 			joining = append(joining, p.member())
 		}
 	}
+	if len(joining) > 0 && !s.joins.allows(now) {
+		joining = joining[:0]
+		s.hold()
+	}
 	s.scratch = s.scratch[:0]
 	for _, m := range s.members {
 		if m == l.self || !l.overdue(m, now) {
@@ -106,12 +114,17 @@ func (l *Leader) propose(now int64, acts *Actions) {
 		s.scratch = append(s.scratch[:0], s.members...)
 	}
 	s.scratch = append(s.scratch, joining...)
-	if !s.open && sameMembers(s.scratch, s.members) {
+	if s.limit(now); !s.open && sameMembers(s.scratch, s.members) {
 		return
 	}
 	// An open proposal that is not wanted any more is replaced, if need be by the ISR as it is: whichever the store takes, the
 	// new version settles the other one. Until then everybody of both counts.
+	fresh := !s.open || !sameMembers(s.scratch, s.next)
 	s.next, s.scratch = s.scratch, s.next
+	if fresh {
+		s.count(now)
+	}
+	l.noteStuck(now)
 	for _, m := range s.next {
 		if !contains(s.proposed, m) {
 			s.proposed = append(s.proposed, m)
@@ -150,15 +163,33 @@ func (l *Leader) overdue(m Member, now int64) bool {
 	if p.Damaged || p.Down || p.lost {
 		return true
 	}
+	return l.lags(p, now)
+}
+
+func (l *Leader) lags(p *Progress, now int64) bool {
 	return p.Match < l.log.End.Next && now-p.caughtUpAt > l.cfg.LagMaxNs
+}
+
+// noteStuck remembers where those stand that the newest proposal removes for their lag. A disk that hangs is no reason to be silent: such a follower
+// answers every heartbeat, and once it is outside it holds all that is committed without it, too.
+func (l *Leader) noteStuck(now int64) {
+	for i := range l.peers {
+		if p := &l.peers[i]; l.lags(p, now) && l.isr.member(p.member()) && !contains(l.isr.next, p.member()) {
+			p.stuck, p.stuckAt = true, p.Match
+		}
+	}
 }
 
 // mayJoin says whether p should be proposed. The store may make it electable as soon as it is, so it must hold by now
 // everything that is committed, known to be or not: at least all that this leader began with and its epoch-start batch
 // (P4). A follower that is merely close would never be proposed under a steady load, because Committed runs ahead of its
 // acks: from the moment it is in step it holds Committed back as a member does, for JoinNs at most, until it is there.
+// One that was removed for its lag first has to hold more than it held then: until that moment nothing shows that its disk works.
 func (l *Leader) mayJoin(p *Progress, now int64) bool {
-	if p.Down || p.Damaged || l.isr.member(p.member()) || p.State != Replicate || now-p.heardAt > l.cfg.LagMaxNs {
+	if p.stuck && p.Match > p.stuckAt {
+		p.stuck = false
+	}
+	if p.stuck || p.Down || p.Damaged || l.isr.member(p.member()) || p.State != Replicate || now-p.heardAt > l.cfg.LagMaxNs {
 		p.joining = false
 		return false
 	}
@@ -166,7 +197,11 @@ func (l *Leader) mayJoin(p *Progress, now int64) bool {
 		p.joining = false
 		return true
 	}
-	near := p.Next == l.log.End.Next && l.log.End.Next-p.Match <= segment.Position(l.cfg.MaxWindowCount)
+	if !l.isr.joins.allows(now) {
+		p.joining = false // it would hold Committed back for nothing
+		return false
+	}
+	near := p.Next == l.log.End.Next && l.log.End.Next-p.Match <= segment.Position(l.cfg.MaxWindowCount) && now-p.movedAt <= l.cfg.LagMaxNs
 	switch {
 	case p.joining && now >= p.joinUntil:
 		p.joining, p.joinUntil = false, now+4*l.cfg.JoinNs

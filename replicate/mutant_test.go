@@ -24,6 +24,7 @@ const (
 	mutantPendingAdd            // P6: a follower does not count until the store's answer to its joining has arrived
 	mutantEarlyReset            // a reset is acknowledged before it is on stable storage
 	mutantStaleSync             // P5: the completion of a sync counts for a log that was cut since
+	mutantFlap                  // a member that is stuck joins again at once, as often as the store takes it
 )
 
 var mutants = []struct {
@@ -42,6 +43,7 @@ var mutants = []struct {
 	{mutantPendingAdd, "pending add ignored", 2000},
 	{mutantEarlyReset, "reset acknowledged early", 500},
 	{mutantStaleSync, "stale sync", 2000},
+	{mutantFlap, "a stuck member joins at once", 2000},
 }
 
 // The mutants are put in from outside, so that the machines carry no switches.
@@ -65,6 +67,11 @@ func (s *sim) mutateLeader(n *simNode) {
 	switch s.mutant {
 	case mutantPendingAdd:
 		l.isr.proposed = nil
+	case mutantFlap:
+		l.isr.joins = newLimiter(l.cfg.MaxISRJoins, l.cfg.ISRWindowNs)
+		for i := range l.peers {
+			l.peers[i].stuck = false
+		}
 	case mutantLaggingJoin:
 		l.joinFloor = 0
 	case mutantISRRace:

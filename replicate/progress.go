@@ -43,6 +43,8 @@ type Progress struct {
 	matched     bool      // in Probe or Snapshot: the report was answered
 	heard       bool      // Store is known
 	lost        bool      // it lacks what it had acknowledged, until it holds it again: it should not be in the ISR
+	stuck       bool      // it was removed for its lag, and Match has not passed stuckAt since: it may not join
+	stuckAt     segment.Position
 	matchOffset segment.Offset
 	nextOffset  segment.Offset
 	committed   segment.Position // the mark that it knows

@@ -253,7 +253,12 @@ func (n *simNode) written() {
 	}
 	d.syncing = true
 	count, gen, end, process := len(d.pending), n.gen, d.log.next(), n.process
-	n.s.after(n.s.between(80, n.s.opt.syncUs), func() {
+	us := n.s.between(80, n.s.opt.syncUs)
+	if n.s.faults && n.s.chance(n.s.opt.hang) {
+		us = n.s.between(80_000, 500_000) // the disk stands still, the process does not
+		n.s.tracef("n%d: its disk hangs", n.id)
+	}
+	n.s.after(us, func() {
 		if !n.up || n.process != process {
 			return // the crash decided what became of it
 		}

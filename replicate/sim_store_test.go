@@ -10,6 +10,19 @@ type simStore struct {
 	s        *sim
 	state    State
 	sessions []session // by node index
+	joins    []int64   // when the leader of this epoch added members
+}
+
+// checkJoins demands that no leader adds members more often than it may. Half of the window is left for proposals that were on their way.
+func (st *simStore) checkJoins() {
+	window := st.s.opt.cfg.ISRWindowNs / 2
+	if window == 0 || st.s.opt.clocksLie {
+		return
+	}
+	st.joins = append(st.joins, st.s.now)
+	if n := len(st.joins); n > DefaultMaxISRJoins && st.s.now-st.joins[n-1-DefaultMaxISRJoins] < window {
+		st.s.fail("the leader of epoch %d added members %d times in %d ms", st.state.Epoch, DefaultMaxISRJoins+1, window/1_000_000)
+	}
 }
 
 type session struct {
@@ -35,6 +48,7 @@ func (st *simStore) propose(p *State) bool {
 	if p.Epoch != c.Epoch || p.Version != c.Version || p.Leader != c.Leader || p.Boot != c.Boot {
 		return false
 	}
+	joins := st.s.stats.joins
 	for _, m := range p.ISR {
 		ss := &st.sessions[m.Node-1]
 		if !contains(c.ISR, m) && (ss.store != m.Store || !st.live(int(m.Node-1))) {
@@ -43,6 +57,9 @@ func (st *simStore) propose(p *State) bool {
 		if !contains(c.ISR, m) {
 			st.s.stats.joins++
 		}
+	}
+	if st.s.stats.joins > joins {
+		st.checkJoins()
 	}
 	c.ISR = append([]Member(nil), p.ISR...)
 	c.Version++
@@ -82,6 +99,7 @@ func (st *simStore) makeLeader(n NodeID) {
 	c.Leader, c.Boot = n, st.sessions[n-1].boot
 	c.Epoch++
 	c.Version++
+	st.joins = nil
 	st.s.stats.elections++
 	st.s.tracef("store: node %d leads epoch %d, version %d, isr %s", n, c.Epoch, c.Version, membersText(c.ISR))
 	for _, node := range st.s.nodes {

@@ -30,8 +30,9 @@ type simOptions struct {
 	cut, wipe    float64
 	rot, trim    float64
 	syncFault    float64
-	clocksLie    bool // leases never end, clocks run at other speeds (P22)
-	scripted     bool // nothing happens by itself but timers; delays are equal
+	hang         float64 // of each sync: it takes up to half a second
+	clocksLie    bool    // leases never end, clocks run at other speeds (P22)
+	scripted     bool    // nothing happens by itself but timers; delays are equal
 }
 
 type simEvent struct {
@@ -59,6 +60,7 @@ func (q *simQueue) Pop() any {
 type simStats struct{ steps, elections, acks, crashes, cuts, resets, repairs, wipes, trims, joins int }
 
 type sim struct {
+	seed   uint64
 	rng    *rand.Rand
 	opt    simOptions
 	now    int64
@@ -81,7 +83,7 @@ type sim struct {
 }
 
 func newSim(seed uint64, opt simOptions) *sim {
-	s := &sim{rng: rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)), opt: opt, faults: true}
+	s := &sim{seed: seed, rng: rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)), opt: opt, faults: true}
 	if opt.nodes == 0 {
 		s.opt = s.draw()
 	}
@@ -123,9 +125,14 @@ func (s *sim) draw() simOptions {
 		MaxWindowCount: 2 + r.IntN(40), MaxWindowBytes: s.between(200, 8000), MaxSendBytes: s.between(100, 2000),
 		MaxRangeBytes: s.between(100, 3000), MaxRangesInFlight: 1 + r.IntN(4), MaxPendingCount: 4 + r.IntN(60),
 		MaxWaitingCount: 1 + r.IntN(20), LagMaxNs: 60_000_000, HeartbeatNs: 10_000_000, RetryNs: 25_000_000, JoinNs: 25_000_000,
+		ISRWindowNs: 600_000_000,
 	}
 	if r.IntN(3) == 0 {
 		o.cfg.CatchUpBytesPerSec = 50_000
+	}
+	// Drawn apart, so that older seeds of the others stay what they were.
+	if apart := rand.New(rand.NewPCG(s.seed, 0x5851f42d4c957f2d)); apart.IntN(4) == 0 {
+		o.hang = []float64{0.002, 0.01, 0.05}[apart.IntN(3)]
 	}
 	return o
 }

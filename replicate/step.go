@@ -113,11 +113,13 @@ type Config struct {
 	MaxPendingCount    int   // batches appended and not committed; DefaultMaxPendingCount
 	MaxPendingBytes    int64 // bytes appended and not committed, one batch excepted; DefaultMaxPendingBytes
 	MaxWaitingCount    int   // writes waiting to be accepted; DefaultMaxWaitingCount
+	MaxISRJoins        int   // joins per ISRWindowNs; DefaultMaxISRJoins
 
 	LagMaxNs    int64 // a member of the ISR that is behind for so long is proposed for removal; DefaultLagMaxNs
 	HeartbeatNs int64 // between messages to a follower that lacks something; DefaultHeartbeatNs
 	RetryNs     int64 // until an unanswered request is sent again; DefaultRetryNs
 	JoinNs      int64 // how long a follower about to join may hold Committed back; DefaultJoinNs
+	ISRWindowNs int64 // in which changes of the ISR are counted; DefaultISRWindowNs
 }
 
 // Defaults of Config.
@@ -130,6 +132,8 @@ const (
 	DefaultMaxPendingCount   = 4096
 	DefaultMaxPendingBytes   = 64 << 20
 	DefaultMaxWaitingCount   = 1024
+	DefaultMaxISRJoins       = 4
+	DefaultISRWindowNs       = 30_000_000_000
 	DefaultLagMaxNs          = 2_000_000_000
 	DefaultHeartbeatNs       = 100_000_000
 	DefaultRetryNs           = 500_000_000
@@ -151,6 +155,8 @@ func (c Config) withDefaults() Config {
 	orDefault(&c.MaxPendingCount, DefaultMaxPendingCount)
 	orDefault(&c.MaxPendingBytes, DefaultMaxPendingBytes)
 	orDefault(&c.MaxWaitingCount, DefaultMaxWaitingCount)
+	orDefault(&c.MaxISRJoins, DefaultMaxISRJoins)
+	orDefault(&c.ISRWindowNs, DefaultISRWindowNs)
 	orDefault(&c.LagMaxNs, DefaultLagMaxNs)
 	orDefault(&c.HeartbeatNs, DefaultHeartbeatNs)
 	orDefault(&c.RetryNs, DefaultRetryNs)

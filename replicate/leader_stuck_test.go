@@ -1,0 +1,167 @@
+package replicate
+
+import (
+	"slices"
+	"testing"
+)
+
+// settle accepts every proposal as soon as it is made, as a fast store does, and returns how many there were.
+func (r *leaderRig) settle(acts []Action) (changes int) {
+	r.t.Helper()
+	acts = slices.Clone(acts)
+	for p := find(acts, ActPropose); p != nil; p = find(acts, ActPropose) {
+		if changes++; changes > 1000 {
+			r.t.Fatal("the leader and the store propose to each other for ever")
+		}
+		acts = slices.Clone(r.accept(slices.Clone(p.State.ISR)...))
+	}
+	return changes
+}
+
+// F1: a follower whose disk stands still answers every heartbeat and acknowledges nothing new. It leaves the ISR once and stays out; the others
+// commit all the while. When its disk goes on it joins again by itself, once.
+func TestLeaderStuckFollower(t *testing.T) {
+	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms, HeartbeatNs: 10 * ms, JoinNs: 20 * ms}, 3, 2)
+	r.serve()
+	r.append(1)
+	r.durable(2)
+	r.ack(2, 2)
+	changes, waited, longest := 0, 0, 0
+	for range 500 { // 5 s under load; node 3 never holds position 1
+		r.now += 10 * ms
+		changes += r.settle(r.step(Event{Kind: EvTick}))
+		changes += r.settle(r.ack(3, 1))
+		before := r.l.Committed()
+		r.append(1)
+		r.durable(r.log.next())
+		changes += r.settle(r.ack(2, r.log.next()))
+		if waited++; r.l.Committed() > before {
+			waited = 0
+		}
+		longest = max(longest, waited)
+	}
+	if changes != 1 || r.l.isr.member(testMember(3)) || r.l.Committed() != r.log.next() {
+		t.Fatalf("%d ISR changes, the ISR is %v, committed %d of %d", changes, r.l.ISR(), r.l.Committed(), r.log.next())
+	}
+	if longest > 12 {
+		t.Errorf("nothing was committed for %d ms; a stuck member may hold it back for LagMax, 100 ms", longest*10)
+	}
+	if made, _ := r.l.ISRChanges(); made != 1 {
+		t.Errorf("%d changes are counted", made)
+	}
+
+	r.say(3, Message{Kind: MsgResync}) // its disk goes on
+	r.exchange(3, 1)
+	read := find(r.acts.List, ActRead)
+	for read != nil {
+		from := read.Position
+		until := min(from+100, r.log.next())
+		r.step(Event{Kind: EvRead, Node: 3, Request: read.Request, Position: from, Until: until, Offset: r.log.stateAt(until).End})
+		acts := slices.Clone(r.ack(3, until))
+		read = find(acts, ActRead)
+		changes += r.settle(acts)
+	}
+	changes += r.settle(r.ack(3, r.log.next()))
+	if changes != 2 || !r.l.isr.member(testMember(3)) {
+		t.Errorf("%d ISR changes, the ISR is %v: it does not come back", changes, r.l.ISR())
+	}
+}
+
+// A member that was removed for its lag joins only when it holds more than it held then, whatever else would let it in; on an idle partition that
+// is when its disk has what it lacked.
+func TestLeaderStuckFollowerComesBack(t *testing.T) {
+	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms, HeartbeatNs: 10 * ms, JoinNs: 20 * ms}, 3, 1)
+	r.serve()
+	r.append(1)
+	r.durable(2)
+	r.ack(2, 2)
+	r.now += 101 * ms
+	if r.settle(r.step(Event{Kind: EvTick})) != 1 || r.l.Committed() != 2 {
+		t.Fatalf("the ISR is %v, committed %d", r.l.ISR(), r.l.Committed())
+	}
+	for range 50 { // idle
+		r.now += 10 * ms
+		if n := r.settle(r.step(Event{Kind: EvTick})) + r.settle(r.ack(3, 1)); n != 0 || r.l.peer(3).joining {
+			t.Fatalf("%d changes for a follower that has not moved", n)
+		}
+	}
+	if r.settle(r.ack(3, 2)) != 1 || !r.l.isr.member(testMember(3)) {
+		t.Errorf("the ISR is %v", r.l.ISR())
+	}
+}
+
+// A follower that is stuck again and again leaves and joins no more often than the limits say; removals are never held back by what joins used up.
+// After the limit's time it joins again.
+func TestLeaderISRChangesAreLimited(t *testing.T) {
+	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms, HeartbeatNs: 10 * ms, JoinNs: 20 * ms}, 3, 2)
+	r.serve()
+	changes, begin := 0, r.now
+	for round := 0; r.now-begin < DefaultISRWindowNs-ms; round++ {
+		r.append(1)
+		end := r.log.next()
+		r.durable(end)
+		changes += r.settle(r.ack(2, end))
+		for range 12 { // node 3 is stuck for 120 ms, then it has everything
+			r.now += 10 * ms
+			changes += r.settle(r.step(Event{Kind: EvTick})) + r.settle(r.ack(3, end-1))
+		}
+		if r.l.Committed() != end {
+			t.Fatalf("round %d: committed %d of %d", round, r.l.Committed(), end)
+		}
+		changes += r.settle(r.ack(3, end))
+	}
+	if want := 2*DefaultMaxISRJoins + 1; changes != want {
+		t.Errorf("%d ISR changes, want %d: a removal for each join, and the first", changes, want)
+	}
+	if made, held := r.l.ISRChanges(); made != uint64(changes) || held == 0 {
+		t.Errorf("counted: %d made, %d held back; there were %d", made, held, changes)
+	}
+	r.append(1)
+	r.durable(r.log.next())
+	r.ack(2, r.log.next())
+	for range 3000 {
+		r.now += 10 * ms
+		r.settle(r.step(Event{Kind: EvTick}))
+		r.settle(r.ack(3, r.log.next()))
+	}
+	if !r.l.isr.member(testMember(3)) {
+		t.Errorf("the ISR is %v: it never joins again", r.l.ISR())
+	}
+}
+
+// While the leader's own disk is slow, Committed does not move by a removal either: who was stuck holds all that is committed, and stays out.
+func TestLeaderStuckFollowerBesideASlowDisk(t *testing.T) {
+	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms, HeartbeatNs: 10 * ms, JoinNs: 20 * ms}, 3, 2)
+	r.serve()
+	r.append(1)
+	r.ack(2, 2)
+	changes := 0
+	for range 50 {
+		r.now += 10 * ms
+		changes += r.settle(r.step(Event{Kind: EvTick})) + r.settle(r.ack(3, 1))
+	}
+	if changes != 1 {
+		t.Errorf("%d ISR changes", changes)
+	}
+	if r.durable(2); r.l.Committed() != 2 {
+		t.Errorf("committed %d of 2", r.l.Committed())
+	}
+}
+
+// What the news of a smaller ISR commits is committed before anybody is asked to join: what was enough to join a moment before is not any more.
+func TestLeaderCommitsBeforeItProposes(t *testing.T) {
+	r := newLeaderRig(t, Config{}, 3, 2)
+	r.serve()
+	r.append(1)
+	r.durable(2)
+	r.ack(2, 2)
+	if p := find(r.step(Event{Kind: EvPeerDown, Node: 3}), ActPropose); p == nil {
+		t.Fatal("node 3 is not removed")
+	}
+	r.exchangeAgain(3) // it is back with what it had, before the store has answered
+	r.say(3, Message{Kind: MsgAck, Position: 1, Offset: r.log.stateAt(1).End})
+	acts := r.accept(testMember(1), testMember(2))
+	if find(acts, ActPropose) != nil || find(acts, ActCommit) == nil || r.l.Committed() != 2 {
+		t.Errorf("committed %d; %+v", r.l.Committed(), acts)
+	}
+}
