@@ -36,8 +36,9 @@ cluster: build ## build and start three nodes with their data in ./cluster-data 
 test: ## run all tests
 	$(GO) test ./...
 
+# One package at a time: the detector is slow enough, and tests have deadlines. -short: random trials are fewer than in `make test`.
 race: ## run the tests of the packages with goroutines under the race detector
-	$(GO) test -race -p 1 $(RACE_PACKAGES) # one package at a time: the detector is slow enough, and tests have deadlines
+	$(GO) test -race -short -p 1 -timeout 20m $(RACE_PACKAGES)
 
 test-giouring: ## run the storage tests on the giouring library
 	$(GO) test $(GIOURING_FLAGS) ./segment/aio/...

@@ -69,7 +69,10 @@ func TestStateLargerThanFiles(t *testing.T) {
 	smallFiles(&o)
 	e := openWith(t, o)
 	topic := topicOf(t, e, "t")
-	const count = 10_000
+	count := 10_000
+	if testing.Short() {
+		count = 3_000
+	}
 	a, b := channelOf(t, topic, "a"), channelOf(t, topic, "b")
 	deferUntil(t, topic, count, time.Now().Add(12*time.Second), a, b)
 	if err := e.Health(); err != nil {
@@ -109,7 +112,10 @@ func TestClusterStateLargerThanFiles(t *testing.T) {
 	tr.create("t", 1)
 	l := tr.leader("t", 0)
 	c := tr.channel("t", "c")
-	const count = 10_000
+	count := 10_000
+	if testing.Short() {
+		count = 3_000
+	}
 	deferUntil(t, tr.topic(l, "t"), count, time.Now().Add(10*time.Second), c)
 	tr.kill(l)
 	l = tr.leader("t", 0)
