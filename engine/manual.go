@@ -25,6 +25,9 @@ type Host interface {
 	Listen(self meta.Node, cluster uuid.UUID, h peer.Handler) Network
 	// Linger is how long a task that is started now waits before it runs: goroutines are not scheduled at once.
 	Linger() time.Duration
+	// Hung says whether the disk hangs now. The flusher, which writes to files itself and holds locks when it does, begins nothing then; all other writes
+	// are a queue's, which completes none.
+	Hung() bool
 	// Choose picks one of n tasks that could run.
 	Choose(n int) int
 }
@@ -284,6 +287,7 @@ func (m *Manual) flush() {
 	tick, retain := m.host.Instant()+flusherTick, m.host.Instant()+m.e.opts.RetentionInterval
 	for !f.stopping() {
 		m.wait(func() bool { return len(f.kick) > 0 || f.stopping() }, min(tick, retain))
+		m.Wait(func() bool { return !m.host.Hung() || f.stopping() })
 		if taken(f.kick) {
 			f.checkSpace()
 			f.work()

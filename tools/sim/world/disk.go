@@ -45,7 +45,7 @@ func (q *diskQueue) Submit(op aio.Op) error {
 	if err := q.Queue.Submit(op); err != nil {
 		return err
 	}
-	d := w.skewed(w.opt.syncDelay/4, 2*w.opt.syncDelay)
+	d := w.skewed(w.opt.syncDelay/4, 2*w.opt.syncDelay) + q.n.ill.slow + max(0, q.n.ill.hungUntil-w.now)
 	q.due = append(q.due, w.now+d)
 	q.n.later(d, func() {})
 	return nil
@@ -60,7 +60,7 @@ func (q *diskQueue) Wait(done []aio.Completion, block bool) ([]aio.Completion, e
 		_ = op.File.WriteAt(op.Data, op.Offset) // in some cache
 	}
 	q.lies = q.lies[:0]
-	if len(q.due) == 0 || q.due[0] > q.n.w.now {
+	if len(q.due) == 0 || q.due[0] > q.n.w.now || q.n.hangs() {
 		return done, nil
 	}
 	before := len(done)

@@ -9,7 +9,7 @@ import (
 
 // Feature is something that a world does in some seeds only. A world without any is, draw for draw, what it was before there were features, so that
 // old seeds stay the histories that they were written down for.
-type Feature uint8
+type Feature uint32
 
 // The features.
 const (
@@ -21,12 +21,28 @@ const (
 	FeatureNodes                        // dead nodes are removed for good; they come back later, mostly with an empty disk
 	FeatureFilters                      // channels want some messages only, and their dead letters are sent back
 	FeaturePlain                        // none of the others; in Config.Features only
+	FeatureSlow                         // disks are slow, up to seconds for a write
+	FeatureHung                         // disks hang, for long
+	FeatureErrors                       // reads and writes of disks fail, for long
+	FeatureRot                          // bits of one node's files rot, at rest and in use
+	FeatureClocks                       // wall clocks are set by hours, both ways
+	FeatureStrict                       // consumers at nodes that lead nothing are checked for order and for FIN like all others
+	FeatureBound                        // a healthy majority may refuse publishing for so long only
 )
+
+// grayDefault are the gray failures that seeds draw by themselves, and how often. One that the engine does not bear yet is not in the list; it can be asked
+// for all the same.
+var grayDefault = []struct {
+	f Feature
+	p float64
+}{}
 
 // Features names all of them.
 var Features = map[string]Feature{
 	"remote": FeatureRemote, "moves": FeatureMoves, "channels": FeatureChannels, "settings": FeatureSettings,
 	"topics": FeatureTopics, "nodes": FeatureNodes, "filters": FeatureFilters, "plain": FeaturePlain,
+	"slow": FeatureSlow, "hung": FeatureHung, "errors": FeatureErrors, "rot": FeatureRot, "clocks": FeatureClocks, "strict": FeatureStrict,
+	"bound": FeatureBound,
 }
 
 // String lists the names, in order.
@@ -80,6 +96,7 @@ func (w *World) drawFeatures() {
 		} else {
 			w.drawLater()
 		}
+		w.drawGray()
 	}
 	if w.has(FeatureMoves | FeatureNodes) {
 		w.drawMoves()
@@ -90,6 +107,7 @@ func (w *World) drawFeatures() {
 	if w.has(FeatureNodes) {
 		w.later.removeEvery = 200*ms + w.more.Int64N(600*ms)
 	}
+	w.prepareGray()
 }
 
 // drawLater chooses features that came later, from one more stream: seeds that have none of them stay what they were.
@@ -99,6 +117,19 @@ func (w *World) drawLater() {
 		f Feature
 		p float64
 	}{{FeatureTopics, 0.2}, {FeatureNodes, 0.15}, {FeatureFilters, 0.2}} {
+		if r.Float64() < one.p {
+			w.features |= one.f
+		}
+	}
+}
+
+// drawGray chooses gray failures, from a stream of their own for the same reason. Most worlds have none.
+func (w *World) drawGray() {
+	r := rand.New(rand.NewPCG(w.Seed, 0x2545f4914f6cdd1d))
+	if r.IntN(2) == 0 {
+		return
+	}
+	for _, one := range grayDefault {
 		if r.Float64() < one.p {
 			w.features |= one.f
 		}

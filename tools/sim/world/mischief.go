@@ -179,6 +179,7 @@ func (w *World) wipe(n *node) {
 	}
 	n.media = faultaio.New(faultaio.Options{Seed: w.rng.Uint64(), CapacityBytes: diskBytes})
 	n.wiped = true
+	n.ill = illness{}
 	n.wipes++
 	n.restart()
 }
@@ -204,6 +205,7 @@ func (w *World) heal() {
 	for _, id := range slices.Sorted(maps.Keys(w.store.snap.Nodes)) {
 		w.store.drain(id, false)
 	}
+	w.healGray()
 	for _, n := range w.nodes {
 		n.media.ClearRules()
 		n.media.CrashAt(-1)
@@ -224,5 +226,5 @@ func (w *World) heal() {
 
 // suspect says whether the process may have met a fault that only a restart ends.
 func (n *node) suspect() bool {
-	return n.failed || n.w.opt.diskFault > 0
+	return n.failed || n.w.opt.diskFault > 0 || n.w.has(FeatureErrors)
 }

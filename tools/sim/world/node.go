@@ -46,6 +46,7 @@ type node struct {
 	wiped   bool           // its disk is another one than the store knows
 	wipes   int            // how often it got another one
 	before  *faultaio.Disk // MutantRollback
+	ill     illness        // of its disk
 }
 
 func newNode(w *World, index int) *node {
@@ -136,6 +137,9 @@ func (n *node) boot() {
 		return
 	}
 	n.life++
+	for _, rule := range n.ill.rules { // the device is what it was
+		n.media.Inject(rule)
+	}
 	n.failed, n.closing, n.e, n.ports, n.wakeAt = false, false, nil, nil, 0
 	n.m = engine.NewManual(n)
 	n.disk = newDisk(n)
@@ -243,7 +247,7 @@ func (n *node) kill(why string) {
 	n.w.tracef("%s is killed: %s", n.name, why)
 	n.w.Stats.Kills++
 	rest := n.disk.afterKill(n.w.rng.Uint64())
-	if n.broken {
+	if n.broken || n.failsWrites() {
 		// A page cache shows what a failed write has lost. The engine reads around it; this disk cannot, so the machine goes with the process.
 		rest = n.disk.afterCrash(n.w.rng.Uint64())
 	}

@@ -46,6 +46,7 @@ type World struct {
 	features Feature
 	extra    extra
 	later    later
+	gray     gray
 	now      int64 // ns since the beginning
 	seq      uint64
 	queue    queue
@@ -71,6 +72,7 @@ type Stats struct {
 	ISRChanges, Channels, Rots, Pauses, Truncations                                           int
 	Remote, Moves, Undone, Back, Configured, DeadLetters, Carried, OverQuota, Dropped         int
 	Deleted, Remade, Expanded, Removed, Returned, Unwanted, Sampled, Redriven                 int
+	Slow, Hung, Failing, Rotten, ClockSteps                                                   int
 	Virtual                                                                                   time.Duration
 }
 
@@ -90,6 +92,7 @@ func (s *Stats) fields() []*int {
 		&s.ISRChanges, &s.Channels, &s.Rots, &s.Pauses, &s.Truncations,
 		&s.Remote, &s.Moves, &s.Undone, &s.Back, &s.Configured, &s.DeadLetters, &s.Carried, &s.OverQuota, &s.Dropped,
 		&s.Deleted, &s.Remade, &s.Expanded, &s.Removed, &s.Returned, &s.Unwanted, &s.Sampled, &s.Redriven,
+		&s.Slow, &s.Hung, &s.Failing, &s.Rotten, &s.ClockSteps,
 	}
 }
 
@@ -202,6 +205,7 @@ func (w *World) build() {
 		})
 	}
 	w.startWorkload()
+	w.startGray()
 	if w.has(FeatureMoves) {
 		w.every(w.extra.operateEvery, func() {
 			if w.faults {

@@ -1,0 +1,69 @@
+package world
+
+import (
+	"path"
+	"strings"
+)
+
+// rot flips one bit in a file of the node whose bits rot: any file, at any place that was written, with a liking for what was written last.
+func (w *World) rot(*node) {
+	n, g := w.gray.rotten, &w.gray
+	if n.media.Crashed() {
+		return
+	}
+	kind := []string{".clog", ".clog", ".seg", ".seg", ".seg", ".idx", ".json", ""}[g.r.IntN(8)]
+	var names []string
+	n.eachFile(".", func(name string) {
+		if strings.HasSuffix(name, kind) {
+			names = append(names, name)
+		}
+	})
+	if len(names) == 0 {
+		return
+	}
+	name := names[g.r.IntN(len(names))]
+	if g.r.IntN(3) == 0 {
+		name = names[len(names)-1]
+	}
+	if at, ok := n.flip(name); ok {
+		w.Stats.Rotten++
+		w.tracef("a bit rots in %s of %s at %d, running %v", name, n.name, at, n.m != nil)
+	}
+}
+
+// eachFile lists the files of a disk, in order.
+func (n *node) eachFile(dir string, visit func(name string)) {
+	infos, err := n.media.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, f := range infos {
+		name := path.Join(dir, f.Name())
+		if f.IsDir() {
+			n.eachFile(name, visit)
+		} else {
+			visit(name)
+		}
+	}
+}
+
+// flip changes one bit of a file, in half of the cases near the end of what is written in it.
+func (n *node) flip(name string) (at int64, ok bool) {
+	g := &n.w.gray
+	data, err := n.media.ReadFile(name, diskBytes)
+	if err != nil {
+		return 0, false
+	}
+	end := int64(len(data))
+	for end > 0 && data[end-1] == 0 {
+		end--
+	}
+	if end == 0 {
+		return 0, false
+	}
+	at = g.r.Int64N(end)
+	if g.r.IntN(2) == 0 {
+		at = max(0, end-1-g.r.Int64N(600))
+	}
+	return at, n.media.Corrupt(name, []byte{data[at] ^ 1<<g.r.IntN(8)}, at)
+}
