@@ -72,15 +72,16 @@ type Channel struct {
 
 // cursor is the reading place in one partition.
 type cursor struct {
-	part  *partition
-	at    segment.Offset // of the batch that holds the next message
-	found bool           // at is right for the machine's ReadFrom
-	bad   error          // reading stopped here: the bytes are corrupt
-	end   segment.MsgID  // what the machine was told is visible
-	seen  segment.MsgID  // what see read
-	added bool           // the machine knows the partition
-	epoch segment.Epoch  // in which it is served, if there is a cluster
-	put   *controlPut    // carries taken controls to the log; at most one at a time
+	part   *partition
+	at     segment.Offset // of the batch that holds the next message
+	found  bool           // at is right for the machine's ReadFrom
+	bad    error          // reading stopped here: the bytes are corrupt
+	unread error          // a message that comes again could not be read, and since then none could: it was said
+	end    segment.MsgID  // what the machine was told is visible
+	seen   segment.MsgID  // what see read
+	added  bool           // the machine knows the partition
+	epoch  segment.Epoch  // in which it is served, if there is a cluster
+	put    *controlPut    // carries taken controls to the log; at most one at a time
 
 	behind segment.Position // the end of the log when the channel was found in it; 0: it was made here. See stands
 }

@@ -380,10 +380,20 @@ func (c *Channel) fetch() {
 	cur := c.cursorOf(id)
 	err := c.fetchFrom(cur, id)
 	if err == nil {
+		cur.unread = nil
 		return
 	}
 	if errors.Is(err, segment.ErrBelowStart) && c.posted.Load() {
 		return // it may have been carried elsewhere, see carry.go: it times out and is found there
+	}
+	if c.mayReadLater(err) {
+		c.ev = core.Event{Kind: core.EvUnread, ID: id, DelayMs: unreadPauseMs}
+		c.step()
+		if cur.unread == nil {
+			cur.unread = err
+			c.e.log.Error("a message that has to come again cannot be read here; it waits, and nothing is lost: it comes when its bytes were read from another copy, or from that copy's node", "topic", c.t.name, "channel", c.name, "id", id.String(), "error", err)
+		}
+		return
 	}
 	// Its bytes are gone (retention) or damaged: nobody can ever get it, so it must not come up for ever.
 	if !errors.Is(err, segment.ErrBelowStart) {
@@ -391,6 +401,20 @@ func (c *Channel) fetch() {
 	}
 	c.ev = core.Event{Kind: core.EvDrop, ID: id}
 	c.step()
+}
+
+// unreadPauseMs is after how long a message that could not be read is tried again.
+const unreadPauseMs = 1000
+
+// mayReadLater says whether a message that cannot be read now may be read later: another copy has it, or the device failed the read and proved no damage.
+func (c *Channel) mayReadLater(err error) bool {
+	switch {
+	case errors.Is(err, segment.ErrBelowStart):
+		return false
+	case c.e.cluster != nil:
+		return true
+	}
+	return errors.Is(err, aio.ErrMedia)
 }
 
 func (c *Channel) cursorOf(id ID) *cursor {

@@ -88,6 +88,7 @@ const (
 	EvCarried           // Part, Deferred: these messages lie at At from now on; DueMs as in CarriedMessage
 	EvGone              // ID: as EvDrop, unless a client has it, or nothing waits. Result: Skip if it counts as confirmed now
 	EvTag               // ID, Tag: of a delivery with Result.Unsure. Result: Deliver, or Hold: it was taken back, as if it had not been made
+	EvUnread            // ID, DelayMs: of a delivery whose message cannot be read now: it is taken back, as if it had not been made, and comes again after the delay
 	EvRemovePartition   // Part: another leads it now. Whatever is of it is forgotten here, what the log was not told included; it may be added again
 )
 
@@ -264,6 +265,8 @@ func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 		c.gone(ev.ID, res)
 	case EvTag:
 		c.learnTag(ev, res)
+	case EvUnread:
+		c.unread(ev)
 	case EvSubscribe:
 		res.Err = c.subscribe(ev)
 	case EvUnsubscribe:

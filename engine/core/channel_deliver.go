@@ -257,6 +257,18 @@ func (c *Channel) requeue(ev *Event) error {
 	return nil
 }
 
+// unread takes a delivery back whose message cannot be read now. Unlike requeue it writes nothing: where the message is read next nobody knows of it.
+func (c *Channel) unread(ev *Event) {
+	e := c.entries.get(ev.ID)
+	if e == nil || e.state != entryInFlight {
+		return
+	}
+	e.attempts--
+	e.client.messageCount--
+	c.land(e)
+	c.wait(e, c.soonMs()+max(ev.DelayMs, 1))
+}
+
 // touch gives the client its whole timeout again, up to MaxMsgTimeoutMs after the
 // delivery began.
 func (c *Channel) touch(ev *Event) error {

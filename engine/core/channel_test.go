@@ -256,3 +256,32 @@ func TestEntryTable(t *testing.T) {
 		}
 	}
 }
+
+// A delivery whose message cannot be read is taken back: it costs its client nothing, counts no attempt, is not confirmed, and comes again after the delay.
+func TestUnread(t *testing.T) {
+	b := newBusy(1)
+	b.step(Event{Kind: EvVisible, End: 2})
+	id := b.deliver()
+	b.step(Event{Kind: EvRequeue, Client: 1, ID: id})
+	for range 3 {
+		b.step(Event{Kind: EvRedeliver})
+		if b.res.Decision != Deliver || b.res.ID != id || b.res.Attempts != 2 {
+			t.Fatalf("got %+v, want attempt 2 of %v", b.res, id)
+		}
+		b.step(Event{Kind: EvUnread, ID: id, DelayMs: 1000})
+		if b.step(Event{Kind: EvRedeliver}); b.res.Decision != Hold {
+			t.Fatalf("it comes again at once: %+v", b.res)
+		}
+		if !b.c.Hungry() || b.c.OldestUnconfirmed(0) != 0 {
+			t.Fatal("its client has lost its credit, or it counts as confirmed")
+		}
+		b.now += 1001 * nsPerMs
+		b.step(Event{Kind: EvTick})
+	}
+	b.step(Event{Kind: EvUnread, ID: id + 1}) // nobody has it
+	b.step(Event{Kind: EvRedeliver})
+	b.finish(id)
+	if b.c.OldestUnconfirmed(0) != 1 {
+		t.Fatal("it was finished, and is not confirmed")
+	}
+}

@@ -37,7 +37,7 @@ type diskQueue struct {
 func (q *diskQueue) Submit(op aio.Op) error {
 	w := q.n.w
 	op.File = honest(op.File)
-	if w.cfg.Break == MutantEarlySync {
+	if w.cfg.Break == MutantEarlySync || w.cfg.Break == MutantIllDisk && q.n.isSlow() {
 		q.lies = append(q.lies, op)
 		q.n.later(w.opt.syncDelay, func() {})
 		return nil
@@ -67,6 +67,11 @@ func (q *diskQueue) Wait(done []aio.Completion, block bool) ([]aio.Completion, e
 	done, err := q.Queue.Wait(done, false)
 	if err != nil {
 		return done, err
+	}
+	for i := range done[before:] {
+		if q.n.w.cfg.Break == MutantDeafDisk {
+			done[before+i].Err = nil
+		}
 	}
 	q.due = q.due[min(len(done)-before, len(q.due)):]
 	if len(q.due) > 0 && q.due[0] <= q.n.w.now {

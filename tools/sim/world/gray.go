@@ -118,6 +118,9 @@ func (w *World) hang(n *node) {
 
 func (n *node) hangs() bool { return n.w.now < n.ill.hungUntil }
 
+// isSlow says that a write of the disk takes longer than it should.
+func (n *node) isSlow() bool { return n.hangs() || n.ill.slow > 0 }
+
 // Hung implements engine.Host: what would wait for the disk, other than by a queue, does not begin.
 func (n *node) Hung() bool { return n.hangs() }
 

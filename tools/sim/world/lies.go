@@ -10,6 +10,27 @@ type lyingFile struct{ aio.File }
 // Sync implements aio.File.
 func (lyingFile) Sync() error { return nil }
 
+// deafFile says that everything succeeded: MutantDeafDisk.
+type deafFile struct{ aio.File }
+
+// WriteAt implements aio.File.
+func (f deafFile) WriteAt(p []byte, off int64) error {
+	_ = f.File.WriteAt(p, off)
+	return nil
+}
+
+// WriteSyncAt implements aio.File.
+func (f deafFile) WriteSyncAt(p []byte, off int64) error {
+	_ = f.File.WriteSyncAt(p, off)
+	return nil
+}
+
+// Sync implements aio.File.
+func (f deafFile) Sync() error {
+	_ = f.File.Sync()
+	return nil
+}
+
 func (d *disk) create(name string, size int64) (aio.File, error) {
 	f, err := d.Disk.Create(name, size)
 	return d.wrap(f), err
@@ -22,15 +43,23 @@ func (d *disk) Open(name string) (aio.File, error) {
 }
 
 func (d *disk) wrap(f aio.File) aio.File {
-	if f == nil || d.n.w.cfg.Break != MutantNoSync {
-		return f
+	switch {
+	case f == nil:
+		return nil
+	case d.n.w.cfg.Break == MutantNoSync:
+		return lyingFile{f}
+	case d.n.w.cfg.Break == MutantDeafDisk:
+		return deafFile{f}
 	}
-	return lyingFile{f}
+	return f
 }
 
 // honest is what faultaio knows.
 func honest(f aio.File) aio.File {
-	if l, ok := f.(lyingFile); ok {
+	switch l := f.(type) {
+	case lyingFile:
+		return l.File
+	case deafFile:
 		return l.File
 	}
 	return f

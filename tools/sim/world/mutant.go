@@ -18,6 +18,8 @@ const (
 	MutantSilentGrowth        // the store adds partitions, and the version of the settings does not rise
 	MutantOtherFilter         // who configures a channel's filter takes one rule for all, and all for one
 	MutantLostLetters         // who sends dead letters back only empties the channel that keeps them
+	MutantIllDisk             // a disk that is slow or hangs says at once that a write is on stable storage
+	MutantDeafDisk            // a disk that fails reads and writes says that they succeeded
 	MutantHasty               // the store removes a node that has replicas: others take its place in the ISR
 )
 
@@ -26,5 +28,6 @@ var Mutants = map[string]Mutant{
 	"early-sync": MutantEarlySync, "no-sync": MutantNoSync, "unclean-election": MutantUnclean,
 	"epoch-reuse": MutantEpochs, "empty-disk": MutantDisks, "rollback": MutantRollback, "short-retention": MutantShort,
 	"same-topic": MutantSameTopic, "silent-growth": MutantSilentGrowth, "hasty-removal": MutantHasty,
+	"ill-disk": MutantIllDisk, "deaf-disk": MutantDeafDisk,
 	"other-filter": MutantOtherFilter, "lost-letters": MutantLostLetters,
 }
