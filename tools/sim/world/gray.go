@@ -80,7 +80,11 @@ func (w *World) fallIll() {
 		f  Feature
 		do func(*node)
 	}{
-		{FeatureSlow, w.slowDown}, {FeatureHung, w.hang}, {FeatureErrors, w.failReads}, {FeatureErrors, w.failWrites}, {FeatureRot, w.rot},
+		{FeatureSlow, w.slowDown},
+		{FeatureHung, w.hang},
+		{FeatureErrors, w.failReads},
+		{FeatureErrors, w.failWrites},
+		{FeatureRot, w.rot},
 		{FeatureClocks, w.setClock},
 	} {
 		if w.has(one.f) {
