@@ -177,6 +177,9 @@ func (s *store) tryRegister(ctx context.Context, r *meta.Registration, lease kv.
 			n.ID, n.Draining = id, other.row.Draining
 		}
 	}
+	if ok, err := s.markDamaged(ctx, st, replicate.Member{Node: n.ID, Store: n.Store}, r.Damaged); !ok || err != nil {
+		return false, err
+	}
 	if n.ID == 0 {
 		if len(st.snap.Nodes) >= MaxNodeCount {
 			return false, fmt.Errorf("cluster: it has %d nodes already, which is the most it may have: this one was not added; remove one that is gone", MaxNodeCount)
@@ -202,6 +205,25 @@ func (s *store) tryRegister(ctx context.Context, r *meta.Registration, lease kv.
 		s.mu.Unlock()
 	}
 	return ok, err
+}
+
+// markDamaged writes into the rows of partitions that m's copies cannot be relied on. It returns false if a row changed meanwhile: then the
+// caller reads again. A crash between two rows leaves reports that are true.
+func (s *store) markDamaged(ctx context.Context, st *state, m replicate.Member, ids []meta.PartitionID) (bool, error) {
+	for _, id := range ids {
+		row := st.parts[id]
+		if row == nil || !st.visible(id) || !slices.Contains(row.State.Replicas, m.Node) || slices.Contains(row.Damaged, m) {
+			continue
+		}
+		next := edit(&row.Partition)
+		next.Damaged = append(slices.DeleteFunc(next.Damaged, func(o replicate.Member) bool { return o.Node == m.Node }), m)
+		key := s.key(partKey(partsDir, id))
+		ok, _, err := s.kv.Txn(ctx, []kv.Cond{{Key: key, ModRevision: row.rev}}, []kv.Op{{Key: key, Value: encodePartition(next)}})
+		if !ok || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // watch follows the store until Close.

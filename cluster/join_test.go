@@ -86,6 +86,26 @@ func TestJoinTooMany(t *testing.T) {
 	w.join(w.prepare("7", uuid.New())) // one of those that are known
 }
 
+// The rows say which copies cannot be relied on before the node is live: nobody elects it, however fast. What is not its own, or nobody's, changes nothing.
+func TestJoinDamaged(t *testing.T) {
+	w := newWorldWith(t, 2, slowLeases)
+	topic := w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 1, Replicas: 2})
+	id, n := part(topic, 0), w.nodes[1]
+	w.kill(n)
+	again := w.prepare("n2", n.reg.Node.Store)
+	again.reg.Damaged = []meta.PartitionID{id, {Topic: uuid.New(), Partition: 3}}
+	w.join(again)
+	again.mu.Lock()
+	first := again.changes[0].Snapshot.Partitions[id]
+	again.mu.Unlock()
+	if !slices.Contains(first.Damaged, again.member()) {
+		t.Errorf("the first snapshot says that %v are damaged", first.Damaged)
+	}
+	if err := w.nodes[0].HandOver(ctx(t), id, &first.State, again.node.ID); first.State.Leader == w.nodes[0].node.ID && !errors.Is(err, meta.ErrUnsafe) {
+		t.Errorf("handing over to it: %v", err)
+	}
+}
+
 // A store that does not answer yet is waited for, as long as the caller wants; and Join can be tried again.
 func TestJoinWaits(t *testing.T) {
 	w := newWorld(t, 0)

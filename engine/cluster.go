@@ -135,8 +135,9 @@ func (cn *clusterNode) leased() bool { return cn.now() < cn.lease.Load() }
 // spawn runs f on a goroutine that Close waits for.
 func (cn *clusterNode) spawn(f func()) { cn.e.spawnIn(&cn.wg, f) }
 
-// join registers the node and makes the machines of what recovery found. Nothing runs yet.
-func (cn *clusterNode) join(ctx context.Context) error {
+// join registers the node and makes the machines of what recovery found. Nothing runs yet. The store knows of the damaged copies before it shows this
+// process to an election.
+func (cn *clusterNode) join(ctx context.Context, damaged []segment.Identity) error {
 	ctx, cancel := cn.e.withTimeout(ctx, cn.opts.JoinTimeout)
 	defer cancel()
 	n := cn.opts.Node
@@ -145,7 +146,7 @@ func (cn *clusterNode) join(ctx context.Context) error {
 		n.Peer = cn.opts.Listener.Addr().String()
 	}
 	self, err := cn.store.Join(ctx, meta.Registration{
-		Node: n, Cluster: cn.e.node.Cluster, Import: cn.imports(), Changed: cn.changed,
+		Node: n, Cluster: cn.e.node.Cluster, Import: cn.imports(), Damaged: damaged, Changed: cn.changed,
 		Clock: cn.leaseClock, Lease: func(until time.Time) { cn.extend(int64(until.Sub(cn.began))) },
 	})
 	if err != nil {

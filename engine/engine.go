@@ -112,7 +112,7 @@ func (e *Engine) open(ctx context.Context) error {
 		return err
 	}
 	if e.cluster != nil {
-		if err := e.cluster.join(ctx); err != nil {
+		if err := e.cluster.join(ctx, e.damagedCopies()); err != nil {
 			return errors.Join(err, e.cluster.close())
 		}
 	}
@@ -123,7 +123,12 @@ func (e *Engine) open(ctx context.Context) error {
 			return err
 		}
 	} else {
-		go func() { e.ran <- e.clog.Run() }()
+		go func() {
+			if f := e.opts.beforeRun; f != nil {
+				f()
+			}
+			e.ran <- e.clog.Run()
+		}()
 		e.background(e.flusher.run)
 		e.background(e.confirmer.run)
 	}

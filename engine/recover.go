@@ -411,6 +411,18 @@ func (r *recovery) giveBack() {
 	}
 }
 
+// damagedCopies are the copies of which recovery knows that they may lack, or cannot read, what this node acknowledged: all of them if the commit log is
+// damaged, else those whose segments do not read back. Open asks before the node joins, so that none of them can be elected.
+func (e *Engine) damagedCopies() (ids []segment.Identity) {
+	all := e.poisoned.Load() != nil
+	for _, pt := range e.partitionList() {
+		if !pt.t.quarantined && (all || len(pt.log.Isolated()) > 0) {
+			ids = append(ids, pt.identity())
+		}
+	}
+	return ids
+}
+
 // quarantine keeps what the commit log knows of topics whose metadata is missing or unreadable: in no list and not served, but
 // written to segments and carried from checkpoint to checkpoint. When topic.json is restored, everything is there.
 func (r *recovery) quarantine(known map[uuid.UUID]bool) error {

@@ -46,7 +46,8 @@ func (r *replica) shut() {
 	})
 }
 
-// open makes the machine of a copy whose log is open. Nothing else knows the replica yet, or mu is held.
+// open makes the machine of a copy whose log is open. Nothing else knows the replica yet, or mu is held. The machine knows at once what recovery found
+// to be damaged: a row may name it the leader as soon as the node has joined.
 func (r *replica) open(committed segment.Position) error {
 	pt := r.pt
 	st := pt.machine.State()
@@ -64,6 +65,9 @@ func (r *replica) open(committed segment.Position) error {
 	r.damaged = nil
 	for _, ev := range r.isolated() { // before it can be asked to lead
 		r.step(&ev)
+	}
+	if err := r.cn.e.poisoned.Load(); err != nil {
+		r.step(&replicate.Event{Kind: replicate.EvFault, Err: *err})
 	}
 	return nil
 }

@@ -103,6 +103,9 @@ type Registration struct {
 	// Import are topics of a single node's data directory that becomes the first node of a cluster. They enter the store with this node
 	// as their only replica, unless they are there.
 	Import []ImportedTopic
+	// Damaged are the partitions whose copies here cannot be relied on, as recovery found. Their rows say so before the node is live: none of them
+	// is ever elected.
+	Damaged []PartitionID
 	// Changed is called by one goroutine: first with everything, then with every change, in order. It must not block for long.
 	Changed func(*Change)
 	// Lease is called whenever the lease was extended: the node may serve as leader until then (by Clock, margin

@@ -63,7 +63,7 @@ func (c *client) Join(ctx context.Context, r meta.Registration) (meta.Node, erro
 		err := c.call(ctx, func() {
 			// The real store compares, too: what a process asked for before it ended does not take the name from the next one.
 			if ok = c.w.store.bootOf(r.Node.Name) == before; ok {
-				self = c.w.store.register(r.Node)
+				self = c.w.store.register(r.Node, r.Damaged)
 			}
 		})
 		if err == nil && ok {

@@ -244,7 +244,7 @@ func (s *store) bootOf(name string) uuid.UUID {
 	return uuid.Nil
 }
 
-func (s *store) register(n meta.Node) meta.Node {
+func (s *store) register(n meta.Node, damaged []meta.PartitionID) meta.Node {
 	n.ID = 0
 	for _, o := range s.snap.Nodes {
 		if o.Name == n.Name {
@@ -254,6 +254,9 @@ func (s *store) register(n meta.Node) meta.Node {
 	if n.ID == 0 {
 		s.last++
 		n.ID = s.last
+	}
+	for _, id := range damaged {
+		_ = s.reportDamaged(id, replicate.Member{Node: n.ID, Store: n.Store}, true) // the partition may be gone
 	}
 	n.Live = true
 	if old := s.snap.Nodes[n.ID]; old != nil {

@@ -1,0 +1,107 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"penstock/engine"
+)
+
+// publishSome publishes n messages of partition 0 of "t" and waits until all copies hold them.
+func (tr *trio) publishSome(h *told, n int) {
+	tr.t.Helper()
+	topic := tr.topic(tr.leader("t", 0), "t")
+	for i := range n {
+		if err := h.publish(context.Background(), topic, fmt.Sprintf("message %d", i)); err != nil {
+			tr.t.Fatal(err)
+		}
+	}
+	tr.equal("t", 0)
+}
+
+// hold waits until each of the nodes holds everything that was acknowledged.
+func (tr *trio) hold(h *told, ms []*member) {
+	tr.t.Helper()
+	for _, m := range ms {
+		why := ""
+		defer func() {
+			if tr.t.Failed() {
+				tr.t.Log(m.name, why)
+			}
+		}()
+		tr.eventually(m.name+" holds everything that was acknowledged", func() bool {
+			c, err := engine.CopyOf(m.e, "t", 0)
+			if err != nil {
+				why = err.Error()
+				return false
+			}
+			all, err := c.Messages(0)
+			if err != nil {
+				why = err.Error()
+				return false
+			}
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			lost := 0
+			for body, id := range h.acked {
+				if all[id] != body {
+					lost++
+				}
+			}
+			why = fmt.Sprintf("%d of %d acknowledged messages are missing", lost, len(h.acked))
+			return lost == 0
+		})
+	}
+}
+
+// A node whose commit log is damaged in the middle comes first, and its commit log's goroutine has not begun yet: the node must not lead with what
+// is left of its log, nor can it be elected.
+func TestClusterDamagedLogNeverLeads(t *testing.T) {
+	t.Parallel()
+	began := make(chan struct{})
+	release := sync.OnceFunc(func() { close(began) })
+	late := ""
+	tr := prepareTrio(t, 3, func(o *engine.Options) {
+		if o.NodeID == late {
+			engine.SetBeforeRun(o, func() { <-began })
+		}
+	})
+	t.Cleanup(release)
+	tr.startAll()
+	tr.create("t", 1)
+	h := newTold()
+	tr.publishSome(h, 40)
+	x := tr.leader("t", 0)
+	for _, m := range tr.up() {
+		tr.kill(m)
+	}
+	infos, err := x.disk.ReadDir("clog")
+	if err != nil || !x.disk.Corrupt("clog/"+infos[0].Name(), []byte{0xff, 0xfe, 0xfd}, 10*4096+100) {
+		t.Fatal("nothing was damaged", err)
+	}
+	late = x.name
+	tr.start(x)
+	if x.e.Health() == nil {
+		t.Fatal("the damage was not found")
+	}
+	row := x.row("t", 0)
+	if len(row.Damaged) != 1 || row.Damaged[0].Node != x.e.Node().ID {
+		t.Errorf("the node has joined, and the row says %+v is damaged", row.Damaged)
+	}
+	rest := make([]*member, 0, 2)
+	for _, m := range tr.nodes {
+		if m != x {
+			tr.start(m)
+			rest = append(rest, m)
+		}
+	}
+	if l := tr.leader("t", 0); l == x {
+		t.Error("the damaged copy leads")
+	}
+	tr.hold(h, rest)
+	if engine.Leads(x.e, "t", 0) {
+		t.Error("the damaged copy leads")
+	}
+}
