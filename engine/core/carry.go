@@ -41,8 +41,9 @@ func appendCarried(dst []byte, ms []CarriedMessage) []byte {
 	return dst
 }
 
-// carried reads what appendCarried wrote; the records are borrowed from the body.
-func (d *decoder) carried(dst []CarriedMessage) []CarriedMessage {
+// carried reads what appendCarried wrote; the records are borrowed from the body. With wanted != nil only that
+// message is kept: a search decodes the entry without a list of everything in it.
+func (d *decoder) carried(dst []CarriedMessage, wanted *segment.MsgID) []CarriedMessage {
 	last := segment.MsgID(0)
 	for i, n := 0, d.count(minCarriedBytes); i < n && d.bad == ""; i++ {
 		m := CarriedMessage{
@@ -52,7 +53,9 @@ func (d *decoder) carried(dst []CarriedMessage) []CarriedMessage {
 			d.fail("carried messages are not sorted by id")
 			return dst
 		}
-		dst = append(dst, m)
+		if wanted == nil || m.ID == *wanted {
+			dst = append(dst, m)
+		}
 		last = m.ID
 	}
 	return dst
@@ -63,9 +66,10 @@ func (d *decoder) carried(dst []CarriedMessage) []CarriedMessage {
 func CarriedRecord(body []byte, id segment.MsgID) (CarriedMessage, error) {
 	var found CarriedMessage
 	ok := false
-	err := decodeControls(body, func([]byte) string { return "c" }, func(ct *Control) error {
-		if i := searchID(ct.Carried, id, CarriedMessage.id); i < len(ct.Carried) && ct.Carried[i].ID == id {
-			found, ok = ct.Carried[i], true
+	ct := Control{wanted: &id}
+	err := decodeControls(&ct, body, func([]byte) string { return "c" }, func(ct *Control) error {
+		if len(ct.Carried) > 0 {
+			found, ok = ct.Carried[0], true
 		}
 		return nil
 	})
@@ -74,5 +78,3 @@ func CarriedRecord(body []byte, id segment.MsgID) (CarriedMessage, error) {
 	}
 	return found, err
 }
-
-func (m CarriedMessage) id() segment.MsgID { return m.ID }

@@ -46,6 +46,8 @@ type Control struct {
 	Settings  *ChannelSettings
 	Dead      []DeadMessage    // sorted by ID, each ID once
 	Carried   []CarriedMessage // sorted by ID, each ID once
+
+	wanted *segment.MsgID // set by CarriedRecord: Carried holds only this message
 }
 
 // Deferral says that a channel's message waits until DueMs (unix ms) and how often
@@ -134,18 +136,18 @@ func (k ControlKind) hasFlag() bool {
 // Cursors and Settings, which are the visitor's. A body that is not exactly a sequence of valid
 // entries ends with an error after the entries before the bad one were visited.
 func DecodeControls(body []byte, visit func(*Control) error) error {
-	return decodeControls(body, func(name []byte) string { return string(name) }, visit)
+	var ct Control
+	return decodeControls(&ct, body, func(name []byte) string { return string(name) }, visit)
 }
 
 // decodeControls is DecodeControls with the naming left to the caller, so that
 // folding entries of known channels does not allocate.
-func decodeControls(body []byte, name func([]byte) string, visit func(*Control) error) error {
-	var ct Control
+func decodeControls(ct *Control, body []byte, name func([]byte) string, visit func(*Control) error) error {
 	for d := (decoder{p: body}); len(d.p) > 0; {
 		if err := ct.decode(&d, name); err != nil {
 			return err
 		}
-		if err := visit(&ct); err != nil {
+		if err := visit(ct); err != nil {
 			return err
 		}
 	}
@@ -174,7 +176,7 @@ func (c *Control) decode(d *decoder, name func([]byte) string) error {
 	}
 	*c = Control{
 		Kind: kind, Flag: flags != 0,
-		Ranges: c.Ranges[:0], Deferrals: c.Deferrals[:0], Dead: c.Dead[:0], Carried: c.Carried[:0],
+		Ranges: c.Ranges[:0], Deferrals: c.Deferrals[:0], Dead: c.Dead[:0], Carried: c.Carried[:0], wanted: c.wanted,
 	}
 	if nameBytes > 0 {
 		c.Channel = name(d.p[controlHeaderBytes:][:nameBytes])
@@ -211,7 +213,7 @@ func (c *Control) decodePayload(d *decoder) (err error) {
 	case DeadLettered:
 		c.Dead = d.dead(c.Dead)
 	case DeferredCarried:
-		c.Carried = d.carried(c.Carried)
+		c.Carried = d.carried(c.Carried, c.wanted)
 	}
 	return err
 }

@@ -140,7 +140,8 @@ func (c *Cursors) ApplyBody(body []byte, end segment.MsgID) error {
 
 // ApplyBodyAt is ApplyBody for a batch that lies at the offset at.
 func (c *Cursors) ApplyBodyAt(body []byte, end segment.MsgID, at segment.Offset) error {
-	return decodeControls(body, c.internName, func(ct *Control) error { return c.ApplyAt(ct, end, at) })
+	var ct Control
+	return decodeControls(&ct, body, c.internName, func(ct *Control) error { return c.ApplyAt(ct, end, at) })
 }
 
 // Apply folds one entry that carries no messages; see ApplyAt.
