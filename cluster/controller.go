@@ -39,8 +39,9 @@ func (s *store) act(st *state, stuck map[meta.PartitionID]bool) error {
 	if vacant(st) {
 		return s.campaign(ctx, st)
 	}
-	if st.controller != (processRow{Node: self, Boot: boot}) {
-		return nil
+	controls := st.controller == (processRow{Node: self, Boot: boot})
+	if err := s.tendLevel(ctx, st, controls); err != nil || !controls {
+		return err
 	}
 	commands, nobody := plan(st, s.opts.Prefix, s.opts.Now())
 	s.logStuck(nobody, stuck)

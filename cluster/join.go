@@ -165,8 +165,10 @@ func (s *store) tryRegister(ctx context.Context, r *meta.Registration, lease kv.
 	if r.Cluster != uuid.Nil && r.Cluster != st.snap.Cluster {
 		return false, fmt.Errorf("%w (it is of cluster %s, the store of %s)", meta.ErrForeign, r.Cluster, st.snap.Cluster)
 	}
-	var conds []kv.Cond
-	var ops []kv.Op
+	conds, ops, err := s.enterLevel(st, r, &n)
+	if err != nil {
+		return false, err
+	}
 	if st.snap.Cluster == uuid.Nil {
 		conds = append(conds, kv.Cond{Key: s.key(clusterKey)})
 		ops = append(ops, put(s.key(clusterKey), uuid.New()))

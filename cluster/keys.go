@@ -16,6 +16,7 @@ const (
 	clusterKey    = "cluster"
 	lastIDKey     = "ids"
 	controllerKey = "controller"
+	levelKey      = "level"
 
 	nodesDir      = "nodes/"
 	liveDir       = "live/"

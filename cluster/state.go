@@ -33,6 +33,7 @@ type state struct {
 	controllerRev int64
 	lastID        replicate.NodeID
 	lastIDRev     int64
+	levelRev      int64
 }
 
 // nodeEntry is what is known of a node. A row that does not exist has revision 0.
@@ -182,6 +183,16 @@ func (b *builder) applySingle(e *kv.Event, key string) error {
 		}
 		n.lastIDRev = e.ModRevision
 		return json.Unmarshal(e.Value, &n.lastID)
+	case levelKey:
+		n.levelRev, b.snap.Level, b.snap.WantedLevel = 0, 0, 0
+		if e.Deleted {
+			return nil
+		}
+		n.levelRev = e.ModRevision
+		var row levelRow
+		err := json.Unmarshal(e.Value, &row)
+		b.snap.Level, b.snap.WantedLevel = row.Level, row.Wanted
+		return err
 	case controllerKey:
 		n.controller, n.controllerRev, b.snap.Controller = processRow{}, 0, 0
 		if e.Deleted {

@@ -41,6 +41,8 @@ type testNode struct {
 	busy     chan struct{} // the engine takes no change until it is closed
 	until    time.Time
 	leases   int
+	raised   []int // by Join
+	raiseErr error
 	extended chan struct{} // one is there after each extension
 }
 
@@ -95,7 +97,7 @@ func (w *world) close() {
 }
 
 func ctx(t *testing.T) context.Context {
-	c, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	c, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	t.Cleanup(cancel)
 	return c
 }
@@ -165,7 +167,7 @@ func (w *world) restart(n *testNode, disk uuid.UUID) *testNode {
 // until waits for a condition on a node's snapshot.
 func (w *world) until(n *testNode, what string, ok func(s *meta.Snapshot) bool) *meta.Snapshot {
 	w.t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for {
 		n.s.mu.Lock()
 		changed := n.s.changed

@@ -120,6 +120,7 @@ type Info struct {
 	DeviceCache, Kernel  string
 	NodeID, StoreID      string
 	FormatVersion        int
+	Level                int           // the feature level in force, see Engine.Level
 	Recovered            time.Duration // how long recovery took at Open
 	RecoveredBytes       int64         // bytes replayed from the commit log
 	PartitionsReadOnly   int

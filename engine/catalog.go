@@ -23,15 +23,18 @@ import (
 //	topics/<uuid>/<partition>/    segments
 //	trash/                        deleted topics and segments on their way out
 const (
-	formatVersion = 2 // 2: leader-epoch tables in the checkpoints of the commit log
-	nodeFile      = "node.json"
-	topicsDir     = "topics"
-	trashDir      = "trash"
-	topicFile     = "topic.json"
+	topicFormat = 2 // of topic.json; that of node.json says the directory's feature level, see level.go
+	nodeFile    = "node.json"
+	topicsDir   = "topics"
+	trashDir    = "trash"
+	topicFile   = "topic.json"
 
 	maxMetaBytes = 1 << 20
 	maxNameBytes = 64
 )
+
+// noCluster is in the node.json of a single node.
+var noCluster uuid.UUID
 
 var namePattern = regexp.MustCompile(`^[.a-zA-Z0-9_-]+(#ephemeral)?$`)
 
@@ -49,7 +52,7 @@ func ephemeral(name string) bool { return strings.HasSuffix(name, "#ephemeral") 
 // nodeMeta is node.json. StoreID changes whenever the directory starts empty: a node that
 // comes back with another disk is another store.
 type nodeMeta struct {
-	Format  int       `json:"format"`
+	Format  int       `json:"format"` // says the feature level, see level.go
 	NodeID  string    `json:"node_id"`
 	StoreID uuid.UUID `json:"store_id"`
 	Cluster uuid.UUID `json:"cluster,omitzero"` // that the node is a member of
@@ -66,12 +69,23 @@ type topicMeta struct {
 	Settings TopicSettings `json:"settings,omitzero"`
 }
 
-// openNode reads node.json, or makes a new store in an empty directory.
-func openNode(disk aio.Disk, nodeID string, newUUID func() uuid.UUID) (*nodeMeta, error) {
-	data, err := disk.ReadFile(nodeFile, maxMetaBytes)
-	if errors.Is(err, fs.ErrNotExist) {
-		return createNode(disk, nodeID, newUUID)
+// openNode reads node.json, or makes a new store in an empty directory. A new one of a member is at the first level until the node has joined a cluster,
+// which may be at that level.
+func openNode(disk aio.Disk, o *Options, newUUID func() uuid.UUID) (*nodeMeta, error) {
+	m, err := readNode(disk, o.NodeID, o.MaxLevel)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return m, err
 	}
+	level := o.MaxLevel
+	if o.Cluster != nil {
+		level = firstLevel
+	}
+	return createNode(disk, o.NodeID, level, newUUID)
+}
+
+// readNode reads node.json and says why this node, in a version that knows levels up to maxLevel, may not use the directory. fs.ErrNotExist: there is none.
+func readNode(disk aio.Disk, nodeID string, maxLevel int) (*nodeMeta, error) {
+	data, err := disk.ReadFile(nodeFile, maxMetaBytes)
 	if err != nil {
 		return nil, fmt.Errorf("engine: cannot read %s of the data directory: %w; nothing was changed", nodeFile, err)
 	}
@@ -79,11 +93,8 @@ func openNode(disk aio.Disk, nodeID string, newUUID func() uuid.UUID) (*nodeMeta
 	if err := json.Unmarshal(data, &m); err != nil {
 		return nil, fmt.Errorf("engine: %s of the data directory is not readable (%v); nothing was changed, restore it from a backup", nodeFile, err)
 	}
-	if m.Format > formatVersion {
-		return nil, fmt.Errorf("engine: the data directory has format %d, written by a newer version; this version knows %d: nothing was changed, start the newer version", m.Format, formatVersion)
-	}
-	if m.Format < formatVersion {
-		return nil, fmt.Errorf("engine: the data directory has format %d, written by an older version that was never released; this version knows %d: nothing was changed, start that version, or name an empty directory", m.Format, formatVersion)
+	if err := m.checkFormat(maxLevel); err != nil {
+		return nil, err
 	}
 	if nodeID != "" && nodeID != m.NodeID {
 		return nil, fmt.Errorf("engine: the data directory belongs to node %q, not to %q: nothing was changed, check the node id and the data path", m.NodeID, nodeID)
@@ -115,13 +126,13 @@ func (m *nodeMeta) write(disk aio.Disk) error {
 	return nil
 }
 
-func createNode(disk aio.Disk, nodeID string, newUUID func() uuid.UUID) (*nodeMeta, error) {
+func createNode(disk aio.Disk, nodeID string, level int, newUUID func() uuid.UUID) (*nodeMeta, error) {
 	for _, dir := range []string{"clog", topicsDir} {
 		if files, err := disk.ReadDir(dir); err == nil && len(files) != 0 {
 			return nil, fmt.Errorf("engine: the data directory has files in %s but no %s: nothing was changed, restore the file or name an empty directory", dir, nodeFile)
 		}
 	}
-	m := &nodeMeta{Format: formatVersion, NodeID: nodeID, StoreID: newUUID()}
+	m := &nodeMeta{Format: formatOf(level), NodeID: nodeID, StoreID: newUUID()}
 	if m.NodeID == "" {
 		m.NodeID = newUUID().String()
 	}
@@ -147,7 +158,7 @@ func listTopics(disk aio.Disk, odd func(dir string, err error)) ([]topicMeta, er
 		}
 		switch {
 		case err != nil:
-		case m.Format > formatVersion:
+		case m.Format > topicFormat:
 			err = fmt.Errorf("format %d is of a newer version", m.Format)
 		case m.ID.String() != d.Name() || !ValidTopicName(m.Name) || m.Partitions < 1 || m.Partitions > MaxPartitions:
 			err = fmt.Errorf("%s does not describe this directory", topicFile)

@@ -76,6 +76,7 @@ type clusterNode struct {
 	kick     chan struct{}
 	topics   map[uuid.UUID]*Topic // the worker's
 	leaving  atomic.Bool
+	raising  atomic.Bool // raiseLater is at work
 	leave    sync.Once
 	left     error
 
@@ -142,11 +143,13 @@ func (cn *clusterNode) join(ctx context.Context, damaged []segment.Identity) err
 	defer cancel()
 	n := cn.opts.Node
 	n.Name, n.Store, n.Boot = cn.e.node.NodeID, cn.e.node.StoreID, cn.e.newUUID()
+	n.Level, n.StoreLevel = cn.e.opts.MaxLevel, cn.e.DirectoryLevel()
 	if n.Peer == "" && cn.opts.Listener != nil {
 		n.Peer = cn.opts.Listener.Addr().String()
 	}
 	self, err := cn.store.Join(ctx, meta.Registration{
 		Node: n, Cluster: cn.e.node.Cluster, Import: cn.imports(), Damaged: damaged, Changed: cn.changed,
+		Founding: cn.foundingLevel(), Raise: cn.e.raiseDirectory,
 		Clock: cn.leaseClock, Lease: func(until time.Time) { cn.extend(int64(until.Sub(cn.began))) },
 	})
 	if err != nil {
@@ -157,6 +160,7 @@ func (cn *clusterNode) join(ctx context.Context, damaged []segment.Identity) err
 	if err := cn.e.node.adopt(cn.e.disk, snap.Cluster); err != nil {
 		return err
 	}
+	cn.e.level.Store(int32(min(snap.FeatureLevel(), cn.e.DirectoryLevel())))
 	for _, pt := range cn.e.partitionList() {
 		if pt.t.quarantined {
 			continue
@@ -247,6 +251,7 @@ func (cn *clusterNode) work() {
 
 func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 	cn.net.SetNodes(ch.Snapshot.Nodes)
+	cn.learnLevel(ch.Snapshot)
 	if first {
 		for _, id := range sortedIDs(ch.Snapshot.Topics) {
 			cn.applyTopic(ch.Snapshot, id)

@@ -20,7 +20,7 @@ import (
 
 // makeReplicas makes this node's part of a topic of the cluster: all partitions are known, those that it replicates get a log.
 func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, error) {
-	m := &topicMeta{Format: formatVersion, ID: mt.ID, Name: mt.Name, Partitions: mt.Partitions, CreatedNs: mt.CreatedNs, Settings: mt.EffectiveSettings().Stored()}
+	m := &topicMeta{Format: topicFormat, ID: mt.ID, Name: mt.Name, Partitions: mt.Partitions, CreatedNs: mt.CreatedNs, Settings: mt.EffectiveSettings().Stored()}
 	t := newTopic(e, m)
 	var local []*partition
 	for n := range uint32(m.Partitions) {

@@ -72,9 +72,9 @@ func TestRefusedDataDirectories(t *testing.T) {
 		want  []string
 	}{
 		{"newer format", func(t *testing.T, dir string) func() {
-			edit(t, dir+"/node.json", `"format": 2`, `"format": 3`)
-			return func() { edit(t, dir+"/node.json", `"format": 3`, `"format": 2`) }
-		}, "alpha", []string{"format 3", "newer version", "nothing was changed"}},
+			edit(t, dir+"/node.json", `"format": 3`, `"format": 4`)
+			return func() { edit(t, dir+"/node.json", `"format": 4`, `"format": 3`) }
+		}, "alpha", []string{"format 4", "newer version", "nothing was changed"}},
 		{"another node", func(*testing.T, string) func() { return func() {} }, "beta", []string{`"alpha"`, `"beta"`, "nothing was changed"}},
 		{"node.json missing", func(t *testing.T, dir string) func() {
 			if err := os.Rename(dir+"/node.json", dir+"/elsewhere"); err != nil {

@@ -24,8 +24,12 @@ type Engine struct {
 	disk  aio.Disk
 	arena *aio.Arena
 	clog  *clog.Log
-	node  *nodeMeta
+	node  *nodeMeta // written with nodeMu held once the engine runs
 	info  Info
+
+	nodeMu     sync.Mutex
+	level      atomic.Int32 // see Level
+	storeLevel atomic.Int32 // see DirectoryLevel
 
 	committer committer
 	flusher   *flusher
@@ -75,7 +79,10 @@ func openEngine(ctx context.Context, o Options, m *Manual) (*Engine, error) {
 	}
 	disk := o.Disk
 	if disk == nil {
-		var err error
+		err := CheckDirectory(o.DataPath) // before the lock and the probes, which leave traces
+		if err != nil {
+			return nil, err
+		}
 		disk, err = aio.OpenDisk(o.DataPath, aio.DiskOptions{Mode: aio.Mode(o.IO), Logger: o.Logger, LockWait: o.LockWait})
 		if err != nil {
 			return nil, err
@@ -95,8 +102,12 @@ func openEngine(ctx context.Context, o Options, m *Manual) (*Engine, error) {
 func (e *Engine) open(ctx context.Context) error {
 	start := e.instant()
 	var err error
-	if e.node, err = openNode(e.disk, e.opts.NodeID, e.newUUID); err != nil {
+	if e.node, err = openNode(e.disk, &e.opts, e.newUUID); err != nil {
 		return err
+	}
+	e.storeLevel.Store(int32(e.node.level()))
+	if e.level.Store(firstLevel); e.opts.Cluster == nil {
+		e.level.Store(int32(e.node.level()))
 	}
 	if e.arena, err = aio.NewArena(groupBytes, int(e.opts.BufferBytes/groupBytes)); err != nil {
 		return err
@@ -118,6 +129,7 @@ func (e *Engine) open(ctx context.Context) error {
 	}
 	e.clog.SetSource(&e.committer)
 	e.describe(e.since(start))
+	e.sayLevel()
 	if e.manual != nil {
 		if err := e.manual.begin(); err != nil {
 			return err
@@ -150,7 +162,7 @@ func (e *Engine) describe(took time.Duration) {
 	e.info.IOEngine, e.info.IOReason = d.Engine, d.Reason
 	e.info.Direct, e.info.Registered, e.info.BlockBytes = d.Direct, d.Registered, d.BlockBytes
 	e.info.FileSystem, e.info.Device, e.info.DeviceCache, e.info.Kernel = d.FileSystem, d.Device, d.DeviceCache, d.Kernel
-	e.info.NodeID, e.info.StoreID, e.info.FormatVersion = e.node.NodeID, e.node.StoreID.String(), formatVersion
+	e.info.NodeID, e.info.StoreID, e.info.FormatVersion = e.node.NodeID, e.node.StoreID.String(), formatOf(e.DirectoryLevel())
 	e.info.Recovered = took
 }
 
@@ -159,6 +171,7 @@ func (e *Engine) Info() Info {
 	i := e.info
 	d := e.disk.Info() // the ring tells only at its start whether memory could be registered
 	i.IOEngine, i.IOReason, i.Registered = d.Engine, d.Reason, d.Registered
+	i.Level, i.FormatVersion = e.Level(), formatOf(e.DirectoryLevel())
 	return i
 }
 

@@ -95,9 +95,10 @@ func TestFormatOfEntries(t *testing.T) {
 // The keys of the two JSON files are those of FORMAT.md, in its order.
 func TestFormatOfFiles(t *testing.T) {
 	found := formattest.Tables(t)
+	formats := map[string]int{nodeFile: formatOf(NewestLevel), topicFile: topicFormat}
 	for heading, file := range map[string]any{
-		nodeFile:  nodeMeta{Format: formatVersion, Cluster: uuid.UUID{1}},
-		topicFile: topicMeta{Format: formatVersion, Settings: TopicSettings{Version: 1}},
+		nodeFile:  nodeMeta{Format: formatOf(NewestLevel), Cluster: uuid.UUID{1}},
+		topicFile: topicMeta{Format: topicFormat, Settings: TopicSettings{Version: 1}},
 	} {
 		var keys []string
 		for f := range reflect.TypeOf(file).Fields() {
@@ -111,8 +112,8 @@ func TestFormatOfFiles(t *testing.T) {
 		if !slices.Equal(keys, listed) {
 			t.Errorf("%s has %q, FORMAT.md lists %q", heading, keys, listed)
 		}
-		if len(found[heading]) == 0 || found[heading][0][1] != strconv.Itoa(formatVersion) {
-			t.Errorf("FORMAT.md does not say that the format of %s is %d", heading, formatVersion)
+		if len(found[heading]) == 0 || found[heading][0][1] != strconv.Itoa(formats[heading]) {
+			t.Errorf("FORMAT.md does not say that the format of %s is %d", heading, formats[heading])
 		}
 		data, err := json.Marshal(file)
 		if err != nil {

@@ -18,6 +18,9 @@ type Options struct {
 	LockWait time.Duration
 	Cluster  *ClusterOptions // nil: a single node
 
+	// MaxLevel is the highest feature level that this node claims to know; 0: NewestLevel. Lower ones are for tests of mixed clusters.
+	MaxLevel int
+
 	// Memory and files.
 	BufferBytes       int64 // off-heap buffers that carry groups and serve tail reads (64 MiB)
 	CommitFileBytes   int64 // one commit log file (32 MiB); files grow when what channels have deferred and confirmed takes more than a quarter of one
@@ -90,6 +93,7 @@ func (o *Options) setDefaults() error {
 	if o.IO == "" {
 		o.IO = string(aio.ModeAuto)
 	}
+	defInt(&o.MaxLevel, NewestLevel)
 	def(&o.BufferBytes, 64<<20)
 	def(&o.CommitFileBytes, 32<<20)
 	def(&o.CommitLiveBytes, 256<<20)
@@ -124,6 +128,8 @@ func (o *Options) check() error {
 	switch {
 	case o.DataPath == "" && o.Disk == nil:
 		return fmt.Errorf("%w: Options.DataPath is empty: name the data directory", ErrOptions)
+	case o.MaxLevel < firstLevel || o.MaxLevel > NewestLevel:
+		return fmt.Errorf("%w: MaxLevel is %d; this version knows %d to %d", ErrOptions, o.MaxLevel, firstLevel, NewestLevel)
 	case o.BufferBytes < 4*groupBytes:
 		return fmt.Errorf("%w: BufferBytes is %d; it must be at least %d", ErrOptions, o.BufferBytes, 4*groupBytes)
 	case o.MaxBatchBytes > 15<<20:

@@ -193,7 +193,7 @@ func (e *Engine) makeTopic(name string, partitions int) (*Topic, error) {
 	if err := e.poisoned.Load(); err != nil {
 		return nil, *err
 	}
-	m := &topicMeta{Format: formatVersion, ID: e.newUUID(), Name: name, Partitions: partitions, CreatedNs: e.now().UnixNano()}
+	m := &topicMeta{Format: topicFormat, ID: e.newUUID(), Name: name, Partitions: partitions, CreatedNs: e.now().UnixNano()}
 	t := newTopic(e, m)
 	if err := e.makeTopicFiles(t, m); err != nil {
 		// What is there must go: a second try makes another topic of that name, and the next Open would find both.

@@ -121,7 +121,7 @@ func (t *Topic) configure(s TopicSettings) {
 
 // meta is what topic.json says of the topic now.
 func (t *Topic) meta() *topicMeta {
-	m := &topicMeta{Format: formatVersion, ID: t.uuid, Name: t.name, Partitions: len(t.partitions()), CreatedNs: t.created}
+	m := &topicMeta{Format: topicFormat, ID: t.uuid, Name: t.name, Partitions: len(t.partitions()), CreatedNs: t.created}
 	if s := t.Settings(); s.Version != 0 {
 		m.Settings = s.Stored()
 	}

@@ -130,6 +130,7 @@ func TestCommands(t *testing.T) {
 		{"force-leader", `{"topic":"orders","partition":3,"node":"n1","i_accept_data_loss":true}`, "force " + ordersID.String() + "/3 1"},
 		{"remove-node", `{"node":"n3"}`, "remove 3"},
 		{"expand", `{"topic":"orders","partitions":8}`, "expand " + ordersID.String() + " 8"},
+		{"upgrade", `{"level":2}`, "raise 2"},
 	} {
 		store := &fakeStore{shown: testSnapshot()}
 		w := ask(Handler(store, Self{Name: "n2"}), "POST", "/cluster/"+tc.path, tc.body)
@@ -300,7 +301,7 @@ func FuzzBodies(f *testing.F) {
 	f.Add("force-leader", `{"topic":"orders","partition":3,"node":"n1","i_accept_data_loss":false}`)
 	f.Add("expand", `{"topic":"orders","partitions":1e9}`)
 	f.Fuzz(func(t *testing.T, name, body string) {
-		for _, known := range []string{"drain", "move", "force-leader", "remove-node", "expand"} {
+		for _, known := range []string{"drain", "move", "force-leader", "remove-node", "expand", "upgrade"} {
 			if name != known {
 				continue
 			}

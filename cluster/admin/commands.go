@@ -58,6 +58,10 @@ type (
 	RemoveNode struct {
 		Node NodeRef `json:"node"`
 	}
+	// Upgrade is the body of /cluster/upgrade; Level 0 is the newest that the node knows which is asked.
+	Upgrade struct {
+		Level int `json:"level"`
+	}
 	// Expand is the body of /cluster/expand; Partitions is the new total.
 	Expand struct {
 		Topic      string `json:"topic"`
@@ -170,6 +174,27 @@ func (h *handler) expand(ctx context.Context, s *meta.Snapshot, b *Expand) (stri
 		return "", err
 	}
 	return fmt.Sprintf("topic %s has %d partitions; the first %d are as they were", t.Name, b.Partitions, t.Partitions), nil
+}
+
+func (h *handler) upgrade(ctx context.Context, s *meta.Snapshot, b *Upgrade) (string, error) {
+	level, now := b.Level, s.FeatureLevel()
+	if level == 0 {
+		for _, n := range s.Nodes {
+			if n.Name == h.self.Name {
+				level = max(n.Level, 1)
+			}
+		}
+	}
+	if level < now {
+		return "", refuse(http.StatusConflict, "the cluster is at feature level %d: it never goes down", now)
+	}
+	if level == now {
+		return fmt.Sprintf("the cluster is at feature level %d", now), nil
+	}
+	if err := h.store.RaiseLevel(ctx, level); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("the cluster is being raised from feature level %d to %d: it is done when every registered node has raised its data directory; older versions cannot be started on those any more", now, level), nil
 }
 
 func topicNamed(s *meta.Snapshot, name string) (*meta.Topic, error) {

@@ -40,6 +40,10 @@ func (f *fakeStore) Drain(ctx context.Context, n replicate.NodeID, on bool) erro
 	return f.call(ctx, "drain %d %v", n, on)
 }
 
+func (f *fakeStore) RaiseLevel(ctx context.Context, level int) error {
+	return f.call(ctx, "raise %d", level)
+}
+
 func (f *fakeStore) RemoveNode(ctx context.Context, n replicate.NodeID) error {
 	return f.call(ctx, "remove %d", n)
 }

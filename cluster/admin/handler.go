@@ -45,6 +45,7 @@ func Handler(store meta.Store, self Self) http.Handler {
 	mux.Handle("/cluster/force-leader", post(h, h.forceLeader))
 	mux.Handle("/cluster/remove-node", post(h, h.removeNode))
 	mux.Handle("/cluster/expand", post(h, h.expand))
+	mux.Handle("/cluster/upgrade", post(h, h.upgrade))
 	// There is no authentication. At least a page that an operator's browser has open must not be able to command the cluster.
 	guard := http.NewCrossOriginProtection()
 	guard.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -189,6 +190,7 @@ var statuses = map[error]int{
 	meta.ErrConflict:    http.StatusConflict,
 	meta.ErrTooFewNodes: http.StatusConflict,
 	meta.ErrUnsafe:      http.StatusConflict,
+	meta.ErrLevel:       http.StatusConflict,
 	meta.ErrUnavailable: http.StatusServiceUnavailable,
 }
 

@@ -21,6 +21,9 @@ type Status struct {
 	Controller string    `json:"controller"` // empty: nobody just now
 	Nodes      []Node    `json:"nodes"`      // by number
 
+	Level       int `json:"level"`        // feature level in force
+	WantedLevel int `json:"wanted_level"` // that it is being raised to; not above Level: none
+
 	TopicCount      int `json:"topics"`
 	PartitionCount  int `json:"partitions"`
 	UnderReplicated int `json:"under_replicated"` // fewer in-sync replicas than replicas
@@ -40,7 +43,9 @@ type Node struct {
 	Replicas   int              `json:"replicas"` // partitions that have a replica there
 	InSync     int              `json:"in_sync"`  // of those, in the ISR
 	Version    string           `json:"version"`
-	Peer       string           `json:"peer"` // HOST:PORT between nodes
+	Level      int              `json:"level"`       // highest feature level that it knows
+	StoreLevel int              `json:"store_level"` // of its data directory
+	Peer       string           `json:"peer"`        // HOST:PORT between nodes
 	Host       string           `json:"host"`
 	NSQ        string           `json:"nsq"`
 	HTTP       string           `json:"http"`
@@ -94,10 +99,11 @@ func statusOf(s *meta.Snapshot, self string) *Status {
 		Cluster: s.Cluster, Revision: s.Revision, Node: self, Controller: nodeName(s, s.Controller),
 		Nodes: make([]Node, 0, len(s.Nodes)), TopicCount: len(s.Topics),
 	}
+	st.Level, st.WantedLevel = s.Levels()
 	index := make(map[replicate.NodeID]*Node, len(s.Nodes))
 	for _, n := range s.Nodes {
 		st.Nodes = append(st.Nodes, Node{
-			ID: n.ID, Name: n.Name, Live: n.Live, Draining: n.Draining, Controller: n.ID == s.Controller, Version: n.Version,
+			ID: n.ID, Name: n.Name, Live: n.Live, Draining: n.Draining, Controller: n.ID == s.Controller, Version: n.Version, Level: max(n.Level, 1), StoreLevel: max(n.StoreLevel, 1),
 			Peer: n.Peer, Host: n.Host, NSQ: n.NSQ, HTTP: n.HTTP, Lookup: n.Lookup, Native: n.Native, Store: n.Store, Boot: n.Boot,
 		})
 		st.Joined = st.Joined || n.Live && n.Name == self

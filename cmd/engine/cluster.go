@@ -53,7 +53,7 @@ func clusterCommand() *cobra.Command {
 	o.client.token = os.Getenv(envToken)
 	cmd.PersistentFlags().StringVar(&o.client.address, "http", address, "HOST:PORT of a node's HTTP API (or "+envHTTPAddress+")")
 	cmd.PersistentFlags().BoolVar(&o.asJSON, "json", false, "print JSON")
-	cmd.AddCommand(o.statusCommand(), o.topicsCommand(), o.drainCommand(), o.moveCommand(), o.forceLeaderCommand(), o.removeNodeCommand(), o.expandCommand())
+	cmd.AddCommand(o.statusCommand(), o.topicsCommand(), o.drainCommand(), o.moveCommand(), o.forceLeaderCommand(), o.removeNodeCommand(), o.expandCommand(), o.upgradeCommand())
 	return cmd
 }
 
@@ -244,6 +244,15 @@ func (o *operator) expandCommand() *cobra.Command {
 		}
 		return o.change(ctx, "/cluster/expand", &admin.Expand{Topic: args[0], Partitions: int(n)})
 	})
+}
+
+func (o *operator) upgradeCommand() *cobra.Command {
+	cmd := o.action("upgrade", "Raise the cluster to the newest feature level, when all nodes run the newer version", cobra.NoArgs, func(ctx context.Context, _ []string) error {
+		return o.change(ctx, "/cluster/upgrade", &admin.Upgrade{})
+	})
+	cmd.Long = "Raise the cluster to the newest feature level of the node that is asked. It is refused unless every registered node runs a version\n" +
+		"that knows the level. Until then nodes can go back to the older version; afterwards older versions refuse to start."
+	return cmd
 }
 
 // change asks for it and prints the sentence that is the answer.

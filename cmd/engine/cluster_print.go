@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -26,6 +27,7 @@ func printStatus(w io.Writer, st *admin.Status) error {
 	t := table(w)
 	fmt.Fprintf(t, "cluster\t%s, revision %d\n", st.Cluster, st.Revision)
 	fmt.Fprintf(t, "controller\t%s\n", cmp.Or(st.Controller, "nobody just now"))
+	fmt.Fprintf(t, "level\t%s\n", levels(st))
 	fmt.Fprintf(t, "topics\t%d with %d partitions\n", st.TopicCount, st.PartitionCount)
 	fmt.Fprintf(t, "health\t%s\n", health(st))
 	if err := t.Flush(); err != nil {
@@ -39,6 +41,26 @@ func printStatus(w io.Writer, st *admin.Status) error {
 			n.Name, n.ID, nodeState(&n), n.Leaders, n.Replicas, n.InSync, dash(n.NSQ), dash(n.HTTP), dash(n.Lookup), dash(n.Version))
 	}
 	return t.Flush()
+}
+
+// levels says the feature level, and what keeps it there.
+func levels(st *admin.Status) string {
+	newest, late := st.Level, []string(nil)
+	for _, n := range st.Nodes {
+		newest = max(newest, n.Level)
+		if n.StoreLevel < st.WantedLevel {
+			late = append(late, n.Name)
+		}
+	}
+	switch {
+	case st.WantedLevel > st.Level && len(late) > 0:
+		return fmt.Sprintf("%d, being raised to %d: waits for %s", st.Level, st.WantedLevel, strings.Join(late, ", "))
+	case st.WantedLevel > st.Level:
+		return fmt.Sprintf("%d, being raised to %d", st.Level, st.WantedLevel)
+	case newest > st.Level:
+		return fmt.Sprintf("%d, can be raised to %d with engine cluster upgrade when all nodes know it", st.Level, newest)
+	}
+	return strconv.Itoa(st.Level)
 }
 
 // health names what is wrong, the worst first.

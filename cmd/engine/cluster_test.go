@@ -127,6 +127,7 @@ func TestClusterChanges(t *testing.T) {
 		{"move orders 2 --from n1 --to n4", `POST /cluster/move {"topic":"orders","partition":2,"from":"n1","to":"n4"}`},
 		{"force-leader orders 0 n2 --yes", `POST /cluster/force-leader {"topic":"orders","partition":0,"node":"n2","i_accept_data_loss":true}`},
 		{"remove-node n3", `POST /cluster/remove-node {"node":"n3"}`},
+		{"upgrade", `POST /cluster/upgrade {"level":0}`},
 		{"expand orders 8", `POST /cluster/expand {"topic":"orders","partitions":8}`},
 	} {
 		n := startClusterNode(t)

@@ -113,7 +113,7 @@ func TestExitDataDirectory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		changed := strings.Replace(string(data), `"format": 2`, `"format": 99`, 1)
+		changed := strings.Replace(string(data), `"format": 3`, `"format": 99`, 1)
 		if changed == string(data) {
 			t.Fatalf("node.json has no format: %s", data)
 		}

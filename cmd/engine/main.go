@@ -70,7 +70,7 @@ func rootCommand() *cobra.Command {
 		},
 	}
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(serveCommand(), devClusterCommand(), clusterCommand(), configCommand(), versionCommand(), benchCommand(), migrateCommand(), nsqdCommand(), channelCommand(), topicCommand())
+	root.AddCommand(serveCommand(), devClusterCommand(), clusterCommand(), configCommand(), versionCommand(), benchCommand(), migrateCommand(), nsqdCommand(), channelCommand(), topicCommand(), upgradeCommand())
 	sayArguments(root)
 	return root
 }

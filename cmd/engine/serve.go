@@ -78,6 +78,9 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // from here on: a node that still recovers must not end of it
 
+	if err := engine.CheckDirectory(n.engine.DataPath); err != nil {
+		return &exitError{exitData, err} // before the embedded etcd is started there
+	}
 	options, part, err := joinable(ctx, n, logger)
 	if err != nil {
 		return err

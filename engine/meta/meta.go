@@ -34,6 +34,11 @@ type Node struct {
 	Lookup string `json:"lookup"`
 	Native string `json:"native"`
 
+	// Level is the highest feature level that the process knows, StoreLevel that of its directory. A version from before there were levels says 0,
+	// which means 1.
+	Level      int `json:"level,omitzero"`
+	StoreLevel int `json:"store_level,omitzero"`
+
 	Draining bool `json:"draining"` // it gives away its leaderships and, where others can take them, its replicas
 	Live     bool `json:"live"`     // its lease lives
 }
@@ -74,6 +79,17 @@ type Snapshot struct {
 	Partitions map[PartitionID]*Partition
 	Deleted    map[uuid.UUID]bool // explicit deletions: only these let a node remove data
 	Tombstones map[TombstoneKey]time.Time
+
+	Level       int // feature level in force; 0: the first
+	WantedLevel int // that it is being raised to; 0, or not above Level: none
+}
+
+// FeatureLevel is the one in force.
+func (s *Snapshot) FeatureLevel() int { return max(s.Level, 1) }
+
+// Levels are the one in force and the one that the cluster is being raised to, which is never lower.
+func (s *Snapshot) Levels() (inForce, wanted int) {
+	return s.FeatureLevel(), max(s.FeatureLevel(), s.WantedLevel)
 }
 
 // Change is what happened since the snapshot before.
@@ -92,6 +108,8 @@ var (
 	ErrTooFewNodes = errors.New("meta: fewer nodes are alive than the topic needs replicas: nothing was changed; start more nodes or ask for fewer replicas")
 	ErrUnavailable = errors.New("meta: the metadata store does not answer: what exists goes on, nothing can be changed; look at the etcd members")
 	ErrForeign     = errors.New("meta: the data directory belongs to another cluster than the one that was found: nothing was changed; check the addresses and the data path")
+	ErrNewerLevel  = errors.New("meta: it is at a feature level that this version does not know")
+	ErrLevel       = errors.New("meta: the feature level cannot be raised now; nothing was changed")
 	ErrUnsafe      = errors.New("meta: refused because acknowledged messages could be lost; nothing was changed")
 )
 
@@ -106,6 +124,11 @@ type Registration struct {
 	// Damaged are the partitions whose copies here cannot be relied on, as recovery found. Their rows say so before the node is live: none of them
 	// is ever elected.
 	Damaged []PartitionID
+	// Founding is the feature level of the cluster if this node is the first. 0: the first level.
+	Founding int
+	// Raise gives the node's directory a level, durably; Join calls it before the node registers where the cluster is at a higher one, or is being
+	// raised to it. nil: there is no directory.
+	Raise func(level int) error
 	// Changed is called by one goroutine: first with everything, then with every change, in order. It must not block for long.
 	Changed func(*Change)
 	// Lease is called whenever the lease was extended: the node may serve as leader until then (by Clock, margin
@@ -125,7 +148,8 @@ type ImportedTopic struct {
 // Store is the engine's way to the agreement. Methods are safe for concurrent use; those with a context wait for the store.
 type Store interface {
 	// Join registers the node, begins its lease and the watch, and returns when the first Changed has returned. A node of the same
-	// name with another store uuid comes back empty: it is in no ISR any more. Leave or Close ends it.
+	// name with another store uuid comes back empty: it is in no ISR any more. Leave or Close ends it. ErrNewerLevel if the cluster is at a
+	// feature level that Node.Level does not reach; then nothing was changed.
 	Join(ctx context.Context, r Registration) (Node, error)
 	// Snapshot is the newest one; nil before Join.
 	Snapshot() *Snapshot
@@ -157,7 +181,14 @@ type Store interface {
 	// the lease; a controller that is reported itself is replaced.
 	ReportDown(ctx context.Context, node replicate.NodeID, boot uuid.UUID) error
 
+	// Raised says that this process's directory has a level now: it goes into the node's row.
+	Raised(ctx context.Context, level int) error
+
 	// For operators.
+
+	// RaiseLevel begins to raise the cluster to a feature level: every node gives its directory that level, and when all have it the
+	// level is in force. ErrLevel, naming the nodes, unless every registered node knows it.
+	RaiseLevel(ctx context.Context, level int) error
 	Drain(ctx context.Context, node replicate.NodeID, on bool) error
 	RemoveNode(ctx context.Context, node replicate.NodeID) error // ErrUnsafe while it holds replicas
 	MovePartition(ctx context.Context, id PartitionID, from, to replicate.NodeID) error

@@ -59,11 +59,18 @@ func (c *client) Join(ctx context.Context, r meta.Registration) (meta.Node, erro
 	for {
 		sent := c.n.local()
 		var self meta.Node
+		own := r.Node
+		if _, wanted := c.w.store.snap.Levels(); r.Raise != nil && own.StoreLevel < wanted {
+			if err := r.Raise(wanted); err != nil {
+				return meta.Node{}, err
+			}
+			own.StoreLevel = wanted
+		}
 		before, ok := c.w.store.bootOf(r.Node.Name), false
 		err := c.call(ctx, func() {
 			// The real store compares, too: what a process asked for before it ended does not take the name from the next one.
 			if ok = c.w.store.bootOf(r.Node.Name) == before; ok {
-				self = c.w.store.register(r.Node, r.Damaged)
+				self = c.w.store.register(own, r.Damaged)
 			}
 		})
 		if err == nil && ok {
@@ -234,12 +241,20 @@ func (c *client) Close() error {
 	return nil
 }
 
+// Raised implements meta.Store.
+func (c *client) Raised(ctx context.Context, level int) error {
+	return c.do(ctx, func() error { return c.w.store.raised(c.self.ID, c.self.Boot, c.reg.Node.Level, level) })
+}
+
 // Operators do not come through a node: see move.go, topics.go and removal.go.
 
 // Tombstone implements meta.Store.
 func (c *client) Tombstone(context.Context, meta.TombstoneKey, time.Time) error {
 	return meta.ErrUnavailable
 }
+
+// RaiseLevel implements meta.Store.
+func (c *client) RaiseLevel(context.Context, int) error { return meta.ErrUnavailable }
 
 // Drain implements meta.Store.
 func (c *client) Drain(context.Context, replicate.NodeID, bool) error { return meta.ErrUnavailable }

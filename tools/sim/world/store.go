@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine"
 	"penstock/engine/meta"
 	"penstock/replicate"
 	"penstock/segment"
@@ -43,8 +44,23 @@ func newStore(w *World) *store {
 		snap: &meta.Snapshot{
 			Revision: 1, Cluster: w.newUUID(), Nodes: map[replicate.NodeID]*meta.Node{}, Topics: map[uuid.UUID]*meta.Topic{},
 			Names: map[string]*meta.Topic{}, Partitions: map[meta.PartitionID]*meta.Partition{}, Deleted: map[uuid.UUID]bool{},
+			Level: engine.NewestLevel,
 		},
 	}
+}
+
+// raised writes a node's levels into its row.
+func (s *store) raised(id replicate.NodeID, boot uuid.UUID, level, stored int) error {
+	n := s.snap.Nodes[id]
+	if n == nil || n.Boot != boot {
+		return meta.ErrNotFound
+	}
+	next := s.edit()
+	row := *n
+	row.Level, row.StoreLevel = level, stored
+	next.Nodes[id] = &row
+	s.publish(next)
+	return nil
 }
 
 // edit makes the next snapshot, whose maps may be changed.

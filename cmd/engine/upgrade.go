@@ -1,0 +1,39 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"penstock/engine"
+)
+
+// upgradeCommand raises the feature level of a single node's data directory. No node runs on it.
+func upgradeCommand() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "upgrade --data-path DIR",
+		Short: "Raise a single node's data directory to the newest feature level",
+		Long: "Raise the data directory of a stopped single node to the newest feature level that this version knows. Older versions refuse\n" +
+			"the directory afterwards. The directories of a cluster are raised by engine cluster upgrade.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if dir == "" {
+				return &exitError{exitUsage, errors.New("say the data directory with --data-path")}
+			}
+			from, to, err := engine.Upgrade(dir)
+			if err != nil {
+				return &exitError{exitData, err}
+			}
+			if from == to {
+				fmt.Fprintf(cmd.OutOrStdout(), "the data directory is at feature level %d, the newest\n", to)
+				return nil
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "the data directory was raised from feature level %d to %d: older versions cannot be started on it any more\n", from, to)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&dir, "data-path", "", "data directory of the stopped node")
+	return cmd
+}

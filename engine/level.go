@@ -1,0 +1,190 @@
+package engine
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"penstock/engine/meta"
+	"penstock/segment/aio"
+)
+
+// Feature levels. What a newer version writes and an older one cannot read (control kinds, frames, records, fields of rows that have to be kept) belongs to a level,
+// and is written only where that level is in force. A data directory has a level: its format in node.json less one, so that every version
+// refuses a directory of a level that it does not know. A cluster has one, too, in its metadata.
+//
+//	level 1  until the first version that knows of levels
+//	level 2  this version
+//
+// A directory gets a level before anything of that level is written into it: a single node's by Upgrade, a member's when the
+// cluster is being raised, and only when all members' directories have it the level is in force for the cluster.
+const (
+	// NewestLevel is the highest feature level that this version knows.
+	NewestLevel = 2
+
+	firstLevel      = 1
+	formatsPerLevel = 1 // a level is this much less than its format in node.json
+)
+
+// ErrNewerLevel says that a data directory or a cluster is at a feature level that this version does not know.
+var ErrNewerLevel = meta.ErrNewerLevel
+
+func formatOf(level int) int { return level + formatsPerLevel }
+
+// level is the feature level of the directory.
+func (m *nodeMeta) level() int { return m.Format - formatsPerLevel }
+
+// Level is the feature level in force: nothing that belongs to a higher one may go into a partition's log, to another node or into the metadata.
+// In a cluster it is the cluster's, and the first until the node has joined. It only rises. Safe for concurrent use, one atomic load.
+func (e *Engine) Level() int { return int(e.level.Load()) }
+
+// DirectoryLevel is that of the data directory: nothing that belongs to a higher one may be written into files that no other node reads. It is
+// never below Level.
+func (e *Engine) DirectoryLevel() int { return int(e.storeLevel.Load()) }
+
+// checkFormat refuses a directory of a level above max, or one of no level.
+func (m *nodeMeta) checkFormat(max int) error {
+	known := formatOf(max)
+	switch {
+	case m.Format > known:
+		return fmt.Errorf("engine: the data directory has format %d (feature level %d), written by a newer version; this version knows %d: nothing was changed, start the newer version: %w",
+			m.Format, m.level(), known, ErrNewerLevel)
+	case m.Format < formatOf(firstLevel):
+		return fmt.Errorf("engine: the data directory has format %d, written by an older version that was never released; this version knows %d to %d: nothing was changed, start that version, or name an empty directory",
+			m.Format, formatOf(firstLevel), known)
+	}
+	return nil
+}
+
+// CheckDirectory is called by a program that starts a node, before anything else touches the directory: an error says that this version does not know its level.
+// It reads one file, and what it cannot judge is left to Open.
+func CheckDirectory(dir string) error {
+	data, err := os.ReadFile(filepath.Join(dir, nodeFile))
+	if err != nil {
+		return nil
+	}
+	var m nodeMeta
+	if len(data) > maxMetaBytes || json.Unmarshal(data, &m) != nil {
+		return nil
+	}
+	return m.checkFormat(NewestLevel)
+}
+
+// Upgrade raises the level of a single node's data directory to the newest one and returns both. No node may run on it. Older versions refuse the
+// directory afterwards. A crash leaves it at either level.
+func Upgrade(dir string) (from, to int, err error) {
+	if _, err := os.Stat(filepath.Join(dir, nodeFile)); errors.Is(err, fs.ErrNotExist) {
+		return 0, 0, fmt.Errorf("engine: %s is not a data directory: it has no %s; nothing was changed", dir, nodeFile)
+	}
+	if err := CheckDirectory(dir); err != nil {
+		return 0, 0, err
+	}
+	disk, err := aio.OpenDisk(dir, aio.DiskOptions{Mode: aio.ModePwrite})
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, disk.Close()) }()
+	m, err := readNode(disk, "", NewestLevel)
+	if err != nil {
+		return 0, 0, err
+	}
+	if m.Cluster != noCluster {
+		return 0, 0, fmt.Errorf("engine: the data directory belongs to cluster %s: nothing was changed; raise the cluster with: engine cluster upgrade", m.Cluster)
+	}
+	from = m.level()
+	return from, NewestLevel, m.raise(disk, NewestLevel)
+}
+
+// raise makes the directory one of a level, durably; a higher one stays.
+func (m *nodeMeta) raise(disk aio.Disk, level int) error {
+	if m.level() >= level {
+		return nil
+	}
+	next := *m
+	next.Format = formatOf(level)
+	if err := next.write(disk); err != nil {
+		return err
+	}
+	m.Format = next.Format
+	return nil
+}
+
+// raiseDirectory is raise for the engine's own directory.
+func (e *Engine) raiseDirectory(level int) error {
+	if level > e.opts.MaxLevel {
+		return fmt.Errorf("engine: feature level %d: this version knows %d: %w", level, e.opts.MaxLevel, ErrNewerLevel)
+	}
+	e.nodeMu.Lock()
+	defer e.nodeMu.Unlock()
+	if err := e.node.raise(e.disk, level); err != nil {
+		return err
+	}
+	e.storeLevel.Store(int32(e.node.level()))
+	return nil
+}
+
+// sayLevel says in the log that the level can be raised.
+func (e *Engine) sayLevel() {
+	switch level := e.Level(); {
+	case level >= e.opts.MaxLevel:
+	case e.cluster == nil:
+		e.log.Info("the data directory is at an older feature level and stays so until it is raised: older versions can be started on it. To raise it stop the node and run engine upgrade",
+			"level", level, "known", e.opts.MaxLevel)
+	default:
+		e.log.Info("the cluster is at an older feature level and stays so until it is raised: nodes can go back to the older version. To raise it run engine cluster upgrade when all nodes run this version",
+			"level", level, "known", e.opts.MaxLevel)
+	}
+}
+
+// foundingLevel is that of a cluster which this node is the first of: the newest, unless its directory has messages of an older one.
+func (cn *clusterNode) foundingLevel() int {
+	if e := cn.e; len(e.topics) == 0 && e.node.Cluster == noCluster {
+		return e.opts.MaxLevel
+	}
+	return cn.e.DirectoryLevel()
+}
+
+// learnLevel follows the cluster's level. It runs where the store's news are taken, and writes nothing itself: see raiseLater.
+func (cn *clusterNode) learnLevel(snap *meta.Snapshot) {
+	e := cn.e
+	level, wanted := snap.Levels()
+	if n := snap.Nodes[cn.self.ID]; max(level, wanted) > e.DirectoryLevel() || n != nil && n.Boot == cn.self.Boot && (n.StoreLevel != e.DirectoryLevel() || n.Level != e.opts.MaxLevel) {
+		cn.raiseLater(max(level, wanted))
+	}
+	if level > e.Level() && level <= e.DirectoryLevel() {
+		e.level.Store(int32(level))
+		cn.log.Info("the feature level of the cluster was raised: older versions cannot join it any more", "level", level)
+	}
+}
+
+// raiseLater gives this node's directory a level and tells the store, until both have succeeded. One goroutine does it at a time; the store's answer
+// leads to learnLevel again.
+func (cn *clusterNode) raiseLater(level int) {
+	if !cn.raising.CompareAndSwap(false, true) {
+		return
+	}
+	cn.spawn(func() {
+		defer cn.raising.Store(false)
+		told := false
+		for cn.ctx.Err() == nil {
+			err := cn.e.raiseDirectory(level)
+			if err == nil {
+				ctx, cancel := cn.e.withTimeout(cn.ctx, storeTimeout)
+				err = cn.store.Raised(ctx, cn.e.DirectoryLevel())
+				cancel()
+			}
+			if err == nil || errors.Is(err, meta.ErrNotFound) {
+				return
+			}
+			if !told && cn.ctx.Err() == nil {
+				told = true
+				cn.log.Warn("this node's directory could not be raised to the cluster's feature level, or the store could not be told; it is tried again, and until then the cluster keeps its level",
+					"level", level, "error", err)
+			}
+			cn.pause(openRetryInterval)
+		}
+	})
+}

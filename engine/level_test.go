@@ -1,0 +1,188 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+// traces are all files below dir with their bytes, modes and times.
+func traces(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		data := ""
+		if d.Type().IsRegular() {
+			b, err := os.ReadFile(name)
+			if err != nil {
+				return err
+			}
+			data = string(b)
+		}
+		all[name] = fmt.Sprint(info.Mode(), info.Size(), info.ModTime().UnixNano()) + data
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// A version that does not know the directory's level says so and touches nothing: no byte, no time.
+func TestNewerDirectoryIsNotTouched(t *testing.T) {
+	dir := prepared(t)
+	edit(t, dir+"/node.json", `"format": 3`, `"format": 4`)
+	old := time.Now().Add(-time.Hour)
+	if err := filepath.WalkDir(dir, func(name string, _ fs.DirEntry, err error) error { return errors.Join(err, os.Chtimes(name, old, old)) }); err != nil {
+		t.Fatal(err)
+	}
+	before := traces(t, dir)
+	if _, err := engine.Open(context.Background(), inDir(dir)); !errors.Is(err, engine.ErrNewerLevel) || !strings.Contains(err.Error(), "feature level 3") {
+		t.Fatalf("it was answered %v", err)
+	}
+	if err := engine.CheckDirectory(dir); !errors.Is(err, engine.ErrNewerLevel) {
+		t.Fatalf("it was answered %v", err)
+	}
+	if _, _, err := engine.Upgrade(dir); !errors.Is(err, engine.ErrNewerLevel) {
+		t.Fatalf("it was answered %v", err)
+	}
+	after := traces(t, dir)
+	for name := range before {
+		if before[name] != after[name] {
+			t.Errorf("%s was touched", name)
+		}
+	}
+	if len(before) != len(after) {
+		t.Errorf("there were %d files, there are %d", len(before), len(after))
+	}
+}
+
+// A single node's directory keeps its level until it is raised, and has its messages at every level.
+func TestUpgradeDirectory(t *testing.T) {
+	dir := t.TempDir()
+	at := func(max, level int) {
+		t.Helper()
+		o := inDir(dir)
+		o.MaxLevel = max
+		e := openWith(t, o)
+		top := topicOf(t, e, "t")
+		if _, err := top.Publish(context.Background(), []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if e.Level() != level || e.DirectoryLevel() != level || e.Info().Level != level {
+			t.Errorf("level %d, of the directory %d, want %d", e.Level(), e.DirectoryLevel(), level)
+		}
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at(1, 1) // as the version before levels would
+	at(2, 1)
+	at(1, 1)
+	for range 2 {
+		if _, to, err := engine.Upgrade(dir); err != nil || to != engine.NewestLevel {
+			t.Fatalf("it was raised to %d: %v", to, err)
+		}
+	}
+	at(2, 2)
+	o := inDir(dir)
+	o.MaxLevel = 1
+	if _, err := engine.Open(context.Background(), o); !errors.Is(err, engine.ErrNewerLevel) {
+		t.Fatalf("an older version was answered %v", err)
+	}
+	e := openWith(t, inDir(dir))
+	all, err := topicOf(t, e, "t").Peek(context.Background(), 0, 0, 10)
+	if err != nil || len(all) != 4 {
+		t.Errorf("%d messages are left: %v", len(all), err)
+	}
+}
+
+// A cluster of older versions goes on at its level when newer ones come, one after the other and back, and is raised when all are new.
+func TestUpgradeCluster(t *testing.T) {
+	old := map[string]bool{"n1": true, "n2": true, "n3": true}
+	tr := prepareTrio(t, 3, func(o *engine.Options) {
+		if old[o.NodeID] {
+			o.MaxLevel = 1
+		}
+	})
+	tr.startAll()
+	tr.create("t", 1)
+	h := newTold()
+	publish := func(what string) {
+		t.Helper()
+		tr.whole("t")
+		if err := h.publish(context.Background(), tr.topic(tr.leader("t", 0), "t"), what); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace := func(i int, isOld bool) {
+		t.Helper()
+		tr.kill(tr.nodes[i])
+		old[tr.nodes[i].name] = isOld
+		tr.start(tr.nodes[i])
+	}
+	publish("all old")
+	for i := range 3 {
+		replace(i, false)
+		publish(fmt.Sprintf("%d new", i+1))
+	}
+	replace(2, true)
+	publish("one went back")
+	err := tr.nodes[0].store.RaiseLevel(context.Background(), 2)
+	if err == nil || !strings.Contains(err.Error(), "n3") {
+		t.Fatalf("raising with an old node was answered %v", err)
+	}
+	replace(2, false)
+	publish("all new")
+	for _, m := range tr.nodes {
+		if m.e.Level() != 1 || m.e.DirectoryLevel() != 1 {
+			t.Errorf("%s is at level %d, its directory at %d", m.name, m.e.Level(), m.e.DirectoryLevel())
+		}
+	}
+	// A node that is down keeps the level where it is until it is back.
+	tr.kill(tr.nodes[1])
+	if err := tr.nodes[0].store.RaiseLevel(context.Background(), 2); err != nil {
+		t.Fatal(err)
+	}
+	tr.eventually("the directories that are there are raised", func() bool {
+		return tr.nodes[0].e.DirectoryLevel() == 2 && tr.nodes[2].e.DirectoryLevel() == 2
+	})
+	if tr.nodes[0].e.Level() != 1 {
+		t.Error("the level is in force although a directory was not raised")
+	}
+	tr.start(tr.nodes[1])
+	tr.eventually("the level is in force", func() bool {
+		for _, m := range tr.nodes {
+			if m.e.Level() != 2 || m.e.DirectoryLevel() != 2 {
+				return false
+			}
+		}
+		return true
+	})
+	publish("raised")
+	tr.kill(tr.nodes[0])
+	old["n1"] = true
+	if _, err := tr.open(tr.nodes[0]); !errors.Is(err, engine.ErrNewerLevel) {
+		t.Fatalf("an older version was answered %v", err)
+	}
+	old["n1"] = false
+	tr.nodes[0].disk = tr.nodes[0].disk.Kill(99) // Open closed it
+	tr.start(tr.nodes[0])
+	publish("all back")
+	tr.checkAll(h, "t", 1)
+}
