@@ -323,8 +323,8 @@ func TestCannotCheck(t *testing.T) {
 	node := filepath.Join(dir, "node.json")
 	data, err := os.ReadFile(node)
 	must(err)
-	must(os.WriteFile(node, bytes.Replace(data, []byte(`"format": 2`), []byte(`"format": 3`), 1), 0o600))
-	if code, _, errs := fsck(t, dir); code != offline.CannotCheck || !strings.Contains(errs, "format 3") {
+	must(os.WriteFile(node, bytes.Replace(data, []byte(`"format": 3`), []byte(`"format": 4`), 1), 0o600))
+	if code, _, errs := fsck(t, dir); code != offline.CannotCheck || !strings.Contains(errs, "format 4") {
 		t.Errorf("a newer format: exit code %d, %q", code, errs)
 	}
 }
