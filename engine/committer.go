@@ -381,7 +381,7 @@ func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst
 	case own.sealed != nil:
 		copy(dst, own.sealed)
 		puts[0].First = core.MakeID(pt.number, r.placed.FirstID)
-		crc := segment.Stamp(dst, r.placed.Position, r.placed.FirstID, r.placed.Epoch, c.nowNs, r.placed.PrevCRC)
+		crc := segment.Stamp(dst, r.placed.Position, r.placed.FirstID, r.placed.Epoch, c.stampNs(pt), r.placed.PrevCRC)
 		c.appended(pt, g, w, r, dst, crc, core.PurposeData)
 		pt.fold.Publish(r.placed.FirstID, r.count)
 		c.replicating(pt, w, r, nil)
@@ -389,7 +389,7 @@ func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst
 	default:
 		copy(dst[segment.HeaderBytes:], c.body)
 	}
-	crc := c.stamp(&h, r.placed, dst)
+	crc := c.stamp(pt, &h, r.placed, dst)
 	c.appended(pt, g, w, r, dst, crc, core.PurposeData)
 	if r.own != nil {
 		r.own.placed = r.placed.Offset
@@ -408,12 +408,19 @@ func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst
 	c.replicating(pt, w, r, d)
 }
 
-func (c *committer) stamp(h *segment.Header, at core.Placement, dst []byte) uint32 {
+func (c *committer) stamp(pt *partition, h *segment.Header, at core.Placement, dst []byte) uint32 {
 	body := dst[segment.HeaderBytes:]
 	h.BodyBytes, h.BodyCRC = uint32(len(body)), segment.Checksum(body)
-	h.Position, h.FirstID, h.Epoch, h.Appended, h.PrevCRC = at.Position, at.FirstID, at.Epoch, c.nowNs, at.PrevCRC
+	h.Position, h.FirstID, h.Epoch, h.Appended, h.PrevCRC = at.Position, at.FirstID, at.Epoch, c.stampNs(pt), at.PrevCRC
 	h.Encode(dst)
 	return h.CRC
+}
+
+// stampNs is the append time of the partition's next batch: now, or that of the batch before if another leader's clock was ahead. It never goes back,
+// so that a search by time finds the one place.
+func (c *committer) stampNs(pt *partition) int64 {
+	pt.newest = max(pt.newest, c.nowNs)
+	return pt.newest
 }
 
 func ceilMs(ns int64) int64 { return (ns + int64(time.Millisecond) - 1) / int64(time.Millisecond) }
@@ -457,7 +464,7 @@ func (c *committer) appended(pt *partition, g *clog.Group, w *groupWork, r *run,
 	w.batches = append(w.batches, batchWork{part: pt, generation: generation, bodyBytes: r.bodyBytes(), nextID: at.FirstID + segment.MsgID(r.count), slice: segment.Slice{
 		Buf: g.Buf(), Data: batch, Position: at.Position, FirstID: at.FirstID, Count: r.count, Offset: at.Offset,
 		Segment: at.Segment, SegmentBase: at.SegmentBase, SegmentCapacity: at.SegmentCapacity,
-		Control: r.flags&segment.FlagControl != 0, Appended: c.nowNs, FileSeq: g.FileSeq(),
+		Control: r.flags&segment.FlagControl != 0, Appended: pt.newest, FileSeq: g.FileSeq(),
 	}})
 }
 
@@ -487,7 +494,7 @@ func (c *committer) sealOwn(pt *partition, g *clog.Group, w *groupWork, purpose 
 	}
 	copy(dst[segment.HeaderBytes:], body)
 	h := segment.Header{Flags: r.flags, Created: c.nowNs}
-	crc := c.stamp(&h, r.placed, dst)
+	crc := c.stamp(pt, &h, r.placed, dst)
 	c.appended(pt, g, w, &r, dst, crc, purpose)
 	if purpose == core.PurposeEpochStart && pt.rep != nil {
 		pt.rep.pending.epochStart = r.placed.Position

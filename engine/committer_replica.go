@@ -141,6 +141,7 @@ func (c *committer) appendOne(pt *partition, g *clog.Group, w *groupWork, in *in
 		Segment: in.segment, SegmentBase: in.base, SegmentCapacity: in.capacity,
 		Control: h.Control(), Appended: h.Appended, FileSeq: g.FileSeq(),
 	}
+	pt.newest = max(pt.newest, h.Appended)
 	pt.log.Append(&s)
 	c.e.flusher.note(pt)
 	w.sealed++

@@ -118,7 +118,7 @@ func (c *Channel) arm() {
 		return // who steps it asks
 	}
 	// Go's timers round to a millisecond; a millisecond more makes sure that the tick is not early.
-	c.timer.Reset(max(0, time.Until(time.UnixMilli(due))) + 200*time.Microsecond)
+	c.timer.Reset(max(0, c.e.until(due)) + 200*time.Microsecond)
 }
 
 // moreVisible says whether a commit happened since see.

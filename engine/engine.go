@@ -21,6 +21,7 @@ import (
 type Engine struct {
 	opts  Options
 	log   *slog.Logger
+	clock *clock
 	disk  aio.Disk
 	arena *aio.Arena
 	clog  *clog.Log
@@ -88,7 +89,7 @@ func openEngine(ctx context.Context, o Options, m *Manual) (*Engine, error) {
 			return nil, err
 		}
 	}
-	e := &Engine{opts: o, log: o.Logger, disk: disk, topics: map[string]*Topic{}, creating: map[string]*creation{}, stop: make(chan struct{}), ran: make(chan error, 1), manual: m}
+	e := &Engine{opts: o, log: o.Logger, clock: clockOf(&o, m), disk: disk, topics: map[string]*Topic{}, creating: map[string]*creation{}, stop: make(chan struct{}), ran: make(chan error, 1), manual: m}
 	if m != nil {
 		m.e = e
 	}
@@ -278,8 +279,10 @@ const (
 // nothing could be stored for a while: whoever is on call then sees what it waits for.
 func (e *Engine) watch() {
 	var groups uint64
+	var clockTold time.Time
 	moved, told := e.now(), false
 	for e.pause(watchInterval, e.stop) {
+		e.watchClock(&clockTold)
 		now := e.now()
 		waiting := false
 		for _, pt := range e.partitionList() {

@@ -104,6 +104,7 @@ func (f *flusher) checkpointed(ends []checkpointEnd) {
 // cut runs on the committer when the record of a cut is written: behind it recovery takes what lies below end from segments, whatever the
 // checkpoints before it say.
 func (f *flusher) cut(pt *partition, end segment.Offset) {
+	pt.ages.cut(end)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if limit, ok := f.limits[pt]; ok {
@@ -506,7 +507,6 @@ func (f *flusher) learnLimits() {
 // retain removes segments that every channel confirmed, and what the topic's limits on bytes and age let go.
 func (f *flusher) retain() {
 	f.learnLimits()
-	now := f.e.now()
 	for _, pt := range f.e.partitionList() {
 		if pt.t.quarantined {
 			continue
@@ -519,7 +519,7 @@ func (f *flusher) retain() {
 		if first, ok := pt.log.TrimmableTo(); !ok || limit < first {
 			continue
 		}
-		to := f.retainTo(pt, now)
+		to := f.retainTo(pt)
 		if to > 0 {
 			f.trim(pt, to)
 		}
@@ -530,7 +530,7 @@ func (f *flusher) retain() {
 }
 
 // retainTo is the offset below which nothing has to be kept.
-func (f *flusher) retainTo(pt *partition, now time.Time) segment.Offset {
+func (f *flusher) retainTo(pt *partition) segment.Offset {
 	end, _, endID := pt.log.End()
 	var to segment.Offset
 	keep := pt.bound.settle(pt.committedEnd())
@@ -550,11 +550,7 @@ func (f *flusher) retainTo(pt *partition, now time.Time) segment.Offset {
 		}
 	}
 	if age := l.retentionAge; age > 0 {
-		if at, _, err := pt.log.SeekTime(now.Add(-age).UnixNano()); err == nil {
-			to = max(to, at)
-		} else if errors.Is(err, segment.ErrAtEnd) {
-			to = end
-		}
+		to = max(to, f.agedTo(pt, age))
 	}
 	return to
 }

@@ -18,7 +18,7 @@ import (
 // Host is the world of an engine that runs by hand. It is for simulation: with one source of chance behind it and behind the disk, the
 // same seed is the same run.
 type Host interface {
-	Now() time.Time         // the wall clock
+	Now() time.Time         // the wall clock, which may step; the engine reads it as it reads that of a machine (clock)
 	Instant() time.Duration // the monotonic clock, from any beginning
 	NewUUID() uuid.UUID
 	// Listen makes the node's connections. What they bring goes to h, outside of any task.
@@ -250,7 +250,7 @@ func (m *Manual) pump() (any bool) {
 
 // due says whether the channel's timer has fired; only with a Host, where nobody else holds mu.
 func (c *Channel) due() bool {
-	return c.armed != 0 && !c.e.now().Before(time.UnixMilli(c.armed))
+	return c.armed != 0 && c.e.until(c.armed) <= 0
 }
 
 // due is when the next thing happens by itself.
@@ -264,7 +264,7 @@ func (m *Manual) due() time.Duration {
 	}
 	for _, c := range m.channels {
 		if c.armed != 0 {
-			next = min(next, m.host.Instant()+max(0, time.UnixMilli(c.armed).Sub(m.host.Now())))
+			next = min(next, m.host.Instant()+max(0, c.e.until(c.armed)))
 		}
 	}
 	return next

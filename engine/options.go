@@ -60,7 +60,8 @@ type Options struct {
 	// Latencies makes what measures a channel's messages from publish to Finish, where they are led; ChannelStats has it. nil: nothing does.
 	Latencies func() LatencyRecorder
 
-	beforeRun func() // tests: stands for a scheduler that lets the commit log's goroutine begin late
+	beforeRun func()           // tests: stands for a scheduler that lets the commit log's goroutine begin late
+	wall      func() time.Time // nil: wallNow. Tests set it
 }
 
 const (

@@ -37,6 +37,7 @@ type partition struct {
 	machine *core.Partition
 	fold    *core.Cursors
 	epochs  replicate.EpochTable
+	newest  int64 // append time of the newest batch, ns since 1970: the next one's is not before it. The committer's
 
 	recovered segment.Position // what the last life knew to be committed, at least
 	rep       *replica         // nil on a single node
@@ -55,6 +56,7 @@ type partition struct {
 	dirty       atomic.Bool   // in the flusher's queue
 	flushErr    atomic.Pointer[error]
 	quota       quotaState
+	ages        ages
 	stateBytes  atomic.Int64 // what the fold takes in a checkpoint, at most
 }
 

@@ -19,7 +19,7 @@ type putState struct {
 	part     *partition
 	bytes    int // of the records that the put becomes
 	seq      uint64
-	deadline int64 // ns since 1970; 0: none yet
+	deadline int64 // by the engine's clock, ns since 1970; 0: none yet
 	deferMs  uint32
 	crowd    int8 // index in partition.gates of the channel that it waits on with others; below 0: none
 	waits    bool // a goroutine waits for it in waiter.wait
@@ -268,7 +268,7 @@ func (t *Topic) submit(ctx context.Context, p *Put, pt *partition) error {
 	// clock for every put costs as much as storing it.
 	p.deadline = 0
 	if !p.Deadline.IsZero() {
-		p.deadline = p.Deadline.UnixNano()
+		p.deadline = e.deadlineNs(p.Deadline)
 	}
 	if pt == nil {
 		pt = t.nextPartition()

@@ -509,6 +509,9 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 	for i := range rp.slices {
 		log.Append(&rp.slices[i])
 	}
+	pt.newest = log.NewestAppended()
+	end, _, _ := log.End()
+	pt.ages.recovered(end, pt.newest, e.clock.mono())
 	if e.cluster == nil {
 		pt.visible.Store(uint64(rp.st.NextID))
 	}

@@ -23,12 +23,33 @@ import (
 // Everything that the engine asks of the machine beside the disk (time, goroutines, waiting, chance) goes through the functions of
 // this file. On an Engine of Open they are Go's own; on one of a Manual they are the Host's, and nothing happens by itself.
 
-// now is the wall clock, which can jump.
-func (e *Engine) now() time.Time {
-	if e.manual != nil {
-		return e.manual.host.Now()
+// now is the engine's time: the wall clock as it was when the engine opened, and what has passed since then. It never jumps.
+func (e *Engine) now() time.Time { return time.Unix(0, e.clock.nowNs()) }
+
+// wallNow reads the wall clock of a process. Only a test build replaces it, before any engine is opened
+// (clock_offset.go).
+var wallNow = time.Now
+
+// clockOf is the clock of an engine that opens now.
+func clockOf(o *Options, m *Manual) *clock {
+	wall := o.wall
+	if wall == nil {
+		wall = wallNow
 	}
-	return time.Now()
+	if m != nil {
+		return newClock(m.host.Now, m.host.Instant)
+	}
+	began := time.Now()
+	return newClock(wall, func() time.Duration { return time.Since(began) })
+}
+
+// deadlineNs is a caller's deadline by the engine's clock. A deadline that Go's clock made (with its monotonic
+// reading) survives steps.
+func (e *Engine) deadlineNs(t time.Time) int64 {
+	if e.manual != nil {
+		return e.clock.nowNs() + int64(t.Sub(e.manual.host.Now()))
+	}
+	return e.clock.nowNs() + int64(time.Until(t))
 }
 
 // instant is for spans of time: its differences are those of the monotonic clock.

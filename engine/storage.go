@@ -24,6 +24,8 @@ type StorageStats struct {
 	SegmentBytes    uint64  `json:"segment_bytes"`            // written to segments
 	SegmentSyncs    uint64  `json:"segment_syncs"`            // fdatasync calls of partitions
 	TrimmedBytes    uint64  `json:"retention_removed_bytes"`  // removed by retention
+	ClockSteps      uint64  `json:"clock_steps"`              // of the wall clock since the start
+	ClockAheadMs    int64   `json:"clock_ahead_ms"`           // how far the wall clock is ahead of the engine's, which does not follow its steps
 	Partitions      int     `json:"partitions"`               // served
 	DiskFull        bool    `json:"disk_full"`                // see ErrNoSpace
 	Failed          bool    `json:"failed"`                   // see ErrDisk
@@ -39,6 +41,7 @@ func (e *Engine) Storage() StorageStats {
 		CommitLiveBytes: s.LiveBytes, CommitRoomBytes: e.clog.Headroom(), CommitFileBytes: e.clog.FileBytes(), StateBytes: e.stateBytes.Load(),
 		FreeBuffers: e.arena.Free(), Buffers: e.arena.Count(), WaitingBytes: max(0, e.waiting.Load()), Overloaded: c.Overloaded.Load(),
 		SegmentBytes: c.SegmentBytes.Load(), SegmentSyncs: c.SegmentSyncs.Load(), TrimmedBytes: c.TrimmedBytes.Load(),
+		ClockSteps: e.clock.steps.Load(), ClockAheadMs: e.clock.offset.Load() / int64(time.Millisecond),
 		Partitions: len(e.partitionList()), DiskFull: e.noSpace.Load(), Failed: e.poisoned.Load() != nil,
 	}
 	if s.Groups > 0 {

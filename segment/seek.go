@@ -99,6 +99,22 @@ func (l *Log) Where(at Offset) (State, error) {
 	return State{}, ErrBelowStart
 }
 
+// NewestAppended is when the newest batch was appended (ns since 1970), or a moment before: of what is only in segments, only the first batch of
+// each is known without reading. 0: nothing is known.
+func (l *Log) NewestAppended() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.tail.n > 0 {
+		return l.tail.at(l.tail.n - 1).Appended
+	}
+	for i := len(l.segs) - 1; i >= 0; i-- {
+		if f := l.segs[i]; f.broken == nil && f.first < l.end.off {
+			return f.firstAppended
+		}
+	}
+	return 0
+}
+
 // SeekTime finds the first batch that was appended at ns (since 1970) or later, and its first id.
 // ErrAtEnd says that all are older. Times come from leaders' clocks; where those went back it finds one of the fitting places.
 func (l *Log) SeekTime(ns int64) (at Offset, firstID MsgID, err error) {
