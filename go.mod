@@ -6,6 +6,7 @@ require (
 	github.com/HdrHistogram/hdrhistogram-go v1.4.0
 	github.com/edsrzf/mmap-go v1.2.0
 	github.com/google/uuid v1.6.0
+	github.com/hanwen/go-fuse/v2 v2.9.0
 	github.com/klauspost/compress v1.20.3
 	github.com/nsqio/go-nsq v1.1.0
 	github.com/pawelgaczynski/giouring v0.0.0-20230826085535-69588b89acb9
