@@ -323,7 +323,7 @@ func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
 		return
 	}
 	mine := slices.Contains(row.State.Replicas, cn.self.ID)
-	if mine && pt.rep.isRemoving() {
+	if mine && pt.rep.isUnsettled() {
 		cn.tryLater(snap.Topics[id.Topic], id.Partition)
 		return
 	}

@@ -465,12 +465,16 @@ func (o *replicaOutput) add(head, tail *Put) {
 	o.last = tail
 }
 
-// durableUpTo says that the batch at pos is on stable storage, if the log was not cut since. mu is held.
+// durableUpTo says that the batch at pos is on stable storage, if the log was not cut since. A copy that takes no part remembers it: it may be needed
+// again. mu is held.
 func (r *replica) durableUpTo(pos segment.Position, generation uint64) {
-	if generation != r.generation || r.closed {
+	if generation != r.generation {
 		return
 	}
 	r.durable = max(r.durable, pos+1)
+	if r.closed {
+		return
+	}
 	r.ev = replicate.Event{Kind: replicate.EvDurable, Position: r.durable, Generation: generation}
 	r.step(&r.ev)
 }

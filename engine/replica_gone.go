@@ -59,11 +59,11 @@ func settled(snap *meta.Snapshot, row *meta.Partition) bool {
 	return len(row.State.Replicas) > 0 && len(row.State.ISR) >= row.State.MinISR
 }
 
-// isRemoving says that the bytes of an earlier copy are on their way out: a new one cannot begin yet.
-func (r *replica) isRemoving() bool {
+// isUnsettled says that the bytes of an earlier copy are on their way out, or its log is being cut: a new one cannot begin yet.
+func (r *replica) isUnsettled() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.removing
+	return r.removing || r.closed && r.cut != nil
 }
 
 // remove ends removing only if everything is gone. Else the log in memory is not what the record speaks of, or the record is not durable: until

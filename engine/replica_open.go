@@ -48,6 +48,10 @@ func (r *replica) shut() {
 
 // open makes the machine of a copy whose log is open. Nothing else knows the replica yet, or mu is held. The machine knows at once what recovery found
 // to be damaged: a row may name it the leader as soon as the node has joined.
+//
+// What recovery found, or an empty log, is on
+// stable storage. A copy that took part before in this process is in the middle of its log's life: it may have batches in groups that its commit log
+// has not flushed yet, or is just flushing, so its generation goes on, and what is durable is what the commit log has said.
 func (r *replica) open(committed segment.Position) error {
 	pt := r.pt
 	st := pt.machine.State()
@@ -58,9 +62,11 @@ func (r *replica) open(committed segment.Position) error {
 	var epochs replicate.EpochTable // a copy: the partition's own is the committer's, who may be writing a checkpoint
 	epochs.Reset(pt.epochs.Entries())
 	epochs.Trim(start.Next)
-	r.generation, r.durable = 1, st.Next
+	if r.generation == 0 {
+		r.generation, r.durable = 1, st.Next
+	}
 	r.follower = replicate.NewFollower(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, replicate.Log{
-		Start: start, End: st, Durable: st.Next, Committed: min(committed, st.Next), Epoch: st.Epoch, Generation: r.generation, Epochs: epochs.Entries(),
+		Start: start, End: st, Durable: min(r.durable, st.Next), Committed: min(committed, st.Next), Epoch: st.Epoch, Generation: r.generation, Epochs: epochs.Entries(),
 	})
 	r.damaged = nil
 	for _, ev := range r.isolated() { // before it can be asked to lead
