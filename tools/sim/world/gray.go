@@ -13,9 +13,10 @@ import (
 
 // gray is what only worlds with gray failures have.
 type gray struct {
-	r      *rand.Rand
-	every  int64 // an illness begins about so often
-	rotten *node // FeatureRot: the only node whose bits rot, so that every ISR has a copy that does not
+	r       *rand.Rand
+	every   int64 // an illness begins about so often
+	rotten  *node // FeatureRot: the only node whose bits rot, so that every ISR has a copy that does not
+	flipped bool  // since its disk was new
 }
 
 // illness is what ails a disk.

@@ -157,6 +157,13 @@ func (w *World) wipe(n *node) {
 	if w.has(FeatureTopics) && slices.ContainsFunc(w.nodes, func(n *node) bool { return n.wiped }) {
 		return
 	}
+	if w.spares(n) {
+		w.newDisk(n)
+	}
+}
+
+// spares says whether everything that the disk of a node has is in sync on others.
+func (w *World) spares(n *node) bool {
 	for _, p := range w.store.snap.Partitions {
 		others := 0
 		mine := false
@@ -169,9 +176,14 @@ func (w *World) wipe(n *node) {
 		}
 		// Another member that holds everything must survive, also if the row is about to change.
 		if mine && others < 2 || !mine && others < 1 {
-			return
+			return false
 		}
 	}
+	return true
+}
+
+// newDisk gives a node another disk, which is empty.
+func (w *World) newDisk(n *node) {
 	w.Stats.Wipes++
 	w.tracef("%s gets an empty disk", n.name)
 	if n.m != nil {
@@ -180,6 +192,9 @@ func (w *World) wipe(n *node) {
 	n.media = faultaio.New(faultaio.Options{Seed: w.rng.Uint64(), CapacityBytes: diskBytes})
 	n.wiped = true
 	n.ill = illness{}
+	if n == w.gray.rotten {
+		w.gray.flipped = false
+	}
 	n.wipes++
 	n.restart()
 }

@@ -152,7 +152,9 @@ func (n *node) boot() {
 		if err != nil {
 			w.tracef("%s could not open: %v", n.name, err)
 			n.failed = true
-			if !w.faults || !n.mayFailToOpen(err) {
+			if n == w.gray.rotten && w.gray.flipped {
+				w.after(200*ms, func() { w.replaceDisk(n) })
+			} else if !w.faults || !n.mayFailToOpen(err) {
 				w.fail("%s could not open: %v", n.name, err)
 			}
 			return

@@ -27,8 +27,23 @@ func (w *World) rot(*node) {
 	}
 	if at, ok := n.flip(name); ok {
 		w.Stats.Rotten++
+		g.flipped = true
 		w.tracef("a bit rots in %s of %s at %d, running %v", name, n.name, at, n.m != nil)
 	}
+}
+
+// replaceDisk is what an operator does with a node that says at its start that its data directory is damaged: it gets an empty disk, as soon as the
+// others have all that it has.
+func (w *World) replaceDisk(n *node) {
+	if n.e != nil || !w.gray.flipped {
+		return
+	}
+	if !w.spares(n) {
+		w.after(200*ms, func() { w.replaceDisk(n) })
+		return
+	}
+	w.Stats.Replaced++
+	w.newDisk(n)
 }
 
 // eachFile lists the files of a disk, in order.

@@ -72,7 +72,7 @@ type Stats struct {
 	ISRChanges, Channels, Rots, Pauses, Truncations                                           int
 	Remote, Moves, Undone, Back, Configured, DeadLetters, Carried, OverQuota, Dropped         int
 	Deleted, Remade, Expanded, Removed, Returned, Unwanted, Sampled, Redriven                 int
-	Slow, Hung, Failing, Rotten, ClockSteps                                                   int
+	Slow, Hung, Failing, Rotten, Replaced, ClockSteps                                         int
 	Virtual                                                                                   time.Duration
 }
 
@@ -92,7 +92,7 @@ func (s *Stats) fields() []*int {
 		&s.ISRChanges, &s.Channels, &s.Rots, &s.Pauses, &s.Truncations,
 		&s.Remote, &s.Moves, &s.Undone, &s.Back, &s.Configured, &s.DeadLetters, &s.Carried, &s.OverQuota, &s.Dropped,
 		&s.Deleted, &s.Remade, &s.Expanded, &s.Removed, &s.Returned, &s.Unwanted, &s.Sampled, &s.Redriven,
-		&s.Slow, &s.Hung, &s.Failing, &s.Rotten, &s.ClockSteps,
+		&s.Slow, &s.Hung, &s.Failing, &s.Rotten, &s.Replaced, &s.ClockSteps,
 	}
 }
 
