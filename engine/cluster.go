@@ -161,6 +161,9 @@ func (cn *clusterNode) join(ctx context.Context, damaged []segment.Identity) err
 		return err
 	}
 	cn.e.level.Store(int32(min(snap.FeatureLevel(), cn.e.DirectoryLevel())))
+	if err := cn.e.restoreMetadata(snap); err != nil {
+		return err
+	}
 	for _, pt := range cn.e.partitionList() {
 		if pt.t.quarantined {
 			continue

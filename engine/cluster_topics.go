@@ -18,9 +18,59 @@ import (
 	"penstock/segment"
 )
 
+// restoreMetadata gives topics whose topic.json this node cannot read back what that file said: the cluster knows it too. join calls it before the
+// copies take part and before anything else runs: a row may count this node in sync with them, and an empty copy that took their place would be elected and
+// would cut the whole ones.
+func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
+	kept := map[uuid.UUID]map[uint32]*partition{}
+	for _, pt := range e.partitionList() {
+		if pt.t.quarantined && snap.Topics[pt.t.uuid] != nil {
+			if kept[pt.t.uuid] == nil {
+				kept[pt.t.uuid] = map[uint32]*partition{}
+			}
+			kept[pt.t.uuid][pt.number] = pt
+		}
+	}
+	for _, id := range sortedIDs(kept) {
+		m := topicMetaOf(snap.Topics[id])
+		t := newTopic(e, m)
+		for n := range uint32(m.Partitions) {
+			pt := kept[id][n]
+			if pt == nil {
+				pt = e.newReplicaPartition(t, n)
+			}
+			pt.t = t
+			t.add(pt)
+		}
+		if err := createTopicFiles(e.disk, m); err != nil {
+			return fmt.Errorf("engine: %s of topic %s could not be read, and not be written anew: %w", topicFile, m.Name, err)
+		}
+		if old := e.topics[m.Name]; old != nil {
+			e.cluster.namesakes = append(e.cluster.namesakes, old)
+		}
+		e.topics[m.Name] = t
+		e.info.CorruptionsAtRecover = append(e.info.CorruptionsAtRecover, fmt.Sprintf("%s/%s could not be read: written anew from the cluster's metadata", topicDir(id), topicFile))
+		e.log.Warn("the metadata of a topic could not be read on this node and was written anew from the cluster's; its messages are whole", "topic", m.Name, "uuid", id)
+	}
+	return nil
+}
+
+// isQuarantined says whether this node has logs of a topic that it could not give their topic: see quarantine.
+func (e *Engine) isQuarantined(id uuid.UUID) bool {
+	return slices.ContainsFunc(e.partitionList(), func(pt *partition) bool { return pt.t.quarantined && pt.t.uuid == id })
+}
+
+// topicMetaOf is what topic.json says of a topic of the cluster.
+func topicMetaOf(mt *meta.Topic) *topicMeta {
+	return &topicMeta{Format: topicFormat, ID: mt.ID, Name: mt.Name, Partitions: mt.Partitions, CreatedNs: mt.CreatedNs, Settings: mt.EffectiveSettings().Stored()}
+}
+
 // makeReplicas makes this node's part of a topic of the cluster: all partitions are known, those that it replicates get a log.
 func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, error) {
-	m := &topicMeta{Format: topicFormat, ID: mt.ID, Name: mt.Name, Partitions: mt.Partitions, CreatedNs: mt.CreatedNs, Settings: mt.EffectiveSettings().Stored()}
+	if e.isQuarantined(mt.ID) {
+		return nil, fmt.Errorf("engine: there are logs of topic %s on this node whose %s cannot be read; restart the node", mt.Name, topicFile)
+	}
+	m := topicMetaOf(mt)
 	t := newTopic(e, m)
 	var local []*partition
 	for n := range uint32(m.Partitions) {

@@ -416,7 +416,7 @@ func (r *recovery) giveBack() {
 func (e *Engine) damagedCopies() (ids []segment.Identity) {
 	all := e.poisoned.Load() != nil
 	for _, pt := range e.partitionList() {
-		if !pt.t.quarantined && (all || len(pt.log.Isolated()) > 0) {
+		if all || len(pt.log.Isolated()) > 0 {
 			ids = append(ids, pt.identity())
 		}
 	}

@@ -168,6 +168,9 @@ func (n *node) failsWrites() bool {
 
 // healGray ends all illnesses.
 func (w *World) healGray() {
+	if w.has(FeatureRot) {
+		w.after(1000*ms, w.readAll)
+	}
 	for _, n := range w.nodes {
 		n.ill = illness{}
 		n.poke()

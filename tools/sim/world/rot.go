@@ -3,6 +3,8 @@ package world
 import (
 	"path"
 	"strings"
+
+	"penstock/segment"
 )
 
 // rot flips one bit in a file of the node whose bits rot: any file, at any place that was written, with a liking for what was written last.
@@ -44,6 +46,20 @@ func (w *World) replaceDisk(n *node) {
 	}
 	w.Stats.Replaced++
 	w.newDisk(n)
+}
+
+// readAll reads all logs of the node whose bits rot, as a scrub does: what is damaged and nobody has asked for is found, and fetched from the others.
+func (w *World) readAll() {
+	n := w.gray.rotten
+	if n.e != nil && n.running() && !n.closing {
+		for _, v := range n.m.Partitions() {
+			if err := n.m.ReadLog(v.ID, func(segment.Offset, *segment.Header, []byte) bool { return true }); err != nil {
+				w.tracef("%s finds: %v", n.name, err)
+			}
+		}
+		n.poke()
+	}
+	w.after(1000*ms, w.readAll)
 }
 
 // eachFile lists the files of a disk, in order.

@@ -1,0 +1,45 @@
+package engine_test
+
+import (
+	"path"
+	"testing"
+
+	"penstock/engine"
+)
+
+// One bit of a topic's metadata rots on one node. Its copies are whole and in sync, and the node comes first after all have ended: it leads with what it
+// has, not with an empty log in its place.
+func TestClusterUnreadableTopicMetadata(t *testing.T) {
+	t.Parallel()
+	tr := prepareTrio(t, 3, func(*engine.Options) {})
+	tr.startAll()
+	tr.create("t", 1)
+	h := newTold()
+	tr.publishSome(h, 40)
+	x := tr.leader("t", 0)
+	for _, m := range tr.up() {
+		tr.kill(m)
+	}
+	infos, err := x.disk.ReadDir("topics")
+	if err != nil || len(infos) != 1 {
+		t.Fatal("want one topic's directory", infos, err)
+	}
+	file := path.Join("topics", infos[0].Name(), "topic.json")
+	if !x.disk.Corrupt(file, []byte{0xfb}, 0) {
+		t.Fatal("nothing was damaged")
+	}
+	tr.start(x)
+	for _, m := range tr.nodes {
+		if m != x {
+			tr.start(m)
+		}
+	}
+	tr.hold(h, tr.nodes)
+	if told := x.e.Info().CorruptionsAtRecover; len(told) != 1 {
+		t.Errorf("it was found damaged, and told is %q", told)
+	}
+	data, err := x.disk.ReadFile(file, 1<<20)
+	if err != nil || len(data) == 0 || data[0] != '{' {
+		t.Errorf("it was not written anew: %q %v", data, err)
+	}
+}
