@@ -51,9 +51,12 @@ func (w *World) replaceDisk(n *node) {
 // readAll reads all logs of the node whose bits rot, as a scrub does: what is damaged and nobody has asked for is found, and fetched from the others.
 func (w *World) readAll() {
 	n := w.gray.rotten
+	w.gray.clean = false
 	if n.e != nil && n.running() && !n.closing {
+		w.gray.clean = true
 		for _, v := range n.m.Partitions() {
 			if err := n.m.ReadLog(v.ID, func(segment.Offset, *segment.Header, []byte) bool { return true }); err != nil {
+				w.gray.clean = false
 				w.tracef("%s finds: %v", n.name, err)
 			}
 		}
