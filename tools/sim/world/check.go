@@ -173,6 +173,9 @@ func (w *World) whole() string {
 			return w.partName(id) + ": " + why
 		}
 	}
+	if w.has(FeatureRot) && !w.gray.clean {
+		return "not all of " + w.gray.rotten.name + " reads back"
+	}
 	if why := w.remains(); why != "" {
 		return why
 	}

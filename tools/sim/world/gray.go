@@ -17,6 +17,7 @@ type gray struct {
 	every   int64 // an illness begins about so often
 	rotten  *node // FeatureRot: the only node whose bits rot, so that every ISR has a copy that does not
 	flipped bool  // since its disk was new
+	clean   bool  // all of it reads back
 }
 
 // illness is what ails a disk.
