@@ -171,6 +171,7 @@ func (n *node) failsWrites() bool {
 func (w *World) healGray() {
 	if w.has(FeatureRot) {
 		w.after(1000*ms, w.readAll)
+		w.after(patience, func() { w.giveUp(w.gray.rotten) })
 	}
 	for _, n := range w.nodes {
 		n.ill = illness{}

@@ -48,6 +48,23 @@ func (w *World) replaceDisk(n *node) {
 	w.newDisk(n)
 }
 
+// patience is how long an operator waits for the repair of a copy before he replaces its disk. A copy that says it must be cut where its bytes are
+// damaged, or whose damage lies where its leader has nothing any more, needs that.
+const patience = 20_000 * ms
+
+// giveUp replaces a rotten disk that is not repaired: a node that runs is ended for it.
+func (w *World) giveUp(n *node) {
+	switch {
+	case !w.gray.flipped || w.whole() == "":
+		return
+	case n.m != nil && w.spares(n):
+		w.Stats.Replaced++
+		w.newDisk(n)
+	default:
+		w.after(500*ms, func() { w.giveUp(n) })
+	}
+}
+
 // readAll reads all logs of the node whose bits rot, as a scrub does: what is damaged and nobody has asked for is found, and fetched from the others.
 func (w *World) readAll() {
 	n := w.gray.rotten
