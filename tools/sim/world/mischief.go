@@ -170,7 +170,7 @@ func (w *World) spares(n *node) bool {
 		for _, m := range p.State.ISR {
 			if m.Node == n.replica() {
 				mine = true
-			} else if w.holds(m) {
+			} else if w.holds(m) && !w.isRotten(m.Node) {
 				others++
 			}
 		}
@@ -180,6 +180,11 @@ func (w *World) spares(n *node) bool {
 		}
 	}
 	return true
+}
+
+// isRotten says whether bits of a node's disk have rotted: it is no copy to count on.
+func (w *World) isRotten(id replicate.NodeID) bool {
+	return w.gray.flipped && w.gray.rotten.replica() == id
 }
 
 // newDisk gives a node another disk, which is empty.
