@@ -192,18 +192,28 @@ func (pt *partition) snapshot(name string, index int) post {
 	return p
 }
 
-// restore makes the channels that the log of the first partition names; it runs before the committer starts.
+// restore makes the channels that the log of the first partition names; it runs before the committer starts. A partition whose fold is not known is not
+// served by them.
 func (t *Topic) restore() {
-	t.partitions()[0].fold.Each(func(cur *core.Cursor) {
+	first := t.partitions()[0]
+	for _, pt := range t.partitions() {
+		if first.whyUnread() != nil {
+			first = pt
+		}
+	}
+	first.fold.Each(func(cur *core.Cursor) {
 		c := newChannel(t, cur.Name)
 		for i, pt := range t.partitions() {
+			if pt.whyUnread() != nil {
+				continue
+			}
 			pt.watch(c, i)
 			c.post(pt.snapshot(cur.Name, i))
 		}
 		t.channels[cur.Name] = c
 		c.settle()
 	})
-	t.paused.Store(t.partitions()[0].fold.TopicPaused)
+	t.paused.Store(first.fold.TopicPaused)
 	t.findIncomplete()
 }
 

@@ -127,14 +127,8 @@ func (c *committer) appendOne(pt *partition, g *clog.Group, w *groupWork, in *in
 	}}
 	pt.machine.Step(&c.ev, &c.res)
 	pt.epochs.Note(replicate.EpochStart{Epoch: h.Epoch, Position: h.Position, Offset: in.offset})
-	due, err := foldBatch(pt.fold, &h, dst[segment.HeaderBytes:], in.offset)
-	pt.fold.PublishDeferred(due)
-	pt.stateGrew(len(due))
-	if err != nil {
-		pt.rep.cannotFold(err)
-	}
-	if h.Control() {
-		pt.publishFold(h.NextID())
+	if pt.whyUnread() == nil {
+		c.foldIncoming(pt, &h, dst[segment.HeaderBytes:], in.offset)
 	}
 	s := segment.Slice{
 		Buf: g.Buf(), Data: dst, Position: h.Position, FirstID: h.FirstID, Count: h.Count, Offset: in.offset,
@@ -149,13 +143,16 @@ func (c *committer) appendOne(pt *partition, g *clog.Group, w *groupWork, in *in
 	return true
 }
 
-// cannotFold is for a control batch that this version does not understand: the bytes are kept, but this node must not lead.
-func (r *replica) cannotFold(err error) {
-	if r.foldErr == nil {
-		r.foldErr = err
-		r.cn.e.log.Error("the state of a partition's channels cannot be followed: this node stores the messages and will not lead the partition; upgrade it",
-			"topic", r.pt.t.name, "partition", r.pt.number, "error", err)
-		r.cn.reportDamaged(r.pt, err)
+// foldIncoming follows what a batch of the leader says about the channels.
+func (c *committer) foldIncoming(pt *partition, h *segment.Header, body []byte, at segment.Offset) {
+	due, err := c.e.foldBatch(pt.fold, h, body, at)
+	pt.fold.PublishDeferred(due)
+	pt.stateGrew(len(due))
+	if err != nil {
+		pt.rep.cannotFold(err)
+	}
+	if h.Control() {
+		pt.publishFold(h.NextID())
 	}
 }
 

@@ -193,7 +193,7 @@ func (e *Engine) Health() error {
 	}
 	var bad error
 	for _, pt := range e.partitionList() {
-		if err := pt.log.Health(); err != nil {
+		if err := errors.Join(pt.log.Health(), pt.whyUnread()); err != nil {
 			bad = errors.Join(bad, fmt.Errorf("topic %s, partition %d: %w", pt.t.name, pt.number, err))
 		}
 	}

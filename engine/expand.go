@@ -203,7 +203,13 @@ type incompletePart struct {
 // findIncomplete is restore's; nothing else uses the folds yet.
 func (t *Topic) findIncomplete() {
 	parts := t.partitions()
+	if parts[0].whyUnread() != nil {
+		return // a channel that it has may be gone
+	}
 	for _, pt := range parts[1:] {
+		if pt.whyUnread() != nil {
+			continue
+		}
 		var entries []core.Control
 		parts[0].fold.Each(func(cur *core.Cursor) {
 			if pt.fold.Channel(cur.Name) == nil {

@@ -508,7 +508,7 @@ func (f *flusher) learnLimits() {
 func (f *flusher) retain() {
 	f.learnLimits()
 	for _, pt := range f.e.partitionList() {
-		if pt.t.quarantined {
+		if pt.t.quarantined || pt.whyUnread() != nil {
 			continue
 		}
 		f.mu.Lock()

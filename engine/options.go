@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"penstock/engine/core"
 	"penstock/segment/aio"
 )
 
@@ -60,8 +61,10 @@ type Options struct {
 	// Latencies makes what measures a channel's messages from publish to Finish, where they are led; ChannelStats has it. nil: nothing does.
 	Latencies func() LatencyRecorder
 
-	beforeRun func()           // tests: stands for a scheduler that lets the commit log's goroutine begin late
-	wall      func() time.Time // nil: wallNow. Tests set it
+	// unknownKind is a control entry's kind that this process does not know, as if a newer version had written it (tests only).
+	unknownKind core.ControlKind
+	beforeRun   func()           // tests: stands for a scheduler that lets the commit log's goroutine begin late
+	wall        func() time.Time // nil: wallNow. Tests set it
 }
 
 const (

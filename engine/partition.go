@@ -39,6 +39,8 @@ type partition struct {
 	epochs  replicate.EpochTable
 	newest  int64 // append time of the newest batch, ns since 1970: the next one's is not before it. The committer's
 
+	unread atomic.Pointer[error] // why the fold is not known, see whyUnread
+
 	recovered segment.Position // what the last life knew to be committed, at least
 	rep       *replica         // nil on a single node
 

@@ -35,6 +35,7 @@ type recovered struct {
 	fold   *core.Cursors
 	slices []segment.Slice
 	err    error // what followed was not applied
+	unread error // the fold is not known, what followed was applied to the rest
 
 	committed segment.Position // a lower bound
 	epochs    replicate.EpochTable
@@ -88,7 +89,7 @@ func (c *committer) Checkpoint(emit func(chunk []byte)) {
 	for _, pt := range parts {
 		st := pt.machine.State()
 		ends = append(ends, checkpointEnd{pt, st.End})
-		buf = appendEntry(buf, pt.identity(), &entry{state: st, committed: pt.committedMark(), epochs: pt.epochs.Entries(), fold: pt.fold})
+		buf = appendEntry(buf, pt.identity(), &entry{state: st, committed: pt.committedMark(), epochs: pt.epochs.Entries(), fold: pt.keptFold()})
 		at := 0
 		for ; len(buf)-at >= chunk; at += chunk {
 			emit(buf[at : at+chunk])
@@ -119,7 +120,11 @@ func appendEntry(dst []byte, id segment.Identity, en *entry) []byte {
 	dst = le.AppendUint64(dst, uint64(en.committed))
 	dst = replicate.AppendEpochs(dst, en.epochs)
 	at := len(dst)
-	dst = en.fold.Append(le.AppendUint32(dst, 0))
+	dst = le.AppendUint32(dst, 0)
+	if en.fold == nil { // not known: see unread.go
+		return dst
+	}
+	dst = en.fold.Append(dst)
 	le.PutUint32(dst[at:], uint32(len(dst)-at-4))
 	return dst
 }
@@ -168,6 +173,9 @@ func decodeEntry(p []byte) (id segment.Identity, en entry, rest []byte, err erro
 	if p = p[4:]; uint64(n) > uint64(len(p)) {
 		return id, en, nil, errCheckpoint
 	}
+	if n == 0 {
+		return id, en, p, nil
+	}
 	var over []byte
 	if en.fold, over, err = core.DecodeCursors(p[:n]); err != nil || len(over) != 0 {
 		return id, en, nil, errCheckpoint
@@ -209,6 +217,9 @@ func (r *recovery) decodeCheckpoint() error {
 func (rp *recovered) begin(en *entry) {
 	rp.base, rp.st, rp.fold, rp.committed = en.state, en.state, en.fold, en.committed
 	rp.epochs.Reset(en.epochs)
+	if rp.unread = nil; en.fold == nil {
+		rp.fold, rp.unread = new(core.Cursors), errFoldElsewhere
+	}
 }
 
 func (r *recovery) add(rp *recovered) {
@@ -239,7 +250,7 @@ func (r *recovery) Record(rec *clog.Record) error {
 	case rec.Type == clog.Truncate:
 		return rp.cut(rec)
 	case rp.err == nil:
-		rp.err = rp.apply(rec, r.e.sizes())
+		rp.err = rp.apply(r.e, rec)
 	}
 	return nil
 }
@@ -280,7 +291,7 @@ func (rp *recovered) cut(rec *clog.Record) error {
 }
 
 // apply replays one batch. The commit log verified its checksums; this verifies that it follows.
-func (rp *recovered) apply(rec *clog.Record, sizes segment.Sizes) error {
+func (rp *recovered) apply(e *Engine, rec *clog.Record) error {
 	var h segment.Header
 	if err := h.Decode(rec.Payload); err != nil {
 		return err
@@ -289,7 +300,7 @@ func (rp *recovered) apply(rec *clog.Record, sizes segment.Sizes) error {
 		return &segment.CorruptError{Path: fmt.Sprintf("clog/%010d.clog", rec.FileSeq), Detail: fmt.Sprintf(
 			"batch %d of topic %s/%d does not follow batch %d", h.Position, rec.Topic, rec.Partition, rp.st.Next)}
 	}
-	rp.place(rec, &h, sizes)
+	rp.place(rec, &h, e.sizes())
 	s := segment.Slice{
 		Buf: rec.Buf, Data: rec.Payload, Position: h.Position, FirstID: h.FirstID, Count: h.Count, Offset: rec.Offset,
 		Segment: rp.st.Segment, SegmentBase: rp.st.SegmentBase, SegmentCapacity: rp.st.SegmentCapacity,
@@ -299,9 +310,7 @@ func (rp *recovered) apply(rec *clog.Record, sizes segment.Sizes) error {
 	rp.slices = append(rp.slices, s)
 	rp.st.Advance(&h)
 	rp.epochs.Note(replicate.EpochStart{Epoch: h.Epoch, Position: h.Position, Offset: rec.Offset})
-	due, err := foldBatch(rp.fold, &h, rec.Payload[segment.HeaderBytes:], rec.Offset)
-	rp.fold.PublishDeferred(due)
-	return err
+	return rp.foldIn(e, &h, rec.Payload[segment.HeaderBytes:], rec.Offset)
 }
 
 // place follows the segment number in the record. The leader may have given a segment more room
@@ -416,7 +425,7 @@ func (r *recovery) giveBack() {
 func (e *Engine) damagedCopies() (ids []segment.Identity) {
 	all := e.poisoned.Load() != nil
 	for _, pt := range e.partitionList() {
-		if all || len(pt.log.Isolated()) > 0 {
+		if all || len(pt.log.Isolated()) > 0 || pt.whyUnread() != nil {
 			ids = append(ids, pt.identity())
 		}
 	}
@@ -512,6 +521,7 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 	pt.newest = log.NewestAppended()
 	end, _, _ := log.End()
 	pt.ages.recovered(end, pt.newest, e.clock.mono())
+	e.readFold(pt, rp)
 	if e.cluster == nil {
 		pt.visible.Store(uint64(rp.st.NextID))
 	}

@@ -63,7 +63,6 @@ type replica struct {
 	frame    *receivedFrame // the message that is being handled came in it
 	incoming []incomingBatch
 	cut      *logCut
-	foldErr  error
 	damaged  error // what the machine said last
 	sent     netproto.Frame
 	batches  []replicate.Batch
@@ -101,6 +100,7 @@ type logCut struct {
 	ready      bool // the rest is known: the committer can write it
 	state      segment.State
 	fold       *core.Cursors
+	unread     error // why fold is not known
 	epochs     []replicate.EpochStart
 	payload    []byte
 	committed  segment.Position
@@ -304,7 +304,7 @@ func (r *replica) learn(row *meta.Partition) {
 // correctDamaged tells the store that this copy reads back if it says otherwise: an earlier process said so, or an earlier machine whose damage was repaired
 // when it was no more, or an older report came last.
 func (r *replica) correctDamaged(row *meta.Partition) {
-	if row != nil && r.damaged == nil && r.foldErr == nil && memberOf(row.Damaged, r.cn.member()) {
+	if row != nil && r.damaged == nil && r.pt.whyUnread() == nil && memberOf(row.Damaged, r.cn.member()) {
 		r.cn.reportDamaged(r.pt, nil)
 	}
 }
@@ -315,7 +315,7 @@ func (r *replica) changeRole() {
 	if r.leader != nil || r.follower == nil || st.Leader != r.cn.self.ID || st.Boot != r.cn.self.Boot || st.Epoch <= r.led {
 		return
 	}
-	if r.follower.Epoch() > st.Epoch || !r.follower.Electable() || r.pt.epochs.Last() >= st.Epoch || r.foldErr != nil || !memberOf(st.ISR, r.cn.member()) {
+	if r.follower.Epoch() > st.Epoch || !r.follower.Electable() || r.pt.epochs.Last() >= st.Epoch || r.pt.whyUnread() != nil || !memberOf(st.ISR, r.cn.member()) {
 		return
 	}
 	log := r.follower.Log()

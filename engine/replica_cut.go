@@ -68,6 +68,7 @@ func (r *replica) doCut(c *logCut) {
 		// What is left stands before the record in the commit log, so it is as durable. The groups that said so belong to the log before the cut.
 		r.durable = max(r.durable, c.state.Next)
 		r.step(&replicate.Event{Kind: replicate.EvDurable, Position: r.durable, Generation: c.generation})
+		r.correctDamaged(r.row.Load()) // what this version does not know may have been cut
 	})
 }
 
@@ -95,11 +96,19 @@ func (r *replica) prepareCut(c *logCut) error {
 		kind = cutAnew
 	}
 	c.payload = append(c.payload[:0], kind, 0, 0, 0, 0, 0, 0, 0)
-	c.payload = appendEntry(c.payload, r.pt.identity(), &entry{state: c.state, committed: min(c.committed, c.state.Next), epochs: c.epochs, fold: c.fold})
+	c.payload = appendEntry(c.payload, r.pt.identity(), &entry{state: c.state, committed: min(c.committed, c.state.Next), epochs: c.epochs, fold: c.keptFold()})
 	if len(c.payload) > clog.MaxPayloadBytes {
 		return fmt.Errorf("engine: the state of the channels takes %d bytes, the commit log takes records of at most %d", len(c.payload), clog.MaxPayloadBytes)
 	}
 	return nil
+}
+
+// keptFold is what the record says of the fold; nil: it is not known.
+func (c *logCut) keptFold() *core.Cursors {
+	if c.unread != nil {
+		return nil
+	}
+	return c.fold
 }
 
 // appending says whether batches from before the cut are still on their way to the log.
@@ -131,7 +140,7 @@ func (pt *partition) refold(c *logCut) error {
 		if err := pt.log.View(&v, at, refoldBytes); err != nil {
 			return err
 		}
-		next, size, err := foldRun(c, v.Bytes(), at)
+		next, size, err := pt.e.foldRun(c, v.Bytes(), at)
 		v.Release()
 		if err != nil {
 			return err
@@ -149,17 +158,21 @@ var errNoFold = errors.New("engine: the state of the channels at the cut was too
 const refoldBytes = 1 << 20
 
 // foldRun folds the batches of a run below the cut.
-func foldRun(c *logCut, run []byte, at segment.Offset) (next segment.Position, size int, err error) {
+func (e *Engine) foldRun(c *logCut, run []byte, at segment.Offset) (next segment.Position, size int, err error) {
 	var it segment.BatchIter
 	it.Reset(run)
 	for h, body, ok := it.Next(); ok && h.Position < c.to; h, body, ok = it.Next() {
-		due, err := foldBatch(c.fold, h, body, at+segment.Offset(size))
-		if err != nil {
-			return 0, 0, err
-		}
-		c.fold.PublishDeferred(due)
-		if h.FirstID > 0 && c.fold.End() == 0 {
-			return 0, 0, errNoFold
+		if c.unread == nil {
+			due, err := e.foldBatch(c.fold, h, body, at+segment.Offset(size))
+			switch {
+			case newer(err):
+				c.unread = err
+			case err != nil:
+				return 0, 0, err
+			case h.FirstID > 0 && c.fold.End() == 0:
+				return 0, 0, errNoFold
+			}
+			c.fold.PublishDeferred(due)
 		}
 		size += h.Size()
 		next = h.Position + 1
@@ -182,6 +195,7 @@ func (c *committer) writeCut(pt *partition, g *clog.Group, w *groupWork) bool {
 	c.ev = core.PartitionEvent{Kind: core.PartitionFollow, State: cut.state}
 	pt.machine.Step(&c.ev, &c.res)
 	pt.fold = cut.fold
+	pt.setUnread(cut.unread)
 	pt.epochs.Reset(cut.epochs)
 	pt.publishFold(cut.state.NextID)
 	cut.ready = false

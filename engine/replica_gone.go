@@ -140,7 +140,7 @@ func (r *replica) forgetLog() (release func(), err error) {
 		return nil, err
 	}
 	r.run(func() {
-		r.cut, r.foldErr, r.damaged = nil, nil, nil
+		r.cut, r.damaged = nil, nil
 		pt.visible.Store(0)
 	})
 	return c.release, nil

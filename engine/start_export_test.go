@@ -1,4 +1,9 @@
 package engine
 
+import "penstock/engine/core"
+
 // SetBeforeRun makes the commit log's goroutine do f before it begins.
 func SetBeforeRun(o *Options, f func()) { o.beforeRun = f }
+
+// SetUnknownKind makes the node a version that does not know a kind of control entries.
+func SetUnknownKind(o *Options, k core.ControlKind) { o.unknownKind = k }

@@ -16,7 +16,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen; the machine may be busy.
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 // openWith opens an engine that the test closes at its end, if it did not before.
 func openWith(t testing.TB, o engine.Options) *engine.Engine {
