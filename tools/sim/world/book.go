@@ -37,6 +37,7 @@ type value struct {
 	submitted int64
 	answered  int64
 	deferred  bool
+	delay     int64  // ns, of one that is deferred
 	key       string // of OrderKey
 	headers   []engine.Header
 	id        engine.ID
@@ -156,7 +157,7 @@ func (w *World) put(n *node, t *topicModel) {
 		if key != "" {
 			hs = append(hs, engine.Header{Key: []byte(core.DefaultKeyHeader), Value: []byte(key)})
 		}
-		b.values = append(b.values, value{topic: t, by: n, life: n.life, submitted: w.now, deferred: p.Defer > 0, key: key, headers: hs})
+		b.values = append(b.values, value{topic: t, by: n, life: n.life, submitted: w.now, deferred: p.Defer > 0, delay: int64(p.Defer), key: key, headers: hs})
 		p.Messages = append(p.Messages, b.body(first+i))
 		if key != "" || w.has(FeatureFilters) {
 			p.Headers = append(p.Headers, hs)
@@ -288,6 +289,7 @@ func (b *book) seen(a *agent, d *engine.Delivery) {
 		return
 	}
 	if val.deferred {
+		a.inTime(d, v, val)
 		return
 	}
 	part, id := d.ID.Partition(), d.ID.MsgID()
@@ -299,6 +301,18 @@ func (b *book) seen(a *agent, d *engine.Delivery) {
 		w.fail("channel %s of %s: first delivery of %v after that of %d in the same partition", c.name, c.t.name, d.ID, c.high[part]-1)
 	}
 	c.high[part] = max(c.high[part], id+1)
+}
+
+// inTime: a delay passes by the time that goes by, whatever somebody sets a wall clock to. What clocks that run apart may take from it is allowed.
+func (a *agent) inTime(d *engine.Delivery, v int, val *value) {
+	w := a.n.w
+	if !w.has(FeatureClocks) || w.opt.jump > 0 || onlyFor(d.Headers) != "" {
+		return
+	}
+	slack := 20*ms + int64(3*w.opt.drift*float64(w.now))
+	if early := val.submitted + val.delay - w.now; early > slack {
+		w.fail("channel %s of %s got value %d %.3f ms before its time", a.c.name, a.c.t.name, v, float64(early)/1e6)
+	}
 }
 
 // inOrder: what a leader delivers for the first time comes to each consumer in the order of the log. With consumers at several nodes that is all that can be

@@ -35,7 +35,7 @@ const (
 var grayDefault = []struct {
 	f Feature
 	p float64
-}{{FeatureSlow, 0.3}, {FeatureHung, 0.3}, {FeatureErrors, 0.3}}
+}{{FeatureSlow, 0.3}, {FeatureHung, 0.3}, {FeatureErrors, 0.3}, {FeatureClocks, 0.25}}
 
 // Features names all of them.
 var Features = map[string]Feature{

@@ -179,13 +179,17 @@ func (w *World) healGray() {
 	}
 }
 
-// setClock sets a wall clock by up to half a day, forward or back.
+// setClock sets a wall clock by up to half a day, forward or back. Before a process starts somebody sets it right: what a process stores, it stores by the
+// time that it found.
 func (w *World) setClock(n *node) {
 	w.Stats.ClockSteps++
 	d := w.gray.skewed(100*ms, 12*3600*1000*ms)
 	if w.gray.r.IntN(2) == 0 {
 		d = -d
 	}
-	n.setSkew(n.skew + d)
+	n.stepped += d
+	if w.cfg.Break == MutantBothClocks {
+		n.leapt += max(d, -d)
+	}
 	w.tracef("the clock of %s is set by %.3f s", n.name, float64(d)/1e9)
 }

@@ -20,6 +20,7 @@ const (
 	MutantLostLetters         // who sends dead letters back only empties the channel that keeps them
 	MutantIllDisk             // a disk that is slow or hangs says at once that a write is on stable storage
 	MutantDeafDisk            // a disk that fails reads and writes says that they succeeded
+	MutantBothClocks          // when a wall clock is set, the monotonic one leaps as far
 	MutantHasty               // the store removes a node that has replicas: others take its place in the ISR
 )
 
@@ -28,6 +29,6 @@ var Mutants = map[string]Mutant{
 	"early-sync": MutantEarlySync, "no-sync": MutantNoSync, "unclean-election": MutantUnclean,
 	"epoch-reuse": MutantEpochs, "empty-disk": MutantDisks, "rollback": MutantRollback, "short-retention": MutantShort,
 	"same-topic": MutantSameTopic, "silent-growth": MutantSilentGrowth, "hasty-removal": MutantHasty,
-	"ill-disk": MutantIllDisk, "deaf-disk": MutantDeafDisk,
+	"ill-disk": MutantIllDisk, "deaf-disk": MutantDeafDisk, "both-clocks": MutantBothClocks,
 	"other-filter": MutantOtherFilter, "lost-letters": MutantLostLetters,
 }

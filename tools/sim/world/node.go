@@ -47,6 +47,8 @@ type node struct {
 	wipes   int            // how often it got another one
 	before  *faultaio.Disk // MutantRollback
 	ill     illness        // of its disk
+	stepped int64          // ns that its wall clock was set by since the process began
+	leapt   int64          // ns that its monotonic clock has leapt: MutantBothClocks
 }
 
 func newNode(w *World, index int) *node {
@@ -62,14 +64,14 @@ const diskBytes = 64 << 20
 func (n *node) running() bool { return n.m != nil && n.w.now >= n.asleep }
 
 // local is the monotonic clock.
-func (n *node) local() int64 { return int64(float64(n.w.now) * n.rate) }
+func (n *node) local() int64 { return int64(float64(n.w.now)*n.rate) + n.leapt }
 
 func (n *node) setSkew(d int64) {
 	n.skew, n.lowSkew, n.highSkew = d, min(n.lowSkew, d), max(n.highSkew, d)
 }
 
 // Now implements engine.Host.
-func (n *node) Now() time.Time { return time.Unix(bootTime, n.local()+n.skew) }
+func (n *node) Now() time.Time { return time.Unix(bootTime, n.local()-n.leapt+n.skew+n.stepped) }
 
 // Instant implements engine.Host.
 func (n *node) Instant() time.Duration { return time.Duration(n.local()) }
@@ -140,7 +142,7 @@ func (n *node) boot() {
 	for _, rule := range n.ill.rules { // the device is what it was
 		n.media.Inject(rule)
 	}
-	n.failed, n.closing, n.e, n.ports, n.wakeAt = false, false, nil, nil, 0
+	n.failed, n.closing, n.e, n.ports, n.wakeAt, n.stepped = false, false, nil, nil, 0, 0
 	n.m = engine.NewManual(n)
 	n.disk = newDisk(n)
 	n.client = newClient(w, n)
@@ -224,7 +226,7 @@ func (n *node) wake(local int64) {
 	if local >= 1<<62 {
 		return
 	}
-	at := max(n.w.now, int64(float64(local)/n.rate)+1)
+	at := max(n.w.now, int64(float64(local-n.leapt)/n.rate)+1)
 	if n.wakeAt > n.w.now && n.wakeAt <= at {
 		return
 	}

@@ -68,7 +68,7 @@ func TestSeeds(t *testing.T) {
 		"refusals by a quota": sum.OverQuota, "messages that retention took unread": sum.Dropped,
 		"deleted topics": sum.Deleted, "topics that were made again": sum.Remade, "partitions that topics got": sum.Expanded,
 		"nodes that were removed": sum.Removed, "nodes that came back after that": sum.Returned, "messages that a filter left out": sum.Unwanted,
-		"slow disks": sum.Slow, "disks that hang": sum.Hung, "disks that fail for long": sum.Failing,
+		"slow disks": sum.Slow, "disks that hang": sum.Hung, "disks that fail for long": sum.Failing, "clocks that were set": sum.ClockSteps,
 		"messages of a sample": sum.Sampled, "dead letters that were sent back": sum.Redriven,
 	} {
 		if n == 0 {
@@ -127,11 +127,11 @@ func TestDeterminism(t *testing.T) {
 func TestMutantsAreFound(t *testing.T) {
 	needs := map[string]Feature{
 		"short-retention": FeatureSettings, "same-topic": FeatureTopics, "silent-growth": FeatureTopics, "hasty-removal": FeatureNodes,
-		"other-filter": FeatureFilters, "lost-letters": FeatureFilters, "ill-disk": FeatureSlow | FeatureHung, "deaf-disk": FeatureErrors,
+		"other-filter": FeatureFilters, "lost-letters": FeatureFilters, "ill-disk": FeatureSlow | FeatureHung, "deaf-disk": FeatureErrors, "both-clocks": FeatureClocks,
 	}
 	for name, seeds := range map[string]uint64{
 		"early-sync": 20, "unclean-election": 20, "empty-disk": 150, "rollback": 50, "short-retention": 250,
-		"same-topic": 30, "silent-growth": 100, "hasty-removal": 60, "other-filter": 20, "lost-letters": 150, "ill-disk": 50, "deaf-disk": 50,
+		"same-topic": 30, "silent-growth": 100, "hasty-removal": 60, "other-filter": 20, "lost-letters": 150, "ill-disk": 50, "deaf-disk": 50, "both-clocks": 20,
 	} {
 		cfg := Config{Break: Mutants[name], Features: needs[name]}
 		t.Run(name, func(t *testing.T) {
