@@ -59,7 +59,10 @@ func (l *Log) writeStage() error {
 		l.stretch(l.current.pos + roundUp(int64(l.stage.end), l.block))
 	}
 	data, at := l.chain(&l.stage)
-	if err := l.current.WriteSyncAt(data, at); err != nil {
+	l.opts.Pulse.Begin()
+	err := l.current.WriteSyncAt(data, at)
+	l.opts.Pulse.End()
+	if err != nil {
 		return l.fail("writing a checkpoint or mark", err)
 	}
 	l.durable = l.stage.seq

@@ -60,7 +60,8 @@ type Options struct {
 	InFlight     int       // groups in flight; DefaultInFlight
 	Store        uuid.UUID // whose log it is; files of others are refused
 	Logger       *slog.Logger
-	Inline       bool // prepare and recycle files inside Step, without goroutines: for tests and simulation
+	Pulse        *aio.Pulse // counts writes; nil: nobody watches the disk
+	Inline       bool       // prepare and recycle files inside Step, without goroutines: for tests and simulation
 }
 
 func (o *Options) complete(arena *aio.Arena, block int64) error {

@@ -40,6 +40,7 @@ type preparer struct {
 	disk      aio.Disk
 	log       *slog.Logger
 	stats     *counters
+	pulse     *aio.Pulse
 	liveBytes int64
 	inline    bool
 	wake      func()
@@ -65,7 +66,7 @@ type preparer struct {
 
 func newPreparer(l *Log, next uint64) *preparer {
 	return &preparer{
-		disk: l.disk, log: l.opts.Logger, stats: &l.stats, size: l.opts.FileBytes,
+		disk: l.disk, log: l.opts.Logger, stats: &l.stats, pulse: l.opts.Pulse, size: l.opts.FileBytes,
 		liveBytes: l.opts.MaxLiveBytes, inline: l.opts.Inline, wake: l.Wake,
 		next: next, nextSpare: 1,
 		kick: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
@@ -232,6 +233,8 @@ func wantsRoom(err error) bool {
 
 // turn does one thing, what the committer waits for first.
 func (p *preparer) turn() (bool, error) {
+	p.pulse.Begin()
+	defer p.pulse.End()
 	p.mu.Lock()
 	ready, size := p.ready != nil, p.size
 	tooSmall := ready && p.ready.sizeBytes < p.least
@@ -392,7 +395,10 @@ func (p *preparer) prewrite(f aio.File, size int64) error {
 			return aio.ErrClosed
 		default:
 		}
-		if err := f.WriteAt(zero[:min(int64(len(zero)), size-off)], off); err != nil {
+		p.pulse.Begin()
+		err := f.WriteAt(zero[:min(int64(len(zero)), size-off)], off)
+		p.pulse.End()
+		if err != nil {
 			return err
 		}
 		if p.reserve() {

@@ -216,10 +216,13 @@ func (l *Log) submit(g *Group) error {
 	l.stats.submitted(g, len(data))
 	l.foresee()
 	g.submitted = time.Now()
+	l.opts.Pulse.Begin()
 	alone := len(l.inFlight) == 0
 	l.inFlight = append(l.inFlight, g)
 	if (g.solo || l.onSpot) && alone {
-		if err := l.current.WriteSyncAt(data, at); err != nil {
+		err := l.current.WriteSyncAt(data, at)
+		l.opts.Pulse.End()
+		if err != nil {
 			return l.fail("writing a group", err)
 		}
 		g.done = true
@@ -252,6 +255,7 @@ func (l *Log) collect(block bool) (bool, error) {
 		return false, l.fail("waiting for groups", err)
 	}
 	for _, c := range l.completions {
+		l.opts.Pulse.End()
 		if c.Err != nil {
 			return false, l.fail("writing a group", c.Err)
 		}

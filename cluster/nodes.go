@@ -36,6 +36,24 @@ func (s *store) ReportDown(ctx context.Context, node replicate.NodeID, boot uuid
 	})
 }
 
+// ReportDisk is meta.Store's.
+func (s *store) ReportDisk(ctx context.Context, disk meta.DiskState) error {
+	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
+		self, boot := s.self()
+		n := st.nodes[self]
+		switch {
+		case n.rev == 0 || n.row.Boot != boot:
+			return nil, nil, meta.ErrNotFound // another process has this node's name
+		case n.row.Disk == disk:
+			return nil, nil, nil
+		}
+		row := *n.row
+		row.Disk = disk
+		key := s.key(nodeKey(nodesDir, self))
+		return []kv.Cond{{Key: key, ModRevision: n.rev}}, []kv.Op{put(key, row)}, nil
+	})
+}
+
 // Drain is meta.Store's.
 func (s *store) Drain(ctx context.Context, node replicate.NodeID, on bool) error {
 	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {

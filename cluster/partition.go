@@ -143,7 +143,7 @@ func (s *store) HandOver(ctx context.Context, id meta.PartitionID, from *replica
 		if !sameLeadership(&row.State, from) {
 			return meta.ErrConflict
 		}
-		heirs := slices.DeleteFunc(electable(st, &row.Partition), func(n replicate.NodeID) bool { return n == from.Leader })
+		heirs := heirsOf(st, &row.Partition)
 		switch {
 		case to == 0:
 			to = choose(st.snap, &row.Partition, heirs, loadOf(st.snap).leads)
@@ -155,6 +155,7 @@ func (s *store) HandOver(ctx context.Context, id meta.PartitionID, from *replica
 		}
 		next := edit(&row.Partition)
 		lead(next, st.snap.Nodes[to])
+		releaseHung(st.snap, next, from.Leader)
 		ok, revision, err := s.putPartition(ctx, next, row.rev, st.conds(s.opts.Prefix, to))
 		if err != nil {
 			return err
@@ -167,6 +168,25 @@ func (s *store) HandOver(ctx context.Context, id meta.PartitionID, from *replica
 		}
 	}
 	return meta.ErrConflict
+}
+
+// heirsOf are the nodes that the leader of a partition may hand it over to. One that gives it away because of its disk gives it to no
+// node whose own disk is slow: a shared cause must not send leaderships round.
+func heirsOf(st *state, p *meta.Partition) []replicate.NodeID {
+	leader := p.State.Leader
+	ownBad := st.snap.Nodes[leader] != nil && st.snap.Nodes[leader].Disk.Rank() > 0
+	return slices.DeleteFunc(electable(st, p), func(n replicate.NodeID) bool {
+		return n == leader || ownBad && st.snap.Nodes[n].Disk.Rank() > 0
+	})
+}
+
+// releaseHung takes a leader whose disk hangs out of the ISR with its leadership, if enough others remain: the new one would wait for it until its
+// silence is proven. It comes back as any follower does. Every committed batch is on all of the ISR, so none is lost.
+func releaseHung(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID) {
+	if n := s.Nodes[node]; n == nil || n.Disk.Rank() < meta.DiskHung.Rank() || len(p.State.ISR) <= max(1, p.State.MinISR) {
+		return
+	}
+	p.State.ISR = slices.DeleteFunc(slices.Clone(p.State.ISR), func(m replicate.Member) bool { return m.Node == node })
 }
 
 // ReportDamaged is meta.Store's. A report about a disk that the node does not have any more changes nothing.

@@ -194,6 +194,44 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
+// A leader whose disk hangs gives way to good disks only, and leaves the ISR with it as long as min_isr is kept. What a process said of its disk
+// ends with it.
+func TestHandOverOfHungDisk(t *testing.T) {
+	w, id, leader := only(t)
+	follower := w.alive(leader.node.ID)
+	third := w.alive(leader.node.ID, follower.node.ID)
+	told := func(n *testNode, disk meta.DiskState) {
+		t.Helper()
+		if err := n.ReportDisk(ctx(t), disk); err != nil {
+			t.Fatal(err)
+		}
+		w.settle(leader, "the leader hears of it", func(s *meta.Snapshot) bool { return s.Nodes[n.node.ID].Disk == disk })
+	}
+	told(follower, meta.DiskSlow)
+	told(third, meta.DiskFailed)
+	told(leader, meta.DiskHung)
+	st := leader.row(id)
+	if err := leader.HandOver(ctx(t), id, &st, 0); !errors.Is(err, meta.ErrTooFewNodes) {
+		t.Fatalf("all others are slow or worse: %v", err)
+	}
+	told(follower, meta.DiskGood)
+	if err := leader.HandOver(ctx(t), id, &st, 0); err != nil {
+		t.Fatal(err)
+	}
+	now := leader.row(id)
+	if now.Leader != follower.node.ID || now.Epoch != st.Epoch+1 || slices.Contains(now.ISR, leader.member()) || len(now.ISR) != 2 {
+		t.Errorf("%+v", now)
+	}
+	told(third, meta.DiskGood)
+	told(follower, meta.DiskHung)
+	if err := follower.HandOver(ctx(t), id, &now, 0); err != nil {
+		t.Fatal(err)
+	}
+	if last := follower.row(id); last.Leader != third.node.ID || len(last.ISR) != 2 {
+		t.Errorf("min_isr is 2, and without one of two it would be below: %+v", last)
+	}
+}
+
 // Damage is told of disks that are there, once; the leader that reports itself is replaced. P18
 func TestReportDamaged(t *testing.T) {
 	w, id, leader := only(t)

@@ -52,7 +52,7 @@ func candidates(s *meta.Snapshot) []*meta.Node {
 }
 
 // place chooses the replicas of count more partitions of a topic, the leader first. It spreads the topic's leaders (at
-// most one more on a node than on another), then its replicas, then what the nodes carry in all. The result depends on nothing else than the
+// most one more on a node than on another), then its replicas, then what the nodes carry in all. Nodes with slow disks, or about to go, come last. The result depends on nothing else than the
 // arguments; existing is what nodes carry of the topic already. Nodes are in order of id.
 func place(nodes []*meta.Node, count, replicas int, all, existing load) ([][]replicate.NodeID, error) {
 	if replicas > len(nodes) {
@@ -65,6 +65,7 @@ func place(nodes []*meta.Node, count, replicas int, all, existing load) ([][]rep
 	for range count {
 		slices.SortFunc(order, func(a, b *meta.Node) int {
 			return cmp.Or(
+				cmp.Compare(a.Disk.Rank(), b.Disk.Rank()),
 				cmpBool(a.Draining, b.Draining),
 				cmp.Compare(mine.leads[a.ID], mine.leads[b.ID]),
 				cmp.Compare(total.leads[a.ID], total.leads[b.ID]),
@@ -76,6 +77,7 @@ func place(nodes []*meta.Node, count, replicas int, all, existing load) ([][]rep
 		leader, rest := order[0], order[1:]
 		slices.SortFunc(rest, func(a, b *meta.Node) int {
 			return cmp.Or(
+				cmp.Compare(a.Disk.Rank(), b.Disk.Rank()),
 				cmpBool(a.Draining, b.Draining),
 				cmp.Compare(mine.replicas[a.ID], mine.replicas[b.ID]),
 				cmp.Compare(total.replicas[a.ID], total.replicas[b.ID]),

@@ -22,6 +22,8 @@ func liveNodes(ids ...replicate.NodeID) []*meta.Node {
 func TestPlace(t *testing.T) {
 	draining := liveNodes(1, 2, 3)
 	draining[0].Draining = true
+	hung := liveNodes(1, 2, 3)
+	hung[0].Disk = meta.DiskHung
 	busy := newLoad()
 	busy.replicas[1], busy.leads[1] = 10, 10
 	mine := newLoad()
@@ -40,6 +42,7 @@ func TestPlace(t *testing.T) {
 		{"but the topic's own spread counts more", liveNodes(1, 2, 3), 3, 1, busy, newLoad(), "[[2] [3] [1]]"},
 		{"what the topic has already counts", liveNodes(1, 2, 3), 2, 2, newLoad(), mine, "[[3 1] [2 3]]"},
 		{"a draining node only if it must", draining, 2, 2, newLoad(), newLoad(), "[[2 3] [3 2]]"},
+		{"a disk that hangs leads only if it must", hung, 2, 3, newLoad(), newLoad(), "[[2 3 1] [3 2 1]]"},
 		{"a draining node as the last replica", draining, 2, 3, newLoad(), newLoad(), "[[2 3 1] [3 2 1]]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

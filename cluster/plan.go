@@ -110,7 +110,8 @@ func led(s *meta.Snapshot, p *meta.Partition) bool {
 	return inSync(s, p, p.State.Leader) && s.Nodes[p.State.Leader].Boot == p.State.Boot
 }
 
-// choose picks the one of several that stays and leads least; of equals the first.
+// choose picks the one of several whose disk answers best, that stays and that leads least; of equals the first. A disk that hangs is better than no
+// leader: what is committed is delivered.
 func choose(s *meta.Snapshot, p *meta.Partition, from []replicate.NodeID, leads map[replicate.NodeID]int) replicate.NodeID {
 	if len(from) == 0 {
 		return 0
@@ -118,6 +119,7 @@ func choose(s *meta.Snapshot, p *meta.Partition, from []replicate.NodeID, leads 
 	leaving := Leaving(s, p.ID)
 	return slices.MinFunc(from, func(a, b replicate.NodeID) int {
 		return cmp.Or(
+			cmp.Compare(s.Nodes[a].Disk.Rank(), s.Nodes[b].Disk.Rank()),
 			cmpBool(s.Nodes[a].Draining, s.Nodes[b].Draining),
 			cmpBool(slices.Contains(leaving, a), slices.Contains(leaving, b)),
 			cmp.Compare(leads[a], leads[b]),
@@ -243,14 +245,17 @@ func (p *planner) undo(id meta.PartitionID, m moveEntry) {
 	c.drops = []kv.Cond{{Key: p.prefix + partKey(movesDir, id), ModRevision: m.rev}}
 }
 
-// spare finds the live node with the fewest replicas that may take one more of a partition; 0 if there is none.
+// spare finds the live node with the fewest replicas that may take one more of a partition, one whose disk is good if there is any; 0 if there is
+// none. One whose disk hangs could not catch up.
 func (p *planner) spare(row *partEntry) replicate.NodeID {
 	var best replicate.NodeID
 	for _, n := range candidates(p.st.snap) {
-		if n.Draining || slices.Contains(row.State.Replicas, n.ID) {
+		if n.Draining || n.Disk.Rank() >= meta.DiskHung.Rank() || slices.Contains(row.State.Replicas, n.ID) {
 			continue
 		}
-		if best == 0 || p.load.replicas[n.ID] < p.load.replicas[best] {
+		if best == 0 || cmp.Or(
+			cmp.Compare(n.Disk.Rank(), p.st.snap.Nodes[best].Disk.Rank()),
+			cmp.Compare(p.load.replicas[n.ID], p.load.replicas[best])) < 0 {
 			best = n.ID
 		}
 	}

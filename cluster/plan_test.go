@@ -79,6 +79,11 @@ func (r *rows) node(words []string) {
 	id := numbers(r.t, words[:1])[0]
 	is := func(w string) bool { return slices.Contains(words, w) }
 	n := meta.Node{ID: id, Name: "n" + words[0], Store: diskOf(id), Boot: bootOf(id), Draining: is("draining")}
+	for _, disk := range []meta.DiskState{meta.DiskSlow, meta.DiskHung, meta.DiskFailed} {
+		if is(string(disk)) {
+			n.Disk = disk
+		}
+	}
 	if is("restarted") || is("wiped") {
 		n.Boot[2] = 1
 	}
@@ -256,6 +261,18 @@ var electionPlans = []planCase{
 		node 2
 		part 0 lead 1 of 1 2 isr 1 2 min 2 damaged 1
 		topic 2 min 2`, `elect: part 0 epoch 6 lead 2 of 1 2 isr 1 2 min 2 damaged 1`, 0},
+	{"whose disk is good first, then slow ones", `
+		node 1 dead
+		node 2 hung
+		node 3 slow
+		node 4
+		part 0 lead 1 of 1 2 3 4 isr 1 2 3 4 min 2
+		part 1 lead 1 of 1 2 3 isr 1 2 3 min 2
+		part 2 lead 1 of 1 2 isr 1 2 min 2
+		topic 3 min 2`, `
+		elect: part 0 epoch 6 lead 4 of 1 2 3 4 isr 1 2 3 4 min 2
+		elect: part 1 epoch 6 lead 3 of 1 2 3 isr 1 2 3 min 2
+		elect: part 2 epoch 6 lead 2 of 1 2 isr 1 2 min 2`, 0},
 	{"who leads least, then the order of replicas", `
 		node 1 dead
 		node 2
@@ -482,6 +499,10 @@ func TestPreferredLeader(t *testing.T) {
 		{"not who is not in sync", "node 1\nnode 2\npart 0 lead 2 of 1 2 isr 2 min 1\ntopic 2 min 1", 2, "[]"},
 		{"not who is draining", "node 1 draining\nnode 2\npart 0 lead 1 of 1 2 isr 1 2 min 1\ntopic 2 min 1", 2, "[]"},
 		{"not who is damaged", "node 1\nnode 2\npart 0 lead 1 of 1 2 isr 1 2 min 1 damaged 1\ntopic 2 min 1", 2, "[]"},
+		{"not whose disk is slow", "node 1 slow\nnode 2\npart 0 lead 2 of 1 2 isr 1 2 min 1\ntopic 2 min 1", 2, "[]"},
+		{"a leader whose disk is slow stays", "node 1 slow\nnode 2\npart 0 lead 1 of 1 2 isr 1 2 min 1\ntopic 2 min 1", 1, "[]"},
+		{"one whose disk hangs decides itself", "node 1 hung\nnode 2\npart 0 lead 1 of 1 2 isr 1 2 min 1\ntopic 2 min 1", 1, "[]"},
+		{"no other slow disk than the leader's", "node 1 draining\nnode 2 failed\nnode 3\npart 0 lead 1 of 1 2 3 isr 1 2 3 min 1\ntopic 3 min 1", 3, "[]"},
 		{"not who was wiped", "node 1 wiped\nnode 2\npart 0 lead 1 of 1 2 isr 1 2 min 1\ntopic 2 min 1", 2, "[]"},
 		{"not who is leaving", "node 1\nnode 2\nnode 3\npart 0 lead 1 of 3 2 1 isr 1 min 1\ntopic 2 min 1", 0, "[1]"},
 		{"nobody", "node 1 dead\npart 0 lead 1 of 1 isr 1 min 1\ntopic 1 min 1", 0, "[]"},

@@ -18,8 +18,8 @@ func Leaving(s *meta.Snapshot, id meta.PartitionID) []replicate.NodeID {
 }
 
 // PreferredLeader is who should lead a partition when nothing stands against it: its first replica, if that one is in the ISR, alive,
-// whole, and neither draining nor leaving; else the present leader, if the same is true of it; else the first of which it is
-// true. 0: nobody. A leader that is not preferred hands over when it is convenient. That brings leadership back after a node returned
+// whole, its disk good, and neither draining nor leaving; else the present leader, if the same is true of it, its disk aside: one that is slow for a
+// while moves nothing, and about one that hangs the node itself decides. Else the first of which all is true. 0: nobody. A leader that is not preferred hands over when it is convenient. That brings leadership back after a node returned
 // (placement has spread the first replicas), and moves it no more often than that.
 func PreferredLeader(s *meta.Snapshot, id meta.PartitionID) replicate.NodeID {
 	p := s.Partitions[id]
@@ -28,7 +28,7 @@ func PreferredLeader(s *meta.Snapshot, id meta.PartitionID) replicate.NodeID {
 	}
 	leaving := Leaving(s, id)
 	for _, n := range append([]replicate.NodeID{p.State.Replicas[0], p.State.Leader}, p.State.Replicas...) {
-		if inSync(s, p, n) && !s.Nodes[n].Draining && !slices.Contains(leaving, n) {
+		if inSync(s, p, n) && (n == p.State.Leader || s.Nodes[n].Disk.Rank() == 0) && !s.Nodes[n].Draining && !slices.Contains(leaving, n) {
 			return n
 		}
 	}

@@ -14,24 +14,26 @@ type ID = core.ID
 
 // Errors that callers act on, tested with errors.Is. Each text is stable.
 var (
-	ErrOptions        = errors.New("engine: the options contradict each other")
-	ErrClosed         = errors.New("engine: closed")
-	ErrTopicName      = errors.New("engine: a topic name has 1 to 64 of the characters a-z A-Z 0-9 . _ - and may end in #ephemeral; nothing was made or stored")
-	ErrChannelName    = errors.New("engine: a channel name has 1 to 64 of the characters a-z A-Z 0-9 . _ - and may end in #ephemeral; nothing was made")
-	ErrNoTopic        = errors.New("engine: there is no such topic; nothing was changed")
-	ErrNoChannel      = errors.New("engine: there is no such channel; nothing was changed")
-	ErrDeleted        = errors.New("engine: the topic or channel was deleted: nothing of it is kept; create it again to go on")
-	ErrEmptyMessage   = errors.New("engine: a message must have at least one byte; nothing was stored")
-	ErrMessageTooBig  = errors.New("engine: the message is larger than MaxMessageBytes; nothing was stored")
-	ErrBatchTooBig    = errors.New("engine: the batch is larger than MaxBatchBytes; nothing was stored")
-	ErrDeferTooLong   = errors.New("engine: the delay is negative or longer than MaxDefer; nothing was stored")
-	ErrTooManyTopics  = errors.New("engine: there are as many topics as MaxTopics allows: nothing was made; delete one or raise the limit")
-	ErrTooManyChans   = errors.New("engine: the topic has as many channels as MaxChannels allows: nothing was made; delete one or raise the limit")
-	ErrOverloaded     = errors.New("engine: too many bytes are waiting to be stored; nothing of this request was stored, try again later")
-	ErrDeadline       = core.ErrExpired
-	ErrNoSpace        = core.ErrNoSpace
-	ErrQuota          = errors.New("engine: the topic has as many bytes or messages as its quota lets it keep unconfirmed: publishing is refused, consuming goes on; nothing was stored, confirm, raise the quota or try again later")
-	ErrDisk           = core.ErrPoisoned
+	ErrOptions       = errors.New("engine: the options contradict each other")
+	ErrClosed        = errors.New("engine: closed")
+	ErrTopicName     = errors.New("engine: a topic name has 1 to 64 of the characters a-z A-Z 0-9 . _ - and may end in #ephemeral; nothing was made or stored")
+	ErrChannelName   = errors.New("engine: a channel name has 1 to 64 of the characters a-z A-Z 0-9 . _ - and may end in #ephemeral; nothing was made")
+	ErrNoTopic       = errors.New("engine: there is no such topic; nothing was changed")
+	ErrNoChannel     = errors.New("engine: there is no such channel; nothing was changed")
+	ErrDeleted       = errors.New("engine: the topic or channel was deleted: nothing of it is kept; create it again to go on")
+	ErrEmptyMessage  = errors.New("engine: a message must have at least one byte; nothing was stored")
+	ErrMessageTooBig = errors.New("engine: the message is larger than MaxMessageBytes; nothing was stored")
+	ErrBatchTooBig   = errors.New("engine: the batch is larger than MaxBatchBytes; nothing was stored")
+	ErrDeferTooLong  = errors.New("engine: the delay is negative or longer than MaxDefer; nothing was stored")
+	ErrTooManyTopics = errors.New("engine: there are as many topics as MaxTopics allows: nothing was made; delete one or raise the limit")
+	ErrTooManyChans  = errors.New("engine: the topic has as many channels as MaxChannels allows: nothing was made; delete one or raise the limit")
+	ErrOverloaded    = errors.New("engine: too many bytes are waiting to be stored; nothing of this request was stored, try again later")
+	ErrDeadline      = core.ErrExpired
+	ErrNoSpace       = core.ErrNoSpace
+	ErrQuota         = errors.New("engine: the topic has as many bytes or messages as its quota lets it keep unconfirmed: publishing is refused, consuming goes on; nothing was stored, confirm, raise the quota or try again later")
+	ErrDisk          = core.ErrPoisoned
+	// ErrDiskHung says that a write did not come back for long.
+	ErrDiskHung       = errors.New("engine: the disk does not answer: what waits for it is stored or not, nobody knows; look at the device, and end this process if it does not come back")
 	ErrReadOnly       = core.ErrReadOnly
 	ErrAutoCreateOff  = errors.New("engine: there is no such topic or channel, and automatic creation is off: nothing was stored; create it first")
 	ErrTooManyClients = core.ErrTooManyConsumers

@@ -80,6 +80,10 @@ type clusterNode struct {
 	leave    sync.Once
 	left     error
 
+	diskWanted  atomic.Uint32 // core.DiskState that the other nodes should know
+	diskTelling atomic.Bool
+	givingAway  atomic.Bool
+
 	namesakes []*Topic // that Open found beside a newer one of their name; until start
 
 	decoders sync.Pool
@@ -490,7 +494,9 @@ func (cn *clusterNode) close() error {
 	cn.forward.close()
 	cn.ops.close()
 	cn.remotes.close()
-	cn.e.waitFor(&cn.wg)
+	if !cn.e.waitUnlessHung(&cn.wg) {
+		err = errors.Join(err, ErrDiskHung)
+	}
 	return errors.Join(err, cn.store.Close())
 }
 

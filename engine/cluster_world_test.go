@@ -103,6 +103,7 @@ func (tr *trio) options(m *member) engine.Options {
 		o.Disk = m.disk
 	}
 	o.NodeID = m.name
+	o.DiskPatience, o.DiskFailedAfter = longLease, longLease // a busy machine is no disk that hangs, either
 	o.Logger = slog.New(slog.NewTextHandler(testWriter{tr.t, m.name}, nil))
 	return o
 }

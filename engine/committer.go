@@ -78,8 +78,9 @@ func (c *committer) push(pt *partition, alone bool) {
 	if c.flying.Load() > 0 {
 		return
 	}
-	// After a group of many the next will be of many: the first of them must not hold up the others.
-	if !alone || c.crowd.Load() || !c.e.clog.StepOnSpot() || c.pushed() {
+	// After a group of many the next will be of many: the first of them must not hold up the others. In a cluster the caller may be the connection
+	// to another node, or a client's: neither may stand still because this node's disk does.
+	if !alone || c.e.cluster != nil || c.crowd.Load() || !c.e.clog.StepOnSpot() || c.pushed() {
 		c.e.clog.Wake()
 	}
 }

@@ -36,6 +36,8 @@ type Engine struct {
 	flusher   *flusher
 	confirmer *confirmer
 	waiting   atomic.Int64 // bytes in all inboxes, see partition.report
+	pulse     aio.Pulse    // of everything that is written to the data directory once the engine runs
+	disks     diskHealth
 	asyncFree asyncFree
 	cluster   *clusterNode // nil: a single node
 	manual    *Manual      // nil: it runs by itself
@@ -145,6 +147,7 @@ func (e *Engine) open(ctx context.Context) error {
 		e.background(e.flusher.run)
 		e.background(e.confirmer.run)
 	}
+	e.startDiskWatch()
 	e.background(e.watch)
 	if e.cluster != nil {
 		e.cluster.start()
@@ -187,6 +190,9 @@ func (e *Engine) CommitStats() clog.Stats { return e.clog.Stats() }
 func (e *Engine) Health() error {
 	if err := e.poisoned.Load(); err != nil {
 		return *err
+	}
+	if err := e.disks.failure(); err != nil {
+		return err
 	}
 	if e.noSpace.Load() {
 		return ErrNoSpace
@@ -284,6 +290,9 @@ func (e *Engine) watch() {
 	for e.pause(watchInterval, e.stop) {
 		e.watchClock(&clockTold)
 		now := e.now()
+		if e.manual != nil {
+			e.stepDiskWatch()
+		}
 		waiting := false
 		for _, pt := range e.partitionList() {
 			waiting = pt.expire(now.UnixNano()) || waiting
@@ -338,10 +347,12 @@ func (e *Engine) Close() error {
 		pt.closeInbox(ErrClosed)
 	}
 	err := e.stopLog()
+	hung := errors.Is(err, ErrDiskHung)
 	for _, pt := range e.partitionList() {
 		pt.refuse(ErrClosed, true, false)
 	}
 	close(e.stop)
+	e.disks.end()
 	var clusterErr error
 	if e.cluster != nil {
 		for _, pt := range e.partitionList() {
@@ -351,20 +362,25 @@ func (e *Engine) Close() error {
 		}
 		clusterErr = e.cluster.close()
 	}
-	e.waitFor(&e.wg)
+	defer close(e.disks.stop)
+	hung = !e.waitUnlessHung(&e.wg) || !e.waitUnlessHung(&e.disks.probe) || hung
+	if hung {
+		// The kernel may still read the buffers and write to the files: all of them stay as they are until the process ends.
+		return errors.Join(ErrDiskHung, err, clusterErr)
+	}
 	if e.poisoned.Load() == nil {
 		e.flusher.finish()
 	}
 	return errors.Join(err, clusterErr, e.release())
 }
 
-// stopLog ends the commit log when what was accepted is stored.
+// stopLog ends the commit log when what was accepted is stored. ErrDiskHung says that it did not end.
 func (e *Engine) stopLog() error {
 	if e.manual != nil {
 		return e.manual.drainLog()
 	}
 	e.clog.Stop()
-	return <-e.ran
+	return e.resultUnlessHung(e.ran)
 }
 
 // release frees what Open took, in the order that keeps mapped and registered memory valid.

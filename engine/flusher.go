@@ -323,6 +323,8 @@ func (f *flusher) makeFiles(pt *partition) {
 	}
 	f.mu.Unlock()
 	f.checkSpace()
+	f.e.pulse.Begin()
+	defer f.e.pulse.End()
 	var wg sync.WaitGroup
 	for i, pt := range f.making {
 		f.making[i] = nil
@@ -345,7 +347,9 @@ func (f *flusher) flush(pt *partition, maxBytes int64) (int64, error) {
 	if f.e.since(f.checked) > spaceEvery {
 		f.checkSpace() // here space goes, much of it between two ticks
 	}
+	f.e.pulse.Begin()
 	n, err := pt.log.Flush(f.writer, maxBytes)
+	f.e.pulse.End()
 	if n > 0 {
 		f.e.counters.SegmentBytes.Add(uint64(n))
 		f.mu.Lock()
@@ -454,7 +458,10 @@ func (f *flusher) settle(pt *partition, target uint64) {
 
 // sync makes durable what was written of pt.
 func (f *flusher) sync(pt *partition) {
-	if err := pt.log.Sync(); err != nil {
+	f.e.pulse.Begin()
+	err := pt.log.Sync()
+	f.e.pulse.End()
+	if err != nil {
 		f.failed(pt, err)
 	}
 	f.e.counters.SegmentSyncs.Add(1)

@@ -51,6 +51,8 @@ type Options struct {
 	MaxMsgTimeout      time.Duration // 15 m
 	MaxReqTimeout      time.Duration // 1 h
 	PublishTimeout     time.Duration // longest wait in the inbox (5 s)
+	DiskPatience       time.Duration // writes wait and none comes back: the disk hangs, and leaderships are handed over (5 s); less than 0: never
+	DiskFailedAfter    time.Duration // and after this it counts as failed (30 s)
 	AdmitTimeout       time.Duration // longest wait for room in the inbox (800 ms: clients give up a socket write after 1 s)
 	ConfirmInterval    time.Duration // confirmations are written together at most this late (5 ms)
 	DefaultPartitions  int           // 1
@@ -120,6 +122,8 @@ func (o *Options) setDefaults() error {
 	defDur(&o.MaxMsgTimeout, 15*time.Minute)
 	defDur(&o.MaxReqTimeout, time.Hour)
 	defDur(&o.PublishTimeout, 5*time.Second)
+	defDur(&o.DiskPatience, 5*time.Second)
+	defDur(&o.DiskFailedAfter, 30*time.Second)
 	defDur(&o.AdmitTimeout, 800*time.Millisecond)
 	defDur(&o.ConfirmInterval, 5*time.Millisecond)
 	defInt(&o.DefaultPartitions, 1)

@@ -46,6 +46,7 @@ func (e *Engine) recover() error {
 	r := &recovery{e: e, parts: map[segment.Identity]*recovered{}, dropped: map[uuid.UUID]bool{}}
 	defer r.giveBack()
 	log, report, err := clog.Open(e.disk, e.arena, clog.Options{
+		Pulse:     &e.pulse,
 		FileBytes: e.opts.CommitFileBytes, MaxLiveBytes: e.opts.CommitLiveBytes, InFlight: e.opts.GroupsInFlight,
 		Store: e.node.StoreID, Logger: e.log, Inline: e.manual != nil,
 	}, r)

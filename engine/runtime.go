@@ -128,6 +128,44 @@ func (e *Engine) waitFor(wg *sync.WaitGroup) {
 	wg.Wait()
 }
 
+// hungPoll is how often somebody who waits for the disk looks whether it hangs.
+const hungPoll = 100 * time.Millisecond
+
+// waitUnlessHung is waitFor, given up with false when the disk hangs. Then what was waited for goes on to wait.
+func (e *Engine) waitUnlessHung(wg *sync.WaitGroup) bool {
+	if e.manual != nil {
+		e.manual.waitForSpawned()
+		return true
+	}
+	done := make(chan error, 1)
+	go func() {
+		wg.Wait()
+		done <- nil
+	}()
+	return e.resultUnlessHung(done) == nil
+}
+
+// resultUnlessHung takes the error that comes in ch, or returns ErrDiskHung when the disk hangs.
+func (e *Engine) resultUnlessHung(ch <-chan error) error {
+	poll := time.NewTicker(hungPoll)
+	defer poll.Stop()
+	for {
+		select {
+		case err := <-ch:
+			return err
+		case <-poll.C:
+			if e.disks.hangs() {
+				select {
+				case err := <-ch:
+					return err
+				default:
+					return ErrDiskHung
+				}
+			}
+		}
+	}
+}
+
 // waitLock is a mutex whose holder may wait for something else.
 type waitLock struct{ mu sync.Mutex }
 

@@ -29,6 +29,11 @@ type StorageStats struct {
 	Partitions      int     `json:"partitions"`               // served
 	DiskFull        bool    `json:"disk_full"`                // see ErrNoSpace
 	Failed          bool    `json:"failed"`                   // see ErrDisk
+	DiskState       string  `json:"disk_state"`               // good, slow, hung or failed, see core.DiskWatch
+	DiskWaitedMs    int64   `json:"disk_waited_ms"`           // since writes wait and none came back
+	DiskProbes      uint64  `json:"disk_probes"`              // writes that only asked whether the disk answers
+	DiskHangs       uint64  `json:"disk_hangs"`               // times that nothing came back for disk-patience
+	DiskHandOvers   uint64  `json:"disk_hand_overs"`          // leaderships given away because of that
 }
 
 // Storage is a snapshot of StorageStats.
@@ -44,6 +49,7 @@ func (e *Engine) Storage() StorageStats {
 		ClockSteps: e.clock.steps.Load(), ClockAheadMs: e.clock.offset.Load() / int64(time.Millisecond),
 		Partitions: len(e.partitionList()), DiskFull: e.noSpace.Load(), Failed: e.poisoned.Load() != nil,
 	}
+	e.disks.describe(&out)
 	if s.Groups > 0 {
 		out.BatchesPerGroup = float64(s.Records) / float64(s.Groups)
 		out.FlushMeanMicros = float64(s.FlushNanos) / float64(s.Groups) / float64(time.Microsecond)

@@ -85,6 +85,7 @@ func testSnapshot() *meta.Snapshot {
 		}
 	}
 	s.Nodes[4].Boot = testUUID('b', 44)
+	s.Nodes[5].Disk = meta.DiskHung
 	topic := &meta.Topic{ID: ordersID, Name: "orders", Partitions: 6, Replicas: 3, MinISR: 2}
 	s.Topics[topic.ID], s.Names[topic.Name] = topic, topic
 	for i, row := range []struct {

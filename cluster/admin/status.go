@@ -38,6 +38,7 @@ type Node struct {
 	Name       string           `json:"name"`
 	Live       bool             `json:"live"`
 	Draining   bool             `json:"draining"`
+	Disk       string           `json:"disk"` // good, slow, hung or failed, as the node itself finds it
 	Controller bool             `json:"controller"`
 	Leaders    int              `json:"leaders"`  // partitions whose leader it is, alive or not
 	Replicas   int              `json:"replicas"` // partitions that have a replica there
@@ -103,7 +104,7 @@ func statusOf(s *meta.Snapshot, self string) *Status {
 	index := make(map[replicate.NodeID]*Node, len(s.Nodes))
 	for _, n := range s.Nodes {
 		st.Nodes = append(st.Nodes, Node{
-			ID: n.ID, Name: n.Name, Live: n.Live, Draining: n.Draining, Controller: n.ID == s.Controller, Version: n.Version, Level: max(n.Level, 1), StoreLevel: max(n.StoreLevel, 1),
+			ID: n.ID, Name: n.Name, Live: n.Live, Draining: n.Draining, Disk: n.Disk.String(), Controller: n.ID == s.Controller, Version: n.Version, Level: max(n.Level, 1), StoreLevel: max(n.StoreLevel, 1),
 			Peer: n.Peer, Host: n.Host, NSQ: n.NSQ, HTTP: n.HTTP, Lookup: n.Lookup, Native: n.Native, Store: n.Store, Boot: n.Boot,
 		})
 		st.Joined = st.Joined || n.Live && n.Name == self

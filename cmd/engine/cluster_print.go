@@ -35,10 +35,10 @@ func printStatus(w io.Writer, st *admin.Status) error {
 	}
 	fmt.Fprintln(w)
 	t = table(w)
-	fmt.Fprintln(t, "NODE\tNUMBER\tSTATE\tLEADS\tREPLICAS\tIN SYNC\tNSQ\tHTTP\tLOOKUP\tVERSION")
+	fmt.Fprintln(t, "NODE\tNUMBER\tSTATE\tDISK\tLEADS\tREPLICAS\tIN SYNC\tNSQ\tHTTP\tLOOKUP\tVERSION")
 	for _, n := range st.Nodes {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\n",
-			n.Name, n.ID, nodeState(&n), n.Leaders, n.Replicas, n.InSync, dash(n.NSQ), dash(n.HTTP), dash(n.Lookup), dash(n.Version))
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\n",
+			n.Name, n.ID, nodeState(&n), dash(n.Disk), n.Leaders, n.Replicas, n.InSync, dash(n.NSQ), dash(n.HTTP), dash(n.Lookup), dash(n.Version))
 	}
 	return t.Flush()
 }

@@ -101,6 +101,8 @@ func storageSettings(o *engine.Options) []*setting {
 		row("lock-wait", "3s", duration(&o.LockWait, 0), "how long to wait for another process to leave the data directory"),
 		row("commit-file-bytes", "32MiB", size64(&o.CommitFileBytes, 1<<20), "size of one commit log file"),
 		row("commit-live-bytes", "256MiB", size64(&o.CommitLiveBytes, 1<<20), "most bytes of commit log that a restart has to read"),
+		row("disk-patience", "5s", duration(&o.DiskPatience, 100*time.Millisecond), "writes wait for the disk and none comes back for this long: leaderships go to replicas whose disks are good"),
+		row("disk-failed-after", "30s", duration(&o.DiskFailedAfter, 100*time.Millisecond), "and after this the disk counts as failed: /ping says so"),
 		row("groups-in-flight", "2", count(&o.GroupsInFlight, 1), "commit groups on the disk at once"),
 		row("min-segment-bytes", "1MiB", size64(&o.MinSegmentBytes, 4096), "first segment of a partition; later ones double"),
 		row("max-segment-bytes", "128MiB", size64(&o.MaxSegmentBytes, 4096), "largest segment of a partition"),

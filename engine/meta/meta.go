@@ -41,6 +41,36 @@ type Node struct {
 
 	Draining bool `json:"draining"` // it gives away its leaderships and, where others can take them, its replicas
 	Live     bool `json:"live"`     // its lease lives
+
+	Disk DiskState `json:"disk,omitempty"` // as the node itself finds it
+}
+
+// DiskState is how a node's disk answers. What is not one of these, of a later version say, counts as DiskSlow.
+type DiskState string
+
+const (
+	DiskGood   DiskState = ""       // also of nodes that do not tell
+	DiskSlow   DiskState = "slow"   // or it hung a while ago: such a node is given no leadership that another can have
+	DiskHung   DiskState = "hung"   // nothing comes back
+	DiskFailed DiskState = "failed" // for so long that nobody waits for it any more
+)
+
+func (d DiskState) String() string {
+	if d == DiskGood {
+		return "good"
+	}
+	return string(d)
+}
+
+// Rank orders disks by preference: 0 is good, and what hangs comes last.
+func (d DiskState) Rank() int {
+	switch d {
+	case DiskGood:
+		return 0
+	case DiskHung, DiskFailed:
+		return 2
+	}
+	return 1
 }
 
 // Topic is a name over partitions.
@@ -177,6 +207,9 @@ type Store interface {
 	HandOver(ctx context.Context, id PartitionID, st *replicate.State, to replicate.NodeID) error
 	// ReportDamaged says that a replica cannot read what it holds, or can again.
 	ReportDamaged(ctx context.Context, id PartitionID, m replicate.Member, damaged bool) error
+	// ReportDisk says how this node's own disk is. The engine limits how often it says something new, and repeats what did not arrive. A node whose
+	// disk hangs leaves, with HandOver, the ISR too, if that keeps min_isr.
+	ReportDisk(ctx context.Context, disk DiskState) error
 	// ReportDown says that a process is gone: its connection closed and its address refuses. The controller acts without waiting for
 	// the lease; a controller that is reported itself is replaced.
 	ReportDown(ctx context.Context, node replicate.NodeID, boot uuid.UUID) error

@@ -478,7 +478,7 @@ func (s *store) handOver(id meta.PartitionID, from *replicate.State, to replicat
 	case !sameLeadership(&p.State, from):
 		return meta.ErrConflict
 	}
-	heirs := slices.DeleteFunc(s.electable(p), func(n replicate.NodeID) bool { return n == from.Leader })
+	heirs := s.heirs(p)
 	switch {
 	case len(heirs) == 0:
 		return meta.ErrTooFewNodes

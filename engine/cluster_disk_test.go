@@ -1,0 +1,225 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/engine"
+	"penstock/engine/meta"
+	"penstock/segment/aio/faultaio"
+)
+
+// hang keeps everything that changes the disk from coming back, until release.
+func (m *member) hang() (release func()) {
+	d := m.disk
+	d.Inject(faultaio.Rule{Kind: faultaio.KindAny, Hold: true, Count: -1})
+	return func() {
+		d.ClearRules()
+		d.ReleaseHeld()
+	}
+}
+
+// shortPatience is for disks that the test lets hang.
+func shortPatience(o *engine.Options) {
+	o.DiskPatience, o.DiskFailedAfter = 500*time.Millisecond, 2*time.Second
+}
+
+// long is eventually for what takes half a minute by itself.
+func long(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(3 * time.Minute); !holds(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within minutes: %s", what)
+		}
+	}
+}
+
+// diskOf is what a node has heard of another one's disk.
+func (m *member) diskOf(other *member) meta.DiskState {
+	n := m.e.Snapshot().Nodes[other.e.Node().ID]
+	if n == nil {
+		return "unknown"
+	}
+	return n.Disk
+}
+
+// F6: a leader whose disk hangs gives its leadership away, says that its disk failed, and comes back when the disk does.
+func TestClusterLeaderDiskHangs(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, impatient, shortPatience)
+	tr.create("t", 1)
+	l := tr.leader("t", 0)
+	rest := tr.others(l)
+	h := newTold()
+	stop := tr.loadAll(h, tr.nodes, "t", "1", func(err error) bool { return err != nil })
+	defer stop()
+	tr.goesOn(h, 20)
+	release := l.hang()
+	defer release()
+	tr.eventually("another node leads", func() bool {
+		row := rest[0].row("t", 0)
+		return row.State.Leader != l.e.Node().ID
+	})
+	tr.goesOn(h, 50)
+	tr.eventually("the others hear that the disk failed", func() bool { return rest[0].diskOf(l) == meta.DiskFailed })
+	tr.eventually("the node says so itself", func() bool { return errors.Is(l.e.Health(), engine.ErrDiskHung) })
+	if row := rest[0].row("t", 0); row.State.Leader == l.e.Node().ID {
+		t.Error("a node whose disk hangs leads")
+	}
+	s := l.e.Storage()
+	if s.DiskHandOvers == 0 || s.DiskHangs == 0 || s.DiskState != "failed" {
+		t.Errorf("%d hand-overs, %d hangs, state %s", s.DiskHandOvers, s.DiskHangs, s.DiskState)
+	}
+	release()
+	long(t, "the disk is good again, and the others hear it", func() bool {
+		return l.e.Storage().DiskState == "good" && l.e.Health() == nil && rest[0].diskOf(l) == meta.DiskGood
+	})
+	tr.goesOn(h, 20)
+	stop()
+	tr.whole("t")
+	tr.checkAll(h, "t", 1)
+}
+
+// A leader whose disk hangs keeps what nobody with a good disk can take, and its publishers hear of it.
+func TestClusterAllDisksHang(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, impatient, shortPatience)
+	tr.create("t", 1)
+	l := tr.leader("t", 0)
+	h := newTold()
+	if err := h.publish(t.Context(), tr.topic(l, "t"), "before"); err != nil {
+		t.Fatal(err)
+	}
+	var releases []func()
+	for _, m := range tr.nodes {
+		releases = append(releases, m.hang())
+	}
+	release := func() {
+		for _, f := range releases {
+			f()
+		}
+	}
+	defer release()
+	if err := h.publish(t.Context(), tr.topic(l, "t"), "meanwhile"); err == nil {
+		t.Error("it was answered OK although no disk has it")
+	}
+	tr.eventually("all say that their disks failed", func() bool {
+		for _, m := range tr.nodes {
+			if _ = h.publish(context.Background(), tr.topic(m, "t"), fmt.Sprint(m.name, time.Now().UnixNano())); tr.nodes[0].diskOf(m) != meta.DiskFailed {
+				return false
+			}
+		}
+		return true
+	})
+	release()
+	tr.eventually("publishing goes on", func() bool {
+		return h.publish(context.Background(), tr.topic(tr.nodes[0], "t"), fmt.Sprint("after", time.Now().UnixNano())) == nil
+	})
+	tr.whole("t")
+	tr.checkAll(h, "t", 1)
+}
+
+// A connection's goroutine writes to no disk: what a node with a hung disk has to answer for others, or hears from them, goes on.
+func TestClusterHungFollowerHears(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 2)
+	tr.create("t", 1)
+	l := tr.leader("t", 0)
+	f := tr.others(l)[0]
+	// Partitions without a second replica: the other node's disk is none of their business.
+	if _, err := l.store.CreateTopic(t.Context(), meta.Topic{Name: "alone", Partitions: 2, Replicas: 1, MinISR: 1}); err != nil {
+		t.Fatal(err)
+	}
+	tr.whole("alone")
+	topic, own := tr.topic(f, "alone"), 0
+	for tr.leader("alone", own) != l {
+		own++
+	}
+	h := newTold()
+	if err := h.publish(t.Context(), tr.topic(l, "t"), "before"); err != nil {
+		t.Fatal(err)
+	}
+	release := f.hang()
+	defer release()
+	// A put that comes alone: its batch reaches an idle follower, whose connection could do the write itself.
+	done := make(chan error, 1)
+	go func() {
+		done <- h.publish(context.Background(), tr.topic(l, "t"), "it waits for the follower")
+	}()
+	tr.eventually("the follower's disk has a write", func() bool { return engine.WritesWaiting(f.e) > 0 })
+	for i := range 3 {
+		// The answer comes by the connection that brought the batch.
+		put := &engine.Put{Messages: [][]byte{fmt.Append(nil, "by way of the follower", i)}}
+		if err := engine.PutTo(t.Context(), topic, own, put); err != nil {
+			t.Errorf("a put to a partition of the other node: %v", err)
+		}
+	}
+	release()
+	if err := <-done; err != nil && !strings.Contains(err.Error(), "unknown") {
+		t.Error(err)
+	}
+}
+
+// Close of a node whose disk hangs comes to an end and says why.
+func TestCloseWithHungDisk(t *testing.T) {
+	t.Parallel()
+	disk := faultaio.New(faultaio.Options{Seed: 1})
+	o := smallOptions(disk)
+	shortPatience(&o)
+	e, err := engine.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	topic, err := e.CreateTopic(t.Context(), "t", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk.Inject(faultaio.Rule{Kind: faultaio.KindAny, Hold: true, Count: -1})
+	ctx, cancel := context.WithCancel(t.Context())
+	published := make(chan error, 1)
+	go func() {
+		_, err := topic.Publish(ctx, []byte("x"))
+		published <- err
+	}()
+	eventually(t, "the disk has a write", func() bool { return engine.WritesWaiting(e) > 0 })
+	eventually(t, "the disk counts as failed", func() bool { return errors.Is(e.Health(), engine.ErrDiskHung) })
+	closed := make(chan error, 1)
+	go func() { closed <- e.Close() }()
+	select {
+	case err := <-closed:
+		if !errors.Is(err, engine.ErrDiskHung) {
+			t.Errorf("Close: %v", err)
+		}
+	case <-time.After(patience):
+		t.Error("Close waits for a disk that hangs")
+	}
+	cancel()
+	disk.ClearRules()
+	disk.ReleaseHeld()
+	<-published
+}
+
+// An idle disk is asked, so that a hang is known before somebody publishes.
+func TestIdleDiskIsProbed(t *testing.T) {
+	t.Parallel()
+	disk := faultaio.New(faultaio.Options{Seed: 1})
+	o := smallOptions(disk)
+	shortPatience(&o)
+	e, err := engine.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	long(t, "the disk is asked", func() bool { return e.Storage().DiskProbes > 0 })
+	disk.Inject(faultaio.Rule{Kind: faultaio.KindAny, Hold: true, Count: -1})
+	long(t, "the hang is noticed", func() bool { return errors.Is(e.Health(), engine.ErrDiskHung) })
+	disk.ClearRules()
+	disk.ReleaseHeld()
+	long(t, "the disk is good again", func() bool { return e.Health() == nil && e.Storage().DiskState == "good" })
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+}

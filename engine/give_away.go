@@ -1,0 +1,93 @@
+package engine
+
+import (
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"penstock/engine/meta"
+)
+
+const (
+	// giveAwayTime bounds one attempt of a node whose disk hangs to get rid of what it leads.
+	giveAwayTime = 30 * time.Second
+	// giveAwayPause lies between two rounds of it.
+	giveAwayPause = 250 * time.Millisecond
+	// maxGiveAwayCount is how many partitions are handed over at the same time.
+	maxGiveAwayCount = 8
+)
+
+// giveAway gives every leadership that another node can have to somebody whose disk is good, because this node's own disk hangs. It waits for nothing that
+// waits for the disk: what was appended and not committed is unknown to its publishers, as after a failover, and what waits in the inboxes goes on to the
+// new leaders. core.DiskWatch says how often. It runs on a goroutine of its own.
+func (cn *clusterNode) giveAway() {
+	if !cn.givingAway.CompareAndSwap(false, true) {
+		return
+	}
+	defer cn.givingAway.Store(false)
+	ctx, cancel := cn.e.withTimeout(cn.ctx, giveAwayTime)
+	defer cancel()
+	// First the others must know, or one of them would give it back. That they cannot be told is no reason to keep it.
+	if err := cn.tellDisk(cn.e.disks.now()); err != nil {
+		cn.log.Warn("the other nodes could not be told that the disk hangs", "error", err)
+	}
+	before := cn.e.disks.handOvers.Load()
+	left := 0
+	for ctx.Err() == nil && cn.e.disks.hangs() {
+		if left = cn.giveAwayRound(); left == 0 || cn.sleep(ctx, giveAwayPause) != nil {
+			break
+		}
+	}
+	if handed := cn.e.disks.handOvers.Load() - before; cn.ctx.Err() == nil && (handed > 0 || left > 0) {
+		cn.log.Warn("the disk hangs: leaderships go to replicas whose disks are good; of what no other can take publishers hear that it is unknown", "handed_over", handed, "nobody_can_take", left)
+	}
+}
+
+// giveAwayRound tries each partition once and returns how many are still led here that have another replica in sync.
+func (cn *clusterNode) giveAwayRound() int {
+	var led []*partition
+	for _, pt := range cn.e.partitionList() {
+		if pt.rep != nil && pt.rep.leads.Load() {
+			led = append(led, pt)
+		}
+	}
+	var next, left atomic.Int64
+	workers := min(len(led), maxGiveAwayCount)
+	ended := make(chan struct{}, workers)
+	for range workers {
+		cn.spawn(func() {
+			for i := next.Add(1) - 1; i < int64(len(led)); i = next.Add(1) - 1 {
+				if cn.giveAwayOne(led[i]) {
+					left.Add(1)
+				}
+			}
+			ended <- struct{}{}
+		})
+	}
+	for range workers {
+		cn.e.receive(ended)
+	}
+	return int(left.Load())
+}
+
+// giveAwayOne says whether it should be tried again.
+func (cn *clusterNode) giveAwayOne(pt *partition) bool {
+	r := pt.rep
+	r.mu.Lock()
+	st, leads := r.state, r.leader != nil
+	r.mu.Unlock()
+	if !leads || len(st.ISR) < 2 {
+		return false
+	}
+	ctx, cancel := cn.e.withTimeout(cn.ctx, storeTimeout)
+	defer cancel()
+	if err := cn.store.HandOver(ctx, pt.identity(), &st, 0); err != nil {
+		return !errors.Is(err, meta.ErrNotFound)
+	}
+	cn.e.disks.handOvers.Add(1)
+	// The worker may hang in the disk with another row.
+	if row := cn.store.Snapshot().Partitions[pt.identity()]; row != nil && row.State.Epoch > st.Epoch {
+		r.learn(row)
+	}
+	return false
+}
