@@ -18,7 +18,7 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test power-cut clients bench lint ci test-giouring conformance
+.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test power-cut mutants clients bench lint ci test-giouring conformance
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ cluster-test: ## break clusters of real processes under load and judge what clie
 
 power-cut: ## cut the power of disks with a volatile cache under the engine CUTS (25) times, on ext4 and xfs; needs root
 	PENSTOCK_POWER_CUTS=$(or $(CUTS),25) $(GO) test -tags powercut -count=1 -timeout 0 -v ./tests/powercut/...
+
+mutants: ## plant known bugs, one at a time, in a copy of the tree: the tests must notice every one (RUN=regexp of names)
+	$(GO) run ./tools/mutants -baseline -run '$(RUN)'
 
 clients: ## run clients of others (nsqio's utilities, nsqadmin, nsqjs) against a node and a cluster; needs npm
 	$(GO) test -tags clients -count=1 -timeout 10m ./tests/clients

@@ -46,6 +46,7 @@ func TestEpochTableCommon(t *testing.T) {
 		{"trimmed beginnings", table(3, 30), 40, table(1, 0, 2, 10, 3, 30), 35, 35, nil},
 		{"nothing", table(2, 0), 5, table(1, 0), 5, 0, ErrNoCommon},
 		{"an empty log", table(1, 0), 5, nil, 0, 0, ErrNoCommon},
+		{"one epoch at one position and two offsets", []EpochStart{{1, 0, 0}, {2, 5, 500}}, 9, []EpochStart{{1, 0, 0}, {2, 5, 400}}, 9, 0, ErrEpochConflict},
 		{"one epoch at two places", table(1, 0, 2, 5), 9, table(1, 0, 2, 6), 9, 0, ErrEpochConflict},
 	} {
 		tab := EpochTable{entries: c.mine}

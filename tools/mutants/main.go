@@ -1,0 +1,130 @@
+// Command mutants plants known bugs, one line each, and demands that the tests notice every one.
+//
+// The bugs are listed in a table (mutants.txt beside this file). Each is planted in a copy of its file, which the go command builds instead of the tree's
+// (-overlay): nothing in the tree changes. For each, the test binaries that the table names are built once and run until one fails, which kills the
+// mutant. A mutant that survives, that does not compile, or whose line is not found exactly once fails the command.
+//
+// usage: mutants [-run REGEXP] [-sample N -seed S] [-jobs N] [-baseline] [-timeout D]
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	table := flag.String("table", "tools/mutants/mutants.txt", "the mutants; paths in it are those of the working directory, the module's root")
+	only := flag.String("run", "", "regular expression of the mutants' names")
+	sample := flag.Int("sample", 0, "try so many of them; 0: all")
+	seed := flag.Uint64("seed", 0, "chooses the sample")
+	jobs := flag.Int("jobs", 2, "mutants at once")
+	baseline := flag.Bool("baseline", false, "first run the tests without a mutant: they must pass")
+	timeout := flag.Duration("timeout", 2*time.Minute, "of one test binary; one that hangs has noticed")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+
+	all, err := readTable(*table)
+	if err != nil {
+		return err
+	}
+	filter, err := regexp.Compile(*only)
+	if err != nil {
+		return err
+	}
+	for _, m := range all { // of all, also those that are not tried: the table is right or wrong as a whole
+		if _, e := m.planted(); e != nil {
+			err = errors.Join(err, fmt.Errorf("mutant %s: %w", m.name, e))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	total := len(all)
+	all = slices.DeleteFunc(all, func(m *mutant) bool { return !filter.MatchString(m.name) })
+	if *sample > 0 && *sample < len(all) {
+		rng := rand.New(rand.NewPCG(*seed, 0))
+		rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		all = all[:*sample]
+	}
+	dir, err := os.MkdirTemp("", "penstock-mutants")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	w := &workshop{ctx: ctx, dir: dir, timeout: *timeout}
+	if w.root, err = os.Getwd(); err != nil {
+		return err
+	}
+	if *baseline {
+		if err := w.baseline(all); err != nil {
+			return err
+		}
+	}
+	began := time.Now()
+	bad := w.tryAll(all, *jobs)
+	fmt.Printf("%d of %d mutants tried in %v: %d killed, %d not\n", len(all), total, time.Since(began).Round(time.Second), len(all)-bad, bad)
+	if bad > 0 {
+		return fmt.Errorf("%d mutants were not killed: write the test that is missing, or correct the table", bad)
+	}
+	return ctx.Err()
+}
+
+// planted is the mutant's file with the bug in it.
+func (m *mutant) planted() ([]byte, error) {
+	source, err := os.ReadFile(filepath.FromSlash(m.file))
+	if err != nil {
+		return nil, err
+	}
+	return m.plant(source)
+}
+
+// tryAll tries the mutants, some at once, and returns how many were not killed.
+func (w *workshop) tryAll(all []*mutant, jobs int) (bad int) {
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	work := make(chan *mutant)
+	for range max(jobs, 1) {
+		wg.Go(func() {
+			for m := range work {
+				began := time.Now()
+				by, err := w.try(m)
+				mu.Lock()
+				took := time.Since(began).Round(100 * time.Millisecond)
+				if err != nil {
+					bad++
+					fmt.Printf("NOT KILLED  %-34s %8v  %v\n", m.name, took, err)
+				} else {
+					fmt.Printf("killed      %-34s %8v  by %s\n", m.name, took, by)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for _, m := range all {
+		if w.ctx.Err() != nil {
+			break
+		}
+		work <- m
+	}
+	close(work)
+	wg.Wait()
+	return bad
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// mutant is one planted bug: a line of a file that is replaced, and the tests that should notice, the cheapest first.
+type mutant struct {
+	name     string
+	file     string // from the root of the module
+	old, new string // without the white space around them; an empty new line takes the old one out
+	tests    []test
+}
+
+// test is what one test binary should run.
+type test struct {
+	pkg  string // ./engine
+	run  string // regular expression of -run; empty: all
+	tags string
+}
+
+func (t test) String() string {
+	s := t.pkg
+	if t.run != "" {
+		s += " -run " + t.run
+	}
+	if t.tags != "" {
+		s += " -tags " + t.tags
+	}
+	return s
+}
+
+// readTable reads the table of mutants. Its format is told at its beginning.
+func readTable(path string) ([]*mutant, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var all []*mutant
+	names := map[string]bool{}
+	in := bufio.NewScanner(bytes.NewReader(data))
+	for number := 1; in.Scan(); number++ {
+		line := strings.TrimSpace(in.Text())
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		key, value, ok := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		if ok && key == "mutant" {
+			if names[value] {
+				return nil, fmt.Errorf("%s:%d: there are two mutants %q", path, number, value)
+			}
+			names[value] = true
+			all = append(all, &mutant{name: value})
+			continue
+		}
+		if !ok || len(all) == 0 || !all[len(all)-1].set(key, value) {
+			return nil, fmt.Errorf("%s:%d: %q is no line of a table of mutants", path, number, line)
+		}
+	}
+	for _, m := range all {
+		if m.file == "" || m.old == "" || m.old == m.new || len(m.tests) == 0 {
+			return nil, fmt.Errorf("%s: mutant %q lacks a file, an old line, a new line that differs, or a test", path, m.name)
+		}
+	}
+	return all, errors.Join(in.Err())
+}
+
+func (m *mutant) set(key, value string) bool {
+	switch key {
+	case "file":
+		m.file = value
+	case "old":
+		m.old = value
+	case "new":
+		m.new = value
+	case "test":
+		fields := strings.Fields(value)
+		if len(fields) == 0 || len(fields) > 3 {
+			return false
+		}
+		t := test{pkg: fields[0]}
+		if len(fields) > 1 {
+			t.run = fields[1]
+		}
+		if len(fields) > 2 {
+			t.tags = fields[2]
+		}
+		m.tests = append(m.tests, t)
+	default:
+		return false
+	}
+	return true
+}
+
+// plant returns the file with the mutant in it. The old line must be there exactly once: a table that is behind the tree would otherwise test nothing.
+func (m *mutant) plant(source []byte) ([]byte, error) {
+	lines := strings.Split(string(source), "\n")
+	found := -1
+	for i, line := range lines {
+		if strings.TrimSpace(line) != m.old {
+			continue
+		}
+		if found >= 0 {
+			return nil, fmt.Errorf("the old line stands in %s at lines %d and %d: choose another one", m.file, found+1, i+1)
+		}
+		found = i
+	}
+	if found < 0 {
+		return nil, fmt.Errorf("the old line is not in %s: change the table with the code", m.file)
+	}
+	lines[found] = m.new
+	return []byte(strings.Join(lines, "\n")), nil
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// workshop builds and runs test binaries. Its methods are safe for concurrent use.
+type workshop struct {
+	ctx     context.Context
+	root    string // of the module
+	dir     string // temporary
+	timeout time.Duration
+}
+
+// try returns which test killed the mutant, or why none did.
+func (w *workshop) try(m *mutant) (by string, err error) {
+	dir := filepath.Join(w.dir, m.name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir)
+	source, err := m.planted()
+	if err != nil {
+		return "", err
+	}
+	planted, overlay := filepath.Join(dir, "planted.go"), filepath.Join(dir, "overlay.json")
+	text, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(w.root, filepath.FromSlash(m.file)): planted}})
+	if err == nil {
+		err = errors.Join(os.WriteFile(planted, source, 0o600), os.WriteFile(overlay, text, 0o600))
+	}
+	if err != nil {
+		return "", err
+	}
+	for i, t := range m.tests {
+		binary := filepath.Join(dir, fmt.Sprintf("test%d", i))
+		if err := w.build(t, binary, "-overlay", overlay); err != nil {
+			return "", fmt.Errorf("it does not compile: %w", err)
+		}
+		by, err := w.run(t, binary)
+		if err != nil || by != "" {
+			return by, err
+		}
+	}
+	return "", fmt.Errorf("it SURVIVED %v", m.tests)
+}
+
+// baseline runs every test that the mutants name on the tree as it is.
+func (w *workshop) baseline(all []*mutant) error {
+	began, seen := time.Now(), map[test]bool{}
+	for _, m := range all {
+		for i, t := range m.tests {
+			if seen[t] {
+				continue
+			}
+			seen[t] = true
+			binary := filepath.Join(w.dir, fmt.Sprintf("base-%s-%d", m.name, i))
+			if err := w.build(t, binary); err != nil {
+				return err
+			}
+			by, err := w.run(t, binary)
+			if err == nil && by != "" {
+				err = fmt.Errorf("%s fails without a mutant: %s", t, by)
+			}
+			if err != nil {
+				return err
+			}
+			if err := os.Remove(binary); err != nil {
+				return err
+			}
+		}
+	}
+	fmt.Printf("%d sets of tests pass without a mutant, in %v\n", len(seen), time.Since(began).Round(time.Second))
+	return nil
+}
+
+func (w *workshop) build(t test, binary string, flags ...string) error {
+	args := append([]string{"test", "-c", "-vet=off", "-o", binary}, flags...)
+	if t.tags != "" {
+		args = append(args, "-tags", t.tags)
+	}
+	cmd := exec.CommandContext(w.ctx, "go", append(args, t.pkg)...)
+	cmd.Dir = w.root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building the tests of %s: %w\n%s", t.pkg, err, out)
+	}
+	return nil
+}
+
+var failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
+
+// run returns the test that failed; empty: all passed, and at least one ran.
+func (w *workshop) run(t test, binary string) (by string, err error) {
+	began := time.Now()
+	args := []string{"-test.failfast", "-test.short", "-test.v", "-test.timeout", w.timeout.String()}
+	if t.run != "" {
+		args = append(args, "-test.run", t.run)
+	}
+	cmd := exec.CommandContext(w.ctx, binary, args...)
+	cmd.Dir = filepath.Join(w.root, filepath.FromSlash(strings.TrimPrefix(t.pkg, "./")))
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err = cmd.Run()
+	took := time.Since(began).Round(100 * time.Millisecond)
+	var exit *exec.ExitError
+	switch {
+	case err == nil && !bytes.Contains(out.Bytes(), []byte("--- PASS: ")):
+		return "", fmt.Errorf("no test ran in %s, or all were skipped: %.300s", t, out.String())
+	case err == nil:
+		return "", nil
+	case !errors.As(err, &exit) || w.ctx.Err() != nil:
+		return "", err
+	}
+	how := "a test that ended the process"
+	switch text := out.Bytes(); {
+	case failedTest.Match(text):
+		how = string(failedTest.FindSubmatch(text)[1])
+	case bytes.Contains(text, []byte("panic: test timed out")):
+		how = "a test that did not end (" + lastRun(text) + ")"
+	case bytes.Contains(text, []byte("panic: ")):
+		how = "a panic (" + lastRun(text) + ")"
+	}
+	return fmt.Sprintf("%s of %s in %v", how, t.pkg, took), nil
+}
+
+var runningTest = regexp.MustCompile(`(?m)^=== (?:RUN|CONT)\s+(\S+)`)
+
+// lastRun is the test that was begun last.
+func lastRun(text []byte) string {
+	all := runningTest.FindAllSubmatch(text, -1)
+	if len(all) == 0 {
+		return "none"
+	}
+	return string(all[len(all)-1][1])
+}
