@@ -220,7 +220,12 @@ func (s *store) markDamaged(ctx context.Context, st *state, m replicate.Member, 
 		next := edit(&row.Partition)
 		next.Damaged = append(slices.DeleteFunc(next.Damaged, func(o replicate.Member) bool { return o.Node == m.Node }), m)
 		key := s.key(partKey(partsDir, id))
-		ok, _, err := s.kv.Txn(ctx, []kv.Cond{{Key: key, ModRevision: row.rev}}, []kv.Op{{Key: key, Value: encodePartition(next)}})
+		conds := []kv.Cond{{Key: key, ModRevision: row.rev}}
+		ops, err := s.keepUnknown(ctx, st, conds, []kv.Op{{Key: key, Value: encodePartition(next)}})
+		if err != nil {
+			return false, err
+		}
+		ok, _, err := s.kv.Txn(ctx, conds, ops)
 		if !ok || err != nil {
 			return false, err
 		}

@@ -34,6 +34,7 @@ type state struct {
 	lastID        replicate.NodeID
 	lastIDRev     int64
 	levelRev      int64
+	raw           map[string]rawRow // by key: rows with fields that this version does not know
 }
 
 // nodeEntry is what is known of a node. A row that does not exist has revision 0.
@@ -128,7 +129,9 @@ func (b *builder) apply(e *kv.Event) {
 	dir, rest := splitKey(key)
 	if err := b.applyRow(e, dir, rest); err != nil {
 		b.log.Error("a row of the metadata store cannot be read and is ignored", "key", e.Key, "error", err)
+		return
 	}
+	b.noteUnknown(key, e)
 }
 
 func (b *builder) applyRow(e *kv.Event, dir, rest string) error {

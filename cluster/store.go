@@ -226,6 +226,10 @@ func (s *store) waitChange(ctx context.Context, st *state) error {
 
 // txn applies ops if conds hold. Keys are complete.
 func (s *store) txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, int64, error) {
+	ops, err := s.keepUnknown(ctx, s.cur.Load(), conds, ops)
+	if err != nil {
+		return false, 0, err
+	}
 	ok, revision, err := s.kv.Txn(ctx, conds, ops)
 	return ok, revision, unavailable(err)
 }

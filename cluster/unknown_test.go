@@ -1,0 +1,168 @@
+package cluster
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/cluster/kv"
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// enrich puts fields of a newer version into a row, at every place where a newer version could.
+func (n *testNode) enrich(t *testing.T, key string, edit func(string) string) {
+	t.Helper()
+	for range 100 {
+		e, err := n.s.get(ctx(t), key)
+		if err != nil || e.ModRevision == 0 {
+			t.Fatalf("%s: %v, %v", key, e, err)
+		}
+		next := edit(string(e.Value))
+		if next == string(e.Value) || !json.Valid([]byte(next)) {
+			t.Fatalf("%s becomes %s", e.Value, next)
+		}
+		ok, _, err := n.s.kv.Txn(ctx(t), []kv.Cond{{Key: e.Key, ModRevision: e.ModRevision}}, []kv.Op{{Key: e.Key, Value: []byte(next)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok {
+			return
+		}
+	}
+	t.Fatal("somebody else was always faster")
+}
+
+// kept fails unless a row has all of the texts.
+func (n *testNode) kept(t *testing.T, key string, texts ...string) {
+	t.Helper()
+	e, err := n.s.get(ctx(t), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range texts {
+		if !strings.Contains(string(e.Value), text) {
+			t.Errorf("%s lacks %s: %s", key, text, e.Value)
+		}
+	}
+}
+
+func first(field string) func(string) string {
+	return func(s string) string { return strings.Replace(s, "{", "{"+field+",", 1) }
+}
+
+// Every kind of row that is rewritten keeps what a newer version has put into it.
+func TestUnknownFieldsAreKept(t *testing.T) {
+	w := newWorld(t, 3)
+	a, b := w.nodes[0], w.nodes[1]
+	topic, err := a.CreateTopic(ctx(t), meta.Topic{Name: "t", Partitions: 1, Replicas: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := meta.PartitionID{Topic: topic.ID}
+	part, row, node := partKey(partsDir, id), topicKey(topicsDir, topic.ID), nodeKey(nodesDir, b.node.ID)
+
+	// A partition, and the members in it; the report and its end leave the others as they were.
+	a.enrich(t, part, func(s string) string {
+		return first(`"newer":[1,{"x":2}]`)(strings.Replace(s, `{"node":1,`, `{"disk":"fine","node":1,`, 1))
+	})
+	if err := a.ReportDamaged(ctx(t), id, replicate.Member{Node: 3, Store: w.nodes[2].node.Store}, true); err != nil {
+		t.Fatal(err)
+	}
+	a.kept(t, part, `"newer":[1,{"x":2}]`, `"disk":"fine"`, `"damaged":[`)
+	st := b.Snapshot().Partitions[id].State
+	w.until(b, "the report", func(s *meta.Snapshot) bool { st = s.Partitions[id].State; return len(s.Partitions[id].Damaged) == 1 })
+	leader := w.nodes[st.Leader-1]
+	want := st
+	want.ISR = slices.DeleteFunc(slices.Clone(st.ISR), func(m replicate.Member) bool { return m.Node == 3 })
+	if leader.node.ID != 3 {
+		if _, err := leader.ChangeISR(ctx(t), id, &want); err != nil {
+			t.Fatal(err)
+		}
+		a.kept(t, part, `"newer":[1,{"x":2}]`, `"disk":"fine"`)
+	}
+
+	// A topic and its settings.
+	a.enrich(t, row, first(`"compaction":"on"`))
+	if _, err := a.ConfigureTopic(ctx(t), topic.ID, meta.TopicSettings{RetentionBytes: 5}); err != nil {
+		t.Fatal(err)
+	}
+	a.enrich(t, row, func(s string) string { return strings.Replace(s, `"settings":{`, `"settings":{"tier":"cold",`, 1) })
+	if err := b.ExpandTopic(ctx(t), topic.ID, 2); err != nil {
+		t.Fatal(err)
+	}
+	a.kept(t, row, `"compaction":"on"`, `"tier":"cold"`, `"partitions":2`)
+
+	// A node: an operator's change, and its level.
+	a.enrich(t, node, first(`"zone":"north"`))
+	if err := a.Drain(ctx(t), b.node.ID, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Raised(ctx(t), 7); err != nil {
+		t.Fatal(err)
+	}
+	a.kept(t, node, `"zone":"north"`, `"draining":true`, `"store_level":7`)
+	if err := a.Drain(ctx(t), b.node.ID, false); err != nil {
+		t.Fatal(err)
+	}
+
+	// A tombstone.
+	stone := meta.TombstoneKey{Topic: "t", Node: b.node.ID}
+	if err := a.Tombstone(ctx(t), stone, time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	a.enrich(t, tombstoneKey(stone), first(`"why":"moved"`))
+	w.until(a, "the tombstone", func(*meta.Snapshot) bool { return a.s.cur.Load().raw[tombstoneKey(stone)].rev != 0 })
+	if err := a.Tombstone(ctx(t), stone, time.Now().Add(2*time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	a.kept(t, tombstoneKey(stone), `"why":"moved"`)
+}
+
+func TestUnknownFieldsOfTheLevel(t *testing.T) {
+	w := emptyWorld(t)
+	a := w.levelled("a", 3, 2, 2)
+	w.join(a)
+	a.enrich(t, levelKey, first(`"since":"today"`))
+	if err := a.RaiseLevel(ctx(t), 3); err != nil {
+		t.Fatal(err)
+	}
+	a.kept(t, levelKey, `"since":"today"`)
+	if err := a.Raised(ctx(t), 3); err != nil {
+		t.Fatal(err)
+	}
+	w.level(a, 3, 3)
+	a.kept(t, levelKey, `"since":"today"`, `"level":3`)
+}
+
+func TestMergeUnknown(t *testing.T) {
+	for _, tc := range []struct{ old, known, next, want string }{
+		{`{"a":1,"x":2}`, `{"a":1}`, `{"a":3}`, `{"a":3,"x":2}`},
+		{`{"a":1,"gone":2}`, `{"a":1,"gone":2}`, `{"a":3}`, `{"a":3}`},
+		{`{"l":[{"n":1,"x":5},{"n":2}]}`, `{"l":[{"n":1},{"n":2}]}`, `{"l":[{"n":2},{"n":1},{"n":3}]}`, `{"l":[{"n":2},{"n":1,"x":5},{"n":3}]}`},
+		{`{"l":[{"n":1,"x":5}]}`, `{"l":[{"n":1}]}`, `{"l":[]}`, `{"l":[]}`},
+		{`{"big":12345678901234567890,"a":1}`, `{"a":1}`, `{"a":2}`, `{"a":2,"big":12345678901234567890}`},
+		{`"x"`, `"x"`, `"y"`, `"y"`},
+		{`null`, `null`, `{"a":1}`, `{"a":1}`},
+	} {
+		if got := string(mergeUnknown([]byte(tc.old), []byte(tc.known), []byte(tc.next))); got != tc.want {
+			t.Errorf("%s, known %s, next %s: %s, want %s", tc.old, tc.known, tc.next, got, tc.want)
+		}
+	}
+}
+
+// The rest of the rows that are rewritten: the controller ends a move at once, so the writer is asked.
+func TestUnknownFieldsOfAMove(t *testing.T) {
+	w := newWorld(t, 1)
+	s := w.nodes[0].s
+	key := partKey(movesDir, meta.PartitionID{Topic: theTopic})
+	b := build(newState(), s.opts.Prefix, s.log)
+	b.apply(&kv.Event{Entry: kv.Entry{Key: s.key(key), Value: []byte(`{"from":1,"to":2,"speed":"slow"}`), ModRevision: 5}})
+	st, _ := b.finish(5)
+	ops, err := s.keepUnknown(ctx(t), st, []kv.Cond{{Key: s.key(key), ModRevision: 5}}, []kv.Op{put(s.key(key), moveRow{From: 1, To: 2, Cancel: true})})
+	if err != nil || string(ops[0].Value) != `{"cancel":true,"from":1,"speed":"slow","to":2}` {
+		t.Errorf("%s, %v", ops[0].Value, err)
+	}
+}
