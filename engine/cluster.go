@@ -87,6 +87,7 @@ type clusterNode struct {
 	namesakes []*Topic // that Open found beside a newer one of their name; until start
 
 	decoders sync.Pool
+	absent   absentCopies
 
 	goneMu sync.Mutex
 	gone   map[replicate.NodeID]bool // their processes ended, and nothing was heard since
@@ -119,6 +120,7 @@ func newClusterNode(e *Engine) *clusterNode {
 	cn.forward = newForwarder(cn)
 	cn.ops.cn, cn.ops.next = cn, e.firstRequest()
 	cn.remotes.init(cn)
+	cn.absent.cn = cn
 	cn.table.Store(&map[segment.Identity]*partition{})
 	return cn
 }

@@ -99,8 +99,15 @@ func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netpro
 			cn.net.Disconnect(from, err)
 			return
 		}
-		if pt := cn.partition(d.ID); pt != nil && pt.rep.receive(from, &receivedFrame{d, f.Buf}) {
-			work = append(work, pt)
+		pt, took := cn.partition(d.ID), false
+		if pt != nil {
+			var has bool
+			if has, took = pt.rep.receive(from, &receivedFrame{d, f.Buf}); has {
+				work = append(work, pt)
+			}
+		}
+		if !took {
+			cn.absent.frame(from, d.ID, &d.Message)
 		}
 	}
 	for i, pt := range work {

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -55,5 +56,39 @@ func TestClusterReturnedCopyHoldsWhatIsDurable(t *testing.T) {
 	if r := answer(t, done); r.err != nil {
 		t.Error(fmt.Errorf("the answer: %w", r.err))
 	}
+	tr.equal("t", 0)
+}
+
+// F10: a node that has no copy of a partition says so to the leader. It leaves the in-sync replicas and publishing goes on; when there is a copy
+// again it joins by itself. Both nodes count it, and the leader asks rarely.
+func TestClusterAbsentCopy(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, func(o *engine.Options) { o.Cluster.Replication.LagMaxNs = 500e6 })
+	tr.create("t", 1)
+	l := tr.leader("t", 0)
+	tr.equal("t", 0)
+	if err := l.store.RaiseLevel(context.Background(), 2); err != nil {
+		t.Fatal(err)
+	}
+	tr.eventually("the level is in force", func() bool {
+		return tr.nodes[0].e.Level() == 2 && tr.nodes[1].e.Level() == 2 && tr.nodes[2].e.Level() == 2
+	})
+	away := tr.others(l)[0]
+	engine.RetireCopy(away.e, "t", 0)
+	h := newTold()
+	if err := h.publish(context.Background(), tr.topic(l, "t"), "without it"); err != nil {
+		t.Fatal(err)
+	}
+	tr.eventually("the leader was told", func() bool { return l.e.Storage().AbsentReplicas > 1 })
+	if s := l.e.Storage(); s.ISRChanges != 1 || s.ISRHeldBack != 0 {
+		t.Errorf("%d changes of the in-sync replicas, %d held back", s.ISRChanges, s.ISRHeldBack)
+	}
+	if away.e.Storage().FramesNoCopy == 0 {
+		t.Error("the node does not count what it was sent")
+	}
+	if err := engine.ReopenCopy(away.e, "t", 0); err != nil {
+		t.Fatal(err)
+	}
+	tr.whole("t")
 	tr.equal("t", 0)
 }

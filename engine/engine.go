@@ -67,6 +67,10 @@ type Counters struct {
 	SegmentBytes           atomic.Uint64 // written to segments
 	SegmentSyncs           atomic.Uint64
 	TrimmedBytes           atomic.Uint64 // removed by retention
+	ISRChanges             atomic.Uint64 // asked for by the leaders here
+	ISRHeldBack            atomic.Uint64 // not asked for, because there had been too many
+	AbsentReplicas         atomic.Uint64 // answers of nodes that they have no copy of what is led here
+	FramesWithoutCopy      atomic.Uint64 // frames of leaders for partitions that this node has no copy of
 }
 
 // Open opens or creates a data directory, replays its commit log and starts serving it.

@@ -52,11 +52,12 @@ type replica struct {
 
 	// Leader.
 	pending    pendingQueue
-	startEpoch bool  // the batch that begins the epoch is due
-	granted    bool  // the partition machine knows the epoch
-	stalled    error // why what waits in the inbox may not be appended now
-	refused    error // the answer of the machine to EvPut
-	quiet      bool  // no more writes: the leadership is being handed over
+	startEpoch bool                   // the batch that begins the epoch is due
+	granted    bool                   // the partition machine knows the epoch
+	stalled    error                  // why what waits in the inbox may not be appended now
+	refused    error                  // the answer of the machine to EvPut
+	counted    replicate.LeaderCounts // of the leader, as far as the engine's counters have them
+	quiet      bool                   // no more writes: the leadership is being handed over
 	reads      map[replicate.NodeID]*rangeRead
 
 	// Follower.
@@ -323,6 +324,7 @@ func (r *replica) changeRole() {
 		return
 	}
 	r.led = st.Epoch
+	r.counted = replicate.LeaderCounts{}
 	r.leader = replicate.NewLeader(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, log, st, r.cn.now())
 	r.follower = nil
 	r.pending.clear()
@@ -382,6 +384,7 @@ func (r *replica) serving() segment.Epoch { return segment.Epoch(r.serveEpoch.Lo
 func (r *replica) stepDown() {
 	why := r.leader.Err()
 	r.cn.log.Info("leads a partition no more", "topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "why", why)
+	r.count()
 	disk := errors.Is(why, replicate.ErrDisk)
 	r.cn.forward.hold(r.pt)
 	r.setLeads(false)
@@ -532,6 +535,7 @@ func (r *replica) tick(lease int64) {
 		}
 	}
 	if r.leader != nil {
+		r.count()
 		r.fail(r.pending.expire(r.cn.now()-int64(r.cn.e.opts.PublishTimeout)), ErrUnknown)
 		r.retry() // a follower that is back says nothing that changes a mark
 	}

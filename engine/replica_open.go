@@ -42,6 +42,9 @@ func (r *replica) shut() {
 		r.serveEpoch.Store(0)
 		r.fail(r.pending.takeAll(), ErrUnknown)
 		r.releaseIncoming()
+		if r.leader != nil {
+			r.count()
+		}
 		r.leader, r.follower = nil, nil
 	})
 }

@@ -228,10 +228,11 @@ type receivedFrame struct {
 	buf *netproto.RecvBuf
 }
 
-// receive takes a message of another replica of the partition. It reports whether the committer has work now; the caller announces it.
-func (r *replica) receive(from replicate.NodeID, f *receivedFrame) (work bool) {
+// receive takes a message of another replica of the partition. It reports whether the committer has work now; the caller announces it. Without a copy nothing
+// is taken.
+func (r *replica) receive(from replicate.NodeID, f *receivedFrame) (work, taken bool) {
 	r.mu.Lock()
-	if !r.closed {
+	if taken = !r.closed && (r.leader != nil || r.follower != nil); taken {
 		r.frame = f
 		r.ev = replicate.Event{Kind: replicate.EvMessage, Node: from, Message: &f.d.Message}
 		r.step(&r.ev)
@@ -239,7 +240,7 @@ func (r *replica) receive(from replicate.NodeID, f *receivedFrame) (work bool) {
 	}
 	work, r.out.work = r.out.work, false
 	r.unlock()
-	return work
+	return work, taken
 }
 
 // takeBatches hands the batches of the frame, from Position on, to the committer. mu is held.

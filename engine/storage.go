@@ -24,6 +24,10 @@ type StorageStats struct {
 	SegmentBytes    uint64  `json:"segment_bytes"`            // written to segments
 	SegmentSyncs    uint64  `json:"segment_syncs"`            // fdatasync calls of partitions
 	TrimmedBytes    uint64  `json:"retention_removed_bytes"`  // removed by retention
+	ISRChanges      uint64  `json:"isr_changes"`              // of the in-sync replicas of what this node leads
+	ISRHeldBack     uint64  `json:"isr_changes_held_back"`    // because a replica came and went too often
+	AbsentReplicas  uint64  `json:"absent_replicas"`          // answers of other nodes that they have no copy of what this node leads
+	FramesNoCopy    uint64  `json:"frames_without_copy"`      // of leaders, for partitions that this node has no copy of
 	ClockSteps      uint64  `json:"clock_steps"`              // of the wall clock since the start
 	ClockAheadMs    int64   `json:"clock_ahead_ms"`           // how far the wall clock is ahead of the engine's, which does not follow its steps
 	Partitions      int     `json:"partitions"`               // served
@@ -46,6 +50,7 @@ func (e *Engine) Storage() StorageStats {
 		CommitLiveBytes: s.LiveBytes, CommitRoomBytes: e.clog.Headroom(), CommitFileBytes: e.clog.FileBytes(), StateBytes: e.stateBytes.Load(),
 		FreeBuffers: e.arena.Free(), Buffers: e.arena.Count(), WaitingBytes: max(0, e.waiting.Load()), Overloaded: c.Overloaded.Load(),
 		SegmentBytes: c.SegmentBytes.Load(), SegmentSyncs: c.SegmentSyncs.Load(), TrimmedBytes: c.TrimmedBytes.Load(),
+		ISRChanges: c.ISRChanges.Load(), ISRHeldBack: c.ISRHeldBack.Load(), AbsentReplicas: c.AbsentReplicas.Load(), FramesNoCopy: c.FramesWithoutCopy.Load(),
 		ClockSteps: e.clock.steps.Load(), ClockAheadMs: e.clock.offset.Load() / int64(time.Millisecond),
 		Partitions: len(e.partitionList()), DiskFull: e.noSpace.Load(), Failed: e.poisoned.Load() != nil,
 	}

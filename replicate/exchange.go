@@ -22,14 +22,21 @@ func (l *Leader) message(now int64, from NodeID, m *Message, acts *Actions) {
 		return
 	}
 	p.Down = false
+	if m.Kind == MsgReject && m.Code == RejectAbsent {
+		if m.Epoch == l.epoch && m.Request == p.request {
+			l.notHere(p, now)
+		}
+		return
+	}
 	if m.Kind == MsgResync {
+		p.absent = absence{}
 		l.resync(p, m, now, acts)
 		return
 	}
 	if m.Epoch != l.epoch || m.Request != p.request {
 		return
 	}
-	p.heardAt = now
+	p.heardAt, p.absent = now, absence{}
 	switch m.Kind {
 	case MsgReport:
 		l.report(p, m, now, acts)

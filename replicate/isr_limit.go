@@ -31,9 +31,17 @@ func (l *limiter) take(now int64) {
 	l.at = (l.at + 1) % len(l.times)
 }
 
-// ISRChanges returns how many changes of the ISR this incarnation asked the store for, repetitions not counted, and how many it held back because there
-// had been too many.
-func (l *Leader) ISRChanges() (made, heldBack uint64) { return l.isr.made, l.isr.heldBack }
+// LeaderCounts is what one incarnation of a leader counts.
+type LeaderCounts struct {
+	ISRChanges  uint64 // of the ISR that it asked the store for, repetitions not counted
+	ISRHeldBack uint64 // that it did not ask for because there had been too many
+	Absences    uint64 // answers of nodes that they have no copy
+}
+
+// Counts returns what the machine has counted so far.
+func (l *Leader) Counts() LeaderCounts {
+	return LeaderCounts{ISRChanges: l.isr.made, ISRHeldBack: l.isr.heldBack, Absences: l.absences}
+}
 
 // limit takes out of the wanted ISR, s.scratch, what may not be changed now, and says whether it differs from the accepted one.
 func (s *isrState) limit(now int64) {

@@ -41,6 +41,7 @@ type Leader struct {
 	waiting   []waitingPut
 	leaseNs   int64
 	serving   bool
+	absences  uint64         // see Counts
 	blocked   bool           // the ISR would fall below min: its live members are too few
 	commitEnd segment.Offset // of Committed, or what was there before this leader
 	err       error

@@ -19,7 +19,7 @@ type isrState struct {
 	scratch []Member
 
 	joins, changes limiter
-	made, heldBack uint64 // see ISRChanges
+	made, heldBack uint64 // see LeaderCounts
 	held           bool   // what is wanted now was counted in heldBack
 }
 
@@ -162,6 +162,9 @@ func (l *Leader) overdue(m Member, now int64) bool {
 	}
 	if p.Damaged || p.Down || p.lost {
 		return true
+	}
+	if p.absent.count > 0 && now-p.absent.since > l.cfg.LagMaxNs {
+		return true // a member without a copy could be made leader
 	}
 	return l.lags(p, now)
 }

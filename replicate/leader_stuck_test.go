@@ -46,8 +46,8 @@ func TestLeaderStuckFollower(t *testing.T) {
 	if longest > 12 {
 		t.Errorf("nothing was committed for %d ms; a stuck member may hold it back for LagMax, 100 ms", longest*10)
 	}
-	if made, _ := r.l.ISRChanges(); made != 1 {
-		t.Errorf("%d changes are counted", made)
+	if n := r.l.Counts().ISRChanges; n != 1 {
+		t.Errorf("%d changes are counted", n)
 	}
 
 	r.say(3, Message{Kind: MsgResync}) // its disk goes on
@@ -113,8 +113,8 @@ func TestLeaderISRChangesAreLimited(t *testing.T) {
 	if want := 2*DefaultMaxISRJoins + 1; changes != want {
 		t.Errorf("%d ISR changes, want %d: a removal for each join, and the first", changes, want)
 	}
-	if made, held := r.l.ISRChanges(); made != uint64(changes) || held == 0 {
-		t.Errorf("counted: %d made, %d held back; there were %d", made, held, changes)
+	if c := r.l.Counts(); c.ISRChanges != uint64(changes) || c.ISRHeldBack == 0 {
+		t.Errorf("counted: %+v; there were %d", c, changes)
 	}
 	r.append(1)
 	r.durable(r.log.next())
@@ -163,5 +163,51 @@ func TestLeaderCommitsBeforeItProposes(t *testing.T) {
 	acts := r.accept(testMember(1), testMember(2))
 	if find(acts, ActPropose) != nil || find(acts, ActCommit) == nil || r.l.Committed() != 2 {
 		t.Errorf("committed %d; %+v", r.l.Committed(), acts)
+	}
+}
+
+// F10: a node that has no copy of the partition says so. It is asked ever more rarely, however often it says it; a member without a copy leaves the ISR
+// also while nothing is published. When the copy is there, its first word begins an exchange at once.
+func TestLeaderAbsentCopy(t *testing.T) {
+	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms, HeartbeatNs: 10 * ms, RetryNs: 20 * ms}, 3, 1)
+	r.serve()
+	absent := Message{Kind: MsgReject, Code: RejectAbsent}
+	for range 50 { // frames that were on their way
+		if acts := r.say(3, absent); len(acts) != 0 {
+			t.Fatalf("it is asked at once: %+v", acts)
+		}
+	}
+	if n := r.l.Counts().Absences; n != 1 {
+		t.Errorf("counted %d times", n)
+	}
+	questions, changes := 0, 0
+	for range 200 { // 2 s
+		r.now += 10 * ms
+		acts := slices.Clone(r.step(Event{Kind: EvTick}))
+		changes += r.settle(acts)
+		if sent(acts, 3, MsgProbe) != nil {
+			questions++
+			changes += r.settle(r.say(3, absent))
+		}
+		if sent(acts, 3, MsgAppend) != nil || sent(acts, 3, MsgHeartbeat) != nil {
+			t.Fatalf("more than questions is sent: %+v", acts)
+		}
+	}
+	if questions < 4 || questions > 8 {
+		t.Errorf("asked %d times in 2 s", questions)
+	}
+	if changes != 1 || r.l.isr.member(testMember(3)) {
+		t.Errorf("%d changes, the ISR is %v", changes, r.l.ISR())
+	}
+	if n := r.l.Counts().Absences; n != uint64(questions)+1 {
+		t.Errorf("counted %d times, asked %d times", n, questions)
+	}
+	if sent(r.say(3, Message{Kind: MsgResync}), 3, MsgProbe) == nil {
+		t.Fatal("a copy that was opened waits")
+	}
+	r.exchange(3, 0)
+	r.settle(r.ack(3, 1))
+	if !r.l.isr.member(testMember(3)) {
+		t.Errorf("the ISR is %v", r.l.ISR())
 	}
 }

@@ -45,6 +45,7 @@ type Progress struct {
 	lost        bool      // it lacks what it had acknowledged, until it holds it again: it should not be in the ISR
 	stuck       bool      // it was removed for its lag, and Match has not passed stuckAt since: it may not join
 	stuckAt     segment.Position
+	absent      absence
 	matchOffset segment.Offset
 	nextOffset  segment.Offset
 	committed   segment.Position // the mark that it knows
@@ -97,7 +98,7 @@ func (l *Leader) tick(now int64, acts *Actions) {
 		p := &l.peers[i]
 		switch {
 		case p.State == Probe || p.State == Snapshot:
-			if now-p.probeAt >= l.cfg.RetryNs {
+			if now-p.probeAt >= p.absent.pause(l.cfg.RetryNs) {
 				l.askAgain(p, now, acts)
 			}
 		case p.Match < p.Next && now-max(p.movedAt, p.heardAt) >= l.cfg.RetryNs:

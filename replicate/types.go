@@ -97,6 +97,7 @@ const (
 	RejectEpoch               // Message.Epoch is newer than the sender's: refresh from the store (B6)
 	RejectArgument            // first id, next id or count do not fit the batches: nothing was written (B10)
 	RejectDamaged             // the replica refuses to serve: Follower.Err
+	RejectAbsent              // the node has no copy of the partition: the engine says so, no machine does; feature level 2
 )
 
 // Message is what travels between the machines of one partition. Slices are borrowed: a receiver that keeps them copies.

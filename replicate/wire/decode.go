@@ -101,7 +101,7 @@ func (d *Decoder) common(p []byte, l *layout) error {
 	switch {
 	case d.ID.Topic == uuid.Nil:
 		return invalid("a %v of no topic", l.typ)
-	case (m.Code != 0) != (l.fields&usesCode != 0) || m.Code > replicate.RejectDamaged:
+	case (m.Code != 0) != (l.fields&usesCode != 0) || m.Code > replicate.RejectAbsent:
 		return invalid("a %v with code %d", l.typ, m.Code)
 	case p[offFlags]&^flagDamaged != 0 || m.Damaged && l.fields&usesDamaged == 0:
 		return invalid("a %v with flags %#x in its head", l.typ, p[offFlags])

@@ -216,7 +216,7 @@ func TestRefused(t *testing.T) {
 		{"no topic", "ack", func(_ *netproto.Header, p []byte) { clear(p[offTopic : offTopic+16]) }},
 		{"code in an ack", "ack", func(_ *netproto.Header, p []byte) { p[offCode] = 1 }},
 		{"reject without code", "reject", func(_ *netproto.Header, p []byte) { p[offCode] = 0 }},
-		{"reject with an unknown code", "reject", func(_ *netproto.Header, p []byte) { p[offCode] = 4 }},
+		{"reject with an unknown code", "reject", func(_ *netproto.Header, p []byte) { p[offCode] = 5 }},
 		{"unknown flag", "ack", func(_ *netproto.Header, p []byte) { p[offFlags] = 2 }},
 		{"damaged probe", "probe", func(_ *netproto.Header, p []byte) { p[offFlags] = 1 }},
 		{"runs in an ack", "ack", func(_ *netproto.Header, p []byte) { p[offRunCount] = 1 }},
