@@ -210,6 +210,7 @@ func (b *book) answer(first, count int, p *engine.Put) {
 		w.refusedByQuota(p.Err, count)
 	}
 	w.tracef("put %d+%d: %v %v", first, count, p.First, p.Err)
+	b.judgeRefusal(&b.values[first], p.Err)
 	for i := range count {
 		v := &b.values[first+i]
 		if v.fate == unknown && f != acked {

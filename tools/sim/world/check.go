@@ -82,6 +82,7 @@ func (c *checks) node(n *node) {
 		k.visit = k.look
 		c.nodes[n] = k
 	}
+	c.w.checkLevels(n)
 	k.next = 0
 	n.m.EachMarks(k.visit)
 	k.last = k.last[:k.next]
@@ -314,6 +315,7 @@ func (w *World) noteBatch(t *topicModel, id meta.PartitionID, at segment.Offset,
 	if h.Control() {
 		_ = core.DecodeControls(body, func(ct *core.Control) error {
 			w.Stats.Carried += len(ct.Carried)
+			w.checkKinds(id, ct)
 			return nil
 		})
 		return

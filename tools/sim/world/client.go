@@ -60,14 +60,18 @@ func (c *client) Join(ctx context.Context, r meta.Registration) (meta.Node, erro
 		sent := c.n.local()
 		var self meta.Node
 		own := r.Node
-		if _, wanted := c.w.store.snap.Levels(); r.Raise != nil && own.StoreLevel < wanted {
+		if _, wanted := c.w.store.snap.Levels(); r.Raise != nil && own.StoreLevel < wanted && own.Level >= wanted {
 			if err := r.Raise(wanted); err != nil {
 				return meta.Node{}, err
 			}
 			own.StoreLevel = wanted
 		}
 		before, ok := c.w.store.bootOf(r.Node.Name), false
+		var refused error
 		err := c.call(ctx, func() {
+			if refused = c.w.store.admits(own.Level); refused != nil {
+				return
+			}
 			// The real store compares, too: what a process asked for before it ended does not take the name from the next one.
 			if ok = c.w.store.bootOf(r.Node.Name) == before; ok {
 				self = c.w.store.register(own, r.Damaged)
@@ -77,6 +81,9 @@ func (c *client) Join(ctx context.Context, r meta.Registration) (meta.Node, erro
 			c.self, c.joined = self, true
 			c.extend(sent)
 			break
+		}
+		if refused != nil {
+			return meta.Node{}, refused
 		}
 		if ctx.Err() != nil {
 			return meta.Node{}, meta.ErrUnavailable

@@ -27,6 +27,7 @@ const (
 	FeatureRot                          // bits of one node's files rot, at rest and in use
 	FeatureClocks                       // wall clocks are set by hours, both ways
 	FeatureStrict                       // consumers at nodes that lead nothing are checked for order and for FIN like all others
+	FeatureLevels                       // nodes know two feature levels, and the cluster is raised to the second
 	FeatureBound                        // a healthy majority may refuse publishing for so long only
 )
 
@@ -35,14 +36,14 @@ const (
 var grayDefault = []struct {
 	f Feature
 	p float64
-}{{FeatureSlow, 0.3}, {FeatureHung, 0.3}, {FeatureErrors, 0.3}, {FeatureClocks, 0.25}}
+}{{FeatureSlow, 0.3}, {FeatureHung, 0.3}, {FeatureErrors, 0.3}, {FeatureClocks, 0.25}, {FeatureLevels, 0.25}, {FeatureBound, 0.1}}
 
 // Features names all of them.
 var Features = map[string]Feature{
 	"remote": FeatureRemote, "moves": FeatureMoves, "channels": FeatureChannels, "settings": FeatureSettings,
 	"topics": FeatureTopics, "nodes": FeatureNodes, "filters": FeatureFilters, "plain": FeaturePlain,
 	"slow": FeatureSlow, "hung": FeatureHung, "errors": FeatureErrors, "rot": FeatureRot, "clocks": FeatureClocks, "strict": FeatureStrict,
-	"bound": FeatureBound,
+	"bound": FeatureBound, "levels": FeatureLevels,
 }
 
 // String lists the names, in order.
@@ -133,6 +134,9 @@ func (w *World) drawGray() {
 		if r.Float64() < one.p {
 			w.features |= one.f
 		}
+	}
+	if w.has(FeatureHung) { // a leader whose disk hangs leads on: there is no bound then
+		w.features &^= FeatureBound
 	}
 }
 

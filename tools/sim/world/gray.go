@@ -15,6 +15,7 @@ import (
 type gray struct {
 	r       *rand.Rand
 	every   int64 // an illness begins about so often
+	calm    calm
 	rotten  *node // FeatureRot: the only node whose bits rot, so that every ISR has a copy that does not
 	flipped bool  // since its disk was new
 	clean   bool  // all of it reads back
@@ -27,17 +28,24 @@ type illness struct {
 	rules     []faultaio.Rule // that make it fail
 }
 
+// grayFeatures are all gray failures.
+const grayFeatures = grayDisks | FeatureClocks | FeatureLevels | FeatureBound
+
 // grayDisks are the features that make disks ill.
 const grayDisks = FeatureSlow | FeatureHung | FeatureErrors | FeatureRot
 
 // prepareGray makes the world one in which the promise can be kept: with a bit that rots in one copy, another member of each ISR must have the message.
 func (w *World) prepareGray() {
-	if !w.has(grayDisks | FeatureClocks | FeatureBound) {
+	if !w.has(grayFeatures) {
 		return
 	}
 	w.gray.r = rand.New(rand.NewPCG(w.Seed, 0x9fb21c651e98df25))
 	w.gray.every = 150*ms + w.gray.r.Int64N(600*ms)
 	w.opt.chaos += w.gray.span(0, 3000*ms)
+	if w.has(FeatureBound) {
+		w.gray.calm.from = w.opt.chaos
+		w.opt.chaos += maxRefusal + 5000*ms
+	}
 	if w.has(FeatureRot) {
 		w.opt.nodes, w.opt.replicas, w.opt.min = max(3, w.opt.nodes), 3, 2
 		if w.has(FeatureMoves | FeatureNodes) {
@@ -60,17 +68,24 @@ func (w *World) startGray() {
 	if w.gray.r == nil {
 		return
 	}
+	w.startLevels()
 	if w.has(FeatureRot) {
 		w.gray.rotten = w.nodes[w.gray.r.IntN(len(w.nodes))]
 	}
 	var again func()
 	again = func() {
-		if w.faults && w.now > w.opt.quiet {
+		if w.mayFail() {
 			w.fallIll()
 		}
 		w.after(w.gray.span(w.gray.every/2, w.gray.every*3/2), again)
 	}
 	w.after(w.gray.every, again)
+	if w.has(FeatureBound) {
+		w.after(w.gray.calm.from, w.beginCalm)
+	}
+	if w.boundApplies() {
+		w.every(200*ms, w.judgeSilence)
+	}
 }
 
 // fallIll makes something ill.
@@ -122,7 +137,7 @@ func (w *World) hang(n *node) {
 	w.after(d, n.poke)
 }
 
-func (n *node) hangs() bool { return n.w.now < n.ill.hungUntil }
+func (n *node) hangs() bool { return n.w.now < n.ill.hungUntil || n.secretly && n.w.faults }
 
 // isSlow says that a write of the disk takes longer than it should.
 func (n *node) isSlow() bool { return n.hangs() || n.ill.slow > 0 }

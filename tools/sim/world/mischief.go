@@ -148,7 +148,9 @@ func (w *World) fillDisk(n *node) {
 	}
 	w.tracef("the disk of %s is almost full", n.name)
 	n.media.SetCapacity(diskBytes - free + w.skewed(0, 300<<10))
-	w.after(w.between(100*ms, 800*ms), func() { n.media.SetCapacity(diskBytes) })
+	d := w.between(100*ms, 800*ms)
+	n.fullUntil = max(n.fullUntil, w.now+d)
+	w.after(d, func() { n.media.SetCapacity(diskBytes) })
 }
 
 // wipe gives a node another, empty disk, if everybody in sync with it can spare it.

@@ -6,22 +6,25 @@ type Mutant uint8
 
 // The lies.
 const (
-	MutantNone         Mutant = iota
-	MutantEarlySync           // a disk says that a write is on stable storage when it is in a cache
-	MutantNoSync              // a disk ignores every flush
-	MutantUnclean             // the store elects who is not in the ISR
-	MutantEpochs              // the store gives a restarted process the epoch of the one before
-	MutantDisks               // the store takes an empty disk for the one that was there before
-	MutantRollback            // a machine that loses its power comes back with its disk as it was a while ago
-	MutantShort               // the store tells nodes to keep less of a topic than its settings say
-	MutantSameTopic           // the store gives a topic that is made again the identity of the one before
-	MutantSilentGrowth        // the store adds partitions, and the version of the settings does not rise
-	MutantOtherFilter         // who configures a channel's filter takes one rule for all, and all for one
-	MutantLostLetters         // who sends dead letters back only empties the channel that keeps them
-	MutantIllDisk             // a disk that is slow or hangs says at once that a write is on stable storage
-	MutantDeafDisk            // a disk that fails reads and writes says that they succeeded
-	MutantBothClocks          // when a wall clock is set, the monotonic one leaps as far
-	MutantHasty               // the store removes a node that has replicas: others take its place in the ISR
+	MutantNone          Mutant = iota
+	MutantEarlySync            // a disk says that a write is on stable storage when it is in a cache
+	MutantNoSync               // a disk ignores every flush
+	MutantUnclean              // the store elects who is not in the ISR
+	MutantEpochs               // the store gives a restarted process the epoch of the one before
+	MutantDisks                // the store takes an empty disk for the one that was there before
+	MutantRollback             // a machine that loses its power comes back with its disk as it was a while ago
+	MutantShort                // the store tells nodes to keep less of a topic than its settings say
+	MutantSameTopic            // the store gives a topic that is made again the identity of the one before
+	MutantSilentGrowth         // the store adds partitions, and the version of the settings does not rise
+	MutantOtherFilter          // who configures a channel's filter takes one rule for all, and all for one
+	MutantLostLetters          // who sends dead letters back only empties the channel that keeps them
+	MutantIllDisk              // a disk that is slow or hangs says at once that a write is on stable storage
+	MutantDeafDisk             // a disk that fails reads and writes says that they succeeded
+	MutantBothClocks           // when a wall clock is set, the monotonic one leaps as far
+	MutantSecondHang           // another disk hangs than the one that is said to
+	MutantEarlyLevel           // the store raises the cluster before all nodes know the level
+	MutantRotEverywhere        // bits rot on all nodes
+	MutantHasty                // the store removes a node that has replicas: others take its place in the ISR
 )
 
 // Mutants names all of them.
@@ -29,6 +32,6 @@ var Mutants = map[string]Mutant{
 	"early-sync": MutantEarlySync, "no-sync": MutantNoSync, "unclean-election": MutantUnclean,
 	"epoch-reuse": MutantEpochs, "empty-disk": MutantDisks, "rollback": MutantRollback, "short-retention": MutantShort,
 	"same-topic": MutantSameTopic, "silent-growth": MutantSilentGrowth, "hasty-removal": MutantHasty,
-	"ill-disk": MutantIllDisk, "deaf-disk": MutantDeafDisk, "both-clocks": MutantBothClocks,
+	"ill-disk": MutantIllDisk, "deaf-disk": MutantDeafDisk, "both-clocks": MutantBothClocks, "second-hang": MutantSecondHang, "rot-everywhere": MutantRotEverywhere, "early-level": MutantEarlyLevel,
 	"other-filter": MutantOtherFilter, "lost-letters": MutantLostLetters,
 }

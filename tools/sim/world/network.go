@@ -244,6 +244,7 @@ func (p *ports) TrySend(to replicate.NodeID, f *netproto.Frame) error {
 	}
 	w.Stats.Frames++
 	o := c.other(e)
+	w.checkFrame(p.n, o.p.n, f.Type)
 	copies := 1
 	if w.opt.packets && w.faults && !ordered(r) {
 		if w.chance(w.opt.drop) {

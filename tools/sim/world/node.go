@@ -28,27 +28,30 @@ type node struct {
 	media             *faultaio.Disk
 	disk              *disk
 
-	m       *engine.Manual
-	e       *engine.Engine // when Open has returned
-	life    int            // counts processes
-	id      uint32         // replicate.NodeID, once it joined
-	client  *client
-	ports   *ports
-	asleep  int64 // SIGSTOP until
-	frozen  []func()
-	dirty   bool
-	wakeAt  int64
-	failed  bool // the commit log failed: it has to be restarted
-	closing bool
-	agents  []*agent
-	power   bool           // false: do not boot
-	broken  bool           // the disk was told to fail
-	wiped   bool           // its disk is another one than the store knows
-	wipes   int            // how often it got another one
-	before  *faultaio.Disk // MutantRollback
-	ill     illness        // of its disk
-	stepped int64          // ns that its wall clock was set by since the process began
-	leapt   int64          // ns that its monotonic clock has leapt: MutantBothClocks
+	m         *engine.Manual
+	e         *engine.Engine // when Open has returned
+	life      int            // counts processes
+	id        uint32         // replicate.NodeID, once it joined
+	client    *client
+	ports     *ports
+	asleep    int64 // SIGSTOP until
+	frozen    []func()
+	dirty     bool
+	wakeAt    int64
+	failed    bool // the commit log failed: it has to be restarted
+	closing   bool
+	agents    []*agent
+	power     bool           // false: do not boot
+	broken    bool           // the disk was told to fail
+	wiped     bool           // its disk is another one than the store knows
+	wipes     int            // how often it got another one
+	before    *faultaio.Disk // MutantRollback
+	binary    int            // the feature level that its version knows; 0: the newest
+	secretly  bool           // its disk hangs, and nobody knows: MutantSecondHang
+	fullUntil int64          // its disk has almost no room
+	ill       illness        // of its disk
+	stepped   int64          // ns that its wall clock was set by since the process began
+	leapt     int64          // ns that its monotonic clock has leapt: MutantBothClocks
 }
 
 func newNode(w *World, index int) *node {
@@ -143,6 +146,7 @@ func (n *node) boot() {
 		n.media.Inject(rule)
 	}
 	n.failed, n.closing, n.e, n.ports, n.wakeAt, n.stepped = false, false, nil, nil, 0, 0
+	n.chooseBinary()
 	n.m = engine.NewManual(n)
 	n.disk = newDisk(n)
 	n.client = newClient(w, n)
@@ -156,7 +160,7 @@ func (n *node) boot() {
 			n.failed = true
 			if n == w.gray.rotten && w.gray.flipped {
 				w.after(200*ms, func() { w.replaceDisk(n) })
-			} else if !w.faults || !n.mayFailToOpen(err) {
+			} else if (!w.faults || !n.mayFailToOpen(err)) && !errors.Is(err, meta.ErrNewerLevel) {
 				w.fail("%s could not open: %v", n.name, err)
 			}
 			return
@@ -180,7 +184,7 @@ func (n *node) engineOptions() engine.Options {
 		BufferBytes: 4 << 20, CommitFileBytes: o.commitFile, CommitLiveBytes: o.commitLive, GroupsInFlight: o.groups,
 		MinSegmentBytes: o.minSegment, MaxSegmentBytes: o.maxSegment, RetentionInterval: 300 * time.Millisecond,
 		MaxMessageBytes: 8 << 10, MaxBatchBytes: 32 << 10, MsgTimeout: time.Duration(o.msgTimeout), PublishTimeout: publishTimeout,
-		DisableAutoCreate: true,
+		DisableAutoCreate: true, MaxLevel: n.binary,
 		Cluster: &engine.ClusterOptions{
 			PreferredLeader: w.preferred(), Store: n.client, Replication: o.cfg, Replicas: o.replicas, JoinTimeout: 20 * time.Second, LeaveTimeout: time.Second,
 		},

@@ -10,6 +10,9 @@ import (
 // rot flips one bit in a file of the node whose bits rot: any file, at any place that was written, with a liking for what was written last.
 func (w *World) rot(*node) {
 	n, g := w.gray.rotten, &w.gray
+	if w.cfg.Break == MutantRotEverywhere {
+		n = w.nodes[g.r.IntN(len(w.nodes))]
+	}
 	if n.media.Crashed() {
 		return
 	}

@@ -160,6 +160,7 @@ func (s *store) control() {
 		}
 		s.clean(p)
 	}
+	s.tendLevel()
 	s.stepMoves()
 	if s.w.has(FeatureTopics) {
 		s.fill()

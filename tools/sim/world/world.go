@@ -72,7 +72,7 @@ type Stats struct {
 	ISRChanges, Channels, Rots, Pauses, Truncations                                           int
 	Remote, Moves, Undone, Back, Configured, DeadLetters, Carried, OverQuota, Dropped         int
 	Deleted, Remade, Expanded, Removed, Returned, Unwanted, Sampled, Redriven                 int
-	Slow, Hung, Failing, Rotten, Replaced, ClockSteps                                         int
+	Slow, Hung, Failing, Rotten, Replaced, ClockSteps, Bound, Raised                          int
 	Virtual                                                                                   time.Duration
 }
 
@@ -92,7 +92,7 @@ func (s *Stats) fields() []*int {
 		&s.ISRChanges, &s.Channels, &s.Rots, &s.Pauses, &s.Truncations,
 		&s.Remote, &s.Moves, &s.Undone, &s.Back, &s.Configured, &s.DeadLetters, &s.Carried, &s.OverQuota, &s.Dropped,
 		&s.Deleted, &s.Remade, &s.Expanded, &s.Removed, &s.Returned, &s.Unwanted, &s.Sampled, &s.Redriven,
-		&s.Slow, &s.Hung, &s.Failing, &s.Rotten, &s.Replaced, &s.ClockSteps,
+		&s.Slow, &s.Hung, &s.Failing, &s.Rotten, &s.Replaced, &s.ClockSteps, &s.Bound, &s.Raised,
 	}
 }
 
@@ -228,7 +228,7 @@ func (w *World) build() {
 		})
 	}
 	w.every(w.opt.mischiefEvery, func() {
-		if w.faults && w.now > w.opt.quiet {
+		if w.mayFail() {
 			w.mischief()
 		}
 	})
@@ -328,6 +328,9 @@ func (w *World) runTo(ns int64, done func() string) bool {
 		}
 		e.fn()
 		w.settle()
+		if w.has(FeatureBound) {
+			w.noteCalm()
+		}
 		if done != nil && w.now-checked >= 100*ms {
 			checked = w.now
 			if done() == "" {

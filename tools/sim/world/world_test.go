@@ -68,7 +68,8 @@ func TestSeeds(t *testing.T) {
 		"refusals by a quota": sum.OverQuota, "messages that retention took unread": sum.Dropped,
 		"deleted topics": sum.Deleted, "topics that were made again": sum.Remade, "partitions that topics got": sum.Expanded,
 		"nodes that were removed": sum.Removed, "nodes that came back after that": sum.Returned, "messages that a filter left out": sum.Unwanted,
-		"slow disks": sum.Slow, "disks that hang": sum.Hung, "disks that fail for long": sum.Failing, "clocks that were set": sum.ClockSteps,
+		"slow disks": sum.Slow, "disks that hang": sum.Hung, "disks that fail for long": sum.Failing, "clocks that were set": sum.ClockSteps, "clusters that were raised": sum.Raised, "puts within the bound": sum.Bound,
+
 		"messages of a sample": sum.Sampled, "dead letters that were sent back": sum.Redriven,
 	} {
 		if n == 0 {
@@ -123,26 +124,60 @@ func TestDeterminism(t *testing.T) {
 	}
 }
 
+// liesOf are the lies with the features that they need and the seeds in which they must be found.
+var liesOf = []struct {
+	name     string
+	features Feature
+	seeds    uint64
+}{
+	{"early-sync", 0, 20},
+	{"unclean-election", 0, 20},
+	{"empty-disk", 0, 150},
+	{"rollback", 0, 50},
+	{"short-retention", FeatureSettings, 250},
+	{"same-topic", FeatureTopics, 30},
+	{"silent-growth", FeatureTopics, 100},
+	{"hasty-removal", FeatureNodes, 60},
+	{"other-filter", FeatureFilters, 20},
+	{"lost-letters", FeatureFilters, 150},
+	{"ill-disk", FeatureSlow, 50},
+	{"ill-disk", FeatureHung, 50},
+	{"deaf-disk", FeatureErrors, 50},
+	{"rot-everywhere", FeatureRot, 20},
+	{"both-clocks", FeatureClocks, 20},
+	{"early-level", FeatureLevels, 20},
+	{"second-hang", FeatureBound, 20},
+}
+
 // A world that lies is seen through: that is what shows that the checks can see anything.
 func TestMutantsAreFound(t *testing.T) {
-	needs := map[string]Feature{
-		"short-retention": FeatureSettings, "same-topic": FeatureTopics, "silent-growth": FeatureTopics, "hasty-removal": FeatureNodes,
-		"other-filter": FeatureFilters, "lost-letters": FeatureFilters, "ill-disk": FeatureSlow | FeatureHung, "deaf-disk": FeatureErrors, "both-clocks": FeatureClocks,
-	}
-	for name, seeds := range map[string]uint64{
-		"early-sync": 20, "unclean-election": 20, "empty-disk": 150, "rollback": 50, "short-retention": 250,
-		"same-topic": 30, "silent-growth": 100, "hasty-removal": 60, "other-filter": 20, "lost-letters": 150, "ill-disk": 50, "deaf-disk": 50, "both-clocks": 20,
-	} {
-		cfg := Config{Break: Mutants[name], Features: needs[name]}
-		t.Run(name, func(t *testing.T) {
-			for seed := range seeds {
+	for _, lie := range liesOf {
+		cfg := Config{Break: Mutants[lie.name], Features: lie.features}
+		t.Run(fmt.Sprintf("%s/%v", lie.name, lie.features), func(t *testing.T) {
+			for seed := range lie.seeds {
 				if w := Run(seed, cfg); w.Violation != "" {
 					t.Logf("seed %d: %s", seed, w.Violation)
 					return
 				}
 			}
-			t.Errorf("not found in %d seeds", seeds)
+			t.Errorf("not found in %d seeds", lie.seeds)
 		})
+	}
+}
+
+// Each gray failure has a lie that shows that the checks see it.
+func TestEveryGrayFailureHasALie(t *testing.T) {
+	var lied Feature
+	for _, lie := range liesOf {
+		if _, ok := Mutants[lie.name]; !ok {
+			t.Errorf("there is no such lie as %q", lie.name)
+		}
+		lied |= lie.features
+	}
+	for name, one := range Features {
+		if one&grayFeatures&^lied != 0 {
+			t.Errorf("no lie for %q", name)
+		}
 	}
 }
 
