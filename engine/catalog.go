@@ -1,10 +1,10 @@
 package engine
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"path"
 	"regexp"
 	"strings"
@@ -20,6 +20,7 @@ import (
 //	node.json                     who this is: node, store, format
 //	clog/, spare/                 the commit log
 //	topics/<uuid>/topic.json      name and settings
+//	*.copy.json                   second copies of the two
 //	topics/<uuid>/<partition>/    segments
 //	trash/                        deleted topics and segments on their way out
 const (
@@ -72,7 +73,7 @@ type topicMeta struct {
 // openNode reads node.json, or makes a new store in an empty directory. A new one of a member is at the first level until the node has joined a cluster,
 // which may be at that level.
 func openNode(disk aio.Disk, o *Options, newUUID func() uuid.UUID) (*nodeMeta, error) {
-	m, err := readNode(disk, o.NodeID, o.MaxLevel)
+	m, err := readNode(disk, o.Logger, o.NodeID, o.MaxLevel)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return m, err
 	}
@@ -84,17 +85,18 @@ func openNode(disk aio.Disk, o *Options, newUUID func() uuid.UUID) (*nodeMeta, e
 }
 
 // readNode reads node.json and says why this node, in a version that knows levels up to maxLevel, may not use the directory. fs.ErrNotExist: there is none.
-func readNode(disk aio.Disk, nodeID string, maxLevel int) (*nodeMeta, error) {
-	data, err := disk.ReadFile(nodeFile, maxMetaBytes)
-	if err != nil {
-		return nil, fmt.Errorf("engine: cannot read %s of the data directory: %w; nothing was changed", nodeFile, err)
-	}
+func readNode(disk aio.Disk, log *slog.Logger, nodeID string, maxLevel int) (*nodeMeta, error) {
 	var m nodeMeta
-	if err := json.Unmarshal(data, &m); err != nil {
-		return nil, fmt.Errorf("engine: %s of the data directory is not readable (%v); nothing was changed, restore it from a backup", nodeFile, err)
+	var odd error // of another level: told as it is
+	err := readTwice(disk, log, nodeFile, func(data []byte) error {
+		m = nodeMeta{}
+		return unsealFile(data, &m, func() error { odd = m.checkFormat(maxLevel); return odd })
+	})
+	if odd != nil {
+		return nil, odd
 	}
-	if err := m.checkFormat(maxLevel); err != nil {
-		return nil, err
+	if err != nil {
+		return nil, fmt.Errorf("engine: cannot read %s of the data directory: %w; nothing was changed, restore it from a backup", nodeFile, err)
 	}
 	if nodeID != "" && nodeID != m.NodeID {
 		return nil, fmt.Errorf("engine: the data directory belongs to node %q, not to %q: nothing was changed, check the node id and the data path", m.NodeID, nodeID)
@@ -116,11 +118,7 @@ func (m *nodeMeta) adopt(disk aio.Disk, cluster uuid.UUID) error {
 }
 
 func (m *nodeMeta) write(disk aio.Disk) error {
-	data, err := json.MarshalIndent(m, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := disk.WriteFile(nodeFile, append(data, '\n')); err != nil {
+	if err := writeTwice(disk, nodeFile, m); err != nil {
 		return fmt.Errorf("engine: cannot write to the data directory: %w", err)
 	}
 	return nil
@@ -141,7 +139,7 @@ func createNode(disk aio.Disk, nodeID string, level int, newUUID func() uuid.UUI
 
 // listTopics reads every topic's metadata. A directory that is not a topic's is reported and left
 // alone: absent metadata never deletes data.
-func listTopics(disk aio.Disk, odd func(dir string, err error)) ([]topicMeta, error) {
+func listTopics(disk aio.Disk, log *slog.Logger, odd func(dir string, err error)) ([]topicMeta, error) {
 	if err := disk.MkdirAll(topicsDir); err != nil {
 		return nil, err
 	}
@@ -152,17 +150,10 @@ func listTopics(disk aio.Disk, odd func(dir string, err error)) ([]topicMeta, er
 	var out []topicMeta
 	for _, d := range dirs {
 		var m topicMeta
-		data, err := disk.ReadFile(path.Join(topicsDir, d.Name(), topicFile), maxMetaBytes)
-		if err == nil {
-			err = json.Unmarshal(data, &m)
-		}
-		switch {
-		case err != nil:
-		case m.Format > topicFormat:
-			err = fmt.Errorf("format %d is of a newer version", m.Format)
-		case m.ID.String() != d.Name() || !ValidTopicName(m.Name) || m.Partitions < 1 || m.Partitions > MaxPartitions:
-			err = fmt.Errorf("%s does not describe this directory", topicFile)
-		}
+		err := readTwice(disk, log, path.Join(topicsDir, d.Name(), topicFile), func(data []byte) error {
+			m = topicMeta{}
+			return unsealFile(data, &m, func() error { return m.check(d.Name()) })
+		})
 		if err != nil {
 			odd(d.Name(), err)
 			continue
@@ -172,17 +163,24 @@ func listTopics(disk aio.Disk, odd func(dir string, err error)) ([]topicMeta, er
 	return out, nil
 }
 
+// check says whether topic.json can be what is in this directory.
+func (m *topicMeta) check(dir string) error {
+	switch {
+	case m.Format > topicFormat:
+		return fmt.Errorf("format %d is of a newer version", m.Format)
+	case m.ID.String() != dir || !ValidTopicName(m.Name) || m.Partitions < 1 || m.Partitions > MaxPartitions:
+		return fmt.Errorf("%s does not describe this directory", topicFile)
+	}
+	return nil
+}
+
 // createTopicFiles makes a topic durable before anything of it is acknowledged.
 func createTopicFiles(disk aio.Disk, m *topicMeta) error {
-	data, err := json.MarshalIndent(m, "", "  ")
-	if err != nil {
-		return err
-	}
 	dir := topicDir(m.ID)
 	if err := disk.MkdirAll(dir); err != nil {
 		return err
 	}
-	return disk.WriteFile(path.Join(dir, topicFile), append(data, '\n'))
+	return writeTwice(disk, path.Join(dir, topicFile), m)
 }
 
 // trashTopicFiles moves a topic out of the way, durably; the bytes go later.

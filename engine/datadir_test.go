@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -62,6 +63,31 @@ func edit(t *testing.T, path, old, new string) {
 	}
 }
 
+// editNode changes node.json and its second copy, without their checksums, as a person would.
+func editNode(t *testing.T, dir, old, new string) (undo func()) {
+	t.Helper()
+	var undos []func() error
+	for _, name := range []string{dir + "/node.json", dir + "/node.copy.json"} {
+		whole, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		undos = append(undos, func() error { return os.WriteFile(name, whole, 0o600) })
+		plain := regexp.MustCompile(`,\n  "crc32c": "[0-9a-f]{8}"`).ReplaceAll(whole, nil)
+		if err := os.WriteFile(name, plain, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		edit(t, name, old, new)
+	}
+	return func() {
+		for _, undo := range undos {
+			if err := undo(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 // A directory that must not be opened is refused with a sentence that says what to do, and is left as it was; put right,
 // it opens with all its messages.
 func TestRefusedDataDirectories(t *testing.T) {
@@ -72,8 +98,7 @@ func TestRefusedDataDirectories(t *testing.T) {
 		want  []string
 	}{
 		{"newer format", func(t *testing.T, dir string) func() {
-			edit(t, dir+"/node.json", `"format": 3`, `"format": 4`)
-			return func() { edit(t, dir+"/node.json", `"format": 4`, `"format": 3`) }
+			return editNode(t, dir, `"format": 3`, `"format": 4`)
 		}, "alpha", []string{"format 4", "newer version", "nothing was changed"}},
 		{"another node", func(*testing.T, string) func() { return func() {} }, "beta", []string{`"alpha"`, `"beta"`, "nothing was changed"}},
 		{"node.json missing", func(t *testing.T, dir string) func() {
@@ -87,9 +112,8 @@ func TestRefusedDataDirectories(t *testing.T) {
 			}
 		}, "alpha", []string{"no node.json", "nothing was changed", "restore"}},
 		{"node.json unreadable", func(t *testing.T, dir string) func() {
-			edit(t, dir+"/node.json", `{`, `[`)
-			return func() { edit(t, dir+"/node.json", `[`, `{`) }
-		}, "alpha", []string{"node.json", "not readable", "backup"}},
+			return editNode(t, dir, `{`, `[`)
+		}, "alpha", []string{"node.json", "cannot read", "backup"}},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -157,12 +181,14 @@ func TestUnreadableTopicIsLeftAlone(t *testing.T) {
 	}
 	for name, data := range map[string][]byte{"cut": good[:len(good)/2], "of another topic": mustJSON(t, map[string]any{"format": 1, "id": "00000000-0000-4000-8000-000000000000", "name": "t", "partitions": 1}), "missing": nil} {
 		t.Run(name, func(t *testing.T) {
-			if data == nil {
-				if err := os.Remove(meta); err != nil {
+			for _, name := range []string{meta, topics[0] + "/topic.copy.json"} {
+				err := os.WriteFile(name, data, 0o600)
+				if data == nil {
+					err = os.Remove(name)
+				}
+				if err != nil {
 					t.Fatal(err)
 				}
-			} else if err := os.WriteFile(meta, data, 0o600); err != nil {
-				t.Fatal(err)
 			}
 			var log logged
 			o := inDir(dir)

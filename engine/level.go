@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -67,7 +68,8 @@ func CheckDirectory(dir string) error {
 		return nil
 	}
 	var m nodeMeta
-	if len(data) > maxMetaBytes || json.Unmarshal(data, &m) != nil {
+	plain, _, err := splitSum(data)
+	if err != nil || len(data) > maxMetaBytes || json.Unmarshal(plain, &m) != nil {
 		return nil
 	}
 	return m.checkFormat(NewestLevel)
@@ -87,7 +89,7 @@ func Upgrade(dir string) (from, to int, err error) {
 		return 0, 0, err
 	}
 	defer func() { err = errors.Join(err, disk.Close()) }()
-	m, err := readNode(disk, "", NewestLevel)
+	m, err := readNode(disk, slog.New(slog.DiscardHandler), "", NewestLevel)
 	if err != nil {
 		return 0, 0, err
 	}

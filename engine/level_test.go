@@ -46,7 +46,7 @@ func traces(t *testing.T, dir string) map[string]string {
 // A version that does not know the directory's level says so and touches nothing: no byte, no time.
 func TestNewerDirectoryIsNotTouched(t *testing.T) {
 	dir := prepared(t)
-	edit(t, dir+"/node.json", `"format": 3`, `"format": 4`)
+	editNode(t, dir, `"format": 3`, `"format": 4`)
 	old := time.Now().Add(-time.Hour)
 	if err := filepath.WalkDir(dir, func(name string, _ fs.DirEntry, err error) error { return errors.Join(err, os.Chtimes(name, old, old)) }); err != nil {
 		t.Fatal(err)

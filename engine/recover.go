@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 
 	"github.com/google/uuid"
@@ -360,7 +361,7 @@ func foldBatch(fold *core.Cursors, h *segment.Header, body []byte, at segment.Of
 // open builds topics and partitions from the metadata and what was replayed.
 func (r *recovery) open() error {
 	e := r.e
-	metas, err := listTopics(e.disk, func(dir string, err error) {
+	metas, err := listTopics(e.disk, e.log, func(dir string, err error) {
 		e.log.Warn("a directory under topics/ is not a topic's; it is left as it is and not served", "directory", dir, "error", err)
 	})
 	if err != nil {
@@ -422,11 +423,11 @@ func (r *recovery) giveBack() {
 }
 
 // damagedCopies are the copies of which recovery knows that they may lack, or cannot read, what this node acknowledged: all of them if the commit log is
-// damaged, else those whose segments do not read back. Open asks before the node joins, so that none of them can be elected.
+// damaged, else those whose segments do not read back and those of quarantined topics. Open asks before the node joins, so that none of them can be elected.
 func (e *Engine) damagedCopies() (ids []segment.Identity) {
 	all := e.poisoned.Load() != nil
 	for _, pt := range e.partitionList() {
-		if all || len(pt.log.Isolated()) > 0 || pt.whyUnread() != nil {
+		if all || pt.t.quarantined || len(pt.log.Isolated()) > 0 || pt.whyUnread() != nil {
 			ids = append(ids, pt.identity())
 		}
 	}
@@ -448,7 +449,9 @@ func (r *recovery) quarantine(known map[uuid.UUID]bool) error {
 			t = newTopic(e, &topicMeta{ID: id})
 			t.quarantined = true
 			topics[id] = t
-			e.log.Warn("the commit log holds messages of a topic without metadata: they are kept and not served; restore its topic.json and restart", "topic", id)
+			e.quarantined[id] = true
+			e.log.Warn("the commit log holds messages of a topic without metadata: they are kept and not served; restore its topic.json (other nodes of the cluster have the same) and restart",
+				"topic", id, "file", path.Join(topicDir(id), topicFile))
 		}
 		pt, err := r.openPartition(t, rp.id.Partition, rp)
 		if err != nil {
