@@ -4,8 +4,8 @@
 // A device is a loop device on a file that a FUSE server serves. The loop driver turns a flush of the block device into an fsync of the file; until it
 // comes, what was written is only in the cache.
 //
-// The server is a process of its own, which touches nothing but its memory: one that waited for a file system on its own device when it ends would wait
-// for ever, and the kernel with it.
+// The server is a process of its own in a mount namespace of its own, and touches nothing but its memory: one that waits for a file system on its own
+// device, or unmounts it when it ends as the last one of a namespace, waits for ever, and the kernel with it.
 package volatile
 
 import (
@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -66,7 +67,7 @@ func Start() (*Server, error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), serverVariable+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // it ends when its standard input does
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Unshareflags: syscall.CLONE_NEWNS} // it ends when its standard input does
 	err = cmd.Start()
 	stdin.Close()
 	stdout.Close()
@@ -102,16 +103,14 @@ func Missing() error {
 	return nil
 }
 
-// Open makes an empty device of that size. dir must exist and is mounted over.
+// Open makes an empty device of that size. dir must exist and is mounted over, in the server's eyes only.
 func (s *Server) Open(dir string, sizeBytes int) (*Device, error) {
 	d := &Device{server: s, dir: dir}
 	return d, s.calls.Call("Disks.Open", OpenArgs{dir, sizeBytes}, &d.number)
 }
 
-// Close unmounts the device's file. Nothing of the device is mounted any more.
-func (d *Device) Close() error {
-	return errors.Join(d.Detach(), unmount(d.dir))
-}
+// Close lets go of the device, which ends with its server. Nothing of it is mounted any more.
+func (d *Device) Close() error { return d.Detach() }
 
 // Attach makes it a block device and returns its path. The caller mounts it, then lets go of it with Detach after the unmount.
 func (d *Device) Attach() (string, error) {
@@ -120,7 +119,7 @@ func (d *Device) Attach() (string, error) {
 		return "", err
 	}
 	defer control.Close()
-	file, err := os.OpenFile(filepath.Join(d.dir, fileName), os.O_RDWR, 0)
+	file, err := os.OpenFile(filepath.Join("/proc", strconv.Itoa(d.server.cmd.Process.Pid), "root", d.dir, fileName), os.O_RDWR, 0)
 	if err != nil {
 		return "", err
 	}
