@@ -18,7 +18,7 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test power-cut mutants clients bench lint ci test-giouring conformance
+.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test gray-failures power-cut mutants clients bench lint ci test-giouring conformance
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -57,6 +57,9 @@ sim-replicate: ## simulate a replicated partition, the machines alone, on SEEDS 
 
 cluster-test: ## break clusters of real processes under load and judge what clients saw (RUN=regexp of tests)
 	$(GO) test -tags cluster -run '$(or $(RUN),.)' -count=1 -timeout 60m -v ./tests/cluster/...
+
+gray-failures: ## let the disks of real nodes hang under load, ROUNDS (50) times; needs root
+	PENSTOCK_HANG_ROUNDS=$(or $(ROUNDS),50) $(GO) test -tags cluster -run 'TestDiskHangs' -count=1 -timeout 0 -v ./tests/cluster
 
 power-cut: ## cut the power of disks with a volatile cache under the engine CUTS (25) times, on ext4 and xfs; needs root
 	PENSTOCK_POWER_CUTS=$(or $(CUTS),25) $(GO) test -tags powercut -count=1 -timeout 0 -v ./tests/powercut/...

@@ -60,6 +60,7 @@ type Partition struct {
 	State     string   `json:"state"` // "ok": led, and every replica in sync
 	Leader    string   `json:"leader"`
 	Epoch     uint64   `json:"epoch"`
+	Version   uint64   `json:"version"` // raised by every change of the row
 	Replicas  []string `json:"replicas"`
 	ISR       []string `json:"isr"`
 }

@@ -24,7 +24,7 @@ type Options struct {
 	Nodes int      // 3
 	Serve []string // more flags of `engine serve`, for every node
 	// Volumes are directories that hold the data of nodes instead of Dir, by the node's number from 0: a small file system, for a
-	// disk that fills up. Only Spread and Single look at it. The node's etcd stays in Dir: it does not survive a full disk.
+	// disk that fills up or hangs. Only Spread and Single look at it. The node's etcd stays in Dir: it does not survive a full disk.
 	Volumes map[int]string
 }
 

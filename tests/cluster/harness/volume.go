@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Volume is a small ext4 file system of its own, for a disk that fills up.
+// Volume is a small ext4 file system of its own, for a disk that fills up or hangs.
 type Volume struct {
 	Path  string // where it is mounted
 	image string
@@ -84,6 +84,23 @@ func (v *Volume) Fill(leaveBytes int64) error {
 
 // Free gives the space back that Fill took.
 func (v *Volume) Free() error { return os.Remove(v.ballast()) }
+
+// FreezeMissing says why this machine cannot let a disk hang; nil: it can.
+func FreezeMissing() error {
+	if err := VolumeMissing(); err != nil {
+		return err
+	}
+	if _, err := exec.LookPath("fsfreeze"); err != nil {
+		return errors.New("a disk that hangs needs fsfreeze")
+	}
+	return nil
+}
+
+// Freeze lets every write and flush hang until Thaw. A process that is killed meanwhile ends after it.
+func (v *Volume) Freeze() error { return run("fsfreeze", "-f", v.Path) }
+
+// Thaw lets them go on.
+func (v *Volume) Thaw() error { return run("fsfreeze", "-u", v.Path) }
 
 // Close unmounts it; the process that used it has ended.
 func (v *Volume) Close() error { return errors.Join(run("umount", v.Path), os.Remove(v.image)) }
