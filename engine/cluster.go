@@ -292,9 +292,6 @@ func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 
 // applyTopic makes this node's view of a topic what the store says.
 func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
-	if cn.e.quarantined[id] {
-		return // its copies here are reported as damaged and stay as they are: an empty log in their place could lead
-	}
 	t, mt := cn.topics[id], snap.Topics[id]
 	if t != nil && mt != nil {
 		cn.e.showTopic(t)

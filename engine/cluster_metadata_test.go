@@ -2,12 +2,13 @@ package engine_test
 
 import (
 	"path"
+	"strings"
 	"testing"
 
 	"penstock/engine"
 )
 
-// One bit of a topic's metadata rots on one node. Its copies are whole and in sync, and the node comes first after all have ended: it leads with what it
+// A topic's metadata rots on one node, its second copy as well. Its copies are whole and in sync, and the node comes first after all have ended: it leads with what it
 // has, not with an empty log in its place.
 func TestClusterUnreadableTopicMetadata(t *testing.T) {
 	t.Parallel()
@@ -25,8 +26,10 @@ func TestClusterUnreadableTopicMetadata(t *testing.T) {
 		t.Fatal("want one topic's directory", infos, err)
 	}
 	file := path.Join("topics", infos[0].Name(), "topic.json")
-	if !x.disk.Corrupt(file, []byte{0xfb}, 0) {
-		t.Fatal("nothing was damaged")
+	for _, name := range []string{file, strings.Replace(file, ".json", ".copy.json", 1)} {
+		if !x.disk.Corrupt(name, []byte{0xfb}, 0) {
+			t.Fatal("nothing was damaged")
+		}
 	}
 	tr.start(x)
 	for _, m := range tr.nodes {

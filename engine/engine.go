@@ -42,13 +42,12 @@ type Engine struct {
 	cluster   *clusterNode // nil: a single node
 	manual    *Manual      // nil: it runs by itself
 
-	mu          sync.RWMutex
-	topics      map[string]*Topic
-	quarantined map[uuid.UUID]bool // topics whose metadata cannot be read; set by recovery
-	gone        goneNames          // topics
-	parts       []*partition       // of all topics; the committer's checkpoint walks it
-	closed      bool
-	creating    map[string]*creation
+	mu       sync.RWMutex
+	topics   map[string]*Topic
+	gone     goneNames    // topics
+	parts    []*partition // of all topics; the committer's checkpoint walks it
+	closed   bool
+	creating map[string]*creation
 
 	poisoned atomic.Pointer[error]
 	noSpace  atomic.Bool
@@ -96,7 +95,7 @@ func openEngine(ctx context.Context, o Options, m *Manual) (*Engine, error) {
 			return nil, err
 		}
 	}
-	e := &Engine{opts: o, log: o.Logger, clock: clockOf(&o, m), disk: disk, topics: map[string]*Topic{}, quarantined: map[uuid.UUID]bool{}, creating: map[string]*creation{}, stop: make(chan struct{}), ran: make(chan error, 1), manual: m}
+	e := &Engine{opts: o, log: o.Logger, clock: clockOf(&o, m), disk: disk, topics: map[string]*Topic{}, creating: map[string]*creation{}, stop: make(chan struct{}), ran: make(chan error, 1), manual: m}
 	if m != nil {
 		m.e = e
 	}

@@ -423,11 +423,11 @@ func (r *recovery) giveBack() {
 }
 
 // damagedCopies are the copies of which recovery knows that they may lack, or cannot read, what this node acknowledged: all of them if the commit log is
-// damaged, else those whose segments do not read back and those of quarantined topics. Open asks before the node joins, so that none of them can be elected.
+// damaged, else those whose segments do not read back. Open asks before the node joins, so that none of them can be elected.
 func (e *Engine) damagedCopies() (ids []segment.Identity) {
 	all := e.poisoned.Load() != nil
 	for _, pt := range e.partitionList() {
-		if all || pt.t.quarantined || len(pt.log.Isolated()) > 0 || pt.whyUnread() != nil {
+		if all || len(pt.log.Isolated()) > 0 || pt.whyUnread() != nil {
 			ids = append(ids, pt.identity())
 		}
 	}
@@ -449,8 +449,7 @@ func (r *recovery) quarantine(known map[uuid.UUID]bool) error {
 			t = newTopic(e, &topicMeta{ID: id})
 			t.quarantined = true
 			topics[id] = t
-			e.quarantined[id] = true
-			e.log.Warn("the commit log holds messages of a topic without metadata: they are kept and not served; restore its topic.json (other nodes of the cluster have the same) and restart",
+			e.log.Warn("the commit log holds messages of a topic without metadata: they are kept and not served; restore its topic.json and restart; a node of a cluster gets it from the cluster",
 				"topic", id, "file", path.Join(topicDir(id), topicFile))
 		}
 		pt, err := r.openPartition(t, rp.id.Partition, rp)
