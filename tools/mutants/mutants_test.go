@@ -33,9 +33,9 @@ func TestTable(t *testing.T) {
 func TestPlant(t *testing.T) {
 	m := &mutant{file: "f.go", old: "a()", new: "b()"}
 	for _, c := range []struct{ source, want, err string }{
-		{"x\n\ta()\ny\n", "x\nb()\ny\n", ""},
+		{"x\n\ta()\ny\n", "x\n\tb()\ny\n", ""},
 		{"x\n", "", "is not in"},
-		{"a()\n  a()\n", "", "lines 1 and 2"},
+		{"a()\n  a()\n", "", "2 times"},
 	} {
 		got, err := m.plant([]byte(c.source))
 		if c.err == "" && (err != nil || string(got) != c.want) || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {

@@ -13,7 +13,7 @@ import (
 type mutant struct {
 	name     string
 	file     string // from the root of the module
-	old, new string // without the white space around them; an empty new line takes the old one out
+	old, new string // a line, or a part of one; an empty new one takes it out
 	tests    []test
 }
 
@@ -98,22 +98,14 @@ func (m *mutant) set(key, value string) bool {
 	return true
 }
 
-// plant returns the file with the mutant in it. The old line must be there exactly once: a table that is behind the tree would otherwise test nothing.
+// plant returns the file with the mutant in it. What is replaced must be there exactly once: a table that is behind the tree would otherwise test nothing.
 func (m *mutant) plant(source []byte) ([]byte, error) {
-	lines := strings.Split(string(source), "\n")
-	found := -1
-	for i, line := range lines {
-		if strings.TrimSpace(line) != m.old {
-			continue
-		}
-		if found >= 0 {
-			return nil, fmt.Errorf("the old line stands in %s at lines %d and %d: choose another one", m.file, found+1, i+1)
-		}
-		found = i
-	}
-	if found < 0 {
+	switch n := bytes.Count(source, []byte(m.old)); n {
+	case 1:
+		return bytes.Replace(source, []byte(m.old), []byte(m.new), 1), nil
+	case 0:
 		return nil, fmt.Errorf("the old line is not in %s: change the table with the code", m.file)
+	default:
+		return nil, fmt.Errorf("the old line stands in %s %d times: choose another one, or more of it", m.file, n)
 	}
-	lines[found] = m.new
-	return []byte(strings.Join(lines, "\n")), nil
 }
