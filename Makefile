@@ -18,7 +18,7 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test gray-failures power-cut mutants clients bench lint ci test-giouring conformance
+.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test gray-failures roll-test power-cut mutants clients bench lint ci test-giouring conformance
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-14s %s\n", $$1, $$2}'

@@ -26,6 +26,7 @@ var ErrNoCluster = errors.New("no node answers for a cluster")
 
 // Status is what the harness reads of /cluster/status.
 type Status struct {
+	Level           int          `json:"level"` // 0: a version from before there were feature levels
 	Revision        int64        `json:"revision"`
 	Joined          bool         `json:"joined"`
 	Controller      string       `json:"controller"`

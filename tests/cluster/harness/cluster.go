@@ -23,6 +23,8 @@ type Options struct {
 	Dir   string   // for data and logs; must exist
 	Nodes int      // 3
 	Serve []string // more flags of `engine serve`, for every node
+	// Binary is the engine that Dev runs; empty: the one of this tree.
+	Binary string
 	// Volumes are directories that hold the data of nodes instead of Dir, by the node's number from 0: a small file system, for a
 	// disk that fills up or hangs. Only Spread and Single look at it. The node's etcd stays in Dir: it does not survive a full disk.
 	Volumes map[int]string
@@ -103,9 +105,12 @@ type readyLine struct {
 
 // Dev runs `engine dev-cluster` and returns when all nodes are ready.
 func Dev(ctx context.Context, o Options) (*Cluster, error) {
-	binary, err := Binary()
-	if err != nil {
-		return nil, err
+	binary := o.Binary
+	if binary == "" {
+		var err error
+		if binary, err = Binary(); err != nil {
+			return nil, err
+		}
 	}
 	base, err := freePorts(10 * o.Nodes)
 	if err != nil {

@@ -45,6 +45,13 @@ func (n *Node) held() (*process, error) {
 	return n.proc, nil
 }
 
+// Use makes another program the node's, from its next start on.
+func (n *Node) Use(binary string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.binary = binary
+}
+
 // Running says whether the node's process is alive, stopped ones included.
 func (n *Node) Running() bool {
 	n.mu.Lock()

@@ -1,0 +1,175 @@
+//go:build roll
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"penstock/tests/cluster/harness"
+	"penstock/tests/cluster/history"
+)
+
+const (
+	// lastBefore is the last commit before there were feature levels.
+	lastBefore = "0462a0b"
+	// maxRefusal is how long publishing may be refused while one node is replaced, by clients that go on to the next one; twenty times as long where the
+	// machine is so loaded that a sleep of 10 ms took lateAfter longer.
+	maxRefusal  = time.Second
+	lateAfter   = 150 * time.Millisecond
+	exitData    = 3
+	upgradeWait = 30 * time.Second
+)
+
+// lateness measures how late a goroutine that sleeps is woken: how loaded the machine is.
+type lateness struct {
+	worst atomic.Int64
+	stop  chan struct{}
+}
+
+func measureLateness(t *testing.T) *lateness {
+	l := &lateness{stop: make(chan struct{})}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		const nap = 10 * time.Millisecond
+		for {
+			began := time.Now()
+			select {
+			case <-l.stop:
+				return
+			case <-time.After(nap):
+			}
+			if late := int64(time.Since(began) - nap); late > l.worst.Load() {
+				l.worst.Store(late)
+			}
+		}
+	}()
+	t.Cleanup(func() { close(l.stop); <-ended })
+	return l
+}
+
+// TestRoll replaces the last version before feature levels by this one, node after node under load, and back, and forward again, and raises the
+// level. Nothing is lost, consumers go on, nobody is refused for long; afterwards the old version is refused.
+func TestRoll(t *testing.T) {
+	old, err := harness.BuildCommit(t.TempDir(), lastBefore)
+	if errors.Is(err, harness.ErrNoCommit) {
+		t.Skipf("the version before this one cannot be built: %v (fetch the whole history to run this test)", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	current, err := harness.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := measureLateness(t)
+	s := begin(t, three, harness.Options{Binary: old})
+	roll := func(kind, binary string, nodes ...*harness.Node) {
+		t.Helper()
+		for _, n := range nodes {
+			heal := s.fault(kind, n.Name, func() error { return n.Terminate(stopTimeout) })
+			n.Use(binary)
+			s.acks(50)
+			heal(s.restart(n))
+			s.healthy()
+			s.acks(100)
+		}
+	}
+	nodes := s.c.Nodes
+	roll("roll forward", current, nodes[:2]...)
+	s.upgradeRefused(current, nodes[0], nodes[2].Name)
+	roll("roll forward", current, nodes[2])
+	s.level(1)
+	roll("roll back", old, nodes...)
+	roll("roll forward", current, nodes...)
+	s.level(1)
+
+	if out, code := engine(t, current, "cluster", "upgrade", "--http", nodes[0].HTTP); code != 0 {
+		t.Fatalf("upgrading ended with %d: %s", code, out)
+	}
+	s.level(2)
+	s.acks(200)
+	n := nodes[1]
+	heal := s.fault("old version is refused", n.Name, func() error { return n.Terminate(stopTimeout) })
+	out, code := engine(t, old, n.Args...)
+	if code != exitData || !strings.Contains(out, "newer version") {
+		t.Errorf("the old version on a raised directory ended with %d: %s", code, out)
+	}
+	t.Logf("the old version says: %s", lastLine(out))
+	heal(s.restart(n))
+	s.healthy()
+	s.acks(200)
+	r := s.finish()
+	judgeRefusals(t, r, time.Duration(late.worst.Load()))
+}
+
+// judgeRefusals looks at the longest time without an acknowledgement in each replacement.
+func judgeRefusals(t *testing.T, r *history.Report, late time.Duration) {
+	t.Helper()
+	var gaps []time.Duration
+	for _, w := range r.Windows {
+		if strings.HasPrefix(w.Kind, "roll") {
+			gaps = append(gaps, w.Gap)
+		}
+	}
+	allowed := maxRefusal
+	if late > lateAfter {
+		allowed *= 20
+	}
+	median, worst := history.Percentile(gaps, 50), slices.Max(gaps)
+	t.Logf("nothing was acknowledged for: median %v, longest %v, of %d replacements; the machine woke sleepers up to %v late", median, worst, len(gaps), late)
+	if median > allowed || worst > 5*allowed {
+		t.Errorf("publishing was refused for a median of %v and at most %v; %v and %v are allowed", median, worst, allowed, 5*allowed)
+	}
+}
+
+// upgradeRefused asks to raise the level while a node does not know it.
+func (s *scenario) upgradeRefused(binary string, at *harness.Node, lacking string) {
+	s.t.Helper()
+	out, code := engine(s.t, binary, "cluster", "upgrade", "--http", at.HTTP)
+	if code == 0 || !strings.Contains(out, lacking) {
+		s.t.Errorf("upgrading while %s is old ended with %d: %s", lacking, code, out)
+	}
+}
+
+// level waits until every node says that a feature level is in force.
+func (s *scenario) level(want int) {
+	s.t.Helper()
+	ctx := s.within(upgradeWait)
+	for {
+		st, err := s.c.Status(ctx)
+		if err == nil && st.Level == want {
+			return
+		}
+		if ctx.Err() != nil {
+			s.t.Fatalf("level %d is not in force: %+v, %v", want, st, err)
+		}
+		s.pass(50 * time.Millisecond)
+	}
+}
+
+// engine runs a command that ends by itself.
+func engine(t *testing.T, binary string, args ...string) (output string, code int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, args...)
+	out, err := cmd.CombinedOutput()
+	var ended *exec.ExitError
+	if err != nil && !errors.As(err, &ended) || ctx.Err() != nil {
+		t.Fatalf("%v: %v\n%s", args, err, out)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+func lastLine(s string) string {
+	s = strings.TrimSpace(s)
+	return s[strings.LastIndexByte(s, '\n')+1:]
+}
