@@ -13,6 +13,9 @@ import (
 // away, a member that does not answer leaves the ISR, and the one that is left catches up.
 const maxRefusal = 4_000 * ms
 
+// recovery is how long all are well before one falls ill for the rest of the time.
+const recovery = 1000 * ms
+
 // calm is what the bound knows.
 type calm struct {
 	unwell  uint32 // nodes, by index
@@ -45,10 +48,12 @@ func (w *World) beginCalm() {
 	}
 	switch kind := g.r.IntN(3); {
 	case kind == 0 && w.has(FeatureHung):
-		n.ill.hungUntil = w.now + rest
-		w.Stats.Hung++
-		w.tracef("the disk of %s hangs until %.3f, and all others are well", n.name, float64(n.ill.hungUntil)/1e6)
-		w.after(rest, n.poke)
+		w.after(recovery, func() { // a node gives its leaderships away once, and again only if its disk was good in between
+			n.ill.hungUntil = w.now + rest - recovery
+			w.Stats.Hung++
+			w.tracef("the disk of %s hangs until %.3f, and all others are well", n.name, float64(n.ill.hungUntil)/1e6)
+			w.after(rest-recovery, n.poke)
+		})
 	case kind == 1:
 		n.crashIfUp()
 		n.power = false

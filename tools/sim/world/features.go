@@ -135,9 +135,6 @@ func (w *World) drawGray() {
 			w.features |= one.f
 		}
 	}
-	if w.has(FeatureHung) { // a leader whose disk hangs leads on: there is no bound then
-		w.features &^= FeatureBound
-	}
 }
 
 func (w *World) has(f Feature) bool { return w.features&f != 0 }

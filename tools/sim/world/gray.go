@@ -44,7 +44,7 @@ func (w *World) prepareGray() {
 	w.opt.chaos += w.gray.span(0, 3000*ms)
 	if w.has(FeatureBound) {
 		w.gray.calm.from = w.opt.chaos
-		w.opt.chaos += maxRefusal + 5000*ms
+		w.opt.chaos += recovery + maxRefusal + 4000*ms
 	}
 	if w.has(FeatureRot) {
 		w.opt.nodes, w.opt.replicas, w.opt.min = max(3, w.opt.nodes), 3, 2

@@ -184,7 +184,7 @@ func (n *node) engineOptions() engine.Options {
 		BufferBytes: 4 << 20, CommitFileBytes: o.commitFile, CommitLiveBytes: o.commitLive, GroupsInFlight: o.groups,
 		MinSegmentBytes: o.minSegment, MaxSegmentBytes: o.maxSegment, RetentionInterval: 300 * time.Millisecond,
 		MaxMessageBytes: 8 << 10, MaxBatchBytes: 32 << 10, MsgTimeout: time.Duration(o.msgTimeout), PublishTimeout: publishTimeout,
-		DisableAutoCreate: true, MaxLevel: n.binary,
+		DisableAutoCreate: true, MaxLevel: n.binary, DiskPatience: diskPatience, DiskFailedAfter: 4 * diskPatience,
 		Cluster: &engine.ClusterOptions{
 			PreferredLeader: w.preferred(), Store: n.client, Replication: o.cfg, Replicas: o.replicas, JoinTimeout: 20 * time.Second, LeaveTimeout: time.Second,
 		},

@@ -114,5 +114,6 @@ func (w *World) draw() options {
 
 const (
 	publishTimeout = 2 * time.Second
+	diskPatience   = 800 * time.Millisecond
 	bootTime       = 2_000_000_000 // s: when the wall clocks begin
 )

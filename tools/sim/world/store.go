@@ -194,6 +194,9 @@ func (s *store) elect(p *meta.Partition) {
 	if len(nodes) == 0 {
 		return
 	}
+	if good := slices.DeleteFunc(slices.Clone(nodes), func(id replicate.NodeID) bool { return s.snap.Nodes[id].Disk.Rank() > 0 }); len(good) > 0 {
+		nodes = good
+	}
 	s.lead(p, nodes[s.w.rng.IntN(len(nodes))])
 }
 
