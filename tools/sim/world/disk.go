@@ -45,7 +45,7 @@ func (q *diskQueue) Submit(op aio.Op) error {
 	if err := q.Queue.Submit(op); err != nil {
 		return err
 	}
-	d := w.skewed(w.opt.syncDelay/4, 2*w.opt.syncDelay) + q.n.ill.slow + max(0, q.n.ill.hungUntil-w.now)
+	d := w.skewed(w.opt.syncDelay/4, 2*w.opt.syncDelay) + q.n.ill.slow
 	q.due = append(q.due, w.now+d)
 	q.n.later(d, func() {})
 	return nil
