@@ -66,6 +66,7 @@ func (l *Log) writeStage() error {
 		return l.fail("writing a checkpoint or mark", err)
 	}
 	l.durable = l.stage.seq
+	l.rest.marked() // nothing else is in flight: it promises all groups before it
 	if checkpoint {
 		l.stats.checkpointBytes.Add(uint64(len(data)))
 	} else {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -61,7 +62,10 @@ type Options struct {
 	Store        uuid.UUID // whose log it is; files of others are refused
 	Logger       *slog.Logger
 	Pulse        *aio.Pulse // counts writes; nil: nobody watches the disk
-	Inline       bool       // prepare and recycle files inside Step, without goroutines: for tests and simulation
+	// MarkAfter is how long the log rests before it writes a mark, which promises its last group: from then on recovery tells damage to that group from a torn
+	// write. 0: none but those of a clean stop and of files that are given back.
+	MarkAfter time.Duration
+	Inline    bool // prepare and recycle files inside Step, without goroutines: for tests and simulation
 }
 
 func (o *Options) complete(arena *aio.Arena, block int64) error {
@@ -162,6 +166,7 @@ type Log struct {
 	emit      func([]byte)
 	emitting  bool // the source is in Checkpoint
 
+	rest    rest
 	stalled stall
 	stats   counters
 }
@@ -226,6 +231,7 @@ func (l *Log) Start() error {
 	}
 	l.queue = q
 	l.waker.Store(&q)
+	l.rest.start(l)
 	return nil
 }
 
@@ -285,6 +291,7 @@ func (l *Log) closeQueue() error {
 	if l.queue == nil {
 		return nil
 	}
+	l.rest.stop()
 	q := l.queue
 	l.queue = nil
 	l.waker.Store(nil)

@@ -56,6 +56,13 @@ func open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer, report *Rep
 		l.stageFree()
 		return nil, err
 	}
+	if report.Tear != nil {
+		report.Tear.tell(opts.Logger)
+		if !report.Tear.Mark {
+			l.stats.torn.Store(1)
+		}
+	}
+	l.stats.tornBytes.Store(report.TornBytes)
 	arena.OnRelease(func() {
 		if l.starving.Load() {
 			l.Wake()

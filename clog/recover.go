@@ -39,9 +39,11 @@ type Report struct {
 	Records    uint64 // without those of checkpoints
 	Bytes      int64  // of all groups, with padding
 
-	// TornBytes is the size of the groups that begin behind the end of the log: submitted, never promised, cut.
+	// TornBytes is the size of the groups that begin behind the end of the log: submitted, never promised, cut. Whether they ever became durable is not known.
 	TornBytes int64
-	Torn      bool // something that never became durable was cut
+	Torn      bool // something behind the end was cut
+	// Tear is the group that was cut; nil: nothing says that there was one.
+	Tear *Tear
 
 	Duration time.Duration
 }
@@ -71,6 +73,7 @@ type recovery struct {
 	begun   bool // a group was accepted
 	damaged bool // the error is one of the log's bytes
 	last    groupHeader
+	later   int              // groups behind the place, in the same file, that promise nothing of it
 	used    map[uint64]int64 // end of the last accepted group of each file
 
 	checkpoint chunks
@@ -105,12 +108,25 @@ func (r *recovery) run() error {
 		case verdictFollow:
 			r.turnTo(r.at + 1)
 		case verdictCut:
-			r.report.Torn = r.report.Torn || p == placeDamaged
+			if err := r.end(); err != nil {
+				return err
+			}
 			return r.checkOldest()
 		case verdictCorrupt:
 			return r.corrupt()
 		}
 	}
+	return nil
+}
+
+// end reports what stands behind the log's end.
+func (r *recovery) end() error {
+	t, err := r.tear()
+	if err != nil || t == nil {
+		return err
+	}
+	r.report.Tear, r.report.Torn = t, true
+	r.report.TornBytes = max(r.report.TornBytes, t.Bytes)
 	return nil
 }
 
@@ -237,6 +253,7 @@ func (r *recovery) continuesInNext() bool {
 // store. It leaves the window at the place where it was.
 func (r *recovery) promisedBeyond() (bool, error) {
 	at, off := r.at, r.off
+	r.later = 0
 	defer func() {
 		r.at, r.off = at, off
 		r.win.open(r.files[at], r.files[at].sizeBytes)
@@ -256,6 +273,9 @@ func (r *recovery) promisedBeyond() (bool, error) {
 				}
 				r.report.Torn = true
 				r.report.TornBytes += h.padded()
+				if r.at == at && r.off > off {
+					r.later++
+				}
 				if step, err = r.stepOver(&h); err != nil {
 					return false, err
 				}

@@ -32,6 +32,9 @@ type Stats struct {
 	Prepared uint64 // files made from nothing
 	Removed  uint64 // files given back to the file system
 
+	Torn      uint64 // groups that Open cut off the end and that may have been acknowledged: 0 or 1, see Tear
+	TornBytes int64  // what Open cut off the end
+
 	LiveBytes int64  // written bytes that recovery would read
 	Oldest    uint64 // first file that recovery would need
 	Current   uint64
@@ -46,7 +49,8 @@ type counters struct {
 	flush                                                       [FlushBuckets]atomic.Uint64
 	stalls                                                      [stallKinds]atomic.Uint64
 	recycled, prepared, removed                                 atomic.Uint64
-	oldest, current                                             atomic.Uint64
+	oldest, current, torn                                       atomic.Uint64
+	tornBytes                                                   atomic.Int64
 	liveBytes, headroom, fileBytes, maxLiveBytes                atomic.Int64
 	full, failed                                                atomic.Bool
 }
@@ -148,6 +152,7 @@ func (l *Log) Stats() Stats {
 		FlushNanos:   c.flushNanos.Load(),
 		StallsBuffer: c.stalls[stallBuffer].Load(), StallsSpare: c.stalls[stallSpare].Load(), StallsFull: c.stalls[stallFull].Load(),
 		Recycled: c.recycled.Load(), Prepared: c.prepared.Load(), Removed: c.removed.Load(),
+		Torn: c.torn.Load(), TornBytes: c.tornBytes.Load(),
 		LiveBytes: c.liveBytes.Load(), Oldest: c.oldest.Load(), Current: c.current.Load(),
 		Full: c.full.Load(), Failed: c.failed.Load(),
 	}

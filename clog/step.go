@@ -79,6 +79,9 @@ func (l *Log) turn() (bool, error) {
 		return false, nil
 	case len(l.inFlight) == 0 && l.oldest() > l.carried && l.markRoom():
 		return true, l.writeMark()
+	case l.restMark():
+		l.idle = l.idle[:len(l.idle)-1]
+		return true, l.submit(g)
 	}
 	return false, nil
 }
@@ -208,12 +211,18 @@ func (l *Log) chain(g *Group) (data []byte, at int64) {
 
 func (l *Log) submit(g *Group) error {
 	data, at := l.chain(g)
-	l.wantRoom, l.lastBytes = 0, len(data)
+	l.wantRoom = 0
 	if g.buf == l.buf {
 		g.buf.Retain()
 		l.bufPos += len(data)
 	}
-	l.stats.submitted(g, len(data))
+	if g.records > 0 {
+		l.lastBytes = len(data)
+		l.stats.submitted(g, len(data))
+	} else {
+		l.rest.marked()
+		l.stats.marks.Add(1)
+	}
 	l.foresee()
 	g.submitted = time.Now()
 	l.opts.Pulse.Begin()
@@ -265,6 +274,13 @@ func (l *Log) collect(block bool) (bool, error) {
 	return len(l.completions) > 0, nil
 }
 
+// reuse takes back the place that a mark had in the open buffer, if nothing came behind it: a log that rests often would fill its buffers with marks.
+func (l *Log) reuse(g *Group) {
+	if at := l.bufPos - int(l.block); g.buf == l.buf && at >= 0 && &l.buf.Bytes()[at] == &g.data[0] {
+		l.bufPos = at
+	}
+}
+
 // settle reports every group whose predecessors and itself are written.
 func (l *Log) settle() {
 	n := 0
@@ -274,8 +290,13 @@ func (l *Log) settle() {
 			panic(fmt.Sprintf("BUG: clog: group %d durable after group %d", g.seq, l.durable))
 		}
 		l.durable = g.seq
-		l.stats.flushed(time.Since(g.submitted))
-		l.source.Durable(g)
+		if now := time.Now(); g.records > 0 {
+			l.stats.flushed(now.Sub(g.submitted))
+			l.rest.grouped(now)
+			l.source.Durable(g)
+		} else {
+			l.reuse(g)
+		}
 		g.buf.Release()
 		g.buf, g.data = nil, nil
 		l.idle = append(l.idle, g)

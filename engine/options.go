@@ -73,6 +73,8 @@ const (
 	// MaxPartitions is what the 16 bits of an id leave room for.
 	MaxPartitions = 1 << 16
 	groupBytes    = 1 << 20 // one buffer of the arena
+	// markAfter is how long the commit log rests before it promises its last group: damage to that group is known as such from then on.
+	markAfter = 20 * time.Millisecond
 	// maxDefer is what a record can say.
 	maxDefer = 49 * 24 * time.Hour
 )

@@ -10,6 +10,9 @@ type StorageStats struct {
 	FlushMeanMicros float64 `json:"commit_mean_microseconds"` // from submission to durable
 	FlushP50Micros  int64   `json:"commit_p50_microseconds"`  // at most; powers of two
 	FlushP99Micros  int64   `json:"commit_p99_microseconds"`  // at most; powers of two
+	Marks           uint64  `json:"commit_marks"`             // promises of a commit log at rest, and others
+	TornGroups      uint64  `json:"commit_torn_groups"`       // cut off the commit log's end at the start: whether they were answered OK is not known on this node
+	TornBytes       int64   `json:"commit_torn_bytes"`        // of these
 	StallsBuffer    uint64  `json:"stalls_for_buffers"`       // the flusher was behind
 	StallsFile      uint64  `json:"stalls_for_commit_files"`  // no file was prepared
 	StallsFull      uint64  `json:"stalls_for_commit_room"`   // commit-live-bytes was reached
@@ -46,6 +49,7 @@ func (e *Engine) Storage() StorageStats {
 	c := &e.counters
 	out := StorageStats{
 		Groups: s.Groups, CommitBytes: s.Bytes, FlushP50Micros: quantileMicros(s.Flush[:], 0.5), FlushP99Micros: quantileMicros(s.Flush[:], 0.99),
+		Marks: s.Marks, TornGroups: s.Torn, TornBytes: s.TornBytes,
 		StallsBuffer: s.StallsBuffer, StallsFile: s.StallsSpare, StallsFull: s.StallsFull,
 		CommitLiveBytes: s.LiveBytes, CommitRoomBytes: e.clog.Headroom(), CommitFileBytes: e.clog.FileBytes(), StateBytes: e.stateBytes.Load(),
 		FreeBuffers: e.arena.Free(), Buffers: e.arena.Count(), WaitingBytes: max(0, e.waiting.Load()), Overloaded: c.Overloaded.Load(),

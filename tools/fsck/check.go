@@ -119,7 +119,13 @@ func (c *checker) replay() error {
 		err = errors.Join(err, log.Close())
 	}
 	r := &c.report.CommitLog
-	r.Files, r.Groups, r.Bytes, r.Torn = report.Files, report.Groups, report.Bytes, report.Torn
+	r.Files, r.Groups, r.Bytes = report.Files, report.Groups, report.Bytes
+	if t := report.Tear; t != nil && !t.Mark {
+		r.Torn, r.TornBytes, r.TornGroup, r.TornFile, r.TornOffset = true, report.TornBytes, t.Group, t.File, t.Offset
+		for _, id := range t.Partitions {
+			r.TornParts = append(r.TornParts, "topic "+c.topic(id))
+		}
+	}
 	var corrupt *segment.CorruptError
 	switch {
 	case errors.As(err, &corrupt):

@@ -35,7 +35,13 @@ type commitReport struct {
 	Batches  int64  `json:"batches"`
 	Messages int64  `json:"messages"`
 	Bytes    int64  `json:"bytes"`
-	Torn     bool   `json:"torn"` // the end of the log was cut by a crash: nothing of it was ever answered OK
+	Torn     bool   `json:"torn"` // its last group is not whole and nothing promises it: whether it was ever answered OK cannot be known from this copy
+
+	TornBytes  int64    `json:"torn_bytes,omitempty"`
+	TornGroup  uint64   `json:"torn_group,omitempty"`
+	TornFile   string   `json:"torn_file,omitempty"`
+	TornOffset int64    `json:"torn_offset,omitempty"`
+	TornParts  []string `json:"torn_partitions,omitempty"` // of its records that can still be read
 }
 
 // finding is something that is not as it was written.
@@ -57,8 +63,12 @@ func (r *report) print(w io.Writer) error {
 	fmt.Fprintf(w, "node %s, store %s in %s\n", r.NodeID, r.StoreID, r.Directory)
 	fmt.Fprintf(w, "commit log: %d files, %d groups, %d bytes, %d batches with %d messages to replay\n",
 		r.CommitLog.Files, r.CommitLog.Groups, r.CommitLog.Bytes, r.CommitLog.Batches, r.CommitLog.Messages)
-	if r.CommitLog.Torn {
-		fmt.Fprintln(w, "commit log: a crash tore its end; nothing of that was ever answered OK")
+	if c := &r.CommitLog; c.Torn {
+		fmt.Fprintf(w, "commit log: the last group (%d, at byte %d of %s, %d bytes) is not whole: a crash cut its write short, or the device changed what it had stored;\n"+
+			"  from this copy nobody can tell whether anything of it was answered OK: compare with another replica\n", c.TornGroup, c.TornOffset, c.TornFile, c.TornBytes)
+		for _, p := range c.TornParts {
+			fmt.Fprintln(w, "  it held records of", p)
+		}
 	}
 	fmt.Fprintf(w, "segments: %d topics, %d partitions, %d files, %d bytes, %d batches with %d messages\n",
 		r.Topics, r.Partitions, r.Segments, r.SegmentBytes, r.Batches, r.Messages)
