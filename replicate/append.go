@@ -136,7 +136,8 @@ func (f *Follower) fetch(m *Message, acts *Actions) {
 
 // repair asks the leader for what this replica cannot read.
 func (f *Follower) repair(now int64, acts *Actions) {
-	if f.state == following && f.damage.due(now, &f.cfg) {
+	// Before the logs are known to meet, too: batches are known by epoch and position, and a leader that compares its log may want this one to lead.
+	if (f.state == following || f.state == reporting) && f.damage.due(now, &f.cfg) {
 		m := f.send(MsgFetch, acts)
 		m.Position, m.Until = f.damage.from, f.damage.until
 	}

@@ -97,6 +97,10 @@ func (l *Leader) report(p *Progress, m *Message, now int64, acts *Actions) {
 		// has no place in the ISR.
 		p.Match, p.matchOffset, p.Next, p.nextOffset, p.lost = 0, 0, 0, 0, true
 	}
+	p.compared, p.end, p.endEpoch = true, m.Log.Next, m.Log.Epoch
+	if l.comparing.open {
+		return // it is answered, and cut, when it is known that nothing is missing here
+	}
 	to, err := l.common(m)
 	if err != nil || to < m.Start || to < l.log.Start.Next {
 		l.snapshot(p, m, now, acts)

@@ -212,6 +212,8 @@ func (f *Follower) message(now int64, from NodeID, m *Message, acts *Actions) {
 		f.probe(m, now, acts)
 	case m.Kind == MsgMatch || m.Kind == MsgReset:
 		f.answer(m, acts)
+	case m.Kind == MsgRange && f.state == reporting && m.Request == f.request:
+		f.takeRange(m, acts)
 	case f.state != following || m.Request != f.request:
 		f.askAgain(m, now, acts)
 	case m.Kind == MsgAppend:
@@ -368,4 +370,5 @@ func (f *Follower) durable(ev *Event, acts *Actions) {
 // commit moves Committed: what the leader says, as far as it is durable here.
 func (f *Follower) commit() {
 	f.log.Committed = max(f.log.Committed, min(f.said, f.log.Durable))
+	f.whole()
 }

@@ -36,6 +36,7 @@ type Leader struct {
 	isr       isrState
 	peers     []Progress // all other replicas, in the order of the state's Replicas
 	request   uint64     // of the newest exchange
+	comparing comparison
 	damage    damage
 	repairer  int // index of the peer that was asked last
 	waiting   []waitingPut
@@ -66,6 +67,7 @@ func NewLeader(cfg Config, self Member, boot uuid.UUID, log Log, st *State, now 
 	l.isr.changes = newLimiter(changesPerWindow(&l.cfg), l.cfg.ISRWindowNs)
 	l.commitEnd = log.End.End // what was there before does not count as pending
 	l.epochStart, l.joinFloor = unknownPosition, unknownPosition
+	l.comparing = comparison{open: log.Shortened, since: now, askedAt: noTime}
 	l.adopt(st, now)
 	if !l.isr.member(self) {
 		panic("BUG: a replica outside the ISR was made leader")
@@ -115,7 +117,8 @@ func (l *Leader) Step(now int64, ev *Event, acts *Actions) {
 	if l.err != nil {
 		return
 	}
-	if l.serving && !l.asked {
+	l.compare(now, acts)
+	if l.serving && !l.asked && !l.comparing.open {
 		l.asked = true
 		acts.add(ActStartEpoch)
 	}
@@ -260,6 +263,7 @@ func (l *Leader) commit(acts *Actions) {
 		return
 	}
 	l.log.Committed = to
+	l.whole()
 	l.commitEnd = l.recent.offset(max(to, l.recent.first))
 	acts.add(ActCommit).Position = to
 }

@@ -24,6 +24,7 @@ const (
 	mutantPendingAdd            // P6: a follower does not count until the store's answer to its joining has arrived
 	mutantEarlyReset            // a reset is acknowledged before it is on stable storage
 	mutantStaleSync             // P5: the completion of a sync counts for a log that was cut since
+	mutantNoCompare             // a leader whose log recovery shortened cuts the others to it
 	mutantFlap                  // a member that is stuck joins again at once, as often as the store takes it
 )
 
@@ -43,6 +44,7 @@ var mutants = []struct {
 	{mutantPendingAdd, "pending add ignored", 2000},
 	{mutantEarlyReset, "reset acknowledged early", 500},
 	{mutantStaleSync, "stale sync", 2000},
+	{mutantNoCompare, "a shortened log leads", 500},
 	{mutantFlap, "a stuck member joins at once", 2000},
 }
 
@@ -65,6 +67,8 @@ func TestMutantsAreFound(t *testing.T) {
 func (s *sim) mutateLeader(n *simNode) {
 	l := n.leader
 	switch s.mutant {
+	case mutantNoCompare:
+		l.comparing.open = false
 	case mutantPendingAdd:
 		l.isr.proposed = nil
 	case mutantFlap:

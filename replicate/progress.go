@@ -40,10 +40,13 @@ type Progress struct {
 
 	request     uint64    // of the exchange that is valid
 	boot        uuid.UUID // of the process that reported in it
-	matched     bool      // in Probe or Snapshot: the report was answered
-	heard       bool      // Store is known
-	lost        bool      // it lacks what it had acknowledged, until it holds it again: it should not be in the ISR
-	stuck       bool      // it was removed for its lag, and Match has not passed stuckAt since: it may not join
+	compared    bool      // end and endEpoch are those of its last report
+	end         segment.Position
+	endEpoch    segment.Epoch
+	matched     bool // in Probe or Snapshot: the report was answered
+	heard       bool // Store is known
+	lost        bool // it lacks what it had acknowledged, until it holds it again: it should not be in the ISR
+	stuck       bool // it was removed for its lag, and Match has not passed stuckAt since: it may not join
 	stuckAt     segment.Position
 	absent      absence
 	matchOffset segment.Offset

@@ -137,6 +137,9 @@ func (s *sim) checkElectable() {
 		if n.disk.store != m.Store {
 			continue // that disk is gone
 		}
+		if n.disk.lost {
+			continue // it compares its log before it does anything with it
+		}
 		g := &n.disk.stable
 		switch {
 		case g.next() <= last.Position:
@@ -248,6 +251,8 @@ func (a *simStats) add(b *simStats) {
 	a.wipes += b.wipes
 	a.trims += b.trims
 	a.joins += b.joins
+	a.tears += b.tears
+	a.handovers += b.handovers
 }
 
 func membersText(ms []Member) string {

@@ -113,6 +113,8 @@ type simDisk struct {
 	pending   []diskOp
 	syncing   bool
 	failed    bool
+	short     bool             // recovery cut its end, and the machine has not made that good yet
+	lost      bool             // and something of that was stable
 	committed segment.Position // the mark that was written down last
 }
 
@@ -136,6 +138,15 @@ func (d *simDisk) crash(keep int) {
 	d.log = d.stable.clone()
 	d.syncing, d.failed = false, false
 	d.committed = min(d.committed, d.stable.next())
+}
+
+// tear is what recovery makes of a disk that changed a bit in the last group: the last n batches are cut, acknowledged or not.
+func (d *simDisk) tear(n int) {
+	n = min(n, len(d.stable.batches))
+	d.stable.truncate(d.stable.next() - segment.Position(n))
+	d.log = d.stable.clone()
+	d.committed = min(d.committed, d.stable.next())
+	d.short, d.lost = d.short || n > 0, d.lost || n > 0
 }
 
 func (d *simDisk) wipe(store uuid.UUID) { *d = simDisk{store: store} }

@@ -24,6 +24,8 @@ func (s *sim) mischief() {
 		s.crashAndWipe(n)
 	case s.chance(o.rot):
 		s.rot(n)
+	case s.chance(o.tear):
+		s.crashAndTear(n)
 	case s.chance(o.trim):
 		if n.up && !n.paused && n.committed > 0 {
 			n.do(n.process, func() { n.trim(n.committed - min(n.committed, segmentPosition(s.rng.IntN(10)))) })
@@ -37,7 +39,11 @@ func (s *sim) crash(n *simNode) {
 	if !n.up {
 		return
 	}
-	s.kill(n, s.rng.IntN(len(n.disk.pending)+1))
+	kept := s.rng.IntN(len(n.disk.pending) + 1)
+	if s.opt.tear > 0 && kept < len(n.disk.pending) && s.rng.IntN(2) == 0 {
+		n.disk.short = true // what was cut short can be seen
+	}
+	s.kill(n, kept)
 	if s.rng.IntN(2) == 0 { // its address refuses connections now
 		for _, m := range s.nodes {
 			m.later(s.between(500, 5000), func() {
@@ -145,10 +151,34 @@ func (s *sim) crashAndWipe(n *simNode) {
 	s.tracef("n%d has a new disk", n.id)
 }
 
+// crashAndTear kills nodes, all of them most often, and one of their disks has changed the end of its log. One copy at a time: each of the others has everything.
+func (s *sim) crashAndTear(n *simNode) {
+	if !n.up || !contains(s.store.state.ISR, n.member()) || !s.othersIntact(n) {
+		return
+	}
+	for _, m := range s.nodes {
+		if m.disk.lost || !m.disk.intact() {
+			return
+		}
+	}
+	if len(s.store.state.ISR) > 1 {
+		all := s.rng.IntN(4) != 0
+		for _, m := range s.nodes {
+			if all && m != n {
+				s.crash(m)
+			}
+		}
+		s.crash(n)
+		n.disk.tear(1 + s.rng.IntN(3))
+		s.stats.tears++
+		s.tracef("n%d lost the end of its log; [%d,%d) is left", n.id, n.disk.stable.start.Next, n.disk.stable.next())
+	}
+}
+
 func (s *sim) othersIntact(n *simNode) bool {
 	for _, m := range s.store.state.ISR {
 		o := s.nodes[m.Node-1]
-		if o != n && o.disk.store == m.Store && o.disk.intact() {
+		if o != n && o.disk.store == m.Store && o.disk.intact() && !o.disk.lost {
 			return true
 		}
 	}

@@ -100,6 +100,8 @@ func (n *simNode) run() {
 		}
 		n.sealInbox()
 		n.s.checkNode(n)
+		n.disk.short = n.leader != nil && n.leader.Shortened() || n.follower != nil && n.follower.Shortened()
+		n.disk.lost = n.disk.lost && n.disk.short
 		n.changeRole()
 	}
 }
@@ -139,6 +141,8 @@ func (n *simNode) act(a *Action) {
 		n.inbox = append(n.inbox, a.Token)
 	case ActRefuse:
 		n.s.refused(a.Token, a.Err)
+	case ActHandOver:
+		n.handOver(*a)
 	case ActServe:
 		n.s.tracef("n%d serving %v", n.id, a.Flag)
 	case ActStepDown:
@@ -340,6 +344,12 @@ func (n *simNode) propose(st *State) {
 	})
 }
 
+func (n *simNode) handOver(a Action) {
+	n.s.stats.handovers++
+	n.s.tracef("n%d hands over to n%d, whose log ends at %d", n.id, a.Node, a.Position)
+	n.s.toStore(n, func() { n.s.store.handOver(&a.State, a.Node) })
+}
+
 func (n *simNode) refresh() { n.s.toStore(n, func() { n.s.store.tell(n) }) }
 
 // keepAlive renews the session and tells the registry who this is. The lease counts from when it was asked for.
@@ -395,7 +405,7 @@ func (n *simNode) changeRole() {
 func (n *simNode) log() Log {
 	g := &n.disk.log
 	return Log{
-		Start: g.start, End: g.end(), Durable: n.durable, Committed: n.committed, Epoch: n.heard, Generation: n.gen, Epochs: g.table.Entries(),
+		Start: g.start, End: g.end(), Durable: n.durable, Committed: n.committed, Epoch: n.heard, Generation: n.gen, Epochs: g.table.Entries(), Shortened: n.disk.short,
 	}
 }
 

@@ -94,6 +94,17 @@ func (st *simStore) elect() {
 	st.makeLeader(candidates[st.s.rng.IntN(len(candidates))])
 }
 
+// handOver gives a leadership to another member that could be elected.
+func (st *simStore) handOver(from *State, to NodeID) {
+	c, ss := &st.state, &st.sessions[to-1]
+	if from.Epoch != c.Epoch || from.Version != c.Version || from.Leader != c.Leader || from.Boot != c.Boot {
+		return
+	}
+	if contains(c.ISR, Member{Node: to, Store: ss.store}) && st.live(int(to-1)) && ss.electable {
+		st.makeLeader(to)
+	}
+}
+
 func (st *simStore) makeLeader(n NodeID) {
 	c := &st.state
 	c.Leader, c.Boot = n, st.sessions[n-1].boot

@@ -32,6 +32,7 @@ type simOptions struct {
 	syncFault    float64
 	hang         float64 // of each sync: it takes up to half a second
 	clocksLie    bool    // leases never end, clocks run at other speeds (P22)
+	tear         float64 // per fault event; machines whose recovery cut something say so
 	scripted     bool    // nothing happens by itself but timers; delays are equal
 }
 
@@ -57,7 +58,7 @@ func (q *simQueue) Pop() any {
 	return e
 }
 
-type simStats struct{ steps, elections, acks, crashes, cuts, resets, repairs, wipes, trims, joins int }
+type simStats struct{ steps, elections, acks, crashes, cuts, resets, repairs, wipes, trims, joins, tears, handovers int }
 
 type sim struct {
 	seed   uint64
@@ -133,6 +134,9 @@ func (s *sim) draw() simOptions {
 	// Drawn apart, so that older seeds of the others stay what they were.
 	if apart := rand.New(rand.NewPCG(s.seed, 0x5851f42d4c957f2d)); apart.IntN(4) == 0 {
 		o.hang = []float64{0.002, 0.01, 0.05}[apart.IntN(3)]
+	}
+	if apart := rand.New(rand.NewPCG(s.seed, 0x2545f4914f6cdd1d)); apart.IntN(4) == 0 {
+		o.tear, o.cfg.CompareNs = []float64{0.05, 0.2}[apart.IntN(2)], 100_000_000
 	}
 	return o
 }
@@ -326,7 +330,7 @@ func TestSimulation(t *testing.T) {
 		sum.add(&s.stats)
 	}
 	t.Logf("seeds %d-%d: %+v", from, to, sum)
-	if sum.acks == 0 || sum.elections == 0 || sum.joins == 0 || sum.resets == 0 || sum.repairs == 0 || sum.cuts == 0 {
+	if sum.acks == 0 || sum.elections == 0 || sum.joins == 0 || sum.resets == 0 || sum.repairs == 0 || sum.cuts == 0 || sum.tears == 0 || sum.handovers == 0 {
 		t.Errorf("the simulation does not reach what it is for: %+v", sum)
 	}
 }

@@ -59,6 +59,7 @@ const (
 	ActPropose               // leader: State (Epoch, Version, ISR): compare-and-swap the ISR; pass the outcome on as EvState
 	ActAccept                // leader: Token: append it now
 	ActRefuse                // leader: Token, Err: nothing of it was appended
+	ActHandOver              // leader: Node, Position, State (Epoch, Version, Leader, Boot): make Node the leader: its log ends at Position, and this one, which recovery shortened, before that
 	ActServe                 // leader: Flag: whether deliveries and confirmations are allowed
 	ActStepDown              // leader: Err: final; what is above Committed and unanswered is unknown
 	ActAppend                // follower: Message, Position: append its batches from Position on, same bytes, same offsets
@@ -118,6 +119,7 @@ type Config struct {
 	LagMaxNs    int64 // a member of the ISR that is behind for so long is proposed for removal; DefaultLagMaxNs
 	HeartbeatNs int64 // between messages to a follower that lacks something; DefaultHeartbeatNs
 	RetryNs     int64 // until an unanswered request is sent again; DefaultRetryNs
+	CompareNs   int64 // a leader whose log was shortened waits so long for the ends of all members' logs; DefaultCompareNs
 	JoinNs      int64 // how long a follower about to join may hold Committed back; DefaultJoinNs
 	ISRWindowNs int64 // in which changes of the ISR are counted; DefaultISRWindowNs
 }
@@ -138,6 +140,7 @@ const (
 	DefaultHeartbeatNs       = 100_000_000
 	DefaultRetryNs           = 500_000_000
 	DefaultJoinNs            = 200_000_000
+	DefaultCompareNs         = 5_000_000_000
 )
 
 func orDefault[T int | int64](v *T, d T) {
@@ -161,5 +164,6 @@ func (c Config) withDefaults() Config {
 	orDefault(&c.HeartbeatNs, DefaultHeartbeatNs)
 	orDefault(&c.RetryNs, DefaultRetryNs)
 	orDefault(&c.JoinNs, DefaultJoinNs)
+	orDefault(&c.CompareNs, DefaultCompareNs)
 	return c
 }

@@ -23,6 +23,8 @@ var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 //	cut 1 3 / cut 1>3 / cut 1 store   no packets between them, or from the first to the second
 //	heal                              all links are whole again
 //	kill 1 keep=2 / start 1           power loss, two records that were not synced survive; the process comes back
+//	kill 1 tear=1                     power loss, and the last batch that was stable does not read back: recovery cuts it
+//	down 2 1                          node 1 hears that the process of node 2 is gone
 //	wipe 1                            its disk is replaced by an empty one
 //	stop 1 / continue 1               SIGSTOP, SIGCONT
 //	rot 2 at=3 / trim 1 at=5          batch 3 does not read back any more; retention removes what is below 5
@@ -39,6 +41,7 @@ var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 //	lease.txt          B83
 //	stale_epoch.txt    B3, B6, B7, B84, P7
 //	repair.txt         B18, B37, P18
+//	shortened.txt      P9, P18
 func TestTranscripts(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(paths) < 9 {
@@ -139,8 +142,15 @@ func (st *story) play(words []string) {
 		s.cutOff = [8][8]bool{}
 	case "kill":
 		s.kill(n, int(st.arg(words, "keep", 0)))
+		if lost := int(st.arg(words, "tear", 0)); lost > 0 {
+			n.disk.tear(lost)
+			s.tracef("n%d lost the end of its log; [%d,%d) is left", n.id, n.disk.stable.start.Next, n.disk.stable.next())
+		}
 	case "start":
 		s.restart(n)
+	case "down":
+		to := s.nodes[st.number(words[2])-1]
+		to.do(to.process, func() { to.push(Event{Kind: EvPeerDown, Node: n.id}) })
 	case "wipe":
 		n.disk.wipe(s.newStore(n.id))
 	case "stop":
