@@ -359,6 +359,8 @@ func (r *recovery) corrupt() error {
 		}
 	case p == placeOther:
 		e.Detail = fmt.Sprintf("group %d stands where group %d belongs", h.Seq, r.last.Seq+1)
+	case r.begun && r.damagedHeader():
+		e.Detail = fmt.Sprintf("group %d: its header is not what was written", r.last.Seq+1)
 	case !r.begun:
 		e.Detail = "the file does not begin with a group, and later ones say that it did"
 	case !last && r.files[r.at+1].number != f.number+1:

@@ -82,6 +82,15 @@ func (r *recovery) nearly(block []byte) bool {
 	return same >= 2
 }
 
+// damagedHeader says whether the place has such a header.
+func (r *recovery) damagedHeader() bool {
+	if r.off+r.block > r.win.size {
+		return false
+	}
+	block, err := r.win.at(r.off, r.block)
+	return err == nil && r.nearly(block)
+}
+
 func allZero(p []byte) bool {
 	for _, b := range p {
 		if b != 0 {

@@ -86,6 +86,9 @@ type clusterNode struct {
 
 	namesakes []*Topic // that Open found beside a newer one of their name; until start
 
+	shortened *shortenedCopies
+	yields    atomic.Uint64 // leaderships given to a replica with more than this one's shortened log
+
 	decoders sync.Pool
 	absent   absentCopies
 

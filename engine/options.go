@@ -65,6 +65,7 @@ type Options struct {
 
 	// unknownKind is a control entry's kind that this process does not know, as if a newer version had written it (tests only).
 	unknownKind core.ControlKind
+	markAfter   time.Duration    // 0: markAfter. Tests set another
 	beforeRun   func()           // tests: stands for a scheduler that lets the commit log's goroutine begin late
 	wall        func() time.Time // nil: wallNow. Tests set it
 }
@@ -95,6 +96,7 @@ func (o *Options) setDefaults() error {
 			*p = v
 		}
 	}
+	defDur(&o.markAfter, markAfter)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}

@@ -49,7 +49,7 @@ func (e *Engine) recover() error {
 	log, report, err := clog.Open(e.disk, e.arena, clog.Options{
 		Pulse:     &e.pulse,
 		FileBytes: e.opts.CommitFileBytes, MaxLiveBytes: e.opts.CommitLiveBytes, InFlight: e.opts.GroupsInFlight,
-		Store: e.node.StoreID, Logger: e.log, Inline: e.manual != nil, MarkAfter: markAfter,
+		Store: e.node.StoreID, Logger: e.log, Inline: e.manual != nil, MarkAfter: e.opts.markAfter,
 	}, r)
 	var corrupt *segment.CorruptError
 	if err != nil && !errors.As(err, &corrupt) {
@@ -70,6 +70,9 @@ func (e *Engine) recover() error {
 		e.log.Error("the commit log is corrupt: this node serves what could be read and stores nothing new", "error", err)
 		e.info.CorruptionsAtRecover = append(e.info.CorruptionsAtRecover, err.Error())
 		e.poison(err)
+	}
+	if err := r.noteShortened(report.Tear != nil && !report.Tear.Mark); err != nil {
+		return err
 	}
 	return r.open()
 }

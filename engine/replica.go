@@ -49,6 +49,9 @@ type replica struct {
 
 	generation uint64           // of the log: raised by every cut
 	durable    segment.Position // below it everything is on stable storage here
+	shortened  bool             // see shortenedCopies
+	yielded    segment.Epoch    // the last in which another leader was asked for because of that
+	comparing  int64            // since when it has waited for others' logs, by now(); -1: it was told
 
 	// Leader.
 	pending    pendingQueue
@@ -244,6 +247,8 @@ func (r *replica) do(a *replicate.Action) {
 	case replicate.ActServe:
 		r.setServing()
 		r.retry()
+	case replicate.ActHandOver:
+		r.yieldTo(a)
 	case replicate.ActStepDown: // after the other actions
 	case replicate.ActAppend:
 		r.takeBatches(a)
@@ -534,6 +539,8 @@ func (r *replica) tick(lease int64) {
 			r.step(&ev)
 		}
 	}
+	r.madeWhole()
+	r.tellComparing(r.cn.now())
 	if r.leader != nil {
 		r.count()
 		r.fail(r.pending.expire(r.cn.now()-int64(r.cn.e.opts.PublishTimeout)), ErrUnknown)

@@ -67,9 +67,10 @@ func (r *replica) open(committed segment.Position) error {
 	epochs.Trim(start.Next)
 	if r.generation == 0 {
 		r.generation, r.durable = 1, st.Next
+		r.shortened = r.cn.shortened.has(pt.identity())
 	}
 	r.follower = replicate.NewFollower(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, replicate.Log{
-		Start: start, End: st, Durable: min(r.durable, st.Next), Committed: min(committed, st.Next), Epoch: st.Epoch, Generation: r.generation, Epochs: epochs.Entries(),
+		Start: start, End: st, Durable: min(r.durable, st.Next), Committed: min(committed, st.Next), Epoch: st.Epoch, Generation: r.generation, Epochs: epochs.Entries(), Shortened: r.shortened,
 	})
 	r.damaged = nil
 	for _, ev := range r.isolated() { // before it can be asked to lead

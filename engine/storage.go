@@ -13,6 +13,8 @@ type StorageStats struct {
 	Marks           uint64  `json:"commit_marks"`             // promises of a commit log at rest, and others
 	TornGroups      uint64  `json:"commit_torn_groups"`       // cut off the commit log's end at the start: whether they were answered OK is not known on this node
 	TornBytes       int64   `json:"commit_torn_bytes"`        // of these
+	Shortened       int     `json:"shortened_copies"`         // that have not made up yet for what recovery cut: they compare before they lead
+	Yielded         uint64  `json:"shortened_copies_yielded"` // leaderships that such copies gave to one that had more
 	StallsBuffer    uint64  `json:"stalls_for_buffers"`       // the flusher was behind
 	StallsFile      uint64  `json:"stalls_for_commit_files"`  // no file was prepared
 	StallsFull      uint64  `json:"stalls_for_commit_room"`   // commit-live-bytes was reached
@@ -59,6 +61,9 @@ func (e *Engine) Storage() StorageStats {
 		Partitions: len(e.partitionList()), DiskFull: e.noSpace.Load(), Failed: e.poisoned.Load() != nil,
 	}
 	e.disks.describe(&out)
+	if cn := e.cluster; cn != nil {
+		out.Shortened, out.Yielded = cn.shortened.count(), cn.yields.Load()
+	}
 	if s.Groups > 0 {
 		out.BatchesPerGroup = float64(s.Records) / float64(s.Groups)
 		out.FlushMeanMicros = float64(s.FlushNanos) / float64(s.Groups) / float64(time.Microsecond)

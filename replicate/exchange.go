@@ -120,9 +120,10 @@ func (l *Leader) common(m *Message) (segment.Position, error) {
 }
 
 // snapshot makes p begin anew at this log's first batch. A member of the ISR may be the last to hold
-// something committed: it is first proposed for removal, and asked again when the store has accepted.
+// something committed: it is first proposed for removal, and asked again when the store has accepted. Nothing that ends below this log's beginning is the last
+// copy of what is still wanted: retention has removed what was there, and a member that lost the end of its log must not wait for an ISR that cannot shrink.
 func (l *Leader) snapshot(p *Progress, m *Message, now int64, acts *Actions) {
-	if l.isr.member(p.member()) || contains(l.isr.proposed, p.member()) {
+	if (l.isr.member(p.member()) || contains(l.isr.proposed, p.member())) && m.Log.Next > l.log.Start.Next {
 		p.Damaged = true
 		return
 	}

@@ -303,6 +303,7 @@ func (f *Follower) reset(m *Message, acts *Actions) {
 	f.table.Reset(m.Epochs)
 	f.damage.cut(0)
 	f.log.Start, f.log.End, f.log.Durable, f.log.Committed = m.Log, m.Log, m.Log.Next, m.Log.Next
+	f.log.Shortened = true // until it has what is committed
 	a := acts.add(ActReset)
 	a.Log, a.Generation = m.Log, f.log.Generation
 }

@@ -1,0 +1,190 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock/clog"
+	"penstock/cluster/kv"
+	"penstock/engine"
+	"penstock/segment"
+	"penstock/segment/aio/faultaio"
+)
+
+// lastGroup is the last group of a commit log that is not a mark; rest says whether a mark follows it.
+func lastGroup(t *testing.T, d *faultaio.Disk) (file string, g clog.GroupInfo, rest bool) {
+	t.Helper()
+	err := clog.Scan(d, func(f clog.FileInfo, info clog.GroupInfo, _ []clog.RecordInfo) error {
+		if rest = info.Records == 0; !rest {
+			file, g = f.Name, info
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file, g, rest
+}
+
+// flipBit changes one bit of a file.
+func flipBit(t *testing.T, d *faultaio.Disk, file string, off int64, bit int) {
+	t.Helper()
+	p, err := d.ReadFile(file, 1<<30)
+	if err != nil || !d.Corrupt(file, []byte{p[off] ^ 1<<bit}, off) {
+		t.Fatalf("%s at %d: %v", file, off, err)
+	}
+}
+
+// allDie ends all processes in a quiet moment. What they write while they end, the mark of a clean stop among it, is not there afterwards.
+func (tr *trio) allDie() {
+	left := map[*member]*faultaio.Disk{}
+	for _, m := range tr.nodes {
+		left[m] = m.disk.Kill(m.seed)
+		tr.kv.Cut(m.client) // no ISR changes while they die one after the other
+	}
+	for _, m := range tr.nodes {
+		tr.wires.kill(m.name)
+		m.disk.CrashAt(m.disk.Ops())
+	}
+	var wg sync.WaitGroup
+	for _, m := range tr.nodes {
+		wg.Go(func() { tr.kill(m) })
+	}
+	wg.Wait()
+	for m, d := range left {
+		m.disk = d
+	}
+	// Their leases end, too: who comes first does not wait for the others.
+	var gone []kv.Op
+	entries, _ := tr.kv.Entries()
+	for _, e := range entries {
+		if e.Lease != 0 {
+			gone = append(gone, kv.Op{Key: e.Key, Delete: true})
+		}
+	}
+	if ok, _, err := tr.kv.Store("the end of leases").Txn(context.Background(), nil, gone); !ok || err != nil || len(gone) < len(tr.nodes) {
+		tr.t.Fatal(len(gone), ok, err)
+	}
+}
+
+// All nodes die in the moment after an OK. One bit of the last group of one copy has changed when they come back, which looks like a torn write there; that copy
+// is the first and is elected. Everything that was acknowledged remains on all of them.
+func TestClusterShortenedLogYields(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, func(o *engine.Options) { engine.SetMarkAfter(o, time.Hour) })
+	tr.create("t", 1)
+	h := newTold()
+	yielded := uint64(0)
+	for round := range 10 {
+		topic := tr.topic(tr.leader("t", 0), "t")
+		for i := range 5 {
+			if err := h.publish(context.Background(), topic, fmt.Sprintf("message %d of round %d", i, round)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tr.equal("t", 0)
+		x := tr.nodes[round%3]
+		tr.allDie()
+		file, g, rest := lastGroup(t, x.disk)
+		if rest {
+			t.Fatal("there is a mark")
+		}
+		// Header, record header, batch header, body: all over the group.
+		flipBit(t, x.disk, file, g.Offset+int64(round*23), round%8)
+		tr.start(x)
+		if n := x.e.Storage().TornGroups; n != 1 {
+			t.Fatalf("round %d: %d torn groups", round, n)
+		}
+		tr.eventually("the shortened copy is elected", func() bool { return engine.Leads(x.e, "t", 0) })
+		tr.startAll()
+		tr.hold(h, tr.nodes)
+		yielded += x.e.Storage().Yielded
+		tr.eventually("the copy is whole", func() bool { return x.e.Storage().Shortened == 0 })
+	}
+	if yielded < 10 {
+		t.Errorf("a shortened copy gave its leadership away %d times in 10 rounds", yielded)
+	}
+	tr.checkAll(h, "t", 1)
+}
+
+// A copy that recovery shortened and that dies again before it has made that good is still one: the group is not at the end of its log any more.
+func TestClusterShortenedLogIsRemembered(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, func(o *engine.Options) { engine.SetMarkAfter(o, time.Hour) })
+	tr.create("t", 1)
+	h := newTold()
+	tr.publishSome(h, 5)
+	x := tr.leader("t", 0)
+	tr.allDie()
+	file, g, _ := lastGroup(t, x.disk)
+	flipBit(t, x.disk, file, g.Offset+100, 3)
+	for life := range 3 {
+		tr.start(x)
+		if s := x.e.Storage(); s.Shortened != 1 {
+			t.Fatalf("life %d: %d copies are shortened", life, s.Shortened)
+		}
+		if life < 2 {
+			tr.kill(x)
+		}
+	}
+	tr.startAll()
+	tr.hold(h, tr.nodes)
+	tr.checkAll(h, "t", 1)
+}
+
+// After a rest the last group is promised: the node with the changed bit knows that its log is damaged, and the others go on with everything.
+func TestClusterRottenAfterRest(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	h := newTold()
+	tr.publishSome(h, 5)
+	x := tr.leader("t", 0)
+	tr.eventually("the log rests", func() bool { _, _, rest := lastGroup(t, x.disk); return rest })
+	tr.allDie()
+	file, g, _ := lastGroup(t, x.disk)
+	flipBit(t, x.disk, file, g.Offset+150, 5)
+	tr.start(x)
+	if err := x.e.Health(); !errors.As(err, new(*segment.CorruptError)) {
+		t.Errorf("Health says %v", err)
+	}
+	for _, m := range tr.nodes {
+		if m != x {
+			tr.start(m)
+		}
+	}
+	tr.hold(h, tr.others(x))
+}
+
+// A single node has nobody to ask. After a rest it knows: the last group is damaged, and nothing is dropped in silence.
+func TestRottenAfterRest(t *testing.T) {
+	for _, off := range []int64{9, 57, 70, 150, 190} {
+		disk := newDisk()
+		e := onDisk(t, disk)
+		topic := topicOf(t, e, "t")
+		publish(t, topic, numbered("m", 10, 100)...)
+		eventually(t, "the log rests", func() bool { _, _, rest := lastGroup(t, disk); return rest })
+		disk.CrashAt(disk.Ops())
+		_ = e.Close()
+		disk = disk.Kill(1)
+		file, g, _ := lastGroup(t, disk)
+		flipBit(t, disk, file, g.Offset+off, int(off%8))
+		e = onDisk(t, disk)
+		var corrupt *segment.CorruptError
+		if err := e.Health(); !errors.As(err, &corrupt) || corrupt.Path != file {
+			t.Errorf("byte %d: Health says %v", off, err)
+		}
+		if _, err := e.CreateTopic(context.Background(), "u", 1); err == nil {
+			if u, ok := e.LookupTopic("u"); ok {
+				if _, err := u.Publish(context.Background(), []byte("x")); err == nil {
+					t.Errorf("byte %d: a damaged log takes a message", off)
+				}
+			}
+		}
+		_ = e.Close()
+	}
+}

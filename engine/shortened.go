@@ -1,0 +1,206 @@
+package engine
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/meta"
+	"penstock/replicate"
+	"penstock/segment"
+	"penstock/segment/aio"
+)
+
+const (
+	shortenedFile = "shortened.json"
+	// shortenedWritePause gathers what many partitions have to say within it into one write of the file.
+	shortenedWritePause = time.Second
+	// maxShortenedBytes is what the file may have: about 60 bytes for each partition.
+	maxShortenedBytes = 256 << 20
+)
+
+// shortenedCopies are the copies of this node that may lack what it acknowledged: recovery cut the last group of the commit log, and nobody knows whether it was torn
+// or has changed since, or the log ends before what was known to be committed. Such a copy does not lead before it has compared its log with another
+// (replicate/compare.go), and follows as any other. The list outlives the process: the next recovery does not see the group any more. A copy is taken out when its
+// machine has all that is committed; a crash before the file says so costs one more comparison.
+type shortenedCopies struct {
+	disk aio.Disk
+
+	mu      sync.Mutex
+	ids     map[segment.Identity]bool
+	writing bool // a goroutine will write the file, or does
+}
+
+// shortenedRow is one entry of the file, a JSON list.
+type shortenedRow struct {
+	Topic     uuid.UUID `json:"topic"`
+	Partition uint32    `json:"partition"`
+}
+
+// readShortened reads what earlier recoveries of this directory left. The error is one of reading: then each copy may be one.
+func readShortened(disk aio.Disk) (*shortenedCopies, error) {
+	s := &shortenedCopies{disk: disk, ids: map[segment.Identity]bool{}}
+	data, err := disk.ReadFile(shortenedFile, maxShortenedBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	var rows []shortenedRow
+	if err == nil {
+		err = json.Unmarshal(data, &rows)
+	}
+	if err != nil {
+		return s, fmt.Errorf("engine: cannot read %s of the data directory: %w", shortenedFile, err)
+	}
+	for _, r := range rows {
+		s.ids[segment.Identity{Topic: r.Topic, Partition: r.Partition}] = true
+	}
+	return s, nil
+}
+
+func (s *shortenedCopies) has(id segment.Identity) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ids[id]
+}
+
+func (s *shortenedCopies) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.ids)
+}
+
+// add puts copies in, durably.
+func (s *shortenedCopies) add(ids []segment.Identity) error {
+	s.mu.Lock()
+	for _, id := range ids {
+		s.ids[id] = true
+	}
+	s.mu.Unlock()
+	return s.write()
+}
+
+// write makes the file what ids is.
+func (s *shortenedCopies) write() error {
+	s.mu.Lock()
+	rows := make([]shortenedRow, 0, len(s.ids))
+	for _, id := range sortedPartitions(s.ids) {
+		rows = append(rows, shortenedRow{id.Topic, id.Partition})
+	}
+	s.mu.Unlock()
+	data, err := json.Marshal(rows)
+	if err != nil {
+		return err
+	}
+	if err := s.disk.WriteFile(shortenedFile, append(data, '\n')); err != nil {
+		return fmt.Errorf("engine: cannot write %s: %w", shortenedFile, err)
+	}
+	return nil
+}
+
+// noteShortened finds the copies that this recovery shortened, and those of earlier ones, and keeps their names before anything is written to the commit log.
+// A single node has nobody to compare with.
+func (r *recovery) noteShortened(torn bool) error {
+	e := r.e
+	if e.cluster == nil {
+		return nil
+	}
+	var err error
+	if e.cluster.shortened, err = readShortened(e.disk); err != nil {
+		e.log.Warn("the list of copies that an earlier recovery shortened cannot be read: all are taken for such", "error", err)
+		torn = true
+	}
+	for id := range e.cluster.shortened.ids {
+		if r.parts[id] == nil {
+			delete(e.cluster.shortened.ids, id) // its topic was deleted; nobody else has the list yet
+		}
+	}
+	var ids []segment.Identity
+	for _, rp := range r.order {
+		if (torn || rp.committed > rp.st.Next) && !e.cluster.shortened.has(rp.id) {
+			ids = append(ids, rp.id)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	e.log.Warn("the copies of this node may lack the last messages that it answered OK for: each of them compares itself with another replica before it leads", "partitions", len(ids))
+	return e.cluster.shortened.add(ids)
+}
+
+// madeWhole takes a copy out when its machine has all that is committed. mu is held.
+func (r *replica) madeWhole() {
+	if !r.shortened || r.leader != nil && r.leader.Shortened() || r.follower != nil && r.follower.Shortened() || r.leader == nil && r.follower == nil {
+		return
+	}
+	r.shortened = false
+	r.cn.log.Info("a copy that recovery had shortened has all that is committed", "topic", r.pt.t.name, "partition", r.pt.number)
+	s := r.cn.shortened
+	s.mu.Lock()
+	delete(s.ids, r.pt.identity())
+	begin := !s.writing
+	s.writing = true
+	s.mu.Unlock()
+	if begin {
+		r.cn.spawn(r.cn.writeShortened)
+	}
+}
+
+// writeShortened writes the file until it says what is known. If it cannot be written, copies are compared once more than needed.
+func (cn *clusterNode) writeShortened() {
+	s := cn.shortened
+	for told := 0; ; {
+		cn.pause(shortenedWritePause)
+		before := s.count() // copies are only taken out
+		err := s.write()
+		s.mu.Lock()
+		if done := err == nil && len(s.ids) == before; done || cn.ctx.Err() != nil {
+			s.writing = false
+			s.mu.Unlock()
+			return
+		}
+		s.mu.Unlock()
+		if err != nil && told == 0 {
+			told++
+			cn.log.Warn("it could not be kept that copies are whole again: they are compared once more at the next start", "error", err)
+		}
+	}
+}
+
+// yieldTo asks the store to make a node the leader whose log has what this one's recovery cut. mu is held.
+func (r *replica) yieldTo(a *replicate.Action) {
+	st, to := a.State, a.Node
+	if r.yielded != st.Epoch {
+		r.yielded = st.Epoch
+		r.cn.yields.Add(1)
+		r.cn.log.Warn("another replica has more of a partition than this one, whose log was shortened by recovery: it is made the leader; nothing is cut",
+			"topic", r.pt.t.name, "partition", r.pt.number, "epoch", st.Epoch, "to", to, "its_end", a.Position)
+	}
+	r.cn.spawn(func() {
+		ctx, cancel := r.cn.e.withTimeout(r.cn.ctx, storeTimeout)
+		defer cancel()
+		if err := r.cn.store.HandOver(ctx, r.pt.identity(), &st, to); err != nil && !errors.Is(err, meta.ErrConflict) && r.cn.ctx.Err() == nil {
+			r.cn.log.Info("a partition whose log was shortened could not be handed over yet; it is tried again", "topic", r.pt.t.name, "partition", r.pt.number, "to", to, "error", err)
+		}
+	})
+}
+
+// tellComparing says once in an epoch that a partition waits for another replica. mu is held.
+func (r *replica) tellComparing(now int64) {
+	const patience = 10 * time.Second
+	switch {
+	case r.leader == nil || !r.leader.Comparing() || r.yielded == r.leader.Epoch():
+		r.comparing = 0
+	case r.comparing == 0:
+		r.comparing = now
+	case r.comparing > 0 && now-r.comparing > int64(patience):
+		r.comparing = -1
+		r.cn.log.Warn("a partition waits: this node leads it, its log was shortened by recovery, and no other member of the ISR can be asked whether it has more. "+
+			"Nothing is lost: start another replica of it; if none can come back, force-leader gives up what only they had",
+			"topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch())
+	}
+}
