@@ -120,10 +120,11 @@ func (l *Leader) common(m *Message) (segment.Position, error) {
 }
 
 // snapshot makes p begin anew at this log's first batch. A member of the ISR may be the last to hold
-// something committed: it is first proposed for removal, and asked again when the store has accepted. Nothing that ends below this log's beginning is the last
-// copy of what is still wanted: retention has removed what was there, and a member that lost the end of its log must not wait for an ISR that cannot shrink.
+// something committed: it is first proposed for removal, and asked again when the store has accepted. Where the ISR cannot shrink, a
+// member that lost the end of its log would wait for ever: if all that it has lies below this log's beginning, where retention has removed it, it begins anew as a member.
 func (l *Leader) snapshot(p *Progress, m *Message, now int64, acts *Actions) {
-	if (l.isr.member(p.member()) || contains(l.isr.proposed, p.member())) && m.Log.Next > l.log.Start.Next {
+	stuck := len(l.isr.members) <= l.isr.minISR && !contains(l.isr.proposed, p.member()) && m.Log.Next <= l.log.Start.Next
+	if !stuck && (l.isr.member(p.member()) || contains(l.isr.proposed, p.member())) {
 		p.Damaged = true
 		return
 	}
