@@ -59,14 +59,14 @@ type EventKind uint8
 
 const (
 	_                   EventKind = iota
-	EvAddPartition                // Part, Cursor, Start, End, Deferred: the state at creation or recovery; once per partition, before all else of it. Flag: not all of Cursor is committed
+	EvAddPartition                // Part, Cursor, Start, End, Deferred, HoldMs: the state at creation or recovery; once per partition, before all else of it. Flag: not all of Cursor is committed
 	EvVisible                     // Part, End: messages below End may be delivered: committed, and not held by a paused topic
 	EvDeferredPublished           // Part, Deferred: delayed messages; comes before the EvVisible that covers them
 	EvTrimmed                     // Part, Start: retention removed what is below Start; what was not yet read of it counts as confirmed (B67)
 	EvDropped                     // Part, Msg, End: the log says that [Msg, End) is dropped for every channel (TopicEmptied)
 	EvTruncated                   // Part, End: the log was cut to End (a new leader's history won); the only way back
-	EvSubscribe                   // Client, MsgTimeoutMs, SampleRate
-	EvUnsubscribe                 // Client: its messages in flight are redelivered first, at once
+	EvSubscribe                   // Client, MsgTimeoutMs, SampleRate, HoldMs
+	EvUnsubscribe                 // Client: its messages in flight are redelivered first, at once, or when their holds end. Flag: nothing of them is on its way
 	EvReady                       // Client, Count: it takes up to Count messages in flight (a window, not a credit)
 	EvStop                        // Client: no more deliveries, EvReady is ignored from now on (CLS)
 	EvBlocked                     // Client, Flag: its socket is full, or empty again
@@ -89,6 +89,9 @@ const (
 	EvGone              // ID: as EvDrop, unless a client has it, or nothing waits. Result: Skip if it counts as confirmed now
 	EvTag               // ID, Tag: of a delivery with Result.Unsure. Result: Deliver, or Hold: it was taken back, as if it had not been made
 	EvUnread            // ID, DelayMs: of a delivery whose message cannot be read now: it is taken back, as if it had not been made, and comes again after the delay
+	EvHold              // Client, HoldMs: of its deliveries from now on
+	EvReturn            // Client, ID, Seen: the client's node did not hand over this delivery, and will not
+	EvUnfence           // Part: nothing that a leader before delivered is on its way any more
 	EvRemovePartition   // Part: another leads it now. Whatever is of it is forgotten here, what the log was not told included; it may be added again
 )
 
@@ -118,6 +121,8 @@ type Event struct {
 	Settings       *ChannelSettings
 	SharePartsHere uint32 // partitions that this node leads; 0: its share of what the settings limit is all of it
 	PartsAll       uint32 // partitions of the topic
+	HoldMs         int64  // EvSubscribe, EvHold: how long a delivery may be on its way to the client; 0: not at all. EvAddPartition: the same for the leader before
+	Seen           uint64 // EvFinish, EvRequeue, EvTouch: the last Result.Serial that the client's node had then. EvReturn: the delivery's
 	Ranges         []IDRange
 }
 
@@ -155,6 +160,7 @@ type Result struct {
 	Unsure   bool       // Deliver after EvRedeliver: nobody has said yet what the message's tag is: EvTag comes next
 	Attempts uint16     // this delivery included, 1..MaxAttempts
 	Index    uint32     // or NoIndex
+	Serial   uint64     // Deliver: rises with each delivery to the client; 0: the delivery is not held
 	Client   ClientID
 	ID       ID
 	At       segment.Offset
@@ -172,6 +178,7 @@ type Result struct {
 //	waiting     an entry whose timer is the due time (or, due, waits to be visible)
 //	redelivery  an entry in the queue; no timer
 //	parked      an entry behind another of its lane, in an ordered channel; no timer
+//	recalled    an entry whose last delivery may still be on its way to a client of another node; its timer is the end of that
 //	doomed      an entry that is to be a dead letter, while the outbox is full; no timer
 //	confirmed   id < confirmed, or in the confirmed ranges above
 //
@@ -206,10 +213,12 @@ type Channel struct {
 	lanePool    *lane
 	freed       *lane // lanes that may go on at the end of the Step
 	parked      int   // entries behind their lane
+	recalled    int   // entries in that state
 	choosy      int   // clients with a tag, or that want one partition only
 
 	messageCount, requeueCount, timeoutCount uint64
 	filteredCount, deadCount                 uint64
+	recallCount, returnCount                 uint64
 }
 
 // turn says who goes first when what failed twice and what is new both wait.
@@ -270,7 +279,7 @@ func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 	case EvSubscribe:
 		res.Err = c.subscribe(ev)
 	case EvUnsubscribe:
-		c.unsubscribe(ev.Client)
+		c.unsubscribe(ev)
 	case EvReady:
 		res.Err = c.ready(ev)
 	case EvStop, EvBlocked:
@@ -281,6 +290,10 @@ func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 		c.setSkip(ev.Flag)
 	case EvEmpty:
 		c.empty()
+	case EvHold:
+		c.hold(ev)
+	case EvReturn:
+		res.Err = c.giveBack(ev)
 	case EvConfigure:
 		res.Err = c.configure(ev)
 	default:
@@ -319,6 +332,8 @@ func (c *Channel) stepPartition(ev *Event) {
 		c.deadMoved(p, ev.Ranges)
 	case EvCarried:
 		c.carried(p, ev.Deferred)
+	case EvUnfence:
+		c.liftFence(p)
 	case EvRemovePartition:
 		c.removePartition(p)
 	default:

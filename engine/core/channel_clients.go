@@ -9,6 +9,7 @@ type channelClient struct {
 	sampleRate int // 1..99, or 0: takes all
 	tag        uint64
 	only       uint32 // a partition plus one; 0: all
+	holdMs     int64  // how long a delivery may be on its way to it; 0: not at all
 	stopped    bool
 	blocked    bool
 
@@ -28,7 +29,7 @@ func (c *Channel) subscribe(ev *Event) error {
 	if c.cfg.MaxConsumers > 0 && len(c.order) >= c.cfg.MaxConsumers {
 		return ErrTooManyConsumers
 	}
-	cl := &channelClient{id: ev.Client, timeoutMs: ev.MsgTimeoutMs}
+	cl := &channelClient{id: ev.Client, timeoutMs: ev.MsgTimeoutMs, holdMs: ev.HoldMs}
 	if cl.timeoutMs <= 0 {
 		cl.timeoutMs = DefaultMsgTimeoutMs
 	}
@@ -47,7 +48,8 @@ func (c *Channel) subscribe(ev *Event) error {
 
 // unsubscribe puts what the client had in flight to the front of the redelivery
 // queue, oldest first: nobody waits for a timeout of a client that is gone.
-func (c *Channel) unsubscribe(id ClientID) {
+func (c *Channel) unsubscribe(ev *Event) {
+	id := ev.Client
 	cl := c.clients[id]
 	if cl == nil {
 		return
@@ -56,7 +58,10 @@ func (c *Channel) unsubscribe(id ClientID) {
 	c.refresh(cl)
 	for e := cl.flight.last; e != nil; e = cl.flight.last {
 		c.land(e)
-		c.enqueue(e, true)
+		if ev.Flag {
+			e.heldMs = 0
+		}
+		c.comeAgain(e, true)
 	}
 	if cl.choosy() {
 		c.choosy--

@@ -105,7 +105,7 @@ func (c *Channel) redeliver(res *Result) {
 // anyUnread says whether an offer could be taken as far as the partitions are concerned.
 func (c *Channel) anyUnread() bool {
 	for _, p := range c.parts {
-		if p != nil && p.next < p.end && !c.full(p) && (c.settings.Order == OrderNone || p.lane.free()) {
+		if p != nil && p.next < p.end && !c.full(p) && (c.settings.Order == OrderNone || p.free()) {
 			return true
 		}
 	}
@@ -156,6 +156,7 @@ func (c *Channel) deliver(e *entry, cl *channelClient, res *Result) {
 	cl.flight.pushBack(e)
 	c.inFlight++
 	cl.messageCount++
+	c.startHold(e, cl, res)
 	c.refresh(cl)
 	res.Decision, res.Client, res.ID, res.Attempts = Deliver, cl.id, e.id, e.attempts
 	res.At, res.Index, res.HasAt = e.at, e.index, e.hasAt
@@ -197,10 +198,18 @@ func (c *Channel) wait(e *entry, dueMs int64) {
 // fire is called by the wheel for everything that is due.
 func (c *Channel) fire(t *Timer[*entry]) {
 	e := t.Value
-	if e.state == entryInFlight {
+	switch e.state {
+	case entryInFlight:
 		c.timeoutCount++
 		c.land(e)
-		c.enqueue(e, false)
+		c.comeAgain(e, false)
+		return
+	case entryRecalled:
+		c.recalled--
+		c.enqueue(e, true)
+		return
+	case entryFence:
+		c.liftFence(c.part(e.id.Partition()))
 		return
 	}
 	if e.id.MsgID() >= c.part(e.id.Partition()).end {
@@ -211,7 +220,7 @@ func (c *Channel) fire(t *Timer[*entry]) {
 	c.enqueue(e, false)
 }
 
-// owned returns the entry of a message that is in flight to the event's client.
+// owned returns the entry of a message that is in flight to the event's client, whose node knows the delivery.
 func (c *Channel) owned(ev *Event) (*entry, error) {
 	e := c.entries.get(ev.ID)
 	if e == nil || e.state != entryInFlight {
@@ -219,6 +228,9 @@ func (c *Channel) owned(ev *Event) (*entry, error) {
 	}
 	if e.client.id != ev.Client {
 		return nil, ErrNotOwner
+	}
+	if e.stale(ev) {
+		return nil, ErrNotInFlight
 	}
 	return e, nil
 }
@@ -324,6 +336,9 @@ func (c *Channel) forget(e *entry) {
 	case entryWaiting, entryHeld:
 		c.wheel.Cancel(&e.timer)
 		c.waiting--
+	case entryRecalled:
+		c.wheel.Cancel(&e.timer)
+		c.recalled--
 	case entryDoomed:
 		c.part(e.id.Partition()).doomed.remove(e)
 		c.waiting--

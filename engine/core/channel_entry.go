@@ -5,7 +5,7 @@ import "penstock/segment"
 // entry is a message that is neither unread nor confirmed. It stands in the table
 // by its id and, by its state, in one list or in the wheel.
 type entry struct {
-	timer      Timer[*entry] // inFlight: message timeout; waiting: due time
+	timer      Timer[*entry] // inFlight: message timeout; waiting: due time; recalled, fence: see there
 	prev, next *entry        // in the client's list, the redelivery queue or the pool
 	client     *channelClient
 	lane       *lane // nil: nothing waits for it
@@ -14,6 +14,9 @@ type entry struct {
 	at         segment.Offset
 	startMs    int64 // of the delivery in flight
 	dueMs      int64 // of the last delay
+	heldMs     int64 // until when the last delivery may be on its way; 0: it is not
+	serial     uint64
+	holder     ClientID // of the last delivery; serial is that client's
 	index      uint32
 	attempts   uint16 // deliveries so far
 	state      entryState
@@ -31,8 +34,10 @@ const (
 	entryWaiting
 	entryHeld // due, but not visible yet: a paused topic holds it back
 	entryQueued
-	entryParked // ordered: another entry of its lane goes first
-	entryDoomed // as often delivered as allowed, and the outbox is full
+	entryParked   // ordered: another entry of its lane goes first
+	entryRecalled // nobody has it, but its last delivery may be on its way
+	entryFence    // of no message: see fence
+	entryDoomed   // as often delivered as allowed, and the outbox is full
 )
 
 // entryList is a list in order of arrival, linked through the entries.

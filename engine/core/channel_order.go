@@ -38,6 +38,9 @@ func (l *lane) free() bool { return l.busy == 0 && l.parked.first == nil && l.se
 // onlySettles says that nothing but a commit keeps the lane from being free.
 func (l *lane) onlySettles() bool { return l.busy == 0 && l.parked.first == nil && l.settling != nil }
 
+// free says that the partition's lane is, and that no fence stands.
+func (p *channelPart) free() bool { return p.fence == nil && p.lane.free() }
+
 // laneList holds lanes in the order in which they began to settle.
 type laneList struct{ first, last *lane }
 
@@ -79,7 +82,7 @@ func (c *Channel) offerSpecial(p *channelPart, ev *Event, res *Result) {
 	case c.settings.Order != OrderNone && p.lane.onlySettles() && c.sampledBehind(p, ev, old):
 		c.passSample(p, res)
 		return
-	case !p.lane.free() && c.settings.Order != OrderNone,
+	case !p.free() && c.settings.Order != OrderNone,
 		known && !l.free() && c.parked >= c.cfg.MaxKeyWaiting:
 		res.Decision, res.Why = Hold, HoldOrder
 		return

@@ -31,6 +31,7 @@ type channelPart struct {
 	loggedSettings uint64 // version
 
 	// Order: see lane.
+	fence      *entry     // nil: none stands; see fence
 	lane       lane       // of all messages, or of those whose keys are not known
 	settling   laneList   // lanes whose last confirmation is not committed: taken ones first
 	takes      uint64     // TakeControls that returned something
@@ -89,6 +90,7 @@ func (c *Channel) addPartition(ev *Event) {
 		p.loggedSettings = notLogged
 		c.settleLane(p, &p.lane)
 	}
+	c.fence(p, ev.HoldMs)
 	c.addDeferred(p, ev.Deferred)
 	c.discardTo(p, ev.Start)
 	c.settle(p)
@@ -111,6 +113,7 @@ func (c *Channel) removePartition(p *channelPart) {
 		l.settling = nil
 		c.letGo(l)
 	}
+	c.liftFence(p)
 	c.parts[p.number] = nil
 	c.special = c.isSpecial()
 }

@@ -7,12 +7,15 @@ type ChannelStats struct {
 	DeferredCount int
 	QueuedCount   int    // the redelivery queue, which is part of Depth
 	ParkedCount   int    // behind another message of their order, which is part of Depth
+	RecalledCount int    // wait until their last delivery to a client of another node is surely over, which is part of Depth
 	OutboxCount   int    // dead letters that are not in the dead-letter topic yet
 	DeadCount     uint64 // dead letters
 	FilteredCount uint64 // messages that the filter did not want
 	MessageCount  uint64 // messages that became visible
 	RequeueCount  uint64
 	TimeoutCount  uint64
+	RecallCount   uint64 // messages that had to wait so
+	ReturnCount   uint64 // deliveries that the client's node gave back
 	ClientCount   int
 	Paused        bool
 	Skipped       bool
@@ -31,7 +34,7 @@ type ClientStats struct {
 // Depth returns how many messages wait for a client: visible and not read yet, or
 // in the redelivery queue.
 func (c *Channel) Depth() uint64 {
-	depth := uint64(c.queue.count) + uint64(c.parked)
+	depth := uint64(c.queue.count) + uint64(c.parked) + uint64(c.recalled)
 	for _, p := range c.parts {
 		if p != nil && p.next < p.end {
 			depth += uint64(p.end-p.next) - uint64(p.holes) - p.ranges.Count(p.next, p.end)
@@ -49,7 +52,7 @@ func (c *Channel) Stats() ChannelStats {
 		}
 	}
 	return ChannelStats{
-		ParkedCount: c.parked, OutboxCount: outbox, DeadCount: c.deadCount, FilteredCount: c.filteredCount,
+		ParkedCount: c.parked, RecalledCount: c.recalled, RecallCount: c.recallCount, ReturnCount: c.returnCount, OutboxCount: outbox, DeadCount: c.deadCount, FilteredCount: c.filteredCount,
 		Depth: c.Depth(), InFlightCount: c.inFlight, DeferredCount: c.waiting, QueuedCount: c.queue.count,
 		MessageCount: c.messageCount, RequeueCount: c.requeueCount, TimeoutCount: c.timeoutCount,
 		ClientCount: len(c.order), Paused: c.paused, Skipped: c.skipped,

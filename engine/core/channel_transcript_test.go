@@ -27,6 +27,8 @@ import (
 //	moved part=0 ranges=3-5            dead letters left the outbox
 //	carried part=0 deferred=4@50       the messages lie at id*100+7 now
 //	gone id=0:4                        its bytes went while it waited
+//	subscribe client=1 hold=2000       a delivery may be on its way to it for so long
+//	return client=1 id=0:4 seen=3      its node did not hand over the delivery with that serial
 //	lists                              what is in flight, what waits, what is in the outbox
 //	show                               everything that can be asked
 type transcript struct {
@@ -54,6 +56,7 @@ const transcriptStartMs = 1_700_000_000_000
 //	channel_tags.txt      B59
 //	channel_carried.txt   B51, B52
 //	channel_removed.txt   B44, B47
+//	channel_recall.txt    B57
 func TestChannelTranscripts(t *testing.T) {
 	paths, err := filepath.Glob("testdata/channel_*.txt")
 	if err != nil || len(paths) == 0 {
@@ -225,6 +228,7 @@ var transcriptEvents = map[string]EventKind{
 	"blocked": EvBlocked, "offer": EvOffer, "redeliver": EvRedeliver, "drop": EvDrop, "finish": EvFinish, "requeue": EvRequeue,
 	"touch": EvTouch, "pause": EvPause, "skip": EvSkip, "empty": EvEmpty, "reset": EvReset,
 	"configure": EvConfigure, "commit": EvConfirmsCommitted, "moved": EvDeadMoved, "carried": EvCarried, "gone": EvGone, "remove": EvRemovePartition,
+	"hold": EvHold, "return": EvReturn, "unfence": EvUnfence,
 }
 
 func (tr *transcript) play(words []string) {
@@ -279,6 +283,7 @@ func (tr *transcript) event(kind EventKind, a args) {
 		Start: a.msgID("start"), End: a.msgID("end"), Msg: a.msgID("msg"), MsgTimeoutMs: a.int("timeout"),
 		Tag: uint64(a.int("tag")), Only: uint32(a.int("only")), Key: uint64(a.int("key")), Unwanted: a.has("unwanted"), Take: uint64(a.int("take")), Ranges: a.ranges(),
 		SampleRate: int(a.int("sample")), DelayMs: a.int("delay"), Flag: a.has("on"), Deferred: a.deferred(),
+		HoldMs: a.int("hold"), Seen: uint64(a.int("seen")),
 	}
 	if a.has("id") {
 		ev.ID = a.id()
@@ -321,7 +326,11 @@ func (tr *transcript) sayResult(ev *Event, res *Result) {
 		if res.HasAt {
 			place = fmt.Sprintf("%d/%d", res.At, int32(res.Index))
 		}
-		tr.say("deliver %s to %d, attempts %d, place %s", idText(res.ID), res.Client, res.Attempts, place)
+		serial := ""
+		if res.Serial != 0 {
+			serial = fmt.Sprintf(", serial %d", res.Serial)
+		}
+		tr.say("deliver %s to %d, attempts %d, place %s%s", idText(res.ID), res.Client, res.Attempts, place, serial)
 	case Skip:
 		if ev.Kind == EvOffer {
 			res.ID = MakeID(ev.Part, ev.Msg)
