@@ -43,6 +43,10 @@ const (
 	TypeDeliver     Type = 40 // from the leader: messages
 	TypeUnsubscribe Type = 41 // to a leader: the client is gone
 	TypeUnserved    Type = 42 // from the leader: the subscription has ended, and why
+	TypeStamp       Type = 43 // to a leader: the time at the node that has the clients. From feature level 2, as the three that follow
+	TypeDeliverHeld Type = 44 // from the leader: messages of an ordered channel, and until when they may be handed to a client
+	TypeFence       Type = 45 // from a leader that begins: hand over nothing of the leaders before
+	TypeFenced      Type = 46 // its answer: nothing of theirs is left
 )
 
 var typeNames = map[Type]string{
@@ -54,6 +58,7 @@ var typeNames = map[Type]string{
 	TypeForwardOp: "ForwardOp", TypeForwardOpAck: "ForwardOpAck",
 	TypeSubscribe: "Subscribe", TypeSubscribed: "Subscribed", TypeConsume: "Consume", TypeConsumed: "Consumed",
 	TypeDeliver: "Deliver", TypeUnsubscribe: "Unsubscribe", TypeUnserved: "Unserved",
+	TypeStamp: "Stamp", TypeDeliverHeld: "DeliverHeld", TypeFence: "Fence", TypeFenced: "Fenced",
 }
 
 // String is the type's name in FORMAT.md, or its number.

@@ -9,7 +9,7 @@ import (
 	"penstock/segment"
 )
 
-// Subscriptions of one node's clients at another (types 36 to 42 of netproto). The request of the frame's header is the subscription's number.
+// Subscriptions of one node's clients at another (types 36 to 46 of netproto). The request of the frame's header is the subscription's number.
 // These payloads are short or already copied, so the frame's checksum covers them whole. FORMAT.md has the bytes.
 
 const (
@@ -86,9 +86,13 @@ const (
 	ConsumeTouch   ConsumeKind = 4 // ID
 	ConsumeStop    ConsumeKind = 5 // nothing more is to be delivered
 	ConsumeCredit  ConsumeKind = 6 // Count: so many bytes of Deliver payloads have been taken
+	ConsumeSeen    ConsumeKind = 7 // Serial: of the last message of a DeliverHeld that came before what follows
+	ConsumeReturn  ConsumeKind = 8 // ID, Serial: this one was not handed to the client, and will not be
 )
 
-var consumeBytes = [...]int{ConsumeReady: 8, ConsumeFinish: 8, ConsumeRequeue: 16, ConsumeTouch: 8, ConsumeStop: 0, ConsumeCredit: 4}
+var consumeBytes = [...]int{
+	ConsumeReady: 8, ConsumeFinish: 8, ConsumeRequeue: 16, ConsumeTouch: 8, ConsumeStop: 0, ConsumeCredit: 4, ConsumeSeen: 8, ConsumeReturn: 16,
+}
 
 // Consume is one entry of a Consume frame.
 type Consume struct {
@@ -97,6 +101,7 @@ type Consume struct {
 	Count   uint32
 	ID      uint64
 	DelayMs uint64
+	Serial  uint64
 }
 
 // AppendConsume appends one entry.
@@ -113,6 +118,10 @@ func AppendConsume(dst []byte, c *Consume) []byte {
 	case ConsumeStop:
 	case ConsumeCredit:
 		dst = le.AppendUint32(dst, c.Count)
+	case ConsumeSeen:
+		dst = le.AppendUint64(dst, c.Serial)
+	case ConsumeReturn:
+		dst = le.AppendUint64(le.AppendUint64(dst, c.ID), c.Serial)
 	default:
 		panic(fmt.Sprintf("BUG: wire: a Consume of kind %d", c.Kind))
 	}
@@ -137,6 +146,10 @@ func NextConsume(p []byte) (c Consume, rest []byte, err error) {
 		c.ID, c.DelayMs = le.Uint64(p), le.Uint64(p[8:])
 	case ConsumeCredit:
 		c.Count = le.Uint32(p)
+	case ConsumeSeen:
+		c.Serial = le.Uint64(p)
+	case ConsumeReturn:
+		c.ID, c.Serial = le.Uint64(p), le.Uint64(p[8:])
 	}
 	return c, rest, nil
 }

@@ -32,6 +32,10 @@ func testConsumes() []Consume {
 	}
 }
 
+func testHeldConsumes() []Consume {
+	return []Consume{{Kind: ConsumeSeen, Serial: 1 << 40}, {Kind: ConsumeReturn, ID: 6, Serial: 7}}
+}
+
 func testFailures() []Failure {
 	return []Failure{{ID: 9, Kind: ConsumeFinish, Reason: 4}, {ID: 10, Kind: ConsumeTouch, Reason: 5}}
 }
@@ -56,6 +60,9 @@ func payloads() map[string][]byte {
 	for _, d := range testDelivered() {
 		all["sub-deliver"] = AppendDelivered(all["sub-deliver"], &d)
 	}
+	for _, c := range testHeldConsumes() {
+		all["sub-consume-held"] = AppendConsume(all["sub-consume-held"], &c)
+	}
 	return all
 }
 
@@ -70,6 +77,9 @@ func TestGoldenSubscriptions(t *testing.T) {
 		t.Errorf("%+v %v", s, err)
 	}
 	if got, err := consumes(all["sub-consume"]); err != nil || !reflect.DeepEqual(got, testConsumes()) {
+		t.Errorf("%+v %v", got, err)
+	}
+	if got, err := consumes(all["sub-consume-held"]); err != nil || !reflect.DeepEqual(got, testHeldConsumes()) {
 		t.Errorf("%+v %v", got, err)
 	}
 	c, rest, err := DecodeConsumed(all["sub-consumed"])
@@ -126,7 +136,7 @@ func TestSubscriptionsCut(t *testing.T) {
 			switch name {
 			case "sub-subscribe":
 				_, err = DecodeSubscribe(p[:n])
-			case "sub-consume":
+			case "sub-consume", "sub-consume-held":
 				var all []Consume
 				if all, err = consumes(p[:n]); err == nil {
 					for i := range all {

@@ -271,7 +271,7 @@ func forwarded(r *netproto.Received) bool {
 // ordered frames rest on what a connection promises, and no follower's log makes up for it: also in a world of packets they arrive, in order, or the
 // connection ends.
 func ordered(r *netproto.Received) bool {
-	return r.Type >= netproto.TypeSubscribe && r.Type <= netproto.TypeUnserved
+	return r.Type >= netproto.TypeSubscribe && r.Type <= netproto.TypeFenced
 }
 
 func received(f *netproto.Frame) *netproto.Received {
