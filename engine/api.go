@@ -87,6 +87,11 @@ type Delivery struct {
 	Attempts  uint16 // deliveries so far, this one included; saturates at 32767
 	Body      []byte
 	Headers   []Header // in the order in which they were published; nil: none
+	// Until is not zero for a message of an ordered channel that another node leads. A Sink that does not hand it to its client before is a HeldSink.
+	Until Deadline
+
+	serial uint64        // of core.Result
+	epoch  segment.Epoch // of the leader, with a serial
 }
 
 // Sink receives a Consumer's messages. Methods are called by one goroutine at a time.

@@ -99,6 +99,7 @@ type post struct {
 	carried  []core.DeferredMessage // lie elsewhere now
 	gone     []segment.MsgID        // waited, and retention removed their bytes with all that was below
 	start    segment.MsgID          // this
+	unfence  segment.Epoch          // the fence of this epoch has passed
 	dropped  core.IDRange           // emptied at the topic while a pause held it back
 }
 
@@ -409,8 +410,14 @@ func (c *Channel) takePosts() {
 		if p.add {
 			_, _, start := part.log.Start()
 			end := min(p.end, part.visibleEnd())
-			c.ev = core.Event{Kind: core.EvAddPartition, Part: part.number, Cursor: p.cursor, Start: start, End: end, Deferred: p.deferred, Flag: p.ahead}
+			c.ev = core.Event{
+				Kind: core.EvAddPartition, Part: part.number, Cursor: p.cursor, Start: start, End: end, Deferred: p.deferred, Flag: p.ahead,
+				HoldMs: part.fenceMs(p.epoch),
+			}
 			c.step()
+			if c.m.Fenced(part.number) {
+				c.e.cluster.remotes.fence(part, p.epoch)
+			}
 			c.cursors[p.index].end, c.cursors[p.index].behind, c.cursors[p.index].added = end, p.behind, true
 			c.cursors[p.index].epoch = p.epoch
 			added = true
@@ -418,6 +425,13 @@ func (c *Channel) takePosts() {
 		}
 		if !c.cursors[p.index].added {
 			continue // what it adds later knows of this already
+		}
+		if p.unfence != 0 {
+			if p.unfence == c.cursors[p.index].epoch {
+				c.ev = core.Event{Kind: core.EvUnfence, Part: part.number}
+				c.step()
+			}
+			continue
 		}
 		if p.carried != nil {
 			c.ev = core.Event{Kind: core.EvCarried, Part: part.number, Deferred: p.carried}

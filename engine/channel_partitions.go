@@ -83,6 +83,6 @@ func (c *Channel) giveAway(stays []bool) bool {
 // forget unsubscribes a consumer; mu is held.
 func (c *Channel) forget(k *Consumer) {
 	delete(c.consumers, k.id)
-	c.ev = core.Event{Kind: core.EvUnsubscribe, Client: k.id}
+	c.ev = core.Event{Kind: core.EvUnsubscribe, Client: k.id, Flag: k.clean}
 	c.step()
 }

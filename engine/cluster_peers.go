@@ -127,7 +127,7 @@ func (cn *clusterNode) request(from replicate.NodeID, f *netproto.Received) *par
 	case netproto.TypeForwardOpAck:
 		cn.ops.answered(f)
 	case netproto.TypeSubscribe, netproto.TypeSubscribed, netproto.TypeConsume, netproto.TypeConsumed, netproto.TypeDeliver,
-		netproto.TypeUnsubscribe, netproto.TypeUnserved:
+		netproto.TypeUnsubscribe, netproto.TypeUnserved, netproto.TypeStamp, netproto.TypeDeliverHeld, netproto.TypeFence, netproto.TypeFenced:
 		cn.remotes.frame(from, &f.Header, f.Payload)
 	default:
 		cn.log.Warn("a node sent a frame that this version does not know", "peer", from, "type", f.Header.Type)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 
@@ -23,6 +24,7 @@ type wires struct {
 	ports map[string]*port
 	lines map[*line]bool
 	seen  map[netproto.Type]int // frames that were passed on
+	keeps []*keeping
 	all   sync.WaitGroup
 }
 
@@ -136,13 +138,22 @@ func readFrame(r io.Reader, buf []byte) (netproto.Type, []byte, error) {
 }
 
 func (w *wires) pump(src, dst net.Conn, from, to string) {
-	var buf []byte
+	defer w.outlast(from, to)
+	var buf, aside []byte
 	for {
 		kind, frame, err := readFrame(src, buf)
 		if err != nil {
 			return
 		}
 		buf = frame
+		if w.keep(from, to, kind) {
+			aside = append(aside, frame...) // what follows passes it
+			continue
+		}
+		if len(aside) > 0 && w.isFree(from, to) {
+			frame = append(aside, frame...)
+			aside = nil
+		}
 		for range w.copies(from, to, kind) {
 			if _, err := dst.Write(frame); err != nil {
 				return
@@ -221,4 +232,107 @@ func (w *wires) close() {
 	}
 	w.mu.Unlock()
 	w.all.Wait()
+}
+
+// hold keeps what a node sends to another from the first frame of a kind on, in order, until release. A connection that ends meanwhile ends for the receiver only
+// behind what is kept: so a process looks that stands still with frames in its sockets. held is closed when the first frame is kept.
+func (w *wires) hold(from, to string, kind netproto.Type) (held <-chan struct{}, release func()) {
+	return w.holdAs(from, to, kind, false)
+}
+
+// holdAside is hold for the frames of the kind alone: the others pass them, and the connection lives on.
+func (w *wires) holdAside(from, to string, kind netproto.Type) (held <-chan struct{}, release func()) {
+	return w.holdAs(from, to, kind, true)
+}
+
+func (w *wires) holdAs(from, to string, kind netproto.Type, aside bool) (held <-chan struct{}, release func()) {
+	k := &keeping{from: from, to: to, kind: kind, aside: aside, held: make(chan struct{}), free: make(chan struct{}), over: make(chan struct{})}
+	w.mu.Lock()
+	w.keeps = append(w.keeps, k)
+	w.mu.Unlock()
+	release = sync.OnceFunc(func() { close(k.free) })
+	return k.held, release
+}
+
+// keeping is one call of hold.
+type keeping struct {
+	from, to string
+	kind     netproto.Type
+	aside    bool
+	began    sync.Once
+	held     chan struct{}
+	free     chan struct{}
+	over     chan struct{} // the connection that brought the frame has ended
+	ended    sync.Once
+}
+
+// keep waits while what comes now has to be kept, or says that it has to be put aside.
+func (w *wires) keep(from, to string, kind netproto.Type) (aside bool) {
+	w.mu.Lock()
+	keeps := slices.Clone(w.keeps)
+	w.mu.Unlock()
+	for _, k := range keeps {
+		if k.from == from && k.to == to && k.kind == kind {
+			k.began.Do(func() { close(k.held) })
+			if k.aside {
+				aside = aside || !k.isFree()
+				continue
+			}
+			<-k.free
+		}
+	}
+	return aside
+}
+
+func (k *keeping) isFree() bool {
+	select {
+	case <-k.free:
+		return true
+	default:
+		return false
+	}
+}
+
+// isFree says that nothing is kept aside any more.
+func (w *wires) isFree(from, to string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !slices.ContainsFunc(w.keeps, func(k *keeping) bool { return k.from == from && k.to == to && !k.isFree() })
+}
+
+// outlast lets the receiver of what is kept have it before the other direction's end closes the connection.
+func (w *wires) outlast(from, to string) {
+	w.mu.Lock()
+	keeps := slices.Clone(w.keeps)
+	w.mu.Unlock()
+	for _, k := range keeps {
+		select {
+		case <-k.held:
+		default:
+			continue // nothing was kept
+		}
+		if k.aside {
+			continue
+		}
+		switch {
+		case k.from == from && k.to == to:
+			k.ended.Do(func() { close(k.over) })
+		case k.from == to && k.to == from:
+			<-k.over
+		}
+	}
+}
+
+// part ends the connections between two nodes for one of them; the other gets what is kept first.
+func (w *wires) part(gone, other string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for l := range w.lines {
+		switch {
+		case l.from == gone && l.to == other:
+			_ = l.near.Close()
+		case l.to == gone && l.from == other:
+			_ = l.far.Close()
+		}
+	}
 }

@@ -16,6 +16,7 @@ type Consumer struct {
 	delivery Delivery
 	touched  bool
 	stopped  bool
+	clean    bool            // nothing of it is on its way through another node
 	follows  bool            // it was attached because this node leads something
 	only     *uint32         // the partition that it reads; nil: all
 	remote   *remoteConsumer // other nodes serve it; the channel does not know it
@@ -97,18 +98,23 @@ func (k *Consumer) Ready(n int) error {
 
 // Finish confirms a message. The confirmation is in the log within Options.ConfirmInterval;
 // a crash before that delivers the message again.
-func (k *Consumer) Finish(id ID) error {
+func (k *Consumer) Finish(id ID) error { return k.finish(id, 0) }
+
+// finish, requeue and touch get what core.Event.Seen is.
+func (k *Consumer) finish(id ID, seen uint64) error {
 	if !k.ch.has(id) {
 		return ErrNotInFlight
 	}
 	if k.remote != nil {
 		return k.remote.say(&wire.Consume{Kind: wire.ConsumeFinish, ID: uint64(id)})
 	}
-	return k.do(core.Event{Kind: core.EvFinish, ID: id})
+	return k.do(core.Event{Kind: core.EvFinish, ID: id, Seen: seen})
 }
 
 // Requeue gives a message back, to be delivered again after delay.
-func (k *Consumer) Requeue(id ID, delay time.Duration) error {
+func (k *Consumer) Requeue(id ID, delay time.Duration) error { return k.requeue(id, delay, 0) }
+
+func (k *Consumer) requeue(id ID, delay time.Duration, seen uint64) error {
 	if !k.ch.has(id) {
 		return ErrNotInFlight
 	}
@@ -118,18 +124,27 @@ func (k *Consumer) Requeue(id ID, delay time.Duration) error {
 	if delay >= time.Millisecond && !k.ch.ephemeral && k.ch.t.partitions()[id.Partition()].stateFull(1) {
 		return ErrStateFull
 	}
-	return k.do(core.Event{Kind: core.EvRequeue, ID: id, DelayMs: delay.Milliseconds()})
+	return k.do(core.Event{Kind: core.EvRequeue, ID: id, DelayMs: delay.Milliseconds(), Seen: seen})
 }
 
 // Touch starts the message's timeout anew, within Options.MaxMsgTimeout of its delivery.
-func (k *Consumer) Touch(id ID) error {
+func (k *Consumer) Touch(id ID) error { return k.touch(id, 0) }
+
+func (k *Consumer) touch(id ID, seen uint64) error {
 	if !k.ch.has(id) {
 		return ErrNotInFlight
 	}
 	if k.remote != nil {
 		return k.remote.say(&wire.Consume{Kind: wire.ConsumeTouch, ID: uint64(id)})
 	}
-	return k.do(core.Event{Kind: core.EvTouch, ID: id})
+	return k.do(core.Event{Kind: core.EvTouch, ID: id, Seen: seen})
+}
+
+// giveBack takes a delivery that the client's node did not hand over.
+func (k *Consumer) giveBack(id ID, serial uint64) {
+	if k.ch.has(id) {
+		_ = k.do(core.Event{Kind: core.EvReturn, ID: id, Seen: serial}) // it timed out long ago, or the channel is closed
+	}
 }
 
 // has says whether an id can be of this topic at all; clients send what they like.
@@ -177,6 +192,14 @@ func (k *Consumer) Close() {
 		k.remote.end()
 		return
 	}
+	k.detach()
+}
+
+// closeAs is Close for another node's client.
+func (k *Consumer) closeAs(clean bool) {
+	k.ch.mu.Lock()
+	k.clean = clean
+	k.ch.mu.Unlock()
 	k.detach()
 }
 

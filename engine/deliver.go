@@ -88,7 +88,7 @@ func (c *Channel) turn() (again bool) {
 // nobody else changes the topic (syncChannels). mu is held.
 func (c *Channel) outlived() bool {
 	for i := range c.cursors {
-		if cur := &c.cursors[i]; cur.added && cur.part.rep != nil && cur.part.rep.serving() != cur.epoch {
+		if cur := &c.cursors[i]; cur.added && cur.part.rep != nil && (cur.part.rep.serving() != cur.epoch || cur.part.rep.fencedAbove(cur.epoch)) {
 			return true
 		}
 	}
@@ -341,6 +341,9 @@ func (c *Channel) plain(h *segment.Header, body []byte) ([]byte, error) {
 func (c *Channel) hand(h *segment.Header, r *segment.Record) {
 	k := c.consumers[c.res.Client]
 	k.delivery = Delivery{ID: c.res.ID, Timestamp: h.Created + r.TimeDelta*1000, Attempts: c.res.Attempts, Body: r.Body, Headers: r.Headers}
+	if c.res.Serial != 0 {
+		k.delivery.serial, k.delivery.epoch = c.res.Serial, c.cursorOf(c.res.ID).epoch
+	}
 	if !k.touched {
 		k.touched = true
 		c.touched = append(c.touched, k)

@@ -70,9 +70,13 @@ type remotes struct {
 	legs    map[uint64]*leg
 	clients []*remoteConsumer
 	subs    map[subscriptionKey]*subscription
+	stamps  map[replicate.NodeID]uint64 // the last that came on the connections of now
+	stampTo []replicate.NodeID          // sendStamps'
+	fences  map[fenceKey]*fencing
 	turning bool
 	shut    bool
 
+	counts remoteCounts
 	ticked int // where the last tick began; keepTime's
 
 	looped  []loopedFrame // from this node to itself
@@ -87,6 +91,7 @@ type loopedFrame struct {
 func (rs *remotes) init(cn *clusterNode) {
 	rs.cn, rs.next = cn, cn.e.firstRequest()
 	rs.legs, rs.subs = map[uint64]*leg{}, map[subscriptionKey]*subscription{}
+	rs.stamps, rs.fences = map[replicate.NodeID]uint64{}, map[fenceKey]*fencing{}
 }
 
 // send sends one frame; those to this node itself are always taken.
@@ -140,7 +145,7 @@ func (rs *remotes) sendSurely(to replicate.NodeID, f *netproto.Frame) {
 	rs.cn.forward.answer(to, f)
 }
 
-// frame takes a frame of types Subscribe to Unserved.
+// frame takes a frame of types Subscribe to Fenced.
 func (rs *remotes) frame(from replicate.NodeID, h *netproto.Header, payload []byte) {
 	var err error
 	switch h.Type {
@@ -148,9 +153,16 @@ func (rs *remotes) frame(from replicate.NodeID, h *netproto.Header, payload []by
 		err = rs.serve(from, h.Request, payload)
 	case netproto.TypeConsume:
 		err = rs.consume(subscriptionKey{from, h.Request}, payload)
+	case netproto.TypeFence:
+		err = rs.fenceAsked(from, payload)
+	case netproto.TypeFenced:
+		err = rs.fenceAnswered(from, payload)
+	case netproto.TypeStamp:
+		err = rs.stamped(from, payload)
 	case netproto.TypeUnsubscribe:
 		if s := rs.take(subscriptionKey{from, h.Request}); s != nil {
-			rs.cn.spawn(s.end)
+			clean := len(payload) == 1 && payload[0] == 1
+			rs.cn.spawn(func() { s.end(clean) })
 		}
 	default:
 		l := rs.leg(from, h.Request)
@@ -162,6 +174,8 @@ func (rs *remotes) frame(from replicate.NodeID, h *netproto.Header, payload []by
 			l.r.subscribed(l, h.Status, payload)
 		case netproto.TypeDeliver:
 			err = l.r.deliver(l, payload)
+		case netproto.TypeDeliverHeld:
+			err = l.r.deliverHeld(l, payload)
 		case netproto.TypeConsumed:
 			err = l.r.consumed(l, payload)
 		case netproto.TypeUnserved:
@@ -231,6 +245,8 @@ func (t *Topic) servesAny() bool {
 
 // tick does what nobody else brings about.
 func (rs *remotes) tick() {
+	rs.sendStamps()
+	rs.tickFences()
 	clients := rs.all()
 	if n := len(clients); n > maxTickCount {
 		part := max(maxTickCount, (n+3)/4)
@@ -278,6 +294,7 @@ func (rs *remotes) beginTurns() bool {
 // lost ends what the connection to a node carried: its clients' consumers here, and this node's clients' legs there.
 func (rs *remotes) lost(node replicate.NodeID) {
 	rs.mu.Lock()
+	delete(rs.stamps, node)
 	var gone []*subscription
 	for k, s := range rs.subs {
 		if k.from == node {
@@ -288,7 +305,7 @@ func (rs *remotes) lost(node replicate.NodeID) {
 	rs.mu.Unlock()
 	slices.SortFunc(gone, func(a, b *subscription) int { return int(int64(a.key.id - b.key.id)) })
 	for _, s := range gone {
-		rs.cn.spawn(s.end)
+		rs.cn.spawn(func() { s.end(false) })
 	}
 	for _, r := range rs.all() {
 		r.lost(node)

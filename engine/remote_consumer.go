@@ -72,6 +72,8 @@ type leg struct {
 	active bool
 	ops    []byte // Consume entries that were not sent
 	owed   int    // bytes taken from it and not given back
+	came   uint64 // the last serial of a held delivery
+	told   uint64 // the last of which the leader was told that it came
 }
 
 func (rs *remotes) subscribe(ctx context.Context, c *Channel, o ConsumerOptions, s Sink) (*Consumer, error) {
@@ -196,6 +198,9 @@ func (r *remoteConsumer) subscribeAt(node replicate.NodeID) {
 	l.id = rs.next
 	rs.legs[l.id] = l
 	rs.mu.Unlock()
+	if rs.cn.e.Level() >= heldLevel {
+		rs.sendStamp(node)
+	}
 	f := netproto.Frame{Type: netproto.TypeSubscribe, Request: l.id, Head: wire.AppendSubscribe(nil, &r.ask)}
 	if err := rs.send(node, &f); err != nil {
 		rs.forget(l)
@@ -224,8 +229,12 @@ func (r *remoteConsumer) remove(l *leg) {
 // giveUp unsubscribes at a leader; mu is held.
 func (r *remoteConsumer) giveUp(l *leg) {
 	r.flushLeg(l)
-	r.remove(l)
-	r.rs.sendSurely(l.node, &netproto.Frame{Type: netproto.TypeUnsubscribe, Request: l.id})
+	r.remove(l) // what comes for it from now on is handed to nobody
+	f := netproto.Frame{Type: netproto.TypeUnsubscribe, Request: l.id}
+	if r.rs.cn.e.Level() >= heldLevel && r.drained() {
+		f.Head = []byte{1}
+	}
+	r.rs.sendSurely(l.node, &f)
 }
 
 // share divides the client's RDY and tells the leaders; mu is held.
@@ -315,57 +324,6 @@ func (r *remoteConsumer) create(l *leg) {
 	})
 }
 
-// deliver hands messages over. The sink copies them, so that the connection's buffer is free again at once.
-func (r *remoteConsumer) deliver(l *leg, p []byte) error {
-	r.mu.Lock()
-	if r.ended || !l.active {
-		r.mu.Unlock()
-		return nil
-	}
-	for len(p) > 0 {
-		rest, err := wire.NextDelivered(p, &r.wire)
-		if err != nil {
-			r.mu.Unlock()
-			return err
-		}
-		m, n := &r.wire, len(p)-len(rest)
-		p = rest
-		if r.bound > 0 {
-			r.hold(l, ID(m.ID), n)
-		} else {
-			l.owed += n
-		}
-		r.delivery = Delivery{ID: ID(m.ID), Timestamp: m.Timestamp, Attempts: m.Attempts, Body: m.Body}
-		if len(m.Headers) > 0 {
-			r.delivery.Headers = m.Headers
-		}
-		r.stats.MessageCount++
-		if !r.sink.Deliver(&r.delivery) {
-			r.full = true
-		}
-	}
-	r.delivery = Delivery{}
-	r.pay(l, r.leastPaid())
-	r.mu.Unlock()
-	r.sink.Flush()
-	return nil
-}
-
-// pay gives bytes back if the sink has room and they are at least some; mu is held.
-func (r *remoteConsumer) pay(l *leg, least int) {
-	if r.full || l.owed < max(least, 1) {
-		return
-	}
-	l.payOwed()
-	r.flushLeg(l)
-}
-
-// payOwed gives bytes back with what is sent next.
-func (l *leg) payOwed() {
-	l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeCredit, Count: uint32(l.owed)})
-	l.owed = 0
-}
-
 // consumed takes a leader's answers.
 func (r *remoteConsumer) consumed(l *leg, payload []byte) error {
 	c, failures, err := wire.DecodeConsumed(payload)
@@ -440,6 +398,7 @@ func (r *remoteConsumer) say(what *wire.Consume) error {
 		return ErrNotInFlight // nor is it anywhere else
 	}
 	l := r.legs[i]
+	l.sayWhatCame()
 	l.ops = wire.AppendConsume(l.ops, what)
 	switch what.Kind {
 	case wire.ConsumeFinish:

@@ -15,6 +15,12 @@ import (
 	"penstock/replicate/wire"
 )
 
+// unsentFrame is a Deliver, or a DeliverHeld.
+type unsentFrame struct {
+	*putBuffer
+	kind netproto.Type
+}
+
 type subscriptionKey struct {
 	from replicate.NodeID
 	id   uint64
@@ -30,10 +36,12 @@ type subscription struct {
 	k       *Consumer  // nil: not attached yet
 	gone    bool       // the client is, or the channel
 	buf     *putBuffer // the Deliver frame that is being filled
-	unsent  []*putBuffer
-	waiting bool // a goroutine sends unsent
-	unpaid  int  // bytes sent and not given back
-	blocked bool // the channel was told to wait for them
+	unsent  []unsentFrame
+	waiting bool   // a goroutine sends unsent
+	held    bool   // buf is a DeliverHeld
+	seen    uint64 // the last serial that the client's node had when it said what comes next; consume's
+	unpaid  int    // bytes sent and not given back
+	blocked bool   // the channel was told to wait for them
 	frame   netproto.Frame
 	body    [1][]byte
 }
@@ -118,6 +126,7 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 		k.Close()
 		return ErrNoLeader
 	}
+	s.hold()
 	return nil
 }
 
@@ -134,15 +143,16 @@ func (t *Topic) hasServed() bool {
 	return false
 }
 
-// end closes the consumer: what it had in flight goes to others at once.
-func (s *subscription) end() {
+// end closes the consumer: what it had in flight goes to others at once, or, in an ordered channel, when it can not come any more. clean says that nothing of
+// it is on its way.
+func (s *subscription) end(clean bool) {
 	s.mu.Lock()
 	s.gone = true
 	k := s.k
 	s.drop()
 	s.mu.Unlock()
 	if k != nil {
-		k.Close()
+		k.closeAs(clean)
 	}
 }
 
@@ -165,13 +175,22 @@ func (s *subscription) Deliver(d *Delivery) bool {
 		return false
 	}
 	m := wire.Delivered{ID: uint64(d.ID), Timestamp: d.Timestamp, Attempts: d.Attempts, Headers: d.Headers, Body: d.Body}
-	n := wire.DeliveredBytes(&m)
-	if s.buf != nil && len(s.buf.bytes)+n > maxDeliverBytes {
+	n, held := wire.DeliveredBytes(&m), d.serial != 0
+	if held {
+		n += wire.HeldBytes
+	}
+	if s.buf != nil && (s.held != held || len(s.buf.bytes)+n > maxDeliverBytes) {
 		s.submit()
 	}
 	if s.buf == nil {
 		s.buf = putBuffers.Get().(*putBuffer)
-		s.buf.bytes = s.buf.bytes[:0]
+		if s.buf.bytes, s.held = s.buf.bytes[:0], held; held {
+			head := s.heldHead()
+			s.buf.bytes = wire.AppendHeldHead(s.buf.bytes, &head)
+		}
+	}
+	if held {
+		s.buf.bytes = wire.AppendHeld(s.buf.bytes, &wire.Held{Epoch: d.epoch, Serial: d.serial})
 	}
 	s.buf.bytes = wire.AppendDelivered(s.buf.bytes, &m)
 	s.unpaid += n
@@ -190,7 +209,11 @@ func (s *subscription) Flush() {
 
 // submit sends the frame that was filled; mu is held. If the connection's queue is full, a goroutine sends it when there is room.
 func (s *subscription) submit() {
-	s.unsent = append(s.unsent, s.buf)
+	kind := netproto.TypeDeliver
+	if s.held {
+		kind = netproto.TypeDeliverHeld
+	}
+	s.unsent = append(s.unsent, unsentFrame{s.buf, kind})
 	s.buf = nil
 	if s.sendUnsent() || s.waiting {
 		return
@@ -212,7 +235,7 @@ func (s *subscription) submit() {
 func (s *subscription) sendUnsent() bool {
 	for i, b := range s.unsent {
 		s.body[0] = b.bytes
-		s.frame = netproto.Frame{Type: netproto.TypeDeliver, Request: s.key.id, Body: s.body[:], Owner: b}
+		s.frame = netproto.Frame{Type: b.kind, Request: s.key.id, Body: s.body[:], Owner: b.putBuffer}
 		switch err := s.rs.send(s.key.from, &s.frame); {
 		case errors.Is(err, netproto.ErrQueueFull):
 			s.unsent = slices.Delete(s.unsent, 0, i)
@@ -280,13 +303,17 @@ func (rs *remotes) consume(key subscriptionKey, p []byte) error {
 			err = nil
 			_ = k.Ready(int(c.Count)) // of a channel that is closed: Unserved is on its way
 		case wire.ConsumeFinish:
-			err = k.Finish(ID(c.ID))
+			err = k.finish(ID(c.ID), s.seen)
 		case wire.ConsumeRequeue:
-			err = k.Requeue(ID(c.ID), time.Duration(c.DelayMs)*time.Millisecond)
+			err = k.requeue(ID(c.ID), time.Duration(c.DelayMs)*time.Millisecond, s.seen)
 		case wire.ConsumeTouch:
-			err = k.Touch(ID(c.ID))
+			err = k.touch(ID(c.ID), s.seen)
 		case wire.ConsumeStop:
 			k.StopDelivery()
+		case wire.ConsumeSeen:
+			s.seen = c.Serial
+		case wire.ConsumeReturn:
+			k.giveBack(ID(c.ID), c.Serial)
 		case wire.ConsumeCredit:
 			if s.pay(int(c.Count)) {
 				_ = k.do(core.Event{Kind: core.EvBlocked, Flag: false}) // closed: Unserved is on its way

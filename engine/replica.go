@@ -32,6 +32,8 @@ type replica struct {
 	parked     atomic.Bool                    // puts wait in the forwarder: later ones queue behind them
 	target     atomic.Uint32                  // replicate.NodeID of the leader; 0: nobody is known
 	row        atomic.Pointer[meta.Partition] // the newest row of the store
+	fenced     atomic.Uint64                  // the newest epoch of a Fence
+	clear      atomic.Uint64                  // the epoch of this node's whose Fence all have answered
 
 	mu       sync.Mutex
 	leader   *replicate.Leader
