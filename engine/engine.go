@@ -38,6 +38,7 @@ type Engine struct {
 	waiting   atomic.Int64 // bytes in all inboxes, see partition.report
 	pulse     aio.Pulse    // of everything that is written to the data directory once the engine runs
 	disks     diskHealth
+	scrubbed  scrubState
 	asyncFree asyncFree
 	cluster   *clusterNode // nil: a single node
 	manual    *Manual      // nil: it runs by itself
@@ -152,6 +153,9 @@ func (e *Engine) open(ctx context.Context) error {
 		e.background(e.confirmer.run)
 	}
 	e.startDiskWatch()
+	if e.opts.ScrubInterval > 0 {
+		e.background(e.scrub)
+	}
 	e.background(e.watch)
 	if e.cluster != nil {
 		e.cluster.start()

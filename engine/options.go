@@ -51,6 +51,7 @@ type Options struct {
 	MaxMsgTimeout      time.Duration // 15 m
 	MaxReqTimeout      time.Duration // 1 h
 	PublishTimeout     time.Duration // longest wait in the inbox (5 s)
+	ScrubInterval      time.Duration // how often all segments are read and verified; 0: never
 	DiskPatience       time.Duration // writes wait and none comes back: the disk hangs, and leaderships are handed over (5 s); less than 0: never
 	DiskFailedAfter    time.Duration // and after this it counts as failed (30 s)
 	AdmitTimeout       time.Duration // longest wait for room in the inbox (800 ms: clients give up a socket write after 1 s)

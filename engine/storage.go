@@ -43,6 +43,11 @@ type StorageStats struct {
 	DiskProbes      uint64  `json:"disk_probes"`              // writes that only asked whether the disk answers
 	DiskHangs       uint64  `json:"disk_hangs"`               // times that nothing came back for disk-patience
 	DiskHandOvers   uint64  `json:"disk_hand_overs"`          // leaderships given away because of that
+	ScrubRounds     uint64  `json:"scrub_rounds"`             // times that all segments were read and verified
+	ScrubBytes      uint64  `json:"scrub_bytes"`              // read for that
+	ScrubDamaged    uint64  `json:"scrub_damaged"`            // ranges that did not read back
+	ScrubPartitions int64   `json:"scrub_partitions"`         // read in the present round
+	ScrubRunning    bool    `json:"scrub_running"`            // a round is under way
 }
 
 // Storage is a snapshot of StorageStats.
@@ -64,6 +69,7 @@ func (e *Engine) Storage() StorageStats {
 	if cn := e.cluster; cn != nil {
 		out.Shortened, out.Yielded = cn.shortened.count(), cn.yields.Load()
 	}
+	e.scrubbed.describe(&out)
 	if s.Groups > 0 {
 		out.BatchesPerGroup = float64(s.Records) / float64(s.Groups)
 		out.FlushMeanMicros = float64(s.FlushNanos) / float64(s.Groups) / float64(time.Microsecond)

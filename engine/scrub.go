@@ -1,0 +1,129 @@
+package engine
+
+import (
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"penstock/segment"
+)
+
+const (
+	// maxScrubRate bounds what a scrub reads, in bytes per second: commits of the same disk wait for it.
+	maxScrubRate = 16 << 20
+	// scrubFirstAfter is how long after its start a node begins its first round, if that is less than the interval: a node that is restarted each
+	// week is scrubbed, too.
+	scrubFirstAfter = 10 * time.Minute
+	// scrubPause is how long a scrub waits when a piece could not be read for another reason than damage.
+	scrubPause = time.Second
+)
+
+// scrubState is how far the scrub is. Any goroutine may read it.
+type scrubState struct {
+	rounds     atomic.Uint64 // completed
+	bytes      atomic.Uint64 // read and verified since Open
+	damaged    atomic.Uint64 // ranges that were found not to read back
+	partitions atomic.Int64  // of the present round that were read
+	running    atomic.Bool
+}
+
+func (s *scrubState) describe(out *StorageStats) {
+	out.ScrubRounds, out.ScrubBytes, out.ScrubDamaged = s.rounds.Load(), s.bytes.Load(), s.damaged.Load()
+	out.ScrubPartitions, out.ScrubRunning = s.partitions.Load(), s.running.Load()
+}
+
+// scrub reads everything in this node's segments from the device once in Options.ScrubInterval, so that what rots unread is found while another replica
+// still has it. In a cluster what it finds is repaired from a replica that reads back (replica.isolated); on a single node Health names it. The commit log
+// is not read: what lies only there is in memory, and goes to segments from there.
+func (e *Engine) scrub() {
+	for wait := min(scrubFirstAfter, e.opts.ScrubInterval); e.pause(wait, e.stop); {
+		began := e.instant()
+		e.scrubRound()
+		wait = max(scrubPause, e.opts.ScrubInterval-e.since(began))
+	}
+}
+
+// scrubRound reads every partition's segments once.
+func (e *Engine) scrubRound() {
+	s := &e.scrubbed
+	s.running.Store(true)
+	defer s.running.Store(false)
+	s.partitions.Store(0)
+	c := segment.NewChecker()
+	defer c.Close()
+	for _, pt := range e.partitionList() {
+		if pt.log == nil || pt.t.quarantined {
+			continue
+		}
+		if !e.scrubPartition(pt, c) {
+			return
+		}
+		s.partitions.Add(1)
+	}
+	s.rounds.Add(1)
+}
+
+// scrubPartition says false when the engine closes.
+func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
+	at, _, _ := pt.log.Start()
+	for {
+		at = behindDamage(pt.log, at) // what is known already
+		run, err := pt.log.Check(c, at, segment.CheckBytes, 0)
+		wait := time.Duration(run.Bytes) * time.Second / maxScrubRate
+		var bad *segment.CorruptError
+		switch {
+		case err == nil && run.InMemory:
+			return true // the rest, too
+		case err == nil:
+			e.scrubbed.bytes.Add(uint64(run.Bytes))
+			at = run.Next
+		case errors.As(err, &bad):
+			next := behindDamage(pt.log, at)
+			if next <= at {
+				return true // the rest of the log is not there, or was cut
+			}
+			e.tellScrubbed(pt, at, next, err)
+			at = next
+		case errors.Is(err, segment.ErrBelowStart):
+			start, _, _ := pt.log.Start() // retention was faster
+			if start <= at {
+				return true
+			}
+			at = start
+		default: // the end; or it cannot be read just now, and the next round looks again
+			wait = 0
+			if !errors.Is(err, segment.ErrAtEnd) && !errors.Is(err, segment.ErrClosed) {
+				e.log.Warn("the scrub could not read a partition to its end; the next round tries again", "topic", pt.t.name, "partition", pt.number, "error", err)
+				wait = scrubPause
+			}
+			return e.pause(wait, e.stop)
+		}
+		if !e.pause(wait, e.stop) {
+			return false
+		}
+	}
+}
+
+// behindDamage is where the isolated range ends that at lies in, or at.
+func behindDamage(log *segment.Log, at segment.Offset) segment.Offset {
+	for _, r := range log.Isolated() {
+		if r.From <= at && at < r.To {
+			return r.To
+		}
+	}
+	return at
+}
+
+// tellScrubbed says once what was found: what a range has is isolated from then on, and is not found again.
+func (e *Engine) tellScrubbed(pt *partition, from, to segment.Offset, err error) {
+	what := "it is not served; look at the device"
+	if pt.rep != nil {
+		what = "it is repaired from a replica that reads back"
+	}
+	if e.scrubbed.damaged.Add(1) <= maxToldDamage {
+		e.log.Error("the scrub found stored messages that do not read back: "+what, "topic", pt.t.name, "partition", pt.number, "from", from, "to", to, "error", err)
+	}
+}
+
+// maxToldDamage bounds the log lines about damage of one process; the counter goes on.
+const maxToldDamage = 1000

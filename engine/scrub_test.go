@@ -1,0 +1,56 @@
+package engine_test
+
+import (
+	"path"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/engine"
+	"penstock/segment"
+)
+
+func scrubsOften(o *engine.Options) { o.ScrubInterval = 100 * time.Millisecond }
+
+// A bit rots in a copy that nobody reads: the scrub finds it, and it is repaired from the others.
+func TestClusterScrubRepairs(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, scrubsOften)
+	tr.create("t", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	tr.fill(h, l, "t", "m", 6000, 400) // so many that most of it is in segments
+	tr.equal("t", 0)
+	f := tr.others(l)[0]
+	flip(t, f, path.Join(engine.TopicDir(f.e, "t"), "0"), 1)
+	tr.eventually("the scrub finds it", func() bool { return f.e.Storage().ScrubDamaged > 0 })
+	tr.eventually("it is repaired", func() bool { return f.e.Health() == nil })
+	from := f.e.Storage()
+	tr.eventually("another round finds nothing", func() bool { return f.e.Storage().ScrubRounds > from.ScrubRounds+1 })
+	if n := f.e.Storage().ScrubDamaged; n != from.ScrubDamaged {
+		t.Errorf("%d ranges were damaged, and then %d", from.ScrubDamaged, n)
+	}
+	for _, m := range tr.others(f) {
+		if s := m.e.Storage(); s.ScrubDamaged != 0 {
+			t.Errorf("%s found damage in %d ranges of a whole copy", m.name, s.ScrubDamaged)
+		}
+	}
+	tr.whole("t")
+	tr.checkAll(h, "t", 1)
+}
+
+// On a single node the scrub says where the damage is, before somebody reads it.
+func TestScrubTells(t *testing.T) {
+	disk, _ := closedDirectory(t, 300)
+	files := segmentFiles(t, disk, "bad")
+	if !disk.Corrupt(files[len(files)/2], []byte("rotten"), segment.SegmentHeaderBytes+20_000) {
+		t.Fatal("no such file")
+	}
+	var log logged
+	e := onDisk(t, disk, scrubsOften, func(o *engine.Options) { o.Logger = log.logger() })
+	eventually(t, "the scrub finds it", func() bool { return e.Storage().ScrubDamaged == 1 && e.Health() != nil })
+	eventually(t, "two rounds", func() bool { return e.Storage().ScrubRounds > 2 })
+	if n := strings.Count(log.String(), "the scrub found"); n != 1 || e.Storage().ScrubDamaged != 1 || e.Storage().ScrubBytes == 0 {
+		t.Errorf("told %d times, counted %d", n, e.Storage().ScrubDamaged)
+	}
+}

@@ -1,0 +1,166 @@
+package segment
+
+import (
+	"fmt"
+
+	"penstock/segment/aio"
+)
+
+// CheckBytes is how much Check reads at once, unless one batch is larger.
+const CheckBytes = 1 << 20
+
+// Checker holds the buffer of who checks logs. One goroutine uses it, for any number of logs.
+type Checker struct {
+	buf  []byte
+	free func()
+}
+
+// NewChecker makes a checker; Close frees it.
+func NewChecker() *Checker {
+	buf, free := aio.AlignedBytes(CheckBytes)
+	return &Checker{buf, free}
+}
+
+// Close frees the buffer.
+func (c *Checker) Close() {
+	if c.free != nil {
+		c.free()
+		c.buf, c.free = nil, nil
+	}
+}
+
+// room makes the buffer hold n bytes.
+func (c *Checker) room(n int64) []byte {
+	if int64(len(c.buf)) < n {
+		c.free()
+		c.buf, c.free = aio.AlignedBytes(int(roundUp(n, aio.BlockBytes)))
+	}
+	return c.buf[:n]
+}
+
+// Checked is a run of whole batches that verify.
+type Checked struct {
+	Next     Offset // behind the run
+	Bytes    int64
+	Digest   uint32 // of all of its bytes
+	First    Header // its first batch
+	InMemory bool   // they are not read from segments yet
+}
+
+// Check reads a run of about maxBytes that begins at at, a batch boundary, from the device, not from memory that shows what the device once had, and
+// verifies it: at least one batch, never into another segment, nor beyond to (a boundary; 0: no bound). What is damaged is isolated and comes back as a
+// CorruptError, as from View, whose other errors it has, too. What no segment has yet is taken from the tail.
+func (l *Log) Check(c *Checker, at Offset, maxBytes int, to Offset) (Checked, error) {
+	l.mu.Lock()
+	if err := l.within(at); err != nil {
+		l.mu.Unlock()
+		return Checked{}, err
+	}
+	if l.tail.n > 0 && at >= l.tail.offset(0) {
+		l.mu.Unlock()
+		return l.checkTail(at)
+	}
+	f, end, err := l.pinAt(at)
+	l.mu.Unlock()
+	if err != nil {
+		return Checked{}, err
+	}
+	defer f.release()
+	if to > at {
+		end = min(end, to)
+	}
+	run, _, err := l.checkFile(c, f, at, end, maxBytes)
+	if err == nil {
+		return run, nil
+	}
+	// Once more, while nobody writes to the file: a repair may have come in between.
+	l.io.Lock()
+	run, size, err := l.checkFile(c, f, at, end, maxBytes)
+	l.io.Unlock()
+	if err == nil {
+		return run, nil
+	}
+	var v View
+	if verr := l.View(&v, at, HeaderBytes); verr != nil {
+		return Checked{}, verr // it isolates what is damaged
+	}
+	v.Release()
+	if !isDamage(err) {
+		return Checked{}, err
+	}
+	return Checked{}, l.readFailed(f, f.at(at), size, err) // memory still has what the device has lost
+}
+
+// checkTail is Check of a batch that is in memory.
+func (l *Log) checkTail(at Offset) (Checked, error) {
+	var v View
+	if err := l.View(&v, at, HeaderBytes); err != nil {
+		return Checked{}, err
+	}
+	defer v.Release()
+	b := v.Bytes()
+	run := Checked{Next: at + Offset(len(b)), Bytes: int64(len(b)), Digest: Checksum(b), InMemory: true}
+	if err := run.First.Decode(b); err != nil {
+		return Checked{}, err
+	}
+	return run, nil
+}
+
+// checkFile reads and verifies a run of f, which the caller pinned. If the first batch is not good, size is its size, if that is known.
+func (l *Log) checkFile(c *Checker, f *segFile, at, end Offset, maxBytes int) (run Checked, size int, err error) {
+	file, err := l.disk.Open(f.path)
+	if err != nil {
+		return run, 0, fmt.Errorf("segment: %w", err)
+	}
+	defer file.Close()
+	want := min(int64(max(maxBytes, HeaderBytes)), int64(end-at))
+	for {
+		data := c.room(want)
+		if err := file.ReadAt(data, f.at(at)); err != nil {
+			return run, 0, fmt.Errorf("segment: reading %s: %w", f.path, err)
+		}
+		n, size, err := verifyWhole(data, &run.First)
+		switch {
+		case n > 0:
+			run.Next, run.Bytes, run.Digest = at+Offset(n), int64(n), Checksum(data[:n])
+			return run, 0, nil
+		case err != nil:
+			return run, size, err
+		case at+Offset(size) > end:
+			return run, 0, errCut
+		}
+		want = int64(size) // one batch, larger than what was to be read
+	}
+}
+
+// verifyWhole returns how many bytes of data are whole good batches that continue each other. With none it is why, or the size of the first one, which
+// does not fit.
+func verifyWhole(data []byte, first *Header) (n, size int, err error) {
+	var h Header
+	var prev link
+	for n < len(data) {
+		if len(data)-n < HeaderBytes {
+			return n, HeaderBytes, nil
+		}
+		err := h.Decode(data[n:])
+		if err == nil && n > 0 && !prev.continuedBy(&h) {
+			err = errChain
+		}
+		if err != nil {
+			return n, 0, err
+		}
+		size = h.Size()
+		if n+size > len(data) {
+			return n, size, nil
+		}
+		if err := VerifyBody(&h, data[n+HeaderBytes:n+size]); err != nil {
+			return n, size, err
+		}
+		if n == 0 {
+			*first = h
+		}
+		prev = link{h.Position, h.CRC}
+		n += size
+	}
+	return n, size, nil
+}
