@@ -91,6 +91,7 @@ type clusterNode struct {
 
 	decoders sync.Pool
 	absent   absentCopies
+	isrLogs  isrLogs
 
 	goneMu sync.Mutex
 	gone   map[replicate.NodeID]bool // their processes ended, and nothing was heard since
@@ -417,29 +418,6 @@ func (cn *clusterNode) keepTime() {
 		cn.forward.tick()
 		cn.remotes.tick()
 	}
-}
-
-// propose asks the store for another ISR.
-func (cn *clusterNode) propose(r *replica, st *replicate.State) {
-	want := *st
-	want.ISR, want.Replicas = slices.Clone(st.ISR), slices.Clone(st.Replicas)
-	cn.spawn(func() {
-		ctx, cancel := cn.e.withTimeout(cn.ctx, storeTimeout)
-		defer cancel()
-		now, err := cn.store.ChangeISR(ctx, r.pt.identity(), &want)
-		if err != nil && !errors.Is(err, meta.ErrConflict) {
-			if cn.ctx.Err() == nil {
-				cn.log.Warn("the in-sync replicas of a partition could not be changed; the leader asks again", "topic", r.pt.t.name, "partition", r.pt.number, "error", err)
-			}
-			return
-		}
-		r.run(func() {
-			if !r.closed && now.Epoch > 0 {
-				r.step(&replicate.Event{Kind: replicate.EvState, State: &now})
-				r.retry()
-			}
-		})
-	})
 }
 
 // reportDamaged tells the store whether a copy can be read; it repeats itself until the store has heard.

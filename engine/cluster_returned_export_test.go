@@ -79,3 +79,18 @@ func ReopenCopy(e *Engine, topic string, n int) error {
 	pt.rep.learn(pt.rep.row.Load())
 	return nil
 }
+
+// What happens to all partitions at once is one line, and the next one says how many there were.
+func TestSeldom(t *testing.T) {
+	var s seldom
+	lines, told := 0, 0
+	for at := time.Duration(0); at < 10*time.Second; at += 10 * time.Millisecond {
+		if others, may := s.now(int64(at), time.Second); may {
+			lines++
+			told += others + 1
+		}
+	}
+	if lines != 10 || told != 901 {
+		t.Errorf("%d lines tell of %d", lines, told)
+	}
+}

@@ -35,12 +35,12 @@ func TestClusterReturnedCopyHoldsWhatIsDurable(t *testing.T) {
 			t.Fatal(err)
 		}
 		if h := engine.HoldsOf(back.e, "t", 0); h.Durable != before.Durable || h.End != before.End+1 {
-			t.Errorf("round %d: it was %+v before the message, it says %+v", round, before, h)
+			t.Fatalf("round %d: it was %+v before the message, it says %+v", round, before, h)
 		}
 	}
 	select {
 	case r := <-done:
-		t.Errorf("answered although %s did not flush it: %v", back.name, r)
+		t.Fatalf("answered although %s did not flush it: %v", back.name, r)
 	case <-time.After(30 * time.Millisecond):
 	}
 	engine.RetireCopy(back.e, "t", 0) // its disk goes on while it is not needed

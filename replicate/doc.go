@@ -70,6 +70,16 @@
 //	3 not proposed: 6 < end of B's log at its election
 //	                                      4 holds the epoch-start batch at 9: proposed
 //
+// A disk that hangs leaves its process able to answer everything but an ack, so a heartbeat says nothing about who may join:
+//
+//	leader                                follower whose disk hangs
+//	1 behind for LagMaxNs: proposed for removal, stuck at its Match
+//	2 removed: what the others hold is committed, first
+//	                                      3 answers heartbeats with the Match of step 1
+//	4 holds less than Committed, or as much, and stays out
+//	                                      5 its disk goes on, its Match passes that of step 1
+//	6 may join; at most MaxISRJoins do per ISRWindowNs
+//
 // A stopped leader goes on (P7): its followers have heard of a newer epoch and say so; those who have not can give it their acks, but
 // not all of them can, since the new leader came from the ISR and takes no orders from it.
 //

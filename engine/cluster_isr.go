@@ -1,0 +1,89 @@
+package engine
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// isrLogInterval is between two lines about changes of in-sync replicas, and between two about changes that the store did not take: a disk that hangs
+// or a node that goes concerns every partition that it has a copy of.
+const isrLogInterval = time.Second
+
+// seldom lets one line through per interval and counts the others.
+type seldom struct {
+	mu      sync.Mutex
+	last    int64 // clusterNode.now
+	said    bool
+	skipped int
+}
+
+// now says whether the line may be written, and how many were not since the one before.
+func (s *seldom) now(at int64, interval time.Duration) (others int, may bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.said && at-s.last < int64(interval) {
+		s.skipped++
+		return 0, false
+	}
+	others, s.last, s.said, s.skipped = s.skipped, at, true, 0
+	return others, true
+}
+
+// isrLogs are the lines about in-sync replicas, each kind with a rate of its own.
+type isrLogs struct{ left, joined, refused seldom }
+
+// propose asks the store for another ISR. mu is held and r leads.
+func (cn *clusterNode) propose(r *replica, st *replicate.State) {
+	want := *st
+	want.ISR, want.Replicas = slices.Clone(st.ISR), slices.Clone(st.Replicas)
+	before := slices.Clone(r.leader.ISR())
+	cn.spawn(func() {
+		ctx, cancel := cn.e.withTimeout(cn.ctx, storeTimeout)
+		defer cancel()
+		now, err := cn.store.ChangeISR(ctx, r.pt.identity(), &want)
+		if err != nil && !errors.Is(err, meta.ErrConflict) {
+			if others, may := cn.isrLogs.refused.now(cn.now(), isrLogInterval); may && cn.ctx.Err() == nil {
+				cn.log.Warn("the in-sync replicas of a partition could not be changed; the leader asks again",
+					"topic", r.pt.t.name, "partition", r.pt.number, "others", others, "error", err)
+			}
+			return
+		}
+		if err == nil {
+			cn.sayISR(r.pt, before, want.ISR)
+		}
+		r.run(func() {
+			if !r.closed && now.Epoch > 0 {
+				r.step(&replicate.Event{Kind: replicate.EvState, State: &now})
+				r.retry()
+			}
+		})
+	})
+}
+
+// sayISR logs what a change that the store took means.
+func (cn *clusterNode) sayISR(pt *partition, before, after []replicate.Member) {
+	missing := func(from, in []replicate.Member) (nodes []replicate.NodeID) {
+		for _, m := range from {
+			if !memberOf(in, m) {
+				nodes = append(nodes, m.Node)
+			}
+		}
+		return nodes
+	}
+	if left := missing(before, after); len(left) > 0 {
+		if others, may := cn.isrLogs.left.now(cn.now(), isrLogInterval); may {
+			cn.log.Warn("a replica left the in-sync replicas: it is down, or does not store what it is sent. Publishing goes on without it; it joins again by "+
+				"itself when it has caught up", "replica", left, "topic", pt.t.name, "partition", pt.number, "in_sync", len(after), "others", others)
+		}
+	}
+	if joined := missing(after, before); len(joined) > 0 {
+		if others, may := cn.isrLogs.joined.now(cn.now(), isrLogInterval); may {
+			cn.log.Info("a replica is in sync", "replica", joined, "topic", pt.t.name, "partition", pt.number, "in_sync", len(after), "others", others)
+		}
+	}
+}
