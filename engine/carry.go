@@ -7,7 +7,6 @@ import (
 
 	"penstock/engine/core"
 	"penstock/segment"
-	"penstock/segment/aio"
 )
 
 // A message that waits for days keeps its segment, and with it all that came after. When nothing else needs the oldest segments, the
@@ -194,12 +193,7 @@ func (pt *partition) readRecord(id segment.MsgID, at segment.Offset) (m core.Car
 	if err := pt.log.View(&v, at, 1); err != nil {
 		return m, err
 	}
-	err = aio.Guard(pt.t.name, func() error {
-		var err error
-		m, err = recordIn(v.Bytes(), id)
-		return err
-	})
-	return m, err
+	return recordIn(v.Bytes(), id)
 }
 
 // recordIn copies a message out of the batch that begins a run.

@@ -38,12 +38,9 @@ type Channel struct {
 	records   segment.RecordIter
 	scratch   []byte
 	deferred  [1]core.DeferredMessage // deferAgain's
-	turnFunc  func() error            // turn, for aio.Guard; its result is again
-	again     bool
-	fetched   fetched // within redeliver
-	reading   *cursor // whose bytes are touched
-	yielded   bool    // a message that came often lets a new one go first
-	armed     int64   // unix ms that the timer is set to; 0: not set
+	fetched   fetched                 // within redeliver
+	yielded   bool                    // a message that came often lets a new one go first
+	armed     int64                   // unix ms that the timer is set to; 0: not set
 	closed    error
 
 	settings  core.ChannelSettings // what the machine has; see learnSettings
@@ -125,7 +122,6 @@ func newChannel(t *Topic, name string) *Channel {
 		timed: newTimedMessages(o.Latencies),
 	}
 	c.timer.Stop()
-	c.turnFunc = func() error { c.again = c.turn(); return nil }
 	for i, pt := range t.partitions() {
 		c.cursors = append(c.cursors, cursor{part: pt, put: newControlPut(c, i)})
 	}

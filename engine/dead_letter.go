@@ -11,7 +11,6 @@ import (
 
 	"penstock/engine/core"
 	"penstock/segment"
-	"penstock/segment/aio"
 )
 
 // Headers that the engine adds to a dead letter, and to one that was sent back.
@@ -229,7 +228,7 @@ func rangesOf(ids []ID, part uint32) (rs []core.IDRange) {
 func (p *peeker) one(t *Topic, id ID) (*PeekedMessage, error) {
 	before := len(p.found)
 	pt := t.partitions()[id.Partition()]
-	err := aio.Guard(p.name, func() error { return p.readRange(pt, core.IDRange{From: id.MsgID(), To: id.MsgID() + 1}) })
+	err := p.readRange(pt, core.IDRange{From: id.MsgID(), To: id.MsgID() + 1})
 	p.view.Release()
 	switch {
 	case err != nil:

@@ -19,7 +19,7 @@ func (c *Channel) pump() {
 			c.mu.Unlock()
 			return
 		}
-		again = c.guardedTurn()
+		again = c.turn()
 		flush := append(room[:0], c.touched...)
 		for _, k := range c.touched {
 			k.touched = false
@@ -32,20 +32,6 @@ func (c *Channel) pump() {
 			k.sink.Flush()
 		}
 	}
-}
-
-// guardedTurn is turn with the one fault that mapped bytes can have: the kernel may drop pages of a
-// segment under memory pressure, and the device may fail to give them back. A message whose body could not be copied is in
-// flight and times out; the partition is not read any further.
-func (c *Channel) guardedTurn() (again bool) {
-	if err := aio.Guard(c.t.name, c.turnFunc); err != nil {
-		c.view.Release()
-		if c.reading != nil {
-			c.stopReading(c.reading, err)
-		}
-		return false
-	}
-	return c.again
 }
 
 // turn delivers until nothing is left, nobody has credit, or the turn is long enough to let others have mu;
@@ -155,7 +141,6 @@ func (c *Channel) read(index, left int) int {
 	if !cur.added || cur.bad != nil {
 		return left
 	}
-	c.reading = cur
 	for left > 0 && c.m.Hungry() {
 		next := c.m.ReadFrom(cur.part.number)
 		if next >= cur.end {

@@ -47,7 +47,6 @@ func (f *fetched) close(c *Channel) {
 
 // fetchFrom hands over the message that the machine assigned, out of the batch that holds or carries it.
 func (c *Channel) fetchFrom(cur *cursor, id ID) (err error) {
-	c.reading = cur
 	at, m := c.res.At, id.MsgID()
 	if !c.res.HasAt {
 		if at, _, err = cur.part.log.Seek(m); err != nil {

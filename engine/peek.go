@@ -11,7 +11,6 @@ import (
 
 	"penstock/engine/core"
 	"penstock/segment"
-	"penstock/segment/aio"
 )
 
 const (
@@ -290,7 +289,7 @@ type peeker struct {
 func (p *peeker) read(ctx context.Context, pt *partition, ranges []core.IDRange) error {
 	for _, r := range ranges {
 		had := len(p.found)
-		err := aio.Guard(p.name, func() error { return p.readRange(pt, r) })
+		err := p.readRange(pt, r)
 		p.view.Release()
 		if errors.Is(err, segment.ErrBelowStart) { // retention was faster: there is what was carried before
 			if n := len(p.found); n > had {

@@ -331,8 +331,8 @@ func (w *world) seekAround(damaged uint32) {
 	}
 }
 
-// A file that shrinks under its mapping is a fault of the processor. It comes back as an error; the process lives and
-// other segments are served.
+// A file that shrinks under its mapping is a fault of the processor. It comes back as an error; the process lives,
+// other segments are served, and a reader keeps what it was given.
 func TestFileCutUnderMapping(t *testing.T) {
 	dir := t.TempDir()
 	disk, err := aio.OpenDisk(dir, aio.DiskOptions{Mode: aio.ModePwrite})
@@ -363,6 +363,13 @@ func TestFileCutUnderMapping(t *testing.T) {
 	}
 	if err := w.log.Health(); !errors.Is(err, aio.ErrMedia) {
 		t.Errorf("Health: %v", err)
+	}
+	first := 0
+	for w.model[first].slice.Offset != seg.Start {
+		first++
+	}
+	if n := len(v.Bytes()); n == 0 || !bytes.Equal(v.Bytes(), w.model[first].data[:n]) {
+		t.Error("the bytes of a view changed when its file was cut")
 	}
 	v.Release()
 	_ = w.log.Close()

@@ -175,9 +175,10 @@ type segFile struct {
 	file aio.File // open from the first write until the sync that covers it
 
 	refs     atomic.Int32
-	mapMu    sync.Mutex // held across open and mmap
+	mapMu    sync.Mutex // guards the fields below; never held while the disk is asked
 	mapping  aio.Mapping
 	isMapped atomic.Bool // mapping != nil, readable without mapMu
+	trashing string      // the name that it is being given in the trash
 	trashed  string      // set before the log's reference is released: remove this name at the last release
 }
 
@@ -230,21 +231,44 @@ func (f *segFile) goodUntil(off, end Offset) Offset {
 	return end
 }
 
-// mapped maps the file on first use. The caller holds a pin.
+// mapped maps the file on first use. The caller holds a pin and no lock: the disk is asked without one, so that a disk that hangs keeps nobody who
+// does not need it. Two readers who come at once may both map the file; the mapping of the first is kept.
 func (f *segFile) mapped() (aio.Mapping, error) {
 	f.mapMu.Lock()
-	defer f.mapMu.Unlock()
-	if f.mapping != nil {
-		return f.mapping, nil
+	m := f.mapping
+	f.mapMu.Unlock()
+	if m != nil {
+		return m, nil
 	}
-	name := f.path
-	if f.trashed != "" {
-		name = f.trashed // removed between the pin and now
+	m, err := f.mapFile()
+	f.mapMu.Lock()
+	if f.mapping == nil && err == nil {
+		f.mapping = m
+		f.isMapped.Store(true)
+		f.log.mapped.Add(1)
+		m = nil
 	}
-	file, err := f.log.disk.Open(name)
+	kept := f.mapping
+	f.mapMu.Unlock()
+	if m != nil {
+		_ = m.Unmap()
+	}
+	if kept != nil {
+		return kept, nil
+	}
+	return nil, err
+}
+
+// mapFile maps the file where it lies now: in the log's directory, or in the trash.
+func (f *segFile) mapFile() (aio.Mapping, error) {
+	file, err := f.log.disk.Open(f.path)
+	trash := f.trashName()
+	if trash != "" && errors.Is(err, fs.ErrNotExist) {
+		file, err = f.log.disk.Open(trash) // removed between the pin and now
+	}
 	if err != nil {
 		switch {
-		case errors.Is(err, fs.ErrNotExist) && f.trashed != "":
+		case errors.Is(err, fs.ErrNotExist) && trash != "":
 			return nil, ErrBelowStart // what the process before left in the trash is removed at its start, with what came after
 		case errors.Is(err, fs.ErrNotExist):
 			return nil, f.corrupt(0, errors.New("the file is gone"))
@@ -254,15 +278,22 @@ func (f *segFile) mapped() (aio.Mapping, error) {
 	m, err := file.Map()
 	if cerr := file.Close(); err == nil && cerr != nil {
 		_ = m.Unmap()
-		err = cerr
+		return nil, fmt.Errorf("segment: mapping %s: %w", f.path, cerr)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("segment: mapping %s: %w", f.path, err)
 	}
-	f.mapping = m
-	f.isMapped.Store(true)
-	f.log.mapped.Add(1)
 	return m, nil
+}
+
+// trashName is where the file lies in the trash, or is being moved to; "": neither.
+func (f *segFile) trashName() string {
+	f.mapMu.Lock()
+	defer f.mapMu.Unlock()
+	if f.trashed != "" {
+		return f.trashed
+	}
+	return f.trashing
 }
 
 // takeMapping detaches the mapping, if any, for the caller to unmap. The caller made sure that nobody

@@ -7,8 +7,6 @@ import (
 	"sort"
 
 	"github.com/google/uuid"
-
-	"penstock/segment/aio"
 )
 
 // Layout of an index file; FORMAT.md holds the tables.
@@ -279,16 +277,18 @@ func (l *Log) scan(f *segFile, off, end Offset, fn func(off Offset, h *Header) b
 		return err
 	}
 	var h Header
-	at, limit, ready := f.at(off), min(f.at(end), int64(len(m.Bytes()))), int64(0)
+	window := copyBuffer(scanWindow)
+	defer window.free()
+	at, limit, from, ready := f.at(off), min(f.at(end), m.Size()), int64(0), int64(0) // window holds [from, ready)
 	var prev link
 	for first := true; at < limit; first = false {
 		if need := min(at+HeaderBytes, limit); need > ready {
-			ready = min(max(need, at+scanWindow), limit)
-			if err := m.Populate(at, ready-at); err != nil {
+			from, ready = at, min(at+scanWindow, limit)
+			if err := m.Copy(window.bytes[:ready-from], from); err != nil {
 				return &badBatch{at, 0, err}
 			}
 		}
-		err := aio.Guard(f.path, func() error { return h.Decode(m.Bytes()[at:limit]) })
+		err := h.Decode(window.bytes[at-from : ready-from])
 		switch {
 		case err != nil:
 			return &badBatch{at, 0, err}

@@ -118,21 +118,26 @@ func (l *Log) moveToTrash(f *segFile) error {
 	return nil
 }
 
-// rename moves the file into the trash. A reader that pinned it and did not map it yet finds it there.
+// rename moves the file into the trash. A reader that pinned it and did not map it yet finds it there. The caller holds l.io.
 func (f *segFile) rename(trash string) error {
 	f.mapMu.Lock()
-	defer f.mapMu.Unlock()
-	if f.trashed != "" {
-		return nil // by an earlier attempt that failed later
+	if f.trashed != "" { // by an earlier attempt that failed later
+		f.mapMu.Unlock()
+		return nil
 	}
+	f.trashing = trash
+	f.mapMu.Unlock()
 	err := f.log.disk.Rename(f.path, trash)
+	f.mapMu.Lock()
+	defer f.mapMu.Unlock()
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && f.broken != nil:
-		return nil // what was missing need not be removed
+		err = nil // what was missing need not be removed
 	case err == nil && f.broken == nil:
 		f.trashed = trash
 	}
 	// A file that is not ours, or was damaged, stays in the trash until the next start.
+	f.trashing = ""
 	return err
 }
 

@@ -10,16 +10,16 @@ import (
 // View pins a run of whole, verified batches until Release. It is reusable (View, Release, View, ...)
 // and then allocates nothing; it belongs to one goroutine at a time. The zero value is ready.
 //
-// Bytes of a mapping were in memory and intact when View returned. If memory is short the kernel may
-// drop them again; whoever touches them much later, or cannot bear a fault, runs under aio.Guard.
+// The bytes of the tail are those of the commit log's buffers; what comes from a segment is a copy, made before it was verified: what was good
+// stays good, whatever becomes of the device.
 type View struct {
 	data []byte
 	at   Offset
 	buf  *aio.Buf // pinned, if the bytes are in the tail
-	seg  *segFile // pinned, if they are mapped
+	own  *copied  // the copy, if they are from a segment,
+	seg  *segFile // which is pinned
 
-	run    verifier
-	verify func() error // run.verify, bound once: a bound method is an allocation
+	run verifier
 
 	// What the last mapped run ended with. A view that goes on there checks the chain across the two.
 	log        *Log
@@ -44,8 +44,11 @@ func (v *View) Offset() Offset { return v.at }
 
 // Release gives the bytes back. Releasing an empty View does nothing.
 func (v *View) Release() {
-	buf, seg := v.buf, v.seg
-	v.data, v.buf, v.seg = nil, nil, nil
+	buf, seg, own := v.buf, v.seg, v.own
+	v.data, v.buf, v.seg, v.own = nil, nil, nil, nil
+	if own != nil {
+		own.free()
+	}
 	if buf != nil {
 		buf.Release()
 	}
@@ -54,13 +57,14 @@ func (v *View) Release() {
 	}
 }
 
-// verifier checks batches of a mapping, from at until limit or the first that is bad. It is a
-// struct, not a closure, so that a warm View allocates nothing.
+// verifier copies batches out of a mapping and checks them, from at until limit or the first that is bad.
 type verifier struct {
 	m         aio.Mapping
 	at, limit int64 // file bytes; at moves over each batch that is good
 	window    int64 // end of the wanted range: the run stops there once it has a batch
-	ready     int64 // populated up to here
+	from      int64 // where the run begins
+	own       *copied
+	ready     int64 // copied up to here
 	must      bool  // there is no batch yet: the window does not count
 	chained   bool  // prev is the batch before at
 	prev      link
@@ -183,30 +187,31 @@ func (l *Log) viewMapped(v *View, f *segFile, at, end Offset, maxBytes int) erro
 	if err != nil {
 		return err
 	}
-	if v.verify == nil {
-		v.verify = v.run.verify
-	}
 	from := f.at(at)
 	r := &v.run
-	r.m, r.at, r.ready, r.limit = m, from, from, min(f.at(end), int64(len(m.Bytes())))
+	r.m, r.from, r.at, r.ready, r.limit = m, from, from, from, min(f.at(end), m.Size())
 	r.window = min(from+int64(max(maxBytes, HeaderBytes)), r.limit)
 	r.must, r.sized = true, false
 	if r.chained = v.next == at; r.chained {
 		r.prev = v.last
 	}
-	err = aio.Guard(f.path, v.verify)
-	r.m = nil
+	r.own = copyBuffer(r.window - from)
+	err = r.verify()
+	own := r.own
+	r.m, r.own = nil, nil
 	size := 0
 	if r.sized {
 		size = r.h.Size()
 	}
 	if r.at == from {
+		own.free()
 		return l.judge(f, at, end, size, err)
 	}
 	if err != nil && isDamage(err) {
 		_ = l.readFailed(f, r.at, size, err) // what the view that goes on there gets
 	}
-	v.data, v.at, v.seg = m.Bytes()[from:r.at:r.at], at, f
+	n := r.at - from
+	v.data, v.at, v.own, v.seg = own.bytes[:n:n], at, own, f
 	v.next, v.last = at+Offset(len(v.data)), r.prev
 	return nil
 }
@@ -243,16 +248,15 @@ var (
 // verify moves r.at over whole good batches. It stops without error when the window is full, and with the
 // reason at the first batch that is not good.
 func (r *verifier) verify() error {
-	mem := r.m.Bytes()
 	for ; r.at < r.limit; r.must = false {
 		if !r.must && r.at+HeaderBytes > r.window {
 			return nil
 		}
 		r.sized = false
-		if err := r.populate(min(max(r.window, r.at+HeaderBytes), r.limit)); err != nil {
+		if err := r.fill(min(max(r.window, r.at+HeaderBytes), r.limit)); err != nil {
 			return err
 		}
-		if err := r.h.Decode(mem[r.at:r.limit]); err != nil {
+		if err := r.h.Decode(r.copied(r.at, r.ready)); err != nil {
 			return err
 		}
 		end := r.at + int64(r.h.Size())
@@ -265,10 +269,10 @@ func (r *verifier) verify() error {
 			return nil
 		}
 		r.sized = true
-		if err := r.populate(end); err != nil {
+		if err := r.fill(end); err != nil {
 			return err
 		}
-		if err := VerifyBody(&r.h, mem[r.at+HeaderBytes:end]); err != nil {
+		if err := VerifyBody(&r.h, r.copied(r.at+HeaderBytes, end)); err != nil {
 			return err
 		}
 		r.at, r.prev, r.chained = end, link{r.h.Position, r.h.CRC}, true
@@ -276,16 +280,21 @@ func (r *verifier) verify() error {
 	return nil
 }
 
-func (r *verifier) populate(to int64) error {
+// fill copies up to the file byte to.
+func (r *verifier) fill(to int64) error {
 	if to <= r.ready {
 		return nil
 	}
-	if err := r.m.Populate(r.ready, to-r.ready); err != nil {
+	r.own = r.own.grown(r.ready-r.from, to-r.from)
+	if err := r.m.Copy(r.own.bytes[r.ready-r.from:to-r.from], r.ready); err != nil {
 		return err
 	}
 	r.ready = to
 	return nil
 }
+
+// copied is the copy of the file's bytes [from, to).
+func (r *verifier) copied(from, to int64) []byte { return r.own.bytes[from-r.from : to-r.from] }
 
 // readFailed turns the error of reading the batch that begins at file byte at into what the caller gets. Damage is
 // isolated: size bytes if the batch's size is known, else up to the next indexed batch or the end of the

@@ -130,11 +130,14 @@ type File interface {
 	Close() error
 }
 
-// Mapping is a read-only view of a file. Bytes stays valid until Unmap and shows what
-// is written to the file meanwhile. Touch a range only after Populate of it succeeded, and under
-// Guard: a page that the device cannot read is a signal otherwise.
+// Mapping is a read-only view of a file, which shows what is written to the file meanwhile. Nobody gets at the mapped bytes
+// themselves: a page that the device cannot read is a signal, which ends the process, and a page that was read may have to be read again at
+// any time. So they are copied out by Copy, which turns the signal into an error.
 type Mapping interface {
-	Bytes() []byte
+	Size() int64
+	// Copy brings [off, off+len(dst)) into memory as Populate does and copies it to dst. What the device cannot read is ErrMedia; dst
+	// holds nothing then.
+	Copy(dst []byte, off int64) error
 	// Populate brings [off, off+n) into memory with a system call (MADV_POPULATE_READ), so that no
 	// page fault holds a processor, and in small pieces, so that writes need not wait for all of it; a media error is ErrMedia. Cheap when
 	// resident. After a range of some length the kernel may read a little of what follows. A range

@@ -164,7 +164,7 @@ func BenchmarkGuardedRead(b *testing.B) {
 		if err := m.Populate(0, 1<<20); err != nil {
 			b.Fatal(err)
 		}
-		if err := aio.Guard("bench", func() error { read += m.Bytes()[4096]; return nil }); err != nil {
+		if err := aio.Guard("bench", func() error { read += aio.MappedBytes(m)[4096]; return nil }); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -51,12 +51,12 @@ func TestGuardTurnsFaultsIntoErrors(t *testing.T) {
 		"string": func(p []byte) { readString = string(p) },
 	}
 	for name, fn := range reads {
-		err := aio.Guard("seg", func() error { fn(m.Bytes()); return nil })
+		err := aio.Guard("seg", func() error { fn(aio.MappedBytes(m)); return nil })
 		if !errors.Is(err, aio.ErrMedia) {
 			t.Errorf("%s of a lost page: %v, want ErrMedia", name, err)
 		}
 	}
-	if err := aio.Guard("seg", func() error { crc32.Checksum(m.Bytes()[:aio.BlockBytes], table); return nil }); err != nil {
+	if err := aio.Guard("seg", func() error { crc32.Checksum(aio.MappedBytes(m)[:aio.BlockBytes], table); return nil }); err != nil {
 		t.Errorf("reading the page that is left: %v", err)
 	}
 	if err := m.Populate(0, aio.BlockBytes); err != nil {
@@ -103,11 +103,11 @@ func TestGuardNestsAndRestores(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := aio.Guard("outer", func() error {
-		inner := aio.Guard("inner", func() error { read += m.Bytes()[0]; return nil })
+		inner := aio.Guard("inner", func() error { read += aio.MappedBytes(m)[0]; return nil })
 		if !errors.Is(inner, aio.ErrMedia) {
 			t.Errorf("inner: %v, want ErrMedia", inner)
 		}
-		read += m.Bytes()[aio.BlockBytes] // still guarded
+		read += aio.MappedBytes(m)[aio.BlockBytes] // still guarded
 		return nil
 	})
 	if !errors.Is(err, aio.ErrMedia) {
@@ -119,7 +119,7 @@ func TestGuardAllocatesNothing(t *testing.T) {
 	_, m := mapped(t, aio.BlockBytes)
 	var sum byte
 	if n := testing.AllocsPerRun(100, func() {
-		_ = aio.Guard("seg", func() error { sum += m.Bytes()[0]; return nil })
+		_ = aio.Guard("seg", func() error { sum += aio.MappedBytes(m)[0]; return nil })
 	}); n != 0 {
 		t.Errorf("%v allocations for a guarded read, want none", n)
 	}

@@ -54,7 +54,7 @@ func TestModesAreTold(t *testing.T) {
 // resident counts the pages of m that the page cache holds.
 func resident(t *testing.T, m aio.Mapping) int {
 	t.Helper()
-	p := m.Bytes()
+	p := aio.MappedBytes(m)
 	pages := make([]byte, len(p)/aio.BlockBytes)
 	if _, _, errno := syscall.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
 		t.Fatal(errno)

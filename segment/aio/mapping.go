@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mappings knows the address ranges of all live mappings of the process, for Guard: a fault
+// mappings knows the address ranges of all live mappings of the process, for guard: a fault
 // anywhere else is a bug, not a bad disk.
 var mappings = struct {
 	sync.Mutex
@@ -35,7 +35,14 @@ func newMapping(name string, mem mmap.MMap) *mapping {
 	return m
 }
 
-func (m *mapping) Bytes() []byte { return m.mem }
+func (m *mapping) Size() int64 { return int64(len(m.mem)) }
+
+func (m *mapping) Copy(dst []byte, off int64) error {
+	if err := m.Populate(off, int64(len(dst))); err != nil {
+		return err
+	}
+	return guard(m.name, func() error { copy(dst, m.mem[off:]); return nil })
+}
 
 func (m *mapping) Populate(off, n int64) error {
 	m.mu.RLock()
@@ -85,7 +92,7 @@ func (m *mapping) populate(start, end int64) error {
 // touch faults the pages in one by one. A fault holds a processor of the scheduler while
 // the device works, which is why it is only the way of old kernels.
 func (m *mapping) touch(start, end int64) error {
-	return Guard(m.name, func() error {
+	return guard(m.name, func() error {
 		var sum byte
 		for i := start; i < end; i += BlockBytes {
 			sum ^= m.mem[i]
@@ -128,13 +135,13 @@ func mappedAt(addr uintptr) bool {
 	return false
 }
 
-// Guard runs fn, which reads mapped bytes of the file at path, and turns a fault within a live Mapping (the
+// guard runs fn, which reads mapped bytes of the file at path, and turns a fault within a live Mapping (the
 // device could not read the page, or the file was cut) into ErrMedia. Every other panic goes on. fn must be able to stop at any
 // byte: it holds no lock across the read, and what it built is thrown away after an error.
 //
 // A fault is a signal of the thread, so bytes must be read in fn's own goroutine. The kernel's reads of mapped
 // memory (a socket write) are no faults: they fail with EFAULT.
-func Guard(path string, fn func() error) (err error) {
+func guard(path string, fn func() error) (err error) {
 	old := debug.SetPanicOnFault(true)
 	defer func() {
 		debug.SetPanicOnFault(old)

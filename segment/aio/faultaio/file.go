@@ -180,7 +180,7 @@ func (f *file) Map() (aio.Mapping, error) {
 	}
 }
 
-// mapping shows a page only after Populate of it (zeros before), so that who forgets it sees it.
+// mapping has a page since the first Populate of it, as a page cache has.
 type mapping struct {
 	file    *file
 	bytes   []byte
@@ -190,12 +190,29 @@ type mapping struct {
 
 var _ aio.Mapping = (*mapping)(nil)
 
-func (m *mapping) Bytes() []byte { return m.bytes }
+func (m *mapping) Size() int64 { return int64(len(m.bytes)) }
+
+func (m *mapping) Copy(dst []byte, off int64) error {
+	d := m.file.disk
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := m.populate(off, int64(len(dst))); err != nil {
+		return err
+	}
+	copy(dst, m.bytes[off:])
+	return nil
+}
 
 func (m *mapping) Populate(off, n int64) error {
 	d := m.file.disk
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	return m.populate(off, n)
+}
+
+// populate is Populate; the disk's mu is held.
+func (m *mapping) populate(off, n int64) error {
+	d := m.file.disk
 	if m.gone {
 		return pathError("populate", m.file.name, errClosed)
 	}

@@ -163,18 +163,24 @@ func TestMemoryChangedInFlightIsFound(t *testing.T) {
 	_, _ = q.Wait(nil, true)
 }
 
-func TestMappingNeedsPopulate(t *testing.T) {
+// A page that the device cannot read is an error of Copy, each time until the rule ends, also when it was read before.
+func TestMappingFails(t *testing.T) {
 	d := newDisk(1)
 	f := durableFile(t, d, "a", 2)
 	m, err := f.Map()
 	must(t, err)
-	if !bytes.Equal(m.Bytes(), make([]byte, 2*block)) {
-		t.Error("bytes were shown without Populate")
+	got := make([]byte, block)
+	must(t, m.Copy(got, block))
+	if !bytes.Equal(got, aiotest.Fill(t, 2*block, 0)[block:]) {
+		t.Error("a page is not shown")
 	}
-	must(t, m.Populate(block+1, 1))
-	if !bytes.Equal(m.Bytes()[block:], aiotest.Fill(t, 2*block, 0)[block:]) {
-		t.Error("a populated page is not shown")
+	d.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: "a", Err: syscall.EIO, Count: 2})
+	for range 2 {
+		if err := m.Copy(got, block); !errors.Is(err, aio.ErrMedia) {
+			t.Errorf("a failed read: %v, want ErrMedia", err)
+		}
 	}
+	must(t, m.Copy(got, block))
 }
 
 func TestCorrupt(t *testing.T) {

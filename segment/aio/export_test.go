@@ -1,0 +1,7 @@
+package aio
+
+// Guard is guard.
+func Guard(path string, fn func() error) error { return guard(path, fn) }
+
+// MappedBytes is what m maps.
+func MappedBytes(m Mapping) []byte { return m.(*mapping).mem }
