@@ -15,9 +15,11 @@ import (
 	"penstock/tests/cluster/history"
 	"penstock/tests/cluster/replicas"
 	"penstock/tests/cluster/workload"
+	"penstock/tests/powercut/volatile"
 )
 
 func TestMain(m *testing.M) {
+	volatile.Main()
 	code := m.Run()
 	if err := harness.Cleanup(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

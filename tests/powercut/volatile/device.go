@@ -169,5 +169,10 @@ func (s *Server) Cut(share float64, seed uint64, all ...*Device) (lost int, err 
 	return lost, s.calls.Call("Disks.Cut", a, &lost)
 }
 
+// Fail lets reads, or writes and flushes, of the device fail with EIO, until it is called again. What was written before stays.
+func (d *Device) Fail(reads, writes bool) error {
+	return d.server.calls.Call("Disks.Fail", FailArgs{d.number, reads, writes}, &Nothing{})
+}
+
 // Revive gives the power back. Nothing has the device attached.
 func (d *Device) Revive() error { return d.server.calls.Call("Disks.Revive", d.number, &Nothing{}) }

@@ -21,6 +21,8 @@ type disk struct {
 	stable  []byte                      // survives a cut; anonymous memory that takes what was touched
 	cache   map[int64][SectorBytes]byte // written and not flushed, by sector
 	dead    bool                        // after a cut: every request fails
+	noReads bool                        // reads fail
+	noWrite bool                        // writes and flushes fail
 	flushes int
 }
 
@@ -38,6 +40,12 @@ type CutArgs struct {
 	Disks []int
 	Share float64
 	Seed  uint64
+}
+
+// FailArgs say which requests of a disk fail.
+type FailArgs struct {
+	Disk          int
+	Reads, Writes bool
 }
 
 // Nothing is an answer without content.
@@ -100,6 +108,15 @@ func (s *Disks) Cut(a CutArgs, lost *int) error {
 	return nil
 }
 
+// Fail lets requests of a disk fail.
+func (s *Disks) Fail(a FailArgs, _ *Nothing) error {
+	d := s.all[a.Disk]
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.noReads, d.noWrite = a.Reads, a.Writes
+	return nil
+}
+
 // Revive gives a disk its power back.
 func (s *Disks) Revive(n int, _ *Nothing) error {
 	d := s.all[n]
@@ -113,7 +130,7 @@ func (d *disk) write(p []byte, off int64) syscall.Errno {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
-	case d.dead:
+	case d.dead || d.noWrite:
 		return syscall.EIO
 	case off%SectorBytes != 0 || len(p)%SectorBytes != 0 || off+int64(len(p)) > int64(len(d.stable)):
 		return syscall.EINVAL
@@ -127,7 +144,7 @@ func (d *disk) write(p []byte, off int64) syscall.Errno {
 func (d *disk) read(p []byte, off int64) (int, syscall.Errno) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.dead {
+	if d.dead || d.noReads {
 		return 0, syscall.EIO
 	}
 	if off >= int64(len(d.stable)) {
@@ -149,7 +166,7 @@ func (d *disk) read(p []byte, off int64) (int, syscall.Errno) {
 func (d *disk) flush() syscall.Errno {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.dead {
+	if d.dead || d.noWrite {
 		return syscall.EIO
 	}
 	for sector, data := range d.cache {
