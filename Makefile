@@ -18,7 +18,7 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test gray-failures roll-test power-cut mutants clients bench lint ci test-giouring conformance
+.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test gray-failures roll-test golden power-cut mutants clients bench lint ci test-giouring conformance
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -66,6 +66,12 @@ power-cut: ## cut the power of disks with a volatile cache under the engine CUTS
 
 mutants: ## plant known bugs, one at a time, in a copy of the tree: the tests must notice every one (RUN=regexp of names)
 	$(GO) run ./tools/mutants -baseline -run '$(RUN)'
+
+roll-test: ## replace the last version before this one node after node under load, and back, and raise the feature level
+	$(GO) test -tags roll -run TestRoll -count=1 -timeout 10m -v ./tests/cluster
+
+golden: ## write the golden data directories anew, those of level 1 by the last version before feature levels
+	tools/golden.sh
 
 clients: ## run clients of others (nsqio's utilities, nsqadmin, nsqjs) against a node and a cluster; needs npm
 	$(GO) test -tags clients -count=1 -timeout 10m ./tests/clients

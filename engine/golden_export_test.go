@@ -1,0 +1,42 @@
+package engine
+
+import (
+	"penstock/engine/core"
+	"penstock/segment"
+)
+
+// ControlKinds adds the kinds of control entries that are in e's logs of a topic.
+func ControlKinds(e *Engine, topic string, kinds map[core.ControlKind]bool) error {
+	t, ok := e.LookupTopic(topic)
+	if !ok {
+		return ErrNoTopic
+	}
+	for _, pt := range t.partitions() {
+		at, _, _ := pt.log.Start()
+		end, _, _ := pt.log.End()
+		for at < end {
+			var v segment.View
+			if err := pt.log.View(&v, at, 1<<20); err != nil {
+				return err
+			}
+			var it segment.BatchIter
+			it.Reset(v.Bytes())
+			size := 0
+			for h, body, ok := it.Next(); ok; h, body, ok = it.Next() {
+				size += h.Size()
+				if !h.Control() {
+					continue
+				}
+				err := core.DecodeControls(body, func(c *core.Control) error { kinds[c.Kind] = true; return nil })
+				if err != nil {
+					return err
+				}
+			}
+			v.Release()
+			if at += segment.Offset(size); size == 0 {
+				return it.Err()
+			}
+		}
+	}
+	return nil
+}

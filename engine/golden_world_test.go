@@ -1,0 +1,181 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"time"
+
+	"penstock/cluster"
+	"penstock/cluster/kv/file"
+	"penstock/engine"
+	"penstock/engine/meta"
+)
+
+// Golden data directories: what an older version wrote, see golden_make_test.go, which writes them, and golden_test.go, which reads them. This file is
+// compiled with both, in this tree and in that of the older version.
+
+// goldenManifest says what is in a golden directory.
+type goldenManifest struct {
+	Nodes  int
+	Topics map[string]*goldenTopic
+}
+
+type goldenTopic struct {
+	Messages map[string]string // body by id; empty for a topic whose segments retention removes
+	Paused   bool
+	Channels map[string]*goldenChannel
+}
+
+type goldenChannel struct {
+	Paused   bool
+	Unread   map[string]string // what is not confirmed: body by id
+	Settings uint64            // their version
+}
+
+// goldenNodes are the engines on a golden directory: one alone, or three with their metadata in a file.
+type goldenNodes struct {
+	engines []*engine.Engine
+	meta    *file.Store
+}
+
+func goldenOptions(dir string) engine.Options {
+	return engine.Options{
+		DataPath: dir, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		BufferBytes: 4 << 20, CommitFileBytes: 256 << 10, CommitLiveBytes: 1 << 20, MinSegmentBytes: 16 << 10, MaxSegmentBytes: 64 << 10,
+		MaxMessageBytes: 16 << 10, MaxBatchBytes: 64 << 10, RetentionInterval: 20 * time.Millisecond, ConfirmInterval: time.Millisecond,
+		LockWait: 10 * time.Second,
+	}
+}
+
+// openGolden opens the directory of a single node, or of three (n1, n2, n3 and the metadata).
+func openGolden(ctx context.Context, dir string, nodes int) (*goldenNodes, error) {
+	g := new(goldenNodes)
+	if nodes == 1 {
+		e, err := engine.Open(ctx, goldenOptions(dir))
+		if err != nil {
+			return nil, err
+		}
+		g.engines = append(g.engines, e)
+		return g, nil
+	}
+	var err error
+	if g.meta, err = file.Open(filepath.Join(dir, "meta.kv")); err != nil {
+		return nil, err
+	}
+	for i := range nodes {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		name := fmt.Sprintf("n%d", i+1)
+		o := goldenOptions(filepath.Join(dir, name))
+		o.NodeID = name
+		o.Cluster = &engine.ClusterOptions{
+			Store:    cluster.New(g.meta, cluster.Options{Logger: o.Logger, ControllerTick: 50 * time.Millisecond, DefaultReplicas: 3}),
+			Listener: ln, Node: meta.Node{Host: "127.0.0.1"},
+		}
+		e, err := engine.Open(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		g.engines = append(g.engines, e)
+	}
+	return g, goldenUntil(ctx, "all nodes are there", func() error {
+		if n := len(g.engines[0].Snapshot().Nodes); n != nodes {
+			return fmt.Errorf("there are %d", n)
+		}
+		return nil
+	})
+}
+
+func (g *goldenNodes) close() error {
+	var first error
+	for _, e := range g.engines {
+		if err := e.Close(); err != nil && first == nil {
+			first = err
+		}
+	}
+	if g.meta != nil {
+		if err := g.meta.Close(); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// goldenUntil tries until it succeeds or ctx ends.
+func goldenUntil(ctx context.Context, what string, try func() error) error {
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", what, err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// describe is what the nodes hold of topics, asked through the first one. Retention removes segments of trimmed.
+func (g *goldenNodes) describe(ctx context.Context, topics []string, trimmed string) (*goldenManifest, error) {
+	m := &goldenManifest{Nodes: len(g.engines), Topics: map[string]*goldenTopic{}}
+	for _, name := range topics {
+		t, ok := g.engines[0].LookupTopic(name)
+		if !ok {
+			return nil, fmt.Errorf("there is no topic %s", name)
+		}
+		gt := &goldenTopic{Messages: map[string]string{}, Channels: map[string]*goldenChannel{}}
+		m.Topics[name] = gt
+		if name != trimmed {
+			all, err := t.Peek(ctx, -1, 0, 1000)
+			if err != nil {
+				return nil, err
+			}
+			for _, p := range all {
+				gt.Messages[p.ID.String()] = string(p.Body)
+			}
+		}
+		stats := g.stats(name)
+		gt.Paused = stats.Paused
+		if len(stats.Channels) == 0 {
+			return nil, fmt.Errorf("topic %s has no channels yet", name)
+		}
+		for _, cs := range stats.Channels {
+			c, err := t.Channel(ctx, cs.Name)
+			if err != nil {
+				return nil, err
+			}
+			left, err := c.Peek(ctx, engine.PeekOptions{Partition: -1, Count: 1000})
+			if err != nil {
+				return nil, err
+			}
+			s, err := c.ReadSettings(ctx)
+			if err != nil {
+				return nil, err
+			}
+			gc := &goldenChannel{Paused: cs.Paused, Unread: map[string]string{}, Settings: s.Version}
+			for _, p := range left {
+				gc.Unread[p.ID.String()] = string(p.Body)
+			}
+			gt.Channels[cs.Name] = gc
+		}
+	}
+	return m, nil
+}
+
+// stats are those of the node that leads; every topic has one partition.
+func (g *goldenNodes) stats(topic string) engine.TopicStats {
+	var best engine.TopicStats
+	for _, e := range g.engines {
+		if s := e.Stats(topic, ""); len(s) == 1 && len(s[0].Channels) >= len(best.Channels) {
+			best = s[0]
+		}
+	}
+	return best
+}
