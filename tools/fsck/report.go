@@ -86,6 +86,9 @@ func (r *report) print(w io.Writer) error {
 		fmt.Fprintf(w, "... and %d more findings\n", more)
 	}
 	verdict := "clean: everything is as it was written"
+	if r.CommitLog.Torn {
+		verdict = "clean but for the end of the commit log, of which this copy cannot tell what it was"
+	}
 	if r.FindingCount > 0 {
 		verdict = fmt.Sprintf("%d findings", r.FindingCount)
 	}
