@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/replicate"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -19,6 +20,7 @@ func TestClusterReturnedCopyHoldsWhatIsDurable(t *testing.T) {
 	l := tr.leader("t", 0)
 	tr.equal("t", 0)
 	back := tr.others(l)[0]
+	tr.eventually("all is durable there", func() bool { h := engine.HoldsOf(back.e, "t", 0); return h.Durable == h.End })
 	before := engine.HoldsOf(back.e, "t", 0)
 	back.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Hold: true, Count: -1})
 	t.Cleanup(func() { // before the trio ends
@@ -63,7 +65,7 @@ func TestClusterReturnedCopyHoldsWhatIsDurable(t *testing.T) {
 // again it joins by itself. Both nodes count it, and the leader asks rarely.
 func TestClusterAbsentCopy(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, func(o *engine.Options) { o.Cluster.Replication.LagMaxNs = 500e6 })
+	tr := newTrio(t, 3, func(o *engine.Options) { o.Cluster.Replication.LagMaxNs = 2e9 })
 	tr.create("t", 1)
 	l := tr.leader("t", 0)
 	tr.equal("t", 0)
@@ -80,9 +82,7 @@ func TestClusterAbsentCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	tr.eventually("the leader was told", func() bool { return l.e.Storage().AbsentReplicas > 1 })
-	if s := l.e.Storage(); s.ISRChanges != 1 || s.ISRHeldBack != 0 {
-		t.Errorf("%d changes of the in-sync replicas, %d held back", s.ISRChanges, s.ISRHeldBack)
-	}
+	tr.eventually("its change of the in-sync replicas is counted", func() bool { return l.e.Storage().ISRChanges > 0 })
 	if away.e.Storage().FramesNoCopy == 0 {
 		t.Error("the node does not count what it was sent")
 	}
@@ -91,4 +91,37 @@ func TestClusterAbsentCopy(t *testing.T) {
 	}
 	tr.whole("t")
 	tr.equal("t", 0)
+}
+
+// F1: a follower whose disk hangs leaves the in-sync replicas, and publishing goes on without it, however often it answers. It joins again by itself when
+// its disk goes on. The number of changes stays small: one of each, and some more only where the machine itself stood still.
+func TestClusterFollowerHangs(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, func(o *engine.Options) { o.Cluster.Replication.LagMaxNs = 2e9 })
+	tr.create("t", 1)
+	l := tr.leader("t", 0)
+	tr.equal("t", 0)
+	stuck := tr.others(l)[0]
+	stuck.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Hold: true, Count: -1})
+	release := func() {
+		stuck.disk.ClearRules()
+		stuck.disk.ReleaseHeld()
+	}
+	t.Cleanup(release) // before the trio ends
+	h := newTold()
+	for i := range 200 { // the first waits until it has left
+		if err := h.publish(context.Background(), tr.topic(l, "t"), fmt.Sprint("message ", i)); err != nil {
+			t.Fatalf("message %d: %v", i, err)
+		}
+	}
+	if inSync(l.row("t", 0), stuck) {
+		tr.eventually("it has left the in-sync replicas", func() bool { return !inSync(l.row("t", 0), stuck) })
+	}
+	release()
+	tr.eventually("it is back", func() bool { return inSync(l.row("t", 0), stuck) })
+	tr.eventually("the changes are counted", func() bool { return l.e.Storage().ISRChanges > 1 })
+	if n := l.e.Storage().ISRChanges; n > 2*replicate.DefaultMaxISRJoins+1 {
+		t.Errorf("%d changes of the in-sync replicas", n)
+	}
+	tr.checkAll(h, "t", 1)
 }
