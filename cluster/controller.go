@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"errors"
-	"time"
 
 	"penstock/cluster/kv"
 	"penstock/engine/meta"
@@ -12,15 +11,10 @@ import (
 // control runs on every node. Where there is no controller it tries to become it; who is it plans on every change, and does what it
 // planned. Every transaction compares the controller's row, so that a node that only believes to be it can do nothing.
 func (s *store) control() {
-	tick := time.NewTicker(s.opts.ControllerTick)
-	defer tick.Stop()
 	stuck := map[meta.PartitionID]bool{}
 	for {
-		select {
-		case <-s.ctx.Done():
+		if s.await(s.ctx, s.opts.ControllerTick, s.wake, nil) == byEnd {
 			return
-		case <-s.wake:
-		case <-tick.C:
 		}
 		st, err := s.current()
 		if err != nil {
@@ -33,7 +27,7 @@ func (s *store) control() {
 }
 
 func (s *store) act(st *state, stuck map[meta.PartitionID]bool) error {
-	ctx, cancel := context.WithTimeout(s.ctx, maxCallTime)
+	ctx, cancel := s.withTimeout(s.ctx, maxCallTime)
 	defer cancel()
 	self, boot := s.self()
 	if vacant(st) {

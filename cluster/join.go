@@ -36,7 +36,7 @@ func (s *store) Join(ctx context.Context, r meta.Registration) (meta.Node, error
 		s.mu.Unlock()
 		_ = s.Close()
 		if lease != 0 { // nobody should wait for a node that did not come in
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.LeaseTTL)
+			ctx, cancel := s.withTimeout(context.WithoutCancel(ctx), s.opts.LeaseTTL)
 			defer cancel()
 			_ = s.kv.Revoke(ctx, lease)
 		}
@@ -65,7 +65,7 @@ func (s *store) enter(ctx context.Context, r *meta.Registration) error {
 	s.mu.Lock()
 	s.stopLease = stop
 	s.mu.Unlock()
-	go s.keepLease(leaseCtx, r)
+	s.spawn(func() { s.keepLease(leaseCtx, r) })
 
 	for i := range r.Import {
 		if err := s.importTopic(ctx, &r.Import[i]); err != nil {
@@ -81,18 +81,18 @@ func (s *store) enter(ctx context.Context, r *meta.Registration) error {
 	s.mu.Unlock()
 	s.publish(st)
 	first := make(chan struct{})
-	s.running.Add(2)
-	go func() {
-		defer s.running.Done()
+	s.running.add(2)
+	s.spawn(func() {
+		defer s.running.end()
 		s.deliver(r, between(newState(), st))
 		close(first)
 		s.watch(r)
-	}()
-	go func() {
-		defer s.running.Done()
+	})
+	s.spawn(func() {
+		defer s.running.end()
 		s.control()
-	}()
-	<-first
+	})
+	s.receive(first)
 	return nil
 }
 
@@ -111,21 +111,17 @@ func (s *store) read(ctx context.Context) (*state, error) {
 		if !errors.Is(err, kv.ErrUnavailable) {
 			return nil, unavailable(err)
 		}
-		if err := pause(ctx, unavailablePause); err != nil {
+		if err := s.pause(ctx, unavailablePause); err != nil {
 			return nil, err
 		}
 	}
 }
 
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
+func (s *store) pause(ctx context.Context, d time.Duration) error {
+	if s.await(ctx, d, nil, nil) == byEnd {
 		return unavailable(ctx.Err())
 	}
+	return nil
 }
 
 // register writes the node's row and its live row, and returns when the lease was asked for. The id is found by name; a
@@ -147,7 +143,7 @@ func (s *store) register(ctx context.Context, r *meta.Registration) (time.Time, 
 		switch {
 		case err == nil: // somebody else was faster
 		case errors.Is(err, kv.ErrUnavailable), errors.Is(err, kv.ErrLeaseGone):
-			if err := pause(ctx, unavailablePause); err != nil {
+			if err := s.pause(ctx, unavailablePause); err != nil {
 				return sent, err
 			}
 		default:
@@ -171,7 +167,7 @@ func (s *store) tryRegister(ctx context.Context, r *meta.Registration, lease kv.
 	}
 	if st.snap.Cluster == uuid.Nil {
 		conds = append(conds, kv.Cond{Key: s.key(clusterKey)})
-		ops = append(ops, put(s.key(clusterKey), uuid.New()))
+		ops = append(ops, put(s.key(clusterKey), s.newUUID()))
 	}
 	n.ID, n.Live = 0, false
 	for id, other := range st.nodes {
@@ -261,7 +257,7 @@ func (s *store) watch(r *meta.Registration) {
 			s.deliver(r, between(old, st))
 		default:
 			s.log.Warn("the watch on the metadata store ended and begins again", "error", err)
-			if pause(s.ctx, unavailablePause) != nil {
+			if s.pause(s.ctx, unavailablePause) != nil {
 				return
 			}
 		}
@@ -300,7 +296,7 @@ func (s *store) importTopic(ctx context.Context, im *meta.ImportedTopic) error {
 		if ok || err != nil && !errors.Is(err, meta.ErrUnavailable) {
 			return err
 		}
-		if err := pause(ctx, conflictPause); err != nil {
+		if err := s.pause(ctx, conflictPause); err != nil {
 			return err
 		}
 	}

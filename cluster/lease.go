@@ -16,19 +16,15 @@ import (
 func (s *store) keepLease(ctx context.Context, r *meta.Registration) {
 	defer close(s.leasing)
 	every := s.opts.LeaseTTL / 3
-	wait := time.NewTimer(every)
-	defer wait.Stop()
+	wait := every
 	for {
-		select {
-		case <-ctx.Done():
+		if s.await(ctx, wait, s.relive, nil) == byEnd {
 			return
-		case <-wait.C:
-		case <-s.relive:
 		}
 		err := s.extend(ctx, r)
 		switch {
 		case err == nil:
-			wait.Reset(every)
+			wait = every
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, errReplaced):
@@ -37,7 +33,7 @@ func (s *store) keepLease(ctx context.Context, r *meta.Registration) {
 			return
 		default:
 			s.log.Warn("the lease could not be extended", "error", err)
-			wait.Reset(every / 4)
+			wait = every / 4
 		}
 	}
 }
@@ -52,7 +48,7 @@ func leaseClock(r *meta.Registration) time.Time {
 
 // extend makes one step: the lease lives and its live row is there, or it is an error.
 func (s *store) extend(ctx context.Context, r *meta.Registration) error {
-	ctx, cancel := context.WithTimeout(ctx, s.opts.LeaseTTL/2)
+	ctx, cancel := s.withTimeout(ctx, s.opts.LeaseTTL/2)
 	defer cancel()
 	self, boot := s.self()
 	if st := s.cur.Load(); st != nil {
@@ -170,7 +166,7 @@ func (s *store) Leave(ctx context.Context) error {
 	s.broadcast()
 	s.mu.Unlock()
 	stop()
-	<-s.leasing
+	s.receive(s.leasing)
 	err := s.kv.Revoke(ctx, s.leaseID()) // the live row goes with it, and the controller's
 	if errors.Is(err, kv.ErrLeaseGone) {
 		return nil
@@ -189,7 +185,9 @@ func (s *store) Close() error {
 		return nil
 	}
 	cancel()
-	<-leasing
-	s.running.Wait()
+	s.receive(leasing)
+	if ended := s.running.ended(); ended != nil {
+		s.receive(ended)
+	}
 	return nil
 }

@@ -47,6 +47,7 @@ type Options struct {
 	ControllerTick  time.Duration // the controller looks at everything so often, besides at every change
 	DefaultReplicas int           // replicas of a topic that does not say; at most as many as there are nodes
 	Now             func() time.Time
+	Host            Host // nil: goroutines, Go's timers and random uuids
 }
 
 func (o *Options) setDefaults() {
@@ -102,7 +103,7 @@ type store struct {
 	ctx        context.Context // of everything that runs; nil before Join
 	cancel     context.CancelFunc
 	stopLease  context.CancelFunc
-	running    sync.WaitGroup
+	running    tasks
 	leasing    chan struct{} // closed when the lease loop has ended
 }
 
@@ -195,11 +196,10 @@ func (s *store) waitUntil(ctx context.Context, reached func() bool) error {
 		case ok:
 			return nil
 		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
+		switch s.await(ctx, 0, changed, all.Done()) {
+		case byEnd:
 			return unavailable(ctx.Err())
-		case <-all.Done():
+		case bySecond:
 			return errNotJoined
 		}
 	}
@@ -207,18 +207,13 @@ func (s *store) waitUntil(ctx context.Context, reached func() bool) error {
 
 // waitChange waits a moment for a newer state than st, after somebody else was faster.
 func (s *store) waitChange(ctx context.Context, st *state) error {
-	timer := time.NewTimer(conflictPause)
-	defer timer.Stop()
 	s.mu.Lock()
 	changed := s.changed
 	s.mu.Unlock()
 	if s.cur.Load() != st {
 		return ctx.Err()
 	}
-	select {
-	case <-changed:
-	case <-timer.C:
-	case <-ctx.Done():
+	if s.await(ctx, conflictPause, changed, nil) == byEnd {
 		return unavailable(ctx.Err())
 	}
 	return nil

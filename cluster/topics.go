@@ -30,7 +30,7 @@ func checkTopic(t *meta.Topic) error {
 // CreateTopic is meta.Store's.
 func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, error) {
 	if t.ID == uuid.Nil {
-		t.ID = uuid.New()
+		t.ID = s.newUUID()
 	}
 	if t.CreatedNs == 0 {
 		t.CreatedNs = s.opts.Now().UnixNano()
@@ -118,7 +118,7 @@ func (s *store) writeTopic(ctx context.Context, t *meta.Topic, topicRev int64, p
 		return false, 0, unavailable(err)
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxCallTime)
+		ctx, cancel := s.withTimeout(context.WithoutCancel(ctx), maxCallTime)
 		defer cancel()
 		_ = s.kv.Revoke(ctx, lease) // with it goes the creation row, if it is still there
 	}()

@@ -138,6 +138,28 @@ func (m *Manual) pause(d time.Duration, stop <-chan struct{}) bool {
 // Sleep is for tasks of the host; it ends early when ctx does.
 func (m *Manual) Sleep(ctx context.Context, d time.Duration) bool { return m.pause(d, ctx.Done()) }
 
+// WaitFor is Wait that ends after d, unless d is 0. It says whether ready did.
+func (m *Manual) WaitFor(ready func() bool, d time.Duration) bool {
+	if d == 0 {
+		m.Wait(ready)
+		return true
+	}
+	if ready() {
+		return true
+	}
+	was := false
+	m.wait(func() bool { was = ready(); return was }, m.host.Instant()+d)
+	return was
+}
+
+// WithTimeout is context.WithTimeout by the host's time.
+func (m *Manual) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return m.withTimeout(ctx, d)
+}
+
+// NewUUID is the host's.
+func (m *Manual) NewUUID() uuid.UUID { return m.host.NewUUID() }
+
 func (m *Manual) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	t := &manualTimeout{m.host.Instant() + d, cancel}

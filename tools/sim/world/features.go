@@ -28,6 +28,7 @@ const (
 	FeatureClocks                       // wall clocks are set by hours, both ways
 	FeatureStrict                       // consumers at nodes that lead nothing are checked for order and for FIN like all others
 	FeatureLevels                       // nodes know two feature levels, and the cluster is raised to the second
+	FeatureCluster                      // the real package cluster instead of its model: leases are lost, watches lag, histories are compacted
 	FeatureBound                        // a healthy majority may refuse publishing for so long only
 )
 
@@ -36,14 +37,14 @@ const (
 var grayDefault = []struct {
 	f Feature
 	p float64
-}{{FeatureSlow, 0.3}, {FeatureHung, 0.3}, {FeatureErrors, 0.3}, {FeatureClocks, 0.25}, {FeatureLevels, 0.25}, {FeatureBound, 0.1}}
+}{{FeatureSlow, 0.3}, {FeatureHung, 0.3}, {FeatureErrors, 0.3}, {FeatureClocks, 0.25}, {FeatureLevels, 0.25}, {FeatureBound, 0.1}, {FeatureCluster, 0.25}}
 
 // Features names all of them.
 var Features = map[string]Feature{
 	"remote": FeatureRemote, "moves": FeatureMoves, "channels": FeatureChannels, "settings": FeatureSettings,
 	"topics": FeatureTopics, "nodes": FeatureNodes, "filters": FeatureFilters, "plain": FeaturePlain,
 	"slow": FeatureSlow, "hung": FeatureHung, "errors": FeatureErrors, "rot": FeatureRot, "clocks": FeatureClocks, "strict": FeatureStrict,
-	"bound": FeatureBound, "levels": FeatureLevels,
+	"bound": FeatureBound, "levels": FeatureLevels, "cluster": FeatureCluster,
 }
 
 // String lists the names, in order.
@@ -99,6 +100,7 @@ func (w *World) drawFeatures() {
 		}
 		w.drawGray()
 	}
+	w.settleFeatures()
 	if w.has(FeatureMoves | FeatureNodes) {
 		w.drawMoves()
 	}
@@ -134,6 +136,13 @@ func (w *World) drawGray() {
 		if r.Float64() < one.p {
 			w.features |= one.f
 		}
+	}
+}
+
+// settleFeatures takes away what does not go together.
+func (w *World) settleFeatures() {
+	if w.has(FeatureCluster) {
+		w.features &^= withoutCluster
 	}
 }
 

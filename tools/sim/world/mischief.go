@@ -224,7 +224,7 @@ func (w *World) heal() {
 	if w.removal != nil {
 		w.bringBack(w.removal)
 	}
-	for _, id := range slices.Sorted(maps.Keys(w.store.snap.Nodes)) {
+	for _, id := range slices.Sorted(maps.Keys(w.store.snap.Nodes)) { // none is, with FeatureCluster
 		w.store.drain(id, false)
 	}
 	w.healGray()

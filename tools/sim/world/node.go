@@ -186,7 +186,7 @@ func (n *node) engineOptions() engine.Options {
 		MaxMessageBytes: 8 << 10, MaxBatchBytes: 32 << 10, MsgTimeout: time.Duration(o.msgTimeout), PublishTimeout: publishTimeout,
 		DisableAutoCreate: true, MaxLevel: n.binary, DiskPatience: diskPatience, DiskFailedAfter: 4 * diskPatience,
 		Cluster: &engine.ClusterOptions{
-			PreferredLeader: w.preferred(), Store: n.client, Replication: o.cfg, Replicas: o.replicas, JoinTimeout: 20 * time.Second, LeaveTimeout: time.Second,
+			PreferredLeader: w.preferred(), Store: n.metaStore(), Replication: o.cfg, Replicas: o.replicas, JoinTimeout: 20 * time.Second, LeaveTimeout: time.Second,
 		},
 	}
 }

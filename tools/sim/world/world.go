@@ -39,30 +39,31 @@ type World struct {
 	Violation string
 	Stats     Stats
 
-	rng      *rand.Rand
-	more     *rand.Rand // what only features draw
-	cfg      Config
-	opt      options
-	features Feature
-	extra    extra
-	later    later
-	gray     gray
-	now      int64 // ns since the beginning
-	seq      uint64
-	queue    queue
-	burst    int
-	hash     uint64 // of everything that was traced
-	nodes    []*node
-	store    *store
-	net      *network
-	topics   []*topicModel             // the latest of each name
-	dead     []*topicModel             // their dead letters, in the same order
-	models   map[uuid.UUID]*topicModel // all that the store has made
-	removal  *removal                  // of a node, while it goes on
-	faults   bool
-	loaded   bool // the workload goes on
-	book     book
-	checks   checks
+	rng       *rand.Rand
+	more      *rand.Rand // what only features draw
+	cfg       Config
+	opt       options
+	features  Feature
+	extra     extra
+	later     later
+	gray      gray
+	agreement *agreement // FeatureCluster; nil: the store is the model
+	now       int64      // ns since the beginning
+	seq       uint64
+	queue     queue
+	burst     int
+	hash      uint64 // of everything that was traced
+	nodes     []*node
+	store     *store
+	net       *network
+	topics    []*topicModel             // the latest of each name
+	dead      []*topicModel             // their dead letters, in the same order
+	models    map[uuid.UUID]*topicModel // all that the store has made
+	removal   *removal                  // of a node, while it goes on
+	faults    bool
+	loaded    bool // the workload goes on
+	book      book
+	checks    checks
 }
 
 // Stats say what a run has reached.
@@ -72,7 +73,7 @@ type Stats struct {
 	ISRChanges, Channels, Rots, Pauses, Truncations                                           int
 	Remote, Moves, Undone, Back, Configured, DeadLetters, Carried, OverQuota, Dropped         int
 	Deleted, Remade, Expanded, Removed, Returned, Unwanted, Sampled, Redriven                 int
-	Slow, Hung, Failing, Rotten, Replaced, ClockSteps, Bound, Raised                          int
+	Slow, Hung, Failing, Rotten, Replaced, ClockSteps, Bound, Raised, Compacted, LostLeases   int
 	Virtual                                                                                   time.Duration
 }
 
@@ -92,7 +93,7 @@ func (s *Stats) fields() []*int {
 		&s.ISRChanges, &s.Channels, &s.Rots, &s.Pauses, &s.Truncations,
 		&s.Remote, &s.Moves, &s.Undone, &s.Back, &s.Configured, &s.DeadLetters, &s.Carried, &s.OverQuota, &s.Dropped,
 		&s.Deleted, &s.Remade, &s.Expanded, &s.Removed, &s.Returned, &s.Unwanted, &s.Sampled, &s.Redriven,
-		&s.Slow, &s.Hung, &s.Failing, &s.Rotten, &s.Replaced, &s.ClockSteps, &s.Bound, &s.Raised,
+		&s.Slow, &s.Hung, &s.Failing, &s.Rotten, &s.Replaced, &s.ClockSteps, &s.Bound, &s.Raised, &s.Compacted, &s.LostLeases,
 	}
 }
 
@@ -194,7 +195,11 @@ func (w *World) build() {
 	for _, n := range w.nodes {
 		w.after(w.between(0, 50*ms), n.boot)
 	}
-	w.every(w.opt.controlTick, w.store.control)
+	if w.has(FeatureCluster) {
+		w.startCluster()
+	} else {
+		w.every(w.opt.controlTick, w.store.control)
+	}
 	if w.cfg.Break == MutantRollback {
 		w.every(300*ms, func() {
 			for _, n := range w.nodes {
