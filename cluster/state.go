@@ -354,10 +354,15 @@ func (b *builder) finish(revision int64) (*state, *meta.Change) {
 			change.Partitions = append(change.Partitions, id)
 		}
 	}
-	slices.Sort(change.Nodes)
-	slices.SortFunc(change.Topics, func(a, b uuid.UUID) int { return strings.Compare(string(a[:]), string(b[:])) })
-	slices.SortFunc(change.Partitions, comparePartitions)
+	sortChange(change)
 	return b.next, change
+}
+
+// sortChange gives a change one order: the same history makes the same run.
+func sortChange(c *meta.Change) {
+	slices.Sort(c.Nodes)
+	slices.SortFunc(c.Topics, func(a, b uuid.UUID) int { return strings.Compare(string(a[:]), string(b[:])) })
+	slices.SortFunc(c.Partitions, comparePartitions)
 }
 
 // between lists what differs in two states, when the events between them are lost.
@@ -368,6 +373,7 @@ func between(old, next *state) *meta.Change {
 	c.Partitions = differing(old.snap.Partitions, next.snap.Partitions, func(a, b *meta.Partition) bool {
 		return old.parts[a.ID].rev == next.parts[b.ID].rev
 	})
+	sortChange(c)
 	return c
 }
 
