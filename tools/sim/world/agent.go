@@ -17,7 +17,9 @@ type agent struct {
 	consumer *engine.Consumer // nil: Subscribe has not returned
 	remote   bool
 	closed   bool
-	finished map[engine.ID]bool // by this channel's machine
+	finished map[engine.ID]bool  // by this channel's machine
+	got      map[engine.ID]int64 // when what it has not finished was delivered
+	taken    map[engine.ID]int64 // when it finished what it had for less than half of its timeout
 	high     map[uint32]agentHigh
 }
 
@@ -147,6 +149,7 @@ func (a *agent) Deliver(d *engine.Delivery) bool {
 	if a.remote {
 		w.Stats.Remote++
 	}
+	a.notAgain(d)
 	w.book.seen(a, d)
 	a.answer(d.ID, d.Attempts)
 	if w.faults && w.chance(0.02) {
@@ -207,6 +210,7 @@ func (a *agent) finish(id engine.ID) {
 	if err == nil {
 		a.n.w.Stats.Finished++
 		a.finished[id] = true
+		a.noteFinish(id)
 		a.c.done[id] = true
 	}
 	a.consumer.Pump()

@@ -29,7 +29,7 @@ type illness struct {
 }
 
 // grayFeatures are all gray failures.
-const grayFeatures = grayDisks | FeatureClocks | FeatureLevels | FeatureBound | FeatureCluster
+const grayFeatures = grayDisks | FeatureClocks | FeatureLevels | FeatureBound | FeatureCluster | FeatureStrict
 
 // grayDisks are the features that make disks ill.
 const grayDisks = FeatureSlow | FeatureHung | FeatureErrors | FeatureRot

@@ -24,6 +24,7 @@ const (
 	MutantSecondHang           // another disk hangs than the one that is said to
 	MutantEarlyLevel           // the store raises the cluster before all nodes know the level
 	MutantRotEverywhere        // bits rot on all nodes
+	MutantEcho                 // a message that another node was sent comes there once more, later
 	MutantStaleList            // a list of the metadata store shows what was there a while ago
 	MutantBlindTxn             // the metadata store writes without comparing
 	MutantHasty                // the store removes a node that has replicas: others take its place in the ISR
@@ -34,6 +35,6 @@ var Mutants = map[string]Mutant{
 	"early-sync": MutantEarlySync, "no-sync": MutantNoSync, "unclean-election": MutantUnclean,
 	"epoch-reuse": MutantEpochs, "empty-disk": MutantDisks, "rollback": MutantRollback, "short-retention": MutantShort,
 	"same-topic": MutantSameTopic, "silent-growth": MutantSilentGrowth, "hasty-removal": MutantHasty,
-	"ill-disk": MutantIllDisk, "deaf-disk": MutantDeafDisk, "both-clocks": MutantBothClocks, "second-hang": MutantSecondHang, "stale-list": MutantStaleList, "blind-txn": MutantBlindTxn, "rot-everywhere": MutantRotEverywhere, "early-level": MutantEarlyLevel,
+	"ill-disk": MutantIllDisk, "deaf-disk": MutantDeafDisk, "both-clocks": MutantBothClocks, "second-hang": MutantSecondHang, "stale-list": MutantStaleList, "echo": MutantEcho, "blind-txn": MutantBlindTxn, "rot-everywhere": MutantRotEverywhere, "early-level": MutantEarlyLevel,
 	"other-filter": MutantOtherFilter, "lost-letters": MutantLostLetters,
 }

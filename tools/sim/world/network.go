@@ -138,6 +138,7 @@ func (c *conn) end(gone bool) {
 		return
 	}
 	c.dead = true
+	c.broke()
 	c.net.w.Stats.Breaks++
 	for _, e := range c.ends {
 		c.down(e, gone)
@@ -167,6 +168,7 @@ func (net *network) gone(n *node, silent bool) {
 				continue
 			}
 			e.up, c.dead = false, true
+			c.broke()
 			o := c.other(e)
 			d := net.w.skewed(0, 10*ms)
 			if silent {
@@ -236,6 +238,7 @@ func (p *ports) TrySend(to replicate.NodeID, f *netproto.Frame) error {
 		return peer.ErrNotConnected
 	}
 	if w.faults && w.chance(w.opt.full) {
+		p.n.brokeAt = w.now
 		return netproto.ErrQueueFull
 	}
 	r := received(f)
@@ -255,6 +258,7 @@ func (p *ports) TrySend(to replicate.NodeID, f *netproto.Frame) error {
 	}
 	for range copies {
 		c.transmit(o, r)
+		c.echo(o, r)
 	}
 	return nil
 }

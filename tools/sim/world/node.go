@@ -47,6 +47,7 @@ type node struct {
 	wipes     int            // how often it got another one
 	before    *faultaio.Disk // MutantRollback
 	binary    int            // the feature level that its version knows; 0: the newest
+	brokeAt   int64          // when it last lost a connection or found it full
 	secretly  bool           // its disk hangs, and nobody knows: MutantSecondHang
 	fullUntil int64          // its disk has almost no room
 	ill       illness        // of its disk
