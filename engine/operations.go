@@ -31,6 +31,7 @@ type operation struct {
 	IDs      []ID             `json:"ids,omitempty"`     // opConfirm
 	Peek     *peekRequest     `json:"peek,omitempty"`
 	Count    int              `json:"count,omitempty"`
+	Verify   *verifyRequest   `json:"verify,omitempty"`
 	Settings *ChannelSettings `json:"settings,omitempty"`
 
 	// Known is how many partitions the topic has for who asks: see outgrown.
@@ -60,6 +61,7 @@ const (
 	opSettings  operationKind = "settings"  // Result: ChannelSettings
 	opConfigure operationKind = "configure" // Settings. Result: ChannelSettings
 	opState     operationKind = "state"     // Result: topicState
+	opVerify    operationKind = "verify"    // Verify, of one partition, led or not. Result: verifyAnswer
 )
 
 const maxOperationBytes = 1 << 20 // the numbers of all partitions of a topic
@@ -226,7 +228,13 @@ func (o *operations) serve(from replicate.NodeID, f *netproto.Received) {
 			o.reply(from, request, nil, ErrNoTopic)
 			return
 		}
-		result, err := t.locally(ctx, op)
+		var result json.RawMessage
+		var err error
+		if op.Kind == opVerify {
+			result, err = marshal(t.verifyHere(op))
+		} else {
+			result, err = t.locally(ctx, op)
+		}
 		o.reply(from, request, result, err)
 	})
 }

@@ -2,6 +2,7 @@ package segment
 
 import (
 	"fmt"
+	"hash/crc32"
 
 	"penstock/segment/aio"
 )
@@ -13,13 +14,17 @@ const CheckBytes = 1 << 20
 type Checker struct {
 	buf  []byte
 	free func()
+	sum  uint32
 }
 
 // NewChecker makes a checker; Close frees it.
 func NewChecker() *Checker {
 	buf, free := aio.AlignedBytes(CheckBytes)
-	return &Checker{buf, free}
+	return &Checker{buf: buf, free: free}
 }
+
+// Sum is the CRC-32C of all bytes that Check found good since NewChecker, in its order.
+func (c *Checker) Sum() uint32 { return c.sum }
 
 // Close frees the buffer.
 func (c *Checker) Close() {
@@ -42,13 +47,12 @@ func (c *Checker) room(n int64) []byte {
 type Checked struct {
 	Next     Offset // behind the run
 	Bytes    int64
-	Digest   uint32 // of all of its bytes
 	First    Header // its first batch
 	InMemory bool   // they are not read from segments yet
 }
 
 // Check reads a run of about maxBytes that begins at at, a batch boundary, from the device, not from memory that shows what the device once had, and
-// verifies it: at least one batch, never into another segment, nor beyond to (a boundary; 0: no bound). What is damaged is isolated and comes back as a
+// verifies it: at least one batch, never into another segment, nor further than the first batch beyond to (0: no bound). What is damaged is isolated and comes back as a
 // CorruptError, as from View, whose other errors it has, too. What no segment has yet is taken from the tail.
 func (l *Log) Check(c *Checker, at Offset, maxBytes int, to Offset) (Checked, error) {
 	l.mu.Lock()
@@ -58,7 +62,7 @@ func (l *Log) Check(c *Checker, at Offset, maxBytes int, to Offset) (Checked, er
 	}
 	if l.tail.n > 0 && at >= l.tail.offset(0) {
 		l.mu.Unlock()
-		return l.checkTail(at)
+		return l.checkTail(c, at)
 	}
 	f, end, err := l.pinAt(at)
 	l.mu.Unlock()
@@ -66,16 +70,16 @@ func (l *Log) Check(c *Checker, at Offset, maxBytes int, to Offset) (Checked, er
 		return Checked{}, err
 	}
 	defer f.release()
-	if to > at {
-		end = min(end, to)
+	if to <= at {
+		to = end
 	}
-	run, _, err := l.checkFile(c, f, at, end, maxBytes)
+	run, _, err := l.checkFile(c, f, at, end, min(int64(maxBytes), int64(to-at)))
 	if err == nil {
 		return run, nil
 	}
 	// Once more, while nobody writes to the file: a repair may have come in between.
 	l.io.Lock()
-	run, size, err := l.checkFile(c, f, at, end, maxBytes)
+	run, size, err := l.checkFile(c, f, at, end, min(int64(maxBytes), int64(to-at)))
 	l.io.Unlock()
 	if err == nil {
 		return run, nil
@@ -92,28 +96,29 @@ func (l *Log) Check(c *Checker, at Offset, maxBytes int, to Offset) (Checked, er
 }
 
 // checkTail is Check of a batch that is in memory.
-func (l *Log) checkTail(at Offset) (Checked, error) {
+func (l *Log) checkTail(c *Checker, at Offset) (Checked, error) {
 	var v View
 	if err := l.View(&v, at, HeaderBytes); err != nil {
 		return Checked{}, err
 	}
 	defer v.Release()
 	b := v.Bytes()
-	run := Checked{Next: at + Offset(len(b)), Bytes: int64(len(b)), Digest: Checksum(b), InMemory: true}
+	run := Checked{Next: at + Offset(len(b)), Bytes: int64(len(b)), InMemory: true}
 	if err := run.First.Decode(b); err != nil {
 		return Checked{}, err
 	}
+	c.sum = crc32.Update(c.sum, castagnoli, b)
 	return run, nil
 }
 
 // checkFile reads and verifies a run of f, which the caller pinned. If the first batch is not good, size is its size, if that is known.
-func (l *Log) checkFile(c *Checker, f *segFile, at, end Offset, maxBytes int) (run Checked, size int, err error) {
+func (l *Log) checkFile(c *Checker, f *segFile, at, end Offset, maxBytes int64) (run Checked, size int, err error) {
 	file, err := l.disk.Open(f.path)
 	if err != nil {
 		return run, 0, fmt.Errorf("segment: %w", err)
 	}
 	defer file.Close()
-	want := min(int64(max(maxBytes, HeaderBytes)), int64(end-at))
+	want := min(max(maxBytes, HeaderBytes), int64(end-at))
 	for {
 		data := c.room(want)
 		if err := file.ReadAt(data, f.at(at)); err != nil {
@@ -122,7 +127,8 @@ func (l *Log) checkFile(c *Checker, f *segFile, at, end Offset, maxBytes int) (r
 		n, size, err := verifyWhole(data, &run.First)
 		switch {
 		case n > 0:
-			run.Next, run.Bytes, run.Digest = at+Offset(n), int64(n), Checksum(data[:n])
+			run.Next, run.Bytes = at+Offset(n), int64(n)
+			c.sum = crc32.Update(c.sum, castagnoli, data[:n])
 			return run, 0, nil
 		case err != nil:
 			return run, size, err

@@ -62,6 +62,12 @@ type (
 	Upgrade struct {
 		Level int `json:"level"`
 	}
+	// Verify is the body of /cluster/verify; At is where to go on: 0, or Next of the answer before.
+	Verify struct {
+		Topic     string  `json:"topic"`
+		Partition *uint32 `json:"partition"`
+		At        int64   `json:"at"`
+	}
 	// Expand is the body of /cluster/expand; Partitions is the new total.
 	Expand struct {
 		Topic      string `json:"topic"`

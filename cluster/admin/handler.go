@@ -26,6 +26,8 @@ const (
 type Self struct {
 	Name   string
 	Logger *slog.Logger
+	// Verify compares some of what the replicas of a partition hold, from at on, and answers with what is sent as JSON. nil: it is not known here.
+	Verify func(ctx context.Context, topic string, partition uint32, at int64) (any, error)
 }
 
 // Handler serves /cluster/; mount it there with its prefix. It may be mounted before the store was joined: until then it says so.
@@ -46,6 +48,7 @@ func Handler(store meta.Store, self Self) http.Handler {
 	mux.Handle("/cluster/remove-node", post(h, h.removeNode))
 	mux.Handle("/cluster/expand", post(h, h.expand))
 	mux.Handle("/cluster/upgrade", post(h, h.upgrade))
+	mux.Handle("/cluster/verify", only(http.MethodPost, h.verify))
 	// There is no authentication. At least a page that an operator's browser has open must not be able to command the cluster.
 	guard := http.NewCrossOriginProtection()
 	guard.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -95,6 +98,31 @@ func (h *handler) topics(r *http.Request) (any, error) {
 		all = append(all, t)
 	}
 	return topicsOf(s, all), nil
+}
+
+// verify is no command: it changes nothing but what is damaged, and is asked again and again.
+func (h *handler) verify(r *http.Request) (any, error) {
+	b := new(Verify)
+	if err := decode(r, b); err != nil {
+		return nil, err
+	}
+	s, err := h.snapshot()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := partitionNamed(s, b.Topic, b.Partition); err != nil {
+		return nil, err
+	}
+	if h.self.Verify == nil {
+		return nil, refuse(http.StatusNotFound, "node %s cannot compare replicas", h.self.Name)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), StoreTimeout)
+	defer cancel()
+	v, err := h.self.Verify(ctx, b.Topic, *b.Partition, b.At)
+	if err != nil {
+		return nil, refuse(http.StatusServiceUnavailable, "the replicas could not be compared: %v; nothing was changed, try again", err)
+	}
+	return v, nil
 }
 
 func (h *handler) snapshot() (*meta.Snapshot, error) {

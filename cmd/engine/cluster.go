@@ -53,7 +53,7 @@ func clusterCommand() *cobra.Command {
 	o.client.token = os.Getenv(envToken)
 	cmd.PersistentFlags().StringVar(&o.client.address, "http", address, "HOST:PORT of a node's HTTP API (or "+envHTTPAddress+")")
 	cmd.PersistentFlags().BoolVar(&o.asJSON, "json", false, "print JSON")
-	cmd.AddCommand(o.statusCommand(), o.topicsCommand(), o.drainCommand(), o.moveCommand(), o.forceLeaderCommand(), o.removeNodeCommand(), o.expandCommand(), o.upgradeCommand())
+	cmd.AddCommand(o.statusCommand(), o.topicsCommand(), o.drainCommand(), o.moveCommand(), o.forceLeaderCommand(), o.removeNodeCommand(), o.expandCommand(), o.upgradeCommand(), o.verifyCommand())
 	return cmd
 }
 

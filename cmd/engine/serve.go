@@ -156,7 +156,7 @@ func listen(e *engine.Engine, c *config, part *clusterPart, logger *slog.Logger,
 	if list := c.node.offers.authAddresses; list != "" {
 		o.Auth.HTTPAddresses = strings.Split(list, ",")
 	}
-	o.ClusterHandler = part.handler(c.node, logger)
+	o.ClusterHandler = part.handler(c.node, e, logger)
 	// Limits that both packages check have one setting.
 	o.MaxMessageBytes = c.node.engine.MaxMessageBytes
 	o.MsgTimeout = c.node.engine.MsgTimeout

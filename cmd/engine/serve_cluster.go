@@ -20,6 +20,7 @@ import (
 	"penstock/engine"
 	"penstock/engine/meta"
 	"penstock/replicate"
+	"penstock/segment"
 )
 
 // clusterSettings are what makes a node one of several.
@@ -169,11 +170,14 @@ func reachable(address, broadcast string) string {
 }
 
 // handler is what operators use.
-func (p *clusterPart) handler(n *node, log *slog.Logger) http.Handler {
+func (p *clusterPart) handler(n *node, e *engine.Engine, log *slog.Logger) http.Handler {
 	if p == nil {
 		return nil
 	}
-	return admin.Handler(p.store, admin.Self{Name: n.engine.NodeID, Logger: log})
+	verify := func(ctx context.Context, topic string, partition uint32, at int64) (any, error) {
+		return e.VerifySome(ctx, topic, partition, segment.Offset(at))
+	}
+	return admin.Handler(p.store, admin.Self{Name: n.engine.NodeID, Logger: log, Verify: verify})
 }
 
 func (p *clusterPart) close(log *slog.Logger) {

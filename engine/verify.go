@@ -1,0 +1,267 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"penstock/engine/core"
+	"penstock/engine/meta"
+	"penstock/segment"
+)
+
+const (
+	// verifySpan is about how long one VerifySome works.
+	verifySpan = time.Second
+	// maxVerifyRate bounds what it reads of each copy, in bytes per second.
+	maxVerifyRate = 16 << 20
+	// verifyBytes is how much of each copy is compared at once.
+	verifyBytes = 1 << 20
+	// maxVerifyRounds is more than it takes until all copies speak of the same bytes.
+	maxVerifyRounds = 64
+)
+
+// Verified is how far a comparison of a partition's copies came.
+type Verified struct {
+	Next  segment.Offset `json:"next"` // where the next VerifySome goes on
+	Done  bool           `json:"done"` // everything that was committed when it looked has been compared
+	Bytes int64          `json:"bytes"`
+	Nodes []string       `json:"nodes"` // whose copies were compared: the in-sync replicas
+	Found []Difference   `json:"found,omitempty"`
+}
+
+// Difference is a run of messages in which copies differ.
+type Difference struct {
+	From  segment.Offset `json:"from"`
+	To    segment.Offset `json:"to"`
+	First ID             `json:"first_id"` // of its messages, as the leader or another copy that reads back has them; 0: no copy does
+	Count uint32         `json:"count"`    // of the first batch
+	// Damaged are the nodes whose copy does not verify: it is repaired from a replica that reads back. Differing are those whose copy verifies and
+	// is another one than the leader's, which no crash and no damage explains.
+	Damaged   []string `json:"damaged,omitempty"`
+	Differing []string `json:"differing,omitempty"`
+}
+
+type verifyRequest struct {
+	At  segment.Offset `json:"at"`
+	To  segment.Offset `json:"to,omitempty"` // 0: to the end of what is committed
+	Max int            `json:"max"`
+}
+
+type verifyAnswer struct {
+	Start     segment.Offset `json:"start"` // of the copy
+	Committed segment.Offset `json:"committed"`
+	Next      segment.Offset `json:"next"`
+	Sum       uint32         `json:"sum"` // of the bytes from At to Next
+	First     segment.MsgID  `json:"first"`
+	Count     uint32         `json:"count"`
+	Damaged   segment.Offset `json:"damaged,omitempty"` // what begins at At is damaged up to here
+}
+
+// verifyHere reads and verifies some of this node's copy.
+func (t *Topic) verifyHere(op operation) (*verifyAnswer, error) {
+	q := op.Verify
+	if q == nil || len(op.Partitions) != 1 || int(op.Partitions[0]) >= t.Partitions() || q.Max < 1 || q.Max > verifyBytes {
+		return nil, fmt.Errorf("engine: what is to be verified is not said as it should be")
+	}
+	pt := t.partitions()[op.Partitions[0]]
+	if pt.log == nil || pt.rep == nil || !pt.rep.present() {
+		return nil, fmt.Errorf("engine: the node has no copy of partition %d", pt.number)
+	}
+	a := &verifyAnswer{Committed: pt.committedEnd(), Next: q.At}
+	a.Start, _, _ = pt.log.Start()
+	to := a.Committed
+	if q.To != 0 {
+		to = q.To
+	}
+	c := segment.NewChecker()
+	defer c.Close()
+	for a.Next < to && a.Next-q.At < segment.Offset(q.Max) || a.Next < q.To {
+		run, err := pt.log.Check(c, a.Next, min(segment.CheckBytes, q.Max), to)
+		if err != nil {
+			var bad *segment.CorruptError
+			switch {
+			case a.Next > q.At:
+			case errors.As(err, &bad):
+				a.Damaged = behindDamage(pt.log, q.At)
+			case errors.Is(err, segment.ErrBelowStart), errors.Is(err, segment.ErrAtEnd), errors.Is(err, segment.ErrPastEnd):
+			default:
+				return nil, err
+			}
+			break
+		}
+		if a.Next == q.At {
+			a.First, a.Count = run.First.FirstID, run.First.Count
+		}
+		a.Next = run.Next
+	}
+	a.Sum = c.Sum()
+	return a, nil
+}
+
+// VerifySome compares the bytes that the in-sync replicas of a partition hold from at on, for about a second and at a bounded rate, while all runs.
+// Each node reads its own copy from its disk and verifies it; what does not verify is isolated and repaired as if a reader had met it. Callers go on
+// with Next until Done; 0 begins with the oldest bytes that all have. It is for clusters.
+func (e *Engine) VerifySome(ctx context.Context, topic string, partition uint32, at segment.Offset) (*Verified, error) {
+	t, ok := e.LookupTopic(topic)
+	if !ok || int(partition) >= t.Partitions() {
+		return nil, ErrNoTopic
+	}
+	if e.cluster == nil {
+		return nil, fmt.Errorf("%w: there is one copy only, which the scrub reads", ErrOptions)
+	}
+	v := &verification{cn: e.cluster, t: t, partition: partition, out: &Verified{Next: at}}
+	if err := v.choose(); err != nil {
+		return nil, err
+	}
+	began := e.instant()
+	for !v.out.Done && e.since(began) < verifySpan {
+		before := v.out.Bytes
+		if err := v.round(ctx); err != nil {
+			return nil, err
+		}
+		if e.cluster.sleep(ctx, time.Duration(v.out.Bytes-before)*time.Second/maxVerifyRate) != nil {
+			return v.out, ctx.Err()
+		}
+	}
+	return v.out, nil
+}
+
+// verification is one VerifySome.
+type verification struct {
+	cn        *clusterNode
+	t         *Topic
+	partition uint32
+	nodes     []*meta.Node // the leader first
+	out       *Verified
+}
+
+func (v *verification) choose() error {
+	s := v.cn.store.Snapshot()
+	row := s.Partitions[meta.PartitionID{Topic: v.t.uuid, Partition: v.partition}]
+	if row == nil || s.Nodes[row.State.Leader] == nil || !s.Nodes[row.State.Leader].Live {
+		return ErrNoLeader
+	}
+	v.nodes = append(v.nodes, s.Nodes[row.State.Leader])
+	for _, m := range row.State.ISR {
+		if n := s.Nodes[m.Node]; n != nil && n.Live && m.Node != row.State.Leader {
+			v.nodes = append(v.nodes, n)
+		}
+	}
+	for _, n := range v.nodes {
+		v.out.Nodes = append(v.out.Nodes, n.Name)
+	}
+	return nil
+}
+
+func (v *verification) ask(ctx context.Context, n *meta.Node, q verifyRequest) (*verifyAnswer, error) {
+	op := operation{Kind: opVerify, Topic: v.t.uuid, Partitions: []uint32{v.partition}, Verify: &q}
+	if n.ID == v.cn.self.ID {
+		return v.t.verifyHere(op)
+	}
+	ctx, cancel := v.cn.e.withTimeout(ctx, v.cn.e.opts.PublishTimeout)
+	defer cancel()
+	result, err := v.cn.ops.ask(ctx, n.ID, op)
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", n.Name, err)
+	}
+	a := new(verifyAnswer)
+	return a, json.Unmarshal(result, a)
+}
+
+// askAll asks every node about [at, to), and again about less while one of them has less.
+func (v *verification) askAll(ctx context.Context, at, to segment.Offset, most int) ([]*verifyAnswer, error) {
+	for range maxVerifyRounds {
+		var all []*verifyAnswer
+		end := to
+		for _, n := range v.nodes {
+			a, err := v.ask(ctx, n, verifyRequest{At: at, To: end, Max: most})
+			if err != nil {
+				return nil, err
+			}
+			if all = append(all, a); a.Damaged == 0 && (end == 0 || a.Next < end) {
+				end = a.Next
+			}
+		}
+		same := func(a *verifyAnswer) bool { return a.Damaged == 0 && a.Next != end }
+		if end == to || !slices.ContainsFunc(all, same) {
+			return all, nil
+		}
+		to = end
+	}
+	return nil, errors.New("engine: the copies change faster than they can be compared; try again")
+}
+
+// round compares one piece.
+func (v *verification) round(ctx context.Context) error {
+	at := v.out.Next
+	all, err := v.askAll(ctx, at, 0, verifyBytes)
+	if err != nil {
+		return err
+	}
+	start, damaged := at, segment.Offset(0)
+	for _, a := range all {
+		start, damaged = max(start, a.Start), max(damaged, a.Damaged)
+	}
+	lead := all[0]
+	switch {
+	case start > at: // retention
+		v.out.Next = start
+	case damaged > 0:
+		v.found(at, damaged, all)
+		v.out.Next = damaged
+	case lead.Next == at:
+		v.out.Done = true
+	case !slices.ContainsFunc(all, func(a *verifyAnswer) bool { return a.Sum != lead.Sum }):
+		v.out.Bytes += int64(lead.Next - at)
+		v.out.Next = lead.Next
+	default:
+		v.out.Bytes += int64(lead.Next - at)
+		v.out.Next = lead.Next
+		return v.narrow(ctx, at)
+	}
+	v.out.Done = v.out.Done || v.out.Next >= lead.Committed
+	return nil
+}
+
+// narrow finds the first batch in which the copies differ from at on: they do before v.out.Next.
+func (v *verification) narrow(ctx context.Context, at segment.Offset) error {
+	for at < v.out.Next {
+		all, err := v.askAll(ctx, at, 0, 1) // one batch
+		if err != nil {
+			return err
+		}
+		for _, a := range all {
+			if a.Damaged > 0 || a.Sum != all[0].Sum {
+				v.found(at, max(all[0].Next, a.Damaged), all)
+				return nil
+			}
+		}
+		if all[0].Next == at {
+			return nil // it was cut meanwhile
+		}
+		at = all[0].Next
+	}
+	return nil
+}
+
+func (v *verification) found(from, to segment.Offset, all []*verifyAnswer) {
+	d := Difference{From: from, To: to}
+	var lead *verifyAnswer
+	for i, a := range all {
+		switch {
+		case a.Damaged > 0:
+			d.Damaged = append(d.Damaged, v.nodes[i].Name)
+		case lead == nil:
+			lead, d.First, d.Count = a, core.MakeID(v.partition, a.First), a.Count
+		case a.Sum != lead.Sum:
+			d.Differing = append(d.Differing, v.nodes[i].Name)
+		}
+	}
+	v.out.Found = append(v.out.Found, d)
+	v.cn.log.Error("copies of a partition differ: what does not verify is repaired from a replica that reads back; about copies that verify and differ, write to the maintainers and keep the directories",
+		"topic", v.t.name, "partition", v.partition, "from", from, "to", to, "first_id", d.First, "damaged", d.Damaged, "differing", d.Differing)
+}
