@@ -58,8 +58,9 @@ sim-replicate: ## simulate a replicated partition, the machines alone, on SEEDS 
 cluster-test: ## break clusters of real processes under load and judge what clients saw (RUN=regexp of tests)
 	$(GO) test -tags cluster -run '$(or $(RUN),.)' -count=1 -timeout 60m -v ./tests/cluster/...
 
-gray-failures: ## let the disks of real nodes hang under load, ROUNDS (50) times; needs root
-	PENSTOCK_HANG_ROUNDS=$(or $(ROUNDS),50) $(GO) test -tags cluster -run 'TestDiskHangs' -count=1 -timeout 0 -v ./tests/cluster
+gray-failures: ## let the disks of real nodes hang and fail, and set their clocks, under load, ROUNDS (50) times each (RUN=regexp of tests); needs root
+	PENSTOCK_HANG_ROUNDS=$(or $(ROUNDS),50) PENSTOCK_ROUNDS=$(or $(ROUNDS),50) \
+		$(GO) test -tags cluster -run '$(or $(RUN),TestDiskHangs|TestDiskFails|TestClockSteps)' -count=1 -timeout 0 -v ./tests/cluster
 
 power-cut: ## cut the power of disks with a volatile cache under the engine CUTS (25) times, on ext4 and xfs; needs root
 	PENSTOCK_POWER_CUTS=$(or $(CUTS),25) $(GO) test -tags powercut -count=1 -timeout 0 -v ./tests/powercut/...

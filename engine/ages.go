@@ -89,12 +89,17 @@ func (a *ages) oldTime(c *clock, limit time.Duration) (ns int64, end segment.Off
 	return now - int64(limit), a.old
 }
 
+// observe notes what came, of a partition whose messages may become too old: also while none of its segments could go.
+func (f *flusher) observe(pt *partition) {
+	if limit := pt.t.limits.Load().retentionAge; limit > 0 {
+		pt.ages.observe(pt.committedEnd(), f.e.clock.mono(), limit)
+	}
+}
+
 // agedTo is the offset below which everything is older than limit.
 func (f *flusher) agedTo(pt *partition, limit time.Duration) segment.Offset {
 	c := f.e.clock
-	now := c.mono()
-	pt.ages.observe(pt.committedEnd(), now, limit)
-	to := pt.ages.seenBefore(now, limit)
+	to := pt.ages.seenBefore(c.mono(), limit)
 	ns, old := pt.ages.oldTime(c, limit)
 	if to >= old {
 		return to

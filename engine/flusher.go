@@ -521,6 +521,7 @@ func (f *flusher) retain() {
 		limit := f.limits[pt]
 		f.mu.Unlock()
 		f.lose(pt)
+		f.observe(pt)
 		// Asking the log what may go reads segments, so first whether any of them could.
 		if first, ok := pt.log.TrimmableTo(); !ok || limit < first {
 			continue
