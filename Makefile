@@ -18,7 +18,7 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test gray-failures roll-test golden power-cut mutants clients bench lint ci test-giouring conformance
+.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test gray-failures roll-test golden power-cut mutants failpoints clients bench lint ci test-giouring conformance
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -61,6 +61,9 @@ cluster-test: ## break clusters of real processes under load and judge what clie
 gray-failures: ## let the disks of real nodes hang and fail, and set their clocks, under load, ROUNDS (50) times each (RUN=regexp of tests); needs root
 	PENSTOCK_HANG_ROUNDS=$(or $(ROUNDS),50) PENSTOCK_ROUNDS=$(or $(ROUNDS),50) \
 		$(GO) test -tags cluster -run '$(or $(RUN),TestDiskHangs|TestDiskFails|TestClockSteps)' -count=1 -timeout 0 -v ./tests/cluster
+
+failpoints: ## end, fail and delay real processes at places of the write path, ROUNDS (50) times on one node and on three
+	PENSTOCK_FAILPOINT_ROUNDS=$(or $(ROUNDS),50) $(GO) test -tags cluster -run TestFailpoints -count=1 -timeout 0 -v ./tests/cluster
 
 power-cut: ## cut the power of disks with a volatile cache under the engine CUTS (25) times, on ext4 and xfs; needs root
 	PENSTOCK_POWER_CUTS=$(or $(CUTS),25) $(GO) test -tags powercut -count=1 -timeout 0 -v ./tests/powercut/...

@@ -1,6 +1,10 @@
 package clog
 
-import "fmt"
+import (
+	"fmt"
+
+	"penstock/internal/failpoint"
+)
 
 // stageBytes is the size of the groups of a checkpoint, unless files are small.
 const stageBytes = 256 << 10
@@ -8,6 +12,8 @@ const stageBytes = 256 << 10
 // writeCheckpoint asks the source for its state and writes it as the first groups of the current file, each durable before the
 // next is built. Nothing else is in flight. It returns the log's error.
 func (l *Log) writeCheckpoint() error {
+	failpoint.Pass("clog/before-checkpoint")
+	defer failpoint.Pass("clog/after-checkpoint")
 	l.chunk = 0
 	l.openStage()
 	l.emitting = true

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"penstock/internal/failpoint"
 	"penstock/segment/aio"
 )
 
@@ -347,6 +348,10 @@ func (p *preparer) syncFolders() error {
 // never verifies under another number. The folder is flushed before the file is used again: else a power cut could
 // show one file under two names.
 func (p *preparer) recycle(f liveFile, size int64) error {
+	if err := failpoint.Hit("clog/before-recycle"); err != nil {
+		return err
+	}
+	defer failpoint.Pass("clog/after-recycle")
 	if f.sizeBytes != size || len(p.spares) >= p.maxSpares(size) {
 		if err := p.disk.Remove(fileName(f.number)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("clog: removing a file that is not needed: %w", err)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"penstock/internal/failpoint"
 	"penstock/segment/aio"
 )
 
@@ -228,6 +229,9 @@ func (l *Log) submit(g *Group) error {
 	l.opts.Pulse.Begin()
 	alone := len(l.inFlight) == 0
 	l.inFlight = append(l.inFlight, g)
+	if err := failpoint.Hit("clog/before-write"); err != nil {
+		return l.fail("writing a group", err)
+	}
 	if (g.solo || l.onSpot) && alone {
 		err := l.current.WriteSyncAt(data, at)
 		l.opts.Pulse.End()
@@ -289,11 +293,13 @@ func (l *Log) settle() {
 		if g.seq != l.durable+1 {
 			panic(fmt.Sprintf("BUG: clog: group %d durable after group %d", g.seq, l.durable))
 		}
+		failpoint.Pass("clog/after-write")
 		l.durable = g.seq
 		if now := time.Now(); g.records > 0 {
 			l.stats.flushed(now.Sub(g.submitted))
 			l.rest.grouped(now)
 			l.source.Durable(g)
+			failpoint.Pass("clog/after-durable")
 		} else {
 			l.reuse(g)
 		}

@@ -5,6 +5,7 @@ import (
 
 	"penstock/clog"
 	"penstock/engine/core"
+	"penstock/internal/failpoint"
 )
 
 // Durable makes a group's batches visible and then answers its puts: PutOK implies
@@ -24,6 +25,7 @@ func (c *committer) Durable(g *clog.Group) {
 		if c.res.Committed <= b.slice.Position {
 			continue // poisoned meanwhile
 		}
+		failpoint.Pass("engine/before-append")
 		pt.log.Append(&b.slice)
 		if b.deferN != 0 {
 			pt.postDeferred(w.deferred[b.deferFrom : b.deferFrom+b.deferN])
@@ -38,7 +40,9 @@ func (c *committer) Durable(g *clog.Group) {
 			w.touched = append(w.touched, pt)
 		}
 	}
+	failpoint.Pass("engine/before-answer")
 	c.answer(w)
+	failpoint.Pass("engine/after-answer")
 	for i, pt := range w.touched {
 		w.touched[i] = nil
 		pt.wake()

@@ -5,6 +5,7 @@ import (
 
 	"penstock/clog"
 	"penstock/engine/core"
+	"penstock/internal/failpoint"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -205,6 +206,7 @@ func (c *committer) replicaDurable(w *groupWork, i int) {
 			return
 		}
 	}
+	failpoint.Pass("engine/follower-durable")
 	r := b.part.rep
 	r.mu.Lock()
 	r.durableUpTo(b.slice.Position, b.generation)

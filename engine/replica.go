@@ -7,6 +7,7 @@ import (
 
 	"penstock/engine/core"
 	"penstock/engine/meta"
+	"penstock/internal/failpoint"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/segment"
@@ -435,6 +436,7 @@ func (r *replica) fail(chain *Put, err error) {
 
 // commit makes everything below to visible and answers those who wait for it. Control entries' callbacks run here, in the order of the log.
 func (r *replica) commit(to segment.Position) {
+	failpoint.Pass("engine/before-commit")
 	pt := r.pt
 	for b := r.pending.front(); b != nil && b.position < to; b = r.pending.front() {
 		if len(b.deferred) != 0 {
@@ -460,6 +462,7 @@ func (r *replica) commit(to segment.Position) {
 		r.setServing() // it may have waited for this
 	}
 	r.retry()
+	failpoint.Pass("engine/after-commit")
 }
 
 // add appends a chain to what is answered.

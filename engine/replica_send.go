@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"penstock/internal/failpoint"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -245,6 +246,7 @@ func (r *replica) receive(from replicate.NodeID, f *receivedFrame) (work, taken 
 
 // takeBatches hands the batches of the frame, from Position on, to the committer. mu is held.
 func (r *replica) takeBatches(a *replicate.Action) {
+	failpoint.Pass("engine/follower-append")
 	d, buf := r.frame.d, r.frame.buf
 	run, left := 0, 0
 	if len(d.Runs) > 0 {

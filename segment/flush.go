@@ -8,6 +8,7 @@ import (
 	"slices"
 	"syscall"
 
+	"penstock/internal/failpoint"
 	"penstock/segment/aio"
 )
 
@@ -207,9 +208,13 @@ func (l *Log) writeRun(w *Writer, run []Slice) (int64, error) {
 		}
 	}
 	end := st.off + int64(st.n)
+	if err := failpoint.Hit("segment/before-write"); err != nil {
+		return 0, l.writeFailed(f, err)
+	}
 	if err := st.finish(block); err != nil {
 		return 0, l.writeFailed(f, err)
 	}
+	failpoint.Pass("segment/after-write")
 	last := &run[len(run)-1]
 	l.partial, l.partEnd = append(l.partial[:0], st.tail(end, block)...), last.End()
 	l.mu.Lock()
@@ -406,10 +411,14 @@ func (l *Log) Sync() error {
 func (l *Log) sync() error {
 	target := l.Flushed() // cannot move: l.io is held
 	for _, f := range l.dirty {
+		if err := failpoint.Hit("segment/before-sync"); err != nil {
+			return l.poisonWith(err)
+		}
 		if err := f.file.Sync(); err != nil {
 			return l.poisonWith(fmt.Errorf("syncing %s: %w", f.path, err))
 		}
 	}
+	failpoint.Pass("segment/after-sync")
 	if l.named {
 		if err := l.disk.SyncDir(l.dir); err != nil {
 			return l.poisonWith(fmt.Errorf("syncing %s: %w", l.dir, err))

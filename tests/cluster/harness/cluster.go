@@ -23,11 +23,20 @@ type Options struct {
 	Dir   string   // for data and logs; must exist
 	Nodes int      // 3
 	Serve []string // more flags of `engine serve`, for every node
-	// Binary is the engine that Dev runs; empty: the one of this tree.
+	// Binary is the engine to run; empty: the one of this tree.
 	Binary string
+	Tags   string // build tags of the tree's engine; empty: those of the product
 	// Volumes are directories that hold the data of nodes instead of Dir, by the node's number from 0: a small file system, for a
 	// disk that fills up or hangs. Only Spread and Single look at it. The node's etcd stays in Dir: it does not survive a full disk.
 	Volumes map[int]string
+}
+
+// binary is where the engine is.
+func (o *Options) binary() (string, error) {
+	if o.Binary != "" {
+		return o.Binary, nil
+	}
+	return tagged(o.Tags)
 }
 
 // Cluster is a set of running nodes.
@@ -62,7 +71,7 @@ func portsFree(base, count int) bool {
 
 // Single starts one node without a cluster.
 func Single(ctx context.Context, o Options) (*Cluster, error) {
-	binary, err := Binary()
+	binary, err := o.binary()
 	if err != nil {
 		return nil, err
 	}
@@ -105,12 +114,9 @@ type readyLine struct {
 
 // Dev runs `engine dev-cluster` and returns when all nodes are ready.
 func Dev(ctx context.Context, o Options) (*Cluster, error) {
-	binary := o.Binary
-	if binary == "" {
-		var err error
-		if binary, err = Binary(); err != nil {
-			return nil, err
-		}
+	binary, err := o.binary()
+	if err != nil {
+		return nil, err
 	}
 	base, err := freePorts(10 * o.Nodes)
 	if err != nil {

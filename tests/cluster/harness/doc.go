@@ -16,28 +16,39 @@ import (
 // BinaryVariable names an engine to test instead of building this module's.
 const BinaryVariable = "PENSTOCK_BINARY"
 
+// built has the binaries by their build tags.
 var built struct {
-	once sync.Once
-	dir  string
-	path string
-	err  error
+	mu    sync.Mutex
+	dir   string
+	paths map[string]string
 }
 
 // Binary builds cmd/engine once per process and returns where it is. Cleanup removes it.
-func Binary() (string, error) {
-	if path := os.Getenv(BinaryVariable); path != "" {
+func Binary() (string, error) { return tagged("") }
+
+// tagged is Binary with build tags; those are never those of BinaryVariable's.
+func tagged(tags string) (string, error) {
+	if path := os.Getenv(BinaryVariable); path != "" && tags == "" {
 		return filepath.Abs(path)
 	}
-	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "penstock-cluster"); built.err != nil {
-			return
+	built.mu.Lock()
+	defer built.mu.Unlock()
+	if path := built.paths[tags]; path != "" {
+		return path, nil
+	}
+	if built.dir == "" {
+		dir, err := os.MkdirTemp("", "penstock-cluster")
+		if err != nil {
+			return "", err
 		}
-		built.path = filepath.Join(built.dir, "engine")
-		if out, err := exec.Command("go", "build", "-o", built.path, "penstock/cmd/engine").CombinedOutput(); err != nil {
-			built.err = fmt.Errorf("building the engine: %w\n%s", err, out)
-		}
-	})
-	return built.path, built.err
+		built.dir, built.paths = dir, map[string]string{}
+	}
+	path := filepath.Join(built.dir, "engine"+tags)
+	if out, err := exec.Command("go", "build", "-tags", tags, "-o", path, "penstock/cmd/engine").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building the engine: %w\n%s", err, out)
+	}
+	built.paths[tags] = path
+	return path, nil
 }
 
 // Cleanup removes what Binary built.

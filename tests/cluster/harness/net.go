@@ -196,7 +196,7 @@ const (
 
 // Spread starts a cluster whose nodes live in namespaces of their own. The first three hold the metadata.
 func Spread(ctx context.Context, o Options) (*Cluster, error) {
-	binary, err := Binary()
+	binary, err := o.binary()
 	if err != nil {
 		return nil, err
 	}

@@ -27,6 +27,7 @@ type Node struct {
 	Lookup    string
 	Native    string
 	Args      []string // what starts it again
+	Env       []string // more of its environment at the next start, NAME=VALUE
 	DataPath  string
 	Namespace string // network namespace; empty: this process's
 	LogPath   string
@@ -140,6 +141,7 @@ func (n *Node) Start() error {
 	if n.Namespace != "" { // ip replaces itself by the engine: the process is the engine's
 		cmd = exec.Command("ip", append([]string{"netns", "exec", n.Namespace, n.binary}, n.Args...)...)
 	}
+	cmd.Env = append(os.Environ(), n.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	n.proc, err = start(cmd)
 	return err
