@@ -129,6 +129,7 @@
 //   - A reset is on stable storage before EvTruncated; a cut only has to come before later appends in the commit log.
 //   - What is recovered after a crash is synced before NewFollower counts it as Durable.
 //   - The log that follows a Leader contains all that was appended, also what the machine was not told of any more.
+//   - A log that recovery shortened says so (Log.Shortened), in later processes too, until its machine says that it is whole (Shortened).
 //   - A new machine begins without damage: the engine tells it again of what does not read back.
 //   - The store grants an epoch once, to one process; elects only from the ISR and only who is Electable; lets no member be added under a
 //     disk that its node does not have.

@@ -1,0 +1,132 @@
+package replicate
+
+import (
+	"testing"
+
+	"penstock/segment"
+)
+
+// shortRig is a leader of epoch 2 with five batches of epoch 1, whose log recovery has shortened.
+func shortRig(t *testing.T, nodes, minISR int) *leaderRig {
+	r := newLeaderRig(t, Config{CompareNs: 1000 * ms, RetryNs: 100 * ms}, nodes, minISR)
+	for range 5 {
+		r.log.append(sealSim(r.log.end(), 1, nil))
+	}
+	r.state.Epoch = 2
+	end := r.log.end()
+	r.l = NewLeader(r.l.cfg, testMember(1), r.state.Boot, Log{End: end, Durable: end.Next, Epoch: 1, Epochs: r.log.table.Entries(), Shortened: true}, &r.state, r.now)
+	if acts := r.step(Event{Kind: EvLease, DeadlineNs: 1 << 60}); find(acts, ActStartEpoch) != nil || !r.l.Comparing() {
+		t.Fatal("it goes on without asking anybody")
+	}
+	return r
+}
+
+// ends is a report of a log of epoch 1 with so many batches.
+func (r *leaderRig) ends(n NodeID, count int, epoch segment.Epoch, damaged bool) []Action {
+	r.t.Helper()
+	st := segment.State{Next: segment.Position(count), Epoch: epoch, End: segment.Offset(100 * count)}
+	acts := r.say(n, Message{Kind: MsgReport, Store: testMember(n).Store, Log: st, Epochs: r.log.table.Entries(), Damaged: damaged})
+	if r.l.Comparing() && (sent(acts, n, MsgMatch) != nil || sent(acts, n, MsgReset) != nil) {
+		r.t.Fatal("somebody is cut before it is known that nothing is missing")
+	}
+	return acts
+}
+
+func (r *leaderRig) later(d int64) []Action {
+	r.now += d * ms
+	return r.step(Event{Kind: EvTick})
+}
+
+// Whoever has more leads, by epoch and then by position; the question is repeated, and nothing else happens until then. P9, P18
+func TestShortenedLeaderYields(t *testing.T) {
+	r := shortRig(t, 3, 2)
+	a := find(r.ends(2, 7, 1, false), ActHandOver)
+	if a == nil || a.Node != 2 || a.Position != 7 || a.State.Epoch != 2 || a.State.Version != r.state.Version || a.State.Boot != r.state.Boot {
+		t.Fatalf("%+v", a)
+	}
+	if find(r.later(50), ActHandOver) != nil {
+		t.Fatal("it asks again at once")
+	}
+	r.ends(3, 6, 2, false)
+	if a := find(r.later(100), ActHandOver); a == nil || a.Node != 3 {
+		t.Fatalf("the newer epoch does not count more: %+v", a)
+	}
+	for range 50 {
+		if acts := r.later(100); find(acts, ActStartEpoch) != nil || find(acts, ActPropose) != nil {
+			t.Fatalf("%+v", acts)
+		}
+	}
+	st := r.state
+	st.Epoch, st.Leader = 3, 3
+	if r.step(Event{Kind: EvState, State: &st}); !r.l.Log().Shortened {
+		t.Error("the copy is not known to be shortened any more")
+	}
+}
+
+// It goes on when all others have no more; or some of them, when the rest is gone or silent for CompareNs; but not without any.
+func TestShortenedLeaderGoesOn(t *testing.T) {
+	started := func(acts []Action) bool { return find(acts, ActStartEpoch) != nil }
+
+	r := shortRig(t, 3, 2)
+	if started(r.ends(2, 5, 1, false)) || !started(r.ends(3, 4, 1, false)) {
+		t.Error("all have answered, or not")
+	}
+	r.append(0)
+	if m := r.ends(2, 5, 1, false); sent(m, 2, MsgMatch) == nil {
+		t.Error("the logs are not compared afterwards")
+	}
+	r.ack(2, 6)
+	r.durable(6)
+	if r.l.Shortened() != (r.l.Committed() < 6) {
+		t.Errorf("shortened %v, committed %d", r.l.Shortened(), r.l.Committed())
+	}
+
+	r = shortRig(t, 3, 2)
+	r.ends(2, 5, 1, false)
+	if !started(r.step(Event{Kind: EvPeerDown, Node: 3})) {
+		t.Error("it waits for a process that is gone")
+	}
+
+	r = shortRig(t, 3, 2)
+	r.ends(2, 5, 1, false)
+	if started(r.later(900)) || !started(r.later(200)) {
+		t.Error("it does not wait for a silent member, or for ever")
+	}
+
+	r = shortRig(t, 2, 1)
+	r.step(Event{Kind: EvPeerDown, Node: 2})
+	for range 100 {
+		if acts := r.later(1000); started(acts) || find(acts, ActPropose) != nil {
+			t.Fatal("it goes on although the only other member may have more")
+		}
+	}
+	if !started(r.accept(testMember(1))) {
+		t.Error("an operator made it the only member, and it waits")
+	}
+
+	r = shortRig(t, 2, 1)
+	other := Message{Kind: MsgReport, Store: testMember(9).Store}
+	if !started(r.say(2, other)) {
+		t.Error("it waits for a disk that was replaced")
+	}
+}
+
+// A member that has more and cannot read all of it is waited for, if nobody else proves that its end does not matter.
+func TestShortenedLeaderAndADamagedMember(t *testing.T) {
+	r := shortRig(t, 3, 2)
+	r.ends(2, 7, 1, true)
+	for range 30 {
+		if acts := r.later(100); find(acts, ActHandOver) != nil || find(acts, ActStartEpoch) != nil {
+			t.Fatalf("%+v", acts)
+		}
+	}
+	if a := find(r.ends(2, 7, 1, false), ActHandOver); a == nil || a.Node != 2 {
+		t.Fatal("it was repaired and does not lead")
+	}
+	r = shortRig(t, 3, 2)
+	r.ends(2, 7, 1, true)
+	r.ends(3, 5, 1, false)
+	if find(r.later(1100), ActStartEpoch) == nil {
+		t.Error("node 3 has no more, so nothing committed is missing")
+	}
+}
