@@ -56,6 +56,7 @@ type remoteConsumer struct {
 	bound    int64          // ConsumerOptions.MaxInFlightBytes
 	held     map[ID]holding // with a bound: what the client has
 	delivery Delivery
+	dropped  []HeldDelivery
 	wire     wire.Delivered
 	frame    netproto.Frame
 	body     [1][]byte
@@ -398,6 +399,9 @@ func (r *remoteConsumer) say(what *wire.Consume) error {
 		return ErrNotInFlight // nor is it anywhere else
 	}
 	l := r.legs[i]
+	if l.came != 0 && !r.withdraw(ID(what.ID)) {
+		return ErrNotInFlight // it means an earlier delivery: this one is half on its way
+	}
 	l.sayWhatCame()
 	l.ops = wire.AppendConsume(l.ops, what)
 	switch what.Kind {
@@ -468,6 +472,7 @@ func (r *remoteConsumer) tick() {
 	if len(r.held) > 0 {
 		r.expireHeld()
 	}
+	r.takeDropped()
 	for _, l := range r.legs {
 		r.pay(l, 1)
 		r.flushLeg(l)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -35,15 +36,24 @@ const holdMs = int64((remoteHoldTime + remoteHoldDrift) / time.Millisecond)
 
 // Deadline is until when a Sink may hand a delivery to its client. The zero value never passes.
 type Deadline struct {
-	cn *clusterNode
-	at int64 // by cn.now()
+	Clock DeadlineClock
+	At    int64
+
+	l      *leg
+	serial uint64
 }
 
+// DeadlineClock says whether a Deadline is over. It is safe for concurrent use and does not block.
+type DeadlineClock interface{ Over(at int64) bool }
+
 // Passed says that the delivery must not reach the client any more. A Sink asks in the moment in which it writes to the client.
-func (d Deadline) Passed() bool { return d.cn != nil && (d.cn.now() >= d.at || !d.cn.leased()) }
+func (d *Deadline) Passed() bool { return d.Clock != nil && d.Clock.Over(d.At) }
 
 // IsZero says that the delivery may be handed over at any time.
-func (d Deadline) IsZero() bool { return d.cn == nil }
+func (d *Deadline) IsZero() bool { return d.Clock == nil }
+
+// Over implements DeadlineClock: at is by now(), and without a lease nothing is handed over.
+func (cn *clusterNode) Over(at int64) bool { return cn.now() >= at || !cn.leased() }
 
 // RemoteStats count what happened to deliveries of ordered channels through this node, since it started.
 type RemoteStats struct {
@@ -72,7 +82,7 @@ func (rs *remotes) sendStamps() {
 	rs.mu.Lock()
 	rs.stampTo = rs.stampTo[:0]
 	for _, l := range rs.legs {
-		if !containsNode(rs.stampTo, l.node) {
+		if !slices.Contains(rs.stampTo, l.node) {
 			rs.stampTo = append(rs.stampTo, l.node)
 		}
 	}
@@ -80,15 +90,6 @@ func (rs *remotes) sendStamps() {
 	for _, node := range rs.stampTo {
 		rs.sendStamp(node)
 	}
-}
-
-func containsNode(all []replicate.NodeID, node replicate.NodeID) bool {
-	for _, n := range all {
-		if n == node {
-			return true
-		}
-	}
-	return false
 }
 
 // sendStamp may fail: the next one comes in a tick.
@@ -158,12 +159,41 @@ type HeldSink interface {
 	Drained() bool
 	// Withdraw drops what waits for the client of a message. It returns false if a part of it went out already and the rest may follow.
 	Withdraw(id ID) bool
-	// Dropped appends the deliveries that were dropped since the last call.
-	Dropped(dst []ID) []ID
+	// Dropped appends the deliveries that were dropped since the last call, by Withdraw or because Until had passed.
+	Dropped(dst []HeldDelivery) []HeldDelivery
+}
+
+// HeldDelivery is what a HeldSink keeps of a delivery.
+type HeldDelivery struct {
+	ID    ID
+	Until Deadline
+}
+
+// takeDropped gives back what the sink dropped; mu is held.
+func (r *remoteConsumer) takeDropped() {
+	s, ok := r.sink.(HeldSink)
+	if !ok {
+		return
+	}
+	r.dropped = s.Dropped(r.dropped[:0])
+	for _, d := range r.dropped {
+		r.release(d.ID)
+		if slices.Contains(r.legs, d.Until.l) {
+			r.rs.counts.expired.Add(1)
+			r.giveBack(d.Until.l, d.ID, d.Until.serial)
+		}
+	}
+	clear(r.dropped)
 }
 
 // drained says that nothing that may be handed over until some time waits for the client.
 func (r *remoteConsumer) drained() bool {
 	s, ok := r.sink.(HeldSink)
 	return !ok || s.Drained()
+}
+
+// withdraw takes back a newer delivery of a message that the client speaks of and did not get yet. It returns false if that is too late. mu is held.
+func (r *remoteConsumer) withdraw(id ID) bool {
+	s, ok := r.sink.(HeldSink)
+	return !ok || s.Withdraw(id)
 }

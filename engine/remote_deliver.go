@@ -76,7 +76,7 @@ func (r *remoteConsumer) deliverHeld(l *leg, p []byte) error {
 	if err != nil {
 		return err
 	}
-	until := Deadline{r.rs.cn, int64(head.Stamp) + int64(head.HoldMs)*int64(time.Millisecond)}
+	until := Deadline{Clock: r.rs.cn, At: int64(head.Stamp) + int64(head.HoldMs)*int64(time.Millisecond), l: l}
 	r.mu.Lock()
 	if r.ended || !l.active {
 		r.mu.Unlock()
@@ -94,7 +94,7 @@ func (r *remoteConsumer) deliverHeld(l *leg, p []byte) error {
 		}
 		n := len(p) - len(rest)
 		p = rest
-		l.came = h.Serial
+		l.came, until.serial = h.Serial, h.Serial
 		if r.tooLate(&h, until) {
 			l.owed += n
 			r.giveBack(l, ID(r.wire.ID), h.Serial)

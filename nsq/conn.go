@@ -332,6 +332,10 @@ func (c *conn) progress() {
 		if stuck(err) {
 			c.srv.opts.Logger.Info("closing an NSQ connection whose client does not read", "client", c.remote)
 		}
+		if errors.Is(err, errLate) {
+			c.srv.opts.Logger.Info("closing an NSQ connection: a message of an ordered channel is half written and may be another client's by now;"+
+				" it is delivered again, nothing is lost", "client", c.remote)
+		}
 		c.kill()
 		return
 	}

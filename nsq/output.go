@@ -69,6 +69,12 @@ type output struct {
 	sealed  bool   // nothing is appended any more: the last frame is in, or the output failed
 	failed  error
 
+	heldCount int // frames in next and at the owner that may be written only until some time
+	spareHeld []heldFrame
+	dropped   []engine.HeldDelivery
+	slow      *chunk // the writer goroutine waits with it, slowAt bytes of it are written
+	slowAt    int
+
 	enc *encoder // nil: frames go out as they are; set by the owner, in release
 
 	// The owner's, for tryWrite.
@@ -95,6 +101,9 @@ type chunk struct {
 	k    *block
 	p    []byte // the frames, or what they are encoded as, at the start of the block
 	owed int    // bytes of frames that count as waiting until the owner is done; set by take
+
+	held    []heldFrame // in order
+	encoded bool        // p is not frames any more
 }
 
 // grow makes room for n more bytes.
@@ -154,13 +163,14 @@ func (o *output) appendMessage(d *engine.Delivery) bool {
 	if !o.space(frameHeaderBytes + messageHeaderBytes + len(d.Body)) {
 		return false
 	}
-	p := o.next.p
+	p, from := o.next.p, len(o.next.p)
 	p = binary.BigEndian.AppendUint32(p, uint32(4+messageHeaderBytes+len(d.Body)))
 	p = binary.BigEndian.AppendUint32(p, frameMessage)
 	p = binary.BigEndian.AppendUint64(p, uint64(d.Timestamp))
 	p = binary.BigEndian.AppendUint16(p, d.Attempts)
 	p = d.ID.Append(p)
 	o.next.p = append(p, d.Body...)
+	o.holdLast(from, d)
 	o.full = o.full || o.waiting >= o.bound
 	return !o.full
 }
@@ -201,6 +211,9 @@ func (o *output) take() (chunk, bool) {
 	}
 	o.next = chunk{}
 	c.owed = len(c.p)
+	if len(c.held) > 0 {
+		_ = o.cut(&c, 0, late) // nothing of it was written
+	}
 	return c, true
 }
 
@@ -212,7 +225,10 @@ func (o *output) encode(c *chunk) error {
 	if o.enc == nil {
 		return nil
 	}
-	return o.enc.encode(c)
+	held := c.held
+	err := o.enc.encode(c)
+	c.held, c.encoded = held, true
+	return err
 }
 
 // hold makes the caller the owner if nothing waits and nobody writes: until release frames only collect.
@@ -238,6 +254,11 @@ func (o *output) release(enc *encoder) {
 // wrote accounts for a chunk that is done with. mu is held.
 func (o *output) wrote(c chunk) {
 	o.waiting -= c.owed
+	if c.held != nil {
+		o.heldCount -= len(c.held)
+		clear(c.held)
+		o.spareHeld = c.held[:0]
+	}
 	c.free()
 }
 
@@ -355,7 +376,11 @@ func (o *output) writeBlocking(c chunk, n int) {
 		}
 		if c.k != nil && err == nil {
 			if err = o.nc.SetWriteDeadline(time.Now().Add(time.Duration(o.timeout.Load()))); err == nil {
-				_, err = o.nc.Write(c.p[n:])
+				if len(c.held) > 0 {
+					err = o.writeHeld(&c, n)
+				} else {
+					_, err = o.nc.Write(c.p[n:])
+				}
 			}
 		}
 		o.mu.Lock()
@@ -407,6 +432,7 @@ func (o *output) fail(err error) {
 	}
 	o.sealed = true
 	o.waiting -= len(o.next.p)
+	o.heldCount -= len(o.next.held)
 	o.next.free()
 }
 

@@ -177,6 +177,7 @@ func (o *output) appendFormed(d *engine.Delivery, form *messageForm) bool {
 	if !o.space(frameHeaderBytes + size) {
 		return false
 	}
+	from := len(o.next.p)
 	p := binary.BigEndian.AppendUint32(o.next.p, uint32(4+size))
 	p = binary.BigEndian.AppendUint32(p, frameMessage)
 	p = binary.BigEndian.AppendUint64(p, uint64(d.Timestamp))
@@ -196,6 +197,7 @@ func (o *output) appendFormed(d *engine.Delivery, form *messageForm) bool {
 		p = binary.BigEndian.AppendUint32(p, 1)
 	}
 	o.next.p = append(p, d.Body...)
+	o.holdLast(from, d)
 	o.full = o.full || o.waiting >= o.bound
 	return !o.full
 }

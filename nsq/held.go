@@ -1,0 +1,129 @@
+package nsq
+
+import (
+	"errors"
+	"syscall"
+
+	"penstock/engine"
+)
+
+// errLate says that a message of an ordered channel stands in the middle of what the client was sent, and may not be sent any more.
+var errLate = errors.New("nsq: the client did not read an ordered message for so long that another client may have it")
+
+// heldFrame is a message frame that may be written only until some time: p[from:to] of its chunk.
+type heldFrame struct {
+	from, to int
+	what     engine.HeldDelivery
+}
+
+// holdLast notes that the frame behind from is such a message; mu is held.
+func (o *output) holdLast(from int, d *engine.Delivery) {
+	if !d.Until.IsZero() && !o.sealed {
+		if o.next.held == nil {
+			o.next.held, o.spareHeld = o.spareHeld, nil
+		}
+		o.next.held = append(o.next.held, heldFrame{from, len(o.next.p), engine.HeldDelivery{ID: d.ID, Until: d.Until}})
+		o.heldCount++
+	}
+}
+
+// cut takes out the frames that drop says, as far as nothing of them was written: at are the bytes of the chunk that were. It returns errLate if it
+// was in part. mu is held.
+func (o *output) cut(c *chunk, at int, drop func(*heldFrame) bool) error {
+	kept := c.held[:0]
+	gone := 0 // bytes
+	var err error
+	for i := range c.held {
+		f := c.held[i]
+		f.from, f.to = f.from-gone, f.to-gone
+		switch {
+		case f.to <= at || !drop(&f):
+			kept = append(kept, f)
+		case c.encoded || f.from < at:
+			kept = append(kept, f)
+			err = errLate
+		default:
+			c.p = append(c.p[:f.from], c.p[f.to:]...)
+			gone += f.to - f.from
+			o.heldCount--
+			o.dropped = append(o.dropped, f.what)
+		}
+	}
+	c.held = kept
+	return err
+}
+
+func late(f *heldFrame) bool { return f.what.Until.Passed() }
+
+// writeHeld is the writer goroutine's write of a chunk with held frames, from n on: it looks at the time whenever the socket takes something.
+func (o *output) writeHeld(c *chunk, n int) error {
+	o.mu.Lock()
+	o.slow, o.slowAt = c, n
+	o.mu.Unlock()
+	var err error
+	waitErr := o.raw.Write(func(fd uintptr) bool {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if err = o.cut(c, o.slowAt, late); err != nil {
+			return true
+		}
+		for o.slowAt < len(c.p) {
+			m, werr := syscall.Write(int(fd), c.p[o.slowAt:])
+			switch {
+			case werr == nil:
+				o.slowAt += m
+			case errors.Is(werr, syscall.EAGAIN):
+				return false // again when there is room
+			case !errors.Is(werr, syscall.EINTR):
+				err = werr
+				return true
+			}
+		}
+		return true
+	})
+	o.mu.Lock()
+	o.slow = nil
+	o.mu.Unlock()
+	return errors.Join(err, waitErr)
+}
+
+// Drained implements engine.HeldSink.
+func (s *sink) Drained() bool {
+	o := &s.out
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.heldCount == 0 || o.failed != nil && !o.lent
+}
+
+// Withdraw implements engine.HeldSink. What the kernel is being given at this moment counts as gone out.
+func (s *sink) Withdraw(id engine.ID) bool {
+	o := &s.out
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.heldCount == 0 {
+		return true
+	}
+	that := func(f *heldFrame) bool { return f.what.ID == id }
+	before := len(o.next.p)
+	err := o.cut(&o.next, 0, that)
+	o.waiting -= before - len(o.next.p)
+	if o.slow != nil {
+		err = errors.Join(err, o.cut(o.slow, o.slowAt, that))
+	}
+	return err == nil
+}
+
+// Dropped implements engine.HeldSink.
+func (s *sink) Dropped(dst []engine.HeldDelivery) []engine.HeldDelivery {
+	o := &s.out
+	o.mu.Lock()
+	n := len(dst)
+	dst = append(dst, o.dropped...)
+	clear(o.dropped)
+	o.dropped = o.dropped[:0]
+	o.mu.Unlock()
+	for _, d := range dst[n:] {
+		s.flight.gave(d.ID)
+	}
+	return dst
+}
