@@ -19,6 +19,8 @@ type Options struct {
 	// ReturnTime is how long after a Heal FINs may still be forgotten: leaderships move back to nodes that returned, and what is confirmed in the
 	// milliseconds of a move may come again. Default SettleTime.
 	ReturnTime time.Duration
+	// Ordered are channels that deliver a partition's messages one after the other, whatever happens.
+	Ordered []string
 }
 
 func (o Options) withDefaults() Options {
@@ -50,6 +52,7 @@ const (
 	DivergentID   Kind = "divergent id"   // C4: one id, two values
 	Duplicate     Kind = "duplicate"      // C4: one value, two ids
 	Regression    Kind = "regression"     // C5: first deliveries on one connection went back, with no fault between
+	WentBack      Kind = "went back"      // an ordered channel delivered a message behind a later one, to whomever, faults or not
 	BeforeChannel Kind = "before channel" // acknowledged before its channel was asked for, and not the first channel
 	Reordered     Kind = "reordered"      // C7: one producer's messages changed places
 	Stale         Kind = "stale"          // C7: published after another's acknowledgement, stored before it
@@ -149,6 +152,7 @@ type checker struct {
 	ids      map[string]map[uint64]*value // topic → id → the value that has it
 	conns    map[connKey]time.Duration    // when a connection went
 	cursors  map[cursorKey]*Event         // the last first delivery
+	highest  map[laneKey]*Event           // of an ordered channel: the highest message that anybody got
 	faults   []*fault
 	end      time.Duration
 }
@@ -157,6 +161,12 @@ type checker struct {
 type connKey struct {
 	client string
 	conn   uint64
+}
+
+// laneKey is what an ordered channel delivers in order.
+type laneKey struct {
+	ch        *channel
+	partition uint32
 }
 
 // cursorKey is what first deliveries rise in.
@@ -171,7 +181,7 @@ func Check(events []Event, o Options) *Report {
 	c := &checker{
 		Options: o.withDefaults(), events: events, r: &Report{Counts: map[Kind]int{}, Classes: map[string]int{}},
 		values: map[key]*value{}, open: map[key]*publish{}, channels: map[[2]string]*channel{},
-		ids: map[string]map[uint64]*value{}, conns: map[connKey]time.Duration{}, cursors: map[cursorKey]*Event{},
+		ids: map[string]map[uint64]*value{}, conns: map[connKey]time.Duration{}, cursors: map[cursorKey]*Event{}, highest: map[laneKey]*Event{},
 	}
 	c.survey()
 	for i := range events {

@@ -126,6 +126,21 @@ var badHistories = map[string]struct {
 	"sent twice":  {began().flow("p", 1, 1).send("p", 1), Malformed},
 }
 
+// An ordered channel may repeat a message until the next one, through a fault, and never after it.
+func TestOrderedHistories(t *testing.T) {
+	repeats := began().flow("p", 1, 1).fault(1, Fault).again("a", "p", 1, 1).fin("a", 1).fault(1, Heal).pub("p", 2).get("a", "p", 2, 2).get("a", "p", 2, 2)
+	back := began().flow("p", 1, 1).fault(1, Fault).pub("p", 2).get("a", "p", 2, 2).again("a", "p", 1, 1).fault(1, Heal)
+	for _, tc := range []struct {
+		s       *script
+		ordered []string
+		want    int
+	}{{repeats, []string{"a"}, 0}, {back, []string{"a"}, 1}, {back, nil, 0}} {
+		if r := Check(tc.s.events, Options{Ordered: tc.ordered}); r.Counts[WentBack] != tc.want {
+			t.Errorf("%d times back, want %d: %v", r.Counts[WentBack], tc.want, r.Violations)
+		}
+	}
+}
+
 func TestBadHistories(t *testing.T) {
 	for name, tc := range badHistories {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,9 @@
 package history
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // fin is a FIN that was written.
 type fin struct {
@@ -21,6 +24,7 @@ func (c *checker) deliver(e *Event) {
 	}
 	c.identity(v, e)
 	c.again(v, ch, e)
+	c.forward(ch, e)
 	v.count(ch)
 	if e.Attempts == 1 && e.Conn != 0 {
 		c.rising(ch, e)
@@ -60,6 +64,19 @@ func (c *checker) again(v *value, ch *channel, e *Event) {
 		return
 	}
 	c.r.add(Redelivered, "it was confirmed at %v by %s: %v", f.At, f.Client, e)
+}
+
+// forward holds that an ordered channel goes on only when a message is done with: nobody gets it any more when somebody got a later one.
+func (c *checker) forward(ch *channel, e *Event) {
+	if !slices.Contains(c.Ordered, ch.name) {
+		return
+	}
+	k := laneKey{ch, Partition(e.Message)}
+	if last := c.highest[k]; last != nil && e.Message < last.Message {
+		c.r.add(WentBack, "%016x was delivered at %v to %s, before: %v", last.Message, last.At, last.Client, e)
+		return
+	}
+	c.highest[k] = e
 }
 
 // mayBeForgotten says whether a FIN could have been lost on its way: its connection ended soon after it, or a fault was near.
