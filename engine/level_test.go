@@ -126,9 +126,7 @@ func TestUpgradeCluster(t *testing.T) {
 	publish := func(what string) {
 		t.Helper()
 		tr.whole("t")
-		if err := h.publish(context.Background(), tr.topic(tr.leader("t", 0), "t"), what); err != nil {
-			t.Fatal(err)
-		}
+		tr.publishMore(h, what, 1)
 	}
 	replace := func(i int, isOld bool) {
 		t.Helper()

@@ -119,19 +119,11 @@ func (e *Engine) spawnIn(wg *sync.WaitGroup, f func()) {
 	wg.Go(f)
 }
 
-// waitFor waits for everything that was spawned in wg. It is called when the engine ends.
-func (e *Engine) waitFor(wg *sync.WaitGroup) {
-	if e.manual != nil {
-		e.manual.waitForSpawned()
-		return
-	}
-	wg.Wait()
-}
-
 // hungPoll is how often somebody who waits for the disk looks whether it hangs.
 const hungPoll = 100 * time.Millisecond
 
-// waitUnlessHung is waitFor, given up with false when the disk hangs. Then what was waited for goes on to wait.
+// waitUnlessHung waits for everything that was spawned in wg, when the engine ends; it gives up with false when the disk hangs. Then what was waited for goes
+// on to wait.
 func (e *Engine) waitUnlessHung(wg *sync.WaitGroup) bool {
 	if e.manual != nil {
 		e.manual.waitForSpawned()

@@ -22,7 +22,6 @@ type calm struct {
 	since   int64
 	from    int64 // nothing falls ill after it but one node; 0: there is no such time
 	checked int   // values below have been judged
-	served  int   // puts that were within the bound
 }
 
 // boundApplies says whether any two of the nodes are enough to publish, and nobody forbids it.
