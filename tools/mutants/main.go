@@ -60,9 +60,13 @@ func run() error {
 	total := len(all)
 	all = slices.DeleteFunc(all, func(m *mutant) bool { return !filter.MatchString(m.name) })
 	if *sample > 0 && *sample < len(all) {
+		// Not those whose tests need what not every machine has.
+		all = slices.DeleteFunc(all, func(m *mutant) bool {
+			return slices.ContainsFunc(m.tests, func(t test) bool { return t.tags != "" })
+		})
 		rng := rand.New(rand.NewPCG(*seed, 0))
 		rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		all = all[:*sample]
+		all = all[:min(*sample, len(all))]
 	}
 	dir, err := os.MkdirTemp("", "penstock-mutants")
 	if err != nil {
