@@ -11,6 +11,10 @@ package core
 // A confirmation that was taken ends the entry, and its timer with it: only the lane waits for the commit. So no message comes again from this leader
 // because its confirmation's commit takes long.
 
+// returnPauseMs is how long a delivery that was given back waits for the next one: a node that cannot hand anything over just now would give it back at once,
+// again and again.
+const returnPauseMs = 50
+
 // holds says that deliveries to the client are held.
 func (c *Channel) holds(cl *channelClient) bool {
 	return cl.holdMs > 0 && c.settings.Order != OrderNone
@@ -57,8 +61,8 @@ func (c *Channel) giveBack(ev *Event) error {
 	}
 	c.returnCount++
 	e.attempts--
-	e.heldMs, e.serial = 0, 0
-	c.enqueue(e, true)
+	e.heldMs, e.serial = c.soonMs()+returnPauseMs, 0
+	c.comeAgain(e, true)
 	return nil
 }
 
