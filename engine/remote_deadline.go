@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -87,6 +88,7 @@ func (rs *remotes) sendStamps() {
 		}
 	}
 	rs.mu.Unlock()
+	slices.Sort(rs.stampTo)
 	for _, node := range rs.stampTo {
 		rs.sendStamp(node)
 	}
@@ -116,6 +118,7 @@ func (rs *remotes) stamped(from replicate.NodeID, p []byte) error {
 		}
 	}
 	rs.mu.Unlock()
+	slices.SortFunc(subs, func(a, b *subscription) int { return cmp.Compare(a.key.id, b.key.id) })
 	for _, s := range subs {
 		s.hold()
 	}

@@ -37,7 +37,7 @@ const (
 var grayDefault = []struct {
 	f Feature
 	p float64
-}{{FeatureSlow, 0.3}, {FeatureHung, 0.3}, {FeatureErrors, 0.3}, {FeatureClocks, 0.25}, {FeatureLevels, 0.25}, {FeatureBound, 0.1}, {FeatureCluster, 0.25}, {FeatureRot, 0.2}}
+}{{FeatureSlow, 0.3}, {FeatureHung, 0.3}, {FeatureErrors, 0.3}, {FeatureClocks, 0.25}, {FeatureLevels, 0.25}, {FeatureBound, 0.1}, {FeatureCluster, 0.25}}
 
 // Features names all of them.
 var Features = map[string]Feature{

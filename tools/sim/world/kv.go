@@ -44,7 +44,7 @@ func (w *World) startCluster() {
 		}
 	})
 	w.every(300*ms, func() {
-		if w.faults {
+		if w.mayFail() {
 			a.upset()
 		}
 	})

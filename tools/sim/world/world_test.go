@@ -70,7 +70,7 @@ func TestSeeds(t *testing.T) {
 		"refusals by a quota": sum.OverQuota, "messages that retention took unread": sum.Dropped,
 		"deleted topics": sum.Deleted, "topics that were made again": sum.Remade, "partitions that topics got": sum.Expanded,
 		"nodes that were removed": sum.Removed, "nodes that came back after that": sum.Returned, "messages that a filter left out": sum.Unwanted,
-		"slow disks": sum.Slow, "disks that hang": sum.Hung, "disks that fail for long": sum.Failing, "clocks that were set": sum.ClockSteps, "clusters that were raised": sum.Raised, "puts within the bound": sum.Bound, "histories that were compacted": sum.Compacted, "leases that were lost": sum.LostLeases, "bits that rotted": sum.Rotten,
+		"slow disks": sum.Slow, "disks that hang": sum.Hung, "disks that fail for long": sum.Failing, "clocks that were set": sum.ClockSteps, "clusters that were raised": sum.Raised, "puts within the bound": sum.Bound, "histories that were compacted": sum.Compacted, "leases that were lost": sum.LostLeases,
 
 		"messages of a sample": sum.Sampled, "dead letters that were sent back": sum.Redriven,
 	} {
