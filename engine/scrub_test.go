@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"fmt"
 	"path"
 	"strings"
 	"testing"
@@ -23,7 +24,10 @@ func TestClusterScrubRepairs(t *testing.T) {
 	tr.equal("t", 0)
 	f := tr.others(l)[0]
 	flip(t, f, path.Join(engine.TopicDir(f.e, "t"), "0"), 1)
-	tr.eventually("the scrub finds it", func() bool { return f.e.Storage().ScrubDamaged > 0 })
+	tr.eventually("the scrub finds it, when memory does not have these bytes any more", func() bool {
+		tr.fill(h, l, "t", fmt.Sprint("x", len(h.acked)), 500, 400)
+		return f.e.Storage().ScrubDamaged > 0
+	})
 	tr.eventually("it is repaired", func() bool { return f.e.Health() == nil })
 	from := f.e.Storage()
 	tr.eventually("another round finds nothing", func() bool { return f.e.Storage().ScrubRounds > from.ScrubRounds+1 })
