@@ -33,6 +33,9 @@ type StorageStats struct {
 	ISRHeldBack     uint64  `json:"isr_changes_held_back"`    // because a replica came and went too often
 	AbsentReplicas  uint64  `json:"absent_replicas"`          // answers of other nodes that they have no copy of what this node leads
 	FramesNoCopy    uint64  `json:"frames_without_copy"`      // of leaders, for partitions that this node has no copy of
+	RemoteExpired   uint64  `json:"remote_expired"`           // ordered messages that came here too late for a client, and were given back to their leaders
+	RemoteStale     uint64  `json:"remote_stale"`             // ordered messages of a leader that another had followed: dropped
+	RemoteLateFence uint64  `json:"remote_late_fences"`       // leaderships whose ordered channels waited 2 s at first, because a node did not answer
 	ClockSteps      uint64  `json:"clock_steps"`              // of the wall clock since the start
 	ClockAheadMs    int64   `json:"clock_ahead_ms"`           // how far the wall clock is ahead of the engine's, which does not follow its steps
 	Partitions      int     `json:"partitions"`               // served
@@ -68,6 +71,8 @@ func (e *Engine) Storage() StorageStats {
 	e.disks.describe(&out)
 	if cn := e.cluster; cn != nil {
 		out.Shortened, out.Yielded = cn.shortened.count(), cn.yields.Load()
+		r := e.RemoteStats()
+		out.RemoteExpired, out.RemoteStale, out.RemoteLateFence = r.Expired, r.Stale, r.LateFences
 	}
 	e.scrubbed.describe(&out)
 	if s.Groups > 0 {
