@@ -60,7 +60,7 @@ func TestClusterChannelState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Confirmations are in the log within ConfirmInterval; then all copies have them.
+	logConfirms(t, c) // then all copies get them
 	tr.eventually("all nodes know as much as the leader", func() bool { return channelStats(t, c).DeferredCount == 2 && len(tr.equal("t", 0).Cursors) > 0 })
 	waitConfirmed(t, tr, "t")
 	tr.kill(l)

@@ -190,6 +190,9 @@ func testForce(t *testing.T, nodes []*member) {
 	force := fmt.Sprintf(`{"topic":"orders","partition":1,"node":%q,"i_accept_data_loss":true}`, other.name)
 	asked.tell("force-leader", force, 409) // it is led
 
+	leader.until("knowing what it leads", func(_ *admin.Status, topics []admin.Topic) bool {
+		return len(topics) == 1 && len(topics[0].Partitions) == 3 && topics[0].Partitions[1].Leader == leader.name
+	})
 	snapshot := leader.store.Snapshot()
 	id := meta.PartitionID{Topic: snapshot.Names["orders"].ID, Partition: 1}
 	want := snapshot.Partitions[id].State
