@@ -59,6 +59,9 @@ type verifyAnswer struct {
 	First     segment.MsgID  `json:"first"`
 	Count     uint32         `json:"count"`
 	Damaged   segment.Offset `json:"damaged,omitempty"` // what begins at At is damaged up to here
+	Bad       bool           `json:"bad,omitempty"`     // it met damage, at At or behind what it answers for,
+	BadFrom   segment.Offset `json:"bad_from,omitempty"`
+	BadTo     segment.Offset `json:"bad_to,omitempty"` // up to here; it may be repaired before anybody asks again
 }
 
 // verifyHere reads and verifies some of this node's copy.
@@ -83,10 +86,13 @@ func (t *Topic) verifyHere(op operation) (*verifyAnswer, error) {
 		run, err := pt.log.Check(c, a.Next, min(segment.CheckBytes, q.Max), to)
 		if err != nil {
 			var bad *segment.CorruptError
+			if errors.As(err, &bad) {
+				a.Bad, a.BadFrom, a.BadTo = true, a.Next, behindDamage(pt.log, a.Next)
+			}
 			switch {
 			case a.Next > q.At:
-			case errors.As(err, &bad):
-				a.Damaged = behindDamage(pt.log, q.At)
+			case a.Bad:
+				a.Damaged = a.BadTo
 			case errors.Is(err, segment.ErrBelowStart), errors.Is(err, segment.ErrAtEnd), errors.Is(err, segment.ErrPastEnd):
 			default:
 				return nil, err
@@ -118,10 +124,13 @@ func (e *Engine) VerifySome(ctx context.Context, topic string, partition uint32,
 		return nil, err
 	}
 	began := e.instant()
-	for !v.out.Done && e.since(began) < verifySpan {
+	for !v.out.Done && (e.since(began) < verifySpan || len(v.damage) > 0) {
 		before := v.out.Bytes
-		if err := v.round(ctx); err != nil {
+		err := v.round(ctx)
+		if v.noted(ctx); err != nil && len(v.out.Found) == 0 {
 			return nil, err
+		} else if err != nil {
+			return v.out, nil // what was found is not lost; the caller goes on from there
 		}
 		if e.cluster.sleep(ctx, time.Duration(v.out.Bytes-before)*time.Second/maxVerifyRate) != nil {
 			return v.out, ctx.Err()
@@ -137,6 +146,13 @@ type verification struct {
 	partition uint32
 	nodes     []*meta.Node // the leader first
 	out       *Verified
+	damage    []damagedRange // not in out yet
+}
+
+// damagedRange is what a node met in its copy. A follower repairs it at once, so it may not be met a second time.
+type damagedRange struct {
+	node     *meta.Node
+	from, to segment.Offset
 }
 
 func (v *verification) choose() error {
@@ -160,7 +176,8 @@ func (v *verification) choose() error {
 func (v *verification) ask(ctx context.Context, n *meta.Node, q verifyRequest) (*verifyAnswer, error) {
 	op := operation{Kind: opVerify, Topic: v.t.uuid, Partitions: []uint32{v.partition}, Verify: &q}
 	if n.ID == v.cn.self.ID {
-		return v.t.verifyHere(op)
+		a, err := v.t.verifyHere(op)
+		return v.note(n, a), err
 	}
 	ctx, cancel := v.cn.e.withTimeout(ctx, v.cn.e.opts.PublishTimeout)
 	defer cancel()
@@ -169,7 +186,47 @@ func (v *verification) ask(ctx context.Context, n *meta.Node, q verifyRequest) (
 		return nil, fmt.Errorf("node %s: %w", n.Name, err)
 	}
 	a := new(verifyAnswer)
-	return a, json.Unmarshal(result, a)
+	if err := json.Unmarshal(result, a); err != nil {
+		return nil, fmt.Errorf("node %s: %w", n.Name, err)
+	}
+	return v.note(n, a), nil
+}
+
+// note remembers the damage that an answer tells.
+func (v *verification) note(n *meta.Node, a *verifyAnswer) *verifyAnswer {
+	if a != nil && a.Bad {
+		v.damage = append(v.damage, damagedRange{n, a.BadFrom, a.BadTo})
+	}
+	return a
+}
+
+// noted tells what was noted, lies behind the comparison by now and is in no difference yet: it was repaired before anybody asked again. The first batch of
+// each is as another node has it.
+func (v *verification) noted(ctx context.Context) {
+	for {
+		i := slices.IndexFunc(v.damage, func(b damagedRange) bool { return v.out.Done || b.from < v.out.Next })
+		if i < 0 {
+			return
+		}
+		bad := v.damage[i]
+		v.forget(bad.node, bad.from)
+		d := Difference{From: bad.from, To: bad.to, Damaged: []string{bad.node.Name}}
+		for _, n := range v.nodes {
+			if n.ID == bad.node.ID {
+				continue
+			}
+			if a, err := v.ask(ctx, n, verifyRequest{At: bad.from, Max: 1}); err == nil && a.Count > 0 {
+				d.First, d.Count, d.To = core.MakeID(v.partition, a.First), a.Count, max(d.To, a.Next)
+				break
+			}
+		}
+		v.tell(d)
+	}
+}
+
+// forget drops what was noted of a node's damage at a place.
+func (v *verification) forget(n *meta.Node, from segment.Offset) {
+	v.damage = slices.DeleteFunc(v.damage, func(b damagedRange) bool { return b.node.ID == n.ID && b.from == from })
 }
 
 // askAll asks every node about [at, to), and again about less while one of them has less.
@@ -255,13 +312,19 @@ func (v *verification) found(from, to segment.Offset, all []*verifyAnswer) {
 		switch {
 		case a.Damaged > 0:
 			d.Damaged = append(d.Damaged, v.nodes[i].Name)
+			v.forget(v.nodes[i], from)
 		case lead == nil:
 			lead, d.First, d.Count = a, core.MakeID(v.partition, a.First), a.Count
 		case a.Sum != lead.Sum:
 			d.Differing = append(d.Differing, v.nodes[i].Name)
 		}
 	}
+	v.tell(d)
+}
+
+// tell adds a difference to the result and to the log.
+func (v *verification) tell(d Difference) {
 	v.out.Found = append(v.out.Found, d)
 	v.cn.log.Error("copies of a partition differ: what does not verify is repaired from a replica that reads back; about copies that verify and differ, write to the maintainers and keep the directories",
-		"topic", v.t.name, "partition", v.partition, "from", from, "to", to, "first_id", d.First, "damaged", d.Damaged, "differing", d.Differing)
+		"topic", v.t.name, "partition", v.partition, "from", d.From, "to", d.To, "first_id", d.First, "damaged", d.Damaged, "differing", d.Differing)
 }
