@@ -116,6 +116,15 @@ func (r *recorder) expect(want ...string) {
 	r.events = nil
 }
 
+// seen returns the events since the last call of seen or expect.
+func (r *recorder) seen() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	events := r.events
+	r.events = nil
+	return events
+}
+
 // logs is what a Net logged.
 type logs struct {
 	mu   sync.Mutex
