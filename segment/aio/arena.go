@@ -68,7 +68,7 @@ func NewArena(bufBytes, count int) (*Arena, error) {
 	if int64(bufBytes) > MaxArenaBytes/int64(count) {
 		return nil, fmt.Errorf("aio: an arena of %d buffers of %d bytes exceeds the limit of %d bytes; use fewer or smaller buffers", count, bufBytes, int64(MaxArenaBytes))
 	}
-	mem, err := mapAnon(bufBytes * count)
+	mem, err := mapGarbage(bufBytes * count)
 	if err != nil {
 		return nil, fmt.Errorf("aio: the system refused the %d bytes of the arena: %w", bufBytes*count, err)
 	}

@@ -6,12 +6,15 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
 	"maps"
 	"os"
 	"runtime"
+	"runtime/debug"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -28,11 +31,17 @@ func main() {
 	verbose := flag.Bool("v", false, "show what happens, with the engines' logs")
 	tail := flag.Int("tail", 0, "with -seed: show only so many last lines")
 	parallel := flag.Int("parallel", runtime.NumCPU(), "runs at the same time")
+	hashes := flag.Bool("hashes", false, "with -seeds: show the hash of each run")
 	mutant := flag.String("break", "", "let the world lie: "+strings.Join(slices.Sorted(maps.Keys(world.Mutants)), ", "))
 	most := flag.Int("most", 10, "end after so many failing seeds")
 	small := flag.Bool("small-segments", false, "let batches be larger than the smallest segments")
 	features := flag.String("features", "", "what the world does beside the rest, with commas: "+strings.Join(slices.Sorted(maps.Keys(world.Features)), ", ")+"; none: the seed decides")
+	cpu := flag.String("cpuprofile", "", "write a profile of the processor time to this file")
+	mem := flag.String("memprofile", "", "write a profile of all allocations to this file")
 	flag.Parse()
+	// Runs leave much behind and keep little: collecting it seldom is cheaper.
+	debug.SetGCPercent(gcPercent)
+	debug.SetMemoryLimit(memoryLimit)
 	cfg := world.Config{Nodes: *nodes, SmallSegments: *small}
 	if *features != "" {
 		f, err := world.ParseFeatures(*features)
@@ -48,18 +57,59 @@ func main() {
 		}
 		cfg.Break = m
 	}
+	ok := true
+	end := profile(*cpu, *mem)
 	switch {
 	case *seed >= 0:
-		one(uint64(*seed), cfg, *verbose, *tail)
+		ok = one(uint64(*seed), cfg, *verbose, *tail)
 	case *seeds != "":
 		var from, to uint64
 		if _, err := fmt.Sscanf(*seeds, "%d-%d", &from, &to); err != nil || to <= from {
 			fail("-seeds %q: want from-to", *seeds)
 		}
-		many(from, to, cfg, *parallel, *most)
+		ok = many(from, to, cfg, *parallel, *most, *hashes)
 	default:
 		flag.Usage()
 		os.Exit(2)
+	}
+	if end(); !ok {
+		os.Exit(1)
+	}
+}
+
+// gcPercent and memoryLimit are for campaigns.
+const (
+	gcPercent   = 200
+	memoryLimit = 2 << 30
+)
+
+// profile begins to write profiles, to files that have names, and returns what ends that.
+func profile(cpu, mem string) (end func()) {
+	var file *os.File
+	if cpu != "" {
+		var err error
+		if file, err = os.Create(cpu); err == nil {
+			err = pprof.StartCPUProfile(file)
+		}
+		if err != nil {
+			fail("%v", err)
+		}
+	}
+	return func() {
+		if file != nil {
+			pprof.StopCPUProfile()
+			_ = file.Close()
+		}
+		if mem == "" {
+			return
+		}
+		f, err := os.Create(mem)
+		if err == nil {
+			err = errors.Join(pprof.Lookup("allocs").WriteTo(f, 0), f.Close())
+		}
+		if err != nil {
+			fail("%v", err)
+		}
 	}
 }
 
@@ -68,7 +118,7 @@ func fail(format string, args ...any) {
 	os.Exit(2)
 }
 
-func one(seed uint64, cfg world.Config, verbose bool, tail int) {
+func one(seed uint64, cfg world.Config, verbose bool, tail int) (ok bool) {
 	var lines []string
 	keep := func(line string) {
 		if tail == 0 {
@@ -97,8 +147,8 @@ func one(seed uint64, cfg world.Config, verbose bool, tail int) {
 	fmt.Printf("seed %d (%v): %+v, hash %016x\n", seed, w.Features(), w.Stats, w.Hash())
 	if w.Violation != "" {
 		fmt.Printf("seed %d: %s\n", seed, w.Violation)
-		os.Exit(1)
 	}
+	return w.Violation == ""
 }
 
 type writer func(string)
@@ -108,7 +158,7 @@ func (w writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func many(from, to uint64, cfg world.Config, parallel, most int) {
+func many(from, to uint64, cfg world.Config, parallel, most int, hashes bool) (ok bool) {
 	var next, failed atomic.Uint64
 	next.Store(from)
 	var mu sync.Mutex
@@ -125,6 +175,9 @@ func many(from, to uint64, cfg world.Config, parallel, most int) {
 				if done++; done%1000 == 0 {
 					fmt.Printf("%d seeds, %.1f a second, %d failed\n", done, float64(done)/time.Since(began).Seconds(), failed.Load())
 				}
+				if hashes {
+					fmt.Printf("seed %d: %016x\n", seed, w.Hash())
+				}
 				if w.Violation != "" {
 					failed.Add(1)
 					fmt.Printf("seed %d (%v): %s\n", seed, w.Features(), w.Violation)
@@ -137,7 +190,5 @@ func many(from, to uint64, cfg world.Config, parallel, most int) {
 	took := time.Since(began)
 	fmt.Printf("%d seeds in %v, %.1f a second, %v of simulated time, %d failed\n%+v\n",
 		done, took.Round(time.Millisecond), float64(done)/took.Seconds(), sum.Virtual.Round(time.Second), failed.Load(), sum)
-	if failed.Load() > 0 {
-		os.Exit(1)
-	}
+	return failed.Load() == 0
 }

@@ -1,6 +1,9 @@
 package faultaio
 
-import "sync/atomic"
+import (
+	"bytes"
+	"sync/atomic"
+)
 
 const (
 	pageBytes  = 4096
@@ -19,15 +22,18 @@ type content struct {
 	chunks []*chunk // may be shorter than size asks for
 }
 
+// chunk has the owner of each page beside it, so that a page is as large as an allocation.
 type chunk struct {
-	owner uint64
-	pages [chunkPages]*page
+	owner  uint64
+	pages  [chunkPages]*page
+	owners [chunkPages]uint64
 }
 
-type page struct {
-	owner uint64
-	b     [pageBytes]byte
-}
+type page [pageBytes]byte
+
+var zeroPage page
+
+func isZero(p []byte) bool { return p[0] == 0 && bytes.Equal(p, zeroPage[:len(p)]) }
 
 // clone returns an equal content. Both lose the right to change the shared pages in place, which is
 // why the receiver changes its owner too.
@@ -36,8 +42,8 @@ func (c *content) clone() content {
 	return content{owner: owners.Add(1), size: c.size, chunks: append([]*chunk(nil), c.chunks...)}
 }
 
-// page returns the page at number n for writing.
-func (c *content) page(n int64) *page {
+// own returns the chunk of page n for writing, and the page's place in it.
+func (c *content) own(n int64) (*chunk, int) {
 	i := int(n / chunkPages)
 	for len(c.chunks) <= i {
 		c.chunks = append(c.chunks, nil)
@@ -46,24 +52,48 @@ func (c *content) page(n int64) *page {
 	if ch == nil {
 		ch = &chunk{owner: c.owner}
 	} else if ch.owner != c.owner {
-		ch = &chunk{owner: c.owner, pages: ch.pages}
+		ch = &chunk{owner: c.owner, pages: ch.pages, owners: ch.owners}
 	}
 	c.chunks[i] = ch
-	p := ch.pages[n%chunkPages]
+	return ch, int(n % chunkPages)
+}
+
+// page returns the page at number n for writing.
+func (c *content) page(n int64) *page {
+	ch, k := c.own(n)
+	p := ch.pages[k]
 	if p == nil {
-		p = &page{owner: c.owner}
-	} else if p.owner != c.owner {
-		p = &page{owner: c.owner, b: p.b}
+		p = new(page)
+	} else if ch.owners[k] != c.owner {
+		own := *p
+		p = &own
 	}
-	ch.pages[n%chunkPages] = p
+	ch.pages[k], ch.owners[k] = p, c.owner
 	return p
 }
+
+// set puts a page in its place, which belongs to an owner; nil: zeros.
+func (c *content) set(n int64, p *page, owner uint64) {
+	if p == nil && c.peek(n) == nil {
+		return
+	}
+	ch, k := c.own(n)
+	ch.pages[k], ch.owners[k] = p, owner
+}
+
+// ownerOf is whose a page is.
+func (c *content) ownerOf(n int64) uint64 { return c.chunks[n/chunkPages].owners[n%chunkPages] }
 
 // write puts p at off and grows the size if needed.
 func (c *content) write(p []byte, off int64) {
 	c.size = max(c.size, off+int64(len(p)))
 	for len(p) > 0 {
-		n := copy(c.page(off / pageBytes).b[off%pageBytes:], p)
+		n := int(min(int64(len(p)), pageBytes-off%pageBytes))
+		if n == pageBytes && isZero(p[:n]) {
+			c.set(off/pageBytes, nil, 0)
+		} else {
+			copy(c.page(off / pageBytes)[off%pageBytes:], p[:n])
+		}
 		p, off = p[n:], off+int64(n)
 	}
 }
@@ -75,7 +105,7 @@ func (c *content) read(p []byte, off int64) {
 		if pg := c.peek(off / pageBytes); pg == nil {
 			clear(p[:n])
 		} else {
-			copy(p[:n], pg.b[off%pageBytes:])
+			copy(p[:n], pg[off%pageBytes:])
 		}
 		p, off = p[n:], off+int64(n)
 	}
@@ -96,12 +126,67 @@ func (c *content) cut(size int64) {
 	}
 	last := (size + pageBytes - 1) / pageBytes
 	for n := last; n < (c.size+pageBytes-1)/pageBytes; n++ {
-		if c.peek(n) != nil {
-			*c.page(n) = page{owner: c.owner}
-		}
+		c.set(n, nil, 0)
 	}
 	if rest := size % pageBytes; rest != 0 && c.peek(size/pageBytes) != nil {
-		clear(c.page(size / pageBytes).b[rest:])
+		clear(c.page(size / pageBytes)[rest:])
 	}
 	c.size = size
+}
+
+// pair is what a file shows and what of it is on stable storage. Where both are the same they share the page, whose owner is theirs together.
+type pair struct {
+	now     content // what reads show
+	durable content // what is on stable storage
+	both    uint64  // owner of pages that both have and nobody else does
+}
+
+func newPair() pair {
+	return pair{content{owner: owners.Add(1)}, content{owner: owners.Add(1)}, owners.Add(1)}
+}
+
+func (t *pair) clone() pair {
+	t.both = owners.Add(1)
+	return pair{t.now.clone(), t.durable.clone(), owners.Add(1)}
+}
+
+// write puts p into both.
+func (t *pair) write(p []byte, off int64) {
+	if (off|int64(len(p)))%pageBytes != 0 {
+		t.now.write(p, off)
+		t.durable.write(p, off)
+		return
+	}
+	t.now.size, t.durable.size = max(t.now.size, off+int64(len(p))), max(t.durable.size, off+int64(len(p)))
+	for ; len(p) > 0; p, off = p[pageBytes:], off+pageBytes {
+		n := off / pageBytes
+		old := t.now.peek(n)
+		switch {
+		case isZero(p[:pageBytes]):
+			t.now.set(n, nil, 0)
+			t.durable.set(n, nil, 0)
+		case old != nil && old == t.durable.peek(n) && t.now.ownerOf(n) == t.both && t.durable.ownerOf(n) == t.both:
+			copy(old[:], p)
+		default:
+			t.share(n, (*page)(bytes.Clone(p[:pageBytes])))
+		}
+	}
+}
+
+func (t *pair) share(n int64, p *page) {
+	t.now.set(n, p, t.both)
+	t.durable.set(n, p, t.both)
+}
+
+// settle makes what is shown in [off, end) durable.
+func (t *pair) settle(off, end int64) {
+	for n := off / pageBytes; n*pageBytes < end; n++ {
+		switch p := t.now.peek(n); {
+		case p == t.durable.peek(n):
+		case p != nil && t.now.ownerOf(n) == t.now.owner:
+			t.share(n, p)
+		default: // a clone may have it, too
+			t.durable.set(n, p, 0)
+		}
+	}
 }

@@ -84,7 +84,7 @@ func (c cloner) clone(n *node) *node {
 	twin := &node{dir: n.dir}
 	c.nodes[n] = twin
 	if !n.dir {
-		twin.now, twin.durable = n.now.clone(), n.durable.clone()
+		twin.pair = n.pair.clone()
 		twin.pending = append([]write(nil), n.pending...)
 		return twin
 	}
@@ -178,8 +178,6 @@ func (d *Disk) Corrupt(name string, p []byte, off int64) bool {
 	if err != nil || n.dir {
 		return false
 	}
-	n.put(p, off)
-	n.durable.write(p, off)
-	n.pending = subtract(n.pending, off, off+int64(len(p)))
+	n.writeDurable(p, off)
 	return true
 }

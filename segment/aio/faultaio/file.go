@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"syscall"
 
 	"penstock/segment/aio"
@@ -174,7 +175,7 @@ func (f *file) Map() (aio.Mapping, error) {
 	case size == 0:
 		return nil, pathError("map", f.name, syscall.EINVAL)
 	default:
-		m := &mapping{file: f, bytes: make([]byte, size), present: make([]bool, (size+pageBytes-1)/pageBytes)}
+		m := &mapping{file: f, size: size, bytes: mapBytes(size), present: make([]bool, (size+pageBytes-1)/pageBytes)}
 		f.node.maps = append(f.node.maps, m)
 		return m, nil
 	}
@@ -183,14 +184,40 @@ func (f *file) Map() (aio.Mapping, error) {
 // mapping has a page since the first Populate of it, as a page cache has.
 type mapping struct {
 	file    *file
-	bytes   []byte
+	size    int64
+	bytes   []byte // nil when it is gone
 	present []bool // by page
 	gone    bool
 }
 
 var _ aio.Mapping = (*mapping)(nil)
 
-func (m *mapping) Size() int64 { return int64(len(m.bytes)) }
+// mapPools have the memory of mappings that are gone, all zeros, by size (a *sync.Pool each): simulations map files again and again.
+var mapPools sync.Map
+
+func mapBytes(size int64) []byte {
+	if pool, ok := mapPools.Load(size); ok {
+		if p, ok := pool.(*sync.Pool).Get().(*[]byte); ok {
+			return *p
+		}
+	}
+	return make([]byte, size)
+}
+
+// giveBack gives up the memory. Nobody reads it any more: Copy does so with the disk's lock.
+func (m *mapping) giveBack() {
+	for i, present := range m.present {
+		if start := i * pageBytes; present {
+			clear(m.bytes[start:min(start+pageBytes, len(m.bytes))])
+		}
+	}
+	pool, _ := mapPools.LoadOrStore(int64(len(m.bytes)), new(sync.Pool))
+	p := m.bytes
+	pool.(*sync.Pool).Put(&p)
+	m.bytes = nil
+}
+
+func (m *mapping) Size() int64 { return m.size }
 
 func (m *mapping) Copy(dst []byte, off int64) error {
 	d := m.file.disk
@@ -216,8 +243,8 @@ func (m *mapping) populate(off, n int64) error {
 	if m.gone {
 		return pathError("populate", m.file.name, errClosed)
 	}
-	if off < 0 || n < 0 || n > int64(len(m.bytes))-off {
-		panic(fmt.Sprintf("BUG: aio.Mapping.Populate: [%d, %d) is not within the %d bytes of %s", off, off+n, len(m.bytes), m.file.name))
+	if off < 0 || n < 0 || n > m.size-off {
+		panic(fmt.Sprintf("BUG: aio.Mapping.Populate: [%d, %d) is not within the %d bytes of %s", off, off+n, m.size, m.file.name))
 	}
 	v, err := d.start(KindRead, m.file.name, off, int(n), true)
 	if err != nil {
@@ -263,7 +290,11 @@ func (m *mapping) Unmap() error {
 	d := m.file.disk
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if m.gone {
+		return nil
+	}
 	m.gone = true
+	m.giveBack()
 	maps := m.file.node.maps
 	for i := range maps {
 		if maps[i] == m {

@@ -1,7 +1,9 @@
 package faultaio
 
 import (
+	"bytes"
 	"io/fs"
+	"slices"
 	"time"
 )
 
@@ -14,8 +16,7 @@ type node struct {
 	dir bool
 
 	// A file.
-	now     content // what reads show
-	durable content // what is on stable storage
+	pair
 	pending []write // in order; no byte of it was flushed since, so no byte of a durable write is covered
 	maps    []*mapping
 
@@ -38,12 +39,16 @@ func newDir() *node {
 }
 
 func newFile() *node {
-	return &node{now: content{owner: owners.Add(1)}, durable: content{owner: owners.Add(1)}}
+	return &node{pair: newPair()}
 }
 
 // put makes p visible to reads and mappings.
 func (n *node) put(p []byte, off int64) {
 	n.now.write(p, off)
+	n.show(p, off)
+}
+
+func (n *node) show(p []byte, off int64) {
 	for _, m := range n.maps {
 		m.show(p, off)
 	}
@@ -52,18 +57,37 @@ func (n *node) put(p []byte, off int64) {
 // writeVolatile is a write without a flush.
 func (n *node) writeVolatile(p []byte, off int64, doomed bool) {
 	n.put(p, off)
-	n.pending = append(n.pending, write{off: off, data: append([]byte(nil), p...), doomed: doomed})
+	n.pending = append(n.pending, write{off: off, data: kept(p), doomed: doomed})
+}
+
+// zeros are what files are prepared with: writes of nothing else need no memory of their own.
+var zeros [256 << 10]byte
+
+// kept is a copy of p, which is never changed.
+func kept(p []byte) []byte {
+	if len(p) <= len(zeros) && bytes.Equal(p, zeros[:len(p)]) {
+		return zeros[:len(p):len(p)]
+	}
+	return bytes.Clone(p)
 }
 
 // writeDurable is a write with RWF_DSYNC: its own bytes are flushed, and nothing else of the file.
 func (n *node) writeDurable(p []byte, off int64) {
-	n.put(p, off)
-	n.durable.write(p, off)
+	n.pair.write(p, off)
+	n.show(p, off)
 	n.pending = subtract(n.pending, off, off+int64(len(p)))
 }
 
 // flush is fdatasync that succeeded.
 func (n *node) flush() {
+	if !slices.ContainsFunc(n.pending, func(w write) bool { return w.doomed }) {
+		for _, w := range n.pending {
+			n.durable.size = max(n.durable.size, w.off+int64(len(w.data)))
+			n.settle(w.off, w.off+int64(len(w.data)))
+		}
+		n.pending, n.durable.size = nil, n.now.size
+		return
+	}
 	var doomed []write
 	for _, w := range n.pending {
 		if w.doomed {

@@ -11,14 +11,16 @@ package world
 
 import (
 	"fmt"
-	"hash/fnv"
 	"log/slog"
 	"math/rand/v2"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
+
+	"penstock/segment/aio"
 )
 
 // Config are the choices of a run that the seed does not make.
@@ -53,6 +55,7 @@ type World struct {
 	queue     queue
 	burst     int
 	hash      uint64 // of everything that was traced
+	line      []byte // the last line, for the memory
 	nodes     []*node
 	store     *store
 	net       *network
@@ -143,10 +146,14 @@ func (q *queue) pop() event {
 	}
 }
 
+// keptBytes is memory of engines that have ended, for those that begin.
+const keptBytes = 128 << 20
+
 const ms = int64(time.Millisecond)
 
 // Run makes one run.
 func Run(seed uint64, cfg Config) (w *World) {
+	aio.KeepMemory(keptBytes)
 	w = &World{Seed: seed, cfg: cfg, rng: rand.New(rand.NewPCG(seed, 0x5851f42d4c957f2d)), faults: true, loaded: true, models: map[uuid.UUID]*topicModel{}}
 	w.opt = w.draw()
 	w.drawFeatures()
@@ -291,13 +298,24 @@ func (w *World) every(ns int64, fn func()) {
 	w.after(w.between(0, ns), again)
 }
 
+// What hash/fnv has for 64a.
+const (
+	fnvOffset = 14695981039346656037
+	fnvPrime  = 1099511628211
+)
+
 func (w *World) tracef(format string, args ...any) {
-	line := fmt.Sprintf(format, args...)
-	h := fnv.New64a()
-	_, _ = fmt.Fprintf(h, "%d %d %s", w.hash, w.now, line)
-	w.hash = h.Sum64()
+	p := append(strconv.AppendUint(w.line[:0], w.hash, 10), ' ')
+	p = append(strconv.AppendInt(p, w.now, 10), ' ')
+	head := len(p)
+	p = fmt.Appendf(p, format, args...)
+	w.line = p
+	w.hash = fnvOffset
+	for _, b := range p {
+		w.hash = (w.hash ^ uint64(b)) * fnvPrime
+	}
 	if w.cfg.Trace != nil {
-		w.cfg.Trace(fmt.Sprintf("%10.3f %s", float64(w.now)/1e6, line))
+		w.cfg.Trace(fmt.Sprintf("%10.3f %s", float64(w.now)/1e6, p[head:]))
 	}
 }
 
