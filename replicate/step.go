@@ -134,7 +134,7 @@ const (
 	DefaultMaxPendingCount   = 4096
 	DefaultMaxPendingBytes   = 64 << 20
 	DefaultMaxWaitingCount   = 1024
-	DefaultMaxISRJoins       = 4
+	DefaultMaxISRJoins       = 8
 	DefaultISRWindowNs       = 30_000_000_000
 	DefaultLagMaxNs          = 2_000_000_000
 	DefaultHeartbeatNs       = 100_000_000

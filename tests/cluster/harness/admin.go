@@ -215,26 +215,43 @@ func (c *Cluster) Controller(ctx context.Context) (*Node, error) {
 }
 
 // Healthy waits until every node is a live member and every partition is led with all its replicas in sync. A single node is healthy.
-func (c *Cluster) Healthy(ctx context.Context) error {
+func (c *Cluster) Healthy(ctx context.Context) error { return c.await(ctx, c.healthy) }
+
+// Settled waits until the cluster is healthy and every partition is led by its first replica: no leadership moves back any more.
+func (c *Cluster) Settled(ctx context.Context) error {
 	return c.await(ctx, func(s *Status, t *Topics) error {
-		live := 0
-		for _, n := range s.Nodes {
-			if n.Live {
-				live++
-			}
-		}
-		if live != len(c.Nodes) {
-			return fmt.Errorf("%d of %d nodes are live", live, len(c.Nodes))
+		if err := c.healthy(s, t); err != nil {
+			return err
 		}
 		for _, topic := range t.Topics {
 			for _, p := range topic.Partitions {
-				if p.State != "ok" {
-					return fmt.Errorf("partition %d of topic %s is %s: leader %s, replicas %v, in sync %v", p.Partition, topic.Name, p.State, p.Leader, p.Replicas, p.ISR)
+				if len(p.Replicas) > 0 && p.Leader != p.Replicas[0] {
+					return fmt.Errorf("partition %d of topic %s is led by %s, not yet by %s", p.Partition, topic.Name, p.Leader, p.Replicas[0])
 				}
 			}
 		}
 		return nil
 	})
+}
+
+func (c *Cluster) healthy(s *Status, t *Topics) error {
+	live := 0
+	for _, n := range s.Nodes {
+		if n.Live {
+			live++
+		}
+	}
+	if live != len(c.Nodes) {
+		return fmt.Errorf("%d of %d nodes are live", live, len(c.Nodes))
+	}
+	for _, topic := range t.Topics {
+		for _, p := range topic.Partitions {
+			if p.State != "ok" {
+				return fmt.Errorf("partition %d of topic %s is %s: leader %s, replicas %v, in sync %v", p.Partition, topic.Name, p.State, p.Leader, p.Replicas, p.ISR)
+			}
+		}
+	}
+	return nil
 }
 
 // Led waits until every partition has a leader other than node; "" asks for any leader.
