@@ -58,9 +58,9 @@ sim-replicate: ## simulate a replicated partition, the machines alone, on SEEDS 
 cluster-test: ## break clusters of real processes under load and judge what clients saw (RUN=regexp of tests)
 	$(GO) test -tags cluster -run '$(or $(RUN),.)' -count=1 -timeout 60m -v ./tests/cluster/...
 
-gray-failures: ## let the disks of real nodes hang and fail, and set their clocks, under load, ROUNDS (50) times each (RUN=regexp of tests); needs root
-	PENSTOCK_HANG_ROUNDS=$(or $(ROUNDS),50) PENSTOCK_ROUNDS=$(or $(ROUNDS),50) \
-		$(GO) test -tags cluster -run '$(or $(RUN),TestDiskHangs|TestDiskFails|TestClockSteps)' -count=1 -timeout 0 -v ./tests/cluster
+gray-failures: ## let the disks of real nodes hang and fail, set their clocks and turn bits of their files, under load, ROUNDS (50; 20 of bits in each kind of file) times each (RUN=regexp of tests); needs root
+	PENSTOCK_HANG_ROUNDS=$(or $(ROUNDS),50) PENSTOCK_ROUNDS=$(or $(ROUNDS),50) PENSTOCK_ROT_ROUNDS=$(or $(ROUNDS),20) \
+		$(GO) test -tags cluster -run '$(or $(RUN),TestDiskHangs|TestDiskFails|TestClockSteps|TestRottenFiles)' -count=1 -timeout 0 -v ./tests/cluster
 
 failpoints: ## end, fail and delay real processes at places of the write path, ROUNDS (50) times on one node and on three
 	PENSTOCK_FAILPOINT_ROUNDS=$(or $(ROUNDS),50) $(GO) test -tags cluster -run TestFailpoints -count=1 -timeout 0 -v ./tests/cluster

@@ -72,6 +72,7 @@ func (l *Log) writeStage() error {
 		return l.fail("writing a checkpoint or mark", err)
 	}
 	l.durable = l.stage.seq
+	l.current.stored.end.Store(l.stage.fileEnd)
 	l.rest.marked() // nothing else is in flight: it promises all groups before it
 	if checkpoint {
 		l.stats.checkpointBytes.Add(uint64(len(data)))

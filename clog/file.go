@@ -2,6 +2,7 @@ package clog
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -70,8 +71,10 @@ func (l *Log) startFile() (bool, error) {
 			return false, l.fail("closing a full file", err)
 		}
 	}
+	f.stored = &storedFile{number: f.number}
 	l.current = f
-	l.live = append(l.live, liveFile{number: f.number, sizeBytes: f.sizeBytes})
+	l.live = append(l.live, liveFile{number: f.number, sizeBytes: f.sizeBytes, stored: f.stored})
+	l.showStored()
 	l.stats.files.Add(1)
 	l.stats.current.Store(f.number) // before any Group shows it, so that Release with a Group's number counts
 	if err := l.writeCheckpoint(); err != nil {
@@ -95,10 +98,16 @@ func (l *Log) markForSpare() (bool, error) {
 func (l *Log) recycle(oldest uint64) {
 	n := 0
 	for n < len(l.live) && l.live[n].number < oldest {
-		l.prep.retire(l.live[n])
 		n++
 	}
-	if n > 0 {
-		l.live = l.live[:copy(l.live, l.live[n:])]
+	if n == 0 {
+		return
+	}
+	gone := slices.Clone(l.live[:n])
+	l.live = l.live[:copy(l.live, l.live[n:])]
+	l.showStored() // before anybody may write to them
+	for _, f := range gone {
+		f.stored = nil
+		l.prep.retire(f)
 	}
 }

@@ -25,6 +25,7 @@ type Group struct {
 	file      uint64
 	seq       uint64
 	oldest    uint64 // what its header promises
+	fileEnd   int64  // where it ends in its file
 	records   int
 	solo      bool
 	done      bool // its completion was seen

@@ -166,6 +166,10 @@ type Log struct {
 	emit      func([]byte)
 	emitting  bool // the source is in Checkpoint
 
+	// What a Checker may read: the files of live, in a list that is replaced and never changed.
+	stored  atomic.Pointer[[]*storedFile]
+	renewed atomic.Uint64 // the last file that is to be followed by another one soon; see Renew
+
 	rest    rest
 	stalled stall
 	stats   counters
@@ -176,6 +180,7 @@ type liveFile struct {
 	number    uint64
 	sizeBytes int64
 	usedBytes int64
+	stored    *storedFile // nil: a spare, or one on its way to be one
 }
 
 // openFile is the file that groups go to.
@@ -184,6 +189,7 @@ type openFile struct {
 	number    uint64
 	sizeBytes int64
 	pos       int64 // where the next group goes
+	stored    *storedFile
 }
 
 // MaxPayloadBytes is the largest payload that fits beside others into an ordinary file: MaxPayloadBytes, or less with small files. Reserve accepts larger

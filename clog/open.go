@@ -107,7 +107,7 @@ func (l *Log) adopt(r *recovery) (next uint64, err error) {
 	for _, f := range r.files {
 		next = f.number
 		if used := r.used[f.number]; used > 0 {
-			l.live = append(l.live, liveFile{number: f.number, sizeBytes: f.sizeBytes, usedBytes: used})
+			l.live = append(l.live, liveFile{number: f.number, sizeBytes: f.sizeBytes, usedBytes: used, stored: newStored(f.number, used)})
 			continue
 		}
 		if err := l.disk.Remove(fileName(f.number)); err != nil {
@@ -120,5 +120,6 @@ func (l *Log) adopt(r *recovery) (next uint64, err error) {
 			return 0, fmt.Errorf("clog: flushing the log's folder: %w", err)
 		}
 	}
+	l.showStored()
 	return next + 1, nil
 }

@@ -22,7 +22,7 @@ func (l *Log) StepOnSpot() bool {
 	}
 	defer l.turnLock.Unlock()
 	if !l.asleep || l.err != nil || l.current == nil || l.prep.failure() != nil || l.stopping.Load() ||
-		len(l.inFlight) > 0 || l.room() < max(l.wantRoom, l.minRoom()) {
+		len(l.inFlight) > 0 || l.room() < max(l.wantRoom, l.minRoom()) || l.renews() {
 		return false
 	}
 	l.onSpot = true

@@ -58,6 +58,14 @@ func (l *Log) turn() (bool, error) {
 	if l.current == nil || l.room() < max(l.wantRoom, l.minRoom()) {
 		return l.startFile()
 	}
+	if l.renews() {
+		if len(l.inFlight) > 0 {
+			return false, nil
+		}
+		if more, err := l.startFile(); more || err != nil {
+			return more, err
+		} // it has to be larger than was foretold; until it is ready the log goes on here
+	}
 	g := l.idle[len(l.idle)-1]
 	if !l.begin(g) {
 		l.stalled.enter(stallBuffer, &l.stats)
@@ -203,6 +211,7 @@ func (l *Log) chain(g *Group) (data []byte, at int64) {
 	l.seq, l.crc, l.promised, l.carried = h.Seq, h.CRC, h.Durable, h.Oldest
 	g.oldest = h.Oldest
 	l.current.pos += int64(len(data))
+	g.fileEnd = l.current.pos
 	if l.current.pos > l.current.sizeBytes {
 		panic(fmt.Sprintf("BUG: clog: group %d passes the end of file %d", g.seq, g.file))
 	}
@@ -295,6 +304,7 @@ func (l *Log) settle() {
 		}
 		failpoint.Pass("clog/after-write")
 		l.durable = g.seq
+		l.current.stored.end.Store(g.fileEnd) // a new file waits for the groups of the one before
 		if now := time.Now(); g.records > 0 {
 			l.stats.flushed(now.Sub(g.submitted))
 			l.rest.grouped(now)

@@ -88,7 +88,7 @@ func openNode(disk aio.Disk, o *Options, newUUID func() uuid.UUID) (*nodeMeta, e
 func readNode(disk aio.Disk, log *slog.Logger, nodeID string, maxLevel int) (*nodeMeta, error) {
 	var m nodeMeta
 	var odd error // of another level: told as it is
-	err := readTwice(disk, log, nodeFile, func(data []byte) error {
+	_, err := readTwice(disk, log, nodeFile, func(data []byte) error {
 		m = nodeMeta{}
 		return unsealFile(data, &m, func() error { odd = m.checkFormat(maxLevel); return odd })
 	})
@@ -150,7 +150,7 @@ func listTopics(disk aio.Disk, log *slog.Logger, odd func(dir string, err error)
 	var out []topicMeta
 	for _, d := range dirs {
 		var m topicMeta
-		err := readTwice(disk, log, path.Join(topicsDir, d.Name(), topicFile), func(data []byte) error {
+		_, err := readTwice(disk, log, path.Join(topicsDir, d.Name(), topicFile), func(data []byte) error {
 			m = topicMeta{}
 			return unsealFile(data, &m, func() error { return m.check(d.Name()) })
 		})
@@ -175,12 +175,14 @@ func (m *topicMeta) check(dir string) error {
 }
 
 // createTopicFiles makes a topic durable before anything of it is acknowledged.
-func createTopicFiles(disk aio.Disk, m *topicMeta) error {
+func (e *Engine) createTopicFiles(m *topicMeta) error {
+	e.catalog.lock(e)
+	defer e.catalog.unlock()
 	dir := topicDir(m.ID)
-	if err := disk.MkdirAll(dir); err != nil {
+	if err := e.disk.MkdirAll(dir); err != nil {
 		return err
 	}
-	return writeTwice(disk, path.Join(dir, topicFile), m)
+	return writeTwice(e.disk, path.Join(dir, topicFile), m)
 }
 
 // trashTopicFiles moves a topic out of the way, durably; the bytes go later.

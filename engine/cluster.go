@@ -89,6 +89,8 @@ type clusterNode struct {
 	shortened *shortenedCopies
 	yields    atomic.Uint64 // leaderships given to a replica with more than this one's shortened log
 
+	comparingWaits atomic.Uint64 // see tellComparing
+
 	decoders sync.Pool
 	absent   absentCopies
 	isrLogs  isrLogs

@@ -42,7 +42,7 @@ func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 			pt.t = t
 			t.add(pt)
 		}
-		if err := createTopicFiles(e.disk, m); err != nil {
+		if err := e.createTopicFiles(m); err != nil {
 			return fmt.Errorf("engine: %s of topic %s could not be read, and not be written anew: %w", topicFile, m.Name, err)
 		}
 		if old := e.topics[m.Name]; old != nil {
@@ -87,7 +87,7 @@ func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, erro
 		local = append(local, pt)
 	}
 	if len(local) > 0 {
-		if err := createTopicFiles(e.disk, m); err != nil {
+		if err := e.createTopicFiles(m); err != nil {
 			t.abandon()
 			return nil, err
 		}
@@ -107,7 +107,7 @@ func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, erro
 func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) error {
 	m := t.meta()
 	m.Partitions = mt.Partitions
-	if err := createTopicFiles(e.disk, m); err != nil { // before anything is in them: recovery asks it how many there are
+	if err := e.createTopicFiles(m); err != nil { // before anything is in them: recovery asks it how many there are
 		return err
 	}
 	for n := uint32(t.Partitions()); n < uint32(mt.Partitions); n++ {
@@ -165,7 +165,7 @@ func (e *Engine) openReplica(pt *partition) error {
 		r.closed = false
 		return r.open(0)
 	}
-	if err := createTopicFiles(e.disk, pt.t.meta()); err != nil {
+	if err := e.createTopicFiles(pt.t.meta()); err != nil {
 		return err
 	}
 	if err := e.openEmpty(pt); err != nil {

@@ -29,6 +29,7 @@ type Engine struct {
 	info  Info
 
 	nodeMu     sync.Mutex
+	catalog    waitLock     // whoever writes a topic.json, or mends one, holds it
 	level      atomic.Int32 // see Level
 	storeLevel atomic.Int32 // see DirectoryLevel
 
@@ -155,6 +156,7 @@ func (e *Engine) open(ctx context.Context) error {
 	e.startDiskWatch()
 	if e.opts.ScrubInterval > 0 {
 		e.background(e.scrub)
+		e.background(e.scrubLog)
 	}
 	e.background(e.watch)
 	if e.cluster != nil {
@@ -205,7 +207,7 @@ func (e *Engine) Health() error {
 	if e.noSpace.Load() {
 		return ErrNoSpace
 	}
-	var bad error
+	bad := e.flusher.rottenFile()
 	for _, pt := range e.partitionList() {
 		if err := errors.Join(pt.log.Health(), pt.whyUnread()); err != nil {
 			bad = errors.Join(bad, fmt.Errorf("topic %s, partition %d: %w", pt.t.name, pt.number, err))

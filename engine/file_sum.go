@@ -55,11 +55,11 @@ func writeTwice(disk aio.Disk, name string, v any) error {
 }
 
 // readTwice gives a file's bytes to unseal, or those of its copy where the file cannot be read or unseal finds damage in it. Whichever of
-// the two is bad or behind is written anew. A file that does not exist is told as such: its copy alone means nothing.
-func readTwice(disk aio.Disk, log *slog.Logger, name string, unseal func(data []byte) error) error {
+// the two is bad or behind is written anew; mended says that one was damaged. A file that does not exist is told as such: its copy alone means nothing.
+func readTwice(disk aio.Disk, log *slog.Logger, name string, unseal func(data []byte) error) (mended bool, err error) {
 	data, err := disk.ReadFile(name, maxMetaBytes)
 	if errors.Is(err, fs.ErrNotExist) {
-		return err
+		return false, err
 	}
 	if err == nil {
 		err = unseal(data)
@@ -69,13 +69,14 @@ func readTwice(disk aio.Disk, log *slog.Logger, name string, unseal func(data []
 	case err == nil && (err2 != nil || !bytes.Equal(data, second)):
 		if _, summed, bad := splitSum(second); err2 == nil && (bad != nil || !summed) || err2 != nil && !errors.Is(err2, fs.ErrNotExist) {
 			log.Warn("the second copy of a file of the data directory was damaged; nothing is lost: it is written anew", "file", copyOf(name))
+			mended = true
 		}
-		return disk.WriteFile(copyOf(name), data)
+		return mended, disk.WriteFile(copyOf(name), data)
 	case err == nil || err2 != nil || errors.Is(err, ErrNewerLevel) || unseal(second) != nil:
-		return err
+		return false, err
 	}
 	log.Warn("a file of the data directory was damaged; nothing is lost: its second copy is whole and has replaced it", "file", name, "error", err)
-	return disk.WriteFile(name, second)
+	return true, disk.WriteFile(name, second)
 }
 
 // sealFile is v as a file with its checksum.

@@ -32,7 +32,8 @@ type flusher struct {
 	limits  map[*partition]segment.Offset
 	files   []checkpointFile
 
-	released uint64 // last commit log file that was let go, exclusive
+	released uint64        // last commit log file that was let go, exclusive
+	rotten   atomic.Uint64 // newest commit log file that does not read back and has to go; 0: none
 
 	dead []deadTopic // deleted, their files not moved away yet; guarded by mu
 
@@ -169,6 +170,7 @@ func (f *flusher) onTick() {
 	if f.e.noSpace.Load() {
 		f.makeRoom()
 	}
+	f.dropRotten()
 	f.work()
 }
 
@@ -191,7 +193,7 @@ func (f *flusher) work() {
 			progress = f.flushOldest() || progress
 		}
 		if f.logIsHalfFull() {
-			progress = f.reclaim(false) || progress
+			progress = f.reclaim(f.olderHalf()) || progress
 		}
 		if !progress {
 			return // both levels are good, or what is missing is pinned by readers, or the disk is full
@@ -212,7 +214,7 @@ func (f *flusher) logIsHalfFull() bool {
 // makeRoom runs at every tick while the disk is full: it writes what waits, which alone tells that there is room
 // again, lets go of every commit log file but the newest, and then of the segments that nobody needs any more.
 func (f *flusher) makeRoom() {
-	f.reclaim(true)
+	f.reclaim(f.e.clog.Current())
 	f.retain()
 	f.trashDead()
 	f.emptyTrash()
@@ -393,11 +395,33 @@ func (f *flusher) roomAgain() {
 	}
 }
 
-// reclaim makes the older half of the commit log's files unnecessary: what they hold is written and synced, each
-// partition once, and then they are released. One file at a time would cost a sync of every busy partition per file. All is
-// written before the first sync, because that one then commits the file system's journal for all of them.
-// With all set, every file but the newest goes.
-func (f *flusher) reclaim(all bool) bool {
+// olderHalf is the last file of the older half of the commit log. One file at a time would cost a sync of every busy partition per file.
+func (f *flusher) olderHalf() uint64 {
+	oldest := max(f.e.clog.Oldest(), f.released)
+	return oldest + (f.e.clog.Current()-oldest)/2
+}
+
+// dropRotten has a commit log file go that the scrub could not read back: this process still has what is in it. The file is followed by another one, if it is
+// the current one; what it holds is written to segments, and it is released. It runs at every tick until the file is gone.
+func (f *flusher) dropRotten() {
+	e, file := f.e, f.rotten.Load()
+	switch {
+	case file == 0 || e.poisoned.Load() != nil:
+	case e.clog.OldestKept() > file:
+		if f.rotten.CompareAndSwap(file, 0) {
+			e.log.Info("the damaged file of the commit log is not needed any more: what it held is in segments, and a restart does not read it", "file", file)
+		}
+	case e.clog.Current() <= file:
+		e.clog.Renew(file)
+	default:
+		f.reclaim(file)
+	}
+}
+
+// reclaim makes the commit log's files up to target unnecessary, never the newest one: what they hold is written and synced, each
+// partition once, and then they are released. All is written before the first sync, because that one then commits the file system's journal for all
+// of them.
+func (f *flusher) reclaim(target uint64) bool {
 	e := f.e
 	oldest, current := e.clog.Oldest(), e.clog.Current() // before held: what is held later lies in current or behind it
 	f.mu.Lock()
@@ -410,10 +434,7 @@ func (f *flusher) reclaim(all bool) bool {
 	if held {
 		return false
 	}
-	target := oldest + (current-oldest)/2 // released up to and including it
-	if all {
-		target = current
-	}
+	target = min(target, current) // released up to and including it
 	f.due = f.due[:0]
 	release := current
 	for _, pt := range e.partitionList() {

@@ -62,6 +62,7 @@ const (
 	opConfigure operationKind = "configure" // Settings. Result: ChannelSettings
 	opState     operationKind = "state"     // Result: topicState
 	opVerify    operationKind = "verify"    // Verify, of one partition, led or not. Result: verifyAnswer
+	opFaults    operationKind = "faults"    // of the node; no topic. Result: []Fault
 )
 
 const maxOperationBytes = 1 << 20 // the numbers of all partitions of a topic
@@ -223,6 +224,11 @@ func (o *operations) serve(from replicate.NodeID, f *netproto.Received) {
 	o.cn.spawn(func() {
 		ctx, cancel := o.cn.e.withTimeout(o.cn.ctx, o.cn.e.opts.PublishTimeout)
 		defer cancel()
+		if op.Kind == opFaults {
+			result, err := marshal(o.cn.e.FaultsOf(ctx, o.cn.self.ID))
+			o.reply(from, request, result, err)
+			return
+		}
 		t := o.cn.e.topicByID(op.Topic)
 		if t == nil {
 			o.reply(from, request, nil, ErrNoTopic)

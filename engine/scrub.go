@@ -23,18 +23,21 @@ type scrubState struct {
 	rounds     atomic.Uint64 // completed
 	bytes      atomic.Uint64 // read and verified since Open
 	damaged    atomic.Uint64 // ranges that were found not to read back
+	mended     atomic.Uint64 // batches, header blocks, indexes and small files that were written again from what this node knew
+	rotten     atomic.Uint64 // files of the commit log that did not read back
 	partitions atomic.Int64  // of the present round that were read
 	running    atomic.Bool
 }
 
 func (s *scrubState) describe(out *StorageStats) {
 	out.ScrubRounds, out.ScrubBytes, out.ScrubDamaged = s.rounds.Load(), s.bytes.Load(), s.damaged.Load()
+	out.ScrubMended, out.ScrubLogDamaged = s.mended.Load(), s.rotten.Load()
 	out.ScrubPartitions, out.ScrubRunning = s.partitions.Load(), s.running.Load()
 }
 
 // scrub reads everything in this node's segments from the device once in Options.ScrubInterval, so that what rots unread is found while another replica
-// still has it. In a cluster what it finds is repaired from a replica that reads back (replica.isolated); on a single node Health names it. The commit log
-// is not read: what lies only there is in memory, and goes to segments from there.
+// still has it. What memory still has is written again. In a cluster what else it finds is repaired from a replica that reads back (replica.isolated); on a
+// single node Health names it. The commit log has a round of its own: scrubLog.
 func (e *Engine) scrub() {
 	for wait := min(scrubFirstAfter, e.opts.ScrubInterval); e.pause(wait, e.stop); {
 		began := e.instant()
@@ -65,6 +68,9 @@ func (e *Engine) scrubRound() {
 
 // scrubPartition says false when the engine closes.
 func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
+	if !e.scrubFiles(pt, c) {
+		return false
+	}
 	at, _, _ := pt.log.Start()
 	for {
 		at = behindDamage(pt.log, at) // what is known already
@@ -74,6 +80,10 @@ func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
 		switch {
 		case err == nil && run.InMemory:
 			return true // the rest, too
+		case err == nil && run.Mended:
+			e.tellMended("a stored message did not read back from its segment; nothing is lost: memory still had it, and it was written again",
+				"topic", pt.t.name, "partition", pt.number, "from", at, "to", run.Next)
+			fallthrough
 		case err == nil:
 			e.scrubbed.bytes.Add(uint64(run.Bytes))
 			at = run.Next

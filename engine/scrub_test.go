@@ -3,11 +3,13 @@ package engine_test
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"penstock/engine"
+	"penstock/replicate"
 	"penstock/segment"
 )
 
@@ -33,6 +35,16 @@ func TestClusterScrubRepairs(t *testing.T) {
 	tr.eventually("another round finds nothing", func() bool { return f.e.Storage().ScrubRounds > from.ScrubRounds+1 })
 	if n := f.e.Storage().ScrubDamaged; n != from.ScrubDamaged {
 		t.Errorf("%d ranges were damaged, and then %d", from.ScrubDamaged, n)
+	}
+	self := replicate.NodeID(0)
+	for id, n := range l.e.Snapshot().Nodes {
+		if n.Name == f.name {
+			self = id
+		}
+	}
+	faults, err := l.e.FaultsOf(t.Context(), self)
+	if err != nil || !slices.ContainsFunc(faults, func(x engine.Fault) bool { return x.Name == "scrub_damaged" && x.Count > 0 }) {
+		t.Errorf("another node is told %+v, %v", faults, err)
 	}
 	for _, m := range tr.others(f) {
 		if s := m.e.Storage(); s.ScrubDamaged != 0 {

@@ -199,6 +199,7 @@ func (r *replica) tellComparing(now int64) {
 		r.comparing = now
 	case r.comparing > 0 && now-r.comparing > int64(patience):
 		r.comparing = -1
+		r.cn.comparingWaits.Add(1)
 		r.cn.log.Warn("a partition waits: this node leads it, its log was shortened by recovery, and no other member of the ISR can be asked whether it has more. "+
 			"Nothing is lost: start another replica of it; if none can come back, force-leader gives up what only they had",
 			"topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch())

@@ -15,6 +15,9 @@ type StorageStats struct {
 	TornBytes       int64   `json:"commit_torn_bytes"`        // of these
 	Shortened       int     `json:"shortened_copies"`         // that have not made up yet for what recovery cut: they compare before they lead
 	Yielded         uint64  `json:"shortened_copies_yielded"` // leaderships that such copies gave to one that had more
+	ComparingWaits  uint64  `json:"shortened_copies_waited"`  // times that a partition waited for another replica of such a copy for long
+	DamagedCopies   int     `json:"damaged_copies"`           // of partitions, that hold something that does not read back
+	UnreadCopies    int     `json:"unread_copies"`            // of partitions, that hold entries of a newer version
 	StallsBuffer    uint64  `json:"stalls_for_buffers"`       // the flusher was behind
 	StallsFile      uint64  `json:"stalls_for_commit_files"`  // no file was prepared
 	StallsFull      uint64  `json:"stalls_for_commit_room"`   // commit-live-bytes was reached
@@ -49,6 +52,8 @@ type StorageStats struct {
 	ScrubRounds     uint64  `json:"scrub_rounds"`             // times that all segments were read and verified
 	ScrubBytes      uint64  `json:"scrub_bytes"`              // read for that
 	ScrubDamaged    uint64  `json:"scrub_damaged"`            // ranges that did not read back
+	ScrubMended     uint64  `json:"scrub_mended"`             // damaged batches, headers, indexes and small files that were written again from what the node knew
+	ScrubLogDamaged uint64  `json:"scrub_commit_damaged"`     // commit log files that did not read back: what they held went to segments
 	ScrubPartitions int64   `json:"scrub_partitions"`         // read in the present round
 	ScrubRunning    bool    `json:"scrub_running"`            // a round is under way
 }
@@ -68,9 +73,18 @@ func (e *Engine) Storage() StorageStats {
 		ClockSteps: e.clock.steps.Load(), ClockAheadMs: e.clock.offset.Load() / int64(time.Millisecond),
 		Partitions: len(e.partitionList()), DiskFull: e.noSpace.Load(), Failed: e.poisoned.Load() != nil,
 	}
+	for _, pt := range e.partitionList() {
+		if pt.log.Health() != nil {
+			out.DamagedCopies++
+		}
+		if pt.whyUnread() != nil {
+			out.UnreadCopies++
+		}
+	}
 	e.disks.describe(&out)
 	if cn := e.cluster; cn != nil {
 		out.Shortened, out.Yielded = cn.shortened.count(), cn.yields.Load()
+		out.ComparingWaits = cn.comparingWaits.Load()
 		r := e.RemoteStats()
 		out.RemoteExpired, out.RemoteStale, out.RemoteLateFence = r.Expired, r.Stale, r.LateFences
 	}

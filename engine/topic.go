@@ -204,7 +204,7 @@ func (e *Engine) makeTopic(name string, partitions int) (*Topic, error) {
 }
 
 func (e *Engine) makeTopicFiles(t *Topic, m *topicMeta) error {
-	if err := createTopicFiles(e.disk, m); err != nil {
+	if err := e.createTopicFiles(m); err != nil {
 		return err
 	}
 	for n := range uint32(m.Partitions) {

@@ -71,7 +71,7 @@ func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, 
 	m.Settings, m.Partitions = s, partitions
 	// The file is replaced as a whole: a crash leaves the old settings or the new ones.
 	store := func() error {
-		if err := createTopicFiles(t.e.disk, m); err != nil {
+		if err := t.e.createTopicFiles(m); err != nil {
 			return fmt.Errorf("engine: the settings of topic %s could not be stored; they stay as they were, unless the node restarts before they are changed again: %w", t.name, err)
 		}
 		return nil
@@ -161,7 +161,7 @@ func (t *Topic) learnSettings(mt *meta.Topic) {
 		if pt.log == nil {
 			continue
 		}
-		if err := createTopicFiles(t.e.disk, t.meta()); err != nil {
+		if err := t.e.createTopicFiles(t.meta()); err != nil {
 			t.e.log.Warn("a topic's settings hold, but could not be stored on this node; the cluster has them", "topic", t.name, "error", err)
 		}
 		return

@@ -99,6 +99,9 @@ func (t *Topic) verifyHere(op operation) (*verifyAnswer, error) {
 			}
 			break
 		}
+		if run.Mended {
+			a.Bad, a.BadFrom, a.BadTo = true, a.Next, run.Next
+		}
 		if a.Next == q.At {
 			a.First, a.Count = run.First.FirstID, run.First.Count
 		}

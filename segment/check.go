@@ -3,6 +3,7 @@ package segment
 import (
 	"fmt"
 	"hash/crc32"
+	"slices"
 
 	"penstock/segment/aio"
 )
@@ -48,23 +49,25 @@ type Checked struct {
 	Next     Offset // behind the run
 	Bytes    int64
 	First    Header // its first batch
-	InMemory bool   // they are not read from segments yet
+	InMemory bool   // no segment has them yet
+	Mended   bool   // the device had lost them, memory had not: they were written again and are durable
 }
 
 // Check reads a run of about maxBytes that begins at at, a batch boundary, from the device, not from memory that shows what the device once had, and
-// verifies it: at least one batch, never into another segment, nor further than the first batch beyond to (0: no bound). What is damaged is isolated and comes back as a
-// CorruptError, as from View, whose other errors it has, too. What no segment has yet is taken from the tail.
+// verifies it: at least one batch, never into another segment, nor further than the first batch beyond to (0: no bound). What is damaged and still in memory is written
+// again. Other damage is isolated and comes back as a CorruptError, as from View, whose other errors it has, too. What no segment has yet is taken from the tail.
 func (l *Log) Check(c *Checker, at Offset, maxBytes int, to Offset) (Checked, error) {
 	l.mu.Lock()
 	if err := l.within(at); err != nil {
 		l.mu.Unlock()
 		return Checked{}, err
 	}
-	if l.tail.n > 0 && at >= l.tail.offset(0) {
+	if at >= l.flushed {
 		l.mu.Unlock()
 		return l.checkTail(c, at)
 	}
-	f, end, err := l.pinAt(at)
+	f, end, err := l.pinUntil(at, l.segmentEnd)
+	generation := l.generation
 	l.mu.Unlock()
 	if err != nil {
 		return Checked{}, err
@@ -88,11 +91,54 @@ func (l *Log) Check(c *Checker, at Offset, maxBytes int, to Offset) (Checked, er
 	if verr := l.View(&v, at, HeaderBytes); verr != nil {
 		return Checked{}, verr // it isolates what is damaged
 	}
-	v.Release()
-	if !isDamage(err) {
+	defer v.Release()
+	switch {
+	case !isDamage(err):
 		return Checked{}, err
+	case v.buf != nil:
+		return l.mend(c, f, &v, generation)
 	}
 	return Checked{}, l.readFailed(f, f.at(at), size, err) // memory still has what the device has lost
+}
+
+// mend writes the batch that v shows, out of memory, over what the device has of it. The log was at generation when f was pinned.
+func (l *Log) mend(c *Checker, f *segFile, v *View, generation uint64) (Checked, error) {
+	l.io.Lock()
+	defer l.io.Unlock()
+	if err := l.writable(); err != nil {
+		return Checked{}, err
+	}
+	l.mu.Lock()
+	same := l.generation == generation && slices.Contains(l.segs, f)
+	l.mu.Unlock()
+	if !same {
+		return Checked{}, ErrBelowStart // it was cut, trimmed or copied meanwhile: what stood there is not asked for any more
+	}
+	if err := l.rewrite(c, f, f.at(v.at), v.data); err != nil {
+		return Checked{}, err
+	}
+	run := Checked{Next: v.at + Offset(len(v.data)), Bytes: int64(len(v.data)), Mended: true}
+	if err := run.First.Decode(v.data); err != nil {
+		return Checked{}, err
+	}
+	c.sum = crc32.Update(c.sum, castagnoli, v.data)
+	return run, nil
+}
+
+// rewrite makes data durable at file byte at of f, with the checker's buffer. The caller holds l.io.
+func (l *Log) rewrite(c *Checker, f *segFile, at int64, data []byte) error {
+	if err := l.openForWrite(f); err != nil {
+		return err
+	}
+	l.partial = nil // it may hold what was damaged
+	w := &Writer{buf: c.buf[:len(c.buf)&^(l.blockBytes()-1)]}
+	if err := l.overwrite(f, w, at, data); err != nil {
+		return l.writeFailed(f, err)
+	}
+	if err := f.file.Sync(); err != nil {
+		return l.poisonWith(fmt.Errorf("syncing %s: %w", f.path, err))
+	}
+	return nil
 }
 
 // checkTail is Check of a batch that is in memory.

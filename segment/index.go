@@ -208,15 +208,23 @@ func (l *Log) installIndex(f *segFile, entries []indexEntry) {
 	f.index, f.indexed = entries, true
 }
 
-// loadIndex reads the .idx file of a full segment and checks that it is of this segment and
-// this content: identity, range, and that its first and last entries lead to such batches.
-func (l *Log) loadIndex(f *segFile, end Offset) ([]indexEntry, bool) {
+// readIndex reads the .idx file of a full segment and checks that it is whole and of this segment: identity and range.
+func (l *Log) readIndex(f *segFile, end Offset) ([]indexEntry, error) {
 	p, err := l.disk.ReadFile(indexPath(f.path), idxHeaderBytes+MaxIndexCount*idxEntryBytes)
 	if err != nil {
-		return nil, false
+		return nil, err
 	}
 	h, entries, err := decodeIndex(p)
-	if err != nil || h.id != l.id || h.number != f.number || h.first != f.first || h.end != l.sealedEnd(f, end) {
+	if err == nil && (h.id != l.id || h.number != f.number || h.first != f.first || h.end != l.sealedEnd(f, end)) {
+		err = fmt.Errorf("%w: it is of another segment, or of other bytes", errIndex)
+	}
+	return entries, err
+}
+
+// loadIndex is readIndex with a look at the content: the first and last entries must lead to such batches.
+func (l *Log) loadIndex(f *segFile, end Offset) ([]indexEntry, bool) {
+	entries, err := l.readIndex(f, end)
+	if err != nil {
 		return nil, false
 	}
 	for _, e := range []indexEntry{entries[0], entries[len(entries)-1]} {

@@ -161,6 +161,11 @@ func (l *Log) segmentAt(begins func(f *segFile) bool) int {
 // pinAt pins the segment that holds at, for reading up to end. The caller holds l.mu and knows
 // that at is within the log and below the tail.
 func (l *Log) pinAt(at Offset) (f *segFile, end Offset, err error) {
+	return l.pinUntil(at, l.mappedEnd)
+}
+
+// pinUntil is pinAt for reading segment i up to endOf(i).
+func (l *Log) pinUntil(at Offset, endOf func(i int) Offset) (f *segFile, end Offset, err error) {
 	i := l.segmentAt(func(f *segFile) bool { return f.base <= at })
 	if i < 0 {
 		return nil, 0, ErrBelowStart
@@ -172,7 +177,7 @@ func (l *Log) pinAt(at Offset) (f *segFile, end Offset, err error) {
 	if _, bad := f.isolated(at); bad {
 		return nil, 0, l.damageAt(f, at)
 	}
-	if end = f.goodUntil(at, l.mappedEnd(i)); end <= at {
+	if end = f.goodUntil(at, endOf(i)); end <= at {
 		return nil, 0, fmt.Errorf("%w: offset %d", ErrNotBoundary, at)
 	}
 	l.clock++

@@ -9,9 +9,11 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"penstock/engine/meta"
+	"penstock/replicate"
 )
 
 const (
@@ -19,6 +21,8 @@ const (
 	MaxBodyBytes = 4 << 10
 	// StoreTimeout is the longest wait for the metadata store.
 	StoreTimeout = 10 * time.Second
+	// FaultsTimeout is the longest wait for what other nodes say of themselves.
+	FaultsTimeout = 2 * time.Second
 )
 
 // Self is the node that serves the handler. Name is its node_id. Logger is told of every change that is asked for, and by whom;
@@ -28,6 +32,8 @@ type Self struct {
 	Logger *slog.Logger
 	// Verify compares some of what the replicas of a partition hold, from at on, and answers with what is sent as JSON. nil: it is not known here.
 	Verify func(ctx context.Context, topic string, partition uint32, at int64) (any, error)
+	// Faults asks a live node, this one or another, for what went wrong there since its start. nil: nobody is asked.
+	Faults func(ctx context.Context, node replicate.NodeID) ([]Fault, error)
 }
 
 // Handler serves /cluster/; mount it there with its prefix. It may be mounted before the store was joined: until then it says so.
@@ -75,7 +81,34 @@ func (h *handler) status(r *http.Request) (any, error) {
 	if s == nil {
 		return &Status{Node: h.self.Name, Nodes: []Node{}}, nil
 	}
-	return statusOf(s, h.self.Name), nil
+	st := statusOf(s, h.self.Name)
+	if r.Form.Has("faults") { // only then: a node that hangs answers late, or not at all
+		h.askFaults(r.Context(), st)
+	}
+	return st, nil
+}
+
+// askFaults asks all live nodes at once what they met.
+func (h *handler) askFaults(ctx context.Context, st *Status) {
+	if h.self.Faults == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, FaultsTimeout)
+	defer cancel()
+	var wg sync.WaitGroup
+	for i := range st.Nodes {
+		n := &st.Nodes[i]
+		if !n.Live {
+			continue
+		}
+		wg.Go(func() {
+			var err error
+			if n.Faults, err = h.self.Faults(ctx, n.ID); err != nil {
+				n.NoFaults = err.Error()
+			}
+		})
+	}
+	wg.Wait()
 }
 
 func (h *handler) topics(r *http.Request) (any, error) {

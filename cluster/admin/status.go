@@ -54,6 +54,17 @@ type Node struct {
 	Native     string           `json:"native"`
 	Store      uuid.UUID        `json:"store"`
 	Boot       uuid.UUID        `json:"boot"`
+
+	// Faults are the node's own counts of trouble since its start; NoFaults says why a live node did not tell them.
+	Faults   []Fault `json:"faults,omitempty"`
+	NoFaults string  `json:"no_faults,omitempty"`
+}
+
+// Fault is one kind of trouble that a node met: how often, and what it means.
+type Fault struct {
+	Name  string `json:"name"`
+	Count int64  `json:"count"`
+	Words string `json:"words"`
 }
 
 // Topics is the answer of /cluster/topics, by name.

@@ -75,7 +75,7 @@ func (o *operator) action(use, short string, args cobra.PositionalArgs, do func(
 func (o *operator) statusCommand() *cobra.Command {
 	return o.action("status", "Show the nodes, what they carry, and what is wrong", cobra.NoArgs, func(ctx context.Context, _ []string) error {
 		st := new(admin.Status)
-		if err := o.client.get(ctx, "/cluster/status", st); err != nil {
+		if err := o.client.get(ctx, "/cluster/status?faults", st); err != nil {
 			return err
 		}
 		if o.asJSON {

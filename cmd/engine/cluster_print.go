@@ -40,6 +40,26 @@ func printStatus(w io.Writer, st *admin.Status) error {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\n",
 			n.Name, n.ID, nodeState(&n), dash(n.Disk), n.Leaders, n.Replicas, n.InSync, dash(n.NSQ), dash(n.HTTP), dash(n.Lookup), dash(n.Version))
 	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	return printFaults(w, st.Nodes)
+}
+
+// printFaults says what the nodes met since their start, one line for each kind; nothing if nothing.
+func printFaults(w io.Writer, nodes []admin.Node) error {
+	t := table(w)
+	header := "\nNODE\tCOUNT\tSINCE ITS START, OR NOW\n"
+	for _, n := range nodes {
+		for _, f := range n.Faults {
+			fmt.Fprintf(t, "%s%s\t%d\t%s: %s\n", header, n.Name, f.Count, strings.ReplaceAll(f.Name, "_", " "), f.Words)
+			header = ""
+		}
+		if n.NoFaults != "" {
+			fmt.Fprintf(t, "%s%s\t-\tdoes not say what it met: %s\n", header, n.Name, n.NoFaults)
+			header = ""
+		}
+	}
 	return t.Flush()
 }
 

@@ -177,7 +177,14 @@ func (p *clusterPart) handler(n *node, e *engine.Engine, log *slog.Logger) http.
 	verify := func(ctx context.Context, topic string, partition uint32, at int64) (any, error) {
 		return e.VerifySome(ctx, topic, partition, segment.Offset(at))
 	}
-	return admin.Handler(p.store, admin.Self{Name: n.engine.NodeID, Logger: log, Verify: verify})
+	faults := func(ctx context.Context, node replicate.NodeID) (out []admin.Fault, err error) {
+		all, err := e.FaultsOf(ctx, node)
+		for _, f := range all {
+			out = append(out, admin.Fault(f))
+		}
+		return out, err
+	}
+	return admin.Handler(p.store, admin.Self{Name: n.engine.NodeID, Logger: log, Verify: verify, Faults: faults})
 }
 
 func (p *clusterPart) close(log *slog.Logger) {

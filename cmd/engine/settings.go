@@ -103,7 +103,7 @@ func storageSettings(o *engine.Options) []*setting {
 		row("commit-live-bytes", "256MiB", size64(&o.CommitLiveBytes, 1<<20), "most bytes of commit log that a restart has to read"),
 		row("disk-patience", "5s", duration(&o.DiskPatience, 100*time.Millisecond), "writes wait for the disk and none comes back for this long: leaderships go to replicas whose disks are good"),
 		row("disk-failed-after", "30s", duration(&o.DiskFailedAfter, 100*time.Millisecond), "and after this the disk counts as failed: /ping says so"),
-		row("scrub-interval", "168h", duration(&o.ScrubInterval, 0), "how often everything in segments is read and verified, at 16 MiB/s at most; 0s: never"),
+		row("scrub-interval", "168h", duration(&o.ScrubInterval, 0), "how often everything in segments is read and verified, at 16 MiB/s at most, and the commit log each hour, or as often; 0s: never"),
 		row("groups-in-flight", "2", count(&o.GroupsInFlight, 1), "commit groups on the disk at once"),
 		row("min-segment-bytes", "1MiB", size64(&o.MinSegmentBytes, 4096), "first segment of a partition; later ones double"),
 		row("max-segment-bytes", "128MiB", size64(&o.MaxSegmentBytes, 4096), "largest segment of a partition"),

@@ -3,7 +3,6 @@
 package cluster
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -35,6 +34,9 @@ var rotKinds = []struct {
 	{"commit log", func(r *rand.Rand, dir string) (string, int64, error) { return groupByte(r, dir, false) }},
 	{"last group", func(r *rand.Rand, dir string) (string, int64, error) { return groupByte(r, dir, true) }},
 	{"segment", func(r *rand.Rand, dir string) (string, int64, error) { return writtenByte(r, dir, "topics/*/*/*.seg") }},
+	{"topic.copy.json", func(r *rand.Rand, dir string) (string, int64, error) {
+		return writtenByte(r, dir, "topics/*/topic.copy.json")
+	}},
 	{"index", func(r *rand.Rand, dir string) (string, int64, error) { return writtenByte(r, dir, "topics/*/*/*.idx") }},
 }
 
@@ -65,26 +67,9 @@ func groupByte(r *rand.Rand, dir string, last bool) (string, int64, error) {
 	}
 	slices.Sort(names)
 	for _, name := range slices.Backward(names) {
-		number, err := strconv.ParseUint(strings.TrimSuffix(filepath.Base(name), ".clog"), 10, 64)
+		groups, err := groupsOf(name)
 		if err != nil {
 			return "", 0, err
-		}
-		data, err := os.ReadFile(name)
-		if err != nil {
-			return "", 0, err
-		}
-		type group struct{ at, size int }
-		var groups []group
-		for at := 0; at+64 <= len(data) && string(data[at:at+4]) == "PCG1"; {
-			h := data[at:]
-			size := int(binary.LittleEndian.Uint32(h[48:]))
-			if binary.LittleEndian.Uint64(h[24:]) != number || size < 64 || at+size > len(data) {
-				break
-			}
-			if binary.LittleEndian.Uint32(h[52:]) > 0 {
-				groups = append(groups, group{at, size})
-			}
-			at += (size + 4095) &^ 4095
 		}
 		if len(groups) < 2 {
 			continue
@@ -98,32 +83,22 @@ func groupByte(r *rand.Rand, dir string, last bool) (string, int64, error) {
 	return "", 0, fmt.Errorf("the commit log has no two groups: %w", os.ErrNotExist)
 }
 
-// flip turns one bit of a file, in place.
-func flip(r *rand.Rand, name string, at int64) error {
-	f, err := os.OpenFile(name, os.O_RDWR, 0)
+// rotRounds is how often each kind of file is met.
+func rotRounds(t *testing.T) int {
+	text := os.Getenv("PENSTOCK_ROT_ROUNDS")
+	if text == "" {
+		return 1
+	}
+	n, err := strconv.Atoi(text)
 	if err != nil {
-		return err
+		t.Fatal(err)
 	}
-	defer f.Close()
-	b := make([]byte, 1)
-	if _, err := f.ReadAt(b, at); err != nil {
-		return err
-	}
-	b[0] ^= 1 << r.IntN(8)
-	_, err = f.WriteAt(b, at)
-	return errors.Join(err, f.Sync())
+	return n
 }
 
 // A bit of one copy turns while its node is down, in each kind of file, while the other two serve. Nothing acknowledged is lost; the node tells it and mends
 // it from the others, or does not start until its disk is replaced. ENV: PENSTOCK_ROT_ROUNDS.
 func TestRottenFiles(t *testing.T) {
-	rounds := 1
-	if text := os.Getenv("PENSTOCK_ROT_ROUNDS"); text != "" {
-		var err error
-		if rounds, err = strconv.Atoi(text); err != nil {
-			t.Fatal(err)
-		}
-	}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -145,13 +120,12 @@ func TestRottenFiles(t *testing.T) {
 		}
 	}
 	told, silent := 0, 0
-	for round := range rounds {
+	for round := range rotRounds(t) {
 		for k, kind := range rotKinds {
 			n := s.c.Nodes[(round+k)%len(s.c.Nodes)]
-			switch spoken := s.rotWhileDown(r, n, kind.name, kind.pick); {
-			case spoken:
+			if s.rotWhileDown(r, n, kind.name, kind.pick) {
 				told++
-			case kind.name != "index": // an index holds nothing of its own: what is wrong in it is seen, and made anew, when it is asked
+			} else {
 				silent++
 			}
 			s.acks(100)
@@ -175,11 +149,12 @@ func (s *scenario) rotWhileDown(r *rand.Rand, n *harness.Node, kind string, pick
 		s.t.Fatalf("%s: %v", kind, err)
 	}
 	s.try(err)
-	s.try(flip(r, name, at))
+	value, err := flipLive(r, name, at)
+	s.try(err)
 	before := logBytes(s, n)
 	ctx := s.within(startTimeout)
 	err = n.Restart(ctx)
-	told := s.tells(n, before, filepath.Base(name))
+	told := s.tells(n, before) || kind == "index" && !isThere(&flipped{file: name, at: at, value: value}) // its segment was trimmed before the scrub came to it
 	if err != nil || !s.serves(n) {
 		s.t.Logf("%s of %s at %d: the node does not serve (%v): its disk is replaced", name, n.Name, at, err)
 		if n.Running() {
@@ -207,16 +182,14 @@ func logBytes(s *scenario, n *harness.Node) int64 {
 }
 
 // tells waits until the node's log speaks of damage.
-func (s *scenario) tells(n *harness.Node, from int64, file string) bool {
+func (s *scenario) tells(n *harness.Node, from int64) bool {
 	deadline := time.Now().Add(30 * time.Second)
 	for time.Now().Before(deadline) {
 		data, err := os.ReadFile(n.LogPath)
 		s.try(err)
 		for line := range strings.Lines(string(data[min(from, int64(len(data))):])) {
-			for _, word := range []string{"damage", "not whole", "checksum", "corrupt", "cannot read", "not readable"} {
-				if strings.Contains(line, word) && !strings.Contains(line, "level=INFO") {
-					return true
-				}
+			if saysDamage(line) {
+				return true
 			}
 		}
 		if !n.Running() {

@@ -1,0 +1,219 @@
+package engine
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"time"
+
+	"penstock/segment"
+)
+
+const (
+	// scrubLogEvery is how often the commit log, node.json and each topic.json are read, if that is less than the interval: they are small, and no replica
+	// has them.
+	scrubLogEvery = time.Hour
+	// scrubTopicPause lies between two topics: their files are small, and may be many.
+	scrubTopicPause = time.Millisecond
+)
+
+// scrubLog reads what no segment holds: the files of the catalog and the commit log. What it finds damaged is mended while this process still knows what
+// was in it: a restart would not.
+func (e *Engine) scrubLog() {
+	every := min(scrubLogEvery, e.opts.ScrubInterval)
+	told := map[uint64]bool{}
+	for wait := min(scrubFirstAfter, every); e.pause(wait, e.stop); {
+		began := e.instant()
+		if !e.scrubCatalog() || !e.scrubCommitLog(told) {
+			return
+		}
+		wait = max(scrubPause, every-e.since(began))
+	}
+}
+
+// scrubCommitLog reads the commit log's files once. told has the numbers of those whose damage was told. It says false when the engine closes.
+func (e *Engine) scrubCommitLog(told map[uint64]bool) bool {
+	if e.poisoned.Load() != nil {
+		return true
+	}
+	maps.DeleteFunc(told, func(file uint64, _ bool) bool { return file < e.clog.OldestKept() })
+	c := e.clog.NewChecker()
+	defer c.Close()
+	for {
+		n, file, done, err := c.Next()
+		e.scrubbed.bytes.Add(uint64(n))
+		var bad *segment.CorruptError
+		switch {
+		case errors.As(err, &bad):
+			e.flusher.rots(file)
+			if !told[file] {
+				told[file] = true
+				if e.scrubbed.rotten.Add(1) <= maxToldDamage {
+					e.log.Error("a file of the commit log is damaged; nothing is lost: this process has what is in it, writes it to segments and does without the file. "+
+						"A restart before that is done would meet the damage. Look at the device", "file", bad.Path, "byte", bad.Offset, "error", bad.Detail)
+				}
+			}
+		case err != nil:
+			e.log.Warn("the scrub could not read the commit log to its end; the next round tries again", "error", err)
+			return e.pause(scrubPause, e.stop)
+		case done:
+			return true
+		}
+		if !e.pause(time.Duration(n)*time.Second/maxScrubRate, e.stop) {
+			return false
+		}
+	}
+}
+
+// rots says that a commit log file does not read back; dropRotten does what is to be done.
+func (f *flusher) rots(file uint64) {
+	for {
+		old := f.rotten.Load()
+		if file <= old || f.rotten.CompareAndSwap(old, file) {
+			break
+		}
+	}
+	f.wakeUp()
+}
+
+// rottenFile is what Health says of a commit log file that is damaged and still there.
+func (f *flusher) rottenFile() error {
+	if file := f.rotten.Load(); file != 0 {
+		return fmt.Errorf("engine: file %d of the commit log is damaged; nothing is lost: what it holds is being written to segments", file)
+	}
+	return nil
+}
+
+// scrubFiles reads the header blocks and indexes of a partition's segments. It says false when the engine closes.
+func (e *Engine) scrubFiles(pt *partition, c *segment.Checker) bool {
+	goesOn := true
+	faults := pt.log.CheckFiles(c, func(bytes int64) bool {
+		e.scrubbed.bytes.Add(uint64(bytes))
+		goesOn = e.pause(time.Duration(bytes)*time.Second/maxScrubRate, e.stop)
+		return goesOn
+	})
+	for _, f := range faults {
+		if f.Mended {
+			e.tellMended("the header or the index of a segment was damaged; nothing is lost: it was written anew", "file", f.Path, "error", f.Err)
+		} else if e.scrubbed.damaged.Add(1) <= maxToldDamage {
+			e.log.Error("the header or the index of a segment is damaged and could not be written anew: look at the device", "file", f.Path, "error", f.Err)
+		}
+	}
+	return goesOn
+}
+
+// tellMended counts and says that something was written again.
+func (e *Engine) tellMended(what string, args ...any) {
+	if e.scrubbed.mended.Add(1) <= maxToldDamage {
+		e.log.Warn(what, args...)
+	}
+}
+
+// scrubCatalog reads node.json and each topic.json with their second copies, and a member's shortened.json. It says false when the engine closes.
+func (e *Engine) scrubCatalog() bool {
+	e.scrubNode()
+	for _, t := range e.Topics() {
+		e.scrubTopic(t)
+		if !e.pause(scrubTopicPause, e.stop) {
+			return false
+		}
+	}
+	if e.cluster != nil {
+		e.cluster.scrubShortened()
+	}
+	return true
+}
+
+func (e *Engine) scrubNode() {
+	e.nodeMu.Lock()
+	defer e.nodeMu.Unlock()
+	e.scrubTwice(nodeFile, e.node, new(nodeMeta), func() error { return nil })
+}
+
+func (e *Engine) scrubTopic(t *Topic) {
+	e.catalog.lock(e)
+	defer e.catalog.unlock()
+	if !t.deleted.Load() {
+		m := new(topicMeta)
+		e.scrubTwice(path.Join(topicDir(t.uuid), topicFile), t.meta(), m, func() error { return m.check(t.uuid.String()) })
+	}
+}
+
+// scrubTwice reads a file and its second copy, and mends what is damaged: from the other one, or, where neither is whole, from what this process knows. The
+// caller keeps others from writing them.
+func (e *Engine) scrubTwice(name string, known, read any, check func() error) {
+	damaged := false
+	var odd error // whole, and not what it should be: no rot, and left alone
+	mended, err := readTwice(e.disk, e.log, name, func(data []byte) error {
+		odd = nil
+		err := unsealFile(data, read, func() error { odd = check(); return odd })
+		damaged = err != nil && odd == nil
+		return err
+	})
+	if mended {
+		e.scrubbed.mended.Add(1)
+	}
+	switch {
+	case err == nil || errors.Is(err, fs.ErrNotExist):
+	case damaged:
+		if err := writeTwice(e.disk, name, known); err != nil {
+			e.log.Error("a file of the data directory and its second copy are damaged and could not be written anew: look at the device", "file", name, "error", err)
+			return
+		}
+		e.tellMended("a file of the data directory and its second copy were damaged; nothing is lost: both are written anew from memory", "file", name, "error", err)
+	default:
+		e.log.Warn("the scrub could not read a file of the data directory; the next round tries again", "file", name, "error", err)
+	}
+}
+
+// scrubShortened compares shortened.json with what this process knows, and writes it anew where it says something else.
+func (cn *clusterNode) scrubShortened() {
+	s := cn.shortened
+	s.mu.Lock()
+	if s.writing {
+		s.mu.Unlock()
+		return // it is about to be written
+	}
+	s.writing = true
+	known := maps.Clone(s.ids)
+	s.mu.Unlock()
+	if err := s.same(known); err != nil {
+		cn.e.tellMended("the list of copies that a recovery shortened was damaged; nothing is lost: it is written anew", "file", shortenedFile, "error", err)
+		if err := s.write(); err != nil {
+			cn.log.Error("the list of copies that a recovery shortened is damaged and could not be written anew: look at the device", "file", shortenedFile, "error", err)
+		}
+	}
+	s.mu.Lock()
+	s.writing = len(s.ids) != len(known) // copies were taken out meanwhile, and whoever did left the file to this
+	again := s.writing
+	s.mu.Unlock()
+	if again {
+		cn.spawn(cn.writeShortened)
+	}
+}
+
+// same is nil if the file says what ids does, or cannot be read just now.
+func (s *shortenedCopies) same(ids map[segment.Identity]bool) error {
+	data, err := s.disk.ReadFile(shortenedFile, maxShortenedBytes)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && len(ids) > 0:
+		return err
+	case err != nil:
+		return nil
+	}
+	var rows []shortenedRow
+	if err := json.Unmarshal(data, &rows); err != nil {
+		return err
+	}
+	read := map[segment.Identity]bool{}
+	for _, r := range rows {
+		read[segment.Identity{Topic: r.Topic, Partition: r.Partition}] = true
+	}
+	if !maps.Equal(read, ids) {
+		return fmt.Errorf("engine: it names %d copies, not the %d that were shortened", len(read), len(ids))
+	}
+	return nil
+}

@@ -1,0 +1,141 @@
+package engine_test
+
+import (
+	"context"
+	"path"
+	"strings"
+	"testing"
+
+	"penstock/clog"
+	"penstock/engine"
+	"penstock/segment/aio/faultaio"
+)
+
+// flipGroup turns a bit in the body of a group with records in the newest commit log file.
+func flipGroup(t *testing.T, d *faultaio.Disk, which func(groups []clog.GroupInfo) clog.GroupInfo) (file string) {
+	t.Helper()
+	var groups []clog.GroupInfo
+	err := clog.Scan(d, func(f clog.FileInfo, g clog.GroupInfo, recs []clog.RecordInfo) error {
+		if f.Name != file {
+			file, groups = f.Name, nil
+		}
+		if g.Records > 0 && g.Err == nil {
+			groups = append(groups, g)
+		}
+		return nil
+	})
+	if err != nil || len(groups) == 0 {
+		t.Fatal(len(groups), err)
+	}
+	flipBit(t, d, file, which(groups).Offset+clog.GroupHeaderBytes+20, 3)
+	return file
+}
+
+// A bit of the commit log rots while the node runs: the scrub finds it, what the file holds goes to segments, and the file is given back. A restart then finds
+// everything; without the scrub it would find a damaged log and store nothing any more.
+func TestScrubCommitLog(t *testing.T) {
+	for name, which := range map[string]func([]clog.GroupInfo) clog.GroupInfo{
+		"the checkpoint": func(g []clog.GroupInfo) clog.GroupInfo { return g[0] },
+		"a message":      func(g []clog.GroupInfo) clog.GroupInfo { return g[len(g)/2] },
+		"the last group": func(g []clog.GroupInfo) clog.GroupInfo { return g[len(g)-1] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			disk := newDisk()
+			var log logged
+			e := onDisk(t, disk, scrubsOften, func(o *engine.Options) { o.Logger = log.logger() })
+			topic := topicOf(t, e, "t")
+			channelOf(t, topic, "c")
+			ids := publish(t, topic, numbered("m", 20, 500)...)
+			file := flipGroup(t, disk, which)
+			eventually(t, "the scrub finds it", func() bool { return e.Storage().ScrubLogDamaged == 1 })
+			eventually(t, "the file is given back", func() bool {
+				_, err := disk.ReadFile(file, 1<<30)
+				return err != nil && e.Health() == nil
+			})
+			if n := strings.Count(log.String(), "a file of the commit log is damaged"); n != 1 || !strings.Contains(log.String(), file) {
+				t.Errorf("told %d times:\n%s", n, log.String())
+			}
+			ids = append(ids, publish(t, topic, "after")...)
+			rounds := e.Storage().ScrubRounds
+			eventually(t, "two more rounds", func() bool { return e.Storage().ScrubRounds > rounds+1 })
+			if n := e.Storage().ScrubLogDamaged; n != 1 {
+				t.Errorf("%d files were damaged", n)
+			}
+			left := disk.Kill(1)
+			_ = e.Close()
+			e = onDisk(t, left)
+			if err := e.Health(); err != nil {
+				t.Fatal(err)
+			}
+			topic, _ = e.LookupTopic("t")
+			got := readAll(t, channelOf(t, topic, "c"))
+			for _, id := range ids {
+				if _, ok := got[id]; !ok {
+					t.Errorf("message %v is lost", id)
+				}
+			}
+			publish(t, topic, "it takes more")
+		})
+	}
+}
+
+// Bits of the small files and of what belongs to a segment beside its messages rot while the node runs: each is told, counted and mended.
+func TestScrubMendsFiles(t *testing.T) {
+	disk, ids := closedDirectory(t, 300)
+	var log logged
+	e := onDisk(t, disk, scrubsOften, func(o *engine.Options) { o.Logger = log.logger() })
+	files := segmentFiles(t, disk, "bad")
+	topic := path.Dir(path.Dir(files[0]))
+	mended := uint64(0)
+	for _, tc := range []struct {
+		file []string
+		at   int64
+	}{
+		{[]string{"node.json"}, 20},
+		{[]string{"node.copy.json"}, 30},
+		{[]string{"node.json", "node.copy.json"}, 40},
+		{[]string{topic + "/topic.json"}, 20},
+		{[]string{topic + "/topic.copy.json"}, 30},
+		{[]string{topic + "/topic.json", topic + "/topic.copy.json"}, 40},
+		{[]string{files[0]}, 50},
+		{[]string{strings.TrimSuffix(files[0], ".seg") + ".idx"}, 70},
+	} {
+		before := map[string]string{}
+		for _, f := range tc.file {
+			before[f] = content(t, disk, f)
+			flipBit(t, disk, f, tc.at, 2)
+		}
+		eventually(t, tc.file[0]+" is as it was", func() bool {
+			for _, f := range tc.file {
+				if content(t, disk, f) != before[f] {
+					return false
+				}
+			}
+			return e.Storage().ScrubMended > mended
+		})
+		mended = e.Storage().ScrubMended
+		if !strings.Contains(log.String(), tc.file[0]) || !strings.Contains(log.String(), "damaged; nothing is lost") {
+			t.Errorf("%v: not told:\n%s", tc.file, log.String())
+		}
+	}
+	if err := e.Health(); err != nil {
+		t.Error(err)
+	}
+	bad, _ := e.LookupTopic("bad")
+	if got := readAll(t, channelOf(t, bad, "c")); len(got) != len(ids) {
+		t.Errorf("%d messages of %d", len(got), len(ids))
+	}
+	if _, err := bad.Publish(context.Background(), []byte("more")); err != nil {
+		t.Error(err)
+	}
+}
+
+func content(t *testing.T, d *faultaio.Disk, name string) string {
+	t.Helper()
+	data, err := d.ReadFile(name, 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
