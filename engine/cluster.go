@@ -87,7 +87,12 @@ type clusterNode struct {
 	namesakes []*Topic // that Open found beside a newer one of their name; until start
 
 	shortened *shortenedCopies
-	yields    atomic.Uint64 // leaderships given to a replica with more than this one's shortened log
+	live      struct { // keepTime's
+		of    *meta.Snapshot
+		nodes []replicate.NodeID
+	}
+
+	yields atomic.Uint64 // leaderships given to a replica with more than this one's shortened log
 
 	comparingWaits atomic.Uint64 // see tellComparing
 
@@ -412,9 +417,10 @@ func (cn *clusterNode) keepTime() {
 			cn.boot.measure()
 		}
 		lease := cn.lease.Load()
+		live := cn.liveNodes()
 		for _, pt := range cn.e.partitionList() {
 			if pt.rep != nil {
-				pt.rep.tick(lease)
+				pt.rep.tick(lease, live)
 			}
 		}
 		cn.forward.tick()

@@ -94,5 +94,6 @@ func (r *replica) count() {
 	c.ISRChanges.Add(n.ISRChanges - r.counted.ISRChanges)
 	c.ISRHeldBack.Add(n.ISRHeldBack - r.counted.ISRHeldBack)
 	c.AbsentReplicas.Add(n.Absences - r.counted.Absences)
+	c.Stranded.Add(n.Stranded - r.counted.Stranded)
 	r.counted = n
 }

@@ -35,7 +35,7 @@ func (s *seldom) now(at int64, interval time.Duration) (others int, may bool) {
 }
 
 // isrLogs are the lines about in-sync replicas, each kind with a rate of its own.
-type isrLogs struct{ left, joined, refused seldom }
+type isrLogs struct{ left, joined, refused, stranded, kept seldom }
 
 // propose asks the store for another ISR. mu is held and r leads.
 func (cn *clusterNode) propose(r *replica, st *replicate.State) {

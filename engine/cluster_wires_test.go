@@ -195,6 +195,17 @@ func (w *wires) isolate(name string, on bool) {
 	}
 }
 
+// silence keeps what a node sends from all others.
+func (w *wires) silence(name string, on bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for other := range w.ports {
+		if other != name {
+			w.cut[[2]string{name, other}] = on
+		}
+	}
+}
+
 // sever breaks the connections of a node; it may connect again at once.
 func (w *wires) sever(name string) {
 	w.mu.Lock()

@@ -72,6 +72,7 @@ type Counters struct {
 	ISRChanges             atomic.Uint64 // asked for by the leaders here
 	ISRHeldBack            atomic.Uint64 // not asked for, because there had been too many
 	AbsentReplicas         atomic.Uint64 // answers of nodes that they have no copy of what is led here
+	Stranded               atomic.Uint64 // times that a leader here gave up because too few members of its ISR answered
 	FramesWithoutCopy      atomic.Uint64 // frames of leaders for partitions that this node has no copy of
 }
 

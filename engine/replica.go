@@ -252,6 +252,8 @@ func (r *replica) do(a *replicate.Action) {
 		r.retry()
 	case replicate.ActHandOver:
 		r.yieldTo(a)
+	case replicate.ActGiveUp:
+		r.giveUp(a)
 	case replicate.ActStepDown: // after the other actions
 	case replicate.ActAppend:
 		r.takeBatches(a)
@@ -526,8 +528,8 @@ func (r *replica) whyStalled() error {
 	return ErrDeadline
 }
 
-// tick is called about every tickInterval.
-func (r *replica) tick(lease int64) {
+// tick is called about every tickInterval, with the nodes that live by the store's word.
+func (r *replica) tick(lease int64, live []replicate.NodeID) {
 	r.mu.Lock()
 	if r.closed || r.leader == nil && r.follower == nil {
 		r.mu.Unlock()
@@ -537,7 +539,7 @@ func (r *replica) tick(lease int64) {
 		r.ev = replicate.Event{Kind: replicate.EvLease, DeadlineNs: lease}
 		r.step(&r.ev)
 	}
-	r.ev = replicate.Event{Kind: replicate.EvTick}
+	r.ev = replicate.Event{Kind: replicate.EvTick, Live: live}
 	r.step(&r.ev)
 	if r.damaged == nil { // who met it may have been a channel
 		for _, ev := range r.isolated() {

@@ -35,6 +35,7 @@ type StorageStats struct {
 	ISRChanges      uint64  `json:"isr_changes"`              // of the in-sync replicas of what this node leads
 	ISRHeldBack     uint64  `json:"isr_changes_held_back"`    // because a replica came and went too often
 	AbsentReplicas  uint64  `json:"absent_replicas"`          // answers of other nodes that they have no copy of what this node leads
+	Stranded        uint64  `json:"stranded_hand_overs"`      // times that a leader here gave up because too few in-sync replicas answered
 	FramesNoCopy    uint64  `json:"frames_without_copy"`      // of leaders, for partitions that this node has no copy of
 	RemoteExpired   uint64  `json:"remote_expired"`           // ordered messages that came here too late for a client, and were given back to their leaders
 	RemoteStale     uint64  `json:"remote_stale"`             // ordered messages of a leader that another had followed: dropped
@@ -70,6 +71,7 @@ func (e *Engine) Storage() StorageStats {
 		FreeBuffers: e.arena.Free(), Buffers: e.arena.Count(), WaitingBytes: max(0, e.waiting.Load()), Overloaded: c.Overloaded.Load(),
 		SegmentBytes: c.SegmentBytes.Load(), SegmentSyncs: c.SegmentSyncs.Load(), TrimmedBytes: c.TrimmedBytes.Load(),
 		ISRChanges: c.ISRChanges.Load(), ISRHeldBack: c.ISRHeldBack.Load(), AbsentReplicas: c.AbsentReplicas.Load(), FramesNoCopy: c.FramesWithoutCopy.Load(),
+		Stranded:   c.Stranded.Load(),
 		ClockSteps: e.clock.steps.Load(), ClockAheadMs: e.clock.offset.Load() / int64(time.Millisecond),
 		Partitions: len(e.partitionList()), DiskFull: e.noSpace.Load(), Failed: e.poisoned.Load() != nil,
 	}

@@ -36,11 +36,12 @@ type LeaderCounts struct {
 	ISRChanges  uint64 // of the ISR that it asked the store for, repetitions not counted
 	ISRHeldBack uint64 // that it did not ask for because there had been too many
 	Absences    uint64 // answers of nodes that they have no copy
+	Stranded    uint64 // times that it gave up because too few members answered
 }
 
 // Counts returns what the machine has counted so far.
 func (l *Leader) Counts() LeaderCounts {
-	return LeaderCounts{ISRChanges: l.isr.made, ISRHeldBack: l.isr.heldBack, Absences: l.absences}
+	return LeaderCounts{ISRChanges: l.isr.made, ISRHeldBack: l.isr.heldBack, Absences: l.absences, Stranded: l.stranding.count}
 }
 
 // limit takes out of the wanted ISR, s.scratch, what may not be changed now, and says whether it differs from the accepted one.

@@ -42,7 +42,9 @@ type Leader struct {
 	waiting   []waitingPut
 	leaseNs   int64
 	serving   bool
-	absences  uint64         // see Counts
+	absences  uint64 // see Counts
+	stranding stranding
+	steppedAt int64          // of the Step before
 	blocked   bool           // the ISR would fall below min: its live members are too few
 	commitEnd segment.Offset // of Committed, or what was there before this leader
 	err       error
@@ -68,6 +70,7 @@ func NewLeader(cfg Config, self Member, boot uuid.UUID, log Log, st *State, now 
 	l.commitEnd = log.End.End // what was there before does not count as pending
 	l.epochStart, l.joinFloor = unknownPosition, unknownPosition
 	l.comparing = comparison{open: log.Shortened, since: now, askedAt: noTime}
+	l.steppedAt = now
 	l.adopt(st, now)
 	if !l.isr.member(self) {
 		panic("BUG: a replica outside the ISR was made leader")
@@ -107,6 +110,7 @@ func (l *Leader) Step(now int64, ev *Event, acts *Actions) {
 		l.stopped(ev, acts)
 		return
 	}
+	l.discount(now)
 	for i := range l.peers {
 		if p := &l.peers[i]; p.request == 0 {
 			l.probe(p, now, acts)
@@ -132,6 +136,7 @@ func (l *Leader) take(now int64, ev *Event, acts *Actions) {
 	switch ev.Kind {
 	case EvTick:
 		l.tick(now, acts)
+		l.giveUp(now, ev.Live, acts)
 	case EvMessage:
 		l.message(now, ev.Node, ev.Message, acts)
 	case EvState:

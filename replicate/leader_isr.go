@@ -25,6 +25,11 @@ type isrState struct {
 
 func (s *isrState) member(m Member) bool { return contains(s.members, m) }
 
+// node says whether a disk of a node is in the ISR.
+func (s *isrState) node(n NodeID) bool {
+	return slices.ContainsFunc(s.members, func(m Member) bool { return m.Node == n })
+}
+
 // learn takes a state of the store, however old or repeated. Only a higher version tells something new; it also settles
 // every proposal made on an older one, since compare-and-swap lets none of them through any more.
 func (l *Leader) learn(st *State, now int64, acts *Actions) {
@@ -171,6 +176,24 @@ func (l *Leader) overdue(m Member, now int64) bool {
 
 func (l *Leader) lags(p *Progress, now int64) bool {
 	return p.Match < l.log.End.Next && now-p.caughtUpAt > l.cfg.LagMaxNs
+}
+
+// pauseFraction: between two Steps more than this part of LagMaxNs is a pause of this process. Ticks come far more often.
+const pauseFraction = 4
+
+// discount takes the time in which this process stood still out of what is held against its followers: their answers wait in its sockets, and a member that
+// is healthy would be removed for a lag that is the leader's own.
+func (l *Leader) discount(now int64) {
+	stood := now - l.steppedAt - l.cfg.LagMaxNs/pauseFraction
+	l.steppedAt = now
+	if stood <= 0 {
+		return
+	}
+	for i := range l.peers {
+		p := &l.peers[i]
+		p.heardAt, p.caughtUpAt = min(p.heardAt+stood, now), min(p.caughtUpAt+stood, now)
+		p.absent.since = min(p.absent.since+stood, now)
+	}
 }
 
 // noteStuck remembers where those stand that the newest proposal removes for their lag. A disk that hangs is no reason to be silent: such a follower

@@ -15,7 +15,7 @@ func TestLeaderISR(t *testing.T) {
 	r.append(1)
 	r.durable(2)
 	r.ack(2, 2)
-	r.now += 101 * ms
+	r.pass(101)
 	p := find(r.step(Event{Kind: EvTick}), ActPropose)
 	if p == nil || len(p.State.ISR) != 2 || contains(p.State.ISR, testMember(3)) || p.State.Version != 1 || p.State.Epoch != 1 {
 		t.Fatalf("proposal: %+v", p)
@@ -26,7 +26,7 @@ func TestLeaderISR(t *testing.T) {
 	if find(r.step(Event{Kind: EvTick}), ActPropose) != nil {
 		t.Fatal("two proposals at once")
 	}
-	r.now += 50 * ms
+	r.pass(50)
 	if find(r.step(Event{Kind: EvTick}), ActPropose) == nil {
 		t.Fatal("a proposal without an answer is not repeated")
 	}
@@ -38,10 +38,10 @@ func TestLeaderISR(t *testing.T) {
 		t.Fatal("an accepted shrink does not commit")
 	}
 
-	r.now += 101 * ms // node 2 now too, but it would be too few
+	r.pass(101) // node 2 now too, but it would be too few
 	r.append(1)
 	r.durable(3)
-	r.now += 101 * ms
+	r.pass(101)
 	if a := find(r.step(Event{Kind: EvTick}), ActPropose); a != nil || !r.l.blocked {
 		t.Fatalf("the ISR would be too small: %+v", a)
 	}

@@ -75,7 +75,7 @@ func TestLeaderStuckFollowerComesBack(t *testing.T) {
 	r.append(1)
 	r.durable(2)
 	r.ack(2, 2)
-	r.now += 101 * ms
+	r.pass(101)
 	if r.settle(r.step(Event{Kind: EvTick})) != 1 || r.l.Committed() != 2 {
 		t.Fatalf("the ISR is %v, committed %d", r.l.ISR(), r.l.Committed())
 	}

@@ -48,6 +48,15 @@ func (r *leaderRig) step(ev Event) []Action {
 	return r.acts.List
 }
 
+// pass lets time pass in ticks; what they lead to is gone. The last one is the caller's.
+func (r *leaderRig) pass(d int64) {
+	for ; d > 10; d -= 10 {
+		r.now += 10 * ms
+		r.step(Event{Kind: EvTick})
+	}
+	r.now += d * ms
+}
+
 func (r *leaderRig) append(count int) []Action {
 	b := sealSim(r.log.end(), r.l.Epoch(), make([]uint64, count))
 	r.log.append(b)
@@ -146,7 +155,7 @@ func TestLeaderRefusals(t *testing.T) {
 	r.append(1)
 	r.durable(2)
 
-	r.now += 150 * ms // both followers are silent
+	r.pass(150) // both followers are silent
 	r.step(Event{Kind: EvTick})
 	want("too few are in sync", put(5, 0), 5, true, ErrNoQuorum)
 	want("waiting", put(6, r.now+50*ms), 6, false, nil)
@@ -160,7 +169,7 @@ func TestLeaderRefusals(t *testing.T) {
 	want("the lease ends", r.step(Event{Kind: EvTick}), 7, true, ErrLeaseLost)
 
 	r.step(Event{Kind: EvLease, DeadlineNs: 1 << 60})
-	r.now += 300 * ms
+	r.pass(300)
 	r.step(Event{Kind: EvTick})
 	want("waiting again", put(9, r.now+200*ms), 9, false, nil)
 	newer := Message{Kind: MsgReject, Code: RejectEpoch, Epoch: 2}

@@ -253,6 +253,7 @@ func (a *simStats) add(b *simStats) {
 	a.joins += b.joins
 	a.tears += b.tears
 	a.handovers += b.handovers
+	a.strandings += b.strandings
 }
 
 func membersText(ms []Member) string {

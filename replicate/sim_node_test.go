@@ -143,6 +143,8 @@ func (n *simNode) act(a *Action) {
 		n.s.refused(a.Token, a.Err)
 	case ActHandOver:
 		n.handOver(*a)
+	case ActGiveUp:
+		n.giveUp(*a)
 	case ActServe:
 		n.s.tracef("n%d serving %v", n.id, a.Flag)
 	case ActStepDown:
@@ -350,6 +352,19 @@ func (n *simNode) handOver(a Action) {
 	n.s.toStore(n, func() { n.s.store.handOver(&a.State, a.Node) })
 }
 
+func (n *simNode) giveUp(a Action) {
+	n.s.stats.strandings++
+	n.s.tracef("n%d reaches too few and gives up, to n%d", n.id, a.Node)
+	n.s.toStore(n, func() {
+		if a.Node == 0 {
+			a.Node = n.s.store.choose(n.id)
+		}
+		if a.Node != 0 {
+			n.s.store.handOver(&a.State, a.Node)
+		}
+	})
+}
+
 func (n *simNode) refresh() { n.s.toStore(n, func() { n.s.store.tell(n) }) }
 
 // keepAlive renews the session and tells the registry who this is. The lease counts from when it was asked for.
@@ -464,7 +479,7 @@ func (n *simNode) loop(process int) {
 				if ticks%3 == 0 {
 					n.keepAlive()
 				}
-				n.push(Event{Kind: EvTick})
+				n.push(Event{Kind: EvTick, Live: n.s.store.alive()})
 			})
 		}
 		n.s.after(simTickNs/1000, tick)

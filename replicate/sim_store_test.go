@@ -81,17 +81,37 @@ func (st *simStore) elect() {
 			return
 		}
 	}
+	if n := st.choose(0); n != 0 {
+		st.makeLeader(n)
+	}
+}
+
+// choose picks one that may be elected, other than not; 0 if there is none.
+func (st *simStore) choose(not NodeID) NodeID {
 	var candidates []NodeID
-	for _, m := range c.ISR {
+	for _, m := range st.state.ISR {
 		i := int(m.Node - 1)
-		if ss := &st.sessions[i]; st.live(i) && ss.store == m.Store && ss.electable {
+		if ss := &st.sessions[i]; m.Node != not && st.live(i) && ss.store == m.Store && ss.electable {
 			candidates = append(candidates, m.Node)
 		}
 	}
-	if len(candidates) == 0 {
-		return
+	switch {
+	case len(candidates) == 0:
+		return 0
+	case st.s.opt.scripted:
+		return candidates[0]
 	}
-	st.makeLeader(candidates[st.s.rng.IntN(len(candidates))])
+	return candidates[st.s.rng.IntN(len(candidates))]
+}
+
+// alive are the nodes whose sessions live.
+func (st *simStore) alive() (nodes []NodeID) {
+	for i := range st.sessions {
+		if st.live(i) {
+			nodes = append(nodes, NodeID(i+1))
+		}
+	}
+	return nodes
 }
 
 // handOver gives a leadership to another member that could be elected.

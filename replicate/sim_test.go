@@ -58,7 +58,7 @@ func (q *simQueue) Pop() any {
 	return e
 }
 
-type simStats struct{ steps, elections, acks, crashes, cuts, resets, repairs, wipes, trims, joins, tears, handovers int }
+type simStats struct{ steps, elections, acks, crashes, cuts, resets, repairs, wipes, trims, joins, tears, handovers, strandings int }
 
 type sim struct {
 	seed   uint64
@@ -137,6 +137,9 @@ func (s *sim) draw() simOptions {
 	}
 	if apart := rand.New(rand.NewPCG(s.seed, 0x2545f4914f6cdd1d)); apart.IntN(4) == 0 {
 		o.tear, o.cfg.CompareNs = []float64{0.05, 0.2}[apart.IntN(2)], 100_000_000
+	}
+	if apart := rand.New(rand.NewPCG(s.seed, 0x9e3779b97f4a7c15)); apart.IntN(4) == 0 {
+		o.cfg.StrandedNs, o.cfg.StrandedEveryNs = 80_000_000, 600_000_000
 	}
 	return o
 }
@@ -330,7 +333,7 @@ func TestSimulation(t *testing.T) {
 		sum.add(&s.stats)
 	}
 	t.Logf("seeds %d-%d: %+v", from, to, sum)
-	if sum.acks == 0 || sum.elections == 0 || sum.joins == 0 || sum.resets == 0 || sum.repairs == 0 || sum.cuts == 0 || sum.tears == 0 || sum.handovers == 0 {
+	if sum.acks == 0 || sum.elections == 0 || sum.joins == 0 || sum.resets == 0 || sum.repairs == 0 || sum.cuts == 0 || sum.tears == 0 || sum.handovers == 0 || sum.strandings == 0 {
 		t.Errorf("the simulation does not reach what it is for: %+v", sum)
 	}
 }

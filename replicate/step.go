@@ -8,7 +8,7 @@ type EventKind uint8
 // The events. Leader and Follower each say which they take; any other is a BUG.
 const (
 	_           EventKind = iota
-	EvTick                // time passed; at least every Config.HeartbeatNs
+	EvTick                // time passed; at least every Config.HeartbeatNs. Leader: Live, the nodes that live by the store's word
 	EvMessage             // Node, Message
 	EvState               // State: the store says so: a watch, a read, or the answer to a proposal, in any order
 	EvDurable             // Position, Generation: everything below Position is on stable storage here
@@ -38,6 +38,7 @@ type Event struct {
 	Generation uint64
 	Request    uint64
 	Token      uint64
+	Live       []NodeID
 	DeadlineNs int64 // on the clock of Step's now; 0 in EvPut: do not wait
 	Err        error
 }
@@ -60,6 +61,7 @@ const (
 	ActAccept                // leader: Token: append it now
 	ActRefuse                // leader: Token, Err: nothing of it was appended
 	ActHandOver              // leader: Node, Position, State (Epoch, Version, Leader, Boot): make Node the leader: its log ends at Position, and this one, which recovery shortened, before that
+	ActGiveUp                // leader: Node, Flag, State (Epoch, Version, Leader, Boot): make Node the leader, 0: whom the store chooses: this one reaches too few members; Flag: it was not asked for just before
 	ActServe                 // leader: Flag: whether deliveries and confirmations are allowed
 	ActStepDown              // leader: Err: final; what is above Committed and unanswered is unknown
 	ActAppend                // follower: Message, Position: append its batches from Position on, same bytes, same offsets
@@ -122,6 +124,9 @@ type Config struct {
 	CompareNs   int64 // a leader whose log was shortened waits so long for the ends of all members' logs; DefaultCompareNs
 	JoinNs      int64 // how long a follower about to join may hold Committed back; DefaultJoinNs
 	ISRWindowNs int64 // in which changes of the ISR are counted; DefaultISRWindowNs
+
+	StrandedNs      int64 // a leader that too few members have answered for so long gives up; DefaultStrandedNs
+	StrandedEveryNs int64 // and each copy at most once in this time; DefaultStrandedEveryNs
 }
 
 // Defaults of Config.
@@ -141,6 +146,8 @@ const (
 	DefaultRetryNs           = 500_000_000
 	DefaultJoinNs            = 200_000_000
 	DefaultCompareNs         = 5_000_000_000
+	DefaultStrandedNs        = 5_000_000_000
+	DefaultStrandedEveryNs   = 180_000_000_000
 )
 
 func orDefault[T int | int64](v *T, d T) {
@@ -165,5 +172,7 @@ func (c Config) withDefaults() Config {
 	orDefault(&c.RetryNs, DefaultRetryNs)
 	orDefault(&c.JoinNs, DefaultJoinNs)
 	orDefault(&c.CompareNs, DefaultCompareNs)
+	orDefault(&c.StrandedNs, DefaultStrandedNs)
+	orDefault(&c.StrandedEveryNs, DefaultStrandedEveryNs)
 	return c
 }

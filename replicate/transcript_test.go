@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 // commands, indented lines are results (rewritten by -update; ms after the start), lines with # are for the reader.
 // Nothing happens by chance here: a packet takes 0.05 ms, a sync 0.08 ms, a tick 10 ms.
 //
-//	cluster nodes=3 min=2 window=8    new empty nodes; elections are commands
+//	cluster nodes=3 min=2 window=8    new empty nodes; elections are commands. stranded=80: ms after which a leader that is not heard gives up
 //	elect 1                           the store makes node 1 the leader
 //	put 1 count=3 wait=20             offer three values to node 1, for 20 ms at most
 //	run 5                             let 5 ms pass
@@ -42,6 +42,7 @@ var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 //	stale_epoch.txt    B3, B6, B7, B84, P7
 //	repair.txt         B18, B37, P18
 //	shortened.txt      P9, P18
+//	stranded.txt       P11
 func TestTranscripts(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(paths) < 9 {
@@ -176,7 +177,7 @@ func (st *story) cluster(words []string) {
 		scripted: true, nodes: int(st.arg(words, "nodes", 3)), min: int(st.arg(words, "min", 2)), delayUs: 50, syncUs: 80,
 		cfg: Config{
 			MaxWindowCount: window, MaxRangeBytes: st.arg(words, "range", 400), MaxRangesInFlight: 2, LagMaxNs: 60_000_000,
-			HeartbeatNs: 20_000_000, RetryNs: 50_000_000, JoinNs: 20_000_000,
+			HeartbeatNs: 20_000_000, RetryNs: 50_000_000, JoinNs: 20_000_000, StrandedNs: st.arg(words, "stranded", 0) * 1_000_000,
 		},
 	})
 	st.s.tracing = func(l string) { fmt.Fprintln(&st.out, "  "+l) }

@@ -67,7 +67,9 @@ type Log struct {
 	Epoch      segment.Epoch    // the newest heard of, at least End.Epoch
 	Generation uint64           // raised by every cut; completions of syncs carry it
 	Epochs     []EpochStart     // the leader-epoch table; copied
-	Shortened  bool             // recovery cut its end, and nobody knows whether that was acknowledged; see compare.go
+	// StrandedUntil is before when no leader here gives up because it is stranded, on the clock of Step's now; see stranded.go.
+	StrandedUntil int64
+	Shortened     bool // recovery cut its end, and nobody knows whether that was acknowledged; see compare.go
 }
 
 // MessageKind says what one replica tells another. The fields that a kind uses stand behind it; Epoch and Request are in all.
