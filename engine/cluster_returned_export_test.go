@@ -1,9 +1,11 @@
 package engine
 
 import (
+	"maps"
 	"testing"
 	"time"
 
+	"penstock/engine/meta"
 	"penstock/segment"
 )
 
@@ -93,4 +95,15 @@ func TestSeldom(t *testing.T) {
 	if lines != 10 || told != 901 {
 		t.Errorf("%d lines tell of %d", lines, told)
 	}
+}
+
+// CutRuns says whether a node's copy is being cut.
+func CutRuns(e *Engine, topic string, n int) bool { return partitionOf(e, topic, n).rep.atWork() }
+
+// LearnRow is what happens when the store says so of a partition; when it returns it has happened.
+func LearnRow(e *Engine, row *meta.Partition) {
+	snap := *e.cluster.store.Snapshot()
+	snap.Partitions = maps.Clone(snap.Partitions)
+	snap.Partitions[row.ID] = row
+	e.cluster.applyRow(&snap, row.ID)
 }

@@ -1,0 +1,69 @@
+package engine_test
+
+import (
+	"errors"
+	"testing"
+
+	"penstock/engine"
+	"penstock/segment/aio/faultaio"
+)
+
+// A node has to cut its copy and its disk hangs; meanwhile it is told that it is no replica any more, and then that it is one. The copy is opened only when the
+// cut has ended: its log is still the one from before, and what it acknowledged of that would be gone with the cut.
+func TestClusterReopenWaitsForTheCut(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, impatient)
+	tr.create("t", 1)
+	l := tr.leader("t", 0)
+	rest := tr.others(l)
+	h := newTold()
+	if err := h.publish(t.Context(), tr.topic(l, "t"), "before"); err != nil {
+		t.Fatal(err)
+	}
+	tr.equal("t", 0)
+	tr.wires.isolate(l.name, true)
+	if err := h.publish(t.Context(), tr.topic(l, "t"), "nobody else has it"); !errors.Is(err, engine.ErrUnknown) {
+		t.Fatalf("a leader that nobody hears: %v", err)
+	}
+	tr.eventually("it is durable there", func() bool {
+		holds := engine.HoldsOf(l.e, "t", 0)
+		return holds.Durable == holds.End
+	})
+	row := l.row("t", 0)
+	if err := rest[0].store.HandOver(t.Context(), row.ID, &row.State, rest[0].e.Node().ID); err != nil {
+		t.Fatal(err)
+	}
+	tr.eventually("it leads no more", func() bool { return !engine.Leads(l.e, "t", 0) })
+
+	release := func() {
+		l.disk.ClearRules()
+		l.disk.ReleaseHeld()
+	}
+	t.Cleanup(release) // before the trio ends
+	l.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Hold: true, Count: -1})
+	tr.wires.isolate(l.name, false)
+	tr.eventually("its copy is being cut", func() bool { return engine.CutRuns(l.e, "t", 0) })
+	without := *rest[0].row("t", 0)
+	without.State.Replicas = without.State.Replicas[:0:0]
+	for _, m := range rest {
+		without.State.Replicas = append(without.State.Replicas, m.e.Node().ID)
+	}
+	without.State.ISR = nil // so that its bytes stay
+	engine.LearnRow(l.e, &without)
+	if engine.Present(l.e, "t", 0) {
+		t.Fatal("it takes part in what it is no replica of")
+	}
+	for range 3 {
+		engine.LearnRow(l.e, rest[0].row("t", 0))
+		if engine.Present(l.e, "t", 0) || !engine.CutRuns(l.e, "t", 0) {
+			t.Fatal("the copy was opened while its log is being cut")
+		}
+	}
+	release()
+	tr.eventually("the copy is opened when the cut has ended", func() bool { return engine.Present(l.e, "t", 0) })
+	tr.whole("t")
+	if err := h.publish(t.Context(), tr.topic(rest[0], "t"), "after"); err != nil {
+		t.Fatal(err)
+	}
+	tr.checkAll(h, "t", 1)
+}
