@@ -11,8 +11,8 @@ import (
 // running process. A node takes over a corrected wall clock when it is restarted; until then its messages carry the
 // old one's times, and one line in the log says so.
 //
-// Delays that were stored (DPUB, REQ) are stored as times of this clock and mean the same to whoever reads them:
-// after a restart, or at another node, they are as right as the wall clock was when either process began.
+// Delays (DPUB, REQ) are stored as times of this clock. After a restart, or at another node, they are as right as the
+// wall clock was when either process began; where the clock was ahead they are corrected, see due_clock.go.
 //
 // What is removed by its age is a question of its own, because removing cannot be undone: see ages, and proven.
 type clock struct {

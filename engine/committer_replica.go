@@ -84,6 +84,7 @@ func (c *committer) beginEpoch(pt *partition, g *clog.Group, w *groupWork) bool 
 	if r.leader == nil || !r.startEpoch || r.leader.Err() != nil {
 		return true
 	}
+	pt.correctDelays()
 	if !r.granted {
 		c.ev = core.PartitionEvent{Kind: core.PartitionLead, Epoch: r.leader.Epoch()}
 		pt.machine.Step(&c.ev, &c.res)
@@ -137,6 +138,7 @@ func (c *committer) appendOne(pt *partition, g *clog.Group, w *groupWork, in *in
 		Control: h.Control(), Appended: h.Appended, FileSeq: g.FileSeq(),
 	}
 	pt.newest = max(pt.newest, h.Appended)
+	pt.writer.saw(&h, c.nowNs)
 	pt.log.Append(&s)
 	c.e.flusher.note(pt)
 	w.sealed++

@@ -241,7 +241,7 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 			continue
 		}
 		if due := h.Created/1e6 + int64(r.Defer); r.Defer != 0 && due*1e6 > now {
-			next = c.deferAgain(cur, id, due)
+			next = c.deferAgain(cur, id, min(due, ceilMs(now)+int64(r.Defer)))
 			continue
 		}
 		c.offer.Msg, c.offer.Index = id, index

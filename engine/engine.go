@@ -56,6 +56,7 @@ type Engine struct {
 	// stateBytes is the sum of partition.stateBytes.
 	stateBytes atomic.Int64
 	counters   Counters
+	dueLog     seldom // correctDelays's line
 
 	stop chan struct{} // closed when background goroutines must end
 	wg   sync.WaitGroup
@@ -72,6 +73,7 @@ type Counters struct {
 	ISRChanges             atomic.Uint64 // asked for by the leaders here
 	ISRHeldBack            atomic.Uint64 // not asked for, because there had been too many
 	AbsentReplicas         atomic.Uint64 // answers of nodes that they have no copy of what is led here
+	DelaysCorrected        atomic.Uint64 // delayed messages that a clock that was ahead had stored
 	Stranded               atomic.Uint64 // times that a leader here gave up because too few members of its ISR answered
 	FramesWithoutCopy      atomic.Uint64 // frames of leaders for partitions that this node has no copy of
 }

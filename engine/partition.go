@@ -37,6 +37,7 @@ type partition struct {
 	machine *core.Partition
 	fold    *core.Cursors
 	epochs  replicate.EpochTable
+	writer  writerClock
 	newest  int64 // append time of the newest batch, ns since 1970: the next one's is not before it. The committer's
 
 	unread atomic.Pointer[error] // why the fold is not known, see whyUnread

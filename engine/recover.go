@@ -38,6 +38,7 @@ type recovered struct {
 	err    error // what followed was not applied
 	unread error // the fold is not known, what followed was applied to the rest
 
+	writer    writerClock
 	committed segment.Position // a lower bound
 	epochs    replicate.EpochTable
 	restarted bool // the log was begun anew at base: segment files from before are not its own
@@ -528,7 +529,9 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 	end, _, _ := log.End()
 	pt.ages.recovered(end, pt.newest, e.clock.mono())
 	e.readFold(pt, rp)
+	pt.writer = rp.writer
 	if e.cluster == nil {
+		pt.correctDelays()
 		pt.visible.Store(uint64(rp.st.NextID))
 	}
 	pt.publishFold(rp.st.NextID)

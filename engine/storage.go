@@ -41,6 +41,7 @@ type StorageStats struct {
 	RemoteStale     uint64  `json:"remote_stale"`             // ordered messages of a leader that another had followed: dropped
 	RemoteLateFence uint64  `json:"remote_late_fences"`       // leaderships whose ordered channels waited 2 s at first, because a node did not answer
 	ClockSteps      uint64  `json:"clock_steps"`              // of the wall clock since the start
+	DelaysCorrected uint64  `json:"delays_corrected"`         // messages that waited by the clock of a leader that was ahead of this node's
 	ClockAheadMs    int64   `json:"clock_ahead_ms"`           // how far the wall clock is ahead of the engine's, which does not follow its steps
 	Partitions      int     `json:"partitions"`               // served
 	DiskFull        bool    `json:"disk_full"`                // see ErrNoSpace
@@ -71,8 +72,9 @@ func (e *Engine) Storage() StorageStats {
 		FreeBuffers: e.arena.Free(), Buffers: e.arena.Count(), WaitingBytes: max(0, e.waiting.Load()), Overloaded: c.Overloaded.Load(),
 		SegmentBytes: c.SegmentBytes.Load(), SegmentSyncs: c.SegmentSyncs.Load(), TrimmedBytes: c.TrimmedBytes.Load(),
 		ISRChanges: c.ISRChanges.Load(), ISRHeldBack: c.ISRHeldBack.Load(), AbsentReplicas: c.AbsentReplicas.Load(), FramesNoCopy: c.FramesWithoutCopy.Load(),
-		Stranded:   c.Stranded.Load(),
-		ClockSteps: e.clock.steps.Load(), ClockAheadMs: e.clock.offset.Load() / int64(time.Millisecond),
+		Stranded:        c.Stranded.Load(),
+		DelaysCorrected: c.DelaysCorrected.Load(),
+		ClockSteps:      e.clock.steps.Load(), ClockAheadMs: e.clock.offset.Load() / int64(time.Millisecond),
 		Partitions: len(e.partitionList()), DiskFull: e.noSpace.Load(), Failed: e.poisoned.Load() != nil,
 	}
 	for _, pt := range e.partitionList() {

@@ -62,6 +62,7 @@ func newer(err error) bool { return errors.Is(err, core.ErrNewerControl) }
 
 // fold replays a batch's part in the fold, unless the fold is not known.
 func (rp *recovered) foldIn(e *Engine, h *segment.Header, body []byte, at segment.Offset) error {
+	rp.writer.saw(h, e.clock.nowNs())
 	if rp.unread != nil {
 		return nil
 	}

@@ -296,3 +296,20 @@ func TestCursorsListsModel(t *testing.T) {
 		}
 	}
 }
+
+// What waits is moved alike, by its publishing and by its requeue, and nothing else is.
+func TestShiftDue(t *testing.T) {
+	c := &Cursors{}
+	for _, ct := range []Control{created("a", 0), deferred("a", Deferral{ID: 1, DueMs: 5000, Attempts: 2}, Deferral{ID: 3, DueMs: 100, Attempts: 1})} {
+		if err := c.Apply(&ct, 9); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.PublishDeferred([]DeferredMessage{{ID: 2, DueMs: 4000, At: 7}})
+	if n := c.ShiftDue(-1000); n != 3 {
+		t.Errorf("%d were moved", n)
+	}
+	if got, want := c.text(), "a:0-0[]+1@4000/2+3@0/1; 2@3000"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

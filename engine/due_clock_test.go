@@ -1,0 +1,90 @@
+package engine_test
+
+import (
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+// The leader of a partition was started with a clock that is two hours ahead. What it stored with a delay comes at the next leader when the delay is over: not before,
+// and not two hours later. The copies agree about it.
+func TestClusterDelaysOfAWrongClock(t *testing.T) {
+	t.Parallel()
+	const wait = 2 * time.Second
+	skews := map[string]*skew{"n1": {}, "n2": {}, "n3": {}}
+	skews["n1"].set(2 * time.Hour)
+	tr := newTrio(t, 3, func(o *engine.Options) { engine.SetWallClock(o, skews[o.NodeID].now) })
+	tr.create("t", 3)
+	wrong := tr.nodes[0]
+	n := tr.leaders("t")[wrong]
+	tr.channel("t", "c")
+	k := sit(t, tr.at(wrong, "t", "c"), 4)
+	began := time.Now()
+	if err := engine.PutTo(t.Context(), tr.topic(wrong, "t"), n, &engine.Put{Messages: [][]byte{[]byte("requeued")}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Requeue(k.next().id, wait); err != nil {
+		t.Fatal(err)
+	}
+	if err := engine.PutTo(t.Context(), tr.topic(wrong, "t"), n, &engine.Put{Messages: [][]byte{[]byte("published later")}, Defer: wait}); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range tr.nodes {
+		tr.eventually("the delays are in all copies", func() bool { return engine.DelaysIn(m.e, "t", n) == 2 })
+	}
+	tr.crash(wrong)
+	l := tr.leader("t", n)
+	if got := l.e.Storage().DelaysCorrected; got != 2 {
+		t.Errorf("%d delays were corrected, there were two", got)
+	}
+	tr.equal("t", n)
+	next := sit(t, tr.at(l, "t", "c"), 4)
+	for range 2 {
+		m := next.next()
+		if passed := time.Since(began); passed < wait {
+			t.Errorf("%q came after %v, its time is after %v", m.body, passed, wait)
+		}
+		next.finish(m)
+	}
+}
+
+// A single node that was started with a clock that is hours ahead, and is restarted with the right one: what waits comes when its delay is over, also after one more restart.
+func TestDelaysOfAWrongClockAtARestart(t *testing.T) {
+	const wait = 2 * time.Second
+	var s skew
+	s.set(3 * time.Hour)
+	o := inDir(t.TempDir())
+	engine.SetWallClock(&o, s.now)
+	e := openWith(t, o)
+	topic := topicOf(t, e, "t")
+	k := sit(t, channelOf(t, topic, "c"), 4)
+	publish(t, topic, "requeued")
+	began := time.Now()
+	if err := k.Requeue(k.next().id, wait); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := topic.PublishDeferred(t.Context(), []byte("published later"), wait); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.set(0)
+	for range 2 {
+		e = openWith(t, o)
+		channelOf(t, topicOf(t, e, "t"), "c")
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e = openWith(t, o)
+	k = sit(t, channelOf(t, topicOf(t, e, "t"), "c"), 4)
+	for range 2 {
+		m := k.next()
+		if passed := time.Since(began); passed < wait {
+			t.Errorf("%q came after %v, its time is after %v", m.body, passed, wait)
+		}
+		k.finish(m)
+	}
+}
