@@ -335,6 +335,7 @@ func (c *committer) encodeControls(pt *partition, controls []core.Control, dst [
 	st := pt.machine.State()
 	for i := range controls {
 		ct := &controls[i]
+		mustBeOfLevel(ct.Kind, c.e.Level())
 		switch ct.Kind {
 		case core.ChannelCreated:
 			ct.ID = pt.fold.StartFor(st.NextID)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"penstock/engine/core"
 	"penstock/engine/meta"
 	"penstock/segment/aio"
 )
@@ -34,6 +35,13 @@ const (
 var ErrNewerLevel = meta.ErrNewerLevel
 
 func formatOf(level int) int { return level + formatsPerLevel }
+
+// mustBeOfLevel is asked before a control entry goes into a log: an older version that is still allowed here could not fold it, and its partition would stand still.
+func mustBeOfLevel(k core.ControlKind, level int) {
+	if need := k.Level(); need < firstLevel || need > level {
+		panic(fmt.Sprintf("BUG: a control entry of kind %d, of feature level %d, is written at level %d", k, need, level))
+	}
+}
 
 // level is the feature level of the directory.
 func (m *nodeMeta) level() int { return m.Format - formatsPerLevel }

@@ -33,6 +33,21 @@ const (
 	lastControlKind = DeferredCarried
 )
 
+// kindLevels says from which feature level on (engine/level.go) a kind is written: versions of a lower one cannot read it. A new kind is of the newest level.
+var kindLevels = [lastControlKind + 1]uint8{
+	ChannelCreated: 1, ChannelDeleted: 1, Confirmed: 1, Deferred: 1, ChannelPaused: 1, ChannelSkipped: 1, ChannelReset: 1,
+	TopicPaused: 1, TopicEmptied: 1, EpochStart: 1, Checkpoint: 1,
+	ChannelConfigured: 1, DeadLettered: 1, DeadLetterMoved: 1, DeferredCarried: 1,
+}
+
+// Level is the first feature level at which the kind may be written; 0: there is no such kind.
+func (k ControlKind) Level() int {
+	if k > lastControlKind {
+		return 0
+	}
+	return int(kindLevels[k])
+}
+
 // Control is one entry of a control batch; only the fields of its kind are used.
 type Control struct {
 	Kind      ControlKind

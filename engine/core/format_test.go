@@ -24,7 +24,7 @@ func TestFormatTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := regexp.MustCompile(`(?m)^\| (\d+) \| (\w+) \| (yes)? ?\| (yes)? ?\|`).FindAllStringSubmatch(string(text), -1)
+	rows := regexp.MustCompile(`(?m)^\| (\d+) \| (\w+) \| (yes)? ?\| (yes)? ?\| (\d+) \|`).FindAllStringSubmatch(string(text), -1)
 	if len(rows) != len(kindNames) || len(rows) != int(lastControlKind) {
 		t.Fatalf("FORMAT.md lists %d kinds, the code has %d, the last is %d", len(rows), len(kindNames), lastControlKind)
 	}
@@ -33,6 +33,9 @@ func TestFormatTable(t *testing.T) {
 		kind, ok := kindNames[row[2]]
 		if !ok || int(kind) != number {
 			t.Errorf("FORMAT.md: %s is %d, in the code it is %d", row[2], number, kind)
+		}
+		if row[5] != strconv.Itoa(kind.Level()) || kind.Level() < 1 {
+			t.Errorf("FORMAT.md: %s is of level %s; in the code of %d", row[2], row[5], kind.Level())
 		}
 		if (row[3] == "yes") != kind.ofChannel() || (row[4] == "yes") != kind.hasFlag() {
 			t.Errorf("FORMAT.md: %s: channel %q, flag %q; in the code %v, %v", row[2], row[3], row[4], kind.ofChannel(), kind.hasFlag())

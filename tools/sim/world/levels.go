@@ -10,11 +10,8 @@ import (
 // Nodes of two feature levels: the cluster begins at level 1, and the binaries of its nodes change whenever they are started, forward and back, until
 // an operator raises the cluster. Until that is done nothing of level 2 may be sent or stored, and no node that knows level 1 only may be left behind.
 
-// The last of level 1: what has a higher number belongs to level 2.
-const (
-	lastTypeOfLevel1 = netproto.TypeUnserved
-	lastKindOfLevel1 = core.DeferredCarried
-)
+// lastTypeOfLevel1 is the last of level 1: what has a higher number belongs to level 2.
+const lastTypeOfLevel1 = netproto.TypeUnserved
 
 // startLevels begins at level 1.
 func (w *World) startLevels() {
@@ -111,7 +108,7 @@ func (n *node) joined() bool { return n.client != nil && n.client.joined }
 
 // checkKinds: a cluster at level 1 has nothing of level 2 in its logs.
 func (w *World) checkKinds(id meta.PartitionID, ct *core.Control) {
-	if w.has(FeatureLevels) && w.store.snap.FeatureLevel() < 2 && ct.Kind > lastKindOfLevel1 {
+	if w.has(FeatureLevels) && ct.Kind.Level() > w.store.snap.FeatureLevel() {
 		w.fail("%s holds a control entry of kind %d, and the cluster is at level 1", w.partName(id), ct.Kind)
 	}
 }
