@@ -191,7 +191,7 @@ func TestMarkByTimer(t *testing.T) {
 	for round := range uint64(3) {
 		m.put(1)
 		l.Wake()
-		for end := time.Now().Add(time.Minute); l.Stats().Marks < round+1; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(30 * time.Second); l.Stats().Marks < round+1; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("no mark: %+v", l.Stats())
 			}

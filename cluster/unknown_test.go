@@ -72,8 +72,8 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.kept(t, part, `"newer":[1,{"x":2}]`, `"disk":"fine"`, `"damaged":[`)
-	w.until(b, "the report", func(s *meta.Snapshot) bool { return s.Partitions[id] != nil && len(s.Partitions[id].Damaged) == 1 })
 	st := b.Snapshot().Partitions[id].State
+	w.until(b, "the report", func(s *meta.Snapshot) bool { st = s.Partitions[id].State; return len(s.Partitions[id].Damaged) == 1 })
 	leader := w.nodes[st.Leader-1]
 	want := st
 	want.ISR = slices.DeleteFunc(slices.Clone(st.ISR), func(m replicate.Member) bool { return m.Node == 3 })

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"penstock/segment"
+	"penstock/segment/aio/faultaio"
 )
 
 // handClock is a clock whose two sources a test moves.
@@ -177,5 +178,46 @@ func TestAgesOfWhatWasThere(t *testing.T) {
 	a.cut(10)
 	if _, end := a.oldTime(fresh, limit); end != 10 {
 		t.Fatalf("after a cut to 10 what lies below %d was there at the start", end)
+	}
+}
+
+// A log that ends lower than was seen has to come again before it is old.
+func TestAgesOfALogThatWasCut(t *testing.T) {
+	const limit = time.Minute
+	var a ages
+	a.observe(1000, 0, limit)
+	a.observe(400, 10*time.Second, limit)
+	a.observe(2000, 50*time.Second, limit)
+	if to := a.seenBefore(65*time.Second, limit); to > 400 {
+		t.Errorf("what lies below %d is called a minute old, and the log ended at 400 ten seconds later", to)
+	}
+	if to := a.seenBefore(2*time.Minute, limit); to != 2000 {
+		t.Errorf("after all that what lies below %d is a minute old", to)
+	}
+}
+
+// What came while the process ran is as old as that, whatever times its leader gave it: the times count for what was there at the start and for nothing else.
+func TestAgedTo(t *testing.T) {
+	e := openSmall(t, faultaio.New(faultaio.Options{Seed: 1}))
+	topic, err := e.Topic(t.Context(), "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func() {
+		if _, err := topic.Publish(t.Context(), []byte("m")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pt := topic.partitions()[0]
+	put()
+	old, _, _ := pt.log.End()
+	put() // as if a leader whose clock is behind had sent it just now
+	middle := e.clock.nowNs()
+	time.Sleep(20 * time.Millisecond)
+	put()
+	pt.ages.recovered(old, middle, e.clock.mono()-time.Hour)
+	limit := time.Duration(e.clock.nowNs() - middle - int64(10*time.Millisecond))
+	if to := e.flusher.agedTo(pt, limit); to != old {
+		t.Errorf("what lies below %d is too old, and what came since the start lies behind %d", to, old)
 	}
 }

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"context"
+	"sync"
 	"testing"
 	"time"
 )
@@ -74,6 +76,40 @@ func TestLeaseEndsInSleep(t *testing.T) {
 	if cn.extend(int64(until.Sub(cn.began))); !cn.leased() {
 		t.Error("there is a new lease")
 	}
+}
+
+// A machine that stood still, and whose wall clock was set back by as long: the next tick notices.
+func TestTicksReadTheBootClock(t *testing.T) {
+	var mu sync.Mutex
+	c, readings := &clocks{}, 0
+	inner := c.clock(&readings)
+	locked := &bootClock{
+		cheap: func() (int64, int64) { mu.Lock(); defer mu.Unlock(); return inner.cheap() },
+		boot:  func() int64 { mu.Lock(); defer mu.Unlock(); return inner.boot() },
+	}
+	cn := bareReplica().cn
+	cn.boot = locked.begin()
+	cn.ctx, cn.cancel = context.WithCancel(t.Context())
+	cn.forward = newForwarder(cn)
+	cn.remotes.init(cn)
+	cn.extend(cn.now() + int64(3*time.Second))
+	mu.Lock()
+	c.sleep(time.Hour)
+	c.wall -= int64(time.Hour)
+	mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		cn.keepTime()
+	}()
+	for end := time.Now().Add(20 * time.Second); cn.leased(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Error("an hour of sleep is not noticed, and the lease is believed")
+			break
+		}
+	}
+	cn.cancel()
+	<-ended
 }
 
 // The clocks of this machine: nothing stands still here, so the two agree.

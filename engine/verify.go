@@ -123,6 +123,7 @@ func (e *Engine) VerifySome(ctx context.Context, topic string, partition uint32,
 		return nil, fmt.Errorf("%w: there is one copy only, which the scrub reads", ErrOptions)
 	}
 	v := &verification{cn: e.cluster, t: t, partition: partition, out: &Verified{Next: at}}
+	v.query = v.queryNode
 	if err := v.choose(); err != nil {
 		return nil, err
 	}
@@ -150,6 +151,8 @@ type verification struct {
 	nodes     []*meta.Node // the leader first
 	out       *Verified
 	damage    []damagedRange // not in out yet
+	// query asks one node, this one or another.
+	query func(ctx context.Context, n *meta.Node, q verifyRequest) (*verifyAnswer, error)
 }
 
 // damagedRange is what a node met in its copy. A follower repairs it at once, so it may not be met a second time.
@@ -176,11 +179,19 @@ func (v *verification) choose() error {
 	return nil
 }
 
+// ask is query, and remembers the damage that the answer tells.
 func (v *verification) ask(ctx context.Context, n *meta.Node, q verifyRequest) (*verifyAnswer, error) {
+	a, err := v.query(ctx, n, q)
+	if a != nil && a.Bad {
+		v.damage = append(v.damage, damagedRange{n, a.BadFrom, a.BadTo})
+	}
+	return a, err
+}
+
+func (v *verification) queryNode(ctx context.Context, n *meta.Node, q verifyRequest) (*verifyAnswer, error) {
 	op := operation{Kind: opVerify, Topic: v.t.uuid, Partitions: []uint32{v.partition}, Verify: &q}
 	if n.ID == v.cn.self.ID {
-		a, err := v.t.verifyHere(op)
-		return v.note(n, a), err
+		return v.t.verifyHere(op)
 	}
 	ctx, cancel := v.cn.e.withTimeout(ctx, v.cn.e.opts.PublishTimeout)
 	defer cancel()
@@ -192,15 +203,7 @@ func (v *verification) ask(ctx context.Context, n *meta.Node, q verifyRequest) (
 	if err := json.Unmarshal(result, a); err != nil {
 		return nil, fmt.Errorf("node %s: %w", n.Name, err)
 	}
-	return v.note(n, a), nil
-}
-
-// note remembers the damage that an answer tells.
-func (v *verification) note(n *meta.Node, a *verifyAnswer) *verifyAnswer {
-	if a != nil && a.Bad {
-		v.damage = append(v.damage, damagedRange{n, a.BadFrom, a.BadTo})
-	}
-	return a
+	return a, nil
 }
 
 // noted tells what was noted, lies behind the comparison by now and is in no difference yet: it was repaired before anybody asked again. The first batch of

@@ -251,3 +251,22 @@ func playPartitionEvent(t *testing.T, out *strings.Builder, p *Partition, word s
 		fmt.Fprintf(out, "  committed %d, appended %d, next id %d, end %d, fault %v\n", res.Committed, p.State().Next, p.State().NextID, p.State().End, p.Fault() != nil)
 	}
 }
+
+// Each leadership that the cluster grants begins with a batch of its own epoch, also where nothing came in between.
+func TestPartitionLeadsAgain(t *testing.T) {
+	p := NewPartition(segment.State{}, partitionSizes)
+	for epoch := segment.Epoch(3); epoch < 6; epoch++ {
+		stepPartition(p, PartitionEvent{Kind: PartitionLead, Epoch: epoch})
+		if res := stepPartition(p, PartitionEvent{Kind: PartitionPlace, Purpose: PurposeData, Bytes: 100}); res.First != PurposeEpochStart {
+			t.Fatalf("epoch %d begins with purpose %d", epoch, res.First)
+		}
+		res := stepPartition(p, PartitionEvent{Kind: PartitionPlace, Purpose: PurposeEpochStart, Bytes: 100})
+		stepPartition(p, PartitionEvent{Kind: PartitionAppend, Purpose: PurposeEpochStart, Bytes: 100})
+		if res.Placement.Epoch != epoch || p.State().Epoch != epoch {
+			t.Fatalf("epoch %d: its first batch is of epoch %d", epoch, res.Placement.Epoch)
+		}
+		if res := stepPartition(p, PartitionEvent{Kind: PartitionPlace, Purpose: PurposeData, Bytes: 100}); res.First != PurposeData || res.Placement.Epoch != epoch {
+			t.Fatalf("epoch %d: data follows with %+v", epoch, res)
+		}
+	}
+}

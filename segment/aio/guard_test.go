@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 	"unsafe"
 
 	"penstock/segment/aio"
@@ -122,5 +123,47 @@ func TestGuardAllocatesNothing(t *testing.T) {
 		_ = aio.Guard("seg", func() error { sum += aio.MappedBytes(m)[0]; return nil })
 	}); n != 0 {
 		t.Errorf("%v allocations for a guarded read, want none", n)
+	}
+}
+
+// A page that is lost between the moment in which it was asked for and the copy is an error, not the end of the process.
+func TestCopyOfAFileThatIsCut(t *testing.T) {
+	const size = 64 * aio.BlockBytes
+	path, m := mapped(t, size)
+	stop := make(chan struct{})
+	cut := make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				cut <- os.Truncate(path, size)
+				return
+			default:
+			}
+			if err := errors.Join(os.Truncate(path, aio.BlockBytes), os.Truncate(path, size)); err != nil {
+				cut <- err
+				return
+			}
+		}
+	}()
+	dst := make([]byte, size)
+	lost := 0
+	for end := time.Now().Add(time.Second); time.Now().Before(end); {
+		switch err := m.Copy(dst, 0); {
+		case errors.Is(err, aio.ErrMedia):
+			lost++
+		case err != nil:
+			t.Errorf("a page that is lost is %v", err)
+		}
+	}
+	close(stop)
+	if err := <-cut; err != nil {
+		t.Fatal(err)
+	}
+	if lost == 0 {
+		t.Skip("the file was never cut in the moment of a copy")
+	}
+	if err := m.Copy(dst, 0); err != nil {
+		t.Errorf("the whole file: %v", err)
 	}
 }

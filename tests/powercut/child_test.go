@@ -72,14 +72,18 @@ func childMain(text string) error {
 	defer cancel()
 	engines, err := o.open(ctx)
 	if err != nil {
-		return err
+		return lost(expected, err)
 	}
 	topics, err := o.topics(ctx, engines)
 	if err != nil {
-		return err
+		return lost(expected, err)
 	}
-	if err := readAll(ctx, topics[0], expected); err != nil {
-		return err
+	wait := readTimeout
+	if len(engines) == 1 {
+		wait = time.Second // what an open node does not find at once it will never find
+	}
+	if err := readAll(ctx, topics[0], expected, wait); err != nil {
+		return lost(expected, err)
 	}
 	say(lineLoad)
 	for i, t := range topics {
@@ -191,10 +195,18 @@ func (o *order) topics(ctx context.Context, engines []*engine.Engine) ([]*engine
 	return all, nil
 }
 
-// readAll reads what every partition stores until everything that is expected was found, or nothing more is found: what is missing then is lost. It
-// reads as Peek does, without a consumer, so that it judges what is stored and nothing else.
-func readAll(ctx context.Context, t *engine.Topic, expected map[string]bool) error {
-	for end := time.Now().Add(readTimeout); len(expected) > 0; time.Sleep(10 * time.Millisecond) {
+// lost says that what is expected and was not found is lost, and returns why it cannot be read: a node that does not start any more has lost it.
+func lost(expected map[string]bool, why error) error {
+	for name := range expected {
+		say(lineLost + name)
+	}
+	return why
+}
+
+// readAll reads what every partition stores until everything that is expected was found, or nothing more is found for a while: what is missing then is lost. It
+// reads as Peek does, without a consumer, so that it judges what is stored and nothing else. What it finds it takes out of expected.
+func readAll(ctx context.Context, t *engine.Topic, expected map[string]bool, wait time.Duration) error {
+	for end := time.Now().Add(wait); len(expected) > 0; time.Sleep(10 * time.Millisecond) {
 		before := len(expected)
 		var err error
 		for p := range t.Partitions() {
@@ -202,14 +214,11 @@ func readAll(ctx context.Context, t *engine.Topic, expected map[string]bool) err
 		}
 		switch {
 		case len(expected) < before:
-			end = time.Now().Add(readTimeout)
+			end = time.Now().Add(wait)
 		case time.Now().After(end) && err != nil:
 			return err
 		case time.Now().After(end):
-			for name := range expected {
-				say(lineLost + name)
-			}
-			return nil
+			return lost(expected, nil)
 		}
 	}
 	return nil

@@ -83,8 +83,8 @@ func run() error {
 		}
 	}
 	began := time.Now()
-	bad := w.tryAll(all, *jobs)
-	fmt.Printf("%d of %d mutants tried in %v: %d killed, %d not\n", len(all), total, time.Since(began).Round(time.Second), len(all)-bad, bad)
+	killed, bad := w.tryAll(all, *jobs)
+	fmt.Printf("%d of %d mutants tried in %v: %d killed, %d not\n", killed+bad, total, time.Since(began).Round(time.Second), killed, bad)
 	if bad > 0 {
 		return fmt.Errorf("%d mutants were not killed: write the test that is missing, or correct the table", bad)
 	}
@@ -100,8 +100,8 @@ func (m *mutant) planted() ([]byte, error) {
 	return m.plant(source)
 }
 
-// tryAll tries the mutants, some at once, and returns how many were not killed.
-func (w *workshop) tryAll(all []*mutant, jobs int) (bad int) {
+// tryAll tries the mutants, some at once, and returns how many were killed and how many were not, until it is interrupted.
+func (w *workshop) tryAll(all []*mutant, jobs int) (killed, bad int) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	work := make(chan *mutant)
@@ -112,11 +112,14 @@ func (w *workshop) tryAll(all []*mutant, jobs int) (bad int) {
 				by, err := w.try(m)
 				mu.Lock()
 				took := time.Since(began).Round(100 * time.Millisecond)
-				if err != nil {
+				switch {
+				case w.ctx.Err() != nil:
+				case err != nil:
 					bad++
-					fmt.Printf("NOT KILLED  %-34s %8v  %v\n", m.name, took, err)
-				} else {
-					fmt.Printf("killed      %-34s %8v  by %s\n", m.name, took, by)
+					fmt.Printf("NOT KILLED  %-50s %8v  %v\n", m.name, took, err)
+				default:
+					killed++
+					fmt.Printf("killed      %-50s %8v  by %s\n", m.name, took, by)
 				}
 				mu.Unlock()
 			}
@@ -130,5 +133,5 @@ func (w *workshop) tryAll(all []*mutant, jobs int) (bad int) {
 	}
 	close(work)
 	wg.Wait()
-	return bad
+	return killed, bad
 }

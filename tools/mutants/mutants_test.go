@@ -14,7 +14,7 @@ func TestTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const least = 40
+	const least = 90
 	if len(all) < least {
 		t.Errorf("%d mutants, want at least %d", len(all), least)
 	}
@@ -47,7 +47,7 @@ func TestPlant(t *testing.T) {
 func TestReadTable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "table")
 	for _, c := range []struct{ text, err string }{
-		{"mutant: m\nfile: f\nold: a: b\nnew:\ntest: ./p TestX tag\n", ""},
+		{"mutant: m\nfile: f\nold: a: b\nnew:\nsays: c d\ntest: ./p TestX tag\n", ""},
 		{"mutant: m\nfile: f\nold: a\nnew: a\ntest: ./p\n", "differs"},
 		{"mutant: m\nfile: f\nold: a\nnew: b\n", "a test"},
 		{"mutant: m\nfile: f\nold: a\nnew: b\ntest: ./p\nmutant: m\n", "two mutants"},
@@ -66,8 +66,12 @@ func TestReadTable(t *testing.T) {
 		}
 		if err != nil {
 			t.Errorf("%q: %v", c.text, err)
-		} else if m := all[0]; m.old != "a: b" || m.new != "" || m.tests[0] != (test{"./p", "TestX", "tag"}) {
+		} else if m := all[0]; m.old != "a: b" || m.new != "" || m.says != "c d" || m.tests[0] != (test{"./p", "TestX", "tag"}) {
 			t.Errorf("%+v", m)
 		}
+	}
+	m := &mutant{file: "f"}
+	if m.set("old", `a\n\tb`); m.old != "a\n\tb" {
+		t.Errorf("%q", m.old)
 	}
 }

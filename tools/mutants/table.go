@@ -15,6 +15,7 @@ type mutant struct {
 	file     string // from the root of the module
 	old, new string // a line, or a part of one; an empty new one takes it out
 	tests    []test
+	says     string // what the test that fails prints; empty: anything
 }
 
 // test is what one test binary should run.
@@ -71,14 +72,19 @@ func readTable(path string) ([]*mutant, error) {
 	return all, errors.Join(in.Err())
 }
 
+// lines lets one line of the table stand for several of a file.
+var lines = strings.NewReplacer(`\n`, "\n", `\t`, "\t")
+
 func (m *mutant) set(key, value string) bool {
 	switch key {
 	case "file":
 		m.file = value
 	case "old":
-		m.old = value
+		m.old = lines.Replace(value)
 	case "new":
-		m.new = value
+		m.new = lines.Replace(value)
+	case "says":
+		m.says = value
 	case "test":
 		fields := strings.Fields(value)
 		if len(fields) == 0 || len(fields) > 3 {

@@ -46,7 +46,7 @@ func (w *workshop) try(m *mutant) (by string, err error) {
 		if err := w.build(t, binary, "-overlay", overlay); err != nil {
 			return "", fmt.Errorf("it does not compile: %w", err)
 		}
-		by, err := w.run(t, binary)
+		by, err := w.run(t, binary, m.says)
 		if err != nil || by != "" {
 			return by, err
 		}
@@ -67,7 +67,7 @@ func (w *workshop) baseline(all []*mutant) error {
 			if err := w.build(t, binary); err != nil {
 				return err
 			}
-			by, err := w.run(t, binary)
+			by, err := w.run(t, binary, "")
 			if err == nil && by != "" {
 				err = fmt.Errorf("%s fails without a mutant: %s", t, by)
 			}
@@ -98,8 +98,11 @@ func (w *workshop) build(t test, binary string, flags ...string) error {
 
 var failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
-// run returns the test that failed; empty: all passed, and at least one ran.
-func (w *workshop) run(t test, binary string) (by string, err error) {
+// patience is how long tests wait for what a mutant may keep from happening, where their own patience is for machines that are much busier.
+const patience = "20s"
+
+// run returns the test that failed; empty: all passed, and at least one ran. With says, one that fails without saying it is an error.
+func (w *workshop) run(t test, binary, says string) (by string, err error) {
 	began := time.Now()
 	args := []string{"-test.failfast", "-test.short", "-test.v", "-test.timeout", w.timeout.String()}
 	if t.run != "" {
@@ -107,6 +110,7 @@ func (w *workshop) run(t test, binary string) (by string, err error) {
 	}
 	cmd := exec.CommandContext(w.ctx, binary, args...)
 	cmd.Dir = filepath.Join(w.root, filepath.FromSlash(strings.TrimPrefix(t.pkg, "./")))
+	cmd.Env = append(os.Environ(), "PENSTOCK_PATIENCE="+patience)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err = cmd.Run()
@@ -119,6 +123,10 @@ func (w *workshop) run(t test, binary string) (by string, err error) {
 		return "", nil
 	case !errors.As(err, &exit) || w.ctx.Err() != nil:
 		return "", err
+	}
+	if says != "" && !bytes.Contains(out.Bytes(), []byte(says)) {
+		text := out.Bytes()
+		return "", fmt.Errorf("%s failed, and does not say %q: %s", t, says, text[max(0, len(text)-2000):])
 	}
 	how := "a test that ended the process"
 	switch text := out.Bytes(); {

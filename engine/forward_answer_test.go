@@ -1,0 +1,69 @@
+package engine
+
+import (
+	"errors"
+	"testing"
+
+	"penstock/netproto"
+)
+
+// onItsWay is a put that was sent to node 2 as request 7; answers are what it was answered.
+func onItsWay() (f *forwarder, p *Put, answers *[]error) {
+	r := bareReplica()
+	f = &forwarder{cn: r.cn, lanes: map[*partition]*lane{}, sent: map[uint64]*Put{}, bytes: 3}
+	answers = new([]error)
+	p = &Put{Done: func(p *Put) { *answers = append(*answers, p.Err) }}
+	p.part, p.to, p.bytes, p.order = r.pt, 2, 3, firstOrder+1
+	l := f.lane(r.pt)
+	l.sent, l.to = 1, 2
+	f.sent[7] = p
+	return f, p, answers
+}
+
+func answerTo(request uint64, status netproto.Status, first ID, reason error) *netproto.Received {
+	fr := &netproto.Received{Payload: make([]byte, putAckBytes)}
+	fr.Header.Type, fr.Header.Request, fr.Header.Status = netproto.TypeForwardAck, request, status
+	fr.Payload[0], fr.Payload[8] = byte(first), numberOf(reason)
+	return fr
+}
+
+// A put that a leader did not store goes to the next one. Everything else is answered: what may be stored is never sent again.
+func TestForwardedPutIsAnsweredOrSentAgain(t *testing.T) {
+	again := map[netproto.Status]bool{netproto.StatusNotLeader: true, netproto.StatusFull: true, netproto.StatusClosed: true}
+	for status := netproto.StatusOK; status <= netproto.StatusOverloaded; status++ {
+		f, p, answers := onItsWay()
+		f.answered(2, answerTo(7, status, 5, ErrQuota))
+		waits := f.lanes[p.part] != nil && f.lanes[p.part].waiting.head == p
+		switch {
+		case len(f.sent) != 0:
+			t.Errorf("status %d: it is on its way still", status)
+		case again[status] && (!waits || len(*answers) != 0 || f.bytes != 3):
+			t.Errorf("status %d: nothing was stored, and it is answered %v, waits %v", status, *answers, waits)
+		case again[status]:
+		case waits || len(*answers) != 1 || f.bytes != 0 || len(f.lanes) != 0:
+			t.Errorf("status %d: it is answered %v, and is sent again %v", status, *answers, waits)
+		case status == netproto.StatusOK && ((*answers)[0] != nil || p.First != 5):
+			t.Errorf("it was stored as 5, and is answered %v, id %d", (*answers)[0], p.First)
+		case status != netproto.StatusOK && !errors.Is((*answers)[0], ErrQuota):
+			t.Errorf("status %d: the reason is %v", status, (*answers)[0])
+		}
+	}
+}
+
+// An answer counts from the node that was asked, once, and if it is whole.
+func TestForwardedPutIsAnsweredByWhoWasAsked(t *testing.T) {
+	f, _, answers := onItsWay()
+	f.answered(3, answerTo(7, netproto.StatusOK, 5, nil))
+	f.answered(2, answerTo(8, netproto.StatusOK, 5, nil))
+	short := answerTo(7, netproto.StatusOK, 5, nil)
+	short.Payload = short.Payload[:putAckBytes-1]
+	f.answered(2, short)
+	if len(*answers) != 0 || len(f.sent) != 1 {
+		t.Fatalf("it is answered %v by a frame that is not its answer", *answers)
+	}
+	f.answered(2, answerTo(7, netproto.StatusOK, 5, nil))
+	f.answered(2, answerTo(7, netproto.StatusRejected, 5, nil))
+	if len(*answers) != 1 || (*answers)[0] != nil {
+		t.Errorf("its answers are %v", *answers)
+	}
+}

@@ -1,0 +1,219 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/core"
+	"penstock/engine/meta"
+	"penstock/replicate"
+	"penstock/segment"
+	"penstock/segment/aio"
+	"penstock/segment/aio/faultaio"
+)
+
+// bareReplica is a partition's part in a cluster without a disk, a network or a store.
+func bareReplica() *replica {
+	began := time.Now()
+	e := &Engine{log: slog.New(slog.DiscardHandler), clock: newClock(time.Now, func() time.Duration { return time.Since(began) })}
+	cn := &clusterNode{e: e, log: e.log, self: meta.Node{ID: 1, Store: uuid.UUID{1}, Boot: uuid.UUID{9}}}
+	pt := &partition{e: e, t: &Topic{e: e, name: "t"}}
+	pt.rep = &replica{cn: cn, pt: pt}
+	return pt.rep
+}
+
+// openSmall opens an engine whose files are small and whose retention does not look.
+func openSmall(t *testing.T, disk aio.Disk) *Engine {
+	t.Helper()
+	e, err := Open(t.Context(), Options{
+		Disk: disk, Logger: slog.New(slog.DiscardHandler), BufferBytes: 4 << 20, CommitFileBytes: 256 << 10, CommitLiveBytes: 1 << 20,
+		MinSegmentBytes: 16 << 10, MaxSegmentBytes: 64 << 10, MaxMessageBytes: 16 << 10, MaxBatchBytes: 64 << 10, RetentionInterval: time.Hour,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	return e
+}
+
+// A commit answers what lies below its mark. The batch at the mark is in the log and not committed: its publisher waits, and nobody reads it.
+func TestCommitAnswersBelowTheMark(t *testing.T) {
+	r := bareReplica()
+	var answered []segment.MsgID
+	for i := range segment.MsgID(4) {
+		p := &Put{First: ID(i)}
+		p.Done = func(*Put) { answered = append(answered, i) }
+		r.pending.push(&pendingBatch{position: segment.Position(i), nextID: i + 1, count: 1, head: p, tail: p})
+	}
+	for mark := range segment.Position(5) {
+		r.run(func() { r.commit(mark) })
+		if len(answered) != int(mark) || r.pt.visible.Load() != uint64(mark) || r.pending.n != 4-int(mark) {
+			t.Fatalf("with %d batches committed %v are answered, what is below %d is visible, and %d wait", mark, answered, r.pt.visible.Load(), r.pending.n)
+		}
+	}
+}
+
+// What becomes durable of a log that was cut since says nothing of what stands in its place, also where the copy takes no part just then.
+func TestDurableOfAnotherGeneration(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		r := bareReplica()
+		r.closed, r.generation, r.durable = closed, 2, 5
+		r.run(func() { r.durableUpTo(7, 1) })
+		if r.durable != 5 {
+			t.Errorf("closed %v: a batch of the log before the cut makes what is below %d durable", closed, r.durable)
+		}
+		if r.run(func() { r.durableUpTo(7, 2) }); r.durable != 8 {
+			t.Errorf("closed %v: what is durable is forgotten: %d", closed, r.durable)
+		}
+	}
+}
+
+// A copy that does not read back, or that has entries which this version does not know, does not lead, although the store says so: the report may have crossed the
+// election.
+//
+// F3, F4.
+func TestDamagedCopyDoesNotLead(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(r *replica)
+		leads  bool
+	}{
+		{"whole", func(*replica) {}, true},
+		{"damaged", func(r *replica) {
+			r.follower.Step(0, &replicate.Event{Kind: replicate.EvCorrupt, Position: 1, Until: 2}, &r.acts)
+		}, false},
+		{"its disk failed", func(r *replica) {
+			r.follower.Step(0, &replicate.Event{Kind: replicate.EvFault, Err: errors.New("EIO")}, &r.acts)
+		}, false},
+		{"unread", func(r *replica) { r.pt.setUnread(errFoldElsewhere) }, false},
+		{"another disk", func(r *replica) { r.state.ISR[0].Store = uuid.UUID{3} }, false},
+		{"of the process before", func(r *replica) { r.state.Boot = uuid.UUID{8} }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := bareReplica()
+			r.state = replicate.State{
+				Epoch: 2, Version: 7, Leader: 1, Boot: r.cn.self.Boot, MinISR: 1, Replicas: []replicate.NodeID{1}, ISR: []replicate.Member{r.cn.member()},
+			}
+			r.generation = 1
+			r.follower = replicate.NewFollower(replicate.Config{}, r.cn.member(), r.cn.self.Boot, replicate.Log{
+				End: segment.State{Next: 5, NextID: 5, End: 500, Epoch: 1}, Durable: 5, Committed: 5, Epoch: 1, Generation: 1,
+				Epochs: []replicate.EpochStart{{Epoch: 1}},
+			})
+			c.change(r)
+			r.mu.Lock()
+			r.changeRole()
+			r.mu.Unlock()
+			if leads := r.leader != nil; leads != c.leads || r.leads.Load() != c.leads {
+				t.Errorf("leads %v, takes puts %v, want %v", leads, r.leads.Load(), c.leads)
+			}
+		})
+	}
+}
+
+// What recovery found to be damaged the machine knows before anybody can ask it to lead: segments that do not read back, and a commit log that failed.
+//
+// F4.
+func TestDamageIsKnownAtTheStart(t *testing.T) {
+	disk := faultaio.New(faultaio.Options{Seed: 1})
+	e := openSmall(t, disk)
+	topic, err := e.Topic(t.Context(), "t")
+	for range 400 {
+		if err == nil {
+			_, err = topic.Publish(t.Context(), make([]byte, 1000))
+		}
+	}
+	if err = errors.Join(err, e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	electable := func(e *Engine) bool {
+		topic, _ := e.LookupTopic("t")
+		r := bareReplica()
+		r.cn.e, r.cn.shortened, r.pt = e, &shortenedCopies{ids: map[segment.Identity]bool{}}, topic.partitions()[0]
+		r.cn.ctx, r.cn.cancel = context.WithCancel(context.Background())
+		r.cn.cancel() // there is no store that could be told
+		if err := r.open(r.pt.machine.Committed()); err != nil {
+			t.Fatal(err)
+		}
+		return r.follower.Electable()
+	}
+	disk = disk.Kill(1)
+	e = openSmall(t, disk)
+	if !electable(e) {
+		t.Fatal("a whole copy cannot lead")
+	}
+	failed := error(core.ErrPoisoned)
+	if e.poisoned.Store(&failed); electable(e) {
+		t.Error("a copy whose commit log failed could be made leader")
+	}
+	if err := e.Close(); err != nil && !errors.Is(err, core.ErrPoisoned) {
+		t.Fatal(err)
+	}
+	disk = disk.Kill(1)
+	name := topicDir(topic.uuid) + "/0/0000000000.seg"
+	if !disk.Corrupt(name, []byte("rotten"), segment.SegmentHeaderBytes+segment.HeaderBytes) {
+		t.Fatal("nothing was damaged")
+	}
+	e = openSmall(t, disk)
+	topic, _ = e.LookupTopic("t")
+	c := segment.NewChecker()
+	defer c.Close()
+	if _, err := topic.partitions()[0].log.Check(c, 0, 1, 0); !errors.As(err, new(*segment.CorruptError)) {
+		t.Fatal("the damage was not found", err)
+	}
+	if electable(e) {
+		t.Error("a damaged copy could be made leader")
+	}
+}
+
+// Frames that belong to a feature level are not sent where it is not in force: an older node takes them for damage and cuts the connection.
+//
+// F3.
+func TestNothingNewBelowItsLevel(t *testing.T) {
+	cn := bareReplica().cn // without a network: whatever is sent to another node ends the test
+	cn.ctx, cn.cancel = context.WithCancel(t.Context())
+	defer cn.cancel()
+	cn.absent.cn = cn
+	cn.remotes.init(cn)
+	cn.remotes.legs[1] = &leg{node: 2}
+	cn.e.level.Store(firstLevel)
+	cn.absent.frame(2, segment.Identity{}, &replicate.Message{Kind: replicate.MsgProbe, Epoch: 1})
+	if cn.e.counters.FramesWithoutCopy.Load() != 1 {
+		t.Error("the frame is not counted")
+	}
+	cn.remotes.sendStamps()
+	if ms := cn.fenceTime(); ms != 0 {
+		t.Errorf("a leader waits %d ms for nodes that know of no fence", ms)
+	}
+}
+
+func (cn *clusterNode) fenceTime() int64 {
+	pt := &partition{e: cn.e, t: &Topic{e: cn.e}}
+	pt.rep = &replica{cn: cn, pt: pt}
+	return pt.fenceMs(2)
+}
+
+// A level that the cluster has is in force here when this node's own directory has it, and not before: an older version could open the directory.
+//
+// F3.
+func TestLevelNeedsItsDirectory(t *testing.T) {
+	cn := bareReplica().cn
+	cn.e.level.Store(1)
+	cn.e.storeLevel.Store(1)
+	cn.raising.Store(true) // somebody is at it
+	snap := &meta.Snapshot{Level: 2}
+	if cn.learnLevel(snap); cn.e.Level() != 1 {
+		t.Errorf("level %d is in force, and the directory has level 1", cn.e.Level())
+	}
+	cn.e.storeLevel.Store(2)
+	if cn.learnLevel(snap); cn.e.Level() != 2 {
+		t.Errorf("level %d is in force, and everything has level 2", cn.e.Level())
+	}
+	if cn.learnLevel(&meta.Snapshot{}); cn.e.Level() != 2 {
+		t.Error("the level went back")
+	}
+}

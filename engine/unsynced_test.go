@@ -1,0 +1,64 @@
+package engine_test
+
+import (
+	"bytes"
+	"syscall"
+	"testing"
+	"time"
+
+	"penstock/engine"
+	"penstock/segment"
+	"penstock/segment/aio/faultaio"
+)
+
+// A commit log file stays while it alone has something on stable storage: also when the segments that have it cannot be flushed, and another topic needs the room.
+//
+// B18, B43.
+func TestUnsyncedSegmentsKeepTheCommitLog(t *testing.T) {
+	disk := newDisk()
+	e := onDisk(t, disk, func(o *engine.Options) { o.PublishTimeout = 500 * time.Millisecond })
+	bad, good := topicOf(t, e, "bad"), topicOf(t, e, "good")
+	c, _ := channelOf(t, bad, "c"), channelOf(t, good, "c")
+	disk.Inject(faultaio.Rule{Kind: faultaio.KindSync, Name: engine.TopicDir(e, "bad") + "/*/*.seg", Count: -1, Err: syscall.EIO})
+	acked := map[engine.ID]string{}
+	for _, body := range numbered("m", 100, 1000) {
+		acked[publish(t, bad, body)[0]] = body
+	}
+	pad := bytes.Repeat([]byte{'x'}, 10_000)
+	stored := 0
+	for stored < 4<<20 { // four times what the commit log may hold
+		if _, err := good.Publish(ctxBg, pad); err != nil {
+			break
+		}
+		stored += len(pad)
+	}
+	if stored < 100<<10 {
+		t.Errorf("only %d bytes of the other topic were stored", stored)
+	}
+	after := disk.Crash(1)
+	e = onDisk(t, after)
+	bad, _ = e.LookupTopic("bad")
+	if c, _ = bad.LookupChannel("c"); c == nil {
+		t.Fatal("the channel is gone")
+	}
+	got := readAll(t, c)
+	for id, body := range acked {
+		if got[id] != body {
+			t.Fatalf("%d bytes later %s, which was answered OK, is %.20q (%d of %d are there)", stored, id, got[id], len(got), len(acked))
+		}
+	}
+}
+
+// The limit on a topic's bytes leaves that many.
+//
+// B39.
+func TestRetentionBytesAreKept(t *testing.T) {
+	const keep = 300 << 10
+	e := onDisk(t, newDisk(), func(o *engine.Options) { o.RetentionBytes, o.RetentionInterval = keep, time.Hour })
+	topic := topicOf(t, e, "t")
+	channelOf(t, topic, "c")
+	publish(t, topic, numbered("m", 1000, 1000)...)
+	if to, end := engine.RetainTo(e, "t", 0); to != end-segment.Offset(keep) {
+		t.Errorf("of %d bytes those below %d may go, want all but %d", end, to, keep)
+	}
+}

@@ -1,0 +1,121 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"hash/crc32"
+	"slices"
+	"testing"
+
+	"penstock/engine/meta"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// fakeCopy answers a comparison as a node's copy of batches of 100 bytes with one message each.
+type fakeCopy struct {
+	bodies   []byte // what distinguishes the batches
+	bad      map[int]bool
+	repaired bool // as soon as damage was met
+	limit    int  // batches that are committed here
+}
+
+const fakeBatchBytes = 100
+
+func (c *fakeCopy) answer(q verifyRequest) *verifyAnswer {
+	a := &verifyAnswer{Committed: segment.Offset(c.limit) * fakeBatchBytes, Next: q.At}
+	to := a.Committed
+	if q.To != 0 {
+		to = q.To
+	}
+	var read []byte
+	for a.Next < to && a.Next-q.At < segment.Offset(q.Max) || a.Next < q.To {
+		n := int(a.Next / fakeBatchBytes)
+		if n >= len(c.bodies) {
+			break
+		}
+		if c.bad[n] {
+			a.Bad, a.BadFrom, a.BadTo = true, a.Next, a.Next+fakeBatchBytes
+			if a.Next == q.At {
+				a.Damaged = a.BadTo
+			}
+			if c.repaired {
+				delete(c.bad, n)
+			}
+			break
+		}
+		if a.Next == q.At {
+			a.First, a.Count = segment.MsgID(n), 1
+		}
+		read = append(read, c.bodies[n])
+		a.Next += fakeBatchBytes
+	}
+	a.Sum = crc32.ChecksumIEEE(read)
+	return a
+}
+
+// verified compares copies until nothing is left, as VerifySome does.
+func verified(t *testing.T, copies ...*fakeCopy) (found []string) {
+	t.Helper()
+	v := &verification{cn: bareReplica().cn, t: &Topic{name: "t"}, out: &Verified{}}
+	for i := range copies {
+		v.nodes = append(v.nodes, &meta.Node{ID: replicate.NodeID(i), Name: fmt.Sprintf("n%d", i)})
+	}
+	v.query = func(_ context.Context, n *meta.Node, q verifyRequest) (*verifyAnswer, error) {
+		return copies[n.ID].answer(q), nil
+	}
+	for rounds := 0; !v.out.Done; rounds++ {
+		if err := v.round(t.Context()); err != nil || rounds > 1000 {
+			t.Fatalf("after %d rounds: %v", rounds, err)
+		}
+		v.noted(t.Context())
+	}
+	if len(v.damage) > 0 {
+		t.Errorf("what was met at %+v is not told", v.damage)
+	}
+	for _, d := range v.out.Found {
+		found = append(found, fmt.Sprintf("%d to %d, first %d: damaged %v, differing %v", d.From, d.To, d.First, d.Damaged, d.Differing))
+	}
+	return found
+}
+
+// What differs is told where it is, and whose copy it is: of the leader, of a follower, damaged, damaged and repaired at once, or whole and another one.
+func TestVerifyNamesWhatDiffers(t *testing.T) {
+	const n = 50
+	bodies := make([]byte, n)
+	for i := range bodies {
+		bodies[i] = byte(i)
+	}
+	for at := range n {
+		other := slices.Clone(bodies)
+		other[at] ^= 0x80
+		for _, c := range []struct {
+			name   string
+			copies []*fakeCopy
+			want   string
+		}{
+			{"the same", []*fakeCopy{{bodies: bodies}, {bodies: bodies}, {bodies: bodies}}, "[]"},
+			{"one lags", []*fakeCopy{{bodies: bodies}, {bodies: bodies[:n-3]}, {bodies: bodies}}, "[]"},
+			{"a follower differs", []*fakeCopy{{bodies: bodies}, {bodies: bodies}, {bodies: other}}, "damaged [], differing [n2]"},
+			{"the leader differs", []*fakeCopy{{bodies: other}, {bodies: bodies}, {bodies: bodies}}, "damaged [], differing [n1 n2]"},
+			{"one is damaged", []*fakeCopy{{bodies: bodies}, {bodies: bodies, bad: map[int]bool{at: true}}, {bodies: bodies}}, "damaged [n1], differing []"},
+			{"the leader is damaged", []*fakeCopy{{bodies: bodies, bad: map[int]bool{at: true}}, {bodies: bodies}, {bodies: bodies}}, "damaged [n0], differing []"},
+			{"one is damaged and another differs", []*fakeCopy{{bodies: bodies}, {bodies: bodies, bad: map[int]bool{at: true}}, {bodies: other}}, "damaged [n1], differing [n2]"},
+			{"one was damaged", []*fakeCopy{{bodies: bodies}, {bodies: bodies}, {bodies: bodies, bad: map[int]bool{at: true}, repaired: true}}, "damaged [n2], differing []"},
+		} {
+			for _, copy := range c.copies {
+				copy.limit = min(len(copy.bodies), len(c.copies[1].bodies))
+			}
+			if at >= c.copies[1].limit {
+				continue
+			}
+			want := "[]"
+			if c.want != "[]" {
+				want = fmt.Sprintf("[%d to %d, first %d: %s]", at*fakeBatchBytes, (at+1)*fakeBatchBytes, at, c.want)
+			}
+			if got := fmt.Sprint(verified(t, c.copies...)); got != want {
+				t.Errorf("%s at batch %d: %s, want %s", c.name, at, got, want)
+			}
+		}
+	}
+}
