@@ -27,6 +27,7 @@ type PartitionMarks struct {
 	StartID   segment.MsgID  // of the first message that the copy's log may have
 	StartAt   segment.Offset // of its first batch
 	EndAt     segment.Offset
+	Drops     int // times that this process has given the copy up
 }
 
 // PartitionView is all that there is to see of it.
@@ -69,7 +70,7 @@ func (pt *partition) marks(v *PartitionMarks) {
 	r := pt.rep
 	*v = PartitionMarks{
 		ID: pt.identity(), Leads: r.leads.Load(), Serves: r.serves.Load(), MinISR: r.state.MinISR,
-		Committed: r.committed(), Durable: r.durable, End: pt.machine.State().Next, Cutting: r.cut != nil,
+		Committed: r.committed(), Durable: r.durable, End: pt.machine.State().Next, Cutting: r.cut != nil, Drops: r.drops,
 	}
 	v.StartAt, _, v.StartID = pt.log.Start()
 	v.EndAt, _, _ = pt.log.End()
