@@ -51,6 +51,12 @@ type ChannelView struct {
 // TopicID tells a topic from one that had its name before.
 func (m *Manual) TopicID(t *Topic) uuid.UUID { return t.uuid }
 
+// Disk is how this node believes that its disk answers, and how many writes came back.
+func (m *Manual) Disk() (state core.DiskState, done uint64) {
+	_, done = m.e.pulse.Counts()
+	return m.e.disks.now(), done
+}
+
 // EachMarks shows the marks of the copies that this node has, in the order in which it got them; they are borrowed until visit returns.
 // It allocates nothing.
 func (m *Manual) EachMarks(visit func(*PartitionMarks)) {
