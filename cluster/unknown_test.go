@@ -72,8 +72,15 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.kept(t, part, `"newer":[1,{"x":2}]`, `"disk":"fine"`, `"damaged":[`)
-	st := b.Snapshot().Partitions[id].State
-	w.until(b, "the report", func(s *meta.Snapshot) bool { st = s.Partitions[id].State; return len(s.Partitions[id].Damaged) == 1 })
+	var st replicate.State
+	w.until(b, "the report", func(s *meta.Snapshot) bool {
+		row := s.Partitions[id]
+		if row == nil || len(row.Damaged) != 1 {
+			return false
+		}
+		st = row.State
+		return true
+	})
 	leader := w.nodes[st.Leader-1]
 	want := st
 	want.ISR = slices.DeleteFunc(slices.Clone(st.ISR), func(m replicate.Member) bool { return m.Node == 3 })
@@ -119,6 +126,26 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.kept(t, tombstoneKey(stone), `"why":"moved"`)
+}
+
+// A change may be decided on a row that this node's watch has not brought yet: what that row has is kept, not what an older one had.
+func TestUnknownFieldsOfANewerRow(t *testing.T) {
+	w := newWorld(t, 1)
+	a := w.nodes[0]
+	topic, err := a.CreateTopic(ctx(t), meta.Topic{Name: "t", Partitions: 1, Replicas: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, before := topicKey(topicsDir, topic.ID), a.s.cur.Load()
+	a.enrich(t, key, first(`"compaction":"on"`))
+	row, err := a.s.get(ctx(t), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conds, ops := []kv.Cond{{Key: a.s.key(key), ModRevision: row.ModRevision}}, []kv.Op{put(a.s.key(key), topic)}
+	if ops, err = a.s.keepUnknown(ctx(t), before, conds, ops); err != nil || !strings.Contains(string(ops[0].Value), `"compaction":"on"`) {
+		t.Errorf("it becomes %s, %v", ops[0].Value, err)
+	}
 }
 
 func TestUnknownFieldsOfTheLevel(t *testing.T) {
