@@ -22,8 +22,7 @@ import (
 //	                                             4 the record is durable
 //	5 cuts the segments, EvTruncated
 //
-// A crash before 4 leaves the log as it was; after 4, recovery finds the record and cuts again. What 2 cannot read is
-// fetched from the leader; what cannot be had that way makes the copy begin anew (replica_drop.go).
+// A crash before 4 leaves the log as it was; after 4, recovery finds the record and cuts again.
 
 // beginCut starts it; mu is held.
 func (r *replica) beginCut(a *replicate.Action) {
@@ -45,15 +44,7 @@ func (r *replica) beginCut(a *replicate.Action) {
 }
 
 func (r *replica) doCut(c *logCut) {
-	err := r.prepareCut(c)
-	for err != nil && unfit(err) && r.awaitRepair(err) {
-		err = r.prepareCut(c)
-	}
-	switch {
-	case err != nil && unfit(err):
-		r.drop(err)
-		return
-	case err != nil:
+	if err := r.prepareCut(c); err != nil {
 		r.cutFailed(err)
 		return
 	}
@@ -94,17 +85,11 @@ func (r *replica) prepareCut(c *logCut) error {
 			return ErrClosed
 		}
 	}
-	c.fold, c.unread = new(core.Cursors), nil
-	switch {
-	case !c.anew:
+	c.fold = new(core.Cursors)
+	if !c.anew {
 		if err := r.pt.refold(c); err != nil {
 			return err
 		}
-	case r.countsAsWhole(): // a member of the ISR that cannot shrink
-		if err := r.cn.shortened.add([]segment.Identity{r.pt.identity()}); err != nil {
-			return err
-		}
-		r.run(func() { r.shortened = true })
 	}
 	kind := byte(cutBack)
 	if c.anew {
@@ -116,14 +101,6 @@ func (r *replica) prepareCut(c *logCut) error {
 		return fmt.Errorf("engine: the state of the channels takes %d bytes, the commit log takes records of at most %d", len(c.payload), clog.MaxPayloadBytes)
 	}
 	return nil
-}
-
-// countsAsWhole says whether the store has this copy in the ISR and nobody would know after a crash that it is not
-// whole.
-func (r *replica) countsAsWhole() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return !r.shortened && memberOf(r.state.ISR, r.cn.member())
 }
 
 // keptFold is what the record says of the fold; nil: it is not known.

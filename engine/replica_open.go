@@ -46,7 +46,6 @@ func (r *replica) shut() {
 			r.count()
 		}
 		r.leader, r.follower = nil, nil
-		r.noteBlocked()
 	})
 }
 

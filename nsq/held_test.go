@@ -70,13 +70,14 @@ func TestHeldOutput(t *testing.T) {
 		if id == 3 {
 			held(server, 50, 100, other)
 			held(server, 51, 100, nil)
+			held(server, 52, 100, other)
 		}
 	}
 	s := (*sink)(server)
 	if s.Drained() {
 		t.Error("nothing is said to wait")
 	}
-	if !s.Withdraw(4) || !s.Withdraw(99) {
+	if !s.Withdraw(4) || !s.Withdraw(52) || !s.Withdraw(99) {
 		t.Error("a message that waits could not be withdrawn")
 	}
 	clock.over.Store(true)
@@ -89,7 +90,7 @@ func TestHeldOutput(t *testing.T) {
 	for _, d := range s.Dropped(nil) {
 		dropped = append(dropped, d.ID)
 	}
-	if slices.Sort(dropped); !slices.Equal(dropped, []engine.ID{2, 3, 4, 5, 6, 7, 8, 9}) {
+	if slices.Sort(dropped); !slices.Equal(dropped, []engine.ID{2, 3, 4, 5, 6, 7, 8, 9, 52}) {
 		t.Errorf("%v are said to be dropped", dropped)
 	}
 }

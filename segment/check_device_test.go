@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+
+	"penstock/segment/aio/faultaio"
 )
 
 // What the device has lost is found although memory still shows what it once had.
@@ -11,10 +13,16 @@ func TestCheckReadsTheDevice(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	w.fill(newRand(21), 40)
 	w.settle()
-	w.log.Evict(w.st.End)
-	w.check() // all of it is in memory by now
 	m := &w.model[17]
-	flip(t, w.disk, fmt.Sprintf("%s/%010d.seg", w.dir, m.slice.Segment), SegmentHeaderBytes+int64(m.slice.Offset-m.slice.SegmentBase)+HeaderBytes)
+	var v View
+	if err := w.log.View(&v, m.slice.Offset, 1); err != nil { // it is in memory by now
+		t.Fatal(err)
+	}
+	v.Release()
+	name, at := fmt.Sprintf("%s/%010d.seg", w.dir, m.slice.Segment), SegmentHeaderBytes+int64(m.slice.Offset-m.slice.SegmentBase)+HeaderBytes
+	if !w.disk.(*faultaio.Disk).CorruptUnseen(name, []byte{^m.data[HeaderBytes]}, at) {
+		t.Fatal("nothing was damaged")
+	}
 	c := NewChecker()
 	defer c.Close()
 	if _, bad := w.checkAll(c, CheckBytes); len(bad) != 1 || bad[0] != m.slice.Offset {

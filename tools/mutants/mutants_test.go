@@ -14,7 +14,7 @@ func TestTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const least = 90
+	const least = 160
 	if len(all) < least {
 		t.Errorf("%d mutants, want at least %d", len(all), least)
 	}

@@ -172,12 +172,21 @@ func usedBytes(n *node) int64 {
 
 // Corrupt overwrites stored bytes behind everybody's back: bit rot. It reports whether the file exists.
 func (d *Disk) Corrupt(name string, p []byte, off int64) bool {
+	return d.corrupt(name, func(n *node) { n.writeDurable(p, off) })
+}
+
+// CorruptUnseen is Corrupt of what the device has, while mappings go on to show what they have read of it.
+func (d *Disk) CorruptUnseen(name string, p []byte, off int64) bool {
+	return d.corrupt(name, func(n *node) { n.pair.write(p, off) })
+}
+
+func (d *Disk) corrupt(name string, how func(n *node)) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n, err := d.lookup("corrupt", name)
 	if err != nil || n.dir {
 		return false
 	}
-	n.writeDurable(p, off)
+	how(n)
 	return true
 }

@@ -48,7 +48,9 @@ func (w *World) goOn(r *removal, patience int64) {
 		w.bringBack(r)
 		return
 	}
-	if w.dismiss(r.id) {
+	w.store.drain(r.id, true)
+	err := w.store.removeNode(r.id)
+	if err == nil {
 		r.removed = true
 		w.Stats.Removed++
 		w.after(w.skewed(50*ms, 1500*ms), func() { w.bringBack(r) })
@@ -68,7 +70,7 @@ func (w *World) bringBack(r *removal) {
 	if r.removed {
 		w.Stats.Returned++
 	} else {
-		w.drainNode(r.id, false)
+		w.store.drain(r.id, false)
 	}
 	if r.removed && w.chance(0.7) {
 		w.tracef("%s comes back with an empty disk", n.name)
