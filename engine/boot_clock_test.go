@@ -5,6 +5,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"penstock/engine/meta"
 )
 
 // clocks are those of a machine that can stand still.
@@ -78,6 +80,11 @@ func TestLeaseEndsInSleep(t *testing.T) {
 	}
 }
 
+// emptyStore knows nothing, and nobody may ask it for more.
+type emptyStore struct{ meta.Store }
+
+func (emptyStore) Snapshot() *meta.Snapshot { return &meta.Snapshot{} }
+
 // A machine that stood still, and whose wall clock was set back by as long: the next tick notices.
 func TestTicksReadTheBootClock(t *testing.T) {
 	var mu sync.Mutex
@@ -88,7 +95,7 @@ func TestTicksReadTheBootClock(t *testing.T) {
 		boot:  func() int64 { mu.Lock(); defer mu.Unlock(); return inner.boot() },
 	}
 	cn := bareReplica().cn
-	cn.boot = locked.begin()
+	cn.boot, cn.store = locked.begin(), emptyStore{}
 	cn.ctx, cn.cancel = context.WithCancel(t.Context())
 	cn.forward = newForwarder(cn)
 	cn.remotes.init(cn)
