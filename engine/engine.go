@@ -159,6 +159,9 @@ func (e *Engine) open(ctx context.Context) error {
 	e.startDiskWatch()
 	if e.opts.ScrubInterval > 0 {
 		e.background(e.scrub)
+		if e.cluster == nil {
+			e.background(e.retryReads)
+		}
 		e.background(e.scrubLog)
 	}
 	e.background(e.watch)

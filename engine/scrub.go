@@ -25,6 +25,7 @@ type scrubState struct {
 	damaged    atomic.Uint64 // ranges that were found not to read back
 	mended     atomic.Uint64 // batches, header blocks, indexes and small files that were written again from what this node knew
 	rotten     atomic.Uint64 // files of the commit log that did not read back
+	readAgain  atomic.Uint64 // ranges that the device could not read, and could later
 	partitions atomic.Int64  // of the present round that were read
 	running    atomic.Bool
 }
@@ -32,6 +33,7 @@ type scrubState struct {
 func (s *scrubState) describe(out *StorageStats) {
 	out.ScrubRounds, out.ScrubBytes, out.ScrubDamaged = s.rounds.Load(), s.bytes.Load(), s.damaged.Load()
 	out.ScrubMended, out.ScrubLogDamaged = s.mended.Load(), s.rotten.Load()
+	out.ReadsRecovered = s.readAgain.Load()
 	out.ScrubPartitions, out.ScrubRunning = s.partitions.Load(), s.running.Load()
 }
 

@@ -56,6 +56,7 @@ type StorageStats struct {
 	ScrubDamaged    uint64  `json:"scrub_damaged"`            // ranges that did not read back
 	ScrubMended     uint64  `json:"scrub_mended"`             // damaged batches, headers, indexes and small files that were written again from what the node knew
 	ScrubLogDamaged uint64  `json:"scrub_commit_damaged"`     // commit log files that did not read back: what they held went to segments
+	ReadsRecovered  uint64  `json:"reads_recovered"`          // ranges that the device could not read for a while; on a single node, see retryReads
 	ScrubPartitions int64   `json:"scrub_partitions"`         // read in the present round
 	ScrubRunning    bool    `json:"scrub_running"`            // a round is under way
 }

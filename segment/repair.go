@@ -3,7 +3,6 @@ package segment
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"penstock/segment/aio"
 )
@@ -43,18 +42,7 @@ func (l *Log) Repair(w *Writer, r Range, data []byte) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.dropDamage(func(at Offset) bool { return at == r.From })
-	i := slices.IndexFunc(f.bad, func(s span) bool { return s.from == r.From })
-	end := f.bad[i].to
-	if n := slices.Index(l.segs, f); n >= 0 {
-		end = min(end, l.segmentEnd(n)) // what is written later will be good
-	}
-	if r.To >= end {
-		f.bad = slices.Delete(f.bad, i, i+1)
-		return nil
-	}
-	f.bad[i].from = r.To
-	l.noteDamage(r.To, f.corrupt(f.at(r.To), errUnrepaired))
+	l.serveAgain(f, r, errUnrepaired)
 	return nil
 }
 

@@ -1,0 +1,43 @@
+package engine_test
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	"penstock/engine"
+	"penstock/segment/aio/faultaio"
+)
+
+// The device of a single node cannot read a segment for a while. What lies there is served again when it can, without a restart, and it is said once.
+func TestReadsAreTriedAgain(t *testing.T) {
+	disk, ids := closedDirectory(t, 300)
+	var log logged
+	e := onDisk(t, disk, scrubsOften, func(o *engine.Options) { o.Logger = log.logger() })
+	files := segmentFiles(t, disk, "bad")
+	disk.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: files[len(files)/2], Count: -1, Err: syscall.EIO})
+	k := sit(t, channelOf(t, topicOf(t, e, "bad"), "c"), 500)
+	got := map[engine.ID]bool{}
+	take := func() {
+		for m, ok := k.poll(0); ok; m, ok = k.poll(0) {
+			got[m.id] = true
+			k.finish(m)
+		}
+	}
+	eventually(t, "the channel stops there", func() bool {
+		take()
+		return e.Health() != nil && strings.Contains(log.String(), "a channel stops reading")
+	})
+	if len(got) == len(ids) {
+		t.Fatal("nothing was to be read there")
+	}
+	disk.ClearRules()
+	eventually(t, "all messages come", func() bool {
+		take()
+		return len(got) == len(ids)
+	})
+	eventually(t, "nothing is damaged any more", func() bool { return e.Health() == nil })
+	if n := strings.Count(log.String(), "read back again"); n == 0 || uint64(n) != e.Storage().ReadsRecovered {
+		t.Errorf("told %d times, %d ranges", n, e.Storage().ReadsRecovered)
+	}
+}

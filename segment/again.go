@@ -1,0 +1,70 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"penstock/segment/aio"
+)
+
+// errReadSoFar is why the rest of a range stays isolated whose beginning the device gave back.
+var errReadSoFar = fmt.Errorf("%w: a range that it could not read was read again up to here", aio.ErrMedia)
+
+// ReadAgain tries an isolated range again that the device could not read: cables, paths and sectors come back. It reads about CheckBytes from its beginning, from the
+// device and not from memory that shows what the device once had; what verifies is served again, and until is where it ends. The rest stays isolated, and can be tried
+// next. What the device gave back and does not verify is damage: it is not tried again, as any range that was isolated for another reason. It holds the lock that
+// writers of the log need for as long as the device takes.
+func (l *Log) ReadAgain(c *Checker, r Range) (until Offset, err error) {
+	l.io.Lock()
+	defer l.io.Unlock()
+	f, err := l.damagedIn(r)
+	if err != nil {
+		return r.From, err
+	}
+	defer f.release()
+	l.mu.Lock()
+	cause := l.damageAt(f, r.From)
+	l.mu.Unlock()
+	if !errors.Is(cause, aio.ErrMedia) {
+		return r.From, cause
+	}
+	run, _, err := l.checkFile(c, f, r.From, r.To, CheckBytes)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case err == nil:
+		l.serveAgain(f, Range{r.From, run.Next}, errReadSoFar)
+		return run.Next, nil
+	case isDamage(err) && !errors.Is(err, aio.ErrMedia):
+		l.dropDamage(func(at Offset) bool { return at == r.From })
+		l.noteDamage(r.From, f.corrupt(f.at(r.From), err))
+	}
+	return r.From, err
+}
+
+// MayReadAgain lists the isolated ranges that ReadAgain can try.
+func (l *Log) MayReadAgain() []Range {
+	all := l.Isolated()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.DeleteFunc(all, func(r Range) bool {
+		return !slices.ContainsFunc(l.damage, func(d damage) bool { return d.at == r.From && errors.Is(d.err, aio.ErrMedia) })
+	})
+}
+
+// serveAgain ends the isolation of the beginning of a range, whose bytes read back now. What is left of it stays isolated, for the reason given. The caller holds l.mu.
+func (l *Log) serveAgain(f *segFile, r Range, rest error) {
+	l.dropDamage(func(at Offset) bool { return at == r.From })
+	i := slices.IndexFunc(f.bad, func(s span) bool { return s.from == r.From })
+	end := f.bad[i].to
+	if n := slices.Index(l.segs, f); n >= 0 {
+		end = min(end, l.segmentEnd(n)) // what is written later will be good
+	}
+	if r.To >= end {
+		f.bad = slices.Delete(f.bad, i, i+1)
+		return
+	}
+	f.bad[i].from = r.To
+	l.noteDamage(r.To, f.corrupt(f.at(r.To), rest))
+}
