@@ -190,12 +190,53 @@ func (f *confirmer) flush() {
 	clear(f.list)
 	f.list = f.list[:0]
 	f.mu.Unlock()
+	var held []*Channel
 	for _, c := range list {
-		c.mu.Lock()
-		c.queued.Store(false)
-		c.sendControls()
+		if !c.mu.TryLock() {
+			if f.e.manual == nil {
+				held = append(held, c)
+				continue
+			}
+			c.mu.Lock()
+		}
+		c.sendQueued()
 		c.mu.Unlock()
 	}
+	if len(held) > 0 {
+		f.flushHeld(held)
+	}
+}
+
+// heldPatience is how long the other channels' confirmations wait for those of channels that somebody is at work on: most often for much less than a millisecond. A
+// read from a device that hangs may keep one for ever.
+const heldPatience = 20 * time.Millisecond
+
+// flushHeld sends the controls of channels whose locks were held, each as soon as it is free.
+func (f *confirmer) flushHeld(held []*Channel) {
+	sent := make(chan struct{}, len(held))
+	for _, c := range held {
+		f.e.spawn(func() { // at most one of a channel: it is not listed again before that
+			c.mu.Lock()
+			c.sendQueued()
+			c.mu.Unlock()
+			sent <- struct{}{}
+		})
+	}
+	patience := time.NewTimer(heldPatience)
+	defer patience.Stop()
+	for range held {
+		select {
+		case <-sent:
+		case <-patience.C:
+			return
+		}
+	}
+}
+
+// sendQueued is sendControls for a channel that was on the confirmer's list; mu is held.
+func (c *Channel) sendQueued() {
+	c.queued.Store(false)
+	c.sendControls()
 }
 
 // learnFate takes in what became of controls that were answered.

@@ -16,3 +16,15 @@ func SendControls(c *Channel) (left bool) {
 	c.sendControls()
 	return c.m.HasControls(0)
 }
+
+// ChannelHeld says whether somebody is at work on a channel.
+func ChannelHeld(c *Channel) bool {
+	if c.mu.TryLock() {
+		c.mu.Unlock()
+		return false
+	}
+	return true
+}
+
+// ConfirmedInLog is how many messages of a partition, from the first, every channel has confirmed as the log has it.
+func ConfirmedInLog(t *Topic, n int) uint64 { return t.partitions()[n].needed.Load() }

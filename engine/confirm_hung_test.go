@@ -1,0 +1,58 @@
+package engine_test
+
+import (
+	"testing"
+	"time"
+
+	"penstock/engine"
+	"penstock/segment/aio/faultaio"
+)
+
+// A channel reads a segment and the device hangs: the channel's lock is held for as long as that takes, and its own confirmations wait. Those of others do not: they are
+// in the log, and publishing goes on. When the device answers, nothing is missing.
+func TestHungReadHoldsUpOneChannel(t *testing.T) {
+	t.Parallel()
+	disk, ids := closedDirectory(t, 300)
+	e := onDisk(t, disk, func(o *engine.Options) { o.ConfirmInterval = 200 * time.Millisecond })
+	c := channelOf(t, topicOf(t, e, "bad"), "c")
+	k := sit(t, c, 4)
+	k.finish(k.next()) // the channel is on the list of those that have something to write
+	release := func() {
+		disk.ClearRules()
+		disk.ReleaseHeld()
+	}
+	t.Cleanup(release)
+	for _, f := range segmentFiles(t, disk, "bad") {
+		disk.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: f, Hold: true, Count: -1})
+	}
+	second := k.next()
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		k.finish(second)
+	}()
+	for held := 0; held < 100; time.Sleep(time.Millisecond) {
+		if held++; !engine.ChannelHeld(c) {
+			held = 0 // not yet, or not for that
+		}
+	}
+	good := topicOf(t, e, "good")
+	g := sit(t, channelOf(t, good, "c"), 20)
+	if len(g.take(10)) != 10 {
+		t.Fatal("another channel waits")
+	}
+	publish(t, good, "meanwhile")
+	g.take(1)
+	eventually(t, "the confirmations of another channel are in the log", func() bool { return engine.ConfirmedInLog(good, 0) >= 11 })
+	select {
+	case <-finished:
+		t.Error("the device does not hang")
+	default:
+	}
+	release()
+	<-finished
+	for range len(ids) - 2 {
+		k.finish(k.next())
+	}
+	k.none("all were finished")
+}
