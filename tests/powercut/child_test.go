@@ -38,10 +38,16 @@ const (
 	topicName     = "cut"
 	producers     = 4 // per node
 	partitions    = 3 // of the topic in a cluster: every node leads one
-	// openTimeout and readTimeout end a child that makes no progress: the machine may be busy.
-	openTimeout = 2 * time.Minute
-	readTimeout = 30 * time.Second // without one more message found
 )
+
+// openTimeout and readTimeout (without one more message found) end a child that makes no progress: the machine may be busy. PENSTOCK_PATIENCE shortens them where
+// messages are to be lost (tools/mutants).
+var openTimeout, readTimeout = func() (open, read time.Duration) {
+	if d, err := time.ParseDuration(os.Getenv("PENSTOCK_PATIENCE")); err == nil {
+		return d, d
+	}
+	return 2 * time.Minute, 30 * time.Second
+}()
 
 // Lines that a child prints, one write each, so that what was acknowledged is known even of a child that is killed in the next moment.
 const (
