@@ -85,6 +85,14 @@ func (r *rest) fired() {
 // (Options.Inline).
 func (l *Log) Rested() { l.rest.due.Store(true) }
 
+// Owes is the last group, if it has records and no header promises it: when the log rests it gets a mark. 0: there is none. For logs whose owner keeps the time.
+func (l *Log) Owes() uint64 {
+	if !l.rest.owed {
+		return 0
+	}
+	return l.durable
+}
+
 // restMark says whether the mark of a log at rest is due. There were no records to write just now.
 func (l *Log) restMark() bool {
 	r := &l.rest

@@ -92,7 +92,10 @@ type clusterNode struct {
 		nodes []replicate.NodeID
 	}
 
-	yields atomic.Uint64 // leaderships given to a replica with more than this one's shortened log
+	drops   atomic.Uint64 // copies that were given up and fetched anew; see replica.drop
+	losses  atomic.Uint64 // see replicate.LeaderCounts.Losses
+	blocked atomic.Int64  // partitions led here whose replica.blocked is not 0
+	yields  atomic.Uint64 // leaderships given to a replica with more than this one's shortened log
 
 	comparingWaits atomic.Uint64 // see tellComparing
 

@@ -95,5 +95,10 @@ func (r *replica) count() {
 	c.ISRHeldBack.Add(n.ISRHeldBack - r.counted.ISRHeldBack)
 	c.AbsentReplicas.Add(n.Absences - r.counted.Absences)
 	c.Stranded.Add(n.Stranded - r.counted.Stranded)
+	if lost := n.Losses - r.counted.Losses; lost > 0 {
+		r.cn.losses.Add(lost)
+		r.cn.log.Error("the end of a partition's log may be lost: recovery shortened this copy, every other replica was asked, and none has more or all that was known to be committed. "+
+			"The partition goes on with the longest copy that there is", "topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "end", r.leader.Log().End.Next)
+	}
 	r.counted = n
 }

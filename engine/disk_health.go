@@ -61,7 +61,11 @@ func (e *Engine) startDiskWatch() {
 	}
 	d := &e.disks
 	d.began, d.stop = e.instant(), make(chan struct{})
-	d.watch = core.NewDiskWatch(core.DiskConfig{PatienceNs: int64(patience), FailedNs: int64(failed), PollNs: int64(watchInterval)}, 0)
+	cfg := core.DiskConfig{PatienceNs: int64(patience), FailedNs: int64(failed), PollNs: int64(watchInterval), IdleNs: core.DiskProbeIdleNs}
+	if e.manual != nil && e.manual.idle.ProbeAfter > 0 {
+		cfg.IdleNs = int64(e.manual.idle.ProbeAfter)
+	}
+	d.watch = core.NewDiskWatch(cfg, 0)
 	if e.manual == nil {
 		// Not one of those whom Close waits for: Close asks it whether to wait.
 		e.spawn(func() {
@@ -94,7 +98,7 @@ func (e *Engine) stepDiskWatch() {
 	if v.HandOver && e.cluster != nil && e.opts.DiskPatience > 0 {
 		e.cluster.spawn(e.cluster.giveAway)
 	}
-	if v.Probe && e.manual == nil && d.probing.CompareAndSwap(false, true) {
+	if v.Probe && e.probes() && d.probing.CompareAndSwap(false, true) {
 		e.spawnIn(&d.probe, func() {
 			defer d.probing.Store(false)
 			e.probeDisk()
@@ -132,6 +136,7 @@ func (e *Engine) probeDisk() {
 	e.pulse.Begin()
 	defer e.pulse.End()
 	e.disks.probes.Add(1)
+	e.waitWhileHung()
 	if err := e.writeProbe(); err != nil && !errors.Is(err, syscall.ENOSPC) {
 		e.log.Warn("the disk could not be asked whether it answers; it is asked again. Nothing else was touched", "file", probeFile, "error", err)
 	}

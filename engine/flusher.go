@@ -568,6 +568,11 @@ func (f *flusher) retainTo(pt *partition) segment.Offset {
 		to = end
 	}
 	to = min(to, keep.at)
+	if pt.rep != nil && pt.rep.letGo.Load() > 0 {
+		if at, err := pt.log.SeekPosition(segment.Position(pt.rep.letGo.Load())); err == nil {
+			to = max(to, at)
+		}
+	}
 	l := pt.t.limits.Load()
 	if l.retentionBytes > 0 {
 		to = max(to, end-segment.Offset(l.retentionBytes))

@@ -57,6 +57,16 @@ type Manual struct {
 	marks    PartitionMarks // what EachMarks shows
 	logging  bool           // the commit log was started
 	dead     bool
+
+	idle   Idle
+	owes   uint64        // the group that the commit log owes a mark for; 0: none
+	markAt time.Duration // when it gets it
+}
+
+// Idle says what an engine of a Manual does when it has nothing to do. One of Open does both by itself.
+type Idle struct {
+	MarkAfter  time.Duration // the commit log writes a mark when it has rested so long; 0: never
+	ProbeAfter time.Duration // the disk is asked whether it answers when nothing was written for so long; 0: never
 }
 
 // task is a function that can wait.
@@ -84,6 +94,9 @@ func NewManual(h Host) *Manual { return &Manual{host: h} }
 
 // Open is engine.Open; it must be called in a task.
 func (m *Manual) Open(ctx context.Context, o Options) (*Engine, error) { return openEngine(ctx, o, m) }
+
+// SetIdle chooses what is done when there is nothing to do; at first that is nothing. Call it before Open.
+func (m *Manual) SetIdle(i Idle) { m.idle = i }
 
 // Go starts a task. It runs within a later Step.
 func (m *Manual) Go(f func()) { m.start(f, false, 0) }
@@ -246,7 +259,26 @@ func (m *Manual) stepLog() (bool, error) {
 	if !m.logging {
 		return false, nil
 	}
+	m.rest()
 	return e.clog.Step(false)
+}
+
+// rest tells the commit log when it has rested: one of Open has a timer for that.
+func (m *Manual) rest() {
+	if m.idle.MarkAfter == 0 {
+		return
+	}
+	now := m.host.Instant()
+	if seq := m.e.clog.Owes(); seq != m.owes {
+		m.owes, m.markAt = seq, now+m.idle.MarkAfter
+	}
+	switch {
+	case m.owes == 0:
+		m.markAt = never
+	case now >= m.markAt:
+		m.markAt = never
+		m.e.clog.Rested()
+	}
 }
 
 // pump does what the channels' own goroutines do.
@@ -278,6 +310,9 @@ func (c *Channel) due() bool {
 // due is when the next thing happens by itself.
 func (m *Manual) due() time.Duration {
 	next := never
+	if m.owes != 0 {
+		next = m.markAt
+	}
 	for _, t := range m.tasks {
 		next = min(next, t.at)
 	}

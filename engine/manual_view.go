@@ -27,6 +27,7 @@ type PartitionMarks struct {
 	StartID   segment.MsgID  // of the first message that the copy's log may have
 	StartAt   segment.Offset // of its first batch
 	EndAt     segment.Offset
+	Drops     int // times that this process has given the copy up
 }
 
 // PartitionView is all that there is to see of it.
@@ -50,6 +51,12 @@ type ChannelView struct {
 // TopicID tells a topic from one that had its name before.
 func (m *Manual) TopicID(t *Topic) uuid.UUID { return t.uuid }
 
+// Disk is how this node believes that its disk answers, and how many writes came back.
+func (m *Manual) Disk() (state core.DiskState, done uint64) {
+	_, done = m.e.pulse.Counts()
+	return m.e.disks.now(), done
+}
+
 // EachMarks shows the marks of the copies that this node has, in the order in which it got them; they are borrowed until visit returns.
 // It allocates nothing.
 func (m *Manual) EachMarks(visit func(*PartitionMarks)) {
@@ -69,7 +76,7 @@ func (pt *partition) marks(v *PartitionMarks) {
 	r := pt.rep
 	*v = PartitionMarks{
 		ID: pt.identity(), Leads: r.leads.Load(), Serves: r.serves.Load(), MinISR: r.state.MinISR,
-		Committed: r.committed(), Durable: r.durable, End: pt.machine.State().Next, Cutting: r.cut != nil,
+		Committed: r.committed(), Durable: r.durable, End: pt.machine.State().Next, Cutting: r.cut != nil, Drops: r.drops,
 	}
 	v.StartAt, _, v.StartID = pt.log.Start()
 	v.EndAt, _, _ = pt.log.End()

@@ -54,6 +54,12 @@ type replica struct {
 	durable    segment.Position // below it everything is on stable storage here
 	shortened  bool             // see shortenedCopies
 	yielded    segment.Epoch    // the last in which another leader was asked for because of that
+	letGo      atomic.Uint64    // segment.Position: the leader's log begins there, and what is damaged below is not repaired; 0: not known
+	dropped    bool             // the copy was given up in this process, at droppedAt; see drop
+	droppedAt  int64
+	toldRepair atomic.Int64 // see notRepaired
+	drops      int
+	blocked    replicate.NodeID // see Leader.Blocked
 	comparing  int64            // since when it has waited for others' logs, by now(); -1: it was told
 
 	// Leader.
@@ -236,6 +242,7 @@ func (r *replica) do(a *replicate.Action) {
 	case replicate.ActRepair:
 		r.repair(&a.Message)
 	case replicate.ActTrim:
+		r.letGo.Store(max(r.letGo.Load(), uint64(a.Position)))
 		r.cn.trimTo(r.pt, a.Position)
 	case replicate.ActStartEpoch:
 		r.startEpoch, r.out.work = true, true

@@ -22,7 +22,8 @@ import (
 //	                                             4 the record is durable
 //	5 cuts the segments, EvTruncated
 //
-// A crash before 4 leaves the log as it was; after 4, recovery finds the record and cuts again.
+// A crash before 4 leaves the log as it was; after 4, recovery finds the record and cuts again. What 2 cannot read is
+// fetched from the leader; what cannot be had that way makes the copy begin anew (replica_drop.go).
 
 // beginCut starts it; mu is held.
 func (r *replica) beginCut(a *replicate.Action) {
@@ -44,7 +45,15 @@ func (r *replica) beginCut(a *replicate.Action) {
 }
 
 func (r *replica) doCut(c *logCut) {
-	if err := r.prepareCut(c); err != nil {
+	err := r.prepareCut(c)
+	for err != nil && unfit(err) && r.awaitRepair(err) {
+		err = r.prepareCut(c)
+	}
+	switch {
+	case err != nil && unfit(err):
+		r.drop(err)
+		return
+	case err != nil:
 		r.cutFailed(err)
 		return
 	}
@@ -85,11 +94,17 @@ func (r *replica) prepareCut(c *logCut) error {
 			return ErrClosed
 		}
 	}
-	c.fold = new(core.Cursors)
-	if !c.anew {
+	c.fold, c.unread = new(core.Cursors), nil
+	switch {
+	case !c.anew:
 		if err := r.pt.refold(c); err != nil {
 			return err
 		}
+	case r.countsAsWhole(): // a member of the ISR that cannot shrink
+		if err := r.cn.shortened.add([]segment.Identity{r.pt.identity()}); err != nil {
+			return err
+		}
+		r.run(func() { r.shortened = true })
 	}
 	kind := byte(cutBack)
 	if c.anew {
@@ -101,6 +116,14 @@ func (r *replica) prepareCut(c *logCut) error {
 		return fmt.Errorf("engine: the state of the channels takes %d bytes, the commit log takes records of at most %d", len(c.payload), clog.MaxPayloadBytes)
 	}
 	return nil
+}
+
+// countsAsWhole says whether the store has this copy in the ISR and nobody would know after a crash that it is not
+// whole.
+func (r *replica) countsAsWhole() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.shortened && memberOf(r.state.ISR, r.cn.member())
 }
 
 // keptFold is what the record says of the fold; nil: it is not known.

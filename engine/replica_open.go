@@ -46,6 +46,7 @@ func (r *replica) shut() {
 			r.count()
 		}
 		r.leader, r.follower = nil, nil
+		r.noteBlocked()
 	})
 }
 

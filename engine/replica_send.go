@@ -278,7 +278,7 @@ func (r *replica) repair(m *replicate.Message) {
 	from, at, batches := m.Position, m.Batches[0].Offset, slices.Clone(m.Batches)
 	r.cn.spawn(func() {
 		until, err := r.repairRange(at, body, batches)
-		if errors.Is(err, errBeginsBefore) {
+		if errors.Is(err, errBeginsBefore) && !r.hasBroken() {
 			r.run(func() {
 				for _, ev := range r.isolated() { // it asks again, from there
 					r.step(&ev)
@@ -287,7 +287,7 @@ func (r *replica) repair(m *replicate.Message) {
 			return
 		}
 		if err != nil {
-			r.cn.e.log.Warn("a damaged range could not be repaired yet", "topic", r.pt.t.name, "partition", r.pt.number, "error", err)
+			r.notRepaired(err)
 			return
 		}
 		r.cn.e.log.Info("a damaged range was repaired from another replica", "topic", r.pt.t.name, "partition", r.pt.number, "bytes", len(body))
@@ -295,6 +295,21 @@ func (r *replica) repair(m *replicate.Message) {
 		r.pt.readAgain()
 	})
 }
+
+// notRepaired takes the reason why a range could not be repaired.
+func (r *replica) notRepaired(err error) {
+	if r.hasBroken() {
+		r.drop(err)
+		return
+	}
+	if now := r.cn.now(); r.toldRepair.Load() == 0 || now-r.toldRepair.Load() > int64(repairToldEvery) {
+		r.toldRepair.Store(now)
+		r.cn.e.log.Warn("a damaged range could not be repaired yet", "topic", r.pt.t.name, "partition", r.pt.number, "error", err)
+	}
+}
+
+// repairToldEvery is how often the same copy says that a repair failed; it is tried again much more often.
+const repairToldEvery = 10 * time.Second
 
 // readAgain lets channels go on that had stopped where the log was damaged.
 func (pt *partition) readAgain() {
@@ -361,7 +376,7 @@ func (r *replica) isolated() (events []replicate.Event) {
 				until = min(until, s.FirstPosition)
 			}
 		}
-		if from < until {
+		if from = max(from, segment.Position(r.letGo.Load())); from < until {
 			events = append(events, replicate.Event{Kind: replicate.EvCorrupt, Position: from, Until: until})
 		}
 	}

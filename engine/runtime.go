@@ -43,6 +43,16 @@ func clockOf(o *Options, m *Manual) *clock {
 	return newClock(wall, func() time.Duration { return time.Since(began) })
 }
 
+// probes says whether an idle disk is asked: always, but where a Host does not want it.
+func (e *Engine) probes() bool { return e.manual == nil || e.manual.idle.ProbeAfter > 0 }
+
+// waitWhileHung waits as a write to a disk that hangs does, which a Host's disk cannot.
+func (e *Engine) waitWhileHung() {
+	if m := e.manual; m != nil {
+		m.Wait(func() bool { return !m.host.Hung() || taken(e.stop) })
+	}
+}
+
 // deadlineNs is a caller's deadline by the engine's clock. A deadline that Go's clock made (with its monotonic
 // reading) survives steps.
 func (e *Engine) deadlineNs(t time.Time) int64 {

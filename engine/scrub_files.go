@@ -48,7 +48,6 @@ func (e *Engine) scrubCommitLog(told map[uint64]bool) bool {
 		var bad *segment.CorruptError
 		switch {
 		case errors.As(err, &bad):
-			e.flusher.rots(file)
 			if !told[file] {
 				told[file] = true
 				if e.scrubbed.rotten.Add(1) <= maxToldDamage {
@@ -56,6 +55,7 @@ func (e *Engine) scrubCommitLog(told map[uint64]bool) bool {
 						"A restart before that is done would meet the damage. Look at the device", "file", bad.Path, "byte", bad.Offset, "error", bad.Detail)
 				}
 			}
+			e.flusher.rots(file)
 		case err != nil:
 			e.log.Warn("the scrub could not read the commit log to its end; the next round tries again", "error", err)
 			return e.pause(scrubPause, e.stop)

@@ -192,7 +192,9 @@ func (r *replica) yieldTo(a *replicate.Action) {
 // tellComparing says once in an epoch that a partition waits for another replica. mu is held.
 func (r *replica) tellComparing(now int64) {
 	const patience = 10 * time.Second
+	r.noteBlocked()
 	switch {
+	case r.blocked != 0:
 	case r.leader == nil || !r.leader.Comparing() || r.yielded == r.leader.Epoch():
 		r.comparing = 0
 	case r.comparing == 0:
@@ -204,4 +206,26 @@ func (r *replica) tellComparing(now int64) {
 			"Nothing is lost: start another replica of it; if none can come back, force-leader gives up what only they had",
 			"topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch())
 	}
+}
+
+// noteBlocked says once that the comparison waits for a replica that is damaged. mu is held.
+func (r *replica) noteBlocked() {
+	by := replicate.NodeID(0)
+	if r.leader != nil {
+		by = r.leader.Blocked()
+	}
+	if by == r.blocked {
+		return
+	}
+	if r.blocked != 0 {
+		r.cn.blocked.Add(-1)
+	}
+	if r.blocked = by; by == 0 {
+		return
+	}
+	r.cn.blocked.Add(1)
+	r.cn.comparingWaits.Add(1)
+	r.cn.log.Error("a partition waits: this node leads it, its log was shortened by recovery, and the replica that may have what is missing is damaged and cannot lead. "+
+		"Restart that node, or start another replica of the partition; if nothing helps, force-leader gives up what only the damaged replica had",
+		"topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "damaged", by)
 }

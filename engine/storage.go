@@ -18,6 +18,9 @@ type StorageStats struct {
 	ComparingWaits  uint64  `json:"shortened_copies_waited"`  // times that a partition waited for another replica of such a copy for long
 	DamagedCopies   int     `json:"damaged_copies"`           // of partitions, that hold something that does not read back
 	UnreadCopies    int     `json:"unread_copies"`            // of partitions, that hold entries of a newer version
+	Dropped         uint64  `json:"copies_dropped"`           // that were damaged beyond repair in place, and fetched anew
+	Losses          uint64  `json:"shortened_copies_lost"`    // partitions that went on although no replica could show that nothing acknowledged is missing
+	Blocked         int     `json:"shortened_copies_blocked"` // partitions led here that wait for a damaged replica which may have more
 	StallsBuffer    uint64  `json:"stalls_for_buffers"`       // the flusher was behind
 	StallsFile      uint64  `json:"stalls_for_commit_files"`  // no file was prepared
 	StallsFull      uint64  `json:"stalls_for_commit_room"`   // commit-live-bytes was reached
@@ -90,6 +93,7 @@ func (e *Engine) Storage() StorageStats {
 	if cn := e.cluster; cn != nil {
 		out.Shortened, out.Yielded = cn.shortened.count(), cn.yields.Load()
 		out.ComparingWaits = cn.comparingWaits.Load()
+		out.Dropped, out.Losses, out.Blocked = cn.drops.Load(), cn.losses.Load(), int(cn.blocked.Load())
 		r := e.RemoteStats()
 		out.RemoteExpired, out.RemoteStale, out.RemoteLateFence = r.Expired, r.Stale, r.LateFences
 	}

@@ -120,36 +120,3 @@ func (f *Follower) heartbeat(m *Message, acts *Actions) {
 	}
 	f.ack(acts)
 }
-
-// fetch gives the leader batches that it cannot read itself: only such that are durable here and common to both.
-func (f *Follower) fetch(m *Message, acts *Actions) {
-	until := min(m.Until, f.log.Durable)
-	if f.damage.any() && f.damage.from < until {
-		until = f.damage.from
-	}
-	if m.Position < f.log.Start.Next || m.Position >= until {
-		return // another replica may have it
-	}
-	r := f.send(MsgRange, acts)
-	r.Position, r.Until, r.Start = m.Position, until, f.log.Start.Next
-}
-
-// repair asks the leader for what this replica cannot read.
-func (f *Follower) repair(now int64, acts *Actions) {
-	// Before the logs are known to meet, too: batches are known by epoch and position, and a leader that compares its log may want this one to lead.
-	if (f.state == following || f.state == reporting) && f.damage.due(now, &f.cfg) {
-		m := f.send(MsgFetch, acts)
-		m.Position, m.Until = f.damage.from, f.damage.until
-	}
-}
-
-func (f *Follower) takeRange(m *Message, acts *Actions) {
-	if f.damage.any() && m.Start > f.damage.from {
-		// The leader's retention has removed it, so it is not needed here either.
-		acts.add(ActTrim).Position = min(m.Start, f.log.Committed)
-		return
-	}
-	if f.damage.usable(m, &f.table) {
-		acts.add(ActRepair).Message = *m
-	}
-}

@@ -14,6 +14,16 @@ package replicate
 // heard, it waits for as long as it takes: the others may have what this log lacks. An ISR of itself alone ends that, which takes an operator, or the news
 // that their disks were replaced.
 //
+// A member that has more and is damaged cannot lead. What it cannot read below this log's end it fetches from here
+// meanwhile, and then it can. If what it cannot read lies beyond, nobody here has it, and what follows that may still
+// be whole: the leader waits, and says for whom (Blocked). That member may read its disk again after a restart,
+// another one may come back, or an operator gives up what only it had. No rule does that by itself: it could cut the
+// last copy of what was acknowledged.
+//
+// If every member was heard, and none has more, but none has all either that this log is known to have committed,
+// then waiting would bring nothing back: after CompareNs the leader goes on and counts it as a loss
+// (LeaderCounts.Losses).
+//
 // A leader whose log is whole compares nothing: what others have beyond it was never committed, because it is in the ISR and does not have it.
 
 // comparison is what a leader with a shortened log knows of the other logs.
@@ -21,10 +31,15 @@ type comparison struct {
 	open    bool // nothing is appended, committed or cut
 	since   int64
 	askedAt int64 // for another leader
+	blocked NodeID
 }
 
 // Comparing says whether the leader waits for other members' logs, because its own was shortened by recovery.
 func (l *Leader) Comparing() bool { return l.comparing.open }
+
+// Blocked is the member whose damaged log keeps the comparison open: it may have what this log lacks, and cannot
+// lead. 0: there is none.
+func (l *Leader) Blocked() NodeID { return l.comparing.blocked }
 
 // Shortened says whether the log may lack what this replica had acknowledged before it was recovered.
 func (l *Leader) Shortened() bool { return l.log.Shortened }
@@ -44,8 +59,52 @@ func (l *Leader) compare(now int64, acts *Actions) {
 	if !c.open {
 		return
 	}
-	var best *Progress
-	others, heard, awaited := 0, 0, 0
+	v := l.weigh()
+	late := now-c.since >= l.cfg.CompareNs
+	c.blocked = 0
+	switch {
+	case v.best != nil && v.best.Down && v.proofs > 0 && late: // what it alone has beyond this log was never committed
+	case v.best != nil:
+		if now-c.askedAt >= l.cfg.RetryNs {
+			c.askedAt = now
+			a := acts.add(ActHandOver)
+			a.Node, a.Position = v.best.Node, v.best.end
+			a.State = State{Epoch: l.epoch, Version: l.isr.version, Leader: l.self.Node, Boot: l.boot}
+		}
+		return
+	case v.others == 0:
+	case v.proofs > 0 && v.awaited > 0 && !late:
+		return
+	case v.proofs > 0:
+	case v.awaited+v.away > 0:
+		if late {
+			c.blocked = v.blocked
+		}
+		return
+	case !late:
+		return
+	default: // all that there is was heard
+		l.losses++
+	}
+	c.open = false
+	for i := range l.peers {
+		if p := &l.peers[i]; p.heard && p.State == Probe {
+			l.askAgain(p, now, acts) // its report was not answered
+		}
+	}
+}
+
+// verdict is what the other members of the ISR say together.
+type verdict struct {
+	others  int       // whose disks are there
+	proofs  int       // that have all that this log was known to have committed, and no more than it has: nothing committed is missing here
+	awaited int       // that may have more and can still say so
+	away    int       // that may have more, and whose process is gone
+	best    *Progress // that has the most of those that can lead
+	blocked NodeID    // that may have more, and is damaged
+}
+
+func (l *Leader) weigh() (v verdict) {
 	for _, m := range l.isr.members {
 		if m == l.self {
 			continue
@@ -54,42 +113,28 @@ func (l *Leader) compare(now int64, acts *Actions) {
 		if p != nil && p.heard && p.Store != m.Store {
 			continue // that disk is gone, and what it held
 		}
-		others++
+		v.others++
 		switch {
-		case p != nil && p.compared:
-			switch {
-			case !l.longer(p):
-				heard++
-			case p.Damaged: // it cannot lead before it has repaired itself from here
-				awaited++
-			case best == nil || p.endEpoch > best.endEpoch || p.endEpoch == best.endEpoch && p.end > best.end:
-				best = p
+		case p != nil && p.Down && !p.compared:
+			v.away++
+		case p == nil || !p.compared:
+			v.awaited++
+			if p != nil && p.Damaged { // it refuses to say
+				v.blocked = p.Node
 			}
-		case p == nil || !p.Down:
-			awaited++
+		case !l.longer(p) && p.end >= l.log.Committed:
+			v.proofs++
+		case !l.longer(p): // it has lost more than this one
+		case !p.Damaged:
+			if v.best == nil || p.endEpoch > v.best.endEpoch || p.endEpoch == v.best.endEpoch && p.end > v.best.end {
+				v.best = p
+			}
+		default: // until it has repaired itself from here
+			v.awaited++
+			v.blocked = p.Node
 		}
 	}
-	late := now-c.since >= l.cfg.CompareNs
-	switch {
-	case best != nil && best.Down && heard > 0 && late: // what it alone has beyond this log was never committed
-	case best != nil:
-		if now-c.askedAt >= l.cfg.RetryNs {
-			c.askedAt = now
-			a := acts.add(ActHandOver)
-			a.Node, a.Position = best.Node, best.end
-			a.State = State{Epoch: l.epoch, Version: l.isr.version, Leader: l.self.Node, Boot: l.boot}
-		}
-		return
-	case others == 0:
-	case heard == 0, awaited > 0 && !late:
-		return
-	}
-	c.open = false
-	for i := range l.peers {
-		if p := &l.peers[i]; p.heard && p.State == Probe {
-			l.askAgain(p, now, acts) // its report was not answered
-		}
-	}
+	return v
 }
 
 // whole says that everything that can be committed is in the log again: it may lead at once the next time.

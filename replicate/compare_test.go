@@ -126,7 +126,49 @@ func TestShortenedLeaderAndADamagedMember(t *testing.T) {
 	r = shortRig(t, 3, 2)
 	r.ends(2, 7, 1, true)
 	r.ends(3, 5, 1, false)
-	if find(r.later(1100), ActStartEpoch) == nil {
+	if find(r.later(1100), ActStartEpoch) == nil || r.l.Counts().Losses != 0 {
 		t.Error("node 3 has no more, so nothing committed is missing")
+	}
+}
+
+// A damaged member with more, and nobody else: no rule gives up what it may have. The leader says for whom it waits,
+// and goes on when that member is no member any more, or has a new disk.
+func TestShortenedLeaderWaitsForADamagedMember(t *testing.T) {
+	for name, answer := range map[string]func(r *leaderRig){
+		"it has more":       func(r *leaderRig) { r.ends(2, 7, 1, true) },
+		"it refuses to say": func(r *leaderRig) { r.say(2, Message{Kind: MsgReject, Code: RejectDamaged}) },
+	} {
+		r := shortRig(t, 2, 1)
+		answer(r)
+		for range 100 {
+			if acts := r.later(100); find(acts, ActStartEpoch) != nil || find(acts, ActHandOver) != nil || find(acts, ActPropose) != nil {
+				t.Fatalf("%s: %+v", name, acts)
+			}
+		}
+		if r.l.Blocked() != 2 {
+			t.Errorf("%s: blocked by %d", name, r.l.Blocked())
+		}
+		if find(r.accept(testMember(1)), ActStartEpoch) == nil || r.l.Blocked() != 0 {
+			t.Errorf("%s: an operator gave it up, and the leader waits", name)
+		}
+	}
+}
+
+// A member that lost what the leader still knows to be committed proves nothing.
+func TestShortenedLeaderAndAMemberThatLostMore(t *testing.T) {
+	for _, c := range []struct {
+		down, goesOn bool
+	}{{true, false}, {false, true}} {
+		r := shortRig(t, 3, 2)
+		r.l.log.Committed = 5
+		r.ends(2, 3, 1, false)
+		if c.down {
+			r.step(Event{Kind: EvPeerDown, Node: 3})
+		} else {
+			r.ends(3, 4, 1, false)
+		}
+		if r.later(2000); r.l.Comparing() == c.goesOn || c.goesOn && r.l.Counts().Losses != 1 {
+			t.Errorf("%+v: comparing %v, losses %d", c, r.l.Comparing(), r.l.Counts().Losses)
+		}
 	}
 }

@@ -102,8 +102,10 @@ func (l *Leader) report(p *Progress, m *Message, now int64, acts *Actions) {
 		return // it is answered, and cut, when it is known that nothing is missing here
 	}
 	to, err := l.common(m)
-	if err != nil || to < m.Start || to < l.log.Start.Next {
-		l.snapshot(p, m, now, acts)
+	if err != nil || to < m.Start || to < l.log.Start.Next || m.isBare() {
+		if !l.damage.any() || !m.isBare() {
+			l.snapshot(p, m, now, acts)
+		}
 		return
 	}
 	p.State, p.matched = Probe, true
@@ -123,7 +125,7 @@ func (l *Leader) common(m *Message) (segment.Position, error) {
 // something committed: it is first proposed for removal, and asked again when the store has accepted. Where the ISR cannot shrink, a
 // member that lost the end of its log would wait for ever: if all that it has lies below this log's beginning, where retention has removed it, it begins anew as a member.
 func (l *Leader) snapshot(p *Progress, m *Message, now int64, acts *Actions) {
-	stuck := len(l.isr.members) <= l.isr.minISR && !contains(l.isr.proposed, p.member()) && m.Log.Next <= l.log.Start.Next
+	stuck := (len(l.isr.members) <= l.isr.minISR || l.blocked) && !contains(l.isr.proposed, p.member()) && m.Log.Next <= l.log.Start.Next
 	if !stuck && (l.isr.member(p.member()) || contains(l.isr.proposed, p.member())) {
 		p.Damaged = true
 		return

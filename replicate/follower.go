@@ -30,7 +30,7 @@ func (s followerState) String() string {
 //
 // Its ack means: everything below is on stable storage here and is the log of this epoch's leader.
 //
-// It takes Tick, Message, State, Durable, Trimmed, Fault, Corrupt, Repaired and Truncated.
+// It takes Tick, Message, State, Durable, Trimmed, Fault, Corrupt, Repaired, Truncated and Unusable.
 type Follower struct {
 	cfg  Config
 	self Member
@@ -40,6 +40,8 @@ type Follower struct {
 	leader  NodeID        // of that epoch; 0: not known, or this node
 	state   followerState
 	request uint64 // the exchange; 0: none in this epoch
+	askedOf int    // how often somebody was asked for what is damaged: the leader and the others take turns
+	asking  uint64 // while cutting: the newest exchange that the leader has asked for
 
 	log       Log // Epochs unused, table is the truth
 	table     EpochTable
@@ -47,8 +49,11 @@ type Follower struct {
 	matchedAt segment.Position // where the exchange said that the logs meet
 	said      segment.Position // the leader's Committed
 	cutTo     segment.Position
+	replicas  []NodeID
 	askedAt   int64
 	damage    damage
+	anew      bool // the log is given up; see anew.go
+	bare      bool // and this epoch's leader is told so
 	err       error
 }
 
@@ -67,7 +72,7 @@ func NewFollower(cfg Config, self Member, boot uuid.UUID, log Log) *Follower {
 func (f *Follower) Err() error { return f.err }
 
 // Electable says whether this replica may be made leader, if the store has it in the ISR: it can read all that it holds.
-func (f *Follower) Electable() bool { return f.err == nil && !f.damage.any() && f.state != cutting }
+func (f *Follower) Electable() bool { return f.err == nil && !f.damaged() && f.state != cutting }
 
 // Epoch is the newest epoch heard of.
 func (f *Follower) Epoch() segment.Epoch { return f.epoch }
@@ -107,24 +112,29 @@ func (f *Follower) Step(now int64, ev *Event, acts *Actions) {
 	case EvFault:
 		f.fail(errors.Join(ErrDisk, ev.Err), acts)
 	case EvCorrupt:
-		f.damage.add(ev.Position, ev.Until)
+		f.corrupt(ev)
 		f.tellLeader(acts)
 	case EvRepaired:
 		f.damage.remove(ev.Position, ev.Until)
 		f.tellLeader(acts)
 	case EvTruncated:
 		f.truncated(ev, acts)
+	case EvUnusable:
+		f.unusable(now, acts)
 	default:
 		panic(fmt.Sprintf("BUG: follower event %d", ev.Kind))
 	}
 	if f.err == nil {
-		f.damage.tell(acts)
+		f.damage.tell(f.damaged(), acts)
 		f.repair(now, acts)
 	}
 }
 
 // learn takes a state of the store. The store tells a replica that comes back whom to ask.
 func (f *Follower) learn(now int64, st *State, acts *Actions) {
+	if st.Epoch >= f.epoch {
+		f.replicas = append(f.replicas[:0], st.Replicas[:min(len(st.Replicas), MaxReplicaCount)]...)
+	}
 	if st.Epoch < f.epoch || st.Epoch == f.epoch && f.leader != 0 {
 		return
 	}
@@ -138,6 +148,7 @@ func (f *Follower) adopt(epoch segment.Epoch, leader NodeID) {
 		leader = 0
 	}
 	f.epoch, f.leader, f.request, f.said, f.askedAt = epoch, leader, 0, 0, noTime
+	f.asking, f.bare = 0, false
 	if f.state != cutting {
 		f.state = idle
 	}
@@ -187,6 +198,9 @@ func (f *Follower) refuse(acts *Actions) {
 func (f *Follower) message(now int64, from NodeID, m *Message, acts *Actions) {
 	fromLeader := m.Kind >= MsgProbe && m.Kind <= MsgHeartbeat
 	switch {
+	case (m.Kind == MsgFetch || m.Kind == MsgRange) && m.Epoch == f.epoch && from != f.leader:
+		f.fromPeer(from, m, acts)
+		return
 	case !fromLeader && (m.Epoch != f.epoch || f.leader == 0 || from != f.leader):
 		if m.Epoch > f.epoch {
 			acts.add(ActRefresh)
@@ -211,8 +225,8 @@ func (f *Follower) message(now int64, from NodeID, m *Message, acts *Actions) {
 	case m.Kind == MsgProbe:
 		f.probe(m, now, acts)
 	case m.Kind == MsgMatch || m.Kind == MsgReset:
-		f.answer(m, acts)
-	case m.Kind == MsgRange && f.state == reporting && m.Request == f.request:
+		f.answer(now, m, acts)
+	case m.Kind == MsgRange && (f.state == reporting && m.Request == f.request || f.state == cutting && m.Request == f.asking):
 		f.takeRange(m, acts)
 	case f.state != following || m.Request != f.request:
 		f.askAgain(m, now, acts)
@@ -221,7 +235,7 @@ func (f *Follower) message(now int64, from NodeID, m *Message, acts *Actions) {
 	case m.Kind == MsgHeartbeat:
 		f.heartbeat(m, acts)
 	case m.Kind == MsgFetch:
-		f.fetch(m, acts)
+		f.fetch(from, m, acts)
 	case m.Kind == MsgRange:
 		f.takeRange(m, acts)
 	}
@@ -240,8 +254,11 @@ func (f *Follower) askAgain(m *Message, now int64, acts *Actions) {
 // probe reports the log, which from now on stands still.
 func (f *Follower) probe(m *Message, now int64, acts *Actions) {
 	switch {
-	case m.Request < f.request || f.state == cutting:
-		return // late; or the leader asks again when the cut is done
+	case m.Request < f.request:
+		return // late
+	case f.state == cutting:
+		f.asking = max(f.asking, m.Request) // the leader asks again when the cut is done
+		return
 	case m.Request == f.request && f.state == following:
 		f.ack(acts) // the ack of its answer was lost
 		return
@@ -249,11 +266,14 @@ func (f *Follower) probe(m *Message, now int64, acts *Actions) {
 	f.state, f.request, f.askedAt = reporting, m.Request, now
 	r := f.send(MsgReport, acts)
 	r.Boot, r.Store, r.Generation = f.boot, f.self.Store, f.log.Generation
-	r.Start, r.Log, r.Epochs, r.Damaged = f.log.Start.Next, f.log.End, f.table.Entries(), f.damage.any()
+	r.Start, r.Log, r.Epochs, r.Damaged = f.log.Start.Next, f.log.End, f.table.Entries(), f.damaged()
+	if f.bare {
+		r.bareReport()
+	}
 }
 
 // answer acts on MsgMatch or MsgReset: once, and only on the log that was reported (P5).
-func (f *Follower) answer(m *Message, acts *Actions) {
+func (f *Follower) answer(now int64, m *Message, acts *Actions) {
 	if f.state != reporting || m.Request != f.request || m.Boot != f.boot || m.Generation != f.log.Generation {
 		return
 	}
@@ -263,6 +283,10 @@ func (f *Follower) answer(m *Message, acts *Actions) {
 			return
 		}
 		to = m.Log.Next
+	}
+	if f.anew {
+		f.beginAnew(now, m, acts)
+		return
 	}
 	if to < f.log.Committed || m.Kind == MsgMatch && (to < f.log.Start.Next || to > f.log.End.Next) {
 		// No replica ever cuts below the Committed that it knows (P1). Somebody lost what was acknowledged.
@@ -276,7 +300,7 @@ func (f *Follower) answer(m *Message, acts *Actions) {
 		f.follow(acts)
 	default:
 		f.log.Generation++ // completions of syncs that were asked for before do not count (P5)
-		f.state, f.cutTo = cutting, to
+		f.state, f.cutTo, f.asking = cutting, to, f.request
 		f.log.Durable = min(f.log.Durable, to)
 		f.table.Truncate(to)
 		f.damage.cut(to)
@@ -299,7 +323,8 @@ func beginnable(m *Message) bool {
 // the old log back, which holds nothing of what the ack would claim.
 func (f *Follower) reset(m *Message, acts *Actions) {
 	f.log.Generation++
-	f.state, f.cutTo = cutting, m.Log.Next
+	f.state, f.cutTo, f.asking = cutting, m.Log.Next, 0
+	f.anew, f.bare = false, false
 	f.table.Reset(m.Epochs)
 	f.damage.cut(0)
 	f.log.Start, f.log.End, f.log.Durable, f.log.Committed = m.Log, m.Log, m.Log.Next, m.Log.Next
@@ -336,7 +361,7 @@ func (f *Follower) ack(acts *Actions) {
 		return
 	}
 	m := f.send(MsgAck, acts)
-	m.Position, m.Committed, m.Damaged = f.log.Durable, f.log.Committed, f.damage.any()
+	m.Position, m.Committed, m.Damaged = f.log.Durable, f.log.Committed, f.damaged()
 	m.Offset = f.recent.offset(f.log.Durable)
 }
 

@@ -37,11 +37,14 @@ type LeaderCounts struct {
 	ISRHeldBack uint64 // that it did not ask for because there had been too many
 	Absences    uint64 // answers of nodes that they have no copy
 	Stranded    uint64 // times that it gave up because too few members answered
+	Losses      uint64 // 1: it went on although nobody could show that nothing acknowledged is missing; see compare.go
 }
 
 // Counts returns what the machine has counted so far.
 func (l *Leader) Counts() LeaderCounts {
-	return LeaderCounts{ISRChanges: l.isr.made, ISRHeldBack: l.isr.heldBack, Absences: l.absences, Stranded: l.stranding.count}
+	return LeaderCounts{
+		ISRChanges: l.isr.made, ISRHeldBack: l.isr.heldBack, Absences: l.absences, Stranded: l.stranding.count, Losses: l.losses,
+	}
 }
 
 // limit takes out of the wanted ISR, s.scratch, what may not be changed now, and says whether it differs from the accepted one.

@@ -43,6 +43,7 @@ type Leader struct {
 	leaseNs   int64
 	serving   bool
 	absences  uint64 // see Counts
+	losses    uint64 // see Counts
 	stranding stranding
 	steppedAt int64          // of the Step before
 	blocked   bool           // the ISR would fall below min: its live members are too few
@@ -126,7 +127,7 @@ func (l *Leader) Step(now int64, ev *Event, acts *Actions) {
 		l.asked = true
 		acts.add(ActStartEpoch)
 	}
-	l.damage.tell(acts)
+	l.damage.tell(l.damage.any(), acts)
 	l.commit(acts) // first: who joins must hold what is committed now, not what was before
 	l.propose(now, acts)
 	l.admit(now, acts)

@@ -37,11 +37,11 @@ func (d *damage) trim(start segment.Position) { d.from = max(d.from, start) }
 func (d *damage) cut(end segment.Position) { d.until = min(d.until, end) }
 
 // tell says whether the replica is electable, when that changed.
-func (d *damage) tell(acts *Actions) {
-	if d.told == d.any() {
+func (d *damage) tell(damaged bool, acts *Actions) {
+	if d.told == damaged {
 		return
 	}
-	d.told = d.any()
+	d.told = damaged
 	a := acts.add(ActDamaged)
 	if d.told {
 		a.Err = ErrCorrupt
@@ -95,6 +95,96 @@ func (l *Leader) repair(now int64, acts *Actions) {
 
 func (l *Leader) takeRange(m *Message, acts *Actions) {
 	if l.damage.usable(m, &l.table) {
+		acts.add(ActRepair).Message = *m
+	}
+}
+
+// A follower asks the leader for what it cannot read, and in turn the other replicas: one outside the ISR may have
+// what the leader's log lacks, and every copy may be damaged somewhere else, so that none can lead. A batch is known
+// by its epoch and position, so it does not matter who sends it and whether the two logs are known to meet. What a
+// cut has to read may be asked for while the log is being cut.
+
+// fetch gives another replica batches that it cannot read itself: only such as are durable here.
+func (f *Follower) fetch(to NodeID, m *Message, acts *Actions) {
+	until := min(m.Until, f.log.Durable)
+	if f.damage.any() && f.damage.from < until && f.damage.until > m.Position {
+		until = f.damage.from
+	}
+	if m.Position < f.log.Start.Next || m.Position >= until {
+		return // another replica may have it
+	}
+	r := f.sendTo(to, MsgRange, acts)
+	r.Request, r.Position, r.Until, r.Start = m.Request, m.Position, until, f.log.Start.Next
+}
+
+// fromPeer takes what a replica that does not lead asks for, or sends.
+func (f *Follower) fromPeer(from NodeID, m *Message, acts *Actions) {
+	switch {
+	case f.err != nil:
+	case m.Kind == MsgFetch && f.state != cutting:
+		f.fetch(from, m, acts)
+	case m.Kind == MsgRange && m.Request == f.exchange() && f.damage.usable(m, &f.table):
+		acts.add(ActRepair).Message = *m
+	}
+}
+
+// exchange names that in which the leader answers.
+func (f *Follower) exchange() uint64 {
+	if f.state == cutting {
+		return f.asking
+	}
+	return f.request
+}
+
+// repair asks for what this replica cannot read.
+func (f *Follower) repair(now int64, acts *Actions) {
+	if !f.damage.due(now, &f.cfg) {
+		return
+	}
+	f.askedOf++
+	to, peer, alone := f.leader, f.peer(f.askedOf/2), f.state == idle || f.exchange() == 0
+	switch {
+	case peer != 0 && (f.askedOf%2 == 0 || alone):
+		to = peer
+	case alone:
+		return
+	}
+	m := f.sendTo(to, MsgFetch, acts)
+	m.Request, m.Position, m.Until = f.exchange(), f.damage.from, f.damage.until
+}
+
+// peer is one of the replicas but this one and the leader, each in its turn; 0: there is none.
+func (f *Follower) peer(turn int) NodeID {
+	for i := range f.replicas {
+		if n := f.replicas[(turn+i)%len(f.replicas)]; n != f.self.Node && n != f.leader {
+			return n
+		}
+	}
+	return 0
+}
+
+// corrupt takes EvCorrupt: what is being cut off is not needed.
+func (f *Follower) corrupt(ev *Event) {
+	until := ev.Until
+	if f.state == cutting {
+		until = min(until, f.cutTo)
+	}
+	if !f.anew && (ev.Position < until || ev.Until <= ev.Position) {
+		f.damage.add(ev.Position, until)
+	}
+}
+
+// takeRange takes the leader's answer.
+func (f *Follower) takeRange(m *Message, acts *Actions) {
+	if f.damage.any() && m.Start > f.damage.from {
+		// The leader's retention has removed it, which takes only what was committed. So nobody needs it here either:
+		// it is not asked for again. That the bytes go may take until retention comes to them.
+		f.damage.trim(m.Start)
+		acts.add(ActTrim).Position = m.Start
+		f.tellLeader(acts)
+		return
+	}
+	if f.damage.usable(m, &f.table) {
 		acts.add(ActRepair).Message = *m
 	}
 }

@@ -190,7 +190,10 @@ func (s *sim) expectProgress() {
 		return // every disk of the ISR is gone or damaged: stopping is right, an operator decides (P9, P11)
 	}
 	mark := len(s.truth)
-	for range 80 {
+	for i := range 80 {
+		if l := s.leaderNode(); l != nil && l.leader.Blocked() != 0 && i >= 20 && !s.giveUp(l) {
+			return
+		}
 		for range 3 {
 			if l := s.leaderNode(); l != nil && s.acksAfter(min(mark, len(s.truth))) < 20 {
 				s.put(l)
@@ -204,6 +207,23 @@ func (s *sim) expectProgress() {
 		}
 	}
 	s.fail("not whole again 4 s after the last fault")
+}
+
+// giveUp is what an operator does when a leader says that it waits for a damaged copy that may have more, and that
+// copy is not repaired: he makes the leader the only member, if nothing acknowledged is lost by that. Else he looks
+// for somebody who can read the disk.
+func (s *sim) giveUp(l *simNode) bool {
+	if n := len(s.truth); n > 0 && (l.disk.log.next() < segmentPosition(n) || l.disk.log.holds(s.truth[n-1].Position) && l.disk.log.at(s.truth[n-1].Position).CRC != s.truth[n-1].CRC) {
+		return false
+	}
+	s.tracef("an operator makes n%d the only member", l.id)
+	s.stats.forced++
+	s.store.state.ISR = []Member{l.member()}
+	s.store.state.Version++
+	for _, n := range s.nodes {
+		s.store.tell(n)
+	}
+	return true
 }
 
 func (s *sim) anyElectable() bool {
@@ -254,6 +274,8 @@ func (a *simStats) add(b *simStats) {
 	a.tears += b.tears
 	a.handovers += b.handovers
 	a.strandings += b.strandings
+	a.drops += b.drops
+	a.forced += b.forced
 }
 
 func membersText(ms []Member) string {

@@ -26,6 +26,8 @@ func (s *sim) mischief() {
 		s.rot(n)
 	case s.chance(o.tear):
 		s.crashAndTear(n)
+	case s.chance(o.ruin):
+		s.ruin(n)
 	case s.chance(o.trim):
 		if n.up && !n.paused && n.committed > 0 {
 			n.do(n.process, func() { n.trim(n.committed - min(n.committed, segmentPosition(s.rng.IntN(10)))) })
@@ -178,7 +180,7 @@ func (s *sim) crashAndTear(n *simNode) {
 func (s *sim) othersIntact(n *simNode) bool {
 	for _, m := range s.store.state.ISR {
 		o := s.nodes[m.Node-1]
-		if o != n && o.disk.store == m.Store && o.disk.intact() && !o.disk.lost {
+		if o != n && o.disk.store == m.Store && o.disk.intact() && !o.disk.lost && !o.dropping {
 			return true
 		}
 	}
@@ -200,6 +202,18 @@ func (s *sim) rot(n *simNode) {
 	s.tracef("n%d: batch %d rots", n.id, p)
 	if s.rng.IntN(2) == 0 {
 		n.do(n.process, func() { n.push(Event{Kind: EvCorrupt, Position: p, Until: p + 1}) })
+	}
+}
+
+// ruin damages a log so that it cannot be repaired in place, if another member of the ISR has everything. Its engine
+// finds that out when it is asked to repair it.
+func (s *sim) ruin(n *simNode) {
+	if n.up && !n.paused && n.follower != nil && !n.dropping && s.othersIntact(n) {
+		n.do(n.process, func() {
+			if n.follower != nil {
+				n.drop()
+			}
+		})
 	}
 }
 

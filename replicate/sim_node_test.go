@@ -43,7 +43,10 @@ type simNode struct {
 	heard, led segment.Epoch // the newest epoch heard of, and led by this process
 	gen        uint64
 	durable    segment.Position
+	cutting    uint64 // the generation that the log will have
 	resetting  bool
+	letGo      segment.Position // the leader's log begins there
+	dropping   bool             // it has given its log up, and is not told yet where to begin
 	committed  segment.Position // the highest mark of this process
 	verified   segment.Position // compared with the truth up to here
 	electable  bool
@@ -99,6 +102,9 @@ func (n *simNode) run() {
 			n.act(&n.acts.List[i])
 		}
 		n.sealInbox()
+		if n.letGo > n.disk.log.start.Next { // as soon as it may
+			n.trim(n.letGo)
+		}
 		n.s.checkNode(n)
 		n.disk.short = n.leader != nil && n.leader.Shortened() || n.follower != nil && n.follower.Shortened()
 		n.disk.lost = n.disk.lost && n.disk.short
@@ -129,7 +135,7 @@ func (n *simNode) act(a *Action) {
 	case ActRepair:
 		n.repair(a)
 	case ActTrim:
-		n.trim(a.Position)
+		n.letGo = max(n.letGo, a.Position)
 	case ActStartEpoch:
 		n.seal(nil)
 	case ActRead:
@@ -298,6 +304,55 @@ func (n *simNode) written() {
 }
 
 func (n *simNode) cut(op diskOp, gen uint64) {
+	if n.cutting = gen; op.kind == 't' {
+		n.tryCut(op, gen, 0)
+		return
+	}
+	if n.dropping { // what it had committed goes, too
+		n.dropping, n.disk.short, n.disk.lost = false, true, true
+		n.committed, n.disk.committed, n.verified = min(n.committed, op.log.Next), 0, min(n.verified, op.log.Next)
+	}
+	n.doCut(op, gen)
+}
+
+// simSegment is how many batches a segment has: a cut reads the one that it lies in from its beginning.
+const simSegment = 8
+
+// tryCut waits until what the cut has to read was repaired. If that cannot be, the log is given up.
+func (n *simNode) tryCut(op diskOp, gen uint64, tries int) {
+	g := &n.disk.log
+	for p := op.to - 1; op.to > g.start.Next && p >= g.start.Next; p-- {
+		if b := g.at(p); b.corrupt && tries > 100 && !n.follower.damage.any() {
+			n.s.tracef("n%d cannot cut its log to %d", n.id, op.to)
+			n.drop()
+			return
+		} else if b.corrupt {
+			if tries%20 == 0 {
+				n.push(Event{Kind: EvCorrupt, Position: p, Until: p + 1})
+			}
+			n.later(5000, func() {
+				if n.cutting == gen && n.follower != nil {
+					n.tryCut(op, gen, tries+1)
+				}
+			})
+			return
+		}
+		if p%simSegment == 0 {
+			break
+		}
+	}
+	n.doCut(op, gen)
+}
+
+// drop gives the log up: it is damaged in a way that its engine cannot repair.
+func (n *simNode) drop() {
+	n.s.stats.drops++
+	n.s.tracef("n%d gives its log up", n.id)
+	n.dropping, n.cutting = true, 0
+	n.push(Event{Kind: EvUnusable})
+}
+
+func (n *simNode) doCut(op diskOp, gen uint64) {
 	n.gen = gen
 	n.disk.do(op)
 	n.durable = min(n.durable, n.disk.log.next())
@@ -447,7 +502,7 @@ func (n *simNode) start() {
 	n.boot = simUUID('b', n.id, n.process)
 	n.events, n.inbox, n.known, n.leader = nil, nil, nil, nil
 	n.heard, n.led = 0, 0
-	n.gen, n.electable, n.leaseNs, n.resetting = 0, true, 0, false
+	n.gen, n.electable, n.leaseNs, n.resetting, n.dropping, n.letGo = 0, true, 0, false, false, 0
 	n.committed = max(n.disk.committed, n.disk.log.start.Next)
 	if n.s.mutant == mutantTruncateToMark && n.disk.log.next() > n.committed {
 		n.disk.do(diskOp{kind: 't', to: n.committed})

@@ -29,6 +29,7 @@ type simOptions struct {
 	crash, pause float64 // per fault event
 	cut, wipe    float64
 	rot, trim    float64
+	ruin         float64 // per fault event: a log is damaged so that it cannot be repaired in place
 	syncFault    float64
 	hang         float64 // of each sync: it takes up to half a second
 	clocksLie    bool    // leases never end, clocks run at other speeds (P22)
@@ -58,7 +59,7 @@ func (q *simQueue) Pop() any {
 	return e
 }
 
-type simStats struct{ steps, elections, acks, crashes, cuts, resets, repairs, wipes, trims, joins, tears, handovers, strandings int }
+type simStats struct{ steps, elections, acks, crashes, cuts, resets, repairs, wipes, trims, joins, tears, handovers, strandings, drops, forced int }
 
 type sim struct {
 	seed   uint64
@@ -140,6 +141,9 @@ func (s *sim) draw() simOptions {
 	}
 	if apart := rand.New(rand.NewPCG(s.seed, 0x9e3779b97f4a7c15)); apart.IntN(4) == 0 {
 		o.cfg.StrandedNs, o.cfg.StrandedEveryNs = 80_000_000, 600_000_000
+	}
+	if apart := rand.New(rand.NewPCG(s.seed, 0x9fb21c651e98df25)); apart.IntN(6) == 0 {
+		o.ruin, o.cfg.CompareNs = 0.1, 100_000_000
 	}
 	return o
 }
@@ -333,8 +337,18 @@ func TestSimulation(t *testing.T) {
 		sum.add(&s.stats)
 	}
 	t.Logf("seeds %d-%d: %+v", from, to, sum)
-	if sum.acks == 0 || sum.elections == 0 || sum.joins == 0 || sum.resets == 0 || sum.repairs == 0 || sum.cuts == 0 || sum.tears == 0 || sum.handovers == 0 || sum.strandings == 0 {
+	if sum.acks == 0 || sum.elections == 0 || sum.joins == 0 || sum.resets == 0 || sum.repairs == 0 || sum.cuts == 0 || sum.tears == 0 || sum.handovers == 0 ||
+		sum.strandings == 0 || sum.drops == 0 {
 		t.Errorf("the simulation does not reach what it is for: %+v", sum)
+	}
+}
+
+// Every seed that has found something is run for ever.
+func TestRegressions(t *testing.T) {
+	for _, seed := range []uint64{46, 115, 316, 488, 3425, 14591, 17180, 27971} {
+		if s := runSeed(seed, mutantNone, nil); s.violation != "" {
+			reportSeed(t, seed, mutantNone)
+		}
 	}
 }
 

@@ -21,6 +21,7 @@ const (
 	EvLease               // leader: DeadlineNs: until when the node may serve
 	EvRead                // leader: Node, Request, Position, Until, Offset: the answer to ActRead; Offset is where Until begins. Until == Position: it could not be read now
 	EvPeerDown            // leader: Node: its connection is closed and its address refuses
+	EvUnusable            // follower: the log can neither be cut nor repaired in place: it begins anew from the leader's
 	EvTruncated           // follower: Generation, Log: the cut is done, or the reset is on stable storage; the log ends at Log
 )
 
@@ -54,7 +55,7 @@ const (
 	ActRefresh               // read the partition's state from the store and pass it on as EvState
 	ActDamaged               // Err: the replica is not electable; say so in the registry. Err nil: it is healthy again
 	ActRepair                // Message: write its Batches over the damaged ones, sync, then EvRepaired
-	ActTrim                  // Position: what is below was removed by the leader's retention; remove it too, then EvTrimmed
+	ActTrim                  // Position: the leader's retention removed what is below, and what of it is damaged is forgotten; remove it as far as it is committed, then EvTrimmed
 	ActStartEpoch            // leader: append the epoch-start batch, before anything else, then EvAppended
 	ActRead                  // leader: Node, Request, Position, Bytes, Count, DelayNs: after so long find a range of at most that much, at least one batch, then EvRead
 	ActPropose               // leader: State (Epoch, Version, ISR): compare-and-swap the ISR; pass the outcome on as EvState

@@ -25,6 +25,7 @@ type DiskConfig struct {
 	PatienceNs int64 // without any completion while writes wait: the disk hangs
 	FailedNs   int64 // and it has failed
 	PollNs     int64 // how often Step is called
+	IdleNs     int64 // after how long without a write an idle disk is asked: DiskProbeIdleNs, but in simulations
 }
 
 // What follows from the patience, and limits of a DiskWatch.
@@ -90,7 +91,7 @@ type DiskVerdict struct {
 
 // NewDiskWatch begins with a good disk at time now (ns, monotonic).
 func NewDiskWatch(cfg DiskConfig, now int64) *DiskWatch {
-	if cfg.PatienceNs <= 0 || cfg.FailedNs <= 0 || cfg.PollNs <= 0 {
+	if cfg.PatienceNs <= 0 || cfg.FailedNs <= 0 || cfg.PollNs <= 0 || cfg.IdleNs <= 0 {
 		panic("BUG: a watch over a disk without limits")
 	}
 	return &DiskWatch{cfg: cfg, at: now}
@@ -123,7 +124,7 @@ func (w *DiskWatch) Step(now int64, begun, done uint64) DiskVerdict {
 	v := DiskVerdict{State: w.state, Changed: w.state != old, WaitedNs: w.waitedNs}
 	v.Tell = w.tell(now)
 	v.HandOver = w.handsOver(now)
-	v.Probe = !waits && (w.idleNs >= DiskProbeIdleNs || w.state != DiskGood && w.idleNs >= w.cfg.PatienceNs/diskSlowFraction)
+	v.Probe = !waits && (w.idleNs >= w.cfg.IdleNs || w.state != DiskGood && w.idleNs >= w.cfg.PatienceNs/diskSlowFraction)
 	return v
 }
 

@@ -20,7 +20,7 @@ type watched struct {
 const pollNs = int64(250 * time.Millisecond)
 
 func newWatched(t *testing.T) *watched {
-	cfg := DiskConfig{PatienceNs: 5e9, FailedNs: 30e9, PollNs: pollNs}
+	cfg := DiskConfig{PatienceNs: 5e9, FailedNs: 30e9, PollNs: pollNs, IdleNs: DiskProbeIdleNs}
 	return &watched{t: t, w: NewDiskWatch(cfg, 0)}
 }
 
@@ -142,7 +142,7 @@ func TestDiskWatchFlapping(t *testing.T) {
 }
 
 func TestDiskWatchTellsSeldom(t *testing.T) {
-	w := NewDiskWatch(DiskConfig{PatienceNs: 4, FailedNs: 8, PollNs: 100}, 0) // a patience of nothing: it changes with every step
+	w := NewDiskWatch(DiskConfig{PatienceNs: 4, FailedNs: 8, PollNs: 100, IdleNs: 1000}, 0) // a patience of nothing: it changes with every step
 	var times []int64
 	begun, done := uint64(0), uint64(0)
 	for now := int64(0); now < 10*DiskTellSpanNs; now += DiskTellSpanNs / 100 {

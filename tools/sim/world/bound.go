@@ -31,7 +31,7 @@ func (w *World) boundApplies() bool {
 
 // mayFail says whether something else may go wrong now.
 func (w *World) mayFail() bool {
-	return w.faults && w.now > w.opt.quiet && (w.gray.calm.from == 0 || w.now < w.gray.calm.from)
+	return w.faults && w.now > w.opt.quiet && w.now >= w.gray.idle.stillUntil && (w.gray.calm.from == 0 || w.now < w.gray.calm.from)
 }
 
 // beginCalm ends what goes on, and makes one node ill for the rest of the time, or none: its disk hangs, or its machine is off.

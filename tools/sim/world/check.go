@@ -44,6 +44,7 @@ type nodeChecks struct {
 	next  int                     // the place in last that EachMarks comes to
 	last  []engine.PartitionMarks // in the order of EachMarks
 	high  map[meta.PartitionID]segment.Position
+	drops map[meta.PartitionID]int
 	visit func(*engine.PartitionMarks)
 }
 
@@ -78,7 +79,7 @@ func (c *checks) node(n *node) {
 	}
 	k := c.nodes[n]
 	if k == nil || k.life != n.life {
-		k = &nodeChecks{c: c, n: n, life: n.life, high: map[meta.PartitionID]segment.Position{}}
+		k = &nodeChecks{c: c, n: n, life: n.life, high: map[meta.PartitionID]segment.Position{}, drops: map[meta.PartitionID]int{}}
 		k.visit = k.look
 		c.nodes[n] = k
 	}
@@ -122,6 +123,9 @@ func (k *nodeChecks) changed(v *engine.PartitionMarks) {
 		k.failed(v, "committed %d durable %d end %d", v.Committed, v.Durable, v.End)
 	}
 	before := k.high[v.ID]
+	if k.drops[v.ID] != v.Drops { // the copy is given up, and begins anew
+		k.drops[v.ID], before = v.Drops, 0
+	}
 	if key := (nodePart{k.n, v.ID}); v.Committed < before && c.left[key] {
 		delete(c.left, key)
 		before = 0

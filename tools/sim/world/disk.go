@@ -47,6 +47,7 @@ func (q *diskQueue) Submit(op aio.Op) error {
 	}
 	d := w.skewed(w.opt.syncDelay/4, 2*w.opt.syncDelay) + q.n.ill.slow
 	q.due = append(q.due, w.now+d)
+	q.n.flying++
 	q.n.later(d, func() {})
 	return nil
 }
@@ -68,6 +69,7 @@ func (q *diskQueue) Wait(done []aio.Completion, block bool) ([]aio.Completion, e
 	if err != nil {
 		return done, err
 	}
+	q.n.flying -= len(done) - before
 	for i := range done[before:] {
 		if q.n.w.cfg.Break == MutantDeafDisk {
 			done[before+i].Err = nil

@@ -30,6 +30,7 @@ const (
 	FeatureLevels                       // nodes know two feature levels, and the cluster is raised to the second
 	FeatureCluster                      // the real package cluster instead of its model: leases are lost, watches lag, histories are compacted
 	FeatureBound                        // a healthy majority may refuse publishing for so long only
+	FeatureIdle                         // producers rest: commit logs write marks, idle disks are asked
 )
 
 // grayDefault are the gray failures that seeds draw by themselves, and how often. One that the engine does not bear yet is not in the list; it can be asked
@@ -37,14 +38,14 @@ const (
 var grayDefault = []struct {
 	f Feature
 	p float64
-}{{FeatureSlow, 0.3}, {FeatureHung, 0.3}, {FeatureErrors, 0.3}, {FeatureClocks, 0.25}, {FeatureLevels, 0.25}, {FeatureBound, 0.1}, {FeatureCluster, 0.25}}
+}{{FeatureSlow, 0.3}, {FeatureHung, 0.3}, {FeatureErrors, 0.3}, {FeatureClocks, 0.25}, {FeatureLevels, 0.25}, {FeatureBound, 0.1}, {FeatureCluster, 0.25}, {FeatureIdle, 0.4}}
 
 // Features names all of them.
 var Features = map[string]Feature{
 	"remote": FeatureRemote, "moves": FeatureMoves, "channels": FeatureChannels, "settings": FeatureSettings,
 	"topics": FeatureTopics, "nodes": FeatureNodes, "filters": FeatureFilters, "plain": FeaturePlain,
 	"slow": FeatureSlow, "hung": FeatureHung, "errors": FeatureErrors, "rot": FeatureRot, "clocks": FeatureClocks, "strict": FeatureStrict,
-	"bound": FeatureBound, "levels": FeatureLevels, "cluster": FeatureCluster,
+	"bound": FeatureBound, "idle": FeatureIdle, "levels": FeatureLevels, "cluster": FeatureCluster,
 }
 
 // String lists the names, in order.
@@ -100,7 +101,6 @@ func (w *World) drawFeatures() {
 		}
 		w.drawGray()
 	}
-	w.settleFeatures()
 	if w.has(FeatureMoves | FeatureNodes) {
 		w.drawMoves()
 	}
@@ -136,13 +136,6 @@ func (w *World) drawGray() {
 		if r.Float64() < one.p {
 			w.features |= one.f
 		}
-	}
-}
-
-// settleFeatures takes away what does not go together.
-func (w *World) settleFeatures() {
-	if w.has(FeatureCluster) {
-		w.features &^= withoutCluster
 	}
 }
 

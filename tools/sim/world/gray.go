@@ -19,6 +19,7 @@ type gray struct {
 	rotten  *node // FeatureRot: the only node whose bits rot, so that every ISR has a copy that does not
 	flipped bool  // since its disk was new
 	clean   bool  // all of it reads back
+	idle    idleness
 }
 
 // illness is what ails a disk.
@@ -29,7 +30,7 @@ type illness struct {
 }
 
 // grayFeatures are all gray failures.
-const grayFeatures = grayDisks | FeatureClocks | FeatureLevels | FeatureBound | FeatureCluster | FeatureStrict
+const grayFeatures = grayDisks | FeatureIdle | FeatureClocks | FeatureLevels | FeatureBound | FeatureCluster | FeatureStrict
 
 // grayDisks are the features that make disks ill.
 const grayDisks = FeatureSlow | FeatureHung | FeatureErrors | FeatureRot
@@ -42,6 +43,7 @@ func (w *World) prepareGray() {
 	w.gray.r = rand.New(rand.NewPCG(w.Seed, 0x9fb21c651e98df25))
 	w.gray.every = 150*ms + w.gray.r.Int64N(600*ms)
 	w.opt.chaos += w.gray.span(0, 3000*ms)
+	w.prepareIdle()
 	if w.has(FeatureBound) {
 		w.gray.calm.from = w.opt.chaos
 		w.opt.chaos += recovery + maxRefusal + 4000*ms
@@ -69,6 +71,7 @@ func (w *World) startGray() {
 		return
 	}
 	w.startLevels()
+	w.startIdle()
 	if w.has(FeatureRot) {
 		w.gray.rotten = w.nodes[w.gray.r.IntN(len(w.nodes))]
 	}
@@ -130,8 +133,11 @@ func (w *World) hang(n *node) {
 	if n.hangs() {
 		return
 	}
+	w.hangFor(n, w.gray.span(100*ms, 6000*ms))
+}
+
+func (w *World) hangFor(n *node, d int64) {
 	w.Stats.Hung++
-	d := w.gray.span(100*ms, 6000*ms)
 	n.ill.hungUntil = w.now + d
 	w.tracef("the disk of %s hangs until %.3f", n.name, float64(n.ill.hungUntil)/1e6)
 	w.after(d, n.poke)

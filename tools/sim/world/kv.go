@@ -29,13 +29,14 @@ type agreement struct {
 	staleR int64
 }
 
-// withoutCluster are features whose operators change the model of the store.
-const withoutCluster = FeatureMoves | FeatureTopics | FeatureNodes | FeatureLevels
-
 // startCluster puts the map in the place of the store's model.
 func (w *World) startCluster() {
 	a := &agreement{w: w, leases: map[*node]kv.LeaseID{}}
-	a.m = memory.New(memory.Options{Now: func() time.Time { return time.Unix(0, w.now) }})
+	o := memory.Options{Now: func() time.Time { return time.Unix(0, w.now) }}
+	if w.has(FeatureLevels) { // it was founded at level 1
+		o.Entries, o.Revision = []kv.Entry{{Key: cluster.DefaultPrefix + "level", Value: []byte(`{"level":1}`), ModRevision: 1}}, 1
+	}
+	a.m = memory.New(o)
 	w.agreement = a
 	w.every(w.opt.controlTick, func() {
 		if w.now >= w.store.out {
@@ -81,15 +82,17 @@ func (a *agreement) look() {
 	w, old := a.w, a.w.store.snap
 	now := cluster.SnapshotOf(cluster.DefaultPrefix, entries, revision)
 	w.store.snap = now
-	for _, id := range sortedParts(now.Partitions) {
-		a.lookAt(id, old.Partitions[id], now.Partitions[id])
+	moves := w.store.moves
+	w.store.moves = movesIn(entries)
+	a.lookAtTopics(old, now)
+	if old.WantedLevel <= old.Level && now.WantedLevel > now.Level {
+		w.Stats.Raised++
 	}
-	for id, t := range now.Topics {
-		if old.Topics[id] == nil {
-			w.made(t)
-		}
-		if was := old.Topics[id]; was == nil || was.Settings.Version != t.Settings.Version {
-			w.models[id].want(&t.Settings)
+	for _, id := range sortedParts(now.Partitions) {
+		was := old.Partitions[id]
+		a.lookAt(id, was, now.Partitions[id])
+		if was != nil {
+			a.lookAtReplicas(old, was, now.Partitions[id], moves[id])
 		}
 	}
 	for _, n := range w.nodes {
@@ -133,10 +136,11 @@ func (n *node) metaStore() meta.Store {
 		h = slog.DiscardHandler
 	}
 	o := &w.opt
-	return &kvMeta{cluster.New(&kvClient{n.client, w.agreement.m.Store(n.name)}, cluster.Options{
+	n.agreed = &kvMeta{cluster.New(&kvClient{n.client, w.agreement.m.Store(n.name)}, cluster.Options{
 		Logger: slog.New(h), LeaseTTL: time.Duration(o.leaseTTL), LeaseMargin: time.Duration(o.leaseMargin), ControllerTick: time.Duration(5 * o.controlTick),
 		DefaultReplicas: o.replicas, Now: n.Now, Host: n.m,
 	}), w}
+	return n.agreed
 }
 
 // kvMeta makes topics with the world's min_isr.

@@ -21,9 +21,7 @@ func (w *World) startLevels() {
 	w.store.snap.Level = 1
 	w.every(300*ms, func() {
 		if w.faults && w.gray.r.IntN(4) == 0 {
-			if w.store.raise(engine.NewestLevel) {
-				w.Stats.Raised++
-			}
+			w.raise()
 		}
 	})
 }
@@ -104,7 +102,12 @@ func (w *World) checkLevels(n *node) {
 }
 
 // joined says that the process was taken in by the store.
-func (n *node) joined() bool { return n.client != nil && n.client.joined }
+func (n *node) joined() bool {
+	if n.w.agreement != nil {
+		return n.e != nil
+	}
+	return n.client != nil && n.client.joined
+}
 
 // checkKinds: a cluster at level 1 has nothing of level 2 in its logs.
 func (w *World) checkKinds(id meta.PartitionID, ct *core.Control) {

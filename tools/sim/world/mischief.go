@@ -1,7 +1,6 @@
 package world
 
 import (
-	"maps"
 	"slices"
 	"syscall"
 
@@ -159,6 +158,10 @@ func (w *World) wipe(n *node) {
 	if w.has(FeatureTopics) && slices.ContainsFunc(w.nodes, func(n *node) bool { return n.wiped }) {
 		return
 	}
+	// What rots there is on the other disks only, and an ISR counts a disk that was replaced until its node is known with the new one.
+	if w.gray.rotten != nil && n != w.gray.rotten {
+		return
+	}
 	if w.spares(n) {
 		w.newDisk(n)
 	}
@@ -197,7 +200,7 @@ func (w *World) newDisk(n *node) {
 		n.endProcess(true)
 	}
 	n.media = faultaio.New(faultaio.Options{Seed: w.rng.Uint64(), CapacityBytes: diskBytes})
-	n.wiped = true
+	n.wiped, n.rotAtRest = true, false
 	n.ill = illness{}
 	if n == w.gray.rotten {
 		w.gray.flipped = false
@@ -224,9 +227,7 @@ func (w *World) heal() {
 	if w.removal != nil {
 		w.bringBack(w.removal)
 	}
-	for _, id := range slices.Sorted(maps.Keys(w.store.snap.Nodes)) { // none is, with FeatureCluster
-		w.store.drain(id, false)
-	}
+	w.drainNone()
 	w.healGray()
 	for _, n := range w.nodes {
 		n.media.ClearRules()

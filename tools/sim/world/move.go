@@ -53,7 +53,7 @@ func (w *World) operate() {
 	p := s.snap.Partitions[id]
 	if m, ok := s.moves[id]; ok {
 		if w.chance(0.3) {
-			w.tracef("the operator does not want to move %s any more: %v", w.partName(id), s.movePartition(id, m.from, m.from))
+			w.movePartition(fmt.Sprintf("the operator does not want to move %s any more", w.partName(id)), id, m.from, m.from)
 		}
 		return
 	}
@@ -66,7 +66,7 @@ func (w *World) operate() {
 	}
 	if len(free) > 0 {
 		to := free[w.rng.IntN(len(free))]
-		w.tracef("the operator moves %s from node %d to %d: %v", w.partName(id), from, to, s.movePartition(id, from, to))
+		w.movePartition(fmt.Sprintf("the operator moves %s from node %d to %d", w.partName(id), from, to), id, from, to)
 	}
 }
 
@@ -78,10 +78,13 @@ func (w *World) drain() {
 			return
 		}
 	}
-	ids := slices.Sorted(maps.Keys(s.snap.Nodes))
+	ids := sortedNodes(s.snap)
+	if len(ids) == 0 {
+		return
+	}
 	id := ids[w.rng.IntN(len(ids))]
-	s.drain(id, true)
-	w.after(w.between(100*ms, 1500*ms), func() { s.drain(id, false) })
+	w.drainNode(id, true)
+	w.after(w.between(100*ms, 1500*ms), func() { w.drainNode(id, false) })
 }
 
 func (s *store) drain(id replicate.NodeID, on bool) {
@@ -213,9 +216,12 @@ func (s *store) change(row *meta.Partition, why string) {
 	s.publish(next)
 }
 
-func (w *World) nodeOf(id replicate.NodeID) *node {
+func (w *World) nodeOf(id replicate.NodeID) *node { return w.nodeIn(w.store.snap, id) }
+
+// nodeIn is the machine that a snapshot means.
+func (w *World) nodeIn(s *meta.Snapshot, id replicate.NodeID) *node {
 	for _, n := range w.nodes {
-		if row := w.store.snap.Nodes[id]; row != nil && n.name == row.Name {
+		if row := s.Nodes[id]; row != nil && n.name == row.Name {
 			return n
 		}
 	}

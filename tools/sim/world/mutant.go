@@ -27,6 +27,8 @@ const (
 	MutantEcho                 // a message that another node was sent comes there once more, later
 	MutantStaleList            // a list of the metadata store shows what was there a while ago
 	MutantBlindTxn             // the metadata store writes without comparing
+	MutantNoMarks              // a commit log at rest writes no mark
+	MutantNoProbes             // nobody asks an idle disk
 	MutantHasty                // the store removes a node that has replicas: others take its place in the ISR
 )
 
@@ -36,5 +38,6 @@ var Mutants = map[string]Mutant{
 	"epoch-reuse": MutantEpochs, "empty-disk": MutantDisks, "rollback": MutantRollback, "short-retention": MutantShort,
 	"same-topic": MutantSameTopic, "silent-growth": MutantSilentGrowth, "hasty-removal": MutantHasty,
 	"ill-disk": MutantIllDisk, "deaf-disk": MutantDeafDisk, "both-clocks": MutantBothClocks, "second-hang": MutantSecondHang, "stale-list": MutantStaleList, "echo": MutantEcho, "blind-txn": MutantBlindTxn, "rot-everywhere": MutantRotEverywhere, "early-level": MutantEarlyLevel,
+	"no-marks": MutantNoMarks, "no-probes": MutantNoProbes,
 	"other-filter": MutantOtherFilter, "lost-letters": MutantLostLetters,
 }

@@ -33,6 +33,7 @@ type node struct {
 	life      int            // counts processes
 	id        uint32         // replicate.NodeID, once it joined
 	client    *client
+	agreed    meta.Store // FeatureCluster: its process's way to the agreement
 	ports     *ports
 	asleep    int64 // SIGSTOP until
 	frozen    []func()
@@ -53,6 +54,12 @@ type node struct {
 	ill       illness        // of its disk
 	stepped   int64          // ns that its wall clock was set by since the process began
 	leapt     int64          // ns that its monotonic clock has leapt: MutantBothClocks
+
+	// FeatureIdle.
+	flying       int    // writes of its commit log that did not come back
+	rotAtRest    bool   // a bit rotted in the last group of its commit log, and no process has said so
+	cameBack     uint64 // writes of any kind that its process had back, as judgeDisks saw last
+	unawareSince int64  // since when nothing came back, or when the process knew that its disk hangs
 }
 
 func newNode(w *World, index int) *node {
@@ -147,8 +154,10 @@ func (n *node) boot() {
 		n.media.Inject(rule)
 	}
 	n.failed, n.closing, n.e, n.ports, n.wakeAt, n.stepped = false, false, nil, nil, 0, 0
+	n.flying, n.unawareSince = 0, w.now
 	n.chooseBinary()
 	n.m = engine.NewManual(n)
+	n.m.SetIdle(w.idle())
 	n.disk = newDisk(n)
 	n.client = newClient(w, n)
 	w.tracef("%s boots, life %d", n.name, n.life)
@@ -168,6 +177,7 @@ func (n *node) boot() {
 		}
 		w.tracef("%s is open", n.name)
 		n.e = e
+		n.opened(e)
 	})
 	n.poke()
 }

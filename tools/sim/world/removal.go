@@ -48,9 +48,7 @@ func (w *World) goOn(r *removal, patience int64) {
 		w.bringBack(r)
 		return
 	}
-	w.store.drain(r.id, true)
-	err := w.store.removeNode(r.id)
-	if err == nil {
+	if w.dismiss(r.id) {
 		r.removed = true
 		w.Stats.Removed++
 		w.after(w.skewed(50*ms, 1500*ms), func() { w.bringBack(r) })
@@ -70,7 +68,7 @@ func (w *World) bringBack(r *removal) {
 	if r.removed {
 		w.Stats.Returned++
 	} else {
-		w.store.drain(r.id, false)
+		w.drainNode(r.id, false)
 	}
 	if r.removed && w.chance(0.7) {
 		w.tracef("%s comes back with an empty disk", n.name)

@@ -13,7 +13,7 @@ func (w *World) rot(*node) {
 	if w.cfg.Break == MutantRotEverywhere {
 		n = w.nodes[g.r.IntN(len(w.nodes))]
 	}
-	if n.media.Crashed() {
+	if n.media.Crashed() || w.has(FeatureIdle) && g.idle.tried < 2 { // first something may rot at rest: see rotAtRest
 		return
 	}
 	kind := []string{".clog", ".clog", ".seg", ".seg", ".seg", ".idx", ".json", ""}[g.r.IntN(8)]

@@ -90,6 +90,12 @@ func sortedParts(m map[meta.PartitionID]*meta.Partition) []meta.PartitionID {
 	return slices.SortedFunc(maps.Keys(m), comparePartitions)
 }
 
+func sortedNodes(s *meta.Snapshot) []replicate.NodeID { return slices.Sorted(maps.Keys(s.Nodes)) }
+
+func sortedTopics(s *meta.Snapshot) []uuid.UUID {
+	return slices.SortedFunc(maps.Keys(s.Topics), func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
+}
+
 // between says what changed from one snapshot to another.
 func between(old, now *meta.Snapshot) *meta.Change {
 	c := &meta.Change{Snapshot: now}

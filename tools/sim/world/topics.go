@@ -76,7 +76,7 @@ func (w *World) changeTopics() {
 		w.configureTopic(n, t, func(s *meta.TopicSettings) { s.Partitions = min(s.Partitions+more, maxPartitions) })
 	case w.chance(0.4): // as an operator's tool does
 		if mt := w.store.snap.Topics[t.id]; mt != nil && mt.Partitions < maxPartitions && w.now >= w.store.out {
-			w.tracef("topic %s is to have %d partitions: %v", t.name, mt.Partitions+1, w.store.expandTopic(t.id, mt.Partitions+1))
+			w.expandTopic(fmt.Sprintf("topic %s is to have %d partitions", t.name, mt.Partitions+1), t.id, mt.Partitions+1)
 		}
 	default:
 		t.doomed = true

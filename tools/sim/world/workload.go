@@ -18,7 +18,7 @@ func (w *World) startWorkload() {
 		w.after(60*ms, func() { w.makeTopic(i) })
 	}
 	w.every(w.opt.putEvery, func() {
-		if !w.loaded {
+		if !w.busy() {
 			return
 		}
 		if n := w.anyNode(); n != nil {
@@ -26,7 +26,7 @@ func (w *World) startWorkload() {
 		}
 	})
 	w.every(w.opt.adminEvery, func() {
-		if w.loaded {
+		if w.busy() {
 			w.administer()
 		}
 	})

@@ -121,7 +121,7 @@ func TestDeterminism(t *testing.T) {
 	for seed := range uint64(8) {
 		cfg := Config{}
 		if seed >= 4 { // all gray failures there are, on the real agreement
-			cfg.Features = grayFeatures &^ withoutCluster
+			cfg.Features = grayFeatures
 		}
 		a, b := Run(seed, cfg), Run(seed, cfg)
 		if a.Hash() != b.Hash() || a.Stats != b.Stats || a.Stats.Frames == 0 {
@@ -156,6 +156,8 @@ var liesOf = []struct {
 	{"stale-list", FeatureCluster, 20},
 	{"echo", FeatureStrict | FeatureRemote | FeatureChannels, 60},
 	{"blind-txn", FeatureCluster, 40},
+	{"no-marks", FeatureIdle | FeatureRot, 40},
+	{"no-probes", FeatureIdle | FeatureHung | FeatureMoves, 150},
 }
 
 // A world that lies is seen through: that is what shows that the checks can see anything.

@@ -1,0 +1,229 @@
+package replicate
+
+import (
+	"testing"
+
+	"penstock/segment"
+)
+
+// probe begins the next exchange and returns the report.
+func (r *followerRig) probe() Message {
+	r.t.Helper()
+	r.req++
+	rep := sent(r.say(Message{Kind: MsgProbe}), 1, MsgReport)
+	if rep == nil {
+		r.t.Fatal("no report")
+	}
+	return *rep
+}
+
+// A log that cannot be repaired in place: the leader hears first how far it goes, and begins it anew when it would
+// have cut it. B37 P18
+func TestFollowerBeginsAnew(t *testing.T) {
+	r := newFollowerRig(t, Config{RetryNs: 50 * ms}, leaderLog(1, 1, 1, 1, 1, 1), 6)
+	r.say(Message{Kind: MsgHeartbeat, Position: 6, Committed: 5})
+	acts := r.step(Event{Kind: EvUnusable})
+	if a := find(acts, ActDamaged); a == nil || a.Err == nil || sent(acts, 1, MsgResync) == nil || r.f.Electable() || r.f.Following() {
+		t.Fatalf("%+v", acts)
+	}
+	if acts = r.step(Event{Kind: EvUnusable}); len(acts) != 0 {
+		t.Fatalf("said twice: %+v", acts)
+	}
+	match := func(rep Message, to segment.Position) []Action {
+		return r.say(Message{Kind: MsgMatch, Position: to, Boot: rep.Boot, Generation: rep.Generation})
+	}
+	for epoch := range segment.Epoch(2) { // a new leader has to hear it again: it may be one that compares
+		r.epoch, r.req = 2+epoch, 0
+		rep := r.probe()
+		if rep.Log.Next != 6 || !rep.Damaged || rep.isBare() {
+			t.Fatalf("epoch %d: it does not say how far it goes: %+v", r.epoch, rep)
+		}
+		if acts = match(rep, 4); find(acts, ActTruncate) != nil || sent(acts, 1, MsgResync) == nil || r.f.Err() != nil {
+			t.Fatalf("%+v", acts)
+		}
+		if rep = r.probe(); !rep.isBare() {
+			t.Fatalf("epoch %d: it does not say that it has nothing: %+v", r.epoch, rep)
+		}
+	}
+	rep := r.probe()
+	acts = r.say(Message{Kind: MsgReset, Log: r.leader.stateAt(2), Epochs: r.leader.table.before(2), Boot: rep.Boot, Generation: rep.Generation})
+	a := find(acts, ActReset)
+	if a == nil || a.Log.Next != 2 || r.f.Committed() != 2 || !r.f.Shortened() {
+		t.Fatalf("%+v, committed %d", acts, r.f.Committed())
+	}
+	acts = r.step(Event{Kind: EvTruncated, Generation: a.Generation, Log: r.leader.stateAt(2)})
+	if m := sent(acts, 1, MsgAck); m == nil || m.Position != 2 || m.Damaged || !r.f.Electable() {
+		t.Fatalf("%+v", acts)
+	}
+}
+
+// A leader of an older version compares it with an empty log, and both begin at the beginning.
+func TestFollowerBeginsAnewAtTheBeginning(t *testing.T) {
+	r := newFollowerRig(t, Config{}, leaderLog(1, 1, 1), 3)
+	r.step(Event{Kind: EvUnusable})
+	for range 2 {
+		rep := r.probe()
+		acts := r.say(Message{Kind: MsgMatch, Boot: rep.Boot, Generation: rep.Generation})
+		if a := find(acts, ActReset); a != nil && a.Log == (segment.State{}) && rep.isBare() {
+			return
+		}
+	}
+	t.Fatal("it does not begin")
+}
+
+// What a cut has to read and cannot is fetched while the log is being cut, also from a newer leader; what is being
+// cut off is not.
+func TestFollowerRepairsWhileCutting(t *testing.T) {
+	r := newFollowerRig(t, Config{RetryNs: 50 * ms}, leaderLog(1, 1, 1, 1, 1, 1), 6)
+	rep := r.probe()
+	cut := find(r.say(Message{Kind: MsgMatch, Position: 4, Boot: rep.Boot, Generation: rep.Generation}), ActTruncate)
+	if cut == nil {
+		t.Fatal("no cut")
+	}
+	gen := cut.Generation
+	fetch := sent(r.step(Event{Kind: EvCorrupt, Position: 2, Until: 6}), 1, MsgFetch)
+	if fetch == nil || fetch.Position != 2 || fetch.Until != 4 || fetch.Request != r.req {
+		t.Fatalf("%+v", fetch)
+	}
+	if acts := r.step(Event{Kind: EvCorrupt, Position: 4, Until: 6}); find(acts, ActSend) != nil {
+		t.Fatalf("it asks for what is cut off: %+v", acts)
+	}
+	r.epoch, r.req = 2, 7
+	r.now += 50 * ms
+	if acts := r.say(Message{Kind: MsgProbe}); sent(acts, 1, MsgReport) != nil {
+		t.Fatalf("it reports a log that is being cut: %+v", acts)
+	}
+	r.now += 50 * ms
+	if fetch = sent(r.step(Event{Kind: EvTick}), 1, MsgFetch); fetch == nil || fetch.Request != 7 || fetch.Epoch != 2 {
+		t.Fatalf("%+v", fetch)
+	}
+	m := r.frame(2, 4, 0)
+	m.Kind = MsgRange
+	if find(r.say(m), ActRepair) == nil {
+		t.Fatal("the answer is not used")
+	}
+	r.step(Event{Kind: EvRepaired, Position: 2, Until: 4})
+	if acts := r.step(Event{Kind: EvTruncated, Generation: gen, Log: r.leader.stateAt(4)}); sent(acts, 1, MsgAck) != nil {
+		t.Fatalf("the answer of epoch 1 counts in epoch 2: %+v", acts)
+	}
+	if rep := r.probe(); rep.Log.Next != 4 || rep.Damaged {
+		t.Fatalf("%+v", rep)
+	}
+}
+
+// What the leader's retention has removed is not asked for again, whatever this replica knows to be committed.
+func TestFollowerForgetsWhatIsGone(t *testing.T) {
+	r := newFollowerRig(t, Config{RetryNs: 50 * ms}, leaderLog(1, 1, 1, 1, 1, 1), 6)
+	r.probe() // of a leader that compares: nothing of its log is known here
+	if acts := r.step(Event{Kind: EvCorrupt, Position: 1, Until: 3}); sent(acts, 1, MsgFetch) == nil {
+		t.Fatalf("%+v", acts)
+	}
+	acts := r.say(Message{Kind: MsgRange, Position: 1, Until: 1, Start: 2})
+	if a := find(acts, ActTrim); a == nil || a.Position != 2 || r.f.Electable() {
+		t.Fatalf("%+v", acts)
+	}
+	acts = r.say(Message{Kind: MsgRange, Position: 2, Until: 2, Start: 4})
+	if a := find(acts, ActDamaged); a == nil || a.Err != nil || !r.f.Electable() {
+		t.Fatalf("%+v", acts)
+	}
+	if rep := sent(r.say(Message{Kind: MsgProbe}), 1, MsgReport); rep == nil || rep.Damaged {
+		t.Fatalf("%+v", rep)
+	}
+}
+
+// bare is the report of a copy that gave its log up.
+func (r *leaderRig) bare(n NodeID) []Action {
+	return r.say(n, Message{Kind: MsgReport, Store: testMember(n).Store, Damaged: true})
+}
+
+// A member that gave its log up leaves the ISR before it begins anew; where the ISR cannot shrink, it begins as a
+// member. B74
+func TestLeaderLetsACopyBeginAnew(t *testing.T) {
+	again := func(r *leaderRig) {
+		r.say(2, Message{Kind: MsgResync, Request: r.l.peer(2).request})
+	}
+	r := newLeaderRig(t, Config{RetryNs: 50 * ms}, 3, 2)
+	r.serve()
+	again(r)
+	acts := r.bare(2)
+	if a := find(acts, ActPropose); a == nil || contains(a.State.ISR, testMember(2)) || sent(acts, 2, MsgReset) != nil || sent(acts, 2, MsgMatch) != nil {
+		t.Fatalf("%+v", acts)
+	}
+	r.accept(testMember(1), testMember(3))
+	if m := sent(r.bare(2), 2, MsgReset); m == nil || m.Log != (segment.State{}) {
+		t.Fatalf("it does not begin: %+v", m)
+	}
+
+	r = newLeaderRig(t, Config{RetryNs: 50 * ms}, 2, 2)
+	r.serve()
+	again(r)
+	if sent(r.bare(2), 2, MsgReset) == nil {
+		t.Fatal("the ISR cannot shrink, and nothing happens")
+	}
+	r.append(1)
+	if r.durable(2); r.l.Committed() != 1 {
+		t.Error("a copy that begins anew counts")
+	}
+
+	r = newLeaderRig(t, Config{RetryNs: 50 * ms}, 2, 2)
+	r.serve()
+	again(r)
+	r.step(Event{Kind: EvCorrupt, Position: 0, Until: 1})
+	if acts := r.bare(2); sent(acts, 2, MsgReset) != nil || sent(acts, 2, MsgMatch) != nil {
+		t.Fatalf("a leader that cannot read its own log lets another copy go: %+v", acts)
+	}
+	r.step(Event{Kind: EvRepaired, Position: 0, Until: 1})
+	if sent(r.bare(2), 2, MsgReset) == nil {
+		t.Fatal("it can read it again")
+	}
+}
+
+// Replicas repair each other: what the leader does not have, another one may, also one outside the ISR, and nobody
+// has to lead for that. P18
+func TestFollowersRepairEachOther(t *testing.T) {
+	r := newFollowerRig(t, Config{RetryNs: 50 * ms}, leaderLog(1, 1, 1, 1, 1, 1), 6)
+	st := State{Epoch: 2, Leader: 1, Replicas: []NodeID{1, 2, 3, 4}}
+	r.step(Event{Kind: EvState, State: &st})
+	r.epoch, r.req = 2, 0
+	from := func(n NodeID, m Message) []Action {
+		m.Epoch = r.epoch
+		return r.step(Event{Kind: EvMessage, Node: n, Message: &m})
+	}
+	asked := map[NodeID]int{}
+	ask := func(times int) {
+		for range times {
+			r.now += 50 * ms
+			for _, a := range r.step(Event{Kind: EvTick}) {
+				if a.Kind == ActSend && a.Message.Kind == MsgFetch && a.Message.Position == 2 && a.Message.Until == 4 {
+					asked[a.Node]++
+				}
+			}
+		}
+	}
+	r.step(Event{Kind: EvCorrupt, Position: 2, Until: 4})
+	if ask(8); asked[1] != 0 || asked[3] == 0 || asked[4] == 0 {
+		t.Errorf("without an exchange it asked %v", asked)
+	}
+	r.probe()
+	clear(asked)
+	if ask(8); asked[1] < 3 || asked[3] == 0 || asked[4] == 0 || asked[2] != 0 {
+		t.Errorf("in an exchange it asked %v", asked)
+	}
+	m := r.frame(2, 4, 0)
+	m.Kind, m.Request = MsgRange, r.req
+	late, gone := m, Message{Kind: MsgRange, Request: r.req, Position: 2, Until: 2, Start: 5}
+	late.Request--
+	if find(from(3, late), ActRepair) != nil || find(from(3, gone), ActTrim) != nil || r.f.Electable() {
+		t.Error("an answer of an older exchange is used, or what another follower has removed is given up")
+	}
+	if find(from(3, m), ActRepair) == nil {
+		t.Error("the answer of another follower is not used")
+	}
+	// And the other way round.
+	for _, c := range []struct{ from, until, get segment.Position }{{0, 4, 2}, {2, 4, 0}, {4, 6, 6}} {
+		m := sent(from(3, Message{Kind: MsgFetch, Request: 77, Position: c.from, Until: c.until}), 3, MsgRange)
+		if (m != nil) != (c.get > 0) || m != nil && (m.Until != c.get || m.Request != 77) {
+			t.Errorf("[%d,%d): %+v", c.from, c.until, m)
+		}
+	}
+}
