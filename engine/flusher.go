@@ -369,6 +369,7 @@ func (f *flusher) flush(pt *partition, maxBytes int64) (int64, error) {
 func (f *flusher) failed(pt *partition, err error) {
 	e := f.e
 	switch {
+	case pt.rep != nil && pt.rep.givenUp.Load(): // it cannot be written, and need not be
 	case errors.Is(err, segment.ErrClosed):
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		f.starved = true
@@ -438,8 +439,8 @@ func (f *flusher) reclaim(target uint64) bool {
 	f.due = f.due[:0]
 	release := current
 	for _, pt := range e.partitionList() {
-		if seq, ok := pt.log.OldestUnsyncedFileSeq(); !ok {
-			continue
+		if seq, ok := pt.log.OldestUnsyncedFileSeq(); !ok || pt.rep != nil && pt.rep.givenUp.Load() {
+			continue // of a copy that is given up nothing is needed, and the record that begins it anew needs room
 		} else if seq > target {
 			release = min(release, seq)
 			continue

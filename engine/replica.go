@@ -57,6 +57,7 @@ type replica struct {
 	letGo      atomic.Uint64    // segment.Position: the leader's log begins there, and what is damaged below is not repaired; 0: not known
 	dropped    bool             // the copy was given up in this process, at droppedAt; see drop
 	droppedAt  int64
+	givenUp    atomic.Bool  // it was dropped, and has not begun anew yet
 	toldRepair atomic.Int64 // see notRepaired
 	drops      int
 	blocked    replicate.NodeID // see Leader.Blocked

@@ -71,6 +71,9 @@ func (r *replica) doCut(c *logCut) {
 		r.cutFailed(err)
 		return
 	}
+	if c.anew && r.givenUp.CompareAndSwap(true, false) {
+		r.pt.flushErr.Store(nil) // it was the old log that could not be written
+	}
 	r.run(func() {
 		r.cut = nil
 		r.step(&replicate.Event{Kind: replicate.EvTruncated, Generation: c.generation, Log: c.state})

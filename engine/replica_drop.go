@@ -80,6 +80,7 @@ func (r *replica) drop(why error) {
 	r.cn.drops.Add(1)
 	r.cn.e.log.Error("a copy of a partition is damaged so that it cannot be repaired in place: it is dropped and fetched anew from its leader. "+
 		"What was acknowledged is on the other replicas", "topic", r.pt.t.name, "partition", r.pt.number, "error", why)
+	r.givenUp.Store(true)
 	r.run(func() {
 		r.shortened, r.cut, r.drops = true, nil, r.drops+1
 		r.step(&replicate.Event{Kind: replicate.EvUnusable})
