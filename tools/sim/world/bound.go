@@ -11,7 +11,11 @@ import (
 
 // maxRefusal is how long a majority may take to go on without one node that is unwell: a lease ends, another node is elected, who hangs gives its leaderships
 // away, a member that does not answer leaves the ISR, and the one that is left catches up.
-const maxRefusal = 4_000 * ms
+const maxRefusal = 3_500 * ms
+
+// maxSparedRefusal is how long a topic whose leaders are well may be held up by a disk that hangs elsewhere: 3.5 s with the product's limits. Here the members
+// of an ISR may lag for half a second (LagMaxNs) instead of two seconds.
+const maxSparedRefusal = 1_500 * ms
 
 // recovery is how long all are well before one falls ill for the rest of the time.
 const recovery = 1000 * ms
@@ -20,8 +24,9 @@ const recovery = 1000 * ms
 type calm struct {
 	unwell  uint32 // nodes, by index
 	since   int64
-	from    int64 // nothing falls ill after it but one node; 0: there is no such time
-	checked int   // values below have been judged
+	from    int64                // nothing falls ill after it but one node; 0: there is no such time
+	checked int                  // values below have been judged
+	spared  map[*topicModel]bool // topics that the node whose disk hangs led nothing of
 }
 
 // boundApplies says whether any two of the nodes are enough to publish, and nobody forbids it.
@@ -40,19 +45,36 @@ func (w *World) beginCalm() {
 	o := &w.opt
 	w.store.out, w.net.cut = 0, [8][8]bool{}
 	o.drop, o.dup, o.full, o.slow, o.storeDrop = 0, 0, 0, 0, 0
-	g, rest := &w.gray, w.opt.chaos-w.now
-	n := w.nodes[g.r.IntN(len(w.nodes))]
+	for _, n := range w.nodes {
+		n.media.ClearRules()
+		n.media.CrashAt(-1)
+		if n.m != nil && n.suspect() { // what failed before stays closed until its process is started anew
+			n.kill("it may have met a fault")
+		}
+	}
+	n, kind := w.nodes[w.gray.r.IntN(len(w.nodes))], w.gray.r.IntN(3)
+	w.after(recovery, func() { w.strike(n, kind) })
+}
+
+// strike makes one node ill as soon as all are well: one that others need to catch up from would be the last that has what they lack.
+func (w *World) strike(n *node, kind int) {
+	rest := w.opt.chaos - w.now
+	switch {
+	case !w.faults || rest < maxRefusal:
+		w.tracef("there was no time at which all were well")
+		return
+	case !w.allWell():
+		w.after(50*ms, func() { w.strike(n, kind) })
+		return
+	}
 	if w.cfg.Break == MutantSecondHang {
 		w.nodes[(n.index+1)%len(w.nodes)].secretly = true
 	}
-	switch kind := g.r.IntN(3); {
+	switch {
 	case kind == 0 && w.has(FeatureHung):
-		w.after(recovery, func() { // a node gives its leaderships away once, and again only if its disk was good in between
-			n.ill.hungUntil = w.now + rest - recovery
-			w.Stats.Hung++
-			w.tracef("the disk of %s hangs until %.3f, and all others are well", n.name, float64(n.ill.hungUntil)/1e6)
-			w.after(rest-recovery, n.poke)
-		})
+		w.gray.calm.spared = w.sparedBy(n)
+		w.hangFor(n, rest)
+		w.tracef("all others are well")
 	case kind == 1:
 		n.crashIfUp()
 		n.power = false
@@ -61,6 +83,35 @@ func (w *World) beginCalm() {
 	default:
 		w.tracef("all are well")
 	}
+}
+
+// allWell says that every node is well, and every replica in sync.
+func (w *World) allWell() bool {
+	for _, n := range w.nodes {
+		if n.unwell() {
+			return false
+		}
+	}
+	for _, p := range w.store.snap.Partitions {
+		if !w.store.led(p) || len(p.State.ISR) < len(p.State.Replicas) {
+			return false
+		}
+	}
+	return true
+}
+
+// sparedBy are the topics that a node leads nothing of.
+func (w *World) sparedBy(n *node) map[*topicModel]bool {
+	spared := map[*topicModel]bool{}
+	for id := range w.store.snap.Topics {
+		spared[w.models[id]] = true
+	}
+	for id, p := range w.store.snap.Partitions {
+		if p.State.Leader == n.replica() {
+			delete(spared, w.models[id.Topic])
+		}
+	}
+	return spared
 }
 
 // noteCalm looks at what is unwell; it is called after every event.
@@ -97,7 +148,11 @@ func (b *book) judgeRefusal(v *value, err error) {
 // withinBound says that a value was published through a node that is well, in a world that was calm for long and is so still.
 func (w *World) withinBound(v *value) bool {
 	b := &w.gray.calm
-	return v.submitted-b.since > maxRefusal && v.by.life == v.life && !v.by.unwell()
+	limit := maxRefusal
+	if b.spared[v.topic] {
+		limit = maxSparedRefusal
+	}
+	return v.submitted-b.since > limit && v.by.life == v.life && !v.by.unwell()
 }
 
 // judgeSilence looks for puts that have no answer although they should.

@@ -175,6 +175,7 @@ func (w *World) failFor(n *node, rule faultaio.Rule) {
 	n.ill.rules = []faultaio.Rule{rule}
 	n.media.Inject(rule)
 	w.after(d, func() {
+		n.broken = n.broken || n.failsWrites() // also if the process that met it first has ended meanwhile
 		n.ill.rules = nil
 		n.media.ClearRules()
 		// A process that met a failed write has closed what it could not write: only a restart helps.
@@ -195,6 +196,7 @@ func (w *World) healGray() {
 		w.after(patience, func() { w.giveUp(w.gray.rotten) })
 	}
 	for _, n := range w.nodes {
+		n.broken = n.broken || n.failsWrites()
 		n.ill = illness{}
 		n.poke()
 	}
