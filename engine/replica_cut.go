@@ -49,6 +49,11 @@ func (r *replica) doCut(c *logCut) {
 	for err != nil && unfit(err) && r.awaitRepair(err) {
 		err = r.prepareCut(c)
 	}
+	select {
+	case <-r.cn.e.stop:
+		return
+	default:
+	}
 	switch {
 	case err != nil && unfit(err):
 		r.drop(err)
