@@ -18,7 +18,8 @@ func TestUnsyncedSegmentsKeepTheCommitLog(t *testing.T) {
 	disk := newDisk()
 	e := onDisk(t, disk, func(o *engine.Options) { o.PublishTimeout = 500 * time.Millisecond })
 	bad, good := topicOf(t, e, "bad"), topicOf(t, e, "good")
-	c, _ := channelOf(t, bad, "c"), channelOf(t, good, "c")
+	channelOf(t, bad, "c")
+	channelOf(t, good, "c")
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindSync, Name: engine.TopicDir(e, "bad") + "/*/*.seg", Count: -1, Err: syscall.EIO})
 	acked := map[engine.ID]string{}
 	for _, body := range numbered("m", 100, 1000) {
@@ -38,7 +39,8 @@ func TestUnsyncedSegmentsKeepTheCommitLog(t *testing.T) {
 	after := disk.Crash(1)
 	e = onDisk(t, after)
 	bad, _ = e.LookupTopic("bad")
-	if c, _ = bad.LookupChannel("c"); c == nil {
+	c, _ := bad.LookupChannel("c")
+	if c == nil {
 		t.Fatal("the channel is gone")
 	}
 	got := readAll(t, c)
