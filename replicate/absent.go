@@ -14,8 +14,15 @@ const maxAbsentShift = 5
 // pause is how long the next question waits.
 func (a *absence) pause(retryNs int64) int64 { return retryNs << min(a.count, maxAbsentShift) }
 
-// notHere takes the answer that there is no copy: whatever was under way to it is not. It is not asked at once.
-func (l *Leader) notHere(p *Progress, now int64) {
+// notHere takes the answer that there is no copy. It is not asked at once.
+//
+// Where a report was answered in this exchange, it says less: the copy is gone since, or the question came before the copy was opened, and the report has
+// overtaken this answer. Only a new exchange tells. In the old one a copy follows by now, and answers every question with an ack that nothing here waits for.
+func (l *Leader) notHere(p *Progress, now int64, acts *Actions) {
+	if p.State != Probe || p.matched {
+		l.probe(p, now, acts)
+		return
+	}
 	a := &p.absent
 	if a.count > 0 && a.probeAt == p.probeAt {
 		return
@@ -26,9 +33,4 @@ func (l *Leader) notHere(p *Progress, now int64) {
 	a.count++
 	a.probeAt = p.probeAt
 	l.absences++
-	if p.State != Probe && p.State != Snapshot {
-		p.probeAt, a.probeAt = now, now
-	}
-	p.State, p.matched, p.reading, p.joining = Probe, false, false, false
-	p.Next, p.nextOffset = p.Match, p.matchOffset
 }

@@ -24,7 +24,7 @@ func (l *Leader) message(now int64, from NodeID, m *Message, acts *Actions) {
 	p.Down = false
 	if m.Kind == MsgReject && m.Code == RejectAbsent {
 		if m.Epoch == l.epoch && m.Request == p.request {
-			l.notHere(p, now)
+			l.notHere(p, now, acts)
 		}
 		return
 	}

@@ -172,6 +172,9 @@ func TestLeaderAbsentCopy(t *testing.T) {
 	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms, HeartbeatNs: 10 * ms, RetryNs: 20 * ms}, 3, 1)
 	r.serve()
 	absent := Message{Kind: MsgReject, Code: RejectAbsent}
+	if sent(r.say(3, absent), 3, MsgProbe) == nil || r.l.Counts().Absences != 0 {
+		t.Fatal("a copy that had reported is not asked whether it is gone")
+	}
 	for range 50 { // frames that were on their way
 		if acts := r.say(3, absent); len(acts) != 0 {
 			t.Fatalf("it is asked at once: %+v", acts)
@@ -209,5 +212,42 @@ func TestLeaderAbsentCopy(t *testing.T) {
 	r.settle(r.ack(3, 1))
 	if !r.l.isr.member(testMember(3)) {
 		t.Errorf("the ISR is %v", r.l.ISR())
+	}
+}
+
+// F10: of a new topic a leader asks before the copy is opened. That there was none may be heard after the copy's report, which has overtaken it: the copy
+// follows by then, and answers the same question with an ack, for ever. So the leader asks in a new exchange, at once.
+func TestLeaderHearsLateThatThereWasNoCopy(t *testing.T) {
+	for name, acked := range map[string]bool{"before the ack": false, "after the ack": true} {
+		r := newLeaderRig(t, Config{}, 2, 2)
+		r.step(Event{Kind: EvLease, DeadlineNs: 1 << 60})
+		r.append(0)
+		r.durable(1)
+		followed := r.l.peer(2).request // the exchange in which the copy follows
+		report := Message{Kind: MsgReport, Store: testMember(2).Store}
+		if sent(r.say(2, report), 2, MsgMatch) == nil {
+			t.Fatalf("%s: the report is not answered", name)
+		}
+		if acked {
+			r.ack(2, 0)
+		}
+		acts := r.say(2, Message{Kind: MsgReject, Code: RejectAbsent, Request: followed})
+		if sent(acts, 2, MsgProbe) == nil {
+			t.Errorf("%s: it waits", name)
+		}
+		for range 1000 { // 10 s
+			if m := sent(acts, 2, MsgProbe); m != nil && m.Request != followed {
+				r.exchange(2, 0)
+				r.ack(2, 1)
+				break
+			} else if m != nil {
+				r.say(2, Message{Kind: MsgAck, Request: followed})
+			}
+			r.now += 10 * ms
+			acts = r.step(Event{Kind: EvTick})
+		}
+		if r.l.Committed() != 1 || r.l.Counts().Absences != 0 {
+			t.Errorf("%s: committed %d, counted %d times", name, r.l.Committed(), r.l.Counts().Absences)
+		}
 	}
 }
