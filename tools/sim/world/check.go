@@ -238,6 +238,31 @@ func (w *World) partWhole(id meta.PartitionID, views []engine.PartitionView) str
 	return ""
 }
 
+// backlog is how many messages the channels of the leaders have not confirmed.
+func (w *World) backlog() (left int64) {
+	for _, n := range w.nodes {
+		if n.e == nil {
+			continue
+		}
+		for _, v := range n.m.Partitions() {
+			t := w.models[v.ID.Topic]
+			if !v.Serves || t == nil {
+				continue
+			}
+			for _, c := range v.Channels {
+				if t.channelNamed(c.Name) == nil {
+					continue // nobody reads it
+				}
+				left += int64(v.Visible) - int64(c.Confirmed)
+				for _, r := range c.Ranges {
+					left -= int64(r.To) - int64(r.From)
+				}
+			}
+		}
+	}
+	return left
+}
+
 func (w *World) topicNamed(name string) *topicModel {
 	for i, t := range w.topics {
 		switch name {
