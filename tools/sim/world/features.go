@@ -141,7 +141,8 @@ func (w *World) drawGray() {
 
 func (w *World) has(f Feature) bool { return w.features&f != 0 }
 
-// Features are what the world does, FeaturePlain if that is nothing: with it in Config.Features the same seed is the same run.
+// Features are what the world does, FeaturePlain if that is nothing. A seed that draws them and the same seed with them
+// in Config.Features are two histories: drawing takes from the stream that features draw their choices from.
 func (w *World) Features() Feature {
 	if w.features == 0 {
 		return FeaturePlain

@@ -26,7 +26,11 @@ func runAll(t *testing.T, cfg Config, seeds []uint64) (sum Stats) {
 				sum.Add(&w.Stats)
 				mu.Unlock()
 				if w.Violation != "" {
-					t.Errorf("seed %d: %s\nsee it: go run ./tools/sim -seed %d -features %v -v -tail 300", seeds[i], w.Violation, seeds[i], w.Features())
+					how := ""
+					if cfg.Features != 0 { // else the seed drew them: see World.Features
+						how = fmt.Sprintf(" -features %v", cfg.Features)
+					}
+					t.Errorf("seed %d (%v): %s\nsee it: go run ./tools/sim -seed %d%s -v -tail 300", seeds[i], w.Features(), w.Violation, seeds[i], how)
 				}
 			}
 		})
