@@ -83,7 +83,7 @@ const (
 	EvReset                       // Part, Msg, Start, Deferred: deliver from Msg on, clamped to [Start, visible end]
 
 	EvConfigure         // Settings (nil: as they are), SharePartsHere, PartsAll: in force at once; older settings than the channel has change nothing
-	EvConfirmsCommitted // Part, Take: the log has, committed, what TakeControls took up to the Take'th; 0: up to the last
+	EvConfirmsCommitted // Part, Take: the log has, committed, what TakeControls took up to the Take'th; 0: nothing that it took
 	EvDeadMoved         // Part, Ranges: these dead letters are in the dead-letter topic
 	EvCarried           // Part, Deferred: these messages lie at At from now on; DueMs as in CarriedMessage
 	EvGone              // ID: as EvDrop, unless a client has it, or nothing waits. Result: Skip if it counts as confirmed now

@@ -257,11 +257,10 @@ func (c *Channel) releaseSettled(p *channelPart) {
 	}
 }
 
+// confirmsCommitted goes by the number alone: what was written before the first take, as a pause that was said again, may be
+// committed after more was taken, and says nothing of that.
 func (c *Channel) confirmsCommitted(p *channelPart, take uint64) {
-	if take == 0 || take > p.takes {
-		take = p.takes
-	}
-	p.committed = max(p.committed, take)
+	p.committed = max(p.committed, min(take, p.takes))
 	c.releaseSettled(p)
 }
 

@@ -76,7 +76,7 @@ func TestOrderWaitsForTheWholeTake(t *testing.T) {
 	for takes := 1; b.c.HasControls(0); takes++ {
 		b.c.TakeControls(0, nil)
 		more := b.c.HasControls(0)
-		b.step(Event{Kind: EvConfirmsCommitted})
+		b.step(Event{Kind: EvConfirmsCommitted, Take: b.c.LastTake(0)})
 		b.step(Event{Kind: EvOffer, Msg: b.next})
 		if released := b.res.Decision == Deliver; released == more {
 			t.Fatalf("take %d: released %v, more to take %v", takes, released, more)
@@ -148,7 +148,7 @@ func (b *busy) keyed(run, keys int) {
 	}
 	for b.c.parked > 0 || b.c.queue.count > 0 || b.c.HasControls(0) {
 		b.ctls = b.c.TakeControls(0, b.ctls[:0])
-		b.step(Event{Kind: EvConfirmsCommitted})
+		b.step(Event{Kind: EvConfirmsCommitted, Take: b.c.LastTake(0)})
 		for b.step(Event{Kind: EvRedeliver}); b.res.Decision == Deliver; b.step(Event{Kind: EvRedeliver}) {
 			b.finish(b.res.ID)
 		}
@@ -161,7 +161,7 @@ func newKeyed() *busy {
 	b := newBusy(10_000)
 	b.configure(ChannelSettings{Order: OrderKey})
 	b.ctls = b.c.TakeControls(0, nil)
-	b.step(Event{Kind: EvConfirmsCommitted})
+	b.step(Event{Kind: EvConfirmsCommitted, Take: b.c.LastTake(0)})
 	return b
 }
 

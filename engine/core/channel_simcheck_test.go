@@ -246,7 +246,7 @@ func (s *sim) drain() {
 		p := s.pickPart()
 		s.take()
 		for _, p := range s.parts {
-			s.committed(p, Event{Kind: EvConfirmsCommitted, Part: p.number}, s.c.LastTake(p.number))
+			s.committed(p, s.c.LastTake(p.number))
 			s.moveDead(p, 1<<20)
 		}
 		if s.settings.RatePerSecond != 0 {
@@ -268,7 +268,7 @@ func (s *sim) drain() {
 	s.check()
 	s.take()
 	for _, p := range s.parts {
-		s.committed(p, Event{Kind: EvConfirmsCommitted, Part: p.number}, s.c.LastTake(p.number))
+		s.committed(p, s.c.LastTake(p.number))
 		s.moveDead(p, 1<<20)
 	}
 	s.take()

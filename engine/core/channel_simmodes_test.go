@@ -39,21 +39,15 @@ func (p *simPart) took(take uint64) {
 
 // commit says that the log has, committed, what was taken.
 func (s *sim) commit(p *simPart) {
-	ev := Event{Kind: EvConfirmsCommitted, Part: p.number}
 	take := s.c.LastTake(p.number)
-	if s.next()%2 == 0 {
-		if take > 0 && s.next()%2 == 0 {
-			take--
-		}
-		if ev.Take = take; take == 0 {
-			return
-		}
+	if s.next()%2 == 0 && take > 0 && s.next()%2 == 0 {
+		take--
 	}
-	s.committed(p, ev, take)
+	s.committed(p, take)
 }
 
-func (s *sim) committed(p *simPart, ev Event, take uint64) {
-	s.step(ev)
+func (s *sim) committed(p *simPart, take uint64) {
+	s.step(Event{Kind: EvConfirmsCommitted, Part: p.number, Take: take})
 	for id, at := range p.unsafe {
 		if at <= take {
 			delete(p.unsafe, id)

@@ -300,6 +300,10 @@ func (tr *transcript) event(kind EventKind, a args) {
 		}
 		ev.SampleRate = 0
 		ev.SharePartsHere, ev.PartsAll = uint32(a.int("here")), uint32(a.int("all"))
+	case EvConfirmsCommitted:
+		if !a.has("take") {
+			ev.Take = tr.c.LastTake(ev.Part)
+		}
 	case EvCarried:
 		for i := range ev.Deferred {
 			ev.Deferred[i].At += 7

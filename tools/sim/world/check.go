@@ -54,15 +54,25 @@ func (c *checks) init(w *World) {
 	c.serves, c.left, c.shifted = map[nodePart]bool{}, map[nodePart]bool{}, map[meta.PartitionID]int64{}
 }
 
-// noteServes remembers who serves a partition.
+// noteServes remembers who serves a partition, and since when its channels there go on from one delivery to the next.
 func (c *checks) noteServes(n *node, v *engine.PartitionMarks) {
-	if key := (nodePart{n, v.ID}); c.serves[key] != v.Serves {
-		c.serves[key] = v.Serves
-		c.shifted[v.ID] = c.w.now
+	key := nodePart{n, v.ID}
+	if c.serves[key] == v.Serves {
+		return
+	}
+	c.serves[key] = v.Serves
+	c.shifted[v.ID] = c.w.now
+	if v.Serves {
+		return
+	}
+	for o, serves := range c.serves { // its channels of the topic end as a whole, and begin anew with what is left
+		if serves && o.n == n && o.id.Topic == v.ID.Topic {
+			c.shifted[o.id] = c.w.now
+		}
 	}
 }
 
-// servedSince says that one process has served a partition since then, without a pause.
+// servedSince says that one process has served a partition since then, without a pause, and with the same channels.
 func (c *checks) servedSince(t *topicModel, partition uint32, since int64) bool {
 	for _, n := range c.w.nodes { // what has happened in this step was not looked at yet
 		if n.m != nil {
