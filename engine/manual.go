@@ -310,7 +310,7 @@ func (c *Channel) due() bool {
 // due is when the next thing happens by itself.
 func (m *Manual) due() time.Duration {
 	next := never
-	if m.owes != 0 {
+	if m.logging && m.owes != 0 { // a log that has ended promises nothing more
 		next = m.markAt
 	}
 	for _, t := range m.tasks {
