@@ -11,6 +11,7 @@ import (
 	"penstock/engine"
 	"penstock/engine/core"
 	"penstock/engine/meta"
+	"penstock/segment"
 )
 
 // Channels that want some messages only have the filter, or the sample, before anybody consumes them, and for ever. Dead letters are sent back by an
@@ -197,8 +198,45 @@ func (w *World) redrive(c *channelModel) {
 	}, func(err error) {
 		c.redriven += moved
 		w.Stats.Redriven += moved
+		if moved > 0 {
+			w.noteSentBack(c)
+		}
 		w.tracef("redrive of %s of %s: %d %v", c.name, c.t.name, moved, err)
 	})
+}
+
+// noteSentBack remembers what the logs have that was sent back to a channel, as soon as an operator hears of it: every delivery of such a message may be lost on
+// the way to another node; then it is a dead letter once more, and may be sent back again and removed before the end.
+func (w *World) noteSentBack(c *channelModel) {
+	for _, n := range w.nodes {
+		if n.e == nil || n.failed || n == w.gray.rotten || len(n.ill.rules) > 0 { // what is damaged there is for the engine to find
+			continue
+		}
+		for _, v := range n.m.Partitions() {
+			if v.ID.Topic == c.t.id && !v.Stuck {
+				// What cannot be read now is looked for at the end, as all else.
+				_ = n.m.ReadLog(v.ID, func(_ segment.Offset, h *segment.Header, body []byte) bool {
+					if h.Position < v.Committed && !h.Control() {
+						w.noteCopies(c, v.ID, h, body)
+					}
+					return true
+				})
+			}
+		}
+	}
+}
+
+// noteCopies remembers what a batch has that was sent back to a channel.
+func (w *World) noteCopies(c *channelModel, id meta.PartitionID, h *segment.Header, body []byte) {
+	var it segment.RecordIter
+	it.Reset(h, body)
+	at := h.FirstID
+	for r := it.NextRef(); r != nil; r = it.NextRef() {
+		if v, err := w.book.parse(r.Body); err == nil && onlyFor(r.Headers) == c.name {
+			c.noteCopy(v, engineID(id, at))
+		}
+		at++
+	}
 }
 
 // loseLetters is MutantLostLetters: what was to be sent back is confirmed and nothing else.
