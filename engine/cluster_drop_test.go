@@ -1,12 +1,16 @@
 package engine_test
 
 import (
+	"bytes"
 	"path"
 	"slices"
+	"syscall"
 	"testing"
 
 	"penstock/engine"
+	"penstock/netproto"
 	"penstock/segment"
+	"penstock/segment/aio/faultaio"
 )
 
 // The head of a segment of one copy does not read any more: it cannot be repaired in place. The copy is dropped and
@@ -53,4 +57,52 @@ func TestClusterDropsWhatCannotBeRepaired(t *testing.T) {
 			tr.checkAll(h, "t", 1)
 		})
 	}
+}
+
+// The device of a node fails to read for one life only. A copy is dropped, the commit log lets go of what its segments lack, and the process dies before the
+// copy has begun anew: that it reads back now says nothing. The next process does not take it for whole; the one after it does.
+func TestClusterDroppedCopyStaysDropped(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	tr.create("u", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	tr.fill(h, l, "t", "m", 6000, 400) // so many that most of it is in segments
+	tr.equal("t", 0)
+	x := tr.others(l)[0]
+	dir := path.Join(engine.TopicDir(x.e, "t"), "0")
+	tr.stop(x)
+	x.disk.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: dir + "/*.seg", Err: syscall.EIO, Count: -1})
+	tr.wires.rules(func(_, to string, kind netproto.Type) int {
+		if to == x.name && kind == netproto.TypeReset {
+			return 0
+		}
+		return 1
+	})
+	tr.start(x)
+	tr.eventually("the copy is dropped", func() bool { return x.e.Storage().Dropped == 1 })
+	tr.whole("u")
+	tr.fill(newTold(), tr.leader("u", 0), "u", "m", 6000, 400)
+	tr.eventually("the commit log lets go of it", func() bool {
+		list, err := x.disk.ReadFile("shortened.json", 1<<20)
+		return err == nil && bytes.Contains(list, []byte(`"dropped":true`))
+	})
+	tr.kill(x)
+	tr.wires.rules(nil)
+	tr.start(x)
+	if n := x.e.Storage().Dropped; n != 1 {
+		t.Errorf("%d copies are taken for dropped", n)
+	}
+	tr.whole("t")
+	tr.hold(h, tr.nodes)
+	tr.eventually("it is whole", func() bool { return x.e.Storage().Shortened == 0 && x.e.Health() == nil })
+	tr.equal("t", 0)
+	tr.kill(x)
+	tr.start(x)
+	if n := x.e.Storage().Dropped; n != 0 {
+		t.Errorf("%d copies are taken for dropped after they have begun anew", n)
+	}
+	tr.hold(h, tr.nodes)
+	tr.checkAll(h, "t", 1)
 }

@@ -440,7 +440,7 @@ func (f *flusher) reclaim(target uint64) bool {
 	release := current
 	for _, pt := range e.partitionList() {
 		if seq, ok := pt.log.OldestUnsyncedFileSeq(); !ok || pt.rep != nil && pt.rep.givenUp.Load() {
-			continue // of a copy that is given up nothing is needed, and the record that begins it anew needs room
+			continue // a copy that is given up: see spare
 		} else if seq > target {
 			release = min(release, seq)
 			continue
@@ -455,7 +455,7 @@ func (f *flusher) reclaim(target uint64) bool {
 			release = min(release, seq)
 		}
 	}
-	if release <= oldest {
+	if release = f.spare(oldest, release); release <= oldest {
 		return false
 	}
 	f.released = release

@@ -427,11 +427,11 @@ func (r *recovery) giveBack() {
 }
 
 // damagedCopies are the copies of which recovery knows that they may lack, or cannot read, what this node acknowledged: all of them if the commit log is
-// damaged, else those whose segments do not read back. Open asks before the node joins, so that none of them can be elected.
+// damaged, else those whose segments do not read back, and those that were dropped and lack what the commit log has let go of. Open asks before the node joins, so that none of them can be elected.
 func (e *Engine) damagedCopies() (ids []segment.Identity) {
 	all := e.poisoned.Load() != nil
 	for _, pt := range e.partitionList() {
-		if all || len(pt.log.Isolated()) > 0 || pt.whyUnread() != nil {
+		if all || len(pt.log.Isolated()) > 0 || pt.whyUnread() != nil || pt.rep != nil && pt.rep.givenUp.Load() {
 			ids = append(ids, pt.identity())
 		}
 	}
@@ -511,6 +511,12 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 	if e.cluster != nil {
 		pt.rep = &replica{cn: e.cluster, pt: pt}
 		pt.rep.pending.clear()
+		if e.cluster.shortened.isDropped(rp.id) {
+			e.log.Warn("an earlier process dropped this copy of a partition, and it did not begin anew: it is fetched from its leader. What was acknowledged is on the other replicas",
+				"topic", t.name, "partition", n)
+			pt.rep.givenUp.Store(true)
+			e.cluster.drops.Add(1)
+		}
 	}
 	log, err := segment.Open(e.disk, partitionDir(t.uuid, n), rp.id, rp.base, e.segmentOptions())
 	if err != nil {

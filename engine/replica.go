@@ -58,6 +58,8 @@ type replica struct {
 	dropped    bool             // the copy was given up in this process, at droppedAt; see drop
 	droppedAt  int64
 	givenUp    atomic.Bool  // it was dropped, and has not begun anew yet
+	dropMu     sync.Mutex   // held while givenUp goes down, and while the files that it needs are given up; inside of nothing else
+	toldDrop   atomic.Bool  // see letGoOf
 	toldRepair atomic.Int64 // see notRepaired
 	drops      int
 	blocked    replicate.NodeID // see Leader.Blocked

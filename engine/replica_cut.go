@@ -72,12 +72,12 @@ func (r *replica) doCut(c *logCut) {
 	} else {
 		err = r.pt.log.Truncate(c.state)
 	}
+	if err == nil && c.anew {
+		err = r.beganAnew() // before anything new is acknowledged
+	}
 	if err != nil {
 		r.cutFailed(err)
 		return
-	}
-	if c.anew && r.givenUp.CompareAndSwap(true, false) {
-		r.pt.flushErr.Store(nil) // it was the old log that could not be written
 	}
 	r.run(func() {
 		r.cut = nil

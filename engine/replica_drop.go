@@ -86,3 +86,48 @@ func (r *replica) drop(why error) {
 		r.step(&replicate.Event{Kind: replicate.EvUnusable})
 	})
 }
+
+// spare says up to where files may be released because of the copies that are given up. Of those nothing is needed, and the record that begins one anew needs
+// room; but that they lack it must be known to the next process.
+func (f *flusher) spare(oldest, release uint64) uint64 {
+	for _, pt := range f.e.partitionList() {
+		if pt.rep == nil || !pt.rep.givenUp.Load() || release <= oldest {
+			continue
+		}
+		if seq, ok := pt.log.OldestUnsyncedFileSeq(); ok && seq < release && !pt.rep.letGoOf() {
+			release = seq
+		}
+	}
+	return release
+}
+
+// letGoOf says whether the commit log may let go of files that hold what the segments of a copy lack that is given up. The flusher calls it. After a crash
+// before the copy has begun anew its segments may read back, with a hole, so the list of shortened copies says first that it was dropped: then the next
+// process gives it up, too (openPartition). An error leaves the files.
+func (r *replica) letGoOf() bool {
+	r.dropMu.Lock()
+	defer r.dropMu.Unlock()
+	id := r.pt.identity()
+	if !r.givenUp.Load() || r.cn.shortened.isDropped(id) {
+		return r.givenUp.Load()
+	}
+	err := r.cn.shortened.drop(id)
+	if err != nil && r.toldDrop.CompareAndSwap(false, true) {
+		r.cn.e.log.Error("it could not be kept that a copy of a partition was dropped: the commit log keeps what it holds of that copy, and may get full; it is tried again",
+			"topic", r.pt.t.name, "partition", r.pt.number, "error", err)
+	}
+	return err == nil
+}
+
+// beganAnew ends that the copy is given up: the record that begins it anew is durable, and nothing was acknowledged since.
+func (r *replica) beganAnew() error {
+	r.dropMu.Lock()
+	defer r.dropMu.Unlock()
+	if err := r.cn.shortened.begun(r.pt.identity()); err != nil {
+		return err
+	}
+	if r.givenUp.CompareAndSwap(true, false) {
+		r.pt.flushErr.Store(nil) // it was the old log that could not be written
+	}
+	return nil
+}

@@ -99,6 +99,9 @@ func (r *replica) removeBytes() error {
 		defer release()
 		r.cn.log.Info("what this node had of a partition that moved away is removed", "topic", pt.t.name, "partition", pt.number, "bytes", bytes)
 	}
+	if err := r.beganAnew(); err != nil {
+		return err
+	}
 	return errors.Join(pt.log.Reset(segment.State{}), e.trashLeftovers(pt))
 }
 

@@ -77,6 +77,9 @@ func (r *replica) open(committed segment.Position) error {
 	for _, ev := range r.isolated() { // before it can be asked to lead
 		r.step(&ev)
 	}
+	if r.givenUp.Load() {
+		r.step(&replicate.Event{Kind: replicate.EvUnusable})
+	}
 	if err := r.cn.e.poisoned.Load(); err != nil {
 		r.step(&replicate.Event{Kind: replicate.EvFault, Err: *err})
 	}

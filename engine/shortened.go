@@ -30,21 +30,24 @@ const (
 // machine has all that is committed; a crash before the file says so costs one more comparison.
 type shortenedCopies struct {
 	disk aio.Disk
+	file sync.Mutex // held while the file is written, so that the last write has the last list
 
 	mu      sync.Mutex
 	ids     map[segment.Identity]bool
-	writing bool // a goroutine will write the file, or does
+	dropped map[segment.Identity]bool // those of ids that were given up and have not begun anew, and lack what the commit log has let go of
+	writing bool                      // a goroutine will write the file, or does
 }
 
 // shortenedRow is one entry of the file, a JSON list.
 type shortenedRow struct {
 	Topic     uuid.UUID `json:"topic"`
 	Partition uint32    `json:"partition"`
+	Dropped   bool      `json:"dropped,omitempty"`
 }
 
 // readShortened reads what earlier recoveries of this directory left. The error is one of reading: then each copy may be one.
 func readShortened(disk aio.Disk) (*shortenedCopies, error) {
-	s := &shortenedCopies{disk: disk, ids: map[segment.Identity]bool{}}
+	s := &shortenedCopies{disk: disk, ids: map[segment.Identity]bool{}, dropped: map[segment.Identity]bool{}}
 	data, err := disk.ReadFile(shortenedFile, maxShortenedBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
@@ -58,6 +61,9 @@ func readShortened(disk aio.Disk) (*shortenedCopies, error) {
 	}
 	for _, r := range rows {
 		s.ids[segment.Identity{Topic: r.Topic, Partition: r.Partition}] = true
+		if r.Dropped {
+			s.dropped[segment.Identity{Topic: r.Topic, Partition: r.Partition}] = true
+		}
 	}
 	return s, nil
 }
@@ -84,12 +90,39 @@ func (s *shortenedCopies) add(ids []segment.Identity) error {
 	return s.write()
 }
 
+// drop puts in a copy that is given up, durably: only then may the commit log let go of what the copy's segments do not have. See letGoOf.
+func (s *shortenedCopies) drop(id segment.Identity) error {
+	s.mu.Lock()
+	s.ids[id], s.dropped[id] = true, true
+	s.mu.Unlock()
+	return s.write()
+}
+
+// begun says, durably, that a copy which may have been given up has begun anew: the record of it is durable, and nothing was acknowledged since.
+func (s *shortenedCopies) begun(id segment.Identity) error {
+	if !s.isDropped(id) {
+		return nil
+	}
+	s.mu.Lock()
+	delete(s.dropped, id)
+	s.mu.Unlock()
+	return s.write()
+}
+
+func (s *shortenedCopies) isDropped(id segment.Identity) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dropped[id]
+}
+
 // write makes the file what ids is.
 func (s *shortenedCopies) write() error {
+	s.file.Lock()
+	defer s.file.Unlock()
 	s.mu.Lock()
 	rows := make([]shortenedRow, 0, len(s.ids))
 	for _, id := range sortedPartitions(s.ids) {
-		rows = append(rows, shortenedRow{id.Topic, id.Partition})
+		rows = append(rows, shortenedRow{id.Topic, id.Partition, s.dropped[id]})
 	}
 	s.mu.Unlock()
 	data, err := json.Marshal(rows)
@@ -114,9 +147,12 @@ func (r *recovery) noteShortened(torn bool) error {
 		e.log.Warn("the list of copies that an earlier recovery shortened cannot be read: all are taken for such", "error", err)
 		torn = true
 	}
+	forgotten := false
 	for id := range e.cluster.shortened.ids {
-		if r.parts[id] == nil {
-			delete(e.cluster.shortened.ids, id) // its topic was deleted; nobody else has the list yet
+		if r.parts[id] == nil { // its topic was deleted; nobody else has the list yet
+			forgotten = forgotten || e.cluster.shortened.dropped[id]
+			delete(e.cluster.shortened.ids, id)
+			delete(e.cluster.shortened.dropped, id)
 		}
 	}
 	var ids []segment.Identity
@@ -124,6 +160,9 @@ func (r *recovery) noteShortened(torn bool) error {
 		if (torn || rp.committed > rp.st.Next) && !e.cluster.shortened.has(rp.id) {
 			ids = append(ids, rp.id)
 		}
+	}
+	if len(ids) == 0 && forgotten { // a new copy of that name must not be taken for one that was given up
+		return e.cluster.shortened.write()
 	}
 	if len(ids) == 0 {
 		return nil
