@@ -150,7 +150,7 @@ func TestClusterScrubShortened(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 1, scrubsOften)
 	m := tr.nodes[0]
-	for _, wrong := range []string{`[{"topic":"6ba7b810-9dad-11d1-80b4-00c04fd430c8","partition":3}]`, "[{"} {
+	for _, wrong := range []string{`[{"topic":"6ba7b810-9dad-11d1-80b4-00c04fd430c8","partition":3}]`, "[{", "[ ]\n"} {
 		before := m.e.Storage().ScrubMended
 		if err := m.disk.WriteFile("shortened.json", []byte(wrong)); err != nil {
 			t.Fatal(err)

@@ -29,8 +29,9 @@ const (
 // (replicate/compare.go), and follows as any other. The list outlives the process: the next recovery does not see the group any more. A copy is taken out when its
 // machine has all that is committed; a crash before the file says so costs one more comparison.
 type shortenedCopies struct {
-	disk aio.Disk
-	file sync.Mutex // held while the file is written, so that the last write has the last list
+	disk   aio.Disk
+	file   sync.Mutex // held while the file is written, so that the last write has the last list; taken before mu
+	stored []byte     // under file: what the file says; nil: there is none, or it could not be read
 
 	mu      sync.Mutex
 	ids     map[segment.Identity]bool
@@ -65,6 +66,7 @@ func readShortened(disk aio.Disk) (*shortenedCopies, error) {
 			s.dropped[segment.Identity{Topic: r.Topic, Partition: r.Partition}] = true
 		}
 	}
+	s.stored = data
 	return s, nil
 }
 
@@ -119,6 +121,11 @@ func (s *shortenedCopies) isDropped(id segment.Identity) bool {
 func (s *shortenedCopies) write() error {
 	s.file.Lock()
 	defer s.file.Unlock()
+	return s.writeLocked()
+}
+
+// writeLocked is write where file is held.
+func (s *shortenedCopies) writeLocked() error {
 	s.mu.Lock()
 	rows := make([]shortenedRow, 0, len(s.ids))
 	for _, id := range sortedPartitions(s.ids) {
@@ -129,9 +136,11 @@ func (s *shortenedCopies) write() error {
 	if err != nil {
 		return err
 	}
-	if err := s.disk.WriteFile(shortenedFile, append(data, '\n')); err != nil {
+	data = append(data, '\n')
+	if err := s.disk.WriteFile(shortenedFile, data); err != nil {
 		return fmt.Errorf("engine: cannot write %s: %w", shortenedFile, err)
 	}
+	s.stored = data
 	return nil
 }
 

@@ -76,8 +76,8 @@ func (l *Leader) heir(now int64, alive []NodeID) (NodeID, bool) {
 	return 0, mute && silent >= l.isr.minISR
 }
 
-// silent says that p owes an answer and has given none for StrandedNs, counted from when it began to lack something; who is to join always owes one. Who said that it
-// has no copy has answered.
+// silent says that p owes an answer and has given none for StrandedNs, counted from when it began to lack something; a replica that is to join always owes one. A
+// replica that said it has no copy has answered.
 func (l *Leader) silent(p *Progress, member bool, now int64) bool {
 	lacks := !member || p.Match < l.log.End.Next || l.comparing.open && !p.compared
 	return lacks && p.absent.count == 0 && now-max(p.heardAt, p.caughtUpAt) > l.cfg.StrandedNs
