@@ -88,11 +88,17 @@ func runLife(t *testing.T, dir string, mode aio.Mode, arena *aio.Arena, m *model
 }
 
 // TestConcurrentProducers has many goroutines wait for their own records, as publishers do.
-func TestConcurrentProducers(t *testing.T) {
+func TestConcurrentProducers(t *testing.T) { concurrentProducers(t, func(*Log) {}) }
+
+// TestConcurrentProducersOnSpot: the same, with groups gathered by whoever comes when the log is idle.
+func TestConcurrentProducersOnSpot(t *testing.T) { concurrentProducers(t, (*Log).GatherOnSpot) }
+
+func concurrentProducers(t *testing.T, before func(*Log)) {
 	disk := openDisk(t, t.TempDir(), aio.ModeAuto)
 	defer disk.Close()
 	arena := testArena(t, 64<<10, 4)
 	src := newWaiters(200)
+	src.before = before
 	l, _, err := Open(disk, arena, Options{FileBytes: 1 << 20, MaxLiveBytes: 4 << 20, Store: testStore}, &replayed{m: newModel()})
 	if err != nil {
 		t.Fatal(err)
@@ -130,6 +136,7 @@ type waiters struct {
 	waiting []*waiter
 	bySlot  [MaxInFlight][]*waiter
 	durable func(g *Group)
+	before  func(*Log) // what a producer does before Wake; nil: nothing
 }
 
 type waiter struct{ done chan struct{} }
@@ -142,6 +149,9 @@ func (s *waiters) commit(l *Log, w *waiter) {
 	s.mu.Lock()
 	s.waiting = append(s.waiting, w)
 	s.mu.Unlock()
+	if s.before != nil {
+		s.before(l)
+	}
 	l.Wake()
 	<-w.done
 }

@@ -55,6 +55,27 @@ func (f *forge) records(file uint64, n int) {
 
 func (f *forge) mark(file uint64) { f.group(file, func(*Group) {}) }
 
+// twoFiles makes files 1 and 2, with five and three records; the last group says which file is the first one needed.
+func (f *forge) twoFiles(oldest uint64) {
+	f.checkpoint(1)
+	f.records(1, 3)
+	f.records(1, 2)
+	f.checkpoint(2)
+	f.records(2, 2)
+	f.h.Oldest = oldest
+	f.records(2, 1)
+}
+
+// threeFiles makes files 2 and 3 behind another one in the same way.
+func (f *forge) threeFiles(oldest uint64) {
+	f.checkpoint(2)
+	f.records(2, 5)
+	f.checkpoint(3)
+	f.records(3, 2)
+	f.h.Oldest = oldest
+	f.records(3, 1)
+}
+
 // drop forgets the last blocks of a file, as if they had never reached the disk: zeros stand there.
 func (f *forge) drop(file uint64, blocks int) {
 	p := f.files[file]

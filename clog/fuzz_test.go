@@ -93,6 +93,8 @@ func checkRecord(typ Type, payload []byte) error {
 // anything is a Replayer that only looks.
 type anything struct{ chunks, records int }
 
+func (a *anything) Restart() { *a = anything{} }
+
 func (a *anything) Checkpoint(chunk []byte) error {
 	a.chunks++
 	if a.records > 0 || len(chunk) == 0 {

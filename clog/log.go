@@ -102,10 +102,12 @@ func (o *Options) complete(arena *aio.Arena, block int64) error {
 // Log is a node's commit log. Run, or Start and Step, and Close belong to one goroutine; all other methods may be called from any.
 type Log struct {
 	// turnLock is held by whoever works on the log: the goroutine of Run, except while it sleeps with nothing in flight, or a
-	// caller of StepOnSpot.
+	// caller of StepOnSpot or GatherOnSpot.
 	turnLock sync.Mutex
 	asleep   bool // the goroutine of Run sleeps
 	onSpot   bool // a caller of StepOnSpot works
+	// unwritten is the group of a caller of GatherOnSpot: in flight, but not with the disk yet.
+	unwritten *Group
 
 	disk   aio.Disk
 	arena  *aio.Arena

@@ -184,6 +184,10 @@ type replayed struct {
 	bufs   []*aio.Buf
 }
 
+func (r *replayed) Restart() {
+	r.chunks, r.start, r.begun, r.next = 0, 0, false, 0
+}
+
 func (r *replayed) Checkpoint(chunk []byte) error {
 	n := binary.LittleEndian.Uint64(chunk)
 	if r.begun && n != r.start || binary.LittleEndian.Uint64(chunk[8:]) != uint64(r.chunks) {

@@ -56,6 +56,9 @@ func open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer, report *Rep
 		l.stageFree()
 		return nil, err
 	}
+	if report.Unneeded != nil {
+		opts.Logger.Warn("a file of the commit log is damaged and was not needed any more: the process before was about to give it back. It was removed; nothing is missing", "error", report.Unneeded)
+	}
 	if report.Tear != nil {
 		report.Tear.tell(opts.Logger)
 		if !report.Tear.Mark {

@@ -100,7 +100,8 @@ func (p *preparer) removeSpares() error {
 			continue
 		}
 		if err := p.disk.Remove(spareName + "/" + info.Name()); err != nil {
-			return fmt.Errorf("clog: removing an old spare file: %w", err)
+			return fmt.Errorf("clog: the file system does not remove an old spare file, which holds nothing; "+
+				"nothing was changed: repair the file system and start again: %w", err)
 		}
 	}
 	return nil

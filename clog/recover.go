@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -27,6 +28,9 @@ type Replayer interface {
 	Checkpoint(chunk []byte) error
 	// Record takes the records, in order. r and what it points to are borrowed for the call.
 	Record(r *Record) error
+	// Restart says that what was taken so far does not count: it came from files that were not needed any more, and the next of them is damaged. Replay
+	// begins anew behind them, once at most.
+	Restart()
 }
 
 // Report says what Open found. It is complete also with an error.
@@ -44,6 +48,8 @@ type Report struct {
 	Torn      bool // something behind the end was cut
 	// Tear is the group that was cut; nil: nothing says that there was one.
 	Tear *Tear
+	// Unneeded is the damage of a file that the log had no need of any more, and that was passed over for that; nil: there was none.
+	Unneeded error
 
 	Duration time.Duration
 }
@@ -54,7 +60,8 @@ type oldFile struct {
 	number    uint64
 	sizeBytes int64
 	first     groupHeader
-	valid     bool // first is the header the file begins with, and its own
+	valid     bool  // first is the header the file begins with, and its own
+	headless  error // its first block could not be read
 }
 
 // recovery walks the chain of groups through the files; see decide for its judgement. It changes nothing.
@@ -83,10 +90,40 @@ type recovery struct {
 // run replays the log. On success the chain's end is in r.last.
 func (r *recovery) run() error {
 	defer r.win.release()
-	defer r.checkpoint.drop()
+	defer func() { r.checkpoint.drop() }()
 	if err := r.openFiles(); err != nil {
 		return err
 	}
+	err := r.headless()
+	if err == nil {
+		err = r.walk()
+	}
+	if !r.damaged {
+		return err
+	}
+	first, ok := r.unneededBelow()
+	if !ok {
+		return err
+	}
+	r.report.Unneeded = err
+	r.restart(first)
+	return r.walk()
+}
+
+// headless turns to the newest file whose first block could not be read, and returns that error.
+func (r *recovery) headless() error {
+	for i, f := range slices.Backward(r.files) {
+		if f.headless != nil {
+			r.turnTo(i)
+			r.damaged = true
+			return f.headless
+		}
+	}
+	return nil
+}
+
+// walk goes from the place on to the end of the chain.
+func (r *recovery) walk() error {
 	for r.at < len(r.files) {
 		p, h, group, err := r.look()
 		if err != nil {
@@ -173,8 +210,11 @@ func (r *recovery) identify(f *oldFile) error {
 	}
 	r.win.open(f, r.block)
 	p, err := r.win.at(0, r.block)
-	if err != nil {
+	if errors.Is(err, aio.ErrNoMemory) {
 		return r.unreadable(f, 0, err)
+	} else if err != nil {
+		f.headless = r.unreadable(f, 0, err)
+		return nil
 	}
 	switch f.first.decode(p) {
 	case headerNewer:

@@ -211,6 +211,93 @@ var recoveryCases = []struct {
 			delete(f.files, 2)
 		},
 	},
+	{
+		name: "a file that was not needed is damaged", start: 5, records: 8,
+		build: func(f *forge) { f.twoFiles(2); f.damage(1, 2*aio.BlockBytes+100) },
+	},
+	{
+		name: "the head of a file that was not needed is damaged", start: 5, records: 8,
+		build: func(f *forge) { f.twoFiles(2); f.damage(1, 20) },
+	},
+	{
+		name: "the last group of a file that was not needed is damaged", start: 5, records: 8,
+		build: func(f *forge) { f.twoFiles(2); f.damage(1, len(f.files[1])-aio.BlockBytes+100) },
+	},
+	{
+		name: "a damaged file was needed until the end", records: 3, err: corrupt, says: "clog/0000000001.clog is corrupt",
+		build: func(f *forge) { f.twoFiles(1); f.damage(1, 2*aio.BlockBytes+100) },
+	},
+	{
+		name: "a file was not needed, and the first one that was is damaged, too", records: 3, err: corrupt, says: "clog/0000000001.clog is corrupt",
+		build: func(f *forge) { f.twoFiles(2); f.damage(1, 2*aio.BlockBytes+100); f.damage(2, aio.BlockBytes+100) },
+	},
+	{
+		name: "the group that says that a damaged file was not needed is torn", records: 3, err: corrupt, says: "clog/0000000001.clog is corrupt",
+		build: func(f *forge) {
+			f.twoFiles(2)
+			f.damage(1, 2*aio.BlockBytes+100)
+			f.damage(2, len(f.files[2])-aio.BlockBytes+100)
+		},
+	},
+	{
+		name: "of two files that were not needed the second is damaged", start: 6, records: 9,
+		build: func(f *forge) {
+			f.checkpoint(1)
+			f.records(1, 1)
+			f.threeFiles(3)
+			f.damage(2, aio.BlockBytes+100)
+		},
+	},
+	{
+		name: "two files that were not needed are damaged", start: 6, records: 9,
+		build: func(f *forge) {
+			f.checkpoint(1)
+			f.records(1, 1)
+			f.threeFiles(3)
+			f.damage(1, aio.BlockBytes+100)
+			f.damage(2, 100)
+		},
+	},
+	{
+		name: "of two damaged files only the first was not needed", err: corrupt, says: "clog/0000000001.clog is corrupt",
+		build: func(f *forge) {
+			f.checkpoint(1)
+			f.records(1, 1)
+			f.threeFiles(2)
+			f.damage(1, aio.BlockBytes+100)
+			f.damage(2, aio.BlockBytes+100)
+		},
+	},
+	{
+		name: "a file that was not needed came back, the next one not", start: 6, records: 9,
+		build: func(f *forge) {
+			f.checkpoint(1)
+			f.records(1, 1)
+			f.threeFiles(3)
+			delete(f.files, 2)
+		},
+	},
+	{
+		name: "a damaged file was not needed, and a later life's only group is damaged", records: 3, err: corrupt, says: "clog/0000000001.clog is corrupt",
+		build: func(f *forge) {
+			f.twoFiles(2)
+			f.damage(1, 2*aio.BlockBytes+100)
+			f.h.Oldest = 1 // it may have needed the file again: it had read it
+			f.checkpoint(3)
+			f.damage(3, 20)
+		},
+	},
+	{
+		name: "a damaged file was not needed, the next one was prepared from an older one", start: 5, records: 8,
+		build: func(f *forge) {
+			stale := *f
+			stale.files = map[uint64][]byte{}
+			stale.checkpoint(9)
+			f.twoFiles(2)
+			f.damage(1, 2*aio.BlockBytes+100)
+			f.files[3] = stale.files[9]
+		},
+	},
 }
 
 func TestRecoveryCases(t *testing.T) {
@@ -288,6 +375,29 @@ func TestUnreadable(t *testing.T) {
 	var c *segment.CorruptError
 	if !errors.As(err, &c) || !errors.Is(err, syscall.EIO) || report.Groups != 0 {
 		t.Errorf("%v, %+v", err, report)
+	}
+}
+
+// TestUnreadableUnneeded: nor is it more than damage in a file that was not needed any more.
+func TestUnreadableUnneeded(t *testing.T) {
+	for after := range 2 { // its first block, the rest of it
+		for oldest := uint64(1); oldest <= 2; oldest++ {
+			f := newForge()
+			f.twoFiles(oldest)
+			f.m.added, f.m.stored = f.next, 5
+			d := f.disk(t)
+			d.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: fileName(1), After: after, Err: syscall.EIO, Count: -1})
+			r, report, err := recovered(d, testArena(t, 4*aio.BlockBytes, 2), f.m)
+			if oldest == 1 {
+				if !errors.As(err, new(*segment.CorruptError)) || !errors.Is(err, syscall.EIO) || report.Groups != 0 {
+					t.Errorf("read %d of a file that is needed: %v, %+v", after, err, report)
+				}
+				continue
+			}
+			if err != nil || r.start != 5 || r.next != 8 || !errors.Is(report.Unneeded, syscall.EIO) || report.OldestFile != 2 {
+				t.Errorf("read %d: %v, records %d to %d, %+v", after, err, r.start, r.next, report)
+			}
+		}
 	}
 }
 
@@ -401,6 +511,7 @@ type keeper struct {
 	bufs     []*aio.Buf
 }
 
+func (*keeper) Restart()                {}
 func (*keeper) Checkpoint([]byte) error { return nil }
 
 func (k *keeper) Record(r *Record) error {

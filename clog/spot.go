@@ -21,8 +21,7 @@ func (l *Log) StepOnSpot() bool {
 		return false
 	}
 	defer l.turnLock.Unlock()
-	if !l.asleep || l.err != nil || l.current == nil || l.prep.failure() != nil || l.stopping.Load() ||
-		len(l.inFlight) > 0 || l.room() < max(l.wantRoom, l.minRoom()) || l.renews() {
+	if !l.idles() {
 		return false
 	}
 	l.onSpot = true
@@ -33,4 +32,38 @@ func (l *Log) StepOnSpot() bool {
 		l.Wake() // Run returns it
 	}
 	return more
+}
+
+// idles says that a caller may do the log's work: its goroutine sleeps, nothing is in flight, and a group needs no new file.
+func (l *Log) idles() bool {
+	return l.asleep && l.err == nil && l.current != nil && l.prep.failure() == nil && !l.stopping.Load() &&
+		len(l.inFlight) == 0 && l.room() >= max(l.wantRoom, l.minRoom()) && !l.renews()
+}
+
+// GatherOnSpot is StepOnSpot for a caller that may not wait for the disk: it gathers a group, if the log is idle, and leaves
+// the write to the log's goroutine. The caller must call Wake afterwards, whether there was a group or not.
+//
+// A source that hands records on in Gather, to other nodes, saves them the way to the log's goroutine: they are under way
+// while that wakes up and writes. Nothing in here touches the disk, and the lock is only tried for: its holder may be in a
+// write that hangs. A crash before the write leaves nothing of the group here, as before any write: nobody was told OK.
+func (l *Log) GatherOnSpot() {
+	if !l.turnLock.TryLock() {
+		return
+	}
+	defer l.turnLock.Unlock()
+	if !l.idles() {
+		return
+	}
+	g := l.idle[len(l.idle)-1]
+	if !l.begin(g) {
+		return
+	}
+	l.refused = false
+	if l.source.Gather(g); l.err != nil || g.records == 0 {
+		return
+	}
+	l.idle = l.idle[:len(l.idle)-1]
+	l.stalled.leave()
+	l.admit(g)
+	l.unwritten = g
 }

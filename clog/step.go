@@ -26,6 +26,13 @@ func (l *Log) Step(block bool) (progress bool, err error) {
 	if err := l.prep.failure(); err != nil {
 		return false, l.fail("preparing a file", err)
 	}
+	if g := l.unwritten; g != nil { // see GatherOnSpot
+		l.unwritten = nil
+		if err := l.write(g); err != nil {
+			return false, err
+		}
+		progress = true
+	}
 	for range maxTurns {
 		if len(l.idle) == 0 {
 			break
@@ -220,7 +227,14 @@ func (l *Log) chain(g *Group) (data []byte, at int64) {
 }
 
 func (l *Log) submit(g *Group) error {
-	data, at := l.chain(g)
+	l.admit(g)
+	return l.write(g)
+}
+
+// admit makes g, which holds all that it will, the log's next group.
+func (l *Log) admit(g *Group) {
+	data, _ := l.chain(g)
+	g.data = data
 	l.wantRoom = 0
 	if g.buf == l.buf {
 		g.buf.Retain()
@@ -235,14 +249,18 @@ func (l *Log) submit(g *Group) error {
 	}
 	l.foresee()
 	g.submitted = time.Now()
-	l.opts.Pulse.Begin()
-	alone := len(l.inFlight) == 0
 	l.inFlight = append(l.inFlight, g)
+}
+
+// write gives the newest group in flight to the disk.
+func (l *Log) write(g *Group) error {
+	at := g.fileEnd - int64(len(g.data))
+	l.opts.Pulse.Begin()
 	if err := failpoint.Hit("clog/before-write"); err != nil {
 		return l.fail("writing a group", err)
 	}
-	if (g.solo || l.onSpot) && alone {
-		err := l.current.WriteSyncAt(data, at)
+	if (g.solo || l.onSpot) && len(l.inFlight) == 1 {
+		err := l.current.WriteSyncAt(g.data, at)
 		l.opts.Pulse.End()
 		if err != nil {
 			return l.fail("writing a group", err)
@@ -252,7 +270,7 @@ func (l *Log) submit(g *Group) error {
 		l.settle()
 		return nil
 	}
-	op := aio.Op{File: l.current.File, Data: data, Offset: at, Tag: uint64(g.slot)}
+	op := aio.Op{File: l.current.File, Data: g.data, Offset: at, Tag: uint64(g.slot)}
 	if err := l.queue.Submit(op); err != nil {
 		return l.fail("submitting a group", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -175,7 +176,11 @@ func (s *store) tryRegister(ctx context.Context, r *meta.Registration, lease kv.
 			n.ID, n.Draining = id, other.row.Draining
 		}
 	}
-	if ok, err := s.markDamaged(ctx, st, replicate.Member{Node: n.ID, Store: n.Store}, r.Damaged); !ok || err != nil {
+	damaged := r.Damaged
+	if r.AllDamaged {
+		damaged = slices.SortedFunc(maps.Keys(st.parts), comparePartitions)
+	}
+	if ok, err := s.markDamaged(ctx, st, replicate.Member{Node: n.ID, Store: n.Store}, damaged); !ok || err != nil {
 		return false, err
 	}
 	if n.ID == 0 {

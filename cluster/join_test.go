@@ -88,18 +88,38 @@ func TestJoinTooMany(t *testing.T) {
 
 // The rows say which copies cannot be relied on before the node is live: nobody elects it, however fast. What is not its own, or nobody's, changes nothing.
 func TestJoinDamaged(t *testing.T) {
-	w := newWorldWith(t, 2, slowLeases)
+	t.Run("named", func(t *testing.T) {
+		testJoinDamaged(t, func(r *meta.Registration, id meta.PartitionID) {
+			r.Damaged = []meta.PartitionID{id, {Topic: uuid.New(), Partition: 3}}
+		})
+	})
+	t.Run("all", func(t *testing.T) {
+		testJoinDamaged(t, func(r *meta.Registration, _ meta.PartitionID) { r.AllDamaged = true })
+	})
+}
+
+func testJoinDamaged(t *testing.T, say func(*meta.Registration, meta.PartitionID)) {
+	w := newWorldWith(t, 3, slowLeases)
+	others := w.create(w.nodes[0], meta.Topic{Name: "others", Partitions: 6, Replicas: 1})
 	topic := w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 1, Replicas: 2})
 	id, n := part(topic, 0), w.nodes[1]
 	w.kill(n)
 	again := w.prepare("n2", n.reg.Node.Store)
-	again.reg.Damaged = []meta.PartitionID{id, {Topic: uuid.New(), Partition: 3}}
+	say(&again.reg, id)
 	w.join(again)
 	again.mu.Lock()
 	first := again.changes[0].Snapshot.Partitions[id]
 	again.mu.Unlock()
 	if !slices.Contains(first.Damaged, again.member()) {
 		t.Errorf("the first snapshot says that %v are damaged", first.Damaged)
+	}
+	for n := range 6 {
+		again.mu.Lock()
+		p := again.changes[0].Snapshot.Partitions[part(others, n)]
+		again.mu.Unlock()
+		if len(p.Damaged) > 0 && !slices.Contains(p.State.Replicas, again.node.ID) {
+			t.Errorf("a partition that it has no copy of says that %v are damaged", p.Damaged)
+		}
 	}
 	if err := w.nodes[0].HandOver(ctx(t), id, &first.State, again.node.ID); first.State.Leader == w.nodes[0].node.ID && !errors.Is(err, meta.ErrUnsafe) {
 		t.Errorf("handing over to it: %v", err)

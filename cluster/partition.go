@@ -170,13 +170,19 @@ func (s *store) HandOver(ctx context.Context, id meta.PartitionID, from *replica
 	return meta.ErrConflict
 }
 
-// heirsOf are the nodes that the leader of a partition may hand it over to. One that gives it away because of its disk gives it to no
-// node whose own disk is slow: a shared cause must not send leaderships round.
+// heirsOf are the nodes that the leader of a partition may hand it over to. A leader that gives it away because of its
+// disk gives it to a good disk only: a cause that all disks share must not send leaderships round. A leader whose disk
+// has failed may also give it to a slow one, for nobody is served by waiting longer.
 func heirsOf(st *state, p *meta.Partition) []replicate.NodeID {
-	leader := p.State.Leader
-	ownBad := st.snap.Nodes[leader] != nil && st.snap.Nodes[leader].Disk.Rank() > 0
+	leader, worst := p.State.Leader, meta.DiskFailed
+	if own := st.snap.Nodes[leader]; own != nil && own.Disk != meta.DiskGood {
+		worst = meta.DiskGood
+		if own.Disk == meta.DiskFailed {
+			worst = meta.DiskSlow
+		}
+	}
 	return slices.DeleteFunc(electable(st, p), func(n replicate.NodeID) bool {
-		return n == leader || ownBad && st.snap.Nodes[n].Disk.Rank() > 0
+		return n == leader || st.snap.Nodes[n].Disk.Rank() > worst.Rank()
 	})
 }
 

@@ -194,6 +194,38 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
+// While its disk hangs a leader does not give way to a slow one. When its disk has failed it does, but not to one that
+// hangs.
+func TestHandOverOfFailedDisk(t *testing.T) {
+	w, id, leader := only(t)
+	slow := w.alive(leader.node.ID)
+	hung := w.alive(leader.node.ID, slow.node.ID)
+	told := func(n *testNode, disk meta.DiskState) {
+		t.Helper()
+		if err := n.ReportDisk(ctx(t), disk); err != nil {
+			t.Fatal(err)
+		}
+		w.settle(leader, "it hears of it", func(s *meta.Snapshot) bool { return s.Nodes[n.node.ID].Disk == disk })
+	}
+	told(slow, meta.DiskSlow)
+	told(hung, meta.DiskHung)
+	told(leader, meta.DiskHung)
+	st := leader.row(id)
+	if err := leader.HandOver(ctx(t), id, &st, 0); !errors.Is(err, meta.ErrTooFewNodes) {
+		t.Fatalf("a hung disk gave way to a slow one: %v", err)
+	}
+	told(leader, meta.DiskFailed)
+	if err := leader.HandOver(ctx(t), id, &st, hung.node.ID); err == nil {
+		t.Fatal("a failed disk gave way to a hung one")
+	}
+	if err := leader.HandOver(ctx(t), id, &st, 0); err != nil {
+		t.Fatal(err)
+	}
+	if now := leader.row(id); now.Leader != slow.node.ID {
+		t.Errorf("%+v", now)
+	}
+}
+
 // A leader whose disk hangs gives way to good disks only, and leaves the ISR with it as long as min_isr is kept. What a process said of its disk
 // ends with it.
 func TestHandOverOfHungDisk(t *testing.T) {

@@ -219,17 +219,29 @@ func (p *planner) step(id meta.PartitionID, m moveEntry) {
 	}
 }
 
-// without returns the row without a replica; nil if too few in sync would remain.
+// without returns the row without a replica; nil if too few in sync would remain, or too few whole ones: what a damaged member holds may be
+// readable nowhere but on the one that goes.
 func without(p *meta.Partition, node replicate.NodeID) *meta.Partition {
 	next := edit(p)
 	isNode := func(m replicate.Member) bool { return m.Node == node }
 	next.State.Replicas = slices.DeleteFunc(next.State.Replicas, func(n replicate.NodeID) bool { return n == node })
 	next.State.ISR = slices.DeleteFunc(next.State.ISR, isNode)
 	next.Damaged = slices.DeleteFunc(next.Damaged, isNode)
-	if len(next.State.ISR) < min(len(p.State.ISR), p.State.MinISR) || len(next.State.ISR) == 0 {
+	if len(next.State.ISR) < min(len(p.State.ISR), p.State.MinISR) || len(next.State.ISR) == 0 || whole(next) < min(whole(p), p.State.MinISR) {
 		return nil
 	}
 	return next
+}
+
+// whole counts the members of the ISR that nobody called damaged.
+func whole(p *meta.Partition) int {
+	count := 0
+	for _, m := range p.State.ISR {
+		if !slices.Contains(p.Damaged, m) {
+			count++
+		}
+	}
+	return count
 }
 
 // undo takes the replica that was to come out again, and puts the one that was to go back into its place.

@@ -371,6 +371,35 @@ var replicaPlans = []planCase{
 		part 0 lead 2 of 3 2 1 isr 1 2 3 min 2
 		topic 2 min 2
 		move 0 1 3 cancel`, `undo a move: part 0 epoch 5 lead 2 of 1 2 isr 1 2 min 2 drop /moves/t/000000`, 0},
+	{"the old one stays while too few others are whole: the damaged one is repaired from it, too", `
+		node 1
+		node 2
+		node 3
+		part 0 lead 3 of 3 2 1 isr 1 2 3 min 2 damaged 2
+		topic 2 min 2
+		move 0 1 3`, ``, 0},
+	{"enough others are whole", `
+		node 1
+		node 2
+		node 3
+		node 4
+		part 0 lead 3 of 3 2 4 1 isr 1 2 3 4 min 2 damaged 2
+		topic 3 min 2
+		move 0 1 3`, `remove the replica that goes: part 0 epoch 5 lead 3 of 3 2 4 isr 2 3 4 min 2 damaged 2 drop /moves/t/000000`, 0},
+	{"the damaged one itself goes", `
+		node 1
+		node 2
+		node 3
+		part 0 lead 2 of 3 2 1 isr 1 2 3 min 2 damaged 1
+		topic 2 min 2
+		move 0 1 3`, `remove the replica that goes: part 0 epoch 5 lead 2 of 3 2 isr 2 3 min 2 drop /moves/t/000000`, 0},
+	{"a move that would leave too few whole ones is not undone yet", `
+		node 1
+		node 2
+		node 3
+		part 0 lead 2 of 3 2 1 isr 1 2 3 min 2 damaged 1
+		topic 2 min 2
+		move 0 1 3 cancel`, ``, 0},
 	{"one that has not begun is forgotten", `
 		node 1
 		node 2

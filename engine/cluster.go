@@ -158,7 +158,7 @@ func (cn *clusterNode) spawn(f func()) { cn.e.spawnIn(&cn.wg, f) }
 
 // join registers the node and makes the machines of what recovery found. Nothing runs yet. The store knows of the damaged copies before it shows this
 // process to an election.
-func (cn *clusterNode) join(ctx context.Context, damaged []segment.Identity) error {
+func (cn *clusterNode) join(ctx context.Context, damaged []segment.Identity, all bool) error {
 	ctx, cancel := cn.e.withTimeout(ctx, cn.opts.JoinTimeout)
 	defer cancel()
 	n := cn.opts.Node
@@ -168,7 +168,7 @@ func (cn *clusterNode) join(ctx context.Context, damaged []segment.Identity) err
 		n.Peer = cn.opts.Listener.Addr().String()
 	}
 	self, err := cn.store.Join(ctx, meta.Registration{
-		Node: n, Cluster: cn.e.node.Cluster, Import: cn.imports(), Damaged: damaged, Changed: cn.changed,
+		Node: n, Cluster: cn.e.node.Cluster, Import: cn.imports(), Damaged: damaged, AllDamaged: all, Changed: cn.changed,
 		Founding: cn.foundingLevel(), Raise: cn.e.raiseDirectory,
 		Clock: cn.leaseClock, Lease: func(until time.Time) { cn.extend(int64(until.Sub(cn.began))) },
 	})

@@ -368,3 +368,36 @@ func TestChannelsWithoutACopy(t *testing.T) {
 	}
 	names()
 }
+
+// A channel is written into a partition that lacks it, and before that is in the log a leadership goes and comes: the topic's channels are put together anew,
+// without that partition. The channel that is there afterwards has it all the same.
+func TestClusterChannelWrittenForAnEarlierOne(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 3)
+	tr.leaders("t")
+	if _, err := tr.topic(tr.nodes[0], "t").CreateChannel(t.Context(), "c"); err != nil {
+		t.Fatal(err)
+	}
+	var held []func()
+	for _, m := range tr.nodes {
+		tr.at(m, "t", "c")
+		held = append(held, sync.OnceFunc(engine.HoldChannels(m.e, "t")))
+		t.Cleanup(held[len(held)-1]) // before the trio ends
+	}
+	if err := tr.nodes[0].store.ExpandTopic(t.Context(), tr.nodes[0].e.Snapshot().Names["t"].ID, 4); err != nil {
+		t.Fatal(err)
+	}
+	tr.eventually("all know the partition", func() bool {
+		return !slices.ContainsFunc(tr.nodes, func(m *member) bool { return tr.topic(m, "t").Partitions() < 4 })
+	})
+	x := tr.leader("t", 3)
+	create := engine.PutTogetherAnew(x.e, "t", "c")
+	for _, release := range held {
+		release()
+	}
+	if err := create(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	tr.eventually("the channel has the partition", func() bool { return engine.ChannelHas(x.e, "t", "c", 3) })
+}

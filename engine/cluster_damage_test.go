@@ -57,8 +57,14 @@ func (tr *trio) hold(h *told, ms []*member) {
 }
 
 // A node whose commit log is damaged in the middle comes first, and its commit log's goroutine has not begun yet: the node must not lead with what
-// is left of its log, nor can it be elected.
+// is left of its log, nor can it be elected. Where the damage is in the log's first group, the log names no copy at all.
 func TestClusterDamagedLogNeverLeads(t *testing.T) {
+	t.Parallel()
+	t.Run("middle", func(t *testing.T) { testDamagedLogNeverLeads(t, 10*4096+100) })
+	t.Run("beginning", func(t *testing.T) { testDamagedLogNeverLeads(t, 70) })
+}
+
+func testDamagedLogNeverLeads(t *testing.T, at int64) {
 	t.Parallel()
 	began := make(chan struct{})
 	release := sync.OnceFunc(func() { close(began) })
@@ -78,7 +84,7 @@ func TestClusterDamagedLogNeverLeads(t *testing.T) {
 		tr.kill(m)
 	}
 	infos, err := x.disk.ReadDir("clog")
-	if err != nil || !x.disk.Corrupt("clog/"+infos[0].Name(), []byte{0xff, 0xfe, 0xfd}, 10*4096+100) {
+	if err != nil || !x.disk.Corrupt("clog/"+infos[0].Name(), []byte{0xff, 0xfe, 0xfd}, at) {
 		t.Fatal("nothing was damaged", err)
 	}
 	late = x.name

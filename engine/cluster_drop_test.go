@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"bytes"
+	"maps"
 	"path"
 	"slices"
 	"syscall"
@@ -105,4 +106,49 @@ func TestClusterDroppedCopyStaysDropped(t *testing.T) {
 	}
 	tr.hold(h, tr.nodes)
 	tr.checkAll(h, "t", 1)
+}
+
+// The first batch of a copy whose beginning was trimmed does not read any more: a machine does not know what the log stands on. The copy is given up before its
+// node joins, so it is not elected, and it is fetched anew.
+//
+// B37.
+func TestClusterDropsWhatHasNoBase(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	c := tr.channel("t", "c")
+	publish(t, c.Topic(), numbered("m", 200, 12<<10)...)
+	if got := readAll(t, c); len(got) != 200 {
+		t.Fatalf("%d messages came", len(got))
+	}
+	publish(t, c.Topic(), numbered("n", 100, 12<<10)...)
+	for _, m := range tr.nodes {
+		tr.eventually(m.name+" removes what is confirmed", func() bool {
+			c, err := engine.CopyOf(m.e, "t", 0)
+			return err == nil && c.Start > 1<<20
+		})
+	}
+	x := tr.leader("t", 0)
+	dir := path.Join(engine.TopicDir(x.e, "t"), "0")
+	for _, m := range tr.nodes {
+		tr.stop(m)
+	}
+	first := slices.Min(slices.Collect(maps.Keys(segmentBytes(t, x.disk, dir))))
+	if !x.disk.Corrupt(path.Join(dir, first), []byte("rotten"), segment.SegmentHeaderBytes+segment.HeaderBytes) {
+		t.Fatal("the segment is gone")
+	}
+	tr.start(x)
+	if row := x.row("t", 0); len(row.Damaged) != 1 || row.Damaged[0].Node != x.e.Node().ID {
+		t.Errorf("the node has joined, and the row says %+v is damaged", row.Damaged)
+	}
+	for _, m := range tr.nodes {
+		if m != x {
+			tr.start(m)
+		}
+	}
+	tr.whole("t")
+	tr.equal("t", 0)
+	if n := x.e.Storage().Dropped; n != 1 {
+		t.Errorf("it was dropped %d times", n)
+	}
 }

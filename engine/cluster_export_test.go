@@ -136,6 +136,28 @@ func HoldChannels(e *Engine, topic string) (release func()) {
 	return t.changing.unlock
 }
 
+// PutTogetherAnew does with a topic's channels what happens when a leadership goes and comes, while HoldChannels keeps everybody else from it. What create then
+// writes into one more partition it writes for the channel from before.
+func PutTogetherAnew(e *Engine, topic, channel string) (create func(ctx context.Context, n int) error) {
+	t, _ := e.LookupTopic(topic)
+	old, _ := t.LookupChannel(channel)
+	old.shut(ErrMoved)
+	t.mu.Lock()
+	delete(t.channels, channel)
+	t.mu.Unlock()
+	t.served = make([]segment.Epoch, t.Partitions())
+	t.addServed()
+	t.startChannels()
+	return func(ctx context.Context, n int) error { return t.createIn(ctx, t.partitions()[n], old) }
+}
+
+// ChannelHas says whether a channel of a node has a partition.
+func ChannelHas(e *Engine, topic, channel string, n int) bool {
+	t, _ := e.LookupTopic(topic)
+	c, ok := t.LookupChannel(channel)
+	return ok && c.hasPartition(n)
+}
+
 // AppendChannel writes a channel into the log of a partition that e leads, and does not wait for it.
 func AppendChannel(e *Engine, topic string, n int, channel string) error {
 	t, _ := e.LookupTopic(topic)

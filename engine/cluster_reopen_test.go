@@ -2,9 +2,12 @@ package engine_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"penstock/engine"
+	"penstock/netproto"
+	"penstock/replicate"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -63,6 +66,68 @@ func TestClusterReopenWaitsForTheCut(t *testing.T) {
 	tr.eventually("the copy is opened when the cut has ended", func() bool { return engine.Present(l.e, "t", 0) })
 	tr.whole("t")
 	if err := h.publish(t.Context(), tr.topic(rest[0], "t"), "after"); err != nil {
+		t.Fatal(err)
+	}
+	tr.checkAll(h, "t", 1)
+}
+
+// A copy has taken batches that its disk, which hangs, has no room for yet, and has to be cut to what lies among them when its partition moves away. What it
+// had taken is gone then; its log ends below the cut, which ends all the same: the copy can go, or come back.
+func TestClusterCutBeyondTheLog(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, impatient)
+	tr.create("t", 1)
+	tr.create("u", 1)
+	l := tr.leader("t", 0)
+	x, next := tr.others(l)[0], tr.others(l)[1]
+	h := newTold()
+	if err := h.publish(t.Context(), tr.topic(l, "t"), "before"); err != nil {
+		t.Fatal(err)
+	}
+	tr.equal("t", 0)
+	release := func() {
+		x.disk.ClearRules()
+		x.disk.ReleaseHeld()
+	}
+	t.Cleanup(release) // before the trio ends
+	x.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Hold: true, Count: -1})
+	end := engine.EndOf(x.e, "u", 0)
+	if err := newTold().publish(t.Context(), tr.topic(l, "u"), "in the group on the disk"); !errors.Is(err, engine.ErrUnknown) {
+		t.Fatalf("a replica hangs: %v", err)
+	}
+	tr.eventually("a group is on the disk", func() bool { return engine.EndOf(x.e, "u", 0) != end })
+	if err := h.publish(t.Context(), tr.topic(l, "t"), "after the group"); !errors.Is(err, engine.ErrUnknown) {
+		t.Fatalf("a replica hangs: %v", err)
+	}
+	tr.eventually("the other has it", func() bool { return engine.EndOf(next.e, "t", 0) == engine.EndOf(l.e, "t", 0) })
+	tr.wires.rules(func(from, to string, _ netproto.Type) int {
+		if from != x.name && to != x.name {
+			return 0 // l never hears of the epoch of the other
+		}
+		return 1
+	})
+	handOver := func(from, to *member) {
+		row := from.row("t", 0)
+		if err := from.store.HandOver(t.Context(), row.ID, &row.State, to.e.Node().ID); err != nil {
+			t.Fatal(err)
+		}
+		tr.eventually("it leads", func() bool { return engine.Leads(to.e, "t", 0) })
+	}
+	handOver(l, next)
+	tr.eventually("it has taken what its log has no room for", func() bool { return engine.IncomingOf(x.e, "t", 0) >= 2 })
+	handOver(next, l)
+	tr.eventually("its copy is being cut", func() bool { return engine.CutRuns(x.e, "t", 0) })
+	moved := *l.row("t", 0)
+	moved.State.Replicas = slices.DeleteFunc(slices.Clone(moved.State.Replicas), func(n replicate.NodeID) bool { return n == x.e.Node().ID })
+	moved.State.ISR = nil // so that its bytes stay
+	engine.LearnRow(x.e, &moved)
+	release()
+	tr.eventually("the cut ends", func() bool { return !engine.CutRuns(x.e, "t", 0) })
+	tr.wires.rules(nil)
+	engine.LearnRow(x.e, l.row("t", 0))
+	tr.eventually("the copy is opened again", func() bool { return engine.Present(x.e, "t", 0) })
+	tr.whole("t")
+	if err := h.publish(t.Context(), tr.topic(l, "t"), "after"); err != nil {
 		t.Fatal(err)
 	}
 	tr.checkAll(h, "t", 1)

@@ -107,3 +107,11 @@ func LearnRow(e *Engine, row *meta.Partition) {
 	snap.Partitions[row.ID] = row
 	e.cluster.applyRow(&snap, row.ID)
 }
+
+// IncomingOf is how many batches of the leader a copy has taken that its log does not have yet.
+func IncomingOf(e *Engine, topic string, n int) int {
+	r := partitionOf(e, topic, n).rep
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.incoming)
+}

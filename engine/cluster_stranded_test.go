@@ -3,8 +3,11 @@ package engine_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"penstock/engine"
+	"penstock/engine/meta"
+	"penstock/replicate"
 )
 
 // strandedSoon lets a leader give up after three seconds; a follower that is not heard for two leaves the ISR.
@@ -80,4 +83,47 @@ func TestClusterStrandedForNothing(t *testing.T) {
 	tr.eventually("publishing goes on", func() bool {
 		return h.publish(context.Background(), tr.topic(l, "t"), "after") == nil
 	})
+}
+
+// min_isr is the number of replicas, and two of them do not reach each other: the third reaches both and can lead, the one that should lead cannot. It gives the
+// leadership away, and does not get it back for as long as nothing has changed: it is in the ISR all the time, and would commit nothing for minutes.
+func TestClusterStrandedLeaderIsNotPreferred(t *testing.T) {
+	t.Parallel()
+	first := func(s *meta.Snapshot, id meta.PartitionID) replicate.NodeID {
+		return s.Partitions[id].State.Replicas[0]
+	}
+	tr := newTrio(t, 3, impatient, strandedSoon, func(o *engine.Options) { o.Cluster.PreferredLeader = first })
+	ctx := t.Context()
+	if _, err := tr.nodes[0].store.CreateTopic(ctx, meta.Topic{Name: "t", Partitions: 1, Replicas: 3, MinISR: 3}); err != nil {
+		t.Fatal(err)
+	}
+	tr.whole("t")
+	l := tr.leader("t", 0)
+	preferred := func() bool { return tr.leader("t", 0).e.Node().ID == l.row("t", 0).State.Replicas[0] }
+	tr.eventually("the first replica leads", preferred)
+	l = tr.leader("t", 0)
+	rest := tr.others(l)
+	h := newTold()
+	stop := tr.loadAll(h, tr.nodes, "t", "1", func(error) bool { return true })
+	defer stop()
+	tr.goesOn(h, 20)
+	tr.wires.estrange(l.name, rest[0].name, true)
+	tr.eventually("the node that reaches all leads", func() bool {
+		return rest[1].row("t", 0).State.Leader == rest[1].e.Node().ID
+	})
+	tr.goesOn(h, 20)
+	epoch := rest[1].row("t", 0).State.Epoch
+	for began := time.Now(); time.Since(began) < 3*engine.BalanceInterval; {
+		tr.goesOn(h, 5)
+	}
+	if row := rest[1].row("t", 0); row.State.Epoch != epoch || len(row.State.ISR) != 3 {
+		t.Errorf("%+v, and epoch %d was led by the node that reaches all", row.State, epoch)
+	}
+	tr.wires.estrange(l.name, rest[0].name, false)
+	tr.goesOn(h, 20)
+	stop()
+	tr.kill(l)
+	tr.start(l)
+	tr.eventually("the first replica leads again, as another process", preferred)
+	tr.checkAll(h, "t", 1)
 }

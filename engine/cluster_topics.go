@@ -449,7 +449,8 @@ func (t *Topic) forget(c *Channel) {
 	c.shut(ErrMoved)
 }
 
-// createIn writes a channel into the log of one more partition.
+// createIn writes a channel into the log of one more partition. Leaderships may come and go meanwhile: then the topic's channels were put together anew, c is none
+// of them, and what is in their place has the partition only if the entry was in the log when it was made.
 func (t *Topic) createIn(ctx context.Context, pt *partition, c *Channel) error {
 	i := slices.Index(t.partitions(), pt)
 	w := controlWaiter([]core.Control{{Kind: core.ChannelCreated, Channel: c.name}}, func(*Put) {
@@ -466,7 +467,20 @@ func (t *Topic) createIn(ctx context.Context, pt *partition, c *Channel) error {
 	w.free()
 	c.settle()
 	c.wake()
+	if now, _ := t.LookupChannel(c.name); err == nil && now != c {
+		t.serveAnew(i)
+	}
 	return err
+}
+
+// serveAnew has the channels that are in the log of a partition get it, if they do not have it.
+func (t *Topic) serveAnew(i int) {
+	t.changing.lock(t.e)
+	if i < len(t.served) {
+		t.served[i] = 0
+	}
+	t.changing.unlock()
+	t.e.cluster.syncChannels(t)
 }
 
 // hasChannel says whether any partition that this node has a copy of knows the channel.

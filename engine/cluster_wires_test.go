@@ -206,6 +206,13 @@ func (w *wires) silence(name string, on bool) {
 	}
 }
 
+// estrange silences two nodes for each other.
+func (w *wires) estrange(one, other string, on bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut[[2]string{one, other}], w.cut[[2]string{other, one}] = on, on
+}
+
 // sever breaks the connections of a node; it may connect again at once.
 func (w *wires) sever(name string) {
 	w.mu.Lock()

@@ -13,7 +13,7 @@ import (
 
 // committer is the clog's source: it turns inboxes into sealed batches and durable groups
 // into answers. All methods but push run on whoever works on the commit log, one at a time: its goroutine, or
-// a lone caller on an idle log (clog.StepOnSpot). The committer thereby owns every partition's state machine: a put
+// a lone caller on an idle log (clog.StepOnSpot, clog.GatherOnSpot). The committer thereby owns every partition's state machine: a put
 // crosses no other goroutine between its inbox and the disk, and whatever arrives while a group is on the disk becomes one
 // batch per partition in the next group.
 type committer struct {
@@ -34,7 +34,7 @@ type committer struct {
 	ev    core.PartitionEvent
 	res   core.PartitionResult
 	body  []byte // control bodies are encoded here
-	nowNs int64
+	nowNs int64  // when the group was begun, or its last batch with delays was sealed
 
 	noSpace bool // as the machines know it
 	room    quotaRoom
@@ -78,11 +78,17 @@ func (c *committer) push(pt *partition, alone bool) {
 	if c.flying.Load() > 0 {
 		return
 	}
-	// After a group of many the next will be of many: the first of them must not hold up the others. In a cluster the caller may be the connection
-	// to another node, or a client's: neither may stand still because this node's disk does.
-	if !alone || c.e.cluster != nil || c.crowd.Load() || !c.e.clog.StepOnSpot() || c.pushed() {
-		c.e.clog.Wake()
+	// After a group of many the next will be of many: the first of them must not hold up the others.
+	switch {
+	case !alone || c.crowd.Load():
+	case c.e.cluster != nil:
+		// The caller may be the connection to another node, or a client's: neither may stand still because this node's disk does. So the write is
+		// not its own, but the batch goes to the followers at once.
+		c.e.clog.GatherOnSpot()
+	case c.e.clog.StepOnSpot() && !c.pushed():
+		return
 	}
+	c.e.clog.Wake()
 }
 
 // maxGroupPuts bounds a group by the work it makes: sealing and answering one group must overlap with its producers' work on the next, which
@@ -122,7 +128,7 @@ func (c *committer) Gather(g *clog.Group) {
 			break
 		}
 	}
-	if w.sealed == 1 {
+	if w.sealed == 1 && !c.e.queues() {
 		g.SetSolo()
 	}
 	if g.Records() > 0 {
@@ -372,6 +378,9 @@ func (pt *partition) clogPlacement(p *core.Placement) clog.Placement {
 // seal encodes the run into dst.
 func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst []byte) {
 	puts := w.puts[len(w.puts)-r.n:]
+	if r.delayed > 0 { // a put may have come after the group was begun; its delay must not count from before that
+		c.nowNs = c.e.now().UnixNano()
+	}
 	h := segment.Header{Flags: r.flags, Count: r.count, Created: c.nowNs}
 	deferFrom := len(w.deferred)
 	switch own := r.own; {
@@ -478,6 +487,7 @@ func (c *committer) sealOwn(pt *partition, g *clog.Group, w *groupWork, purpose 
 		epoch = pt.machine.NextEpoch()
 		body = core.AppendControl(body, &core.Control{Kind: core.EpochStart, Epoch: epoch})
 	}
+	foldMustBeOfLevel(pt.fold, c.e.Level())
 	// An epoch start may begin a segment, too.
 	body = core.AppendControl(body, &core.Control{Kind: core.Checkpoint, Cursors: pt.fold})
 	if segment.HeaderBytes+len(body) > segment.MaxBatchBytes {

@@ -55,4 +55,6 @@ func TestHungReadHoldsUpOneChannel(t *testing.T) {
 		k.finish(k.next())
 	}
 	k.none("all were finished")
+	bad := topicOf(t, e, "bad")
+	eventually(t, "the confirmations of the channel that waited are in the log", func() bool { return engine.ConfirmedInLog(bad, 0) >= uint64(len(ids)) })
 }

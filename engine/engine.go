@@ -135,7 +135,8 @@ func (e *Engine) open(ctx context.Context) error {
 		return err
 	}
 	if e.cluster != nil {
-		if err := e.cluster.join(ctx, e.damagedCopies()); err != nil {
+		damaged, all := e.damagedCopies()
+		if err := e.cluster.join(ctx, damaged, all); err != nil {
 			return errors.Join(err, e.cluster.close())
 		}
 	}

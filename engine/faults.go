@@ -43,18 +43,24 @@ func (s *StorageStats) Faults() []Fault {
 		{"unread_copies", int64(s.UnreadCopies), "copies of partitions hold entries of a newer version: kept, and not led here"},
 		{"commit_torn_groups", int64(s.TornGroups), "the commit log's end was cut at the start, and may have been answered OK: copies compare themselves before they lead"},
 		{"shortened_copies", int64(s.Shortened), "copies that recovery shortened have not made it good yet"},
+		{"shortened_copies_blocked", int64(s.Blocked), "partitions wait for a damaged replica that may have more: if a restart of its node does not help, force their leaders"},
+		{"shortened_copies_lost", int64(s.Losses), "partitions went on although no replica could show that nothing acknowledged is missing"},
 		{"shortened_copies_waited", int64(s.ComparingWaits), "times that a partition waited for another replica of such a copy for more than 10 s"},
 		{"shortened_copies_yielded", int64(s.Yielded), "leaderships were given to replicas that had more"},
+		{"copies_dropped", int64(s.Dropped), "copies were damaged beyond repair in place, and fetched anew from a replica"},
 		{"disk_hangs", int64(s.DiskHangs), "times that nothing came back from the disk for disk-patience"},
 		{"disk_hand_overs", int64(s.DiskHandOvers), "leaderships were given away because of the disk"},
 		{"scrub_damaged", int64(s.ScrubDamaged), "stored ranges did not read back when the scrub read them"},
 		{"scrub_commit_damaged", int64(s.ScrubLogDamaged), "commit log files did not read back when the scrub read them; what they held went to segments"},
 		{"scrub_mended", int64(s.ScrubMended), "damaged bytes were written again from what the node still knew"},
+		{"reads_recovered", int64(s.ReadsRecovered), "stored ranges could not be read for a while, and read back again"},
 		{"isr_changes_held_back", int64(s.ISRHeldBack), "changes of in-sync replicas were held back, because a replica came and went too often"},
+		{"stranded_hand_overs", int64(s.Stranded), "leaderships were given away because too few in-sync replicas answered, which were alive: the network between them was broken"},
 		{"absent_replicas", int64(s.AbsentReplicas), "answers of other nodes that they have no copy of what this node leads"},
 		{"frames_without_copy", int64(s.FramesNoCopy), "frames of leaders came for partitions that this node has no copy of"},
 		{"clock_steps", int64(s.ClockSteps), "steps of the wall clock; the engine's own clock does not follow them"},
 		{"clock_ahead_ms", clock, "milliseconds that the wall clock is ahead of the engine's clock"},
+		{"delays_corrected", int64(s.DelaysCorrected), "messages waited by the clock of a leader that was ahead of this node's, and are due by this one's now"},
 		{"remote_expired", int64(s.RemoteExpired), "ordered messages came here too late for a client, and were given back to their leaders"},
 		{"remote_stale", int64(s.RemoteStale), "ordered messages came from a leader that another had followed, and were dropped"},
 		{"remote_late_fences", int64(s.RemoteLateFence), "ordered channels waited at first, because a node did not answer their new leader"},
@@ -64,6 +70,20 @@ func (s *StorageStats) Faults() []Fault {
 		}
 	}
 	return out
+}
+
+// Warnings are those of the node's faults that cost nothing to know, and that nothing hanging can keep from being told: about its disk, its clock, the scrub and replicas that
+// come and go. They go with Health, for whoever asks often.
+func (e *Engine) Warnings() []Fault {
+	c := &e.counters
+	s := StorageStats{
+		DiskFull: e.noSpace.Load(), Failed: e.poisoned.Load() != nil, TornGroups: e.clog.Stats().Torn,
+		ISRHeldBack: c.ISRHeldBack.Load(), Stranded: c.Stranded.Load(), DelaysCorrected: c.DelaysCorrected.Load(),
+		ClockSteps: e.clock.steps.Load(), ClockAheadMs: e.clock.offset.Load() / int64(time.Millisecond),
+	}
+	e.disks.describe(&s)
+	e.scrubbed.describe(&s)
+	return s.Faults()
 }
 
 // FaultsOf asks a member of the cluster for its faults; it may be this node. A node of an older version refuses.

@@ -439,7 +439,7 @@ func (f *flusher) reclaim(target uint64) bool {
 	f.due = f.due[:0]
 	release := current
 	for _, pt := range e.partitionList() {
-		if seq, ok := pt.log.OldestUnsyncedFileSeq(); !ok || pt.rep != nil && pt.rep.givenUp.Load() {
+		if seq, ok := pt.log.OldestUnsyncedFileSeq(); !ok || pt.rep != nil && pt.rep.mayGo() {
 			continue // a copy that is given up: see spare
 		} else if seq > target {
 			release = min(release, seq)

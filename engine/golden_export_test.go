@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"errors"
+
 	"penstock/engine/core"
 	"penstock/segment"
 )
@@ -16,7 +18,12 @@ func ControlKinds(e *Engine, topic string, kinds map[core.ControlKind]bool) erro
 		end, _, _ := pt.log.End()
 		for at < end {
 			var v segment.View
-			if err := pt.log.View(&v, at, 1<<20); err != nil {
+			err := pt.log.View(&v, at, 1<<20)
+			if start, _, _ := pt.log.Start(); errors.Is(err, segment.ErrBelowStart) && start > at {
+				at = start // retention was faster
+				continue
+			}
+			if err != nil {
 				return err
 			}
 			var it segment.BatchIter

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"penstock/engine/meta"
@@ -23,12 +24,22 @@ func (cn *clusterNode) balance() {
 			if row == nil || len(row.State.ISR) < len(row.State.Replicas) {
 				continue // it is not the time for it
 			}
-			if to := cn.opts.PreferredLeader(snap, pt.identity()); to != 0 && to != cn.self.ID {
-				left--
-				cn.handOverSoon(pt, to)
+			to := cn.opts.PreferredLeader(snap, pt.identity())
+			if to == 0 || to == cn.self.ID || pt.rep.gaveAway(to, snap.Nodes) && stays(snap, row, cn.self.ID) {
+				continue
 			}
+			left--
+			cn.handOverSoon(pt, to)
 		}
 	}
+}
+
+// stays says whether a replica is among those that the topic is to have, on a node that is not drained. A leader that is
+// to be removed holds up its move or drain for as long as it leads. It is pure.
+func stays(s *meta.Snapshot, row *meta.Partition, node replicate.NodeID) bool {
+	t, n := s.Topics[row.ID.Topic], s.Nodes[node]
+	at := slices.Index(row.State.Replicas, node)
+	return n != nil && !n.Draining && t != nil && at >= 0 && at < t.Replicas
 }
 
 // handOverSoon gives one partition to to, unless what is pending is not committed in time.

@@ -43,6 +43,13 @@ func mustBeOfLevel(k core.ControlKind, level int) {
 	}
 }
 
+// foldMustBeOfLevel is the same for the fold that begins a segment.
+func foldMustBeOfLevel(fold *core.Cursors, level int) {
+	if need := fold.Level(); need > level {
+		panic(fmt.Sprintf("BUG: a fold of feature level %d is written at level %d", need, level))
+	}
+}
+
 // level is the feature level of the directory.
 func (m *nodeMeta) level() int { return m.Format - formatsPerLevel }
 

@@ -24,7 +24,40 @@ func TestControlKindsOfALevel(t *testing.T) {
 			}
 		}
 	}
+	if k != core.DeferredCarried+1 {
+		t.Errorf("kind %d has no level, or is newer than this test", k)
+	}
 	if !panics(k, NewestLevel) || !panics(0, NewestLevel) {
 		t.Error("what is no kind is written")
+	}
+}
+
+// Whatever writes a fold into a log asks for its level, too.
+func TestFoldMustBeOfLevel(t *testing.T) {
+	panics := func(level int) (did bool) {
+		defer func() { did = recover() != nil }()
+		foldMustBeOfLevel(new(core.Cursors), level)
+		return
+	}
+	if panics(firstLevel) || panics(NewestLevel) || !panics(firstLevel-1) {
+		t.Error("a fold of the first level is refused, or written below it")
+	}
+}
+
+// The committer asks for each entry that it seals.
+func TestCommitterAsksForTheLevel(t *testing.T) {
+	r := bareReplica()
+	r.pt.machine = new(core.Partition)
+	c := &committer{e: r.cn.e}
+	for level, want := range []bool{true, false} {
+		c.e.level.Store(int32(level))
+		panicked := func() (did bool) {
+			defer func() { did = recover() != nil }()
+			c.encodeControls(r.pt, []core.Control{{Kind: core.ChannelPaused, Channel: "c", Flag: true}, {Kind: core.TopicEmptied}}, nil)
+			return
+		}()
+		if panicked != want {
+			t.Errorf("at level %d: panicked %v", level, panicked)
+		}
 	}
 }

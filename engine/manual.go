@@ -28,6 +28,9 @@ type Host interface {
 	// Hung says whether the disk hangs now. The flusher, which writes to files itself and holds locks when it does, begins nothing then; all other writes
 	// are a queue's, which completes none.
 	Hung() bool
+	// Slow says whether writes take longer than usual, or hang. Then no group of the commit log is written on the spot, as one alone is: what does that cannot
+	// wait in the middle of a Step.
+	Slow() bool
 	// Choose picks one of n tasks that could run.
 	Choose(n int) int
 }

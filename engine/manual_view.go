@@ -37,7 +37,8 @@ type PartitionView struct {
 	Member   replicate.Member
 	Start    segment.Position
 	Visible  segment.MsgID
-	Pending  int // batches that are appended and not committed
+	Pending  int  // batches that are appended and not committed
+	Asks     bool // it leads, waits for another replica, and has told operators
 	Channels []ChannelView
 }
 
@@ -105,6 +106,7 @@ func (m *Manual) Partitions() []PartitionView {
 			Topic: pt.t.name, Member: m.e.cluster.member(), Visible: segment.MsgID(pt.visible.Load()), Pending: r.pending.n,
 		}
 		pt.marks(&v.PartitionMarks)
+		v.Asks = r.leader != nil && (r.blocked != 0 || r.comparing < 0)
 		_, v.Start, _ = pt.log.Start()
 		pt.fold.Each(func(cur *core.Cursor) {
 			v.Channels = append(v.Channels, ChannelView{cur.Name, cur.Start, cur.Confirmed, slices.Clone(cur.Ranges.Ranges())})

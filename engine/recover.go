@@ -72,10 +72,16 @@ func (e *Engine) recover() error {
 		e.info.CorruptionsAtRecover = append(e.info.CorruptionsAtRecover, err.Error())
 		e.poison(err)
 	}
-	if err := r.noteShortened(report.Tear != nil && !report.Tear.Mark); err != nil {
+	if err := r.noteShortened(report.Tear != nil && !report.Tear.Mark, corrupt == nil); err != nil {
 		return err
 	}
 	return r.open()
+}
+
+// Restart implements clog.Replayer.
+func (r *recovery) Restart() {
+	r.giveBack()
+	*r = recovery{e: r.e, parts: map[segment.Identity]*recovered{}, dropped: map[uuid.UUID]bool{}}
 }
 
 // Checkpoint implements clog.Replayer.
@@ -427,15 +433,17 @@ func (r *recovery) giveBack() {
 }
 
 // damagedCopies are the copies of which recovery knows that they may lack, or cannot read, what this node acknowledged: all of them if the commit log is
-// damaged, else those whose segments do not read back, and those that were dropped and lack what the commit log has let go of. Open asks before the node joins, so that none of them can be elected.
-func (e *Engine) damagedCopies() (ids []segment.Identity) {
-	all := e.poisoned.Load() != nil
+// damaged, also those that the rest of it does not name; else those whose segments do not read back, and those that were dropped and lack what the commit log has let go of. Open asks before the node joins, so that none of them can be elected.
+func (e *Engine) damagedCopies() (ids []segment.Identity, all bool) {
+	if e.poisoned.Load() != nil {
+		return nil, true
+	}
 	for _, pt := range e.partitionList() {
-		if all || len(pt.log.Isolated()) > 0 || pt.whyUnread() != nil || pt.rep != nil && pt.rep.givenUp.Load() {
+		if len(pt.log.Isolated()) > 0 || pt.whyUnread() != nil || pt.rep != nil && pt.rep.givenUp.Load() {
 			ids = append(ids, pt.identity())
 		}
 	}
-	return ids
+	return ids, false
 }
 
 // quarantine keeps what the commit log knows of topics whose metadata is missing or unreadable: in no list and not served, but
@@ -534,6 +542,9 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 	pt.newest = log.NewestAppended()
 	end, _, _ := log.End()
 	pt.ages.recovered(end, pt.newest, e.clock.mono())
+	if err := r.giveUpBaseless(pt); err != nil {
+		return nil, err
+	}
 	e.readFold(pt, rp)
 	pt.writer = rp.writer
 	if e.cluster == nil {

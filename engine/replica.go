@@ -73,6 +73,7 @@ type replica struct {
 	refused    error                  // the answer of the machine to EvPut
 	counted    replicate.LeaderCounts // of the leader, as far as the engine's counters have them
 	quiet      bool                   // no more writes: the leadership is being handed over
+	giver      atomic.Pointer[giver]  // see keepRow
 	reads      map[replicate.NodeID]*rangeRead
 
 	// Follower.
@@ -123,6 +124,7 @@ type logCut struct {
 	durable    chan error
 	hold       bool   // the commit log's files stay from the record on, until release is called
 	release    func() // set before durable
+	failed     bool   // it has ended, and the log is not what the machine was told
 }
 
 // run does something with mu held, and afterwards what came of it.
@@ -309,7 +311,7 @@ func (r *replica) refresh() {
 
 // learn takes a row of the store.
 func (r *replica) learn(row *meta.Partition) {
-	r.row.Store(row)
+	r.keepRow(row)
 	r.target.Store(uint32(row.State.Leader))
 	r.run(func() {
 		r.state = row.State

@@ -24,6 +24,10 @@ import (
 //
 // A crash before 4 leaves the log as it was; after 4, recovery finds the record and cuts again. What 2 cannot read is
 // fetched from the leader; what cannot be had that way makes the copy begin anew (replica_drop.go).
+//
+// The copy may be closed at any step, because its partition moves away: the cut goes on, and nothing else begins before it
+// has ended (isUnsettled). Closed in step 1, the copy lets go of what was on its way to the log, so that the log may end
+// below the cut. Then nothing of it goes, and the record tells that all of it is durable.
 
 // beginCut starts it; mu is held.
 func (r *replica) beginCut(a *replicate.Action) {
@@ -92,7 +96,12 @@ func (r *replica) doCut(c *logCut) {
 func (r *replica) cutFailed(err error) {
 	r.cn.e.log.Error("a copy of a partition could not be cut to what its leader has: it does not follow any more; restart the node",
 		"topic", r.pt.t.name, "partition", r.pt.number, "error", err)
-	r.run(func() { r.step(&replicate.Event{Kind: replicate.EvFault, Err: err}) })
+	r.run(func() {
+		if r.cut != nil {
+			r.cut.failed = true
+		}
+		r.step(&replicate.Event{Kind: replicate.EvFault, Err: err})
+	})
 }
 
 // prepareCut finds out what the log will be.
@@ -103,6 +112,7 @@ func (r *replica) prepareCut(c *logCut) error {
 		}
 	}
 	c.fold, c.unread = new(core.Cursors), nil
+	r.keepWithin(c)
 	switch {
 	case !c.anew:
 		if err := r.pt.refold(c); err != nil {
@@ -147,6 +157,15 @@ func (r *replica) appending() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.incoming) > 0
+}
+
+// keepWithin moves the cut of a copy that was closed to the end of its log if that lies below.
+func (r *replica) keepWithin(c *logCut) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed && !c.anew {
+		c.to = min(c.to, r.pt.machine.State().Next)
+	}
 }
 
 // refold reads the segment that the cut lies in, from its beginning: its first batch is a checkpoint of the fold.

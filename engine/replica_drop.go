@@ -44,6 +44,9 @@ func (r *replica) awaitRepair(err error) bool {
 		if !slices.Equal(log.Isolated(), bad) {
 			return true
 		}
+		if !r.present() {
+			return false // nobody asks for anything
+		}
 	}
 	return false
 }
@@ -56,12 +59,13 @@ func (r *replica) hasBroken() bool {
 
 // drop gives a copy up that can neither be cut nor repaired in place: its machine sees to it that it begins anew from
 // its leader (replicate/anew.go). Its bytes stay until the leader has said where. What the copy had acknowledged is
-// not here afterwards, so it is in the list of shortened copies first.
+// not here afterwards, so it is in the list of shortened copies first. One that was closed while its log was to be cut is
+// given up when it is opened again.
 func (r *replica) drop(why error) {
 	r.mu.Lock()
-	follows, now := r.follower != nil && r.follower.Err() == nil, r.cn.now()
+	cutting, now := r.cut != nil, r.cn.now()
+	follows := r.follower != nil && r.follower.Err() == nil || r.closed && cutting
 	again := r.dropped && now-r.droppedAt < int64(dropPause)
-	cutting := r.cut != nil
 	if follows && !again {
 		r.dropped, r.droppedAt = true, now
 	}
@@ -87,8 +91,30 @@ func (r *replica) drop(why error) {
 	})
 }
 
-// spare says up to where files may be released because of the copies that are given up. Of those nothing is needed, and the record that begins one anew needs
-// room; but that they lack it must be known to the next process.
+// giveUpBaseless gives a copy up whose first batch does not read: a log cannot be continued, cut or repaired by a machine that does not know what it stands
+// on. Recovery does that before the node joins, so that the copy cannot be elected.
+func (r *recovery) giveUpBaseless(pt *partition) error {
+	if pt.rep == nil || pt.t.quarantined || pt.rep.givenUp.Load() {
+		return nil
+	}
+	_, err := pt.startState()
+	if err == nil {
+		return nil
+	}
+	cn := r.e.cluster
+	if err := cn.shortened.add([]segment.Identity{pt.identity()}); err != nil {
+		return err
+	}
+	cn.drops.Add(1)
+	pt.rep.givenUp.Store(true)
+	r.e.log.Error("the first batch of a copy of a partition cannot be read: the copy does not lead and is fetched anew from its leader. "+
+		"What was acknowledged is on the other in-sync replicas, as long as those read back; look at this node's device",
+		"topic", pt.t.name, "partition", pt.number, "error", err)
+	return nil
+}
+
+// spare says up to where files may be released because of the copies that are given up. Of one that no leader needs nothing is needed, and the record that
+// begins it anew needs room; but that it lacks something must be known to the next process.
 func (f *flusher) spare(oldest, release uint64) uint64 {
 	for _, pt := range f.e.partitionList() {
 		if pt.rep == nil || !pt.rep.givenUp.Load() || release <= oldest {
@@ -101,17 +127,17 @@ func (f *flusher) spare(oldest, release uint64) uint64 {
 	return release
 }
 
-// letGoOf says whether the commit log may let go of files that hold what the segments of a copy lack that is given up. The flusher calls it. After a crash
+// letGoOf says whether the commit log may let go of files that hold what the segments of a copy lack that is given up. The flusher calls it. Until a leader
+// has said that it needs nothing of the copy it may be the last one that has what was acknowledged, and its device may read after a restart. After a crash
 // before the copy has begun anew its segments may read back, with a hole, so the list of shortened copies says first that it was dropped: then the next
 // process gives it up, too (openPartition). An error leaves the files.
 func (r *replica) letGoOf() bool {
 	r.dropMu.Lock()
 	defer r.dropMu.Unlock()
-	id := r.pt.identity()
-	if !r.givenUp.Load() || r.cn.shortened.isDropped(id) {
-		return r.givenUp.Load()
+	if !r.mayGo() {
+		return false
 	}
-	err := r.cn.shortened.drop(id)
+	err := r.cn.shortened.setDropped(r.pt.identity(), true)
 	if err != nil && r.toldDrop.CompareAndSwap(false, true) {
 		r.cn.e.log.Error("it could not be kept that a copy of a partition was dropped: the commit log keeps what it holds of that copy, and may get full; it is tried again",
 			"topic", r.pt.t.name, "partition", r.pt.number, "error", err)
@@ -119,11 +145,22 @@ func (r *replica) letGoOf() bool {
 	return err == nil
 }
 
+// mayGo says whether nobody needs what a copy has that is given up: a leader has said so, to this process or to one before, or the record that begins it anew
+// waits for room.
+func (r *replica) mayGo() bool {
+	if !r.givenUp.Load() || r.cn.shortened.isDropped(r.pt.identity()) {
+		return r.givenUp.Load()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cut != nil && r.cut.anew || r.follower != nil && r.follower.Unneeded()
+}
+
 // beganAnew ends that the copy is given up: the record that begins it anew is durable, and nothing was acknowledged since.
 func (r *replica) beganAnew() error {
 	r.dropMu.Lock()
 	defer r.dropMu.Unlock()
-	if err := r.cn.shortened.begun(r.pt.identity()); err != nil {
+	if err := r.cn.shortened.setDropped(r.pt.identity(), false); err != nil {
 		return err
 	}
 	if r.givenUp.CompareAndSwap(true, false) {

@@ -105,10 +105,12 @@ func (r *replica) removeBytes() error {
 	return errors.Join(pt.log.Reset(segment.State{}), e.trashLeftovers(pt))
 }
 
+// atWork says whether a cut goes on. One that failed does not keep a copy that moved away from going: the record that
+// begins its log anew needs nothing of it.
 func (r *replica) atWork() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.cut != nil
+	return r.cut != nil && !r.cut.failed
 }
 
 func (r *replica) isEmpty() bool {

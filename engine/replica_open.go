@@ -60,7 +60,7 @@ func (r *replica) open(committed segment.Position) error {
 	pt := r.pt
 	st := pt.machine.State()
 	start, err := pt.startState()
-	if err != nil {
+	if err != nil && !r.givenUp.Load() {
 		return err
 	}
 	var epochs replicate.EpochTable // a copy: the partition's own is the committer's, who may be writing a checkpoint

@@ -41,10 +41,13 @@ func (o *outgoing) next() *segment.View {
 	return o.views[o.used-1]
 }
 
-// add appends a piece that lies in the segment where says.
+// add appends a piece that lies in the segment where says. A segment may have got more room for a later batch than it
+// was begun with: then the run has that of its last piece.
 func (o *outgoing) add(data []byte, where *segment.State) bool {
 	if n := len(o.runs); n > 0 && o.runs[n-1].Segment == where.Segment && o.runs[n-1].Base == where.SegmentBase {
-		o.runs[n-1].Bytes += len(data)
+		r := &o.runs[n-1]
+		r.Bytes += len(data)
+		r.Capacity = max(r.Capacity, where.SegmentCapacity)
 	} else {
 		if n == wire.MaxRunCount {
 			return false

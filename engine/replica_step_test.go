@@ -73,6 +73,66 @@ func TestDurableOfAnotherGeneration(t *testing.T) {
 	}
 }
 
+// A copy moves away while its log is to be cut, and the cut cannot be made because of damage: the copy is given up, so that it can go, or begin anew when it is
+// needed again. One that was given up before in this process stays as it is until it moves away for good.
+func TestCutOfAClosedCopyThatCannotBeMade(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		r := bareReplica()
+		r.cn.shortened = &shortenedCopies{
+			disk: faultaio.New(faultaio.Options{Seed: 1}), ids: map[segment.Identity]bool{}, dropped: map[segment.Identity]bool{},
+		}
+		r.closed, r.cut, r.dropped, r.droppedAt = true, &logCut{}, again, r.cn.now()
+		r.drop(errNoFold)
+		if r.atWork() {
+			t.Errorf("dropped before %v: the cut goes on for ever", again)
+		}
+		if r.givenUp.Load() == again || r.isUnsettled() != again || r.cn.shortened.has(r.pt.identity()) == again {
+			t.Errorf("dropped before %v: given up %v, unsettled %v, shortened %v", again, r.givenUp.Load(), r.isUnsettled(), r.cn.shortened.has(r.pt.identity()))
+		}
+	}
+}
+
+// A copy that is given up may be the last that has what was acknowledged: the commit log keeps what it holds of it until a leader has heard where the copy's log
+// ends and needs nothing of it, or its record waits for room.
+func TestGivenUpCopyIsKeptUntilItIsNotNeeded(t *testing.T) {
+	var acts replicate.Actions
+	for _, c := range []struct {
+		name string
+		then func(r *replica)
+		free bool
+	}{
+		{"no leader", func(*replica) {}, false},
+		{"a leader that compares has heard of it", func(r *replica) {
+			r.follower.Step(0, &replicate.Event{Kind: replicate.EvMessage, Node: 2, Message: &replicate.Message{Kind: replicate.MsgProbe, Epoch: 2, Request: 1}}, &acts)
+		}, false},
+		{"a leader needs nothing of it", func(r *replica) {
+			r.follower.Step(0, &replicate.Event{Kind: replicate.EvMessage, Node: 2, Message: &replicate.Message{Kind: replicate.MsgProbe, Epoch: 2, Request: 1}}, &acts)
+			report := acts.List[len(acts.List)-1].Message
+			r.follower.Step(0, &replicate.Event{Kind: replicate.EvMessage, Node: 2, Message: &replicate.Message{
+				Kind: replicate.MsgMatch, Epoch: 2, Request: 1, Position: 3, Boot: report.Boot, Generation: report.Generation,
+			}}, &acts)
+		}, true},
+		{"it is closed", func(r *replica) { r.closed, r.follower = true, nil }, false},
+		{"it begins anew", func(r *replica) { r.closed, r.follower, r.cut = true, nil, &logCut{anew: true} }, true},
+		{"it is cut", func(r *replica) { r.cut = &logCut{} }, false},
+		{"an earlier process let go of it", func(r *replica) { r.cn.shortened.dropped[r.pt.identity()] = true }, true},
+	} {
+		r := bareReplica()
+		r.cn.shortened = &shortenedCopies{
+			disk: faultaio.New(faultaio.Options{Seed: 1}), ids: map[segment.Identity]bool{}, dropped: map[segment.Identity]bool{},
+		}
+		r.follower = replicate.NewFollower(replicate.Config{}, r.cn.member(), r.cn.self.Boot, replicate.Log{
+			End: segment.State{Next: 5, NextID: 5, End: 500, Epoch: 1}, Durable: 5, Committed: 1, Epoch: 1, Generation: 1,
+			Epochs: []replicate.EpochStart{{Epoch: 1}},
+		})
+		r.givenUp.Store(true)
+		r.follower.Step(0, &replicate.Event{Kind: replicate.EvUnusable}, &acts)
+		if c.then(r); r.letGoOf() != c.free || r.cn.shortened.isDropped(r.pt.identity()) != c.free {
+			t.Errorf("%s: the commit log lets go of it: %v", c.name, !c.free)
+		}
+	}
+}
+
 // A copy that does not read back, or that has entries which this version does not know, does not lead, although the store says so: the report may have crossed the
 // election.
 //

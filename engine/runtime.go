@@ -46,6 +46,9 @@ func clockOf(o *Options, m *Manual) *clock {
 // probes says whether an idle disk is asked: always, but where a Host does not want it.
 func (e *Engine) probes() bool { return e.manual == nil || e.manual.idle.ProbeAfter > 0 }
 
+// queues says whether the commit log must leave a group to its queue: see Host.Slow.
+func (e *Engine) queues() bool { return e.manual != nil && e.manual.host.Slow() }
+
 // waitWhileHung waits as a write to a disk that hangs does, which a Host's disk cannot.
 func (e *Engine) waitWhileHung() {
 	if m := e.manual; m != nil {

@@ -36,6 +36,8 @@ type shortenedCopies struct {
 	mu      sync.Mutex
 	ids     map[segment.Identity]bool
 	dropped map[segment.Identity]bool // those of ids that were given up and have not begun anew, and lack what the commit log has let go of
+	version uint64                    // of dropped
+	written uint64                    // <= version: what the file says of dropped, durably; of a write that failed nobody knows how far it came
 	writing bool                      // a goroutine will write the file, or does
 }
 
@@ -92,22 +94,24 @@ func (s *shortenedCopies) add(ids []segment.Identity) error {
 	return s.write()
 }
 
-// drop puts in a copy that is given up, durably: only then may the commit log let go of what the copy's segments do not have. See letGoOf.
-func (s *shortenedCopies) drop(id segment.Identity) error {
+// setDropped says, durably, whether a copy is given up. That it is must be kept before the commit log lets go of what the copy's segments do not have (letGoOf); that it
+// is not any more, when the record that begins it anew is durable and before anything is acknowledged. After an error it is not known what the file says, and it is
+// written again.
+func (s *shortenedCopies) setDropped(id segment.Identity, dropped bool) error {
 	s.mu.Lock()
-	s.ids[id], s.dropped[id] = true, true
+	if s.dropped[id] != dropped {
+		s.version++
+	}
+	if dropped {
+		s.ids[id], s.dropped[id] = true, true
+	} else {
+		delete(s.dropped, id)
+	}
+	kept := s.written == s.version
 	s.mu.Unlock()
-	return s.write()
-}
-
-// begun says, durably, that a copy which may have been given up has begun anew: the record of it is durable, and nothing was acknowledged since.
-func (s *shortenedCopies) begun(id segment.Identity) error {
-	if !s.isDropped(id) {
+	if kept {
 		return nil
 	}
-	s.mu.Lock()
-	delete(s.dropped, id)
-	s.mu.Unlock()
 	return s.write()
 }
 
@@ -131,6 +135,7 @@ func (s *shortenedCopies) writeLocked() error {
 	for _, id := range sortedPartitions(s.ids) {
 		rows = append(rows, shortenedRow{id.Topic, id.Partition, s.dropped[id]})
 	}
+	version := s.version
 	s.mu.Unlock()
 	data, err := json.Marshal(rows)
 	if err != nil {
@@ -141,12 +146,15 @@ func (s *shortenedCopies) writeLocked() error {
 		return fmt.Errorf("engine: cannot write %s: %w", shortenedFile, err)
 	}
 	s.stored = data
+	s.mu.Lock()
+	s.written = version
+	s.mu.Unlock()
 	return nil
 }
 
 // noteShortened finds the copies that this recovery shortened, and those of earlier ones, and keeps their names before anything is written to the commit log.
-// A single node has nobody to compare with.
-func (r *recovery) noteShortened(torn bool) error {
+// A single node has nobody to compare with. A commit log that is not whole, because it could not be read to its end, does not say which topics there are.
+func (r *recovery) noteShortened(torn, whole bool) error {
 	e := r.e
 	if e.cluster == nil {
 		return nil
@@ -158,7 +166,7 @@ func (r *recovery) noteShortened(torn bool) error {
 	}
 	forgotten := false
 	for id := range e.cluster.shortened.ids {
-		if r.parts[id] == nil { // its topic was deleted; nobody else has the list yet
+		if r.parts[id] == nil && whole { // its topic was deleted; nobody else has the list yet
 			forgotten = forgotten || e.cluster.shortened.dropped[id]
 			delete(e.cluster.shortened.ids, id)
 			delete(e.cluster.shortened.dropped, id)
@@ -251,7 +259,7 @@ func (r *replica) tellComparing(now int64) {
 		r.comparing = -1
 		r.cn.comparingWaits.Add(1)
 		r.cn.log.Warn("a partition waits: this node leads it, its log was shortened by recovery, and no other member of the ISR can be asked whether it has more. "+
-			"Nothing is lost: start another replica of it; if none can come back, force-leader gives up what only they had",
+			"Nothing is lost: start another replica of it; if none can come back, force-leader with this node gives up what only they had",
 			"topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch())
 	}
 }
@@ -274,6 +282,6 @@ func (r *replica) noteBlocked() {
 	r.cn.blocked.Add(1)
 	r.cn.comparingWaits.Add(1)
 	r.cn.log.Error("a partition waits: this node leads it, its log was shortened by recovery, and the replica that may have what is missing is damaged and cannot lead. "+
-		"Restart that node, or start another replica of the partition; if nothing helps, force-leader gives up what only the damaged replica had",
+		"Restart that node, or start another replica of the partition; if nothing helps, force-leader with this node gives up what only the damaged replica had",
 		"topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "damaged", by)
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"time"
 
+	"penstock/clog"
 	"penstock/engine/core"
 )
 
@@ -14,3 +15,9 @@ func SetUnknownKind(o *Options, k core.ControlKind) { o.unknownKind = k }
 
 // SetMarkAfter changes how long the commit log rests before it promises its last group.
 func SetMarkAfter(o *Options, d time.Duration) { o.markAfter = d }
+
+// CommitLogOf is the node's commit log.
+func CommitLogOf(e *Engine) *clog.Log { return e.clog }
+
+// BalanceInterval is how often leaderships move to who should have them.
+const BalanceInterval = balanceInterval

@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"slices"
+
+	"github.com/google/uuid"
 
 	"penstock/engine/meta"
 	"penstock/replicate"
@@ -48,4 +51,54 @@ func (r *replica) giveUp(a *replicate.Action) {
 				"topic", r.pt.t.name, "partition", r.pt.number, "others", others, "error", err)
 		}
 	})
+}
+
+// giver is the leader before this one, if it gave the leadership away although it is the one that should lead and the
+// store had nothing against it: it was stranded. It is in the ISR still where another replica reaches it and min_isr
+// needs it, and so balance would give the leadership back to it, to be stranded again for minutes. A leader that gives
+// way to the preferred one, by balance or because its replica moves, is none.
+type giver struct {
+	node  replicate.NodeID
+	boot  uuid.UUID
+	until int64 // on now's clock
+}
+
+// keptFromGiverTimes is for how long a giver is not given leaderships back, in times of StrandedEveryNs: nobody can tell the leader that the network is whole again.
+const keptFromGiverTimes = 10
+
+// giverOf returns the leader of the row before, if it gave the leadership to self while the store had nothing against it:
+// alive, the same process, not draining, its disk good, in the ISR and whole. Otherwise it returns nil. It is pure.
+func giverOf(self replicate.NodeID, before, row *meta.Partition, nodes map[replicate.NodeID]*meta.Node) *giver {
+	if before == nil || row.State.Leader != self || before.State.Leader == self || before.State.Leader == 0 || row.State.Epoch <= before.State.Epoch {
+		return nil
+	}
+	n := nodes[before.State.Leader]
+	if n == nil || !n.Live || n.Boot != before.State.Boot || n.Draining || n.Disk != meta.DiskGood {
+		return nil
+	}
+	if m := (replicate.Member{Node: n.ID, Store: n.Store}); !memberOf(row.State.ISR, m) || memberOf(row.Damaged, m) {
+		return nil
+	}
+	return &giver{node: n.ID, boot: n.Boot}
+}
+
+// keepRow stores the row, and the giver if the row made this node the leader. learn alone calls it, without mu: both
+// fields are atomic. A crash forgets the giver; then it may get the leadership back, and gives it up once more.
+func (r *replica) keepRow(row *meta.Partition) {
+	before := r.row.Swap(row)
+	snap := r.cn.store.Snapshot()
+	if snap == nil {
+		return
+	}
+	g := giverOf(r.cn.self.ID, before, row, snap.Nodes)
+	if g != nil && r.cn.opts.PreferredLeader != nil && r.cn.opts.PreferredLeader(snap, r.pt.identity()) == g.node {
+		g.until = r.cn.now() + keptFromGiverTimes*cmp.Or(r.cn.opts.Replication.StrandedEveryNs, replicate.DefaultStrandedEveryNs)
+		r.giver.Store(g)
+	}
+}
+
+// gaveAway says whether a node's process gave this leadership away and should not have it back yet.
+func (r *replica) gaveAway(node replicate.NodeID, nodes map[replicate.NodeID]*meta.Node) bool {
+	g := r.giver.Load()
+	return g != nil && g.node == node && nodes[node] != nil && nodes[node].Boot == g.boot && r.cn.now() < g.until
 }

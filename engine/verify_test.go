@@ -18,12 +18,13 @@ type fakeCopy struct {
 	bad      map[int]bool
 	repaired bool // as soon as damage was met
 	limit    int  // batches that are committed here
+	start    int  // batches that retention has removed here
 }
 
 const fakeBatchBytes = 100
 
 func (c *fakeCopy) answer(q verifyRequest) *verifyAnswer {
-	a := &verifyAnswer{Committed: segment.Offset(c.limit) * fakeBatchBytes, Next: q.At}
+	a := &verifyAnswer{Start: segment.Offset(c.start) * fakeBatchBytes, Committed: segment.Offset(c.limit) * fakeBatchBytes, Next: q.At}
 	to := a.Committed
 	if q.To != 0 {
 		to = q.To
@@ -31,7 +32,7 @@ func (c *fakeCopy) answer(q verifyRequest) *verifyAnswer {
 	var read []byte
 	for a.Next < to && a.Next-q.At < segment.Offset(q.Max) || a.Next < q.To {
 		n := int(a.Next / fakeBatchBytes)
-		if n >= len(c.bodies) {
+		if n < c.start || n >= len(c.bodies) {
 			break
 		}
 		if c.bad[n] {
@@ -73,6 +74,13 @@ func verified(t *testing.T, copies ...*fakeCopy) (found []string) {
 	if len(v.damage) > 0 {
 		t.Errorf("what was met at %+v is not told", v.damage)
 	}
+	least := copies[0].limit
+	for _, c := range copies {
+		least = min(least, c.limit)
+	}
+	if v.out.Next < segment.Offset(least)*fakeBatchBytes {
+		t.Errorf("it came to %d, and %d batches are committed everywhere", v.out.Next, least)
+	}
 	for _, d := range v.out.Found {
 		found = append(found, fmt.Sprintf("%d to %d, first %d: damaged %v, differing %v", d.From, d.To, d.First, d.Damaged, d.Differing))
 	}
@@ -96,6 +104,7 @@ func TestVerifyNamesWhatDiffers(t *testing.T) {
 		}{
 			{"the same", []*fakeCopy{{bodies: bodies}, {bodies: bodies}, {bodies: bodies}}, "[]"},
 			{"one lags", []*fakeCopy{{bodies: bodies}, {bodies: bodies[:n-3]}, {bodies: bodies}}, "[]"},
+			{"one has removed more", []*fakeCopy{{bodies: bodies}, {bodies: bodies, start: at}, {bodies: bodies, start: at / 2}}, "[]"},
 			{"a follower differs", []*fakeCopy{{bodies: bodies}, {bodies: bodies}, {bodies: other}}, "damaged [], differing [n2]"},
 			{"the leader differs", []*fakeCopy{{bodies: other}, {bodies: bodies}, {bodies: bodies}}, "damaged [], differing [n1 n2]"},
 			{"one is damaged", []*fakeCopy{{bodies: bodies}, {bodies: bodies, bad: map[int]bool{at: true}}, {bodies: bodies}}, "damaged [n1], differing []"},
@@ -104,10 +113,7 @@ func TestVerifyNamesWhatDiffers(t *testing.T) {
 			{"one was damaged", []*fakeCopy{{bodies: bodies}, {bodies: bodies}, {bodies: bodies, bad: map[int]bool{at: true}, repaired: true}}, "damaged [n2], differing []"},
 		} {
 			for _, copy := range c.copies {
-				copy.limit = min(len(copy.bodies), len(c.copies[1].bodies))
-			}
-			if at >= c.copies[1].limit {
-				continue
+				copy.limit = len(copy.bodies)
 			}
 			want := "[]"
 			if c.want != "[]" {

@@ -3,6 +3,7 @@ package nsq
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -210,10 +211,22 @@ func (s *Server) servePing(w http.ResponseWriter, r *http.Request) {
 	}
 	health, ok := s.health()
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	if warnings := s.warnings(); warnings != "" {
+		w.Header().Set("Penstock-Warnings", warnings)
+	}
 	if !ok {
 		w.WriteHeader(500)
 	}
 	_, _ = w.Write([]byte(health))
+}
+
+// warnings names what is wrong with a node that works: NSQ's clients expect two letters from /ping, so it is a header.
+func (s *Server) warnings() string {
+	var all []string
+	for _, f := range s.engine.Warnings() {
+		all = append(all, fmt.Sprintf("%s=%d", f.Name, f.Count))
+	}
+	return strings.Join(all, ", ")
 }
 
 // health is what /ping and /stats say.

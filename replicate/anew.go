@@ -22,13 +22,20 @@ import "penstock/segment"
 // Step 3 comes first because a leader that compares (compare.go) has to know how far this log went: an empty one
 // would look as if it had no more. A leader that cannot read its own log does not take step 9: this copy may have
 // what it lacks.
+//
+// Up to step 4 this log may be the only one that has something committed: its leader compares and does not answer, or
+// there is no leader. So its engine keeps all of it until then (Unneeded). What a leader that does not compare lacks was
+// never committed, and that stays so in every later epoch.
+
+// Unneeded says that the log is given up, and that a leader has heard where it ends and needs nothing of it.
+func (f *Follower) Unneeded() bool { return f.anew && f.spared }
 
 // unusable takes EvUnusable. Answers to what was reported before are about a log that is not counted on any more.
 func (f *Follower) unusable(now int64, acts *Actions) {
 	if f.err != nil || f.anew {
 		return
 	}
-	f.anew, f.bare = true, false
+	f.anew, f.bare, f.spared = true, false, false
 	f.log.Generation++
 	f.log.Shortened = true
 	f.damage.cut(0)
@@ -42,7 +49,7 @@ func (f *Follower) beginAnew(now int64, m *Message, acts *Actions) {
 	case m.Kind == MsgReset:
 		f.reset(m, acts)
 	case !f.bare:
-		f.bare, f.state, f.askedAt = true, idle, now
+		f.bare, f.spared, f.state, f.askedAt = true, true, idle, now
 		f.send(MsgResync, acts)
 	case m.Position == 0: // a leader of an older version whose log begins at the beginning
 		f.reset(&Message{}, acts)

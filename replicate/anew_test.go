@@ -1,6 +1,7 @@
 package replicate
 
 import (
+	"slices"
 	"testing"
 
 	"penstock/segment"
@@ -22,8 +23,9 @@ func (r *followerRig) probe() Message {
 func TestFollowerBeginsAnew(t *testing.T) {
 	r := newFollowerRig(t, Config{RetryNs: 50 * ms}, leaderLog(1, 1, 1, 1, 1, 1), 6)
 	r.say(Message{Kind: MsgHeartbeat, Position: 6, Committed: 5})
+	before := r.probe()
 	acts := r.step(Event{Kind: EvUnusable})
-	if a := find(acts, ActDamaged); a == nil || a.Err == nil || sent(acts, 1, MsgResync) == nil || r.f.Electable() || r.f.Following() {
+	if a := find(acts, ActDamaged); a == nil || a.Err == nil || sent(acts, 1, MsgResync) == nil || r.f.Electable() || r.f.Following() || !r.f.Log().Shortened {
 		t.Fatalf("%+v", acts)
 	}
 	if acts = r.step(Event{Kind: EvUnusable}); len(acts) != 0 {
@@ -32,16 +34,25 @@ func TestFollowerBeginsAnew(t *testing.T) {
 	match := func(rep Message, to segment.Position) []Action {
 		return r.say(Message{Kind: MsgMatch, Position: to, Boot: rep.Boot, Generation: rep.Generation})
 	}
-	for epoch := range segment.Epoch(2) { // a new leader has to hear it again: it may be one that compares
-		r.epoch, r.req = 2+epoch, 0
+	r.req-- // the leader asks the same again, and its answer to what was reported before is late
+	if rep := r.probe(); rep.Generation == before.Generation || len(match(before, 6)) != 0 || r.f.Following() {
+		t.Fatalf("an answer about the log before counts: %+v", rep)
+	}
+	for epoch := range segment.Epoch(3) { // a new leader has to hear it again: it may be one that compares
+		if epoch > 0 {
+			r.epoch, r.req = 1+epoch, 0
+		}
 		rep := r.probe()
 		if rep.Log.Next != 6 || !rep.Damaged || rep.isBare() {
 			t.Fatalf("epoch %d: it does not say how far it goes: %+v", r.epoch, rep)
 		}
+		if unneeded := r.f.Unneeded(); unneeded != (epoch > 0) { // a leader that does not answer compares, and may need it
+			t.Fatalf("epoch %d: nobody needs it: %v", r.epoch, unneeded)
+		}
 		if acts = match(rep, 4); find(acts, ActTruncate) != nil || sent(acts, 1, MsgResync) == nil || r.f.Err() != nil {
 			t.Fatalf("%+v", acts)
 		}
-		if rep = r.probe(); !rep.isBare() {
+		if rep = r.probe(); !rep.isBare() || !r.f.Unneeded() {
 			t.Fatalf("epoch %d: it does not say that it has nothing: %+v", r.epoch, rep)
 		}
 	}
@@ -54,6 +65,22 @@ func TestFollowerBeginsAnew(t *testing.T) {
 	acts = r.step(Event{Kind: EvTruncated, Generation: a.Generation, Log: r.leader.stateAt(2)})
 	if m := sent(acts, 1, MsgAck); m == nil || m.Position != 2 || m.Damaged || !r.f.Electable() {
 		t.Fatalf("%+v", acts)
+	}
+}
+
+// Of a log that is given up nothing is repaired: it would be fetched twice.
+func TestFollowerThatBeginsAnewRepairsNothing(t *testing.T) {
+	r := newFollowerRig(t, Config{RetryNs: 50 * ms}, leaderLog(1, 1, 1, 1, 1, 1), 6)
+	if sent(r.step(Event{Kind: EvCorrupt, Position: 2, Until: 4}), 1, MsgFetch) == nil {
+		t.Fatal("it does not ask for what it cannot read")
+	}
+	r.step(Event{Kind: EvUnusable})
+	for _, ev := range []Event{{Kind: EvTick}, {Kind: EvCorrupt, Position: 1, Until: 3}, {Kind: EvTick}} {
+		r.probe() // who is in an exchange asks
+		r.now += 50 * ms
+		if m := sent(r.step(ev), 1, MsgFetch); m != nil {
+			t.Errorf("it asks for what it will not need: %+v", m)
+		}
 	}
 }
 
@@ -87,6 +114,13 @@ func TestFollowerRepairsWhileCutting(t *testing.T) {
 	}
 	if acts := r.step(Event{Kind: EvCorrupt, Position: 4, Until: 6}); find(acts, ActSend) != nil {
 		t.Fatalf("it asks for what is cut off: %+v", acts)
+	}
+	if acts := r.say(Message{Kind: MsgFetch, Position: 0, Until: 2}); find(acts, ActSend) != nil {
+		t.Fatalf("it gives the leader what is being cut: %+v", acts)
+	}
+	ask := Message{Kind: MsgFetch, Epoch: r.epoch, Request: 77, Position: 0, Until: 2}
+	if acts := r.step(Event{Kind: EvMessage, Node: 3, Message: &ask}); find(acts, ActSend) != nil {
+		t.Fatalf("it gives another replica what is being cut: %+v", acts)
 	}
 	r.epoch, r.req = 2, 7
 	r.now += 50 * ms
@@ -178,6 +212,18 @@ func TestLeaderLetsACopyBeginAnew(t *testing.T) {
 	}
 }
 
+// A member whose log cannot be compared with the leader's, and goes beyond where that begins, may be the last to hold something committed. It does not
+// begin anew as a member, also where the ISR cannot shrink.
+func TestLeaderKeepsAMemberWithAnotherLog(t *testing.T) {
+	r := newLeaderRig(t, Config{RetryNs: 50 * ms}, 2, 2)
+	r.serve()
+	r.say(2, Message{Kind: MsgResync, Request: r.l.peer(2).request})
+	acts := r.say(2, Message{Kind: MsgReport, Store: testMember(2).Store, Start: 5, Log: segment.State{Next: 8, Epoch: 1}, Epochs: []EpochStart{{Epoch: 1, Position: 5}}})
+	if sent(acts, 2, MsgReset) != nil || sent(acts, 2, MsgMatch) != nil {
+		t.Fatalf("%+v", acts)
+	}
+}
+
 // Replicas repair each other: what the leader does not have, another one may, also one outside the ISR, and nobody
 // has to lead for that. P18
 func TestFollowersRepairEachOther(t *testing.T) {
@@ -201,10 +247,10 @@ func TestFollowersRepairEachOther(t *testing.T) {
 		}
 	}
 	r.step(Event{Kind: EvCorrupt, Position: 2, Until: 4})
-	if ask(8); asked[1] != 0 || asked[3] == 0 || asked[4] == 0 {
+	if ask(8); asked[1] != 0 || asked[3] == 0 || asked[4] == 0 || asked[3]+asked[4] < 8 {
 		t.Errorf("without an exchange it asked %v", asked)
 	}
-	r.probe()
+	rep := r.probe()
 	clear(asked)
 	if ask(8); asked[1] < 3 || asked[3] == 0 || asked[4] == 0 || asked[2] != 0 {
 		t.Errorf("in an exchange it asked %v", asked)
@@ -225,5 +271,33 @@ func TestFollowersRepairEachOther(t *testing.T) {
 		if (m != nil) != (c.get > 0) || m != nil && (m.Until != c.get || m.Request != 77) {
 			t.Errorf("[%d,%d): %+v", c.from, c.until, m)
 		}
+	}
+	// What is not durable here is not given: this replica may lose it.
+	if r.say(Message{Kind: MsgMatch, Position: 6, Boot: rep.Boot, Generation: rep.Generation}); !r.f.Following() {
+		t.Fatal("it does not follow")
+	}
+	r.leader.append(sealSim(r.leader.end(), 1, []uint64{6}))
+	r.say(r.frame(6, 7, 0))
+	for durable := segment.Position(6); durable <= 7; durable++ {
+		r.durable(durable)
+		m := sent(from(3, Message{Kind: MsgFetch, Request: 78, Position: 4, Until: 7}), 3, MsgRange)
+		if m == nil || m.Until != durable {
+			t.Errorf("durable %v: %+v", durable, m)
+		}
+	}
+}
+
+// Where there is nobody but the leader, nobody is asked before there is an exchange with it.
+func TestFollowerAlone(t *testing.T) {
+	r := newFollowerRig(t, Config{RetryNs: 50 * ms}, leaderLog(1, 1, 1), 3)
+	st := State{Epoch: 2, Leader: 1, Replicas: []NodeID{1, 2}}
+	r.step(Event{Kind: EvState, State: &st})
+	acts := slices.Clone(r.step(Event{Kind: EvCorrupt, Position: 1, Until: 2}))
+	for range 8 {
+		r.now += 50 * ms
+		acts = append(acts, r.step(Event{Kind: EvTick})...)
+	}
+	if sent(acts, 1, MsgFetch) != nil || sent(acts, 1, MsgResync) == nil {
+		t.Fatalf("%+v", acts)
 	}
 }

@@ -54,6 +54,7 @@ type Follower struct {
 	damage    damage
 	anew      bool // the log is given up; see anew.go
 	bare      bool // and this epoch's leader is told so
+	spared    bool // and a leader, of this epoch or one before, needs nothing of it
 	err       error
 }
 
@@ -324,7 +325,7 @@ func beginnable(m *Message) bool {
 func (f *Follower) reset(m *Message, acts *Actions) {
 	f.log.Generation++
 	f.state, f.cutTo, f.asking = cutting, m.Log.Next, 0
-	f.anew, f.bare = false, false
+	f.anew, f.bare, f.spared = false, false, false
 	f.table.Reset(m.Epochs)
 	f.damage.cut(0)
 	f.log.Start, f.log.End, f.log.Durable, f.log.Committed = m.Log, m.Log, m.Log.Next, m.Log.Next

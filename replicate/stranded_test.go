@@ -153,3 +153,27 @@ func TestLeaderPaused(t *testing.T) {
 	}
 	t.Error("who was behind before the pause is forgiven")
 }
+
+// The time in which a leader stood still is not held against a member that said, just before, that it has no copy: it may open one.
+func TestLeaderPausedWithAnAbsentCopy(t *testing.T) {
+	r := newLeaderRig(t, Config{LagMaxNs: 1000 * ms}, 3, 2)
+	r.serve()
+	r.alive(100, 1, 2, 3)
+	absent := Message{Kind: MsgReject, Code: RejectAbsent}
+	r.say(3, absent) // asks it whether it is gone
+	r.say(3, absent)
+	if r.l.peer(3).absent.count != 1 {
+		t.Fatal("it does not count")
+	}
+	r.now += 5000 * ms
+	if p := find(r.step(Event{Kind: EvTick}), ActPropose); p != nil {
+		t.Fatalf("it removes a member for the time of its own pause: %+v", p)
+	}
+	for range 20 {
+		r.now += 100 * ms
+		if p := find(r.step(Event{Kind: EvTick}), ActPropose); p != nil && !contains(p.State.ISR, testMember(3)) {
+			return
+		}
+	}
+	t.Error("it stays a member for ever")
+}

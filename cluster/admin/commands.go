@@ -123,7 +123,8 @@ func (h *handler) move(ctx context.Context, s *meta.Snapshot, b *Move) (string, 
 }
 
 // forceLeader refuses what cannot be meant. Whether messages are lost is decided by who else held them; a partition that is
-// served loses them for nothing.
+// served loses them for nothing. Its leader itself may be named: one that waits, because its log was cut at recovery and the replica that may have
+// more cannot lead, then goes on without it. One that waits for nobody has all that was acknowledged, and the others come back into the ISR.
 func (h *handler) forceLeader(ctx context.Context, s *meta.Snapshot, b *ForceLeader) (string, error) {
 	p, err := partitionNamed(s, b.Topic, b.Partition)
 	if err != nil {
@@ -143,9 +144,9 @@ func (h *handler) forceLeader(ctx context.Context, s *meta.Snapshot, b *ForceLea
 		return "", refuse(http.StatusConflict, "%s has no replica on node %s: it is on %s", name, n.Name, replicaNames(s, p))
 	case !n.Live:
 		return "", refuse(http.StatusConflict, "node %s is not alive: start it first", n.Name)
-	case served(s, p) && !damaged:
-		return "", refuse(http.StatusConflict, "%s is led by node %s, which is alive: there is nothing to force; to move the leadership drain that node",
-			name, nodeName(s, p.State.Leader))
+	case served(s, p) && !damaged && n.ID != p.State.Leader:
+		return "", refuse(http.StatusConflict, "%s is led by node %s, which is alive: there is nothing to force; to move the leadership drain that node, "+
+			"and if it waits for another replica that cannot come back, force node %[2]s itself", name, nodeName(s, p.State.Leader))
 	}
 	if err := h.store.ForceLeader(ctx, p.ID, n.ID); err != nil {
 		return "", err

@@ -154,6 +154,8 @@ type Registration struct {
 	// Damaged are the partitions whose copies here cannot be relied on, as recovery found. Their rows say so before the node is live: none of them
 	// is ever elected.
 	Damaged []PartitionID
+	// AllDamaged says that for all copies that rows say are here: the node itself may not know of them any more.
+	AllDamaged bool
 	// Founding is the feature level of the cluster if this node is the first. 0: the first level.
 	Founding int
 	// Raise gives the node's directory a level, durably; Join calls it before the node registers where the cluster is at a higher one, or is being

@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -115,7 +116,8 @@ func TestDiskFails(t *testing.T) {
 	f.s.finish()
 }
 
-// round lets the node's device fail for a while. After writes that failed the file system has given up: it is mounted anew, as an operator would.
+// round lets the node's device fail for a while. After writes that failed the file system has given up: it is
+// repaired and mounted anew, as an operator would.
 func (f *failing) round(n *harness.Node, kind string, reads, writes bool) {
 	s := f.s
 	s.t.Helper()
@@ -146,7 +148,7 @@ func (f *failing) round(n *harness.Node, kind string, reads, writes bool) {
 		if err := f.Unmount(); err != nil {
 			return err
 		}
-		if err := f.Mount(); err != nil {
+		if err := errors.Join(f.Repair(), f.Mount()); err != nil {
 			return err
 		}
 		return s.restart(n)()

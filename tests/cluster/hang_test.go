@@ -4,8 +4,10 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
@@ -27,6 +29,9 @@ const (
 	blipMax  = time.Second
 	// hangChanges bounds the changes of one row while a disk hangs and after: a copy goes and comes back, a leadership goes and comes back.
 	hangChanges = 10
+	// calmTimeout is how long a disk that answers may take to be good again: six times disk-patience, longer where the
+	// device below stalls.
+	calmTimeout = 5 * time.Minute
 )
 
 // hang is a cluster whose nodes have their messages on disks that can hang, and etcd on another one. Each node leads a topic of one partition, and
@@ -184,20 +189,74 @@ func (h *hang) blip(i int) {
 	}
 }
 
-// watch lets time pass and returns by how much this process woke too late at worst: what the machine itself costs.
+// watch lets time pass and returns what the machine itself cost at worst: by how much this process woke too late, or
+// how long a flush of the device took that holds all nodes' disks.
 func (h *hang) watch(d time.Duration) (late time.Duration) {
 	const step = 20 * time.Millisecond
+	flushed := h.deviceStalls()
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		before := time.Now()
 		h.pass(step)
 		late = max(late, time.Since(before)-step)
 	}
-	return late
+	return max(late, flushed())
+}
+
+// deviceStalls writes and flushes a block of the device below the nodes' disks again and again until the result is
+// called, which returns how long that took at worst.
+func (h *hang) deviceStalls() (worst func() time.Duration) {
+	const pause = 50 * time.Millisecond
+	f, err := os.Create(filepath.Join(h.t.TempDir(), "flush"))
+	h.try(err)
+	stop, stalled := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		defer f.Close()
+		longest := time.Duration(0)
+		for {
+			before := time.Now()
+			_, err := f.WriteAt(make([]byte, 4096), 0)
+			if err = errors.Join(err, f.Sync()); err == nil {
+				longest = max(longest, time.Since(before))
+			}
+			select {
+			case <-stop:
+				stalled <- longest
+				return
+			case <-time.After(pause):
+			}
+		}
+	}()
+	return func() time.Duration {
+		close(stop)
+		return <-stalled
+	}
+}
+
+// calm waits until every node calls its disk good: a disk that hung is given no leadership before that.
+func (h *hang) calm() {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), calmTimeout)
+	defer cancel()
+	for _, n := range h.c.Nodes {
+		for {
+			var stats struct {
+				Storage struct {
+					Disk string `json:"disk_state"`
+				} `json:"storage"`
+			}
+			h.try(harness.Get(ctx, n.HTTP, "/stats?format=json", &stats))
+			if stats.Storage.Disk == "good" {
+				break
+			}
+			h.pass(100 * time.Millisecond)
+		}
+	}
 }
 
 // round lets the disk of a node hang, and looks at what the others lead.
 func (h *hang) round(i int) {
 	h.t.Helper()
+	h.calm()
 	n := h.c.Nodes[i]
 	leaders := map[string]string{}
 	for _, run := range h.topics {

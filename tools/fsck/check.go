@@ -26,6 +26,7 @@ type checker struct {
 	checkpoint []byte
 	decoded    bool
 	scratch    []byte
+	before     int // findings before the replay
 }
 
 // partition is what the commit log says of one.
@@ -112,6 +113,7 @@ func (c *checker) replay() error {
 		return err
 	}
 	defer arena.Close()
+	c.before = c.report.FindingCount
 	log, report, err := clog.Open(c.dir.Disk, arena, clog.Options{
 		Store: c.dir.Node.StoreID, Logger: slog.New(slog.DiscardHandler), Inline: true,
 	}, c)
@@ -119,6 +121,9 @@ func (c *checker) replay() error {
 		err = errors.Join(err, log.Close())
 	}
 	r := &c.report.CommitLog
+	if report.Unneeded != nil {
+		r.Unneeded = report.Unneeded.Error()
+	}
 	r.Files, r.Groups, r.Bytes = report.Files, report.Groups, report.Bytes
 	if t := report.Tear; t != nil && !t.Mark {
 		r.Torn, r.TornBytes, r.TornGroup, r.TornFile, r.TornOffset = true, report.TornBytes, t.Group, t.File, t.Offset
@@ -135,6 +140,14 @@ func (c *checker) replay() error {
 		return err
 	}
 	return c.decodeCheckpoint()
+}
+
+// Restart implements clog.Replayer. Nothing was found in segments yet.
+func (c *checker) Restart() {
+	c.checkpoint, c.decoded, c.parts, c.order = nil, false, map[segment.Identity]*partition{}, nil
+	r := c.report
+	r.CommitLog.Batches, r.CommitLog.Messages = 0, 0
+	r.Findings, r.FindingCount = r.Findings[:min(len(r.Findings), c.before)], c.before
 }
 
 // Checkpoint implements clog.Replayer.

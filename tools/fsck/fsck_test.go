@@ -361,3 +361,41 @@ func clearBlock(name string, at int64) error {
 	_, err = f.WriteAt(make([]byte, 4096), at)
 	return errors.Join(err, f.Close())
 }
+
+// A damaged file of the commit log that its last group does not need is told, and is no damage: a node starts without it.
+func TestUnneededCommitLogFile(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	first := filepath.Join(dir, "clog", "0000000001.clog")
+	e, err := engine.Open(t.Context(), small(dir))
+	must(err)
+	write(e, 200)
+	kept, err := os.ReadFile(first)
+	must(err)
+	for range 100 {
+		if _, err := os.Stat(first); err != nil {
+			break
+		}
+		write(e, 100)
+	}
+	must(e.Close())
+	must(os.WriteFile(first, kept, 0o600))
+	flip(t, first, int64(len(kept)/3), 3)
+	code, out, errs := fsck(t, dir)
+	if code != offline.Clean || !strings.Contains(out, "not needed any more") || !strings.Contains(out, "0000000001.clog") {
+		t.Errorf("exit code %d\n%s%s", code, out, errs)
+	}
+	must(os.Remove(first))
+	if code, without, _ := fsck(t, dir); code != offline.Clean || counts(without) != counts(out) {
+		t.Errorf("without that file: exit code %d\n%s, with it\n%s", code, without, out)
+	}
+}
+
+// counts are the lines that say how much there is, without files and times.
+func counts(out string) (all string) {
+	for _, line := range strings.Split(out, "\n") {
+		if _, replayed, ok := strings.Cut(line, " files, "); ok {
+			all += replayed + "\n"
+		}
+	}
+	return all
+}

@@ -37,6 +37,9 @@ type commitReport struct {
 	Bytes    int64  `json:"bytes"`
 	Torn     bool   `json:"torn"` // its last group is not whole and nothing promises it: whether it was ever answered OK cannot be known from this copy
 
+	// Unneeded is the damage of a file that the log has no need of any more: a start removes it, and nothing is missing.
+	Unneeded string `json:"unneeded,omitempty"`
+
 	TornBytes  int64    `json:"torn_bytes,omitempty"`
 	TornGroup  uint64   `json:"torn_group,omitempty"`
 	TornFile   string   `json:"torn_file,omitempty"`
@@ -63,6 +66,9 @@ func (r *report) print(w io.Writer) error {
 	fmt.Fprintf(w, "node %s, store %s in %s\n", r.NodeID, r.StoreID, r.Directory)
 	fmt.Fprintf(w, "commit log: %d files, %d groups, %d bytes, %d batches with %d messages to replay\n",
 		r.CommitLog.Files, r.CommitLog.Groups, r.CommitLog.Bytes, r.CommitLog.Batches, r.CommitLog.Messages)
+	if c := &r.CommitLog; c.Unneeded != "" {
+		fmt.Fprintf(w, "commit log: a file is damaged that was not needed any more, a start removes it and nothing is missing: %s\n", c.Unneeded)
+	}
 	if c := &r.CommitLog; c.Torn {
 		fmt.Fprintf(w, "commit log: the last group (%d, at byte %d of %s, %d bytes) is not whole: a crash cut its write short, or the device changed what it had stored;\n"+
 			"  from this copy nobody can tell whether anything of it was answered OK: compare with another replica\n", c.TornGroup, c.TornOffset, c.TornFile, c.TornBytes)

@@ -46,7 +46,7 @@ func (w *workshop) try(m *mutant) (by string, err error) {
 		if err := w.build(t, binary, "-overlay", overlay); err != nil {
 			return "", fmt.Errorf("it does not compile: %w", err)
 		}
-		by, err := w.run(t, binary, m.says)
+		by, err := w.run(t, binary, m.says, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay)) // some build the product themselves
 		if err != nil || by != "" {
 			return by, err
 		}
@@ -57,27 +57,39 @@ func (w *workshop) try(m *mutant) (by string, err error) {
 // baseline runs every test that the mutants name on the tree as it is.
 func (w *workshop) baseline(all []*mutant) error {
 	began, seen := time.Now(), map[test]bool{}
+	binaries := map[test]string{} // one for all tests of a package
+	var failed []error
 	for _, m := range all {
-		for i, t := range m.tests {
+		for _, t := range m.tests {
 			if seen[t] {
 				continue
 			}
 			seen[t] = true
-			binary := filepath.Join(w.dir, fmt.Sprintf("base-%s-%d", m.name, i))
-			if err := w.build(t, binary); err != nil {
-				return err
+			of := test{pkg: t.pkg, tags: t.tags}
+			if binaries[of] == "" {
+				binaries[of] = filepath.Join(w.dir, fmt.Sprintf("base-%d", len(binaries)))
+				if err := w.build(of, binaries[of]); err != nil {
+					return err
+				}
 			}
-			by, err := w.run(t, binary, "")
+			by, err := w.run(t, binaries[of], "")
 			if err == nil && by != "" {
 				err = fmt.Errorf("%s fails without a mutant: %s", t, by)
 			}
-			if err != nil {
-				return err
+			if w.ctx.Err() != nil {
+				return w.ctx.Err()
 			}
-			if err := os.Remove(binary); err != nil {
-				return err
+			if err != nil {
+				fmt.Println(err)
+				failed = append(failed, err)
 			}
 		}
+	}
+	for _, binary := range binaries {
+		failed = append(failed, os.Remove(binary))
+	}
+	if err := errors.Join(failed...); err != nil {
+		return err
 	}
 	fmt.Printf("%d sets of tests pass without a mutant, in %v\n", len(seen), time.Since(began).Round(time.Second))
 	return nil
@@ -102,7 +114,7 @@ var failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 const patience = "20s"
 
 // run returns the test that failed; empty: all passed, and at least one ran. With says, one that fails without saying it is an error.
-func (w *workshop) run(t test, binary, says string) (by string, err error) {
+func (w *workshop) run(t test, binary, says string, env ...string) (by string, err error) {
 	began := time.Now()
 	args := []string{"-test.failfast", "-test.short", "-test.v", "-test.timeout", w.timeout.String()}
 	if t.run != "" {
@@ -110,7 +122,7 @@ func (w *workshop) run(t test, binary, says string) (by string, err error) {
 	}
 	cmd := exec.CommandContext(w.ctx, binary, args...)
 	cmd.Dir = filepath.Join(w.root, filepath.FromSlash(strings.TrimPrefix(t.pkg, "./")))
-	cmd.Env = append(os.Environ(), "PENSTOCK_PATIENCE="+patience)
+	cmd.Env = append(append(os.Environ(), "PENSTOCK_PATIENCE="+patience), env...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err = cmd.Run()

@@ -12,7 +12,7 @@ type Options struct {
 	// LivenessLimit is how long after a Heal a publish may take until one is acknowledged. Default 10 s.
 	LivenessLimit time.Duration
 	// ConfirmWindow is how long before a fault a FIN may have been written and yet be forgotten. The engine stores confirmations
-	// every 5 ms by default; the rest is for a busy machine. Default 250 ms.
+	// every 5 ms by default; the rest is for a busy machine. Default 500 ms.
 	ConfirmWindow time.Duration
 	// SettleTime is how long a connection must live after a FIN for the FIN to count as read. Default 1 s.
 	SettleTime time.Duration
@@ -28,7 +28,7 @@ func (o Options) withDefaults() Options {
 		o.LivenessLimit = 10 * time.Second
 	}
 	if o.ConfirmWindow == 0 {
-		o.ConfirmWindow = 250 * time.Millisecond
+		o.ConfirmWindow = 500 * time.Millisecond
 	}
 	if o.SettleTime == 0 {
 		o.SettleTime = time.Second

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"path"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -72,6 +73,8 @@ func Read(dir string) (*Node, error) {
 type reader struct {
 	disk aio.Disk
 	node *Node
+
+	inSegments map[segment.Identity]Log // before the commit log was replayed
 }
 
 func (r *reader) topics() error {
@@ -218,6 +221,10 @@ func (r *reader) commitLog(dir string) error {
 		return err
 	}
 	defer arena.Close()
+	r.inSegments = map[segment.Identity]Log{}
+	for id, log := range r.node.Logs {
+		r.inSegments[id] = slices.Clone(log)
+	}
 	log, _, err := clog.Open(r.disk, arena, clog.Options{Store: node, Logger: slog.New(slog.DiscardHandler), Inline: true}, r)
 	if log != nil {
 		err = errors.Join(err, log.Close())
@@ -227,6 +234,9 @@ func (r *reader) commitLog(dir string) error {
 	}
 	return nil
 }
+
+// Restart implements clog.Replayer.
+func (r *reader) Restart() { r.node.Logs = r.inSegments }
 
 // Checkpoint implements clog.Replayer. What it says is in the segments and in the records behind it.
 func (r *reader) Checkpoint([]byte) error { return nil }

@@ -66,6 +66,27 @@ func (f *FileSystem) Mount() error {
 	return err
 }
 
+// Repair lets the tool of the file system make it consistent, as an operator does whose device has failed: a mount
+// alone replays the journal, which may lack what the device refused. It must not be mounted. ext4 only.
+func (f *FileSystem) Repair() error {
+	loop, err := f.Attach()
+	if err != nil {
+		return err
+	}
+	out, err := exec.Command("e2fsck", "-f", "-y", loop).CombinedOutput()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode()&^repaired == 0 {
+		err = nil
+	}
+	if err != nil {
+		err = fmt.Errorf("repairing %s: %w\n%s", f.Kind, err, out)
+	}
+	return errors.Join(err, f.Detach())
+}
+
+// repaired are the exit codes of e2fsck that say that errors were found and corrected.
+const repaired = 1 | 2
+
 // shutdown is FS_IOC_SHUTDOWN, the same for both kinds; noLogFlush is the flag with which nothing more is written, not even the journal.
 const (
 	shutdown   = 0x8004587d

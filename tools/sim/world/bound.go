@@ -4,6 +4,7 @@ import (
 	"math/bits"
 
 	"penstock/engine"
+	"penstock/engine/meta"
 )
 
 // A healthy majority refuses nothing for long. A world is calm while at most one node is unwell in any way, the same one all the time, and the network and
@@ -19,6 +20,9 @@ const maxSparedRefusal = 1_500 * ms
 
 // recovery is how long all are well before one falls ill for the rest of the time.
 const recovery = 1000 * ms
+
+// proving is how long a disk that hung has to answer well until its node says that it is good.
+const proving = 6500 * ms
 
 // calm is what the bound knows.
 type calm struct {
@@ -63,7 +67,7 @@ func (w *World) strike(n *node, kind int) {
 	case !w.faults || rest < maxRefusal:
 		w.tracef("there was no time at which all were well")
 		return
-	case !w.allWell():
+	case !w.allWell(), kind == 0 && w.has(FeatureHung) && !w.disksAreGood():
 		w.after(50*ms, func() { w.strike(n, kind) })
 		return
 	}
@@ -94,6 +98,16 @@ func (w *World) allWell() bool {
 	}
 	for _, p := range w.store.snap.Partitions {
 		if !w.store.led(p) || len(p.State.ISR) < len(p.State.Replicas) {
+			return false
+		}
+	}
+	return true
+}
+
+// disksAreGood says that every disk is good by its own node's word. One that hung a while ago takes nothing over, and gives nothing away a second time.
+func (w *World) disksAreGood() bool {
+	for _, n := range w.store.snap.Nodes {
+		if n.Disk != meta.DiskGood {
 			return false
 		}
 	}

@@ -108,12 +108,20 @@ func (k *nodeChecks) look(v *engine.PartitionMarks) {
 	case k.last[at] == *v:
 		return
 	default:
+		k.lookAtDisk(&k.last[at], v)
 		k.last[at] = *v
 	}
 	k.c.noteServes(k.n, v)
 	k.c.taken.look(k.n, v)
 	if !v.Stuck {
 		k.changed(v)
+	}
+}
+
+// lookAtDisk: nothing becomes durable on a disk that hangs. That is the simulation's own promise.
+func (k *nodeChecks) lookAtDisk(old, v *engine.PartitionMarks) {
+	if k.n.hangs() && old.ID == v.ID && v.Durable > old.Durable && !old.Cutting && !v.Cutting {
+		k.failed(v, "what is below %d is durable, %d was when the disk began to hang", v.Durable, old.Durable)
 	}
 }
 

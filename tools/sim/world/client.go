@@ -74,7 +74,7 @@ func (c *client) Join(ctx context.Context, r meta.Registration) (meta.Node, erro
 			}
 			// The real store compares, too: what a process asked for before it ended does not take the name from the next one.
 			if ok = c.w.store.bootOf(r.Node.Name) == before; ok {
-				self = c.w.store.register(own, r.Damaged)
+				self = c.w.store.register(own, r.Damaged, r.AllDamaged)
 			}
 		})
 		if err == nil && ok {

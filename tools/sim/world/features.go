@@ -33,12 +33,22 @@ const (
 	FeatureIdle                         // producers rest: commit logs write marks, idle disks are asked
 )
 
-// grayDefault are the gray failures that seeds draw by themselves, and how often. One that the engine does not bear yet is not in the list; it can be asked
-// for all the same.
+// grayDefault are the gray failures that seeds draw by themselves, and how often. A new one comes last: then the draws of the others stay what they were.
 var grayDefault = []struct {
 	f Feature
 	p float64
-}{{FeatureSlow, 0.3}, {FeatureHung, 0.3}, {FeatureErrors, 0.3}, {FeatureClocks, 0.25}, {FeatureLevels, 0.25}, {FeatureBound, 0.1}, {FeatureCluster, 0.25}, {FeatureIdle, 0.4}}
+}{
+	{FeatureSlow, 0.3},
+	{FeatureHung, 0.3},
+	{FeatureErrors, 0.3},
+	{FeatureClocks, 0.25},
+	{FeatureLevels, 0.25},
+	{FeatureBound, 0.1},
+	{FeatureCluster, 0.25},
+	{FeatureIdle, 0.4},
+	{FeatureStrict, 0.25},
+	{FeatureRot, 0.2},
+}
 
 // Features names all of them.
 var Features = map[string]Feature{

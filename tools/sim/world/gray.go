@@ -16,9 +16,10 @@ type gray struct {
 	r       *rand.Rand
 	every   int64 // an illness begins about so often
 	calm    calm
-	rotten  *node // FeatureRot: the only node whose bits rot, so that every ISR has a copy that does not
-	flipped bool  // since its disk was new
-	clean   bool  // all of it reads back
+	rotten  *node              // FeatureRot: the only node whose bits rot, so that every ISR has a copy that does not
+	flipped bool               // since its disk was new
+	clean   bool               // all of it reads back
+	asked   map[nodePart]int64 // since when a leader asks operators
 	idle    idleness
 }
 
@@ -47,6 +48,9 @@ func (w *World) prepareGray() {
 	if w.has(FeatureBound) {
 		w.gray.calm.from = w.opt.chaos
 		w.opt.chaos += recovery + maxRefusal + 4000*ms
+		if w.has(FeatureHung) {
+			w.opt.chaos += proving
+		}
 	}
 	if w.has(FeatureRot) {
 		w.opt.nodes, w.opt.replicas, w.opt.min = max(3, w.opt.nodes), 3, 2
@@ -73,6 +77,7 @@ func (w *World) startGray() {
 	w.startLevels()
 	w.startIdle()
 	if w.has(FeatureRot) {
+		w.gray.asked = map[nodePart]int64{}
 		w.gray.rotten = w.nodes[w.gray.r.IntN(len(w.nodes))]
 	}
 	var again func()
@@ -151,6 +156,9 @@ func (n *node) isSlow() bool { return n.hangs() || n.ill.slow > 0 }
 // Hung implements engine.Host: what would wait for the disk, other than by a queue, does not begin.
 func (n *node) Hung() bool { return n.hangs() }
 
+// Slow implements engine.Host.
+func (n *node) Slow() bool { return n.isSlow() && n.w.cfg.Break != MutantSpot }
+
 // failReads makes all reads of a kind of file fail for a while.
 func (w *World) failReads(n *node) {
 	name := []string{"topics/*/*/*.seg", "clog/*.clog", "topics/*/*/*.idx", "topics/*/topic.json"}[w.gray.skewed(0, 3)]
@@ -193,6 +201,7 @@ func (n *node) failsWrites() bool {
 func (w *World) healGray() {
 	if w.has(FeatureRot) {
 		w.after(1000*ms, w.readAll)
+		w.after(1000*ms, w.decide)
 		w.after(patience, func() { w.giveUp(w.gray.rotten) })
 	}
 	for _, n := range w.nodes {

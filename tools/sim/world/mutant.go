@@ -19,6 +19,7 @@ const (
 	MutantOtherFilter          // who configures a channel's filter takes one rule for all, and all for one
 	MutantLostLetters          // who sends dead letters back only empties the channel that keeps them
 	MutantIllDisk              // a disk that is slow or hangs says at once that a write is on stable storage
+	MutantSpot                 // a disk that hangs stores what is written on the spot
 	MutantDeafDisk             // a disk that fails reads and writes says that they succeeded
 	MutantBothClocks           // when a wall clock is set, the monotonic one leaps as far
 	MutantSecondHang           // another disk hangs than the one that is said to
@@ -37,7 +38,7 @@ var Mutants = map[string]Mutant{
 	"early-sync": MutantEarlySync, "no-sync": MutantNoSync, "unclean-election": MutantUnclean,
 	"epoch-reuse": MutantEpochs, "empty-disk": MutantDisks, "rollback": MutantRollback, "short-retention": MutantShort,
 	"same-topic": MutantSameTopic, "silent-growth": MutantSilentGrowth, "hasty-removal": MutantHasty,
-	"ill-disk": MutantIllDisk, "deaf-disk": MutantDeafDisk, "both-clocks": MutantBothClocks, "second-hang": MutantSecondHang, "stale-list": MutantStaleList, "echo": MutantEcho, "blind-txn": MutantBlindTxn, "rot-everywhere": MutantRotEverywhere, "early-level": MutantEarlyLevel,
+	"ill-disk": MutantIllDisk, "spot": MutantSpot, "deaf-disk": MutantDeafDisk, "both-clocks": MutantBothClocks, "second-hang": MutantSecondHang, "stale-list": MutantStaleList, "echo": MutantEcho, "blind-txn": MutantBlindTxn, "rot-everywhere": MutantRotEverywhere, "early-level": MutantEarlyLevel,
 	"no-marks": MutantNoMarks, "no-probes": MutantNoProbes,
 	"other-filter": MutantOtherFilter, "lost-letters": MutantLostLetters,
 }

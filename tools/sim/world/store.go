@@ -270,7 +270,7 @@ func (s *store) bootOf(name string) uuid.UUID {
 	return uuid.Nil
 }
 
-func (s *store) register(n meta.Node, damaged []meta.PartitionID) meta.Node {
+func (s *store) register(n meta.Node, damaged []meta.PartitionID, all bool) meta.Node {
 	n.ID = 0
 	for _, o := range s.snap.Nodes {
 		if o.Name == n.Name {
@@ -281,7 +281,13 @@ func (s *store) register(n meta.Node, damaged []meta.PartitionID) meta.Node {
 		s.last++
 		n.ID = s.last
 	}
+	if all {
+		damaged = sortedParts(s.snap.Partitions)
+	}
 	for _, id := range damaged {
+		if p := s.snap.Partitions[id]; p != nil && !slices.Contains(p.State.Replicas, n.ID) {
+			continue
+		}
 		_ = s.reportDamaged(id, replicate.Member{Node: n.ID, Store: n.Store}, true) // the partition may be gone
 	}
 	n.Live = true

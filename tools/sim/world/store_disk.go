@@ -34,14 +34,14 @@ func (s *store) reportDisk(id replicate.NodeID, boot uuid.UUID, disk meta.DiskSt
 
 // heirs are the nodes that may have a partition from its leader: see cluster's heirsOf.
 func (s *store) heirs(p *meta.Partition) []replicate.NodeID {
-	rank := func(n replicate.NodeID) int {
-		if s.snap.Nodes[n] == nil {
-			return 0
+	leader, worst := p.State.Leader, meta.DiskFailed
+	if own := s.snap.Nodes[leader]; own != nil && own.Disk != meta.DiskGood {
+		worst = meta.DiskGood
+		if own.Disk == meta.DiskFailed {
+			worst = meta.DiskSlow
 		}
-		return s.snap.Nodes[n].Disk.Rank()
 	}
-	leader := p.State.Leader
 	return slices.DeleteFunc(s.electable(p), func(n replicate.NodeID) bool {
-		return n == leader || rank(leader) > 0 && rank(n) > 0
+		return n == leader || s.snap.Nodes[n] != nil && s.snap.Nodes[n].Disk.Rank() > worst.Rank()
 	})
 }

@@ -1,0 +1,137 @@
+package clog
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+	"time"
+
+	"penstock/segment/aio"
+	"penstock/segment/aio/faultaio"
+)
+
+// spotLog is a log at work on a disk that can hang, idle and with one record in its first file.
+func spotLog(t *testing.T) (d *faultaio.Disk, m *model, l *Log, ran chan error) {
+	t.Helper()
+	d, m = faultaio.New(faultaio.Options{}), newModel()
+	opts := small(0)
+	opts.Inline = false
+	l, _, err := Open(d, testArena(t, 4*aio.BlockBytes, 3), opts, &replayed{m: m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetSource(m)
+	ran = make(chan error, 1)
+	go func() { ran <- l.Run() }()
+	m.put(1)
+	l.Wake()
+	soon(t, "the log has a record", func() bool { return m.durable() == 1 })
+	idle(t, l)
+	return d, m, l, ran
+}
+
+func (m *model) durable() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.acked
+}
+
+func (m *model) gathered() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.added
+}
+
+func soon(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
+
+func idle(t *testing.T, l *Log) {
+	t.Helper()
+	soon(t, "the log is idle", func() bool {
+		l.turnLock.Lock()
+		defer l.turnLock.Unlock()
+		return l.idles()
+	})
+}
+
+func closeLog(t *testing.T, l *Log) {
+	t.Helper()
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGatherOnSpot: the caller gathers and does not wait for the disk, which the log's goroutine writes to.
+func TestGatherOnSpot(t *testing.T) {
+	for _, solo := range []bool{false, true} {
+		d, m, l, ran := spotLog(t)
+		m.mu.Lock()
+		m.solo = solo
+		m.mu.Unlock()
+		d.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Hold: true, Count: -1})
+		m.put(1)
+		back := make(chan struct{})
+		go func() {
+			defer close(back)
+			for m.gathered() < 2 && !t.Failed() { // the log may have woken up for a moment, as when a file is ready
+				l.GatherOnSpot()
+			}
+		}()
+		select {
+		case <-back:
+		case <-time.After(time.Minute):
+			t.Fatalf("solo %v: the caller waits for a disk that hangs, or gathers nothing", solo)
+		}
+		m.put(1)
+		l.GatherOnSpot() // a group is in flight: nothing happens
+		l.Wake()
+		if n := m.durable(); n != 1 {
+			t.Errorf("solo %v: %d records are durable on a disk that hangs, want 1", solo, n)
+		}
+		d.ClearRules()
+		soon(t, "what was written is durable", func() bool {
+			d.ReleaseHeld()
+			return m.durable() == 3
+		})
+		l.Stop()
+		if err := <-ran; err != nil {
+			t.Errorf("solo %v: %v", solo, err)
+		}
+		closeLog(t, l)
+		if _, _, err := recovered(d, l.arena, m); err != nil {
+			t.Errorf("solo %v: %v", solo, err)
+		}
+	}
+}
+
+// TestGatherOnSpotThenStop: a group that was gathered on the spot is written although the log is to stop.
+func TestGatherOnSpotThenStop(t *testing.T) {
+	_, m, l, ran := spotLog(t)
+	m.put(1)
+	l.GatherOnSpot()
+	l.Stop()
+	if err := <-ran; err != nil || m.durable() != 2 {
+		t.Errorf("%v, %d records are durable, want 2", err, m.durable())
+	}
+	closeLog(t, l)
+}
+
+// TestGatherOnSpotThenFailure: its write fails as any other does.
+func TestGatherOnSpotThenFailure(t *testing.T) {
+	d, m, l, ran := spotLog(t)
+	d.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Count: -1, Err: syscall.EIO})
+	m.put(1)
+	l.GatherOnSpot()
+	l.Wake()
+	if err := <-ran; !errors.Is(err, ErrFailed) || !errors.Is(err, syscall.EIO) || m.failed != 1 || m.durable() != 1 {
+		t.Errorf("%v, failed %d times, %d records are durable, want 1", err, m.failed, m.durable())
+	}
+	l.GatherOnSpot() // of a log that failed nothing is asked
+	closeLog(t, l)
+}

@@ -1,0 +1,77 @@
+package clog
+
+// A file that is not needed any more goes when a group that says so (oldest) is durable. A crash in between leaves the file, and recovery, which begins
+// with the oldest file that it finds, reads it. Should it be damaged, nothing is lost: what it held is in segments, and a moment later it would have been gone. So damage
+// in files below the *oldest* of the log's last group counts as little as their being gone; recovery begins anew where that group says.
+//
+//	file      7                  8                  9
+//	        ├─────╳────────────┼──────────────────┼──────────┬─ ─ ─
+//	          damaged here                          group 95: oldest 8, the last one
+//	                           └► recovery begins here
+//
+// Recovery believes only a chain of groups that verify, from a file behind the damage to an end that could be the log's
+// own. A file behind that end which has neither zeros nor old groups of another file may have held a later group, with
+// another *oldest*: then recovery reports the damage. Recover calls this, on its one goroutine.
+
+// unneededBelow looks for such a chain behind the place where recovery met damage, and returns the index of the file that it says is the first one needed.
+func (r *recovery) unneededBelow() (first int, ok bool) {
+	for from := r.at + 1; from < len(r.files); {
+		probe := &recovery{
+			disk: r.disk, store: r.store, block: r.block, replayer: nobody{}, report: new(Report),
+			win: window{arena: r.win.arena, block: r.block}, files: r.files, used: map[uint64]int64{},
+		}
+		probe.turnTo(from)
+		err := probe.walk() // an error also if the last group needs a file that this walk left out: see checkOldest
+		ok := err == nil && probe.begun && probe.endsUnused()
+		probe.win.release()
+		probe.checkpoint.drop()
+		switch {
+		case ok:
+			for from < len(r.files) && r.files[from].number < probe.last.Oldest {
+				from++
+			}
+			return from, from < len(r.files)
+		case !probe.damaged:
+			return 0, false
+		}
+		from = probe.at + 1 // that one is damaged, too
+	}
+	return 0, false
+}
+
+// endsUnused says whether no file behind the chain's end was ever written to under its own number.
+func (r *recovery) endsUnused() bool {
+	var h groupHeader
+	for _, f := range r.files {
+		if f.number <= r.last.File || f.sizeBytes < r.block {
+			continue
+		}
+		r.win.open(f, r.block)
+		p, err := r.win.at(0, r.block)
+		if err != nil {
+			return false
+		}
+		if !allZero(p) && (h.decode(p) != headerValid || h.Store == r.store && h.File == f.number) {
+			return false
+		}
+	}
+	return true
+}
+
+// restart begins anew with a file.
+func (r *recovery) restart(file int) {
+	r.replayer.Restart()
+	r.checkpoint.drop()
+	r.checkpoint = chunks{}
+	r.begun, r.damaged, r.last, r.later = false, false, groupHeader{}, 0
+	r.used = map[uint64]int64{}
+	*r.report = Report{Files: r.report.Files, Unneeded: r.report.Unneeded}
+	r.turnTo(file)
+}
+
+// nobody takes what is read only to be verified.
+type nobody struct{}
+
+func (nobody) Restart()                {}
+func (nobody) Checkpoint([]byte) error { return nil }
+func (nobody) Record(*Record) error    { return nil }

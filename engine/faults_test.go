@@ -1,0 +1,41 @@
+package engine
+
+import (
+	"reflect"
+	"testing"
+)
+
+// notFaults are the fields of StorageStats that say how much or how fast, or that another field says with a fault's words.
+var notFaults = map[string]bool{
+	"Groups": true, "BatchesPerGroup": true, "CommitBytes": true, "FlushMeanMicros": true, "FlushP50Micros": true, "FlushP99Micros": true, "Marks": true,
+	"TornBytes": true, "StallsBuffer": true, "StallsFile": true, "StallsFull": true, "CommitLiveBytes": true, "CommitRoomBytes": true, "CommitFileBytes": true,
+	"StateBytes": true, "FreeBuffers": true, "Buffers": true, "WaitingBytes": true, "Overloaded": true, "SegmentBytes": true, "SegmentSyncs": true,
+	"TrimmedBytes": true, "ISRChanges": true, "Partitions": true, "DiskWaitedMs": true, "DiskProbes": true, "ScrubRounds": true, "ScrubBytes": true,
+	"ScrubPartitions": true, "ScrubRunning": true,
+}
+
+// Whatever a node counts of trouble has words for people, so that engine cluster status names it: a field that is added is one of the faults, or is listed here.
+func TestFaultsHaveWords(t *testing.T) {
+	for i := range reflect.TypeFor[StorageStats]().NumField() {
+		var s StorageStats
+		name, f := reflect.TypeFor[StorageStats]().Field(i).Name, reflect.ValueOf(&s).Elem().Field(i)
+		switch f.Kind() {
+		case reflect.Bool:
+			f.SetBool(true)
+		case reflect.Uint64:
+			f.SetUint(1)
+		case reflect.Int, reflect.Int64:
+			f.SetInt(toldClockAheadMs)
+		case reflect.Float64:
+			f.SetFloat(1)
+		case reflect.String:
+			f.SetString("hung")
+		default:
+			t.Fatalf("what is %s?", name)
+		}
+		faults := s.Faults()
+		if told := len(faults) == 1 && faults[0].Words != ""; told == notFaults[name] {
+			t.Errorf("with something in %s the faults are %v", name, faults)
+		}
+	}
+}

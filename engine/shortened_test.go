@@ -1,0 +1,193 @@
+package engine
+
+import (
+	"syscall"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/core"
+	"penstock/segment"
+	"penstock/segment/aio/faultaio"
+)
+
+// ofList is a replica without a log whose node keeps its list of shortened copies on disk, as a process that starts there.
+func ofList(t *testing.T, disk *faultaio.Disk) *replica {
+	t.Helper()
+	r := bareReplica()
+	r.pt.t.uuid = uuid.UUID{7}
+	var err error
+	if r.cn.shortened, err = readShortened(disk); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// listed says whether the file says that the copy of r was dropped.
+func listed(t *testing.T, disk *faultaio.Disk, r *replica) bool {
+	t.Helper()
+	s, err := readShortened(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.isDropped(r.pt.identity())
+}
+
+// The commit log lets go of what a dropped copy lacks when the list says that it was dropped, and not before, however often it asks; and a copy that has begun anew
+// acknowledges nothing before the list has stopped to say so, however often that is tried. A write that fails may have been done all the same.
+func TestDroppedIsKeptBeforeTheLogLetsGo(t *testing.T) {
+	for _, kind := range []faultaio.Kind{faultaio.KindWrite, faultaio.KindSyncDir} {
+		disk := faultaio.New(faultaio.Options{})
+		r := ofList(t, disk)
+		if r.letGoOf() {
+			t.Fatal("it is not given up")
+		}
+		r.givenUp.Store(true)
+		r.cut = &logCut{anew: true} // its leader needs nothing of it
+		fails := faultaio.Rule{Kind: kind, Count: -1, Err: syscall.EIO}
+		disk.Inject(fails)
+		for range 3 {
+			if r.letGoOf() {
+				t.Fatalf("kind %d: the log lets go, and the list could not be written", kind)
+			}
+		}
+		disk.ClearRules()
+		for range 2 {
+			if !r.letGoOf() || !listed(t, disk, r) {
+				t.Fatalf("kind %d: the log keeps it, or the list does not say it", kind)
+			}
+		}
+		disk.Inject(fails)
+		for range 3 {
+			if r.beganAnew() == nil || !r.givenUp.Load() {
+				t.Fatalf("kind %d: it has begun anew, and the list could not be written", kind)
+			}
+		}
+		disk.ClearRules()
+		if err := r.beganAnew(); err != nil || r.givenUp.Load() || listed(t, disk, r) {
+			t.Fatalf("kind %d: %v, given up %v, listed %v", kind, err, r.givenUp.Load(), listed(t, disk, r))
+		}
+	}
+}
+
+// The scrub reads the list of shortened copies and writes it anew where a bit of it has changed, also one that takes nobody's name. What is as this process, or the
+// one before, wrote it stays.
+func TestScrubShortened(t *testing.T) {
+	disk := faultaio.New(faultaio.Options{})
+	r := ofList(t, disk)
+	mended := func() uint64 { r.cn.scrubShortened(); return r.cn.e.scrubbed.mended.Load() }
+	if mended() != 0 {
+		t.Fatal("there is no list")
+	}
+	other := segment.Identity{Topic: uuid.UUID{8}, Partition: 300}
+	if err := r.cn.shortened.add([]segment.Identity{other}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.cn.shortened.setDropped(r.pt.identity(), true); err != nil {
+		t.Fatal(err)
+	}
+	for _, process := range []string{"this process", "the one before"} {
+		if mended() != 0 {
+			t.Fatalf("what %s wrote is written again", process)
+		}
+		r = ofList(t, disk)
+	}
+	if !listed(t, disk, r) || r.cn.shortened.isDropped(other) {
+		t.Fatal("who was dropped?")
+	}
+	was, err := disk.ReadFile(shortenedFile, maxShortenedBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := func() bool {
+		is, err := disk.ReadFile(shortenedFile, maxShortenedBytes)
+		return err == nil && string(is) == string(was)
+	}
+	count := uint64(0)
+	for bit := range len(was) * 8 {
+		if !disk.Corrupt(shortenedFile, []byte{was[bit/8] ^ 1<<(bit%8)}, int64(bit/8)) {
+			t.Fatal("no file")
+		}
+		if count++; mended() != count || !whole() || mended() != count {
+			t.Fatalf("bit %d: mended %d times of %d, whole %v", bit, mended(), count, whole())
+		}
+	}
+	if err := disk.Remove(shortenedFile); err != nil {
+		t.Fatal(err)
+	}
+	if count++; mended() != count || !whole() {
+		t.Error("a list that is gone is not written again")
+	}
+	disk.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: shortenedFile, Count: 1, Err: syscall.EIO})
+	for range 2 {
+		if mended() != count {
+			t.Error("a list that cannot be read just now is written again")
+		}
+	}
+}
+
+// A copy that was dropped is registered as damaged when the node joins. One that has moved away since is not taken for dropped when the partition comes back, in this
+// process or after a restart.
+func TestDroppedCopyThatMovedAway(t *testing.T) {
+	disk := faultaio.New(faultaio.Options{})
+	r := ofList(t, disk)
+	r.cn.e.disk = disk
+	log, err := segment.Open(disk, "p", r.pt.identity(), segment.State{}, segment.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	r.pt.log, r.pt.machine, r.cn.e.parts = log, new(core.Partition), []*partition{r.pt}
+	if ids, _ := r.cn.e.damagedCopies(); len(ids) != 0 {
+		t.Fatalf("%v are damaged", ids)
+	}
+	r.givenUp.Store(true)
+	r.cut = &logCut{anew: true} // its leader needs nothing of it
+	if ids, _ := r.cn.e.damagedCopies(); len(ids) != 1 || ids[0] != r.pt.identity() {
+		t.Errorf("%v are damaged", ids)
+	}
+	if !r.letGoOf() {
+		t.Fatal("the log keeps it")
+	}
+	r.cut = nil
+	if err := r.removeBytes(); err != nil || r.givenUp.Load() || listed(t, disk, r) {
+		t.Errorf("%v, given up %v, listed %v", err, r.givenUp.Load(), listed(t, disk, r))
+	}
+}
+
+// A copy that was dropped, and whose topic was deleted since, is not in the list after a recovery: a new copy of that name would be taken for it.
+func TestDroppedCopyWhoseTopicIsGone(t *testing.T) {
+	disk := faultaio.New(faultaio.Options{})
+	r := ofList(t, disk)
+	for _, id := range []segment.Identity{r.pt.identity(), {Topic: uuid.UUID{8}}} {
+		if err := r.cn.shortened.setDropped(id, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.cn.e.disk, r.cn.e.cluster = disk, r.cn
+	rec := &recovery{e: r.cn.e, parts: map[segment.Identity]*recovered{{Topic: uuid.UUID{8}}: {}}}
+	if err := rec.noteShortened(false, true); err != nil {
+		t.Fatal(err)
+	}
+	left, err := readShortened(disk)
+	if err != nil || len(left.ids) != 1 || len(left.dropped) != 1 || left.isDropped(r.pt.identity()) {
+		t.Errorf("%+v, %v", left, err)
+	}
+}
+
+// A commit log that cannot be read knows of no topic. What was dropped stays dropped: the next process may read the log, and the segments with a hole.
+func TestUnreadableCommitLogForgetsNoDroppedCopy(t *testing.T) {
+	disk := faultaio.New(faultaio.Options{})
+	r := ofList(t, disk)
+	if err := r.cn.shortened.setDropped(r.pt.identity(), true); err != nil {
+		t.Fatal(err)
+	}
+	r.cn.e.disk, r.cn.e.cluster = disk, r.cn
+	rec := &recovery{e: r.cn.e, parts: map[segment.Identity]*recovered{}}
+	if err := rec.noteShortened(false, false); err != nil {
+		t.Fatal(err)
+	}
+	if !r.cn.shortened.isDropped(r.pt.identity()) || !listed(t, disk, r) {
+		t.Error("a copy that was dropped is forgotten")
+	}
+}

@@ -1,0 +1,79 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// A leader whose log was cut at recovery may say that it waits for a replica which cannot lead, or cannot be asked, and that an operator has to decide
+// (replicate/compare.go). This operator does what it says: he starts the node of the damaged replica anew, and if the partition still waits, he forces
+// its leader. That may lose what was acknowledged only where the leader's own disk has rotted, and there he does not: bits rot on one node, and a member of
+// the ISR whose disk has kept everything has all that was acknowledged. Whether that is so the checks at the end see.
+
+// forceAfter is how long the operator waits for the node that he has started anew.
+const forceAfter = 5_000 * ms
+
+// decide looks for leaders that wait for an operator.
+func (w *World) decide() {
+	for _, n := range w.nodes {
+		if n.e == nil || !n.running() || n.closing {
+			continue
+		}
+		for _, v := range n.m.Partitions() {
+			if v.Leads && v.Asks {
+				w.decideOn(n, v.ID)
+			} else {
+				delete(w.gray.asked, nodePart{n, v.ID})
+			}
+		}
+	}
+	w.after(500*ms, w.decide)
+}
+
+func (w *World) decideOn(n *node, id meta.PartitionID) {
+	key := nodePart{n, id}
+	since, known := w.gray.asked[key]
+	switch {
+	case !known:
+		w.gray.asked[key] = w.now
+		w.tracef("%s asks what to do about %s", n.name, w.partName(id))
+		if o := w.gray.rotten; o != n {
+			o.kill("an operator starts it anew")
+		}
+	case w.now-since < forceAfter || w.isRotten(n.replica()):
+	default:
+		w.gray.asked[key] = w.now
+		w.Stats.Forced++
+		w.forceLeader(fmt.Sprintf("%s is to lead %s, whatever others have", n.name, w.partName(id)), id, n.replica())
+	}
+}
+
+// forceLeader is what `engine cluster force-leader` does.
+func (w *World) forceLeader(what string, id meta.PartitionID, to replicate.NodeID) {
+	if a := w.agreement; a != nil {
+		a.ask(w.anyNode(), what, func(ctx context.Context, s meta.Store) error { return s.ForceLeader(ctx, id, to) })
+		return
+	}
+	w.tracef("%s: %v", what, w.store.forceLeader(id, to))
+}
+
+// forceLeader is package cluster's.
+func (s *store) forceLeader(id meta.PartitionID, to replicate.NodeID) error {
+	p := s.snap.Partitions[id]
+	switch {
+	case p == nil || !slices.Contains(p.State.Replicas, to):
+		return meta.ErrNotFound
+	case !s.live(to):
+		return meta.ErrTooFewNodes
+	}
+	m := replicate.Member{Node: to, Store: s.snap.Nodes[to].Store}
+	row := cloneRow(p)
+	row.State.ISR = []replicate.Member{m}
+	row.Damaged = slices.DeleteFunc(row.Damaged, func(o replicate.Member) bool { return o == m })
+	s.lead(row, to)
+	return nil
+}
