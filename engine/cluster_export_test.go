@@ -36,7 +36,7 @@ func CopyOf(e *Engine, topic string, n int) (c Copy, err error) {
 		return c, ErrNoTopic
 	}
 	pt := t.partitions()[n]
-	if pt.log == nil {
+	if !pt.rep.hasLog() {
 		return c, ErrNoLeader
 	}
 	pt.rep.mu.Lock()

@@ -71,7 +71,7 @@ func (t *Topic) verifyHere(op operation) (*verifyAnswer, error) {
 		return nil, fmt.Errorf("engine: what is to be verified is not said as it should be")
 	}
 	pt := t.partitions()[op.Partitions[0]]
-	if pt.log == nil || pt.rep == nil || !pt.rep.present() {
+	if pt.rep == nil || !pt.rep.present() { // a copy that takes part has a log; pt.log itself is set under the replica's lock
 		return nil, fmt.Errorf("engine: the node has no copy of partition %d", pt.number)
 	}
 	a := &verifyAnswer{Committed: pt.committedEnd(), Next: q.At}
