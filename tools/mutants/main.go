@@ -4,7 +4,7 @@
 // (-overlay): nothing in the tree changes. For each, the test binaries that the table names are built once and run until one fails, which kills the
 // mutant. A mutant that survives, that does not compile, or whose line is not found exactly once fails the command.
 //
-// usage: mutants [-run REGEXP] [-sample N -seed S] [-jobs N] [-baseline] [-timeout D]
+// usage: mutants [-run REGEXP] [-rows N-M] [-sample N -seed S] [-jobs N] [-baseline] [-timeout D]
 package main
 
 import (
@@ -36,7 +36,8 @@ func run() error {
 	seed := flag.Uint64("seed", 0, "chooses the sample")
 	jobs := flag.Int("jobs", 2, "mutants at once")
 	baseline := flag.Bool("baseline", false, "first run the tests without a mutant: they must pass")
-	timeout := flag.Duration("timeout", 2*time.Minute, "of one test binary; one that hangs has noticed")
+	timeout := flag.Duration("timeout", 2*time.Minute, "of one test binary whose mutant names no limit; one that does not end has noticed nothing")
+	rows := flag.String("rows", "", "try only those with these numbers in the table: 1-60, the last included")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -58,6 +59,9 @@ func run() error {
 		return err
 	}
 	total := len(all)
+	if all, err = span(all, *rows); err != nil {
+		return err
+	}
 	all = slices.DeleteFunc(all, func(m *mutant) bool { return !filter.MatchString(m.name) })
 	if *sample > 0 && *sample < len(all) {
 		// Not those whose tests need what not every machine has.
@@ -89,6 +93,18 @@ func run() error {
 		return fmt.Errorf("%d mutants were not killed: write the test that is missing, or correct the table", bad)
 	}
 	return ctx.Err()
+}
+
+// span returns the mutants with the numbers of a text like 1-60, so that a table can be tried in pieces; empty: all.
+func span(all []*mutant, rows string) ([]*mutant, error) {
+	if rows == "" {
+		return all, nil
+	}
+	var from, to int
+	if n, err := fmt.Sscanf(rows, "%d-%d", &from, &to); n != 2 || err != nil || from < 1 || from > min(to, len(all)) {
+		return nil, fmt.Errorf("-rows %s: want two numbers from 1 to %d, as in 1-60", rows, len(all))
+	}
+	return all[from-1 : min(to, len(all))], nil
 }
 
 // planted is the mutant's file with the bug in it.

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // The table fits the tree: every line that it replaces is there, once.
@@ -73,5 +76,49 @@ func TestReadTable(t *testing.T) {
 	m := &mutant{file: "f"}
 	if m.set("old", `a\n\tb`); m.old != "a\n\tb" {
 		t.Errorf("%q", m.old)
+	}
+	if !m.set("limit", "5m") || m.limit != 5*time.Minute || m.set("limit", "soon") || m.set("limit", "0s") {
+		t.Errorf("a limit of %v", m.limit)
+	}
+}
+
+// A table is tried in pieces that together are all of it.
+func TestSpan(t *testing.T) {
+	all := []*mutant{{name: "a"}, {name: "b"}, {name: "c"}}
+	for rows, want := range map[string]string{"": "abc", "1-2": "ab", "3-9": "c", "2-2": "b", "0-2": "", "2-1": "", "4-5": "", "2": "", "x": ""} {
+		some, err := span(all, rows)
+		got := ""
+		for _, m := range some {
+			got += m.name
+		}
+		if got != want || (err != nil) != (want == "") {
+			t.Errorf("%q: %q, %v; want %q", rows, got, err, want)
+		}
+	}
+}
+
+// Only a test that fails has noticed something: none of those that were cut off by their limit, and of those that must say something, those that say it.
+func TestRun(t *testing.T) {
+	dir := t.TempDir()
+	for i, c := range []struct{ script, says, by, err string }{
+		{"echo '--- PASS: TestX (0.00s)'", "", "", ""},
+		{"echo 'testing: no tests to run'", "", "", "no test ran"},
+		{"echo '--- FAIL: TestX (0.00s)'; exit 1", "", "TestX of ./p in", ""},
+		{"echo '--- FAIL: TestX (0.00s)'; exit 1", "LOST", "", "does not say"},
+		{"echo '--- FAIL: TestX (0.00s)'; echo LOST; exit 1", "LOST", "TestX of ./p in", ""},
+		{"echo '=== RUN   TestX'; echo 'panic: nil'; exit 2", "", "a panic (TestX)", ""},
+		{"echo '=== RUN   TestX'; echo 'panic: test timed out after 7s'; exit 2", "", "", "did not end within 7s (TestX)"},
+		{"case \"$*\" in *'-test.timeout 7s'*) echo '--- FAIL: TestX (0.00s)'; exit 1;; esac", "", "TestX of ./p in", ""},
+	} {
+		binary := filepath.Join(dir, fmt.Sprintf("test%d", i))
+		err := errors.Join(os.MkdirAll(filepath.Join(dir, "p"), 0o700), os.WriteFile(binary, []byte("#!/bin/sh\n"+c.script+"\n"), 0o700))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := &workshop{ctx: t.Context(), root: dir, timeout: time.Minute}
+		by, err := w.run(test{pkg: "./p"}, binary, 7*time.Second, c.says)
+		if !strings.HasPrefix(by, c.by) || (by == "") != (c.by == "") || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%q: killed by %q, %v; want %q, %q", c.script, by, err, c.by, c.err)
+		}
 	}
 }

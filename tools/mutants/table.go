@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 )
 
 // mutant is one planted bug: a line of a file that is replaced, and the tests that should notice, the cheapest first.
@@ -16,6 +17,8 @@ type mutant struct {
 	old, new string // a line, or a part of one; an empty new one takes it out
 	tests    []test
 	says     string // what the test that fails prints; empty: anything
+
+	limit time.Duration // of one of its test binaries; 0: the usual one
 }
 
 // test is what one test binary should run.
@@ -85,6 +88,12 @@ func (m *mutant) set(key, value string) bool {
 		m.new = lines.Replace(value)
 	case "says":
 		m.says = value
+	case "limit":
+		d, err := time.ParseDuration(value)
+		if err != nil || d <= 0 {
+			return false
+		}
+		m.limit = d
 	case "test":
 		fields := strings.Fields(value)
 		if len(fields) == 0 || len(fields) > 3 {

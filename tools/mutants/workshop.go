@@ -46,7 +46,7 @@ func (w *workshop) try(m *mutant) (by string, err error) {
 		if err := w.build(t, binary, "-overlay", overlay); err != nil {
 			return "", fmt.Errorf("it does not compile: %w", err)
 		}
-		by, err := w.run(t, binary, m.says, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay)) // some build the product themselves
+		by, err := w.run(t, binary, m.limit, m.says, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay)) // some build the product themselves
 		if err != nil || by != "" {
 			return by, err
 		}
@@ -72,7 +72,7 @@ func (w *workshop) baseline(all []*mutant) error {
 					return err
 				}
 			}
-			by, err := w.run(t, binaries[of], "")
+			by, err := w.run(t, binaries[of], m.limit, "")
 			if err == nil && by != "" {
 				err = fmt.Errorf("%s fails without a mutant: %s", t, by)
 			}
@@ -113,10 +113,14 @@ var failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 // patience is how long tests wait for what a mutant may keep from happening, where their own patience is for machines that are much busier.
 const patience = "20s"
 
-// run returns the test that failed; empty: all passed, and at least one ran. With says, one that fails without saying it is an error.
-func (w *workshop) run(t test, binary, says string, env ...string) (by string, err error) {
+// run returns the test that failed; empty: all passed, and at least one ran. With says, one that fails without saying it is an error. One that did not end
+// within the limit has seen nothing: a busy machine may be all there was.
+func (w *workshop) run(t test, binary string, limit time.Duration, says string, env ...string) (by string, err error) {
 	began := time.Now()
-	args := []string{"-test.failfast", "-test.short", "-test.v", "-test.timeout", w.timeout.String()}
+	if limit == 0 {
+		limit = w.timeout
+	}
+	args := []string{"-test.failfast", "-test.short", "-test.v", "-test.timeout", limit.String()}
 	if t.run != "" {
 		args = append(args, "-test.run", t.run)
 	}
@@ -145,7 +149,7 @@ func (w *workshop) run(t test, binary, says string, env ...string) (by string, e
 	case failedTest.Match(text):
 		how = string(failedTest.FindSubmatch(text)[1])
 	case bytes.Contains(text, []byte("panic: test timed out")):
-		how = "a test that did not end (" + lastRun(text) + ")"
+		return "", fmt.Errorf("%s did not end within %v (%s)", t, limit, lastRun(text))
 	case bytes.Contains(text, []byte("panic: ")):
 		how = "a panic (" + lastRun(text) + ")"
 	}
