@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"penstock/clog"
@@ -159,13 +160,16 @@ func (r *replica) appending() bool {
 	return len(r.incoming) > 0
 }
 
-// keepWithin moves the cut of a copy that was closed to the end of its log if that lies below.
+// keepWithin moves the cut of a copy that was closed to the end of its log if that lies below, and forgets the epochs of
+// what never came to the log: with them the copy would refuse, for ever, what its next leader sends of older epochs.
 func (r *replica) keepWithin(c *logCut) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed && !c.anew {
-		c.to = min(c.to, r.pt.machine.State().Next)
+	if !r.closed || c.anew {
+		return
 	}
+	c.to = min(c.to, r.pt.machine.State().Next)
+	c.epochs = slices.DeleteFunc(c.epochs, func(e replicate.EpochStart) bool { return e.Position >= c.to })
 }
 
 // refold reads the segment that the cut lies in, from its beginning: its first batch is a checkpoint of the fold.

@@ -92,6 +92,19 @@ func TestCutOfAClosedCopyThatCannotBeMade(t *testing.T) {
 	}
 }
 
+// A copy is closed while its log is to be cut, and lets go of batches that were on their way to the log: the record of the cut knows no epochs that begin
+// behind the end of what is left. Such a copy would say that it ends there, and refuse the older epochs that its next leader sends.
+func TestCutOfAClosedCopyForgetsWhatNeverCame(t *testing.T) {
+	for end, epochs := range map[segment.Position]int{0: 0, 3: 1, 4: 1, 5: 2, 10: 3, 20: 3} {
+		r := bareReplica()
+		r.closed, r.pt.machine = true, core.NewPartition(segment.State{Next: end}, segment.Sizes{})
+		c := &logCut{to: 11, epochs: []replicate.EpochStart{{Epoch: 1}, {Epoch: 3, Position: 4, Offset: 400}, {Epoch: 7, Position: 9, Offset: 900}}}
+		if r.keepWithin(c); c.to != min(11, end) || len(c.epochs) != epochs {
+			t.Errorf("a log that ends at %d is cut to %d, with the epochs %v", end, c.to, c.epochs)
+		}
+	}
+}
+
 // A copy that is given up may be the last that has what was acknowledged: the commit log keeps what it holds of it until a leader has heard where the copy's log
 // ends and needs nothing of it, or its record waits for room.
 func TestGivenUpCopyIsKeptUntilItIsNotNeeded(t *testing.T) {
