@@ -46,7 +46,7 @@ func (w *workshop) try(m *mutant) (by string, err error) {
 		if err := w.build(t, binary, "-overlay", overlay); err != nil {
 			return "", fmt.Errorf("it does not compile: %w", err)
 		}
-		by, err := w.run(t, binary, m.limit, m.says, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay)) // some build the product themselves
+		by, err := w.run(t, binary, m.limit, m.says, enoughCuts, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay)) // some build the product themselves
 		if err != nil || by != "" {
 			return by, err
 		}
@@ -112,6 +112,9 @@ var failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
 // patience is how long tests wait for what a mutant may keep from happening, where their own patience is for machines that are much busier.
 const patience = "20s"
+
+// enoughCuts is how often the power is cut at most: the first cut that loses a message ends the test, and chance says which one that is.
+const enoughCuts = "PENSTOCK_POWER_CUTS=90"
 
 // run returns the test that failed; empty: all passed, and at least one ran. With says, one that fails without saying it is an error. One that did not end
 // within the limit has seen nothing: a busy machine may be all there was.
