@@ -134,6 +134,9 @@ func (e *Engine) open(ctx context.Context) error {
 	if err := e.recover(); err != nil {
 		return err
 	}
+	if e.flusher.logIsHalfFull() { // else it would look a tick later, and a full log begins no file before
+		e.flusher.wakeUp()
+	}
 	if e.cluster != nil {
 		damaged, all := e.damagedCopies()
 		if err := e.cluster.join(ctx, damaged, all); err != nil {

@@ -130,11 +130,16 @@ type restMarks struct {
 	asleep        int64
 }
 
+// restMarks: a full log waits for room, and has none for a mark: the one block that it keeps back is for giving files back (clog's markForSpare). After a
+// start it promises the last group with its first file.
 func (n *node) restMarks() (r restMarks) {
 	if n.unwell() || n.flying > 0 || n.media.Crashed() || n.e.Health() != nil {
 		return r
 	}
 	s := n.e.CommitStats()
+	if s.Full {
+		return r
+	}
 	return restMarks{n.life, s.Groups, s.Marks + s.Files, n.asleep}
 }
 

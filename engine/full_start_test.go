@@ -1,0 +1,58 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/meta"
+	"penstock/replicate/peer"
+	"penstock/segment/aio/faultaio"
+)
+
+// stillHost is a world in which no time passes: what happens in it waited for nothing.
+type stillHost struct{}
+
+func (stillHost) Now() time.Time         { return time.Unix(1_700_000_000, 0) }
+func (stillHost) Instant() time.Duration { return 0 }
+func (stillHost) NewUUID() uuid.UUID     { return uuid.UUID{7} }
+func (stillHost) Linger() time.Duration  { return 0 }
+func (stillHost) Hung() bool             { return false }
+func (stillHost) Slow() bool             { return false }
+func (stillHost) Choose(int) int         { return 0 }
+
+func (stillHost) Listen(meta.Node, uuid.UUID, peer.Handler) Network { panic("a single node") }
+
+// A process that finds its commit log full makes room at once, also where nothing that is left in it waits for segments: until its log begins a file,
+// publishers wait, and nothing promises the last group that the process before has written.
+func TestFullLogBeginsAFileAtTheStart(t *testing.T) {
+	disk := faultaio.New(faultaio.Options{})
+	e := openSmall(t, disk)
+	release := e.flusher.holdFiles()
+	topic, err := e.Topic(t.Context(), "t")
+	for limit := uint64(e.clog.MaxLiveBytes() / e.clog.FileBytes()); err == nil && e.clog.Current()-e.clog.Oldest()+1 < limit; {
+		_, err = topic.Publish(t.Context(), make([]byte, 10<<10))
+	}
+	if err == nil {
+		err = e.DeleteTopic(t.Context(), "t")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := e.opts
+	o.Disk = disk.Kill(1)
+	release()
+	m := NewManual(stillHost{})
+	var next *Engine
+	m.Go(func() { next, err = m.Open(t.Context(), o) })
+	if _, stepped := m.Step(); stepped != nil || err != nil || next == nil {
+		t.Fatal(stepped, err)
+	}
+	if s := next.CommitStats(); s.Files == 0 || s.Full {
+		t.Errorf("%d files were begun, full %v", s.Files, s.Full)
+	}
+	if err := m.Kill(); err != nil {
+		t.Error(err)
+	}
+}
