@@ -94,7 +94,7 @@ func beginClocks(t *testing.T) *clocks {
 	c.try(c.c.CreateChannel(ctx, delayTopic, "d"))
 	c.takeDelayed()
 	c.load()
-	c.run.Produce(workload.Producer{Name: "large", Addresses: c.run.Nodes, Window: 16, PerSecond: 200, BodyBytes: 30_000})
+	c.run.Produce(workload.Producer{Name: "large", Addresses: c.run.Nodes, Window: 16, PerSecond: 60, BodyBytes: 30_000})
 	c.acks(500)
 	return c
 }
@@ -127,6 +127,7 @@ func (c *clocks) takeDelayed() {
 	c.t.Helper()
 	cfg := gonsq.NewConfig()
 	cfg.LookupdPollInterval = 100 * time.Millisecond // also after how long it connects again
+	cfg.MaxInFlight = 2 * len(c.c.Nodes)             // with fewer than nodes it leaves some at RDY 0 for a minute and longer
 	consumer, err := gonsq.NewConsumer(delayTopic, "d", cfg)
 	c.try(err)
 	consumer.SetLogger(log.New(io.Discard, "", 0), gonsq.LogLevelError)
