@@ -38,7 +38,8 @@ type PartitionView struct {
 	Start    segment.Position
 	Visible  segment.MsgID
 	Pending  int  // batches that are appended and not committed
-	Asks     bool // it leads, waits for another replica, and has told operators
+	Compares bool // it leads, was shortened by recovery, and serves nothing before it has heard of the others' logs
+	Asks     bool // it compares, waits for another replica, and has told operators
 	Channels []ChannelView
 }
 
@@ -106,6 +107,7 @@ func (m *Manual) Partitions() []PartitionView {
 			Topic: pt.t.name, Member: m.e.cluster.member(), Visible: segment.MsgID(pt.visible.Load()), Pending: r.pending.n,
 		}
 		pt.marks(&v.PartitionMarks)
+		v.Compares = r.leader != nil && r.leader.Comparing()
 		v.Asks = r.leader != nil && (r.blocked != 0 || r.comparing < 0)
 		_, v.Start, _ = pt.log.Start()
 		pt.fold.Each(func(cur *core.Cursor) {

@@ -2,9 +2,11 @@ package world
 
 import (
 	"math/bits"
+	"slices"
 
 	"penstock/engine"
 	"penstock/engine/meta"
+	"penstock/replicate"
 )
 
 // A healthy majority refuses nothing for long. A world is calm while at most one node is unwell in any way, the same one all the time, and the network and
@@ -26,11 +28,12 @@ const proving = 6500 * ms
 
 // calm is what the bound knows.
 type calm struct {
-	unwell  uint32 // nodes, by index
-	since   int64
-	from    int64                // nothing falls ill after it but one node; 0: there is no such time
-	checked int                  // values below have been judged
-	spared  map[*topicModel]bool // topics that the node whose disk hangs led nothing of
+	unwell   uint32 // nodes, by index
+	since    int64
+	compared int64                // when a leader last waited for an unwell member's log; see noteComparing
+	from     int64                // nothing falls ill after it but one node; 0: there is no such time
+	checked  int                  // values below have been judged
+	spared   map[*topicModel]bool // topics that the node whose disk hangs led nothing of
 }
 
 // boundApplies says whether any two of the nodes are enough to publish, and nobody forbids it.
@@ -166,7 +169,29 @@ func (w *World) withinBound(v *value) bool {
 	if b.spared[v.topic] {
 		limit = maxSparedRefusal
 	}
-	return v.submitted-b.since > limit && v.by.life == v.life && !v.by.unwell()
+	w.noteComparing()
+	return v.submitted-max(b.since, b.compared) > limit && v.by.life == v.life && !v.by.unwell()
+}
+
+// noteComparing looks for a leader whose log was cut at recovery and that serves nothing while it waits for a member of the ISR that is unwell. It waits for as
+// long as that takes, or an operator (see force.go): the other may be the only one that has what was cut, so these two are no healthy majority. It is
+// called before a put is judged, and every 100 ms.
+func (w *World) noteComparing() {
+	for _, n := range w.nodes {
+		if n.e == nil || !n.running() || n.closing {
+			continue
+		}
+		for _, v := range n.m.Partitions() {
+			if p := w.store.snap.Partitions[v.ID]; p != nil && v.Compares && slices.ContainsFunc(p.State.ISR, w.memberUnwell) {
+				w.gray.calm.compared = w.now
+			}
+		}
+	}
+}
+
+func (w *World) memberUnwell(m replicate.Member) bool {
+	n := w.nodeOf(m.Node)
+	return n == nil || n.unwell()
 }
 
 // judgeSilence looks for puts that have no answer although they should.
