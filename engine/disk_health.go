@@ -24,6 +24,7 @@ type diskHealth struct {
 	state    atomic.Uint32 // core.DiskState
 	waitedMs atomic.Int64
 	probing  atomic.Bool // a probe is with the disk
+	kept     atomic.Bool // the last hand-over gave nothing away; the watch has not heard of it yet
 	probe    sync.WaitGroup
 
 	mu    sync.Mutex // held while the watch starts something, and while ended is set
@@ -81,6 +82,9 @@ func (e *Engine) stepDiskWatch() {
 	d := &e.disks
 	begun, done := e.pulse.Counts()
 	before := d.now()
+	if d.kept.Swap(false) {
+		d.watch.Kept()
+	}
 	v := d.watch.Step(int64(e.since(d.began)), begun, done)
 	d.waitedMs.Store(v.WaitedNs / int64(time.Millisecond))
 	d.state.Store(uint32(v.State))

@@ -19,7 +19,7 @@ const (
 
 // giveAway gives every leadership that another node can have to somebody whose disk is good, because this node's own disk hangs. It waits for nothing that
 // waits for the disk: what was appended and not committed is unknown to its publishers, as after a failover, and what waits in the inboxes goes on to the
-// new leaders. core.DiskWatch says how often. It runs on a goroutine of its own.
+// new leaders. core.DiskWatch says how often, and hears whether anything was given away. It runs on a goroutine of its own.
 func (cn *clusterNode) giveAway() {
 	if !cn.givingAway.CompareAndSwap(false, true) {
 		return
@@ -38,7 +38,11 @@ func (cn *clusterNode) giveAway() {
 			break
 		}
 	}
-	if handed := cn.e.disks.handOvers.Load() - before; cn.ctx.Err() == nil && (handed > 0 || left > 0) {
+	handed := cn.e.disks.handOvers.Load() - before
+	if handed == 0 {
+		cn.e.disks.kept.Store(true)
+	}
+	if cn.ctx.Err() == nil && (handed > 0 || left > 0) {
 		cn.log.Warn("the disk hangs: leaderships go to replicas whose disks are good; of what no other can take publishers hear that it is unknown", "handed_over", handed, "nobody_can_take", left)
 	}
 }

@@ -42,6 +42,8 @@ const (
 	DiskProbeIdleNs = 10e9
 	// DiskHandOverEveryNs lies at least between two hand-overs, unless the disk was proven good in between.
 	DiskHandOverEveryNs = 3 * 60e9
+	// DiskKeptEveryNs is enough after a hand-over that gave nothing away: nobody could take it.
+	DiskKeptEveryNs = 30e9
 	// In DiskTellSpanNs others are told of at most MaxDiskTellCount changes.
 	DiskTellSpanNs   = 30e9
 	MaxDiskTellCount = 3
@@ -71,7 +73,8 @@ type DiskWatch struct {
 	calmWrites  uint64 // that came back in it
 	hung        bool   // it hung since it was good
 
-	handed   bool // leaderships were handed over since it was good
+	handed   bool  // a hand-over was asked for since it was good
+	nextHand int64 // when the next may be asked for
 	handedAt int64
 
 	told  DiskState               // what the others know
@@ -85,7 +88,7 @@ type DiskVerdict struct {
 	Changed  bool  // State is another one than after the Step before
 	WaitedNs int64 // for how long nothing came back while something waited
 	Tell     bool  // others should be told of State, again and again until they have heard
-	HandOver bool  // this node should lead nothing that another can lead; said once per DiskHandOverEveryNs
+	HandOver bool  // this node should lead nothing that another can lead; said once per DiskHandOverEveryNs, see Kept
 	Probe    bool  // a small write should be begun, if none is under way
 }
 
@@ -155,12 +158,15 @@ func (w *DiskWatch) judge(longest, passed int64, progress uint64) {
 }
 
 func (w *DiskWatch) handsOver(now int64) bool {
-	if w.state < DiskHung || w.handed && now-w.handedAt < DiskHandOverEveryNs {
+	if w.state < DiskHung || w.handed && now < w.nextHand {
 		return false
 	}
-	w.handed, w.handedAt = true, now
+	w.handed, w.handedAt, w.nextHand = true, now, now+DiskHandOverEveryNs
 	return true
 }
+
+// Kept says that the hand-over which was asked for last has ended and gave nothing away: others that can take something may come back at any time.
+func (w *DiskWatch) Kept() { w.nextHand = min(w.nextHand, w.handedAt+DiskKeptEveryNs) }
 
 // tell says whether others hear of the state now: at most MaxDiskTellCount times in DiskTellSpanNs.
 func (w *DiskWatch) tell(now int64) bool {

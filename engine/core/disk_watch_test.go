@@ -210,3 +210,26 @@ func TestDiskWatchAllocates(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// Two disks hang, and the first to hang finds nobody for what it leads. It asks again as soon as somebody may be there, not after the minutes that lie between
+// two hand-overs that gave something away.
+func TestDiskWatchKept(t *testing.T) {
+	d := newWatched(t)
+	d.run(6*time.Second, d.hang)
+	if d.handovers != 1 {
+		t.Fatalf("%d hand-overs were asked for when the disk hung", d.handovers)
+	}
+	d.w.Kept()
+	d.run(25*time.Second, d.hang)
+	if d.handovers != 1 {
+		t.Errorf("%d hand-overs within %v of one that gave nothing away", d.handovers, time.Duration(DiskKeptEveryNs))
+	}
+	d.run(6*time.Second, d.hang)
+	if d.handovers != 2 {
+		t.Errorf("%d hand-overs, the first gave nothing away", d.handovers)
+	}
+	d.run(2*time.Minute, d.hang) // the second gave something away
+	if d.handovers != 2 {
+		t.Errorf("%d hand-overs within %v", d.handovers, time.Duration(DiskHandOverEveryNs))
+	}
+}
