@@ -52,6 +52,8 @@ func TestClusterDropsWhatCannotBeRepaired(t *testing.T) {
 			if n := x.e.Storage().Dropped; n != 1 {
 				t.Errorf("it was dropped %d times", n)
 			}
+			tr.handPartition("t", 0, x)
+			tr.publishSome(h, 5) // it takes what any leader takes
 			tr.stop(x)
 			tr.start(x)
 			tr.hold(h, tr.nodes)

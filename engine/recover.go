@@ -557,8 +557,13 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 		e.flusher.note(pt)
 	}
 	if err := errors.Join(rp.err, log.Health()); err != nil {
-		e.info.PartitionsReadOnly++
 		e.info.CorruptionsAtRecover = append(e.info.CorruptionsAtRecover, err.Error())
+		if pt.rep != nil && rp.err == nil {
+			// Its replica does not lead as long as that is so, and fetches what is damaged; then the partition takes puts here as anywhere.
+			e.log.Error("a copy of a partition does not read back: it does not lead before it is repaired from another replica", "topic", t.name, "partition", n, "error", err)
+			return pt, nil
+		}
+		e.info.PartitionsReadOnly++
 		e.log.Error("a partition is read-only", "topic", t.name, "partition", n, "error", err)
 		ev := core.PartitionEvent{Kind: core.PartitionFault, Err: ErrReadOnly}
 		var res core.PartitionResult
