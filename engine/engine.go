@@ -163,10 +163,10 @@ func (e *Engine) open(ctx context.Context) error {
 	e.startDiskWatch()
 	if e.opts.ScrubInterval > 0 {
 		e.background(e.scrub)
-		if e.cluster == nil {
-			e.background(e.retryReads)
-		}
 		e.background(e.scrubLog)
+	}
+	if e.opts.ScrubInterval > 0 || e.cluster != nil {
+		e.background(e.retryReads)
 	}
 	e.background(e.watch)
 	if e.cluster != nil {

@@ -370,6 +370,7 @@ func (f *flusher) failed(pt *partition, err error) {
 	e := f.e
 	switch {
 	case pt.rep != nil && pt.rep.givenUp.Load(): // it cannot be written, and need not be
+	case pt.rep != nil && unfit(err) && segment.DeviceFailed(err): // a head that could not be read: it is tried again (retryReads)
 	case errors.Is(err, segment.ErrClosed):
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		f.starved = true

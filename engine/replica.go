@@ -58,6 +58,7 @@ type replica struct {
 	dropped    bool             // the copy was given up in this process, at droppedAt; see drop
 	droppedAt  int64
 	givenUp    atomic.Bool  // it was dropped, and has not begun anew yet
+	waits      bool         // givenUp, and not for good: its device may read it again; see replica_waits.go
 	dropMu     sync.Mutex   // held while givenUp goes down, and while the files that it needs are given up; inside of nothing else
 	toldDrop   atomic.Bool  // see letGoOf
 	toldRepair atomic.Int64 // see notRepaired
@@ -558,6 +559,7 @@ func (r *replica) tick(lease int64, live []replicate.NodeID) {
 			r.step(&ev)
 		}
 	}
+	r.noteGivenUp()
 	r.madeWhole()
 	r.tellComparing(r.cn.now())
 	if r.leader != nil {

@@ -45,13 +45,14 @@ func (r *replica) beginCut(a *replicate.Action) {
 		r.durable = c.to
 	}
 	r.cut = c
+	r.noteGivenUp()
 	r.cn.log.Info("cuts its copy of a partition to what the leader has", "topic", r.pt.t.name, "partition", r.pt.number, "to", c.to, "anew", c.anew)
 	r.cn.spawn(func() { r.doCut(c) })
 }
 
 func (r *replica) doCut(c *logCut) {
 	err := r.prepareCut(c)
-	for err != nil && unfit(err) && r.awaitRepair(err) {
+	for err != nil && unfit(err) && (r.awaitRepair(err) || r.awaitDevice(err)) {
 		err = r.prepareCut(c)
 	}
 	select {

@@ -101,6 +101,13 @@ func (r *recovery) giveUpBaseless(pt *partition) error {
 	if err == nil {
 		return nil
 	}
+	if segment.DeviceFailed(err) || !unfit(err) {
+		pt.rep.waits = true
+		pt.rep.givenUp.Store(true)
+		r.e.log.Error("the device cannot read the first batch of a copy of a partition: the copy does not lead, and waits until it is read, or until enough other replicas are in sync to fetch "+
+			"it anew; look at this node's device", "topic", pt.t.name, "partition", pt.number, "error", err)
+		return nil
+	}
 	cn := r.e.cluster
 	if err := cn.shortened.add([]segment.Identity{pt.identity()}); err != nil {
 		return err
@@ -163,6 +170,7 @@ func (r *replica) beganAnew() error {
 	if err := r.cn.shortened.setDropped(r.pt.identity(), false); err != nil {
 		return err
 	}
+	r.run(func() { r.waits = false })
 	if r.givenUp.CompareAndSwap(true, false) {
 		r.pt.flushErr.Store(nil) // it was the old log that could not be written
 	}

@@ -78,7 +78,7 @@ func (r *replica) open(committed segment.Position) error {
 		r.step(&ev)
 	}
 	if r.givenUp.Load() {
-		r.step(&replicate.Event{Kind: replicate.EvUnusable})
+		r.step(&replicate.Event{Kind: replicate.EvUnusable, Again: r.waits && !r.cn.shortened.isDropped(pt.identity())})
 	}
 	if err := r.cn.e.poisoned.Load(); err != nil {
 		r.step(&replicate.Event{Kind: replicate.EvFault, Err: *err})
@@ -89,6 +89,9 @@ func (r *replica) open(committed segment.Position) error {
 // startState is the state of the log before its first batch.
 func (pt *partition) startState() (segment.State, error) {
 	off, pos, id := pt.log.Start()
+	if s := pt.log.Segments(); len(s) > 0 && segment.DeviceFailed(s[0].Err) {
+		return segment.State{}, s[0].Err // it begins wherever that segment does
+	}
 	if off == 0 {
 		return segment.State{}, nil
 	}

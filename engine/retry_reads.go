@@ -1,37 +1,39 @@
 package engine
 
 import (
+	"slices"
 	"time"
 
 	"penstock/segment"
 )
 
 const (
-	// firstRetryPause is after how long a single node tries again what its device could not read, if that is less than the scrub's interval; the pause doubles with each
+	// firstRetryPause is after how long a node tries again what its device could not read, if that is less than the scrub's interval; the pause doubles with each
 	// try that leaves something.
 	firstRetryPause = 30 * time.Second
 	maxRetryPause   = time.Hour
 )
 
-// retryReads tries again what the device of a single node could not read. Nothing else would, before a restart: the range is isolated, and nobody has another copy. In a
-// cluster it is repaired from one. It runs until the engine closes.
+// retryReads tries again what the device could not read. On a single node nothing else would, before a restart: the range is isolated, and nobody has another
+// copy. In a cluster it is what no other replica has repaired meanwhile, and the copies that wait for their device (replica_waits.go). It runs until the engine closes.
 func (e *Engine) retryReads() {
 	c := segment.NewChecker()
 	defer c.Close()
-	first := min(firstRetryPause, e.opts.ScrubInterval)
+	first := firstRetryPause
+	if e.opts.ScrubInterval > 0 {
+		first = min(first, e.opts.ScrubInterval)
+	}
 	for wait := first; e.pause(wait, e.stop); {
 		left := false
 		for _, pt := range e.partitionList() {
-			if pt.log == nil || pt.t.quarantined {
+			if pt.rep != nil && !pt.rep.hasLog() || pt.log == nil || pt.t.quarantined {
 				continue
 			}
-			for _, r := range pt.log.MayReadAgain() {
-				back, open := e.retryRead(pt, c, r)
-				if !open {
-					return
-				}
-				left = left || !back
+			back, open := e.retryPartition(pt, c)
+			if !open {
+				return
 			}
+			left = left || !back
 		}
 		if wait = min(2*wait, maxRetryPause); !left {
 			wait = first
@@ -39,9 +41,30 @@ func (e *Engine) retryReads() {
 	}
 }
 
+// retryPartition tries what is left of a partition. It says whether all of it is served again, and false for open when the engine closes.
+func (e *Engine) retryPartition(pt *partition, c *segment.Checker) (back, open bool) {
+	before := pt.log.MayReadAgain()
+	if pt.log.OpenAgain() {
+		pt.readAgain()
+	}
+	for _, r := range pt.log.MayReadAgain() {
+		if _, open = e.retryRead(pt, c, r); !open {
+			return false, false
+		}
+	}
+	left := pt.log.MayReadAgain()
+	if pt.rep != nil && (!slices.Equal(before, left) || pt.rep.isWaiting()) {
+		pt.rep.readsAgain()
+	}
+	return len(left) == 0 && (pt.rep == nil || !pt.rep.isWaiting()), true
+}
+
 // retryRead tries one range. It says whether all of it is served again, and false for open when the engine closes.
 func (e *Engine) retryRead(pt *partition, c *segment.Checker, r segment.Range) (back, open bool) {
 	from := r.From
+	if from >= r.To {
+		return false, true // a segment that does not say what it has
+	}
 	for r.From < r.To {
 		until, err := pt.log.ReadAgain(c, r)
 		if err != nil {

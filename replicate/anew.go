@@ -27,15 +27,25 @@ import "penstock/segment"
 // there is no leader. So its engine keeps all of it until then (Unneeded). What a leader that does not compare lacks was
 // never committed, and that stays so in every later epoch.
 
+// A device that could not read for a moment is another thing than bytes that read and are wrong: they are still there. A
+// member of the ISR that is given up for such a device waits in front of step 5, and asks again: as long as it counts,
+// nobody knows of enough other copies that are whole, and what rots there unseen may be whole here. It goes on when it
+// is outside, or when all that it has lies below the leader's beginning, so a device that never reads again keeps
+// it waiting until another copy has joined. If the device reads first, its engine makes a new machine of the same log.
+
+// Waits says that the log is given up, and that nothing is lost of it if its device reads it again.
+func (f *Follower) Waits() bool { return f.waits }
+
 // Unneeded says that the log is given up, and that a leader has heard where it ends and needs nothing of it.
 func (f *Follower) Unneeded() bool { return f.anew && f.spared }
 
 // unusable takes EvUnusable. Answers to what was reported before are about a log that is not counted on any more.
-func (f *Follower) unusable(now int64, acts *Actions) {
-	if f.err != nil || f.anew {
+func (f *Follower) unusable(now int64, again bool, acts *Actions) {
+	if f.waits = f.waits && again; f.err != nil || f.anew {
 		return
 	}
 	f.anew, f.bare, f.spared = true, false, false
+	f.waits = again
 	f.log.Generation++
 	f.log.Shortened = true
 	f.damage.cut(0)
@@ -45,6 +55,11 @@ func (f *Follower) unusable(now int64, acts *Actions) {
 
 // beginAnew takes MsgMatch or MsgReset for a log that is given up.
 func (f *Follower) beginAnew(now int64, m *Message, acts *Actions) {
+	if f.waits && !f.outside && (m.Kind == MsgMatch || m.Log.Next < f.log.End.Next) {
+		f.state, f.askedAt = idle, now // it asks again, in RetryNs
+		return
+	}
+	f.waits = false
 	switch {
 	case m.Kind == MsgReset:
 		f.reset(m, acts)

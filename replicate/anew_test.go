@@ -301,3 +301,62 @@ func TestFollowerAlone(t *testing.T) {
 		t.Fatalf("%+v", acts)
 	}
 }
+
+// A member of the ISR whose device may read its log again is not begun anew as long as it counts, whatever leader asks; outside it is, and so is one of which
+// nothing but what the leader has removed is there.
+func TestFollowerWaitsForItsDevice(t *testing.T) {
+	state := func(r *followerRig, isr ...Member) *State {
+		return &State{Epoch: r.epoch, Leader: 1, Replicas: []NodeID{1, 2, 3}, ISR: isr}
+	}
+	for name, c := range map[string]struct {
+		isr   []Member
+		again bool
+		begin segment.Position // > 0: it is told to begin there
+		waits bool
+	}{
+		"it counts":                       {isr: []Member{testMember(1), testMember(2)}, again: true, waits: true},
+		"nothing is known":                {again: true, waits: true},
+		"it is outside":                   {isr: []Member{testMember(1), testMember(3)}, again: true},
+		"it counts, and is damaged":       {isr: []Member{testMember(1), testMember(2)}},
+		"the leader begins in its middle": {isr: []Member{testMember(1), testMember(2)}, again: true, begin: 2, waits: true},
+		"the leader begins at its end":    {isr: []Member{testMember(1), testMember(2)}, again: true, begin: 6},
+	} {
+		r := newFollowerRig(t, Config{RetryNs: 50 * ms}, leaderLog(1, 1, 1, 1, 1, 1), 6)
+		if c.isr != nil {
+			r.step(Event{Kind: EvState, State: state(r, c.isr...)})
+		}
+		r.step(Event{Kind: EvUnusable, Again: c.again})
+		for range 3 {
+			rep := r.probe()
+			if rep.isBare() || !rep.Damaged || r.f.Electable() {
+				t.Errorf("%s: reports %+v", name, rep)
+			}
+			answer := Message{Kind: MsgMatch, Position: 4, Boot: rep.Boot, Generation: rep.Generation}
+			if c.begin > 0 {
+				answer = Message{Kind: MsgReset, Log: r.leader.stateAt(c.begin), Epochs: r.leader.table.before(c.begin), Boot: rep.Boot, Generation: rep.Generation}
+			}
+			acts := r.say(answer)
+			if begins := find(acts, ActReset) != nil || sent(acts, 1, MsgResync) != nil; begins == c.waits || r.f.Waits() != c.waits {
+				t.Fatalf("%s: waits %v: %+v", name, r.f.Waits(), acts)
+			}
+			if !c.waits {
+				break
+			}
+			r.now += 50 * ms
+			if asks := sent(r.step(Event{Kind: EvTick}), 1, MsgResync) != nil; !asks {
+				t.Errorf("%s: it does not ask again", name)
+			}
+		}
+		if !c.waits {
+			continue
+		}
+		if r.step(Event{Kind: EvUnusable}); r.f.Waits() { // the device reads, and what it reads is wrong
+			t.Errorf("%s: it waits still", name)
+		}
+		rep := r.probe()
+		r.say(Message{Kind: MsgMatch, Position: 4, Boot: rep.Boot, Generation: rep.Generation})
+		if !r.probe().Damaged || !r.f.Unneeded() {
+			t.Errorf("%s: it is not given up", name)
+		}
+	}
+}

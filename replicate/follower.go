@@ -55,6 +55,8 @@ type Follower struct {
 	anew      bool // the log is given up; see anew.go
 	bare      bool // and this epoch's leader is told so
 	spared    bool // and a leader, of this epoch or one before, needs nothing of it
+	waits     bool // anew && !bare: not yet, because its device may read it again
+	outside   bool // the newest state heard of has an ISR without this replica
 	err       error
 }
 
@@ -121,7 +123,7 @@ func (f *Follower) Step(now int64, ev *Event, acts *Actions) {
 	case EvTruncated:
 		f.truncated(ev, acts)
 	case EvUnusable:
-		f.unusable(now, acts)
+		f.unusable(now, ev.Again, acts)
 	default:
 		panic(fmt.Sprintf("BUG: follower event %d", ev.Kind))
 	}
@@ -135,6 +137,7 @@ func (f *Follower) Step(now int64, ev *Event, acts *Actions) {
 func (f *Follower) learn(now int64, st *State, acts *Actions) {
 	if st.Epoch >= f.epoch {
 		f.replicas = append(f.replicas[:0], st.Replicas[:min(len(st.Replicas), MaxReplicaCount)]...)
+		f.outside = len(st.ISR) > 0 && !contains(st.ISR, f.self)
 	}
 	if st.Epoch < f.epoch || st.Epoch == f.epoch && f.leader != 0 {
 		return

@@ -21,7 +21,7 @@ const (
 	EvLease               // leader: DeadlineNs: until when the node may serve
 	EvRead                // leader: Node, Request, Position, Until, Offset: the answer to ActRead; Offset is where Until begins. Until == Position: it could not be read now
 	EvPeerDown            // leader: Node: its connection is closed and its address refuses
-	EvUnusable            // follower: the log can neither be cut nor repaired in place: it begins anew from the leader's
+	EvUnusable            // follower: Again: the log can neither be cut nor repaired in place: it begins anew from the leader's. Again: its device may still read it, see anew.go
 	EvTruncated           // follower: Generation, Log: the cut is done, or the reset is on stable storage; the log ends at Log
 )
 
@@ -40,6 +40,7 @@ type Event struct {
 	Request    uint64
 	Token      uint64
 	Live       []NodeID
+	Again      bool
 	DeadlineNs int64 // on the clock of Step's now; 0 in EvPut: do not wait
 	Err        error
 }

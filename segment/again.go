@@ -4,9 +4,80 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"syscall"
 
 	"penstock/segment/aio"
 )
+
+// OpenAgain reads the heads of segments again that the device could not read when the log was opened, and says whether
+// one of them is served now. A head that does read and is wrong is damage, as at Open: it is not tried again. It holds
+// the lock that writers of the log need for as long as the device takes.
+func (l *Log) OpenAgain() bool {
+	l.io.Lock()
+	defer l.io.Unlock()
+	l.mu.Lock()
+	files := slices.Clone(l.segs)
+	l.mu.Unlock()
+	changed, served := false, false
+	for i, f := range slices.Backward(files) { // a head has to fit to those above
+		if f.broken == nil || !DeviceFailed(f.broken) {
+			continue
+		}
+		h, size, err := readSegmentHeader(l.disk, f.path)
+		if err != nil && (!errors.Is(err, errSegHeader) || DeviceFailed(err)) {
+			continue
+		}
+		l.mu.Lock()
+		l.dropDamage(func(at Offset) bool { return at == f.base })
+		if err == nil {
+			err = l.fitsAgain(i, &h)
+		}
+		if changed = true; err != nil {
+			f.broken = f.corrupt(0, err)
+		} else {
+			l.takeHead(i, h, size)
+			served = true
+		}
+		l.mu.Unlock()
+	}
+	if changed {
+		l.mu.Lock()
+		for _, f := range l.segs {
+			if f.broken != nil {
+				l.dropDamage(func(at Offset) bool { return at == f.base })
+			}
+		}
+		l.standIn(l.segs)
+		l.mu.Unlock()
+	}
+	return served
+}
+
+// DeviceFailed says whether err is about a device that could not read, not about what it read.
+func DeviceFailed(err error) bool { return errors.Is(err, aio.ErrMedia) || errors.Is(err, syscall.EIO) }
+
+// fitsAgain is fits for the head of segment i of an open log. The caller holds l.mu.
+func (l *Log) fitsAgain(i int, h *segHeader) error {
+	f := l.segs[i]
+	st := State{Segment: f.number, SegmentBase: f.base, End: l.flushed}
+	if f.sealed {
+		st.Segment++
+	}
+	if i > 0 && (h.starts || l.segs[i-1].broken == nil && h.base > l.segs[i-1].base+Offset(l.segs[i-1].capacity)) {
+		return errors.New("it does not continue the segment before it")
+	}
+	return l.fits(h, f.number, min(l.baseAbove(l.segs[i+1:]), l.flushed), st)
+}
+
+// takeHead serves segment i, whose head is h. The caller holds l.mu.
+func (l *Log) takeHead(i int, h segHeader, size int64) {
+	f := l.segs[i]
+	f.broken, f.segHeader = nil, h
+	l.noteShort(f, size, l.segmentEnd(i))
+	if i == 0 {
+		l.start = place{f.first, f.firstPos, f.firstID}
+	}
+}
 
 // errReadSoFar is why the rest of a range stays isolated whose beginning the device gave back.
 var errReadSoFar = fmt.Errorf("%w: a range that it could not read was read again up to here", aio.ErrMedia)
@@ -43,13 +114,13 @@ func (l *Log) ReadAgain(c *Checker, r Range) (until Offset, err error) {
 	return r.From, err
 }
 
-// MayReadAgain lists the isolated ranges that ReadAgain can try.
+// MayReadAgain lists the isolated ranges that ReadAgain or OpenAgain can try.
 func (l *Log) MayReadAgain() []Range {
 	all := l.Isolated()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.DeleteFunc(all, func(r Range) bool {
-		return !slices.ContainsFunc(l.damage, func(d damage) bool { return d.at == r.From && errors.Is(d.err, aio.ErrMedia) })
+		return !slices.ContainsFunc(l.damage, func(d damage) bool { return d.at == r.From && DeviceFailed(d.err) })
 	})
 }
 

@@ -74,3 +74,55 @@ func TestReadAgainFindsDamage(t *testing.T) {
 		t.Errorf("isolated %v: %v", w.log.Isolated(), w.log.Health())
 	}
 }
+
+// Heads that the device could not read when the log was opened are read again, and all is as if they had been read: where the log begins, and what each segment
+// holds. One that does read and is wrong is damage.
+func TestOpenAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		from, to int
+		rotten   bool
+	}{"the first": {0, 1, false}, "two in the middle": {1, 3, false}, "all": {0, 1 << 20, false}, "rotten": {1, 2, true}} {
+		d := faultaio.New(faultaio.Options{Seed: 1})
+		w := newWorld(t, d)
+		w.fill(newRand(43), 60)
+		w.settle()
+		segments := w.log.Segments()
+		if len(segments) < 4 {
+			t.Fatalf("%d segments", len(segments))
+		}
+		before, start := segments, [3]any{}
+		start[0], start[1], start[2] = w.log.Start()
+		for _, s := range segments[c.from:min(c.to, len(segments))] {
+			d.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: s.Path, Count: -1, Err: syscall.EIO})
+		}
+		w.reopen()
+		if w.log.OpenAgain() || w.log.Health() == nil || len(w.log.MayReadAgain()) == 0 {
+			t.Fatalf("%s: nothing was damaged: %v", name, w.log.Health())
+		}
+		d.ClearRules()
+		if c.rotten && !d.Corrupt(segments[c.from].Path, []byte("rotten"), 0) {
+			t.Fatal("no such file")
+		}
+		if w.log.OpenAgain() == c.rotten {
+			t.Errorf("%s: served: %v", name, !c.rotten)
+		}
+		if c.rotten {
+			if w.log.Health() == nil || len(w.log.MayReadAgain()) != 0 || w.log.OpenAgain() {
+				t.Errorf("%s: it may be read again: %v", name, w.log.Health())
+			}
+			continue
+		}
+		after := w.log.Segments()
+		for i := range after {
+			a, b := &after[i], &before[i]
+			if a.Err != nil || a.Start != b.Start || a.End != b.End || a.FirstPosition != b.FirstPosition || a.FirstID != b.FirstID {
+				t.Errorf("%s: segment %d is %+v, and was %+v", name, i, a, b)
+			}
+		}
+		off, pos, id := w.log.Start()
+		if start != [3]any{off, pos, id} || w.log.Health() != nil || len(w.log.Isolated()) != 0 {
+			t.Errorf("%s: begins at %d, %d, %d, %v, isolated %v", name, off, pos, id, w.log.Health(), w.log.Isolated())
+		}
+		w.check()
+	}
+}

@@ -229,14 +229,21 @@ func (l *Log) openOne(number uint32, present bool, limit Offset, st State) (*seg
 		return f, nil
 	}
 	f.segHeader = h
-	if room := size - SegmentHeaderBytes; room < h.capacity {
-		from := h.base + Offset(room)
-		f.bad = append(f.bad, span{from, h.base + Offset(h.capacity)})
-		if from < limit {
-			l.noteDamage(from, f.corrupt(size, errors.New("the file is too short")))
-		}
-	}
+	l.noteShort(f, size, limit)
 	return f, nil
+}
+
+// noteShort isolates what a file of size bytes does not have of its segment, whose batches end at limit at the latest.
+func (l *Log) noteShort(f *segFile, size int64, limit Offset) {
+	room := size - SegmentHeaderBytes
+	if room >= f.capacity {
+		return
+	}
+	from := f.base + Offset(room)
+	f.bad = append(f.bad, span{from, f.base + Offset(f.capacity)})
+	if from < limit {
+		l.noteDamage(from, f.corrupt(size, errors.New("the file is too short")))
+	}
 }
 
 // fits says what keeps a valid header from being that of segment number of this log.
@@ -257,17 +264,29 @@ func (l *Log) fits(h *segHeader, number uint32, limit Offset, st State) error {
 	return nil
 }
 
-// link takes the opened files, newest first, as the log's list. Stand-ins get the range that their
-// neighbours leave: from where the file below can end at most.
+// link takes the opened files, newest first, as the log's list.
 func (l *Log) link(files []*segFile) {
 	slices.Reverse(files)
+	l.standIn(files)
+	l.segs = files
+	f := files[0]
+	l.start = place{f.first, f.firstPos, f.firstID}
+}
+
+// standIn gives the files that do not say what they hold the range that their neighbours leave: from where the file
+// below can end at most.
+func (l *Log) standIn(files []*segFile) {
 	for i, f := range files {
 		if f.broken == nil {
 			continue
 		}
 		switch {
-		case f.number == l.placed.Segment:
+		case f.sealed:
+		case f.base == 0: // the current segment of Open; later what is placed may be in another
 			f.base = l.placed.SegmentBase
+		}
+		switch {
+		case !f.sealed:
 		case i > 0:
 			below := files[i-1]
 			f.base = min(below.base+Offset(below.capacity), l.baseAbove(files[i+1:]))
@@ -277,9 +296,6 @@ func (l *Log) link(files []*segFile) {
 		f.first = f.base
 		l.noteDamage(f.base, f.broken)
 	}
-	l.segs = files
-	f := files[0]
-	l.start = place{f.first, f.firstPos, f.firstID}
 }
 
 func (l *Log) baseAbove(files []*segFile) Offset {

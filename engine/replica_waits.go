@@ -1,0 +1,106 @@
+package engine
+
+import (
+	"time"
+
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// A device that could not read for a moment is no reason to give a copy up: its bytes are there, and may be whole where all others have rotted unseen. As long as
+// the copy is in the ISR it is kept: it is damaged by the store's word, does not lead, acknowledges nothing, and its device is asked again (retryReads). It is
+// given up, and fetched anew, when what reads is wrong, or when it is outside of the ISR: then at least min_isr other copies are in it. A device that
+// never reads again keeps the copy waiting until another one has joined.
+
+// devicePoll is how often a cut that waits for its device looks whether it may go on.
+const devicePoll = time.Second
+
+// mayGiveUp says whether a copy may be given up because of err. The row that this process knows may be old, but a copy that acknowledges nothing does not join.
+func (r *replica) mayGiveUp(err error) bool {
+	if !segment.DeviceFailed(err) {
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.closed || len(r.state.ISR) > 0 && !memberOf(r.state.ISR, r.cn.member())
+}
+
+// awaitDevice lets some time pass in which retryReads may read what a cut has to read, and says whether the cut should be tried again. It runs on the
+// goroutine of the cut.
+func (r *replica) awaitDevice(err error) bool {
+	return !r.mayGiveUp(err) && r.cn.e.pause(devicePoll, r.cn.e.stop)
+}
+
+// readsAgain takes up a copy whose device may read again what it did not. It runs on the goroutine of retryReads.
+func (r *replica) readsAgain() {
+	if !r.givenUp.Load() {
+		r.run(func() {
+			if !r.closed && (r.leader != nil || r.follower != nil) && len(r.isolated()) == 0 {
+				r.step(&replicate.Event{Kind: replicate.EvRepaired, Until: r.pt.machine.State().Next})
+			}
+		})
+		return
+	}
+	_, err := r.pt.startState()
+	switch {
+	case err == nil:
+		r.takeUp()
+	case !segment.DeviceFailed(err) && unfit(err):
+		r.waitNoMore(err)
+	}
+}
+
+// isWaiting says whether the machine of the copy waits for the device.
+func (r *replica) isWaiting() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.waits && !r.closed && r.follower != nil && r.follower.Waits()
+}
+
+// takeUp makes a new machine of a copy that waited and reads again. Nothing of it is gone: what the machine before had been told
+// has not begun. dropMu keeps the commit log from letting go of anything meanwhile.
+func (r *replica) takeUp() {
+	r.dropMu.Lock()
+	defer r.dropMu.Unlock()
+	r.run(func() {
+		if !r.waits || r.closed || r.follower == nil || !r.follower.Waits() || r.cn.shortened.isDropped(r.pt.identity()) {
+			return
+		}
+		r.givenUp.Store(false)
+		if err := r.open(r.follower.Committed()); err != nil {
+			r.givenUp.Store(true)
+			return
+		}
+		r.waits = false
+		r.pt.losing.Store(len(r.pt.fold.Gone(nil, r.pt.startBorder(), 1)) > 0)
+		r.cn.e.log.Info("the device reads the beginning of a copy of a partition again: the copy takes part", "topic", r.pt.t.name, "partition", r.pt.number)
+		r.step(&replicate.Event{Kind: replicate.EvState, State: &r.state})
+		r.correctDamaged(r.row.Load())
+	})
+}
+
+// waitNoMore gives a copy up whose device reads again, and reads what is wrong. That it will lack what it had acknowledged is kept first.
+func (r *replica) waitNoMore(why error) {
+	if err := r.cn.shortened.add([]segment.Identity{r.pt.identity()}); err != nil {
+		return // it is tried again
+	}
+	r.run(func() {
+		if r.waits && !r.closed && r.follower != nil && r.follower.Waits() {
+			r.shortened = true
+			r.cn.e.log.Error("the device reads the beginning of a copy of a partition again, and it is damaged", "topic", r.pt.t.name, "partition", r.pt.number, "error", why)
+			r.step(&replicate.Event{Kind: replicate.EvUnusable})
+			r.noteGivenUp()
+		}
+	})
+}
+
+// noteGivenUp counts a copy that has waited for its device and does not any more. mu is held.
+func (r *replica) noteGivenUp() {
+	if !r.waits || r.follower == nil || r.follower.Waits() {
+		return
+	}
+	r.waits = false
+	r.cn.drops.Add(1)
+	r.cn.e.log.Error("the first batch of a copy of a partition could not be read: it is dropped and fetched anew from its leader. What was acknowledged is on the other "+
+		"replicas, as long as those read back; look at this node's device", "topic", r.pt.t.name, "partition", r.pt.number)
+}
