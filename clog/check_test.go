@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/patience"
 	"penstock/segment"
 	"penstock/segment/aio"
 	"penstock/segment/aio/faultaio"
@@ -313,7 +314,7 @@ func TestRenewAtRest(t *testing.T) {
 	go func() { ran <- l.Run() }()
 	m.put(3)
 	l.Wake()
-	const patience = time.Minute
+	wait := patience.Or(time.Minute)
 	asleep := func() bool {
 		l.turnLock.Lock()
 		defer l.turnLock.Unlock()
@@ -321,12 +322,12 @@ func TestRenewAtRest(t *testing.T) {
 		defer m.mu.Unlock()
 		return m.acked == 3 && l.asleep && l.prep.usable()
 	}
-	for end := time.Now().Add(patience); !asleep() && time.Now().Before(end); {
+	for end := time.Now().Add(wait); !asleep() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	file := l.Current()
 	l.Renew(file)
-	for end := time.Now().Add(patience); l.Current() == file && time.Now().Before(end); {
+	for end := time.Now().Add(wait); l.Current() == file && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	if l.Current() != file+1 {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/patience"
 	"penstock/segment/aio"
 	"penstock/segment/aio/faultaio"
 )
@@ -44,9 +45,9 @@ func (m *model) gathered() uint64 {
 
 func soon(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(100 * time.Microsecond) {
+	for end := time.Now().Add(patience.Or(time.Minute)); !holds(); time.Sleep(100 * time.Microsecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within a minute: %s", what)
+			t.Fatalf("did not come in time: %s", what)
 		}
 	}
 }
@@ -85,7 +86,7 @@ func TestGatherOnSpot(t *testing.T) {
 		}()
 		select {
 		case <-back:
-		case <-time.After(time.Minute):
+		case <-time.After(patience.Or(time.Minute)):
 			t.Fatalf("solo %v: the caller waits for a disk that hangs, or gathers nothing", solo)
 		}
 		m.put(1)
@@ -108,6 +109,35 @@ func TestGatherOnSpot(t *testing.T) {
 			t.Errorf("solo %v: %v", solo, err)
 		}
 	}
+}
+
+// TestGatherOnSpotDoesNotWait: who has the log's lock may be in a write that hangs, and a caller does not wait for him.
+func TestGatherOnSpotDoesNotWait(t *testing.T) {
+	_, m, l, ran := spotLog(t)
+	m.put(1)
+	l.turnLock.Lock()
+	back := make(chan struct{})
+	go func() {
+		defer close(back)
+		l.GatherOnSpot()
+	}()
+	select {
+	case <-back:
+	case <-time.After(patience.Or(time.Minute)):
+		t.Error("the caller waits for whoever has the lock")
+	}
+	if n := m.gathered(); n != 1 {
+		t.Errorf("%d records were gathered without the lock, want 1", n)
+	}
+	l.turnLock.Unlock()
+	<-back
+	l.Wake()
+	soon(t, "the log has both records", func() bool { return m.durable() == 2 })
+	l.Stop()
+	if err := <-ran; err != nil {
+		t.Error(err)
+	}
+	closeLog(t, l)
 }
 
 // TestGatherOnSpotThenStop: a group that was gathered on the spot is written although the log is to stop.

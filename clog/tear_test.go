@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/patience"
 	"penstock/segment"
 	"penstock/segment/aio"
 	"penstock/segment/aio/faultaio"
@@ -191,7 +192,7 @@ func TestMarkByTimer(t *testing.T) {
 	for round := range uint64(3) {
 		m.put(1)
 		l.Wake()
-		for end := time.Now().Add(30 * time.Second); l.Stats().Marks < round+1; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(patience.Or(30 * time.Second)); l.Stats().Marks < round+1; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("no mark: %+v", l.Stats())
 			}

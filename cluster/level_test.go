@@ -10,6 +10,7 @@ import (
 
 	"penstock/cluster/kv"
 	"penstock/engine/meta"
+	"penstock/internal/patience"
 )
 
 // levelled is a node of a version that knows levels up to known, with a directory of a level.
@@ -140,7 +141,7 @@ func TestLevelTurnsAway(t *testing.T) {
 		n := s.Nodes[7]
 		return n != nil && n.Boot == uuid.Nil && !n.Live && n.Store == row.Store
 	})
-	for deadline := time.Now().Add(30 * time.Second); a.logs.contains("turned away") != 1; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience.Or(30 * time.Second)); a.logs.contains("turned away") != 1; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the log says it %d times", a.logs.contains("turned away"))
 		}

@@ -17,6 +17,7 @@ import (
 	"penstock/cluster/kv"
 	"penstock/cluster/kv/memory"
 	"penstock/engine/meta"
+	"penstock/internal/patience"
 	"penstock/replicate"
 )
 
@@ -167,7 +168,7 @@ func (w *world) restart(n *testNode, disk uuid.UUID) *testNode {
 // until waits for a condition on a node's snapshot.
 func (w *world) until(n *testNode, what string, ok func(s *meta.Snapshot) bool) *meta.Snapshot {
 	w.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(patience.Or(30 * time.Second))
 	for {
 		n.s.mu.Lock()
 		changed := n.s.changed

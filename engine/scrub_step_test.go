@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"penstock/clog"
+	"penstock/internal/patience"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -41,7 +42,7 @@ func TestScrubTellsOfAFileOnce(t *testing.T) {
 		}
 	}
 	release()
-	for end := time.Now().Add(time.Minute); e.Health() != nil && time.Now().Before(end); {
+	for end := time.Now().Add(patience.Or(time.Minute)); e.Health() != nil && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	if err := e.Health(); err != nil {

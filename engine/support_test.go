@@ -5,24 +5,19 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"penstock/engine"
+	wait "penstock/internal/patience"
 	"penstock/segment/aio"
 	"penstock/segment/aio/faultaio"
 )
 
-// patience is how long a test waits for what must happen; the machine may be busy. PENSTOCK_PATIENCE shortens it where tests are to fail (tools/mutants).
-var patience = func() time.Duration {
-	if d, err := time.ParseDuration(os.Getenv("PENSTOCK_PATIENCE")); err == nil {
-		return d
-	}
-	return 60 * time.Second
-}()
+// patience is how long a test waits for what must happen; the machine may be busy.
+var patience = wait.Or(60 * time.Second)
 
 // openWith opens an engine that the test closes at its end, if it did not before.
 func openWith(t testing.TB, o engine.Options) *engine.Engine {

@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"penstock/internal/patience"
 )
 
 // workshop builds and runs test binaries. Its methods are safe for concurrent use.
@@ -110,8 +112,8 @@ func (w *workshop) build(t test, binary string, flags ...string) error {
 
 var failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
-// patience is how long tests wait for what a mutant may keep from happening, where their own patience is for machines that are much busier.
-const patience = "20s"
+// atMost is how long tests wait for what a mutant may keep from happening, where their own patience is for machines that are much busier.
+const atMost = "20s"
 
 // enoughCuts is how often the power is cut at most: the first cut that loses a message ends the test, and chance says which one that is.
 const enoughCuts = "PENSTOCK_POWER_CUTS=90"
@@ -129,7 +131,7 @@ func (w *workshop) run(t test, binary string, limit time.Duration, says string, 
 	}
 	cmd := exec.CommandContext(w.ctx, binary, args...)
 	cmd.Dir = filepath.Join(w.root, filepath.FromSlash(strings.TrimPrefix(t.pkg, "./")))
-	cmd.Env = append(append(os.Environ(), "PENSTOCK_PATIENCE="+patience), env...)
+	cmd.Env = append(append(os.Environ(), patience.Variable+"="+atMost), env...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err = cmd.Run()
