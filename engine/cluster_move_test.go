@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"path"
@@ -29,6 +30,16 @@ func (tr *trio) gone(m *member, topic string) {
 	tr.eventually(m.name+" has nothing of it", func() bool {
 		c, err := engine.CopyOf(m.e, topic, 0)
 		return (err != nil || c.End == 0) && len(m.segmentFiles(tr.t, topic)) == 0
+	})
+}
+
+// equalOn waits until a member has all bytes of a partition that another has.
+func (tr *trio) equalOn(topic string, has, gets *member) {
+	tr.t.Helper()
+	tr.eventually(gets.name+" has what "+has.name+" has", func() bool {
+		a, err := engine.CopyOf(gets.e, topic, 0)
+		b, _ := engine.CopyOf(has.e, topic, 0)
+		return err == nil && a.End == b.End && bytes.Equal(a.Bytes, b.Bytes)
 	})
 }
 
@@ -84,18 +95,10 @@ func TestClusterMovedBytesGo(t *testing.T) {
 	tr.move(l, followers[1], from)
 	tr.gone(followers[1], "t")
 	tr.fill(h, l, "t", "after", 300, 200)
-	tr.eventually("who came back has everything", func() bool {
-		a, err := engine.CopyOf(from.e, "t", 0)
-		b, _ := engine.CopyOf(l.e, "t", 0)
-		return err == nil && a.End == b.End && string(a.Bytes) == string(b.Bytes)
-	})
+	tr.equalOn("t", l, from)
 	tr.crash(from)
 	tr.start(from)
-	tr.eventually("and after a power cut, too", func() bool {
-		a, err := engine.CopyOf(from.e, "t", 0)
-		b, _ := engine.CopyOf(l.e, "t", 0)
-		return err == nil && a.End == b.End && string(a.Bytes) == string(b.Bytes)
-	})
+	tr.equalOn("t", l, from)
 	c, err := engine.CopyOf(from.e, "t", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -105,6 +108,31 @@ func TestClusterMovedBytesGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.check(t, stored)
+}
+
+// A node that had begun a copy and ended before its commit log said anything of it, and that is no replica any more when it comes back, removes the files.
+func TestFilesOfACopyThatNeverBeganGo(t *testing.T) {
+	t.Parallel()
+	tr, h, l, followers, free := moved(t)
+	tr.gone(free, "t")
+	tr.stop(free)
+	dir := path.Join(engine.TopicDir(l.e, "t"), "0")
+	if err := free.disk.MkdirAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	f, err := free.disk.Create(path.Join(dir, "0000000000.seg"), 64<<10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	tr.start(free)
+	tr.topic(free, "t")
+	tr.gone(free, "t")
+	tr.move(l, followers[0], free)
+	tr.fill(h, l, "t", "after", 100, 200)
+	tr.equalOn("t", l, free)
 }
 
 // While a replica of the new set is not in sync the old bytes stay: they may be what it has to be repaired from.

@@ -49,6 +49,7 @@ type replica struct {
 	ended    bool // closed for good: a copy that began anew would not know what is committed, and its log may not be written any more
 	// removing: this node is no replica any more, and its bytes go; see removeBytes.
 	removing bool
+	swept    bool // what a process before this one left of the partition is gone
 
 	generation uint64           // of the log: raised by every cut
 	durable    segment.Position // below it everything is on stable storage here

@@ -35,7 +35,7 @@ func (cn *clusterNode) removeIfSettled(snap *meta.Snapshot, pt *partition, row *
 		return
 	}
 	r.mu.Lock()
-	has := r.pt.log != nil && r.closed && !r.removing
+	has := !r.removing && (r.pt.log != nil && r.closed || r.pt.log == nil && !r.swept)
 	if has {
 		r.removing = true
 	}
@@ -73,7 +73,7 @@ func (r *replica) remove() {
 	switch {
 	case err == nil:
 		r.mu.Lock()
-		r.removing = false
+		r.removing, r.swept = false, true
 		r.mu.Unlock()
 	case errors.Is(err, ErrClosed), errors.Is(err, segment.ErrClosed):
 	case r.cn.e.poisoned.Load() != nil:
@@ -85,6 +85,12 @@ func (r *replica) remove() {
 
 func (r *replica) removeBytes() error {
 	e, pt := r.cn.e, r.pt
+	if !r.hasLog() { // a process before this one may have made files and ended before its commit log said anything of them
+		if err := e.poisoned.Load(); err != nil {
+			return *err // it may have said it where it does not read
+		}
+		return e.trashLeftovers(pt)
+	}
 	for r.atWork() { // an earlier cut ends first
 		if !e.pause(time.Millisecond, e.stop) {
 			return ErrClosed
@@ -156,7 +162,7 @@ var leftovers atomic.Uint64
 
 // trashLeftovers puts away what lies in the partition's directory and is in no segment of its log. Reset removes the segments that the log lists; one
 // from before the log's last beginning, which a restart did not list, would stand below the new ones and look like the end of a gap. Nothing is
-// appended to the log meanwhile.
+// appended to the log meanwhile. Without a log no file is of use: no record of the commit log speaks of the partition.
 func (e *Engine) trashLeftovers(pt *partition) error {
 	dir := partitionDir(pt.t.uuid, pt.number)
 	files, err := e.disk.ReadDir(dir)
@@ -164,9 +170,11 @@ func (e *Engine) trashLeftovers(pt *partition) error {
 		return nil
 	}
 	listed := map[string]bool{}
-	for _, s := range pt.log.Segments() {
-		name := path.Base(s.Path)
-		listed[name], listed[strings.TrimSuffix(name, ".seg")+".idx"] = true, true
+	if pt.rep.hasLog() {
+		for _, s := range pt.log.Segments() {
+			name := path.Base(s.Path)
+			listed[name], listed[strings.TrimSuffix(name, ".seg")+".idx"] = true, true
+		}
 	}
 	moved := false
 	for i := 0; i < len(files) && err == nil; i++ {
