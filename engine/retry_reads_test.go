@@ -1,6 +1,9 @@
 package engine_test
 
 import (
+	"maps"
+	"path"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -40,4 +43,34 @@ func TestReadsAreTriedAgain(t *testing.T) {
 	if n := strings.Count(log.String(), "read back again"); n == 0 || uint64(n) != e.Storage().ReadsRecovered {
 		t.Errorf("told %d times, %d ranges", n, e.Storage().ReadsRecovered)
 	}
+}
+
+// The same with the only replica of a partition in a cluster: nobody can repair it.
+func TestReadsOfASingleReplicaAreTriedAgain(t *testing.T) {
+	t.Parallel()
+	tr, h := newTrio(t, 3, scrubsOften, func(o *engine.Options) { o.Cluster.Replicas = 1 }), newTold()
+	tr.create("t", 1)
+	tr.channel("t", "c")
+	l := tr.leader("t", 0)
+	tr.fill(h, l, "t", "m", 2000, 800)
+	dir := path.Join(engine.TopicDir(l.e, "t"), "0")
+	tr.stop(l)
+	names := slices.Sorted(maps.Keys(segmentBytes(t, l.disk, dir)))
+	if len(names) < 3 {
+		t.Fatalf("%d segments", len(names))
+	}
+	l.disk.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: path.Join(dir, names[1]), Count: -1, Err: syscall.EIO})
+	tr.start(l)
+	tr.eventually("the scrub cannot read it", func() bool { return l.e.Storage().DamagedCopies > 0 })
+	l.disk.ClearRules()
+	k := sit(t, tr.at(tr.leader("t", 0), "t", "c"), 500)
+	got := map[string]bool{}
+	tr.eventually("all messages come", func() bool {
+		for m, ok := k.poll(0); ok; m, ok = k.poll(0) {
+			got[m.body] = true
+			k.finish(m)
+		}
+		return len(got) == 2000
+	})
+	tr.fill(h, tr.leader("t", 0), "t", "n", 20, 100)
 }
