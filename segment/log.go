@@ -281,12 +281,10 @@ func (l *Log) standIn(files []*segFile) {
 			continue
 		}
 		switch {
-		case f.sealed:
-		case f.base == 0: // the current segment of Open; later what is placed may be in another
-			f.base = l.placed.SegmentBase
-		}
-		switch {
 		case !f.sealed:
+			if f.base == 0 { // the current segment of Open; later what is placed may be in another
+				f.base = l.placed.SegmentBase
+			}
 		case i > 0:
 			below := files[i-1]
 			f.base = min(below.base+Offset(below.capacity), l.baseAbove(files[i+1:]))
