@@ -75,6 +75,7 @@ type clusterNode struct {
 	change   *meta.Change // what the worker has not seen
 	kick     chan struct{}
 	topics   map[uuid.UUID]*Topic // the worker's
+	halfMade map[uuid.UUID]string // the worker's: names of topics whose files this process began and did not finish
 	leaving  atomic.Bool
 	raising  atomic.Bool // raiseLater is at work
 	leave    sync.Once
@@ -124,7 +125,7 @@ func newClusterNode(e *Engine) *clusterNode {
 	}
 	cn := &clusterNode{
 		e: e, opts: o, log: e.log.With("node", e.node.NodeID), store: o.Store, began: e.instant(),
-		readers: make(chan struct{}, maxReadCount), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{}, gone: map[replicate.NodeID]bool{},
+		readers: make(chan struct{}, maxReadCount), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{}, halfMade: map[uuid.UUID]string{}, gone: map[replicate.NodeID]bool{},
 		decoders: sync.Pool{New: func() any { return new(wire.Decoder) }},
 	}
 	if e.manual == nil {
@@ -316,15 +317,22 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 		t, err := cn.e.makeReplicas(snap, mt)
 		if err != nil {
 			cn.log.Error("a topic of the cluster could not be opened on this node; it is tried again", "topic", mt.Name, "error", err)
+			cn.halfMade[id] = mt.Name
 			cn.tryLater(mt)
 			return
 		}
+		delete(cn.halfMade, id)
 		cn.topics[id] = t
 		cn.addToTable(t.partitions())
 	case mt != nil && mt.Partitions > t.Partitions():
 		if err := cn.e.expandTopic(snap, mt, t); err != nil {
 			cn.log.Error("new partitions of a topic could not be opened on this node; it is tried again", "topic", mt.Name, "error", err)
 			cn.tryLater(mt)
+		}
+	case mt == nil && t == nil && snap.Deleted[id]:
+		if name, ok := cn.halfMade[id]; ok {
+			delete(cn.halfMade, id)
+			cn.spawn(func() { cn.e.trashFiles(id, name, func() {}) })
 		}
 	case mt == nil && t != nil && snap.Deleted[id]:
 		delete(cn.topics, id)

@@ -1,10 +1,13 @@
 package engine_test
 
 import (
+	"context"
 	"fmt"
+	"syscall"
 	"testing"
 
 	"penstock/engine"
+	"penstock/segment/aio/faultaio"
 )
 
 // A topic that nobody has written to is deleted by a node that was started anew meanwhile, too: nothing of it is in the commit log, and its directory
@@ -30,6 +33,34 @@ func TestClusterDeleteOfWhatNobodyWrote(t *testing.T) {
 	tr.kill(m)
 	tr.start(m)
 	tr.whole("t")
+}
+
+// A node whose disk was full when a topic was made, and still is when the topic is deleted, removes what it had begun.
+func TestDeleteOfATopicThatWasHalfMade(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	m := tr.nodes[2]
+	m.disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: "topics/*/topic.copy.json*", Count: -1, Err: syscall.ENOSPC})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := tr.nodes[0].e.CreateTopic(ctx, "t", 2); err != nil {
+		t.Fatal(err)
+	}
+	dir := engine.TopicDir(tr.nodes[0].e, "t")
+	tr.eventually("the node has begun it", func() bool {
+		_, err := m.disk.ReadFile(dir+"/topic.json", 1<<20)
+		return err == nil
+	})
+	if _, ok := m.e.LookupTopic("t"); ok {
+		t.Fatal("it could be made")
+	}
+	if err := tr.nodes[0].e.DeleteTopic(ctx, "t"); err != nil {
+		t.Fatal(err)
+	}
+	tr.eventually("the files are gone", func() bool {
+		_, err := m.disk.ReadDir(dir)
+		return err != nil
+	})
 }
 
 // A node that ended while a deleted topic's files were still there, and those of the next topic of its name already, starts again, whichever it finds

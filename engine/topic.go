@@ -305,11 +305,16 @@ func (e *Engine) trashTopic(t *Topic, parts []*partition, release func()) {
 	if err != nil {
 		e.log.Warn("closing a deleted topic's files", "topic", t.name, "error", err)
 	}
-	if err := trashTopicFiles(e.disk, t.uuid); err != nil {
+	e.trashFiles(t.uuid, t.name, release)
+}
+
+// trashFiles moves the files of a deleted topic away; release is called when that is durable.
+func (e *Engine) trashFiles(id uuid.UUID, name string, release func()) {
+	if err := trashTopicFiles(e.disk, id); err != nil {
 		if !e.isClosed() { // if it is, the next Open moves them
-			e.log.Warn("a deleted topic's files could not be moved away; it is tried again", "topic", t.name, "error", err)
+			e.log.Warn("a deleted topic's files could not be moved away; it is tried again", "topic", name, "error", err)
 		}
-		e.flusher.trashLater(t.uuid, release)
+		e.flusher.trashLater(id, release)
 		return
 	}
 	release()
