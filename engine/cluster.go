@@ -330,7 +330,7 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 			cn.tryLater(mt)
 		}
 	case mt == nil && t == nil && snap.Deleted[id]:
-		if name, ok := cn.halfMade[id]; ok {
+		if name, ok := cn.halfMade[id]; ok && cn.e.poisoned.Load() == nil { // as in dropTopic
 			delete(cn.halfMade, id)
 			cn.spawn(func() { cn.e.trashFiles(id, name, func() {}) })
 		}
