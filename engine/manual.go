@@ -330,12 +330,13 @@ func (m *Manual) due() time.Duration {
 	return next
 }
 
-// begin starts what the engine does by itself.
+// begin starts what the engine does by itself. A commit log that Open has found to be damaged does not start: the engine is up without one, as after Open.
 func (m *Manual) begin() error {
-	if err := m.e.clog.Start(); err != nil {
+	damaged := m.e.poisoned.Load() != nil
+	if err := m.e.clog.Start(); err != nil && !damaged {
 		return err
 	}
-	m.logging = true
+	m.logging = !damaged
 	m.spawn(m.flush)
 	m.spawn(m.e.confirmer.runByHand)
 	return nil

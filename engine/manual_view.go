@@ -118,13 +118,15 @@ func (m *Manual) Partitions() []PartitionView {
 	return all
 }
 
-// ReadLog shows the batches of a copy from the beginning of its log on, with the place of each, until visit says false.
-func (m *Manual) ReadLog(id segment.Identity, visit func(at segment.Offset, h *segment.Header, body []byte) bool) error {
+// ReadLog shows the batches of a copy from the one at from on, or from the beginning of its log if that lies behind it, with the place of each, until visit
+// says false.
+func (m *Manual) ReadLog(id segment.Identity, from segment.Offset, visit func(at segment.Offset, h *segment.Header, body []byte) bool) error {
 	for _, pt := range m.e.partitionList() {
 		if pt.identity() != id {
 			continue
 		}
 		at, _, _ := pt.log.Start()
+		at = max(at, from)
 		end, _, _ := pt.log.End()
 		for at < end {
 			var v segment.View

@@ -147,7 +147,8 @@ func (w *World) noteCalm() {
 
 // unwell says that something is wrong with a node or its machine.
 func (n *node) unwell() bool {
-	return n.e == nil || !n.running() || n.failed || n.closing || n.broken || n.isSlow() && !n.secretly || len(n.ill.rules) > 0 || n.wiped || n.w.now < n.fullUntil
+	return n.e == nil || !n.running() || n.failed || n.closing || n.broken || n.isSlow() && !n.secretly || len(n.ill.rules) > 0 || n.wiped || n.w.now < n.fullUntil ||
+		n.e.CommitStats().Failed
 }
 
 // judgeRefusal looks at what a put was answered.

@@ -343,7 +343,7 @@ func (w *World) checkCopies(id meta.PartitionID, logs logs) {
 		if !slices.Contains(w.store.snap.Partitions[id].State.Replicas, n.replica()) {
 			continue
 		}
-		err := n.m.ReadLog(id, func(at segment.Offset, h *segment.Header, body []byte) bool {
+		err := n.m.ReadLog(id, 0, func(at segment.Offset, h *segment.Header, body []byte) bool {
 			if b, ok := truth[at]; !ok {
 				truth[at] = batch{h.CRC, bytes.Clone(body)}
 				w.noteBatch(t, id, at, h, body, logs)

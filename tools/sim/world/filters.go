@@ -215,7 +215,7 @@ func (w *World) noteSentBack(c *channelModel) {
 		for _, v := range n.m.Partitions() {
 			if v.ID.Topic == c.t.id && !v.Stuck {
 				// What cannot be read now is looked for at the end, as all else.
-				_ = n.m.ReadLog(v.ID, func(_ segment.Offset, h *segment.Header, body []byte) bool {
+				_ = n.m.ReadLog(v.ID, 0, func(_ segment.Offset, h *segment.Header, body []byte) bool {
 					if h.Position < v.Committed && !h.Control() {
 						w.noteCopies(c, v.ID, h, body)
 					}

@@ -203,7 +203,6 @@ func (w *World) healGray() {
 	if w.has(FeatureRot) {
 		w.after(1000*ms, w.readAll)
 		w.after(1000*ms, w.decide)
-		w.after(patience, func() { w.giveUp(w.gray.rotten) })
 	}
 	for _, n := range w.nodes {
 		n.broken = n.broken || n.failsWrites()

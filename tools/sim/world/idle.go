@@ -163,8 +163,11 @@ func (n *node) lastGroup() (name string, last clog.GroupInfo, ok bool) {
 	return name, last, ok && err == nil
 }
 
-// opened looks at what a process says of a disk whose bits have rotted at rest.
+// opened looks at what a process says of a disk whose bits have rotted at rest, and at a commit log that is damaged.
 func (n *node) opened(e *engine.Engine) {
+	if e.CommitStats().Failed {
+		n.w.attend(n)
+	}
 	if n.rotAtRest && e.Health() == nil {
 		n.w.fail("%s opened and says nothing of the bit that rotted in the last group of its commit log, which had been at rest", n.name)
 	}

@@ -4,6 +4,7 @@ import (
 	"path"
 	"strings"
 
+	"penstock/engine/meta"
 	"penstock/segment"
 )
 
@@ -34,6 +35,9 @@ func (w *World) rot(*node) {
 	if at, ok := n.flip(name); ok {
 		w.Stats.Rotten++
 		g.flipped = true
+		if strings.HasPrefix(name, "clog/") {
+			n.rotAtRest = false // it may be in the mark that promised the group: with both damaged nobody can tell it from a torn write
+		}
 		w.tracef("a bit rots in %s of %s at %d, running %v", name, n.name, at, n.m != nil)
 	}
 }
@@ -52,31 +56,41 @@ func (w *World) replaceDisk(n *node) {
 	w.newDisk(n)
 }
 
-// patience is how long an operator waits for the repair of a copy before he replaces its disk. A copy that says it must be cut where its bytes are
-// damaged, or whose damage lies where its leader has nothing any more, needs that.
-const patience = 20_000 * ms
-
-// giveUp replaces a rotten disk that is not repaired: a node that runs is ended for it.
-func (w *World) giveUp(n *node) {
-	switch {
-	case !w.gray.flipped || w.whole() == "":
-		return
-	case n.m != nil && w.spares(n):
-		w.Stats.Replaced++
-		w.newDisk(n)
-	default:
-		w.after(500*ms, func() { w.giveUp(n) })
+// attend is what an operator does with a node that is up and says that its commit log is damaged, when he comes to it: if bits have rotted there and the others
+// have all that it has, it gets an empty disk; else it is started anew, as its log says, for what could not be read may read then.
+func (w *World) attend(n *node) {
+	w.Stats.Poisoned++
+	w.tracef("%s is up with a damaged commit log", n.name)
+	life, wait := n.life, int64(0)
+	if w.has(FeatureRot | FeatureErrors) {
+		wait = w.gray.span(0, maxPoisoned)
+	} else if !w.faults {
+		w.fail("%s is up with a damaged commit log, and no disk of this world rots or fails to read", n.name)
 	}
+	w.after(wait, func() {
+		switch {
+		case n.life != life:
+		case n == w.gray.rotten && w.gray.flipped && w.spares(n):
+			w.Stats.Replaced++
+			w.newDisk(n)
+		default:
+			n.kill("its commit log is damaged")
+		}
+	})
 }
 
-// readAll reads all logs of the node whose bits rot, as a scrub does: what is damaged and nobody has asked for is found, and fetched from the others.
+// maxPoisoned is how long a node is up with a damaged commit log before somebody comes to it.
+const maxPoisoned = 3_000 * ms
+
+// readAll reads all logs of the node whose bits rot, as a scrub does: what is damaged and nobody has asked for is found, and fetched from the others. What lies
+// below the beginning of its leader's log nobody can send, and nobody needs: it goes with the copy's own retention, which waits for the commit log to turn.
 func (w *World) readAll() {
 	n := w.gray.rotten
 	w.gray.clean = false
 	if n.e != nil && n.running() && !n.closing {
 		w.gray.clean = true
 		for _, v := range n.m.Partitions() {
-			if err := n.m.ReadLog(v.ID, func(segment.Offset, *segment.Header, []byte) bool { return true }); err != nil {
+			if err := n.m.ReadLog(v.ID, w.beginning(v.ID), func(segment.Offset, *segment.Header, []byte) bool { return true }); err != nil {
 				w.gray.clean = false
 				w.tracef("%s finds: %v", n.name, err)
 			}
@@ -84,6 +98,21 @@ func (w *World) readAll() {
 		n.poke()
 	}
 	w.after(1000*ms, w.readAll)
+}
+
+// beginning is where the log of a partition begins on the node that serves it; 0 if none does.
+func (w *World) beginning(id meta.PartitionID) segment.Offset {
+	for _, n := range w.nodes {
+		if n.e == nil || !n.running() {
+			continue
+		}
+		for _, v := range n.m.Partitions() {
+			if v.ID == id && v.Serves {
+				return v.StartAt
+			}
+		}
+	}
+	return 0
 }
 
 // eachFile lists the files of a disk, in order.

@@ -77,7 +77,7 @@ type Stats struct {
 	Remote, Moves, Undone, Back, Configured, DeadLetters, Carried, OverQuota, Dropped         int
 	Deleted, Remade, Expanded, Removed, Returned, Unwanted, Sampled, Redriven                 int
 	Slow, Hung, Failing, Rotten, Replaced, ClockSteps, Bound, Raised, Compacted, LostLeases   int
-	RottenAtRest, Forced                                                                      int
+	RottenAtRest, Forced, Poisoned                                                            int
 	Virtual                                                                                   time.Duration
 }
 
@@ -98,7 +98,7 @@ func (s *Stats) fields() []*int {
 		&s.Remote, &s.Moves, &s.Undone, &s.Back, &s.Configured, &s.DeadLetters, &s.Carried, &s.OverQuota, &s.Dropped,
 		&s.Deleted, &s.Remade, &s.Expanded, &s.Removed, &s.Returned, &s.Unwanted, &s.Sampled, &s.Redriven,
 		&s.Slow, &s.Hung, &s.Failing, &s.Rotten, &s.Replaced, &s.ClockSteps, &s.Bound, &s.Raised, &s.Compacted, &s.LostLeases,
-		&s.RottenAtRest, &s.Forced,
+		&s.RottenAtRest, &s.Forced, &s.Poisoned,
 	}
 }
 

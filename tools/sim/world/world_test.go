@@ -79,6 +79,7 @@ func TestSeeds(t *testing.T) {
 		"deleted topics": sum.Deleted, "topics that were made again": sum.Remade, "partitions that topics got": sum.Expanded,
 		"nodes that were removed": sum.Removed, "nodes that came back after that": sum.Returned, "messages that a filter left out": sum.Unwanted,
 		"bits that rotted": sum.Rotten, "slow disks": sum.Slow, "disks that hang": sum.Hung, "disks that fail for long": sum.Failing, "clocks that were set": sum.ClockSteps, "clusters that were raised": sum.Raised, "puts within the bound": sum.Bound, "histories that were compacted": sum.Compacted, "leases that were lost": sum.LostLeases,
+		"nodes that were up with a damaged commit log": sum.Poisoned,
 
 		"messages of a sample": sum.Sampled, "dead letters that were sent back": sum.Redriven,
 	} {
