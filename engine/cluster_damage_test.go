@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"syscall"
 	"testing"
 
 	"penstock/engine"
+	"penstock/segment/aio/faultaio"
 )
 
 // publishSome publishes n messages of partition 0 of "t" and waits until all copies hold them.
@@ -110,4 +112,49 @@ func testDamagedLogNeverLeads(t *testing.T, at int64) {
 	if engine.Leads(x.e, "t", 0) {
 		t.Error("the damaged copy leads")
 	}
+}
+
+// A node whose commit log cannot be read when it starts does not know what it has of a topic that was deleted meanwhile. Its files stay until a start
+// that can read the log: that one finds the topic's records there, and without the files it could never write them to segments, nor let go of the
+// commit log's files.
+//
+// B41, B79.
+func TestClusterDeleteBesideAnUnreadableCommitLog(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	h := newTold()
+	x := tr.others(tr.leader("t", 0))[0]
+	dir := engine.TopicDir(x.e, "t")
+	tr.eventually("some of the topic is in segments", func() bool {
+		tr.fill(h, tr.leader("t", 0), "t", "old", 100, 400)
+		return len(x.segmentFiles(t, "t")) > 0
+	})
+	tr.equal("t", 0)
+	tr.kill(x)
+	if err := tr.leader("t", 0).e.DeleteTopic(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	x.disk.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: "clog/*", Err: syscall.EIO, Count: -1})
+	tr.start(x)
+	if x.e.Health() == nil {
+		t.Fatal("the commit log was read: the test shows nothing")
+	}
+	tr.eventually("the topic is gone", func() bool { _, ok := x.e.LookupTopic("t"); return !ok })
+	tr.wires.kill(x.name)
+	_ = x.e.Close() // ends what the deletion has begun
+	x.disk = x.disk.Kill(1)
+	if _, err := x.disk.ReadDir(dir); err != nil {
+		t.Errorf("the files of the topic: %v, and its records are in the commit log", err)
+	}
+	tr.start(x)
+	tr.eventually("the files are gone", func() bool {
+		_, err := x.disk.ReadDir(dir)
+		return err != nil
+	})
+	if err := x.e.Health(); err != nil {
+		t.Error(err)
+	}
+	tr.create("t", 1)
+	tr.whole("t")
 }

@@ -195,6 +195,12 @@ func (e *Engine) dropTopic(t *Topic) {
 		e.mu.Unlock()
 		t.deleted.Store(true)
 		t.closeChannels(ErrDeleted)
+		if e.poisoned.Load() != nil {
+			// The commit log may be full of it and could not be read. A start that reads it must find the files, for it writes there what the log
+			// holds; it deletes the topic then.
+			e.log.Warn("a deleted topic's files stay until this node starts with a commit log that can be read", "topic", t.name, "uuid", t.uuid)
+			return
+		}
 		// The commit log says nothing of it, and yet it may have a directory: it was made, and the node started anew before anything was written.
 		e.cluster.spawn(func() { e.trashTopic(t, nil, func() {}) })
 		return
