@@ -74,6 +74,10 @@ func (w *World) bringBack(r *removal) {
 		w.tracef("%s comes back with an empty disk", n.name)
 		n.media = faultaio.New(faultaio.Options{Seed: w.rng.Uint64(), CapacityBytes: diskBytes})
 		n.wipes++
+		n.rotAtRest = false
+		if n == w.gray.rotten {
+			w.gray.flipped = false
+		}
 	} else {
 		w.tracef("%s comes back, removed %v", n.name, r.removed)
 	}
