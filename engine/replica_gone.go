@@ -85,10 +85,10 @@ func (r *replica) remove() {
 
 func (r *replica) removeBytes() error {
 	e, pt := r.cn.e, r.pt
+	if err := e.poisoned.Load(); err != nil {
+		return *err // a start that reads the commit log may find more of the copy there, and needs its files
+	}
 	if !r.hasLog() { // a process before this one may have made files and ended before its commit log said anything of them
-		if err := e.poisoned.Load(); err != nil {
-			return *err // it may have said it where it does not read
-		}
 		return e.trashLeftovers(pt)
 	}
 	for r.atWork() { // an earlier cut ends first
