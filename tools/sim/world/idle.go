@@ -32,9 +32,13 @@ type idleness struct {
 	tried      int   // rests in which a bit might have rotted
 }
 
-// idle says what the engines do by themselves.
+// idle says what the engines do by themselves. A disk that was slow or hung is good again only after some writes, and where nobody publishes
+// any more these are the probes: without them a leader would keep for ever what it is to give away, for want of an heir.
 func (w *World) idle() (i engine.Idle) {
 	if !w.has(FeatureIdle) {
+		if w.has(FeatureSlow | FeatureHung) {
+			i.ProbeAfter = core.DiskProbeIdleNs
+		}
 		return i
 	}
 	i = engine.Idle{MarkAfter: markAfter, ProbeAfter: probeAfter}
