@@ -109,6 +109,6 @@ func (c *committer) Failed(err error) {
 		if pt.rep != nil {
 			pt.rep.fault(err)
 		}
-		pt.refuse(why, true, false)
+		pt.refuse(why, true, nil)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -247,6 +248,45 @@ func TestDeleteDamagedTopic(t *testing.T) {
 		t.Fatalf("delete: %v", err)
 	}
 	publish(t, topicOf(t, e, "bad"), "new")
+}
+
+// A topic whose segments cannot be written fills the commit log, and nobody can publish any more. It can still be deleted, and that ends it.
+func TestDeleteTopicThatFillsTheCommitLog(t *testing.T) {
+	disk := newDisk()
+	e := onDisk(t, disk)
+	publish(t, topicOf(t, e, "bad"), "of no use")
+	dir := list(t, disk, "topics")[0].Name()
+	disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: "topics/" + dir + "/*/*.seg", Count: -1, Err: syscall.EIO})
+	good := topicOf(t, e, "good")
+	ctx, stop := context.WithCancel(ctxBg)
+	ended := make(chan error, 1)
+	var acked atomic.Int64
+	go func() {
+		for body := make([]byte, 10<<10); ; {
+			if _, err := good.Publish(ctx, body); err != nil {
+				ended <- err
+				return
+			}
+			acked.Add(1)
+		}
+	}()
+	eventually(t, "the commit log is full", func() bool { return e.CommitStats().Full })
+	if err := e.DeleteTopic(ctxBg, "bad"); err != nil {
+		t.Error(err)
+	}
+	full := acked.Load()
+	eventually(t, "publishing goes on", func() bool { return acked.Load() > full+1 })
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("publishing ended with %v", err)
+	}
+	next := onDisk(t, disk.Kill(1))
+	if _, ok := next.LookupTopic("bad"); ok {
+		t.Error("the deleted topic is back")
+	}
+	if err := next.Health(); err != nil {
+		t.Error(err)
+	}
 }
 
 // B18: a segment that cannot be written ends publishing to its partition with ErrDisk; what was answered is served, in this life and

@@ -369,7 +369,7 @@ func (e *Engine) Close() error {
 	err := e.stopLog()
 	hung := errors.Is(err, ErrDiskHung)
 	for _, pt := range e.partitionList() {
-		pt.refuse(ErrClosed, true, false)
+		pt.refuse(ErrClosed, true, nil)
 	}
 	close(e.stop)
 	e.disks.end()

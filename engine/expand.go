@@ -146,7 +146,7 @@ func (t *Topic) grow(ctx context.Context, to int, store func() error) error {
 	e.mu.Unlock()
 	if e.poisoned.Load() != nil { // the committer either saw these partitions in the list, or is seen here
 		for _, pt := range added {
-			pt.refuse(e.refusal(), true, false)
+			pt.refuse(e.refusal(), true, nil)
 		}
 	}
 	for _, pt := range added {

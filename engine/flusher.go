@@ -220,7 +220,7 @@ func (f *flusher) makeRoom() {
 	f.emptyTrash()
 	// The committer asks no machine while it waits for a commit log file that the disk has no room for.
 	for _, pt := range f.e.partitionList() {
-		pt.refuse(ErrNoSpace, false, true)
+		pt.refuse(ErrNoSpace, false, (*Put).control)
 	}
 }
 
@@ -378,7 +378,7 @@ func (f *flusher) failed(pt *partition, err error) {
 	default:
 		if pt.flushErr.CompareAndSwap(nil, &err) {
 			e.log.Error("a segment could not be written: the partition takes no more messages. What was answered OK is safe in the commit log; restart the node", "topic", pt.t.name, "partition", pt.number, "error", err)
-			pt.refuse(ErrDisk, true, false)
+			pt.refuse(ErrDisk, true, (*Put).ofThisNode) // it can still be deleted
 		}
 	}
 }
@@ -452,7 +452,7 @@ func (f *flusher) reclaim(target uint64) bool {
 	for i, pt := range f.due {
 		f.due[i] = nil
 		f.sync(pt)
-		if seq, ok := pt.log.OldestUnsyncedFileSeq(); ok {
+		if seq, ok := pt.log.OldestUnsyncedFileSeq(); ok && !pt.t.deleted.Load() {
 			release = min(release, seq)
 		}
 	}

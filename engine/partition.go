@@ -23,11 +23,12 @@ type partition struct {
 
 	mu         sync.Mutex
 	head, tail *Put
-	waiting    int64 // bytes in the inbox
-	reported   int64 // of them, counted in the engine's sum
-	ready      bool  // in the engine's ready list or in the committer's hands
-	piped      bool  // what is in the inbox waits for the batches before it: a commit tells the committer, and puts need not
-	closed     error // no more puts
+	waiting    int64           // bytes in the inbox
+	reported   int64           // of them, counted in the engine's sum
+	ready      bool            // in the engine's ready list or in the committer's hands
+	piped      bool            // what is in the inbox waits for the batches before it: a commit tells the committer, and puts need not
+	closed     error           // no more puts,
+	except     func(*Put) bool // but those; nil: none
 	room       chan struct{}
 	seq        uint64 // of the last put that came
 	taken      uint64 // puts up to this seq left the inbox
@@ -108,7 +109,7 @@ func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 		pt.mu.Unlock()
 		return e.cluster.elsewhere(pt, p)
 	}
-	if err := pt.closed; err != nil {
+	if err := pt.closed; err != nil && (pt.except == nil || !pt.except(p)) {
 		pt.mu.Unlock()
 		return err
 	}
@@ -353,18 +354,21 @@ func (pt *partition) count() (sum, added int64) {
 // reportBytes is how far the node's sum may be off per partition.
 const reportBytes = 16 << 10
 
-// refuse takes the whole inbox and answers every put in it with err; with close set, puts that come
-// later get it too.
-func (pt *partition) refuse(err error, closeInbox bool, keepControls bool) {
+// refuse takes the inbox and answers every put in it with err, but those for which except says true (nil: none); with closeInbox set, puts
+// that come later get it too.
+func (pt *partition) refuse(err error, closeInbox bool, except func(*Put) bool) {
 	pt.mu.Lock()
-	if closeInbox && pt.closed == nil {
-		pt.closed = err
+	switch {
+	case closeInbox && pt.closed == nil:
+		pt.closed, pt.except = err, except
+	case closeInbox && except == nil:
+		pt.except = nil
 	}
 	var out *Put
 	last := &out
 	for q := pt.head; q != nil; {
 		next := q.next
-		if !keepControls || !q.control() {
+		if except == nil || !except(q) {
 			pt.unlink(q)
 			*last = q
 			last = &q.next

@@ -55,6 +55,9 @@ func (r *replica) doCut(c *logCut) {
 	for err != nil && unfit(err) && (r.awaitRepair(err) || r.awaitDevice(err)) {
 		err = r.prepareCut(c)
 	}
+	if err == nil && !r.givenUp.Load() {
+		err = r.brokenFile()
+	}
 	select {
 	case <-r.cn.e.stop:
 		return

@@ -57,6 +57,17 @@ func (r *replica) hasBroken() bool {
 	return slices.ContainsFunc(r.pt.log.Segments(), func(s segment.SegmentInfo) bool { return s.Err != nil })
 }
 
+// brokenFile is why a log may not be cut that could be: one of its files takes nothing more. The copy begins anew sooner or later, and what the file does not
+// take keeps the commit log from letting go of its files. When they fill it, the record of the cut has no room before the copy is given up.
+func (r *replica) brokenFile() error {
+	for _, s := range r.pt.log.Segments() {
+		if s.Err != nil && r.mayGiveUp(s.Err) {
+			return s.Err
+		}
+	}
+	return nil
+}
+
 // drop gives a copy up that can neither be cut nor repaired in place: its machine sees to it that it begins anew from
 // its leader (replicate/anew.go). Its bytes stay until the leader has said where. What the copy had acknowledged is
 // not here afterwards, so it is in the list of shortened copies first. One that was closed while its log was to be cut is
@@ -124,7 +135,7 @@ func (r *recovery) giveUpBaseless(pt *partition) error {
 // begins it anew needs room; but that it lacks something must be known to the next process.
 func (f *flusher) spare(oldest, release uint64) uint64 {
 	for _, pt := range f.e.partitionList() {
-		if pt.rep == nil || !pt.rep.givenUp.Load() || release <= oldest {
+		if pt.rep == nil || !pt.rep.givenUp.Load() || pt.t.deleted.Load() || release <= oldest {
 			continue
 		}
 		if seq, ok := pt.log.OldestUnsyncedFileSeq(); ok && seq < release && !pt.rep.letGoOf() {

@@ -301,11 +301,9 @@ func (r *replica) repair(m *replicate.Message) {
 
 // notRepaired takes the reason why a range could not be repaired.
 func (r *replica) notRepaired(err error) {
-	for _, s := range r.pt.log.Segments() {
-		if s.Err != nil && r.mayGiveUp(s.Err) {
-			r.drop(err)
-			return
-		}
+	if r.brokenFile() != nil {
+		r.drop(err)
+		return
 	}
 	if now := r.cn.now(); r.toldRepair.Load() == 0 || now-r.toldRepair.Load() > int64(repairToldEvery) {
 		r.toldRepair.Store(now)

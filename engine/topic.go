@@ -181,7 +181,7 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (
 		if err == nil && e.poisoned.Load() != nil {
 			// The log failed meanwhile: the committer either saw these partitions in the list, or is seen here.
 			for _, pt := range t.partitions() {
-				pt.refuse(e.refusal(), true, false)
+				pt.refuse(e.refusal(), true, nil)
 			}
 		}
 		close(cr.done)
@@ -265,7 +265,7 @@ func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 	defer t.changing.unlock()
 	t.closeChannels(ErrDeleted)
 	for _, pt := range parts[1:] {
-		pt.refuse(ErrDeleted, true, false)
+		pt.refuse(ErrDeleted, true, nil)
 	}
 	// The tombstone goes through the first partition's inbox, behind all that was accepted before.
 	w := getWaiter()
@@ -274,7 +274,7 @@ func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 	if err := e.writeTombstone(parts[0], w); err != nil {
 		return err
 	}
-	parts[0].refuse(ErrDeleted, true, false)
+	parts[0].refuse(ErrDeleted, true, nil)
 	e.mu.Lock()
 	if e.topics[t.name] == t {
 		delete(e.topics, t.name)
