@@ -271,7 +271,10 @@ func TestDeleteTopicThatFillsTheCommitLog(t *testing.T) {
 		}
 	}()
 	eventually(t, "the commit log is full", func() bool { return e.CommitStats().Full })
-	if err := e.DeleteTopic(ctxBg, "bad"); err != nil {
+	deleted := make(chan error, 1)
+	go func() { deleted <- e.DeleteTopic(ctxBg, "bad") }()
+	eventually(t, "the topic is deleted", func() bool { return len(deleted) == 1 })
+	if err := <-deleted; err != nil {
 		t.Error(err)
 	}
 	full := acked.Load()
