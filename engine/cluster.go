@@ -85,7 +85,7 @@ type clusterNode struct {
 	diskTelling atomic.Bool
 	givingAway  atomic.Bool
 
-	namesakes []*Topic // that Open found beside a newer one of their name; until start
+	unlisted []*Topic // that Open found and that are in no list: a newer one has their name, or the cluster deleted them and their metadata does not read; until start
 
 	shortened *shortenedCopies
 	live      struct { // keepTime's
@@ -229,7 +229,7 @@ func (cn *clusterNode) extend(until int64) {
 
 // start begins to work on what the store says and to keep time.
 func (cn *clusterNode) start() {
-	for _, t := range append(cn.e.Topics(), cn.namesakes...) {
+	for _, t := range append(cn.e.Topics(), cn.unlisted...) {
 		cn.topics[t.uuid] = t
 		cn.addToTable(t.partitions())
 	}

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"path"
 	"strings"
 	"testing"
@@ -44,5 +45,38 @@ func TestClusterUnreadableTopicMetadata(t *testing.T) {
 	data, err := x.disk.ReadFile(file, 1<<20)
 	if err != nil || len(data) == 0 || data[0] != '{' {
 		t.Errorf("it was not written anew: %q %v", data, err)
+	}
+}
+
+// A topic is deleted while a node is down, and its metadata there rots, the second copy as well. The node removes it all the same: else the commit log would carry it
+// for ever.
+func TestClusterDeletedTopicWithUnreadableMetadata(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	h := newTold()
+	tr.publishSome(h, 40)
+	x := tr.nodes[2]
+	dir := engine.TopicDir(x.e, "t")
+	tr.kill(x)
+	for _, name := range []string{"topic.json", "topic.copy.json"} {
+		if !x.disk.Corrupt(dir+"/"+name, []byte{0xfb}, 0) {
+			t.Fatal("nothing was damaged")
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := tr.nodes[0].e.DeleteTopic(ctx, "t"); err != nil {
+		t.Fatal(err)
+	}
+	tr.start(x)
+	tr.eventually("the files are gone", func() bool {
+		_, err := x.disk.ReadDir(dir)
+		return err != nil
+	})
+	tr.kill(x)
+	tr.start(x)
+	if _, err := x.disk.ReadDir(dir); err == nil {
+		t.Error("the files are back")
 	}
 }

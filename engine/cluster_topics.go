@@ -24,6 +24,9 @@ import (
 func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 	kept := map[uuid.UUID]map[uint32]*partition{}
 	for _, pt := range e.partitionList() {
+		if pt.t.quarantined && snap.Deleted[pt.t.uuid] && !slices.Contains(e.cluster.unlisted, pt.t) {
+			e.cluster.unlisted = append(e.cluster.unlisted, pt.t) // start deletes it: nobody restores what it lacks
+		}
 		if pt.t.quarantined && snap.Topics[pt.t.uuid] != nil {
 			if kept[pt.t.uuid] == nil {
 				kept[pt.t.uuid] = map[uint32]*partition{}
@@ -46,7 +49,7 @@ func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 			return fmt.Errorf("engine: %s of topic %s could not be read, and not be written anew: %w", topicFile, m.Name, err)
 		}
 		if old := e.topics[m.Name]; old != nil {
-			e.cluster.namesakes = append(e.cluster.namesakes, old)
+			e.cluster.unlisted = append(e.cluster.unlisted, old)
 		}
 		e.topics[m.Name] = t
 		e.info.CorruptionsAtRecover = append(e.info.CorruptionsAtRecover, fmt.Sprintf("%s/%s could not be read: written anew from the cluster's metadata", topicDir(id), topicFile))

@@ -506,7 +506,7 @@ func (r *recovery) openTopic(m *topicMeta) error {
 		if old.created > t.created {
 			old, t = t, old
 		}
-		e.cluster.namesakes = append(e.cluster.namesakes, old)
+		e.cluster.unlisted = append(e.cluster.unlisted, old)
 	}
 	e.topics[m.Name] = t
 	return nil
