@@ -62,6 +62,42 @@ func TestClusterDropsWhatCannotBeRepaired(t *testing.T) {
 	}
 }
 
+// What the commit log has of a copy cannot be written to a segment whose head is damaged: the copy takes no puts. Begun
+// anew, it takes them as any leader does.
+func TestClusterCopyBegunAnewTakesPuts(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	tr.fill(h, l, "t", "m", 3000, 400) // so many that most of it is in segments
+	tr.equal("t", 0)
+	x := tr.others(l)[0]
+	dir := path.Join(engine.TopicDir(x.e, "t"), "0")
+	tr.stop(x)
+	first := slices.Min(slices.Collect(maps.Keys(segmentBytes(t, x.disk, dir))))
+	if !x.disk.Corrupt(path.Join(dir, first), []byte("rotten"), segment.SegmentHeaderBytes/64) {
+		t.Fatal("the segment is gone")
+	}
+	tr.wires.rules(func(_, to string, kind netproto.Type) int { // the flusher comes first
+		if to == x.name && kind == netproto.TypeFetchReply {
+			return 0
+		}
+		return 1
+	})
+	tr.start(x)
+	if !engine.FailFlush(x.e, "t", 0) {
+		t.Fatal("the copy is given up already")
+	}
+	tr.wires.rules(nil)
+	tr.eventually("the copy is dropped", func() bool { return x.e.Storage().Dropped == 1 })
+	tr.whole("t")
+	tr.hold(h, tr.nodes)
+	tr.handPartition("t", 0, x)
+	tr.publishSome(h, 5)
+	tr.checkAll(h, "t", 1)
+}
+
 // The device of a node fails to read for one life only. A copy is dropped, the commit log lets go of what its segments lack, and the process dies before the
 // copy has begun anew: that it reads back now says nothing. The next process does not take it for whole; the one after it does.
 func TestClusterDroppedCopyStaysDropped(t *testing.T) {

@@ -238,3 +238,21 @@ func PartitionOf(e *Engine, topic string, n int) segment.Identity {
 	t, _ := e.LookupTopic(topic)
 	return t.partitions()[n].identity()
 }
+
+// FailFlush does what a flush does that meets the damaged head of a segment, and says whether the inbox is closed by it.
+func FailFlush(e *Engine, topic string, n int) bool {
+	t, _ := e.LookupTopic(topic)
+	pt := t.partitions()[n]
+	for _, s := range pt.log.Segments() {
+		if s.Err != nil {
+			e.flusher.failed(pt, pt.changes.Load(), s.Err)
+		}
+	}
+	return pt.isClosed()
+}
+
+func (pt *partition) isClosed() bool {
+	pt.mu.Lock()
+	defer pt.mu.Unlock()
+	return pt.closed != nil
+}

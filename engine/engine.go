@@ -423,8 +423,8 @@ func (e *Engine) release() error {
 
 func (pt *partition) closeInbox(err error) {
 	pt.mu.Lock()
-	if pt.closed == nil {
-		pt.closed = err
+	if pt.closed == nil || pt.except != nil { // not what writesAgain may end
+		pt.closed, pt.except = err, nil
 	}
 	pt.signalRoom()
 	pt.mu.Unlock()

@@ -348,6 +348,7 @@ func (f *flusher) flush(pt *partition, maxBytes int64) (int64, error) {
 	if f.e.since(f.checked) > spaceEvery {
 		f.checkSpace() // here space goes, much of it between two ticks
 	}
+	changes := pt.changes.Load()
 	f.e.pulse.Begin()
 	n, err := pt.log.Flush(f.writer, maxBytes)
 	f.e.pulse.End()
@@ -358,15 +359,15 @@ func (f *flusher) flush(pt *partition, maxBytes int64) (int64, error) {
 		f.mu.Unlock()
 	}
 	if err != nil {
-		f.failed(pt, err)
+		f.failed(pt, changes, err)
 	} else if n > 0 {
 		f.starved = false
 	}
 	return n, err
 }
 
-// failed handles a segment that could not be written or synced.
-func (f *flusher) failed(pt *partition, err error) {
+// failed handles a segment that could not be written or synced. changes is what pt.changes was before.
+func (f *flusher) failed(pt *partition, changes uint64, err error) {
 	e := f.e
 	switch {
 	case pt.rep != nil && pt.rep.givenUp.Load(): // it cannot be written, and need not be
@@ -379,6 +380,9 @@ func (f *flusher) failed(pt *partition, err error) {
 		if pt.flushErr.CompareAndSwap(nil, &err) {
 			e.log.Error("a segment could not be written: the partition takes no more messages. What was answered OK is safe in the commit log; restart the node", "topic", pt.t.name, "partition", pt.number, "error", err)
 			pt.refuse(ErrDisk, true, (*Put).ofThisNode) // it can still be deleted
+			if pt.changes.Load() != changes {
+				pt.writesAgain() // it was the log before that could not be written
+			}
 		}
 	}
 }
@@ -480,11 +484,12 @@ func (f *flusher) settle(pt *partition, target uint64) {
 
 // sync makes durable what was written of pt.
 func (f *flusher) sync(pt *partition) {
+	changes := pt.changes.Load()
 	f.e.pulse.Begin()
 	err := pt.log.Sync()
 	f.e.pulse.End()
 	if err != nil {
-		f.failed(pt, err)
+		f.failed(pt, changes, err)
 	}
 	f.e.counters.SegmentSyncs.Add(1)
 }

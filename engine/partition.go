@@ -52,13 +52,14 @@ type partition struct {
 	// Of control batches that carry messages: the first that is needed, or noOffset.
 	carriedFrom atomic.Int64
 	bound       confirmedBound
-	carrying    atomic.Bool   // messages are being carried
-	searching   atomic.Bool   // for those that are gone
-	losing      atomic.Bool   // something went that somebody had not confirmed: perhaps it waits, see flusher.lose
-	unclaimed   atomic.Uint64 // MsgID from which messages wait at the topic
-	heldFrom    atomic.Uint64 // topic paused: MsgID from which messages are held back; else max
-	dirty       atomic.Bool   // in the flusher's queue
-	flushErr    atomic.Pointer[error]
+	carrying    atomic.Bool           // messages are being carried
+	searching   atomic.Bool           // for those that are gone
+	losing      atomic.Bool           // something went that somebody had not confirmed: perhaps it waits, see flusher.lose
+	unclaimed   atomic.Uint64         // MsgID from which messages wait at the topic
+	heldFrom    atomic.Uint64         // topic paused: MsgID from which messages are held back; else max
+	dirty       atomic.Bool           // in the flusher's queue
+	flushErr    atomic.Pointer[error] // a segment could not be written: the inbox is closed, see writesAgain
+	changes     atomic.Uint64         // how often writesAgain was called
 	quota       quotaState
 	ages        ages
 	stateBytes  atomic.Int64 // what the fold takes in a checkpoint, at most
@@ -382,6 +383,19 @@ func (pt *partition) refuse(err error, closeInbox bool, except func(*Put) bool) 
 		out.next = nil
 		out.answer(0, err)
 		out = next
+	}
+}
+
+// writesAgain ends what a segment that could not be written began (flusher.failed): the log was cut or began anew since.
+// If it takes nothing all the same, the next flush says so again. Whoever changed the log calls it afterwards, without a
+// lock. The inbox of a node that closes, or whose commit log failed, stays closed.
+func (pt *partition) writesAgain() {
+	pt.changes.Add(1) // before the rest: a flush that failed before may only now be about to close the inbox
+	pt.flushErr.Store(nil)
+	pt.mu.Lock()
+	defer pt.mu.Unlock()
+	if pt.except != nil { // nobody else closes an inbox with an exception
+		pt.closed, pt.except = nil, nil
 	}
 }
 

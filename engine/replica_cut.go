@@ -88,6 +88,7 @@ func (r *replica) doCut(c *logCut) {
 		r.cutFailed(err)
 		return
 	}
+	r.pt.writesAgain()
 	r.run(func() {
 		r.cut = nil
 		r.step(&replicate.Event{Kind: replicate.EvTruncated, Generation: c.generation, Log: c.state})

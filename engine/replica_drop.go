@@ -182,8 +182,6 @@ func (r *replica) beganAnew() error {
 		return err
 	}
 	r.run(func() { r.waits = false })
-	if r.givenUp.CompareAndSwap(true, false) {
-		r.pt.flushErr.Store(nil) // it was the old log that could not be written
-	}
+	r.givenUp.Store(false)
 	return nil
 }

@@ -108,7 +108,9 @@ func (r *replica) removeBytes() error {
 	if err := r.beganAnew(); err != nil {
 		return err
 	}
-	return errors.Join(pt.log.Reset(segment.State{}), e.trashLeftovers(pt))
+	err := errors.Join(pt.log.Reset(segment.State{}), e.trashLeftovers(pt))
+	pt.writesAgain()
+	return err
 }
 
 // atWork says whether a cut goes on. One that failed does not keep a copy that moved away from going: the record that

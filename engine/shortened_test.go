@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"syscall"
 	"testing"
 
@@ -152,6 +153,45 @@ func TestDroppedCopyThatMovedAway(t *testing.T) {
 	r.cut = nil
 	if err := r.removeBytes(); err != nil || r.givenUp.Load() || listed(t, disk, r) {
 		t.Errorf("%v, given up %v, listed %v", err, r.givenUp.Load(), listed(t, disk, r))
+	}
+}
+
+// What could not be written closes the inbox of a copy until its log is another one: its bytes were removed because it
+// moved away, and it may come back. A flush that failed before that closes nothing afterwards, and nothing opens what is
+// closed for good.
+func TestInboxOpensForAnotherLog(t *testing.T) {
+	disk := faultaio.New(faultaio.Options{})
+	r := ofList(t, disk)
+	e, pt := r.cn.e, r.pt
+	log, err := segment.Open(disk, "p", pt.identity(), segment.State{}, segment.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	pt.log, pt.machine, e.disk, e.parts, e.flusher = log, new(core.Partition), disk, []*partition{pt}, newFlusher(e)
+	defer e.flusher.writer.Close()
+	before := pt.changes.Load()
+	e.flusher.failed(pt, before, errors.New("damaged"))
+	if !pt.isClosed() {
+		t.Fatal("puts come to a log that takes nothing")
+	}
+	if err := r.removeBytes(); err != nil || pt.isClosed() {
+		t.Errorf("%v, closed %v", err, pt.isClosed())
+	}
+	e.flusher.failed(pt, before, errors.New("damaged"))
+	if pt.isClosed() {
+		t.Error("an error of the log before closes the inbox of this one")
+	}
+	for what, end := range map[string]func(){
+		"the node closes":       func() { pt.closeInbox(ErrClosed) },
+		"the commit log failed": func() { pt.refuse(ErrDisk, true, nil) },
+	} {
+		pt.closed, pt.except = nil, nil
+		e.flusher.failed(pt, pt.changes.Load(), errors.New("damaged"))
+		end()
+		if pt.writesAgain(); !pt.isClosed() {
+			t.Errorf("%s, and the inbox opens", what)
+		}
 	}
 }
 
