@@ -332,15 +332,15 @@ func (e *Engine) watch() {
 
 // tellStall names what the commit log may be waiting for.
 func (e *Engine) tellStall(s *clog.Stats) {
-	unsynced := s.Current
+	unsynced, of := s.Current, "nobody"
 	for _, pt := range e.partitionList() {
-		if seq, ok := pt.log.OldestUnsyncedFileSeq(); ok {
-			unsynced = min(unsynced, seq)
+		if seq, ok := pt.log.OldestUnsyncedFileSeq(); ok && (seq < unsynced || of == "nobody") {
+			unsynced, of = seq, fmt.Sprintf("%s/%d", pt.t.name, pt.number)
 		}
 	}
 	e.log.Warn("nothing could be stored for a while: publishers wait, nothing is lost. The device is slow, full, or the commit log has no room",
 		"free_buffers", e.arena.Free(), "buffers", e.arena.Count(), "headroom_bytes", e.clog.Headroom(), "full", s.Full,
-		"oldest_file", s.Oldest, "current_file", s.Current, "oldest_unsynced_file", unsynced, "flusher_waits", e.flusher.backlog(),
+		"oldest_file", s.Oldest, "current_file", s.Current, "oldest_unsynced_file", unsynced, "oldest_unsynced_of", of, "flusher_waits", e.flusher.backlog(),
 		"stalls_buffer", s.StallsBuffer, "stalls_spare", s.StallsSpare, "stalls_full", s.StallsFull)
 }
 

@@ -378,7 +378,8 @@ func (f *flusher) failed(pt *partition, changes uint64, err error) {
 		f.full(err)
 	default:
 		if pt.flushErr.CompareAndSwap(nil, &err) {
-			e.log.Error("a segment could not be written: the partition takes no more messages. What was answered OK is safe in the commit log; restart the node", "topic", pt.t.name, "partition", pt.number, "error", err)
+			e.log.Error("a segment could not be written: the partition takes no more messages. What was answered OK is safe in the commit log, which keeps it and gets full if that lasts; "+
+				"restart the node, and delete the topic if that does not help", "topic", pt.t.name, "partition", pt.number, "error", err)
 			pt.refuse(ErrDisk, true, (*Put).ofThisNode) // it can still be deleted
 			if pt.changes.Load() != changes {
 				pt.writesAgain() // it was the log before that could not be written
