@@ -20,7 +20,8 @@ import (
 // B37.
 func TestClusterDropsWhatCannotBeRepaired(t *testing.T) {
 	t.Parallel()
-	for name, which := range map[string]int{"the first segment": 0, "the second segment": 1} {
+	const last = -1 // with more for it in the commit log
+	for name, which := range map[string]int{"the first segment": 0, "the second segment": 1, "the last segment": last} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			tr := newTrio(t, 3)
@@ -31,7 +32,11 @@ func TestClusterDropsWhatCannotBeRepaired(t *testing.T) {
 			tr.equal("t", 0)
 			x := tr.others(l)[0]
 			dir := path.Join(engine.TopicDir(x.e, "t"), "0")
-			tr.stop(x)
+			if which == last {
+				tr.kill(x)
+			} else {
+				tr.stop(x)
+			}
 			var names []string
 			for name := range segmentBytes(t, x.disk, dir) {
 				names = append(names, name)
@@ -39,6 +44,9 @@ func TestClusterDropsWhatCannotBeRepaired(t *testing.T) {
 			slices.Sort(names)
 			if len(names) < 3 {
 				t.Fatalf("%d segments", len(names))
+			}
+			if which == last {
+				which = len(names) - 1
 			}
 			if !x.disk.Corrupt(path.Join(dir, names[which]), []byte("rotten"), segment.SegmentHeaderBytes/64) {
 				t.Fatal("the segment is gone")

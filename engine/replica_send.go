@@ -294,6 +294,9 @@ func (r *replica) repair(m *replicate.Message) {
 			return
 		}
 		r.cn.e.log.Info("a damaged range was repaired from another replica", "topic", r.pt.t.name, "partition", r.pt.number, "bytes", len(body))
+		if len(r.pt.log.Isolated()) == 0 {
+			r.pt.writesAgain()
+		}
 		r.run(func() { r.step(&replicate.Event{Kind: replicate.EvRepaired, Position: from, Until: until}) })
 		r.pt.readAgain()
 	})
