@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"syscall"
 	"testing"
 
 	"penstock/engine"
+	"penstock/segment/aio/faultaio"
 )
 
 // segmentFiles are the names of the files that a node's disk has of partition 0 of a topic.
@@ -44,9 +46,11 @@ func (tr *trio) equalOn(topic string, has, gets *member) {
 }
 
 // moved starts four nodes with a topic of three replicas and some segments, and says who leads, who follows and who has none.
-func moved(t *testing.T) (tr *trio, h *told, leader *member, followers []*member, free *member) {
+func moved(
+	t *testing.T, change ...func(*engine.Options),
+) (tr *trio, h *told, leader *member, followers []*member, free *member) {
 	t.Helper()
-	tr = newTrio(t, 4, func(o *engine.Options) { o.Cluster.Replicas = 3 })
+	tr = newTrio(t, 4, append(change, func(o *engine.Options) { o.Cluster.Replicas = 3 })...)
 	tr.create("t", 1)
 	leader = tr.leader("t", 0)
 	for _, m := range tr.others(leader) {
@@ -108,6 +112,35 @@ func TestClusterMovedBytesGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.check(t, stored)
+}
+
+// The segments of a copy cannot be written, and what they lack has filled its node's commit log. The partition moves
+// away: the copy goes all the same, and the commit log has room again. The files go with the next start.
+func TestClusterMovedBytesGoFromAFullLog(t *testing.T) {
+	t.Parallel()
+	tr, h, l, followers, free := moved(t, func(o *engine.Options) { o.Cluster.Replication.LagMaxNs = 500e6 })
+	from := followers[0]
+	segments := engine.TopicDir(from.e, "t") + "/*/*.seg"
+	from.disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: segments, Count: -1, Err: syscall.EIO})
+	for i := 0; !from.e.CommitStats().Full; i++ {
+		tr.fill(h, l, "t", fmt.Sprintf("full %d", i), 10, 2000)
+	}
+	tr.move(l, from, free)
+	tr.eventually("the commit log has room", func() bool { return !from.e.CommitStats().Full })
+	tr.eventually("the record of the removal is written", func() bool {
+		c, err := engine.CopyOf(from.e, "t", 0)
+		return err == nil && c.End == 0
+	})
+	tr.crash(from)
+	from.disk.ClearRules()
+	tr.start(from)
+	tr.topic(from, "t")
+	tr.gone(from, "t")
+	tr.move(l, followers[1], from)
+	tr.gone(followers[1], "t")
+	tr.fill(h, l, "t", "after", 300, 200)
+	tr.equalOn("t", l, from)
+	tr.hold(h, []*member{l, free, from})
 }
 
 // A node that had begun a copy and ended before its commit log said anything of it, and that is no replica any more when it comes back, removes the files.

@@ -445,8 +445,8 @@ func (f *flusher) reclaim(target uint64) bool {
 	f.due = f.due[:0]
 	release := current
 	for _, pt := range e.partitionList() {
-		if seq, ok := pt.log.OldestUnsyncedFileSeq(); !ok || pt.rep != nil && pt.rep.mayGo() {
-			continue // a copy that is given up: see spare
+		if seq, ok := pt.log.OldestUnsyncedFileSeq(); !ok || pt.rep != nil && pt.rep.givenUp.Load() && pt.rep.mayGo() {
+			continue // see spare
 		} else if seq > target {
 			release = min(release, seq)
 			continue
@@ -457,7 +457,7 @@ func (f *flusher) reclaim(target uint64) bool {
 	for i, pt := range f.due {
 		f.due[i] = nil
 		f.sync(pt)
-		if seq, ok := pt.log.OldestUnsyncedFileSeq(); ok && !pt.t.deleted.Load() {
+		if seq, ok := pt.log.OldestUnsyncedFileSeq(); ok && (seq > target || !pt.goes()) {
 			release = min(release, seq)
 		}
 	}

@@ -131,11 +131,17 @@ func (r *recovery) giveUpBaseless(pt *partition) error {
 	return nil
 }
 
-// spare says up to where files may be released because of the copies that are given up. Of one that no leader needs nothing is needed, and the record that
-// begins it anew needs room; but that it lacks something must be known to the next process.
+// goes says that what the segments of a partition do not take need not be kept: its topic was deleted, or its copy is
+// being removed. Where nothing can be written to them, what they lack would fill the commit log, and neither the
+// tombstone nor the record of the removal would have room. The flusher asks.
+func (pt *partition) goes() bool { return pt.t.deleted.Load() || pt.rep != nil && pt.rep.leaves() }
+
+// spare says up to where files may be released because of the copies that are given up or being removed. Of one that
+// no leader needs nothing is needed, and the record that begins it anew needs room; but that it lacks something must
+// be known to the next process.
 func (f *flusher) spare(oldest, release uint64) uint64 {
 	for _, pt := range f.e.partitionList() {
-		if pt.rep == nil || !pt.rep.givenUp.Load() || pt.t.deleted.Load() || release <= oldest {
+		if pt.rep == nil || !pt.rep.givenUp.Load() && !pt.rep.leaves() || pt.t.deleted.Load() || release <= oldest {
 			continue
 		}
 		if seq, ok := pt.log.OldestUnsyncedFileSeq(); ok && seq < release && !pt.rep.letGoOf() {
@@ -145,10 +151,11 @@ func (f *flusher) spare(oldest, release uint64) uint64 {
 	return release
 }
 
-// letGoOf says whether the commit log may let go of files that hold what the segments of a copy lack that is given up. The flusher calls it. Until a leader
-// has said that it needs nothing of the copy it may be the last one that has what was acknowledged, and its device may read after a restart. After a crash
-// before the copy has begun anew its segments may read back, with a hole, so the list of shortened copies says first that it was dropped: then the next
-// process gives it up, too (openPartition). An error leaves the files.
+// letGoOf says whether the commit log may let go of files that hold what the segments of a copy lack that is given up
+// or being removed. The flusher calls it. Until a leader has said that it needs nothing of the copy it may be the
+// last one that has what was acknowledged, and its device may read after a restart. After a crash before the copy has
+// begun anew its segments may read back, with a hole, so the list of shortened copies says first that it was dropped:
+// then the next process gives it up, too (openPartition). An error leaves the files.
 func (r *replica) letGoOf() bool {
 	r.dropMu.Lock()
 	defer r.dropMu.Unlock()
@@ -163,15 +170,26 @@ func (r *replica) letGoOf() bool {
 	return err == nil
 }
 
-// mayGo says whether nobody needs what a copy has that is given up: a leader has said so, to this process or to one before, or the record that begins it anew
-// waits for room.
+// mayGo says whether nobody needs what a copy has: the cluster has decided that it goes, or it is given up and a leader
+// has said so, to this process or to one before, or the record that begins it anew waits for room.
 func (r *replica) mayGo() bool {
-	if !r.givenUp.Load() || r.cn.shortened.isDropped(r.pt.identity()) {
+	switch {
+	case r.leaves():
+		return true
+	case !r.givenUp.Load() || r.cn.shortened.isDropped(r.pt.identity()):
 		return r.givenUp.Load()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.cut != nil && r.cut.anew || r.follower != nil && r.follower.Unneeded()
+}
+
+// leaves says that the copy is being removed: all replicas of its partition are in sync without it (settled). It
+// stays so until nothing of it is left.
+func (r *replica) leaves() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.removing
 }
 
 // beganAnew ends that the copy is given up: the record that begins it anew is durable, and nothing was acknowledged since.

@@ -25,8 +25,10 @@ import (
 //	                                           2 the record is durable
 //	3 removes the segments, through the trash
 //
-// From 1 until 3 is done no commit log file goes (not before: a full log could not take the record), so a crash before 2 leaves the copy as it was, and after 2 recovery finds the record and
-// removes the files before anything else. The partition stays open, with an empty log: if the node becomes a replica again it begins there.
+// From 1 until 3 is done no commit log file goes, so after 2 recovery finds the record and removes the files before
+// anything else. A crash before 2 leaves the copy as it was, or given up: before 1 the commit log may let go of what
+// the segments do not take (spare), or a log that is full of it could not take the record. The partition stays open,
+// with an empty log: if the node becomes a replica again it begins there.
 
 // removeIfSettled removes this node's bytes of pt if row says that it can. It runs on the worker that applies what the store says.
 func (cn *clusterNode) removeIfSettled(snap *meta.Snapshot, pt *partition, row *meta.Partition) {
@@ -106,6 +108,9 @@ func (r *replica) removeBytes() error {
 		r.cn.log.Info("what this node had of a partition that moved away is removed", "topic", pt.t.name, "partition", pt.number, "bytes", bytes)
 	}
 	if err := r.beganAnew(); err != nil {
+		return err
+	}
+	if err := r.unlist(); err != nil {
 		return err
 	}
 	err := errors.Join(pt.log.Reset(segment.State{}), e.trashLeftovers(pt))

@@ -128,6 +128,11 @@ func TestGivenUpCopyIsKeptUntilItIsNotNeeded(t *testing.T) {
 		{"it is closed", func(r *replica) { r.closed, r.follower = true, nil }, false},
 		{"it begins anew", func(r *replica) { r.closed, r.follower, r.cut = true, nil, &logCut{anew: true} }, true},
 		{"it is cut", func(r *replica) { r.cut = &logCut{} }, false},
+		{"it is removed", func(r *replica) { r.closed, r.follower, r.removing = true, nil, true }, true},
+		{"it is removed and not given up", func(r *replica) {
+			r.givenUp.Store(false)
+			r.closed, r.follower, r.removing = true, nil, true
+		}, true},
 		{"an earlier process let go of it", func(r *replica) { r.cn.shortened.dropped[r.pt.identity()] = true }, true},
 	} {
 		r := bareReplica()

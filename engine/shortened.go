@@ -206,6 +206,23 @@ func (r *replica) madeWhole() {
 	}
 }
 
+// unlist takes a copy out that is being removed: if its node becomes a replica again, it begins with nothing, as any
+// other.
+func (r *replica) unlist() error {
+	r.mu.Lock()
+	r.shortened = false
+	r.mu.Unlock()
+	s := r.cn.shortened
+	s.mu.Lock()
+	listed := s.ids[r.pt.identity()]
+	delete(s.ids, r.pt.identity())
+	s.mu.Unlock()
+	if !listed {
+		return nil
+	}
+	return s.write()
+}
+
 // writeShortened writes the file until it says what is known. If it cannot be written, copies are compared once more than needed.
 func (cn *clusterNode) writeShortened() {
 	s := cn.shortened

@@ -154,6 +154,37 @@ func TestDroppedCopyThatMovedAway(t *testing.T) {
 	if err := r.removeBytes(); err != nil || r.givenUp.Load() || listed(t, disk, r) {
 		t.Errorf("%v, given up %v, listed %v", err, r.givenUp.Load(), listed(t, disk, r))
 	}
+	if s, err := readShortened(disk); err != nil || s.count() != 0 || r.cn.shortened.count() != 0 {
+		t.Errorf("it counts as shortened and is gone (%v)", err)
+	}
+}
+
+// A copy that is being removed does not hold the commit log, but what the log lets go of may be all there was of the
+// copy: the list says first that it was dropped, or the next process would take what is left for all of it.
+func TestRemovedCopyIsListedBeforeTheLogLetsGo(t *testing.T) {
+	disk := faultaio.New(faultaio.Options{})
+	topic, err := openSmall(t, disk).CreateTopic(t.Context(), "t", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := topic.Publish(t.Context(), []byte("m")); err != nil {
+		t.Fatal(err)
+	}
+	r := ofList(t, disk)
+	r.pt.log, r.removing = topic.partitions()[0].log, true
+	f := &flusher{e: &Engine{parts: []*partition{r.pt}}}
+	seq, ok := r.pt.log.OldestUnsyncedFileSeq()
+	if !ok {
+		t.Fatal("the segments have it")
+	}
+	disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: shortenedFile + "*", Count: -1, Err: syscall.EIO})
+	if f.spare(0, seq+1) != seq {
+		t.Error("the log lets go, and the list could not be written")
+	}
+	disk.ClearRules()
+	if f.spare(0, seq+1) != seq+1 || !listed(t, disk, r) {
+		t.Error("the log keeps it, or the list does not say it")
+	}
 }
 
 // What could not be written closes the inbox of a copy until its log is another one: its bytes were removed because it
