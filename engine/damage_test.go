@@ -329,3 +329,65 @@ func TestSegmentWriteError(t *testing.T) {
 		}
 	}
 }
+
+// What a segment could not be begun for, because the process has too many files open, is tried again: publishing goes on, and the log says so once.
+func TestSegmentRefusedForAWhile(t *testing.T) {
+	disk := newDisk()
+	var log logged
+	e := onDisk(t, disk, func(o *engine.Options) { o.Logger = log.logger() })
+	topic := topicOf(t, e, "t")
+	c := channelOf(t, topic, "c")
+	refused := func() (n int) { // it counts what the rule lets fail, too
+		for _, op := range disk.Log() {
+			if op.Kind == faultaio.KindCreate && strings.HasSuffix(op.Name, ".seg") {
+				n++
+			}
+		}
+		return n
+	}
+	disk.Inject(faultaio.Rule{Kind: faultaio.KindCreate, Name: "topics/*/*/*.seg", Count: -1, Err: syscall.EMFILE})
+	acked := map[engine.ID]string{}
+	put := func() {
+		body := fmt.Sprintf("m%d/%s", len(acked), make([]byte, 1000))
+		acked[publish(t, topic, body)[0]] = body
+	}
+	eventually(t, "a segment was refused again", func() bool {
+		put()
+		return refused() >= 3
+	})
+	put()
+	disk.ClearRules()
+	eventually(t, "it is written", func() bool {
+		put()
+		return len(segmentFiles(t, disk, "t")) > 0
+	})
+	if err := e.Health(); err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(log.String(), "tried again"); n != 1 {
+		t.Errorf("it was told %d times, want once:\n%s", n, log.String())
+	}
+	got := readAll(t, c)
+	for id, body := range acked {
+		if got[id] != body {
+			t.Fatalf("%s was answered OK and is %.20q", id, got[id])
+		}
+	}
+}
+
+// A sync that finds no room leaves a file that takes nothing more, whatever room there is later: it is no full disk, which passes. The other topics go on.
+func TestSegmentSyncedWithoutRoom(t *testing.T) {
+	disk := newDisk()
+	e := onDisk(t, disk)
+	good, topic := topicOf(t, e, "good"), topicOf(t, e, "t")
+	dir := engine.TopicDir(e, "t")
+	disk.Inject(faultaio.Rule{Kind: faultaio.KindSync, Name: dir + "/*/*.seg", Err: syscall.ENOSPC})
+	eventually(t, "publishing ends", func() bool {
+		_, err := topic.Publish(ctxBg, make([]byte, 3000))
+		if err != nil && !errors.Is(err, engine.ErrDisk) {
+			t.Fatalf("%v, want ErrDisk", err)
+		}
+		return err != nil
+	})
+	publish(t, good, "still takes messages")
+}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -41,6 +40,7 @@ type flusher struct {
 	reserveBytes int64     // as computeReserve found it,
 	reserved     time.Time // and when
 	nearFull     atomic.Bool
+	refused      time.Time    // when failed last told of an error that is tried again
 	notes        int          // calls of note; committer only
 	checked      time.Time    // when checkSpace last looked
 	making       []*partition // makeFiles' list, empty between its calls
@@ -364,42 +364,6 @@ func (f *flusher) flush(pt *partition, maxBytes int64) (int64, error) {
 		f.starved = false
 	}
 	return n, err
-}
-
-// failed handles a segment that could not be written or synced. changes is what pt.changes was before.
-func (f *flusher) failed(pt *partition, changes uint64, err error) {
-	e := f.e
-	switch {
-	case pt.rep != nil && pt.rep.givenUp.Load(): // it cannot be written, and need not be
-	case pt.rep != nil && unfit(err) && segment.DeviceFailed(err): // a head that could not be read: it is tried again (retryReads)
-	case errors.Is(err, segment.ErrClosed):
-	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
-		f.starved = true
-		f.full(err)
-	default:
-		if pt.flushErr.CompareAndSwap(nil, &err) {
-			e.log.Error("a segment could not be written: the partition takes no more messages. What was answered OK is safe in the commit log, which keeps it and gets full if that lasts; "+
-				"restart the node, and delete the topic if that does not help", "topic", pt.t.name, "partition", pt.number, "error", err)
-			pt.refuse(ErrDisk, true, (*Put).ofThisNode) // it can still be deleted
-			if pt.changes.Load() != changes {
-				pt.writesAgain() // it was the log before that could not be written
-			}
-		}
-	}
-}
-
-func (f *flusher) full(why error) {
-	if f.e.noSpace.CompareAndSwap(false, true) {
-		f.e.log.Error("the disk is full: publishing is refused, consuming goes on. Free space and publishing resumes by itself", "error", why)
-		f.e.clog.Wake()
-	}
-}
-
-func (f *flusher) roomAgain() {
-	if f.e.noSpace.CompareAndSwap(true, false) {
-		f.e.log.Info("the disk has room again: publishing resumes")
-		f.e.clog.Wake()
-	}
 }
 
 // olderHalf is the last file of the older half of the commit log. One file at a time would cost a sync of every busy partition per file.

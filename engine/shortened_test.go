@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"syscall"
 	"testing"
 
@@ -202,14 +201,14 @@ func TestInboxOpensForAnotherLog(t *testing.T) {
 	pt.log, pt.machine, e.disk, e.parts, e.flusher = log, new(core.Partition), disk, []*partition{pt}, newFlusher(e)
 	defer e.flusher.writer.Close()
 	before := pt.changes.Load()
-	e.flusher.failed(pt, before, errors.New("damaged"))
+	e.flusher.failed(pt, before, segment.ErrPoisoned)
 	if !pt.isClosed() {
 		t.Fatal("puts come to a log that takes nothing")
 	}
 	if err := r.removeBytes(); err != nil || pt.isClosed() {
 		t.Errorf("%v, closed %v", err, pt.isClosed())
 	}
-	e.flusher.failed(pt, before, errors.New("damaged"))
+	e.flusher.failed(pt, before, segment.ErrPoisoned)
 	if pt.isClosed() {
 		t.Error("an error of the log before closes the inbox of this one")
 	}
@@ -218,7 +217,7 @@ func TestInboxOpensForAnotherLog(t *testing.T) {
 		"the commit log failed": func() { pt.refuse(ErrDisk, true, nil) },
 	} {
 		pt.closed, pt.except = nil, nil
-		e.flusher.failed(pt, pt.changes.Load(), errors.New("damaged"))
+		e.flusher.failed(pt, pt.changes.Load(), segment.ErrPoisoned)
 		end()
 		if pt.writesAgain(); !pt.isClosed() {
 			t.Errorf("%s, and the inbox opens", what)

@@ -1,0 +1,63 @@
+package engine
+
+import (
+	"errors"
+	"syscall"
+	"time"
+
+	"penstock/segment"
+)
+
+// refusedToldEvery is how often a node says at most that segments cannot be written for now, whichever partitions they are of.
+const refusedToldEvery = 10 * time.Second
+
+// failed handles a segment that could not be written or synced. changes is what pt.changes was before. What was refused before
+// anything was written (no room, too many open files) loses nothing: a later flush tries it again. What fails otherwise, or is
+// damaged, takes nothing more before the log is another one: the inbox is closed (writesAgain opens it).
+func (f *flusher) failed(pt *partition, changes uint64, err error) {
+	e := f.e
+	poisoned := errors.Is(err, segment.ErrPoisoned)
+	switch {
+	case pt.rep != nil && pt.rep.givenUp.Load(): // it cannot be written, and need not be
+	case errors.Is(err, segment.ErrClosed):
+	case !poisoned && pt.rep != nil && unfit(err) && segment.DeviceFailed(err): // a head that could not be read: it is tried again (retryReads)
+	case !poisoned && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)):
+		f.starved = true
+		f.full(err)
+	case !poisoned && !unfit(err):
+		f.tellRefused(pt, err)
+	default:
+		if pt.flushErr.CompareAndSwap(nil, &err) {
+			e.log.Error("a segment could not be written: the partition takes no more messages. What was answered OK is safe in the commit log, which keeps it and gets full if that lasts; "+
+				"restart the node, and delete the topic if that does not help", "topic", pt.t.name, "partition", pt.number, "error", err)
+			pt.refuse(ErrDisk, true, (*Put).ofThisNode) // it can still be deleted
+			if pt.changes.Load() != changes {
+				pt.writesAgain() // it was the log before that could not be written
+			}
+		}
+	}
+}
+
+// tellRefused says that a segment could not be written for now.
+func (f *flusher) tellRefused(pt *partition, err error) {
+	if f.e.since(f.refused) < refusedToldEvery {
+		return
+	}
+	f.refused = f.e.instant()
+	f.e.log.Warn("a segment could not be written yet; it is tried again. Nothing is lost: the commit log keeps what it should hold, and gets full if that lasts",
+		"topic", pt.t.name, "partition", pt.number, "error", err)
+}
+
+func (f *flusher) full(why error) {
+	if f.e.noSpace.CompareAndSwap(false, true) {
+		f.e.log.Error("the disk is full: publishing is refused, consuming goes on. Free space and publishing resumes by itself", "error", why)
+		f.e.clog.Wake()
+	}
+}
+
+func (f *flusher) roomAgain() {
+	if f.e.noSpace.CompareAndSwap(true, false) {
+		f.e.log.Info("the disk has room again: publishing resumes")
+		f.e.clog.Wake()
+	}
+}
