@@ -86,7 +86,7 @@ func (w *World) configure(n *node, c *channelModel, change func(*core.ChannelSet
 		if err != nil {
 			return err
 		}
-		if s.Version < before {
+		if s.Version < before && !c.doomed { // of one that was deleted meanwhile a subscriber may have made another
 			w.fail("channel %s of %s has settings of version %d, and %d was answered before they were asked for", c.name, c.t.name, s.Version, before)
 		}
 		change(&s)
