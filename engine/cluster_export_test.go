@@ -256,3 +256,15 @@ func (pt *partition) isClosed() bool {
 	defer pt.mu.Unlock()
 	return pt.closed != nil
 }
+
+// Tick lets a moment pass for a follower's copy.
+func Tick(e *Engine, topic string, n int) {
+	t, _ := e.LookupTopic(topic)
+	t.partitions()[n].rep.tick(e.cluster.lease.Load(), nil)
+}
+
+// BeganAnew is how often the log of a copy was begun anew or cut.
+func BeganAnew(e *Engine, topic string, n int) uint64 {
+	t, _ := e.LookupTopic(topic)
+	return t.partitions()[n].changes.Load()
+}

@@ -13,7 +13,8 @@ const refusedToldEvery = 10 * time.Second
 
 // failed handles a segment that could not be written or synced. changes is what pt.changes was before. What was refused before
 // anything was written (no room, too many open files) loses nothing: a later flush tries it again. What fails otherwise, or is
-// damaged, takes nothing more before the log is another one: the inbox is closed (writesAgain opens it).
+// damaged, takes nothing more before the log is another one: the inbox is closed (writesAgain opens it), or in a cluster
+// the copy gives way (leaveUnwritten).
 func (f *flusher) failed(pt *partition, changes uint64, err error) {
 	e := f.e
 	poisoned := errors.Is(err, segment.ErrPoisoned)
@@ -27,13 +28,19 @@ func (f *flusher) failed(pt *partition, changes uint64, err error) {
 	case !poisoned && !unfit(err):
 		f.tellRefused(pt, err)
 	default:
-		if pt.flushErr.CompareAndSwap(nil, &err) {
+		if pt.flushErr.Swap(&err) != nil {
+			return
+		}
+		if pt.rep != nil && poisoned {
+			e.log.Error("a segment could not be written: the leadership goes to another replica in sync, and the copy is fetched anew when the in-sync replicas can do without it. What was answered OK "+
+				"is safe in the commit log, which keeps it and gets full if that lasts; restart the node then", "topic", pt.t.name, "partition", pt.number, "error", err)
+		} else {
 			e.log.Error("a segment could not be written: the partition takes no more messages. What was answered OK is safe in the commit log, which keeps it and gets full if that lasts; "+
 				"restart the node, and delete the topic if that does not help", "topic", pt.t.name, "partition", pt.number, "error", err)
 			pt.refuse(ErrDisk, true, (*Put).ofThisNode) // it can still be deleted
-			if pt.changes.Load() != changes {
-				pt.writesAgain() // it was the log before that could not be written
-			}
+		}
+		if pt.changes.Load() != changes {
+			pt.writesAgain() // it was the log before that could not be written
 		}
 	}
 }

@@ -58,6 +58,7 @@ type replica struct {
 	letGo      atomic.Uint64    // segment.Position: the leader's log begins there, and what is damaged below is not repaired; 0: not known
 	dropped    bool             // the copy was given up in this process, at droppedAt; see drop
 	droppedAt  int64
+	unwritten  unwritten    // what it does about segments that cannot be written
 	givenUp    atomic.Bool  // it was dropped, and has not begun anew yet
 	waits      bool         // givenUp, and not for good: its device may read it again; see replica_waits.go
 	dropMu     sync.Mutex   // held while givenUp goes down, and while the files that it needs are given up; inside of nothing else
@@ -560,6 +561,7 @@ func (r *replica) tick(lease int64, live []replicate.NodeID) {
 			r.step(&ev)
 		}
 	}
+	r.leaveUnwritten(r.cn.now())
 	r.noteGivenUp()
 	r.madeWhole()
 	r.tellComparing(r.cn.now())
@@ -593,11 +595,4 @@ func (r *replica) releaseIncoming() {
 	}
 	clear(r.incoming)
 	r.incoming = r.incoming[:0]
-}
-
-// hasLed says whether this process ever led the partition: others may still send puts here.
-func (r *replica) hasLed() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.led != 0
 }

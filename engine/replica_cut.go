@@ -64,6 +64,9 @@ func (r *replica) doCut(c *logCut) {
 	default:
 	}
 	switch {
+	case errors.Is(err, segment.ErrPoisoned):
+		r.leaveUncut(c)
+		return
 	case err != nil && unfit(err):
 		r.drop(err)
 		return
@@ -89,6 +92,9 @@ func (r *replica) doCut(c *logCut) {
 		return
 	}
 	r.pt.writesAgain()
+	if c.anew && !r.awaitAnew() {
+		return
+	}
 	r.run(func() {
 		r.cut = nil
 		r.step(&replicate.Event{Kind: replicate.EvTruncated, Generation: c.generation, Log: c.state})
@@ -121,6 +127,9 @@ func (r *replica) prepareCut(c *logCut) error {
 	r.keepWithin(c)
 	switch {
 	case !c.anew:
+		if err := r.pt.log.Poisoned(); err != nil {
+			return err
+		}
 		if err := r.pt.refold(c); err != nil {
 			return err
 		}

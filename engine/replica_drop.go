@@ -76,7 +76,7 @@ func (r *replica) drop(why error) {
 	r.mu.Lock()
 	cutting, now := r.cut != nil, r.cn.now()
 	follows := r.follower != nil && r.follower.Err() == nil || r.closed && cutting
-	again := r.dropped && now-r.droppedAt < int64(dropPause)
+	again := r.droppedSince(now)
 	if follows && !again {
 		r.dropped, r.droppedAt = true, now
 	}
@@ -199,7 +199,10 @@ func (r *replica) beganAnew() error {
 	if err := r.cn.shortened.setDropped(r.pt.identity(), false); err != nil {
 		return err
 	}
-	r.run(func() { r.waits = false })
+	r.run(func() {
+		r.waits = false
+		r.shortened = r.shortened || r.cn.shortened.has(r.pt.identity()) // letGoOf may have put it in
+	})
 	r.givenUp.Store(false)
 	return nil
 }

@@ -125,3 +125,10 @@ func (pt *partition) startState() (segment.State, error) {
 func (cn *clusterNode) member() replicate.Member {
 	return replicate.Member{Node: cn.self.ID, Store: cn.self.Store}
 }
+
+// hasLed says whether this process ever led the partition: others may still send puts here.
+func (r *replica) hasLed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.led != 0
+}

@@ -63,6 +63,9 @@ func (r *replica) takeUp() {
 	r.dropMu.Lock()
 	defer r.dropMu.Unlock()
 	r.run(func() {
+		if r.pt.unwritten() && (len(r.incoming) > 0 || r.cn.now()-r.droppedAt < int64(firstRetryPause)) {
+			return // what was on its way comes first, and the leader has time to remove the copy
+		}
 		if !r.waits || r.closed || r.follower == nil || !r.follower.Waits() || r.cn.shortened.isDropped(r.pt.identity()) {
 			return
 		}
@@ -71,9 +74,9 @@ func (r *replica) takeUp() {
 			r.givenUp.Store(true)
 			return
 		}
-		r.waits = false
+		r.waits, r.unwritten.staysUntil = false, r.cn.now()+int64(dropPause)
 		r.pt.losing.Store(len(r.pt.fold.Gone(nil, r.pt.startBorder(), 1)) > 0)
-		r.cn.e.log.Info("the device reads the beginning of a copy of a partition again: the copy takes part", "topic", r.pt.t.name, "partition", r.pt.number)
+		r.cn.e.log.Info("a copy of a partition that waited to be fetched anew reads, and is needed as it is: it takes part", "topic", r.pt.t.name, "partition", r.pt.number)
 		r.step(&replicate.Event{Kind: replicate.EvState, State: &r.state})
 		r.correctDamaged(r.row.Load())
 	})
@@ -99,8 +102,12 @@ func (r *replica) noteGivenUp() {
 	if !r.waits || r.follower == nil || r.follower.Waits() {
 		return
 	}
-	r.waits = false
+	r.waits, r.drops = false, r.drops+1
 	r.cn.drops.Add(1)
-	r.cn.e.log.Error("the first batch of a copy of a partition could not be read: it is dropped and fetched anew from its leader. What was acknowledged is on the other "+
+	what := "the first batch of a copy of a partition could not be read"
+	if r.pt.unwritten() {
+		what = "the segments of a copy of a partition could not be written"
+	}
+	r.cn.e.log.Error(what+": it is dropped and fetched anew from its leader. What was acknowledged is on the other "+
 		"replicas, as long as those read back; look at this node's device", "topic", r.pt.t.name, "partition", r.pt.number)
 }

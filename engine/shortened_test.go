@@ -201,14 +201,14 @@ func TestInboxOpensForAnotherLog(t *testing.T) {
 	pt.log, pt.machine, e.disk, e.parts, e.flusher = log, new(core.Partition), disk, []*partition{pt}, newFlusher(e)
 	defer e.flusher.writer.Close()
 	before := pt.changes.Load()
-	e.flusher.failed(pt, before, segment.ErrPoisoned)
+	e.flusher.failed(pt, before, &segment.CorruptError{})
 	if !pt.isClosed() {
 		t.Fatal("puts come to a log that takes nothing")
 	}
 	if err := r.removeBytes(); err != nil || pt.isClosed() {
 		t.Errorf("%v, closed %v", err, pt.isClosed())
 	}
-	e.flusher.failed(pt, before, segment.ErrPoisoned)
+	e.flusher.failed(pt, before, &segment.CorruptError{})
 	if pt.isClosed() {
 		t.Error("an error of the log before closes the inbox of this one")
 	}
@@ -217,7 +217,7 @@ func TestInboxOpensForAnotherLog(t *testing.T) {
 		"the commit log failed": func() { pt.refuse(ErrDisk, true, nil) },
 	} {
 		pt.closed, pt.except = nil, nil
-		e.flusher.failed(pt, pt.changes.Load(), segment.ErrPoisoned)
+		e.flusher.failed(pt, pt.changes.Load(), &segment.CorruptError{})
 		end()
 		if pt.writesAgain(); !pt.isClosed() {
 			t.Errorf("%s, and the inbox opens", what)

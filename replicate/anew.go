@@ -32,6 +32,7 @@ import "penstock/segment"
 // nobody knows of enough other copies that are whole, and what rots there unseen may be whole here. It goes on when it
 // is outside, or when all that it has lies below the leader's beginning, so a device that never reads again keeps
 // it waiting until another copy has joined. If the device reads first, its engine makes a new machine of the same log.
+// The same is done with a log that reads, and whose files take nothing more.
 
 // Waits says that the log is given up, and that nothing is lost of it if its device reads it again.
 func (f *Follower) Waits() bool { return f.waits }

@@ -299,3 +299,36 @@ func (w *world) tortureRead(rng *rand.Rand, mu *sync.Mutex) error {
 	}
 	return nil
 }
+
+// A log whose files take nothing more begins anew: all of them go, and the new ones are written and read back. One whose files cannot go stays as it is.
+func TestResetOfFailedFiles(t *testing.T) {
+	for _, kind := range []faultaio.Kind{faultaio.KindWrite, faultaio.KindSync, faultaio.KindSyncDir} {
+		t.Run(kind.String(), func(t *testing.T) {
+			d := faultaio.New(faultaio.Options{Seed: 1})
+			w := newWorld(t, d)
+			w.fill(newRand(31), 5)
+			w.settle()
+			d.Inject(faultaio.Rule{Kind: kind, Err: syscall.EIO})
+			w.fill(newRand(32), 60)
+			_, err := w.log.Flush(w.w, 1<<20)
+			if err = errors.Join(err, w.log.Sync()); !errors.Is(err, ErrPoisoned) {
+				t.Fatal(err)
+			}
+			d.ClearRules()
+			d.Inject(faultaio.Rule{Kind: faultaio.KindRename, Err: syscall.EIO})
+			if err := w.log.Reset(State{}); !errors.Is(err, ErrPoisoned) || !errors.Is(w.log.Health(), ErrPoisoned) {
+				t.Fatalf("%v, and Health says %v", err, w.log.Health())
+			}
+			if err := w.log.Reset(State{}); err != nil || w.log.Health() != nil {
+				t.Fatalf("%v, and Health says %v", err, w.log.Health())
+			}
+			w.st, w.begin, w.model = State{}, State{}, nil
+			w.fill(newRand(33), 60)
+			w.settle()
+			w.check()
+			w.disk = d.Crash(7) // what the device really has
+			w.reopen()
+			w.check()
+		})
+	}
+}

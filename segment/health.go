@@ -102,3 +102,10 @@ func (l *Log) Isolated() []Range {
 	}
 	return out
 }
+
+// Poisoned is nil, or why the files take nothing more, see ErrPoisoned.
+func (l *Log) Poisoned() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.poisoned
+}

@@ -389,14 +389,16 @@ func (l *Log) copySegment(f *segFile, h *segHeader, end Offset) (err error) {
 }
 
 // Reset empties the log and starts it anew at st.End, which may be anywhere: a full sync from
-// a leader. All files are removed (views keep theirs until released). Like Truncate, the caller's commit log remembers it.
+// a leader. All files are removed (views keep theirs until released), so it ends what a write or sync of one of them began (ErrPoisoned). Like
+// Truncate, the caller's commit log remembers it.
 func (l *Log) Reset(st State) error {
 	l.io.Lock()
 	defer l.io.Unlock()
-	if err := l.writable(); err != nil {
-		return err
-	}
 	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return ErrClosed
+	}
 	gone := l.segs
 	l.segs = nil
 	l.setEnd(st)
@@ -407,11 +409,16 @@ func (l *Log) Reset(st State) error {
 	l.mu.Unlock()
 	l.dropTail(func(*Slice) bool { return true })
 	l.partial = nil
-	if err := l.removeAll(gone); err != nil {
+	err := l.removeAll(gone)
+	if err == nil {
+		err = l.anchor(st)
+	}
+	if err != nil {
 		return l.poisonWith(err)
 	}
-	if err := l.anchor(st); err != nil {
-		return l.poisonWith(err)
-	}
+	l.mu.Lock()
+	l.poisoned = nil
+	l.mu.Unlock()
+	l.poison = nil
 	return nil
 }

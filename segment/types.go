@@ -34,7 +34,7 @@ var (
 	// ErrClosed says that the log was closed.
 	ErrClosed = errors.New("segment: log closed")
 	// ErrPoisoned says that a write or sync of a segment file failed before: what the files hold
-	// above Synced is unknown, so they are not written until the log is opened anew. Nothing is lost, the
+	// above Synced is unknown, so they are not written until the log is opened anew, or is Reset. Nothing is lost, the
 	// commit log has it.
 	ErrPoisoned = errors.New("segment: a segment file could not be written; the partition must be reopened")
 )

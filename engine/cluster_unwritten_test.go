@@ -1,0 +1,181 @@
+package engine_test
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"syscall"
+	"testing"
+
+	"penstock/engine"
+	"penstock/engine/meta"
+	"penstock/netproto"
+	"penstock/segment/aio/faultaio"
+)
+
+// failSegments lets operations of one kind on segments of a node's copy of "t" fail; count as in a rule.
+func (m *member) failSegments(kind faultaio.Kind, count int) {
+	m.disk.Inject(faultaio.Rule{Kind: kind, Name: path.Join(engine.TopicDir(m.e, "t"), "0", "*.seg"), Count: count, Err: syscall.EIO})
+}
+
+// beginsAnew waits until a node has fetched its copy of "t" anew, and sees to it that the copy holds everything and leads as any other.
+func (tr *trio) beginsAnew(h *told, m *member) {
+	tr.t.Helper()
+	tr.eventually("the copy is dropped", func() bool { return m.e.Storage().Dropped == 1 })
+	tr.whole("t")
+	tr.hold(h, tr.nodes)
+	tr.eventually("it is whole", func() bool { return m.e.Storage().Shortened == 0 && m.e.Health() == nil })
+	tr.handPartition("t", 0, m)
+	tr.publishSome(h, 5)
+	tr.checkAll(h, "t", 1)
+}
+
+var segmentFailures = map[string]faultaio.Kind{"a write": faultaio.KindWrite, "a sync": faultaio.KindSync}
+
+// A segment of the leader's copy cannot be written or synced once. Another replica in sync leads, nobody is refused anything, and the copy begins anew.
+func TestClusterLeaderThatCannotWriteHandsOver(t *testing.T) {
+	t.Parallel()
+	for name, kind := range segmentFailures {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tr := newTrio(t, 3)
+			tr.create("t", 1)
+			h := newTold()
+			l := tr.leader("t", 0)
+			l.failSegments(kind, 1)
+			stop := tr.loadAll(h, tr.nodes, "t", "1", never)
+			defer stop()
+			tr.eventually("another node leads", func() bool { return tr.leader("t", 0) != l })
+			tr.goesOn(h, 50)
+			stop()
+			tr.beginsAnew(h, l)
+		})
+	}
+}
+
+// A leader whose segments cannot be written and that is alone in the ISR refuses puts, until another replica has joined.
+func TestClusterLeaderThatCannotWriteIsAlone(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 2)
+	if _, err := tr.nodes[0].store.CreateTopic(t.Context(), meta.Topic{Name: "t", Partitions: 1, Replicas: 2, MinISR: 1}); err != nil {
+		t.Fatal(err)
+	}
+	tr.whole("t")
+	h := newTold()
+	l := tr.leader("t", 0)
+	x := tr.others(l)[0]
+	tr.stop(x)
+	tr.eventually("it is alone", func() bool { return len(l.row("t", 0).State.ISR) == 1 })
+	l.failSegments(faultaio.KindWrite, 1)
+	topic, n := tr.topic(l, "t"), 0
+	tr.eventually("puts are refused", func() bool {
+		n++
+		return errors.Is(h.publish(t.Context(), topic, fmt.Sprintf("%d/%s", n, make([]byte, 3000))), engine.ErrDisk)
+	})
+	tr.start(x)
+	tr.eventually("another node leads", func() bool { return tr.leader("t", 0) != l })
+	tr.beginsAnew(h, l)
+}
+
+// A segment of a follower's copy cannot be written or synced once. The copy begins anew, and what it lacked does not keep the commit log.
+func TestClusterFollowerThatCannotWriteBeginsAnew(t *testing.T) {
+	t.Parallel()
+	for name, kind := range segmentFailures {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tr := newTrio(t, 3)
+			tr.create("t", 1)
+			h := newTold()
+			l := tr.leader("t", 0)
+			x := tr.others(l)[0]
+			x.failSegments(kind, 1)
+			tr.fill(h, l, "t", "m", 6000, 400) // more than a commit log holds
+			tr.beginsAnew(h, x)
+		})
+	}
+}
+
+// A member of the smallest ISR whose segments cannot be written keeps what it has, and its acks count: it begins anew when another replica has joined.
+func TestClusterFollowerThatCannotWriteIsNeeded(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	x, z := tr.others(l)[0], tr.others(l)[1]
+	tr.stop(z)
+	tr.eventually("two are in sync", func() bool { return len(x.row("t", 0).State.ISR) == 2 })
+	x.failSegments(faultaio.KindWrite, 1)
+	tr.fill(h, l, "t", "m", 1000, 400)
+	tr.eventually("it cannot be written", func() bool { return x.e.Health() != nil })
+	engine.Tick(x.e, "t", 0)
+	tr.fill(h, l, "t", "n", 100, 400)
+	if row := l.row("t", 0); len(row.State.ISR) != 2 || len(row.Damaged) > 0 || x.e.Storage().Dropped != 0 {
+		t.Errorf("%d dropped, the row is %+v", x.e.Storage().Dropped, row)
+	}
+	tr.start(z)
+	tr.beginsAnew(h, x)
+}
+
+// A leader whose segments cannot be written loses its leadership to another one that has less: what it has beyond that cannot be cut off, so it begins anew.
+func TestClusterLeaderThatCannotWriteIsCut(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, impatient)
+	tr.create("t", 1)
+	tr.create("u", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	x := tr.others(l)[0]
+	tr.handPartition("u", 0, x)
+	tr.fill(h, l, "t", "m", 100, 400)
+	tr.equal("t", 0)
+	tr.wires.rules(func(from, _ string, kind netproto.Type) int {
+		if from == l.name && kind == netproto.TypePutMessagesOnReplica {
+			return 0
+		}
+		return 1
+	})
+	l.failSegments(faultaio.KindWrite, 1)
+	end := engine.EndOf(l.e, "t", 0)
+	if h.publish(t.Context(), tr.topic(l, "t"), "beyond the others") == nil {
+		t.Fatal("it was answered OK")
+	}
+	for i := 0; l.e.Health() == nil; i++ {
+		tr.fill(newTold(), x, "u", fmt.Sprint("m", i), 100, 400)
+	}
+	if engine.EndOf(l.e, "t", 0) == end {
+		t.Fatal("the leader has no more than the others")
+	}
+	tr.handPartition("t", 0, x)
+	tr.wires.rules(nil)
+	tr.beginsAnew(h, l)
+}
+
+// On a disk that takes no segment of a copy any more the copy does not begin anew again and again, and it does not keep the commit log from going on.
+func TestClusterCopyThatIsNeverWritten(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 1)
+	tr.create("u", 1)
+	h := newTold()
+	l := tr.leader("t", 0)
+	x := tr.others(l)[0]
+	x.failSegments(faultaio.KindWrite, -1)
+	tr.fill(h, l, "t", "m", 3000, 400)
+	tr.eventually("the copy is dropped again", func() bool { return x.e.Storage().Dropped == 2 })
+	tr.eventually("it is emptied again", func() bool { return engine.BeganAnew(x.e, "t", 0) == 2 })
+	at := x.e.CommitStats().Current
+	for i := 0; x.e.CommitStats().Current < at+10; i++ { // its commit log holds four files
+		tr.fill(newTold(), tr.leader("u", 0), "u", fmt.Sprint("m", i), 100, 4000)
+		tr.fill(h, l, "t", fmt.Sprint("n", i), 10, 400)
+	}
+	if n := x.e.Storage().Dropped; n != 2 {
+		t.Errorf("it was dropped %d times", n)
+	}
+	if row := l.row("u", 0); len(row.State.ISR) != 3 {
+		t.Errorf("%d replicas of the other topic are in sync", len(row.State.ISR))
+	}
+	if n := engine.BeganAnew(x.e, "t", 0); n != 2 {
+		t.Errorf("it began anew %d times", n)
+	}
+}
