@@ -531,19 +531,8 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 		return nil, fmt.Errorf("engine: topic %s, partition %d: %w", t.name, n, err)
 	}
 	pt.log = log
-	if rp.restarted {
-		if err := log.Reset(rp.base); err != nil { // a crash may have come before the old files went
-			return nil, fmt.Errorf("engine: topic %s, partition %d: %w", t.name, n, err)
-		}
-	}
-	for i := range rp.slices {
-		log.Append(&rp.slices[i])
-	}
-	pt.newest = log.NewestAppended()
-	end, _, _ := log.End()
-	pt.ages.recovered(end, pt.newest, e.clock.mono())
-	if err := r.giveUpBaseless(pt); err != nil {
-		return nil, err
+	if err := r.fill(pt, rp); err != nil {
+		return nil, errors.Join(fmt.Errorf("engine: topic %s, partition %d: %w", t.name, n, err), log.Close())
 	}
 	e.readFold(pt, rp)
 	pt.writer = rp.writer
@@ -570,6 +559,22 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 		pt.machine.Step(&ev, &res)
 	}
 	return pt, nil
+}
+
+// fill gives pt's log what the commit log holds of it.
+func (r *recovery) fill(pt *partition, rp *recovered) error {
+	if rp.restarted {
+		if err := pt.log.Reset(rp.base); err != nil { // a crash may have come before the old files went
+			return err
+		}
+	}
+	for i := range rp.slices {
+		pt.log.Append(&rp.slices[i])
+	}
+	pt.newest = pt.log.NewestAppended()
+	end, _, _ := pt.log.End()
+	pt.ages.recovered(end, pt.newest, r.e.clock.mono())
+	return r.giveUpBaseless(pt)
 }
 
 func (e *Engine) segmentOptions() segment.Options {
