@@ -308,8 +308,13 @@ func (pt *partition) committedMark() segment.Position {
 // refresh passes on what the store said last; what is newer comes by the watch.
 func (r *replica) refresh() {
 	if row := r.row.Load(); row != nil {
-		r.feed = append(r.feed, replicate.Event{Kind: replicate.EvState, State: &row.State})
+		r.feed = append(r.feed, r.told(row))
 	}
+}
+
+// told is what the machine hears of a row.
+func (r *replica) told(row *meta.Partition) replicate.Event {
+	return replicate.Event{Kind: replicate.EvState, State: &row.State, Damaged: memberOf(row.Damaged, r.cn.member())}
 }
 
 // learn takes a row of the store.
@@ -322,7 +327,8 @@ func (r *replica) learn(row *meta.Partition) {
 			return
 		}
 		r.correctDamaged(row)
-		r.step(&replicate.Event{Kind: replicate.EvState, State: &row.State})
+		ev := r.told(row)
+		r.step(&ev)
 		r.retry()
 	})
 }

@@ -133,7 +133,7 @@ func (r *replica) prepareCut(c *logCut) error {
 		if err := r.pt.refold(c); err != nil {
 			return err
 		}
-	case r.countsAsWhole(): // a member of the ISR that cannot shrink
+	case !r.isListed():
 		if err := r.cn.shortened.add([]segment.Identity{r.pt.identity()}); err != nil {
 			return err
 		}
@@ -151,12 +151,12 @@ func (r *replica) prepareCut(c *logCut) error {
 	return nil
 }
 
-// countsAsWhole says whether the store has this copy in the ISR and nobody would know after a crash that it is not
-// whole.
-func (r *replica) countsAsWhole() bool {
+// isListed says whether the list of shortened copies has this one, or it has nothing that anybody could count on. Whether the store counts it in sync does not
+// matter: the row that this process knows may be from before the copy joined.
+func (r *replica) isListed() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return !r.shortened && memberOf(r.state.ISR, r.cn.member())
+	return r.shortened || r.pt.machine.State().Next == 0
 }
 
 // keptFold is what the record says of the fold; nil: it is not known.

@@ -15,14 +15,16 @@ import (
 // devicePoll is how often a cut that waits for its device looks whether it may go on.
 const devicePoll = time.Second
 
-// mayGiveUp says whether a copy may be given up because of err. The row that this process knows may be old, but a copy that acknowledges nothing does not join.
+// mayGiveUp says whether a copy may be given up because of err. The row that this process knows may be from before the copy joined, so a copy is outside of the
+// ISR only by a row that counts it as damaged: such a copy does not join.
 func (r *replica) mayGiveUp(err error) bool {
 	if !segment.DeviceFailed(err) {
 		return true
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.closed || len(r.state.ISR) > 0 && !memberOf(r.state.ISR, r.cn.member())
+	row, self := r.row.Load(), r.cn.member()
+	return r.closed || row != nil && memberOf(row.Damaged, self) && len(row.State.ISR) > 0 && !memberOf(row.State.ISR, self)
 }
 
 // awaitDevice lets some time pass in which retryReads may read what a cut has to read, and says whether the cut should be tried again. It runs on the

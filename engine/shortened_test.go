@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/core"
+	"penstock/replicate"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"
 )
@@ -259,5 +260,23 @@ func TestUnreadableCommitLogForgetsNoDroppedCopy(t *testing.T) {
 	}
 	if !r.cn.shortened.isDropped(r.pt.identity()) || !listed(t, disk, r) {
 		t.Error("a copy that was dropped is forgotten")
+	}
+}
+
+// A copy that begins anew is in the list first, durably, even if the row that this process knows does not count it in sync: that row may be from before it
+// joined. One that holds nothing lacks nothing.
+func TestCopyIsListedBeforeItBeginsAnew(t *testing.T) {
+	for _, holds := range []segment.Position{0, 3} {
+		disk := faultaio.New(faultaio.Options{})
+		r := ofList(t, disk)
+		r.pt.machine = core.NewPartition(segment.State{Next: holds}, segment.Sizes{})
+		r.state.ISR = []replicate.Member{{Node: 7}}
+		if err := r.prepareCut(&logCut{anew: true, state: segment.State{Next: 9}}); err != nil {
+			t.Fatal(err)
+		}
+		kept, err := readShortened(disk)
+		if err != nil || kept.has(r.pt.identity()) != (holds > 0) {
+			t.Errorf("it holds %d batches, listed: %v, %v", holds, kept.has(r.pt.identity()), err)
+		}
 	}
 }

@@ -310,20 +310,23 @@ func TestFollowerWaitsForItsDevice(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		isr   []Member
+		known bool // the store knows that it is damaged
 		again bool
 		begin segment.Position // > 0: it is told to begin there
 		waits bool
 	}{
 		"it counts":                       {isr: []Member{testMember(1), testMember(2)}, again: true, waits: true},
 		"nothing is known":                {again: true, waits: true},
-		"it is outside":                   {isr: []Member{testMember(1), testMember(3)}, again: true},
+		"it is outside":                   {isr: []Member{testMember(1), testMember(3)}, known: true, again: true},
+		"it was outside, and may be in":   {isr: []Member{testMember(1), testMember(3)}, again: true, waits: true},
+		"it counts, and the store knows":  {isr: []Member{testMember(1), testMember(2)}, known: true, again: true, waits: true},
 		"it counts, and is damaged":       {isr: []Member{testMember(1), testMember(2)}},
 		"the leader begins in its middle": {isr: []Member{testMember(1), testMember(2)}, again: true, begin: 2, waits: true},
 		"the leader begins at its end":    {isr: []Member{testMember(1), testMember(2)}, again: true, begin: 6},
 	} {
 		r := newFollowerRig(t, Config{RetryNs: 50 * ms}, leaderLog(1, 1, 1, 1, 1, 1), 6)
 		if c.isr != nil {
-			r.step(Event{Kind: EvState, State: state(r, c.isr...)})
+			r.step(Event{Kind: EvState, State: state(r, c.isr...), Damaged: c.known})
 		}
 		r.step(Event{Kind: EvUnusable, Again: c.again})
 		for range 3 {

@@ -56,7 +56,7 @@ type Follower struct {
 	bare      bool // and this epoch's leader is told so
 	spared    bool // and a leader, of this epoch or one before, needs nothing of it
 	waits     bool // anew && !bare: not yet, because its device may read it again
-	outside   bool // the newest state heard of has an ISR without this replica
+	outside   bool // the store knows that this replica is damaged, and has an ISR without it. An older state may be from before it joined
 	err       error
 }
 
@@ -104,7 +104,7 @@ func (f *Follower) Step(now int64, ev *Event, acts *Actions) {
 	case EvMessage:
 		f.message(now, ev.Node, ev.Message, acts)
 	case EvState:
-		f.learn(now, ev.State, acts)
+		f.learn(now, ev.State, ev.Damaged, acts)
 	case EvDurable:
 		f.durable(ev, acts)
 	case EvTrimmed:
@@ -134,10 +134,10 @@ func (f *Follower) Step(now int64, ev *Event, acts *Actions) {
 }
 
 // learn takes a state of the store. The store tells a replica that comes back whom to ask.
-func (f *Follower) learn(now int64, st *State, acts *Actions) {
+func (f *Follower) learn(now int64, st *State, damaged bool, acts *Actions) {
 	if st.Epoch >= f.epoch {
 		f.replicas = append(f.replicas[:0], st.Replicas[:min(len(st.Replicas), MaxReplicaCount)]...)
-		f.outside = len(st.ISR) > 0 && !contains(st.ISR, f.self)
+		f.outside = damaged && len(st.ISR) > 0 && !contains(st.ISR, f.self)
 	}
 	if st.Epoch < f.epoch || st.Epoch == f.epoch && f.leader != 0 {
 		return

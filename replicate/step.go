@@ -10,7 +10,7 @@ const (
 	_           EventKind = iota
 	EvTick                // time passed; at least every Config.HeartbeatNs. Leader: Live, the nodes that live by the store's word
 	EvMessage             // Node, Message
-	EvState               // State: the store says so: a watch, a read, or the answer to a proposal, in any order
+	EvState               // State, Damaged: the store says so: a watch, a read, or the answer to a proposal, in any order
 	EvDurable             // Position, Generation: everything below Position is on stable storage here
 	EvTrimmed             // Log: retention moved the start of the log there
 	EvFault               // Err: a write or flush failed; final
@@ -41,6 +41,7 @@ type Event struct {
 	Token      uint64
 	Live       []NodeID
 	Again      bool
+	Damaged    bool  // EvState: the store's row counts this replica as damaged
 	DeadlineNs int64 // on the clock of Step's now; 0 in EvPut: do not wait
 	Err        error
 }
