@@ -199,10 +199,7 @@ func (r *replica) beganAnew() error {
 	if err := r.cn.shortened.setDropped(r.pt.identity(), false); err != nil {
 		return err
 	}
-	r.run(func() {
-		r.waits = false
-		r.shortened = r.shortened || r.cn.shortened.has(r.pt.identity()) // letGoOf may have put it in
-	})
+	r.run(func() { r.waits = false })
 	r.givenUp.Store(false)
 	return nil
 }
