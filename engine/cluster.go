@@ -85,7 +85,9 @@ type clusterNode struct {
 	diskTelling atomic.Bool
 	givingAway  atomic.Bool
 
-	unlisted []*Topic // that Open found and that are in no list: a newer one has their name, or the cluster deleted them and their metadata does not read; until start
+	// Topics that Open found and that Engine.topics does not have: a newer topic has the name, or the cluster deleted the
+	// topic and its metadata does not read. start passes them to the worker.
+	unlisted []*Topic
 
 	shortened *shortenedCopies
 	live      struct { // keepTime's

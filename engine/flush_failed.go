@@ -8,13 +8,16 @@ import (
 	"penstock/segment"
 )
 
-// refusedToldEvery is how often a node says at most that segments cannot be written for now, whichever partitions they are of.
+// refusedToldEvery is how often a node says at most that segments cannot be written for now, whichever partitions they
+// are of.
 const refusedToldEvery = 10 * time.Second
 
-// failed handles a segment that could not be written or synced. changes is what pt.changes was before. What was refused before
-// anything was written (no room, too many open files) loses nothing: a later flush tries it again. What fails otherwise, or is
-// damaged, takes nothing more before the log is another one: the inbox is closed (writesAgain opens it), or in a cluster
-// the copy gives way (leaveUnwritten).
+// failed handles the error of a flush or sync of pt's segments. The flusher calls it, without a lock. changes is the
+// value of pt.changes before that flush.
+//
+// An error before anything was written (no room, too many open files) loses nothing: a later flush tries again. After a
+// failed write or sync, or with a damaged file, the log takes nothing more until it is cut or begins anew: on a single
+// node the inbox is closed until then (writesAgain opens it), in a cluster the copy gives way (replica_unwritten.go).
 func (f *flusher) failed(pt *partition, changes uint64, err error) {
 	e := f.e
 	poisoned := errors.Is(err, segment.ErrPoisoned)
@@ -51,7 +54,8 @@ func (f *flusher) tellRefused(pt *partition, err error) {
 		return
 	}
 	f.refused = f.e.instant()
-	f.e.log.Warn("a segment could not be written yet; it is tried again. Nothing is lost: the commit log keeps what it should hold, and gets full if that lasts",
+	f.e.log.Warn("a segment could not be written yet; it is tried again. Nothing is lost: the commit log keeps it. If this lasts, the commit log gets full and publishing waits: "+
+		"look at the limit of open files, and at the disk",
 		"topic", pt.t.name, "partition", pt.number, "error", err)
 }
 

@@ -386,11 +386,12 @@ func (pt *partition) refuse(err error, closeInbox bool, except func(*Put) bool) 
 	}
 }
 
-// writesAgain ends what a segment that could not be written began (flusher.failed): the log was cut or began anew since.
-// If it takes nothing all the same, the next flush says so again. Whoever changed the log calls it afterwards, without a
-// lock. The inbox of a node that closes, or whose commit log failed, stays closed.
+// writesAgain opens an inbox that was closed because segments could not be written (flusher.failed). It is called, without a
+// lock, after the log was cut, has begun anew or was repaired: the failure belongs to the files before. If the new files
+// cannot be written either, the next flush closes the inbox again. An inbox that was closed because the node closes, or
+// because its commit log failed, stays closed.
 func (pt *partition) writesAgain() {
-	pt.changes.Add(1) // before the rest: a flush that failed before may only now be about to close the inbox
+	pt.changes.Add(1) // first: a flush of the files before may have failed and close the inbox only now; it looks at changes afterwards
 	pt.flushErr.Store(nil)
 	pt.mu.Lock()
 	defer pt.mu.Unlock()

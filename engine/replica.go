@@ -370,15 +370,6 @@ func (r *replica) changeRole() {
 	r.cn.log.Info("leads a partition", "topic", r.pt.t.name, "partition", r.pt.number, "epoch", st.Epoch, "isr", len(st.ISR))
 }
 
-func memberOf(members []replicate.Member, m replicate.Member) bool {
-	for i := range members {
-		if members[i] == m {
-			return true
-		}
-	}
-	return false
-}
-
 // setLeads opens or closes the inbox: whoever looks at leads holds the inbox's lock.
 func (r *replica) setLeads(on bool) {
 	r.pt.mu.Lock()

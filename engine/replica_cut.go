@@ -151,12 +151,13 @@ func (r *replica) prepareCut(c *logCut) error {
 	return nil
 }
 
-// isListed says whether the list of shortened copies has this one, or it has nothing that anybody could count on. Whether the store counts it in sync does not
-// matter: the row that this process knows may be from before the copy joined.
+// isListed says that a copy may begin anew: the file of shortened copies has it, or it holds nothing. prepareCut asks, before
+// it writes the record: after a crash behind the record, a copy that is not in the file would count as whole. Whether the
+// row says that the copy is in sync does not matter, for that row may be from before the copy joined.
 func (r *replica) isListed() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.shortened || r.pt.machine.State().Next == 0
+	return r.shortened && r.cn.shortened.keeps(r.pt.identity()) || r.pt.machine.State().Next == 0
 }
 
 // keptFold is what the record says of the fold; nil: it is not known.

@@ -57,8 +57,10 @@ func (r *replica) hasBroken() bool {
 	return slices.ContainsFunc(r.pt.log.Segments(), func(s segment.SegmentInfo) bool { return s.Err != nil })
 }
 
-// brokenFile is why a log may not be cut that could be: one of its files takes nothing more. The copy begins anew sooner or later, and what the file does not
-// take keeps the commit log from letting go of its files. When they fill it, the record of the cut has no room before the copy is given up.
+// brokenFile returns the error of a segment file that cannot be read, repaired in place or written to, if the copy may be given
+// up for it. A cut asks before it writes its record: what the file does not take keeps the commit log's files, and in a log
+// that is full of it the record would wait for room for ever. A copy that is given up keeps none (spare), and it would have
+// to begin anew in any case. It takes mu.
 func (r *replica) brokenFile() error {
 	for _, s := range r.pt.log.Segments() {
 		if s.Err != nil && r.mayGiveUp(s.Err) {
@@ -131,9 +133,9 @@ func (r *recovery) giveUpBaseless(pt *partition) error {
 	return nil
 }
 
-// goes says that what the segments of a partition do not take need not be kept: its topic was deleted, or its copy is
-// being removed. Where nothing can be written to them, what they lack would fill the commit log, and neither the
-// tombstone nor the record of the removal would have room. The flusher asks.
+// goes says that a partition is about to lose its bytes on this node: its topic is being deleted, or its copy is being removed.
+// The flusher asks. Such a partition keeps no commit log file for what its segments cannot take: the tombstone, or the
+// record of the removal, may be waiting for that room.
 func (pt *partition) goes() bool { return pt.t.deleted.Load() || pt.rep != nil && pt.rep.leaves() }
 
 // spare says up to where files may be released because of the copies that are given up or being removed. Of one that

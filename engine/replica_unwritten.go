@@ -8,24 +8,30 @@ import (
 	"penstock/segment"
 )
 
-// A segment file whose write or sync failed takes nothing more (segment.ErrPoisoned): until the node is restarted, the commit log keeps what the partition's
-// segments lack, and gets full some day, for all partitions of the node. Every byte is there and reads, and what comes is durable in the commit log. So in a cluster
+// A copy of a cluster whose segments cannot be written. After a write or sync of a segment file has failed, the log's
+// files take nothing more until the node is restarted or the log begins anew (segment.ErrPoisoned). What the copy has
+// still reads, and new batches are durable in the commit log. But the commit log keeps everything that the segments
+// lack, and once it is full, all partitions of the node wait. So
 //
-//   - a leader gives its leadership to another member of the ISR. Its inbox stays open meanwhile, and is closed if nobody can take it;
+//   - a leader hands its leadership over to another member of the ISR. Its inbox stays open meanwhile; it is closed if
+//     no member can take the leadership;
 //   - a follower in the smallest ISR goes on: its acks are as good as any;
-//   - a follower that the ISR can do without begins anew from its leader. In the ISR it is given up as one whose device does not read (replica_waits.go): not before
-//     the leader has removed it. If it stays in, because others had to go as well, retryReads takes it up again, for dropPause.
+//   - a follower that the ISR can do without is fetched anew from its leader. In the ISR it waits like a copy whose
+//     device does not read (replica_waits.go): it begins anew when the leader has removed it. If the leader cannot
+//     remove it, because others had to go as well, retryReads takes it up again, and it stays as it is for dropPause.
 //
-// A disk on which no segment can be written makes no copy begin anew more than once in dropPause.
+// On a disk that takes no segment at all a copy begins anew at most once in dropPause.
+//
+// Nothing of this is on disk: after a crash the segments are opened anew, and the commit log has what they lack.
 
 // unwrittenPause lies between two attempts of a leader to give its leadership away.
 const unwrittenPause = 10 * time.Second
 
-// unwritten is when a copy whose segments cannot be written does what; mu of its replica guards it.
+// unwritten holds the times of such a copy, in ns on clusterNode.now's clock; the replica's mu guards it.
 type unwritten struct {
-	handsOverAt int64 // its leadership is given away, the next time
-	anewAt      int64 // it may follow, once it has begun anew
-	staysUntil  int64 // in the ISR it is not given up before
+	handsOverAt int64 // the leader tries to hand over again, at the earliest
+	anewAt      int64 // a copy that has begun anew may follow, at the earliest
+	staysUntil  int64 // a member of the ISR is not given up before
 }
 
 // unwritten says that the segments take nothing more, although they read. Any goroutine may ask.
@@ -34,7 +40,8 @@ func (pt *partition) unwritten() bool {
 	return err != nil && errors.Is(*err, segment.ErrPoisoned)
 }
 
-// leaveUnwritten does what the comment above says. Each tick calls it; mu is held.
+// leaveUnwritten starts the hand-over of a leader, or gives a follower up, as the comment at the top of this file says.
+// Each tick calls it; mu is held.
 func (r *replica) leaveUnwritten(now int64) {
 	if !r.pt.unwritten() {
 		return
@@ -52,7 +59,9 @@ func (r *replica) leaveUnwritten(now int64) {
 	}
 }
 
-// giveUpUnwritten gives a copy up, unless it is needed as it is, and says whether it did. mu is held.
+// giveUpUnwritten gives a follower's copy up, unless the ISR needs it as it is, and says whether it did. mu is held.
+// The row that this process knows may be old: a member that takes itself for one outside stops acknowledging, but loses
+// nothing, because a copy that waits begins anew only by a row that counts it as damaged (Follower.outside).
 func (r *replica) giveUpUnwritten(now int64) bool {
 	isr := r.state.ISR
 	stays := len(isr) <= max(1, r.state.MinISR) || now < r.unwritten.staysUntil
@@ -69,8 +78,8 @@ func (r *replica) giveUpUnwritten(now int64) bool {
 	return true
 }
 
-// leaveUncut waits until a copy may be given up that its leader wants cut: files that take nothing more cannot be cut either. It runs on the goroutine of the cut,
-// which has written nothing.
+// leaveUncut waits until the copy that cut c was meant for is given up: files that cannot be written cannot be cut
+// either. It runs on the goroutine of the cut, before the cut has written anything. A crash leaves the copy uncut.
 func (r *replica) leaveUncut(c *logCut) {
 	for done := false; !done; {
 		r.run(func() { done = r.cut != c || r.giveUpUnwritten(r.cn.now()) })
@@ -85,7 +94,9 @@ func (r *replica) droppedSince(now int64) bool {
 	return r.dropped && now-r.droppedAt < int64(dropPause)
 }
 
-// handOverUnwritten gives a leadership away, or closes the inbox: what it took would only make the commit log full sooner. changes is what pt.changes was before.
+// handOverUnwritten hands a leadership over. If no other replica takes it, the inbox is closed: more messages would
+// only fill the commit log sooner. changes is the value of pt.changes when the hand-over was decided; if the log has
+// been cut or has begun anew since, the inbox stays open. It runs on a goroutine of its own, without a lock.
 func (cn *clusterNode) handOverUnwritten(pt *partition, changes uint64) {
 	if !cn.leaving.Load() {
 		cn.handOverSoon(pt, 0)
@@ -99,8 +110,9 @@ func (cn *clusterNode) handOverUnwritten(pt *partition, changes uint64) {
 	}
 }
 
-// awaitAnew waits until a copy may follow that began anew not long ago, too, because its segments could not be written: its log is empty now, and keeps no memory and
-// no file of the commit log. It says false when the engine closes.
+// awaitAnew lets a copy that begins anew for the second time within dropPause wait until dropPause is over, before it
+// follows its leader. Its log is empty meanwhile: it keeps no memory and no file of the commit log. It runs on the
+// goroutine of the cut and returns false when the engine closes.
 func (r *replica) awaitAnew() bool {
 	for {
 		r.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"sync"
 	"time"
 
@@ -35,6 +36,7 @@ type shortenedCopies struct {
 
 	mu      sync.Mutex
 	ids     map[segment.Identity]bool
+	kept    map[segment.Identity]bool // what the file says, durably; empty after a write that failed
 	dropped map[segment.Identity]bool // those of ids that were given up and have not begun anew, and lack what the commit log has let go of
 	version uint64                    // of dropped
 	written uint64                    // <= version: what the file says of dropped, durably; of a write that failed nobody knows how far it came
@@ -68,7 +70,7 @@ func readShortened(disk aio.Disk) (*shortenedCopies, error) {
 			s.dropped[segment.Identity{Topic: r.Topic, Partition: r.Partition}] = true
 		}
 	}
-	s.stored = data
+	s.stored, s.kept = data, maps.Clone(s.ids)
 	return s, nil
 }
 
@@ -76,6 +78,13 @@ func (s *shortenedCopies) has(id segment.Identity) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ids[id]
+}
+
+// keeps says whether the file has a copy: the next process will know of it, whenever this one ends.
+func (s *shortenedCopies) keeps(id segment.Identity) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kept[id]
 }
 
 func (s *shortenedCopies) count() int {
@@ -135,7 +144,8 @@ func (s *shortenedCopies) writeLocked() error {
 	for _, id := range sortedPartitions(s.ids) {
 		rows = append(rows, shortenedRow{id.Topic, id.Partition, s.dropped[id]})
 	}
-	version := s.version
+	version, kept := s.version, maps.Clone(s.ids)
+	s.kept = nil
 	s.mu.Unlock()
 	data, err := json.Marshal(rows)
 	if err != nil {
@@ -147,7 +157,7 @@ func (s *shortenedCopies) writeLocked() error {
 	}
 	s.stored = data
 	s.mu.Lock()
-	s.written = version
+	s.written, s.kept = version, kept
 	s.mu.Unlock()
 	return nil
 }

@@ -263,14 +263,20 @@ func TestUnreadableCommitLogForgetsNoDroppedCopy(t *testing.T) {
 	}
 }
 
-// A copy that begins anew is in the list first, durably, even if the row that this process knows does not count it in sync: that row may be from before it
-// joined. One that holds nothing lacks nothing.
+// A copy that begins anew is in the file of shortened copies first, even if the row that this process knows does not
+// count it in sync (that row may be from before it joined), and if it is in the list in memory, which could not be
+// written. A copy that holds nothing lacks nothing.
 func TestCopyIsListedBeforeItBeginsAnew(t *testing.T) {
 	for _, holds := range []segment.Position{0, 3} {
 		disk := faultaio.New(faultaio.Options{})
 		r := ofList(t, disk)
 		r.pt.machine = core.NewPartition(segment.State{Next: holds}, segment.Sizes{})
 		r.state.ISR = []replicate.Member{{Node: 7}}
+		disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: shortenedFile + "*", Err: syscall.EIO})
+		if err := r.cn.shortened.add([]segment.Identity{r.pt.identity()}); err == nil {
+			t.Fatal("the list was written")
+		}
+		r.shortened = true // as after it was opened again: by the list in memory
 		if err := r.prepareCut(&logCut{anew: true, state: segment.State{Next: 9}}); err != nil {
 			t.Fatal(err)
 		}
