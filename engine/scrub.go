@@ -74,6 +74,7 @@ func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
 		return false
 	}
 	at, _, _ := pt.log.Start()
+	var unplaced scrubFinding
 	for {
 		at = behindDamage(pt.log, at) // what is known already
 		run, err := pt.log.Check(c, at, segment.CheckBytes, 0)
@@ -87,15 +88,20 @@ func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
 				"topic", pt.t.name, "partition", pt.number, "from", at, "to", run.Next)
 			fallthrough
 		case err == nil:
+			if was := unplaced.repaired(at); was != nil {
+				e.tellScrubbed(pt, at, run.Next, was)
+			}
 			e.scrubbed.bytes.Add(uint64(run.Bytes))
 			at = run.Next
 		case errors.As(err, &bad):
 			next := behindDamage(pt.log, at)
-			if next <= at {
-				return true // the rest of the log is not there, or was cut
+			switch {
+			case next > at:
+				e.tellScrubbed(pt, at, next, err)
+				at = next
+			case !unplaced.again(at, bad):
+				return true // no byte of the file can be read, and the node said so when it opened it
 			}
-			e.tellScrubbed(pt, at, next, err)
-			at = next
 		case errors.Is(err, segment.ErrBelowStart):
 			start, _, _ := pt.log.Start() // retention was faster
 			if start <= at {
@@ -114,6 +120,32 @@ func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
 			return false
 		}
 	}
+}
+
+// scrubFinding is damage that a scrub found and that no isolated range of the log has any more: a repair from a replica
+// was faster than the scrub, or the file as a whole cannot be read. Reading the place once more tells which.
+type scrubFinding struct {
+	at  segment.Offset
+	err *segment.CorruptError // nil: none
+}
+
+// again notes the damage err at at, and says whether to read there once more: not a second time at the same place.
+func (f *scrubFinding) again(at segment.Offset, err *segment.CorruptError) bool {
+	if f.err != nil && f.at == at {
+		return false
+	}
+	f.at, f.err = at, err
+	return true
+}
+
+// repaired returns the damage that was found at at, where the log reads back now, and forgets it. nil: there was none.
+func (f *scrubFinding) repaired(at segment.Offset) error {
+	was := f.err
+	f.err = nil
+	if was == nil || f.at != at {
+		return nil
+	}
+	return was
 }
 
 // behindDamage is where the isolated range ends that at lies in, or at.
