@@ -3,6 +3,7 @@ package engine_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"penstock/engine"
+	"penstock/engine/meta"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -68,13 +70,19 @@ func moved(
 	return tr, h, leader, followers, free
 }
 
+// move moves partition 0 of topic t and waits until the replica that comes is in sync. The leader may not know yet that a
+// node which has just started is alive: then it is asked again.
 func (tr *trio) move(l, from, to *member) {
 	tr.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := l.store.MovePartition(ctx, l.row("t", 0).ID, from.e.Node().ID, to.e.Node().ID); err != nil {
-		tr.t.Fatal(err)
-	}
+	tr.eventually("the node that the partition moves to is alive", func() bool {
+		err := l.store.MovePartition(ctx, l.row("t", 0).ID, from.e.Node().ID, to.e.Node().ID)
+		if err != nil && !errors.Is(err, meta.ErrTooFewNodes) {
+			tr.t.Fatal(err)
+		}
+		return err == nil
+	})
 	id := from.e.Node().ID
 	tr.eventually("it has moved", func() bool { return !slices.Contains(l.row("t", 0).State.Replicas, id) && inSync(l.row("t", 0), to) })
 }
