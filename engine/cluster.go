@@ -88,6 +88,8 @@ type clusterNode struct {
 	// Topics that Open found and that Engine.topics does not have: a newer topic has the name, or the cluster deleted the
 	// topic and its metadata does not read. start passes them to the worker.
 	unlisted []*Topic
+	// Directories under topics/ with the name of a UUID whose metadata Open could not read. restoreMetadata looks at them.
+	unreadable []uuid.UUID
 
 	shortened *shortenedCopies
 	live      struct { // keepTime's

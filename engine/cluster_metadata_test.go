@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"errors"
 	"path"
 	"strings"
 	"testing"
@@ -79,4 +80,30 @@ func TestClusterDeletedTopicWithUnreadableMetadata(t *testing.T) {
 	if _, err := x.disk.ReadDir(dir); err == nil {
 		t.Error("the files are back")
 	}
+}
+
+// The same for a topic of which the node's commit log knows nothing: its process ended when it had just made the files.
+func TestClusterDeletedTopicThatWasHalfMadeAndIsUnreadable(t *testing.T) {
+	t.Parallel()
+	tr, _, l, _, free := moved(t)
+	dir := engine.TopicDir(l.e, "t")
+	tr.stop(free)
+	if err := errors.Join(free.disk.MkdirAll(dir), free.disk.WriteFile(dir+"/topic.json", []byte("{"))); err != nil {
+		t.Fatal(err)
+	}
+	tr.start(free)
+	if _, err := free.disk.ReadDir(dir); err != nil {
+		t.Fatalf("what is no topic's was touched while the topic exists: %v", err)
+	}
+	tr.stop(free)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := l.e.DeleteTopic(ctx, "t"); err != nil {
+		t.Fatal(err)
+	}
+	tr.start(free)
+	tr.eventually("the files are gone", func() bool {
+		_, err := free.disk.ReadDir(dir)
+		return err != nil
+	})
 }

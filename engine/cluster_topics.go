@@ -22,6 +22,7 @@ import (
 // copies take part and before anything else runs: a row may count this node in sync with them, and an empty copy that took their place would be elected and
 // would cut the whole ones.
 func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
+	e.removeUnreadable(snap)
 	kept := map[uuid.UUID]map[uint32]*partition{}
 	for _, pt := range e.partitionList() {
 		if pt.t.quarantined && snap.Deleted[pt.t.uuid] && !slices.Contains(e.cluster.unlisted, pt.t) {
@@ -56,6 +57,22 @@ func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 		e.log.Warn("the metadata of a topic could not be read on this node and was written anew from the cluster's; its messages are whole", "topic", m.Name, "uuid", id)
 	}
 	return nil
+}
+
+// removeUnreadable moves away the directories of deleted topics whose metadata does not read and of which the commit log
+// knows nothing: no Topic stands for them that could be deleted. What cannot be moved is tried again by the next start.
+func (e *Engine) removeUnreadable(snap *meta.Snapshot) {
+	for _, id := range e.cluster.unreadable {
+		if !snap.Deleted[id] || e.isQuarantined(id) {
+			continue
+		}
+		if err := trashTopicFiles(e.disk, id); err != nil {
+			e.log.Warn("the files of a deleted topic cannot be removed; the next start of this node tries again", "uuid", id, "error", err)
+			continue
+		}
+		e.log.Info("the files of a topic whose metadata cannot be read are removed: the cluster has deleted it", "uuid", id)
+	}
+	e.cluster.unreadable = nil
 }
 
 // isQuarantined says whether this node has logs of a topic that it could not give their topic: see quarantine.

@@ -373,6 +373,9 @@ func (r *recovery) open() error {
 	e := r.e
 	metas, err := listTopics(e.disk, e.log, func(dir string, err error) {
 		e.log.Warn("a directory under topics/ is not a topic's; it is left as it is and not served", "directory", dir, "error", err)
+		if id, err := uuid.Parse(dir); err == nil && e.cluster != nil {
+			e.cluster.unreadable = append(e.cluster.unreadable, id)
+		}
 	})
 	if err != nil {
 		return err
