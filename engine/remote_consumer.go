@@ -51,8 +51,8 @@ type remoteConsumer struct {
 	creating bool
 	started  bool           // Subscribe has returned
 	asked    int            // first answers that are to come
-	answered chan struct{}  // closed when they have
-	err      error          // why Subscribe fails
+	answered chan struct{}  // closed when they have, or the client has failed
+	err      error          // why the client failed before started: Subscribe returns it; fail sets it
 	bound    int64          // ConsumerOptions.MaxInFlightBytes
 	held     map[ID]holding // with a bound: what the client has
 	delivery Delivery
@@ -143,16 +143,15 @@ func (r *remoteConsumer) begin() {
 		}
 	}
 	if r.asked == 0 {
-		r.settle(nil)
+		r.settle()
 	}
 }
 
 // settle ends Subscribe's waiting; mu is held.
-func (r *remoteConsumer) settle(err error) {
+func (r *remoteConsumer) settle() {
 	select {
 	case <-r.answered:
 	default:
-		r.err = err
 		close(r.answered)
 	}
 }
@@ -162,7 +161,7 @@ func (r *remoteConsumer) firstAnswer(l *leg) {
 	if l.first {
 		l.first = false
 		if r.asked--; r.asked == 0 {
-			r.settle(nil)
+			r.settle()
 		}
 	}
 }
@@ -511,22 +510,25 @@ func (r *remoteConsumer) end() (first bool) {
 	return first
 }
 
-// fail ends the client because there is nothing to subscribe to.
+// fail ends the client because there is nothing to subscribe to. The client is told once: by Subscribe's error if that has
+// not returned yet, else by Closed.
 func (r *remoteConsumer) fail(err error) {
 	if errors.Is(err, ErrDeleted) || errors.Is(err, ErrNoChannel) {
 		err = ErrDeleted
 		r.t.dropUnused(r.channel) // who wants the channel next has it made anew
 	}
-	if !r.end() {
-		return
-	}
 	r.mu.Lock()
 	started := r.started
-	r.settle(err)
+	if !started && r.err == nil {
+		r.err = err // before end, which may be the last answer that Subscribe waits for
+	}
 	r.mu.Unlock()
-	if started {
+	if r.end() && started {
 		r.sink.Closed(err)
 	}
+	r.mu.Lock()
+	r.settle()
+	r.mu.Unlock()
 }
 
 // dropUnused removes a channel of which this node has no partition and that nobody is attached to.

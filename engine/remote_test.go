@@ -449,6 +449,32 @@ func TestRemoteChannelEnds(t *testing.T) {
 	})
 }
 
+// A leader that refuses a subscription, because the channel was deleted, makes Subscribe fail: a client that was told
+// neither by an error nor by Closed would wait for messages for ever.
+func TestRemoteSubscribeIsRefused(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	p, leaders := tr.lonely()
+	for range 20 {
+		c, err := tr.topic(p, "t").Channel(t.Context(), "c")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tr.topic(leaders[0], "t").DeleteChannel(t.Context(), "c"); err != nil {
+			t.Fatal(err)
+		}
+		g := &guest{seat: &seat{t: t, came: make(chan struct{}, 1)}}
+		if k, err := c.Subscribe(t.Context(), engine.ConsumerOptions{}, g); !errors.Is(err, engine.ErrDeleted) {
+			t.Fatalf("Subscribe says %v, and gives %v", err, k)
+		}
+		g.seat.mu.Lock()
+		if g.closes != 0 {
+			t.Error("a client that was not accepted is told of its end as well")
+		}
+		g.seat.mu.Unlock()
+	}
+}
+
 // Frames between nodes may be lost with their connection at any time: nothing is lost, and nobody stays without messages.
 func TestRemoteConnectionLosses(t *testing.T) {
 	t.Parallel()
