@@ -58,6 +58,13 @@ func carryOn(e *engine.Engine, disk *faultaio.Disk, ch *engine.Channel, ids [2]e
 	if err != nil {
 		return false, came
 	}
+	defer func() { // what was delivered when the power went
+		for m, ok := s.poll(0); ok; m, ok = s.poll(0) {
+			if i := slices.Index(ids[:], m.id); i >= 0 {
+				came[i] = true
+			}
+		}
+	}()
 	defer k.Close()
 	if k.Ready(4) != nil {
 		return false, came
@@ -69,10 +76,10 @@ func carryOn(e *engine.Engine, disk *faultaio.Disk, ch *engine.Channel, ids [2]e
 			break
 		}
 		k.Pump()
-		for m, ok := s.poll(10 * time.Millisecond); ok && !disk.Crashed(); m, ok = s.poll(0) {
+		for m, ok := s.poll(10 * time.Millisecond); ok; m, ok = s.poll(0) {
 			if i := slices.Index(ids[:], m.id); i >= 0 {
 				came[i] = true
-			} else if k.Finish(m.id) != nil {
+			} else if disk.Crashed() || k.Finish(m.id) != nil {
 				break
 			}
 		}

@@ -33,9 +33,13 @@ func (t *Topic) sampleSeed(channel string) uint64 {
 	return core.HashKey(append(t.uuid[:], channel...))
 }
 
-// giveAway takes the partitions that do not stay, by their index, out of a channel of which a consumer reads one that does, and nothing else. That one notices
-// nothing. All others are told ErrMoved, as those of the whole topic rely on it to find the partition elsewhere; what they had goes to who stays. It returns false, and
-// changes nothing, if the channel has no such consumer, or is ephemeral: then it ends as a whole. Topic.changing is held.
+// giveAway takes the partitions that do not stay, by their index, out of a channel that has one that does. What the channel
+// knows of that one stays: which deliveries of an ordered channel may still be handed over by another node, above all.
+// Consumers of nothing but a partition that stays notice nothing. All others are told ErrMoved, as those of the whole topic
+// rely on it to find the partition elsewhere; what they had goes to who subscribes next.
+//
+// It returns false, and changes nothing, if no partition stays, or the channel is ephemeral: then it ends as a whole.
+// dropServed calls it; Topic.changing is held.
 func (c *Channel) giveAway(stays []bool) bool {
 	here := func(index int) bool { return index < len(stays) && stays[index] }
 	c.mu.Lock()
@@ -44,8 +48,8 @@ func (c *Channel) giveAway(stays []bool) bool {
 		return k.only != nil && here(int(*k.only)) && int(*k.only) < len(c.cursors) && c.cursors[*k.only].added
 	}
 	keep := false
-	for _, k := range c.consumers {
-		keep = keep || keeps(k)
+	for i := range c.cursors {
+		keep = keep || here(i) && c.cursors[i].added
 	}
 	if c.closed != nil || c.ephemeral || !keep {
 		c.mu.Unlock()

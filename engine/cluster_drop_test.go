@@ -45,6 +45,7 @@ func TestClusterDropsWhatCannotBeRepaired(t *testing.T) {
 			if len(names) < 3 {
 				t.Fatalf("%d segments", len(names))
 			}
+			mayStay := which == last // the commit log may have all of that file: then it is made anew
 			if which == last {
 				which = len(names) - 1
 			}
@@ -52,12 +53,14 @@ func TestClusterDropsWhatCannotBeRepaired(t *testing.T) {
 				t.Fatal("the segment is gone")
 			}
 			tr.start(x)
-			tr.eventually("the copy is dropped", func() bool { return x.e.Storage().Dropped == 1 })
+			if !mayStay {
+				tr.eventually("the copy is dropped", func() bool { return x.e.Storage().Dropped == 1 })
+			}
 			tr.whole("t")
 			tr.hold(h, tr.nodes)
 			tr.eventually("it is whole", func() bool { return x.e.Storage().Shortened == 0 && x.e.Health() == nil })
 			tr.equal("t", 0)
-			if n := x.e.Storage().Dropped; n != 1 {
+			if n := x.e.Storage().Dropped; n != 1 && !(n == 0 && mayStay) {
 				t.Errorf("it was dropped %d times", n)
 			}
 			tr.handPartition("t", 0, x)

@@ -126,14 +126,17 @@ func TestClusterMovedBytesGo(t *testing.T) {
 // away: the copy goes all the same, and the commit log has room again. The files go with the next start.
 func TestClusterMovedBytesGoFromAFullLog(t *testing.T) {
 	t.Parallel()
-	tr, h, l, followers, free := moved(t, func(o *engine.Options) { o.Cluster.Replication.LagMaxNs = 500e6 })
+	tr, h, l, followers, free := moved(t)
 	from := followers[0]
+	configure(t, tr.topic(l, "t"), func(s *engine.TopicSettings) { s.MinISR = 3 }) // so that the copy is needed as it is
+	tr.eventually("it is in force", func() bool { return l.row("t", 0).State.MinISR == 3 })
 	segments := engine.TopicDir(from.e, "t") + "/*/*.seg"
 	from.disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: segments, Count: -1, Err: syscall.EIO})
-	for i := 0; !from.e.CommitStats().Full; i++ {
-		tr.fill(h, l, "t", fmt.Sprintf("full %d", i), 10, 2000)
-	}
+	stop := tr.load(h, l, "t", "full", never)
+	defer stop()
+	tr.eventually("the commit log is full", func() bool { return from.e.CommitStats().Full })
 	tr.move(l, from, free)
+	stop()
 	tr.eventually("the commit log has room", func() bool { return !from.e.CommitStats().Full })
 	tr.eventually("the record of the removal is written", func() bool {
 		c, err := engine.CopyOf(from.e, "t", 0)

@@ -347,8 +347,8 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 	})
 }
 
-// dropServed: when a partition went, consumers are told and connect to whoever has it. What is left is put together anew, but for channels with
-// consumers of one partition that is still here: those stay as they are.
+// dropServed takes partitions that this node does not serve any more out of the channels, when a leadership went. Their
+// consumers are told and connect to whoever has it. Channels that keep no partition end; who wants one next has it made anew.
 func (t *Topic) dropServed() {
 	for len(t.served) < len(t.partitions()) {
 		t.served = append(t.served, 0)

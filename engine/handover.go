@@ -54,15 +54,19 @@ func (cn *clusterNode) handOverSoon(pt *partition, to replicate.NodeID) {
 	pt.rep.goOn()
 }
 
-// goOn takes writes again that waited for another leader.
+// goOn takes writes again that waited for another leader, unless there is one: this replica only has not heard of it yet, and
+// what it appended now would be cut.
 func (r *replica) goOn() {
 	r.run(func() {
-		if r.quiet {
+		if r.quiet && !r.handed() {
 			r.quiet, r.stalled = false, ErrNoLeader
 			r.retry()
 		}
 	})
 }
+
+// handed says that the store has another leader than the row says that this replica knows. mu is held.
+func (r *replica) handed() bool { return r.handedOver != 0 && r.handedOver == r.state.Version }
 
 // handOver gives every leadership to somebody else who is in sync: no accepted write is lost or failed by it. It returns when this node leads nothing
 // that another could lead, or with ctx.
@@ -87,7 +91,8 @@ func (cn *clusterNode) handOver(ctx context.Context) error {
 	}
 }
 
-// handOverOne reports whether there is still something to hand over.
+// handOverOne reports whether there is still something to hand over: when the store has done it, until this replica hears of
+// it and leads no more.
 func (cn *clusterNode) handOverOne(ctx context.Context, pt *partition, to replicate.NodeID) bool {
 	r := pt.rep
 	var st replicate.State
@@ -101,7 +106,7 @@ func (cn *clusterNode) handOverOne(ctx context.Context, pt *partition, to replic
 	flushed := r.quiet
 	r.quiet = true // writes wait, and then go to the new leader
 	st = r.state
-	ready = r.pending.n == 0 && r.pending.opened
+	ready = r.pending.n == 0 && r.pending.opened && !r.handed()
 	r.mu.Unlock()
 	if !ready {
 		return true
@@ -110,12 +115,14 @@ func (cn *clusterNode) handOverOne(ctx context.Context, pt *partition, to replic
 		cn.e.confirmer.flush() // what was confirmed until now does not come again elsewhere
 		return true
 	}
-	if err := cn.store.HandOver(ctx, pt.identity(), &st, to); err != nil {
+	switch err := cn.store.HandOver(ctx, pt.identity(), &st, to); {
+	case err == nil:
+		r.run(func() { r.handedOver = st.Version })
+	case errors.Is(err, meta.ErrConflict): // the row is another one: the news of it is on its way, or the next attempt is by it
+	default:
 		r.goOn()
-		if !errors.Is(err, meta.ErrConflict) {
-			cn.log.Warn("a partition could not be handed over", "topic", pt.t.name, "partition", pt.number, "error", err)
-			return false
-		}
+		cn.log.Warn("a partition could not be handed over", "topic", pt.t.name, "partition", pt.number, "error", err)
+		return false
 	}
 	return true
 }

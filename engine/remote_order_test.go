@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -33,20 +34,21 @@ func (w *witness) Deliver(d *engine.Delivery) bool {
 // witness subscribes at a node whose clients tell h.
 func (tr *trio) witness(h *handed, m *member, ready int, o engine.ConsumerOptions) *witness {
 	tr.t.Helper()
-	c, err := tr.topic(m, "t").Channel(tr.t.Context(), "c")
-	if err != nil {
-		tr.t.Fatal(err)
-	}
 	w := &witness{guest: &guest{seat: &seat{t: tr.t, came: make(chan struct{}, 1)}}, name: m.name, h: h}
-	k, err := c.Subscribe(tr.t.Context(), o, w)
-	if err != nil {
+	tr.eventually("it is subscribed", func() bool { // again, as servers do, while leaderships move
+		c, err := tr.topic(m, "t").Channel(tr.t.Context(), "c")
+		if err == nil {
+			w.Consumer, err = c.Subscribe(tr.t.Context(), o, w)
+		}
+		if err != nil && !errors.Is(err, engine.ErrMoved) {
+			tr.t.Fatal(err)
+		}
+		return err == nil
+	})
+	if err := w.Consumer.Ready(ready); err != nil {
 		tr.t.Fatal(err)
 	}
-	w.Consumer = k
-	if err := k.Ready(ready); err != nil {
-		tr.t.Fatal(err)
-	}
-	k.Pump()
+	w.Consumer.Pump()
 	return w
 }
 
@@ -55,12 +57,7 @@ func orderedTrio(t *testing.T, order engine.Order) (tr *trio, leader, other, bet
 	t.Helper()
 	tr = newTrio(t, 4, func(o *engine.Options) { o.Cluster.Replicas = 3 })
 	tr.create("t", 1)
-	configureChannel(t, tr.channel("t", "c"), func(s *engine.ChannelSettings) {
-		s.Order = order
-		if order == engine.OrderKey {
-			s.KeyHeader = "key"
-		}
-	})
+	tr.ordered(order)
 	leader = tr.leader("t", 0)
 	for _, m := range tr.others(leader) {
 		if row := m.row("t", 0); !containsNode(row.State.Replicas, m.e.Node().ID) {
@@ -69,6 +66,18 @@ func orderedTrio(t *testing.T, order engine.Order) (tr *trio, leader, other, bet
 			other = m
 		}
 	}
+	return tr, leader, other, between
+}
+
+// ordered makes channel c of topic t, which is ordered, and waits until nodes hold its deliveries (the feature level).
+func (tr *trio) ordered(order engine.Order) {
+	tr.t.Helper()
+	configureChannel(tr.t, tr.channel("t", "c"), func(s *engine.ChannelSettings) {
+		s.Order = order
+		if order == engine.OrderKey {
+			s.KeyHeader = "key"
+		}
+	})
 	tr.eventually("the feature level is in force", func() bool {
 		for _, m := range tr.up() {
 			if m.e.Level() < engine.NewestLevel {
@@ -77,7 +86,6 @@ func orderedTrio(t *testing.T, order engine.Order) (tr *trio, leader, other, bet
 		}
 		return true
 	})
-	return tr, leader, other, between
 }
 
 // forward holds that no node handed over a message of the lane m0, m1, ... when a later one had been, nor one again after the next.
@@ -188,6 +196,50 @@ func TestRemoteOrderedLateOfOldLeader(t *testing.T) {
 		return s.Depth == 0 && s.InFlightCount == 0
 	})
 	h.forward(t)
+}
+
+// A node leads two partitions and loses one of them while a message of the other is on its way through another node: the
+// channel goes on with the partition that stays, and knows that the message may still be handed over there.
+//
+// B57 at a node that leads nothing.
+func TestRemoteOrderedLateWhenAPartitionGoes(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3)
+	tr.create("t", 2)
+	tr.ordered(engine.OrderPartition)
+	leader := tr.leader("t", 0)
+	tr.handPartition("t", 1, leader)
+	next, between := tr.others(leader)[0], tr.others(leader)[1]
+	h := &handed{}
+	a := tr.witness(h, between, 1, engine.ConsumerOptions{MsgTimeout: time.Second})
+	held, release := tr.wires.holdAside(leader.name, between.name, deliverKind)
+	defer release()
+	_, releaseEnd := tr.wires.holdAside(leader.name, between.name, netproto.TypeUnserved) // it stays behind the message
+	defer releaseEnd()
+	for i := range 3 {
+		tr.publishIn("t", 0, fmt.Sprint("m", i))
+	}
+	<-held
+	tr.handPartition("t", 1, next)
+	tr.eventually("the leader's consumers are told", func() bool {
+		return len(channelStats(t, tr.at(leader, "t", "c")).Consumers) == 0
+	})
+	b := tr.witness(h, leader, 1, engine.ConsumerOptions{})
+	for range 2 {
+		b.done(b.next())
+	}
+	third := b.next()
+	release()
+	releaseEnd()
+	tr.eventually("the node in between has looked at what came", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		s := between.e.RemoteStats()
+		return s.Expired+s.Stale > 0 || h.all[len(h.all)-1] == "m0 at "+between.name
+	})
+	b.done(third)
+	h.forward(t)
+	a.Close()
 }
 
 const deliverKind = netproto.TypeDeliverHeld

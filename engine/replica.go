@@ -76,6 +76,7 @@ type replica struct {
 	refused    error                  // the answer of the machine to EvPut
 	counted    replicate.LeaderCounts // of the leader, as far as the engine's counters have them
 	quiet      bool                   // no more writes: the leadership is being handed over
+	handedOver uint64                 // the version of the row by which it was; see handed
 	giver      atomic.Pointer[giver]  // see keepRow
 	reads      map[replicate.NodeID]*rangeRead
 
