@@ -189,6 +189,9 @@ func (cn *clusterNode) join(ctx context.Context, damaged []segment.Identity, all
 	if err := cn.e.restoreMetadata(snap); err != nil {
 		return err
 	}
+	if err := cn.nameShortened(snap); err != nil {
+		return err
+	}
 	for _, pt := range cn.e.partitionList() {
 		if pt.t.quarantined {
 			continue

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -143,6 +144,62 @@ func TestClusterShortenedLogIsRemembered(t *testing.T) {
 	tr.startAll()
 	tr.hold(h, tr.nodes)
 	tr.checkAll(h, "t", 1)
+}
+
+// A copy may have no other record than those of the group that recovery cut: here its node had got an empty disk, and all of the log came at once. Then recovery knows nothing of it,
+// and the store counts it in sync. It compares itself like any other, also in a process after the one that saw the cut, and cuts nobody with its empty log.
+func TestClusterShortenedLogOfOneGroup(t *testing.T) {
+	t.Parallel()
+	tr := newTrio(t, 3, func(o *engine.Options) { engine.SetMarkAfter(o, time.Hour) })
+	tr.create("t", 1)
+	h := newTold()
+	tr.publishSome(h, 5)
+	x := tr.others(tr.leader("t", 0))[0]
+	var file string
+	var g clog.GroupInfo
+	for try := 0; g.Records < 6; try++ { // the beginning of the epoch, and the messages; a busy machine may take them in two pieces
+		if try == 10 {
+			t.Fatalf("the last group has %d records", g.Records)
+		}
+		tr.kill(x)
+		tr.wipe(x)
+		tr.start(x)
+		tr.hold(h, tr.nodes)
+		tr.whole("t")
+		file, g, _ = lastGroup(t, x.disk)
+	}
+	tr.allDie()
+	flipBit(t, x.disk, file, g.Offset+100, 3)
+	tr.opensAlone(x)
+	for life := range 3 {
+		tr.start(x)
+		tr.eventually("the copy is there", func() bool { return engine.Leads(x.e, "t", 0) })
+		if s := x.e.Storage(); s.Shortened != 1 {
+			t.Errorf("life %d: %d copies are shortened", life, s.Shortened)
+		}
+		if life < 2 {
+			tr.kill(x)
+		}
+	}
+	tr.startAll()
+	tr.hold(h, tr.nodes)
+	tr.checkAll(h, "t", 1)
+	tr.eventually("the copy is whole", func() bool { return x.e.Storage().Shortened == 0 })
+}
+
+// opensAlone starts a node that is down, and cannot reach the store: it reads its directory, and ends.
+func (tr *trio) opensAlone(m *member) {
+	tr.t.Helper()
+	tr.kv.Cut(fmt.Sprintf("%s.%d", m.name, m.life+1))
+	before := tr.change
+	tr.change = append(slices.Clone(before), func(o *engine.Options) { o.Cluster.JoinTimeout = 50 * time.Millisecond })
+	if _, err := tr.open(m); err == nil {
+		tr.t.Fatalf("%s has joined", m.name)
+	}
+	tr.change = before
+	tr.wires.kill(m.name)
+	m.seed++
+	m.disk = m.disk.Kill(m.seed)
 }
 
 // After a rest the last group is promised: the node with the changed bit knows that its log is damaged, and the others go on with everything.

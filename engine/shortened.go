@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,6 +30,10 @@ const (
 // or has changed since, or the log ends before what was known to be committed. Such a copy does not lead before it has compared its log with another
 // (replicate/compare.go), and follows as any other. The list outlives the process: the next recovery does not see the group any more. A copy is taken out when its
 // machine has all that is committed; a crash before the file says so costs one more comparison.
+//
+// A copy may have had no other record than those of the group that was cut: then recovery does not know of it, and it
+// would begin with nothing and count as whole. So a recovery that cuts puts unnamedCopies in, and the rows of the store
+// say which these are (nameShortened).
 type shortenedCopies struct {
 	disk   aio.Disk
 	file   sync.Mutex // held while the file is written, so that the last write has the last list; taken before mu
@@ -42,6 +47,10 @@ type shortenedCopies struct {
 	written uint64                    // <= version: what the file says of dropped, durably; of a write that failed nobody knows how far it came
 	writing bool                      // a goroutine will write the file, or does
 }
+
+// unnamedCopies stands for the copies that only the cut group knew. It is in the list from the recovery until a process
+// of this node has joined; no topic has this UUID.
+var unnamedCopies segment.Identity
 
 // shortenedRow is one entry of the file, a JSON list.
 type shortenedRow struct {
@@ -175,9 +184,9 @@ func (r *recovery) noteShortened(torn, whole bool) error {
 		torn = true
 	}
 	forgotten := false
-	for id := range e.cluster.shortened.ids {
+	for id := range e.cluster.shortened.dropped {
 		if r.parts[id] == nil && whole { // its topic was deleted; nobody else has the list yet
-			forgotten = forgotten || e.cluster.shortened.dropped[id]
+			forgotten = true
 			delete(e.cluster.shortened.ids, id)
 			delete(e.cluster.shortened.dropped, id)
 		}
@@ -188,14 +197,59 @@ func (r *recovery) noteShortened(torn, whole bool) error {
 			ids = append(ids, rp.id)
 		}
 	}
+	if named := len(ids); named > 0 {
+		e.log.Warn("the copies of this node may lack the last messages that it answered OK for: each of them "+
+			"compares itself with another replica before it leads", "partitions", named)
+	}
+	if torn && !e.cluster.shortened.has(unnamedCopies) {
+		ids = append(ids, unnamedCopies)
+	}
 	if len(ids) == 0 && forgotten { // a new copy of that name must not be taken for one that was given up
 		return e.cluster.shortened.write()
 	}
 	if len(ids) == 0 {
 		return nil
 	}
-	e.log.Warn("the copies of this node may lack the last messages that it answered OK for: each of them compares itself with another replica before it leads", "partitions", len(ids))
 	return e.cluster.shortened.add(ids)
+}
+
+// nameShortened puts the copies in, durably, that the store says are here and recovery knows nothing of, if a recovery
+// has cut a group since this was done last. It takes those out that are here no more: their topics were deleted, or they
+// have moved away. snap is not older than the registration of this process, so it has each copy that an earlier one held.
+// join calls it before any of them is opened. Where the commit log could not be read to its end, this process leads
+// nothing, and the next one asks.
+func (cn *clusterNode) nameShortened(snap *meta.Snapshot) error {
+	if cn.e.poisoned.Load() != nil {
+		return nil
+	}
+	s := cn.shortened
+	here := map[segment.Identity]bool{}
+	for _, pt := range cn.e.partitionList() {
+		here[pt.identity()] = true
+	}
+	s.mu.Lock()
+	unnamed := s.ids[unnamedCopies]
+	named := 0
+	for id, row := range snap.Partitions {
+		if unnamed && !here[id] && !s.ids[id] && slices.Contains(row.State.Replicas, cn.self.ID) {
+			s.ids[id] = true
+			named++
+		}
+	}
+	for id := range s.ids {
+		if row := snap.Partitions[id]; !here[id] && (row == nil || !slices.Contains(row.State.Replicas, cn.self.ID)) {
+			delete(s.ids, id)
+		}
+	}
+	s.mu.Unlock()
+	if named > 0 {
+		cn.log.Warn("copies of this node may have had nothing but what a start cut off its commit log: each of them "+
+			"compares itself with another replica before it leads", "partitions", named)
+	}
+	if !unnamed {
+		return nil
+	}
+	return s.write()
 }
 
 // madeWhole takes a copy out when its machine has all that is committed. mu is held.

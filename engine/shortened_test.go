@@ -1,12 +1,14 @@
 package engine
 
 import (
+	"slices"
 	"syscall"
 	"testing"
 
 	"github.com/google/uuid"
 
 	"penstock/engine/core"
+	"penstock/engine/meta"
 	"penstock/replicate"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"
@@ -67,6 +69,62 @@ func TestDroppedIsKeptBeforeTheLogLetsGo(t *testing.T) {
 		disk.ClearRules()
 		if err := r.beganAnew(); err != nil || r.givenUp.Load() || listed(t, disk, r) {
 			t.Fatalf("kind %d: %v, given up %v, listed %v", kind, err, r.givenUp.Load(), listed(t, disk, r))
+		}
+	}
+}
+
+// A recovery that cuts a group leaves it in the list that copies may be missing of which it knows nothing, whenever its
+// process ends. The first process that hears from the store which copies are here names them, and they stay in the list
+// although no commit log speaks of them, until they are whole or here no more.
+func TestShortenedCopiesAreNamed(t *testing.T) {
+	disk := faultaio.New(faultaio.Options{})
+	mine, other, gone := uuid.UUID{7}, uuid.UUID{8}, uuid.UUID{9}
+	rows := func(replicas map[uuid.UUID]replicate.NodeID) *meta.Snapshot {
+		snap := &meta.Snapshot{Partitions: map[meta.PartitionID]*meta.Partition{}}
+		for id, n := range replicas {
+			row := &meta.Partition{}
+			row.State.Replicas = []replicate.NodeID{n}
+			snap.Partitions[meta.PartitionID{Topic: id}] = row
+		}
+		return snap
+	}
+	process := func(torn bool, snap *meta.Snapshot) *shortenedCopies {
+		t.Helper()
+		r := bareReplica()
+		r.cn.e.disk, r.cn.e.cluster = disk, r.cn
+		if err := (&recovery{e: r.cn.e}).noteShortened(torn, true); err != nil {
+			t.Fatal(err)
+		}
+		if snap != nil {
+			if err := r.cn.nameShortened(snap); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return r.cn.shortened
+	}
+	list := func(s *shortenedCopies) (ids []uuid.UUID) {
+		for _, id := range sortedPartitions(s.ids) {
+			ids = append(ids, id.Topic)
+		}
+		return ids
+	}
+	here := rows(map[uuid.UUID]replicate.NodeID{mine: 1, other: 2, gone: 1})
+	for _, step := range []struct {
+		what string
+		torn bool
+		snap *meta.Snapshot
+		want []uuid.UUID
+	}{
+		{"nothing is cut", false, here, nil},
+		{"it does not join", true, nil, []uuid.UUID{{}}},
+		{"nor does the next", false, nil, []uuid.UUID{{}}},
+		{"it joins", false, here, []uuid.UUID{mine, gone}},
+		{"a topic is new", false, rows(map[uuid.UUID]replicate.NodeID{mine: 1, other: 1, gone: 1}), []uuid.UUID{mine, gone}},
+		{"a copy has moved away", false, rows(map[uuid.UUID]replicate.NodeID{mine: 1, gone: 2}), []uuid.UUID{mine}},
+		{"its topic is deleted", false, rows(nil), nil},
+	} {
+		if is := list(process(step.torn, step.snap)); !slices.Equal(is, step.want) {
+			t.Errorf("%s: %v are in the list, want %v", step.what, is, step.want)
 		}
 	}
 }
