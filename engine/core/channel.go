@@ -64,7 +64,6 @@ const (
 	EvDeferredPublished           // Part, Deferred: delayed messages; comes before the EvVisible that covers them
 	EvTrimmed                     // Part, Start: retention removed what is below Start; what was not yet read of it counts as confirmed (B67)
 	EvDropped                     // Part, Msg, End: the log says that [Msg, End) is dropped for every channel (TopicEmptied)
-	EvTruncated                   // Part, End: the log was cut to End (a new leader's history won); the only way back
 	EvSubscribe                   // Client, MsgTimeoutMs, SampleRate, HoldMs
 	EvUnsubscribe                 // Client: its messages in flight are redelivered first, at once, or when their holds end. Flag: nothing of them is on its way
 	EvReady                       // Client, Count: it takes up to Count messages in flight (a window, not a credit)
@@ -322,8 +321,6 @@ func (c *Channel) stepPartition(ev *Event) {
 		c.discardTo(p, ev.Start)
 	case EvDropped:
 		c.dropped(p, IDRange{ev.Msg, ev.End})
-	case EvTruncated:
-		c.truncated(p, ev.End)
 	case EvReset:
 		c.reset(p, ev)
 	case EvConfirmsCommitted:

@@ -114,16 +114,14 @@ func (c *Channel) retryDoomed(p *channelPart, all bool) {
 	}
 }
 
-// forgetDead takes out of the outbox what is at or above from and that the log does not know: all of it after
-// a cut, and before a reset what will be delivered again.
-func (c *Channel) forgetDead(p *channelPart, from segment.MsgID, all bool) {
+// forgetDead takes out of the outbox, before a reset, what is at or above from and was not handed to the log yet: it
+// will be delivered again.
+func (c *Channel) forgetDead(p *channelPart, from segment.MsgID) {
 	p.outbox = slices.DeleteFunc(p.outbox, func(o outboxEntry) bool {
-		if o.ID < from || !all && o.take != notTaken {
+		if o.ID < from || o.take != notTaken {
 			return false
 		}
-		if o.take == notTaken {
-			p.untaken--
-		}
+		p.untaken--
 		return true
 	})
 }

@@ -282,22 +282,6 @@ func (c *Channel) dropped(p *channelPart, r IDRange) {
 	c.passed(p)
 }
 
-func (c *Channel) truncated(p *channelPart, end segment.MsgID) {
-	c.forgetIf(p, func(e *entry) bool { return e.id.MsgID() >= end })
-	p.end, p.next = min(p.end, end), min(p.next, end)
-	p.confirmed = min(p.confirmed, end)
-	p.ranges.CutFrom(end)
-	p.beyond.CutFrom(end)
-	p.unlogged.CutFrom(end)
-	p.resetTo = min(p.resetTo, end)
-	p.remembered = p.remembered[:searchID(p.remembered, end, Deferral.id)]
-	p.moved.CutFrom(end)
-	c.forgetDead(p, end, true)
-	c.sweepDeferrals(p)
-	c.labelSettling(p)
-	c.releaseSettled(p)
-}
-
 // reset makes "everything below Msg, nothing else" the confirmed state. What is in
 // flight is forgotten: a late FIN of it is refused (B56). Delayed messages that were
 // never delivered keep their time, because the log still says so.
@@ -320,7 +304,7 @@ func (c *Channel) restart(p *channelPart, to segment.MsgID) {
 	p.ranges.Clear()
 	p.unlogged.Clear()
 	p.remembered = nil
-	c.forgetDead(p, to, false)
+	c.forgetDead(p, to)
 	c.sweepDeferrals(p)
 	if !c.cfg.Ephemeral {
 		p.resetUnlogged, p.resetTo = true, to

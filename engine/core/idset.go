@@ -125,20 +125,6 @@ func (s *IDSet) CutBelow(id segment.MsgID) {
 	}
 }
 
-// CutFrom removes every id at or above id.
-func (s *IDSet) CutFrom(id segment.MsgID) {
-	for len(s.r) > s.head && s.r[len(s.r)-1].From >= id {
-		s.r = s.r[:len(s.r)-1]
-	}
-	if s.Len() == 0 {
-		s.Clear()
-		return
-	}
-	if last := &s.r[len(s.r)-1]; last.To > id {
-		last.To = id
-	}
-}
-
 // Clear empties the set and keeps a bounded amount of memory for reuse.
 func (s *IDSet) Clear() {
 	if cap(s.r) > maxKeptRanges {

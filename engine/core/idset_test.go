@@ -52,11 +52,6 @@ func TestIDSetModel(t *testing.T) {
 				for id := range from {
 					delete(model, id)
 				}
-			case op == 1:
-				s.CutFrom(from)
-				for id := from; id < limit; id++ {
-					delete(model, id)
-				}
 			case op < 10:
 				if s.Add(from) == model[from] {
 					t.Fatalf("seed %d: Add(%d) is wrong about being new", seed, from)
