@@ -259,8 +259,6 @@ func (r *replica) do(a *replicate.Action) {
 		r.readRange(a)
 	case replicate.ActPropose:
 		r.cn.propose(r, &a.State)
-	case replicate.ActAccept:
-		r.refused = nil
 	case replicate.ActRefuse:
 		r.refused = a.Err
 	case replicate.ActServe:

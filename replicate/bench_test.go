@@ -15,7 +15,7 @@ func BenchmarkLeaderWrite(b *testing.B) {
 	for b.Loop() {
 		batch = Batch{Position: end.Next, FirstID: end.NextID, Offset: end.End, Epoch: 1, Bytes: 200, Count: 1, PrevCRC: end.LastCRC, CRC: 7}
 		advance(&end, &batch)
-		r.step(Event{Kind: EvPut, Token: 1})
+		r.step(Event{Kind: EvPut})
 		r.step(Event{Kind: EvAppended, Batch: &batch})
 		r.durable(end.Next)
 		for n := NodeID(2); n <= 3; n++ {

@@ -22,7 +22,7 @@
 //
 // # Steps of a write
 //
-//  1. EvPut: accepted, refused with a reason, or kept until its deadline. Nothing is appended before ActAccept.
+//  1. EvPut: may a batch be appended now? ActRefuse says why not; the engine keeps the write until its deadline.
 //  2. The engine seals a batch and says EvAppended. In the same Step it goes to every follower in step; the engine's own disk
 //     works beside them, from the same bytes.
 //  3. The follower checks the frame's arguments, the epoch, whether it has the batch, whether it continues the log; ActAppend.

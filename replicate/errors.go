@@ -7,8 +7,7 @@ var (
 	ErrNotLeader = errors.New("replicate: this node does not lead the partition: nothing of the write was stored; send it to the leader")
 	ErrNoQuorum  = errors.New("replicate: fewer replicas are in sync than min_isr demands: nothing of the write was stored; it can be repeated when a replica is back")
 	ErrLeaseLost = errors.New("replicate: the node's lease ran out, another may lead by now: nothing of the write was stored; look the leader up and repeat it")
-	ErrExpired   = errors.New("replicate: the write waited until its deadline: nothing of it was stored; repeat it")
-	ErrBusy      = errors.New("replicate: too many writes wait for the partition: nothing of this one was stored; repeat it later")
+	ErrNotYet    = errors.New("replicate: the epoch's first batch is not appended yet, or too much is not committed: nothing of the write was stored; ask again")
 	ErrDisk      = errors.New("replicate: the disk failed: the replica acknowledges nothing more until its node is restarted; writes not yet answered are unknown")
 
 	// ErrDamaged says that the leader asked this replica to give up what it knows to be committed, or

@@ -39,7 +39,6 @@ type Leader struct {
 	comparing comparison
 	damage    damage
 	repairer  int // index of the peer that was asked last
-	waiting   []waitingPut
 	leaseNs   int64
 	serving   bool
 	absences  uint64 // see Counts
@@ -130,7 +129,6 @@ func (l *Leader) Step(now int64, ev *Event, acts *Actions) {
 	l.damage.tell(l.damage.any(), acts)
 	l.commit(acts) // first: who joins must hold what is committed now, not what was before
 	l.propose(now, acts)
-	l.admit(now, acts)
 }
 
 func (l *Leader) take(now int64, ev *Event, acts *Actions) {
@@ -160,7 +158,7 @@ func (l *Leader) take(now int64, ev *Event, acts *Actions) {
 	case EvAppended:
 		l.appended(now, ev.Batch, acts)
 	case EvPut:
-		l.put(now, ev, acts)
+		l.admit(acts)
 	case EvLease: // watchLease did it
 	case EvRead:
 		l.read(now, ev, acts)
@@ -298,10 +296,6 @@ func (l *Leader) peer(n NodeID) *Progress {
 // stop ends the incarnation. What waits is refused; what was appended and not committed is unknown.
 func (l *Leader) stop(err error, acts *Actions) {
 	l.err = err
-	for _, w := range l.waiting {
-		refuse(acts, w.token, err)
-	}
-	l.waiting = nil
 	if l.serving {
 		l.serving = false
 		acts.add(ActServe)
@@ -312,11 +306,6 @@ func (l *Leader) stop(err error, acts *Actions) {
 // stopped answers those who have not heard of it.
 func (l *Leader) stopped(ev *Event, acts *Actions) {
 	if ev.Kind == EvPut {
-		refuse(acts, ev.Token, l.err)
+		acts.add(ActRefuse).Err = l.err
 	}
-}
-
-func refuse(acts *Actions, token uint64, err error) {
-	a := acts.add(ActRefuse)
-	a.Token, a.Err = token, err
 }

@@ -122,85 +122,68 @@ func find(acts []Action, kind ActionKind) *Action {
 
 // B2 B3 B5 B12 B19 B20
 func TestLeaderRefusals(t *testing.T) {
-	answer := func(acts []Action, token uint64) (bool, error) {
-		for i := range acts {
-			if a := &acts[i]; a.Token == token && (a.Kind == ActAccept || a.Kind == ActRefuse) {
-				return true, a.Err
-			}
-		}
-		return false, nil
-	}
-	r := newLeaderRig(t, Config{MaxWaitingCount: 2, LagMaxNs: 100 * ms}, 3, 2)
-	put := func(token uint64, deadline int64) []Action {
-		return r.step(Event{Kind: EvPut, Token: token, DeadlineNs: deadline})
-	}
-	want := func(what string, acts []Action, token uint64, answered bool, err error) {
+	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms}, 3, 2)
+	want := func(what string, want error) {
 		t.Helper()
-		if ok, got := answer(acts, token); ok != answered || !errors.Is(got, err) {
-			t.Errorf("%s: answered %v with %v; want %v, %v", what, ok, got, answered, err)
+		if got := r.mayAppend(); !errors.Is(got, want) {
+			t.Errorf("%s: %v, want %v", what, got, want)
 		}
 	}
-	want("without a lease", put(1, r.now+100*ms), 1, true, ErrLeaseLost)
+	want("without a lease", ErrLeaseLost)
 	r.step(Event{Kind: EvLease, DeadlineNs: r.now + 500*ms})
-	want("before the epoch-start batch", put(2, r.now+100*ms), 2, false, nil)
-	want("and not willing to wait", put(3, 0), 3, true, ErrExpired)
-	acts := r.append(0)
-	want("when it is appended", acts, 2, true, nil)
+	want("before the epoch-start batch", ErrNotYet)
+	r.append(0)
+	want("when it is appended", nil)
 	for _, n := range []NodeID{2, 3} {
 		r.exchange(n, 0)
 		r.ack(n, 1)
 	}
 	r.durable(1)
-	want("in order", put(4, 0), 4, true, nil)
+	want("in order", nil)
 	r.append(1)
 	r.durable(2)
 
 	r.pass(150) // both followers are silent
 	r.step(Event{Kind: EvTick})
-	want("too few are in sync", put(5, 0), 5, true, ErrNoQuorum)
-	want("waiting", put(6, r.now+50*ms), 6, false, nil)
-	want("waiting too", put(7, r.now+200*ms), 7, false, nil)
-	want("too many wait", put(8, r.now+200*ms), 8, true, ErrBusy)
-	r.now += 50 * ms
-	acts = r.step(Event{Kind: EvTick})
-	want("its deadline", acts, 6, true, ErrNoQuorum)
-	want("not yet", acts, 7, false, nil)
+	want("too few are in sync", ErrNoQuorum)
 	r.now += 500 * ms
-	want("the lease ends", r.step(Event{Kind: EvTick}), 7, true, ErrLeaseLost)
+	want("the lease ended, and nothing else has told the machine", ErrLeaseLost)
 
 	r.step(Event{Kind: EvLease, DeadlineNs: 1 << 60})
-	r.pass(300)
-	r.step(Event{Kind: EvTick})
-	want("waiting again", put(9, r.now+200*ms), 9, false, nil)
 	newer := Message{Kind: MsgReject, Code: RejectEpoch, Epoch: 2}
-	acts = r.step(Event{Kind: EvMessage, Node: 2, Message: &newer})
-	want("fenced", acts, 9, true, ErrFenced)
+	acts := r.step(Event{Kind: EvMessage, Node: 2, Message: &newer})
 	if find(acts, ActStepDown) == nil || find(acts, ActRefresh) == nil || r.l.Log().Epoch != 2 {
 		t.Errorf("a fenced leader does %+v", acts)
 	}
-	want("afterwards", put(10, r.now+200*ms), 10, true, ErrNotLeader)
+	want("fenced", ErrFenced)
 }
 
-// B15: what is appended and not committed is bounded; writes wait for it.
+// mayAppend asks the leader, and returns its refusal.
+func (r *leaderRig) mayAppend() error {
+	if a := find(r.step(Event{Kind: EvPut}), ActRefuse); a != nil {
+		return a.Err
+	}
+	return nil
+}
+
+// B15: what is appended and not committed is bounded.
 func TestLeaderPendingBound(t *testing.T) {
 	for _, cfg := range []Config{{MaxPendingCount: 3}, {MaxPendingBytes: 3 * (segment.HeaderBytes + 8)}} {
 		r := newLeaderRig(t, cfg, 2, 2)
 		r.serve()
-		for token := range uint64(3) {
-			if find(r.step(Event{Kind: EvPut, Token: token}), ActAccept) == nil {
-				t.Fatalf("%+v: put %d is not accepted", cfg, token)
+		for i := range 3 {
+			if err := r.mayAppend(); err != nil {
+				t.Fatalf("%+v: put %d: %v", cfg, i, err)
 			}
 			r.append(1)
 		}
-		if a := find(r.step(Event{Kind: EvPut, Token: 9}), ActRefuse); a == nil || !errors.Is(a.Err, ErrExpired) {
-			t.Fatalf("%+v: the fourth put: %+v", cfg, a)
-		}
-		if find(r.step(Event{Kind: EvPut, Token: 10, DeadlineNs: r.now + ms}), ActAccept) != nil {
-			t.Fatalf("%+v: the fifth put is accepted", cfg)
+		if err := r.mayAppend(); !errors.Is(err, ErrNotYet) {
+			t.Fatalf("%+v: the fourth put: %v", cfg, err)
 		}
 		r.durable(4)
-		if a := find(r.ack(2, 3), ActAccept); a == nil || a.Token != 10 {
-			t.Fatalf("%+v: a commit lets nobody in", cfg)
+		r.ack(2, 3)
+		if err := r.mayAppend(); err != nil {
+			t.Fatalf("%+v: after a commit: %v", cfg, err)
 		}
 	}
 }
@@ -488,8 +471,8 @@ func TestLeaderFault(t *testing.T) {
 	if acts := r.ack(2, 2); len(acts) != 0 || r.l.Committed() != 1 {
 		t.Errorf("%+v", acts)
 	}
-	if a := find(r.step(Event{Kind: EvPut, Token: 4}), ActRefuse); a == nil || !errors.Is(a.Err, ErrDisk) {
-		t.Errorf("%+v", a)
+	if err := r.mayAppend(); !errors.Is(err, ErrDisk) {
+		t.Error(err)
 	}
 }
 
@@ -502,7 +485,7 @@ func TestLeaderStepAllocs(t *testing.T) {
 	run := func() {
 		b = simBatch{Batch: Batch{Position: end.Next, FirstID: end.NextID, Offset: end.End, Epoch: 1, Bytes: 200, Count: 1, PrevCRC: end.LastCRC, CRC: 7}}
 		advance(&end, &b.Batch)
-		r.step(Event{Kind: EvPut, Token: 1})
+		r.step(Event{Kind: EvPut})
 		r.step(Event{Kind: EvAppended, Batch: &b.Batch})
 		r.durable(end.Next)
 		for n := NodeID(2); n <= 3; n++ {

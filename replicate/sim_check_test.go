@@ -87,9 +87,6 @@ func (s *sim) checkNode(n *simNode) {
 				s.fail("n%d: %d bytes in flight to %d", n.id, in, p.Node)
 			}
 		}
-		if len(l.waiting) > l.cfg.MaxWaitingCount {
-			s.fail("n%d: %d writes wait", n.id, len(l.waiting))
-		}
 	} else {
 		f := n.follower
 		committed, durable, end = f.log.Committed, f.log.Durable, f.log.End.Next
@@ -333,7 +330,7 @@ func (s *sim) dump() string {
 			n.disk.stable.start.Next, n.disk.stable.next(), n.disk.log.next(), n.committed, len(n.disk.pending), n.electable, n.disk.failed)
 		if n.leader != nil {
 			l := n.leader
-			fmt.Fprintf(&b, " leads e%d serving %v blocked %v open %v damage [%d,%d) waiting %d\n", l.epoch, l.serving, l.blocked, l.isr.open, l.damage.from, l.damage.until, len(l.waiting))
+			fmt.Fprintf(&b, " leads e%d serving %v blocked %v open %v damage [%d,%d) waiting %d\n", l.epoch, l.serving, l.blocked, l.isr.open, l.damage.from, l.damage.until, len(n.waiting))
 			for i := range l.peers {
 				p := &l.peers[i]
 				fmt.Fprintf(&b, "   %d %v match %d next %d request %d damaged %v down %v lost %v joining %v reading %v budget %d\n", p.Node, p.State, p.Match, p.Next, p.request, p.Damaged, p.Down, p.lost, p.joining, p.reading, p.budget)

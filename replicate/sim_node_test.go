@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -17,6 +18,12 @@ type packet struct {
 type nodeEvent struct {
 	Event
 	packet *packet
+}
+
+// simPut is a write that its node has not appended yet.
+type simPut struct {
+	value      uint64
+	deadlineNs int64
 }
 
 // simNode is one process on one machine: the thinnest possible shell around the two machines, on a modelled disk,
@@ -37,7 +44,8 @@ type simNode struct {
 	acts     Actions
 	events   []nodeEvent // waiting for the machine
 	packet   *packet     // of the event that is being handled
-	inbox    []uint64
+	waiting  []simPut
+	refused  error // the answer of the leader to EvPut
 
 	known      *State
 	heard, led segment.Epoch // the newest epoch heard of, and led by this process
@@ -80,6 +88,7 @@ func (n *simNode) later(d int64, fn func()) {
 func (n *simNode) push(ev Event) { n.events = append(n.events, nodeEvent{Event: ev}) }
 
 func (n *simNode) run() {
+	n.admit()
 	for steps := 0; len(n.events) > 0 && n.up; steps++ {
 		if steps > 10_000 {
 			n.s.fail("n%d never comes to rest: event %d", n.id, n.events[0].Kind)
@@ -101,7 +110,7 @@ func (n *simNode) run() {
 		for i := range n.acts.List {
 			n.act(&n.acts.List[i])
 		}
-		n.sealInbox()
+		n.admit()
 		if n.letGo > n.disk.log.start.Next { // as soon as it may
 			n.trim(n.letGo)
 		}
@@ -142,11 +151,8 @@ func (n *simNode) act(a *Action) {
 		n.read(*a)
 	case ActPropose:
 		n.propose(&a.State)
-	case ActAccept:
-		n.s.fate[a.Token] = accepted
-		n.inbox = append(n.inbox, a.Token)
 	case ActRefuse:
-		n.s.refused(a.Token, a.Err)
+		n.refused = a.Err
 	case ActHandOver:
 		n.handOver(*a)
 	case ActGiveUp:
@@ -234,16 +240,49 @@ func (n *simNode) seal(values []uint64) {
 	n.written()
 }
 
-func (n *simNode) sealInbox() {
-	for len(n.inbox) > 0 {
-		k := min(3, len(n.inbox))
+// admit appends one batch of waiting writes if the leader lets it, and refuses those that have waited too long, as an
+// engine does with its inbox. run asks again after each event.
+func (n *simNode) admit() {
+	if len(n.waiting) == 0 || !n.up {
+		return
+	}
+	err := n.mayAppend()
+	if err == nil {
+		k := min(3, len(n.waiting))
 		if !n.s.opt.scripted {
 			k = 1 + n.s.rng.IntN(k)
 		}
-		values := append([]uint64(nil), n.inbox[:k]...)
-		n.inbox = n.inbox[k:]
+		var values []uint64
+		for _, w := range n.waiting[:k] {
+			n.s.fate[w.value] = accepted
+			values = append(values, w.value)
+		}
+		n.waiting = n.waiting[k:]
 		n.seal(values)
+		return
 	}
+	final := !errors.Is(err, ErrNotYet) && !errors.Is(err, ErrNoQuorum)
+	n.waiting = slices.DeleteFunc(n.waiting, func(w simPut) bool {
+		if !final && w.deadlineNs > n.now() {
+			return false
+		}
+		n.s.refused(w.value, err)
+		return true
+	})
+}
+
+// mayAppend asks the leader.
+func (n *simNode) mayAppend() error {
+	if n.leader == nil {
+		return ErrNotLeader
+	}
+	n.refused = nil
+	n.leader.Step(n.now(), &Event{Kind: EvPut}, &n.acts)
+	n.s.stats.steps++
+	for i := range n.acts.List {
+		n.act(&n.acts.List[i])
+	}
+	return n.refused
 }
 
 func (n *simNode) appendBatches(a *Action) {
@@ -460,7 +499,7 @@ func (n *simNode) changeRole() {
 	switch {
 	case n.leader != nil && n.leader.Err() != nil:
 		n.heard = n.leader.Log().Epoch
-		n.leader, n.inbox = nil, nil
+		n.leader = nil
 		n.beFollower()
 	case n.leader != nil || st == nil || st.Leader != n.id || st.Boot != n.boot || n.follower.Epoch() > st.Epoch || n.led >= st.Epoch:
 	case n.disk.log.table.Last() >= st.Epoch && n.s.mutant != mutantEpochReuse || !n.follower.Electable() || !contains(st.ISR, n.member()):
@@ -500,7 +539,7 @@ func (n *simNode) start() {
 	n.up, n.paused, n.backlog = true, false, nil
 	n.process++
 	n.boot = simUUID('b', n.id, n.process)
-	n.events, n.inbox, n.known, n.leader = nil, nil, nil, nil
+	n.events, n.waiting, n.known, n.leader = nil, nil, nil, nil
 	n.heard, n.led = 0, 0
 	n.gen, n.electable, n.leaseNs, n.resetting, n.dropping, n.letGo = 0, true, 0, false, false, 0
 	n.committed = max(n.disk.committed, n.disk.log.start.Next)

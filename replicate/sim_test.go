@@ -126,7 +126,7 @@ func (s *sim) draw() simOptions {
 	o.cfg = Config{
 		MaxWindowCount: 2 + r.IntN(40), MaxWindowBytes: s.between(200, 8000), MaxSendBytes: s.between(100, 2000),
 		MaxRangeBytes: s.between(100, 3000), MaxRangesInFlight: 1 + r.IntN(4), MaxPendingCount: 4 + r.IntN(60),
-		MaxWaitingCount: 1 + r.IntN(20), LagMaxNs: 60_000_000, HeartbeatNs: 10_000_000, RetryNs: 25_000_000, JoinNs: 25_000_000,
+		LagMaxNs: 60_000_000, HeartbeatNs: 10_000_000, RetryNs: 25_000_000, JoinNs: 25_000_000,
 		ISRWindowNs: 600_000_000,
 	}
 	if r.IntN(3) == 0 {
@@ -284,7 +284,7 @@ func (s *sim) put(n *simNode) {
 				s.refused(value, ErrNotLeader)
 				return
 			}
-			n.push(Event{Kind: EvPut, Token: value, DeadlineNs: n.now() + s.between(0, 60)*1_000_000})
+			n.waiting = append(n.waiting, simPut{value, n.now() + s.between(0, 60)*1_000_000})
 		})
 	}
 }

@@ -17,7 +17,7 @@ const (
 	EvCorrupt             // Position, Until: these stored batches do not read back
 	EvRepaired            // Position, Until: they do again, durably
 	EvAppended            // leader: Batch, at the end of the log
-	EvPut                 // leader: Token, DeadlineNs: may this write be appended? Answered once: Accept or Refuse
+	EvPut                 // leader: may a batch be appended now? ActRefuse says why not
 	EvLease               // leader: DeadlineNs: until when the node may serve
 	EvRead                // leader: Node, Request, Position, Until, Offset: the answer to ActRead; Offset is where Until begins. Until == Position: it could not be read now
 	EvPeerDown            // leader: Node: its connection is closed and its address refuses
@@ -38,11 +38,10 @@ type Event struct {
 	Log        segment.State
 	Generation uint64
 	Request    uint64
-	Token      uint64
 	Live       []NodeID
 	Again      bool
 	Damaged    bool  // EvState: the store's row counts this replica as damaged
-	DeadlineNs int64 // on the clock of Step's now; 0 in EvPut: do not wait
+	DeadlineNs int64 // on the clock of Step's now
 	Err        error
 }
 
@@ -61,8 +60,7 @@ const (
 	ActStartEpoch            // leader: append the epoch-start batch, before anything else, then EvAppended
 	ActRead                  // leader: Node, Request, Position, Bytes, Count, DelayNs: after so long find a range of at most that much, at least one batch, then EvRead
 	ActPropose               // leader: State (Epoch, Version, ISR): compare-and-swap the ISR; pass the outcome on as EvState
-	ActAccept                // leader: Token: append it now
-	ActRefuse                // leader: Token, Err: nothing of it was appended
+	ActRefuse                // leader: Err: why no batch may be appended now
 	ActHandOver              // leader: Node, Position, State (Epoch, Version, Leader, Boot): make Node the leader: its log ends at Position, and this one, which recovery shortened, before that
 	ActGiveUp                // leader: Node, Flag, State (Epoch, Version, Leader, Boot): make Node the leader, 0: whom the store chooses: this one reaches too few members; Flag: it was not asked for just before
 	ActServe                 // leader: Flag: whether deliveries and confirmations are allowed
@@ -82,7 +80,6 @@ type Action struct {
 	Position   segment.Position
 	Request    uint64
 	Generation uint64
-	Token      uint64
 	DelayNs    int64
 	Log        segment.State
 	State      State
@@ -118,7 +115,6 @@ type Config struct {
 	CatchUpBytesPerSec int64 // to one follower, evenly, beside what is appended meanwhile; 0 = unlimited
 	MaxPendingCount    int   // batches appended and not committed; DefaultMaxPendingCount
 	MaxPendingBytes    int64 // bytes appended and not committed, one batch excepted; DefaultMaxPendingBytes
-	MaxWaitingCount    int   // writes waiting to be accepted; DefaultMaxWaitingCount
 	MaxISRJoins        int   // joins per ISRWindowNs; DefaultMaxISRJoins
 
 	LagMaxNs    int64 // a member of the ISR that is behind for so long is proposed for removal; DefaultLagMaxNs
@@ -141,7 +137,6 @@ const (
 	DefaultMaxRangesInFlight = 8
 	DefaultMaxPendingCount   = 4096
 	DefaultMaxPendingBytes   = 64 << 20
-	DefaultMaxWaitingCount   = 1024
 	DefaultMaxISRJoins       = 8
 	DefaultISRWindowNs       = 30_000_000_000
 	DefaultLagMaxNs          = 2_000_000_000
@@ -167,7 +162,6 @@ func (c Config) withDefaults() Config {
 	orDefault(&c.MaxRangesInFlight, DefaultMaxRangesInFlight)
 	orDefault(&c.MaxPendingCount, DefaultMaxPendingCount)
 	orDefault(&c.MaxPendingBytes, DefaultMaxPendingBytes)
-	orDefault(&c.MaxWaitingCount, DefaultMaxWaitingCount)
 	orDefault(&c.MaxISRJoins, DefaultMaxISRJoins)
 	orDefault(&c.ISRWindowNs, DefaultISRWindowNs)
 	orDefault(&c.LagMaxNs, DefaultLagMaxNs)

@@ -193,7 +193,7 @@ func (st *story) put(n *simNode, count int, waitMs int64) {
 				st.s.refused(value, ErrNotLeader)
 				return
 			}
-			n.push(Event{Kind: EvPut, Token: value, DeadlineNs: n.now() + waitMs*1_000_000})
+			n.waiting = append(n.waiting, simPut{value, n.now() + waitMs*1_000_000})
 		})
 	}
 }

@@ -104,7 +104,8 @@ func (w *World) draw() options {
 	if r.IntN(2) == 0 {
 		o.cfg.MaxWindowCount, o.cfg.MaxWindowBytes, o.cfg.MaxSendBytes = 2+r.IntN(40), w.between(1000, 60_000), w.between(500, 20_000)
 		o.cfg.MaxRangeBytes, o.cfg.MaxRangesInFlight = w.between(500, 30_000), 1+r.IntN(4)
-		o.cfg.MaxPendingCount, o.cfg.MaxWaitingCount = 4+r.IntN(60), 1+r.IntN(20)
+		o.cfg.MaxPendingCount = 4 + r.IntN(60)
+		r.IntN(20) // what was drawn here is no more; the seeds in testdata want the same numbers after it
 	}
 	if r.IntN(4) == 0 {
 		o.cfg.CatchUpBytesPerSec = 200_000
