@@ -28,7 +28,7 @@ var (
 	ErrTooManyTopics = errors.New("engine: there are as many topics as MaxTopics allows: nothing was made; delete one or raise the limit")
 	ErrTooManyChans  = errors.New("engine: the topic has as many channels as MaxChannels allows: nothing was made; delete one or raise the limit")
 	ErrOverloaded    = errors.New("engine: too many bytes are waiting to be stored; nothing of this request was stored, try again later")
-	ErrDeadline      = core.ErrExpired
+	ErrDeadline      = errors.New("engine: the request waited longer than its deadline; nothing of it was stored")
 	ErrNoSpace       = core.ErrNoSpace
 	ErrQuota         = errors.New("engine: the topic has as many bytes or messages as its quota lets it keep unconfirmed: publishing is refused, consuming goes on; nothing was stored, confirm, raise the quota or try again later")
 	ErrDisk          = core.ErrPoisoned

@@ -9,7 +9,6 @@ import (
 
 // Errors of the partition's decisions, tested with errors.Is.
 var (
-	ErrExpired  = errors.New("engine: the request waited longer than its deadline; nothing of it was stored")
 	ErrNoSpace  = errors.New("engine: the disk is full: publishing is refused, consuming goes on; free space and publishing resumes by itself")
 	ErrPoisoned = errors.New("engine: the disk failed a write or flush: nothing more is stored until the node is restarted; messages answered OK before are safe, this one's fate is unknown")
 	ErrReadOnly = errors.New("engine: the partition stores nothing new, because stored data is corrupt or its ids are used up: what can be read is still served; the log says more")
@@ -29,7 +28,7 @@ type PartitionEventKind uint8
 
 const (
 	_                PartitionEventKind = iota
-	PartitionPut                        // a request reached the head of the inbox: may it be appended? Count, NowNs, DeadlineNs, Control
+	PartitionPut                        // a request reached the head of the inbox: may it be appended? Count, Control
 	PartitionPlace                      // a batch of Bytes (and, for a checkpoint, NextBytes behind it) is about to be sealed: where?
 	PartitionAppend                     // the batch placed last was sealed: Bytes, Count, CRC
 	PartitionDurable                    // every batch below Position is on stable storage here
@@ -41,20 +40,18 @@ const (
 
 // PartitionEvent is the input of Partition.Step; only the fields of its kind are used.
 type PartitionEvent struct {
-	Kind       PartitionEventKind
-	Purpose    Purpose
-	Control    bool
-	Flag       bool
-	Count      uint32
-	CRC        uint32
-	Bytes      int
-	NextBytes  int
-	NowNs      int64
-	DeadlineNs int64
-	Position   segment.Position
-	Epoch      segment.Epoch
-	State      segment.State
-	Err        error
+	Kind      PartitionEventKind
+	Purpose   Purpose
+	Control   bool
+	Flag      bool
+	Count     uint32
+	CRC       uint32
+	Bytes     int
+	NextBytes int
+	Position  segment.Position
+	Epoch     segment.Epoch
+	State     segment.State
+	Err       error
 }
 
 // Placement is where a batch goes and what its leader's part says.
@@ -156,8 +153,6 @@ func (p *Partition) admit(ev *PartitionEvent) error {
 	case p.noSpace && !ev.Control:
 		// Confirmations go on: they are what lets retention free space.
 		return ErrNoSpace
-	case ev.DeadlineNs != 0 && ev.NowNs > ev.DeadlineNs:
-		return ErrExpired
 	case uint64(p.state.NextID)+uint64(ev.Count) > uint64(segment.MaxMsgID):
 		return ErrReadOnly
 	}

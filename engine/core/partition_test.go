@@ -30,9 +30,6 @@ func TestPartitionAdmits(t *testing.T) {
 		want  error
 	}{
 		{"an ordinary put", segment.State{}, nil, PartitionEvent{Count: 1}, nil},
-		{"a put without a deadline", segment.State{}, nil, PartitionEvent{Count: 1, NowNs: 1 << 60}, nil},
-		{"at its deadline", segment.State{}, nil, PartitionEvent{Count: 1, NowNs: 5, DeadlineNs: 5}, nil},
-		{"past its deadline", segment.State{}, nil, PartitionEvent{Count: 1, NowNs: 6, DeadlineNs: 5}, ErrExpired},
 		{"no space", segment.State{}, []PartitionEvent{{Kind: PartitionSpace, Flag: true}}, PartitionEvent{Count: 1}, ErrNoSpace},
 		{"no space, but a confirmation", segment.State{}, []PartitionEvent{{Kind: PartitionSpace, Flag: true}}, PartitionEvent{Control: true}, nil},
 		{"space again", segment.State{}, []PartitionEvent{{Kind: PartitionSpace, Flag: true}, {Kind: PartitionSpace}}, PartitionEvent{Count: 1}, nil},
@@ -224,7 +221,7 @@ func playPartitionEvent(t *testing.T, out *strings.Builder, p *Partition, word s
 	ev := PartitionEvent{
 		Kind: kind, Purpose: purposes[a.values["for"]], Control: a.has("control"), Flag: a.has("full") || a.has("disk"),
 		Count: uint32(a.int("count")), CRC: uint32(a.int("crc")), Bytes: int(a.int("bytes")), NextBytes: int(a.int("next")),
-		NowNs: a.int("now"), DeadlineNs: a.int("deadline"), Position: segment.Position(a.int("position")),
+		Position: segment.Position(a.int("position")),
 	}
 	if kind == PartitionFault {
 		if ev.Err = ErrReadOnly; ev.Flag {
