@@ -76,12 +76,14 @@ func (c *Channel) TakeControls(part uint32, dst []Control) []Control {
 	if len(p.takenRanges) > 0 {
 		dst = append(dst, Control{Kind: Confirmed, Channel: c.cfg.Name, Ranges: p.takenRanges})
 	}
-	if p.untaken > 0 {
-		dst = append(dst, Control{Kind: DeadLettered, Channel: c.cfg.Name, Dead: p.takeDead()})
-	}
 	p.takenMoved = takeRanges(&p.moved, p.takenMoved)
 	if len(p.takenMoved) > 0 {
 		dst = append(dst, Control{Kind: DeadLetterMoved, Channel: c.cfg.Name, Ranges: p.takenMoved})
+	}
+	// After all that was moved: a message that came again by a reset may have died a second time, and the end of its
+	// first dead letter must not take the second one out of the log.
+	if p.untaken > 0 && p.moved.Len() == 0 {
+		dst = append(dst, Control{Kind: DeadLettered, Channel: c.cfg.Name, Dead: p.takeDead()})
 	}
 	c.labelSettling(p)
 	return dst

@@ -187,3 +187,31 @@ func BenchmarkKeyOrdered(b *testing.B) {
 		ch.keyed(10_000, 1000)
 	}
 }
+
+// One take has only so many ranges of what was moved. A dead letter waits for all of them: one may be of its own id, from
+// before a reset.
+func TestDeadLettersWaitForWhatWasMoved(t *testing.T) {
+	b := newBusy(1)
+	b.configure(ChannelSettings{MaxAttempts: 1})
+	b.step(Event{Kind: EvVisible, End: 4 * MaxTakenRanges})
+	p := b.c.part(0)
+	for id := range segment.MsgID(MaxTakenRanges + 1) {
+		p.moved.Add(2 * id)
+	}
+	b.step(Event{Kind: EvRequeue, Client: 1, ID: b.deliver()})
+	kinds := func() (kinds []ControlKind) {
+		for _, c := range b.c.TakeControls(0, nil) {
+			kinds = append(kinds, c.Kind)
+		}
+		return kinds
+	}
+	if got := kinds(); slices.Contains(got, DeadLettered) || !slices.Contains(got, DeadLetterMoved) {
+		t.Errorf("the first take has %v", got)
+	}
+	if got := kinds(); !slices.Equal(got, []ControlKind{DeadLetterMoved, DeadLettered}) {
+		t.Errorf("the second take has %v", got)
+	}
+	if b.c.HasControls(0) {
+		t.Errorf("there is more: %v", kinds())
+	}
+}
