@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"bytes"
+	"fmt"
 	"maps"
 	"path"
 	"slices"
@@ -134,7 +135,9 @@ func TestClusterDroppedCopyStaysDropped(t *testing.T) {
 	tr.eventually("the copy is dropped", func() bool { return x.e.Storage().Dropped == 1 })
 	tr.whole("u")
 	tr.fill(newTold(), tr.leader("u", 0), "u", "m", 6000, 400)
+	other := newTold()
 	tr.eventually("the commit log lets go of it", func() bool {
+		tr.fill(other, tr.leader("u", 0), "u", fmt.Sprint("more ", len(other.acked)), 50, 400) // its files are needed
 		list, err := x.disk.ReadFile("shortened.json", 1<<20)
 		return err == nil && bytes.Contains(list, []byte(`"dropped":true`))
 	})

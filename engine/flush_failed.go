@@ -25,7 +25,7 @@ func (f *flusher) failed(pt *partition, changes uint64, err error) {
 	case pt.rep != nil && pt.rep.givenUp.Load(): // it cannot be written, and need not be
 	case errors.Is(err, segment.ErrClosed):
 	case !poisoned && pt.rep != nil && unfit(err) && segment.DeviceFailed(err): // a head that could not be read: it is tried again (retryReads)
-	case !poisoned && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)):
+	case !poisoned && isFull(err):
 		f.starved = true
 		f.full(err)
 	case !poisoned && !unfit(err):
@@ -72,3 +72,6 @@ func (f *flusher) roomAgain() {
 		f.e.clog.Wake()
 	}
 }
+
+// isFull says that a disk had no room for a write, or its owner's quota is used up.
+func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }

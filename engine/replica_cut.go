@@ -51,10 +51,7 @@ func (r *replica) beginCut(a *replicate.Action) {
 }
 
 func (r *replica) doCut(c *logCut) {
-	err := r.prepareCut(c)
-	for err != nil && unfit(err) && (r.awaitRepair(err) || r.awaitDevice(err)) {
-		err = r.prepareCut(c)
-	}
+	err := r.awaitPrepared(c)
 	if err == nil && !r.givenUp.Load() {
 		err = r.brokenFile()
 	}
@@ -115,6 +112,25 @@ func (r *replica) cutFailed(err error) {
 		r.step(&replicate.Event{Kind: replicate.EvFault, Err: err})
 	})
 }
+
+// awaitPrepared prepares a cut, again while that fails for a reason that passes: a range that is repaired, a device that
+// reads again, a full disk that has room again. doCut calls it on its own goroutine.
+func (r *replica) awaitPrepared(c *logCut) error {
+	for {
+		err := r.prepareCut(c)
+		switch {
+		case err == nil:
+			return nil
+		case unfit(err) && (r.awaitRepair(err) || r.awaitDevice(err)):
+		case isFull(err) && r.cn.e.pause(roomPause, r.cn.e.stop):
+		default:
+			return err
+		}
+	}
+}
+
+// roomPause lies between two attempts of a cut on a disk without room.
+const roomPause = 500 * time.Millisecond
 
 // prepareCut finds out what the log will be.
 func (r *replica) prepareCut(c *logCut) error {

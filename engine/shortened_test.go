@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"slices"
 	"syscall"
 	"testing"
@@ -341,6 +342,24 @@ func TestCopyIsListedBeforeItBeginsAnew(t *testing.T) {
 		kept, err := readShortened(disk)
 		if err != nil || kept.has(r.pt.identity()) != (holds > 0) {
 			t.Errorf("it holds %d batches, listed: %v, %v", holds, kept.has(r.pt.identity()), err)
+		}
+	}
+}
+
+// A copy is to begin anew while the disk is full, so that the list of shortened copies cannot be written: it waits until
+// there is room, and needs no restart. After another error it does.
+func TestCopyBeginsAnewWhenTheDiskHasRoom(t *testing.T) {
+	for _, c := range []struct {
+		err   error
+		waits bool
+	}{{syscall.ENOSPC, true}, {syscall.EDQUOT, true}, {syscall.EIO, false}} {
+		disk := faultaio.New(faultaio.Options{})
+		r := ofList(t, disk)
+		r.pt.machine = core.NewPartition(segment.State{Next: 3}, segment.Sizes{})
+		disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: shortenedFile + "*", Err: c.err, Count: 2})
+		err := r.awaitPrepared(&logCut{anew: true, state: segment.State{Next: 9}})
+		if c.waits && (err != nil || !r.cn.shortened.keeps(r.pt.identity())) || !c.waits && !errors.Is(err, c.err) {
+			t.Errorf("%v: %v, listed %v", c.err, err, r.cn.shortened.keeps(r.pt.identity()))
 		}
 	}
 }
