@@ -33,10 +33,10 @@ func (t *Topic) sampleSeed(channel string) uint64 {
 	return core.HashKey(append(t.uuid[:], channel...))
 }
 
-// giveAway takes the partitions that do not stay, by their index, out of a channel that has one that does. What the channel
-// knows of that one stays: which deliveries of an ordered channel may still be handed over by another node, above all.
-// Consumers of nothing but a partition that stays notice nothing. All others are told ErrMoved, as those of the whole topic
-// rely on it to find the partition elsewhere; what they had goes to who subscribes next.
+// giveAway takes partitions out of a channel because this node leads them no more; stays says, by their index, which ones
+// it still leads. The channel keeps its state of those: above all, an ordered channel must not forget deliveries that
+// another node may still hand to its client. A consumer of one partition that stays notices nothing. All other consumers
+// are told ErrMoved, so that they find the new leader; their messages in flight go to the next consumers.
 //
 // It returns false, and changes nothing, if no partition stays, or the channel is ephemeral: then it ends as a whole.
 // dropServed calls it; Topic.changing is held.

@@ -69,7 +69,7 @@ func (cn *clusterNode) propose(r *replica, st *replicate.State) {
 func (cn *clusterNode) sayISR(pt *partition, before, after []replicate.Member) {
 	missing := func(from, in []replicate.Member) (nodes []replicate.NodeID) {
 		for _, m := range from {
-			if !memberOf(in, m) {
+			if !slices.Contains(in, m) {
 				nodes = append(nodes, m.Node)
 			}
 		}

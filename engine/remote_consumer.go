@@ -515,7 +515,7 @@ func (r *remoteConsumer) end() (first bool) {
 func (r *remoteConsumer) fail(err error) {
 	if errors.Is(err, ErrDeleted) || errors.Is(err, ErrNoChannel) {
 		err = ErrDeleted
-		r.t.dropUnused(r.channel) // who wants the channel next has it made anew
+		r.t.dropUnused(r.channel) // it is made anew for its next consumer
 	}
 	r.mu.Lock()
 	started := r.started

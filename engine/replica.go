@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -313,7 +314,7 @@ func (r *replica) refresh() {
 
 // told is what the machine hears of a row.
 func (r *replica) told(row *meta.Partition) replicate.Event {
-	return replicate.Event{Kind: replicate.EvState, State: &row.State, Damaged: memberOf(row.Damaged, r.cn.member())}
+	return replicate.Event{Kind: replicate.EvState, State: &row.State, Damaged: slices.Contains(row.Damaged, r.cn.member())}
 }
 
 // learn takes a row of the store.
@@ -335,7 +336,7 @@ func (r *replica) learn(row *meta.Partition) {
 // correctDamaged tells the store that this copy reads back if it says otherwise: an earlier process said so, or an earlier machine whose damage was repaired
 // when it was no more, or an older report came last.
 func (r *replica) correctDamaged(row *meta.Partition) {
-	if row != nil && r.damaged == nil && r.pt.whyUnread() == nil && memberOf(row.Damaged, r.cn.member()) {
+	if row != nil && r.damaged == nil && r.pt.whyUnread() == nil && slices.Contains(row.Damaged, r.cn.member()) {
 		r.cn.reportDamaged(r.pt, nil)
 	}
 }
@@ -346,7 +347,7 @@ func (r *replica) changeRole() {
 	if r.leader != nil || r.follower == nil || st.Leader != r.cn.self.ID || st.Boot != r.cn.self.Boot || st.Epoch <= r.led {
 		return
 	}
-	if r.follower.Epoch() > st.Epoch || !r.follower.Electable() || r.pt.epochs.Last() >= st.Epoch || r.pt.whyUnread() != nil || !memberOf(st.ISR, r.cn.member()) {
+	if r.follower.Epoch() > st.Epoch || !r.follower.Electable() || r.pt.epochs.Last() >= st.Epoch || r.pt.whyUnread() != nil || !slices.Contains(st.ISR, r.cn.member()) {
 		return
 	}
 	log := r.follower.Log()

@@ -116,8 +116,13 @@ func (r *replica) cutFailed(err error) {
 // awaitPrepared prepares a cut, again while that fails for a reason that passes: a range that is repaired, a device that
 // reads again, a full disk that has room again. doCut calls it on its own goroutine.
 func (r *replica) awaitPrepared(c *logCut) error {
-	for {
+	for told := false; ; {
 		err := r.prepareCut(c)
+		if isFull(err) && !told {
+			told = true
+			r.cn.log.Warn("a copy of a partition waits until the disk has room, and is not in sync until then. What was acknowledged is "+
+				"on the other replicas; free space", "topic", r.pt.t.name, "partition", r.pt.number, "error", err)
+		}
 		switch {
 		case err == nil:
 			return nil

@@ -58,9 +58,9 @@ func (r *replica) hasBroken() bool {
 }
 
 // brokenFile returns the error of a segment file that cannot be read, repaired in place or written to, if the copy may be given
-// up for it. A cut asks before it writes its record: what the file does not take keeps the commit log's files, and in a log
-// that is full of it the record would wait for room for ever. A copy that is given up keeps none (spare), and it would have
-// to begin anew in any case. It takes mu.
+// up for it. A cut asks before it writes its record. Batches that the file cannot take keep files of the commit log; if they
+// fill the log, the record would wait for room for ever. A copy that is given up keeps no files (spare), and such a copy
+// has to begin anew in any case. It takes mu.
 func (r *replica) brokenFile() error {
 	for _, s := range r.pt.log.Segments() {
 		if s.Err != nil && r.mayGiveUp(s.Err) {

@@ -54,7 +54,7 @@ func settled(snap *meta.Snapshot, row *meta.Partition) bool {
 		if n == nil {
 			return false
 		}
-		if m := (replicate.Member{Node: id, Store: n.Store}); !memberOf(row.State.ISR, m) || memberOf(row.Damaged, m) {
+		if m := (replicate.Member{Node: id, Store: n.Store}); !slices.Contains(row.State.ISR, m) || slices.Contains(row.Damaged, m) {
 			return false
 		}
 	}

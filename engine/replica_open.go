@@ -126,16 +126,6 @@ func (cn *clusterNode) member() replicate.Member {
 	return replicate.Member{Node: cn.self.ID, Store: cn.self.Store}
 }
 
-// memberOf says whether members has m: the node with that disk.
-func memberOf(members []replicate.Member, m replicate.Member) bool {
-	for i := range members {
-		if members[i] == m {
-			return true
-		}
-	}
-	return false
-}
-
 // hasLed says whether this process ever led the partition: others may still send puts here.
 func (r *replica) hasLed() bool {
 	r.mu.Lock()

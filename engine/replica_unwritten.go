@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"penstock/replicate"
@@ -65,7 +66,7 @@ func (r *replica) leaveUnwritten(now int64) {
 func (r *replica) giveUpUnwritten(now int64) bool {
 	isr := r.state.ISR
 	stays := len(isr) <= max(1, r.state.MinISR) || now < r.unwritten.staysUntil
-	if !r.closed && (len(isr) == 0 || stays && memberOf(isr, r.cn.member())) {
+	if !r.closed && (len(isr) == 0 || stays && slices.Contains(isr, r.cn.member())) {
 		return false
 	}
 	if r.dropped {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"time"
 
 	"penstock/replicate"
@@ -24,7 +25,7 @@ func (r *replica) mayGiveUp(err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	row, self := r.row.Load(), r.cn.member()
-	return r.closed || row != nil && memberOf(row.Damaged, self) && len(row.State.ISR) > 0 && !memberOf(row.State.ISR, self)
+	return r.closed || row != nil && slices.Contains(row.Damaged, self) && len(row.State.ISR) > 0 && !slices.Contains(row.State.ISR, self)
 }
 
 // awaitDevice lets some time pass in which retryReads may read what a cut has to read, and says whether the cut should be tried again. It runs on the

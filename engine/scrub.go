@@ -100,7 +100,7 @@ func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
 				e.tellScrubbed(pt, at, next, err)
 				at = next
 			case !unplaced.again(at, bad):
-				return true // no byte of the file can be read, and the node said so when it opened it
+				return true // the file as a whole cannot be read, which the node said when it opened it; or the log was cut
 			}
 		case errors.Is(err, segment.ErrBelowStart):
 			start, _, _ := pt.log.Start() // retention was faster

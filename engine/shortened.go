@@ -218,6 +218,9 @@ func (r *recovery) noteShortened(torn, whole bool) error {
 // have moved away. snap is not older than the registration of this process, so it has each copy that an earlier one held.
 // join calls it before any of them is opened. Where the commit log could not be read to its end, this process leads
 // nothing, and the next one asks.
+//
+// If the file cannot be written, the node does not join: a copy whose name is only in memory gets records, and the next
+// process would know it by them, and take it for whole.
 func (cn *clusterNode) nameShortened(snap *meta.Snapshot) error {
 	if cn.e.poisoned.Load() != nil {
 		return nil

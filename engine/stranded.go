@@ -76,7 +76,7 @@ func giverOf(self replicate.NodeID, before, row *meta.Partition, nodes map[repli
 	if n == nil || !n.Live || n.Boot != before.State.Boot || n.Draining || n.Disk != meta.DiskGood {
 		return nil
 	}
-	if m := (replicate.Member{Node: n.ID, Store: n.Store}); !memberOf(row.State.ISR, m) || memberOf(row.Damaged, m) {
+	if m := (replicate.Member{Node: n.ID, Store: n.Store}); !slices.Contains(row.State.ISR, m) || slices.Contains(row.Damaged, m) {
 		return nil
 	}
 	return &giver{node: n.ID, boot: n.Boot}

@@ -114,7 +114,7 @@ func (c *Channel) retryDoomed(p *channelPart, all bool) {
 	}
 }
 
-// forgetDead takes out of the outbox, before a reset, what is at or above from and was not handed to the log yet: it
+// forgetDead removes dead letters at or above from that no TakeControls has returned yet. A reset calls it: their messages
 // will be delivered again.
 func (c *Channel) forgetDead(p *channelPart, from segment.MsgID) {
 	p.outbox = slices.DeleteFunc(p.outbox, func(o outboxEntry) bool {
