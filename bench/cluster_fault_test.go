@@ -91,7 +91,7 @@ func BenchmarkClusterFollowerStopped(b *testing.B) {
 	})
 }
 
-// catchUpBytes is how far the follower is behind. PENSTOCK_CATCHUP_BYTES=10000000000 is what the design asks for; it takes four times that on the disk.
+// catchUpBytes is how far the follower is behind. PENSTOCK_CATCHUP_BYTES=10000000000 is the figure to aim at; it takes four times that on the disk.
 func catchUpBytes(b *testing.B) int64 {
 	text := os.Getenv("PENSTOCK_CATCHUP_BYTES")
 	if text == "" {

@@ -224,7 +224,7 @@ func (r *replayed) release() {
 	r.bufs = nil
 }
 
-// check demands invariants 7 and 8 of the design: everything acknowledged is there, nothing that was not added, and what
+// check demands invariants 7 and 8: everything acknowledged is there, nothing that was not added, and what
 // came before the checkpoint was stored elsewhere.
 func (r *replayed) check() error {
 	m := r.m

@@ -237,7 +237,7 @@ func TestClusterCatchUpDeferred(t *testing.T) {
 // The leader's stored bytes have rotted. It finds that when it reads them for a replica that begins with an empty disk, and fetches them
 // from the third: all three hold the right bytes in the end.
 //
-// B37, T12 of the reliability plan.
+// B37.
 func TestClusterDamagedLeader(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3)

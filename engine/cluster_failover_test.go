@@ -339,7 +339,7 @@ func TestClusterOrder(t *testing.T) {
 
 // A node that comes back with an empty disk is nobody until it has everything again; while it has not, it does not lead.
 //
-// B79, B82; P10 of the table in replicate.
+// B79, B82; P10.
 func TestClusterWiped(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3, impatient)

@@ -78,7 +78,7 @@ func TestClusterQuorum(t *testing.T) {
 
 // Who is not in the ISR does not lead, even when nobody else is there: a write says that there is no leader, and is nowhere.
 //
-// B3, B82; P17 of the table in replicate.
+// B3, B82; P17.
 func TestClusterNobodyLeads(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3, impatient)
@@ -231,7 +231,7 @@ func TestClusterFollowerDies(t *testing.T) {
 
 // What is not committed is not delivered, whatever happens to the acks, and not counted.
 //
-// B13, design.md invariants 2 and 8.
+// B13, invariants 2 and 8.
 func TestClusterUncommitted(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3)

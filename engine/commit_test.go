@@ -225,7 +225,7 @@ func TestAnsweredIsOnStableStorage(t *testing.T) {
 // After one failed flush of the commit log everything in flight gets ErrDisk, nothing is stored or
 // answered OK any more although the disk works again, and the next life has everything answered before.
 //
-// B18, design.md invariant 7
+// B18, invariant 7
 func TestDiskErrorEndsPublishing(t *testing.T) {
 	disk := newDisk()
 	e := onDisk(t, disk)

@@ -61,7 +61,7 @@ func seeds(t *testing.T, name string, normal int) int {
 // left, and again: everything that was answered OK and not confirmed must come, once or more, nothing that was
 // never published may come, and no producer's messages may change their order.
 //
-// B17 (one node), B22, B24, B29, B43; design.md invariants 7, 8, 9.
+// B17 (one node), B22, B24, B29, B43; invariants 7, 8, 9.
 func TestPowerCutAnywhere(t *testing.T) {
 	for seed := range uint64(seeds(t, "PENSTOCK_CRASH_SEEDS", 60)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -166,7 +166,7 @@ func TestDirectoryInUse(t *testing.T) {
 	openWith(t, inDir(dir))
 }
 
-// P20 of the reliability list: metadata that is missing or unreadable never deletes data. The directory is left, logged, not
+// P20: metadata that is missing or unreadable never deletes data. The directory is left, logged, not
 // served; the rest is; restored, its messages are there.
 func TestUnreadableTopicIsLeftAlone(t *testing.T) {
 	dir := prepared(t)

@@ -43,7 +43,7 @@ func fillUntilFull(t *testing.T, topic *engine.Topic, acked map[engine.ID]string
 // The disk runs full: publishing is refused with ErrNoSpace, consuming and confirming go on, retention then frees
 // space, publishing resumes in the same process; nothing that was answered is lost, in this life or the next.
 //
-// B39 (retention by confirmation), design.md section 4 (ENOSPC is not poison)
+// B39 (retention by confirmation), D3 (a full disk is not a broken one)
 func TestDiskFull(t *testing.T) {
 	// The room is more than the reserve (the commit log's 1 MiB, two files of it, a segment) and otherwise any.
 	for slack := int64(2 << 20); slack <= 3<<20; slack += 128 << 10 {

@@ -49,7 +49,7 @@ func (s *lateSink) Deliver(d *engine.Delivery) bool {
 func (s *lateSink) Flush()       {}
 func (s *lateSink) Closed(error) {}
 
-// B49, B50, design.md section 6: deferred messages are due within 10 ms of their time whatever the number of channels. The machine may
+// B49, B50: deferred messages are due within 10 ms of their time whatever the number of channels. The machine may
 // be shared, so the best of three runs counts.
 func TestTimersOfManyChannels(t *testing.T) {
 	const channels, each = 500, 4

@@ -197,7 +197,7 @@ func TestEpochsCodec(t *testing.T) {
 	}
 }
 
-// F4, F9: any bytes are refused or are a table that encodes to the same bytes and can be used.
+// Any bytes are refused or are a table that encodes to the same bytes and can be used.
 func FuzzDecodeEpochs(f *testing.F) {
 	f.Add(AppendEpochs(nil, nil))
 	f.Add(AppendEpochs(nil, table(1, 0, 2, 5, 9, 100)))

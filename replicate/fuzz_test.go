@@ -59,7 +59,7 @@ func (r *bytesReader) message(g *simLog) Message {
 	return m
 }
 
-// F4 F10: whatever comes over the wire, a follower does not panic, its marks keep their order, and what it is told to write
+// Whatever comes over the wire, a follower does not panic, its marks keep their order, and what it is told to write
 // is a log.
 func FuzzFollower(f *testing.F) {
 	f.Add([]byte("\x00\x00\x01\x00\x01\x00"), uint8(3))
@@ -115,7 +115,7 @@ func playFollower(t *testing.T, data []byte, held uint8) {
 	}
 }
 
-// F4 F10: the same of a leader, whose followers say anything.
+// The same of a leader, whose followers say anything.
 func FuzzLeader(f *testing.F) {
 	f.Add([]byte("\x00\x00\x01\x00\x01\x00"))
 	f.Add([]byte("report, ack, gap, resync, fetch, reject"))

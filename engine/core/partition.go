@@ -221,7 +221,7 @@ func (p *Partition) advance(durable segment.Position) {
 		panic(fmt.Sprintf("BUG: durable moves back from %d to %d", p.durable, durable))
 	}
 	if errors.Is(p.fault, ErrPoisoned) {
-		return // design.md invariant 7: nothing is acknowledged after a disk fault
+		return // invariant 7: nothing is acknowledged after a disk fault
 	}
 	p.durable = durable
 	p.committed = durable // min over an ISR of one

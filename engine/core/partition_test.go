@@ -19,7 +19,7 @@ func stepPartition(p *Partition, ev PartitionEvent) PartitionResult {
 	return res
 }
 
-// B5, B20 and design.md invariant 7 as far as the machine decides them: who may append.
+// B5, B20 and invariant 7 as far as the machine decides them: who may append.
 func TestPartitionAdmits(t *testing.T) {
 	disk := errors.New("the disk failed")
 	cases := []struct {
@@ -95,7 +95,7 @@ func TestPartitionRefusesBugs(t *testing.T) {
 	}
 }
 
-// B13, B15, B21, design.md invariants 1 and 3, for random sequences of what a committer does: groups of several batches,
+// B13, B15, B21, invariants 1 and 3, for random sequences of what a committer does: groups of several batches,
 // answered late, in order, now and then a restart from what was durable.
 func TestPartitionInvariants(t *testing.T) {
 	for seed := range uint64(200) {

@@ -89,7 +89,7 @@ func TestPartitions(t *testing.T) {
 	s.finish()
 }
 
-// P24, T15: nobody reaches the metadata, for longer than every lease: publishing stops, and nothing else happens. It comes back by itself.
+// P24: nobody reaches the metadata, for longer than every lease: publishing stops, and nothing else happens. It comes back by itself.
 func TestMetadataLost(t *testing.T) {
 	needNet(t)
 	s := begin(t, spread, harness.Options{})

@@ -82,7 +82,7 @@ func (c *checks) servedSince(t *topicModel, partition uint32, since int64) bool 
 	return c.w.store.snap.Topics[t.id] != nil && c.shifted[meta.PartitionID{Topic: t.id, Partition: partition}] <= max(0, since)
 }
 
-// node looks at the marks of a node's copies (invariants 1 and 8 of the design).
+// node looks at the marks of a node's copies (invariants 1 and 8).
 func (c *checks) node(n *node) {
 	if n.e == nil || n.failed {
 		return
