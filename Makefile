@@ -10,7 +10,7 @@ RING ?=
 GIOURING_FLAGS := -tags giouring -ldflags=-checklinkname=0
 BUILD_FLAGS := $(if $(filter giouring,$(RING)),$(GIOURING_FLAGS),-ldflags=-X=main.commit=$(shell git rev-parse HEAD 2>/dev/null || echo unknown))
 # Packages whose tests run under the race detector: everything with goroutines.
-RACE_PACKAGES ?= ./segment/... ./clog/... ./engine/... ./nsq/... ./netproto/... ./replicate/... ./cluster ./cluster/admin ./cluster/kv/... ./cmd/...
+RACE_PACKAGES ?= ./internal/... ./segment/... ./clog/... ./engine/... ./nsq/... ./netproto/... ./replicate/... ./cluster ./cluster/admin ./cluster/kv/... ./cmd/...
 # A time (30s) or a count of inputs (10000x) for each fuzz target.
 FUZZ_TIME ?= 10000x
 BENCH ?= .
@@ -41,7 +41,7 @@ race: ## run the tests of the packages with goroutines under the race detector
 	$(GO) test -race -short -p 1 -timeout 20m $(RACE_PACKAGES)
 
 test-giouring: ## run the storage tests on the giouring library
-	$(GO) test $(GIOURING_FLAGS) ./segment/aio/...
+	$(GO) test $(GIOURING_FLAGS) ./internal/uring ./segment/aio/...
 
 fuzz-smoke: ## run every fuzz target for FUZZ_TIME (10000x: that many inputs; or 30s)
 	.ci/fuzz-smoke $(FUZZ_TIME)

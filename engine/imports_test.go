@@ -30,6 +30,7 @@ func onlyBelow(t *testing.T, pkg string, below, foreign []string) {
 			}
 			own, isOurs := strings.CutPrefix(dep, module)
 			internal := strings.HasPrefix(own, "segment/aio/internal/") || // the disk layer's own
+				own == "internal/uring" || // and io_uring's
 				own == "internal/failpoint" // nothing, in the product
 			if isOurs && own != pkg && !internal && !slices.Contains(below, own) {
 				t.Errorf("it is built from %s, which is not below it", dep)
@@ -49,7 +50,9 @@ func TestImportGraph(t *testing.T) {
 		"github.com/pawelgaczynski/", "testing", "flag",
 	}
 	for pkg, below := range map[string][]string{
-		"segment/aio":    {},
+		"internal/uring": {},
+		"internal/netio": {"internal/uring"},
+		"segment/aio":    {"internal/uring"},
 		"segment":        {"segment/aio"},
 		"clog":           {"segment", "segment/aio"},
 		"netproto":       {},
@@ -65,7 +68,7 @@ func TestImportGraph(t *testing.T) {
 	// What stands above or beside the engine: the protocols know no cluster, the cluster knows no engine, and one package knows etcd.
 	foreign = []string{"go.etcd.io/", "google.golang.org/grpc", "github.com/spf13/", "github.com/nsqio/", "testing"}
 	for pkg, below := range map[string][]string{
-		"nsq":             append([]string{"engine"}, engine...),
+		"nsq":             append([]string{"engine", "internal/netio"}, engine...),
 		"cluster":         {"cluster/kv", "engine/meta", "replicate", "segment", "segment/aio"},
 		"cluster/admin":   {"engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
 		"cluster/kv":      {},

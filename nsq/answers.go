@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 
 	"penstock/engine"
-	"penstock/segment/aio"
+	"penstock/internal/netio"
 )
 
 const (
@@ -197,8 +197,8 @@ type flusher struct {
 
 	// Of run. A group answers many clients at once: one system call for all of them, and a client on this machine, which each write wakes,
 	// does not run between two of them.
-	sender   *aio.Sender // nil: each output is flushed by itself
-	sendings []aio.Sending
+	sender   *netio.Sender // nil: each output is flushed by itself
+	sendings []netio.Sending
 	lent     []lentOutput
 }
 
@@ -254,9 +254,9 @@ func (f *flusher) collect(o *output) bool {
 	if !ok {
 		return false
 	}
-	f.sendings = append(f.sendings, aio.Sending{FD: o.fd, Data: c.p})
+	f.sendings = append(f.sendings, netio.Sending{FD: o.fd, Data: c.p})
 	f.lent = append(f.lent, lentOutput{o, c})
-	if len(f.lent) == aio.MaxSendCount {
+	if len(f.lent) == netio.MaxSendCount {
 		f.send()
 	}
 	return true

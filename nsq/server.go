@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/segment/aio"
+	"penstock/internal/netio"
 )
 
 // maxAcceptPause bounds how long accepting rests when the process has no file descriptors left.
@@ -309,10 +309,11 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// newSender returns nil where the disk does without io_uring, whether it was told to or the kernel refuses it: so do the answers then.
-func newSender(e *engine.Engine) (*aio.Sender, error) {
+// newSender returns nil where the disk does without io_uring, because it was told to or because the kernel refuses it: answers then do
+// without it as well.
+func newSender(e *engine.Engine) (*netio.Sender, error) {
 	if e.Info().IOEngine == "pwrite" {
 		return nil, nil
 	}
-	return aio.NewSender()
+	return netio.NewSender()
 }

@@ -1,6 +1,6 @@
 // Package aio is the engine's only door to storage: files, durable writes, off-heap
-// buffers and read-only mappings. It is the only package that knows io_uring, mmap,
-// O_DIRECT and unsafe.
+// buffers and read-only mappings. It is the only package that knows mmap and O_DIRECT, and, with
+// internal/uring below it, the only one that uses unsafe.
 //
 // Four nouns carry it:
 //

@@ -82,7 +82,7 @@ func (k *memoryPool) put(mem mmap.MMap) bool {
 	return true
 }
 
-// addrOf is the address of the first byte of p, for the kernel and for comparisons; p must not be empty.
+// addrOf is the address of the first byte of p, to compare memory; p must not be empty.
 func addrOf(p []byte) uintptr {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(p)))
 }

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"penstock/internal/uring"
 	"penstock/segment/aio/internal/contract"
 )
 
@@ -40,7 +41,7 @@ func (d *fsDisk) probe(opts DiskOptions) error {
 	d.info.Direct, d.info.BlockBytes = d.direct, d.blockBytes
 	d.info.Reason = d.chooseEngine(f, opts)
 	if d.uring {
-		d.info.Engine = ringEngine
+		d.info.Engine = uring.Engine
 	}
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"penstock/internal/uring"
 )
 
 // openQueue opens a disk in ModeUring with one queue, which ends with the test.
@@ -117,11 +119,11 @@ func TestArenaMemoryIsWrittenFixed(t *testing.T) {
 
 // faultyRing stands before a real ring and refuses or fails what a test wants.
 type faultyRing struct {
-	ring
+	uring.Ring
 	errs []error // for the next calls of enter; nil passes through
 }
 
-func (r *faultyRing) enter(minComplete uint32) error {
+func (r *faultyRing) Enter(minComplete uint32) error {
 	if len(r.errs) > 0 {
 		err := r.errs[0]
 		r.errs = r.errs[1:]
@@ -129,7 +131,7 @@ func (r *faultyRing) enter(minComplete uint32) error {
 			return err
 		}
 	}
-	return r.ring.enter(minComplete)
+	return r.Ring.Enter(minComplete)
 }
 
 func repeat(err error, n int) []error {
@@ -143,7 +145,7 @@ func repeat(err error, n int) []error {
 // Errors of the ring that mean "again" are not seen by the caller, and an operation that never started is not stored, now or later.
 func TestRingErrors(t *testing.T) {
 	d, q := openQueue(t, t.TempDir(), QueueOptions{Depth: 4})
-	faulty := &faultyRing{ring: q.ring}
+	faulty := &faultyRing{Ring: q.ring}
 	q.ring = faulty
 	f := createFile(t, d, "a", 8*BlockBytes)
 	p := aligned(t, BlockBytes)
@@ -152,13 +154,13 @@ func TestRingErrors(t *testing.T) {
 	if err := q.Submit(Op{File: f, Data: p, Tag: 1}); err != nil {
 		t.Fatalf("errors that pass: %v", err)
 	}
-	faulty.errs = append(repeat(syscall.EINTR, 10*maxEnterTries), syscall.EBUSY) // signals may come for days
+	faulty.errs = append(repeat(syscall.EINTR, 10*uring.MaxEnterTries), syscall.EBUSY) // signals may come for days
 	if done, err := q.Wait(nil, true); err != nil || len(done) != 1 || done[0].Err != nil {
 		t.Fatalf("completions %v, %v", done, err)
 	}
 	for range 10 { // more than the ring has entries
-		faulty.errs = repeat(syscall.EAGAIN, maxEnterTries)
-		if err := q.Submit(Op{File: f, Data: p, Offset: BlockBytes}); !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, errRingStuck) {
+		faulty.errs = repeat(syscall.EAGAIN, uring.MaxEnterTries)
+		if err := q.Submit(Op{File: f, Data: p, Offset: BlockBytes}); !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, uring.ErrStuck) {
 			t.Fatalf("a submission that the kernel never took: %v", err)
 		}
 	}
@@ -191,7 +193,7 @@ func TestRingErrors(t *testing.T) {
 
 func TestBrokenRingStopsTheQueue(t *testing.T) {
 	d, q := openQueue(t, t.TempDir(), QueueOptions{})
-	faulty := &faultyRing{ring: q.ring, errs: []error{nil, syscall.EIO}}
+	faulty := &faultyRing{Ring: q.ring, errs: []error{nil, syscall.EIO}}
 	q.ring = faulty
 	f := createFile(t, d, "a", BlockBytes)
 	p := aligned(t, BlockBytes)
@@ -263,14 +265,14 @@ func TestResult(t *testing.T) {
 	}
 }
 
-// Kernels before 6.1 have no rings for one thread: the queue must work on a plain one.
+// Kernels before 6.1 have no rings for one thread: the queue must work on an unbound one.
 func TestPlainRing(t *testing.T) {
 	d, q := openQueue(t, t.TempDir(), QueueOptions{Depth: 8})
-	plain, err := newKernelRing(9, 0)
+	plain, err := uring.OpenUnbound(9)
 	if err != nil {
 		t.Fatal(err)
 	}
-	q.ring.close()
+	q.ring.Close()
 	q.ring = plain
 	f := createFile(t, d, "a", 8*BlockBytes)
 	p := aligned(t, BlockBytes)

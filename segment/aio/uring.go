@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"penstock/internal/uring"
 	"penstock/segment/aio/internal/contract"
 )
 
@@ -19,7 +20,7 @@ import (
 // outside the Go heap or held by a slot until its completion was seen.
 type uringQueue struct {
 	disk  *fsDisk
-	ring  ring
+	ring  uring.Ring
 	arena *Arena // registered with the ring, or nil
 	wake  wakeState
 
@@ -44,6 +45,9 @@ type slot struct {
 	tag  uint64
 }
 
+// wakeData is the user data of the armed read: no slot number.
+const wakeData = 1 << 32
+
 // one is what Wake adds to the eventfd.
 var one = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
@@ -64,11 +68,11 @@ func newUringQueue(d *fsDisk, depth int, arena *Arena) (*uringQueue, error) {
 
 func (q *uringQueue) open(depth int, arena *Arena) error {
 	var err error
-	if q.ring, err = openRing(uint32(depth + 1)); err != nil { // and the armed read
+	if q.ring, err = uring.Open(uint32(depth + 1)); err != nil { // and the armed read
 		return err
 	}
 	if q.disk.lock != nil {
-		if err := q.ring.registerFile(int(q.disk.lock.Fd())); err != nil {
+		if err := q.ring.RegisterFile(int(q.disk.lock.Fd())); err != nil {
 			return fmt.Errorf("registering the lock file: %w", err)
 		}
 	}
@@ -89,8 +93,11 @@ func (q *uringQueue) open(depth int, arena *Arena) error {
 // register makes the arena known to the ring. A refusal (the limit for locked memory is small
 // outside of root) costs a few microseconds per write and is no error.
 func (q *uringQueue) register(a *Arena) {
-	if a.Count() > maxRegisteredBufs || a.BufBytes() > maxRegisteredBufLen {
-		q.disk.log.Info("the arena is not registered with the ring: too many or too large buffers", "count", a.Count(), "bytes", a.BufBytes())
+	if a.Count() > uring.MaxBufferCount || a.BufBytes() > uring.MaxBufferBytes {
+		q.disk.log.Info(
+			"the arena is not registered with the ring: too many or too large buffers",
+			"count", a.Count(), "bytes", a.BufBytes(),
+		)
 		return
 	}
 	iovecs := make([]unix.Iovec, a.Count())
@@ -98,8 +105,10 @@ func (q *uringQueue) register(a *Arena) {
 		iovecs[i].Base = &a.bufs[i].bytes[0]
 		iovecs[i].SetLen(a.bufBytes)
 	}
-	if err := q.ring.registerBuffers(iovecs); err != nil {
-		q.disk.log.Info("the arena is not registered with the ring; writes take a little longer (raise the memlock limit)", "err", err)
+	if err := q.ring.RegisterBuffers(iovecs); err != nil {
+		q.disk.log.Info(
+			"the arena is not registered with the ring; writes take a little longer (raise the memlock limit)", "err", err,
+		)
 		return
 	}
 	q.arena = a
@@ -121,23 +130,22 @@ func (q *uringQueue) Submit(op Op) error {
 		return err
 	}
 	number := q.idle[len(q.idle)-1]
-	e := entry{
-		op: opWrite, fd: f.fd, addr: addrOf(op.Data), bytes: len(op.Data), off: op.Offset,
-		rwFlags: unix.RWF_DSYNC, userData: uint64(number),
+	e := uring.Entry{
+		Op: uring.OpWrite, FD: f.fd, Data: op.Data, Offset: op.Offset, Flags: unix.RWF_DSYNC, UserData: uint64(number),
 	}
 	if i := q.arena.indexOf(op.Data); i >= 0 {
-		e.op, e.bufIndex = opWriteFixed, i
+		e.Op, e.BufIndex = uring.OpWriteFixed, i
 	}
-	if !q.ring.prepare(e) {
+	if !q.ring.Prepare(e) {
 		// Full of neutralized entries that the kernel has not taken yet: let it, once.
-		if err := enterRetry(q.ring, 0); err != nil || !q.ring.prepare(e) {
+		if err := uring.EnterRetry(q.ring, 0); err != nil || !q.ring.Prepare(e) {
 			return q.notStarted(err)
 		}
 	}
 	q.slots[number] = slot{file: f, data: op.Data, tag: op.Tag}
-	err := enterRetry(q.ring, 0)
-	if q.ring.untaken() > 0 {
-		q.ring.neutralize()
+	err := uring.EnterRetry(q.ring, 0)
+	if q.ring.Untaken() > 0 {
+		q.ring.Neutralize()
 		q.slots[number] = slot{}
 		return q.notStarted(err)
 	}
@@ -150,7 +158,7 @@ func (q *uringQueue) Submit(op Op) error {
 func (q *uringQueue) notStarted(err error) error {
 	mustBeOwner(err)
 	if err == nil {
-		err = errRingStuck
+		err = uring.ErrStuck
 	}
 	return fmt.Errorf("aio: a write could not be started, nothing was stored: %w", err)
 }
@@ -195,18 +203,19 @@ func (q *uringQueue) Wait(done []Completion, block bool) ([]Completion, error) {
 
 // flushCompletions lets the kernel deliver what is ready, without waiting.
 func (q *uringQueue) flushCompletions() error {
-	return q.fail(enterRetry(q.ring, 0))
+	return q.fail(uring.EnterRetry(q.ring, 0))
 }
 
 // sleep waits in the kernel for one completion: of a write, or of the armed read.
 func (q *uringQueue) sleep() error {
 	if !q.armed {
-		if !q.ring.prepare(entry{op: opRead, fd: int(q.event.Fd()), addr: addrOf(q.counter), bytes: len(q.counter), userData: wakeData}) {
-			return q.fail(errRingStuck)
+		e := uring.Entry{Op: uring.OpRead, FD: int(q.event.Fd()), Data: q.counter, UserData: wakeData}
+		if !q.ring.Prepare(e) {
+			return q.fail(uring.ErrStuck)
 		}
 		q.armed = true
 	}
-	return q.fail(enterRetry(q.ring, 1))
+	return q.fail(uring.EnterRetry(q.ring, 1))
 }
 
 // fail marks the queue broken.
@@ -215,7 +224,8 @@ func (q *uringQueue) fail(err error) error {
 		return nil
 	}
 	mustBeOwner(err)
-	q.broken = fmt.Errorf("aio: the io_uring of this queue failed, writes in flight count as not stored; restart the node: %w", err)
+	q.broken = fmt.Errorf(
+		"aio: the io_uring of this queue failed, writes in flight count as not stored; restart the node: %w", err)
 	return q.broken
 }
 
@@ -223,7 +233,7 @@ func (q *uringQueue) fail(err error) error {
 // no completion and by itself no wake-up (it may be stale): whether to return is decided by wakeState alone.
 func (q *uringQueue) collect(done []Completion) []Completion {
 	for {
-		data, res, ok := q.ring.next()
+		data, res, ok := q.ring.Next()
 		if !ok {
 			return done
 		}
@@ -234,7 +244,7 @@ func (q *uringQueue) collect(done []Completion) []Completion {
 				_ = q.fail(fmt.Errorf("waiting for a wake-up: %w", syscall.Errno(-res))) // told by Wait
 			}
 			continue
-		case ignoredData:
+		case uring.IgnoredData:
 			continue
 		}
 		s := q.slots[data]
@@ -269,7 +279,7 @@ func (q *uringQueue) Close() error {
 		_, err = q.event.Write(one) // completes the armed read: its memory is freed below
 	}
 	for err == nil && (q.inFlight > 0 || q.armed) {
-		err = q.fail(enterRetry(q.ring, 1))
+		err = q.fail(uring.EnterRetry(q.ring, 1))
 		q.collect(nil)
 	}
 	q.closed = true
@@ -279,7 +289,7 @@ func (q *uringQueue) Close() error {
 
 func (q *uringQueue) release() {
 	if q.ring != nil {
-		q.ring.close()
+		q.ring.Close()
 	}
 	if q.event != nil {
 		_ = q.event.Close()

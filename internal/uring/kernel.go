@@ -1,4 +1,4 @@
-package aio
+package uring
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 )
 
 // This file is the kernel's io_uring interface (include/uapi/linux/io_uring.h), as far as the
-// engine uses it. Sizes and offsets are checked against the kernel's by a test.
+// layer uses it. Sizes and offsets are checked against the kernel's by a test.
 
 // sqe is struct io_uring_sqe.
 type sqe struct {
@@ -67,16 +67,17 @@ const (
 
 	enterGetEvents = 1 << 0 // IORING_ENTER_GETEVENTS
 
-	registerBuffersOp   = 0
-	registerFilesOp     = 2
-	offRings            = 0          // IORING_OFF_SQ_RING; with single mmap both rings
-	offSqes             = 0x10000000 // IORING_OFF_SQES
-	maxRegisteredBufs   = 1 << 14
-	maxRegisteredBufLen = 1 << 30
+	registerBuffersOp = 0
+	registerFilesOp   = 2
+	offRings          = 0          // IORING_OFF_SQ_RING; with single mmap both rings
+	offSqes           = 0x10000000 // IORING_OFF_SQES
 )
 
-// kernelRing is an io_uring. The kernel reads sqTail and writes sqHead, and the other way round in
-// the completion queue; each side publishes an entry by an atomic store of its index.
+// kernelRing is an io_uring. This process writes sqTail and cqHead, the kernel sqHead and cqTail; each side publishes
+// entries by an atomic store of its index:
+//
+//	sqHead <= sqTail <= sqHead + len(sqes)    [sqHead, sqTail) is submitted and not taken
+//	cqHead <= cqTail <= cqHead + len(cqes)    [cqHead, cqTail) is completed and not seen
 type kernelRing struct {
 	fd    int
 	rings []byte // both queues
@@ -89,10 +90,20 @@ type kernelRing struct {
 	cqes           []cqe
 }
 
-var _ ring = (*kernelRing)(nil)
+var _ Ring = (*kernelRing)(nil)
 
-// openKernelRing opens a ring of at least entries submissions and twice as many completions. It prefers
-// a ring for one thread, whose completions are delivered when that thread asks, and takes a plain one on kernels before 6.1.
+// OpenUnbound opens a ring of at least entries submissions and twice as many completions, for any thread. It is the
+// layer's own under either build tag.
+func OpenUnbound(entries uint32) (Ring, error) {
+	r, err := newKernelRing(entries, 0)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// openKernelRing opens a ring of at least entries submissions and twice as many completions. It prefers a ring for one
+// thread, whose completions are delivered when that thread asks, and takes an unbound one on kernels before 6.1.
 func openKernelRing(entries uint32) (*kernelRing, error) {
 	r, err := newKernelRing(entries, setupSingleIssuer|setupDeferTaskrun)
 	if errors.Is(err, syscall.EINVAL) {
@@ -109,11 +120,11 @@ func newKernelRing(entries, flags uint32) (*kernelRing, error) {
 	}
 	r := &kernelRing{fd: fd}
 	if p.features&(featSingleMmap|featNodrop) != featSingleMmap|featNodrop {
-		r.close()
+		r.Close()
 		return nil, errors.New("the kernel's io_uring is too old (before 5.5)")
 	}
 	if err := r.mmap(&p); err != nil {
-		r.close()
+		r.Close()
 		return nil, fmt.Errorf("mapping the rings: %w", err)
 	}
 	return r, nil
@@ -159,45 +170,50 @@ func (r *kernelRing) register(op uintptr, arg unsafe.Pointer, count int) error {
 	return nil
 }
 
-func (r *kernelRing) registerBuffers(iovecs []unix.Iovec) error {
+func (r *kernelRing) RegisterBuffers(iovecs []unix.Iovec) error {
 	return r.register(registerBuffersOp, unsafe.Pointer(unsafe.SliceData(iovecs)), len(iovecs))
 }
 
-func (r *kernelRing) registerFile(fd int) error {
+func (r *kernelRing) RegisterFile(fd int) error {
 	fds := [1]int32{int32(fd)}
 	return r.register(registerFilesOp, unsafe.Pointer(&fds), 1)
 }
 
-func (r *kernelRing) prepare(e entry) bool {
+func (r *kernelRing) Prepare(e Entry) bool {
 	tail := *r.sqTail // only this thread writes it
-	if r.untaken() == uint32(len(r.sqes)) {
+	if r.Untaken() == uint32(len(r.sqes)) {
 		return false
 	}
 	// The whole entry is written: the slot still holds an older one.
 	r.sqes[tail&r.sqMask] = sqe{
-		opcode: e.op, fd: int32(e.fd), off: uint64(e.off), addr: uint64(e.addr), len: uint32(e.bytes),
-		rwFlags: e.rwFlags, userData: e.userData, bufIndex: uint16(e.bufIndex),
+		opcode: e.Op, fd: int32(e.FD), off: uint64(e.Offset), addr: uint64(addrOf(e.Data)), len: uint32(len(e.Data)),
+		rwFlags: e.Flags, userData: e.UserData, bufIndex: uint16(e.BufIndex),
 	}
 	atomic.StoreUint32(r.sqTail, tail+1)
 	return true
 }
 
-func (r *kernelRing) neutralize() {
-	r.sqes[(*r.sqTail-1)&r.sqMask] = sqe{opcode: opNop, fd: -1, userData: ignoredData}
+// addrOf is the address of the first byte of p, for the kernel; nil for an operation without data.
+func addrOf(p []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(p))) }
+
+func (r *kernelRing) Neutralize() {
+	r.sqes[(*r.sqTail-1)&r.sqMask] = sqe{opcode: opNop, fd: -1, userData: IgnoredData}
 }
 
-func (r *kernelRing) untaken() uint32 { return *r.sqTail - atomic.LoadUint32(r.sqHead) }
+func (r *kernelRing) Untaken() uint32 { return *r.sqTail - atomic.LoadUint32(r.sqHead) }
 
-func (r *kernelRing) enter(minComplete uint32) error {
-	// GETEVENTS always: with DEFER_TASKRUN the kernel delivers completions only to who asks.
-	_, _, errno := syscall.Syscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(r.untaken()), uintptr(minComplete), enterGetEvents, 0, 0)
+func (r *kernelRing) Enter(minComplete uint32) error {
+	// GETEVENTS always: with DEFER_TASKRUN the kernel delivers completions only to a thread that asks.
+	_, _, errno := syscall.Syscall6(
+		unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(r.Untaken()), uintptr(minComplete), enterGetEvents, 0, 0,
+	)
 	if errno != 0 {
 		return errno
 	}
 	return nil
 }
 
-func (r *kernelRing) next() (uint64, int32, bool) {
+func (r *kernelRing) Next() (uint64, int32, bool) {
 	head := *r.cqHead // only this thread writes it
 	if head == atomic.LoadUint32(r.cqTail) {
 		return 0, 0, false
@@ -207,7 +223,7 @@ func (r *kernelRing) next() (uint64, int32, bool) {
 	return c.userData, c.res, true
 }
 
-func (r *kernelRing) close() {
+func (r *kernelRing) Close() {
 	// Unmapping what mmap returned cannot fail, and after close of the ring nothing is left to do about it.
 	if r.rings != nil {
 		_ = unix.Munmap(r.rings)

@@ -1,6 +1,6 @@
 //go:build giouring
 
-package aio
+package uring
 
 import (
 	"fmt"
@@ -11,11 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ringEngine is the name of the ring's implementation in Info.
-const ringEngine = "giouring"
+// Engine names the implementation behind Open.
+const Engine = "giouring"
 
-// openRing opens a ring for the calling thread.
-func openRing(entries uint32) (ring, error) { return openGiouringRing(entries) }
+// Open opens a ring of at least entries submissions for the calling thread.
+func Open(entries uint32) (Ring, error) {
+	r, err := openGiouringRing(entries)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
 
 // giouringRing is a ring over the giouring library, for comparison with kernelRing. It links only
 // with -ldflags=-checklinkname=0.
@@ -24,7 +30,7 @@ type giouringRing struct {
 	last *giouring.SubmissionQueueEntry // prepared last
 }
 
-var _ ring = (*giouringRing)(nil)
+var _ Ring = (*giouringRing)(nil)
 
 func openGiouringRing(entries uint32) (*giouringRing, error) {
 	r := &giouringRing{lib: giouring.NewRing()}
@@ -39,15 +45,15 @@ func openGiouringRing(entries uint32) (*giouringRing, error) {
 	return r, nil
 }
 
-func (r *giouringRing) registerBuffers(iovecs []unix.Iovec) error {
+func (r *giouringRing) RegisterBuffers(iovecs []unix.Iovec) error {
 	// The two Iovec types are the same struct under two names.
 	same := unsafe.Slice((*syscall.Iovec)(unsafe.Pointer(unsafe.SliceData(iovecs))), len(iovecs))
 	_, err := r.lib.RegisterBuffers(same)
 	return err
 }
 
-// registerFile does not use the library's RegisterFiles, which passes 8-byte numbers where the kernel reads 4-byte ones.
-func (r *giouringRing) registerFile(fd int) error {
+// RegisterFile does not use the library's RegisterFiles, which passes 8-byte numbers where the kernel reads 4-byte ones.
+func (r *giouringRing) RegisterFile(fd int) error {
 	fds := [1]int32{int32(fd)}
 	if _, errno := r.lib.Register(r.lib.RingFd(), giouring.RegisterFiles, unsafe.Pointer(&fds), 1); errno != 0 {
 		return errno
@@ -55,40 +61,40 @@ func (r *giouringRing) registerFile(fd int) error {
 	return nil
 }
 
-func (r *giouringRing) prepare(e entry) bool {
+func (r *giouringRing) Prepare(e Entry) bool {
 	s := r.lib.GetSQE()
 	if s == nil {
 		return false
 	}
 	// The library's Prepare functions leave rw_flags and addr3 of the slot's older entry in place.
 	*s = giouring.SubmissionQueueEntry{}
-	switch e.op {
-	case opWriteFixed:
-		s.PrepareWriteFixed(e.fd, e.addr, uint32(e.bytes), uint64(e.off), e.bufIndex)
-	case opWrite:
-		s.PrepareWrite(e.fd, e.addr, uint32(e.bytes), uint64(e.off))
-	case opRead:
-		s.PrepareRead(e.fd, e.addr, uint32(e.bytes), uint64(e.off))
-	case opFsync:
-		s.PrepareFsync(e.fd, 0)
+	switch e.Op {
+	case OpWriteFixed:
+		s.PrepareWriteFixed(e.FD, addrOf(e.Data), uint32(len(e.Data)), uint64(e.Offset), e.BufIndex)
+	case OpWrite:
+		s.PrepareWrite(e.FD, addrOf(e.Data), uint32(len(e.Data)), uint64(e.Offset))
+	case OpRead:
+		s.PrepareRead(e.FD, addrOf(e.Data), uint32(len(e.Data)), uint64(e.Offset))
+	case OpFsync:
+		s.PrepareFsync(e.FD, 0)
 	default:
-		panic(fmt.Sprintf("BUG: aio: operation %d is not known", e.op))
+		panic(fmt.Sprintf("BUG: uring: operation %d is not known", e.Op))
 	}
-	s.OpcodeFlags = e.rwFlags
-	s.SetData64(e.userData)
+	s.OpcodeFlags = e.Flags
+	s.SetData64(e.UserData)
 	r.last = s
 	return true
 }
 
-func (r *giouringRing) neutralize() {
+func (r *giouringRing) Neutralize() {
 	*r.last = giouring.SubmissionQueueEntry{}
 	r.last.PrepareNop()
-	r.last.SetData64(ignoredData)
+	r.last.SetData64(IgnoredData)
 }
 
-func (r *giouringRing) untaken() uint32 { return r.lib.SQReady() }
+func (r *giouringRing) Untaken() uint32 { return r.lib.SQReady() }
 
-func (r *giouringRing) enter(minComplete uint32) error {
+func (r *giouringRing) Enter(minComplete uint32) error {
 	var err error
 	if minComplete == 0 {
 		_, err = r.lib.SubmitAndGetEvents()
@@ -98,8 +104,8 @@ func (r *giouringRing) enter(minComplete uint32) error {
 	return err
 }
 
-// next asks CQReady first: PeekCQE of an empty queue can make a system call.
-func (r *giouringRing) next() (uint64, int32, bool) {
+// Next asks CQReady first: PeekCQE of an empty queue can make a system call.
+func (r *giouringRing) Next() (uint64, int32, bool) {
 	if r.lib.CQReady() == 0 {
 		return 0, 0, false
 	}
@@ -112,4 +118,4 @@ func (r *giouringRing) next() (uint64, int32, bool) {
 	return data, res, true
 }
 
-func (r *giouringRing) close() { r.lib.QueueExit() }
+func (r *giouringRing) Close() { r.lib.QueueExit() }
