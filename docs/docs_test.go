@@ -1,11 +1,12 @@
-// Package docs_test keeps the documents true to the tree: links and names of files resolve, and every number that a comment cites (B17,
-// invariant 7, P5, F6) has its meaning in behaviours.md.
+// Package docs_test keeps the documents true to the tree: links, files and identifiers that they name are there, the map of
+// packages is right, and every number that a comment cites (B17, invariant 7, P5, F6) has its meaning in behaviours.md.
 package docs_test
 
 import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -24,7 +25,8 @@ func files(t *testing.T, suffixes ...string) []string {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"bin", "data", "cluster-data"}, d.Name())) {
+		made := strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"bin", "data", "cluster-data"}, d.Name())
+		if d.IsDir() && path != root && made {
 			return filepath.SkipDir
 		}
 		if !d.IsDir() && slices.Contains(suffixes, filepath.Ext(path)) {
@@ -36,6 +38,11 @@ func files(t *testing.T, suffixes ...string) []string {
 		t.Fatal(err)
 	}
 	return found
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 func read(t *testing.T, path string) string {
@@ -51,7 +58,7 @@ var (
 	definition = regexp.MustCompile(`(?m)^- \*\*((?:[BPFDC]|invariant )\d+)\*\*:`)
 	citation   = regexp.MustCompile(`\b[BPFDC]\d{1,3}\b`)
 	invariants = regexp.MustCompile(`(?i)\binvariants? (\d+(?:(?:, | and | to )\d+)*)`)
-	outside    = regexp.MustCompile(`\b(design|behaviours|limits|reliability|failures|nsq-compat|native|operations)\.md\b`)
+	document   = regexp.MustCompile(`[\w/.-]*\w\.md\b`)
 )
 
 // comment returns what a line says to its reader: in Go what follows "//", elsewhere all of it.
@@ -91,9 +98,11 @@ func TestCitationsResolve(t *testing.T) {
 					t.Errorf("%s:%d cites %s, which docs/behaviours.md does not define", path, n+1, name)
 				}
 			}
-			if m := outside.FindString(text); m != "" && !(m == "behaviours.md" && strings.Contains(text, "docs/behaviours.md")) &&
-				filepath.Dir(path) != "../docs" && filepath.Base(path) != "docs_test.go" {
-				t.Errorf("%s:%d cites %s, which is not in the repository", path, n+1, m)
+			for _, m := range document.FindAllString(text, -1) {
+				places := []string{filepath.Join(filepath.Dir(path), m), filepath.Join(root, m), filepath.Join(root, "docs", m)}
+				if m != "FORMAT.md" && !slices.ContainsFunc(places, exists) { // FORMAT.md: one of several
+					t.Errorf("%s:%d cites %s, which is not in the repository", path, n+1, m)
+				}
 			}
 		}
 	}
@@ -138,5 +147,122 @@ func TestLinksResolve(t *testing.T) {
 				t.Errorf("%s: %s has no heading %s", path, file, anchor)
 			}
 		}
+	}
+}
+
+var (
+	fence  = regexp.MustCompile("(?s)```.*?```")
+	code   = regexp.MustCompile("`([^`\n]+)`")
+	path   = regexp.MustCompile(`^[\w.*-]+(/[\w.*-]+)*(/|\.go|\.md|\.txt|\.toml)$|^[\w-]+(/[\w-]+)+$`)
+	name   = regexp.MustCompile(`^\w+(\.\w+)*(\(\))?$`)
+	aWord  = regexp.MustCompile(`\w+`)
+	inTree = []string{
+		"../ARCHITECTURE.md", "../CONTRIBUTING.md", "decisions.md", "limits.md", "where.md",
+	}
+)
+
+// The documents about the source name files and identifiers in backquotes: they are there. A renaming that forgets the
+// documents fails here.
+func TestNamesAreInTheTree(t *testing.T) {
+	words := make(map[string]bool)
+	for _, file := range append(files(t, ".go", ".toml", ".txt"), "../Makefile") {
+		for _, w := range aWord.FindAllString(read(t, file), -1) {
+			words[w] = true
+		}
+	}
+	for _, doc := range inTree {
+		for _, m := range code.FindAllStringSubmatch(fence.ReplaceAllString(read(t, doc), ""), -1) {
+			switch said := m[1]; {
+			case said == "FORMAT.md", strings.HasPrefix(said, "bin/"): // one of several; what a build makes
+			case path.MatchString(said):
+				if found, err := filepath.Glob(filepath.Join(root, said)); err != nil || len(found) == 0 {
+					t.Errorf("%s names %s, which is not in the tree", doc, said)
+				}
+			case name.MatchString(said):
+				parts := aWord.FindAllString(said, -1)
+				if !words[parts[len(parts)-1]] {
+					t.Errorf("%s names %s, which is not in the tree", doc, said)
+				}
+			}
+		}
+	}
+}
+
+// aside are packages that are no part of the product.
+var aside = regexp.MustCompile(`^(tools|tests|bench|docs)\b|faultaio|aiotest|/internal/|formattest|patience|kvtest`)
+
+// importers returns every package of the product, and which others of the product import it.
+func importers(t *testing.T) map[string][]string {
+	t.Helper()
+	format := `{{$p := .ImportPath}}{{$p}} -{{range .Imports}}{{"\n"}}{{.}} {{$p}}{{end}}`
+	out, err := exec.Command("go", "list", "-f", format, "penstock/...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := make(map[string][]string)
+	for line := range strings.Lines(string(out)) {
+		pkg, importer, _ := strings.Cut(strings.TrimSpace(line), " ")
+		pkg, ours := strings.CutPrefix(pkg, "penstock/")
+		importer = strings.TrimPrefix(importer, "penstock/")
+		switch {
+		case !ours, aside.MatchString(pkg), aside.MatchString(importer):
+		case importer == "-":
+			by[pkg] = append(by[pkg], []string{}...)
+		default:
+			by[pkg] = append(by[pkg], importer)
+		}
+	}
+	return by
+}
+
+// covers says whether what a row says is pkg: "x" is x, "x/*" are the packages below x, "x*" is both.
+func covers(said, pkg string) bool {
+	if below, ok := strings.CutSuffix(said, "/*"); ok {
+		return strings.HasPrefix(pkg, below+"/")
+	}
+	base, wide := strings.CutSuffix(said, "*")
+	return pkg == base || wide && strings.HasPrefix(pkg, base+"/")
+}
+
+// The map in ARCHITECTURE.md has every package of the product, and its last column says who imports each.
+func TestMapIsTrue(t *testing.T) {
+	by := importers(t)
+	row := regexp.MustCompile("(?m)^\\| `([a-z/]+)` \\| [^|]+ \\| ([^|]+) \\|$")
+	mapped := make(map[string]bool)
+	for _, m := range row.FindAllStringSubmatch(read(t, "../ARCHITECTURE.md"), -1) {
+		pkg, said := m[1], strings.Split(m[2], ", ")
+		mapped[pkg] = true
+		for _, s := range said {
+			if !slices.ContainsFunc(by[pkg], func(importer string) bool { return covers(s, importer) }) {
+				t.Errorf("the map says that %s is imported by %s, and it is not", pkg, s)
+			}
+		}
+		for _, importer := range by[pkg] {
+			if !slices.ContainsFunc(said, func(s string) bool { return covers(s, importer) }) {
+				t.Errorf("%s is imported by %s, and the map does not say so", pkg, importer)
+			}
+		}
+	}
+	for pkg := range by {
+		if !mapped[pkg] && !covers("cmd*", pkg) && !covers("cluster/kv/*", pkg) {
+			t.Errorf("the map has no row for %s", pkg)
+		}
+	}
+}
+
+// Lines of the documents fit into 120 columns, except rows of tables and what must not be broken.
+func TestDocumentsFit(t *testing.T) {
+	for _, doc := range files(t, ".md") {
+		if filepath.Base(doc) == "FORMAT.md" {
+			continue
+		}
+		for n, line := range strings.Split(read(t, doc), "\n") {
+			if len([]rune(line)) > 120 && (!strings.HasPrefix(line, "|") || doc == "../ARCHITECTURE.md") {
+				t.Errorf("%s:%d has %d columns", doc, n+1, len([]rune(line)))
+			}
+		}
+	}
+	if n := strings.Count(read(t, "../ARCHITECTURE.md"), "\n"); n > 200 {
+		t.Errorf("ARCHITECTURE.md has %d lines: details belong into docs/decisions.md", n)
 	}
 }
