@@ -17,7 +17,9 @@ import (
 
 func openEngine(b *testing.B) *engine.Engine {
 	b.Helper()
-	e, err := engine.Open(context.Background(), engine.Options{DataPath: b.TempDir(), IO: os.Getenv("PENSTOCK_IO"), Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	e, err := engine.Open(context.Background(), engine.Options{
+		DataPath: b.TempDir(), IO: os.Getenv("PENSTOCK_IO"), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -16,7 +16,8 @@ import (
 // The first milliseconds of new connections are not part of it: they made the time before a disturbance look like the disturbance.
 func steady(n *node, topic string) load.Config {
 	cfg := n.config(topic)
-	cfg.Connections, cfg.InFlight, cfg.Rate, cfg.Duration, cfg.WarmUp = 16, 64, 5000, 500*time.Millisecond, 200*time.Millisecond
+	cfg.Connections, cfg.InFlight, cfg.Rate, cfg.Duration, cfg.WarmUp = 16, 64, 5000, 500*time.Millisecond,
+		200*time.Millisecond
 	return cfg
 }
 

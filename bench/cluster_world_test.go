@@ -42,7 +42,8 @@ func startCluster(b *testing.B, nodes int, flags ...string) *trio {
 		b.Fatal(err)
 	}
 	tr := &trio{base: freePorts(b, 10*nodes), nodes: map[string]*member{}}
-	tr.cmd = exec.Command(bin, "dev-cluster", "--nodes", fmt.Sprint(nodes), "--data-path", b.TempDir(), "--base-port", fmt.Sprint(tr.base), "--")
+	tr.cmd = exec.Command(bin, "dev-cluster", "--nodes", fmt.Sprint(nodes), "--data-path", b.TempDir(), "--base-port",
+		fmt.Sprint(tr.base), "--")
 	tr.cmd.Args = append(tr.cmd.Args, flags...)
 	stdout, err := tr.cmd.StdoutPipe()
 	if err != nil {
@@ -93,7 +94,9 @@ func freePorts(b *testing.B, n int) int {
 func (tr *trio) create(b *testing.B, topic string) admin.Partition {
 	b.Helper()
 	post(b, tr.nodes["n1"].HTTP, "/topic/create?topic="+topic)
-	return tr.await(b, topic, "all replicas are in sync", func(p *admin.Partition) bool { return len(p.ISR) == len(p.Replicas) })
+	return tr.await(b, topic, "all replicas are in sync", func(p *admin.Partition) bool {
+		return len(p.ISR) == len(p.Replicas)
+	})
 }
 
 func post(b *testing.B, address, path string) {

@@ -64,7 +64,8 @@ func BenchmarkDeferred(b *testing.B) {
 		publishers.Go(func() {
 			for range messagesEach {
 				due := first.Add(time.Duration(rand.Int64N(int64(10 * time.Second))))
-				if _, err := t.PublishDeferred(context.Background(), binary.BigEndian.AppendUint64(nil, uint64(due.UnixNano())), time.Until(due)); err != nil {
+				if _, err := t.PublishDeferred(context.Background(), binary.BigEndian.AppendUint64(nil, uint64(due.UnixNano())),
+					time.Until(due)); err != nil {
 					b.Error(err)
 				}
 			}

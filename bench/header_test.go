@@ -32,13 +32,16 @@ func header() error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	e, err := engine.Open(context.Background(), engine.Options{DataPath: dir, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	e, err := engine.Open(context.Background(), engine.Options{
+		DataPath: dir, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
 	if err != nil {
 		return err
 	}
 	defer e.Close()
 	i := e.Info()
-	fmt.Printf("kernel: %s\nfilesystem: %s\ndevice: %s (cache %s)\nio: %s (%s), direct=%v\n", i.Kernel, i.FileSystem, i.Device, i.DeviceCache, i.IOEngine, i.IOReason, i.Direct)
+	fmt.Printf("kernel: %s\nfilesystem: %s\ndevice: %s (cache %s)\nio: %s (%s), direct=%v\n",
+		i.Kernel, i.FileSystem, i.Device, i.DeviceCache, i.IOEngine, i.IOReason, i.Direct)
 	fmt.Println("durability: every answer after a write and a flush to stable storage")
 	return nil
 }

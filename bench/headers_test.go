@@ -48,7 +48,9 @@ func kinds() []*kind {
 	body := bytes.Repeat([]byte("x"), plainBytes)
 	headers := &kind{"headers", segment.Record{Body: body, Headers: threeHeaders()}}
 	plain := &kind{"plain", segment.Record{Body: body}}
-	long := &kind{"same-bytes", segment.Record{Body: bytes.Repeat([]byte("x"), plainBytes+headers.record.Size()-plain.record.Size())}}
+	long := &kind{
+		"same-bytes", segment.Record{Body: bytes.Repeat([]byte("x"), plainBytes+headers.record.Size()-plain.record.Size())},
+	}
 	for long.record.Size() > headers.record.Size() { // a longer size has more digits
 		long.record.Body = long.record.Body[1:]
 	}

@@ -20,7 +20,11 @@ func BenchmarkOrdered(b *testing.B) {
 		name  string
 		order engine.Order
 		count int64
-	}{{"none", engine.OrderNone, 300_000}, {"partition", engine.OrderPartition, 10_000}, {"keys=1000", engine.OrderKey, 300_000}} {
+	}{
+		{"none", engine.OrderNone, 300_000},
+		{"partition", engine.OrderPartition, 10_000},
+		{"keys=1000", engine.OrderKey, 300_000},
+	} {
 		b.Run(c.name, func(b *testing.B) { consumeInOrder(b, t, c.order, c.count) })
 	}
 }

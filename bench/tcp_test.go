@@ -53,7 +53,8 @@ func startNode(b *testing.B, dir string) *node {
 		b.Fatal(err)
 	}
 	n := &node{dir: dir}
-	n.cmd = exec.Command(bin, "serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address", "off")
+	n.cmd = exec.Command(bin, "serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0",
+		"--lookup-address", "off")
 	stderr, err := n.cmd.StderrPipe()
 	if err != nil {
 		b.Fatal(err)

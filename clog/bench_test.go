@@ -223,7 +223,9 @@ func (s *sized) Gather(g *Group) {
 	}
 	body := p[segment.HeaderBytes:]
 	clear(body)
-	s.header = segment.Header{Flags: segment.FlagControl, BodyBytes: uint32(len(body)), BodyCRC: segment.Checksum(body), Position: 1}
+	s.header = segment.Header{
+		Flags: segment.FlagControl, BodyBytes: uint32(len(body)), BodyCRC: segment.Checksum(body), Position: 1,
+	}
 	s.header.Encode(p)
 	s.want = 0
 }

@@ -139,7 +139,8 @@ func TestCheckCannotRead(t *testing.T) {
 	d.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: name, Count: 1, Err: syscall.ENOMEM})
 	c := l.NewChecker()
 	defer c.Close()
-	if _, file, done, err := c.Next(); err == nil || done || file != l.Oldest() || errors.As(err, new(*segment.CorruptError)) {
+	if _, file, done, err := c.Next(); err == nil || done || file != l.Oldest() ||
+		errors.As(err, new(*segment.CorruptError)) {
 		t.Errorf("no memory: file %d, done %v, %v", file, done, err)
 	}
 	if n, file, done, err := c.Next(); n == 0 || file != l.Oldest() || done || err != nil {
@@ -158,7 +159,9 @@ func TestCheckLargeGroup(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
 	m.size = func(uint64) int { return segment.HeaderBytes + checkBytes*3/4 }
-	l := openOn(t, d, testArena(t, 4*checkBytes, 3), Options{FileBytes: 8 * checkBytes, MaxLiveBytes: 32 * checkBytes, Store: testStore, Inline: true}, m)
+	l := openOn(t, d, testArena(t, 4*checkBytes, 3), Options{
+		FileBytes: 8 * checkBytes, MaxLiveBytes: 32 * checkBytes, Store: testStore, Inline: true,
+	}, m)
 	m.put(3)
 	step(t, l, 10)
 	for at := range l.current.pos {

@@ -14,7 +14,9 @@ import (
 
 // small makes files of a few groups, so that a short run passes through every step of the log's life.
 func small(seed uint64) Options {
-	return Options{FileBytes: int64(8+seed%3*4) * aio.BlockBytes, MaxLiveBytes: 32 * aio.BlockBytes, Store: testStore, Inline: true}
+	return Options{
+		FileBytes: int64(8+seed%3*4) * aio.BlockBytes, MaxLiveBytes: 32 * aio.BlockBytes, Store: testStore, Inline: true,
+	}
 }
 
 // life is one run of the log on a disk, driven turn by turn from a seed.
@@ -184,12 +186,14 @@ func TestCrashAtEveryOperation(t *testing.T) {
 				name := fmt.Sprintf("seed %d, op %d, crash %d", seed, op, crash)
 				states += afterCrash(t, name, func() *faultaio.Disk { return d.Crash(crash) }, arena, m, seed*1000+crash, op%5 == 0)
 			}
-			states += afterCrash(t, fmt.Sprintf("seed %d, op %d, kill", seed, op), func() *faultaio.Disk { return d.Kill(seed) }, arena, m, seed, false)
+			states += afterCrash(t, fmt.Sprintf("seed %d, op %d, kill", seed, op), func() *faultaio.Disk { return d.Kill(seed) },
+				arena, m, seed, false)
 		}
 	}
 	t.Logf("%d crash states", states)
 	if slices.Contains(passed[:], 0) {
-		t.Errorf("the runs did not pass through all of the log's life: recycled, solo, stalls for buffers and files, marks: %d", passed)
+		t.Errorf("the runs did not pass through all of the log's life: recycled, solo, stalls for buffers and files, "+
+			"marks: %d", passed)
 	}
 	if states < 1000 {
 		t.Errorf("only %d crash states", states)
@@ -198,7 +202,9 @@ func TestCrashAtEveryOperation(t *testing.T) {
 
 // afterCrash recovers what a crash left: it demands invariants 7 to 9, lets the log go on and crash again, and with deep cuts the power
 // in every operation of the recovery. It returns the number of states it looked at.
-func afterCrash(t *testing.T, name string, left func() *faultaio.Disk, arena *aio.Arena, was *model, seed uint64, deep bool) int {
+func afterCrash(
+	t *testing.T, name string, left func() *faultaio.Disk, arena *aio.Arena, was *model, seed uint64, deep bool,
+) int {
 	t.Helper()
 	d := left()
 	r, report, err := recovered(d, arena, was)

@@ -21,10 +21,11 @@ const (
 type verdict uint8
 
 const (
-	verdictAccept  verdict = iota // take the group, go on behind it
-	verdictFollow                 // the chain goes on in the next file; what is left of this one was cut by an earlier recovery
-	verdictCut                    // the end: what is left was never promised, so nobody was told that it is durable
-	verdictCorrupt                // a later header promises what is missing here
+	verdictAccept verdict = iota // take the group, go on behind it
+	// the chain goes on in the next file; what is left of this one was cut by an earlier recovery
+	verdictFollow
+	verdictCut     // the end: what is left was never promised, so nobody was told that it is durable
+	verdictCorrupt // a later header promises what is missing here
 
 	verdicts
 )

@@ -99,7 +99,9 @@ func concurrentProducers(t *testing.T, before func(*Log)) {
 	arena := testArena(t, 64<<10, 4)
 	src := newWaiters(200)
 	src.before = before
-	l, _, err := Open(disk, arena, Options{FileBytes: 1 << 20, MaxLiveBytes: 4 << 20, Store: testStore}, &replayed{m: newModel()})
+	l, _, err := Open(disk, arena, Options{FileBytes: 1 << 20, MaxLiveBytes: 4 << 20, Store: testStore}, &replayed{
+		m: newModel(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,7 +72,8 @@ func TestFailedForEver(t *testing.T) {
 		}
 	}
 	if d.Ops() != ops || m.failed != 1 || m.acked != 0 || !l.Stats().Failed {
-		t.Errorf("%d operations after the failure, failed %d times, %d acknowledged: %v", d.Ops()-ops, m.failed, m.acked, d.Log()[ops:])
+		t.Errorf("%d operations after the failure, failed %d times, %d acknowledged: %v",
+			d.Ops()-ops, m.failed, m.acked, d.Log()[ops:])
 	}
 }
 

@@ -298,7 +298,8 @@ func (r *recordHeader) verify(payload []byte) error {
 		return err
 	}
 	if h.CRC != r.PayloadCRC || h.Size() != len(payload) {
-		return fmt.Errorf("another batch than the record names: checksum %08x, not %08x; %d bytes, not %d", h.CRC, r.PayloadCRC, h.Size(), len(payload))
+		return fmt.Errorf("another batch than the record names: checksum %08x, not %08x; %d bytes, not %d",
+			h.CRC, r.PayloadCRC, h.Size(), len(payload))
 	}
 	return segment.VerifyBody(&h, payload[segment.HeaderBytes:])
 }

@@ -27,7 +27,8 @@ func TestFormatTables(t *testing.T) {
 			offGroupBytes, offRecords, offPrevCRC, offGroupCRC,
 		}},
 		{"Record header", RecordHeaderBytes, []int{
-			recType, recFlags, recReserved, recBytes, recGroupSeq, recTopic, recPartition, recSegment, recOffset, recPayloadCRC, recCRC,
+			recType, recFlags, recReserved, recBytes, recGroupSeq, recTopic, recPartition, recSegment, recOffset, recPayloadCRC,
+			recCRC,
 		}},
 	}
 	for _, layout := range layouts {
@@ -38,7 +39,8 @@ func TestFormatTables(t *testing.T) {
 		end := 0
 		for i, row := range rows {
 			if row[0] != strconv.Itoa(layout.offsets[i]) || row[0] != strconv.Itoa(end) {
-				t.Errorf("%s: %s at %s, the code says %d, the field before ends at %d", layout.heading, row[2], row[0], layout.offsets[i], end)
+				t.Errorf("%s: %s at %s, the code says %d, the field before ends at %d",
+					layout.heading, row[2], row[0], layout.offsets[i], end)
 			}
 			n, err := strconv.Atoi(row[1])
 			if err != nil {
@@ -77,7 +79,9 @@ func TestFormatTables(t *testing.T) {
 // case.
 func TestFormatDecisions(t *testing.T) {
 	names := map[place]string{placeValid: "valid", placeDamaged: "damaged", placeOther: "other", placeNothing: "nothing"}
-	verdictNames := map[verdict]string{verdictAccept: "accept", verdictFollow: "follow", verdictCut: "cut", verdictCorrupt: "corrupt"}
+	verdictNames := map[verdict]string{
+		verdictAccept: "accept", verdictFollow: "follow", verdictCut: "cut", verdictCorrupt: "corrupt",
+	}
 	rows := formattest.Tables(t)["What recovery decides"]
 	seen := make(map[verdict]bool)
 	for p := range places {
@@ -101,7 +105,8 @@ func TestFormatDecisions(t *testing.T) {
 					}
 				}
 				if !strings.HasPrefix(prose, verdictNames[v]) {
-					t.Errorf("%s, next %v, promised %v: the code says %s, FORMAT.md %q", names[p], next, promised, verdictNames[v], prose)
+					t.Errorf("%s, next %v, promised %v: the code says %s, FORMAT.md %q",
+						names[p], next, promised, verdictNames[v], prose)
 				}
 			}
 		}
@@ -162,7 +167,8 @@ func TestGolden(t *testing.T) {
 	for off := 0; off < len(want); off += aio.BlockBytes {
 		var h groupHeader
 		p := want[off : off+aio.BlockBytes]
-		if s := h.decode(p); s != headerValid || h.File != 9 || h.Oldest != 7 || h.Durable != h.Seq-1 || h.Store != testStore {
+		if s := h.decode(p); s != headerValid || h.File != 9 || h.Oldest != 7 || h.Durable != h.Seq-1 ||
+			h.Store != testStore {
 			t.Fatalf("block %d: state %d, %+v", off, s, h)
 		}
 		if at, err := verifyGroup(&h, p); err != nil {
@@ -170,7 +176,8 @@ func TestGolden(t *testing.T) {
 		}
 		err := eachRecord(&h, p, func(r *recordHeader, payload []byte) error {
 			types = append(types, r.Type)
-			if r.Type == Truncate && (string(payload) != "cut" || r.Partition != 3 || r.Segment != 2 || r.Offset != 1<<33 || r.Topic != testStore) {
+			if r.Type == Truncate && (string(payload) != "cut" || r.Partition != 3 || r.Segment != 2 || r.Offset != 1<<33 ||
+				r.Topic != testStore) {
 				t.Errorf("%+v %q", r, payload)
 			}
 			return nil

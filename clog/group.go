@@ -63,7 +63,8 @@ func (g *Group) SetSolo() { g.solo = true }
 // MaxPayloadBytes only while one of the two is missing. More than Log.MaxPayloadBytes costs a file of its own kind: that is for records that cannot be smaller.
 func (g *Group) Reserve(p Placement, n int) []byte {
 	if p.Type == 0 || p.Type >= Checkpoint || n < 0 || n > MaxPayloadBytes || p.Type == Batch && n < segment.HeaderBytes {
-		panic(fmt.Sprintf("BUG: clog: reserving %d bytes for a record of type %d; at most %d are possible", n, p.Type, MaxPayloadBytes))
+		panic(fmt.Sprintf("BUG: clog: reserving %d bytes for a record of type %d; at most %d are possible",
+			n, p.Type, MaxPayloadBytes))
 	}
 	if g.end+RecordHeaderBytes+n > g.limit && (g.records > 0 || !g.log.widen(g, n)) {
 		return nil

@@ -28,11 +28,14 @@ const (
 var (
 	// ErrFailed says that a write or flush failed. Records that were not durable before are lost or not, nobody can tell
 	// until the log is opened again; nothing is retried.
-	ErrFailed = errors.New("clog: the commit log failed and takes no more records; what was not acknowledged may be lost; restart to recover")
+	ErrFailed = errors.New(
+		"clog: the commit log failed and takes no more records; what was not acknowledged may be lost; restart to recover")
 	// ErrForeign says that a file was written by another store. Nothing was changed.
-	ErrForeign = errors.New("clog: a file belongs to another store; nothing was changed; move the file away or restore the right data directory")
+	ErrForeign = errors.New(
+		"clog: a file belongs to another store; nothing was changed; move the file away or restore the right data directory")
 	// ErrNewer says that a file was written by a newer version. Nothing was changed.
-	ErrNewer = errors.New("clog: a file was written by a newer version of this program; nothing was changed; start that version")
+	ErrNewer = errors.New(
+		"clog: a file was written by a newer version of this program; nothing was changed; start that version")
 )
 
 // Source supplies records and learns their fate. All methods are called by the goroutine that runs the log, and
@@ -55,8 +58,9 @@ type Source interface {
 
 // Options are the choices of Open. The zero value of each is its default.
 type Options struct {
-	FileBytes    int64     // size of a file, as long as checkpoints do not need larger ones; DefaultFileBytes
-	MaxLiveBytes int64     // files beyond this are not started: what recovery may have to read; DefaultMaxLiveBytes. Files that checkpoints made larger may be three
+	FileBytes int64 // size of a file, as long as checkpoints do not need larger ones; DefaultFileBytes
+	// files beyond this are not started: what recovery may have to read; DefaultMaxLiveBytes. Files that checkpoints made larger may be three
+	MaxLiveBytes int64
 	GroupBytes   int       // most bytes of a group of more than one record; the arena's BufBytes
 	InFlight     int       // groups in flight; DefaultInFlight
 	Store        uuid.UUID // whose log it is; files of others are refused
@@ -88,13 +92,15 @@ func (o *Options) complete(arena *aio.Arena, block int64) error {
 	case block < 1<<minBlockShift || block > 1<<maxBlockShift || block&(block-1) != 0:
 		return fmt.Errorf("clog: the disk wants writes in units of %d bytes, which the format cannot express", block)
 	case o.FileBytes < MinFileBlocks*block || o.FileBytes%block != 0 || o.FileBytes > 1<<40:
-		return fmt.Errorf("clog: files of %d bytes are not possible: choose a multiple of %d from %d on", o.FileBytes, block, MinFileBlocks*block)
+		return fmt.Errorf("clog: files of %d bytes are not possible: choose a multiple of %d from %d on",
+			o.FileBytes, block, MinFileBlocks*block)
 	case o.MaxLiveBytes < 2*o.FileBytes:
 		return fmt.Errorf("clog: a limit of %d bytes is less than two files of %d", o.MaxLiveBytes, o.FileBytes)
 	case o.InFlight < 1 || o.InFlight > MaxInFlight:
 		return fmt.Errorf("clog: %d groups in flight are not possible: choose 1 to %d", o.InFlight, MaxInFlight)
 	case int64(o.GroupBytes) < block || o.GroupBytes > arena.BufBytes() || int64(o.GroupBytes)%block != 0:
-		return fmt.Errorf("clog: groups of %d bytes are not possible: choose a multiple of %d up to the buffers' %d", o.GroupBytes, block, arena.BufBytes())
+		return fmt.Errorf("clog: groups of %d bytes are not possible: choose a multiple of %d up to the buffers' %d",
+			o.GroupBytes, block, arena.BufBytes())
 	}
 	return nil
 }

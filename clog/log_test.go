@@ -30,7 +30,8 @@ func TestOptions(t *testing.T) {
 		}
 	}
 	opts := Options{Inline: true}
-	if err := opts.complete(arena, aio.BlockBytes); err != nil || opts.FileBytes != 32<<20 || opts.MaxLiveBytes != 256<<20 || opts.InFlight != 2 {
+	if err := opts.complete(arena, aio.BlockBytes); err != nil || opts.FileBytes != 32<<20 ||
+		opts.MaxLiveBytes != 256<<20 || opts.InFlight != 2 {
 		t.Errorf("%v: %+v", err, opts)
 	}
 	l := newLog(faultaio.New(faultaio.Options{}), arena, opts, aio.BlockBytes)
@@ -46,7 +47,10 @@ func TestFileNames(t *testing.T) {
 			t.Errorf("%d: %d %v", n, got, ok)
 		}
 	}
-	for _, name := range []string{"", "x", "1.clog", "0000000000.clog", "00000000001.clog", "0000000001.seg", "+000000001.clog", "-000000001.clog", "0x00000001.clog", "99999999999999999999.clog", "0000000001.clog.tmp"} {
+	for _, name := range []string{
+		"", "x", "1.clog", "0000000000.clog", "00000000001.clog", "0000000001.seg", "+000000001.clog", "-000000001.clog",
+		"0x00000001.clog", "99999999999999999999.clog", "0000000001.clog.tmp",
+	} {
 		if n, ok := parseName(name); ok {
 			t.Errorf("%q is taken for file %d", name, n)
 		}
@@ -71,7 +75,8 @@ func TestFull(t *testing.T) {
 			last = h
 		}
 	}
-	if s := l.Stats(); !l.Full() || !s.Full || s.StallsFull != 1 || s.Files != 4 || last >= l.minRoom() || l.LiveBytes() > l.opts.MaxLiveBytes {
+	if s := l.Stats(); !l.Full() || !s.Full || s.StallsFull != 1 || s.Files != 4 || last >= l.minRoom() ||
+		l.LiveBytes() > l.opts.MaxLiveBytes {
 		t.Fatalf("headroom %d: %+v", last, l.Stats())
 	}
 	acked, oldest := m.acked, l.Oldest()
@@ -117,7 +122,8 @@ func TestReleasedAtOnce(t *testing.T) {
 		step(t, l, 20)
 	}
 	if s := l.Stats(); s.Removed != 0 || s.Prepared > first.Prepared+1 || s.Recycled < 4*3 {
-		t.Errorf("%d files made, %d of them in the first round, %d used again, %d removed", s.Prepared, first.Prepared, s.Recycled, s.Removed)
+		t.Errorf("%d files made, %d of them in the first round, %d used again, %d removed",
+			s.Prepared, first.Prepared, s.Recycled, s.Removed)
 	}
 }
 
@@ -282,14 +288,17 @@ func TestMisuse(t *testing.T) {
 	g := l.idle[0]
 	l.begin(g)
 	tests := map[string]func(){
-		"type 0":         func() { g.Reserve(Placement{}, 100) },
-		"own type":       func() { g.Reserve(Placement{Type: Checkpoint}, 100) },
-		"too large":      func() { g.Reserve(Placement{Type: Batch}, MaxPayloadBytes+1) },
-		"negative":       func() { g.Reserve(Placement{Type: Truncate}, -1) },
-		"short batch":    func() { g.Reserve(Placement{Type: Batch}, segment.HeaderBytes-1) },
-		"unsealed batch": func() { clear(g.Reserve(Placement{Type: Batch}, 100)); g.seal(&groupHeader{BlockShift: 12, File: 1}) },
-		"long chunk":     func() { l.emit(make([]byte, l.MaxChunkBytes()+1)) },
-		"second start":   func() { _ = l.Start() },
+		"type 0":      func() { g.Reserve(Placement{}, 100) },
+		"own type":    func() { g.Reserve(Placement{Type: Checkpoint}, 100) },
+		"too large":   func() { g.Reserve(Placement{Type: Batch}, MaxPayloadBytes+1) },
+		"negative":    func() { g.Reserve(Placement{Type: Truncate}, -1) },
+		"short batch": func() { g.Reserve(Placement{Type: Batch}, segment.HeaderBytes-1) },
+		"unsealed batch": func() {
+			clear(g.Reserve(Placement{Type: Batch}, 100))
+			g.seal(&groupHeader{BlockShift: 12, File: 1})
+		},
+		"long chunk":   func() { l.emit(make([]byte, l.MaxChunkBytes()+1)) },
+		"second start": func() { _ = l.Start() },
 	}
 	for name, misuse := range tests {
 		func() {
@@ -349,7 +358,9 @@ func (s *trivial) Gather(g *Group) {
 		}
 		body := p[segment.HeaderBytes:]
 		clear(body)
-		s.header = segment.Header{Flags: segment.FlagControl, BodyBytes: uint32(len(body)), BodyCRC: segment.Checksum(body), Position: 1}
+		s.header = segment.Header{
+			Flags: segment.FlagControl, BodyBytes: uint32(len(body)), BodyCRC: segment.Checksum(body), Position: 1,
+		}
 		s.header.Encode(p)
 	}
 	if s.solo {

@@ -146,7 +146,9 @@ func (m *model) release() uint64 {
 }
 
 func (m *model) placement(id uint64) Placement {
-	p := Placement{Type: Batch, Topic: testStore, Partition: uint32(id % 7), Segment: uint32(id / 100), Offset: segment.Offset(id * 10)}
+	p := Placement{
+		Type: Batch, Topic: testStore, Partition: uint32(id % 7), Segment: uint32(id / 100), Offset: segment.Offset(id * 10),
+	}
 	if id%11 == 3 {
 		p.Type = Truncate
 	}

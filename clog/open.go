@@ -57,7 +57,8 @@ func open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer, report *Rep
 		return nil, err
 	}
 	if report.Unneeded != nil {
-		opts.Logger.Warn("a file of the commit log is damaged and was not needed any more: the process before was about to give it back. It was removed; nothing is missing", "error", report.Unneeded)
+		opts.Logger.Warn("a file of the commit log is damaged and was not needed any more: the process before was about to "+
+			"give it back. It was removed; nothing is missing", "error", report.Unneeded)
 	}
 	if report.Tear != nil {
 		report.Tear.tell(opts.Logger)
@@ -71,7 +72,8 @@ func open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer, report *Rep
 			l.Wake()
 		}
 	})
-	opts.Logger.Info("commit log opened", "files", report.Files, "groups", report.Groups, "records", report.Records, "bytes", report.Bytes, "torn_bytes", report.TornBytes)
+	opts.Logger.Info("commit log opened", "files", report.Files, "groups", report.Groups, "records", report.Records,
+		"bytes", report.Bytes, "torn_bytes", report.TornBytes)
 	return l, nil
 }
 
@@ -90,7 +92,8 @@ func newLog(disk aio.Disk, arena *aio.Arena, opts Options, block int64) *Log {
 	group := min(roundUp(maxGroupBytes, block), (opts.FileBytes-block)*3/4&^(block-1))
 	l.groupRoom, l.fileBytes, l.nextBytes = group, opts.FileBytes, opts.FileBytes
 	l.maxPayload = min(MaxPayloadBytes, int(group)-GroupHeaderBytes-RecordHeaderBytes)
-	l.stageMem, l.stageFree = aio.AlignedBytes(int(max(block, min(roundUp(stageBytes, block), (opts.FileBytes-block-group)/2&^(block-1)))))
+	l.stageMem, l.stageFree = aio.AlignedBytes(int(max(block,
+		min(roundUp(stageBytes, block), (opts.FileBytes-block-group)/2&^(block-1)))))
 	l.stage.log = l
 	l.stats.fileBytes.Store(opts.FileBytes)
 	l.stats.maxLiveBytes.Store(opts.MaxLiveBytes)
@@ -110,7 +113,9 @@ func (l *Log) adopt(r *recovery) (next uint64, err error) {
 	for _, f := range r.files {
 		next = f.number
 		if used := r.used[f.number]; used > 0 {
-			l.live = append(l.live, liveFile{number: f.number, sizeBytes: f.sizeBytes, usedBytes: used, stored: newStored(f.number, used)})
+			l.live = append(l.live, liveFile{
+				number: f.number, sizeBytes: f.sizeBytes, usedBytes: used, stored: newStored(f.number, used),
+			})
 			continue
 		}
 		if err := l.disk.Remove(fileName(f.number)); err != nil {

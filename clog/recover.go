@@ -372,7 +372,8 @@ func (r *recovery) checkOldest() error {
 	if r.begun && r.last.Oldest < r.report.OldestFile {
 		r.damaged = true
 		return &segment.CorruptError{
-			Path: fileName(r.last.Oldest), Detail: fmt.Sprintf("the log needs it and it is gone; the first file found is %s", fileName(r.report.OldestFile)),
+			Path: fileName(r.last.Oldest), Detail: fmt.Sprintf("the log needs it and it is gone; the first file found is %s",
+				fileName(r.report.OldestFile)),
 		}
 	}
 	return nil
@@ -421,7 +422,8 @@ func (r *recovery) unreadable(f *oldFile, off int64, err error) error {
 		return fmt.Errorf("clog: reading the log: %w; nothing was changed; give the process more memory", err)
 	}
 	r.damaged = true
-	return fmt.Errorf("%w: %w", &segment.CorruptError{Path: fileName(f.number), Offset: off, Detail: "cannot be read"}, err)
+	return fmt.Errorf("%w: %w", &segment.CorruptError{Path: fileName(f.number), Offset: off, Detail: "cannot be read"},
+		err)
 }
 
 func (r *recovery) closeFiles() error {

@@ -31,8 +31,14 @@ var recoveryCases = []struct {
 	{name: "a file that was only prepared", build: func(f *forge) { f.files[1] = nil }},
 	{name: "a file shorter than a block", build: func(f *forge) { f.files[1] = make([]byte, 0) }},
 	{name: "one file", build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.records(1, 2) }, records: 5},
-	{name: "two files", build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.checkpoint(2); f.records(2, 2) }, records: 5},
-	{name: "numbers with a gap", build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.checkpoint(7); f.records(7, 2) }, records: 5},
+	{
+		name: "two files", build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.checkpoint(2); f.records(2, 2) },
+		records: 5,
+	},
+	{
+		name:  "numbers with a gap",
+		build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.checkpoint(7); f.records(7, 2) }, records: 5,
+	},
 	{name: "ends in a mark", build: func(f *forge) { f.checkpoint(1); f.records(1, 3); f.mark(1) }, records: 3},
 	{
 		name: "the oldest files are gone, as promised", records: 5, start: 3,
@@ -228,11 +234,13 @@ var recoveryCases = []struct {
 		build: func(f *forge) { f.twoFiles(1); f.damage(1, 2*aio.BlockBytes+100) },
 	},
 	{
-		name: "a file was not needed, and the first one that was is damaged, too", records: 3, err: corrupt, says: "clog/0000000001.clog is corrupt",
+		name: "a file was not needed, and the first one that was is damaged, too", records: 3, err: corrupt,
+		says:  "clog/0000000001.clog is corrupt",
 		build: func(f *forge) { f.twoFiles(2); f.damage(1, 2*aio.BlockBytes+100); f.damage(2, aio.BlockBytes+100) },
 	},
 	{
-		name: "the group that says that a damaged file was not needed is torn", records: 3, err: corrupt, says: "clog/0000000001.clog is corrupt",
+		name: "the group that says that a damaged file was not needed is torn", records: 3, err: corrupt,
+		says: "clog/0000000001.clog is corrupt",
 		build: func(f *forge) {
 			f.twoFiles(2)
 			f.damage(1, 2*aio.BlockBytes+100)
@@ -278,7 +286,8 @@ var recoveryCases = []struct {
 		},
 	},
 	{
-		name: "a damaged file was not needed, and a later life's only group is damaged", records: 3, err: corrupt, says: "clog/0000000001.clog is corrupt",
+		name: "a damaged file was not needed, and a later life's only group is damaged", records: 3, err: corrupt,
+		says: "clog/0000000001.clog is corrupt",
 		build: func(f *forge) {
 			f.twoFiles(2)
 			f.damage(1, 2*aio.BlockBytes+100)
@@ -466,7 +475,8 @@ func TestReplayerError(t *testing.T) {
 	f.m.size = func(uint64) int { return 100 } // not what the records are
 	d := f.disk(t)
 	before := content(t, d)
-	if _, _, err := recovered(d, testArena(t, 4*aio.BlockBytes, 2), f.m); err == nil || !strings.Contains(err.Error(), "other bytes") {
+	if _, _, err := recovered(d, testArena(t, 4*aio.BlockBytes, 2), f.m); err == nil ||
+		!strings.Contains(err.Error(), "other bytes") {
 		t.Errorf("%v", err)
 	}
 	if !maps.Equal(before, content(t, d)) {

@@ -117,14 +117,18 @@ func (s *scanner) group(off int64) (int64, error) {
 func (s *scanner) records(off int64, h *groupHeader) error {
 	size := h.padded()
 	if off+size > s.win.size || size%s.win.block != 0 {
-		return &segment.CorruptError{Path: s.file.Name, Offset: off, Detail: fmt.Sprintf("group %d passes the end of the file", h.Seq)}
+		return &segment.CorruptError{
+			Path: s.file.Name, Offset: off, Detail: fmt.Sprintf("group %d passes the end of the file", h.Seq),
+		}
 	}
 	p, err := s.win.at(off, size)
 	if err != nil {
 		return err
 	}
 	if at, err := verifyGroup(h, p); err != nil {
-		return &segment.CorruptError{Path: s.file.Name, Offset: off + int64(at), Detail: fmt.Sprintf("group %d: %v", h.Seq, err)}
+		return &segment.CorruptError{
+			Path: s.file.Name, Offset: off + int64(at), Detail: fmt.Sprintf("group %d: %v", h.Seq, err),
+		}
 	}
 	at := off + GroupHeaderBytes
 	return eachRecord(h, p, func(rec *recordHeader, payload []byte) error {

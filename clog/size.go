@@ -79,7 +79,8 @@ func (l *Log) stretch(n int64) {
 	if n <= l.current.sizeBytes {
 		return
 	}
-	l.opts.Logger.Warn("a checkpoint of the commit log is larger than was foretold: its file grows while it is written, which is slower", "file", l.current.number, "prepared_bytes", l.current.sizeBytes, "bytes", n)
+	l.opts.Logger.Warn("a checkpoint of the commit log is larger than was foretold: its file grows while it is written, "+
+		"which is slower", "file", l.current.number, "prepared_bytes", l.current.sizeBytes, "bytes", n)
 	l.current.sizeBytes = n
 	l.live[len(l.live)-1].sizeBytes = n
 }

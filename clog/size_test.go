@@ -38,7 +38,8 @@ func TestCheckpointsGrow(t *testing.T) {
 			if m.acked < 1000 {
 				t.Fatalf("%d acknowledged: %+v", m.acked, l.Stats())
 			}
-			if state := int64(m.chunksAt(m.acked) * len(m.chunk)); largest < checkpointShare*state/2 != silent || l.MaxLiveBytes() < liveFiles*l.current.sizeBytes/2 {
+			if state := int64(m.chunksAt(m.acked) * len(m.chunk)); largest < checkpointShare*state/2 != silent ||
+				l.MaxLiveBytes() < liveFiles*l.current.sizeBytes/2 {
 				t.Errorf("a state of %d bytes, files of at most %d, %d bytes may be live", state, largest, l.MaxLiveBytes())
 			}
 			for crash := range uint64(10) {
@@ -92,7 +93,8 @@ func TestCrashWhileFilesGrow(t *testing.T) {
 				name := fmt.Sprintf("seed %d, op %d, crash %d", seed, op, crash)
 				states += afterCrash(t, name, func() *faultaio.Disk { return d.Crash(crash) }, arena, m, seed*1000+crash, op%7 == 0)
 			}
-			states += afterCrash(t, fmt.Sprintf("seed %d, op %d, kill", seed, op), func() *faultaio.Disk { return d.Kill(seed) }, arena, m, seed, false)
+			states += afterCrash(t, fmt.Sprintf("seed %d, op %d, kill", seed, op), func() *faultaio.Disk { return d.Kill(seed) },
+				arena, m, seed, false)
 		}
 	}
 	t.Logf("%d crash states", states)

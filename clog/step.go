@@ -210,7 +210,8 @@ func (l *Log) header() groupHeader {
 // becomes durable or the log fails.
 func (l *Log) chain(g *Group) (data []byte, at int64) {
 	if g.seq != l.seq+1 || g.file != l.current.number {
-		panic(fmt.Sprintf("BUG: clog: group %d of file %d follows group %d in file %d", g.seq, g.file, l.seq, l.current.number))
+		panic(fmt.Sprintf("BUG: clog: group %d of file %d follows group %d in file %d",
+			g.seq, g.file, l.seq, l.current.number))
 	}
 	h := l.header()
 	data = g.seal(&h)

@@ -34,7 +34,9 @@ func (r *recovery) tear() (*Tear, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tear{File: fileName(r.files[r.at].number), Offset: r.off, Group: r.last.Seq + 1, Bytes: max(r.report.TornBytes, r.block)}
+	t := &Tear{
+		File: fileName(r.files[r.at].number), Offset: r.off, Group: r.last.Seq + 1, Bytes: max(r.report.TornBytes, r.block),
+	}
 	switch p {
 	case placeDamaged:
 		t.Mark = r.later == 0 && (h.Records == 0 || !r.checkpoint.whole)
@@ -126,12 +128,15 @@ func partitionsOf(h *groupHeader, group []byte) (ids []segment.Identity) {
 func (t *Tear) tell(log *slog.Logger) {
 	attrs := []any{"file", t.File, "offset", t.Offset, "group", t.Group, "bytes", t.Bytes}
 	if t.Mark {
-		log.Info("the last mark or checkpoint of the commit log is not whole: it held no messages, nothing is missing", attrs...)
+		log.Info("the last mark or checkpoint of the commit log is not whole: it held no messages, nothing is missing",
+			attrs...)
 		return
 	}
 	if len(t.Partitions) > 0 {
 		attrs = append(attrs, "partitions", t.Partitions)
 	}
-	log.Warn("the last group of the commit log is not whole and was cut. Most often a crash cut its write short, and nobody was told OK for it; "+
-		"if the device changed what it had stored, messages answered OK in the last moment before the end of the process are missing on this node", attrs...)
+	log.Warn("the last group of the commit log is not whole and was cut. Most often a crash cut its write short, and "+
+		"nobody was told OK for it; "+
+		"if the device changed what it had stored, messages answered OK in the last moment before the end of the process "+
+		"are missing on this node", attrs...)
 }

@@ -31,10 +31,24 @@ func TestTears(t *testing.T) {
 		{name: "nothing", build: base, records: 3},
 		{name: "a mark", build: func(f *forge) { base(f); f.mark(1) }, records: 3},
 		{name: "never written", build: func(f *forge) { base(f); f.records(1, 1); f.drop(1, 1) }, records: 3},
-		{name: "a group whose body is damaged", build: func(f *forge) { base(f); f.records(1, 1); f.damage(1, 2*aio.BlockBytes+70) }, records: 3, group: 3},
-		{name: "a group whose header is damaged", build: func(f *forge) { base(f); f.records(1, 1); f.damage(1, 2*aio.BlockBytes+50) }, records: 3, group: 3},
-		{name: "with a mark behind", build: func(f *forge) { base(f); f.records(1, 1); f.mark(1); f.damage(1, 2*aio.BlockBytes+70) }, records: 3, err: corrupt},
-		{name: "with a header of its own damaged and a mark behind", build: func(f *forge) { base(f); f.records(1, 1); f.mark(1); f.damage(1, 2*aio.BlockBytes+50) }, records: 3, err: corrupt},
+		{
+			name:  "a group whose body is damaged",
+			build: func(f *forge) { base(f); f.records(1, 1); f.damage(1, 2*aio.BlockBytes+70) }, records: 3, group: 3,
+		},
+		{
+			name:  "a group whose header is damaged",
+			build: func(f *forge) { base(f); f.records(1, 1); f.damage(1, 2*aio.BlockBytes+50) }, records: 3, group: 3,
+		},
+		{
+			name:  "with a mark behind",
+			build: func(f *forge) { base(f); f.records(1, 1); f.mark(1); f.damage(1, 2*aio.BlockBytes+70) }, records: 3,
+			err: corrupt,
+		},
+		{
+			name:  "with a header of its own damaged and a mark behind",
+			build: func(f *forge) { base(f); f.records(1, 1); f.mark(1); f.damage(1, 2*aio.BlockBytes+50) }, records: 3,
+			err: corrupt,
+		},
 		{name: "with a damaged mark behind", build: func(f *forge) {
 			base(f)
 			f.records(1, 1)
@@ -42,7 +56,10 @@ func TestTears(t *testing.T) {
 			f.damage(1, 2*aio.BlockBytes+70)
 			f.damage(1, 3*aio.BlockBytes+9)
 		}, records: 3, group: 3},
-		{name: "a damaged mark", build: func(f *forge) { base(f); f.mark(1); f.damage(1, 2*aio.BlockBytes+3) }, records: 3, group: 3, mark: true},
+		{
+			name: "a damaged mark", build: func(f *forge) { base(f); f.mark(1); f.damage(1, 2*aio.BlockBytes+3) }, records: 3,
+			group: 3, mark: true,
+		},
 		{name: "a damaged mark, and a group that promises it", build: func(f *forge) {
 			base(f)
 			f.mark(1)
@@ -61,7 +78,10 @@ func TestTears(t *testing.T) {
 			f.drop(1, 1)
 			late(f)
 		}, records: 3, group: 3},
-		{name: "a checkpoint that is not whole", build: func(f *forge) { base(f); f.checkpoint(2); f.damage(2, 70) }, records: 3, group: 3, mark: true},
+		{
+			name: "a checkpoint that is not whole", build: func(f *forge) { base(f); f.checkpoint(2); f.damage(2, 70) },
+			records: 3, group: 3, mark: true,
+		},
 		{name: "groups of an older generation", build: func(f *forge) {
 			base(f)
 			stale := *f
@@ -87,7 +107,8 @@ func TestTears(t *testing.T) {
 			case c.group == 0 && tear != nil:
 				t.Errorf("a tear: %+v", tear)
 			case c.group == 0:
-			case tear == nil || tear.Group != c.group || tear.Mark != c.mark || tear.Bytes < aio.BlockBytes || tear.File == fileName(1) && tear.Offset != 2*aio.BlockBytes:
+			case tear == nil || tear.Group != c.group || tear.Mark != c.mark || tear.Bytes < aio.BlockBytes ||
+				tear.File == fileName(1) && tear.Offset != 2*aio.BlockBytes:
 				t.Errorf("the tear is %+v, want group %d, mark %v", tear, c.group, c.mark)
 			case !report.Torn || report.TornBytes < tear.Bytes:
 				t.Errorf("%+v", report)
@@ -143,7 +164,9 @@ func TestTearNamesPartitions(t *testing.T) {
 	first := f.m.placement(3)
 	f.damage(1, len(f.files[1])-aio.BlockBytes+GroupHeaderBytes+RecordHeaderBytes+5)
 	_, report, err := recovered(f.disk(t), testArena(t, 4*aio.BlockBytes, 2), f.m)
-	if err != nil || report.Tear == nil || !slices.Contains(report.Tear.Partitions, segment.Identity{Topic: first.Topic, Partition: first.Partition}) {
+	if err != nil || report.Tear == nil || !slices.Contains(report.Tear.Partitions, segment.Identity{
+		Topic: first.Topic, Partition: first.Partition,
+	}) {
 		t.Errorf("%v, %+v", err, report.Tear)
 	}
 }

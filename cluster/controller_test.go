@@ -39,7 +39,8 @@ func (w *world) engines(s *meta.Snapshot) {
 		} else if to := PreferredLeader(s, id); to != 0 && to != st.Leader {
 			err = leader.HandOver(ctx(w.t), id, &st, to)
 		}
-		if err != nil && !errors.Is(err, meta.ErrConflict) && !errors.Is(err, meta.ErrUnsafe) && !errors.Is(err, meta.ErrNotFound) {
+		if err != nil && !errors.Is(err, meta.ErrConflict) && !errors.Is(err, meta.ErrUnsafe) &&
+			!errors.Is(err, meta.ErrNotFound) {
 			w.t.Fatal(err)
 		}
 	}
@@ -79,7 +80,8 @@ func TestMovePartition(t *testing.T) {
 	s := w.settle(a, "the leader's replica has moved", func(s *meta.Snapshot) bool {
 		return !slices.Contains(s.Partitions[id].State.Replicas, leader)
 	})
-	if st := s.Partitions[id].State; len(st.Replicas) != 3 || st.Replicas[0] != free.node.ID || len(st.ISR) != 3 || st.Leader == leader || st.Epoch != 2 {
+	if st := s.Partitions[id].State; len(st.Replicas) != 3 || st.Replicas[0] != free.node.ID || len(st.ISR) != 3 ||
+		st.Leader == leader || st.Epoch != 2 {
 		t.Errorf("%+v", st)
 	}
 	a.mu.Lock()
@@ -136,14 +138,18 @@ func TestMoveChanges(t *testing.T) {
 	if err := a.MovePartition(ctx(t), id, from, first.node.ID); err != nil {
 		t.Fatal(err)
 	}
-	w.until(a, "the new replica is there", func(s *meta.Snapshot) bool { return len(s.Partitions[id].State.Replicas) == 4 })
+	w.until(a, "the new replica is there", func(s *meta.Snapshot) bool {
+		return len(s.Partitions[id].State.Replicas) == 4
+	})
 	if err := a.MovePartition(ctx(t), id, from, w.outside(a, id).node.ID); !errors.Is(err, meta.ErrConflict) {
 		t.Errorf("a second move at the same time: %v", err)
 	}
 	if err := a.MovePartition(ctx(t), id, from, from); err != nil {
 		t.Fatal(err)
 	}
-	w.until(a, "it is as it was", func(s *meta.Snapshot) bool { return slices.Equal(s.Partitions[id].State.Replicas, original) })
+	w.until(a, "it is as it was", func(s *meta.Snapshot) bool {
+		return slices.Equal(s.Partitions[id].State.Replicas, original)
+	})
 
 	second := w.alive(append(slices.Clone(original), first.node.ID)...)
 	if err := a.MovePartition(ctx(t), id, from, second.node.ID); err != nil {
@@ -184,7 +190,8 @@ func TestDrain(t *testing.T) {
 			t.Errorf("%v: %+v", id, p.State)
 		}
 	}
-	if made := w.create(a, meta.Topic{Name: "y", Partitions: 9, Replicas: 3}); leads(a.Snapshot(), victim.node.ID) || made.Replicas != 3 {
+	if made := w.create(a, meta.Topic{Name: "y", Partitions: 9, Replicas: 3}); leads(a.Snapshot(), victim.node.ID) ||
+		made.Replicas != 3 {
 		t.Error("something new was placed on it")
 	}
 	if err := victim.Leave(ctx(t)); err != nil {
@@ -212,7 +219,9 @@ func TestRemoveDeadNode(t *testing.T) {
 	w.create(a, meta.Topic{Name: "x", Partitions: 8, Replicas: 3})
 	dead := w.nodes[3]
 	w.kill(dead)
-	w.settle(a, "it is dead", func(s *meta.Snapshot) bool { return !s.Nodes[dead.node.ID].Live && !leads(s, dead.node.ID) })
+	w.settle(a, "it is dead", func(s *meta.Snapshot) bool {
+		return !s.Nodes[dead.node.ID].Live && !leads(s, dead.node.ID)
+	})
 	if err := a.RemoveNode(ctx(t), dead.node.ID); !errors.Is(err, meta.ErrUnsafe) {
 		t.Errorf("removed with replicas: %v", err)
 	}

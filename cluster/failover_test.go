@@ -69,7 +69,9 @@ func TestReportDown(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorldWith(t, 3, slowLeases)
 			w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 6})
-			controller := w.until(w.nodes[0], "a controller", func(s *meta.Snapshot) bool { return s.Controller != 0 }).Controller
+			controller := w.until(w.nodes[0], "a controller", func(s *meta.Snapshot) bool {
+				return s.Controller != 0
+			}).Controller
 			dead := c.which(w, controller)
 			reporter := w.alive(dead.node.ID, controller)
 			w.kill(dead)
@@ -163,7 +165,9 @@ func TestRestart(t *testing.T) {
 		t.Fatalf("it is node %d now", second.node.ID)
 	}
 	for i := range 2 {
-		s := w.until(second, "another epoch", func(s *meta.Snapshot) bool { return s.Partitions[part(topic, i)].State.Epoch == 2 })
+		s := w.until(second, "another epoch", func(s *meta.Snapshot) bool {
+			return s.Partitions[part(topic, i)].State.Epoch == 2
+		})
 		st := s.Partitions[part(topic, i)].State
 		if st.Leader != first.node.ID || st.Boot != second.reg.Node.Boot || st.Version != 2 {
 			t.Errorf("%+v", st)
@@ -219,11 +223,14 @@ func TestWipedDisk(t *testing.T) {
 	if err := again.ForceLeader(ctx(t), part(only, 0), again.node.ID); err != nil {
 		t.Fatal(err)
 	}
-	if st := again.row(part(only, 0)); st.Epoch != 2 || !slices.Equal(st.ISR, []replicate.Member{again.member()}) || st.Boot != again.reg.Node.Boot {
+	if st := again.row(part(only, 0)); st.Epoch != 2 || !slices.Equal(st.ISR, []replicate.Member{again.member()}) ||
+		st.Boot != again.reg.Node.Boot {
 		t.Errorf("forced: %+v", st)
 	}
 	entries, _ := w2.m.Entries()
-	if !slices.ContainsFunc(entries, func(e kvEntry) bool { return e.Key == DefaultPrefix+partKey(forcedDir, part(only, 0)) }) {
+	if !slices.ContainsFunc(entries, func(e kvEntry) bool {
+		return e.Key == DefaultPrefix+partKey(forcedDir, part(only, 0))
+	}) {
 		t.Error("it is not recorded")
 	}
 }
@@ -234,12 +241,16 @@ func TestCutOff(t *testing.T) {
 	w := newWorldWith(t, 3, quickLeases)
 	topic := w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 3})
 	victim := w.nodes[0]
-	id := part(topic, slices.IndexFunc([]int{0, 1, 2}, func(i int) bool { return victim.row(part(topic, i)).Leader == victim.node.ID }))
+	id := part(topic, slices.IndexFunc([]int{0, 1, 2}, func(i int) bool {
+		return victim.row(part(topic, i)).Leader == victim.node.ID
+	}))
 	w.m.Cut("n1")
 	victim.mu.Lock()
 	until := victim.until
 	victim.mu.Unlock()
-	w.until(w.nodes[1], "others lead", func(s *meta.Snapshot) bool { return s.Partitions[id].State.Leader != victim.node.ID })
+	w.until(w.nodes[1], "others lead", func(s *meta.Snapshot) bool {
+		return s.Partitions[id].State.Leader != victim.node.ID
+	})
 	if !time.Now().After(until) {
 		t.Error("another leads while this one may serve")
 	}
@@ -289,7 +300,9 @@ func TestReplaced(t *testing.T) {
 	case <-ctx(t).Done():
 		t.Fatal("the older process goes on")
 	}
-	w.until(w.nodes[1], "the younger lives", func(s *meta.Snapshot) bool { return s.Nodes[1].Boot == young.reg.Node.Boot && s.Nodes[1].Live })
+	w.until(w.nodes[1], "the younger lives", func(s *meta.Snapshot) bool {
+		return s.Nodes[1].Boot == young.reg.Node.Boot && s.Nodes[1].Live
+	})
 	if old.logs.contains("another process has registered") != 1 {
 		t.Error("nobody was told")
 	}

@@ -46,7 +46,8 @@ func TestSingleNodeOnFile(t *testing.T) {
 			t.Fatal("nobody leads")
 		}
 		snap := s.Snapshot()
-		if st := snap.Partitions[part(snap.Names["x"], 0)].State; int(st.Epoch) != run+1 || len(st.Replicas) != 1 || snap.Cluster != identity {
+		if st := snap.Partitions[part(snap.Names["x"], 0)].State; int(st.Epoch) != run+1 || len(st.Replicas) != 1 ||
+			snap.Cluster != identity {
 			t.Errorf("run %d: %+v", run, st)
 		}
 		if err := s.Close(); err != nil {

@@ -19,7 +19,8 @@ func TestFormat(t *testing.T) {
 	}
 	type row struct{ key, value string }
 	documented := map[string]row{}
-	for _, m := range regexp.MustCompile("(?m)^\\| (\\w+) \\| `([^`]*)` \\| `([^`]*)` \\|$").FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| (\\w+) \\| `([^`]*)` \\| `([^`]*)` \\|$").FindAllStringSubmatch(
+		string(text), -1) {
 		documented[m[1]] = row{m[2], m[3]}
 	}
 	topic, disk, boot, cluster := uuid.UUID{0x77}, uuid.UUID{0xdd}, uuid.UUID{0xbb}, uuid.UUID{0x55}
@@ -45,16 +46,21 @@ func TestFormat(t *testing.T) {
 	add("live", nodeKey(liveDir, 3), encode(process))
 	add("controller", controllerKey, encode(process))
 	add("down", nodeKey(downDir, 3), encode(process))
-	add("topics", topicKey(topicsDir, topic), encode(meta.Topic{ID: topic, Name: "t", Partitions: 1, Replicas: 3, MinISR: 2, CreatedNs: 5, Settings: meta.TopicSettings{
-		Version: 4, RetentionBytes: -1, QuotaCount: 1000, QuotaMode: meta.QuotaReject, MinISR: 2,
-	}}))
+	add("topics", topicKey(topicsDir, topic), encode(meta.Topic{
+		ID: topic, Name: "t", Partitions: 1, Replicas: 3, MinISR: 2, CreatedNs: 5,
+		Settings: meta.TopicSettings{
+			Version: 4, RetentionBytes: -1, QuotaCount: 1000, QuotaMode: meta.QuotaReject, MinISR: 2,
+		},
+	}))
 	add("names", namesDir+"t", encode(topic))
 	add("parts", partKey(partsDir, id), encodePartition(partition))
 	add("creating", topicKey(creatingDir, topic), encode("t"))
 	add("moves", partKey(movesDir, id), encode(moveRow{From: 1, To: 2, Drain: true}))
 	add("deleted", topicKey(deletedDir, topic), encode(deletedRow{Name: "t", AtNs: 5}))
 	add("tombstones", tombstoneKey(meta.TombstoneKey{Topic: "t", Node: 3}), encode(tombstoneRow{UntilNs: 5}))
-	add("forced", partKey(forcedDir, id), encode(forcedRow{Epoch: 5, Node: 3, FormerISR: memberRows(partition.Damaged), AtNs: 5}))
+	add("forced", partKey(forcedDir, id), encode(forcedRow{
+		Epoch: 5, Node: 3, FormerISR: memberRows(partition.Damaged), AtNs: 5,
+	}))
 	for name, w := range written {
 		if d := documented[name]; d != w {
 			t.Errorf("%s\nwritten    %s = %s\ndocumented %s = %s", name, w.key, w.value, d.key, d.value)
@@ -72,8 +78,10 @@ func TestFormat(t *testing.T) {
 // Whatever stands in a store, reading it neither panics nor forgets what can be read.
 func FuzzState(f *testing.F) {
 	for _, key := range []string{
-		clusterKey, lastIDKey, controllerKey, nodeKey(nodesDir, 3), nodeKey(liveDir, 3), nodeKey(downDir, 3), topicKey(topicsDir, theTopic),
-		namesDir + "t", partKey(partsDir, meta.PartitionID{Topic: theTopic}), partKey(movesDir, meta.PartitionID{Topic: theTopic}),
+		clusterKey, lastIDKey, controllerKey, nodeKey(nodesDir, 3), nodeKey(liveDir, 3), nodeKey(downDir, 3),
+		topicKey(topicsDir, theTopic),
+		namesDir + "t", partKey(partsDir, meta.PartitionID{Topic: theTopic}),
+		partKey(movesDir, meta.PartitionID{Topic: theTopic}),
 		topicKey(creatingDir, theTopic), topicKey(deletedDir, theTopic), tombstoneKey(meta.TombstoneKey{Topic: "t", Node: 3}),
 	} {
 		f.Add(key, []byte(`{}`), false)

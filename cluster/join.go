@@ -185,7 +185,8 @@ func (s *store) tryRegister(ctx context.Context, r *meta.Registration, lease kv.
 	}
 	if n.ID == 0 {
 		if len(st.snap.Nodes) >= MaxNodeCount {
-			return false, fmt.Errorf("cluster: it has %d nodes already, which is the most it may have: this one was not added; remove one that is gone", MaxNodeCount)
+			return false, fmt.Errorf("cluster: it has %d nodes already, which is the most it may have: this one was not "+
+				"added; remove one that is gone", MaxNodeCount)
 		}
 		n.ID = st.lastID + 1
 		conds = append(conds, kv.Cond{Key: s.key(lastIDKey), ModRevision: st.lastIDRev})
@@ -294,7 +295,8 @@ func (s *store) importTopic(ctx context.Context, im *meta.ImportedTopic) error {
 			return nil
 		}
 		if st.snap.Names[t.Name] != nil {
-			return fmt.Errorf("the topic %q of this node's data directory and the one of the cluster are not the same: its data stays where it is, untouched; "+
+			return fmt.Errorf("the topic %q of this node's data directory and the one of the cluster are not the same: its "+
+				"data stays where it is, untouched; "+
 				"start the node alone to read it, or delete the cluster's topic: %w", t.Name, meta.ErrExists)
 		}
 		ok, _, err := s.writeTopic(ctx, &t, 0, s.imported(&t, im.Epochs), nil)

@@ -75,7 +75,9 @@ func TestJoinTooMany(t *testing.T) {
 	s := w.m.Store("seed")
 	for i := range MaxNodeCount {
 		key := DefaultPrefix + nodeKey(nodesDir, replicate.NodeID(i+1))
-		if _, _, err := s.Txn(t.Context(), nil, opsOf(key, meta.Node{ID: replicate.NodeID(i + 1), Name: fmt.Sprint(i)})); err != nil {
+		if _, _, err := s.Txn(t.Context(), nil, opsOf(key, meta.Node{
+			ID: replicate.NodeID(i + 1), Name: fmt.Sprint(i),
+		})); err != nil {
 			r.t.Fatal(err)
 		}
 	}
@@ -121,7 +123,8 @@ func testJoinDamaged(t *testing.T, say func(*meta.Registration, meta.PartitionID
 			t.Errorf("a partition that it has no copy of says that %v are damaged", p.Damaged)
 		}
 	}
-	if err := w.nodes[0].HandOver(ctx(t), id, &first.State, again.node.ID); first.State.Leader == w.nodes[0].node.ID && !errors.Is(err, meta.ErrUnsafe) {
+	if err := w.nodes[0].HandOver(ctx(t), id, &first.State, again.node.ID); first.State.Leader == w.nodes[0].node.ID &&
+		!errors.Is(err, meta.ErrUnsafe) {
 		t.Errorf("handing over to it: %v", err)
 	}
 }
@@ -225,7 +228,9 @@ func TestWatchGap(t *testing.T) {
 	}
 	w.m.Compact()
 	w.m.Heal("n2")
-	w.until(b, "the topics as they are", func(s *meta.Snapshot) bool { return s.Topics[y.ID] != nil && s.Topics[x.ID] == nil && s.Deleted[x.ID] })
+	w.until(b, "the topics as they are", func(s *meta.Snapshot) bool {
+		return s.Topics[y.ID] != nil && s.Topics[x.ID] == nil && s.Deleted[x.ID]
+	})
 	if err := b.s.waitDelivered(ctx(t), b.Snapshot().Revision); err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +271,9 @@ func TestImport(t *testing.T) {
 	n := w.prepare("n1", uuid.New())
 	small := meta.Topic{ID: uuid.New(), Name: "small", Partitions: 2, Replicas: 1}
 	large := meta.Topic{ID: uuid.New(), Name: "large", Partitions: 250}
-	n.reg.Import = []meta.ImportedTopic{{Topic: small, Epochs: []segment.Epoch{3, 7}}, {Topic: large, Epochs: make([]segment.Epoch, 250)}}
+	n.reg.Import = []meta.ImportedTopic{
+		{Topic: small, Epochs: []segment.Epoch{3, 7}}, {Topic: large, Epochs: make([]segment.Epoch, 250)},
+	}
 	w.join(n)
 	n.mu.Lock()
 	first := n.changes[0].Snapshot
@@ -277,7 +284,8 @@ func TestImport(t *testing.T) {
 	for i, epoch := range []segment.Epoch{4, 8} {
 		st := first.Partitions[part(&small, i)].State
 		want := []replicate.Member{n.member()}
-		if st.Epoch != epoch || st.Leader != 1 || st.Boot != n.reg.Node.Boot || st.MinISR != 1 || !slices.Equal(st.ISR, want) || len(st.Replicas) != 1 {
+		if st.Epoch != epoch || st.Leader != 1 || st.Boot != n.reg.Node.Boot || st.MinISR != 1 ||
+			!slices.Equal(st.ISR, want) || len(st.Replicas) != 1 {
 			t.Errorf("partition %d: %+v", i, st)
 		}
 	}
@@ -293,14 +301,18 @@ func TestImport(t *testing.T) {
 	again := w.prepare("n1", n.node.Store)
 	again.reg.Import = n.reg.Import
 	w.join(again)
-	s := w.until(again, "its new process leads", func(s *meta.Snapshot) bool { return s.Partitions[part(&large, 0)].State.Epoch == 2 })
+	s := w.until(again, "its new process leads", func(s *meta.Snapshot) bool {
+		return s.Partitions[part(&large, 0)].State.Epoch == 2
+	})
 	if s.Topics[small.ID] != nil || len(s.Topics) != 1 {
 		t.Error("a deleted topic came back")
 	}
 
 	// Another node's topic of the same name is not the same topic, and nobody's data is touched.
 	clash := w.prepare("n2", uuid.New())
-	clash.reg.Import = []meta.ImportedTopic{{Topic: meta.Topic{ID: uuid.New(), Name: "large", Partitions: 1}, Epochs: []segment.Epoch{1}}}
+	clash.reg.Import = []meta.ImportedTopic{
+		{Topic: meta.Topic{ID: uuid.New(), Name: "large", Partitions: 1}, Epochs: []segment.Epoch{1}},
+	}
 	if _, err := clash.Join(ctx(t), clash.reg); !errors.Is(err, meta.ErrExists) {
 		t.Errorf("another topic of that name: %v", err)
 	}
@@ -354,7 +366,9 @@ func TestNotJoined(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Join(ctx(t), meta.Registration{Node: meta.Node{Name: "n", Store: uuid.New(), Boot: uuid.New()}}); err != nil {
+	if _, err := s.Join(ctx(t), meta.Registration{
+		Node: meta.Node{Name: "n", Store: uuid.New(), Boot: uuid.New()},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Leave(ctx(t)); err != nil {

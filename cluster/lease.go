@@ -28,7 +28,8 @@ func (s *store) keepLease(ctx context.Context, r *meta.Registration) {
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, errReplaced):
-			s.log.Error("another process has registered under this node's name, or the node was removed: this process serves nothing any more; stop it")
+			s.log.Error("another process has registered under this node's name, or the node was removed: this process serves " +
+				"nothing any more; stop it")
 			_ = s.kv.Revoke(ctx, s.leaseID())
 			return
 		default:

@@ -38,7 +38,8 @@ func (s *store) enterLevel(st *state, r *meta.Registration, n *meta.Node) (conds
 	conds = append(conds, s.levelCond(st))
 	known, stored := knows(n)
 	if known < need {
-		return nil, nil, fmt.Errorf("cluster: it is at feature level %d (%d once it is raised), and this version of node %q knows level %d: nothing was changed, start the newer version: %w",
+		return nil, nil, fmt.Errorf("cluster: it is at feature level %d (%d once it is raised), and this version of node "+
+			"%q knows level %d: nothing was changed, start the newer version: %w",
 			level, need, n.Name, known, meta.ErrNewerLevel)
 	}
 	if stored < need && r.Raise != nil {
@@ -81,13 +82,16 @@ func (s *store) RaiseLevel(ctx context.Context, level int) error {
 		case level == wanted:
 			return nil, nil, nil
 		case level < wanted:
-			return nil, nil, fmt.Errorf("the cluster is at feature level %d and is raised to %d: it cannot go back to %d: %w", now, wanted, level, meta.ErrLevel)
+			return nil, nil, fmt.Errorf("the cluster is at feature level %d and is raised to %d: it cannot go back to %d: %w",
+				now, wanted, level, meta.ErrLevel)
 		}
 		if names := lacking(st, func(known, _ int) bool { return known >= level }); len(names) > 0 {
-			return nil, nil, fmt.Errorf("feature level %d is not known to all nodes: start the newer version on %s, or remove what is gone for ever: %w",
+			return nil, nil, fmt.Errorf("feature level %d is not known to all nodes: start the newer version on %s, or remove "+
+				"what is gone for ever: %w",
 				level, strings.Join(names, ", "), meta.ErrLevel)
 		}
-		return append(s.everyNode(st), s.levelCond(st)), []kv.Op{put(s.key(levelKey), levelRow{Level: now, Wanted: level})}, nil
+		return append(s.everyNode(st), s.levelCond(st)), []kv.Op{put(s.key(levelKey), levelRow{Level: now, Wanted: level})},
+			nil
 	})
 }
 
@@ -116,7 +120,9 @@ func (s *store) Raised(ctx context.Context, level int) error {
 func (s *store) tendLevel(ctx context.Context, st *state, controls bool) error {
 	level, wanted := st.snap.Levels()
 	if controls && wanted > level && len(lacking(st, func(_, store int) bool { return store >= wanted })) == 0 {
-		ok, revision, err := s.txn(ctx, append(s.everyNode(st), s.levelCond(st)), []kv.Op{put(s.key(levelKey), levelRow{Level: wanted})})
+		ok, revision, err := s.txn(ctx, append(s.everyNode(st), s.levelCond(st)), []kv.Op{
+			put(s.key(levelKey), levelRow{Level: wanted}),
+		})
 		if ok {
 			s.log.Info("the feature level of the cluster was raised", "from", level, "to", wanted)
 			return s.waitRevision(ctx, revision)
@@ -145,11 +151,14 @@ func orNone(n *meta.Node) *meta.Node {
 func (s *store) turnAway(ctx context.Context, st *state, id replicate.NodeID) error {
 	row, key := *st.nodes[id].row, s.key(nodeKey(nodesDir, id))
 	row.Boot = uuid.Nil
-	ok, revision, err := s.txn(ctx, []kv.Cond{{Key: key, ModRevision: st.nodes[id].rev}, s.levelCond(st)}, []kv.Op{put(key, row)})
+	ok, revision, err := s.txn(ctx, []kv.Cond{{Key: key, ModRevision: st.nodes[id].rev}, s.levelCond(st)}, []kv.Op{
+		put(key, row),
+	})
 	if !ok || err != nil {
 		return err
 	}
-	s.log.Error("a node registered whose version does not know the cluster's feature level: it was turned away and serves nothing; stop it and start the newer version there",
+	s.log.Error("a node registered whose version does not know the cluster's feature level: it was turned away and "+
+		"serves nothing; stop it and start the newer version there",
 		"name", row.Name, "version", row.Version, "level", st.snap.FeatureLevel())
 	return s.waitRevision(ctx, revision)
 }

@@ -62,12 +62,14 @@ func TestLevelRefusesJoin(t *testing.T) {
 	w.join(a)
 	old := w.levelled("old", 1, 1, 1)
 	_, err := old.Join(ctx(t), old.reg)
-	if !errors.Is(err, meta.ErrNewerLevel) || !strings.Contains(err.Error(), "feature level 2") || !strings.Contains(err.Error(), `"old"`) {
+	if !errors.Is(err, meta.ErrNewerLevel) || !strings.Contains(err.Error(), "feature level 2") ||
+		!strings.Contains(err.Error(), `"old"`) {
 		t.Fatalf("it was answered %v", err)
 	}
 	third := w.levelled("third", 2, 1, 2)
 	w.join(third) // and sees whatever was written before
-	if now := third.Snapshot(); len(now.Nodes) != 2 || now.Nodes[2] == nil || now.Nodes[2].Name != "third" || len(old.raised) != 0 {
+	if now := third.Snapshot(); len(now.Nodes) != 2 || now.Nodes[2] == nil || now.Nodes[2].Name != "third" ||
+		len(old.raised) != 0 {
 		t.Errorf("it left traces: %d nodes, raised %v", len(now.Nodes), old.raised)
 	}
 }
@@ -133,7 +135,9 @@ func TestLevelTurnsAway(t *testing.T) {
 	w.join(a)
 	row := meta.Node{ID: 7, Name: "old", Store: uuid.New(), Boot: uuid.New()}
 	key := a.s.key(nodeKey(nodesDir, row.ID))
-	ok, _, err := a.s.txn(ctx(t), nil, []kv.Op{put(key, row), put(a.s.key(nodeKey(liveDir, row.ID)), processRow{Node: row.ID, Boot: row.Boot})})
+	ok, _, err := a.s.txn(ctx(t), nil, []kv.Op{
+		put(key, row), put(a.s.key(nodeKey(liveDir, row.ID)), processRow{Node: row.ID, Boot: row.Boot}),
+	})
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}
@@ -141,7 +145,8 @@ func TestLevelTurnsAway(t *testing.T) {
 		n := s.Nodes[7]
 		return n != nil && n.Boot == uuid.Nil && !n.Live && n.Store == row.Store
 	})
-	for deadline := time.Now().Add(patience.Or(30 * time.Second)); a.logs.contains("turned away") != 1; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience.Or(30 * time.Second)); a.logs.contains("turned away") != 1; time.Sleep(
+		time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the log says it %d times", a.logs.contains("turned away"))
 		}

@@ -28,7 +28,8 @@ func (s *store) ReportDown(ctx context.Context, node replicate.NodeID, boot uuid
 		conds := st.conds(s.opts.Prefix, node)
 		ops := []kv.Op{put(s.key(nodeKey(downDir, node)), processRow{Node: node, Boot: boot})}
 		own := st.nodes[self]
-		if st.controllerRev != 0 && st.controller == (processRow{Node: node, Boot: boot}) && own.alive() && own.row.Boot == ownBoot {
+		if st.controllerRev != 0 && st.controller == (processRow{Node: node, Boot: boot}) && own.alive() &&
+			own.row.Boot == ownBoot {
 			conds = append(conds, kv.Cond{Key: s.key(controllerKey), ModRevision: st.controllerRev})
 			ops = append(ops, s.controllerOp(self, ownBoot))
 		}
@@ -88,7 +89,8 @@ func (s *store) RemoveNode(ctx context.Context, node replicate.NodeID) error {
 		}
 		for id, m := range st.moves {
 			if m.To == node {
-				return nil, nil, fmt.Errorf("node %d is about to get a replica of %v; cancel that first: %w", node, id, meta.ErrUnsafe)
+				return nil, nil, fmt.Errorf("node %d is about to get a replica of %v; cancel that first: %w",
+					node, id, meta.ErrUnsafe)
 			}
 		}
 		key, live := s.key(nodeKey(nodesDir, node)), s.key(nodeKey(liveDir, node))

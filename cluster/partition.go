@@ -40,7 +40,9 @@ func (s *store) readPartition(ctx context.Context, id meta.PartitionID) (*partEn
 }
 
 // put writes a partition's row, if it is still as it was at rev and conds hold.
-func (s *store) putPartition(ctx context.Context, p *meta.Partition, rev int64, conds []kv.Cond, more ...kv.Op) (bool, int64, error) {
+func (s *store) putPartition(
+	ctx context.Context, p *meta.Partition, rev int64, conds []kv.Cond, more ...kv.Op,
+) (bool, int64, error) {
 	key := s.key(partKey(partsDir, p.ID))
 	return s.txn(ctx, append(conds, kv.Cond{Key: key, ModRevision: rev}),
 		append(more, kv.Op{Key: key, Value: encodePartition(p)}))
@@ -106,7 +108,9 @@ func (s *store) checkISR(ctx context.Context, row *meta.Partition, want *replica
 	for i, m := range want.ISR {
 		known := slices.Contains(st.ISR, m)
 		leads = leads || known && m.Node == st.Leader
-		if !slices.Contains(st.Replicas, m.Node) || slices.ContainsFunc(want.ISR[:i], func(o replicate.Member) bool { return o.Node == m.Node }) {
+		if !slices.Contains(st.Replicas, m.Node) || slices.ContainsFunc(want.ISR[:i], func(o replicate.Member) bool {
+			return o.Node == m.Node
+		}) {
 			return nil, meta.ErrConflict
 		}
 		if known {
@@ -203,7 +207,8 @@ func (s *store) ReportDamaged(ctx context.Context, id meta.PartitionID, m replic
 			return err
 		}
 		n := st.snap.Nodes[m.Node]
-		if slices.Contains(row.Damaged, m) == damaged || damaged && (n == nil || n.Store != m.Store || !slices.Contains(row.State.Replicas, m.Node)) {
+		if slices.Contains(row.Damaged, m) == damaged || damaged &&
+			(n == nil || n.Store != m.Store || !slices.Contains(row.State.Replicas, m.Node)) {
 			return nil
 		}
 		next := edit(&row.Partition)
@@ -274,7 +279,9 @@ func (s *store) MovePartition(ctx context.Context, id meta.PartitionID, from, to
 		}
 		p := &st.parts[id].Partition
 		key, move := s.key(partKey(movesDir, id)), st.moves[id]
-		conds := []kv.Cond{{Key: key, ModRevision: move.rev}, {Key: s.key(topicKey(topicsDir, id.Topic)), ModRevision: st.topics[id.Topic]}}
+		conds := []kv.Cond{
+			{Key: key, ModRevision: move.rev}, {Key: s.key(topicKey(topicsDir, id.Topic)), ModRevision: st.topics[id.Topic]},
+		}
 		target := st.snap.Nodes[to]
 		switch {
 		case !slices.Contains(p.State.Replicas, from), target == nil:
@@ -285,13 +292,16 @@ func (s *store) MovePartition(ctx context.Context, id meta.PartitionID, from, to
 			move.Cancel = true
 			return conds, []kv.Op{put(key, move.moveRow)}, nil
 		case move.rev != 0:
-			return nil, nil, fmt.Errorf("a move of it from node %d to node %d is under way; cancel it first: %w", move.From, move.To, meta.ErrConflict)
+			return nil, nil, fmt.Errorf("a move of it from node %d to node %d is under way; cancel it first: %w",
+				move.From, move.To, meta.ErrConflict)
 		case slices.Contains(p.State.Replicas, to):
 			return nil, nil, fmt.Errorf("node %d holds a replica of it already: nothing was changed: %w", to, meta.ErrExists)
 		case !target.Live:
 			return nil, nil, fmt.Errorf("node %d is not alive: %w", to, meta.ErrTooFewNodes)
 		case len(p.State.Replicas) >= replicate.MaxReplicaCount:
-			return nil, nil, fmt.Errorf("cluster: it has %d replicas, and none can be added before one goes: nothing was changed", len(p.State.Replicas))
+			return nil, nil,
+				fmt.Errorf("cluster: it has %d replicas, and none can be added before one goes: nothing was changed",
+					len(p.State.Replicas))
 		}
 		return conds, []kv.Op{put(key, moveRow{From: from, To: to})}, nil
 	})

@@ -35,13 +35,19 @@ func TestChangeISRRefused(t *testing.T) {
 		{"another epoch", func(st *replicate.State) { st.Epoch++ }, meta.ErrConflict},
 		{"another leader", func(st *replicate.State) { st.Leader = follower.node.ID }, meta.ErrConflict},
 		{"another process (P3)", func(st *replicate.State) { st.Boot = uuid.New() }, meta.ErrConflict},
-		{"without the leader", func(st *replicate.State) { st.ISR = []replicate.Member{follower.member(), third.member()} }, meta.ErrUnsafe},
+		{
+			"without the leader", func(st *replicate.State) { st.ISR = []replicate.Member{follower.member(), third.member()} },
+			meta.ErrUnsafe,
+		},
 		{"the leader with another disk", func(st *replicate.State) {
 			st.ISR = []replicate.Member{{Node: leader.node.ID, Store: uuid.New()}, follower.member()}
 		}, meta.ErrConflict},
 		{"fewer than min_isr", func(st *replicate.State) { st.ISR = two[:1] }, meta.ErrUnsafe},
 		{"nobody", func(st *replicate.State) { st.ISR = nil }, meta.ErrUnsafe},
-		{"a stranger", func(st *replicate.State) { st.ISR = append(slices.Clone(two), replicate.Member{Node: 9}) }, meta.ErrConflict},
+		{
+			"a stranger", func(st *replicate.State) { st.ISR = append(slices.Clone(two), replicate.Member{Node: 9}) },
+			meta.ErrConflict,
+		},
 		{"somebody twice", func(st *replicate.State) { st.ISR = append(slices.Clone(two), two[1]) }, meta.ErrConflict},
 		{"another disk (P10)", func(st *replicate.State) {
 			st.ISR = []replicate.Member{two[0], {Node: third.node.ID, Store: uuid.New()}}
@@ -80,7 +86,8 @@ func TestChangeISR(t *testing.T) {
 		if st, err = leader.ChangeISR(ctx(t), id, &want); err != nil {
 			t.Fatal(err)
 		}
-		if st.Version != whole.Version+uint64(i)+1 || st.Epoch != whole.Epoch || !slices.Equal(st.ISR, isr) || len(st.Replicas) != 3 {
+		if st.Version != whole.Version+uint64(i)+1 || st.Epoch != whole.Epoch || !slices.Equal(st.ISR, isr) ||
+			len(st.Replicas) != 3 {
 			t.Fatalf("%+v", st)
 		}
 	}
@@ -174,7 +181,8 @@ func TestHandOver(t *testing.T) {
 		t.Errorf("on an old version: %v", err)
 	}
 	row, err := leader.s.readPartition(ctx(t), id)
-	if err != nil || row.State.Version != st.Version+1 || !slices.Equal(row.Damaged, []replicate.Member{follower.member()}) {
+	if err != nil || row.State.Version != st.Version+1 ||
+		!slices.Equal(row.Damaged, []replicate.Member{follower.member()}) {
 		t.Fatalf("%+v, %v", row, err)
 	}
 	if err := leader.HandOver(ctx(t), id, &row.State, 0); !errors.Is(err, meta.ErrTooFewNodes) {
@@ -189,7 +197,8 @@ func TestHandOver(t *testing.T) {
 	if err := leader.HandOver(ctx(t), id, &row.State, 0); err != nil {
 		t.Fatal(err)
 	}
-	if st := leader.row(id); st.Leader != follower.node.ID || st.Boot != follower.reg.Node.Boot || st.Epoch != 2 || st.Version != row.State.Version+1 || len(st.ISR) != 2 {
+	if st := leader.row(id); st.Leader != follower.node.ID || st.Boot != follower.reg.Node.Boot || st.Epoch != 2 ||
+		st.Version != row.State.Version+1 || len(st.ISR) != 2 {
 		t.Errorf("%+v", st)
 	}
 }
@@ -253,12 +262,15 @@ func TestHandOverOfHungDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := leader.row(id)
-	if now.Leader != follower.node.ID || now.Epoch != st.Epoch+1 || slices.Contains(now.ISR, leader.member()) || len(now.ISR) != 2 {
+	if now.Leader != follower.node.ID || now.Epoch != st.Epoch+1 || slices.Contains(now.ISR, leader.member()) ||
+		len(now.ISR) != 2 {
 		t.Errorf("%+v", now)
 	}
 	told(third, meta.DiskGood)
 	told(follower, meta.DiskHung)
-	w.until(follower, "the follower knows that it leads", func(s *meta.Snapshot) bool { return s.Partitions[id].State.Epoch == now.Epoch })
+	w.until(follower, "the follower knows that it leads", func(s *meta.Snapshot) bool {
+		return s.Partitions[id].State.Epoch == now.Epoch
+	})
 	err := follower.HandOver(ctx(t), id, &now, 0)
 	for errors.Is(err, meta.ErrConflict) && t.Context().Err() == nil { // the old leader has come back to the ISR
 		now = follower.row(id)
@@ -290,7 +302,9 @@ func TestReportDamaged(t *testing.T) {
 	if err := leader.ReportDamaged(ctx(t), id, leader.member(), true); err != nil {
 		t.Fatal(err)
 	}
-	s := w.until(leader, "another leads", func(s *meta.Snapshot) bool { return s.Partitions[id].State.Leader != leader.node.ID })
+	s := w.until(leader, "another leads", func(s *meta.Snapshot) bool {
+		return s.Partitions[id].State.Leader != leader.node.ID
+	})
 	if p := s.Partitions[id]; p.State.Epoch != 2 || !slices.Equal(p.Damaged, []replicate.Member{leader.member()}) {
 		t.Errorf("%+v", p)
 	}
@@ -311,7 +325,8 @@ func TestForceLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	st := leader.row(id)
-	if st.Leader != node.node.ID || st.Epoch != 2 || !slices.Equal(st.ISR, []replicate.Member{node.member()}) || len(st.Replicas) != 3 || st.MinISR != 2 {
+	if st.Leader != node.node.ID || st.Epoch != 2 || !slices.Equal(st.ISR, []replicate.Member{node.member()}) ||
+		len(st.Replicas) != 3 || st.MinISR != 2 {
 		t.Errorf("%+v", st)
 	}
 	w.until(node, "it hears so", func(s *meta.Snapshot) bool { return s.Partitions[id].State.Leader == node.node.ID })

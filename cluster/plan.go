@@ -42,8 +42,9 @@ type planner struct {
 // lead. What follows from a command is planned when it has happened.
 func plan(st *state, prefix string, now time.Time) ([]command, []meta.PartitionID) {
 	p := &planner{
-		st: st, prefix: prefix, now: now, load: loadOf(st.snap), busy: map[meta.PartitionID]bool{}, losing: map[replicate.NodeID]bool{},
-		parts: slices.SortedFunc(maps.Keys(st.snap.Partitions), comparePartitions),
+		st: st, prefix: prefix, now: now, load: loadOf(st.snap), busy: map[meta.PartitionID]bool{},
+		losing: map[replicate.NodeID]bool{},
+		parts:  slices.SortedFunc(maps.Keys(st.snap.Partitions), comparePartitions),
 	}
 	p.moving = p.copies()
 	p.elections()
@@ -112,7 +113,9 @@ func led(s *meta.Snapshot, p *meta.Partition) bool {
 
 // choose picks the one of several whose disk answers best, that stays and that leads least; of equals the first. A disk that hangs is better than no
 // leader: what is committed is delivered.
-func choose(s *meta.Snapshot, p *meta.Partition, from []replicate.NodeID, leads map[replicate.NodeID]int) replicate.NodeID {
+func choose(
+	s *meta.Snapshot, p *meta.Partition, from []replicate.NodeID, leads map[replicate.NodeID]int,
+) replicate.NodeID {
 	if len(from) == 0 {
 		return 0
 	}
@@ -227,7 +230,8 @@ func without(p *meta.Partition, node replicate.NodeID) *meta.Partition {
 	next.State.Replicas = slices.DeleteFunc(next.State.Replicas, func(n replicate.NodeID) bool { return n == node })
 	next.State.ISR = slices.DeleteFunc(next.State.ISR, isNode)
 	next.Damaged = slices.DeleteFunc(next.Damaged, isNode)
-	if len(next.State.ISR) < min(len(p.State.ISR), p.State.MinISR) || len(next.State.ISR) == 0 || whole(next) < min(whole(p), p.State.MinISR) {
+	if len(next.State.ISR) < min(len(p.State.ISR), p.State.MinISR) || len(next.State.ISR) == 0 ||
+		whole(next) < min(whole(p), p.State.MinISR) {
 		return nil
 	}
 	return next
@@ -251,7 +255,9 @@ func (p *planner) undo(id meta.PartitionID, m moveEntry) {
 	if next == nil {
 		return // others catch up first
 	}
-	next.State.Replicas = slices.DeleteFunc(slices.Clone(row.State.Replicas), func(n replicate.NodeID) bool { return n == m.From })
+	next.State.Replicas = slices.DeleteFunc(slices.Clone(row.State.Replicas), func(n replicate.NodeID) bool {
+		return n == m.From
+	})
 	next.State.Replicas[slices.Index(next.State.Replicas, m.To)] = m.From
 	c := p.change("undo a move", next)
 	c.drops = []kv.Cond{{Key: p.prefix + partKey(movesDir, id), ModRevision: m.rev}}
@@ -313,7 +319,8 @@ func (p *planner) growth() {
 		next := edit(&row.Partition)
 		var chosen []replicate.NodeID
 		catchingUp := len(row.State.Replicas) > len(row.State.ISR)
-		if to := p.spare(row); len(row.State.Replicas) < t.Replicas && !catchingUp && to != 0 && p.moving < MaxDrainMoveCount {
+		if to := p.spare(row); len(row.State.Replicas) < t.Replicas && !catchingUp && to != 0 &&
+			p.moving < MaxDrainMoveCount {
 			p.moving++
 			p.load.replicas[to]++
 			next.State.Replicas = append(next.State.Replicas, to)
@@ -339,7 +346,10 @@ func (p *planner) reports() {
 		if n.downRev == 0 || p.losing[id] {
 			continue
 		}
-		c := command{why: "end the report of a lost process", drops: []kv.Cond{{Key: p.prefix + nodeKey(downDir, id), ModRevision: n.downRev}}}
+		c := command{
+			why:   "end the report of a lost process",
+			drops: []kv.Cond{{Key: p.prefix + nodeKey(downDir, id), ModRevision: n.downRev}},
+		}
 		if n.rev != 0 && n.liveRev != 0 && n.live == n.down {
 			c.drops = append(c.drops, kv.Cond{Key: p.prefix + nodeKey(liveDir, id), ModRevision: n.liveRev})
 		}

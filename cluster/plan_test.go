@@ -66,7 +66,9 @@ func stateFrom(t *testing.T, text string) *state {
 			r.put(partKey(movesDir, meta.PartitionID{Topic: theTopic, Partition: uint32(n[0])}), m)
 		case "topic":
 			n := numbers(t, []string{words[1], words[3]})
-			r.put(topicKey(topicsDir, theTopic), meta.Topic{ID: theTopic, Name: "t", Partitions: int(max(1, parts)), Replicas: int(n[0]), MinISR: int(n[1])})
+			r.put(topicKey(topicsDir, theTopic), meta.Topic{
+				ID: theTopic, Name: "t", Partitions: int(max(1, parts)), Replicas: int(n[0]), MinISR: int(n[1]),
+			})
 		default:
 			t.Fatalf("what is %q?", line)
 		}
@@ -126,7 +128,9 @@ func partFrom(t *testing.T, words []string) (uint32, *meta.Partition) {
 	}
 	one := func(name string) replicate.NodeID { return append(fields[name], 0)[0] }
 	p := &meta.Partition{ID: meta.PartitionID{Topic: theTopic, Partition: id}}
-	p.State = replicate.State{Epoch: 5, Version: 9, Leader: one("lead"), Boot: bootOf(one("lead")), MinISR: int(one("min")), Replicas: fields["of"]}
+	p.State = replicate.State{
+		Epoch: 5, Version: 9, Leader: one("lead"), Boot: bootOf(one("lead")), MinISR: int(one("min")), Replicas: fields["of"],
+	}
 	for _, n := range fields["isr"] {
 		p.State.ISR = append(p.State.ISR, replicate.Member{Node: n, Store: diskOf(n)})
 	}
@@ -378,14 +382,17 @@ var replicaPlans = []planCase{
 		part 0 lead 3 of 3 2 1 isr 1 2 3 min 2 damaged 2
 		topic 2 min 2
 		move 0 1 3`, ``, 0},
-	{"enough others are whole", `
+	{
+		"enough others are whole", `
 		node 1
 		node 2
 		node 3
 		node 4
 		part 0 lead 3 of 3 2 4 1 isr 1 2 3 4 min 2 damaged 2
 		topic 3 min 2
-		move 0 1 3`, `remove the replica that goes: part 0 epoch 5 lead 3 of 3 2 4 isr 2 3 4 min 2 damaged 2 drop /moves/t/000000`, 0},
+		move 0 1 3`,
+		`remove the replica that goes: part 0 epoch 5 lead 3 of 3 2 4 isr 2 3 4 min 2 damaged 2 drop /moves/t/000000`, 0,
+	},
 	{"the damaged one itself goes", `
 		node 1
 		node 2
@@ -407,13 +414,16 @@ var replicaPlans = []planCase{
 		part 0 lead 2 of 1 2 isr 1 2 min 2
 		topic 2 min 2
 		move 0 1 3 cancel`, `a move is over drop /moves/t/000000`, 0},
-	{"one whose new replica leads is completed", `
+	{
+		"one whose new replica leads is completed", `
 		node 1
 		node 2
 		node 3
 		part 0 lead 3 of 3 2 1 isr 1 2 3 min 2
 		topic 2 min 2
-		move 0 1 3 cancel`, `remove the replica that goes: part 0 epoch 5 lead 3 of 3 2 isr 2 3 min 2 drop /moves/t/000000`, 0},
+		move 0 1 3 cancel`, `remove the replica that goes: part 0 epoch 5 lead 3 of 3 2 isr 2 3 min 2 drop /moves/t/000000`,
+		0,
+	},
 	{"one that cannot be undone waits", `
 		node 1
 		node 2
@@ -492,7 +502,9 @@ func TestPlanGarbage(t *testing.T) {
 	r.put(partKey(partsDir, meta.PartitionID{Topic: theTopic, Partition: 1}), partitionRow{})
 	r.put(topicKey(creatingDir, theTopic), "t")
 	r.put(partKey(movesDir, meta.PartitionID{Topic: other}), moveRow{From: 1, To: 2})
-	r.put(tombstoneKey(meta.TombstoneKey{Topic: "a", Node: 1}), tombstoneRow{UntilNs: now.Add(-tombstoneKeepAfter - 1).UnixNano()})
+	r.put(tombstoneKey(meta.TombstoneKey{Topic: "a", Node: 1}), tombstoneRow{
+		UntilNs: now.Add(-tombstoneKeepAfter - 1).UnixNano(),
+	})
 	r.put(tombstoneKey(meta.TombstoneKey{Topic: "a", Node: 2}), tombstoneRow{UntilNs: now.UnixNano()})
 	oldest := uuid.New()
 	r.put(topicKey(deletedDir, oldest), deletedRow{})
@@ -529,9 +541,18 @@ func TestPreferredLeader(t *testing.T) {
 		{"not who is draining", "node 1 draining\nnode 2\npart 0 lead 1 of 1 2 isr 1 2 min 1\ntopic 2 min 1", 2, "[]"},
 		{"not who is damaged", "node 1\nnode 2\npart 0 lead 1 of 1 2 isr 1 2 min 1 damaged 1\ntopic 2 min 1", 2, "[]"},
 		{"not whose disk is slow", "node 1 slow\nnode 2\npart 0 lead 2 of 1 2 isr 1 2 min 1\ntopic 2 min 1", 2, "[]"},
-		{"a leader whose disk is slow stays", "node 1 slow\nnode 2\npart 0 lead 1 of 1 2 isr 1 2 min 1\ntopic 2 min 1", 1, "[]"},
-		{"one whose disk hangs decides itself", "node 1 hung\nnode 2\npart 0 lead 1 of 1 2 isr 1 2 min 1\ntopic 2 min 1", 1, "[]"},
-		{"no other slow disk than the leader's", "node 1 draining\nnode 2 failed\nnode 3\npart 0 lead 1 of 1 2 3 isr 1 2 3 min 1\ntopic 3 min 1", 3, "[]"},
+		{
+			"a leader whose disk is slow stays", "node 1 slow\nnode 2\npart 0 lead 1 of 1 2 isr 1 2 min 1\ntopic 2 min 1", 1,
+			"[]",
+		},
+		{
+			"one whose disk hangs decides itself", "node 1 hung\nnode 2\npart 0 lead 1 of 1 2 isr 1 2 min 1\ntopic 2 min 1", 1,
+			"[]",
+		},
+		{
+			"no other slow disk than the leader's",
+			"node 1 draining\nnode 2 failed\nnode 3\npart 0 lead 1 of 1 2 3 isr 1 2 3 min 1\ntopic 3 min 1", 3, "[]",
+		},
 		{"not who was wiped", "node 1 wiped\nnode 2\npart 0 lead 1 of 1 2 isr 1 2 min 1\ntopic 2 min 1", 2, "[]"},
 		{"not who is leaving", "node 1\nnode 2\nnode 3\npart 0 lead 1 of 3 2 1 isr 1 min 1\ntopic 2 min 1", 0, "[1]"},
 		{"nobody", "node 1 dead\npart 0 lead 1 of 1 isr 1 min 1\ntopic 1 min 1", 0, "[]"},

@@ -28,7 +28,8 @@ func PreferredLeader(s *meta.Snapshot, id meta.PartitionID) replicate.NodeID {
 	}
 	leaving := Leaving(s, id)
 	for _, n := range append([]replicate.NodeID{p.State.Replicas[0], p.State.Leader}, p.State.Replicas...) {
-		if inSync(s, p, n) && (n == p.State.Leader || s.Nodes[n].Disk.Rank() == 0) && !s.Nodes[n].Draining && !slices.Contains(leaving, n) {
+		if inSync(s, p, n) && (n == p.State.Leader || s.Nodes[n].Disk.Rank() == 0) && !s.Nodes[n].Draining &&
+			!slices.Contains(leaving, n) {
 			return n
 		}
 	}

@@ -18,11 +18,14 @@ func checkTopic(t *meta.Topic) error {
 	case t.Name == "" || len(t.Name) > MaxTopicNameBytes || strings.Contains(t.Name, "/"):
 		return fmt.Errorf("cluster: %q cannot name a topic: it was not made", t.Name)
 	case t.Partitions < 1 || t.Partitions > MaxPartitionCount:
-		return fmt.Errorf("cluster: a topic of %d partitions: 1 to %d are possible; nothing was made", t.Partitions, MaxPartitionCount)
+		return fmt.Errorf("cluster: a topic of %d partitions: 1 to %d are possible; nothing was made",
+			t.Partitions, MaxPartitionCount)
 	case t.Replicas < 1 || t.Replicas > replicate.MaxReplicaCount:
-		return fmt.Errorf("cluster: a topic of %d replicas: 1 to %d are possible; nothing was made", t.Replicas, replicate.MaxReplicaCount)
+		return fmt.Errorf("cluster: a topic of %d replicas: 1 to %d are possible; nothing was made",
+			t.Replicas, replicate.MaxReplicaCount)
 	case t.MinISR < 1 || t.MinISR > t.Replicas:
-		return fmt.Errorf("cluster: min_isr %d of %d replicas: 1 to all of them are possible; nothing was made", t.MinISR, t.Replicas)
+		return fmt.Errorf("cluster: min_isr %d of %d replicas: 1 to all of them are possible; nothing was made",
+			t.MinISR, t.Replicas)
 	}
 	return nil
 }
@@ -97,7 +100,9 @@ func (s *store) place(st *state, t *meta.Topic, first, count, replicas int) ([][
 // writeTopic writes a topic's row, which was at topicRev (0: it is new, and so is its name), and rows of partitions. What does
 // not fit into one transaction is written before, under a creation row that a lease takes away if this process dies: nobody
 // sees partitions that no topic's row counts, and the controller removes them when they belong to no creation (B85, B86).
-func (s *store) writeTopic(ctx context.Context, t *meta.Topic, topicRev int64, parts []*meta.Partition, conds []kv.Cond) (bool, int64, error) {
+func (s *store) writeTopic(
+	ctx context.Context, t *meta.Topic, topicRev int64, parts []*meta.Partition, conds []kv.Cond,
+) (bool, int64, error) {
 	ops := []kv.Op{put(s.key(topicKey(topicsDir, t.ID)), t)}
 	conds = append(conds, kv.Cond{Key: s.key(topicKey(topicsDir, t.ID)), ModRevision: topicRev})
 	if topicRev == 0 {
@@ -204,7 +209,8 @@ func (s *store) ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) e
 		want.Settings = t.Expanded()
 		want.Partitions = partitions
 		if partitions < t.Partitions {
-			return fmt.Errorf("cluster: topic %q has %d partitions, and partitions cannot be taken away: nothing was changed", t.Name, t.Partitions)
+			return fmt.Errorf("cluster: topic %q has %d partitions, and partitions cannot be taken away: nothing was changed",
+				t.Name, t.Partitions)
 		}
 		if err := checkTopic(&want); err != nil {
 			return err
@@ -250,7 +256,8 @@ func (s *store) ConfigureTopic(ctx context.Context, id uuid.UUID, settings meta.
 		want.Settings = settings.Stored()
 		want.Settings.Version++
 		if want.MinISR = settings.WantedMinISR(t.Replicas); want.MinISR > t.Replicas {
-			return nil, fmt.Errorf("%w: min_isr is %d; the topic has %d replicas, so no write would ever succeed", meta.ErrSettings, want.MinISR, t.Replicas)
+			return nil, fmt.Errorf("%w: min_isr is %d; the topic has %d replicas, so no write would ever succeed",
+				meta.ErrSettings, want.MinISR, t.Replicas)
 		}
 		switch {
 		case settings.Version < t.Settings.Version:

@@ -23,7 +23,9 @@ import (
 func TestConfigureTopic(t *testing.T) {
 	w := newWorld(t, 3)
 	topic := w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 5})
-	if s := topic.EffectiveSettings(); s != (meta.TopicSettings{MinISR: 2, Partitions: 5, Durability: meta.DurabilitySynced}) {
+	if s := topic.EffectiveSettings(); s != (meta.TopicSettings{
+		MinISR: 2, Partitions: 5, Durability: meta.DurabilitySynced,
+	}) {
 		t.Errorf("a new topic has the settings %+v", s)
 	}
 	configureAtOnce(t, w, topic)
@@ -56,7 +58,10 @@ func TestConfigureTopic(t *testing.T) {
 	if _, err := w.nodes[1].ConfigureTopic(ctx(t), uuid.New(), meta.TopicSettings{}); !errors.Is(err, meta.ErrNotFound) {
 		t.Errorf("a topic that is not there: %v", err)
 	}
-	next := meta.TopicSettings{Version: 1, RetentionBytes: -1, RetentionCount: 7, RetentionAgeMs: 8, QuotaCount: 9, QuotaMode: meta.QuotaDropOldest, MinISR: 1}
+	next := meta.TopicSettings{
+		Version: 1, RetentionBytes: -1, RetentionCount: 7, RetentionAgeMs: 8, QuotaCount: 9, QuotaMode: meta.QuotaDropOldest,
+		MinISR: 1,
+	}
 	got, err := w.nodes[2].ConfigureTopic(ctx(t), topic.ID, next)
 	next.Version = 2
 	if err != nil || got.Settings != next {
@@ -67,7 +72,8 @@ func TestConfigureTopic(t *testing.T) {
 	}
 	minISR(1)
 	// 0 is the majority.
-	if got, err = w.nodes[0].ConfigureTopic(ctx(t), topic.ID, meta.TopicSettings{Version: 2}); err != nil || got.MinISR != 2 {
+	if got, err = w.nodes[0].ConfigureTopic(ctx(t), topic.ID, meta.TopicSettings{Version: 2}); err != nil ||
+		got.MinISR != 2 {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	minISR(2)
@@ -107,7 +113,9 @@ func configureAtOnce(t *testing.T, w *world, topic *meta.Topic) {
 // configureMorePartitions expands a topic with 6 partitions and settings of version 4.
 func configureMorePartitions(t *testing.T, w *world, topic *meta.Topic, minISR func(int)) {
 	t.Helper()
-	if _, err := w.nodes[0].ConfigureTopic(ctx(t), topic.ID, meta.TopicSettings{Version: 3, Partitions: 8}); !errors.Is(err, meta.ErrConflict) {
+	if _, err := w.nodes[0].ConfigureTopic(ctx(t), topic.ID, meta.TopicSettings{
+		Version: 3, Partitions: 8,
+	}); !errors.Is(err, meta.ErrConflict) {
 		t.Errorf("the version of before it was expanded: %v", err)
 	}
 	got, err := w.nodes[1].ConfigureTopic(ctx(t), topic.ID, meta.TopicSettings{Version: 4, Partitions: 8, MinISR: 3})
@@ -144,7 +152,9 @@ func TestMinISRFollowsTheReplicas(t *testing.T) {
 		}
 	}
 	want := row.State
-	want.ISR = slices.DeleteFunc(slices.Clone(want.ISR), func(m replicate.Member) bool { return m.Node == follower.node.ID })
+	want.ISR = slices.DeleteFunc(slices.Clone(want.ISR), func(m replicate.Member) bool {
+		return m.Node == follower.node.ID
+	})
 	if _, err := leader.ChangeISR(ctx(t), id, &want); err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +189,9 @@ func TestConfigureTopicOnStores(t *testing.T) {
 			for version := range uint64(3) {
 				k := open()
 				s := New(k, Options{})
-				if _, err := s.Join(ctx(t), meta.Registration{Node: meta.Node{Name: "n", Store: disk, Boot: uuid.New()}}); err != nil {
+				if _, err := s.Join(ctx(t), meta.Registration{
+					Node: meta.Node{Name: "n", Store: disk, Boot: uuid.New()},
+				}); err != nil {
 					t.Fatal(err)
 				}
 				topic, err := s.CreateTopic(ctx(t), meta.Topic{Name: "x", Partitions: 1, Replicas: 1})

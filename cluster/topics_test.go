@@ -23,12 +23,21 @@ func TestCreateTopic(t *testing.T) {
 		want meta.Topic
 	}{
 		{"defaults", meta.Topic{Name: "a", Partitions: 4}, meta.Topic{Partitions: 4, Replicas: 3, MinISR: 2}},
-		{"as asked", meta.Topic{Name: "b#ephemeral", Partitions: 1, Replicas: 2, MinISR: 1}, meta.Topic{Partitions: 1, Replicas: 2, MinISR: 1}},
-		{"more than a transaction takes", meta.Topic{Name: "c", Partitions: 350, Replicas: 3}, meta.Topic{Partitions: 350, Replicas: 3, MinISR: 2}},
+		{
+			"as asked",
+			meta.Topic{Name: "b#ephemeral", Partitions: 1, Replicas: 2, MinISR: 1},
+			meta.Topic{Partitions: 1, Replicas: 2, MinISR: 1},
+		},
+		{
+			"more than a transaction takes",
+			meta.Topic{Name: "c", Partitions: 350, Replicas: 3},
+			meta.Topic{Partitions: 350, Replicas: 3, MinISR: 2},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			made := w.create(a, c.t)
-			if made.Name != c.t.Name || made.Partitions != c.want.Partitions || made.Replicas != c.want.Replicas || made.MinISR != c.want.MinISR ||
+			if made.Name != c.t.Name || made.Partitions != c.want.Partitions || made.Replicas != c.want.Replicas ||
+				made.MinISR != c.want.MinISR ||
 				made.ID == uuid.Nil || made.CreatedNs == 0 {
 				t.Errorf("made %+v", made)
 			}
@@ -39,7 +48,8 @@ func TestCreateTopic(t *testing.T) {
 					t.Fatalf("partition %d is missing", i)
 				}
 				st := p.State
-				if st.Epoch != 1 || st.Version != 1 || len(st.Replicas) != made.Replicas || len(st.ISR) != made.Replicas || st.MinISR != made.MinISR ||
+				if st.Epoch != 1 || st.Version != 1 || len(st.Replicas) != made.Replicas || len(st.ISR) != made.Replicas ||
+					st.MinISR != made.MinISR ||
 					st.Leader != st.Replicas[0] || st.Boot != s.Nodes[st.Leader].Boot {
 					t.Fatalf("partition %d: %+v", i, st)
 				}
@@ -136,7 +146,9 @@ func TestCreateTopicRace(t *testing.T) {
 		t.Errorf("%d were made, with %d identities", made, len(ids))
 	}
 	// B86: what the others had begun goes.
-	w.until(w.nodes[0], "only its partitions are there", func(*meta.Snapshot) bool { return len(w.nodes[0].s.cur.Load().parts) == 120 })
+	w.until(w.nodes[0], "only its partitions are there", func(*meta.Snapshot) bool {
+		return len(w.nodes[0].s.cur.Load().parts) == 120
+	})
 }
 
 // B85, B86: whoever makes a topic stops in the middle. Nobody sees any of it, and what was written goes.
@@ -150,7 +162,9 @@ func TestCreateTopicStops(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The last transaction compares what does not hold: as if a node had died.
-	ok, _, err := creator.s.writeTopic(ctx(t), topic, 0, newPartitions(st.snap, topic, 0, placed), []kv.Cond{{Key: "no such key", ModRevision: 1}})
+	ok, _, err := creator.s.writeTopic(ctx(t), topic, 0, newPartitions(st.snap, topic, 0, placed), []kv.Cond{
+		{Key: "no such key", ModRevision: 1},
+	})
 	if ok || err != nil {
 		t.Fatal(ok, err)
 	}
@@ -215,7 +229,8 @@ func TestCreateTopicOnDeadNode(t *testing.T) {
 	w.until(creator, "it is dead", func(s *meta.Snapshot) bool { return !s.Nodes[2].Live })
 	topic := &meta.Topic{ID: uuid.New(), Name: "x", Partitions: 1, Replicas: 3, MinISR: 2}
 	placed := [][]replicate.NodeID{{1, 2, 3}}
-	ok, _, err := creator.s.writeTopic(ctx(t), topic, 0, newPartitions(stale.snap, topic, 0, placed), stale.conds(DefaultPrefix, 1, 2, 3))
+	ok, _, err := creator.s.writeTopic(ctx(t), topic, 0, newPartitions(stale.snap, topic, 0, placed),
+		stale.conds(DefaultPrefix, 1, 2, 3))
 	if ok || err != nil {
 		t.Errorf("%v, %v", ok, err)
 	}
@@ -229,7 +244,8 @@ func TestDeleteTopic(t *testing.T) {
 	if err := b.DeleteTopic(ctx(t), first.ID); err != nil {
 		t.Fatal(err)
 	}
-	if s := b.Snapshot(); s.Topics[first.ID] != nil || s.Names["x"] != nil || len(s.Partitions) != 0 || !s.Deleted[first.ID] {
+	if s := b.Snapshot(); s.Topics[first.ID] != nil || s.Names["x"] != nil || len(s.Partitions) != 0 ||
+		!s.Deleted[first.ID] {
 		t.Error("it is there when DeleteTopic returns")
 	}
 	second := w.create(b, meta.Topic{Name: "x", Partitions: 2})
@@ -341,7 +357,8 @@ func TestUnavailable(t *testing.T) {
 		t.Errorf("CreateTopic: %v", err)
 	}
 	s := w.until(a, "it was made", func(s *meta.Snapshot) bool { return s.Names["x"] != nil })
-	if made, err := a.CreateTopic(ctx(t), meta.Topic{Name: "x", Partitions: 1}); !errors.Is(err, meta.ErrExists) || made.ID != s.Names["x"].ID {
+	if made, err := a.CreateTopic(ctx(t), meta.Topic{Name: "x", Partitions: 1}); !errors.Is(err, meta.ErrExists) ||
+		made.ID != s.Names["x"].ID {
 		t.Errorf("%+v, %v", made, err)
 	}
 	done, cancel := context.WithCancel(ctx(t))

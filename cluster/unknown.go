@@ -157,7 +157,8 @@ func mergeUnknown(old, known, next json.RawMessage) json.RawMessage {
 		return encode(n)
 	}
 	var ol, kl, nl []json.RawMessage
-	if json.Unmarshal(old, &ol) != nil || json.Unmarshal(known, &kl) != nil || json.Unmarshal(next, &nl) != nil || len(ol) != len(kl) {
+	if json.Unmarshal(old, &ol) != nil || json.Unmarshal(known, &kl) != nil || json.Unmarshal(next, &nl) != nil ||
+		len(ol) != len(kl) {
 		return next
 	}
 	for i, e := range nl {

@@ -24,7 +24,9 @@ func (n *testNode) enrich(t *testing.T, key string, edit func(string) string) {
 		if next == string(e.Value) || !json.Valid([]byte(next)) {
 			t.Fatalf("%s becomes %s", e.Value, next)
 		}
-		ok, _, err := n.s.kv.Txn(ctx(t), []kv.Cond{{Key: e.Key, ModRevision: e.ModRevision}}, []kv.Op{{Key: e.Key, Value: []byte(next)}})
+		ok, _, err := n.s.kv.Txn(ctx(t), []kv.Cond{{Key: e.Key, ModRevision: e.ModRevision}}, []kv.Op{
+			{Key: e.Key, Value: []byte(next)},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,7 +145,8 @@ func TestUnknownFieldsOfANewerRow(t *testing.T) {
 		t.Fatal(err)
 	}
 	conds, ops := []kv.Cond{{Key: a.s.key(key), ModRevision: row.ModRevision}}, []kv.Op{put(a.s.key(key), topic)}
-	if ops, err = a.s.keepUnknown(ctx(t), before, conds, ops); err != nil || !strings.Contains(string(ops[0].Value), `"compaction":"on"`) {
+	if ops, err = a.s.keepUnknown(ctx(t), before, conds, ops); err != nil ||
+		!strings.Contains(string(ops[0].Value), `"compaction":"on"`) {
 		t.Errorf("it becomes %s, %v", ops[0].Value, err)
 	}
 }
@@ -168,7 +171,10 @@ func TestMergeUnknown(t *testing.T) {
 	for _, tc := range []struct{ old, known, next, want string }{
 		{`{"a":1,"x":2}`, `{"a":1}`, `{"a":3}`, `{"a":3,"x":2}`},
 		{`{"a":1,"gone":2}`, `{"a":1,"gone":2}`, `{"a":3}`, `{"a":3}`},
-		{`{"l":[{"n":1,"x":5},{"n":2}]}`, `{"l":[{"n":1},{"n":2}]}`, `{"l":[{"n":2},{"n":1},{"n":3}]}`, `{"l":[{"n":2},{"n":1,"x":5},{"n":3}]}`},
+		{
+			`{"l":[{"n":1,"x":5},{"n":2}]}`, `{"l":[{"n":1},{"n":2}]}`, `{"l":[{"n":2},{"n":1},{"n":3}]}`,
+			`{"l":[{"n":2},{"n":1,"x":5},{"n":3}]}`,
+		},
 		{`{"l":[{"n":1,"x":5}]}`, `{"l":[{"n":1}]}`, `{"l":[]}`, `{"l":[]}`},
 		{`{"big":12345678901234567890,"a":1}`, `{"a":1}`, `{"a":2}`, `{"a":2,"big":12345678901234567890}`},
 		{`"x"`, `"x"`, `"y"`, `"y"`},
@@ -188,7 +194,9 @@ func TestUnknownFieldsOfAMove(t *testing.T) {
 	b := build(newState(), s.opts.Prefix, s.log)
 	b.apply(&kv.Event{Entry: kv.Entry{Key: s.key(key), Value: []byte(`{"from":1,"to":2,"speed":"slow"}`), ModRevision: 5}})
 	st, _ := b.finish(5)
-	ops, err := s.keepUnknown(ctx(t), st, []kv.Cond{{Key: s.key(key), ModRevision: 5}}, []kv.Op{put(s.key(key), moveRow{From: 1, To: 2, Cancel: true})})
+	ops, err := s.keepUnknown(ctx(t), st, []kv.Cond{{Key: s.key(key), ModRevision: 5}}, []kv.Op{
+		put(s.key(key), moveRow{From: 1, To: 2, Cancel: true}),
+	})
 	if err != nil || string(ops[0].Value) != `{"cancel":true,"from":1,"speed":"slow","to":2}` {
 		t.Errorf("%s, %v", ops[0].Value, err)
 	}

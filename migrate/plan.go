@@ -144,11 +144,14 @@ func (p *plan) index(t *Topic, counts map[*Queue]Counts) error {
 			at, ok := byID[m.ID]
 			if !ok {
 				if len(p.entries) == MaxIndexedCount {
-					return fmt.Errorf("%w: topic %s has more than %d; nothing of it was imported: let its consumers work the backlog off at nsqd first", ErrTooMany, t.Name, MaxIndexedCount)
+					return fmt.Errorf("%w: topic %s has more than %d; nothing of it was imported: let its consumers work the "+
+						"backlog off at nsqd first", ErrTooMany, t.Name, MaxIndexedCount)
 				}
 				at = int32(len(p.entries))
 				byID[m.ID] = at
-				p.entries = append(p.entries, entry{timestamp: m.Timestamp, offset: m.offset, file: m.file, bytes: int32(len(m.Body)), queue: uint32(i)})
+				p.entries = append(p.entries, entry{
+					timestamp: m.Timestamp, offset: m.offset, file: m.file, bytes: int32(len(m.Body)), queue: uint32(i),
+				})
 			}
 			p.entries[at].set = s.join(p.entries[at].set, i)
 			return nil
@@ -222,7 +225,8 @@ func (p *plan) each(from int64, fn func(i int64, body []byte) error) error {
 		}
 		body = slices.Grow(body[:0], int(e.bytes))[:e.bytes]
 		if _, err := f.ReadAt(body, e.offset); err != nil {
-			return fmt.Errorf("migrate: %s cannot be read again at byte %d: %w", p.queues[e.queue].fileName(e.file), e.offset, noEOF(err))
+			return fmt.Errorf("migrate: %s cannot be read again at byte %d: %w",
+				p.queues[e.queue].fileName(e.file), e.offset, noEOF(err))
 		}
 		if err := fn(i, body); err != nil {
 			return err

@@ -187,7 +187,8 @@ func (q *Queue) checkFiles(meta *queueMeta, c *Counts) {
 		return
 	}
 	if meta.readFile > meta.writeFile || meta.readFile == meta.writeFile && meta.readPos > meta.writePos {
-		c.damage(q.metaName(), 0, 0, "it reads behind its end; all files are read, so that messages which were consumed may come again")
+		c.damage(q.metaName(), 0, 0,
+			"it reads behind its end; all files are read, so that messages which were consumed may come again")
 		*meta = queueMeta{}
 		return
 	}
@@ -223,7 +224,9 @@ func (c *Counts) damage(file string, offset, bytes int64, reason string) {
 }
 
 // readFile reads one file from start on. wanted is where the meta file says that it ends; 0: it does not say.
-func (q *Queue) readFile(r *bufio.Reader, m *Message, n, start, wanted int64, c *Counts, fn func(*Message) error) error {
+func (q *Queue) readFile(
+	r *bufio.Reader, m *Message, n, start, wanted int64, c *Counts, fn func(*Message) error,
+) error {
 	name := q.fileName(n)
 	f, err := q.root.Open(name)
 	if err != nil {
@@ -236,7 +239,8 @@ func (q *Queue) readFile(r *bufio.Reader, m *Message, n, start, wanted int64, c 
 	}
 	size := st.Size()
 	if start > size || wanted > size {
-		c.damage(name, size, max(start, wanted)-size, fmt.Sprintf("the file has %d bytes, and %s says at least %d", size, q.metaName(), max(start, wanted)))
+		c.damage(name, size, max(start, wanted)-size, fmt.Sprintf("the file has %d bytes, and %s says at least %d",
+			size, q.metaName(), max(start, wanted)))
 	}
 	if start >= size {
 		return nil
@@ -281,7 +285,8 @@ func readRecord(r *bufio.Reader, m *Message, left int64) (used int64, reason str
 	size := int64(int32(binary.BigEndian.Uint32(head[:recordHeaderBytes])))
 	switch {
 	case size < messageHeaderBytes || size > MaxBodyBytes+messageHeaderBytes:
-		return 0, fmt.Sprintf("a record of %d bytes cannot be: a message has %d to %d", size, messageHeaderBytes, MaxBodyBytes+messageHeaderBytes), nil
+		return 0, fmt.Sprintf("a record of %d bytes cannot be: a message has %d to %d",
+			size, messageHeaderBytes, MaxBodyBytes+messageHeaderBytes), nil
 	case size > left-recordHeaderBytes:
 		return 0, fmt.Sprintf("a record of %d bytes ends behind the file", size), nil
 	}

@@ -12,7 +12,10 @@ import (
 
 func TestQueueRead(t *testing.T) {
 	a, b, c, d := rec(1, "a"), rec(2, "bb"), rec(3, "ccc"), rec(4, "d")
-	garbage := []byte{0x7f, 0xff, 0xff, 0xff, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27}
+	garbage := []byte{
+		0x7f, 0xff, 0xff, 0xff, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26,
+		27,
+	}
 	for _, tc := range []struct {
 		name   string
 		files  map[int][]byte
@@ -33,13 +36,26 @@ func TestQueueRead(t *testing.T) {
 		{"torn tail", map[int][]byte{0: join(a, b[:20])}, "2\n0,0\n0,31\n", "a", []string{"too few"}, ""},
 		{"torn body", map[int][]byte{0: join(a, c[:31])}, "2\n0,0\n0,31\n", "a", []string{"ends behind the file"}, ""},
 		{"shorter than said", map[int][]byte{0: a}, "2\n0,0\n0,63\n", "a", []string{"says at least 63"}, ""},
-		{"garbage, next file goes on", map[int][]byte{0: join(a, garbage, b), 1: c}, "4\n0,0\n1,33\n", "a ccc", []string{"2147483647"}, ""}, // B37
+		// B37
+		{
+			"garbage, next file goes on",
+			map[int][]byte{0: join(a, garbage, b), 1: c},
+			"4\n0,0\n1,33\n", "a ccc",
+			[]string{"2147483647"},
+			"",
+		},
 		{"zeros", map[int][]byte{0: join(a, make([]byte, 64))}, "1\n0,0\n0,95\n", "a", []string{"of 0 bytes cannot be"}, ""},
 		{"empty body", map[int][]byte{0: join(rec(9, ""), d)}, "2\n0,0\n0,61\n", "d", []string{"empty"}, ""},
 		{"gap", map[int][]byte{0: a, 3: d}, "4\n0,0\n3,31\n", "a d", []string{"2 file(s) are missing"}, ""},
 		{"last file gone", map[int][]byte{0: a}, "2\n0,0\n1,31\n", "a", []string{"1 file(s) are missing"}, ""},
 		{"first file gone", map[int][]byte{1: b}, "2\n0,0\n1,32\n", "bb", nil, "had consumed it"},
-		{"far numbers", map[int][]byte{1: b}, "2\n0,0\n9000000000000000000,32\n", "bb", []string{"file(s) are missing"}, "had consumed it"},
+		{
+			"far numbers",
+			map[int][]byte{1: b},
+			"2\n0,0\n9000000000000000000,32\n", "bb",
+			[]string{"file(s) are missing"},
+			"had consumed it",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -51,7 +67,8 @@ func TestQueueRead(t *testing.T) {
 				write(t, dir, "t.diskqueue.meta.dat", []byte(tc.meta))
 			}
 			got, counts := bodies(t, open(t, dir, SourceOptions{}).Topics[0].Queue)
-			if strings.Join(got, " ") != tc.want || counts.Messages != int64(len(got)) || counts.Bytes != int64(len(strings.Join(got, ""))) {
+			if strings.Join(got, " ") != tc.want || counts.Messages != int64(len(got)) ||
+				counts.Bytes != int64(len(strings.Join(got, ""))) {
 				t.Errorf("read %q with %+v, want %q", got, counts, tc.want)
 			}
 			if len(counts.Damage) != len(tc.damage) {
@@ -62,7 +79,8 @@ func TestQueueRead(t *testing.T) {
 					t.Errorf("damage %v, want %q", d, tc.damage[i])
 				}
 			}
-			if tc.note != "" && !strings.Contains(strings.Join(counts.Notes, "\n"), tc.note) || tc.note == "" && len(counts.Notes) > 0 {
+			if tc.note != "" && !strings.Contains(strings.Join(counts.Notes, "\n"), tc.note) ||
+				tc.note == "" && len(counts.Notes) > 0 {
 				t.Errorf("notes %q, want %q", counts.Notes, tc.note)
 			}
 		})
@@ -81,8 +99,9 @@ func TestRealNSQD(t *testing.T) {
 	}
 	want := map[string][]string{
 		"clean alone": numbers("alone", 0, 9), "clean held": numbers("held", 0, 4), "clean held:late": nil,
-		"clean orders": nil, "clean orders:audit": numbers("order", 0, 39, 5, 6, 7, 8, 9, 30), "clean orders:billing": numbers("order", 20, 39),
-		"clean orders:idle": nil, "clean quiet": nil, "clean quiet:stopped": numbers("quiet", 0, 2),
+		"clean orders": nil, "clean orders:audit": numbers("order", 0, 39, 5, 6, 7, 8, 9, 30),
+		"clean orders:billing": numbers("order", 20, 39),
+		"clean orders:idle":    nil, "clean quiet": nil, "clean quiet:stopped": numbers("quiet", 0, 2),
 		"killed crash": numbers("crash", 26, 29), "killed crash:c": numbers("crash", 0, 29),
 	}
 	paused := []string{"held", "quiet:stopped"}
@@ -214,7 +233,9 @@ func FuzzQueueMeta(f *testing.F) {
 }
 
 func FuzzMetadata(f *testing.F) {
-	f.Add(`{"topics":[{"name":"t","paused":true,"channels":[{"name":"c"},{"name":"../x"}]},{"name":"e#ephemeral"}],"version":"1.3.0"}`)
+	f.Add(
+		`{"topics":[{"name":"t","paused":true,"channels":[{"name":"c"},{"name":"../x"}]},{"name":"e#ephemeral"}],` +
+			`"version":"1.3.0"}`)
 	f.Fuzz(func(t *testing.T, s string) {
 		m, _, err := parseMetadata([]byte(s))
 		if err != nil {

@@ -57,8 +57,9 @@ type TargetChannel struct {
 
 // Options are the choices of Import; the zero value is ready.
 type Options struct {
-	Again    bool                 // import a directory in which an nsqd worked since an import of it, as a whole
-	Progress func(messages int64) // told how many messages, of those that Scan counted, are published so far; those of an earlier run count
+	Again bool // import a directory in which an nsqd worked since an import of it, as a whole
+	// told how many messages, of those that Scan counted, are published so far; those of an earlier run count
+	Progress func(messages int64)
 }
 
 // Scan reads every queue of the source, and returns what each has. It is what a dry run shows and what Import needs.
@@ -88,7 +89,9 @@ func Scan(ctx context.Context, s *Source, progress func(messages int64)) (map[*Q
 // when the directory had been imported before. An error that concerns one topic does not stop the others; all are joined. After an error,
 // or a crash at any point, another Import with the same state goes on where this one stopped. Into an exclusive target it
 // publishes each message exactly once; into another one it may publish the last batch of the crash again.
-func Import(ctx context.Context, s *Source, counts map[*Queue]Counts, target Target, state *State, o Options) (published int64, done bool, err error) {
+func Import(
+	ctx context.Context, s *Source, counts map[*Queue]Counts, target Target, state *State, o Options,
+) (published int64, done bool, err error) {
 	if s.Running {
 		return 0, false, ErrRunning
 	}

@@ -14,7 +14,8 @@ import (
 )
 
 // ErrRunning says that an nsqd works in the directory: what is read there would change meanwhile.
-var ErrRunning = errors.New("migrate: an nsqd uses the directory: stop it first, so that it writes what it holds in memory to its files")
+var ErrRunning = errors.New(
+	"migrate: an nsqd uses the directory: stop it first, so that it writes what it holds in memory to its files")
 
 // ErrNoData says that a directory has neither nsqd.dat nor files of a queue.
 var ErrNoData = errors.New("migrate: the directory has no files of an nsqd")
@@ -187,7 +188,9 @@ func sortedQueues(queues map[string]*Queue) []*Queue {
 // addUnlisted puts what only has files into m, in sorted order as parseMetadata does.
 func addUnlisted(m *metadata, queues map[string]*Queue) {
 	for _, q := range sortedQueues(queues) {
-		i, ok := slices.BinarySearchFunc(m.Topics, q.Topic, func(t topicMetadata, name string) int { return strings.Compare(t.Name, name) })
+		i, ok := slices.BinarySearchFunc(m.Topics, q.Topic, func(t topicMetadata, name string) int {
+			return strings.Compare(t.Name, name)
+		})
 		if !ok {
 			m.Topics = slices.Insert(m.Topics, i, topicMetadata{Name: q.Topic})
 		}
@@ -195,7 +198,9 @@ func addUnlisted(m *metadata, queues map[string]*Queue) {
 			continue
 		}
 		t := &m.Topics[i]
-		j, ok := slices.BinarySearchFunc(t.Channels, q.Channel, func(c channelMetadata, name string) int { return strings.Compare(c.Name, name) })
+		j, ok := slices.BinarySearchFunc(t.Channels, q.Channel, func(c channelMetadata, name string) int {
+			return strings.Compare(c.Name, name)
+		})
 		if !ok {
 			t.Channels = slices.Insert(t.Channels, j, channelMetadata{Name: q.Channel})
 		}

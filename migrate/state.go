@@ -51,7 +51,8 @@ type topicState struct {
 	Existing  []string `json:"existing,omitempty"` // channels that the target had before
 	Base      int64    `json:"base"`               // messages that waited in the target when the step began
 	Published int64    `json:"published"`          // of this step; where the target can count, its count is taken instead
-	First     uint64   `json:"first"`              // id of the first message that stepPublish published; from stepConfirm on
+	// id of the first message that stepPublish published; from stepConfirm on
+	First uint64 `json:"first"`
 }
 
 // LoadState reads the record at path; one that does not exist is empty.
@@ -72,7 +73,8 @@ func LoadState(path string) (*State, error) {
 		err = json.Unmarshal(data, s)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("migrate: the record of imports %s cannot be read, so that nobody knows what was imported: %w", path, err)
+		return nil, fmt.Errorf("migrate: the record of imports %s cannot be read, so that nobody knows what was imported: %w",
+			path, err)
 	}
 	return s, nil
 }
@@ -96,7 +98,8 @@ func (s *State) record(source, fingerprint string, again bool) (*record, error) 
 	}
 	for _, r := range s.Imports {
 		if r.Source == source && !again {
-			return nil, fmt.Errorf("%w (%s, recorded in %s): what is left in it may have been imported then; --again imports all of it", ErrChanged, source, s.path)
+			return nil, fmt.Errorf("%w (%s, recorded in %s): what is left in it may have been imported then; --again imports "+
+				"all of it", ErrChanged, source, s.path)
 		}
 	}
 	r := &record{Source: source, Fingerprint: fingerprint, Topics: map[string]*topicState{}}
@@ -111,7 +114,8 @@ func (s *State) save() error {
 		return err
 	}
 	if err := replaceFile(s.path, data); err != nil {
-		return fmt.Errorf("migrate: the record of imports cannot be written, and without it a second run would import twice: %w", err)
+		return fmt.Errorf(
+			"migrate: the record of imports cannot be written, and without it a second run would import twice: %w", err)
 	}
 	return nil
 }

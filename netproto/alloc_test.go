@@ -18,7 +18,10 @@ func TestNoAllocations(t *testing.T) {
 	for _, size := range []int{100, 4 << 10, 20 << 10, 300 << 10} {
 		h := &counting{there: make(chan struct{}, 1)}
 		a, _ := handshake(t, testOptions("a", newSink(nil)), Options{Hello: testHello("b"), Handler: h})
-		f := &Frame{Type: TypePutMessagesOnReplica, Flags: FlagSelfChecked, Head: make([]byte, 48), Body: [][]byte{make([]byte, size)}, Owner: noOwner{}}
+		f := &Frame{
+			Type: TypePutMessagesOnReplica, Flags: FlagSelfChecked, Head: make([]byte, 48), Body: [][]byte{make([]byte, size)},
+			Owner: noOwner{},
+		}
 		n := min(20_000, 200<<20/size)
 		h.pass(t, a, f, n) // the pools fill
 		var before, after runtime.MemStats

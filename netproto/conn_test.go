@@ -24,7 +24,8 @@ func TestManySenders(t *testing.T) {
 	in := &inOrder{next: make([]uint64, senders)}
 	got := newSink(in.frames)
 	sender := newSink(nil)
-	a, b := handshake(t, testOptions("a", sender, func(o *Options) { o.MaxQueueBytes, o.MaxQueueFrameCount = 1<<20, 64 }), testOptions("b", got))
+	a, b := handshake(t, testOptions("a", sender, func(o *Options) { o.MaxQueueBytes, o.MaxQueueFrameCount = 1<<20, 64 }),
+		testOptions("b", got))
 	var all sync.WaitGroup
 	for s := range senders {
 		all.Go(func() {
@@ -131,7 +132,8 @@ func TestBackpressure(t *testing.T) {
 		arrived += len(frames)
 		return nil
 	})
-	a, _ := handshake(t, testOptions("a", newSink(nil), func(o *Options) { o.MaxQueueBytes = 1 << 20 }), testOptions("b", got))
+	a, _ := handshake(t, testOptions("a", newSink(nil), func(o *Options) { o.MaxQueueBytes = 1 << 20 }),
+		testOptions("b", got))
 	body := make([]byte, 8<<10)
 	f := &Frame{Type: TypeForwardPut, Body: [][]byte{body}}
 	taken := 0
@@ -241,7 +243,9 @@ func TestAbortReleasesOnce(t *testing.T) {
 				senders.Go(func() {
 					for i := 0; ; i++ {
 						o := lend(t, &owners)
-						err := c.Send(context.Background(), &Frame{Type: TypeForwardPut, Body: [][]byte{body[:len(body)>>(i%8)]}, Owner: o})
+						err := c.Send(context.Background(), &Frame{
+							Type: TypeForwardPut, Body: [][]byte{body[:len(body)>>(i%8)]}, Owner: o,
+						})
 						if i == 20 {
 							started <- struct{}{}
 						}
@@ -377,7 +381,9 @@ func TestBadPeers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			good := atomic.Int32{}
 			s := newSink(func(_ *Conn, frames []Received) error { good.Add(int32(len(frames))); return nil })
-			raw, conn := rawPeer(t, testOptions("a", s, func(o *Options) { o.Hello.MaxFrameBytes, o.CloseTimeout = 64<<10, time.Minute }))
+			raw, conn := rawPeer(t, testOptions("a", s, func(o *Options) {
+				o.Hello.MaxFrameBytes, o.CloseTimeout = 64<<10, time.Minute
+			}))
 			before := rawFrame(Header{Type: TypeForwardPut}, []byte("good"))
 			if _, err := raw.Write(append(bytes.Clone(before), c.bytes...)); err != nil {
 				t.Fatal(err)
@@ -406,7 +412,9 @@ func TestBadPeers(t *testing.T) {
 // A frame that comes by drops ends the connection although the peer is never silent.
 func TestSlowDrip(t *testing.T) {
 	s := newSink(nil)
-	raw, _ := rawPeer(t, testOptions("a", s, func(o *Options) { o.FrameTimeout, o.CloseTimeout = 40*time.Millisecond, 20*time.Millisecond }))
+	raw, _ := rawPeer(t, testOptions("a", s, func(o *Options) {
+		o.FrameTimeout, o.CloseTimeout = 40*time.Millisecond, 20*time.Millisecond
+	}))
 	frame := rawFrame(Header{Type: TypeForwardPut}, make([]byte, 60<<10))
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -476,7 +484,9 @@ func TestHandlerError(t *testing.T) {
 func TestTooBigToSend(t *testing.T) {
 	arrived := make(chan int, 1)
 	right := newSink(func(_ *Conn, frames []Received) error { arrived <- len(frames[0].Payload); return nil })
-	a, _ := handshake(t, testOptions("a", newSink(nil)), testOptions("b", right, func(o *Options) { o.Hello.MaxFrameBytes = 32 << 10 }))
+	a, _ := handshake(t, testOptions("a", newSink(nil)), testOptions("b", right, func(o *Options) {
+		o.Hello.MaxFrameBytes = 32 << 10
+	}))
 	var owners sync.WaitGroup
 	o := lend(t, &owners)
 	body := make([]byte, 32<<10)

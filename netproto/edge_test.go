@@ -14,7 +14,9 @@ import (
 // A peer that does not read holds a writer for WriteTimeout, not longer; nobody who waits for room is left behind.
 func TestPeerDoesNotRead(t *testing.T) {
 	s := newSink(nil)
-	_, c := rawPeer(t, testOptions("a", s, func(o *Options) { o.WriteTimeout, o.MaxQueueBytes = 50*time.Millisecond, 1<<20 }))
+	_, c := rawPeer(t, testOptions("a", s, func(o *Options) {
+		o.WriteTimeout, o.MaxQueueBytes = 50*time.Millisecond, 1<<20
+	}))
 	var owners sync.WaitGroup
 	body := make([]byte, 256<<10)
 	var err error
@@ -38,7 +40,8 @@ func TestLongFrames(t *testing.T) {
 		}
 		return nil
 	})
-	a, b := handshake(t, testOptions("a", newSink(nil), func(o *Options) { o.MaxQueueBytes = 1 << 20 }), testOptions("b", right))
+	a, b := handshake(t, testOptions("a", newSink(nil), func(o *Options) { o.MaxQueueBytes = 1 << 20 }),
+		testOptions("b", right))
 	body := make([]byte, DefaultMaxFrameBytes-HeaderBytes)
 	for _, size := range []int{len(body), 5 << 20, 100, 4 << 20, 130 << 10} {
 		if err := a.Send(t.Context(), &Frame{Type: TypeFetchReply, Body: [][]byte{body[:size]}}); err != nil {

@@ -23,10 +23,12 @@ func TestFormatTables(t *testing.T) {
 		offsets []int
 	}{
 		{"Frame header, layout 1", HeaderBytes, []int{
-			offMagic, offVersion, offType, offFlags, offHead, offStatus, offStream, offPayloadBytes, offRequest, offPayloadCRC, offHeaderCRC,
+			offMagic, offVersion, offType, offFlags, offHead, offStatus, offStream, offPayloadBytes, offRequest, offPayloadCRC,
+			offHeaderCRC,
 		}},
 		{"Hello and HelloAck", helloFixedBytes, []int{
-			offCluster, offStore, offBoot, offFeatures, offRequired, offMaxFrame, offWindow, offMinVersion, offMaxVersion, offChosen,
+			offCluster, offStore, offBoot, offFeatures, offRequired, offMaxFrame, offWindow, offMinVersion, offMaxVersion,
+			offChosen,
 			offRole, offNodeIDBytes, offTextBytes, offHelloReserved,
 		}},
 	} {
@@ -37,7 +39,8 @@ func TestFormatTables(t *testing.T) {
 		end := 0
 		for i, row := range rows {
 			if row[0] != strconv.Itoa(layout.offsets[i]) || row[0] != strconv.Itoa(end) {
-				t.Errorf("%s: %s at %s, the code says %d, the field before ends at %d", layout.heading, row[2], row[0], layout.offsets[i], end)
+				t.Errorf("%s: %s at %s, the code says %d, the field before ends at %d",
+					layout.heading, row[2], row[0], layout.offsets[i], end)
 			}
 			n, err := strconv.Atoi(row[1])
 			if err != nil {
@@ -150,8 +153,12 @@ func TestGoldenFrames(t *testing.T) {
 		"ping":         controlBytes(TypePing, StatusOK, 7, ""),
 		"pong":         controlBytes(TypePong, StatusOK, 7, ""),
 		"goodbye":      controlBytes(TypeGoodbye, StatusClosed, 0, "closed"),
-		"error":        frameBytes(t, &Frame{Type: TypeError, Status: StatusRejected, Request: 9, Head: []byte("unknown type")}),
-		"ack":          frameBytes(t, &Frame{Type: TypePutAck, Status: StatusGap, Stream: 0x01020304, Request: 0x1122334455667788, Head: []byte("position")}),
+		"error": frameBytes(t, &Frame{
+			Type: TypeError, Status: StatusRejected, Request: 9, Head: []byte("unknown type"),
+		}),
+		"ack": frameBytes(t, &Frame{
+			Type: TypePutAck, Status: StatusGap, Stream: 0x01020304, Request: 0x1122334455667788, Head: []byte("position"),
+		}),
 		"put": frameBytes(t, &Frame{
 			Type: TypePutMessagesOnReplica, Flags: FlagSelfChecked, Stream: 3, Request: 41,
 			Head: []byte("placement + mark"), Body: [][]byte{[]byte("batch one "), []byte("batch two")},

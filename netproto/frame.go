@@ -105,7 +105,8 @@ func ParseHeader(src []byte) (Header, error) {
 	}
 	h := Header{
 		Type: Type(src[offType]), Flags: Flags(src[offFlags]), Status: Status(le.Uint16(src[offStatus:])),
-		Stream: le.Uint32(src[offStream:]), Request: le.Uint64(src[offRequest:]), HeadBytes: uint16(src[offHead]) * headUnitBytes,
+		Stream: le.Uint32(src[offStream:]), Request: le.Uint64(src[offRequest:]),
+		HeadBytes:    uint16(src[offHead]) * headUnitBytes,
 		PayloadBytes: le.Uint32(src[offPayloadBytes:]), PayloadCRC: le.Uint32(src[offPayloadCRC:]),
 	}
 	return h, h.validate()
@@ -118,7 +119,8 @@ func (h *Header) validate() error {
 	case h.Flags&^knownFlags != 0:
 		return fmt.Errorf("%w: unknown flags %#02x in a %v", ErrInvalid, h.Flags, h.Type)
 	case h.PayloadBytes > MaxFrameBytes-HeaderBytes:
-		return fmt.Errorf("%w: a %v of %d bytes, at most %d are allowed", ErrTooBig, h.Type, h.PayloadBytes, MaxFrameBytes-HeaderBytes)
+		return fmt.Errorf("%w: a %v of %d bytes, at most %d are allowed",
+			ErrTooBig, h.Type, h.PayloadBytes, MaxFrameBytes-HeaderBytes)
 	case h.Flags&FlagSelfChecked == 0 && h.HeadBytes != 0:
 		return fmt.Errorf("%w: a head of %d bytes in a %v whose checksum covers everything", ErrInvalid, h.HeadBytes, h.Type)
 	case uint32(h.HeadBytes) > h.PayloadBytes:

@@ -20,7 +20,8 @@ func seedFrames() [][]byte {
 		controlBytes(TypePing, StatusOK, 7, ""),
 		controlBytes(TypeGoodbye, StatusClosed, 0, "closed"),
 		rawFrame(Header{Type: TypeError, Status: StatusRejected, Request: 9}, []byte("unknown type")),
-		rawFrame(Header{Type: TypePutMessagesOnReplica, Flags: FlagSelfChecked, HeadBytes: 8, Stream: 3}, []byte("12345678batches")),
+		rawFrame(Header{Type: TypePutMessagesOnReplica, Flags: FlagSelfChecked, HeadBytes: 8, Stream: 3},
+			[]byte("12345678batches")),
 	}
 }
 
@@ -37,7 +38,8 @@ func FuzzHeader(f *testing.F) {
 		}
 		h, err := ParseHeader(p)
 		if err != nil {
-			if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrTooBig) && !errors.Is(err, ErrVersion) {
+			if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrTooBig) &&
+				!errors.Is(err, ErrVersion) {
 				t.Fatal(err)
 			}
 			return
@@ -74,7 +76,8 @@ func FuzzHello(f *testing.F) {
 		if h2, err := ParseHello(again); err != nil || h2 != h {
 			t.Fatalf("%+v, again %+v, %v", h, h2, err)
 		}
-		if fixed := len(again) - len(h.Text); len(h.Text) == int(binary.LittleEndian.Uint16(p[offTextBytes:])) && !bytes.Equal(again[:fixed], p[:fixed]) {
+		if fixed := len(again) - len(h.Text); len(h.Text) == int(binary.LittleEndian.Uint16(p[offTextBytes:])) &&
+			!bytes.Equal(again[:fixed], p[:fixed]) {
 			t.Fatalf("% x\n% x", p, again)
 		}
 	})

@@ -152,7 +152,8 @@ func readHello(nc net.Conn, typ Type) (Hello, Status, error) {
 		return Hello{}, 0, fmt.Errorf("%w: a %v where a %v must come", ErrInvalid, h.Type, typ)
 	}
 	if h.PayloadBytes > MaxHelloBytes-HeaderBytes {
-		return Hello{}, 0, fmt.Errorf("%w: a %v of %d bytes, at most %d are allowed", ErrTooBig, typ, h.PayloadBytes, MaxHelloBytes-HeaderBytes)
+		return Hello{}, 0, fmt.Errorf("%w: a %v of %d bytes, at most %d are allowed",
+			ErrTooBig, typ, h.PayloadBytes, MaxHelloBytes-HeaderBytes)
 	}
 	payload := make([]byte, h.PayloadBytes)
 	if _, err := io.ReadFull(nc, payload); err != nil {

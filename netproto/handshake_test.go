@@ -20,10 +20,19 @@ func TestRefusals(t *testing.T) {
 		status      Status
 	}{
 		{"wrong cluster", func(o *Options) { o.Hello.Cluster[3] = 7 }, nil, ErrWrongCluster, StatusWrongCluster},
-		{"client of another cluster", func(o *Options) { o.Hello.Role, o.Hello.Cluster[3] = RoleClient, 7 }, nil, ErrWrongCluster, StatusWrongCluster},
-		{"versions", nil, func(o *Options) { o.Hello.MinVersion, o.Hello.MaxVersion = 2, 3 }, ErrVersion, StatusVersionMismatch},
+		{
+			"client of another cluster", func(o *Options) { o.Hello.Role, o.Hello.Cluster[3] = RoleClient, 7 }, nil,
+			ErrWrongCluster, StatusWrongCluster,
+		},
+		{
+			"versions", nil, func(o *Options) { o.Hello.MinVersion, o.Hello.MaxVersion = 2, 3 }, ErrVersion,
+			StatusVersionMismatch,
+		},
 		{"features", nil, func(o *Options) { o.Hello.Features, o.Hello.Required = 1, 1 }, ErrVersion, StatusVersionMismatch},
-		{"not admitted", nil, func(o *Options) { o.Admit = func(*Hello) error { return errors.New("n9 is drained") } }, ErrRefused, StatusRejected},
+		{
+			"not admitted", nil, func(o *Options) { o.Admit = func(*Hello) error { return errors.New("n9 is drained") } },
+			ErrRefused, StatusRejected,
+		},
 		{"not admitted, with status", nil, func(o *Options) {
 			o.Admit = func(*Hello) error { return &RefusedError{Status: StatusClosed, Text: "shutting down"} }
 		}, ErrRefused, StatusClosed},
@@ -79,7 +88,9 @@ func TestConnectAdmits(t *testing.T) {
 func TestHandshakeAgrees(t *testing.T) {
 	a, b := handshake(t,
 		testOptions("n1", newSink(nil), func(o *Options) { o.Hello.MaxVersion, o.Hello.Features = 4, 6 }),
-		testOptions("n2", newSink(nil), func(o *Options) { o.Hello.MaxVersion, o.Hello.Features, o.Hello.Required = 3, 3, 2 }))
+		testOptions("n2", newSink(nil), func(o *Options) {
+			o.Hello.MaxVersion, o.Hello.Features, o.Hello.Required = 3, 3, 2
+		}))
 	if a.Version() != 3 || b.Version() != 3 || a.Features() != 2 || b.Features() != 2 {
 		t.Errorf("versions %d and %d, features %#x and %#x", a.Version(), b.Version(), a.Features(), b.Features())
 	}
@@ -87,7 +98,8 @@ func TestHandshakeAgrees(t *testing.T) {
 		t.Errorf("peers %+v and %+v", a.Peer(), b.Peer())
 	}
 	client, node := handshake(t,
-		Options{Hello: Hello{Role: RoleClient, MinVersion: 1, MaxVersion: 1}, Handler: newSink(nil)}, testOptions("n2", newSink(nil)))
+		Options{Hello: Hello{Role: RoleClient, MinVersion: 1, MaxVersion: 1}, Handler: newSink(nil)},
+		testOptions("n2", newSink(nil)))
 	if node.Peer().Role != RoleClient || client.Peer().Cluster != testCluster {
 		t.Errorf("%+v, %+v", node.Peer(), client.Peer())
 	}
@@ -118,9 +130,15 @@ func TestHandshakeBadPeers(t *testing.T) {
 		}, ErrPeerSlow},
 		{"gone", func(nc net.Conn) { nc.Close() }, ErrPeerGone},
 		{"gone in the middle", func(nc net.Conn) { _, _ = nc.Write(good[:50]); nc.Close() }, ErrPeerGone},
-		{"HTTP", func(nc net.Conn) { _, _ = io.WriteString(nc, "GET / HTTP/1.1\r\nHost: node1.example.org\r\n\r\n") }, ErrCorrupt},
+		{
+			"HTTP", func(nc net.Conn) { _, _ = io.WriteString(nc, "GET / HTTP/1.1\r\nHost: node1.example.org\r\n\r\n") },
+			ErrCorrupt,
+		},
 		{"64 MiB hello", func(nc net.Conn) { _, _ = nc.Write(huge) }, ErrTooBig},
-		{"put before hello", func(nc net.Conn) { _, _ = nc.Write(rawFrame(Header{Type: TypeForwardPut}, []byte("x"))) }, ErrInvalid},
+		{
+			"put before hello", func(nc net.Conn) { _, _ = nc.Write(rawFrame(Header{Type: TypeForwardPut}, []byte("x"))) },
+			ErrInvalid,
+		},
 		{"empty hello", func(nc net.Conn) { _, _ = nc.Write(rawFrame(Header{Type: TypeHello}, nil)) }, ErrInvalid},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -128,7 +146,9 @@ func TestHandshakeBadPeers(t *testing.T) {
 			go c.write(an)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			_, err := Accept(t.Context(), bn, testOptions("n1", newSink(nil), func(o *Options) { o.HandshakeTimeout = 50 * time.Millisecond }))
+			_, err := Accept(t.Context(), bn, testOptions("n1", newSink(nil), func(o *Options) {
+				o.HandshakeTimeout = 50 * time.Millisecond
+			}))
 			runtime.ReadMemStats(&after)
 			mustBe(t, err, c.want)
 			if n := after.TotalAlloc - before.TotalAlloc; n > RecvBufBytes {

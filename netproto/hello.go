@@ -86,13 +86,15 @@ func (h *Hello) validate() error {
 	case h.Role == RoleNode && (h.NodeID == "" || h.Cluster == ID{} || h.Store == ID{} || h.Boot == ID{}):
 		return fmt.Errorf("%w: a node must name its cluster, store, boot and node id", ErrInvalid)
 	case !validNodeID(h.NodeID):
-		return fmt.Errorf("%w: node id %q; at most %d printable ASCII characters without blanks are allowed", ErrInvalid, clip(h.NodeID, MaxNodeIDBytes), MaxNodeIDBytes)
+		return fmt.Errorf("%w: node id %q; at most %d printable ASCII characters without blanks are allowed",
+			ErrInvalid, clip(h.NodeID, MaxNodeIDBytes), MaxNodeIDBytes)
 	case h.MinVersion == 0 || h.MinVersion > h.MaxVersion:
 		return fmt.Errorf("%w: versions %d to %d", ErrInvalid, h.MinVersion, h.MaxVersion)
 	case h.Required&^h.Features != 0:
 		return fmt.Errorf("%w: it requires features %#x that it does not have", ErrInvalid, uint64(h.Required&^h.Features))
 	case h.MaxFrameBytes < MinMaxFrameBytes || h.MaxFrameBytes > MaxFrameBytes:
-		return fmt.Errorf("%w: a limit of %d bytes for frames, %d to %d are allowed", ErrInvalid, h.MaxFrameBytes, MinMaxFrameBytes, MaxFrameBytes)
+		return fmt.Errorf("%w: a limit of %d bytes for frames, %d to %d are allowed",
+			ErrInvalid, h.MaxFrameBytes, MinMaxFrameBytes, MaxFrameBytes)
 	case len(h.Text) > MaxTextBytes:
 		return fmt.Errorf("%w: a text of %d bytes, at most %d are allowed", ErrInvalid, len(h.Text), MaxTextBytes)
 	}
@@ -138,11 +140,13 @@ func (h *Hello) AppendTo(dst []byte) []byte {
 func ParseHello(p []byte) (Hello, error) {
 	le := binary.LittleEndian
 	if len(p) < helloFixedBytes || len(p) > MaxHelloBytes-HeaderBytes {
-		return Hello{}, fmt.Errorf("%w: a hello of %d bytes, %d to %d are allowed", ErrInvalid, len(p), helloFixedBytes, MaxHelloBytes-HeaderBytes)
+		return Hello{}, fmt.Errorf("%w: a hello of %d bytes, %d to %d are allowed",
+			ErrInvalid, len(p), helloFixedBytes, MaxHelloBytes-HeaderBytes)
 	}
 	h := Hello{
 		Role: Role(p[offRole]), Cluster: ID(p[offCluster:]), Store: ID(p[offStore:]), Boot: ID(p[offBoot:]),
-		MinVersion: Version(le.Uint16(p[offMinVersion:])), MaxVersion: Version(le.Uint16(p[offMaxVersion:])), Chosen: Version(le.Uint16(p[offChosen:])),
+		MinVersion: Version(le.Uint16(p[offMinVersion:])), MaxVersion: Version(le.Uint16(p[offMaxVersion:])),
+		Chosen:   Version(le.Uint16(p[offChosen:])),
 		Features: Features(le.Uint64(p[offFeatures:])), Required: Features(le.Uint64(p[offRequired:])),
 		MaxFrameBytes: le.Uint32(p[offMaxFrame:]), WindowBytes: le.Uint32(p[offWindow:]),
 	}
@@ -169,17 +173,20 @@ func negotiate(self, peer *Hello) (Version, error) {
 			ErrVersion, peer.MinVersion, peer.MaxVersion, self.MinVersion, self.MaxVersion)
 	}
 	if missing := peer.Required&^self.Features | self.Required&^peer.Features; missing != 0 {
-		return 0, fmt.Errorf("%w: one side requires features %#x that the other does not have; upgrade the older one", ErrVersion, uint64(missing))
+		return 0, fmt.Errorf("%w: one side requires features %#x that the other does not have; upgrade the older one",
+			ErrVersion, uint64(missing))
 	}
 	return v, nil
 }
 
 // sameCluster checks that the two may talk: nodes only within a cluster, and a client that names a cluster only to it.
 func sameCluster(self, peer *Hello) error {
-	if self.Cluster == peer.Cluster || self.Role == RoleClient && self.Cluster == (ID{}) || peer.Role == RoleClient && peer.Cluster == (ID{}) {
+	if self.Cluster == peer.Cluster || self.Role == RoleClient && self.Cluster == (ID{}) ||
+		peer.Role == RoleClient && peer.Cluster == (ID{}) {
 		return nil
 	}
-	return fmt.Errorf("%w: this node (%s) is of %v, the peer (%s) of %v", ErrWrongCluster, strconv.Quote(self.NodeID), self.Cluster, strconv.Quote(peer.NodeID), peer.Cluster)
+	return fmt.Errorf("%w: this node (%s) is of %v, the peer (%s) of %v",
+		ErrWrongCluster, strconv.Quote(self.NodeID), self.Cluster, strconv.Quote(peer.NodeID), peer.Cluster)
 }
 
 // printable is text from a peer, made fit for a log: other bytes than printable ASCII become '?'.

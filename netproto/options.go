@@ -43,8 +43,9 @@ type Options struct {
 	PingEvery        time.Duration // after half of it to all of it without a byte from the peer, it is pinged
 	SilenceTimeout   time.Duration // after so long without a byte, the connection ends; at least 2 × PingEvery
 	FrameTimeout     time.Duration // a frame that has begun is whole after so long, or the connection ends
-	WriteTimeout     time.Duration // a write (at most MaxQueueBytes, or one frame) that takes so long, at least half of it, ends the connection
-	CloseTimeout     time.Duration // how long Close waits for the queue to be written and for the peer's Goodbye
+	// a write (at most MaxQueueBytes, or one frame) that takes so long, at least half of it, ends the connection
+	WriteTimeout time.Duration
+	CloseTimeout time.Duration // how long Close waits for the queue to be written and for the peer's Goodbye
 }
 
 func orDefault[T int | uint32 | time.Duration](v *T, d T) {

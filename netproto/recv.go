@@ -138,7 +138,8 @@ func (in *reader) inTime(now time.Time) error {
 		in.began = now
 	}
 	if took := now.Sub(in.began); took > in.c.o.FrameTimeout {
-		return fmt.Errorf("%w: %d of %d bytes of a frame after %v", ErrPeerSlow, in.w-in.r, in.need, took.Round(time.Millisecond))
+		return fmt.Errorf("%w: %d of %d bytes of a frame after %v",
+			ErrPeerSlow, in.w-in.r, in.need, took.Round(time.Millisecond))
 	}
 	return nil
 }

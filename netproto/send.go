@@ -50,7 +50,8 @@ func (f *Frame) header() (Header, error) {
 		}
 	}
 	if size > MaxFrameBytes-HeaderBytes {
-		return Header{}, fmt.Errorf("%w: a %v of %d bytes, at most %d are allowed; it was not taken", ErrTooBig, f.Type, size, MaxFrameBytes-HeaderBytes)
+		return Header{}, fmt.Errorf("%w: a %v of %d bytes, at most %d are allowed; it was not taken",
+			ErrTooBig, f.Type, size, MaxFrameBytes-HeaderBytes)
 	}
 	h := Header{
 		Type: f.Type, Flags: f.Flags, Status: f.Status, Stream: f.Stream, Request: f.Request,
@@ -102,7 +103,8 @@ func (c *Conn) Send(ctx context.Context, f *Frame) error {
 func (c *Conn) enqueue(f *Frame, h *Header, wait bool) (<-chan struct{}, error) {
 	size := HeaderBytes + int(h.PayloadBytes)
 	if size > int(c.peer.MaxFrameBytes) {
-		return nil, fmt.Errorf("%w: a %v of %d bytes, the peer accepts %d; it was not taken", ErrTooBig, f.Type, size, c.peer.MaxFrameBytes)
+		return nil, fmt.Errorf("%w: a %v of %d bytes, the peer accepts %d; it was not taken",
+			ErrTooBig, f.Type, size, c.peer.MaxFrameBytes)
 	}
 	c.mu.Lock()
 	if c.state != stateOpen {
@@ -209,7 +211,10 @@ func (d *drain) extend(n int) []byte {
 
 // control appends a frame of the connection itself.
 func (d *drain) control(typ Type, status Status, request uint64, text string) {
-	h := Header{Type: typ, Status: status, Request: request, PayloadBytes: uint32(len(text)), PayloadCRC: crc32.Checksum([]byte(text), castagnoli)}
+	h := Header{
+		Type: typ, Status: status, Request: request, PayloadBytes: uint32(len(text)),
+		PayloadCRC: crc32.Checksum([]byte(text), castagnoli),
+	}
 	d.addHeader(&h)
 	d.copy([]byte(text))
 }

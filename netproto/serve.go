@@ -21,7 +21,9 @@ const (
 // Serve accepts connections from ln, with at most maxConnCount at a time and MaxHandshakeCount in their handshake; more get
 // StatusOverloaded. When ctx ends it closes ln, closes all connections in order, and returns nil when they have ended; an error means that the
 // listener broke, and then too nothing is left. failed, if not nil, hears why a handshake failed; it may be called by several goroutines.
-func Serve(ctx context.Context, ln net.Listener, options Options, maxConnCount int, failed func(remote net.Addr, err error)) error {
+func Serve(
+	ctx context.Context, ln net.Listener, options Options, maxConnCount int, failed func(remote net.Addr, err error),
+) error {
 	if failed == nil {
 		failed = func(net.Addr, error) {}
 	}

@@ -29,7 +29,8 @@ func TestSpotWritesBeforeTrySendReturns(t *testing.T) {
 		if err := a.TrySend(&Frame{Type: TypePutAck, Head: make([]byte, 100)}); err != nil {
 			t.Fatal(err)
 		}
-		if s := a.Stats(); s.SentFrames != before.SentFrames+1 || s.Writes != before.Writes+1 || s.QueuedFrames != 0 || s.QueuedBytes != 0 {
+		if s := a.Stats(); s.SentFrames != before.SentFrames+1 || s.Writes != before.Writes+1 || s.QueuedFrames != 0 ||
+			s.QueuedBytes != 0 {
 			t.Fatalf("after TrySend: %+v, before: %+v", s, before)
 		}
 	}
@@ -71,7 +72,9 @@ func TestSpotLeavesRestToWriter(t *testing.T) {
 	a, _ := handshake(t, testOptions("a", newSink(nil)), testOptions("b", right))
 	sent := uint64(0)
 	send := func() {
-		if err := a.TrySend(&Frame{Type: TypePutAck, Request: sent, Head: make([]byte, maxSpotBytes-HeaderBytes)}); err != nil {
+		if err := a.TrySend(&Frame{
+			Type: TypePutAck, Request: sent, Head: make([]byte, maxSpotBytes-HeaderBytes),
+		}); err != nil {
 			t.Fatal(err)
 		}
 		sent++

@@ -65,9 +65,13 @@ func TestOverTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := <-accepted
-	until(t, "pings between reads that timed out", func() bool { return a.Stats().SentFrames > 3 && b.Stats().SentFrames > 3 })
+	until(t, "pings between reads that timed out", func() bool {
+		return a.Stats().SentFrames > 3 && b.Stats().SentFrames > 3
+	})
 	for _, size := range []int{0, 1, 10_000, 300_000} {
-		if err := a.Send(t.Context(), &Frame{Type: TypeForwardPut, Head: []byte("h"), Body: [][]byte{make([]byte, size)}}); err != nil {
+		if err := a.Send(t.Context(), &Frame{
+			Type: TypeForwardPut, Head: []byte("h"), Body: [][]byte{make([]byte, size)},
+		}); err != nil {
 			t.Fatal(err)
 		}
 		if n := <-arrived; n != size+1 {

@@ -18,16 +18,17 @@ const (
 
 	TypePutMessagesOnReplica Type = 16 // leader to follower: placement, then sealed batches
 	TypePutAck               Type = 17 // follower to leader: what is durable; cumulative
-	TypeHeartbeat            Type = 18 // leader to follower: how much was sent, and Committed, when there is nothing else to send
-	TypeProbe                Type = 19 // leader to follower: what does your log hold
-	TypeReport               Type = 20 // its answer: the log's end and where its epochs began
-	TypeFetchRange           Type = 21 // a range of a log, for repair
-	TypeFetchReply           Type = 22 // placement, then sealed batches
-	TypeMatch                Type = 23 // leader to follower: our logs are equal below a position; cut the rest
-	TypeReset                Type = 24 // leader to follower: nothing in common is left; begin anew
-	TypeGap                  Type = 25 // follower to leader: something before what was sent is missing
-	TypeReject               Type = 26 // follower to leader: nothing was done, and why
-	TypeResync               Type = 27 // follower to leader: probe me
+	// leader to follower: how much was sent, and Committed, when there is nothing else to send
+	TypeHeartbeat  Type = 18
+	TypeProbe      Type = 19 // leader to follower: what does your log hold
+	TypeReport     Type = 20 // its answer: the log's end and where its epochs began
+	TypeFetchRange Type = 21 // a range of a log, for repair
+	TypeFetchReply Type = 22 // placement, then sealed batches
+	TypeMatch      Type = 23 // leader to follower: our logs are equal below a position; cut the rest
+	TypeReset      Type = 24 // leader to follower: nothing in common is left; begin anew
+	TypeGap        Type = 25 // follower to leader: something before what was sent is missing
+	TypeReject     Type = 26 // follower to leader: nothing was done, and why
+	TypeResync     Type = 27 // follower to leader: probe me
 
 	TypeForwardPut Type = 32 // a node to the leader: a client's put
 	TypeForwardAck Type = 33
@@ -43,14 +44,17 @@ const (
 	TypeDeliver     Type = 40 // from the leader: messages
 	TypeUnsubscribe Type = 41 // to a leader: the client is gone
 	TypeUnserved    Type = 42 // from the leader: the subscription has ended, and why
-	TypeStamp       Type = 43 // to a leader: the time at the node that has the clients. From feature level 2, as the three that follow
-	TypeDeliverHeld Type = 44 // from the leader: messages of an ordered channel, and until when they may be handed to a client
+	// to a leader: the time at the node that has the clients. From feature level 2, as the three that follow
+	TypeStamp Type = 43
+	// from the leader: messages of an ordered channel, and until when they may be handed to a client
+	TypeDeliverHeld Type = 44
 	TypeFence       Type = 45 // from a leader that begins: hand over nothing of the leaders before
 	TypeFenced      Type = 46 // its answer: nothing of theirs is left
 )
 
 var typeNames = map[Type]string{
-	TypeHello: "Hello", TypeHelloAck: "HelloAck", TypePing: "Ping", TypePong: "Pong", TypeGoodbye: "Goodbye", TypeError: "Error",
+	TypeHello: "Hello", TypeHelloAck: "HelloAck", TypePing: "Ping", TypePong: "Pong", TypeGoodbye: "Goodbye",
+	TypeError:                "Error",
 	TypePutMessagesOnReplica: "PutMessagesOnReplica", TypePutAck: "PutAck", TypeHeartbeat: "Heartbeat",
 	TypeProbe: "Probe", TypeReport: "Report", TypeFetchRange: "FetchRange", TypeFetchReply: "FetchReply",
 	TypeMatch: "Match", TypeReset: "Reset", TypeGap: "Gap", TypeReject: "Reject", TypeResync: "Resync",

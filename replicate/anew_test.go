@@ -25,7 +25,8 @@ func TestFollowerBeginsAnew(t *testing.T) {
 	r.say(Message{Kind: MsgHeartbeat, Position: 6, Committed: 5})
 	before := r.probe()
 	acts := r.step(Event{Kind: EvUnusable})
-	if a := find(acts, ActDamaged); a == nil || a.Err == nil || sent(acts, 1, MsgResync) == nil || r.f.Electable() || r.f.Following() || !r.f.Log().Shortened {
+	if a := find(acts, ActDamaged); a == nil || a.Err == nil || sent(acts, 1, MsgResync) == nil || r.f.Electable() ||
+		r.f.Following() || !r.f.Log().Shortened {
 		t.Fatalf("%+v", acts)
 	}
 	if acts = r.step(Event{Kind: EvUnusable}); len(acts) != 0 {
@@ -57,7 +58,10 @@ func TestFollowerBeginsAnew(t *testing.T) {
 		}
 	}
 	rep := r.probe()
-	acts = r.say(Message{Kind: MsgReset, Log: r.leader.stateAt(2), Epochs: r.leader.table.before(2), Boot: rep.Boot, Generation: rep.Generation})
+	acts = r.say(Message{
+		Kind: MsgReset, Log: r.leader.stateAt(2), Epochs: r.leader.table.before(2), Boot: rep.Boot,
+		Generation: rep.Generation,
+	})
 	a := find(acts, ActReset)
 	if a == nil || a.Log.Next != 2 || r.f.Committed() != 2 || !r.f.Shortened() {
 		t.Fatalf("%+v, committed %d", acts, r.f.Committed())
@@ -180,7 +184,8 @@ func TestLeaderLetsACopyBeginAnew(t *testing.T) {
 	r.serve()
 	again(r)
 	acts := r.bare(2)
-	if a := find(acts, ActPropose); a == nil || contains(a.State.ISR, testMember(2)) || sent(acts, 2, MsgReset) != nil || sent(acts, 2, MsgMatch) != nil {
+	if a := find(acts, ActPropose); a == nil || contains(a.State.ISR, testMember(2)) || sent(acts, 2, MsgReset) != nil ||
+		sent(acts, 2, MsgMatch) != nil {
 		t.Fatalf("%+v", acts)
 	}
 	r.accept(testMember(1), testMember(3))
@@ -218,7 +223,10 @@ func TestLeaderKeepsAMemberWithAnotherLog(t *testing.T) {
 	r := newLeaderRig(t, Config{RetryNs: 50 * ms}, 2, 2)
 	r.serve()
 	r.say(2, Message{Kind: MsgResync, Request: r.l.peer(2).request})
-	acts := r.say(2, Message{Kind: MsgReport, Store: testMember(2).Store, Start: 5, Log: segment.State{Next: 8, Epoch: 1}, Epochs: []EpochStart{{Epoch: 1, Position: 5}}})
+	acts := r.say(2, Message{
+		Kind: MsgReport, Store: testMember(2).Store, Start: 5, Log: segment.State{Next: 8, Epoch: 1},
+		Epochs: []EpochStart{{Epoch: 1, Position: 5}},
+	})
 	if sent(acts, 2, MsgReset) != nil || sent(acts, 2, MsgMatch) != nil {
 		t.Fatalf("%+v", acts)
 	}
@@ -315,11 +323,13 @@ func TestFollowerWaitsForItsDevice(t *testing.T) {
 		begin segment.Position // > 0: it is told to begin there
 		waits bool
 	}{
-		"it counts":                       {isr: []Member{testMember(1), testMember(2)}, again: true, waits: true},
-		"nothing is known":                {again: true, waits: true},
-		"it is outside":                   {isr: []Member{testMember(1), testMember(3)}, known: true, again: true},
-		"it was outside, and may be in":   {isr: []Member{testMember(1), testMember(3)}, again: true, waits: true},
-		"it counts, and the store knows":  {isr: []Member{testMember(1), testMember(2)}, known: true, again: true, waits: true},
+		"it counts":                     {isr: []Member{testMember(1), testMember(2)}, again: true, waits: true},
+		"nothing is known":              {again: true, waits: true},
+		"it is outside":                 {isr: []Member{testMember(1), testMember(3)}, known: true, again: true},
+		"it was outside, and may be in": {isr: []Member{testMember(1), testMember(3)}, again: true, waits: true},
+		"it counts, and the store knows": {
+			isr: []Member{testMember(1), testMember(2)}, known: true, again: true, waits: true,
+		},
 		"it counts, and is damaged":       {isr: []Member{testMember(1), testMember(2)}},
 		"the leader begins in its middle": {isr: []Member{testMember(1), testMember(2)}, again: true, begin: 2, waits: true},
 		"the leader begins at its end":    {isr: []Member{testMember(1), testMember(2)}, again: true, begin: 6},
@@ -336,10 +346,14 @@ func TestFollowerWaitsForItsDevice(t *testing.T) {
 			}
 			answer := Message{Kind: MsgMatch, Position: 4, Boot: rep.Boot, Generation: rep.Generation}
 			if c.begin > 0 {
-				answer = Message{Kind: MsgReset, Log: r.leader.stateAt(c.begin), Epochs: r.leader.table.before(c.begin), Boot: rep.Boot, Generation: rep.Generation}
+				answer = Message{
+					Kind: MsgReset, Log: r.leader.stateAt(c.begin), Epochs: r.leader.table.before(c.begin), Boot: rep.Boot,
+					Generation: rep.Generation,
+				}
 			}
 			acts := r.say(answer)
-			if begins := find(acts, ActReset) != nil || sent(acts, 1, MsgResync) != nil; begins == c.waits || r.f.Waits() != c.waits {
+			if begins := find(acts, ActReset) != nil || sent(acts, 1, MsgResync) != nil; begins == c.waits ||
+				r.f.Waits() != c.waits {
 				t.Fatalf("%s: waits %v: %+v", name, r.f.Waits(), acts)
 			}
 			if !c.waits {

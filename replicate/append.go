@@ -46,7 +46,8 @@ func (f *Follower) append(m *Message, acts *Actions) {
 
 // fits checks the frame's arguments against its batches, and the batches against each other.
 func fits(m *Message) bool {
-	if len(m.Batches) == 0 || m.Position != m.Batches[0].Position || m.Until != m.Position+segment.Position(len(m.Batches)) {
+	if len(m.Batches) == 0 || m.Position != m.Batches[0].Position ||
+		m.Until != m.Position+segment.Position(len(m.Batches)) {
 		return false
 	}
 	last := &m.Batches[len(m.Batches)-1]
@@ -62,7 +63,8 @@ func fits(m *Message) bool {
 			continue
 		}
 		a := &m.Batches[i-1]
-		if b.Position != a.Position+1 || b.FirstID != a.NextID() || b.Offset != a.End() || b.PrevCRC != a.CRC || b.Epoch < a.Epoch {
+		if b.Position != a.Position+1 || b.FirstID != a.NextID() || b.Offset != a.End() || b.PrevCRC != a.CRC ||
+			b.Epoch < a.Epoch {
 			return false
 		}
 	}

@@ -13,7 +13,10 @@ func BenchmarkLeaderWrite(b *testing.B) {
 	var batch Batch
 	b.ReportAllocs()
 	for b.Loop() {
-		batch = Batch{Position: end.Next, FirstID: end.NextID, Offset: end.End, Epoch: 1, Bytes: 200, Count: 1, PrevCRC: end.LastCRC, CRC: 7}
+		batch = Batch{
+			Position: end.Next, FirstID: end.NextID, Offset: end.End, Epoch: 1, Bytes: 200, Count: 1, PrevCRC: end.LastCRC,
+			CRC: 7,
+		}
 		advance(&end, &batch)
 		r.step(Event{Kind: EvPut})
 		r.step(Event{Kind: EvAppended, Batch: &batch})
@@ -40,8 +43,12 @@ func BenchmarkFollowerWrite(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		batch := &m.Batches[0]
-		*batch = Batch{Position: end.Next, FirstID: end.NextID, Offset: end.End, Epoch: 1, Bytes: 200, Count: 1, PrevCRC: end.LastCRC, CRC: 7}
-		m.Position, m.Until, m.FirstID, m.NextID, m.Committed = batch.Position, batch.Position+1, batch.FirstID, batch.NextID(), end.Next
+		*batch = Batch{
+			Position: end.Next, FirstID: end.NextID, Offset: end.End, Epoch: 1, Bytes: 200, Count: 1, PrevCRC: end.LastCRC,
+			CRC: 7,
+		}
+		m.Position, m.Until, m.FirstID, m.NextID, m.Committed = batch.Position, batch.Position+1, batch.FirstID,
+			batch.NextID(), end.Next
 		advance(&end, batch)
 		step(Event{Kind: EvMessage, Node: 1, Message: &m})
 		step(Event{Kind: EvDurable, Position: end.Next})

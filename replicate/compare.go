@@ -96,8 +96,9 @@ func (l *Leader) compare(now int64, acts *Actions) {
 
 // verdict is what the other members of the ISR say together.
 type verdict struct {
-	others  int       // whose disks are there
-	proofs  int       // that have all that this log was known to have committed, and no more than it has: nothing committed is missing here
+	others int // whose disks are there
+	// that have all that this log was known to have committed, and no more than it has: nothing committed is missing here
+	proofs  int
 	awaited int       // that may have more and can still say so
 	away    int       // that may have more, and whose process is gone
 	best    *Progress // that has the most of those that can lead

@@ -14,7 +14,9 @@ func shortRig(t *testing.T, nodes, minISR int) *leaderRig {
 	}
 	r.state.Epoch = 2
 	end := r.log.end()
-	r.l = NewLeader(r.l.cfg, testMember(1), r.state.Boot, Log{End: end, Durable: end.Next, Epoch: 1, Epochs: r.log.table.Entries(), Shortened: true}, &r.state, r.now)
+	r.l = NewLeader(r.l.cfg, testMember(1), r.state.Boot, Log{
+		End: end, Durable: end.Next, Epoch: 1, Epochs: r.log.table.Entries(), Shortened: true,
+	}, &r.state, r.now)
 	if acts := r.step(Event{Kind: EvLease, DeadlineNs: 1 << 60}); find(acts, ActStartEpoch) != nil || !r.l.Comparing() {
 		t.Fatal("it goes on without asking anybody")
 	}
@@ -25,7 +27,9 @@ func shortRig(t *testing.T, nodes, minISR int) *leaderRig {
 func (r *leaderRig) ends(n NodeID, count int, epoch segment.Epoch, damaged bool) []Action {
 	r.t.Helper()
 	st := segment.State{Next: segment.Position(count), Epoch: epoch, End: segment.Offset(100 * count)}
-	acts := r.say(n, Message{Kind: MsgReport, Store: testMember(n).Store, Log: st, Epochs: r.log.table.Entries(), Damaged: damaged})
+	acts := r.say(n, Message{
+		Kind: MsgReport, Store: testMember(n).Store, Log: st, Epochs: r.log.table.Entries(), Damaged: damaged,
+	})
 	if r.l.Comparing() && (sent(acts, n, MsgMatch) != nil || sent(acts, n, MsgReset) != nil) {
 		r.t.Fatal("somebody is cut before it is known that nothing is missing")
 	}
@@ -41,7 +45,8 @@ func (r *leaderRig) later(d int64) []Action {
 func TestShortenedLeaderYields(t *testing.T) {
 	r := shortRig(t, 3, 2)
 	a := find(r.ends(2, 7, 1, false), ActHandOver)
-	if a == nil || a.Node != 2 || a.Position != 7 || a.State.Epoch != 2 || a.State.Version != r.state.Version || a.State.Boot != r.state.Boot {
+	if a == nil || a.Node != 2 || a.Position != 7 || a.State.Epoch != 2 || a.State.Version != r.state.Version ||
+		a.State.Boot != r.state.Boot {
 		t.Fatalf("%+v", a)
 	}
 	if find(r.later(50), ActHandOver) != nil {
@@ -141,7 +146,8 @@ func TestShortenedLeaderWaitsForADamagedMember(t *testing.T) {
 		r := shortRig(t, 2, 1)
 		answer(r)
 		for range 100 {
-			if acts := r.later(100); find(acts, ActStartEpoch) != nil || find(acts, ActHandOver) != nil || find(acts, ActPropose) != nil {
+			if acts := r.later(100); find(acts, ActStartEpoch) != nil || find(acts, ActHandOver) != nil ||
+				find(acts, ActPropose) != nil {
 				t.Fatalf("%s: %+v", name, acts)
 			}
 		}

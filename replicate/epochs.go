@@ -107,7 +107,9 @@ func (t *EpochTable) before(p segment.Position) []EpochStart {
 // An epoch has one author, so equal (epoch, position) means equal bytes and an equal history before: what is common
 // ends where the newest shared epoch ends first. Whole tables are compared, therefore one exchange is
 // enough, however often the leader changed (P2).
-func (t *EpochTable) Common(end segment.Position, other []EpochStart, otherEnd segment.Position) (segment.Position, error) {
+func (t *EpochTable) Common(
+	end segment.Position, other []EpochStart, otherEnd segment.Position,
+) (segment.Position, error) {
 	i, j := len(t.entries)-1, len(other)-1
 	for i >= 0 && j >= 0 {
 		switch a, b := &t.entries[i], &other[j]; {
@@ -169,7 +171,8 @@ func AppendEpochs(dst []byte, entries []EpochStart) []byte {
 // DecodeEpochs appends the table at the start of p to dst and returns what follows it. It checks version, bounds and
 // order, so that a decoded table can be used as it is. The error is ErrInvalid.
 func DecodeEpochs(dst []EpochStart, p []byte) ([]EpochStart, []byte, error) {
-	if len(p) < epochHeaderBytes || p[offTableVersion] != EpochTableVersion || p[offTableReserved]|p[offTableReserved+1]|p[offTableReserved+2] != 0 {
+	if len(p) < epochHeaderBytes || p[offTableVersion] != EpochTableVersion ||
+		p[offTableReserved]|p[offTableReserved+1]|p[offTableReserved+2] != 0 {
 		return dst, nil, ErrInvalid
 	}
 	n := binary.LittleEndian.Uint32(p[offTableCount:])

@@ -18,7 +18,9 @@ import (
 func table(pairs ...uint64) []EpochStart {
 	var out []EpochStart
 	for i := 0; i < len(pairs); i += 2 {
-		out = append(out, EpochStart{Epoch: segment.Epoch(pairs[i]), Position: segment.Position(pairs[i+1]), Offset: segment.Offset(100 * pairs[i+1])})
+		out = append(out, EpochStart{
+			Epoch: segment.Epoch(pairs[i]), Position: segment.Position(pairs[i+1]), Offset: segment.Offset(100 * pairs[i+1]),
+		})
 	}
 	return out
 }
@@ -42,11 +44,20 @@ func TestEpochTableCommon(t *testing.T) {
 		{"the other has an epoch that was lost", table(1, 0, 3, 5), 9, table(1, 0, 2, 5), 8, 5, nil},
 		{"and had less of the epoch before", table(1, 0, 3, 7), 9, table(1, 0, 2, 5), 8, 5, nil},
 		{"A, B, A, B", table(1, 0, 2, 2, 4, 4), 6, table(1, 0, 3, 3), 5, 2, nil},
-		{"KIP-279: both have epochs that the other lacks", table(1, 0, 2, 10, 5, 20), 30, table(1, 0, 3, 12, 4, 18), 25, 10, nil},
+		{
+			"KIP-279: both have epochs that the other lacks", table(1, 0, 2, 10, 5, 20), 30, table(1, 0, 3, 12, 4, 18), 25, 10,
+			nil,
+		},
 		{"trimmed beginnings", table(3, 30), 40, table(1, 0, 2, 10, 3, 30), 35, 35, nil},
 		{"nothing", table(2, 0), 5, table(1, 0), 5, 0, ErrNoCommon},
 		{"an empty log", table(1, 0), 5, nil, 0, 0, ErrNoCommon},
-		{"one epoch at one position and two offsets", []EpochStart{{1, 0, 0}, {2, 5, 500}}, 9, []EpochStart{{1, 0, 0}, {2, 5, 400}}, 9, 0, ErrEpochConflict},
+		{
+			"one epoch at one position and two offsets",
+			[]EpochStart{{1, 0, 0}, {2, 5, 500}},
+			9,
+			[]EpochStart{{1, 0, 0}, {2, 5, 400}},
+			9, 0, ErrEpochConflict,
+		},
 		{"one epoch at two places", table(1, 0, 2, 5), 9, table(1, 0, 2, 6), 9, 0, ErrEpochConflict},
 	} {
 		tab := EpochTable{entries: c.mine}
@@ -164,7 +175,8 @@ func mustPanic(t *testing.T, fn func()) {
 }
 
 func TestEpochsCodec(t *testing.T) {
-	const golden = "0100000002000000" + "010000000000000000000000000000000000000000000000" + "030000000000000005000000000000002c01000000000000"
+	const golden = "0100000002000000" + "010000000000000000000000000000000000000000000000" +
+		"030000000000000005000000000000002c01000000000000"
 	entries := []EpochStart{{1, 0, 0}, {3, 5, 300}}
 	p := AppendEpochs([]byte("x"), entries)
 	if hex.EncodeToString(p[1:]) != golden {
@@ -275,7 +287,8 @@ func TestRecent(t *testing.T) {
 			from := r.first + segment.Position(rng.IntN(int(r.next-r.first)))
 			limit, count := int64(rng.IntN(200)), 1+rng.IntN(10)
 			until := r.reach(from, limit, count)
-			if until <= from || until > r.next || int(until-from) > count || until > from+1 && int64(ends[until]-ends[from]) > limit {
+			if until <= from || until > r.next || int(until-from) > count ||
+				until > from+1 && int64(ends[until]-ends[from]) > limit {
 				t.Fatalf("seed %d: reach %d from %d", seed, until, from)
 			}
 			if until < r.next && int(until-from) < count && int64(ends[until+1]-ends[from]) <= limit {

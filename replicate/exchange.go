@@ -125,7 +125,8 @@ func (l *Leader) common(m *Message) (segment.Position, error) {
 // something committed: it is first proposed for removal, and asked again when the store has accepted. Where the ISR cannot shrink, a
 // member that lost the end of its log would wait for ever: if all that it has lies below this log's beginning, where retention has removed it, it begins anew as a member.
 func (l *Leader) snapshot(p *Progress, m *Message, now int64, acts *Actions) {
-	stuck := (len(l.isr.members) <= l.isr.minISR || l.blocked) && !contains(l.isr.proposed, p.member()) && m.Log.Next <= l.log.Start.Next
+	stuck := (len(l.isr.members) <= l.isr.minISR || l.blocked) && !contains(l.isr.proposed, p.member()) &&
+		m.Log.Next <= l.log.Start.Next
 	if !stuck && (l.isr.member(p.member()) || contains(l.isr.proposed, p.member())) {
 		p.Damaged = true
 		return

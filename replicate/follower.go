@@ -56,14 +56,17 @@ type Follower struct {
 	bare      bool // and this epoch's leader is told so
 	spared    bool // and a leader, of this epoch or one before, needs nothing of it
 	waits     bool // anew && !bare: not yet, because its device may read it again
-	outside   bool // the store knows that this replica is damaged, and has an ISR without it. An older state may be from before it joined
-	err       error
+	// the store knows that this replica is damaged, and has an ISR without it. An older state may be from before it joined
+	outside bool
+	err     error
 }
 
 // NewFollower starts a replica on its log as it stands. boot is new for every process: an answer to the one
 // before must not reach this one.
 func NewFollower(cfg Config, self Member, boot uuid.UUID, log Log) *Follower {
-	f := &Follower{cfg: cfg.withDefaults(), self: self, boot: boot, log: log, epoch: max(log.Epoch, log.End.Epoch), askedAt: noTime}
+	f := &Follower{
+		cfg: cfg.withDefaults(), self: self, boot: boot, log: log, epoch: max(log.Epoch, log.End.Epoch), askedAt: noTime,
+	}
 	f.table.Reset(log.Epochs)
 	f.log.Committed = max(log.Committed, log.Start.Next)
 	f.log.Epochs = nil
@@ -230,7 +233,8 @@ func (f *Follower) message(now int64, from NodeID, m *Message, acts *Actions) {
 		f.probe(m, now, acts)
 	case m.Kind == MsgMatch || m.Kind == MsgReset:
 		f.answer(now, m, acts)
-	case m.Kind == MsgRange && (f.state == reporting && m.Request == f.request || f.state == cutting && m.Request == f.asking):
+	case m.Kind == MsgRange && (f.state == reporting && m.Request == f.request ||
+		f.state == cutting && m.Request == f.asking):
 		f.takeRange(m, acts)
 	case f.state != following || m.Request != f.request:
 		f.askAgain(m, now, acts)

@@ -122,7 +122,8 @@ func TestFollowerAppends(t *testing.T) {
 	// After a restart the checksums are forgotten and the epochs are not.
 	r.restart(Config{}, 0)
 	r.exchange(6)
-	if acts = r.say(r.frame(3, 6, 6)); find(acts, ActAppend) != nil || sent(acts, 1, MsgAck) == nil || r.f.Committed() != 6 {
+	if acts = r.say(r.frame(3, 6, 6)); find(acts, ActAppend) != nil || sent(acts, 1, MsgAck) == nil ||
+		r.f.Committed() != 6 {
 		t.Fatalf("%+v", acts)
 	}
 }
@@ -150,7 +151,8 @@ func TestFollowerArguments(t *testing.T) {
 		spoil(&m)
 		acts := r.say(m)
 		rej := sent(acts, 1, MsgReject)
-		if rej == nil || rej.Code != RejectArgument || find(acts, ActAppend) != nil || r.f.Log().End != r.log.end() || r.f.Committed() != 0 {
+		if rej == nil || rej.Code != RejectArgument || find(acts, ActAppend) != nil || r.f.Log().End != r.log.end() ||
+			r.f.Committed() != 0 {
 			t.Errorf("%s: %+v", name, acts)
 		}
 	}
@@ -160,7 +162,8 @@ func TestFollowerArguments(t *testing.T) {
 func TestFollowerRefusesWhatDoesNotContinue(t *testing.T) {
 	r := newFollowerRig(t, Config{}, leaderLog(1, 1, 1, 1, 1, 1), 2)
 	acts := r.say(r.frame(4, 5, 2))
-	if m := sent(acts, 1, MsgGap); m == nil || m.Position != 2 || m.Offset != r.log.end().End || find(acts, ActAppend) != nil {
+	if m := sent(acts, 1, MsgGap); m == nil || m.Position != 2 || m.Offset != r.log.end().End ||
+		find(acts, ActAppend) != nil {
 		t.Fatalf("a hole: %+v", acts)
 	}
 	r.say(r.frame(2, 3, 2))
@@ -191,7 +194,8 @@ func TestFollowerRefusesWhatDoesNotContinue(t *testing.T) {
 	m := r.frame(2, 3, 2)
 	m.Batches[0].PrevCRC++
 	acts = r.say(m)
-	if rej := sent(acts, 1, MsgReject); rej == nil || rej.Code != RejectDamaged || !errors.Is(r.f.Err(), ErrDamaged) || r.f.Electable() {
+	if rej := sent(acts, 1, MsgReject); rej == nil || rej.Code != RejectDamaged || !errors.Is(r.f.Err(), ErrDamaged) ||
+		r.f.Electable() {
 		t.Fatalf("%+v", acts)
 	}
 	// Another batch in the place of one that is here: same.
@@ -210,13 +214,15 @@ func TestFollowerEpochs(t *testing.T) {
 	m := r.frame(2, 3, 2)
 	m.Epoch = 1
 	acts := r.say(m)
-	if rej := sent(acts, 1, MsgReject); rej == nil || rej.Code != RejectEpoch || rej.Epoch != 2 || len(acts) != 1 || r.log.next() != 2 {
+	if rej := sent(acts, 1, MsgReject); rej == nil || rej.Code != RejectEpoch || rej.Epoch != 2 || len(acts) != 1 ||
+		r.log.next() != 2 {
 		t.Fatalf("an older epoch: %+v", acts)
 	}
 	m = r.frame(2, 3, 2)
 	m.Epoch = 3
 	acts = r.step(Event{Kind: EvMessage, Node: 3, Message: &m})
-	if find(acts, ActRefresh) == nil || sent(acts, 3, MsgResync) == nil || find(acts, ActAppend) != nil || r.f.Epoch() != 3 || r.f.Following() {
+	if find(acts, ActRefresh) == nil || sent(acts, 3, MsgResync) == nil || find(acts, ActAppend) != nil ||
+		r.f.Epoch() != 3 || r.f.Following() {
 		t.Fatalf("a newer epoch: %+v", acts)
 	}
 	// Node 1 is the leader of yesterday, and an answer to this node's own leadership is no leader's word.
@@ -246,7 +252,9 @@ func TestFollowerLateAnswers(t *testing.T) {
 	r := newFollowerRig(t, Config{}, g, 3)
 	r.say(r.frame(3, 5, 0))
 	late := Message{Kind: MsgMatch, Position: 3, Boot: r.f.boot, Generation: 0}
-	for name, m := range map[string]Message{"again": late, "of the exchange before": {Kind: MsgMatch, Position: 1, Request: r.req, Boot: r.f.boot}} {
+	for name, m := range map[string]Message{
+		"again": late, "of the exchange before": {Kind: MsgMatch, Position: 1, Request: r.req, Boot: r.f.boot},
+	} {
 		if acts := r.say(m); len(acts) != 0 {
 			t.Errorf("an answer %s: %+v", name, acts)
 		}
@@ -267,7 +275,8 @@ func TestFollowerLateAnswers(t *testing.T) {
 	if acts := r.say(r.frame(2, 3, 0)); len(acts) != 0 {
 		t.Errorf("a frame while reporting: %+v", acts)
 	}
-	if a := find(r.say(Message{Kind: MsgMatch, Position: 4, Boot: r.f.boot}), ActTruncate); a == nil || a.Position != 4 || a.Generation != 1 {
+	if a := find(r.say(Message{Kind: MsgMatch, Position: 4, Boot: r.f.boot}), ActTruncate); a == nil || a.Position != 4 ||
+		a.Generation != 1 {
 		t.Fatalf("the true answer: %+v", a)
 	}
 	if r.f.Electable() {
@@ -302,10 +311,12 @@ func TestFollowerNeverCutsCommitted(t *testing.T) {
 		rep := sent(r.say(Message{Kind: MsgProbe}), 1, MsgReport)
 		m.Boot, m.Generation = rep.Boot, rep.Generation
 		acts := r.say(m)
-		if find(acts, ActTruncate) != nil || find(acts, ActReset) != nil || find(acts, ActDamaged) == nil || !errors.Is(r.f.Err(), ErrDamaged) {
+		if find(acts, ActTruncate) != nil || find(acts, ActReset) != nil || find(acts, ActDamaged) == nil ||
+			!errors.Is(r.f.Err(), ErrDamaged) {
 			t.Errorf("%s: %+v", name, acts)
 		}
-		if rej := sent(r.say(r.frame(2, 3, 2)), 1, MsgReject); rej == nil || rej.Code != RejectDamaged || r.f.Electable() || r.f.Log().End != r.log.end() {
+		if rej := sent(r.say(r.frame(2, 3, 2)), 1, MsgReject); rej == nil || rej.Code != RejectDamaged || r.f.Electable() ||
+			r.f.Log().End != r.log.end() {
 			t.Errorf("%s: afterwards %+v", name, rej)
 		}
 	}
@@ -342,10 +353,13 @@ func TestFollowerFault(t *testing.T) {
 	r := newFollowerRig(t, Config{}, leaderLog(1, 1, 1, 1), 2)
 	r.say(r.frame(2, 3, 1))
 	acts := r.step(Event{Kind: EvFault, Err: errors.New("EIO")})
-	if a := find(acts, ActDamaged); a == nil || !errors.Is(a.Err, ErrDisk) || sent(acts, 1, MsgReject) == nil || r.f.Electable() {
+	if a := find(acts, ActDamaged); a == nil || !errors.Is(a.Err, ErrDisk) || sent(acts, 1, MsgReject) == nil ||
+		r.f.Electable() {
 		t.Fatalf("%+v", acts)
 	}
-	for _, acts := range [][]Action{r.durable(3), r.say(r.frame(3, 4, 1)), r.say(Message{Kind: MsgHeartbeat, Position: 3}), r.step(Event{Kind: EvTick})} {
+	for _, acts := range [][]Action{
+		r.durable(3), r.say(r.frame(3, 4, 1)), r.say(Message{Kind: MsgHeartbeat, Position: 3}), r.step(Event{Kind: EvTick}),
+	} {
 		if sent(acts, 1, MsgAck) != nil || find(acts, ActAppend) != nil {
 			t.Errorf("%+v", acts)
 		}
@@ -370,7 +384,8 @@ func TestFollowerRepair(t *testing.T) {
 	r := newFollowerRig(t, Config{RetryNs: 50 * ms}, leaderLog(1, 2, 2, 2, 2, 2), 6)
 	acts := r.step(Event{Kind: EvCorrupt, Position: 2, Until: 4})
 	fetch, ack := sent(acts, 1, MsgFetch), sent(acts, 1, MsgAck)
-	if fetch == nil || fetch.Position != 2 || fetch.Until != 4 || ack == nil || !ack.Damaged || r.f.Electable() || find(acts, ActDamaged) == nil {
+	if fetch == nil || fetch.Position != 2 || fetch.Until != 4 || ack == nil || !ack.Damaged || r.f.Electable() ||
+		find(acts, ActDamaged) == nil {
 		t.Fatalf("%+v", acts)
 	}
 	if acts = r.step(Event{Kind: EvTick}); len(acts) != 0 {
@@ -398,7 +413,8 @@ func TestFollowerRepair(t *testing.T) {
 	if find(r.say(m), ActRepair) == nil {
 		t.Fatal("a part is not used")
 	}
-	if acts = r.step(Event{Kind: EvRepaired, Position: 2, Until: 3}); r.f.Electable() || sent(acts, 1, MsgFetch).Position != 3 {
+	if acts = r.step(Event{Kind: EvRepaired, Position: 2, Until: 3}); r.f.Electable() ||
+		sent(acts, 1, MsgFetch).Position != 3 {
 		t.Fatalf("%+v", acts)
 	}
 	acts = r.step(Event{Kind: EvRepaired, Position: 3, Until: 4})
@@ -416,7 +432,8 @@ func TestFollowerRepair(t *testing.T) {
 	}
 	// The leader may ask for what this replica can read, and for no more.
 	r.step(Event{Kind: EvCorrupt, Position: 5, Until: 6})
-	if m := sent(r.say(Message{Kind: MsgFetch, Position: 4, Until: 6}), 1, MsgRange); m == nil || m.Position != 4 || m.Until != 5 {
+	if m := sent(r.say(Message{Kind: MsgFetch, Position: 4, Until: 6}), 1, MsgRange); m == nil || m.Position != 4 ||
+		m.Until != 5 {
 		t.Fatalf("%+v", m)
 	}
 	for _, p := range []segment.Position{0, 5, 6} {
@@ -447,7 +464,10 @@ func TestFollowerStepAllocs(t *testing.T) {
 	m := Message{Kind: MsgAppend, Epoch: 1, Request: 1, Batches: make([]Batch, 1)}
 	run := func() {
 		b := &m.Batches[0]
-		*b = Batch{Position: end.Next, FirstID: end.NextID, Offset: end.End, Epoch: 1, Bytes: 200, Count: 1, PrevCRC: end.LastCRC, CRC: 7}
+		*b = Batch{
+			Position: end.Next, FirstID: end.NextID, Offset: end.End, Epoch: 1, Bytes: 200, Count: 1, PrevCRC: end.LastCRC,
+			CRC: 7,
+		}
 		m.Position, m.Until, m.FirstID, m.NextID, m.Committed = b.Position, b.Position+1, b.FirstID, b.NextID(), end.Next
 		advance(&end, b)
 		step(Event{Kind: EvMessage, Node: 1, Message: &m})

@@ -24,7 +24,8 @@ func (r *bytesReader) message(g *simLog) Message {
 	m := Message{
 		Kind: MessageKind(1 + r.next()%int(MsgRange)), Code: RejectCode(r.next() % 4), Damaged: r.next()%4 == 0,
 		Epoch: segment.Epoch(1 + r.next()%4), Request: uint64(r.next() % 5), Generation: uint64(r.next() % 2),
-		Position: segment.Position(r.next() % 12), Committed: segment.Position(r.next() % 12), Start: segment.Position(r.next() % 4),
+		Position: segment.Position(r.next() % 12), Committed: segment.Position(r.next() % 12),
+		Start: segment.Position(r.next() % 4),
 	}
 	if r.next()%4 != 0 {
 		m.Boot = simUUID('b', 2, 0)
@@ -32,9 +33,13 @@ func (r *bytesReader) message(g *simLog) Message {
 	m.Store = simUUID('s', 2, 1+r.next()%2)
 	m.Until = m.Position + segment.Position(r.next()%5)
 	m.Offset = segment.Offset(r.next() * 10)
-	m.Log = segment.State{Next: segment.Position(r.next() % 12), End: segment.Offset(r.next() * 10), Epoch: segment.Epoch(r.next() % 4)}
+	m.Log = segment.State{
+		Next: segment.Position(r.next() % 12), End: segment.Offset(r.next() * 10), Epoch: segment.Epoch(r.next() % 4),
+	}
 	for range r.next() % 4 {
-		m.Epochs = append(m.Epochs, EpochStart{segment.Epoch(r.next() % 5), segment.Position(r.next() % 12), segment.Offset(r.next() * 10)})
+		m.Epochs = append(m.Epochs, EpochStart{
+			segment.Epoch(r.next() % 5), segment.Position(r.next() % 12), segment.Offset(r.next() * 10),
+		})
 	}
 	for p := m.Position; p < m.Until; p++ {
 		b := Batch{Position: p, Bytes: r.next(), Epoch: segment.Epoch(r.next() % 4)}
@@ -71,7 +76,9 @@ func playFollower(t *testing.T, data []byte, held uint8) {
 	leader := leaderLog(1, 1, 2, 2, 2, 3, 3, 3, 3, 3)
 	log := leader.clone()
 	log.truncate(segment.Position(held) % (leader.next() + 1))
-	fo := NewFollower(Config{MaxWindowCount: 4}, testMember(2), simUUID('b', 2, 0), Log{End: log.end(), Durable: log.next(), Epochs: log.table.Entries()})
+	fo := NewFollower(Config{MaxWindowCount: 4}, testMember(2), simUUID('b', 2, 0), Log{
+		End: log.end(), Durable: log.next(), Epochs: log.table.Entries(),
+	})
 	var acts Actions
 	in := bytesReader(data)
 	gen, cutGen := uint64(0), uint64(0)
@@ -109,7 +116,8 @@ func playFollower(t *testing.T, data []byte, held uint8) {
 			}
 		}
 		l := fo.Log()
-		if fo.Committed() < before || l.Committed > l.Durable || fo.state != cutting && (l.Durable > l.End.Next || l.End.Next != log.next()) {
+		if fo.Committed() < before || l.Committed > l.Durable ||
+			fo.state != cutting && (l.Durable > l.End.Next || l.End.Next != log.next()) {
 			t.Fatalf("marks: %+v, the log ends at %d", l, log.next())
 		}
 	}
@@ -150,7 +158,8 @@ func playLeader(t *testing.T, data []byte) {
 			acts = r.step(Event{Kind: EvMessage, Node: NodeID(in.next() % 4), Message: &m})
 		}
 		for _, a := range acts {
-			if a.Kind == ActSend && a.Message.Kind == MsgAppend && (a.Message.Position >= a.Message.Until || a.Message.Until > r.log.next()) {
+			if a.Kind == ActSend && a.Message.Kind == MsgAppend &&
+				(a.Message.Position >= a.Message.Until || a.Message.Until > r.log.next()) {
 				t.Fatalf("sends [%d,%d) of %d", a.Message.Position, a.Message.Until, r.log.next())
 			}
 		}

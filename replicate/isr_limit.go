@@ -43,7 +43,8 @@ type LeaderCounts struct {
 // Counts returns what the machine has counted so far.
 func (l *Leader) Counts() LeaderCounts {
 	return LeaderCounts{
-		ISRChanges: l.isr.made, ISRHeldBack: l.isr.heldBack, Absences: l.absences, Stranded: l.stranding.count, Losses: l.losses,
+		ISRChanges: l.isr.made, ISRHeldBack: l.isr.heldBack, Absences: l.absences, Stranded: l.stranding.count,
+		Losses: l.losses,
 	}
 }
 

@@ -62,7 +62,8 @@ func NewLeader(cfg Config, self Member, boot uuid.UUID, log Log, st *State, now 
 	l.log.Committed = max(log.Committed, log.Start.Next) // retention removes only what is committed
 	l.log.Epochs, l.log.Epoch = nil, st.Epoch
 	if l.table.Last() >= st.Epoch || log.End.Epoch >= st.Epoch || log.Epoch > st.Epoch {
-		panic(fmt.Sprintf("BUG: epoch %d is led a second time: the log already knows epoch %d", st.Epoch, max(l.table.Last(), log.Epoch)))
+		panic(fmt.Sprintf("BUG: epoch %d is led a second time: the log already knows epoch %d",
+			st.Epoch, max(l.table.Last(), log.Epoch)))
 	}
 	l.recent = newRecent(log.End.Next, log.End.End, l.cfg.MaxPendingCount)
 	l.isr.joins = newLimiter(l.cfg.MaxISRJoins, l.cfg.ISRWindowNs)

@@ -215,7 +215,8 @@ func (l *Leader) mayJoin(p *Progress, now int64) bool {
 	if p.stuck && p.Match > p.stuckAt {
 		p.stuck = false
 	}
-	if p.stuck || p.Down || p.Damaged || l.isr.member(p.member()) || p.State != Replicate || now-p.heardAt > l.cfg.LagMaxNs {
+	if p.stuck || p.Down || p.Damaged || l.isr.member(p.member()) || p.State != Replicate ||
+		now-p.heardAt > l.cfg.LagMaxNs {
 		p.joining = false
 		return false
 	}
@@ -227,7 +228,8 @@ func (l *Leader) mayJoin(p *Progress, now int64) bool {
 		p.joining = false // it would hold Committed back for nothing
 		return false
 	}
-	near := p.Next == l.log.End.Next && l.log.End.Next-p.Match <= segment.Position(l.cfg.MaxWindowCount) && now-p.movedAt <= l.cfg.LagMaxNs
+	near := p.Next == l.log.End.Next && l.log.End.Next-p.Match <= segment.Position(l.cfg.MaxWindowCount) &&
+		now-p.movedAt <= l.cfg.LagMaxNs
 	switch {
 	case p.joining && now >= p.joinUntil:
 		p.joining, p.joinUntil = false, now+4*l.cfg.JoinNs

@@ -17,7 +17,8 @@ func TestLeaderISR(t *testing.T) {
 	r.ack(2, 2)
 	r.pass(101)
 	p := find(r.step(Event{Kind: EvTick}), ActPropose)
-	if p == nil || len(p.State.ISR) != 2 || contains(p.State.ISR, testMember(3)) || p.State.Version != 1 || p.State.Epoch != 1 {
+	if p == nil || len(p.State.ISR) != 2 || contains(p.State.ISR, testMember(3)) || p.State.Version != 1 ||
+		p.State.Epoch != 1 {
 		t.Fatalf("proposal: %+v", p)
 	}
 	if r.l.Committed() != 1 {
@@ -46,7 +47,8 @@ func TestLeaderISR(t *testing.T) {
 		t.Fatalf("the ISR would be too small: %+v", a)
 	}
 	r.exchange(3, 2)
-	if p = find(r.acts.List, ActPropose); p == nil || !contains(p.State.ISR, testMember(3)) || contains(p.State.ISR, testMember(2)) {
+	if p = find(r.acts.List, ActPropose); p == nil || !contains(p.State.ISR, testMember(3)) ||
+		contains(p.State.ISR, testMember(2)) {
 		t.Fatalf("who came back replaces who is gone: %+v", p)
 	}
 	r.ack(3, 3)
@@ -108,7 +110,9 @@ func TestLeaderJoinFloor(t *testing.T) {
 		r.log.append(sealSim(r.log.end(), 1, []uint64{1}))
 	}
 	r.state.Epoch, r.state.ISR = 2, []Member{testMember(1), testMember(2)}
-	r.l = NewLeader(Config{}, testMember(1), r.state.Boot, Log{End: r.log.end(), Durable: 4, Committed: 1, Epochs: r.log.table.Entries()}, &r.state, r.now)
+	r.l = NewLeader(Config{}, testMember(1), r.state.Boot, Log{
+		End: r.log.end(), Durable: 4, Committed: 1, Epochs: r.log.table.Entries(),
+	}, &r.state, r.now)
 	r.step(Event{Kind: EvLease, DeadlineNs: 1 << 60})
 	r.append(0)
 	r.durable(5)
@@ -179,7 +183,8 @@ func TestLeaderLearns(t *testing.T) {
 		st := r.state
 		c.change(&st)
 		acts := r.step(Event{Kind: EvState, State: &st})
-		if down := find(acts, ActStepDown); !errors.Is(r.l.Err(), c.stops) || (down != nil) != (c.stops != nil) || c.stops == nil && len(r.l.ISR()) != 2 {
+		if down := find(acts, ActStepDown); !errors.Is(r.l.Err(), c.stops) || (down != nil) != (c.stops != nil) ||
+			c.stops == nil && len(r.l.ISR()) != 2 {
 			t.Errorf("%s: %v, %+v", name, r.l.Err(), acts)
 		}
 	}

@@ -56,7 +56,9 @@ func TestLeaderStuckFollower(t *testing.T) {
 	for read != nil {
 		from := read.Position
 		until := min(from+100, r.log.next())
-		r.step(Event{Kind: EvRead, Node: 3, Request: read.Request, Position: from, Until: until, Offset: r.log.stateAt(until).End})
+		r.step(Event{
+			Kind: EvRead, Node: 3, Request: read.Request, Position: from, Until: until, Offset: r.log.stateAt(until).End,
+		})
 		acts := slices.Clone(r.ack(3, until))
 		read = find(acts, ActRead)
 		changes += r.settle(acts)

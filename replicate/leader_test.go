@@ -88,7 +88,9 @@ func (r *leaderRig) exchange(n NodeID, end segment.Position) {
 		b := r.log.at(p)
 		table.Note(EpochStart{Epoch: b.Epoch, Position: p, Offset: b.Offset})
 	}
-	acts := r.say(n, Message{Kind: MsgReport, Store: testMember(n).Store, Log: r.log.stateAt(end), Epochs: table.Entries()})
+	acts := r.say(n, Message{
+		Kind: MsgReport, Store: testMember(n).Store, Log: r.log.stateAt(end), Epochs: table.Entries(),
+	})
 	if m := sent(acts, n, MsgMatch); m == nil || m.Position != end {
 		r.t.Fatalf("match for node %d at %d: %+v", n, end, m)
 	}
@@ -291,7 +293,9 @@ func TestLeaderOneProcessAnExchange(t *testing.T) {
 // B73 B76 B77: a follower far behind gets ranges, several in flight, not faster than allowed.
 func TestLeaderCatchUp(t *testing.T) {
 	one := int64(segment.HeaderBytes + 8)
-	cfg := Config{MaxWindowCount: 100, MaxRangeBytes: 5 * one, MaxRangesInFlight: 3, CatchUpBytesPerSec: 10*one - 8, RetryNs: 50 * ms}
+	cfg := Config{
+		MaxWindowCount: 100, MaxRangeBytes: 5 * one, MaxRangesInFlight: 3, CatchUpBytesPerSec: 10*one - 8, RetryNs: 50 * ms,
+	}
 	r := newLeaderRig(t, cfg, 2, 1)
 	r.step(Event{Kind: EvLease, DeadlineNs: 1 << 60})
 	for range 201 {
@@ -325,7 +329,8 @@ func TestLeaderCatchUp(t *testing.T) {
 		switch i {
 		case 0:
 			want = 0
-		case 4: // five batches were appended: they are allowed beside the limit, or a log that grows as fast would never be caught up with
+		case 4:
+			// five batches were appended: they are allowed beside the limit, or a log that grows as fast would never be caught up with
 			want = 0
 		}
 		if d := a.DelayNs / ms; d < want-10 || d > want+10 {
@@ -338,7 +343,9 @@ func TestLeaderCatchUp(t *testing.T) {
 			}
 		}
 		until := a.Position + 5
-		acts := r.step(Event{Kind: EvRead, Node: 2, Request: a.Request, Position: a.Position, Until: until, Offset: r.log.stateAt(until).End})
+		acts := r.step(Event{
+			Kind: EvRead, Node: 2, Request: a.Request, Position: a.Position, Until: until, Offset: r.log.stateAt(until).End,
+		})
 		if m := sent(acts, 2, MsgAppend); m == nil || m.Position != a.Position || m.Until != until {
 			t.Fatalf("range %+v", m)
 		}
@@ -396,7 +403,8 @@ func TestLeaderTrimmedWhileSending(t *testing.T) {
 	if sent(gap, 2, MsgProbe) == nil || sent(gap, 2, MsgAppend) != nil {
 		t.Fatalf("%+v", gap)
 	}
-	m := sent(r.say(2, Message{Kind: MsgReport, Store: testMember(2).Store, Log: r.log.stateAt(2), Epochs: table(1, 0)}), 2, MsgReset)
+	m := sent(r.say(2, Message{Kind: MsgReport, Store: testMember(2).Store, Log: r.log.stateAt(2), Epochs: table(1, 0)}),
+		2, MsgReset)
 	if m == nil || m.Log != r.log.stateAt(4) || len(m.Epochs) != 1 {
 		t.Fatalf("%+v", m)
 	}
@@ -483,7 +491,12 @@ func TestLeaderStepAllocs(t *testing.T) {
 	ack := Message{Kind: MsgAck, Epoch: 1}
 	end := r.log.end()
 	run := func() {
-		b = simBatch{Batch: Batch{Position: end.Next, FirstID: end.NextID, Offset: end.End, Epoch: 1, Bytes: 200, Count: 1, PrevCRC: end.LastCRC, CRC: 7}}
+		b = simBatch{
+			Batch: Batch{
+				Position: end.Next, FirstID: end.NextID, Offset: end.End, Epoch: 1, Bytes: 200, Count: 1, PrevCRC: end.LastCRC,
+				CRC: 7,
+			},
+		}
 		advance(&end, &b.Batch)
 		r.step(Event{Kind: EvPut})
 		r.step(Event{Kind: EvAppended, Batch: &b.Batch})

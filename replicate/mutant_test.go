@@ -89,9 +89,11 @@ func (s *sim) mutateLeader(n *simNode) {
 func (s *sim) mutateFollower(n *simNode, ev *Event) {
 	f := n.follower
 	switch {
-	case s.mutant == mutantNoFencing && ev.Kind == EvMessage && ev.Message.Kind <= MsgHeartbeat && ev.Message.Epoch < f.epoch && f.state != cutting:
+	case s.mutant == mutantNoFencing && ev.Kind == EvMessage && ev.Message.Kind <= MsgHeartbeat &&
+		ev.Message.Epoch < f.epoch && f.state != cutting:
 		f.epoch, f.leader, f.request, f.state = ev.Message.Epoch, ev.Node, 0, idle
-	case s.mutant == mutantLateTruncation && ev.Kind == EvMessage && ev.Message.Kind == MsgMatch && f.state == following && ev.Message.Epoch == f.epoch:
+	case s.mutant == mutantLateTruncation && ev.Kind == EvMessage && ev.Message.Kind == MsgMatch && f.state == following &&
+		ev.Message.Epoch == f.epoch:
 		f.state, f.request = reporting, ev.Message.Request
 		ev.Message.Boot, ev.Message.Generation = f.boot, f.log.Generation
 	case s.mutant == mutantStaleSync && ev.Kind == EvDurable && f.state != cutting:

@@ -67,7 +67,8 @@ func (d *damage) usable(m *Message, table *EpochTable) bool {
 	}
 	for i := range m.Batches {
 		b := &m.Batches[i]
-		if e, ok := table.At(b.Position); b.Position != d.from+segment.Position(i) || b.Position >= d.until || ok && e != b.Epoch {
+		if e, ok := table.At(b.Position); b.Position != d.from+segment.Position(i) || b.Position >= d.until ||
+			ok && e != b.Epoch {
 			return false
 		}
 		if i > 0 && (b.PrevCRC != m.Batches[i-1].CRC || b.Offset != m.Batches[i-1].End()) {

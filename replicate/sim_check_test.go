@@ -68,7 +68,8 @@ func (s *sim) same(n *simNode, b *simBatch) {
 		return
 	}
 	if t := &s.truth[b.Position]; t.CRC != b.CRC || t.Epoch != b.Epoch || t.Offset != b.Offset {
-		s.fail("n%d has epoch %d crc %x at committed position %d, it was epoch %d crc %x", n.id, b.Epoch, b.CRC, b.Position, t.Epoch, t.CRC)
+		s.fail("n%d has epoch %d crc %x at committed position %d, it was epoch %d crc %x",
+			n.id, b.Epoch, b.CRC, b.Position, t.Epoch, t.CRC)
 	}
 }
 
@@ -80,10 +81,12 @@ func (s *sim) checkNode(n *simNode) {
 		for i := range l.peers {
 			p := &l.peers[i]
 			if p.Match > p.Next || p.Next > p.Match+segment.Position(l.cfg.MaxWindowCount) || p.Next > end {
-				s.fail("n%d: follower %d: match %d next %d end %d window %d", n.id, p.Node, p.Match, p.Next, end, l.cfg.MaxWindowCount)
+				s.fail("n%d: follower %d: match %d next %d end %d window %d",
+					n.id, p.Node, p.Match, p.Next, end, l.cfg.MaxWindowCount)
 			}
 			largest := int64(segment.HeaderBytes + 24)
-			if in := int64(p.nextOffset - p.matchOffset); p.State == Replicate && p.Match < p.Next && in > max(largest, l.cfg.MaxWindowBytes)+l.cfg.MaxRangeBytes*int64(l.cfg.MaxRangesInFlight+1)+largest {
+			if in := int64(p.nextOffset - p.matchOffset); p.State == Replicate && p.Match < p.Next &&
+				in > max(largest, l.cfg.MaxWindowBytes)+l.cfg.MaxRangeBytes*int64(l.cfg.MaxRangesInFlight+1)+largest {
 				s.fail("n%d: %d bytes in flight to %d", n.id, in, p.Node)
 			}
 		}
@@ -117,7 +120,8 @@ func (s *sim) checkSend(n *simNode, to NodeID, p *packet) {
 		s.fail("n%d acknowledges %d to n%d, only %d is stable", n.id, p.Position, to, d.stable.next())
 		return
 	}
-	if at := p.Position; at > 0 && d.stable.holds(at-1) && d.log.holds(at-1) && d.stable.at(at-1).CRC != d.log.at(at-1).CRC {
+	if at := p.Position; at > 0 && d.stable.holds(at-1) && d.log.holds(at-1) &&
+		d.stable.at(at-1).CRC != d.log.at(at-1).CRC {
 		s.fail("n%d acknowledges %d to n%d, another batch is stable there", n.id, at, to)
 	}
 }
@@ -142,7 +146,8 @@ func (s *sim) checkElectable() {
 		case g.next() <= last.Position:
 			s.fail("n%d is in the ISR and holds %d, committed is %d", n.id, g.next(), last.Position+1)
 		case g.holds(last.Position) && g.at(last.Position).CRC != last.CRC:
-			s.fail("n%d is in the ISR and holds crc %x at %d, committed is %x", n.id, g.at(last.Position).CRC, last.Position, last.CRC)
+			s.fail("n%d is in the ISR and holds crc %x at %d, committed is %x",
+				n.id, g.at(last.Position).CRC, last.Position, last.CRC)
 		}
 	}
 }
@@ -154,7 +159,8 @@ func (s *sim) whole(mark int) bool {
 		return false
 	}
 	for _, n := range s.nodes {
-		if !n.up || n.paused || !n.disk.intact() || n.committed != l.committed || n.disk.log.next() != l.disk.log.next() || len(n.disk.pending) > 0 {
+		if !n.up || n.paused || !n.disk.intact() || n.committed != l.committed || n.disk.log.next() != l.disk.log.next() ||
+			len(n.disk.pending) > 0 {
 			return false
 		}
 		if !contains(s.store.state.ISR, n.member()) {
@@ -210,7 +216,8 @@ func (s *sim) expectProgress() {
 // copy is not repaired: he makes the leader the only member, if nothing acknowledged is lost by that. Else he looks
 // for somebody who can read the disk.
 func (s *sim) giveUp(l *simNode) bool {
-	if n := len(s.truth); n > 0 && (l.disk.log.next() < segmentPosition(n) || l.disk.log.holds(s.truth[n-1].Position) && l.disk.log.at(s.truth[n-1].Position).CRC != s.truth[n-1].CRC) {
+	if n := len(s.truth); n > 0 && (l.disk.log.next() < segmentPosition(n) ||
+		l.disk.log.holds(s.truth[n-1].Position) && l.disk.log.at(s.truth[n-1].Position).CRC != s.truth[n-1].CRC) {
 		return false
 	}
 	s.tracef("an operator makes n%d the only member", l.id)
@@ -291,7 +298,9 @@ func shortErr(err error) string {
 	return text
 }
 
-var messageNames = [...]string{"", "probe", "match", "reset", "append", "heartbeat", "report", "ack", "gap", "reject", "resync", "fetch", "range"}
+var messageNames = [...]string{
+	"", "probe", "match", "reset", "append", "heartbeat", "report", "ack", "gap", "reject", "resync", "fetch", "range",
+}
 
 func messageText(m *Message) string {
 	text := fmt.Sprintf("%s e%d r%d", messageNames[m.Kind], m.Epoch, m.Request)
@@ -324,20 +333,26 @@ func messageText(m *Message) string {
 
 func (s *sim) dump() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "store: epoch %d version %d leader %d isr %s; %d committed\n", s.store.state.Epoch, s.store.state.Version, s.store.state.Leader, membersText(s.store.state.ISR), len(s.truth))
+	fmt.Fprintf(&b, "store: epoch %d version %d leader %d isr %s; %d committed\n",
+		s.store.state.Epoch, s.store.state.Version, s.store.state.Leader, membersText(s.store.state.ISR), len(s.truth))
 	for _, n := range s.nodes {
-		fmt.Fprintf(&b, "n%d %s up %v paused %v stable [%d,%d) log end %d committed %d pending %d electable %v failed %v", n.id, membersText([]Member{n.member()}), n.up, n.paused,
-			n.disk.stable.start.Next, n.disk.stable.next(), n.disk.log.next(), n.committed, len(n.disk.pending), n.electable, n.disk.failed)
+		fmt.Fprintf(&b, "n%d %s up %v paused %v stable [%d,%d) log end %d committed %d pending %d electable %v failed %v",
+			n.id, membersText([]Member{n.member()}), n.up, n.paused,
+			n.disk.stable.start.Next, n.disk.stable.next(), n.disk.log.next(), n.committed, len(n.disk.pending), n.electable,
+			n.disk.failed)
 		if n.leader != nil {
 			l := n.leader
-			fmt.Fprintf(&b, " leads e%d serving %v blocked %v open %v damage [%d,%d) waiting %d\n", l.epoch, l.serving, l.blocked, l.isr.open, l.damage.from, l.damage.until, len(n.waiting))
+			fmt.Fprintf(&b, " leads e%d serving %v blocked %v open %v damage [%d,%d) waiting %d\n",
+				l.epoch, l.serving, l.blocked, l.isr.open, l.damage.from, l.damage.until, len(n.waiting))
 			for i := range l.peers {
 				p := &l.peers[i]
-				fmt.Fprintf(&b, "   %d %v match %d next %d request %d damaged %v down %v lost %v joining %v reading %v budget %d\n", p.Node, p.State, p.Match, p.Next, p.request, p.Damaged, p.Down, p.lost, p.joining, p.reading, p.budget)
+				fmt.Fprintf(&b, "   %d %v match %d next %d request %d damaged %v down %v lost %v joining %v reading %v budget %d\n",
+					p.Node, p.State, p.Match, p.Next, p.request, p.Damaged, p.Down, p.lost, p.joining, p.reading, p.budget)
 			}
 		} else if n.follower != nil {
 			f := n.follower
-			fmt.Fprintf(&b, " follows %d e%d %v request %d err %v damage [%d,%d)\n", f.leader, f.epoch, f.state, f.request, shortErr(f.err), f.damage.from, f.damage.until)
+			fmt.Fprintf(&b, " follows %d e%d %v request %d err %v damage [%d,%d)\n",
+				f.leader, f.epoch, f.state, f.request, shortErr(f.err), f.damage.from, f.damage.until)
 		}
 	}
 	return b.String()

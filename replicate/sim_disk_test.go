@@ -50,7 +50,8 @@ func (g *simLog) stateAt(p segment.Position) segment.State {
 func (g *simLog) append(b simBatch) {
 	end := g.end()
 	if b.Position != end.Next || b.Offset != end.End || b.PrevCRC != end.LastCRC || b.FirstID != end.NextID {
-		panic(fmt.Sprintf("the log ends at %d/%d crc %x, the batch is %d/%d prev %x", end.Next, end.End, end.LastCRC, b.Position, b.Offset, b.PrevCRC))
+		panic(fmt.Sprintf("the log ends at %d/%d crc %x, the batch is %d/%d prev %x",
+			end.Next, end.End, end.LastCRC, b.Position, b.Offset, b.PrevCRC))
 	}
 	g.table.Note(EpochStart{Epoch: b.Epoch, Position: b.Position, Offset: b.Offset})
 	g.batches = append(g.batches, b)

@@ -501,8 +501,10 @@ func (n *simNode) changeRole() {
 		n.heard = n.leader.Log().Epoch
 		n.leader = nil
 		n.beFollower()
-	case n.leader != nil || st == nil || st.Leader != n.id || st.Boot != n.boot || n.follower.Epoch() > st.Epoch || n.led >= st.Epoch:
-	case n.disk.log.table.Last() >= st.Epoch && n.s.mutant != mutantEpochReuse || !n.follower.Electable() || !contains(st.ISR, n.member()):
+	case n.leader != nil || st == nil || st.Leader != n.id || st.Boot != n.boot || n.follower.Epoch() > st.Epoch ||
+		n.led >= st.Epoch:
+	case n.disk.log.table.Last() >= st.Epoch && n.s.mutant != mutantEpochReuse || !n.follower.Electable() ||
+		!contains(st.ISR, n.member()):
 	default:
 		n.heard, n.led = n.follower.Epoch(), st.Epoch
 		n.follower = nil
@@ -514,7 +516,8 @@ func (n *simNode) changeRole() {
 func (n *simNode) log() Log {
 	g := &n.disk.log
 	return Log{
-		Start: g.start, End: g.end(), Durable: n.durable, Committed: n.committed, Epoch: n.heard, Generation: n.gen, Epochs: g.table.Entries(), Shortened: n.disk.short,
+		Start: g.start, End: g.end(), Durable: n.durable, Committed: n.committed, Epoch: n.heard, Generation: n.gen,
+		Epochs: g.table.Entries(), Shortened: n.disk.short,
 	}
 }
 

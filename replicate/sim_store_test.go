@@ -21,7 +21,8 @@ func (st *simStore) checkJoins() {
 	}
 	st.joins = append(st.joins, st.s.now)
 	if n := len(st.joins); n > DefaultMaxISRJoins && st.s.now-st.joins[n-1-DefaultMaxISRJoins] < window {
-		st.s.fail("the leader of epoch %d added members %d times in %d ms", st.state.Epoch, DefaultMaxISRJoins+1, window/1_000_000)
+		st.s.fail("the leader of epoch %d added members %d times in %d ms",
+			st.state.Epoch, DefaultMaxISRJoins+1, window/1_000_000)
 	}
 }
 

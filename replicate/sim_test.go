@@ -59,7 +59,10 @@ func (q *simQueue) Pop() any {
 	return e
 }
 
-type simStats struct{ steps, elections, acks, crashes, cuts, resets, repairs, wipes, trims, joins, tears, handovers, strandings, drops, forced int }
+type simStats struct {
+	steps, elections, acks, crashes, cuts, resets, repairs, wipes, trims, joins, tears, handovers, strandings, drops,
+	forced int
+}
 
 type sim struct {
 	seed   uint64
@@ -337,7 +340,8 @@ func TestSimulation(t *testing.T) {
 		sum.add(&s.stats)
 	}
 	t.Logf("seeds %d-%d: %+v", from, to, sum)
-	if sum.acks == 0 || sum.elections == 0 || sum.joins == 0 || sum.resets == 0 || sum.repairs == 0 || sum.cuts == 0 || sum.tears == 0 || sum.handovers == 0 ||
+	if sum.acks == 0 || sum.elections == 0 || sum.joins == 0 || sum.resets == 0 || sum.repairs == 0 || sum.cuts == 0 ||
+		sum.tears == 0 || sum.handovers == 0 ||
 		sum.strandings == 0 || sum.drops == 0 {
 		t.Errorf("the simulation does not reach what it is for: %+v", sum)
 	}

@@ -7,22 +7,25 @@ type EventKind uint8
 
 // The events. Leader and Follower each say which they take; any other is a BUG.
 const (
-	_           EventKind = iota
-	EvTick                // time passed; at least every Config.HeartbeatNs. Leader: Live, the nodes that live by the store's word
-	EvMessage             // Node, Message
-	EvState               // State, Damaged: the store says so: a watch, a read, or the answer to a proposal, in any order
-	EvDurable             // Position, Generation: everything below Position is on stable storage here
-	EvTrimmed             // Log: retention moved the start of the log there
-	EvFault               // Err: a write or flush failed; final
-	EvCorrupt             // Position, Until: these stored batches do not read back
-	EvRepaired            // Position, Until: they do again, durably
-	EvAppended            // leader: Batch, at the end of the log
-	EvPut                 // leader: may a batch be appended now? ActRefuse says why not
-	EvLease               // leader: DeadlineNs: until when the node may serve
-	EvRead                // leader: Node, Request, Position, Until, Offset: the answer to ActRead; Offset is where Until begins. Until == Position: it could not be read now
-	EvPeerDown            // leader: Node: its connection is closed and its address refuses
-	EvUnusable            // follower: Again: the log can neither be cut nor repaired in place: it begins anew from the leader's. Again: its device may still read it, see anew.go
-	EvTruncated           // follower: Generation, Log: the cut is done, or the reset is on stable storage; the log ends at Log
+	_ EventKind = iota
+	// time passed; at least every Config.HeartbeatNs. Leader: Live, the nodes that live by the store's word
+	EvTick
+	EvMessage  // Node, Message
+	EvState    // State, Damaged: the store says so: a watch, a read, or the answer to a proposal, in any order
+	EvDurable  // Position, Generation: everything below Position is on stable storage here
+	EvTrimmed  // Log: retention moved the start of the log there
+	EvFault    // Err: a write or flush failed; final
+	EvCorrupt  // Position, Until: these stored batches do not read back
+	EvRepaired // Position, Until: they do again, durably
+	EvAppended // leader: Batch, at the end of the log
+	EvPut      // leader: may a batch be appended now? ActRefuse says why not
+	EvLease    // leader: DeadlineNs: until when the node may serve
+	// leader: Node, Request, Position, Until, Offset: the answer to ActRead; Offset is where Until begins. Until == Position: it could not be read now
+	EvRead
+	EvPeerDown // leader: Node: its connection is closed and its address refuses
+	// follower: Again: the log can neither be cut nor repaired in place: it begins anew from the leader's. Again: its device may still read it, see anew.go
+	EvUnusable
+	EvTruncated // follower: Generation, Log: the cut is done, or the reset is on stable storage; the log ends at Log
 )
 
 // Event is the input of a Step. What it points to is read only during the Step.
@@ -50,24 +53,29 @@ type ActionKind uint8
 
 // The actions. They are done in order.
 const (
-	_             ActionKind = iota
-	ActSend                  // Node, Message. For MsgAppend and MsgRange the sender fills in Batches [Position, Until) with their bytes, FirstID, NextID, and for MsgRange Start and the Until that it reached
-	ActCommit                // Position: everything below is committed: answer, show, deliver
-	ActRefresh               // read the partition's state from the store and pass it on as EvState
-	ActDamaged               // Err: the replica is not electable; say so in the registry. Err nil: it is healthy again
-	ActRepair                // Message: write its Batches over the damaged ones, sync, then EvRepaired
-	ActTrim                  // Position: the leader's retention removed what is below, and what of it is damaged is forgotten; remove it as far as it is committed, then EvTrimmed
-	ActStartEpoch            // leader: append the epoch-start batch, before anything else, then EvAppended
-	ActRead                  // leader: Node, Request, Position, Bytes, Count, DelayNs: after so long find a range of at most that much, at least one batch, then EvRead
-	ActPropose               // leader: State (Epoch, Version, ISR): compare-and-swap the ISR; pass the outcome on as EvState
-	ActRefuse                // leader: Err: why no batch may be appended now
-	ActHandOver              // leader: Node, Position, State (Epoch, Version, Leader, Boot): make Node the leader: its log ends at Position, and this one, which recovery shortened, before that
-	ActGiveUp                // leader: Node, Flag, State (Epoch, Version, Leader, Boot): make Node the leader, 0: whom the store chooses: this one reaches too few members; Flag: it was not asked for just before
-	ActServe                 // leader: Flag: whether deliveries and confirmations are allowed
-	ActStepDown              // leader: Err: final; what is above Committed and unanswered is unknown
-	ActAppend                // follower: Message, Position: append its batches from Position on, same bytes, same offsets
-	ActTruncate              // follower: Position, Generation: cut the log to end at Position, then EvTruncated
-	ActReset                 // follower: Log, Generation: drop the log and begin at Log, then EvTruncated
+	_ ActionKind = iota
+	// Node, Message. For MsgAppend and MsgRange the sender fills in Batches [Position, Until) with their bytes, FirstID, NextID, and for MsgRange Start and the Until that it reached
+	ActSend
+	ActCommit  // Position: everything below is committed: answer, show, deliver
+	ActRefresh // read the partition's state from the store and pass it on as EvState
+	ActDamaged // Err: the replica is not electable; say so in the registry. Err nil: it is healthy again
+	ActRepair  // Message: write its Batches over the damaged ones, sync, then EvRepaired
+	// Position: the leader's retention removed what is below, and what of it is damaged is forgotten; remove it as far as it is committed, then EvTrimmed
+	ActTrim
+	ActStartEpoch // leader: append the epoch-start batch, before anything else, then EvAppended
+	// leader: Node, Request, Position, Bytes, Count, DelayNs: after so long find a range of at most that much, at least one batch, then EvRead
+	ActRead
+	ActPropose // leader: State (Epoch, Version, ISR): compare-and-swap the ISR; pass the outcome on as EvState
+	ActRefuse  // leader: Err: why no batch may be appended now
+	// leader: Node, Position, State (Epoch, Version, Leader, Boot): make Node the leader: its log ends at Position, and this one, which recovery shortened, before that
+	ActHandOver
+	// leader: Node, Flag, State (Epoch, Version, Leader, Boot): make Node the leader, 0: whom the store chooses: this one reaches too few members; Flag: it was not asked for just before
+	ActGiveUp
+	ActServe    // leader: Flag: whether deliveries and confirmations are allowed
+	ActStepDown // leader: Err: final; what is above Committed and unanswered is unknown
+	ActAppend   // follower: Message, Position: append its batches from Position on, same bytes, same offsets
+	ActTruncate // follower: Position, Generation: cut the log to end at Position, then EvTruncated
+	ActReset    // follower: Log, Generation: drop the log and begin at Log, then EvTruncated
 )
 
 // Action is one output of a Step. What it points to is borrowed until the machine's next Step.

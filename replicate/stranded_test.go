@@ -38,10 +38,12 @@ func TestLeaderStranded(t *testing.T) {
 		t.Fatalf("it does not wait: %+v", a)
 	}
 	asked := r.alive(every-patience-2000, 1, 2, 3)
-	if len(asked) < 2 || int64(len(asked)) > DefaultStrandedNs/DefaultRetryNs || !asked[0].Flag || slices.ContainsFunc(asked[1:], func(a Action) bool { return a.Flag }) {
+	if len(asked) < 2 || int64(len(asked)) > DefaultStrandedNs/DefaultRetryNs || !asked[0].Flag ||
+		slices.ContainsFunc(asked[1:], func(a Action) bool { return a.Flag }) {
 		t.Fatalf("asked %d times: %+v", len(asked), asked)
 	}
-	if s := &asked[0].State; asked[0].Node != 0 || s.Epoch != 1 || s.Version != 1 || s.Leader != 1 || s.Boot != r.state.Boot {
+	if s := &asked[0].State; asked[0].Node != 0 || s.Epoch != 1 || s.Version != 1 || s.Leader != 1 ||
+		s.Boot != r.state.Boot {
 		t.Fatalf("%+v", asked[0])
 	}
 	if n := r.l.Counts().Stranded; n != 1 || r.l.Committed() != 1 {
@@ -66,15 +68,19 @@ func TestLeaderNotStranded(t *testing.T) {
 		alive         []NodeID
 		do            func(r *leaderRig)
 	}{
-		"nobody else lives":             {3, 2, []NodeID{1}, func(*leaderRig) {}},
-		"one other lives":               {3, 2, []NodeID{1, 3}, func(*leaderRig) {}},
-		"the two of two":                {2, 2, []NodeID{1, 2}, func(*leaderRig) {}},
-		"it may commit alone":           {3, 1, []NodeID{1, 2, 3}, func(*leaderRig) {}},
-		"one other answers":             {3, 2, []NodeID{1, 2, 3}, func(r *leaderRig) { r.ack(2, 1) }},
-		"one other has no copy":         {3, 2, []NodeID{1, 2, 3}, func(r *leaderRig) { r.say(2, Message{Kind: MsgReject, Code: RejectAbsent}) }},
+		"nobody else lives":   {3, 2, []NodeID{1}, func(*leaderRig) {}},
+		"one other lives":     {3, 2, []NodeID{1, 3}, func(*leaderRig) {}},
+		"the two of two":      {2, 2, []NodeID{1, 2}, func(*leaderRig) {}},
+		"it may commit alone": {3, 1, []NodeID{1, 2, 3}, func(*leaderRig) {}},
+		"one other answers":   {3, 2, []NodeID{1, 2, 3}, func(r *leaderRig) { r.ack(2, 1) }},
+		"one other has no copy": {
+			3, 2, []NodeID{1, 2, 3}, func(r *leaderRig) { r.say(2, Message{Kind: MsgReject, Code: RejectAbsent}) },
+		},
 		"no lease":                      {3, 2, []NodeID{1, 2, 3}, func(r *leaderRig) { r.l.leaseNs = 0 }},
 		"nothing waits, all is durable": {3, 2, []NodeID{1, 2, 3}, func(r *leaderRig) { r.ack(2, 2); r.ack(3, 2) }},
-		"another disk came":             {3, 2, []NodeID{1, 2, 3}, func(r *leaderRig) { r.say(3, Message{Kind: MsgReport, Store: simUUID('s', 3, 9)}) }},
+		"another disk came": {
+			3, 2, []NodeID{1, 2, 3}, func(r *leaderRig) { r.say(3, Message{Kind: MsgReport, Store: simUUID('s', 3, 9)}) },
+		},
 	} {
 		r := strandedRig(t, c.nodes, c.minISR)
 		for range 20 {

@@ -127,7 +127,8 @@ func (st *story) play(words []string) {
 	}
 	s := st.s
 	var n *simNode
-	if len(words) > 1 && words[1][0] >= '1' && words[1][0] <= '9' && !strings.Contains(words[1], ">") && words[0] != "run" {
+	if len(words) > 1 && words[1][0] >= '1' && words[1][0] <= '9' && !strings.Contains(words[1], ">") &&
+		words[0] != "run" {
 		n = s.nodes[st.number(words[1])-1]
 	}
 	switch words[0] {
@@ -177,7 +178,8 @@ func (st *story) cluster(words []string) {
 		scripted: true, nodes: int(st.arg(words, "nodes", 3)), min: int(st.arg(words, "min", 2)), delayUs: 50, syncUs: 80,
 		cfg: Config{
 			MaxWindowCount: window, MaxRangeBytes: st.arg(words, "range", 400), MaxRangesInFlight: 2, LagMaxNs: 60_000_000,
-			HeartbeatNs: 20_000_000, RetryNs: 50_000_000, JoinNs: 20_000_000, StrandedNs: st.arg(words, "stranded", 0) * 1_000_000,
+			HeartbeatNs: 20_000_000, RetryNs: 50_000_000, JoinNs: 20_000_000,
+			StrandedNs: st.arg(words, "stranded", 0) * 1_000_000,
 		},
 	})
 	st.s.tracing = func(l string) { fmt.Fprintln(&st.out, "  "+l) }
@@ -209,7 +211,8 @@ func (st *story) cut(words []string) {
 
 func (st *story) show() {
 	c := &st.s.store.state
-	fmt.Fprintf(&st.out, "  store: epoch %d version %d leader %d isr %s\n", c.Epoch, c.Version, c.Leader, membersText(c.ISR))
+	fmt.Fprintf(&st.out, "  store: epoch %d version %d leader %d isr %s\n",
+		c.Epoch, c.Version, c.Leader, membersText(c.ISR))
 	for _, n := range st.s.nodes {
 		role := "follows"
 		switch {
@@ -220,7 +223,8 @@ func (st *story) show() {
 		case !n.follower.Following():
 			role = "waits"
 		}
-		fmt.Fprintf(&st.out, "  n%d %s, committed %d, log [%d,%d):", n.id, role, n.committed, n.disk.log.start.Next, n.disk.log.next())
+		fmt.Fprintf(&st.out, "  n%d %s, committed %d, log [%d,%d):",
+			n.id, role, n.committed, n.disk.log.start.Next, n.disk.log.next())
 		for i := range n.disk.log.batches {
 			b := &n.disk.log.batches[i]
 			fmt.Fprintf(&st.out, " e%d%s", b.Epoch, strings.ReplaceAll(fmt.Sprint(b.values), " ", ","))

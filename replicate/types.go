@@ -87,9 +87,10 @@ const (
 	MsgAck                   // Position, Offset, Committed, Damaged: all below Position is durable here, in this epoch
 	MsgGap                   // Position, Offset: the end of this log, and something behind it is missing; go on from there
 	MsgReject                // Code, Position: nothing was done
-	MsgResync                // Position: there is no exchange (any more); probe me. Request names the frame that said so, or 0
-	MsgFetch                 // Position, Until: send these batches again, mine are damaged
-	MsgRange                 // Position, Until, Start, Batches: the answer to Fetch, perhaps less of it
+	// Position: there is no exchange (any more); probe me. Request names the frame that said so, or 0
+	MsgResync
+	MsgFetch // Position, Until: send these batches again, mine are damaged
+	MsgRange // Position, Until, Start, Batches: the answer to Fetch, perhaps less of it
 )
 
 // RejectCode says why a follower refuses.
@@ -100,7 +101,8 @@ const (
 	RejectEpoch               // Message.Epoch is newer than the sender's: refresh from the store (B6)
 	RejectArgument            // first id, next id or count do not fit the batches: nothing was written (B10)
 	RejectDamaged             // the replica refuses to serve: Follower.Err
-	RejectAbsent              // the node has no copy of the partition: the engine says so, no machine does; feature level 2
+	// the node has no copy of the partition: the engine says so, no machine does; feature level 2
+	RejectAbsent
 )
 
 // Message is what travels between the machines of one partition. Slices are borrowed: a receiver that keeps them copies.

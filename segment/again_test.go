@@ -70,7 +70,8 @@ func TestReadAgainFindsDamage(t *testing.T) {
 		t.Fatal("no such file")
 	}
 	w.again(c)
-	if len(w.log.MayReadAgain()) != 0 || len(w.log.Isolated()) == 0 || errors.Is(w.log.Health(), aio.ErrMedia) || !errors.Is(w.log.Health(), ErrInvalid) {
+	if len(w.log.MayReadAgain()) != 0 || len(w.log.Isolated()) == 0 || errors.Is(w.log.Health(), aio.ErrMedia) ||
+		!errors.Is(w.log.Health(), ErrInvalid) {
 		t.Errorf("isolated %v: %v", w.log.Isolated(), w.log.Health())
 	}
 }
@@ -115,7 +116,8 @@ func TestOpenAgain(t *testing.T) {
 		after := w.log.Segments()
 		for i := range after {
 			a, b := &after[i], &before[i]
-			if a.Err != nil || a.Start != b.Start || a.End != b.End || a.FirstPosition != b.FirstPosition || a.FirstID != b.FirstID {
+			if a.Err != nil || a.Start != b.Start || a.End != b.End || a.FirstPosition != b.FirstPosition ||
+				a.FirstID != b.FirstID {
 				t.Errorf("%s: segment %d is %+v, and was %+v", name, i, a, b)
 			}
 		}

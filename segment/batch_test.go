@@ -70,7 +70,8 @@ func equalRecords(a, b []Record) error {
 	}
 	for i := range a {
 		x, y := &a[i], &b[i]
-		if x.TimeDelta != y.TimeDelta || x.Defer != y.Defer || !bytes.Equal(x.Body, y.Body) || len(x.Headers) != len(y.Headers) {
+		if x.TimeDelta != y.TimeDelta || x.Defer != y.Defer || !bytes.Equal(x.Body, y.Body) ||
+			len(x.Headers) != len(y.Headers) {
 			return fmt.Errorf("record %d: %+v, want %+v", i, x, y)
 		}
 		for k := range x.Headers {
@@ -216,7 +217,8 @@ func TestStampLeavesProducersPart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h.Position != 77 || h.FirstID != 123456 || h.Epoch != 8 || h.Appended != 99 || h.PrevCRC != 0xabad1dea || h.CRC != crc {
+	if h.Position != 77 || h.FirstID != 123456 || h.Epoch != 8 || h.Appended != 99 || h.PrevCRC != 0xabad1dea ||
+		h.CRC != crc {
 		t.Errorf("stamped %+v, crc %x", h, crc)
 	}
 }
@@ -392,14 +394,18 @@ func TestGoldenBatches(t *testing.T) {
 			if err := equalRecords(got, recs); err != nil {
 				t.Error(err)
 			}
-			if h.Position != 9 || h.FirstID != 1000 || h.Epoch != 5 || h.ProducerID != 0x1122334455667788 || h.BaseSequence != 41 || h.PrevCRC != 0xfeedf00d {
+			if h.Position != 9 || h.FirstID != 1000 || h.Epoch != 5 || h.ProducerID != 0x1122334455667788 ||
+				h.BaseSequence != 41 || h.PrevCRC != 0xfeedf00d {
 				t.Errorf("header %+v", h)
 			}
 		})
 	}
 	t.Run("control.batch", func(t *testing.T) {
 		body := []byte("the engine's bytes")
-		h := Header{Flags: FlagControl, BodyBytes: uint32(len(body)), Created: 5, BodyCRC: Checksum(body), Position: 3, FirstID: 8, Epoch: 2, Appended: 6, PrevCRC: 1}
+		h := Header{
+			Flags: FlagControl, BodyBytes: uint32(len(body)), Created: 5, BodyCRC: Checksum(body), Position: 3, FirstID: 8,
+			Epoch: 2, Appended: 6, PrevCRC: 1,
+		}
 		p := append(make([]byte, HeaderBytes), body...)
 		h.Encode(p)
 		if want := golden(t, "control.batch", p); !bytes.Equal(p, want) {

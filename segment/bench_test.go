@@ -216,7 +216,8 @@ func TestLogAllocations(t *testing.T) {
 		m.append(10, 100)
 	}
 	m.settle()
-	if n := testing.AllocsPerRun(100, func() { readRecords(t, m.log, &v, 4096) }); n != 0 && !raceEnabled { // the pools of copies lose things then
+	if n := testing.AllocsPerRun(100, func() { readRecords(t, m.log, &v, 4096) }); n != 0 && !raceEnabled {
+		// the pools of copies lose things then
 		t.Errorf("reading a warm mapping allocates %v times", n)
 	}
 }

@@ -42,10 +42,12 @@ func (b *Builder) Add(r *Record) error {
 		b.Reset(b.codec)
 	}
 	if len(r.Headers) > MaxHeaderCount {
-		return fmt.Errorf("segment: a message carries %d headers, at most %d are allowed; it was not added", len(r.Headers), MaxHeaderCount)
+		return fmt.Errorf("segment: a message carries %d headers, at most %d are allowed; it was not added",
+			len(r.Headers), MaxHeaderCount)
 	}
 	if size := r.Size(); size > MaxBatchBytes-len(b.records) {
-		return fmt.Errorf("segment: a message of %d bytes does not fit into the rest of its batch (%d bytes at most); it was not added",
+		return fmt.Errorf("segment: a message of %d bytes does not fit into the rest of its batch (%d bytes at most); it "+
+			"was not added",
 			size, MaxBatchBytes)
 	}
 	b.records = AppendRecord(b.records, r)

@@ -19,7 +19,8 @@ func TestCheckReadsTheDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	v.Release()
-	name, at := fmt.Sprintf("%s/%010d.seg", w.dir, m.slice.Segment), SegmentHeaderBytes+int64(m.slice.Offset-m.slice.SegmentBase)+HeaderBytes
+	name, at := fmt.Sprintf("%s/%010d.seg", w.dir, m.slice.Segment),
+		SegmentHeaderBytes+int64(m.slice.Offset-m.slice.SegmentBase)+HeaderBytes
 	if !w.disk.(*faultaio.Disk).CorruptUnseen(name, []byte{^m.data[HeaderBytes]}, at) {
 		t.Fatal("nothing was damaged")
 	}

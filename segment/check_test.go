@@ -72,7 +72,8 @@ func TestCheckFindsDamage(t *testing.T) {
 			w.t = t
 			w.disk = base.disk.(*faultaio.Disk).Kill(1)
 			w.open(w.st)
-			flip(t, w.disk, fmt.Sprintf("%s/%010d.seg", w.dir, m.slice.Segment), SegmentHeaderBytes+int64(m.slice.Offset-m.slice.SegmentBase)+int64(at))
+			flip(t, w.disk, fmt.Sprintf("%s/%010d.seg", w.dir, m.slice.Segment),
+				SegmentHeaderBytes+int64(m.slice.Offset-m.slice.SegmentBase)+int64(at))
 			_, bad := w.checkAll(c, CheckBytes)
 			if len(bad) == 0 || bad[0] != m.slice.Offset || w.log.Health() == nil {
 				t.Errorf("batch %d byte %d, at %d: damage was found at %v", i, at, m.slice.Offset, bad)
@@ -146,7 +147,8 @@ func TestCheckMendsFromMemory(t *testing.T) {
 	defer c.Close()
 	for i := range w.model {
 		m := &w.model[i]
-		flip(t, w.disk, fmt.Sprintf("%s/%010d.seg", w.dir, m.slice.Segment), SegmentHeaderBytes+int64(m.slice.Offset-m.slice.SegmentBase)+int64(i*37%len(m.data)))
+		flip(t, w.disk, fmt.Sprintf("%s/%010d.seg", w.dir, m.slice.Segment),
+			SegmentHeaderBytes+int64(m.slice.Offset-m.slice.SegmentBase)+int64(i*37%len(m.data)))
 		if run, err := w.log.Check(c, m.slice.Offset, 1, 0); err != nil || !run.Mended || run.Bytes != int64(len(m.data)) {
 			t.Errorf("batch %d: %+v, %v", i, run, err)
 		}

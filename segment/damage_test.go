@@ -108,7 +108,8 @@ func (w *world) checkDamageReport(segment uint32, inFile int64, off Offset) {
 	w.t.Helper()
 	var damage *CorruptError
 	if err := w.log.Health(); !errors.As(err, &damage) || damage.Offset != inFile ||
-		damage.Path != fmt.Sprintf("%s/%010d.seg", w.dir, segment) || !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrUnwritten) {
+		damage.Path != fmt.Sprintf("%s/%010d.seg", w.dir, segment) ||
+		!errors.Is(err, ErrInvalid) && !errors.Is(err, ErrUnwritten) {
 		w.t.Errorf("Health: %v, want byte %d of segment %d", err, inFile, segment)
 	}
 	if r := w.log.Isolated(); len(r) != 1 || r[0].From != off || r[0].To <= off {
@@ -177,7 +178,8 @@ func TestMisplacedBatchBreaksTheChain(t *testing.T) {
 	}
 	w.settle()
 	d := w.disk.(*faultaio.Disk)
-	d.Corrupt(w.dir+"/0000000000.seg", w.model[2].data, SegmentHeaderBytes+int64(w.model[3].slice.Offset)) // a write that went astray
+	// a write that went astray
+	d.Corrupt(w.dir+"/0000000000.seg", w.model[2].data, SegmentHeaderBytes+int64(w.model[3].slice.Offset))
 	got, _, err := w.readAll(1 << 20)
 	if len(got) != 3 {
 		t.Errorf("%d batches before the misplaced one, %v", len(got), err)

@@ -326,7 +326,8 @@ func (l *Log) segmentFor(buf []byte, s *Slice) (*segFile, error) {
 		}
 	}
 	if last != nil && last.number >= s.Segment {
-		panic(fmt.Sprintf("BUG: segment: batch for segment %d at %d, but %s begins at %d", s.Segment, s.SegmentBase, last.path, last.base))
+		panic(fmt.Sprintf("BUG: segment: batch for segment %d at %d, but %s begins at %d",
+			s.Segment, s.SegmentBase, last.path, last.base))
 	}
 	h := segHeader{
 		id: l.id, number: s.Segment, starts: last == nil, base: s.SegmentBase, first: s.Offset,

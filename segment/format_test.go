@@ -17,27 +17,37 @@ func TestFormatTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	code := map[string]int{
-		"magic": offMagic, "version": offVersion, "codec": offCodec, "flags": offFlags, "bodyBytes": offBodyBytes, "count": offCount,
-		"created": offCreated, "producerID": offProducerID, "producerEpoch": offProducerEpoch, "baseSequence": offBaseSequence,
-		"bodyCRC": offBodyCRC, "reserved": offReserved, "position": offPosition, "firstID": offFirstID, "epoch": offEpoch,
+		"magic": offMagic, "version": offVersion, "codec": offCodec, "flags": offFlags, "bodyBytes": offBodyBytes,
+		"count":   offCount,
+		"created": offCreated, "producerID": offProducerID, "producerEpoch": offProducerEpoch,
+		"baseSequence": offBaseSequence,
+		"bodyCRC":      offBodyCRC, "reserved": offReserved, "position": offPosition, "firstID": offFirstID,
+		"epoch":    offEpoch,
 		"appended": offAppended, "prevCRC": offPrevCRC, "headerCRC": offHeaderCRC,
 		"segMagic": offSegMagic, "segVersion": offSegVersion, "segFlags": offSegFlags, "segHeaderBytes": offSegHeaderBytes,
-		"segTopic": offSegTopic, "segPartition": offSegPartition, "segNumber": offSegNumber, "segBaseOffset": offSegBaseOffset,
+		"segTopic": offSegTopic, "segPartition": offSegPartition, "segNumber": offSegNumber,
+		"segBaseOffset":  offSegBaseOffset,
 		"segFirstOffset": offSegFirstOffset, "segFirstPosition": offSegFirstPosition, "segFirstID": offSegFirstID,
-		"segCapacity": offSegCapacity, "segFirstAppended": offSegFirstAppended, "segReserved": offSegReserved, "segCRC": offSegCRC,
+		"segCapacity": offSegCapacity, "segFirstAppended": offSegFirstAppended, "segReserved": offSegReserved,
+		"segCRC":   offSegCRC,
 		"idxMagic": offIdxMagic, "idxVersion": offIdxVersion, "idxReserved": offIdxReserved, "idxTopic": offIdxTopic,
-		"idxPartition": offIdxPartition, "idxNumber": offIdxNumber, "idxFirstOffset": offIdxFirstOffset, "idxEndOffset": offIdxEndOffset,
-		"idxCount": offIdxCount, "idxLastCRC": offIdxLastCRC, "idxEntriesCRC": offIdxEntriesCRC, "idxCRC": offIdxCRC,
-		"entryOffset": offEntryOffset, "entryPosition": offEntryPosition, "entryFirstID": offEntryFirstID, "entryAppended": offEntryAppended,
+		"idxPartition": offIdxPartition, "idxNumber": offIdxNumber, "idxFirstOffset": offIdxFirstOffset,
+		"idxEndOffset": offIdxEndOffset,
+		"idxCount":     offIdxCount, "idxLastCRC": offIdxLastCRC, "idxEntriesCRC": offIdxEntriesCRC, "idxCRC": offIdxCRC,
+		"entryOffset": offEntryOffset, "entryPosition": offEntryPosition, "entryFirstID": offEntryFirstID,
+		"entryAppended": offEntryAppended,
 	}
-	ends := map[string]int{"headerCRC": HeaderBytes, "segCRC": segFieldsBytes, "idxCRC": idxHeaderBytes, "entryAppended": idxEntryBytes}
+	ends := map[string]int{
+		"headerCRC": HeaderBytes, "segCRC": segFieldsBytes, "idxCRC": idxHeaderBytes, "entryAppended": idxEntryBytes,
+	}
 	next := 0
 	for _, m := range regexp.MustCompile(`(?m)^\| (\d+) \| (\d+) \| (\w+) \|`).FindAllStringSubmatch(string(text), -1) {
 		off, _ := strconv.Atoi(m[1])
 		size, _ := strconv.Atoi(m[2])
 		want, known := code[m[3]]
 		if !known || off != want || off != next {
-			t.Errorf("%s stands at %d, the code has it at %d (known: %v), the row before ends at %d", m[3], off, want, known, next)
+			t.Errorf("%s stands at %d, the code has it at %d (known: %v), the row before ends at %d",
+				m[3], off, want, known, next)
 		}
 		delete(code, m[3])
 		next = off + size
@@ -52,8 +62,10 @@ func TestFormatTables(t *testing.T) {
 		t.Errorf("%s is not in FORMAT.md", name)
 	}
 	for _, want := range []string{
-		fmt.Sprintf("header of %d bytes and a body", HeaderBytes), "at most 16 MiB (16,777,216 bytes)", fmt.Sprintf("count uvarint (1 .. %d)", MaxHeaderCount),
-		fmt.Sprintf("header block of %d bytes", SegmentHeaderBytes), fmt.Sprintf("A header of %d bytes", idxHeaderBytes), fmt.Sprintf("entries of %d bytes", idxEntryBytes),
+		fmt.Sprintf("header of %d bytes and a body", HeaderBytes), "at most 16 MiB (16,777,216 bytes)",
+		fmt.Sprintf("count uvarint (1 .. %d)", MaxHeaderCount),
+		fmt.Sprintf("header block of %d bytes", SegmentHeaderBytes), fmt.Sprintf("A header of %d bytes", idxHeaderBytes),
+		fmt.Sprintf("entries of %d bytes", idxEntryBytes),
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("FORMAT.md does not say %q", want)
@@ -85,7 +97,9 @@ func TestGoldenFiles(t *testing.T) {
 		t.Errorf("segment header: %v, %+v", err, back)
 	}
 	ih := indexHeader{id: testIdentity, number: 1_234_567, first: 1 << 40, end: 1<<40 + 300_000, lastCRC: 0xfeedf00d}
-	entries := []indexEntry{{1 << 40, 77, 1 << 45, 5}, {1<<40 + 70_000, 78, 1<<45 + 10, 6}, {1<<40 + 140_000, 90, 1<<45 + 10, 6}}
+	entries := []indexEntry{
+		{1 << 40, 77, 1 << 45, 5}, {1<<40 + 70_000, 78, 1<<45 + 10, 6}, {1<<40 + 140_000, 90, 1<<45 + 10, 6},
+	}
 	data := encodeIndex(&ih, entries)
 	want = golden(t, "index.idx", data)
 	gotHeader, got, err := decodeIndex(want)

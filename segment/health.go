@@ -44,7 +44,8 @@ func (l *Log) isolate(f *segFile, off Offset, size int, cause error) error {
 	}
 	if size > 0 && len(f.bad) < MaxIsolatedCount {
 		end = min(end, off+Offset(size))
-	} else if i, _ := slices.BinarySearchFunc(f.index, off+1, compareEntry); f.indexed && i < len(f.index) && len(f.bad) < MaxIsolatedCount {
+	} else if i, _ := slices.BinarySearchFunc(f.index, off+1, compareEntry); f.indexed && i < len(f.index) &&
+		len(f.bad) < MaxIsolatedCount {
 		end = f.index[i].off
 	}
 	err := f.corrupt(f.at(off), cause)

@@ -137,7 +137,8 @@ func lastBelow(entries []indexEntry, below func(e *indexEntry) bool) (indexEntry
 // noteIndex adds an index entry for a batch that was written to f, if one is due.
 // The caller holds l.mu.
 func (l *Log) noteIndex(f *segFile, s *Slice) {
-	if n := len(f.index); n > 0 && s.Offset-f.index[n-1].off < Offset(l.opts.IndexEveryBytes) || len(f.index) >= MaxIndexCount {
+	if n := len(f.index); n > 0 && s.Offset-f.index[n-1].off < Offset(l.opts.IndexEveryBytes) ||
+		len(f.index) >= MaxIndexCount {
 		return
 	}
 	f.index = append(f.index, indexEntry{s.Offset, s.Position, s.FirstID, s.Appended})

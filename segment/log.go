@@ -256,7 +256,8 @@ func (l *Log) fits(h *segHeader, number uint32, limit Offset, st State) error {
 		return fmt.Errorf("it is segment %d", h.number)
 	case current && h.base != st.SegmentBase:
 		return fmt.Errorf("it begins at offset %d, the checkpoint says %d", h.base, st.SegmentBase)
-	case current && h.capacity < int64(st.End-st.SegmentBase): // it may have less than the checkpoint gives it, see enlarge
+	case current && h.capacity < int64(st.End-st.SegmentBase):
+		// it may have less than the checkpoint gives it, see enlarge
 		return fmt.Errorf("it has room for %d bytes, the checkpoint says that %d are used", h.capacity, st.End-st.SegmentBase)
 	case h.first > limit || !current && h.first == limit && !h.starts: // an anchor may stay empty
 		return fmt.Errorf("it begins at offset %d, beyond the %d where it should end", h.first, limit)

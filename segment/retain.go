@@ -80,7 +80,8 @@ func (l *Log) Trim(to Offset) (removedBytes int64, err error) {
 			l.mu.Unlock()
 			return removedBytes, ErrClosed
 		}
-		if len(l.segs) < 2 || l.segs[1].base > to || l.segs[1].base >= l.synced { // of the next one more than its name must be durable
+		if len(l.segs) < 2 || l.segs[1].base > to || l.segs[1].base >= l.synced {
+			// of the next one more than its name must be durable
 			l.mu.Unlock()
 			return removedBytes, nil
 		}
@@ -316,7 +317,8 @@ func (l *Log) enlarge(f *segFile, capacity int64) (*segFile, error) {
 	g, err := l.replaceByCopy(f, end, capacity)
 	switch {
 	case err == nil:
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EMFILE),
+		errors.Is(err, syscall.ENFILE):
 	default:
 		err = l.poisonWith(err)
 	}

@@ -305,7 +305,8 @@ func TestManySegmentNumbers(t *testing.T) {
 	})
 	for name, want := range map[string]bool{
 		"0000000001.seg": true, "1000000000.seg": true, "4294967295.seg": true, "4294967296.seg": false, "1.seg": false,
-		"00000000001.seg": false, "000000001.seg": false, "+000000001.seg": false, "0000000001.idx": false, "0000000001.seg.cut": false,
+		"00000000001.seg": false, "000000001.seg": false, "+000000001.seg": false, "0000000001.idx": false,
+		"0000000001.seg.cut": false,
 	} {
 		if _, ok := parseSegmentName(name); ok != want {
 			t.Errorf("%s: %v", name, ok)

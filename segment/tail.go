@@ -48,7 +48,8 @@ type stretch struct {
 }
 
 func (st *stretch) takes(s *Slice) bool {
-	return st.buf == s.Buf && st.fileSeq == s.FileSeq && st.segment == s.Segment && st.base == s.SegmentBase && st.capacity == s.SegmentCapacity
+	return st.buf == s.Buf && st.fileSeq == s.FileSeq && st.segment == s.Segment && st.base == s.SegmentBase &&
+		st.capacity == s.SegmentCapacity
 }
 
 // tail is a deque of slices in log order, without gaps. Its rings are given back whenever it
@@ -65,7 +66,9 @@ type tail struct {
 func (t *tail) push(s *Slice) {
 	if k := t.stretches.n; k == 0 || !t.stretches.at(k-1).takes(s) {
 		s.Buf.Retain()
-		t.stretches.push(stretch{buf: s.Buf, fileSeq: s.FileSeq, base: s.SegmentBase, capacity: s.SegmentCapacity, segment: s.Segment})
+		t.stretches.push(stretch{
+			buf: s.Buf, fileSeq: s.FileSeq, base: s.SegmentBase, capacity: s.SegmentCapacity, segment: s.Segment,
+		})
 	}
 	last := t.stretches.n - 1
 	t.stretches.at(last).count++
@@ -97,7 +100,8 @@ func (t *tail) at(i int) Slice {
 	le := binary.LittleEndian
 	return Slice{
 		Buf: st.buf, Data: p,
-		Position: Position(le.Uint64(p[offPosition:])), FirstID: MsgID(le.Uint64(p[offFirstID:])), Count: le.Uint32(p[offCount:]),
+		Position: Position(le.Uint64(p[offPosition:])), FirstID: MsgID(le.Uint64(p[offFirstID:])),
+		Count:   le.Uint32(p[offCount:]),
 		Control: Flags(le.Uint16(p[offFlags:]))&FlagControl != 0, Appended: int64(le.Uint64(p[offAppended:])),
 		Offset: e.off, Segment: st.segment, SegmentBase: st.base, SegmentCapacity: st.capacity, FileSeq: st.fileSeq,
 	}

@@ -24,7 +24,8 @@ func (w *tailWorld) push(n, size int, turn bool) {
 	w.sizes.Place(&w.st, len(p))
 	s := Slice{
 		Position: h.Position, FirstID: h.FirstID, Count: h.Count, Control: h.Control(), Appended: h.Appended,
-		Offset: w.st.End, Segment: w.st.Segment, SegmentBase: w.st.SegmentBase, SegmentCapacity: w.st.SegmentCapacity, FileSeq: w.fileSeq,
+		Offset: w.st.End, Segment: w.st.Segment, SegmentBase: w.st.SegmentBase, SegmentCapacity: w.st.SegmentCapacity,
+		FileSeq: w.fileSeq,
 	}
 	at := 0
 	if k := len(w.want); k > 0 && !turn {
@@ -67,12 +68,15 @@ func (w *tailWorld) check() {
 		if !bytes.Equal(got.Data, w.data[i]) || cap(got.Data) != len(got.Data) {
 			w.t.Fatalf("slice %d of %d has other bytes", i, len(w.want))
 		}
-		if got.Buf != want.Buf || got.Position != want.Position || got.FirstID != want.FirstID || got.Count != want.Count || got.Control != want.Control ||
-			got.Appended != want.Appended || got.Offset != want.Offset || got.Segment != want.Segment || got.SegmentBase != want.SegmentBase ||
+		if got.Buf != want.Buf || got.Position != want.Position || got.FirstID != want.FirstID || got.Count != want.Count ||
+			got.Control != want.Control ||
+			got.Appended != want.Appended || got.Offset != want.Offset || got.Segment != want.Segment ||
+			got.SegmentBase != want.SegmentBase ||
 			got.SegmentCapacity != want.SegmentCapacity || got.FileSeq != want.FileSeq {
 			w.t.Fatalf("slice %d is %+v, want %+v", i, got, want)
 		}
-		if w.tail.offset(i) != want.Offset || w.tail.endOf(i) != want.End() || w.tail.find(want.Offset) != i || w.tail.find(want.Offset+1) != i+1 {
+		if w.tail.offset(i) != want.Offset || w.tail.endOf(i) != want.End() || w.tail.find(want.Offset) != i ||
+			w.tail.find(want.Offset+1) != i+1 {
 			w.t.Fatalf("slice %d at [%d, %d) is not found there", i, want.Offset, want.End())
 		}
 		held[want.Buf.Index()] = true

@@ -154,7 +154,8 @@ func (w *world) put(p []byte) {
 	w.sizes.Place(&st, len(p))
 	s := Slice{
 		Position: h.Position, FirstID: h.FirstID, Count: h.Count, Control: h.Control(), Appended: h.Appended,
-		Offset: st.End, Segment: st.Segment, SegmentBase: st.SegmentBase, SegmentCapacity: st.SegmentCapacity, FileSeq: w.fileSeq,
+		Offset: st.End, Segment: st.Segment, SegmentBase: st.SegmentBase, SegmentCapacity: st.SegmentCapacity,
+		FileSeq: w.fileSeq,
 	}
 	st.Advance(&h)
 	w.model = append(w.model, stored{bytes.Clone(p), s, st})

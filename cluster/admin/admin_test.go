@@ -70,7 +70,8 @@ func TestGolden(t *testing.T) {
 
 func TestStatusCounts(t *testing.T) {
 	st := statusOf(testSnapshot(), "n2")
-	if st.PartitionCount != 6 || st.Leaderless != 3 || st.BelowMinISR != 2 || st.UnderReplicated != 3 || st.Damaged != 1 || !st.Joined || st.Controller != "n2" {
+	if st.PartitionCount != 6 || st.Leaderless != 3 || st.BelowMinISR != 2 || st.UnderReplicated != 3 || st.Damaged != 1 ||
+		!st.Joined || st.Controller != "n2" {
 		t.Errorf("%+v", st)
 	}
 	for i, want := range []struct{ leaders, replicas, inSync int }{{2, 5, 4}, {1, 5, 3}, {1, 4, 2}, {1, 1, 1}, {0, 0, 0}} {
@@ -88,7 +89,9 @@ func TestStatusCounts(t *testing.T) {
 
 func TestPartitionStates(t *testing.T) {
 	all := topicsOf(testSnapshot(), []*meta.Topic{testSnapshot().Names["orders"]})
-	want := []PartitionState{StateOK, StateUnderReplicated, StateBelowMinISR, StateLeaderless, StateLeaderless, StateLeaderless}
+	want := []PartitionState{
+		StateOK, StateUnderReplicated, StateBelowMinISR, StateLeaderless, StateLeaderless, StateLeaderless,
+	}
 	for i, p := range all.Topics[0].Partitions {
 		if p.State != want[i] || int(p.Partition) != i {
 			t.Errorf("partition %d is %s, want %s", i, p.State, want[i])
@@ -105,10 +108,12 @@ func TestPartitionStates(t *testing.T) {
 func TestTopicsOfOne(t *testing.T) {
 	h := Handler(&fakeStore{shown: testSnapshot()}, Self{Name: "n2"})
 	var all Topics
-	if w := ask(h, "GET", "/cluster/topics?topic=orders", ""); w.Code != 200 || json.Unmarshal(w.Body.Bytes(), &all) != nil || len(all.Topics) != 1 {
+	if w := ask(h, "GET", "/cluster/topics?topic=orders", ""); w.Code != 200 ||
+		json.Unmarshal(w.Body.Bytes(), &all) != nil || len(all.Topics) != 1 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	if w := ask(h, "GET", "/cluster/topics?topic=none", ""); w.Code != 404 || !strings.Contains(sentence(t, w), `no topic "none"`) {
+	if w := ask(h, "GET", "/cluster/topics?topic=none", ""); w.Code != 404 ||
+		!strings.Contains(sentence(t, w), `no topic "none"`) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	if w := ask(h, "HEAD", "/cluster/topics", ""); w.Code != 200 {
@@ -127,9 +132,15 @@ func TestCommands(t *testing.T) {
 		{"drain", `{"node":"4","on":true}`, "drain 4 true"},
 		{"drain", `{"node":"2","on":true}`, "drain 5 true"}, // a name before a number
 		{"move", `{"topic":"orders","partition":0,"from":"n1","to":"n4"}`, "move " + ordersID.String() + "/0 1 4"},
-		{"force-leader", `{"topic":"orders","partition":3,"node":"n1","i_accept_data_loss":true}`, "force " + ordersID.String() + "/3 1"},
+		{
+			"force-leader", `{"topic":"orders","partition":3,"node":"n1","i_accept_data_loss":true}`,
+			"force " + ordersID.String() + "/3 1",
+		},
 		// A leader that waits for a replica which may have more than its shortened log goes on without it.
-		{"force-leader", `{"topic":"orders","partition":0,"node":"n1","i_accept_data_loss":true}`, "force " + ordersID.String() + "/0 1"},
+		{
+			"force-leader", `{"topic":"orders","partition":0,"node":"n1","i_accept_data_loss":true}`,
+			"force " + ordersID.String() + "/0 1",
+		},
 		{"remove-node", `{"node":"n3"}`, "remove 3"},
 		{"expand", `{"topic":"orders","partitions":8}`, "expand " + ordersID.String() + " 8"},
 		{"upgrade", `{"level":2}`, "raise 2"},
@@ -173,7 +184,9 @@ func TestRefusals(t *testing.T) {
 		{"move", `{"topic":"orders","partition":0,"from":"n1","to":"5"}`, 409, "is draining"},
 		{"move", `{"topic":"orders","partition":0,"from":"n1"}`, 400, "to is missing"},
 		{"force-leader", `{"topic":"orders","partition":3,"node":"n1"}`, 400, "lost for ever"},
-		{"force-leader", `{"topic":"orders","partition":3,"node":"n4","i_accept_data_loss":true}`, 409, "it is on n1, n2, n3"},
+		{
+			"force-leader", `{"topic":"orders","partition":3,"node":"n4","i_accept_data_loss":true}`, 409, "it is on n1, n2, n3",
+		},
 		{"force-leader", `{"topic":"orders","partition":3,"node":"n3","i_accept_data_loss":true}`, 409, "not alive"},
 		{"force-leader", `{"topic":"orders","partition":0,"node":"n2","i_accept_data_loss":true}`, 409, "nothing to force"},
 		{"remove-node", `{"node":"n1"}`, 409, "is alive"},
@@ -184,7 +197,8 @@ func TestRefusals(t *testing.T) {
 		store.shown.Nodes[5].Draining = true
 		w := ask(Handler(store, Self{Name: "n2"}), "POST", "/cluster/"+tc.path, tc.body)
 		if message := sentence(t, w); w.Code != tc.status || !strings.Contains(message, tc.want) || len(store.calls) != 0 {
-			t.Errorf("%s %.80s: %d %s, want %d %s; the store was asked for %q", tc.path, tc.body, w.Code, message, tc.status, tc.want, store.calls)
+			t.Errorf("%s %.80s: %d %s, want %d %s; the store was asked for %q",
+				tc.path, tc.body, w.Code, message, tc.status, tc.want, store.calls)
 		}
 	}
 }
@@ -194,7 +208,8 @@ func TestForceAwayFromDamagedLeader(t *testing.T) {
 	store := &fakeStore{shown: testSnapshot()}
 	p := store.shown.Partitions[meta.PartitionID{Topic: ordersID}]
 	p.Damaged = p.State.ISR[:1]
-	w := ask(Handler(store, Self{Name: "n2"}), "POST", "/cluster/force-leader", `{"topic":"orders","partition":0,"node":"n2","i_accept_data_loss":true}`)
+	w := ask(Handler(store, Self{Name: "n2"}), "POST", "/cluster/force-leader",
+		`{"topic":"orders","partition":0,"node":"n2","i_accept_data_loss":true}`)
 	if w.Code != 200 || len(store.calls) != 1 {
 		t.Errorf("%d %s, %q", w.Code, w.Body, store.calls)
 	}
@@ -215,7 +230,8 @@ func TestStoreErrors(t *testing.T) {
 	} {
 		store := &fakeStore{shown: testSnapshot(), err: fmt.Errorf("%w (more)", tc.err)}
 		w := ask(Handler(store, Self{Name: "n2"}), "POST", "/cluster/drain", `{"node":"n1","on":true}`)
-		if message := sentence(t, w); w.Code != tc.status || strings.HasPrefix(message, "meta: ") || !strings.HasSuffix(message, "(more)") {
+		if message := sentence(t, w); w.Code != tc.status || strings.HasPrefix(message, "meta: ") ||
+			!strings.HasSuffix(message, "(more)") {
 			t.Errorf("%v: %d %s, want %d", tc.err, w.Code, message, tc.status)
 		}
 	}
@@ -234,12 +250,14 @@ func TestStoreSilent(t *testing.T) {
 func TestBeforeJoin(t *testing.T) {
 	h := Handler(new(fakeStore), Self{Name: "n2"})
 	var st Status
-	if w := ask(h, "GET", "/cluster/status", ""); w.Code != 200 || json.Unmarshal(w.Body.Bytes(), &st) != nil || st.Joined || st.Node != "n2" {
+	if w := ask(h, "GET", "/cluster/status", ""); w.Code != 200 || json.Unmarshal(w.Body.Bytes(), &st) != nil ||
+		st.Joined || st.Node != "n2" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	for _, path := range []string{"GET /cluster/topics", "POST /cluster/drain"} {
 		method, path, _ := strings.Cut(path, " ")
-		if w := ask(h, method, path, `{"node":"n1","on":true}`); w.Code != 503 || !strings.Contains(sentence(t, w), "has not joined") {
+		if w := ask(h, method, path, `{"node":"n1","on":true}`); w.Code != 503 ||
+			!strings.Contains(sentence(t, w), "has not joined") {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	}
@@ -291,7 +309,8 @@ func TestCommandsAreLogged(t *testing.T) {
 	store.err = meta.ErrUnsafe
 	ask(h, "POST", "/cluster/remove-node", `{"node":"n3"}`)
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-	if len(lines) != 2 || !strings.Contains(lines[0], `\"node\":\"n1\"`) || !strings.Contains(lines[0], "command=/cluster/force-leader") ||
+	if len(lines) != 2 || !strings.Contains(lines[0], `\"node\":\"n1\"`) ||
+		!strings.Contains(lines[0], "command=/cluster/force-leader") ||
 		!strings.Contains(lines[1], "level=WARN") || !strings.Contains(lines[1], "from=192.0.2.1:1234") {
 		t.Errorf("the log says\n%s", &log)
 	}

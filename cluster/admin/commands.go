@@ -89,7 +89,8 @@ func (h *handler) drain(ctx context.Context, s *meta.Snapshot, b *Drain) (string
 	if !*b.On {
 		return fmt.Sprintf("node %s takes leaderships and replicas again", n.Name), nil
 	}
-	return fmt.Sprintf("node %s is draining: it gives away its leaderships and, where other nodes can take them, its replicas", n.Name), nil
+	return fmt.Sprintf(
+		"node %s is draining: it gives away its leaderships and, where other nodes can take them, its replicas", n.Name), nil
 }
 
 func (h *handler) move(ctx context.Context, s *meta.Snapshot, b *Move) (string, error) {
@@ -108,9 +109,11 @@ func (h *handler) move(ctx context.Context, s *meta.Snapshot, b *Move) (string, 
 	name := fmt.Sprintf("partition %d of topic %s", p.ID.Partition, b.Topic)
 	switch {
 	case !slices.Contains(p.State.Replicas, from.ID):
-		return "", refuse(http.StatusConflict, "%s has no replica on node %s: it is on %s", name, from.Name, replicaNames(s, p))
+		return "", refuse(http.StatusConflict, "%s has no replica on node %s: it is on %s",
+			name, from.Name, replicaNames(s, p))
 	case slices.Contains(p.State.Replicas, to.ID):
-		return "", refuse(http.StatusConflict, "%s has a replica on node %s already: it is on %s", name, to.Name, replicaNames(s, p))
+		return "", refuse(http.StatusConflict, "%s has a replica on node %s already: it is on %s",
+			name, to.Name, replicaNames(s, p))
 	case !to.Live:
 		return "", refuse(http.StatusConflict, "node %s is not alive: start it or choose another one", to.Name)
 	case to.Draining:
@@ -138,15 +141,18 @@ func (h *handler) forceLeader(ctx context.Context, s *meta.Snapshot, b *ForceLea
 	damaged := slices.ContainsFunc(p.Damaged, func(m replicate.Member) bool { return m.Node == p.State.Leader })
 	switch {
 	case !b.IAcceptDataLoss:
-		return "", refuse(http.StatusBadRequest, "acknowledged messages of %s that node %s does not hold would be lost for ever: "+
-			"say \"i_accept_data_loss\": true if that is meant", name, n.Name)
+		return "",
+			refuse(http.StatusBadRequest, "acknowledged messages of %s that node %s does not hold would be lost for ever: "+
+				"say \"i_accept_data_loss\": true if that is meant", name, n.Name)
 	case !slices.Contains(p.State.Replicas, n.ID):
 		return "", refuse(http.StatusConflict, "%s has no replica on node %s: it is on %s", name, n.Name, replicaNames(s, p))
 	case !n.Live:
 		return "", refuse(http.StatusConflict, "node %s is not alive: start it first", n.Name)
 	case served(s, p) && !damaged && n.ID != p.State.Leader:
-		return "", refuse(http.StatusConflict, "%s is led by node %s, which is alive: there is nothing to force; to move the leadership drain that node, "+
-			"and if it waits for another replica that cannot come back, force node %[2]s itself", name, nodeName(s, p.State.Leader))
+		return "", refuse(http.StatusConflict, "%s is led by node %s, which is alive: there is nothing to force; to move "+
+			"the leadership drain that node, "+
+			"and if it waits for another replica that cannot come back, force node %[2]s itself",
+			name, nodeName(s, p.State.Leader))
 	}
 	if err := h.store.ForceLeader(ctx, p.ID, n.ID); err != nil {
 		return "", err
@@ -174,13 +180,15 @@ func (h *handler) expand(ctx context.Context, s *meta.Snapshot, b *Expand) (stri
 		return "", err
 	}
 	if b.Partitions <= t.Partitions || b.Partitions > core.MaxPartition+1 {
-		return "", refuse(http.StatusBadRequest, "topic %s has %d partitions and can have more, up to %d, but never fewer: %d is none of these",
+		return "", refuse(http.StatusBadRequest, "topic %s has %d partitions and can have more, up to %d, but never fewer: "+
+			"%d is none of these",
 			t.Name, t.Partitions, core.MaxPartition+1, b.Partitions)
 	}
 	if err := h.store.ExpandTopic(ctx, t.ID, b.Partitions); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("topic %s has %d partitions; the first %d are as they were", t.Name, b.Partitions, t.Partitions), nil
+	return fmt.Sprintf("topic %s has %d partitions; the first %d are as they were", t.Name, b.Partitions, t.Partitions),
+		nil
 }
 
 func (h *handler) upgrade(ctx context.Context, s *meta.Snapshot, b *Upgrade) (string, error) {
@@ -201,7 +209,8 @@ func (h *handler) upgrade(ctx context.Context, s *meta.Snapshot, b *Upgrade) (st
 	if err := h.store.RaiseLevel(ctx, level); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("the cluster is being raised from feature level %d to %d: it is done when every registered node has raised its data directory; older versions cannot be started on those any more", now, level), nil
+	return fmt.Sprintf("the cluster is being raised from feature level %d to %d: it is done when every registered node "+
+		"has raised its data directory; older versions cannot be started on those any more", now, level), nil
 }
 
 func topicNamed(s *meta.Snapshot, name string) (*meta.Topic, error) {
@@ -225,7 +234,8 @@ func partitionNamed(s *meta.Snapshot, topic string, partition *uint32) (*meta.Pa
 	if p := s.Partitions[meta.PartitionID{Topic: t.ID, Partition: *partition}]; p != nil {
 		return p, nil
 	}
-	return nil, refuse(http.StatusNotFound, "topic %s has no partition %d: it has %d, counted from 0", t.Name, *partition, t.Partitions)
+	return nil, refuse(http.StatusNotFound, "topic %s has no partition %d: it has %d, counted from 0",
+		t.Name, *partition, t.Partitions)
 }
 
 // nodeNamed finds a node by its name or else by its number.

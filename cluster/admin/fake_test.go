@@ -75,13 +75,16 @@ func testSnapshot() *meta.Snapshot {
 	s := &meta.Snapshot{
 		Revision: 77, Cluster: testUUID('c', 1), Controller: 2,
 		Nodes: map[replicate.NodeID]*meta.Node{}, Topics: map[uuid.UUID]*meta.Topic{}, Names: map[string]*meta.Topic{},
-		Partitions: map[meta.PartitionID]*meta.Partition{}, Deleted: map[uuid.UUID]bool{}, Tombstones: map[meta.TombstoneKey]time.Time{},
+		Partitions: map[meta.PartitionID]*meta.Partition{}, Deleted: map[uuid.UUID]bool{},
+		Tombstones: map[meta.TombstoneKey]time.Time{},
 	}
 	for i, name := range []string{"n1", "n2", "n3", "n4", "2"} {
 		n := byte(i + 1)
 		s.Nodes[replicate.NodeID(n)] = &meta.Node{
-			ID: replicate.NodeID(n), Name: name, Store: testUUID('s', n), Boot: testUUID('b', n), Version: "0.1.0", Host: "127.0.0.1",
-			Peer: fmt.Sprintf("127.0.0.1:%d4", n), NSQ: fmt.Sprintf("127.0.0.1:%d0", n), HTTP: fmt.Sprintf("127.0.0.1:%d1", n), Live: name != "n3",
+			ID: replicate.NodeID(n), Name: name, Store: testUUID('s', n), Boot: testUUID('b', n), Version: "0.1.0",
+			Host: "127.0.0.1",
+			Peer: fmt.Sprintf("127.0.0.1:%d4", n), NSQ: fmt.Sprintf("127.0.0.1:%d0", n), HTTP: fmt.Sprintf("127.0.0.1:%d1", n),
+			Live: name != "n3",
 		}
 	}
 	s.Nodes[4].Boot = testUUID('b', 44)
@@ -100,7 +103,10 @@ func testSnapshot() *meta.Snapshot {
 		{4, []replicate.NodeID{4, 1, 2}, nil},
 	} {
 		p := &meta.Partition{ID: meta.PartitionID{Topic: topic.ID, Partition: uint32(i)}}
-		p.State = replicate.State{Epoch: 7, Version: 9, Leader: row.leader, Boot: testUUID('b', byte(row.leader)), MinISR: 2, Replicas: []replicate.NodeID{1, 2, 3}}
+		p.State = replicate.State{
+			Epoch: 7, Version: 9, Leader: row.leader, Boot: testUUID('b', byte(row.leader)), MinISR: 2,
+			Replicas: []replicate.NodeID{1, 2, 3},
+		}
 		if i == 4 {
 			p.State.Replicas = []replicate.NodeID{4, 1, 2}
 		}

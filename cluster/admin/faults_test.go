@@ -13,7 +13,7 @@ import (
 // Live nodes are asked what they met, when the question says so: a node that hangs must not make every status wait.
 func TestStatusAsksForFaults(t *testing.T) {
 	var asked atomic.Int32
-	h := Handler(&fakeStore{shown: testSnapshot()}, Self{Name: "n2", Faults: func(_ context.Context, node replicate.NodeID) ([]Fault, error) {
+	faults := func(_ context.Context, node replicate.NodeID) ([]Fault, error) {
 		asked.Add(1)
 		switch node {
 		case 1:
@@ -22,7 +22,8 @@ func TestStatusAsksForFaults(t *testing.T) {
 			return nil, errors.New("it hangs")
 		}
 		return nil, nil
-	}})
+	}
+	h := Handler(&fakeStore{shown: testSnapshot()}, Self{Name: "n2", Faults: faults})
 	if w := ask(h, "GET", "/cluster/status", ""); w.Code != 200 || asked.Load() != 0 {
 		t.Fatalf("%d, %d nodes were asked", w.Code, asked.Load())
 	}

@@ -153,7 +153,8 @@ func (h *handler) verify(r *http.Request) (any, error) {
 	defer cancel()
 	v, err := h.self.Verify(ctx, b.Topic, *b.Partition, b.At)
 	if err != nil {
-		return nil, refuse(http.StatusServiceUnavailable, "the replicas could not be compared: %v; nothing was changed, try again", err)
+		return nil,
+			refuse(http.StatusServiceUnavailable, "the replicas could not be compared: %v; nothing was changed, try again", err)
 	}
 	return v, nil
 }
@@ -162,7 +163,8 @@ func (h *handler) snapshot() (*meta.Snapshot, error) {
 	if s := h.store.Snapshot(); s != nil {
 		return s, nil
 	}
-	return nil, refuse(http.StatusServiceUnavailable, "node %s has not joined the cluster yet: ask another node or try again", h.self.Name)
+	return nil, refuse(http.StatusServiceUnavailable, "node %s has not joined the cluster yet: ask another node or try "+
+		"again", h.self.Name)
 }
 
 // refusal is an error that knows its HTTP status.
@@ -236,7 +238,8 @@ func decode(r *http.Request, body any) error {
 	d := json.NewDecoder(strings.NewReader(string(data)))
 	d.DisallowUnknownFields()
 	if err := d.Decode(body); err != nil {
-		return refuse(http.StatusBadRequest, "the body is not the JSON object that %s takes: %s", r.URL.Path, strings.TrimPrefix(err.Error(), "json: "))
+		return refuse(http.StatusBadRequest, "the body is not the JSON object that %s takes: %s",
+			r.URL.Path, strings.TrimPrefix(err.Error(), "json: "))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return refuse(http.StatusBadRequest, "the body goes on after the JSON object")
@@ -257,13 +260,15 @@ var statuses = map[error]int{
 
 func writeError(w http.ResponseWriter, err error) {
 	var r *refusal
-	status, message := http.StatusInternalServerError, strings.TrimPrefix(strings.TrimPrefix(err.Error(), "cluster: "), "meta: ")
+	status, message := http.StatusInternalServerError, strings.TrimPrefix(strings.TrimPrefix(err.Error(), "cluster: "),
+		"meta: ")
 	switch {
 	case errors.As(err, &r):
 		status = r.status
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		status = http.StatusGatewayTimeout
-		message = fmt.Sprintf("the metadata store did not answer in %v: the change may have been made; look at the cluster before trying again", StoreTimeout)
+		message = fmt.Sprintf("the metadata store did not answer in %v: the change may have been made; look at the cluster "+
+			"before trying again", StoreTimeout)
 	default:
 		for known, code := range statuses {
 			if errors.Is(err, known) {

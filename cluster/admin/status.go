@@ -115,8 +115,10 @@ func statusOf(s *meta.Snapshot, self string) *Status {
 	index := make(map[replicate.NodeID]*Node, len(s.Nodes))
 	for _, n := range s.Nodes {
 		st.Nodes = append(st.Nodes, Node{
-			ID: n.ID, Name: n.Name, Live: n.Live, Draining: n.Draining, Disk: n.Disk.String(), Controller: n.ID == s.Controller, Version: n.Version, Level: max(n.Level, 1), StoreLevel: max(n.StoreLevel, 1),
-			Peer: n.Peer, Host: n.Host, NSQ: n.NSQ, HTTP: n.HTTP, Lookup: n.Lookup, Native: n.Native, Store: n.Store, Boot: n.Boot,
+			ID: n.ID, Name: n.Name, Live: n.Live, Draining: n.Draining, Disk: n.Disk.String(), Controller: n.ID == s.Controller,
+			Version: n.Version, Level: max(n.Level, 1), StoreLevel: max(n.StoreLevel, 1),
+			Peer: n.Peer, Host: n.Host, NSQ: n.NSQ, HTTP: n.HTTP, Lookup: n.Lookup, Native: n.Native, Store: n.Store,
+			Boot: n.Boot,
 		})
 		st.Joined = st.Joined || n.Live && n.Name == self
 	}
@@ -178,7 +180,9 @@ func served(s *meta.Snapshot, p *meta.Partition) bool {
 func topicsOf(s *meta.Snapshot, topics []*meta.Topic) *Topics {
 	all := &Topics{Revision: s.Revision, Topics: make([]Topic, 0, len(topics))}
 	for _, t := range topics {
-		row := Topic{Name: t.Name, ID: t.ID, Replicas: t.Replicas, MinISR: t.MinISR, Partitions: make([]Partition, 0, t.Partitions)}
+		row := Topic{
+			Name: t.Name, ID: t.ID, Replicas: t.Replicas, MinISR: t.MinISR, Partitions: make([]Partition, 0, t.Partitions),
+		}
 		for n := range t.Partitions {
 			row.Partitions = append(row.Partitions, partitionOf(s, meta.PartitionID{Topic: t.ID, Partition: uint32(n)}))
 		}
@@ -189,12 +193,15 @@ func topicsOf(s *meta.Snapshot, topics []*meta.Topic) *Topics {
 }
 
 func partitionOf(s *meta.Snapshot, id meta.PartitionID) Partition {
-	row := Partition{Partition: id.Partition, State: StateLeaderless, Replicas: []string{}, ISR: []string{}, Damaged: []string{}}
+	row := Partition{
+		Partition: id.Partition, State: StateLeaderless, Replicas: []string{}, ISR: []string{}, Damaged: []string{},
+	}
 	p := s.Partitions[id]
 	if p == nil {
 		return row
 	}
-	row.Leader, row.Epoch, row.Version, row.MinISR = nodeName(s, p.State.Leader), p.State.Epoch, p.State.Version, p.State.MinISR
+	row.Leader, row.Epoch, row.Version, row.MinISR = nodeName(s, p.State.Leader), p.State.Epoch, p.State.Version,
+		p.State.MinISR
 	for _, n := range p.State.Replicas {
 		row.Replicas = append(row.Replicas, nodeName(s, n))
 	}

@@ -35,11 +35,15 @@ func join(t *testing.T, m *memory.Map, name string) *member {
 	t.Helper()
 	n := &member{t: t, name: name, changed: make(chan struct{}, 1)}
 	logger := slog.New(slog.DiscardHandler)
-	n.store = cluster.New(m.Store(name), cluster.Options{Logger: logger, LeaseTTL: time.Second, ControllerTick: 20 * time.Millisecond})
+	n.store = cluster.New(m.Store(name), cluster.Options{
+		Logger: logger, LeaseTTL: time.Second, ControllerTick: 20 * time.Millisecond,
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	_, err := n.store.Join(ctx, meta.Registration{
-		Node: meta.Node{Name: name, Store: uuid.New(), Boot: uuid.New(), Version: "test", Peer: name + ":1", NSQ: name + ":2"},
+		Node: meta.Node{
+			Name: name, Store: uuid.New(), Boot: uuid.New(), Version: "test", Peer: name + ":1", NSQ: name + ":2",
+		},
 		Changed: func(*meta.Change) {
 			select {
 			case n.changed <- struct{}{}:
@@ -95,7 +99,8 @@ func (n *member) until(what string, wanted func(st *admin.Status, topics []admin
 	for {
 		var st admin.Status
 		var all admin.Topics
-		if n.ask("GET", "/cluster/status", "", &st) == 200 && n.ask("GET", "/cluster/topics", "", &all) == 200 && wanted(&st, all.Topics) {
+		if n.ask("GET", "/cluster/status", "", &st) == 200 && n.ask("GET", "/cluster/topics", "", &all) == 200 &&
+			wanted(&st, all.Topics) {
 			return
 		}
 		select {
@@ -119,7 +124,9 @@ func TestOnTheStore(t *testing.T) {
 	first.until("four nodes and a controller", func(st *admin.Status, _ []admin.Topic) bool {
 		return len(st.Nodes) == 4 && st.Joined && st.Controller != "" && st.Node == "n1"
 	})
-	if _, err := second.store.CreateTopic(t.Context(), meta.Topic{Name: "orders", Partitions: 1, Replicas: 2, MinISR: 1}); err != nil {
+	if _, err := second.store.CreateTopic(t.Context(), meta.Topic{
+		Name: "orders", Partitions: 1, Replicas: 2, MinISR: 1,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	first.until("a topic", func(st *admin.Status, topics []admin.Topic) bool {
@@ -166,7 +173,8 @@ func testMove(t *testing.T, first, second *member) {
 	second.tell("move", body, 200)
 	first.until("a third replica", func(st *admin.Status, topics []admin.Topic) bool {
 		now := topics[0].Partitions[0]
-		return len(now.Replicas) == 3 && len(now.ISR) == 2 && now.State == admin.StateUnderReplicated && st.UnderReplicated == 1
+		return len(now.Replicas) == 3 && len(now.ISR) == 2 && now.State == admin.StateUnderReplicated &&
+			st.UnderReplicated == 1
 	})
 	first.tell("move", body, 409)
 }

@@ -20,7 +20,8 @@ func TestVerify(t *testing.T) {
 		return map[string]int{"next": 5}, nil
 	}
 	h := Handler(&fakeStore{shown: testSnapshot()}, Self{Name: "n2", Verify: verify})
-	if w := ask(h, "POST", "/cluster/verify", `{"topic":"orders","partition":1,"at":3}`); w.Code != 200 || strings.TrimSpace(w.Body.String()) != `{"next":5}` || asked != "orders1 3" {
+	if w := ask(h, "POST", "/cluster/verify", `{"topic":"orders","partition":1,"at":3}`); w.Code != 200 ||
+		strings.TrimSpace(w.Body.String()) != `{"next":5}` || asked != "orders1 3" {
 		t.Errorf("%d %s, asked for %s", w.Code, w.Body, asked)
 	}
 	for body, status := range map[string]int{

@@ -28,7 +28,9 @@ var errLeaderLost = errors.New("etcd: the members have chosen another leader mea
 
 // do performs a call until it is answered, at one endpoint after the other. attempt counts from 0. Unless repeat is set, the
 // call is made again only if the member certainly did not take it.
-func (s *store) do(ctx context.Context, what string, repeat bool, call func(ctx context.Context, attempt int) error) error {
+func (s *store) do(
+	ctx context.Context, what string, repeat bool, call func(ctx context.Context, attempt int) error,
+) error {
 	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, s.o.RequestTimeout)
 	defer cancel()
@@ -95,15 +97,19 @@ func (s *store) answered(what string, err error) error {
 	case errors.Is(err, rpctypes.ErrCompacted):
 		return kv.ErrCompacted
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		return fmt.Errorf("%w: etcd at %s has used up its space and takes no changes: compact and defragment it, then clear its alarm (%w)", kv.ErrUnavailable, s.where(), err)
-	case errors.Is(err, rpctypes.ErrAuthFailed), errors.Is(err, rpctypes.ErrPermissionDenied), errors.Is(err, rpctypes.ErrUserEmpty):
-		return fmt.Errorf("etcd: %s refuses %s: check user, password and the rights of the user (%w)", s.endpointInUse(), what, err)
+		return fmt.Errorf("%w: etcd at %s has used up its space and takes no changes: compact and defragment it, then "+
+			"clear its alarm (%w)", kv.ErrUnavailable, s.where(), err)
+	case errors.Is(err, rpctypes.ErrAuthFailed), errors.Is(err, rpctypes.ErrPermissionDenied),
+		errors.Is(err, rpctypes.ErrUserEmpty):
+		return fmt.Errorf("etcd: %s refuses %s: check user, password and the rights of the user (%w)",
+			s.endpointInUse(), what, err)
 	}
 	return fmt.Errorf("etcd: %s refuses %s, nothing was changed: %w", s.endpointInUse(), what, err)
 }
 
 func (s *store) failed(what string, err error, outcome string) error {
-	return fmt.Errorf("%w: %s got no answer from etcd at %s; %s; see whether a majority of its members runs (last error: %w)", kv.ErrUnavailable, what, s.where(), outcome, err)
+	return fmt.Errorf("%w: %s got no answer from etcd at %s; %s; see whether a majority of its members runs (last "+
+		"error: %w)", kv.ErrUnavailable, what, s.where(), outcome, err)
 }
 
 func (s *store) where() string { return strings.Join(s.endpoints, ", ") }

@@ -21,14 +21,18 @@ func joined(ctx context.Context, t *testing.T, s kv.Store, name string) meta.Sto
 	m := agreement.New(s, agreement.Options{LeaseTTL: time.Minute, ControllerTick: 20 * time.Millisecond})
 	t.Cleanup(func() { _ = m.Close() })
 	node := meta.Node{Name: name, Store: uuid.New(), Boot: uuid.New()}
-	if _, err := m.Join(ctx, meta.Registration{Node: node, Changed: func(*meta.Change) {}, Lease: func(time.Time) {}}); err != nil {
+	if _, err := m.Join(ctx, meta.Registration{
+		Node: node, Changed: func(*meta.Change) {}, Lease: func(time.Time) {},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	return m
 }
 
 // configureAtOnce asks for s through all stores, each with a quota of its own, and returns how many were told that they won, and what one of them was told.
-func configureAtOnce(ctx context.Context, t *testing.T, stores []meta.Store, topic *meta.Topic, s meta.TopicSettings) (won int, now meta.TopicSettings) {
+func configureAtOnce(
+	ctx context.Context, t *testing.T, stores []meta.Store, topic *meta.Topic, s meta.TopicSettings,
+) (won int, now meta.TopicSettings) {
 	t.Helper()
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -84,12 +88,17 @@ func TestConfigureTopic(t *testing.T) {
 	var want meta.TopicSettings
 	for round, partitions := range []int{4, most} {
 		var won int
-		won, want = configureAtOnce(ctx, t, stores, topic, meta.TopicSettings{Version: uint64(round), MinISR: 3, Partitions: partitions})
-		if won != 1 || want.Version != uint64(round+1) || want.Partitions != partitions || want.MinISR != 3 || want.QuotaCount == 0 {
+		won, want = configureAtOnce(ctx, t, stores, topic, meta.TopicSettings{
+			Version: uint64(round), MinISR: 3, Partitions: partitions,
+		})
+		if won != 1 || want.Version != uint64(round+1) || want.Partitions != partitions || want.MinISR != 3 ||
+			want.QuotaCount == 0 {
 			t.Fatalf("%d changed version %d; it is %+v now", won, round, want)
 		}
 	}
-	for _, bad := range []meta.TopicSettings{{Version: 2, Partitions: most - 1}, {Version: 2, Durability: "none"}, {Version: 2, MinISR: 4}} {
+	for _, bad := range []meta.TopicSettings{
+		{Version: 2, Partitions: most - 1}, {Version: 2, Durability: "none"}, {Version: 2, MinISR: 4},
+	} {
 		if _, err := stores[1].ConfigureTopic(ctx, topic.ID, bad); !errors.Is(err, meta.ErrSettings) {
 			t.Errorf("%+v: %v", bad, err)
 		}

@@ -136,7 +136,8 @@ func (m *Member) wayIn() (way, error) {
 	if len(m.o.Voters) == 1 {
 		return first, nil
 	}
-	m.waitingFor("the other voters: this node has no metadata, so either one of them knows it, or all of them must be there once to begin a cluster")
+	m.waitingFor("the other voters: this node has no metadata, so either one of them knows it, or all of them must be " +
+		"there once to begin a cluster")
 	hide, err := m.showEmpty()
 	if err != nil {
 		return way{}, err
@@ -148,7 +149,8 @@ func (m *Member) wayIn() (way, error) {
 			return w, err
 		}
 		if !errors.Is(err, errWait) {
-			m.o.Log.Warn("the embedded etcd member has no metadata and gets no place in its cluster yet; it tries again", "error", err)
+			m.o.Log.Warn("the embedded etcd member has no metadata and gets no place in its cluster yet; it tries again",
+				"error", err)
 		}
 		if !pause(m.ctx, probePause) {
 			return way{}, m.ctx.Err()
@@ -194,7 +196,8 @@ func (m *Member) decideWay(all []sighting, round int) (way, error) {
 	switch {
 	case beginning:
 		return begins, nil
-	case witnesses == nil || round < quickRounds: // a voter that just hands its address over to etcd is silent for a moment
+	case witnesses == nil || round < quickRounds:
+		// a voter that just hands its address over to etcd is silent for a moment
 		return way{}, errWait
 	}
 	return m.enter(witnesses, begins)
@@ -237,7 +240,8 @@ func (m *Member) showEmpty() (hide func(), err error) {
 	}
 	server := &http.Server{
 		ReadTimeout: probeTimeout, WriteTimeout: probeTimeout,
-		ErrorLog: slog.NewLogLogger(m.o.Log.Handler(), slog.LevelDebug), // others give up probes when they are answered elsewhere
+		// others give up probes when they are answered elsewhere
+		ErrorLog: slog.NewLogLogger(m.o.Log.Handler(), slog.LevelDebug),
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set(emptyHeader, m.o.Token+"/"+m.o.Name)
 			http.Error(w, "this member waits for its cluster", http.StatusServiceUnavailable)
@@ -268,11 +272,14 @@ func (m *Member) enter(witnesses []known, begins way) (way, error) {
 	case what == found:
 		return begins, nil
 	case what == refuse:
-		return way{}, fmt.Errorf("etcd: the cluster has the member %q at %s, which is the address of %q: give every node its own name and address; nothing was changed", old.Name, m.self.Peer, m.o.Name)
+		return way{}, fmt.Errorf("etcd: the cluster has the member %q at %s, which is the address of %q: give every node "+
+			"its own name and address; nothing was changed", old.Name, m.self.Peer, m.o.Name)
 	case what == replace && m.livesElsewhere(old):
-		return way{}, fmt.Errorf("etcd: a member named %q runs at %s: a second node must have another name; nothing was changed", old.Name, strings.Join(old.PeerURLs, ", "))
+		return way{}, fmt.Errorf("etcd: a member named %q runs at %s: a second node must have another name; nothing was "+
+			"changed", old.Name, strings.Join(old.PeerURLs, ", "))
 	case what == replace:
-		m.o.Log.Warn("this node's etcd directory is empty, but the cluster knows the node: its old identity is replaced by a new one", "name", m.o.Name, "old", old.ID)
+		m.o.Log.Warn("this node's etcd directory is empty, but the cluster knows the node: its old identity is replaced by "+
+			"a new one", "name", m.o.Name, "old", old.ID)
 		ctx, cancel := context.WithTimeout(m.ctx, changeTimeout)
 		defer cancel()
 		if _, err := client.MemberRemove(ctx, old.ID); err != nil {
@@ -298,7 +305,8 @@ func (m *Member) members(client *clientv3.Client) ([]known, error) {
 	defer cancel()
 	answer, err := client.MemberList(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("%w: the running members have no majority that says what it knows of %q: %w", errTryAgain, m.o.Name, err)
+		return nil, fmt.Errorf("%w: the running members have no majority that says what it knows of %q: %w",
+			errTryAgain, m.o.Name, err)
 	}
 	members := make([]known, len(answer.Members))
 	for i, k := range answer.Members {
@@ -333,7 +341,9 @@ func (m *Member) adminClient(members []known) (*clientv3.Client, error) {
 			endpoints = append(endpoints, k.ClientURLs...)
 		}
 	}
-	return clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: changeTimeout, TLS: config, Logger: clientLogger(m.o.Log)})
+	return clientv3.New(clientv3.Config{
+		Endpoints: endpoints, DialTimeout: changeTimeout, TLS: config, Logger: clientLogger(m.o.Log),
+	})
 }
 
 // initialCluster writes the members as etcd wants them, or the voters if there are none yet. A member that never ran has no name;

@@ -12,7 +12,9 @@ func TestLogLines(t *testing.T) {
 	t.Parallel()
 	var b syncBuffer
 	closing := false
-	server := serverLogger(slog.New(slog.NewTextHandler(&b, nil)), func() bool { return closing }).With(zap.String("id", "7"))
+	server := serverLogger(slog.New(slog.NewTextHandler(&b, nil)), func() bool {
+		return closing
+	}).With(zap.String("id", "7"))
 	server.Debug("one")
 	server.Info("two")
 	server.Warn("three", zap.Int("n", 3))
@@ -25,7 +27,8 @@ func TestLogLines(t *testing.T) {
 	closing = true
 	server.Error("six")
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
-	if len(lines) != 2+maxRepeats || !strings.HasSuffix(lines[0], `level=WARN msg="etcd: three" id=7 n=3`) || !strings.HasSuffix(lines[1], `level=ERROR msg="etcd: four" id=7`) {
+	if len(lines) != 2+maxRepeats || !strings.HasSuffix(lines[0], `level=WARN msg="etcd: three" id=7 n=3`) ||
+		!strings.HasSuffix(lines[1], `level=ERROR msg="etcd: four" id=7`) {
 		t.Errorf("the log has\n%s", b.String())
 	}
 }

@@ -117,7 +117,8 @@ func (o *MemberOptions) check(at int) error {
 	case o.Dir == "":
 		return errors.New("etcd: the embedded member needs a directory")
 	case o.Heartbeat < time.Millisecond || o.Election < 5*o.Heartbeat || o.Election > 50*time.Second:
-		return fmt.Errorf("etcd: an election timeout of %v does not fit a heartbeat of %v: it must be at least five heartbeats and at most 50 s", o.Election, o.Heartbeat)
+		return fmt.Errorf("etcd: an election timeout of %v does not fit a heartbeat of %v: it must be at least five "+
+			"heartbeats and at most 50 s", o.Election, o.Heartbeat)
 	case !o.TLS.empty() && (o.TLS.CA == "" || o.TLS.Cert == "" || o.TLS.Key == ""):
 		return errors.New("etcd: an embedded member with TLS needs all three files: authority, certificate and key")
 	}
@@ -185,7 +186,8 @@ func (m *Member) run() {
 			return
 		case <-server.Server.StopNotify():
 			m.end(fmt.Errorf("%w: it was removed from its cluster, or its disk failed; its log lines say which. "+
-				"If another node took its place, give this one a new name; otherwise empty %s and start again", ErrMemberStopped, m.o.Dir))
+				"If another node took its place, give this one a new name; otherwise empty %s and start again",
+				ErrMemberStopped, m.o.Dir))
 			return
 		case <-m.ctx.Done():
 			return

@@ -156,7 +156,8 @@ func TestCloseWhileItWaits(t *testing.T) {
 	c := newCluster(t, 3)
 	c.start(0)
 	m := c.members[0]
-	if err := m.Ready(within(t, 100*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "all of them must be there once") {
+	if err := m.Ready(within(t, 100*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "all of them must be there once") {
 		t.Errorf("alone: %v", err)
 	}
 	began := time.Now()
@@ -257,7 +258,8 @@ func TestCloseEndsGoroutines(t *testing.T) {
 		stacks := string(buf[:runtime.Stack(buf, true)])
 		left := 0
 		for stack := range strings.SplitSeq(stacks, "\n\n") {
-			if strings.Contains(stack, "penstock/cluster/etcd.(*store)") || strings.Contains(stack, "penstock/cluster/etcd.(*Member)") {
+			if strings.Contains(stack, "penstock/cluster/etcd.(*store)") ||
+				strings.Contains(stack, "penstock/cluster/etcd.(*Member)") {
 				left++
 			}
 		}

@@ -134,7 +134,8 @@ func TestLeaderIsKilledOrFrozen(t *testing.T) {
 	}
 	put(t, first, "k/3", "")
 	seen := make(map[string]bool)
-	for count := 4; len(seen) < 4; count++ { // a put whose answer was lost is there twice, the second perhaps after later ones
+	for count := 4; len(seen) < 4; count++ {
+		// a put whose answer was lost is there twice, the second perhaps after later ones
 		for _, e := range w.waitFor(t, count) {
 			seen[e] = true
 		}

@@ -94,7 +94,10 @@ func Dial(ctx context.Context, endpoints []string, o Options) (kv.Store, error) 
 		MaxUnaryRetries: 2, // the second renews a token; the rest is done here
 		Logger:          clientLogger(o.Log),
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}, MinConnectTimeout: time.Second,
+			Backoff: backoff.Config{
+				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second,
+			},
+			MinConnectTimeout: time.Second,
 		})},
 	})
 	if err != nil { // only a user's authentication can fail here
@@ -129,7 +132,9 @@ func (s *store) greet(ctx context.Context) error {
 	}
 	status, err := s.client.Status(ctx, s.endpointInUse())
 	if err == nil && older(status.Version, 3, 5, 8) {
-		return fmt.Errorf("etcd: %s runs version %s, which may tell a watch of progress before its events: use 3.5.8 or newer", s.endpointInUse(), status.Version)
+		return fmt.Errorf(
+			"etcd: %s runs version %s, which may tell a watch of progress before its events: use 3.5.8 or newer",
+			s.endpointInUse(), status.Version)
 	}
 	return nil // a user without that right cannot ask; its operator has read the requirement
 }
@@ -156,7 +161,9 @@ func (s *store) List(ctx context.Context, prefix string) ([]kv.Entry, int64, err
 func (s *store) list(ctx context.Context, prefix string) (entries []kv.Entry, revision int64, err error) {
 	from, end := cmp.Or(prefix, "\x00"), clientv3.GetPrefixRangeEnd(prefix)
 	for {
-		options := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(MaxPageEntries), clientv3.WithRev(revision)}
+		options := []clientv3.OpOption{
+			clientv3.WithRange(end), clientv3.WithLimit(MaxPageEntries), clientv3.WithRev(revision),
+		}
 		var page *clientv3.GetResponse
 		err = s.do(ctx, "a read of "+quoted(prefix), true, func(ctx context.Context, _ int) (err error) {
 			page, err = s.client.Get(ctx, from, options...)
@@ -170,7 +177,9 @@ func (s *store) list(ctx context.Context, prefix string) (entries []kv.Entry, re
 			revision = page.Header.Revision
 		}
 		for _, e := range page.Kvs {
-			entries = append(entries, kv.Entry{Key: string(e.Key), Value: e.Value, ModRevision: e.ModRevision, Lease: kv.LeaseID(e.Lease)})
+			entries = append(entries, kv.Entry{
+				Key: string(e.Key), Value: e.Value, ModRevision: e.ModRevision, Lease: kv.LeaseID(e.Lease),
+			})
 		}
 		if !page.More {
 			return entries, revision, nil

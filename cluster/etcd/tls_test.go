@@ -33,7 +33,9 @@ func TestTLS(t *testing.T) {
 	if got := get(t, c.dial(Options{TLS: c.tls}, 1), "a"); got != "1" {
 		t.Errorf("it serves %q", got)
 	}
-	for name, files := range map[string]TLSFiles{"none": {}, "another authority": certificates(t), "no certificate": {CA: c.tls.CA}} {
+	for name, files := range map[string]TLSFiles{
+		"none": {}, "another authority": certificates(t), "no certificate": {CA: c.tls.CA},
+	} {
 		s, err := Dial(t.Context(), []string{c.voters[0].Client}, Options{TLS: files, DialTimeout: time.Second})
 		if err == nil {
 			_ = s.Close()
@@ -53,7 +55,8 @@ func TestTLSFilesAreChecked(t *testing.T) {
 		"cannot be used":          {CA: good.CA, Cert: good.CA, Key: good.Key},
 		"/does/not/exist\" and k": {Cert: "/does/not/exist", Key: good.Key},
 	} {
-		if _, err := Dial(t.Context(), []string{"127.0.0.1:1"}, Options{TLS: files}); err == nil || !strings.Contains(err.Error(), complaint) {
+		if _, err := Dial(t.Context(), []string{"127.0.0.1:1"}, Options{TLS: files}); err == nil ||
+			!strings.Contains(err.Error(), complaint) {
 			t.Errorf("want %q, got %v", complaint, err)
 		}
 	}
@@ -63,7 +66,9 @@ func TestTLSFilesAreChecked(t *testing.T) {
 func certificates(t *testing.T) TLSFiles {
 	t.Helper()
 	dir := t.TempDir()
-	f := TLSFiles{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+	f := TLSFiles{
+		CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem"),
+	}
 	caKey, key := newKey(t), newKey(t)
 	ca := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, NotAfter: time.Now().Add(time.Hour),
@@ -71,7 +76,9 @@ func certificates(t *testing.T) TLSFiles {
 	}
 	leaf := &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "node"}, NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{
+			x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth,
+		},
 	}
 	caBytes, err1 := x509.CreateCertificate(rand.Reader, ca, ca, caKey.Public(), caKey)
 	leafBytes, err2 := x509.CreateCertificate(rand.Reader, leaf, ca, key.Public(), caKey)
@@ -80,7 +87,9 @@ func certificates(t *testing.T) TLSFiles {
 		t.Fatal(err)
 	}
 	for path, block := range map[string]*pem.Block{
-		f.CA: {Type: "CERTIFICATE", Bytes: caBytes}, f.Cert: {Type: "CERTIFICATE", Bytes: leafBytes}, f.Key: {Type: "PRIVATE KEY", Bytes: keyBytes},
+		f.CA: {Type: "CERTIFICATE", Bytes: caBytes}, f.Cert: {Type: "CERTIFICATE", Bytes: leafBytes}, f.Key: {
+			Type: "PRIVATE KEY", Bytes: keyBytes,
+		},
 	} {
 		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)

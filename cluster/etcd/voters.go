@@ -25,12 +25,14 @@ func ParsePeers(list string) ([]Voter, error) {
 	for item := range strings.SplitSeq(list, ",") {
 		name, address, ok := strings.Cut(strings.TrimSpace(item), "=")
 		if !ok || name == "" {
-			return nil, fmt.Errorf("cluster peers: %q is not name=host:port: write for example a=10.0.0.1:4254,b=10.0.0.2:4254,c=10.0.0.3:4254", item)
+			return nil, fmt.Errorf("cluster peers: %q is not name=host:port: write for example "+
+				"a=10.0.0.1:4254,b=10.0.0.2:4254,c=10.0.0.3:4254", item)
 		}
 		host, text, err := net.SplitHostPort(address)
 		port, perr := strconv.ParseUint(text, 10, 16)
 		if err != nil || perr != nil || host == "" || port == 0 || port > 65533 {
-			return nil, fmt.Errorf("cluster peers: the address of %s, %q, is not host:port with a port from 1 to 65533 (the next two ports belong to etcd)", name, address)
+			return nil, fmt.Errorf("cluster peers: the address of %s, %q, is not host:port with a port from 1 to 65533 (the "+
+				"next two ports belong to etcd)", name, address)
 		}
 		at := func(n uint64) string { return net.JoinHostPort(host, strconv.FormatUint(port+n, 10)) }
 		peers = append(peers, Voter{Name: name, Node: at(0), Peer: at(1), Client: at(2)})

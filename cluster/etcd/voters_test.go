@@ -133,7 +133,10 @@ func TestOldKnowledgeIsNotBelieved(t *testing.T) {
 
 func TestOlder(t *testing.T) {
 	t.Parallel()
-	for version, want := range map[string]bool{"3.5.7": true, "3.4.30": true, "3.5.8": false, "3.5.16": false, "3.7.3": false, "4.0.0": false, "3.6.0-rc.1": false, "": false} {
+	for version, want := range map[string]bool{
+		"3.5.7": true, "3.4.30": true, "3.5.8": false, "3.5.16": false, "3.7.3": false, "4.0.0": false, "3.6.0-rc.1": false,
+		"": false,
+	} {
 		if older(version, 3, 5, 8) != want {
 			t.Errorf("%q", version)
 		}

@@ -19,7 +19,9 @@ import (
 var errStalled = errors.New("etcd: the member says nothing")
 
 // Watch implements kv.Store. It runs over as many streams as it needs, one after the other; next is the only state they share.
-func (s *store) Watch(ctx context.Context, prefix string, after int64, changed func(events []kv.Event, revision int64)) error {
+func (s *store) Watch(
+	ctx context.Context, prefix string, after int64, changed func(events []kv.Event, revision int64),
+) error {
 	next := after + 1
 	for {
 		used, from := s.inUse(), next
@@ -34,11 +36,13 @@ func (s *store) Watch(ctx context.Context, prefix string, after int64, changed f
 		case errors.Is(err, rpctypes.ErrPermissionDenied):
 			return s.answered("the watch of "+quoted(prefix), err)
 		}
-		s.o.Log.Debug("etcd: a watch goes on at another member", "prefix", prefix, "endpoint", s.endpoints[used], "revision", next, "error", err)
+		s.o.Log.Debug("etcd: a watch goes on at another member", "prefix", prefix, "endpoint", s.endpoints[used], "revision",
+			next, "error", err)
 		if next == from {
 			s.leave(used)
 			if s.wentBack(ctx, next-1) {
-				return fmt.Errorf("%w: the watch of %s has seen revision %d, which etcd at %s has not reached: it was put back to an older state or replaced",
+				return fmt.Errorf("%w: the watch of %s has seen revision %d, which etcd at %s has not reached: it was put back "+
+					"to an older state or replaced",
 					kv.ErrCompacted, quoted(prefix), next-1, s.where())
 			}
 		}
@@ -124,7 +128,9 @@ func converted(events []*clientv3.Event) []kv.Event {
 	out := make([]kv.Event, len(events))
 	for i, e := range events {
 		out[i] = kv.Event{
-			Entry:   kv.Entry{Key: string(e.Kv.Key), Value: e.Kv.Value, ModRevision: e.Kv.ModRevision, Lease: kv.LeaseID(e.Kv.Lease)},
+			Entry: kv.Entry{
+				Key: string(e.Kv.Key), Value: e.Kv.Value, ModRevision: e.Kv.ModRevision, Lease: kv.LeaseID(e.Kv.Lease),
+			},
 			Deleted: e.Type == mvccpb.DELETE,
 		}
 	}

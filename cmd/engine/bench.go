@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
@@ -18,8 +19,9 @@ func benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure a running node over the NSQ protocol",
-		Long: "Measure a running node (or any nsqd) over the NSQ protocol. The header of a report says what was measured on:\n" +
-			"I/O engine, file system, device cache and kernel come from the node's /info.",
+		Long: strings.TrimSpace(`
+Measure a running node (or any nsqd) over the NSQ protocol. The header of a report says what was measured on:
+I/O engine, file system, device cache and kernel come from the node's /info.`),
 	}
 	cmd.AddCommand(
 		benchMode("pub", "Publish in a closed loop, or with --rate in an open loop", load.Publish),
@@ -35,11 +37,13 @@ func benchMode(mode, short string, measure func(context.Context, load.Config) (*
 	asJSON := false
 	f := cmd.Flags()
 	f.StringVar(&cfg.Address, "address", "127.0.0.1:4150", "HOST:PORT of the node's NSQ protocol")
-	f.StringVar(&cfg.HTTPAddress, "http-address", "127.0.0.1:4151", "HOST:PORT of its HTTP API, for the report's header; empty: not asked")
+	f.StringVar(&cfg.HTTPAddress, "http-address", "127.0.0.1:4151",
+		"HOST:PORT of its HTTP API, for the report's header; empty: not asked")
 	f.StringVar(&cfg.Topic, "topic", "bench_"+mode, "topic")
 	f.IntVar(&cfg.Connections, "connections", 1, "connections")
 	f.DurationVar(&cfg.Duration, "duration", 10*time.Second, "time that is measured; 0: until --messages")
-	f.Int64Var(&cfg.Messages, "messages", 0, "messages in total; 0: until --duration. Alone it sets --duration and --warm-up to 0")
+	f.Int64Var(&cfg.Messages, "messages", 0,
+		"messages in total; 0: until --duration. Alone it sets --duration and --warm-up to 0")
 	f.Var(intBytesValue{&cfg.SizeBytes, 1}, "size", "bytes of a message")
 	headers := "headers of each published message, names of 10 bytes and values of 12: above 0 sends PUB_EXT and MPUB_EXT"
 	if mode == "sub" {
@@ -78,7 +82,9 @@ func benchMode(mode, short string, measure func(context.Context, load.Config) (*
 	return cmd
 }
 
-func bench(cmd *cobra.Command, cfg load.Config, asJSON bool, measure func(context.Context, load.Config) (*load.Report, error)) error {
+func bench(
+	cmd *cobra.Command, cfg load.Config, asJSON bool, measure func(context.Context, load.Config) (*load.Report, error),
+) error {
 	ctx, stop := untilSignal(cmd.Context())
 	defer stop()
 	finish := showProgress(&cfg, cmd.ErrOrStderr())

@@ -13,7 +13,9 @@ func TestBenchHeaders(t *testing.T) {
 	p := startNode(t, t.TempDir())
 	bench := func(mode string, more ...string) load.Report {
 		t.Helper()
-		args := append([]string{"bench", mode, "--address", p.nsq, "--http-address", "", "--topic", "t", "--headers", "2", "--json"}, more...)
+		args := append([]string{
+			"bench", mode, "--address", p.nsq, "--http-address", "", "--topic", "t", "--headers", "2", "--json",
+		}, more...)
 		out := execute(t, args...)
 		var r load.Report
 		if err := json.Unmarshal([]byte(out.stdout), &r); err != nil || out.code != 0 {
@@ -33,7 +35,8 @@ func TestBenchHeaders(t *testing.T) {
 	if r := bench("e2e", "--messages", "100", "--rate", "5000", "--topic", "u"); r.Messages < 99 || r.Foreign != 0 {
 		t.Errorf("e2e: %+v", r)
 	}
-	if out := execute(t, "bench", "pub", "--address", p.nsq, "--headers", "257"); out.code == 0 || !strings.Contains(out.stderr, "headers must be 0 to 256") {
+	if out := execute(t, "bench", "pub", "--address", p.nsq, "--headers", "257"); out.code == 0 ||
+		!strings.Contains(out.stderr, "headers must be 0 to 256") {
 		t.Errorf("too many: exit code %d, %s", out.code, out.stderr)
 	}
 }

@@ -27,13 +27,16 @@ type steward struct {
 // flags are those of every command below cmd.
 func (o *steward) flags(cmd *cobra.Command) {
 	o.client.token = os.Getenv(envToken)
-	cmd.PersistentFlags().StringVar(&o.client.address, "http-address", cmp.Or(os.Getenv(envHTTPAddress), defaultHTTPAddress),
+	cmd.PersistentFlags().StringVar(&o.client.address, "http-address",
+		cmp.Or(os.Getenv(envHTTPAddress), defaultHTTPAddress),
 		"HOST:PORT of a node's HTTP API (or "+envHTTPAddress+")")
 	cmd.PersistentFlags().BoolVar(&o.asJSON, "json", false, "print JSON")
 }
 
 // action makes a command whose errors other than usage exit with 1.
-func (o *steward) action(use, short string, args cobra.PositionalArgs, do func(ctx context.Context, args []string) error) *cobra.Command {
+func (o *steward) action(
+	use, short string, args cobra.PositionalArgs, do func(ctx context.Context, args []string) error,
+) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
 		o.in, o.out = cmd.InOrStdin(), cmd.OutOrStdout()
 		ctx, stop := untilSignal(cmd.Context())
@@ -94,33 +97,37 @@ func (o *steward) channelVerb(verb, short, done string) *cobra.Command {
 }
 
 func (o *steward) channelListCommand() *cobra.Command {
-	cmd := o.action("list [TOPIC]", "Show channels and their numbers", cobra.MaximumNArgs(1), func(ctx context.Context, args []string) error {
-		all, err := o.topics(ctx, args...)
-		if err != nil {
-			return err
-		}
-		if o.asJSON {
-			return printJSON(o.out, channelsOf(all))
-		}
-		return printChannels(o.out, all)
-	})
-	cmd.Long = "Show channels and their numbers. In a cluster the numbers of all nodes are added; messages are counted since each was started."
+	cmd := o.action("list [TOPIC]", "Show channels and their numbers", cobra.MaximumNArgs(1),
+		func(ctx context.Context, args []string) error {
+			all, err := o.topics(ctx, args...)
+			if err != nil {
+				return err
+			}
+			if o.asJSON {
+				return printJSON(o.out, channelsOf(all))
+			}
+			return printChannels(o.out, all)
+		})
+	cmd.Long = "Show channels and their numbers. In a cluster the numbers of all nodes are added; messages are counted " +
+		"since each was started."
 	return cmd
 }
 
 func (o *steward) channelSettingsCommand() *cobra.Command {
-	return o.action("settings TOPIC CHANNEL", "Show a channel's settings", cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
-		var set engine.ChannelSettings
-		if err := o.client.get(ctx, "/channel/settings", of(args[0], args[1]), &set); err != nil {
-			return err
-		}
-		return o.showChannelSettings(&set)
-	})
+	return o.action("settings TOPIC CHANNEL", "Show a channel's settings", cobra.ExactArgs(2),
+		func(ctx context.Context, args []string) error {
+			var set engine.ChannelSettings
+			if err := o.client.get(ctx, "/channel/settings", of(args[0], args[1]), &set); err != nil {
+				return err
+			}
+			return o.showChannelSettings(&set)
+		})
 }
 
 func (o *steward) seekCommand() *cobra.Command {
 	var to, value string
-	cmd := o.action("seek TOPIC CHANNEL --to PLACE [--value VALUE]", "Go on reading elsewhere, in every partition", cobra.ExactArgs(2),
+	cmd := o.action("seek TOPIC CHANNEL --to PLACE [--value VALUE]", "Go on reading elsewhere, in every partition",
+		cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			q := of(args[0], args[1])
 			q.Set("to", to)
@@ -136,9 +143,12 @@ func (o *steward) seekCommand() *cobra.Command {
 			}
 			return o.done("channel %s of topic %s goes on at %s", args[1], args[0], place)
 		})
-	cmd.Long = "Go on reading elsewhere, in every partition. What is in flight is forgotten: the consumers' answers to it fail.\n\n" +
-		"PLACE is beginning, end, id (VALUE is a message id; only its partition moves), time (VALUE as 2026-01-31T12:00:00Z, or in\n" +
-		"ns since 1970) or count (VALUE is a number of messages per partition, from the oldest that is not confirmed; -100 is back)."
+	cmd.Long = "Go on reading elsewhere, in every partition. What is in flight is forgotten: " +
+		"the consumers' answers to it fail.\n\n" +
+		"PLACE is beginning, end, id (VALUE is a message id; only its partition moves), " +
+		"time (VALUE as 2026-01-31T12:00:00Z, or in\n" +
+		"ns since 1970) or count (VALUE is a number of messages per partition, " +
+		"from the oldest that is not confirmed; -100 is back)."
 	cmd.Flags().StringVar(&to, "to", "", "beginning, end, id, time or count")
 	cmd.Flags().StringVar(&value, "value", "", "the id, the time or the number of messages")
 	must1(cmd.MarkFlagRequired("to"))
@@ -156,7 +166,8 @@ func must1(err error) {
 func (o *steward) peekFlags(cmd *cobra.Command) (ask func(q url.Values) url.Values) {
 	var from string
 	var count, partition int
-	cmd.Flags().IntVar(&count, "count", engine.DefaultListCount, fmt.Sprintf("how many at most, 1 to %d", engine.MaxListCount))
+	cmd.Flags().IntVar(&count, "count", engine.DefaultListCount,
+		fmt.Sprintf("how many at most, 1 to %d", engine.MaxListCount))
 	cmd.Flags().IntVar(&partition, "partition", -1, "of this partition only")
 	cmd.Flags().StringVar(&from, "from", "", "from this id, or this number in the partition, on")
 	return func(q url.Values) url.Values {
@@ -173,9 +184,10 @@ func (o *steward) peekFlags(cmd *cobra.Command) (ask func(q url.Values) url.Valu
 
 func (o *steward) channelPeekCommand() *cobra.Command {
 	var ask func(url.Values) url.Values
-	cmd := o.action("peek TOPIC CHANNEL", "Show messages that are not confirmed, without consuming them", cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
-		return o.peek(ctx, "/channel/peek", ask(of(args[0], args[1])))
-	})
+	cmd := o.action("peek TOPIC CHANNEL", "Show messages that are not confirmed, without consuming them",
+		cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
+			return o.peek(ctx, "/channel/peek", ask(of(args[0], args[1])))
+		})
 	ask = o.peekFlags(cmd)
 	return cmd
 }
@@ -212,35 +224,37 @@ func (o *steward) waitingCommand(what, short, when string) *cobra.Command {
 
 func (o *steward) redriveCommand() *cobra.Command {
 	most := 0
-	cmd := o.action("redrive TOPIC CHANNEL", "Publish a channel's dead letters to it again", cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
-		if most < 0 {
-			return &exitError{exitUsage, fmt.Errorf("%d is not a number of messages", most)}
-		}
-		total := 0
-		for most == 0 || total < most {
-			q := of(args[0], args[1])
-			ask := engine.MaxListCount
-			if most > 0 {
-				ask = min(ask, most-total)
+	cmd := o.action("redrive TOPIC CHANNEL", "Publish a channel's dead letters to it again", cobra.ExactArgs(2),
+		func(ctx context.Context, args []string) error {
+			if most < 0 {
+				return &exitError{exitUsage, fmt.Errorf("%d is not a number of messages", most)}
 			}
-			q.Set("count", strconv.Itoa(ask))
-			var moved nsq.Redriven
-			if err := o.client.post(ctx, "/channel/redrive", q, nil, &moved); err != nil {
-				if total > 0 {
-					return fmt.Errorf("%w; %d messages were moved before that", err, total)
+			total := 0
+			for most == 0 || total < most {
+				q := of(args[0], args[1])
+				ask := engine.MaxListCount
+				if most > 0 {
+					ask = min(ask, most-total)
 				}
-				return err
+				q.Set("count", strconv.Itoa(ask))
+				var moved nsq.Redriven
+				if err := o.client.post(ctx, "/channel/redrive", q, nil, &moved); err != nil {
+					if total > 0 {
+						return fmt.Errorf("%w; %d messages were moved before that", err, total)
+					}
+					return err
+				}
+				if total += moved.Moved; moved.Moved == 0 {
+					break
+				}
 			}
-			if total += moved.Moved; moved.Moved == 0 {
-				break
+			if o.asJSON {
+				return printJSON(o.out, nsq.Redriven{Moved: total})
 			}
-		}
-		if o.asJSON {
-			return printJSON(o.out, nsq.Redriven{Moved: total})
-		}
-		return o.done("%d messages were published to channel %s of topic %s again", total, args[1], args[0])
-	})
-	cmd.Long = "Publish a channel's dead letters to its topic again, for this channel only. They are in the topic that its settings name,\n" +
+			return o.done("%d messages were published to channel %s of topic %s again", total, args[1], args[0])
+		})
+	cmd.Long = "Publish a channel's dead letters to its topic again, for this channel only. " +
+		"They are in the topic that its settings name,\n" +
 		"and are read there as its channel \"redrive\". Attempts begin anew."
 	cmd.Flags().IntVar(&most, "count", 0, "how many at most; 0: all that are there")
 	return cmd

@@ -15,7 +15,8 @@ import (
 const nodeTimeout = 90 * time.Second
 
 // errNoSuchRequest is the answer to a path that the node does not have.
-var errNoSuchRequest = errors.New("it does not know this request: it is not a Penstock node, an older one, or in no cluster")
+var errNoSuchRequest = errors.New(
+	"it does not know this request: it is not a Penstock node, an older one, or in no cluster")
 
 // nodeClient speaks to the HTTP API of a node, alone or in a cluster.
 type nodeClient struct {
@@ -44,7 +45,9 @@ func (c *nodeClient) post(ctx context.Context, path string, q url.Values, body, 
 func (c *nodeClient) do(ctx context.Context, method, path string, q url.Values, body, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
-	x := exchange{address: c.address, token: c.token, flag: "--http-address", method: method, path: path + "?" + q.Encode()}
+	x := exchange{
+		address: c.address, token: c.token, flag: "--http-address", method: method, path: path + "?" + q.Encode(),
+	}
 	status, data, err := x.do(ctx, body)
 	if err != nil {
 		return err

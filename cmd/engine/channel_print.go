@@ -154,7 +154,8 @@ func printTopicNumbers(w io.Writer, all []topicNumbers) error {
 	fmt.Fprintln(t, "TOPIC\tCHANNELS\tDEPTH\tMESSAGES\tBYTES\tSTATE")
 	for i := range all {
 		n := &all[i]
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%s\n", n.Name, len(n.Channels), n.Depth, n.MessageCount, n.MessageBytes, pausedOr(n.Paused))
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%s\n", n.Name, len(n.Channels), n.Depth, n.MessageCount, n.MessageBytes,
+			pausedOr(n.Paused))
 	}
 	return t.Flush()
 }
@@ -212,7 +213,8 @@ func printPeeked(w io.Writer, list *nsq.PeekList) error {
 		for _, h := range m.Headers {
 			headers = append(headers, h.Name+"="+shown(h.Value, h.ValueBase64))
 		}
-		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%d\t%s\t%s\n", m.ID, m.Partition, m.Number, stamp(m.Timestamp), stamp(m.Due), m.BodyBytes,
+		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%d\t%s\t%s\n", m.ID, m.Partition, m.Number, stamp(m.Timestamp), stamp(m.Due),
+			m.BodyBytes,
 			dash(strings.Join(headers, " ")), shown(m.Body, m.BodyBase64))
 	}
 	return t.Flush()
@@ -228,7 +230,8 @@ func printWaiting(w io.Writer, list *nsq.WaitingList, when string) error {
 	for i := range list.Messages {
 		m := &list.Messages[i]
 		if when == "SINCE" {
-			fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%d\t%s\n", m.ID, m.Partition, m.Number, stamp(m.Since), stamp(m.Due), m.Attempts, dash(m.Client))
+			fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%d\t%s\n", m.ID, m.Partition, m.Number, stamp(m.Since), stamp(m.Due), m.Attempts,
+				dash(m.Client))
 			continue
 		}
 		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%d\n", m.ID, m.Partition, m.Number, stamp(m.Due), m.Attempts)

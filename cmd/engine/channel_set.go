@@ -31,39 +31,47 @@ type channelFlags struct {
 func (o *steward) channelSetCommand() *cobra.Command {
 	f := new(channelFlags)
 	var set *pflag.FlagSet
-	cmd := o.action("set TOPIC CHANNEL", "Change a channel's settings", cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
-		if set.NFlag() == 0 || !anyOwn(set) {
-			return &exitError{exitUsage, errors.New("say what to set; see engine channel set --help")}
-		}
-		var s engine.ChannelSettings
-		q := of(args[0], args[1])
-		if err := o.client.get(ctx, "/channel/settings", q, &s); err != nil {
-			return err
-		}
-		if err := f.apply(set, o.in, &s); err != nil {
-			return &exitError{exitUsage, err}
-		}
-		if err := o.client.post(ctx, "/channel/settings", q, &s, &s); err != nil {
-			return err
-		}
-		return o.showChannelSettings(&s)
-	})
-	cmd.Long = "Change a channel's settings. What no flag names stays as it is. The change is refused if somebody else changes them at the same time.\n\n" +
-		"A filter's RULE is HEADER=VALUE, HEADER^=PREFIX, HEADER*=GLOB, HEADER~=REGEXP, or HEADER alone: it is there. One rule that\n" +
-		"holds is enough, unless --filter-all; --filter-invert turns the result around. Messages that are not wanted count as confirmed."
+	cmd := o.action("set TOPIC CHANNEL", "Change a channel's settings", cobra.ExactArgs(2),
+		func(ctx context.Context, args []string) error {
+			if set.NFlag() == 0 || !anyOwn(set) {
+				return &exitError{exitUsage, errors.New("say what to set; see engine channel set --help")}
+			}
+			var s engine.ChannelSettings
+			q := of(args[0], args[1])
+			if err := o.client.get(ctx, "/channel/settings", q, &s); err != nil {
+				return err
+			}
+			if err := f.apply(set, o.in, &s); err != nil {
+				return &exitError{exitUsage, err}
+			}
+			if err := o.client.post(ctx, "/channel/settings", q, &s, &s); err != nil {
+				return err
+			}
+			return o.showChannelSettings(&s)
+		})
+	cmd.Long = "Change a channel's settings. What no flag names stays as it is. " +
+		"The change is refused if somebody else changes them at the same time.\n\n" +
+		"A filter's RULE is HEADER=VALUE, HEADER^=PREFIX, HEADER*=GLOB, HEADER~=REGEXP, or HEADER alone: " +
+		"it is there. One rule that\n" +
+		"holds is enough, unless --filter-all; --filter-invert turns the result around. " +
+		"Messages that are not wanted count as confirmed."
 	set = cmd.Flags()
-	set.StringVar(&f.order, "order", "none", "none; partition: one message of a partition in flight; key: one message of a key in flight; declared: as partition, for consumers that use SUB_ORDERED only")
+	set.StringVar(&f.order, "order", "none", "none; partition: one message of a partition in flight; key: one message "+
+		"of a key in flight; declared: as partition, for consumers that use SUB_ORDERED only")
 	set.StringVar(&f.keyHeader, "key-header", "", "header that holds the key; empty: "+core.DefaultKeyHeader)
-	set.IntVar(&f.maxAttempts, "max-attempts", 0, "deliveries after which a message goes to the dead-letter topic; 0: no limit")
+	set.IntVar(&f.maxAttempts, "max-attempts", 0,
+		"deliveries after which a message goes to the dead-letter topic; 0: no limit")
 	set.StringVar(&f.deadLetter, "dead-letter", "", "that topic; empty: TOPIC"+core.DeadLetterSuffix)
 	set.Uint32Var(&f.rate, "rate", 0, "messages per second; 0: no limit")
 	set.Uint32Var(&f.maxInFlight, "max-in-flight", 0, "messages in flight in the whole channel; 0: what consumers ask for")
 	set.IntVar(&f.sampleRate, "sample-rate", 0, "percent of the messages, 1 to 99; 0: all")
-	set.StringArrayVar(&f.rules, "filter", nil, "RULE that messages must meet; may be repeated, and replaces the rules that are there")
+	set.StringArrayVar(&f.rules, "filter", nil,
+		"RULE that messages must meet; may be repeated, and replaces the rules that are there")
 	set.BoolVar(&f.filterAll, "filter-all", false, "all rules must hold")
 	set.BoolVar(&f.filterInvert, "filter-invert", false, "wanted is what the rules do not say")
 	set.BoolVar(&f.noFilter, "no-filter", false, "every message is wanted")
-	set.StringVar(&f.file, "file", "", "file with all settings as JSON, as engine channel settings --json prints them; - is standard input")
+	set.StringVar(&f.file, "file", "",
+		"file with all settings as JSON, as engine channel settings --json prints them; - is standard input")
 	cmd.MarkFlagsMutuallyExclusive("filter", "no-filter")
 	return cmd
 }

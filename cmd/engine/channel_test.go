@@ -62,27 +62,33 @@ func TestChannelAndTopicCommands(t *testing.T) {
 	for i := range 6 {
 		publishRush(t, n.http, fmt.Sprint("order\n", i))
 	}
-	if got := rows(steer(t, "topic", "list")); len(got) != 2 || got[0] != "TOPIC  CHANNELS  DEPTH  MESSAGES  BYTES  STATE" || got[1] != "orders  1  0  6  42  ok" {
+	if got := rows(steer(t, "topic", "list")); len(got) != 2 ||
+		got[0] != "TOPIC  CHANNELS  DEPTH  MESSAGES  BYTES  STATE" || got[1] != "orders  1  0  6  42  ok" {
 		t.Errorf("topic list prints %q", got)
 	}
 	steer(t, "channel", "pause", "orders", "billing")
-	if got := rows(steer(t, "channel", "list", "orders")); len(got) != 2 || got[1] != "orders  billing  6  0  0  6  0  0  0  paused" {
+	if got := rows(steer(t, "channel", "list", "orders")); len(got) != 2 ||
+		got[1] != "orders  billing  6  0  0  6  0  0  0  paused" {
 		t.Errorf("channel list prints %q", got)
 	}
 	steer(t, "channel", "unpause", "orders", "billing")
 	got := rows(steer(t, "channel", "peek", "orders", "billing", "--count", "3", "--partition", "1"))
-	if len(got) != 4 || !strings.HasPrefix(got[1], "0001000000000000  1  0  ") || !strings.Contains(got[1], `  -  7  kind=rush  "order\n`) {
+	if len(got) != 4 || !strings.HasPrefix(got[1], "0001000000000000  1  0  ") ||
+		!strings.Contains(got[1], `  -  7  kind=rush  "order\n`) {
 		t.Errorf("peek prints %q", got)
 	}
 	var list nsq.PeekList
-	must(t, json.Unmarshal([]byte(steer(t, "topic", "peek", "orders", "--json", "--from", "0001000000000001", "--count", "1")), &list))
+	must(t, json.Unmarshal([]byte(steer(t, "topic", "peek", "orders", "--json", "--from", "0001000000000001", "--count",
+		"1")), &list))
 	if len(list.Messages) != 1 || list.Messages[0].ID != "0001000000000001" || list.Messages[0].Number != 1 {
 		t.Errorf("topic peek --json is %+v", list)
 	}
-	if got := steer(t, "channel", "seek", "orders", "billing", "--to", "end"); got != "channel billing of topic orders goes on at the end\n" {
+	if got := steer(t, "channel", "seek", "orders", "billing", "--to",
+		"end"); got != "channel billing of topic orders goes on at the end\n" {
 		t.Errorf("seek prints %q", got)
 	}
-	if got := steer(t, "channel", "seek", "orders", "billing", "--to", "count", "--value", "-2"); !strings.HasSuffix(got, "at count -2\n") {
+	if got := steer(t, "channel", "seek", "orders", "billing", "--to", "count", "--value", "-2"); !strings.HasSuffix(got,
+		"at count -2\n") {
 		t.Errorf("seek prints %q", got)
 	}
 	must(t, json.Unmarshal([]byte(steer(t, "channel", "peek", "orders", "billing", "--json")), &list))
@@ -90,15 +96,18 @@ func TestChannelAndTopicCommands(t *testing.T) {
 		t.Errorf("after a seek 2 back in each of 2 partitions %d messages wait", len(list.Messages))
 	}
 	for _, what := range []string{"pending", "deferred"} {
-		if got := rows(steer(t, "channel", what, "orders", "billing")); len(got) != 1 || !strings.HasPrefix(got[0], "ID  PARTITION") {
+		if got := rows(steer(t, "channel", what, "orders", "billing")); len(got) != 1 ||
+			!strings.HasPrefix(got[0], "ID  PARTITION") {
 			t.Errorf("%s prints %q", what, got)
 		}
 	}
-	if got := steer(t, "channel", "redrive", "orders", "billing", "--json"); strings.Join(strings.Fields(got), "") != `{"moved":0}` {
+	if got := steer(t, "channel", "redrive", "orders", "billing", "--json"); strings.Join(strings.Fields(got),
+		"") != `{"moved":0}` {
 		t.Errorf("redrive prints %q", got)
 	}
 	for _, verb := range []string{"skip", "unskip", "empty", "delete"} {
-		if got := steer(t, "channel", verb, "orders", "billing"); !strings.HasPrefix(got, "channel billing of topic orders ") {
+		if got := steer(t, "channel", verb, "orders", "billing"); !strings.HasPrefix(got,
+			"channel billing of topic orders ") {
 			t.Errorf("%s prints %q", verb, got)
 		}
 	}
@@ -117,20 +126,24 @@ func TestSettingsCommands(t *testing.T) {
 	t.Setenv("ENGINE_HTTP_ADDRESS", n.http)
 	steer(t, "topic", "create", "orders")
 	steer(t, "channel", "create", "orders", "billing")
-	if got := rows(steer(t, "channel", "settings", "orders", "billing")); got[0] != "version  0: never configured" || got[1] != "order  none" {
+	if got := rows(steer(t, "channel", "settings", "orders", "billing")); got[0] != "version  0: never configured" ||
+		got[1] != "order  none" {
 		t.Errorf("settings print %q", got)
 	}
-	out := steer(t, "channel", "set", "orders", "billing", "--order", "key", "--key-header", "customer", "--max-attempts", "5", "--rate", "100",
+	out := steer(t, "channel", "set", "orders", "billing", "--order", "key", "--key-header", "customer", "--max-attempts",
+		"5", "--rate", "100",
 		"--filter", "kind=rush", "--filter", "region^=eu-", "--filter", "vip", "--filter-invert")
 	want := []string{
-		"version  1", "order  key", "key header  customer", "max attempts  5", "dead letters  TOPIC.DLQ", "rate per second  100",
+		"version  1", "order  key", "key header  customer", "max attempts  5", "dead letters  TOPIC.DLQ",
+		"rate per second  100",
 		"max in flight  what consumers ask for", "sample rate  all", "filter  none of kind=rush, region^=eu-, vip",
 	}
 	if got := rows(out); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("set prints\n%s", out)
 	}
 	var s engine.ChannelSettings
-	must(t, json.Unmarshal([]byte(steer(t, "channel", "set", "orders", "billing", "--no-filter", "--max-in-flight", "9", "--json")), &s))
+	must(t, json.Unmarshal([]byte(steer(t, "channel", "set", "orders", "billing", "--no-filter", "--max-in-flight", "9",
+		"--json")), &s))
 	if s.Version != 2 || s.MaxInFlight != 9 || s.MaxAttempts != 5 || s.Order != core.OrderKey || len(s.Filter.Rules) != 0 {
 		t.Errorf("set --json prints %+v", s)
 	}
@@ -141,13 +154,16 @@ func TestSettingsCommands(t *testing.T) {
 		t.Errorf("set --file prints %+v", s)
 	}
 	must(t, os.WriteFile(file, []byte(`{"version":1,"sample_rate":11}`), 0o600))
-	execute(t, "channel", "set", "orders", "billing", "--file", file).check(t, exitOther, "changed by somebody else meanwhile")
+	execute(t, "channel", "set", "orders", "billing", "--file", file).check(t, exitOther,
+		"changed by somebody else meanwhile")
 	must(t, os.WriteFile(file, []byte(`{"samplerate":11}`), 0o600))
 	execute(t, "channel", "set", "orders", "billing", "--file", file).check(t, exitUsage, "samplerate")
 
-	out = steer(t, "topic", "set", "orders", "--retention-bytes", "1GiB", "--retention-age", "72h", "--retention-count", "none", "--quota-count", "1000", "--quota-mode", "drop-oldest")
+	out = steer(t, "topic", "set", "orders", "--retention-bytes", "1GiB", "--retention-age", "72h", "--retention-count",
+		"none", "--quota-count", "1000", "--quota-mode", "drop-oldest")
 	want = []string{
-		"version  1", "keep bytes  1GiB", "keep messages  no limit", "keep for  72h", "quota bytes  no limit", "quota messages  1000",
+		"version  1", "keep bytes  1GiB", "keep messages  no limit", "keep for  72h", "quota bytes  no limit",
+		"quota messages  1000",
 		"quota mode  drop-oldest", "min isr  majority of the replicas", "partitions  1", "durability  synced",
 	}
 	if got := rows(out); strings.Join(got, "\n") != strings.Join(want, "\n") {
@@ -157,7 +173,8 @@ func TestSettingsCommands(t *testing.T) {
 		t.Errorf("topic settings prints\n%s", got)
 	}
 	var ts topicSettings
-	must(t, json.Unmarshal([]byte(steer(t, "topic", "set", "orders", "--partitions", "3", "--durability", "synced", "--json")), &ts))
+	must(t, json.Unmarshal([]byte(steer(t, "topic", "set", "orders", "--partitions", "3", "--durability", "synced",
+		"--json")), &ts))
 	if ts.Version != 2 || ts.Partitions != 3 || ts.Durability != "synced" || ts.QuotaCount != 1000 {
 		t.Errorf("topic set --json prints %+v", ts)
 	}
@@ -166,7 +183,8 @@ func TestSettingsCommands(t *testing.T) {
 	if ts.Version != 3 || ts.Partitions != 3 || ts.QuotaCount != 5 || ts.RetentionBytes != 0 {
 		t.Errorf("topic set --file prints %+v", ts)
 	}
-	execute(t, "topic", "set", "orders", "--partitions", "2").check(t, exitUsage, "the topic has 3, and none can be taken away")
+	execute(t, "topic", "set", "orders", "--partitions", "2").check(t, exitUsage,
+		"the topic has 3, and none can be taken away")
 }
 
 func TestChannelUsage(t *testing.T) {
@@ -211,7 +229,8 @@ func TestChannelUsage(t *testing.T) {
 		execute(t, strings.Fields(tc.args)...).check(t, exitUsage, tc.want)
 	}
 	execute(t, "topic", "list", "--http-address", "a b").check(t, exitUsage, "is not a HOST:PORT")
-	execute(t, "topic", "list", "--http-address", "127.0.0.1:1").check(t, exitOther, "does not answer: say another one with --http-address")
+	execute(t, "topic", "list", "--http-address", "127.0.0.1:1").check(t, exitOther,
+		"does not answer: say another one with --http-address")
 }
 
 func TestParseRule(t *testing.T) {

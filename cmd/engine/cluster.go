@@ -44,21 +44,26 @@ func clusterCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster",
 		Short: "Show and steer a cluster",
-		Long: "Show and steer a cluster through the HTTP address of any of its nodes. Nodes are named by their node_id or their\n" +
+		Long: "Show and steer a cluster through the HTTP address of any of its nodes. " +
+			"Nodes are named by their node_id or their\n" +
 			"number, partitions by their number, counted from 0. Where nodes ask for a token it is taken from " + envToken + ".",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	address := cmp.Or(os.Getenv(envHTTPAddress), defaultHTTPAddress)
 	o.client.token = os.Getenv(envToken)
-	cmd.PersistentFlags().StringVar(&o.client.address, "http", address, "HOST:PORT of a node's HTTP API (or "+envHTTPAddress+")")
+	cmd.PersistentFlags().StringVar(&o.client.address, "http", address,
+		"HOST:PORT of a node's HTTP API (or "+envHTTPAddress+")")
 	cmd.PersistentFlags().BoolVar(&o.asJSON, "json", false, "print JSON")
-	cmd.AddCommand(o.statusCommand(), o.topicsCommand(), o.drainCommand(), o.moveCommand(), o.forceLeaderCommand(), o.removeNodeCommand(), o.expandCommand(), o.upgradeCommand(), o.verifyCommand())
+	cmd.AddCommand(o.statusCommand(), o.topicsCommand(), o.drainCommand(), o.moveCommand(), o.forceLeaderCommand(),
+		o.removeNodeCommand(), o.expandCommand(), o.upgradeCommand(), o.verifyCommand())
 	return cmd
 }
 
 // action makes a command whose errors other than usage exit with 1.
-func (o *operator) action(use, short string, args cobra.PositionalArgs, do func(ctx context.Context, args []string) error) *cobra.Command {
+func (o *operator) action(
+	use, short string, args cobra.PositionalArgs, do func(ctx context.Context, args []string) error,
+) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
 		o.in, o.out, o.prompt = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 		ctx, stop := untilSignal(cmd.Context())
@@ -73,49 +78,53 @@ func (o *operator) action(use, short string, args cobra.PositionalArgs, do func(
 }
 
 func (o *operator) statusCommand() *cobra.Command {
-	return o.action("status", "Show the nodes, what they carry, and what is wrong", cobra.NoArgs, func(ctx context.Context, _ []string) error {
-		st := new(admin.Status)
-		if err := o.client.get(ctx, "/cluster/status?faults", st); err != nil {
-			return err
-		}
-		if o.asJSON {
-			return printJSON(o.out, st)
-		}
-		return printStatus(o.out, st)
-	})
+	return o.action("status", "Show the nodes, what they carry, and what is wrong", cobra.NoArgs,
+		func(ctx context.Context, _ []string) error {
+			st := new(admin.Status)
+			if err := o.client.get(ctx, "/cluster/status?faults", st); err != nil {
+				return err
+			}
+			if o.asJSON {
+				return printJSON(o.out, st)
+			}
+			return printStatus(o.out, st)
+		})
 }
 
 func (o *operator) topicsCommand() *cobra.Command {
-	return o.action("topics [TOPIC]", "Show the leader and the replicas of every partition", cobra.MaximumNArgs(1), func(ctx context.Context, args []string) error {
-		all, err := o.client.topics(ctx, args...)
-		if err != nil {
-			return err
-		}
-		if o.asJSON {
-			return printJSON(o.out, all)
-		}
-		return printTopics(o.out, all)
-	})
+	return o.action("topics [TOPIC]", "Show the leader and the replicas of every partition", cobra.MaximumNArgs(1),
+		func(ctx context.Context, args []string) error {
+			all, err := o.client.topics(ctx, args...)
+			if err != nil {
+				return err
+			}
+			if o.asJSON {
+				return printJSON(o.out, all)
+			}
+			return printTopics(o.out, all)
+		})
 }
 
 func (o *operator) drainCommand() *cobra.Command {
 	var off bool
 	var wait time.Duration
-	cmd := o.action("drain NODE", "Make a node give away its leaderships and replicas", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		on := !off
-		if off && wait > 0 {
-			return &exitError{exitUsage, errors.New("--off and --wait exclude each other: ending a drain takes effect at once")}
-		}
-		if err := o.change(ctx, "/cluster/drain", &admin.Drain{Node: admin.NodeRef(args[0]), On: &on}); err != nil {
-			return err
-		}
-		if wait == 0 {
-			return nil
-		}
-		return o.waitForDrain(ctx, args[0], wait)
-	})
+	cmd := o.action("drain NODE", "Make a node give away its leaderships and replicas", cobra.ExactArgs(1),
+		func(ctx context.Context, args []string) error {
+			on := !off
+			if off && wait > 0 {
+				return &exitError{exitUsage, errors.New("--off and --wait exclude each other: ending a drain takes effect at once")}
+			}
+			if err := o.change(ctx, "/cluster/drain", &admin.Drain{Node: admin.NodeRef(args[0]), On: &on}); err != nil {
+				return err
+			}
+			if wait == 0 {
+				return nil
+			}
+			return o.waitForDrain(ctx, args[0], wait)
+		})
 	cmd.Flags().BoolVar(&off, "off", false, "end the drain: the node takes leaderships and replicas again")
-	cmd.Flags().DurationVar(&wait, "wait", 0, "wait at most this long until the node leads nothing, so that it may be stopped without a pause; 0: do not")
+	cmd.Flags().DurationVar(&wait, "wait", 0,
+		"wait at most this long until the node leads nothing, so that it may be stopped without a pause; 0: do not")
 	return cmd
 }
 
@@ -143,9 +152,11 @@ func (o *operator) waitForDrain(ctx context.Context, node string, wait time.Dura
 		case <-tick.C:
 		case <-ctx.Done():
 			if leaders < 0 {
-				return fmt.Errorf("node %s did not begin to drain within %v: it may begin later; see engine cluster status", node, wait)
+				return fmt.Errorf("node %s did not begin to drain within %v: it may begin later; see engine cluster status",
+					node, wait)
 			}
-			return fmt.Errorf("node %s still leads %d partitions after %v: other in-sync replicas are missing, or it needs more time; see engine cluster topics", node, leaders, wait)
+			return fmt.Errorf("node %s still leads %d partitions after %v: other in-sync replicas are missing, or it needs "+
+				"more time; see engine cluster topics", node, leaders, wait)
 		}
 	}
 }
@@ -163,13 +174,16 @@ func findNode(st *admin.Status, ref string) *admin.Node {
 
 func (o *operator) moveCommand() *cobra.Command {
 	var from, to string
-	cmd := o.action("move TOPIC PARTITION --from NODE --to NODE", "Move a replica; the old one goes when the new one is in sync", cobra.ExactArgs(2),
+	cmd := o.action("move TOPIC PARTITION --from NODE --to NODE",
+		"Move a replica; the old one goes when the new one is in sync", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			p, err := partitionArg(args[1])
 			if err != nil {
 				return err
 			}
-			return o.change(ctx, "/cluster/move", &admin.Move{Topic: args[0], Partition: &p, From: admin.NodeRef(from), To: admin.NodeRef(to)})
+			return o.change(ctx, "/cluster/move", &admin.Move{
+				Topic: args[0], Partition: &p, From: admin.NodeRef(from), To: admin.NodeRef(to),
+			})
 		})
 	cmd.Flags().StringVar(&from, "from", "", "node that has the replica")
 	cmd.Flags().StringVar(&to, "to", "", "node that gets it")
@@ -183,7 +197,8 @@ func (o *operator) moveCommand() *cobra.Command {
 
 func (o *operator) forceLeaderCommand() *cobra.Command {
 	var yes bool
-	cmd := o.action("force-leader TOPIC PARTITION NODE", "Make a replica the leader although it may lack acknowledged messages", cobra.ExactArgs(3),
+	cmd := o.action("force-leader TOPIC PARTITION NODE",
+		"Make a replica the leader although it may lack acknowledged messages", cobra.ExactArgs(3),
 		func(ctx context.Context, args []string) error {
 			p, err := partitionArg(args[1])
 			if err != nil {
@@ -194,9 +209,12 @@ func (o *operator) forceLeaderCommand() *cobra.Command {
 					return err
 				}
 			}
-			return o.change(ctx, "/cluster/force-leader", &admin.ForceLeader{Topic: args[0], Partition: &p, Node: admin.NodeRef(args[2]), IAcceptDataLoss: true})
+			return o.change(ctx, "/cluster/force-leader", &admin.ForceLeader{
+				Topic: args[0], Partition: &p, Node: admin.NodeRef(args[2]), IAcceptDataLoss: true,
+			})
 		})
-	cmd.Long = "Make a replica the leader although it may lack acknowledged messages. Nothing else in Penstock loses what was answered OK.\n" +
+	cmd.Long = "Make a replica the leader although it may lack acknowledged messages. " +
+		"Nothing else in Penstock loses what was answered OK.\n" +
 		"Use it when the in-sync replicas are gone for ever; if one of them can come back, start it instead."
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask: what only other replicas hold is lost for ever")
 	return cmd
@@ -206,7 +224,11 @@ func (o *operator) forceLeaderCommand() *cobra.Command {
 func (o *operator) confirmLoss(ctx context.Context, topic string, partition uint32, node string) error {
 	file, ok := o.in.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
-		return &exitError{exitUsage, errors.New("force-leader may lose acknowledged messages and asks before it does: say --yes where nobody can answer; nothing was changed")}
+		return &exitError{
+			exitUsage,
+			errors.New("force-leader may lose acknowledged messages and asks before it does: say --yes where nobody can " +
+				"answer; nothing was changed"),
+		}
 	}
 	all, err := o.client.topics(ctx, topic)
 	if err != nil {
@@ -217,9 +239,11 @@ func (o *operator) confirmLoss(ctx context.Context, topic string, partition uint
 	}
 	p := all.Topics[0].Partitions[partition]
 	fmt.Fprintf(o.prompt, "Partition %d of topic %s was last led by node %s; its in-sync replicas are on %s.\n"+
-		"If node %s leads, every acknowledged message and confirmation that it does not hold is lost FOR EVER, and the other\n"+
+		"If node %s leads, every acknowledged message and confirmation that it does not hold is lost FOR EVER, and the "+
+		"other\n"+
 		"replicas are cut to what it holds. If one of the in-sync replicas can come back, start it instead.\n"+
-		"Type the topic's name to go on: ", partition, topic, cmp.Or(p.Leader, "(nobody)"), cmp.Or(strings.Join(p.ISR, ", "), "(none)"), node)
+		"Type the topic's name to go on: ", partition, topic, cmp.Or(p.Leader, "(nobody)"),
+		cmp.Or(strings.Join(p.ISR, ", "), "(none)"), node)
 	line, err := bufio.NewReader(file).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
@@ -231,27 +255,32 @@ func (o *operator) confirmLoss(ctx context.Context, topic string, partition uint
 }
 
 func (o *operator) removeNodeCommand() *cobra.Command {
-	return o.action("remove-node NODE", "Forget a stopped node that holds no replicas any more", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		return o.change(ctx, "/cluster/remove-node", &admin.RemoveNode{Node: admin.NodeRef(args[0])})
-	})
+	return o.action("remove-node NODE", "Forget a stopped node that holds no replicas any more", cobra.ExactArgs(1),
+		func(ctx context.Context, args []string) error {
+			return o.change(ctx, "/cluster/remove-node", &admin.RemoveNode{Node: admin.NodeRef(args[0])})
+		})
 }
 
 func (o *operator) expandCommand() *cobra.Command {
-	return o.action("expand TOPIC PARTITIONS", "Give a topic more partitions, PARTITIONS in all", cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
-		n, err := strconv.ParseUint(args[1], 10, 31)
-		if err != nil {
-			return &exitError{exitUsage, fmt.Errorf("%q is not a number of partitions", args[1])}
-		}
-		return o.change(ctx, "/cluster/expand", &admin.Expand{Topic: args[0], Partitions: int(n)})
-	})
+	return o.action("expand TOPIC PARTITIONS", "Give a topic more partitions, PARTITIONS in all", cobra.ExactArgs(2),
+		func(ctx context.Context, args []string) error {
+			n, err := strconv.ParseUint(args[1], 10, 31)
+			if err != nil {
+				return &exitError{exitUsage, fmt.Errorf("%q is not a number of partitions", args[1])}
+			}
+			return o.change(ctx, "/cluster/expand", &admin.Expand{Topic: args[0], Partitions: int(n)})
+		})
 }
 
 func (o *operator) upgradeCommand() *cobra.Command {
-	cmd := o.action("upgrade", "Raise the cluster to the newest feature level, when all nodes run the newer version", cobra.NoArgs, func(ctx context.Context, _ []string) error {
-		return o.change(ctx, "/cluster/upgrade", &admin.Upgrade{})
-	})
-	cmd.Long = "Raise the cluster to the newest feature level of the node that is asked. It is refused unless every registered node runs a version\n" +
-		"that knows the level. Until then nodes can go back to the older version; afterwards older versions refuse to start."
+	cmd := o.action("upgrade", "Raise the cluster to the newest feature level, when all nodes run the newer version",
+		cobra.NoArgs, func(ctx context.Context, _ []string) error {
+			return o.change(ctx, "/cluster/upgrade", &admin.Upgrade{})
+		})
+	cmd.Long = "Raise the cluster to the newest feature level of the node that is asked. " +
+		"It is refused unless every registered node runs a version\n" +
+		"that knows the level. Until then nodes can go back to the older version; " +
+		"afterwards older versions refuse to start."
 	return cmd
 }
 

@@ -68,14 +68,16 @@ func TestCommandsOnACluster(t *testing.T) {
 		t.Errorf("redrive prints %q", got)
 	}
 	at(0, "channel", "skip", "orders", "billing")
-	if got := rows(at(2, "channel", "list", "orders")); len(got) != 2 || !strings.HasPrefix(got[1], "orders  billing  0  ") {
+	if got := rows(at(2, "channel", "list", "orders")); len(got) != 2 ||
+		!strings.HasPrefix(got[1], "orders  billing  0  ") {
 		t.Errorf("after skip channel list prints %q", got)
 	}
 	at(1, "channel", "unskip", "orders", "billing")
 	at(1, "channel", "empty", "orders", "billing")
 	at(2, "channel", "delete", "orders", "billing")
 	for i := range nodes {
-		execute(t, "channel", "pause", "orders", "billing", "--http-address", nodes[i]).check(t, exitOther, "topic orders has no channel billing")
+		execute(t, "channel", "pause", "orders", "billing", "--http-address", nodes[i]).check(t, exitOther,
+			"topic orders has no channel billing")
 		if got := rows(at(i, "channel", "list")); len(got) != 1 {
 			t.Errorf("after its deletion channel list prints %q", got)
 		}
@@ -97,7 +99,8 @@ func lookOnACluster(t *testing.T, nodes []string, at func(i int, args ...string)
 		if got := rows(at(i, "topic", "list")); len(got) != 2 || got[1] != "orders  1  0  12  86  ok" {
 			t.Errorf("topic list prints %q", got)
 		}
-		if got := rows(at(i, "channel", "list", "orders")); len(got) != 2 || got[1] != "orders  billing  12  0  0  12  0  0  0  ok" {
+		if got := rows(at(i, "channel", "list", "orders")); len(got) != 2 ||
+			got[1] != "orders  billing  12  0  0  12  0  0  0  ok" {
 			t.Errorf("channel list prints %q", got)
 		}
 		var list nsq.PeekList
@@ -137,7 +140,8 @@ func changeSettingsOnACluster(t *testing.T, nodes []string, at func(i int, args 
 		t.Errorf("channel set prints %+v", cs)
 	}
 	var ts topicSettings
-	must(t, json.Unmarshal([]byte(at(1, "topic", "set", "orders", "--partitions", "5", "--retention-age", "72h", "--min-isr", "1", "--json")), &ts))
+	must(t, json.Unmarshal([]byte(at(1, "topic", "set", "orders", "--partitions", "5", "--retention-age", "72h",
+		"--min-isr", "1", "--json")), &ts))
 	if ts.Version != 1 || ts.Partitions != 5 || ts.MinISR != 1 || ts.Durability != "synced" {
 		t.Errorf("topic set prints %+v", ts)
 	}
@@ -145,7 +149,8 @@ func changeSettingsOnACluster(t *testing.T, nodes []string, at func(i int, args 
 		if got := at(i, "channel", "settings", "orders", "billing", "--json"); !strings.Contains(got, `"max_attempts": 5`) {
 			t.Errorf("channel settings prints %q", got)
 		}
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) { // the others hear of it a moment later
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			// the others hear of it a moment later
 			var now topicSettings
 			must(t, json.Unmarshal([]byte(at(i, "topic", "settings", "orders", "--json")), &now))
 			if now == ts {
@@ -155,8 +160,10 @@ func changeSettingsOnACluster(t *testing.T, nodes []string, at func(i int, args 
 				t.Fatalf("node %d has the settings %+v", i+1, now)
 			}
 		}
-		execute(t, "topic", "set", "orders", "--partitions", "4", "--http-address", nodes[i]).check(t, exitUsage, "the topic has 5, and none can be taken away")
-		execute(t, "topic", "set", "orders", "--min-isr", "4", "--http-address", nodes[i]).check(t, exitUsage, "the topic has 3 replicas")
+		execute(t, "topic", "set", "orders", "--partitions", "4", "--http-address", nodes[i]).check(t, exitUsage,
+			"the topic has 5, and none can be taken away")
+		execute(t, "topic", "set", "orders", "--min-isr", "4", "--http-address", nodes[i]).check(t, exitUsage,
+			"the topic has 3 replicas")
 	}
 	if got := steer(t, "cluster", "topics", "--http", nodes[0]); !strings.Contains(got, "orders") {
 		t.Errorf("cluster topics prints %q", got)

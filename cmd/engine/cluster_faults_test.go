@@ -31,7 +31,9 @@ func TestFaultsTable(t *testing.T) {
 	for _, f := range all.Faults() {
 		st.Nodes[0].Faults = append(st.Nodes[0].Faults, admin.Fault(f))
 	}
-	for _, s := range []engine.StorageStats{{DiskState: "good", ClockAheadMs: 10}, {DiskState: "slow", ClockAheadMs: -3_600_000}} {
+	for _, s := range []engine.StorageStats{
+		{DiskState: "good", ClockAheadMs: 10}, {DiskState: "slow", ClockAheadMs: -3_600_000},
+	} {
 		n := &st.Nodes[1]
 		if s.DiskState == "slow" {
 			n = &st.Nodes[3]

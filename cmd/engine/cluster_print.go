@@ -38,7 +38,8 @@ func printStatus(w io.Writer, st *admin.Status) error {
 	fmt.Fprintln(t, "NODE\tNUMBER\tSTATE\tDISK\tLEADS\tREPLICAS\tIN SYNC\tNSQ\tHTTP\tLOOKUP\tVERSION")
 	for _, n := range st.Nodes {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\n",
-			n.Name, n.ID, nodeState(&n), dash(n.Disk), n.Leaders, n.Replicas, n.InSync, dash(n.NSQ), dash(n.HTTP), dash(n.Lookup), dash(n.Version))
+			n.Name, n.ID, nodeState(&n), dash(n.Disk), n.Leaders, n.Replicas, n.InSync, dash(n.NSQ), dash(n.HTTP),
+			dash(n.Lookup), dash(n.Version))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -124,7 +125,8 @@ func printTopics(w io.Writer, all *admin.Topics) error {
 	fmt.Fprintln(t, "TOPIC\tPARTITION\tSTATE\tLEADER\tEPOCH\tREPLICAS\tISR\tMIN ISR\tDAMAGED")
 	for _, topic := range all.Topics {
 		for _, p := range topic.Partitions {
-			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%d\t%s\t%s\t%d\t%s\n", topic.Name, p.Partition, strings.ReplaceAll(string(p.State), "_", " "),
+			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%d\t%s\t%s\t%d\t%s\n",
+				topic.Name, p.Partition, strings.ReplaceAll(string(p.State), "_", " "),
 				dash(p.Leader), p.Epoch, list(p.Replicas), list(p.ISR), p.MinISR, list(p.Damaged))
 		}
 	}

@@ -113,7 +113,9 @@ func TestClusterHealthy(t *testing.T) {
 	n := startClusterNode(t)
 	n.answers(func(int) admin.Status { return admin.Status{Node: "n1", TopicCount: 2, PartitionCount: 5} })
 	o := execute(t, "cluster", "status", "--http", n.address)
-	for _, want := range []string{"node n1 has not joined", "nobody just now", "2 with 5 partitions", "all partitions are led and in sync"} {
+	for _, want := range []string{
+		"node n1 has not joined", "nobody just now", "2 with 5 partitions", "all partitions are led and in sync",
+	} {
 		if !strings.Contains(o.stdout, want) {
 			t.Errorf("%q is missing in\n%s", want, o.stdout)
 		}
@@ -125,7 +127,10 @@ func TestClusterChanges(t *testing.T) {
 		{"drain n1", `POST /cluster/drain {"node":"n1","on":true}`},
 		{"drain 3 --off", `POST /cluster/drain {"node":"3","on":false}`},
 		{"move orders 2 --from n1 --to n4", `POST /cluster/move {"topic":"orders","partition":2,"from":"n1","to":"n4"}`},
-		{"force-leader orders 0 n2 --yes", `POST /cluster/force-leader {"topic":"orders","partition":0,"node":"n2","i_accept_data_loss":true}`},
+		{
+			"force-leader orders 0 n2 --yes",
+			`POST /cluster/force-leader {"topic":"orders","partition":0,"node":"n2","i_accept_data_loss":true}`,
+		},
 		{"remove-node n3", `POST /cluster/remove-node {"node":"n3"}`},
 		{"upgrade", `POST /cluster/upgrade {"level":0}`},
 		{"expand orders 8", `POST /cluster/expand {"topic":"orders","partitions":8}`},
@@ -136,7 +141,8 @@ func TestClusterChanges(t *testing.T) {
 			t.Errorf("%s: %+v, asked for %s", tc.args, o, n.requests())
 		}
 		var done admin.Done
-		if o := execute(t, append(args, "--json")...); o.code != 0 || json.Unmarshal([]byte(o.stdout), &done) != nil || done.Message != "it is done" {
+		if o := execute(t, append(args, "--json")...); o.code != 0 || json.Unmarshal([]byte(o.stdout), &done) != nil ||
+			done.Message != "it is done" {
 			t.Errorf("%s --json: %+v", tc.args, o)
 		}
 		n.mu.Lock()
@@ -183,7 +189,8 @@ func TestClusterWrongAddress(t *testing.T) {
 		fmt.Fprint(w, "<html>")
 	}))
 	address := strings.TrimPrefix(web.URL, "http://")
-	execute(t, "cluster", "status", "--http", address).check(t, exitOther, "answers something else than a cluster's node does")
+	execute(t, "cluster", "status", "--http", address).check(t, exitOther,
+		"answers something else than a cluster's node does")
 	execute(t, "cluster", "drain", "n1", "--http", address).check(t, exitOther, "answers with status 418")
 	web.Close()
 	execute(t, "cluster", "status", "--http", address).check(t, exitOther, "does not answer: say another one with --http")
@@ -194,7 +201,11 @@ func TestDrainWaits(t *testing.T) {
 	for _, name := range []string{"n1", "1"} {
 		// The first request is the drain, and the first status is from before it took effect.
 		n.answers(func(asked int) admin.Status {
-			return admin.Status{Nodes: []admin.Node{{ID: 1, Name: "n1", Draining: asked > 2, Leaders: max(0, 5-asked)}, {ID: 2, Name: "n2", Leaders: 7}}}
+			return admin.Status{
+				Nodes: []admin.Node{
+					{ID: 1, Name: "n1", Draining: asked > 2, Leaders: max(0, 5-asked)}, {ID: 2, Name: "n2", Leaders: 7},
+				},
+			}
 		})
 		if o := execute(t, "cluster", "drain", name, "--wait", "20s", "--http", n.address); o.code != 0 {
 			t.Errorf("%+v", o)
@@ -206,8 +217,10 @@ func TestDrainWaits(t *testing.T) {
 	n.answers(func(int) admin.Status {
 		return admin.Status{Nodes: []admin.Node{{ID: 1, Name: "n1", Draining: true, Leaders: 5}, {ID: 2, Name: "n2"}}}
 	})
-	execute(t, "cluster", "drain", "n1", "--wait", "250ms", "--http", n.address).check(t, exitOther, "node n1 still leads 5 partitions after 250ms")
-	execute(t, "cluster", "drain", "n2", "--wait", "250ms", "--http", n.address).check(t, exitOther, "node n2 did not begin to drain within 250ms")
+	execute(t, "cluster", "drain", "n1", "--wait", "250ms", "--http", n.address).check(t, exitOther,
+		"node n1 still leads 5 partitions after 250ms")
+	execute(t, "cluster", "drain", "n2", "--wait", "250ms", "--http", n.address).check(t, exitOther,
+		"node n2 did not begin to drain within 250ms")
 }
 
 // On a terminal force-leader says who else may hold messages, and goes on only if the topic's name is typed.
@@ -231,7 +244,8 @@ func TestForceLeaderAsks(t *testing.T) {
 				t.Fatalf("it does not ask:\n%s", stderr)
 			}
 		}
-		if text := stderr.String(); !strings.Contains(text, "last led by node n3; its in-sync replicas are on n3.") || !strings.Contains(text, "lost FOR EVER") {
+		if text := stderr.String(); !strings.Contains(text, "last led by node n3; its in-sync replicas are on n3.") ||
+			!strings.Contains(text, "lost FOR EVER") {
 			t.Errorf("it asks\n%s", text)
 		}
 		if _, err := io.WriteString(near, answer); err != nil {

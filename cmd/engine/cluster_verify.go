@@ -23,32 +23,36 @@ type verifiedPartition struct {
 }
 
 func (o *operator) verifyCommand() *cobra.Command {
-	cmd := o.action("verify [TOPIC]", "Compare what the in-sync replicas hold, while all runs", cobra.MaximumNArgs(1), func(ctx context.Context, args []string) error {
-		all, err := o.client.topics(ctx, args...)
-		if err != nil {
-			return err
-		}
-		found := 0
-		for _, t := range all.Topics {
-			for _, p := range t.Partitions {
-				v, err := o.verifyPartition(ctx, t.Name, p.Partition)
-				if err != nil {
-					return fmt.Errorf("partition %d of topic %s: %w", p.Partition, t.Name, err)
-				}
-				found += len(v.Found)
-				if err := o.printVerified(v); err != nil {
-					return err
+	cmd := o.action("verify [TOPIC]", "Compare what the in-sync replicas hold, while all runs", cobra.MaximumNArgs(1),
+		func(ctx context.Context, args []string) error {
+			all, err := o.client.topics(ctx, args...)
+			if err != nil {
+				return err
+			}
+			found := 0
+			for _, t := range all.Topics {
+				for _, p := range t.Partitions {
+					v, err := o.verifyPartition(ctx, t.Name, p.Partition)
+					if err != nil {
+						return fmt.Errorf("partition %d of topic %s: %w", p.Partition, t.Name, err)
+					}
+					found += len(v.Found)
+					if err := o.printVerified(v); err != nil {
+						return err
+					}
 				}
 			}
-		}
-		if found > 0 {
-			return fmt.Errorf("the replicas differ in %d places", found)
-		}
-		return nil
-	})
-	cmd.Long = "Compare the bytes that the in-sync replicas of each partition hold, while all runs. Each node reads its own copy from its disk, at\n" +
-		"16 MiB/s at most, and verifies it. What does not verify is repaired from a replica that reads back; the first difference of copies\n" +
-		"that do verify is named and left alone. It exits with 1 if anything was found. What is not committed yet is not compared."
+			if found > 0 {
+				return fmt.Errorf("the replicas differ in %d places", found)
+			}
+			return nil
+		})
+	cmd.Long = "Compare the bytes that the in-sync replicas of each partition hold, while all runs. " +
+		"Each node reads its own copy from its disk, at\n" +
+		"16 MiB/s at most, and verifies it. What does not verify is repaired from a replica that reads back; " +
+		"the first difference of copies\n" +
+		"that do verify is named and left alone. It exits with 1 if anything was found. " +
+		"What is not committed yet is not compared."
 	return cmd
 }
 
@@ -56,7 +60,9 @@ func (o *operator) verifyPartition(ctx context.Context, topic string, partition 
 	v := &verifiedPartition{Topic: topic, Partition: partition, Found: []engine.Difference{}}
 	for at := int64(0); ; {
 		step := new(engine.Verified)
-		if err := o.client.do(ctx, http.MethodPost, "/cluster/verify", &admin.Verify{Topic: topic, Partition: &partition, At: at}, step); err != nil {
+		if err := o.client.do(ctx, http.MethodPost, "/cluster/verify", &admin.Verify{
+			Topic: topic, Partition: &partition, At: at,
+		}, step); err != nil {
 			return nil, err
 		}
 		v.Bytes += step.Bytes
@@ -80,13 +86,16 @@ func (o *operator) printVerified(v *verifiedPartition) error {
 	if len(v.Found) > 0 {
 		what = "were compared"
 	}
-	_, err := fmt.Fprintf(o.out, "%s/%d: %d bytes %s on %s\n", v.Topic, v.Partition, v.Bytes, what, strings.Join(v.Nodes, ", "))
+	_, err := fmt.Fprintf(o.out, "%s/%d: %d bytes %s on %s\n",
+		v.Topic, v.Partition, v.Bytes, what, strings.Join(v.Nodes, ", "))
 	for _, d := range v.Found {
 		if len(d.Damaged) > 0 {
-			_, err = fmt.Fprintf(o.out, "  from message %s on, bytes %d to %d: damaged on %s; it is repaired from a replica that reads back\n", d.First, d.From, d.To, strings.Join(d.Damaged, ", "))
+			_, err = fmt.Fprintf(o.out, "  from message %s on, bytes %d to %d: damaged on %s; it is repaired from a replica "+
+				"that reads back\n", d.First, d.From, d.To, strings.Join(d.Damaged, ", "))
 		}
 		if len(d.Differing) > 0 {
-			_, err = fmt.Fprintf(o.out, "  from message %s on, bytes %d to %d: %s verifies and differs; nothing was changed\n", d.First, d.From, d.To, strings.Join(d.Differing, ", "))
+			_, err = fmt.Fprintf(o.out, "  from message %s on, bytes %d to %d: %s verifies and differs; nothing was changed\n",
+				d.First, d.From, d.To, strings.Join(d.Differing, ", "))
 		}
 	}
 	return err

@@ -140,7 +140,8 @@ func (c *config) loadFile(name string) error {
 		var de *toml.DecodeError
 		if errors.As(err, &de) {
 			line, col := de.Position()
-			return fmt.Errorf("the configuration file %s is not valid TOML at line %d, column %d: %s", name, line, col, strings.TrimPrefix(de.Error(), "toml: "))
+			return fmt.Errorf("the configuration file %s is not valid TOML at line %d, column %d: %s",
+				name, line, col, strings.TrimPrefix(de.Error(), "toml: "))
 		}
 		return fmt.Errorf("the configuration file %s is not valid TOML: %w", name, err)
 	}
@@ -153,7 +154,8 @@ func (c *config) loadFile(name string) error {
 	for _, k := range sortedKeys(file) {
 		s := byKey[k]
 		if s == nil {
-			return fmt.Errorf("the configuration file %s has the unknown key %s; the nearest one is %s", name, k, nearest(k, known))
+			return fmt.Errorf("the configuration file %s has the unknown key %s; the nearest one is %s",
+				name, k, nearest(k, known))
 		}
 		v, err := tomlText(file[k])
 		if err != nil {
@@ -175,7 +177,8 @@ func readConfig(name string) ([]byte, error) {
 	case err != nil:
 		return nil, fmt.Errorf("the configuration file cannot be read: %w", err)
 	case !st.Mode().IsRegular() || st.Size() > maxConfigBytes:
-		return nil, fmt.Errorf("the configuration file %s is not a regular file of at most %s", name, formatBytes(maxConfigBytes))
+		return nil, fmt.Errorf("the configuration file %s is not a regular file of at most %s",
+			name, formatBytes(maxConfigBytes))
 	}
 	data, err := os.ReadFile(name)
 	if err != nil {

@@ -38,8 +38,11 @@ func loaded(t *testing.T, args, environ []string) (*config, error) {
 }
 
 func TestPrecedence(t *testing.T) {
-	file := writeFile(t, "max_topics = 10\nmsg_timeout = \"10s\"\nio = \"pwrite\"\ndisable_auto_create = true\nmax_message_bytes = \"2MiB\"\nretention_bytes = 4096\n")
-	environ := []string{"ENGINE_CONFIG=" + file, "ENGINE_MSG_TIMEOUT=20s", "ENGINE_IO=uring", "OTHER_IO=pwrite", "ENGINE_MAX_CHANNELS="}
+	file := writeFile(t, "max_topics = 10\nmsg_timeout = \"10s\"\nio = \"pwrite\"\ndisable_auto_create = "+
+		"true\nmax_message_bytes = \"2MiB\"\nretention_bytes = 4096\n")
+	environ := []string{
+		"ENGINE_CONFIG=" + file, "ENGINE_MSG_TIMEOUT=20s", "ENGINE_IO=uring", "OTHER_IO=pwrite", "ENGINE_MAX_CHANNELS=",
+	}
 	c, err := loaded(t, []string{"--io", "auto", "--data-path=/d"}, environ)
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +66,8 @@ func TestPrecedence(t *testing.T) {
 			t.Errorf("%s is %q, want %q", s.key(), got, w)
 		}
 	}
-	if n := c.node; n.engine.MsgTimeout != 20*time.Second || n.engine.MaxTopics != 10 || !n.engine.DisableAutoCreate || n.engine.MaxMessageBytes != 2<<20 {
+	if n := c.node; n.engine.MsgTimeout != 20*time.Second || n.engine.MaxTopics != 10 || !n.engine.DisableAutoCreate ||
+		n.engine.MaxMessageBytes != 2<<20 {
 		t.Errorf("the options were not set: %+v", n.engine)
 	}
 	// A flag names the file before the environment does.
@@ -89,8 +93,14 @@ func TestConfigErrors(t *testing.T) {
 		{name: "bad TOML", file: "data_path = \n", want: "not valid TOML at line 1"},
 		{name: "wrong type", file: "max_topics = [1]\n", want: "max_topics: the value must be"},
 		{name: "wrong value", file: "msg_timeout = 5\n", want: "is not a time with a unit"},
-		{name: "unknown variable", env: []string{"ENGINE_MAX_TOPIC=1"}, want: "ENGINE_MAX_TOPIC is not a setting; the nearest one is ENGINE_MAX_TOPICS"},
-		{name: "wrong variable", env: []string{"ENGINE_MAX_TOPICS=many"}, want: "environment ENGINE_MAX_TOPICS: \"many\" is not a whole number"},
+		{
+			name: "unknown variable", env: []string{"ENGINE_MAX_TOPIC=1"},
+			want: "ENGINE_MAX_TOPIC is not a setting; the nearest one is ENGINE_MAX_TOPICS",
+		},
+		{
+			name: "wrong variable", env: []string{"ENGINE_MAX_TOPICS=many"},
+			want: "environment ENGINE_MAX_TOPICS: \"many\" is not a whole number",
+		},
 		{name: "too small", env: []string{"ENGINE_MAX_TOPICS=0"}, want: "0 is less than 1"},
 		{name: "no file", args: []string{"--config", "/nonexistent/engine.toml"}, want: "does not exist"},
 		{name: "a folder", args: []string{"--config", "/"}, want: "not a regular file"},
@@ -150,7 +160,9 @@ func TestDefaultsFile(t *testing.T) {
 // What is secret is used and never shown, wherever it was said.
 func TestSecretsAreNotShown(t *testing.T) {
 	const password, inURL = "hunter2", "swordfish"
-	c, err := loaded(t, []string{"--auth-http-address", "127.0.0.1:1,http://me:" + inURL + "@127.0.0.1:2/auth?x=@,https://127.0.0.1:3/a@b"}, []string{"ENGINE_ETCD_PASSWORD=" + password})
+	c, err := loaded(t, []string{
+		"--auth-http-address", "127.0.0.1:1,http://me:" + inURL + "@127.0.0.1:2/auth?x=@,https://127.0.0.1:3/a@b",
+	}, []string{"ENGINE_ETCD_PASSWORD=" + password})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,18 +211,23 @@ func TestSettingNames(t *testing.T) {
 
 func TestParseBytes(t *testing.T) {
 	for in, want := range map[string]int64{
-		"0": 0, "4096": 4096, "64KiB": 64 << 10, "64 KiB": 64 << 10, "1MiB": 1 << 20, "1.5GiB": 3 << 29, "2TiB": 2 << 40, "10MB": 10e6, "1kB": 1000, "7B": 7,
+		"0": 0, "4096": 4096, "64KiB": 64 << 10, "64 KiB": 64 << 10, "1MiB": 1 << 20, "1.5GiB": 3 << 29, "2TiB": 2 << 40,
+		"10MB": 10e6, "1kB": 1000, "7B": 7,
 	} {
 		if got, err := parseBytes(in); err != nil || got != want {
 			t.Errorf("parseBytes(%q) = %d, %v; want %d", in, got, err, want)
 		}
 	}
-	for _, in := range []string{"", "B", "-1", "1.5", "1.5B", "1 MiB extra", "1e30GiB", "9223372036854775807KiB", "NaNMiB", "infMiB", "0.3KiB"} {
+	for _, in := range []string{
+		"", "B", "-1", "1.5", "1.5B", "1 MiB extra", "1e30GiB", "9223372036854775807KiB", "NaNMiB", "infMiB", "0.3KiB",
+	} {
 		if got, err := parseBytes(in); err == nil {
 			t.Errorf("parseBytes(%q) = %d, want an error", in, got)
 		}
 	}
-	for in, want := range map[int64]string{0: "0", 1: "1", 1000: "1000", 1024: "1KiB", 1 << 20: "1MiB", 3 << 29: "1536MiB", 5 << 40: "5TiB"} {
+	for in, want := range map[int64]string{
+		0: "0", 1: "1", 1000: "1000", 1024: "1KiB", 1 << 20: "1MiB", 3 << 29: "1536MiB", 5 << 40: "5TiB",
+	} {
 		got := formatBytes(in)
 		if got != want {
 			t.Errorf("formatBytes(%d) = %s, want %s", in, got, want)
@@ -231,7 +248,10 @@ func TestNearest(t *testing.T) {
 }
 
 func TestFormatDuration(t *testing.T) {
-	for in, want := range map[time.Duration]string{0: "0s", time.Hour: "1h", 90 * time.Second: "1m30s", 15 * time.Minute: "15m", 10 * time.Second: "10s", 5 * time.Millisecond: "5ms", time.Hour + 30*time.Second: "1h0m30s"} {
+	for in, want := range map[time.Duration]string{
+		0: "0s", time.Hour: "1h", 90 * time.Second: "1m30s", 15 * time.Minute: "15m", 10 * time.Second: "10s",
+		5 * time.Millisecond: "5ms", time.Hour + 30*time.Second: "1h0m30s",
+	} {
 		if got := formatDuration(in); got != want {
 			t.Errorf("formatDuration(%v) = %s, want %s", in, got, want)
 		}

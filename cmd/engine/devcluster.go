@@ -46,11 +46,15 @@ func devClusterCommand() *cobra.Command {
 		Use:                   "dev-cluster [flags] [-- FLAGS OF SERVE]",
 		DisableFlagsInUseLine: true,
 		Short:                 "Run a cluster of nodes on this machine, to try things and to test",
-		Long: "Run a cluster of nodes on this machine, to try things and to test. Node i, counted from 0, is called n<i+1>, has its data\n" +
-			"in <data-path>/n<i+1> and its log in <data-path>/n<i+1>.log, and listens on loopback: NSQ at base-port+10i, HTTP +1, lookup +2,\n" +
-			"native +3, between nodes +4, etcd between its members +5, etcd for its clients +6. A line of JSON per node is printed\n" +
+		Long: "Run a cluster of nodes on this machine, to try things and to test. " +
+			"Node i, counted from 0, is called n<i+1>, has its data\n" +
+			"in <data-path>/n<i+1> and its log in <data-path>/n<i+1>.log, " +
+			"and listens on loopback: NSQ at base-port+10i, HTTP +1, lookup +2,\n" +
+			"native +3, between nodes +4, etcd between its members +5, etcd for its clients +6. " +
+			"A line of JSON per node is printed\n" +
 			"when it is ready; `engine` with its args starts that node again by hand.\n\n" +
-			"SIGTERM or SIGINT stops all nodes that this process runs; if it is killed, they are killed too. What follows -- goes to every node.",
+			"SIGTERM or SIGINT stops all nodes that this process runs; if it is killed, they are killed too. What follows -- " +
+			"goes to every node.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); len(args) > 0 && dash != 0 {
 				return fmt.Errorf("unexpected argument %q: flags of serve go behind --", args[0])
@@ -118,7 +122,9 @@ const (
 	devEtcdClient
 )
 
-var devUses = [devPortCount]string{"NSQ", "HTTP", "lookup", "native", "between nodes", "etcd between its members", "etcd for its clients"}
+var devUses = [devPortCount]string{
+	"NSQ", "HTTP", "lookup", "native", "between nodes", "etcd between its members", "etcd for its clients",
+}
 
 // planDevCluster checks what was said and makes every node's command line. It touches nothing.
 func planDevCluster(o *devOptions) ([]*devNode, error) {
@@ -126,7 +132,8 @@ func planDevCluster(o *devOptions) ([]*devNode, error) {
 		return nil, fmt.Errorf("--nodes %d is not from 1 to %d", o.nodes, maxDevNodes)
 	}
 	if last := 65535 - devPortStep*(o.nodes-1) - devPortCount + 1; o.basePort < 1 || o.basePort > last {
-		return nil, fmt.Errorf("--base-port %d is not from 1 to %d: %d nodes have ports up to %d above it", o.basePort, last, o.nodes, 65535-last)
+		return nil, fmt.Errorf("--base-port %d is not from 1 to %d: %d nodes have ports up to %d above it",
+			o.basePort, last, o.nodes, 65535-last)
 	}
 	dir, err := filepath.Abs(o.dataPath)
 	if err != nil {
@@ -188,7 +195,8 @@ func serveArgs(nodes []*devNode, i int, dir string, known *pflag.FlagSet) []stri
 
 // devFlags are those that tell the nodes apart or belong to the cluster: nobody else may set them.
 var devFlags = []string{
-	"data-path", "node-id", "cluster-name", "nsq-address", "http-address", "lookup-address", "lookup-tcp-address", "native-address",
+	"data-path", "node-id", "cluster-name", "nsq-address", "http-address", "lookup-address", "lookup-tcp-address",
+	"native-address",
 	"cluster-address", "etcd-data-path", "etcd-peer-address", "etcd-client-address", "cluster-peers",
 }
 
@@ -227,9 +235,11 @@ func portsFree(nodes []*devNode) error {
 			}
 			switch {
 			case errors.Is(err, syscall.EADDRINUSE):
-				return fmt.Errorf("the port %d (%s of node %s) is in use by another process: choose another --base-port; nothing was started", p.port, p.use, n.Node)
+				return fmt.Errorf("the port %d (%s of node %s) is in use by another process: choose another --base-port; nothing "+
+					"was started", p.port, p.use, n.Node)
 			case err != nil:
-				return fmt.Errorf("the port %d (%s of node %s) cannot be listened on; nothing was started: %w", p.port, p.use, n.Node, err)
+				return fmt.Errorf("the port %d (%s of node %s) cannot be listened on; nothing was started: %w",
+					p.port, p.use, n.Node, err)
 			}
 		}
 	}

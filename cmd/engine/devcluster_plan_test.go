@@ -27,7 +27,8 @@ func TestDevClusterUsage(t *testing.T) {
 		{"-- --node-id=x", "dev-cluster sets --node-id itself"},
 		{"--node 3", "the nearest one is --nodes"},
 	} {
-		execute(t, append([]string{"dev-cluster", "--data-path", t.TempDir()}, strings.Fields(tc.args)...)...).check(t, exitUsage, tc.want)
+		execute(t, append([]string{"dev-cluster", "--data-path", t.TempDir()}, strings.Fields(tc.args)...)...).check(t,
+			exitUsage, tc.want)
 	}
 }
 
@@ -40,7 +41,9 @@ func TestDevVoters(t *testing.T) {
 }
 
 func TestDevClusterPlan(t *testing.T) {
-	o := &devOptions{nodes: 4, basePort: 9000, dataPath: "/tmp/c", serveFlags: []string{"--io", "pwrite", "--shutdown-timeout=3s"}}
+	o := &devOptions{
+		nodes: 4, basePort: 9000, dataPath: "/tmp/c", serveFlags: []string{"--io", "pwrite", "--shutdown-timeout=3s"},
+	}
 	nodes, err := planDevCluster(o)
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +65,8 @@ func TestDevClusterPlan(t *testing.T) {
 		if err := flags.Parse(n.Args[1:]); err != nil || n.Args[0] != "serve" {
 			t.Fatalf("%s does not understand its arguments %q: %v", n.Node, n.Args, err)
 		}
-		if c.node.engine.NodeID != n.Node || c.node.nsq.TCPAddress != n.NSQ || c.node.nsq.HTTPAddress != n.HTTP || c.node.engine.IO != "pwrite" ||
+		if c.node.engine.NodeID != n.Node || c.node.nsq.TCPAddress != n.NSQ || c.node.nsq.HTTPAddress != n.HTTP ||
+			c.node.engine.IO != "pwrite" ||
 			c.node.engine.DataPath != "/tmp/c/"+n.Node || c.node.nsq.BroadcastAddress != "127.0.0.1" {
 			t.Errorf("%s understands its arguments otherwise: %q", n.Node, n.Args)
 		}

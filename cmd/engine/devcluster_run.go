@@ -70,7 +70,8 @@ func (d *devCluster) run(ctx context.Context, nodes []*devNode) error {
 	late := time.AfterFunc(d.o.startTimeout, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		cancel(&exitError{exitOther, fmt.Errorf("not ready within %v: node %s; the logs are beside the nodes' data in %s; all nodes were stopped",
+		cancel(&exitError{exitOther, fmt.Errorf(
+			"not ready within %v: node %s; the logs are beside the nodes' data in %s; all nodes were stopped",
 			d.o.startTimeout, strings.Join(d.waiting, ", "), d.o.dataPath)})
 	})
 	defer late.Stop()
@@ -247,9 +248,17 @@ func (d *devCluster) neverReady(n *devNode, cmd *exec.Cmd, err error) error {
 	}
 	last := lastLine(n.logName)
 	if last == "" {
-		return &exitError{code, fmt.Errorf("node %s ended before it was ready: %w; its log %s is empty; the other nodes were stopped", n.Node, err, n.logName)}
+		return &exitError{
+			code,
+			fmt.Errorf("node %s ended before it was ready: %w; its log %s is empty; the other nodes were stopped",
+				n.Node, err, n.logName),
+		}
 	}
-	return &exitError{code, fmt.Errorf("node %s ended before it was ready: %s; its log ends with %q (%s); the other nodes were stopped", n.Node, ending(cmd), last, n.logName)}
+	return &exitError{
+		code,
+		fmt.Errorf("node %s ended before it was ready: %s; its log ends with %q (%s); the other nodes were stopped",
+			n.Node, ending(cmd), last, n.logName),
+	}
 }
 
 // ending says how a process ended.

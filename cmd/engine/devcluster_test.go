@@ -119,8 +119,13 @@ func startDev(t *testing.T, dir string, args ...string) *devProcess {
 
 func startDevAs(t *testing.T, nodes, dir string, args ...string) *devProcess {
 	t.Helper()
-	p := &devProcess{t: t, dir: dir, lines: make(chan devNode, 64), stderr: &logBuffer{more: make(chan struct{}, 1)}, exited: make(chan error, 1)}
-	p.cmd = devCommandAs(nodes, append([]string{"dev-cluster", "--data-path", dir, "--base-port", fmt.Sprint(freeBasePort(t))}, args...)...)
+	p := &devProcess{
+		t: t, dir: dir, lines: make(chan devNode, 64), stderr: &logBuffer{more: make(chan struct{}, 1)},
+		exited: make(chan error, 1),
+	}
+	p.cmd = devCommandAs(nodes, append([]string{
+		"dev-cluster", "--data-path", dir, "--base-port", fmt.Sprint(freeBasePort(t)),
+	}, args...)...)
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -454,7 +459,8 @@ func TestDevClusterNodeFails(t *testing.T) {
 	if code := p.wait(); code != exitData {
 		t.Errorf("exit code %d", code)
 	}
-	if s := p.stderr.String(); !strings.HasPrefix(s, "engine: node n3 ended before it was ready: exit status 3; its log ends with \"engine: the data directory is on fire\"") {
+	if s := p.stderr.String(); !strings.HasPrefix(s, "engine: node n3 ended before it was ready: exit status 3; its log "+
+		"ends with \"engine: the data directory is on fire\"") {
 		t.Errorf("stderr: %s", s)
 	}
 }
@@ -489,7 +495,8 @@ func TestDevClusterPortTaken(t *testing.T) {
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		_ = cmd.Run()
-		if code := cmd.ProcessState.ExitCode(); code != exitAddress || !strings.Contains(stderr.String(), fmt.Sprintf("the port %d (", port)) {
+		if code := cmd.ProcessState.ExitCode(); code != exitAddress ||
+			!strings.Contains(stderr.String(), fmt.Sprintf("the port %d (", port)) {
 			t.Errorf("exit code %d, %s", code, &stderr)
 		}
 		if _, err := os.Stat(dir); !os.IsNotExist(err) {

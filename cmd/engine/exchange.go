@@ -54,7 +54,8 @@ func (x *exchange) do(ctx context.Context, body any) (status int, data []byte, e
 	defer resp.Body.Close()
 	data, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes))
 	if err != nil {
-		return 0, nil, fmt.Errorf("the answer of the node at %s broke off: what was asked for may have been done: %w", x.address, err)
+		return 0, nil, fmt.Errorf("the answer of the node at %s broke off: what was asked for may have been done: %w",
+			x.address, err)
 	}
 	return resp.StatusCode, data, nil
 }

@@ -47,8 +47,16 @@ func TestExitUsage(t *testing.T) {
 		{[]string{"bench", "pub", "--size", "huge"}, "not a size"},
 		{[]string{"bench", "pub", "--sise", "1"}, "(see engine bench pub --help)"},
 		{[]string{"channel", "peek", "orders"}, "accepts 2 arg(s), received 1: engine channel peek TOPIC CHANNEL"},
-		{[]string{"serve", "--data-path", dir, "--commit-file-bytes", "1MiB"}, "engine: the options contradict each other: CommitFileBytes"},
-		{[]string{"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--auth-file", filepath.Join(dir, "none.toml")}, "engine: the token file cannot be used: open "},
+		{
+			[]string{"serve", "--data-path", dir, "--commit-file-bytes", "1MiB"},
+			"engine: the options contradict each other: CommitFileBytes",
+		},
+		{
+			[]string{
+				"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--auth-file", filepath.Join(dir, "none.toml"),
+			},
+			"engine: the token file cannot be used: open ",
+		},
 	} {
 		execute(t, tc.args...).check(t, exitUsage, tc.want)
 	}
@@ -57,7 +65,8 @@ func TestExitUsage(t *testing.T) {
 }
 
 func TestExitOK(t *testing.T) {
-	if o := execute(t, "version"); o.code != 0 || !strings.Contains(o.stdout, version) || !strings.Contains(o.stdout, "format") {
+	if o := execute(t, "version"); o.code != 0 || !strings.Contains(o.stdout, version) ||
+		!strings.Contains(o.stdout, "format") {
 		t.Errorf("version: %+v", o)
 	}
 	t.Setenv("ENGINE_MAX_TOPICS", "5")
@@ -70,7 +79,8 @@ func TestExitOK(t *testing.T) {
 	for _, r := range rows {
 		source[r.Key] = r.Source
 	}
-	if source["io"] != "flag --io" || source["max_topics"] != "environment ENGINE_MAX_TOPICS" || source["data_path"] != "default" {
+	if source["io"] != "flag --io" || source["max_topics"] != "environment ENGINE_MAX_TOPICS" ||
+		source["data_path"] != "default" {
 		t.Errorf("sources: %v", source)
 	}
 }
@@ -82,16 +92,23 @@ func TestExitAddress(t *testing.T) {
 	}
 	defer taken.Close()
 	address := taken.Addr().String()
-	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", address, "--http-address", "127.0.0.1:0").check(t, exitAddress, address+" is in use")
-	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", "127.0.0.1:0", "--http-address", address).check(t, exitAddress, address+" is in use")
-	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address", address).check(t, exitAddress, address+" is in use")
-	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", "nonsense", "--http-address", "127.0.0.1:0").check(t, exitAddress, "nonsense")
+	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", address, "--http-address", "127.0.0.1:0").check(t,
+		exitAddress, address+" is in use")
+	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", "127.0.0.1:0", "--http-address", address).check(t,
+		exitAddress, address+" is in use")
+	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0",
+		"--lookup-address", address).check(t, exitAddress, address+" is in use")
+	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", "nonsense", "--http-address", "127.0.0.1:0").check(t,
+		exitAddress, "nonsense")
 }
 
 // Bad data directories: one clear sentence and a non-zero exit, nothing changed.
 func TestExitDataDirectory(t *testing.T) {
 	serve := func(dir string, args ...string) outcome {
-		return execute(t, append([]string{"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address", "127.0.0.1:0", "--lock-wait", "0s"}, args...)...)
+		return execute(t, append([]string{
+			"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address",
+			"127.0.0.1:0", "--lock-wait", "0s",
+		}, args...)...)
 	}
 	t.Run("in use", func(t *testing.T) {
 		dir := t.TempDir()

@@ -38,7 +38,8 @@ func main() {
 }
 
 // packageNames are what errors of our packages begin with. They are for who embeds the engine: on a command line the sentence is enough.
-var packageNames = regexp.MustCompile(`(^|: )(?:(?:aio|clog|cluster|engine|etcd|kv|meta|migrate|netproto|nsq|peer|replicate|segment|wire): )+`)
+var packageNames = regexp.MustCompile(
+	`(^|: )(?:(?:aio|clog|cluster|engine|etcd|kv|meta|migrate|netproto|nsq|peer|replicate|segment|wire): )+`)
 
 // run executes one command line and returns the exit code. Every error is one line on stderr.
 func run(args []string, stdout, stderr io.Writer) int {
@@ -70,7 +71,8 @@ func rootCommand() *cobra.Command {
 		},
 	}
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(serveCommand(), devClusterCommand(), clusterCommand(), configCommand(), versionCommand(), benchCommand(), migrateCommand(), nsqdCommand(), channelCommand(), topicCommand(), upgradeCommand())
+	root.AddCommand(serveCommand(), devClusterCommand(), clusterCommand(), configCommand(), versionCommand(),
+		benchCommand(), migrateCommand(), nsqdCommand(), channelCommand(), topicCommand(), upgradeCommand())
 	sayArguments(root)
 	return root
 }

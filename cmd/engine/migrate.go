@@ -41,12 +41,17 @@ func migrateNSQDCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nsqd",
 		Short: "Import topics, channels and backlogs from the data directory of a stopped nsqd",
-		Long: "Import topics, channels and backlogs from the data directory of a stopped nsqd of NSQ, into the data directory of a\n" +
-			"stopped node (--to) or into a running node (--http). Nothing in nsqd's directory is written or deleted, and a second run\n" +
-			"imports nothing twice; after an interruption it goes on. Message ids, publish times, attempts and the remaining delays of\n" +
+		Long: "Import topics, channels and backlogs from the data directory of a stopped nsqd of NSQ, " +
+			"into the data directory of a\n" +
+			"stopped node (--to) or into a running node (--http). Nothing in nsqd's directory is written or deleted, " +
+			"and a second run\n" +
+			"imports nothing twice; after an interruption it goes on. Message ids, publish times, " +
+			"attempts and the remaining delays of\n" +
 			"deferred messages are not carried over.\n\n" +
-			"In a directory every channel ends with exactly its own backlog. A running node cannot take apart the backlogs of\n" +
-			"channels that each have messages which the other has not; such a topic is refused before anything of it is published.",
+			"In a directory every channel ends with exactly its own backlog. " +
+			"A running node cannot take apart the backlogs of\n" +
+			"channels that each have messages which the other has not; " +
+			"such a topic is refused before anything of it is published.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return m.run(cmd) },
 	}
@@ -54,7 +59,8 @@ func migrateNSQDCommand() *cobra.Command {
 	f.StringVar(&m.dataPath, "data-path", "", "nsqd's data directory")
 	f.StringVar(&m.to, "to", "", "data directory of a stopped node; created if missing")
 	f.StringVar(&m.http, "http", "", "HOST:PORT or URL of the HTTP API of a running node, instead of --to")
-	f.StringVar(&m.state, "state", "", "with --http: file that records what was imported (default ./"+migrate.StateFile+"); with --to it is in that directory")
+	f.StringVar(&m.state, "state", "", "with --http: file that records what was imported (default ./"+migrate.StateFile+
+		"); with --to it is in that directory")
 	f.StringVar(&m.tokenFile, "token-file", "", "with --http: file with the token of a node that wants one")
 	f.BoolVar(&m.dryRun, "dry-run", false, "only print what there is")
 	f.BoolVar(&m.skipDamaged, "skip-damaged", false, "exit with 0 although damaged places were left out")
@@ -99,13 +105,15 @@ func (m *migration) check() error {
 	case m.to != "" && m.http != "":
 		return errors.New("--to and --http exclude each other")
 	case m.to == "" && m.http == "" && !m.dryRun:
-		return errors.New("say where to: --to DIRECTORY of a stopped node, or --http HOST:PORT of a running one; or look only, with --dry-run")
+		return errors.New(
+			"say where to: --to DIRECTORY of a stopped node, or --http HOST:PORT of a running one; or look only, with --dry-run")
 	case m.to != "" && m.state != "":
 		return errors.New("--state is for --http: with --to the record is in that directory")
 	}
 	if m.to != "" {
 		if same(m.to, m.dataPath) {
-			return errors.New("--to is nsqd's own directory, in which nothing may be written: name another one, such as a new one inside it")
+			return errors.New(
+				"--to is nsqd's own directory, in which nothing may be written: name another one, such as a new one inside it")
 		}
 		return nil
 	}
@@ -136,7 +144,9 @@ func same(a, b string) bool {
 }
 
 // into imports, and says what was done.
-func (m *migration) into(ctx context.Context, cmd *cobra.Command, source *migrate.Source, counts map[*migrate.Queue]migrate.Counts) error {
+func (m *migration) into(
+	ctx context.Context, cmd *cobra.Command, source *migrate.Source, counts map[*migrate.Queue]migrate.Counts,
+) error {
 	total, largest := int64(0), 0
 	for _, q := range source.Queues() {
 		total += counts[q].Messages
@@ -150,11 +160,15 @@ func (m *migration) into(ctx context.Context, cmd *cobra.Command, source *migrat
 	state, err := migrate.LoadState(m.state)
 	if err == nil {
 		bar, finish := countBar(cmd.ErrOrStderr(), total, "importing")
-		published, done, err = migrate.Import(ctx, source, counts, target, state, migrate.Options{Again: m.again, Progress: bar})
+		published, done, err = migrate.Import(ctx, source, counts, target, state, migrate.Options{
+			Again: m.again, Progress: bar,
+		})
 		finish()
 	}
 	if err = errors.Join(err, closeTarget()); err != nil {
-		return &exitError{exitOther, fmt.Errorf("%w; %d messages were published by this run: run the command again to go on", err, published)}
+		return &exitError{
+			exitOther, fmt.Errorf("%w; %d messages were published by this run: run the command again to go on", err, published),
+		}
 	}
 	text := fmt.Sprintf("imported: %d messages published to %s\n", published, m.to+m.http)
 	if !done {
@@ -195,7 +209,11 @@ func (m *migration) damaged(source *migrate.Source, counts map[*migrate.Queue]mi
 	if m.dryRun {
 		what = "an import takes everything that can be read"
 	}
-	return &exitError{exitOther, fmt.Errorf("%d damaged place(s) with %d bytes cannot be read, and what follows them in their files is left out: %s; --skip-damaged accepts this", places, lost, what)}
+	return &exitError{
+		exitOther,
+		fmt.Errorf("%d damaged place(s) with %d bytes cannot be read, and what follows them in their files is left out: "+
+			"%s; --skip-damaged accepts this", places, lost, what),
+	}
 }
 
 // printSource prints one line per queue, and every damage and note.
@@ -224,7 +242,8 @@ func printSource(w, notes io.Writer, s *migrate.Source, counts map[*migrate.Queu
 		return err
 	}
 	if s.Running {
-		fmt.Fprintln(notes, "note: an nsqd uses the directory: what it holds in memory is not shown, and an import is only possible when it is stopped")
+		fmt.Fprintln(notes, "note: an nsqd uses the directory: what it holds in memory is not shown, and an import is only "+
+			"possible when it is stopped")
 	}
 	for _, n := range append(s.Notes, total.Notes...) {
 		fmt.Fprintln(notes, "note:", n)
@@ -257,6 +276,7 @@ func countBar(w io.Writer, total int64, what string) (set func(int64), finish fu
 	}
 	bar := progressbar.NewOptions64(total,
 		progressbar.OptionSetWriter(file), progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish(),
-		progressbar.OptionSetDescription(what), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionShowCount(), progressbar.OptionSetItsString("messages"), progressbar.OptionShowIts())
+		progressbar.OptionSetDescription(what), progressbar.OptionThrottle(100*time.Millisecond),
+		progressbar.OptionShowCount(), progressbar.OptionSetItsString("messages"), progressbar.OptionShowIts())
 	return func(n int64) { _ = bar.Set64(n) }, func() { _ = bar.Finish() }
 }

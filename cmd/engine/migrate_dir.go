@@ -45,9 +45,14 @@ func (d *dirTarget) Exclusive() bool { return true }
 func (d *dirTarget) Topic(_ context.Context, name string) (migrate.TargetTopic, error) {
 	var out migrate.TargetTopic
 	for _, t := range d.e.Stats(name, "") {
-		out = migrate.TargetTopic{Exists: true, Partitions: t.Partitions, Paused: t.Paused, Waiting: t.Depth, Channels: map[string]migrate.TargetChannel{}}
+		out = migrate.TargetTopic{
+			Exists: true, Partitions: t.Partitions, Paused: t.Paused, Waiting: t.Depth,
+			Channels: map[string]migrate.TargetChannel{},
+		}
 		for _, c := range t.Channels {
-			out.Channels[c.Name] = migrate.TargetChannel{Waiting: c.Depth + int64(c.InFlightCount) + int64(c.DeferredCount), Paused: c.Paused}
+			out.Channels[c.Name] = migrate.TargetChannel{
+				Waiting: c.Depth + int64(c.InFlightCount) + int64(c.DeferredCount), Paused: c.Paused,
+			}
 		}
 	}
 	return out, nil

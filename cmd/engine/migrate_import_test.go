@@ -69,8 +69,9 @@ type backlogs map[string][]string
 func cleanBacklogs() backlogs {
 	return backlogs{
 		"alone": numbered("alone", 0, 9), "held": numbered("held", 0, 4), "held:late": nil, "orders": nil,
-		"orders:audit": numbered("order", 0, 39, 5, 6, 7, 8, 9, 30), "orders:billing": numbered("order", 20, 39), "orders:idle": nil,
-		"quiet": nil, "quiet:stopped": numbered("quiet", 0, 2),
+		"orders:audit": numbered("order", 0, 39, 5, 6, 7, 8, 9, 30), "orders:billing": numbered("order", 20, 39),
+		"orders:idle": nil,
+		"quiet":       nil, "quiet:stopped": numbered("quiet", 0, 2),
 	}
 }
 
@@ -229,7 +230,9 @@ func TestImportGoesOn(t *testing.T) {
 		for at := 1; stopped; at++ {
 			to := t.TempDir()
 			calls := 0
-			_, err := importInto(t, from, to, func(target migrate.Target) migrate.Target { return stopping{target, &calls, at, after} })
+			_, err := importInto(t, from, to, func(target migrate.Target) migrate.Target {
+				return stopping{target, &calls, at, after}
+			})
 			if stopped = calls >= at; stopped && !errors.Is(err, errStop) {
 				t.Fatalf("call %d: %v", at, err)
 			}

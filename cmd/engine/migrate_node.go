@@ -34,7 +34,9 @@ func newNodeTarget(address, token string) *nodeTarget {
 	if !strings.Contains(address, "://") {
 		address = "http://" + address
 	}
-	return &nodeTarget{base: strings.TrimSuffix(address, "/"), token: token, client: &http.Client{Timeout: importRequestTime}}
+	return &nodeTarget{
+		base: strings.TrimSuffix(address, "/"), token: token, client: &http.Client{Timeout: importRequestTime},
+	}
 }
 
 // readToken reads the token that a node with AUTH wants; "" where no file is named.
@@ -76,13 +78,16 @@ func (n *nodeTarget) do(ctx context.Context, method, path string, query url.Valu
 		return nil, fmt.Errorf("the node's answer to %s broke off: %w", path, err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the node refused %s: %s %s", path, resp.Status, strings.Join(strings.Fields(string(data)), " "))
+		return nil, fmt.Errorf("the node refused %s: %s %s",
+			path, resp.Status, strings.Join(strings.Fields(string(data)), " "))
 	}
 	return data, nil
 }
 
 func (n *nodeTarget) Topic(ctx context.Context, name string) (migrate.TargetTopic, error) {
-	data, err := n.do(ctx, http.MethodGet, "/stats", url.Values{"format": {"json"}, "topic": {name}, "include_clients": {"false"}, "include_mem": {"false"}}, nil)
+	data, err := n.do(ctx, http.MethodGet, "/stats", url.Values{
+		"format": {"json"}, "topic": {name}, "include_clients": {"false"}, "include_mem": {"false"},
+	}, nil)
 	if err != nil {
 		return migrate.TargetTopic{}, err
 	}
@@ -107,7 +112,9 @@ func (n *nodeTarget) Topic(ctx context.Context, name string) (migrate.TargetTopi
 		if t.Name != name {
 			continue
 		}
-		out := migrate.TargetTopic{Exists: true, Paused: t.Paused, Waiting: t.Depth, Channels: map[string]migrate.TargetChannel{}}
+		out := migrate.TargetTopic{
+			Exists: true, Paused: t.Paused, Waiting: t.Depth, Channels: map[string]migrate.TargetChannel{},
+		}
 		for _, c := range t.Channels {
 			out.Channels[c.Name] = migrate.TargetChannel{Waiting: c.Depth + c.InFlight + c.Deferred, Paused: c.Paused}
 		}

@@ -48,7 +48,11 @@ func TestMigrateUsage(t *testing.T) {
 		{[]string{"--data-path", from}, exitUsage, "say where to"},
 		{[]string{"--data-path", from, "--to", "x", "--http", "y"}, exitUsage, "exclude each other"},
 		{[]string{"--data-path", from, "--to", from + "/."}, exitUsage, "nsqd's own directory"},
-		{[]string{"--data-path", from, "--http", "127.0.0.1:1", "--state", filepath.Join(from, "s")}, exitUsage, "another file"},
+		{
+			[]string{"--data-path", from, "--http", "127.0.0.1:1", "--state", filepath.Join(from, "s")},
+			exitUsage,
+			"another file",
+		},
 		{[]string{"--data-path", t.TempDir(), "--dry-run"}, exitData, "no files of an nsqd"},
 	} {
 		execute(t, append([]string{"migrate", "nsqd"}, tc.args...)...).check(t, tc.code, tc.want)
@@ -65,7 +69,8 @@ func TestMigrateDamaged(t *testing.T) {
 	must(t, os.WriteFile(name, data, 0o600))
 	to := t.TempDir()
 	o := execute(t, "migrate", "nsqd", "--data-path", from, "--to", to)
-	if o.code != exitOther || !strings.Contains(o.stdout, "orders  audit    21 ") || !strings.Contains(o.stderr, "damaged: orders:audit.diskqueue.000001.dat at byte 0: ") {
+	if o.code != exitOther || !strings.Contains(o.stdout, "orders  audit    21 ") ||
+		!strings.Contains(o.stderr, "damaged: orders:audit.diskqueue.000001.dat at byte 0: ") {
 		t.Errorf("%+v", o)
 	}
 	o = execute(t, "migrate", "nsqd", "--data-path", from, "--to", to, "--skip-damaged")
@@ -109,7 +114,9 @@ func TestMigrateIntoNode(t *testing.T) {
 func TestMigrateIntoNodeWithAuth(t *testing.T) {
 	from, dir := nsqdDir(t, "killed"), t.TempDir()
 	tokens, token := filepath.Join(dir, "tokens.toml"), filepath.Join(dir, "token")
-	must(t, os.WriteFile(tokens, fmt.Appendf(nil, "[[token]]\nname = \"import\"\nsha256 = \"%x\"\n[[token.grant]]\npermissions = [\"publish\", \"subscribe\", \"admin\"]\ntopics = [\"*\"]\nchannels = [\"*\"]\n", sha256.Sum256([]byte("secret"))), 0o600))
+	must(t, os.WriteFile(tokens, fmt.Appendf(nil, "[[token]]\nname = \"import\"\nsha256 = "+
+		"\"%x\"\n[[token.grant]]\npermissions = [\"publish\", \"subscribe\", \"admin\"]\ntopics = [\"*\"]\nchannels = "+
+		"[\"*\"]\n", sha256.Sum256([]byte("secret"))), 0o600))
 	must(t, os.WriteFile(token, []byte("secret\n"), 0o600))
 	p := startNode(t, t.TempDir(), "--auth-file", tokens)
 	args := []string{"migrate", "nsqd", "--data-path", from, "--http", p.http, "--state", filepath.Join(dir, "state.json")}
@@ -120,14 +127,17 @@ func TestMigrateIntoNodeWithAuth(t *testing.T) {
 	if o.code != 0 || !strings.Contains(o.stdout, "imported: 30 messages") {
 		t.Errorf("%+v", o)
 	}
-	if o := execute(t, append(args, "--token-file", filepath.Join(dir, "none"))...); o.code != exitUsage || !strings.Contains(o.stderr, "the token file cannot be used") {
+	if o := execute(t, append(args, "--token-file", filepath.Join(dir, "none"))...); o.code != exitUsage ||
+		!strings.Contains(o.stderr, "the token file cannot be used") {
 		t.Errorf("without the file: %+v", o)
 	}
 }
 
 func TestMigrateNodeIsGone(t *testing.T) {
-	o := execute(t, "migrate", "nsqd", "--data-path", nsqdDir(t, "clean"), "--http", "127.0.0.1:1", "--state", filepath.Join(t.TempDir(), "s"))
-	if o.code != exitOther || !strings.Contains(o.stderr, "does not answer") || !strings.Contains(o.stderr, "run the command again") {
+	o := execute(t, "migrate", "nsqd", "--data-path", nsqdDir(t, "clean"), "--http", "127.0.0.1:1", "--state",
+		filepath.Join(t.TempDir(), "s"))
+	if o.code != exitOther || !strings.Contains(o.stderr, "does not answer") ||
+		!strings.Contains(o.stderr, "run the command again") {
 		t.Errorf("%+v", o)
 	}
 }
@@ -148,7 +158,8 @@ func TestMigrateKilled(t *testing.T) {
 	}
 	must(t, os.WriteFile(filepath.Join(from, "t:a.diskqueue.000000.dat"), a, 0o600))
 	must(t, os.WriteFile(filepath.Join(from, "t:b.diskqueue.000000.dat"), b, 0o600))
-	must(t, os.WriteFile(filepath.Join(from, "nsqd.dat"), []byte(`{"topics":[{"name":"t","channels":[{"name":"a"},{"name":"b"}]}]}`), 0o600))
+	must(t, os.WriteFile(filepath.Join(from, "nsqd.dat"),
+		[]byte(`{"topics":[{"name":"t","channels":[{"name":"a"},{"name":"b"}]}]}`), 0o600))
 	finished := false
 	for after := 20 * time.Millisecond; !finished; after += 40 * time.Millisecond {
 		ctx, cancel := context.WithTimeout(t.Context(), after)

@@ -105,7 +105,8 @@ var readyLine = regexp.MustCompile(`msg=ready nsq=(\S+) http=(\S+)`)
 func startNode(t *testing.T, dir string, args ...string) *process {
 	t.Helper()
 	return startProcess(t, "", binary, append([]string{
-		"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address", "127.0.0.1:0",
+		"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address",
+		"127.0.0.1:0",
 	}, args...))
 }
 
@@ -176,7 +177,8 @@ func (p *process) publish(topic string, messages int64) {
 func (p *process) consume(topic string, messages int64) int64 {
 	p.t.Helper()
 	report, err := load.Consume(p.t.Context(), load.Config{
-		Address: p.nsq, Topic: topic, Channel: "c", Connections: 1, InFlight: 1, Batch: 1, SizeBytes: 100, Ready: 100, Messages: messages,
+		Address: p.nsq, Topic: topic, Channel: "c", Connections: 1, InFlight: 1, Batch: 1, SizeBytes: 100, Ready: 100,
+		Messages: messages,
 	})
 	if err != nil {
 		p.t.Fatal(err)
@@ -234,7 +236,8 @@ func TestServeSaysWhatItRunsOn(t *testing.T) {
 		Version string         `json:"version"`
 		Storage map[string]any `json:"storage"`
 	}
-	if err := json.Unmarshal([]byte(info), &parsed); code != 200 || err != nil || parsed.Version != nsqVersion || len(parsed.Storage) == 0 {
+	if err := json.Unmarshal([]byte(info), &parsed); code != 200 || err != nil || parsed.Version != nsqVersion ||
+		len(parsed.Storage) == 0 {
 		t.Errorf("/info answers %d %s (%v)", code, info, err)
 	}
 	if code, v := p.get("/config/max_rdy_count"); code != 200 || strings.TrimSpace(v) != "77" {
@@ -245,7 +248,8 @@ func TestServeSaysWhatItRunsOn(t *testing.T) {
 	if err := json.Unmarshal([]byte(report.stdout), &r); err != nil || report.code != 0 {
 		t.Fatalf("bench: exit code %d, %v, %s", report.code, err, report.stderr)
 	}
-	if r.Messages != 100 || r.Server.IO != "pwrite" || r.Server.FileSystem == "unknown" || r.Server.Kernel == "unknown" || r.Server.Durability == "unknown" {
+	if r.Messages != 100 || r.Server.IO != "pwrite" || r.Server.FileSystem == "unknown" || r.Server.Kernel == "unknown" ||
+		r.Server.Durability == "unknown" {
 		t.Errorf("the report does not say what was measured: %+v", r)
 	}
 	if report.stderr != "" {

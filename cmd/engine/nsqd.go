@@ -31,7 +31,8 @@ func nsqdCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   nsqdName,
 		Short: "Run a node with nsqd's command line",
-		Long: "Run a node with the command line and the configuration file of NSQ's nsqd 1.3.0. A link to this program that is\n" +
+		Long: "Run a node with the command line and the configuration file of NSQ's nsqd 1.3.0. " +
+			"A link to this program that is\n" +
 			"named nsqd does the same. Data is in " + nsqdDirectory + " below nsqd's --data-path.",
 		DisableFlagParsing: true, // nsqd's flags have one dash or two
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -87,7 +88,8 @@ func sayUnimported(logger *slog.Logger, nsqdPath, dataPath string) {
 	if err != nil || state.Imported(path) {
 		return
 	}
-	logger.Warn("the directory has the data of an nsqd, which is left as it is and is not served; to import it, stop this node and run the command",
+	logger.Warn("the directory has the data of an nsqd, which is left as it is and is not served; to import it, stop "+
+		"this node and run the command",
 		"command", fmt.Sprintf("engine migrate nsqd --data-path %s --to %s", nsqdPath, dataPath))
 }
 
@@ -200,7 +202,8 @@ func (n *nsqdLine) related(c *config) error {
 	c.node.nsq.MaxBodyBytes = max(c.node.nsq.MaxBodyBytes, o.MaxMessageBytes)
 	c.node.nsq.HeartbeatInterval = min(c.node.nsq.HeartbeatInterval, c.node.nsq.MaxHeartbeatInterval)
 	o.MaxBatchBytes = max(o.MaxBatchBytes, largest+largest/5)
-	if s, cert := c.named("https-address"), c.named("tls-cert"); s != nil && cert != nil && cert.value.String() != "" && c.source[s.name] == "default" {
+	if s, cert := c.named("https-address"), c.named("tls-cert"); s != nil && cert != nil && cert.value.String() != "" &&
+		c.source[s.name] == "default" {
 		return c.set(s, "0.0.0.0:4152", "nsqd's default")
 	}
 	return nil
@@ -222,7 +225,8 @@ func (n *nsqdLine) loadFile() error {
 	}
 	var file map[string]any
 	if err := toml.Unmarshal(data, &file); err != nil {
-		return fmt.Errorf("the configuration file %s is not valid TOML: %s", n.file, strings.TrimPrefix(err.Error(), "toml: "))
+		return fmt.Errorf("the configuration file %s is not valid TOML: %s",
+			n.file, strings.TrimPrefix(err.Error(), "toml: "))
 	}
 	for _, key := range sortedKeys(file) {
 		i := slices.IndexFunc(n.flags, func(f *nsqdFlag) bool { return f.key() == key })

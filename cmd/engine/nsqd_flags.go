@@ -83,14 +83,18 @@ func nsqdFlags() []*nsqdFlag {
 		intFlag("statsd-udp-packet-size", to("statsd-udp-packet-size")),
 		boolFlag("statsd-exclude-ephemeral", to("statsd-exclude-ephemeral")),
 
-		percentileFlag("e2e-processing-latency-percentile", to("e2e-processing-latency-percentile")).named("e2e_processing_latency_percentiles"),
+		percentileFlag("e2e-processing-latency-percentile", to("e2e-processing-latency-percentile")).named(
+			"e2e_processing_latency_percentiles"),
 		durationFlag("e2e-processing-latency-window-time", to("e2e-processing-latency-window-time")),
 
 		textFlag("tls-cert", to("tls-cert")),
 		textFlag("tls-key", to("tls-key")),
 		textFlag("tls-client-auth-policy", to("tls-client-auth-policy")),
 		textFlag("tls-root-ca-file", to("tls-root-ca-file")),
-		{name: "tls-required", check: func(s string) error { _, err := tlsRequired(s); return err }, toml: tomlText, targets: []nsqdTarget{{"tls-required", tlsRequired}}, isBool: true},
+		{
+			name: "tls-required", check: func(s string) error { _, err := tlsRequired(s); return err }, toml: tomlText,
+			targets: []nsqdTarget{{"tls-required", tlsRequired}}, isBool: true,
+		},
 		textFlag("tls-min-version", nsqdTarget{"tls-min-version", tlsVersion}),
 
 		boolFlag("deflate", to("deflate")),

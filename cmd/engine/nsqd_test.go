@@ -41,7 +41,8 @@ func TestNSQDFlags(t *testing.T) {
 	c, n := nsqdSettings(t)
 	for name, want := range map[string]string{
 		"nsq-address": "0.0.0.0:4150", "http-address": "0.0.0.0:4151", "lookup-address": "off", "data-path": "penstock",
-		"msg-timeout": "1m", "max-req-timeout": "1h", "max-defer": "1h", "max-message-bytes": "1MiB", "max-body-bytes": "5MiB",
+		"msg-timeout": "1m", "max-req-timeout": "1h", "max-defer": "1h", "max-message-bytes": "1MiB",
+		"max-body-bytes": "5MiB",
 	} {
 		if got := c.named(name).value.String(); got != want {
 			t.Errorf("%s is %s without flags, want %s", name, got, want)
@@ -77,9 +78,15 @@ func TestNSQDFlags(t *testing.T) {
 		{"-log-level=debug", "log-level", "debug", ""},
 		{"-broadcast-address=example.org", "broadcast-address", "example.org", ""},
 		{"-mem-queue-size=0 --sync-every 1 -verbose", "msg-timeout", "1m", "--verbose, --mem-queue-size, --sync-every"},
-		{"-statsd-mem-stats=false -e2e-processing-latency-percentile=1.0,0.99 -e2e-processing-latency-percentile 0.5", "e2e-processing-latency-percentile", "1,0.99,0.5", "--statsd-mem-stats"},
+		{
+			"-statsd-mem-stats=false -e2e-processing-latency-percentile=1.0,0.99 -e2e-processing-latency-percentile 0.5",
+			"e2e-processing-latency-percentile", "1,0.99,0.5", "--statsd-mem-stats",
+		},
 		{"-e2e-processing-latency-window-time=1m", "e2e-processing-latency-window-time", "1m", ""},
-		{"-node-id=5 leftover -tcp-address=:1", "nsq-address", "0.0.0.0:4150", `the arguments ["leftover" "-tcp-address=:1"], --node-id`},
+		{
+			"-node-id=5 leftover -tcp-address=:1", "nsq-address", "0.0.0.0:4150",
+			`the arguments ["leftover" "-tcp-address=:1"], --node-id`,
+		},
 	} {
 		c, n := nsqdSettings(t, strings.Fields(tc.args)...)
 		if got := c.named(tc.setting).value.String(); got != tc.want {
@@ -155,7 +162,8 @@ colour = "green"
 `), 0o600))
 	c, n := nsqdSettings(t, "-config", file, "-tcp-address=127.0.0.1:9")
 	for name, want := range map[string]string{
-		"nsq-address": "127.0.0.1:9", "http-address": "0.0.0.0:2", "msg-timeout": "30s", "max-msg-timeout": "2m", "max-rdy-count": "100", "log-level": "warn",
+		"nsq-address": "127.0.0.1:9", "http-address": "0.0.0.0:2", "msg-timeout": "30s", "max-msg-timeout": "2m",
+		"max-rdy-count": "100", "log-level": "warn",
 		"lookupd-tcp-address": "127.0.0.1:4160,127.0.0.1:4170", "e2e-processing-latency-percentile": "1,0.99",
 	} {
 		if got := c.named(name).value.String(); got != want {
@@ -213,7 +221,8 @@ func TestNSQDServes(t *testing.T) {
 	if log := p.log.String(); strings.Contains(log, "WARN") {
 		t.Errorf("a warning after the import:\n%s", log)
 	}
-	if _, stats := p.get("/stats?format=json&topic=orders&channel=audit"); !regexp.MustCompile(`"depth":34\b`).MatchString(stats) {
+	if _, stats := p.get("/stats?format=json&topic=orders&channel=audit"); !regexp.MustCompile(`"depth":34\b`).MatchString(
+		stats) {
 		t.Errorf("%s", stats)
 	}
 }

@@ -35,7 +35,9 @@ func writeCertificate(t *testing.T, dir, name string) (certFile, keyFile string)
 	}
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{
+			net.IPv4(127, 0, 0, 1),
+		},
 	}
 	cert, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
 	if err != nil {
@@ -46,7 +48,9 @@ func writeCertificate(t *testing.T, dir, name string) (certFile, keyFile string)
 		t.Fatal(err)
 	}
 	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for file, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: cert}, keyFile: {Type: "PRIVATE KEY", Bytes: der}} {
+	for file, block := range map[string]*pem.Block{
+		certFile: {Type: "CERTIFICATE", Bytes: cert}, keyFile: {Type: "PRIVATE KEY", Bytes: der},
+	} {
 		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +102,8 @@ func (p *process) publishAs(t *testing.T, token string) int {
 
 func writeToken(t *testing.T, name, token string) {
 	t.Helper()
-	text := fmt.Sprintf("[[token]]\nname = \"a\"\nsha256 = \"%x\"\n[[token.grant]]\npermissions = [\"publish\"]\ntopics = [\"*\"]\n", sha256.Sum256([]byte(token)))
+	text := fmt.Sprintf("[[token]]\nname = \"a\"\nsha256 = \"%x\"\n[[token.grant]]\npermissions = [\"publish\"]\ntopics "+
+		"= [\"*\"]\n", sha256.Sum256([]byte(token)))
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +115,8 @@ func TestHangupReadsAgain(t *testing.T) {
 	cert, key := writeCertificate(t, dir, "first")
 	tokens := filepath.Join(dir, "tokens.toml")
 	writeToken(t, tokens, "first-token")
-	p := startNode(t, t.TempDir(), "--https-address", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key, "--auth-file", tokens)
+	p := startNode(t, t.TempDir(), "--https-address", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key, "--auth-file",
+		tokens)
 	address := httpsAddress.FindStringSubmatch(p.log.String())[1]
 	if name := servedName(t, address); name != "first" {
 		t.Fatalf("the certificate is for %s", name)

@@ -99,7 +99,9 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 		return errors.Join(listenFailure(err), e.Close())
 	}
 	defer reloadOn(hangups, server, logger)()
-	logger.Info("ready", "nsq", addressText(server.TCPAddr()), "http", addressText(server.HTTPAddr()), "https", addressText(server.HTTPSAddr()), "lookup", addressText(server.LookupAddr()), "lookup_tcp", addressText(server.LookupTCPAddr()), "data", n.engine.DataPath, "version", version)
+	logger.Info("ready", "nsq", addressText(server.TCPAddr()), "http", addressText(server.HTTPAddr()), "https",
+		addressText(server.HTTPSAddr()), "lookup", addressText(server.LookupAddr()), "lookup_tcp",
+		addressText(server.LookupTCPAddr()), "data", n.engine.DataPath, "version", version)
 	notifySystemd("READY=1")
 
 	failed := make(chan error, 1)
@@ -146,7 +148,9 @@ func (c *config) public(key string) (any, bool) {
 	return c.lookup(key)
 }
 
-func listen(e *engine.Engine, c *config, part *clusterPart, logger *slog.Logger, level *slog.LevelVar) (*nsq.Server, error) {
+func listen(
+	e *engine.Engine, c *config, part *clusterPart, logger *slog.Logger, level *slog.LevelVar,
+) (*nsq.Server, error) {
 	o := c.node.nsq
 	o.Version = nsqVersion
 	o.Logger = logger
@@ -174,7 +178,8 @@ func stop(logger *slog.Logger, n *node, server *nsq.Server, e *engine.Engine, se
 	leaving, cancelLeave := context.WithTimeout(ctx, n.leaveTimeout())
 	defer cancelLeave()
 	if err := e.Leave(leaving); err != nil {
-		logger.Warn("not every partition could be handed over: the others take them over when this node is gone", "error", err)
+		logger.Warn("not every partition could be handed over: the others take them over when this node is gone", "error",
+			err)
 	}
 	if err := server.Shutdown(ctx); err != nil {
 		logger.Warn("connections were cut before everything pending was answered", "error", err)
@@ -224,11 +229,14 @@ func addressError(err error) error {
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("the address %s is in use by another process: choose another one with --nsq-address, --http-address, --https-address, --lookup-address, --lookup-tcp-address or --cluster-address", op.Addr)
+		return fmt.Errorf("the address %s is in use by another process: choose another one with --nsq-address, "+
+			"--http-address, --https-address, --lookup-address, --lookup-tcp-address or --cluster-address", op.Addr)
 	case errors.Is(err, syscall.EACCES):
-		return fmt.Errorf("listening on %s is not permitted: choose a port above 1023 or run with CAP_NET_BIND_SERVICE", op.Addr)
+		return fmt.Errorf("listening on %s is not permitted: choose a port above 1023 or run with CAP_NET_BIND_SERVICE",
+			op.Addr)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return fmt.Errorf("the address %s does not belong to this machine: choose another one with --nsq-address, --http-address, --https-address, --lookup-address, --lookup-tcp-address or --cluster-address", op.Addr)
+		return fmt.Errorf("the address %s does not belong to this machine: choose another one with --nsq-address, "+
+			"--http-address, --https-address, --lookup-address, --lookup-tcp-address or --cluster-address", op.Addr)
 	}
 	return err
 }

@@ -49,24 +49,35 @@ func clusterRows(c *clusterSettings) []*setting {
 	return []*setting{
 		row("cluster-address", "", text(&c.address), "HOST:PORT between nodes; empty: a single node"),
 		row("cluster-name", "penstock", text(&c.name), "keeps clusters apart that share an etcd"),
-		row("cluster-peers", "", text(&c.peers), "the nodes whose embedded etcd votes, three or five: NAME=HOST:PORT,...; NAME is a node-id, PORT that of its cluster-address, and its etcd has the two ports above"),
-		row("etcd-peer-address", "", text(&c.etcdPeer), "HOST:PORT that the embedded etcd listens on for its members; empty: cluster-address + 1"),
-		row("etcd-client-address", "", text(&c.etcdClient), "HOST:PORT that the embedded etcd listens on for its clients; empty: cluster-address + 2"),
-		row("etcd-data-path", "", text(&c.etcdDataPath), "directory of the embedded etcd, which ends the node when its disk is full; empty: etcd in data-path"),
-		row("etcd-endpoints", "", text(&c.etcdEndpoints), "HOST:PORT,... of an etcd that runs elsewhere, instead of cluster-peers"),
+		row("cluster-peers", "", text(&c.peers), "the nodes whose embedded etcd votes, three or five: NAME=HOST:PORT,...; "+
+			"NAME is a node-id, PORT that of its cluster-address, and its etcd has the two ports above"),
+		row("etcd-peer-address", "", text(&c.etcdPeer),
+			"HOST:PORT that the embedded etcd listens on for its members; empty: cluster-address + 1"),
+		row("etcd-client-address", "", text(&c.etcdClient),
+			"HOST:PORT that the embedded etcd listens on for its clients; empty: cluster-address + 2"),
+		row("etcd-data-path", "", text(&c.etcdDataPath),
+			"directory of the embedded etcd, which ends the node when its disk is full; empty: etcd in data-path"),
+		row("etcd-endpoints", "", text(&c.etcdEndpoints),
+			"HOST:PORT,... of an etcd that runs elsewhere, instead of cluster-peers"),
 		row("etcd-user", "", text(&c.etcdUser), "user of that etcd"),
 		row("etcd-password", "", secret(&c.etcdPassword), "its password; better in ENGINE_ETCD_PASSWORD than in a flag"),
 		row("etcd-ca-file", "", text(&c.etcdTLS.CA), "certificate authority of etcd; empty: no TLS"),
 		row("etcd-cert-file", "", text(&c.etcdTLS.Cert), "certificate to show to etcd"),
 		row("etcd-key-file", "", text(&c.etcdTLS.Key), "its key"),
-		row("etcd-heartbeat", "50ms", duration(&c.etcdHeartbeat, time.Millisecond), "between heartbeats of the embedded etcd's leader"),
-		row("etcd-election", "500ms", duration(&c.etcdElection, time.Millisecond), "silence after which the embedded etcd elects another leader"),
-		row("lease", "3s", duration(&c.lease, time.Second), "a node that is silent for so long is taken for dead, and stops serving by itself before"),
+		row("etcd-heartbeat", "50ms", duration(&c.etcdHeartbeat, time.Millisecond),
+			"between heartbeats of the embedded etcd's leader"),
+		row("etcd-election", "500ms", duration(&c.etcdElection, time.Millisecond),
+			"silence after which the embedded etcd elects another leader"),
+		row("lease", "3s", duration(&c.lease, time.Second),
+			"a node that is silent for so long is taken for dead, and stops serving by itself before"),
 		row("replicas", "3", count(&c.replicas, 1), "replicas of a new topic; at most as many as nodes are alive"),
-		row("replica-lag-max", "2s", duration(&c.lagMax, time.Millisecond), "a replica that is behind for so long leaves the ISR"),
-		row("catch-up-bytes-per-second", "0", size64(&c.replication.CatchUpBytesPerSec, 0), "most that is read of the past for one replica, beside what is published meanwhile; 0: no limit"),
+		row("replica-lag-max", "2s", duration(&c.lagMax, time.Millisecond),
+			"a replica that is behind for so long leaves the ISR"),
+		row("catch-up-bytes-per-second", "0", size64(&c.replication.CatchUpBytesPerSec, 0),
+			"most that is read of the past for one replica, beside what is published meanwhile; 0: no limit"),
 		row("join-timeout", "2m", duration(&c.joinTimeout, time.Millisecond), "longest wait at start for a majority of etcd"),
-		row("leave-timeout", "3s", duration(&c.leaveTimeout, time.Millisecond), "longest wait at SIGTERM for handing leaderships over"),
+		row("leave-timeout", "3s", duration(&c.leaveTimeout, time.Millisecond),
+			"longest wait at SIGTERM for handing leaderships over"),
 	}
 }
 
@@ -83,12 +94,17 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 	c := &n.cluster
 	if c.address == "" {
 		if c.peers != "" || c.etcdEndpoints != "" {
-			return nil, nil, &exitError{exitUsage, errors.New("cluster-peers and etcd-endpoints need a cluster-address: the HOST:PORT of this node for the others")}
+			return nil, nil, &exitError{
+				exitUsage,
+				errors.New("cluster-peers and etcd-endpoints need a cluster-address: the HOST:PORT of this node for the others"),
+			}
 		}
 		return nil, nil, nil
 	}
 	if n.engine.NodeID == "" || (c.peers == "") == (c.etcdEndpoints == "") {
-		return nil, nil, &exitError{exitUsage, errors.New("a node of a cluster needs a node-id, and either cluster-peers or etcd-endpoints")}
+		return nil, nil, &exitError{
+			exitUsage, errors.New("a node of a cluster needs a node-id, and either cluster-peers or etcd-endpoints"),
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.joinTimeout)
 	defer cancel()
@@ -128,7 +144,8 @@ func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) 
 		return etcd.Endpoints(voters, ""), nil
 	}
 	p.member, err = etcd.Start(etcd.MemberOptions{
-		Name: n.engine.NodeID, Voters: voters, Dir: cmp.Or(c.etcdDataPath, filepath.Join(n.engine.DataPath, "etcd")), ListenPeer: c.etcdPeer, ListenClient: c.etcdClient,
+		Name: n.engine.NodeID, Voters: voters, Dir: cmp.Or(c.etcdDataPath, filepath.Join(n.engine.DataPath, "etcd")),
+		ListenPeer: c.etcdPeer, ListenClient: c.etcdClient,
 		Token: c.name, Heartbeat: c.etcdHeartbeat, Election: c.etcdElection, TLS: c.etcdTLS, Log: log,
 	})
 	if err != nil {
@@ -138,11 +155,15 @@ func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) 
 }
 
 func (c *clusterSettings) dial(ctx context.Context, endpoints []string, log *slog.Logger) (meta.Store, error) {
-	kv, err := etcd.Dial(ctx, endpoints, etcd.Options{TLS: c.etcdTLS, Username: c.etcdUser, Password: c.etcdPassword, Log: log})
+	kv, err := etcd.Dial(ctx, endpoints, etcd.Options{
+		TLS: c.etcdTLS, Username: c.etcdUser, Password: c.etcdPassword, Log: log,
+	})
 	if err != nil {
 		return nil, err
 	}
-	return cluster.New(kv, cluster.Options{Logger: log, Prefix: "/penstock/v1/" + c.name + "/", LeaseTTL: c.lease, DefaultReplicas: c.replicas}), nil
+	return cluster.New(kv, cluster.Options{
+		Logger: log, Prefix: "/penstock/v1/" + c.name + "/", LeaseTTL: c.lease, DefaultReplicas: c.replicas,
+	}), nil
 }
 
 // advertised is what other nodes and lookups say of this one.
@@ -150,7 +171,8 @@ func (c *clusterSettings) advertised(n *node) meta.Node {
 	host := n.nsq.BroadcastAddress
 	return meta.Node{
 		Version: version, Host: host,
-		Peer: reachable(c.address, host), NSQ: reachable(n.nsq.TCPAddress, host), HTTP: reachable(n.nsq.HTTPAddress, host), Lookup: reachable(n.nsq.LookupAddress, host),
+		Peer: reachable(c.address, host), NSQ: reachable(n.nsq.TCPAddress, host), HTTP: reachable(n.nsq.HTTPAddress, host),
+		Lookup: reachable(n.nsq.LookupAddress, host),
 	}
 }
 

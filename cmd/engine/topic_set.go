@@ -103,35 +103,44 @@ type topicFlags struct {
 func (o *steward) topicSetCommand() *cobra.Command {
 	f := new(topicFlags)
 	var set *pflag.FlagSet
-	cmd := o.action("set TOPIC", "Change a topic's settings", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		if set.NFlag() == 0 || !anyOwn(set) {
-			return &exitError{exitUsage, errors.New("say what to set; see engine topic set --help")}
-		}
-		s, err := o.topicSettings(ctx, args[0])
-		if err != nil {
-			return err
-		}
-		if err := f.apply(set, o.in, s); err != nil {
-			return &exitError{exitUsage, err}
-		}
-		if err := o.client.post(ctx, "/topic/settings", of(args[0], ""), s, s); err != nil {
-			return err
-		}
-		return o.showTopicSettings(s)
-	})
-	cmd.Long = "Change a topic's settings. What no flag names stays as it is. The change is refused if somebody else changes them at the same time.\n" +
+	cmd := o.action("set TOPIC", "Change a topic's settings", cobra.ExactArgs(1),
+		func(ctx context.Context, args []string) error {
+			if set.NFlag() == 0 || !anyOwn(set) {
+				return &exitError{exitUsage, errors.New("say what to set; see engine topic set --help")}
+			}
+			s, err := o.topicSettings(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			if err := f.apply(set, o.in, s); err != nil {
+				return &exitError{exitUsage, err}
+			}
+			if err := o.client.post(ctx, "/topic/settings", of(args[0], ""), s, s); err != nil {
+				return err
+			}
+			return o.showTopicSettings(s)
+		})
+	cmd.Long = "Change a topic's settings. What no flag names stays as it is. " +
+		"The change is refused if somebody else changes them at the same time.\n" +
 		"Figures are per partition. A file that does not name partitions leaves them as many as they are."
 	set = cmd.Flags()
-	set.Var(keepValue{&f.retentionBytes, parseBytes, formatBytes, "bytes"}, "retention-bytes", "keep so many bytes; 0: "+nodesDefault)
-	set.Var(keepValue{&f.retentionCount, parseCount, formatCount, "count"}, "retention-count", "keep so many messages; 0: "+nodesDefault)
-	set.Var(keepValue{&f.retentionAgeMs, parseAge, formatAge, "duration"}, "retention-age", "keep messages so long, such as 72h; 0: "+nodesDefault)
+	set.Var(keepValue{&f.retentionBytes, parseBytes, formatBytes, "bytes"}, "retention-bytes",
+		"keep so many bytes; 0: "+nodesDefault)
+	set.Var(keepValue{&f.retentionCount, parseCount, formatCount, "count"}, "retention-count",
+		"keep so many messages; 0: "+nodesDefault)
+	set.Var(keepValue{&f.retentionAgeMs, parseAge, formatAge, "duration"}, "retention-age",
+		"keep messages so long, such as 72h; 0: "+nodesDefault)
 	set.Var(size64(&f.quotaBytes, 0), "quota-bytes", "refuse or drop beyond so many bytes; 0: no limit")
 	set.Int64Var(&f.quotaCount, "quota-count", 0, "refuse or drop beyond so many messages; 0: no limit")
-	set.Var(choice(&f.quotaMode, "reject", "drop-oldest"), "quota-mode", "what happens at the quota: reject refuses to publish, drop-oldest drops what is oldest, confirmed or not")
+	set.Var(choice(&f.quotaMode, "reject", "drop-oldest"), "quota-mode",
+		"what happens at the quota: reject refuses to publish, drop-oldest drops what is oldest, confirmed or not")
 	set.IntVar(&f.minISR, "min-isr", 0, "replicas that must be in sync for a write; 0: a majority of them")
-	set.IntVar(&f.partitions, "partitions", 0, "how many; they can only become more. Equal keys may meet in another partition from then on")
-	set.StringVar(&f.durability, "durability", "", "what an OK promises. There is one: "+string(meta.DurabilitySynced)+", on stable storage on every in-sync replica")
-	set.StringVar(&f.file, "file", "", "file with all settings as JSON, as engine topic settings --json prints them; - is standard input")
+	set.IntVar(&f.partitions, "partitions", 0,
+		"how many; they can only become more. Equal keys may meet in another partition from then on")
+	set.StringVar(&f.durability, "durability", "", "what an OK promises. There is one: "+string(meta.DurabilitySynced)+
+		", on stable storage on every in-sync replica")
+	set.StringVar(&f.file, "file", "",
+		"file with all settings as JSON, as engine topic settings --json prints them; - is standard input")
 	return cmd
 }
 

@@ -15,7 +15,8 @@ func upgradeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upgrade --data-path DIR",
 		Short: "Raise a single node's data directory to the newest feature level",
-		Long: "Raise the data directory of a stopped single node to the newest feature level that this version knows. Older versions refuse\n" +
+		Long: "Raise the data directory of a stopped single node to the newest feature level that this version knows. " +
+			"Older versions refuse\n" +
 			"the directory afterwards. The directories of a cluster are raised by engine cluster upgrade.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -30,7 +31,8 @@ func upgradeCommand() *cobra.Command {
 				fmt.Fprintf(cmd.OutOrStdout(), "the data directory is at feature level %d, the newest\n", to)
 				return nil
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "the data directory was raised from feature level %d to %d: older versions cannot be started on it any more\n", from, to)
+			fmt.Fprintf(cmd.OutOrStdout(), "the data directory was raised from feature level %d to %d: older versions cannot "+
+				"be started on it any more\n", from, to)
 			return nil
 		},
 	}

@@ -21,16 +21,20 @@ type value interface {
 
 type textValue struct{ p *string }
 
-func text(p *string) value                                 { return textValue{p} }
-func (v textValue) Set(s string) error                     { *v.p = s; return nil }
-func (v textValue) String() string                         { return *v.p }
-func (v textValue) Type() string                           { return "text" }
-func (v textValue) get() any                               { return *v.p }
-func boolean(p *bool) value                                { return boolValue{p} }
-func addresses(p *[]string) value                          { return addressesValue{p} }
-func choice(p *string, of ...string) value                 { return choiceValue{p, of} }
-func count(p *int, least int) value                        { return countValue{p, least} }
-func size64(p *int64, least int64) value                   { return bytesValue{p: p, least: least, most: math.MaxInt64} }
+func text(p *string) value                 { return textValue{p} }
+func (v textValue) Set(s string) error     { *v.p = s; return nil }
+func (v textValue) String() string         { return *v.p }
+func (v textValue) Type() string           { return "text" }
+func (v textValue) get() any               { return *v.p }
+func boolean(p *bool) value                { return boolValue{p} }
+func addresses(p *[]string) value          { return addressesValue{p} }
+func choice(p *string, of ...string) value { return choiceValue{p, of} }
+func count(p *int, least int) value        { return countValue{p, least} }
+func size64(
+	p *int64, least int64,
+) value {
+	return bytesValue{p: p, least: least, most: math.MaxInt64}
+}
 func size(p *int, least int64) value                       { return intBytesValue{p, least} }
 func duration(p *time.Duration, least time.Duration) value { return durationValue{p, least} }
 

@@ -26,7 +26,8 @@ func versionCommand() *cobra.Command {
 		Short: "Print the version, the commit, Go's version and the format versions",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "penstock %s\ncommit   %s\ngo       %s %s/%s\nnsq      %s\nring     %s\nformats  batch %d, segment %d, index %d, commit log %d\n",
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "penstock %s\ncommit   %s\ngo       %s %s/%s\nnsq      %s\nring     "+
+				"%s\nformats  batch %d, segment %d, index %d, commit log %d\n",
 				version, buildCommit(), runtime.Version(), runtime.GOOS, runtime.GOARCH, nsqVersion, ring,
 				segment.BatchVersion, segment.SegmentVersion, segment.IndexVersion, clog.Version)
 			return err

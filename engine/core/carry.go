@@ -47,7 +47,8 @@ func (d *decoder) carried(dst []CarriedMessage, wanted *segment.MsgID) []Carried
 	last := segment.MsgID(0)
 	for i, n := 0, d.count(minCarriedBytes); i < n && d.bad == ""; i++ {
 		m := CarriedMessage{
-			ID: last + d.msgID(), DueMs: int64(d.atMost(1<<63 - 1)), CreatedNs: int64(d.atMost(1<<63 - 1)), Record: d.bytes(d.count(1)),
+			ID: last + d.msgID(), DueMs: int64(d.atMost(1<<63 - 1)), CreatedNs: int64(d.atMost(1<<63 - 1)),
+			Record: d.bytes(d.count(1)),
 		}
 		if i > 0 && m.ID == last || m.ID > segment.MaxMsgID {
 			d.fail("carried messages are not sorted by id")

@@ -17,9 +17,10 @@ type ChannelConfig struct {
 	MaxMsgTimeoutMs int64  // 0 = DefaultMaxMsgTimeoutMs
 	MaxReqTimeoutMs int64  // 0 = DefaultMaxReqTimeoutMs
 	MaxKeyWaiting   int    // messages behind busy keys at which reading stops; 0 = DefaultMaxKeyWaiting
-	MaxOutbox       int    // dead letters of a partition not yet moved, at which dead-lettering waits; 0 = DefaultMaxOutbox
-	SampleSeed      uint64 // decides with the message's id who samples what
-	Ephemeral       bool   // nothing of it goes into the log
+	// dead letters of a partition not yet moved, at which dead-lettering waits; 0 = DefaultMaxOutbox
+	MaxOutbox  int
+	SampleSeed uint64 // decides with the message's id who samples what
+	Ephemeral  bool   // nothing of it goes into the log
 }
 
 // Defaults of ChannelConfig.
@@ -44,11 +45,14 @@ const (
 
 // Errors of Step, tested with errors.Is. None of them changes anything.
 var (
-	ErrNotInFlight      = errors.New("engine: the message is not in flight: it was confirmed, timed out, requeued or dropped before; nothing was changed")
+	ErrNotInFlight = errors.New(
+		"engine: the message is not in flight: it was confirmed, timed out, requeued or dropped before; nothing was changed")
 	ErrNotOwner         = errors.New("engine: the message is in flight to another client; nothing was changed")
-	ErrTooManyConsumers = errors.New("engine: the channel has as many consumers as it may; no message is affected, try another channel or raise the limit")
-	ErrTooManyDeferred  = errors.New("engine: the channel has as many delayed messages as it may; the message stays in flight, requeue it without delay or later")
-	ErrReadyOutOfRange  = errors.New("engine: the ready count is negative or above the limit; the old count holds")
+	ErrTooManyConsumers = errors.New(
+		"engine: the channel has as many consumers as it may; no message is affected, try another channel or raise the limit")
+	ErrTooManyDeferred = errors.New("engine: the channel has as many delayed messages as it may; the message stays in " +
+		"flight, requeue it without delay or later")
+	ErrReadyOutOfRange = errors.New("engine: the ready count is negative or above the limit; the old count holds")
 )
 
 // ClientID names one subscription of a consumer; the engine never reuses one in a channel.
@@ -58,40 +62,49 @@ type ClientID uint64
 type EventKind uint8
 
 const (
-	_                   EventKind = iota
-	EvAddPartition                // Part, Cursor, Start, End, Deferred, HoldMs: the state at creation or recovery; once per partition, before all else of it. Flag: not all of Cursor is committed
-	EvVisible                     // Part, End: messages below End may be delivered: committed, and not held by a paused topic
-	EvDeferredPublished           // Part, Deferred: delayed messages; comes before the EvVisible that covers them
-	EvTrimmed                     // Part, Start: retention removed what is below Start; what was not yet read of it counts as confirmed (B67)
-	EvDropped                     // Part, Msg, End: the log says that [Msg, End) is dropped for every channel (TopicEmptied)
-	EvSubscribe                   // Client, MsgTimeoutMs, SampleRate, HoldMs
-	EvUnsubscribe                 // Client: its messages in flight are redelivered first, at once, or when their holds end. Flag: nothing of them is on its way
-	EvReady                       // Client, Count: it takes up to Count messages in flight (a window, not a credit)
-	EvStop                        // Client: no more deliveries, EvReady is ignored from now on (CLS)
-	EvBlocked                     // Client, Flag: its socket is full, or empty again
-	EvOffer                       // Part, Msg, At, Index: the message at the reading cursor. Result: Deliver, Skip, Hold
-	EvRedeliver                   // asks for the next message to deliver again. Result: Deliver, Skip, Hold
-	EvDrop                        // ID: the message's bytes are gone; it counts as confirmed
-	EvFinish                      // Client, ID
-	EvRequeue                     // Client, ID, DelayMs
-	EvTouch                       // Client, ID
-	EvTick                        // what timed out or came due moves to the redelivery queue
-	EvPause                       // Flag
-	EvSkip                        // Flag: from now on everything that would be delivered is discarded
-	EvEmpty                       // everything visible is dropped, in flight and delayed included
-	EvReset                       // Part, Msg, Start, Deferred: deliver from Msg on, clamped to [Start, visible end]
+	_ EventKind = iota
+	// Part, Cursor, Start, End, Deferred, HoldMs: the state at creation or recovery; once per partition, before all else of it. Flag: not all of Cursor is committed
+	EvAddPartition
+	EvVisible           // Part, End: messages below End may be delivered: committed, and not held by a paused topic
+	EvDeferredPublished // Part, Deferred: delayed messages; comes before the EvVisible that covers them
+	// Part, Start: retention removed what is below Start; what was not yet read of it counts as confirmed (B67)
+	EvTrimmed
+	EvDropped   // Part, Msg, End: the log says that [Msg, End) is dropped for every channel (TopicEmptied)
+	EvSubscribe // Client, MsgTimeoutMs, SampleRate, HoldMs
+	// Client: its messages in flight are redelivered first, at once, or when their holds end. Flag: nothing of them is on its way
+	EvUnsubscribe
+	EvReady     // Client, Count: it takes up to Count messages in flight (a window, not a credit)
+	EvStop      // Client: no more deliveries, EvReady is ignored from now on (CLS)
+	EvBlocked   // Client, Flag: its socket is full, or empty again
+	EvOffer     // Part, Msg, At, Index: the message at the reading cursor. Result: Deliver, Skip, Hold
+	EvRedeliver // asks for the next message to deliver again. Result: Deliver, Skip, Hold
+	EvDrop      // ID: the message's bytes are gone; it counts as confirmed
+	EvFinish    // Client, ID
+	EvRequeue   // Client, ID, DelayMs
+	EvTouch     // Client, ID
+	EvTick      // what timed out or came due moves to the redelivery queue
+	EvPause     // Flag
+	EvSkip      // Flag: from now on everything that would be delivered is discarded
+	EvEmpty     // everything visible is dropped, in flight and delayed included
+	EvReset     // Part, Msg, Start, Deferred: deliver from Msg on, clamped to [Start, visible end]
 
-	EvConfigure         // Settings (nil: as they are), SharePartsHere, PartsAll: in force at once; older settings than the channel has change nothing
-	EvConfirmsCommitted // Part, Take: the log has, committed, what TakeControls took up to the Take'th; 0: nothing that it took
-	EvDeadMoved         // Part, Ranges: these dead letters are in the dead-letter topic
-	EvCarried           // Part, Deferred: these messages lie at At from now on; DueMs as in CarriedMessage
-	EvGone              // ID: as EvDrop, unless a client has it, or nothing waits. Result: Skip if it counts as confirmed now
-	EvTag               // ID, Tag: of a delivery with Result.Unsure. Result: Deliver, or Hold: it was taken back, as if it had not been made
-	EvUnread            // ID, DelayMs: of a delivery whose message cannot be read now: it is taken back, as if it had not been made, and comes again after the delay
-	EvHold              // Client, HoldMs: of its deliveries from now on
-	EvReturn            // Client, ID, Seen: the client's node did not hand over this delivery, and will not
-	EvUnfence           // Part: nothing that a leader before delivered is on its way any more
-	EvRemovePartition   // Part: another leads it now. Whatever is of it is forgotten here, what the log was not told included; it may be added again
+	// Settings (nil: as they are), SharePartsHere, PartsAll: in force at once; older settings than the channel has change nothing
+	EvConfigure
+	// Part, Take: the log has, committed, what TakeControls took up to the Take'th; 0: nothing that it took
+	EvConfirmsCommitted
+	EvDeadMoved // Part, Ranges: these dead letters are in the dead-letter topic
+	EvCarried   // Part, Deferred: these messages lie at At from now on; DueMs as in CarriedMessage
+	// ID: as EvDrop, unless a client has it, or nothing waits. Result: Skip if it counts as confirmed now
+	EvGone
+	// ID, Tag: of a delivery with Result.Unsure. Result: Deliver, or Hold: it was taken back, as if it had not been made
+	EvTag
+	// ID, DelayMs: of a delivery whose message cannot be read now: it is taken back, as if it had not been made, and comes again after the delay
+	EvUnread
+	EvHold    // Client, HoldMs: of its deliveries from now on
+	EvReturn  // Client, ID, Seen: the client's node did not hand over this delivery, and will not
+	EvUnfence // Part: nothing that a leader before delivered is on its way any more
+	// Part: another leads it now. Whatever is of it is forgotten here, what the log was not told included; it may be added again
+	EvRemovePartition
 )
 
 // Event is the input of Channel.Step. What it points to is only read during Step.
@@ -112,7 +125,8 @@ type Event struct {
 	Cursor       *Cursor
 	Deferred     []DeferredMessage
 
-	Unwanted       bool   // EvOffer: the channel's filter does not want it, or it is another channel's: it counts as confirmed
+	// EvOffer: the channel's filter does not want it, or it is another channel's: it counts as confirmed
+	Unwanted       bool
 	Key            uint64 // EvOffer: HashKey of its key in an OrderKey channel; 0: none
 	Tag            uint64 // EvOffer, EvSubscribe: HashKey of the tag; 0: none
 	Only           uint32 // EvSubscribe: the one partition whose messages it wants, plus one; 0: all
@@ -120,9 +134,11 @@ type Event struct {
 	Settings       *ChannelSettings
 	SharePartsHere uint32 // partitions that this node leads; 0: its share of what the settings limit is all of it
 	PartsAll       uint32 // partitions of the topic
-	HoldMs         int64  // EvSubscribe, EvHold: how long a delivery may be on its way to the client; 0: not at all. EvAddPartition: the same for the leader before
-	Seen           uint64 // EvFinish, EvRequeue, EvTouch: the last Result.Serial that the client's node had then. EvReturn: the delivery's
-	Ranges         []IDRange
+	// EvSubscribe, EvHold: how long a delivery may be on its way to the client; 0: not at all. EvAddPartition: the same for the leader before
+	HoldMs int64
+	// EvFinish, EvRequeue, EvTouch: the last Result.Serial that the client's node had then. EvReturn: the delivery's
+	Seen   uint64
+	Ranges []IDRange
 }
 
 // Decision answers EvOffer and EvRedeliver.
@@ -142,13 +158,14 @@ const (
 	_            HoldReason = iota
 	HoldNoCredit            // no client has credit (EvReady, EvFinish, EvBlocked, a timeout), or MaxInFlight is reached
 	HoldPaused              // EvPause
-	HoldRanges              // MaxRanges: only confirmations of this partition's oldest messages help; redelivery goes on (B46)
-	HoldEnd                 // the message is not visible yet: EvVisible
-	HoldMoved               // the cursor is before this message: read from ReadFrom
-	HoldEmpty               // nothing waits for redelivery
-	HoldTurn                // a new message's turn: offer, then ask again, even if nothing was taken
-	HoldOrder               // an earlier message must be confirmed, and that committed: EvConfirmsCommitted
-	HoldRate                // RatePerSecond: NextDue says when
+	// MaxRanges: only confirmations of this partition's oldest messages help; redelivery goes on (B46)
+	HoldRanges
+	HoldEnd   // the message is not visible yet: EvVisible
+	HoldMoved // the cursor is before this message: read from ReadFrom
+	HoldEmpty // nothing waits for redelivery
+	HoldTurn  // a new message's turn: offer, then ask again, even if nothing was taken
+	HoldOrder // an earlier message must be confirmed, and that committed: EvConfirmsCommitted
+	HoldRate  // RatePerSecond: NextDue says when
 )
 
 // Result is the output of Channel.Step; every Step overwrites all of it.

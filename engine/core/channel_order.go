@@ -203,7 +203,8 @@ func (c *Channel) detain(e *entry) bool {
 	if l == nil {
 		return false
 	}
-	if first := l.parked.first; l.busy == 1 && (first == nil || first.id.Partition() != e.id.Partition() || first.id > e.id) {
+	if first := l.parked.first; l.busy == 1 && (first == nil || first.id.Partition() != e.id.Partition() ||
+		first.id > e.id) {
 		return false
 	}
 	l.busy--

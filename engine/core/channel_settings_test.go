@@ -112,7 +112,8 @@ func TestDeadLettersOverManyTakes(t *testing.T) {
 		}
 	}
 	if b.c.HasControls(0) || log.Needed(0, count) != 0 || log.Channel("c").Confirmed != count {
-		t.Errorf("more to take %v; needed %d, confirmed %d", b.c.HasControls(0), log.Needed(0, count), log.Channel("c").Confirmed)
+		t.Errorf("more to take %v; needed %d, confirmed %d",
+			b.c.HasControls(0), log.Needed(0, count), log.Channel("c").Confirmed)
 	}
 }
 

@@ -309,7 +309,8 @@ func (s *sim) finish(p *simPart) {
 	switch s.next() % 8 {
 	case 0: // B47: not the owner
 		if ok {
-			if err := s.step(Event{Kind: EvFinish, Client: owner + 1, ID: MakeID(p.number, id)}).Err; !errors.Is(err, ErrNotOwner) {
+			if err := s.step(Event{Kind: EvFinish, Client: owner + 1, ID: MakeID(p.number, id)}).Err; !errors.Is(err,
+				ErrNotOwner) {
 				s.t.Fatalf("a stranger's FIN: %v", err)
 			}
 		}
@@ -487,7 +488,8 @@ func (s *sim) take() {
 			s.t.Fatalf("the log has paused %v, skipped %v; the channel %v, %v", cur.Paused, cur.Skipped, s.paused, s.skipped)
 		}
 		for _, d := range cur.Requeued {
-			if e := s.c.entries.get(MakeID(p.number, d.ID)); (e == nil || e.attempts < d.Attempts) && !hasID(s.c.part(p.number).remembered, d.ID, Deferral.id) {
+			if e := s.c.entries.get(MakeID(p.number, d.ID)); (e == nil || e.attempts < d.Attempts) &&
+				!hasID(s.c.part(p.number).remembered, d.ID, Deferral.id) {
 				s.t.Fatalf("the log has a delay %+v that the channel does not know", d)
 			}
 		}

@@ -42,7 +42,10 @@ func (s *sim) pump(p *simPart) Decision {
 	at := s.c.ReadFrom(p.number)
 	eligible := s.eligible(tagOf(at))
 	unwanted := s.filter && at%7 == 3
-	res := s.step(Event{Kind: EvOffer, Part: p.number, Msg: at, At: segment.Offset(at), Index: 1, Key: keyOf(at), Tag: tagOf(at), Unwanted: unwanted})
+	res := s.step(Event{
+		Kind: EvOffer, Part: p.number, Msg: at, At: segment.Offset(at), Index: 1, Key: keyOf(at), Tag: tagOf(at),
+		Unwanted: unwanted,
+	})
 	switch res.Decision {
 	case Deliver:
 		if res.ID != MakeID(p.number, at) {
@@ -116,7 +119,8 @@ func (s *sim) checkHold(p *simPart, why HoldReason) {
 		ok = s.settings.Order != OrderNone
 	case HoldRate:
 		at, due := s.c.NextDue()
-		ok = s.settings.RatePerSecond != 0 && due && at <= s.c.rate.dueMs() && s.c.rate.dueMs() > s.now/nsPerMs && !s.c.Hungry()
+		ok = s.settings.RatePerSecond != 0 && due && at <= s.c.rate.dueMs() && s.c.rate.dueMs() > s.now/nsPerMs &&
+			!s.c.Hungry()
 	case HoldTurn:
 		for _, p := range s.parts {
 			ok = ok || s.c.ReadFrom(p.number) < p.visible
@@ -214,7 +218,8 @@ func (s *sim) check() {
 			s.t.Fatalf("the cursor stands at %d, which needs no reading", cp.next)
 		}
 	}
-	if s.c.entries.count != entries || s.c.inFlight != flying || s.c.waiting != waiting || s.c.queue.count != entries-flying-waiting-parked || s.c.parked != parked {
+	if s.c.entries.count != entries || s.c.inFlight != flying || s.c.waiting != waiting ||
+		s.c.queue.count != entries-flying-waiting-parked || s.c.parked != parked {
 		s.t.Fatalf("%d entries, %d in flight, %d waiting, %d queued; counted %d, %d, %d",
 			s.c.entries.count, s.c.inFlight, s.c.waiting, s.c.queue.count, entries, flying, waiting)
 	}
@@ -274,7 +279,8 @@ func (s *sim) drain() {
 	s.take()
 	for _, p := range s.parts {
 		if s.c.OldestUnconfirmed(p.number) != p.end || s.c.entries.count != 0 {
-			s.t.Fatalf("drained: confirmed up to %d of %d, %d entries are left", s.c.OldestUnconfirmed(p.number), p.end, s.c.entries.count)
+			s.t.Fatalf("drained: confirmed up to %d of %d, %d entries are left",
+				s.c.OldestUnconfirmed(p.number), p.end, s.c.entries.count)
 		}
 	}
 }

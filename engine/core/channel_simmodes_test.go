@@ -61,7 +61,8 @@ func (s *sim) died(p *simPart, id segment.MsgID) bool {
 	cp := s.c.part(p.number)
 	if e := s.c.entries.get(MakeID(p.number, id)); e != nil {
 		if e.state == entryDoomed && (limit == 0 || p.attempts[id] < limit || len(cp.outbox) < s.cfg.MaxOutbox) {
-			s.t.Fatalf("message %d with %d attempts of %d is doomed; the outbox has %d of %d", id, p.attempts[id], limit, len(cp.outbox), s.cfg.MaxOutbox)
+			s.t.Fatalf("message %d with %d attempts of %d is doomed; the outbox has %d of %d",
+				id, p.attempts[id], limit, len(cp.outbox), s.cfg.MaxOutbox)
 		}
 		return e.state == entryDoomed
 	}
@@ -70,7 +71,8 @@ func (s *sim) died(p *simPart, id segment.MsgID) bool {
 		return false
 	}
 	if limit == 0 || p.attempts[id] < limit || int(cp.outbox[i].Attempts) != p.attempts[id] {
-		s.t.Fatalf("message %d with %d attempts of %d is in the outbox with %d", id, p.attempts[id], limit, cp.outbox[i].Attempts)
+		s.t.Fatalf("message %d with %d attempts of %d is in the outbox with %d",
+			id, p.attempts[id], limit, cp.outbox[i].Attempts)
 	}
 	p.confirm(id)
 	p.dead[id] = notTaken
@@ -88,7 +90,8 @@ func (s *sim) noteDead(p *simPart) {
 func (s *sim) checkOutbox(p *simPart) {
 	cp, cur := s.c.part(p.number), p.log.Channel("c")
 	if len(cp.outbox) != len(p.dead) || len(cur.Dead) != len(p.dead) || cp.untaken != 0 {
-		s.t.Fatalf("%d dead letters; the outbox has %d, the log %d; %d are not taken", len(p.dead), len(cp.outbox), len(cur.Dead), cp.untaken)
+		s.t.Fatalf("%d dead letters; the outbox has %d, the log %d; %d are not taken",
+			len(p.dead), len(cp.outbox), len(cur.Dead), cp.untaken)
 	}
 	for i, o := range cp.outbox {
 		if _, ok := p.dead[o.ID]; !ok || cur.Dead[i] != o.DeadMessage || i > 0 && cp.outbox[i-1].ID >= o.ID {
@@ -214,7 +217,9 @@ func (s *sim) addFromLog(p *simPart, resetLost bool) {
 	}
 	s.paused, s.skipped = s.paused || cur.Paused, s.skipped || cur.Skipped
 	s.recoverModes(p, cur, resetLost)
-	s.step(Event{Kind: EvAddPartition, Part: p.number, Cursor: cur, Start: p.start, End: p.visible, Deferred: p.log.Deferred})
+	s.step(Event{
+		Kind: EvAddPartition, Part: p.number, Cursor: cur, Start: p.start, End: p.visible, Deferred: p.log.Deferred,
+	})
 }
 
 // expectAdded notes what the channel makes of a partition that was added.
@@ -235,7 +240,8 @@ func (s *sim) expectAdded(p *simPart) {
 // giveAway takes a partition away and gives it back as its log has it: clients stay, and the other partition does not notice.
 func (s *sim) giveAway(p *simPart) {
 	cur := p.log.Channel("c")
-	if s.next()%2 == 0 || cur.Paused != s.paused || cur.Skipped != s.skipped || cur.Settings.Version != s.settings.Version {
+	if s.next()%2 == 0 || cur.Paused != s.paused || cur.Skipped != s.skipped ||
+		cur.Settings.Version != s.settings.Version {
 		s.take()
 	}
 	s.noteDead(p)
@@ -288,7 +294,9 @@ func (s *sim) eligible(tag uint64) bool {
 
 // anyEligible says whether a client may take a message of which nobody knows the tag.
 func (s *sim) anyEligible() bool {
-	return slices.ContainsFunc(s.clients, func(cl *simClient) bool { return !cl.stopped && !cl.blocked && s.flightOf(cl.id) < cl.ready })
+	return slices.ContainsFunc(s.clients, func(cl *simClient) bool {
+		return !cl.stopped && !cl.blocked && s.flightOf(cl.id) < cl.ready
+	})
 }
 
 // stands tells the channel the tag of a message that it delivered without knowing it. It takes the message back exactly if it is another client's.
@@ -296,7 +304,9 @@ func (s *sim) stands(res *Result) bool {
 	made := *res
 	tag := tagOf(made.ID.MsgID())
 	cl := s.client(made.Client)
-	wrong := cl.tag != tag && (cl.tag != 0 || slices.ContainsFunc(s.clients, func(o *simClient) bool { return !o.stopped && o.tag == tag }))
+	wrong := cl.tag != tag && (cl.tag != 0 || slices.ContainsFunc(s.clients, func(o *simClient) bool {
+		return !o.stopped && o.tag == tag
+	}))
 	if kept := s.step(Event{Kind: EvTag, ID: made.ID, Tag: tag}).Decision == Deliver; kept == wrong {
 		s.t.Fatalf("message %v of tag %d stays with client %d of tag %d: %v", made.ID, tag, cl.id, cl.tag, kept)
 	}
@@ -360,7 +370,8 @@ func (s *sim) checkLanes() {
 		all[&s.c.part(p.number).lane] = true
 	}
 	for l := range all {
-		if l.busy != busy[l] || l.parked.count != parked[l] || l.isFreed || l.parked.count > 0 && l.busy == 0 && l.settling == nil {
+		if l.busy != busy[l] || l.parked.count != parked[l] || l.isFreed ||
+			l.parked.count > 0 && l.busy == 0 && l.settling == nil {
 			s.t.Fatalf("lane of key %d: busy %d, counted %d; parked %d, counted %d; freed %v, settling %v",
 				l.key, l.busy, busy[l], l.parked.count, parked[l], l.isFreed, l.settling != nil)
 		}
@@ -426,7 +437,8 @@ func (s *sim) carry(p *simPart) {
 		s.apply(p, ct)
 		s.step(Event{Kind: EvCarried, Part: p.number, Deferred: ds})
 		for _, d := range ds {
-			if e := s.c.entries.get(MakeID(p.number, d.ID)); d.DueMs != 0 && e != nil && e.state == entryWaiting && e.attempts == 0 {
+			if e := s.c.entries.get(MakeID(p.number, d.ID)); d.DueMs != 0 && e != nil && e.state == entryWaiting &&
+				e.attempts == 0 {
 				p.due[d.ID] = d.DueMs * nsPerMs
 			}
 		}

@@ -5,9 +5,10 @@ type ChannelStats struct {
 	Depth         uint64 // visible, not read yet, plus the redelivery queue; neither in flight nor delayed
 	InFlightCount int
 	DeferredCount int
-	QueuedCount   int    // the redelivery queue, which is part of Depth
-	ParkedCount   int    // behind another message of their order, which is part of Depth
-	RecalledCount int    // wait until their last delivery to a client of another node is surely over, which is part of Depth
+	QueuedCount   int // the redelivery queue, which is part of Depth
+	ParkedCount   int // behind another message of their order, which is part of Depth
+	// wait until their last delivery to a client of another node is surely over, which is part of Depth
+	RecalledCount int
 	OutboxCount   int    // dead letters that are not in the dead-letter topic yet
 	DeadCount     uint64 // dead letters
 	FilteredCount uint64 // messages that the filter did not want
@@ -52,7 +53,8 @@ func (c *Channel) Stats() ChannelStats {
 		}
 	}
 	return ChannelStats{
-		ParkedCount: c.parked, RecalledCount: c.recalled, RecallCount: c.recallCount, ReturnCount: c.returnCount, OutboxCount: outbox, DeadCount: c.deadCount, FilteredCount: c.filteredCount,
+		ParkedCount: c.parked, RecalledCount: c.recalled, RecallCount: c.recallCount, ReturnCount: c.returnCount,
+		OutboxCount: outbox, DeadCount: c.deadCount, FilteredCount: c.filteredCount,
 		Depth: c.Depth(), InFlightCount: c.inFlight, DeferredCount: c.waiting, QueuedCount: c.queue.count,
 		MessageCount: c.messageCount, RequeueCount: c.requeueCount, TimeoutCount: c.timeoutCount,
 		ClientCount: len(c.order), Paused: c.paused, Skipped: c.skipped,

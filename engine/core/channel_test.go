@@ -180,7 +180,8 @@ func TestDiscardFarIsCheap(t *testing.T) {
 	} {
 		c.Step(0, &ev, &res)
 	}
-	if want := ranges(0, 5, 6, far/2, far/2+1, far); c.OldestUnconfirmed(0) != 5 || !slices.Equal(c.part(0).ranges.Ranges(), want[1:]) {
+	if want := ranges(0, 5, 6, far/2, far/2+1, far); c.OldestUnconfirmed(0) != 5 ||
+		!slices.Equal(c.part(0).ranges.Ranges(), want[1:]) {
 		t.Errorf("confirmed %d, %v", c.OldestUnconfirmed(0), c.part(0).ranges.Ranges())
 	}
 	if c.Depth() != 0 || c.Stats().DeferredCount != 2 || c.part(0).holes != 0 {

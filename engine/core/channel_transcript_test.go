@@ -223,12 +223,15 @@ func (a args) settings() ChannelSettings {
 }
 
 var transcriptEvents = map[string]EventKind{
-	"add": EvAddPartition, "visible": EvVisible, "deferred": EvDeferredPublished, "trimmed": EvTrimmed, "dropped": EvDropped,
+	"add": EvAddPartition, "visible": EvVisible, "deferred": EvDeferredPublished, "trimmed": EvTrimmed,
+	"dropped":   EvDropped,
 	"subscribe": EvSubscribe, "unsubscribe": EvUnsubscribe, "ready": EvReady, "stop": EvStop,
-	"blocked": EvBlocked, "offer": EvOffer, "redeliver": EvRedeliver, "drop": EvDrop, "finish": EvFinish, "requeue": EvRequeue,
-	"touch": EvTouch, "pause": EvPause, "skip": EvSkip, "empty": EvEmpty, "reset": EvReset,
-	"configure": EvConfigure, "commit": EvConfirmsCommitted, "moved": EvDeadMoved, "carried": EvCarried, "gone": EvGone, "remove": EvRemovePartition,
-	"hold": EvHold, "return": EvReturn, "unfence": EvUnfence,
+	"blocked": EvBlocked, "offer": EvOffer, "redeliver": EvRedeliver, "drop": EvDrop, "finish": EvFinish,
+	"requeue": EvRequeue,
+	"touch":   EvTouch, "pause": EvPause, "skip": EvSkip, "empty": EvEmpty, "reset": EvReset,
+	"configure": EvConfigure, "commit": EvConfirmsCommitted, "moved": EvDeadMoved, "carried": EvCarried, "gone": EvGone,
+	"remove": EvRemovePartition,
+	"hold":   EvHold, "return": EvReturn, "unfence": EvUnfence,
 }
 
 func (tr *transcript) play(words []string) {
@@ -244,8 +247,10 @@ func (tr *transcript) play(words []string) {
 	case words[0] == "channel":
 		tr.nowMs, tr.parts = transcriptStartMs, nil
 		tr.c = NewChannel(ChannelConfig{
-			Name: "c", MaxInFlight: int(a.int("max-in-flight")), MaxRanges: int(a.int("max-ranges")), MaxDeferred: int(a.int("max-deferred")),
-			MaxConsumers: int(a.int("max-consumers")), MaxReadyCount: int(a.int("max-ready")), MaxMsgTimeoutMs: a.int("max-msg-timeout"),
+			Name: "c", MaxInFlight: int(a.int("max-in-flight")), MaxRanges: int(a.int("max-ranges")),
+			MaxDeferred:  int(a.int("max-deferred")),
+			MaxConsumers: int(a.int("max-consumers")), MaxReadyCount: int(a.int("max-ready")),
+			MaxMsgTimeoutMs: a.int("max-msg-timeout"),
 			MaxReqTimeoutMs: a.int("max-req-timeout"), SampleSeed: uint64(a.int("seed")), Ephemeral: a.has("ephemeral"),
 			MaxKeyWaiting: int(a.int("max-key-waiting")), MaxOutbox: int(a.int("max-outbox")),
 		})
@@ -281,7 +286,8 @@ func (tr *transcript) event(kind EventKind, a args) {
 	ev := Event{
 		Kind: kind, Part: uint32(a.int("part")), Client: ClientID(a.int("client")), Count: int(a.int("count")),
 		Start: a.msgID("start"), End: a.msgID("end"), Msg: a.msgID("msg"), MsgTimeoutMs: a.int("timeout"),
-		Tag: uint64(a.int("tag")), Only: uint32(a.int("only")), Key: uint64(a.int("key")), Unwanted: a.has("unwanted"), Take: uint64(a.int("take")), Ranges: a.ranges(),
+		Tag: uint64(a.int("tag")), Only: uint32(a.int("only")), Key: uint64(a.int("key")), Unwanted: a.has("unwanted"),
+		Take: uint64(a.int("take")), Ranges: a.ranges(),
 		SampleRate: int(a.int("sample")), DelayMs: a.int("delay"), Flag: a.has("on"), Deferred: a.deferred(),
 		HoldMs: a.int("hold"), Seen: uint64(a.int("seen")),
 	}
@@ -345,7 +351,9 @@ func (tr *transcript) sayResult(ev *Event, res *Result) {
 		}
 		tr.say("skip %s", idText(res.ID))
 	case Hold:
-		tr.say("hold: %s", [...]string{"", "no credit", "paused", "ranges", "end", "moved", "empty", "turn", "order", "rate"}[res.Why])
+		tr.say("hold: %s", [...]string{
+			"", "no credit", "paused", "ranges", "end", "moved", "empty", "turn", "order", "rate",
+		}[res.Why])
 	}
 }
 
@@ -390,7 +398,8 @@ func (tr *transcript) take(part uint32) {
 		case ChannelReset:
 			tr.say("reset to %d", ct.ID)
 		case ChannelConfigured:
-			tr.say("configured version %d, order %v, max attempts %d", ct.Settings.Version, ct.Settings.Order, ct.Settings.MaxAttempts)
+			tr.say("configured version %d, order %v, max attempts %d",
+				ct.Settings.Version, ct.Settings.Order, ct.Settings.MaxAttempts)
 		case DeadLettered:
 			for _, d := range ct.Dead {
 				tr.say("dead letter %d, attempts %d", d.ID, d.Attempts)
@@ -403,7 +412,8 @@ func (tr *transcript) take(part uint32) {
 
 func (tr *transcript) lists() {
 	tr.c.EachInFlight(func(m InFlightMessage) {
-		tr.say("%s in flight to %d since %d until %d, attempts %d", idText(m.ID), m.Client, m.SinceMs-transcriptStartMs, m.DueMs-transcriptStartMs, m.Attempts)
+		tr.say("%s in flight to %d since %d until %d, attempts %d",
+			idText(m.ID), m.Client, m.SinceMs-transcriptStartMs, m.DueMs-transcriptStartMs, m.Attempts)
 	})
 	tr.c.EachWaiting(func(m WaitingMessage) {
 		tr.say("%s waits until %d, attempts %d", idText(m.ID), m.DueMs-transcriptStartMs, m.Attempts)
@@ -431,10 +441,12 @@ func (tr *transcript) show() {
 	tr.say("messages %d, requeues %d, timeouts %d", s.MessageCount, s.RequeueCount, s.TimeoutCount)
 	for _, part := range tr.parts {
 		p := tr.c.part(part)
-		tr.say("part %d: confirmed %d [%s], read from %d, visible end %d", part, tr.c.OldestUnconfirmed(part), rangesText(p.ranges.Ranges()), tr.c.ReadFrom(part), p.end)
+		tr.say("part %d: confirmed %d [%s], read from %d, visible end %d",
+			part, tr.c.OldestUnconfirmed(part), rangesText(p.ranges.Ranges()), tr.c.ReadFrom(part), p.end)
 	}
 	tr.c.EachClient(func(c ClientStats) {
-		tr.say("client %d: ready %d, in flight %d, messages %d, finished %d, requeued %d", c.Client, c.ReadyCount, c.InFlightCount, c.MessageCount, c.FinishCount, c.RequeueCount)
+		tr.say("client %d: ready %d, in flight %d, messages %d, finished %d, requeued %d",
+			c.Client, c.ReadyCount, c.InFlightCount, c.MessageCount, c.FinishCount, c.RequeueCount)
 	})
 	if at, ok := tr.c.NextDue(); ok {
 		tr.say("next due %d", at-transcriptStartMs)

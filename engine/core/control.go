@@ -71,7 +71,8 @@ type Deferral struct {
 	ID       segment.MsgID
 	DueMs    int64
 	Attempts uint16
-	At       segment.Offset // of the control batch that carries it; 0: it lies where it was published. Only in Cursor.Requeued
+	// of the control batch that carries it; 0: it lies where it was published. Only in Cursor.Requeued
+	At segment.Offset
 }
 
 const (
@@ -89,9 +90,11 @@ const (
 var (
 	// ErrBadControl says that a control batch's body is not one. Its batch CRC was
 	// right, so a program wrote it wrongly; nothing behind it may be folded.
-	ErrBadControl = errors.New("engine: control batch cannot be read: the channels' state is unknown from here on; restore the partition from a replica or a backup")
+	ErrBadControl = errors.New("engine: control batch cannot be read: the channels' state is unknown from here on; " +
+		"restore the partition from a replica or a backup")
 	// ErrNewerControl says that a newer version wrote this log.
-	ErrNewerControl = errors.New("engine: control batch was written by a newer version: no data is lost; run that version or a newer one")
+	ErrNewerControl = errors.New(
+		"engine: control batch was written by a newer version: no data is lost; run that version or a newer one")
 )
 
 func badControl(format string, args ...any) error {

@@ -51,8 +51,9 @@ type sampleControl struct {
 // sampleSettings are settings with something in every field.
 func sampleSettings() ChannelSettings {
 	return ChannelSettings{
-		Version: 300, Order: OrderKey, KeyHeader: "account", MaxAttempts: 5, DeadLetter: "orders.failed", RatePerSecond: 70000,
-		MaxInFlight: 1 << 31, SampleRate: 99,
+		Version: 300, Order: OrderKey, KeyHeader: "account", MaxAttempts: 5, DeadLetter: "orders.failed",
+		RatePerSecond: 70000,
+		MaxInFlight:   1 << 31, SampleRate: 99,
 		Filter: Filter{All: true, Invert: true, Rules: []Rule{
 			{Header: "type", Match: MatchExact, Pattern: "refund"},
 			{Header: "region", Match: MatchGlob, Pattern: "eu-*"},
@@ -78,11 +79,22 @@ var sampleControls2 = func() []sampleControl {
 	return []sampleControl{
 		{"configured", Control{Kind: ChannelConfigured, Channel: "c", Settings: &full}},
 		{"configured-to-the-defaults", Control{Kind: ChannelConfigured, Channel: "c", Settings: &small}},
-		{"dead-lettered", Control{Kind: DeadLettered, Channel: "c", Dead: []DeadMessage{{ID: 0, Attempts: 1}, {ID: 70000, Attempts: MaxAttempts}}}},
+		{
+			"dead-lettered",
+			Control{
+				Kind: DeadLettered, Channel: "c", Dead: []DeadMessage{{ID: 0, Attempts: 1}, {ID: 70000, Attempts: MaxAttempts}},
+			},
+		},
 		{"dead-letter-moved", Control{Kind: DeadLetterMoved, Channel: "c", Ranges: ranges(5, 8, 9, 10)}},
 		{"carried", Control{Kind: DeferredCarried, Carried: []CarriedMessage{
-			{ID: 7, DueMs: 1_700_000_000_000, CreatedNs: 1_600_000_000_000_000_000, Record: segment.AppendRecord(nil, &segment.Record{Body: []byte("body")})},
-			{ID: 300, CreatedNs: 5, Record: segment.AppendRecord(nil, &segment.Record{Headers: []segment.KV{{Key: []byte("k"), Value: []byte("v")}}})},
+			{
+				ID: 7, DueMs: 1_700_000_000_000, CreatedNs: 1_600_000_000_000_000_000,
+				Record: segment.AppendRecord(nil, &segment.Record{Body: []byte("body")}),
+			},
+			{
+				ID: 300, CreatedNs: 5,
+				Record: segment.AppendRecord(nil, &segment.Record{Headers: []segment.KV{{Key: []byte("k"), Value: []byte("v")}}}),
+			},
 		}}},
 		{"checkpoint-v2", Control{Kind: Checkpoint, Cursors: sampleCursors2()}},
 	}
@@ -93,8 +105,17 @@ var sampleControls = []sampleControl{
 	{"created-at-the-last-id", Control{Kind: ChannelCreated, Channel: "c#ephemeral", ID: segment.MaxMsgID + 1}},
 	{"deleted", Control{Kind: ChannelDeleted, Channel: strings.Repeat("n", MaxChannelNameBytes)}},
 	{"confirmed", Control{Kind: Confirmed, Channel: "c", Ranges: ranges(5, 8, 9, 10)}},
-	{"confirmed-from-0-to-the-last-id", Control{Kind: Confirmed, Channel: "c", Ranges: ranges(0, 1, segment.MaxMsgID, segment.MaxMsgID+1)}},
-	{"deferred", Control{Kind: Deferred, Channel: "c", Deferrals: []Deferral{{ID: 0, DueMs: 1_700_000_000_000, Attempts: 1}, {ID: 70000, DueMs: 1, Attempts: MaxAttempts}}}},
+	{
+		"confirmed-from-0-to-the-last-id",
+		Control{Kind: Confirmed, Channel: "c", Ranges: ranges(0, 1, segment.MaxMsgID, segment.MaxMsgID+1)},
+	},
+	{
+		"deferred",
+		Control{
+			Kind: Deferred, Channel: "c",
+			Deferrals: []Deferral{{ID: 0, DueMs: 1_700_000_000_000, Attempts: 1}, {ID: 70000, DueMs: 1, Attempts: MaxAttempts}},
+		},
+	},
 	{"paused", Control{Kind: ChannelPaused, Channel: "c", Flag: true}},
 	{"unpaused", Control{Kind: ChannelPaused, Channel: "c"}},
 	{"skipped", Control{Kind: ChannelSkipped, Channel: "c", Flag: true}},
@@ -103,7 +124,10 @@ var sampleControls = []sampleControl{
 	{"topic-emptied", Control{Kind: TopicEmptied, ID: 129}},
 	{"epoch-start", Control{Kind: EpochStart, Epoch: 1 << 63}},
 	{"checkpoint", Control{Kind: Checkpoint, Cursors: sampleCursors()}},
-	{"checkpoint-without-channels", Control{Kind: Checkpoint, Cursors: &Cursors{Unclaimed: 3, Deferred: []DeferredMessage{{ID: 3, DueMs: 9, At: 1}}}}},
+	{
+		"checkpoint-without-channels",
+		Control{Kind: Checkpoint, Cursors: &Cursors{Unclaimed: 3, Deferred: []DeferredMessage{{ID: 3, DueMs: 9, At: 1}}}},
+	},
 }
 
 // The bytes of a version never change: what was written can always be read.
@@ -158,7 +182,8 @@ func testGolden(t *testing.T, path string, samples []sampleControl) {
 
 // sameControl compares by value: an empty slice is a nil one.
 func sameControl(a, b *Control) bool {
-	if (a.Cursors == nil) != (b.Cursors == nil) || a.Cursors != nil && !bytes.Equal(a.Cursors.Append(nil), b.Cursors.Append(nil)) {
+	if (a.Cursors == nil) != (b.Cursors == nil) || a.Cursors != nil &&
+		!bytes.Equal(a.Cursors.Append(nil), b.Cursors.Append(nil)) {
 		return false
 	}
 	x, y := *a, *b

@@ -53,7 +53,8 @@ type Cursors struct {
 
 // ErrBeyondEnd says that a control entry speaks of messages that the log does not
 // hold at its place. No replica may fold it.
-var ErrBeyondEnd = errors.New("engine: control batch names messages beyond the end of the log: the partition's log is damaged; restore it from a replica or a backup")
+var ErrBeyondEnd = errors.New("engine: control batch names messages beyond the end of the log: the partition's log " +
+	"is damaged; restore it from a replica or a backup")
 
 // Channel returns the cursor of name, or nil. It is borrowed until the next change.
 func (c *Cursors) Channel(name string) *Cursor {
@@ -156,7 +157,8 @@ func (c *Cursors) ApplyAt(ct *Control, end segment.MsgID, at segment.Offset) err
 		return c.create(ct, end)
 	case ChannelDeleted:
 		c.remove(ct.Channel, end)
-	case Confirmed, Deferred, ChannelPaused, ChannelSkipped, ChannelReset, ChannelConfigured, DeadLettered, DeadLetterMoved:
+	case Confirmed, Deferred, ChannelPaused, ChannelSkipped, ChannelReset, ChannelConfigured, DeadLettered,
+		DeadLetterMoved:
 		if i, ok := c.find(ct.Channel); ok {
 			return c.applyChannel(c.channels[i], ct, end)
 		}
@@ -461,5 +463,6 @@ func (d Deferral) id() segment.MsgID        { return d.ID }
 func (d DeferredMessage) id() segment.MsgID { return d.ID }
 
 func beyondEnd(ct *Control, id, end segment.MsgID) error {
-	return fmt.Errorf("%w (entry kind %d of channel %q names %d, the log ends at %d)", ErrBeyondEnd, ct.Kind, ct.Channel, id, end)
+	return fmt.Errorf("%w (entry kind %d of channel %q names %d, the log ends at %d)",
+		ErrBeyondEnd, ct.Kind, ct.Channel, id, end)
 }

@@ -223,7 +223,8 @@ func (c *Cursors) Gone(dst []segment.MsgID, start Border, maxCount int) []segmen
 // CarriedBelow appends, in the order of their ids, at most maxCount messages from the id from on whose bytes are only where they are
 // carried: start is where the log begins.
 func (c *Cursors) CarriedBelow(dst []CarrySource, from segment.MsgID, start Border, maxCount int) []CarrySource {
-	for i := searchID(c.carried, from, carriedPlace.id); i < len(c.carried) && c.carried[i].ID < start.ID && maxCount > 0; i++ {
+	for i := searchID(c.carried, from, carriedPlace.id); i < len(c.carried) && c.carried[i].ID < start.ID &&
+		maxCount > 0; i++ {
 		if p := c.carried[i]; p.At >= start.At {
 			dst = append(dst, CarrySource(p))
 			maxCount--

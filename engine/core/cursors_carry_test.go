@@ -12,7 +12,9 @@ import (
 func carriedControl(ids ...segment.MsgID) Control {
 	ct := Control{Kind: DeferredCarried}
 	for _, id := range ids {
-		ct.Carried = append(ct.Carried, CarriedMessage{ID: id, CreatedNs: 1, Record: segment.AppendRecord(nil, &segment.Record{Body: []byte{byte(id)}})})
+		ct.Carried = append(ct.Carried, CarriedMessage{
+			ID: id, CreatedNs: 1, Record: segment.AppendRecord(nil, &segment.Record{Body: []byte{byte(id)}}),
+		})
 	}
 	return ct
 }
@@ -37,35 +39,131 @@ func carryCases() []carryCase {
 	wait := deferred("a", Deferral{ID: 2, DueMs: 9, Attempts: 1}, Deferral{ID: 7, DueMs: 9, Attempts: 1})
 	done := confirmed("a", 0, 2, 3, 4, 5, 7)
 	return []carryCase{
-		{"requeued and published", []Control{created("a", 0), wait, done}, 7, 99999, 9, []CarrySource{{2, 0}, {4, 40}}, true, 2, 0},
+		{
+			"requeued and published",
+			[]Control{created("a", 0), wait, done},
+			7, 99999, 9,
+			[]CarrySource{{2, 0}, {4, 40}},
+			true,
+			2, 0,
+		},
 		{"a limit", []Control{created("a", 0), wait, done}, 7, 99999, 1, []CarrySource{{2, 0}}, true, 2, 0},
 		{"unread", []Control{created("a", 0), wait, done}, 9, 99999, 9, nil, false, 2, 0},
 		{"nothing below", []Control{created("a", 0), wait, done}, 2, 99999, 9, nil, true, 2, 0},
 		{"carried", []Control{created("a", 0), wait, done, carriedControl(2, 4)}, 7, 4000, 9, nil, true, 7, 4000},
-		{"carried further up", []Control{created("a", 0), wait, done, carriedControl(2, 4)}, 7, 99999, 9, []CarrySource{{2, 4000}, {4, 4000}}, true, 7, 4000},
-		{"carried again", []Control{created("a", 0), wait, done, carriedControl(2, 4), carriedControl(4)}, 7, 4500, 9, []CarrySource{{2, 4000}}, true, 7, 4000},
-		{"one left behind", []Control{created("a", 0), wait, done, carriedControl(4)}, 7, 4000, 9, []CarrySource{{2, 0}}, true, 2, 4000},
-		{"carried and confirmed", []Control{created("a", 0), wait, done, carriedControl(2, 4), confirmed("a", 2, 3)}, 7, 99999, 9, []CarrySource{{4, 4000}}, true, 7, 4000},
-		{"confirmed before it was carried", []Control{created("a", 0), wait, done, confirmed("a", 2, 3, 4, 5), carriedControl(2, 4)}, 7, 99999, 9, nil, true, 7, 0},
-		{"requeued again", []Control{created("a", 0), wait, done, carriedControl(2, 4), deferred("a", Deferral{ID: 2, DueMs: 99, Attempts: 2})}, 7, 99999, 9, []CarrySource{{2, 4000}, {4, 4000}}, true, 7, 4000},
-		{"published, carried, requeued", []Control{created("a", 0), wait, done, carriedControl(4), deferred("a", Deferral{ID: 4, DueMs: 99, Attempts: 1})}, 7, 99999, 9, []CarrySource{{2, 0}, {4, 4000}}, true, 2, 4000},
+		{
+			"carried further up",
+			[]Control{created("a", 0), wait, done, carriedControl(2, 4)},
+			7, 99999, 9,
+			[]CarrySource{{2, 4000}, {4, 4000}},
+			true, 7, 4000,
+		},
+		{
+			"carried again",
+			[]Control{created("a", 0), wait, done, carriedControl(2, 4), carriedControl(4)},
+			7, 4500, 9,
+			[]CarrySource{{2, 4000}},
+			true, 7, 4000,
+		},
+		{
+			"one left behind",
+			[]Control{created("a", 0), wait, done, carriedControl(4)},
+			7, 4000, 9,
+			[]CarrySource{{2, 0}},
+			true, 2, 4000,
+		},
+		{
+			"carried and confirmed",
+			[]Control{created("a", 0), wait, done, carriedControl(2, 4), confirmed("a", 2, 3)},
+			7,
+			99999, 9,
+			[]CarrySource{{4, 4000}},
+			true, 7, 4000,
+		},
+		{
+			"confirmed before it was carried",
+			[]Control{created("a", 0), wait, done, confirmed("a", 2, 3, 4, 5), carriedControl(2, 4)},
+			7, 99999, 9, nil, true, 7,
+			0,
+		},
+		{
+			"requeued again",
+			[]Control{created("a", 0), wait, done, carriedControl(2, 4), deferred("a", Deferral{ID: 2, DueMs: 99, Attempts: 2})},
+			7, 99999, 9,
+			[]CarrySource{{2, 4000}, {4, 4000}},
+			true, 7, 4000,
+		},
+		{
+			"published, carried, requeued",
+			[]Control{created("a", 0), wait, done, carriedControl(4), deferred("a", Deferral{ID: 4, DueMs: 99, Attempts: 1})},
+			7,
+			99999, 9,
+			[]CarrySource{{2, 0}, {4, 4000}},
+			true, 2, 4000,
+		},
 		{"another channel reads", []Control{created("a", 0), created("b", 0), wait, done}, 7, 99999, 9, nil, false, 0, 0},
-		{"another channel has it requeued", []Control{created("a", 0), created("b", 0), wait, done, deferred("b", Deferral{ID: 2, DueMs: 5, Attempts: 1}), confirmed("b", 0, 2, 3, 10)}, 7, 99999, 9, []CarrySource{{2, 0}, {4, 40}}, true, 2, 0},
-		{"another channel would read what is carried", []Control{created("a", 0), created("b", 0), wait, done, carriedControl(2, 4), confirmed("b", 0, 2)}, 3, 99999, 9, nil, false, 2, 5000},
+		{
+			"another channel has it requeued",
+			[]Control{
+				created("a", 0), created("b", 0), wait, done, deferred("b", Deferral{ID: 2, DueMs: 5, Attempts: 1}),
+				confirmed("b", 0, 2, 3, 10),
+			},
+			7, 99999, 9,
+			[]CarrySource{{2, 0}, {4, 40}},
+			true, 2, 0,
+		},
+		{
+			"another channel would read what is carried",
+			[]Control{created("a", 0), created("b", 0), wait, done, carriedControl(2, 4), confirmed("b", 0, 2)},
+			3, 99999, 9,
+			nil, false, 2, 5000,
+		},
 		{"in order", []Control{created("a", 0), order(1, OrderPartition), wait, done}, 7, 99999, 9, nil, false, 2, 0},
-		{"in order since it is carried", []Control{created("a", 0), wait, done, carriedControl(2, 4), order(1, OrderKey)}, 7, 99999, 9, []CarrySource{{2, 4000}, {4, 4000}}, true, 7, 4000},
-		{"outbox", []Control{created("a", 0), wait, done, {Kind: DeadLettered, Channel: "a", Dead: []DeadMessage{{ID: 1, Attempts: 2}}}}, 7, 99999, 9, nil, false, 1, 0},
-		{"outbox, carried before", []Control{created("a", 0), wait, done, carriedControl(2, 4), {Kind: DeadLettered, Channel: "a", Dead: []DeadMessage{{ID: 2, Attempts: 2}}}}, 7, 99999, 9, []CarrySource{{2, 4000}, {4, 4000}}, true, 7, 4000},
+		{
+			"in order since it is carried",
+			[]Control{created("a", 0), wait, done, carriedControl(2, 4), order(1, OrderKey)},
+			7,
+			99999, 9,
+			[]CarrySource{{2, 4000}, {4, 4000}},
+			true, 7, 4000,
+		},
+		{
+			"outbox",
+			[]Control{
+				created("a", 0), wait, done, {Kind: DeadLettered, Channel: "a", Dead: []DeadMessage{{ID: 1, Attempts: 2}}},
+			},
+			7, 99999, 9, nil, false, 1, 0,
+		},
+		{
+			"outbox, carried before",
+			[]Control{
+				created("a", 0), wait, done, carriedControl(2, 4),
+				{Kind: DeadLettered, Channel: "a", Dead: []DeadMessage{{ID: 2, Attempts: 2}}},
+			},
+			7, 99999, 9,
+			[]CarrySource{{2, 4000}, {4, 4000}},
+			true, 7, 4000,
+		},
 		{"moved", []Control{
 			created("a", 0), wait, done, carriedControl(2, 4),
 			{Kind: DeadLettered, Channel: "a", Dead: []DeadMessage{{ID: 2, Attempts: 2}}},
 			{Kind: DeadLetterMoved, Channel: "a", Ranges: ranges(2, 3)},
 		}, 7, 99999, 9, []CarrySource{{4, 4000}}, true, 7, 4000},
-		{"a reset before it", []Control{created("a", 0), wait, done, carriedControl(2, 4), {Kind: ChannelReset, Channel: "a", ID: 1}}, 7, 99999, 9, nil, false, 1, 4000},
+		{
+			"a reset before it",
+			[]Control{created("a", 0), wait, done, carriedControl(2, 4), {Kind: ChannelReset, Channel: "a", ID: 1}},
+			7, 99999, 9,
+			nil, false, 1, 4000,
+		},
 		{"no channel", nil, 7, 99999, 9, nil, false, 0, 0},
 		{"no channel, emptied", []Control{{Kind: TopicEmptied, ID: 4}}, 5, 99999, 9, []CarrySource{{4, 40}}, true, 4, 0},
 		{"no channel, carried", []Control{{Kind: TopicEmptied, ID: 4}, carriedControl(4)}, 5, 2000, 9, nil, true, 5, 2000},
-		{"deleted", []Control{created("a", 0), wait, done, carriedControl(2, 4), {Kind: ChannelDeleted, Channel: "a"}}, 7, 99999, 9, nil, true, 10, 0},
+		{
+			"deleted",
+			[]Control{created("a", 0), wait, done, carriedControl(2, 4), {Kind: ChannelDeleted, Channel: "a"}},
+			7,
+			99999, 9, nil, true, 10, 0,
+		},
 	}
 }
 
@@ -130,12 +228,56 @@ func TestGone(t *testing.T) {
 		{"some", base, Border{50, 5}, 9, []segment.MsgID{2, 4}, []CarrySource{{7, 0}}, true, nil},
 		{"a limit", base, Border{50, 5}, 1, []segment.MsgID{2}, []CarrySource{{7, 0}}, true, nil},
 		{"all", base, Border{90, 9}, 9, []segment.MsgID{2, 4, 7}, nil, true, nil},
-		{"carried", with(carriedControl(2, 4)), Border{50, 5}, 9, nil, []CarrySource{{7, 0}}, true, []CarrySource{{2, 4000}, {4, 4000}}},
-		{"carried and published further up", with(carriedControl(2, 7)), Border{50, 5}, 9, []segment.MsgID{4}, nil, true, []CarrySource{{2, 4000}}},
-		{"the carried copy, too", with(carriedControl(2, 4), carriedControl(4)), Border{4500, 9}, 9, []segment.MsgID{2, 7}, nil, true, []CarrySource{{4, 5000}}},
-		{"in flight", []Control{created("a", 0), wait, confirmed("a", 0, 2, 5, 7)}, Border{50, 5}, 9, []segment.MsgID{2, 4}, []CarrySource{{7, 0}}, true, nil},
-		{"in flight further up", []Control{created("a", 0), wait, confirmed("a", 0, 2, 6, 7)}, Border{50, 5}, 9, []segment.MsgID{2, 4}, nil, false, nil},
-		{"another channel", with(created("b", 3), deferred("b", Deferral{ID: 3, DueMs: 5, Attempts: 1}), confirmed("b", 4, 9)), Border{50, 5}, 9, []segment.MsgID{2, 3, 4}, []CarrySource{{7, 0}}, true, nil},
+		{
+			"carried", with(carriedControl(2, 4)),
+			Border{50, 5},
+			9, nil,
+			[]CarrySource{{7, 0}},
+			true,
+			[]CarrySource{{2, 4000}, {4, 4000}},
+		},
+		{
+			"carried and published further up", with(carriedControl(2, 7)),
+			Border{50, 5},
+			9,
+			[]segment.MsgID{4},
+			nil, true,
+			[]CarrySource{{2, 4000}},
+		},
+		{
+			"the carried copy, too", with(carriedControl(2, 4), carriedControl(4)),
+			Border{4500, 9},
+			9,
+			[]segment.MsgID{2, 7},
+			nil, true,
+			[]CarrySource{{4, 5000}},
+		},
+		{
+			"in flight",
+			[]Control{created("a", 0), wait, confirmed("a", 0, 2, 5, 7)},
+			Border{50, 5},
+			9,
+			[]segment.MsgID{2, 4},
+			[]CarrySource{{7, 0}},
+			true, nil,
+		},
+		{
+			"in flight further up",
+			[]Control{created("a", 0), wait, confirmed("a", 0, 2, 6, 7)},
+			Border{50, 5},
+			9,
+			[]segment.MsgID{2, 4},
+			nil, false, nil,
+		},
+		{
+			"another channel",
+			with(created("b", 3), deferred("b", Deferral{ID: 3, DueMs: 5, Attempts: 1}), confirmed("b", 4, 9)),
+			Border{50, 5},
+			9,
+			[]segment.MsgID{2, 3, 4},
+			[]CarrySource{{7, 0}},
+			true, nil,
+		},
 		{"no channel", []Control{{Kind: TopicEmptied, ID: 4}}, Border{50, 5}, 9, []segment.MsgID{4}, nil, false, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -143,7 +285,8 @@ func TestGone(t *testing.T) {
 			if got := c.Gone(nil, tc.start, tc.max); !slices.Equal(got, tc.gone) {
 				t.Errorf("gone %v, want %v", got, tc.gone)
 			}
-			if got, ok := c.ToCarry(nil, tc.start, Border{max(100, tc.start.At), 8}, 9); !slices.Equal(got, tc.carry) || ok != tc.ok {
+			if got, ok := c.ToCarry(nil, tc.start, Border{max(100, tc.start.At), 8}, 9); !slices.Equal(got, tc.carry) ||
+				ok != tc.ok {
 				t.Errorf("to carry %v, %v; want %v, %v", got, ok, tc.carry, tc.ok)
 			}
 			if got := c.CarriedBelow(nil, 0, tc.start, 9); !slices.Equal(got, tc.carried) {

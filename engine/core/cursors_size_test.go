@@ -47,7 +47,9 @@ func someCursors(rng *rand.Rand, longest int, gap uint64, end segment.Offset) (c
 	due := func() int64 { return 1_700_000_000_000 + rng.Int64N(1<<40) }
 	c = &Cursors{end: segment.MaxMsgID, TopicPaused: true, HeldFrom: segment.MaxMsgID}
 	for i := range rng.IntN(4) {
-		ch := &Cursor{Name: fmt.Sprint(i, strings.Repeat("n", rng.IntN(50))), Start: segment.MaxMsgID, Confirmed: segment.MaxMsgID}
+		ch := &Cursor{
+			Name: fmt.Sprint(i, strings.Repeat("n", rng.IntN(50))), Start: segment.MaxMsgID, Confirmed: segment.MaxMsgID,
+		}
 		for _, id := range ids() {
 			ch.Ranges.Add(id)
 		}

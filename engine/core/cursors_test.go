@@ -85,44 +85,189 @@ var applyCases = []struct {
 	{"a first channel behind delayed messages", []Control{created("a", 7)}, "a:7-7[]; 8@80", 7, 10},
 	// B45: only contiguous ranges move what is confirmed.
 	{"confirmed out of order", []Control{created("a", 0), confirmed("a", 2, 4, 5, 6)}, "a:0-0[2-4,5-6]; 6@60 8@80", 0, 10},
-	{"confirmed merges", []Control{created("a", 0), confirmed("a", 2, 4, 5, 6), confirmed("a", 0, 2, 4, 5)}, "a:0-6[]; 6@60 8@80", 6, 10},
-	{"confirmed twice", []Control{created("a", 0), confirmed("a", 0, 2), confirmed("a", 0, 2)}, "a:0-2[]; 6@60 8@80", 2, 10},
+	{
+		"confirmed merges",
+		[]Control{created("a", 0), confirmed("a", 2, 4, 5, 6), confirmed("a", 0, 2, 4, 5)},
+		"a:0-6[]; 6@60 8@80", 6, 10,
+	},
+	{
+		"confirmed twice",
+		[]Control{created("a", 0), confirmed("a", 0, 2), confirmed("a", 0, 2)},
+		"a:0-2[]; 6@60 8@80", 2,
+		10,
+	},
 	// B50, B51: delays are updated, not doubled, and end with the confirmation.
-	{"deferred", []Control{created("a", 0), deferred("a", Deferral{ID: 3, DueMs: 30, Attempts: 1}, Deferral{ID: 5, DueMs: 50, Attempts: 2})}, "a:0-0[]+3@30/1+5@50/2; 6@60 8@80", 0, 10},
-	{"deferred again", []Control{created("a", 0), deferred("a", Deferral{ID: 5, DueMs: 50, Attempts: 2}), deferred("a", Deferral{ID: 3, DueMs: 30, Attempts: 1}, Deferral{ID: 5, DueMs: 99, Attempts: 3})}, "a:0-0[]+3@30/1+5@99/3; 6@60 8@80", 0, 10},
-	{"deferred and confirmed", []Control{created("a", 0), deferred("a", Deferral{ID: 3, DueMs: 30, Attempts: 1}, Deferral{ID: 5, DueMs: 50, Attempts: 2}), confirmed("a", 3, 4)}, "a:0-0[3-4]+5@50/2; 6@60 8@80", 0, 10},
-	{"confirmed before deferred", []Control{created("a", 0), confirmed("a", 0, 4), deferred("a", Deferral{ID: 3, DueMs: 30, Attempts: 1})}, "a:0-4[]; 6@60 8@80", 4, 10},
-	{"delayed message confirmed by one of two", []Control{created("a", 0), created("b", 0), confirmed("a", 0, 10)}, "a:0-10[]; b:0-0[]; 6@60 8@80", 0, 10},
-	{"delayed message confirmed by both", []Control{created("a", 0), created("b", 0), confirmed("a", 0, 10), confirmed("b", 6, 7)}, "a:0-10[]; b:0-0[6-7]; 8@80", 0, 10},
-	{"delayed message of a deleted channel", []Control{created("a", 0), created("b", 10), {Kind: ChannelDeleted, Channel: "a"}}, "b:10-10[]", 10, 10},
+	{
+		"deferred",
+		[]Control{
+			created("a", 0), deferred("a", Deferral{ID: 3, DueMs: 30, Attempts: 1}, Deferral{ID: 5, DueMs: 50, Attempts: 2}),
+		},
+		"a:0-0[]+3@30/1+5@50/2; 6@60 8@80", 0, 10,
+	},
+	{
+		"deferred again",
+		[]Control{
+			created("a", 0), deferred("a", Deferral{ID: 5, DueMs: 50, Attempts: 2}),
+			deferred("a", Deferral{ID: 3, DueMs: 30, Attempts: 1}, Deferral{ID: 5, DueMs: 99, Attempts: 3}),
+		},
+		"a:0-0[]+3@30/1+5@99/3; 6@60 8@80", 0, 10,
+	},
+	{
+		"deferred and confirmed",
+		[]Control{
+			created("a", 0), deferred("a", Deferral{ID: 3, DueMs: 30, Attempts: 1}, Deferral{ID: 5, DueMs: 50, Attempts: 2}),
+			confirmed("a", 3, 4),
+		},
+		"a:0-0[3-4]+5@50/2; 6@60 8@80", 0, 10,
+	},
+	{
+		"confirmed before deferred",
+		[]Control{created("a", 0), confirmed("a", 0, 4), deferred("a", Deferral{ID: 3, DueMs: 30, Attempts: 1})},
+		"a:0-4[]; 6@60 8@80", 4, 10,
+	},
+	{
+		"delayed message confirmed by one of two",
+		[]Control{created("a", 0), created("b", 0), confirmed("a", 0, 10)},
+		"a:0-10[]; b:0-0[]; 6@60 8@80", 0, 10,
+	},
+	{
+		"delayed message confirmed by both",
+		[]Control{created("a", 0), created("b", 0), confirmed("a", 0, 10), confirmed("b", 6, 7)},
+		"a:0-10[]; b:0-0[6-7]; 8@80", 0, 10,
+	},
+	{
+		"delayed message of a deleted channel",
+		[]Control{created("a", 0), created("b", 10), {Kind: ChannelDeleted, Channel: "a"}},
+		"b:10-10[]", 10, 10,
+	},
 	// B52, B56
-	{"reset forward", []Control{created("a", 0), confirmed("a", 9, 10), deferred("a", Deferral{ID: 3, DueMs: 30, Attempts: 1}), {Kind: ChannelReset, Channel: "a", ID: 7}}, "a:0-7[]; 8@80", 7, 10},
-	{"reset backward", []Control{created("a", 5), confirmed("a", 5, 8), {Kind: ChannelReset, Channel: "a", ID: 2}}, "a:2-2[]; 8@80", 2, 10},
+	{
+		"reset forward",
+		[]Control{
+			created("a", 0), confirmed("a", 9, 10), deferred("a", Deferral{ID: 3, DueMs: 30, Attempts: 1}),
+			{Kind: ChannelReset, Channel: "a", ID: 7},
+		},
+		"a:0-7[]; 8@80", 7, 10,
+	},
+	{
+		"reset backward",
+		[]Control{created("a", 5), confirmed("a", 5, 8), {Kind: ChannelReset, Channel: "a", ID: 2}},
+		"a:2-2[]; 8@80", 2, 10,
+	},
 	// B53, B54
-	{"flags", []Control{created("a", 0), {Kind: ChannelPaused, Channel: "a", Flag: true}, {Kind: ChannelSkipped, Channel: "a", Flag: true}}, "a:0-0[] paused skipped; 6@60 8@80", 0, 10},
-	{"flags off", []Control{created("a", 0), {Kind: ChannelPaused, Channel: "a", Flag: true}, {Kind: ChannelPaused, Channel: "a"}}, "a:0-0[]; 6@60 8@80", 0, 10},
+	{
+		"flags",
+		[]Control{
+			created("a", 0), {Kind: ChannelPaused, Channel: "a", Flag: true}, {Kind: ChannelSkipped, Channel: "a", Flag: true},
+		},
+		"a:0-0[] paused skipped; 6@60 8@80", 0, 10,
+	},
+	{
+		"flags off",
+		[]Control{created("a", 0), {Kind: ChannelPaused, Channel: "a", Flag: true}, {Kind: ChannelPaused, Channel: "a"}},
+		"a:0-0[]; 6@60 8@80", 0, 10,
+	},
 	// B72
 	{"deleted", []Control{created("a", 0), {Kind: ChannelDeleted, Channel: "a"}}, "unclaimed 10", 10, 10},
-	{"deleted, late controls", []Control{created("a", 0), created("b", 0), {Kind: ChannelDeleted, Channel: "a"}, confirmed("a", 0, 3), deferred("a", Deferral{ID: 4, DueMs: 1, Attempts: 1}), {Kind: ChannelPaused, Channel: "a"}, {Kind: ChannelReset, Channel: "a", ID: 9}}, "b:0-0[]; 6@60 8@80", 0, 10},
+	{
+		"deleted, late controls",
+		[]Control{
+			created("a", 0), created("b", 0),
+			{Kind: ChannelDeleted, Channel: "a"},
+			confirmed("a", 0, 3),
+			deferred("a", Deferral{ID: 4, DueMs: 1, Attempts: 1}),
+			{Kind: ChannelPaused, Channel: "a"},
+			{Kind: ChannelReset, Channel: "a", ID: 9},
+		},
+		"b:0-0[]; 6@60 8@80", 0, 10,
+	},
 	{"delete what never was", []Control{{Kind: ChannelDeleted, Channel: "a"}}, "unclaimed 0; 6@60 8@80", 0, 0},
-	{"created anew", []Control{created("a", 0), {Kind: ChannelDeleted, Channel: "a"}, created("a", 10)}, "a:10-10[]", 10, 10},
-	{"topic paused", []Control{created("a", 0), {Kind: TopicPaused, Flag: true, ID: 7}}, "a:0-0[]; held from 7; 6@60 8@80", 0, 7},
-	{"topic unpaused", []Control{created("a", 0), {Kind: TopicPaused, Flag: true, ID: 7}, {Kind: TopicPaused}}, "a:0-0[]; 6@60 8@80", 0, 10},
-	{"last channel deleted while paused", []Control{created("a", 0), {Kind: TopicPaused, Flag: true, ID: 7}, {Kind: ChannelDeleted, Channel: "a"}}, "unclaimed 7; held from 7; 8@80", 7, 7},
+	{
+		"created anew",
+		[]Control{created("a", 0), {Kind: ChannelDeleted, Channel: "a"}, created("a", 10)},
+		"a:10-10[]", 10,
+		10,
+	},
+	{
+		"topic paused",
+		[]Control{created("a", 0), {Kind: TopicPaused, Flag: true, ID: 7}},
+		"a:0-0[]; held from 7; 6@60 8@80",
+		0, 7,
+	},
+	{
+		"topic unpaused",
+		[]Control{created("a", 0), {Kind: TopicPaused, Flag: true, ID: 7}, {Kind: TopicPaused}},
+		"a:0-0[]; 6@60 8@80", 0, 10,
+	},
+	{
+		"last channel deleted while paused",
+		[]Control{created("a", 0), {Kind: TopicPaused, Flag: true, ID: 7}, {Kind: ChannelDeleted, Channel: "a"}},
+		"unclaimed 7; held from 7; 8@80", 7, 7,
+	},
 	{"topic emptied without channels", []Control{{Kind: TopicEmptied, ID: 8}}, "unclaimed 8; 8@80", 8, 8},
 	{"topic emptied, nothing held", []Control{created("a", 0), {Kind: TopicEmptied, ID: 8}}, "a:0-0[]; 6@60 8@80", 0, 10},
-	{"topic emptied while paused", []Control{created("a", 0), created("b", 9), {Kind: TopicPaused, Flag: true, ID: 7}, {Kind: TopicEmptied, ID: 9}}, "a:0-0[7-9]; b:9-9[]; held from 9; 6@60", 0, 9},
+	{
+		"topic emptied while paused",
+		[]Control{created("a", 0), created("b", 9), {Kind: TopicPaused, Flag: true, ID: 7}, {Kind: TopicEmptied, ID: 9}},
+		"a:0-0[7-9]; b:9-9[]; held from 9; 6@60", 0, 9,
+	},
 	{"configured", []Control{created("a", 0), configured("a", 3)}, "a:0-0[] v3; 6@60 8@80", 0, 10},
-	{"configured by a latecomer", []Control{created("a", 0), configured("a", 3), configured("a", 2)}, "a:0-0[] v3; 6@60 8@80", 0, 10},
-	{"settings of a channel that was deleted", []Control{created("a", 0), configured("a", 3), {Kind: ChannelDeleted, Channel: "a"}, configured("a", 4), created("a", 10)}, "a:10-10[]", 10, 10},
+	{
+		"configured by a latecomer",
+		[]Control{created("a", 0), configured("a", 3), configured("a", 2)},
+		"a:0-0[] v3; 6@60 8@80", 0, 10,
+	},
+	{
+		"settings of a channel that was deleted",
+		[]Control{
+			created("a", 0), configured("a", 3), {Kind: ChannelDeleted, Channel: "a"}, configured("a", 4), created("a", 10),
+		},
+		"a:10-10[]", 10, 10,
+	},
 	// B64: confirmed and in the outbox, by one entry; the outbox pins it, and what it was delayed for goes with it.
-	{"dead", []Control{created("a", 0), dead("a", DeadMessage{ID: 0, Attempts: 3}, DeadMessage{ID: 1, Attempts: 4})}, "a:0-2[] dead 0/3 dead 1/4; 6@60 8@80", 0, 10},
-	{"dead, delayed", []Control{created("a", 0), confirmed("a", 0, 6, 7, 10), dead("a", DeadMessage{ID: 6, Attempts: 3})}, "a:0-10[] dead 6/3; 6@60", 6, 10},
-	{"dead twice", []Control{created("a", 0), dead("a", DeadMessage{ID: 1, Attempts: 3}), {Kind: ChannelReset, Channel: "a", ID: 0}, dead("a", DeadMessage{ID: 1, Attempts: 5})}, "a:0-0[1-2] dead 1/5; 6@60 8@80", 0, 10},
-	{"dead and moved", []Control{created("a", 0), confirmed("a", 0, 6, 7, 10), dead("a", DeadMessage{ID: 6, Attempts: 3}), moved("a", 6, 7)}, "a:0-10[]", 10, 10},
-	{"moved in part, and what is not there", []Control{created("a", 0), dead("a", DeadMessage{ID: 0, Attempts: 3}, DeadMessage{ID: 2, Attempts: 3}), moved("a", 0, 1, 4, 9)}, "a:0-1[2-3] dead 2/3; 6@60 8@80", 1, 10},
-	{"dead of a deleted channel", []Control{created("a", 0), {Kind: ChannelDeleted, Channel: "a"}, dead("a", DeadMessage{ID: 0, Attempts: 3}), moved("a", 0, 1)}, "unclaimed 10", 10, 10},
-	{"a reset leaves the outbox", []Control{created("a", 0), dead("a", DeadMessage{ID: 2, Attempts: 3}), {Kind: ChannelReset, Channel: "a", ID: 10}}, "a:0-10[] dead 2/3", 2, 10},
+	{
+		"dead",
+		[]Control{created("a", 0), dead("a", DeadMessage{ID: 0, Attempts: 3}, DeadMessage{ID: 1, Attempts: 4})},
+		"a:0-2[] dead 0/3 dead 1/4; 6@60 8@80", 0, 10,
+	},
+	{
+		"dead, delayed",
+		[]Control{created("a", 0), confirmed("a", 0, 6, 7, 10), dead("a", DeadMessage{ID: 6, Attempts: 3})},
+		"a:0-10[] dead 6/3; 6@60", 6, 10,
+	},
+	{
+		"dead twice",
+		[]Control{
+			created("a", 0), dead("a", DeadMessage{ID: 1, Attempts: 3}),
+			{Kind: ChannelReset, Channel: "a", ID: 0},
+			dead("a", DeadMessage{ID: 1, Attempts: 5}),
+		},
+		"a:0-0[1-2] dead 1/5; 6@60 8@80", 0, 10,
+	},
+	{
+		"dead and moved",
+		[]Control{created("a", 0), confirmed("a", 0, 6, 7, 10), dead("a", DeadMessage{ID: 6, Attempts: 3}), moved("a", 6, 7)},
+		"a:0-10[]", 10, 10,
+	},
+	{
+		"moved in part, and what is not there",
+		[]Control{
+			created("a", 0), dead("a", DeadMessage{ID: 0, Attempts: 3}, DeadMessage{ID: 2, Attempts: 3}), moved("a", 0, 1, 4, 9),
+		},
+		"a:0-1[2-3] dead 2/3; 6@60 8@80", 1, 10,
+	},
+	{
+		"dead of a deleted channel",
+		[]Control{
+			created("a", 0), {Kind: ChannelDeleted, Channel: "a"}, dead("a", DeadMessage{ID: 0, Attempts: 3}), moved("a", 0, 1),
+		},
+		"unclaimed 10", 10, 10,
+	},
+	{
+		"a reset leaves the outbox",
+		[]Control{created("a", 0), dead("a", DeadMessage{ID: 2, Attempts: 3}), {Kind: ChannelReset, Channel: "a", ID: 10}},
+		"a:0-10[] dead 2/3", 2, 10,
+	},
 	{"epoch start", []Control{{Kind: EpochStart, Epoch: 4}}, "unclaimed 0; 6@60 8@80", 0, 0},
 	{"checkpoint", []Control{created("z", 0), {Kind: Checkpoint, Cursors: &Cursors{Unclaimed: 4}}}, "unclaimed 4", 4, 4},
 }
@@ -214,7 +359,10 @@ func TestCursorsAccess(t *testing.T) {
 	}
 	dup := c.Clone()
 	before := c.Append(nil)
-	for _, ct := range []Control{confirmed("audit", 10, 12), deferred("audit", Deferral{ID: 50, DueMs: 1, Attempts: 1}), {Kind: ChannelDeleted, Channel: "mail"}} {
+	for _, ct := range []Control{
+		confirmed("audit", 10, 12), deferred("audit", Deferral{ID: 50, DueMs: 1, Attempts: 1}),
+		{Kind: ChannelDeleted, Channel: "mail"},
+	} {
 		if err := dup.Apply(&ct, 100); err != nil {
 			t.Fatal(err)
 		}
@@ -300,7 +448,9 @@ func TestCursorsListsModel(t *testing.T) {
 // What waits is moved alike, by its publishing and by its requeue, and nothing else is.
 func TestShiftDue(t *testing.T) {
 	c := &Cursors{}
-	for _, ct := range []Control{created("a", 0), deferred("a", Deferral{ID: 1, DueMs: 5000, Attempts: 2}, Deferral{ID: 3, DueMs: 100, Attempts: 1})} {
+	for _, ct := range []Control{
+		created("a", 0), deferred("a", Deferral{ID: 1, DueMs: 5000, Attempts: 2}, Deferral{ID: 3, DueMs: 100, Attempts: 1}),
+	} {
 		if err := c.Apply(&ct, 9); err != nil {
 			t.Fatal(err)
 		}

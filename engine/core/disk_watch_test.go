@@ -142,7 +142,8 @@ func TestDiskWatchFlapping(t *testing.T) {
 }
 
 func TestDiskWatchTellsSeldom(t *testing.T) {
-	w := NewDiskWatch(DiskConfig{PatienceNs: 4, FailedNs: 8, PollNs: 100, IdleNs: 1000}, 0) // a patience of nothing: it changes with every step
+	// a patience of nothing: it changes with every step
+	w := NewDiskWatch(DiskConfig{PatienceNs: 4, FailedNs: 8, PollNs: 100, IdleNs: 1000}, 0)
 	var times []int64
 	begun, done := uint64(0), uint64(0)
 	for now := int64(0); now < 10*DiskTellSpanNs; now += DiskTellSpanNs / 100 {

@@ -15,7 +15,8 @@ var kindNames = map[string]ControlKind{
 	"ChannelCreated": ChannelCreated, "ChannelDeleted": ChannelDeleted, "Confirmed": Confirmed, "Deferred": Deferred,
 	"ChannelPaused": ChannelPaused, "ChannelSkipped": ChannelSkipped, "ChannelReset": ChannelReset,
 	"TopicPaused": TopicPaused, "TopicEmptied": TopicEmptied, "EpochStart": EpochStart, "Checkpoint": Checkpoint,
-	"ChannelConfigured": ChannelConfigured, "DeadLettered": DeadLettered, "DeadLetterMoved": DeadLetterMoved, "DeferredCarried": DeferredCarried,
+	"ChannelConfigured": ChannelConfigured, "DeadLettered": DeadLettered, "DeadLetterMoved": DeadLetterMoved,
+	"DeferredCarried": DeferredCarried,
 }
 
 // FORMAT.md is the truth about the bytes: its table must say what the code says.
@@ -24,7 +25,8 @@ func TestFormatTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := regexp.MustCompile(`(?m)^\| (\d+) \| (\w+) \| (yes)? ?\| (yes)? ?\| (\d+) \|`).FindAllStringSubmatch(string(text), -1)
+	rows := regexp.MustCompile(`(?m)^\| (\d+) \| (\w+) \| (yes)? ?\| (yes)? ?\| (\d+) \|`).FindAllStringSubmatch(
+		string(text), -1)
 	if len(rows) != len(kindNames) || len(rows) != int(lastControlKind) {
 		t.Fatalf("FORMAT.md lists %d kinds, the code has %d, the last is %d", len(rows), len(kindNames), lastControlKind)
 	}
@@ -38,7 +40,8 @@ func TestFormatTable(t *testing.T) {
 			t.Errorf("FORMAT.md: %s is of level %s; in the code of %d", row[2], row[5], kind.Level())
 		}
 		if (row[3] == "yes") != kind.ofChannel() || (row[4] == "yes") != kind.hasFlag() {
-			t.Errorf("FORMAT.md: %s: channel %q, flag %q; in the code %v, %v", row[2], row[3], row[4], kind.ofChannel(), kind.hasFlag())
+			t.Errorf("FORMAT.md: %s: channel %q, flag %q; in the code %v, %v",
+				row[2], row[3], row[4], kind.ofChannel(), kind.hasFlag())
 		}
 	}
 	for _, want := range []string{

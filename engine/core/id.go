@@ -22,7 +22,8 @@ const (
 
 // ErrBadID says that bytes are not a message id: exactly 16 lower-case hex digits.
 // No message is touched.
-var ErrBadID = errors.New("engine: a message id is 16 lower-case hex digits; nothing was changed, send the id as it was delivered")
+var ErrBadID = errors.New(
+	"engine: a message id is 16 lower-case hex digits; nothing was changed, send the id as it was delivered")
 
 // MakeID joins a partition and a message id. Numbers that do not fit are a
 // programmer's error: placement and the log refuse them long before.

@@ -27,7 +27,10 @@ func TestID(t *testing.T) {
 			t.Errorf("ParseID(%s) = %s, %v", tc.text, back, err)
 		}
 	}
-	for _, text := range []string{"", "0", "000000000000000", "00000000000000000", "000000000000000G", "000000000000000A", "00000000 0000000", "00000000\n0000000"} {
+	for _, text := range []string{
+		"", "0", "000000000000000", "00000000000000000", "000000000000000G", "000000000000000A", "00000000 0000000",
+		"00000000\n0000000",
+	} {
 		if _, err := ParseID([]byte(text)); !errors.Is(err, ErrBadID) {
 			t.Errorf("ParseID(%q) gives error %v", text, err)
 		}

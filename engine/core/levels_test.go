@@ -37,7 +37,8 @@ func TestFoldSaysWhatItsEntriesDid(t *testing.T) {
 				apply(second, i)
 			}
 			if whole.text() != second.text() || !bytes.Equal(whole.Append(nil), second.Append(nil)) {
-				t.Errorf("%s: written and read behind entry %d the fold goes on to\n %s, want\n %s", name, cut, second.text(), whole.text())
+				t.Errorf("%s: written and read behind entry %d the fold goes on to\n %s, want\n %s",
+					name, cut, second.text(), whole.text())
 			}
 		}
 	}
@@ -102,7 +103,8 @@ func TestFoldHasEveryField(t *testing.T) {
 func plain(c *Cursors) *Cursors {
 	p := *c
 	p.carriedFrom, p.carriedKnown = 0, false
-	p.Deferred, p.carried, p.channels = append([]DeferredMessage{}, c.Deferred...), append([]carriedPlace{}, c.carried...), []*Cursor{}
+	p.Deferred, p.carried, p.channels = append([]DeferredMessage{}, c.Deferred...), append([]carriedPlace{}, c.carried...),
+		[]*Cursor{}
 	for _, ch := range c.channels {
 		q := *ch
 		q.needed = 0

@@ -9,9 +9,12 @@ import (
 
 // Errors of the partition's decisions, tested with errors.Is.
 var (
-	ErrNoSpace  = errors.New("engine: the disk is full: publishing is refused, consuming goes on; free space and publishing resumes by itself")
-	ErrPoisoned = errors.New("engine: the disk failed a write or flush: nothing more is stored until the node is restarted; messages answered OK before are safe, this one's fate is unknown")
-	ErrReadOnly = errors.New("engine: the partition stores nothing new, because stored data is corrupt or its ids are used up: what can be read is still served; the log says more")
+	ErrNoSpace = errors.New(
+		"engine: the disk is full: publishing is refused, consuming goes on; free space and publishing resumes by itself")
+	ErrPoisoned = errors.New("engine: the disk failed a write or flush: nothing more is stored until the node is " +
+		"restarted; messages answered OK before are safe, this one's fate is unknown")
+	ErrReadOnly = errors.New("engine: the partition stores nothing new, because stored data is corrupt or its ids are " +
+		"used up: what can be read is still served; the log says more")
 )
 
 // Purpose says what a batch to be placed is for. It decides what must stand before it.
@@ -27,15 +30,16 @@ const (
 type PartitionEventKind uint8
 
 const (
-	_                PartitionEventKind = iota
-	PartitionPut                        // a request reached the head of the inbox: may it be appended? Count, Control
-	PartitionPlace                      // a batch of Bytes (and, for a checkpoint, NextBytes behind it) is about to be sealed: where?
-	PartitionAppend                     // the batch placed last was sealed: Bytes, Count, CRC
-	PartitionDurable                    // every batch below Position is on stable storage here
-	PartitionSpace                      // the disk is full (Flag) or has room again
-	PartitionFault                      // Err: corruption makes it read-only; a disk fault (Flag) poisons it
-	PartitionLead                       // Epoch: the next batch begins this epoch, which the cluster granted
-	PartitionFollow                     // State: the log ends so now; another node's leader placed its batches, or it was cut
+	_            PartitionEventKind = iota
+	PartitionPut                    // a request reached the head of the inbox: may it be appended? Count, Control
+	// a batch of Bytes (and, for a checkpoint, NextBytes behind it) is about to be sealed: where?
+	PartitionPlace
+	PartitionAppend  // the batch placed last was sealed: Bytes, Count, CRC
+	PartitionDurable // every batch below Position is on stable storage here
+	PartitionSpace   // the disk is full (Flag) or has room again
+	PartitionFault   // Err: corruption makes it read-only; a disk fault (Flag) poisons it
+	PartitionLead    // Epoch: the next batch begins this epoch, which the cluster granted
+	PartitionFollow  // State: the log ends so now; another node's leader placed its batches, or it was cut
 )
 
 // PartitionEvent is the input of Partition.Step; only the fields of its kind are used.
@@ -203,7 +207,8 @@ func (p *Partition) appended(ev *PartitionEvent) {
 	}
 	p.placing = false
 	p.state.Epoch = p.placed.Epoch
-	p.state.Segment, p.state.SegmentBase, p.state.SegmentCapacity = p.placed.Segment, p.placed.SegmentBase, p.placed.SegmentCapacity
+	p.state.Segment, p.state.SegmentBase, p.state.SegmentCapacity = p.placed.Segment, p.placed.SegmentBase,
+		p.placed.SegmentCapacity
 	p.state.Next++
 	p.state.NextID += segment.MsgID(ev.Count)
 	p.state.End += segment.Offset(ev.Bytes)

@@ -30,14 +30,62 @@ func TestPartitionAdmits(t *testing.T) {
 		want  error
 	}{
 		{"an ordinary put", segment.State{}, nil, PartitionEvent{Count: 1}, nil},
-		{"no space", segment.State{}, []PartitionEvent{{Kind: PartitionSpace, Flag: true}}, PartitionEvent{Count: 1}, ErrNoSpace},
-		{"no space, but a confirmation", segment.State{}, []PartitionEvent{{Kind: PartitionSpace, Flag: true}}, PartitionEvent{Control: true}, nil},
-		{"space again", segment.State{}, []PartitionEvent{{Kind: PartitionSpace, Flag: true}, {Kind: PartitionSpace}}, PartitionEvent{Count: 1}, nil},
-		{"corrupt", segment.State{}, []PartitionEvent{{Kind: PartitionFault, Err: ErrReadOnly}}, PartitionEvent{Count: 1}, ErrReadOnly},
-		{"corrupt, a confirmation", segment.State{}, []PartitionEvent{{Kind: PartitionFault, Err: ErrReadOnly}}, PartitionEvent{Control: true}, ErrReadOnly},
-		{"the first corruption stays", segment.State{}, []PartitionEvent{{Kind: PartitionFault, Err: ErrReadOnly}, {Kind: PartitionFault, Err: disk}}, PartitionEvent{Count: 1}, ErrReadOnly},
-		{"a disk fault outdoes corruption", segment.State{}, []PartitionEvent{{Kind: PartitionFault, Err: ErrReadOnly}, {Kind: PartitionFault, Flag: true, Err: disk}}, PartitionEvent{Count: 1}, disk},
-		{"corruption does not hide a disk fault", segment.State{}, []PartitionEvent{{Kind: PartitionFault, Flag: true, Err: disk}, {Kind: PartitionFault, Err: ErrReadOnly}}, PartitionEvent{Count: 1}, disk},
+		{
+			"no space",
+			segment.State{},
+			[]PartitionEvent{{Kind: PartitionSpace, Flag: true}},
+			PartitionEvent{Count: 1},
+			ErrNoSpace,
+		},
+		{
+			"no space, but a confirmation",
+			segment.State{},
+			[]PartitionEvent{{Kind: PartitionSpace, Flag: true}},
+			PartitionEvent{Control: true},
+			nil,
+		},
+		{
+			"space again",
+			segment.State{},
+			[]PartitionEvent{{Kind: PartitionSpace, Flag: true}, {Kind: PartitionSpace}},
+			PartitionEvent{Count: 1},
+			nil,
+		},
+		{
+			"corrupt",
+			segment.State{},
+			[]PartitionEvent{{Kind: PartitionFault, Err: ErrReadOnly}},
+			PartitionEvent{Count: 1},
+			ErrReadOnly,
+		},
+		{
+			"corrupt, a confirmation",
+			segment.State{},
+			[]PartitionEvent{{Kind: PartitionFault, Err: ErrReadOnly}},
+			PartitionEvent{Control: true},
+			ErrReadOnly,
+		},
+		{
+			"the first corruption stays",
+			segment.State{},
+			[]PartitionEvent{{Kind: PartitionFault, Err: ErrReadOnly}, {Kind: PartitionFault, Err: disk}},
+			PartitionEvent{Count: 1},
+			ErrReadOnly,
+		},
+		{
+			"a disk fault outdoes corruption",
+			segment.State{},
+			[]PartitionEvent{{Kind: PartitionFault, Err: ErrReadOnly}, {Kind: PartitionFault, Flag: true, Err: disk}},
+			PartitionEvent{Count: 1},
+			disk,
+		},
+		{
+			"corruption does not hide a disk fault",
+			segment.State{},
+			[]PartitionEvent{{Kind: PartitionFault, Flag: true, Err: disk}, {Kind: PartitionFault, Err: ErrReadOnly}},
+			PartitionEvent{Count: 1},
+			disk,
+		},
 		{"the last ids", segment.State{NextID: segment.MaxMsgID - 10}, nil, PartitionEvent{Count: 10}, nil},
 		{"ids used up", segment.State{NextID: segment.MaxMsgID - 10}, nil, PartitionEvent{Count: 11}, ErrReadOnly},
 	}
@@ -145,7 +193,8 @@ func (w *partitionWalk) append(bytes int, count uint32) {
 	res := stepPartition(w.p, PartitionEvent{Kind: PartitionPlace, Purpose: PurposeData, Bytes: bytes})
 	for rounds := 0; res.First != PurposeData; rounds++ {
 		if rounds == 2 {
-			w.t.Fatalf("seed %d: an epoch start and a checkpoint are not enough to place a batch of %d bytes: %+v", w.seed, bytes, w.p.State())
+			w.t.Fatalf("seed %d: an epoch start and a checkpoint are not enough to place a batch of %d bytes: %+v",
+				w.seed, bytes, w.p.State())
 		}
 		own := res.First
 		before := w.p.State()
@@ -167,11 +216,13 @@ func (w *partitionWalk) appended(before segment.State, at Placement, purpose Pur
 	switch {
 	case at.Position != before.Next, at.FirstID != before.NextID, at.Offset != before.End, at.PrevCRC != before.LastCRC:
 		w.t.Fatalf("seed %d: %+v does not continue %+v", w.seed, at, before)
-	case st.Next != before.Next+1, st.NextID != before.NextID+segment.MsgID(count), st.End != before.End+segment.Offset(bytes), st.LastCRC != crc:
+	case st.Next != before.Next+1, st.NextID != before.NextID+segment.MsgID(count),
+		st.End != before.End+segment.Offset(bytes), st.LastCRC != crc:
 		w.t.Fatalf("seed %d: appending %d bytes and %d messages made %+v of %+v", w.seed, bytes, count, st, before)
 	case int64(st.End-st.SegmentBase) > st.SegmentCapacity:
 		w.t.Fatalf("seed %d: the batch passes the end of its segment: %+v", w.seed, st)
-	case at.Segment != before.Segment && (at.Segment != before.Segment+1 || at.SegmentBase != before.End || purpose == PurposeData):
+	case at.Segment != before.Segment && (at.Segment != before.Segment+1 || at.SegmentBase != before.End ||
+		purpose == PurposeData):
 		w.t.Fatalf("seed %d: %+v does not begin the segment after %+v with a control batch", w.seed, at, before)
 	}
 }
@@ -208,11 +259,14 @@ func playPartition(t *testing.T, text string) string {
 	return out.String()
 }
 
-var purposes = map[string]Purpose{"": PurposeData, "data": PurposeData, "epoch-start": PurposeEpochStart, "checkpoint": PurposeCheckpoint}
+var purposes = map[string]Purpose{
+	"": PurposeData, "data": PurposeData, "epoch-start": PurposeEpochStart, "checkpoint": PurposeCheckpoint,
+}
 
 func playPartitionEvent(t *testing.T, out *strings.Builder, p *Partition, word string, a args) {
 	kinds := map[string]PartitionEventKind{
-		"put": PartitionPut, "place": PartitionPlace, "append": PartitionAppend, "durable": PartitionDurable, "space": PartitionSpace, "fault": PartitionFault,
+		"put": PartitionPut, "place": PartitionPlace, "append": PartitionAppend, "durable": PartitionDurable,
+		"space": PartitionSpace, "fault": PartitionFault,
 	}
 	kind, ok := kinds[word]
 	if !ok {
@@ -245,7 +299,8 @@ func playPartitionEvent(t *testing.T, out *strings.Builder, p *Partition, word s
 		fmt.Fprintf(out, "  position %d, id %d, offset %d, epoch %d, after crc %d, segment %d at %d of %d bytes\n",
 			at.Position, at.FirstID, at.Offset, at.Epoch, at.PrevCRC, at.Segment, at.SegmentBase, at.SegmentCapacity)
 	default:
-		fmt.Fprintf(out, "  committed %d, appended %d, next id %d, end %d, fault %v\n", res.Committed, p.State().Next, p.State().NextID, p.State().End, p.Fault() != nil)
+		fmt.Fprintf(out, "  committed %d, appended %d, next id %d, end %d, fault %v\n",
+			res.Committed, p.State().Next, p.State().NextID, p.State().End, p.Fault() != nil)
 	}
 }
 
@@ -254,7 +309,9 @@ func TestPartitionLeadsAgain(t *testing.T) {
 	p := NewPartition(segment.State{}, partitionSizes)
 	for epoch := segment.Epoch(3); epoch < 6; epoch++ {
 		stepPartition(p, PartitionEvent{Kind: PartitionLead, Epoch: epoch})
-		if res := stepPartition(p, PartitionEvent{Kind: PartitionPlace, Purpose: PurposeData, Bytes: 100}); res.First != PurposeEpochStart {
+		if res := stepPartition(p, PartitionEvent{
+			Kind: PartitionPlace, Purpose: PurposeData, Bytes: 100,
+		}); res.First != PurposeEpochStart {
 			t.Fatalf("epoch %d begins with purpose %d", epoch, res.First)
 		}
 		res := stepPartition(p, PartitionEvent{Kind: PartitionPlace, Purpose: PurposeEpochStart, Bytes: 100})
@@ -262,7 +319,9 @@ func TestPartitionLeadsAgain(t *testing.T) {
 		if res.Placement.Epoch != epoch || p.State().Epoch != epoch {
 			t.Fatalf("epoch %d: its first batch is of epoch %d", epoch, res.Placement.Epoch)
 		}
-		if res := stepPartition(p, PartitionEvent{Kind: PartitionPlace, Purpose: PurposeData, Bytes: 100}); res.First != PurposeData || res.Placement.Epoch != epoch {
+		if res := stepPartition(p, PartitionEvent{
+			Kind: PartitionPlace, Purpose: PurposeData, Bytes: 100,
+		}); res.First != PurposeData || res.Placement.Epoch != epoch {
 			t.Fatalf("epoch %d: data follows with %+v", epoch, res)
 		}
 	}

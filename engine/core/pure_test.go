@@ -14,7 +14,8 @@ import (
 // socket, a lock or another goroutine stays out, and so does the random order of maps.
 func TestPure(t *testing.T) {
 	allowed := map[string]bool{
-		"cmp": true, "encoding/binary": true, "errors": true, "fmt": true, "math/bits": true, "path": true, "regexp": true, "slices": true, "strings": true,
+		"cmp": true, "encoding/binary": true, "errors": true, "fmt": true, "math/bits": true, "path": true, "regexp": true,
+		"slices": true, "strings": true,
 		"penstock/segment": true,
 	}
 	files, err := os.ReadDir(".")

@@ -12,11 +12,14 @@ import (
 // channel does that nobody configured. A value that was handed over is never changed in place (Filter.Rules
 // is shared by its copies).
 type ChannelSettings struct {
-	Version       uint64 `json:"version"`         // rises with every change; 0: never configured, all defaults
-	Order         Order  `json:"order"`           // what must be confirmed before the next message leaves
-	KeyHeader     string `json:"key_header"`      // OrderKey: the header whose value is the key; "": DefaultKeyHeader. A message without it is not ordered
-	MaxAttempts   uint16 `json:"max_attempts"`    // deliveries after which a message goes to the dead-letter topic; 0: no limit
-	DeadLetter    string `json:"dead_letter"`     // topic; "": the topic's name and DeadLetterSuffix, when MaxAttempts is set
+	Version uint64 `json:"version"` // rises with every change; 0: never configured, all defaults
+	Order   Order  `json:"order"`   // what must be confirmed before the next message leaves
+	// OrderKey: the header whose value is the key; "": DefaultKeyHeader. A message without it is not ordered
+	KeyHeader string `json:"key_header"`
+	// deliveries after which a message goes to the dead-letter topic; 0: no limit
+	MaxAttempts uint16 `json:"max_attempts"`
+	// topic; "": the topic's name and DeadLetterSuffix, when MaxAttempts is set
+	DeadLetter    string `json:"dead_letter"`
 	RatePerSecond uint32 `json:"rate_per_second"` // messages handed out per second in the whole channel; 0: no limit
 	MaxInFlight   uint32 `json:"max_in_flight"`   // messages in flight in the whole channel; 0: what the clients ask for
 	SampleRate    uint8  `json:"sample_rate"`     // percent of the messages, 1..99, beside the consumers' own; 0: all
@@ -48,7 +51,8 @@ const (
 	OrderNone      Order = iota // many messages in flight, in any order
 	OrderPartition              // one message of a partition at a time
 	OrderKey                    // one message of a key at a time
-	OrderDeclared               // as OrderPartition, and only consumers that declare to expect it may subscribe (youzan's SUB_ORDERED)
+	// as OrderPartition, and only consumers that declare to expect it may subscribe (youzan's SUB_ORDERED)
+	OrderDeclared
 )
 
 var orderNames = [...]string{"none", "partition", "key", "declared"}
@@ -119,7 +123,8 @@ func (s *ChannelSettings) Validate() error {
 		return fmt.Errorf("%w: %s", ErrSettings, why)
 	}
 	if s.DeadLetter != "" && !validTopicName(s.DeadLetter) {
-		return fmt.Errorf("%w: dead-letter topic %q: a topic's name has 1 to %d letters, digits and . _ -", ErrSettings, s.DeadLetter, MaxTopicNameBytes)
+		return fmt.Errorf("%w: dead-letter topic %q: a topic's name has 1 to %d letters, digits and . _ -",
+			ErrSettings, s.DeadLetter, MaxTopicNameBytes)
 	}
 	_, err := s.Filter.Matcher()
 	return err
@@ -136,9 +141,11 @@ func (s *ChannelSettings) invalid() string {
 	case s.MaxAttempts > MaxAttempts:
 		return fmt.Sprintf("max_attempts is %d, at most %d are counted", s.MaxAttempts, MaxAttempts)
 	case len(s.DeadLetter) > MaxTopicNameBytes:
-		return fmt.Sprintf("the dead-letter topic's name has %d bytes, at most %d are allowed", len(s.DeadLetter), MaxTopicNameBytes)
+		return fmt.Sprintf("the dead-letter topic's name has %d bytes, at most %d are allowed",
+			len(s.DeadLetter), MaxTopicNameBytes)
 	case s.SampleRate > MaxSampleRate:
-		return fmt.Sprintf("sample_rate is %d percent; 1 to %d take a sample, 0 takes everything", s.SampleRate, MaxSampleRate)
+		return fmt.Sprintf("sample_rate is %d percent; 1 to %d take a sample, 0 takes everything",
+			s.SampleRate, MaxSampleRate)
 	}
 	return s.Filter.invalid()
 }

@@ -30,9 +30,12 @@ func TestSettingsValidate(t *testing.T) {
 		{"nothing", ChannelSettings{}, ""},
 		{"everything", sampleSettings(), ""},
 		{"the limits", ChannelSettings{
-			Order: OrderKey, KeyHeader: strings.Repeat("k", MaxHeaderName), MaxAttempts: MaxAttempts, DeadLetter: strings.Repeat("t", MaxTopicNameBytes),
+			Order: OrderKey, KeyHeader: strings.Repeat("k", MaxHeaderName), MaxAttempts: MaxAttempts,
+			DeadLetter: strings.Repeat("t", MaxTopicNameBytes),
 			SampleRate: MaxSampleRate,
-			Filter:     rules(MaxFilterRules, Rule{Header: strings.Repeat("h", MaxHeaderName), Pattern: strings.Repeat("p", MaxPatternBytes)}),
+			Filter: rules(MaxFilterRules, Rule{
+				Header: strings.Repeat("h", MaxHeaderName), Pattern: strings.Repeat("p", MaxPatternBytes),
+			}),
 		}, ""},
 		{"order", ChannelSettings{Order: 4}, "order 4"},
 		{"key header", ChannelSettings{KeyHeader: strings.Repeat("k", MaxHeaderName+1)}, "257 bytes"},
@@ -44,7 +47,11 @@ func TestSettingsValidate(t *testing.T) {
 		{"rules", ChannelSettings{Filter: rules(MaxFilterRules+1, exact)}, "17 rules"},
 		{"no header", ChannelSettings{Filter: rules(1, Rule{Pattern: "v"})}, "rule 1: a header's name"},
 		{"match", ChannelSettings{Filter: rules(1, Rule{Header: "h", Match: 5})}, "match 5"},
-		{"pattern", ChannelSettings{Filter: rules(1, Rule{Header: "h", Pattern: strings.Repeat("p", MaxPatternBytes+1)})}, "257 bytes"},
+		{
+			"pattern",
+			ChannelSettings{Filter: rules(1, Rule{Header: "h", Pattern: strings.Repeat("p", MaxPatternBytes+1)})},
+			"257 bytes",
+		},
 		{"regexp", ChannelSettings{Filter: rules(1, Rule{Header: "h", Match: MatchRegexp, Pattern: "("})}, `regexp "("`},
 		{"glob", ChannelSettings{Filter: rules(1, Rule{Header: "h", Match: MatchGlob, Pattern: "[a"})}, `glob "[a"`},
 		{"exists", ChannelSettings{Filter: rules(1, Rule{Header: "h", Match: MatchExists, Pattern: "v"})}, "no pattern"},
@@ -73,8 +80,9 @@ func TestSettingsJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const golden = `{"version":300,"order":"key","key_header":"account","max_attempts":5,"dead_letter":"orders.failed","rate_per_second":70000,` +
-		`"max_in_flight":2147483648,"sample_rate":99,"filter":{"all":true,"invert":true,"rules":[{"header":"type","match":"exact","pattern":"refund"},` +
+	const golden = `{"version":300,"order":"key","key_header":"account","max_attempts":5,"dead_letter":"orders.failed",` +
+		`"rate_per_second":70000,"max_in_flight":2147483648,"sample_rate":99,"filter":{"all":true,"invert":true,"rules":[` +
+		`{"header":"type","match":"exact","pattern":"refund"},` +
 		`{"header":"region","match":"glob","pattern":"eu-*"},{"header":"trace","match":"exists","pattern":""}]}}`
 	if string(text) != golden {
 		t.Errorf("written as\n %s, want\n %s", text, golden)
@@ -83,7 +91,9 @@ func TestSettingsJSON(t *testing.T) {
 	if err := json.Unmarshal(text, &got); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("read as %+v, %v", got, err)
 	}
-	for _, bad := range []string{`{"order":"fifo"}`, `{"filter":{"rules":[{"match":"like"}]}}`, `{"max_attempts":70000}`, `{"sample_rate":-1}`} {
+	for _, bad := range []string{
+		`{"order":"fifo"}`, `{"filter":{"rules":[{"match":"like"}]}}`, `{"max_attempts":70000}`, `{"sample_rate":-1}`,
+	} {
 		if err := json.Unmarshal([]byte(bad), &got); err == nil {
 			t.Errorf("%s was read", bad)
 		}
@@ -97,7 +107,12 @@ func TestDeadLetterTopic(t *testing.T) {
 	for _, tc := range []struct {
 		s    ChannelSettings
 		want string
-	}{{ChannelSettings{}, ""}, {ChannelSettings{MaxAttempts: 1}, "t.DLQ"}, {ChannelSettings{MaxAttempts: 1, DeadLetter: "d"}, "d"}, {ChannelSettings{DeadLetter: "d"}, ""}} {
+	}{
+		{ChannelSettings{}, ""},
+		{ChannelSettings{MaxAttempts: 1}, "t.DLQ"},
+		{ChannelSettings{MaxAttempts: 1, DeadLetter: "d"}, "d"},
+		{ChannelSettings{DeadLetter: "d"}, ""},
+	} {
 		if got := tc.s.DeadLetterTopic("t"); got != tc.want {
 			t.Errorf("%+v: %q, want %q", tc.s, got, tc.want)
 		}
@@ -123,17 +138,72 @@ func TestFilterMatch(t *testing.T) {
 	}{
 		{"everything", Filter{}, [][]segment.KV{nil, kvs("h", "v")}, nil},
 		{"all of nothing", Filter{All: true}, [][]segment.KV{nil}, nil},
-		{"exact", Filter{Rules: []Rule{rule(MatchExact, "v")}}, [][]segment.KV{kvs("h", "v"), kvs("h", "x", "h", "v")}, [][]segment.KV{nil, kvs("h", "V"), kvs("H", "v"), kvs("h", "vv")}},
-		{"exact and empty", Filter{Rules: []Rule{rule(MatchExact, "")}}, [][]segment.KV{kvs("h", "")}, [][]segment.KV{nil, kvs("h", "v")}},
-		{"prefix", Filter{Rules: []Rule{rule(MatchPrefix, "eu-")}}, [][]segment.KV{kvs("h", "eu-1"), kvs("h", "eu-")}, [][]segment.KV{nil, kvs("h", "eu")}},
-		{"glob", Filter{Rules: []Rule{rule(MatchGlob, "a/*[^x-z]?")}}, [][]segment.KV{kvs("h", "a/bc"), kvs("h", "a/xbc")}, [][]segment.KV{nil, kvs("h", "a/b/cd"), kvs("h", "a/xc"), kvs("h", "a/bcd/")}},
-		{"regexp", Filter{Rules: []Rule{rule(MatchRegexp, "^[0-9]+$")}}, [][]segment.KV{kvs("h", "12")}, [][]segment.KV{nil, kvs("h", "12a")}},
-		{"exists", Filter{Rules: []Rule{rule(MatchExists, "")}}, [][]segment.KV{kvs("h", "")}, [][]segment.KV{nil, kvs("o", "")}},
-		{"any", Filter{Rules: []Rule{rule(MatchExact, "v"), other}}, [][]segment.KV{kvs("h", "v"), kvs("o", "")}, [][]segment.KV{nil, kvs("h", "x")}},
-		{"all", Filter{All: true, Rules: []Rule{rule(MatchExact, "v"), other}}, [][]segment.KV{kvs("o", "", "h", "v")}, [][]segment.KV{nil, kvs("h", "v"), kvs("o", "")}},
-		{"none of any", Filter{Invert: true, Rules: []Rule{rule(MatchExact, "v"), other}}, [][]segment.KV{nil, kvs("h", "x")}, [][]segment.KV{kvs("h", "v"), kvs("o", "")}},
-		{"not all", Filter{All: true, Invert: true, Rules: []Rule{rule(MatchExact, "v"), other}}, [][]segment.KV{nil, kvs("h", "v"), kvs("o", "")}, [][]segment.KV{kvs("o", "", "h", "v")}},
-		{"only flagged are dropped", Filter{Invert: true, Rules: []Rule{{Header: "zan-test", Pattern: "true"}}}, [][]segment.KV{nil, kvs("zan-test", "false")}, [][]segment.KV{kvs("zan-test", "true")}},
+		{
+			"exact",
+			Filter{Rules: []Rule{rule(MatchExact, "v")}},
+			[][]segment.KV{kvs("h", "v"), kvs("h", "x", "h", "v")},
+			[][]segment.KV{nil, kvs("h", "V"), kvs("H", "v"), kvs("h", "vv")},
+		},
+		{
+			"exact and empty",
+			Filter{Rules: []Rule{rule(MatchExact, "")}},
+			[][]segment.KV{kvs("h", "")},
+			[][]segment.KV{nil, kvs("h", "v")},
+		},
+		{
+			"prefix",
+			Filter{Rules: []Rule{rule(MatchPrefix, "eu-")}},
+			[][]segment.KV{kvs("h", "eu-1"), kvs("h", "eu-")},
+			[][]segment.KV{nil, kvs("h", "eu")},
+		},
+		{
+			"glob",
+			Filter{Rules: []Rule{rule(MatchGlob, "a/*[^x-z]?")}},
+			[][]segment.KV{kvs("h", "a/bc"), kvs("h", "a/xbc")},
+			[][]segment.KV{nil, kvs("h", "a/b/cd"), kvs("h", "a/xc"), kvs("h", "a/bcd/")},
+		},
+		{
+			"regexp",
+			Filter{Rules: []Rule{rule(MatchRegexp, "^[0-9]+$")}},
+			[][]segment.KV{kvs("h", "12")},
+			[][]segment.KV{nil, kvs("h", "12a")},
+		},
+		{
+			"exists",
+			Filter{Rules: []Rule{rule(MatchExists, "")}},
+			[][]segment.KV{kvs("h", "")},
+			[][]segment.KV{nil, kvs("o", "")},
+		},
+		{
+			"any",
+			Filter{Rules: []Rule{rule(MatchExact, "v"), other}},
+			[][]segment.KV{kvs("h", "v"), kvs("o", "")},
+			[][]segment.KV{nil, kvs("h", "x")},
+		},
+		{
+			"all",
+			Filter{All: true, Rules: []Rule{rule(MatchExact, "v"), other}},
+			[][]segment.KV{kvs("o", "", "h", "v")},
+			[][]segment.KV{nil, kvs("h", "v"), kvs("o", "")},
+		},
+		{
+			"none of any",
+			Filter{Invert: true, Rules: []Rule{rule(MatchExact, "v"), other}},
+			[][]segment.KV{nil, kvs("h", "x")},
+			[][]segment.KV{kvs("h", "v"), kvs("o", "")},
+		},
+		{
+			"not all",
+			Filter{All: true, Invert: true, Rules: []Rule{rule(MatchExact, "v"), other}},
+			[][]segment.KV{nil, kvs("h", "v"), kvs("o", "")},
+			[][]segment.KV{kvs("o", "", "h", "v")},
+		},
+		{
+			"only flagged are dropped",
+			Filter{Invert: true, Rules: []Rule{{Header: "zan-test", Pattern: "true"}}},
+			[][]segment.KV{nil, kvs("zan-test", "false")},
+			[][]segment.KV{kvs("zan-test", "true")},
+		},
 	} {
 		m, err := tc.f.Matcher()
 		if err != nil {
@@ -150,7 +220,8 @@ func TestFilterMatch(t *testing.T) {
 			}
 		}
 		for _, headers := range append(tc.wanted, kvs("h", strings.Repeat("long", 100))) {
-			if n := testing.AllocsPerRun(100, func() { m.Match(headers) }); n != 0 && !raceEnabled { // regexp's pool loses things then
+			if n := testing.AllocsPerRun(100, func() { m.Match(headers) }); n != 0 && !raceEnabled {
+				// regexp's pool loses things then
 				t.Errorf("%s: %v allocations", tc.name, n)
 			}
 		}

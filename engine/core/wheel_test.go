@@ -8,7 +8,10 @@ import (
 
 func TestWheelExact(t *testing.T) {
 	const start = 1_700_000_000_000
-	for _, delay := range []int64{0, 1, 2, 63, 64, 65, 127, 128, 4095, 4096, 4097, 60_000, 262_144, 3_600_000, 86_400_000, 30 * 86_400_000, 400 * 86_400_000} {
+	for _, delay := range []int64{
+		0, 1, 2, 63, 64, 65, 127, 128, 4095, 4096, 4097, 60_000, 262_144, 3_600_000, 86_400_000, 30 * 86_400_000,
+		400 * 86_400_000,
+	} {
 		var w Wheel[int64]
 		w.Advance(start, nil)
 		timer := Timer[int64]{Value: delay}

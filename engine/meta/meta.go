@@ -21,11 +21,12 @@ type PartitionID = segment.Identity
 
 // Node is a member of the cluster, alive or not.
 type Node struct {
-	ID      replicate.NodeID `json:"id"`      // given at the first join, never used again
-	Name    string           `json:"name"`    // node_id of node.json
-	Store   uuid.UUID        `json:"store"`   // of the data directory: another one means that this node's replicas are empty
-	Boot    uuid.UUID        `json:"boot"`    // of the process
-	Version string           `json:"version"` // of the program
+	ID   replicate.NodeID `json:"id"`   // given at the first join, never used again
+	Name string           `json:"name"` // node_id of node.json
+	// of the data directory: another one means that this node's replicas are empty
+	Store   uuid.UUID `json:"store"`
+	Boot    uuid.UUID `json:"boot"`    // of the process
+	Version string    `json:"version"` // of the program
 
 	Peer   string `json:"peer"` // HOST:PORT between nodes; the others are what clients are told
 	Host   string `json:"host"` // broadcast address
@@ -132,15 +133,19 @@ type Change struct {
 
 // Errors of a Store, tested with errors.Is.
 var (
-	ErrExists      = errors.New("meta: it exists already; nothing was changed")
-	ErrNotFound    = errors.New("meta: there is no such topic, partition or node; nothing was changed")
-	ErrConflict    = errors.New("meta: its state does not allow this, or somebody else was faster: nothing was changed; look at it again")
-	ErrTooFewNodes = errors.New("meta: fewer nodes are alive than the topic needs replicas: nothing was changed; start more nodes or ask for fewer replicas")
-	ErrUnavailable = errors.New("meta: the metadata store does not answer: what exists goes on, nothing can be changed; look at the etcd members")
-	ErrForeign     = errors.New("meta: the data directory belongs to another cluster than the one that was found: nothing was changed; check the addresses and the data path")
-	ErrNewerLevel  = errors.New("meta: it is at a feature level that this version does not know")
-	ErrLevel       = errors.New("meta: the feature level cannot be raised now; nothing was changed")
-	ErrUnsafe      = errors.New("meta: refused because acknowledged messages could be lost; nothing was changed")
+	ErrExists   = errors.New("meta: it exists already; nothing was changed")
+	ErrNotFound = errors.New("meta: there is no such topic, partition or node; nothing was changed")
+	ErrConflict = errors.New(
+		"meta: its state does not allow this, or somebody else was faster: nothing was changed; look at it again")
+	ErrTooFewNodes = errors.New("meta: fewer nodes are alive than the topic needs replicas: nothing was changed; start " +
+		"more nodes or ask for fewer replicas")
+	ErrUnavailable = errors.New(
+		"meta: the metadata store does not answer: what exists goes on, nothing can be changed; look at the etcd members")
+	ErrForeign = errors.New("meta: the data directory belongs to another cluster than the one that was found: " +
+		"nothing was changed; check the addresses and the data path")
+	ErrNewerLevel = errors.New("meta: it is at a feature level that this version does not know")
+	ErrLevel      = errors.New("meta: the feature level cannot be raised now; nothing was changed")
+	ErrUnsafe     = errors.New("meta: refused because acknowledged messages could be lost; nothing was changed")
 )
 
 // Registration is what a node needs to join, and how it hears of the cluster.

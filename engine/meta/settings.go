@@ -78,7 +78,8 @@ func (s *TopicSettings) Validate() error {
 		return fmt.Errorf("%w: quota_mode is %q; it must be %s or %s", ErrSettings, s.QuotaMode, QuotaReject, QuotaDropOldest)
 	}
 	if s.Durability != "" && s.Durability != DurabilitySynced {
-		return fmt.Errorf("%w: durability is %q; there is only %s, because an OK here always means that the message is on stable storage on every in-sync replica", ErrSettings, s.Durability, DurabilitySynced)
+		return fmt.Errorf("%w: durability is %q; there is only %s, because an OK here always means that the message is on "+
+			"stable storage on every in-sync replica", ErrSettings, s.Durability, DurabilitySynced)
 	}
 	return nil
 }
@@ -89,7 +90,9 @@ func (s *TopicSettings) WantedPartitions(now, most int) (int, error) {
 	case n == 0 || n == now:
 		return now, nil
 	case n < now:
-		return now, fmt.Errorf("%w: partitions is %d; the topic has %d, and none can be taken away, since each holds messages", ErrSettings, n, now)
+		return now,
+			fmt.Errorf("%w: partitions is %d; the topic has %d, and none can be taken away, since each holds messages",
+				ErrSettings, n, now)
 	case n > most:
 		return now, fmt.Errorf("%w: partitions is %d; %d are the most", ErrSettings, n, most)
 	default:

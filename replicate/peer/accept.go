@@ -72,6 +72,7 @@ func (n *Net) take(nc net.Conn, shaken func()) {
 
 func (n *Net) dialFailed(l *link, node *meta.Node, err error) {
 	if n.ctx.Err() == nil {
-		n.o.Logger.Warn("a node cannot be reached; trying again", "node", node.Name, "id", l.id, "address", node.Peer, "error", err)
+		n.o.Logger.Warn("a node cannot be reached; trying again", "node", node.Name, "id", l.id, "address", node.Peer,
+			"error", err)
 	}
 }

@@ -92,7 +92,8 @@ func (p *proxy) pass(from, to net.Conn) {
 }
 
 func quick(o *Options) {
-	o.Conn.PingEvery, o.Conn.SilenceTimeout, o.Conn.HandshakeTimeout = 50*time.Millisecond, 200*time.Millisecond, 300*time.Millisecond
+	o.Conn.PingEvery, o.Conn.SilenceTimeout, o.Conn.HandshakeTimeout = 50*time.Millisecond, 200*time.Millisecond,
+		300*time.Millisecond
 }
 
 // A network that is cut is not a dead process, on either side; when it is whole again so is the connection.
@@ -172,7 +173,9 @@ func runChild(told string) {
 	c.Address, c.Boot = ln.Addr().String(), uuid.New()
 	n, err := Listen(Options{
 		Self:    meta.Node{ID: c.ID, Name: fmt.Sprintf("n%d", c.ID), Store: storeOf(c.ID), Boot: c.Boot},
-		Cluster: testCluster, Listener: ln, Handler: quiet{}, Conn: netproto.Options{PingEvery: 50 * time.Millisecond, SilenceTimeout: 300 * time.Millisecond},
+		Cluster: testCluster, Listener: ln, Handler: quiet{}, Conn: netproto.Options{
+			PingEvery: 50 * time.Millisecond, SilenceTimeout: 300 * time.Millisecond,
+		},
 	})
 	if err != nil {
 		panic(err)
@@ -256,7 +259,9 @@ func downOf(c *child) string { return fmt.Sprintf("down %d %d", c.ID, c.Boot[15]
 func connectChild(t *testing.T, id replicate.NodeID, p *process) (*exec.Cmd, child) {
 	t.Helper()
 	cmd, c := startChild(t, id, p)
-	p.SetNodes(tableOf(&meta.Node{ID: id, Name: fmt.Sprintf("n%d", id), Store: storeOf(id), Boot: c.Boot, Peer: c.Address}))
+	p.SetNodes(tableOf(&meta.Node{
+		ID: id, Name: fmt.Sprintf("n%d", id), Store: storeOf(id), Boot: c.Boot, Peer: c.Address,
+	}))
 	p.expect(upOf(&c))
 	return cmd, c
 }
@@ -292,7 +297,9 @@ func TestStorm(t *testing.T) {
 			func(rnd *rand.Rand) { p.Disconnect(1+replicate.NodeID(rnd.IntN(count)), nil) },
 			func(rnd *rand.Rand) {
 				for range 100 {
-					_ = p.TrySend(1+replicate.NodeID(rnd.IntN(count)), &netproto.Frame{Type: netproto.TypePutAck, Head: make([]byte, rnd.IntN(1000))})
+					_ = p.TrySend(1+replicate.NodeID(rnd.IntN(count)), &netproto.Frame{
+						Type: netproto.TypePutAck, Head: make([]byte, rnd.IntN(1000)),
+					})
 				}
 			},
 			func(*rand.Rand) { p.Stats() },

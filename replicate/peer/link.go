@@ -49,7 +49,8 @@ func (l *link) learn(node *meta.Node) {
 	l.mu.Lock()
 	s := l.newest
 	// A boot that did not change may be older than the connection: only news of another process ends it.
-	if s != nil && (old == nil || old.Peer != node.Peer || s.store != node.Store || old.Name != node.Name || old.Boot != node.Boot && s.boot != node.Boot) {
+	if s != nil && (old == nil || old.Peer != node.Peer || s.store != node.Store || old.Name != node.Name ||
+		old.Boot != node.Boot && s.boot != node.Boot) {
 		s.cancel(errChanged)
 	}
 	l.mu.Unlock()

@@ -74,11 +74,13 @@ func TestThree(t *testing.T) {
 	}
 	for i, p := range all {
 		s := p.Stats()
-		if len(s.Nodes) != 2 || s.Nodes[0].ID > s.Nodes[1].ID || int(s.Accepted) != i || s.AcceptFailed != 0 || s.Probes != 0 {
+		if len(s.Nodes) != 2 || s.Nodes[0].ID > s.Nodes[1].ID || int(s.Accepted) != i || s.AcceptFailed != 0 ||
+			s.Probes != 0 {
 			t.Errorf("node %d: %+v", i+1, s)
 		}
 		for _, n := range s.Nodes {
-			if !n.Connected || n.Name != fmt.Sprintf("n%d", n.ID) || n.Dials != (n.ID > p.node.ID) || n.Conn.ReceivedFrames != perSender*senders || n.Boot[15] == 0 {
+			if !n.Connected || n.Name != fmt.Sprintf("n%d", n.ID) || n.Dials != (n.ID > p.node.ID) ||
+				n.Conn.ReceivedFrames != perSender*senders || n.Boot[15] == 0 {
 				t.Errorf("node %d: %+v", i+1, n)
 			}
 		}
@@ -104,7 +106,8 @@ func TestKillAndRestart(t *testing.T) {
 					continue
 				}
 				p.expect(fmt.Sprintf("down %d %d true", victim, old.boot()))
-				if p.Connected(victim) || !errors.Is(p.TrySend(victim, &netproto.Frame{Type: netproto.TypePutAck}), ErrNotConnected) {
+				if p.Connected(victim) || !errors.Is(p.TrySend(victim, &netproto.Frame{Type: netproto.TypePutAck}),
+					ErrNotConnected) {
 					t.Error("still connected to a dead process")
 				}
 			}
@@ -194,7 +197,9 @@ func TestSetNodes(t *testing.T) {
 		}
 		a.wait("connected again", func() bool { return len(a.events) >= 2 && len(a.up) == 1 })
 		b.wait("connected again", func() bool { return len(b.events) >= 2 && len(b.up) == 1 })
-		until(t, "a connection that stays", func() bool { return a.TrySend(2, &netproto.Frame{Type: netproto.TypePutAck, Request: 5}) == nil })
+		until(t, "a connection that stays", func() bool {
+			return a.TrySend(2, &netproto.Frame{Type: netproto.TypePutAck, Request: 5}) == nil
+		})
 		b.wait("a frame", func() bool { return len(b.got[1]) > 0 })
 	})
 }
@@ -272,7 +277,8 @@ func TestRefused(t *testing.T) {
 		a := start(t, 1, "")
 		b := &meta.Node{ID: 2, Name: "n2", Store: storeOf(2), Peer: unused(t)}
 		a.SetNodes(tableOf(b))
-		if _, err := rawConnect(t, a, b, nil); !errors.Is(err, netproto.ErrRefused) || !strings.Contains(err.Error(), "must wait to be dialed") {
+		if _, err := rawConnect(t, a, b, nil); !errors.Is(err, netproto.ErrRefused) ||
+			!strings.Contains(err.Error(), "must wait to be dialed") {
 			t.Error(err)
 		}
 	})
@@ -307,7 +313,8 @@ func rawConnect(t testing.TB, p *process, node *meta.Node, edit func(*netproto.H
 		t.Fatal(err)
 	}
 	h := netproto.Hello{
-		Role: netproto.RoleNode, Cluster: netproto.ID(testCluster), Store: netproto.ID(node.Store), Boot: netproto.ID(node.Boot), NodeID: node.Name,
+		Role: netproto.RoleNode, Cluster: netproto.ID(testCluster), Store: netproto.ID(node.Store),
+		Boot: netproto.ID(node.Boot), NodeID: node.Name,
 		MinVersion: ProtocolVersion, MaxVersion: ProtocolVersion,
 	}
 	if node.Boot[15] == 0 {
@@ -411,7 +418,9 @@ func TestTrySend(t *testing.T) {
 	}
 	b.SetNodes(tableOf(a.node))
 	connected(t, a, b)
-	if err := a.TrySend(2, &netproto.Frame{Type: netproto.TypePutAck, Body: [][]byte{make([]byte, 1<<20)}}); !errors.Is(err, netproto.ErrTooBig) {
+	if err := a.TrySend(2, &netproto.Frame{
+		Type: netproto.TypePutAck, Body: [][]byte{make([]byte, 1<<20)},
+	}); !errors.Is(err, netproto.ErrTooBig) {
 		t.Errorf("too big: %v", err)
 	}
 	// The receiver stands still, so the socket and then the queue fill.
@@ -490,7 +499,8 @@ func TestSilentConnections(t *testing.T) {
 // Options that cannot work are told at once.
 func TestBadOptions(t *testing.T) {
 	good := Options{
-		Self: meta.Node{ID: 1, Name: "n1", Store: storeOf(1), Boot: nextBoot()}, Cluster: testCluster, Handler: newRecorder(t), Listener: listen(t, "127.0.0.1:0"),
+		Self: meta.Node{ID: 1, Name: "n1", Store: storeOf(1), Boot: nextBoot()}, Cluster: testCluster,
+		Handler: newRecorder(t), Listener: listen(t, "127.0.0.1:0"),
 	}
 	defer good.Listener.Close()
 	for _, name := range []string{"two words", "tab\t", "ä", strings.Repeat("n", netproto.MaxNodeIDBytes+1)} {

@@ -76,7 +76,8 @@ func (o *Options) withDefaults() Options {
 	switch {
 	case c.Handler == nil || c.Listener == nil:
 		panic("BUG: peer: Options without Handler or Listener")
-	case c.Self.ID == 0 || c.Self.Name == "" || c.Self.Store == uuid.Nil || c.Self.Boot == uuid.Nil || c.Cluster == uuid.Nil:
+	case c.Self.ID == 0 || c.Self.Name == "" || c.Self.Store == uuid.Nil || c.Self.Boot == uuid.Nil ||
+		c.Cluster == uuid.Nil:
 		panic("BUG: peer: Options.Self or Cluster is not set")
 	}
 	if c.Logger == nil {
@@ -89,7 +90,8 @@ func (o *Options) withDefaults() Options {
 		c.Conn.HandshakeTimeout = netproto.DefaultHandshakeTimeout
 	}
 	h := &c.Conn.Hello
-	h.Role, h.Cluster, h.Store, h.Boot, h.NodeID = netproto.RoleNode, netproto.ID(c.Cluster), netproto.ID(c.Self.Store), netproto.ID(c.Self.Boot), c.Self.Name
+	h.Role, h.Cluster, h.Store, h.Boot, h.NodeID = netproto.RoleNode, netproto.ID(c.Cluster), netproto.ID(c.Self.Store),
+		netproto.ID(c.Self.Boot), c.Self.Name
 	h.MinVersion, h.MaxVersion = ProtocolVersion, ProtocolVersion
 	return c
 }
@@ -98,7 +100,8 @@ func (o *Options) withDefaults() Options {
 func validName(name string) error {
 	for i := range len(name) {
 		if name[i] < '!' || name[i] > '~' || i == netproto.MaxNodeIDBytes {
-			return fmt.Errorf("peer: %q cannot be a node's name: give it at most %d printable ASCII characters without blanks", name, netproto.MaxNodeIDBytes)
+			return fmt.Errorf("peer: %q cannot be a node's name: give it at most %d printable ASCII characters without blanks",
+				name, netproto.MaxNodeIDBytes)
 		}
 	}
 	return nil

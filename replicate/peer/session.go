@@ -85,7 +85,8 @@ func (s *session) admit(peer *netproto.Hello) error {
 	case node == nil || node.Name != peer.NodeID:
 		return refuse("node %q was expected here", l.name())
 	case uuid.UUID(peer.Store) != node.Store:
-		return refuse("node %q has the store %v here, not %v: it is not the node that the cluster knows, or news of it are on the way", peer.NodeID, node.Store, peer.Store)
+		return refuse("node %q has the store %v here, not %v: it is not the node that the cluster knows, or news of it are "+
+			"on the way", peer.NodeID, node.Store, peer.Store)
 	case s.link == nil && l.dials:
 		return refuse("node %q must wait to be dialed: it has the larger id", peer.NodeID)
 	}
@@ -129,7 +130,8 @@ func (s *session) run(c *netproto.Conn) {
 	l.conn.Store(c)
 	l.ups.Add(1)
 	s.up = true
-	s.net.o.Logger.Info("connected to node", "node", l.name(), "id", l.id, "boot", s.boot, "address", c.RemoteAddr().String())
+	s.net.o.Logger.Info("connected to node", "node", l.name(), "id", l.id, "boot", s.boot, "address",
+		c.RemoteAddr().String())
 	s.net.o.Handler.Up(l.id, s.boot)
 	close(s.ready)
 	select {
@@ -139,7 +141,8 @@ func (s *session) run(c *netproto.Conn) {
 	s.hangUp(c)
 	l.conn.Store(nil)
 	refused := s.refused()
-	s.net.o.Logger.Info("connection to node ended", "node", l.name(), "id", l.id, "boot", s.boot, "reason", s.reason.Error(), "process_gone", refused)
+	s.net.o.Logger.Info("connection to node ended", "node", l.name(), "id", l.id, "boot", s.boot, "reason",
+		s.reason.Error(), "process_gone", refused)
 	s.net.o.Handler.Down(l.id, s.boot, refused)
 }
 

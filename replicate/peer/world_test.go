@@ -38,7 +38,9 @@ type recorder struct {
 }
 
 func newRecorder(t testing.TB) *recorder {
-	return &recorder{t: t, change: make(chan struct{}), up: make(map[replicate.NodeID]uuid.UUID), got: make(map[replicate.NodeID][]uint64)}
+	return &recorder{
+		t: t, change: make(chan struct{}), up: make(map[replicate.NodeID]uuid.UUID), got: make(map[replicate.NodeID][]uint64),
+	}
 }
 
 func (r *recorder) changed() {
@@ -255,7 +257,8 @@ func noGoroutines(t testing.TB) {
 	buf := make([]byte, 1<<20)
 	until(t, "all goroutines ended", func() bool {
 		all := string(buf[:runtime.Stack(buf, true)])
-		return !strings.Contains(all, "netproto.(*Conn)") && !strings.Contains(all, "peer.(*link)") && !strings.Contains(all, "peer.(*Net).accept") && !strings.Contains(all, "peer.(*Net).take")
+		return !strings.Contains(all, "netproto.(*Conn)") && !strings.Contains(all, "peer.(*link)") &&
+			!strings.Contains(all, "peer.(*Net).accept") && !strings.Contains(all, "peer.(*Net).take")
 	})
 }
 

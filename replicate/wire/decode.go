@@ -15,7 +15,8 @@ import (
 
 // ErrInvalid says that a frame is no message of replication, or that batches in it do not verify. Nothing of it may be used. What was lost with
 // it the sender repeats when it is not acknowledged; a sender that produces such frames is broken, so end the connection.
-var ErrInvalid = errors.New("wire: the frame is not a message of replication; nothing of it was used, and what it carried will be sent again")
+var ErrInvalid = errors.New(
+	"wire: the frame is not a message of replication; nothing of it was used, and what it carried will be sent again")
 
 // Decoder turns frames into messages, one after the other. It allocates nothing once it has grown, to at most MaxBatchCount batches and
 // replicate.MaxEpochCount epochs. It is not safe for concurrent use. The zero value is ready.
@@ -182,9 +183,11 @@ func state(p []byte) (segment.State, []byte, error) {
 	case s.NextID > segment.MaxMsgID+1:
 		return s, nil, invalid("a log whose next id is %d", s.NextID)
 	case s.SegmentBase < 0 || s.End < s.SegmentBase || s.SegmentCapacity < 0:
-		return s, nil, invalid("a log that ends at %d, in a segment of %d bytes from %d on", s.End, s.SegmentCapacity, s.SegmentBase)
+		return s, nil, invalid("a log that ends at %d, in a segment of %d bytes from %d on",
+			s.End, s.SegmentCapacity, s.SegmentBase)
 	case s.SegmentCapacity > 0 && int64(s.End-s.SegmentBase) > s.SegmentCapacity:
-		return s, nil, invalid("a log that ends at %d, behind its segment of %d bytes from %d on", s.End, s.SegmentCapacity, s.SegmentBase)
+		return s, nil, invalid("a log that ends at %d, behind its segment of %d bytes from %d on",
+			s.End, s.SegmentCapacity, s.SegmentBase)
 	}
 	return s, p[stateBytes:], nil
 }
@@ -261,10 +264,12 @@ func (d *Decoder) checkRun(i int, at segment.Offset) error {
 	r := &d.runs[i]
 	inside := int64(at - r.Base)
 	if r.Base < 0 || inside < 0 || inside > r.Capacity || int64(r.Bytes) > r.Capacity-inside {
-		return invalid("%d bytes at offset %d in segment %d, which has room for %d from %d on", r.Bytes, at, r.Segment, r.Capacity, r.Base)
+		return invalid("%d bytes at offset %d in segment %d, which has room for %d from %d on",
+			r.Bytes, at, r.Segment, r.Capacity, r.Base)
 	}
 	if i > 0 && (r.Base != at || uint64(r.Segment) != uint64(d.runs[i-1].Segment)+1) {
-		return invalid("segment %d from %d on follows segment %d, which ends at %d", r.Segment, r.Base, d.runs[i-1].Segment, at)
+		return invalid("segment %d from %d on follows segment %d, which ends at %d",
+			r.Segment, r.Base, d.runs[i-1].Segment, at)
 	}
 	return nil
 }

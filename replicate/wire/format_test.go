@@ -26,9 +26,13 @@ func TestFormatTables(t *testing.T) {
 		size    int
 		offsets []int
 	}{
-		{"Head", CommonBytes, []int{offTopic, offPartition, offCode, offFlags, offRunCount, offReserved, offEpoch, offRequest}},
+		{
+			"Head", CommonBytes,
+			[]int{offTopic, offPartition, offCode, offFlags, offRunCount, offReserved, offEpoch, offRequest},
+		},
 		{"State", stateBytes, []int{
-			offStateNext, offStateNextID, offStateEnd, offStateEpoch, offStateBase, offStateCapacity, offStateLastCRC, offStateSegment,
+			offStateNext, offStateNextID, offStateEnd, offStateEpoch, offStateBase, offStateCapacity, offStateLastCRC,
+			offStateSegment,
 		}},
 		{"Run", runBytes, []int{offRunSegment, offRunBytes, offRunBase, offRunCapacity}},
 	} {
@@ -39,7 +43,8 @@ func TestFormatTables(t *testing.T) {
 		end := 0
 		for i, row := range rows {
 			if row[0] != strconv.Itoa(c.offsets[i]) || c.offsets[i] != end {
-				t.Errorf("%s: %s at %s, the code says %d, the field before ends at %d", c.heading, row[2], row[0], c.offsets[i], end)
+				t.Errorf("%s: %s at %s, the code says %d, the field before ends at %d",
+					c.heading, row[2], row[0], c.offsets[i], end)
 			}
 			size, err := strconv.Atoi(row[1])
 			if err != nil {

@@ -31,7 +31,8 @@ func FuzzDecode(f *testing.F) {
 		}
 		var again netproto.Frame
 		Encode(&again, d.ID, &d.Message, d.Runs)
-		if got := append(again.Head, d.Body...); again.Type != h.Type || again.Flags != h.Flags || !bytes.Equal(got, payload) {
+		if got := append(again.Head, d.Body...); again.Type != h.Type || again.Flags != h.Flags ||
+			!bytes.Equal(got, payload) {
 			t.Fatalf("written again as\n% x\nit was\n% x", got, payload)
 		}
 	})
@@ -58,7 +59,10 @@ func verify(t *testing.T, d *Decoder) {
 		if err := segment.VerifyBody(&h, bytes[segment.HeaderBytes:]); err != nil {
 			t.Fatal(err)
 		}
-		want := replicate.Batch{Position: h.Position, FirstID: h.FirstID, Offset: at, Epoch: h.Epoch, Bytes: h.Size(), Count: h.Count, PrevCRC: h.PrevCRC, CRC: h.CRC}
+		want := replicate.Batch{
+			Position: h.Position, FirstID: h.FirstID, Offset: at, Epoch: h.Epoch, Bytes: h.Size(), Count: h.Count,
+			PrevCRC: h.PrevCRC, CRC: h.CRC,
+		}
 		if *b != want || at < r.Base || int64(b.End()-r.Base) > r.Capacity || b.End() < at {
 			t.Fatalf("batch %d is %+v, want %+v, in %+v", i, *b, want, *r)
 		}

@@ -18,7 +18,9 @@ func heldPayloads() map[string][]byte {
 	for i, d := range testDelivered() {
 		deliver = AppendDelivered(AppendHeld(deliver, &Held{Epoch: 5, Serial: uint64(i) + 1}), &d)
 	}
-	return map[string][]byte{"sub-stamp": AppendStamp(nil, 1<<50), "sub-deliver-held": deliver, "sub-fence": AppendFence(nil, testFence())}
+	return map[string][]byte{
+		"sub-stamp": AppendStamp(nil, 1<<50), "sub-deliver-held": deliver, "sub-fence": AppendFence(nil, testFence()),
+	}
 }
 
 // rewrite reads a payload of heldPayloads and writes it again.
@@ -59,7 +61,8 @@ func TestGoldenHeld(t *testing.T) {
 		formattest.Golden(t, filepath.Join("testdata", name+".hex"), p, *update)
 		for n := range len(p) + 1 {
 			again, err := rewrite(name, p[:n])
-			if err == nil && !bytes.Equal(again, p[:n]) || err != nil && !errors.Is(err, ErrInvalid) || n == len(p) && err != nil {
+			if err == nil && !bytes.Equal(again, p[:n]) || err != nil && !errors.Is(err, ErrInvalid) ||
+				n == len(p) && err != nil {
 				t.Errorf("%s, %d of %d bytes: %v, written again % x", name, n, len(p), err, again)
 			}
 		}

@@ -108,18 +108,24 @@ const kindCount = int(replicate.MsgRange) + 1
 
 var layouts = func() (all [kindCount]layout) {
 	all = [kindCount]layout{
-		replicate.MsgProbe:     {typ: netproto.TypeProbe},
-		replicate.MsgMatch:     {typ: netproto.TypeMatch, fields: fieldPosition | fieldBoot | fieldGeneration},
-		replicate.MsgReset:     {typ: netproto.TypeReset, fields: fieldBoot | fieldGeneration | fieldLog | fieldEpochs},
-		replicate.MsgAppend:    {typ: netproto.TypePutMessagesOnReplica, fields: fieldPosition | fieldUntil | fieldCommitted | fieldFirstID | fieldNextID | fieldBatches},
+		replicate.MsgProbe: {typ: netproto.TypeProbe},
+		replicate.MsgMatch: {typ: netproto.TypeMatch, fields: fieldPosition | fieldBoot | fieldGeneration},
+		replicate.MsgReset: {typ: netproto.TypeReset, fields: fieldBoot | fieldGeneration | fieldLog | fieldEpochs},
+		replicate.MsgAppend: {
+			typ:    netproto.TypePutMessagesOnReplica,
+			fields: fieldPosition | fieldUntil | fieldCommitted | fieldFirstID | fieldNextID | fieldBatches,
+		},
 		replicate.MsgHeartbeat: {typ: netproto.TypeHeartbeat, fields: fieldPosition | fieldCommitted},
-		replicate.MsgReport:    {typ: netproto.TypeReport, fields: fieldStart | fieldBoot | fieldGeneration | fieldStore | fieldLog | fieldEpochs | usesDamaged},
-		replicate.MsgAck:       {typ: netproto.TypePutAck, fields: fieldPosition | fieldCommitted | fieldOffset | usesDamaged},
-		replicate.MsgGap:       {typ: netproto.TypeGap, fields: fieldPosition | fieldOffset},
-		replicate.MsgReject:    {typ: netproto.TypeReject, fields: fieldPosition | usesCode},
-		replicate.MsgResync:    {typ: netproto.TypeResync, fields: fieldPosition},
-		replicate.MsgFetch:     {typ: netproto.TypeFetchRange, fields: fieldPosition | fieldUntil},
-		replicate.MsgRange:     {typ: netproto.TypeFetchReply, fields: fieldPosition | fieldUntil | fieldStart | fieldBatches},
+		replicate.MsgReport: {
+			typ:    netproto.TypeReport,
+			fields: fieldStart | fieldBoot | fieldGeneration | fieldStore | fieldLog | fieldEpochs | usesDamaged,
+		},
+		replicate.MsgAck:    {typ: netproto.TypePutAck, fields: fieldPosition | fieldCommitted | fieldOffset | usesDamaged},
+		replicate.MsgGap:    {typ: netproto.TypeGap, fields: fieldPosition | fieldOffset},
+		replicate.MsgReject: {typ: netproto.TypeReject, fields: fieldPosition | usesCode},
+		replicate.MsgResync: {typ: netproto.TypeResync, fields: fieldPosition},
+		replicate.MsgFetch:  {typ: netproto.TypeFetchRange, fields: fieldPosition | fieldUntil},
+		replicate.MsgRange:  {typ: netproto.TypeFetchReply, fields: fieldPosition | fieldUntil | fieldStart | fieldBatches},
 	}
 	for k := range all {
 		all[k].bytes = CommonBytes

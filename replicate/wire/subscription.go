@@ -41,8 +41,10 @@ type Subscribe struct {
 
 // AppendSubscribe appends the payload of a Subscribe.
 func AppendSubscribe(dst []byte, s *Subscribe) []byte {
-	if len(s.Channel) == 0 || len(s.Channel) > MaxChannelNameBytes || len(s.Label) > MaxLabelBytes || len(s.Tag) > MaxTagBytes {
-		panic(fmt.Sprintf("BUG: wire: a subscription with a channel of %d bytes, a tag of %d and a label of %d", len(s.Channel), len(s.Tag), len(s.Label)))
+	if len(s.Channel) == 0 || len(s.Channel) > MaxChannelNameBytes || len(s.Label) > MaxLabelBytes ||
+		len(s.Tag) > MaxTagBytes {
+		panic(fmt.Sprintf("BUG: wire: a subscription with a channel of %d bytes, a tag of %d and a label of %d",
+			len(s.Channel), len(s.Tag), len(s.Label)))
 	}
 	le := binary.LittleEndian
 	dst = append(dst, s.Topic[:]...)
@@ -61,13 +63,17 @@ func DecodeSubscribe(p []byte) (s Subscribe, err error) {
 		return s, invalid("a subscription of %d bytes", len(p))
 	}
 	le := binary.LittleEndian
-	s = Subscribe{Topic: uuid.UUID(p[:16]), MsgTimeoutMs: le.Uint32(p[16:]), WindowBytes: le.Uint32(p[20:]), SampleRate: p[24]}
+	s = Subscribe{
+		Topic: uuid.UUID(p[:16]), MsgTimeoutMs: le.Uint32(p[16:]), WindowBytes: le.Uint32(p[20:]), SampleRate: p[24],
+	}
 	channel, label, tag := int(p[25]), int(le.Uint16(p[26:])), int(p[28])
 	reserved := p[29] | p[30] | p[31]
 	p = p[subscribeBytes:]
 	switch {
-	case channel == 0 || channel > MaxChannelNameBytes || label > MaxLabelBytes || len(p) != channel+tag+label || reserved != 0:
-		return s, invalid("a subscription with a channel of %d bytes, a tag of %d and a label of %d in %d", channel, tag, label, len(p))
+	case channel == 0 || channel > MaxChannelNameBytes || label > MaxLabelBytes || len(p) != channel+tag+label ||
+		reserved != 0:
+		return s, invalid("a subscription with a channel of %d bytes, a tag of %d and a label of %d in %d",
+			channel, tag, label, len(p))
 	case s.Topic == uuid.Nil || s.WindowBytes == 0 || s.SampleRate > 99:
 		return s, invalid("a subscription to topic %v, window %d, sample rate %d", s.Topic, s.WindowBytes, s.SampleRate)
 	}
@@ -91,7 +97,8 @@ const (
 )
 
 var consumeBytes = [...]int{
-	ConsumeReady: 8, ConsumeFinish: 8, ConsumeRequeue: 16, ConsumeTouch: 8, ConsumeStop: 0, ConsumeCredit: 4, ConsumeSeen: 8, ConsumeReturn: 16,
+	ConsumeReady: 8, ConsumeFinish: 8, ConsumeRequeue: 16, ConsumeTouch: 8, ConsumeStop: 0, ConsumeCredit: 4,
+	ConsumeSeen: 8, ConsumeReturn: 16,
 }
 
 // Consume is one entry of a Consume frame.

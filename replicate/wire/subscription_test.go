@@ -16,8 +16,9 @@ import (
 
 func testSubscribe() *Subscribe {
 	return &Subscribe{
-		Topic: uuid.UUID{1, 2, 3, 15: 16}, Channel: []byte("archive"), MsgTimeoutMs: 60000, WindowBytes: 1 << 20, SampleRate: 10,
-		Tag: []byte("eu"), Label: []byte(`{"client_id":"c"}`),
+		Topic: uuid.UUID{1, 2, 3, 15: 16}, Channel: []byte("archive"), MsgTimeoutMs: 60000, WindowBytes: 1 << 20,
+		SampleRate: 10,
+		Tag:        []byte("eu"), Label: []byte(`{"client_id":"c"}`),
 	}
 }
 
@@ -43,7 +44,11 @@ func testFailures() []Failure {
 func testDelivered() []Delivered {
 	return []Delivered{
 		{ID: 1, Timestamp: -5, Attempts: 1, Body: []byte("plain")},
-		{ID: 2, Timestamp: 1 << 60, Attempts: 32767, Headers: []segment.KV{{Key: []byte("key"), Value: []byte("k1")}, {Key: []byte("e"), Value: []byte{}}}, Body: []byte("b")},
+		{
+			ID: 2, Timestamp: 1 << 60, Attempts: 32767,
+			Headers: []segment.KV{{Key: []byte("key"), Value: []byte("k1")}, {Key: []byte("e"), Value: []byte{}}},
+			Body:    []byte("b"),
+		},
 	}
 }
 

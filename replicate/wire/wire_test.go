@@ -57,9 +57,15 @@ func fill(m *replicate.Message) {
 func keep(m *replicate.Message) {
 	all := map[field]func(){
 		fieldPosition: func() { m.Position = 0 }, fieldUntil: func() { m.Until = 0 }, fieldStart: func() { m.Start = 0 },
-		fieldCommitted: func() { m.Committed = 0 }, fieldOffset: func() { m.Offset = 0 }, fieldFirstID: func() { m.FirstID = 0 },
-		fieldNextID: func() { m.NextID = 0 }, fieldGeneration: func() { m.Generation = 0 }, fieldBoot: func() { clear(m.Boot[:]) },
-		fieldStore: func() { clear(m.Store[:]) }, fieldLog: func() { m.Log = segment.State{} }, fieldBatches: func() { m.Batches = nil },
+		fieldCommitted: func() { m.Committed = 0 }, fieldOffset: func() { m.Offset = 0 }, fieldFirstID: func() {
+			m.FirstID = 0
+		},
+		fieldNextID: func() { m.NextID = 0 }, fieldGeneration: func() { m.Generation = 0 }, fieldBoot: func() {
+			clear(m.Boot[:])
+		},
+		fieldStore: func() { clear(m.Store[:]) }, fieldLog: func() { m.Log = segment.State{} }, fieldBatches: func() {
+			m.Batches = nil
+		},
 		fieldEpochs: func() { m.Epochs = nil }, usesDamaged: func() { m.Damaged = false }, usesCode: func() { m.Code = 0 },
 	}
 	for f, clearIt := range all {
@@ -123,10 +129,13 @@ func TestBounds(t *testing.T) {
 	report := messages(t)["report"]
 	report.Epochs = nil
 	for i := range replicate.MaxEpochCount {
-		report.Epochs = append(report.Epochs, replicate.EpochStart{Epoch: segment.Epoch(i + 1), Position: segment.Position(i * 3), Offset: segment.Offset(i * 900)})
+		report.Epochs = append(report.Epochs, replicate.EpochStart{
+			Epoch: segment.Epoch(i + 1), Position: segment.Position(i * 3), Offset: segment.Offset(i * 900),
+		})
 	}
 	h, payload = encode(report, nil, nil)
-	if err := d.Decode(&h, payload); err != nil || len(payload) != MaxHeadBytes || !slices.Equal(d.Message.Epochs, report.Epochs) {
+	if err := d.Decode(&h, payload); err != nil || len(payload) != MaxHeadBytes ||
+		!slices.Equal(d.Message.Epochs, report.Epochs) {
 		t.Fatalf("%v, %d bytes", err, len(payload))
 	}
 
@@ -140,7 +149,9 @@ func TestBounds(t *testing.T) {
 		"runs in a probe":  func() { AppendHead(nil, testID, &replicate.Message{Kind: replicate.MsgProbe}, w.runs[:1]) },
 		"runs, no batches": func() { AppendHead(nil, testID, &replicate.Message{Kind: replicate.MsgAppend}, w.runs[:1]) },
 		"epochs": func() {
-			AppendHead(nil, testID, &replicate.Message{Kind: replicate.MsgReset, Epochs: append(report.Epochs, report.Epochs[0])}, nil)
+			AppendHead(nil, testID, &replicate.Message{
+				Kind: replicate.MsgReset, Epochs: append(report.Epochs, report.Epochs[0]),
+			}, nil)
 		},
 		"kind 0":            func() { AppendHead(nil, testID, &replicate.Message{}, nil) },
 		"a kind too many":   func() { Type(replicate.MsgRange + 1) },
@@ -173,7 +184,8 @@ func TestNoBatches(t *testing.T) {
 	for _, kind := range []replicate.MessageKind{replicate.MsgAppend, replicate.MsgRange} {
 		h, payload := encode(&replicate.Message{Kind: kind, Epoch: 2, Position: 7, Until: 7}, nil, nil)
 		var d Decoder
-		if err := d.Decode(&h, payload); err != nil || d.Message.Position != 7 || len(d.Message.Batches)+len(d.Body)+len(d.Runs) != 0 {
+		if err := d.Decode(&h, payload); err != nil || d.Message.Position != 7 ||
+			len(d.Message.Batches)+len(d.Body)+len(d.Runs) != 0 {
 			t.Errorf("kind %d: %v, %+v", kind, err, d.Message)
 		}
 		payload[len(payload)-8] = 1 // the offset of the first batch
@@ -187,7 +199,8 @@ func refused(t *testing.T, name string, h *netproto.Header, payload []byte) {
 	if err := d.Decode(h, payload); !errors.Is(err, ErrInvalid) {
 		t.Errorf("%s: %v", name, err)
 	}
-	if d.ID != (segment.Identity{}) || d.Body != nil || d.Runs != nil || !reflect.DeepEqual(d.Message, replicate.Message{}) {
+	if d.ID != (segment.Identity{}) || d.Body != nil || d.Runs != nil ||
+		!reflect.DeepEqual(d.Message, replicate.Message{}) {
 		t.Errorf("%s: the decoder still holds something", name)
 	}
 }
@@ -208,7 +221,10 @@ func TestRefused(t *testing.T) {
 		{"stream", "ack", func(h *netproto.Header, _ []byte) { h.Stream = 1 }},
 		{"request", "ack", func(h *netproto.Header, _ []byte) { h.Request = 1 }},
 		{"shorter than its header says", "ack", func(h *netproto.Header, _ []byte) { h.PayloadBytes++ }},
-		{"self-checked", "ack", func(h *netproto.Header, p []byte) { h.Flags, h.HeadBytes = netproto.FlagSelfChecked, uint16(len(p)) }},
+		{
+			"self-checked", "ack",
+			func(h *netproto.Header, p []byte) { h.Flags, h.HeadBytes = netproto.FlagSelfChecked, uint16(len(p)) },
+		},
 		{"not self-checked", "append", func(h *netproto.Header, _ []byte) { h.Flags, h.HeadBytes = 0, 0 }},
 		{"a short head", "append", func(h *netproto.Header, _ []byte) { h.HeadBytes = CommonBytes }},
 		{"a head without a run", "append", func(h *netproto.Header, _ []byte) { h.HeadBytes -= runBytes }},
@@ -224,17 +240,32 @@ func TestRefused(t *testing.T) {
 		{"fewer runs than there are", "append", func(_ *netproto.Header, p []byte) { p[offRunCount]-- }},
 		{"reserved", "ack", func(_ *netproto.Header, p []byte) { p[offReserved] = 1 }},
 		{"negative offset", "ack", func(_ *netproto.Header, p []byte) { p[fields+16+7] = 0x80 }},
-		{"message id", "append", func(_ *netproto.Header, p []byte) { le.PutUint64(p[fields+24:], uint64(segment.MaxMsgID)+2) }},
-		{"next message id", "append", func(_ *netproto.Header, p []byte) { le.PutUint64(p[fields+32:], uint64(segment.MaxMsgID)+2) }},
+		{
+			"message id", "append",
+			func(_ *netproto.Header, p []byte) { le.PutUint64(p[fields+24:], uint64(segment.MaxMsgID)+2) },
+		},
+		{
+			"next message id", "append",
+			func(_ *netproto.Header, p []byte) { le.PutUint64(p[fields+32:], uint64(segment.MaxMsgID)+2) },
+		},
 		{"negative offset of batches", "append", func(_ *netproto.Header, p []byte) { p[fields+40+7] = 0x80 }},
-		{"offset of batches near the end", "append", func(_ *netproto.Header, p []byte) { le.PutUint64(p[fields+40:], math.MaxInt64-100) }},
+		{
+			"offset of batches near the end", "append",
+			func(_ *netproto.Header, p []byte) { le.PutUint64(p[fields+40:], math.MaxInt64-100) },
+		},
 		{"next id of a log", "reset", func(_ *netproto.Header, p []byte) {
 			le.PutUint64(p[fields+24+offStateNextID:], uint64(segment.MaxMsgID)+2)
 		}},
-		{"log before its segment", "reset", func(_ *netproto.Header, p []byte) { le.PutUint64(p[fields+24+offStateBase:], 1<<20+513) }},
+		{
+			"log before its segment", "reset",
+			func(_ *netproto.Header, p []byte) { le.PutUint64(p[fields+24+offStateBase:], 1<<20+513) },
+		},
 		{"negative base", "reset", func(_ *netproto.Header, p []byte) { p[fields+24+offStateBase+7] = 0x80 }},
 		{"negative capacity", "reset", func(_ *netproto.Header, p []byte) { p[fields+24+offStateCapacity+7] = 0x80 }},
-		{"log behind its segment", "reset", func(_ *netproto.Header, p []byte) { le.PutUint64(p[fields+24+offStateCapacity:], 511) }},
+		{
+			"log behind its segment", "reset",
+			func(_ *netproto.Header, p []byte) { le.PutUint64(p[fields+24+offStateCapacity:], 511) },
+		},
 		{"epoch table", "reset", func(_ *netproto.Header, p []byte) { p[fields+24+stateBytes] = 9 }},
 		{"fewer epochs than there are", "reset", func(_ *netproto.Header, p []byte) { p[fields+24+stateBytes+4]-- }},
 	} {
@@ -275,13 +306,23 @@ func TestRefusedRuns(t *testing.T) {
 		t.Fatalf("%d runs", len(w.runs))
 	}
 	for name, edit := range map[string]func(runs []Run) []Run{
-		"a byte too few in the last":   func(r []Run) []Run { r[1].Bytes--; return r },
-		"a byte too many in the last":  func(r []Run) []Run { r[1].Bytes++; return r },
-		"border in a batch":            func(r []Run) []Run { r[0].Bytes--; r[1].Bytes++; return r },
-		"the border a batch later":     func(r []Run) []Run { r[0].Bytes += w.batches[3].Bytes; r[1].Bytes -= w.batches[3].Bytes; return r },
-		"the border a batch earlier":   func(r []Run) []Run { r[0].Bytes -= w.batches[2].Bytes; r[1].Bytes += w.batches[2].Bytes; return r },
-		"one is missing":               func(r []Run) []Run { return r[:1] },
-		"an empty one":                 func(r []Run) []Run { return append(r, Run{Segment: 2, Base: w.state.End, Capacity: 4096}) },
+		"a byte too few in the last":  func(r []Run) []Run { r[1].Bytes--; return r },
+		"a byte too many in the last": func(r []Run) []Run { r[1].Bytes++; return r },
+		"border in a batch":           func(r []Run) []Run { r[0].Bytes--; r[1].Bytes++; return r },
+		"the border a batch later": func(r []Run) []Run {
+			r[0].Bytes += w.batches[3].Bytes
+			r[1].Bytes -= w.batches[3].Bytes
+			return r
+		},
+		"the border a batch earlier": func(r []Run) []Run {
+			r[0].Bytes -= w.batches[2].Bytes
+			r[1].Bytes += w.batches[2].Bytes
+			return r
+		},
+		"one is missing": func(r []Run) []Run { return r[:1] },
+		"an empty one": func(r []Run) []Run {
+			return append(r, Run{Segment: 2, Base: w.state.End, Capacity: 4096})
+		},
 		"segments not in order":        func(r []Run) []Run { r[0].Segment = 9; return r },
 		"a segment is left out":        func(r []Run) []Run { r[1].Segment++; return r },
 		"begins before its segment":    func(r []Run) []Run { r[0].Base++; return r },

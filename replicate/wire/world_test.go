@@ -65,7 +65,8 @@ func (w *logWriter) place(epoch segment.Epoch, sealed []byte) {
 		w.t.Fatal(err)
 	}
 	w.batches = append(w.batches, replicate.Batch{
-		Position: h.Position, FirstID: h.FirstID, Offset: s.End, Epoch: h.Epoch, Bytes: h.Size(), Count: h.Count, PrevCRC: h.PrevCRC, CRC: h.CRC,
+		Position: h.Position, FirstID: h.FirstID, Offset: s.End, Epoch: h.Epoch, Bytes: h.Size(), Count: h.Count,
+		PrevCRC: h.PrevCRC, CRC: h.CRC,
 	})
 	w.bytes = append(w.bytes, sealed...)
 	s.Advance(&h)
@@ -89,7 +90,10 @@ func frameOf(f *netproto.Frame) (netproto.Header, []byte) {
 	for _, p := range f.Body {
 		payload = append(payload, p...)
 	}
-	h := netproto.Header{Type: f.Type, Flags: f.Flags, Status: f.Status, Stream: f.Stream, Request: f.Request, PayloadBytes: uint32(len(payload))}
+	h := netproto.Header{
+		Type: f.Type, Flags: f.Flags, Status: f.Status, Stream: f.Stream, Request: f.Request,
+		PayloadBytes: uint32(len(payload)),
+	}
 	if f.Flags&netproto.FlagSelfChecked != 0 {
 		h.HeadBytes = uint16(len(f.Head))
 	}
@@ -114,12 +118,16 @@ func messages(t testing.TB) map[string]*replicate.Message {
 	w.add(5, 2, 20)
 	w.add(5, 1, 100) // begins segment 1
 	state := segment.State{
-		Next: 41, NextID: 401, End: 1<<20 + 512, LastCRC: 0xDEADBEEF, Epoch: 4, Segment: 1, SegmentBase: 1 << 20, SegmentCapacity: 2 << 20,
+		Next: 41, NextID: 401, End: 1<<20 + 512, LastCRC: 0xDEADBEEF, Epoch: 4, Segment: 1, SegmentBase: 1 << 20,
+		SegmentCapacity: 2 << 20,
 	}
 	epochs := []replicate.EpochStart{{Epoch: 1, Position: 0, Offset: 0}, {Epoch: 4, Position: 30, Offset: 9000}}
 	app, rng := *w.append(), *w.append()
 	app.Committed, app.Request = 38, 9
-	rng = replicate.Message{Kind: replicate.MsgRange, Epoch: 5, Request: 9, Position: rng.Position, Until: rng.Until, Start: 12, Batches: rng.Batches}
+	rng = replicate.Message{
+		Kind: replicate.MsgRange, Epoch: 5, Request: 9, Position: rng.Position, Until: rng.Until, Start: 12,
+		Batches: rng.Batches,
+	}
 	all := map[string]*replicate.Message{
 		"probe":     {Kind: replicate.MsgProbe},
 		"match":     {Kind: replicate.MsgMatch, Position: 300, Boot: testBoot, Generation: 6},
@@ -127,7 +135,8 @@ func messages(t testing.TB) map[string]*replicate.Message {
 		"append":    &app,
 		"heartbeat": {Kind: replicate.MsgHeartbeat, Position: 300, Committed: 298},
 		"report": {
-			Kind: replicate.MsgReport, Boot: testBoot, Generation: 6, Store: testStore, Start: 12, Log: state, Epochs: epochs, Damaged: true,
+			Kind: replicate.MsgReport, Boot: testBoot, Generation: 6, Store: testStore, Start: 12, Log: state, Epochs: epochs,
+			Damaged: true,
 		},
 		"ack":    {Kind: replicate.MsgAck, Position: 300, Offset: 1 << 40, Committed: 298, Damaged: true},
 		"gap":    {Kind: replicate.MsgGap, Position: 300, Offset: 1 << 40},

@@ -63,10 +63,12 @@ type Buf struct {
 // The memory is reserved, not populated: a page costs nothing until it is touched.
 func NewArena(bufBytes, count int) (*Arena, error) {
 	if bufBytes <= 0 || bufBytes%BlockBytes != 0 || count <= 0 {
-		return nil, fmt.Errorf("aio: an arena of %d buffers of %d bytes is not possible: the size must be a multiple of %d and both greater than 0", count, bufBytes, BlockBytes)
+		return nil, fmt.Errorf("aio: an arena of %d buffers of %d bytes is not possible: the size must be a multiple of %d "+
+			"and both greater than 0", count, bufBytes, BlockBytes)
 	}
 	if int64(bufBytes) > MaxArenaBytes/int64(count) {
-		return nil, fmt.Errorf("aio: an arena of %d buffers of %d bytes exceeds the limit of %d bytes; use fewer or smaller buffers", count, bufBytes, int64(MaxArenaBytes))
+		return nil, fmt.Errorf("aio: an arena of %d buffers of %d bytes exceeds the limit of %d bytes; use fewer or "+
+			"smaller buffers", count, bufBytes, int64(MaxArenaBytes))
 	}
 	mem, err := mapGarbage(bufBytes * count)
 	if err != nil {

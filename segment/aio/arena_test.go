@@ -76,7 +76,9 @@ func TestArenaHandsOutEachBufferOnce(t *testing.T) {
 }
 
 func TestArenaLimits(t *testing.T) {
-	for _, bad := range [][2]int{{0, 1}, {-4096, 1}, {4095, 1}, {4097, 1}, {4096, 0}, {4096, -1}, {1 << 30, 17}, {1 << 40, 1 << 40}} {
+	for _, bad := range [][2]int{
+		{0, 1}, {-4096, 1}, {4095, 1}, {4097, 1}, {4096, 0}, {4096, -1}, {1 << 30, 17}, {1 << 40, 1 << 40},
+	} {
 		if a, err := aio.NewArena(bad[0], bad[1]); err == nil {
 			a.Close()
 			t.Errorf("an arena of %d buffers of %d bytes was made", bad[1], bad[0])

@@ -40,7 +40,8 @@ func (f *file) usable() error {
 		return fmt.Errorf("aio: %s: %w", f.name, ErrClosed)
 	}
 	if failed := f.failed.Load(); failed != nil {
-		return fmt.Errorf("aio: %s takes no more writes until it is opened again: an earlier one was not made durable: %w", f.name, *failed)
+		return fmt.Errorf("aio: %s takes no more writes until it is opened again: an earlier one was not made durable: %w",
+			f.name, *failed)
 	}
 	return nil
 }
@@ -99,7 +100,8 @@ func (f *file) Sync() error {
 		return err
 	}
 	if err := fdatasync(f.fd); err != nil {
-		err = fmt.Errorf("aio: flush of %s failed, what was written since the last flush counts as not stored: %w", f.name, err)
+		err = fmt.Errorf("aio: flush of %s failed, what was written since the last flush counts as not stored: %w",
+			f.name, err)
 		f.failed.CompareAndSwap(nil, &err)
 		return err
 	}
@@ -229,7 +231,8 @@ func pwritev2(fd int, p []byte, off int64, flags uintptr) (int, error) {
 	iov := unix.Iovec{Base: unsafe.SliceData(p)}
 	iov.SetLen(len(p))
 	// The offset is passed in two halves of a long; on 64 bits the first carries all of it.
-	n, _, errno := syscall.Syscall6(unix.SYS_PWRITEV2, uintptr(fd), uintptr(unsafe.Pointer(&iov)), 1, uintptr(off), uintptr(uint64(off)>>32), flags)
+	n, _, errno := syscall.Syscall6(unix.SYS_PWRITEV2, uintptr(fd), uintptr(unsafe.Pointer(&iov)), 1, uintptr(off),
+		uintptr(uint64(off)>>32), flags)
 	if errno != 0 {
 		return 0, errno
 	}

@@ -57,7 +57,10 @@ func TestGuardTurnsFaultsIntoErrors(t *testing.T) {
 			t.Errorf("%s of a lost page: %v, want ErrMedia", name, err)
 		}
 	}
-	if err := aio.Guard("seg", func() error { crc32.Checksum(aio.MappedBytes(m)[:aio.BlockBytes], table); return nil }); err != nil {
+	if err := aio.Guard("seg", func() error {
+		crc32.Checksum(aio.MappedBytes(m)[:aio.BlockBytes], table)
+		return nil
+	}); err != nil {
 		t.Errorf("reading the page that is left: %v", err)
 	}
 	if err := m.Populate(0, aio.BlockBytes); err != nil {

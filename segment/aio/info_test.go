@@ -56,7 +56,8 @@ func resident(t *testing.T, m aio.Mapping) int {
 	t.Helper()
 	p := aio.MappedBytes(m)
 	pages := make([]byte, len(p)/aio.BlockBytes)
-	if _, _, errno := syscall.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
+	if _, _, errno := syscall.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)),
+		uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
 		t.Fatal(errno)
 	}
 	n := 0

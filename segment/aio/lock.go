@@ -47,7 +47,8 @@ func takeLock(root *os.Root, opts DiskOptions) (*os.File, error) {
 	if err != nil {
 		f.Close()
 		if err == syscall.EWOULDBLOCK {
-			return nil, fmt.Errorf("%w: its file %s is locked (waited %v); stop that process, or use another directory", ErrLocked, contract.LockName, opts.LockWait)
+			return nil, fmt.Errorf("%w: its file %s is locked (waited %v); stop that process, or use another directory",
+				ErrLocked, contract.LockName, opts.LockWait)
 		}
 		return nil, fmt.Errorf("locking %s: %w", contract.LockName, err)
 	}

@@ -31,7 +31,9 @@ func holdDisk(args []string) error {
 func TestLockExcludesOthers(t *testing.T) {
 	dir := t.TempDir()
 	d := open(t, dir, aio.DiskOptions{})
-	refused := map[string]aio.DiskOptions{"writer": {}, "reader": {ReadOnly: true}, "waiting writer": {LockWait: 30 * time.Millisecond}}
+	refused := map[string]aio.DiskOptions{
+		"writer": {}, "reader": {ReadOnly: true}, "waiting writer": {LockWait: 30 * time.Millisecond},
+	}
 	for name, opts := range refused {
 		if _, err := aio.OpenDisk(dir, opts); !errors.Is(err, aio.ErrLocked) {
 			t.Errorf("a second %s: %v, want ErrLocked", name, err)
@@ -117,7 +119,9 @@ func overwriteForever(args []string) error {
 			for i := range b.Bytes() {
 				b.Bytes()[i] = byte(n)
 			}
-			if err := q.Submit(aio.Op{File: f, Data: b.Bytes(), Offset: int64(n%ghostBlocks) * ghostBlockBytes, Tag: n}); err != nil {
+			if err := q.Submit(aio.Op{
+				File: f, Data: b.Bytes(), Offset: int64(n%ghostBlocks) * ghostBlockBytes, Tag: n,
+			}); err != nil {
 				return err
 			}
 			held[n] = b
@@ -199,7 +203,9 @@ func TestFilesAreForTheOwnerOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	for name, want := range map[string]fs.FileMode{".": 0o700, "x": 0o700, "x/y": 0o700, "x/f": 0o600, "x/w": 0o600, "LOCK": 0o600} {
+	for name, want := range map[string]fs.FileMode{
+		".": 0o700, "x": 0o700, "x/y": 0o700, "x/f": 0o600, "x/w": 0o600, "LOCK": 0o600,
+	} {
 		st, err := os.Stat(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)
@@ -256,7 +262,8 @@ func TestReadOnlyChangesNothing(t *testing.T) {
 	if err := errors.Join(d.WriteFile("f", []byte("hello")), d.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := aio.OpenDisk(filepath.Join(dir, "missing"), aio.DiskOptions{ReadOnly: true}); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := aio.OpenDisk(filepath.Join(dir, "missing"), aio.DiskOptions{ReadOnly: true}); !errors.Is(err,
+		fs.ErrNotExist) {
 		t.Errorf("a missing directory: %v, want fs.ErrNotExist", err)
 	}
 	d = open(t, dir, aio.DiskOptions{ReadOnly: true})

@@ -51,7 +51,8 @@ func (m *mapping) Populate(off, n int64) error {
 		return fmt.Errorf("aio: mapping of %s: %w", m.name, ErrClosed)
 	}
 	if off < 0 || n < 0 || n > int64(len(m.mem))-off {
-		panic(fmt.Sprintf("BUG: aio.Mapping.Populate: [%d, %d) is not within the %d bytes of %s", off, off+n, len(m.mem), m.name))
+		panic(fmt.Sprintf("BUG: aio.Mapping.Populate: [%d, %d) is not within the %d bytes of %s",
+			off, off+n, len(m.mem), m.name))
 	}
 	if n == 0 {
 		return nil

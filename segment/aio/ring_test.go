@@ -160,7 +160,8 @@ func TestRingErrors(t *testing.T) {
 	}
 	for range 10 { // more than the ring has entries
 		faulty.errs = repeat(syscall.EAGAIN, uring.MaxEnterTries)
-		if err := q.Submit(Op{File: f, Data: p, Offset: BlockBytes}); !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, uring.ErrStuck) {
+		if err := q.Submit(Op{File: f, Data: p, Offset: BlockBytes}); !errors.Is(err, syscall.EAGAIN) &&
+			!errors.Is(err, uring.ErrStuck) {
 			t.Fatalf("a submission that the kernel never took: %v", err)
 		}
 	}

@@ -178,8 +178,10 @@ func TestUtilities(t *testing.T) {
 
 		background(t, "nsq_to_nsq", append(lookups(c), "-topic=lines", "-channel=copy", "-destination-topic=copied",
 			"-destination-nsqd-tcp-address="+last.NSQ)...)
-		background(t, "nsq_to_file", append(lookups(c), "-topic=lines", "-channel=file", "-output-dir="+dir, "-sync-interval=200ms")...)
-		background(t, "nsq_to_file", append(lookups(c), "-topic=copied", "-channel=file", "-output-dir="+dir, "-sync-interval=200ms")...)
+		background(t, "nsq_to_file", append(lookups(c), "-topic=lines", "-channel=file", "-output-dir="+dir,
+			"-sync-interval=200ms")...)
+		background(t, "nsq_to_file", append(lookups(c), "-topic=copied", "-channel=file", "-output-dir="+dir,
+			"-sync-interval=200ms")...)
 		for _, topic := range []string{"lines", "copied"} {
 			until(t, "nsq_to_file did not write all of "+topic, func() bool {
 				files, _ := filepath.Glob(filepath.Join(dir, topic+".*"))
@@ -288,7 +290,8 @@ func TestNSQJS(t *testing.T) {
 				const count = 1000
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
-				cmd := exec.CommandContext(ctx, "node", "roundtrip.js", c.Nodes[i%len(c.Nodes)].NSQ, strings.Join(c.Lookups(), ","), "js"+wire, fmt.Sprint(count), wire)
+				cmd := exec.CommandContext(ctx, "node", "roundtrip.js", c.Nodes[i%len(c.Nodes)].NSQ, strings.Join(c.Lookups(), ","),
+					"js"+wire, fmt.Sprint(count), wire)
 				cmd.Dir = "nsqjs"
 				var log bytes.Buffer
 				cmd.Stderr = &log

@@ -29,13 +29,16 @@ func TestPauseInBetween(t *testing.T) {
 	const short = 1500 * time.Millisecond
 	s := prepare(t, four, harness.Options{Serve: []string{"--default-partitions", "1", "--msg-timeout", "1s"}})
 	s.options.Ordered = []string{"a"}
-	s.try(harness.Post(s.within(startTimeout), s.c.Nodes[0].HTTP, "/channel/settings?topic="+topic+"&channel=a", map[string]any{"order": "partition"}, nil))
+	s.try(harness.Post(s.within(startTimeout), s.c.Nodes[0].HTTP, "/channel/settings?topic="+topic+"&channel=a",
+		map[string]any{"order": "partition"}, nil))
 	for _, n := range s.c.Nodes {
 		s.run.Consume(workload.Consumer{Name: "at-" + n.Name, Channel: "a", Patient: true, Fixed: []string{n.NSQ}, Ready: 3})
 	}
 	s.run.Consume(workload.Consumer{Name: "c-b", Channel: "b"})
 	for i, n := range s.c.Nodes {
-		s.run.Produce(workload.Producer{Name: "p-" + n.Name, Addresses: rotated(s.run.Nodes, i), PerSecond: 20, AnswerTimeout: answerTimeout})
+		s.run.Produce(workload.Producer{
+			Name: "p-" + n.Name, Addresses: rotated(s.run.Nodes, i), PerSecond: 20, AnswerTimeout: answerTimeout,
+		})
 	}
 	s.acks(60)
 	leader := func() *harness.Node { return s.leader(0) }

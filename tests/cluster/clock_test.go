@@ -46,7 +46,8 @@ type clocks struct {
 func TestClockSteps(t *testing.T) {
 	needNet(t)
 	c := beginClocks(t)
-	heal := c.fault("clocks are set", "all", func() error { return nil }) // one long fault: what comes again is not what this test is about
+	// one long fault: what comes again is not what this test is about
+	heal := c.fault("clocks are set", "all", func() error { return nil })
 	steps := []time.Duration{2 * time.Hour, -2 * time.Hour, 30 * time.Hour, 0}
 	for round := range rounds(t, 1) {
 		for i, d := range steps {
@@ -81,13 +82,16 @@ func TestClockSteps(t *testing.T) {
 func beginClocks(t *testing.T) *clocks {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "engine")
-	if out, err := exec.Command("go", "build", "-tags", "clock", "-o", binary, "penstock/cmd/engine").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-tags", "clock", "-o", binary,
+		"penstock/cmd/engine").CombinedOutput(); err != nil {
 		t.Fatalf("building the engine: %v\n%s", err, out)
 	}
 	c := &clocks{dir: t.TempDir(), set: map[string]int{}}
 	t.Setenv(harness.BinaryVariable, binary)
 	t.Setenv(clockDirVariable, c.dir)
-	c.scenario = prepare(t, spread, harness.Options{Serve: slices.Concat(small, []string{"--retention-age", "1h", "--retention-interval", "100ms"})})
+	c.scenario = prepare(t, spread, harness.Options{
+		Serve: slices.Concat(small, []string{"--retention-age", "1h", "--retention-interval", "100ms"}),
+	})
 	ctx := c.within(startTimeout)
 	c.try(c.run.CreateChannel("slow", false, func() error { return c.c.CreateChannel(ctx, topic, "slow") }))
 	c.try(c.c.CreateTopic(ctx, delayTopic))
@@ -115,7 +119,8 @@ func (c *clocks) step(n *harness.Node, d time.Duration) {
 	if c.set[n.Name]++; c.set[n.Name] > 1 {
 		return
 	}
-	for end := time.Now().Add(startTimeout); !strings.Contains(n.LogTail(1<<20), clockSaid); c.pass(50 * time.Millisecond) {
+	for end := time.Now().Add(startTimeout); !strings.Contains(n.LogTail(1<<20),
+		clockSaid); c.pass(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			c.t.Fatalf("%s does not say that its clock was set", n.Name)
 		}
@@ -127,7 +132,8 @@ func (c *clocks) takeDelayed() {
 	c.t.Helper()
 	cfg := gonsq.NewConfig()
 	cfg.LookupdPollInterval = 100 * time.Millisecond // also after how long it connects again
-	cfg.MaxInFlight = 2 * len(c.c.Nodes)             // with fewer than nodes it leaves some at RDY 0 for a minute and longer
+	// with fewer than nodes it leaves some at RDY 0 for a minute and longer
+	cfg.MaxInFlight = 2 * len(c.c.Nodes)
 	consumer, err := gonsq.NewConsumer(delayTopic, "d", cfg)
 	c.try(err)
 	consumer.SetLogger(log.New(io.Discard, "", 0), gonsq.LogLevelError)
@@ -152,7 +158,8 @@ func (c *clocks) delay() (due func()) {
 	came := make(chan time.Time, 1)
 	c.came.Store(body, came)
 	began := time.Now()
-	url := fmt.Sprintf("http://%s/pub?topic=%s&defer=%d", c.c.Nodes[c.delayed%len(c.c.Nodes)].HTTP, delayTopic, clockWait.Milliseconds())
+	url := fmt.Sprintf("http://%s/pub?topic=%s&defer=%d",
+		c.c.Nodes[c.delayed%len(c.c.Nodes)].HTTP, delayTopic, clockWait.Milliseconds())
 	ctx, cancel := context.WithTimeout(c.t.Context(), startTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewBufferString(body))

@@ -130,7 +130,8 @@ func (f *failing) round(n *harness.Node, kind string, reads, writes bool) {
 	if !n.Running() {
 		s.t.Logf("%s: the node ended:\n%s", kind, n.LogTail(2<<10))
 	}
-	if log := n.LogTail(1 << 20); strings.Contains(log, "SIGBUS") || strings.Contains(log, "fatal error") || strings.Contains(log, "panic:") {
+	if log := n.LogTail(1 << 20); strings.Contains(log, "SIGBUS") || strings.Contains(log, "fatal error") ||
+		strings.Contains(log, "panic:") {
 		s.t.Errorf("%s: the process crashed:\n%s", kind, n.LogTail(4<<10))
 	}
 	if writes && !strings.Contains(n.LogTail(1<<20), "the commit log failed") {

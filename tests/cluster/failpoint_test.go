@@ -24,14 +24,16 @@ const (
 
 // often are files so small that the log begins a new one, and gives old ones back, every few seconds of this load.
 var often = []string{
-	"--commit-file-bytes", "1MiB", "--commit-live-bytes", "4MiB", "--min-segment-bytes", "64KiB", "--max-segment-bytes", "256KiB",
+	"--commit-file-bytes", "1MiB", "--commit-live-bytes", "4MiB", "--min-segment-bytes", "64KiB", "--max-segment-bytes",
+	"256KiB",
 	"--max-message-bytes", "64KiB", "--max-batch-bytes", "128KiB",
 }
 
 // points are the failpoints that a node can reach, those of rare events with how often they are passed at most before.
 func points(single bool) []string {
 	return slices.DeleteFunc(slices.Clone(failpoint.Names), func(name string) bool {
-		replicated := name == "engine/before-commit" || name == "engine/after-commit" || strings.HasPrefix(name, "engine/follower-")
+		replicated := name == "engine/before-commit" || name == "engine/after-commit" ||
+			strings.HasPrefix(name, "engine/follower-")
 		alone := name == "engine/before-append" || name == "engine/before-answer" || name == "engine/after-answer"
 		// A cluster's committer runs the same code as a single node's, with nothing to answer.
 		return single && replicated || !single && alone

@@ -101,9 +101,14 @@ func (h *hang) leadEach() {
 		}
 		run := h.run
 		if n > 0 {
-			run = &workload.Run{Topic: topic + strconv.Itoa(n), Recorder: h.run.Recorder, Nodes: h.run.Nodes, Lookups: h.run.Lookups, Names: h.run.Names}
+			run = &workload.Run{
+				Topic: topic + strconv.Itoa(n), Recorder: h.run.Recorder, Nodes: h.run.Nodes, Lookups: h.run.Lookups,
+				Names: h.run.Names,
+			}
 			h.try(h.c.CreateTopic(h.within(startTimeout), run.Topic))
-			h.try(run.CreateChannel("a", true, func() error { return h.c.CreateChannel(h.within(startTimeout), run.Topic, "a") }))
+			h.try(run.CreateChannel("a", true, func() error {
+				return h.c.CreateChannel(h.within(startTimeout), run.Topic, "a")
+			}))
 		}
 		leader := h.leaderOf(run.Topic)
 		if !led[leader.Name] || n == 0 {
@@ -139,8 +144,13 @@ func (h *hang) publish(i int, run *workload.Run) {
 	leader := h.leaderOf(run.Topic)
 	stays, goes := fmt.Sprintf("stays%d", i), fmt.Sprintf("goes%d", i)
 	h.clients[stays], h.clients[goes] = run.Topic, run.Topic
-	run.Produce(workload.Producer{Name: stays, Addresses: []string{leader.NSQ}, Window: 16, PerSecond: 100, AnswerTimeout: hangTime})
-	run.Produce(workload.Producer{Name: goes, Addresses: rotated(run.Nodes, slices.Index(run.Nodes, leader.NSQ)), Window: 4, PerSecond: 50, AnswerTimeout: answerTimeout})
+	run.Produce(workload.Producer{
+		Name: stays, Addresses: []string{leader.NSQ}, Window: 16, PerSecond: 100, AnswerTimeout: hangTime,
+	})
+	run.Produce(workload.Producer{
+		Name: goes, Addresses: rotated(run.Nodes, slices.Index(run.Nodes, leader.NSQ)), Window: 4, PerSecond: 50,
+		AnswerTimeout: answerTimeout,
+	})
 }
 
 // versions are the numbers of changes of the topics' rows.
@@ -185,7 +195,8 @@ func (h *hang) blip(i int) {
 		longest = max(longest, gap)
 	}
 	if n := h.isrChanges() - before; n != 0 && took < blipMax && longest < blipMax {
-		h.t.Errorf("the disk of %s hung for %v, the longest time without an OK was %v: the in-sync replicas changed %d times", h.c.Nodes[i].Name, took, longest, n)
+		h.t.Errorf("the disk of %s hung for %v, the longest time without an OK was %v: the in-sync replicas changed %d times",
+			h.c.Nodes[i].Name, took, longest, n)
 	}
 }
 
@@ -275,16 +286,19 @@ func (h *hang) round(i int) {
 	after := h.versions()
 	for _, run := range h.topics {
 		name := run.Topic
-		h.t.Logf("the disk of %s hung: topic %s, led by %s: longest gap %v, %d changes", n.Name, name, leaders[name], gaps[name], after[name]-before[name])
+		h.t.Logf("the disk of %s hung: topic %s, led by %s: longest gap %v, %d changes",
+			n.Name, name, leaders[name], gaps[name], after[name]-before[name])
 		limit := hangGap
 		if leaders[name] == n.Name {
 			limit = hungLeaderGap
 		}
 		if limit += 2 * late; gaps[name] > limit {
-			h.t.Errorf("the disk of %s hung, and topic %s, led by %s, had no OK for %v; allowed are %v", n.Name, name, leaders[name], gaps[name], limit)
+			h.t.Errorf("the disk of %s hung, and topic %s, led by %s, had no OK for %v; allowed are %v",
+				n.Name, name, leaders[name], gaps[name], limit)
 		}
 		if changes := after[name] - before[name]; changes > hangChanges {
-			h.t.Errorf("the disk of %s hung, and the row of topic %s changed %d times; allowed are %d", n.Name, name, changes, hangChanges)
+			h.t.Errorf("the disk of %s hung, and the row of topic %s changed %d times; allowed are %d",
+				n.Name, name, changes, hangChanges)
 		}
 	}
 }

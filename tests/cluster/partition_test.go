@@ -55,11 +55,17 @@ func TestPartitions(t *testing.T) {
 	s := begin(t, spread, harness.Options{})
 	network := s.c.Net
 	lead := s.leader(0)
-	s.cut("leader isolated", lead.Name, func() error { return network.Split([]int{s.place(lead)}, s.others(lead), harness.All) })
+	s.cut("leader isolated", lead.Name, func() error {
+		return network.Split([]int{s.place(lead)}, s.others(lead), harness.All)
+	})
 	lead = s.leader(1)
-	s.cut("leader without metadata", lead.Name, func() error { return network.Split([]int{s.place(lead)}, s.others(lead), harness.Metadata) })
+	s.cut("leader without metadata", lead.Name, func() error {
+		return network.Split([]int{s.place(lead)}, s.others(lead), harness.Metadata)
+	})
 	lead = s.leader(2)
-	s.cut("leader without followers", lead.Name, func() error { return network.Split([]int{s.place(lead)}, s.others(lead), harness.Data) })
+	s.cut("leader without followers", lead.Name, func() error {
+		return network.Split([]int{s.place(lead)}, s.others(lead), harness.Data)
+	})
 	lead = s.leader(0)
 	s.cut("leader hears nothing", lead.Name, func() error {
 		for _, i := range s.others(lead) {
@@ -112,6 +118,8 @@ func TestMetadataMemberLost(t *testing.T) {
 	needNet(t)
 	s := begin(t, spread, harness.Options{})
 	n := s.follower(0)
-	s.cut("one without metadata", n.Name, func() error { return s.c.Net.Split([]int{s.place(n)}, s.others(n), harness.Metadata) })
+	s.cut("one without metadata", n.Name, func() error {
+		return s.c.Net.Split([]int{s.place(n)}, s.others(n), harness.Metadata)
+	})
 	s.finish()
 }

@@ -80,8 +80,11 @@ func (s *scenario) oldLeaderIsQuiet(client string, paused, from, until time.Dura
 			for i := range max(e.Count, 1) {
 				before[value{e.Client, e.Seq + i}] = true
 			}
-		case e.Client == client && e.Conn == 1 && e.Op == history.Deliver && e.At > from && e.At < until && before[value{e.From, e.Seq}]:
-			s.t.Errorf("it was published before its node was paused at %v; the node led nothing from %v to %v, and delivered: %v", paused, from-onTheWay, until, e)
+		case e.Client == client && e.Conn == 1 && e.Op == history.Deliver && e.At > from && e.At < until &&
+			before[value{e.From, e.Seq}]:
+			s.t.Errorf(
+				"it was published before its node was paused at %v; the node led nothing from %v to %v, and delivered: %v",
+				paused, from-onTheWay, until, e)
 			return
 		}
 	}

@@ -130,9 +130,11 @@ func judgeRefusals(t *testing.T, r *history.Report, late time.Duration) {
 		allowed *= 20
 	}
 	median, worst := history.Percentile(gaps, 50), slices.Max(gaps)
-	t.Logf("nothing was acknowledged for: median %v, longest %v, of %d replacements; the machine woke sleepers up to %v late", median, worst, len(gaps), late)
+	t.Logf("nothing was acknowledged for: median %v, longest %v, of %d replacements; the machine woke sleepers up to %v "+
+		"late", median, worst, len(gaps), late)
 	if median > allowed || worst > 5*allowed {
-		t.Errorf("publishing was refused for a median of %v and at most %v; %v and %v are allowed", median, worst, allowed, 5*allowed)
+		t.Errorf("publishing was refused for a median of %v and at most %v; %v and %v are allowed",
+			median, worst, allowed, 5*allowed)
 	}
 }
 

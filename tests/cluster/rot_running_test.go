@@ -50,10 +50,22 @@ var runningKinds = []struct {
 	{"node.copy.json", named("node.copy.json")},
 	{"topic.json", named("topics/*/topic.json")},
 	{"topic.copy.json", named("topics/*/topic.copy.json")},
-	{"commit log, current file", func(r *rand.Rand, dir string) (string, int64, []string, error) { return liveGroupByte(r, dir, true) }},
-	{"commit log, older file", func(r *rand.Rand, dir string) (string, int64, []string, error) { return liveGroupByte(r, dir, false) }},
-	{"full segment", func(r *rand.Rand, dir string) (string, int64, []string, error) { return segmentByte(r, dir, 0, true) }},
-	{"active segment", func(r *rand.Rand, dir string) (string, int64, []string, error) { return segmentByte(r, dir, 1, false) }},
+	{
+		"commit log, current file",
+		func(r *rand.Rand, dir string) (string, int64, []string, error) { return liveGroupByte(r, dir, true) },
+	},
+	{
+		"commit log, older file",
+		func(r *rand.Rand, dir string) (string, int64, []string, error) { return liveGroupByte(r, dir, false) },
+	},
+	{
+		"full segment",
+		func(r *rand.Rand, dir string) (string, int64, []string, error) { return segmentByte(r, dir, 0, true) },
+	},
+	{
+		"active segment",
+		func(r *rand.Rand, dir string) (string, int64, []string, error) { return segmentByte(r, dir, 1, false) },
+	},
 	{"segment header", headerByte},
 	{"index", named("topics/*/2/*.idx")},
 }

@@ -19,7 +19,10 @@ import (
 )
 
 // rotFlags make segments and commit log files small, and let every copy read itself all the time.
-var rotFlags = []string{"--commit-file-bytes", "16MiB", "--commit-live-bytes", "64MiB", "--max-segment-bytes", "8MiB", "--scrub-interval", "5s"}
+var rotFlags = []string{
+	"--commit-file-bytes", "16MiB", "--commit-live-bytes", "64MiB", "--max-segment-bytes", "8MiB", "--scrub-interval",
+	"5s",
+}
 
 // rotKinds are the kinds of files, and how a byte of one is found below a data directory that counts.
 var rotKinds = []struct {
@@ -27,7 +30,10 @@ var rotKinds = []struct {
 	pick func(r *rand.Rand, dir string) (file string, at int64, err error)
 }{
 	{"node.json", func(r *rand.Rand, dir string) (string, int64, error) { return writtenByte(r, dir, "node.json") }},
-	{"node.copy.json", func(r *rand.Rand, dir string) (string, int64, error) { return writtenByte(r, dir, "node.copy.json") }},
+	{
+		"node.copy.json",
+		func(r *rand.Rand, dir string) (string, int64, error) { return writtenByte(r, dir, "node.copy.json") },
+	},
 	{"topic.json", func(r *rand.Rand, dir string) (string, int64, error) {
 		return writtenByte(r, dir, "topics/*/topic.json")
 	}},
@@ -103,7 +109,8 @@ func TestRottenFiles(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	s := begin(t, three, harness.Options{Serve: rotFlags})
-	s.run.Produce(workload.Producer{Name: "large", Addresses: s.run.Nodes, Window: 8, PerSecond: 150, BodyBytes: 40_000}) // fills segments, and full ones get an index
+	// fills segments, and full ones get an index
+	s.run.Produce(workload.Producer{Name: "large", Addresses: s.run.Nodes, Window: 8, PerSecond: 150, BodyBytes: 40_000})
 	s.acks(1000)
 	for deadline := time.Now().Add(startTimeout); ; s.pass(100 * time.Millisecond) {
 		missing := 0
@@ -140,7 +147,9 @@ func TestRottenFiles(t *testing.T) {
 }
 
 // rotWhileDown ends a node, turns a bit, and starts it again, with a new disk if it does not serve with the old one. The result says whether the node told the damage.
-func (s *scenario) rotWhileDown(r *rand.Rand, n *harness.Node, kind string, pick func(*rand.Rand, string) (string, int64, error)) bool {
+func (s *scenario) rotWhileDown(
+	r *rand.Rand, n *harness.Node, kind string, pick func(*rand.Rand, string) (string, int64, error),
+) bool {
 	s.t.Helper()
 	heal := s.fault("rot of "+kind, n.Name, n.Kill)
 	s.acks(100)
@@ -157,13 +166,15 @@ func (s *scenario) rotWhileDown(r *rand.Rand, n *harness.Node, kind string, pick
 	told := s.tells(n, before)
 	// What a segment has behind the last checkpoint is written again from the commit log, and its index with it; older segments are trimmed. What is there no
 	// more was met by nobody.
-	for end := time.Now().Add(rotPatience); !told && (kind == "index" || kind == "segment") && n.Running() && time.Now().Before(end); s.pass(time.Second) {
+	for end := time.Now().Add(rotPatience); !told && (kind == "index" || kind == "segment") && n.Running() &&
+		time.Now().Before(end); s.pass(time.Second) {
 		told = !isThere(&flipped{file: name, at: at, value: value}) || s.speaks(n, before)
 	}
 	if kind == "index" && !told {
 		_, gone := os.Stat(strings.TrimSuffix(name, ".idx") + ".seg")
 		s.t.Logf("%s of %s at %d: not told (its segment: %v)", name, n.Name, at, gone)
-		told = true // an index of a segment that is no part of the log any more is read by nobody; TestRottenFilesOfRunningNodes is strict
+		// an index of a segment that is no part of the log any more is read by nobody; TestRottenFilesOfRunningNodes is strict
+		told = true
 	}
 	if err != nil || !s.serves(n) {
 		s.t.Logf("%s of %s at %d: the node does not serve (%v): its disk is replaced", name, n.Name, at, err)

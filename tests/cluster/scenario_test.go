@@ -51,7 +51,9 @@ type scenario struct {
 }
 
 // begin starts nodes and the clients of a usual load.
-func begin(t *testing.T, how func(context.Context, harness.Options) (*harness.Cluster, error), o harness.Options) *scenario {
+func begin(
+	t *testing.T, how func(context.Context, harness.Options) (*harness.Cluster, error), o harness.Options,
+) *scenario {
 	t.Helper()
 	s := prepare(t, how, o)
 	s.load()
@@ -60,7 +62,9 @@ func begin(t *testing.T, how func(context.Context, harness.Options) (*harness.Cl
 }
 
 // prepare starts nodes and makes the topic with two channels, without clients.
-func prepare(t *testing.T, how func(context.Context, harness.Options) (*harness.Cluster, error), o harness.Options) *scenario {
+func prepare(
+	t *testing.T, how func(context.Context, harness.Options) (*harness.Cluster, error), o harness.Options,
+) *scenario {
 	t.Helper()
 	o.Dir = t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
@@ -70,7 +74,12 @@ func prepare(t *testing.T, how func(context.Context, harness.Options) (*harness.
 		t.Fatal(err)
 	}
 	recorder := history.NewRecorder(t.ArtifactDir())
-	s := &scenario{t: t, c: c, drain: drainTimeout, run: &workload.Run{Topic: topic, Recorder: recorder, Nodes: c.NSQ(), Lookups: c.Lookups(), Names: map[string]string{}}}
+	s := &scenario{
+		t: t, c: c, drain: drainTimeout,
+		run: &workload.Run{
+			Topic: topic, Recorder: recorder, Nodes: c.NSQ(), Lookups: c.Lookups(), Names: map[string]string{},
+		},
+	}
 	for _, n := range c.Nodes {
 		s.run.Names[n.NSQ] = n.Name
 	}
@@ -124,10 +133,18 @@ func (s *scenario) load() {
 	s.run.Consume(workload.Consumer{Name: "c-a", Channel: "a"})
 	s.try(s.run.ConsumeGoNSQ(workload.Consumer{Name: "c-b", Channel: "b"}))
 	for i := range s.c.Nodes {
-		s.run.Produce(workload.Producer{Name: fmt.Sprintf("p%d", i+1), Addresses: rotated(s.run.Nodes, i), Window: 16, PerSecond: 200, AnswerTimeout: answerTimeout})
+		s.run.Produce(workload.Producer{
+			Name: fmt.Sprintf("p%d", i+1), Addresses: rotated(s.run.Nodes, i), Window: 16, PerSecond: 200,
+			AnswerTimeout: answerTimeout,
+		})
 	}
-	s.run.Produce(workload.Producer{Name: "batches", Addresses: rotated(s.run.Nodes, 1), Window: 2, Batch: 10, PerSecond: 20, AnswerTimeout: answerTimeout})
-	s.run.ProduceGoNSQ(workload.Producer{Name: "gonsq", Addresses: rotated(s.run.Nodes, 2), PerSecond: 100, AnswerTimeout: answerTimeout})
+	s.run.Produce(workload.Producer{
+		Name: "batches", Addresses: rotated(s.run.Nodes, 1), Window: 2, Batch: 10, PerSecond: 20,
+		AnswerTimeout: answerTimeout,
+	})
+	s.run.ProduceGoNSQ(workload.Producer{
+		Name: "gonsq", Addresses: rotated(s.run.Nodes, 2), PerSecond: 100, AnswerTimeout: answerTimeout,
+	})
 }
 
 // rotated begins with another element.
@@ -240,7 +257,8 @@ func (s *scenario) compare(r *history.Report) {
 		s.t.Errorf("B94: %v", d)
 	}
 	messages := replicas.Messages(nodes)
-	s.t.Logf("replicas: %d partitions on more than one node, %d bytes compared, %d messages", result.Partitions, result.Bytes, messages)
+	s.t.Logf("replicas: %d partitions on more than one node, %d bytes compared, %d messages",
+		result.Partitions, result.Bytes, messages)
 	if messages < uint64(r.Acked) || messages > uint64(r.Acked+r.Unknown) {
 		s.t.Errorf("%d messages are stored, %d were acknowledged and %d are unknown", messages, r.Acked, r.Unknown)
 	}

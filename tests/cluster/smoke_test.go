@@ -15,7 +15,9 @@ func TestLeaderDies(t *testing.T) {
 	s.run.Consume(workload.Consumer{Name: "c-a", Channel: "a"})
 	s.try(s.run.ConsumeGoNSQ(workload.Consumer{Name: "c-b", Channel: "b"}))
 	for i := range s.c.Nodes {
-		s.run.Produce(workload.Producer{Name: fmt.Sprintf("p%d", i+1), Addresses: rotated(s.run.Nodes, i), PerSecond: 200, AnswerTimeout: answerTimeout})
+		s.run.Produce(workload.Producer{
+			Name: fmt.Sprintf("p%d", i+1), Addresses: rotated(s.run.Nodes, i), PerSecond: 200, AnswerTimeout: answerTimeout,
+		})
 	}
 	s.acks(200)
 	s.crash("kill leader", s.leader(0), func() { s.acks(200) })

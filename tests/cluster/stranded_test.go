@@ -50,7 +50,9 @@ func TestStrandedLeader(t *testing.T) {
 	for range 2 { // another node's turn
 		lead := s.leader(0)
 		began := time.Now()
-		heal := s.fault("leader without followers", lead.Name, func() error { return s.c.Net.Split([]int{s.place(lead)}, s.others(lead), harness.Data) })
+		heal := s.fault("leader without followers", lead.Name, func() error {
+			return s.c.Net.Split([]int{s.place(lead)}, s.others(lead), harness.Data)
+		})
 		s.keeps(s.takenOver(lead, began), lease)
 		heal(s.c.Net.Heal)
 		s.acks(100)
@@ -79,7 +81,8 @@ func TestStrandedLeaderIsNotPreferred(t *testing.T) {
 	heal := s.fault("leader without a follower", lead.Name, func() error {
 		return s.c.Net.Split([]int{s.place(lead)}, []int{slices.Index(s.c.Nodes, cut)}, harness.Data)
 	})
-	s.keeps(s.takenOver(lead, began), 10*time.Second) // some times the interval in which leaderships move to who should have them
+	// some times the interval in which leaderships move to who should have them
+	s.keeps(s.takenOver(lead, began), 10*time.Second)
 	heal(s.c.Net.Heal)
 	s.acks(100)
 	s.healthy()

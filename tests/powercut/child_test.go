@@ -119,7 +119,8 @@ func (o *order) options(i int) engine.Options {
 		DataPath: o.Dirs[i], NodeID: fmt.Sprintf("n%d", i+1), IO: io, LockWait: readTimeout,
 		Logger:      slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", i+1),
 		BufferBytes: 4 << 20, CommitFileBytes: 1 << 20, CommitLiveBytes: 4 << 20,
-		MinSegmentBytes: 64 << 10, MaxSegmentBytes: 1 << 20, RetentionInterval: 50 * time.Millisecond, RetentionBytes: 16 << 20,
+		MinSegmentBytes: 64 << 10, MaxSegmentBytes: 1 << 20, RetentionInterval: 50 * time.Millisecond,
+		RetentionBytes:  16 << 20,
 		MaxMessageBytes: 64 << 10, MaxBatchBytes: 256 << 10,
 	}
 }
@@ -145,7 +146,8 @@ func (o *order) open(ctx context.Context) ([]*engine.Engine, error) {
 			continue
 		}
 		if info := e.Info(); info.IOEngine+" "+info.IOReason != writers[o.Mode] || !info.Direct {
-			errs = append(errs, fmt.Errorf("node %d writes with %s (%s), direct %v: that is not %s", i+1, info.IOEngine, info.IOReason, info.Direct, o.Mode))
+			errs = append(errs, fmt.Errorf("node %d writes with %s (%s), direct %v: that is not %s",
+				i+1, info.IOEngine, info.IOReason, info.Direct, o.Mode))
 		}
 	}
 	return engines, errors.Join(errs...)
@@ -159,7 +161,9 @@ func (o *order) openOne(ctx context.Context, i int, metadata kv.Store) (*engine.
 			return nil, err
 		}
 		opts.Cluster = &engine.ClusterOptions{
-			Store:    cluster.New(metadata, cluster.Options{ControllerTick: 20 * time.Millisecond, LeaseTTL: time.Minute, Logger: opts.Logger}),
+			Store: cluster.New(metadata, cluster.Options{
+				ControllerTick: 20 * time.Millisecond, LeaseTTL: time.Minute, Logger: opts.Logger,
+			}),
 			Listener: ln, Node: meta.Node{Host: "127.0.0.1", Peer: ln.Addr().String()},
 			// All three stay in sync, however slow this machine is: then each has what was acknowledged.
 			Replication: replicate.Config{HeartbeatNs: 20e6, RetryNs: 100e6, LagMaxNs: 60e9, JoinNs: 200e6},

@@ -277,7 +277,9 @@ type child struct {
 // start mounts the disks and starts a child on them.
 func (w *world) start(v *variant, disks []*volatile.FileSystem) *child {
 	w.t.Helper()
-	o := order{Mode: v.mode, Life: v.life, Meta: filepath.Join(w.dir, v.name()), Expected: filepath.Join(w.dir, v.name()+".acked")}
+	o := order{
+		Mode: v.mode, Life: v.life, Meta: filepath.Join(w.dir, v.name()), Expected: filepath.Join(w.dir, v.name()+".acked"),
+	}
 	w.try(os.MkdirAll(o.Meta, 0o700))
 	w.try(os.WriteFile(o.Expected, []byte(strings.Join(v.expected, "\n")), 0o600))
 	for _, d := range disks {
@@ -310,7 +312,8 @@ func (w *world) start(v *variant, disks []*volatile.FileSystem) *child {
 func (c *child) until(n int) {
 	for !c.began || len(c.acked) < n && len(c.lost) == 0 {
 		if !c.line() {
-			c.w.t.Errorf("%s, %s, life %d: the child ended with %d acknowledged, before the power was cut:\n%s", c.w.kind, c.v.name(), c.v.life, len(c.acked), tail(c.log.String()))
+			c.w.t.Errorf("%s, %s, life %d: the child ended with %d acknowledged, before the power was cut:\n%s",
+				c.w.kind, c.v.name(), c.v.life, len(c.acked), tail(c.log.String()))
 			return
 		}
 	}

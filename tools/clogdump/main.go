@@ -118,7 +118,10 @@ func (d *dumper) group(f clog.FileInfo, g clog.GroupInfo, recs []clog.RecordInfo
 }
 
 func describe(r *clog.RecordInfo) recordLine {
-	l := recordLine{Type: r.Type.String(), Offset: r.Offset, Bytes: len(r.Payload), Partition: r.Partition, Segment: r.Segment, At: r.Placement.Offset}
+	l := recordLine{
+		Type: r.Type.String(), Offset: r.Offset, Bytes: len(r.Payload), Partition: r.Partition, Segment: r.Segment,
+		At: r.Placement.Offset,
+	}
 	if r.Type != clog.Checkpoint {
 		l.Topic = r.Topic.String()
 	}
@@ -134,7 +137,8 @@ func (d *dumper) text(f clog.FileInfo, l *groupLine) error {
 		d.file = f.Name
 		fmt.Fprintf(d.out, "%s: %d bytes\n", f.Name, f.SizeBytes)
 	}
-	fmt.Fprintf(d.out, "%12d  group %d: %d records, %d bytes, durable up to %d, oldest file %d, crc %08x after %08x", l.Offset, l.Seq, l.Records, l.Bytes, l.Durable, l.Oldest, l.CRC, l.PrevCRC)
+	fmt.Fprintf(d.out, "%12d  group %d: %d records, %d bytes, durable up to %d, oldest file %d, crc %08x after %08x",
+		l.Offset, l.Seq, l.Records, l.Bytes, l.Durable, l.Oldest, l.CRC, l.PrevCRC)
 	if !l.Continues {
 		fmt.Fprint(d.out, ", does not follow the group before it")
 	}

@@ -100,7 +100,8 @@ func (c *checker) orphaned(id segment.Identity) error {
 	}
 	c.report.find(finding{
 		Path: offline.PartitionDir(id), Offset: -1, Topic: c.topic(id),
-		Detail: "there are segments, and the commit log, which says where they end, is empty or gone: a node refuses to start",
+		Detail: "there are segments, and the commit log, which says where they end, is empty or gone: " +
+			"a node refuses to start",
 	})
 	return nil
 }
@@ -167,10 +168,14 @@ func (c *checker) decodeCheckpoint() error {
 	}
 	for _, p := range parts {
 		if _, rest, err := core.DecodeCursors(p.Cursors); err != nil || len(rest) != 0 {
-			return fmt.Errorf("the channels of topic %s, partition %d do not decode: another version wrote them (%v)", p.ID.Topic, p.ID.Partition, err)
+			return fmt.Errorf("the channels of topic %s, partition %d do not decode: another version wrote them (%v)",
+				p.ID.Topic, p.ID.Partition, err)
 		}
 		st := p.State
-		c.add(&partition{id: p.ID, base: st, end: st.End, chain: offline.Chain{Position: st.Next, ID: st.NextID, CRC: st.LastCRC, CRCKnown: true}})
+		c.add(&partition{
+			id: p.ID, base: st, end: st.End,
+			chain: offline.Chain{Position: st.Next, ID: st.NextID, CRC: st.LastCRC, CRCKnown: true},
+		})
 	}
 	return nil
 }

@@ -159,7 +159,8 @@ func TestClean(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &r); err != nil || code != offline.Clean {
 		t.Fatalf("exit code %d, %v", code, err)
 	}
-	if r.Segments < 3 || r.Batches == 0 || r.CommitLog.Batches == 0 || r.Topics != 1 || r.Partitions != 1 || r.FindingCount != 0 {
+	if r.Segments < 3 || r.Batches == 0 || r.CommitLog.Batches == 0 || r.Topics != 1 || r.Partitions != 1 ||
+		r.FindingCount != 0 {
 		t.Errorf("the directory exercises too little: %+v", r)
 	}
 	if sum := r.Messages + r.CommitLog.Messages; sum != 20000 {
@@ -346,7 +347,8 @@ func TestTornEndIsNotJudged(t *testing.T) {
 		undo := flip(t, filepath.Join(dir, last.file), last.at+off, 3)
 		code, out, errs := fsck(t, dir)
 		undo()
-		if code != offline.Clean || !strings.Contains(out, "nobody can tell") || strings.Contains(out, "never answered") || strings.Contains(out, "everything is as it was") {
+		if code != offline.Clean || !strings.Contains(out, "nobody can tell") || strings.Contains(out, "never answered") ||
+			strings.Contains(out, "everything is as it was") {
 			t.Errorf("byte %d: exit code %d\n%s%s", off, code, out, errs)
 		}
 	}
@@ -381,7 +383,8 @@ func TestUnneededCommitLogFile(t *testing.T) {
 	must(os.WriteFile(first, kept, 0o600))
 	flip(t, first, int64(len(kept)/3), 3)
 	code, out, errs := fsck(t, dir)
-	if code != offline.Clean || !strings.Contains(out, "not needed any more") || !strings.Contains(out, "0000000001.clog") {
+	if code != offline.Clean || !strings.Contains(out, "not needed any more") ||
+		!strings.Contains(out, "0000000001.clog") {
 		t.Errorf("exit code %d\n%s%s", code, out, errs)
 	}
 	must(os.Remove(first))

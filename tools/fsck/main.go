@@ -24,7 +24,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	fs.SetOutput(stderr)
 	asJSON := fs.Bool("json", false, "print the report as JSON")
 	fs.Usage = func() {
-		fmt.Fprintf(stderr, "usage: fsck [--json] DATA-DIRECTORY\nThe node must be stopped. Exit code 0: clean, 1: corrupt, 2: not checked.\n")
+		fmt.Fprintf(stderr,
+			"usage: fsck [--json] DATA-DIRECTORY\nThe node must be stopped. Exit code 0: clean, 1: corrupt, 2: not checked.\n")
 	}
 	if err := fs.Parse(args); err != nil || fs.NArg() != 1 {
 		if err == nil {

@@ -35,7 +35,8 @@ type commitReport struct {
 	Batches  int64  `json:"batches"`
 	Messages int64  `json:"messages"`
 	Bytes    int64  `json:"bytes"`
-	Torn     bool   `json:"torn"` // its last group is not whole and nothing promises it: whether it was ever answered OK cannot be known from this copy
+	// its last group is not whole and nothing promises it: whether it was ever answered OK cannot be known from this copy
+	Torn bool `json:"torn"`
 
 	// Unneeded is the damage of a file that the log has no need of any more: a start removes it, and nothing is missing.
 	Unneeded string `json:"unneeded,omitempty"`
@@ -67,11 +68,14 @@ func (r *report) print(w io.Writer) error {
 	fmt.Fprintf(w, "commit log: %d files, %d groups, %d bytes, %d batches with %d messages to replay\n",
 		r.CommitLog.Files, r.CommitLog.Groups, r.CommitLog.Bytes, r.CommitLog.Batches, r.CommitLog.Messages)
 	if c := &r.CommitLog; c.Unneeded != "" {
-		fmt.Fprintf(w, "commit log: a file is damaged that was not needed any more, a start removes it and nothing is missing: %s\n", c.Unneeded)
+		fmt.Fprintf(w, "commit log: a file is damaged that was not needed any more, a start removes it and nothing is "+
+			"missing: %s\n", c.Unneeded)
 	}
 	if c := &r.CommitLog; c.Torn {
-		fmt.Fprintf(w, "commit log: the last group (%d, at byte %d of %s, %d bytes) is not whole: a crash cut its write short, or the device changed what it had stored;\n"+
-			"  from this copy nobody can tell whether anything of it was answered OK: compare with another replica\n", c.TornGroup, c.TornOffset, c.TornFile, c.TornBytes)
+		fmt.Fprintf(w, "commit log: the last group (%d, at byte %d of %s, %d bytes) is not whole: a crash cut its write "+
+			"short, or the device changed what it had stored;\n"+
+			"  from this copy nobody can tell whether anything of it was answered OK: compare with another replica\n",
+			c.TornGroup, c.TornOffset, c.TornFile, c.TornBytes)
 		for _, p := range c.TornParts {
 			fmt.Fprintln(w, "  it held records of", p)
 		}

@@ -72,7 +72,8 @@ func (w *walk) open() error {
 			break
 		}
 		if i > 0 && numbers[i-1]+1 != n {
-			gaps = append(gaps, fmt.Sprintf("the segments between %d and %d are missing; their messages are not served", numbers[i-1], n))
+			gaps = append(gaps, fmt.Sprintf("the segments between %d and %d are missing; their messages are not served",
+				numbers[i-1], n))
 		}
 		name := path.Join(dir, offline.SegmentName(n))
 		h, err := w.header(name, n)
@@ -139,7 +140,8 @@ func (w *walk) file(i int) error {
 		w.lost = false
 		w.chain = offline.Chain{Position: s.head.FirstPosition, ID: s.head.FirstID}
 	} else if s.head.FirstPosition != w.chain.Position || s.head.FirstID != w.chain.ID {
-		w.find(s.name, 0, "its header begins at position %d and id %d, the segment before ends before %d and %d", s.head.FirstPosition, s.head.FirstID, w.chain.Position, w.chain.ID)
+		w.find(s.name, 0, "its header begins at position %d and id %d, the segment before ends before %d and %d",
+			s.head.FirstPosition, s.head.FirstID, w.chain.Position, w.chain.ID)
 		w.chain = offline.Chain{Position: s.head.FirstPosition, ID: s.head.FirstID}
 	}
 	f, err := w.c.dir.Disk.Open(s.name)
@@ -170,7 +172,9 @@ func (w *walk) lastNumber() uint32 {
 
 // batches reads one file and says whether all of it is right. After a damaged batch the rest of the file is not
 // looked at: where the next one begins is not known.
-func (w *walk) batches(s *openSegment, f offline.Source, size int64, end segment.Offset, newest bool, x *indexCheck) bool {
+func (w *walk) batches(
+	s *openSegment, f offline.Source, size int64, end segment.Offset, newest bool, x *indexCheck,
+) bool {
 	r := offline.NewReader(f, size)
 	var h segment.Header
 	at := s.head.First
@@ -209,7 +213,8 @@ func (w *walk) batches(s *openSegment, f offline.Source, size int64, end segment
 func (w *walk) compareEnd(s *openSegment) {
 	st := &w.p.base
 	if w.chain.Position != st.Next || w.chain.ID != st.NextID || w.chain.CRC != st.LastCRC {
-		w.find(s.name, s.head.FileByte(st.End), "the segments end before position %d, id %d with checksum %08x; the commit log says %d, %d and %08x",
+		w.find(s.name, s.head.FileByte(st.End),
+			"the segments end before position %d, id %d with checksum %08x; the commit log says %d, %d and %08x",
 			w.chain.Position, w.chain.ID, w.chain.CRC, st.Next, st.NextID, st.LastCRC)
 	}
 }
@@ -238,7 +243,8 @@ func (w *walk) index(s *openSegment) *indexCheck {
 		x.index = nil
 		return x
 	}
-	if x.index.Topic != s.head.Topic || x.index.Partition != s.head.Partition || x.index.Number != s.number || x.index.First != s.head.First {
+	if x.index.Topic != s.head.Topic || x.index.Partition != s.head.Partition || x.index.Number != s.number ||
+		x.index.First != s.head.First {
 		x.wrong = "it belongs to another segment"
 	}
 	return x
@@ -253,7 +259,8 @@ func (x *indexCheck) batch(at segment.Offset, h *segment.Header) {
 	case e.Offset < at:
 		x.wrong = fmt.Sprintf("entry %d names offset %d, where no batch begins", x.next, e.Offset)
 	case e.Position != h.Position || e.FirstID != h.FirstID || e.Appended != h.Appended:
-		x.wrong = fmt.Sprintf("entry %d says position %d, id %d; the batch there has %d and %d", x.next, e.Position, e.FirstID, h.Position, h.FirstID)
+		x.wrong = fmt.Sprintf("entry %d says position %d, id %d; the batch there has %d and %d",
+			x.next, e.Position, e.FirstID, h.Position, h.FirstID)
 	default:
 		x.next++
 	}

@@ -30,13 +30,15 @@ func main() {
 }
 
 func run() error {
-	table := flag.String("table", "tools/mutants/mutants.txt", "the mutants; paths in it are those of the working directory, the module's root")
+	table := flag.String("table", "tools/mutants/mutants.txt",
+		"the mutants; paths in it are those of the working directory, the module's root")
 	only := flag.String("run", "", "regular expression of the mutants' names")
 	sample := flag.Int("sample", 0, "try so many of them; 0: all")
 	seed := flag.Uint64("seed", 0, "chooses the sample")
 	jobs := flag.Int("jobs", 2, "mutants at once")
 	baseline := flag.Bool("baseline", false, "first run the tests without a mutant: they must pass")
-	timeout := flag.Duration("timeout", 2*time.Minute, "of one test binary whose mutant names no limit; one that does not end has noticed nothing")
+	timeout := flag.Duration("timeout", 2*time.Minute,
+		"of one test binary whose mutant names no limit; one that does not end has noticed nothing")
 	rows := flag.String("rows", "", "try only those with these numbers in the table: 1-60, the last included")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -88,7 +90,8 @@ func run() error {
 	}
 	began := time.Now()
 	killed, bad := w.tryAll(all, *jobs)
-	fmt.Printf("%d of %d mutants tried in %v: %d killed, %d not\n", killed+bad, total, time.Since(began).Round(time.Second), killed, bad)
+	fmt.Printf("%d of %d mutants tried in %v: %d killed, %d not\n",
+		killed+bad, total, time.Since(began).Round(time.Second), killed, bad)
 	if bad > 0 {
 		return fmt.Errorf("%d mutants were not killed: write the test that is missing, or correct the table", bad)
 	}

@@ -41,7 +41,8 @@ func TestPlant(t *testing.T) {
 		{"a()\n  a()\n", "", "2 times"},
 	} {
 		got, err := m.plant([]byte(c.source))
-		if c.err == "" && (err != nil || string(got) != c.want) || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+		if c.err == "" && (err != nil || string(got) != c.want) ||
+			c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("%q: %q, %v", c.source, got, err)
 		}
 	}
@@ -69,7 +70,8 @@ func TestReadTable(t *testing.T) {
 		}
 		if err != nil {
 			t.Errorf("%q: %v", c.text, err)
-		} else if m := all[0]; m.old != "a: b" || m.new != "" || m.says != "c d" || m.tests[0] != (test{"./p", "TestX", "tag"}) {
+		} else if m := all[0]; m.old != "a: b" || m.new != "" || m.says != "c d" ||
+			m.tests[0] != (test{"./p", "TestX", "tag"}) {
 			t.Errorf("%+v", m)
 		}
 	}
@@ -85,7 +87,9 @@ func TestReadTable(t *testing.T) {
 // A table is tried in pieces that together are all of it.
 func TestSpan(t *testing.T) {
 	all := []*mutant{{name: "a"}, {name: "b"}, {name: "c"}}
-	for rows, want := range map[string]string{"": "abc", "1-2": "ab", "3-9": "c", "2-2": "b", "0-2": "", "2-1": "", "4-5": "", "2": "", "x": ""} {
+	for rows, want := range map[string]string{
+		"": "abc", "1-2": "ab", "3-9": "c", "2-2": "b", "0-2": "", "2-1": "", "4-5": "", "2": "", "x": "",
+	} {
 		some, err := span(all, rows)
 		got := ""
 		for _, m := range some {
@@ -111,13 +115,15 @@ func TestRun(t *testing.T) {
 		{"case \"$*\" in *'-test.timeout 7s'*) echo '--- FAIL: TestX (0.00s)'; exit 1;; esac", "", "TestX of ./p in", ""},
 	} {
 		binary := filepath.Join(dir, fmt.Sprintf("test%d", i))
-		err := errors.Join(os.MkdirAll(filepath.Join(dir, "p"), 0o700), os.WriteFile(binary, []byte("#!/bin/sh\n"+c.script+"\n"), 0o700))
+		err := errors.Join(os.MkdirAll(filepath.Join(dir, "p"), 0o700),
+			os.WriteFile(binary, []byte("#!/bin/sh\n"+c.script+"\n"), 0o700))
 		if err != nil {
 			t.Fatal(err)
 		}
 		w := &workshop{ctx: t.Context(), root: dir, timeout: time.Minute}
 		by, err := w.run(test{pkg: "./p"}, binary, 7*time.Second, c.says)
-		if !strings.HasPrefix(by, c.by) || (by == "") != (c.by == "") || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+		if !strings.HasPrefix(by, c.by) || (by == "") != (c.by == "") || (err == nil) != (c.err == "") ||
+			err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%q: killed by %q, %v; want %q, %q", c.script, by, err, c.by, c.err)
 		}
 	}

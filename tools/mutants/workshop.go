@@ -36,7 +36,9 @@ func (w *workshop) try(m *mutant) (by string, err error) {
 		return "", err
 	}
 	planted, overlay := filepath.Join(dir, "planted.go"), filepath.Join(dir, "overlay.json")
-	text, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(w.root, filepath.FromSlash(m.file)): planted}})
+	text, err := json.Marshal(map[string]any{
+		"Replace": map[string]string{filepath.Join(w.root, filepath.FromSlash(m.file)): planted},
+	})
 	if err == nil {
 		err = errors.Join(os.WriteFile(planted, source, 0o600), os.WriteFile(overlay, text, 0o600))
 	}
@@ -48,7 +50,9 @@ func (w *workshop) try(m *mutant) (by string, err error) {
 		if err := w.build(t, binary, "-overlay", overlay); err != nil {
 			return "", fmt.Errorf("it does not compile: %w", err)
 		}
-		by, err := w.run(t, binary, m.limit, m.says, enoughCuts, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay)) // some build the product themselves
+		// some build the product themselves
+		by, err := w.run(t, binary, m.limit, m.says, enoughCuts,
+			"GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay))
 		if err != nil || by != "" {
 			return by, err
 		}

@@ -13,7 +13,8 @@ var controlNames = map[core.ControlKind]string{
 	core.Deferred: "deferred", core.ChannelPaused: "channel paused", core.ChannelSkipped: "channel skipped",
 	core.ChannelReset: "channel reset", core.TopicPaused: "topic paused", core.TopicEmptied: "topic emptied",
 	core.EpochStart: "epoch start", core.Checkpoint: "checkpoint", core.ChannelConfigured: "channel configured",
-	core.DeadLettered: "dead letters", core.DeadLetterMoved: "dead letters moved", core.DeferredCarried: "deferred carried",
+	core.DeadLettered: "dead letters", core.DeadLetterMoved: "dead letters moved",
+	core.DeferredCarried: "deferred carried",
 }
 
 // controlLine is one entry of a control batch; only what its kind uses is set.

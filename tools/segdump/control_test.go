@@ -15,7 +15,10 @@ func TestDescribeControl(t *testing.T) {
 		{core.Control{Kind: core.ChannelCreated, Channel: "c", ID: 7}, "channel created c, id 7"},
 		{core.Control{Kind: core.ChannelDeleted, Channel: "c"}, "channel deleted c"},
 		{core.Control{Kind: core.Confirmed, Channel: "c", Ranges: []core.IDRange{{From: 1, To: 3}}}, "confirmed c [1, 3)"},
-		{core.Control{Kind: core.Deferred, Channel: "c", Deferrals: []core.Deferral{{ID: 4, DueMs: 9, Attempts: 2}}}, "deferred c 4 until 9 ms after 2 attempts;"},
+		{
+			core.Control{Kind: core.Deferred, Channel: "c", Deferrals: []core.Deferral{{ID: 4, DueMs: 9, Attempts: 2}}},
+			"deferred c 4 until 9 ms after 2 attempts;",
+		},
 		{core.Control{Kind: core.ChannelPaused, Channel: "c", Flag: true}, "channel paused c: true"},
 		{core.Control{Kind: core.ChannelSkipped, Channel: "c"}, "channel skipped c: false"},
 		{core.Control{Kind: core.ChannelReset, Channel: "c", ID: 5}, "channel reset c, id 5"},
@@ -23,10 +26,22 @@ func TestDescribeControl(t *testing.T) {
 		{core.Control{Kind: core.TopicEmptied, ID: 6}, "topic emptied, id 6"},
 		{core.Control{Kind: core.EpochStart, Epoch: 3}, "epoch start 3"},
 		{core.Control{Kind: core.Checkpoint, Cursors: new(core.Cursors)}, "checkpoint of 0 channels"},
-		{core.Control{Kind: core.ChannelConfigured, Channel: "c", Settings: &core.ChannelSettings{Version: 4}}, "channel configured c, version 4"},
-		{core.Control{Kind: core.DeadLettered, Channel: "c", Dead: []core.DeadMessage{{ID: 8, Attempts: 5}}}, "dead letters c 8 after 5 attempts;"},
-		{core.Control{Kind: core.DeadLetterMoved, Channel: "c", Ranges: []core.IDRange{{From: 8, To: 9}}}, "dead letters moved c [8, 9)"},
-		{core.Control{Kind: core.DeferredCarried, Carried: []core.CarriedMessage{{ID: 2, Record: make([]byte, 12)}}}, "deferred carried 2 of 12 bytes;"},
+		{
+			core.Control{Kind: core.ChannelConfigured, Channel: "c", Settings: &core.ChannelSettings{Version: 4}},
+			"channel configured c, version 4",
+		},
+		{
+			core.Control{Kind: core.DeadLettered, Channel: "c", Dead: []core.DeadMessage{{ID: 8, Attempts: 5}}},
+			"dead letters c 8 after 5 attempts;",
+		},
+		{
+			core.Control{Kind: core.DeadLetterMoved, Channel: "c", Ranges: []core.IDRange{{From: 8, To: 9}}},
+			"dead letters moved c [8, 9)",
+		},
+		{
+			core.Control{Kind: core.DeferredCarried, Carried: []core.CarriedMessage{{ID: 2, Record: make([]byte, 12)}}},
+			"deferred carried 2 of 12 bytes;",
+		},
 	} {
 		l := describe(&x.c)
 		if got := l.text(); got != x.want {

@@ -131,8 +131,10 @@ func (d *dumper) segment() {
 		return
 	}
 	h := &d.head
-	fmt.Fprintf(d.out, "%s: segment %d of topic %s, partition %d\n  offset %d, first batch %d: position %d, id %d, appended %s; capacity %d bytes",
-		d.name, h.Number, h.Topic, h.Partition, h.Base, h.First, h.FirstPosition, h.FirstID, stamp(h.FirstAppended), h.Capacity)
+	fmt.Fprintf(d.out, "%s: segment %d of topic %s, partition %d\n  offset %d, first batch %d: position %d, id %d, "+
+		"appended %s; capacity %d bytes",
+		d.name, h.Number, h.Topic, h.Partition, h.Base, h.First, h.FirstPosition, h.FirstID, stamp(h.FirstAppended),
+		h.Capacity)
 	if h.Starts {
 		fmt.Fprint(d.out, "; the log starts here")
 	}
@@ -152,7 +154,8 @@ func (d *dumper) batch(at segment.Offset, h *segment.Header) {
 		what = fmt.Sprintf("control, next id %d", h.FirstID)
 	}
 	fmt.Fprintf(d.out, "%12d  batch %d: %s, %d bytes, codec %d, flags %#x, epoch %d, appended %s, crc %08x after %08x\n",
-		d.head.FileByte(at), h.Position, what, h.Size(), h.Codec, uint16(h.Flags), h.Epoch, stamp(h.Appended), h.CRC, h.PrevCRC)
+		d.head.FileByte(at), h.Position, what, h.Size(), h.Codec, uint16(h.Flags), h.Epoch, stamp(h.Appended), h.CRC,
+		h.PrevCRC)
 }
 
 func (d *dumper) content(h *segment.Header, body []byte) (err error) {

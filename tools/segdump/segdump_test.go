@@ -93,7 +93,9 @@ func TestDump(t *testing.T) {
 		t.Errorf("%d records; lines: %v", next, seen)
 	}
 	code, out, _ = segdump("--records", name)
-	for _, want := range []string{"segment 0 of topic", "channel created billing, id 0", `id 2999, 7 bytes: "message"`, "unwritten space"} {
+	for _, want := range []string{
+		"segment 0 of topic", "channel created billing, id 0", `id 2999, 7 bytes: "message"`, "unwritten space",
+	} {
 		if code != offline.Clean || !strings.Contains(out, want) {
 			t.Errorf("exit code %d; the text lacks %q", code, want)
 		}

@@ -35,7 +35,8 @@ func main() {
 	mutant := flag.String("break", "", "let the world lie: "+strings.Join(slices.Sorted(maps.Keys(world.Mutants)), ", "))
 	most := flag.Int("most", 10, "end after so many failing seeds")
 	small := flag.Bool("small-segments", false, "let batches be larger than the smallest segments")
-	features := flag.String("features", "", "what the world does beside the rest, with commas: "+strings.Join(slices.Sorted(maps.Keys(world.Features)), ", ")+"; none: the seed decides")
+	features := flag.String("features", "", "what the world does beside the rest, with commas: "+
+		strings.Join(slices.Sorted(maps.Keys(world.Features)), ", ")+"; none: the seed decides")
 	cpu := flag.String("cpuprofile", "", "write a profile of the processor time to this file")
 	mem := flag.String("memprofile", "", "write a profile of all allocations to this file")
 	flag.Parse()

@@ -130,7 +130,8 @@ func (s *Store) load(data []byte) error {
 		case (n == 1) != (l.Format != 0):
 			return fmt.Errorf("line %d is not where it belongs: %w", n, ErrCorrupt)
 		case l.Format > formatVersion:
-			return fmt.Errorf("kv: it has format %d, and this program knows formats up to %d: use a newer one", l.Format, formatVersion)
+			return fmt.Errorf("kv: it has format %d, and this program knows formats up to %d: use a newer one",
+				l.Format, formatVersion)
 		case l.Revision < s.revision:
 			return fmt.Errorf("line %d is older than the one before it: %w", n, ErrCorrupt)
 		default:
@@ -265,7 +266,8 @@ func (s *Store) journal(revision int64, ops []kv.Op) error {
 		s.failed = s.write(revision, ops)
 	}
 	if s.failed != nil {
-		return fmt.Errorf("%w: the metadata file %s could not be written: no change is taken any more; see to the disk and restart: %w", kv.ErrUnavailable, s.path, s.failed)
+		return fmt.Errorf("%w: the metadata file %s could not be written: no change is taken any more; see to the disk and "+
+			"restart: %w", kv.ErrUnavailable, s.path, s.failed)
 	}
 	return nil
 }

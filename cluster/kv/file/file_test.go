@@ -70,7 +70,9 @@ func TestReopen(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, s, kv.Op{Key: "gone", Value: []byte("1")}, kv.Op{Key: "leased before", Value: []byte("1")})
-	write(t, s, kv.Op{Key: "gone", Delete: true}, kv.Op{Key: "live", Lease: lease}, kv.Op{Key: "leased before", Lease: lease})
+	write(t, s, kv.Op{Key: "gone", Delete: true}, kv.Op{Key: "live", Lease: lease}, kv.Op{
+		Key: "leased before", Lease: lease,
+	})
 	last := write(t, s, kv.Op{Key: "live", Value: []byte("2"), Lease: lease})
 	for range 2 { // the second time from a file without a journal
 		if err := s.Close(); err != nil {
@@ -241,7 +243,8 @@ func FuzzLoad(f *testing.F) {
 			t.Fatal(err)
 		}
 		if again.revision != s.revision || len(again.entries) != len(s.entries) {
-			t.Fatalf("revision %d with %d entries became %d with %d", s.revision, len(s.entries), again.revision, len(again.entries))
+			t.Fatalf("revision %d with %d entries became %d with %d",
+				s.revision, len(s.entries), again.revision, len(again.entries))
 		}
 		for k, e := range s.entries {
 			if o := again.entries[k]; o.ModRevision != e.ModRevision && e.ModRevision != 0 || !bytes.Equal(o.Value, e.Value) {

@@ -147,7 +147,8 @@ func (x *watching) want(key, value string, deleted bool) kv.Event {
 	x.w.Helper()
 	e := x.next()
 	if e.Key != x.w.key(key) || e.Deleted != deleted || !deleted && string(e.Value) != value {
-		x.w.Fatalf("event %q = %q, deleted %v; want %q = %q, deleted %v", e.Key, e.Value, e.Deleted, x.w.key(key), value, deleted)
+		x.w.Fatalf("event %q = %q, deleted %v; want %q = %q, deleted %v",
+			e.Key, e.Value, e.Deleted, x.w.key(key), value, deleted)
 	}
 	return e
 }

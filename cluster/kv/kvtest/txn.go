@@ -35,7 +35,8 @@ func testList(w *world) {
 		w.Fatalf("entries %v", entries)
 	}
 	for i, e := range entries {
-		if e.Key != want[i].Key || !bytes.Equal(e.Value, want[i].Value) || e.ModRevision != want[i].ModRevision || e.Lease != 0 {
+		if e.Key != want[i].Key || !bytes.Equal(e.Value, want[i].Value) || e.ModRevision != want[i].ModRevision ||
+			e.Lease != 0 {
 			w.Errorf("entry %d is %+v, want %+v", i, e, want[i])
 		}
 	}
@@ -58,7 +59,11 @@ func testTxnCompares(w *world) {
 		{"that it is missing", []kv.Cond{{Key: w.key("there")}}, false},
 		{"that another is missing", []kv.Cond{{Key: w.key("missing")}}, true},
 		{"the revision of a missing one", []kv.Cond{{Key: w.key("missing"), ModRevision: rev}}, false},
-		{"one that holds and one that does not", []kv.Cond{{Key: w.key("there"), ModRevision: rev}, {Key: w.key("there"), ModRevision: rev + 1}}, false},
+		{
+			"one that holds and one that does not",
+			[]kv.Cond{{Key: w.key("there"), ModRevision: rev}, {Key: w.key("there"), ModRevision: rev + 1}},
+			false,
+		},
 		{"two that hold", []kv.Cond{{Key: w.key("there"), ModRevision: rev}, {Key: w.key("missing")}}, true},
 	} {
 		w.write(w.a, w.del("mark"))
@@ -79,10 +84,12 @@ func testTxnIsAtomic(w *world) {
 		w.Fatal(ok, err)
 	}
 	got := w.list(w.z)
-	if len(got) != 2 || string(got["old"].Value) != "2" || got["old"].ModRevision != rev || got["new"].ModRevision != rev || rev <= before {
+	if len(got) != 2 || string(got["old"].Value) != "2" || got["old"].ModRevision != rev ||
+		got["new"].ModRevision != rev || rev <= before {
 		w.Fatalf("after revision %d: %+v", rev, got)
 	}
-	if ok, _, err := w.a.Txn(w.ctx, []kv.Cond{{Key: w.key("old"), ModRevision: before}}, []kv.Op{w.put("old", "3")}); ok || err != nil {
+	if ok, _, err := w.a.Txn(w.ctx, []kv.Cond{{Key: w.key("old"), ModRevision: before}}, []kv.Op{w.put("old", "3")}); ok ||
+		err != nil {
 		w.Fatalf("a comparison with a revision that is over: %v, %v", ok, err)
 	}
 }
@@ -117,7 +124,9 @@ func testRace(w *world) {
 			for done := 0; done < each; {
 				e := w.listOne(s, "n")
 				n, _ := strconv.Atoi(string(e.Value))
-				ok, _, err := s.Txn(w.ctx, []kv.Cond{{Key: w.key("n"), ModRevision: e.ModRevision}}, []kv.Op{w.put("n", fmt.Sprint(n+1))})
+				ok, _, err := s.Txn(w.ctx, []kv.Cond{{Key: w.key("n"), ModRevision: e.ModRevision}}, []kv.Op{
+					w.put("n", fmt.Sprint(n+1)),
+				})
 				if err != nil {
 					w.Error(err)
 					return

@@ -102,7 +102,8 @@ func testWatchCompacted(w *world) {
 	w.write(w.a, w.put("a", "1"))
 	now := w.write(w.a, w.put("a", "2"))
 	w.b.Compact(w.T)
-	if _, _, err := w.z.List(w.ctx, w.prefix); err != nil { // z has it behind it, too: a watch that begins before is answered with the changes
+	if _, _, err := w.z.List(w.ctx, w.prefix); err != nil {
+		// z has it behind it, too: a watch that begins before is answered with the changes
 		w.Fatal(err)
 	}
 	w.wantErr(w.watch(w.z, w.prefix, after).end(), kv.ErrCompacted)

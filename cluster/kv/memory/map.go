@@ -177,7 +177,8 @@ func (m *Map) txn(conds []kv.Cond, ops []kv.Op) (bool, int64, error) {
 
 func checkTxn(conds []kv.Cond, ops []kv.Op) error {
 	if len(conds) > MaxTxnCount || len(ops) > MaxTxnCount {
-		return fmt.Errorf("kv: a transaction of %d comparisons and %d writes: at most %d of each are allowed; nothing was changed, divide it", len(conds), len(ops), MaxTxnCount)
+		return fmt.Errorf("kv: a transaction of %d comparisons and %d writes: at most %d of each are allowed; nothing was "+
+			"changed, divide it", len(conds), len(ops), MaxTxnCount)
 	}
 	seen := make(map[string]bool, len(ops))
 	for _, op := range ops {
@@ -290,7 +291,9 @@ func (m *Map) pending(prefix string, after int64) ([]kv.Event, int64, error) {
 	if after < m.compacted {
 		return nil, 0, kv.ErrCompacted
 	}
-	first, _ := slices.BinarySearchFunc(m.history, after+1, func(e kv.Event, r int64) int { return int(e.ModRevision - r) })
+	first, _ := slices.BinarySearchFunc(m.history, after+1, func(e kv.Event, r int64) int {
+		return int(e.ModRevision - r)
+	})
 	var events []kv.Event
 	for _, e := range m.history[first:] {
 		if strings.HasPrefix(e.Key, prefix) {

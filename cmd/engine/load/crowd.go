@@ -39,7 +39,8 @@ func detach(conn *net.TCPConn) (socket, error) {
 	}
 	fd := -1
 	var failed error
-	if err := raw.Control(func(own uintptr) { fd, failed = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) }); err != nil || failed != nil {
+	if err := raw.Control(func(own uintptr) { fd, failed = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) }); err != nil ||
+		failed != nil {
 		return -1, errors.Join(err, failed)
 	}
 	return socket(fd), conn.Close() // the copy keeps the connection, and its non-blocking mode

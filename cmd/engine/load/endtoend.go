@@ -80,7 +80,8 @@ func (r *run) endToEnd(ctx context.Context, p *pacer, c *consumer) {
 	_ = c.conn.SetReadDeadline(time.Now())
 	consuming.Wait()
 	if got := c.meter.done.Load(); got < published && ctx.Err() == nil {
-		r.faults.add(fmt.Errorf("%d of %d messages that were answered OK did not arrive within %s", published-got, published, drainTimeout))
+		r.faults.add(fmt.Errorf("%d of %d messages that were answered OK did not arrive within %s",
+			published-got, published, drainTimeout))
 	}
 }
 

@@ -40,16 +40,17 @@ type Config struct {
 	Topic       string
 	Channel     string
 	Connections int
-	InFlight    int           // commands without an answer per connection
-	Batch       int           // messages per command: 1 is PUB, more is MPUB
-	SizeBytes   int           // of a body
-	Headers     int           // of every message: above 0 PUB and MPUB become PUB_EXT and MPUB_EXT, which no stock nsqd knows
-	Ready       int           // RDY of a consumer
-	Duration    time.Duration // of the measured part; 0: until Messages
-	WarmUp      time.Duration // before it
-	Rate        float64       // messages per second over all connections; 0: closed loop
-	Messages    int64         // in total, warm-up included; 0: until Duration
-	Fill        bool          // Consume publishes Messages first
+	InFlight    int // commands without an answer per connection
+	Batch       int // messages per command: 1 is PUB, more is MPUB
+	SizeBytes   int // of a body
+	// of every message: above 0 PUB and MPUB become PUB_EXT and MPUB_EXT, which no stock nsqd knows
+	Headers  int
+	Ready    int           // RDY of a consumer
+	Duration time.Duration // of the measured part; 0: until Messages
+	WarmUp   time.Duration // before it
+	Rate     float64       // messages per second over all connections; 0: closed loop
+	Messages int64         // in total, warm-up included; 0: until Duration
+	Fill     bool          // Consume publishes Messages first
 	// Progress, if set, is called a few times a second with the part that is done, 0 to 1, and the
 	// messages so far.
 	Progress func(part float64, messages int64)

@@ -10,7 +10,10 @@ import (
 )
 
 func config(p *peer) Config {
-	return Config{Address: p.address(), Topic: "topic", Channel: "ch", Connections: 2, InFlight: 8, Batch: 1, SizeBytes: 100, Ready: 50, Messages: 1000}
+	return Config{
+		Address: p.address(), Topic: "topic", Channel: "ch", Connections: 2, InFlight: 8, Batch: 1, SizeBytes: 100, Ready: 50,
+		Messages: 1000,
+	}
 }
 
 // crowdOf is config with so many connections that one goroutine serves them.
@@ -80,7 +83,8 @@ func TestPublishHeaders(t *testing.T) {
 			t.Errorf("%s: %d bodies of the run, headers %v", c.verb, p.bodies[string(body(100))], p.headers)
 		}
 		p.mu.Unlock()
-		if text := report.describe(); report.Messages != 1000 || report.Headers != 3 || !strings.HasSuffix(text, c.described) {
+		if text := report.describe(); report.Messages != 1000 || report.Headers != 3 ||
+			!strings.HasSuffix(text, c.described) {
 			t.Errorf("%d messages with %d headers, described as %q", report.Messages, report.Headers, text)
 		}
 	}
@@ -105,7 +109,8 @@ func TestEndToEndAndFillWithHeaders(t *testing.T) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.finished != 1000 || p.headers["header-002"] != 1000 || !strings.HasSuffix(report.describe(), "filled with messages of 100 B + 3 headers") {
+	if p.finished != 1000 || p.headers["header-002"] != 1000 ||
+		!strings.HasSuffix(report.describe(), "filled with messages of 100 B + 3 headers") {
 		t.Errorf("%d finished, headers %v, described as %q", p.finished, p.headers, report.describe())
 	}
 }
@@ -275,7 +280,8 @@ func TestBudget(t *testing.T) {
 func TestFrameReader(t *testing.T) {
 	big := bytes.Repeat([]byte("x"), 100<<10)
 	stream := append([]byte{0, 0, 0, 6, 0, 0, 0, 0, 'O', 'K'}, 0, 1, 0x90, 4, 0, 0, 0, 2) // the second has 102404 bytes
-	stream = append(append(stream, big...), 0, 0, 0, 3, 0, 0, 0, 0)                       // the third is too short to hold its type
+	// the third is too short to hold its type
+	stream = append(append(stream, big...), 0, 0, 0, 3, 0, 0, 0, 0)
 	for _, step := range []int{1, 7, 4096, len(stream)} {
 		f := newFrameReader(&chunks{data: stream, step: step})
 		var got []string
@@ -314,7 +320,10 @@ func TestReportText(t *testing.T) {
 			t.Errorf("grouped(%v) = %s, want %s", v, got, want)
 		}
 	}
-	for d, want := range map[time.Duration]string{85 * time.Microsecond: "85µs", 1500 * time.Microsecond: "1.50ms", 15 * time.Millisecond: "15ms", 2 * time.Second: "2.00s"} {
+	for d, want := range map[time.Duration]string{
+		85 * time.Microsecond: "85µs", 1500 * time.Microsecond: "1.50ms", 15 * time.Millisecond: "15ms",
+		2 * time.Second: "2.00s",
+	} {
 		if got := shortDuration(d); got != want {
 			t.Errorf("shortDuration(%v) = %s, want %s", d, got, want)
 		}

@@ -123,7 +123,8 @@ func (r *Report) histogram(name string, h *hdrhistogram.Histogram) {
 	at := func(p float64) time.Duration { return time.Duration(h.ValueAtPercentile(p)) * unit }
 	r.Latencies = append(r.Latencies, Latency{
 		Name: name, Count: h.TotalCount(), Min: time.Duration(h.Min()) * unit, Mean: time.Duration(h.Mean() * float64(unit)),
-		P50: at(50), P90: at(90), P99: at(99), P999: at(99.9), P9999: at(99.99), P5N: at(99.999), Max: time.Duration(h.Max()) * unit,
+		P50: at(50), P90: at(90), P99: at(99), P999: at(99.9), P9999: at(99.99), P5N: at(99.999),
+		Max: time.Duration(h.Max()) * unit,
 	})
 }
 
@@ -140,9 +141,11 @@ func (r *Report) WriteText(w io.Writer) error {
 	fmt.Fprintf(t, "run\t%s\n", r.describe())
 	s := r.Server
 	fmt.Fprintf(t, "node\t%s at %s\n", s.Version, r.Address)
-	fmt.Fprintf(t, "storage\tI/O %s, file system %s, device %s, device cache %s, kernel %s\n", s.IO, s.FileSystem, s.Device, s.DeviceCache, s.Kernel)
+	fmt.Fprintf(t, "storage\tI/O %s, file system %s, device %s, device cache %s, kernel %s\n",
+		s.IO, s.FileSystem, s.Device, s.DeviceCache, s.Kernel)
 	fmt.Fprintf(t, "durability\t%s\n", s.Durability)
-	fmt.Fprintf(t, "messages\t%s in %.2f s after %s of warm-up\n", grouped(float64(r.Messages)), r.Elapsed.Seconds(), r.WarmUp)
+	fmt.Fprintf(t, "messages\t%s in %.2f s after %s of warm-up\n",
+		grouped(float64(r.Messages)), r.Elapsed.Seconds(), r.WarmUp)
 	fmt.Fprintf(t, "throughput\t%s msg/s, %.1f MB/s\n", grouped(r.MessagesPerSecond), r.BytesPerSecond/1e6)
 	fmt.Fprintf(t, "errors\t%d%s\n", r.Errors, prefixed(": ", r.FirstError))
 	if r.Redelivered > 0 || r.Foreign > 0 {
@@ -194,7 +197,8 @@ func (r *Report) command() string {
 		verb, batch = "MPUB", " ×"+strconv.Itoa(r.Batch)
 	}
 	if r.Headers > 0 {
-		suffix, more = "_EXT", fmt.Sprintf(" + %d header%s (%d B of JSON)", r.Headers, plural(r.Headers), len(headersJSON(r.Headers)))
+		suffix, more = "_EXT", fmt.Sprintf(" + %d header%s (%d B of JSON)",
+			r.Headers, plural(r.Headers), len(headersJSON(r.Headers)))
 	}
 	return fmt.Sprintf("%s%s%s, %d B%s", verb, suffix, batch, r.SizeBytes, more)
 }
@@ -261,7 +265,10 @@ func askServer(address string) Server {
 		return s
 	}
 	s.Durability = "each OK after a write and a flush to stable storage"
-	for key, to := range map[string]*string{"ioengine": &s.IO, "filesystem": &s.FileSystem, "device": &s.Device, "devicecache": &s.DeviceCache, "kernel": &s.Kernel} {
+	for key, to := range map[string]*string{
+		"ioengine": &s.IO, "filesystem": &s.FileSystem, "device": &s.Device, "devicecache": &s.DeviceCache,
+		"kernel": &s.Kernel,
+	} {
 		for k, v := range info.Storage {
 			if text, ok := v.(string); ok && text != "" && strings.ReplaceAll(strings.ToLower(k), "_", "") == key {
 				*to = text

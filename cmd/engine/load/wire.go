@@ -13,7 +13,8 @@ import (
 // server's codec on purpose: a mistake shared by both sides would not show.
 const (
 	magic        = "  V2"
-	identifyBody = `{"client_id":"bench","user_agent":"penstock-bench/1","feature_negotiation":false,"heartbeat_interval":30000}`
+	identifyBody = `{"client_id":"bench","user_agent":"penstock-bench/1","feature_negotiation":false,` +
+		`"heartbeat_interval":30000}`
 
 	frameResponse = 0
 	frameError    = 1

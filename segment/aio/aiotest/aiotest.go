@@ -200,7 +200,9 @@ func testReadUnaligned(t *testing.T, d aio.Disk) {
 	f := create(t, d, "a", size)
 	want := Fill(t, size, 9)
 	must(t, f.WriteAt(want, 0))
-	for _, r := range []struct{ off, n int }{{0, 1}, {1, 1}, {511, 2}, {4095, 2}, {4096, 4096}, {1, 4096}, {3, size - 3}, {size - 1, 1}, {7, 300 << 10}} {
+	for _, r := range []struct{ off, n int }{
+		{0, 1}, {1, 1}, {511, 2}, {4095, 2}, {4096, 4096}, {1, 4096}, {3, size - 3}, {size - 1, 1}, {7, 300 << 10},
+	} {
 		got := make([]byte, r.n+1)[1:] // surely not page-aligned
 		must(t, f.ReadAt(got, int64(r.off)))
 		if !bytes.Equal(got, want[r.off:r.off+r.n]) {

@@ -120,7 +120,8 @@ func TestFlushedWriteSurvives(t *testing.T) {
 		must(t, write(d, durableFile(t, d, "a", 2)))
 		for seed := range uint64(100) {
 			if got := content(t, d.Crash(seed), "a"); !bytes.Equal(got[:block], fresh) {
-				t.Errorf("%s, seed %d: a flushed write was lost: %s", name, seed, sectors(got[:block], aiotest.Fill(t, block, 0), fresh))
+				t.Errorf("%s, seed %d: a flushed write was lost: %s",
+					name, seed, sectors(got[:block], aiotest.Fill(t, block, 0), fresh))
 			}
 		}
 	}
@@ -226,7 +227,9 @@ func TestFailedFlushLosesDataLater(t *testing.T) {
 	if err := f.Sync(); !errors.Is(err, syscall.EIO) {
 		t.Fatalf("Sync: %v, want EIO", err)
 	}
-	for what, err := range map[string]error{"Sync": f.Sync(), "WriteAt": f.WriteAt(fresh, 0), "WriteSyncAt": f.WriteSyncAt(fresh, 0)} {
+	for what, err := range map[string]error{
+		"Sync": f.Sync(), "WriteAt": f.WriteAt(fresh, 0), "WriteSyncAt": f.WriteSyncAt(fresh, 0),
+	} {
 		if !errors.Is(err, syscall.EIO) {
 			t.Errorf("%s on the failed file: %v, want the first error", what, err)
 		}

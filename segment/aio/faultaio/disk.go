@@ -97,7 +97,9 @@ func (d *Disk) SetCapacity(bytes int64) {
 
 // Info describes the disk as direct, with blocks of aio.BlockBytes.
 func (d *Disk) Info() aio.Info {
-	return aio.Info{Engine: "fault", Reason: "a simulated disk", Direct: true, BlockBytes: aio.BlockBytes, FileSystem: "memory"}
+	return aio.Info{
+		Engine: "fault", Reason: "a simulated disk", Direct: true, BlockBytes: aio.BlockBytes, FileSystem: "memory",
+	}
 }
 
 // lookup finds a node; d.mu is held.

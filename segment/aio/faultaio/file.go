@@ -31,7 +31,8 @@ func (f *file) usable() error {
 	case f.closed:
 		return pathError("write", f.name, errClosed)
 	case f.failed != nil:
-		return fmt.Errorf("faultaio: %s takes no more writes until it is opened again: an earlier one was not made durable: %w", f.name, f.failed)
+		return fmt.Errorf("faultaio: %s takes no more writes until it is opened again: an earlier one was not made "+
+			"durable: %w", f.name, f.failed)
 	}
 	return nil
 }
@@ -152,7 +153,8 @@ func (f *file) Sync() error {
 		return ErrCrashed
 	case v.Err != nil:
 		f.node.flushFailed()
-		f.failed = fmt.Errorf("faultaio: flush of %s failed, what was written since the last flush counts as not stored: %w", f.name, v.Err)
+		f.failed = fmt.Errorf("faultaio: flush of %s failed, what was written since the last flush counts as not stored: %w",
+			f.name, v.Err)
 		return f.failed
 	}
 	f.node.flush()
@@ -244,7 +246,8 @@ func (m *mapping) populate(off, n int64) error {
 		return pathError("populate", m.file.name, errClosed)
 	}
 	if off < 0 || n < 0 || n > m.size-off {
-		panic(fmt.Sprintf("BUG: aio.Mapping.Populate: [%d, %d) is not within the %d bytes of %s", off, off+n, m.size, m.file.name))
+		panic(fmt.Sprintf("BUG: aio.Mapping.Populate: [%d, %d) is not within the %d bytes of %s",
+			off, off+n, m.size, m.file.name))
 	}
 	v, err := d.start(KindRead, m.file.name, off, int(n), true)
 	if err != nil {

@@ -54,7 +54,10 @@ func (q *queue) Submit(op aio.Op) error {
 	if err != nil {
 		return err
 	}
-	o := &queueOp{file: f, data: op.Data, copy: bytes.Clone(op.Data), off: op.Offset, tag: op.Tag, verdict: v, waits: v.Waits, release: -1}
+	o := &queueOp{
+		file: f, data: op.Data, copy: bytes.Clone(op.Data), off: op.Offset, tag: op.Tag, verdict: v, waits: v.Waits,
+		release: -1,
+	}
 	if v.Hold {
 		o.release = d.releases
 	}

@@ -43,7 +43,9 @@ var faults = map[string]func(ctx context.Context, m *measurement, leader *harnes
 func main() {
 	runs := flag.Int("runs", 10, "faults of each kind")
 	nodes := flag.Int("nodes", 3, "nodes of the cluster")
-	kinds := flag.String("faults", "kill,restart,pause,rolling", "kill: SIGKILL, the node stays away for a while; restart: SIGKILL and start at once; pause: SIGSTOP beyond the lease; rolling: drain, SIGTERM, start")
+	kinds := flag.String("faults", "kill,restart,pause,rolling",
+		"kill: SIGKILL, the node stays away for a while; restart: SIGKILL and start at once; pause: SIGSTOP beyond the "+
+			"lease; rolling: drain, SIGTERM, start")
 	rate := flag.Int("rate", 500, "publishes per second to each node")
 	serve := flag.String("serve", "", "more flags of engine serve, separated by spaces")
 	flag.Parse()
@@ -113,7 +115,13 @@ func begin(ctx context.Context, dir string, nodes, rate int, serve []string) (*m
 	if err != nil {
 		return nil, err
 	}
-	m := &measurement{c: c, run: &workload.Run{Topic: topic, Recorder: history.NewRecorder(records), Nodes: c.NSQ(), Lookups: c.Lookups(), Names: map[string]string{}}}
+	m := &measurement{
+		c: c,
+		run: &workload.Run{
+			Topic: topic, Recorder: history.NewRecorder(records), Nodes: c.NSQ(), Lookups: c.Lookups(),
+			Names: map[string]string{},
+		},
+	}
 	for _, n := range c.Nodes {
 		m.run.Names[n.NSQ] = n.Name
 	}
@@ -223,7 +231,8 @@ func (m *measurement) report(ctx context.Context, nodes, rate int) error {
 	drained := m.run.Drain(ctx)
 	m.run.StopConsumers()
 	r := history.Check(m.run.Recorder.Events(), history.Options{ReturnTime: 5 * time.Second})
-	fmt.Printf("%d nodes on one machine of %d processors, %d producers of %d publishes per second, topic of one partition on all nodes\n\n", nodes, runtime.NumCPU(), nodes, rate)
+	fmt.Printf("%d nodes on one machine of %d processors, %d producers of %d publishes per second, topic of one "+
+		"partition on all nodes\n\n", nodes, runtime.NumCPU(), nodes, rate)
 	if err := r.Print(os.Stdout); err != nil {
 		return err
 	}

@@ -226,7 +226,8 @@ func (c *Cluster) Settled(ctx context.Context) error {
 		for _, topic := range t.Topics {
 			for _, p := range topic.Partitions {
 				if len(p.Replicas) > 0 && p.Leader != p.Replicas[0] {
-					return fmt.Errorf("partition %d of topic %s is led by %s, not yet by %s", p.Partition, topic.Name, p.Leader, p.Replicas[0])
+					return fmt.Errorf("partition %d of topic %s is led by %s, not yet by %s",
+						p.Partition, topic.Name, p.Leader, p.Replicas[0])
 				}
 			}
 		}
@@ -247,7 +248,8 @@ func (c *Cluster) healthy(s *Status, t *Topics) error {
 	for _, topic := range t.Topics {
 		for _, p := range topic.Partitions {
 			if p.State != "ok" {
-				return fmt.Errorf("partition %d of topic %s is %s: leader %s, replicas %v, in sync %v", p.Partition, topic.Name, p.State, p.Leader, p.Replicas, p.ISR)
+				return fmt.Errorf("partition %d of topic %s is %s: leader %s, replicas %v, in sync %v",
+					p.Partition, topic.Name, p.State, p.Leader, p.Replicas, p.ISR)
 			}
 		}
 	}

@@ -81,7 +81,8 @@ func Single(ctx context.Context, o Options) (*Cluster, error) {
 	}
 	address := func(i int) string { return "127.0.0.1:" + strconv.Itoa(base+i) }
 	n := &Node{
-		Name: "n1", NSQ: address(0), HTTP: address(1), Lookup: address(2), DataPath: o.volume(0), LogPath: filepath.Join(o.Dir, "n1.log"), binary: binary,
+		Name: "n1", NSQ: address(0), HTTP: address(1), Lookup: address(2), DataPath: o.volume(0),
+		LogPath: filepath.Join(o.Dir, "n1.log"), binary: binary,
 	}
 	n.Args = append([]string{
 		"serve", "--data-path", n.DataPath, "--node-id", n.Name, "--broadcast-address", "127.0.0.1",
@@ -122,7 +123,9 @@ func Dev(ctx context.Context, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	args := []string{"dev-cluster", "--nodes", strconv.Itoa(o.Nodes), "--data-path", o.Dir, "--base-port", strconv.Itoa(base)}
+	args := []string{
+		"dev-cluster", "--nodes", strconv.Itoa(o.Nodes), "--data-path", o.Dir, "--base-port", strconv.Itoa(base),
+	}
 	if len(o.Serve) > 0 {
 		args = append(append(args, "--"), o.Serve...)
 	}
@@ -156,7 +159,8 @@ func (c *Cluster) readLines(ctx context.Context, r *os.File, o Options, binary s
 	in := bufio.NewScanner(r)
 	for len(c.Nodes) < o.Nodes {
 		if !in.Scan() {
-			return errors.Join(fmt.Errorf("%d of %d nodes are ready, no more come: %w", len(c.Nodes), o.Nodes, errors.Join(in.Err(), io.ErrUnexpectedEOF)), r.Close())
+			return errors.Join(fmt.Errorf("%d of %d nodes are ready, no more come: %w",
+				len(c.Nodes), o.Nodes, errors.Join(in.Err(), io.ErrUnexpectedEOF)), r.Close())
 		}
 		var l readyLine
 		d := json.NewDecoder(bytes.NewReader(in.Bytes()))

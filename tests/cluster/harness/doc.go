@@ -44,7 +44,8 @@ func tagged(tags string) (string, error) {
 		built.dir, built.paths = dir, map[string]string{}
 	}
 	path := filepath.Join(built.dir, "engine"+tags)
-	if out, err := exec.Command("go", "build", "-tags", tags, "-o", path, "penstock/cmd/engine").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-tags", tags, "-o", path,
+		"penstock/cmd/engine").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the engine: %w\n%s", err, out)
 	}
 	built.paths[tags] = path

@@ -21,9 +21,10 @@ import (
 type Net struct {
 	prefix string // of all names
 	second int    // byte of the addresses
-	third  int    // of the data plane's; the metadata plane has the next one, so that each connection has both ends on one plane
-	nodes  int
-	cut    map[[2]int]bool
+	// of the data plane's; the metadata plane has the next one, so that each connection has both ends on one plane
+	third int
+	nodes int
+	cut   map[[2]int]bool
 }
 
 // nobody is a hardware address of the local range that no interface has.
@@ -143,7 +144,8 @@ func (n *Net) Close() error {
 func (n *Net) Cut(from, to int, p Plane) error {
 	n.cut[[2]int{from, to}] = true
 	return n.planes(p, func(plane Plane) error {
-		return ip("-n " + n.Namespace(from) + " neigh replace " + n.Address(to, plane) + " lladdr " + nobody + " dev " + device + " nud permanent")
+		return ip("-n " + n.Namespace(from) + " neigh replace " + n.Address(to, plane) + " lladdr " + nobody + " dev " +
+			device + " nud permanent")
 	})
 }
 
@@ -233,7 +235,8 @@ func Spread(ctx context.Context, o Options) (*Cluster, error) {
 func spreadNode(network *Net, i int, votes bool, peers, binary string, o *Options) *Node {
 	host := network.Address(i, Data)
 	n := &Node{
-		Name: "n" + strconv.Itoa(i+1), NSQ: net.JoinHostPort(host, portNSQ), HTTP: net.JoinHostPort(host, portHTTP), Lookup: net.JoinHostPort(host, portLookup),
+		Name: "n" + strconv.Itoa(i+1), NSQ: net.JoinHostPort(host, portNSQ), HTTP: net.JoinHostPort(host, portHTTP),
+		Lookup:   net.JoinHostPort(host, portLookup),
 		DataPath: o.volume(i), Namespace: network.Namespace(i), binary: binary,
 	}
 	n.LogPath = filepath.Join(o.Dir, n.Name+".log")
@@ -244,7 +247,8 @@ func spreadNode(network *Net, i int, votes bool, peers, binary string, o *Option
 	}
 	if votes {
 		etcd := network.Address(i, Metadata)
-		n.Args = append(n.Args, "--etcd-peer-address", net.JoinHostPort(etcd, portEtcdPeer), "--etcd-client-address", net.JoinHostPort(etcd, portEtcdClient),
+		n.Args = append(n.Args, "--etcd-peer-address", net.JoinHostPort(etcd, portEtcdPeer), "--etcd-client-address",
+			net.JoinHostPort(etcd, portEtcdClient),
 			"--etcd-data-path", filepath.Join(o.Dir, n.Name+".etcd"))
 	}
 	n.Args = append(n.Args, o.Serve...)

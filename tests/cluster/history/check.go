@@ -44,15 +44,16 @@ type Kind string
 
 // The violations.
 const (
-	Lost          Kind = "lost"           // C1: acknowledged, and a channel that existed did not get it
-	TornBatch     Kind = "torn batch"     // B14: a part of an MPUB
-	Phantom       Kind = "phantom"        // C2: nobody sent it, or not yet
-	Corrupt       Kind = "corrupt"        // C2: bytes that nobody sent
-	Aborted       Kind = "aborted"        // C3: it was certainly not stored, and came
-	DivergentID   Kind = "divergent id"   // C4: one id, two values
-	Duplicate     Kind = "duplicate"      // C4: one value, two ids
-	Regression    Kind = "regression"     // C5: first deliveries on one connection went back, with no fault between
-	WentBack      Kind = "went back"      // an ordered channel delivered a message behind a later one, to whomever, faults or not
+	Lost        Kind = "lost"         // C1: acknowledged, and a channel that existed did not get it
+	TornBatch   Kind = "torn batch"   // B14: a part of an MPUB
+	Phantom     Kind = "phantom"      // C2: nobody sent it, or not yet
+	Corrupt     Kind = "corrupt"      // C2: bytes that nobody sent
+	Aborted     Kind = "aborted"      // C3: it was certainly not stored, and came
+	DivergentID Kind = "divergent id" // C4: one id, two values
+	Duplicate   Kind = "duplicate"    // C4: one value, two ids
+	Regression  Kind = "regression"   // C5: first deliveries on one connection went back, with no fault between
+	// an ordered channel delivered a message behind a later one, to whomever, faults or not
+	WentBack      Kind = "went back"
 	BeforeChannel Kind = "before channel" // acknowledged before its channel was asked for, and not the first channel
 	Reordered     Kind = "reordered"      // C7: one producer's messages changed places
 	Stale         Kind = "stale"          // C7: published after another's acknowledgement, stored before it
@@ -181,7 +182,8 @@ func Check(events []Event, o Options) *Report {
 	c := &checker{
 		Options: o.withDefaults(), events: events, r: &Report{Counts: map[Kind]int{}, Classes: map[string]int{}},
 		values: map[key]*value{}, open: map[key]*publish{}, channels: map[[2]string]*channel{},
-		ids: map[string]map[uint64]*value{}, conns: map[connKey]time.Duration{}, cursors: map[cursorKey]*Event{}, highest: map[laneKey]*Event{},
+		ids: map[string]map[uint64]*value{}, conns: map[connKey]time.Duration{}, cursors: map[cursorKey]*Event{},
+		highest: map[laneKey]*Event{},
 	}
 	c.survey()
 	for i := range events {

@@ -44,7 +44,9 @@ func (s *script) pub(client string, seq uint64) *script {
 }
 
 func (s *script) get(channel, from string, seq, message uint64) *script {
-	return s.add(Event{Client: "c-" + channel, Op: Deliver, Channel: channel, From: from, Seq: seq, Message: message, Attempts: 1, Conn: 1})
+	return s.add(Event{
+		Client: "c-" + channel, Op: Deliver, Channel: channel, From: from, Seq: seq, Message: message, Attempts: 1, Conn: 1,
+	})
 }
 
 // again is a redelivery.
@@ -81,24 +83,44 @@ var badHistories = map[string]struct {
 	s    *script
 	want Kind
 }{
-	"lost at the beginning":           {began().pub("p", 1).flow("p", 2, 3), Lost},
-	"lost in the middle":              {began().flow("p", 1, 3).pub("p", 4).flow("p", 5, 3), Lost},
-	"lost at the end":                 {began().flow("p", 1, 3).pub("p", 4), Lost},
-	"everything lost":                 {began().pub("p", 1).pub("p", 2), Lost},
-	"lost on one of two channels":     {began().channel("b", false).flow("p", 1, 2).get("b", "p", 1, 1), Lost},
-	"lost on a channel made late":     {began().flow("p", 1, 2).channel("b", false).flow("p", 3, 1), Lost},
-	"a batch in part":                 {began().add(Event{Client: "p", Op: Publish, Seq: 1, Count: 3}).answer("p", 1, OK).get("a", "p", 1, 1).get("a", "p", 2, 2), TornBatch},
-	"an unknown batch in part":        {began().add(Event{Client: "p", Op: Publish, Seq: 1, Count: 2}).answer("p", 1, Unknown).get("a", "p", 2, 2), TornBatch},
-	"a batch with another in between": {began().add(Event{Client: "p", Op: Publish, Seq: 1, Count: 2}).answer("p", 1, OK).get("a", "p", 1, 1).get("a", "p", 2, 3), TornBatch},
-	"a message that nobody sent":      {began().flow("p", 1, 2).get("a", "p", 9, 9), Phantom},
-	"a message of another topic":      {began().add(Event{Client: "p", Op: Publish, Seq: 1, Topic: "u"}).get("a", "p", 1, 1), Phantom},
-	"delivered before it was sent":    {began().get("a", "p", 1, 1).pub("p", 1).again("a", "p", 1, 1), Phantom},
-	"a changed byte":                  {began().flow("p", 1, 2).add(Event{Client: "c-a", Op: Garbage, Channel: "a", Detail: "p/1/abd"}), Corrupt},
-	"a failed publish that surfaces":  {began().send("p", 1).answer("p", 1, Fail).get("a", "p", 1, 1), Aborted},
-	"it surfaces before it fails":     {began().send("p", 1).get("a", "p", 1, 1).answer("p", 1, Fail), Aborted},
-	"one id for two values":           {began().pub("p", 1).pub("p", 2).get("a", "p", 1, 1).add(Event{Client: "other", Op: Deliver, Channel: "a", From: "p", Seq: 2, Message: 1}), DivergentID},
+	"lost at the beginning":       {began().pub("p", 1).flow("p", 2, 3), Lost},
+	"lost in the middle":          {began().flow("p", 1, 3).pub("p", 4).flow("p", 5, 3), Lost},
+	"lost at the end":             {began().flow("p", 1, 3).pub("p", 4), Lost},
+	"everything lost":             {began().pub("p", 1).pub("p", 2), Lost},
+	"lost on one of two channels": {began().channel("b", false).flow("p", 1, 2).get("b", "p", 1, 1), Lost},
+	"lost on a channel made late": {began().flow("p", 1, 2).channel("b", false).flow("p", 3, 1), Lost},
+	"a batch in part": {
+		began().add(Event{Client: "p", Op: Publish, Seq: 1, Count: 3}).answer("p", 1, OK).get("a", "p", 1, 1).get("a", "p", 2,
+			2),
+		TornBatch,
+	},
+	"an unknown batch in part": {
+		began().add(Event{Client: "p", Op: Publish, Seq: 1, Count: 2}).answer("p", 1, Unknown).get("a", "p", 2, 2), TornBatch,
+	},
+	"a batch with another in between": {
+		began().add(Event{Client: "p", Op: Publish, Seq: 1, Count: 2}).answer("p", 1, OK).get("a", "p", 1, 1).get("a", "p", 2,
+			3),
+		TornBatch,
+	},
+	"a message that nobody sent": {began().flow("p", 1, 2).get("a", "p", 9, 9), Phantom},
+	"a message of another topic": {
+		began().add(Event{Client: "p", Op: Publish, Seq: 1, Topic: "u"}).get("a", "p", 1, 1), Phantom,
+	},
+	"delivered before it was sent": {began().get("a", "p", 1, 1).pub("p", 1).again("a", "p", 1, 1), Phantom},
+	"a changed byte": {
+		began().flow("p", 1, 2).add(Event{Client: "c-a", Op: Garbage, Channel: "a", Detail: "p/1/abd"}), Corrupt,
+	},
+	"a failed publish that surfaces": {began().send("p", 1).answer("p", 1, Fail).get("a", "p", 1, 1), Aborted},
+	"it surfaces before it fails":    {began().send("p", 1).get("a", "p", 1, 1).answer("p", 1, Fail), Aborted},
+	"one id for two values": {
+		began().pub("p", 1).pub("p", 2).get("a", "p", 1, 1).add(Event{
+			Client: "other", Op: Deliver, Channel: "a", From: "p", Seq: 2, Message: 1,
+		}),
+		DivergentID,
+	},
 	"another value at the same id on the other channel": {
-		began().channel("b", false).pub("p", 1).send("p", 2).answer("p", 2, Unknown).get("a", "p", 1, 1).get("b", "p", 2, 1).get("b", "p", 1, 7), DivergentID,
+		began().channel("b", false).pub("p", 1).send("p", 2).answer("p", 2, Unknown).get("a", "p", 1, 1).get("b", "p", 2,
+			1).get("b", "p", 1, 7), DivergentID,
 	},
 	"stored twice": {began().flow("p", 1, 1).get("a", "p", 1, 2), Duplicate},
 	"deliveries go back": {
@@ -106,7 +128,8 @@ var badHistories = map[string]struct {
 	},
 	"before the channel was asked for": {began().flow("p", 1, 2).channel("b", false).get("b", "p", 2, 2), BeforeChannel},
 	"one producer's order": {
-		began().send("p", 1).send("p", 2).answer("p", 1, OK).answer("p", 2, OK).get("a", "p", 2, 1).get("a", "p", 1, 2), Reordered,
+		began().send("p", 1).send("p", 2).answer("p", 1, OK).answer("p", 2, OK).get("a", "p", 2, 1).get("a", "p", 1, 2),
+		Reordered,
 	},
 	"two producers' order": {began().pub("p", 1).pub("q", 1).get("a", "q", 1, p1+3).get("a", "p", 1, p1+4), Stale},
 	"an unknown one goes back in time": {
@@ -128,7 +151,8 @@ var badHistories = map[string]struct {
 
 // An ordered channel may repeat a message until the next one, through a fault, and never after it.
 func TestOrderedHistories(t *testing.T) {
-	repeats := began().flow("p", 1, 1).fault(1, Fault).again("a", "p", 1, 1).fin("a", 1).fault(1, Heal).pub("p", 2).get("a", "p", 2, 2).get("a", "p", 2, 2)
+	repeats := began().flow("p", 1, 1).fault(1, Fault).again("a", "p", 1, 1).fin("a", 1).fault(1, Heal).pub("p",
+		2).get("a", "p", 2, 2).get("a", "p", 2, 2)
 	back := began().flow("p", 1, 1).fault(1, Fault).pub("p", 2).get("a", "p", 2, 2).again("a", "p", 1, 1).fault(1, Heal)
 	for _, tc := range []struct {
 		s       *script
@@ -165,25 +189,47 @@ func TestBadHistories(t *testing.T) {
 func TestGoodHistories(t *testing.T) {
 	for name, s := range map[string]*script{
 		"nothing": {},
-		"an unanswered publish that surfaces, and one that does not":  began().send("p", 1).answer("p", 1, Unknown).send("p", 2).answer("p", 2, Unknown).get("a", "p", 1, 1),
-		"a publish without an outcome":                                began().send("p", 1).flow("p", 2, 1),
-		"at least once":                                               began().pub("p", 1).get("a", "p", 1, 1).again("a", "p", 1, 1),
-		"delivered before its answer":                                 began().send("p", 1).get("a", "p", 1, 1).answer("p", 1, OK),
-		"a later channel begins at the end":                           began().flow("p", 1, 3).channel("b", false),
-		"a later channel gets what it may":                            began().send("p", 1).channel("b", false).answer("p", 1, OK).get("b", "p", 1, 1).get("a", "p", 1, 1),
-		"the first channel gets what came before":                     (&script{}).pub("p", 1).channel("a", true).get("a", "p", 1, 1),
-		"a FIN on a connection that ends":                             began().flow("p", 1, 1).add(Event{Client: "c-a", Op: Close, Conn: 1}).again("a", "p", 1, 1),
-		"a refused FIN":                                               began().flow("p", 1, 1).add(Event{Client: "c-a", Op: FinErr, Channel: "a", Message: 1, Conn: 1}).wait(time.Minute).again("a", "p", 1, 1),
-		"a FIN just before a fault":                                   began().flow("p", 1, 1).fault(1, Fault).fault(1, Heal).wait(time.Minute).add(Event{Client: "c-a", Op: Deliver, Channel: "a", From: "p", Seq: 1, Message: 1, Attempts: 1, Conn: 2}),
-		"a FIN while a fault lasts":                                   began().fault(1, Fault).wait(time.Minute).flow("p", 1, 1).again("a", "p", 1, 1).add(Event{Client: "nemesis", Op: Heal, Seq: 1}),
-		"partitions have no order":                                    began().pub("p", 1).pub("p", 2).get("a", "p", 1, p1+1).get("a", "p", 2, 1),
-		"a new leader gives a connection what the old gave to others": began().pub("p", 1).pub("q", 1).get("a", "q", 1, 8).fault(1, Fault).fault(1, Heal).get("a", "p", 1, 4).fin("a", 8).fin("a", 4),
-		"another connection starts lower":                             began().flow("p", 1, 2).add(Event{Client: "d", Op: Deliver, Channel: "a", From: "p", Seq: 1, Message: 1, Attempts: 1, Conn: 1}).events2(),
-		"messages in flight together have no order":                   began().send("p", 1).send("q", 1).answer("p", 1, OK).answer("q", 1, OK).get("a", "q", 1, 1).get("a", "p", 1, 2),
-		"after an unanswered one, order is free":                      began().send("p", 1).answer("p", 1, Unknown).pub("p", 2).get("a", "p", 2, 1).get("a", "p", 1, 2),
-		"the next fault comes before the limit":                       began().fault(1, Fault).fault(1, Heal).send("p", 1).wait(5*time.Second).fault(2, Fault).wait(time.Minute),
-		"a batch":                                                     began().add(Event{Client: "p", Op: Publish, Seq: 1, Count: 2}).answer("p", 1, OK).get("a", "p", 1, 1).get("a", "p", 2, 2),
-		"a channel whose creation was not answered yet":               began().add(Event{Client: "x", Op: Channel, Channel: "b"}).flow("p", 1, 1),
+		"an unanswered publish that surfaces, and one that does not": began().send("p", 1).answer("p", 1, Unknown).send("p",
+			2).answer("p", 2, Unknown).get("a", "p", 1, 1),
+		"a publish without an outcome": began().send("p", 1).flow("p", 2, 1),
+		"at least once": began().pub("p", 1).get("a", "p", 1, 1).again("a", "p",
+			1, 1),
+		"delivered before its answer": began().send("p", 1).get("a", "p", 1, 1).answer("p", 1,
+			OK),
+		"a later channel begins at the end": began().flow("p", 1, 3).channel("b", false),
+		"a later channel gets what it may": began().send("p", 1).channel("b", false).answer("p", 1,
+			OK).get("b", "p", 1, 1).get("a", "p", 1, 1),
+		"the first channel gets what came before": (&script{}).pub("p", 1).channel("a", true).get("a",
+			"p", 1, 1),
+		"a FIN on a connection that ends": began().flow("p", 1, 1).add(Event{
+			Client: "c-a", Op: Close, Conn: 1,
+		}).again("a", "p", 1, 1),
+		"a refused FIN": began().flow("p", 1, 1).add(Event{
+			Client: "c-a", Op: FinErr, Channel: "a", Message: 1, Conn: 1,
+		}).wait(time.Minute).again("a", "p", 1, 1),
+		"a FIN just before a fault": began().flow("p", 1, 1).fault(1, Fault).fault(1,
+			Heal).wait(time.Minute).add(Event{
+			Client: "c-a", Op: Deliver, Channel: "a", From: "p", Seq: 1, Message: 1, Attempts: 1, Conn: 2,
+		}),
+		"a FIN while a fault lasts": began().fault(1, Fault).wait(time.Minute).flow("p", 1,
+			1).again("a", "p", 1, 1).add(Event{Client: "nemesis", Op: Heal, Seq: 1}),
+		"partitions have no order": began().pub("p", 1).pub("p", 2).get("a", "p", 1,
+			p1+1).get("a", "p", 2, 1),
+		"a new leader gives a connection what the old gave to others": began().pub("p", 1).pub("q", 1).get("a", "q", 1,
+			8).fault(1, Fault).fault(1, Heal).get("a", "p", 1, 4).fin("a", 8).fin("a", 4),
+		"another connection starts lower": began().flow("p", 1, 2).add(Event{
+			Client: "d", Op: Deliver, Channel: "a", From: "p", Seq: 1, Message: 1, Attempts: 1, Conn: 1,
+		}).events2(),
+		"messages in flight together have no order": began().send("p", 1).send("q", 1).answer("p", 1, OK).answer("q", 1,
+			OK).get("a", "q", 1, 1).get("a", "p", 1, 2),
+		"after an unanswered one, order is free": began().send("p", 1).answer("p", 1, Unknown).pub("p", 2).get("a",
+			"p", 2, 1).get("a", "p", 1, 2),
+		"the next fault comes before the limit": began().fault(1, Fault).fault(1, Heal).send("p",
+			1).wait(5*time.Second).fault(2, Fault).wait(time.Minute),
+		"a batch": began().add(Event{Client: "p", Op: Publish, Seq: 1, Count: 2}).answer("p", 1, OK).get("a", "p", 1,
+			1).get("a", "p", 2, 2),
+		"a channel whose creation was not answered yet": began().add(Event{Client: "x", Op: Channel, Channel: "b"}).flow("p",
+			1, 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if r := Check(s.events, Options{}); !r.OK() {

@@ -20,7 +20,8 @@ func (c *checker) deliver(e *Event) {
 		return
 	}
 	if !ch.first && v.pub.acked() && v.pub.done.At < ch.asked {
-		c.r.add(BeforeChannel, "%s was acknowledged at %v, channel %v was asked for at %v: %v", v, v.pub.done.At, ch, ch.asked, e)
+		c.r.add(BeforeChannel, "%s was acknowledged at %v, channel %v was asked for at %v: %v",
+			v, v.pub.done.At, ch, ch.asked, e)
 	}
 	c.identity(v, e)
 	c.again(v, ch, e)

@@ -187,7 +187,9 @@ func (e Event) String() string {
 	} else if e.Seq != 0 || e.Op == Publish {
 		fmt.Fprintf(&b, " %d", e.Seq)
 	}
-	for _, f := range []struct{ name, value string }{{"topic", e.Topic}, {"channel", e.Channel}, {"node", e.Node}, {"detail", e.Detail}} {
+	for _, f := range []struct{ name, value string }{
+		{"topic", e.Topic}, {"channel", e.Channel}, {"node", e.Node}, {"detail", e.Detail},
+	} {
 		if f.value != "" {
 			fmt.Fprintf(&b, " %s=%s", f.name, f.value)
 		}

@@ -36,7 +36,8 @@ func TestRecorderKeepsOneFilePerClient(t *testing.T) {
 			t.Fatalf("event %d is out of order", i)
 		}
 	}
-	if a, b := Check(want, Options{}), Check(got, Options{}); !reflect.DeepEqual(a.Counts, b.Counts) || a.Acked != 2000 || b.Acked != 2000 {
+	if a, b := Check(want, Options{}), Check(got, Options{}); !reflect.DeepEqual(a.Counts, b.Counts) || a.Acked != 2000 ||
+		b.Acked != 2000 {
 		t.Errorf("memory and files differ: %+v, %+v", a, b)
 	}
 }

@@ -99,9 +99,13 @@ func (m *model) publishes(seqs map[string]uint64, faulty bool) []stored {
 func (m *model) deliveries(ch string, msgs []stored) {
 	for _, s := range msgs {
 		c := "c-" + ch
-		m.add(Event{Client: c, Op: Deliver, Topic: "t", Channel: ch, From: s.from, Seq: s.seq, Message: s.id, Attempts: 1, Conn: m.conn})
+		m.add(Event{
+			Client: c, Op: Deliver, Topic: "t", Channel: ch, From: s.from, Seq: s.seq, Message: s.id, Attempts: 1, Conn: m.conn,
+		})
 		if m.rnd.IntN(10) == 0 {
-			m.add(Event{Client: c, Op: Deliver, Topic: "t", Channel: ch, From: s.from, Seq: s.seq, Message: s.id, Attempts: 2, Conn: m.conn})
+			m.add(Event{
+				Client: c, Op: Deliver, Topic: "t", Channel: ch, From: s.from, Seq: s.seq, Message: s.id, Attempts: 2, Conn: m.conn,
+			})
 		}
 		m.add(Event{Client: c, Op: Fin, Topic: "t", Channel: ch, Message: s.id, Conn: m.conn})
 	}
@@ -165,11 +169,16 @@ var mutations = map[string]func(rnd *rand.Rand, events []Event) []Event{
 			return nil
 		}
 		e := events[i]
-		return append(events, Event{At: events[len(events)-1].At + 1, Client: "c-a", Op: Deliver, Topic: "t", Channel: "a", From: e.Client, Seq: e.Seq, Message: 1 << 40, Attempts: 1, Conn: 99})
+		return append(events, Event{
+			At: events[len(events)-1].At + 1, Client: "c-a", Op: Deliver, Topic: "t", Channel: "a", From: e.Client, Seq: e.Seq,
+			Message: 1 << 40, Attempts: 1, Conn: 99,
+		})
 	},
 	"a delivery names another message": func(rnd *rand.Rand, events []Event) []Event {
 		i := pick(rnd, events, firstTry)
-		j := pick(rnd, events, func(e *Event) bool { return firstTry(e) && (e.From != events[i].From || e.Seq != events[i].Seq) })
+		j := pick(rnd, events, func(e *Event) bool {
+			return firstTry(e) && (e.From != events[i].From || e.Seq != events[i].Seq)
+		})
 		events[i].From, events[i].Seq = events[j].From, events[j].Seq
 		return events
 	},
@@ -205,8 +214,12 @@ var mutations = map[string]func(rnd *rand.Rand, events []Event) []Event{
 	"nothing is acknowledged after a fault": func(_ *rand.Rand, events []Event) []Event {
 		last := events[len(events)-1].At
 		return append(events,
-			Event{At: last + 1, Client: "nemesis", Op: Fault, Seq: 1000, Detail: "kill"}, Event{At: last + 2, Client: "nemesis", Op: Heal, Seq: 1000},
-			Event{At: last + 3, Client: "p0", Op: Publish, Topic: "t", Seq: 1000}, Event{At: last + 11*time.Second, Client: "p0", Op: Unknown, Seq: 1000})
+			Event{At: last + 1, Client: "nemesis", Op: Fault, Seq: 1000, Detail: "kill"}, Event{
+				At: last + 2, Client: "nemesis", Op: Heal, Seq: 1000,
+			},
+			Event{At: last + 3, Client: "p0", Op: Publish, Topic: "t", Seq: 1000}, Event{
+				At: last + 11*time.Second, Client: "p0", Op: Unknown, Seq: 1000,
+			})
 	},
 }
 

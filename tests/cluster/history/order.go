@@ -68,7 +68,8 @@ func (c *checker) realTimeOrder() {
 				acked = acked[1:]
 			}
 			if newest != nil && v.id < newest.id {
-				c.r.add(Stale, "%s was sent at %v as %016x, after %s was acknowledged at %v as %016x", v, v.pub.At, v.id, newest, newest.pub.done.At, newest.id)
+				c.r.add(Stale, "%s was sent at %v as %016x, after %s was acknowledged at %v as %016x",
+					v, v.pub.At, v.id, newest, newest.pub.done.At, newest.id)
 			}
 		}
 	}
@@ -110,7 +111,8 @@ func (c *checker) liveness() {
 		}
 		for client, at := range first {
 			if !served[client] && at+c.LivenessLimit <= c.next(i) {
-				c.r.add(Stuck, "%s tries since %v, and nothing was acknowledged in %v after %s was healed at %v", client, at, c.LivenessLimit, f.Detail, f.heal)
+				c.r.add(Stuck, "%s tries since %v, and nothing was acknowledged in %v after %s was healed at %v",
+					client, at, c.LivenessLimit, f.Detail, f.heal)
 			}
 		}
 	}

@@ -12,13 +12,16 @@ import (
 
 // Window is what one fault cost.
 type Window struct {
-	Kind  string
-	Node  string
-	At    time.Duration
-	Heal  time.Duration // -1: never
-	First time.Duration // from the fault to the first acknowledgement of a publish that was sent after it; -1: none before the next fault
-	Gap   time.Duration // the longest time without any acknowledgement, from the fault to the next one or the end of publishing
-	Stall time.Duration // the same for the one producer that waited longest; who has a publish under way to every partition waits for the slowest
+	Kind string
+	Node string
+	At   time.Duration
+	Heal time.Duration // -1: never
+	// from the fault to the first acknowledgement of a publish that was sent after it; -1: none before the next fault
+	First time.Duration
+	// the longest time without any acknowledgement, from the fault to the next one or the end of publishing
+	Gap time.Duration
+	// the same for the one producer that waited longest; who has a publish under way to every partition waits for the slowest
+	Stall time.Duration
 }
 
 func (c *checker) windows() []Window {
@@ -76,7 +79,8 @@ func PrintWindows(w io.Writer, windows []Window) error {
 		kinds[x.Kind] = append(kinds[x.Kind], x)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "fault\tcount\tno answer\tnext ack p50\tp99\tmax\tlongest gap p50\tp99\tmax\tone producer p50\tp99\tmax")
+	fmt.Fprintln(t,
+		"fault\tcount\tno answer\tnext ack p50\tp99\tmax\tlongest gap p50\tp99\tmax\tone producer p50\tp99\tmax")
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
 		var first, gaps, stalls []time.Duration
 		silent := 0
@@ -101,8 +105,10 @@ func PrintWindows(w io.Writer, windows []Window) error {
 
 // Print writes the judgement for people.
 func (r *Report) Print(w io.Writer) error {
-	fmt.Fprintf(w, "%d values published: %d acknowledged, %d failed, %d unknown of which %d were stored\n", r.Published, r.Acked, r.Failed, r.Unknown, r.Surfaced)
-	fmt.Fprintf(w, "%d deliveries, %d of them again, %d after a FIN that a fault made forgotten\n", r.Deliveries, r.Repeated, r.Forgotten)
+	fmt.Fprintf(w, "%d values published: %d acknowledged, %d failed, %d unknown of which %d were stored\n",
+		r.Published, r.Acked, r.Failed, r.Unknown, r.Surfaced)
+	fmt.Fprintf(w, "%d deliveries, %d of them again, %d after a FIN that a fault made forgotten\n",
+		r.Deliveries, r.Repeated, r.Forgotten)
 	for _, class := range slices.Sorted(maps.Keys(r.Classes)) {
 		fmt.Fprintf(w, "  %6d not acknowledged: %s\n", r.Classes[class], class)
 	}

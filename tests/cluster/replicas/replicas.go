@@ -225,7 +225,8 @@ func (r *reader) commitLog(dir string) error {
 	for id, log := range r.node.Logs {
 		r.inSegments[id] = slices.Clone(log)
 	}
-	log, _, err := clog.Open(r.disk, arena, clog.Options{Store: node, Logger: slog.New(slog.DiscardHandler), Inline: true}, r)
+	log, _, err := clog.Open(r.disk, arena, clog.Options{Store: node, Logger: slog.New(slog.DiscardHandler), Inline: true},
+		r)
 	if log != nil {
 		err = errors.Join(err, log.Close())
 	}
@@ -279,7 +280,8 @@ func (r *reader) holes() error {
 	for id, log := range r.node.Logs {
 		for i := 1; i < len(log); i++ {
 			if !follows(&log[i-1], &log[i]) || log[i].Epoch < log[i-1].Epoch {
-				return fmt.Errorf("%s: partition %d of topic %s: position %d (offset %d, epoch %d, crc %08x) is followed by %d (offset %d, epoch %d, after %08x)",
+				return fmt.Errorf("%s: partition %d of topic %s: position %d (offset %d, epoch %d, crc %08x) is followed by %d "+
+					"(offset %d, epoch %d, after %08x)",
 					r.node.Path, id.Partition, id.Topic, log[i-1].Position, log[i-1].Offset, log[i-1].Epoch, log[i-1].CRC,
 					log[i].Position, log[i].Offset, log[i].Epoch, log[i].PrevCRC)
 			}

@@ -18,7 +18,8 @@ func publish(t *testing.T, dir, body string, n int) {
 	t.Helper()
 	e, err := engine.Open(context.Background(), engine.Options{
 		DataPath: dir, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), IO: "pwrite",
-		MaxMessageBytes: 64 << 10, MaxBatchBytes: 256 << 10, CommitFileBytes: 1 << 20, CommitLiveBytes: 4 << 20, BufferBytes: 4 << 20, MinSegmentBytes: 256 << 10,
+		MaxMessageBytes: 64 << 10, MaxBatchBytes: 256 << 10, CommitFileBytes: 1 << 20, CommitLiveBytes: 4 << 20,
+		BufferBytes: 4 << 20, MinSegmentBytes: 256 << 10,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -28,7 +29,8 @@ func publish(t *testing.T, dir, body string, n int) {
 		t.Fatal(err)
 	}
 	for i := range n {
-		if _, err := topic.Publish(context.Background(), fmt.Appendf(nil, "%s %d %s", body, i, strings.Repeat("x", 8000))); err != nil {
+		if _, err := topic.Publish(context.Background(), fmt.Appendf(nil, "%s %d %s",
+			body, i, strings.Repeat("x", 8000))); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -97,7 +97,9 @@ func classOf(err error) string {
 
 // certain are the words by which the engine says that nothing of a request is in the log. Everything else is unknown: calling a
 // doubtful error a failure would make the checker accuse the engine of its own honesty.
-var certain = []string{"nothing was stored", "nothing of it was stored", "nothing of this request was stored", "publishing is refused"}
+var certain = []string{
+	"nothing was stored", "nothing of it was stored", "nothing of this request was stored", "publishing is refused",
+}
 
 // definite says whether an error of the protocol means that the message certainly will not appear.
 func definite(text string) bool {

@@ -137,7 +137,8 @@ func (c *receiver) lookup(ctx context.Context) []string {
 var lookups = &http.Client{Timeout: lookupTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
 
 func lookup(ctx context.Context, address, topic string) ([]string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/lookup?topic="+url.QueryEscape(topic), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/lookup?topic="+url.QueryEscape(topic),
+		nil)
 	if err != nil {
 		return nil, err
 	}
@@ -302,6 +303,8 @@ func (c *receiver) finRefused(id uint64, text string) error {
 	if err != nil {
 		return errors.New(text)
 	}
-	c.add(history.Event{Client: c.Name, Op: history.FinErr, Topic: c.Topic, Channel: c.Channel, Message: message, Conn: id, Detail: text})
+	c.add(history.Event{
+		Client: c.Name, Op: history.FinErr, Topic: c.Topic, Channel: c.Channel, Message: message, Conn: id, Detail: text,
+	})
 	return nil
 }

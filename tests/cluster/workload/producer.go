@@ -125,7 +125,9 @@ func (s *sender) begin(conn uint64, address string) uint64 {
 	seq := s.seq + 1
 	s.seq += uint64(s.Batch)
 	s.tally.send(s.Name, seq, uint64(s.Batch))
-	s.add(history.Event{Client: s.Name, Op: history.Publish, Topic: s.Topic, Seq: seq, Count: uint64(s.Batch), Conn: conn, Node: address})
+	s.add(history.Event{
+		Client: s.Name, Op: history.Publish, Topic: s.Topic, Seq: seq, Count: uint64(s.Batch), Conn: conn, Node: address,
+	})
 	return seq
 }
 
@@ -154,7 +156,9 @@ func (s *sender) serve(ctx context.Context, c *conn, address string) {
 }
 
 // write sends while there is room in the window.
-func (s *sender) write(ctx context.Context, c *conn, address string, open chan<- sent, slots chan<- struct{}, failed <-chan struct{}) {
+func (s *sender) write(
+	ctx context.Context, c *conn, address string, open chan<- sent, slots chan<- struct{}, failed <-chan struct{},
+) {
 	for s.pace.wait(ctx) {
 		select {
 		case slots <- struct{}{}:

@@ -23,7 +23,8 @@ func TestDefinite(t *testing.T) {
 			t.Errorf("%q: want %v", text, want)
 		}
 	}
-	if classOf(os.ErrDeadlineExceeded) != timedOut || classOf(errors.New("reset")) != broken || Ended(timedOut) || !Ended(broken) {
+	if classOf(os.ErrDeadlineExceeded) != timedOut || classOf(errors.New("reset")) != broken || Ended(timedOut) ||
+		!Ended(broken) {
 		t.Error("the classes are mixed up")
 	}
 }

@@ -67,7 +67,8 @@ func Start() (*Server, error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), serverVariable+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Unshareflags: syscall.CLONE_NEWNS} // it ends when its standard input does
+	// it ends when its standard input does
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Unshareflags: syscall.CLONE_NEWNS}
 	err = cmd.Start()
 	stdin.Close()
 	stdout.Close()
@@ -119,7 +120,8 @@ func (d *Device) Attach() (string, error) {
 		return "", err
 	}
 	defer control.Close()
-	file, err := os.OpenFile(filepath.Join("/proc", strconv.Itoa(d.server.cmd.Process.Pid), "root", d.dir, fileName), os.O_RDWR, 0)
+	file, err := os.OpenFile(filepath.Join("/proc", strconv.Itoa(d.server.cmd.Process.Pid), "root", d.dir, fileName),
+		os.O_RDWR, 0)
 	if err != nil {
 		return "", err
 	}

@@ -35,7 +35,10 @@ func TestDeviceLosesWhatIsNotFlushed(t *testing.T) {
 				kept  bool
 			}{
 				{"written", func(fd int, p []byte) error { _, err := unix.Pwrite(fd, p, 0); return err }, false},
-				{"RWF_DSYNC", func(fd int, p []byte) error { _, err := unix.Pwritev2(fd, [][]byte{p}, 0, unix.RWF_DSYNC); return err }, true},
+				{
+					"RWF_DSYNC",
+					func(fd int, p []byte) error { _, err := unix.Pwritev2(fd, [][]byte{p}, 0, unix.RWF_DSYNC); return err }, true,
+				},
 				{"fdatasync", func(fd int, p []byte) error {
 					if _, err := unix.Pwrite(fd, p, 0); err != nil {
 						return err

@@ -70,7 +70,8 @@ func (stdio) Close() error                { return os.Stdin.Close() }
 
 // Open mounts a file system with one file, which is the disk.
 func (s *Disks) Open(a OpenArgs, number *int) error {
-	stable, err := unix.Mmap(-1, 0, a.SizeBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
+	stable, err := unix.Mmap(-1, 0, a.SizeBytes, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
 	if err != nil {
 		return err
 	}

@@ -55,7 +55,8 @@ func decodeEntry(p []byte) (part Partition, rest []byte, err error) {
 	part = Partition{
 		ID: segment.Identity{Topic: uuid.UUID(p[:16]), Partition: le.Uint32(p[16:])},
 		State: segment.State{
-			Next: segment.Position(le.Uint64(q)), NextID: segment.MsgID(le.Uint64(q[8:])), End: segment.Offset(le.Uint64(q[16:])),
+			Next: segment.Position(le.Uint64(q)), NextID: segment.MsgID(le.Uint64(q[8:])),
+			End:     segment.Offset(le.Uint64(q[16:])),
 			LastCRC: le.Uint32(q[24:]), Epoch: segment.Epoch(le.Uint64(q[28:])), Segment: le.Uint32(q[36:]),
 			SegmentBase: segment.Offset(le.Uint64(q[40:])), SegmentCapacity: int64(le.Uint64(q[48:])),
 		},

@@ -86,7 +86,9 @@ func (d *Dir) readNode() error {
 		return fmt.Errorf("node.json does not decode: %w", err)
 	}
 	if d.Node.Format > Format {
-		return fmt.Errorf("the data directory has format %d and this tool knows %d: use the tool of the version that wrote it", d.Node.Format, Format)
+		return fmt.Errorf(
+			"the data directory has format %d and this tool knows %d: use the tool of the version that wrote it",
+			d.Node.Format, Format)
 	}
 	return nil
 }

@@ -41,7 +41,8 @@ func DecodeSegmentHeader(p []byte) (h SegmentHeader, err error) {
 		return h, fmt.Errorf("the segment has version %d, this tool knows %d", p[4], segment.SegmentVersion)
 	case le.Uint32(p[84:]) != segment.Checksum(p[:84]):
 		return h, errors.New("the checksum of the segment header is wrong")
-	case p[5]&^1 != 0 || le.Uint16(p[6:]) != segment.SegmentHeaderBytes || le.Uint32(p[80:]) != 0 || len(bytes.Trim(p[88:segment.SegmentHeaderBytes], "\x00")) != 0:
+	case p[5]&^1 != 0 || le.Uint16(p[6:]) != segment.SegmentHeaderBytes || le.Uint32(p[80:]) != 0 ||
+		len(bytes.Trim(p[88:segment.SegmentHeaderBytes], "\x00")) != 0:
 		return h, errors.New("the segment header has fields that its version does not have")
 	}
 	return SegmentHeader{
@@ -97,7 +98,8 @@ func DecodeIndex(p []byte) (*Index, error) {
 	}
 	for p = p[head:]; len(p) > 0; p = p[entry:] {
 		x.Entries = append(x.Entries, IndexEntry{
-			segment.Offset(le.Uint64(p)), segment.Position(le.Uint64(p[8:])), segment.MsgID(le.Uint64(p[16:])), int64(le.Uint64(p[24:])),
+			segment.Offset(le.Uint64(p)), segment.Position(le.Uint64(p[8:])), segment.MsgID(le.Uint64(p[16:])),
+			int64(le.Uint64(p[24:])),
 		})
 	}
 	return x, nil

@@ -157,7 +157,9 @@ func (w *World) put(n *node, t *topicModel) {
 		if key != "" {
 			hs = append(hs, engine.Header{Key: []byte(core.DefaultKeyHeader), Value: []byte(key)})
 		}
-		b.values = append(b.values, value{topic: t, by: n, life: n.life, submitted: w.now, deferred: p.Defer > 0, delay: int64(p.Defer), key: key, headers: hs})
+		b.values = append(b.values, value{
+			topic: t, by: n, life: n.life, submitted: w.now, deferred: p.Defer > 0, delay: int64(p.Defer), key: key, headers: hs,
+		})
 		p.Messages = append(p.Messages, b.body(first+i))
 		if key != "" || w.has(FeatureFilters) {
 			p.Headers = append(p.Headers, hs)
@@ -202,7 +204,8 @@ func (b *book) answer(first, count int, p *engine.Put) {
 	case p.Err == nil:
 		f = acked
 		w.Stats.Acked += count
-	case w.refusedByDeletion(p.Err, &b.values[first]), errors.Is(p.Err, engine.ErrUnknown), errors.Is(p.Err, engine.ErrDisk), errors.Is(p.Err, engine.ErrClosed):
+	case w.refusedByDeletion(p.Err, &b.values[first]), errors.Is(p.Err, engine.ErrUnknown),
+		errors.Is(p.Err, engine.ErrDisk), errors.Is(p.Err, engine.ErrClosed):
 		f = unknown
 		w.Stats.Unknown += count
 	default:
@@ -299,7 +302,8 @@ func (b *book) seen(a *agent, d *engine.Delivery) {
 	case w.has(FeatureRemote):
 		a.inOrder(d)
 	case id < c.high[part]:
-		w.fail("channel %s of %s: first delivery of %v after that of %d in the same partition", c.name, c.t.name, d.ID, c.high[part]-1)
+		w.fail("channel %s of %s: first delivery of %v after that of %d in the same partition",
+			c.name, c.t.name, d.ID, c.high[part]-1)
 	}
 	c.high[part] = max(c.high[part], id+1)
 }
@@ -327,7 +331,8 @@ func (a *agent) inOrder(d *engine.Delivery) {
 		return
 	}
 	if id < high.next && w.checks.servedSince(a.c.t, part, high.at-onTheWay) {
-		w.fail("channel %s of %s: %s got the first delivery of %v after that of %d in the same partition", a.c.name, a.c.t.name, a.n.name, d.ID, high.next-1)
+		w.fail("channel %s of %s: %s got the first delivery of %v after that of %d in the same partition",
+			a.c.name, a.c.t.name, a.n.name, d.ID, high.next-1)
 	}
 	a.high[part] = agentHigh{id + 1, w.now}
 }

@@ -43,7 +43,8 @@ func (w *World) boundApplies() bool {
 
 // mayFail says whether something else may go wrong now.
 func (w *World) mayFail() bool {
-	return w.faults && w.now > w.opt.quiet && w.now >= w.gray.idle.stillUntil && (w.gray.calm.from == 0 || w.now < w.gray.calm.from)
+	return w.faults && w.now > w.opt.quiet && w.now >= w.gray.idle.stillUntil &&
+		(w.gray.calm.from == 0 || w.now < w.gray.calm.from)
 }
 
 // beginCalm ends what goes on, and makes one node ill for the rest of the time, or none: its disk hangs, or its machine is off.
@@ -147,7 +148,8 @@ func (w *World) noteCalm() {
 
 // unwell says that something is wrong with a node or its machine.
 func (n *node) unwell() bool {
-	return n.e == nil || !n.running() || n.failed || n.closing || n.broken || n.isSlow() && !n.secretly || len(n.ill.rules) > 0 || n.wiped || n.w.now < n.fullUntil ||
+	return n.e == nil || !n.running() || n.failed || n.closing || n.broken || n.isSlow() && !n.secretly ||
+		len(n.ill.rules) > 0 || n.wiped || n.w.now < n.fullUntil ||
 		n.e.CommitStats().Failed
 }
 
@@ -158,7 +160,8 @@ func (b *book) judgeRefusal(v *value, err error) {
 		return
 	}
 	if w.Stats.Bound++; err != nil {
-		w.fail("a put on %s was answered %v after %.3f s, and a majority is well since %.3f: %s", v.by.name, err, float64(w.now-v.submitted)/1e9,
+		w.fail("a put on %s was answered %v after %.3f s, and a majority is well since %.3f: %s",
+			v.by.name, err, float64(w.now-v.submitted)/1e9,
 			float64(w.gray.calm.since)/1e6, w.unwellNames())
 	}
 }
@@ -204,7 +207,8 @@ func (w *World) judgeSilence() {
 		}
 		w.gray.calm.checked = i + 1
 		if v.fate == offered && w.withinBound(v) {
-			w.fail("a put on %s has no answer after %.3f s, and a majority is well since %.3f: %s", v.by.name, float64(w.now-v.submitted)/1e9,
+			w.fail("a put on %s has no answer after %.3f s, and a majority is well since %.3f: %s",
+				v.by.name, float64(w.now-v.submitted)/1e9,
 				float64(w.gray.calm.since)/1e6, w.unwellNames())
 		}
 	}

@@ -20,7 +20,8 @@ type checks struct {
 	leaders map[epochKey]process
 	nodes   map[*node]*nodeChecks
 	serves  map[nodePart]bool
-	left    map[nodePart]bool          // nodes that are no replica any more: what they have committed may be forgotten, once
+	// nodes that are no replica any more: what they have committed may be forgotten, once
+	left    map[nodePart]bool
 	shifted map[meta.PartitionID]int64 // when somebody began or ceased to serve it
 	taken   retention
 }
@@ -79,7 +80,8 @@ func (c *checks) servedSince(t *topicModel, partition uint32, since int64) bool 
 			n.m.EachMarks(func(v *engine.PartitionMarks) { c.noteServes(n, v) })
 		}
 	}
-	return c.w.store.snap.Topics[t.id] != nil && c.shifted[meta.PartitionID{Topic: t.id, Partition: partition}] <= max(0, since)
+	return c.w.store.snap.Topics[t.id] != nil && c.shifted[meta.PartitionID{Topic: t.id, Partition: partition}] <= max(0,
+		since)
 }
 
 // node looks at the marks of a node's copies (invariants 1 and 8).
@@ -89,7 +91,9 @@ func (c *checks) node(n *node) {
 	}
 	k := c.nodes[n]
 	if k == nil || k.life != n.life {
-		k = &nodeChecks{c: c, n: n, life: n.life, high: map[meta.PartitionID]segment.Position{}, drops: map[meta.PartitionID]int{}}
+		k = &nodeChecks{
+			c: c, n: n, life: n.life, high: map[meta.PartitionID]segment.Position{}, drops: map[meta.PartitionID]int{},
+		}
 		k.visit = k.look
 		c.nodes[n] = k
 	}
@@ -176,7 +180,8 @@ func (w *World) whole() string {
 	}
 	if list := w.book.waiting(); len(list) > 0 {
 		v := &w.book.values[list[0]]
-		return fmt.Sprintf("%d messages have no answer, the first is value %d of topic %s, published on %s at %.3f", len(list), list[0], v.topic.name, v.by.name, float64(v.submitted)/1e6)
+		return fmt.Sprintf("%d messages have no answer, the first is value %d of topic %s, published on %s at %.3f",
+			len(list), list[0], v.topic.name, v.by.name, float64(v.submitted)/1e6)
 	}
 	for _, t := range w.topics {
 		if !t.ready {
@@ -208,13 +213,15 @@ func (w *World) whole() string {
 func (w *World) partWhole(id meta.PartitionID, views []engine.PartitionView) string {
 	row := w.store.snap.Partitions[id]
 	if m, ok := w.store.moves[id]; ok {
-		return fmt.Sprintf("its move from node %d to %d goes on; replicas %v, in sync %v, leader %d", m.from, m.to, row.State.Replicas, members(row.State.ISR), row.State.Leader)
+		return fmt.Sprintf("its move from node %d to %d goes on; replicas %v, in sync %v, leader %d",
+			m.from, m.to, row.State.Replicas, members(row.State.ISR), row.State.Leader)
 	}
 	if why := w.leftovers(id); why != "" {
 		return why
 	}
 	if len(row.State.ISR) < len(row.State.Replicas) || len(row.State.Replicas) < w.store.snap.Topics[id.Topic].Replicas {
-		return fmt.Sprintf("in sync are only %v of %v, leader %d", members(row.State.ISR), row.State.Replicas, row.State.Leader)
+		return fmt.Sprintf("in sync are only %v of %v, leader %d",
+			members(row.State.ISR), row.State.Replicas, row.State.Leader)
 	}
 	var leader *engine.PartitionView
 	copies := 0
@@ -358,7 +365,9 @@ func (w *World) checkCopies(id meta.PartitionID, logs logs) {
 	}
 }
 
-func (w *World) noteBatch(t *topicModel, id meta.PartitionID, at segment.Offset, h *segment.Header, body []byte, logs logs) {
+func (w *World) noteBatch(
+	t *topicModel, id meta.PartitionID, at segment.Offset, h *segment.Header, body []byte, logs logs,
+) {
 	if h.Control() {
 		_ = core.DecodeControls(body, func(ct *core.Control) error {
 			w.Stats.Carried += len(ct.Carried)
@@ -425,7 +434,8 @@ func (w *World) checkValue(v int, logs logs) {
 				continue // every delivery of it was lost on the way to another node
 			}
 			_, held := logs[val.topic][val.id]
-			w.fail("value %d of topic %s was answered OK as %v and never delivered on channel %s; in the log: %v", v, val.topic.name, val.id, c.name, held)
+			w.fail("value %d of topic %s was answered OK as %v and never delivered on channel %s; in the log: %v",
+				v, val.topic.name, val.id, c.name, held)
 		}
 	}
 }
@@ -434,7 +444,9 @@ func (w *World) checkValue(v int, logs logs) {
 func (w *World) checkErased(c *channelModel) {
 	for _, n := range w.nodes {
 		for _, v := range n.m.Partitions() {
-			if c.erased && v.ID.Topic == c.t.id && v.Serves && slices.ContainsFunc(v.Channels, func(o engine.ChannelView) bool { return o.Name == c.name }) {
+			if c.erased && v.ID.Topic == c.t.id && v.Serves && slices.ContainsFunc(v.Channels, func(o engine.ChannelView) bool {
+				return o.Name == c.name
+			}) {
 				w.fail("channel %s of %s is in partition %d, and its deletion was answered OK", c.name, c.t.name, v.ID.Partition)
 			}
 		}
@@ -456,10 +468,12 @@ func (w *World) checkChannel(c *channelModel, logs logs) {
 			at := slices.IndexFunc(v.Channels, func(o engine.ChannelView) bool { return o.Name == c.name })
 			starts[v.ID.Partition] = v.Channels[at].Start
 			if c.first && v.Channels[at].Start != 0 {
-				w.fail("channel %s, the first of %s, begins at %d in partition %d", c.name, c.t.name, v.Channels[at].Start, v.ID.Partition)
+				w.fail("channel %s, the first of %s, begins at %d in partition %d",
+					c.name, c.t.name, v.Channels[at].Start, v.ID.Partition)
 			}
 			if v.Visible < c.high[v.ID.Partition] {
-				w.fail("channel %s of %s has seen %d of partition %d, the log ends at %d", c.name, c.t.name, c.high[v.ID.Partition]-1, v.ID.Partition, v.Visible)
+				w.fail("channel %s of %s has seen %d of partition %d, the log ends at %d",
+					c.name, c.t.name, c.high[v.ID.Partition]-1, v.ID.Partition, v.Visible)
 			}
 		}
 	}
@@ -468,10 +482,13 @@ func (w *World) checkChannel(c *channelModel, logs logs) {
 		switch {
 		case c.spared(&s, &w.book.values[s.value]):
 		case id.MsgID() < starts[id.Partition()] || w.gone(c.t, id, &w.book.values[s.value]) || w.isLetter(c, id):
-		case c.delivered[id] == 0 && len(c.copies[s.value]) == 0: // or every delivery was lost on the way to another node, and the dead letter was sent back
-			w.fail("value %d of topic %s is in the log as %v and was never delivered on channel %s", s.value, c.t.name, id, c.name)
+		case c.delivered[id] == 0 && len(c.copies[s.value]) == 0:
+			// or every delivery was lost on the way to another node, and the dead letter was sent back
+			w.fail("value %d of topic %s is in the log as %v and was never delivered on channel %s",
+				s.value, c.t.name, id, c.name)
 		case c.delivered[id] != 0 && !c.done[id] && len(c.copies[s.value]) == 0:
-			w.fail("value %d of topic %s, %v, is confirmed on channel %s: nobody has finished it, and it is no dead letter", s.value, c.t.name, id, c.name)
+			w.fail("value %d of topic %s, %v, is confirmed on channel %s: nobody has finished it, and it is no dead letter",
+				s.value, c.t.name, id, c.name)
 		}
 	}
 }

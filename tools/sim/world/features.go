@@ -13,24 +13,25 @@ type Feature uint32
 
 // The features.
 const (
-	FeatureRemote   Feature = 1 << iota // consumers at nodes that lead nothing of their topic
-	FeatureMoves                        // replicas move to other nodes and back, nodes are drained, or join late
-	FeatureChannels                     // channels are ordered, have a limit of attempts and dead letters; messages wait for long
-	FeatureSettings                     // topics' retention and quotas are changed
-	FeatureTopics                       // topics are deleted and made again under their names, and get more partitions
-	FeatureNodes                        // dead nodes are removed for good; they come back later, mostly with an empty disk
-	FeatureFilters                      // channels want some messages only, and their dead letters are sent back
-	FeaturePlain                        // none of the others; in Config.Features only
-	FeatureSlow                         // disks are slow, up to seconds for a write
-	FeatureHung                         // disks hang, for long
-	FeatureErrors                       // reads and writes of disks fail, for long
-	FeatureRot                          // bits of one node's files rot, at rest and in use
-	FeatureClocks                       // wall clocks are set by hours, both ways
-	FeatureStrict                       // consumers at nodes that lead nothing are checked for order and for FIN like all others
-	FeatureLevels                       // nodes know two feature levels, and the cluster is raised to the second
-	FeatureCluster                      // the real package cluster instead of its model: leases are lost, watches lag, histories are compacted
-	FeatureBound                        // a healthy majority may refuse publishing for so long only
-	FeatureIdle                         // producers rest: commit logs write marks, idle disks are asked
+	FeatureRemote Feature = 1 << iota // consumers at nodes that lead nothing of their topic
+	FeatureMoves                      // replicas move to other nodes and back, nodes are drained, or join late
+	// channels are ordered, have a limit of attempts and dead letters; messages wait for long
+	FeatureChannels
+	FeatureSettings // topics' retention and quotas are changed
+	FeatureTopics   // topics are deleted and made again under their names, and get more partitions
+	FeatureNodes    // dead nodes are removed for good; they come back later, mostly with an empty disk
+	FeatureFilters  // channels want some messages only, and their dead letters are sent back
+	FeaturePlain    // none of the others; in Config.Features only
+	FeatureSlow     // disks are slow, up to seconds for a write
+	FeatureHung     // disks hang, for long
+	FeatureErrors   // reads and writes of disks fail, for long
+	FeatureRot      // bits of one node's files rot, at rest and in use
+	FeatureClocks   // wall clocks are set by hours, both ways
+	FeatureStrict   // consumers at nodes that lead nothing are checked for order and for FIN like all others
+	FeatureLevels   // nodes know two feature levels, and the cluster is raised to the second
+	FeatureCluster  // the real package cluster instead of its model: leases are lost, watches lag, histories are compacted
+	FeatureBound    // a healthy majority may refuse publishing for so long only
+	FeatureIdle     // producers rest: commit logs write marks, idle disks are asked
 )
 
 // grayDefault are the gray failures that seeds draw by themselves, and how often. A new one comes last: then the draws of the others stay what they were.
@@ -54,8 +55,9 @@ var grayDefault = []struct {
 var Features = map[string]Feature{
 	"remote": FeatureRemote, "moves": FeatureMoves, "channels": FeatureChannels, "settings": FeatureSettings,
 	"topics": FeatureTopics, "nodes": FeatureNodes, "filters": FeatureFilters, "plain": FeaturePlain,
-	"slow": FeatureSlow, "hung": FeatureHung, "errors": FeatureErrors, "rot": FeatureRot, "clocks": FeatureClocks, "strict": FeatureStrict,
-	"bound": FeatureBound, "idle": FeatureIdle, "levels": FeatureLevels, "cluster": FeatureCluster,
+	"slow": FeatureSlow, "hung": FeatureHung, "errors": FeatureErrors, "rot": FeatureRot, "clocks": FeatureClocks,
+	"strict": FeatureStrict,
+	"bound":  FeatureBound, "idle": FeatureIdle, "levels": FeatureLevels, "cluster": FeatureCluster,
 }
 
 // String lists the names, in order.

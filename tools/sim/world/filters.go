@@ -26,7 +26,9 @@ func (w *World) drawHeaders() (hs []engine.Header) {
 	}
 	for _, name := range filterHeaders {
 		if w.chance(0.5) {
-			hs = append(hs, engine.Header{Key: []byte(name), Value: fmt.Appendf(nil, "%c%d", 'a'+rune(w.rng.IntN(2)), w.rng.IntN(3))})
+			hs = append(hs, engine.Header{
+				Key: []byte(name), Value: fmt.Appendf(nil, "%c%d", 'a'+rune(w.rng.IntN(2)), w.rng.IntN(3)),
+			})
 		}
 	}
 	return hs
@@ -85,7 +87,9 @@ func (c *channelModel) wants(val *value) bool {
 	f := &c.settings.Filter
 	holding := 0
 	for _, r := range f.Rules {
-		if slices.ContainsFunc(val.headers, func(h engine.Header) bool { return string(h.Key) == r.Header && matches(&r, string(h.Value)) }) {
+		if slices.ContainsFunc(val.headers, func(h engine.Header) bool {
+			return string(h.Key) == r.Header && matches(&r, string(h.Value))
+		}) {
 			holding++
 		}
 	}
@@ -130,15 +134,22 @@ func onlyFor(headers []engine.Header) string {
 // sawHeaders: a message has the headers that it was published with, and a channel gets none that its filter does not want.
 func (a *agent) sawHeaders(d *engine.Delivery, v int, val *value) {
 	w, c := a.n.w, a.c
-	if !w.has(FeatureFilters) || c.doomed { // a consumer that was about to subscribe makes a deleted channel again, without settings
+	if !w.has(FeatureFilters) || c.doomed {
+		// a consumer that was about to subscribe makes a deleted channel again, without settings
 		return
 	}
-	own := slices.DeleteFunc(slices.Clone(d.Headers), func(h engine.Header) bool { return string(h.Key) == engine.ChannelHeader })
-	if !slices.EqualFunc(own, val.headers, func(a, b engine.Header) bool { return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.Value, b.Value) }) {
-		w.fail("value %d of topic %s came on channel %s with headers %s, and was published with %s", v, c.t.name, c.name, d.Headers, val.headers)
+	own := slices.DeleteFunc(slices.Clone(d.Headers), func(h engine.Header) bool {
+		return string(h.Key) == engine.ChannelHeader
+	})
+	if !slices.EqualFunc(own, val.headers, func(a, b engine.Header) bool {
+		return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.Value, b.Value)
+	}) {
+		w.fail("value %d of topic %s came on channel %s with headers %s, and was published with %s",
+			v, c.t.name, c.name, d.Headers, val.headers)
 	}
 	if !c.wants(val) {
-		w.fail("channel %s of %s got value %d with headers %s, and wants %+v", c.name, c.t.name, v, d.Headers, c.settings.Filter)
+		w.fail("channel %s of %s got value %d with headers %s, and wants %+v",
+			c.name, c.t.name, v, d.Headers, c.settings.Filter)
 	}
 	if only := onlyFor(d.Headers); only != "" {
 		if only != c.name {
@@ -209,7 +220,8 @@ func (w *World) redrive(c *channelModel) {
 // the way to another node; then it is a dead letter once more, and may be sent back again and removed before the end.
 func (w *World) noteSentBack(c *channelModel) {
 	for _, n := range w.nodes {
-		if n.e == nil || n.failed || n == w.gray.rotten || len(n.ill.rules) > 0 { // what is damaged there is for the engine to find
+		if n.e == nil || n.failed || n == w.gray.rotten || len(n.ill.rules) > 0 {
+			// what is damaged there is for the engine to find
 			continue
 		}
 		for _, v := range n.m.Partitions() {
@@ -264,7 +276,8 @@ func (w *World) checkRedriven() {
 				n += len(ids)
 			}
 			if !c.doomed && !c.sampled() && !t.lossy && n+w.leftOut(c) < c.redriven {
-				w.fail("%d dead letters of channel %s of %s were sent back, and %d messages came of that", c.redriven, c.name, t.name, n)
+				w.fail("%d dead letters of channel %s of %s were sent back, and %d messages came of that",
+					c.redriven, c.name, t.name, n)
 			}
 		}
 	}
@@ -322,7 +335,8 @@ func (w *World) checkConfirmed(d *topicModel, number uint32, list []placedLetter
 		k := which{c, l.v}
 		confirmed[k]++
 		if confirmed[k] > len(k.c.copies[l.v]) {
-			w.fail("%d dead letters of value %d of channel %s of %s are confirmed, and %d messages were sent back", confirmed[k], l.v, l.channel, t.name, len(k.c.copies[l.v]))
+			w.fail("%d dead letters of value %d of channel %s of %s are confirmed, and %d messages were sent back",
+				confirmed[k], l.v, l.channel, t.name, len(k.c.copies[l.v]))
 		}
 	}
 }
@@ -363,6 +377,7 @@ func (w *World) checkSample(c *channelModel, logs logs) {
 	p := float64(c.settings.SampleRate) / 100
 	least := float64(all)*p - 6*math.Sqrt(float64(all)*p*(1-p))
 	if float64(some) < least || all > 200 && some == all {
-		w.fail("channel %s of %s, a sample of %d %%, got %d of %d messages", c.name, c.t.name, c.settings.SampleRate, some, all)
+		w.fail("channel %s of %s, a sample of %d %%, got %d of %d messages",
+			c.name, c.t.name, c.settings.SampleRate, some, all)
 	}
 }

@@ -31,7 +31,8 @@ type illness struct {
 }
 
 // grayFeatures are all gray failures.
-const grayFeatures = grayDisks | FeatureIdle | FeatureClocks | FeatureLevels | FeatureBound | FeatureCluster | FeatureStrict
+const grayFeatures = grayDisks | FeatureIdle | FeatureClocks | FeatureLevels | FeatureBound | FeatureCluster |
+	FeatureStrict
 
 // grayDisks are the features that make disks ill.
 const grayDisks = FeatureSlow | FeatureHung | FeatureErrors | FeatureRot
@@ -130,7 +131,8 @@ func (w *World) slowDown(n *node) {
 	w.Stats.Slow++
 	n.ill.slow = w.gray.skewed(20*ms, 3000*ms)
 	d := w.gray.span(200*ms, 4000*ms)
-	w.tracef("the disk of %s is slow: %.3f ms for each write, for %.3f ms", n.name, float64(n.ill.slow)/1e6, float64(d)/1e6)
+	w.tracef("the disk of %s is slow: %.3f ms for each write, for %.3f ms",
+		n.name, float64(n.ill.slow)/1e6, float64(d)/1e6)
 	w.after(d, func() { n.ill.slow = 0 })
 }
 
@@ -168,7 +170,10 @@ func (w *World) failReads(n *node) {
 
 // failWrites makes all writes of a kind fail for a while.
 func (w *World) failWrites(n *node) {
-	kinds := []faultaio.Kind{faultaio.KindWriteSync, faultaio.KindWrite, faultaio.KindSync, faultaio.KindCreate, faultaio.KindRename, faultaio.KindSyncDir}
+	kinds := []faultaio.Kind{
+		faultaio.KindWriteSync, faultaio.KindWrite, faultaio.KindSync, faultaio.KindCreate, faultaio.KindRename,
+		faultaio.KindSyncDir,
+	}
 	n.broken = true
 	w.failFor(n, faultaio.Rule{Kind: kinds[w.gray.r.IntN(len(kinds))], Count: -1, Err: syscall.EIO})
 }

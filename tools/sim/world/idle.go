@@ -173,7 +173,8 @@ func (n *node) opened(e *engine.Engine) {
 		n.w.attend(n)
 	}
 	if n.rotAtRest && e.Health() == nil {
-		n.w.fail("%s opened and says nothing of the bit that rotted in the last group of its commit log, which had been at rest", n.name)
+		n.w.fail("%s opened and says nothing of the bit that rotted in the last group of its commit log, which had been at "+
+			"rest", n.name)
 	}
 }
 
@@ -189,7 +190,8 @@ func (w *World) judgeDisks() {
 			n.cameBack, n.unawareSince = done, w.now
 		}
 		if w.now-n.unawareSince > maxUnaware {
-			w.fail("the disk of %s hangs since %.3f or before, and the node holds it for %v", n.name, float64(n.unawareSince)/1e6, state)
+			w.fail("the disk of %s hangs since %.3f or before, and the node holds it for %v",
+				n.name, float64(n.unawareSince)/1e6, state)
 		}
 	}
 }

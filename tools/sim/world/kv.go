@@ -34,7 +34,9 @@ func (w *World) startCluster() {
 	a := &agreement{w: w, leases: map[*node]kv.LeaseID{}}
 	o := memory.Options{Now: func() time.Time { return time.Unix(0, w.now) }}
 	if w.has(FeatureLevels) { // it was founded at level 1
-		o.Entries, o.Revision = []kv.Entry{{Key: cluster.DefaultPrefix + "level", Value: []byte(`{"level":1}`), ModRevision: 1}}, 1
+		o.Entries, o.Revision = []kv.Entry{
+			{Key: cluster.DefaultPrefix + "level", Value: []byte(`{"level":1}`), ModRevision: 1},
+		}, 1
 	}
 	a.m = memory.New(o)
 	w.agreement = a
@@ -97,7 +99,8 @@ func (a *agreement) look() {
 	}
 	for _, n := range w.nodes {
 		for _, row := range now.Nodes {
-			if row.Name == n.name && n.disk != nil && row.Live && (old.Nodes[row.ID] == nil || old.Nodes[row.ID].Store != row.Store) {
+			if row.Name == n.name && n.disk != nil && row.Live &&
+				(old.Nodes[row.ID] == nil || old.Nodes[row.ID].Store != row.Store) {
 				n.wiped = false
 			}
 		}
@@ -121,7 +124,8 @@ func (a *agreement) lookAt(id meta.PartitionID, was, is *meta.Partition) {
 	} else if !slices.Equal(was.State.ISR, is.State.ISR) {
 		w.Stats.ISRChanges++
 	}
-	w.tracef("store: %s leader %d epoch %d version %d isr %v damaged %v", w.partName(id), is.State.Leader, is.State.Epoch, is.State.Version,
+	w.tracef("store: %s leader %d epoch %d version %d isr %v damaged %v",
+		w.partName(id), is.State.Leader, is.State.Epoch, is.State.Version,
 		members(is.State.ISR), members(is.Damaged))
 }
 
@@ -137,7 +141,8 @@ func (n *node) metaStore() meta.Store {
 	}
 	o := &w.opt
 	n.agreed = &kvMeta{cluster.New(&kvClient{n.client, w.agreement.m.Store(n.name)}, cluster.Options{
-		Logger: slog.New(h), LeaseTTL: time.Duration(o.leaseTTL), LeaseMargin: time.Duration(o.leaseMargin), ControllerTick: time.Duration(5 * o.controlTick),
+		Logger: slog.New(h), LeaseTTL: time.Duration(o.leaseTTL), LeaseMargin: time.Duration(o.leaseMargin),
+		ControllerTick:  time.Duration(5 * o.controlTick),
 		DefaultReplicas: o.replicas, Now: n.Now, Host: n.m,
 	}), w}
 	return n.agreed

@@ -85,7 +85,8 @@ func (s *store) admits(level int) error {
 // checkFrame: a node gets nothing that its version does not know.
 func (w *World) checkFrame(from, to *node, t netproto.Type) {
 	if w.has(FeatureLevels) && t > lastTypeOfLevel1 && (to.binary < 2 || w.store.snap.FeatureLevel() < 2) {
-		w.fail("%s sends %v to %s, which knows level %d; the cluster is at level %d", from.name, t, to.name, to.binary, w.store.snap.FeatureLevel())
+		w.fail("%s sends %v to %s, which knows level %d; the cluster is at level %d",
+			from.name, t, to.name, to.binary, w.store.snap.FeatureLevel())
 	}
 }
 

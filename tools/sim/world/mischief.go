@@ -124,7 +124,10 @@ func (w *World) cutLinks() {
 // breakDisk makes one write or flush fail; the node must be restarted.
 func (w *World) breakDisk(n *node) {
 	w.Stats.DiskFaults++
-	kinds := []faultaio.Kind{faultaio.KindWrite, faultaio.KindWriteSync, faultaio.KindSync, faultaio.KindCreate, faultaio.KindRename, faultaio.KindSyncDir}
+	kinds := []faultaio.Kind{
+		faultaio.KindWrite, faultaio.KindWriteSync, faultaio.KindSync, faultaio.KindCreate, faultaio.KindRename,
+		faultaio.KindSyncDir,
+	}
 	kind := kinds[w.rng.IntN(len(kinds))]
 	w.tracef("the disk of %s will fail a %v", n.name, kind)
 	n.media.Inject(faultaio.Rule{Kind: kind, After: int(w.skewed(0, 10)), Err: syscall.EIO})
@@ -212,7 +215,9 @@ func (w *World) newDisk(n *node) {
 // holds says whether the disk of a member is still there. The store learns of another one only when its node registers.
 func (w *World) holds(m replicate.Member) bool {
 	row := w.store.snap.Nodes[m.Node]
-	return row != nil && row.Store == m.Store && !slices.ContainsFunc(w.nodes, func(n *node) bool { return n.wiped && n.name == row.Name })
+	return row != nil && row.Store == m.Store && !slices.ContainsFunc(w.nodes, func(n *node) bool {
+		return n.wiped && n.name == row.Name
+	})
 }
 
 // heal ends all faults.

@@ -212,7 +212,8 @@ func (s *store) change(row *meta.Partition, why string) {
 	row.State.Version++
 	next := s.edit()
 	next.Partitions[row.ID] = row
-	s.w.tracef("store: %s %s: version %d replicas %v isr %v", s.w.partName(row.ID), why, row.State.Version, row.State.Replicas, members(row.State.ISR))
+	s.w.tracef("store: %s %s: version %d replicas %v isr %v",
+		s.w.partName(row.ID), why, row.State.Version, row.State.Replicas, members(row.State.ISR))
 	s.publish(next)
 }
 
@@ -234,8 +235,10 @@ func (w *World) leftovers(id meta.PartitionID) string {
 		if slices.Contains(w.store.snap.Partitions[id].State.Replicas, n.replica()) {
 			continue
 		}
-		if files, err := n.media.ReadDir(path.Join("topics", id.Topic.String(), fmt.Sprint(id.Partition))); err == nil && len(files) > 0 {
-			return fmt.Sprintf("%s is no replica of it and still has %d files of it, the first is %s", n.name, len(files), files[0].Name())
+		if files, err := n.media.ReadDir(path.Join("topics", id.Topic.String(), fmt.Sprint(id.Partition))); err == nil &&
+			len(files) > 0 {
+			return fmt.Sprintf("%s is no replica of it and still has %d files of it, the first is %s",
+				n.name, len(files), files[0].Name())
 		}
 	}
 	return ""

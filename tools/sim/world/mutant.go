@@ -38,7 +38,9 @@ var Mutants = map[string]Mutant{
 	"early-sync": MutantEarlySync, "no-sync": MutantNoSync, "unclean-election": MutantUnclean,
 	"epoch-reuse": MutantEpochs, "empty-disk": MutantDisks, "rollback": MutantRollback, "short-retention": MutantShort,
 	"same-topic": MutantSameTopic, "silent-growth": MutantSilentGrowth, "hasty-removal": MutantHasty,
-	"ill-disk": MutantIllDisk, "spot": MutantSpot, "deaf-disk": MutantDeafDisk, "both-clocks": MutantBothClocks, "second-hang": MutantSecondHang, "stale-list": MutantStaleList, "echo": MutantEcho, "blind-txn": MutantBlindTxn, "rot-everywhere": MutantRotEverywhere, "early-level": MutantEarlyLevel,
+	"ill-disk": MutantIllDisk, "spot": MutantSpot, "deaf-disk": MutantDeafDisk, "both-clocks": MutantBothClocks,
+	"second-hang": MutantSecondHang, "stale-list": MutantStaleList, "echo": MutantEcho, "blind-txn": MutantBlindTxn,
+	"rot-everywhere": MutantRotEverywhere, "early-level": MutantEarlyLevel,
 	"no-marks": MutantNoMarks, "no-probes": MutantNoProbes,
 	"other-filter": MutantOtherFilter, "lost-letters": MutantLostLetters,
 }

@@ -62,7 +62,8 @@ func (p *ports) dial() {
 		return
 	}
 	for _, o := range p.net.ports {
-		if o.self.ID > p.self.ID && o.alive() && p.knows(o) && o.knows(p) && p.net.between(p, o) == nil && !p.net.cutBetween(p, o) {
+		if o.self.ID > p.self.ID && o.alive() && p.knows(o) && o.knows(p) && p.net.between(p, o) == nil &&
+			!p.net.cutBetween(p, o) {
 			p.net.connect(p, o)
 		}
 	}
@@ -288,7 +289,9 @@ func received(f *netproto.Frame) *netproto.Received {
 		payload = append(payload, b...)
 	}
 	r := &netproto.Received{Payload: payload}
-	r.Header = netproto.Header{Type: f.Type, Flags: f.Flags, Status: f.Status, Stream: f.Stream, Request: f.Request, PayloadBytes: uint32(size)}
+	r.Header = netproto.Header{
+		Type: f.Type, Flags: f.Flags, Status: f.Status, Stream: f.Stream, Request: f.Request, PayloadBytes: uint32(size),
+	}
 	if f.Flags&netproto.FlagSelfChecked != 0 {
 		r.HeadBytes = uint16(len(f.Head))
 	}
@@ -407,7 +410,8 @@ func (net *network) show(from, to *ports, burst []netproto.Received) {
 		} else if err := d.Decode(&f.Header, f.Payload); err == nil {
 			m := &d.Message
 			net.w.showf("%s -> %s %v %s epoch %d r%d gen %d pos %d until %d committed %d next %d code %d damaged %v batches %d",
-				from.n.name, to.n.name, f.Type, net.w.partName(d.ID), m.Epoch, m.Request, m.Generation, m.Position, m.Until, m.Committed, m.Log.Next, m.Code, m.Damaged, len(m.Batches))
+				from.n.name, to.n.name, f.Type, net.w.partName(d.ID), m.Epoch, m.Request, m.Generation, m.Position, m.Until,
+				m.Committed, m.Log.Next, m.Code, m.Damaged, len(m.Batches))
 		}
 	}
 }

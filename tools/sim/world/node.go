@@ -122,7 +122,8 @@ func (n *node) do(life int, fn func()) {
 	case n.m == nil || n.life != life:
 	case n.w.now < n.asleep && n.w.features != 0:
 		n.frozen = append(n.frozen, func() { n.do(life, fn) })
-	case n.w.now < n.asleep: // a second freeze may end before the first: then what comes later overtakes this, and old seeds are such histories
+	case n.w.now < n.asleep:
+		// a second freeze may end before the first: then what comes later overtakes this, and old seeds are such histories
 		n.w.after(n.asleep-n.w.now, func() { n.do(life, fn) })
 	default:
 		fn()
@@ -194,10 +195,12 @@ func (n *node) engineOptions() engine.Options {
 		Disk: n.disk, NodeID: n.name, Logger: slog.New(h),
 		BufferBytes: 4 << 20, CommitFileBytes: o.commitFile, CommitLiveBytes: o.commitLive, GroupsInFlight: o.groups,
 		MinSegmentBytes: o.minSegment, MaxSegmentBytes: o.maxSegment, RetentionInterval: 300 * time.Millisecond,
-		MaxMessageBytes: 8 << 10, MaxBatchBytes: 32 << 10, MsgTimeout: time.Duration(o.msgTimeout), PublishTimeout: publishTimeout,
+		MaxMessageBytes: 8 << 10, MaxBatchBytes: 32 << 10, MsgTimeout: time.Duration(o.msgTimeout),
+		PublishTimeout:    publishTimeout,
 		DisableAutoCreate: true, MaxLevel: n.binary, DiskPatience: diskPatience, DiskFailedAfter: 4 * diskPatience,
 		Cluster: &engine.ClusterOptions{
-			PreferredLeader: w.preferred(), Store: n.metaStore(), Replication: o.cfg, Replicas: o.replicas, JoinTimeout: 20 * time.Second, LeaveTimeout: time.Second,
+			PreferredLeader: w.preferred(), Store: n.metaStore(), Replication: o.cfg, Replicas: o.replicas,
+			JoinTimeout: 20 * time.Second, LeaveTimeout: time.Second,
 		},
 	}
 }
@@ -247,7 +250,8 @@ func (n *node) wake(local int64) {
 	}
 	n.wakeAt = at
 	if n.w.features == 0 {
-		n.later(at-n.w.now, func() { n.wakeAt = 0 }) // also when another call came before it: old seeds are histories with these steps
+		// also when another call came before it: old seeds are histories with these steps
+		n.later(at-n.w.now, func() { n.wakeAt = 0 })
 		return
 	}
 	life := n.life

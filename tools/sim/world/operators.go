@@ -86,7 +86,9 @@ func (w *World) raise() {
 		return
 	}
 	if n := w.anyNode(); n != nil && n.binary >= engine.NewestLevel {
-		a.ask(n, "the cluster is to be raised", func(ctx context.Context, s meta.Store) error { return s.RaiseLevel(ctx, engine.NewestLevel) })
+		a.ask(n, "the cluster is to be raised", func(ctx context.Context, s meta.Store) error {
+			return s.RaiseLevel(ctx, engine.NewestLevel)
+		})
 	}
 }
 

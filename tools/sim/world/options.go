@@ -98,11 +98,13 @@ func (w *World) draw() options {
 	o.maxSegment = o.minSegment << r.IntN(3)
 	o.groups = 1 + r.IntN(3)
 	o.cfg = replicate.Config{
-		LagMaxNs: w.between(100*ms, 500*ms), HeartbeatNs: w.between(10*ms, 100*ms), RetryNs: w.between(30*ms, 300*ms), JoinNs: w.between(30*ms, 200*ms),
+		LagMaxNs: w.between(100*ms, 500*ms), HeartbeatNs: w.between(10*ms, 100*ms), RetryNs: w.between(30*ms, 300*ms),
+		JoinNs:      w.between(30*ms, 200*ms),
 		ISRWindowNs: 3000 * ms,
 	}
 	if r.IntN(2) == 0 {
-		o.cfg.MaxWindowCount, o.cfg.MaxWindowBytes, o.cfg.MaxSendBytes = 2+r.IntN(40), w.between(1000, 60_000), w.between(500, 20_000)
+		o.cfg.MaxWindowCount, o.cfg.MaxWindowBytes, o.cfg.MaxSendBytes = 2+r.IntN(40), w.between(1000, 60_000),
+			w.between(500, 20_000)
 		o.cfg.MaxRangeBytes, o.cfg.MaxRangesInFlight = w.between(500, 30_000), 1+r.IntN(4)
 		o.cfg.MaxPendingCount = 4 + r.IntN(60)
 		r.IntN(20) // what was drawn here is no more; the seeds in testdata want the same numbers after it

@@ -36,7 +36,8 @@ func (w *World) rot(*node) {
 		w.Stats.Rotten++
 		g.flipped = true
 		if strings.HasPrefix(name, "clog/") {
-			n.rotAtRest = false // it may be in the mark that promised the group: with both damaged nobody can tell it from a torn write
+			// it may be in the mark that promised the group: with both damaged nobody can tell it from a torn write
+			n.rotAtRest = false
 		}
 		w.tracef("a bit rots in %s of %s at %d, running %v", name, n.name, at, n.m != nil)
 	}
@@ -90,7 +91,9 @@ func (w *World) readAll() {
 	if n.e != nil && n.running() && !n.closing {
 		w.gray.clean = true
 		for _, v := range n.m.Partitions() {
-			if err := n.m.ReadLog(v.ID, w.beginning(v.ID), func(segment.Offset, *segment.Header, []byte) bool { return true }); err != nil {
+			if err := n.m.ReadLog(v.ID, w.beginning(v.ID), func(segment.Offset, *segment.Header, []byte) bool {
+				return true
+			}); err != nil {
 				w.gray.clean = false
 				w.tracef("%s finds: %v", n.name, err)
 			}

@@ -87,7 +87,8 @@ func (w *World) configure(n *node, c *channelModel, change func(*core.ChannelSet
 			return err
 		}
 		if s.Version < before && !c.doomed { // of one that was deleted meanwhile a subscriber may have made another
-			w.fail("channel %s of %s has settings of version %d, and %d was answered before they were asked for", c.name, c.t.name, s.Version, before)
+			w.fail("channel %s of %s has settings of version %d, and %d was answered before they were asked for",
+				c.name, c.t.name, s.Version, before)
 		}
 		change(&s)
 		now, err := ch.Configure(ctx, s)
@@ -103,8 +104,10 @@ func (w *World) configure(n *node, c *channelModel, change func(*core.ChannelSet
 
 func (c *channelModel) noteSettings(w *World, now core.ChannelSettings) {
 	w.Stats.Configured++
-	if was, ok := c.versions[now.Version]; ok && (was.Order != now.Order || was.MaxAttempts != now.MaxAttempts) { // the same change may be asked for twice
-		w.fail("two changes of channel %s of %s were answered with version %d: %+v and %+v", c.name, c.t.name, now.Version, was, now)
+	if was, ok := c.versions[now.Version]; ok && (was.Order != now.Order || was.MaxAttempts != now.MaxAttempts) {
+		// the same change may be asked for twice
+		w.fail("two changes of channel %s of %s were answered with version %d: %+v and %+v",
+			c.name, c.t.name, now.Version, was, now)
 	}
 	c.versions[now.Version] = now
 	if now.Version > c.acked.Version {
@@ -140,7 +143,8 @@ func (t *topicModel) has(id engine.ID, v int) bool {
 func (w *World) noteLetter(t *topicModel, at engine.ID, v int, headers map[string]string) {
 	of := w.book.values[v].topic
 	var id engine.ID
-	if _, err := fmt.Sscanf(headers[engine.OriginIDHeader], "%016x", &id); err != nil || headers[engine.OriginTopicHeader] != of.name {
+	if _, err := fmt.Sscanf(headers[engine.OriginIDHeader], "%016x", &id); err != nil ||
+		headers[engine.OriginTopicHeader] != of.name {
 		w.fail("value %d is in topic %s with headers %v", v, t.name, headers)
 		return
 	}
@@ -225,7 +229,8 @@ func (w *World) configureTopic(n *node, t *topicModel, change func(*meta.TopicSe
 		if err == nil {
 			w.Stats.Configured++
 			if t.versions[now.Version] || now.Version != s.Version+1 {
-				w.fail("two changes of topic %s were answered with version %d, or it was not the next of %d", t.name, now.Version, s.Version)
+				w.fail("two changes of topic %s were answered with version %d, or it was not the next of %d",
+					t.name, now.Version, s.Version)
 			}
 			t.versions[now.Version] = true
 			t.acked = max(t.acked, now.Version)
@@ -301,7 +306,8 @@ func (w *World) settled() string {
 				return fmt.Sprintf("%s knows %d partitions of topic %s, which has %d", n.name, has, t.name, wants)
 			}
 			if now := topic.Settings().Version; now < t.acked {
-				return fmt.Sprintf("%s has version %d of the settings of topic %s, and %d was answered", n.name, now, t.name, t.acked)
+				return fmt.Sprintf("%s has version %d of the settings of topic %s, and %d was answered",
+					n.name, now, t.name, t.acked)
 			}
 			for _, c := range t.channels {
 				if why := c.settledAt(n, topic); why != "" && !c.doomed {
@@ -331,7 +337,8 @@ func (c *channelModel) settledAt(n *node, topic *engine.Topic) string {
 		return "it was never configured"
 	case s.Version < c.acked.Version:
 		return fmt.Sprintf("its settings have version %d, and %d was answered", s.Version, c.acked.Version)
-	case s.Version == c.acked.Version && s.Version != 0 && (s.Order != c.acked.Order || s.MaxAttempts != c.acked.MaxAttempts):
+	case s.Version == c.acked.Version && s.Version != 0 &&
+		(s.Order != c.acked.Order || s.MaxAttempts != c.acked.MaxAttempts):
 		return fmt.Sprintf("its settings are %+v, and %+v was answered", s, c.acked)
 	}
 	return ""

@@ -40,7 +40,8 @@ type epochKey struct {
 
 func newStore(w *World) *store {
 	return &store{
-		w: w, lease: map[replicate.NodeID]session{}, granted: map[epochKey]uuid.UUID{}, moves: map[meta.PartitionID]move{}, left: map[nodePart]bool{},
+		w: w, lease: map[replicate.NodeID]session{}, granted: map[epochKey]uuid.UUID{}, moves: map[meta.PartitionID]move{},
+		left: map[nodePart]bool{},
 		snap: &meta.Snapshot{
 			Revision: 1, Cluster: w.newUUID(), Nodes: map[replicate.NodeID]*meta.Node{}, Topics: map[uuid.UUID]*meta.Topic{},
 			Names: map[string]*meta.Topic{}, Partitions: map[meta.PartitionID]*meta.Partition{}, Deleted: map[uuid.UUID]bool{},
@@ -112,7 +113,9 @@ func between(old, now *meta.Snapshot) *meta.Change {
 			c.Partitions = append(c.Partitions, id)
 		}
 	}
-	for _, id := range slices.SortedFunc(maps.Keys(topics), func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }) {
+	for _, id := range slices.SortedFunc(maps.Keys(topics), func(a, b uuid.UUID) int {
+		return bytes.Compare(a[:], b[:])
+	}) {
 		if old == nil || old.Topics[id] != now.Topics[id] {
 			c.Topics = append(c.Topics, id)
 		}
@@ -127,7 +130,8 @@ func between(old, now *meta.Snapshot) *meta.Change {
 
 func cloneRow(p *meta.Partition) *meta.Partition {
 	next := *p
-	next.State.ISR, next.State.Replicas, next.Damaged = slices.Clone(p.State.ISR), slices.Clone(p.State.Replicas), slices.Clone(p.Damaged)
+	next.State.ISR, next.State.Replicas, next.Damaged = slices.Clone(p.State.ISR), slices.Clone(p.State.Replicas),
+		slices.Clone(p.Damaged)
 	return &next
 }
 
@@ -200,7 +204,9 @@ func (s *store) elect(p *meta.Partition) {
 	if len(nodes) == 0 {
 		return
 	}
-	if good := slices.DeleteFunc(slices.Clone(nodes), func(id replicate.NodeID) bool { return s.snap.Nodes[id].Disk.Rank() > 0 }); len(good) > 0 {
+	if good := slices.DeleteFunc(slices.Clone(nodes), func(id replicate.NodeID) bool {
+		return s.snap.Nodes[id].Disk.Rank() > 0
+	}); len(good) > 0 {
 		nodes = good
 	}
 	s.lead(p, nodes[s.w.rng.IntN(len(nodes))])
@@ -468,7 +474,8 @@ func (s *store) changeISR(id meta.PartitionID, want *replicate.State) (replicate
 	for _, m := range want.ISR {
 		known := slices.Contains(st.ISR, m)
 		leads = leads || known && m.Node == st.Leader
-		if !slices.Contains(st.Replicas, m.Node) || !known && (s.snap.Nodes[m.Node] == nil || s.snap.Nodes[m.Node].Store != m.Store) {
+		if !slices.Contains(st.Replicas, m.Node) || !known &&
+			(s.snap.Nodes[m.Node] == nil || s.snap.Nodes[m.Node].Store != m.Store) {
 			return cloneRow(p).State, meta.ErrConflict
 		}
 	}

@@ -41,14 +41,16 @@ func (a *agent) notAgain(d *engine.Delivery) {
 		return
 	}
 	if at > a.n.brokeAt && w.checks.servedSince(a.c.t, d.ID.Partition(), at-onTheWay) {
-		w.fail("channel %s of %s: %s got %v again %.3f ms after it was finished", a.c.name, a.c.t.name, a.n.name, d.ID, float64(w.now-at)/1e6)
+		w.fail("channel %s of %s: %s got %v again %.3f ms after it was finished",
+			a.c.name, a.c.t.name, a.n.name, d.ID, float64(w.now-at)/1e6)
 	}
 }
 
 // echo is MutantEcho: what was delivered through a connection comes once more after a while.
 func (c *conn) echo(to *end, r *netproto.Received) {
 	w := c.net.w
-	if w.cfg.Break == MutantEcho && (r.Type == netproto.TypeDeliver || r.Type == netproto.TypeDeliverHeld) && w.gray.r.IntN(4) == 0 {
+	if w.cfg.Break == MutantEcho && (r.Type == netproto.TypeDeliver || r.Type == netproto.TypeDeliverHeld) &&
+		w.gray.r.IntN(4) == 0 {
 		c.arrive(to, r, w.gray.span(100*ms, 800*ms))
 	}
 }

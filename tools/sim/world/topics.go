@@ -22,8 +22,9 @@ const maxPartitions = 6
 
 func (w *World) newModel(index int) *topicModel {
 	return &topicModel{
-		index: index, name: fmt.Sprintf("t%d", index), partitions: w.opt.partitions, ids: map[engine.ID]int{}, versions: map[uint64]bool{},
-		letters: map[letter]bool{}, goneFrom: map[process]bool{},
+		index: index, name: fmt.Sprintf("t%d", index), partitions: w.opt.partitions, ids: map[engine.ID]int{},
+		versions: map[uint64]bool{},
+		letters:  map[letter]bool{}, goneFrom: map[process]bool{},
 	}
 }
 
@@ -136,7 +137,9 @@ func (w *World) remains() string {
 		}
 		for _, d := range dirs {
 			// Without a description it is what was left of its making.
-			if !slices.ContainsFunc(n.files(path.Join("topics", d.Name())), func(name string) bool { return name == "topic.json" }) {
+			if !slices.ContainsFunc(n.files(path.Join("topics", d.Name())), func(name string) bool {
+				return name == "topic.json"
+			}) {
 				continue
 			}
 			if id, err := uuid.Parse(d.Name()); err != nil || w.store.snap.Topics[id] == nil {
@@ -176,7 +179,8 @@ func (s *store) grow(next *meta.Snapshot, was, now *meta.Topic) error {
 func (s *store) fill() {
 	for _, id := range sortedParts(s.snap.Partitions) {
 		p := s.snap.Partitions[id]
-		if _, moves := s.moves[id]; moves || !s.led(p) || len(p.State.Replicas) >= s.snap.Topics[id.Topic].Replicas || len(p.State.Replicas) > len(p.State.ISR) {
+		if _, moves := s.moves[id]; moves || !s.led(p) || len(p.State.Replicas) >= s.snap.Topics[id.Topic].Replicas ||
+			len(p.State.Replicas) > len(p.State.ISR) {
 			continue
 		}
 		if to := s.spare(p); to != 0 {

@@ -102,7 +102,8 @@ func (w *World) makeChannels(t *topicModel) {
 func (w *World) makeChannel(t *topicModel, name string, once bool) {
 	t.attempts++
 	c := &channelModel{
-		t: t, name: name, delivered: map[engine.ID]int{}, done: map[engine.ID]bool{}, high: map[uint32]msgID{}, versions: map[uint64]core.ChannelSettings{}, lanes: map[lane]msgID{},
+		t: t, name: name, delivered: map[engine.ID]int{}, done: map[engine.ID]bool{}, high: map[uint32]msgID{},
+		versions: map[uint64]core.ChannelSettings{}, lanes: map[lane]msgID{},
 		copies: map[int]map[engine.ID]bool{},
 	}
 	w.chooseSettings(c)

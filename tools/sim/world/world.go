@@ -93,7 +93,8 @@ func (s *Stats) Add(o *Stats) {
 func (s *Stats) fields() []*int {
 	return []*int{
 		&s.Events, &s.Steps, &s.Frames, &s.Acked, &s.Refused, &s.Unknown, &s.Delivered, &s.Redelivered, &s.Finished,
-		&s.Elections, &s.Kills, &s.Crashes, &s.Stops, &s.Restarts, &s.Breaks, &s.Cuts, &s.Wipes, &s.DiskFaults, &s.Full, &s.Cutoff,
+		&s.Elections, &s.Kills, &s.Crashes, &s.Stops, &s.Restarts, &s.Breaks, &s.Cuts, &s.Wipes, &s.DiskFaults, &s.Full,
+		&s.Cutoff,
 		&s.ISRChanges, &s.Channels, &s.Rots, &s.Pauses, &s.Truncations,
 		&s.Remote, &s.Moves, &s.Undone, &s.Back, &s.Configured, &s.DeadLetters, &s.Carried, &s.OverQuota, &s.Dropped,
 		&s.Deleted, &s.Remade, &s.Expanded, &s.Removed, &s.Returned, &s.Unwanted, &s.Sampled, &s.Redriven,
@@ -156,7 +157,10 @@ const ms = int64(time.Millisecond)
 // Run makes one run.
 func Run(seed uint64, cfg Config) (w *World) {
 	aio.KeepMemory(keptBytes)
-	w = &World{Seed: seed, cfg: cfg, rng: rand.New(rand.NewPCG(seed, 0x5851f42d4c957f2d)), faults: true, loaded: true, models: map[uuid.UUID]*topicModel{}}
+	w = &World{
+		Seed: seed, cfg: cfg, rng: rand.New(rand.NewPCG(seed, 0x5851f42d4c957f2d)), faults: true, loaded: true,
+		models: map[uuid.UUID]*topicModel{},
+	}
 	w.opt = w.draw()
 	w.drawFeatures()
 	defer w.end()

@@ -30,7 +30,8 @@ func runAll(t *testing.T, cfg Config, seeds []uint64) (sum Stats) {
 					if cfg.Features != 0 { // else the seed drew them: see World.Features
 						how = fmt.Sprintf(" -features %v", cfg.Features)
 					}
-					t.Errorf("seed %d (%v): %s\nsee it: go run ./tools/sim -seed %d%s -v -tail 300", seeds[i], w.Features(), w.Violation, seeds[i], how)
+					t.Errorf("seed %d (%v): %s\nsee it: go run ./tools/sim -seed %d%s -v -tail 300",
+						seeds[i], w.Features(), w.Violation, seeds[i], how)
 				}
 			}
 		})
@@ -70,15 +71,23 @@ func TestSeeds(t *testing.T) {
 		return // few seeds need not bring about everything
 	}
 	for what, n := range map[string]int{
-		"answers": sum.Acked, "refusals": sum.Refused, "unknown outcomes": sum.Unknown, "elections": sum.Elections, "kills": sum.Kills,
-		"power cuts": sum.Crashes, "orderly stops": sum.Stops, "cut links": sum.Cuts, "changes of an ISR": sum.ISRChanges, "pauses": sum.Pauses,
-		"redeliveries": sum.Redelivered, "disk faults": sum.DiskFaults, "full disks": sum.Full, "deliveries through other nodes": sum.Remote,
-		"moves": sum.Moves, "moves that were undone": sum.Undone, "replicas that came back": sum.Back,
-		"changes of settings": sum.Configured, "dead letters": sum.DeadLetters, "messages that were carried": sum.Carried,
+		"answers": sum.Acked, "refusals": sum.Refused, "unknown outcomes": sum.Unknown, "elections": sum.Elections,
+		"kills":      sum.Kills,
+		"power cuts": sum.Crashes, "orderly stops": sum.Stops, "cut links": sum.Cuts, "changes of an ISR": sum.ISRChanges,
+		"pauses":       sum.Pauses,
+		"redeliveries": sum.Redelivered, "disk faults": sum.DiskFaults, "full disks": sum.Full,
+		"deliveries through other nodes": sum.Remote,
+		"moves":                          sum.Moves, "moves that were undone": sum.Undone,
+		"replicas that came back": sum.Back,
+		"changes of settings":     sum.Configured, "dead letters": sum.DeadLetters, "messages that were carried": sum.Carried,
 		"refusals by a quota": sum.OverQuota, "messages that retention took unread": sum.Dropped,
 		"deleted topics": sum.Deleted, "topics that were made again": sum.Remade, "partitions that topics got": sum.Expanded,
-		"nodes that were removed": sum.Removed, "nodes that came back after that": sum.Returned, "messages that a filter left out": sum.Unwanted,
-		"bits that rotted": sum.Rotten, "slow disks": sum.Slow, "disks that hang": sum.Hung, "disks that fail for long": sum.Failing, "clocks that were set": sum.ClockSteps, "clusters that were raised": sum.Raised, "puts within the bound": sum.Bound, "histories that were compacted": sum.Compacted, "leases that were lost": sum.LostLeases,
+		"nodes that were removed": sum.Removed, "nodes that came back after that": sum.Returned,
+		"messages that a filter left out": sum.Unwanted,
+		"bits that rotted":                sum.Rotten, "slow disks": sum.Slow, "disks that hang": sum.Hung,
+		"disks that fail for long": sum.Failing, "clocks that were set": sum.ClockSteps,
+		"clusters that were raised": sum.Raised, "puts within the bound": sum.Bound,
+		"histories that were compacted": sum.Compacted, "leases that were lost": sum.LostLeases,
 		"nodes that were up with a damaged commit log": sum.Poisoned,
 
 		"messages of a sample": sum.Sampled, "dead letters that were sent back": sum.Redriven,
@@ -112,7 +121,8 @@ func TestRegressions(t *testing.T) {
 		if err == nil && len(words) > 1 && words[1] != "drawn" { // by the seed itself
 			k.features, err = ParseFeatures(words[1])
 		}
-		if k.small = len(words) == 3 && words[2] == "small-segments"; err != nil || len(words) < 2 || len(words) > 2 && !k.small {
+		if k.small = len(words) == 3 && words[2] == "small-segments"; err != nil || len(words) < 2 ||
+			len(words) > 2 && !k.small {
 			t.Fatalf("testdata/seeds.txt: %q: want a seed, its features and perhaps small-segments (%v)", line, err)
 		}
 		worlds[k] = append(worlds[k], seed)

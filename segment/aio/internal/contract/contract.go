@@ -39,7 +39,9 @@ func ChangeName(op, name string) error {
 
 // TooLong is the error for a file above the bound of ReadFile.
 func TooLong(name string, maxBytes int64) error {
-	return &fs.PathError{Op: "read", Path: name, Err: fmt.Errorf("longer than the %d bytes allowed: %w", maxBytes, syscall.EFBIG)}
+	return &fs.PathError{
+		Op: "read", Path: name, Err: fmt.Errorf("longer than the %d bytes allowed: %w", maxBytes, syscall.EFBIG),
+	}
 }
 
 // MustBeAligned panics unless a write of p at off fits direct I/O, also on buffered disks.
@@ -47,7 +49,8 @@ func MustBeAligned(p []byte, off int64, blockBytes int) {
 	block := int64(blockBytes)
 	address := uintptr(unsafe.Pointer(unsafe.SliceData(p)))
 	if len(p) == 0 || int64(len(p))%block != 0 || off < 0 || off%block != 0 || address%memoryAlign != 0 {
-		panic(fmt.Sprintf("BUG: aio: unaligned write of %d bytes at offset %d: memory, length and offset must be multiples of %d", len(p), off, block))
+		panic(fmt.Sprintf("BUG: aio: unaligned write of %d bytes at offset %d: memory, length and offset must be multiples "+
+			"of %d", len(p), off, block))
 	}
 }
 
