@@ -12,8 +12,9 @@ import (
 
 const benchPayloadBytes = 256
 
-// BenchmarkCommit has producers that each wait for their own record before they send the next: the log against a loop of one durable
-// write per group with the same producers, on the same prewritten file kind, which is what the hardware allows without a log.
+// BenchmarkCommit has producers that each wait for their own record before they send the next: the log against a loop
+// of one durable write per group with the same producers, on the same prewritten file kind, which is what the hardware
+// allows without a log.
 func BenchmarkCommit(b *testing.B) {
 	for _, producers := range []int{1, 64, 512} {
 		for _, mode := range []aio.Mode{aio.ModeUring, aio.ModePwrite} {

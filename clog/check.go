@@ -15,11 +15,11 @@ import (
 // checkBytes is how much a Checker reads at once, unless one group is larger.
 const checkBytes = 1 << 20
 
-// storedFile is a file that recovery would need, as a Checker sees it. A file leaves the list before anybody may write something else to it, so
-// a Checker that met damage and finds the file still in the list has read what recovery would read.
+// storedFile is a live file as a Checker sees it. It leaves the list before anybody may overwrite it. So a Checker that
+// meets damage and still finds the file in the list has read what recovery would read.
 type storedFile struct {
 	number uint64
-	end    atomic.Int64 // where its last durable group ends; whoever holds turnLock writes it
+	end    atomic.Int64 // where its last durable group ends; whoever holds mu writes it
 }
 
 func newStored(number uint64, end int64) *storedFile {
@@ -28,7 +28,7 @@ func newStored(number uint64, end int64) *storedFile {
 	return f
 }
 
-// showStored gives Checkers the files of live. It is called whenever these change, with turnLock held.
+// showStored publishes the files of live to Checkers. It is called whenever live changes, with mu held.
 func (l *Log) showStored() {
 	list := make([]*storedFile, 0, len(l.live))
 	for i := range l.live {
@@ -43,8 +43,9 @@ func (l *Log) isStored(f *storedFile) bool {
 	return list != nil && slices.Contains(*list, f)
 }
 
-// Renew has groups go to another file soon, if file, or a later one, is the current one: a file that is not current can be released. It takes effect when
-// the next file is ready and Options.MaxLiveBytes leaves room for it; until then the log goes on in the file that it has. Any goroutine may call it.
+// Renew asks the log to go on in another file soon, if the current one is file or older: only a file that is not
+// current can be released. It takes effect when the next file is ready and Options.MaxLiveBytes leaves room for it. Any
+// goroutine may call it.
 func (l *Log) Renew(file uint64) {
 	for {
 		old := l.renewed.Load()
@@ -58,9 +59,9 @@ func (l *Log) Renew(file uint64) {
 	l.Wake()
 }
 
-// renews says whether the current file is to be followed by another one now. turnLock is held.
+// renews says whether to leave the current file now because of Renew. mu is held.
 func (l *Log) renews() bool {
-	return l.renewed.Load() >= l.current.number && l.prep.usable() && l.heldBytes()+l.nextBytes <= l.maxLive()
+	return l.renewed.Load() >= l.current.number && l.prep.usable() && l.heldBytes()+l.sizes.nextBytes <= l.maxLive()
 }
 
 // usable says that take would return a file.
@@ -70,8 +71,8 @@ func (p *preparer) usable() bool {
 	return p.inline || p.ready != nil && p.ready.sizeBytes >= p.least
 }
 
-// Checker reads the log's files from the device while the log is at work, and verifies every group that is durable and that recovery would need. One
-// goroutine uses it, until the log is closed.
+// Checker reads the log's files from the device while the log runs, and verifies every durable group that recovery
+// would need. One goroutine uses it, and not after the log is closed.
 type Checker struct {
 	l    *Log
 	buf  []byte
@@ -99,8 +100,9 @@ func (c *Checker) Close() {
 // Rewind begins again with the oldest file.
 func (c *Checker) Rewind() { c.file, c.after = nil, 0 }
 
-// Next reads and verifies about a mebibyte more. done says that there is no more that is durable. What does not read back as it was written is a
-// *segment.CorruptError, with the number of its file, and the rest of that file is passed over. Any other error is one of the environment.
+// Next reads and verifies about a mebibyte more. done says that everything durable was read. What does not read back as
+// written is a *segment.CorruptError with its file's number; the rest of that file is skipped. Any other error is one
+// of the environment.
 func (c *Checker) Next() (bytes int64, file uint64, done bool, err error) {
 	if c.file == nil && !c.nextFile() {
 		return 0, 0, true, nil
@@ -170,7 +172,8 @@ func (c *Checker) piece(f *storedFile, end int64) (int64, error) {
 	}
 }
 
-// groups verifies the whole groups that data, which stands at c.at, begins with. Of the one behind them, which is cut, it returns the size.
+// groups verifies the whole groups at the start of data, which was read at c.at. If the last one is cut off, it returns
+// its size.
 func (c *Checker) groups(f *storedFile, data []byte) (n, size int64, why string) {
 	for int64(len(data)) > n {
 		p := data[n:]

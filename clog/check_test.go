@@ -44,7 +44,8 @@ func flipByte(t testing.TB, d *faultaio.Disk, name string, at int64) {
 	}
 }
 
-// A log that is at work is read: every byte that recovery would read is verified, and none behind the last durable group.
+// A log that is at work is read: every byte that recovery would read is verified, and none behind the last durable
+// group.
 func TestCheckFindsEveryFlip(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -80,7 +81,8 @@ func TestCheckFindsEveryFlip(t *testing.T) {
 	}
 }
 
-// What stands where a group was written may verify and be another one: a write that went elsewhere, or was lost in a file that had other groups before.
+// What stands where a group was written may verify and be another one: a write that went elsewhere, or was lost in a
+// file that had other groups before.
 func TestCheckKnowsItsGroups(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -124,7 +126,8 @@ func TestCheckKnowsItsGroups(t *testing.T) {
 	}
 }
 
-// A file that is gone, and one that the device does not give back, are damage: the log can still be written anew. Anything else that fails is tried again.
+// A file that is gone, and one that the device does not give back, are damage: the log can still be written anew.
+// Anything else that fails is tried again.
 func TestCheckCannotRead(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -319,8 +322,8 @@ func TestRenewAtRest(t *testing.T) {
 	l.Wake()
 	wait := patience.Or(time.Minute)
 	asleep := func() bool {
-		l.turnLock.Lock()
-		defer l.turnLock.Unlock()
+		l.mu.Lock()
+		defer l.mu.Unlock()
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		return m.acked == 3 && l.asleep && l.prep.usable()

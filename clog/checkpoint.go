@@ -9,21 +9,32 @@ import (
 // stageBytes is the size of the groups of a checkpoint, unless files are small.
 const stageBytes = 256 << 10
 
-// writeCheckpoint asks the source for its state and writes it as the first groups of the current file, each durable before the
-// next is built. Nothing else is in flight. It returns the log's error.
+// stage builds the groups that the log writes for itself, checkpoints and marks, in memory of its own: they do not
+// depend on a free buffer of the arena. Log.mu guards it.
+type stage struct {
+	Group
+	mem        []byte
+	free       func()
+	chunkCount uint32       // chunks emitted so far; only while a checkpoint is written
+	emit       func([]byte) // Log.emitChunk, bound once
+	emitting   bool         // the source is in Checkpoint: fail must not call it
+}
+
+// writeCheckpoint asks the source for its state and writes it as the first groups of the current file, each durable
+// before the next is built. Nothing else is in flight. It returns the log's error.
 func (l *Log) writeCheckpoint() error {
 	failpoint.Pass("clog/before-checkpoint")
 	defer failpoint.Pass("clog/after-checkpoint")
-	l.chunk = 0
+	l.stage.chunkCount = 0
 	l.openStage()
-	l.emitting = true
-	l.source.Checkpoint(l.emit)
-	l.emitting = false
+	l.stage.emitting = true
+	l.source.Checkpoint(l.stage.emit)
+	l.stage.emitting = false
 	if l.err != nil {
 		l.source.Failed(l.err)
 		return l.err
 	}
-	if l.chunk == 0 {
+	if l.stage.chunkCount == 0 {
 		// Zero chunks leave one empty record, so that "nothing to say" differs from "cut by a crash".
 		l.stage.add(&Placement{Type: Checkpoint}, 0, 0)
 	}
@@ -31,7 +42,7 @@ func (l *Log) writeCheckpoint() error {
 	return l.writeStage()
 }
 
-// emitChunk adds one chunk; l.emit is this method, bound once.
+// emitChunk adds one chunk; l.stage.emit is this method, bound once.
 func (l *Log) emitChunk(chunk []byte) {
 	if l.err != nil || len(chunk) == 0 {
 		return
@@ -39,32 +50,33 @@ func (l *Log) emitChunk(chunk []byte) {
 	if len(chunk) > l.MaxChunkBytes() {
 		panic(fmt.Sprintf("BUG: clog: a checkpoint chunk of %d bytes", len(chunk)))
 	}
-	g := &l.stage
+	g := &l.stage.Group
 	if g.end+RecordHeaderBytes+len(chunk) > g.limit {
 		if l.writeStage() != nil {
 			return
 		}
 		l.openStage()
 	}
-	copy(g.add(&Placement{Type: Checkpoint, Partition: l.chunk}, 0, len(chunk)), chunk)
-	l.chunk++
+	copy(g.add(&Placement{Type: Checkpoint, Partition: l.stage.chunkCount}, 0, len(chunk)), chunk)
+	l.stage.chunkCount++
 }
 
 // openStage begins a group of the log's own.
 func (l *Log) openStage() {
-	l.stage.open(nil, l.stageMem, len(l.stageMem), l.current.number, l.seq+1)
+	l.stage.open(nil, l.stage.mem, len(l.stage.mem), l.current.number, l.seq+1)
 }
 
-// writeStage makes the staged group durable before it returns. Nothing may be in flight: the group would pass the others.
+// writeStage makes the staged group durable before it returns. Nothing may be in flight: the group would pass the
+// others.
 func (l *Log) writeStage() error {
 	if len(l.inFlight) > 0 {
 		panic("BUG: clog: a group of the log's own passes groups in flight")
 	}
 	checkpoint := l.stage.records > 0
 	if checkpoint {
-		l.stretch(l.current.pos + roundUp(int64(l.stage.end), l.block))
+		l.growCurrent(l.current.pos + roundUp(int64(l.stage.end), l.block))
 	}
-	data, at := l.chain(&l.stage)
+	data, at := l.sealNext(&l.stage.Group)
 	l.opts.Pulse.Begin()
 	err := l.current.WriteSyncAt(data, at)
 	l.opts.Pulse.End()
@@ -73,7 +85,7 @@ func (l *Log) writeStage() error {
 	}
 	l.durable = l.stage.seq
 	l.current.stored.end.Store(l.stage.fileEnd)
-	l.rest.marked() // nothing else is in flight: it promises all groups before it
+	l.idleMark.markWritten() // nothing else is in flight: it promises all groups before it
 	if checkpoint {
 		l.stats.checkpointBytes.Add(uint64(len(data)))
 	} else {
@@ -82,7 +94,8 @@ func (l *Log) writeStage() error {
 	return nil
 }
 
-// writeMark writes a group without records. Its header promises all groups before it, and says which files are not needed any more.
+// writeMark writes a group without records. Its header promises all groups before it, and says which files are not
+// needed any more.
 func (l *Log) writeMark() error {
 	l.openStage()
 	if err := l.writeStage(); err != nil {

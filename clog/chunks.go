@@ -2,8 +2,8 @@ package clog
 
 import "penstock/segment/aio"
 
-// chunks gathers the checkpoint of the file at hand and hands it on when it is whole, once: the first whole one is where replay
-// begins, those of later files say what replay found out already.
+// chunks gathers the checkpoint of the file at hand and hands it on when it is whole, once: the first whole one is
+// where replay begins, those of later files say what replay found out already.
 type chunks struct {
 	next    uint32 // number of the chunk that must come
 	whole   bool   // this file's checkpoint is complete: only other records may come
@@ -29,8 +29,8 @@ func (c *chunks) drop() {
 	c.waiting = c.waiting[:0]
 }
 
-// fits checks that a verified group keeps the order: a file begins with the chunks of one checkpoint, in groups of their own,
-// and has no others.
+// fits checks that a verified group keeps the order: a file begins with the chunks of one checkpoint, in groups of
+// their own, and has no others.
 func (c *chunks) fits(h *groupHeader, group []byte) bool {
 	next, whole := c.next, c.whole
 	ok := h.Records > 0 || whole

@@ -152,7 +152,8 @@ func recovered(disk aio.Disk, arena *aio.Arena, m *model) (*replayed, *Report, e
 	return r, report, err
 }
 
-// TestCrashAtEveryOperation cuts the power in every operation of a run, and of the recovery after it. // B29, B36, B43; invariants 7 to 9
+// TestCrashAtEveryOperation cuts the power in every operation of a run, and of the recovery after it. // B29, B36, B43;
+// invariants 7 to 9
 func TestCrashAtEveryOperation(t *testing.T) {
 	arena := testArena(t, 4*aio.BlockBytes, 3)
 	const turns = 60
@@ -200,8 +201,8 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	}
 }
 
-// afterCrash recovers what a crash left: it demands invariants 7 to 9, lets the log go on and crash again, and with deep cuts the power
-// in every operation of the recovery. It returns the number of states it looked at.
+// afterCrash recovers what a crash left: it demands invariants 7 to 9, lets the log go on and crash again, and with
+// deep cuts the power in every operation of the recovery. It returns the number of states it looked at.
 func afterCrash(
 	t *testing.T, name string, left func() *faultaio.Disk, arena *aio.Arena, was *model, seed uint64, deep bool,
 ) int {

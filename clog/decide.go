@@ -8,8 +8,8 @@ const (
 	placeValid place = iota
 	// placeDamaged: a header that continues the chain, but what is behind it does not verify.
 	placeDamaged
-	// placeOther: a header of this file that does not continue the chain: a later group behind one that is missing, or the rest of a tail
-	// that an earlier recovery cut.
+	// placeOther: a header of this file that does not continue the chain. It is a later group behind a missing one, or the
+	// rest of a tail that an earlier recovery cut.
 	placeOther
 	// placeNothing: no header of this file: zeros, a recycled group, garbage, or the end of the file.
 	placeNothing
@@ -47,8 +47,8 @@ var (
 	// decisions is the whole of recovery's judgement: for every place, next and promised exactly one row holds (a test
 	// enumerates them).
 	//
-	// next outranks promised: the group at the head of the next file carries the checksum of the chain's last group, so its writer knew of nothing between the
-	// two, and what it promises further on is judged there.
+	// next outranks promised: the first group of the next file carries the checksum of the chain's last group. So its
+	// writer knew of nothing between the two, and what it promises is judged further on.
 	decisions = []decision{
 		{places: []place{placeValid}, verdict: verdictAccept},
 		{places: broken, next: &yes, verdict: verdictFollow},

@@ -11,8 +11,9 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// TestFailedWrite fails every durable write of a run in turn, wholly and in part: the source hears of it once, nothing is acknowledged
-// afterwards (the model panics), the error stays, and what was acknowledged before is recovered. // B18; invariant 7
+// TestFailedWrite fails every durable write of a run in turn, wholly and in part: the source hears of it once, nothing
+// is acknowledged afterwards (the model panics), the error stays, and what was acknowledged before is recovered. //
+// B18; invariant 7
 func TestFailedWrite(t *testing.T) {
 	arena := testArena(t, 4*aio.BlockBytes, 3)
 	rules := map[string]faultaio.Rule{
@@ -120,7 +121,8 @@ func TestFailedInBackground(t *testing.T) {
 	}
 }
 
-// TestDiskFull: want of room is no failure. The log waits, and goes on when there is room, or when Release gives a file back.
+// TestDiskFull: want of room is no failure. The log waits, and goes on when there is room, or when Release gives a file
+// back.
 func TestDiskFull(t *testing.T) {
 	opts := small(0)
 	for _, how := range []string{"more room", "release"} {

@@ -45,14 +45,15 @@ func (l *Log) heldBytes() int64 {
 	return n
 }
 
-// startFile makes the next prepared file the current one and writes the checkpoint it begins with. It waits for the groups in flight
-// before: so any group of a file promises every group of the files before it. That costs one flush per file.
+// startFile makes the next prepared file the current one and writes the checkpoint it begins with. It waits for the
+// groups in flight before: so any group of a file promises every group of the files before it. That costs one flush per
+// file.
 func (l *Log) startFile() (bool, error) {
 	if len(l.inFlight) > 0 {
 		return false, nil
 	}
-	l.plan()
-	if l.heldBytes()+l.nextBytes > l.maxLive() {
+	l.planFile()
+	if l.heldBytes()+l.sizes.nextBytes > l.maxLive() {
 		l.stalled.enter(stallFull, &l.stats)
 		return false, nil
 	}
@@ -80,15 +81,15 @@ func (l *Log) startFile() (bool, error) {
 	if err := l.writeCheckpoint(); err != nil {
 		return false, err
 	}
-	l.fileBegan()
+	l.fileStarted()
 	l.recycle(l.stage.oldest)
 	return true, nil
 }
 
-// markForSpare gives released files back when no file can be made otherwise, for instance on a full disk. It uses the block that
-// room keeps back.
+// markForSpare gives released files back when no file can be made otherwise, for instance on a full disk. It uses the
+// block that room keeps back.
 func (l *Log) markForSpare() (bool, error) {
-	if l.current == nil || l.oldest() <= l.carried || !l.markRoom() {
+	if l.current == nil || l.oldest() <= l.headerOldest || !l.markRoom() {
 		return false, nil
 	}
 	return true, l.writeMark()

@@ -304,8 +304,8 @@ func (r *recordHeader) verify(payload []byte) error {
 	return segment.VerifyBody(&h, payload[segment.HeaderBytes:])
 }
 
-// verifyGroup checks everything behind the header h in p, which holds the group with its padding. The offset is that of what
-// failed, within p.
+// verifyGroup checks everything behind the header h in p, which holds the group with its padding. The offset is that of
+// what failed, within p.
 func verifyGroup(h *groupHeader, p []byte) (int, error) {
 	seed := recordSeed(p)
 	at := GroupHeaderBytes

@@ -238,7 +238,8 @@ func TestFlipEveryBit(t *testing.T) {
 	}
 }
 
-// TestTruncateEveryByte cuts a group at every byte and fills with zeros, as a torn write to a prepared file does. // B29, B36
+// TestTruncateEveryByte cuts a group at every byte and fills with zeros, as a torn write to a prepared file does. //
+// B29, B36
 func TestTruncateEveryByte(t *testing.T) {
 	group := goldenFile()[aio.BlockBytes : 2*aio.BlockBytes]
 	var h groupHeader

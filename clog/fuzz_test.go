@@ -12,8 +12,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// resum makes the checksums of a group's headers right where there is room for them, so that a fuzzer gets behind them. Payloads
-// keep their own.
+// resum makes the checksums of a group's headers right where there is room for them, so that a fuzzer gets behind them.
+// Payloads keep their own.
 func resum(p []byte) {
 	if len(p) < GroupHeaderBytes {
 		return
@@ -111,8 +111,8 @@ func (a *anything) Record(r *Record) error {
 	return nil
 }
 
-// FuzzRecovery: two files of any bytes give records that verify or an error of a known kind; and recovery of what it leaves finds the
-// same. Neither panics nor loops.
+// FuzzRecovery: two files of any bytes give records that verify or an error of a known kind; and recovery of what it
+// leaves finds the same. Neither panics nor loops.
 func FuzzRecovery(f *testing.F) {
 	golden := goldenFile()
 	f.Add(golden, []byte(nil), false)
@@ -170,7 +170,8 @@ func FuzzRecovery(f *testing.F) {
 	})
 }
 
-// FuzzLife drives the log by bytes on a disk that crashes: acknowledged records are recovered, whatever the order of events.
+// FuzzLife drives the log by bytes on a disk that crashes: acknowledged records are recovered, whatever the order of
+// events.
 func FuzzLife(f *testing.F) {
 	f.Add([]byte{9, 1, 1, 2, 1, 1, 3, 1, 4, 1, 1}, uint16(40))
 	f.Add([]byte{255, 1, 4, 254, 1, 1, 1, 3, 3, 1}, uint16(9))

@@ -55,18 +55,19 @@ func (g *Group) Slot() int { return g.slot }
 // waiter gains nothing from a second thread.
 func (g *Group) SetSolo() { g.solo = true }
 
-// Reserve adds a record with a payload of n bytes and returns the payload, inside the group's buffer, to be filled before
-// Gather returns. The bytes are garbage before. A Batch must be sealed and stamped when Gather returns.
+// Reserve adds a record with a payload of n bytes and returns the payload, inside the group's buffer. The caller fills
+// it before Gather returns; until then it holds garbage. A Batch must be sealed and stamped when Gather returns.
 //
-// nil means that the record does not fit: keep it and everything after it and return from Gather. That is final for this group;
-// the log calls Gather again with room for at least that record as soon as a buffer and file space are there, so an empty group refuses n <=
-// MaxPayloadBytes only while one of the two is missing. More than Log.MaxPayloadBytes costs a file of its own kind: that is for records that cannot be smaller.
+// nil means that the record does not fit: keep it and all later ones and return from Gather. This is final for this
+// group. The log calls Gather again as soon as it has a buffer and file space for at least that record, so an empty
+// group refuses n <= MaxPayloadBytes only while one of the two is missing. A record larger than Log.MaxPayloadBytes may
+// need a larger file: use it only for what cannot be smaller.
 func (g *Group) Reserve(p Placement, n int) []byte {
 	if p.Type == 0 || p.Type >= Checkpoint || n < 0 || n > MaxPayloadBytes || p.Type == Batch && n < segment.HeaderBytes {
 		panic(fmt.Sprintf("BUG: clog: reserving %d bytes for a record of type %d; at most %d are possible",
 			n, p.Type, MaxPayloadBytes))
 	}
-	if g.end+RecordHeaderBytes+n > g.limit && (g.records > 0 || !g.log.widen(g, n)) {
+	if g.end+RecordHeaderBytes+n > g.limit && (g.records > 0 || !g.log.reopen(g, n)) {
 		return nil
 	}
 	return g.add(&p, 0, n)

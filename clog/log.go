@@ -26,8 +26,8 @@ const (
 
 // Errors of this package, tested with errors.Is.
 var (
-	// ErrFailed says that a write or flush failed. Records that were not durable before are lost or not, nobody can tell
-	// until the log is opened again; nothing is retried.
+	// ErrFailed says that a write or flush failed. Whether the records in flight survive is unknown until the log is
+	// opened again. Nothing is retried.
 	ErrFailed = errors.New(
 		"clog: the commit log failed and takes no more records; what was not acknowledged may be lost; restart to recover")
 	// ErrForeign says that a file was written by another store. Nothing was changed.
@@ -38,8 +38,9 @@ var (
 		"clog: a file was written by a newer version of this program; nothing was changed; start that version")
 )
 
-// Source supplies records and learns their fate. All methods are called by the goroutine that runs the log, and
-// none of them may call the log back except Wake, Release and the accessors.
+// Source supplies records and learns what became of them. The goroutine that runs the log calls its methods, or the
+// caller of StepOnSpot or GatherOnSpot, one at a time and with the log's lock held. They may call the log back only
+// through Wake, Release and the accessors.
 type Source interface {
 	// Gather adds waiting records to g; none is fine. It stops when g.Reserve returns nil and keeps the rest.
 	Gather(g *Group)
@@ -49,8 +50,8 @@ type Source interface {
 	// fine, and empty ones are left out. emit copies the chunk. Called when a new file begins, with nothing in flight;
 	// Log.Current is that file.
 	Checkpoint(emit func(chunk []byte))
-	// CheckpointBytes is how many bytes Checkpoint would emit now, or somewhat more: files are made as large as it takes. It is asked
-	// twice per file. Less than there will be is not wrong but slow.
+	// CheckpointBytes estimates what Checkpoint would emit now; it should not be too low. The log asks twice per file and
+	// sizes files by it. An estimate that is too low costs speed, not correctness.
 	CheckpointBytes() int64
 	// Failed says, once, that nothing in flight or later will ever be durable. err wraps ErrFailed.
 	Failed(err error)
@@ -59,15 +60,17 @@ type Source interface {
 // Options are the choices of Open. The zero value of each is its default.
 type Options struct {
 	FileBytes int64 // size of a file, as long as checkpoints do not need larger ones; DefaultFileBytes
-	// files beyond this are not started: what recovery may have to read; DefaultMaxLiveBytes. Files that checkpoints made larger may be three
+	// MaxLiveBytes bounds the files that recovery may have to read: no file is started beyond it. Default
+	// DefaultMaxLiveBytes. When checkpoints need files larger than FileBytes, three of them are always allowed.
 	MaxLiveBytes int64
 	GroupBytes   int       // most bytes of a group of more than one record; the arena's BufBytes
 	InFlight     int       // groups in flight; DefaultInFlight
 	Store        uuid.UUID // whose log it is; files of others are refused
 	Logger       *slog.Logger
 	Pulse        *aio.Pulse // counts writes; nil: nobody watches the disk
-	// MarkAfter is how long the log rests before it writes a mark, which promises its last group: from then on recovery tells damage to that group from a torn
-	// write. 0: none but those of a clean stop and of files that are given back.
+	// MarkAfter is how long the log is idle before it writes a mark. The mark's header promises the last group, so
+	// recovery can then tell damage to that group from a torn write. 0: marks are written only at a clean stop and to give
+	// files back.
 	MarkAfter time.Duration
 	Inline    bool // prepare and recycle files inside Step, without goroutines: for tests and simulation
 }
@@ -105,82 +108,76 @@ func (o *Options) complete(arena *aio.Arena, block int64) error {
 	return nil
 }
 
-// Log is a node's commit log. Run, or Start and Step, and Close belong to one goroutine; all other methods may be called from any.
+// Log is a node's commit log.
+//
+// One goroutine drives it: Run, or Start, Step and Close for a caller that steps it by hand. StepOnSpot and
+// GatherOnSpot let another goroutine do one round of that work while the driving goroutine sleeps; mu decides who
+// works. The Source's methods are therefore called by whoever holds mu, one at a time. All other methods may be called
+// from any goroutine.
+//
+// A crash leaves whole groups, at most one torn tail, and promises in the group headers about what was durable; Open
+// judges them. After a failed write nothing is written again: err stays set and every call returns it.
 type Log struct {
-	// turnLock is held by whoever works on the log: the goroutine of Run, except while it sleeps with nothing in flight, or a
-	// caller of StepOnSpot or GatherOnSpot.
-	turnLock sync.Mutex
-	asleep   bool // the goroutine of Run sleeps
-	onSpot   bool // a caller of StepOnSpot works
-	// unwritten is the group of a caller of GatherOnSpot: in flight, but not with the disk yet.
-	unwritten *Group
+	// Set by Open and SetSource, constant afterwards.
+	disk       aio.Disk
+	arena      *aio.Arena
+	opts       Options
+	source     Source
+	block      int64     // unit of writes
+	maxPayload int       // see MaxPayloadBytes
+	groupRoom  int64     // file bytes of the largest ordinary group
+	prep       *preparer // makes and recycles files; has its own lock
 
-	disk   aio.Disk
-	arena  *aio.Arena
-	opts   Options
-	source Source
+	// The driving goroutine only.
+	queue   aio.Queue
+	started bool
+	broken  error // damage that Open found; Start fails with it
 
-	block      int64
-	maxPayload int
-	groupRoom  int64 // what the largest ordinary group takes
+	// mu is held during a round of work. The driving goroutine gives it up only while it sleeps with nothing in flight,
+	// and sets asleep meanwhile. Everything from here to the atomics is guarded by mu.
+	mu        sync.Mutex
+	asleep    bool
+	onSpot    bool   // the round is one of StepOnSpot: write on the calling goroutine
+	unwritten *Group // admitted by GatherOnSpot and not given to the disk yet; also the last of inFlight
+	err       error  // first failure, or ErrClosed
 
-	// What files are made; see provide.
-	fileBytes int64 // their size from now on
-	nextBytes int64 // that of the one which comes next
-	began     int64 // what the checkpoint of the current file takes, as its source foretold
-	planned   bool  // the source was asked about the file that comes next, and nothing changed since
-	foreseen  bool  // it was asked in the middle of the current file
-
-	queue    aio.Queue
-	waker    atomic.Pointer[aio.Queue]
-	stopping atomic.Bool
-	started  bool
-	err      error // what poisoned the log
-	broken   error // what Open found; Start fails with it
-
+	// Groups. len(idle)+len(inFlight) == len(slots) between rounds.
 	slots       []Group
-	idle        []*Group // slots without a group
-	inFlight    []*Group // in order of Seq; len(idle)+len(inFlight) == len(slots) between turns
+	idle        []*Group
+	inFlight    []*Group // in order of Seq
 	completions []aio.Completion
 
-	// The chain. durable <= seq; promised < seq is what the last header says of durable.
-	seq      uint64
-	crc      uint32
-	durable  uint64
-	promised uint64
+	// The chain of groups: durable <= seq, headerDurable < seq.
+	seq           uint64 // last group of the log
+	crc           uint32 // its checksum, which the next header repeats
+	durable       uint64 // last group that is on stable storage, with all before it
+	headerDurable uint64 // what the header of group seq says of durable
+	headerOldest  uint64 // what it says of the oldest file that recovery needs
 
-	// The open buffer: groups are packed into it one after the other. The log holds one reference.
+	// The open buffer, into which groups are packed one after the other. The log holds one reference.
 	buf       *aio.Buf
 	bufPos    int
-	lastBytes int // of the last group, padded: tells how much the next one may want
+	lastBytes int   // padded size of the last group, a guess at the next one's
+	noBuffer  bool  // the first record of the group found no buffer
+	wantRoom  int64 // file bytes that a refused first record needs; 0: none waits
 
-	// starving is set while the log waits for a buffer; whoever releases one then wakes it.
-	starving atomic.Bool
-	refused  bool  // the first record of the group found no buffer
-	wantRoom int64 // file room that the refused first record of a group needs
+	// Files. live is in order of number and ends with current, once there is one.
+	live    []liveFile
+	current *openFile
+	sizes   fileSizing
 
-	// Files. live is in order of number and ends with current, once there is one; released <= current's number.
-	live     []liveFile
-	current  *openFile
-	carried  uint64 // what the last header says of the oldest file
-	released atomic.Uint64
-	prep     *preparer
+	stage    stage // checkpoints and marks under construction
+	idleMark idleMark
+	stalled  stall
 
-	// stage builds the groups that the log writes for itself: checkpoints and marks.
-	stage     Group
-	stageMem  []byte
-	stageFree func()
-	chunk     uint32 // number of the next chunk; only while a checkpoint is written
-	emit      func([]byte)
-	emitting  bool // the source is in Checkpoint
-
-	// What a Checker may read: the files of live, in a list that is replaced and never changed.
-	stored  atomic.Pointer[[]*storedFile]
-	renewed atomic.Uint64 // the last file that is to be followed by another one soon; see Renew
-
-	rest    rest
-	stalled stall
-	stats   counters
+	// Atomics: any goroutine reads them, and the writers are named.
+	waker    atomic.Pointer[aio.Queue]     // queue, for Wake; Start and closeQueue
+	stopping atomic.Bool                   // Stop
+	starving atomic.Bool                   // the log waits for a buffer, so whoever releases one wakes it; see nextBuf
+	released atomic.Uint64                 // files below it are not needed; Release; <= number of current
+	renewed  atomic.Uint64                 // files up to it are to be followed by a new one soon; Renew
+	stored   atomic.Pointer[[]*storedFile] // the files of live, for Checkers; a list is replaced, never changed
+	stats    counters
 }
 
 // liveFile is a file that recovery would need.
@@ -200,20 +197,21 @@ type openFile struct {
 	stored    *storedFile
 }
 
-// MaxPayloadBytes is the largest payload that fits beside others into an ordinary file: MaxPayloadBytes, or less with small files. Reserve accepts larger
-// ones, up to the constant of the same name: they get a file that is large enough.
+// MaxPayloadBytes is the largest payload that fits beside others into a file of Options.FileBytes; with small files
+// less than the constant of the same name. Reserve accepts payloads up to the constant: a larger one gets a file that
+// is large enough.
 func (l *Log) MaxPayloadBytes() int { return l.maxPayload }
 
 // MaxChunkBytes is the largest chunk of a checkpoint: MaxCheckpointChunkBytes, or less with files below 1 MiB.
 func (l *Log) MaxChunkBytes() int {
-	return min(MaxCheckpointChunkBytes, len(l.stageMem)-GroupHeaderBytes-RecordHeaderBytes)
+	return min(MaxCheckpointChunkBytes, len(l.stage.mem)-GroupHeaderBytes-RecordHeaderBytes)
 }
 
 // SetSource sets who supplies records. Call it before Run or Start.
 func (l *Log) SetSource(s Source) { l.source = s }
 
-// Run makes the queue on the calling goroutine and works until Stop, then returns nil, or until a write or flush fails, then
-// returns the error, which wraps ErrFailed. Records that the source still holds when Run returns were not written.
+// Run makes the write queue and works on the calling goroutine. It returns nil after Stop, or the error, which wraps
+// ErrFailed, when a write or flush fails. Records that the source still holds then were not written.
 func (l *Log) Run() error {
 	if err := l.Start(); err != nil {
 		return err
@@ -245,28 +243,28 @@ func (l *Log) Start() error {
 	}
 	l.queue = q
 	l.waker.Store(&q)
-	l.rest.start(l)
+	l.idleMark.start(l)
 	return nil
 }
 
-// Wake makes the log look for records, released files and free buffers. It is cheap when the log is awake, never blocks, and is
-// harmless before Start and after Close.
+// Wake makes the log look for records, released files and free buffers. It is cheap when the log is awake, never
+// blocks, and is harmless before Start and after Close.
 func (l *Log) Wake() {
 	if q := l.waker.Load(); q != nil {
 		(*q).Wake()
 	}
 }
 
-// Stop makes Run flush what the source still has and return. It does not wait for file space: what finds none stays with
-// the source.
+// Stop makes Run flush what the source still has and return. It does not wait for file space: what finds none stays
+// with the source.
 func (l *Log) Stop() {
 	l.stopping.Store(true)
 	l.Wake()
 }
 
-// Release says that every record in files below fileSeq is durable elsewhere, truncated or tombstoned. Those files are recycled
-// once a later group, which says that they are not needed, is durable. Any goroutine may call it. The current file
-// is never released: more than Current counts as Current.
+// Release says that every record in files below fileSeq is durable elsewhere, truncated or tombstoned. Those files are
+// recycled once a later group, whose header says that they are not needed, is durable. Any goroutine may call it. The
+// current file is never released: a larger number counts as Current.
 func (l *Log) Release(fileSeq uint64) {
 	fileSeq = min(fileSeq, l.Current())
 	for {
@@ -281,21 +279,21 @@ func (l *Log) Release(fileSeq uint64) {
 	}
 }
 
-// drain flushes what the source still has, then writes a mark, so that after a clean stop every group is promised by a later one.
+// drain writes what the source still has, then a mark: after a clean stop every group is promised by a later one.
 func (l *Log) drain() error {
 	for {
-		preparing := l.stalled.now == stallSpare && l.prep.hopeful()
+		preparing := l.stalled.now == stallSpare && l.prep.fileComing()
 		progress, err := l.Step(len(l.inFlight) > 0 || preparing)
 		if err != nil {
 			return err
 		}
-		if !progress && len(l.inFlight) == 0 && !(l.stalled.now == stallSpare && l.prep.hopeful()) {
+		if !progress && len(l.inFlight) == 0 && !(l.stalled.now == stallSpare && l.prep.fileComing()) {
 			break
 		}
 	}
-	l.turnLock.Lock()
-	defer l.turnLock.Unlock()
-	if l.current != nil && l.promised < l.durable && l.markRoom() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.current != nil && l.headerDurable < l.durable && l.markRoom() {
 		return l.writeMark()
 	}
 	return nil
@@ -305,18 +303,18 @@ func (l *Log) closeQueue() error {
 	if l.queue == nil {
 		return nil
 	}
-	l.rest.stop()
+	l.idleMark.stop()
 	q := l.queue
 	l.queue = nil
 	l.waker.Store(nil)
 	return q.Close()
 }
 
-// Close frees everything. After Run call it from anywhere; after Start from the goroutine that steps, with nothing in flight that
-// matters: groups whose completions were not seen count as unknown. Files are kept as they are.
+// Close frees everything. After Run any goroutine may call it; after Start only the one that steps. A group whose
+// completion was not seen has an unknown fate. Files are kept as they are.
 func (l *Log) Close() error {
-	l.turnLock.Lock()
-	defer l.turnLock.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.arena.OnRelease(nil)
 	err := l.closeQueue() // waits for what is in flight, so that the buffers are not read any more
 	for _, g := range l.inFlight {
@@ -335,9 +333,9 @@ func (l *Log) Close() error {
 		err = errors.Join(err, l.current.Close())
 		l.current = nil
 	}
-	if l.stageFree != nil {
-		l.stageFree()
-		l.stageFree = nil
+	if l.stage.free != nil {
+		l.stage.free()
+		l.stage.free = nil
 	}
 	if l.err == nil {
 		l.err = aio.ErrClosed
@@ -345,14 +343,14 @@ func (l *Log) Close() error {
 	return err
 }
 
-// fail poisons the log: see ErrFailed. The source hears of it once, but never inside one of its own methods: when
-// emit fails, writeCheckpoint tells it afterwards.
+// fail sets the log's error for good: see ErrFailed. The source hears of it once, but never inside one of its own
+// methods: when a write fails during Checkpoint, writeCheckpoint calls Failed afterwards.
 func (l *Log) fail(what string, err error) error {
 	if l.err == nil {
 		l.err = fmt.Errorf("%w (%s: %w)", ErrFailed, what, err)
 		l.opts.Logger.Error("the commit log failed", "what", what, "err", err)
 		l.stats.failed.Store(true)
-		if !l.emitting {
+		if !l.stage.emitting {
 			l.source.Failed(l.err)
 		}
 	}

@@ -35,7 +35,7 @@ func TestOptions(t *testing.T) {
 		t.Errorf("%v: %+v", err, opts)
 	}
 	l := newLog(faultaio.New(faultaio.Options{}), arena, opts, aio.BlockBytes)
-	defer l.stageFree()
+	defer l.stage.free()
 	if l.MaxPayloadBytes() != segment.MaxBatchBytes || l.MaxChunkBytes() != MaxCheckpointChunkBytes {
 		t.Errorf("with the default files a record has at most %d bytes, a chunk %d", l.MaxPayloadBytes(), l.MaxChunkBytes())
 	}
@@ -157,7 +157,8 @@ func TestIdleRelease(t *testing.T) {
 	}
 }
 
-// TestPacking: small groups share a buffer; a record that does not fit any takes its own; what does not fit waits for the next group.
+// TestPacking: small groups share a buffer; a record that does not fit any takes its own; what does not fit waits for
+// the next group.
 func TestPacking(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -205,7 +206,7 @@ func TestLargest(t *testing.T) {
 	if err != nil || r.next != 3 {
 		t.Fatalf("%v, %d records", err, r.next)
 	}
-	next.stageFree()
+	next.stage.free()
 }
 
 // TestBuffersShort: without a free buffer the log waits, and a returning one wakes it.
@@ -297,7 +298,7 @@ func TestMisuse(t *testing.T) {
 			clear(g.Reserve(Placement{Type: Batch}, 100))
 			g.seal(&groupHeader{BlockShift: 12, File: 1})
 		},
-		"long chunk":   func() { l.emit(make([]byte, l.MaxChunkBytes()+1)) },
+		"long chunk":   func() { l.stage.emit(make([]byte, l.MaxChunkBytes()+1)) },
 		"second start": func() { _ = l.Start() },
 	}
 	for name, misuse := range tests {

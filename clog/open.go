@@ -8,12 +8,13 @@ import (
 	"penstock/segment/aio"
 )
 
-// Open replays the log on disk into r and makes it ready for new records, in a new file. The arena must not get another OnRelease
-// until Close. What recovery reads is in large buffers; Open raises the arena's limit for them when r retains more than it allows.
+// Open replays the log on disk into r and makes it ready for new records, in a new file. The arena must not get another
+// OnRelease until Close. What recovery reads is in large buffers; Open raises the arena's limit for them when r retains
+// more than it allows.
 //
-// Corruption at or below what was promised durable is an error that wraps *segment.CorruptError: r has what lies before it, nothing
-// on disk was changed, and the Log that comes with the error takes nothing: Run tells the source that it failed. With any other
-// error (ErrForeign, ErrNewer, r's own, the disk's) there is no Log. The report is never nil.
+// Corruption at or below what was promised durable is an error that wraps *segment.CorruptError: r has what lies before
+// it, nothing on disk was changed, and the Log that comes with the error takes nothing: Run tells the source that it
+// failed. With any other error (ErrForeign, ErrNewer, r's own, the disk's) there is no Log. The report is never nil.
 func Open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer) (*Log, *Report, error) {
 	report := new(Report)
 	began := time.Now()
@@ -45,7 +46,7 @@ func open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer, report *Rep
 	}
 	next, err := l.adopt(rec)
 	if err != nil {
-		l.stageFree()
+		l.stage.free()
 		return nil, err
 	}
 	l.prep = newPreparer(l, next)
@@ -53,7 +54,7 @@ func open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer, report *Rep
 	l.stats.oldest.Store(next)
 	l.publish()
 	if err := l.prep.start(); err != nil {
-		l.stageFree()
+		l.stage.free()
 		return nil, err
 	}
 	if report.Unneeded != nil {
@@ -61,7 +62,7 @@ func open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer, report *Rep
 			"give it back. It was removed; nothing is missing", "error", report.Unneeded)
 	}
 	if report.Tear != nil {
-		report.Tear.tell(opts.Logger)
+		report.Tear.logTo(opts.Logger)
 		if !report.Tear.Mark {
 			l.stats.torn.Store(1)
 		}
@@ -90,22 +91,23 @@ func newLog(disk aio.Disk, arena *aio.Arena, opts Options, block int64) *Log {
 	}
 	// A file holds its checkpoint, then at least one group of the largest ordinary size, then a mark.
 	group := min(roundUp(maxGroupBytes, block), (opts.FileBytes-block)*3/4&^(block-1))
-	l.groupRoom, l.fileBytes, l.nextBytes = group, opts.FileBytes, opts.FileBytes
+	l.groupRoom, l.sizes.fileBytes, l.sizes.nextBytes = group, opts.FileBytes, opts.FileBytes
 	l.maxPayload = min(MaxPayloadBytes, int(group)-GroupHeaderBytes-RecordHeaderBytes)
-	l.stageMem, l.stageFree = aio.AlignedBytes(int(max(block,
+	l.stage.mem, l.stage.free = aio.AlignedBytes(int(max(block,
 		min(roundUp(stageBytes, block), (opts.FileBytes-block-group)/2&^(block-1)))))
 	l.stage.log = l
 	l.stats.fileBytes.Store(opts.FileBytes)
 	l.stats.maxLiveBytes.Store(opts.MaxLiveBytes)
-	l.emit = l.emitChunk
+	l.stage.emit = l.emitChunk
 	l.completions = make([]aio.Completion, 0, opts.InFlight)
 	return l
 }
 
-// adopt takes over what recovery found, removes files without a group that counts, and returns the number of the next file. Such
-// files are the one that was ready and, after a crash at the very beginning, one whose first group was torn.
+// adopt takes over what recovery found, removes files without a group that counts, and returns the number of the next
+// file. Such files are the one that was ready and, after a crash at the very beginning, one whose first group was torn.
 func (l *Log) adopt(r *recovery) (next uint64, err error) {
-	l.seq, l.crc, l.durable, l.promised, l.carried = r.last.Seq, r.last.CRC, r.last.Seq, r.last.Durable, r.last.Oldest
+	l.seq, l.crc, l.durable, l.headerDurable, l.headerOldest = r.last.Seq, r.last.CRC, r.last.Seq, r.last.Durable,
+		r.last.Oldest
 	if err := l.disk.MkdirAll(dirName); err != nil {
 		return 0, fmt.Errorf("clog: making the log's folder: %w", err)
 	}

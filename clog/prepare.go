@@ -18,8 +18,8 @@ import (
 const (
 	// minSpares is how many prepared files wait in the spare folder, besides the one that is ready in the log's folder.
 	minSpares = 1
-	// prewriteBytes is the size of the writes that prepare a file. Large enough for the device's full rate, small enough that a
-	// commit never waits long behind one.
+	// prewriteBytes is the size of the writes that prepare a file. Large enough for the device's full rate, small enough
+	// that a commit never waits long behind one.
 	prewriteBytes = 256 << 10
 	// prewritePause lies between two such writes while the committer has a file in reserve: commits go first. A file of
 	// DefaultFileBytes is then ready after about 0.2 s.
@@ -28,15 +28,17 @@ const (
 	prepareRetry = 500 * time.Millisecond
 )
 
-// preparer keeps the next file of the log ready. A file is ready when its blocks are written (zeros, or a released file's old groups), flushed, and
-// its name in the log's folder is durable; only then may the committer see it. So an overwrite needs no journal commit, and an acknowledged group
-// never sits in a file whose name a power cut takes away.
+// preparer keeps the next file of the log ready. A file is ready when its blocks are written (zeros, or a released
+// file's old groups) and flushed, and its name in the log's folder is durable. Only then may the log see it. So
+// overwriting it needs no journal commit of the file system, and no power cut takes away the name of a file with
+// acknowledged groups.
 //
 //	released file ──rename──► spare ──rename──► next number in clog/ ──take──► current
 //	                            ▲
 //	new file: zeros, flush ─────┘
 //
-// A spare has no meaning after a restart: Open removes what it finds.
+// One goroutine (run) does the work; with inline, take does. mu guards what it shares with the log, which calls take,
+// retire and resize. A crash at any step leaves at worst a spare or a file without groups: Open removes both.
 type preparer struct {
 	disk      aio.Disk
 	log       *slog.Logger
@@ -114,11 +116,12 @@ func (p *preparer) resize(least, size int64) {
 	p.least, p.size = least, size
 	p.mu.Unlock()
 	if changed {
-		p.poke()
+		p.notify()
 	}
 }
 
-// maxSpares is how many spares are kept: released files come many at a time; removed and written anew they would disturb commits for nothing.
+// maxSpares is how many spares are kept. Released files come many at a time; removing them and writing new ones would
+// disturb commits.
 func (p *preparer) maxSpares(size int64) int { return int(max(minSpares, p.liveBytes/size)) }
 
 // take returns the ready file, or nil while there is none that is large enough.
@@ -136,7 +139,7 @@ func (p *preparer) take() (*openFile, error) {
 		p.ready = nil
 	}
 	p.mu.Unlock()
-	p.poke()
+	p.notify()
 	return f, nil
 }
 
@@ -148,8 +151,8 @@ func (p *preparer) failure() error {
 	return nil
 }
 
-// hopeful says that a file will be ready without anybody's help.
-func (p *preparer) hopeful() bool {
+// fileComing says that a file will be ready without help from outside.
+func (p *preparer) fileComing() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.inline && p.failure() == nil && !p.short
@@ -160,10 +163,10 @@ func (p *preparer) retire(f liveFile) {
 	p.mu.Lock()
 	p.retired = append(p.retired, f)
 	p.mu.Unlock()
-	p.poke()
+	p.notify()
 }
 
-func (p *preparer) poke() {
+func (p *preparer) notify() {
 	if p.inline {
 		return
 	}
@@ -197,11 +200,11 @@ func (p *preparer) run() {
 	}
 }
 
-// work does what there is to do. Want of room is not an error but remembered; any other failure is final, for it means that
-// the disk or the folder cannot be trusted.
+// work prepares files until there is nothing left to do. Lack of room is not an error: it is remembered and tried
+// again. Any other failure is final, because the disk or the folder cannot be trusted any more.
 func (p *preparer) work() error {
 	for {
-		more, err := p.turn()
+		more, err := p.prepareOne()
 		if err != nil && errors.Is(err, aio.ErrClosed) {
 			return nil // close came in between
 		}
@@ -223,7 +226,7 @@ func (p *preparer) work() error {
 	}
 }
 
-// wantsRoom tells what goes away by itself when something else is given back.
+// wantsRoom says whether err is a shortage that ends when something else is released.
 func wantsRoom(err error) bool {
 	for _, e := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM} {
 		if errors.Is(err, e) {
@@ -233,8 +236,8 @@ func wantsRoom(err error) bool {
 	return false
 }
 
-// turn does one thing, what the committer waits for first.
-func (p *preparer) turn() (bool, error) {
+// prepareOne does the most urgent step and says whether there may be more.
+func (p *preparer) prepareOne() (bool, error) {
 	p.pulse.Begin()
 	defer p.pulse.End()
 	p.mu.Lock()
@@ -281,8 +284,8 @@ func (p *preparer) removeSpare(i int) error {
 	return nil
 }
 
-// discardReady removes the ready file: the next checkpoint leaves no room in it. Its name must be gone for good before
-// there is another: a file without groups between two that continue each other would look like damage.
+// discardReady removes the ready file because the next checkpoint does not fit into it. Its name must be durably gone
+// before the next file is there: a file without groups between two that continue each other would look like damage.
 func (p *preparer) discardReady() error {
 	p.mu.Lock()
 	f := p.ready
@@ -345,9 +348,9 @@ func (p *preparer) syncFolders() error {
 	return nil
 }
 
-// recycle makes a spare of a file that nobody needs, or removes it. Its blocks are written already; what they hold
-// never verifies under another number. The folder is flushed before the file is used again: else a power cut could
-// show one file under two names.
+// recycle turns a released file into a spare, or removes it. Its blocks are written already, and the groups in them
+// never verify under another file number. The folder is flushed before the file is used again: otherwise a power cut
+// could show one file under two names.
 func (p *preparer) recycle(f liveFile, size int64) error {
 	if err := failpoint.Hit("clog/before-recycle"); err != nil {
 		return err
@@ -370,8 +373,7 @@ func (p *preparer) recycle(f liveFile, size int64) error {
 	return p.syncFolders()
 }
 
-// makeSpare writes a file of zeros. With real writes: reserved but unwritten space would cost a journal commit at its
-// first use.
+// makeSpare writes a file of zeros. Allocating the space without writing would cost a journal commit at its first use.
 func (p *preparer) makeSpare(size int64) error {
 	name := spareFile(p.nextSpare)
 	f, err := p.disk.Create(name, size)
@@ -407,15 +409,15 @@ func (p *preparer) prewrite(f aio.File, size int64) error {
 		if err != nil {
 			return err
 		}
-		if p.reserve() {
+		if p.hasReady() {
 			time.Sleep(prewritePause)
 		}
 	}
 	return f.Sync()
 }
 
-// reserve says that the committer does not wait for a file, nor will soon.
-func (p *preparer) reserve() bool {
+// hasReady says that a file is ready, so the log does not wait for one.
+func (p *preparer) hasReady() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.inline && p.ready != nil

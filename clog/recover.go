@@ -28,8 +28,8 @@ type Replayer interface {
 	Checkpoint(chunk []byte) error
 	// Record takes the records, in order. r and what it points to are borrowed for the call.
 	Record(r *Record) error
-	// Restart says that what was taken so far does not count: it came from files that were not needed any more, and the next of them is damaged. Replay
-	// begins anew behind them, once at most.
+	// Restart says that everything taken so far does not count: it came from files that were not needed any more, and the
+	// next of those is damaged. Replay starts again behind them, at most once.
 	Restart()
 }
 
@@ -43,12 +43,13 @@ type Report struct {
 	Records    uint64 // without those of checkpoints
 	Bytes      int64  // of all groups, with padding
 
-	// TornBytes is the size of the groups that begin behind the end of the log: submitted, never promised, cut. Whether they ever became durable is not known.
+	// TornBytes is the size of the groups behind the end of the log, which were submitted, never promised, and cut.
+	// Whether any of them became durable is unknown.
 	TornBytes int64
 	Torn      bool // something behind the end was cut
 	// Tear is the group that was cut; nil: nothing says that there was one.
 	Tear *Tear
-	// Unneeded is the damage of a file that the log had no need of any more, and that was passed over for that; nil: there was none.
+	// Unneeded is the damage of a file that the log did not need any more, and that was ignored therefore. nil: none.
 	Unneeded error
 
 	Duration time.Duration
@@ -167,8 +168,9 @@ func (r *recovery) end() error {
 	return nil
 }
 
-// openFiles opens every file, flushes it, and reads how it begins. Flushing first makes everything that is read afterwards
-// durable: what recovery hands out, others will build on. After a process was killed that is not so by itself.
+// openFiles opens every file, flushes it, and reads how it begins. Flushing first makes everything that is read
+// afterwards durable: what recovery hands out, others will build on. After a process was killed that is not so by
+// itself.
 func (r *recovery) openFiles() error {
 	infos, err := r.disk.ReadDir(dirName)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -277,7 +279,8 @@ func (r *recovery) continues(h *groupHeader) bool {
 	return !r.begun || h.Seq == r.last.Seq+1 && h.PrevCRC == r.last.CRC
 }
 
-// continuesInNext is decide's next. Where no chain has begun, the next file may begin it if it says that this one was not needed.
+// continuesInNext says whether the next file continues the chain (the condition next of decide). If no chain has begun,
+// the next file may begin it, provided that its header says that this file was not needed.
 func (r *recovery) continuesInNext() bool {
 	if r.at+1 == len(r.files) {
 		return false
@@ -289,8 +292,8 @@ func (r *recovery) continuesInNext() bool {
 	return r.begun || next.first.Oldest > r.files[r.at].number
 }
 
-// promisedBeyond is decide's promised: it searches the rest of the file and all later ones, block by block, for headers of this
-// store. It leaves the window at the place where it was.
+// promisedBeyond is decide's promised: it searches the rest of the file and all later ones, block by block, for headers
+// of this store. It leaves the window at the place where it was.
 func (r *recovery) promisedBeyond() (bool, error) {
 	at, off := r.at, r.off
 	r.later = 0
@@ -326,8 +329,8 @@ func (r *recovery) promisedBeyond() (bool, error) {
 	return false, nil
 }
 
-// stepOver is the size of the group at the place if it verifies, else one block: a message inside a whole group may look like a
-// header and must not be taken for one.
+// stepOver is the size of the group at the place if it verifies, else one block: a message inside a whole group may
+// look like a header and must not be taken for one.
 func (r *recovery) stepOver(h *groupHeader) (int64, error) {
 	size := h.padded()
 	if r.off+size > r.win.size || size%r.block != 0 {

@@ -434,7 +434,8 @@ func TestMoreMemory(t *testing.T) {
 	}
 }
 
-// TestDamagedLog: with the error comes a log that takes nothing and changes nothing, so that what could be read can be served.
+// TestDamagedLog: with the error comes a log that takes nothing and changes nothing, so that what could be read can be
+// served.
 func TestDamagedLog(t *testing.T) {
 	f := newForge()
 	f.checkpoint(1)

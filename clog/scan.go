@@ -40,8 +40,9 @@ type RecordInfo struct {
 	Payload []byte // borrowed for the call
 }
 
-// Scan shows every group of every file to visit, in order of file number and offset, also those that recovery would
-// not reach. It reads only, judges nothing, and skips what is not a group of its file block by block. An error of visit ends it.
+// Scan shows every group of every file to visit, in order of file number and offset, also those that recovery would not
+// reach. It reads only, judges nothing, and skips what is not a group of its file block by block. An error of visit
+// ends it.
 func Scan(disk aio.Disk, visit func(file FileInfo, g GroupInfo, recs []RecordInfo) error) error {
 	infos, err := disk.ReadDir(dirName)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,24 +1,35 @@
 package clog
 
-// A file begins with a checkpoint, and the source alone decides how large that is. So the size of files follows the checkpoints: Options.FileBytes,
-// or that doubled as often as it takes. Each file is as large as it is; no byte on disk says so, and recovery asks the file system.
+// A file begins with a checkpoint, and only the source decides how large that is. So file sizes follow the checkpoints:
+// Options.FileBytes, doubled as often as necessary. No byte on disk says how large a file is; recovery asks the file
+// system.
 //
-//	checkpoint          least                                   what is made from now on
-//	n bytes             n + the largest ordinary group + mark   n is a quarter of it at most, and twice n would fit, too
+//	checkpoint          smallest possible file                  files made from now on
+//	n bytes             n + the largest ordinary group + mark   n is at most a quarter, and twice n would fit, too
 //
-// The source is asked when a file is half full, so that the next one is ready in time, and again before it begins. If the file that is
-// ready is too small by then, it is given back unused and the log waits for a larger one. If a checkpoint is larger than its source had
-// foretold, the file grows behind its end while it is written: slower, and never wrong. So no checkpoint is too large for the log, and
-// each file has room for records behind it.
+// The source is asked when a file is half full, so that the next one is ready in time, and again before the next one
+// begins. If the ready file is too small by then, it is removed unused and the log waits for a larger one. If a
+// checkpoint is larger than the source foretold, the file grows behind its prepared end while it is written, which is
+// slower but correct. So no checkpoint is too large for the log, and every file has room for records behind its
+// checkpoint.
 
 const (
-	// checkpointShare: a checkpoint takes at most one part in so many of a file that is made for it.
+	// checkpointShare: files are made so large that a checkpoint takes at most 1/checkpointShare of one.
 	checkpointShare = 4
-	// liveFiles is how many files of a size beyond Options.FileBytes may be live, if Options.MaxLiveBytes does not allow more.
+	// liveFiles is how many files larger than Options.FileBytes may be live even if that exceeds Options.MaxLiveBytes.
 	liveFiles = 3
 	// maxFileBytes bounds the size of files.
 	maxFileBytes = 1 << 40
 )
+
+// fileSizing is what the log decided about the size of its files. Log.mu guards it.
+type fileSizing struct {
+	fileBytes  int64 // of files made from now on
+	nextBytes  int64 // of the next file: >= fileBytes
+	checkpoint int64 // foretold size of the checkpoint of the file that was planned last
+	planned    bool  // the source was asked about the next file, which has not begun
+	foreseen   bool  // the source was asked while the current file was half full
+}
 
 // framedBytes is about what a checkpoint of n bytes takes in its file, when its chunks are as large as they may be.
 func (l *Log) framedBytes(n int64) int64 {
@@ -37,45 +48,49 @@ func (l *Log) sizeFor(n int64) int64 {
 // largestRoom is what the next group may need, whatever waits.
 func (l *Log) largestRoom() int64 { return max(l.groupRoom, l.wantRoom) }
 
-// provide has files made in which a checkpoint takes framed bytes. It goes back to smaller ones late, or sizes would go up and down.
-func (l *Log) provide(framed int64) {
+// setFileSizes sizes the next files for a checkpoint of framed bytes. It shrinks them only when a quarter of the size
+// is enough, so that sizes do not go up and down.
+func (l *Log) setFileSizes(framed int64) {
 	least := framed + l.largestRoom() + l.block
 	want := l.sizeFor(max(checkpointShare*framed, 2*framed+l.groupRoom+l.block))
-	if want > l.fileBytes || want <= l.fileBytes/4 {
-		l.fileBytes = want
+	if want > l.sizes.fileBytes || want <= l.sizes.fileBytes/4 {
+		l.sizes.fileBytes = want
 	}
-	l.nextBytes = max(l.fileBytes, l.sizeFor(least))
-	l.prep.resize(least, l.nextBytes)
+	l.sizes.nextBytes = max(l.sizes.fileBytes, l.sizeFor(least))
+	l.prep.resize(least, l.sizes.nextBytes)
 }
 
-// plan asks the source before a file begins. Until it has begun nothing that the checkpoint says can change, except that partitions may come.
-func (l *Log) plan() {
-	if !l.planned {
-		l.planned, l.began = true, l.framedBytes(l.source.CheckpointBytes())
-		l.provide(l.began)
+// planFile asks the source before a file begins. The answer holds until the file has begun: apart from new partitions,
+// nothing that the checkpoint says can change meanwhile.
+func (l *Log) planFile() {
+	if !l.sizes.planned {
+		l.sizes.planned, l.sizes.checkpoint = true, l.framedBytes(l.source.CheckpointBytes())
+		l.setFileSizes(l.sizes.checkpoint)
 	}
 }
 
-// foresee asks the source when half of the file is used, and takes it that the other half will add as much to the checkpoint.
-func (l *Log) foresee() {
-	if l.foreseen || l.current.pos < l.current.sizeBytes/2 {
+// planNext asks the source when half of the file is used. It assumes that the second half adds as much to the
+// checkpoint as the first.
+func (l *Log) planNext() {
+	if l.sizes.foreseen || l.current.pos < l.current.sizeBytes/2 {
 		return
 	}
-	l.foreseen = true
+	l.sizes.foreseen = true
 	n := l.framedBytes(l.source.CheckpointBytes())
-	l.provide(n + max(0, n-l.began))
+	l.setFileSizes(n + max(0, n-l.sizes.checkpoint))
 }
 
-// fileBegan follows the checkpoint of a new file: whatever that took, there is room for records.
-func (l *Log) fileBegan() {
-	l.planned, l.foreseen = false, false
-	l.stretch(l.current.pos + l.largestRoom() + l.block)
-	l.nextBytes = l.fileBytes
-	l.prep.resize(0, l.nextBytes)
+// fileStarted is called when the checkpoint of a new file is written. Whatever that took, it makes sure of room for
+// records.
+func (l *Log) fileStarted() {
+	l.sizes.planned, l.sizes.foreseen = false, false
+	l.growCurrent(l.current.pos + l.largestRoom() + l.block)
+	l.sizes.nextBytes = l.sizes.fileBytes
+	l.prep.resize(0, l.sizes.nextBytes)
 }
 
-// stretch lets the current file have at least n bytes: what is written behind its prepared end makes it longer.
-func (l *Log) stretch(n int64) {
+// growCurrent raises the size of the current file to at least n: writes behind its prepared end extend it.
+func (l *Log) growCurrent(n int64) {
 	if n <= l.current.sizeBytes {
 		return
 	}
@@ -87,7 +102,7 @@ func (l *Log) stretch(n int64) {
 
 // maxLive is Options.MaxLiveBytes, or as much as the log needs to go on with files of the size that checkpoints need.
 func (l *Log) maxLive() int64 {
-	size := l.nextBytes
+	size := l.sizes.nextBytes
 	if l.current != nil {
 		size = max(size, l.current.sizeBytes)
 	}
@@ -100,5 +115,6 @@ func (l *Log) maxLive() int64 {
 // FileBytes is the size of the files that are made now: Options.FileBytes, or more if checkpoints need it.
 func (l *Log) FileBytes() int64 { return l.stats.fileBytes.Load() }
 
-// MaxLiveBytes is the size of all files at which the log waits for Release: Options.MaxLiveBytes, or more if checkpoints need larger files.
+// MaxLiveBytes is the total size of files at which the log waits for Release: Options.MaxLiveBytes, or more if
+// checkpoints need larger files.
 func (l *Log) MaxLiveBytes() int64 { return l.stats.maxLiveBytes.Load() }

@@ -20,8 +20,8 @@ func growing(silent bool) *model {
 	return m
 }
 
-// TestCheckpointsGrow: whatever a checkpoint takes, the log goes on, with files that are larger, and is read again. The old
-// files stay what they are. When the checkpoints are small again, so are the files. // B29, B43
+// TestCheckpointsGrow: whatever a checkpoint takes, the log goes on, with files that are larger, and is read again. The
+// old files stay what they are. When the checkpoints are small again, so are the files. // B29, B43
 func TestCheckpointsGrow(t *testing.T) {
 	for _, silent := range []bool{false, true} {
 		t.Run(fmt.Sprintf("silent %v", silent), func(t *testing.T) {
@@ -64,7 +64,8 @@ func TestCheckpointsGrow(t *testing.T) {
 	}
 }
 
-// TestCrashWhileFilesGrow cuts the power in every operation of a run in which files grow, and of the recovery after it. // B29, B36, B43
+// TestCrashWhileFilesGrow cuts the power in every operation of a run in which files grow, and of the recovery after it.
+// // B29, B36, B43
 func TestCrashWhileFilesGrow(t *testing.T) {
 	arena := testArena(t, 4*aio.BlockBytes, 3)
 	const turns = 40
@@ -112,8 +113,9 @@ func fileSizes(t *testing.T, d aio.Disk) (sizes []int64) {
 	return sizes
 }
 
-// TestPoisonedByCheckpoint: earlier versions stopped when a checkpoint took more than its share of a file. What they left ends with a
-// part of a checkpoint, once for every start that failed in the same way. It opens, with all its records, and goes on.
+// TestPoisonedByCheckpoint: earlier versions stopped when a checkpoint took more than its share of a file. What they
+// left ends with a part of a checkpoint, once for every start that failed in the same way. It opens, with all its
+// records, and goes on.
 func TestPoisonedByCheckpoint(t *testing.T) {
 	for starts := 1; starts < 9; starts++ {
 		f := newForge()
@@ -166,7 +168,8 @@ func TestPoisonedByCheckpoint(t *testing.T) {
 	}
 }
 
-// TestLargeRecordInSmallFiles: a record that an ordinary file has no room for gets a larger one, and the log does not stand still afterwards.
+// TestLargeRecordInSmallFiles: a record that an ordinary file has no room for gets a larger one, and the log does not
+// stand still afterwards.
 func TestLargeRecordInSmallFiles(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -199,7 +202,8 @@ func TestLargeRecordInSmallFiles(t *testing.T) {
 	}
 }
 
-// TestGrowthOnFullDisk: want of room for a larger file is no failure. The log waits, can be cut off meanwhile, and goes on when there is room.
+// TestGrowthOnFullDisk: want of room for a larger file is no failure. The log waits, can be cut off meanwhile, and goes
+// on when there is room.
 func TestGrowthOnFullDisk(t *testing.T) {
 	opts := small(0)
 	d := faultaio.New(faultaio.Options{CapacityBytes: 4 * opts.FileBytes})
@@ -232,7 +236,8 @@ func TestGrowthOnFullDisk(t *testing.T) {
 	}
 }
 
-// TestFilesGrowInBackground: the same growth on a real disk, with the preparer's goroutine, while files are released by another.
+// TestFilesGrowInBackground: the same growth on a real disk, with the preparer's goroutine, while files are released by
+// another.
 func TestFilesGrowInBackground(t *testing.T) {
 	disk := openDisk(t, t.TempDir(), aio.ModeAuto)
 	defer disk.Close()

@@ -55,9 +55,9 @@ func soon(t *testing.T, what string, holds func() bool) {
 func idle(t *testing.T, l *Log) {
 	t.Helper()
 	soon(t, "the log is idle", func() bool {
-		l.turnLock.Lock()
-		defer l.turnLock.Unlock()
-		return l.idles()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.canStepOnSpot()
 	})
 }
 
@@ -115,7 +115,7 @@ func TestGatherOnSpot(t *testing.T) {
 func TestGatherOnSpotDoesNotWait(t *testing.T) {
 	_, m, l, ran := spotLog(t)
 	m.put(1)
-	l.turnLock.Lock()
+	l.mu.Lock()
 	back := make(chan struct{})
 	go func() {
 		defer close(back)
@@ -129,7 +129,7 @@ func TestGatherOnSpotDoesNotWait(t *testing.T) {
 	if n := m.gathered(); n != 1 {
 		t.Errorf("%d records were gathered without the lock, want 1", n)
 	}
-	l.turnLock.Unlock()
+	l.mu.Unlock()
 	<-back
 	l.Wake()
 	soon(t, "the log has both records", func() bool { return m.durable() == 2 })

@@ -98,10 +98,10 @@ func (l *Log) publish() {
 	}
 	c.liveBytes.Store(used)
 	limit := l.maxLive()
-	c.fileBytes.Store(l.nextBytes)
+	c.fileBytes.Store(l.sizes.nextBytes)
 	c.maxLiveBytes.Store(limit)
-	files := max(0, (limit-l.heldBytes())/l.nextBytes)
-	room := files * (l.nextBytes - l.block)
+	files := max(0, (limit-l.heldBytes())/l.sizes.nextBytes)
+	room := files * (l.sizes.nextBytes - l.block)
 	if l.current != nil {
 		room += max(0, l.room())
 	}
@@ -115,8 +115,9 @@ func (l *Log) publish() {
 // Oldest is the number of the first file that recovery would need.
 func (l *Log) Oldest() uint64 { return l.stats.oldest.Load() }
 
-// OldestKept is the number of the first file that recovery would find: Oldest, or before that one that was given back and is still in the
-// folder. Recovery begins with what it finds, so what the checkpoints of such files speak of must stay, too.
+// OldestKept is the number of the first file that recovery would find: Oldest, or a released file before it that is
+// still in the folder. Recovery begins with what it finds, so whatever the checkpoints of such files refer to must be
+// kept, too.
 func (l *Log) OldestKept() uint64 {
 	oldest := l.Oldest()
 	if l.prep == nil {
@@ -136,8 +137,8 @@ func (l *Log) Current() uint64 { return l.stats.current.Load() }
 // LiveBytes is what recovery would have to read now.
 func (l *Log) LiveBytes() int64 { return l.stats.liveBytes.Load() }
 
-// Headroom is how many bytes of groups and checkpoints still fit before the log is Full, if nothing is released. A source that keeps
-// a reserve for control records looks here.
+// Headroom is how many bytes of groups and checkpoints still fit before the log is Full, if nothing is released. A
+// source that keeps a reserve for control records looks here.
 func (l *Log) Headroom() int64 { return l.stats.headroom.Load() }
 
 // Full says that the log waits for Release: MaxLiveBytes is reached.

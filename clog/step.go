@@ -11,12 +11,12 @@ import (
 // maxTurns bounds what one Step submits, so that Stop is noticed while a source never runs dry.
 const maxTurns = 2 * MaxInFlight
 
-// Step does one round: it submits groups while records, a slot, a buffer and file space are there, then collects completions and
-// reports them in order. With block it sleeps, when there was nothing to do, until a completion or Wake. After a failure it
-// returns the same error for ever.
+// Step does one round of work: it submits groups while there are records, a slot, a buffer and file space, then
+// collects completions and reports groups in order. If there was nothing to do and block is set, it sleeps until a
+// completion or Wake. After a failure it returns the same error for ever.
 func (l *Log) Step(block bool) (progress bool, err error) {
-	l.turnLock.Lock()
-	defer l.turnLock.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.err != nil {
 		return false, l.err
 	}
@@ -37,7 +37,7 @@ func (l *Log) Step(block bool) (progress bool, err error) {
 		if len(l.idle) == 0 {
 			break
 		}
-		more, err := l.turn()
+		more, err := l.submitNext()
 		if err != nil {
 			return progress, err
 		}
@@ -59,9 +59,9 @@ func (l *Log) Step(block bool) (progress bool, err error) {
 	return progress, nil
 }
 
-// turn submits one group, or makes the file or the buffer that it needs. It returns false when only a completion or
+// submitNext submits one group, or gets the file or buffer that it needs. It returns false when only a completion or
 // Wake can change anything.
-func (l *Log) turn() (bool, error) {
+func (l *Log) submitNext() (bool, error) {
 	if l.current == nil || l.room() < max(l.wantRoom, l.minRoom()) {
 		return l.startFile()
 	}
@@ -78,7 +78,7 @@ func (l *Log) turn() (bool, error) {
 		l.stalled.enter(stallBuffer, &l.stats)
 		return false, nil
 	}
-	l.refused = false
+	l.noBuffer = false
 	l.source.Gather(g)
 	if l.err != nil {
 		return false, l.err
@@ -90,20 +90,20 @@ func (l *Log) turn() (bool, error) {
 		return true, l.submit(g)
 	case l.wantRoom > l.room():
 		return true, nil // a file first, then again
-	case l.refused:
+	case l.noBuffer:
 		l.stalled.enter(stallBuffer, &l.stats)
 		return false, nil
-	case len(l.inFlight) == 0 && l.oldest() > l.carried && l.markRoom():
+	case len(l.inFlight) == 0 && l.oldest() > l.headerOldest && l.markRoom():
 		return true, l.writeMark()
-	case l.restMark():
+	case l.idleMarkDue():
 		l.idle = l.idle[:len(l.idle)-1]
 		return true, l.submit(g)
 	}
 	return false, nil
 }
 
-// room is what records may still use of the current file. The last block is kept for a mark, so that files can be given back
-// even when the log is full.
+// room is what records may still use of the current file. The last block is kept for a mark, so that files can be given
+// back even when the log is full.
 func (l *Log) room() int64 { return l.current.sizeBytes - l.block - l.current.pos }
 
 func (l *Log) markRoom() bool { return l.current.sizeBytes-l.current.pos >= l.block }
@@ -125,12 +125,12 @@ func (l *Log) begin(g *Group) bool {
 			return false
 		}
 	}
-	l.place(g)
+	l.openGroup(g)
 	return true
 }
 
-// place opens g at the place in the open buffer and the current file where the next group goes.
-func (l *Log) place(g *Group) {
+// openGroup opens g where the next group goes in the open buffer and the current file.
+func (l *Log) openGroup(g *Group) {
 	data := l.buf.Bytes()[l.bufPos:]
 	limit := min(int64(len(data)), int64(l.opts.GroupBytes), l.room()) &^ (l.block - 1)
 	g.open(l.buf, data, int(limit), l.current.number, l.seq+1)
@@ -161,8 +161,8 @@ func (l *Log) nextBuf() bool {
 	return true
 }
 
-// widen finds a place for the first record of g, of n bytes, which does not fit where g was opened.
-func (l *Log) widen(g *Group, n int) bool {
+// reopen finds a place for the first record of g, of n bytes, which does not fit where g was opened.
+func (l *Log) reopen(g *Group, n int) bool {
 	need := roundUp(int64(GroupHeaderBytes+RecordHeaderBytes+n), l.block)
 	if need > l.room() {
 		l.wantRoom = need
@@ -170,13 +170,13 @@ func (l *Log) widen(g *Group, n int) bool {
 	}
 	solo := g.solo
 	if need <= int64(l.opts.GroupBytes) {
-		if l.refused = !l.nextBuf(); l.refused {
+		if l.noBuffer = !l.nextBuf(); l.noBuffer {
 			return false
 		}
-		l.place(g)
+		l.openGroup(g)
 	} else {
 		b := l.largeBuf(int(need))
-		if l.refused = b == nil; l.refused {
+		if l.noBuffer = b == nil; l.noBuffer {
 			return false
 		}
 		g.open(b, b.Bytes(), int(need), l.current.number, l.seq+1)
@@ -206,9 +206,9 @@ func (l *Log) header() groupHeader {
 	}
 }
 
-// chain seals g as the next group and moves everything that depends on where it ends. From here on the group is part of the log: it
-// becomes durable or the log fails.
-func (l *Log) chain(g *Group) (data []byte, at int64) {
+// sealNext seals g as the next group and advances everything that depends on where it ends. From here on the group is
+// part of the log: it becomes durable or the log fails.
+func (l *Log) sealNext(g *Group) (data []byte, at int64) {
 	if g.seq != l.seq+1 || g.file != l.current.number {
 		panic(fmt.Sprintf("BUG: clog: group %d of file %d follows group %d in file %d",
 			g.seq, g.file, l.seq, l.current.number))
@@ -216,7 +216,7 @@ func (l *Log) chain(g *Group) (data []byte, at int64) {
 	h := l.header()
 	data = g.seal(&h)
 	at = l.current.pos
-	l.seq, l.crc, l.promised, l.carried = h.Seq, h.CRC, h.Durable, h.Oldest
+	l.seq, l.crc, l.headerDurable, l.headerOldest = h.Seq, h.CRC, h.Durable, h.Oldest
 	g.oldest = h.Oldest
 	l.current.pos += int64(len(data))
 	g.fileEnd = l.current.pos
@@ -228,13 +228,13 @@ func (l *Log) chain(g *Group) (data []byte, at int64) {
 }
 
 func (l *Log) submit(g *Group) error {
-	l.admit(g)
+	l.enqueue(g)
 	return l.write(g)
 }
 
-// admit makes g, which holds all that it will, the log's next group.
-func (l *Log) admit(g *Group) {
-	data, _ := l.chain(g)
+// enqueue makes g, which holds all that it will, the log's next group.
+func (l *Log) enqueue(g *Group) {
+	data, _ := l.sealNext(g)
 	g.data = data
 	l.wantRoom = 0
 	if g.buf == l.buf {
@@ -245,10 +245,10 @@ func (l *Log) admit(g *Group) {
 		l.lastBytes = len(data)
 		l.stats.submitted(g, len(data))
 	} else {
-		l.rest.marked()
+		l.idleMark.markWritten()
 		l.stats.marks.Add(1)
 	}
-	l.foresee()
+	l.planNext()
 	g.submitted = time.Now()
 	l.inFlight = append(l.inFlight, g)
 }
@@ -268,7 +268,7 @@ func (l *Log) write(g *Group) error {
 		}
 		g.done = true
 		l.stats.solo.Add(1)
-		l.settle()
+		l.reportDurable()
 		return nil
 	}
 	op := aio.Op{File: l.current.File, Data: g.data, Offset: at, Tag: uint64(g.slot)}
@@ -285,11 +285,11 @@ func (l *Log) collect(block bool) (bool, error) {
 	idle := block && len(l.inFlight) == 0
 	if idle { // see StepOnSpot
 		l.asleep = true
-		l.turnLock.Unlock()
+		l.mu.Unlock()
 	}
 	l.completions, err = l.queue.Wait(l.completions[:0], block)
 	if idle {
-		l.turnLock.Lock()
+		l.mu.Lock()
 		l.asleep = false
 	}
 	if err != nil {
@@ -302,19 +302,20 @@ func (l *Log) collect(block bool) (bool, error) {
 		}
 		l.slots[c.Tag].done = true
 	}
-	l.settle()
+	l.reportDurable()
 	return len(l.completions) > 0, nil
 }
 
-// reuse takes back the place that a mark had in the open buffer, if nothing came behind it: a log that rests often would fill its buffers with marks.
+// reuse takes back the room of a mark in the open buffer if nothing follows it. Otherwise a log that is often idle
+// would fill its buffers with marks.
 func (l *Log) reuse(g *Group) {
 	if at := l.bufPos - int(l.block); g.buf == l.buf && at >= 0 && &l.buf.Bytes()[at] == &g.data[0] {
 		l.bufPos = at
 	}
 }
 
-// settle reports every group whose predecessors and itself are written.
-func (l *Log) settle() {
+// reportDurable reports every group that is written and whose predecessors all are.
+func (l *Log) reportDurable() {
 	n := 0
 	for n < len(l.inFlight) && l.inFlight[n].done {
 		g := l.inFlight[n]
@@ -326,7 +327,7 @@ func (l *Log) settle() {
 		l.current.stored.end.Store(g.fileEnd) // a new file waits for the groups of the one before
 		if now := time.Now(); g.records > 0 {
 			l.stats.flushed(now.Sub(g.submitted))
-			l.rest.grouped(now)
+			l.idleMark.groupDurable(now)
 			l.source.Durable(g)
 			failpoint.Pass("clog/after-durable")
 		} else {

@@ -7,9 +7,10 @@ import (
 	"penstock/segment"
 )
 
-// Tear is the group behind the end of a log: begun by the writer, not whole now, and promised by no later header. Most often a crash cut
-// its write short, and then nobody was ever told that it is stored. But a last group that was whole and of which the device lost or changed a bit looks the same,
-// unless a mark followed it (Options.MarkAfter). Nobody can tell from this log alone; another replica can.
+// Tear describes what stands behind the end of the log: a group that was begun, is not whole, and is promised by no
+// later header. Mostly a crash cut its write short, and then nobody was told that it is stored. But a last group that
+// was whole and was damaged by the device afterwards looks the same, unless a mark followed it (Options.MarkAfter).
+// This log alone cannot tell the two apart; another replica can.
 type Tear struct {
 	File   string
 	Offset int64  // in the file
@@ -24,8 +25,8 @@ type Tear struct {
 // maxTearPartitions bounds what a warning names.
 const maxTearPartitions = 8
 
-// tear describes what stands at the place where the chain ends, or returns nil if nothing says that a group was begun there. The search for promises comes
-// before it: it counts later groups.
+// tear describes what stands where the chain ends, or returns nil if nothing says that a group was begun there.
+// promisedBeyond must have run before: it counts the later groups.
 func (r *recovery) tear() (*Tear, error) {
 	if !r.begun {
 		return nil, nil // not even a checkpoint: nothing was ever stored behind it
@@ -56,7 +57,7 @@ func (r *recovery) tear() (*Tear, error) {
 		if err != nil {
 			return nil, r.unreadable(r.files[r.at], r.off, err)
 		}
-		if r.nearly(block) {
+		if r.resemblesNext(block) {
 			t.Mark = r.later == 0 && (allZero(block[GroupHeaderBytes:]) || !r.checkpoint.whole)
 			return t, nil
 		}
@@ -67,9 +68,10 @@ func (r *recovery) tear() (*Tear, error) {
 	return nil, nil
 }
 
-// nearly says whether a block begins with what was once the header of the next group of this file: two of the three fields that no other group has are
-// right. Whatever else stands behind a log's end (zeros, an older generation's groups, the middle of one) has none of them.
-func (r *recovery) nearly(block []byte) bool {
+// resemblesNext says whether a block begins with what was once the header of the next group of this file: at least two
+// of the three fields that no other group shares are right. Anything else behind a log's end (zeros, groups of an older
+// generation, the middle of one) has none of them.
+func (r *recovery) resemblesNext(block []byte) bool {
 	le := binary.LittleEndian
 	same := 0
 	for _, right := range []bool{
@@ -84,13 +86,13 @@ func (r *recovery) nearly(block []byte) bool {
 	return same >= 2
 }
 
-// damagedHeader says whether the place has such a header.
+// damagedHeader says whether the place holds such a header.
 func (r *recovery) damagedHeader() bool {
 	if r.off+r.block > r.win.size {
 		return false
 	}
 	block, err := r.win.at(r.off, r.block)
-	return err == nil && r.nearly(block)
+	return err == nil && r.resemblesNext(block)
 }
 
 func allZero(p []byte) bool {
@@ -124,8 +126,8 @@ func partitionsOf(h *groupHeader, group []byte) (ids []segment.Identity) {
 	return ids
 }
 
-// tell logs a tear, once.
-func (t *Tear) tell(log *slog.Logger) {
+// logTo logs the tear.
+func (t *Tear) logTo(log *slog.Logger) {
 	attrs := []any{"file", t.File, "offset", t.Offset, "group", t.Group, "bytes", t.Bytes}
 	if t.Mark {
 		log.Info("the last mark or checkpoint of the commit log is not whole: it held no messages, nothing is missing",

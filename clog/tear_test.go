@@ -117,8 +117,8 @@ func TestTears(t *testing.T) {
 	}
 }
 
-// One bit anywhere in the last group, or in the mark behind it: nothing is dropped in silence. Without a mark the log says what it cut; with one it is damaged; and
-// a mark that is not whole costs nothing but its promise.
+// One bit anywhere in the last group, or in the mark behind it: nothing is dropped in silence. Without a mark the log
+// says what it cut; with one it is damaged; and a mark that is not whole costs nothing but its promise.
 func TestEveryBitOfTheEnd(t *testing.T) {
 	arena := testArena(t, 4*aio.BlockBytes, 2)
 	f := newForge()

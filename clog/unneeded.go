@@ -1,19 +1,20 @@
 package clog
 
-// A file that is not needed any more goes when a group that says so (oldest) is durable. A crash in between leaves the file, and recovery, which begins
-// with the oldest file that it finds, reads it. Should it be damaged, nothing is lost: what it held is in segments, and a moment later it would have been gone. So damage
-// in files below the *oldest* of the log's last group counts as little as their being gone; recovery begins anew where that group says.
+// A file is removed only after a group whose header says that it is not needed (oldest) is durable. A crash in between
+// leaves the file, and recovery reads it, because it begins with the oldest file it finds. If that file is damaged,
+// nothing is lost: its records are in segments. So damage in files below the oldest of the log's last group is treated
+// as if those files were gone, and recovery starts again with the file that this group names.
 //
 //	file      7                  8                  9
 //	        ├─────╳────────────┼──────────────────┼──────────┬─ ─ ─
 //	          damaged here                          group 95: oldest 8, the last one
 //	                           └► recovery begins here
 //
-// Recovery believes only a chain of groups that verify, from a file behind the damage to an end that could be the log's
-// own. A file behind that end which has neither zeros nor old groups of another file may have held a later group, with
-// another *oldest*: then recovery reports the damage. Recover calls this, on its one goroutine.
+// The group is believed only at the end of a verified chain that begins in a file behind the damage and ends where the
+// log may have ended. A file behind that end that holds neither zeros nor old groups of another file may have held a
+// later group with another oldest: then recovery reports the damage.
 
-// unneededBelow looks for such a chain behind the place where recovery met damage, and returns the index of the file that it says is the first one needed.
+// unneededBelow looks for such a chain behind the damage and returns the index of the first file that it needs.
 func (r *recovery) unneededBelow() (first int, ok bool) {
 	for from := r.at + 1; from < len(r.files); {
 		probe := &recovery{
@@ -58,7 +59,7 @@ func (r *recovery) endsUnused() bool {
 	return true
 }
 
-// restart begins anew with a file.
+// restart begins recovery again with a file.
 func (r *recovery) restart(file int) {
 	r.replayer.Restart()
 	r.checkpoint.drop()

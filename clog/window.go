@@ -9,8 +9,8 @@ import (
 // windowBytes is the size of the reads of recovery and of Scan.
 const windowBytes = 4 << 20
 
-// window reads a file front to back in large aligned pieces and shows any range of it. What it showed stays valid until the next
-// at, unless its Buf was retained.
+// window reads a file front to back in large aligned pieces and shows any range of it. What it showed stays valid until
+// the next at, unless its Buf was retained.
 type window struct {
 	arena *aio.Arena // nil: memory of the Go heap, for tools
 	block int64
