@@ -67,8 +67,8 @@ func ledBy(b *testing.B, tr *trio, name string) string {
 	return ""
 }
 
-// BenchmarkClusterEmbedded is publishing in the leader's own process to followers in other processes, over TCP: batches of 64
-// messages by producers that each wait for their batch to be on the disks of all three.
+// BenchmarkClusterEmbedded is publishing in the leader's own process to followers in other processes, over TCP: batches
+// of 64 messages by producers that each wait for their batch to be on the disks of all three.
 func BenchmarkClusterEmbedded(b *testing.B) {
 	tr := startCluster(b, 2, "--replicas", "3")
 	e := joinCluster(b, tr, "e1")

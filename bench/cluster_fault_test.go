@@ -12,8 +12,9 @@ import (
 	"penstock/cmd/engine/load"
 )
 
-// steady is a load that leaves the machine room: publishers of an open loop, whose latency counts from the intended time.
-// The first milliseconds of new connections are not part of it: they made the time before a disturbance look like the disturbance.
+// steady is a load that leaves the machine room: publishers of an open loop, whose latency counts from the intended
+// time. The first milliseconds of new connections are not part of it: they made the time before a disturbance look like
+// the disturbance.
 func steady(n *node, topic string) load.Config {
 	cfg := n.config(topic)
 	cfg.Connections, cfg.InFlight, cfg.Rate, cfg.Duration, cfg.WarmUp = 16, 64, 5000, 500*time.Millisecond,
@@ -68,7 +69,8 @@ func ledByFirst(b *testing.B, tr *trio) string {
 	return ""
 }
 
-// BenchmarkClusterFollowerStopped is the p99 of writes while one follower stands still, from the moment at which the ISR does without it.
+// BenchmarkClusterFollowerStopped is the p99 of writes while one follower stands still, from the moment at which the
+// ISR does without it.
 func BenchmarkClusterFollowerStopped(b *testing.B) {
 	tr := startCluster(b, 3)
 	b.Run("rate=5000", func(b *testing.B) {
@@ -92,7 +94,8 @@ func BenchmarkClusterFollowerStopped(b *testing.B) {
 	})
 }
 
-// catchUpBytes is how far the follower is behind. PENSTOCK_CATCHUP_BYTES=10000000000 is the figure to aim at; it takes four times that on the disk.
+// catchUpBytes is how far the follower is behind. PENSTOCK_CATCHUP_BYTES=10000000000 is the figure to aim at; it takes
+// four times that on the disk.
 func catchUpBytes(b *testing.B) int64 {
 	text := os.Getenv("PENSTOCK_CATCHUP_BYTES")
 	if text == "" {

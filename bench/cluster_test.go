@@ -29,8 +29,8 @@ func sides(b *testing.B, tr *trio, single *node, topic string) []*side {
 
 const clusterRounds = 5
 
-// alternate measures the sides in turn and reports the medians, and what the first is of the last: the machine's speed drifts, the
-// ratio does not.
+// alternate measures the sides in turn and reports the medians, and what the first is of the last: the machine's speed
+// drifts, the ratio does not.
 func alternate(b *testing.B, all []*side, measure func(context.Context, load.Config) (*load.Report, error)) {
 	before := loadBefore(b)
 	for range max(b.N, clusterRounds) {
@@ -63,8 +63,8 @@ func alternate(b *testing.B, all []*side, measure func(context.Context, load.Con
 	b.ReportMetric(median(ratios), first.name+"/"+last.name)
 }
 
-// BenchmarkClusterPublish is publishing over NSQ's protocol to three nodes on this machine, every OK after all in-sync replicas have
-// flushed it, beside a single node.
+// BenchmarkClusterPublish is publishing over NSQ's protocol to three nodes on this machine, every OK after all in-sync
+// replicas have flushed it, beside a single node.
 func BenchmarkClusterPublish(b *testing.B) {
 	tr, single := startCluster(b, 3), startNode(b, b.TempDir())
 	for i, v := range []struct {
@@ -89,8 +89,8 @@ func BenchmarkClusterPublish(b *testing.B) {
 	}
 }
 
-// BenchmarkClusterEndToEnd is publish call to handler at a steady 10k messages a second. Consumers are where the leader is, as lookups
-// send them there.
+// BenchmarkClusterEndToEnd is publish call to handler at a steady 10k messages a second. Consumers are where the leader
+// is, as lookups send them there.
 func BenchmarkClusterEndToEnd(b *testing.B) {
 	tr, single := startCluster(b, 3), startNode(b, b.TempDir())
 	b.Run("rate=10000", func(b *testing.B) {

@@ -17,8 +17,8 @@ import (
 	"penstock/segment"
 )
 
-// What headers cost is measured beside the same bodies without any, and beside messages without headers whose records are as long: what is
-// left of the second ratio is not explained by bytes.
+// What headers cost is measured beside the same bodies without any, and beside messages without headers whose records
+// are as long: what is left of the second ratio is not explained by bytes.
 const (
 	headersCount = 3
 	plainBytes   = 100
@@ -71,7 +71,8 @@ func measureInTurn(b *testing.B, sides int, run func(side int) float64) rates {
 	return out
 }
 
-// report gives the medians, and what the first side is of each other one: per message, and for the plain messages per byte in the log, too.
+// report gives the medians, and what the first side is of each other one: per message, and for the plain messages per
+// byte in the log, too.
 func (r rates) report(b *testing.B, all []*kind) {
 	b.ReportMetric(0, "ns/op")
 	for i, k := range all {
@@ -90,7 +91,8 @@ func (r rates) report(b *testing.B, all []*kind) {
 	}
 }
 
-// BenchmarkPublishHeaders is the embedded engine: 64 producers that wait, one with 16k on the way, and batches that producers sealed.
+// BenchmarkPublishHeaders is the embedded engine: 64 producers that wait, one with 16k on the way, and batches that
+// producers sealed.
 func BenchmarkPublishHeaders(b *testing.B) {
 	ctx, all := context.Background(), kinds()
 	b.Run("producers=64", func(b *testing.B) {
@@ -186,7 +188,8 @@ func submitAsync(b *testing.B, t *engine.Topic, r *segment.Record) float64 {
 	return float64(sent) / time.Since(start).Seconds()
 }
 
-// BenchmarkCatchUpHeaders delivers and confirms what is stored, without a socket; the last side has a filter that lets every message pass.
+// BenchmarkCatchUpHeaders delivers and confirms what is stored, without a socket; the last side has a filter that lets
+// every message pass.
 func BenchmarkCatchUpHeaders(b *testing.B) {
 	ctx, all := context.Background(), kinds()
 	filtered := *all[0]
@@ -246,7 +249,8 @@ var tcpHeaderCases = []struct {
 	{"MPUBx100/connections=8/in-flight=1", 8, 1, 100},
 }
 
-// tcpHeaders measures the kinds at one node: publishing, then what a plain NSQ consumer, which gets the bodies, takes of a backlog.
+// tcpHeaders measures the kinds at one node: publishing, then what a plain NSQ consumer, which gets the bodies, takes
+// of a backlog.
 func tcpHeaders(b *testing.B, n *node, published, consumed string) {
 	all := kinds()
 	measure := func(b *testing.B, cfg load.Config, by func(context.Context, load.Config) (*load.Report, error)) {
@@ -279,7 +283,8 @@ func tcpHeaders(b *testing.B, n *node, published, consumed string) {
 // BenchmarkTCPPublishHeaders is a node of its own, every OK after a durable write.
 func BenchmarkTCPPublishHeaders(b *testing.B) { tcpHeaders(b, startNode(b, b.TempDir()), "t", "u") }
 
-// BenchmarkClusterPublishHeaders is three nodes, every OK after all in-sync replicas have flushed it; the client is at the leader.
+// BenchmarkClusterPublishHeaders is three nodes, every OK after all in-sync replicas have flushed it; the client is at
+// the leader.
 func BenchmarkClusterPublishHeaders(b *testing.B) {
 	tr := startCluster(b, 3)
 	leader := tr.create(b, "t").Leader

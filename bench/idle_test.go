@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// BenchmarkIdleConnections is what 10,000 connections cost that do nothing but answer heartbeats: half are consumers of a hundred topics, half
-// have only introduced themselves.
+// BenchmarkIdleConnections is what 10,000 connections cost that do nothing but answer heartbeats: half are consumers of
+// a hundred topics, half have only introduced themselves.
 func BenchmarkIdleConnections(b *testing.B) {
 	const connections, watched = 10_000, 20 * time.Second
 	n := startNode(b, b.TempDir())

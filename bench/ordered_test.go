@@ -10,8 +10,8 @@ import (
 	"penstock/engine"
 )
 
-// BenchmarkOrdered is consuming in order: with OrderPartition every message waits until the confirmation of the one before it is on the
-// disk, with OrderKey only those of its key do.
+// BenchmarkOrdered is consuming in order: with OrderPartition every message waits until the confirmation of the one
+// before it is on the disk, with OrderKey only those of its key do.
 func BenchmarkOrdered(b *testing.B) {
 	e := openEngine(b)
 	t := topics(b, e, 1)[0]
@@ -29,7 +29,8 @@ func BenchmarkOrdered(b *testing.B) {
 	}
 }
 
-// BenchmarkOrderedCluster is BenchmarkOrdered with followers in two other processes: a confirmation is on the disks of all three.
+// BenchmarkOrderedCluster is BenchmarkOrdered with followers in two other processes: a confirmation is on the disks of
+// all three.
 func BenchmarkOrderedCluster(b *testing.B) {
 	tr := startCluster(b, 2, "--replicas", "3")
 	e := joinCluster(b, tr, "e1")
@@ -95,7 +96,8 @@ func consumeInOrder(b *testing.B, t *engine.Topic, order engine.Order, count int
 	b.ReportMetric(float64(n)/took.Seconds(), "msg/s")
 }
 
-// sharedSink is a countingSink whose messages come on any goroutine: those of an ordered channel come when confirmations are committed.
+// sharedSink is a countingSink whose messages come on any goroutine: those of an ordered channel come when
+// confirmations are committed.
 type sharedSink struct {
 	mu   sync.Mutex
 	ids  []engine.ID

@@ -10,8 +10,9 @@ import (
 	"penstock/engine"
 )
 
-// BenchmarkPartitionsBesideOne alternates rounds of 64 waiting producers over 1000 partitions with rounds of the same producers at one
-// partition, in two engines of one process, and reports the medians and their ratio. Rounds are long enough for both to write segments in each.
+// BenchmarkPartitionsBesideOne alternates rounds of 64 waiting producers over 1000 partitions with rounds of the same
+// producers at one partition, in two engines of one process, and reports the medians and their ratio. Rounds are long
+// enough for both to write segments in each.
 func BenchmarkPartitionsBesideOne(b *testing.B) {
 	const producers, partitions = 64, 1000
 	one, many := openEngine(b), openEngine(b)

@@ -109,7 +109,8 @@ func commitTime(b *testing.B) time.Duration {
 	return took[len(took)/2]
 }
 
-// BenchmarkTCPPublish is publishing over NSQ's protocol from this process to a node on loopback, every OK after a durable write.
+// BenchmarkTCPPublish is publishing over NSQ's protocol from this process to a node on loopback, every OK after a
+// durable write.
 func BenchmarkTCPPublish(b *testing.B) {
 	for _, v := range []struct {
 		name                  string

@@ -8,8 +8,9 @@ import (
 	"penstock/engine/meta"
 )
 
-// control runs on every node. Where there is no controller it tries to become it; who is it plans on every change, and does what it
-// planned. Every transaction compares the controller's row, so that a node that only believes to be it can do nothing.
+// control runs on every node. Where there is no controller it tries to become it; who is it plans on every change, and
+// does what it planned. Every transaction compares the controller's row, so that a node that only believes to be it can
+// do nothing.
 func (s *store) control() {
 	stuck := map[meta.PartitionID]bool{}
 	for {
@@ -42,7 +43,8 @@ func (s *store) act(st *state, stuck map[meta.PartitionID]bool) error {
 	return s.execute(ctx, st, commands)
 }
 
-// logStuck says once of each partition that it has no leader and cannot get one; of those that are lost together in one line.
+// logStuck says once of each partition that it has no leader and cannot get one; of those that are lost together in one
+// line.
 func (s *store) logStuck(nobody []meta.PartitionID, stuck map[meta.PartitionID]bool) {
 	var news []meta.PartitionID
 	for _, id := range nobody {
@@ -60,8 +62,8 @@ func (s *store) logStuck(nobody []meta.PartitionID, stuck map[meta.PartitionID]b
 	}
 }
 
-// execute does commands, as many as fit in each transaction. One that rests on something that has changed would hold up the others,
-// so they are then done one by one; what did not happen is planned anew on the newer state.
+// execute does commands, as many as fit in each transaction. One that rests on something that has changed would hold up
+// the others, so they are then done one by one; what did not happen is planned anew on the newer state.
 func (s *store) execute(ctx context.Context, st *state, commands []command) error {
 	var newest int64
 	conflict := false

@@ -14,8 +14,8 @@ import (
 	"penstock/replicate"
 )
 
-// engines play the part of every node's engine: followers catch up at once, and leaders bring them into the ISR and hand over
-// to the preferred leader.
+// engines play the part of every node's engine: followers catch up at once, and leaders bring them into the ISR and
+// hand over to the preferred leader.
 func (w *world) engines(s *meta.Snapshot) {
 	w.t.Helper()
 	for id, p := range s.Partitions {
@@ -46,8 +46,8 @@ func (w *world) engines(s *meta.Snapshot) {
 	}
 }
 
-// settle lets the engines work until a condition holds, and checks at every step that a partition keeps as many in sync as
-// min_isr demands.
+// settle lets the engines work until a condition holds, and checks at every step that a partition keeps as many in sync
+// as min_isr demands.
 func (w *world) settle(n *testNode, what string, ok func(s *meta.Snapshot) bool) *meta.Snapshot {
 	w.t.Helper()
 	return w.until(n, what, func(s *meta.Snapshot) bool {
@@ -66,7 +66,8 @@ func (w *world) settle(n *testNode, what string, ok func(s *meta.Snapshot) bool)
 
 func holders(s *meta.Snapshot) map[replicate.NodeID]int { return loadOf(s).replicas }
 
-// B89, P23: at every revision of a move the partition has its min_isr in sync, and the old replica is there until the new one is.
+// B89, P23: at every revision of a move the partition has its min_isr in sync, and the old replica is there until the
+// new one is.
 func TestMovePartition(t *testing.T) {
 	w := newWorldWith(t, 4, slowLeases)
 	a := w.nodes[0]
@@ -164,8 +165,8 @@ func TestMoveChanges(t *testing.T) {
 	}
 }
 
-// B90, B80: a drained node ends up with nothing, while every partition keeps its replicas; then it can be removed, and its id
-// is not given again.
+// B90, B80: a drained node ends up with nothing, while every partition keeps its replicas; then it can be removed, and
+// its id is not given again.
 func TestDrain(t *testing.T) {
 	w := newWorldWith(t, 4, slowLeases)
 	a, b := w.nodes[0], w.nodes[1]

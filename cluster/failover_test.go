@@ -57,7 +57,8 @@ func TestLeaseRunsOut(t *testing.T) {
 	}
 }
 
-// B81: a process that is known to be gone is not waited for; also if it is the controller, which whoever reports it replaces.
+// B81: a process that is known to be gone is not waited for; also if it is the controller, which whoever reports it
+// replaces.
 func TestReportDown(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -235,8 +236,8 @@ func TestWipedDisk(t *testing.T) {
 	}
 }
 
-// A node that could not reach the store for longer than its lease serves nothing meanwhile; it comes back as the same process,
-// and hears who leads before it hears that it may serve. B83
+// A node that could not reach the store for longer than its lease serves nothing meanwhile; it comes back as the same
+// process, and hears who leads before it hears that it may serve. B83
 func TestCutOff(t *testing.T) {
 	w := newWorldWith(t, 3, quickLeases)
 	topic := w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 3})

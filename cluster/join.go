@@ -211,8 +211,8 @@ func (s *store) tryRegister(ctx context.Context, r *meta.Registration, lease kv.
 	return ok, err
 }
 
-// markDamaged writes into the rows of partitions that m's copies cannot be relied on. It returns false if a row changed meanwhile: then the
-// caller reads again. A crash between two rows leaves reports that are true.
+// markDamaged writes into the rows of partitions that m's copies cannot be relied on. It returns false if a row changed
+// meanwhile: then the caller reads again. A crash between two rows leaves reports that are true.
 func (s *store) markDamaged(ctx context.Context, st *state, m replicate.Member, ids []meta.PartitionID) (bool, error) {
 	for _, id := range ids {
 		row := st.parts[id]
@@ -270,8 +270,9 @@ func (s *store) watch(r *meta.Registration) {
 	}
 }
 
-// importTopic brings a topic of a single node's data directory in, with this node as the only replica, unless it is there
-// or was deleted. Everything that the directory's log may have been given an epoch for is over: each partition begins a new one.
+// importTopic brings a topic of a single node's data directory in, with this node as the only replica, unless it is
+// there or was deleted. Everything that the directory's log may have been given an epoch for is over: each partition
+// begins a new one.
 func (s *store) importTopic(ctx context.Context, im *meta.ImportedTopic) error {
 	t := im.Topic
 	if len(im.Epochs) != t.Partitions || t.ID == uuid.Nil {

@@ -88,7 +88,8 @@ func TestJoinTooMany(t *testing.T) {
 	w.join(w.prepare("7", uuid.New())) // one of those that are known
 }
 
-// The rows say which copies cannot be relied on before the node is live: nobody elects it, however fast. What is not its own, or nobody's, changes nothing.
+// The rows say which copies cannot be relied on before the node is live: nobody elects it, however fast. What is not
+// its own, or nobody's, changes nothing.
 func TestJoinDamaged(t *testing.T) {
 	t.Run("named", func(t *testing.T) {
 		testJoinDamaged(t, func(r *meta.Registration, id meta.PartitionID) {
@@ -293,7 +294,8 @@ func TestImport(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 
-	// The same process again, after the topic was deleted in the cluster: it stays deleted, and the other one is not made twice.
+	// The same process again, after the topic was deleted in the cluster: it stays deleted, and the other one is not made
+	// twice.
 	if err := n.DeleteTopic(ctx(t), small.ID); err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,8 @@ import (
 	"penstock/engine/meta"
 )
 
-// keepLease extends the lease until ctx ends, or until another process has taken this node's name. A lease that ran out is
-// replaced, by the same process: what it led and nobody else could take, it goes on leading.
+// keepLease extends the lease until ctx ends, or until another process has taken this node's name. A lease that ran out
+// is replaced, by the same process: what it led and nobody else could take, it goes on leading.
 func (s *store) keepLease(ctx context.Context, r *meta.Registration) {
 	defer close(s.leasing)
 	every := s.opts.LeaseTTL / 3
@@ -70,9 +70,9 @@ func (s *store) extend(ctx context.Context, r *meta.Registration) error {
 	return s.serve(ctx, r, sent.Add(ttl-s.opts.LeaseMargin))
 }
 
-// serve tells the engine how long it may serve; not before it has heard of everything up to the live row that this process wrote last.
-// Whatever was decided while it had none is in there: a leader that was replaced while it stood still must not serve for a
-// moment (B83).
+// serve tells the engine how long it may serve; not before it has heard of everything up to the live row that this
+// process wrote last. Whatever was decided while it had none is in there: a leader that was replaced while it stood
+// still must not serve for a moment (B83).
 func (s *store) serve(ctx context.Context, r *meta.Registration, until time.Time) error {
 	s.mu.Lock()
 	joined, alive := s.joined, s.aliveSince

@@ -27,8 +27,8 @@ func (s *store) levelCond(st *state) kv.Cond {
 	return kv.Cond{Key: s.key(levelKey), ModRevision: st.levelRev}
 }
 
-// enterLevel brings a node that registers to the level of the cluster, or founds the cluster at the node's. It returns what the registration has to
-// compare and write for that.
+// enterLevel brings a node that registers to the level of the cluster, or founds the cluster at the node's. It returns
+// what the registration has to compare and write for that.
 func (s *store) enterLevel(st *state, r *meta.Registration, n *meta.Node) (conds []kv.Cond, ops []kv.Op, err error) {
 	level, need := st.snap.Levels()
 	if founding := max(r.Founding, 1); st.snap.Cluster == uuid.Nil && st.levelRev == 0 && founding > 1 {
@@ -115,8 +115,8 @@ func (s *store) Raised(ctx context.Context, level int) error {
 	})
 }
 
-// tendLevel puts the wanted level in force when all directories have it (the controller does), and turns nodes away that do not know the one in force:
-// versions from before there were levels do not look at it when they register.
+// tendLevel puts the wanted level in force when all directories have it (the controller does), and turns nodes away
+// that do not know the one in force: versions from before there were levels do not look at it when they register.
 func (s *store) tendLevel(ctx context.Context, st *state, controls bool) error {
 	level, wanted := st.snap.Levels()
 	if controls && wanted > level && len(lacking(st, func(_, store int) bool { return store >= wanted })) == 0 {

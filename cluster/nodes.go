@@ -13,8 +13,8 @@ import (
 	"penstock/replicate"
 )
 
-// ReportDown is meta.Store's. Whoever reports the controller takes its place in the same step: nobody else would act on it. A
-// report that is wrong costs the node its leaderships, and it registers as alive again when that is done.
+// ReportDown is meta.Store's. Whoever reports the controller takes its place in the same step: nobody else would act on
+// it. A report that is wrong costs the node its leaderships, and it registers as alive again when that is done.
 func (s *store) ReportDown(ctx context.Context, node replicate.NodeID, boot uuid.UUID) error {
 	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
 		n := st.nodes[node]
@@ -104,8 +104,8 @@ func (s *store) controllerOp(self replicate.NodeID, boot uuid.UUID) kv.Op {
 	return kv.Op{Key: s.key(controllerKey), Value: encode(processRow{Node: self, Boot: boot}), Lease: s.leaseID()}
 }
 
-// vacant says whether nobody is the controller, or a process that another one of its node has replaced: its lease may live on
-// for a while, and nobody acts.
+// vacant says whether nobody is the controller, or a process that another one of its node has replaced: its lease may
+// live on for a while, and nobody acts.
 func vacant(st *state) bool {
 	n := st.nodes[st.controller.Node]
 	return st.controllerRev == 0 || n.rev == 0 || n.row.Boot != st.controller.Boot

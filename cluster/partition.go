@@ -190,8 +190,9 @@ func heirsOf(st *state, p *meta.Partition) []replicate.NodeID {
 	})
 }
 
-// releaseHung takes a leader whose disk hangs out of the ISR with its leadership, if enough others remain: the new one would wait for it until its
-// silence is proven. It comes back as any follower does. Every committed batch is on all of the ISR, so none is lost.
+// releaseHung takes a leader whose disk hangs out of the ISR with its leadership, if enough others remain: the new one
+// would wait for it until its silence is proven. It comes back as any follower does. Every committed batch is on all of
+// the ISR, so none is lost.
 func releaseHung(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID) {
 	if n := s.Nodes[node]; n == nil || n.Disk.Rank() < meta.DiskHung.Rank() || len(p.State.ISR) <= max(1, p.State.MinISR) {
 		return
@@ -230,8 +231,8 @@ func (s *store) ReportDamaged(ctx context.Context, id meta.PartitionID, m replic
 	return meta.ErrConflict
 }
 
-// ForceLeader is meta.Store's. The node alone is in the ISR afterwards, so that everybody else takes its log for the truth; what it
-// lacked is given up. A row below forced/ records it.
+// ForceLeader is meta.Store's. The node alone is in the ISR afterwards, so that everybody else takes its log for the
+// truth; what it lacked is given up. A row below forced/ records it.
 func (s *store) ForceLeader(ctx context.Context, id meta.PartitionID, node replicate.NodeID) error {
 	for range maxAttemptCount {
 		st, row, err := s.partition(ctx, id)
@@ -269,9 +270,9 @@ func (s *store) ForceLeader(ctx context.Context, id meta.PartitionID, node repli
 	return meta.ErrConflict
 }
 
-// MovePartition is meta.Store's. It says what should be; the controller does it, one safe step after the other, and the leader
-// hands over if it is the one to go. A call with to = from
-// cancels a move, unless the new replica leads already; only then can another one begin.
+// MovePartition is meta.Store's. It says what should be; the controller does it, one safe step after the other, and the
+// leader hands over if it is the one to go. A call with to = from cancels a move, unless the new replica leads already;
+// only then can another one begin.
 func (s *store) MovePartition(ctx context.Context, id meta.PartitionID, from, to replicate.NodeID) error {
 	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
 		if !st.visible(id) || st.parts[id] == nil {

@@ -107,7 +107,8 @@ func TestChangeISR(t *testing.T) {
 	}
 }
 
-// P6: of proposals, elections and reports on one version exactly one is accepted, and each loser is told the row as it is.
+// P6: of proposals, elections and reports on one version exactly one is accepted, and each loser is told the row as it
+// is.
 func TestChangeISRRace(t *testing.T) {
 	w, id, leader := only(t)
 	for range 20 {
@@ -235,8 +236,8 @@ func TestHandOverOfFailedDisk(t *testing.T) {
 	}
 }
 
-// A leader whose disk hangs gives way to good disks only, and leaves the ISR with it as long as min_isr is kept. What a process said of its disk
-// ends with it.
+// A leader whose disk hangs gives way to good disks only, and leaves the ISR with it as long as min_isr is kept. What a
+// process said of its disk ends with it.
 func TestHandOverOfHungDisk(t *testing.T) {
 	w, id, leader := only(t)
 	follower := w.alive(leader.node.ID)

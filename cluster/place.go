@@ -20,7 +20,8 @@ func newLoad() load {
 	return load{replicas: map[replicate.NodeID]int{}, leads: map[replicate.NodeID]int{}}
 }
 
-// loadOf counts the replicas and the leaderships of a snapshot. Every row of Partitions is counted, of live nodes or not.
+// loadOf counts the replicas and the leaderships of a snapshot. Every row of Partitions is counted, of live nodes or
+// not.
 func loadOf(s *meta.Snapshot) load {
 	l := newLoad()
 	for _, p := range s.Partitions {
@@ -39,8 +40,8 @@ func (l load) add(st *replicate.State) {
 // majority is the default of min_isr: any two majorities share a replica, and one of three may fail.
 func majority(replicas int) int { return replicas/2 + 1 }
 
-// candidates are the nodes that may be given replicas, in order of id: those that are alive and, after them in preference, those that are
-// alive but draining.
+// candidates are the nodes that may be given replicas, in order of id: those that are alive and, after them in
+// preference, those that are alive but draining.
 func candidates(s *meta.Snapshot) []*meta.Node {
 	var live []*meta.Node
 	for _, id := range slices.Sorted(maps.Keys(s.Nodes)) {
@@ -52,8 +53,9 @@ func candidates(s *meta.Snapshot) []*meta.Node {
 }
 
 // place chooses the replicas of count more partitions of a topic, the leader first. It spreads the topic's leaders (at
-// most one more on a node than on another), then its replicas, then what the nodes carry in all. Nodes with slow disks, or about to go, come last. The result depends on nothing else than the
-// arguments; existing is what nodes carry of the topic already. Nodes are in order of id.
+// most one more on a node than on another), then its replicas, then what the nodes carry in all. Nodes with slow disks,
+// or about to go, come last. The result depends on nothing else than the arguments; existing is what nodes carry of the
+// topic already. Nodes are in order of id.
 func place(nodes []*meta.Node, count, replicas int, all, existing load) ([][]replicate.NodeID, error) {
 	if replicas > len(nodes) {
 		return nil, fmt.Errorf("%d replicas on %d live nodes: %w", replicas, len(nodes), meta.ErrTooFewNodes)
@@ -109,8 +111,8 @@ func cmpBool(a, b bool) int {
 	return -1
 }
 
-// newPartitions are the rows of partitions first, first+1, … on the replicas that were chosen; all of them are in the ISR, with
-// nothing in their logs.
+// newPartitions are the rows of partitions first, first+1, … on the replicas that were chosen; all of them are in the
+// ISR, with nothing in their logs.
 func newPartitions(s *meta.Snapshot, t *meta.Topic, first int, placed [][]replicate.NodeID) []*meta.Partition {
 	parts := make([]*meta.Partition, 0, len(placed))
 	for i, nodes := range placed {

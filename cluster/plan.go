@@ -13,7 +13,8 @@ import (
 	"penstock/replicate"
 )
 
-// command is one thing that the controller does, in one transaction: it happens if nothing that it rests on has changed.
+// command is one thing that the controller does, in one transaction: it happens if nothing that it rests on has
+// changed.
 type command struct {
 	why    string
 	next   *meta.Partition    // the new row of a partition
@@ -38,8 +39,8 @@ type planner struct {
 	stuck    []meta.PartitionID // without a leader that could be, and nobody may be elected
 }
 
-// plan returns the commands in the order of their urgency, at most one for each partition, and the partitions that nobody can
-// lead. What follows from a command is planned when it has happened.
+// plan returns the commands in the order of their urgency, at most one for each partition, and the partitions that
+// nobody can lead. What follows from a command is planned when it has happened.
 func plan(st *state, prefix string, now time.Time) ([]command, []meta.PartitionID) {
 	p := &planner{
 		st: st, prefix: prefix, now: now, load: loadOf(st.snap), busy: map[meta.PartitionID]bool{},
@@ -95,7 +96,8 @@ func inSync(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID) bool {
 	return slices.Contains(p.State.ISR, m) && !slices.Contains(p.Damaged, m)
 }
 
-// electable are the nodes that may lead a partition, in the order of its replicas. Nobody else may, ever, by itself (P11).
+// electable are the nodes that may lead a partition, in the order of its replicas. Nobody else may, ever, by itself
+// (P11).
 func electable(st *state, p *meta.Partition) []replicate.NodeID {
 	var nodes []replicate.NodeID
 	for _, n := range p.State.Replicas {
@@ -111,8 +113,8 @@ func led(s *meta.Snapshot, p *meta.Partition) bool {
 	return inSync(s, p, p.State.Leader) && s.Nodes[p.State.Leader].Boot == p.State.Boot
 }
 
-// choose picks the one of several whose disk answers best, that stays and that leads least; of equals the first. A disk that hangs is better than no
-// leader: what is committed is delivered.
+// choose picks the one of several whose disk answers best, that stays and that leads least; of equals the first. A disk
+// that hangs is better than no leader: what is committed is delivered.
 func choose(
 	s *meta.Snapshot, p *meta.Partition, from []replicate.NodeID, leads map[replicate.NodeID]int,
 ) replicate.NodeID {
@@ -130,8 +132,9 @@ func choose(
 	})
 }
 
-// elections gives partitions whose leader is gone, restarted or damaged another one, or the same node's new process. A leader that cannot
-// be replaced stays in its row: what it led is its own to go on with, if the same process comes back.
+// elections gives partitions whose leader is gone, restarted or damaged another one, or the same node's new process. A
+// leader that cannot be replaced stays in its row: what it led is its own to go on with, if the same process comes
+// back.
 func (p *planner) elections() {
 	for _, id := range p.parts {
 		row := p.row(id)
@@ -222,8 +225,8 @@ func (p *planner) step(id meta.PartitionID, m moveEntry) {
 	}
 }
 
-// without returns the row without a replica; nil if too few in sync would remain, or too few whole ones: what a damaged member holds may be
-// readable nowhere but on the one that goes.
+// without returns the row without a replica; nil if too few in sync would remain, or too few whole ones: what a damaged
+// member holds may be readable nowhere but on the one that goes.
 func without(p *meta.Partition, node replicate.NodeID) *meta.Partition {
 	next := edit(p)
 	isNode := func(m replicate.Member) bool { return m.Node == node }
@@ -263,8 +266,8 @@ func (p *planner) undo(id meta.PartitionID, m moveEntry) {
 	c.drops = []kv.Cond{{Key: p.prefix + partKey(movesDir, id), ModRevision: m.rev}}
 }
 
-// spare finds the live node with the fewest replicas that may take one more of a partition, one whose disk is good if there is any; 0 if there is
-// none. One whose disk hangs could not catch up.
+// spare finds the live node with the fewest replicas that may take one more of a partition, one whose disk is good if
+// there is any; 0 if there is none. One whose disk hangs could not catch up.
 func (p *planner) spare(row *partEntry) replicate.NodeID {
 	var best replicate.NodeID
 	for _, n := range candidates(p.st.snap) {
@@ -280,8 +283,8 @@ func (p *planner) spare(row *partEntry) replicate.NodeID {
 	return best
 }
 
-// drains begins moves away from draining nodes, as long as other nodes can take the replicas (B90). A few at a time: each
-// copies a partition.
+// drains begins moves away from draining nodes, as long as other nodes can take the replicas (B90). A few at a time:
+// each copies a partition.
 func (p *planner) drains() {
 	for _, id := range p.parts {
 		row := p.row(id)
@@ -308,8 +311,8 @@ func (p *planner) drains() {
 	}
 }
 
-// growth gives partitions the replicas that their topic wants and that did not exist when the topic was imported, and demands
-// min_isr of them as soon as so many are in sync; a smaller one at once, since what is committed stays so.
+// growth gives partitions the replicas that their topic wants and that did not exist when the topic was imported, and
+// demands min_isr of them as soon as so many are in sync; a smaller one at once, since what is committed stays so.
 func (p *planner) growth() {
 	for _, id := range p.parts {
 		row, t := p.row(id), p.st.snap.Topics[id.Topic]
@@ -338,8 +341,8 @@ func (p *planner) growth() {
 	}
 }
 
-// reports ends what was said of a process that is gone, when everything that it led and others can lead is in other hands.
-// Its live row goes too: if the report was wrong, the process writes it again.
+// reports ends what was said of a process that is gone, when everything that it led and others can lead is in other
+// hands. Its live row goes too: if the report was wrong, the process writes it again.
 func (p *planner) reports() {
 	for _, id := range slices.Sorted(maps.Keys(p.st.nodes)) {
 		n := p.st.nodes[id]
@@ -357,8 +360,8 @@ func (p *planner) reports() {
 	}
 }
 
-// garbage removes rows that mean nothing any more: partitions of deleted topics and of creations that did not end (B85),
-// tombstones whose time is over, and the oldest of very many deletions.
+// garbage removes rows that mean nothing any more: partitions of deleted topics and of creations that did not end
+// (B85), tombstones whose time is over, and the oldest of very many deletions.
 func (p *planner) garbage() {
 	var orphans []meta.PartitionID
 	for id := range p.st.parts {

@@ -7,8 +7,8 @@ import (
 	"penstock/replicate"
 )
 
-// Leaving lists the replicas that a partition has beyond what its topic wants: they stand at the end, are about to be removed when
-// those before them are in sync, and should hand over if they lead.
+// Leaving lists the replicas that a partition has beyond what its topic wants: they stand at the end, are about to be
+// removed when those before them are in sync, and should hand over if they lead.
 func Leaving(s *meta.Snapshot, id meta.PartitionID) []replicate.NodeID {
 	t, p := s.Topics[id.Topic], s.Partitions[id]
 	if t == nil || p == nil || len(p.State.Replicas) <= t.Replicas {
@@ -17,10 +17,12 @@ func Leaving(s *meta.Snapshot, id meta.PartitionID) []replicate.NodeID {
 	return p.State.Replicas[t.Replicas:]
 }
 
-// PreferredLeader is who should lead a partition when nothing stands against it: its first replica, if that one is in the ISR, alive,
-// whole, its disk good, and neither draining nor leaving; else the present leader, if the same is true of it, its disk aside: one that is slow for a
-// while moves nothing, and about one that hangs the node itself decides. Else the first of which all is true. 0: nobody. A leader that is not preferred hands over when it is convenient. That brings leadership back after a node returned
-// (placement has spread the first replicas), and moves it no more often than that.
+// PreferredLeader is who should lead a partition when nothing stands against it: its first replica, if that one is in
+// the ISR, alive, whole, its disk good, and neither draining nor leaving; else the present leader, if the same is true
+// of it, its disk aside: one that is slow for a while moves nothing, and about one that hangs the node itself decides.
+// Else the first of which all is true. 0: nobody. A leader that is not preferred hands over when it is convenient. That
+// brings leadership back after a node returned (placement has spread the first replicas), and moves it no more often
+// than that.
 func PreferredLeader(s *meta.Snapshot, id meta.PartitionID) replicate.NodeID {
 	p := s.Partitions[id]
 	if p == nil || len(p.State.Replicas) == 0 {

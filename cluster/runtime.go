@@ -8,8 +8,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Host is the world of a store that runs by hand: for simulation. What waits is a task of the host, exactly one of them runs at a time, and
-// time passes only while all wait. engine.Manual is one.
+// Host is the world of a store that runs by hand: for simulation. What waits is a task of the host, exactly one of them
+// runs at a time, and time passes only while all wait. engine.Manual is one.
 type Host interface {
 	// Go starts a task.
 	Go(f func())
@@ -20,7 +20,8 @@ type Host interface {
 	NewUUID() uuid.UUID
 }
 
-// Everything that a store asks of goroutines, timers and chance goes through the functions of this file: Go's own, or a Host's.
+// Everything that a store asks of goroutines, timers and chance goes through the functions of this file: Go's own, or a
+// Host's.
 
 // spawn runs f beside the caller.
 func (s *store) spawn(f func()) {

@@ -49,8 +49,8 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 		live := len(candidates(st.snap))
 		want, replicas := t, t.Replicas
 		if want.Replicas == 0 {
-			// It gets as many as there can be now, and the others when their nodes come. A node that is only away for a moment counts: with
-			// too few of those that have ever been here alive, nothing is made.
+			// It gets as many as there can be now, and the others when their nodes come. A node that is only away for a moment
+			// counts: with too few of those that have ever been here alive, nothing is made.
 			want.Replicas = s.opts.DefaultReplicas
 			replicas = min(want.Replicas, live)
 		}
@@ -97,9 +97,10 @@ func (s *store) place(st *state, t *meta.Topic, first, count, replicas int) ([][
 	return place(candidates(st.snap), count, replicas, loadOf(st.snap), existing)
 }
 
-// writeTopic writes a topic's row, which was at topicRev (0: it is new, and so is its name), and rows of partitions. What does
-// not fit into one transaction is written before, under a creation row that a lease takes away if this process dies: nobody
-// sees partitions that no topic's row counts, and the controller removes them when they belong to no creation (B85, B86).
+// writeTopic writes a topic's row, which was at topicRev (0: it is new, and so is its name), and rows of partitions.
+// What does not fit into one transaction is written before, under a creation row that a lease takes away if this
+// process dies: nobody sees partitions that no topic's row counts, and the controller removes them when they belong to
+// no creation (B85, B86).
 func (s *store) writeTopic(
 	ctx context.Context, t *meta.Topic, topicRev int64, parts []*meta.Partition, conds []kv.Cond,
 ) (bool, int64, error) {
@@ -167,8 +168,8 @@ func (s *store) topic(ctx context.Context, id uuid.UUID) (*state, *meta.Topic, e
 	return st, t, nil
 }
 
-// DeleteTopic is meta.Store's. The topic ends with its row; what else there is of it is removed afterwards, by the controller if
-// this process does not come to it.
+// DeleteTopic is meta.Store's. The topic ends with its row; what else there is of it is removed afterwards, by the
+// controller if this process does not come to it.
 func (s *store) DeleteTopic(ctx context.Context, id uuid.UUID) error {
 	for range maxAttemptCount {
 		st, t, err := s.topic(ctx, id)

@@ -16,8 +16,9 @@ import (
 	"penstock/replicate"
 )
 
-// Settings change by compare-and-swap: of several who start from the same version one wins, every node hears of it, and what is not valid
-// changes nothing. Partitions demand the new min_isr, more of it as soon as so many replicas are in sync, less of it at once.
+// Settings change by compare-and-swap: of several who start from the same version one wins, every node hears of it, and
+// what is not valid changes nothing. Partitions demand the new min_isr, more of it as soon as so many replicas are in
+// sync, less of it at once.
 //
 // B87
 func TestConfigureTopic(t *testing.T) {
@@ -135,7 +136,8 @@ func configureMorePartitions(t *testing.T, w *world, topic *meta.Topic, minISR f
 	}
 }
 
-// With fewer in sync than min_isr demands nothing can be written; demanding less makes it possible, demanding more waits until they are.
+// With fewer in sync than min_isr demands nothing can be written; demanding less makes it possible, demanding more
+// waits until they are.
 //
 // B2, B87
 func TestMinISRFollowsTheReplicas(t *testing.T) {

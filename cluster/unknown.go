@@ -13,8 +13,9 @@ import (
 	"penstock/engine/meta"
 )
 
-// Rows keep the fields that this version does not know when it rewrites them: a newer version, of which a node may run beside this one, put them there. Only a node's
-// registration begins its row anew, since what another process said of itself is over.
+// Rows keep the fields that this version does not know when it rewrites them: a newer version, of which a node may run
+// beside this one, put them there. Only a node's registration begins its row anew, since what another process said of
+// itself is over.
 
 // rawRow is a row with unknown fields as it is in the store.
 type rawRow struct {
@@ -22,8 +23,8 @@ type rawRow struct {
 	value []byte
 }
 
-// knownRow decodes a value into the type of its key's rows and encodes it again: what comes back is what this version knows of it. strict fails on
-// unknown fields. A key without rows that are rewritten gives nil.
+// knownRow decodes a value into the type of its key's rows and encodes it again: what comes back is what this version
+// knows of it. strict fails on unknown fields. A key without rows that are rewritten gives nil.
 func knownRow(key string, value []byte, strict bool) ([]byte, error) {
 	var row any
 	switch dir, rest := splitKey(key); {
@@ -99,8 +100,9 @@ func (s *state) revOf(key string) int64 {
 	return 0
 }
 
-// keepUnknown adds to the rows that ops write, which were decided on st or a newer state, what the rows that they replace have beside the known fields. A row whose revision is compared and is
-// not the one that the watch has brought is read where it is; if it is another one by then, nothing will be written.
+// keepUnknown adds to the rows that ops write, which were decided on st or a newer state, what the rows that they
+// replace have beside the known fields. A row whose revision is compared and is not the one that the watch has brought
+// is read where it is; if it is another one by then, nothing will be written.
 func (s *store) keepUnknown(ctx context.Context, st *state, conds []kv.Cond, ops []kv.Op) ([]kv.Op, error) {
 	if st == nil {
 		return ops, nil
@@ -139,8 +141,8 @@ func (s *store) keepUnknown(ctx context.Context, st *state, conds []kv.Cond, ops
 	return out, nil
 }
 
-// mergeUnknown is next with what old has beside known, which is what this version knows of old. All three are JSON. Objects keep the keys that known lacks; of
-// lists, each element keeps those of the element that it was.
+// mergeUnknown is next with what old has beside known, which is what this version knows of old. All three are JSON.
+// Objects keep the keys that known lacks; of lists, each element keeps those of the element that it was.
 func mergeUnknown(old, known, next json.RawMessage) json.RawMessage {
 	var o, k, n map[string]json.RawMessage
 	if json.Unmarshal(old, &o) == nil && json.Unmarshal(known, &k) == nil && json.Unmarshal(next, &n) == nil && n != nil {

@@ -130,7 +130,8 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 	a.kept(t, tombstoneKey(stone), `"why":"moved"`)
 }
 
-// A change may be decided on a row that this node's watch has not brought yet: what that row has is kept, not what an older one had.
+// A change may be decided on a row that this node's watch has not brought yet: what that row has is kept, not what an
+// older one had.
 func TestUnknownFieldsOfANewerRow(t *testing.T) {
 	w := newWorld(t, 1)
 	a := w.nodes[0]

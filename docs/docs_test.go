@@ -1,5 +1,6 @@
-// Package docs_test keeps the documents true to the tree: links, files and identifiers that they name are there, the map of
-// packages is right, and every number that a comment cites (B17, invariant 7, P5, F6) has its meaning in behaviours.md.
+// Package docs_test keeps the documents true to the tree: links, files and identifiers that they name are there, the
+// map of packages is right, and every number that a comment cites (B17, invariant 7, P5, F6) has its meaning in
+// behaviours.md.
 package docs_test
 
 import (

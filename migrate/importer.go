@@ -143,8 +143,8 @@ type foreigner struct {
 	last   int64 // index of the last such message
 }
 
-// foreign lists them. A channel that the import creates gets what is published from its first own message on, one that was
-// there before gets everything.
+// foreign lists them. A channel that the import creates gets what is published from its first own message on, one that
+// was there before gets everything.
 func (im *importer) foreign() []foreigner {
 	var out []foreigner
 	add := func(name string, number int, from int64) {
@@ -190,7 +190,8 @@ func (im *importer) enter(to step) error {
 	return im.state.save()
 }
 
-// waiting is what waits at the topic and in the reference channel. In an exclusive target it grows by what is published.
+// waiting is what waits at the topic and in the reference channel. In an exclusive target it grows by what is
+// published.
 func (im *importer) waiting() (int64, error) {
 	if !im.target.Exclusive() {
 		return 0, nil
@@ -202,8 +203,8 @@ func (im *importer) waiting() (int64, error) {
 	return tt.Waiting + tt.Channels[im.reference()].Waiting, nil
 }
 
-// reference is a channel that gets everything of a step: one that was there before, or the first one that the import creates.
-// "" where there is no channel. It is the same in every run.
+// reference is a channel that gets everything of a step: one that was there before, or the first one that the import
+// creates. "" where there is no channel. It is the same in every run.
 func (im *importer) reference() string {
 	if len(im.ts.Existing) > 0 {
 		return im.ts.Existing[0]

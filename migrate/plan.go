@@ -11,17 +11,17 @@ import (
 	"sort"
 )
 
-// MaxIndexedCount is how many different messages of one topic may lie in the queues of two and more of its channels: their ids are
-// sorted in memory, with about 100 bytes each. A topic with one such channel has no limit.
+// MaxIndexedCount is how many different messages of one topic may lie in the queues of two and more of its channels:
+// their ids are sorted in memory, with about 100 bytes each. A topic with one such channel has no limit.
 const MaxIndexedCount = 16 << 20
 
 // ErrTooMany is for a topic above MaxIndexedCount.
 var ErrTooMany = errors.New("migrate: too many messages lie in the queues of several channels of one topic")
 
-// plan is the order in which what lies in the queues of one topic's channels is published: one copy of each message, sorted by
-// who has it. In nsqd each channel has its own copies; in the target all channels read one log, so what a channel did not have must be
-// confirmed for it there. Sorted by who has them, those messages are few long runs instead of many short ones, and most of them lie
-// before the channel is created, or behind all it wants.
+// plan is the order in which what lies in the queues of one topic's channels is published: one copy of each message,
+// sorted by who has it. In nsqd each channel has its own copies; in the target all channels read one log, so what a
+// channel did not have must be confirmed for it there. Sorted by who has them, those messages are few long runs instead
+// of many short ones, and most of them lie before the channel is created, or behind all it wants.
 type plan struct {
 	channels []plannedChannel
 	total    int64
@@ -91,7 +91,8 @@ func newPlan(t *Topic, counts map[*Queue]Counts) (*plan, error) {
 	switch {
 	case len(full) == 0:
 	case len(full) == 1 && (topic == 0 || topic+counts[p.queues[full[0]]].Messages > MaxIndexedCount):
-		// After a crash the topic's last messages may lie in the channel as well, and are then published twice: too many to look.
+		// After a crash the topic's last messages may lie in the channel as well, and are then published twice: too many to
+		// look.
 		p.stream = p.queues[full[0]]
 		p.total = counts[p.stream].Messages
 		p.runs = []run{{0, p.total, chanSet(nil).with(full[0])}}
@@ -109,7 +110,8 @@ func newPlan(t *Topic, counts map[*Queue]Counts) (*plan, error) {
 	return p, nil
 }
 
-// sets numbers the sets of channels that occur; joining is by table, because a message is in few queues and there are many messages.
+// sets numbers the sets of channels that occur; joining is by table, because a message is in few queues and there are
+// many messages.
 type sets struct {
 	all   []chanSet
 	byKey map[string]int32

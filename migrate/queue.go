@@ -24,8 +24,8 @@ import (
 //	           16  message id, ASCII hex
 //	            n  body
 //
-// nsqd writes the meta file every few thousand messages and when it stops, so after a crash both positions may be old: everything
-// from the read position to the end of the last file counts, as it does for nsqd.
+// nsqd writes the meta file every few thousand messages and when it stops, so after a crash both positions may be old:
+// everything from the read position to the end of the last file counts, as it does for nsqd.
 const (
 	dataInfix  = ".diskqueue."
 	dataSuffix = ".dat"
@@ -36,8 +36,8 @@ const (
 	messageHeaderBytes = 8 + 2 + idBytes
 	idBytes            = 16
 
-	// MaxBodyBytes is the largest body that is taken for one: a longer record counts as damage. It is what the largest batch
-	// of a target can carry, less its framing.
+	// MaxBodyBytes is the largest body that is taken for one: a longer record counts as damage. It is what the largest
+	// batch of a target can carry, less its framing.
 	MaxBodyBytes = 15<<20 - 4096
 
 	maxMetaBytes   = 4096
@@ -305,8 +305,8 @@ func readRecord(r *bufio.Reader, m *Message, left int64) (used int64, reason str
 	return recordHeaderBytes + size, "", nil
 }
 
-// splitFileName finds the queue and the number in the name of a data file; number is -1 for a meta file and -2 for one that nsqd set
-// aside as bad.
+// splitFileName finds the queue and the number in the name of a data file; number is -1 for a meta file and -2 for one
+// that nsqd set aside as bad.
 func splitFileName(name string) (queue string, number int64, ok bool) {
 	if queue, ok = strings.CutSuffix(name, metaSuffix); ok {
 		return queue, -1, true

@@ -160,8 +160,8 @@ func TestFileNames(t *testing.T) {
 	}
 }
 
-// Whatever a file has: what is read are records that stand one after the other from its beginning to the place that is called damaged,
-// or to its end.
+// Whatever a file has: what is read are records that stand one after the other from its beginning to the place that is
+// called damaged, or to its end.
 func FuzzQueueFile(f *testing.F) {
 	f.Add(join(rec(1, "a"), rec(2, "bb")))
 	f.Add(join(rec(1, "a"), []byte{0, 0, 0, 27, 1}))

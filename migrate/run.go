@@ -19,7 +19,8 @@ var (
 	ErrTarget = errors.New("migrate: the topic in the target cannot take an import")
 )
 
-// Target is where messages go. Every method returns after its effect is on stable storage. They are called by one goroutine.
+// Target is where messages go. Every method returns after its effect is on stable storage. They are called by one
+// goroutine.
 type Target interface {
 	// Topic describes a topic; the zero value says that there is none.
 	Topic(ctx context.Context, name string) (TargetTopic, error)
@@ -31,8 +32,9 @@ type Target interface {
 	// Publish stores messages all or nothing and returns the first one's id; the bodies are borrowed until it returns.
 	Publish(ctx context.Context, topic string, bodies [][]byte) (uint64, error)
 
-	// Exclusive says that nobody else publishes to the target or consumes from it, that it can count exactly what waits, and that
-	// the ids of consecutive publishes are consecutive. Otherwise ids mean nothing, and LastID and Confirm are not called.
+	// Exclusive says that nobody else publishes to the target or consumes from it, that it can count exactly what waits,
+	// and that the ids of consecutive publishes are consecutive. Otherwise ids mean nothing, and LastID and Confirm are
+	// not called.
 	Exclusive() bool
 	// LastID is the id of the newest message that waits in a channel.
 	LastID(ctx context.Context, topic, channel string) (uint64, error)
@@ -85,10 +87,11 @@ func Scan(ctx context.Context, s *Source, progress func(messages int64)) (map[*Q
 	return counts, nil
 }
 
-// Import publishes what Scan found into target. It returns how many messages it published, and done false with a nil error
-// when the directory had been imported before. An error that concerns one topic does not stop the others; all are joined. After an error,
-// or a crash at any point, another Import with the same state goes on where this one stopped. Into an exclusive target it
-// publishes each message exactly once; into another one it may publish the last batch of the crash again.
+// Import publishes what Scan found into target. It returns how many messages it published, and done false with a nil
+// error when the directory had been imported before. An error that concerns one topic does not stop the others; all are
+// joined. After an error, or a crash at any point, another Import with the same state goes on where this one stopped.
+// Into an exclusive target it publishes each message exactly once; into another one it may publish the last batch of
+// the crash again.
 func Import(
 	ctx context.Context, s *Source, counts map[*Queue]Counts, target Target, state *State, o Options,
 ) (published int64, done bool, err error) {

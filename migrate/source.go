@@ -20,12 +20,12 @@ var ErrRunning = errors.New(
 // ErrNoData says that a directory has neither nsqd.dat nor files of a queue.
 var ErrNoData = errors.New("migrate: the directory has no files of an nsqd")
 
-// fingerprintBytes is how much of the beginning and of the end of each file goes into the fingerprint: enough for several message ids,
-// which no two nsqd share.
+// fingerprintBytes is how much of the beginning and of the end of each file goes into the fingerprint: enough for
+// several message ids, which no two nsqd share.
 const fingerprintBytes = 4096
 
-// Source is the data directory of a stopped nsqd. It holds nsqd's own lock on it, so that no nsqd starts there, until Close. Its methods
-// are for one goroutine.
+// Source is the data directory of a stopped nsqd. It holds nsqd's own lock on it, so that no nsqd starts there, until
+// Close. Its methods are for one goroutine.
 type Source struct {
 	Path     string // absolute
 	Version  string // of the nsqd that wrote nsqd.dat

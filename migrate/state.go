@@ -18,8 +18,8 @@ const maxStateBytes = 256 << 20
 // ErrChanged says that an nsqd worked in the directory after an import of it.
 var ErrChanged = errors.New("migrate: an nsqd has worked in the directory since it was imported")
 
-// State is the record of imports into one target: what makes a second run import nothing twice. It is one small JSON file, replaced as a
-// whole after each step. It is for one goroutine.
+// State is the record of imports into one target: what makes a second run import nothing twice. It is one small JSON
+// file, replaced as a whole after each step. It is for one goroutine.
 type State struct {
 	path    string
 	Imports []*record `json:"imports"`
@@ -89,7 +89,8 @@ func (s *State) Imported(source string) bool {
 	return false
 }
 
-// record finds the import of a source, or begins one. again allows to import a directory anew in which an nsqd worked since.
+// record finds the import of a source, or begins one. again allows to import a directory anew in which an nsqd worked
+// since.
 func (s *State) record(source, fingerprint string, again bool) (*record, error) {
 	for _, r := range s.Imports {
 		if r.Fingerprint == fingerprint {

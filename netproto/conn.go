@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-// Handler is what a connection's user does with frames; one may serve many connections. Both methods run on goroutines of the
-// connection, and may run before Connect or Accept has returned it.
+// Handler is what a connection's user does with frames; one may serve many connections. Both methods run on goroutines
+// of the connection, and may run before Connect or Accept has returned it.
 type Handler interface {
-	// Frames gets at least one and at most MaxBurstCount frames that arrived together, in the order in which they were sent. The
-	// slice and the payloads are valid until it returns; to keep a payload longer, retain its Buf. While it runs nothing is
-	// read, so it must not wait for longer than the peer's SilenceTimeout, and must not call Close. An error ends the
-	// connection; the peer gets a Goodbye with its text.
+	// Frames gets at least one and at most MaxBurstCount frames that arrived together, in the order in which they were
+	// sent. The slice and the payloads are valid until it returns; to keep a payload longer, retain its Buf. While it runs
+	// nothing is read, so it must not wait for longer than the peer's SilenceTimeout, and must not call Close. An error
+	// ends the connection; the peer gets a Goodbye with its text.
 	//
 	// Types that the handler does not know must be answered by TypeError, or end the connection.
 	Frames(c *Conn, frames []Received) error
-	// Closed is called once, after the last Frames has returned and the connection has released every owner that it still had. err
-	// is never nil; nothing is taken any more.
+	// Closed is called once, after the last Frames has returned and the connection has released every owner that it still
+	// had. err is never nil; nothing is taken any more.
 	Closed(c *Conn, err error)
 }
 
@@ -52,7 +52,8 @@ type Conn struct {
 	version Version
 	counters
 
-	// mu guards what is below, and orders the setting of deadlines, so that one that ends the connection is not overwritten.
+	// mu guards what is below, and orders the setting of deadlines, so that one that ends the connection is not
+	// overwritten.
 	mu            sync.Mutex
 	wake          sync.Cond // the writer sleeps here
 	state         connState
@@ -115,8 +116,8 @@ func (c *Conn) Err() error {
 }
 
 // Close ends the connection in order: frames that were taken are written, then a Goodbye; frames that the peer had sent
-// still reach the handler. It returns when Done is closed, after CloseTimeout at the latest (plus what the handler needs). It
-// must not be called by the Handler.
+// still reach the handler. It returns when Done is closed, after CloseTimeout at the latest (plus what the handler
+// needs). It must not be called by the Handler.
 func (c *Conn) Close() {
 	c.shut(ErrClosed, GoodbyeError{Status: StatusClosed, Text: "closed"})
 	<-c.done
@@ -199,8 +200,8 @@ func (c *Conn) ended() {
 	close(c.done)
 }
 
-// armLocked sets a deadline for reading or writing unless the one that is set is nearly as good: setting it costs more than
-// looking.
+// armLocked sets a deadline for reading or writing unless the one that is set is nearly as good: setting it costs more
+// than looking.
 func (c *Conn) armLocked(current *time.Time, now time.Time, d time.Duration, set func(time.Time) error) {
 	if c.state != stateOpen || current.Sub(now) > d/2 {
 		return // closing has its own, for both

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// Many goroutines send frames of all sizes, borrowed and copied, checked and self-checked: each one's arrive whole and in order, and
-// every owner is released once.
+// Many goroutines send frames of all sizes, borrowed and copied, checked and self-checked: each one's arrive whole and
+// in order, and every owner is released once.
 func TestManySenders(t *testing.T) {
 	const senders, each = 8, 300
 	var owners sync.WaitGroup
@@ -170,8 +170,8 @@ func TestBackpressure(t *testing.T) {
 	}
 }
 
-// A handler that keeps everything stops the reader, not the node: held bytes stay bounded, the connection stays alive by pings,
-// and goes on when it releases.
+// A handler that keeps everything stops the reader, not the node: held bytes stay bounded, the connection stays alive
+// by pings, and goes on when it releases.
 func TestHeldBytes(t *testing.T) {
 	const frames, limit = 64, 1 << 20
 	var mu sync.Mutex
@@ -228,7 +228,8 @@ func TestHeldBytes(t *testing.T) {
 	}
 }
 
-// Abort in the middle of many sends: every taken owner comes back once, every refused one not at all, and no goroutine is left.
+// Abort in the middle of many sends: every taken owner comes back once, every refused one not at all, and no goroutine
+// is left.
 func TestAbortReleasesOnce(t *testing.T) {
 	for _, end := range []string{"abort", "close", "peer resets"} {
 		t.Run(end, func(t *testing.T) {
@@ -288,7 +289,8 @@ func TestAbortReleasesOnce(t *testing.T) {
 	}
 }
 
-// What was taken before Close arrives, what the peer sent before its Goodbye arrives too, and both know that it was in order.
+// What was taken before Close arrives, what the peer sent before its Goodbye arrives too, and both know that it was in
+// order.
 func TestCloseInOrder(t *testing.T) {
 	const n = 2000
 	requests, answers := atomic.Int32{}, atomic.Int32{}
@@ -356,7 +358,8 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// Bytes of a peer that breaks the protocol never reach the handler; the connection ends with a typed error and a Goodbye that says why.
+// Bytes of a peer that breaks the protocol never reach the handler; the connection ends with a typed error and a
+// Goodbye that says why.
 func TestBadPeers(t *testing.T) {
 	huge := rawFrame(Header{Type: TypeForwardPut}, nil)
 	binary.LittleEndian.PutUint32(huge[offPayloadBytes:], 1<<20)
@@ -462,7 +465,8 @@ func TestPingFlood(t *testing.T) {
 	}
 }
 
-// An error of the handler ends the connection, and the peer learns its text, although it is in the middle of sending more.
+// An error of the handler ends the connection, and the peer learns its text, although it is in the middle of sending
+// more.
 func TestHandlerError(t *testing.T) {
 	mine := errors.New("type 77 is not known here")
 	left, right := newSink(nil), newSink(func(*Conn, []Received) error { return mine })

@@ -57,7 +57,8 @@ func TestLongFrames(t *testing.T) {
 	mustBe(t, a.Send(t.Context(), &Frame{Type: TypeFetchReply, Body: [][]byte{make([]byte, MaxFrameBytes)}}), ErrTooBig)
 }
 
-// A connection whose handler holds everything can still be ended, by either side, and what is held stays intact until it is released.
+// A connection whose handler holds everything can still be ended, by either side, and what is held stays intact until
+// it is released.
 func TestEndWhileHeld(t *testing.T) {
 	for name, end := range map[string]func(a, b *Conn){
 		"abort":            func(_, b *Conn) { b.Abort(nil) },
@@ -125,7 +126,8 @@ func (f *failing) Accept() (net.Conn, error) {
 	return nc, err
 }
 
-// A listener without file descriptors is asked again; one that was closed by another hand ends Serve with an error, and without remains.
+// A listener without file descriptors is asked again; one that was closed by another hand ends Serve with an error, and
+// without remains.
 func TestServeListenerFails(t *testing.T) {
 	real, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

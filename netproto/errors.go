@@ -47,8 +47,8 @@ func (e *GoodbyeError) Error() string {
 // Is makes a GoodbyeError match ErrGoodbye.
 func (e *GoodbyeError) Is(target error) bool { return target == ErrGoodbye }
 
-// RefusedError is the status and text with which a Hello was refused: by the peer, or by Options.Admit. errors.Is(err, ErrRefused) holds, and
-// for their statuses also ErrVersion and ErrWrongCluster.
+// RefusedError is the status and text with which a Hello was refused: by the peer, or by Options.Admit. errors.Is(err,
+// ErrRefused) holds, and for their statuses also ErrVersion and ErrWrongCluster.
 type RefusedError struct {
 	Status Status
 	Text   string // at most MaxTextBytes, printable

@@ -86,9 +86,9 @@ func (h *Header) Marshal(dst []byte) {
 	le.PutUint32(dst[offHeaderCRC:], crc32.Checksum(dst[:offHeaderCRC], castagnoli))
 }
 
-// ParseHeader reads and verifies the header in src[:HeaderBytes]. ErrCorrupt: these are not a header's bytes, and where the next frame
-// begins is not known. ErrVersion: a header of another layout. ErrInvalid: intact, but not allowed. The payload's
-// size is at most MaxFrameBytes-HeaderBytes; a stricter limit is the caller's to check.
+// ParseHeader reads and verifies the header in src[:HeaderBytes]. ErrCorrupt: these are not a header's bytes, and where
+// the next frame begins is not known. ErrVersion: a header of another layout. ErrInvalid: intact, but not allowed. The
+// payload's size is at most MaxFrameBytes-HeaderBytes; a stricter limit is the caller's to check.
 func ParseHeader(src []byte) (Header, error) {
 	le := binary.LittleEndian
 	if len(src) < HeaderBytes {

@@ -54,7 +54,8 @@ func FuzzHeader(f *testing.F) {
 	})
 }
 
-// Whatever is read as a Hello is within its bounds, and is written again as the same bytes but for the extension and unprintable text.
+// Whatever is read as a Hello is within its bounds, and is written again as the same bytes but for the extension and
+// unprintable text.
 func FuzzHello(f *testing.F) {
 	hello := testHello("n1")
 	hello.Text = "why"
@@ -141,7 +142,8 @@ func expect(data []byte, maxFrame int) (frames []Received, end error) {
 	}
 }
 
-// play runs a connection on the bytes, cut in pieces by the seed, with a handler that keeps some of the frames for a while.
+// play runs a connection on the bytes, cut in pieces by the seed, with a handler that keeps some of the frames for a
+// while.
 func play(t *testing.T, data []byte, seed uint64, maxFrame uint32) {
 	want, end := expect(data, int(maxFrame))
 	rnd := rand.New(rand.NewPCG(seed, 2))

@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// Connect says Hello on nc, waits for the answer and starts the connection. It owns nc from then on, and closes it if it returns an
-// error: a RefusedError if the peer refused, ErrVersion, ErrWrongCluster, ErrPeerSlow, ErrPeerGone, ErrCorrupt, ErrInvalid, or ctx's.
+// Connect says Hello on nc, waits for the answer and starts the connection. It owns nc from then on, and closes it if
+// it returns an error: a RefusedError if the peer refused, ErrVersion, ErrWrongCluster, ErrPeerSlow, ErrPeerGone,
+// ErrCorrupt, ErrInvalid, or ctx's.
 func Connect(ctx context.Context, nc net.Conn, options Options) (*Conn, error) {
 	o := options.withDefaults()
 	return start(ctx, nc, &o, func() (Hello, Version, error) {
@@ -37,8 +38,8 @@ func Connect(ctx context.Context, nc net.Conn, options Options) (*Conn, error) {
 	})
 }
 
-// Accept waits for the Hello of the side that connected, answers it and starts the connection. It owns nc from then on, and
-// closes it if it returns an error; the peer was told the reason. See Connect for the errors.
+// Accept waits for the Hello of the side that connected, answers it and starts the connection. It owns nc from then on,
+// and closes it if it returns an error; the peer was told the reason. See Connect for the errors.
 func Accept(ctx context.Context, nc net.Conn, options Options) (*Conn, error) {
 	o := options.withDefaults()
 	return start(ctx, nc, &o, func() (Hello, Version, error) {
@@ -91,7 +92,8 @@ func start(ctx context.Context, nc net.Conn, o *Options, shake func() (Hello, Ve
 	return newConn(nc, o, peer, version), nil
 }
 
-// farewell is for a peer that was just told, or told us, that the connection is open: it must not take the end for a failure.
+// farewell is for a peer that was just told, or told us, that the connection is open: it must not take the end for a
+// failure.
 func farewell(nc net.Conn) {
 	d := new(drain)
 	d.control(TypeGoodbye, StatusClosed, 0, "closed")
@@ -138,7 +140,8 @@ func writeHello(nc net.Conn, typ Type, status Status, hello *Hello) error {
 	return nil
 }
 
-// readHello reads one frame and not a byte more. Nothing is allocated for what the peer claims before the claim was checked.
+// readHello reads one frame and not a byte more. Nothing is allocated for what the peer claims before the claim was
+// checked.
 func readHello(nc net.Conn, typ Type) (Hello, Status, error) {
 	var fixed [HeaderBytes]byte
 	if _, err := io.ReadFull(nc, fixed[:]); err != nil {

@@ -30,7 +30,8 @@ type ID [16]byte
 func (id ID) String() string { return hex.EncodeToString(id[:]) }
 
 const (
-	// MaxHelloBytes bounds a Hello or HelloAck, header included, and so what is read for a peer before it has said who it is.
+	// MaxHelloBytes bounds a Hello or HelloAck, header included, and so what is read for a peer before it has said who it
+	// is.
 	MaxHelloBytes = 4 << 10
 	// MaxNodeIDBytes bounds a node's id.
 	MaxNodeIDBytes = 64

@@ -36,7 +36,8 @@ type Options struct {
 
 	MaxQueueFrameCount int // frames taken by Send and not yet written
 	MaxQueueBytes      int // their bytes; a single frame may be longer
-	// MaxHeldBytes bounds the receive buffers in use; while they are, nothing is read. It is at least what the largest frame needs.
+	// MaxHeldBytes bounds the receive buffers in use; while they are, nothing is read. It is at least what the largest
+	// frame needs.
 	MaxHeldBytes int
 
 	HandshakeTimeout time.Duration // for the whole handshake

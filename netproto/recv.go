@@ -245,8 +245,9 @@ func (in *reader) makeRoom() error {
 	return nil
 }
 
-// waitHeld waits until a buffer of size bytes is within MaxHeldBytes. A buffer that only the reader holds does not count: it
-// is about to go. If the handler holds nothing any size is allowed, or a connection could stand still for ever.
+// waitHeld waits until a buffer of size bytes is within MaxHeldBytes. A buffer that only the reader holds does not
+// count: it is about to go. If the handler holds nothing any size is allowed, or a connection could stand still for
+// ever.
 func (in *reader) waitHeld(size int64) error {
 	c := in.c
 	var timer *time.Timer

@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// MinBorrowBytes is the length from which a body is not copied. Below it one more piece in a writev costs more than the copy.
+	// MinBorrowBytes is the length from which a body is not copied. Below it one more piece in a writev costs more than
+	// the copy.
 	MinBorrowBytes = 16 << 10
 
 	chunkBytes = 64 << 10
@@ -27,13 +28,15 @@ type Frame struct {
 	Stream  uint32
 	Request uint64
 
-	// Head is copied. In a self-checked frame it is all that the frame's checksum covers, and must be a multiple of 8 bytes,
-	// at most MaxHeadBytes.
+	// Head is copied. In a self-checked frame it is all that the frame's checksum covers, and must be a multiple of 8
+	// bytes, at most MaxHeadBytes.
 	Head []byte
-	// Body follows Head. Parts of MinBorrowBytes and more are borrowed: they must stay as they are until Owner is released.
+	// Body follows Head. Parts of MinBorrowBytes and more are borrowed: they must stay as they are until Owner is
+	// released.
 	Body [][]byte
-	// Owner is released once, when Body is not needed any more: before Send returns, or later by a goroutine of the connection, which
-	// must not be blocked. If Send returns an error, the frame was not taken and Owner is not released. May be nil.
+	// Owner is released once, when Body is not needed any more: before Send returns, or later by a goroutine of the
+	// connection, which must not be blocked. If Send returns an error, the frame was not taken and Owner is not released.
+	// May be nil.
 	Owner Releaser
 }
 
@@ -69,8 +72,9 @@ func (f *Frame) header() (Header, error) {
 	return h, nil
 }
 
-// TrySend queues the frame, or returns ErrQueueFull, ErrTooBig or why the connection is not open; then the frame was not taken. It
-// never waits for the peer. Frames of one goroutine leave in the order of its calls. nil does not mean that the peer has the frame.
+// TrySend queues the frame, or returns ErrQueueFull, ErrTooBig or why the connection is not open; then the frame was
+// not taken. It never waits for the peer. Frames of one goroutine leave in the order of its calls. nil does not mean
+// that the peer has the frame.
 func (c *Conn) TrySend(f *Frame) error {
 	h, err := f.header()
 	if err != nil {
@@ -99,7 +103,8 @@ func (c *Conn) Send(ctx context.Context, f *Frame) error {
 	}
 }
 
-// enqueue takes the frame, or says why not. If only room is missing and the caller wants to wait, it returns what to wait for.
+// enqueue takes the frame, or says why not. If only room is missing and the caller wants to wait, it returns what to
+// wait for.
 func (c *Conn) enqueue(f *Frame, h *Header, wait bool) (<-chan struct{}, error) {
 	size := HeaderBytes + int(h.PayloadBytes)
 	if size > int(c.peer.MaxFrameBytes) {
@@ -270,8 +275,8 @@ func (c *Conn) write() {
 	}
 }
 
-// take gives back the room of what was written, waits until there is something to write, and exchanges *d, which is empty, for it. last:
-// it ends with a Goodbye. Not ok: the connection is dead.
+// take gives back the room of what was written, waits until there is something to write, and exchanges *d, which is
+// empty, for it. last: it ends with a Goodbye. Not ok: the connection is dead.
 func (c *Conn) take(d **drain, frames, bytes *int) (last, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

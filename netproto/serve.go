@@ -18,9 +18,10 @@ const (
 	maxAcceptPause = time.Second
 )
 
-// Serve accepts connections from ln, with at most maxConnCount at a time and MaxHandshakeCount in their handshake; more get
-// StatusOverloaded. When ctx ends it closes ln, closes all connections in order, and returns nil when they have ended; an error means that the
-// listener broke, and then too nothing is left. failed, if not nil, hears why a handshake failed; it may be called by several goroutines.
+// Serve accepts connections from ln, with at most maxConnCount at a time and MaxHandshakeCount in their handshake; more
+// get StatusOverloaded. When ctx ends it closes ln, closes all connections in order, and returns nil when they have
+// ended; an error means that the listener broke, and then too nothing is left. failed, if not nil, hears why a
+// handshake failed; it may be called by several goroutines.
 func Serve(
 	ctx context.Context, ln net.Listener, options Options, maxConnCount int, failed func(remote net.Addr, err error),
 ) error {
@@ -98,7 +99,8 @@ func pauseFor(ctx context.Context, pause *time.Duration) bool {
 	}
 }
 
-// overloaded says so and closes. The few bytes fit in the empty buffer of a new socket; the deadline is for what is not a socket.
+// overloaded says so and closes. The few bytes fit in the empty buffer of a new socket; the deadline is for what is not
+// a socket.
 func overloaded(nc net.Conn, o *Options) {
 	answer := o.Hello
 	answer.Text = "too many connections; try again later, or another node"

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// spot lets a sender write its frame itself when the connection is idle: on a quiet connection the way to the writer and back costs more
-// than the write. The write does not block: what the socket does not take is left to the writer.
+// spot lets a sender write its frame itself when the connection is idle: on a quiet connection the way to the writer
+// and back costs more than the write. The write does not block: what the socket does not take is left to the writer.
 //
 //	a sender                              the writer
 //	--------                              ----------
@@ -36,7 +36,8 @@ type spot struct {
 const (
 	// maxSpotBytes bounds what a sender copies into the socket: the rest of its work waits meanwhile.
 	maxSpotBytes = 16 << 10
-	// spotPause is the time without a write after which a connection counts as idle. Frames that come more densely are coalesced.
+	// spotPause is the time without a write after which a connection counts as idle. Frames that come more densely are
+	// coalesced.
 	spotPause = 100 * time.Microsecond
 )
 
@@ -62,8 +63,8 @@ func (s *spot) init(nc net.Conn) {
 	}
 }
 
-// claimLocked takes the queue if its one frame is for its sender to write, else it returns nil. Most often the connection is busy, and
-// then it does not look at the clock.
+// claimLocked takes the queue if its one frame is for its sender to write, else it returns nil. Most often the
+// connection is busy, and then it does not look at the clock.
 func (c *Conn) claimLocked() *drain {
 	s := &c.spot
 	d := c.pending

@@ -106,8 +106,8 @@ type countedOwner struct{ released atomic.Int64 }
 
 func (o *countedOwner) Release() { o.released.Add(1) }
 
-// Senders that pause and senders that do not, small frames and borrowed ones, and an end at any moment: each sender's frames arrive
-// in order, and every owner of a frame that was taken is released once.
+// Senders that pause and senders that do not, small frames and borrowed ones, and an end at any moment: each sender's
+// frames arrive in order, and every owner of a frame that was taken is released once.
 func TestSpotBesideWriter(t *testing.T) {
 	const senders = 4
 	for round := range 40 {

@@ -2,8 +2,8 @@ package netproto
 
 import "sync/atomic"
 
-// Stats are counts since the connection began, and what holds now. Frames of the connection itself (Ping, Pong, Goodbye) count
-// as sent, not as received.
+// Stats are counts since the connection began, and what holds now. Frames of the connection itself (Ping, Pong,
+// Goodbye) count as sent, not as received.
 type Stats struct {
 	SentFrames uint64
 	SentBytes  uint64

@@ -32,11 +32,12 @@ const (
 
 	TypeForwardPut Type = 32 // a node to the leader: a client's put
 	TypeForwardAck Type = 33
-	// TypeForwardOp asks a node that leads partitions of a topic to do something with its channels; TypeForwardOpAck answers.
+	// TypeForwardOp asks a node that leads partitions of a topic to do something with its channels; TypeForwardOpAck
+	// answers.
 	TypeForwardOp    Type = 34
 	TypeForwardOpAck Type = 35
-	// A client subscribes at a node that leads no partition of the topic: that node subscribes at the leaders. The request is the
-	// subscription's number, chosen by the node that has the client.
+	// A client subscribes at a node that leads no partition of the topic: that node subscribes at the leaders. The request
+	// is the subscription's number, chosen by the node that has the client.
 	TypeSubscribe   Type = 36 // to a leader
 	TypeSubscribed  Type = 37 // its answer
 	TypeConsume     Type = 38 // to a leader: what the client said of its credit and its messages
@@ -84,7 +85,8 @@ type Status uint16
 const (
 	// StatusOK: done, with the durability that the request's type promises. Go on.
 	StatusOK Status = 0
-	// StatusRejected: nothing was applied and nothing will be. Repeating the same request gives the same answer: change it.
+	// StatusRejected: nothing was applied and nothing will be. Repeating the same request gives the same answer: change
+	// it.
 	StatusRejected Status = 1
 	// StatusUnknown: it may have been applied, or may surface later. Repeat it with the same producer id and
 	// sequence, or tell the user that the outcome is unknown; never report failure.
@@ -108,7 +110,8 @@ const (
 	// StatusCorrupt: the frame, or the stored bytes that it asked for, failed their checksum. Nothing was applied. Of a
 	// frame: send it again from the source. Of stored bytes: ask another replica.
 	StatusCorrupt Status = 9
-	// StatusClosed: nothing was applied; the receiver, or its partition, is shutting down. Connect to another node, or again later.
+	// StatusClosed: nothing was applied; the receiver, or its partition, is shutting down. Connect to another node, or
+	// again later.
 	StatusClosed Status = 10
 	// StatusVersionMismatch: nothing was applied; the two sides have no protocol version or required feature in
 	// common. Upgrade the older one; repeating does not help.
@@ -118,9 +121,11 @@ const (
 	// StatusInternal: the receiver met an error of its own (a failed disk). Treat the outcome as unknown, and the
 	// replica as out of service until it reports otherwise.
 	StatusInternal Status = 13
-	// StatusWrongCluster: nothing was applied; the nodes belong to different clusters. Correct the address or the configuration.
+	// StatusWrongCluster: nothing was applied; the nodes belong to different clusters. Correct the address or the
+	// configuration.
 	StatusWrongCluster Status = 14
-	// StatusOverloaded: nothing was read; the receiver has as many connections as it allows. Wait and repeat, or ask another node.
+	// StatusOverloaded: nothing was read; the receiver has as many connections as it allows. Wait and repeat, or ask
+	// another node.
 	StatusOverloaded Status = 15
 
 	statusCount = 16

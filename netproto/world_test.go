@@ -105,7 +105,8 @@ func handshake(t testing.TB, left, right Options) (a, b *Conn) {
 	return a, b
 }
 
-// rawPeer accepts on one end with options, and leaves the other, after a good handshake, to the test to do with as it likes.
+// rawPeer accepts on one end with options, and leaves the other, after a good handshake, to the test to do with as it
+// likes.
 func rawPeer(t testing.TB, o Options) (raw net.Conn, c *Conn) {
 	t.Helper()
 	raw, bn := tcpPair(t)

@@ -2,9 +2,9 @@ package replicate
 
 import "penstock/segment"
 
-// A log may be damaged in a way that its engine can neither repair in place nor cut: a segment file is gone or its
-// head does not read, or what a cut needs lies in what is damaged and the leader has it no more. The engine says so
-// with EvUnusable, and the copy begins anew from its leader:
+// A log may be damaged in a way that its engine can neither repair in place nor cut: a segment file is gone or its head
+// does not read, or what a cut needs lies in what is damaged and the leader has it no more. The engine says so with
+// EvUnusable, and the copy begins anew from its leader:
 //
 //	leader                                  follower
 //	                                        1 EvUnusable: not electable, Resync
@@ -17,22 +17,23 @@ import "penstock/segment"
 //	8 proposes to remove it from the ISR
 //	9 Reset, once it is outside, or if the
 //	  ISR cannot shrink
-//	                                        10 ActReset: the log begins where the leader's does, and is shortened until it is whole
+//	                                        10 ActReset: the log begins where the leader's does, and
+//	                                           is shortened until it is whole
 //
-// Step 3 comes first because a leader that compares (compare.go) has to know how far this log went: an empty one
-// would look as if it had no more. A leader that cannot read its own log does not take step 9: this copy may have
-// what it lacks.
+// Step 3 comes first because a leader that compares (compare.go) has to know how far this log went: an empty one would
+// look as if it had no more. A leader that cannot read its own log does not take step 9: this copy may have what it
+// lacks.
 //
 // Up to step 4 this log may be the only one that has something committed: its leader compares and does not answer, or
-// there is no leader. So its engine keeps all of it until then (Unneeded). What a leader that does not compare lacks was
-// never committed, and that stays so in every later epoch.
+// there is no leader. So its engine keeps all of it until then (Unneeded). What a leader that does not compare lacks
+// was never committed, and that stays so in every later epoch.
 
-// A device that could not read for a moment is another thing than bytes that read and are wrong: they are still there. A
-// member of the ISR that is given up for such a device waits in front of step 5, and asks again: as long as it counts,
-// nobody knows of enough other copies that are whole, and what rots there unseen may be whole here. It goes on when it
-// is outside, or when all that it has lies below the leader's beginning, so a device that never reads again keeps
-// it waiting until another copy has joined. If the device reads first, its engine makes a new machine of the same log.
-// The same is done with a log that reads, and whose files take nothing more.
+// A device that could not read for a moment is another thing than bytes that read and are wrong: they are still there.
+// A member of the ISR that is given up for such a device waits in front of step 5, and asks again: as long as it
+// counts, nobody knows of enough other copies that are whole, and what rots there unseen may be whole here. It goes on
+// when it is outside, or when all that it has lies below the leader's beginning, so a device that never reads again
+// keeps it waiting until another copy has joined. If the device reads first, its engine makes a new machine of the same
+// log. The same is done with a log that reads, and whose files take nothing more.
 
 // Waits says that the log is given up, and that nothing is lost of it if its device reads it again.
 func (f *Follower) Waits() bool { return f.waits }

@@ -217,8 +217,8 @@ func TestLeaderLetsACopyBeginAnew(t *testing.T) {
 	}
 }
 
-// A member whose log cannot be compared with the leader's, and goes beyond where that begins, may be the last to hold something committed. It does not
-// begin anew as a member, also where the ISR cannot shrink.
+// A member whose log cannot be compared with the leader's, and goes beyond where that begins, may be the last to hold
+// something committed. It does not begin anew as a member, also where the ISR cannot shrink.
 func TestLeaderKeepsAMemberWithAnotherLog(t *testing.T) {
 	r := newLeaderRig(t, Config{RetryNs: 50 * ms}, 2, 2)
 	r.serve()
@@ -310,8 +310,8 @@ func TestFollowerAlone(t *testing.T) {
 	}
 }
 
-// A member of the ISR whose device may read its log again is not begun anew as long as it counts, whatever leader asks; outside it is, and so is one of which
-// nothing but what the leader has removed is there.
+// A member of the ISR whose device may read its log again is not begun anew as long as it counts, whatever leader asks;
+// outside it is, and so is one of which nothing but what the leader has removed is there.
 func TestFollowerWaitsForItsDevice(t *testing.T) {
 	state := func(r *followerRig, isr ...Member) *State {
 		return &State{Epoch: r.epoch, Leader: 1, Replicas: []NodeID{1, 2, 3}, ISR: isr}

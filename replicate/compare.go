@@ -1,7 +1,8 @@
 package replicate
 
-// A log that recovery has shortened may lack what its replica had acknowledged: its last group was not whole after a crash, and that a crash tore it or that a bit
-// of it changed later looks the same. Whoever leads with such a log compares it with the other members of the ISR before it appends or cuts anything:
+// A log that recovery has shortened may lack what its replica had acknowledged: its last group was not whole after a
+// crash, and that a crash tore it or that a bit of it changed later looks the same. Whoever leads with such a log
+// compares it with the other members of the ISR before it appends or cuts anything:
 //
 //	leader, its log shortened              member of the ISR
 //	1 Probe
@@ -9,22 +10,23 @@ package replicate
 //	3 the end is later than its own: ActHandOver, and nothing else; that replica leads in a new epoch
 //	  none is later: it goes on as any leader, the reports are asked for again and answered
 //
-// What one copy lost alone the others still have, for everything committed was on all of them. So one other member that has no more proves that nothing
-// committed was lost; the leader still waits for the other members, CompareNs at most, and not for those whose process is gone. If no other member can be
-// heard, it waits for as long as it takes: the others may have what this log lacks. An ISR of itself alone ends that, which takes an operator, or the news
-// that their disks were replaced.
+// What one copy lost alone the others still have, for everything committed was on all of them. So one other member that
+// has no more proves that nothing committed was lost; the leader still waits for the other members, CompareNs at most,
+// and not for those whose process is gone. If no other member can be heard, it waits for as long as it takes: the
+// others may have what this log lacks. An ISR of itself alone ends that, which takes an operator, or the news that
+// their disks were replaced.
 //
 // A member that has more and is damaged cannot lead. What it cannot read below this log's end it fetches from here
 // meanwhile, and then it can. If what it cannot read lies beyond, nobody here has it, and what follows that may still
-// be whole: the leader waits, and says for whom (Blocked). That member may read its disk again after a restart,
-// another one may come back, or an operator gives up what only it had. No rule does that by itself: it could cut the
-// last copy of what was acknowledged.
+// be whole: the leader waits, and says for whom (Blocked). That member may read its disk again after a restart, another
+// one may come back, or an operator gives up what only it had. No rule does that by itself: it could cut the last copy
+// of what was acknowledged.
 //
-// If every member was heard, and none has more, but none has all either that this log is known to have committed,
-// then waiting would bring nothing back: after CompareNs the leader goes on and counts it as a loss
-// (LeaderCounts.Losses).
+// If every member was heard, and none has more, but none has all either that this log is known to have committed, then
+// waiting would bring nothing back: after CompareNs the leader goes on and counts it as a loss (LeaderCounts.Losses).
 //
-// A leader whose log is whole compares nothing: what others have beyond it was never committed, because it is in the ISR and does not have it.
+// A leader whose log is whole compares nothing: what others have beyond it was never committed, because it is in the
+// ISR and does not have it.
 
 // comparison is what a leader with a shortened log knows of the other logs.
 type comparison struct {
@@ -44,11 +46,12 @@ func (l *Leader) Blocked() NodeID { return l.comparing.blocked }
 // Shortened says whether the log may lack what this replica had acknowledged before it was recovered.
 func (l *Leader) Shortened() bool { return l.log.Shortened }
 
-// Shortened says whether the log may lack what this replica had acknowledged before it was recovered. It ends when the leader's log is known to be here.
+// Shortened says whether the log may lack what this replica had acknowledged before it was recovered. It ends when the
+// leader's log is known to be here.
 func (f *Follower) Shortened() bool { return f.log.Shortened }
 
-// longer says whether p's log, as it reported it, ends later than this one: with a newer epoch, or with more of the same. Each member of the ISR holds everything
-// committed, so the latest end of them all is behind it.
+// longer says whether p's log, as it reported it, ends later than this one: with a newer epoch, or with more of the
+// same. Each member of the ISR holds everything committed, so the latest end of them all is behind it.
 func (l *Leader) longer(p *Progress) bool {
 	return p.endEpoch > l.log.End.Epoch || p.endEpoch == l.log.End.Epoch && p.end > l.log.End.Next
 }
@@ -145,7 +148,8 @@ func (l *Leader) whole() {
 	}
 }
 
-// whole is Leader.whole: the log holds durably what the leader of this epoch says is committed, and by that it knows everything that was committed before it.
+// whole is Leader.whole: the log holds durably what the leader of this epoch says is committed, and by that it knows
+// everything that was committed before it.
 func (f *Follower) whole() {
 	if !f.log.Shortened || f.said == 0 || f.log.Committed < f.said {
 		return

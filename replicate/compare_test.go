@@ -41,7 +41,8 @@ func (r *leaderRig) later(d int64) []Action {
 	return r.step(Event{Kind: EvTick})
 }
 
-// Whoever has more leads, by epoch and then by position; the question is repeated, and nothing else happens until then. P9, P18
+// Whoever has more leads, by epoch and then by position; the question is repeated, and nothing else happens until then.
+// P9, P18
 func TestShortenedLeaderYields(t *testing.T) {
 	r := shortRig(t, 3, 2)
 	a := find(r.ends(2, 7, 1, false), ActHandOver)
@@ -68,7 +69,8 @@ func TestShortenedLeaderYields(t *testing.T) {
 	}
 }
 
-// It goes on when all others have no more; or some of them, when the rest is gone or silent for CompareNs; but not without any.
+// It goes on when all others have no more; or some of them, when the rest is gone or silent for CompareNs; but not
+// without any.
 func TestShortenedLeaderGoesOn(t *testing.T) {
 	started := func(acts []Action) bool { return find(acts, ActStartEpoch) != nil }
 

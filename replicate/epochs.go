@@ -156,7 +156,8 @@ const (
 	offEntryOffset   = 16
 )
 
-// AppendEpochs appends the encoding of entries to dst. It carries no checksum of its own: the frame or record around it does.
+// AppendEpochs appends the encoding of entries to dst. It carries no checksum of its own: the frame or record around it
+// does.
 func AppendEpochs(dst []byte, entries []EpochStart) []byte {
 	dst = append(dst, EpochTableVersion, 0, 0, 0)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(entries)))

@@ -68,8 +68,8 @@ func (l *Leader) resync(p *Progress, m *Message, now int64, acts *Actions) {
 	case p.State != Probe || now-p.probeAt >= l.cfg.HeartbeatNs:
 		l.probe(p, now, acts)
 	case m.Request == 0:
-		// It has heard of no exchange. Of a new partition the question often comes before the copy is opened, and is lost. The same question
-		// twice does no harm, and who has heard of none calls once in RetryNs.
+		// It has heard of no exchange. Of a new partition the question often comes before the copy is opened, and is lost.
+		// The same question twice does no harm, and who has heard of none calls once in RetryNs.
 		l.askAgain(p, now, acts)
 	}
 }
@@ -121,9 +121,10 @@ func (l *Leader) common(m *Message) (segment.Position, error) {
 	return to, err
 }
 
-// snapshot makes p begin anew at this log's first batch. A member of the ISR may be the last to hold
-// something committed: it is first proposed for removal, and asked again when the store has accepted. Where the ISR cannot shrink, a
-// member that lost the end of its log would wait for ever: if all that it has lies below this log's beginning, where retention has removed it, it begins anew as a member.
+// snapshot makes p begin anew at this log's first batch. A member of the ISR may be the last to hold something
+// committed: it is first proposed for removal, and asked again when the store has accepted. Where the ISR cannot
+// shrink, a member that lost the end of its log would wait for ever: if all that it has lies below this log's
+// beginning, where retention has removed it, it begins anew as a member.
 func (l *Leader) snapshot(p *Progress, m *Message, now int64, acts *Actions) {
 	stuck := (len(l.isr.members) <= l.isr.minISR || l.blocked) && !contains(l.isr.proposed, p.member()) &&
 		m.Log.Next <= l.log.Start.Next

@@ -24,7 +24,8 @@ func (s followerState) String() string {
 }
 
 // Follower is the machine of a replica that does not lead. It has one owner, who passes in every event in the order in
-// which it happened and does every action in the order in which it was returned. A Step allocates nothing once its buffers have grown.
+// which it happened and does every action in the order in which it was returned. A Step allocates nothing once its
+// buffers have grown.
 //
 //	Committed <= Durable <= End, Committed <= what the leader said
 //
@@ -77,7 +78,8 @@ func NewFollower(cfg Config, self Member, boot uuid.UUID, log Log) *Follower {
 // Err is nil, or why the replica refuses to follow.
 func (f *Follower) Err() error { return f.err }
 
-// Electable says whether this replica may be made leader, if the store has it in the ISR: it can read all that it holds.
+// Electable says whether this replica may be made leader, if the store has it in the ISR: it can read all that it
+// holds.
 func (f *Follower) Electable() bool { return f.err == nil && !f.damaged() && f.state != cutting }
 
 // Epoch is the newest epoch heard of.
@@ -326,9 +328,9 @@ func beginnable(m *Message) bool {
 	return n == 0 || m.Epochs[n-1].Position < m.Log.Next && m.Epochs[n-1].Epoch <= m.Epoch && m.Log.Epoch <= m.Epoch
 }
 
-// reset begins the log anew where the leader's begins. What this replica knows to be committed lies below
-// that, and was removed there by retention. Nothing is acknowledged before the reset is on stable storage: a crash would bring
-// the old log back, which holds nothing of what the ack would claim.
+// reset begins the log anew where the leader's begins. What this replica knows to be committed lies below that, and was
+// removed there by retention. Nothing is acknowledged before the reset is on stable storage: a crash would bring the
+// old log back, which holds nothing of what the ack would claim.
 func (f *Follower) reset(m *Message, acts *Actions) {
 	f.log.Generation++
 	f.state, f.cutTo, f.asking = cutting, m.Log.Next, 0
@@ -362,8 +364,8 @@ func (f *Follower) follow(acts *Actions) {
 	f.ack(acts)
 }
 
-// ack says what is durable. It is cumulative: any later one says at least as much. It needs the offset too: batches from
-// before the exchange that are not synced yet are acknowledged when all of them are.
+// ack says what is durable. It is cumulative: any later one says at least as much. It needs the offset too: batches
+// from before the exchange that are not synced yet are acknowledged when all of them are.
 func (f *Follower) ack(acts *Actions) {
 	if f.log.Durable < f.recent.first {
 		return
@@ -373,7 +375,8 @@ func (f *Follower) ack(acts *Actions) {
 	m.Offset = f.recent.offset(f.log.Durable)
 }
 
-// tellLeader says at once that this replica is damaged, or healthy again: until then the leader counts on it, or does not.
+// tellLeader says at once that this replica is damaged, or healthy again: until then the leader counts on it, or does
+// not.
 func (f *Follower) tellLeader(acts *Actions) {
 	if f.state == following && f.err == nil {
 		f.ack(acts)

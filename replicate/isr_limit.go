@@ -1,9 +1,10 @@
 package replicate
 
-// Every change of an ISR is a transaction of the metadata store, and a follower that joins holds Committed back. So one incarnation of a leader makes
-// at most Config.MaxISRJoins joins per Config.ISRWindowNs, however often a follower falls behind and comes back. Only joins bring members, so removals
-// need no room of their own: a partition that goes on without a member never waits because of joins. changesPerWindow bounds both, against a store that
-// undoes what it accepted.
+// Every change of an ISR is a transaction of the metadata store, and a follower that joins holds Committed back. So one
+// incarnation of a leader makes at most Config.MaxISRJoins joins per Config.ISRWindowNs, however often a follower falls
+// behind and comes back. Only joins bring members, so removals need no room of their own: a partition that goes on
+// without a member never waits because of joins. changesPerWindow bounds both, against a store that undoes what it
+// accepted.
 
 // changesPerWindow is reached by no removals of all members, and of all that could join.
 func changesPerWindow(cfg *Config) int { return 2*cfg.MaxISRJoins + MaxReplicaCount }
@@ -48,7 +49,8 @@ func (l *Leader) Counts() LeaderCounts {
 	}
 }
 
-// limit takes out of the wanted ISR, s.scratch, what may not be changed now, and says whether it differs from the accepted one.
+// limit takes out of the wanted ISR, s.scratch, what may not be changed now, and says whether it differs from the
+// accepted one.
 func (s *isrState) limit(now int64) {
 	joins, removals := s.difference(s.scratch)
 	switch {

@@ -2,8 +2,8 @@ package replicate
 
 import "testing"
 
-// P6 P8: an ISR below its minimum commits nothing, though all of it holds everything, and though whoever is proposed does, too: it counts from the moment
-// at which the store has accepted it.
+// P6 P8: an ISR below its minimum commits nothing, though all of it holds everything, and though whoever is proposed
+// does, too: it counts from the moment at which the store has accepted it.
 func TestLeaderBelowMinISR(t *testing.T) {
 	r := newLeaderRig(t, Config{}, 2, 2)
 	r.state.Epoch, r.state.ISR = 2, []Member{testMember(1)}

@@ -122,8 +122,8 @@ func (l *Leader) propose(now int64, acts *Actions) {
 	if s.limit(now); !s.open && sameMembers(s.scratch, s.members) {
 		return
 	}
-	// An open proposal that is not wanted any more is replaced, if need be by the ISR as it is: whichever the store takes, the
-	// new version settles the other one. Until then everybody of both counts.
+	// An open proposal that is not wanted any more is replaced, if need be by the ISR as it is: whichever the store takes,
+	// the new version settles the other one. Until then everybody of both counts.
 	fresh := !s.open || !sameMembers(s.scratch, s.next)
 	s.next, s.scratch = s.scratch, s.next
 	if fresh {
@@ -178,11 +178,12 @@ func (l *Leader) lags(p *Progress, now int64) bool {
 	return p.Match < l.log.End.Next && now-p.caughtUpAt > l.cfg.LagMaxNs
 }
 
-// pauseFraction: between two Steps more than this part of LagMaxNs is a pause of this process. Ticks come far more often.
+// pauseFraction: between two Steps more than this part of LagMaxNs is a pause of this process. Ticks come far more
+// often.
 const pauseFraction = 4
 
-// discount takes the time in which this process stood still out of what is held against its followers: their answers wait in its sockets, and a member that
-// is healthy would be removed for a lag that is the leader's own.
+// discount takes the time in which this process stood still out of what is held against its followers: their answers
+// wait in its sockets, and a member that is healthy would be removed for a lag that is the leader's own.
 func (l *Leader) discount(now int64) {
 	stood := now - l.steppedAt - l.cfg.LagMaxNs/pauseFraction
 	l.steppedAt = now
@@ -196,8 +197,9 @@ func (l *Leader) discount(now int64) {
 	}
 }
 
-// noteStuck remembers where those stand that the newest proposal removes for their lag. A disk that hangs is no reason to be silent: such a follower
-// answers every heartbeat, and once it is outside it holds all that is committed without it, too.
+// noteStuck remembers where those stand that the newest proposal removes for their lag. A disk that hangs is no reason
+// to be silent: such a follower answers every heartbeat, and once it is outside it holds all that is committed without
+// it, too.
 func (l *Leader) noteStuck(now int64) {
 	for i := range l.peers {
 		if p := &l.peers[i]; l.lags(p, now) && l.isr.member(p.member()) && !contains(l.isr.next, p.member()) {
@@ -208,9 +210,10 @@ func (l *Leader) noteStuck(now int64) {
 
 // mayJoin says whether p should be proposed. The store may make it electable as soon as it is, so it must hold by now
 // everything that is committed, known to be or not: at least all that this leader began with and its epoch-start batch
-// (P4). A follower that is merely close would never be proposed under a steady load, because Committed runs ahead of its
-// acks: from the moment it is in step it holds Committed back as a member does, for JoinNs at most, until it is there.
-// One that was removed for its lag first has to hold more than it held then: until that moment nothing shows that its disk works.
+// (P4). A follower that is merely close would never be proposed under a steady load, because Committed runs ahead of
+// its acks: from the moment it is in step it holds Committed back as a member does, for JoinNs at most, until it is
+// there. One that was removed for its lag first has to hold more than it held then: until that moment nothing shows
+// that its disk works.
 func (l *Leader) mayJoin(p *Progress, now int64) bool {
 	if p.stuck && p.Match > p.stuckAt {
 		p.stuck = false

@@ -233,8 +233,9 @@ func TestLeaderLostAcks(t *testing.T) {
 	}
 }
 
-// Whoever has heard of no exchange is asked again at once, without waiting for a retry: the question went out before it had a copy. It may be the same
-// question, so whoever has it by now answers twice and no harm is done; a call that belongs to an exchange waits its time.
+// Whoever has heard of no exchange is asked again at once, without waiting for a retry: the question went out before it
+// had a copy. It may be the same question, so whoever has it by now answers twice and no harm is done; a call that
+// belongs to an exchange waits its time.
 func TestLeaderAsksNewcomer(t *testing.T) {
 	r := newLeaderRig(t, Config{}, 3, 2)
 	acts := r.step(Event{Kind: EvLease, DeadlineNs: 1 << 60})

@@ -18,8 +18,8 @@ func (r *leaderRig) settle(acts []Action) (changes int) {
 	return changes
 }
 
-// F1: a follower whose disk stands still answers every heartbeat and acknowledges nothing new. It leaves the ISR once and stays out; the others
-// commit all the while. When its disk goes on it joins again by itself, once.
+// F1: a follower whose disk stands still answers every heartbeat and acknowledges nothing new. It leaves the ISR once
+// and stays out; the others commit all the while. When its disk goes on it joins again by itself, once.
 func TestLeaderStuckFollower(t *testing.T) {
 	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms, HeartbeatNs: 10 * ms, JoinNs: 20 * ms}, 3, 2)
 	r.serve()
@@ -69,8 +69,8 @@ func TestLeaderStuckFollower(t *testing.T) {
 	}
 }
 
-// A member that was removed for its lag joins only when it holds more than it held then, whatever else would let it in; on an idle partition that
-// is when its disk has what it lacked.
+// A member that was removed for its lag joins only when it holds more than it held then, whatever else would let it in;
+// on an idle partition that is when its disk has what it lacked.
 func TestLeaderStuckFollowerComesBack(t *testing.T) {
 	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms, HeartbeatNs: 10 * ms, JoinNs: 20 * ms}, 3, 1)
 	r.serve()
@@ -92,8 +92,8 @@ func TestLeaderStuckFollowerComesBack(t *testing.T) {
 	}
 }
 
-// A follower that is stuck again and again leaves and joins no more often than the limits say; removals are never held back by what joins used up.
-// After the limit's time it joins again.
+// A follower that is stuck again and again leaves and joins no more often than the limits say; removals are never held
+// back by what joins used up. After the limit's time it joins again.
 func TestLeaderISRChangesAreLimited(t *testing.T) {
 	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms, HeartbeatNs: 10 * ms, JoinNs: 20 * ms}, 3, 2)
 	r.serve()
@@ -131,7 +131,8 @@ func TestLeaderISRChangesAreLimited(t *testing.T) {
 	}
 }
 
-// While the leader's own disk is slow, Committed does not move by a removal either: who was stuck holds all that is committed, and stays out.
+// While the leader's own disk is slow, Committed does not move by a removal either: who was stuck holds all that is
+// committed, and stays out.
 func TestLeaderStuckFollowerBesideASlowDisk(t *testing.T) {
 	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms, HeartbeatNs: 10 * ms, JoinNs: 20 * ms}, 3, 2)
 	r.serve()
@@ -150,7 +151,8 @@ func TestLeaderStuckFollowerBesideASlowDisk(t *testing.T) {
 	}
 }
 
-// What the news of a smaller ISR commits is committed before anybody is asked to join: what was enough to join a moment before is not any more.
+// What the news of a smaller ISR commits is committed before anybody is asked to join: what was enough to join a moment
+// before is not any more.
 func TestLeaderCommitsBeforeItProposes(t *testing.T) {
 	r := newLeaderRig(t, Config{}, 3, 2)
 	r.serve()
@@ -168,8 +170,9 @@ func TestLeaderCommitsBeforeItProposes(t *testing.T) {
 	}
 }
 
-// F10: a node that has no copy of the partition says so. It is asked ever more rarely, however often it says it; a member without a copy leaves the ISR
-// also while nothing is published. When the copy is there, its first word begins an exchange at once.
+// F10: a node that has no copy of the partition says so. It is asked ever more rarely, however often it says it; a
+// member without a copy leaves the ISR also while nothing is published. When the copy is there, its first word begins
+// an exchange at once.
 func TestLeaderAbsentCopy(t *testing.T) {
 	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms, HeartbeatNs: 10 * ms, RetryNs: 20 * ms}, 3, 1)
 	r.serve()
@@ -217,8 +220,9 @@ func TestLeaderAbsentCopy(t *testing.T) {
 	}
 }
 
-// F10: of a new topic a leader asks before the copy is opened. That there was none may be heard after the copy's report, which has overtaken it: the copy
-// follows by then, and answers the same question with an ack, for ever. So the leader asks in a new exchange, at once.
+// F10: of a new topic a leader asks before the copy is opened. That there was none may be heard after the copy's
+// report, which has overtaken it: the copy follows by then, and answers the same question with an ack, for ever. So the
+// leader asks in a new exchange, at once.
 func TestLeaderHearsLateThatThereWasNoCopy(t *testing.T) {
 	for name, acked := range map[string]bool{"before the ack": false, "after the ack": true} {
 		r := newLeaderRig(t, Config{}, 2, 2)

@@ -319,7 +319,8 @@ func TestLeaderCatchUp(t *testing.T) {
 	if p := r.l.peer(2); p.State != CatchUp {
 		t.Fatalf("%+v", p)
 	}
-	// A limit of ten batches a second: the first range may go at once, each later one waits until the one before is paid for.
+	// A limit of ten batches a second: the first range may go at once, each later one waits until the one before is paid
+	// for.
 	a := read(r.acts.List)
 	for i := range 6 {
 		if a == nil || a.Bytes != cfg.MaxRangeBytes || a.Position != r.l.peer(2).Next {
@@ -330,7 +331,8 @@ func TestLeaderCatchUp(t *testing.T) {
 		case 0:
 			want = 0
 		case 4:
-			// five batches were appended: they are allowed beside the limit, or a log that grows as fast would never be caught up with
+			// five batches were appended: they are allowed beside the limit, or a log that grows as fast would never be caught
+			// up with
 			want = 0
 		}
 		if d := a.DelayNs / ms; d < want-10 || d > want+10 {
@@ -411,7 +413,8 @@ func TestLeaderTrimmedWhileSending(t *testing.T) {
 	mustPanic(t, func() { r.step(Event{Kind: EvTrimmed, Log: segment.State{Next: 99}}) })
 }
 
-// A leader that cannot read its own log removes nobody: it might remove the last good copy. Nor does a reset go to a member.
+// A leader that cannot read its own log removes nobody: it might remove the last good copy. Nor does a reset go to a
+// member.
 func TestLeaderKeepsGoodCopies(t *testing.T) {
 	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms}, 3, 1)
 	r.serve()

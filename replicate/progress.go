@@ -200,8 +200,9 @@ func (l *Leader) rangeBytes() int64 {
 // burstNs is how much of the rate may come at once: commits wait behind a burst on a disk that several share.
 const burstNs = 10_000_000
 
-// refill adds what the rate limit allows since the last time and says how long the next read has to wait. What was appended meanwhile is
-// allowed beside the rate: a follower would never catch up with a log that grows faster than its limit.
+// refill adds what the rate limit allows since the last time and says how long the next read has to wait. What was
+// appended meanwhile is allowed beside the rate: a follower would never catch up with a log that grows faster than its
+// limit.
 func (l *Leader) refill(p *Progress, now int64) (waitNs int64) {
 	rate := l.cfg.CatchUpBytesPerSec
 	if rate == 0 {

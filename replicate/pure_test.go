@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// The machines decide and do nothing else: no clock, file, socket, lock or goroutine, and no map at all, whose random order
-// could reach an action. What they are made of fits the imports below.
+// The machines decide and do nothing else: no clock, file, socket, lock or goroutine, and no map at all, whose random
+// order could reach an action. What they are made of fits the imports below.
 func TestPure(t *testing.T) {
 	allowed := map[string]bool{
 		"encoding/binary": true, "errors": true, "fmt": true, "math": true, "slices": true,

@@ -59,8 +59,8 @@ func (d *damage) due(now int64, cfg *Config) bool {
 	return true
 }
 
-// usable says whether batches begin the damaged range and are what the log had there. Their chain is checked against the
-// neighbours by whoever writes them; their epochs must be those of the table.
+// usable says whether batches begin the damaged range and are what the log had there. Their chain is checked against
+// the neighbours by whoever writes them; their epochs must be those of the table.
 func (d *damage) usable(m *Message, table *EpochTable) bool {
 	if !d.any() || len(m.Batches) == 0 || m.Batches[0].Position != d.from {
 		return false

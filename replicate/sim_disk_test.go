@@ -141,7 +141,8 @@ func (d *simDisk) crash(keep int) {
 	d.committed = min(d.committed, d.stable.next())
 }
 
-// tear is what recovery makes of a disk that changed a bit in the last group: the last n batches are cut, acknowledged or not.
+// tear is what recovery makes of a disk that changed a bit in the last group: the last n batches are cut, acknowledged
+// or not.
 func (d *simDisk) tear(n int) {
 	n = min(n, len(d.stable.batches))
 	d.stable.truncate(d.stable.next() - segment.Position(n))

@@ -36,7 +36,8 @@ func (s *sim) mischief() {
 	}
 }
 
-// crash is kill -9 and power loss in one: what was not synced may be gone. It comes back, sometimes before anybody noticed.
+// crash is kill -9 and power loss in one: what was not synced may be gone. It comes back, sometimes before anybody
+// noticed.
 func (s *sim) crash(n *simNode) {
 	if !n.up {
 		return
@@ -153,7 +154,8 @@ func (s *sim) crashAndWipe(n *simNode) {
 	s.tracef("n%d has a new disk", n.id)
 }
 
-// crashAndTear kills nodes, all of them most often, and one of their disks has changed the end of its log. One copy at a time: each of the others has everything.
+// crashAndTear kills nodes, all of them most often, and one of their disks has changed the end of its log. One copy at
+// a time: each of the others has everything.
 func (s *sim) crashAndTear(n *simNode) {
 	if !n.up || !contains(s.store.state.ISR, n.member()) || !s.othersIntact(n) {
 		return

@@ -13,7 +13,8 @@ type simStore struct {
 	joins    []int64   // when the leader of this epoch added members
 }
 
-// checkJoins demands that no leader adds members more often than it may. Half of the window is left for proposals that were on their way.
+// checkJoins demands that no leader adds members more often than it may. Half of the window is left for proposals that
+// were on their way.
 func (st *simStore) checkJoins() {
 	window := st.s.opt.cfg.ISRWindowNs / 2
 	if window == 0 || st.s.opt.clocksLie {

@@ -20,10 +20,12 @@ const (
 	EvAppended // leader: Batch, at the end of the log
 	EvPut      // leader: may a batch be appended now? ActRefuse says why not
 	EvLease    // leader: DeadlineNs: until when the node may serve
-	// leader: Node, Request, Position, Until, Offset: the answer to ActRead; Offset is where Until begins. Until == Position: it could not be read now
+	// leader: Node, Request, Position, Until, Offset: the answer to ActRead; Offset is where Until begins. Until ==
+	// Position: it could not be read now
 	EvRead
 	EvPeerDown // leader: Node: its connection is closed and its address refuses
-	// follower: Again: the log can neither be cut nor repaired in place: it begins anew from the leader's. Again: its device may still read it, see anew.go
+	// follower: Again: the log can neither be cut nor repaired in place: it begins anew from the leader's. Again: its
+	// device may still read it, see anew.go
 	EvUnusable
 	EvTruncated // follower: Generation, Log: the cut is done, or the reset is on stable storage; the log ends at Log
 )
@@ -54,22 +56,27 @@ type ActionKind uint8
 // The actions. They are done in order.
 const (
 	_ ActionKind = iota
-	// Node, Message. For MsgAppend and MsgRange the sender fills in Batches [Position, Until) with their bytes, FirstID, NextID, and for MsgRange Start and the Until that it reached
+	// Node, Message. For MsgAppend and MsgRange the sender fills in Batches [Position, Until) with their bytes, FirstID,
+	// NextID, and for MsgRange Start and the Until that it reached
 	ActSend
 	ActCommit  // Position: everything below is committed: answer, show, deliver
 	ActRefresh // read the partition's state from the store and pass it on as EvState
 	ActDamaged // Err: the replica is not electable; say so in the registry. Err nil: it is healthy again
 	ActRepair  // Message: write its Batches over the damaged ones, sync, then EvRepaired
-	// Position: the leader's retention removed what is below, and what of it is damaged is forgotten; remove it as far as it is committed, then EvTrimmed
+	// Position: the leader's retention removed what is below, and what of it is damaged is forgotten; remove it as far as
+	// it is committed, then EvTrimmed
 	ActTrim
 	ActStartEpoch // leader: append the epoch-start batch, before anything else, then EvAppended
-	// leader: Node, Request, Position, Bytes, Count, DelayNs: after so long find a range of at most that much, at least one batch, then EvRead
+	// leader: Node, Request, Position, Bytes, Count, DelayNs: after so long find a range of at most that much, at least
+	// one batch, then EvRead
 	ActRead
 	ActPropose // leader: State (Epoch, Version, ISR): compare-and-swap the ISR; pass the outcome on as EvState
 	ActRefuse  // leader: Err: why no batch may be appended now
-	// leader: Node, Position, State (Epoch, Version, Leader, Boot): make Node the leader: its log ends at Position, and this one, which recovery shortened, before that
+	// leader: Node, Position, State (Epoch, Version, Leader, Boot): make Node the leader: its log ends at Position, and
+	// this one, which recovery shortened, before that
 	ActHandOver
-	// leader: Node, Flag, State (Epoch, Version, Leader, Boot): make Node the leader, 0: whom the store chooses: this one reaches too few members; Flag: it was not asked for just before
+	// leader: Node, Flag, State (Epoch, Version, Leader, Boot): make Node the leader, 0: whom the store chooses: this one
+	// reaches too few members; Flag: it was not asked for just before
 	ActGiveUp
 	ActServe    // leader: Flag: whether deliveries and confirmations are allowed
 	ActStepDown // leader: Err: final; what is above Committed and unanswered is unknown

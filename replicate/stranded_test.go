@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// alive passes time in ticks, in which the store says of these nodes that they live, and returns what was asked of it to another leader.
+// alive passes time in ticks, in which the store says of these nodes that they live, and returns what was asked of it
+// to another leader.
 func (r *leaderRig) alive(d int64, nodes ...NodeID) (asked []Action) {
 	for end := r.now + d*ms; r.now < end; {
 		r.now += 10 * ms
@@ -29,8 +30,9 @@ func strandedRig(t *testing.T, nodes, minISR int) *leaderRig {
 	return r
 }
 
-// A leader that hears of none of its followers, of which the store says that they live, asks for another leader: after StrandedNs, once per StrandedEveryNs, and as long as
-// the store has not done it. One that follows in between remembers when it may ask again.
+// A leader that hears of none of its followers, of which the store says that they live, asks for another leader: after
+// StrandedNs, once per StrandedEveryNs, and as long as the store has not done it. One that follows in between remembers
+// when it may ask again.
 func TestLeaderStranded(t *testing.T) {
 	r := strandedRig(t, 3, 2)
 	every, patience := int64(DefaultStrandedEveryNs/ms), int64(DefaultStrandedNs/ms)
@@ -127,8 +129,8 @@ func TestLeaderStrandedWhileItCompares(t *testing.T) {
 	}
 }
 
-// A leader that stood still for longer than LagMax, but not as long as its lease, removes nobody when it goes on: what the others said waits in its sockets. What it
-// had to hold against somebody before still counts.
+// A leader that stood still for longer than LagMax, but not as long as its lease, removes nobody when it goes on: what
+// the others said waits in its sockets. What it had to hold against somebody before still counts.
 func TestLeaderPaused(t *testing.T) {
 	r := newLeaderRig(t, Config{LagMaxNs: 1000 * ms}, 3, 2)
 	r.serve()
@@ -160,7 +162,8 @@ func TestLeaderPaused(t *testing.T) {
 	t.Error("who was behind before the pause is forgiven")
 }
 
-// The time in which a leader stood still is not held against a member that said, just before, that it has no copy: it may open one.
+// The time in which a leader stood still is not held against a member that said, just before, that it has no copy: it
+// may open one.
 func TestLeaderPausedWithAnAbsentCopy(t *testing.T) {
 	r := newLeaderRig(t, Config{LagMaxNs: 1000 * ms}, 3, 2)
 	r.serve()

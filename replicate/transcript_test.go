@@ -16,7 +16,8 @@ var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 // commands, indented lines are results (rewritten by -update; ms after the start), lines with # are for the reader.
 // Nothing happens by chance here: a packet takes 0.05 ms, a sync 0.08 ms, a tick 10 ms.
 //
-//	cluster nodes=3 min=2 window=8    new empty nodes; elections are commands. stranded=80: ms after which a leader that is not heard gives up
+//	cluster nodes=3 min=2 window=8    new empty nodes; elections are commands. stranded=80: ms after which
+//	                                  a leader that is not heard gives up
 //	elect 1                           the store makes node 1 the leader
 //	put 1 count=3 wait=20             offer three values to node 1, for 20 ms at most
 //	run 5                             let 5 ms pass

@@ -49,7 +49,8 @@ func (b *Batch) End() segment.Offset { return b.Offset + segment.Offset(b.Bytes)
 // NextID is the id that follows the batch's last message.
 func (b *Batch) NextID() segment.MsgID { return b.FirstID + segment.MsgID(b.Count) }
 
-// advance moves the end of a log past b. Where its segment lies is the caller's business: the machine's own mark says that none is begun.
+// advance moves the end of a log past b. Where its segment lies is the caller's business: the machine's own mark says
+// that none is begun.
 func advance(end *segment.State, b *Batch) {
 	end.Segment, end.SegmentBase, end.SegmentCapacity = 0, b.End(), 0
 	end.Next, end.NextID, end.End = b.Position+1, b.NextID(), b.End()
@@ -67,12 +68,14 @@ type Log struct {
 	Epoch      segment.Epoch    // the newest heard of, at least End.Epoch
 	Generation uint64           // raised by every cut; completions of syncs carry it
 	Epochs     []EpochStart     // the leader-epoch table; copied
-	// StrandedUntil is before when no leader here gives up because it is stranded, on the clock of Step's now; see stranded.go.
+	// StrandedUntil is before when no leader here gives up because it is stranded, on the clock of Step's now; see
+	// stranded.go.
 	StrandedUntil int64
 	Shortened     bool // recovery cut its end, and nobody knows whether that was acknowledged; see compare.go
 }
 
-// MessageKind says what one replica tells another. The fields that a kind uses stand behind it; Epoch and Request are in all.
+// MessageKind says what one replica tells another. The fields that a kind uses stand behind it; Epoch and Request are
+// in all.
 type MessageKind uint8
 
 // The messages. Leader to follower: Probe … Heartbeat. Follower to leader: Report … Resync. Either way: Fetch, Range.
@@ -105,7 +108,8 @@ const (
 	RejectAbsent
 )
 
-// Message is what travels between the machines of one partition. Slices are borrowed: a receiver that keeps them copies.
+// Message is what travels between the machines of one partition. Slices are borrowed: a receiver that keeps them
+// copies.
 type Message struct {
 	Kind       MessageKind
 	Code       RejectCode

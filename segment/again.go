@@ -82,10 +82,11 @@ func (l *Log) takeHead(i int, h segHeader, size int64) {
 // errReadSoFar is why the rest of a range stays isolated whose beginning the device gave back.
 var errReadSoFar = fmt.Errorf("%w: a range that it could not read was read again up to here", aio.ErrMedia)
 
-// ReadAgain tries an isolated range again that the device could not read: cables, paths and sectors come back. It reads about CheckBytes from its beginning, from the
-// device and not from memory that shows what the device once had; what verifies is served again, and until is where it ends. The rest stays isolated, and can be tried
-// next. What the device gave back and does not verify is damage: it is not tried again, as any range that was isolated for another reason. It holds the lock that
-// writers of the log need for as long as the device takes.
+// ReadAgain tries an isolated range again that the device could not read: cables, paths and sectors come back. It reads
+// about CheckBytes from its beginning, from the device and not from memory that shows what the device once had; what
+// verifies is served again, and until is where it ends. The rest stays isolated, and can be tried next. What the device
+// gave back and does not verify is damage: it is not tried again, as any range that was isolated for another reason. It
+// holds the lock that writers of the log need for as long as the device takes.
 func (l *Log) ReadAgain(c *Checker, r Range) (until Offset, err error) {
 	l.io.Lock()
 	defer l.io.Unlock()
@@ -124,7 +125,8 @@ func (l *Log) MayReadAgain() []Range {
 	})
 }
 
-// serveAgain ends the isolation of the beginning of a range, whose bytes read back now. What is left of it stays isolated, for the reason given. The caller holds l.mu.
+// serveAgain ends the isolation of the beginning of a range, whose bytes read back now. What is left of it stays
+// isolated, for the reason given. The caller holds l.mu.
 func (l *Log) serveAgain(f *segFile, r Range, rest error) {
 	l.dropDamage(func(at Offset) bool { return at == r.From })
 	i := slices.IndexFunc(f.bad, func(s span) bool { return s.from == r.From })

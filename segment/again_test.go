@@ -76,8 +76,8 @@ func TestReadAgainFindsDamage(t *testing.T) {
 	}
 }
 
-// Heads that the device could not read when the log was opened are read again, and all is as if they had been read: where the log begins, and what each segment
-// holds. One that does read and is wrong is damage.
+// Heads that the device could not read when the log was opened are read again, and all is as if they had been read:
+// where the log begins, and what each segment holds. One that does read and is wrong is damage.
 func TestOpenAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		from, to int

@@ -53,9 +53,11 @@ type Checked struct {
 	Mended   bool   // the device had lost them, memory had not: they were written again and are durable
 }
 
-// Check reads a run of about maxBytes that begins at at, a batch boundary, from the device, not from memory that shows what the device once had, and
-// verifies it: at least one batch, never into another segment, nor further than the first batch beyond to (0: no bound). What is damaged and still in memory is written
-// again. Other damage is isolated and comes back as a CorruptError, as from View, whose other errors it has, too. What no segment has yet is taken from the tail.
+// Check reads a run of about maxBytes that begins at at, a batch boundary, from the device, not from memory that shows
+// what the device once had, and verifies it: at least one batch, never into another segment, nor further than the first
+// batch beyond to (0: no bound). What is damaged and still in memory is written again. Other damage is isolated and
+// comes back as a CorruptError, as from View, whose other errors it has, too. What no segment has yet is taken from the
+// tail.
 func (l *Log) Check(c *Checker, at Offset, maxBytes int, to Offset) (Checked, error) {
 	l.mu.Lock()
 	if err := l.within(at); err != nil {
@@ -101,7 +103,8 @@ func (l *Log) Check(c *Checker, at Offset, maxBytes int, to Offset) (Checked, er
 	return Checked{}, l.readFailed(f, f.at(at), size, err) // memory still has what the device has lost
 }
 
-// mend writes the batch that v shows, out of memory, over what the device has of it. The log was at generation when f was pinned.
+// mend writes the batch that v shows, out of memory, over what the device has of it. The log was at generation when f
+// was pinned.
 func (l *Log) mend(c *Checker, f *segFile, v *View, generation uint64) (Checked, error) {
 	l.io.Lock()
 	defer l.io.Unlock()
@@ -157,7 +160,8 @@ func (l *Log) checkTail(c *Checker, at Offset) (Checked, error) {
 	return run, nil
 }
 
-// checkFile reads and verifies a run of f, which the caller pinned. If the first batch is not good, size is its size, if that is known.
+// checkFile reads and verifies a run of f, which the caller pinned. If the first batch is not good, size is its size,
+// if that is known.
 func (l *Log) checkFile(c *Checker, f *segFile, at, end Offset, maxBytes int64) (run Checked, size int, err error) {
 	file, err := l.disk.Open(f.path)
 	if err != nil {
@@ -185,8 +189,8 @@ func (l *Log) checkFile(c *Checker, f *segFile, at, end Offset, maxBytes int64) 
 	}
 }
 
-// verifyWhole returns how many bytes of data are whole good batches that continue each other. With none it is why, or the size of the first one, which
-// does not fit.
+// verifyWhole returns how many bytes of data are whole good batches that continue each other. With none it is why, or
+// the size of the first one, which does not fit.
 func verifyWhole(data []byte, first *Header) (n, size int, err error) {
 	var h Header
 	var prev link

@@ -32,7 +32,8 @@ func TestCheckReadsTheDevice(t *testing.T) {
 	w.log.Close()
 }
 
-// A run ends where a batch does not continue the one before it: a write that went to another place leaves batches that are whole each.
+// A run ends where a batch does not continue the one before it: a write that went to another place leaves batches that
+// are whole each.
 func TestCheckFollowsTheChain(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	w.fill(newRand(22), 5)

@@ -14,9 +14,10 @@ type FileFault struct {
 	Mended bool // it was written again from what the log knows
 }
 
-// CheckFiles reads what no batch covers from the device: the header block of each segment and the index of each full one. What is damaged is
-// written again, from memory or from the segment; an index that is missing is made without a word. pause is called for each segment, without a
-// lock, with the bytes that were read; false ends the check. The scrub calls it.
+// CheckFiles reads what no batch covers from the device: the header block of each segment and the index of each full
+// one. What is damaged is written again, from memory or from the segment; an index that is missing is made without a
+// word. pause is called for each segment, without a lock, with the bytes that were read; false ends the check. The
+// scrub calls it.
 func (l *Log) CheckFiles(c *Checker, pause func(bytes int64) bool) (faults []FileFault) {
 	for after := int64(-1); ; {
 		f := l.pinBehind(after)
@@ -52,7 +53,8 @@ func (l *Log) pinBehind(number int64) *segFile {
 	return nil
 }
 
-// checkHeader compares f's header block with what the log read when it opened the file or wrote when it made it. The caller pinned f.
+// checkHeader compares f's header block with what the log read when it opened the file or wrote when it made it. The
+// caller pinned f.
 func (l *Log) checkHeader(c *Checker, f *segFile) *FileFault {
 	if _, _, err := readSegmentHeader(l.disk, f.path); !errors.Is(err, errSegHeader) {
 		return nil // whole; or the file was trimmed meanwhile, or cannot be read just now
@@ -78,7 +80,8 @@ func (l *Log) has(f *segFile) bool {
 	return slices.Contains(l.segs, f)
 }
 
-// checkIndex reads f's index, if f is full and has had one, and makes it anew where it is not whole. The caller pinned f.
+// checkIndex reads f's index, if f is full and has had one, and makes it anew where it is not whole. The caller pinned
+// f.
 func (l *Log) checkIndex(f *segFile) (fault *FileFault, bytes int64) {
 	end, sealed := l.endOf(f)
 	if !sealed || end > l.Synced() {

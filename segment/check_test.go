@@ -83,7 +83,8 @@ func TestCheckFindsDamage(t *testing.T) {
 	}
 }
 
-// What no batch covers is checked, too: a flipped bit in a header block or in an index is found once, and mended while the log is open.
+// What no batch covers is checked, too: a flipped bit in a header block or in an index is found once, and mended while
+// the log is open.
 func TestCheckFilesMends(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	w.fill(newRand(21), 100)

@@ -59,8 +59,8 @@ func (w *world) readAround() (got []int, damaged []int) {
 	return got, damaged
 }
 
-// B31, B37: any damaged byte of any batch is reported as CorruptError, the batches before it in its segment and all other
-// segments are served, and what is served is what was written.
+// B31, B37: any damaged byte of any batch is reported as CorruptError, the batches before it in its segment and all
+// other segments are served, and what is served is what was written.
 func TestDamageIsIsolated(t *testing.T) {
 	base := newWorld(t, memoryDisk())
 	base.fill(newRand(20), 60)
@@ -190,7 +190,8 @@ func TestMisplacedBatchBreaksTheChain(t *testing.T) {
 	}
 }
 
-// B34: an index that is missing, cut, damaged, of another segment, stale or plainly wrong costs a scan, never a wrong answer.
+// B34: an index that is missing, cut, damaged, of another segment, stale or plainly wrong costs a scan, never a wrong
+// answer.
 func TestIndexIsOnlyAHint(t *testing.T) {
 	base := newWorld(t, memoryDisk())
 	base.fill(newRand(21), 100)

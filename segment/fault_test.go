@@ -115,7 +115,8 @@ func TestPowerCutAnywhere(t *testing.T) {
 	t.Logf("%d crash states", total*int(seeds))
 }
 
-// crashLife lives until the power goes at operation op, recovers, and checks. It returns the operations of a whole life.
+// crashLife lives until the power goes at operation op, recovers, and checks. It returns the operations of a whole
+// life.
 func crashLife(t *testing.T, op int, seed uint64) int {
 	d := faultaio.New(faultaio.Options{Seed: 1})
 	d.CrashAt(op)
@@ -196,8 +197,8 @@ func liveUntilCrash(w *world, rng *rand.Rand) (checkpoint State, err error) {
 	return checkpoint, nil
 }
 
-// B27, B42: concurrent appends, reads by sequence and by id, flushes, syncs, evictions, trims and reopens. Every reader sees every batch from
-// where it began, in order, byte by byte.
+// B27, B42: concurrent appends, reads by sequence and by id, flushes, syncs, evictions, trims and reopens. Every reader
+// sees every batch from where it began, in order, byte by byte.
 func TestTorture(t *testing.T) {
 	onDisks(t, func(t *testing.T, disk aio.Disk) {
 		w := newWorldOf(t, disk, Sizes{64 << 10, 256 << 10}, testOptions)
@@ -300,7 +301,8 @@ func (w *world) tortureRead(rng *rand.Rand, mu *sync.Mutex) error {
 	return nil
 }
 
-// A log whose files take nothing more begins anew: all of them go, and the new ones are written and read back. One whose files cannot go stays as it is.
+// A log whose files take nothing more begins anew: all of them go, and the new ones are written and read back. One
+// whose files cannot go stays as it is.
 func TestResetOfFailedFiles(t *testing.T) {
 	for _, kind := range []faultaio.Kind{faultaio.KindWrite, faultaio.KindSync, faultaio.KindSyncDir} {
 		t.Run(kind.String(), func(t *testing.T) {

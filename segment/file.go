@@ -231,8 +231,9 @@ func (f *segFile) goodUntil(off, end Offset) Offset {
 	return end
 }
 
-// mapped maps the file on first use. The caller holds a pin and no lock: the disk is asked without one, so that a disk that hangs keeps nobody who
-// does not need it. Two readers who come at once may both map the file; the mapping of the first is kept.
+// mapped maps the file on first use. The caller holds a pin and no lock: the disk is asked without one, so that a disk
+// that hangs keeps nobody who does not need it. Two readers who come at once may both map the file; the mapping of the
+// first is kept.
 func (f *segFile) mapped() (aio.Mapping, error) {
 	f.mapMu.Lock()
 	m := f.mapping

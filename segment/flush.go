@@ -82,12 +82,12 @@ func (l *Log) OldestUnflushedFileSeq() (seq uint64, ok bool) {
 	return 0, false
 }
 
-// Flush writes committed batches from the tail to segment files, about maxBytes of them (whole
-// batches), and returns how many bytes it wrote. The bytes are durable after the next Sync. Batches that would begin a
-// new file make it first.
+// Flush writes committed batches from the tail to segment files, about maxBytes of them (whole batches), and returns
+// how many bytes it wrote. The bytes are durable after the next Sync. Batches that would begin a new file make it
+// first.
 //
-// No space (syscall.ENOSPC) and other refusals before a write (EMFILE) lose nothing: call again later. A write that fails
-// otherwise poisons the log's files, see ErrPoisoned.
+// No space (syscall.ENOSPC) and other refusals before a write (EMFILE) lose nothing: call again later. A write that
+// fails otherwise poisons the log's files, see ErrPoisoned.
 func (l *Log) Flush(w *Writer, maxBytes int64) (n int64, err error) {
 	l.io.Lock()
 	defer l.io.Unlock()
@@ -109,7 +109,8 @@ func (l *Log) Flush(w *Writer, maxBytes int64) (n int64, err error) {
 	return n, nil
 }
 
-// NeedsFile says whether the next Flush has to make a segment file, which takes a file system many times longer than a write.
+// NeedsFile says whether the next Flush has to make a segment file, which takes a file system many times longer than a
+// write.
 func (l *Log) NeedsFile() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,8 +122,8 @@ func (l *Log) NeedsFile() bool {
 	return n == 0 || l.segs[n-1].number != l.tail.stretchOf(i).segment
 }
 
-// MakeFile makes the segment file that the next Flush would make, if any. Errors are those of Flush, which meets them again: they may be
-// ignored. Several logs' files made at the same time share the file system's journal commits.
+// MakeFile makes the segment file that the next Flush would make, if any. Errors are those of Flush, which meets them
+// again: they may be ignored. Several logs' files made at the same time share the file system's journal commits.
 func (l *Log) MakeFile() error {
 	l.io.Lock()
 	defer l.io.Unlock()
@@ -309,7 +310,8 @@ func (l *Log) openForWrite(f *segFile) error {
 	return nil
 }
 
-// segmentFor returns the file that s belongs to, and makes it if s is its first batch, with buf (of a block at least) for its header.
+// segmentFor returns the file that s belongs to, and makes it if s is its first batch, with buf (of a block at least)
+// for its header.
 func (l *Log) segmentFor(buf []byte, s *Slice) (*segFile, error) {
 	l.mu.Lock()
 	var last *segFile
@@ -349,8 +351,8 @@ func (l *Log) segmentFor(buf []byte, s *Slice) (*segFile, error) {
 	return f, nil
 }
 
-// createSegment makes the file and writes its header block. Its name and header are durable with the next Sync: before that no
-// checkpoint speaks of the file. A sync of its own would cost the file system a journal commit for every file.
+// createSegment makes the file and writes its header block. Its name and header are durable with the next Sync: before
+// that no checkpoint speaks of the file. A sync of its own would cost the file system a journal commit for every file.
 func (l *Log) createSegment(buf []byte, h segHeader) (*segFile, error) {
 	f := newSegFile(l, h)
 	f.indexed = true
@@ -397,9 +399,9 @@ func (l *Log) discard(name, trash string) error {
 	return l.disk.Remove(trash)
 }
 
-// Sync makes durable what was flushed before it was called: afterwards Synced is at least
-// Flushed as it was then. It then writes the .idx of segments that became full. If it fails the files are poisoned: what the kernel still shows
-// of them may never reach the device, so they are neither synced nor written again.
+// Sync makes durable what was flushed before it was called: afterwards Synced is at least Flushed as it was then. It
+// then writes the .idx of segments that became full. If it fails the files are poisoned: what the kernel still shows of
+// them may never reach the device, so they are neither synced nor written again.
 func (l *Log) Sync() error {
 	l.io.Lock()
 	defer l.io.Unlock()

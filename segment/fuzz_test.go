@@ -130,8 +130,8 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-// FuzzStoredBytes overwrites a stretch of a stored segment (and the index) with arbitrary bytes: what is read is what was written, or an
-// error; never a panic, never other bytes.
+// FuzzStoredBytes overwrites a stretch of a stored segment (and the index) with arbitrary bytes: what is read is what
+// was written, or an error; never a panic, never other bytes.
 func FuzzStoredBytes(f *testing.F) {
 	base := newWorld(f, memoryDisk())
 	base.fill(newRand(50), 40)

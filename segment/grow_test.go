@@ -6,8 +6,9 @@ import (
 	"penstock/segment/aio"
 )
 
-// A leader gave a segment more room than this copy's file has: the file was made after a restart, from the batches that had come until then.
-// It gets the room when a batch needs it; a reader of the old file keeps its bytes, and a checkpoint that names the larger room opens the log.
+// A leader gave a segment more room than this copy's file has: the file was made after a restart, from the batches that
+// had come until then. It gets the room when a batch needs it; a reader of the old file keeps its bytes, and a
+// checkpoint that names the larger room opens the log.
 func TestFileGetsMoreRoom(t *testing.T) {
 	onDisks(t, func(t *testing.T, disk aio.Disk) {
 		for _, reopened := range []bool{false, true} {

@@ -10,8 +10,8 @@ import (
 // hangPatience is how long what needs no disk may take while the disk hangs; the machine may be busy.
 const hangPatience = 30 * time.Second
 
-// A disk that hangs under who removes or maps a segment keeps nobody who needs no disk: appending, reading other segments that are in memory, and
-// letting go of their mappings.
+// A disk that hangs under who removes or maps a segment keeps nobody who needs no disk: appending, reading other
+// segments that are in memory, and letting go of their mappings.
 func TestHungDiskHoldsNoLock(t *testing.T) {
 	for name, kind := range map[string]faultaio.Kind{"removing": faultaio.KindRename, "reading": faultaio.KindRead} {
 		t.Run(name, func(t *testing.T) {

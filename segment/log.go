@@ -16,7 +16,8 @@ import (
 const (
 	DefaultIndexEveryBytes   = 64 << 10
 	DefaultMaxMappedSegments = 4
-	// MaxIsolatedCount bounds the isolated ranges that one segment remembers; beyond it the rest of the segment is isolated.
+	// MaxIsolatedCount bounds the isolated ranges that one segment remembers; beyond it the rest of the segment is
+	// isolated.
 	MaxIsolatedCount = 64
 )
 

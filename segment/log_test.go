@@ -257,8 +257,8 @@ func TestViewsOutliveTheirLog(t *testing.T) {
 	})
 }
 
-// OldestUnsyncedFileSeq names the oldest commit log file that is still needed, never a later one; OldestUnflushedFileSeq the oldest
-// that the next Flush reads from.
+// OldestUnsyncedFileSeq names the oldest commit log file that is still needed, never a later one;
+// OldestUnflushedFileSeq the oldest that the next Flush reads from.
 func TestOldestUnsyncedFile(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	if _, ok := w.log.OldestUnsyncedFileSeq(); ok {

@@ -132,9 +132,9 @@ func (it *RecordIter) Next() (r Record, ok bool) {
 	return r, false
 }
 
-// NextRef is Next without the copy, for loops that run once per message: the record is the iterator's and
-// overwritten by the following call; nil at the end and at damage. A Record is too large for registers, and passing it by value costs
-// three times what decoding it does.
+// NextRef is Next without the copy, for loops that run once per message: the record is the iterator's and overwritten
+// by the following call; nil at the end and at damage. A Record is too large for registers, and passing it by value
+// costs three times what decoding it does.
 func (it *RecordIter) NextRef() *Record {
 	off := it.off
 	if it.left == 0 || off >= len(it.body) {
@@ -224,7 +224,8 @@ func (it *RecordIter) readHeaders(p []byte) (rest []byte, ok bool) {
 	p = p[n:]
 	it.headers = it.headers[:0]
 	for ; count > 0; count-- {
-		// Nearly all keys and values are short. Reading those here takes a third of what two calls of cutBytes do, once per header and delivery.
+		// Nearly all keys and values are short. Reading those here takes a third of what two calls of cutBytes do, once per
+		// header and delivery.
 		if len(p) > 0 && p[0] < 0x80 {
 			if v := 1 + int(p[0]); v < len(p) && p[v] < 0x80 {
 				if end := v + 1 + int(p[v]); end <= len(p) {

@@ -7,12 +7,13 @@ import (
 	"penstock/segment/aio"
 )
 
-// Repair writes the good bytes of an isolated range, fetched from a peer, over the damaged ones
-// and serves the range again. The range is one of Isolated, or its beginning, and data is exactly its bytes: whole batches
-// that verify and continue each other. It returns when they are durable. What is left of the isolated range, if anything, stays isolated.
+// Repair writes the good bytes of an isolated range, fetched from a peer, over the damaged ones and serves the range
+// again. The range is one of Isolated, or its beginning, and data is exactly its bytes: whole batches that verify and
+// continue each other. It returns when they are durable. What is left of the isolated range, if anything, stays
+// isolated.
 //
-// A segment file that is missing or not ours cannot be repaired in place: truncate below it and catch up. After an error the range
-// stays isolated.
+// A segment file that is missing or not ours cannot be repaired in place: truncate below it and catch up. After an
+// error the range stays isolated.
 func (l *Log) Repair(w *Writer, r Range, data []byte) error {
 	l.io.Lock()
 	defer l.io.Unlock()

@@ -65,9 +65,9 @@ func (l *Log) Bytes() int64 {
 	return int64(l.end.off - l.start.off)
 }
 
-// Trim removes whole segments below to, the oldest first, and never the last one, and returns the
-// bytes of the files that went. The log starts with the first segment that stays. Views of removed segments stay valid; their file
-// is unlinked with the last release. After an error the log is as if to had been smaller.
+// Trim removes whole segments below to, the oldest first, and never the last one, and returns the bytes of the files
+// that went. The log starts with the first segment that stays. Views of removed segments stay valid; their file is
+// unlinked with the last release. After an error the log is as if to had been smaller.
 //
 // to must not be above the End of the last durable checkpoint: an Open with it would miss the file. Each removal is
 // durable before the next begins, so that a crash cannot leave a gap.
@@ -119,7 +119,8 @@ func (l *Log) moveToTrash(f *segFile) error {
 	return nil
 }
 
-// rename moves the file into the trash. A reader that pinned it and did not map it yet finds it there. The caller holds l.io.
+// rename moves the file into the trash. A reader that pinned it and did not map it yet finds it there. The caller holds
+// l.io.
 func (f *segFile) rename(trash string) error {
 	f.mapMu.Lock()
 	if f.trashed != "" { // by an earlier attempt that failed later
@@ -160,13 +161,13 @@ func (l *Log) dropDamage(gone func(at Offset) bool) {
 	l.damage = slices.DeleteFunc(l.damage, func(d damage) bool { return gone(d.at) })
 }
 
-// Truncate cuts the log back to st, whose End is a batch boundary within it; the state is the one
-// that the partition had when End was its end. Append continues from there. Readers of what was cut keep
-// their bytes until they release them: nothing that is mapped is shortened or written over.
+// Truncate cuts the log back to st, whose End is a batch boundary within it; the state is the one that the partition
+// had when End was its end. Append continues from there. Readers of what was cut keep their bytes until they release
+// them: nothing that is mapped is shortened or written over.
 //
-// The cut is in memory at once; segments above it go from the directory before Truncate returns. It is not remembered on disk:
-// the caller's commit log says it, and says it again after a crash.
-// Errors: ErrBelowStart, ErrPastEnd (nothing was cut), or the environment's; then the files are poisoned.
+// The cut is in memory at once; segments above it go from the directory before Truncate returns. It is not remembered
+// on disk: the caller's commit log says it, and says it again after a crash. Errors: ErrBelowStart, ErrPastEnd (nothing
+// was cut), or the environment's; then the files are poisoned.
 func (l *Log) Truncate(st State) error {
 	l.io.Lock()
 	defer l.io.Unlock()
@@ -307,9 +308,10 @@ func (l *Log) anchor(st State) error {
 	return l.sync()
 }
 
-// enlarge gives f, the newest segment, room for capacity bytes. A leader that knows that a large batch comes gives a segment room for it with the
-// segment's first batch; a copy that restarts between the two cannot know this from its commit log, and makes the file with the usual room. The
-// file is copied: the old one stays whole until the new one is in its place.
+// enlarge gives f, the newest segment, room for capacity bytes. A leader that knows that a large batch comes gives a
+// segment room for it with the segment's first batch; a copy that restarts between the two cannot know this from its
+// commit log, and makes the file with the usual room. The file is copied: the old one stays whole until the new one is
+// in its place.
 func (l *Log) enlarge(f *segFile, capacity int64) (*segFile, error) {
 	l.mu.Lock()
 	end := l.flushed
@@ -325,7 +327,8 @@ func (l *Log) enlarge(f *segFile, capacity int64) (*segFile, error) {
 	return g, err
 }
 
-// replaceByCopy puts a copy of f, cut at end and with room for capacity bytes, in its place, and returns it. What it holds is on stable storage.
+// replaceByCopy puts a copy of f, cut at end and with room for capacity bytes, in its place, and returns it. What it
+// holds is on stable storage.
 func (l *Log) replaceByCopy(f *segFile, end Offset, capacity int64) (*segFile, error) {
 	f.pin()
 	defer f.release()
@@ -390,8 +393,8 @@ func (l *Log) copySegment(f *segFile, h *segHeader, end Offset) (err error) {
 	return err
 }
 
-// Reset empties the log and starts it anew at st.End, which may be anywhere: a full sync from
-// a leader. All files are removed (views keep theirs until released), so it ends what a write or sync of one of them began (ErrPoisoned). Like
+// Reset empties the log and starts it anew at st.End, which may be anywhere: a full sync from a leader. All files are
+// removed (views keep theirs until released), so it ends what a write or sync of one of them began (ErrPoisoned). Like
 // Truncate, the caller's commit log remembers it.
 func (l *Log) Reset(st State) error {
 	l.io.Lock()

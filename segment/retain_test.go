@@ -373,7 +373,8 @@ func TestRemovedFilesAreGone(t *testing.T) {
 	})
 }
 
-// The trash is emptied at a start, while retention may fill it already: who had pinned a file and finds it nowhere is told of retention, not of damage.
+// The trash is emptied at a start, while retention may fill it already: who had pinned a file and finds it nowhere is
+// told of retention, not of damage.
 func TestTrashEmptiedUnderAReader(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	w.fill(newRand(6), 50)

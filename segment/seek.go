@@ -39,8 +39,8 @@ func (l *Log) Seek(id MsgID) (at Offset, firstID MsgID, err error) {
 	return l.search(q)
 }
 
-// SeekPosition finds where batch pos begins. ErrAtEnd says that pos is the next one to be written; the offset is the log's
-// end then. Other errors as for View.
+// SeekPosition finds where batch pos begins. ErrAtEnd says that pos is the next one to be written; the offset is the
+// log's end then. Other errors as for View.
 func (l *Log) SeekPosition(pos Position) (Offset, error) {
 	l.mu.Lock()
 	switch {
@@ -99,8 +99,8 @@ func (l *Log) Where(at Offset) (State, error) {
 	return State{}, ErrBelowStart
 }
 
-// NewestAppended is when the newest batch was appended (ns since 1970), or a moment before: of what is only in segments, only the first batch of
-// each is known without reading. 0: nothing is known.
+// NewestAppended is when the newest batch was appended (ns since 1970), or a moment before: of what is only in
+// segments, only the first batch of each is known without reading. 0: nothing is known.
 func (l *Log) NewestAppended() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,8 +115,8 @@ func (l *Log) NewestAppended() int64 {
 	return 0
 }
 
-// SeekTime finds the first batch that was appended at ns (since 1970) or later, and its first id.
-// ErrAtEnd says that all are older. Times come from leaders' clocks; where those went back it finds one of the fitting places.
+// SeekTime finds the first batch that was appended at ns (since 1970) or later, and its first id. ErrAtEnd says that
+// all are older. Times come from leaders' clocks; where those went back it finds one of the fitting places.
 func (l *Log) SeekTime(ns int64) (at Offset, firstID MsgID, err error) {
 	l.mu.Lock()
 	switch {

@@ -29,8 +29,9 @@ type Slice struct {
 // End is the offset after the batch.
 func (s *Slice) End() Offset { return s.Offset + Offset(len(s.Data)) }
 
-// entry is what the tail keeps of a Slice beside its stretch; the batch's own header has the rest. It is small and without
-// pointers: with single messages in many partitions there are hundreds of thousands, and the collector must not look at them.
+// entry is what the tail keeps of a Slice beside its stretch; the batch's own header has the rest. It is small and
+// without pointers: with single messages in many partitions there are hundreds of thousands, and the collector must not
+// look at them.
 type entry struct {
 	off     Offset
 	start   uint32 // where the batch begins in its buffer
@@ -107,7 +108,8 @@ func (t *tail) at(i int) Slice {
 	}
 }
 
-// popFront drops the first slice. The buffer is for the caller to release if the slice was the last of its stretch, else nil.
+// popFront drops the first slice. The buffer is for the caller to release if the slice was the last of its stretch,
+// else nil.
 func (t *tail) popFront() (buf *aio.Buf) {
 	t.entries.popFront()
 	if st := t.stretches.at(0); st.count > 1 {
@@ -197,8 +199,9 @@ func (r *ring[T]) shrink() {
 	}
 }
 
-// mark says in which commit log file a stretch of the log begins; it ends where the next mark begins, the last one with the log.
-// Marks are kept for as long as no segment durably holds the stretch. They outlive the slices, which go once they are written.
+// mark says in which commit log file a stretch of the log begins; it ends where the next mark begins, the last one with
+// the log. Marks are kept for as long as no segment durably holds the stretch. They outlive the slices, which go once
+// they are written.
 type mark struct {
 	seq   uint64
 	start Offset

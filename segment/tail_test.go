@@ -86,8 +86,8 @@ func (w *tailWorld) check() {
 	}
 }
 
-// B30: the tail gives back every slice as it was pushed, whichever end slices leave by, and holds a buffer exactly as long as
-// a slice of it is left.
+// B30: the tail gives back every slice as it was pushed, whichever end slices leave by, and holds a buffer exactly as
+// long as a slice of it is left.
 func TestTailKeepsSlices(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := newRand(seed)
@@ -151,7 +151,8 @@ func TestStretchNumbersWrap(t *testing.T) {
 	}
 }
 
-// A buffer is held once for all slices of a stretch: appending batch after batch to it allocates nothing but the ring's growth.
+// A buffer is held once for all slices of a stretch: appending batch after batch to it allocates nothing but the ring's
+// growth.
 func TestAppendAllocatesOnlyGrowth(t *testing.T) {
 	w := &tailWorld{world: newWorld(t, memoryDisk())}
 	for range 100 {

@@ -7,11 +7,11 @@ import (
 	"penstock/segment/aio"
 )
 
-// View pins a run of whole, verified batches until Release. It is reusable (View, Release, View, ...)
-// and then allocates nothing; it belongs to one goroutine at a time. The zero value is ready.
+// View pins a run of whole, verified batches until Release. It is reusable (View, Release, View, ...) and then
+// allocates nothing; it belongs to one goroutine at a time. The zero value is ready.
 //
-// The bytes of the tail are those of the commit log's buffers; what comes from a segment is a copy, made before it was verified: what was good
-// stays good, whatever becomes of the device.
+// The bytes of the tail are those of the commit log's buffers; what comes from a segment is a copy, made before it was
+// verified: what was good stays good, whatever becomes of the device.
 type View struct {
 	data []byte
 	at   Offset
@@ -72,12 +72,13 @@ type verifier struct {
 	sized     bool   // h was read whole and is in its place: the bad batch's size is known
 }
 
-// View pins the run that begins at at, which must be a batch boundary. Out of the tail it is one
-// batch, out of a segment as many as fit in maxBytes; always at least one, however large.
+// View pins the run that begins at at, which must be a batch boundary. Out of the tail it is one batch, out of a
+// segment as many as fit in maxBytes; always at least one, however large.
 //
-// Bytes from a segment are verified whole, header and body, before View returns. If the batch at at is damaged the error
-// is a CorruptError, the same one every time: a reader must stop or step over it, not try again. Other errors: ErrBelowStart,
-// ErrAtEnd, ErrPastEnd, ErrNotBoundary, ErrClosed, or the environment's (no memory, no descriptors). On an error v holds nothing.
+// Bytes from a segment are verified whole, header and body, before View returns. If the batch at at is damaged the
+// error is a CorruptError, the same one every time: a reader must stop or step over it, not try again. Other errors:
+// ErrBelowStart, ErrAtEnd, ErrPastEnd, ErrNotBoundary, ErrClosed, or the environment's (no memory, no descriptors). On
+// an error v holds nothing.
 func (l *Log) View(v *View, at Offset, maxBytes int) error {
 	if v.buf != nil || v.seg != nil {
 		panic("BUG: segment: View was not released")

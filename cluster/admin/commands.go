@@ -125,9 +125,10 @@ func (h *handler) move(ctx context.Context, s *meta.Snapshot, b *Move) (string, 
 	return fmt.Sprintf("%s is moving: node %s gives its replica up once node %s is in sync", name, from.Name, to.Name), nil
 }
 
-// forceLeader refuses what cannot be meant. Whether messages are lost is decided by who else held them; a partition that is
-// served loses them for nothing. Its leader itself may be named: one that waits, because its log was cut at recovery and the replica that may have
-// more cannot lead, then goes on without it. One that waits for nobody has all that was acknowledged, and the others come back into the ISR.
+// forceLeader refuses what cannot be meant. Whether messages are lost is decided by who else held them; a partition
+// that is served loses them for nothing. Its leader itself may be named: one that waits, because its log was cut at
+// recovery and the replica that may have more cannot lead, then goes on without it. One that waits for nobody has all
+// that was acknowledged, and the others come back into the ISR.
 func (h *handler) forceLeader(ctx context.Context, s *meta.Snapshot, b *ForceLeader) (string, error) {
 	p, err := partitionNamed(s, b.Topic, b.Partition)
 	if err != nil {

@@ -8,9 +8,9 @@
 //	POST /cluster/remove-node   {"node"}                                               Done
 //	POST /cluster/expand        {"topic", "partitions"}                                Done
 //
-// Any node answers for the whole cluster: what is shown comes from its copy of the metadata and may be some milliseconds
-// old; what is changed goes to the metadata store, which decides. A node is named by its name or by its number; where one node's name is
-// another one's number, the name counts. Every error is {"message"} with one sentence:
+// Any node answers for the whole cluster: what is shown comes from its copy of the metadata and may be some
+// milliseconds old; what is changed goes to the metadata store, which decides. A node is named by its name or by its
+// number; where one node's name is another one's number, the name counts. Every error is {"message"} with one sentence:
 //
 //	400 the request is wrong             404 no such topic, partition, node or path    405 wrong method
 //	403 sent by a web page of elsewhere  409 the cluster's state does not allow it     413 the body is too large

@@ -68,9 +68,9 @@ func testUUID(kind, n byte) uuid.UUID { return uuid.UUID{0: kind, 15: n} }
 
 var ordersID = testUUID('t', 1)
 
-// testSnapshot is a cluster of five nodes in trouble: n3 is dead, n4 was restarted and leads nothing yet, the one that is called "2" has
-// the number 5. Topic orders, by partition: 0 fine, 1 under-replicated, 2 below min_isr, 3 led by the dead node and damaged, 4 led by a
-// process that is gone, 5 without its row.
+// testSnapshot is a cluster of five nodes in trouble: n3 is dead, n4 was restarted and leads nothing yet, the one that
+// is called "2" has the number 5. Topic orders, by partition: 0 fine, 1 under-replicated, 2 below min_isr, 3 led by the
+// dead node and damaged, 4 led by a process that is gone, 5 without its row.
 func testSnapshot() *meta.Snapshot {
 	s := &meta.Snapshot{
 		Revision: 77, Cluster: testUUID('c', 1), Controller: 2,

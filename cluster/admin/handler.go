@@ -25,18 +25,20 @@ const (
 	FaultsTimeout = 2 * time.Second
 )
 
-// Self is the node that serves the handler. Name is its node_id. Logger is told of every change that is asked for, and by whom;
-// nil: nobody is.
+// Self is the node that serves the handler. Name is its node_id. Logger is told of every change that is asked for, and
+// by whom; nil: nobody is.
 type Self struct {
 	Name   string
 	Logger *slog.Logger
-	// Verify compares some of what the replicas of a partition hold, from at on, and answers with what is sent as JSON. nil: it is not known here.
+	// Verify compares some of what the replicas of a partition hold, from at on, and answers with what is sent as JSON.
+	// nil: it is not known here.
 	Verify func(ctx context.Context, topic string, partition uint32, at int64) (any, error)
 	// Faults asks a live node, this one or another, for what went wrong there since its start. nil: nobody is asked.
 	Faults func(ctx context.Context, node replicate.NodeID) ([]Fault, error)
 }
 
-// Handler serves /cluster/; mount it there with its prefix. It may be mounted before the store was joined: until then it says so.
+// Handler serves /cluster/; mount it there with its prefix. It may be mounted before the store was joined: until then
+// it says so.
 func Handler(store meta.Store, self Self) http.Handler {
 	if self.Logger == nil {
 		self.Logger = slog.New(slog.DiscardHandler)
@@ -55,7 +57,8 @@ func Handler(store meta.Store, self Self) http.Handler {
 	mux.Handle("/cluster/expand", post(h, h.expand))
 	mux.Handle("/cluster/upgrade", post(h, h.upgrade))
 	mux.Handle("/cluster/verify", only(http.MethodPost, h.verify))
-	// There is no authentication. At least a page that an operator's browser has open must not be able to command the cluster.
+	// There is no authentication. At least a page that an operator's browser has open must not be able to command the
+	// cluster.
 	guard := http.NewCrossOriginProtection()
 	guard.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		writeError(w, refuse(http.StatusForbidden, "refused because a web page of another site sent it"))

@@ -167,8 +167,8 @@ func (st *Status) count(s *meta.Snapshot, p *meta.Partition, index map[replicate
 	}
 }
 
-// served says whether the process that was granted the leadership is alive. A restarted node has another boot and does not lead
-// until it is elected again.
+// served says whether the process that was granted the leadership is alive. A restarted node has another boot and does
+// not lead until it is elected again.
 func served(s *meta.Snapshot, p *meta.Partition) bool {
 	if p == nil {
 		return false

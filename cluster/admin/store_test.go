@@ -111,8 +111,8 @@ func (n *member) until(what string, wanted func(st *admin.Status, topics []admin
 	}
 }
 
-// The commands on the real store, each asked of another node than the one that shows its effect. There are no engines: replicas do not
-// catch up and leaders do not hand over, so what needs them ends where they would begin.
+// The commands on the real store, each asked of another node than the one that shows its effect. There are no engines:
+// replicas do not catch up and leaders do not hand over, so what needs them ends where they would begin.
 func TestOnTheStore(t *testing.T) {
 	m := memory.New(memory.Options{})
 	defer m.Close()
@@ -179,8 +179,8 @@ func testMove(t *testing.T, first, second *member) {
 	first.tell("move", body, 409)
 }
 
-// Nobody leads after the whole ISR has gone, although a replica lives, until an operator forces it. A node that holds replicas
-// cannot be removed.
+// Nobody leads after the whole ISR has gone, although a replica lives, until an operator forces it. A node that holds
+// replicas cannot be removed.
 func testForce(t *testing.T, nodes []*member) {
 	t.Helper()
 	p := nodes[0].partition(1)

@@ -23,11 +23,12 @@ const (
 	leaderDoubt = 100 * time.Millisecond // of waiting for a transaction, after which its leader is doubted
 )
 
-// errLeaderLost ends the wait for a transaction that went to a leader that is none any more: etcd forgets it without an answer.
+// errLeaderLost ends the wait for a transaction that went to a leader that is none any more: etcd forgets it without an
+// answer.
 var errLeaderLost = errors.New("etcd: the members have chosen another leader meanwhile")
 
-// do performs a call until it is answered, at one endpoint after the other. attempt counts from 0. Unless repeat is set, the
-// call is made again only if the member certainly did not take it.
+// do performs a call until it is answered, at one endpoint after the other. attempt counts from 0. Unless repeat is
+// set, the call is made again only if the member certainly did not take it.
 func (s *store) do(
 	ctx context.Context, what string, repeat bool, call func(ctx context.Context, attempt int) error,
 ) error {
@@ -133,7 +134,8 @@ func (s *store) leave(used int) {
 	s.client.SetEndpoints(s.endpoints[s.current])
 }
 
-// keepConnected leaves an endpoint as soon as its connection fails, so that calls and watches that wait for it find the next one.
+// keepConnected leaves an endpoint as soon as its connection fails, so that calls and watches that wait for it find the
+// next one.
 func (s *store) keepConnected() {
 	conn := s.client.ActiveConnection()
 	failures := 0

@@ -29,7 +29,8 @@ func joined(ctx context.Context, t *testing.T, s kv.Store, name string) meta.Sto
 	return m
 }
 
-// configureAtOnce asks for s through all stores, each with a quota of its own, and returns how many were told that they won, and what one of them was told.
+// configureAtOnce asks for s through all stores, each with a quota of its own, and returns how many were told that they
+// won, and what one of them was told.
 func configureAtOnce(
 	ctx context.Context, t *testing.T, stores []meta.Store, topic *meta.Topic, s meta.TopicSettings,
 ) (won int, now meta.TopicSettings) {
@@ -56,8 +57,9 @@ func configureAtOnce(
 	return won, now
 }
 
-// A topic's settings on live embedded members: of all who change one version one wins, wherever it asked; more partitions come with the same
-// transaction, or with several of a large topic; refused changes change nothing; and everything is there when the members were started again.
+// A topic's settings on live embedded members: of all who change one version one wins, wherever it asked; more
+// partitions come with the same transaction, or with several of a large topic; refused changes change nothing; and
+// everything is there when the members were started again.
 //
 // B87
 func TestConfigureTopic(t *testing.T) {

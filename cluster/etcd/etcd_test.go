@@ -80,7 +80,8 @@ func newCluster(t *testing.T, count int) *cluster {
 
 var lastPort atomic.Int32
 
-// freeAddress gives every member its own port below the ephemeral ones, so that nobody takes it while the member is stopped.
+// freeAddress gives every member its own port below the ephemeral ones, so that nobody takes it while the member is
+// stopped.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	for range 10_000 {
@@ -177,7 +178,8 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// put writes one key and returns the revision. It repeats what was not answered, as a caller with an unconditional write may.
+// put writes one key and returns the revision. It repeats what was not answered, as a caller with an unconditional
+// write may.
 func put(t *testing.T, s kv.Store, key, value string) int64 {
 	t.Helper()
 	ctx := within(t, 20*time.Second)

@@ -255,8 +255,8 @@ func (m *Member) showEmpty() (hide func(), err error) {
 	return func() { _ = server.Close(); <-served }, nil
 }
 
-// enter asks the majority of a running cluster for this node's place and has it changed where necessary. errTryAgain while there is
-// no majority, or it refuses because too few members are well.
+// enter asks the majority of a running cluster for this node's place and has it changed where necessary. errTryAgain
+// while there is no majority, or it refuses because too few members are well.
 func (m *Member) enter(witnesses []known, begins way) (way, error) {
 	client, err := m.adminClient(witnesses)
 	if err != nil {
@@ -315,7 +315,8 @@ func (m *Member) members(client *clientv3.Client) ([]known, error) {
 	return members, nil
 }
 
-// livesElsewhere says whether the member answers at another address than this node's: then it did not lose its disk, but has a namesake.
+// livesElsewhere says whether the member answers at another address than this node's: then it did not lose its disk,
+// but has a namesake.
 func (m *Member) livesElsewhere(k known) bool {
 	for _, u := range k.PeerURLs {
 		at, err := url.Parse(u)
@@ -346,8 +347,8 @@ func (m *Member) adminClient(members []known) (*clientv3.Client, error) {
 	})
 }
 
-// initialCluster writes the members as etcd wants them, or the voters if there are none yet. A member that never ran has no name;
-// it gets the one that the voters have for its address.
+// initialCluster writes the members as etcd wants them, or the voters if there are none yet. A member that never ran
+// has no name; it gets the one that the voters have for its address.
 func (m *Member) initialCluster(members []known) string {
 	names := make(map[string]string)
 	var items []string

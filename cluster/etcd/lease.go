@@ -14,8 +14,8 @@ import (
 	"penstock/cluster/kv"
 )
 
-// Grant implements kv.Store. etcd counts in whole seconds and has a least TTL of one and a half election timeouts: the lease lives for ttl
-// or somewhat longer.
+// Grant implements kv.Store. etcd counts in whole seconds and has a least TTL of one and a half election timeouts: the
+// lease lives for ttl or somewhat longer.
 func (s *store) Grant(ctx context.Context, ttl time.Duration) (kv.LeaseID, error) {
 	// The id is chosen here, so that a repeated attempt finds the lease of the one before instead of making another.
 	id := clientv3.LeaseID(rand.Int64N(1<<62) + 1)
@@ -53,9 +53,9 @@ func (s *store) Revoke(ctx context.Context, id kv.LeaseID) error {
 	})
 }
 
-// keepAliveStream is the stream on which leases are extended, kept from one call to the next: the client authenticates a user
-// anew for each stream, which costs the member a tenth of a second of work. (The client's own KeepAliveOnce opens one per
-// call, and spins while the endpoint refuses connections.)
+// keepAliveStream is the stream on which leases are extended, kept from one call to the next: the client authenticates
+// a user anew for each stream, which costs the member a tenth of a second of work. (The client's own KeepAliveOnce
+// opens one per call, and spins while the endpoint refuses connections.)
 type keepAliveStream struct {
 	turn   chan struct{} // holds one token: who has it owns the rest
 	stream grpc.BidiStreamingClient[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse]

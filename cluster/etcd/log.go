@@ -9,8 +9,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// core carries the log lines of etcd, which writes to zap, over to slog. A fatal line still ends the process after it was written:
-// etcd says it when its disk fails, and a member that went on could break its promises.
+// core carries the log lines of etcd, which writes to zap, over to slog. A fatal line still ends the process after it
+// was written: etcd says it when its disk fails, and a member that went on could break its promises.
 type core struct {
 	log   *slog.Logger
 	level func(zapcore.Entry) slog.Level
@@ -42,7 +42,8 @@ func serverLogger(log *slog.Logger, closing func() bool) *zap.Logger {
 	return zap.New(zapcore.NewSamplerWithOptions(c, time.Minute, maxRepeats, 0))
 }
 
-// clientLogger says everything at debug: the client warns of every attempt that fails, and each becomes an error of a call anyway.
+// clientLogger says everything at debug: the client warns of every attempt that fails, and each becomes an error of a
+// call anyway.
 func clientLogger(log *slog.Logger) *zap.Logger {
 	return zap.New(&core{log: log, level: func(zapcore.Entry) slog.Level { return slog.LevelDebug }})
 }

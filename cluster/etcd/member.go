@@ -20,7 +20,8 @@ import (
 	"penstock/cluster/kv"
 )
 
-// ErrMemberStopped is the cause in Member.Err when etcd ended by itself, for example because the cluster removed the member.
+// ErrMemberStopped is the cause in Member.Err when etcd ended by itself, for example because the cluster removed the
+// member.
 var ErrMemberStopped = errors.New("etcd: the embedded member stopped")
 
 // MemberOptions say who this member is. Zero values of the second part mean the defaults.
@@ -70,8 +71,9 @@ type Member struct {
 	err   error
 }
 
-// Start begins a member and returns when its addresses are known to be free; Ready waits until it serves. Its directory decides whether it goes on, comes back
-// after its disk was lost, or begins a new cluster with the others (see the package comment).
+// Start begins a member and returns when its addresses are known to be free; Ready waits until it serves. Its directory
+// decides whether it goes on, comes back after its disk was lost, or begins a new cluster with the others (see the
+// package comment).
 func Start(o MemberOptions) (*Member, error) {
 	o.Token = cmp.Or(o.Token, "penstock")
 	o.Heartbeat, o.Election = cmp.Or(o.Heartbeat, 100*time.Millisecond), cmp.Or(o.Election, time.Second)
@@ -128,8 +130,8 @@ func (o *MemberOptions) check(at int) error {
 // Endpoints are the client addresses for Dial, this member's first.
 func (m *Member) Endpoints() []string { return Endpoints(m.o.Voters, m.o.Name) }
 
-// Ready waits until the member serves clients, which needs a majority. It logs every 5 s which of the others do not answer. It
-// fails when ctx ends, at Close, and when the member cannot start at all.
+// Ready waits until the member serves clients, which needs a majority. It logs every 5 s which of the others do not
+// answer. It fails when ctx ends, at Close, and when the member cannot start at all.
 func (m *Member) Ready(ctx context.Context) error {
 	report := time.NewTicker(reportEvery)
 	defer report.Stop()
@@ -157,8 +159,8 @@ func (m *Member) Err() error {
 	return m.err
 }
 
-// Close hands leadership to another member, stops this one and waits for it. It stays a member of the cluster: started again with the same
-// directory it goes on.
+// Close hands leadership to another member, stops this one and waits for it. It stays a member of the cluster: started
+// again with the same directory it goes on.
 func (m *Member) Close() error {
 	m.stop()
 	m.started.Wait()

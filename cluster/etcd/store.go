@@ -68,8 +68,8 @@ type store struct {
 	current int
 }
 
-// Dial connects to etcd at the endpoints (HOST:PORT or URL) and returns when a majority answered. It prefers the first endpoint and
-// uses the others, in order, when it must. kv.ErrUnavailable if nobody answers in time.
+// Dial connects to etcd at the endpoints (HOST:PORT or URL) and returns when a majority answered. It prefers the first
+// endpoint and uses the others, in order, when it must. kv.ErrUnavailable if nobody answers in time.
 func Dial(ctx context.Context, endpoints []string, o Options) (kv.Store, error) {
 	o = o.withDefaults()
 	if len(endpoints) == 0 {
@@ -89,7 +89,8 @@ func Dial(ctx context.Context, endpoints []string, o Options) (kv.Store, error) 
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.client, err = clientv3.New(clientv3.Config{
 		Endpoints: s.endpoints, DialTimeout: o.DialTimeout, TLS: tls, Username: o.Username, Password: o.Password,
-		// gRPC raises shorter times to 10 s; members refuse shorter ones than 5 s. Stalled calls are noticed earlier, by their timeouts.
+		// gRPC raises shorter times to 10 s; members refuse shorter ones than 5 s. Stalled calls are noticed earlier, by
+		// their timeouts.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
 		MaxUnaryRetries: 2, // the second renews a token; the rest is done here
 		Logger:          clientLogger(o.Log),
@@ -188,8 +189,8 @@ func (s *store) list(ctx context.Context, prefix string) (entries []kv.Entry, re
 	}
 }
 
-// Txn implements kv.Store. A transaction that ended as unknown may even be applied later, after a read that did not find it: only
-// conds make it harmless.
+// Txn implements kv.Store. A transaction that ended as unknown may even be applied later, after a read that did not
+// find it: only conds make it harmless.
 func (s *store) Txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, int64, error) {
 	compares := make([]clientv3.Cmp, len(conds))
 	for i, c := range conds {

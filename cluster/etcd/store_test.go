@@ -154,7 +154,8 @@ func TestTooLargeTransactionIsRefused(t *testing.T) {
 	}
 }
 
-// A member that is frozen keeps its connections and answers nothing: one attempt is lost, and the watch goes on elsewhere.
+// A member that is frozen keeps its connections and answers nothing: one attempt is lost, and the watch goes on
+// elsewhere.
 func TestFrozenMemberIsLeft(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)

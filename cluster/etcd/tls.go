@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// TLSFiles are PEM files. The zero value means no TLS. CA alone checks the server; Cert and Key are shown to it. A member needs all three: it
-// asks clients and members for a certificate of CA, and shows Cert in both roles.
+// TLSFiles are PEM files. The zero value means no TLS. CA alone checks the server; Cert and Key are shown to it. A
+// member needs all three: it asks clients and members for a certificate of CA, and shows Cert in both roles.
 type TLSFiles struct {
 	CA   string
 	Cert string

@@ -19,7 +19,8 @@ type Voter struct {
 	Client string // of etcd clients: the port after Peer's
 }
 
-// ParsePeers reads "name=host:port,…", the value of --cluster-peers: port is the one between nodes, and the next two belong to etcd.
+// ParsePeers reads "name=host:port,…", the value of --cluster-peers: port is the one between nodes, and the next two
+// belong to etcd.
 func ParsePeers(list string) ([]Voter, error) {
 	var peers []Voter
 	for item := range strings.SplitSeq(list, ",") {
@@ -57,8 +58,8 @@ func checkVoters(voters []Voter) error {
 	return nil
 }
 
-// Voters are the nodes of the list that run an embedded member: the first five of five or more, the first three of three or four,
-// else the first. Two members would be less available than one, because both would have to live.
+// Voters are the nodes of the list that run an embedded member: the first five of five or more, the first three of
+// three or four, else the first. Two members would be less available than one, because both would have to live.
 func Voters(peers []Voter) []Voter {
 	count := 1
 	switch {

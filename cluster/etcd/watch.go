@@ -18,7 +18,8 @@ import (
 // errStalled ends one stream of a watch, not the watch.
 var errStalled = errors.New("etcd: the member says nothing")
 
-// Watch implements kv.Store. It runs over as many streams as it needs, one after the other; next is the only state they share.
+// Watch implements kv.Store. It runs over as many streams as it needs, one after the other; next is the only state they
+// share.
 func (s *store) Watch(
 	ctx context.Context, prefix string, after int64, changed func(events []kv.Event, revision int64),
 ) error {
@@ -93,8 +94,8 @@ func (s *store) watchOnce(ctx context.Context, prefix string, next *int64, chang
 	}
 }
 
-// take hands over the events of an answer, one revision at a time, or notes the progress of one without events: the member has
-// sent everything up to that revision.
+// take hands over the events of an answer, one revision at a time, or notes the progress of one without events: the
+// member has sent everything up to that revision.
 func (s *store) take(answer *clientv3.WatchResponse, next *int64, changed func([]kv.Event, int64)) {
 	s.heardOf(answer.Header.RaftTerm)
 	if answer.IsProgressNotify() {
@@ -115,8 +116,9 @@ func (s *store) take(answer *clientv3.WatchResponse, next *int64, changed func([
 	}
 }
 
-// wentBack is asked when a stream came to nothing. A member that has not reached the revision that a watch has seen says nothing about
-// progress. It may lag; but if the majority has not reached it, the watch would wait for revisions that will be other changes.
+// wentBack is asked when a stream came to nothing. A member that has not reached the revision that a watch has seen
+// says nothing about progress. It may lag; but if the majority has not reached it, the watch would wait for revisions
+// that will be other changes.
 func (s *store) wentBack(ctx context.Context, seen int64) bool {
 	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), s.o.AttemptTimeout)
 	defer cancel()

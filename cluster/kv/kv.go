@@ -1,6 +1,6 @@
 // Package kv is the part of etcd that a cluster's metadata stands on, as an interface: an ordered map of strings with
-// revisions, transactions that compare, watches without gaps, and leases. Package etcd implements it on etcd v3, package
-// memory in the process (tests, simulation), package file in one file (a single node).
+// revisions, transactions that compare, watches without gaps, and leases. Package etcd implements it on etcd v3,
+// package memory in the process (tests, simulation), package file in one file (a single node).
 package kv
 
 import (
@@ -50,16 +50,16 @@ type Event struct {
 	Deleted bool // or its lease ran out
 }
 
-// Store is the map. Methods are safe for concurrent use. An error of Txn other than ErrLeaseGone may hide a transaction that
-// was applied: read before repeating.
+// Store is the map. Methods are safe for concurrent use. An error of Txn other than ErrLeaseGone may hide a transaction
+// that was applied: read before repeating.
 type Store interface {
 	// List returns all entries under a prefix, in order of key, and the revision that they are of. It is linearizable.
 	List(ctx context.Context, prefix string) ([]Entry, int64, error)
-	// Txn applies all ops if all conds hold, and says whether it did and the revision. It allows any number of ops that etcd
-	// allows by its default (128); a caller with more divides them.
+	// Txn applies all ops if all conds hold, and says whether it did and the revision. It allows any number of ops that
+	// etcd allows by its default (128); a caller with more divides them.
 	Txn(ctx context.Context, conds []Cond, ops []Op) (ok bool, revision int64, err error)
-	// Watch calls changed with the events of each revision above after, in order, none missing, until ctx ends (nil) or the
-	// watch cannot go on (ErrCompacted, ErrClosed). Losing the connection is not an end.
+	// Watch calls changed with the events of each revision above after, in order, none missing, until ctx ends (nil) or
+	// the watch cannot go on (ErrCompacted, ErrClosed). Losing the connection is not an end.
 	Watch(ctx context.Context, prefix string, after int64, changed func(events []Event, revision int64)) error
 	// Grant makes a lease. KeepAlive extends it; the TTL that remains is counted from before the call was sent.
 	Grant(ctx context.Context, ttl time.Duration) (LeaseID, error)

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// nodeTimeout is longer than a node takes for an operation on all leaders, so that it is the node that says what happened.
+// nodeTimeout is longer than a node takes for an operation on all leaders, so that it is the node that says what
+// happened.
 const nodeTimeout = 90 * time.Second
 
 // errNoSuchRequest is the answer to a path that the node does not have.

@@ -45,7 +45,8 @@ type channelNumbers struct {
 	Paused        bool   `json:"paused"`
 }
 
-// topics asks for the numbers of all topics, or of one that must be there: in a cluster every node counts what it leads, and the sum is shown.
+// topics asks for the numbers of all topics, or of one that must be there: in a cluster every node counts what it
+// leads, and the sum is shown.
 func (o *steward) topics(ctx context.Context, topic ...string) ([]topicNumbers, error) {
 	nodes, err := o.members(ctx)
 	if err != nil {

@@ -26,7 +26,8 @@ func startRealCluster(t *testing.T) []string {
 	return []string{nodes["n1"].HTTP, nodes["n2"].HTTP, nodes["n3"].HTTP}
 }
 
-// The commands about topics and channels against a cluster of real processes: through any node they say and do the same, whatever it leads.
+// The commands about topics and channels against a cluster of real processes: through any node they say and do the
+// same, whatever it leads.
 func TestCommandsOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := startRealCluster(t)
@@ -130,7 +131,8 @@ func lookOnACluster(t *testing.T, nodes []string, at func(i int, args ...string)
 	}
 }
 
-// changeSettingsOnACluster changes those of topic orders and its channel billing, through one node after the other; they lie in etcd and in the log.
+// changeSettingsOnACluster changes those of topic orders and its channel billing, through one node after the other;
+// they lie in etcd and in the log.
 func changeSettingsOnACluster(t *testing.T, nodes []string, at func(i int, args ...string) string) {
 	t.Helper()
 	var cs engine.ChannelSettings

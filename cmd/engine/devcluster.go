@@ -200,7 +200,8 @@ var devFlags = []string{
 	"cluster-address", "etcd-data-path", "etcd-peer-address", "etcd-client-address", "cluster-peers",
 }
 
-// checkServeFlags refuses what serve would refuse, before anything is started, and takes the nodes' shutdown timeout from it.
+// checkServeFlags refuses what serve would refuse, before anything is started, and takes the nodes' shutdown timeout
+// from it.
 func checkServeFlags(o *devOptions) (*pflag.FlagSet, error) {
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -224,8 +225,8 @@ func checkServeFlags(o *devOptions) (*pflag.FlagSet, error) {
 	return flags, nil
 }
 
-// portsFree finds out before the first node starts: half a cluster and an error in a log help nobody. Somebody may still take a
-// port before its node does; then that node says so.
+// portsFree finds out before the first node starts: half a cluster and an error in a log help nobody. Somebody may
+// still take a port before its node does; then that node says so.
 func portsFree(nodes []*devNode) error {
 	for _, n := range nodes {
 		for i, p := range n.ports {

@@ -23,8 +23,8 @@ import (
 const (
 	devReadyPoll    = 50 * time.Millisecond
 	devReadyTimeout = 2 * time.Second // of one question
-	// A node that ends again and again is started again after a pause that doubles from the first to the last; one that had
-	// run for devSteady begins anew.
+	// A node that ends again and again is started again after a pause that doubles from the first to the last; one that
+	// had run for devSteady begins anew.
 	devFirstPause = 200 * time.Millisecond
 	devLastPause  = 10 * time.Second
 	devSteady     = 30 * time.Second

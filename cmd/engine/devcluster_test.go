@@ -325,7 +325,8 @@ func TestDevClusterRuns(t *testing.T) {
 	}
 }
 
-// Ctrl-C goes to the whole foreground group. A node that got it beside dev-cluster's SIGTERM would have had two signals and ended at once.
+// Ctrl-C goes to the whole foreground group. A node that got it beside dev-cluster's SIGTERM would have had two signals
+// and ended at once.
 func TestDevClusterInterrupt(t *testing.T) {
 	t.Parallel()
 	p := startDev(t, t.TempDir())

@@ -37,7 +37,8 @@ func main() {
 	os.Exit(run(commandLine(os.Args), os.Stdout, os.Stderr))
 }
 
-// packageNames are what errors of our packages begin with. They are for who embeds the engine: on a command line the sentence is enough.
+// packageNames are what errors of our packages begin with. They are for who embeds the engine: on a command line the
+// sentence is enough.
 var packageNames = regexp.MustCompile(
 	`(^|: )(?:(?:aio|clog|cluster|engine|etcd|kv|meta|migrate|netproto|nsq|peer|replicate|segment|wire): )+`)
 

@@ -17,7 +17,8 @@ import (
 const (
 	// maxImportBatchBytes is the largest batch that an engine can store, one message of migrate.MaxBodyBytes.
 	maxImportBatchBytes = 15 << 20
-	// importHoldTime is how long messages may stay in flight while those between them are confirmed; what times out comes again.
+	// importHoldTime is how long messages may stay in flight while those between them are confirmed; what times out comes
+	// again.
 	importHoldTime = 24 * time.Hour
 )
 
@@ -126,8 +127,8 @@ func (d *dirTarget) LastID(ctx context.Context, topic, channel string) (uint64, 
 	return last, err
 }
 
-// Confirm lets everything be delivered up to last, finishes what is dropped and gives the rest back. The attempts that this costs are
-// forgotten when the directory is closed.
+// Confirm lets everything be delivered up to last, finishes what is dropped and gives the rest back. The attempts that
+// this costs are forgotten when the directory is closed.
 func (d *dirTarget) Confirm(ctx context.Context, topic, channel string, last uint64, drop func(uint64) bool) error {
 	c, err := d.channel(topic, channel)
 	if err != nil {
@@ -198,7 +199,8 @@ func (d *dirTarget) drained(topic, channel string) bool {
 	return true
 }
 
-// drainSink collects the ids of a channel's messages. A sink must not call its consumer, so that finishing them is the caller's.
+// drainSink collects the ids of a channel's messages. A sink must not call its consumer, so that finishing them is the
+// caller's.
 type drainSink struct {
 	last uint64
 	drop func(uint64) bool

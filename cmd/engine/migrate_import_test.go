@@ -75,8 +75,8 @@ func cleanBacklogs() backlogs {
 	}
 }
 
-// contents opens a data directory and reads all channels empty. What waits at a topic is read by a new channel. Every message
-// must come with attempts 1: the import's own deliveries are forgotten.
+// contents opens a data directory and reads all channels empty. What waits at a topic is read by a new channel. Every
+// message must come with attempts 1: the import's own deliveries are forgotten.
 func contents(t *testing.T, dir string) (got backlogs, paused []string) {
 	t.Helper()
 	e, err := engine.Open(t.Context(), engine.Options{DataPath: dir, Logger: slog.New(slog.DiscardHandler)})
@@ -296,7 +296,8 @@ func tree(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// After kill -9 the topic's old meta file offers messages that the channel has already: they are one message all the same.
+// After kill -9 the topic's old meta file offers messages that the channel has already: they are one message all the
+// same.
 func TestImportAfterKill(t *testing.T) {
 	to := t.TempDir()
 	if done, err := importInto(t, nsqdDir(t, "killed"), to, unwrapped); err != nil || !done {

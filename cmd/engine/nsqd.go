@@ -184,8 +184,8 @@ func (c *config) named(name string) *setting {
 	return c.settings[i]
 }
 
-// maxNSQDBodyBytes is the most that nsqd's --max-msg-size and --max-body-size can raise the limits to: with its framing, it must
-// fit into the largest batch.
+// maxNSQDBodyBytes is the most that nsqd's --max-msg-size and --max-body-size can raise the limits to: with its
+// framing, it must fit into the largest batch.
 const maxNSQDBodyBytes = 12 << 20
 
 // related settles what depends on several flags.

@@ -11,7 +11,8 @@ import (
 	"penstock/nsq"
 )
 
-// nsqdFlag is one flag of nsqd 1.3.0, which is a key of its configuration file as well. It is a flag.Value that remembers what was said.
+// nsqdFlag is one flag of nsqd 1.3.0, which is a key of its configuration file as well. It is a flag.Value that
+// remembers what was said.
 type nsqdFlag struct {
 	name    string
 	cfg     string // the key; "": the name with underscores

@@ -191,7 +191,8 @@ func startNSQD(t *testing.T, dir string, args ...string) *process {
 	return startProcess(t, dir, link, append([]string{"-tcp-address=127.0.0.1:0", "-http-address=127.0.0.1:0"}, args...))
 }
 
-// As nsqd it works in the current directory, leaves the files of the nsqd there alone, and says once how to import them.
+// As nsqd it works in the current directory, leaves the files of the nsqd there alone, and says once how to import
+// them.
 func TestNSQDServes(t *testing.T) {
 	dir := nsqdDir(t, "clean")
 	before := tree(t, dir)

@@ -63,7 +63,8 @@ type EventKind uint8
 
 const (
 	_ EventKind = iota
-	// Part, Cursor, Start, End, Deferred, HoldMs: the state at creation or recovery; once per partition, before all else of it. Flag: not all of Cursor is committed
+	// Part, Cursor, Start, End, Deferred, HoldMs: the state at creation or recovery; once per partition, before all else
+	// of it. Flag: not all of Cursor is committed
 	EvAddPartition
 	EvVisible           // Part, End: messages below End may be delivered: committed, and not held by a paused topic
 	EvDeferredPublished // Part, Deferred: delayed messages; comes before the EvVisible that covers them
@@ -71,7 +72,8 @@ const (
 	EvTrimmed
 	EvDropped   // Part, Msg, End: the log says that [Msg, End) is dropped for every channel (TopicEmptied)
 	EvSubscribe // Client, MsgTimeoutMs, SampleRate, HoldMs
-	// Client: its messages in flight are redelivered first, at once, or when their holds end. Flag: nothing of them is on its way
+	// Client: its messages in flight are redelivered first, at once, or when their holds end. Flag: nothing of them is on
+	// its way
 	EvUnsubscribe
 	EvReady     // Client, Count: it takes up to Count messages in flight (a window, not a credit)
 	EvStop      // Client: no more deliveries, EvReady is ignored from now on (CLS)
@@ -88,7 +90,8 @@ const (
 	EvEmpty     // everything visible is dropped, in flight and delayed included
 	EvReset     // Part, Msg, Start, Deferred: deliver from Msg on, clamped to [Start, visible end]
 
-	// Settings (nil: as they are), SharePartsHere, PartsAll: in force at once; older settings than the channel has change nothing
+	// Settings (nil: as they are), SharePartsHere, PartsAll: in force at once; older settings than the channel has change
+	// nothing
 	EvConfigure
 	// Part, Take: the log has, committed, what TakeControls took up to the Take'th; 0: nothing that it took
 	EvConfirmsCommitted
@@ -98,12 +101,14 @@ const (
 	EvGone
 	// ID, Tag: of a delivery with Result.Unsure. Result: Deliver, or Hold: it was taken back, as if it had not been made
 	EvTag
-	// ID, DelayMs: of a delivery whose message cannot be read now: it is taken back, as if it had not been made, and comes again after the delay
+	// ID, DelayMs: of a delivery whose message cannot be read now: it is taken back, as if it had not been made, and comes
+	// again after the delay
 	EvUnread
 	EvHold    // Client, HoldMs: of its deliveries from now on
 	EvReturn  // Client, ID, Seen: the client's node did not hand over this delivery, and will not
 	EvUnfence // Part: nothing that a leader before delivered is on its way any more
-	// Part: another leads it now. Whatever is of it is forgotten here, what the log was not told included; it may be added again
+	// Part: another leads it now. Whatever is of it is forgotten here, what the log was not told included; it may be added
+	// again
 	EvRemovePartition
 )
 
@@ -134,7 +139,8 @@ type Event struct {
 	Settings       *ChannelSettings
 	SharePartsHere uint32 // partitions that this node leads; 0: its share of what the settings limit is all of it
 	PartsAll       uint32 // partitions of the topic
-	// EvSubscribe, EvHold: how long a delivery may be on its way to the client; 0: not at all. EvAddPartition: the same for the leader before
+	// EvSubscribe, EvHold: how long a delivery may be on its way to the client; 0: not at all. EvAddPartition: the same
+	// for the leader before
 	HoldMs int64
 	// EvFinish, EvRequeue, EvTouch: the last Result.Serial that the client's node had then. EvReturn: the delivery's
 	Seen   uint64
@@ -183,9 +189,9 @@ type Result struct {
 	Err      error
 }
 
-// Channel is the machine of one channel on the leader, over all partitions of its
-// topic. It has one owner at a time. Steps allocate nothing once the pools have
-// grown to the number of messages in flight and delayed, which bound its memory.
+// Channel is the machine of one channel on the leader, over all partitions of its topic. It has one owner at a time.
+// Steps allocate nothing once the pools have grown to the number of messages in flight and delayed, which bound its
+// memory.
 //
 // Every visible message is in exactly one state:
 //
@@ -194,7 +200,7 @@ type Result struct {
 //	waiting     an entry whose timer is the due time (or, due, waits to be visible)
 //	redelivery  an entry in the queue; no timer
 //	parked      an entry behind another of its lane, in an ordered channel; no timer
-//	recalled    an entry whose last delivery may still be on its way to a client of another node; its timer is the end of that
+//	recalled    an entry whose last delivery may still be on its way to a client of another node; its timer ends that
 //	doomed      an entry that is to be a dead letter, while the outbox is full; no timer
 //	confirmed   id < confirmed, or in the confirmed ranges above
 //

@@ -114,8 +114,8 @@ func (c *Channel) retryDoomed(p *channelPart, all bool) {
 	}
 }
 
-// forgetDead removes dead letters at or above from that no TakeControls has returned yet. A reset calls it: their messages
-// will be delivered again.
+// forgetDead removes dead letters at or above from that no TakeControls has returned yet. A reset calls it: their
+// messages will be delivered again.
 func (c *Channel) forgetDead(p *channelPart, from segment.MsgID) {
 	p.outbox = slices.DeleteFunc(p.outbox, func(o outboxEntry) bool {
 		if o.ID < from || o.take != notTaken {

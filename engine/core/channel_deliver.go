@@ -269,7 +269,8 @@ func (c *Channel) requeue(ev *Event) error {
 	return nil
 }
 
-// unread takes a delivery back whose message cannot be read now. Unlike requeue it writes nothing: where the message is read next nobody knows of it.
+// unread takes a delivery back whose message cannot be read now. Unlike requeue it writes nothing: where the message is
+// read next nobody knows of it.
 func (c *Channel) unread(ev *Event) {
 	e := c.entries.get(ev.ID)
 	if e == nil || e.state != entryInFlight {
@@ -303,8 +304,8 @@ func (c *Channel) drop(id ID) {
 	c.settle(p)
 }
 
-// gone is drop for what waits, for its time or its turn. A client that has a message may still finish it; a dead letter is
-// its carrier's to see.
+// gone is drop for what waits, for its time or its turn. A client that has a message may still finish it; a dead letter
+// is its carrier's to see.
 func (c *Channel) gone(id ID, res *Result) {
 	e := c.entries.get(id)
 	if e == nil || e.state == entryInFlight || e.state == entryDoomed {

@@ -122,15 +122,15 @@ func (c *Channel) offerTo(cl *channelClient, p *channelPart, ev *Event, l *lane,
 	}
 }
 
-// sampledBehind says whether the message at the reading cursor is for a client that does not want it in its sample. If nothing but the log is waited for it need not wait, or
-// each would wait for a commit of its own.
+// sampledBehind says whether the message at the reading cursor is for a client that does not want it in its sample. If
+// nothing but the log is waited for it need not wait, or each would wait for a commit of its own.
 func (c *Channel) sampledBehind(p *channelPart, ev *Event, old Deferral) bool {
 	cl := c.choose(ev.Tag, ev.Part)
 	return cl != nil && old.Attempts == 0 && c.sampledOut(cl, MakeID(ev.Part, ev.Msg))
 }
 
-// passSample is pass for what a client's sample leaves out. Who is subscribed at the next leader may want all of it; the channel's own sample and filter are the
-// same there.
+// passSample is pass for what a client's sample leaves out. Who is subscribed at the next leader may want all of it;
+// the channel's own sample and filter are the same there.
 func (c *Channel) passSample(p *channelPart, res *Result) {
 	c.pass(p, res)
 	c.passed(p)
@@ -258,8 +258,8 @@ func (c *Channel) releaseSettled(p *channelPart) {
 	}
 }
 
-// confirmsCommitted goes by the number alone: what was written before the first take, as a pause that was said again, may be
-// committed after more was taken, and says nothing of that.
+// confirmsCommitted goes by the number alone: what was written before the first take, as a pause that was said again,
+// may be committed after more was taken, and says nothing of that.
 func (c *Channel) confirmsCommitted(p *channelPart, take uint64) {
 	p.committed = max(p.committed, min(take, p.takes))
 	c.releaseSettled(p)

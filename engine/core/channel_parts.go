@@ -85,8 +85,8 @@ func (c *Channel) addPartition(ev *Event) {
 	}
 	c.special = c.isSpecial()
 	if c.settings.Order != OrderNone && (ev.Flag || p.loggedSettings != c.settings.Version) {
-		// What the log confirms, and may lose yet, is behind nobody: the settings are written once more, and when that is committed, all before it is. They
-		// are also if another partition has newer ones, see adopt.
+		// What the log confirms, and may lose yet, is behind nobody: the settings are written once more, and when that is
+		// committed, all before it is. They are also if another partition has newer ones, see adopt.
 		p.loggedSettings = notLogged
 		c.settleLane(p, &p.lane)
 	}
@@ -104,8 +104,8 @@ func (c *Channel) addPartition(ev *Event) {
 	}
 }
 
-// removePartition forgets a partition. Clients that have messages of it are told ErrNotInFlight from now on. Lanes of keys that wait for its log go
-// on: the log's next leader knows what it holds.
+// removePartition forgets a partition. Clients that have messages of it are told ErrNotInFlight from now on. Lanes of
+// keys that wait for its log go on: the log's next leader knows what it holds.
 func (c *Channel) removePartition(p *channelPart) {
 	c.forgetIf(p, func(*entry) bool { return true })
 	for l := p.settling.first; l != nil; l = p.settling.first {
@@ -220,8 +220,8 @@ func (c *Channel) discardTo(p *channelPart, to segment.MsgID) {
 	c.passed(p)
 }
 
-// passed makes an ordered channel wait until the log has what was confirmed without being delivered, or what a reset or new settings did: a leader that does not know of
-// it would deliver what lies before this channel's next message.
+// passed makes an ordered channel wait until the log has what was confirmed without being delivered, or what a reset or
+// new settings did: a leader that does not know of it would deliver what lies before this channel's next message.
 func (c *Channel) passed(p *channelPart) {
 	if c.settings.Order != OrderNone {
 		c.settleLane(p, &p.lane)

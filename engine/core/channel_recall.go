@@ -1,18 +1,19 @@
 package core
 
-// A delivery of an ordered channel that goes to a client of another node lies for a while where this machine cannot see it: in a socket, or at a node
-// that stands still. Until it was said how long that may last (its hold), no other client gets the message, and nobody the next one of its lane:
-// else the node in between could hand over the earlier one after the later.
+// A delivery of an ordered channel that goes to a client of another node lies for a while where this machine cannot see
+// it: in a socket, or at a node that stands still. Until it was said how long that may last (its hold), no other client
+// gets the message, and nobody the next one of its lane: else the node in between could hand over the earlier one after
+// the later.
 //
-// The hold ends when the client speaks of the delivery (FIN, REQ), when its node gives it back (EvReturn) or says that nothing of the client's is left
-// (EvUnsubscribe with Flag), and at last by time. A message that timed out meanwhile, or whose client is gone without a word, is
-// recalled: an entry in no list, whose timer is the end of the hold.
+// The hold ends when the client speaks of the delivery (FIN, REQ), when its node gives it back (EvReturn) or says that
+// nothing of the client's is left (EvUnsubscribe with Flag), and at last by time. A message that timed out meanwhile,
+// or whose client is gone without a word, is recalled: an entry in no list, whose timer is the end of the hold.
 //
-// A confirmation that was taken ends the entry, and its timer with it: only the lane waits for the commit. So no message comes again from this leader
-// because its confirmation's commit takes long.
+// A confirmation that was taken ends the entry, and its timer with it: only the lane waits for the commit. So no
+// message comes again from this leader because its confirmation's commit takes long.
 
-// returnPauseMs is how long a delivery that was given back waits for the next one: a node that cannot hand anything over just now would give it back at once,
-// again and again.
+// returnPauseMs is how long a delivery that was given back waits for the next one: a node that cannot hand anything
+// over just now would give it back at once, again and again.
 const returnPauseMs = 50
 
 // holds says that deliveries to the client are held.
@@ -41,7 +42,8 @@ func (c *Channel) comeAgain(e *entry, front bool) {
 	c.schedule(e, e.heldMs)
 }
 
-// stale says that the client's node spoke before it had the delivery that is in flight: it means an earlier one, which timed out.
+// stale says that the client's node spoke before it had the delivery that is in flight: it means an earlier one, which
+// timed out.
 func (e *entry) stale(ev *Event) bool { return e.serial > ev.Seen }
 
 // giveBack takes a delivery that the client's node did not hand over. It does not count as an attempt.
@@ -73,7 +75,8 @@ func (c *Channel) hold(ev *Event) {
 	}
 }
 
-// fence lets nothing of a partition's order go for a while: the leader before may have given messages to nodes that still have to hand them over.
+// fence lets nothing of a partition's order go for a while: the leader before may have given messages to nodes that
+// still have to hand them over.
 func (c *Channel) fence(p *channelPart, ms int64) {
 	if ms <= 0 || c.settings.Order == OrderNone {
 		return

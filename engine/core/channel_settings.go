@@ -103,12 +103,12 @@ func (c *Channel) redeliverSpecial(res *Result) (*entry, *channelClient) {
 	return nil, nil
 }
 
-// maxChoiceScan is how many messages of the redelivery queue are looked at for one that a client may take: more than a client that is
-// gone leaves there, or what it left would hold back what others may have.
+// maxChoiceScan is how many messages of the redelivery queue are looked at for one that a client may take: more than a
+// client that is gone leaves there, or what it left would hold back what others may have.
 const maxChoiceScan = 4096
 
-// choose returns the client whose turn it is to take a message of the tag and the partition: one of the same tag, or one without a tag
-// if nobody with the tag is subscribed; nil: none of them has credit. Some client has.
+// choose returns the client whose turn it is to take a message of the tag and the partition: one of the same tag, or
+// one without a tag if nobody with the tag is subscribed; nil: none of them has credit. Some client has.
 func (c *Channel) choose(tag uint64, part uint32) *channelClient {
 	if c.choosy == 0 {
 		return c.ring
@@ -132,7 +132,8 @@ func (c *Channel) choose(tag uint64, part uint32) *channelClient {
 	return untagged
 }
 
-// chooseAny is choose for a message whose tag is not known: it was recovered from the log, or waited for its time from the beginning.
+// chooseAny is choose for a message whose tag is not known: it was recovered from the log, or waited for its time from
+// the beginning.
 func (c *Channel) chooseAny(part uint32) *channelClient {
 	for cl := c.ring; ; {
 		if cl.only == 0 || cl.only-1 == part {
@@ -164,8 +165,8 @@ func (c *Channel) learnTag(ev *Event, res *Result) {
 	c.enqueue(e, true)
 }
 
-// awaited says whether a client that will take messages of the tag and the partition is subscribed, with credit or without. One that stopped
-// never will.
+// awaited says whether a client that will take messages of the tag and the partition is subscribed, with credit or
+// without. One that stopped never will.
 func (c *Channel) awaited(tag uint64, part uint32) bool {
 	for _, cl := range c.order {
 		if cl.tag == tag && !cl.stopped && (cl.only == 0 || cl.only-1 == part) {

@@ -189,8 +189,8 @@ func BenchmarkKeyOrdered(b *testing.B) {
 	}
 }
 
-// One take has only so many ranges of what was moved. A dead letter waits for all of them: one may be of its own id, from
-// before a reset.
+// One take has only so many ranges of what was moved. A dead letter waits for all of them: one may be of its own id,
+// from before a reset.
 func TestDeadLettersWaitForWhatWasMoved(t *testing.T) {
 	b := newBusy(1)
 	b.configure(ChannelSettings{MaxAttempts: 1})

@@ -237,7 +237,8 @@ func (s *sim) expectAdded(p *simPart) {
 	}
 }
 
-// giveAway takes a partition away and gives it back as its log has it: clients stay, and the other partition does not notice.
+// giveAway takes a partition away and gives it back as its log has it: clients stay, and the other partition does not
+// notice.
 func (s *sim) giveAway(p *simPart) {
 	cur := p.log.Channel("c")
 	if s.next()%2 == 0 || cur.Paused != s.paused || cur.Skipped != s.skipped ||
@@ -299,7 +300,8 @@ func (s *sim) anyEligible() bool {
 	})
 }
 
-// stands tells the channel the tag of a message that it delivered without knowing it. It takes the message back exactly if it is another client's.
+// stands tells the channel the tag of a message that it delivered without knowing it. It takes the message back exactly
+// if it is another client's.
 func (s *sim) stands(res *Result) bool {
 	made := *res
 	tag := tagOf(made.ID.MsgID())

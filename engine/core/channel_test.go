@@ -258,7 +258,8 @@ func TestEntryTable(t *testing.T) {
 	}
 }
 
-// A delivery whose message cannot be read is taken back: it costs its client nothing, counts no attempt, is not confirmed, and comes again after the delay.
+// A delivery whose message cannot be read is taken back: it costs its client nothing, counts no attempt, is not
+// confirmed, and comes again after the delay.
 func TestUnread(t *testing.T) {
 	b := newBusy(1)
 	b.step(Event{Kind: EvVisible, End: 2})

@@ -33,7 +33,8 @@ const (
 	lastControlKind = DeferredCarried
 )
 
-// kindLevels says from which feature level on (engine/level.go) a kind is written: versions of a lower one cannot read it. A new kind is of the newest level.
+// kindLevels says from which feature level on (engine/level.go) a kind is written: versions of a lower one cannot read
+// it. A new kind is of the newest level.
 var kindLevels = [lastControlKind + 1]uint8{
 	ChannelCreated: 1, ChannelDeleted: 1, Confirmed: 1, Deferred: 1, ChannelPaused: 1, ChannelSkipped: 1, ChannelReset: 1,
 	TopicPaused: 1, TopicEmptied: 1, EpochStart: 1, Checkpoint: 1,

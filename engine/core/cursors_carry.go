@@ -75,8 +75,9 @@ func (c *Cursors) carry(ct *Control, end segment.MsgID, at segment.Offset) error
 	return nil
 }
 
-// CarriedFrom returns the lowest offset of a control batch whose copies somebody still wants: its segment
-// and everything behind must stay. It is false if there is none. startAt is where the log begins: what was carried below is gone.
+// CarriedFrom returns the lowest offset of a control batch whose copies somebody still wants: its segment and
+// everything behind must stay. It is false if there is none. startAt is where the log begins: what was carried below is
+// gone.
 func (c *Cursors) CarriedFrom(startAt segment.Offset) (segment.Offset, bool) {
 	if !c.carriedKnown || c.carriedFrom < startAt {
 		c.carriedFrom, c.carriedKnown = noPlace, true
@@ -94,8 +95,8 @@ func (c *Cursors) CarriedFrom(startAt segment.Offset) (segment.Offset, bool) {
 
 const noPlace segment.Offset = 1<<63 - 1
 
-// neededBy returns the lowest message that the channel has not confirmed, that is not carried for it, and that is not below the log's
-// start. What is below stays so until a reset; so the search goes on where it ended.
+// neededBy returns the lowest message that the channel has not confirmed, that is not carried for it, and that is not
+// below the log's start. What is below stays so until a reset; so the search goes on where it ended.
 func (c *Cursors) neededBy(ch *Cursor, start segment.MsgID) segment.MsgID {
 	m := max(ch.needed, ch.Confirmed, start)
 	for {
@@ -194,8 +195,9 @@ func (c *Cursors) toCarry(ch *Cursor, dst []CarrySource, start, below Border, ma
 	return dst, true
 }
 
-// Gone appends, in the order of their ids, at most maxCount messages that wait for their time in some channel and that nobody can get any
-// more: retention by size, age or count removed the segments in which they lie or are carried. start is where the log begins.
+// Gone appends, in the order of their ids, at most maxCount messages that wait for their time in some channel and that
+// nobody can get any more: retention by size, age or count removed the segments in which they lie or are carried. start
+// is where the log begins.
 func (c *Cursors) Gone(dst []segment.MsgID, start Border, maxCount int) []segment.MsgID {
 	from := len(dst)
 	taken := 0
@@ -220,8 +222,8 @@ func (c *Cursors) Gone(dst []segment.MsgID, start Border, maxCount int) []segmen
 	return dst[:from+min(len(out), maxCount)]
 }
 
-// CarriedBelow appends, in the order of their ids, at most maxCount messages from the id from on whose bytes are only where they are
-// carried: start is where the log begins.
+// CarriedBelow appends, in the order of their ids, at most maxCount messages from the id from on whose bytes are only
+// where they are carried: start is where the log begins.
 func (c *Cursors) CarriedBelow(dst []CarrySource, from segment.MsgID, start Border, maxCount int) []CarrySource {
 	for i := searchID(c.carried, from, carriedPlace.id); i < len(c.carried) && c.carried[i].ID < start.ID &&
 		maxCount > 0; i++ {

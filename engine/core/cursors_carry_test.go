@@ -206,10 +206,11 @@ func TestToCarry(t *testing.T) {
 	}
 }
 
-// What retention removed in spite of who waits needs no segment, and is named, so that the channels lose it: a round of carrying that is full of it would
-// otherwise be empty for ever.
+// What retention removed in spite of who waits needs no segment, and is named, so that the channels lose it: a round of
+// carrying that is full of it would otherwise be empty for ever.
 func TestGone(t *testing.T) {
-	// Ten messages; 4 was delayed by its publishing and lies at 40, 2 and 7 were requeued, the others below 8 are confirmed. The n-th control lies at n*1000.
+	// Ten messages; 4 was delayed by its publishing and lies at 40, 2 and 7 were requeued, the others below 8 are
+	// confirmed. The n-th control lies at n*1000.
 	wait := deferred("a", Deferral{ID: 2, DueMs: 9, Attempts: 1}, Deferral{ID: 7, DueMs: 9, Attempts: 1})
 	done := confirmed("a", 0, 2, 3, 4, 5, 7)
 	base := []Control{created("a", 0), wait, done}

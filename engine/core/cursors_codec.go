@@ -39,8 +39,8 @@ func (c *Cursors) version() byte {
 	return cursorsVersion1
 }
 
-// foldLevels says from which feature level on a version of the fold is written. What only that version can say is put into a fold by
-// entries of that level alone.
+// foldLevels says from which feature level on a version of the fold is written. What only that version can say is put
+// into a fold by entries of that level alone.
 var foldLevels = [cursorsVersion + 1]uint8{cursorsVersion1: 1, cursorsVersion: 1}
 
 // Level is the first feature level whose versions can read the fold.

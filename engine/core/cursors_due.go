@@ -1,7 +1,7 @@
 package core
 
-// ShiftDue moves the due time of everything that waits by ms and returns how much there is. The engine does it to the fold that the batch carries which begins an
-// epoch, so that all replicas get it with the log. No time goes below 0.
+// ShiftDue moves the due time of everything that waits by ms and returns how much there is. The engine does it to the
+// fold that the batch carries which begins an epoch, so that all replicas get it with the log. No time goes below 0.
 func (c *Cursors) ShiftDue(ms int64) (count int) {
 	for i := range c.Deferred {
 		d := &c.Deferred[i]

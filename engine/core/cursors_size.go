@@ -56,8 +56,8 @@ func (ch *Cursor) maxBytes() int64 {
 	return n
 }
 
-// deltaBytes bounds the encodings of n differences that add up to at most last: only every 128th of it can take a second byte,
-// only every 16384th a third.
+// deltaBytes bounds the encodings of n differences that add up to at most last: only every 128th of it can take a
+// second byte, only every 16384th a third.
 func deltaBytes(n int, last segment.MsgID) int64 {
 	sum := int64(n)
 	for rest := uint64(last) >> 7; rest > 0; rest >>= 7 {

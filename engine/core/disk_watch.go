@@ -51,9 +51,9 @@ const (
 
 // DiskWatch decides whether a disk hangs. It is fed with the time and with how many writes began and came back.
 //
-// What counts is progress: a write that comes back, however late, shows that the disk works, and a spike of load must not move leaderships. Only time in
-// which nothing at all came back while something waited counts, and only as far as the watch itself ran: a process that was stopped, or got no processor, has
-// not seen that nothing came.
+// What counts is progress: a write that comes back, however late, shows that the disk works, and a spike of load must
+// not move leaderships. Only time in which nothing at all came back while something waited counts, and only as far as
+// the watch itself ran: a process that was stopped, or got no processor, has not seen that nothing came.
 //
 //	        1/5 patience             patience                    FailedNs
 //	good ───────────────► slow ───────────────► hung ─────────────────────────► failed
@@ -165,7 +165,8 @@ func (w *DiskWatch) handsOver(now int64) bool {
 	return true
 }
 
-// Kept says that the hand-over which was asked for last has ended and gave nothing away: others that can take something may come back at any time.
+// Kept says that the hand-over which was asked for last has ended and gave nothing away: others that can take something
+// may come back at any time.
 func (w *DiskWatch) Kept() { w.nextHand = min(w.nextHand, w.handedAt+DiskKeptEveryNs) }
 
 // tell says whether others hear of the state now: at most MaxDiskTellCount times in DiskTellSpanNs.

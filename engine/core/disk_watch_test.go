@@ -212,8 +212,8 @@ func TestDiskWatchAllocates(t *testing.T) {
 	}
 }
 
-// Two disks hang, and the first to hang finds nobody for what it leads. It asks again as soon as somebody may be there, not after the minutes that lie between
-// two hand-overs that gave something away.
+// Two disks hang, and the first to hang finds nobody for what it leads. It asks again as soon as somebody may be there,
+// not after the minutes that lie between two hand-overs that gave something away.
 func TestDiskWatchKept(t *testing.T) {
 	d := newWatched(t)
 	d.run(6*time.Second, d.hang)

@@ -8,9 +8,10 @@ import (
 	"penstock/segment"
 )
 
-// A version that does not know a kind of entries may still read a fold that was made behind one, in a later segment's first batch: then nothing of what the
-// entry did may be missing. What an entry did is in the fold, all of it, and a fold that an older version could not read in full is of a version that it refuses.
-// So behind any number of entries, of any kinds, a fold that is written and read goes on as the one that it was made of.
+// A version that does not know a kind of entries may still read a fold that was made behind one, in a later segment's
+// first batch: then nothing of what the entry did may be missing. What an entry did is in the fold, all of it, and a
+// fold that an older version could not read in full is of a version that it refuses. So behind any number of entries,
+// of any kinds, a fold that is written and read goes on as the one that it was made of.
 func TestFoldSaysWhatItsEntriesDid(t *testing.T) {
 	seen := map[ControlKind]bool{EpochStart: true, Checkpoint: true} // nothing of them is kept, and the fold itself
 	behind := func(name string, controls []Control, fold func() *Cursors) {
@@ -65,7 +66,8 @@ var derived = map[string]bool{
 	"Cursors.carriedFrom": true, "Cursors.carriedKnown": true, "Cursor.needed": true, "IDSet.head": true,
 }
 
-// Every field of a fold is written: the samples have something in each, and are read back as they were. A field that is added without its bytes fails here.
+// Every field of a fold is written: the samples have something in each, and are read back as they were. A field that is
+// added without its bytes fails here.
 func TestFoldHasEveryField(t *testing.T) {
 	filled := map[string]bool{}
 	var walk func(v reflect.Value)

@@ -126,7 +126,8 @@ func kvs(pairs ...string) (out []segment.KV) {
 	return out
 }
 
-// B60: exact, prefix, glob, regexp, several rules, inverse. B55: what drops only flagged messages is the inverse of a rule.
+// B60: exact, prefix, glob, regexp, several rules, inverse. B55: what drops only flagged messages is the inverse of a
+// rule.
 func TestFilterMatch(t *testing.T) {
 	rule := func(m Match, pattern string) Rule { return Rule{Header: "h", Match: m, Pattern: pattern} }
 	other := Rule{Header: "o", Match: MatchExists}

@@ -35,8 +35,8 @@ type Node struct {
 	Lookup string `json:"lookup"`
 	Native string `json:"native"`
 
-	// Level is the highest feature level that the process knows, StoreLevel that of its directory. A version from before there were levels says 0,
-	// which means 1.
+	// Level is the highest feature level that the process knows, StoreLevel that of its directory. A version from before
+	// there were levels says 0, which means 1.
 	Level      int `json:"level,omitzero"`
 	StoreLevel int `json:"store_level,omitzero"`
 
@@ -151,28 +151,31 @@ var (
 // Registration is what a node needs to join, and how it hears of the cluster.
 type Registration struct {
 	Node Node // ID 0 at the first join: it is given
-	// Cluster is what the node's data directory belongs to; zero: nothing yet. ErrForeign if the store is another one's, and then nothing was changed.
+	// Cluster is what the node's data directory belongs to; zero: nothing yet. ErrForeign if the store is another one's,
+	// and then nothing was changed.
 	Cluster uuid.UUID
-	// Import are topics of a single node's data directory that becomes the first node of a cluster. They enter the store with this node
-	// as their only replica, unless they are there.
+	// Import are topics of a single node's data directory that becomes the first node of a cluster. They enter the store
+	// with this node as their only replica, unless they are there.
 	Import []ImportedTopic
-	// Damaged are the partitions whose copies here cannot be relied on, as recovery found. Their rows say so before the node is live: none of them
-	// is ever elected.
+	// Damaged are the partitions whose copies here cannot be relied on, as recovery found. Their rows say so before the
+	// node is live: none of them is ever elected.
 	Damaged []PartitionID
 	// AllDamaged says that for all copies that rows say are here: the node itself may not know of them any more.
 	AllDamaged bool
 	// Founding is the feature level of the cluster if this node is the first. 0: the first level.
 	Founding int
-	// Raise gives the node's directory a level, durably; Join calls it before the node registers where the cluster is at a higher one, or is being
-	// raised to it. nil: there is no directory.
+	// Raise gives the node's directory a level, durably; Join calls it before the node registers where the cluster is at a
+	// higher one, or is being raised to it. nil: there is no directory.
 	Raise func(level int) error
-	// Changed is called by one goroutine: first with everything, then with every change, in order. It must not block for long.
+	// Changed is called by one goroutine: first with everything, then with every change, in order. It must not block for
+	// long.
 	Changed func(*Change)
 	// Lease is called whenever the lease was extended: the node may serve as leader until then (by Clock, margin
 	// subtracted). It must not block.
 	Lease func(until time.Time)
-	// Clock is what leases are measured by. It does not jump, and goes on while the whole machine stands still, as the store's own clock does. nil:
-	// time.Now, whose monotonic part stands still then. It is read before the store is asked. Any goroutine may call it.
+	// Clock is what leases are measured by. It does not jump, and goes on while the whole machine stands still, as the
+	// store's own clock does. nil: time.Now, whose monotonic part stands still then. It is read before the store is asked.
+	// Any goroutine may call it.
 	Clock func() time.Time
 }
 
@@ -182,43 +185,45 @@ type ImportedTopic struct {
 	Epochs []segment.Epoch
 }
 
-// Store is the engine's way to the agreement. Methods are safe for concurrent use; those with a context wait for the store.
+// Store is the engine's way to the agreement. Methods are safe for concurrent use; those with a context wait for the
+// store.
 type Store interface {
-	// Join registers the node, begins its lease and the watch, and returns when the first Changed has returned. A node of the same
-	// name with another store uuid comes back empty: it is in no ISR any more. Leave or Close ends it. ErrNewerLevel if the cluster is at a
-	// feature level that Node.Level does not reach; then nothing was changed.
+	// Join registers the node, begins its lease and the watch, and returns when the first Changed has returned. A node of
+	// the same name with another store uuid comes back empty: it is in no ISR any more. Leave or Close ends it.
+	// ErrNewerLevel if the cluster is at a feature level that Node.Level does not reach; then nothing was changed.
 	Join(ctx context.Context, r Registration) (Node, error)
 	// Snapshot is the newest one; nil before Join.
 	Snapshot() *Snapshot
 
-	// CreateTopic places the replicas, chooses leaders and makes the topic with all partitions in one step, or not at all. t.ID zero: one is
-	// made. t.Replicas 0: the default. ErrExists with the existing topic; ErrTooFewNodes.
+	// CreateTopic places the replicas, chooses leaders and makes the topic with all partitions in one step, or not at all.
+	// t.ID zero: one is made. t.Replicas 0: the default. ErrExists with the existing topic; ErrTooFewNodes.
 	CreateTopic(ctx context.Context, t Topic) (*Topic, error)
 	// DeleteTopic removes it and leaves an entry in Deleted.
 	DeleteTopic(ctx context.Context, id uuid.UUID) error
 	// ExpandTopic adds partitions; the existing ones stay as they are. The version of the settings rises.
 	ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) error
-	// ConfigureTopic replaces a topic's settings, whose Version must be the present one (0: never configured), and returns the topic as it is
-	// then. Partitions get the new MinISR with it, or from the controller as soon as so many replicas are in sync; more Partitions are made in the
-	// same step. ErrConflict if the version is another one, ErrSettings, ErrTooFewNodes.
+	// ConfigureTopic replaces a topic's settings, whose Version must be the present one (0: never configured), and returns
+	// the topic as it is then. Partitions get the new MinISR with it, or from the controller as soon as so many replicas
+	// are in sync; more Partitions are made in the same step. ErrConflict if the version is another one, ErrSettings,
+	// ErrTooFewNodes.
 	ConfigureTopic(ctx context.Context, id uuid.UUID, settings TopicSettings) (*Topic, error)
 	// Tombstone hides a producer from lookups until then.
 	Tombstone(ctx context.Context, key TombstoneKey, until time.Time) error
 
-	// ChangeISR is a leader's proposal: compare-and-swap on Epoch and Version of want, which also must be led by want.Leader and Boot; new
-	// members must be registered with the store uuid that want names. It returns the row as it is afterwards, whoever
-	// changed it, and ErrConflict if that was not want.
+	// ChangeISR is a leader's proposal: compare-and-swap on Epoch and Version of want, which also must be led by
+	// want.Leader and Boot; new members must be registered with the store uuid that want names. It returns the row as it
+	// is afterwards, whoever changed it, and ErrConflict if that was not want.
 	ChangeISR(ctx context.Context, id PartitionID, want *replicate.State) (replicate.State, error)
-	// HandOver ends the caller's leadership, whose row was at st, in favour of another live, undamaged member of the ISR: to if it is not 0,
-	// else the one that leads least. The caller has stopped taking writes and everything is committed.
+	// HandOver ends the caller's leadership, whose row was at st, in favour of another live, undamaged member of the ISR:
+	// to if it is not 0, else the one that leads least. The caller has stopped taking writes and everything is committed.
 	HandOver(ctx context.Context, id PartitionID, st *replicate.State, to replicate.NodeID) error
 	// ReportDamaged says that a replica cannot read what it holds, or can again.
 	ReportDamaged(ctx context.Context, id PartitionID, m replicate.Member, damaged bool) error
-	// ReportDisk says how this node's own disk is. The engine limits how often it says something new, and repeats what did not arrive. A node whose
-	// disk hangs leaves, with HandOver, the ISR too, if that keeps min_isr.
+	// ReportDisk says how this node's own disk is. The engine limits how often it says something new, and repeats what did
+	// not arrive. A node whose disk hangs leaves, with HandOver, the ISR too, if that keeps min_isr.
 	ReportDisk(ctx context.Context, disk DiskState) error
-	// ReportDown says that a process is gone: its connection closed and its address refuses. The controller acts without waiting for
-	// the lease; a controller that is reported itself is replaced.
+	// ReportDown says that a process is gone: its connection closed and its address refuses. The controller acts without
+	// waiting for the lease; a controller that is reported itself is replaced.
 	ReportDown(ctx context.Context, node replicate.NodeID, boot uuid.UUID) error
 
 	// Raised says that this process's directory has a level now: it goes into the node's row.
@@ -226,8 +231,8 @@ type Store interface {
 
 	// For operators.
 
-	// RaiseLevel begins to raise the cluster to a feature level: every node gives its directory that level, and when all have it the
-	// level is in force. ErrLevel, naming the nodes, unless every registered node knows it.
+	// RaiseLevel begins to raise the cluster to a feature level: every node gives its directory that level, and when all
+	// have it the level is in force. ErrLevel, naming the nodes, unless every registered node knows it.
 	RaiseLevel(ctx context.Context, level int) error
 	Drain(ctx context.Context, node replicate.NodeID, on bool) error
 	RemoveNode(ctx context.Context, node replicate.NodeID) error // ErrUnsafe while it holds replicas

@@ -19,11 +19,13 @@ type Durability string
 // DurabilitySynced is the only one: the message is on stable storage on every in-sync replica. "" is the same.
 const DurabilitySynced Durability = "synced"
 
-// TopicSettings are what an operator can change about a topic. All figures but Partitions are per partition. It is comparable.
+// TopicSettings are what an operator can change about a topic. All figures but Partitions are per partition. It is
+// comparable.
 type TopicSettings struct {
 	Version uint64 `json:"version"` // rises with every change; 0: never configured
 
-	// Retention removes whole segments, confirmed or not, and never the last one. 0: what the node's options say; -1: no limit.
+	// Retention removes whole segments, confirmed or not, and never the last one. 0: what the node's options say; -1: no
+	// limit.
 	RetentionBytes int64 `json:"retention_bytes"`
 	RetentionCount int64 `json:"retention_count"`
 	RetentionAgeMs int64 `json:"retention_age_ms"`
@@ -41,7 +43,8 @@ type TopicSettings struct {
 	Durability Durability `json:"durability,omitzero"`
 }
 
-// Stored are the settings as a topic's row holds them: the partitions are counted there already, and there is one durability.
+// Stored are the settings as a topic's row holds them: the partitions are counted there already, and there is one
+// durability.
 func (s TopicSettings) Stored() TopicSettings {
 	s.Partitions, s.Durability = 0, ""
 	return s
@@ -50,8 +53,8 @@ func (s TopicSettings) Stored() TopicSettings {
 // ErrSettings says that settings are not valid.
 var ErrSettings = errors.New("meta: the topic's settings are not valid; nothing was changed")
 
-// Validate returns nil, or an ErrSettings that says in one sentence what to change. Whether MinISR fits the replicas is the store's
-// business, and Version too.
+// Validate returns nil, or an ErrSettings that says in one sentence what to change. Whether MinISR fits the replicas is
+// the store's business, and Version too.
 func (s *TopicSettings) Validate() error {
 	for _, f := range []struct {
 		name        string
@@ -120,8 +123,8 @@ func (t *Topic) EffectiveSettings() TopicSettings {
 	return s
 }
 
-// Expanded are the settings of a topic that got more partitions by another way than its settings: whoever read the old ones has to
-// read them again.
+// Expanded are the settings of a topic that got more partitions by another way than its settings: whoever read the old
+// ones has to read them again.
 func (t *Topic) Expanded() TopicSettings {
 	s := t.EffectiveSettings().Stored()
 	s.Version++

@@ -1,5 +1,5 @@
-// Package failpoint lets a test end, delay or fail a process at a named place of the write path. The places exist only in a program that was built with
-// the tag `failpoint`; in the product they are inlined to nothing.
+// Package failpoint lets a test end, delay or fail a process at a named place of the write path. The places exist only
+// in a program that was built with the tag `failpoint`; in the product they are inlined to nothing.
 //
 // Such a program reads PENSTOCK_FAILPOINT when it starts:
 //

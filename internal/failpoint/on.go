@@ -63,7 +63,8 @@ func choose(text string) (err error) {
 // Pass is a place where nothing can fail. Any goroutine may pass.
 func Pass(name string) { _ = Hit(name) }
 
-// Hit is a place of the write path. Any goroutine may pass; the caller holds what locks it holds there in the product, too.
+// Hit is a place of the write path. Any goroutine may pass; the caller holds what locks it holds there in the product,
+// too.
 func Hit(name string) error {
 	if name != chosen.name {
 		if !slices.Contains(Names, name) {

@@ -1,5 +1,5 @@
-// Package formattest is what the tests of the formats share: the tables of a FORMAT.md, which the code is compared with, and the bytes that a
-// version wrote, which stay for ever.
+// Package formattest is what the tests of the formats share: the tables of a FORMAT.md, which the code is compared
+// with, and the bytes that a version wrote, which stay for ever.
 package formattest
 
 import (
@@ -14,7 +14,8 @@ import (
 	"testing"
 )
 
-// Tables returns the rows of every table of the package's FORMAT.md, without the names of the columns, by the heading above it.
+// Tables returns the rows of every table of the package's FORMAT.md, without the names of the columns, by the heading
+// above it.
 func Tables(t testing.TB) map[string][][]string {
 	t.Helper()
 	text, err := os.ReadFile("FORMAT.md")
@@ -41,8 +42,8 @@ func Tables(t testing.TB) map[string][][]string {
 	return found
 }
 
-// Golden returns the bytes that the file name of hex digits holds; the test fails unless they are p. With write a file that is not there
-// is made; one that is there never changes.
+// Golden returns the bytes that the file name of hex digits holds; the test fails unless they are p. With write a file
+// that is not there is made; one that is there never changes.
 func Golden(t testing.TB, name string, p []byte, write bool) []byte {
 	t.Helper()
 	text, err := os.ReadFile(name)

@@ -52,7 +52,8 @@ func (r *giouringRing) RegisterBuffers(iovecs []unix.Iovec) error {
 	return err
 }
 
-// RegisterFile does not use the library's RegisterFiles, which passes 8-byte numbers where the kernel reads 4-byte ones.
+// RegisterFile does not use the library's RegisterFiles, which passes 8-byte numbers where the kernel reads 4-byte
+// ones.
 func (r *giouringRing) RegisterFile(fd int) error {
 	fds := [1]int32{int32(fd)}
 	if _, errno := r.lib.Register(r.lib.RingFd(), giouring.RegisterFiles, unsafe.Pointer(&fds), 1); errno != 0 {

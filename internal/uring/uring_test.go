@@ -20,7 +20,8 @@ func open(t *testing.T, with func(uint32) (Ring, error)) Ring {
 	return r
 }
 
-// A full queue refuses entries, what was prepared completes with its own user data, and a neutralized entry does nothing.
+// A full queue refuses entries, what was prepared completes with its own user data, and a neutralized entry does
+// nothing.
 func TestRing(t *testing.T) {
 	r := open(t, OpenUnbound)
 	for round := range 3 {

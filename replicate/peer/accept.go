@@ -20,8 +20,8 @@ func (l *link) name() string {
 	return ""
 }
 
-// accept takes connections until the Net is closed. A listener that fails otherwise (mostly: no file descriptors left) is asked again after a
-// pause: without it this node would be cut off.
+// accept takes connections until the Net is closed. A listener that fails otherwise (mostly: no file descriptors left)
+// is asked again after a pause: without it this node would be cut off.
 func (n *Net) accept() {
 	handshakes := make(chan struct{}, MaxHandshakeCount)
 	for {

@@ -23,7 +23,8 @@ import (
 	"penstock/replicate"
 )
 
-// proxy passes bytes on, until it is cut: then it keeps its connections and passes nothing, as a network does whose cable was pulled.
+// proxy passes bytes on, until it is cut: then it keeps its connections and passes nothing, as a network does whose
+// cable was pulled.
 type proxy struct {
 	ln    net.Listener
 	to    string
@@ -219,9 +220,10 @@ func startChild(t *testing.T, id replicate.NodeID, parent *process) (*exec.Cmd, 
 	return cmd, c
 }
 
-// Of real processes: one that is stopped is silent, and goes on when it is continued; one that is killed is known to be gone at once, of
-// both sorts, dialed and dialing. On a machine whose processors are busy, the end of a process may take longer than ProbeSpan; then the end of
-// the connection is taken for a network's, which is safe. So one of several processes must be known to be gone.
+// Of real processes: one that is stopped is silent, and goes on when it is continued; one that is killed is known to be
+// gone at once, of both sorts, dialed and dialing. On a machine whose processors are busy, the end of a process may
+// take longer than ProbeSpan; then the end of the connection is taken for a network's, which is safe. So one of several
+// processes must be known to be gone.
 func TestProcess(t *testing.T) {
 	for _, id := range []replicate.NodeID{1, 3} {
 		t.Run(fmt.Sprint(id), func(t *testing.T) {
@@ -266,7 +268,8 @@ func connectChild(t *testing.T, id replicate.NodeID, p *process) (*exec.Cmd, chi
 	return cmd, c
 }
 
-// Whatever happens at the same time, the handlers see an order that may be (their recorder says so), and after Close nothing is left.
+// Whatever happens at the same time, the handlers see an order that may be (their recorder says so), and after Close
+// nothing is left.
 func TestStorm(t *testing.T) {
 	const count = 4
 	var ps []*process

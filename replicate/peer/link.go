@@ -119,7 +119,8 @@ func (l *link) dial() {
 	}
 }
 
-// pause waits, with jitter so that the nodes of a cluster that comes back do not all dial at once; true if it was cut short.
+// pause waits, with jitter so that the nodes of a cluster that comes back do not all dial at once; true if it was cut
+// short.
 func (l *link) pause(backoff time.Duration) bool {
 	timer := time.NewTimer(backoff - rand.N(backoff/4))
 	defer timer.Stop()

@@ -37,8 +37,8 @@ type table struct {
 	names map[string]*link
 }
 
-// Listen starts to accept connections. Nobody is known before SetNodes. The error says that the node's name cannot be a name; then the
-// listener is still the caller's.
+// Listen starts to accept connections. Nobody is known before SetNodes. The error says that the node's name cannot be a
+// name; then the listener is still the caller's.
 func Listen(o Options) (*Net, error) {
 	n := &Net{o: o.withDefaults()}
 	if err := validName(n.o.Self.Name); err != nil {
@@ -53,9 +53,10 @@ func Listen(o Options) (*Net, error) {
 // Addr is where the listener listens.
 func (n *Net) Addr() net.Addr { return n.o.Listener.Addr() }
 
-// SetNodes says who there is and where. Nodes that were not there before are dialed or let in from now on, nodes that are
-// missing are disconnected, and so are those whose address or store changed, or whose boot changed to one that is not connected. This node may be
-// among them. It does not wait for any connection. The nodes must not be changed afterwards; the map is not kept.
+// SetNodes says who there is and where. Nodes that were not there before are dialed or let in from now on, nodes that
+// are missing are disconnected, and so are those whose address or store changed, or whose boot changed to one that is
+// not connected. This node may be among them. It does not wait for any connection. The nodes must not be changed
+// afterwards; the map is not kept.
 func (n *Net) SetNodes(nodes map[replicate.NodeID]*meta.Node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -117,9 +118,9 @@ func (n *Net) retire(l *link) bool {
 	return true
 }
 
-// TrySend queues the frame for a node, or returns ErrNotConnected, netproto.ErrQueueFull or netproto.ErrTooBig; then it was not taken. It never
-// waits and allocates nothing. Frames of one goroutine arrive in the order of its calls, unless the connection ends between them. nil does not
-// mean that the frame will arrive.
+// TrySend queues the frame for a node, or returns ErrNotConnected, netproto.ErrQueueFull or netproto.ErrTooBig; then it
+// was not taken. It never waits and allocates nothing. Frames of one goroutine arrive in the order of its calls, unless
+// the connection ends between them. nil does not mean that the frame will arrive.
 func (n *Net) TrySend(to replicate.NodeID, f *netproto.Frame) error {
 	l := n.table.Load().links[to]
 	if l == nil {
@@ -146,8 +147,8 @@ func (n *Net) Connected(node replicate.NodeID) bool {
 	return c != nil && c.Err() == nil
 }
 
-// Disconnect ends the connection to a node at once, for one whose frames are not valid. It does not wait, so a Handler may call it. The
-// node is connected again as after any other end.
+// Disconnect ends the connection to a node at once, for one whose frames are not valid. It does not wait, so a Handler
+// may call it. The node is connected again as after any other end.
 func (n *Net) Disconnect(node replicate.NodeID, reason error) {
 	if l := n.table.Load().links[node]; l != nil {
 		if c := l.conn.Load(); c != nil {
@@ -156,8 +157,8 @@ func (n *Net) Disconnect(node replicate.NodeID, reason error) {
 	}
 }
 
-// Close stops to listen, ends all connections in order, and returns when the last Down has returned and no goroutine is left. It must not
-// be called by the Handler.
+// Close stops to listen, ends all connections in order, and returns when the last Down has returned and no goroutine is
+// left. It must not be called by the Handler.
 func (n *Net) Close() {
 	n.mu.Lock()
 	n.closed = true

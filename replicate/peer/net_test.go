@@ -87,7 +87,8 @@ func TestThree(t *testing.T) {
 	}
 }
 
-// A killed process is known to be gone at once, by those it dialed and by those who dialed it; its successor is another process.
+// A killed process is known to be gone at once, by those it dialed and by those who dialed it; its successor is another
+// process.
 func TestKillAndRestart(t *testing.T) {
 	for _, victim := range []replicate.NodeID{1, 2, 3} {
 		t.Run(fmt.Sprint(victim), func(t *testing.T) {
@@ -224,7 +225,8 @@ func TestAddressAndBootChange(t *testing.T) {
 	live.Live, live.Draining, live.Version = true, true, "2"
 	a.SetNodes(tableOf(a.node, &live))
 	a.expect()
-	// News of another process: the connection is to a dead one, whatever it looks like. (It is not here, so it comes back.)
+	// News of another process: the connection is to a dead one, whatever it looks like. (It is not here, so it comes
+	// back.)
 	other := live
 	other.Boot = nextBoot()
 	a.SetNodes(tableOf(a.node, &other))
@@ -348,7 +350,8 @@ func TestNewestWins(t *testing.T) {
 	}
 	last := want[len(want)-1]
 	b.wait(last, func() bool { return len(b.events) > 0 && b.events[len(b.events)-1] == last })
-	// Those that were replaced before their turn came were never up; the recorder has seen to it that the others alternate.
+	// Those that were replaced before their turn came were never up; the recorder has seen to it that the others
+	// alternate.
 }
 
 // Frames of a new connection wait until the old one's Down and the new one's Up have returned.
@@ -477,7 +480,8 @@ func TestAcceptFails(t *testing.T) {
 	}
 }
 
-// Connections that say nothing cannot be more than MaxHandshakeCount, and do not keep nodes out for longer than the handshake may take.
+// Connections that say nothing cannot be more than MaxHandshakeCount, and do not keep nodes out for longer than the
+// handshake may take.
 func TestSilentConnections(t *testing.T) {
 	b := start(t, 2, "", func(o *Options) { o.Conn.HandshakeTimeout = 300 * time.Millisecond })
 	var open []net.Conn

@@ -28,14 +28,15 @@ const (
 	MinBackoff = 50 * time.Millisecond
 	MaxBackoff = time.Second
 
-	// ProbeTimeout bounds one dial that looks whether a process is gone, ProbeSpan how long dials that succeed are repeated.
+	// ProbeTimeout bounds one dial that looks whether a process is gone, ProbeSpan how long dials that succeed are
+	// repeated.
 	ProbeTimeout = 500 * time.Millisecond
 	ProbeSpan    = 60 * time.Millisecond
 	probePause   = 10 * time.Millisecond
 )
 
-// ErrNotConnected is TrySend's: there is no connection to the node just now, and Up will say when there is. The frame was not taken, its Owner
-// not released.
+// ErrNotConnected is TrySend's: there is no connection to the node just now, and Up will say when there is. The frame
+// was not taken, its Owner not released.
 var ErrNotConnected = errors.New("peer: there is no connection to the node just now: the frame was not taken")
 
 // Why this side ended a connection.
@@ -45,17 +46,18 @@ var (
 	errChanged    = errors.New("peer: the node has another address, process or store")
 )
 
-// Handler is told of connections and gets their frames. Up and Down of one node alternate; Frames comes between them. Calls for different
-// nodes come at the same time. No method may call Net.Close, and one that does not return holds up its node's connection, and Close.
+// Handler is told of connections and gets their frames. Up and Down of one node alternate; Frames comes between them.
+// Calls for different nodes come at the same time. No method may call Net.Close, and one that does not return holds up
+// its node's connection, and Close.
 type Handler interface {
-	// Frames gets the frames that arrived together, in the order in which they were sent. burst and the payloads are valid until it
-	// returns; to keep a payload longer, retain its Buf. While it runs nothing is read from that node, its pings neither: it must be
-	// quicker than SilenceTimeout.
+	// Frames gets the frames that arrived together, in the order in which they were sent. burst and the payloads are valid
+	// until it returns; to keep a payload longer, retain its Buf. While it runs nothing is read from that node, its pings
+	// neither: it must be quicker than SilenceTimeout.
 	Frames(from replicate.NodeID, boot uuid.UUID, burst []netproto.Received)
 	// Up says that TrySend reaches the process boot of the node. What was sent on a connection before may have been lost.
 	Up(node replicate.NodeID, boot uuid.UUID)
-	// Down says that the connection of the last Up has ended. refused: by closing, and the node's address refuses connections, so
-	// that process is gone.
+	// Down says that the connection of the last Up has ended. refused: by closing, and the node's address refuses
+	// connections, so that process is gone.
 	Down(node replicate.NodeID, boot uuid.UUID, refused bool)
 }
 

@@ -12,7 +12,8 @@ import (
 	"penstock/netproto"
 )
 
-// session is one connection, from before its handshake until its Down has returned. It is the connection's netproto.Handler.
+// session is one connection, from before its handshake until its Down has returned. It is the connection's
+// netproto.Handler.
 type session struct {
 	net    *Net
 	link   *link // when accepting: set by admit
@@ -146,7 +147,8 @@ func (s *session) run(c *netproto.Conn) {
 	s.net.o.Handler.Down(l.id, s.boot, refused)
 }
 
-// hangUp ends the connection and waits for it: in order if the Net is being closed, at once if it is of no use any more.
+// hangUp ends the connection and waits for it: in order if the Net is being closed, at once if it is of no use any
+// more.
 func (s *session) hangUp(c *netproto.Conn) {
 	switch {
 	case s.net.ctx.Err() != nil:
@@ -157,7 +159,8 @@ func (s *session) hangUp(c *netproto.Conn) {
 	<-c.Done()
 }
 
-// refused says whether the process is gone, see the package comment. It is over at once if a newer connection came: then somebody is there.
+// refused says whether the process is gone, see the package comment. It is over at once if a newer connection came:
+// then somebody is there.
 func (s *session) refused() bool {
 	if !errors.Is(s.reason, netproto.ErrPeerGone) && !errors.Is(s.reason, netproto.ErrGoodbye) {
 		return false

@@ -13,13 +13,14 @@ import (
 	"penstock/segment"
 )
 
-// ErrInvalid says that a frame is no message of replication, or that batches in it do not verify. Nothing of it may be used. What was lost with
-// it the sender repeats when it is not acknowledged; a sender that produces such frames is broken, so end the connection.
+// ErrInvalid says that a frame is no message of replication, or that batches in it do not verify. Nothing of it may be
+// used. What was lost with it the sender repeats when it is not acknowledged; a sender that produces such frames is
+// broken, so end the connection.
 var ErrInvalid = errors.New(
 	"wire: the frame is not a message of replication; nothing of it was used, and what it carried will be sent again")
 
-// Decoder turns frames into messages, one after the other. It allocates nothing once it has grown, to at most MaxBatchCount batches and
-// replicate.MaxEpochCount epochs. It is not safe for concurrent use. The zero value is ready.
+// Decoder turns frames into messages, one after the other. It allocates nothing once it has grown, to at most
+// MaxBatchCount batches and replicate.MaxEpochCount epochs. It is not safe for concurrent use. The zero value is ready.
 type Decoder struct {
 	ID      segment.Identity  // whose log it is about
 	Message replicate.Message // Batches and Epochs are the decoder's, valid until the next Decode
@@ -31,9 +32,9 @@ type Decoder struct {
 	runs    []Run
 }
 
-// Decode reads the message in a frame and verifies everything that can be verified without knowing the log: of batches the header's and the
-// body's checksum, and that they lie in the segments of their runs. payload is borrowed for as long as Body is used.
-// The error is ErrInvalid, and then the decoder holds nothing.
+// Decode reads the message in a frame and verifies everything that can be verified without knowing the log: of batches
+// the header's and the body's checksum, and that they lie in the segments of their runs. payload is borrowed for as
+// long as Body is used. The error is ErrInvalid, and then the decoder holds nothing.
 func (d *Decoder) Decode(h *netproto.Header, payload []byte) error {
 	err := d.decode(h, payload)
 	if err != nil {
@@ -259,7 +260,8 @@ func (d *Decoder) walk() error {
 	return nil
 }
 
-// checkRun checks that run i, whose batches begin at offset at, lies in its segment, and that this segment follows the one before.
+// checkRun checks that run i, whose batches begin at offset at, lies in its segment, and that this segment follows the
+// one before.
 func (d *Decoder) checkRun(i int, at segment.Offset) error {
 	r := &d.runs[i]
 	inside := int64(at - r.Base)

@@ -1,13 +1,15 @@
-// Package wire is how a replicate.Message travels in a frame of netproto: a head that carries everything but the batches, and
-// behind it the sealed batches as they stand in memory and in the segment files, whole and back to back. FORMAT.md has the bytes.
+// Package wire is how a replicate.Message travels in a frame of netproto: a head that carries everything but the
+// batches, and behind it the sealed batches as they stand in memory and in the segment files, whole and back to back.
+// FORMAT.md has the bytes.
 //
 //	leader    Encode(&frame, id, m, runs); frame.Body = the batches' bytes; Send
 //	follower  Decoder.Decode(&received.Header, received.Payload); Decoder.Message, Runs, Batch(i)
 //
-// Batches are never copied or hashed on the way out: such a frame is self-checked, its checksum covers the head. Decode verifies
-// the two checksums of every batch instead, so what it returns can be appended as it is. Messages without batches are
-// short, and the frame's checksum covers them whole.
+// Batches are never copied or hashed on the way out: such a frame is self-checked, its checksum covers the head. Decode
+// verifies the two checksums of every batch instead, so what it returns can be appended as it is. Messages without
+// batches are short, and the frame's checksum covers them whole.
 //
-// What Decode checks is whether bytes are a message at all: sizes, bounds, checksums, and that each batch lies in the segment that its run names. Whether
-// the message fits the receiver's log is for the machines to say: they answer with what the leader has to do.
+// What Decode checks is whether bytes are a message at all: sizes, bounds, checksums, and that each batch lies in the
+// segment that its run names. Whether the message fits the receiver's log is for the machines to say: they answer with
+// what the leader has to do.
 package wire

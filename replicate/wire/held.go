@@ -29,7 +29,8 @@ func DecodeStamp(p []byte) (uint64, error) {
 	return binary.LittleEndian.Uint64(p), nil
 }
 
-// HeldHead begins the payload of a DeliverHeld: its messages may be handed over until HoldMs after Stamp, by the clock of the node that sent the stamp.
+// HeldHead begins the payload of a DeliverHeld: its messages may be handed over until HoldMs after Stamp, by the clock
+// of the node that sent the stamp.
 type HeldHead struct {
 	Stamp  uint64 // the last one that had come to the leader
 	HoldMs uint32

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// MaxRunCount bounds the runs of a frame. A sender cuts its frame before the batch that would begin one more; segments of a MiB and
-	// more never come near it.
+	// MaxRunCount bounds the runs of a frame. A sender cuts its frame before the batch that would begin one more; segments
+	// of a MiB and more never come near it.
 	MaxRunCount = 64
 	// MaxBatchCount bounds the batches of a frame, and so what a Decoder grows to.
 	MaxBatchCount = 4096
@@ -61,8 +61,8 @@ const (
 
 const flagDamaged = 1 << 0
 
-// Run says where consecutive batches of a frame stand: all of them in one segment. Together the runs of a frame cover its batches, in
-// order; each but the first begins a segment.
+// Run says where consecutive batches of a frame stand: all of them in one segment. Together the runs of a frame cover
+// its batches, in order; each but the first begins a segment.
 type Run struct {
 	Segment  uint32
 	Base     segment.Offset // of the segment's first byte

@@ -9,8 +9,9 @@ import (
 	"penstock/segment"
 )
 
-// Subscriptions of one node's clients at another (types 36 to 46 of netproto). The request of the frame's header is the subscription's number.
-// These payloads are short or already copied, so the frame's checksum covers them whole. FORMAT.md has the bytes.
+// Subscriptions of one node's clients at another (types 36 to 46 of netproto). The request of the frame's header is the
+// subscription's number. These payloads are short or already copied, so the frame's checksum covers them whole.
+// FORMAT.md has the bytes.
 
 const (
 	// MaxLabelBytes bounds what a subscription says of its client.
@@ -233,7 +234,8 @@ func AppendDelivered(dst []byte, d *Delivered) []byte {
 	return append(dst, d.Body...)
 }
 
-// NextDelivered reads the first message of p, which is not empty, into d, and returns the rest. d.Headers is used again.
+// NextDelivered reads the first message of p, which is not empty, into d, and returns the rest. d.Headers is used
+// again.
 func NextDelivered(p []byte, d *Delivered) (rest []byte, err error) {
 	if len(p) < deliveredBytes {
 		return nil, invalid("%d bytes behind the messages of a Deliver", len(p))

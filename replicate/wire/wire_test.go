@@ -15,7 +15,8 @@ import (
 	"penstock/segment"
 )
 
-// Whatever else a message holds, its frame carries what its kind uses; and a decoder that was used before says nothing of the frame before.
+// Whatever else a message holds, its frame carries what its kind uses; and a decoder that was used before says nothing
+// of the frame before.
 func TestRoundTrip(t *testing.T) {
 	var d Decoder
 	all := messages(t)
@@ -179,7 +180,8 @@ func (w *logWriter) appendCut(n int) *replicate.Message {
 	return m
 }
 
-// An answer to a fetch may have nothing but the start of the log, and an append without batches is for the follower to refuse.
+// An answer to a fetch may have nothing but the start of the log, and an append without batches is for the follower to
+// refuse.
 func TestNoBatches(t *testing.T) {
 	for _, kind := range []replicate.MessageKind{replicate.MsgAppend, replicate.MsgRange} {
 		h, payload := encode(&replicate.Message{Kind: kind, Epoch: 2, Position: 7, Until: 7}, nil, nil)
@@ -367,7 +369,8 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// What a frame with one batch of 64 messages of 100 bytes costs, both sides: encoding its head, decoding it and verifying the batch.
+// What a frame with one batch of 64 messages of 100 bytes costs, both sides: encoding its head, decoding it and
+// verifying the batch.
 func BenchmarkAppend(b *testing.B) {
 	w := newLog(b)
 	w.add(3, 64, 100)

@@ -108,10 +108,10 @@ type Disk interface {
 
 // File is one open file. Methods are safe for concurrent use except Close.
 //
-// Every write must be aligned to Info.BlockBytes in offset and length, and to a page in memory, also on a disk
-// that is not direct; memory from an Arena or AlignedBytes is. An unaligned write panics. Reads need no
-// alignment; aligned ones go without a copy. On a direct disk reads go around the page cache, which after a disk error still shows
-// bytes that the device never got.
+// Every write must be aligned to Info.BlockBytes in offset and length, and to a page in memory, also on a disk that is
+// not direct; memory from an Arena or AlignedBytes is. An unaligned write panics. Reads need no alignment; aligned ones
+// go without a copy. On a direct disk reads go around the page cache, which after a disk error still shows bytes that
+// the device never got.
 type File interface {
 	Name() string
 	Size() (int64, error)
@@ -130,18 +130,18 @@ type File interface {
 	Close() error
 }
 
-// Mapping is a read-only view of a file, which shows what is written to the file meanwhile. Nobody gets at the mapped bytes
-// themselves: a page that the device cannot read is a signal, which ends the process, and a page that was read may have to be read again at
-// any time. So they are copied out by Copy, which turns the signal into an error.
+// Mapping is a read-only view of a file, which shows what is written to the file meanwhile. Nobody gets at the mapped
+// bytes themselves: a page that the device cannot read is a signal, which ends the process, and a page that was read
+// may have to be read again at any time. So they are copied out by Copy, which turns the signal into an error.
 type Mapping interface {
 	Size() int64
-	// Copy brings [off, off+len(dst)) into memory as Populate does and copies it to dst. What the device cannot read is ErrMedia; dst
-	// holds nothing then.
+	// Copy brings [off, off+len(dst)) into memory as Populate does and copies it to dst. What the device cannot read is
+	// ErrMedia; dst holds nothing then.
 	Copy(dst []byte, off int64) error
-	// Populate brings [off, off+n) into memory with a system call (MADV_POPULATE_READ), so that no
-	// page fault holds a processor, and in small pieces, so that writes need not wait for all of it; a media error is ErrMedia. Cheap when
-	// resident. After a range of some length the kernel may read a little of what follows. A range
-	// outside of the mapping panics.
+	// Populate brings [off, off+n) into memory with a system call (MADV_POPULATE_READ), so that no page fault holds a
+	// processor, and in small pieces, so that writes need not wait for all of it; a media error is ErrMedia. Cheap when
+	// resident. After a range of some length the kernel may read a little of what follows. A range outside of the mapping
+	// panics.
 	Populate(off, n int64) error
 	// Unmap ends the mapping; nobody may read its bytes then. Unmapping again does nothing.
 	Unmap() error
@@ -174,9 +174,9 @@ func (o QueueOptions) QueueDepth() (int, error) {
 // Submit, Wait and Close, all from the goroutine that called NewQueue; implementations lock it to
 // its thread. Any goroutine may call Wake.
 type Queue interface {
-	// Submit starts one durable write: data goes to op.File at op.Offset and is flushed to stable
-	// storage. The memory must stay untouched until its completion was returned by Wait. An error (ErrQueueFull, ErrClosed,
-	// a file that failed before) means that nothing was started and no completion will come.
+	// Submit starts one durable write: data goes to op.File at op.Offset and is flushed to stable storage. The memory must
+	// stay untouched until its completion was returned by Wait. An error (ErrQueueFull, ErrClosed, a file that failed
+	// before) means that nothing was started and no completion will come.
 	Submit(op Op) error
 	// Wait appends completions to done and returns it. With block it sleeps until there is at least
 	// one completion or Wake was called since the last Wait returned; without block it only collects.

@@ -46,9 +46,9 @@ type Arena struct {
 	poison    atomic.Bool
 }
 
-// Buf is one buffer, counted: it is born with one reference, and the last Release gives it back.
-// Its bytes are garbage at Get (zero only in a large one). A reference permits reading; who may write is up to the users.
-// Release orders: what a holder did before Release is visible to the next Get.
+// Buf is one buffer, counted: it is born with one reference, and the last Release gives it back. Its bytes are garbage
+// at Get (zero only in a large one). A reference permits reading; who may write is up to the users. Release orders:
+// what a holder did before Release is visible to the next Get.
 type Buf struct {
 	// Seq is free for the owner's use; the arena neither reads nor resets it.
 	Seq uint64

@@ -190,8 +190,8 @@ func (d *fsDisk) Create(name string, size int64) (File, error) {
 }
 
 // reserve gives the new file its size and blocks. It asks for the room first: a fallocate that fails for want of it
-// takes all that is left on its way, and other files would meet a full disk meanwhile. A file system without fallocate gets
-// zeros written: the promise is that later writes within the size do not run out of room.
+// takes all that is left on its way, and other files would meet a full disk meanwhile. A file system without fallocate
+// gets zeros written: the promise is that later writes within the size do not run out of room.
 func reserve(fd int, size int64) error {
 	if size == 0 {
 		return nil

@@ -34,8 +34,8 @@ func writeOne(t *testing.T, q aio.Queue, f aio.File, p []byte, off int64) error 
 	return done[0].Err
 }
 
-// A full disk: the write that does not fit is an error, whatever part of it fits; a file that was only short of room goes
-// on once there is room. B16
+// A full disk: the write that does not fit is an error, whatever part of it fits; a file that was only short of room
+// goes on once there is room. B16
 func TestFullDisk(t *testing.T) {
 	for name, opts := range engines {
 		t.Run(name, func(t *testing.T) {

@@ -129,7 +129,8 @@ func TestGuardAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A page that is lost between the moment in which it was asked for and the copy is an error, not the end of the process.
+// A page that is lost between the moment in which it was asked for and the copy is an error, not the end of the
+// process.
 func TestCopyOfAFileThatIsCut(t *testing.T) {
 	const size = 64 * aio.BlockBytes
 	path, m := mapped(t, size)

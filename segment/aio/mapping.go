@@ -69,12 +69,13 @@ func (m *mapping) Populate(off, n int64) error {
 	return fmt.Errorf("%w: %s, bytes [%d, %d): %w", ErrMedia, m.name, off, off+n, err)
 }
 
-// pieceBytes is what the device is asked for at once. A fault would read as much ahead as the device is set to (8 MiB and more on servers), in
-// one go, and every commit of the node would wait behind it: 5 to 8 ms each time.
+// pieceBytes is what the device is asked for at once. A fault would read as much ahead as the device is set to (8 MiB
+// and more on servers), in one go, and every commit of the node would wait behind it: 5 to 8 ms each time.
 const pieceBytes = 256 << 10
 
-// populate reads piece by piece, one at a time, so that writes get their turn in between. Who reads a piece or more goes on behind it most
-// often, so that one is asked for before it is wanted. MADV_WILLNEED reads what it is told and no more, and makes later faults read nothing ahead.
+// populate reads piece by piece, one at a time, so that writes get their turn in between. Who reads a piece or more
+// goes on behind it most often, so that one is asked for before it is wanted. MADV_WILLNEED reads what it is told and
+// no more, and makes later faults read nothing ahead.
 func (m *mapping) populate(start, end int64) error {
 	sequential := end-start >= pieceBytes
 	for ; start < end; start += pieceBytes {
@@ -136,12 +137,12 @@ func mappedAt(addr uintptr) bool {
 	return false
 }
 
-// guard runs fn, which reads mapped bytes of the file at path, and turns a fault within a live Mapping (the
-// device could not read the page, or the file was cut) into ErrMedia. Every other panic goes on. fn must be able to stop at any
-// byte: it holds no lock across the read, and what it built is thrown away after an error.
+// guard runs fn, which reads mapped bytes of the file at path, and turns a fault within a live Mapping (the device
+// could not read the page, or the file was cut) into ErrMedia. Every other panic goes on. fn must be able to stop at
+// any byte: it holds no lock across the read, and what it built is thrown away after an error.
 //
-// A fault is a signal of the thread, so bytes must be read in fn's own goroutine. The kernel's reads of mapped
-// memory (a socket write) are no faults: they fail with EFAULT.
+// A fault is a signal of the thread, so bytes must be read in fn's own goroutine. The kernel's reads of mapped memory
+// (a socket write) are no faults: they fail with EFAULT.
 func guard(path string, fn func() error) (err error) {
 	old := debug.SetPanicOnFault(true)
 	defer func() {

@@ -43,8 +43,9 @@ type memoryPool struct {
 
 var keptMemory memoryPool
 
-// KeepMemory lets so many bytes of memory outside of the Go heap stay mapped when they are given back, for whoever asks for the same size next. It is for
-// simulations, which open engines again and again: elsewhere a late reader of such memory should fault. At first nothing is kept.
+// KeepMemory lets so many bytes of memory outside of the Go heap stay mapped when they are given back, for whoever asks
+// for the same size next. It is for simulations, which open engines again and again: elsewhere a late reader of such
+// memory should fault. At first nothing is kept.
 func KeepMemory(bytes int64) { keptMemory.max.Store(bytes) }
 
 // take returns memory of n bytes that holds anything, or nil.

@@ -2,8 +2,9 @@ package aio
 
 import "sync/atomic"
 
-// Pulse counts the writes and flushes that a disk was given and those that came back, with or without an error. Whoever writes calls Begin and End
-// around it, also nested; whoever watches the disk calls Counts. A nil Pulse counts nothing. Methods may be called from any goroutine.
+// Pulse counts the writes and flushes that a disk was given and those that came back, with or without an error. Whoever
+// writes calls Begin and End around it, also nested; whoever watches the disk calls Counts. A nil Pulse counts nothing.
+// Methods may be called from any goroutine.
 type Pulse struct{ begun, done atomic.Uint64 }
 
 // Begin says that a write or flush goes to the disk now.

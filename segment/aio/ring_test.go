@@ -142,7 +142,8 @@ func repeat(err error, n int) []error {
 	return errs
 }
 
-// Errors of the ring that mean "again" are not seen by the caller, and an operation that never started is not stored, now or later.
+// Errors of the ring that mean "again" are not seen by the caller, and an operation that never started is not stored,
+// now or later.
 func TestRingErrors(t *testing.T) {
 	d, q := openQueue(t, t.TempDir(), QueueOptions{Depth: 4})
 	faulty := &faultyRing{Ring: q.ring}

@@ -157,8 +157,8 @@ func until(t *testing.T, why string, holds func() bool) {
 	}
 }
 
-// Lines go in through to_nsq at one node and come out, all of them, through nsq_tail, nsq_to_file and, from a copy of the topic, nsq_to_nsq, which
-// find the topic by lookups.
+// Lines go in through to_nsq at one node and come out, all of them, through nsq_tail, nsq_to_file and, from a copy of
+// the topic, nsq_to_nsq, which find the topic by lookups.
 func TestUtilities(t *testing.T) {
 	everywhere(t, func(t *testing.T, c *harness.Cluster) {
 		const count = 2000
@@ -282,7 +282,8 @@ func ask(t *testing.T, address, method, path, body string, into any) {
 	}
 }
 
-// nsqjs publishes to one node and finds the topic by lookups; B98 for the client's own TLS and compression is held by package nsq.
+// nsqjs publishes to one node and finds the topic by lookups; B98 for the client's own TLS and compression is held by
+// package nsq.
 func TestNSQJS(t *testing.T) {
 	everywhere(t, func(t *testing.T, c *harness.Cluster) {
 		for i, wire := range []string{"", "snappy", "deflate"} {

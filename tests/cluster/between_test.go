@@ -19,8 +19,8 @@ func four(ctx context.Context, o harness.Options) (*harness.Cluster, error) {
 }
 
 // B57, B68: an ordered channel of one partition with a consumer at each node, three of which lead nothing and one of
-// which has no replica. Nodes stop and go on, for less and for more than the others wait for them: those in between with
-// messages on their way to their clients, and the leader. No client gets a message behind a later one.
+// which has no replica. Nodes stop and go on, for less and for more than the others wait for them: those in between
+// with messages on their way to their clients, and the leader. No client gets a message behind a later one.
 //
 // The node without a replica shows whether late messages are held back: while it stands still, confirmations are
 // committed and the channel goes on. It stops for longer than a message waits for its FIN, and for less than its lease

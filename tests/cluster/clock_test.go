@@ -41,8 +41,9 @@ type clocks struct {
 	came    sync.Map // body of a message with a delay to the channel that is told its time
 }
 
-// F5: the wall clocks of nodes step by hours, both ways, under load, with retention by age. Nothing that was not read goes, a delay ends by the time that has
-// passed, and consumers get everything. A channel without consumers keeps what retention must not take.
+// F5: the wall clocks of nodes step by hours, both ways, under load, with retention by age. Nothing that was not read
+// goes, a delay ends by the time that has passed, and consumers get everything. A channel without consumers keeps what
+// retention must not take.
 func TestClockSteps(t *testing.T) {
 	needNet(t)
 	c := beginClocks(t)
@@ -127,7 +128,8 @@ func (c *clocks) step(n *harness.Node, d time.Duration) {
 	}
 }
 
-// takeDelayed consumes what comes after its delay. Its connections end when leaderships move, as they do on a machine that is busy.
+// takeDelayed consumes what comes after its delay. Its connections end when leaderships move, as they do on a machine
+// that is busy.
 func (c *clocks) takeDelayed() {
 	c.t.Helper()
 	cfg := gonsq.NewConfig()

@@ -56,8 +56,8 @@ func volume(t *testing.T) *harness.Volume {
 	return v
 }
 
-// D3: the disk of one node's data is full and then has room again. Nothing is lost, and nobody has to restart anything. The node's etcd has its files
-// on another disk: etcd ends its process when it cannot write, and the node with it.
+// D3: the disk of one node's data is full and then has room again. Nothing is lost, and nobody has to restart anything.
+// The node's etcd has its files on another disk: etcd ends its process when it cannot write, and the node with it.
 func TestDiskFull(t *testing.T) {
 	needNet(t)
 	v := volume(t)
@@ -79,7 +79,8 @@ func TestDiskFull(t *testing.T) {
 	s.finish()
 }
 
-// The same on a single node: publishing is refused with an error that says so, consuming goes on, publishing resumes by itself.
+// The same on a single node: publishing is refused with an error that says so, consuming goes on, publishing resumes by
+// itself.
 func TestSingleDiskFull(t *testing.T) {
 	v := volume(t)
 	single := func(ctx context.Context, o harness.Options) (*harness.Cluster, error) { return harness.Single(ctx, o) }

@@ -85,7 +85,8 @@ func failingDisk(t *testing.T) *failing {
 	return f
 }
 
-// forget takes the segments out of the page cache, as far as nobody has them mapped: what is read from now on comes from the device.
+// forget takes the segments out of the page cache, as far as nobody has them mapped: what is read from now on comes
+// from the device.
 func (f *failing) forget() error {
 	unix.Sync()
 	return filepath.WalkDir(f.Path, func(path string, d fs.DirEntry, err error) error {
@@ -102,8 +103,8 @@ func (f *failing) forget() error {
 	})
 }
 
-// F8: the device of one of three nodes fails reads, then writes, for some seconds under load. The others go on, the node lives or says why it ended,
-// and when the device works again and the node was started anew everything is there.
+// F8: the device of one of three nodes fails reads, then writes, for some seconds under load. The others go on, the
+// node lives or says why it ended, and when the device works again and the node was started anew everything is there.
 func TestDiskFails(t *testing.T) {
 	needNet(t)
 	f := failingDisk(t)

@@ -20,22 +20,24 @@ import (
 
 const (
 	hangTime = 20 * time.Second
-	// hangGap is the longest time without an OK at a topic whose leader's disk works: replica-lag-max, a transaction of the store, and room.
+	// hangGap is the longest time without an OK at a topic whose leader's disk works: replica-lag-max, a transaction of
+	// the store, and room.
 	hangGap = 3500 * time.Millisecond
 	// hungLeaderGap is the same where the leader's own disk hangs: disk-patience, a hand-over, and room.
 	hungLeaderGap = 12 * time.Second
 	// blipTime is a stall that removes nobody; blipMax is how long one may have lasted in truth to say so.
 	blipTime = 800 * time.Millisecond
 	blipMax  = time.Second
-	// hangChanges bounds the changes of one row while a disk hangs and after: a copy goes and comes back, a leadership goes and comes back.
+	// hangChanges bounds the changes of one row while a disk hangs and after: a copy goes and comes back, a leadership
+	// goes and comes back.
 	hangChanges = 10
 	// calmTimeout is how long a disk that answers may take to be good again: six times disk-patience, longer where the
 	// device below stalls.
 	calmTimeout = 5 * time.Minute
 )
 
-// hang is a cluster whose nodes have their messages on disks that can hang, and etcd on another one. Each node leads a topic of one partition, and
-// producers publish to it through its leader.
+// hang is a cluster whose nodes have their messages on disks that can hang, and etcd on another one. Each node leads a
+// topic of one partition, and producers publish to it through its leader.
 type hang struct {
 	*scenario
 	volumes []*harness.Volume
@@ -43,8 +45,9 @@ type hang struct {
 	clients map[string]string // producer to topic
 }
 
-// F1, F6: the message disk of one of three nodes hangs for 20 s under load. What the others lead is acknowledged again soon, what it leads itself when it has
-// given its leaderships away, and the copy that hung comes back by itself. A short stall moves nobody.
+// F1, F6: the message disk of one of three nodes hangs for 20 s under load. What the others lead is acknowledged again
+// soon, what it leads itself when it has given its leaderships away, and the copy that hung comes back by itself. A
+// short stall moves nobody.
 func TestDiskHangs(t *testing.T) {
 	h := beginHang(t)
 	rounds := 2
@@ -134,7 +137,8 @@ func (h *hang) leaderOf(topic string) *harness.Node {
 	return n
 }
 
-// publish starts the clients of a topic. One producer stays with its leader whatever happens, one goes elsewhere when it is not answered.
+// publish starts the clients of a topic. One producer stays with its leader whatever happens, one goes elsewhere when
+// it is not answered.
 func (h *hang) publish(i int, run *workload.Run) {
 	h.t.Helper()
 	run.Consume(workload.Consumer{Name: fmt.Sprintf("c%d", i), Channel: "a"})

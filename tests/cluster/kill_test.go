@@ -29,13 +29,14 @@ func (s *scenario) controller() *harness.Node {
 	return n
 }
 
-// lateChannel starts a consumer whose channel is made in the middle of the run: from then on it is owed everything (B71).
+// lateChannel starts a consumer whose channel is made in the middle of the run: from then on it is owed everything
+// (B71).
 func (s *scenario) lateChannel() {
 	s.run.Consume(workload.Consumer{Name: "c-late", Channel: "late", Creates: true})
 }
 
-// failsOver holds that nobody waited longer than limit: every producer publishes to all partitions in turn, so each of them has to do with
-// the dead leader. What it had under way there may cost it its answerTimeout.
+// failsOver holds that nobody waited longer than limit: every producer publishes to all partitions in turn, so each of
+// them has to do with the dead leader. What it had under way there may cost it its answerTimeout.
 func failsOver(t *testing.T, r *history.Report, limit time.Duration) {
 	t.Helper()
 	for _, w := range r.Windows {
@@ -45,8 +46,8 @@ func failsOver(t *testing.T, r *history.Report, limit time.Duration) {
 	}
 }
 
-// B17, B81, B84: the leader dies under load, again and again. Nothing acknowledged is lost, also on a channel that was made between two
-// deaths, and it is acknowledged again soon.
+// B17, B81, B84: the leader dies under load, again and again. Nothing acknowledged is lost, also on a channel that was
+// made between two deaths, and it is acknowledged again soon.
 func TestKillLeader(t *testing.T) {
 	s := begin(t, three, harness.Options{})
 	for round := range 4 {
@@ -119,8 +120,8 @@ func (s *scenario) startAll() error {
 	return nil
 }
 
-// B17, P3: the leader is killed and restarted at once, within its lease. It comes back with less than its followers have, and must not
-// make them forget it.
+// B17, P3: the leader is killed and restarted at once, within its lease. It comes back with less than its followers
+// have, and must not make them forget it.
 func TestKillAndRestartLeaderAtOnce(t *testing.T) {
 	s := begin(t, three, harness.Options{})
 	for round := range 6 {

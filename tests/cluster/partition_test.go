@@ -48,8 +48,8 @@ func (s *scenario) cut(kind, node string, cut func() error) {
 	s.healthy()
 }
 
-// B83, B84, P7: the network falls apart in each of the ways in which it does. Clients reach every node all the time, so whoever is on the
-// wrong side is asked to publish and to deliver.
+// B83, B84, P7: the network falls apart in each of the ways in which it does. Clients reach every node all the time, so
+// whoever is on the wrong side is asked to publish and to deliver.
 func TestPartitions(t *testing.T) {
 	needNet(t)
 	s := begin(t, spread, harness.Options{})
@@ -95,7 +95,8 @@ func TestPartitions(t *testing.T) {
 	s.finish()
 }
 
-// P24: nobody reaches the metadata, for longer than every lease: publishing stops, and nothing else happens. It comes back by itself.
+// P24: nobody reaches the metadata, for longer than every lease: publishing stops, and nothing else happens. It comes
+// back by itself.
 func TestMetadataLost(t *testing.T) {
 	needNet(t)
 	s := begin(t, spread, harness.Options{})

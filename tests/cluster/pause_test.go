@@ -14,13 +14,14 @@ import (
 const (
 	// lease is how long a silent leader may keep its place, by default.
 	lease = 3 * time.Second
-	// grace is how long a resumed process is watched, onTheWay is how long what it had handed to the kernel before may take.
+	// grace is how long a resumed process is watched, onTheWay is how long what it had handed to the kernel before may
+	// take.
 	grace    = time.Second
 	onTheWay = 100 * time.Millisecond
 )
 
-// B83: a leader stops for longer than its lease and goes on. Others have taken over; the old one acknowledges nothing on its own, and
-// a client that never left it gets only what the new leaders have.
+// B83: a leader stops for longer than its lease and goes on. Others have taken over; the old one acknowledges nothing
+// on its own, and a client that never left it gets only what the new leaders have.
 func TestPauseLeader(t *testing.T) {
 	s := begin(t, three, harness.Options{})
 	for round := range 3 {
@@ -47,7 +48,8 @@ func (s *scenario) stay(n *harness.Node) string {
 	return name
 }
 
-// watchReturn waits for grace and returns when, before that, the node began to lead something again: from then on it may deliver.
+// watchReturn waits for grace and returns when, before that, the node began to lead something again: from then on it
+// may deliver.
 func (s *scenario) watchReturn(n *harness.Node) time.Duration {
 	s.t.Helper()
 	for end := s.run.Recorder.Now() + grace; s.run.Recorder.Now() < end; s.pass(10 * time.Millisecond) {
@@ -65,8 +67,9 @@ func (s *scenario) watchReturn(n *harness.Node) time.Duration {
 	return s.run.Recorder.Now()
 }
 
-// oldLeaderIsQuiet holds that the connection that was open during the pause brought nothing of the old leader's own after it, but for what was on
-// its way: between from and until the node led nothing, and handed on only what was published at the new leaders, after it was paused.
+// oldLeaderIsQuiet holds that the connection that was open during the pause brought nothing of the old leader's own
+// after it, but for what was on its way: between from and until the node led nothing, and handed on only what was
+// published at the new leaders, after it was paused.
 func (s *scenario) oldLeaderIsQuiet(client string, paused, from, until time.Duration) {
 	s.t.Helper()
 	type value struct {

@@ -19,8 +19,8 @@ import (
 const (
 	// lastBefore is the last commit before there were feature levels.
 	lastBefore = "0462a0b"
-	// maxRefusal is how long publishing may be refused while one node is replaced, by clients that go on to the next one; twenty times as long where the
-	// machine is so loaded that a sleep of 10 ms took lateAfter longer.
+	// maxRefusal is how long publishing may be refused while one node is replaced, by clients that go on to the next one;
+	// twenty times as long where the machine is so loaded that a sleep of 10 ms took lateAfter longer.
 	maxRefusal  = time.Second
 	lateAfter   = 150 * time.Millisecond
 	exitData    = 3
@@ -55,8 +55,9 @@ func measureLateness(t *testing.T) *lateness {
 	return l
 }
 
-// TestRoll replaces the last version before feature levels by this one, node after node under load, and back, and forward again, and raises the
-// level. Nothing is lost, consumers go on, nobody is refused for long; afterwards the old version is refused.
+// TestRoll replaces the last version before feature levels by this one, node after node under load, and back, and
+// forward again, and raises the level. Nothing is lost, consumers go on, nobody is refused for long; afterwards the old
+// version is refused.
 func TestRoll(t *testing.T) {
 	old, err := harness.BuildCommit(t.TempDir(), lastBefore)
 	if errors.Is(err, harness.ErrNoCommit) {
@@ -108,7 +109,8 @@ func TestRoll(t *testing.T) {
 	judgeRefusals(t, r, time.Duration(late.worst.Load()))
 }
 
-// returned starts n again and waits until the cluster is as it was: a FIN on its way to a leader that gives way may be forgotten.
+// returned starts n again and waits until the cluster is as it was: a FIN on its way to a leader that gives way may be
+// forgotten.
 func (s *scenario) returned(n *harness.Node) error {
 	if err := n.Restart(s.within(startTimeout)); err != nil {
 		return err

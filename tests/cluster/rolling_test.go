@@ -14,7 +14,8 @@ import (
 // maxGap is the longest time without an acknowledgement while nodes are restarted one after the other.
 const maxGap = 500 * time.Millisecond
 
-// B80, B90: every node in turn is drained, stopped, started and filled again, under load: no publish fails, nobody waits long.
+// B80, B90: every node in turn is drained, stopped, started and filled again, under load: no publish fails, nobody
+// waits long.
 func TestRollingRestart(t *testing.T) {
 	s := begin(t, three, harness.Options{})
 	for _, n := range s.c.Nodes {
@@ -51,8 +52,8 @@ func TestTerminateLeader(t *testing.T) {
 	nothingRefused(t, s.run.Recorder.Events())
 }
 
-// nothingRefused allows what no server can prevent: a connection that ends, on a node that was told to end, with a publish under way, and
-// attempts to reach that node while it is gone.
+// nothingRefused allows what no server can prevent: a connection that ends, on a node that was told to end, with a
+// publish under way, and attempts to reach that node while it is gone.
 func nothingRefused(t *testing.T, events []history.Event) {
 	t.Helper()
 	var down string

@@ -21,13 +21,15 @@ import (
 )
 
 const (
-	// rotPatience is how long a flip may wait to be told: some rounds of the scrub, on a machine that has other things to do.
+	// rotPatience is how long a flip may wait to be told: some rounds of the scrub, on a machine that has other things to
+	// do.
 	rotPatience = 90 * time.Second
 	// rotGrace is how long a log line may come behind the write that mends what it speaks of.
 	rotGrace = 5 * time.Second
 	// rotTries is how often a flip may be overtaken: the file was rewritten, trimmed or given back before anybody read it.
 	rotTries = 20
-	// unsettledBytes lie at the end of what is written to a segment: a block there may be written again just now, and a flip would undo that.
+	// unsettledBytes lie at the end of what is written to a segment: a block there may be written again just now, and a
+	// flip would undo that.
 	unsettledBytes = 64 << 10
 )
 
@@ -40,8 +42,8 @@ type flipped struct {
 	words []string // of a log line that tells it
 }
 
-// runningKinds are the kinds of files of a node that runs. pick finds a byte that carries a meaning, and the words that a line must have to speak of it; os.ErrNotExist:
-// there is none now.
+// runningKinds are the kinds of files of a node that runs. pick finds a byte that carries a meaning, and the words that
+// a line must have to speak of it; os.ErrNotExist: there is none now.
 var runningKinds = []struct {
 	name string
 	pick func(r *rand.Rand, dir string) (file string, at int64, words []string, err error)
@@ -83,7 +85,8 @@ func named(pattern string) func(r *rand.Rand, dir string) (string, int64, []stri
 
 func below(dir, name string) string { return strings.TrimPrefix(strings.TrimPrefix(name, dir), "/") }
 
-// liveGroupByte picks a byte of a group of the newest commit log file, or of an older one. The last groups may not be durable yet.
+// liveGroupByte picks a byte of a group of the newest commit log file, or of an older one. The last groups may not be
+// durable yet.
 func liveGroupByte(r *rand.Rand, dir string, newest bool) (string, int64, []string, error) {
 	const unsettled = 8 // groups
 	names, err := filepath.Glob(filepath.Join(dir, "clog", "*.clog"))
@@ -144,7 +147,8 @@ func segmentsOf(dir string, partition int) ([]string, error) {
 	return names, err
 }
 
-// segmentByte picks a byte of a message in a partition: in a full segment, or in the active one. A line that speaks of it names the partition.
+// segmentByte picks a byte of a message in a partition: in a full segment, or in the active one. A line that speaks of
+// it names the partition.
 func segmentByte(r *rand.Rand, dir string, partition int, full bool) (string, int64, []string, error) {
 	names, err := segmentsOf(dir, partition)
 	if err != nil || len(names) == 0 || full && len(names) < 2 {
@@ -180,8 +184,8 @@ func headerByte(r *rand.Rand, dir string) (string, int64, []string, error) {
 	return name, int64(r.IntN(88)), []string{below(dir, name), "header"}, nil
 }
 
-// Bits of one copy turn while its node runs, in each kind of file at once, under load. Each is told, mended from memory or from another replica, and nothing
-// acknowledged is lost. ENV: PENSTOCK_ROT_ROUNDS.
+// Bits of one copy turn while its node runs, in each kind of file at once, under load. Each is told, mended from memory
+// or from another replica, and nothing acknowledged is lost. ENV: PENSTOCK_ROT_ROUNDS.
 func TestRottenFilesOfRunningNodes(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -203,7 +207,8 @@ func TestRottenFilesOfRunningNodes(t *testing.T) {
 	s.finish()
 }
 
-// rotWhileRunning turns a bit in each kind of file of a node and waits until all are told. It counts those, and those that were overtaken.
+// rotWhileRunning turns a bit in each kind of file of a node and waits until all are told. It counts those, and those
+// that were overtaken.
 func (s *scenario) rotWhileRunning(r *rand.Rand, n *harness.Node) (told, overtaken int) {
 	s.t.Helper()
 	from := logBytes(s, n)

@@ -65,7 +65,8 @@ func writtenByte(r *rand.Rand, dir, pattern string) (string, int64, error) {
 	return "", 0, fmt.Errorf("%s has nothing in it: %w", name, os.ErrNotExist)
 }
 
-// groupByte picks a byte of a group of the newest commit log file: of its last group with records, or of any before it. See clog/FORMAT.md.
+// groupByte picks a byte of a group of the newest commit log file: of its last group with records, or of any before it.
+// See clog/FORMAT.md.
 func groupByte(r *rand.Rand, dir string, last bool) (string, int64, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "clog", "*.clog"))
 	if err != nil {
@@ -102,8 +103,9 @@ func rotRounds(t *testing.T) int {
 	return n
 }
 
-// A bit of one copy turns while its node is down, in each kind of file, while the other two serve. Nothing acknowledged is lost; the node tells it and mends
-// it from the others, or does not start until its disk is replaced. ENV: PENSTOCK_ROT_ROUNDS.
+// A bit of one copy turns while its node is down, in each kind of file, while the other two serve. Nothing acknowledged
+// is lost; the node tells it and mends it from the others, or does not start until its disk is replaced. ENV:
+// PENSTOCK_ROT_ROUNDS.
 func TestRottenFiles(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -146,7 +148,8 @@ func TestRottenFiles(t *testing.T) {
 	s.finish()
 }
 
-// rotWhileDown ends a node, turns a bit, and starts it again, with a new disk if it does not serve with the old one. The result says whether the node told the damage.
+// rotWhileDown ends a node, turns a bit, and starts it again, with a new disk if it does not serve with the old one.
+// The result says whether the node told the damage.
 func (s *scenario) rotWhileDown(
 	r *rand.Rand, n *harness.Node, kind string, pick func(*rand.Rand, string) (string, int64, error),
 ) bool {
@@ -164,8 +167,8 @@ func (s *scenario) rotWhileDown(
 	ctx := s.within(startTimeout)
 	err = n.Restart(ctx)
 	told := s.tells(n, before)
-	// What a segment has behind the last checkpoint is written again from the commit log, and its index with it; older segments are trimmed. What is there no
-	// more was met by nobody.
+	// What a segment has behind the last checkpoint is written again from the commit log, and its index with it; older
+	// segments are trimmed. What is there no more was met by nobody.
 	for end := time.Now().Add(rotPatience); !told && (kind == "index" || kind == "segment") && n.Running() &&
 		time.Now().Before(end); s.pass(time.Second) {
 		told = !isThere(&flipped{file: name, at: at, value: value}) || s.speaks(n, before)
@@ -173,7 +176,8 @@ func (s *scenario) rotWhileDown(
 	if kind == "index" && !told {
 		_, gone := os.Stat(strings.TrimSuffix(name, ".idx") + ".seg")
 		s.t.Logf("%s of %s at %d: not told (its segment: %v)", name, n.Name, at, gone)
-		// an index of a segment that is no part of the log any more is read by nobody; TestRottenFilesOfRunningNodes is strict
+		// an index of a segment that is no part of the log any more is read by nobody; TestRottenFilesOfRunningNodes is
+		// strict
 		told = true
 	}
 	if err != nil || !s.serves(n) {

@@ -126,8 +126,8 @@ func (s *scenario) within(d time.Duration) context.Context {
 	return ctx
 }
 
-// load is what every scenario runs under: single publishes pipelined to each node, batches, a go-nsq producer; a consumer on the
-// protocol and one of go-nsq.
+// load is what every scenario runs under: single publishes pipelined to each node, batches, a go-nsq producer; a
+// consumer on the protocol and one of go-nsq.
 func (s *scenario) load() {
 	s.t.Helper()
 	s.run.Consume(workload.Consumer{Name: "c-a", Channel: "a"})
@@ -232,8 +232,8 @@ func (s *scenario) finish() *history.Report {
 	return r
 }
 
-// compare ends all nodes at rest and compares what they hold. They are frozen first: nodes that end one after the other, or hand over in
-// an orderly way, leave the beginnings of new epochs behind that nobody committed. // B94
+// compare ends all nodes at rest and compares what they hold. They are frozen first: nodes that end one after the
+// other, or hand over in an orderly way, leave the beginnings of new epochs behind that nobody committed. // B94
 func (s *scenario) compare(r *history.Report) {
 	s.t.Helper()
 	s.try(s.c.Healthy(s.within(startTimeout)))

@@ -40,8 +40,8 @@ func TestSingleNodeStopped(t *testing.T) {
 	s.finish()
 }
 
-// A node that comes back with an older disk is what the checker is for: everything between the copy and the kill is gone, and what
-// comes next takes its ids.
+// A node that comes back with an older disk is what the checker is for: everything between the copy and the kill is
+// gone, and what comes next takes its ids.
 func TestTheCheckerFindsALostDisk(t *testing.T) {
 	s := begin(t, harness.Single, harness.Options{})
 	n := s.c.Nodes[0]

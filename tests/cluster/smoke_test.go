@@ -8,8 +8,8 @@ import (
 	"penstock/tests/cluster/workload"
 )
 
-// B17, B81 in short, for every test run: three nodes, the leader dies under load and comes back, nothing is lost, the replicas are the
-// same. The long ones have the build tag `cluster`.
+// B17, B81 in short, for every test run: three nodes, the leader dies under load and comes back, nothing is lost, the
+// replicas are the same. The long ones have the build tag `cluster`.
 func TestLeaderDies(t *testing.T) {
 	s := prepare(t, three, harness.Options{})
 	s.run.Consume(workload.Consumer{Name: "c-a", Channel: "a"})

@@ -10,11 +10,12 @@ import (
 	"penstock/tests/cluster/harness"
 )
 
-// strandedBound is within what time a partition must take messages again whose leader reaches the store and too few replicas: 5 s (replicate.DefaultStrandedNs)
-// until it gives way, and the rest for a busy machine.
+// strandedBound is within what time a partition must take messages again whose leader reaches the store and too few
+// replicas: 5 s (replicate.DefaultStrandedNs) until it gives way, and the rest for a busy machine.
 const strandedBound = 45 * time.Second
 
-// takenOver waits until another node than the leader before leads, and the load goes on there. The topic has one partition.
+// takenOver waits until another node than the leader before leads, and the load goes on there. The topic has one
+// partition.
 func (s *scenario) takenOver(before *harness.Node, began time.Time) *harness.Node {
 	s.t.Helper()
 	for s.leader(0) == before {
@@ -42,8 +43,8 @@ func (s *scenario) keeps(n *harness.Node, d time.Duration) {
 	}
 }
 
-// A leader is cut off from its followers and not from the store: its lease lives, so nobody else is elected. It gives way within seconds, and nothing that was
-// acknowledged is lost.
+// A leader is cut off from its followers and not from the store: its lease lives, so nobody else is elected. It gives
+// way within seconds, and nothing that was acknowledged is lost.
 func TestStrandedLeader(t *testing.T) {
 	needNet(t)
 	s := begin(t, spread, harness.Options{Serve: []string{"--default-partitions", "1"}})
@@ -61,8 +62,9 @@ func TestStrandedLeader(t *testing.T) {
 	s.finish()
 }
 
-// min_isr is the number of replicas, and the leader does not reach one of the two others; the third reaches both. The leader gives way to that one, and as it is in the ISR and the
-// first replica all the time, nothing but the new leader's memory keeps it from leading again.
+// min_isr is the number of replicas, and the leader does not reach one of the two others; the third reaches both. The
+// leader gives way to that one, and as it is in the ISR and the first replica all the time, nothing but the new
+// leader's memory keeps it from leading again.
 func TestStrandedLeaderIsNotPreferred(t *testing.T) {
 	needNet(t)
 	s := prepare(t, spread, harness.Options{Serve: []string{"--default-partitions", "1"}})

@@ -40,8 +40,8 @@ const (
 	partitions    = 3 // of the topic in a cluster: every node leads one
 )
 
-// openTimeout and readTimeout (without one more message found) end a child that makes no progress: the machine may be busy. PENSTOCK_PATIENCE shortens them where
-// messages are to be lost (tools/mutants).
+// openTimeout and readTimeout (without one more message found) end a child that makes no progress: the machine may be
+// busy. PENSTOCK_PATIENCE shortens them where messages are to be lost (tools/mutants).
 var openTimeout, readTimeout = func() (open, read time.Duration) {
 	if d, err := time.ParseDuration(os.Getenv("PENSTOCK_PATIENCE")); err == nil {
 		return d, d
@@ -49,7 +49,8 @@ var openTimeout, readTimeout = func() (open, read time.Duration) {
 	return 2 * time.Minute, 30 * time.Second
 }()
 
-// Lines that a child prints, one write each, so that what was acknowledged is known even of a child that is killed in the next moment.
+// Lines that a child prints, one write each, so that what was acknowledged is known even of a child that is killed in
+// the next moment.
 const (
 	lineLoad   = "load" // what was acknowledged before is there; the load begins
 	lineAcked  = "acked "
@@ -205,7 +206,8 @@ func (o *order) topics(ctx context.Context, engines []*engine.Engine) ([]*engine
 	return all, nil
 }
 
-// lost says that what is expected and was not found is lost, and returns why it cannot be read: a node that does not start any more has lost it.
+// lost says that what is expected and was not found is lost, and returns why it cannot be read: a node that does not
+// start any more has lost it.
 func lost(expected map[string]bool, why error) error {
 	for name := range expected {
 		say(lineLost + name)
@@ -213,8 +215,9 @@ func lost(expected map[string]bool, why error) error {
 	return why
 }
 
-// readAll reads what every partition stores until everything that is expected was found, or nothing more is found for a while: what is missing then is lost. It
-// reads as Peek does, without a consumer, so that it judges what is stored and nothing else. What it finds it takes out of expected.
+// readAll reads what every partition stores until everything that is expected was found, or nothing more is found for a
+// while: what is missing then is lost. It reads as Peek does, without a consumer, so that it judges what is stored and
+// nothing else. What it finds it takes out of expected.
 func readAll(ctx context.Context, t *engine.Topic, expected map[string]bool, wait time.Duration) error {
 	for end := time.Now().Add(wait); len(expected) > 0; time.Sleep(10 * time.Millisecond) {
 		before := len(expected)

@@ -33,15 +33,16 @@ const (
 	childTimeout = 5 * time.Minute
 	// maxAcks is how many messages a node acknowledges at most before the cut.
 	maxAcks = 600
-	// lastWords is for the lines of publishes that were acknowledged in the moment of the cut; more of them are found, none is invented.
+	// lastWords is for the lines of publishes that were acknowledged in the moment of the cut; more of them are found,
+	// none is invented.
 	lastWords = 100 * time.Millisecond
 )
 
 // refused says why nothing can be mounted here.
 var refused = volatile.Missing()
 
-// TestMain is four programs: the server of the disks; the test, which runs itself in a mount namespace of its own, so that no mount outlives it; that
-// one; and the child that runs engines.
+// TestMain is four programs: the server of the disks; the test, which runs itself in a mount namespace of its own, so
+// that no mount outlives it; that one; and the child that runs engines.
 func TestMain(m *testing.M) {
 	volatile.Main()
 	if text := os.Getenv(orderVariable); text != "" {
@@ -85,7 +86,8 @@ type variant struct {
 
 func (v *variant) name() string { return fmt.Sprintf("%s-%d", v.mode, v.nodes) }
 
-// The promise of the product: what was answered OK is on stable storage of every node that is in sync, whichever way it was written.
+// The promise of the product: what was answered OK is on stable storage of every node that is in sync, whichever way it
+// was written.
 func TestPowerCut(t *testing.T) {
 	if refused != nil {
 		t.Skipf("no power can be cut here: %v", refused)
@@ -213,7 +215,8 @@ func (w *world) end(err error) {
 	w.report(err)
 }
 
-// cut runs a child until some messages were acknowledged, takes the power of all its disks, and keeps what it acknowledged.
+// cut runs a child until some messages were acknowledged, takes the power of all its disks, and keeps what it
+// acknowledged.
 func (w *world) cut(v *variant) {
 	w.t.Helper()
 	disks := w.all[:v.nodes]
@@ -307,8 +310,9 @@ func (w *world) start(v *variant, disks []*volatile.FileSystem) *child {
 	return c
 }
 
-// until returns when the load began and n messages were acknowledged. A child that ends before fails the test. Of one that lost messages the judgement is known
-// when the load begins: a cluster whose copies differ may acknowledge nothing any more.
+// until returns when the load began and n messages were acknowledged. A child that ends before fails the test. Of one
+// that lost messages the judgement is known when the load begins: a cluster whose copies differ may acknowledge nothing
+// any more.
 func (c *child) until(n int) {
 	for !c.began || len(c.acked) < n && len(c.lost) == 0 {
 		if !c.line() {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refuseModernWrites makes this process one on a kernel without RWF_DSYNC and io_uring, for ever: the system calls answer that they are not
-// supported, and the engine falls back to pwrite and fdatasync.
+// refuseModernWrites makes this process one on a kernel without RWF_DSYNC and io_uring, for ever: the system calls
+// answer that they are not supported, and the engine falls back to pwrite and fdatasync.
 func refuseModernWrites() error {
 	const (
 		load  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS

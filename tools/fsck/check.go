@@ -106,8 +106,8 @@ func (c *checker) orphaned(id segment.Identity) error {
 	return nil
 }
 
-// replay runs the recovery of the commit log itself, on a disk that refuses every change: it hands over everything that a
-// restart would get and judges the rest, and then fails when it wants to begin a new file.
+// replay runs the recovery of the commit log itself, on a disk that refuses every change: it hands over everything that
+// a restart would get and judges the rest, and then fails when it wants to begin a new file.
 func (c *checker) replay() error {
 	arena, err := aio.NewArena(1<<20, 4)
 	if err != nil {

@@ -332,8 +332,8 @@ func TestCannotCheck(t *testing.T) {
 	}
 }
 
-// A last group that is not whole and that no mark promises may have been torn, and never acknowledged, or not: fsck says that it does not know. With the mark behind
-// it the same group is a finding.
+// A last group that is not whole and that no mark promises may have been torn, and never acknowledged, or not: fsck
+// says that it does not know. With the mark behind it the same group is a finding.
 func TestTornEndIsNotJudged(t *testing.T) {
 	dir := dataDir(t)
 	all := groups(t, dir)
@@ -364,7 +364,8 @@ func clearBlock(name string, at int64) error {
 	return errors.Join(err, f.Close())
 }
 
-// A damaged file of the commit log that its last group does not need is told, and is no damage: a node starts without it.
+// A damaged file of the commit log that its last group does not need is told, and is no damage: a node starts without
+// it.
 func TestUnneededCommitLogFile(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	first := filepath.Join(dir, "clog", "0000000001.clog")

@@ -266,8 +266,8 @@ func (x *indexCheck) batch(at segment.Offset, h *segment.Header) {
 	}
 }
 
-// finish looks at what is left of the index at the end of its segment. The newest segment's may go on above the checkpoint,
-// where the commit log is the authority.
+// finish looks at what is left of the index at the end of its segment. The newest segment's may go on above the
+// checkpoint, where the commit log is the authority.
 func (x *indexCheck) finish(w *walk, s *openSegment, end segment.Offset, newest bool, last *segment.Header) {
 	if x.index == nil {
 		return

@@ -1,8 +1,9 @@
 // Command mutants plants known bugs, one line each, and demands that the tests notice every one.
 //
-// The bugs are listed in a table (mutants.txt beside this file). Each is planted in a copy of its file, which the go command builds instead of the tree's
-// (-overlay): nothing in the tree changes. For each, the test binaries that the table names are built once and run until one fails, which kills the
-// mutant. A mutant that survives, that does not compile, or whose line is not found exactly once fails the command.
+// The bugs are listed in a table (mutants.txt beside this file). Each is planted in a copy of its file, which the go
+// command builds instead of the tree's (-overlay): nothing in the tree changes. For each, the test binaries that the
+// table names are built once and run until one fails, which kills the mutant. A mutant that survives, that does not
+// compile, or whose line is not found exactly once fails the command.
 //
 // usage: mutants [-run REGEXP] [-rows N-M] [-sample N -seed S] [-jobs N] [-baseline] [-timeout D]
 package main
@@ -119,7 +120,8 @@ func (m *mutant) planted() ([]byte, error) {
 	return m.plant(source)
 }
 
-// tryAll tries the mutants, some at once, and returns how many were killed and how many were not, until it is interrupted.
+// tryAll tries the mutants, some at once, and returns how many were killed and how many were not, until it is
+// interrupted.
 func (w *workshop) tryAll(all []*mutant, jobs int) (killed, bad int) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex

@@ -101,7 +101,8 @@ func TestSpan(t *testing.T) {
 	}
 }
 
-// Only a test that fails has noticed something: none of those that were cut off by their limit, and of those that must say something, those that say it.
+// Only a test that fails has noticed something: none of those that were cut off by their limit, and of those that must
+// say something, those that say it.
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
 	for i, c := range []struct{ script, says, by, err string }{

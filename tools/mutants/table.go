@@ -113,7 +113,8 @@ func (m *mutant) set(key, value string) bool {
 	return true
 }
 
-// plant returns the file with the mutant in it. What is replaced must be there exactly once: a table that is behind the tree would otherwise test nothing.
+// plant returns the file with the mutant in it. What is replaced must be there exactly once: a table that is behind the
+// tree would otherwise test nothing.
 func (m *mutant) plant(source []byte) ([]byte, error) {
 	switch n := bytes.Count(source, []byte(m.old)); n {
 	case 1:

@@ -116,14 +116,16 @@ func (w *workshop) build(t test, binary string, flags ...string) error {
 
 var failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
-// atMost is how long tests wait for what a mutant may keep from happening, where their own patience is for machines that are much busier.
+// atMost is how long tests wait for what a mutant may keep from happening, where their own patience is for machines
+// that are much busier.
 const atMost = "20s"
 
-// enoughCuts is how often the power is cut at most: the first cut that loses a message ends the test, and chance says which one that is.
+// enoughCuts is how often the power is cut at most: the first cut that loses a message ends the test, and chance says
+// which one that is.
 const enoughCuts = "PENSTOCK_POWER_CUTS=90"
 
-// run returns the test that failed; empty: all passed, and at least one ran. With says, one that fails without saying it is an error. One that did not end
-// within the limit has seen nothing: a busy machine may be all there was.
+// run returns the test that failed; empty: all passed, and at least one ran. With says, one that fails without saying
+// it is an error. One that did not end within the limit has seen nothing: a busy machine may be all there was.
 func (w *workshop) run(t test, binary string, limit time.Duration, says string, env ...string) (by string, err error) {
 	began := time.Now()
 	if limit == 0 {

@@ -1,9 +1,9 @@
 // Command segdump shows segment files: the header, the batches and, asked for, the records in them.
 //
-// A segment file does not say where it ends, so segdump reads as far as the batches continue each other, and then says what it
-// met there: the file's end, unwritten space, or something that does not continue the chain, which may be the remains of
-// a log that was cut, or damage (fsck can tell). Exit codes: 0 the files were shown; 1 the first thing
-// in one of them does not verify; 2 a file cannot be read.
+// A segment file does not say where it ends, so segdump reads as far as the batches continue each other, and then says
+// what it met there: the file's end, unwritten space, or something that does not continue the chain, which may be the
+// remains of a log that was cut, or damage (fsck can tell). Exit codes: 0 the files were shown; 1 the first thing in
+// one of them does not verify; 2 a file cannot be read.
 package main
 
 import (

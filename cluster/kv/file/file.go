@@ -7,14 +7,15 @@
 //
 //	8 hex digits, a space, JSON, a newline
 //
-// The digits are the CRC-32C of the JSON. The first line is {"format":1,"revision":R}: the revision that the map had when the
-// file was written anew. Entries that it had then follow, as writes with the revision of their last change in "mod"; then the
-// journal. A write is {"key":K,"text":V}, or "bytes" in base64 if the value is no UTF-8, or {"key":K,"delete":true}. Keys
-// with a lease are not kept: the process that held the lease is gone. Their transactions leave an empty line, so that no
-// revision comes twice.
+// The digits are the CRC-32C of the JSON. The first line is {"format":1,"revision":R}: the revision that the map had
+// when the file was written anew. Entries that it had then follow, as writes with the revision of their last change in
+// "mod"; then the journal. A write is {"key":K,"text":V}, or "bytes" in base64 if the value is no UTF-8, or
+// {"key":K,"delete":true}. Keys with a lease are not kept: the process that held the lease is gone. Their transactions
+// leave an empty line, so that no revision comes twice.
 //
-// A crash may leave the last line incomplete: that transaction was not answered. A bad line with a good one behind it is
-// damage, and the file is not opened. When the journal has grown large the file is written anew beside the old one and renamed.
+// A crash may leave the last line incomplete: that transaction was not answered. A bad line with a good one behind it
+// is damage, and the file is not opened. When the journal has grown large the file is written anew beside the old one
+// and renamed.
 package file
 
 import (
@@ -175,7 +176,8 @@ func (s *Store) replay(l *line) {
 	}
 }
 
-// hidesLine says whether a bad line ends with a good one: then the newline between them is damaged, and nothing was torn.
+// hidesLine says whether a bad line ends with a good one: then the newline between them is damaged, and nothing was
+// torn.
 func hidesLine(text []byte) bool {
 	for i := 1; i+10 <= len(text); i++ {
 		if text[i+8] == ' ' && text[i+9] == '{' {
@@ -256,8 +258,8 @@ func syncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// journal makes a revision durable. After a failure nothing is known of what the file holds, so nothing more is written to it;
-// the next Open finds out.
+// journal makes a revision durable. After a failure nothing is known of what the file holds, so nothing more is written
+// to it; the next Open finds out.
 func (s *Store) journal(revision int64, ops []kv.Op) error {
 	if s.closed {
 		return kv.ErrClosed

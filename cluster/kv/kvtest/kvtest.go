@@ -14,8 +14,8 @@ import (
 
 // Backend is what is tested.
 type Backend struct {
-	// Open returns clients of one map, which may be used by other tests too: every test keeps to keys of its own. A backend that has only one
-	// client returns it several times. The backend closes them at the end of the test.
+	// Open returns clients of one map, which may be used by other tests too: every test keeps to keys of its own. A
+	// backend that has only one client returns it several times. The backend closes them at the end of the test.
 	Open func(t *testing.T, clients int) []kv.Store
 	// Compact makes watches that begin below the newest revision impossible.
 	Compact func(t *testing.T)

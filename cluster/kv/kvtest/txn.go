@@ -10,7 +10,8 @@ import (
 	"penstock/cluster/kv"
 )
 
-// Entries under a prefix come in order of key, with values as they were written, and the revision is that of the whole map.
+// Entries under a prefix come in order of key, with values as they were written, and the revision is that of the whole
+// map.
 func testList(w *world) {
 	entries, before, err := w.a.List(w.ctx, w.prefix)
 	if err != nil || len(entries) != 0 {

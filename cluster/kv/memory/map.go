@@ -1,6 +1,6 @@
-// Package memory is a kv.Store in the process: several clients of one map, with watches, leases and revisions as etcd has
-// them, and with what a network does to a client: it can be cut off, and answers can get lost. Tests and simulations of
-// clusters run on it; package file keeps one on disk.
+// Package memory is a kv.Store in the process: several clients of one map, with watches, leases and revisions as etcd
+// has them, and with what a network does to a client: it can be cut off, and answers can get lost. Tests and
+// simulations of clusters run on it; package file keeps one on disk.
 package memory
 
 import (
@@ -23,13 +23,14 @@ const (
 
 // Options of a map. The zero value is an empty map on the machine's clock.
 type Options struct {
-	// Now is the clock of the leases. With one of the caller's, leases end only when Expire is called; without, by themselves.
+	// Now is the clock of the leases. With one of the caller's, leases end only when Expire is called; without, by
+	// themselves.
 	Now func() time.Time
 	// Entries, of Revision or older, are what the map begins with. Borrowed for the call.
 	Entries  []kv.Entry
 	Revision int64
-	// Journal is called before a revision is applied, in order of revision and with the map locked. If it fails, a transaction is
-	// refused with its error, and a lease that runs out takes its keys with it all the same.
+	// Journal is called before a revision is applied, in order of revision and with the map locked. If it fails, a
+	// transaction is refused with its error, and a lease that runs out takes its keys with it all the same.
 	Journal func(revision int64, ops []kv.Op) error
 }
 
@@ -72,8 +73,8 @@ func New(o Options) *Map {
 // Store is a client of the map. Clients of one name are cut off together.
 func (m *Map) Store(name string) *Store { return &Store{m: m, name: name} }
 
-// Cut makes the calls of the clients of a name fail with kv.ErrUnavailable and holds back the events of their watches, until
-// Heal. Their leases run on.
+// Cut makes the calls of the clients of a name fail with kv.ErrUnavailable and holds back the events of their watches,
+// until Heal. Their leases run on.
 func (m *Map) Cut(name string) { m.setCut(name, true) }
 
 // Heal ends Cut: watches go on where they stood.

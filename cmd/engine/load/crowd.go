@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// crowdCount is from how many connections on one goroutine serves them all. A goroutine for each costs the generator a park, a
-	// wake-up and a read in vain per answer: half as much processor time again, which on a shared machine the node does not get.
+	// crowdCount is from how many connections on one goroutine serves them all. A goroutine for each costs the generator a
+	// park, a wake-up and a read in vain per answer: half as much processor time again, which on a shared machine the node
+	// does not get.
 	crowdCount = 8
 	// crowdWindowBytes bounds what such a connection has in flight: a write of it always finds room in the socket.
 	crowdWindowBytes = 16 << 10

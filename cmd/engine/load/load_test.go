@@ -55,7 +55,8 @@ func TestPublishClosed(t *testing.T) {
 	}
 }
 
-// Messages with headers go out as PUB_EXT and MPUB_EXT, in every kind of loop and as what sub fills with; the report names them.
+// Messages with headers go out as PUB_EXT and MPUB_EXT, in every kind of loop and as what sub fills with; the report
+// names them.
 func TestPublishHeaders(t *testing.T) {
 	for _, c := range []struct {
 		verb               string

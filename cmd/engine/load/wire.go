@@ -39,8 +39,8 @@ func appendSized(dst, body []byte) []byte {
 	return append(dst, body...)
 }
 
-// appendPub appends one PUB, or one MPUB of batch equal bodies when batch is above 1. With headers, a JSON object, it is youzan's
-// PUB_EXT or MPUB_EXT; the body stays the last thing in the command.
+// appendPub appends one PUB, or one MPUB of batch equal bodies when batch is above 1. With headers, a JSON object, it
+// is youzan's PUB_EXT or MPUB_EXT; the body stays the last thing in the command.
 func appendPub(dst []byte, topic string, headers, body []byte, batch int) []byte {
 	verb := "PUB"
 	if batch > 1 {

@@ -63,7 +63,8 @@ func Run(t *testing.T, open func(t *testing.T) aio.Disk) {
 	}
 }
 
-// Fill returns n aligned bytes of a pattern that differs in every block and by seed. The memory lives as long as the test.
+// Fill returns n aligned bytes of a pattern that differs in every block and by seed. The memory lives as long as the
+// test.
 func Fill(t testing.TB, n int, seed byte) []byte {
 	p, free := aio.AlignedBytes(n)
 	t.Cleanup(free)

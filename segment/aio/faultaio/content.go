@@ -134,7 +134,8 @@ func (c *content) cut(size int64) {
 	c.size = size
 }
 
-// pair is what a file shows and what of it is on stable storage. Where both are the same they share the page, whose owner is theirs together.
+// pair is what a file shows and what of it is on stable storage. Where both are the same they share the page, whose
+// owner is theirs together.
 type pair struct {
 	now     content // what reads show
 	durable content // what is on stable storage

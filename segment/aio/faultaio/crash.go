@@ -8,9 +8,9 @@ import (
 // sectorBytes is what a device writes whole or not at all.
 const sectorBytes = 512
 
-// Crash returns what a power cut now (or at CrashAt) leaves, as a new disk on which everything is
-// durable. The seed decides, for each write that was not flushed, whether it survives whole, in some sectors, or
-// not at all, and which changes of names do. The receiver stays as it is, so that one run serves many seeds. Its rules are not taken along.
+// Crash returns what a power cut now (or at CrashAt) leaves, as a new disk on which everything is durable. The seed
+// decides, for each write that was not flushed, whether it survives whole, in some sectors, or not at all, and which
+// changes of names do. The receiver stays as it is, so that one run serves many seeds. Its rules are not taken along.
 func (d *Disk) Crash(seed uint64) *Disk {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -217,7 +217,8 @@ func TestSizeNeedsSync(t *testing.T) {
 	}
 }
 
-// fsyncgate: a flush fails once, the next one succeeds, reads show the bytes all the while, and a power cut takes them. B28
+// fsyncgate: a flush fails once, the next one succeeds, reads show the bytes all the while, and a power cut takes them.
+// B28
 func TestFailedFlushLosesDataLater(t *testing.T) {
 	d := newDisk(1)
 	f := durableFile(t, d, "a", 1)

@@ -1,9 +1,9 @@
-// Package faultaio is an aio.Disk in memory that fails on purpose and on a seed: it loses, tears and reorders
-// what was not flushed, forgets names that were not synced, fails or holds chosen operations, fills up, and is
-// cut off at any operation.
+// Package faultaio is an aio.Disk in memory that fails on purpose and on a seed: it loses, tears and reorders what was
+// not flushed, forgets names that were not synced, fails or holds chosen operations, fills up, and is cut off at any
+// operation.
 //
-// A test runs the engine on a Disk, then takes what a power cut (Crash) or a kill of the process (Kill) leaves as a new Disk
-// and recovers on that one. Clones share unchanged pages, so thousands of crash states a second are cheap.
+// A test runs the engine on a Disk, then takes what a power cut (Crash) or a kill of the process (Kill) leaves as a new
+// Disk and recovers on that one. Clones share unchanged pages, so thousands of crash states a second are cheap.
 //
 //	for op := range total {
 //		d := faultaio.New(faultaio.Options{Seed: seed})
@@ -12,11 +12,13 @@
 //		check(acked, recoverOn(d.Crash(seed)))
 //	}
 //
-// The model is stricter than any one file system: sectors of 512 bytes are lost one by one, a file's size is
-// not durable before a flush of the file, a name not before SyncDir of its directory, and RWF_DSYNC makes only its own bytes durable.
-// It also finds misuse: memory changed while its write is in flight, and mapped bytes read without Populate (they are zeros).
+// The model is stricter than any one file system: sectors of 512 bytes are lost one by one, a file's size is not
+// durable before a flush of the file, a name not before SyncDir of its directory, and RWF_DSYNC makes only its own
+// bytes durable. It also finds misuse: memory changed while its write is in flight, and mapped bytes read without
+// Populate (they are zeros).
 //
-// Used from one goroutine everything is decided by the seed. Used from several it is safe, and as deterministic as they are.
+// Used from one goroutine everything is decided by the seed. Used from several it is safe, and as deterministic as they
+// are.
 package faultaio
 
 import (

@@ -194,7 +194,8 @@ type mapping struct {
 
 var _ aio.Mapping = (*mapping)(nil)
 
-// mapPools have the memory of mappings that are gone, all zeros, by size (a *sync.Pool each): simulations map files again and again.
+// mapPools have the memory of mappings that are gone, all zeros, by size (a *sync.Pool each): simulations map files
+// again and again.
 var mapPools sync.Map
 
 func mapBytes(size int64) []byte {
@@ -266,8 +267,9 @@ func (m *mapping) populate(off, n int64) error {
 	return nil
 }
 
-// show keeps the pages that are present coherent with a write. It touches only bytes that change: a block is written again when a
-// log grows within it, and a reader of what was there before must not race with that, as it does not on a real page.
+// show keeps the pages that are present coherent with a write. It touches only bytes that change: a block is written
+// again when a log grows within it, and a reader of what was there before must not race with that, as it does not on a
+// real page.
 func (m *mapping) show(p []byte, off int64) {
 	for len(p) > 0 && off < int64(len(m.bytes)) {
 		n := int(min(int64(len(p)), pageBytes-off%pageBytes))

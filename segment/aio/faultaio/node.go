@@ -151,8 +151,8 @@ type dirKey struct {
 	name string
 }
 
-// settle makes the ops durable that pick chooses, in order. An op that is durable needs every earlier one on the same names, as in
-// a journal; what is left is returned.
+// settle makes the ops durable that pick chooses, in order. An op that is durable needs every earlier one on the same
+// names, as in a journal; what is left is returned.
 func settle(ops []dirOp, pick func(i int, op dirOp) bool) []dirOp {
 	chosen := make([]bool, len(ops))
 	needed := map[dirKey]bool{}

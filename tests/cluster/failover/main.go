@@ -1,10 +1,10 @@
-// Command failover measures how long a cluster does not acknowledge anything after its leader is killed, stopped, drained or
-// cut off, and judges the history of every run: a figure of a run that lost something is none.
+// Command failover measures how long a cluster does not acknowledge anything after its leader is killed, stopped,
+// drained or cut off, and judges the history of every run: a figure of a run that lost something is none.
 //
 //	go run ./tests/cluster/failover -runs 20 -faults kill,pause,rolling
 //
-// It prints a table: for each fault the time from the fault to the first acknowledgement of a publish that was sent after it, and the longest
-// time without any acknowledgement.
+// It prints a table: for each fault the time from the fault to the first acknowledgement of a publish that was sent
+// after it, and the longest time without any acknowledgement.
 package main
 
 import (

@@ -214,10 +214,12 @@ func (c *Cluster) Controller(ctx context.Context) (*Node, error) {
 	return nil, errors.New("the cluster has no controller")
 }
 
-// Healthy waits until every node is a live member and every partition is led with all its replicas in sync. A single node is healthy.
+// Healthy waits until every node is a live member and every partition is led with all its replicas in sync. A single
+// node is healthy.
 func (c *Cluster) Healthy(ctx context.Context) error { return c.await(ctx, c.healthy) }
 
-// Settled waits until the cluster is healthy and every partition is led by its first replica: no leadership moves back any more.
+// Settled waits until the cluster is healthy and every partition is led by its first replica: no leadership moves back
+// any more.
 func (c *Cluster) Settled(ctx context.Context) error {
 	return c.await(ctx, func(s *Status, t *Topics) error {
 		if err := c.healthy(s, t); err != nil {

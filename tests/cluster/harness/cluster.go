@@ -26,8 +26,9 @@ type Options struct {
 	// Binary is the engine to run; empty: the one of this tree.
 	Binary string
 	Tags   string // build tags of the tree's engine; empty: those of the product
-	// Volumes are directories that hold the data of nodes instead of Dir, by the node's number from 0: a small file system, for a
-	// disk that fills up or hangs. Only Spread and Single look at it. The node's etcd stays in Dir: it does not survive a full disk.
+	// Volumes are directories that hold the data of nodes instead of Dir, by the node's number from 0: a small file
+	// system, for a disk that fills up or hangs. Only Spread and Single look at it. The node's etcd stays in Dir: it does
+	// not survive a full disk.
 	Volumes map[int]string
 }
 

@@ -1,8 +1,9 @@
-// Package harness runs real processes of the engine for tests: one node, a cluster on loopback made by `engine dev-cluster`, or
-// a cluster whose nodes live in network namespaces of their own. It kills, stops, cuts off and restarts them.
+// Package harness runs real processes of the engine for tests: one node, a cluster on loopback made by `engine
+// dev-cluster`, or a cluster whose nodes live in network namespaces of their own. It kills, stops, cuts off and
+// restarts them.
 //
-// It ends only what it started: a process is held by a pidfd from the moment it is known, so a signal never reaches a stranger who got its
-// number. Processes die with the test's process; namespaces go with Close.
+// It ends only what it started: a process is held by a pidfd from the moment it is known, so a signal never reaches a
+// stranger who got its number. Processes die with the test's process; namespaces go with Close.
 package harness
 
 import (

@@ -13,11 +13,12 @@ import (
 	"strings"
 )
 
-// Net is a bridge on this machine with one network namespace per node on it, each with two addresses: one for clients and between the
-// nodes, one for the metadata store, so that the two can be cut apart.
+// Net is a bridge on this machine with one network namespace per node on it, each with two addresses: one for clients
+// and between the nodes, one for the metadata store, so that the two can be cut apart.
 //
 // A direction is cut by a permanent neighbour entry that names a hardware address nobody has: packets leave and nobody
-// takes them, without an error and without an answer, which is what a broken network looks like. It needs nothing but iproute2.
+// takes them, without an error and without an answer, which is what a broken network looks like. It needs nothing but
+// iproute2.
 type Net struct {
 	prefix string // of all names
 	second int    // byte of the addresses

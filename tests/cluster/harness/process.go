@@ -53,8 +53,8 @@ func (p *process) wait(d time.Duration) (bool, error) {
 
 func (p *process) close() error { return unix.Close(p.fd) }
 
-// starts is where processes are made: on one thread that lives as long as this process, because the kernel kills a child with
-// Pdeathsig when the thread that made it ends.
+// starts is where processes are made: on one thread that lives as long as this process, because the kernel kills a
+// child with Pdeathsig when the thread that made it ends.
 var starts struct {
 	once sync.Once
 	ask  chan startRequest

@@ -11,13 +11,13 @@ type Options struct {
 	Undrained bool
 	// LivenessLimit is how long after a Heal a publish may take until one is acknowledged. Default 10 s.
 	LivenessLimit time.Duration
-	// ConfirmWindow is how long before a fault a FIN may have been written and yet be forgotten. The engine stores confirmations
-	// every 5 ms by default; the rest is for a busy machine. Default 500 ms.
+	// ConfirmWindow is how long before a fault a FIN may have been written and yet be forgotten. The engine stores
+	// confirmations every 5 ms by default; the rest is for a busy machine. Default 500 ms.
 	ConfirmWindow time.Duration
 	// SettleTime is how long a connection must live after a FIN for the FIN to count as read. Default 1 s.
 	SettleTime time.Duration
-	// ReturnTime is how long after a Heal FINs may still be forgotten: leaderships move back to nodes that returned, and what is confirmed in the
-	// milliseconds of a move may come again. Default SettleTime.
+	// ReturnTime is how long after a Heal FINs may still be forgotten: leaderships move back to nodes that returned, and
+	// what is confirmed in the milliseconds of a move may come again. Default SettleTime.
 	ReturnTime time.Duration
 	// Ordered are channels that deliver a partition's messages one after the other, whatever happens.
 	Ordered []string

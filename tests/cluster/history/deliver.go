@@ -67,7 +67,8 @@ func (c *checker) again(v *value, ch *channel, e *Event) {
 	c.r.add(Redelivered, "it was confirmed at %v by %s: %v", f.At, f.Client, e)
 }
 
-// forward holds that an ordered channel goes on only when a message is done with: nobody gets it any more when somebody got a later one.
+// forward holds that an ordered channel goes on only when a message is done with: nobody gets it any more when somebody
+// got a later one.
 func (c *checker) forward(ch *channel, e *Event) {
 	if !slices.Contains(c.Ordered, ch.name) {
 		return
@@ -80,7 +81,8 @@ func (c *checker) forward(ch *channel, e *Event) {
 	c.highest[k] = e
 }
 
-// mayBeForgotten says whether a FIN could have been lost on its way: its connection ended soon after it, or a fault was near.
+// mayBeForgotten says whether a FIN could have been lost on its way: its connection ended soon after it, or a fault was
+// near.
 func (c *checker) mayBeForgotten(f *fin) bool {
 	if gone, ok := c.conns[connKey{f.Client, f.Conn}]; ok && gone-f.At < c.SettleTime {
 		return true
@@ -103,8 +105,9 @@ func (c *checker) finRefused(e *Event) {
 	}
 }
 
-// rising holds that one connection gets a partition's messages in their order, as long as none came before. A connection to a node that leads
-// nothing outlives a change of leaders, and may then get what the one before had given to others.
+// rising holds that one connection gets a partition's messages in their order, as long as none came before. A
+// connection to a node that leads nothing outlives a change of leaders, and may then get what the one before had given
+// to others.
 func (c *checker) rising(ch *channel, e *Event) {
 	k := cursorKey{connKey{e.Client, e.Conn}, ch, Partition(e.Message)}
 	if last := c.cursors[k]; last != nil && e.Message <= last.Message && !c.faultBetween(last.At, e.At) {

@@ -19,14 +19,15 @@ type Op string
 
 // The events. What each one's fields mean stands behind it.
 const (
-	// Publish: Client sends the values [Seq, Seq+Count) to Topic over Conn to Node. Exactly one of OK, Fail, Unknown follows; none is Unknown.
+	// Publish: Client sends the values [Seq, Seq+Count) to Topic over Conn to Node. Exactly one of OK, Fail, Unknown
+	// follows; none is Unknown.
 	Publish Op = "publish"
 	OK      Op = "ok"      // of the Publish with this Client and Seq
 	Fail    Op = "fail"    // certainly not done; Detail is the class of the error
 	Unknown Op = "unknown" // the answer never came, or it says that nobody knows
 
-	// Channel: Channel of Topic is asked for. Exists: it was answered. First marks the first channel of its topic, which also gets what
-	// was published before it.
+	// Channel: Channel of Topic is asked for. Exists: it was answered. First marks the first channel of its topic, which
+	// also gets what was published before it.
 	Channel Op = "channel"
 	Exists  Op = "exists"
 
@@ -37,8 +38,8 @@ const (
 	Open    Op = "open"    // Conn of Client to Node
 	Close   Op = "close"   // the client knows that it is gone
 
-	// Fault and Heal bracket what the nemesis does. Seq numbers the fault, Detail names its kind, Node whom it hits. At Heal everything that
-	// the fault took away was given back: from then on the cluster owes its services.
+	// Fault and Heal bracket what the nemesis does. Seq numbers the fault, Detail names its kind, Node whom it hits. At
+	// Heal everything that the fault took away was given back: from then on the cluster owes its services.
 	Fault Op = "fault"
 	Heal  Op = "heal"
 	// Note is for people.
@@ -67,7 +68,8 @@ type Event struct {
 // count is how many values a Publish carries.
 func (e *Event) count() uint64 { return max(e.Count, 1) }
 
-// Recorder collects the events of a run and keeps a copy of each client's in a file of its own. Safe for concurrent use.
+// Recorder collects the events of a run and keeps a copy of each client's in a file of its own. Safe for concurrent
+// use.
 type Recorder struct {
 	start time.Time
 	dir   string

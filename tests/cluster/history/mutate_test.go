@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// model is an engine that does everything right, with partitions, two channels, faults, unanswered and refused publishes. Its
-// histories are what the checker must accept, and what the mutations below start from.
+// model is an engine that does everything right, with partitions, two channels, faults, unanswered and refused
+// publishes. Its histories are what the checker must accept, and what the mutations below start from.
 type model struct {
 	rnd    *rand.Rand
 	at     time.Duration
@@ -152,7 +152,8 @@ func outcomeOf(events []Event, client string, seq uint64) *Event {
 // firstTry likes first deliveries.
 func firstTry(e *Event) bool { return e.Op == Deliver && e.Attempts == 1 }
 
-// mutations damage a right history, each in one way that a broken engine could cause; nil: this history has nothing to damage.
+// mutations damage a right history, each in one way that a broken engine could cause; nil: this history has nothing to
+// damage.
 var mutations = map[string]func(rnd *rand.Rand, events []Event) []Event{
 	"an acknowledged message is on a channel no more": func(rnd *rand.Rand, events []Event) []Event {
 		i := pick(rnd, events, func(e *Event) bool {

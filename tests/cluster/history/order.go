@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// producerOrder holds, for what one producer sent over one connection and had acknowledged: the order of sending is the order in
-// each partition. It also holds that a batch lies together.
+// producerOrder holds, for what one producer sent over one connection and had acknowledged: the order of sending is the
+// order in each partition. It also holds that a batch lies together.
 func (c *checker) producerOrder() {
 	type stream struct {
 		connKey
@@ -36,8 +36,8 @@ func (c *checker) producerOrder() {
 	}
 }
 
-// realTimeOrder holds across all clients: what was sent after another message's acknowledgement lies behind it. A leader of the past
-// that acknowledges without its replicas is found here even when its messages survive.
+// realTimeOrder holds across all clients: what was sent after another message's acknowledgement lies behind it. A
+// leader of the past that acknowledges without its replicas is found here even when its messages survive.
 func (c *checker) realTimeOrder() {
 	type place struct {
 		topic     string
@@ -89,7 +89,8 @@ func (c *checker) next(i int) time.Duration {
 	return c.end
 }
 
-// liveness holds that every producer that tries after a Heal is answered OK in time, unless another fault comes or the run ends before.
+// liveness holds that every producer that tries after a Heal is answered OK in time, unless another fault comes or the
+// run ends before.
 func (c *checker) liveness() {
 	for i, f := range c.faults {
 		if f.heal < 0 {

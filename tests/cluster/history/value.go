@@ -14,8 +14,8 @@ const sumDigits = 8
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Body is the message body of value seq of a client, at least sizeBytes long: it names its value and ends in a checksum over
-// all before, so that every body is unique and a changed byte shows.
+// Body is the message body of value seq of a client, at least sizeBytes long: it names its value and ends in a checksum
+// over all before, so that every body is unique and a changed byte shows.
 func Body(client string, seq uint64, sizeBytes int) []byte {
 	b := make([]byte, 0, max(sizeBytes, MinBodyBytes))
 	b = append(b, client...)

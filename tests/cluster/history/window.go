@@ -20,7 +20,8 @@ type Window struct {
 	First time.Duration
 	// the longest time without any acknowledgement, from the fault to the next one or the end of publishing
 	Gap time.Duration
-	// the same for the one producer that waited longest; who has a publish under way to every partition waits for the slowest
+	// the same for the one producer that waited longest; who has a publish under way to every partition waits for the
+	// slowest
 	Stall time.Duration
 }
 

@@ -45,8 +45,9 @@ type Result struct {
 	Differences []Difference
 }
 
-// Compare holds, for each partition, every replica against the longest one: where both have a position, the bytes are the same.
-// With whole, both also end together, except for control batches: all replicas were in sync and at rest when the nodes stopped.
+// Compare holds, for each partition, every replica against the longest one: where both have a position, the bytes are
+// the same. With whole, both also end together, except for control batches: all replicas were in sync and at rest when
+// the nodes stopped.
 func Compare(nodes []*Node, whole bool) *Result {
 	r := &Result{}
 	holders := map[segment.Identity][]*Node{}
@@ -106,7 +107,8 @@ func (r *Result) pair(a, b Log, whole bool) string {
 	return ""
 }
 
-// Messages is how many messages the nodes' partitions ever took, by the longest replica of each: ids are dense and begin at 0.
+// Messages is how many messages the nodes' partitions ever took, by the longest replica of each: ids are dense and
+// begin at 0.
 func Messages(nodes []*Node) uint64 {
 	ends := map[segment.Identity]uint64{}
 	for _, n := range nodes {

@@ -1,8 +1,8 @@
 // Package replicas reads what stopped nodes stored and compares the replicas of every partition (B94).
 //
-// A batch's header names its place and carries a checksum over itself, its body's checksum and the header before it. Two replicas that
-// hold the same header at a position therefore hold the same bytes from where both begin up to there, provided each one's own bytes
-// verify, which reading them does.
+// A batch's header names its place and carries a checksum over itself, its body's checksum and the header before it.
+// Two replicas that hold the same header at a position therefore hold the same bytes from where both begin up to there,
+// provided each one's own bytes verify, which reading them does.
 package replicas
 
 import (
@@ -52,8 +52,8 @@ type Node struct {
 // lockWait lets the last writes of a killed node land.
 const lockWait = 5 * time.Second
 
-// Read takes the directory's lock, reads every partition as a restart would see it, and changes nothing. The segments come first and
-// then the commit log, whose word counts where both have one.
+// Read takes the directory's lock, reads every partition as a restart would see it, and changes nothing. The segments
+// come first and then the commit log, whose word counts where both have one.
 func Read(dir string) (*Node, error) {
 	disk, err := aio.OpenDisk(dir, aio.DiskOptions{Mode: aio.ModePwrite, ReadOnly: true, LockWait: lockWait})
 	if err != nil {
@@ -133,7 +133,8 @@ func (r *reader) partition(id segment.Identity, dir string) error {
 	return nil
 }
 
-// Of the segment's header block (segment/FORMAT.md), only what is needed: a reader of its own does not share the engine's mistakes.
+// Of the segment's header block (segment/FORMAT.md), only what is needed: a reader of its own does not share the
+// engine's mistakes.
 const (
 	segFlags = 5
 	segBase  = 32
@@ -242,7 +243,8 @@ func (r *reader) Restart() { r.node.Logs = r.inSegments }
 // Checkpoint implements clog.Replayer. What it says is in the segments and in the records behind it.
 func (r *reader) Checkpoint([]byte) error { return nil }
 
-// cutAnew is the kind of a cut behind which the log begins anew, as it came from a leader that kept less (the first byte of its payload).
+// cutAnew is the kind of a cut behind which the log begins anew, as it came from a leader that kept less (the first
+// byte of its payload).
 const cutAnew = 2
 
 // Record implements clog.Replayer.

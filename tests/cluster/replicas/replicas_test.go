@@ -13,7 +13,8 @@ import (
 	"penstock/engine"
 )
 
-// publish stores n messages of a topic and closes the node. Segments and commit log files are small, so that both are read.
+// publish stores n messages of a topic and closes the node. Segments and commit log files are small, so that both are
+// read.
 func publish(t *testing.T, dir, body string, n int) {
 	t.Helper()
 	e, err := engine.Open(context.Background(), engine.Options{

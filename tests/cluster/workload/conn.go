@@ -95,8 +95,8 @@ func classOf(err error) string {
 	return broken
 }
 
-// certain are the words by which the engine says that nothing of a request is in the log. Everything else is unknown: calling a
-// doubtful error a failure would make the checker accuse the engine of its own honesty.
+// certain are the words by which the engine says that nothing of a request is in the log. Everything else is unknown:
+// calling a doubtful error a failure would make the checker accuse the engine of its own honesty.
 var certain = []string{
 	"nothing was stored", "nothing of it was stored", "nothing of this request was stored", "publishing is refused",
 }

@@ -1,9 +1,9 @@
-// Package workload is the clients of a test: producers and consumers that speak to real nodes, survive what happens to them, and
-// write down everything they see for package history to judge.
+// Package workload is the clients of a test: producers and consumers that speak to real nodes, survive what happens to
+// them, and write down everything they see for package history to judge.
 //
-// Producers publish unique values, each once: what failed is never sent again, so that every value has one fate. Both kinds
-// exist twice: on the protocol itself, where the moment of every answer is known and many publishes are under way at once, and on
-// go-nsq, which is what users have.
+// Producers publish unique values, each once: what failed is never sent again, so that every value has one fate. Both
+// kinds exist twice: on the protocol itself, where the moment of every answer is known and many publishes are under way
+// at once, and on go-nsq, which is what users have.
 package workload
 
 import (
@@ -63,7 +63,8 @@ func (r *Run) StopProducers() { r.producers.stop() }
 // StopConsumers closes the consumers' connections.
 func (r *Run) StopConsumers() { r.consumers.stop() }
 
-// Drain waits until every channel got what was acknowledged. The error says what is missing; the checker says it better.
+// Drain waits until every channel got what was acknowledged. The error says what is missing; the checker says it
+// better.
 func (r *Run) Drain(ctx context.Context) error {
 	for {
 		missing := r.tally.missing()

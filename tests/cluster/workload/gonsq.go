@@ -13,8 +13,8 @@ import (
 
 var quiet = log.New(io.Discard, "", 0)
 
-// ProduceGoNSQ starts a producer that uses go-nsq, one publish at a time. A publish without an answer is left, and a new client made
-// for the next address. Window and Batch are not used.
+// ProduceGoNSQ starts a producer that uses go-nsq, one publish at a time. A publish without an answer is left, and a
+// new client made for the next address. Window and Batch are not used.
 func (r *Run) ProduceGoNSQ(p Producer) {
 	p.setDefaults()
 	p.Batch = 1
@@ -79,8 +79,8 @@ func (s *sender) goNSQPublish(client *gonsq.Producer, address string) bool {
 	return false
 }
 
-// ConsumeGoNSQ starts a consumer that uses go-nsq and finds the nodes by lookups. Only Name, Channel and Ready are used. Its FINs are
-// recorded before they are sent, and its connections are not known to the history.
+// ConsumeGoNSQ starts a consumer that uses go-nsq and finds the nodes by lookups. Only Name, Channel and Ready are
+// used. Its FINs are recorded before they are sent, and its connections are not known to the history.
 func (r *Run) ConsumeGoNSQ(o Consumer) error {
 	cfg := gonsq.NewConfig()
 	cfg.MaxInFlight = max(o.Ready, 100)

@@ -11,8 +11,8 @@ import (
 	"penstock/tests/cluster/history"
 )
 
-// Producer publishes until it is stopped, over one connection at a time. When that ends or does not answer, what is open is
-// unknown and the next address is tried.
+// Producer publishes until it is stopped, over one connection at a time. When that ends or does not answer, what is
+// open is unknown and the next address is tried.
 type Producer struct {
 	Name          string
 	Addresses     []string      // the first one is tried first

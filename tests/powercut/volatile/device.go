@@ -1,11 +1,13 @@
-// Package volatile makes block devices with a volatile write cache, for tests that cut the power: what was written and not flushed is lost, as it is
-// with a disk, and as it is not with a plain loop device, whose backing file keeps everything that was written.
+// Package volatile makes block devices with a volatile write cache, for tests that cut the power: what was written and
+// not flushed is lost, as it is with a disk, and as it is not with a plain loop device, whose backing file keeps
+// everything that was written.
 //
-// A device is a loop device on a file that a FUSE server serves. The loop driver turns a flush of the block device into an fsync of the file; until it
-// comes, what was written is only in the cache.
+// A device is a loop device on a file that a FUSE server serves. The loop driver turns a flush of the block device into
+// an fsync of the file; until it comes, what was written is only in the cache.
 //
-// The server is a process of its own in a mount namespace of its own, and touches nothing but its memory: one that waits for a file system on its own
-// device, or unmounts it when it ends as the last one of a namespace, waits for ever, and the kernel with it.
+// The server is a process of its own in a mount namespace of its own, and touches nothing but its memory: one that
+// waits for a file system on its own device, or unmounts it when it ends as the last one of a namespace, waits for
+// ever, and the kernel with it.
 package volatile
 
 import (
@@ -29,7 +31,8 @@ const (
 	serverVariable = "PENSTOCK_VOLATILE_SERVER"
 )
 
-// Main is what a program that calls Start does first: in the process that Start runs it serves the devices and does not return.
+// Main is what a program that calls Start does first: in the process that Start runs it serves the devices and does not
+// return.
 func Main() {
 	if os.Getenv(serverVariable) == "" {
 		return
@@ -113,7 +116,8 @@ func (s *Server) Open(dir string, sizeBytes int) (*Device, error) {
 // Close lets go of the device, which ends with its server. Nothing of it is mounted any more.
 func (d *Device) Close() error { return d.Detach() }
 
-// Attach makes it a block device and returns its path. The caller mounts it, then lets go of it with Detach after the unmount.
+// Attach makes it a block device and returns its path. The caller mounts it, then lets go of it with Detach after the
+// unmount.
 func (d *Device) Attach() (string, error) {
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
@@ -161,8 +165,9 @@ func (d *Device) Detach() error {
 	return err
 }
 
-// Cut takes the power of some devices at one moment. Of the sectors that are not flushed a share survives, chosen with the seed, the others are lost; from
-// then on the devices fail every request, until Revive. It returns the number of those that were lost.
+// Cut takes the power of some devices at one moment. Of the sectors that are not flushed a share survives, chosen with
+// the seed, the others are lost; from then on the devices fail every request, until Revive. It returns the number of
+// those that were lost.
 func (s *Server) Cut(share float64, seed uint64, all ...*Device) (lost int, err error) {
 	a := CutArgs{Share: share, Seed: seed}
 	for _, d := range all {
@@ -171,7 +176,8 @@ func (s *Server) Cut(share float64, seed uint64, all ...*Device) (lost int, err 
 	return lost, s.calls.Call("Disks.Cut", a, &lost)
 }
 
-// Fail lets reads, or writes and flushes, of the device fail with EIO, until it is called again. What was written before stays.
+// Fail lets reads, or writes and flushes, of the device fail with EIO, until it is called again. What was written
+// before stays.
 func (d *Device) Fail(reads, writes bool) error {
 	return d.server.calls.Call("Disks.Fail", FailArgs{d.number, reads, writes}, &Nothing{})
 }

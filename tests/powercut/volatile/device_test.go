@@ -18,7 +18,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A write with O_DIRECT alone is lost when the power is cut; with RWF_DSYNC, with fdatasync it is not. Without that the oracle could not fail.
+// A write with O_DIRECT alone is lost when the power is cut; with RWF_DSYNC, with fdatasync it is not. Without that the
+// oracle could not fail.
 func TestDeviceLosesWhatIsNotFlushed(t *testing.T) {
 	if err := volatile.Missing(); err != nil {
 		t.Skip(err)
@@ -79,7 +80,8 @@ func fileSystem(t *testing.T, kind string) (*volatile.Server, *volatile.FileSyst
 	return server, f
 }
 
-// survives overwrites a block of a file that was prewritten, as the commit log's files are, cuts the power, and says whether the block is there.
+// survives overwrites a block of a file that was prewritten, as the commit log's files are, cuts the power, and says
+// whether the block is there.
 func survives(t *testing.T, server *volatile.Server, f *volatile.FileSystem, write func(int, []byte) error) bool {
 	t.Helper()
 	check(t, f.Mount())

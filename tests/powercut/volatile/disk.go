@@ -193,7 +193,8 @@ func (r *rootNode) OnAdd(ctx context.Context) {
 	r.AddChild(fileName, r.NewPersistentInode(ctx, &fileNode{d: r.d}, fs.StableAttr{Mode: syscall.S_IFREG}), false)
 }
 
-// fileNode is the file. The kernel keeps nothing of it (FOPEN_DIRECT_IO): what it wrote is in our cache, and nowhere else.
+// fileNode is the file. The kernel keeps nothing of it (FOPEN_DIRECT_IO): what it wrote is in our cache, and nowhere
+// else.
 type fileNode struct {
 	fs.Inode
 	d *disk

@@ -87,13 +87,15 @@ func (f *FileSystem) Repair() error {
 // repaired are the exit codes of e2fsck that say that errors were found and corrected.
 const repaired = 1 | 2
 
-// shutdown is FS_IOC_SHUTDOWN, the same for both kinds; noLogFlush is the flag with which nothing more is written, not even the journal.
+// shutdown is FS_IOC_SHUTDOWN, the same for both kinds; noLogFlush is the flag with which nothing more is written, not
+// even the journal.
 const (
 	shutdown   = 0x8004587d
 	noLogFlush = 2
 )
 
-// Shutdown ends the mounted file system at once: every call on it fails, and nothing that it still knows reaches the device.
+// Shutdown ends the mounted file system at once: every call on it fails, and nothing that it still knows reaches the
+// device.
 func (f *FileSystem) Shutdown() error {
 	if err := unix.IoctlSetPointerInt(int(f.root.Fd()), shutdown, noLogFlush); err != nil {
 		return fmt.Errorf("shutting %s down: %w", f.Kind, err)
@@ -101,7 +103,8 @@ func (f *FileSystem) Shutdown() error {
 	return nil
 }
 
-// Unmount unmounts it and lets go of the device. The processes that used it have ended; nothing is to do if it is not mounted.
+// Unmount unmounts it and lets go of the device. The processes that used it have ended; nothing is to do if it is not
+// mounted.
 func (f *FileSystem) Unmount() error {
 	if f.root == nil {
 		return nil

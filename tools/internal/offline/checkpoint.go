@@ -18,7 +18,8 @@ type Partition struct {
 
 var errCheckpoint = errors.New("the checkpoint's checksum is right, but it does not decode: another version wrote it")
 
-// DecodeCheckpoint reads the chunks of a checkpoint, put together: a count, and an entry for each partition. No bytes are an empty node.
+// DecodeCheckpoint reads the chunks of a checkpoint, put together: a count, and an entry for each partition. No bytes
+// are an empty node.
 func DecodeCheckpoint(p []byte) ([]Partition, error) {
 	if len(p) == 0 {
 		return nil, nil
@@ -43,8 +44,8 @@ func DecodeCheckpoint(p []byte) ([]Partition, error) {
 	return parts, nil
 }
 
-// decodeEntry reads one partition: topic (16 bytes), number (4), state (56), committed (8), a leader-epoch table (header of 8 bytes with the
-// count in its second half, 24 bytes each) and cursors (length, bytes).
+// decodeEntry reads one partition: topic (16 bytes), number (4), state (56), committed (8), a leader-epoch table
+// (header of 8 bytes with the count in its second half, 24 bytes each) and cursors (length, bytes).
 func decodeEntry(p []byte) (part Partition, rest []byte, err error) {
 	const idBytes, stateBytes, tableBytes, epochBytes = 20, 64, 8, 24
 	le := binary.LittleEndian
@@ -75,7 +76,8 @@ func decodeEntry(p []byte) (part Partition, rest []byte, err error) {
 	return part, q[n:], nil
 }
 
-// DecodeCut reads the payload of a commit log record that cuts a partition: a kind (1: what is above goes; 2: the log begins anew), 7 zero bytes, an entry.
+// DecodeCut reads the payload of a commit log record that cuts a partition: a kind (1: what is above goes; 2: the log
+// begins anew), 7 zero bytes, an entry.
 func DecodeCut(p []byte) (part Partition, anew bool, err error) {
 	if len(p) < 8 || p[0] != 1 && p[0] != 2 {
 		return part, false, errCheckpoint

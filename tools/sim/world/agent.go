@@ -8,8 +8,8 @@ import (
 	"penstock/engine"
 )
 
-// agent consumes a channel on a node: what the node serves of it or, where the world has FeatureRemote and the node leads nothing of the topic, what
-// other nodes do.
+// agent consumes a channel on a node: what the node serves of it or, where the world has FeatureRemote and the node
+// leads nothing of the topic, what other nodes do.
 type agent struct {
 	n        *node
 	life     int

@@ -281,7 +281,8 @@ func (b *book) seen(a *agent, d *engine.Delivery) {
 		c.t.ids[d.ID] = v
 		val.hasID = val.hasID || val.fate != acked
 	} else if val.id != d.ID && c.t.ids[d.ID] != v {
-		// A put that a node forwarded and lost the answer of is unknown, and never sent again; one that was answered stands once.
+		// A put that a node forwarded and lost the answer of is unknown, and never sent again; one that was answered stands
+		// once.
 		w.fail("value %d was answered with id %v and delivered as %v", v, val.id, d.ID)
 	}
 	a.sawHeaders(d, v, val)
@@ -308,7 +309,8 @@ func (b *book) seen(a *agent, d *engine.Delivery) {
 	c.high[part] = max(c.high[part], id+1)
 }
 
-// inTime: a delay passes by the time that goes by, whatever somebody sets a wall clock to. What clocks that run apart may take from it is allowed.
+// inTime: a delay passes by the time that goes by, whatever somebody sets a wall clock to. What clocks that run apart
+// may take from it is allowed.
 func (a *agent) inTime(d *engine.Delivery, v int, val *value) {
 	w := a.n.w
 	if !w.has(FeatureClocks) || w.opt.jump > 0 || onlyFor(d.Headers) != "" {
@@ -320,9 +322,10 @@ func (a *agent) inTime(d *engine.Delivery, v int, val *value) {
 	}
 }
 
-// inOrder: what a leader delivers for the first time comes to each consumer in the order of the log. With consumers at several nodes that is all that can be
-// said: deliveries are on their way side by side, and those on a connection that ends come again, to anybody. Who begins to serve a partition, by an
-// election or because his lease lives again, begins where the confirmations are.
+// inOrder: what a leader delivers for the first time comes to each consumer in the order of the log. With consumers at
+// several nodes that is all that can be said: deliveries are on their way side by side, and those on a connection that
+// ends come again, to anybody. Who begins to serve a partition, by an election or because his lease lives again, begins
+// where the confirmations are.
 func (a *agent) inOrder(d *engine.Delivery) {
 	w := a.n.w
 	part, id := d.ID.Partition(), d.ID.MsgID()

@@ -9,15 +9,17 @@ import (
 	"penstock/replicate"
 )
 
-// A healthy majority refuses nothing for long. A world is calm while at most one node is unwell in any way, the same one all the time, and the network and
-// the store are well. What is published through a node that is well, when that has lasted for maxRefusal, is answered OK.
+// A healthy majority refuses nothing for long. A world is calm while at most one node is unwell in any way, the same
+// one all the time, and the network and the store are well. What is published through a node that is well, when that
+// has lasted for maxRefusal, is answered OK.
 
-// maxRefusal is how long a majority may take to go on without one node that is unwell: a lease ends, another node is elected, who hangs gives its leaderships
-// away, a member that does not answer leaves the ISR, and the one that is left catches up.
+// maxRefusal is how long a majority may take to go on without one node that is unwell: a lease ends, another node is
+// elected, who hangs gives its leaderships away, a member that does not answer leaves the ISR, and the one that is left
+// catches up.
 const maxRefusal = 3_500 * ms
 
-// maxSparedRefusal is how long a topic whose leaders are well may be held up by a disk that hangs elsewhere: 3.5 s with the product's limits. Here the members
-// of an ISR may lag for half a second (LagMaxNs) instead of two seconds.
+// maxSparedRefusal is how long a topic whose leaders are well may be held up by a disk that hangs elsewhere: 3.5 s with
+// the product's limits. Here the members of an ISR may lag for half a second (LagMaxNs) instead of two seconds.
 const maxSparedRefusal = 1_500 * ms
 
 // recovery is how long all are well before one falls ill for the rest of the time.
@@ -47,7 +49,8 @@ func (w *World) mayFail() bool {
 		(w.gray.calm.from == 0 || w.now < w.gray.calm.from)
 }
 
-// beginCalm ends what goes on, and makes one node ill for the rest of the time, or none: its disk hangs, or its machine is off.
+// beginCalm ends what goes on, and makes one node ill for the rest of the time, or none: its disk hangs, or its machine
+// is off.
 func (w *World) beginCalm() {
 	w.healGray()
 	o := &w.opt
@@ -64,7 +67,8 @@ func (w *World) beginCalm() {
 	w.after(recovery, func() { w.strike(n, kind) })
 }
 
-// strike makes one node ill as soon as all are well: one that others need to catch up from would be the last that has what they lack.
+// strike makes one node ill as soon as all are well: one that others need to catch up from would be the last that has
+// what they lack.
 func (w *World) strike(n *node, kind int) {
 	rest := w.opt.chaos - w.now
 	switch {
@@ -108,7 +112,8 @@ func (w *World) allWell() bool {
 	return true
 }
 
-// disksAreGood says that every disk is good by its own node's word. One that hung a while ago takes nothing over, and gives nothing away a second time.
+// disksAreGood says that every disk is good by its own node's word. One that hung a while ago takes nothing over, and
+// gives nothing away a second time.
 func (w *World) disksAreGood() bool {
 	for _, n := range w.store.snap.Nodes {
 		if n.Disk != meta.DiskGood {
@@ -166,7 +171,8 @@ func (b *book) judgeRefusal(v *value, err error) {
 	}
 }
 
-// withinBound says that a value was published through a node that is well, in a world that was calm for long and is so still.
+// withinBound says that a value was published through a node that is well, in a world that was calm for long and is so
+// still.
 func (w *World) withinBound(v *value) bool {
 	b := &w.gray.calm
 	limit := maxRefusal
@@ -177,9 +183,10 @@ func (w *World) withinBound(v *value) bool {
 	return v.submitted-max(b.since, b.compared) > limit && v.by.life == v.life && !v.by.unwell()
 }
 
-// noteComparing looks for a leader whose log was cut at recovery and that serves nothing while it waits for a member of the ISR that is unwell. It waits for as
-// long as that takes, or an operator (see force.go): the other may be the only one that has what was cut, so these two are no healthy majority. It is
-// called before a put is judged, and every 100 ms.
+// noteComparing looks for a leader whose log was cut at recovery and that serves nothing while it waits for a member of
+// the ISR that is unwell. It waits for as long as that takes, or an operator (see force.go): the other may be the only
+// one that has what was cut, so these two are no healthy majority. It is called before a put is judged, and every 100
+// ms.
 func (w *World) noteComparing() {
 	for _, n := range w.nodes {
 		if n.e == nil || !n.running() || n.closing {

@@ -36,8 +36,8 @@ type process struct {
 	life int
 }
 
-// nodeChecks is what the last look at a node has shown. A look costs little where nothing has changed since: what is demanded of a copy follows
-// from its marks and those before.
+// nodeChecks is what the last look at a node has shown. A look costs little where nothing has changed since: what is
+// demanded of a copy follows from its marks and those before.
 type nodeChecks struct {
 	c     *checks
 	n     *node

@@ -10,7 +10,8 @@ import (
 	"penstock/replicate"
 )
 
-// client is a process's way to the store: meta.Store. Requests and answers are late, or lost; the watch is late, and in order.
+// client is a process's way to the store: meta.Store. Requests and answers are late, or lost; the watch is late, and in
+// order.
 type client struct {
 	w        *World
 	n        *node
@@ -25,8 +26,9 @@ type client struct {
 
 func newClient(w *World, n *node) *client { return &client{w: w, n: n, life: n.life} }
 
-// call does request at the store and waits for its answer. Lost requests and answers are ErrUnavailable after a while; the request may have
-// been done all the same. What is on its way when the machine's disk goes is lost, as wipe has looked at the store before it.
+// call does request at the store and waits for its answer. Lost requests and answers are ErrUnavailable after a while;
+// the request may have been done all the same. What is on its way when the machine's disk goes is lost, as wipe has
+// looked at the store before it.
 func (c *client) call(ctx context.Context, request func()) error {
 	w := c.w
 	done, disk := false, c.n.wipes
@@ -122,7 +124,8 @@ func (c *client) keepLease() {
 	}
 }
 
-// revive is for a lease that ran out: before the process serves again it hears of everything that was decided without it.
+// revive is for a lease that ran out: before the process serves again it hears of everything that was decided without
+// it.
 func (c *client) revive(ctx context.Context) {
 	sent, revision, ok := c.n.local(), int64(0), false
 	if c.call(ctx, func() { revision, ok = c.w.store.revive(c.self.ID, c.self.Boot) }) != nil || !ok {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Feature is something that a world does in some seeds only. A world without any is, draw for draw, what it was before there were features, so that
-// old seeds stay the histories that they were written down for.
+// Feature is something that a world does in some seeds only. A world without any is, draw for draw, what it was before
+// there were features, so that old seeds stay the histories that they were written down for.
 type Feature uint32
 
 // The features.
@@ -34,7 +34,8 @@ const (
 	FeatureIdle     // producers rest: commit logs write marks, idle disks are asked
 )
 
-// grayDefault are the gray failures that seeds draw by themselves, and how often. A new one comes last: then the draws of the others stay what they were.
+// grayDefault are the gray failures that seeds draw by themselves, and how often. A new one comes last: then the draws
+// of the others stay what they were.
 var grayDefault = []struct {
 	f Feature
 	p float64

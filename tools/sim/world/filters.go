@@ -14,8 +14,9 @@ import (
 	"penstock/segment"
 )
 
-// Channels that want some messages only have the filter, or the sample, before anybody consumes them, and for ever. Dead letters are sent back by an
-// operator: the copy is another message with the same body, for the letter's channel alone.
+// Channels that want some messages only have the filter, or the sample, before anybody consumes them, and for ever.
+// Dead letters are sent back by an operator: the copy is another message with the same body, for the letter's channel
+// alone.
 
 var filterHeaders = []string{"color", "size", "mark"}
 
@@ -131,7 +132,8 @@ func onlyFor(headers []engine.Header) string {
 	return ""
 }
 
-// sawHeaders: a message has the headers that it was published with, and a channel gets none that its filter does not want.
+// sawHeaders: a message has the headers that it was published with, and a channel gets none that its filter does not
+// want.
 func (a *agent) sawHeaders(d *engine.Delivery, v int, val *value) {
 	w, c := a.n.w, a.c
 	if !w.has(FeatureFilters) || c.doomed {
@@ -216,8 +218,9 @@ func (w *World) redrive(c *channelModel) {
 	})
 }
 
-// noteSentBack remembers what the logs have that was sent back to a channel, as soon as an operator hears of it: every delivery of such a message may be lost on
-// the way to another node; then it is a dead letter once more, and may be sent back again and removed before the end.
+// noteSentBack remembers what the logs have that was sent back to a channel, as soon as an operator hears of it: every
+// delivery of such a message may be lost on the way to another node; then it is a dead letter once more, and may be
+// sent back again and removed before the end.
 func (w *World) noteSentBack(c *channelModel) {
 	for _, n := range w.nodes {
 		if n.e == nil || n.failed || n == w.gray.rotten || len(n.ill.rules) > 0 {
@@ -264,7 +267,8 @@ func (w *World) loseLetters(n *node, c *channelModel) error {
 	return ch.Empty(context.Background())
 }
 
-// checkRedriven: what is confirmed in the dead-letter topic was sent back, and what an operator was told was sent back is there.
+// checkRedriven: what is confirmed in the dead-letter topic was sent back, and what an operator was told was sent back
+// is there.
 func (w *World) checkRedriven() {
 	if !w.has(FeatureFilters) {
 		return
@@ -288,8 +292,9 @@ func (w *World) checkRedriven() {
 	}
 }
 
-// leftOut is how many dead letters may have been sent back without a trace: a channel of that name, of a topic that was deleted, got them, and this one's filter
-// does not want them, so retention may have removed them before anybody saw them.
+// leftOut is how many dead letters may have been sent back without a trace: a channel of that name, of a topic that was
+// deleted, got them, and this one's filter does not want them, so retention may have removed them before anybody saw
+// them.
 func (w *World) leftOut(c *channelModel) (n int) {
 	for _, list := range w.dead[c.t.index].lettersIn {
 		for _, l := range list {

@@ -9,10 +9,11 @@ import (
 	"penstock/replicate"
 )
 
-// A leader whose log was cut at recovery may say that it waits for a replica which cannot lead, or cannot be asked, and that an operator has to decide
-// (replicate/compare.go). This operator does what it says: he starts the node of the damaged replica anew, and if the partition still waits, he forces
-// its leader. That may lose what was acknowledged only where the leader's own disk has rotted, and there he does not: bits rot on one node, and a member of
-// the ISR whose disk has kept everything has all that was acknowledged. Whether that is so the checks at the end see.
+// A leader whose log was cut at recovery may say that it waits for a replica which cannot lead, or cannot be asked, and
+// that an operator has to decide (replicate/compare.go). This operator does what it says: he starts the node of the
+// damaged replica anew, and if the partition still waits, he forces its leader. That may lose what was acknowledged
+// only where the leader's own disk has rotted, and there he does not: bits rot on one node, and a member of the ISR
+// whose disk has kept everything has all that was acknowledged. Whether that is so the checks at the end see.
 
 // forceAfter is how long the operator waits for the node that he has started anew.
 const forceAfter = 5_000 * ms

@@ -8,8 +8,9 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// Gray failures: what does not die, but is slow, hangs, fails or lies. An illness is the device's or the clock's, not the process's: it lasts for a drawn
-// time, whatever happens to the process meanwhile. What a world needs for it is drawn from a stream of its own.
+// Gray failures: what does not die, but is slow, hangs, fails or lies. An illness is the device's or the clock's, not
+// the process's: it lasts for a drawn time, whatever happens to the process meanwhile. What a world needs for it is
+// drawn from a stream of its own.
 
 // gray is what only worlds with gray failures have.
 type gray struct {
@@ -37,7 +38,8 @@ const grayFeatures = grayDisks | FeatureIdle | FeatureClocks | FeatureLevels | F
 // grayDisks are the features that make disks ill.
 const grayDisks = FeatureSlow | FeatureHung | FeatureErrors | FeatureRot
 
-// prepareGray makes the world one in which the promise can be kept: with a bit that rots in one copy, another member of each ISR must have the message.
+// prepareGray makes the world one in which the promise can be kept: with a bit that rots in one copy, another member of
+// each ISR must have the message.
 func (w *World) prepareGray() {
 	if !w.has(grayFeatures) {
 		return
@@ -216,8 +218,8 @@ func (w *World) healGray() {
 	}
 }
 
-// setClock sets a wall clock by up to half a day, forward or back. Before a process starts somebody sets it right: what a process stores, it stores by the
-// time that it found.
+// setClock sets a wall clock by up to half a day, forward or back. Before a process starts somebody sets it right: what
+// a process stores, it stores by the time that it found.
 func (w *World) setClock(n *node) {
 	w.Stats.ClockSteps++
 	d := w.gray.skewed(100*ms, 12*3600*1000*ms)

@@ -9,11 +9,13 @@ import (
 	"penstock/engine/core"
 )
 
-// With FeatureIdle the producers rest from time to time. Then commit logs promise their last group with a mark, and idle disks are asked whether they answer, as
-// on real machines. Two things are demanded: damage to the last group of a log at rest is told as such by the next process, and a node whose disk hangs
-// knows that, also when it has nothing to write.
+// With FeatureIdle the producers rest from time to time. Then commit logs promise their last group with a mark, and
+// idle disks are asked whether they answer, as on real machines. Two things are demanded: damage to the last group of a
+// log at rest is told as such by the next process, and a node whose disk hangs knows that, also when it has nothing to
+// write.
 
-// What the engines do, and by when a node knows: its watch looks every 250 ms, asks a disk after probeAfter, and waits for diskPatience.
+// What the engines do, and by when a node knows: its watch looks every 250 ms, asks a disk after probeAfter, and waits
+// for diskPatience.
 const (
 	markAfter  = 20 * time.Millisecond
 	probeAfter = 500 * time.Millisecond
@@ -32,8 +34,9 @@ type idleness struct {
 	tried      int   // rests in which a bit might have rotted
 }
 
-// idle says what the engines do by themselves. A disk that was slow or hung is good again only after some writes, and where nobody publishes
-// any more these are the probes: without them a leader would keep for ever what it is to give away, for want of an heir.
+// idle says what the engines do by themselves. A disk that was slow or hung is good again only after some writes, and
+// where nobody publishes any more these are the probes: without them a leader would keep for ever what it is to give
+// away, for want of an heir.
 func (w *World) idle() (i engine.Idle) {
 	if !w.has(FeatureIdle) {
 		if w.has(FeatureSlow | FeatureHung) {
@@ -100,8 +103,9 @@ func (w *World) lull(d int64) {
 // busy says whether clients want anything now.
 func (w *World) busy() bool { return w.loaded && w.now >= w.gray.idle.lullUntil }
 
-// rotAtRest takes the power from a machine whose commit log rests, or from all machines, and then lets a bit rot in the last group that holds anything: the
-// next process must say that it is damaged, and not take it for one that the crash has cut short. A disk of which something has rotted before is left alone.
+// rotAtRest takes the power from a machine whose commit log rests, or from all machines, and then lets a bit rot in the
+// last group that holds anything: the next process must say that it is damaged, and not take it for one that the crash
+// has cut short. A disk of which something has rotted before is left alone.
 func (w *World) rotAtRest(before restMarks) {
 	g, n := &w.gray, w.gray.rotten
 	g.idle.tried++
@@ -134,8 +138,8 @@ type restMarks struct {
 	asleep        int64
 }
 
-// restMarks: a full log waits for room, and has none for a mark: the one block that it keeps back is for giving files back (clog's markForSpare). After a
-// start it promises the last group with its first file.
+// restMarks: a full log waits for room, and has none for a mark: the one block that it keeps back is for giving files
+// back (clog's markForSpare). After a start it promises the last group with its first file.
 func (n *node) restMarks() (r restMarks) {
 	if n.unwell() || n.flying > 0 || n.media.Crashed() || n.e.Health() != nil {
 		return r
@@ -147,7 +151,8 @@ func (n *node) restMarks() (r restMarks) {
 	return restMarks{n.life, s.Groups, s.Marks + s.Files, n.asleep}
 }
 
-// lastGroup is the last group with records of the newest file of the commit log; not ok: that file begins with a checkpoint and has nothing else.
+// lastGroup is the last group with records of the newest file of the commit log; not ok: that file begins with a
+// checkpoint and has nothing else.
 func (n *node) lastGroup() (name string, last clog.GroupInfo, ok bool) {
 	errTorn := errors.New("it is not whole")
 	err := clog.Scan(n.media, func(f clog.FileInfo, g clog.GroupInfo, recs []clog.RecordInfo) error {

@@ -15,9 +15,10 @@ import (
 	"penstock/replicate"
 )
 
-// The real agreement: with FeatureCluster the nodes talk to package cluster (its controller, leases and watches) on a map that stands for etcd. Requests
-// and answers are late or lost, watches lag behind, histories are compacted, and leases are lost though their nodes live. What the store holds is what
-// the checks go by, as they go by the model's snapshot otherwise.
+// The real agreement: with FeatureCluster the nodes talk to package cluster (its controller, leases and watches) on a
+// map that stands for etcd. Requests and answers are late or lost, watches lag behind, histories are compacted, and
+// leases are lost though their nodes live. What the store holds is what the checks go by, as they go by the model's
+// snapshot otherwise.
 
 // agreement is the map and what the world knows of it.
 type agreement struct {

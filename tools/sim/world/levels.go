@@ -7,8 +7,9 @@ import (
 	"penstock/netproto"
 )
 
-// Nodes of two feature levels: the cluster begins at level 1, and the binaries of its nodes change whenever they are started, forward and back, until
-// an operator raises the cluster. Until that is done nothing of level 2 may be sent or stored, and no node that knows level 1 only may be left behind.
+// Nodes of two feature levels: the cluster begins at level 1, and the binaries of its nodes change whenever they are
+// started, forward and back, until an operator raises the cluster. Until that is done nothing of level 2 may be sent or
+// stored, and no node that knows level 1 only may be left behind.
 
 // lastTypeOfLevel1 is the last of level 1: what has a higher number belongs to level 2.
 const lastTypeOfLevel1 = netproto.TypeUnserved
@@ -26,7 +27,8 @@ func (w *World) startLevels() {
 	})
 }
 
-// chooseBinary is what an operator starts on a node: any version until the cluster is being raised, then only one that knows the level.
+// chooseBinary is what an operator starts on a node: any version until the cluster is being raised, then only one that
+// knows the level.
 func (n *node) chooseBinary() {
 	w := n.w
 	if !w.has(FeatureLevels) {

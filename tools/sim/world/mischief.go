@@ -161,7 +161,8 @@ func (w *World) wipe(n *node) {
 	if w.has(FeatureTopics) && slices.ContainsFunc(w.nodes, func(n *node) bool { return n.wiped }) {
 		return
 	}
-	// What rots there is on the other disks only, and an ISR counts a disk that was replaced until its node is known with the new one.
+	// What rots there is on the other disks only, and an ISR counts a disk that was replaced until its node is known with
+	// the new one.
 	if w.gray.rotten != nil && n != w.gray.rotten {
 		return
 	}

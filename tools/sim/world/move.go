@@ -10,7 +10,8 @@ import (
 	"penstock/replicate"
 )
 
-// move is what an operator wants of a partition; the controller does it, one step after the other. It is cluster's moveRow and what its planner makes of it.
+// move is what an operator wants of a partition; the controller does it, one step after the other. It is cluster's
+// moveRow and what its planner makes of it.
 type move struct {
 	from, to      replicate.NodeID
 	cancel, drain bool

@@ -1,7 +1,7 @@
 package world
 
-// Mutant is a lie of the world around the engine, or of its store: what happens then are the failures that the engine exists to prevent, and
-// the checkers must see them. That shows that they can see anything.
+// Mutant is a lie of the world around the engine, or of its store: what happens then are the failures that the engine
+// exists to prevent, and the checkers must see them. That shows that they can see anything.
 type Mutant uint8
 
 // The lies.

@@ -12,8 +12,9 @@ import (
 	"penstock/replicate/wire"
 )
 
-// network connects processes as package peer does: one connection per pair, which ends and is made anew. Frames arrive in order or the
-// connection ends; in a world of packets they are also lost, doubled and overtake each other, which the machines must bear as well.
+// network connects processes as package peer does: one connection per pair, which ends and is made anew. Frames arrive
+// in order or the connection ends; in a world of packets they are also lost, doubled and overtake each other, which the
+// machines must bear as well.
 type network struct {
 	w     *World
 	ports []*ports
@@ -161,7 +162,8 @@ func (c *conn) down(e *end, gone bool) {
 	})
 }
 
-// gone ends everything of a process that is no more. A machine without power says nothing: who talked to it finds out by its silence.
+// gone ends everything of a process that is no more. A machine without power says nothing: who talked to it finds out
+// by its silence.
 func (net *network) gone(n *node, silent bool) {
 	for _, c := range net.conns {
 		for _, e := range c.ends {
@@ -231,7 +233,8 @@ func (p *ports) Close() {
 	}
 }
 
-// TrySend implements engine.Network. The bytes are copied, and the frame is released at once or, in some runs, later, as by a connection.
+// TrySend implements engine.Network. The bytes are copied, and the frame is released at once or, in some runs, later,
+// as by a connection.
 func (p *ports) TrySend(to replicate.NodeID, f *netproto.Frame) error {
 	w := p.net.w
 	c, e := p.connTo(to)
@@ -264,7 +267,8 @@ func (p *ports) TrySend(to replicate.NodeID, f *netproto.Frame) error {
 	return nil
 }
 
-// forwarded frames are requests of their own: a connection does not double them, and whoever took one twice would store its messages twice.
+// forwarded frames are requests of their own: a connection does not double them, and whoever took one twice would store
+// its messages twice.
 func forwarded(r *netproto.Received) bool {
 	switch r.Type {
 	case netproto.TypeForwardPut, netproto.TypeForwardAck, netproto.TypeForwardOp, netproto.TypeForwardOpAck:
@@ -273,8 +277,8 @@ func forwarded(r *netproto.Received) bool {
 	return false
 }
 
-// ordered frames rest on what a connection promises, and no follower's log makes up for it: also in a world of packets they arrive, in order, or the
-// connection ends.
+// ordered frames rest on what a connection promises, and no follower's log makes up for it: also in a world of packets
+// they arrive, in order, or the connection ends.
 func ordered(r *netproto.Received) bool {
 	return r.Type >= netproto.TypeSubscribe && r.Type <= netproto.TypeFenced
 }
@@ -331,8 +335,8 @@ func (c *conn) arrive(to *end, r *netproto.Received, d int64) {
 	})
 }
 
-// stall keeps a frame that cannot get through, and ends the connection if that takes too long. While it is stalled there is one chain of retries, whatever
-// else waits for its turn.
+// stall keeps a frame that cannot get through, and ends the connection if that takes too long. While it is stalled
+// there is one chain of retries, whatever else waits for its turn.
 func (c *conn) stall(to *end, r *netproto.Received) {
 	w := c.net.w
 	switch {

@@ -17,7 +17,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// node is a machine with a disk and clocks; a process of the engine runs on it, or not. It is that process's engine.Host.
+// node is a machine with a disk and clocks; a process of the engine runs on it, or not. It is that process's
+// engine.Host.
 type node struct {
 	w                 *World
 	index             int
@@ -271,7 +272,8 @@ func (n *node) kill(why string) {
 	n.w.Stats.Kills++
 	rest := n.disk.afterKill(n.w.rng.Uint64())
 	if n.broken || n.failsWrites() {
-		// A page cache shows what a failed write has lost. The engine reads around it; this disk cannot, so the machine goes with the process.
+		// A page cache shows what a failed write has lost. The engine reads around it; this disk cannot, so the machine goes
+		// with the process.
 		rest = n.disk.afterCrash(n.w.rng.Uint64())
 	}
 	n.broken = false

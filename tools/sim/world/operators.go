@@ -18,8 +18,8 @@ import (
 	"penstock/replicate"
 )
 
-// Operators ask the model of the store, which answers at once, or the real agreement through a node: then the answer comes later, or never, and what came of
-// it shows in the store.
+// Operators ask the model of the store, which answers at once, or the real agreement through a node: then the answer
+// comes later, or never, and what came of it shows in the store.
 
 // operatorTimeout is how long an operator waits for the agreement.
 const operatorTimeout = 2 * time.Second

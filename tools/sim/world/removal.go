@@ -9,8 +9,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// removal is what operators do about a machine that died: they drain it, so that its replicas are made anew elsewhere, and remove it when it has none.
-// If that takes too long they bring it back as it was.
+// removal is what operators do about a machine that died: they drain it, so that its replicas are made anew elsewhere,
+// and remove it when it has none. If that takes too long they bring it back as it was.
 type removal struct {
 	n       *node
 	id      replicate.NodeID
@@ -57,7 +57,8 @@ func (w *World) goOn(r *removal, patience int64) {
 	w.after(w.between(20*ms, 100*ms), func() { w.goOn(r, patience) })
 }
 
-// bringBack lets the machine come again, mostly with another disk if it was removed: with its own it has copies of partitions that are not its.
+// bringBack lets the machine come again, mostly with another disk if it was removed: with its own it has copies of
+// partitions that are not its.
 func (w *World) bringBack(r *removal) {
 	n := r.n
 	if w.removal != r {

@@ -6,9 +6,10 @@ import (
 	"penstock/segment"
 )
 
-// Retention by size or age takes messages whoever has not read them. Each copy does so for itself, and whoever leads counts as confirmed, in every
-// channel, what its own copy has lost; that stays so when a copy that still has the messages leads after it. So a message may go unread if a copy
-// that led had lost it, and no other may: what a log's start passed by was old enough, or far enough from the end, for settings that somebody had made.
+// Retention by size or age takes messages whoever has not read them. Each copy does so for itself, and whoever leads
+// counts as confirmed, in every channel, what its own copy has lost; that stays so when a copy that still has the
+// messages leads after it. So a message may go unread if a copy that led had lost it, and no other may: what a log's
+// start passed by was old enough, or far enough from the end, for settings that somebody had made.
 
 // wish is the most that a topic's settings, up to now, want to go. 0: nothing.
 type wish struct {

@@ -8,7 +8,8 @@ import (
 	"penstock/segment"
 )
 
-// rot flips one bit in a file of the node whose bits rot: any file, at any place that was written, with a liking for what was written last.
+// rot flips one bit in a file of the node whose bits rot: any file, at any place that was written, with a liking for
+// what was written last.
 func (w *World) rot(*node) {
 	n, g := w.gray.rotten, &w.gray
 	if w.cfg.Break == MutantRotEverywhere {
@@ -43,8 +44,8 @@ func (w *World) rot(*node) {
 	}
 }
 
-// replaceDisk is what an operator does with a node that says at its start that its data directory is damaged: it gets an empty disk, as soon as the
-// others have all that it has.
+// replaceDisk is what an operator does with a node that says at its start that its data directory is damaged: it gets
+// an empty disk, as soon as the others have all that it has.
 func (w *World) replaceDisk(n *node) {
 	if n.e != nil || !w.gray.flipped {
 		return
@@ -57,8 +58,9 @@ func (w *World) replaceDisk(n *node) {
 	w.newDisk(n)
 }
 
-// attend is what an operator does with a node that is up and says that its commit log is damaged, when he comes to it: if bits have rotted there and the others
-// have all that it has, it gets an empty disk; else it is started anew, as its log says, for what could not be read may read then.
+// attend is what an operator does with a node that is up and says that its commit log is damaged, when he comes to it:
+// if bits have rotted there and the others have all that it has, it gets an empty disk; else it is started anew, as its
+// log says, for what could not be read may read then.
 func (w *World) attend(n *node) {
 	w.Stats.Poisoned++
 	w.tracef("%s is up with a damaged commit log", n.name)
@@ -83,8 +85,9 @@ func (w *World) attend(n *node) {
 // maxPoisoned is how long a node is up with a damaged commit log before somebody comes to it.
 const maxPoisoned = 3_000 * ms
 
-// readAll reads all logs of the node whose bits rot, as a scrub does: what is damaged and nobody has asked for is found, and fetched from the others. What lies
-// below the beginning of its leader's log nobody can send, and nobody needs: it goes with the copy's own retention, which waits for the commit log to turn.
+// readAll reads all logs of the node whose bits rot, as a scrub does: what is damaged and nobody has asked for is
+// found, and fetched from the others. What lies below the beginning of its leader's log nobody can send, and nobody
+// needs: it goes with the copy's own retention, which waits for the commit log to turn.
 func (w *World) readAll() {
 	n := w.gray.rotten
 	w.gray.clean = false

@@ -13,8 +13,8 @@ import (
 	"penstock/segment"
 )
 
-// What operators configure, and what must come of it: a change is made by compare-and-swap, so no version is given twice and none that was answered
-// is lost; an ordered channel never goes back; a dead letter is in its topic.
+// What operators configure, and what must come of it: a change is made by compare-and-swap, so no version is given
+// twice and none that was answered is lost; an ordered channel never goes back; a dead letter is in its topic.
 
 // chooseSettings gives a new channel settings that it has before anybody consumes it, or none.
 func (w *World) chooseSettings(c *channelModel) {
@@ -34,7 +34,8 @@ func (w *World) chooseSettings(c *channelModel) {
 	}
 }
 
-// configureFirst makes the settings of a new channel, again and again until they are in force; only then is it consumed.
+// configureFirst makes the settings of a new channel, again and again until they are in force; only then is it
+// consumed.
 func (w *World) configureFirst(c *channelModel) {
 	if c.doomed || c.configured {
 		return
@@ -52,7 +53,8 @@ func (w *World) configureFirst(c *channelModel) {
 	w.after(300*ms, func() { w.configureFirst(c) })
 }
 
-// reconfigure changes the settings of a channel that is in use. Its order stays: what it forbids could not be said otherwise.
+// reconfigure changes the settings of a channel that is in use. Its order stays: what it forbids could not be said
+// otherwise.
 func (w *World) reconfigure(c *channelModel) {
 	n := w.nodeWith(c)
 	if n == nil || c.created == 0 || c.doomed || !c.configured {
@@ -178,7 +180,8 @@ func (w *World) noteLetter(t *topicModel, at engine.ID, v int, headers map[strin
 	}
 }
 
-// inLane holds an ordered channel to its word: what it delivers is never before what it has delivered, but for messages with a delay, which are put aside.
+// inLane holds an ordered channel to its word: what it delivers is never before what it has delivered, but for messages
+// with a delay, which are put aside.
 func (a *agent) inLane(d *engine.Delivery, val *value) {
 	w, c := a.n.w, a.c
 	// A SUB that crosses a deletion makes the channel anew, without an order.

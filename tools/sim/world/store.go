@@ -14,8 +14,8 @@ import (
 	"penstock/segment"
 )
 
-// store models the metadata store with its controller: linearizable, compare-and-swap only, with leases. It is what package cluster makes of
-// etcd, in as few words as possible; the engines reach it through clients.
+// store models the metadata store with its controller: linearizable, compare-and-swap only, with leases. It is what
+// package cluster makes of etcd, in as few words as possible; the engines reach it through clients.
 type store struct {
 	w     *World
 	snap  *meta.Snapshot // never changed

@@ -5,8 +5,8 @@ import (
 	"penstock/netproto"
 )
 
-// Consumers at nodes that lead nothing are held to what all others are: on an ordered channel nothing comes after what follows it, and nothing comes again
-// right after its FIN. Feature level 1 does not promise that.
+// Consumers at nodes that lead nothing are held to what all others are: on an ordered channel nothing comes after what
+// follows it, and nothing comes again right after its FIN. Feature level 1 does not promise that.
 
 // strict says whether that is checked.
 func (w *World) strict() bool { return w.has(FeatureStrict) && w.store.snap.FeatureLevel() >= 2 }

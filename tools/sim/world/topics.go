@@ -13,9 +13,9 @@ import (
 	"penstock/engine/meta"
 )
 
-// Topics that are deleted and made again under the same name are several topicModels, one for each uuid that the store gives. What a node does for a
-// client it does for the one that it knows: clients who talk to a node that has not heard of the end of a topic still use the old one, and nothing that
-// they publish there may come out of the new one.
+// Topics that are deleted and made again under the same name are several topicModels, one for each uuid that the store
+// gives. What a node does for a client it does for the one that it knows: clients who talk to a node that has not heard
+// of the end of a topic still use the old one, and nothing that they publish there may come out of the new one.
 
 // maxPartitions is how many a topic gets at most.
 const maxPartitions = 6
@@ -158,7 +158,8 @@ func (n *node) files(dir string) (names []string) {
 	return names
 }
 
-// grow adds the partitions that a topic has more in its next row, as package cluster does: on as many nodes as there are.
+// grow adds the partitions that a topic has more in its next row, as package cluster does: on as many nodes as there
+// are.
 func (s *store) grow(next *meta.Snapshot, was, now *meta.Topic) error {
 	if now.Partitions == was.Partitions {
 		return nil

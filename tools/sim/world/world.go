@@ -1,12 +1,12 @@
-// Package world simulates a cluster of whole nodes: the engine's own code (committer, replicas, recovery, flusher, channels,
-// forwarding) on disks, a network, clocks and a metadata store that fail on a seed, under one scheduler with virtual time. The same seed is
-// the same run, to the last frame.
+// Package world simulates a cluster of whole nodes: the engine's own code (committer, replicas, recovery, flusher,
+// channels, forwarding) on disks, a network, clocks and a metadata store that fail on a seed, under one scheduler with
+// virtual time. The same seed is the same run, to the last frame.
 //
 //	w := world.Run(seed, world.Config{})
 //	if w.Violation != "" { ... }
 //
-// A run is a time of faults and then peace, in which everything must come right again: every message that was answered OK is in the log of
-// every replica and was delivered on every channel.
+// A run is a time of faults and then peace, in which everything must come right again: every message that was answered
+// OK is in the log of every replica and was delivered on every channel.
 package world
 
 import (
@@ -109,8 +109,8 @@ type event struct {
 	fn  func()
 }
 
-// queue is a binary heap of events by time, those of one time in the order in which they came. container/heap would put each into an
-// interface, twice.
+// queue is a binary heap of events by time, those of one time in the order in which they came. container/heap would put
+// each into an interface, twice.
 type queue []event
 
 func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.seq < o.seq }
@@ -364,7 +364,8 @@ func (w *World) runUntil(ns int64) bool {
 	return w.Violation == ""
 }
 
-// runTo also ends when done says so, and says whether that was before ns. Without done it says whether nothing is wrong.
+// runTo also ends when done says so, and says whether that was before ns. Without done it says whether nothing is
+// wrong.
 func (w *World) runTo(ns int64, done func() string) bool {
 	checked := w.now
 	for len(w.queue) > 0 && w.queue[0].at <= ns && w.Violation == "" {

@@ -43,13 +43,13 @@ func runAll(t *testing.T, cfg Config, seeds []uint64) (sum Stats) {
 // allSeeds are enough to bring about what is rare: some of it happens once in a hundred seeds.
 const allSeeds = 500
 
-// Whole nodes under faults: nothing that was answered OK is lost, nothing is invented, everything is delivered, and after the faults
-// everything comes right again.
+// Whole nodes under faults: nothing that was answered OK is lost, nothing is invented, everything is delivered, and
+// after the faults everything comes right again.
 //
 // # B1 B2 B3 B8 B9 B11 B12 B13 B17 B18 B68 B73 B74 B75 B81 B83 B84 B94
 //
-// PENSTOCK_SIM_SEEDS=from-to chooses the seeds, for instance 0-100000. As many as there are without it, or more, must also bring about everything that
-// the simulation is for.
+// PENSTOCK_SIM_SEEDS=from-to chooses the seeds, for instance 0-100000. As many as there are without it, or more, must
+// also bring about everything that the simulation is for.
 func TestSeeds(t *testing.T) {
 	from, to := uint64(0), uint64(allSeeds)
 	if text := os.Getenv("PENSTOCK_SIM_SEEDS"); text != "" {
@@ -212,7 +212,8 @@ func TestEveryGrayFailureHasALie(t *testing.T) {
 	}
 }
 
-// A world gives back all memory that its engines took outside of the Go heap, however their processes ended: a campaign runs for hours.
+// A world gives back all memory that its engines took outside of the Go heap, however their processes ended: a campaign
+// runs for hours.
 func TestMemoryIsGivenBack(t *testing.T) {
 	run := func(from, to uint64) {
 		for seed := from; seed < to; seed++ {
