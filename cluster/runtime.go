@@ -9,7 +9,7 @@ import (
 )
 
 // Host is the world of a store that runs by hand: for simulation. What waits is a task of the host, exactly one of them
-// runs at a time, and time passes only while all wait. engine.Manual is one.
+// runs at a time, and time passes only while all wait. host.Stepped of the engine is one.
 type Host interface {
 	// Go starts a task.
 	Go(f func())

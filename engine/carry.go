@@ -66,7 +66,7 @@ func (f *flusher) carry(pt *partition, limit segment.Offset) {
 			pt.carrying.Store(false)
 			return
 		}
-		f.e.spawn(func() { f.carryFrom(pt, sources) })
+		f.e.host.Spawn(func() { f.carryFrom(pt, sources) })
 	})
 }
 
@@ -243,7 +243,7 @@ func (pt *partition) readFold(ctx context.Context, f func()) error {
 	done := make(chan struct{}, 1)
 	var err error
 	pt.look(f, func(e error) { err = e; done <- struct{}{} })
-	if !pt.e.either(done, ctx.Done()) {
+	if !pt.e.host.Either(done, ctx.Done()) {
 		return ctx.Err()
 	}
 	return err

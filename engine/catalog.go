@@ -176,8 +176,8 @@ func (m *topicMeta) check(dir string) error {
 
 // createTopicFiles makes a topic durable before anything of it is acknowledged.
 func (e *Engine) createTopicFiles(m *topicMeta) error {
-	e.catalog.lock(e)
-	defer e.catalog.unlock()
+	e.host.Lock(&e.catalog)
+	defer e.catalog.Unlock()
 	dir := topicDir(m.ID)
 	if err := e.disk.MkdirAll(dir); err != nil {
 		return err

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"penstock/engine/core"
+	"penstock/engine/host"
 	"penstock/segment"
 )
 
@@ -53,7 +53,7 @@ type Channel struct {
 	deadMoved uint64               // dead letters that went to their topic
 	timed     *timedMessages       // nil: nothing is measured
 
-	configuring waitLock // one change of the settings at a time
+	configuring sync.Mutex // one change of the settings at a time
 
 	postMu sync.Mutex
 	posts  []post // from the committer, for whoever holds mu next
@@ -61,7 +61,7 @@ type Channel struct {
 	hungry  atomic.Bool // some consumer waits for messages: worth waking for a commit
 	posted  atomic.Bool
 	woken   chan struct{}
-	timer   *time.Timer
+	timer   host.Timer // guarded by mu
 	done    chan struct{}
 	started bool
 	queued  atomic.Bool // in the confirmer's list
@@ -118,10 +118,9 @@ func newChannel(t *Topic, name string) *Channel {
 		}),
 		consumers: map[core.ClientID]*Consumer{},
 		woken:     make(chan struct{}, 1), done: make(chan struct{}),
-		timer: time.NewTimer(time.Hour),
+		timer: t.e.host.NewTimer(),
 		timed: newTimedMessages(o.Latencies),
 	}
-	c.timer.Stop()
 	for i, pt := range t.partitions() {
 		c.cursors = append(c.cursors, cursor{part: pt, put: newControlPut(c, i)})
 	}
@@ -294,26 +293,17 @@ func (c *Channel) startNow() {
 	}
 	c.started = true
 	c.carryDead() // what a former life, or leader, left in the outbox
-	if m := c.e.manual; m != nil {
-		m.channels = append(m.channels, c)
-		return
-	}
-	c.e.background(c.run)
+	c.e.host.Loop(&c.e.wg, host.Loop{Woken: c.woken, Done: c.done, Timer: c.timer, Run: c.run})
 }
 
-func (c *Channel) run() {
-	for {
-		select {
-		case <-c.done:
-			return
-		case <-c.woken:
-		case <-c.timer.C:
-			c.mu.Lock()
-			c.armed = 0
-			c.mu.Unlock()
-		}
-		c.pump()
+// run delivers what can be delivered now. The host calls it when the channel was woken, and when its timer fired.
+func (c *Channel) run(timeUp bool) {
+	if timeUp {
+		c.mu.Lock()
+		c.armed = 0
+		c.mu.Unlock()
 	}
+	c.pump()
 }
 
 // shut ends the channel: consumers are told err, nothing is delivered or confirmed any more.
@@ -545,16 +535,16 @@ func (c *Channel) change(ctx context.Context, evs ...core.Event) error {
 	for _, w := range ws {
 		// Without a quorum it waits in the inbox for as long as that takes: what the machine gave away must be written, but the caller
 		// need not wait for it.
-		if w.pt.rep != nil && !c.e.either(w.done, ctx.Done()) {
+		if w.pt.rep != nil && !c.e.host.Either(w.done, ctx.Done()) {
 			err = errors.Join(err, ErrUnknown, ctx.Err())
-			c.e.spawn(func() {
-				c.e.receive(w.done)
+			c.e.host.Spawn(func() {
+				c.e.host.Receive(w.done)
 				c.learnFate(w)
 			})
 			continue
 		}
 		if w.pt.rep == nil {
-			c.e.receive(w.done)
+			c.e.host.Receive(w.done)
 		}
 		err = errors.Join(err, w.Err)
 		c.learnFate(w)

@@ -127,8 +127,8 @@ func (c *Channel) checkSettings(s *ChannelSettings) error {
 // configureHere puts op.Settings in force in the partitions that this node serves. With op.Flag this node decides whether they are of the right version; without,
 // it takes them unless it has newer ones.
 func (c *Channel) configureHere(ctx context.Context, op operation) (ChannelSettings, error) {
-	c.configuring.lock(c.e)
-	defer c.configuring.unlock()
+	c.e.host.Lock(&c.configuring)
+	defer c.configuring.Unlock()
 	c.mu.Lock()
 	if c.closed != nil {
 		c.mu.Unlock()
@@ -211,7 +211,7 @@ func (c *Channel) reconcileLater() {
 		return
 	}
 	cn.spawn(func() {
-		if c.e.pause(reconcileAfter, cn.ctx.Done()) {
+		if c.e.host.Pause(reconcileAfter, cn.ctx.Done()) {
 			c.reconcile(cn.ctx)
 		}
 	})

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,7 +54,7 @@ func newClock(wall func() time.Time, mono func() time.Duration) *clock {
 
 // read returns how far the wall clock is ahead of the monotonic one, in ns, and within which error.
 func (c *clock) read() (offset int64, gap time.Duration) {
-	gap = never
+	gap = math.MaxInt64
 	for range maxReadTries {
 		before := c.mono()
 		wall := c.wall().UnixNano()
@@ -110,10 +111,10 @@ const clockLogEvery = time.Minute
 // watchClock is called by watch.
 func (e *Engine) watchClock(told *time.Time) {
 	step := e.clock.look()
-	if step == 0 || !told.IsZero() && e.since(*told) < clockLogEvery {
+	if step == 0 || !told.IsZero() && e.host.Since(*told) < clockLogEvery {
 		return
 	}
-	*told = e.instant()
+	*told = e.host.Instant()
 	ahead := time.Duration(e.clock.offset.Load())
 	e.log.Warn("the wall clock of this node was set: timeouts, delays and retention go on by the time that has passed,"+
 		" and nothing is removed because of it. New messages carry the time of the clock as it was at the start;"+

@@ -20,7 +20,7 @@ func init() {
 		return
 	}
 	name := filepath.Join(dir, os.Args[at+1])
-	right := wallNow
+	right := time.Now
 	wallNow = func() time.Time {
 		text, _ := os.ReadFile(name)
 		wrong, _ := time.ParseDuration(strings.TrimSpace(string(text))) // no file, or one that is being written: the clock is right

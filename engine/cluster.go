@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine/host"
 	"penstock/engine/meta"
 	"penstock/replicate"
 	"penstock/replicate/peer"
@@ -56,10 +57,10 @@ type clusterNode struct {
 	log   *slog.Logger
 	store meta.Store
 	self  meta.Node
-	net   *wires
+	net   *host.Network
 	began time.Time
-	boot  *bootClock   // nil on a Manual
-	lease atomic.Int64 // until when this node may serve, by now()
+	awake time.Duration // Host.Awake at began
+	lease atomic.Int64  // until when this node may serve, by now()
 
 	ctx     context.Context // ends when the engine closes
 	cancel  context.CancelFunc
@@ -128,12 +129,9 @@ func newClusterNode(e *Engine) *clusterNode {
 		cfg.MaxRangeBytes = replicate.DefaultMaxRangeBytes
 	}
 	cn := &clusterNode{
-		e: e, opts: o, log: e.log.With("node", e.node.NodeID), store: o.Store, began: e.instant(),
+		e: e, opts: o, log: e.log.With("node", e.node.NodeID), store: o.Store, began: e.host.Instant(), awake: e.host.Awake(),
 		readers: make(chan struct{}, maxReadCount), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{}, halfMade: map[uuid.UUID]string{}, gone: map[replicate.NodeID]bool{},
 		decoders: sync.Pool{New: func() any { return new(wire.Decoder) }},
-	}
-	if e.manual == nil {
-		cn.boot = machineClock()
 	}
 	cn.ctx, cn.cancel = context.WithCancel(context.Background())
 	cn.forward = newForwarder(cn)
@@ -146,10 +144,7 @@ func newClusterNode(e *Engine) *clusterNode {
 
 // now is the time since began in ns, the time in which the whole machine stood still included.
 func (cn *clusterNode) now() int64 {
-	if cn.boot != nil {
-		return cn.boot.now()
-	}
-	return int64(cn.e.since(cn.began))
+	return int64(cn.e.host.Awake() - cn.awake)
 }
 
 // leaseClock is now as the store takes it: see meta.Registration.Clock.
@@ -159,15 +154,15 @@ func (cn *clusterNode) leaseClock() time.Time { return cn.began.Add(time.Duratio
 func (cn *clusterNode) leased() bool { return cn.now() < cn.lease.Load() }
 
 // spawn runs f on a goroutine that Close waits for.
-func (cn *clusterNode) spawn(f func()) { cn.e.spawnIn(&cn.wg, f) }
+func (cn *clusterNode) spawn(f func()) { cn.e.host.SpawnIn(&cn.wg, f) }
 
 // join registers the node and makes the machines of what recovery found. Nothing runs yet. The store knows of the damaged copies before it shows this
 // process to an election.
 func (cn *clusterNode) join(ctx context.Context, damaged []segment.Identity, all bool) error {
-	ctx, cancel := cn.e.withTimeout(ctx, cn.opts.JoinTimeout)
+	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.opts.JoinTimeout)
 	defer cancel()
 	n := cn.opts.Node
-	n.Name, n.Store, n.Boot = cn.e.node.NodeID, cn.e.node.StoreID, cn.e.newUUID()
+	n.Name, n.Store, n.Boot = cn.e.node.NodeID, cn.e.node.StoreID, cn.e.host.NewUUID()
 	n.Level, n.StoreLevel = cn.e.opts.MaxLevel, cn.e.DirectoryLevel()
 	if n.Peer == "" && cn.opts.Listener != nil {
 		n.Peer = cn.opts.Listener.Addr().String()
@@ -202,7 +197,7 @@ func (cn *clusterNode) join(ctx context.Context, damaged []segment.Identity, all
 			pt.rep.closed = true
 		}
 	}
-	cn.net, err = cn.e.listen(peer.Options{Self: self, Cluster: snap.Cluster, Listener: cn.opts.Listener, Handler: cn, Logger: cn.e.log})
+	cn.net, err = cn.e.host.Listen(peer.Options{Self: self, Cluster: snap.Cluster, Listener: cn.opts.Listener, Handler: cn, Logger: cn.e.log})
 	return err
 }
 
@@ -268,7 +263,7 @@ func (cn *clusterNode) changed(ch *meta.Change) {
 
 func (cn *clusterNode) work() {
 	first := true
-	for cn.e.either(cn.kick, cn.ctx.Done()) {
+	for cn.e.host.Either(cn.kick, cn.ctx.Done()) {
 		cn.changeMu.Lock()
 		ch := cn.change
 		cn.change = nil
@@ -430,10 +425,8 @@ func (cn *clusterNode) removeFromTable(topic uuid.UUID) {
 
 // keepTime lets the machines see the time pass.
 func (cn *clusterNode) keepTime() {
-	for cn.e.pause(tickInterval, cn.ctx.Done()) {
-		if cn.boot != nil {
-			cn.boot.measure()
-		}
+	for cn.e.host.Pause(tickInterval, cn.ctx.Done()) {
+		cn.e.host.ReadAwake()
 		lease := cn.lease.Load()
 		live := cn.liveNodes()
 		for _, pt := range cn.e.partitionList() {
@@ -450,7 +443,7 @@ func (cn *clusterNode) keepTime() {
 func (cn *clusterNode) reportDamaged(pt *partition, why error) {
 	cn.spawn(func() {
 		for cn.ctx.Err() == nil {
-			ctx, cancel := cn.e.withTimeout(cn.ctx, storeTimeout)
+			ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
 			err := cn.store.ReportDamaged(ctx, pt.identity(), cn.member(), why != nil)
 			cancel()
 			if err == nil || errors.Is(err, meta.ErrNotFound) {
@@ -462,7 +455,7 @@ func (cn *clusterNode) reportDamaged(pt *partition, why error) {
 }
 
 func (cn *clusterNode) pause(d time.Duration) {
-	cn.e.pause(d, cn.ctx.Done())
+	cn.e.host.Pause(d, cn.ctx.Done())
 }
 
 // trimTo removes what the leader's retention has removed.
@@ -503,7 +496,7 @@ func (cn *clusterNode) close() error {
 	cn.forward.close()
 	cn.ops.close()
 	cn.remotes.close()
-	if !cn.e.waitUnlessHung(&cn.wg) {
+	if !cn.e.host.Wait(&cn.wg, cn.e.disks.hangs) {
 		err = errors.Join(err, ErrDiskHung)
 	}
 	return errors.Join(err, cn.store.Close())

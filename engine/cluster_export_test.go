@@ -89,7 +89,7 @@ func (c *Copy) Messages(partition int) (map[ID]string, error) {
 }
 
 // ConnectedTo says whether the connection to another node stands.
-func ConnectedTo(e *Engine, node replicate.NodeID) bool { return e.cluster.net.real.Connected(node) }
+func ConnectedTo(e *Engine, node replicate.NodeID) bool { return e.cluster.net.Connected(node) }
 
 // TopicDir is where a topic's files lie in a data directory.
 func TopicDir(e *Engine, topic string) string {
@@ -132,8 +132,8 @@ func FoldHas(e *Engine, topic string, n int, channel string) bool {
 // HoldChannels keeps a node from changing the channels of a topic, or looking which there are, until release is called.
 func HoldChannels(e *Engine, topic string) (release func()) {
 	t, _ := e.LookupTopic(topic)
-	t.changing.lock(e)
-	return t.changing.unlock
+	e.host.Lock(&t.changing)
+	return t.changing.Unlock
 }
 
 // PutTogetherAnew does with a topic's channels what happens when a leadership goes and comes, while HoldChannels keeps everybody else from it. What create then

@@ -43,7 +43,7 @@ func (cn *clusterNode) propose(r *replica, st *replicate.State) {
 	want.ISR, want.Replicas = slices.Clone(st.ISR), slices.Clone(st.Replicas)
 	before := slices.Clone(r.leader.ISR())
 	cn.spawn(func() {
-		ctx, cancel := cn.e.withTimeout(cn.ctx, storeTimeout)
+		ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
 		defer cancel()
 		now, err := cn.store.ChangeISR(ctx, r.pt.identity(), &want)
 		if err != nil && !errors.Is(err, meta.ErrConflict) {

@@ -59,7 +59,7 @@ func (cn *clusterNode) peerDown(node replicate.NodeID) {
 // reportDown tells the store that a process is gone, again and again: the member of etcd that died with it may have been the one that counts.
 func (cn *clusterNode) reportDown(node replicate.NodeID, boot uuid.UUID) {
 	for told := false; cn.isGone(node) && cn.ctx.Err() == nil; {
-		ctx, cancel := cn.e.withTimeout(cn.ctx, storeTimeout)
+		ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
 		err := cn.store.ReportDown(ctx, node, boot)
 		cancel()
 		if err == nil || errors.Is(err, meta.ErrNotFound) {

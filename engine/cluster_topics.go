@@ -200,7 +200,7 @@ func (e *Engine) topicByID(id uuid.UUID) *Topic {
 
 // createTopic makes a topic in the cluster, and returns when this node knows it and every partition has a leader.
 func (cn *clusterNode) createTopic(ctx context.Context, name string, partitions int) (*Topic, error) {
-	ctx, cancel := cn.e.withTimeout(ctx, cn.e.opts.PublishTimeout)
+	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
 	mt, err := cn.store.CreateTopic(ctx, meta.Topic{Name: name, Partitions: partitions, Replicas: cn.opts.Replicas, CreatedNs: cn.e.now().UnixNano()})
 	if err != nil && !errors.Is(err, meta.ErrExists) {
@@ -217,7 +217,7 @@ func (cn *clusterNode) createTopic(ctx context.Context, name string, partitions 
 }
 
 func (cn *clusterNode) sleep(ctx context.Context, d time.Duration) error {
-	slept := cn.e.pause(d, ctx.Done())
+	slept := cn.e.host.Pause(d, ctx.Done())
 	switch {
 	case cn.ctx.Err() != nil:
 		return ErrClosed
@@ -233,7 +233,7 @@ func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
 	if !ok {
 		return cn.e.noTopic(name)
 	}
-	ctx, cancel := cn.e.withTimeout(ctx, cn.e.opts.PublishTimeout)
+	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
 	if err := cn.store.DeleteTopic(ctx, t.uuid); err != nil {
 		if errors.Is(err, meta.ErrNotFound) { // it was there until a moment ago
@@ -254,8 +254,8 @@ func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
 // syncChannels makes the channels of t those of the partitions that this node serves now.
 func (cn *clusterNode) syncChannels(t *Topic) {
 	cn.spawn(func() {
-		t.changing.lock(t.e)
-		defer t.changing.unlock()
+		t.e.host.Lock(&t.changing)
+		defer t.changing.Unlock()
 		if cn.ctx.Err() != nil || t.deleted.Load() {
 			return
 		}
@@ -422,7 +422,7 @@ func (t *Topic) createIn(ctx context.Context, pt *partition, c *Channel) error {
 		w.free()
 		return err
 	}
-	t.e.receive(w.done)
+	t.e.host.Receive(w.done)
 	err := w.Err
 	w.free()
 	c.settle()
@@ -435,11 +435,11 @@ func (t *Topic) createIn(ctx context.Context, pt *partition, c *Channel) error {
 
 // serveAnew has the channels that are in the log of a partition get it, if they do not have it.
 func (t *Topic) serveAnew(i int) {
-	t.changing.lock(t.e)
+	t.e.host.Lock(&t.changing)
 	if i < len(t.served) {
 		t.served[i] = 0
 	}
-	t.changing.unlock()
+	t.changing.Unlock()
 	t.e.cluster.syncChannels(t)
 }
 

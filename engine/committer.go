@@ -128,7 +128,7 @@ func (c *committer) Gather(g *clog.Group) {
 			break
 		}
 	}
-	if w.sealed == 1 && !c.e.queues() {
+	if w.sealed == 1 && !c.e.host.DiskQueues() {
 		g.SetSolo()
 	}
 	if g.Records() > 0 {

@@ -47,7 +47,7 @@ func newControlPut(c *Channel, index int) *controlPut {
 	p.kind.of = p
 	p.kind.patient = true // an ordered channel waits for it, and nothing else would tell
 	returned := p.returned
-	p.Done = func(*Put) { c.e.spawn(returned) }
+	p.Done = func(*Put) { c.e.host.Spawn(returned) }
 	return p
 }
 
@@ -158,27 +158,7 @@ func (f *confirmer) add(c *Channel) {
 }
 
 func (f *confirmer) run() {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		select {
-		case <-f.e.stop:
-			return
-		case <-f.kick:
-		}
-		timer.Reset(f.e.opts.ConfirmInterval)
-		select {
-		case <-f.e.stop:
-			return
-		case <-timer.C:
-		}
-		f.flush()
-	}
-}
-
-// runByHand is run for an engine that is stepped.
-func (f *confirmer) runByHand() {
-	for f.e.either(f.kick, f.e.stop) && f.e.pause(f.e.opts.ConfirmInterval, f.e.stop) {
+	for f.e.host.Either(f.kick, f.e.stop) && f.e.host.Pause(f.e.opts.ConfirmInterval, f.e.stop) {
 		f.flush()
 	}
 }
@@ -193,11 +173,8 @@ func (f *confirmer) flush() {
 	var held []*Channel
 	for _, c := range list {
 		if !c.mu.TryLock() {
-			if f.e.manual == nil {
-				held = append(held, c)
-				continue
-			}
-			c.mu.Lock()
+			held = append(held, c)
+			continue
 		}
 		c.sendQueued()
 		c.mu.Unlock()
@@ -215,19 +192,16 @@ const heldPatience = 20 * time.Millisecond
 func (f *confirmer) flushHeld(held []*Channel) {
 	sent := make(chan struct{}, len(held))
 	for _, c := range held {
-		f.e.spawn(func() { // at most one of a channel: it is not listed again before that
+		f.e.host.Spawn(func() { // at most one of a channel: it is not listed again before that
 			c.mu.Lock()
 			c.sendQueued()
 			c.mu.Unlock()
 			sent <- struct{}{}
 		})
 	}
-	patience := time.NewTimer(heldPatience)
-	defer patience.Stop()
+	until := f.e.host.Mono() + heldPatience
 	for range held {
-		select {
-		case <-sent:
-		case <-patience.C:
+		if _, byTime := f.e.host.EitherUntil(until, sent, nil); byTime {
 			return
 		}
 	}
@@ -279,7 +253,7 @@ func (c *Channel) probe(put *controlPut, take uint64) {
 	p.own = &ownPut{of: put, patient: true, controls: []core.Control{{Kind: core.ChannelPaused, Channel: c.name, Flag: c.m.Stats().Paused}}}
 	p.Done = func(p *Put) {
 		if p.Err == nil {
-			c.e.spawn(func() {
+			c.e.host.Spawn(func() {
 				c.committed(put, take)
 				c.pump()
 			})

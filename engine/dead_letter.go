@@ -76,7 +76,7 @@ func (c *Channel) carry() {
 			told = text
 			c.e.log.Warn("dead letters could not be moved; they are kept, and it is tried again", "topic", c.t.name, "channel", c.name, "to", name, "error", err)
 		}
-		if !c.e.pause(pause, c.done) {
+		if !c.e.host.Pause(pause, c.done) {
 			return
 		}
 		pause = min(2*pause, maxCarryPause)

@@ -10,10 +10,9 @@ import (
 //
 // F7.
 func TestDeadlineEndsWithTheLease(t *testing.T) {
-	var readings int
-	c := &clocks{}
+	c := newClockHost()
 	cn := bareReplica().cn
-	cn.boot = c.clock(&readings)
+	cn.e.host = c
 	cn.remotes.init(cn)
 	cn.extend(cn.now() + int64(10*time.Second))
 	d := Deadline{Clock: cn, At: cn.now() + int64(2*time.Second)}

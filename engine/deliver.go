@@ -2,7 +2,6 @@ package engine
 
 import (
 	"errors"
-	"time"
 
 	"penstock/engine/core"
 	"penstock/segment"
@@ -100,11 +99,7 @@ func (c *Channel) arm() {
 		return
 	}
 	c.armed = due
-	if c.e.manual != nil {
-		return // who steps it asks
-	}
-	// Go's timers round to a millisecond; a millisecond more makes sure that the tick is not early.
-	c.timer.Reset(max(0, c.e.until(due)) + 200*time.Microsecond)
+	c.timer.Reset(c.e.until(due))
 }
 
 // moreVisible says whether a commit happened since see.

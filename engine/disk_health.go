@@ -54,23 +54,23 @@ func (d *diskHealth) describe(s *StorageStats) {
 	s.DiskProbes, s.DiskHangs, s.DiskHandOvers = d.probes.Load(), d.hung.Load(), d.handOvers.Load()
 }
 
-// startDiskWatch begins to watch. On a Manual the engine's watch steps it.
+// startDiskWatch begins to watch.
 func (e *Engine) startDiskWatch() {
 	patience, failed := e.opts.DiskPatience, e.opts.DiskFailedAfter
 	if patience < 0 {
 		patience = failed
 	}
 	d := &e.disks
-	d.began, d.stop = e.instant(), make(chan struct{})
+	d.began, d.stop = e.host.Instant(), make(chan struct{})
 	cfg := core.DiskConfig{PatienceNs: int64(patience), FailedNs: int64(failed), PollNs: int64(watchInterval), IdleNs: core.DiskProbeIdleNs}
-	if e.manual != nil && e.manual.idle.ProbeAfter > 0 {
-		cfg.IdleNs = int64(e.manual.idle.ProbeAfter)
+	if e.opts.DiskProbeAfter > 0 {
+		cfg.IdleNs = int64(e.opts.DiskProbeAfter)
 	}
 	d.watch = core.NewDiskWatch(cfg, 0)
-	if e.manual == nil {
+	if !e.host.InlineLog() {
 		// Not one of those whom Close waits for: Close asks it whether to wait.
-		e.spawn(func() {
-			for e.pause(watchInterval, d.stop) {
+		e.host.Spawn(func() {
+			for e.host.Pause(watchInterval, d.stop) {
 				e.stepDiskWatch()
 			}
 		})
@@ -85,7 +85,7 @@ func (e *Engine) stepDiskWatch() {
 	if d.kept.Swap(false) {
 		d.watch.Kept()
 	}
-	v := d.watch.Step(int64(e.since(d.began)), begun, done)
+	v := d.watch.Step(int64(e.host.Since(d.began)), begun, done)
 	d.waitedMs.Store(v.WaitedNs / int64(time.Millisecond))
 	d.state.Store(uint32(v.State))
 	if v.Changed {
@@ -102,8 +102,8 @@ func (e *Engine) stepDiskWatch() {
 	if v.HandOver && e.cluster != nil && e.opts.DiskPatience > 0 {
 		e.cluster.spawn(e.cluster.giveAway)
 	}
-	if v.Probe && e.probes() && d.probing.CompareAndSwap(false, true) {
-		e.spawnIn(&d.probe, func() {
+	if v.Probe && e.opts.DiskProbeAfter > 0 && d.probing.CompareAndSwap(false, true) {
+		e.host.SpawnIn(&d.probe, func() {
 			defer d.probing.Store(false)
 			e.probeDisk()
 		})
@@ -140,7 +140,7 @@ func (e *Engine) probeDisk() {
 	e.pulse.Begin()
 	defer e.pulse.End()
 	e.disks.probes.Add(1)
-	e.waitWhileHung()
+	e.host.AwaitDisk(e.stop)
 	if err := e.writeProbe(); err != nil && !errors.Is(err, syscall.ENOSPC) {
 		e.log.Warn("the disk could not be asked whether it answers; it is asked again. Nothing else was touched", "file", probeFile, "error", err)
 	}
@@ -182,7 +182,7 @@ func (cn *clusterNode) diskIs(state core.DiskState) {
 }
 
 func (cn *clusterNode) tellDisk(state core.DiskState) error {
-	ctx, cancel := cn.e.withTimeout(cn.ctx, storeTimeout)
+	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
 	defer cancel()
 	return cn.store.ReportDisk(ctx, metaDisk(state))
 }

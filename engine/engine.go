@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/clog"
+	"penstock/engine/host"
 	"penstock/segment"
 	"penstock/segment/aio"
 )
@@ -29,7 +30,7 @@ type Engine struct {
 	info  Info
 
 	nodeMu     sync.Mutex
-	catalog    waitLock     // whoever writes a topic.json, or mends one, holds it
+	catalog    sync.Mutex   // whoever writes a topic.json, or mends one, holds it
 	level      atomic.Int32 // see Level
 	storeLevel atomic.Int32 // see DirectoryLevel
 
@@ -42,7 +43,7 @@ type Engine struct {
 	scrubbed  scrubState
 	asyncFree asyncFree
 	cluster   *clusterNode // nil: a single node
-	manual    *Manual      // nil: it runs by itself
+	host      host.Host
 
 	mu       sync.RWMutex
 	topics   map[string]*Topic
@@ -60,7 +61,6 @@ type Engine struct {
 
 	stop chan struct{} // closed when background goroutines must end
 	wg   sync.WaitGroup
-	ran  chan error // the commit log's Run returned
 }
 
 // Counters are totals since Open, safe to read at any time.
@@ -80,9 +80,12 @@ type Counters struct {
 
 // Open opens or creates a data directory, replays its commit log and starts serving it.
 // ctx bounds only the opening.
-func Open(ctx context.Context, o Options) (*Engine, error) { return openEngine(ctx, o, nil) }
+func Open(ctx context.Context, o Options) (*Engine, error) {
+	return openEngine(ctx, o, host.NewMachine(), func(*Engine) {})
+}
 
-func openEngine(ctx context.Context, o Options, m *Manual) (*Engine, error) {
+// openEngine opens an engine on a host. opening gets it before it is open, for who has to look into one that never is.
+func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engine)) (*Engine, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
@@ -100,10 +103,11 @@ func openEngine(ctx context.Context, o Options, m *Manual) (*Engine, error) {
 			return nil, err
 		}
 	}
-	e := &Engine{opts: o, log: o.Logger, clock: clockOf(&o, m), disk: disk, topics: map[string]*Topic{}, creating: map[string]*creation{}, stop: make(chan struct{}), ran: make(chan error, 1), manual: m}
-	if m != nil {
-		m.e = e
+	e := &Engine{
+		opts: o, log: o.Logger, host: h, clock: newEngineClock(&o, h), disk: disk, topics: map[string]*Topic{},
+		creating: map[string]*creation{}, stop: make(chan struct{}),
 	}
+	opening(e)
 	if err := e.open(ctx); err != nil {
 		e.release()
 		return nil, err
@@ -112,9 +116,9 @@ func openEngine(ctx context.Context, o Options, m *Manual) (*Engine, error) {
 }
 
 func (e *Engine) open(ctx context.Context) error {
-	start := e.instant()
+	start := e.host.Instant()
 	var err error
-	if e.node, err = openNode(e.disk, &e.opts, e.newUUID); err != nil {
+	if e.node, err = openNode(e.disk, &e.opts, e.host.NewUUID); err != nil {
 		return err
 	}
 	e.storeLevel.Store(int32(e.node.level()))
@@ -144,22 +148,14 @@ func (e *Engine) open(ctx context.Context) error {
 		}
 	}
 	e.clog.SetSource(&e.committer)
-	e.describe(e.since(start))
+	e.describe(e.host.Since(start))
 	e.sayLevel()
-	if e.manual != nil {
-		if err := e.manual.begin(); err != nil {
-			return err
-		}
-	} else {
-		go func() {
-			if f := e.opts.beforeRun; f != nil {
-				f()
-			}
-			e.ran <- e.clog.Run()
-		}()
-		e.background(e.flusher.run)
-		e.background(e.confirmer.run)
+	// A commit log that is known to be damaged does not start: the engine is up without one.
+	if err := e.host.RunLog(e.clog, e.runLog); err != nil && e.poisoned.Load() == nil {
+		return err
 	}
+	e.background(e.flusher.run)
+	e.background(e.confirmer.run)
 	e.startDiskWatch()
 	if e.opts.ScrubInterval > 0 {
 		e.background(e.scrub)
@@ -179,7 +175,15 @@ func (e *Engine) open(ctx context.Context) error {
 	return nil
 }
 
-func (e *Engine) background(f func()) { e.spawnIn(&e.wg, f) }
+// runLog is the commit log's goroutine.
+func (e *Engine) runLog() error {
+	if f := e.opts.beforeRun; f != nil {
+		f()
+	}
+	return e.clog.Run()
+}
+
+func (e *Engine) background(f func()) { e.host.SpawnIn(&e.wg, f) }
 
 func (e *Engine) describe(took time.Duration) {
 	d := e.disk.Info()
@@ -307,10 +311,10 @@ func (e *Engine) watch() {
 	var groups uint64
 	var clockTold time.Time
 	moved, told := e.now(), false
-	for e.pause(watchInterval, e.stop) {
+	for e.host.Pause(watchInterval, e.stop) {
 		e.watchClock(&clockTold)
 		now := e.now()
-		if e.manual != nil {
+		if e.host.InlineLog() {
 			e.stepDiskWatch()
 		}
 		waiting := false
@@ -355,7 +359,7 @@ func (e *Engine) Close() error {
 	e.closed = true
 	e.mu.Unlock()
 	if cn := e.cluster; cn != nil {
-		ctx, cancel := e.withTimeout(context.Background(), cn.opts.LeaveTimeout)
+		ctx, cancel := e.host.WithTimeout(context.Background(), cn.opts.LeaveTimeout)
 		if err := e.Leave(ctx); err != nil {
 			e.log.Warn("not everything could be handed over before the end; the others take it when the lease ends", "error", err)
 		}
@@ -383,7 +387,7 @@ func (e *Engine) Close() error {
 		clusterErr = e.cluster.close()
 	}
 	defer close(e.disks.stop)
-	hung = !e.waitUnlessHung(&e.wg) || !e.waitUnlessHung(&e.disks.probe) || hung
+	hung = !e.host.Wait(&e.wg, e.disks.hangs) || !e.host.Wait(&e.disks.probe, e.disks.hangs) || hung
 	if hung {
 		// The kernel may still read the buffers and write to the files: all of them stay as they are until the process ends.
 		return errors.Join(ErrDiskHung, err, clusterErr)
@@ -396,11 +400,17 @@ func (e *Engine) Close() error {
 
 // stopLog ends the commit log when what was accepted is stored. ErrDiskHung says that it did not end.
 func (e *Engine) stopLog() error {
-	if e.manual != nil {
-		return e.manual.drainLog()
+	drained := func() bool {
+		return e.committer.flying.Load() == 0 && !e.committer.pushed() || e.poisoned.Load() != nil
 	}
-	e.clog.Stop()
-	return e.resultUnlessHung(e.ran)
+	err, ended := e.host.StopLog(e.clog, drained, e.disks.hangs)
+	switch why := e.poisoned.Load(); {
+	case !ended:
+		return ErrDiskHung
+	case err == nil && why != nil:
+		return *why
+	}
+	return err
 }
 
 // release frees what Open took, in the order that keeps mapped and registered memory valid.

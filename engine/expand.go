@@ -103,7 +103,7 @@ func (pt *partition) writeControls(ctx context.Context, batches [][]core.Control
 			w.free()
 			return err
 		}
-		pt.e.receive(w.done)
+		pt.e.host.Receive(w.done)
 		err := w.Err
 		w.free()
 		if err != nil {
@@ -271,8 +271,8 @@ func (t *Topic) adopt(ctx context.Context, parts []*partition) error {
 	if err != nil || len(s.Channels) == 0 && !s.Paused {
 		return err
 	}
-	t.changing.lock(t.e)
-	defer t.changing.unlock()
+	t.e.host.Lock(&t.changing)
+	defer t.changing.Unlock()
 	for _, pt := range empty {
 		if t.deleted.Load() {
 			return ErrDeleted
@@ -288,7 +288,7 @@ func (t *Topic) adopt(ctx context.Context, parts []*partition) error {
 // as if it had them, and messages would go past those that come later. nil: the caller unlocks.
 func (t *Topic) lockWhole(ctx context.Context) error {
 	for asked := map[*partition]bool{}; ; {
-		t.changing.lock(t.e)
+		t.e.host.Lock(&t.changing)
 		var barren []*partition
 		for _, pt := range t.partitions() {
 			if pt.rep != nil && !asked[pt] && pt.barren() {
@@ -299,7 +299,7 @@ func (t *Topic) lockWhole(ctx context.Context) error {
 		if len(barren) == 0 {
 			return nil
 		}
-		t.changing.unlock()
+		t.changing.Unlock()
 		if err := t.adopt(ctx, barren); err != nil {
 			return err
 		}

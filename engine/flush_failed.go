@@ -50,10 +50,10 @@ func (f *flusher) failed(pt *partition, changes uint64, err error) {
 
 // tellRefused says that a segment could not be written for now.
 func (f *flusher) tellRefused(pt *partition, err error) {
-	if f.e.since(f.refused) < refusedToldEvery {
+	if f.e.host.Since(f.refused) < refusedToldEvery {
 		return
 	}
-	f.refused = f.e.instant()
+	f.refused = f.e.host.Instant()
 	f.e.log.Warn("a segment could not be written yet; it is tried again. Nothing is lost: the commit log keeps it. If this lasts, the commit log gets full and publishing waits: "+
 		"look at the limit of open files, and at the disk",
 		"topic", pt.t.name, "partition", pt.number, "error", err)

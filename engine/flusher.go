@@ -142,23 +142,24 @@ const (
 )
 
 func (f *flusher) run() {
-	tick := time.NewTicker(flusherTick)
-	defer tick.Stop()
-	retain := time.NewTicker(f.e.opts.RetentionInterval)
-	defer retain.Stop()
-	for {
-		select {
-		case <-f.e.stop:
-			return
-		case <-f.kick:
+	h := f.e.host
+	tick, retain := h.Mono()+flusherTick, h.Mono()+f.e.opts.RetentionInterval
+	for !f.stopping() {
+		kicked, _ := h.EitherUntil(min(tick, retain), f.kick, f.e.stop)
+		h.AwaitDisk(f.e.stop) // what follows writes to files itself, and holds locks when it does
+		if taken(f.kick) || kicked {
 			if f.quotasAsked.Load() {
 				f.learnQuotas()
 			}
 			f.checkSpace()
 			f.work()
-		case <-tick.C:
+		}
+		if now := h.Mono(); now >= tick {
+			tick = now + flusherTick
 			f.onTick()
-		case <-retain.C:
+		}
+		if now := h.Mono(); now >= retain {
+			retain = now + f.e.opts.RetentionInterval
 			f.onRetain()
 		}
 	}
@@ -227,14 +228,14 @@ func (f *flusher) makeRoom() {
 // checkSpace stops publishing while there is still room for what was answered OK, and for confirmations: they are what lets
 // retention free space. Without the reserve a full disk would have to be emptied by hand.
 func (f *flusher) checkSpace() {
-	f.checked = f.e.instant()
+	f.checked = f.e.host.Instant()
 	free, err := f.e.disk.FreeBytes()
 	if err != nil {
 		return
 	}
 	full := f.e.noSpace.Load()
 	// Looking at every partition takes time: rarely while there is plenty, and never for each of many small writes.
-	since := f.e.since(f.reserved)
+	since := f.e.host.Since(f.reserved)
 	if since > reserveEvery || since > reserveSoon && (full || free < 2*f.reserveBytes) {
 		f.computeReserve(free)
 	}
@@ -261,7 +262,7 @@ func (f *flusher) computeReserve(free int64) {
 	}
 	f.reserveBytes = min(need, have/2)
 	f.starved = f.starved && waiting // else its topic was deleted, and the next write tells
-	f.reserved = f.e.instant()
+	f.reserved = f.e.host.Instant()
 }
 
 // nextSegmentBytes is the size of the file that pt will want next.
@@ -329,7 +330,7 @@ func (f *flusher) makeFiles(pt *partition) {
 	var wg sync.WaitGroup
 	for i, pt := range f.making {
 		f.making[i] = nil
-		f.e.alongside(&wg, func() { _ = pt.log.MakeFile() })
+		f.e.host.Alongside(&wg, func() { _ = pt.log.MakeFile() })
 	}
 	wg.Wait()
 }
@@ -345,7 +346,7 @@ func (f *flusher) enqueue(pt *partition) {
 
 // flush writes up to maxBytes of pt to segments.
 func (f *flusher) flush(pt *partition, maxBytes int64) (int64, error) {
-	if f.e.since(f.checked) > spaceEvery {
+	if f.e.host.Since(f.checked) > spaceEvery {
 		f.checkSpace() // here space goes, much of it between two ticks
 	}
 	changes := pt.changes.Load()

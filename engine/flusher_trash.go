@@ -30,13 +30,13 @@ func (f *flusher) trashDead() {
 // emptyTrash removes what was put away, a little at a time: deleting large files at once on a file
 // system mounted with discard stalls the device for everybody.
 func (f *flusher) emptyTrash() {
-	began := f.e.instant()
+	began := f.e.host.Instant()
 	entries, err := f.e.disk.ReadDir(trashDir)
 	if err != nil {
 		return
 	}
 	for _, entry := range entries {
-		if f.e.since(began) > maxTrashDuration || f.stopping() {
+		if f.e.host.Since(began) > maxTrashDuration || f.stopping() {
 			return
 		}
 		if err := f.e.disk.RemoveAll(path.Join(trashDir, entry.Name())); err != nil {

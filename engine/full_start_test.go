@@ -6,12 +6,13 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine/host"
 	"penstock/engine/meta"
 	"penstock/replicate/peer"
 	"penstock/segment/aio/faultaio"
 )
 
-// stillHost is a world in which no time passes: what happens in it waited for nothing.
+// stillHost is a host.World in which no time passes: what happens in it waited for nothing.
 type stillHost struct{}
 
 func (stillHost) Now() time.Time         { return time.Unix(1_700_000_000, 0) }
@@ -22,7 +23,7 @@ func (stillHost) Hung() bool             { return false }
 func (stillHost) Slow() bool             { return false }
 func (stillHost) Choose(int) int         { return 0 }
 
-func (stillHost) Listen(meta.Node, uuid.UUID, peer.Handler) Network { panic("a single node") }
+func (stillHost) Listen(meta.Node, uuid.UUID, peer.Handler) host.Transport { panic("a single node") }
 
 // A process that finds its commit log full makes room at once, also where nothing that is left in it waits for segments: until its log begins a file,
 // publishers wait, and nothing promises the last group that the process before has written.
@@ -43,16 +44,17 @@ func TestFullLogBeginsAFileAtTheStart(t *testing.T) {
 	o := e.opts
 	o.Disk = disk.Kill(1)
 	release()
-	m := NewManual(stillHost{})
+	m := host.NewStepped(stillHost{}, 0)
+	inside := NewInspector(m)
 	var next *Engine
-	m.Go(func() { next, err = m.Open(t.Context(), o) })
+	m.Go(func() { next, err = inside.Open(t.Context(), o) })
 	if _, stepped := m.Step(); stepped != nil || err != nil || next == nil {
 		t.Fatal(stepped, err)
 	}
 	if s := next.CommitStats(); s.Files == 0 || s.Full {
 		t.Errorf("%d files were begun, full %v", s.Files, s.Full)
 	}
-	if err := m.Kill(); err != nil {
+	if err := inside.Kill(); err != nil {
 		t.Error(err)
 	}
 }

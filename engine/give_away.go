@@ -25,7 +25,7 @@ func (cn *clusterNode) giveAway() {
 		return
 	}
 	defer cn.givingAway.Store(false)
-	ctx, cancel := cn.e.withTimeout(cn.ctx, giveAwayTime)
+	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, giveAwayTime)
 	defer cancel()
 	// First the others must know, or one of them would give it back. That they cannot be told is no reason to keep it.
 	if err := cn.tellDisk(cn.e.disks.now()); err != nil {
@@ -69,7 +69,7 @@ func (cn *clusterNode) giveAwayRound() int {
 		})
 	}
 	for range workers {
-		cn.e.receive(ended)
+		cn.e.host.Receive(ended)
 	}
 	return int(left.Load())
 }
@@ -83,7 +83,7 @@ func (cn *clusterNode) giveAwayOne(pt *partition) bool {
 	if !leads || len(st.ISR) < 2 {
 		return false
 	}
-	ctx, cancel := cn.e.withTimeout(cn.ctx, storeTimeout)
+	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
 	defer cancel()
 	if err := cn.store.HandOver(ctx, pt.identity(), &st, 0); err != nil {
 		return !errors.Is(err, meta.ErrNotFound)

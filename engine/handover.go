@@ -13,7 +13,7 @@ import (
 // balance moves leaderships to who should have them, a few at a time: nodes that were away get theirs back, replicas that are about to be
 // removed give theirs away.
 func (cn *clusterNode) balance() {
-	for cn.e.pause(balanceInterval, cn.ctx.Done()) {
+	for cn.e.host.Pause(balanceInterval, cn.ctx.Done()) {
 		snap := cn.store.Snapshot()
 		for left, parts := maxBalanceCount, cn.e.partitionList(); left > 0 && len(parts) > 0; parts = parts[1:] {
 			pt := parts[0]
@@ -44,7 +44,7 @@ func stays(s *meta.Snapshot, row *meta.Partition, node replicate.NodeID) bool {
 
 // handOverSoon gives one partition to to, unless what is pending is not committed in time.
 func (cn *clusterNode) handOverSoon(pt *partition, to replicate.NodeID) {
-	ctx, cancel := cn.e.withTimeout(cn.ctx, handOverTime)
+	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, handOverTime)
 	defer cancel()
 	for pt.rep.leads.Load() && cn.handOverOne(ctx, pt, to) {
 		if cn.sleep(ctx, time.Millisecond) != nil {

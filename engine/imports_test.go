@@ -43,7 +43,7 @@ func onlyBelow(t *testing.T, pkg string, below, foreign []string) {
 // gets no cluster store, no HTTP server, no command line and no metrics library with it.
 func TestImportGraph(t *testing.T) {
 	engine := []string{
-		"engine/core", "engine/meta", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
+		"engine/core", "engine/host", "engine/meta", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
 	}
 	foreign := []string{
 		"net/http", "go.etcd.io/", "github.com/spf13/", "github.com/prometheus/", "github.com/nsqio/", "google.golang.org/",
@@ -61,6 +61,7 @@ func TestImportGraph(t *testing.T) {
 		"replicate/peer": {"engine/meta", "replicate", "netproto", "segment", "segment/aio"},
 		"engine/meta":    {"replicate", "segment", "segment/aio"},
 		"engine/core":    {"segment", "segment/aio"},
+		"engine/host":    {"engine/meta", "replicate", "replicate/peer", "netproto", "segment", "segment/aio"},
 		"engine":         engine,
 	} {
 		onlyBelow(t, pkg, below, foreign)

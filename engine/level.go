@@ -189,7 +189,7 @@ func (cn *clusterNode) raiseLater(level int) {
 		for cn.ctx.Err() == nil {
 			err := cn.e.raiseDirectory(level)
 			if err == nil {
-				ctx, cancel := cn.e.withTimeout(cn.ctx, storeTimeout)
+				ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
 				err = cn.store.Raised(ctx, cn.e.DirectoryLevel())
 				cancel()
 			}

@@ -93,7 +93,7 @@ func (cn *clusterNode) everywhere(ctx context.Context, t *Topic, op operation) e
 // gather is everywhere for an operation with a result: take, if not nil, gets that of each leader, which speaks of every partition once. With
 // only it is about the partitions that only chooses.
 func (cn *clusterNode) gather(ctx context.Context, t *Topic, op operation, only func(*partition) bool, take func(json.RawMessage) error) error {
-	ctx, cancel := cn.e.withTimeout(ctx, cn.e.opts.PublishTimeout)
+	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
 	op.Topic = t.uuid
 	done := map[*partition]bool{} // false: it is known, and not done
@@ -203,7 +203,7 @@ func (o *operations) ask(ctx context.Context, to replicate.NodeID, op operation)
 	if err := o.cn.net.TrySend(to, &netproto.Frame{Type: netproto.TypeForwardOp, Request: id, Head: body}); err != nil {
 		return nil, err
 	}
-	err, ok := o.cn.e.result(s.done, ctx.Done())
+	err, ok := o.cn.e.host.Result(s.done, ctx.Done())
 	switch {
 	case !ok:
 		return nil, ctx.Err()
@@ -222,7 +222,7 @@ func (o *operations) serve(from replicate.NodeID, f *netproto.Received) {
 		return
 	}
 	o.cn.spawn(func() {
-		ctx, cancel := o.cn.e.withTimeout(o.cn.ctx, o.cn.e.opts.PublishTimeout)
+		ctx, cancel := o.cn.e.host.WithTimeout(o.cn.ctx, o.cn.e.opts.PublishTimeout)
 		defer cancel()
 		if op.Kind == opFaults {
 			result, err := marshal(o.cn.e.FaultsOf(ctx, o.cn.self.ID))
@@ -455,8 +455,8 @@ func (op *operation) about(number uint32) bool { return slices.Contains(op.Parti
 
 // servedIn are the epochs in which the channels on this node have all these partitions; false: they have not.
 func (t *Topic) servedIn(numbers []uint32) (epochs []segment.Epoch, ok bool) {
-	t.changing.lock(t.e)
-	defer t.changing.unlock()
+	t.e.host.Lock(&t.changing)
+	defer t.changing.Unlock()
 	parts := t.partitions()
 	for _, n := range numbers {
 		if int(n) >= len(t.served) || t.served[n] == 0 || t.served[n] != parts[n].rep.serving() {

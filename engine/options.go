@@ -35,26 +35,31 @@ type Options struct {
 	RetentionInterval time.Duration // how often retention runs (5 s)
 
 	// Limits.
-	MaxMessageBytes    int           // 1 MiB
-	MaxBatchBytes      int           // bodies and record headers of one Put (6 MiB)
-	MaxHeaderBytes     int           // names and values of one message's headers (32 KiB)
-	MaxInboxBytes      int64         // waiting per partition (32 MiB)
-	MaxNodeInboxBytes  int64         // waiting per node (128 MiB)
-	MaxTopics          int           // 20000
-	MaxChannels        int           // per topic (1000)
-	MaxConsumers       int           // per channel; 0: no limit, as in nsqd
-	MaxRanges          int           // confirmed ranges per channel and partition (1<<18)
-	MaxDeferred        int           // deferred messages per channel and partition (1<<20)
-	MaxStateBytes      int64         // deferred messages and confirmed ranges of all partitions, as a checkpoint of the commit log has them, about 12 bytes each (128 MiB); see ErrStateFull
-	MaxDefer           time.Duration // 30 days; at most maxDefer, 49 days
-	MsgTimeout         time.Duration // 60 s
-	MaxMsgTimeout      time.Duration // 15 m
-	MaxReqTimeout      time.Duration // 1 h
-	PublishTimeout     time.Duration // longest wait in the inbox (5 s)
-	ScrubInterval      time.Duration // how often all segments are read and verified; 0: never
-	DiskPatience       time.Duration // writes wait and none comes back: the disk hangs, and leaderships are handed over (5 s); less than 0: never
-	DiskFailedAfter    time.Duration // and after this it counts as failed (30 s)
-	AdmitTimeout       time.Duration // longest wait for room in the inbox (800 ms: clients give up a socket write after 1 s)
+	MaxMessageBytes   int           // 1 MiB
+	MaxBatchBytes     int           // bodies and record headers of one Put (6 MiB)
+	MaxHeaderBytes    int           // names and values of one message's headers (32 KiB)
+	MaxInboxBytes     int64         // waiting per partition (32 MiB)
+	MaxNodeInboxBytes int64         // waiting per node (128 MiB)
+	MaxTopics         int           // 20000
+	MaxChannels       int           // per topic (1000)
+	MaxConsumers      int           // per channel; 0: no limit, as in nsqd
+	MaxRanges         int           // confirmed ranges per channel and partition (1<<18)
+	MaxDeferred       int           // deferred messages per channel and partition (1<<20)
+	MaxStateBytes     int64         // deferred messages and confirmed ranges of all partitions, as a checkpoint of the commit log has them, about 12 bytes each (128 MiB); see ErrStateFull
+	MaxDefer          time.Duration // 30 days; at most maxDefer, 49 days
+	MsgTimeout        time.Duration // 60 s
+	MaxMsgTimeout     time.Duration // 15 m
+	MaxReqTimeout     time.Duration // 1 h
+	PublishTimeout    time.Duration // longest wait in the inbox (5 s)
+	ScrubInterval     time.Duration // how often all segments are read and verified; 0: never
+	DiskPatience      time.Duration // writes wait and none comes back: the disk hangs, and leaderships are handed over (5 s); less than 0: never
+	DiskFailedAfter   time.Duration // and after this it counts as failed (30 s)
+	// DiskProbeAfter is how long nothing is written before the engine asks an idle disk whether it answers (10 s); less
+	// than 0: it never asks.
+	DiskProbeAfter time.Duration
+	// AdmitTimeout is the longest wait for room in the inbox (800 ms: clients give up a socket write after 1 s); less
+	// than 0: a put that finds none is refused at once.
+	AdmitTimeout       time.Duration
 	ConfirmInterval    time.Duration // confirmations are written together at most this late (5 ms)
 	DefaultPartitions  int           // 1
 	DisableAutoCreate  bool
@@ -129,6 +134,7 @@ func (o *Options) setDefaults() error {
 	defDur(&o.PublishTimeout, 5*time.Second)
 	defDur(&o.DiskPatience, 5*time.Second)
 	defDur(&o.DiskFailedAfter, 30*time.Second)
+	defDur(&o.DiskProbeAfter, core.DiskProbeIdleNs)
 	defDur(&o.AdmitTimeout, 800*time.Millisecond)
 	defDur(&o.ConfirmInterval, 5*time.Millisecond)
 	defInt(&o.DefaultPartitions, 1)

@@ -187,8 +187,8 @@ func (e *Engine) admits(pt *partition, size int64) bool {
 
 // awaitRoom is called and returns with mu held.
 func (pt *partition) awaitRoom(ctx context.Context, size int64) error {
-	if pt.e.manual != nil {
-		return ErrOverloaded // who submits may not be in a task
+	if pt.e.opts.AdmitTimeout < 0 {
+		return ErrOverloaded
 	}
 	timer := time.NewTimer(pt.e.opts.AdmitTimeout)
 	defer timer.Stop()

@@ -12,7 +12,7 @@ func (t *Topic) publishEach(ctx context.Context, ms []Outgoing) []error {
 	}
 	for i, w := range waiters {
 		if w != nil {
-			t.e.receive(w.done)
+			t.e.host.Receive(w.done)
 			errs[i] = w.Err
 			w.free()
 		}

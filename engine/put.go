@@ -268,7 +268,7 @@ func (t *Topic) submit(ctx context.Context, p *Put, pt *partition) error {
 	// clock for every put costs as much as storing it.
 	p.deadline = 0
 	if !p.Deadline.IsZero() {
-		p.deadline = e.deadlineNs(p.Deadline)
+		p.deadline = e.clock.nowNs() + int64(e.host.Until(p.Deadline))
 	}
 	if pt == nil {
 		pt = t.nextPartition()

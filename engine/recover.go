@@ -50,7 +50,7 @@ func (e *Engine) recover() error {
 	log, report, err := clog.Open(e.disk, e.arena, clog.Options{
 		Pulse:     &e.pulse,
 		FileBytes: e.opts.CommitFileBytes, MaxLiveBytes: e.opts.CommitLiveBytes, InFlight: e.opts.GroupsInFlight,
-		Store: e.node.StoreID, Logger: e.log, Inline: e.manual != nil, MarkAfter: e.opts.markAfter,
+		Store: e.node.StoreID, Logger: e.log, Inline: e.host.InlineLog(), MarkAfter: e.opts.markAfter,
 	}, r)
 	var corrupt *segment.CorruptError
 	if err != nil && !errors.As(err, &corrupt) {

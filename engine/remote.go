@@ -261,7 +261,7 @@ func (rs *remotes) tick() {
 
 // turn lets legs take turns as long as a client has fewer credits than leaders.
 func (rs *remotes) turn() {
-	for rs.cn.e.pause(remoteTurnInterval, rs.cn.ctx.Done()) {
+	for rs.cn.e.host.Pause(remoteTurnInterval, rs.cn.ctx.Done()) {
 		any := false
 		for _, r := range rs.all() {
 			any = r.turn() || any

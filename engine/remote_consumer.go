@@ -117,8 +117,8 @@ func (rs *remotes) subscribe(ctx context.Context, c *Channel, o ConsumerOptions,
 		return nil, err
 	}
 	r.begin()
-	ctx, cancel := rs.cn.e.withTimeout(ctx, remoteAnswerTime)
-	rs.cn.e.either(r.answered, ctx.Done())
+	ctx, cancel := rs.cn.e.host.WithTimeout(ctx, remoteAnswerTime)
+	rs.cn.e.host.Either(r.answered, ctx.Done())
 	cancel()
 	r.mu.Lock()
 	err = r.err

@@ -90,7 +90,7 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 		return ErrNoLeader
 	}
 	t, name := pt.t, string(ask.Channel)
-	ctx, cancel := cn.e.withTimeout(cn.ctx, remoteServeTime)
+	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, remoteServeTime)
 	defer cancel()
 	for !t.hasServed() { // it was elected a moment ago
 		if err := cn.sleep(ctx, operationPause); err != nil {
@@ -132,8 +132,8 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 
 // hasServed says whether the channels on this node have any partition of t.
 func (t *Topic) hasServed() bool {
-	t.changing.lock(t.e)
-	defer t.changing.unlock()
+	t.e.host.Lock(&t.changing)
+	defer t.changing.Unlock()
 	parts := t.partitions()
 	for i, epoch := range t.served {
 		if epoch != 0 && epoch == parts[i].rep.serving() {

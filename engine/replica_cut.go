@@ -72,7 +72,7 @@ func (r *replica) doCut(c *logCut) {
 		return
 	}
 	r.run(func() { c.ready, r.out.work = true, true })
-	err, ok := r.cn.e.result(c.durable, r.cn.e.stop)
+	err, ok := r.cn.e.host.Result(c.durable, r.cn.e.stop)
 	if err != nil || !ok {
 		return // the commit log failed, and everybody knows; or it was stopped
 	}
@@ -127,7 +127,7 @@ func (r *replica) awaitPrepared(c *logCut) error {
 		case err == nil:
 			return nil
 		case unfit(err) && (r.awaitRepair(err) || r.awaitDevice(err)):
-		case isFull(err) && r.cn.e.pause(roomPause, r.cn.e.stop):
+		case isFull(err) && r.cn.e.host.Pause(roomPause, r.cn.e.stop):
 		default:
 			return err
 		}
@@ -140,7 +140,7 @@ const roomPause = 500 * time.Millisecond
 // prepareCut finds out what the log will be.
 func (r *replica) prepareCut(c *logCut) error {
 	for r.appending() {
-		if !r.cn.e.pause(time.Millisecond, r.cn.e.stop) {
+		if !r.cn.e.host.Pause(time.Millisecond, r.cn.e.stop) {
 			return ErrClosed
 		}
 	}

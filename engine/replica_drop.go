@@ -38,7 +38,7 @@ func (r *replica) awaitRepair(err error) bool {
 		}
 	})
 	for begin := r.cn.now(); r.cn.now()-begin < int64(cutRepairPatience); {
-		if !r.cn.e.pause(cutRepairPoll, r.cn.e.stop) {
+		if !r.cn.e.host.Pause(cutRepairPoll, r.cn.e.stop) {
 			return false // the engine closes
 		}
 		if !slices.Equal(log.Isolated(), bad) {

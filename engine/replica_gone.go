@@ -94,7 +94,7 @@ func (r *replica) removeBytes() error {
 		return e.trashLeftovers(pt)
 	}
 	for r.atWork() { // an earlier cut ends first
-		if !e.pause(time.Millisecond, e.stop) {
+		if !e.host.Pause(time.Millisecond, e.stop) {
 			return ErrClosed
 		}
 	}
@@ -150,7 +150,7 @@ func (r *replica) forgetLog() (release func(), err error) {
 	if closed {
 		panic("BUG: engine: the bytes of a copy that takes part are removed")
 	}
-	err, ok := e.result(c.durable, e.stop)
+	err, ok := e.host.Result(c.durable, e.stop)
 	if !ok {
 		return nil, ErrClosed
 	}

@@ -194,7 +194,7 @@ func (r *replica) positionAt(at segment.Offset) (segment.Position, bool) {
 func (r *replica) readRange(a *replicate.Action) {
 	to, request, from, bytes, count, delay := a.Node, a.Request, a.Position, a.Bytes, a.Count, time.Duration(a.DelayNs)
 	r.cn.spawn(func() {
-		if delay > 0 && !r.cn.e.pause(delay, r.cn.e.stop) {
+		if delay > 0 && !r.cn.e.host.Pause(delay, r.cn.e.stop) {
 			return
 		}
 		r.cn.readers <- struct{}{}

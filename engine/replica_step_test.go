@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/core"
+	"penstock/engine/host"
 	"penstock/engine/meta"
 	"penstock/replicate"
 	"penstock/segment"
@@ -19,8 +20,8 @@ import (
 
 // bareReplica is a partition's part in a cluster without a disk, a network or a store.
 func bareReplica() *replica {
-	began := time.Now()
-	e := &Engine{log: slog.New(slog.DiscardHandler), clock: newClock(time.Now, func() time.Duration { return time.Since(began) })}
+	h := host.NewMachine()
+	e := &Engine{log: slog.New(slog.DiscardHandler), host: h, clock: newClock(h.Wall, h.Mono)}
 	cn := &clusterNode{e: e, log: e.log, self: meta.Node{ID: 1, Store: uuid.UUID{1}, Boot: uuid.UUID{9}}}
 	pt := &partition{e: e, t: &Topic{e: e, name: "t"}}
 	pt.rep = &replica{cn: cn, pt: pt}

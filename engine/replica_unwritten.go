@@ -84,7 +84,7 @@ func (r *replica) giveUpUnwritten(now int64) bool {
 func (r *replica) leaveUncut(c *logCut) {
 	for done := false; !done; {
 		r.run(func() { done = r.cut != c || r.giveUpUnwritten(r.cn.now()) })
-		if !done && !r.cn.e.pause(devicePoll, r.cn.e.stop) {
+		if !done && !r.cn.e.host.Pause(devicePoll, r.cn.e.stop) {
 			return
 		}
 	}
@@ -122,7 +122,7 @@ func (r *replica) awaitAnew() bool {
 		if !soon {
 			return true
 		}
-		if !r.cn.e.pause(devicePoll, r.cn.e.stop) {
+		if !r.cn.e.host.Pause(devicePoll, r.cn.e.stop) {
 			return false
 		}
 	}

@@ -31,7 +31,7 @@ func (r *replica) mayGiveUp(err error) bool {
 // awaitDevice lets some time pass in which retryReads may read what a cut has to read, and says whether the cut should be tried again. It runs on the
 // goroutine of the cut.
 func (r *replica) awaitDevice(err error) bool {
-	return !r.mayGiveUp(err) && r.cn.e.pause(devicePoll, r.cn.e.stop)
+	return !r.mayGiveUp(err) && r.cn.e.host.Pause(devicePoll, r.cn.e.stop)
 }
 
 // readsAgain takes up a copy whose device may read again what it did not. It runs on the goroutine of retryReads.

@@ -23,7 +23,7 @@ func (e *Engine) retryReads() {
 	if e.opts.ScrubInterval > 0 {
 		first = min(first, e.opts.ScrubInterval)
 	}
-	for wait := first; e.pause(wait, e.stop); {
+	for wait := first; e.host.Pause(wait, e.stop); {
 		left := false
 		for _, pt := range e.partitionList() {
 			if pt.rep != nil && !pt.rep.hasLog() || pt.log == nil || pt.t.quarantined {
@@ -72,7 +72,7 @@ func (e *Engine) retryRead(pt *partition, c *segment.Checker, r segment.Range) (
 		}
 		wait := time.Duration(until-r.From) * time.Second / maxScrubRate
 		r.From = until
-		if !e.pause(wait, e.stop) {
+		if !e.host.Pause(wait, e.stop) {
 			return false, false
 		}
 	}

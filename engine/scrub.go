@@ -41,10 +41,10 @@ func (s *scrubState) describe(out *StorageStats) {
 // still has it. What memory still has is written again. In a cluster what else it finds is repaired from a replica that reads back (replica.isolated); on a
 // single node Health names it. The commit log has a round of its own: scrubLog.
 func (e *Engine) scrub() {
-	for wait := min(scrubFirstAfter, e.opts.ScrubInterval); e.pause(wait, e.stop); {
-		began := e.instant()
+	for wait := min(scrubFirstAfter, e.opts.ScrubInterval); e.host.Pause(wait, e.stop); {
+		began := e.host.Instant()
 		e.scrubRound()
-		wait = max(scrubPause, e.opts.ScrubInterval-e.since(began))
+		wait = max(scrubPause, e.opts.ScrubInterval-e.host.Since(began))
 	}
 }
 
@@ -114,9 +114,9 @@ func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
 				e.log.Warn("the scrub could not read a partition to its end; the next round tries again", "topic", pt.t.name, "partition", pt.number, "error", err)
 				wait = scrubPause
 			}
-			return e.pause(wait, e.stop)
+			return e.host.Pause(wait, e.stop)
 		}
-		if !e.pause(wait, e.stop) {
+		if !e.host.Pause(wait, e.stop) {
 			return false
 		}
 	}

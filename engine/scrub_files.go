@@ -25,12 +25,12 @@ const (
 func (e *Engine) scrubLog() {
 	every := min(scrubLogEvery, e.opts.ScrubInterval)
 	told := map[uint64]bool{}
-	for wait := min(scrubFirstAfter, every); e.pause(wait, e.stop); {
-		began := e.instant()
+	for wait := min(scrubFirstAfter, every); e.host.Pause(wait, e.stop); {
+		began := e.host.Instant()
 		if !e.scrubCatalog() || !e.scrubCommitLog(told) {
 			return
 		}
-		wait = max(scrubPause, every-e.since(began))
+		wait = max(scrubPause, every-e.host.Since(began))
 	}
 }
 
@@ -58,11 +58,11 @@ func (e *Engine) scrubCommitLog(told map[uint64]bool) bool {
 			e.flusher.rots(file)
 		case err != nil:
 			e.log.Warn("the scrub could not read the commit log to its end; the next round tries again", "error", err)
-			return e.pause(scrubPause, e.stop)
+			return e.host.Pause(scrubPause, e.stop)
 		case done:
 			return true
 		}
-		if !e.pause(time.Duration(n)*time.Second/maxScrubRate, e.stop) {
+		if !e.host.Pause(time.Duration(n)*time.Second/maxScrubRate, e.stop) {
 			return false
 		}
 	}
@@ -92,7 +92,7 @@ func (e *Engine) scrubFiles(pt *partition, c *segment.Checker) bool {
 	goesOn := true
 	faults := pt.log.CheckFiles(c, func(bytes int64) bool {
 		e.scrubbed.bytes.Add(uint64(bytes))
-		goesOn = e.pause(time.Duration(bytes)*time.Second/maxScrubRate, e.stop)
+		goesOn = e.host.Pause(time.Duration(bytes)*time.Second/maxScrubRate, e.stop)
 		return goesOn
 	})
 	for _, f := range faults {
@@ -117,7 +117,7 @@ func (e *Engine) scrubCatalog() bool {
 	e.scrubNode()
 	for _, t := range e.Topics() {
 		e.scrubTopic(t)
-		if !e.pause(scrubTopicPause, e.stop) {
+		if !e.host.Pause(scrubTopicPause, e.stop) {
 			return false
 		}
 	}
@@ -134,8 +134,8 @@ func (e *Engine) scrubNode() {
 }
 
 func (e *Engine) scrubTopic(t *Topic) {
-	e.catalog.lock(e)
-	defer e.catalog.unlock()
+	e.host.Lock(&e.catalog)
+	defer e.catalog.Unlock()
 	if !t.deleted.Load() {
 		m := new(topicMeta)
 		e.scrubTwice(path.Join(topicDir(t.uuid), topicFile), t.meta(), m, func() error { return m.check(t.uuid.String()) })

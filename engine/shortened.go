@@ -321,7 +321,7 @@ func (r *replica) yieldTo(a *replicate.Action) {
 			"topic", r.pt.t.name, "partition", r.pt.number, "epoch", st.Epoch, "to", to, "its_end", a.Position)
 	}
 	r.cn.spawn(func() {
-		ctx, cancel := r.cn.e.withTimeout(r.cn.ctx, storeTimeout)
+		ctx, cancel := r.cn.e.host.WithTimeout(r.cn.ctx, storeTimeout)
 		defer cancel()
 		if err := r.cn.store.HandOver(ctx, r.pt.identity(), &st, to); err != nil && !errors.Is(err, meta.ErrConflict) && r.cn.ctx.Err() == nil {
 			r.cn.log.Info("a partition whose log was shortened could not be handed over yet; it is tried again", "topic", r.pt.t.name, "partition", r.pt.number, "to", to, "error", err)

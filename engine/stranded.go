@@ -40,7 +40,7 @@ func (r *replica) giveUp(a *replicate.Action) {
 		}
 	}
 	cn.spawn(func() {
-		ctx, cancel := cn.e.withTimeout(cn.ctx, storeTimeout)
+		ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
 		defer cancel()
 		err := cn.store.HandOver(ctx, r.pt.identity(), &st, to)
 		if err == nil || errors.Is(err, meta.ErrConflict) || cn.ctx.Err() != nil {

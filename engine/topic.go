@@ -38,7 +38,7 @@ type Topic struct {
 	channels map[string]*Channel
 	creating map[string]*creation
 	gone     goneNames       // channels
-	changing waitLock        // one creation, deletion or pause at a time
+	changing sync.Mutex      // one creation, deletion or pause at a time
 	served   []segment.Epoch // by index: of the leadership from which the channels have the partition, 0: they do not; guarded by changing
 	created  int64
 
@@ -140,7 +140,7 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (
 		}
 		if cr, ok := e.creating[name]; ok {
 			e.mu.Unlock()
-			if !e.either(cr.done, ctx.Done()) {
+			if !e.host.Either(cr.done, ctx.Done()) {
 				return nil, ctx.Err()
 			}
 			if cr.err != nil {
@@ -193,7 +193,7 @@ func (e *Engine) makeTopic(name string, partitions int) (*Topic, error) {
 	if err := e.poisoned.Load(); err != nil {
 		return nil, *err
 	}
-	m := &topicMeta{Format: topicFormat, ID: e.newUUID(), Name: name, Partitions: partitions, CreatedNs: e.now().UnixNano()}
+	m := &topicMeta{Format: topicFormat, ID: e.host.NewUUID(), Name: name, Partitions: partitions, CreatedNs: e.now().UnixNano()}
 	t := newTopic(e, m)
 	if err := e.makeTopicFiles(t, m); err != nil {
 		// What is there must go: a second try makes another topic of that name, and the next Open would find both.
@@ -261,8 +261,8 @@ func (e *Engine) deleteTopicHere(name string) error {
 // deleteParts deletes the copies of a topic that this node has; there is at least one.
 func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 	t.deleted.Store(true)
-	t.changing.lock(t.e)
-	defer t.changing.unlock()
+	t.e.host.Lock(&t.changing)
+	defer t.changing.Unlock()
 	t.closeChannels(ErrDeleted)
 	for _, pt := range parts[1:] {
 		pt.refuse(ErrDeleted, true, nil)
@@ -289,7 +289,7 @@ func (e *Engine) writeTombstone(pt *partition, w *waiter) error {
 		w.free()
 		return err
 	}
-	e.receive(w.done)
+	e.host.Receive(w.done)
 	err := w.Err
 	w.free()
 	return err
@@ -375,7 +375,7 @@ func (t *Topic) createChannelHere(ctx context.Context, name string) (*Channel, e
 	if err := t.lockWhole(ctx); err != nil {
 		return nil, err
 	}
-	defer t.changing.unlock()
+	defer t.changing.Unlock()
 	if c, ok := t.LookupChannel(name); ok {
 		return c, nil
 	}
@@ -431,7 +431,7 @@ func (t *Topic) deleteChannelHere(ctx context.Context, name string) error {
 	if err := t.lockWhole(ctx); err != nil {
 		return err
 	}
-	defer t.changing.unlock()
+	defer t.changing.Unlock()
 	if c, ok := t.LookupChannel(name); ok {
 		return t.deleteChannel(ctx, c)
 	}
@@ -491,7 +491,7 @@ func (t *Topic) control(ctx context.Context, entries func(*partition) []core.Con
 		ws = append(ws, w)
 	}
 	for _, w := range ws {
-		t.e.receive(w.done)
+		t.e.host.Receive(w.done)
 		err = errors.Join(err, w.Err)
 		w.free()
 	}
@@ -515,7 +515,7 @@ func (t *Topic) pauseHere(ctx context.Context, paused bool) error {
 	if err := t.lockWhole(ctx); err != nil {
 		return err
 	}
-	defer t.changing.unlock()
+	defer t.changing.Unlock()
 	// In a cluster every partition has its own answer: one that was led elsewhere may have missed what the others have.
 	if t.e.cluster == nil && t.paused.Load() == paused {
 		return nil
@@ -546,7 +546,7 @@ func (t *Topic) emptyHere(ctx context.Context) error {
 	if err := t.lockWhole(ctx); err != nil {
 		return err
 	}
-	defer t.changing.unlock()
+	defer t.changing.Unlock()
 	return t.control(ctx, func(*partition) []core.Control {
 		return []core.Control{{Kind: core.TopicEmptied}}
 	}, nil)

@@ -48,8 +48,8 @@ func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, 
 	if cn := t.e.cluster; cn != nil {
 		return cn.configureTopic(ctx, t, s)
 	}
-	t.changing.lock(t.e)
-	defer t.changing.unlock()
+	t.e.host.Lock(&t.changing)
+	defer t.changing.Unlock()
 	now := t.Settings()
 	switch {
 	case t.deleted.Load():
@@ -130,7 +130,7 @@ func (t *Topic) meta() *topicMeta {
 
 // configureTopic changes the settings in the cluster, and returns when this node has them.
 func (cn *clusterNode) configureTopic(ctx context.Context, t *Topic, s TopicSettings) (TopicSettings, error) {
-	ctx, cancel := cn.e.withTimeout(ctx, cn.e.opts.PublishTimeout)
+	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
 	mt, err := cn.store.ConfigureTopic(ctx, t.uuid, s)
 	switch {

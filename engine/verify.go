@@ -127,8 +127,8 @@ func (e *Engine) VerifySome(ctx context.Context, topic string, partition uint32,
 	if err := v.choose(); err != nil {
 		return nil, err
 	}
-	began := e.instant()
-	for !v.out.Done && (e.since(began) < verifySpan || len(v.damage) > 0) {
+	began := e.host.Instant()
+	for !v.out.Done && (e.host.Since(began) < verifySpan || len(v.damage) > 0) {
 		before := v.out.Bytes
 		err := v.round(ctx)
 		if v.noted(ctx); err != nil && len(v.out.Found) == 0 {
@@ -193,7 +193,7 @@ func (v *verification) queryNode(ctx context.Context, n *meta.Node, q verifyRequ
 	if n.ID == v.cn.self.ID {
 		return v.t.verifyHere(op)
 	}
-	ctx, cancel := v.cn.e.withTimeout(ctx, v.cn.e.opts.PublishTimeout)
+	ctx, cancel := v.cn.e.host.WithTimeout(ctx, v.cn.e.opts.PublishTimeout)
 	defer cancel()
 	result, err := v.cn.ops.ask(ctx, n.ID, op)
 	if err != nil {

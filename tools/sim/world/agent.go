@@ -52,7 +52,7 @@ func (w *World) attachAgents() {
 
 // serves says whether the node delivers anything of t itself.
 func (n *node) serves(t *topicModel) (any bool) {
-	n.m.EachMarks(func(v *engine.PartitionMarks) { any = any || v.Serves && v.ID.Topic == t.id })
+	n.inside.EachMarks(func(v *engine.PartitionMarks) { any = any || v.Serves && v.ID.Topic == t.id })
 	return any
 }
 

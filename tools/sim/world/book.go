@@ -140,7 +140,7 @@ func (w *World) put(n *node, t *topicModel) {
 	if !ok {
 		return
 	}
-	t = w.models[n.m.TopicID(topic)] // or what had its name before
+	t = w.models[n.inside.TopicID(topic)] // or what had its name before
 	b := &w.book
 	count := 1
 	if w.chance(0.3) {

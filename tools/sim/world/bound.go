@@ -192,7 +192,7 @@ func (w *World) noteComparing() {
 		if n.e == nil || !n.running() || n.closing {
 			continue
 		}
-		for _, v := range n.m.Partitions() {
+		for _, v := range n.inside.Partitions() {
 			if p := w.store.snap.Partitions[v.ID]; p != nil && v.Compares && slices.ContainsFunc(p.State.ISR, w.memberUnwell) {
 				w.gray.calm.compared = w.now
 			}

@@ -77,7 +77,7 @@ func (c *checks) noteServes(n *node, v *engine.PartitionMarks) {
 func (c *checks) servedSince(t *topicModel, partition uint32, since int64) bool {
 	for _, n := range c.w.nodes { // what has happened in this step was not looked at yet
 		if n.m != nil {
-			n.m.EachMarks(func(v *engine.PartitionMarks) { c.noteServes(n, v) })
+			n.inside.EachMarks(func(v *engine.PartitionMarks) { c.noteServes(n, v) })
 		}
 	}
 	return c.w.store.snap.Topics[t.id] != nil && c.shifted[meta.PartitionID{Topic: t.id, Partition: partition}] <= max(0,
@@ -99,7 +99,7 @@ func (c *checks) node(n *node) {
 	}
 	c.w.checkLevels(n)
 	k.next = 0
-	n.m.EachMarks(k.visit)
+	n.inside.EachMarks(k.visit)
 	k.last = k.last[:k.next]
 }
 
@@ -174,7 +174,7 @@ func (w *World) whole() string {
 		case n.failed || n.closing:
 			return n.name + " has failed, or is closing"
 		}
-		for _, v := range n.m.Partitions() {
+		for _, v := range n.inside.Partitions() {
 			views[v.ID] = append(views[v.ID], v)
 		}
 	}
@@ -269,7 +269,7 @@ func (w *World) backlog() (left int64) {
 		if n.e == nil {
 			continue
 		}
-		for _, v := range n.m.Partitions() {
+		for _, v := range n.inside.Partitions() {
 			t := w.models[v.ID.Topic]
 			if !v.Serves || t == nil {
 				continue
@@ -350,7 +350,7 @@ func (w *World) checkCopies(id meta.PartitionID, logs logs) {
 		if !slices.Contains(w.store.snap.Partitions[id].State.Replicas, n.replica()) {
 			continue
 		}
-		err := n.m.ReadLog(id, 0, func(at segment.Offset, h *segment.Header, body []byte) bool {
+		err := n.inside.ReadLog(id, 0, func(at segment.Offset, h *segment.Header, body []byte) bool {
 			if b, ok := truth[at]; !ok {
 				truth[at] = batch{h.CRC, bytes.Clone(body)}
 				w.noteBatch(t, id, at, h, body, logs)
@@ -443,7 +443,7 @@ func (w *World) checkValue(v int, logs logs) {
 // checkErased: no log has a channel whose deletion was answered OK.
 func (w *World) checkErased(c *channelModel) {
 	for _, n := range w.nodes {
-		for _, v := range n.m.Partitions() {
+		for _, v := range n.inside.Partitions() {
 			if c.erased && v.ID.Topic == c.t.id && v.Serves && slices.ContainsFunc(v.Channels, func(o engine.ChannelView) bool {
 				return o.Name == c.name
 			}) {
@@ -461,7 +461,7 @@ func (w *World) checkChannel(c *channelModel, logs logs) {
 	}
 	starts := map[uint32]msgID{}
 	for _, n := range w.nodes {
-		for _, v := range n.m.Partitions() {
+		for _, v := range n.inside.Partitions() {
 			if v.Topic != c.t.name || !v.Serves {
 				continue
 			}
@@ -500,7 +500,7 @@ func (w *World) dump() {
 			w.tracef("%s is not open", n.name)
 			continue
 		}
-		for _, v := range n.m.Partitions() {
+		for _, v := range n.inside.Partitions() {
 			w.tracef("%s: %+v", n.name, v)
 		}
 		for _, t := range n.e.Stats("", "") {

@@ -48,7 +48,7 @@ func (c *client) call(ctx context.Context, request func()) error {
 	defer cancel()
 	until := w.now + 200*ms
 	c.n.later(200*ms, func() {})
-	c.n.m.Wait(func() bool { return done || ctx.Err() != nil || w.now >= until })
+	c.n.m.WaitUntil(func() bool { return done || ctx.Err() != nil || w.now >= until })
 	if !done {
 		return meta.ErrUnavailable
 	}
@@ -131,7 +131,7 @@ func (c *client) revive(ctx context.Context) {
 	if c.call(ctx, func() { revision, ok = c.w.store.revive(c.self.ID, c.self.Boot) }) != nil || !ok {
 		return
 	}
-	c.n.m.Wait(func() bool { return c.cur.Revision >= revision || c.closed })
+	c.n.m.WaitUntil(func() bool { return c.cur.Revision >= revision || c.closed })
 	if c.joined && !c.closed {
 		c.extend(sent)
 	}
@@ -172,7 +172,7 @@ func (c *client) Snapshot() *meta.Snapshot { return c.cur }
 
 // heard waits until the engine has heard of what the store is now.
 func (c *client) heard(ctx context.Context, revision int64) error {
-	c.n.m.Wait(func() bool { return c.cur.Revision >= revision || c.closed || ctx.Err() != nil })
+	c.n.m.WaitUntil(func() bool { return c.cur.Revision >= revision || c.closed || ctx.Err() != nil })
 	return ctx.Err()
 }
 

@@ -227,10 +227,10 @@ func (w *World) noteSentBack(c *channelModel) {
 			// what is damaged there is for the engine to find
 			continue
 		}
-		for _, v := range n.m.Partitions() {
+		for _, v := range n.inside.Partitions() {
 			if v.ID.Topic == c.t.id && !v.Stuck {
 				// What cannot be read now is looked for at the end, as all else.
-				_ = n.m.ReadLog(v.ID, 0, func(_ segment.Offset, h *segment.Header, body []byte) bool {
+				_ = n.inside.ReadLog(v.ID, 0, func(_ segment.Offset, h *segment.Header, body []byte) bool {
 					if h.Position < v.Committed && !h.Control() {
 						w.noteCopies(c, v.ID, h, body)
 					}
@@ -350,7 +350,7 @@ func (w *World) checkConfirmed(d *topicModel, number uint32, list []placedLetter
 func (w *World) redriveView(d *topicModel, number uint32) *engine.ChannelView {
 	id := meta.PartitionID{Topic: d.id, Partition: number}
 	for _, n := range w.nodes {
-		for _, v := range n.m.Partitions() {
+		for _, v := range n.inside.Partitions() {
 			if v.ID != id || !v.Serves {
 				continue
 			}

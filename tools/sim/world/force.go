@@ -24,7 +24,7 @@ func (w *World) decide() {
 		if n.e == nil || !n.running() || n.closing {
 			continue
 		}
-		for _, v := range n.m.Partitions() {
+		for _, v := range n.inside.Partitions() {
 			if v.Leads && v.Asks {
 				w.decideOn(n, v.ID)
 			} else {

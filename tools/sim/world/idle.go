@@ -34,24 +34,25 @@ type idleness struct {
 	tried      int   // rests in which a bit might have rotted
 }
 
-// idle says what the engines do by themselves. A disk that was slow or hung is good again only after some writes, and
+// marksAfter is how long a commit log rests before it writes a mark; 0: it never does.
+func (w *World) marksAfter() time.Duration {
+	if !w.has(FeatureIdle) || w.cfg.Break == MutantNoMarks {
+		return 0
+	}
+	return markAfter
+}
+
+// probesAfter is engine.Options.DiskProbeAfter. A disk that was slow or hung is good again only after some writes, and
 // where nobody publishes any more these are the probes: without them a leader would keep for ever what it is to give
 // away, for want of an heir.
-func (w *World) idle() (i engine.Idle) {
-	if !w.has(FeatureIdle) {
-		if w.has(FeatureSlow | FeatureHung) {
-			i.ProbeAfter = core.DiskProbeIdleNs
-		}
-		return i
+func (w *World) probesAfter() time.Duration {
+	switch {
+	case w.has(FeatureIdle) && w.cfg.Break != MutantNoProbes:
+		return probeAfter
+	case !w.has(FeatureIdle) && w.has(FeatureSlow|FeatureHung):
+		return 0 // the engine's own
 	}
-	i = engine.Idle{MarkAfter: markAfter, ProbeAfter: probeAfter}
-	switch w.cfg.Break {
-	case MutantNoMarks:
-		i.MarkAfter = 0
-	case MutantNoProbes:
-		i.ProbeAfter = 0
-	}
-	return i
+	return -1
 }
 
 // prepareIdle makes time for a long rest, in some worlds.
@@ -190,7 +191,7 @@ func (w *World) judgeDisks() {
 			n.unawareSince = w.now
 			continue
 		}
-		state, done := n.m.Disk()
+		state, done := n.inside.Disk()
 		if done != n.cameBack || state >= core.DiskHung {
 			n.cameBack, n.unawareSince = done, w.now
 		}

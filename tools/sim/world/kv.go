@@ -242,7 +242,7 @@ func (k *kvClient) Revoke(ctx context.Context, id kv.LeaseID) (err error) {
 func (k *kvClient) Watch(ctx context.Context, prefix string, after int64, changed func([]kv.Event, int64)) error {
 	n, w := k.c.n, k.c.w
 	for {
-		n.m.Wait(func() bool { return ctx.Err() != nil || w.agreement.seen > after })
+		n.m.WaitUntil(func() bool { return ctx.Err() != nil || w.agreement.seen > after })
 		d := w.skewed(w.opt.storeDelay/4, 2*w.opt.storeDelay)
 		if w.faults && w.chance(0.05) {
 			d = w.between(10*ms, 300*ms)

@@ -22,7 +22,7 @@ type network struct {
 	cut   [8][8]bool // by node index: what the first sends does not reach the second
 }
 
-// ports is one process's end of everything: the engine.Network of it.
+// ports is one process's end of everything: the host.Transport of it.
 type ports struct {
 	net    *network
 	n      *node
@@ -187,7 +187,7 @@ func (net *network) gone(n *node, silent bool) {
 // silence is how long an end waits for a sign of the other.
 const silence = 400 * ms
 
-// SetNodes implements engine.Network.
+// SetNodes implements host.Transport.
 func (p *ports) SetNodes(nodes map[replicate.NodeID]*meta.Node) {
 	p.known = nodes
 	for _, c := range p.net.conns {
@@ -212,18 +212,18 @@ func (p *ports) connTo(to replicate.NodeID) (*conn, *end) {
 	return nil, nil
 }
 
-// Connected implements engine.Network.
+// Connected implements host.Transport.
 func (p *ports) Connected(to replicate.NodeID) bool {
 	c, _ := p.connTo(to)
 	return c != nil
 }
 
-// Disconnect implements engine.Network.
+// Disconnect implements host.Transport.
 func (p *ports) Disconnect(to replicate.NodeID, reason error) {
 	p.net.w.fail("%s ends the connection to node %d because of what came over it: %v", p.n.name, to, reason)
 }
 
-// Close implements engine.Network.
+// Close implements host.Transport.
 func (p *ports) Close() {
 	p.closed = true
 	for _, c := range p.net.conns {
@@ -233,7 +233,7 @@ func (p *ports) Close() {
 	}
 }
 
-// TrySend implements engine.Network. The bytes are copied, and the frame is released at once or, in some runs, later,
+// TrySend implements host.Transport. The bytes are copied, and the frame is released at once or, in some runs, later,
 // as by a connection.
 func (p *ports) TrySend(to replicate.NodeID, f *netproto.Frame) error {
 	w := p.net.w

@@ -11,6 +11,7 @@ import (
 
 	"penstock/cluster"
 	"penstock/engine"
+	"penstock/engine/host"
 	"penstock/engine/meta"
 	"penstock/replicate"
 	"penstock/replicate/peer"
@@ -18,7 +19,7 @@ import (
 )
 
 // node is a machine with a disk and clocks; a process of the engine runs on it, or not. It is that process's
-// engine.Host.
+// host.World.
 type node struct {
 	w                 *World
 	index             int
@@ -29,10 +30,11 @@ type node struct {
 	media             *faultaio.Disk
 	disk              *disk
 
-	m         *engine.Manual
-	e         *engine.Engine // when Open has returned
-	life      int            // counts processes
-	id        uint32         // replicate.NodeID, once it joined
+	m         *host.Stepped     // nil: no process runs
+	inside    *engine.Inspector // of its engine
+	e         *engine.Engine    // when Open has returned
+	life      int               // counts processes
+	id        uint32            // replicate.NodeID, once it joined
 	client    *client
 	agreed    meta.Store // FeatureCluster: its process's way to the agreement
 	ports     *ports
@@ -82,16 +84,16 @@ func (n *node) setSkew(d int64) {
 	n.skew, n.lowSkew, n.highSkew = d, min(n.lowSkew, d), max(n.highSkew, d)
 }
 
-// Now implements engine.Host.
+// Now implements host.World.
 func (n *node) Now() time.Time { return time.Unix(bootTime, n.local()-n.leapt+n.skew+n.stepped) }
 
-// Instant implements engine.Host.
+// Instant implements host.World.
 func (n *node) Instant() time.Duration { return time.Duration(n.local()) }
 
-// NewUUID implements engine.Host.
+// NewUUID implements host.World.
 func (n *node) NewUUID() uuid.UUID { return n.w.newUUID() }
 
-// Linger implements engine.Host.
+// Linger implements host.World.
 func (n *node) Linger() time.Duration {
 	if !n.w.chance(n.w.opt.lingerOften) {
 		return 0
@@ -99,11 +101,11 @@ func (n *node) Linger() time.Duration {
 	return time.Duration(n.w.skewed(0, n.w.opt.linger))
 }
 
-// Choose implements engine.Host.
+// Choose implements host.World.
 func (n *node) Choose(k int) int { return n.w.rng.IntN(k) }
 
-// Listen implements engine.Host.
-func (n *node) Listen(self meta.Node, _ uuid.UUID, h peer.Handler) engine.Network {
+// Listen implements host.World.
+func (n *node) Listen(self meta.Node, _ uuid.UUID, h peer.Handler) host.Transport {
 	n.id = uint32(self.ID)
 	n.ports = n.w.net.listen(n, self, h)
 	return n.ports
@@ -158,15 +160,15 @@ func (n *node) boot() {
 	n.failed, n.closing, n.e, n.ports, n.wakeAt, n.stepped = false, false, nil, nil, 0, 0
 	n.flying, n.unawareSince = 0, w.now
 	n.chooseBinary()
-	n.m = engine.NewManual(n)
-	n.m.SetIdle(w.idle())
+	n.m = host.NewStepped(n, w.marksAfter())
+	n.inside = engine.NewInspector(n.m)
 	n.disk = newDisk(n)
 	n.client = newClient(w, n)
 	w.tracef("%s boots, life %d", n.name, n.life)
 	w.Stats.Restarts++
-	m := n.m
-	m.Go(func() {
-		e, err := m.Open(context.Background(), n.engineOptions())
+	inside := n.inside
+	n.m.Go(func() {
+		e, err := inside.Open(context.Background(), n.engineOptions())
 		if err != nil {
 			w.tracef("%s could not open: %v", n.name, err)
 			n.failed = true
@@ -199,6 +201,7 @@ func (n *node) engineOptions() engine.Options {
 		MaxMessageBytes: 8 << 10, MaxBatchBytes: 32 << 10, MsgTimeout: time.Duration(o.msgTimeout),
 		PublishTimeout:    publishTimeout,
 		DisableAutoCreate: true, MaxLevel: n.binary, DiskPatience: diskPatience, DiskFailedAfter: 4 * diskPatience,
+		DiskProbeAfter: w.probesAfter(), AdmitTimeout: -1, // who submits may not be in a task, and cannot wait for room
 		Cluster: &engine.ClusterOptions{
 			PreferredLeader: w.preferred(), Store: n.metaStore(), Replication: o.cfg, Replicas: o.replicas,
 			JoinTimeout: 20 * time.Second, LeaveTimeout: time.Second,
@@ -300,13 +303,13 @@ func (n *node) endProcess(silent bool) {
 	if n.m == nil {
 		return
 	}
-	m := n.m
-	n.m, n.e, n.asleep, n.frozen = nil, nil, 0, nil
+	inside := n.inside
+	n.m, n.inside, n.e, n.asleep, n.frozen = nil, nil, nil, 0, nil
 	n.life++
 	n.w.net.gone(n, silent)
 	n.w.book.processGone(n)
 	n.agents = nil
-	if err := m.Kill(); err != nil {
+	if err := inside.Kill(); err != nil {
 		n.w.fail("%s: memory is held after the end of its process: %v", n.name, err)
 	}
 }

@@ -93,8 +93,8 @@ func (w *World) readAll() {
 	w.gray.clean = false
 	if n.e != nil && n.running() && !n.closing {
 		w.gray.clean = true
-		for _, v := range n.m.Partitions() {
-			if err := n.m.ReadLog(v.ID, w.beginning(v.ID), func(segment.Offset, *segment.Header, []byte) bool {
+		for _, v := range n.inside.Partitions() {
+			if err := n.inside.ReadLog(v.ID, w.beginning(v.ID), func(segment.Offset, *segment.Header, []byte) bool {
 				return true
 			}); err != nil {
 				w.gray.clean = false
@@ -112,7 +112,7 @@ func (w *World) beginning(id meta.PartitionID) segment.Offset {
 		if n.e == nil || !n.running() {
 			continue
 		}
-		for _, v := range n.m.Partitions() {
+		for _, v := range n.inside.Partitions() {
 			if v.ID == id && v.Serves {
 				return v.StartAt
 			}

@@ -31,7 +31,7 @@ func (w *World) newModel(index int) *topicModel {
 // topic is t on this node, and no other of its name.
 func (n *node) topic(t *topicModel) (*engine.Topic, bool) {
 	topic, ok := n.e.LookupTopic(t.name)
-	if !ok || n.m.TopicID(topic) != t.id {
+	if !ok || n.inside.TopicID(topic) != t.id {
 		return nil, false
 	}
 	if t.goneFrom[process{n.name, n.life}] {

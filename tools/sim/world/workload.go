@@ -69,7 +69,7 @@ func (w *World) makeTopic(index int) {
 	n.task(func(e *engine.Engine) error {
 		topic, err := e.CreateTopic(context.Background(), t.name, t.partitions)
 		if err == nil {
-			t = w.models[n.m.TopicID(topic)]
+			t = w.models[n.inside.TopicID(topic)]
 		}
 		return err
 	}, func(err error) {

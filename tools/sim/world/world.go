@@ -281,11 +281,11 @@ func (w *World) end() {
 		if n.m == nil {
 			continue
 		}
-		m := n.m
+		inside := n.inside
 		n.m = nil
 		func() {
 			defer func() { _ = recover() }() // what a violation leaves is not looked at
-			_ = m.Kill()
+			_ = inside.Kill()
 		}()
 	}
 }

@@ -1,11 +1,13 @@
 package engine
 
 import (
+	"context"
 	"slices"
 
 	"github.com/google/uuid"
 
 	"penstock/engine/core"
+	"penstock/engine/host"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -50,25 +52,71 @@ type ChannelView struct {
 	Ranges           []core.IDRange // confirmed above Confirmed
 }
 
+// Inspector opens an engine in a simulation and looks into it, from the moment on in which it begins to open. Its methods
+// belong to the goroutine that steps the engine's host.
+type Inspector struct {
+	host  *host.Stepped
+	e     *Engine        // nil: Open was not called
+	marks PartitionMarks // what EachMarks shows
+}
+
+// NewInspector makes an Inspector of an engine on h.
+func NewInspector(h *host.Stepped) *Inspector { return &Inspector{host: h} }
+
+// Open is engine.Open, on the simulated host. It must be called in one of the host's tasks.
+//
+// Options.Cluster.Store is called in tasks and may wait; the instants that it gives to Registration.Lease are
+// time.Unix(0, World.Instant()).
+func (i *Inspector) Open(ctx context.Context, o Options) (*Engine, error) {
+	return openEngine(ctx, o, i.host, func(e *Engine) { i.e = e })
+}
+
+// Kill ends the engine as the end of its process does, see host.Stepped.Kill. It returns an error if somebody still
+// uses memory that only the process could free.
+func (i *Inspector) Kill() error {
+	i.host.Kill()
+	e := i.e
+	if e == nil {
+		return nil
+	}
+	for _, t := range e.Topics() {
+		for _, c := range t.Channels() {
+			c.view.Release()
+		}
+	}
+	for _, pt := range e.parts {
+		if pt.rep != nil {
+			for _, rd := range pt.rep.reads {
+				rd.out.Release()
+			}
+		}
+	}
+	_ = e.release() // the disk is another one by now
+	if e.arena != nil {
+		return e.arena.Close()
+	}
+	return nil
+}
+
 // TopicID tells a topic from one that had its name before.
-func (m *Manual) TopicID(t *Topic) uuid.UUID { return t.uuid }
+func (i *Inspector) TopicID(t *Topic) uuid.UUID { return t.uuid }
 
 // Disk is how this node believes that its disk answers, and how many writes came back.
-func (m *Manual) Disk() (state core.DiskState, done uint64) {
-	_, done = m.e.pulse.Counts()
-	return m.e.disks.now(), done
+func (i *Inspector) Disk() (state core.DiskState, done uint64) {
+	_, done = i.e.pulse.Counts()
+	return i.e.disks.now(), done
 }
 
 // EachMarks shows the marks of the copies that this node has, in the order in which it got them; they are borrowed until visit returns.
 // It allocates nothing.
-func (m *Manual) EachMarks(visit func(*PartitionMarks)) {
-	if m.e == nil || m.e.cluster == nil {
+func (i *Inspector) EachMarks(visit func(*PartitionMarks)) {
+	if i.e == nil || i.e.cluster == nil {
 		return
 	}
-	for _, pt := range m.e.partitionList() {
+	for _, pt := range i.e.partitionList() {
 		if pt.rep != nil {
-			pt.marks(&m.marks)
-			visit(&m.marks)
+			pt.marks(&i.marks)
+			visit(&i.marks)
 		}
 	}
 }
@@ -93,18 +141,18 @@ func (pt *partition) marks(v *PartitionMarks) {
 }
 
 // Partitions shows the copies that this node has.
-func (m *Manual) Partitions() []PartitionView {
-	if m.e == nil || m.e.cluster == nil {
+func (i *Inspector) Partitions() []PartitionView {
+	if i.e == nil || i.e.cluster == nil {
 		return nil
 	}
 	var all []PartitionView
-	for _, pt := range m.e.partitionList() {
+	for _, pt := range i.e.partitionList() {
 		r := pt.rep
 		if r == nil {
 			continue
 		}
 		v := PartitionView{
-			Topic: pt.t.name, Member: m.e.cluster.member(), Visible: segment.MsgID(pt.visible.Load()), Pending: r.pending.n,
+			Topic: pt.t.name, Member: i.e.cluster.member(), Visible: segment.MsgID(pt.visible.Load()), Pending: r.pending.n,
 		}
 		pt.marks(&v.PartitionMarks)
 		v.Compares = r.leader != nil && r.leader.Comparing()
@@ -120,8 +168,8 @@ func (m *Manual) Partitions() []PartitionView {
 
 // ReadLog shows the batches of a copy from the one at from on, or from the beginning of its log if that lies behind it, with the place of each, until visit
 // says false.
-func (m *Manual) ReadLog(id segment.Identity, from segment.Offset, visit func(at segment.Offset, h *segment.Header, body []byte) bool) error {
-	for _, pt := range m.e.partitionList() {
+func (i *Inspector) ReadLog(id segment.Identity, from segment.Offset, visit func(at segment.Offset, h *segment.Header, body []byte) bool) error {
+	for _, pt := range i.e.partitionList() {
 		if pt.identity() != id {
 			continue
 		}

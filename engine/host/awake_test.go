@@ -1,12 +1,8 @@
-package engine
+package host
 
 import (
-	"context"
-	"sync"
 	"testing"
 	"time"
-
-	"penstock/engine/meta"
 )
 
 // clocks are those of a machine that can stand still.
@@ -62,66 +58,9 @@ func TestBootClock(t *testing.T) {
 	}
 }
 
-// F9: a lease that was given before the machine stood still is over when it goes on, in the very moment in which somebody asks.
-func TestLeaseEndsInSleep(t *testing.T) {
-	var readings int
-	c := &clocks{}
-	cn := &clusterNode{e: &Engine{}, boot: c.clock(&readings)}
-	cn.extend(cn.now() + int64(2500*time.Millisecond))
-	if c.pass(2 * time.Second); !cn.leased() {
-		t.Error("the lease ended early")
-	}
-	if c.sleep(time.Second); cn.leased() {
-		t.Error("the machine stood still for longer than its lease, and the node goes on to serve")
-	}
-	until := cn.leaseClock().Add(3 * time.Second)
-	if cn.extend(int64(until.Sub(cn.began))); !cn.leased() {
-		t.Error("there is a new lease")
-	}
-}
-
-// emptyStore knows nothing, and nobody may ask it for more.
-type emptyStore struct{ meta.Store }
-
-func (emptyStore) Snapshot() *meta.Snapshot { return &meta.Snapshot{} }
-
-// A machine that stood still, and whose wall clock was set back by as long: the next tick notices.
-func TestTicksReadTheBootClock(t *testing.T) {
-	var mu sync.Mutex
-	c, readings := &clocks{}, 0
-	inner := c.clock(&readings)
-	locked := &bootClock{
-		cheap: func() (int64, int64) { mu.Lock(); defer mu.Unlock(); return inner.cheap() },
-		boot:  func() int64 { mu.Lock(); defer mu.Unlock(); return inner.boot() },
-	}
-	cn := bareReplica().cn
-	cn.boot, cn.store = locked.begin(), emptyStore{}
-	cn.ctx, cn.cancel = context.WithCancel(t.Context())
-	cn.forward = newForwarder(cn)
-	cn.remotes.init(cn)
-	cn.extend(cn.now() + int64(3*time.Second))
-	mu.Lock()
-	c.sleep(time.Hour)
-	c.wall -= int64(time.Hour)
-	mu.Unlock()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		cn.keepTime()
-	}()
-	for end := time.Now().Add(20 * time.Second); cn.leased(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Error("an hour of sleep is not noticed, and the lease is believed")
-			break
-		}
-	}
-	cn.cancel()
-	<-ended
-}
-
 // The clocks of this machine: nothing stands still here, so the two agree.
 func TestBootClockReal(t *testing.T) {
-	b := machineClock()
+	b := NewMachine().awake
 	begin, from := time.Now(), b.now()
 	for range 1000 {
 		b.measure()
@@ -133,14 +72,14 @@ func TestBootClockReal(t *testing.T) {
 }
 
 func TestBootClockAllocates(t *testing.T) {
-	b := machineClock()
+	b := NewMachine().awake
 	if n := testing.AllocsPerRun(1000, func() { b.now() }); n != 0 {
 		t.Errorf("%v allocations to read the clock", n)
 	}
 }
 
 func BenchmarkBootClock(b *testing.B) {
-	c := machineClock()
+	c := NewMachine().awake
 	for b.Loop() {
 		c.now()
 	}

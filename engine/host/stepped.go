@@ -1,0 +1,395 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/meta"
+	"penstock/replicate/peer"
+)
+
+// World is what a simulation has to provide for a Stepped: the clocks of one machine, a network, its disk's state, and
+// chance. With one source of chance behind it and behind the disk, the same seed is the same run.
+type World interface {
+	Now() time.Time         // the wall clock, which may step
+	Instant() time.Duration // the monotonic clock, from any beginning
+	NewUUID() uuid.UUID
+	// Listen makes the node's connections. What they bring goes to h, outside of any task.
+	Listen(self meta.Node, cluster uuid.UUID, h peer.Handler) Transport
+	// Linger is how long a task that the engine starts now waits before it runs: goroutines are not scheduled at once.
+	Linger() time.Duration
+	// Hung says whether the disk hangs now. See Host.AwaitDisk.
+	Hung() bool
+	// Slow says whether writes take longer than usual, or hang. Then no group of the commit log is written on the spot,
+	// as one alone is: what does that cannot wait in the middle of a Step.
+	Slow() bool
+	// Choose picks one of n tasks that could run.
+	Choose(n int) int
+}
+
+// Stepped is a simulated machine on which one engine runs without goroutines: what waits is a task (a coroutine), and
+// exactly one of them, or the caller of Step, runs at a time. Time passes only between calls of Step.
+//
+// All of its methods, and those of the engine on it, belong to one goroutine. Methods of the engine that wait must be
+// called in a task (Go). It also runs the tasks of the engine's metadata store, see cluster.Options.Host.
+type Stepped struct {
+	world    World
+	tasks    []*task
+	running  *task // nil: the caller of Step
+	timeouts []*timeout
+	loops    []*steppedLoop
+	log      Log // nil: none runs
+	dead     bool
+
+	markAfter time.Duration // the commit log writes a mark when it has rested so long; 0: never
+	owes      uint64        // the group that the commit log owes a mark for; 0: none
+	markAt    time.Duration // when it gets it
+}
+
+// task is a function that can wait.
+type task struct {
+	own    bool          // the engine's, not the simulation's
+	ready  func() bool   // nil: it only waits for its time
+	at     time.Duration // its time
+	yield  func(struct{}) bool
+	resume func() (struct{}, bool)
+	stop   func()
+}
+
+type timeout struct {
+	at     time.Duration
+	cancel context.CancelFunc
+}
+
+type steppedLoop struct {
+	Loop
+	timer *steppedTimer
+}
+
+type steppedTimer struct {
+	s  *Stepped
+	at time.Duration
+}
+
+func (t *steppedTimer) Reset(d time.Duration) { t.at = t.s.Mono() + max(0, d) }
+func (t *steppedTimer) Stop()                 { t.at = never }
+
+// maxRounds is more than any step needs.
+const maxRounds = 100_000
+
+const never = time.Duration(1<<63 - 1)
+
+// NewStepped makes a Stepped on which nothing runs yet. The commit log writes a mark when it has rested for markAfter,
+// or never if that is 0.
+func NewStepped(w World, markAfter time.Duration) *Stepped {
+	return &Stepped{world: w, markAfter: markAfter}
+}
+
+// Go starts a task of the simulation. It runs within a later Step.
+func (s *Stepped) Go(f func()) { s.start(f, false, 0) }
+
+func (s *Stepped) Spawn(f func()) { s.start(f, true, s.world.Linger()) }
+
+func (s *Stepped) SpawnIn(_ *sync.WaitGroup, f func()) { s.Spawn(f) }
+
+func (s *Stepped) Alongside(_ *sync.WaitGroup, f func()) { f() }
+
+// errEnded ends a task that is stopped.
+var errEnded = errors.New("host: the task was stopped")
+
+func (s *Stepped) start(f func(), own bool, delay time.Duration) {
+	if s.dead {
+		return
+	}
+	t := &task{own: own, at: s.Mono() + delay}
+	t.resume, t.stop = iter.Pull(func(yield func(struct{}) bool) {
+		defer func() {
+			if r := recover(); r != nil && r != any(errEnded) {
+				panic(r)
+			}
+		}()
+		t.yield = yield
+		f()
+	})
+	s.tasks = append(s.tasks, t)
+}
+
+// WaitUntil lets others run until ready says true. It must be called in a task. ready is called often, by whoever runs.
+func (s *Stepped) WaitUntil(ready func() bool) {
+	if !ready() {
+		s.wait(ready, never)
+	}
+}
+
+func (s *Stepped) wait(ready func() bool, at time.Duration) {
+	t := s.running
+	if t == nil {
+		panic("BUG: host: something waits outside of a task")
+	}
+	t.ready, t.at = ready, at
+	if !t.yield(struct{}{}) {
+		panic(errEnded)
+	}
+}
+
+// WaitFor is WaitUntil that ends after d, unless d is 0. It says whether ready did.
+func (s *Stepped) WaitFor(ready func() bool, d time.Duration) bool {
+	if d == 0 {
+		s.WaitUntil(ready)
+		return true
+	}
+	if ready() {
+		return true
+	}
+	was := false
+	s.wait(func() bool { was = ready(); return was }, s.Mono()+d)
+	return was
+}
+
+// Sleep is for tasks of the simulation; it ends early when ctx does.
+func (s *Stepped) Sleep(ctx context.Context, d time.Duration) bool { return s.Pause(d, ctx.Done()) }
+
+func (s *Stepped) Pause(d time.Duration, stop <-chan struct{}) bool {
+	stopped := false
+	s.wait(func() bool { stopped = taken(stop); return stopped }, s.Mono()+d)
+	return !stopped
+}
+
+func (s *Stepped) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	t := &timeout{s.Mono() + d, cancel}
+	s.timeouts = append(s.timeouts, t)
+	return ctx, func() {
+		cancel()
+		s.timeouts = slices.DeleteFunc(s.timeouts, func(o *timeout) bool { return o == t })
+	}
+}
+
+// Wait waits for all tasks of the engine but the running one, whatever the group: it is called when the engine ends.
+func (s *Stepped) Wait(*sync.WaitGroup, func() bool) bool {
+	s.WaitUntil(func() bool {
+		return !slices.ContainsFunc(s.tasks, func(t *task) bool { return t.own && t != s.running })
+	})
+	return true
+}
+
+func (s *Stepped) Lock(mu *sync.Mutex) { s.WaitUntil(mu.TryLock) }
+
+func (s *Stepped) Receive(ch <-chan struct{}) { s.WaitUntil(func() bool { return taken(ch) }) }
+
+func (s *Stepped) Either(a, b <-chan struct{}) bool {
+	var first bool
+	s.WaitUntil(func() bool { first = taken(a); return first || taken(b) })
+	return first
+}
+
+func (s *Stepped) EitherUntil(at time.Duration, a, b <-chan struct{}) (isA, byTime bool) {
+	var isB bool
+	s.wait(func() bool {
+		isA = taken(a)
+		isB = !isA && taken(b)
+		return isA || isB
+	}, at)
+	return isA, !isA && !isB
+}
+
+func (s *Stepped) Result(ch <-chan error, stop <-chan struct{}) (err error, ok bool) {
+	s.WaitUntil(func() bool {
+		select {
+		case err = <-ch:
+			ok = true
+			return true
+		default:
+			return taken(stop)
+		}
+	})
+	return err, ok
+}
+
+func (s *Stepped) Wall() time.Time                 { return s.world.Now() }
+func (s *Stepped) Mono() time.Duration             { return s.world.Instant() }
+func (s *Stepped) Awake() time.Duration            { return s.world.Instant() }
+func (s *Stepped) ReadAwake()                      {}
+func (s *Stepped) Instant() time.Time              { return time.Unix(0, int64(s.Mono())) }
+func (s *Stepped) Since(t time.Time) time.Duration { return s.Instant().Sub(t) }
+func (s *Stepped) Until(t time.Time) time.Duration { return t.Sub(s.world.Now()) }
+func (s *Stepped) NewUUID() uuid.UUID              { return s.world.NewUUID() }
+
+func (s *Stepped) NewTimer() Timer { return &steppedTimer{s: s, at: never} }
+
+func (s *Stepped) Loop(_ *sync.WaitGroup, l Loop) {
+	s.loops = append(s.loops, &steppedLoop{l, l.Timer.(*steppedTimer)})
+}
+
+func (s *Stepped) Listen(o peer.Options) (*Network, error) {
+	return &Network{simulated: s.world.Listen(o.Self, o.Cluster, o.Handler)}, nil
+}
+
+func (s *Stepped) AwaitDisk(stop <-chan struct{}) {
+	s.WaitUntil(func() bool { return !s.world.Hung() || taken(stop) })
+}
+
+func (s *Stepped) DiskQueues() bool { return s.world.Slow() }
+
+func (s *Stepped) InlineLog() bool { return true }
+
+// RunLog starts the log; Step steps it.
+func (s *Stepped) RunLog(l Log, _ func() error) error {
+	if err := l.Start(); err != nil {
+		return err
+	}
+	s.log = l
+	return nil
+}
+
+// maxDrain bounds the end of a log that cannot store what waits.
+const maxDrain = 5 * time.Second
+
+// StopLog waits until drained says true, at most for maxDrain.
+func (s *Stepped) StopLog(_ Log, drained, _ func() bool) (err error, ended bool) {
+	s.wait(drained, s.Mono()+maxDrain)
+	s.log = nil
+	return nil, true
+}
+
+// Step does everything that can be done now, and says when there will be something to do if nothing else happens. An
+// error says that the commit log failed: the engine stores nothing more.
+func (s *Stepped) Step() (next time.Duration, err error) {
+	rounds := 0
+	for progress := true; progress && !s.dead; rounds++ {
+		if rounds > maxRounds {
+			panic("BUG: host: it always finds something to do, and no time passes")
+		}
+		progress = s.expire()
+		progress = s.runTask() || progress
+		if err == nil && s.log != nil {
+			s.rest()
+			var moved bool
+			moved, err = s.log.Step(false)
+			progress = moved || progress
+		}
+		progress = s.runLoops() || progress
+	}
+	return s.due(), err
+}
+
+// expire ends the contexts whose time is over.
+func (s *Stepped) expire() (any bool) {
+	now := s.Mono()
+	for i := 0; i < len(s.timeouts); {
+		if t := s.timeouts[i]; t.at <= now {
+			s.timeouts = slices.Delete(s.timeouts, i, i+1)
+			t.cancel()
+			any = true
+			continue
+		}
+		i++
+	}
+	return any
+}
+
+// runTask lets one task run until it waits again.
+func (s *Stepped) runTask() bool {
+	n := len(s.tasks)
+	if n == 0 {
+		return false
+	}
+	first := 0
+	if n > 1 {
+		first = s.world.Choose(n)
+	}
+	for i := range n {
+		t := s.tasks[(first+i)%n]
+		if t.at <= s.Mono() || t.ready != nil && t.ready() {
+			s.resume(t)
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Stepped) resume(t *task) {
+	t.ready, t.at = nil, never
+	s.running = t
+	_, more := t.resume()
+	s.running = nil
+	if !more {
+		s.tasks = slices.DeleteFunc(s.tasks, func(o *task) bool { return o == t })
+	}
+}
+
+// rest tells the commit log when it has rested: on a Machine the log has a timer for that.
+func (s *Stepped) rest() {
+	if s.markAfter == 0 {
+		return
+	}
+	now := s.Mono()
+	if seq := s.log.Owes(); seq != s.owes {
+		s.owes, s.markAt = seq, now+s.markAfter
+	}
+	switch {
+	case s.owes == 0:
+		s.markAt = never
+	case now >= s.markAt:
+		s.markAt = never
+		s.log.Rested()
+	}
+}
+
+// runLoops runs each loop that was woken or whose time has come.
+func (s *Stepped) runLoops() (any bool) {
+	for i := 0; i < len(s.loops); i++ {
+		l := s.loops[i]
+		if taken(l.Done) {
+			s.loops = slices.Delete(s.loops, i, i+1)
+			i--
+			continue
+		}
+		timeUp := l.timer.at <= s.Mono()
+		if timeUp {
+			l.timer.at = never
+		}
+		if woken := taken(l.Woken); timeUp || woken {
+			l.Run(timeUp)
+			any = true
+		}
+	}
+	return any
+}
+
+// due is when the next thing happens by itself.
+func (s *Stepped) due() time.Duration {
+	next := never
+	if s.log != nil && s.owes != 0 { // a log that has ended promises nothing more
+		next = s.markAt
+	}
+	for _, t := range s.tasks {
+		next = min(next, t.at)
+	}
+	for _, t := range s.timeouts {
+		next = min(next, t.at)
+	}
+	for _, l := range s.loops {
+		next = min(next, max(s.Mono(), l.timer.at))
+	}
+	return next
+}
+
+// Kill ends everything that runs, as the end of a process does: nothing more is written, sent or answered. What is left
+// of its disk must have been taken before.
+func (s *Stepped) Kill() {
+	s.dead = true
+	tasks := s.tasks
+	s.tasks = nil
+	for _, t := range tasks {
+		s.running = t
+		t.stop()
+	}
+	s.running = nil
+}

@@ -1,0 +1,74 @@
+package engine
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"penstock/engine/host"
+	"penstock/engine/meta"
+)
+
+// clockHost is a machine whose clock of leases a test sets.
+type clockHost struct {
+	*host.Machine
+	awake  atomic.Int64 // ns
+	hidden atomic.Int64 // ns that only ReadAwake notices
+}
+
+func (h *clockHost) Awake() time.Duration { return time.Duration(h.awake.Load()) }
+
+func (h *clockHost) ReadAwake() { h.awake.Add(h.hidden.Swap(0)) }
+
+func (h *clockHost) pass(d time.Duration) { h.awake.Add(int64(d)) }
+
+func newClockHost() *clockHost { return &clockHost{Machine: host.NewMachine()} }
+
+// F9: a lease that was given before the machine stood still is over when it goes on, in the very moment in which somebody
+// asks. Mono does not see the time that has passed; Awake does.
+func TestLeaseEndsInSleep(t *testing.T) {
+	h := newClockHost()
+	cn := &clusterNode{e: &Engine{host: h}}
+	cn.extend(cn.now() + int64(2500*time.Millisecond))
+	if h.pass(2 * time.Second); !cn.leased() {
+		t.Error("the lease ended early")
+	}
+	if h.pass(time.Second); cn.leased() {
+		t.Error("the machine stood still for longer than its lease, and the node goes on to serve")
+	}
+	until := cn.leaseClock().Add(3 * time.Second)
+	if cn.extend(int64(until.Sub(cn.began))); !cn.leased() {
+		t.Error("there is a new lease")
+	}
+}
+
+// emptyStore knows nothing, and nobody may ask it for more.
+type emptyStore struct{ meta.Store }
+
+func (emptyStore) Snapshot() *meta.Snapshot { return &meta.Snapshot{} }
+
+// A machine that stood still, and whose wall clock was set back by as long: the next tick notices.
+func TestTicksReadTheBootClock(t *testing.T) {
+	h := newClockHost()
+	cn := bareReplica().cn
+	cn.e.host, cn.store = h, emptyStore{}
+	cn.ctx, cn.cancel = context.WithCancel(t.Context())
+	cn.forward = newForwarder(cn)
+	cn.remotes.init(cn)
+	cn.extend(cn.now() + int64(3*time.Second))
+	h.hidden.Store(int64(time.Hour))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		cn.keepTime()
+	}()
+	for end := time.Now().Add(20 * time.Second); cn.leased(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Error("an hour of sleep is not noticed, and the lease is believed")
+			break
+		}
+	}
+	cn.cancel()
+	<-ended
+}
