@@ -44,7 +44,7 @@ func TestClockIgnoresSteps(t *testing.T) {
 		if got := c.nowNs() - start; got != int64(passed) {
 			t.Fatalf("%v passed, the clock says %v", passed, time.Duration(got))
 		}
-		if got := c.look(); got != step && (step > clockStep || step < -clockStep) {
+		if got := c.compare(); got != step && (step > clockStep || step < -clockStep) {
 			t.Fatalf("a step of %v was seen as %v", step, got)
 		}
 	}
@@ -63,7 +63,7 @@ func TestClockReadsApart(t *testing.T) {
 		return at
 	}, func() time.Duration { return h.mono })
 	for _, starve = range []int{1, 50, maxReadTries - 1, 2 * maxReadTries} {
-		if step := c.look(); step != 0 {
+		if step := c.compare(); step != 0 {
 			t.Fatalf("a step of %v was seen, there was none", step)
 		}
 		starve = 0
@@ -77,7 +77,7 @@ func TestClockTrust(t *testing.T) {
 	wait := func(d time.Duration) {
 		for ; d > 0; d -= time.Minute {
 			h.pass(min(d, time.Minute))
-			c.look()
+			c.compare()
 		}
 	}
 	believed := func() bool { _, ok := c.proven(); return ok }
@@ -86,7 +86,7 @@ func TestClockTrust(t *testing.T) {
 		t.Fatal("believed too early")
 	}
 	h.wall = h.wall.Add(2 * time.Hour)
-	c.look()
+	c.compare()
 	wait(2*time.Hour - time.Minute)
 	if believed() {
 		t.Fatal("two hours forward are believed before two hours have passed")
@@ -103,7 +103,7 @@ func TestClockTrust(t *testing.T) {
 	}
 	h, c = newHandClock()
 	h.wall = h.wall.Add(-2 * time.Hour)
-	c.look()
+	c.compare()
 	wait(clockTrust + time.Minute)
 	if ns, ok := c.proven(); !ok || ns != h.wall.UnixNano() {
 		t.Fatal("a clock that was put back is not believed")
@@ -152,17 +152,17 @@ func TestAgesOfWhatWasThere(t *testing.T) {
 		t.Fatalf("at the start what was written %v before the newest is too old, want %v", -got, limit)
 	}
 	h.pass(5 * time.Minute)
-	c.look()
+	c.compare()
 	h.wall = h.wall.Add(day)
-	c.look()
+	c.compare()
 	if got := before(); got != 5*time.Minute-limit {
 		t.Fatalf("after five minutes and a step: %v", got)
 	}
 	h.wall = h.wall.Add(-day)
-	c.look()
+	c.compare()
 	for range 20 {
 		h.pass(time.Minute)
-		c.look()
+		c.compare()
 	}
 	if got := before(); got != day+25*time.Minute-limit {
 		t.Fatalf("when the clock is believed: %v, want %v", got, day+25*time.Minute-limit)

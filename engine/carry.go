@@ -33,10 +33,10 @@ const (
 	noOffset           = 1<<63 - 1
 )
 
-// look runs f where the fold belongs to, and then done.
-func (pt *partition) look(f func(), done func(error)) {
+// runOnCommitter runs f where the fold belongs to, and then done.
+func (pt *partition) runOnCommitter(f func(), done func(error)) {
 	p := &Put{Done: func(p *Put) { done(p.Err) }}
-	p.own = &ownPut{look: f}
+	p.special = &specialPut{inspect: f}
 	if err := pt.enqueue(context.Background(), p); err != nil {
 		done(err)
 	}
@@ -61,7 +61,7 @@ func (f *flusher) carry(pt *partition, limit segment.Offset) {
 	}
 	var sources []core.CarrySource
 	start := pt.startBorder()
-	pt.look(func() { sources = pt.toCarry(start, borders) }, func(err error) {
+	pt.runOnCommitter(func() { sources = pt.toCarry(start, borders) }, func(err error) {
 		if err != nil || len(sources) == 0 {
 			pt.carrying.Store(false)
 			return
@@ -106,8 +106,8 @@ func (f *flusher) carryFrom(pt *partition, sources []core.CarrySource) {
 		return
 	}
 	p := &Put{Done: func(*Put) { pt.carrying.Store(false) }}
-	p.own = &ownPut{patient: true, controls: []core.Control{{Kind: core.DeferredCarried, Carried: ms}}}
-	p.own.onCommit = func(p *Put) { pt.postCarried(ms, p.own.placed) }
+	p.special = &specialPut{noExpiry: true, controls: []core.Control{{Kind: core.DeferredCarried, Carried: ms}}}
+	p.special.onCommit = func(p *Put) { pt.postCarried(ms, p.special.offset) }
 	if err := pt.enqueue(context.Background(), p); err != nil {
 		pt.carrying.Store(false)
 	}
@@ -129,48 +129,48 @@ func (pt *partition) postCarried(ms []core.CarriedMessage, at segment.Offset) {
 	}
 }
 
-// lose looks for what waits and is gone, once something went that somebody had not confirmed.
-func (f *flusher) lose(pt *partition) {
-	if !pt.losing.Load() || pt.rep != nil && !pt.rep.serves.Load() || !pt.searching.CompareAndSwap(false, true) {
+// findLost looks for what waits and is gone, once something went that somebody had not confirmed.
+func (f *flusher) findLost(pt *partition) {
+	if !pt.mayHaveLost.Load() || pt.rep != nil && !pt.rep.serves.Load() || !pt.searchingLost.CompareAndSwap(false, true) {
 		return
 	}
-	pt.losing.Store(false)
+	pt.mayHaveLost.Store(false)
 	start := pt.startBorder()
 	var gone []segment.MsgID
-	pt.look(func() {
+	pt.runOnCommitter(func() {
 		gone = pt.fold.Gone(nil, start, core.MaxCarriedCount)
 		pt.publishFold(pt.machine.State().NextID)
 	}, func(err error) {
 		if err != nil || len(gone) > 0 {
-			pt.losing.Store(true) // until nothing is left that waits
+			pt.mayHaveLost.Store(true) // until nothing is left that waits
 		}
 		if err == nil && len(gone) > 0 {
-			pt.postGone(start.ID, gone)
+			pt.postLost(start.ID, gone)
 		}
-		pt.searching.Store(false)
+		pt.searchingLost.Store(false)
 	})
 }
 
-// postGone tells the channels which messages that wait are gone with what lay below start.
-func (pt *partition) postGone(start segment.MsgID, gone []segment.MsgID) {
+// postLost tells the channels which messages that wait are gone with what lay below start.
+func (pt *partition) postLost(start segment.MsgID, gone []segment.MsgID) {
 	ws := pt.watchers.Load()
 	if ws == nil {
 		return
 	}
 	for _, w := range *ws {
-		w.ch.post(post{index: w.index, gone: gone, start: start})
+		w.ch.post(post{index: w.index, lost: gone, lostBelow: start})
 		w.ch.wake()
 	}
 }
 
-// loseGone lets the machine know what is gone; mu is held. Clients that have some of it may finish it.
-func (c *Channel) loseGone(p *post) {
+// dropLost lets the machine know what is gone; mu is held. Clients that have some of it may finish it.
+func (c *Channel) dropLost(p *post) {
 	cur := &c.cursors[p.index]
-	c.ev = core.Event{Kind: core.EvTrimmed, Part: cur.part.number, Start: p.start}
+	c.ev = core.Event{Kind: core.EvTrimmed, Part: cur.part.number, Start: p.lostBelow}
 	c.step()
 	cur.found = false
 	count := 0
-	for _, id := range p.gone {
+	for _, id := range p.lost {
 		c.ev = core.Event{Kind: core.EvGone, ID: core.MakeID(cur.part.number, id)}
 		if c.step().Decision == core.Skip {
 			count++
@@ -242,7 +242,7 @@ func (pt *partition) readFold(ctx context.Context, f func()) error {
 	}
 	done := make(chan struct{}, 1)
 	var err error
-	pt.look(f, func(e error) { err = e; done <- struct{}{} })
+	pt.runOnCommitter(f, func(e error) { err = e; done <- struct{}{} })
 	if !pt.e.host.Either(done, ctx.Done()) {
 		return ctx.Err()
 	}

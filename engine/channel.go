@@ -24,34 +24,34 @@ type Channel struct {
 	name      string
 	ephemeral bool
 
-	mu        sync.Mutex
-	m         *core.Channel
-	ev        core.Event
-	offer     core.Event // of the batch that is being offered
-	res       core.Result
-	cursors   []cursor
-	consumers map[core.ClientID]*Consumer
-	nextID    core.ClientID
-	touched   []*Consumer // got messages in this turn
-	view      segment.View
-	iter      segment.BatchIter
-	records   segment.RecordIter
-	scratch   []byte
-	deferred  [1]core.DeferredMessage // deferAgain's
-	fetched   fetched                 // within redeliver
-	yielded   bool                    // a message that came often lets a new one go first
-	armed     int64                   // unix ms that the timer is set to; 0: not set
-	closed    error
+	mu                sync.Mutex
+	m                 *core.Channel
+	ev                core.Event
+	offer             core.Event // of the batch that is being offered
+	res               core.Result
+	cursors           []cursor
+	consumers         map[core.ClientID]*Consumer
+	nextID            core.ClientID
+	touched           []*Consumer // got messages in this turn
+	view              segment.View
+	iter              segment.BatchIter
+	records           segment.RecordIter
+	scratch           []byte
+	deferred          [1]core.DeferredMessage // deferAgain's
+	fetched           fetched                 // within redeliver
+	yieldedRedelivery bool                    // a message that came often lets a new one go first
+	armed             int64                   // unix ms that the timer is set to; 0: not set
+	closed            error
 
-	settings  core.ChannelSettings // what the machine has; see learnSettings
-	matcher   *core.Matcher        // of its filter; nil: everything
-	keyHeader string               // OrderKey: the header that holds the key
-	judges    bool                 // headers decide about every message
-	partsHere uint32               // partitions that the machine has
-	carrying  bool                 // the carrier of dead letters runs
-	outbox    []core.DeadMessage   // its and outboxCount's list
-	deadMoved uint64               // dead letters that went to their topic
-	timed     *timedMessages       // nil: nothing is measured
+	settings        core.ChannelSettings // what the machine has; see learnSettings
+	matcher         *core.Matcher        // of its filter; nil: everything
+	keyHeader       string               // OrderKey: the header that holds the key
+	needsHeaders    bool                 // headers decide about every message
+	partsAssigned   uint32               // partitions that the machine has
+	deadLetterMover bool                 // the carrier of dead letters runs
+	outbox          []core.DeadMessage   // its and outboxCount's list
+	deadMoved       uint64               // dead letters that went to their topic
+	timed           *timedMessages       // nil: nothing is measured
 
 	configuring sync.Mutex // one change of the settings at a time
 
@@ -69,35 +69,35 @@ type Channel struct {
 
 // cursor is the reading place in one partition.
 type cursor struct {
-	part   *partition
-	at     segment.Offset // of the batch that holds the next message
-	found  bool           // at is right for the machine's ReadFrom
-	bad    error          // reading stopped here: the bytes are corrupt
-	unread error          // a message that comes again could not be read, and since then none could: it was said
-	end    segment.MsgID  // what the machine was told is visible
-	seen   segment.MsgID  // what see read
-	added  bool           // the machine knows the partition
-	epoch  segment.Epoch  // in which it is served, if there is a cluster
-	put    *controlPut    // carries taken controls to the log; at most one at a time
+	part     *partition
+	at       segment.Offset // of the batch that holds the next message
+	found    bool           // at is right for the machine's ReadFrom
+	bad      error          // reading stopped here: the bytes are corrupt
+	unread   error          // a message that comes again could not be read, and since then none could: it was said
+	end      segment.MsgID  // what the machine was told is visible
+	newEnd   segment.MsgID  // what see read
+	assigned bool           // the machine knows the partition
+	epoch    segment.Epoch  // in which it is served, if there is a cluster
+	put      *controlPut    // carries taken controls to the log; at most one at a time
 
-	behind segment.Position // the end of the log when the channel was found in it; 0: it was made here. See stands
+	foundEnd segment.Position // the end of the log when the channel was found in it; 0: it was made here. See stands
 }
 
 // post is news for the machine that the committer may not wait to deliver.
 type post struct {
-	index    int
-	add      bool
-	cursor   *core.Cursor
-	deferred []core.DeferredMessage
-	end      segment.MsgID
-	epoch    segment.Epoch          // see cursor.epoch
-	ahead    bool                   // not all that the log says of the channel is committed
-	behind   segment.Position       // see cursor.behind
-	carried  []core.DeferredMessage // lie elsewhere now
-	gone     []segment.MsgID        // waited, and retention removed their bytes with all that was below
-	start    segment.MsgID          // this
-	unfence  segment.Epoch          // the fence of this epoch has passed
-	dropped  core.IDRange           // emptied at the topic while a pause held it back
+	index       int
+	assign      bool
+	cursor      *core.Cursor
+	deferred    []core.DeferredMessage
+	end         segment.MsgID
+	epoch       segment.Epoch          // see cursor.epoch
+	uncommitted bool                   // not all that the log says of the channel is committed
+	foundEnd    segment.Position       // see cursor.behind
+	carried     []core.DeferredMessage // lie elsewhere now
+	lost        []segment.MsgID        // waited, and retention removed their bytes with all that was below
+	lostBelow   segment.MsgID          // this
+	unfence     segment.Epoch          // the fence of this epoch has passed
+	dropped     core.IDRange           // emptied at the topic while a pause held it back
 }
 
 // watch is a partition's link to a channel that reads it.
@@ -143,24 +143,24 @@ func (c *Channel) create(ctx context.Context) error {
 			}
 			pt.watch(c, i)
 			end := segment.MsgID(pt.visible.Load())
-			start := min(end, segment.MsgID(pt.unclaimed.Load()), segment.MsgID(pt.heldFrom.Load()))
-			p := post{index: i, add: true, end: end, cursor: &core.Cursor{Name: c.name, Start: start, Confirmed: start}}
+			start := min(end, segment.MsgID(pt.unclaimed.Load()), segment.MsgID(pt.pausedFrom.Load()))
+			p := post{index: i, assign: true, end: end, cursor: &core.Cursor{Name: c.name, Start: start, Confirmed: start}}
 			if pt.rep != nil {
 				p.epoch = pt.rep.serving()
 			}
 			c.post(p)
 		}
-		c.settle()
+		c.applyPosts()
 		return nil
 	}
-	err := c.t.control(ctx, func(*partition) []core.Control {
+	err := c.t.writeControls(ctx, func(*partition) []core.Control {
 		return []core.Control{{Kind: core.ChannelCreated, Channel: c.name}}
 	}, func(pt *partition) {
 		i := slices.Index(c.t.partitions(), pt)
 		pt.watch(c, i)
 		c.post(pt.snapshot(c.name, i))
 	})
-	c.settle()
+	c.applyPosts()
 	return err
 }
 
@@ -168,9 +168,9 @@ func (c *Channel) create(ctx context.Context) error {
 // before it started.
 func (pt *partition) snapshot(name string, index int) post {
 	end := segment.MsgID(pt.visible.Load())
-	p := post{index: index, add: true, end: end}
+	p := post{index: index, assign: true, end: end}
 	if r := pt.rep; r != nil && r.leader != nil {
-		p.epoch, p.ahead = r.leader.Epoch(), pt.machine.State().Next > r.committed()
+		p.epoch, p.uncommitted = r.leader.Epoch(), pt.machine.State().Next > r.committed()
 	}
 	for _, d := range pt.fold.Deferred {
 		if d.ID < end {
@@ -207,7 +207,7 @@ func (t *Topic) restore() {
 			c.post(pt.snapshot(cur.Name, i))
 		}
 		t.channels[cur.Name] = c
-		c.settle()
+		c.applyPosts()
 	})
 	t.paused.Store(first.fold.TopicPaused)
 	t.findIncomplete()
@@ -279,20 +279,20 @@ func (c *Channel) wake() {
 
 // start lets the channel deliver on its own.
 func (c *Channel) start() {
-	c.startNow()
+	c.startOnce()
 	if c.e.isClosed() {
 		c.shut(ErrClosed) // a partition came to this node while it closed: Close may not have seen the channel, and would wait for it
 	}
 }
 
-func (c *Channel) startNow() {
+func (c *Channel) startOnce() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.started || c.closed != nil {
 		return
 	}
 	c.started = true
-	c.carryDead() // what a former life, or leader, left in the outbox
+	c.startDeadLetterMover() // what a former life, or leader, left in the outbox
 	c.e.host.Loop(&c.e.wg, host.Loop{Woken: c.woken, Done: c.done, Timer: c.timer, Run: c.run})
 }
 
@@ -314,11 +314,11 @@ func (c *Channel) shut(err error) {
 		return
 	}
 	if errors.Is(err, ErrClosed) {
-		c.lastControls()
+		c.flushControls()
 	}
 	if errors.Is(err, ErrMoved) {
 		for i := range c.cursors {
-			c.cursors[i].put.moved.Store(true)
+			c.cursors[i].put.revoked.Store(true)
 		}
 	}
 	c.closed = err
@@ -355,10 +355,10 @@ func (c *Channel) step() *core.Result {
 	return &c.res
 }
 
-// settle takes in what the committer posted.
-func (c *Channel) settle() {
+// applyPosts takes in what the committer posted.
+func (c *Channel) applyPosts() {
 	c.mu.Lock()
-	c.takePosts()
+	c.applyPostsLocked()
 	c.mu.Unlock()
 }
 
@@ -366,8 +366,8 @@ func (c *Channel) settle() {
 func (c *Channel) hasPartition(i int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.takePosts()
-	return i < len(c.cursors) && c.cursors[i].added
+	c.applyPostsLocked()
+	return i < len(c.cursors) && c.cursors[i].assigned
 }
 
 // grow makes cursors for partitions that the topic got after the channel; mu is held.
@@ -377,7 +377,7 @@ func (c *Channel) grow(n int) {
 	}
 }
 
-func (c *Channel) takePosts() {
+func (c *Channel) applyPostsLocked() {
 	if !c.posted.Swap(false) {
 		return
 	}
@@ -390,26 +390,26 @@ func (c *Channel) takePosts() {
 		p := &posts[i]
 		c.grow(p.index + 1)
 		part := c.cursors[p.index].part
-		if p.add && c.cursors[p.index].added {
+		if p.assign && c.cursors[p.index].assigned {
 			continue
 		}
-		if p.add {
+		if p.assign {
 			_, _, start := part.log.Start()
 			end := min(p.end, part.visibleEnd())
 			c.ev = core.Event{
-				Kind: core.EvAddPartition, Part: part.number, Cursor: p.cursor, Start: start, End: end, Deferred: p.deferred, Flag: p.ahead,
+				Kind: core.EvAddPartition, Part: part.number, Cursor: p.cursor, Start: start, End: end, Deferred: p.deferred, Flag: p.uncommitted,
 				HoldMs: part.fenceMs(p.epoch),
 			}
 			c.step()
 			if c.m.Fenced(part.number) {
 				c.e.cluster.remotes.fence(part, p.epoch)
 			}
-			c.cursors[p.index].end, c.cursors[p.index].behind, c.cursors[p.index].added = end, p.behind, true
+			c.cursors[p.index].end, c.cursors[p.index].foundEnd, c.cursors[p.index].assigned = end, p.foundEnd, true
 			c.cursors[p.index].epoch = p.epoch
 			added = true
 			continue
 		}
-		if !c.cursors[p.index].added {
+		if !c.cursors[p.index].assigned {
 			continue // what it adds later knows of this already
 		}
 		if p.unfence != 0 {
@@ -425,8 +425,8 @@ func (c *Channel) takePosts() {
 			c.cursors[p.index].found = false
 			continue
 		}
-		if p.gone != nil {
-			c.loseGone(p)
+		if p.lost != nil {
+			c.dropLost(p)
 			continue
 		}
 		if p.dropped.From < p.dropped.To {
@@ -440,7 +440,7 @@ func (c *Channel) takePosts() {
 	}
 	if added {
 		c.share()
-		c.carryDead()
+		c.startDeadLetterMover()
 	}
 }
 
@@ -482,22 +482,22 @@ func (c *Channel) onLeaders(ctx context.Context, op operation) error {
 	}
 	switch op.Kind {
 	case opPauseChannel:
-		return c.pauseHere(ctx, op.Flag)
+		return c.pauseLocal(ctx, op.Flag)
 	case opSkipChannel:
-		return c.skipHere(ctx, op.Flag)
+		return c.skipLocal(ctx, op.Flag)
 	}
-	return c.emptyHere(ctx)
+	return c.emptyLocal(ctx)
 }
 
-func (c *Channel) pauseHere(ctx context.Context, on bool) error {
+func (c *Channel) pauseLocal(ctx context.Context, on bool) error {
 	return c.change(ctx, core.Event{Kind: core.EvPause, Flag: on})
 }
 
-func (c *Channel) skipHere(ctx context.Context, on bool) error {
+func (c *Channel) skipLocal(ctx context.Context, on bool) error {
 	return c.change(ctx, core.Event{Kind: core.EvSkip, Flag: on})
 }
 
-func (c *Channel) emptyHere(ctx context.Context) error {
+func (c *Channel) emptyLocal(ctx context.Context) error {
 	return c.change(ctx, core.Event{Kind: core.EvEmpty})
 }
 
@@ -514,8 +514,8 @@ func (c *Channel) change(ctx context.Context, evs ...core.Event) error {
 		c.mu.Unlock()
 		return c.closed
 	}
-	c.takePosts()
-	c.see()
+	c.applyPostsLocked()
+	c.syncVisible()
 	for i := range evs {
 		if !c.concerns(&evs[i]) {
 			continue
@@ -539,7 +539,7 @@ func (c *Channel) change(ctx context.Context, evs ...core.Event) error {
 			err = errors.Join(err, ErrUnknown, ctx.Err())
 			c.e.host.Spawn(func() {
 				c.e.host.Receive(w.done)
-				c.learnFate(w)
+				c.applyOutcome(w)
 			})
 			continue
 		}
@@ -547,7 +547,7 @@ func (c *Channel) change(ctx context.Context, evs ...core.Event) error {
 			c.e.host.Receive(w.done)
 		}
 		err = errors.Join(err, w.Err)
-		c.learnFate(w)
+		c.applyOutcome(w)
 	}
 	c.pump()
 	return err

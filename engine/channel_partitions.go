@@ -11,7 +11,7 @@ func (c *Channel) concerns(ev *core.Event) bool {
 	}
 	for i := range c.cursors {
 		if cur := &c.cursors[i]; cur.part.number == number {
-			return cur.added
+			return cur.assigned
 		}
 	}
 	return false
@@ -33,23 +33,23 @@ func (t *Topic) sampleSeed(channel string) uint64 {
 	return core.HashKey(append(t.uuid[:], channel...))
 }
 
-// giveAway takes partitions out of a channel because this node leads them no more; stays says, by their index, which ones
+// revoke takes partitions out of a channel because this node leads them no more; stays says, by their index, which ones
 // it still leads. The channel keeps its state of those: above all, an ordered channel must not forget deliveries that
 // another node may still hand to its client. A consumer of one partition that stays notices nothing. All other consumers
 // are told ErrMoved, so that they find the new leader; their messages in flight go to the next consumers.
 //
 // It returns false, and changes nothing, if no partition stays, or the channel is ephemeral: then it ends as a whole.
-// dropServed calls it; Topic.changing is held.
-func (c *Channel) giveAway(stays []bool) bool {
+// revokePartitions calls it; Topic.changing is held.
+func (c *Channel) revoke(stays []bool) bool {
 	here := func(index int) bool { return index < len(stays) && stays[index] }
 	c.mu.Lock()
-	c.takePosts()
+	c.applyPostsLocked()
 	keeps := func(k *Consumer) bool {
-		return k.only != nil && here(int(*k.only)) && int(*k.only) < len(c.cursors) && c.cursors[*k.only].added
+		return k.only != nil && here(int(*k.only)) && int(*k.only) < len(c.cursors) && c.cursors[*k.only].assigned
 	}
 	keep := false
 	for i := range c.cursors {
-		keep = keep || here(i) && c.cursors[i].added
+		keep = keep || here(i) && c.cursors[i].assigned
 	}
 	if c.closed != nil || c.ephemeral || !keep {
 		c.mu.Unlock()
@@ -61,17 +61,17 @@ func (c *Channel) giveAway(stays []bool) bool {
 			continue
 		}
 		cur.part.unwatch(c)
-		if cur.added {
+		if cur.assigned {
 			c.ev = core.Event{Kind: core.EvRemovePartition, Part: cur.part.number}
 			c.step()
 		}
-		cur.put.moved.Store(true)
+		cur.put.revoked.Store(true)
 		*cur = cursor{part: cur.part, put: newControlPut(c, i)} // what is on its way belongs to the old one
 	}
 	var ended []*Consumer
 	for _, id := range c.clientIDs() {
 		if k := c.consumers[id]; !keeps(k) {
-			c.forget(k)
+			c.unsubscribeLocked(k)
 			ended = append(ended, k)
 		}
 	}
@@ -84,8 +84,8 @@ func (c *Channel) giveAway(stays []bool) bool {
 	return true
 }
 
-// forget unsubscribes a consumer; mu is held.
-func (c *Channel) forget(k *Consumer) {
+// unsubscribeLocked unsubscribes a consumer; mu is held.
+func (c *Channel) unsubscribeLocked(k *Consumer) {
 	delete(c.consumers, k.id)
 	c.ev = core.Event{Kind: core.EvUnsubscribe, Client: k.id, Flag: k.clean}
 	c.step()

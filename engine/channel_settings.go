@@ -45,9 +45,9 @@ var ErrSettings = core.ErrSettings
 func (c *Channel) Settings() ChannelSettings {
 	c.mu.Lock()
 	if c.closed == nil {
-		c.takePosts()
+		c.applyPostsLocked()
 	}
-	s, serves := c.settings, c.partsHere > 0
+	s, serves := c.settings, c.partsAssigned > 0
 	c.mu.Unlock()
 	if serves || c.e.cluster == nil {
 		return s
@@ -124,9 +124,9 @@ func (c *Channel) checkSettings(s *ChannelSettings) error {
 	return nil
 }
 
-// configureHere puts op.Settings in force in the partitions that this node serves. With op.Flag this node decides whether they are of the right version; without,
+// configureLocal puts op.Settings in force in the partitions that this node serves. With op.Flag this node decides whether they are of the right version; without,
 // it takes them unless it has newer ones.
-func (c *Channel) configureHere(ctx context.Context, op operation) (ChannelSettings, error) {
+func (c *Channel) configureLocal(ctx context.Context, op operation) (ChannelSettings, error) {
 	c.e.host.Lock(&c.configuring)
 	defer c.configuring.Unlock()
 	c.mu.Lock()
@@ -134,16 +134,16 @@ func (c *Channel) configureHere(ctx context.Context, op operation) (ChannelSetti
 		c.mu.Unlock()
 		return ChannelSettings{}, c.closed
 	}
-	c.takePosts()
+	c.applyPostsLocked()
 	now, next := c.settings, op.Settings
-	here := c.partsHere
+	here := c.partsAssigned
 	c.mu.Unlock()
 	switch {
 	case here == 0:
 		return ChannelSettings{}, ErrNoLeader
 	case sameSettings(&now, next):
 		// It was asked again. The first time may have ended before the log had it for good: only behind this entry it does.
-		err := c.t.control(ctx, func(*partition) []core.Control {
+		err := c.t.writeControls(ctx, func(*partition) []core.Control {
 			return []core.Control{{Kind: core.ChannelConfigured, Channel: c.name, Settings: next}}
 		}, nil)
 		if err == nil && c.closedErr() != nil {
@@ -185,18 +185,18 @@ func (c *Channel) learnSettings() {
 		c.e.log.Error("a channel's filter cannot be read: it gets every message", "topic", c.t.name, "channel", c.name, "error", err)
 	}
 	c.matcher = matcher
-	c.judges = matcher != nil || s.Order == core.OrderKey
+	c.needsHeaders = matcher != nil || s.Order == core.OrderKey
 }
 
 // share tells the machine how many of the topic's partitions are this node's: its part of a rate for the whole channel. mu is held.
 func (c *Channel) share() {
-	c.partsHere = 0
+	c.partsAssigned = 0
 	for i := range c.cursors {
-		if c.cursors[i].added {
-			c.partsHere++
+		if c.cursors[i].assigned {
+			c.partsAssigned++
 		}
 	}
-	c.ev = core.Event{Kind: core.EvConfigure, SharePartsHere: c.partsHere, PartsAll: uint32(c.t.Partitions())}
+	c.ev = core.Event{Kind: core.EvConfigure, SharePartsHere: c.partsAssigned, PartsAll: uint32(c.t.Partitions())}
 	c.step()
 	c.learnSettings()
 }

@@ -24,11 +24,11 @@ type clock struct {
 	steps  atomic.Uint64 // counted by look
 	offset atomic.Int64  // ns by which the wall clock was ahead of this one at the last look
 
-	mu      sync.Mutex
-	seen    int64         // offset after the last step
-	since   time.Duration // mono when seen was seen first
-	trusted bool          // the wall clock was believed once,
-	settled int64         // at this offset; it is never asked again
+	mu            sync.Mutex
+	seen          int64         // offset after the last step
+	since         time.Duration // mono when seen was seen first
+	trusted       bool          // the wall clock was believed once,
+	trustedOffset int64         // at this offset; it is never asked again
 }
 
 const (
@@ -72,9 +72,9 @@ func (c *clock) read() (offset int64, gap time.Duration) {
 // nowNs is the engine's time in ns since 1970.
 func (c *clock) nowNs() int64 { return c.base + int64(c.mono()) }
 
-// look compares the two clocks. It returns by how much the wall clock stepped since the last look, or 0. The engine's
+// compare compares the two clocks. It returns by how much the wall clock stepped since the last look, or 0. The engine's
 // watch calls it.
-func (c *clock) look() (step time.Duration) {
+func (c *clock) compare() (step time.Duration) {
 	offset, gap := c.read()
 	if gap > clockStep/4 {
 		return 0 // the next look may get the processor for long enough
@@ -91,7 +91,7 @@ func (c *clock) look() (step time.Duration) {
 	// A clock that was put forward by hours is believed hours later: what it says of the past cannot be checked, only
 	// that it goes on.
 	if !c.trusted && now-c.since >= max(clockTrust, time.Duration(c.seen)) {
-		c.trusted, c.settled = true, c.seen
+		c.trusted, c.trustedOffset = true, c.seen
 	}
 	return step
 }
@@ -102,7 +102,7 @@ func (c *clock) look() (step time.Duration) {
 func (c *clock) proven() (ns int64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.nowNs() + c.settled, c.trusted
+	return c.nowNs() + c.trustedOffset, c.trusted
 }
 
 // clockLogEvery bounds the lines about steps: a clock that steps all the time would fill the log.
@@ -110,7 +110,7 @@ const clockLogEvery = time.Minute
 
 // watchClock is called by watch.
 func (e *Engine) watchClock(told *time.Time) {
-	step := e.clock.look()
+	step := e.clock.compare()
 	if step == 0 || !told.IsZero() && e.host.Since(*told) < clockLogEvery {
 		return
 	}

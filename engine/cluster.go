@@ -80,11 +80,11 @@ type clusterNode struct {
 	leaving  atomic.Bool
 	raising  atomic.Bool // raiseLater is at work
 	leave    sync.Once
-	left     error
+	leaveErr error
 
-	diskWanted  atomic.Uint32 // core.DiskState that the other nodes should know
-	diskTelling atomic.Bool
-	givingAway  atomic.Bool
+	diskWanted    atomic.Uint32 // core.DiskState that the other nodes should know
+	reportingDisk atomic.Bool
+	evacuating    atomic.Bool
 
 	// Topics that Open found and that Engine.topics does not have: a newer topic has the name, or the cluster deleted the
 	// topic and its metadata does not read. start passes them to the worker.
@@ -93,7 +93,7 @@ type clusterNode struct {
 	unreadable []uuid.UUID
 
 	shortened *shortenedCopies
-	live      struct { // keepTime's
+	live      struct { // runTicker's
 		of    *meta.Snapshot
 		nodes []replicate.NodeID
 	}
@@ -103,14 +103,14 @@ type clusterNode struct {
 	blocked atomic.Int64  // partitions led here whose replica.blocked is not 0
 	yields  atomic.Uint64 // leaderships given to a replica with more than this one's shortened log
 
-	comparingWaits atomic.Uint64 // see tellComparing
+	comparingWaits atomic.Uint64 // see logComparing
 
 	decoders sync.Pool
 	absent   absentCopies
 	isrLogs  isrLogs
 
-	goneMu sync.Mutex
-	gone   map[replicate.NodeID]bool // their processes ended, and nothing was heard since
+	exitedMu sync.Mutex
+	exited   map[replicate.NodeID]bool // their processes ended, and nothing was heard since
 }
 
 func newClusterNode(e *Engine) *clusterNode {
@@ -130,7 +130,7 @@ func newClusterNode(e *Engine) *clusterNode {
 	}
 	cn := &clusterNode{
 		e: e, opts: o, log: e.log.With("node", e.node.NodeID), store: o.Store, began: e.host.Instant(), awake: e.host.Awake(),
-		readers: make(chan struct{}, maxReadCount), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{}, halfMade: map[uuid.UUID]string{}, gone: map[replicate.NodeID]bool{},
+		readers: make(chan struct{}, maxReadCount), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{}, halfMade: map[uuid.UUID]string{}, exited: map[replicate.NodeID]bool{},
 		decoders: sync.Pool{New: func() any { return new(wire.Decoder) }},
 	}
 	cn.ctx, cn.cancel = context.WithCancel(context.Background())
@@ -184,7 +184,7 @@ func (cn *clusterNode) join(ctx context.Context, damaged []segment.Identity, all
 	if err := cn.e.restoreMetadata(snap); err != nil {
 		return err
 	}
-	if err := cn.nameShortened(snap); err != nil {
+	if err := cn.listUnnamed(snap); err != nil {
 		return err
 	}
 	for _, pt := range cn.e.partitionList() {
@@ -236,7 +236,7 @@ func (cn *clusterNode) start() {
 		cn.addToTable(t.partitions())
 	}
 	cn.spawn(cn.work)
-	cn.spawn(cn.keepTime)
+	cn.spawn(cn.runTicker)
 	if cn.opts.PreferredLeader != nil {
 		cn.spawn(cn.balance)
 	}
@@ -356,7 +356,7 @@ func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
 		return
 	}
 	mine := slices.Contains(row.State.Replicas, cn.self.ID)
-	if mine && pt.rep.isUnsettled() {
+	if mine && pt.rep.isTearingDown() {
 		cn.tryLater(snap.Topics[id.Topic], id.Partition)
 		return
 	}
@@ -375,7 +375,7 @@ func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
 		cn.log.Info("a copy of a partition is not needed any more", "topic", pt.t.name, "partition", pt.number)
 		pt.rep.retire()
 	}
-	cn.removeIfSettled(snap, pt, row)
+	cn.removeIfUnneeded(snap, pt, row)
 }
 
 // tryLater does again what could not be opened, on a full disk say: the store has no reason to speak of it again. Without partitions it is
@@ -423,8 +423,8 @@ func (cn *clusterNode) removeFromTable(topic uuid.UUID) {
 	cn.table.Store(&table)
 }
 
-// keepTime lets the machines see the time pass.
-func (cn *clusterNode) keepTime() {
+// runTicker lets the machines see the time pass.
+func (cn *clusterNode) runTicker() {
 	for cn.e.host.Pause(tickInterval, cn.ctx.Done()) {
 		cn.e.host.ReadAwake()
 		lease := cn.lease.Load()
@@ -477,7 +477,7 @@ func (cn *clusterNode) linger(ctx context.Context) {
 	for _, pt := range cn.e.partitionList() {
 		led = led || pt.rep != nil && pt.rep.hasLed()
 	}
-	for begin := cn.now(); led && cn.now()-max(begin, cn.forward.served.Load()) < int64(lingerTime); {
+	for begin := cn.now(); led && cn.now()-max(begin, cn.forward.lastRemotePut.Load()) < int64(lingerTime); {
 		if cn.sleep(ctx, lingerTime/10) != nil {
 			return
 		}

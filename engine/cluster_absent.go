@@ -43,8 +43,8 @@ type absentEntry struct {
 	logged                bool
 }
 
-// frame takes a frame for a partition without a copy here. The connections' goroutines call it.
-func (a *absentCopies) frame(from replicate.NodeID, id segment.Identity, m *replicate.Message) {
+// handleFrame takes a frame for a partition without a copy here. The connections' goroutines call it.
+func (a *absentCopies) handleFrame(from replicate.NodeID, id segment.Identity, m *replicate.Message) {
 	if m.Kind < replicate.MsgProbe || m.Kind > replicate.MsgHeartbeat || a.cn.ctx.Err() != nil {
 		return // not of a leader: a follower's answer came late
 	}

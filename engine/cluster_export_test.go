@@ -145,8 +145,8 @@ func PutTogetherAnew(e *Engine, topic, channel string) (create func(ctx context.
 	t.mu.Lock()
 	delete(t.channels, channel)
 	t.mu.Unlock()
-	t.served = make([]segment.Epoch, t.Partitions())
-	t.addServed()
+	t.assigned = make([]segment.Epoch, t.Partitions())
+	t.assignPartitions()
 	t.startChannels()
 	return func(ctx context.Context, n int) error { return t.createIn(ctx, t.partitions()[n], old) }
 }
@@ -170,7 +170,7 @@ func AppendChannel(e *Engine, topic string, n int, channel string) error {
 func BeginPause(e *Engine, topic string, n int) (goOn func(context.Context) error) {
 	t, _ := e.LookupTopic(topic)
 	op := operation{Kind: opPauseTopic, Flag: true, Topic: t.uuid, Partitions: []uint32{uint32(n)}}
-	epochs, ok := t.servedIn(op.Partitions)
+	epochs, ok := t.assignedEpochs(op.Partitions)
 	if !ok {
 		return nil
 	}
@@ -245,7 +245,7 @@ func FailFlush(e *Engine, topic string, n int) bool {
 	pt := t.partitions()[n]
 	for _, s := range pt.log.Segments() {
 		if s.Err != nil {
-			e.flusher.failed(pt, pt.changes.Load(), s.Err)
+			e.flusher.failed(pt, pt.reopens.Load(), s.Err)
 		}
 	}
 	return pt.isClosed()
@@ -266,5 +266,5 @@ func Tick(e *Engine, topic string, n int) {
 // BeganAnew is how often the log of a copy was begun anew or cut.
 func BeganAnew(e *Engine, topic string, n int) uint64 {
 	t, _ := e.LookupTopic(topic)
-	return t.partitions()[n].changes.Load()
+	return t.partitions()[n].reopens.Load()
 }

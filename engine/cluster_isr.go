@@ -14,16 +14,16 @@ import (
 // or a node that goes concerns every partition that it has a copy of.
 const isrLogInterval = time.Second
 
-// seldom lets one line through per interval and counts the others.
-type seldom struct {
+// logLimiter lets one line through per interval and counts the others.
+type logLimiter struct {
 	mu      sync.Mutex
 	last    int64 // clusterNode.now
 	said    bool
 	skipped int
 }
 
-// now says whether the line may be written, and how many were not since the one before.
-func (s *seldom) now(at int64, interval time.Duration) (others int, may bool) {
+// allow says whether the line may be written, and how many were not since the one before.
+func (s *logLimiter) allow(at int64, interval time.Duration) (others int, may bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.said && at-s.last < int64(interval) {
@@ -35,7 +35,7 @@ func (s *seldom) now(at int64, interval time.Duration) (others int, may bool) {
 }
 
 // isrLogs are the lines about in-sync replicas, each kind with a rate of its own.
-type isrLogs struct{ left, joined, refused, stranded, kept seldom }
+type isrLogs struct{ left, joined, refused, stranded, strandedFailed logLimiter }
 
 // propose asks the store for another ISR. mu is held and r leads.
 func (cn *clusterNode) propose(r *replica, st *replicate.State) {
@@ -47,26 +47,26 @@ func (cn *clusterNode) propose(r *replica, st *replicate.State) {
 		defer cancel()
 		now, err := cn.store.ChangeISR(ctx, r.pt.identity(), &want)
 		if err != nil && !errors.Is(err, meta.ErrConflict) {
-			if others, may := cn.isrLogs.refused.now(cn.now(), isrLogInterval); may && cn.ctx.Err() == nil {
+			if others, may := cn.isrLogs.refused.allow(cn.now(), isrLogInterval); may && cn.ctx.Err() == nil {
 				cn.log.Warn("the in-sync replicas of a partition could not be changed; the leader asks again",
 					"topic", r.pt.t.name, "partition", r.pt.number, "others", others, "error", err)
 			}
 			return
 		}
 		if err == nil {
-			cn.sayISR(r.pt, before, want.ISR)
+			cn.logISRChange(r.pt, before, want.ISR)
 		}
 		r.run(func() {
 			if !r.closed && now.Epoch > 0 {
 				r.step(&replicate.Event{Kind: replicate.EvState, State: &now})
-				r.retry()
+				r.retryStalled()
 			}
 		})
 	})
 }
 
-// sayISR logs what a change that the store took means.
-func (cn *clusterNode) sayISR(pt *partition, before, after []replicate.Member) {
+// logISRChange logs what a change that the store took means.
+func (cn *clusterNode) logISRChange(pt *partition, before, after []replicate.Member) {
 	missing := func(from, in []replicate.Member) (nodes []replicate.NodeID) {
 		for _, m := range from {
 			if !slices.Contains(in, m) {
@@ -76,13 +76,13 @@ func (cn *clusterNode) sayISR(pt *partition, before, after []replicate.Member) {
 		return nodes
 	}
 	if left := missing(before, after); len(left) > 0 {
-		if others, may := cn.isrLogs.left.now(cn.now(), isrLogInterval); may {
+		if others, may := cn.isrLogs.left.allow(cn.now(), isrLogInterval); may {
 			cn.log.Warn("a replica left the in-sync replicas: it is down, or does not store what it is sent. Publishing goes on without it; it joins again by "+
 				"itself when it has caught up", "replica", left, "topic", pt.t.name, "partition", pt.number, "in_sync", len(after), "others", others)
 		}
 	}
 	if joined := missing(after, before); len(joined) > 0 {
-		if others, may := cn.isrLogs.joined.now(cn.now(), isrLogInterval); may {
+		if others, may := cn.isrLogs.joined.allow(cn.now(), isrLogInterval); may {
 			cn.log.Info("a replica is in sync", "replica", joined, "topic", pt.t.name, "partition", pt.number, "in_sync", len(after), "others", others)
 		}
 	}

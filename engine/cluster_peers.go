@@ -13,9 +13,9 @@ import (
 
 // Up implements peer.Handler.
 func (cn *clusterNode) Up(node replicate.NodeID, _ uuid.UUID) {
-	cn.goneMu.Lock()
-	delete(cn.gone, node)
-	cn.goneMu.Unlock()
+	cn.exitedMu.Lock()
+	delete(cn.exited, node)
+	cn.exitedMu.Unlock()
 	cn.log.Info("connected to a node", "peer", node)
 	cn.forward.wake()
 	cn.remotes.refresh()
@@ -23,9 +23,9 @@ func (cn *clusterNode) Up(node replicate.NodeID, _ uuid.UUID) {
 
 // Down implements peer.Handler.
 func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool) {
-	cn.forward.lost(node)
-	cn.ops.lost(node)
-	cn.remotes.lost(node)
+	cn.forward.peerLost(node)
+	cn.ops.peerLost(node)
+	cn.remotes.peerLost(node)
 	if cn.ctx.Err() != nil {
 		return
 	}
@@ -33,9 +33,9 @@ func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool)
 	if !refused {
 		return
 	}
-	cn.goneMu.Lock()
-	cn.gone[node] = true
-	cn.goneMu.Unlock()
+	cn.exitedMu.Lock()
+	cn.exited[node] = true
+	cn.exitedMu.Unlock()
 	cn.spawn(func() { cn.reportDown(node, boot) })
 	cn.peerDown(node)
 }
@@ -58,7 +58,7 @@ func (cn *clusterNode) peerDown(node replicate.NodeID) {
 
 // reportDown tells the store that a process is gone, again and again: the member of etcd that died with it may have been the one that counts.
 func (cn *clusterNode) reportDown(node replicate.NodeID, boot uuid.UUID) {
-	for told := false; cn.isGone(node) && cn.ctx.Err() == nil; {
+	for told := false; cn.hasExited(node) && cn.ctx.Err() == nil; {
 		ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
 		err := cn.store.ReportDown(ctx, node, boot)
 		cancel()
@@ -73,11 +73,11 @@ func (cn *clusterNode) reportDown(node replicate.NodeID, boot uuid.UUID) {
 	}
 }
 
-// isGone says whether the process of a node is known to have ended.
-func (cn *clusterNode) isGone(node replicate.NodeID) bool {
-	cn.goneMu.Lock()
-	defer cn.goneMu.Unlock()
-	return cn.gone[node]
+// hasExited says whether the process of a node is known to have ended.
+func (cn *clusterNode) hasExited(node replicate.NodeID) bool {
+	cn.exitedMu.Lock()
+	defer cn.exitedMu.Unlock()
+	return cn.exited[node]
 }
 
 // Frames implements peer.Handler.
@@ -107,7 +107,7 @@ func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netpro
 			}
 		}
 		if !took {
-			cn.absent.frame(from, d.ID, &d.Message)
+			cn.absent.handleFrame(from, d.ID, &d.Message)
 		}
 	}
 	for i, pt := range work {
@@ -119,16 +119,16 @@ func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netpro
 func (cn *clusterNode) request(from replicate.NodeID, f *netproto.Received) *partition {
 	switch f.Header.Type {
 	case netproto.TypeForwardPut:
-		return cn.forward.serve(from, f)
+		return cn.forward.handlePut(from, f)
 	case netproto.TypeForwardAck:
-		cn.forward.answered(from, f)
+		cn.forward.handleAck(from, f)
 	case netproto.TypeForwardOp:
-		cn.ops.serve(from, f)
+		cn.ops.handleRequest(from, f)
 	case netproto.TypeForwardOpAck:
-		cn.ops.answered(f)
+		cn.ops.handleAck(f)
 	case netproto.TypeSubscribe, netproto.TypeSubscribed, netproto.TypeConsume, netproto.TypeConsumed, netproto.TypeDeliver,
 		netproto.TypeUnsubscribe, netproto.TypeUnserved, netproto.TypeStamp, netproto.TypeDeliverHeld, netproto.TypeFence, netproto.TypeFenced:
-		cn.remotes.frame(from, &f.Header, f.Payload)
+		cn.remotes.handleFrame(from, &f.Header, f.Payload)
 	default:
 		cn.log.Warn("a node sent a frame that this version does not know", "peer", from, "type", f.Header.Type)
 	}

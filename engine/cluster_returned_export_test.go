@@ -84,10 +84,10 @@ func ReopenCopy(e *Engine, topic string, n int) error {
 
 // What happens to all partitions at once is one line, and the next one says how many there were.
 func TestSeldom(t *testing.T) {
-	var s seldom
+	var s logLimiter
 	lines, told := 0, 0
 	for at := time.Duration(0); at < 10*time.Second; at += 10 * time.Millisecond {
-		if others, may := s.now(int64(at), time.Second); may {
+		if others, may := s.allow(int64(at), time.Second); may {
 			lines++
 			told += others + 1
 		}
@@ -98,7 +98,9 @@ func TestSeldom(t *testing.T) {
 }
 
 // CutRuns says whether a node's copy is being cut.
-func CutRuns(e *Engine, topic string, n int) bool { return partitionOf(e, topic, n).rep.atWork() }
+func CutRuns(e *Engine, topic string, n int) bool {
+	return partitionOf(e, topic, n).rep.cutInProgress()
+}
 
 // LearnRow is what happens when the store says so of a partition; when it returns it has happened.
 func LearnRow(e *Engine, row *meta.Partition) {

@@ -132,7 +132,7 @@ func (e *Engine) openReplica(pt *partition) error {
 
 // dropTopic deletes this node's part of a topic that the cluster deleted.
 func (e *Engine) dropTopic(t *Topic) {
-	e.topicGone(t.name)
+	e.noteTopicDeleted(t.name)
 	var local []*partition
 	for _, pt := range t.partitions() {
 		pt.rep.end(ErrDeleted)
@@ -259,12 +259,12 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 		if cn.ctx.Err() != nil || t.deleted.Load() {
 			return
 		}
-		t.dropServed()
-		before := slices.Clone(t.served)
-		missing, barren := t.addServed()
+		t.revokePartitions()
+		before := slices.Clone(t.assigned)
+		missing, barren := t.assignPartitions()
 		t.startChannels()
-		t.closeStranded()
-		if channels := t.Channels(); len(t.served) > 1 && !slices.Equal(before, t.served) {
+		t.closeLeftoverConsumers()
+		if channels := t.Channels(); len(t.assigned) > 1 && !slices.Equal(before, t.assigned) {
 			cn.spawn(func() {
 				for _, c := range channels {
 					c.reconcile(cn.ctx) // a change of its settings may have ended half way
@@ -272,7 +272,7 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 			})
 		}
 		if len(barren) > 0 {
-			cn.spawn(func() { t.adoptUntilDone(barren) })
+			cn.spawn(func() { t.initPartitionsUntilDone(barren) })
 		}
 		for _, m := range missing {
 			cn.spawn(func() { _ = t.createIn(cn.ctx, m.pt, m.ch) }) // if it fails, whoever wants the channel asks for it
@@ -280,18 +280,18 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 	})
 }
 
-// dropServed takes the partitions that this node does not serve any more out of the channels. Their consumers are told,
+// revokePartitions takes the partitions that this node does not serve any more out of the channels. Their consumers are told,
 // and connect to the new leaders. A channel that keeps no partition ends, and is made anew for its next consumer.
 // syncChannels calls it; Topic.changing is held.
-func (t *Topic) dropServed() {
-	for len(t.served) < len(t.partitions()) {
-		t.served = append(t.served, 0)
+func (t *Topic) revokePartitions() {
+	for len(t.assigned) < len(t.partitions()) {
+		t.assigned = append(t.assigned, 0)
 	}
 	gone := false
-	stays := make([]bool, len(t.served))
-	for i, pt := range t.partitions()[:len(t.served)] {
+	stays := make([]bool, len(t.assigned))
+	for i, pt := range t.partitions()[:len(t.assigned)] {
 		epoch := pt.rep.serving()
-		over := t.served[i] != 0 && t.served[i] != epoch || t.hasOther(i, epoch)
+		over := t.assigned[i] != 0 && t.assigned[i] != epoch || t.hasOtherEpoch(i, epoch)
 		stays[i] = epoch != 0 && !over
 		gone = gone || over
 	}
@@ -300,7 +300,7 @@ func (t *Topic) dropServed() {
 	}
 	kept := map[string]*Channel{}
 	for _, c := range t.Channels() {
-		if c.giveAway(stays) {
+		if c.revoke(stays) {
 			kept[c.name] = c
 			continue
 		}
@@ -309,17 +309,17 @@ func (t *Topic) dropServed() {
 	t.mu.Lock()
 	maps.DeleteFunc(t.channels, func(name string, c *Channel) bool { return kept[name] != c })
 	t.mu.Unlock()
-	clear(t.served)
+	clear(t.assigned)
 }
 
-// hasOther says whether a channel has the partition as it was served in another epoch: it was made while the leadership came and went, before
+// hasOtherEpoch says whether a channel has the partition as it was served in another epoch: it was made while the leadership came and went, before
 // that could be noted in served.
-func (t *Topic) hasOther(i int, epoch segment.Epoch) bool {
+func (t *Topic) hasOtherEpoch(i int, epoch segment.Epoch) bool {
 	return slices.ContainsFunc(t.Channels(), func(c *Channel) bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.takePosts()
-		return i < len(c.cursors) && c.cursors[i].added && c.cursors[i].epoch != epoch
+		c.applyPostsLocked()
+		return i < len(c.cursors) && c.cursors[i].assigned && c.cursors[i].epoch != epoch
 	})
 }
 
@@ -328,16 +328,16 @@ type missingChannel struct {
 	ch *Channel
 }
 
-// addServed gives the channels the partitions that this node serves since a moment ago. It returns the channels that one of them does not know,
+// assignPartitions gives the channels the partitions that this node serves since a moment ago. It returns the channels that one of them does not know,
 // and the partitions that know none.
-func (t *Topic) addServed() (missing []missingChannel, barren []*partition) {
-	var fresh []servedNow
-	for i, pt := range t.partitions()[:len(t.served)] {
+func (t *Topic) assignPartitions() (missing []missingChannel, barren []*partition) {
+	var fresh []assignedPartition
+	for i, pt := range t.partitions()[:len(t.assigned)] {
 		epoch := pt.rep.serving()
-		if t.served[i] != 0 || epoch == 0 {
+		if t.assigned[i] != 0 || epoch == 0 {
 			continue
 		}
-		t.served[i] = epoch
+		t.assigned[i] = epoch
 		pt.rep.mu.Lock()
 		var names []string
 		pt.fold.Each(func(cur *core.Cursor) { names = append(names, cur.Name) })
@@ -351,10 +351,10 @@ func (t *Topic) addServed() (missing []missingChannel, barren []*partition) {
 			}
 			pt.watch(c, i)
 			p := pt.snapshot(name, i)
-			p.behind = pt.machine.State().Next
+			p.foundEnd = pt.machine.State().Next
 			c.post(p)
 		}
-		isNew := pt.foldIsNew()
+		isNew := pt.isUninitialized()
 		if !isNew {
 			t.paused.Store(pt.fold.TopicPaused)
 		}
@@ -363,14 +363,14 @@ func (t *Topic) addServed() (missing []missingChannel, barren []*partition) {
 			barren = append(barren, pt)
 			continue
 		}
-		fresh = append(fresh, servedNow{pt, names})
+		fresh = append(fresh, assignedPartition{pt, names})
 	}
 	if len(fresh) == 0 {
 		return nil, barren
 	}
 	for _, c := range t.Channels() {
-		if !c.ephemeral && !c.isHere() {
-			t.forget(c)
+		if !c.ephemeral && !c.hasAssigned() {
+			t.removeChannel(c)
 			continue
 		}
 		for _, f := range fresh {
@@ -378,29 +378,29 @@ func (t *Topic) addServed() (missing []missingChannel, barren []*partition) {
 				missing = append(missing, missingChannel{f.pt, c})
 			}
 		}
-		c.settle()
+		c.applyPosts()
 		c.wake()
 	}
 	return missing, barren
 }
 
-// servedNow is a partition that this node serves since a moment ago, and the channels in its log.
-type servedNow struct {
+// assignedPartition is a partition that this node serves since a moment ago, and the channels in its log.
+type assignedPartition struct {
 	pt    *partition
 	names []string
 }
 
-// isHere says whether the channel has any partition that this node serves.
-func (c *Channel) isHere() bool {
+// hasAssigned says whether the channel has any partition that this node serves.
+func (c *Channel) hasAssigned() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.takePosts()
-	return slices.ContainsFunc(c.cursors, func(cur cursor) bool { return cur.added })
+	c.applyPostsLocked()
+	return slices.ContainsFunc(c.cursors, func(cur cursor) bool { return cur.assigned })
 }
 
-// forget drops a channel that this node knew when it led nothing and that is in none of the logs that it leads now: somebody has deleted it, and here nobody was told.
+// removeChannel drops a channel that this node knew when it led nothing and that is in none of the logs that it leads now: somebody has deleted it, and here nobody was told.
 // Who subscribed to it does so again.
-func (t *Topic) forget(c *Channel) {
+func (t *Topic) removeChannel(c *Channel) {
 	t.mu.Lock()
 	if t.channels[c.name] == c {
 		delete(t.channels, c.name)
@@ -425,19 +425,19 @@ func (t *Topic) createIn(ctx context.Context, pt *partition, c *Channel) error {
 	t.e.host.Receive(w.done)
 	err := w.Err
 	w.free()
-	c.settle()
+	c.applyPosts()
 	c.wake()
 	if now, _ := t.LookupChannel(c.name); err == nil && now != c {
-		t.serveAnew(i)
+		t.reassign(i)
 	}
 	return err
 }
 
-// serveAnew has the channels that are in the log of a partition get it, if they do not have it.
-func (t *Topic) serveAnew(i int) {
+// reassign has the channels that are in the log of a partition get it, if they do not have it.
+func (t *Topic) reassign(i int) {
 	t.e.host.Lock(&t.changing)
-	if i < len(t.served) {
-		t.served[i] = 0
+	if i < len(t.assigned) {
+		t.assigned[i] = 0
 	}
 	t.changing.Unlock()
 	t.e.cluster.syncChannels(t)
@@ -479,7 +479,7 @@ func (t *Topic) ReadChannelNames(ctx context.Context) ([]string, error) {
 	if slices.ContainsFunc(t.partitions(), hasCopy) {
 		return t.channelNames(), nil
 	}
-	s, err := t.askState(ctx, false)
+	s, err := t.fetchState(ctx, false)
 	if err != nil {
 		return nil, err
 	}
@@ -502,10 +502,10 @@ func (f *flusher) trim(pt *partition, to segment.Offset) {
 	if to <= start {
 		return
 	}
-	wanted := pt.bound.now()
+	wanted := pt.bound.current()
 	n, err := pt.log.Trim(to)
 	if left := pt.startBorder(); wanted.id < left.ID || wanted.at < left.At {
-		pt.losing.Store(true)
+		pt.mayHaveLost.Store(true)
 	}
 	f.e.counters.TrimmedBytes.Add(uint64(n))
 	if err != nil && !errors.Is(err, segment.ErrClosed) && !errors.Is(err, fs.ErrNotExist) {

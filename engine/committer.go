@@ -22,13 +22,13 @@ type committer struct {
 	readyMu sync.Mutex
 	ready   []*partition // their inboxes went from empty to not empty
 
-	turn []*partition // taken from ready; turn[at:] still have puts
+	work []*partition // taken from ready; turn[at:] still have puts
 	at   int
 
-	left  atomic.Bool // at < len(turn) when the last group was full
-	crowd atomic.Bool // the last group had several puts
+	leftover        atomic.Bool // at < len(turn) when the last group was full
+	lastGroupShared atomic.Bool // the last group had several puts
 
-	flying atomic.Int32 // groups on the disk
+	inFlight atomic.Int32 // groups on the disk
 
 	slots []groupWork // by clog.Group.Slot
 	ev    core.PartitionEvent
@@ -46,16 +46,16 @@ type groupWork struct {
 	puts     []*Put
 	deferred []core.DeferredMessage
 	touched  []*partition // with new messages, each once in a row
-	crowds   []crowd      // of the puts, each once in a row
+	gates    []gateRef    // of the puts, each once in a row
 	cuts     []*logCut
 	waiters  int // goroutines that Durable answered
 	sealed   int // puts that were sealed into the group, those of replicated partitions included
 }
 
-// crowd names a gate of a partition.
-type crowd struct {
-	part *partition
-	gate int8
+// gateRef names a gate of a partition.
+type gateRef struct {
+	part  *partition
+	index int8
 }
 
 type batchWork struct {
@@ -75,17 +75,17 @@ func (c *committer) push(pt *partition, alone bool) {
 	c.readyMu.Unlock()
 	// While a group is on the disk nobody is woken: once Durable has counted it down, Gather is called, and pt was added before. Waking
 	// would only take a processor from the producers. What is worth a second group is told by report.
-	if c.flying.Load() > 0 {
+	if c.inFlight.Load() > 0 {
 		return
 	}
 	// After a group of many the next will be of many: the first of them must not hold up the others.
 	switch {
-	case !alone || c.crowd.Load():
+	case !alone || c.lastGroupShared.Load():
 	case c.e.cluster != nil:
 		// The caller may be the connection to another node, or a client's: neither may stand still because this node's disk does. So the write is
 		// not its own, but the batch goes to the followers at once.
 		c.e.clog.GatherOnSpot()
-	case c.e.clog.StepOnSpot() && !c.pushed():
+	case c.e.clog.StepOnSpot() && !c.hasReady():
 		return
 	}
 	c.e.clog.Wake()
@@ -95,36 +95,36 @@ func (c *committer) push(pt *partition, alone bool) {
 // a producer with a window of some ten thousand could not begin if one group took the whole window.
 const maxGroupPuts = 4096
 
-// maxTurns is how often Gather looks for what became ready meanwhile. Who is refused may put again at once, so there has to be an end.
-const maxTurns = 4
+// maxRefills is how often Gather looks for what became ready meanwhile. Who is refused may put again at once, so there has to be an end.
+const maxRefills = 4
 
 // secondGroupBytes is what must wait before a second group joins the one on the disk. For less it pays to wait: the second flush costs more than
 // it brings forward, and takes those with it who come just after it. Large groups overlap sealing with writing.
 const secondGroupBytes = groupBytes / 2
 
-// pushed says whether inboxes wait.
-func (c *committer) pushed() bool {
+// hasReady says whether inboxes wait.
+func (c *committer) hasReady() bool {
 	c.readyMu.Lock()
 	defer c.readyMu.Unlock()
-	return len(c.ready) > 0 || c.left.Load()
+	return len(c.ready) > 0 || c.leftover.Load()
 }
 
 // Gather seals what waits, partition by partition, until the group is full.
 func (c *committer) Gather(g *clog.Group) {
 	// Nothing is taken before it is used, or what came in between would miss the group.
-	if c.flying.Load() > 0 && c.e.waiting.Load() < secondGroupBytes || !c.nextTurn() {
+	if c.inFlight.Load() > 0 && c.e.waiting.Load() < secondGroupBytes || !c.refillWork() {
 		return
 	}
 	w := &c.slots[g.Slot()]
 	w.batches, w.puts, w.deferred, w.sealed = w.batches[:0], w.puts[:0], w.deferred[:0], 0
 	c.nowNs = c.e.now().UnixNano()
 	c.learnSpace()
-	for range maxTurns {
-		for c.at < len(c.turn) && c.sealInbox(c.turn[c.at], g, w) {
-			c.turn[c.at] = nil
+	for range maxRefills {
+		for c.at < len(c.work) && c.sealInbox(c.work[c.at], g, w) {
+			c.work[c.at] = nil
 			c.at++
 		}
-		if c.at < len(c.turn) || !c.nextTurn() {
+		if c.at < len(c.work) || !c.refillWork() {
 			break
 		}
 	}
@@ -132,21 +132,21 @@ func (c *committer) Gather(g *clog.Group) {
 		g.SetSolo()
 	}
 	if g.Records() > 0 {
-		c.flying.Add(1)
+		c.inFlight.Add(1)
 	}
-	c.crowd.Store(w.sealed > 1)
-	c.left.Store(c.at < len(c.turn))
+	c.lastGroupShared.Store(w.sealed > 1)
+	c.leftover.Store(c.at < len(c.work))
 }
 
-// nextTurn says whether an inbox waits at c.turn[c.at]. What became ready meanwhile follows when the turn is used up.
-func (c *committer) nextTurn() bool {
-	if c.at == len(c.turn) {
-		c.turn, c.at = c.turn[:0], 0
+// refillWork says whether an inbox waits at c.turn[c.at]. What became ready meanwhile follows when the turn is used up.
+func (c *committer) refillWork() bool {
+	if c.at == len(c.work) {
+		c.work, c.at = c.work[:0], 0
 		c.readyMu.Lock()
-		c.turn, c.ready = c.ready, c.turn
+		c.work, c.ready = c.ready, c.work
 		c.readyMu.Unlock()
 	}
-	return len(c.turn) > 0
+	return len(c.work) > 0
 }
 
 // learnSpace passes the flusher's word about the disk's room on to the machines.
@@ -166,12 +166,12 @@ func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
 		return c.sealReplica(pt, g, w)
 	}
 	for {
-		l := pt.take()
+		l := pt.drain()
 		if l.head == nil {
 			return true
 		}
 		if c.sealList(pt, g, w, &l); l.head != nil {
-			pt.giveBack(l)
+			pt.prepend(l)
 			return false
 		}
 	}
@@ -189,7 +189,7 @@ func (c *committer) sealList(pt *partition, g *clog.Group, w *groupWork, l *putL
 		if dst == nil {
 			clear(w.puts[before:])
 			w.puts = w.puts[:before]
-			if first == core.PurposeData || !c.sealOwn(pt, g, w, first, r.bytes) {
+			if first == core.PurposeData || !c.sealInternal(pt, g, w, first, r.bytes) {
 				return
 			}
 			continue
@@ -206,16 +206,16 @@ func (c *committer) sealList(pt *partition, g *clog.Group, w *groupWork, l *putL
 
 // run is what the next batch of a partition consists of: consecutive puts of its inbox, the last n of the group's.
 type run struct {
-	n        int
-	count    uint32
-	bytes    int   // of the whole batch, header included
-	putBytes int64 // what the puts count for in the inbox
-	headers  int   // bytes that headers add to the records
-	delayed  int   // messages with a delay
-	rest     *Put  // the put behind the run
-	placed   core.Placement
-	flags    segment.Flags
-	own      *ownPut // of the one put that stands alone
+	n         int
+	count     uint32
+	bytes     int   // of the whole batch, header included
+	putBytes  int64 // what the puts count for in the inbox
+	headers   int   // bytes that headers add to the records
+	delayed   int   // messages with a delay
+	rest      *Put  // the put behind the run
+	placement core.Placement
+	flags     segment.Flags
+	special   *specialPut // of the one put that stands alone
 }
 
 // bodyBytes is about how many bytes the bodies of the run have.
@@ -223,8 +223,8 @@ func (r *run) bodyBytes() uint64 {
 	switch {
 	case r.count == 0:
 		return 0
-	case r.own != nil:
-		return uint64(r.own.bodies)
+	case r.special != nil:
+		return uint64(r.special.bodies)
 	}
 	return uint64(r.bytes - segment.HeaderBytes - r.headers - int(r.count)*segment.RecordSize(0, 0))
 }
@@ -246,23 +246,23 @@ func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putLi
 			err = ErrStateFull
 		}
 		if err != nil {
-			l.drop(last, p)
+			l.remove(last, p)
 			p.answer(0, err)
 			continue
 		}
-		if p.own != nil && p.own.look != nil {
-			l.drop(last, p)
-			p.own.look()
+		if p.special != nil && p.special.inspect != nil {
+			l.remove(last, p)
+			p.special.inspect()
 			p.answer(0, nil)
 			continue
 		}
-		if p.own != nil && r.n == 0 {
+		if p.special != nil && r.n == 0 {
 			w.puts = append(w.puts, p)
-			r.n, r.own, r.putBytes = 1, p.own, int64(p.bytes)
-			c.measureOwn(pt, &r)
+			r.n, r.special, r.putBytes = 1, p.special, int64(p.bytes)
+			c.measureSpecial(pt, &r)
 			return r
 		}
-		if p.own != nil || r.n > 0 && r.bytes+p.bytes > free || w.sealed+r.n == maxGroupPuts {
+		if p.special != nil || r.n > 0 && r.bytes+p.bytes > free || w.sealed+r.n == maxGroupPuts {
 			r.rest = p
 			return r
 		}
@@ -284,8 +284,8 @@ func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putLi
 	return r
 }
 
-// drop takes p, which stands behind prev (nil: at the head), out of the list.
-func (l *putList) drop(prev, p *Put) {
+// remove takes p, which stands behind prev (nil: at the head), out of the list.
+func (l *putList) remove(prev, p *Put) {
 	if prev == nil {
 		l.head = p.next
 	} else {
@@ -301,9 +301,9 @@ func (l *putList) drop(prev, p *Put) {
 // refusal is why p may not be stored, or nil. refused is what the machine says about messages now.
 func (c *committer) refusal(pt *partition, p *Put, refused error) error {
 	switch {
-	case p.own != nil && p.own.drop:
+	case p.special != nil && p.special.tombstone:
 		return nil // a damaged topic can be deleted, too
-	case p.own != nil && p.own.of != nil && p.own.of.moved.Load():
+	case p.special != nil && p.special.source != nil && p.special.source.revoked.Load():
 		return ErrNoLeader
 	case p.deadline != 0 && c.nowNs > p.deadline:
 		return ErrDeadline
@@ -323,10 +323,10 @@ func (c *committer) admit(pt *partition, control bool) error {
 // maxRunCount is more messages than fit into a batch: the machine refuses before the ids run out.
 const maxRunCount = segment.MaxBatchBytes
 
-// measureOwn computes what a put of a rare kind needs.
-func (c *committer) measureOwn(pt *partition, r *run) {
-	switch own := r.own; {
-	case own.drop:
+// measureSpecial computes what a put of a rare kind needs.
+func (c *committer) measureSpecial(pt *partition, r *run) {
+	switch own := r.special; {
+	case own.tombstone:
 	case own.sealed != nil:
 		r.count, r.flags, r.bytes = own.header.Count, own.header.Flags, len(own.sealed)
 	default:
@@ -359,7 +359,7 @@ func (c *committer) encodeControls(pt *partition, controls []core.Control, dst [
 // reserve asks the machine where the run's batch goes and the group for its bytes. It returns
 // what must be sealed before it, or PurposeData with a nil slice when the group has no room.
 func (c *committer) reserve(pt *partition, g *clog.Group, w *groupWork, r *run) (core.Purpose, []byte) {
-	if r.own != nil && r.own.drop {
+	if r.special != nil && r.special.tombstone {
 		return core.PurposeData, g.Reserve(clog.Placement{Type: clog.Tombstone, Topic: pt.t.uuid, Partition: pt.number}, 0)
 	}
 	c.ev = core.PartitionEvent{Kind: core.PartitionPlace, Purpose: core.PurposeData, Bytes: r.bytes}
@@ -367,8 +367,8 @@ func (c *committer) reserve(pt *partition, g *clog.Group, w *groupWork, r *run) 
 	if c.res.First != core.PurposeData {
 		return c.res.First, nil
 	}
-	r.placed = c.res.Placement
-	return core.PurposeData, g.Reserve(pt.clogPlacement(&r.placed), r.bytes)
+	r.placement = c.res.Placement
+	return core.PurposeData, g.Reserve(pt.clogPlacement(&r.placement), r.bytes)
 }
 
 func (pt *partition) clogPlacement(p *core.Placement) clog.Placement {
@@ -383,32 +383,32 @@ func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst
 	}
 	h := segment.Header{Flags: r.flags, Count: r.count, Created: c.nowNs}
 	deferFrom := len(w.deferred)
-	switch own := r.own; {
+	switch own := r.special; {
 	case own == nil:
 		c.encodeRecords(w, puts, pt.number, r, dst)
-	case own.drop:
-		own.release = c.e.flusher.holdFiles() // not before: a full log could not take it
+	case own.tombstone:
+		own.release = c.e.flusher.pinFiles() // not before: a full log could not take it
 		return
 	case own.sealed != nil:
 		copy(dst, own.sealed)
-		puts[0].First = core.MakeID(pt.number, r.placed.FirstID)
-		crc := segment.Stamp(dst, r.placed.Position, r.placed.FirstID, r.placed.Epoch, c.stampNs(pt), r.placed.PrevCRC)
-		c.appended(pt, g, w, r, dst, crc, core.PurposeData)
-		pt.fold.Publish(r.placed.FirstID, r.count)
-		c.replicating(pt, w, r, nil)
+		puts[0].First = core.MakeID(pt.number, r.placement.FirstID)
+		crc := segment.Stamp(dst, r.placement.Position, r.placement.FirstID, r.placement.Epoch, c.stampNs(pt), r.placement.PrevCRC)
+		c.noteAppended(pt, g, w, r, dst, crc, core.PurposeData)
+		pt.fold.Publish(r.placement.FirstID, r.count)
+		c.startReplication(pt, w, r, nil)
 		return
 	default:
 		copy(dst[segment.HeaderBytes:], c.body)
 	}
-	crc := c.stamp(pt, &h, r.placed, dst)
-	c.appended(pt, g, w, r, dst, crc, core.PurposeData)
-	if r.own != nil {
-		r.own.placed = r.placed.Offset
-		c.applyControls(pt, r.own.controls, r.placed.Offset)
-		c.replicating(pt, w, r, nil)
+	crc := c.stamp(pt, &h, r.placement, dst)
+	c.noteAppended(pt, g, w, r, dst, crc, core.PurposeData)
+	if r.special != nil {
+		r.special.offset = r.placement.Offset
+		c.applyControls(pt, r.special.controls, r.placement.Offset)
+		c.startReplication(pt, w, r, nil)
 		return
 	}
-	pt.fold.Publish(r.placed.FirstID, r.count)
+	pt.fold.Publish(r.placement.FirstID, r.count)
 	d := w.deferred[deferFrom:]
 	if len(d) != 0 {
 		pt.fold.PublishDeferred(d)
@@ -416,7 +416,7 @@ func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst
 		last := &w.batches[len(w.batches)-1]
 		last.deferFrom, last.deferN = deferFrom, len(d)
 	}
-	c.replicating(pt, w, r, d)
+	c.startReplication(pt, w, r, d)
 }
 
 func (c *committer) stamp(pt *partition, h *segment.Header, at core.Placement, dst []byte) uint32 {
@@ -438,7 +438,7 @@ func ceilMs(ns int64) int64 { return (ns + int64(time.Millisecond) - 1) / int64(
 
 func (c *committer) encodeRecords(w *groupWork, puts []*Put, partition uint32, r *run, dst []byte) {
 	out := dst[segment.HeaderBytes:segment.HeaderBytes]
-	id := r.placed.FirstID
+	id := r.placement.FirstID
 	nowMs := ceilMs(c.nowNs) // rounded up: nothing is due early
 	var rec segment.Record
 	for _, p := range puts {
@@ -451,7 +451,7 @@ func (c *committer) encodeRecords(w *groupWork, puts []*Put, partition uint32, r
 			}
 			out = segment.AppendRecord(out, &rec)
 			if p.deferMs != 0 {
-				w.deferred = append(w.deferred, core.DeferredMessage{ID: id + segment.MsgID(i), DueMs: nowMs + int64(p.deferMs), At: r.placed.Offset})
+				w.deferred = append(w.deferred, core.DeferredMessage{ID: id + segment.MsgID(i), DueMs: nowMs + int64(p.deferMs), At: r.placement.Offset})
 			}
 		}
 		rec.Headers = nil
@@ -462,11 +462,11 @@ func (c *committer) encodeRecords(w *groupWork, puts []*Put, partition uint32, r
 	}
 }
 
-// appended tells the machine and notes the batch for when its group is durable.
-func (c *committer) appended(pt *partition, g *clog.Group, w *groupWork, r *run, batch []byte, crc uint32, purpose core.Purpose) {
+// noteAppended tells the machine and notes the batch for when its group is durable.
+func (c *committer) noteAppended(pt *partition, g *clog.Group, w *groupWork, r *run, batch []byte, crc uint32, purpose core.Purpose) {
 	c.ev = core.PartitionEvent{Kind: core.PartitionAppend, Purpose: purpose, Bytes: len(batch), Count: r.count, CRC: crc}
 	pt.machine.Step(&c.ev, &c.res)
-	at := &r.placed
+	at := &r.placement
 	pt.epochs.Note(replicate.EpochStart{Epoch: at.Epoch, Position: at.Position, Offset: at.Offset})
 	generation := uint64(0)
 	if pt.rep != nil {
@@ -479,9 +479,9 @@ func (c *committer) appended(pt *partition, g *clog.Group, w *groupWork, r *run,
 	}})
 }
 
-// sealOwn appends the engine's own control batch that must stand before the next one: the
+// sealInternal appends the engine's own control batch that must stand before the next one: the
 // start of this incarnation's epoch, or the cursors at the beginning of a segment.
-func (c *committer) sealOwn(pt *partition, g *clog.Group, w *groupWork, purpose core.Purpose, nextBytes int) bool {
+func (c *committer) sealInternal(pt *partition, g *clog.Group, w *groupWork, purpose core.Purpose, nextBytes int) bool {
 	body, epoch := c.body[:0], pt.machine.State().Epoch
 	if purpose == core.PurposeEpochStart {
 		epoch = pt.machine.NextEpoch()
@@ -499,19 +499,19 @@ func (c *committer) sealOwn(pt *partition, g *clog.Group, w *groupWork, purpose 
 	r := run{flags: segment.FlagControl, bytes: segment.HeaderBytes + len(body)}
 	c.ev = core.PartitionEvent{Kind: core.PartitionPlace, Purpose: purpose, Bytes: r.bytes, NextBytes: nextBytes}
 	pt.machine.Step(&c.ev, &c.res)
-	r.placed = c.res.Placement
-	dst := g.Reserve(pt.clogPlacement(&r.placed), r.bytes)
+	r.placement = c.res.Placement
+	dst := g.Reserve(pt.clogPlacement(&r.placement), r.bytes)
 	if dst == nil {
 		return false
 	}
 	copy(dst[segment.HeaderBytes:], body)
 	h := segment.Header{Flags: r.flags, Created: c.nowNs}
-	crc := c.stamp(pt, &h, r.placed, dst)
-	c.appended(pt, g, w, &r, dst, crc, purpose)
+	crc := c.stamp(pt, &h, r.placement, dst)
+	c.noteAppended(pt, g, w, &r, dst, crc, purpose)
 	if purpose == core.PurposeEpochStart && pt.rep != nil {
-		pt.rep.pending.epochStart = r.placed.Position
+		pt.rep.pending.epochStart = r.placement.Position
 	}
-	c.replicating(pt, w, &r, nil)
+	c.startReplication(pt, w, &r, nil)
 	return true
 }
 
@@ -544,15 +544,15 @@ func (pt *partition) publishFold(end segment.MsgID) {
 	needed := pt.fold.Needed(start.ID, end)
 	pt.carriedFrom.Store(int64(from))
 	pt.needed.Store(uint64(needed))
-	pt.bound.note(keepFrom{needed, from}, pt.machine.State().End)
+	pt.bound.note(neededFrom{needed, from}, pt.machine.State().End)
 	if pt.fold.Len() == 0 {
 		pt.unclaimed.Store(uint64(pt.fold.Unclaimed))
 	} else {
-		pt.unclaimed.Store(notHeld)
+		pt.unclaimed.Store(noMsgID)
 	}
 	if pt.fold.TopicPaused {
-		pt.heldFrom.Store(uint64(pt.fold.HeldFrom))
+		pt.pausedFrom.Store(uint64(pt.fold.HeldFrom))
 	} else {
-		pt.heldFrom.Store(notHeld)
+		pt.pausedFrom.Store(noMsgID)
 	}
 }

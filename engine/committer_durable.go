@@ -31,7 +31,7 @@ func (c *committer) Durable(g *clog.Group) {
 			pt.postDeferred(w.deferred[b.deferFrom : b.deferFrom+b.deferN])
 		}
 		pt.visible.Store(uint64(b.nextID))
-		c.e.flusher.note(pt)
+		c.e.flusher.markDirty(pt)
 		if b.slice.Count == 0 {
 			continue
 		}
@@ -47,7 +47,7 @@ func (c *committer) Durable(g *clog.Group) {
 		w.touched[i] = nil
 		pt.wake()
 	}
-	c.e.asyncFree.giveBack()
+	c.e.asyncFree.recycle()
 	for i, cut := range w.cuts {
 		cut.durable <- nil
 		w.cuts[i] = nil
@@ -57,7 +57,7 @@ func (c *committer) Durable(g *clog.Group) {
 	w.batches = w.batches[:0]
 	w.puts = w.puts[:0]
 	// Last: who is answered and puts again need not wake anybody, see push.
-	if c.flying.Add(-1) == 0 && w.waiters > 1 {
+	if c.inFlight.Add(-1) == 0 && w.waiters > 1 {
 		// Goroutines that put, wait and put again are ready to run on this processor: their next puts belong into the next group. Without
 		// them it would carry only what came while this one was on the disk, half of all there is, and each answer would take two flushes.
 		runtime.Gosched()
@@ -69,8 +69,8 @@ func (c *committer) answer(w *groupWork) {
 	for i, p := range w.puts {
 		w.puts[i] = nil
 		p.next = nil
-		if p.own != nil && p.own.onCommit != nil {
-			p.own.onCommit(p)
+		if p.special != nil && p.special.onCommit != nil {
+			p.special.onCommit(p)
 		}
 		p.Err = nil
 		if p.waits {
@@ -80,15 +80,15 @@ func (c *committer) answer(w *groupWork) {
 			p.Done(p)
 			continue
 		}
-		if n := len(w.crowds); n == 0 || w.crowds[n-1] != (crowd{p.part, p.crowd}) {
-			w.crowds = append(w.crowds, crowd{p.part, p.crowd})
+		if n := len(w.gates); n == 0 || w.gates[n-1] != (gateRef{p.part, p.gateIndex}) {
+			w.gates = append(w.gates, gateRef{p.part, p.gateIndex})
 		}
 		p.answered.Store(true) // the waiter may be gone from here on
 	}
-	for _, cr := range w.crowds {
-		cr.part.disperse(cr.gate)
+	for _, cr := range w.gates {
+		cr.part.openGate(cr.index)
 	}
-	w.crowds = w.crowds[:0]
+	w.gates = w.gates[:0]
 }
 
 // Failed poisons every partition: nothing in flight or waiting will be stored.

@@ -17,15 +17,15 @@ func (c *committer) sealReplica(pt *partition, g *clog.Group, w *groupWork) bool
 	r.mu.Lock()
 	defer r.unlock()
 	for {
-		l := pt.take() // before the rest is looked at: who comes after this tells the committer again
+		l := pt.drain() // before the rest is looked at: who comes after this tells the committer again
 		if !c.appendIncoming(pt, g, w) || !c.writeCut(pt, g, w) || !c.beginEpoch(pt, g, w) {
-			pt.giveBackSome(l)
+			pt.prependAndStayReady(l)
 			return false
 		}
 		if l.head == nil {
 			return true
 		}
-		if l.head.own == nil || !l.head.own.drop { // a deleted topic's tombstone is this node's own business
+		if l.head.special == nil || !l.head.special.tombstone { // a deleted topic's tombstone is this node's own business
 			if !r.admits() {
 				pt.stall(l, false)
 				return true
@@ -38,7 +38,7 @@ func (c *committer) sealReplica(pt *partition, g *clog.Group, w *groupWork) bool
 			}
 		}
 		if c.sealList(pt, g, w, &l); l.head != nil {
-			pt.giveBack(l)
+			pt.prepend(l)
 			return false
 		}
 	}
@@ -47,10 +47,10 @@ func (c *committer) sealReplica(pt *partition, g *clog.Group, w *groupWork) bool
 // errPipelined says that puts wait for the batches before them.
 var errPipelined = errors.New("engine: batches are on their way to the followers")
 
-// giveBackSome is giveBack of a list that may be empty.
-func (pt *partition) giveBackSome(l putList) {
+// prependAndStayReady is giveBack of a list that may be empty.
+func (pt *partition) prependAndStayReady(l putList) {
 	if l.head != nil {
-		pt.giveBack(l)
+		pt.prepend(l)
 		return
 	}
 	pt.mu.Lock()
@@ -61,9 +61,9 @@ func (pt *partition) giveBackSome(l putList) {
 // stall gives back what may not be appended now. The next put, or the replica when something changed, tells the committer again. With piped only the
 // replica does, and a put with which enough for another batch is there: each of the others would wake the committer to find what it found.
 func (pt *partition) stall(l putList, piped bool) {
-	pt.giveBack(l)
+	pt.prepend(l)
 	pt.mu.Lock()
-	pt.ready, pt.piped = false, piped
+	pt.ready, pt.pipelined = false, piped
 	pt.mu.Unlock()
 }
 
@@ -90,7 +90,7 @@ func (c *committer) beginEpoch(pt *partition, g *clog.Group, w *groupWork) bool 
 		pt.machine.Step(&c.ev, &c.res)
 		r.granted = true
 	}
-	if !c.sealOwn(pt, g, w, core.PurposeEpochStart, 0) {
+	if !c.sealInternal(pt, g, w, core.PurposeEpochStart, 0) {
 		return false
 	}
 	r.startEpoch = false
@@ -102,7 +102,7 @@ func (c *committer) appendIncoming(pt *partition, g *clog.Group, w *groupWork) b
 	r := pt.rep
 	n := 0
 	for n < len(r.incoming) && c.appendOne(pt, g, w, &r.incoming[n]) {
-		letGo(r.incoming[n].frame)
+		releaseBuf(r.incoming[n].frame)
 		n++
 	}
 	done := n == len(r.incoming)
@@ -140,7 +140,7 @@ func (c *committer) appendOne(pt *partition, g *clog.Group, w *groupWork, in *in
 	pt.newest = max(pt.newest, h.Appended)
 	pt.writer.saw(&h, c.nowNs)
 	pt.log.Append(&s)
-	c.e.flusher.note(pt)
+	c.e.flusher.markDirty(pt)
 	w.sealed++
 	w.batches = append(w.batches, batchWork{part: pt, slice: s, nextID: h.NextID(), generation: in.generation})
 	return true
@@ -159,16 +159,16 @@ func (c *committer) foldIncoming(pt *partition, h *segment.Header, body []byte, 
 	}
 }
 
-// replicating hands a batch that was just sealed to the leader's machine: it goes to the followers while this node's own disk has it.
+// startReplication hands a batch that was just sealed to the leader's machine: it goes to the followers while this node's own disk has it.
 // Its puts leave the group: they are answered when it is committed.
-func (c *committer) replicating(pt *partition, w *groupWork, r *run, deferred []core.DeferredMessage) {
+func (c *committer) startReplication(pt *partition, w *groupWork, r *run, deferred []core.DeferredMessage) {
 	rep := pt.rep
 	if rep == nil {
 		return
 	}
 	b := &w.batches[len(w.batches)-1]
 	pt.log.Append(&b.slice)
-	c.e.flusher.note(pt)
+	c.e.flusher.markDirty(pt)
 	p := pendingBatch{position: b.slice.Position, nextID: b.nextID, count: r.count, sealedNs: rep.cn.now()}
 	p.bodyBytes = b.bodyBytes
 	if len(deferred) != 0 {

@@ -29,14 +29,14 @@ func newConfirmer(e *Engine) *confirmer {
 // again; while it is on its way, what the machine has more waits and merges.
 type controlPut struct {
 	Put
-	kind  ownPut
-	c     *Channel
-	index int
-	busy  bool // guarded by the channel's mu
-	// moved says that the channel has the partition no more. What it still has in the inbox is not stored: the next one, on this node too, has begun with a log
+	entries specialPut
+	c       *Channel
+	index   int
+	busy    bool // guarded by the channel's mu
+	// revoked says that the channel has the partition no more. What it still has in the inbox is not stored: the next one, on this node too, has begun with a log
 	// without it, and would not know of settings or a pause that were answered.
-	moved     atomic.Bool
-	take      uint64 // see core.EvConfirmsCommitted
+	revoked   atomic.Bool
+	takeSeq   uint64 // see core.EvConfirmsCommitted
 	ranges    []core.IDRange
 	deferrals []core.Deferral
 	dead      []core.DeadMessage
@@ -44,22 +44,22 @@ type controlPut struct {
 
 func newControlPut(c *Channel, index int) *controlPut {
 	p := &controlPut{c: c, index: index}
-	p.kind.of = p
-	p.kind.patient = true // an ordered channel waits for it, and nothing else would tell
-	returned := p.returned
+	p.entries.source = p
+	p.entries.noExpiry = true // an ordered channel waits for it, and nothing else would tell
+	returned := p.onAnswer
 	p.Done = func(*Put) { c.e.host.Spawn(returned) }
 	return p
 }
 
-// returned runs off the committer, which must not wait for a channel's lock.
-func (p *controlPut) returned() {
+// onAnswer runs off the committer, which must not wait for a channel's lock.
+func (p *controlPut) onAnswer() {
 	c := p.c
 	c.mu.Lock()
 	p.busy = false
 	deliver := false
 	if c.closed == nil {
 		if p.Err == nil {
-			c.tellCommitted(p, p.take)
+			c.controlsCommittedLocked(p, p.takeSeq)
 			deliver = c.settings.Order != core.OrderNone // the next message waited for this
 		}
 		c.queueControls()
@@ -82,7 +82,7 @@ func (c *Channel) queueControls() {
 	}
 	for i := range c.cursors {
 		cur := &c.cursors[i]
-		if cur.added && !cur.put.busy && c.m.HasControls(cur.part.number) {
+		if cur.assigned && !cur.put.busy && c.m.HasControls(cur.part.number) {
 			c.queued.Store(true)
 			c.e.confirmer.add(c)
 			return
@@ -98,11 +98,11 @@ func (c *Channel) sendControls() {
 	for i := range c.cursors {
 		cur := &c.cursors[i]
 		p := cur.put
-		if !cur.added || p.busy || !c.m.HasControls(cur.part.number) {
+		if !cur.assigned || p.busy || !c.m.HasControls(cur.part.number) {
 			continue
 		}
-		p.carry(c.m.TakeControls(cur.part.number, p.kind.controls[:0]))
-		p.take = c.m.LastTake(cur.part.number)
+		p.setControls(c.m.TakeControls(cur.part.number, p.entries.controls[:0]))
+		p.takeSeq = c.m.LastTake(cur.part.number)
 		p.busy = true
 		if err := cur.part.enqueue(context.Background(), &p.Put); err != nil {
 			p.busy = false // closed: what was confirmed will be delivered again, nothing is lost
@@ -110,14 +110,14 @@ func (c *Channel) sendControls() {
 	}
 }
 
-// lastControls hands over everything before the engine closes, even behind a control put that is on its
+// flushControls hands over everything before the engine closes, even behind a control put that is on its
 // way: after a graceful stop no confirmed message comes again. mu is held.
-func (c *Channel) lastControls() {
+func (c *Channel) flushControls() {
 	for i := range c.cursors {
 		cur := &c.cursors[i]
-		for !c.ephemeral && cur.added && c.m.HasControls(cur.part.number) {
+		for !c.ephemeral && cur.assigned && c.m.HasControls(cur.part.number) {
 			p := &Put{Done: func(*Put) {}}
-			p.own = &ownPut{controls: ownControls(c.m.TakeControls(cur.part.number, nil))}
+			p.special = &specialPut{controls: cloneControls(c.m.TakeControls(cur.part.number, nil))}
 			if cur.part.enqueue(context.Background(), p) != nil {
 				return
 			}
@@ -125,8 +125,8 @@ func (c *Channel) lastControls() {
 	}
 }
 
-// carry copies what the machine lent only until its next TakeControls.
-func (p *controlPut) carry(controls []core.Control) {
+// setControls copies what the machine lent only until its next TakeControls.
+func (p *controlPut) setControls(controls []core.Control) {
 	p.ranges, p.deferrals, p.dead = p.ranges[:0], p.deferrals[:0], p.dead[:0]
 	for i := range controls {
 		ct := &controls[i]
@@ -143,8 +143,8 @@ func (p *controlPut) carry(controls []core.Control) {
 			ct.Deferrals = p.deferrals
 		}
 	}
-	p.kind.controls = controls
-	p.own = &p.kind
+	p.entries.controls = controls
+	p.special = &p.entries
 }
 
 func (f *confirmer) add(c *Channel) {
@@ -180,16 +180,16 @@ func (f *confirmer) flush() {
 		c.mu.Unlock()
 	}
 	if len(held) > 0 {
-		f.flushHeld(held)
+		f.flushBusy(held)
 	}
 }
 
-// heldPatience is how long the other channels' confirmations wait for those of channels that somebody is at work on: most often for much less than a millisecond. A
+// busyPatience is how long the other channels' confirmations wait for those of channels that somebody is at work on: most often for much less than a millisecond. A
 // read from a device that hangs may keep one for ever.
-const heldPatience = 20 * time.Millisecond
+const busyPatience = 20 * time.Millisecond
 
-// flushHeld sends the controls of channels whose locks were held, each as soon as it is free.
-func (f *confirmer) flushHeld(held []*Channel) {
+// flushBusy sends the controls of channels whose locks were held, each as soon as it is free.
+func (f *confirmer) flushBusy(held []*Channel) {
 	sent := make(chan struct{}, len(held))
 	for _, c := range held {
 		f.e.host.Spawn(func() { // at most one of a channel: it is not listed again before that
@@ -199,7 +199,7 @@ func (f *confirmer) flushHeld(held []*Channel) {
 			sent <- struct{}{}
 		})
 	}
-	until := f.e.host.Mono() + heldPatience
+	until := f.e.host.Mono() + busyPatience
 	for range held {
 		if _, byTime := f.e.host.EitherUntil(until, sent, nil); byTime {
 			return
@@ -213,13 +213,13 @@ func (c *Channel) sendQueued() {
 	c.sendControls()
 }
 
-// learnFate takes in what became of controls that were answered.
-func (c *Channel) learnFate(w controlWait) {
+// applyOutcome takes in what became of controls that were answered.
+func (c *Channel) applyOutcome(w controlWait) {
 	switch {
 	case w.Err == nil:
-		c.committed(w.put, w.take)
+		c.controlsCommitted(w.put, w.takeSeq)
 	case errors.Is(w.Err, ErrUnknown):
-		c.probe(w.put, w.take)
+		c.probeCommit(w.put, w.takeSeq)
 	}
 	w.free()
 }
@@ -227,34 +227,34 @@ func (c *Channel) learnFate(w controlWait) {
 // controlWait is a waiter for controls that were taken from the machine.
 type controlWait struct {
 	*waiter
-	pt   *partition
-	put  *controlPut // of the partition's cursor then: a later one's takes are others
-	take uint64      // see core.EvConfirmsCommitted
+	pt      *partition
+	put     *controlPut // of the partition's cursor then: a later one's takes are others
+	takeSeq uint64      // see core.EvConfirmsCommitted
 }
 
-// committed tells the machine that the log has, for good, what was taken up to a take.
-func (c *Channel) committed(put *controlPut, take uint64) {
+// controlsCommitted tells the machine that the log has, for good, what was taken up to a take.
+func (c *Channel) controlsCommitted(put *controlPut, take uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed == nil {
-		c.tellCommitted(put, take)
+		c.controlsCommittedLocked(put, take)
 	}
 }
 
-// probe finds out when controls are committed whose caller could not wait for it: they are when something behind them in the log is. If
+// probeCommit finds out when controls are committed whose caller could not wait for it: they are when something behind them in the log is. If
 // this node leads no more then, the channel has ended, or the partition's part of it.
-func (c *Channel) probe(put *controlPut, take uint64) {
+func (c *Channel) probeCommit(put *controlPut, take uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed != nil || c.cursors[put.index].put != put {
 		return
 	}
 	p := &Put{}
-	p.own = &ownPut{of: put, patient: true, controls: []core.Control{{Kind: core.ChannelPaused, Channel: c.name, Flag: c.m.Stats().Paused}}}
+	p.special = &specialPut{source: put, noExpiry: true, controls: []core.Control{{Kind: core.ChannelPaused, Channel: c.name, Flag: c.m.Stats().Paused}}}
 	p.Done = func(p *Put) {
 		if p.Err == nil {
 			c.e.host.Spawn(func() {
-				c.committed(put, take)
+				c.controlsCommitted(put, take)
 				c.pump()
 			})
 		}
@@ -262,19 +262,19 @@ func (c *Channel) probe(put *controlPut, take uint64) {
 	_ = c.cursors[put.index].part.enqueue(context.Background(), p) // it leads no more, or the engine ends
 }
 
-// tellCommitted is committed for who holds mu.
-func (c *Channel) tellCommitted(put *controlPut, take uint64) {
+// controlsCommittedLocked is committed for who holds mu.
+func (c *Channel) controlsCommittedLocked(put *controlPut, take uint64) {
 	cur := &c.cursors[put.index]
 	if cur.put != put {
 		return // the partition was given away meanwhile, and may be back
 	}
 	c.ev = core.Event{Kind: core.EvConfirmsCommitted, Part: cur.part.number, Take: take}
 	c.step()
-	c.carryDead()
+	c.startDeadLetterMover()
 }
 
-// ownControls makes what the machine lent its own.
-func ownControls(controls []core.Control) []core.Control {
+// cloneControls makes what the machine lent its own.
+func cloneControls(controls []core.Control) []core.Control {
 	for i := range controls {
 		controls[i].Ranges = slices.Clone(controls[i].Ranges)
 		controls[i].Deferrals = slices.Clone(controls[i].Deferrals)

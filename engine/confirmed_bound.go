@@ -13,51 +13,51 @@ import (
 //
 // The zero value lets nothing go. The committer notes, the flusher settles.
 type confirmedBound struct {
-	mu       sync.Mutex
-	settled  keepFrom       // holds whatever is cut
-	coming   keepFrom       // holds once the log is committed up to comingAt
-	latest   keepFrom       // by all that is in the log, which ends at latestAt
-	comingAt segment.Offset // 0: there is none
-	latestAt segment.Offset
+	mu          sync.Mutex
+	safe        neededFrom     // holds whatever is cut
+	candidate   neededFrom     // holds once the log is committed up to candidateAt
+	latest      neededFrom     // by all that is in the log, which ends at latestAt
+	candidateAt segment.Offset // 0: there is none
+	latestAt    segment.Offset
 }
 
-// keepFrom says what is needed: messages from id on where they were published, and the control batches that carry others from at on.
-type keepFrom struct {
+// neededFrom says what is needed: messages from id on where they were published, and the control batches that carry others from at on.
+type neededFrom struct {
 	id segment.MsgID
 	at segment.Offset
 }
 
-func (k keepFrom) min(o keepFrom) keepFrom { return keepFrom{min(k.id, o.id), min(k.at, o.at)} }
+func (k neededFrom) min(o neededFrom) neededFrom { return neededFrom{min(k.id, o.id), min(k.at, o.at)} }
 
-// note takes what the fold says at the log's end. After a cut that is before comingAt: the rest of the log that coming was taken of is gone, and coming is no more
+// note takes what the fold says at the log's end. After a cut that is before candidateAt: the rest of the log that coming was taken of is gone, and coming is no more
 // than what the part that is left allows.
-func (b *confirmedBound) note(k keepFrom, end segment.Offset) {
+func (b *confirmedBound) note(k neededFrom, end segment.Offset) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.latest, b.latestAt = k, end
-	b.settled, b.coming = b.settled.min(k), b.coming.min(k)
-	b.comingAt = min(b.comingAt, end)
+	b.safe, b.candidate = b.safe.min(k), b.candidate.min(k)
+	b.candidateAt = min(b.candidateAt, end)
 }
 
-// settle returns what holds now that the log is committed up to an offset.
-func (b *confirmedBound) settle(committed segment.Offset) keepFrom {
+// advance returns what holds now that the log is committed up to an offset.
+func (b *confirmedBound) advance(committed segment.Offset) neededFrom {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if committed < b.comingAt {
-		return b.settled // a later one would never hold while confirmations come faster than they are committed
+	if committed < b.candidateAt {
+		return b.safe // a later one would never hold while confirmations come faster than they are committed
 	}
-	if b.comingAt > 0 {
-		b.settled = b.coming
+	if b.candidateAt > 0 {
+		b.safe = b.candidate
 	}
-	if b.coming, b.comingAt = b.latest, b.latestAt; committed >= b.comingAt {
-		b.settled, b.comingAt = b.coming, 0
+	if b.candidate, b.candidateAt = b.latest, b.latestAt; committed >= b.candidateAt {
+		b.safe, b.candidateAt = b.candidate, 0
 	}
-	return b.settled
+	return b.safe
 }
 
-// now is what settle returned last, or less.
-func (b *confirmedBound) now() keepFrom {
+// current is what settle returned last, or less.
+func (b *confirmedBound) current() neededFrom {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.settled
+	return b.safe
 }

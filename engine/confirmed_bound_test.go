@@ -13,16 +13,16 @@ func TestConfirmedBound(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		var b confirmedBound
-		log := []keepFrom{{}} // log[i] is the bound of the log that ends at i; the first is an empty one's
+		log := []neededFrom{{}} // log[i] is the bound of the log that ends at i; the first is an empty one's
 		committed := 0
-		if b.settle(segment.Offset(5)) != (keepFrom{}) {
+		if b.advance(segment.Offset(5)) != (neededFrom{}) {
 			t.Fatal("something goes before anything was noted")
 		}
 		b.note(log[0], 0)
 		for range 40 {
 			switch r.IntN(5) {
 			case 0, 1:
-				log = append(log, keepFrom{segment.MsgID(r.IntN(50)), segment.Offset(r.IntN(50))})
+				log = append(log, neededFrom{segment.MsgID(r.IntN(50)), segment.Offset(r.IntN(50))})
 				b.note(log[len(log)-1], segment.Offset(len(log)-1))
 			case 2:
 				committed += r.IntN(len(log) - committed)
@@ -32,15 +32,15 @@ func TestConfirmedBound(t *testing.T) {
 					b.note(log[len(log)-1], segment.Offset(len(log)-1))
 				}
 			}
-			got := b.settle(segment.Offset(committed))
+			got := b.advance(segment.Offset(committed))
 			for at, k := range log[committed:] {
 				if got.id > k.id || got.at > k.at {
 					t.Fatalf("seed %d: %+v is settled with %d committed, and a cut to %d leaves %+v", seed, got, committed, committed+at, k)
 				}
 			}
 		}
-		b.settle(segment.Offset(len(log) - 1))
-		if got := b.settle(segment.Offset(len(log) - 1)); got != log[len(log)-1] {
+		b.advance(segment.Offset(len(log) - 1))
+		if got := b.advance(segment.Offset(len(log) - 1)); got != log[len(log)-1] {
 			t.Fatalf("seed %d: %+v is settled, and all is committed: %+v", seed, got, log[len(log)-1])
 		}
 	}

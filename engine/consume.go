@@ -29,8 +29,8 @@ type Message struct {
 	text     []byte
 }
 
-// keep copies a message's headers.
-func (m *Message) keep(headers []Header) {
+// copyHeaders copies a message's headers.
+func (m *Message) copyHeaders(headers []Header) {
 	m.Headers = nil
 	if len(headers) == 0 {
 		return
@@ -107,7 +107,7 @@ func (s *handlerSink) Deliver(d *Delivery) bool {
 	}
 	m.ID, m.Timestamp, m.Attempts, m.consumer = d.ID, time.Unix(0, d.Timestamp), d.Attempts, s.consumer
 	m.Body = append(m.Body[:0], d.Body...)
-	m.keep(d.Headers)
+	m.copyHeaders(d.Headers)
 	select {
 	case s.messages <- m:
 	default:

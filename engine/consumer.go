@@ -9,17 +9,17 @@ import (
 
 // Consumer is one subscriber of a channel. Its methods are safe for concurrent use.
 type Consumer struct {
-	ch       *Channel
-	id       core.ClientID
-	sink     Sink
-	label    any
-	delivery Delivery
-	touched  bool
-	stopped  bool
-	clean    bool            // nothing of it is on its way through another node
-	follows  bool            // it was attached because this node leads something
-	only     *uint32         // the partition that it reads; nil: all
-	remote   *remoteConsumer // other nodes serve it; the channel does not know it
+	ch          *Channel
+	id          core.ClientID
+	sink        Sink
+	label       any
+	delivery    Delivery
+	touched     bool
+	stopped     bool
+	clean       bool            // nothing of it is on its way through another node
+	needsLeader bool            // it was attached because this node leads something
+	only        *uint32         // the partition that it reads; nil: all
+	remote      *remoteConsumer // other nodes serve it; the channel does not know it
 }
 
 // Attach subscribes a sink to what this node leads. Nothing is delivered before Ready and Pump.
@@ -35,12 +35,12 @@ func (c *Channel) attach(o ConsumerOptions, s Sink, follows bool) (*Consumer, er
 	if c.closed != nil {
 		return nil, c.closed
 	}
-	if follows && !c.t.servesAny() { // with mu: closeStranded sees the consumer, or this sees why it was called
+	if follows && !c.t.servesAny() { // with mu: closeLeftoverConsumers sees the consumer, or this sees why it was called
 		return nil, errServesNothing
 	}
-	c.takePosts()
+	c.applyPostsLocked()
 	c.nextID++
-	k := &Consumer{ch: c, id: c.nextID, sink: s, label: o.Label, follows: follows, only: o.Partition}
+	k := &Consumer{ch: c, id: c.nextID, sink: s, label: o.Label, needsLeader: follows, only: o.Partition}
 	c.ev = core.Event{Kind: core.EvSubscribe, Client: k.id, MsgTimeoutMs: timeout.Milliseconds(), SampleRate: o.SampleRate}
 	if o.Partition != nil {
 		c.ev.Only = *o.Partition + 1
@@ -106,7 +106,7 @@ func (k *Consumer) finish(id ID, seen uint64) error {
 		return ErrNotInFlight
 	}
 	if k.remote != nil {
-		return k.remote.say(&wire.Consume{Kind: wire.ConsumeFinish, ID: uint64(id)})
+		return k.remote.sendOp(&wire.Consume{Kind: wire.ConsumeFinish, ID: uint64(id)})
 	}
 	return k.do(core.Event{Kind: core.EvFinish, ID: id, Seen: seen})
 }
@@ -119,7 +119,7 @@ func (k *Consumer) requeue(id ID, delay time.Duration, seen uint64) error {
 		return ErrNotInFlight
 	}
 	if k.remote != nil {
-		return k.remote.say(&wire.Consume{Kind: wire.ConsumeRequeue, ID: uint64(id), DelayMs: requeueDelay(delay)})
+		return k.remote.sendOp(&wire.Consume{Kind: wire.ConsumeRequeue, ID: uint64(id), DelayMs: requeueDelay(delay)})
 	}
 	if delay >= time.Millisecond && !k.ch.ephemeral && k.ch.t.partitions()[id.Partition()].stateFull(1) {
 		return ErrStateFull
@@ -135,13 +135,13 @@ func (k *Consumer) touch(id ID, seen uint64) error {
 		return ErrNotInFlight
 	}
 	if k.remote != nil {
-		return k.remote.say(&wire.Consume{Kind: wire.ConsumeTouch, ID: uint64(id)})
+		return k.remote.sendOp(&wire.Consume{Kind: wire.ConsumeTouch, ID: uint64(id)})
 	}
 	return k.do(core.Event{Kind: core.EvTouch, ID: id, Seen: seen})
 }
 
-// giveBack takes a delivery that the client's node did not hand over.
-func (k *Consumer) giveBack(id ID, serial uint64) {
+// returnDelivery takes a delivery that the client's node did not hand over.
+func (k *Consumer) returnDelivery(id ID, serial uint64) {
 	if k.ch.has(id) {
 		_ = k.do(core.Event{Kind: core.EvReturn, ID: id, Seen: serial}) // it timed out long ago, or the channel is closed
 	}
@@ -195,8 +195,8 @@ func (k *Consumer) Close() {
 	k.detach()
 }
 
-// closeAs is Close for another node's client.
-func (k *Consumer) closeAs(clean bool) {
+// closeRemote is Close for another node's client.
+func (k *Consumer) closeRemote(clean bool) {
 	k.ch.mu.Lock()
 	k.clean = clean
 	k.ch.mu.Unlock()
@@ -211,7 +211,7 @@ func (k *Consumer) detach() bool {
 		c.mu.Unlock()
 		return false
 	}
-	c.forget(k)
+	c.unsubscribeLocked(k)
 	last := len(c.consumers) == 0 && c.closed == nil
 	c.mu.Unlock()
 	if last && c.ephemeral {

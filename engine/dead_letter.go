@@ -30,26 +30,26 @@ const TagHeader = "tag"
 const redriveChannel = "redrive"
 
 const (
-	maxCarryCount   = 64 // dead letters that are on their way at once
-	carryPause      = 50 * time.Millisecond
-	maxCarryPause   = 30 * time.Second
+	maxMoveCount    = 64 // dead letters that are on their way at once
+	movePause       = 50 * time.Millisecond
+	maxMovePause    = 30 * time.Second
 	deadHeaderCount = 4 // of the headers above in a dead letter
 )
 
-// carryDead sets the carrier to work if there is something in the outbox; mu is held. Before start the engine is being opened: topics are not all
+// startDeadLetterMover sets the carrier to work if there is something in the outbox; mu is held. Before start the engine is being opened: topics are not all
 // there, and nothing can be published.
-func (c *Channel) carryDead() {
-	if !c.started || c.carrying || c.closed != nil || c.settings.Version == 0 || c.outboxCount() == 0 {
+func (c *Channel) startDeadLetterMover() {
+	if !c.started || c.deadLetterMover || c.closed != nil || c.settings.Version == 0 || c.outboxCount() == 0 {
 		return
 	}
-	c.carrying = true
-	c.e.background(c.carry)
+	c.deadLetterMover = true
+	c.e.background(c.moveDeadLetters)
 }
 
 // outboxCount is how many dead letters the channel has that its dead-letter topic does not have yet; mu is held.
 func (c *Channel) outboxCount() (n int) {
 	for i := range c.cursors {
-		if cur := &c.cursors[i]; cur.added {
+		if cur := &c.cursors[i]; cur.assigned {
 			c.outbox = c.m.Outbox(cur.part.number, c.outbox[:0])
 			n += len(c.outbox)
 		}
@@ -57,10 +57,10 @@ func (c *Channel) outboxCount() (n int) {
 	return n
 }
 
-// carry works off the outbox: what the log says is a dead letter goes to the dead-letter topic, and when that has it, the log is told. A crash
+// moveDeadLetters works off the outbox: what the log says is a dead letter goes to the dead-letter topic, and when that has it, the log is told. A crash
 // between the two brings it there twice, never not at all.
-func (c *Channel) carry() {
-	pause, told := carryPause, ""
+func (c *Channel) moveDeadLetters() {
+	pause, told := movePause, ""
 	for {
 		dead, name, ok := c.nextDead()
 		if !ok {
@@ -69,7 +69,7 @@ func (c *Channel) carry() {
 		moved, err := c.moveDead(dead, name)
 		c.movedDead(moved)
 		if err == nil {
-			pause, told = carryPause, ""
+			pause, told = movePause, ""
 			continue
 		}
 		if text := err.Error(); text != told {
@@ -79,7 +79,7 @@ func (c *Channel) carry() {
 		if !c.e.host.Pause(pause, c.done) {
 			return
 		}
-		pause = min(2*pause, maxCarryPause)
+		pause = min(2*pause, maxMovePause)
 	}
 }
 
@@ -97,15 +97,15 @@ func (c *Channel) nextDead() (dead []deadLetter, name string, ok bool) {
 		return nil, "", false
 	}
 	for i := range c.cursors {
-		if cur := &c.cursors[i]; cur.added && len(dead) < maxCarryCount {
+		if cur := &c.cursors[i]; cur.assigned && len(dead) < maxMoveCount {
 			c.outbox = c.m.Outbox(cur.part.number, c.outbox[:0])
-			for _, d := range c.outbox[:min(len(c.outbox), maxCarryCount-len(dead))] {
+			for _, d := range c.outbox[:min(len(c.outbox), maxMoveCount-len(dead))] {
 				dead = append(dead, deadLetter{core.MakeID(cur.part.number, d.ID), d.Attempts})
 			}
 		}
 	}
 	if len(dead) == 0 {
-		c.carrying = false
+		c.deadLetterMover = false
 		return nil, "", false
 	}
 	name = c.settings.DeadLetter
@@ -177,12 +177,12 @@ func (e *Engine) deadLetterTopic(ctx context.Context, name string) (*Topic, erro
 	switch _, ok := t.LookupChannel(redriveChannel); {
 	case e.cluster == nil && ok:
 		return t, nil
-	case e.cluster != nil && t.keeps.Load() && t.hasChannel(redriveChannel):
+	case e.cluster != nil && t.hasRedrive.Load() && t.hasChannel(redriveChannel):
 		return t, nil
 	}
 	// What this node knows of the channel may not be committed yet, and a failover takes it back.
 	if _, err = t.CreateChannel(ctx, redriveChannel); err == nil {
-		t.keeps.Store(true)
+		t.hasRedrive.Store(true)
 	}
 	return t, err
 }
@@ -199,7 +199,7 @@ func (c *Channel) movedDead(ids []ID) {
 		return // whoever leads next moves them again
 	}
 	for i := range c.cursors {
-		if rs := rangesOf(ids, c.cursors[i].part.number); c.cursors[i].added && len(rs) > 0 {
+		if rs := rangesOf(ids, c.cursors[i].part.number); c.cursors[i].assigned && len(rs) > 0 {
 			c.ev = core.Event{Kind: core.EvDeadMoved, Part: c.cursors[i].part.number, Ranges: rs}
 			c.step()
 		}
@@ -262,7 +262,7 @@ func (c *Channel) Redrive(ctx context.Context, max int) (moved int, err error) {
 	req := &peekRequest{OriginTopic: c.t.name, OriginChannel: c.name, Next: make([]ID, from.Partitions())}
 	for moved < max {
 		var dead []PeekedMessage
-		req.Count = min(max-moved, maxCarryCount)
+		req.Count = min(max-moved, maxMoveCount)
 		if err := store.ask(ctx, operation{Kind: opPeek, Peek: req}, nil, collect(&dead)); err != nil || len(dead) == 0 {
 			return moved, err
 		}
@@ -303,8 +303,8 @@ func (c *Channel) sendBack(ctx context.Context, store *Channel, dead []PeekedMes
 	return len(op.IDs), errors.Join(err, store.ask(ctx, op, concerned, nil))
 }
 
-// confirmHere makes op.IDs confirmed, whoever has them in flight.
-func (c *Channel) confirmHere(ctx context.Context, op operation) error {
+// confirmLocal makes op.IDs confirmed, whoever has them in flight.
+func (c *Channel) confirmLocal(ctx context.Context, op operation) error {
 	var evs []core.Event
 	for _, id := range op.IDs {
 		if n := id.Partition(); op.about(n) && c.hasPartition(int(n)) {

@@ -18,7 +18,7 @@ func TestDelayCountsFromThePut(t *testing.T) {
 	pt := topic.partitions()[0]
 	var came int64
 	done := make(chan error, 2)
-	pt.look(func() { // the committer gathers
+	pt.runOnCommitter(func() { // the committer gathers
 		for begun := e.clock.nowNs(); came < begun+int64(10*time.Millisecond); came = e.clock.nowNs() {
 		}
 		p := &Put{Messages: [][]byte{[]byte("later")}, Defer: time.Hour, Done: func(p *Put) { done <- p.Err }}

@@ -18,7 +18,7 @@ func (c *Channel) pump() {
 			c.mu.Unlock()
 			return
 		}
-		again = c.turn()
+		again = c.deliverRound()
 		flush := append(room[:0], c.touched...)
 		for _, k := range c.touched {
 			k.touched = false
@@ -33,16 +33,16 @@ func (c *Channel) pump() {
 	}
 }
 
-// turn delivers until nothing is left, nobody has credit, or the turn is long enough to let others have mu;
+// deliverRound delivers until nothing is left, nobody has credit, or the turn is long enough to let others have mu;
 // then it returns true. mu is held.
-func (c *Channel) turn() (again bool) {
+func (c *Channel) deliverRound() (again bool) {
 	left := c.e.opts.MaxDeliveriesAtOne
-	if c.e.cluster != nil && (!c.e.cluster.leased() || c.outlived()) {
+	if c.e.cluster != nil && (!c.e.cluster.leased() || c.hasStaleEpoch()) {
 		return false // another node may deliver by now
 	}
 	c.tick()
 	for {
-		c.see()
+		c.syncVisible()
 		left = c.redeliver(left)
 		before := left
 		for i := range c.cursors {
@@ -50,7 +50,7 @@ func (c *Channel) turn() (again bool) {
 				left = c.read(i, left)
 			}
 		}
-		if left == before && c.yielded {
+		if left == before && c.yieldedRedelivery {
 			left = c.redeliver(left) // there is no new message that could take its turn
 		}
 		if left <= 0 {
@@ -69,11 +69,11 @@ func (c *Channel) turn() (again bool) {
 	}
 }
 
-// outlived says that a partition of the channel is not this node's any more, or not in that epoch: the channel ends, or gives it away, as soon as
+// hasStaleEpoch says that a partition of the channel is not this node's any more, or not in that epoch: the channel ends, or gives it away, as soon as
 // nobody else changes the topic (syncChannels). mu is held.
-func (c *Channel) outlived() bool {
+func (c *Channel) hasStaleEpoch() bool {
 	for i := range c.cursors {
-		if cur := &c.cursors[i]; cur.added && cur.part.rep != nil && (cur.part.rep.serving() != cur.epoch || cur.part.rep.fencedAbove(cur.epoch)) {
+		if cur := &c.cursors[i]; cur.assigned && cur.part.rep != nil && (cur.part.rep.serving() != cur.epoch || cur.part.rep.fencedAbove(cur.epoch)) {
 			return true
 		}
 	}
@@ -92,7 +92,7 @@ func (c *Channel) tick() {
 func (c *Channel) arm() {
 	c.queueControls()
 	due, ok := c.m.NextDue()
-	if cn := c.e.cluster; cn != nil && (!cn.leased() || c.outlived()) {
+	if cn := c.e.cluster; cn != nil && (!cn.leased() || c.hasStaleEpoch()) {
 		due, ok = c.e.now().Add(tickInterval).UnixMilli(), true // nothing happens meanwhile, and nobody says when that ends
 	}
 	if !ok || c.armed != 0 && c.armed <= due {
@@ -105,26 +105,26 @@ func (c *Channel) arm() {
 // moreVisible says whether a commit happened since see.
 func (c *Channel) moreVisible() bool {
 	for i := range c.cursors {
-		if cur := &c.cursors[i]; cur.added && cur.part.visibleEnd() > cur.end {
+		if cur := &c.cursors[i]; cur.assigned && cur.part.visibleEnd() > cur.end {
 			return true
 		}
 	}
 	return c.posted.Load()
 }
 
-// see tells the machine what is committed by now. Deferred messages are posted before they are made
+// syncVisible tells the machine what is committed by now. Deferred messages are posted before they are made
 // visible, so taking the posts after reading the ends misses none.
-func (c *Channel) see() {
+func (c *Channel) syncVisible() {
 	for i := range c.cursors {
-		c.cursors[i].seen = c.cursors[i].part.visibleEnd()
+		c.cursors[i].newEnd = c.cursors[i].part.visibleEnd()
 	}
-	c.takePosts()
+	c.applyPostsLocked()
 	for i := range c.cursors {
 		cur := &c.cursors[i]
-		if !cur.added || cur.seen <= cur.end {
+		if !cur.assigned || cur.newEnd <= cur.end {
 			continue
 		}
-		cur.end = cur.seen
+		cur.end = cur.newEnd
 		c.ev = core.Event{Kind: core.EvVisible, Part: cur.part.number, End: cur.end}
 		c.step()
 	}
@@ -133,7 +133,7 @@ func (c *Channel) see() {
 // read offers messages of one partition to the machine, batch by batch.
 func (c *Channel) read(index, left int) int {
 	cur := &c.cursors[index]
-	if !cur.added || cur.bad != nil {
+	if !cur.assigned || cur.bad != nil {
 		return left
 	}
 	for left > 0 && c.m.Hungry() {
@@ -222,7 +222,7 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 		return left, false
 	}
 	now := c.e.now().UnixNano()
-	judged := c.judges || h.Flags&segment.FlagHeaders != 0 // else headers, of which there are none, say nothing
+	judged := c.needsHeaders || h.Flags&segment.FlagHeaders != 0 // else headers, of which there are none, say nothing
 	c.records.Reset(h, records)
 	c.offer = core.Event{Kind: core.EvOffer, Part: cur.part.number, At: cur.at} // not anew for every message: it is large
 	id := h.FirstID
@@ -241,7 +241,7 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 		}
 		c.offer.Msg, c.offer.Index = id, index
 		if judged {
-			c.judge(r.Headers, &c.offer)
+			c.evalHeaders(r.Headers, &c.offer)
 		}
 		c.m.Step(now, &c.offer, &c.res)
 		switch c.res.Decision {
@@ -258,7 +258,7 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 			}
 			return left, false
 		case core.Deliver:
-			c.hand(h, r)
+			c.deliverOne(h, r)
 			if left--; left == 0 {
 				// The batch is not finished; the next turn comes back to it.
 				return 0, false
@@ -272,8 +272,8 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 	return left, true
 }
 
-// judge says what a message's headers mean to the channel.
-func (c *Channel) judge(headers []segment.KV, ev *core.Event) {
+// evalHeaders says what a message's headers mean to the channel.
+func (c *Channel) evalHeaders(headers []segment.KV, ev *core.Event) {
 	ev.Unwanted, ev.Key, ev.Tag = !c.matcher.Match(headers) || c.forOther(headers), 0, 0
 	if c.settings.Order == core.OrderKey {
 		if key := headerOf(headers, c.keyHeader); key != nil {
@@ -317,8 +317,8 @@ func (c *Channel) plain(h *segment.Header, body []byte) ([]byte, error) {
 	return out, err
 }
 
-// hand gives the message that the machine just assigned to its client.
-func (c *Channel) hand(h *segment.Header, r *segment.Record) {
+// deliverOne gives the message that the machine just assigned to its client.
+func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 	k := c.consumers[c.res.Client]
 	k.delivery = Delivery{ID: c.res.ID, Timestamp: h.Created + r.TimeDelta*1000, Attempts: c.res.Attempts, Body: r.Body, Headers: r.Headers}
 	if c.res.Serial != 0 {
@@ -340,13 +340,13 @@ func (c *Channel) hand(h *segment.Header, r *segment.Record) {
 
 // redeliver hands out what comes again: requeued, timed out, deferred and due.
 func (c *Channel) redeliver(left int) int {
-	c.yielded = false
+	c.yieldedRedelivery = false
 	defer c.fetched.close(c)
 	for left > 0 {
 		c.ev = core.Event{Kind: core.EvRedeliver}
 		switch res := c.step(); res.Decision {
 		case core.Hold:
-			c.yielded = res.Why == core.HoldTurn
+			c.yieldedRedelivery = res.Why == core.HoldTurn
 			return left
 		case core.Skip:
 			continue

@@ -21,11 +21,11 @@ type diskHealth struct {
 	began time.Time
 	stop  chan struct{} // closed when the engine's files are released
 
-	state    atomic.Uint32 // core.DiskState
-	waitedMs atomic.Int64
-	probing  atomic.Bool // a probe is with the disk
-	kept     atomic.Bool // the last hand-over gave nothing away; the watch has not heard of it yet
-	probe    sync.WaitGroup
+	state          atomic.Uint32 // core.DiskState
+	waitedMs       atomic.Int64
+	probing        atomic.Bool // a probe is with the disk
+	handOverFailed atomic.Bool // the last hand-over gave nothing away; the watch has not heard of it yet
+	probe          sync.WaitGroup
 
 	mu    sync.Mutex // held while the watch starts something, and while ended is set
 	ended bool       // nothing may be started: the engine closes
@@ -82,14 +82,14 @@ func (e *Engine) stepDiskWatch() {
 	d := &e.disks
 	begun, done := e.pulse.Counts()
 	before := d.now()
-	if d.kept.Swap(false) {
+	if d.handOverFailed.Swap(false) {
 		d.watch.Kept()
 	}
 	v := d.watch.Step(int64(e.host.Since(d.began)), begun, done)
 	d.waitedMs.Store(v.WaitedNs / int64(time.Millisecond))
 	d.state.Store(uint32(v.State))
 	if v.Changed {
-		e.tellDiskChange(before, v)
+		e.logDiskChange(before, v)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -97,10 +97,10 @@ func (e *Engine) stepDiskWatch() {
 		return
 	}
 	if v.Tell && e.cluster != nil {
-		e.cluster.diskIs(v.State)
+		e.cluster.announceDisk(v.State)
 	}
 	if v.HandOver && e.cluster != nil && e.opts.DiskPatience > 0 {
-		e.cluster.spawn(e.cluster.giveAway)
+		e.cluster.spawn(e.cluster.evacuate)
 	}
 	if v.Probe && e.opts.DiskProbeAfter > 0 && d.probing.CompareAndSwap(false, true) {
 		e.host.SpawnIn(&d.probe, func() {
@@ -117,8 +117,8 @@ func (d *diskHealth) end() {
 	d.mu.Unlock()
 }
 
-// tellDiskChange is the one line about a change. A disk changes at most once in a fifth of the patience, and is good only after two.
-func (e *Engine) tellDiskChange(before core.DiskState, v core.DiskVerdict) {
+// logDiskChange is the one line about a change. A disk changes at most once in a fifth of the patience, and is good only after two.
+func (e *Engine) logDiskChange(before core.DiskState, v core.DiskVerdict) {
 	waited := time.Duration(v.WaitedNs).Round(time.Millisecond)
 	switch {
 	case v.State == core.DiskHung && before < core.DiskHung:
@@ -160,18 +160,18 @@ func (e *Engine) writeProbe() (err error) {
 	return errors.Join(err, f.Close())
 }
 
-// diskIs lets the other nodes know, as soon as the store takes it. It does not wait.
-func (cn *clusterNode) diskIs(state core.DiskState) {
+// announceDisk lets the other nodes know, as soon as the store takes it. It does not wait.
+func (cn *clusterNode) announceDisk(state core.DiskState) {
 	cn.diskWanted.Store(uint32(state))
-	if !cn.diskTelling.CompareAndSwap(false, true) {
+	if !cn.reportingDisk.CompareAndSwap(false, true) {
 		return // who tells looks again
 	}
 	cn.spawn(func() {
 		for cn.ctx.Err() == nil {
 			want := core.DiskState(cn.diskWanted.Load())
-			if err := cn.tellDisk(want); err == nil || errors.Is(err, meta.ErrNotFound) {
-				cn.diskTelling.Store(false)
-				if core.DiskState(cn.diskWanted.Load()) == want || !cn.diskTelling.CompareAndSwap(false, true) {
+			if err := cn.reportDisk(want); err == nil || errors.Is(err, meta.ErrNotFound) {
+				cn.reportingDisk.Store(false)
+				if core.DiskState(cn.diskWanted.Load()) == want || !cn.reportingDisk.CompareAndSwap(false, true) {
 					return
 				}
 				continue
@@ -181,7 +181,7 @@ func (cn *clusterNode) diskIs(state core.DiskState) {
 	})
 }
 
-func (cn *clusterNode) tellDisk(state core.DiskState) error {
+func (cn *clusterNode) reportDisk(state core.DiskState) error {
 	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
 	defer cancel()
 	return cn.store.ReportDisk(ctx, metaDisk(state))

@@ -45,19 +45,19 @@ type Engine struct {
 	cluster   *clusterNode // nil: a single node
 	host      host.Host
 
-	mu       sync.RWMutex
-	topics   map[string]*Topic
-	gone     goneNames    // topics
-	parts    []*partition // of all topics; the committer's checkpoint walks it
-	closed   bool
-	creating map[string]*creation
+	mu            sync.RWMutex
+	topics        map[string]*Topic
+	deletedTopics deletedNames // topics
+	parts         []*partition // of all topics; the committer's checkpoint walks it
+	closed        bool
+	creating      map[string]*creation
 
 	poisoned atomic.Pointer[error]
 	noSpace  atomic.Bool
 	// stateBytes is the sum of partition.stateBytes.
 	stateBytes atomic.Int64
 	counters   Counters
-	dueLog     seldom // correctDelays's line
+	dueLog     logLimiter // correctDelays's line
 
 	stop chan struct{} // closed when background goroutines must end
 	wg   sync.WaitGroup
@@ -149,7 +149,7 @@ func (e *Engine) open(ctx context.Context) error {
 	}
 	e.clog.SetSource(&e.committer)
 	e.describe(e.host.Since(start))
-	e.sayLevel()
+	e.logLevel()
 	// A commit log that is known to be damaged does not start: the engine is up without one.
 	if err := e.host.RunLog(e.clog, e.runLog); err != nil && e.poisoned.Load() == nil {
 		return err
@@ -329,13 +329,13 @@ func (e *Engine) watch() {
 			groups, moved, told = stats.Groups, now, false
 		} else if !told && now.Sub(moved) > stallAfter {
 			told = true
-			e.tellStall(&stats)
+			e.logStall(&stats)
 		}
 	}
 }
 
-// tellStall names what the commit log may be waiting for.
-func (e *Engine) tellStall(s *clog.Stats) {
+// logStall names what the commit log may be waiting for.
+func (e *Engine) logStall(s *clog.Stats) {
 	unsynced, of := s.Current, "nobody"
 	for _, pt := range e.partitionList() {
 		if seq, ok := pt.log.OldestUnsyncedFileSeq(); ok && (seq < unsynced || of == "nobody") {
@@ -401,7 +401,7 @@ func (e *Engine) Close() error {
 // stopLog ends the commit log when what was accepted is stored. ErrDiskHung says that it did not end.
 func (e *Engine) stopLog() error {
 	drained := func() bool {
-		return e.committer.flying.Load() == 0 && !e.committer.pushed() || e.poisoned.Load() != nil
+		return e.committer.inFlight.Load() == 0 && !e.committer.hasReady() || e.poisoned.Load() != nil
 	}
 	err, ended := e.host.StopLog(e.clog, drained, e.disks.hangs)
 	switch why := e.poisoned.Load(); {
@@ -433,8 +433,8 @@ func (e *Engine) release() error {
 
 func (pt *partition) closeInbox(err error) {
 	pt.mu.Lock()
-	if pt.closed == nil || pt.except != nil { // not what writesAgain may end
-		pt.closed, pt.except = err, nil
+	if pt.closed == nil || pt.closedExcept != nil { // not what reopenInbox may end
+		pt.closed, pt.closedExcept = err, nil
 	}
 	pt.signalRoom()
 	pt.mu.Unlock()

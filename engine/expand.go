@@ -16,8 +16,8 @@ import (
 // partition. On a single node it is in the log before the first publish can be. In a cluster the partition's leader asks that of partition 0 which
 // channels there are, before it makes any itself; messages wait until it has.
 
-// maxAdoptBytes bounds the settings in one control batch.
-const maxAdoptBytes = 64 << 10
+// maxInitBytes bounds the settings in one control batch.
+const maxInitBytes = 64 << 10
 
 // topicState is what a topic's partitions have in common.
 type topicState struct {
@@ -32,9 +32,9 @@ type channelState struct {
 	Settings ChannelSettings `json:"settings"`
 }
 
-// stateHere is the state of the channels that this node has; ephemeral ones are in no log. In a cluster it is what the log of partition 0 says, which
+// stateLocal is the state of the channels that this node has; ephemeral ones are in no log. In a cluster it is what the log of partition 0 says, which
 // this node leads: channels are shut and put together anew whenever leaderships move, and then look as if they were gone.
-func (t *Topic) stateHere() *topicState {
+func (t *Topic) stateLocal() *topicState {
 	if t.e.cluster != nil {
 		return t.partitions()[0].foldState()
 	}
@@ -42,7 +42,7 @@ func (t *Topic) stateHere() *topicState {
 	for _, c := range t.Channels() {
 		c.mu.Lock()
 		if c.closed == nil && !c.ephemeral {
-			c.takePosts()
+			c.applyPostsLocked()
 			now := c.m.Stats()
 			s.Channels = append(s.Channels, channelState{c.name, now.Paused, now.Skipped, c.settings})
 		}
@@ -80,7 +80,7 @@ func (s *topicState) batches() (all [][]core.Control) {
 		if c.Settings.Version == 0 {
 			continue
 		}
-		if size += len(c.Settings.Append(nil)); size > maxAdoptBytes {
+		if size += len(c.Settings.Append(nil)); size > maxInitBytes {
 			all, now, size = append(all, now), nil, 0
 		}
 		now = append(now, core.Control{Kind: core.ChannelConfigured, Channel: c.Name, Settings: &c.Settings})
@@ -150,12 +150,12 @@ func (t *Topic) grow(ctx context.Context, to int, store func() error) error {
 		}
 	}
 	for _, pt := range added {
-		if err := pt.writeControls(ctx, t.stateHere().batches(), func(*Put) { t.join(pt) }); err != nil {
+		if err := pt.writeControls(ctx, t.stateLocal().batches(), func(*Put) { t.join(pt) }); err != nil {
 			return err
 		}
 	}
 	for _, c := range t.Channels() {
-		c.settle()
+		c.applyPosts()
 		c.wake()
 	}
 	return nil
@@ -225,49 +225,49 @@ func (t *Topic) findIncomplete() {
 	}
 }
 
-// foldIsNew says whether a partition never knew a channel, although others of the topic may; rep.mu is held. One whose channels were
+// isUninitialized says whether a partition never knew a channel, although others of the topic may; rep.mu is held. One whose channels were
 // deleted is none of these: the leader of partition 0 may not have come to that yet. Nor is any of a topic with the partitions that it was made
 // with: getting more raises its settings' version.
-func (pt *partition) foldIsNew() bool {
+func (pt *partition) isUninitialized() bool {
 	return pt.number > 0 && pt.t.settings.Load().Version > 0 && pt.fold.Len() == 0 && pt.fold.Unclaimed == 0 && !pt.fold.TopicPaused
 }
 
-// barren is foldIsNew of a partition that this node leads.
-func (pt *partition) barren() bool {
+// leadsUninitialized is isUninitialized of a partition that this node leads.
+func (pt *partition) leadsUninitialized() bool {
 	if !pt.rep.leads.Load() {
 		return false
 	}
 	pt.rep.mu.Lock()
 	defer pt.rep.mu.Unlock()
-	return pt.foldIsNew()
+	return pt.isUninitialized()
 }
 
-// adoptPause is between two tries, when the leader of partition 0 does not answer.
-const adoptPause = 100 * time.Millisecond
+// initRetryPause is between two tries, when the leader of partition 0 does not answer.
+const initRetryPause = 100 * time.Millisecond
 
-// adoptUntilDone is adopt, again until it succeeds or is another leader's business.
-func (t *Topic) adoptUntilDone(parts []*partition) {
+// initPartitionsUntilDone is adopt, again until it succeeds or is another leader's business.
+func (t *Topic) initPartitionsUntilDone(parts []*partition) {
 	cn := t.e.cluster
 	for {
-		err := t.adopt(cn.ctx, parts)
-		if err == nil || errors.Is(err, ErrDeleted) || cn.sleep(cn.ctx, adoptPause) != nil {
+		err := t.initPartitions(cn.ctx, parts)
+		if err == nil || errors.Is(err, ErrDeleted) || cn.sleep(cn.ctx, initRetryPause) != nil {
 			return
 		}
 	}
 }
 
-// adopt brings the topic's channels, as the leader of partition 0 knows them, into those of parts that have none.
-func (t *Topic) adopt(ctx context.Context, parts []*partition) error {
+// initPartitions brings the topic's channels, as the leader of partition 0 knows them, into those of parts that have none.
+func (t *Topic) initPartitions(ctx context.Context, parts []*partition) error {
 	var empty []*partition
 	for _, pt := range parts {
-		if pt.barren() {
+		if pt.leadsUninitialized() {
 			empty = append(empty, pt)
 		}
 	}
 	if len(empty) == 0 {
 		return nil
 	}
-	s, err := t.askState(ctx, true)
+	s, err := t.fetchState(ctx, true)
 	if err != nil || len(s.Channels) == 0 && !s.Paused {
 		return err
 	}
@@ -277,21 +277,21 @@ func (t *Topic) adopt(ctx context.Context, parts []*partition) error {
 		if t.deleted.Load() {
 			return ErrDeleted
 		}
-		if pt.barren() {
-			err = errors.Join(err, t.adoptIn(ctx, pt, s))
+		if pt.leadsUninitialized() {
+			err = errors.Join(err, t.initPartition(ctx, pt, s))
 		}
 	}
 	return err
 }
 
-// lockWhole locks changing when no partition that this node leads lacks the topic's channels: any other control entry in one of them would make it look
+// lockInitialized locks changing when no partition that this node leads lacks the topic's channels: any other control entry in one of them would make it look
 // as if it had them, and messages would go past those that come later. nil: the caller unlocks.
-func (t *Topic) lockWhole(ctx context.Context) error {
+func (t *Topic) lockInitialized(ctx context.Context) error {
 	for asked := map[*partition]bool{}; ; {
 		t.e.host.Lock(&t.changing)
 		var barren []*partition
 		for _, pt := range t.partitions() {
-			if pt.rep != nil && !asked[pt] && pt.barren() {
+			if pt.rep != nil && !asked[pt] && pt.leadsUninitialized() {
 				barren = append(barren, pt)
 				asked[pt] = true // if it still looks so, there is nothing to adopt
 			}
@@ -300,22 +300,22 @@ func (t *Topic) lockWhole(ctx context.Context) error {
 			return nil
 		}
 		t.changing.Unlock()
-		if err := t.adopt(ctx, barren); err != nil {
+		if err := t.initPartitions(ctx, barren); err != nil {
 			return err
 		}
 	}
 }
 
-// askState asks the leader of partition 0, with adopts one that knows of all partitions.
-func (t *Topic) askState(ctx context.Context, adopts bool) (*topicState, error) {
+// fetchState asks the leader of partition 0, with adopts one that knows of all partitions.
+func (t *Topic) fetchState(ctx context.Context, adopts bool) (*topicState, error) {
 	s := new(topicState)
 	first := func(pt *partition) bool { return pt.number == 0 }
 	err := t.e.cluster.gather(ctx, t, operation{Kind: opState, Flag: adopts}, first, func(result json.RawMessage) error { return json.Unmarshal(result, s) })
 	return s, err
 }
 
-// adoptIn puts s into a partition; changing is held.
-func (t *Topic) adoptIn(ctx context.Context, pt *partition, s *topicState) error {
+// initPartition puts s into a partition; changing is held.
+func (t *Topic) initPartition(ctx context.Context, pt *partition, s *topicState) error {
 	var channels []*Channel
 	for i := range s.Channels {
 		c, ok := t.LookupChannel(s.Channels[i].Name)
@@ -338,7 +338,7 @@ func (t *Topic) adoptIn(ctx context.Context, pt *partition, s *topicState) error
 	}
 	t.startChannels()
 	for _, c := range channels {
-		c.settle()
+		c.applyPosts()
 		c.wake()
 	}
 	return err

@@ -16,8 +16,8 @@ type Fault struct {
 	Words string `json:"words"` // what it means
 }
 
-// toldClockAheadMs is how far the wall clock may be away from the engine's without a word: time services set it right by less.
-const toldClockAheadMs = int64(time.Second / time.Millisecond)
+// clockAheadFaultMs is how far the wall clock may be away from the engine's without a word: time services set it right by less.
+const clockAheadFaultMs = int64(time.Second / time.Millisecond)
 
 // Faults are those of the snapshot that are not zero, in a fixed order: the worst first. They are words for what an operator looks into; speed is none of them.
 func (s *StorageStats) Faults() []Fault {
@@ -29,7 +29,7 @@ func (s *StorageStats) Faults() []Fault {
 	}
 	disk := func(state string) int64 { return flag(s.DiskState == state) }
 	clock := int64(0)
-	if s.ClockAheadMs >= toldClockAheadMs || s.ClockAheadMs <= -toldClockAheadMs {
+	if s.ClockAheadMs >= clockAheadFaultMs || s.ClockAheadMs <= -clockAheadFaultMs {
 		clock = s.ClockAheadMs
 	}
 	out := []Fault{}

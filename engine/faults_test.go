@@ -25,7 +25,7 @@ func TestFaultsHaveWords(t *testing.T) {
 		case reflect.Uint64:
 			f.SetUint(1)
 		case reflect.Int, reflect.Int64:
-			f.SetInt(toldClockAheadMs)
+			f.SetInt(clockAheadFaultMs)
 		case reflect.Float64:
 			f.SetFloat(1)
 		case reflect.String:

@@ -70,7 +70,7 @@ func (c *Channel) fetchFrom(cur *cursor, id ID) (err error) {
 		f.one = segment.Header{Count: 1}
 		c.records.Reset(&f.one, record)
 		if r := c.records.NextRef(); r != nil {
-			c.handAgain(f.header, r)
+			c.redeliverOne(f.header, r)
 			return nil
 		}
 	}
@@ -112,13 +112,13 @@ func (c *Channel) fetchCarried(m segment.MsgID) error {
 	if r == nil {
 		return fmt.Errorf("message %d is carried at offset %d and cannot be read (%v)", m, f.at, c.records.Err())
 	}
-	c.handAgain(&f.one, r)
+	c.redeliverOne(&f.one, r)
 	return nil
 }
 
-// handAgain is hand for a message that did not come from the cursor. One that was deferred when it was published meets the filter here.
-func (c *Channel) handAgain(h *segment.Header, r *segment.Record) {
-	if c.res.Attempts == 1 && (c.judges || len(r.Headers) != 0) && (!c.matcher.Match(r.Headers) || c.forOther(r.Headers)) {
+// redeliverOne is hand for a message that did not come from the cursor. One that was deferred when it was published meets the filter here.
+func (c *Channel) redeliverOne(h *segment.Header, r *segment.Record) {
+	if c.res.Attempts == 1 && (c.needsHeaders || len(r.Headers) != 0) && (!c.matcher.Match(r.Headers) || c.forOther(r.Headers)) {
 		c.ev = core.Event{Kind: core.EvDrop, ID: c.res.ID}
 		c.step()
 		return
@@ -126,7 +126,7 @@ func (c *Channel) handAgain(h *segment.Header, r *segment.Record) {
 	if c.res.Unsure && !c.isFor(r) {
 		return
 	}
-	c.hand(h, r)
+	c.deliverOne(h, r)
 }
 
 // isFor tells the machine the tag of a message that it assigned without knowing it, and says whether the assignment stands.

@@ -8,28 +8,28 @@ import (
 	"penstock/segment"
 )
 
-// refusedToldEvery is how often a node says at most that segments cannot be written for now, whichever partitions they
+// refusedLogEvery is how often a node says at most that segments cannot be written for now, whichever partitions they
 // are of.
-const refusedToldEvery = 10 * time.Second
+const refusedLogEvery = 10 * time.Second
 
-// failed handles the error of a flush or sync of pt's segments. The flusher calls it, without a lock. changes is the
-// value of pt.changes before that flush.
+// failed handles the error of a flush or sync of pt's segments. The flusher calls it, without a lock. reopens is the
+// value of pt.reopens before that flush.
 //
 // An error before anything was written (no room, too many open files) loses nothing: a later flush tries again. After a
 // failed write or sync, or with a damaged file, the log takes nothing more until it is cut or begins anew: on a single
-// node the inbox is closed until then (writesAgain opens it), in a cluster the copy gives way (replica_unwritten.go).
-func (f *flusher) failed(pt *partition, changes uint64, err error) {
+// node the inbox is closed until then (reopenInbox opens it), in a cluster the copy gives way (replica_unwritten.go).
+func (f *flusher) failed(pt *partition, reopens uint64, err error) {
 	e := f.e
 	poisoned := errors.Is(err, segment.ErrPoisoned)
 	switch {
-	case pt.rep != nil && pt.rep.givenUp.Load(): // it cannot be written, and need not be
+	case pt.rep != nil && pt.rep.discarded.Load(): // it cannot be written, and need not be
 	case errors.Is(err, segment.ErrClosed):
-	case !poisoned && pt.rep != nil && unfit(err) && segment.DeviceFailed(err): // a head that could not be read: it is tried again (retryReads)
+	case !poisoned && pt.rep != nil && needsRefetch(err) && segment.DeviceFailed(err): // a head that could not be read: it is tried again (retryReads)
 	case !poisoned && isFull(err):
 		f.starved = true
 		f.full(err)
-	case !poisoned && !unfit(err):
-		f.tellRefused(pt, err)
+	case !poisoned && !needsRefetch(err):
+		f.logRefused(pt, err)
 	default:
 		if pt.flushErr.Swap(&err) != nil {
 			return
@@ -40,17 +40,17 @@ func (f *flusher) failed(pt *partition, changes uint64, err error) {
 		} else {
 			e.log.Error("a segment could not be written: the partition takes no more messages. What was answered OK is safe in the commit log, which keeps it and gets full if that lasts; "+
 				"restart the node, and delete the topic if that does not help", "topic", pt.t.name, "partition", pt.number, "error", err)
-			pt.refuse(ErrDisk, true, (*Put).ofThisNode) // it can still be deleted
+			pt.refuse(ErrDisk, true, (*Put).isTombstone) // it can still be deleted
 		}
-		if pt.changes.Load() != changes {
-			pt.writesAgain() // it was the log before that could not be written
+		if pt.reopens.Load() != reopens {
+			pt.reopenInbox() // it was the log before that could not be written
 		}
 	}
 }
 
-// tellRefused says that a segment could not be written for now.
-func (f *flusher) tellRefused(pt *partition, err error) {
-	if f.e.host.Since(f.refused) < refusedToldEvery {
+// logRefused says that a segment could not be written for now.
+func (f *flusher) logRefused(pt *partition, err error) {
+	if f.e.host.Since(f.refused) < refusedLogEvery {
 		return
 	}
 	f.refused = f.e.host.Instant()

@@ -27,7 +27,7 @@ type flusher struct {
 	mu      sync.Mutex
 	queue   []*partition // with unflushed bytes, by the age of the oldest
 	flushed []evictable  // flushed bytes that are still in memory, by age
-	held    int          // while > 0 no commit log file is released
+	pins    int          // while > 0 no commit log file is released
 	limits  map[*partition]segment.Offset
 	files   []checkpointFile
 
@@ -76,8 +76,8 @@ func newFlusher(e *Engine) *flusher {
 	return &flusher{e: e, kick: make(chan struct{}, 1), writer: segment.NewWriter(), limits: map[*partition]segment.Offset{}}
 }
 
-// note says that pt has unflushed bytes; it runs on the committer for every batch.
-func (f *flusher) note(pt *partition) {
+// markDirty says that pt has unflushed bytes; it runs on the committer for every batch.
+func (f *flusher) markDirty(pt *partition) {
 	if !pt.dirty.Load() {
 		f.enqueue(pt)
 	}
@@ -119,14 +119,14 @@ func (f *flusher) cut(pt *partition, end segment.Offset) {
 	}
 }
 
-// holdFiles keeps every commit log file until the returned function is called.
-func (f *flusher) holdFiles() func() {
+// pinFiles keeps every commit log file until the returned function is called.
+func (f *flusher) pinFiles() func() {
 	f.mu.Lock()
-	f.held++
+	f.pins++
 	f.mu.Unlock()
 	return func() {
 		f.mu.Lock()
-		f.held--
+		f.pins--
 		f.mu.Unlock()
 	}
 }
@@ -194,7 +194,7 @@ func (f *flusher) work() {
 			progress = f.flushOldest() || progress
 		}
 		if f.logIsHalfFull() {
-			progress = f.reclaim(f.olderHalf()) || progress
+			progress = f.releaseFiles(f.olderHalf()) || progress
 		}
 		if !progress {
 			return // both levels are good, or what is missing is pinned by readers, or the disk is full
@@ -215,7 +215,7 @@ func (f *flusher) logIsHalfFull() bool {
 // makeRoom runs at every tick while the disk is full: it writes what waits, which alone tells that there is room
 // again, lets go of every commit log file but the newest, and then of the segments that nobody needs any more.
 func (f *flusher) makeRoom() {
-	f.reclaim(f.e.clog.Current())
+	f.releaseFiles(f.e.clog.Current())
 	f.retain()
 	f.trashDead()
 	f.emptyTrash()
@@ -349,7 +349,7 @@ func (f *flusher) flush(pt *partition, maxBytes int64) (int64, error) {
 	if f.e.host.Since(f.checked) > spaceEvery {
 		f.checkSpace() // here space goes, much of it between two ticks
 	}
-	changes := pt.changes.Load()
+	reopens := pt.reopens.Load()
 	f.e.pulse.Begin()
 	n, err := pt.log.Flush(f.writer, maxBytes)
 	f.e.pulse.End()
@@ -360,7 +360,7 @@ func (f *flusher) flush(pt *partition, maxBytes int64) (int64, error) {
 		f.mu.Unlock()
 	}
 	if err != nil {
-		f.failed(pt, changes, err)
+		f.failed(pt, reopens, err)
 	} else if n > 0 {
 		f.starved = false
 	}
@@ -386,18 +386,18 @@ func (f *flusher) dropRotten() {
 	case e.clog.Current() <= file:
 		e.clog.Renew(file)
 	default:
-		f.reclaim(file)
+		f.releaseFiles(file)
 	}
 }
 
-// reclaim makes the commit log's files up to target unnecessary, never the newest one: what they hold is written and synced, each
+// releaseFiles makes the commit log's files up to target unnecessary, never the newest one: what they hold is written and synced, each
 // partition once, and then they are released. All is written before the first sync, because that one then commits the file system's journal for all
 // of them.
-func (f *flusher) reclaim(target uint64) bool {
+func (f *flusher) releaseFiles(target uint64) bool {
 	e := f.e
 	oldest, current := e.clog.Oldest(), e.clog.Current() // before held: what is held later lies in current or behind it
 	f.mu.Lock()
-	held := f.held > 0
+	held := f.pins > 0
 	f.mu.Unlock()
 	if f.released > oldest { // the log has not taken the last release in yet
 		held = held || !e.clog.Stats().Full // and if it cannot, because that was not enough, it needs another
@@ -410,23 +410,23 @@ func (f *flusher) reclaim(target uint64) bool {
 	f.due = f.due[:0]
 	release := current
 	for _, pt := range e.partitionList() {
-		if seq, ok := pt.log.OldestUnsyncedFileSeq(); !ok || pt.rep != nil && pt.rep.givenUp.Load() && pt.rep.mayGo() {
+		if seq, ok := pt.log.OldestUnsyncedFileSeq(); !ok || pt.rep != nil && pt.rep.discarded.Load() && pt.rep.isUnneeded() {
 			continue // see spare
 		} else if seq > target {
 			release = min(release, seq)
 			continue
 		}
-		f.settle(pt, target)
+		f.flushUpTo(pt, target)
 		f.due = append(f.due, pt)
 	}
 	for i, pt := range f.due {
 		f.due[i] = nil
 		f.sync(pt)
-		if seq, ok := pt.log.OldestUnsyncedFileSeq(); ok && (seq > target || !pt.goes()) {
+		if seq, ok := pt.log.OldestUnsyncedFileSeq(); ok && (seq > target || !pt.isGoingAway()) {
 			release = min(release, seq)
 		}
 	}
-	if release = f.spare(oldest, release); release <= oldest {
+	if release = f.releaseLimit(oldest, release); release <= oldest {
 		return false
 	}
 	f.released = release
@@ -434,8 +434,8 @@ func (f *flusher) reclaim(target uint64) bool {
 	return true
 }
 
-// settle writes what pt has of the commit log's files up to target. What is newer may wait for more to join it.
-func (f *flusher) settle(pt *partition, target uint64) {
+// flushUpTo writes what pt has of the commit log's files up to target. What is newer may wait for more to join it.
+func (f *flusher) flushUpTo(pt *partition, target uint64) {
 	for {
 		if seq, ok := pt.log.OldestUnflushedFileSeq(); !ok || seq > target {
 			return
@@ -450,12 +450,12 @@ func (f *flusher) settle(pt *partition, target uint64) {
 
 // sync makes durable what was written of pt.
 func (f *flusher) sync(pt *partition) {
-	changes := pt.changes.Load()
+	reopens := pt.reopens.Load()
 	f.e.pulse.Begin()
 	err := pt.log.Sync()
 	f.e.pulse.End()
 	if err != nil {
-		f.failed(pt, changes, err)
+		f.failed(pt, reopens, err)
 	}
 	f.e.counters.SegmentSyncs.Add(1)
 }
@@ -478,8 +478,8 @@ func (f *flusher) finish() {
 	}
 }
 
-// forget closes the files of a partition whose topic was deleted.
-func (f *flusher) forget(pt *partition) error {
+// closeLog closes the files of a partition whose topic was deleted.
+func (f *flusher) closeLog(pt *partition) error {
 	f.mu.Lock()
 	delete(f.limits, pt)
 	f.mu.Unlock()
@@ -514,7 +514,7 @@ func (f *flusher) retain() {
 		f.mu.Lock()
 		limit := f.limits[pt]
 		f.mu.Unlock()
-		f.lose(pt)
+		f.findLost(pt)
 		f.observe(pt)
 		// Asking the log what may go reads segments, so first whether any of them could.
 		if first, ok := pt.log.TrimmableTo(); !ok || limit < first {
@@ -534,15 +534,15 @@ func (f *flusher) retain() {
 func (f *flusher) retainTo(pt *partition) segment.Offset {
 	end, _, endID := pt.log.End()
 	var to segment.Offset
-	keep := pt.bound.settle(pt.committedEnd())
+	keep := pt.bound.advance(pt.committedEnd())
 	if at, _, err := pt.log.Seek(keep.id); err == nil {
 		to = at
 	} else if errors.Is(err, segment.ErrAtEnd) {
 		to = end
 	}
 	to = min(to, keep.at)
-	if pt.rep != nil && pt.rep.letGo.Load() > 0 {
-		if at, err := pt.log.SeekPosition(segment.Position(pt.rep.letGo.Load())); err == nil {
+	if pt.rep != nil && pt.rep.leaderStart.Load() > 0 {
+		if at, err := pt.log.SeekPosition(segment.Position(pt.rep.leaderStart.Load())); err == nil {
 			to = max(to, at)
 		}
 	}

@@ -86,7 +86,7 @@ func TestFormatOfEntries(t *testing.T) {
 		t.Errorf("behind the fields are % x, not table, length and fold % x", p[end:], rest)
 	}
 	for _, row := range formattest.Tables(t)["Cut"] {
-		if kind := map[string]int{"cutBack": cutBack, "cutAnew": cutAnew}[row[1]]; row[0] != strconv.Itoa(kind) {
+		if kind := map[string]int{"cutTruncate": cutTruncate, "cutReset": cutReset}[row[1]]; row[0] != strconv.Itoa(kind) {
 			t.Errorf("FORMAT.md: %s is %s, in the code it is %d", row[1], row[0], kind)
 		}
 	}
@@ -158,7 +158,7 @@ func TestGoldenCheckpoint(t *testing.T) {
 func TestGoldenCut(t *testing.T) {
 	id, en := sampleEntry()
 	var both []byte
-	for _, kind := range []byte{cutBack, cutAnew} {
+	for _, kind := range []byte{cutTruncate, cutReset} {
 		both = appendEntry(append(both, kind, 0, 0, 0, 0, 0, 0, 0), id, &en)
 	}
 	stored := formattest.Golden(t, "testdata/cut-v2.hex", both, *update)

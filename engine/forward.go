@@ -29,34 +29,34 @@ import (
 type forwarder struct {
 	cn *clusterNode
 
-	mu     sync.Mutex // taken after a replica's, before a partition's
-	lanes  map[*partition]*lane
-	sent   map[uint64]*Put // by request
-	bytes  int64           // of all puts that are here or on their way
-	next   uint64
-	closed bool
-	frame  netproto.Frame
-	body   [1][]byte
+	mu       sync.Mutex // taken after a replica's, before a partition's
+	lanes    map[*partition]*lane
+	inFlight map[uint64]*Put // by request
+	bytes    int64           // of all puts that are here or on their way
+	next     uint64
+	closed   bool
+	frame    netproto.Frame
+	body     [1][]byte
 
-	refusals refusals
-	served   atomic.Int64 // when the last put of another node came, by clusterNode.now
+	refusals      refusals
+	lastRemotePut atomic.Int64 // when the last put of another node came, by clusterNode.now
 }
 
 // lane is this node's puts for one partition, as long as there are any.
 type lane struct {
-	pt      *partition
-	waiting putList // in order: not sent, or come back
-	sent    int     // on their way, all of them
-	to      replicate.NodeID
-	run     uint32 // of those
-	broken  bool   // one of the run came back
-	held    bool   // the inbox is about to be moved here, before what waits
-	low     uint64 // orders given out are above low and up to high
-	high    uint64
+	pt       *partition
+	waiting  putList // in order: not sent, or come back
+	inFlight int     // on their way, all of them
+	to       replicate.NodeID
+	run      uint32 // of those
+	broken   bool   // one of the run came back
+	frozen   bool   // the inbox is about to be moved here, before what waits
+	low      uint64 // orders given out are above low and up to high
+	high     uint64
 }
 
 func newForwarder(cn *clusterNode) *forwarder {
-	return &forwarder{cn: cn, lanes: map[*partition]*lane{}, sent: map[uint64]*Put{}, next: cn.e.firstRequest()}
+	return &forwarder{cn: cn, lanes: map[*partition]*lane{}, inFlight: map[uint64]*Put{}, next: cn.e.firstRequest()}
 }
 
 const firstOrder = 1 << 62 // puts that are moved from an inbox get lower ones
@@ -73,17 +73,17 @@ func (f *forwarder) lane(pt *partition) *lane {
 	return l
 }
 
-// settle forgets a lane that is empty: from then on puts of a partition that this node leads go to its inbox.
-func (f *forwarder) settle(l *lane) {
-	if l.waiting.head == nil && l.sent == 0 && !l.held && f.lanes[l.pt] == l {
+// removeIdle forgets a lane that is empty: from then on puts of a partition that this node leads go to its inbox.
+func (f *forwarder) removeIdle(l *lane) {
+	if l.waiting.head == nil && l.inFlight == 0 && !l.frozen && f.lanes[l.pt] == l {
 		delete(f.lanes, l.pt)
 		l.pt.rep.parked.Store(false)
 	}
 }
 
-// put takes a put that this node's inbox does not. It is answered in any case, unless it returns an error. What a put says about who
+// enqueue takes a put that this node's inbox does not. It is answered in any case, unless it returns an error. What a put says about who
 // waits for it stays as it is.
-func (f *forwarder) put(pt *partition, p *Put) error {
+func (f *forwarder) enqueue(pt *partition, p *Put) error {
 	p.part = pt
 	if p.deadline == 0 {
 		p.deadline = f.cn.e.now().Add(f.cn.e.opts.PublishTimeout).UnixNano()
@@ -141,15 +141,15 @@ func (l *lane) popWaiting() *Put {
 
 // flush sends what can be sent, or moves it to this node's inbox, and reports whether it did that: then the caller announces it. mu is held.
 func (f *forwarder) flush(l *lane) (announce bool) {
-	defer f.settle(l)
-	for l.waiting.head != nil && !l.held && !l.broken {
+	defer f.removeIdle(l)
+	for l.waiting.head != nil && !l.frozen && !l.broken {
 		if !l.pt.rep.leads.Load() {
 			if !f.trySend(l) {
 				return announce
 			}
 			continue
 		}
-		if l.sent > 0 {
+		if l.inFlight > 0 {
 			return announce // what was sent to the leader before is not answered yet
 		}
 		p := l.waiting.head
@@ -170,7 +170,7 @@ func (f *forwarder) flush(l *lane) (announce bool) {
 // trySend sends the first that waits to the leader, if there is one that can take it now; mu is held.
 func (f *forwarder) trySend(l *lane) bool {
 	to := replicate.NodeID(l.pt.rep.target.Load())
-	if to == 0 || to == f.cn.self.ID || f.cn.net == nil || l.sent > 0 && l.to != to || !f.cn.net.Connected(to) {
+	if to == 0 || to == f.cn.self.ID || f.cn.net == nil || l.inFlight > 0 && l.to != to || !f.cn.net.Connected(to) {
 		return false
 	}
 	p := l.waiting.head
@@ -180,15 +180,15 @@ func (f *forwarder) trySend(l *lane) bool {
 	buf.encode(l, p)
 	f.body[0] = buf.bytes
 	f.frame = netproto.Frame{Type: netproto.TypeForwardPut, Request: id, Body: f.body[:], Owner: buf}
-	f.sent[id] = p // before it leaves: the answer comes on another goroutine
+	f.inFlight[id] = p // before it leaves: the answer comes on another goroutine
 	if err := f.cn.net.TrySend(to, &f.frame); err != nil {
-		delete(f.sent, id)
+		delete(f.inFlight, id)
 		buf.Release()
 		return false
 	}
 	l.popWaiting()
 	l.to, p.to = to, to
-	l.sent++
+	l.inFlight++
 	return true
 }
 
@@ -241,42 +241,42 @@ func (f *forwarder) tick() {
 			}
 			p = next
 		}
-		f.settle(l)
+		f.removeIdle(l)
 	}
-	unknown := f.giveUp(func(p *Put) bool { return p.deadline < now })
+	unknown := f.removeInFlight(func(p *Put) bool { return p.deadline < now })
 	f.mu.Unlock()
 	answerAll(expired.done, ErrNoLeader)
 	answerAll(unknown, ErrUnknown)
 	f.wake()
 }
 
-// giveUp forgets the puts on the way that which chooses, and returns them as a chain, the first one sent first; mu is held.
-func (f *forwarder) giveUp(which func(*Put) bool) (chain *Put) {
+// removeInFlight forgets the puts on the way that which chooses, and returns them as a chain, the first one sent first; mu is held.
+func (f *forwarder) removeInFlight(which func(*Put) bool) (chain *Put) {
 	var ids []uint64
-	for id, p := range f.sent {
+	for id, p := range f.inFlight {
 		if which(p) {
 			ids = append(ids, id)
 		}
 	}
 	slices.Sort(ids)
 	for _, id := range slices.Backward(ids) {
-		p := f.sent[id]
-		delete(f.sent, id)
+		p := f.inFlight[id]
+		delete(f.inFlight, id)
 		f.bytes -= int64(p.bytes)
-		f.returned(f.lanes[p.part])
+		f.completeOne(f.lanes[p.part])
 		p.next, chain = chain, p
 	}
 	return chain
 }
 
-// returned counts one that is not on its way any more; mu is held.
-func (f *forwarder) returned(l *lane) {
-	if l.sent--; l.sent == 0 {
+// completeOne counts one that is not on its way any more; mu is held.
+func (f *forwarder) completeOne(l *lane) {
+	if l.inFlight--; l.inFlight == 0 {
 		if l.broken {
 			f.next++
 			l.broken, l.run = false, uint32(f.next)
 		}
-		f.settle(l)
+		f.removeIdle(l)
 	}
 }
 
@@ -290,11 +290,11 @@ func answerAll(chain *Put, err error) {
 	}
 }
 
-// lost ends what was sent to a node and not answered: it may be stored there.
-func (f *forwarder) lost(node replicate.NodeID) {
-	f.refusals.forget(node)
+// peerLost ends what was sent to a node and not answered: it may be stored there.
+func (f *forwarder) peerLost(node replicate.NodeID) {
+	f.refusals.removeNode(node)
 	f.mu.Lock()
-	unknown := f.giveUp(func(p *Put) bool { return p.to == node })
+	unknown := f.removeInFlight(func(p *Put) bool { return p.to == node })
 	f.mu.Unlock()
 	answerAll(unknown, ErrUnknown)
 }
@@ -307,32 +307,32 @@ func (f *forwarder) close() {
 		waiting.add(l.waiting.head, l.waiting.tail)
 		l.waiting = putList{}
 	}
-	unknown := f.giveUp(func(*Put) bool { return true })
+	unknown := f.removeInFlight(func(*Put) bool { return true })
 	f.mu.Unlock()
 	answerAll(waiting.done, ErrClosed)
 	answerAll(unknown, ErrUnknown)
 }
 
-// answered takes the leader's answer.
-func (f *forwarder) answered(from replicate.NodeID, fr *netproto.Received) {
+// handleAck takes the leader's answer.
+func (f *forwarder) handleAck(from replicate.NodeID, fr *netproto.Received) {
 	f.mu.Lock()
-	p := f.sent[fr.Header.Request]
+	p := f.inFlight[fr.Header.Request]
 	if p == nil || p.to != from || len(fr.Payload) < putAckBytes {
 		f.mu.Unlock()
 		return // answered already: too late, or the connection was lost
 	}
-	delete(f.sent, fr.Header.Request)
+	delete(f.inFlight, fr.Header.Request)
 	l := f.lanes[p.part]
 	status := fr.Header.Status
 	if status == netproto.StatusNotLeader || status == netproto.StatusFull || status == netproto.StatusClosed {
 		l.insert(p) // nothing was stored: it goes to whoever leads next, or again, when the run is over
 		l.broken = true
-		f.returned(l)
+		f.completeOne(l)
 		f.mu.Unlock()
 		return
 	}
 	f.bytes -= int64(p.bytes)
-	f.returned(l)
+	f.completeOne(l)
 	announce := l.waiting.head != nil && f.flush(l)
 	f.mu.Unlock()
 	if announce {
@@ -345,10 +345,10 @@ func (f *forwarder) answered(from replicate.NodeID, fr *netproto.Received) {
 	p.answer(0, reasonOf(fr.Payload[8]))
 }
 
-// hold makes puts of pt wait until reroute has moved the inbox before them.
-func (f *forwarder) hold(pt *partition) {
+// freeze makes puts of pt wait until reroute has moved the inbox before them.
+func (f *forwarder) freeze(pt *partition) {
 	f.mu.Lock()
-	f.lane(pt).held = true
+	f.lane(pt).frozen = true
 	f.mu.Unlock()
 }
 
@@ -356,7 +356,7 @@ func (f *forwarder) hold(pt *partition) {
 func (cn *clusterNode) reroute(pt *partition) {
 	f := cn.forward
 	var controls, refused, back replicaOutput
-	inbox := pt.takeForOthers()
+	inbox := pt.drainForReroute()
 	f.mu.Lock()
 	l := f.lane(pt)
 	count := uint64(0)
@@ -386,9 +386,9 @@ func (cn *clusterNode) reroute(pt *partition) {
 		}
 		p = next
 	}
-	l.held = false
+	l.frozen = false
 	announce := f.flush(l)
-	f.settle(l)
+	f.removeIdle(l)
 	f.mu.Unlock()
 	answerAll(controls.done, ErrNoLeader)
 	answerAll(back.done, ErrNoLeader)

@@ -10,13 +10,13 @@ import (
 // onItsWay is a put that was sent to node 2 as request 7; answers are what it was answered.
 func onItsWay() (f *forwarder, p *Put, answers *[]error) {
 	r := bareReplica()
-	f = &forwarder{cn: r.cn, lanes: map[*partition]*lane{}, sent: map[uint64]*Put{}, bytes: 3}
+	f = &forwarder{cn: r.cn, lanes: map[*partition]*lane{}, inFlight: map[uint64]*Put{}, bytes: 3}
 	answers = new([]error)
 	p = &Put{Done: func(p *Put) { *answers = append(*answers, p.Err) }}
 	p.part, p.to, p.bytes, p.order = r.pt, 2, 3, firstOrder+1
 	l := f.lane(r.pt)
-	l.sent, l.to = 1, 2
-	f.sent[7] = p
+	l.inFlight, l.to = 1, 2
+	f.inFlight[7] = p
 	return f, p, answers
 }
 
@@ -32,10 +32,10 @@ func TestForwardedPutIsAnsweredOrSentAgain(t *testing.T) {
 	again := map[netproto.Status]bool{netproto.StatusNotLeader: true, netproto.StatusFull: true, netproto.StatusClosed: true}
 	for status := netproto.StatusOK; status <= netproto.StatusOverloaded; status++ {
 		f, p, answers := onItsWay()
-		f.answered(2, answerTo(7, status, 5, ErrQuota))
+		f.handleAck(2, answerTo(7, status, 5, ErrQuota))
 		waits := f.lanes[p.part] != nil && f.lanes[p.part].waiting.head == p
 		switch {
-		case len(f.sent) != 0:
+		case len(f.inFlight) != 0:
 			t.Errorf("status %d: it is on its way still", status)
 		case again[status] && (!waits || len(*answers) != 0 || f.bytes != 3):
 			t.Errorf("status %d: nothing was stored, and it is answered %v, waits %v", status, *answers, waits)
@@ -53,16 +53,16 @@ func TestForwardedPutIsAnsweredOrSentAgain(t *testing.T) {
 // An answer counts from the node that was asked, once, and if it is whole.
 func TestForwardedPutIsAnsweredByWhoWasAsked(t *testing.T) {
 	f, _, answers := onItsWay()
-	f.answered(3, answerTo(7, netproto.StatusOK, 5, nil))
-	f.answered(2, answerTo(8, netproto.StatusOK, 5, nil))
+	f.handleAck(3, answerTo(7, netproto.StatusOK, 5, nil))
+	f.handleAck(2, answerTo(8, netproto.StatusOK, 5, nil))
 	short := answerTo(7, netproto.StatusOK, 5, nil)
 	short.Payload = short.Payload[:putAckBytes-1]
-	f.answered(2, short)
-	if len(*answers) != 0 || len(f.sent) != 1 {
+	f.handleAck(2, short)
+	if len(*answers) != 0 || len(f.inFlight) != 1 {
 		t.Fatalf("it is answered %v by a frame that is not its answer", *answers)
 	}
-	f.answered(2, answerTo(7, netproto.StatusOK, 5, nil))
-	f.answered(2, answerTo(7, netproto.StatusRejected, 5, nil))
+	f.handleAck(2, answerTo(7, netproto.StatusOK, 5, nil))
+	f.handleAck(2, answerTo(7, netproto.StatusRejected, 5, nil))
 	if len(*answers) != 1 || (*answers)[0] != nil {
 		t.Errorf("its answers are %v", *answers)
 	}

@@ -35,11 +35,11 @@ type putBuffer struct{ bytes []byte }
 
 var putBuffers = sync.Pool{New: func() any { return new(putBuffer) }}
 
-const maxKeptPutBytes = 1 << 20
+const maxPooledPutBytes = 1 << 20
 
 // Release implements netproto.Releaser.
 func (b *putBuffer) Release() {
-	if cap(b.bytes) <= maxKeptPutBytes {
+	if cap(b.bytes) <= maxPooledPutBytes {
 		putBuffers.Put(b)
 	}
 }
@@ -48,7 +48,7 @@ func (b *putBuffer) encode(l *lane, p *Put) {
 	le := binary.LittleEndian
 	kind := byte(putMessages)
 	switch {
-	case p.own != nil:
+	case p.special != nil:
 		kind = putSealed
 	case p.headered:
 		kind = putHeadered
@@ -61,7 +61,7 @@ func (b *putBuffer) encode(l *lane, p *Put) {
 	dst = append(dst, kind, 0, 0, 0)
 	if kind == putSealed {
 		dst = le.AppendUint32(dst, 1)
-		b.bytes = append(dst, p.own.sealed...)
+		b.bytes = append(dst, p.special.sealed...)
 		return
 	}
 	dst = le.AppendUint32(dst, uint32(len(p.Messages)))
@@ -108,8 +108,8 @@ func (r *refusals) has(from replicate.NodeID, pt *partition, run uint32) bool {
 	return ok && refused == run
 }
 
-// forget is called when a connection ends: the runs end with it.
-func (r *refusals) forget(from replicate.NodeID) {
+// removeNode is called when a connection ends: the runs end with it.
+func (r *refusals) removeNode(from replicate.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k := range r.runs {
@@ -122,7 +122,7 @@ func (r *refusals) forget(from replicate.NodeID) {
 // forwardedPut is a put that came from another node.
 type forwardedPut struct {
 	Put
-	kind    ownPut
+	sealed  specialPut
 	f       *forwarder
 	from    replicate.NodeID
 	request uint64
@@ -135,19 +135,19 @@ type forwardedPut struct {
 
 var forwardedPuts = sync.Pool{New: func() any { return new(forwardedPut) }}
 
-// serve takes a put of another node's client. It runs on the connection's reader and does not wait. It returns the partition whose inbox has it,
+// handlePut takes a put of another node's client. It runs on the connection's reader and does not wait. It returns the partition whose inbox has it,
 // for the caller to announce.
-func (f *forwarder) serve(from replicate.NodeID, fr *netproto.Received) *partition {
+func (f *forwarder) handlePut(from replicate.NodeID, fr *netproto.Received) *partition {
 	p := forwardedPuts.Get().(*forwardedPut)
 	if p.Done == nil {
 		p.Done = func(*Put) { p.reply(p.First, p.Err) }
 	}
-	f.served.Store(f.cn.now())
+	f.lastRemotePut.Store(f.cn.now())
 	p.f, p.from, p.request, p.to = f, from, fr.Header.Request, f.cn.self.ID
 	pt, run, err := p.decode(fr.Payload)
 	p.run = run
 	if err == nil {
-		keep(fr.Buf)
+		retainBuf(fr.Buf)
 		p.buf = fr.Buf
 		switch {
 		case f.refusals.has(from, pt, run):
@@ -185,8 +185,8 @@ func (p *forwardedPut) decode(b []byte) (pt *partition, run uint32, err error) {
 	p.trusted = true
 	switch kind {
 	case putSealed:
-		p.kind = ownPut{sealed: b}
-		p.own = &p.kind
+		p.sealed = specialPut{sealed: b}
+		p.special = &p.sealed
 		return pt, run, nil
 	case putMessages, putHeadered:
 		if p.decodeMessages(b, count, kind == putHeadered) {
@@ -275,7 +275,7 @@ func (p *forwardedPut) reply(first ID, err error) {
 		f.refusals.note(from, p.part, p.run)
 	}
 	if p.buf != nil {
-		letGo(p.buf)
+		releaseBuf(p.buf)
 	}
 	clear(p.bodies)
 	clear(p.lists)
@@ -284,11 +284,11 @@ func (p *forwardedPut) reply(first ID, err error) {
 	*p = forwardedPut{bodies: p.bodies[:0], lists: p.lists[:0], headers: p.headers[:0]}
 	p.Done = done
 	forwardedPuts.Put(p)
-	f.answer(from, &fr)
+	f.reply(from, &fr)
 }
 
-// answer sends an answer, later if the connection's queue is full now. If the connection is lost the other side knows that it does not know.
-func (f *forwarder) answer(to replicate.NodeID, fr *netproto.Frame) {
+// reply sends an answer, later if the connection's queue is full now. If the connection is lost the other side knows that it does not know.
+func (f *forwarder) reply(to replicate.NodeID, fr *netproto.Frame) {
 	if err := f.cn.net.TrySend(to, fr); !errors.Is(err, netproto.ErrQueueFull) {
 		return
 	}

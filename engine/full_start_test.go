@@ -30,7 +30,7 @@ func (stillHost) Listen(meta.Node, uuid.UUID, peer.Handler) host.Transport { pan
 func TestFullLogBeginsAFileAtTheStart(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	e := openSmall(t, disk)
-	release := e.flusher.holdFiles()
+	release := e.flusher.pinFiles()
 	topic, err := e.Topic(t.Context(), "t")
 	for limit := uint64(e.clog.MaxLiveBytes() / e.clog.FileBytes()); err == nil && e.clog.Current()-e.clog.Oldest()+1 < limit; {
 		_, err = topic.Publish(t.Context(), make([]byte, 10<<10))

@@ -25,11 +25,11 @@ func (cn *clusterNode) balance() {
 				continue // it is not the time for it
 			}
 			to := cn.opts.PreferredLeader(snap, pt.identity())
-			if to == 0 || to == cn.self.ID || pt.rep.gaveAway(to, snap.Nodes) && stays(snap, row, cn.self.ID) {
+			if to == 0 || to == cn.self.ID || pt.rep.wasStranded(to, snap.Nodes) && stays(snap, row, cn.self.ID) {
 				continue
 			}
 			left--
-			cn.handOverSoon(pt, to)
+			cn.handOverPartition(pt, to)
 		}
 	}
 }
@@ -42,31 +42,31 @@ func stays(s *meta.Snapshot, row *meta.Partition, node replicate.NodeID) bool {
 	return n != nil && !n.Draining && t != nil && at >= 0 && at < t.Replicas
 }
 
-// handOverSoon gives one partition to to, unless what is pending is not committed in time.
-func (cn *clusterNode) handOverSoon(pt *partition, to replicate.NodeID) {
+// handOverPartition gives one partition to to, unless what is pending is not committed in time.
+func (cn *clusterNode) handOverPartition(pt *partition, to replicate.NodeID) {
 	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, handOverTime)
 	defer cancel()
-	for pt.rep.leads.Load() && cn.handOverOne(ctx, pt, to) {
+	for pt.rep.leads.Load() && cn.tryHandOver(ctx, pt, to) {
 		if cn.sleep(ctx, time.Millisecond) != nil {
 			break
 		}
 	}
-	pt.rep.goOn()
+	pt.rep.resumeWrites()
 }
 
-// goOn takes writes again that waited for another leader, unless there is one: this replica only has not heard of it yet, and
+// resumeWrites takes writes again that waited for another leader, unless there is one: this replica only has not heard of it yet, and
 // what it appended now would be cut.
-func (r *replica) goOn() {
+func (r *replica) resumeWrites() {
 	r.run(func() {
-		if r.quiet && !r.handed() {
-			r.quiet, r.stalled = false, ErrNoLeader
-			r.retry()
+		if r.writesPaused && !r.successorStored() {
+			r.writesPaused, r.stalled = false, ErrNoLeader
+			r.retryStalled()
 		}
 	})
 }
 
-// handed says that the store has another leader than the row says that this replica knows. mu is held.
-func (r *replica) handed() bool { return r.handedOver != 0 && r.handedOver == r.state.Version }
+// successorStored says that the store has another leader than the row says that this replica knows. mu is held.
+func (r *replica) successorStored() bool { return r.handedOver != 0 && r.handedOver == r.state.Version }
 
 // handOver gives every leadership to somebody else who is in sync: no accepted write is lost or failed by it. It returns when this node leads nothing
 // that another could lead, or with ctx.
@@ -78,7 +78,7 @@ func (cn *clusterNode) handOver(ctx context.Context) error {
 	for {
 		left := 0
 		for _, pt := range cn.e.partitionList() {
-			if pt.rep != nil && pt.rep.leads.Load() && cn.handOverOne(ctx, pt, 0) {
+			if pt.rep != nil && pt.rep.leads.Load() && cn.tryHandOver(ctx, pt, 0) {
 				left++
 			}
 		}
@@ -91,22 +91,22 @@ func (cn *clusterNode) handOver(ctx context.Context) error {
 	}
 }
 
-// handOverOne reports whether there is still something to hand over: when the store has done it, until this replica hears of
+// tryHandOver reports whether there is still something to hand over: when the store has done it, until this replica hears of
 // it and leads no more.
-func (cn *clusterNode) handOverOne(ctx context.Context, pt *partition, to replicate.NodeID) bool {
+func (cn *clusterNode) tryHandOver(ctx context.Context, pt *partition, to replicate.NodeID) bool {
 	r := pt.rep
 	var st replicate.State
 	ready := false
 	r.mu.Lock()
 	if r.leader == nil || len(r.state.ISR) < 2 {
 		r.mu.Unlock()
-		r.goOn() // the others may have fallen out of the ISR since the round before
+		r.resumeWrites() // the others may have fallen out of the ISR since the round before
 		return false
 	}
-	flushed := r.quiet
-	r.quiet = true // writes wait, and then go to the new leader
+	flushed := r.writesPaused
+	r.writesPaused = true // writes wait, and then go to the new leader
 	st = r.state
-	ready = r.pending.n == 0 && r.pending.opened && !r.handed()
+	ready = r.pending.n == 0 && r.pending.opened && !r.successorStored()
 	r.mu.Unlock()
 	if !ready {
 		return true
@@ -120,7 +120,7 @@ func (cn *clusterNode) handOverOne(ctx context.Context, pt *partition, to replic
 		r.run(func() { r.handedOver = st.Version })
 	case errors.Is(err, meta.ErrConflict): // the row is another one: the news of it is on its way, or the next attempt is by it
 	default:
-		r.goOn()
+		r.resumeWrites()
 		cn.log.Warn("a partition could not be handed over", "topic", pt.t.name, "partition", pt.number, "error", err)
 		return false
 	}
@@ -137,7 +137,7 @@ func (e *Engine) Leave(ctx context.Context) error {
 	cn.leave.Do(func() {
 		err := cn.handOver(ctx)
 		cn.linger(ctx)
-		cn.left = errors.Join(err, cn.store.Leave(ctx))
+		cn.leaveErr = errors.Join(err, cn.store.Leave(ctx))
 	})
-	return cn.left
+	return cn.leaveErr
 }

@@ -58,23 +58,23 @@ func TestHandedOverLeaderStaysQuiet(t *testing.T) {
 	} {
 		store := &handOverStore{answers: c.answers}
 		r := leadingReplica(t, store)
-		r.quiet = true
+		r.writesPaused = true
 		for range 3 {
-			if !r.cn.handOverOne(t.Context(), r.pt, 0) {
+			if !r.cn.tryHandOver(t.Context(), r.pt, 0) {
 				break
 			}
 		}
-		if r.quiet != c.quiet {
-			t.Errorf("%s: writes wait %v", name, r.quiet)
+		if r.writesPaused != c.quiet {
+			t.Errorf("%s: writes wait %v", name, r.writesPaused)
 		}
 		if c.answers[0] != nil {
 			continue
 		}
-		if r.goOn(); !r.quiet || store.calls != 1 {
-			t.Errorf("%s: writes wait %v, the store was asked %d times", name, r.quiet, store.calls)
+		if r.resumeWrites(); !r.writesPaused || store.calls != 1 {
+			t.Errorf("%s: writes wait %v, the store was asked %d times", name, r.writesPaused, store.calls)
 		}
 		r.state.Version++ // the news of another row: by that one it may lead again
-		if r.goOn(); r.quiet {
+		if r.resumeWrites(); r.writesPaused {
 			t.Errorf("%s: writes wait for ever", name)
 		}
 	}

@@ -93,11 +93,11 @@ type messageLists struct {
 
 var listsPool = sync.Pool{New: func() any { return new(messageLists) }}
 
-// maxKeptLists bounds, in messages, the memory that is kept for a later one.
-const maxKeptLists = 4096
+// maxPooledLists bounds, in messages, the memory that is kept for a later one.
+const maxPooledLists = 4096
 
 func (l *messageLists) free() {
-	if cap(l.bodies) > maxKeptLists || cap(l.keyed) > maxKeptLists {
+	if cap(l.bodies) > maxPooledLists || cap(l.keyed) > maxPooledLists {
 		return
 	}
 	clear(l.bodies) // what the caller lent is the caller's again

@@ -61,7 +61,7 @@ func TestTicksReadTheBootClock(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		cn.keepTime()
+		cn.runTicker()
 	}()
 	for end := time.Now().Add(20 * time.Second); cn.leased(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {

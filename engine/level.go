@@ -143,8 +143,8 @@ func (e *Engine) raiseDirectory(level int) error {
 	return nil
 }
 
-// sayLevel says in the log that the level can be raised.
-func (e *Engine) sayLevel() {
+// logLevel says in the log that the level can be raised.
+func (e *Engine) logLevel() {
 	switch level := e.Level(); {
 	case level >= e.opts.MaxLevel:
 	case e.cluster == nil:

@@ -52,17 +52,17 @@ const (
 	opPauseTopic    operationKind = "pause-topic" // Flag: or unpause
 	opEmptyTopic    operationKind = "empty-topic"
 
-	opWhereTo   operationKind = "where-to"  // Seek. Result: []ID
-	opSeek      operationKind = "seek"      // Targets
-	opPeek      operationKind = "peek"      // Peek; Channel or, if empty, the topic's log. Result: []PeekedMessage
-	opPending   operationKind = "pending"   // Count. Result: []PendingMessage
-	opDeferred  operationKind = "deferred"  // Count. Result: []PendingMessage
-	opConfirm   operationKind = "confirm"   // IDs: they count as confirmed, whoever has them
-	opSettings  operationKind = "settings"  // Result: ChannelSettings
-	opConfigure operationKind = "configure" // Settings. Result: ChannelSettings
-	opState     operationKind = "state"     // Result: topicState
-	opVerify    operationKind = "verify"    // Verify, of one partition, led or not. Result: verifyAnswer
-	opFaults    operationKind = "faults"    // of the node; no topic. Result: []Fault
+	opResolveSeek operationKind = "where-to"  // Seek. Result: []ID
+	opSeek        operationKind = "seek"      // Targets
+	opPeek        operationKind = "peek"      // Peek; Channel or, if empty, the topic's log. Result: []PeekedMessage
+	opPending     operationKind = "pending"   // Count. Result: []PendingMessage
+	opDeferred    operationKind = "deferred"  // Count. Result: []PendingMessage
+	opConfirm     operationKind = "confirm"   // IDs: they count as confirmed, whoever has them
+	opSettings    operationKind = "settings"  // Result: ChannelSettings
+	opConfigure   operationKind = "configure" // Settings. Result: ChannelSettings
+	opState       operationKind = "state"     // Result: topicState
+	opVerify      operationKind = "verify"    // Verify, of one partition, led or not. Result: verifyAnswer
+	opFaults      operationKind = "faults"    // of the node; no topic. Result: []Fault
 )
 
 const maxOperationBytes = 1 << 20 // the numbers of all partitions of a topic
@@ -84,9 +84,9 @@ type sentOperation struct {
 
 var errOperationLost = errors.New("engine: the connection to the partition's leader was lost")
 
-// everywhere does op on this node and on every other node that leads a partition of t, and returns when all of them have it committed. It
+// onAllLeaders does op on this node and on every other node that leads a partition of t, and returns when all of them have it committed. It
 // repeats itself while leaders change, until ctx ends or Options.PublishTimeout is over.
-func (cn *clusterNode) everywhere(ctx context.Context, t *Topic, op operation) error {
+func (cn *clusterNode) onAllLeaders(ctx context.Context, t *Topic, op operation) error {
 	return cn.gather(ctx, t, op, nil, nil)
 }
 
@@ -104,7 +104,7 @@ func (cn *clusterNode) gather(ctx context.Context, t *Topic, op operation, only 
 				done[pt] = only != nil && !only(pt)
 			}
 		}
-		left, err := cn.everyLeader(ctx, t, op, done, take)
+		left, err := cn.tryLeaders(ctx, t, op, done, take)
 		if err != nil {
 			last = err
 		}
@@ -126,9 +126,9 @@ func (cn *clusterNode) gather(ctx context.Context, t *Topic, op operation, only 
 // operationPause is between two rounds of asking leaders: a new one is there after some milliseconds.
 const operationPause = 3 * time.Millisecond
 
-// everyLeader asks the leaders of the partitions that are not done; left counts those that are left then. What a leader has committed
+// tryLeaders asks the leaders of the partitions that are not done; left counts those that are left then. What a leader has committed
 // the next one has, too.
-func (cn *clusterNode) everyLeader(ctx context.Context, t *Topic, op operation, done map[*partition]bool, take func(json.RawMessage) error) (left int, last error) {
+func (cn *clusterNode) tryLeaders(ctx context.Context, t *Topic, op operation, done map[*partition]bool, take func(json.RawMessage) error) (left int, last error) {
 	byNode := map[replicate.NodeID][]*partition{}
 	op.Known = len(done)
 	for _, pt := range t.partitions()[:op.Known] {
@@ -213,8 +213,8 @@ func (o *operations) ask(ctx context.Context, to replicate.NodeID, op operation)
 	return s.result, nil
 }
 
-// serve does what another node asks for, on a goroutine: it may wait for a commit.
-func (o *operations) serve(from replicate.NodeID, f *netproto.Received) {
+// handleRequest does what another node asks for, on a goroutine: it may wait for a commit.
+func (o *operations) handleRequest(from replicate.NodeID, f *netproto.Received) {
 	var op operation
 	request := f.Header.Request
 	if len(f.Payload) > maxOperationBytes || json.Unmarshal(f.Payload, &op) != nil {
@@ -237,7 +237,7 @@ func (o *operations) serve(from replicate.NodeID, f *netproto.Received) {
 		var result json.RawMessage
 		var err error
 		if op.Kind == opVerify {
-			result, err = marshal(t.verifyHere(op))
+			result, err = marshal(t.verifyLocal(op))
 		} else {
 			result, err = t.locally(ctx, op)
 		}
@@ -250,10 +250,10 @@ func (o *operations) reply(to replicate.NodeID, request uint64, result json.RawM
 	if err != nil {
 		f.Status, f.Head = netproto.StatusRejected, []byte(err.Error())
 	}
-	o.cn.forward.answer(to, &f)
+	o.cn.forward.reply(to, &f)
 }
 
-func (o *operations) answered(f *netproto.Received) {
+func (o *operations) handleAck(f *netproto.Received) {
 	o.mu.Lock()
 	s := o.sent[f.Header.Request]
 	delete(o.sent, f.Header.Request)
@@ -283,8 +283,8 @@ func errorOf(text string) error {
 	return errors.New(text)
 }
 
-// lost ends what a node was asked for; who asked repeats it.
-func (o *operations) lost(node replicate.NodeID) {
+// peerLost ends what a node was asked for; who asked repeats it.
+func (o *operations) peerLost(node replicate.NodeID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, s := range o.sent {
@@ -328,7 +328,7 @@ func (t *Topic) onLeaders(ctx context.Context, op operation, only func(*partitio
 
 // locally does op to the partitions that it names, which this node leads, or refuses it.
 func (t *Topic) locally(ctx context.Context, op operation) (json.RawMessage, error) {
-	epochs, ok := t.servedIn(op.Partitions)
+	epochs, ok := t.assignedEpochs(op.Partitions)
 	if !ok {
 		return nil, ErrNoLeader
 	}
@@ -338,14 +338,14 @@ func (t *Topic) locally(ctx context.Context, op operation) (json.RawMessage, err
 // performIn is perform for who served the partitions in epochs a moment ago. If it does not any more, perform may have passed them over: it is not
 // done, whatever it says, and who asked looks again.
 func (t *Topic) performIn(ctx context.Context, op operation, epochs []segment.Epoch) (json.RawMessage, error) {
-	if err := t.outgrown(op); err != nil {
+	if err := t.checkPartitionCount(op); err != nil {
 		return nil, err
 	}
 	result, err := t.perform(ctx, op)
 	if err != nil {
 		return nil, err
 	}
-	if err := t.outgrown(op); err != nil {
+	if err := t.checkPartitionCount(op); err != nil {
 		return nil, err
 	}
 	parts := t.partitions()
@@ -357,16 +357,16 @@ func (t *Topic) performIn(ctx context.Context, op operation, epochs []segment.Ep
 	return result, nil
 }
 
-var errGrown = errors.New("engine: the topic has got partitions that one of the nodes has not heard of yet")
+var errPartitionCount = errors.New("engine: the topic has got partitions that one of the nodes has not heard of yet")
 
-// outgrown refuses a change that was asked for by a node that does not know all partitions of the topic: a new one has taken what the log of partition
+// checkPartitionCount refuses a change that was asked for by a node that does not know all partitions of the topic: a new one has taken what the log of partition
 // 0 said, and would not hear of a change after that. So who adopts that state says how many partitions there are, and from then on, at the latest, the
 // leader of partition 0 knows; one that leads after it was elected after they were made. Who asked asks again when it has heard.
-func (t *Topic) outgrown(op operation) error {
+func (t *Topic) checkPartitionCount(op operation) error {
 	switch op.Kind {
 	case opState:
 		if op.Flag && t.Partitions() < op.Known {
-			return errGrown
+			return errPartitionCount
 		}
 	case opCreateChannel, opDeleteChannel, opPauseChannel, opSkipChannel, opEmptyChannel, opPauseTopic, opEmptyTopic, opConfigure:
 		known := t.Partitions()
@@ -376,7 +376,7 @@ func (t *Topic) outgrown(op operation) error {
 			}
 		}
 		if known > op.Known {
-			return errGrown
+			return errPartitionCount
 		}
 	}
 	return nil
@@ -385,26 +385,26 @@ func (t *Topic) outgrown(op operation) error {
 func (t *Topic) perform(ctx context.Context, op operation) (json.RawMessage, error) {
 	switch op.Kind {
 	case opState:
-		return marshal(t.stateHere(), nil)
+		return marshal(t.stateLocal(), nil)
 	case opCreateChannel:
-		if err := t.adopt(ctx, t.partitions()); err != nil {
+		if err := t.initPartitions(ctx, t.partitions()); err != nil {
 			return nil, err
 		}
-		c, err := t.createChannelHere(ctx, op.Channel)
+		c, err := t.createChannelLocal(ctx, op.Channel)
 		if err != nil {
 			return nil, err
 		}
 		return nil, t.createMissing(ctx, c, op.Partitions)
 	case opPauseTopic:
-		return nil, t.pauseHere(ctx, op.Flag)
+		return nil, t.pauseLocal(ctx, op.Flag)
 	case opEmptyTopic:
-		return nil, t.emptyHere(ctx)
+		return nil, t.emptyLocal(ctx)
 	case opPeek:
 		if op.Channel == "" {
-			return marshal(t.peekHere(ctx, op))
+			return marshal(t.peekLocal(ctx, op))
 		}
 	case opDeleteChannel:
-		return deletionOf(t.deleteChannelHere(ctx, op.Channel))
+		return deletionOf(t.deleteChannelLocal(ctx, op.Channel))
 	}
 	c, ok := t.LookupChannel(op.Channel)
 	if !ok {
@@ -417,27 +417,27 @@ func (t *Topic) perform(ctx context.Context, op operation) (json.RawMessage, err
 func (c *Channel) perform(ctx context.Context, op operation) (json.RawMessage, error) {
 	switch op.Kind {
 	case opPauseChannel:
-		return marshal(true, c.pauseHere(ctx, op.Flag))
+		return marshal(true, c.pauseLocal(ctx, op.Flag))
 	case opSkipChannel:
-		return marshal(true, c.skipHere(ctx, op.Flag))
+		return marshal(true, c.skipLocal(ctx, op.Flag))
 	case opEmptyChannel:
-		return marshal(true, c.emptyHere(ctx))
-	case opWhereTo:
-		return marshal(c.whereTo(op))
+		return marshal(true, c.emptyLocal(ctx))
+	case opResolveSeek:
+		return marshal(c.resolveSeek(op))
 	case opSeek:
-		return marshal(true, c.seekHere(ctx, op))
+		return marshal(true, c.seekLocal(ctx, op))
 	case opPeek:
-		return marshal(c.peekHere(ctx, op))
+		return marshal(c.peekLocal(ctx, op))
 	case opPending:
-		return marshal(c.pendingHere(op))
+		return marshal(c.pendingLocal(op))
 	case opDeferred:
-		return marshal(c.deferredHere(op))
+		return marshal(c.deferredLocal(op))
 	case opConfirm:
-		return marshal(true, c.confirmHere(ctx, op))
+		return marshal(true, c.confirmLocal(ctx, op))
 	case opSettings:
 		return marshal(c.Settings(), nil)
 	case opConfigure:
-		return marshal(c.configureHere(ctx, op))
+		return marshal(c.configureLocal(ctx, op))
 	}
 	return nil, fmt.Errorf("engine: this version does not know the operation %q", op.Kind)
 }
@@ -453,16 +453,16 @@ func marshal(result any, err error) (json.RawMessage, error) {
 // about says whether the operation is meant for a partition.
 func (op *operation) about(number uint32) bool { return slices.Contains(op.Partitions, number) }
 
-// servedIn are the epochs in which the channels on this node have all these partitions; false: they have not.
-func (t *Topic) servedIn(numbers []uint32) (epochs []segment.Epoch, ok bool) {
+// assignedEpochs are the epochs in which the channels on this node have all these partitions; false: they have not.
+func (t *Topic) assignedEpochs(numbers []uint32) (epochs []segment.Epoch, ok bool) {
 	t.e.host.Lock(&t.changing)
 	defer t.changing.Unlock()
 	parts := t.partitions()
 	for _, n := range numbers {
-		if int(n) >= len(t.served) || t.served[n] == 0 || t.served[n] != parts[n].rep.serving() {
+		if int(n) >= len(t.assigned) || t.assigned[n] == 0 || t.assigned[n] != parts[n].rep.serving() {
 			return nil, false
 		}
-		epochs = append(epochs, t.served[n])
+		epochs = append(epochs, t.assigned[n])
 	}
 	return epochs, true
 }
@@ -471,7 +471,7 @@ func (t *Topic) servedIn(numbers []uint32) (epochs []segment.Epoch, ok bool) {
 func (t *Topic) createMissing(ctx context.Context, c *Channel, numbers []uint32) error {
 	var err error
 	for _, n := range numbers {
-		if pt := t.partitions()[n]; !c.stands(int(n)) {
+		if pt := t.partitions()[n]; !c.isCommittedIn(int(n)) {
 			err = errors.Join(err, t.createIn(ctx, pt, c))
 		}
 	}

@@ -21,19 +21,19 @@ type partition struct {
 	number uint32
 	log    *segment.Log
 
-	mu         sync.Mutex
-	head, tail *Put
-	waiting    int64           // bytes in the inbox
-	reported   int64           // of them, counted in the engine's sum
-	ready      bool            // in the engine's ready list or in the committer's hands
-	piped      bool            // what is in the inbox waits for the batches before it: a commit tells the committer, and puts need not
-	closed     error           // no more puts,
-	except     func(*Put) bool // but those; nil: none
-	room       chan struct{}
-	seq        uint64 // of the last put that came
-	taken      uint64 // puts up to this seq left the inbox
-	gates      [gateCount]chan struct{}
-	turn       uint // counts takes: whose gate the inbox uses
+	mu           sync.Mutex
+	head, tail   *Put
+	waiting      int64           // bytes in the inbox
+	reported     int64           // of them, counted in the engine's sum
+	ready        bool            // in the engine's ready list or in the committer's hands
+	pipelined    bool            // what is in the inbox waits for the batches before it: a commit tells the committer, and puts need not
+	closed       error           // no more puts,
+	closedExcept func(*Put) bool // but those; nil: none
+	room         chan struct{}
+	seq          uint64 // of the last put that came
+	drainedSeq   uint64 // puts up to this seq left the inbox
+	gates        [gateCount]chan struct{}
+	drainCount   uint // counts takes: whose gate the inbox uses
 
 	machine *core.Partition
 	fold    *core.Cursors
@@ -50,25 +50,25 @@ type partition struct {
 	visible  atomic.Uint64 // MsgID below which messages are committed
 	needed   atomic.Uint64 // MsgID below which every durable channel has confirmed, or a control batch carries what it has not
 	// Of control batches that carry messages: the first that is needed, or noOffset.
-	carriedFrom atomic.Int64
-	bound       confirmedBound
-	carrying    atomic.Bool           // messages are being carried
-	searching   atomic.Bool           // for those that are gone
-	losing      atomic.Bool           // something went that somebody had not confirmed: perhaps it waits, see flusher.lose
-	unclaimed   atomic.Uint64         // MsgID from which messages wait at the topic
-	heldFrom    atomic.Uint64         // topic paused: MsgID from which messages are held back; else max
-	dirty       atomic.Bool           // in the flusher's queue
-	flushErr    atomic.Pointer[error] // a segment could not be written: the inbox is closed, see writesAgain
-	changes     atomic.Uint64         // how often writesAgain was called
-	quota       quotaState
-	ages        ages
-	stateBytes  atomic.Int64 // what the fold takes in a checkpoint, at most
+	carriedFrom   atomic.Int64
+	bound         confirmedBound
+	carrying      atomic.Bool           // messages are being carried
+	searchingLost atomic.Bool           // for those that are gone
+	mayHaveLost   atomic.Bool           // something went that somebody had not confirmed: perhaps it waits, see flusher.lose
+	unclaimed     atomic.Uint64         // MsgID from which messages wait at the topic
+	pausedFrom    atomic.Uint64         // topic paused: MsgID from which messages are held back; else max
+	dirty         atomic.Bool           // in the flusher's queue
+	flushErr      atomic.Pointer[error] // a segment could not be written: the inbox is closed, see reopenInbox
+	reopens       atomic.Uint64         // how often reopenInbox was called
+	quota         quotaState
+	ages          ages
+	stateBytes    atomic.Int64 // what the fold takes in a checkpoint, at most
 }
 
-// takes says whether p may enter the inbox here and now; mu is held.
-func (pt *partition) takes(p *Put) bool {
+// accepts says whether p may enter the inbox here and now; mu is held.
+func (pt *partition) accepts(p *Put) bool {
 	switch {
-	case p.ofThisNode():
+	case p.isTombstone():
 		return true
 	case !pt.rep.leads.Load():
 		return false
@@ -76,23 +76,23 @@ func (pt *partition) takes(p *Put) bool {
 	return p.control() || !pt.rep.parked.Load()
 }
 
-// ofThisNode says that the put concerns this node's files only, whoever leads.
-func (p *Put) ofThisNode() bool { return p.own != nil && p.own.drop }
+// isTombstone says that the put concerns this node's files only, whoever leads.
+func (p *Put) isTombstone() bool { return p.special != nil && p.special.tombstone }
 
-// elsewhere takes a put whose partition another node leads, or nobody.
-func (cn *clusterNode) elsewhere(pt *partition, p *Put) error {
+// forwardPut takes a put whose partition another node leads, or nobody.
+func (cn *clusterNode) forwardPut(pt *partition, p *Put) error {
 	if p.control() {
 		return ErrNoLeader
 	}
-	p.next, p.seq, p.crowd, p.gate = nil, 0, -1, nil
-	return cn.forward.put(pt, p)
+	p.next, p.seq, p.gateIndex, p.gate = nil, 0, -1, nil
+	return cn.forward.enqueue(pt, p)
 }
 
 func (pt *partition) identity() segment.Identity {
 	return segment.Identity{Topic: pt.t.uuid, Partition: pt.number}
 }
 
-const notHeld = ^uint64(0)
+const noMsgID = ^uint64(0)
 
 // enqueue puts p at the end of the inbox. When the inbox is full it waits for room, at
 // most Options.AdmitTimeout.
@@ -106,29 +106,29 @@ func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 			return err
 		}
 	}
-	if pt.rep != nil && !pt.takes(p) {
+	if pt.rep != nil && !pt.accepts(p) {
 		pt.mu.Unlock()
-		return e.cluster.elsewhere(pt, p)
+		return e.cluster.forwardPut(pt, p)
 	}
-	if err := pt.closed; err != nil && (pt.except == nil || !pt.except(p)) {
+	if err := pt.closed; err != nil && (pt.closedExcept == nil || !pt.closedExcept(p)) {
 		pt.mu.Unlock()
 		return err
 	}
 	pt.seq++
-	p.next, p.part, p.seq, p.crowd, p.gate = nil, pt, pt.seq, -1, nil
+	p.next, p.part, p.seq, p.gateIndex, p.gate = nil, pt, pt.seq, -1, nil
 	if pt.tail == nil {
 		pt.head = p
 	} else {
 		pt.tail.next = p
 		if p.waits { // the first has a channel of its own: most inboxes of many partitions hold one put
-			p.crowd = int8(pt.turn % gateCount)
-			p.gate = pt.gate(p.crowd)
+			p.gateIndex = int8(pt.drainCount % gateCount)
+			p.gate = pt.gate(p.gateIndex)
 		}
 	}
 	pt.tail = p
 	pt.waiting += size
-	pt.report()
-	first := !pt.ready && (!pt.piped || pt.waiting >= secondGroupBytes)
+	pt.publishWaitingAndWake()
+	first := !pt.ready && (!pt.pipelined || pt.waiting >= secondGroupBytes)
 	pt.ready = pt.ready || first
 	alone := p.Alone // p may be gone as soon as the lock is free
 	pt.mu.Unlock()
@@ -159,12 +159,12 @@ func (pt *partition) tryEnqueue(p *Put) error {
 	}
 	pt.tail = p
 	pt.waiting += int64(p.bytes)
-	pt.report()
+	pt.publishWaitingAndWake()
 	return nil
 }
 
-// takeForOthers empties the inbox for good: what is in it goes elsewhere.
-func (pt *partition) takeForOthers() putList {
+// drainForReroute empties the inbox for good: what is in it goes elsewhere.
+func (pt *partition) drainForReroute() putList {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
 	if pt.rep.leads.Load() { // it leads again
@@ -172,8 +172,8 @@ func (pt *partition) takeForOthers() putList {
 	}
 	l := putList{pt.head, pt.tail, pt.waiting}
 	pt.head, pt.tail = nil, nil
-	pt.taken = pt.seq
-	pt.left(l.bytes)
+	pt.drainedSeq = pt.seq
+	pt.subtractWaiting(l.bytes)
 	return l
 }
 
@@ -246,11 +246,11 @@ func (pt *partition) gateFor(p *Put) chan struct{} {
 	if p.answered.Load() {
 		return nil
 	}
-	return pt.gate(p.crowd)
+	return pt.gate(p.gateIndex)
 }
 
-// disperse wakes a crowd. Those who are to go are marked as answered before.
-func (pt *partition) disperse(i int8) {
+// openGate wakes a crowd. Those who are to go are marked as answered before.
+func (pt *partition) openGate(i int8) {
 	pt.mu.Lock()
 	ch := pt.gates[i]
 	pt.gates[i] = nil
@@ -266,26 +266,26 @@ type putList struct {
 	bytes      int64
 }
 
-// take empties the inbox, however long it is, at once: producers do not wait while the committer looks at each put. With nothing
+// drain empties the inbox, however long it is, at once: producers do not wait while the committer looks at each put. With nothing
 // there, whoever comes next tells the committer again.
-func (pt *partition) take() putList {
+func (pt *partition) drain() putList {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
 	l := putList{pt.head, pt.tail, pt.waiting}
-	pt.piped = false
+	pt.pipelined = false
 	if l.head == nil {
 		pt.ready = false
 		return l
 	}
 	pt.head, pt.tail = nil, nil
-	pt.taken = pt.seq
-	pt.turn++
-	pt.left(l.bytes)
+	pt.drainedSeq = pt.seq
+	pt.drainCount++
+	pt.subtractWaiting(l.bytes)
 	return l
 }
 
-// giveBack puts what did not fit into the group before what came since.
-func (pt *partition) giveBack(l putList) {
+// prepend puts what did not fit into the group before what came since.
+func (pt *partition) prepend(l putList) {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
 	l.tail.next = pt.head
@@ -293,16 +293,16 @@ func (pt *partition) giveBack(l putList) {
 		pt.tail = l.tail
 	}
 	pt.head = l.head
-	pt.taken = l.head.seq - 1
+	pt.drainedSeq = l.head.seq - 1
 	pt.waiting += l.bytes
-	pt.count() // and wake nobody: the committer, which is here, would find no more room than before, again and again
+	pt.publishWaiting() // and wake nobody: the committer, which is here, would find no more room than before, again and again
 }
 
-// takeBack removes a put that the committer has not taken yet.
-func (pt *partition) takeBack(p *Put) bool {
+// cancel removes a put that the committer has not taken yet.
+func (pt *partition) cancel(p *Put) bool {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
-	return p.seq > pt.taken && pt.unlink(p)
+	return p.seq > pt.drainedSeq && pt.unlink(p)
 }
 
 // unlink removes p from the inbox; mu is held. It reports false when p was refused meanwhile: its answer is on
@@ -324,26 +324,26 @@ func (pt *partition) unlink(p *Put) bool {
 		pt.tail = prev
 	}
 	p.next = nil
-	pt.left(int64(p.bytes))
+	pt.subtractWaiting(int64(p.bytes))
 	return true
 }
 
-func (pt *partition) left(size int64) {
+func (pt *partition) subtractWaiting(size int64) {
 	pt.waiting -= size
-	pt.report()
+	pt.publishWaitingAndWake()
 	pt.signalRoom()
 }
 
-// report adds what changed to the node's sum, coarsely: a shared counter that every put touches twice costs
+// publishWaitingAndWake adds what changed to the node's sum, coarsely: a shared counter that every put touches twice costs
 // more than the put. mu is held.
-func (pt *partition) report() {
-	if n, d := pt.count(); n >= secondGroupBytes && n-d < secondGroupBytes {
+func (pt *partition) publishWaitingAndWake() {
+	if n, d := pt.publishWaiting(); n >= secondGroupBytes && n-d < secondGroupBytes {
 		pt.e.clog.Wake()
 	}
 }
 
-// count is report without telling the committer. It returns the node's sum and what was added to it, or zeros while that can wait.
-func (pt *partition) count() (sum, added int64) {
+// publishWaiting is report without telling the committer. It returns the node's sum and what was added to it, or zeros while that can wait.
+func (pt *partition) publishWaiting() (sum, added int64) {
 	d := pt.waiting - pt.reported
 	if d < reportBytes && d > -reportBytes {
 		return 0, 0
@@ -361,9 +361,9 @@ func (pt *partition) refuse(err error, closeInbox bool, except func(*Put) bool) 
 	pt.mu.Lock()
 	switch {
 	case closeInbox && pt.closed == nil:
-		pt.closed, pt.except = err, except
+		pt.closed, pt.closedExcept = err, except
 	case closeInbox && except == nil:
-		pt.except = nil
+		pt.closedExcept = nil
 	}
 	var out *Put
 	last := &out
@@ -386,17 +386,17 @@ func (pt *partition) refuse(err error, closeInbox bool, except func(*Put) bool) 
 	}
 }
 
-// writesAgain opens an inbox that was closed because segments could not be written (flusher.failed). It is called, without a
+// reopenInbox opens an inbox that was closed because segments could not be written (flusher.failed). It is called, without a
 // lock, after the log was cut, has begun anew or was repaired: the failure belongs to the files before. If the new files
 // cannot be written either, the next flush closes the inbox again. An inbox that was closed because the node closes, or
 // because its commit log failed, stays closed.
-func (pt *partition) writesAgain() {
-	pt.changes.Add(1) // first: a flush of the files before may have failed and close the inbox only now; it looks at changes afterwards
+func (pt *partition) reopenInbox() {
+	pt.reopens.Add(1) // first: a flush of the files before may have failed and close the inbox only now; it looks at changes afterwards
 	pt.flushErr.Store(nil)
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
-	if pt.except != nil { // nobody else closes an inbox with an exception
-		pt.closed, pt.except = nil, nil
+	if pt.closedExcept != nil { // nobody else closes an inbox with an exception
+		pt.closed, pt.closedExcept = nil, nil
 	}
 }
 
@@ -432,10 +432,10 @@ func (pt *partition) expire(nowNs int64) bool {
 // answer ends a put that was not stored.
 func (p *Put) answer(first ID, err error) {
 	p.First, p.Err = first, err
-	if i := p.crowd; p.gate != nil {
+	if i := p.gateIndex; p.gate != nil {
 		pt := p.part
 		p.answered.Store(true) // the waiter may be gone from here on
-		pt.disperse(i)
+		pt.openGate(i)
 		return
 	}
 	p.Done(p)
@@ -443,5 +443,5 @@ func (p *Put) answer(first ID, err error) {
 
 // visibleEnd is the id below which channels may deliver now.
 func (pt *partition) visibleEnd() segment.MsgID {
-	return segment.MsgID(min(pt.visible.Load(), pt.heldFrom.Load()))
+	return segment.MsgID(min(pt.visible.Load(), pt.pausedFrom.Load()))
 }

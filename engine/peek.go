@@ -147,8 +147,8 @@ func (m *PeekedMessage) fit(room int) int {
 	return room - len(m.Body)
 }
 
-// peekHere reads the log of the partitions of op.
-func (t *Topic) peekHere(ctx context.Context, op operation) ([]PeekedMessage, error) {
+// peekLocal reads the log of the partitions of op.
+func (t *Topic) peekLocal(ctx context.Context, op operation) ([]PeekedMessage, error) {
 	p := peeker{name: t.name, count: listCount(op.Peek.Count), room: MaxPeekBytes}
 	for _, pt := range t.partitions() {
 		if !op.about(pt.number) {
@@ -170,8 +170,8 @@ func (t *Topic) peekHere(ctx context.Context, op operation) ([]PeekedMessage, er
 	return p.found, nil
 }
 
-// peekHere reads what the channel has not confirmed in the partitions of op. The log is read without the channel's lock: deliveries go on.
-func (c *Channel) peekHere(ctx context.Context, op operation) ([]PeekedMessage, error) {
+// peekLocal reads what the channel has not confirmed in the partitions of op. The log is read without the channel's lock: deliveries go on.
+func (c *Channel) peekLocal(ctx context.Context, op operation) ([]PeekedMessage, error) {
 	p := peeker{name: c.t.name, count: listCount(op.Peek.Count), room: MaxPeekBytes}
 	if op.Peek.OriginTopic != "" {
 		p.origin, p.whole = op.Peek, true
@@ -245,8 +245,8 @@ func (c *Channel) unconfirmed(index int, carried []core.CarrySource, m segment.M
 	if c.closed != nil {
 		return nil, nil, c.closed
 	}
-	c.see()
-	if index >= len(c.cursors) || !c.cursors[index].added {
+	c.syncVisible()
+	if index >= len(c.cursors) || !c.cursors[index].assigned {
 		return nil, nil, nil
 	}
 	cur := &c.cursors[index]
@@ -422,8 +422,8 @@ func (c *Channel) list(ctx context.Context, kind operationKind, max int, order f
 	return all[:min(len(all), n)], nil
 }
 
-// pendingHere lists the first that this node's consumers have.
-func (c *Channel) pendingHere(op operation) (all []PendingMessage, err error) {
+// pendingLocal lists the first that this node's consumers have.
+func (c *Channel) pendingLocal(op operation) (all []PendingMessage, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed != nil {
@@ -442,14 +442,14 @@ func (c *Channel) pendingHere(op operation) (all []PendingMessage, err error) {
 	return list.items, nil
 }
 
-// deferredHere lists the first that are due.
-func (c *Channel) deferredHere(op operation) (all []PendingMessage, err error) {
+// deferredLocal lists the first that are due.
+func (c *Channel) deferredLocal(op operation) (all []PendingMessage, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed != nil {
 		return nil, c.closed
 	}
-	c.takePosts()
+	c.applyPostsLocked()
 	list := oldest[PendingMessage]{limit: listCount(op.Count), key: func(m *PendingMessage) int64 { return m.Due.UnixMilli() }}
 	c.m.EachWaiting(func(m core.WaitingMessage) {
 		if op.about(m.ID.Partition()) {

@@ -57,12 +57,12 @@ func (q *pendingQueue) pop() {
 }
 
 // clear begins a new epoch's queue.
-func (q *pendingQueue) clear() { *q = pendingQueue{epochStart: notPlaced} }
+func (q *pendingQueue) clear() { *q = pendingQueue{epochStart: noPosition} }
 
-const notPlaced = ^segment.Position(0)
+const noPosition = ^segment.Position(0)
 
-// takeAll empties the queue and returns the puts in it as one chain.
-func (q *pendingQueue) takeAll() *Put {
+// drain empties the queue and returns the puts in it as one chain.
+func (q *pendingQueue) drain() *Put {
 	var out replicaOutput
 	for b := q.front(); b != nil; b = q.front() {
 		out.add(b.head, b.tail)
@@ -80,7 +80,7 @@ func (q *pendingQueue) expire(beforeNs int64) *Put {
 		if b.sealedNs >= beforeNs {
 			break
 		}
-		if b.head != nil && b.head.own != nil && b.head.own.patient {
+		if b.head != nil && b.head.special != nil && b.head.special.noExpiry {
 			continue
 		}
 		out.add(b.head, b.tail)

@@ -8,7 +8,7 @@ func (t *Topic) publishEach(ctx context.Context, ms []Outgoing) []error {
 	errs := make([]error, len(ms))
 	waiters := make([]*waiter, len(ms))
 	for i := range ms {
-		waiters[i], errs[i] = t.beginOwn(ctx, &ms[i])
+		waiters[i], errs[i] = t.startPublish(ctx, &ms[i])
 	}
 	for i, w := range waiters {
 		if w != nil {
@@ -20,8 +20,8 @@ func (t *Topic) publishEach(ctx context.Context, ms []Outgoing) []error {
 	return errs
 }
 
-// beginOwn hands one message over; its answer comes in the waiter.
-func (t *Topic) beginOwn(ctx context.Context, m *Outgoing) (*waiter, error) {
+// startPublish hands one message over; its answer comes in the waiter.
+func (t *Topic) startPublish(ctx context.Context, m *Outgoing) (*waiter, error) {
 	var own []Header
 	headers, key, err := m.keyed(&own)
 	if err != nil {

@@ -15,43 +15,43 @@ import (
 // enters an inbox and afterwards only under the inbox's lock or by the committer. What the committer reads of
 // every put stands together: at half a million waiting puts a second its time is cache misses.
 type putState struct {
-	next     *Put
-	part     *partition
-	bytes    int // of the records that the put becomes
-	seq      uint64
-	deadline int64 // by the engine's clock, ns since 1970; 0: none yet
-	deferMs  uint32
-	crowd    int8 // index in partition.gates of the channel that it waits on with others; below 0: none
-	waits    bool // a goroutine waits for it in waiter.wait
-	headered bool // some of the messages have headers
-	trusted  bool // the engine's own, or checked by another node: reserved names of headers are in order
-	answered atomic.Bool
-	to       replicate.NodeID // that it was forwarded to
-	order    uint64           // in the forwarder's lane
+	next      *Put
+	part      *partition
+	bytes     int // of the records that the put becomes
+	seq       uint64
+	deadline  int64 // by the engine's clock, ns since 1970; 0: none yet
+	deferMs   uint32
+	gateIndex int8 // index in partition.gates of the channel that it waits on with others; below 0: none
+	waits     bool // a goroutine waits for it in waiter.wait
+	headered  bool // some of the messages have headers
+	trusted   bool // the engine's own, or checked by another node: reserved names of headers are in order
+	answered  atomic.Bool
+	to        replicate.NodeID // that it was forwarded to
+	order     uint64           // in the forwarder's lane
 
-	gate chan struct{} // for crowds: closed when some of them are answered
-	own  *ownPut       // one of the rare kinds
+	gate    chan struct{} // for crowds: closed when some of them are answered
+	special *specialPut   // one of the rare kinds
 
 	headerBytes int // what the headers add to the records
 }
 
-// ownPut is what makes a put something else than messages.
-type ownPut struct {
-	controls []core.Control // entries of a control batch; what only the log's order can tell is filled in at sealing
-	sealed   []byte         // a batch sealed by the producer, the bytes of its bodies, and its header
-	bodies   int
-	header   segment.Header
-	drop     bool           // tombstone of the partition's topic
-	release  func()         // result: of a tombstone, lets the commit log's files go that are kept from it on
-	onCommit func(*Put)     // runs on the committer before Done
-	look     func()         // runs where the fold belongs to; nothing is written
-	placed   segment.Offset // result: of the batch of controls
-	patient  bool           // nobody's request: it hears what became of its batch, however long that takes
-	of       *controlPut    // whose channel's machine gave the controls away; nil: nobody's
+// specialPut is what makes a put something else than messages.
+type specialPut struct {
+	controls  []core.Control // entries of a control batch; what only the log's order can tell is filled in at sealing
+	sealed    []byte         // a batch sealed by the producer, the bytes of its bodies, and its header
+	bodies    int
+	header    segment.Header
+	tombstone bool           // tombstone of the partition's topic
+	release   func()         // result: of a tombstone, lets the commit log's files go that are kept from it on
+	onCommit  func(*Put)     // runs on the committer before Done
+	inspect   func()         // runs where the fold belongs to; nothing is written
+	offset    segment.Offset // result: of the batch of controls
+	noExpiry  bool           // nobody's request: it hears what became of its batch, however long that takes
+	source    *controlPut    // whose channel's machine gave the controls away; nil: nobody's
 }
 
 // control says that the put is the engine's own: it is not refused on a full disk.
-func (p *Put) control() bool { return p.own != nil && p.own.sealed == nil }
+func (p *Put) control() bool { return p.special != nil && p.special.sealed == nil }
 
 // waiter is a Put with a goroutine that waits for it. It fills whole cache lines: its neighbours belong to other goroutines.
 type waiter struct {
@@ -72,7 +72,7 @@ func getWaiter() *waiter { return waiters.Get().(*waiter) }
 // controlWaiter is a waiter for control entries.
 func controlWaiter(controls []core.Control, onCommit func(*Put)) *waiter {
 	w := getWaiter()
-	w.own = &ownPut{controls: controls, onCommit: onCommit}
+	w.special = &specialPut{controls: controls, onCommit: onCommit}
 	return w
 }
 
@@ -97,7 +97,7 @@ func (w *waiter) wait(ctx context.Context) (ID, error) {
 			select {
 			case <-gate:
 			case <-cancelled:
-				if w.part.takeBack(&w.Put) {
+				if w.part.cancel(&w.Put) {
 					return 0, ctx.Err()
 				}
 				cancelled = nil
@@ -148,7 +148,7 @@ func (t *Topic) publish(ctx context.Context, body []byte, bodies [][]byte, delay
 func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (ID, error) {
 	w := getWaiter()
 	defer w.free()
-	w.own, w.Alone, w.waits = &ownPut{sealed: batch}, true, true
+	w.special, w.Alone, w.waits = &specialPut{sealed: batch}, true, true
 	if err := t.submit(ctx, &w.Put, nil); err != nil {
 		return 0, err
 	}
@@ -191,7 +191,7 @@ func (f *asyncFree) get() *asyncPut {
 	f.mu.Unlock()
 	if a == nil {
 		a = &asyncPut{free: f}
-		a.Done = a.answered
+		a.Done = a.onDone
 	}
 	return a
 }
@@ -201,8 +201,8 @@ func (a *asyncPut) reset() {
 	a.one[0], a.done = nil, nil
 }
 
-// answered runs on the committer, or elsewhere when the put was refused (then Err is set).
-func (a *asyncPut) answered(*Put) {
+// onDone runs on the committer, or elsewhere when the put was refused (then Err is set).
+func (a *asyncPut) onDone(*Put) {
 	done, first, err := a.done, a.First, a.Err
 	a.reset()
 	if f := a.free; f.shared {
@@ -222,8 +222,8 @@ func (a *asyncPut) answered(*Put) {
 	done(first, err)
 }
 
-// giveBack runs on the committer at the end of a group.
-func (f *asyncFree) giveBack() {
+// recycle runs on the committer at the end of a group.
+func (f *asyncFree) recycle() {
 	if f.back == nil {
 		return
 	}
@@ -278,7 +278,7 @@ func (t *Topic) submit(ctx context.Context, p *Put, pt *partition) error {
 
 // measure checks a put against the limits and computes what its records need.
 func (e *Engine) measure(p *Put) error {
-	if p.own != nil {
+	if p.special != nil {
 		return e.measureSealed(p)
 	}
 	if p.Defer < 0 || p.Defer > e.opts.MaxDefer {

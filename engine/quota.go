@@ -15,9 +15,9 @@ import (
 
 // quotaState is a partition's side of it.
 type quotaState struct {
-	keptFrom atomic.Uint64 // offset of the oldest batch that counts
-	lookedUp segment.MsgID // for which keptFrom was found; the flusher's
-	atEnd    bool          // there was no such message
+	countedFrom atomic.Uint64 // offset of the oldest batch that counts
+	lookedUp    segment.MsgID // for which countedFrom was found; the flusher's
+	atEnd       bool          // there was no such message
 }
 
 // quotaRoom is what may still be added to a partition.
@@ -37,7 +37,7 @@ func (c *committer) quotaRoom(pt *partition) *quotaRoom {
 		c.room.count = l.rejectCount - int64(st.NextID-from)
 	}
 	if l.rejectBytes != 0 {
-		from := min(max(segment.Offset(pt.quota.keptFrom.Load()), start), st.End)
+		from := min(max(segment.Offset(pt.quota.countedFrom.Load()), start), st.End)
 		c.room.bytes = l.rejectBytes - int64(st.End-from)
 	}
 	return &c.room
@@ -49,8 +49,8 @@ func (c *committer) overQuota(room *quotaRoom, r *run, p *Put) bool {
 		return false
 	}
 	count := int64(len(p.Messages))
-	if p.own != nil {
-		count = int64(p.own.header.Count)
+	if p.special != nil {
+		count = int64(p.special.header.Count)
 	}
 	if int64(r.count)+count <= room.count && r.putBytes+int64(p.bytes) <= room.bytes {
 		return false
@@ -81,6 +81,6 @@ func (f *flusher) learnQuotas() {
 			continue // it is below the start, which counts then; or cannot be read, which others tell
 		}
 		q.lookedUp = needed
-		q.keptFrom.Store(uint64(at))
+		q.countedFrom.Store(uint64(at))
 	}
 }

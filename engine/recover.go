@@ -46,7 +46,7 @@ type recovered struct {
 
 func (e *Engine) recover() error {
 	r := &recovery{e: e, parts: map[segment.Identity]*recovered{}, dropped: map[uuid.UUID]bool{}}
-	defer r.giveBack()
+	defer r.releaseSlices()
 	log, report, err := clog.Open(e.disk, e.arena, clog.Options{
 		Pulse:     &e.pulse,
 		FileBytes: e.opts.CommitFileBytes, MaxLiveBytes: e.opts.CommitLiveBytes, InFlight: e.opts.GroupsInFlight,
@@ -80,7 +80,7 @@ func (e *Engine) recover() error {
 
 // Restart implements clog.Replayer.
 func (r *recovery) Restart() {
-	r.giveBack()
+	r.releaseSlices()
 	*r = recovery{e: r.e, parts: map[segment.Identity]*recovered{}, dropped: map[uuid.UUID]bool{}}
 }
 
@@ -101,7 +101,7 @@ func (c *committer) Checkpoint(emit func(chunk []byte)) {
 	for _, pt := range parts {
 		st := pt.machine.State()
 		ends = append(ends, checkpointEnd{pt, st.End})
-		buf = appendEntry(buf, pt.identity(), &entry{state: st, committed: pt.committedMark(), epochs: pt.epochs.Entries(), fold: pt.keptFold()})
+		buf = appendEntry(buf, pt.identity(), &entry{state: st, committed: pt.committedMark(), epochs: pt.epochs.Entries(), fold: pt.knownFold()})
 		at := 0
 		for ; len(buf)-at >= chunk; at += chunk {
 			emit(buf[at : at+chunk])
@@ -230,7 +230,7 @@ func (rp *recovered) begin(en *entry) {
 	rp.base, rp.st, rp.fold, rp.committed = en.state, en.state, en.fold, en.committed
 	rp.epochs.Reset(en.epochs)
 	if rp.unread = nil; en.fold == nil {
-		rp.fold, rp.unread = new(core.Cursors), errFoldElsewhere
+		rp.fold, rp.unread = new(core.Cursors), errFoldNotStored
 	}
 }
 
@@ -271,21 +271,21 @@ func (r *recovery) Record(rec *clog.Record) error {
 //
 //	kind u8 | zero 7 | entry
 const (
-	cutBack  = 1 // what lies above the end goes
-	cutAnew  = 2 // nothing of the log so far is left, whatever its segments hold
-	cutBytes = 8
+	cutTruncate = 1 // what lies above the end goes
+	cutReset    = 2 // nothing of the log so far is left, whatever its segments hold
+	cutBytes    = 8
 )
 
 // cut replays such a record.
 func (rp *recovered) cut(rec *clog.Record) error {
-	if len(rec.Payload) < cutBytes || rec.Payload[0] != cutBack && rec.Payload[0] != cutAnew {
+	if len(rec.Payload) < cutBytes || rec.Payload[0] != cutTruncate && rec.Payload[0] != cutReset {
 		return errCheckpoint
 	}
 	id, en, rest, err := decodeEntry(rec.Payload[cutBytes:])
 	if err != nil || id != rp.id || len(rest) != 0 {
 		return errCheckpoint
 	}
-	anew := rec.Payload[0] == cutAnew
+	anew := rec.Payload[0] == cutReset
 	n := len(rp.slices)
 	for n > 0 && (anew || rp.slices[n-1].Offset >= en.state.End) {
 		n--
@@ -312,7 +312,7 @@ func (rp *recovered) apply(e *Engine, rec *clog.Record) error {
 		return &segment.CorruptError{Path: fmt.Sprintf("clog/%010d.clog", rec.FileSeq), Detail: fmt.Sprintf(
 			"batch %d of topic %s/%d does not follow batch %d", h.Position, rec.Topic, rec.Partition, rp.st.Next)}
 	}
-	rp.place(rec, &h, e.sizes())
+	rp.trackSegment(rec, &h, e.sizes())
 	s := segment.Slice{
 		Buf: rec.Buf, Data: rec.Payload, Position: h.Position, FirstID: h.FirstID, Count: h.Count, Offset: rec.Offset,
 		Segment: rp.st.Segment, SegmentBase: rp.st.SegmentBase, SegmentCapacity: rp.st.SegmentCapacity,
@@ -325,9 +325,9 @@ func (rp *recovered) apply(e *Engine, rec *clog.Record) error {
 	return rp.foldIn(e, &h, rec.Payload[segment.HeaderBytes:], rec.Offset)
 }
 
-// place follows the segment number in the record. The leader may have given a segment more room
+// trackSegment follows the segment number in the record. The leader may have given a segment more room
 // than its first batch needs (a checkpoint before a large batch): then its capacity grows here, for all its slices.
-func (rp *recovered) place(rec *clog.Record, h *segment.Header, sizes segment.Sizes) {
+func (rp *recovered) trackSegment(rec *clog.Record, h *segment.Header, sizes segment.Sizes) {
 	st := &rp.st
 	if st.SegmentCapacity == 0 || rec.Segment != st.Segment {
 		if st.SegmentCapacity != 0 {
@@ -426,8 +426,8 @@ func (r *recovery) mustHaveLog(metas []topicMeta) error {
 	return nil
 }
 
-// giveBack releases what was replayed: the logs have their own references, or Open failed.
-func (r *recovery) giveBack() {
+// releaseSlices releases what was replayed: the logs have their own references, or Open failed.
+func (r *recovery) releaseSlices() {
 	for _, rp := range r.order {
 		for i := range rp.slices {
 			rp.slices[i].Buf.Release()
@@ -442,7 +442,7 @@ func (e *Engine) damagedCopies() (ids []segment.Identity, all bool) {
 		return nil, true
 	}
 	for _, pt := range e.partitionList() {
-		if len(pt.log.Isolated()) > 0 || pt.whyUnread() != nil || pt.rep != nil && pt.rep.givenUp.Load() {
+		if len(pt.log.Isolated()) > 0 || pt.whyUnread() != nil || pt.rep != nil && pt.rep.discarded.Load() {
 			ids = append(ids, pt.identity())
 		}
 	}
@@ -522,10 +522,10 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 	if e.cluster != nil {
 		pt.rep = &replica{cn: e.cluster, pt: pt}
 		pt.rep.pending.clear()
-		if e.cluster.shortened.isDropped(rp.id) {
+		if e.cluster.shortened.isDiscarded(rp.id) {
 			e.log.Warn("an earlier process dropped this copy of a partition, and it did not begin anew: it is fetched from its leader. What was acknowledged is on the other replicas",
 				"topic", t.name, "partition", n)
-			pt.rep.givenUp.Store(true)
+			pt.rep.discarded.Store(true)
 			e.cluster.drops.Add(1)
 		}
 	}
@@ -544,9 +544,9 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 		pt.visible.Store(uint64(rp.st.NextID))
 	}
 	pt.publishFold(rp.st.NextID)
-	pt.losing.Store(len(pt.fold.Gone(nil, pt.startBorder(), 1)) > 0)
+	pt.mayHaveLost.Store(len(pt.fold.Gone(nil, pt.startBorder(), 1)) > 0)
 	if len(rp.slices) != 0 {
-		e.flusher.note(pt)
+		e.flusher.markDirty(pt)
 	}
 	if err := errors.Join(rp.err, log.Health()); err != nil {
 		e.info.CorruptionsAtRecover = append(e.info.CorruptionsAtRecover, err.Error())
@@ -577,7 +577,7 @@ func (r *recovery) fill(pt *partition, rp *recovered) error {
 	pt.newest = pt.log.NewestAppended()
 	end, _, _ := pt.log.End()
 	pt.ages.recovered(end, pt.newest, r.e.clock.mono())
-	return r.giveUpBaseless(pt)
+	return r.discardUnreadableHead(pt)
 }
 
 func (e *Engine) segmentOptions() segment.Options {

@@ -25,14 +25,14 @@ import (
 // Messages do not fill the connection that replication uses: a subscription has at most remoteWindowBytes on their way. The client's node gives bytes back when
 // the client's sink has room.
 const (
-	remoteWindowBytes  = 1 << 20
-	maxDeliverBytes    = 64 << 10 // of a Deliver frame, but for a single longer message
-	maxConsumeBytes    = 32 << 10 // of a Consume frame
-	maxUnsentBytes     = 1 << 20  // of Consume entries that a full connection did not take; then the subscription is made anew
-	remoteAnswerTime   = time.Second
-	remoteServeTime    = 500 * time.Millisecond // how long a leader that does not serve yet lets a subscription wait
-	remoteTurnInterval = 10 * time.Millisecond
-	maxTickCount       = 512 // clients that a tick looks after; more take turns
+	remoteWindowBytes = 1 << 20
+	maxDeliverBytes   = 64 << 10 // of a Deliver frame, but for a single longer message
+	maxConsumeBytes   = 32 << 10 // of a Consume frame
+	maxUnsentBytes    = 1 << 20  // of Consume entries that a full connection did not take; then the subscription is made anew
+	remoteAnswerTime  = time.Second
+	remoteServeTime   = 500 * time.Millisecond // how long a leader that does not serve yet lets a subscription wait
+	rotationInterval  = 10 * time.Millisecond
+	maxTickCount      = 512 // clients that a tick looks after; more take turns
 )
 
 // RemoteLabel is the label of a consumer whose client is connected to another node.
@@ -65,22 +65,22 @@ const (
 type remotes struct {
 	cn *clusterNode
 
-	mu      sync.Mutex
-	next    uint64
-	legs    map[uint64]*leg
-	clients []*remoteConsumer
-	subs    map[subscriptionKey]*subscription
-	stamps  map[replicate.NodeID]uint64 // the last that came on the connections of now
-	stampTo []replicate.NodeID          // sendStamps'
-	fences  map[fenceKey]*fencing
-	turning bool
-	shut    bool
+	mu       sync.Mutex
+	next     uint64
+	legs     map[uint64]*leg
+	clients  []*remoteConsumer
+	subs     map[subscriptionKey]*subscription
+	stamps   map[replicate.NodeID]uint64 // the last that came on the connections of now
+	stampTo  []replicate.NodeID          // sendStamps'
+	fences   map[fenceKey]*fencing
+	rotating bool
+	shut     bool
 
 	counts remoteCounts
-	ticked int // where the last tick began; keepTime's
+	ticked int // where the last tick began; runTicker's
 
-	looped  []loopedFrame // from this node to itself
-	looping bool
+	loopback        []loopedFrame // from this node to itself
+	loopbackRunning bool
 }
 
 type loopedFrame struct {
@@ -105,13 +105,13 @@ func (rs *remotes) send(to replicate.NodeID, f *netproto.Frame) error {
 		l.payload = append(l.payload, b...)
 	}
 	rs.mu.Lock()
-	start := !rs.looping && !rs.shut
+	start := !rs.loopbackRunning && !rs.shut
 	if !rs.shut {
-		rs.looped, rs.looping = append(rs.looped, l), true
+		rs.loopback, rs.loopbackRunning = append(rs.loopback, l), true
 	}
 	rs.mu.Unlock()
 	if start {
-		rs.cn.spawn(rs.loop)
+		rs.cn.spawn(rs.runLoopback)
 	}
 	if f.Owner != nil {
 		f.Owner.Release()
@@ -119,48 +119,48 @@ func (rs *remotes) send(to replicate.NodeID, f *netproto.Frame) error {
 	return nil
 }
 
-func (rs *remotes) loop() {
+func (rs *remotes) runLoopback() {
 	for {
 		rs.mu.Lock()
-		frames := rs.looped
-		rs.looped = nil
+		frames := rs.loopback
+		rs.loopback = nil
 		if len(frames) == 0 || rs.shut {
-			rs.looping = false
+			rs.loopbackRunning = false
 			rs.mu.Unlock()
 			return
 		}
 		rs.mu.Unlock()
 		for i := range frames {
-			rs.frame(rs.cn.self.ID, &frames[i].header, frames[i].payload)
+			rs.handleFrame(rs.cn.self.ID, &frames[i].header, frames[i].payload)
 		}
 	}
 }
 
-// sendSurely sends a short frame, later if the connection's queue is full now.
-func (rs *remotes) sendSurely(to replicate.NodeID, f *netproto.Frame) {
+// sendReliably sends a short frame, later if the connection's queue is full now.
+func (rs *remotes) sendReliably(to replicate.NodeID, f *netproto.Frame) {
 	if to == rs.cn.self.ID {
 		_ = rs.send(to, f)
 		return
 	}
-	rs.cn.forward.answer(to, f)
+	rs.cn.forward.reply(to, f)
 }
 
-// frame takes a frame of types Subscribe to Fenced.
-func (rs *remotes) frame(from replicate.NodeID, h *netproto.Header, payload []byte) {
+// handleFrame takes a frame of types Subscribe to Fenced.
+func (rs *remotes) handleFrame(from replicate.NodeID, h *netproto.Header, payload []byte) {
 	var err error
 	switch h.Type {
 	case netproto.TypeSubscribe:
-		err = rs.serve(from, h.Request, payload)
+		err = rs.handleSubscribe(from, h.Request, payload)
 	case netproto.TypeConsume:
-		err = rs.consume(subscriptionKey{from, h.Request}, payload)
+		err = rs.handleConsume(subscriptionKey{from, h.Request}, payload)
 	case netproto.TypeFence:
-		err = rs.fenceAsked(from, payload)
+		err = rs.handleFence(from, payload)
 	case netproto.TypeFenced:
-		err = rs.fenceAnswered(from, payload)
+		err = rs.handleFenced(from, payload)
 	case netproto.TypeStamp:
-		err = rs.stamped(from, payload)
+		err = rs.handleStamp(from, payload)
 	case netproto.TypeUnsubscribe:
-		if s := rs.take(subscriptionKey{from, h.Request}); s != nil {
+		if s := rs.removeSubscription(subscriptionKey{from, h.Request}); s != nil {
 			clean := len(payload) == 1 && payload[0] == 1
 			rs.cn.spawn(func() { s.end(clean) })
 		}
@@ -171,15 +171,15 @@ func (rs *remotes) frame(from replicate.NodeID, h *netproto.Header, payload []by
 		}
 		switch h.Type {
 		case netproto.TypeSubscribed:
-			l.r.subscribed(l, h.Status, payload)
+			l.r.handleSubscribed(l, h.Status, payload)
 		case netproto.TypeDeliver:
-			err = l.r.deliver(l, payload)
+			err = l.r.handleDeliver(l, payload)
 		case netproto.TypeDeliverHeld:
-			err = l.r.deliverHeld(l, payload)
+			err = l.r.handleDeliverHeld(l, payload)
 		case netproto.TypeConsumed:
-			err = l.r.consumed(l, payload)
+			err = l.r.handleConsumed(l, payload)
 		case netproto.TypeUnserved:
-			l.r.unserved(l, payload)
+			l.r.handleUnserved(l, payload)
 		}
 	}
 	if err != nil {
@@ -218,7 +218,7 @@ func (rs *remotes) refreshAll(clients []*remoteConsumer) {
 			now = r.t.leaders()
 			leaders[r.t] = now
 		}
-		r.follow(now)
+		r.followLeaders(now)
 	}
 }
 
@@ -259,40 +259,40 @@ func (rs *remotes) tick() {
 	}
 }
 
-// turn lets legs take turns as long as a client has fewer credits than leaders.
-func (rs *remotes) turn() {
-	for rs.cn.e.host.Pause(remoteTurnInterval, rs.cn.ctx.Done()) {
+// rotateCredits lets legs take turns as long as a client has fewer credits than leaders.
+func (rs *remotes) rotateCredits() {
+	for rs.cn.e.host.Pause(rotationInterval, rs.cn.ctx.Done()) {
 		any := false
 		for _, r := range rs.all() {
-			any = r.turn() || any
+			any = r.rotateCredit() || any
 		}
 		if any {
 			continue
 		}
 		rs.mu.Lock()
-		rs.turning = false
+		rs.rotating = false
 		rs.mu.Unlock()
 		for _, r := range rs.all() { // one may have begun meanwhile, and seen that somebody does it
-			any = r.turn() || any
+			any = r.rotateCredit() || any
 		}
-		if !any || !rs.beginTurns() {
+		if !any || !rs.startRotation() {
 			return
 		}
 	}
 }
 
-func (rs *remotes) beginTurns() bool {
+func (rs *remotes) startRotation() bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if rs.turning || rs.shut {
+	if rs.rotating || rs.shut {
 		return false
 	}
-	rs.turning = true
+	rs.rotating = true
 	return true
 }
 
-// lost ends what the connection to a node carried: its clients' consumers here, and this node's clients' legs there.
-func (rs *remotes) lost(node replicate.NodeID) {
+// peerLost ends what the connection to a node carried: its clients' consumers here, and this node's clients' legs there.
+func (rs *remotes) peerLost(node replicate.NodeID) {
 	rs.mu.Lock()
 	delete(rs.stamps, node)
 	var gone []*subscription
@@ -308,7 +308,7 @@ func (rs *remotes) lost(node replicate.NodeID) {
 		rs.cn.spawn(func() { s.end(false) })
 	}
 	for _, r := range rs.all() {
-		r.lost(node)
+		r.peerLost(node)
 	}
 }
 
@@ -327,7 +327,7 @@ func (rs *remotes) close() {
 	}
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	rs.shut, rs.looped = true, nil
+	rs.shut, rs.loopback = true, nil
 }
 
 // remoteReasons are why a subscription is refused or ends; numbers are for ever. What is not there counts as the first.

@@ -42,39 +42,39 @@ type remoteConsumer struct {
 	sink    Sink
 	ask     wire.Subscribe // without the topic's and the window's
 
-	mu       sync.Mutex
-	legs     []*leg // active ones, in the order of credit.legs, and then those that were asked
-	credit   credit
-	stopped  bool
-	full     bool // the sink said so
-	ended    bool
-	creating bool
-	started  bool           // Subscribe has returned
-	asked    int            // first answers that are to come
-	answered chan struct{}  // closed when they have, or the client has failed
-	err      error          // why the client failed before started: Subscribe returns it; fail sets it
-	bound    int64          // ConsumerOptions.MaxInFlightBytes
-	held     map[ID]holding // with a bound: what the client has
-	delivery Delivery
-	dropped  []HeldDelivery
-	wire     wire.Delivered
-	frame    netproto.Frame
-	body     [1][]byte
-	stats    ConsumerStats
+	mu         sync.Mutex
+	legs       []*leg // active ones, in the order of credit.legs, and then those that were asked
+	credit     credit
+	stopped    bool
+	full       bool // the sink said so
+	ended      bool
+	creating   bool
+	started    bool                     // Subscribe has returned
+	asked      int                      // first answers that are to come
+	answered   chan struct{}            // closed when they have, or the client has failed
+	err        error                    // why the client failed before started: Subscribe returns it; fail sets it
+	bound      int64                    // ConsumerOptions.MaxInFlightBytes
+	unfinished map[ID]unfinishedMessage // with a bound: what the client has
+	delivery   Delivery
+	dropped    []HeldDelivery
+	wire       wire.Delivered
+	frame      netproto.Frame
+	body       [1][]byte
+	stats      ConsumerStats
 }
 
 // leg is one leader's part of it.
 type leg struct {
 	creditLeg
-	r      *remoteConsumer
-	node   replicate.NodeID
-	id     uint64
-	first  bool // Subscribe waits for its answer
-	active bool
-	ops    []byte // Consume entries that were not sent
-	owed   int    // bytes taken from it and not given back
-	came   uint64 // the last serial of a held delivery
-	told   uint64 // the last of which the leader was told that it came
+	r        *remoteConsumer
+	node     replicate.NodeID
+	id       uint64
+	first    bool // Subscribe waits for its answer
+	active   bool
+	ops      []byte // Consume entries that were not sent
+	owed     int    // bytes taken from it and not given back
+	received uint64 // the last serial of a held delivery
+	reported uint64 // the last of which the leader was told that it came
 }
 
 func (rs *remotes) subscribe(ctx context.Context, c *Channel, o ConsumerOptions, s Sink) (*Consumer, error) {
@@ -101,7 +101,7 @@ func (rs *remotes) subscribe(ctx context.Context, c *Channel, o ConsumerOptions,
 	}
 	r.ask.Tag = []byte(o.Tag)
 	if r.bound = o.MaxInFlightBytes; r.bound > 0 {
-		r.held = map[ID]holding{}
+		r.unfinished = map[ID]unfinishedMessage{}
 	}
 	r.stats.Label = o.Label
 	rs.mu.Lock()
@@ -133,7 +133,7 @@ func (rs *remotes) subscribe(ctx context.Context, c *Channel, o ConsumerOptions,
 
 // begin asks the leaders of now.
 func (r *remoteConsumer) begin() {
-	r.follow(r.t.leaders())
+	r.followLeaders(r.t.leaders())
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range r.legs {
@@ -143,12 +143,12 @@ func (r *remoteConsumer) begin() {
 		}
 	}
 	if r.asked == 0 {
-		r.settle()
+		r.closeAnswered()
 	}
 }
 
-// settle ends Subscribe's waiting; mu is held.
-func (r *remoteConsumer) settle() {
+// closeAnswered ends Subscribe's waiting; mu is held.
+func (r *remoteConsumer) closeAnswered() {
 	select {
 	case <-r.answered:
 	default:
@@ -161,13 +161,13 @@ func (r *remoteConsumer) firstAnswer(l *leg) {
 	if l.first {
 		l.first = false
 		if r.asked--; r.asked == 0 {
-			r.settle()
+			r.closeAnswered()
 		}
 	}
 }
 
-// follow makes the legs those to the leaders of now.
-func (r *remoteConsumer) follow(leaders []replicate.NodeID) {
+// followLeaders makes the legs those to the leaders of now.
+func (r *remoteConsumer) followLeaders(leaders []replicate.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ended {
@@ -175,7 +175,7 @@ func (r *remoteConsumer) follow(leaders []replicate.NodeID) {
 	}
 	for i := 0; i < len(r.legs); {
 		if l := r.legs[i]; !slices.Contains(leaders, l.node) {
-			r.giveUp(l)
+			r.unsubscribeAt(l)
 			continue
 		}
 		i++
@@ -203,13 +203,13 @@ func (r *remoteConsumer) subscribeAt(node replicate.NodeID) {
 	}
 	f := netproto.Frame{Type: netproto.TypeSubscribe, Request: l.id, Head: wire.AppendSubscribe(nil, &r.ask)}
 	if err := rs.send(node, &f); err != nil {
-		rs.forget(l)
+		rs.removeLeg(l)
 		return
 	}
 	r.legs = append(r.legs, l)
 }
 
-func (rs *remotes) forget(l *leg) {
+func (rs *remotes) removeLeg(l *leg) {
 	rs.mu.Lock()
 	delete(rs.legs, l.id)
 	rs.mu.Unlock()
@@ -217,8 +217,8 @@ func (rs *remotes) forget(l *leg) {
 
 // remove forgets a leg, whose credits are free again; mu is held. What is in flight there comes again from whoever leads next.
 func (r *remoteConsumer) remove(l *leg) {
-	r.rs.forget(l)
-	r.letGo(l)
+	r.rs.removeLeg(l)
+	r.forgetUnfinished(l)
 	if i := slices.Index(r.legs, l); i >= 0 {
 		r.legs = slices.Delete(r.legs, i, i+1)
 	}
@@ -226,29 +226,29 @@ func (r *remoteConsumer) remove(l *leg) {
 	r.firstAnswer(l)
 }
 
-// giveUp unsubscribes at a leader; mu is held.
-func (r *remoteConsumer) giveUp(l *leg) {
+// unsubscribeAt unsubscribes at a leader; mu is held.
+func (r *remoteConsumer) unsubscribeAt(l *leg) {
 	r.flushLeg(l)
 	r.remove(l) // what comes for it from now on is handed to nobody
 	f := netproto.Frame{Type: netproto.TypeUnsubscribe, Request: l.id}
 	if r.rs.cn.e.Level() >= heldLevel && r.drained() {
 		f.Head = []byte{1}
 	}
-	r.rs.sendSurely(l.node, &f)
+	r.rs.sendReliably(l.node, &f)
 }
 
 // share divides the client's RDY and tells the leaders; mu is held.
 func (r *remoteConsumer) share() {
 	for _, i := range r.credit.divide(r.rs.cn.now()) {
-		r.tell(r.legs[i])
+		r.sendReady(r.legs[i])
 	}
-	if r.credit.rotates() && r.rs.beginTurns() {
-		r.rs.cn.spawn(r.rs.turn)
+	if r.credit.rotates() && r.rs.startRotation() {
+		r.rs.cn.spawn(r.rs.rotateCredits)
 	}
 }
 
-// tell sends a leader its part; mu is held.
-func (r *remoteConsumer) tell(l *leg) {
+// sendReady sends a leader its part; mu is held.
+func (r *remoteConsumer) sendReady(l *leg) {
 	l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeReady, Seq: l.seq, Count: uint32(l.creditLeg.asked)})
 	r.flushLeg(l)
 }
@@ -274,8 +274,8 @@ func (r *remoteConsumer) flushLeg(l *leg) {
 	b.Release()
 }
 
-// subscribed takes a leader's answer.
-func (r *remoteConsumer) subscribed(l *leg, status netproto.Status, payload []byte) {
+// handleSubscribed takes a leader's answer.
+func (r *remoteConsumer) handleSubscribed(l *leg, status netproto.Status, payload []byte) {
 	r.mu.Lock()
 	switch {
 	case !slices.Contains(r.legs, l) || l.active:
@@ -315,7 +315,7 @@ func (r *remoteConsumer) create(l *leg) {
 	r.creating = true
 	cn := r.rs.cn
 	cn.spawn(func() {
-		if err := cn.everywhere(cn.ctx, r.t, operation{Kind: opCreateChannel, Channel: r.channel}); err != nil && cn.ctx.Err() == nil {
+		if err := cn.onAllLeaders(cn.ctx, r.t, operation{Kind: opCreateChannel, Channel: r.channel}); err != nil && cn.ctx.Err() == nil {
 			cn.log.Warn("a channel could not be made on a new partition yet; it is tried again", "topic", r.t.name, "channel", r.channel, "error", err)
 		}
 		r.mu.Lock()
@@ -324,16 +324,16 @@ func (r *remoteConsumer) create(l *leg) {
 	})
 }
 
-// consumed takes a leader's answers.
-func (r *remoteConsumer) consumed(l *leg, payload []byte) error {
+// handleConsumed takes a leader's answers.
+func (r *remoteConsumer) handleConsumed(l *leg, payload []byte) error {
 	c, failures, err := wire.DecodeConsumed(payload)
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
 	if i := slices.Index(r.credit.legs, &l.creditLeg); i >= 0 && c.Seq != 0 {
-		if r.credit.heard(i, c.Seq, int(c.InFlight)) && r.credit.finished(i) {
-			r.tell(l)
+		if r.credit.answered(i, c.Seq, int(c.InFlight)) && r.credit.finished(i) {
+			r.sendReady(l)
 		}
 		r.share()
 	}
@@ -349,8 +349,8 @@ func (r *remoteConsumer) consumed(l *leg, payload []byte) error {
 	return nil
 }
 
-// unserved takes the end of a leg.
-func (r *remoteConsumer) unserved(l *leg, payload []byte) {
+// handleUnserved takes the end of a leg.
+func (r *remoteConsumer) handleUnserved(l *leg, payload []byte) {
 	if len(payload) == 1 {
 		if err := remoteReason(payload[0]); errors.Is(err, ErrDeleted) {
 			r.fail(err)
@@ -363,11 +363,11 @@ func (r *remoteConsumer) unserved(l *leg, payload []byte) {
 		r.share()
 	}
 	r.mu.Unlock()
-	r.follow(r.t.leaders())
+	r.followLeaders(r.t.leaders())
 }
 
-// lost ends the leg to a node.
-func (r *remoteConsumer) lost(node replicate.NodeID) {
+// peerLost ends the leg to a node.
+func (r *remoteConsumer) peerLost(node replicate.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range slices.Clone(r.legs) {
@@ -388,8 +388,8 @@ func (r *remoteConsumer) ready(n int) {
 	}
 }
 
-// say is Finish, Requeue or Touch: it goes to who leads the message's partition now.
-func (r *remoteConsumer) say(what *wire.Consume) error {
+// sendOp is Finish, Requeue or Touch: it goes to who leads the message's partition now.
+func (r *remoteConsumer) sendOp(what *wire.Consume) error {
 	to := replicate.NodeID(r.t.partitions()[ID(what.ID).Partition()].rep.target.Load())
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -398,10 +398,10 @@ func (r *remoteConsumer) say(what *wire.Consume) error {
 		return ErrNotInFlight // nor is it anywhere else
 	}
 	l := r.legs[i]
-	if l.came != 0 && !r.withdraw(ID(what.ID)) {
+	if l.received != 0 && !r.withdraw(ID(what.ID)) {
 		return ErrNotInFlight // it means an earlier delivery: this one is half on its way
 	}
-	l.sayWhatCame()
+	l.appendSeen()
 	l.ops = wire.AppendConsume(l.ops, what)
 	switch what.Kind {
 	case wire.ConsumeFinish:
@@ -410,10 +410,10 @@ func (r *remoteConsumer) say(what *wire.Consume) error {
 		r.stats.RequeueCount++
 	}
 	if r.bound > 0 {
-		r.heldSaid(what)
+		r.updateUnfinished(what)
 	}
 	if what.Kind != wire.ConsumeTouch && r.credit.finished(i) {
-		r.tell(l)
+		r.sendReady(l)
 	} else if len(l.ops) >= maxConsumeBytes {
 		r.flushLeg(l)
 	}
@@ -465,21 +465,21 @@ func (r *remoteConsumer) tick() {
 	defer r.mu.Unlock()
 	for i := range r.credit.legs {
 		if r.credit.finished(i) {
-			r.tell(r.legs[i])
+			r.sendReady(r.legs[i])
 		}
 	}
-	if len(r.held) > 0 {
-		r.expireHeld()
+	if len(r.unfinished) > 0 {
+		r.expireUnfinished()
 	}
-	r.takeDropped()
+	r.returnDropped()
 	for _, l := range r.legs {
 		r.pay(l, 1)
 		r.flushLeg(l)
 	}
 }
 
-// turn passes credits on, and says whether there will be more turns.
-func (r *remoteConsumer) turn() bool {
+// rotateCredit passes credits on, and says whether there will be more turns.
+func (r *remoteConsumer) rotateCredit() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ended || !r.credit.rotates() {
@@ -496,7 +496,7 @@ func (r *remoteConsumer) end() (first bool) {
 	first = !r.ended
 	r.ended = true
 	for _, l := range slices.Clone(r.legs) {
-		r.giveUp(l)
+		r.unsubscribeAt(l)
 	}
 	r.credit.ready = 0
 	r.mu.Unlock()
@@ -527,7 +527,7 @@ func (r *remoteConsumer) fail(err error) {
 		r.sink.Closed(err)
 	}
 	r.mu.Lock()
-	r.settle()
+	r.closeAnswered()
 	r.mu.Unlock()
 }
 

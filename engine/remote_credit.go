@@ -8,25 +8,25 @@ import "cmp"
 // A leader's bound is the most that can be in flight there. Raising it is safe at once as long as the bounds together stay within RDY; lowering
 // is not: until the leader has answered, deliveries may be on their way, and messages that are in flight stay so until they are finished.
 type credit struct {
-	ready int          // what the client said
-	legs  []*creditLeg // one per leader
-	tell  []int        // divide's result
-	order []*creditLeg // divide's
+	ready   int          // what the client said
+	legs    []*creditLeg // one per leader
+	changed []int        // divide's result
+	order   []*creditLeg // divide's
 }
 
 // creditLeg is one leader's part.
 type creditLeg struct {
-	asked int    // what it was told last
-	bound int    // at least as many as can be in flight there; never less than asked
-	seq   uint32 // of what it was told last
-	heard uint32 // of what it answered last
-	since int64  // when its turn began, or ended, ns; the longest ago is next
-	stale bool   // something was finished since the question that is not answered yet
-	want  int    // divide's
+	asked    int    // what it was told last
+	bound    int    // at least as many as can be in flight there; never less than asked
+	seq      uint32 // of what it was told last
+	ackedSeq uint32 // of what it answered last
+	since    int64  // when its turn began, or ended, ns; the longest ago is next
+	stale    bool   // something was finished since the question that is not answered yet
+	want     int    // divide's
 }
 
-// turnSpanNs is how long it takes until every leader had its turn, if there are fewer credits than leaders.
-const turnSpanNs = 80e6
+// rotationSpanNs is how long it takes until every leader had its turn, if there are fewer credits than leaders.
+const rotationSpanNs = 80e6
 
 // rotates says that there are fewer credits than leaders, so that they take turns.
 func (c *credit) rotates() bool { return 0 < c.ready && c.ready < len(c.legs) }
@@ -34,9 +34,9 @@ func (c *credit) rotates() bool { return 0 < c.ready && c.ready < len(c.legs) }
 // divide says who gets how much from now on, and returns the indexes of those who have to be told their asked and seq. The
 // slice is used again.
 func (c *credit) divide(now int64) []int {
-	c.tell = c.tell[:0]
+	c.changed = c.changed[:0]
 	if c.rotates() {
-		c.takeTurns(now)
+		c.rotate(now)
 	} else if k := len(c.legs); k > 0 {
 		for i, l := range c.legs {
 			l.want = c.ready / k
@@ -51,7 +51,7 @@ func (c *credit) divide(now int64) []int {
 			if l.want == 0 {
 				l.since = now // the others are next
 			}
-			c.say(i, l.want)
+			c.setReady(i, l.want)
 		}
 		free -= l.bound
 	}
@@ -62,16 +62,16 @@ func (c *credit) divide(now int64) []int {
 			}
 			free -= max(0, n-l.bound)
 			l.bound = max(l.bound, n)
-			c.say(i, n)
+			c.setReady(i, n)
 		}
 	}
-	return c.tell
+	return c.changed
 }
 
-// takeTurns gives one credit each to as many as there are credits: those whose turn is not over keep it, the rest goes to who waited longest.
-func (c *credit) takeTurns(now int64) {
+// rotate gives one credit each to as many as there are credits: those whose turn is not over keep it, the rest goes to who waited longest.
+func (c *credit) rotate(now int64) {
 	rounds := (len(c.legs) + c.ready - 1) / c.ready
-	turn := int64(turnSpanNs) / int64(rounds)
+	turn := int64(rotationSpanNs) / int64(rounds)
 	left := c.ready
 	c.order = c.order[:0]
 	for _, l := range c.legs {
@@ -110,25 +110,25 @@ func (l *creditLeg) rank() int {
 	return 0
 }
 
-// say notes that leg i is to be told n.
-func (c *credit) say(i, n int) {
+// setReady notes that leg i is to be told n.
+func (c *credit) setReady(i, n int) {
 	l := c.legs[i]
 	l.asked, l.stale = n, false
 	l.seq++
 	if l.seq == 0 {
 		l.seq = 1
 	}
-	c.tell = append(c.tell, i)
+	c.changed = append(c.changed, i)
 }
 
-// heard takes leg i's answer: after it had done what seq told it, inFlight messages were in flight. It returns true if something was
+// answered takes leg i's answer: after it had done what seq told it, inFlight messages were in flight. It returns true if something was
 // finished since it was asked, so that it has to be asked again.
-func (c *credit) heard(i int, seq uint32, inFlight int) (again bool) {
+func (c *credit) answered(i int, seq uint32, inFlight int) (again bool) {
 	l := c.legs[i]
 	if seq != l.seq {
 		return false // it was told something else meanwhile
 	}
-	l.heard = seq
+	l.ackedSeq = seq
 	l.bound = max(l.asked, inFlight)
 	return l.stale && l.bound > l.asked
 }
@@ -140,10 +140,10 @@ func (c *credit) finished(i int) (ask bool) {
 	switch {
 	case l.bound <= l.asked:
 		return false
-	case l.heard != l.seq:
+	case l.ackedSeq != l.seq:
 		l.stale = true
 		return false
 	}
-	c.say(i, l.asked)
+	c.setReady(i, l.asked)
 	return true
 }

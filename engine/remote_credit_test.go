@@ -42,7 +42,7 @@ func creditScript(t *testing.T, lines string) string {
 			now = int64(a)
 			divide()
 		case "heard":
-			if c.heard(a, c.legs[a].seq, b) && c.finished(a) {
+			if c.answered(a, c.legs[a].seq, b) && c.finished(a) {
 				out = append(out, fmt.Sprintf("%d?", a))
 			}
 			divide()
@@ -132,7 +132,7 @@ func (w *creditWorld) step() {
 		if len(l.answers) > 0 {
 			a := l.answers[0]
 			l.answers = l.answers[1:]
-			if w.c.heard(i, a.seq, a.n) && w.c.finished(i) {
+			if w.c.answered(i, a.seq, a.n) && w.c.finished(i) {
 				w.tell([]int{i})
 			}
 			w.tell(w.c.divide(w.now))

@@ -100,8 +100,8 @@ func (rs *remotes) sendStamp(node replicate.NodeID) {
 	_ = rs.send(node, &f)
 }
 
-// stamped takes a node's time. The first one of a connection says that the node knows of deadlines: what it has subscribed before is held from now on.
-func (rs *remotes) stamped(from replicate.NodeID, p []byte) error {
+// handleStamp takes a node's time. The first one of a connection says that the node knows of deadlines: what it has subscribed before is held from now on.
+func (rs *remotes) handleStamp(from replicate.NodeID, p []byte) error {
 	ns, err := wire.DecodeStamp(p)
 	if err != nil {
 		return err
@@ -120,7 +120,7 @@ func (rs *remotes) stamped(from replicate.NodeID, p []byte) error {
 	rs.mu.Unlock()
 	slices.SortFunc(subs, func(a, b *subscription) int { return cmp.Compare(a.key.id, b.key.id) })
 	for _, s := range subs {
-		s.hold()
+		s.enableHold()
 	}
 	return nil
 }
@@ -133,9 +133,9 @@ func (rs *remotes) stamp(of replicate.NodeID) (uint64, bool) {
 	return ns, ok
 }
 
-// hold lets the channel hold deliveries to the client if its node knows of deadlines. It comes before the first of them: the client's node grants nothing
+// enableHold lets the channel hold deliveries to the client if its node knows of deadlines. It comes before the first of them: the client's node grants nothing
 // before it was answered.
-func (s *subscription) hold() {
+func (s *subscription) enableHold() {
 	if _, ok := s.rs.stamp(s.key.from); !ok {
 		return
 	}
@@ -172,18 +172,18 @@ type HeldDelivery struct {
 	Until Deadline
 }
 
-// takeDropped gives back what the sink dropped; mu is held.
-func (r *remoteConsumer) takeDropped() {
+// returnDropped gives back what the sink dropped; mu is held.
+func (r *remoteConsumer) returnDropped() {
 	s, ok := r.sink.(HeldSink)
 	if !ok {
 		return
 	}
 	r.dropped = s.Dropped(r.dropped[:0])
 	for _, d := range r.dropped {
-		r.release(d.ID)
+		r.removeUnfinished(d.ID)
 		if slices.Contains(r.legs, d.Until.l) {
 			r.rs.counts.expired.Add(1)
-			r.giveBack(d.Until.l, d.ID, d.Until.serial)
+			r.returnDelivery(d.Until.l, d.ID, d.Until.serial)
 		}
 	}
 	clear(r.dropped)

@@ -8,8 +8,8 @@ import (
 
 // What a client's node does with messages that leaders send it.
 
-// deliver hands messages over. The sink copies them, so that the connection's buffer is free again at once.
-func (r *remoteConsumer) deliver(l *leg, p []byte) error {
+// handleDeliver hands messages over. The sink copies them, so that the connection's buffer is free again at once.
+func (r *remoteConsumer) handleDeliver(l *leg, p []byte) error {
 	r.mu.Lock()
 	if r.ended || !l.active {
 		r.mu.Unlock()
@@ -23,17 +23,17 @@ func (r *remoteConsumer) deliver(l *leg, p []byte) error {
 		}
 		n := len(p) - len(rest)
 		p = rest
-		r.hand(l, n, Deadline{})
+		r.deliverOne(l, n, Deadline{})
 	}
-	r.handed(l)
+	r.endDelivery(l)
 	return nil
 }
 
-// hand gives the message that was decoded last, which took n bytes, to the sink; mu is held.
-func (r *remoteConsumer) hand(l *leg, n int, until Deadline) {
+// deliverOne gives the message that was decoded last, which took n bytes, to the sink; mu is held.
+func (r *remoteConsumer) deliverOne(l *leg, n int, until Deadline) {
 	m := &r.wire
 	if r.bound > 0 {
-		r.hold(l, ID(m.ID), n)
+		r.addUnfinished(l, ID(m.ID), n)
 	} else {
 		l.owed += n
 	}
@@ -47,8 +47,8 @@ func (r *remoteConsumer) hand(l *leg, n int, until Deadline) {
 	}
 }
 
-// handed ends a run of hand, and gives mu back, which is held.
-func (r *remoteConsumer) handed(l *leg) {
+// endDelivery ends a run of hand, and gives mu back, which is held.
+func (r *remoteConsumer) endDelivery(l *leg) {
 	r.delivery = Delivery{}
 	r.pay(l, r.leastPaid())
 	r.mu.Unlock()
@@ -70,8 +70,8 @@ func (l *leg) payOwed() {
 	l.owed = 0
 }
 
-// deliverHeld hands over what is not too late, and gives back the rest.
-func (r *remoteConsumer) deliverHeld(l *leg, p []byte) error {
+// handleDeliverHeld hands over what is not too late, and gives back the rest.
+func (r *remoteConsumer) handleDeliverHeld(l *leg, p []byte) error {
 	head, p, err := wire.DecodeHeldHead(p)
 	if err != nil {
 		return err
@@ -94,19 +94,19 @@ func (r *remoteConsumer) deliverHeld(l *leg, p []byte) error {
 		}
 		n := len(p) - len(rest)
 		p = rest
-		l.came, until.serial = h.Serial, h.Serial
+		l.received, until.serial = h.Serial, h.Serial
 		if r.tooLate(&h, until) {
 			l.owed += n
-			r.giveBack(l, ID(r.wire.ID), h.Serial)
+			r.returnDelivery(l, ID(r.wire.ID), h.Serial)
 			back = true
 			continue
 		}
-		r.hand(l, n, until)
+		r.deliverOne(l, n, until)
 	}
 	if back {
 		r.flushLeg(l)
 	}
-	r.handed(l)
+	r.endDelivery(l)
 	return nil
 }
 
@@ -115,7 +115,7 @@ func (r *remoteConsumer) tooLate(h *wire.Held, until Deadline) bool {
 	parts := r.t.partitions()
 	n := int(ID(r.wire.ID).Partition())
 	switch {
-	case n >= len(parts) || h.Epoch < parts[n].rep.heard():
+	case n >= len(parts) || h.Epoch < parts[n].rep.newestEpoch():
 		r.rs.counts.stale.Add(1)
 	case until.Passed():
 		r.rs.counts.expired.Add(1)
@@ -125,20 +125,20 @@ func (r *remoteConsumer) tooLate(h *wire.Held, until Deadline) bool {
 	return true
 }
 
-// giveBack says that a message was not handed over; mu is held.
-func (r *remoteConsumer) giveBack(l *leg, id ID, serial uint64) {
+// returnDelivery says that a message was not handed over; mu is held.
+func (r *remoteConsumer) returnDelivery(l *leg, id ID, serial uint64) {
 	l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeReturn, ID: uint64(id), Serial: serial})
 	for i, c := range r.credit.legs {
 		if c == &l.creditLeg && r.credit.finished(i) {
-			r.tell(l)
+			r.sendReady(l)
 		}
 	}
 }
 
-// sayWhatCame tells the leader which deliveries the client's word can be about, before the word; mu is held.
-func (l *leg) sayWhatCame() {
-	if l.came != l.told {
-		l.told = l.came
-		l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeSeen, Serial: l.came})
+// appendSeen tells the leader which deliveries the client's word can be about, before the word; mu is held.
+func (l *leg) appendSeen() {
+	if l.received != l.reported {
+		l.reported = l.received
+		l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeSeen, Serial: l.received})
 	}
 }

@@ -27,8 +27,8 @@ type fencing struct {
 	since    int64 // by now()
 }
 
-// heard is the newest epoch that this node has heard of: what an older leader delivered is not handed over.
-func (r *replica) heard() segment.Epoch {
+// newestEpoch is the newest epoch that this node has heard of: what an older leader delivered is not handed over.
+func (r *replica) newestEpoch() segment.Epoch {
 	epoch := segment.Epoch(r.fenced.Load())
 	if row := r.row.Load(); row != nil {
 		epoch = max(epoch, row.State.Epoch)
@@ -43,7 +43,7 @@ func (r *replica) fencedAbove(epoch segment.Epoch) bool {
 
 // fenceMs is how long the ordered channels of a partition wait that begin now, in an epoch of this node's.
 func (pt *partition) fenceMs(epoch segment.Epoch) int64 {
-	if pt.rep == nil || epoch <= 1 || pt.t.e.Level() < heldLevel || segment.Epoch(pt.rep.clear.Load()) == epoch {
+	if pt.rep == nil || epoch <= 1 || pt.t.e.Level() < heldLevel || segment.Epoch(pt.rep.fenceCleared.Load()) == epoch {
 		return 0 // nobody led before, or nobody is left who knows of deadlines, or all have answered
 	}
 	return holdMs
@@ -59,12 +59,12 @@ func (rs *remotes) fence(pt *partition, epoch segment.Epoch) {
 	}
 	rs.mu.Unlock()
 	if !known {
-		rs.cn.spawn(func() { rs.askFence(key) })
+		rs.cn.spawn(func() { rs.sendFence(key) })
 	}
 }
 
-// askFence asks those who have not answered, and ends the fence when nobody is left or its time is over.
-func (rs *remotes) askFence(key fenceKey) {
+// sendFence asks those who have not answered, and ends the fence when nobody is left or its time is over.
+func (rs *remotes) sendFence(key fenceKey) {
 	var missing []replicate.NodeID
 	snap := rs.cn.store.Snapshot()
 	rs.mu.Lock()
@@ -103,7 +103,7 @@ func (k fenceKey) wire() *wire.Fence {
 
 // fencePassed lets the channels go on.
 func (rs *remotes) fencePassed(pt *partition, epoch segment.Epoch) {
-	pt.rep.clear.Store(uint64(epoch))
+	pt.rep.fenceCleared.Store(uint64(epoch))
 	if ws := pt.watchers.Load(); ws != nil {
 		for _, w := range *ws {
 			w.ch.post(post{index: w.index, unfence: epoch})
@@ -124,12 +124,12 @@ func (rs *remotes) tickFences() {
 		return slices.Compare(wire.AppendFence(nil, a.wire()), wire.AppendFence(nil, b.wire()))
 	})
 	for _, key := range keys {
-		rs.askFence(key)
+		rs.sendFence(key)
 	}
 }
 
-// fenceAsked takes a Fence. It is answered when no client's output holds a message that an older leader delivered; else the leader asks again.
-func (rs *remotes) fenceAsked(from replicate.NodeID, p []byte) error {
+// handleFence takes a Fence. It is answered when no client's output holds a message that an older leader delivered; else the leader asks again.
+func (rs *remotes) handleFence(from replicate.NodeID, p []byte) error {
 	f, err := wire.DecodeFence(p)
 	if err != nil {
 		return err
@@ -153,8 +153,8 @@ func (rs *remotes) fenceAsked(from replicate.NodeID, p []byte) error {
 	return nil
 }
 
-// fenceAnswered takes a Fenced.
-func (rs *remotes) fenceAnswered(from replicate.NodeID, p []byte) error {
+// handleFenced takes a Fenced.
+func (rs *remotes) handleFenced(from replicate.NodeID, p []byte) error {
 	w, err := wire.DecodeFence(p)
 	if err != nil {
 		return err
@@ -167,7 +167,7 @@ func (rs *remotes) fenceAnswered(from replicate.NodeID, p []byte) error {
 	}
 	rs.mu.Unlock()
 	if f != nil {
-		rs.cn.spawn(func() { rs.askFence(key) })
+		rs.cn.spawn(func() { rs.sendFence(key) })
 	}
 	return nil
 }

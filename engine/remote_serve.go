@@ -34,11 +34,11 @@ type subscription struct {
 
 	mu      sync.Mutex // taken after a channel's
 	k       *Consumer  // nil: not attached yet
-	gone    bool       // the client is, or the channel
+	ended   bool       // the client is, or the channel
 	buf     *putBuffer // the Deliver frame that is being filled
 	unsent  []unsentFrame
 	waiting bool   // a goroutine sends unsent
-	held    bool   // buf is a DeliverHeld
+	bufHeld bool   // buf is a DeliverHeld
 	seen    uint64 // the last serial that the client's node had when it said what comes next; consume's
 	unpaid  int    // bytes sent and not given back
 	blocked bool   // the channel was told to wait for them
@@ -46,8 +46,8 @@ type subscription struct {
 	body    [1][]byte
 }
 
-// serve takes a Subscribe. What may wait runs on a goroutine; an Unsubscribe can come meanwhile.
-func (rs *remotes) serve(from replicate.NodeID, id uint64, payload []byte) error {
+// handleSubscribe takes a Subscribe. What may wait runs on a goroutine; an Unsubscribe can come meanwhile.
+func (rs *remotes) handleSubscribe(from replicate.NodeID, id uint64, payload []byte) error {
 	if _, err := wire.DecodeSubscribe(payload); err != nil {
 		return err
 	}
@@ -67,15 +67,15 @@ func (rs *remotes) serve(from replicate.NodeID, id uint64, payload []byte) error
 			f.Status = netproto.StatusNotLeader
 		}
 		if err != nil {
-			rs.take(s.key)
+			rs.removeSubscription(s.key)
 		}
-		rs.sendSurely(from, &f)
+		rs.sendReliably(from, &f)
 	})
 	return nil
 }
 
-// take forgets a subscription.
-func (rs *remotes) take(key subscriptionKey) *subscription {
+// removeSubscription forgets a subscription.
+func (rs *remotes) removeSubscription(key subscriptionKey) *subscription {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	s := rs.subs[key]
@@ -92,7 +92,7 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 	t, name := pt.t, string(ask.Channel)
 	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, remoteServeTime)
 	defer cancel()
-	for !t.hasServed() { // it was elected a moment ago
+	for !t.hasAssigned() { // it was elected a moment ago
 		if err := cn.sleep(ctx, operationPause); err != nil {
 			return ErrNoLeader
 		}
@@ -103,7 +103,7 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 			return ErrNoChannel
 		}
 		var err error
-		if c, err = t.createChannelHere(ctx, name); err != nil {
+		if c, err = t.createChannelLocal(ctx, name); err != nil {
 			return err
 		}
 	}
@@ -120,22 +120,22 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 	}
 	s.mu.Lock()
 	s.k = k
-	gone := s.gone
+	gone := s.ended
 	s.mu.Unlock()
 	if gone {
 		k.Close()
 		return ErrNoLeader
 	}
-	s.hold()
+	s.enableHold()
 	return nil
 }
 
-// hasServed says whether the channels on this node have any partition of t.
-func (t *Topic) hasServed() bool {
+// hasAssigned says whether the channels on this node have any partition of t.
+func (t *Topic) hasAssigned() bool {
 	t.e.host.Lock(&t.changing)
 	defer t.changing.Unlock()
 	parts := t.partitions()
-	for i, epoch := range t.served {
+	for i, epoch := range t.assigned {
 		if epoch != 0 && epoch == parts[i].rep.serving() {
 			return true
 		}
@@ -147,17 +147,17 @@ func (t *Topic) hasServed() bool {
 // it is on its way.
 func (s *subscription) end(clean bool) {
 	s.mu.Lock()
-	s.gone = true
+	s.ended = true
 	k := s.k
-	s.drop()
+	s.discardUnsent()
 	s.mu.Unlock()
 	if k != nil {
-		k.closeAs(clean)
+		k.closeRemote(clean)
 	}
 }
 
-// drop gives up what was not sent; mu is held.
-func (s *subscription) drop() {
+// discardUnsent gives up what was not sent; mu is held.
+func (s *subscription) discardUnsent() {
 	if s.buf != nil {
 		s.buf.Release()
 	}
@@ -171,7 +171,7 @@ func (s *subscription) drop() {
 func (s *subscription) Deliver(d *Delivery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone {
+	if s.ended {
 		return false
 	}
 	m := wire.Delivered{ID: uint64(d.ID), Timestamp: d.Timestamp, Attempts: d.Attempts, Headers: d.Headers, Body: d.Body}
@@ -179,12 +179,12 @@ func (s *subscription) Deliver(d *Delivery) bool {
 	if held {
 		n += wire.HeldBytes
 	}
-	if s.buf != nil && (s.held != held || len(s.buf.bytes)+n > maxDeliverBytes) {
+	if s.buf != nil && (s.bufHeld != held || len(s.buf.bytes)+n > maxDeliverBytes) {
 		s.submit()
 	}
 	if s.buf == nil {
 		s.buf = putBuffers.Get().(*putBuffer)
-		if s.buf.bytes, s.held = s.buf.bytes[:0], held; held {
+		if s.buf.bytes, s.bufHeld = s.buf.bytes[:0], held; held {
 			head := s.heldHead()
 			s.buf.bytes = wire.AppendHeldHead(s.buf.bytes, &head)
 		}
@@ -202,7 +202,7 @@ func (s *subscription) Deliver(d *Delivery) bool {
 func (s *subscription) Flush() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.buf != nil && !s.gone {
+	if s.buf != nil && !s.ended {
 		s.submit()
 	}
 }
@@ -210,7 +210,7 @@ func (s *subscription) Flush() {
 // submit sends the frame that was filled; mu is held. If the connection's queue is full, a goroutine sends it when there is room.
 func (s *subscription) submit() {
 	kind := netproto.TypeDeliver
-	if s.held {
+	if s.bufHeld {
 		kind = netproto.TypeDeliverHeld
 	}
 	s.unsent = append(s.unsent, unsentFrame{s.buf, kind})
@@ -253,13 +253,13 @@ func (s *subscription) sendUnsent() bool {
 // Closed implements Sink.
 func (s *subscription) Closed(err error) {
 	s.mu.Lock()
-	gone := s.gone
-	s.gone = true
-	s.drop()
+	gone := s.ended
+	s.ended = true
+	s.discardUnsent()
 	s.mu.Unlock()
-	s.rs.take(s.key)
+	s.rs.removeSubscription(s.key)
 	if !gone {
-		s.rs.sendSurely(s.key.from, &netproto.Frame{Type: netproto.TypeUnserved, Request: s.key.id, Head: []byte{remoteNumber(err)}})
+		s.rs.sendReliably(s.key.from, &netproto.Frame{Type: netproto.TypeUnserved, Request: s.key.id, Head: []byte{remoteNumber(err)}})
 	}
 }
 
@@ -275,8 +275,8 @@ func (s *subscription) pay(n int) bool {
 	return true
 }
 
-// consume does what a client of another node said. It runs on the connection's reader and does not deliver: the channel's own goroutine does.
-func (rs *remotes) consume(key subscriptionKey, p []byte) error {
+// handleConsume does what a client of another node said. It runs on the connection's reader and does not deliver: the channel's own goroutine does.
+func (rs *remotes) handleConsume(key subscriptionKey, p []byte) error {
 	rs.mu.Lock()
 	s := rs.subs[key]
 	rs.mu.Unlock()
@@ -313,7 +313,7 @@ func (rs *remotes) consume(key subscriptionKey, p []byte) error {
 		case wire.ConsumeSeen:
 			s.seen = c.Serial
 		case wire.ConsumeReturn:
-			k.giveBack(ID(c.ID), c.Serial)
+			k.returnDelivery(ID(c.ID), c.Serial)
 		case wire.ConsumeCredit:
 			if s.pay(int(c.Count)) {
 				_ = k.do(core.Event{Kind: core.EvBlocked, Flag: false}) // closed: Unserved is on its way
@@ -326,7 +326,7 @@ func (rs *remotes) consume(key subscriptionKey, p []byte) error {
 	k.ch.wake()
 	if seq != 0 || len(failed) > 0 {
 		head := wire.AppendConsumed(make([]byte, 0, 8+len(failed)), &wire.Consumed{Seq: seq, InFlight: uint32(k.inFlight())})
-		rs.sendSurely(key.from, &netproto.Frame{Type: netproto.TypeConsumed, Request: key.id, Head: append(head, failed...)})
+		rs.sendReliably(key.from, &netproto.Frame{Type: netproto.TypeConsumed, Request: key.id, Head: append(head, failed...)})
 	}
 	return nil
 }
@@ -338,9 +338,9 @@ func (k *Consumer) inFlight() int {
 	return k.ch.m.ClientInFlight(k.id)
 }
 
-// closeStranded tells the consumers that are here because this node led something that it leads nothing any more: nothing would
+// closeLeftoverConsumers tells the consumers that are here because this node led something that it leads nothing any more: nothing would
 // ever come, and whoever subscribes now is served by the leaders.
-func (t *Topic) closeStranded() {
+func (t *Topic) closeLeftoverConsumers() {
 	if t.servesAny() {
 		return
 	}
@@ -348,7 +348,7 @@ func (t *Topic) closeStranded() {
 		c.mu.Lock()
 		var stranded []*Consumer
 		for _, id := range c.clientIDs() {
-			if k := c.consumers[id]; k.follows {
+			if k := c.consumers[id]; k.needsLeader {
 				stranded = append(stranded, k)
 			}
 		}

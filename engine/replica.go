@@ -27,15 +27,15 @@ type replica struct {
 	pt *partition
 
 	// What producers and channels look at without mu.
-	leads      atomic.Bool                    // puts go to the inbox; changed with partition.mu held, too
-	serves     atomic.Bool                    // channels may deliver: it leads, and all that came before is committed
-	serveEpoch atomic.Uint64                  // see serving
-	serveFrom  segment.Position               // channels begin with what the log says up to here: it has to be committed first
-	parked     atomic.Bool                    // puts wait in the forwarder: later ones queue behind them
-	target     atomic.Uint32                  // replicate.NodeID of the leader; 0: nobody is known
-	row        atomic.Pointer[meta.Partition] // the newest row of the store
-	fenced     atomic.Uint64                  // the newest epoch of a Fence
-	clear      atomic.Uint64                  // the epoch of this node's whose Fence all have answered
+	leads        atomic.Bool                    // puts go to the inbox; changed with partition.mu held, too
+	serves       atomic.Bool                    // channels may deliver: it leads, and all that came before is committed
+	serveEpoch   atomic.Uint64                  // see serving
+	serveFrom    segment.Position               // channels begin with what the log says up to here: it has to be committed first
+	parked       atomic.Bool                    // puts wait in the forwarder: later ones queue behind them
+	target       atomic.Uint32                  // replicate.NodeID of the leader; 0: nobody is known
+	row          atomic.Pointer[meta.Partition] // the newest row of the store
+	fenced       atomic.Uint64                  // the newest epoch of a Fence
+	fenceCleared atomic.Uint64                  // the epoch of this node's whose Fence all have answered
 
 	mu       sync.Mutex
 	leader   *replicate.Leader
@@ -44,42 +44,42 @@ type replica struct {
 	acts     replicate.Actions
 	feed     []replicate.Event // what actions led to
 	out      replicaOutput
-	led      segment.Epoch // the newest epoch that this process led
+	ledEpoch segment.Epoch // the newest epoch that this process led
 	state    replicate.State
 	closed   bool // the topic was deleted, or the engine closes, or the copy is not needed
 	ended    bool // closed for good: a copy that began anew would not know what is committed, and its log may not be written any more
 	// removing: this node is no replica any more, and its bytes go; see removeBytes.
-	removing bool
-	swept    bool // what a process before this one left of the partition is gone
+	removing         bool
+	leftoversRemoved bool // what a process before this one left of the partition is gone
 
-	generation uint64           // of the log: raised by every cut
-	durable    segment.Position // below it everything is on stable storage here
-	shortened  bool             // see shortenedCopies
-	yielded    segment.Epoch    // the last in which another leader was asked for because of that
-	letGo      atomic.Uint64    // segment.Position: the leader's log begins there, and what is damaged below is not repaired; 0: not known
-	dropped    bool             // the copy was given up in this process, at droppedAt; see drop
-	droppedAt  int64
-	unwritten  unwritten    // what it does about segments that cannot be written
-	givenUp    atomic.Bool  // it was dropped, and has not begun anew yet
-	waits      bool         // givenUp, and not for good: its device may read it again; see replica_waits.go
-	dropMu     sync.Mutex   // held while givenUp goes down, and while the files that it needs are given up; inside of nothing else
-	toldDrop   atomic.Bool  // see letGoOf
-	toldRepair atomic.Int64 // see notRepaired
-	drops      int
-	blocked    replicate.NodeID // see Leader.Blocked
-	comparing  int64            // since when it has waited for others' logs, by now(); -1: it was told
+	generation      uint64           // of the log: raised by every cut
+	durable         segment.Position // below it everything is on stable storage here
+	shortened       bool             // see shortenedCopies
+	yieldedEpoch    segment.Epoch    // the last in which another leader was asked for because of that
+	leaderStart     atomic.Uint64    // segment.Position: the leader's log begins there, and what is damaged below is not repaired; 0: not known
+	discardedBefore bool             // the copy was given up in this process, at discardedAt; see drop
+	discardedAt     int64
+	unwritten       unwritten    // what it does about segments that cannot be written
+	discarded       atomic.Bool  // it was dropped, and has not begun anew yet
+	waitsForDevice  bool         // discarded, and not for good: its device may read it again; see replica_wait_device.go
+	discardMu       sync.Mutex   // held while discarded goes down, and while the files that it needs are given up; inside of nothing else
+	loggedDiscard   atomic.Bool  // see mayReleaseFiles
+	loggedRepairAt  atomic.Int64 // see notRepaired
+	discards        int
+	blocked         replicate.NodeID // see Leader.Blocked
+	comparing       int64            // since when it has waited for others' logs, by now(); -1: it was told
 
 	// Leader.
-	pending    pendingQueue
-	startEpoch bool                   // the batch that begins the epoch is due
-	granted    bool                   // the partition machine knows the epoch
-	stalled    error                  // why what waits in the inbox may not be appended now
-	refused    error                  // the answer of the machine to EvPut
-	counted    replicate.LeaderCounts // of the leader, as far as the engine's counters have them
-	quiet      bool                   // no more writes: the leadership is being handed over
-	handedOver uint64                 // the version of the row by which it was; see handed
-	giver      atomic.Pointer[giver]  // see keepRow
-	reads      map[replicate.NodeID]*rangeRead
+	pending      pendingQueue
+	startEpoch   bool                           // the batch that begins the epoch is due
+	granted      bool                           // the partition machine knows the epoch
+	stalled      error                          // why what waits in the inbox may not be appended now
+	refused      error                          // the answer of the machine to EvPut
+	counted      replicate.LeaderCounts         // of the leader, as far as the engine's counters have them
+	writesPaused bool                           // no more writes: the leadership is being handed over
+	handedOver   uint64                         // the version of the row by which it was; see handed
+	formerLeader atomic.Pointer[strandedLeader] // see storeRow
+	reads        map[replicate.NodeID]*rangeRead
 
 	// Follower.
 	frame    *receivedFrame // the message that is being handled came in it
@@ -116,7 +116,7 @@ type incomingBatch struct {
 
 // logCut is a truncation or a new beginning of the log.
 type logCut struct {
-	anew       bool
+	reset      bool
 	generation uint64
 	to         segment.Position
 	ready      bool // the rest is known: the committer can write it
@@ -127,7 +127,7 @@ type logCut struct {
 	payload    []byte
 	committed  segment.Position
 	durable    chan error
-	hold       bool   // the commit log's files stay from the record on, until release is called
+	pinFiles   bool   // the commit log's files stay from the record on, until release is called
 	release    func() // set before durable
 	failed     bool   // it has ended, and the log is not what the machine was told
 }
@@ -174,7 +174,7 @@ func (o *replicaOutput) perform(r *replica) {
 
 // answerCommitted answers a chain of puts, those who wait together by closing their gate once.
 func answerCommitted(p *Put) {
-	var last crowd
+	var last gateRef
 	for p != nil {
 		next := p.next
 		p.next, p.Err = nil, nil
@@ -183,9 +183,9 @@ func answerCommitted(p *Put) {
 			p = next
 			continue
 		}
-		if cr := (crowd{p.part, p.crowd}); cr != last {
+		if cr := (gateRef{p.part, p.gateIndex}); cr != last {
 			if last.part != nil {
-				last.part.disperse(last.gate)
+				last.part.openGate(last.index)
 			}
 			last = cr
 		}
@@ -193,7 +193,7 @@ func answerCommitted(p *Put) {
 		p = next
 	}
 	if last.part != nil {
-		last.part.disperse(last.gate)
+		last.part.openGate(last.index)
 	}
 }
 
@@ -212,7 +212,7 @@ func (r *replica) stepOne(ev *replicate.Event) {
 	switch {
 	case r.leader != nil:
 		r.leader.Step(now, ev, &r.acts)
-	case r.follower != nil && followerTakes(ev.Kind):
+	case r.follower != nil && followerHandles(ev.Kind):
 		r.follower.Step(now, ev, &r.acts)
 	default:
 		return
@@ -221,7 +221,7 @@ func (r *replica) stepOne(ev *replicate.Event) {
 	for i := range r.acts.List {
 		a := &r.acts.List[i]
 		down = down || a.Kind == replicate.ActStepDown
-		r.do(a)
+		r.perform(a)
 	}
 	if down {
 		r.stepDown()
@@ -229,8 +229,8 @@ func (r *replica) stepOne(ev *replicate.Event) {
 	r.changeRole()
 }
 
-// followerTakes: what is meant for a leader that is no more goes nowhere.
-func followerTakes(k replicate.EventKind) bool {
+// followerHandles: what is meant for a leader that is no more goes nowhere.
+func followerHandles(k replicate.EventKind) bool {
 	switch k {
 	case replicate.EvAppended, replicate.EvPut, replicate.EvLease, replicate.EvRead, replicate.EvPeerDown:
 		return false
@@ -238,7 +238,7 @@ func followerTakes(k replicate.EventKind) bool {
 	return true
 }
 
-func (r *replica) do(a *replicate.Action) {
+func (r *replica) perform(a *replicate.Action) {
 	switch a.Kind {
 	case replicate.ActSend:
 		r.send(a.Node, &a.Message)
@@ -252,7 +252,7 @@ func (r *replica) do(a *replicate.Action) {
 	case replicate.ActRepair:
 		r.repair(&a.Message)
 	case replicate.ActTrim:
-		r.letGo.Store(max(r.letGo.Load(), uint64(a.Position)))
+		r.leaderStart.Store(max(r.leaderStart.Load(), uint64(a.Position)))
 		r.cn.trimTo(r.pt, a.Position)
 	case replicate.ActStartEpoch:
 		r.startEpoch, r.out.work = true, true
@@ -264,21 +264,21 @@ func (r *replica) do(a *replicate.Action) {
 		r.refused = a.Err
 	case replicate.ActServe:
 		r.setServing()
-		r.retry()
+		r.retryStalled()
 	case replicate.ActHandOver:
-		r.yieldTo(a)
+		r.handOverShortened(a)
 	case replicate.ActGiveUp:
-		r.giveUp(a)
+		r.handOverStranded(a)
 	case replicate.ActStepDown: // after the other actions
 	case replicate.ActAppend:
-		r.takeBatches(a)
+		r.enqueueIncoming(a)
 	case replicate.ActTruncate, replicate.ActReset:
 		r.beginCut(a)
 	}
 }
 
-// retry lets the committer look again at what it may not have been allowed to append.
-func (r *replica) retry() {
+// retryStalled lets the committer look again at what it may not have been allowed to append.
+func (r *replica) retryStalled() {
 	if r.stalled != nil {
 		r.stalled, r.out.work = nil, true
 	}
@@ -308,18 +308,18 @@ func (pt *partition) committedMark() segment.Position {
 // refresh passes on what the store said last; what is newer comes by the watch.
 func (r *replica) refresh() {
 	if row := r.row.Load(); row != nil {
-		r.feed = append(r.feed, r.told(row))
+		r.feed = append(r.feed, r.stateEvent(row))
 	}
 }
 
-// told is what the machine hears of a row.
-func (r *replica) told(row *meta.Partition) replicate.Event {
+// stateEvent is what the machine hears of a row.
+func (r *replica) stateEvent(row *meta.Partition) replicate.Event {
 	return replicate.Event{Kind: replicate.EvState, State: &row.State, Damaged: slices.Contains(row.Damaged, r.cn.member())}
 }
 
 // learn takes a row of the store.
 func (r *replica) learn(row *meta.Partition) {
-	r.keepRow(row)
+	r.storeRow(row)
 	r.target.Store(uint32(row.State.Leader))
 	r.run(func() {
 		r.state = row.State
@@ -327,9 +327,9 @@ func (r *replica) learn(row *meta.Partition) {
 			return
 		}
 		r.correctDamaged(row)
-		ev := r.told(row)
+		ev := r.stateEvent(row)
 		r.step(&ev)
-		r.retry()
+		r.retryStalled()
 	})
 }
 
@@ -344,7 +344,7 @@ func (r *replica) correctDamaged(row *meta.Partition) {
 // changeRole makes this replica the leader when the store says so.
 func (r *replica) changeRole() {
 	st := &r.state
-	if r.leader != nil || r.follower == nil || st.Leader != r.cn.self.ID || st.Boot != r.cn.self.Boot || st.Epoch <= r.led {
+	if r.leader != nil || r.follower == nil || st.Leader != r.cn.self.ID || st.Boot != r.cn.self.Boot || st.Epoch <= r.ledEpoch {
 		return
 	}
 	if r.follower.Epoch() > st.Epoch || !r.follower.Electable() || r.pt.epochs.Last() >= st.Epoch || r.pt.whyUnread() != nil || !slices.Contains(st.ISR, r.cn.member()) {
@@ -354,16 +354,16 @@ func (r *replica) changeRole() {
 	if n := len(log.Epochs); n > 0 && log.Epochs[n-1].Epoch >= st.Epoch {
 		return
 	}
-	r.led = st.Epoch
+	r.ledEpoch = st.Epoch
 	r.counted = replicate.LeaderCounts{}
 	r.leader = replicate.NewLeader(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, log, st, r.cn.now())
 	r.follower = nil
 	r.pending.clear()
-	r.startEpoch, r.granted, r.stalled, r.quiet = false, false, nil, false
+	r.startEpoch, r.granted, r.stalled, r.writesPaused = false, false, nil, false
 	r.setLeads(true)
 	r.feed = append(r.feed, replicate.Event{Kind: replicate.EvLease, DeadlineNs: r.cn.lease.Load()}, replicate.Event{Kind: replicate.EvTick})
 	for _, m := range st.ISR { // most often the leader before: nobody has to wait until its silence is proven
-		if m.Node != r.cn.self.ID && (r.cn.isGone(m.Node) || !r.cn.isLive(m.Node)) {
+		if m.Node != r.cn.self.ID && (r.cn.hasExited(m.Node) || !r.cn.isLive(m.Node)) {
 			r.feed = append(r.feed, replicate.Event{Kind: replicate.EvPeerDown, Node: m.Node})
 		}
 	}
@@ -373,7 +373,7 @@ func (r *replica) changeRole() {
 // setLeads opens or closes the inbox: whoever looks at leads holds the inbox's lock.
 func (r *replica) setLeads(on bool) {
 	r.pt.mu.Lock()
-	r.pt.piped = false // the batches before went with the leadership
+	r.pt.pipelined = false // the batches before went with the leadership
 	r.leads.Store(on)
 	r.pt.mu.Unlock()
 }
@@ -408,13 +408,13 @@ func (r *replica) stepDown() {
 	r.cn.log.Info("leads a partition no more", "topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "why", why)
 	r.count()
 	disk := errors.Is(why, replicate.ErrDisk)
-	r.cn.forward.hold(r.pt)
+	r.cn.forward.freeze(r.pt)
 	r.setLeads(false)
-	r.fail(r.pending.takeAll(), unknownBecause(disk))
+	r.fail(r.pending.drain(), unknownBecause(disk))
 	log := r.leader.Log()
 	r.leader, r.reads = nil, nil
 	r.follower = replicate.NewFollower(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, log)
-	r.startEpoch, r.stalled, r.quiet = false, nil, false
+	r.startEpoch, r.stalled, r.writesPaused = false, nil, false
 	r.setServing()
 	r.out.reroute = true
 	r.damaged = nil
@@ -465,8 +465,8 @@ func (r *replica) commit(to segment.Position) {
 			r.pending.opened = true
 		}
 		for p := b.head; p != nil; p = p.next {
-			if p.own != nil && p.own.onCommit != nil {
-				p.own.onCommit(p)
+			if p.special != nil && p.special.onCommit != nil {
+				p.special.onCommit(p)
 			}
 		}
 		r.out.add(b.head, b.tail)
@@ -475,7 +475,7 @@ func (r *replica) commit(to segment.Position) {
 	if r.leader != nil && r.serving() == 0 {
 		r.setServing() // it may have waited for this
 	}
-	r.retry()
+	r.retryStalled()
 	failpoint.Pass("engine/after-commit")
 }
 
@@ -511,7 +511,7 @@ func (r *replica) admits() bool {
 	if r.leader == nil || r.closed {
 		return false
 	}
-	if r.quiet {
+	if r.writesPaused {
 		r.stalled = ErrNoLeader
 		return false
 	}
@@ -558,14 +558,14 @@ func (r *replica) tick(lease int64, live []replicate.NodeID) {
 			r.step(&ev)
 		}
 	}
-	r.leaveUnwritten(r.cn.now())
-	r.noteGivenUp()
-	r.madeWhole()
-	r.tellComparing(r.cn.now())
+	r.yieldUnwritten(r.cn.now())
+	r.noteDiscarded()
+	r.noteWhole()
+	r.logComparing(r.cn.now())
 	if r.leader != nil {
 		r.count()
 		r.fail(r.pending.expire(r.cn.now()-int64(r.cn.e.opts.PublishTimeout)), ErrUnknown)
-		r.retry() // a follower that is back says nothing that changes a mark
+		r.retryStalled() // a follower that is back says nothing that changes a mark
 	}
 	r.unlock()
 }
@@ -573,7 +573,7 @@ func (r *replica) tick(lease int64, live []replicate.NodeID) {
 // fault says that the commit log failed.
 func (r *replica) fault(err error) {
 	r.run(func() {
-		r.fail(r.pending.takeAll(), ErrDisk)
+		r.fail(r.pending.drain(), ErrDisk)
 		r.releaseIncoming()
 		if r.cut != nil && r.cut.durable != nil {
 			select {
@@ -588,7 +588,7 @@ func (r *replica) fault(err error) {
 
 func (r *replica) releaseIncoming() {
 	for i := range r.incoming {
-		letGo(r.incoming[i].frame)
+		releaseBuf(r.incoming[i].frame)
 	}
 	clear(r.incoming)
 	r.incoming = r.incoming[:0]

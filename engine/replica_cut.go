@@ -24,16 +24,16 @@ import (
 //	5 cuts the segments, EvTruncated
 //
 // A crash before 4 leaves the log as it was; after 4, recovery finds the record and cuts again. What 2 cannot read is
-// fetched from the leader; what cannot be had that way makes the copy begin anew (replica_drop.go).
+// fetched from the leader; what cannot be had that way makes the copy begin anew (replica_discard.go).
 //
 // The copy may be closed at any step, because its partition moves away: the cut goes on, and nothing else begins before it
-// has ended (isUnsettled). Closed in step 1, the copy lets go of what was on its way to the log, so that the log may end
+// has ended (isTearingDown). Closed in step 1, the copy lets go of what was on its way to the log, so that the log may end
 // below the cut. Then nothing of it goes, and the record tells that all of it is durable.
 
 // beginCut starts it; mu is held.
 func (r *replica) beginCut(a *replicate.Action) {
-	c := &logCut{anew: a.Kind == replicate.ActReset, generation: a.Generation, to: a.Position, durable: make(chan error, 1)}
-	if c.anew {
+	c := &logCut{reset: a.Kind == replicate.ActReset, generation: a.Generation, to: a.Position, durable: make(chan error, 1)}
+	if c.reset {
 		c.to, c.state = a.Log.Next, a.Log
 	}
 	log := r.follower.Log()
@@ -41,18 +41,18 @@ func (r *replica) beginCut(a *replicate.Action) {
 	c.committed = r.follower.Committed()
 	r.generation = a.Generation
 	r.durable = min(r.durable, c.to)
-	if c.anew {
+	if c.reset {
 		r.durable = c.to
 	}
 	r.cut = c
-	r.noteGivenUp()
-	r.cn.log.Info("cuts its copy of a partition to what the leader has", "topic", r.pt.t.name, "partition", r.pt.number, "to", c.to, "anew", c.anew)
+	r.noteDiscarded()
+	r.cn.log.Info("cuts its copy of a partition to what the leader has", "topic", r.pt.t.name, "partition", r.pt.number, "to", c.to, "anew", c.reset)
 	r.cn.spawn(func() { r.doCut(c) })
 }
 
 func (r *replica) doCut(c *logCut) {
 	err := r.awaitPrepared(c)
-	if err == nil && !r.givenUp.Load() {
+	if err == nil && !r.discarded.Load() {
 		err = r.brokenFile()
 	}
 	select {
@@ -62,10 +62,10 @@ func (r *replica) doCut(c *logCut) {
 	}
 	switch {
 	case errors.Is(err, segment.ErrPoisoned):
-		r.leaveUncut(c)
+		r.awaitDiscard(c)
 		return
-	case err != nil && unfit(err):
-		r.drop(err)
+	case err != nil && needsRefetch(err):
+		r.discard(err)
 		return
 	case err != nil:
 		r.cutFailed(err)
@@ -76,20 +76,20 @@ func (r *replica) doCut(c *logCut) {
 	if err != nil || !ok {
 		return // the commit log failed, and everybody knows; or it was stopped
 	}
-	if c.anew {
+	if c.reset {
 		err = errors.Join(r.pt.log.Reset(c.state), r.cn.e.trashLeftovers(r.pt))
 	} else {
 		err = r.pt.log.Truncate(c.state)
 	}
-	if err == nil && c.anew {
-		err = r.beganAnew() // before anything new is acknowledged
+	if err == nil && c.reset {
+		err = r.clearDiscarded() // before anything new is acknowledged
 	}
 	if err != nil {
 		r.cutFailed(err)
 		return
 	}
-	r.pt.writesAgain()
-	if c.anew && !r.awaitAnew() {
+	r.pt.reopenInbox()
+	if c.reset && !r.awaitResetAllowed() {
 		return
 	}
 	r.run(func() {
@@ -126,7 +126,7 @@ func (r *replica) awaitPrepared(c *logCut) error {
 		switch {
 		case err == nil:
 			return nil
-		case unfit(err) && (r.awaitRepair(err) || r.awaitDevice(err)):
+		case needsRefetch(err) && (r.awaitRepair(err) || r.awaitDevice(err)):
 		case isFull(err) && r.cn.e.host.Pause(roomPause, r.cn.e.stop):
 		default:
 			return err
@@ -145,44 +145,44 @@ func (r *replica) prepareCut(c *logCut) error {
 		}
 	}
 	c.fold, c.unread = new(core.Cursors), nil
-	r.keepWithin(c)
+	r.clampToLog(c)
 	switch {
-	case !c.anew:
+	case !c.reset:
 		if err := r.pt.log.Poisoned(); err != nil {
 			return err
 		}
 		if err := r.pt.refold(c); err != nil {
 			return err
 		}
-	case !r.isListed():
+	case !r.mayReset():
 		if err := r.cn.shortened.add([]segment.Identity{r.pt.identity()}); err != nil {
 			return err
 		}
 		r.run(func() { r.shortened = true })
 	}
-	kind := byte(cutBack)
-	if c.anew {
-		kind = cutAnew
+	kind := byte(cutTruncate)
+	if c.reset {
+		kind = cutReset
 	}
 	c.payload = append(c.payload[:0], kind, 0, 0, 0, 0, 0, 0, 0)
-	c.payload = appendEntry(c.payload, r.pt.identity(), &entry{state: c.state, committed: min(c.committed, c.state.Next), epochs: c.epochs, fold: c.keptFold()})
+	c.payload = appendEntry(c.payload, r.pt.identity(), &entry{state: c.state, committed: min(c.committed, c.state.Next), epochs: c.epochs, fold: c.knownFold()})
 	if len(c.payload) > clog.MaxPayloadBytes {
 		return fmt.Errorf("engine: the state of the channels takes %d bytes, the commit log takes records of at most %d", len(c.payload), clog.MaxPayloadBytes)
 	}
 	return nil
 }
 
-// isListed says that a copy may begin anew: the file of shortened copies has it, or it holds nothing. prepareCut asks, before
+// mayReset says that a copy may begin anew: the file of shortened copies has it, or it holds nothing. prepareCut asks, before
 // it writes the record: after a crash behind the record, a copy that is not in the file would count as whole. Whether the
 // row says that the copy is in sync does not matter, for that row may be from before the copy joined.
-func (r *replica) isListed() bool {
+func (r *replica) mayReset() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.shortened && r.cn.shortened.keeps(r.pt.identity()) || r.pt.machine.State().Next == 0
+	return r.shortened && r.cn.shortened.isDurable(r.pt.identity()) || r.pt.machine.State().Next == 0
 }
 
-// keptFold is what the record says of the fold; nil: it is not known.
-func (c *logCut) keptFold() *core.Cursors {
+// knownFold is what the record says of the fold; nil: it is not known.
+func (c *logCut) knownFold() *core.Cursors {
 	if c.unread != nil {
 		return nil
 	}
@@ -196,12 +196,12 @@ func (r *replica) appending() bool {
 	return len(r.incoming) > 0
 }
 
-// keepWithin moves the cut of a copy that was closed to the end of its log if that lies below, and forgets the epochs of
+// clampToLog moves the cut of a copy that was closed to the end of its log if that lies below, and forgets the epochs of
 // what never came to the log: with them the copy would refuse, for ever, what its next leader sends of older epochs.
-func (r *replica) keepWithin(c *logCut) {
+func (r *replica) clampToLog(c *logCut) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.closed || c.anew {
+	if !r.closed || c.reset {
 		return
 	}
 	c.to = min(c.to, r.pt.machine.State().Next)
@@ -241,7 +241,7 @@ func (pt *partition) refold(c *logCut) error {
 	return nil
 }
 
-// errNoFold is for a segment whose first batch could not hold the fold, see committer.sealOwn.
+// errNoFold is for a segment whose first batch could not hold the fold, see committer.sealInternal.
 var errNoFold = errors.New("engine: the state of the channels at the cut was too large for the segment that it lies in")
 
 // refoldBytes is what refold reads at once.
@@ -289,8 +289,8 @@ func (c *committer) writeCut(pt *partition, g *clog.Group, w *groupWork) bool {
 	pt.epochs.Reset(cut.epochs)
 	pt.publishFold(cut.state.NextID)
 	cut.ready = false
-	if cut.hold {
-		cut.release = c.e.flusher.holdFiles()
+	if cut.pinFiles {
+		cut.release = c.e.flusher.pinFiles()
 	}
 	c.e.flusher.cut(pt, cut.state.End)
 	w.cuts = append(w.cuts, cut)

@@ -21,7 +21,7 @@ func (r *replica) present() bool {
 
 // retire ends a copy that is not needed any more; its bytes stay.
 func (r *replica) retire() {
-	r.cn.forward.hold(r.pt)
+	r.cn.forward.freeze(r.pt)
 	r.shut()
 	r.cn.reroute(r.pt)
 }
@@ -30,7 +30,7 @@ func (r *replica) retire() {
 func (r *replica) end(err error) {
 	r.run(func() { r.ended = true }) // the worker may hear of the partition until Close has ended it, too
 	r.shut()
-	answerAll(r.pt.takeForOthers().head, err)
+	answerAll(r.pt.drainForReroute().head, err)
 }
 
 // shut ends the replica; nothing is sent or taken any more. What is in the log and not committed is unknown: it may be elsewhere, too.
@@ -40,7 +40,7 @@ func (r *replica) shut() {
 		r.setLeads(false)
 		r.serves.Store(false)
 		r.serveEpoch.Store(0)
-		r.fail(r.pending.takeAll(), ErrUnknown)
+		r.fail(r.pending.drain(), ErrUnknown)
 		r.releaseIncoming()
 		if r.leader != nil {
 			r.count()
@@ -60,7 +60,7 @@ func (r *replica) open(committed segment.Position) error {
 	pt := r.pt
 	st := pt.machine.State()
 	start, err := pt.startState()
-	if err != nil && !r.givenUp.Load() {
+	if err != nil && !r.discarded.Load() {
 		return err
 	}
 	var epochs replicate.EpochTable // a copy: the partition's own is the committer's, who may be writing a checkpoint
@@ -77,8 +77,8 @@ func (r *replica) open(committed segment.Position) error {
 	for _, ev := range r.isolated() { // before it can be asked to lead
 		r.step(&ev)
 	}
-	if r.givenUp.Load() {
-		r.step(&replicate.Event{Kind: replicate.EvUnusable, Again: r.waits && !r.cn.shortened.isDropped(pt.identity())})
+	if r.discarded.Load() {
+		r.step(&replicate.Event{Kind: replicate.EvUnusable, Again: r.waitsForDevice && !r.cn.shortened.isDiscarded(pt.identity())})
 	}
 	if err := r.cn.e.poisoned.Load(); err != nil {
 		r.step(&replicate.Event{Kind: replicate.EvFault, Err: *err})
@@ -130,5 +130,5 @@ func (cn *clusterNode) member() replicate.Member {
 func (r *replica) hasLed() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.led != 0
+	return r.ledEpoch != 0
 }

@@ -200,7 +200,7 @@ func (r *replica) readRange(a *replicate.Action) {
 		r.cn.readers <- struct{}{}
 		defer func() { <-r.cn.readers }()
 		rd := &rangeRead{from: from, until: from, out: outgoings.Get().(*outgoing)}
-		rd.batches = r.collect(rd.out, nil, from, notPlaced, min(count, wire.MaxBatchCount), min(bytes, maxRangeBytes))
+		rd.batches = r.collect(rd.out, nil, from, noPosition, min(count, wire.MaxBatchCount), min(bytes, maxRangeBytes))
 		ev := replicate.Event{Kind: replicate.EvRead, Node: to, Request: request, Position: from, Until: from}
 		if n := len(rd.batches); n > 0 {
 			ev.Until, ev.Offset = rd.batches[n-1].Position+1, rd.batches[n-1].End()
@@ -247,8 +247,8 @@ func (r *replica) receive(from replicate.NodeID, f *receivedFrame) (work, taken 
 	return work, taken
 }
 
-// takeBatches hands the batches of the frame, from Position on, to the committer. mu is held.
-func (r *replica) takeBatches(a *replicate.Action) {
+// enqueueIncoming hands the batches of the frame, from Position on, to the committer. mu is held.
+func (r *replica) enqueueIncoming(a *replicate.Action) {
 	failpoint.Pass("engine/follower-append")
 	d, buf := r.frame.d, r.frame.buf
 	run, left := 0, 0
@@ -266,7 +266,7 @@ func (r *replica) takeBatches(a *replicate.Action) {
 			continue
 		}
 		w := &d.Runs[run]
-		keep(buf)
+		retainBuf(buf)
 		r.incoming = append(r.incoming, incomingBatch{
 			frame: buf, data: d.Batch(i), offset: b.Offset, segment: w.Segment, base: w.Base, capacity: w.Capacity, generation: r.generation,
 		})
@@ -295,30 +295,30 @@ func (r *replica) repair(m *replicate.Message) {
 		}
 		r.cn.e.log.Info("a damaged range was repaired from another replica", "topic", r.pt.t.name, "partition", r.pt.number, "bytes", len(body))
 		if len(r.pt.log.Isolated()) == 0 {
-			r.pt.writesAgain()
+			r.pt.reopenInbox()
 		}
 		r.run(func() { r.step(&replicate.Event{Kind: replicate.EvRepaired, Position: from, Until: until}) })
-		r.pt.readAgain()
+		r.pt.resumeReaders()
 	})
 }
 
 // notRepaired takes the reason why a range could not be repaired.
 func (r *replica) notRepaired(err error) {
 	if r.brokenFile() != nil {
-		r.drop(err)
+		r.discard(err)
 		return
 	}
-	if now := r.cn.now(); r.toldRepair.Load() == 0 || now-r.toldRepair.Load() > int64(repairToldEvery) {
-		r.toldRepair.Store(now)
+	if now := r.cn.now(); r.loggedRepairAt.Load() == 0 || now-r.loggedRepairAt.Load() > int64(repairLogEvery) {
+		r.loggedRepairAt.Store(now)
 		r.cn.e.log.Warn("a damaged range could not be repaired yet", "topic", r.pt.t.name, "partition", r.pt.number, "error", err)
 	}
 }
 
-// repairToldEvery is how often the same copy says that a repair failed; it is tried again much more often.
-const repairToldEvery = 10 * time.Second
+// repairLogEvery is how often the same copy says that a repair failed; it is tried again much more often.
+const repairLogEvery = 10 * time.Second
 
-// readAgain lets channels go on that had stopped where the log was damaged.
-func (pt *partition) readAgain() {
+// resumeReaders lets channels go on that had stopped where the log was damaged.
+func (pt *partition) resumeReaders() {
 	ws := pt.watchers.Load()
 	if ws == nil {
 		return
@@ -382,7 +382,7 @@ func (r *replica) isolated() (events []replicate.Event) {
 				until = min(until, s.FirstPosition)
 			}
 		}
-		if from = max(from, segment.Position(r.letGo.Load())); from < until {
+		if from = max(from, segment.Position(r.leaderStart.Load())); from < until {
 			events = append(events, replicate.Event{Kind: replicate.EvCorrupt, Position: from, Until: until})
 		}
 	}

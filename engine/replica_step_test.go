@@ -80,15 +80,15 @@ func TestCutOfAClosedCopyThatCannotBeMade(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		r := bareReplica()
 		r.cn.shortened = &shortenedCopies{
-			disk: faultaio.New(faultaio.Options{Seed: 1}), ids: map[segment.Identity]bool{}, dropped: map[segment.Identity]bool{},
+			disk: faultaio.New(faultaio.Options{Seed: 1}), ids: map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{},
 		}
-		r.closed, r.cut, r.dropped, r.droppedAt = true, &logCut{}, again, r.cn.now()
-		r.drop(errNoFold)
-		if r.atWork() {
+		r.closed, r.cut, r.discardedBefore, r.discardedAt = true, &logCut{}, again, r.cn.now()
+		r.discard(errNoFold)
+		if r.cutInProgress() {
 			t.Errorf("dropped before %v: the cut goes on for ever", again)
 		}
-		if r.givenUp.Load() == again || r.isUnsettled() != again || r.cn.shortened.has(r.pt.identity()) == again {
-			t.Errorf("dropped before %v: given up %v, unsettled %v, shortened %v", again, r.givenUp.Load(), r.isUnsettled(), r.cn.shortened.has(r.pt.identity()))
+		if r.discarded.Load() == again || r.isTearingDown() != again || r.cn.shortened.has(r.pt.identity()) == again {
+			t.Errorf("dropped before %v: given up %v, unsettled %v, shortened %v", again, r.discarded.Load(), r.isTearingDown(), r.cn.shortened.has(r.pt.identity()))
 		}
 	}
 }
@@ -100,7 +100,7 @@ func TestCutOfAClosedCopyForgetsWhatNeverCame(t *testing.T) {
 		r := bareReplica()
 		r.closed, r.pt.machine = true, core.NewPartition(segment.State{Next: end}, segment.Sizes{})
 		c := &logCut{to: 11, epochs: []replicate.EpochStart{{Epoch: 1}, {Epoch: 3, Position: 4, Offset: 400}, {Epoch: 7, Position: 9, Offset: 900}}}
-		if r.keepWithin(c); c.to != min(11, end) || len(c.epochs) != epochs {
+		if r.clampToLog(c); c.to != min(11, end) || len(c.epochs) != epochs {
 			t.Errorf("a log that ends at %d is cut to %d, with the epochs %v", end, c.to, c.epochs)
 		}
 	}
@@ -127,26 +127,26 @@ func TestGivenUpCopyIsKeptUntilItIsNotNeeded(t *testing.T) {
 			}}, &acts)
 		}, true},
 		{"it is closed", func(r *replica) { r.closed, r.follower = true, nil }, false},
-		{"it begins anew", func(r *replica) { r.closed, r.follower, r.cut = true, nil, &logCut{anew: true} }, true},
+		{"it begins anew", func(r *replica) { r.closed, r.follower, r.cut = true, nil, &logCut{reset: true} }, true},
 		{"it is cut", func(r *replica) { r.cut = &logCut{} }, false},
 		{"it is removed", func(r *replica) { r.closed, r.follower, r.removing = true, nil, true }, true},
 		{"it is removed and not given up", func(r *replica) {
-			r.givenUp.Store(false)
+			r.discarded.Store(false)
 			r.closed, r.follower, r.removing = true, nil, true
 		}, true},
-		{"an earlier process let go of it", func(r *replica) { r.cn.shortened.dropped[r.pt.identity()] = true }, true},
+		{"an earlier process let go of it", func(r *replica) { r.cn.shortened.discarded[r.pt.identity()] = true }, true},
 	} {
 		r := bareReplica()
 		r.cn.shortened = &shortenedCopies{
-			disk: faultaio.New(faultaio.Options{Seed: 1}), ids: map[segment.Identity]bool{}, dropped: map[segment.Identity]bool{},
+			disk: faultaio.New(faultaio.Options{Seed: 1}), ids: map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{},
 		}
 		r.follower = replicate.NewFollower(replicate.Config{}, r.cn.member(), r.cn.self.Boot, replicate.Log{
 			End: segment.State{Next: 5, NextID: 5, End: 500, Epoch: 1}, Durable: 5, Committed: 1, Epoch: 1, Generation: 1,
 			Epochs: []replicate.EpochStart{{Epoch: 1}},
 		})
-		r.givenUp.Store(true)
+		r.discarded.Store(true)
 		r.follower.Step(0, &replicate.Event{Kind: replicate.EvUnusable}, &acts)
-		if c.then(r); r.letGoOf() != c.free || r.cn.shortened.isDropped(r.pt.identity()) != c.free {
+		if c.then(r); r.mayReleaseFiles() != c.free || r.cn.shortened.isDiscarded(r.pt.identity()) != c.free {
 			t.Errorf("%s: the commit log lets go of it: %v", c.name, !c.free)
 		}
 	}
@@ -169,7 +169,7 @@ func TestDamagedCopyDoesNotLead(t *testing.T) {
 		{"its disk failed", func(r *replica) {
 			r.follower.Step(0, &replicate.Event{Kind: replicate.EvFault, Err: errors.New("EIO")}, &r.acts)
 		}, false},
-		{"unread", func(r *replica) { r.pt.setUnread(errFoldElsewhere) }, false},
+		{"unread", func(r *replica) { r.pt.setUnread(errFoldNotStored) }, false},
 		{"another disk", func(r *replica) { r.state.ISR[0].Store = uuid.UUID{3} }, false},
 		{"of the process before", func(r *replica) { r.state.Boot = uuid.UUID{8} }, false},
 	} {
@@ -260,7 +260,7 @@ func TestNothingNewBelowItsLevel(t *testing.T) {
 	cn.remotes.init(cn)
 	cn.remotes.legs[1] = &leg{node: 2}
 	cn.e.level.Store(firstLevel)
-	cn.absent.frame(2, segment.Identity{}, &replicate.Message{Kind: replicate.MsgProbe, Epoch: 1})
+	cn.absent.handleFrame(2, segment.Identity{}, &replicate.Message{Kind: replicate.MsgProbe, Epoch: 1})
 	if cn.e.counters.FramesWithoutCopy.Load() != 1 {
 		t.Error("the frame is not counted")
 	}

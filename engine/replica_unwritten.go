@@ -18,7 +18,7 @@ import (
 //     no member can take the leadership;
 //   - a follower in the smallest ISR goes on: its acks are as good as any;
 //   - a follower that the ISR can do without is fetched anew from its leader. In the ISR it waits like a copy whose
-//     device does not read (replica_waits.go): it begins anew when the leader has removed it. If the leader cannot
+//     device does not read (replica_wait_device.go): it begins anew when the leader has removed it. If the leader cannot
 //     remove it, because others had to go as well, retryReads takes it up again, and it stays as it is for dropPause.
 //
 // On a disk that takes no segment at all a copy begins anew at most once in dropPause.
@@ -30,9 +30,9 @@ const unwrittenPause = 10 * time.Second
 
 // unwritten holds the times of such a copy, in ns on clusterNode.now's clock; the replica's mu guards it.
 type unwritten struct {
-	handsOverAt int64 // the leader tries to hand over again, at the earliest
-	anewAt      int64 // a copy that has begun anew may follow, at the earliest
-	staysUntil  int64 // a member of the ISR is not given up before
+	handOverAt int64 // the leader tries to hand over again, at the earliest
+	resetAt    int64 // a copy that has begun anew may follow, at the earliest
+	staysUntil int64 // a member of the ISR is not given up before
 }
 
 // unwritten says that the segments take nothing more, although they read. Any goroutine may ask.
@@ -41,83 +41,83 @@ func (pt *partition) unwritten() bool {
 	return err != nil && errors.Is(*err, segment.ErrPoisoned)
 }
 
-// leaveUnwritten starts the hand-over of a leader, or gives a follower up, as the comment at the top of this file says.
+// yieldUnwritten starts the hand-over of a leader, or gives a follower up, as the comment at the top of this file says.
 // Each tick calls it; mu is held.
-func (r *replica) leaveUnwritten(now int64) {
+func (r *replica) yieldUnwritten(now int64) {
 	if !r.pt.unwritten() {
 		return
 	}
 	switch {
-	case r.leader != nil && now >= r.unwritten.handsOverAt:
-		r.unwritten.handsOverAt = now + int64(unwrittenPause)
+	case r.leader != nil && now >= r.unwritten.handOverAt:
+		r.unwritten.handOverAt = now + int64(unwrittenPause)
 		if len(r.state.ISR) < 2 {
-			r.unwritten.handsOverAt = now + int64(devicePoll)
+			r.unwritten.handOverAt = now + int64(devicePoll)
 		}
-		changes := r.pt.changes.Load()
-		r.cn.spawn(func() { r.cn.handOverUnwritten(r.pt, changes) })
-	case r.follower != nil && r.follower.Err() == nil && !r.givenUp.Load() && r.cut == nil:
-		r.giveUpUnwritten(now)
+		reopens := r.pt.reopens.Load()
+		r.cn.spawn(func() { r.cn.handOverUnwritten(r.pt, reopens) })
+	case r.follower != nil && r.follower.Err() == nil && !r.discarded.Load() && r.cut == nil:
+		r.discardUnwritten(now)
 	}
 }
 
-// giveUpUnwritten gives a follower's copy up, unless the ISR needs it as it is, and says whether it did. mu is held.
+// discardUnwritten gives a follower's copy up, unless the ISR needs it as it is, and says whether it did. mu is held.
 // The row that this process knows may be old: a member that takes itself for one outside stops acknowledging, but loses
 // nothing, because a copy that waits begins anew only by a row that counts it as damaged (Follower.outside).
-func (r *replica) giveUpUnwritten(now int64) bool {
+func (r *replica) discardUnwritten(now int64) bool {
 	isr := r.state.ISR
 	stays := len(isr) <= max(1, r.state.MinISR) || now < r.unwritten.staysUntil
 	if !r.closed && (len(isr) == 0 || stays && slices.Contains(isr, r.cn.member())) {
 		return false
 	}
-	if r.dropped {
-		r.unwritten.anewAt = r.droppedAt + int64(dropPause)
+	if r.discardedBefore {
+		r.unwritten.resetAt = r.discardedAt + int64(dropPause)
 	}
-	r.dropped, r.droppedAt = true, now
-	r.waits, r.cut = true, nil
-	r.givenUp.Store(true)
+	r.discardedBefore, r.discardedAt = true, now
+	r.waitsForDevice, r.cut = true, nil
+	r.discarded.Store(true)
 	r.step(&replicate.Event{Kind: replicate.EvUnusable, Again: true})
 	return true
 }
 
-// leaveUncut waits until the copy that cut c was meant for is given up: files that cannot be written cannot be cut
+// awaitDiscard waits until the copy that cut c was meant for is given up: files that cannot be written cannot be cut
 // either. It runs on the goroutine of the cut, before the cut has written anything. A crash leaves the copy uncut.
-func (r *replica) leaveUncut(c *logCut) {
+func (r *replica) awaitDiscard(c *logCut) {
 	for done := false; !done; {
-		r.run(func() { done = r.cut != c || r.giveUpUnwritten(r.cn.now()) })
+		r.run(func() { done = r.cut != c || r.discardUnwritten(r.cn.now()) })
 		if !done && !r.cn.e.host.Pause(devicePoll, r.cn.e.stop) {
 			return
 		}
 	}
 }
 
-// droppedSince says whether this process gave the copy up less than dropPause ago. mu is held.
-func (r *replica) droppedSince(now int64) bool {
-	return r.dropped && now-r.droppedAt < int64(dropPause)
+// discardedWithin says whether this process gave the copy up less than dropPause ago. mu is held.
+func (r *replica) discardedWithin(now int64) bool {
+	return r.discardedBefore && now-r.discardedAt < int64(dropPause)
 }
 
 // handOverUnwritten hands a leadership over. If no other replica takes it, the inbox is closed: more messages would
-// only fill the commit log sooner. changes is the value of pt.changes when the hand-over was decided; if the log has
+// only fill the commit log sooner. reopens is the value of pt.reopens when the hand-over was decided; if the log has
 // been cut or has begun anew since, the inbox stays open. It runs on a goroutine of its own, without a lock.
-func (cn *clusterNode) handOverUnwritten(pt *partition, changes uint64) {
+func (cn *clusterNode) handOverUnwritten(pt *partition, reopens uint64) {
 	if !cn.leaving.Load() {
-		cn.handOverSoon(pt, 0)
+		cn.handOverPartition(pt, 0)
 	}
 	if !pt.rep.leads.Load() {
 		return
 	}
-	pt.refuse(ErrDisk, true, (*Put).ofThisNode)
-	if pt.changes.Load() != changes {
-		pt.writesAgain()
+	pt.refuse(ErrDisk, true, (*Put).isTombstone)
+	if pt.reopens.Load() != reopens {
+		pt.reopenInbox()
 	}
 }
 
-// awaitAnew lets a copy that begins anew for the second time within dropPause wait until dropPause is over, before it
+// awaitResetAllowed lets a copy that begins anew for the second time within dropPause wait until dropPause is over, before it
 // follows its leader. Its log is empty meanwhile: it keeps no memory and no file of the commit log. It runs on the
 // goroutine of the cut and returns false when the engine closes.
-func (r *replica) awaitAnew() bool {
+func (r *replica) awaitResetAllowed() bool {
 	for {
 		r.mu.Lock()
-		soon := !r.closed && r.cn.now() < r.unwritten.anewAt
+		soon := !r.closed && r.cn.now() < r.unwritten.resetAt
 		r.mu.Unlock()
 		if !soon {
 			return true

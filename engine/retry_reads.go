@@ -15,7 +15,7 @@ const (
 )
 
 // retryReads tries again what the device could not read. On a single node nothing else would, before a restart: the range is isolated, and nobody has another
-// copy. In a cluster it is what no other replica has repaired meanwhile, and the copies that wait for their device (replica_waits.go). It runs until the engine closes.
+// copy. In a cluster it is what no other replica has repaired meanwhile, and the copies that wait for their device (replica_wait_device.go). It runs until the engine closes.
 func (e *Engine) retryReads() {
 	c := segment.NewChecker()
 	defer c.Close()
@@ -45,7 +45,7 @@ func (e *Engine) retryReads() {
 func (e *Engine) retryPartition(pt *partition, c *segment.Checker) (back, open bool) {
 	before := pt.log.MayReadAgain()
 	if pt.log.OpenAgain() {
-		pt.readAgain()
+		pt.resumeReaders()
 	}
 	for _, r := range pt.log.MayReadAgain() {
 		if _, open = e.retryRead(pt, c, r); !open {
@@ -53,10 +53,10 @@ func (e *Engine) retryPartition(pt *partition, c *segment.Checker) (back, open b
 		}
 	}
 	left := pt.log.MayReadAgain()
-	if pt.rep != nil && (!slices.Equal(before, left) || pt.rep.isWaiting()) {
-		pt.rep.readsAgain()
+	if pt.rep != nil && (!slices.Equal(before, left) || pt.rep.isWaitingForDevice()) {
+		pt.rep.deviceReads()
 	}
-	return len(left) == 0 && (pt.rep == nil || !pt.rep.isWaiting()), true
+	return len(left) == 0 && (pt.rep == nil || !pt.rep.isWaitingForDevice()), true
 }
 
 // retryRead tries one range. It says whether all of it is served again, and false for open when the engine closes.
@@ -77,12 +77,12 @@ func (e *Engine) retryRead(pt *partition, c *segment.Checker, r segment.Range) (
 		}
 	}
 	if r.From > from {
-		pt.readAgain()
+		pt.resumeReaders()
 	}
 	if r.From < r.To {
 		return false, true
 	}
-	if e.scrubbed.readAgain.Add(1) <= maxToldDamage {
+	if e.scrubbed.readAgain.Add(1) <= maxDamageLines {
 		e.log.Info("messages that the device could not read read back again: they are served", "topic", pt.t.name, "partition", pt.number, "from", from, "to", r.To)
 	}
 	return true, true

@@ -63,15 +63,15 @@ func taken(ch <-chan struct{}) bool {
 	}
 }
 
-// keep retains a receive buffer; those of a simulation come without.
-func keep(b *netproto.RecvBuf) {
+// retainBuf retains a receive buffer; those of a simulation come without.
+func retainBuf(b *netproto.RecvBuf) {
 	if b != nil {
 		b.Retain()
 	}
 }
 
-// letGo releases what keep retained.
-func letGo(b *netproto.RecvBuf) {
+// releaseBuf releases what keep retained.
+func releaseBuf(b *netproto.RecvBuf) {
 	if b != nil {
 		b.Release()
 	}

@@ -84,12 +84,12 @@ func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
 		case err == nil && run.InMemory:
 			return true // the rest, too
 		case err == nil && run.Mended:
-			e.tellMended("a stored message did not read back from its segment; nothing is lost: memory still had it, and it was written again",
+			e.logMended("a stored message did not read back from its segment; nothing is lost: memory still had it, and it was written again",
 				"topic", pt.t.name, "partition", pt.number, "from", at, "to", run.Next)
 			fallthrough
 		case err == nil:
 			if was := unplaced.repaired(at); was != nil {
-				e.tellScrubbed(pt, at, run.Next, was)
+				e.logDamage(pt, at, run.Next, was)
 			}
 			e.scrubbed.bytes.Add(uint64(run.Bytes))
 			at = run.Next
@@ -97,7 +97,7 @@ func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
 			next := behindDamage(pt.log, at)
 			switch {
 			case next > at:
-				e.tellScrubbed(pt, at, next, err)
+				e.logDamage(pt, at, next, err)
 				at = next
 			case !unplaced.again(at, bad):
 				return true // the file as a whole cannot be read, which the node said when it opened it; or the log was cut
@@ -158,16 +158,16 @@ func behindDamage(log *segment.Log, at segment.Offset) segment.Offset {
 	return at
 }
 
-// tellScrubbed says once what was found: what a range has is isolated from then on, and is not found again.
-func (e *Engine) tellScrubbed(pt *partition, from, to segment.Offset, err error) {
+// logDamage says once what was found: what a range has is isolated from then on, and is not found again.
+func (e *Engine) logDamage(pt *partition, from, to segment.Offset, err error) {
 	what := "it is not served; look at the device"
 	if pt.rep != nil {
 		what = "it is repaired from a replica that reads back"
 	}
-	if e.scrubbed.damaged.Add(1) <= maxToldDamage {
+	if e.scrubbed.damaged.Add(1) <= maxDamageLines {
 		e.log.Error("the scrub found stored messages that do not read back: "+what, "topic", pt.t.name, "partition", pt.number, "from", from, "to", to, "error", err)
 	}
 }
 
-// maxToldDamage bounds the log lines about damage of one process; the counter goes on.
-const maxToldDamage = 1000
+// maxDamageLines bounds the log lines about damage of one process; the counter goes on.
+const maxDamageLines = 1000

@@ -50,12 +50,12 @@ func (e *Engine) scrubCommitLog(told map[uint64]bool) bool {
 		case errors.As(err, &bad):
 			if !told[file] {
 				told[file] = true
-				if e.scrubbed.rotten.Add(1) <= maxToldDamage {
+				if e.scrubbed.rotten.Add(1) <= maxDamageLines {
 					e.log.Error("a file of the commit log is damaged; nothing is lost: this process has what is in it, writes it to segments and does without the file. "+
 						"A restart before that is done would meet the damage. Look at the device", "file", bad.Path, "byte", bad.Offset, "error", bad.Detail)
 				}
 			}
-			e.flusher.rots(file)
+			e.flusher.markRotten(file)
 		case err != nil:
 			e.log.Warn("the scrub could not read the commit log to its end; the next round tries again", "error", err)
 			return e.host.Pause(scrubPause, e.stop)
@@ -68,8 +68,8 @@ func (e *Engine) scrubCommitLog(told map[uint64]bool) bool {
 	}
 }
 
-// rots says that a commit log file does not read back; dropRotten does what is to be done.
-func (f *flusher) rots(file uint64) {
+// markRotten says that a commit log file does not read back; dropRotten does what is to be done.
+func (f *flusher) markRotten(file uint64) {
 	for {
 		old := f.rotten.Load()
 		if file <= old || f.rotten.CompareAndSwap(old, file) {
@@ -97,17 +97,17 @@ func (e *Engine) scrubFiles(pt *partition, c *segment.Checker) bool {
 	})
 	for _, f := range faults {
 		if f.Mended {
-			e.tellMended("the header or the index of a segment was damaged; nothing is lost: it was written anew", "file", f.Path, "error", f.Err)
-		} else if e.scrubbed.damaged.Add(1) <= maxToldDamage {
+			e.logMended("the header or the index of a segment was damaged; nothing is lost: it was written anew", "file", f.Path, "error", f.Err)
+		} else if e.scrubbed.damaged.Add(1) <= maxDamageLines {
 			e.log.Error("the header or the index of a segment is damaged and could not be written anew: look at the device", "file", f.Path, "error", f.Err)
 		}
 	}
 	return goesOn
 }
 
-// tellMended counts and says that something was written again.
-func (e *Engine) tellMended(what string, args ...any) {
-	if e.scrubbed.mended.Add(1) <= maxToldDamage {
+// logMended counts and says that something was written again.
+func (e *Engine) logMended(what string, args ...any) {
+	if e.scrubbed.mended.Add(1) <= maxDamageLines {
 		e.log.Warn(what, args...)
 	}
 }
@@ -163,7 +163,7 @@ func (e *Engine) scrubTwice(name string, known, read any, check func() error) {
 			e.log.Error("a file of the data directory and its second copy are damaged and could not be written anew: look at the device", "file", name, "error", err)
 			return
 		}
-		e.tellMended("a file of the data directory and its second copy were damaged; nothing is lost: both are written anew from memory", "file", name, "error", err)
+		e.logMended("a file of the data directory and its second copy were damaged; nothing is lost: both are written anew from memory", "file", name, "error", err)
 	default:
 		e.log.Warn("the scrub could not read a file of the data directory; the next round tries again", "file", name, "error", err)
 	}
@@ -179,7 +179,7 @@ func (cn *clusterNode) scrubShortened() {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) || bytes.Equal(data, s.stored) {
 		return // the next round tries again what cannot be read now
 	}
-	cn.e.tellMended("the list of copies that a recovery shortened was damaged; nothing is lost: it is written anew", "file", shortenedFile, "error", err)
+	cn.e.logMended("the list of copies that a recovery shortened was damaged; nothing is lost: it is written anew", "file", shortenedFile, "error", err)
 	if err := s.writeLocked(); err != nil {
 		cn.log.Error("the list of copies that a recovery shortened is damaged and could not be written anew: look at the device", "file", shortenedFile, "error", err)
 	}

@@ -32,7 +32,7 @@ func TestScrubTellsOfAFileOnce(t *testing.T) {
 	if err != nil || readErr != nil {
 		t.Fatal(err, readErr)
 	}
-	release := e.flusher.holdFiles()
+	release := e.flusher.pinFiles()
 	if !disk.Corrupt(name, []byte{data[at] ^ 4}, at) || e.Health() != nil {
 		t.Fatal(e.Health())
 	}

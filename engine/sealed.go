@@ -9,11 +9,11 @@ import (
 // measureSealed verifies a batch that a producer sealed, whole: what enters the log must
 // decode on every replica and for every consumer, for ever.
 func (e *Engine) measureSealed(p *Put) error {
-	sealed := p.own.sealed
+	sealed := p.special.sealed
 	if len(sealed) > e.opts.MaxBatchBytes {
 		return ErrBatchTooBig
 	}
-	h := &p.own.header
+	h := &p.special.header
 	if err := h.Decode(sealed); err != nil {
 		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", err)
 	}
@@ -52,6 +52,6 @@ func (e *Engine) measureSealed(p *Put) error {
 	if has := h.Flags&segment.FlagHeaders != 0; has != headers {
 		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: its header says that records have headers: %v; they have: %v", has, headers)
 	}
-	p.bytes, p.own.bodies = len(sealed), bodies
+	p.bytes, p.special.bodies = len(sealed), bodies
 	return nil
 }

@@ -68,7 +68,7 @@ func (c *Channel) seek(ctx context.Context, to SeekTo, only func(*partition) boo
 	}
 	// Where that is, is asked first: a count, and a time while messages come, would lead elsewhere if an answer were lost and asked for again.
 	var targets []ID
-	err := c.ask(ctx, operation{Kind: opWhereTo, Seek: &to}, only, func(result json.RawMessage) error {
+	err := c.ask(ctx, operation{Kind: opResolveSeek, Seek: &to}, only, func(result json.RawMessage) error {
 		var ids []ID
 		err := json.Unmarshal(result, &ids)
 		targets = append(targets, ids...)
@@ -112,20 +112,20 @@ func (c *Channel) ask(ctx context.Context, op operation, only func(*partition) b
 	return err
 }
 
-// whereTo is the place that op.Seek names in each of its partitions that this node serves.
-func (c *Channel) whereTo(op operation) (ids []ID, err error) {
+// resolveSeek is the place that op.Seek names in each of its partitions that this node serves.
+func (c *Channel) resolveSeek(op operation) (ids []ID, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed != nil {
 		return nil, c.closed
 	}
-	c.see()
+	c.syncVisible()
 	for i := range c.cursors {
 		cur := &c.cursors[i]
-		if !cur.added || !op.about(cur.part.number) {
+		if !cur.assigned || !op.about(cur.part.number) {
 			continue
 		}
-		id, err := c.placeIn(cur, op.Seek)
+		id, err := c.resolveSeekIn(cur, op.Seek)
 		if err != nil {
 			return nil, err
 		}
@@ -134,8 +134,8 @@ func (c *Channel) whereTo(op operation) (ids []ID, err error) {
 	return ids, nil
 }
 
-// placeIn is where to is in a partition; mu is held.
-func (c *Channel) placeIn(cur *cursor, to *SeekTo) (segment.MsgID, error) {
+// resolveSeekIn is where to is in a partition; mu is held.
+func (c *Channel) resolveSeekIn(cur *cursor, to *SeekTo) (segment.MsgID, error) {
 	_, _, start := cur.part.log.Start()
 	switch to.Kind {
 	case SeekBeginning:
@@ -160,8 +160,8 @@ func (c *Channel) placeIn(cur *cursor, to *SeekTo) (segment.MsgID, error) {
 // clampCount keeps a client's number from overflowing a message id.
 func clampCount(n int64) int64 { return min(max(n, -int64(segment.MaxMsgID)), int64(segment.MaxMsgID)) }
 
-// seekHere goes to op.Targets in the partitions that this node serves.
-func (c *Channel) seekHere(ctx context.Context, op operation) error {
+// seekLocal goes to op.Targets in the partitions that this node serves.
+func (c *Channel) seekLocal(ctx context.Context, op operation) error {
 	var evs []core.Event
 	for _, id := range op.Targets {
 		n := id.Partition()

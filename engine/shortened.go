@@ -33,19 +33,19 @@ const (
 //
 // A copy may have had no other record than those of the group that was cut: then recovery does not know of it, and it
 // would begin with nothing and count as whole. So a recovery that cuts puts unnamedCopies in, and the rows of the store
-// say which these are (nameShortened).
+// say which these are (listUnnamed).
 type shortenedCopies struct {
 	disk   aio.Disk
 	file   sync.Mutex // held while the file is written, so that the last write has the last list; taken before mu
 	stored []byte     // under file: what the file says; nil: there is none, or it could not be read
 
-	mu      sync.Mutex
-	ids     map[segment.Identity]bool
-	kept    map[segment.Identity]bool // what the file says, durably; empty after a write that failed
-	dropped map[segment.Identity]bool // those of ids that were given up and have not begun anew, and lack what the commit log has let go of
-	version uint64                    // of dropped
-	written uint64                    // <= version: what the file says of dropped, durably; of a write that failed nobody knows how far it came
-	writing bool                      // a goroutine will write the file, or does
+	mu        sync.Mutex
+	ids       map[segment.Identity]bool
+	durable   map[segment.Identity]bool // what the file says, durably; empty after a write that failed
+	discarded map[segment.Identity]bool // those of ids that were given up and have not begun anew, and lack what the commit log has let go of
+	version   uint64                    // of dropped
+	written   uint64                    // <= version: what the file says of dropped, durably; of a write that failed nobody knows how far it came
+	writing   bool                      // a goroutine will write the file, or does
 }
 
 // unnamedCopies stands for the copies that only the cut group knew. It is in the list from the recovery until a process
@@ -61,7 +61,7 @@ type shortenedRow struct {
 
 // readShortened reads what earlier recoveries of this directory left. The error is one of reading: then each copy may be one.
 func readShortened(disk aio.Disk) (*shortenedCopies, error) {
-	s := &shortenedCopies{disk: disk, ids: map[segment.Identity]bool{}, dropped: map[segment.Identity]bool{}}
+	s := &shortenedCopies{disk: disk, ids: map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{}}
 	data, err := disk.ReadFile(shortenedFile, maxShortenedBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
@@ -76,10 +76,10 @@ func readShortened(disk aio.Disk) (*shortenedCopies, error) {
 	for _, r := range rows {
 		s.ids[segment.Identity{Topic: r.Topic, Partition: r.Partition}] = true
 		if r.Dropped {
-			s.dropped[segment.Identity{Topic: r.Topic, Partition: r.Partition}] = true
+			s.discarded[segment.Identity{Topic: r.Topic, Partition: r.Partition}] = true
 		}
 	}
-	s.stored, s.kept = data, maps.Clone(s.ids)
+	s.stored, s.durable = data, maps.Clone(s.ids)
 	return s, nil
 }
 
@@ -89,11 +89,11 @@ func (s *shortenedCopies) has(id segment.Identity) bool {
 	return s.ids[id]
 }
 
-// keeps says whether the file has a copy: the next process will know of it, whenever this one ends.
-func (s *shortenedCopies) keeps(id segment.Identity) bool {
+// isDurable says whether the file has a copy: the next process will know of it, whenever this one ends.
+func (s *shortenedCopies) isDurable(id segment.Identity) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.kept[id]
+	return s.durable[id]
 }
 
 func (s *shortenedCopies) count() int {
@@ -112,31 +112,31 @@ func (s *shortenedCopies) add(ids []segment.Identity) error {
 	return s.write()
 }
 
-// setDropped says, durably, whether a copy is given up. That it is must be kept before the commit log lets go of what the copy's segments do not have (letGoOf); that it
+// setDiscarded says, durably, whether a copy is given up. That it is must be kept before the commit log lets go of what the copy's segments do not have (mayReleaseFiles); that it
 // is not any more, when the record that begins it anew is durable and before anything is acknowledged. After an error it is not known what the file says, and it is
 // written again.
-func (s *shortenedCopies) setDropped(id segment.Identity, dropped bool) error {
+func (s *shortenedCopies) setDiscarded(id segment.Identity, discarded bool) error {
 	s.mu.Lock()
-	if s.dropped[id] != dropped {
+	if s.discarded[id] != discarded {
 		s.version++
 	}
-	if dropped {
-		s.ids[id], s.dropped[id] = true, true
+	if discarded {
+		s.ids[id], s.discarded[id] = true, true
 	} else {
-		delete(s.dropped, id)
+		delete(s.discarded, id)
 	}
-	kept := s.written == s.version
+	durable := s.written == s.version
 	s.mu.Unlock()
-	if kept {
+	if durable {
 		return nil
 	}
 	return s.write()
 }
 
-func (s *shortenedCopies) isDropped(id segment.Identity) bool {
+func (s *shortenedCopies) isDiscarded(id segment.Identity) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.dropped[id]
+	return s.discarded[id]
 }
 
 // write makes the file what ids is.
@@ -151,10 +151,10 @@ func (s *shortenedCopies) writeLocked() error {
 	s.mu.Lock()
 	rows := make([]shortenedRow, 0, len(s.ids))
 	for _, id := range sortedPartitions(s.ids) {
-		rows = append(rows, shortenedRow{id.Topic, id.Partition, s.dropped[id]})
+		rows = append(rows, shortenedRow{id.Topic, id.Partition, s.discarded[id]})
 	}
 	version, kept := s.version, maps.Clone(s.ids)
-	s.kept = nil
+	s.durable = nil
 	s.mu.Unlock()
 	data, err := json.Marshal(rows)
 	if err != nil {
@@ -166,7 +166,7 @@ func (s *shortenedCopies) writeLocked() error {
 	}
 	s.stored = data
 	s.mu.Lock()
-	s.written, s.kept = version, kept
+	s.written, s.durable = version, kept
 	s.mu.Unlock()
 	return nil
 }
@@ -184,11 +184,11 @@ func (r *recovery) noteShortened(torn, whole bool) error {
 		torn = true
 	}
 	forgotten := false
-	for id := range e.cluster.shortened.dropped {
+	for id := range e.cluster.shortened.discarded {
 		if r.parts[id] == nil && whole { // its topic was deleted; nobody else has the list yet
 			forgotten = true
 			delete(e.cluster.shortened.ids, id)
-			delete(e.cluster.shortened.dropped, id)
+			delete(e.cluster.shortened.discarded, id)
 		}
 	}
 	var ids []segment.Identity
@@ -213,7 +213,7 @@ func (r *recovery) noteShortened(torn, whole bool) error {
 	return e.cluster.shortened.add(ids)
 }
 
-// nameShortened puts the copies in, durably, that the store says are here and recovery knows nothing of, if a recovery
+// listUnnamed puts the copies in, durably, that the store says are here and recovery knows nothing of, if a recovery
 // has cut a group since this was done last. It takes those out that are here no more: their topics were deleted, or they
 // have moved away. snap is not older than the registration of this process, so it has each copy that an earlier one held.
 // join calls it before any of them is opened. Where the commit log could not be read to its end, this process leads
@@ -221,7 +221,7 @@ func (r *recovery) noteShortened(torn, whole bool) error {
 //
 // If the file cannot be written, the node does not join: a copy whose name is only in memory gets records, and the next
 // process would know it by them, and take it for whole.
-func (cn *clusterNode) nameShortened(snap *meta.Snapshot) error {
+func (cn *clusterNode) listUnnamed(snap *meta.Snapshot) error {
 	if cn.e.poisoned.Load() != nil {
 		return nil
 	}
@@ -255,8 +255,8 @@ func (cn *clusterNode) nameShortened(snap *meta.Snapshot) error {
 	return s.write()
 }
 
-// madeWhole takes a copy out when its machine has all that is committed. mu is held.
-func (r *replica) madeWhole() {
+// noteWhole takes a copy out when its machine has all that is committed. mu is held.
+func (r *replica) noteWhole() {
 	if !r.shortened || r.leader != nil && r.leader.Shortened() || r.follower != nil && r.follower.Shortened() || r.leader == nil && r.follower == nil {
 		return
 	}
@@ -273,9 +273,9 @@ func (r *replica) madeWhole() {
 	}
 }
 
-// unlist takes a copy out that is being removed: if its node becomes a replica again, it begins with nothing, as any
+// unlistShortened takes a copy out that is being removed: if its node becomes a replica again, it begins with nothing, as any
 // other.
-func (r *replica) unlist() error {
+func (r *replica) unlistShortened() error {
 	r.mu.Lock()
 	r.shortened = false
 	r.mu.Unlock()
@@ -311,11 +311,11 @@ func (cn *clusterNode) writeShortened() {
 	}
 }
 
-// yieldTo asks the store to make a node the leader whose log has what this one's recovery cut. mu is held.
-func (r *replica) yieldTo(a *replicate.Action) {
+// handOverShortened asks the store to make a node the leader whose log has what this one's recovery cut. mu is held.
+func (r *replica) handOverShortened(a *replicate.Action) {
 	st, to := a.State, a.Node
-	if r.yielded != st.Epoch {
-		r.yielded = st.Epoch
+	if r.yieldedEpoch != st.Epoch {
+		r.yieldedEpoch = st.Epoch
 		r.cn.yields.Add(1)
 		r.cn.log.Warn("another replica has more of a partition than this one, whose log was shortened by recovery: it is made the leader; nothing is cut",
 			"topic", r.pt.t.name, "partition", r.pt.number, "epoch", st.Epoch, "to", to, "its_end", a.Position)
@@ -329,13 +329,13 @@ func (r *replica) yieldTo(a *replicate.Action) {
 	})
 }
 
-// tellComparing says once in an epoch that a partition waits for another replica. mu is held.
-func (r *replica) tellComparing(now int64) {
+// logComparing says once in an epoch that a partition waits for another replica. mu is held.
+func (r *replica) logComparing(now int64) {
 	const patience = 10 * time.Second
 	r.noteBlocked()
 	switch {
 	case r.blocked != 0:
-	case r.leader == nil || !r.leader.Comparing() || r.yielded == r.leader.Epoch():
+	case r.leader == nil || !r.leader.Comparing() || r.yieldedEpoch == r.leader.Epoch():
 		r.comparing = 0
 	case r.comparing == 0:
 		r.comparing = now

@@ -34,7 +34,7 @@ func listed(t *testing.T, disk *faultaio.Disk, r *replica) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s.isDropped(r.pt.identity())
+	return s.isDiscarded(r.pt.identity())
 }
 
 // The commit log lets go of what a dropped copy lacks when the list says that it was dropped, and not before, however often it asks; and a copy that has begun anew
@@ -43,33 +43,33 @@ func TestDroppedIsKeptBeforeTheLogLetsGo(t *testing.T) {
 	for _, kind := range []faultaio.Kind{faultaio.KindWrite, faultaio.KindSyncDir} {
 		disk := faultaio.New(faultaio.Options{})
 		r := ofList(t, disk)
-		if r.letGoOf() {
+		if r.mayReleaseFiles() {
 			t.Fatal("it is not given up")
 		}
-		r.givenUp.Store(true)
-		r.cut = &logCut{anew: true} // its leader needs nothing of it
+		r.discarded.Store(true)
+		r.cut = &logCut{reset: true} // its leader needs nothing of it
 		fails := faultaio.Rule{Kind: kind, Count: -1, Err: syscall.EIO}
 		disk.Inject(fails)
 		for range 3 {
-			if r.letGoOf() {
+			if r.mayReleaseFiles() {
 				t.Fatalf("kind %d: the log lets go, and the list could not be written", kind)
 			}
 		}
 		disk.ClearRules()
 		for range 2 {
-			if !r.letGoOf() || !listed(t, disk, r) {
+			if !r.mayReleaseFiles() || !listed(t, disk, r) {
 				t.Fatalf("kind %d: the log keeps it, or the list does not say it", kind)
 			}
 		}
 		disk.Inject(fails)
 		for range 3 {
-			if r.beganAnew() == nil || !r.givenUp.Load() {
+			if r.clearDiscarded() == nil || !r.discarded.Load() {
 				t.Fatalf("kind %d: it has begun anew, and the list could not be written", kind)
 			}
 		}
 		disk.ClearRules()
-		if err := r.beganAnew(); err != nil || r.givenUp.Load() || listed(t, disk, r) {
-			t.Fatalf("kind %d: %v, given up %v, listed %v", kind, err, r.givenUp.Load(), listed(t, disk, r))
+		if err := r.clearDiscarded(); err != nil || r.discarded.Load() || listed(t, disk, r) {
+			t.Fatalf("kind %d: %v, given up %v, listed %v", kind, err, r.discarded.Load(), listed(t, disk, r))
 		}
 	}
 }
@@ -97,7 +97,7 @@ func TestShortenedCopiesAreNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 		if snap != nil {
-			if err := r.cn.nameShortened(snap); err != nil {
+			if err := r.cn.listUnnamed(snap); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -143,7 +143,7 @@ func TestScrubShortened(t *testing.T) {
 	if err := r.cn.shortened.add([]segment.Identity{other}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.cn.shortened.setDropped(r.pt.identity(), true); err != nil {
+	if err := r.cn.shortened.setDiscarded(r.pt.identity(), true); err != nil {
 		t.Fatal(err)
 	}
 	for _, process := range []string{"this process", "the one before"} {
@@ -152,7 +152,7 @@ func TestScrubShortened(t *testing.T) {
 		}
 		r = ofList(t, disk)
 	}
-	if !listed(t, disk, r) || r.cn.shortened.isDropped(other) {
+	if !listed(t, disk, r) || r.cn.shortened.isDiscarded(other) {
 		t.Fatal("who was dropped?")
 	}
 	was, err := disk.ReadFile(shortenedFile, maxShortenedBytes)
@@ -201,17 +201,17 @@ func TestDroppedCopyThatMovedAway(t *testing.T) {
 	if ids, _ := r.cn.e.damagedCopies(); len(ids) != 0 {
 		t.Fatalf("%v are damaged", ids)
 	}
-	r.givenUp.Store(true)
-	r.cut = &logCut{anew: true} // its leader needs nothing of it
+	r.discarded.Store(true)
+	r.cut = &logCut{reset: true} // its leader needs nothing of it
 	if ids, _ := r.cn.e.damagedCopies(); len(ids) != 1 || ids[0] != r.pt.identity() {
 		t.Errorf("%v are damaged", ids)
 	}
-	if !r.letGoOf() {
+	if !r.mayReleaseFiles() {
 		t.Fatal("the log keeps it")
 	}
 	r.cut = nil
-	if err := r.removeBytes(); err != nil || r.givenUp.Load() || listed(t, disk, r) {
-		t.Errorf("%v, given up %v, listed %v", err, r.givenUp.Load(), listed(t, disk, r))
+	if err := r.removeBytes(); err != nil || r.discarded.Load() || listed(t, disk, r) {
+		t.Errorf("%v, given up %v, listed %v", err, r.discarded.Load(), listed(t, disk, r))
 	}
 	if s, err := readShortened(disk); err != nil || s.count() != 0 || r.cn.shortened.count() != 0 {
 		t.Errorf("it counts as shortened and is gone (%v)", err)
@@ -237,11 +237,11 @@ func TestRemovedCopyIsListedBeforeTheLogLetsGo(t *testing.T) {
 		t.Fatal("the segments have it")
 	}
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: shortenedFile + "*", Count: -1, Err: syscall.EIO})
-	if f.spare(0, seq+1) != seq {
+	if f.releaseLimit(0, seq+1) != seq {
 		t.Error("the log lets go, and the list could not be written")
 	}
 	disk.ClearRules()
-	if f.spare(0, seq+1) != seq+1 || !listed(t, disk, r) {
+	if f.releaseLimit(0, seq+1) != seq+1 || !listed(t, disk, r) {
 		t.Error("the log keeps it, or the list does not say it")
 	}
 }
@@ -260,7 +260,7 @@ func TestInboxOpensForAnotherLog(t *testing.T) {
 	defer log.Close()
 	pt.log, pt.machine, e.disk, e.parts, e.flusher = log, new(core.Partition), disk, []*partition{pt}, newFlusher(e)
 	defer e.flusher.writer.Close()
-	before := pt.changes.Load()
+	before := pt.reopens.Load()
 	e.flusher.failed(pt, before, &segment.CorruptError{})
 	if !pt.isClosed() {
 		t.Fatal("puts come to a log that takes nothing")
@@ -276,10 +276,10 @@ func TestInboxOpensForAnotherLog(t *testing.T) {
 		"the node closes":       func() { pt.closeInbox(ErrClosed) },
 		"the commit log failed": func() { pt.refuse(ErrDisk, true, nil) },
 	} {
-		pt.closed, pt.except = nil, nil
-		e.flusher.failed(pt, pt.changes.Load(), &segment.CorruptError{})
+		pt.closed, pt.closedExcept = nil, nil
+		e.flusher.failed(pt, pt.reopens.Load(), &segment.CorruptError{})
 		end()
-		if pt.writesAgain(); !pt.isClosed() {
+		if pt.reopenInbox(); !pt.isClosed() {
 			t.Errorf("%s, and the inbox opens", what)
 		}
 	}
@@ -290,7 +290,7 @@ func TestDroppedCopyWhoseTopicIsGone(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
 	for _, id := range []segment.Identity{r.pt.identity(), {Topic: uuid.UUID{8}}} {
-		if err := r.cn.shortened.setDropped(id, true); err != nil {
+		if err := r.cn.shortened.setDiscarded(id, true); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -300,7 +300,7 @@ func TestDroppedCopyWhoseTopicIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	left, err := readShortened(disk)
-	if err != nil || len(left.ids) != 1 || len(left.dropped) != 1 || left.isDropped(r.pt.identity()) {
+	if err != nil || len(left.ids) != 1 || len(left.discarded) != 1 || left.isDiscarded(r.pt.identity()) {
 		t.Errorf("%+v, %v", left, err)
 	}
 }
@@ -309,7 +309,7 @@ func TestDroppedCopyWhoseTopicIsGone(t *testing.T) {
 func TestUnreadableCommitLogForgetsNoDroppedCopy(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
-	if err := r.cn.shortened.setDropped(r.pt.identity(), true); err != nil {
+	if err := r.cn.shortened.setDiscarded(r.pt.identity(), true); err != nil {
 		t.Fatal(err)
 	}
 	r.cn.e.disk, r.cn.e.cluster = disk, r.cn
@@ -317,7 +317,7 @@ func TestUnreadableCommitLogForgetsNoDroppedCopy(t *testing.T) {
 	if err := rec.noteShortened(false, false); err != nil {
 		t.Fatal(err)
 	}
-	if !r.cn.shortened.isDropped(r.pt.identity()) || !listed(t, disk, r) {
+	if !r.cn.shortened.isDiscarded(r.pt.identity()) || !listed(t, disk, r) {
 		t.Error("a copy that was dropped is forgotten")
 	}
 }
@@ -336,7 +336,7 @@ func TestCopyIsListedBeforeItBeginsAnew(t *testing.T) {
 			t.Fatal("the list was written")
 		}
 		r.shortened = true // as after it was opened again: by the list in memory
-		if err := r.prepareCut(&logCut{anew: true, state: segment.State{Next: 9}}); err != nil {
+		if err := r.prepareCut(&logCut{reset: true, state: segment.State{Next: 9}}); err != nil {
 			t.Fatal(err)
 		}
 		kept, err := readShortened(disk)
@@ -357,9 +357,9 @@ func TestCopyBeginsAnewWhenTheDiskHasRoom(t *testing.T) {
 		r := ofList(t, disk)
 		r.pt.machine = core.NewPartition(segment.State{Next: 3}, segment.Sizes{})
 		disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: shortenedFile + "*", Err: c.err, Count: 2})
-		err := r.awaitPrepared(&logCut{anew: true, state: segment.State{Next: 9}})
-		if c.waits && (err != nil || !r.cn.shortened.keeps(r.pt.identity())) || !c.waits && !errors.Is(err, c.err) {
-			t.Errorf("%v: %v, listed %v", c.err, err, r.cn.shortened.keeps(r.pt.identity()))
+		err := r.awaitPrepared(&logCut{reset: true, state: segment.State{Next: 9}})
+		if c.waits && (err != nil || !r.cn.shortened.isDurable(r.pt.identity())) || !c.waits && !errors.Is(err, c.err) {
+			t.Errorf("%v: %v, listed %v", c.err, err, r.cn.shortened.isDurable(r.pt.identity()))
 		}
 	}
 }

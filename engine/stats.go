@@ -51,8 +51,8 @@ func (t *Topic) stats(channel string) TopicStats {
 // them back.
 func (pt *partition) waitingAtTopic() int64 {
 	end := pt.visible.Load()
-	from := min(pt.unclaimed.Load(), pt.heldFrom.Load())
-	if from == notHeld || from >= end {
+	from := min(pt.unclaimed.Load(), pt.pausedFrom.Load())
+	if from == noMsgID || from >= end {
 		return 0
 	}
 	return int64(end - from)
@@ -62,7 +62,7 @@ func (c *Channel) stats(consumers bool) ChannelStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed == nil {
-		c.see()
+		c.syncVisible()
 	}
 	m := c.m.Stats()
 	s := ChannelStats{

@@ -11,7 +11,7 @@ import (
 	"penstock/replicate"
 )
 
-// liveNodes are the nodes that live by the store's word, in order. keepTime alone calls it; what it returns is not changed afterwards.
+// liveNodes are the nodes that live by the store's word, in order. runTicker alone calls it; what it returns is not changed afterwards.
 func (cn *clusterNode) liveNodes() []replicate.NodeID {
 	snap := cn.store.Snapshot()
 	if snap == nil || cn.live.of == snap {
@@ -28,12 +28,12 @@ func (cn *clusterNode) liveNodes() []replicate.NodeID {
 	return nodes
 }
 
-// giveUp asks the store to make another member of the ISR the leader, because this node reaches too few of them: replicate/stranded.go decides that, and repeats it.
+// handOverStranded asks the store to make another member of the ISR the leader, because this node reaches too few of them: replicate/stranded.go decides that, and repeats it.
 // What was appended and not committed is unknown to its publishers, as after a failover. mu is held.
-func (r *replica) giveUp(a *replicate.Action) {
+func (r *replica) handOverStranded(a *replicate.Action) {
 	cn, st, to := r.cn, a.State, a.Node
 	if a.Flag {
-		if others, may := cn.isrLogs.stranded.now(cn.now(), isrLogInterval); may {
+		if others, may := cn.isrLogs.stranded.allow(cn.now(), isrLogInterval); may {
 			cn.log.Warn("this node leads a partition and hears nothing of its in-sync replicas, which are alive: the network between them is broken. Another of them is "+
 				"made the leader; nothing that was answered OK is lost, publishers of the last seconds hear that the outcome is unknown",
 				"topic", r.pt.t.name, "partition", r.pt.number, "epoch", st.Epoch, "others", others)
@@ -46,29 +46,29 @@ func (r *replica) giveUp(a *replicate.Action) {
 		if err == nil || errors.Is(err, meta.ErrConflict) || cn.ctx.Err() != nil {
 			return
 		}
-		if others, may := cn.isrLogs.kept.now(cn.now(), isrLogInterval); may {
+		if others, may := cn.isrLogs.strandedFailed.allow(cn.now(), isrLogInterval); may {
 			cn.log.Warn("a partition whose in-sync replicas this node does not reach could not be given away; it is tried again",
 				"topic", r.pt.t.name, "partition", r.pt.number, "others", others, "error", err)
 		}
 	})
 }
 
-// giver is the leader before this one, if it gave the leadership away although it is the one that should lead and the
+// strandedLeader is the leader before this one, if it gave the leadership away although it is the one that should lead and the
 // store had nothing against it: it was stranded. It is in the ISR still where another replica reaches it and min_isr
 // needs it, and so balance would give the leadership back to it, to be stranded again for minutes. A leader that gives
 // way to the preferred one, by balance or because its replica moves, is none.
-type giver struct {
+type strandedLeader struct {
 	node  replicate.NodeID
 	boot  uuid.UUID
 	until int64 // on now's clock
 }
 
-// keptFromGiverTimes is for how long a giver is not given leaderships back, in times of StrandedEveryNs: nobody can tell the leader that the network is whole again.
-const keptFromGiverTimes = 10
+// strandedBarFactor is for how long a giver is not given leaderships back, in times of StrandedEveryNs: nobody can tell the leader that the network is whole again.
+const strandedBarFactor = 10
 
-// giverOf returns the leader of the row before, if it gave the leadership to self while the store had nothing against it:
+// strandedLeaderOf returns the leader of the row before, if it gave the leadership to self while the store had nothing against it:
 // alive, the same process, not draining, its disk good, in the ISR and whole. Otherwise it returns nil. It is pure.
-func giverOf(self replicate.NodeID, before, row *meta.Partition, nodes map[replicate.NodeID]*meta.Node) *giver {
+func strandedLeaderOf(self replicate.NodeID, before, row *meta.Partition, nodes map[replicate.NodeID]*meta.Node) *strandedLeader {
 	if before == nil || row.State.Leader != self || before.State.Leader == self || before.State.Leader == 0 || row.State.Epoch <= before.State.Epoch {
 		return nil
 	}
@@ -79,26 +79,26 @@ func giverOf(self replicate.NodeID, before, row *meta.Partition, nodes map[repli
 	if m := (replicate.Member{Node: n.ID, Store: n.Store}); !slices.Contains(row.State.ISR, m) || slices.Contains(row.Damaged, m) {
 		return nil
 	}
-	return &giver{node: n.ID, boot: n.Boot}
+	return &strandedLeader{node: n.ID, boot: n.Boot}
 }
 
-// keepRow stores the row, and the giver if the row made this node the leader. learn alone calls it, without mu: both
+// storeRow stores the row, and the giver if the row made this node the leader. learn alone calls it, without mu: both
 // fields are atomic. A crash forgets the giver; then it may get the leadership back, and gives it up once more.
-func (r *replica) keepRow(row *meta.Partition) {
+func (r *replica) storeRow(row *meta.Partition) {
 	before := r.row.Swap(row)
 	snap := r.cn.store.Snapshot()
 	if snap == nil {
 		return
 	}
-	g := giverOf(r.cn.self.ID, before, row, snap.Nodes)
+	g := strandedLeaderOf(r.cn.self.ID, before, row, snap.Nodes)
 	if g != nil && r.cn.opts.PreferredLeader != nil && r.cn.opts.PreferredLeader(snap, r.pt.identity()) == g.node {
-		g.until = r.cn.now() + keptFromGiverTimes*cmp.Or(r.cn.opts.Replication.StrandedEveryNs, replicate.DefaultStrandedEveryNs)
-		r.giver.Store(g)
+		g.until = r.cn.now() + strandedBarFactor*cmp.Or(r.cn.opts.Replication.StrandedEveryNs, replicate.DefaultStrandedEveryNs)
+		r.formerLeader.Store(g)
 	}
 }
 
-// gaveAway says whether a node's process gave this leadership away and should not have it back yet.
-func (r *replica) gaveAway(node replicate.NodeID, nodes map[replicate.NodeID]*meta.Node) bool {
-	g := r.giver.Load()
+// wasStranded says whether a node's process gave this leadership away and should not have it back yet.
+func (r *replica) wasStranded(node replicate.NodeID, nodes map[replicate.NodeID]*meta.Node) bool {
+	g := r.formerLeader.Load()
 	return g != nil && g.node == node && nodes[node] != nil && nodes[node].Boot == g.boot && r.cn.now() < g.until
 }

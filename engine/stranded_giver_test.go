@@ -32,11 +32,11 @@ func TestGiverOf(t *testing.T) {
 		row := &meta.Partition{State: replicate.State{Epoch: 5, Leader: 2, Boot: uuid.UUID{9}, ISR: isr}}
 		n := &meta.Node{ID: 1, Store: store, Boot: boot, Live: true}
 		tt.change(before, row, n)
-		if g := giverOf(2, before, row, map[replicate.NodeID]*meta.Node{1: n}); (g != nil) != tt.want {
+		if g := strandedLeaderOf(2, before, row, map[replicate.NodeID]*meta.Node{1: n}); (g != nil) != tt.want {
 			t.Errorf("%s: %+v", name, g)
 		}
 	}
-	if giverOf(2, nil, &meta.Partition{State: replicate.State{Epoch: 1, Leader: 2}}, nil) != nil {
+	if strandedLeaderOf(2, nil, &meta.Partition{State: replicate.State{Epoch: 1, Leader: 2}}, nil) != nil {
 		t.Error("a giver without a row before")
 	}
 }

@@ -25,22 +25,22 @@ type Topic struct {
 
 	quarantined bool // its metadata cannot be read: kept, not served, never trimmed; set before the engine runs
 
-	deleted atomic.Bool
-	keeps   atomic.Bool // of a dead-letter topic: this process was told that it has its channel redrive
-	paused  atomic.Bool
+	deleted    atomic.Bool
+	hasRedrive atomic.Bool // of a dead-letter topic: this process was told that it has its channel redrive
+	paused     atomic.Bool
 
 	settings atomic.Pointer[TopicSettings] // set by configure, together with limits
 	limits   atomic.Pointer[topicLimits]
 
 	messages, bytes atomic.Uint64 // committed since Open
 
-	mu       sync.Mutex
-	channels map[string]*Channel
-	creating map[string]*creation
-	gone     goneNames       // channels
-	changing sync.Mutex      // one creation, deletion or pause at a time
-	served   []segment.Epoch // by index: of the leadership from which the channels have the partition, 0: they do not; guarded by changing
-	created  int64
+	mu              sync.Mutex
+	channels        map[string]*Channel
+	creating        map[string]*creation
+	deletedChannels deletedNames    // channels
+	changing        sync.Mutex      // one creation, deletion or pause at a time
+	assigned        []segment.Epoch // by index: of the leadership from which the channels have the partition, 0: they do not; guarded by changing
+	created         int64
 
 	incomplete []incompletePart // between restore and completeChannels
 }
@@ -238,11 +238,11 @@ func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
 	if e.cluster != nil {
 		return e.cluster.deleteTopic(ctx, name)
 	}
-	return e.deleteTopicHere(name)
+	return e.deleteTopicLocal(name)
 }
 
-// deleteTopicHere deletes this node's part of a topic.
-func (e *Engine) deleteTopicHere(name string) error {
+// deleteTopicLocal deletes this node's part of a topic.
+func (e *Engine) deleteTopicLocal(name string) error {
 	e.mu.Lock()
 	t, ok := e.topics[name]
 	switch {
@@ -253,7 +253,7 @@ func (e *Engine) deleteTopicHere(name string) error {
 		e.mu.Unlock()
 		return e.noTopic(name)
 	}
-	e.gone.add(name, e.now())
+	e.deletedTopics.add(name, e.now())
 	e.mu.Unlock()
 	return e.deleteParts(t, t.partitions())
 }
@@ -269,8 +269,8 @@ func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 	}
 	// The tombstone goes through the first partition's inbox, behind all that was accepted before.
 	w := getWaiter()
-	own := &ownPut{drop: true, onCommit: func(*Put) { e.removeTopicPartitions(t.uuid) }}
-	w.own = own
+	own := &specialPut{tombstone: true, onCommit: func(*Put) { e.removeTopicPartitions(t.uuid) }}
+	w.special = own
 	if err := e.writeTombstone(parts[0], w); err != nil {
 		return err
 	}
@@ -300,7 +300,7 @@ func (e *Engine) writeTombstone(pt *partition, w *waiter) error {
 func (e *Engine) trashTopic(t *Topic, parts []*partition, release func()) {
 	var err error
 	for _, pt := range parts {
-		err = errors.Join(err, e.flusher.forget(pt))
+		err = errors.Join(err, e.flusher.closeLog(pt))
 	}
 	if err != nil {
 		e.log.Warn("closing a deleted topic's files", "topic", t.name, "error", err)
@@ -346,7 +346,7 @@ func (t *Topic) Channels() []*Channel {
 // message that is published after.
 func (t *Topic) Channel(ctx context.Context, name string) (*Channel, error) {
 	if c, ok := t.LookupChannel(name); ok {
-		return t.standing(ctx, c)
+		return t.committedChannel(ctx, c)
 	}
 	if !ValidChannelName(name) {
 		return nil, ErrChannelName
@@ -363,16 +363,16 @@ func (t *Topic) CreateChannel(ctx context.Context, name string) (*Channel, error
 		return nil, ErrChannelName
 	}
 	if cn := t.e.cluster; cn != nil && !ephemeral(name) {
-		if err := cn.everywhere(ctx, t, operation{Kind: opCreateChannel, Channel: name}); err != nil {
+		if err := cn.onAllLeaders(ctx, t, operation{Kind: opCreateChannel, Channel: name}); err != nil {
 			return nil, err
 		}
 	}
-	return t.createChannelHere(ctx, name)
+	return t.createChannelLocal(ctx, name)
 }
 
-// createChannelHere makes the channel in the partitions that this node leads.
-func (t *Topic) createChannelHere(ctx context.Context, name string) (*Channel, error) {
-	if err := t.lockWhole(ctx); err != nil {
+// createChannelLocal makes the channel in the partitions that this node leads.
+func (t *Topic) createChannelLocal(ctx context.Context, name string) (*Channel, error) {
+	if err := t.lockInitialized(ctx); err != nil {
 		return nil, err
 	}
 	defer t.changing.Unlock()
@@ -418,17 +418,17 @@ func (t *Topic) DeleteChannel(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		err = t.deleteChannelHere(ctx, name) // what this node has of it without leading anything
+		err = t.deleteChannelLocal(ctx, name) // what this node has of it without leading anything
 		if errors.Is(err, ErrNoChannel) {
 			err = nil
 		}
 		return errors.Join(err, d.err())
 	}
-	return t.deleteChannelHere(ctx, name)
+	return t.deleteChannelLocal(ctx, name)
 }
 
-func (t *Topic) deleteChannelHere(ctx context.Context, name string) error {
-	if err := t.lockWhole(ctx); err != nil {
+func (t *Topic) deleteChannelLocal(ctx context.Context, name string) error {
+	if err := t.lockInitialized(ctx); err != nil {
 		return err
 	}
 	defer t.changing.Unlock()
@@ -448,12 +448,12 @@ func (t *Topic) deleteChannelHere(ctx context.Context, name string) error {
 func (t *Topic) deleteChannel(ctx context.Context, c *Channel) error {
 	c.shut(ErrDeleted)
 	c.mu.Lock()
-	led := c.partsHere > 0
+	led := c.partsAssigned > 0
 	c.mu.Unlock()
 	t.mu.Lock()
 	delete(t.channels, c.name)
 	if led { // else it was a node's that leads nothing
-		t.gone.add(c.name, t.e.now())
+		t.deletedChannels.add(c.name, t.e.now())
 	}
 	t.mu.Unlock()
 	if c.ephemeral {
@@ -463,13 +463,13 @@ func (t *Topic) deleteChannel(ctx context.Context, c *Channel) error {
 }
 
 func (t *Topic) writeDeleted(ctx context.Context, name string) error {
-	return t.control(ctx, func(*partition) []core.Control {
+	return t.writeControls(ctx, func(*partition) []core.Control {
 		return []core.Control{{Kind: core.ChannelDeleted, Channel: name}}
 	}, nil)
 }
 
-// control appends the same control entries to every partition and waits until they are committed.
-func (t *Topic) control(ctx context.Context, entries func(*partition) []core.Control, onCommit func(*partition)) error {
+// writeControls appends the same control entries to every partition and waits until they are committed.
+func (t *Topic) writeControls(ctx context.Context, entries func(*partition) []core.Control, onCommit func(*partition)) error {
 	var ws []*waiter
 	var err error
 	for _, pt := range t.partitions() {
@@ -503,16 +503,16 @@ func (t *Topic) Pause(ctx context.Context) error { return t.pause(ctx, true) }
 
 func (t *Topic) pause(ctx context.Context, paused bool) error {
 	if cn := t.e.cluster; cn != nil {
-		return cn.everywhere(ctx, t, operation{Kind: opPauseTopic, Flag: paused})
+		return cn.onAllLeaders(ctx, t, operation{Kind: opPauseTopic, Flag: paused})
 	}
-	return t.pauseHere(ctx, paused)
+	return t.pauseLocal(ctx, paused)
 }
 
 // Unpause lets them go.
 func (t *Topic) Unpause(ctx context.Context) error { return t.pause(ctx, false) }
 
-func (t *Topic) pauseHere(ctx context.Context, paused bool) error {
-	if err := t.lockWhole(ctx); err != nil {
+func (t *Topic) pauseLocal(ctx context.Context, paused bool) error {
+	if err := t.lockInitialized(ctx); err != nil {
 		return err
 	}
 	defer t.changing.Unlock()
@@ -520,7 +520,7 @@ func (t *Topic) pauseHere(ctx context.Context, paused bool) error {
 	if t.e.cluster == nil && t.paused.Load() == paused {
 		return nil
 	}
-	err := t.control(ctx, func(*partition) []core.Control {
+	err := t.writeControls(ctx, func(*partition) []core.Control {
 		return []core.Control{{Kind: core.TopicPaused, Flag: paused}}
 	}, nil)
 	if err != nil {
@@ -537,17 +537,17 @@ func (t *Topic) pauseHere(ctx context.Context, paused bool) error {
 // held back by a pause. What the channels have is theirs; see Channel.Empty.
 func (t *Topic) Empty(ctx context.Context) error {
 	if cn := t.e.cluster; cn != nil {
-		return cn.everywhere(ctx, t, operation{Kind: opEmptyTopic})
+		return cn.onAllLeaders(ctx, t, operation{Kind: opEmptyTopic})
 	}
-	return t.emptyHere(ctx)
+	return t.emptyLocal(ctx)
 }
 
-func (t *Topic) emptyHere(ctx context.Context) error {
-	if err := t.lockWhole(ctx); err != nil {
+func (t *Topic) emptyLocal(ctx context.Context) error {
+	if err := t.lockInitialized(ctx); err != nil {
 		return err
 	}
 	defer t.changing.Unlock()
-	return t.control(ctx, func(*partition) []core.Control {
+	return t.writeControls(ctx, func(*partition) []core.Control {
 		return []core.Control{{Kind: core.TopicEmptied}}
 	}, nil)
 }

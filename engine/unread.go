@@ -13,8 +13,8 @@ import (
 // checkpoint of the commit log says of it that the fold is not known; a version that knows the entries reads the fold
 // from the segments, whose first batches are checkpoints, and everything is there.
 
-// errFoldElsewhere is for a partition whose checkpoint does not have the fold.
-var errFoldElsewhere = errors.New("engine: the state of the channels is not in the commit log's checkpoint: an older version was started meanwhile")
+// errFoldNotStored is for a partition whose checkpoint does not have the fold.
+var errFoldNotStored = errors.New("engine: the state of the channels is not in the commit log's checkpoint: an older version was started meanwhile")
 
 // whyUnread is nil, or why the state of the partition's channels is not known. Any goroutine may ask.
 func (pt *partition) whyUnread() error {
@@ -33,8 +33,8 @@ func (pt *partition) setUnread(err error) {
 	pt.unread.Store(&err)
 }
 
-// keptFold is what a checkpoint says of the fold; nil: it is not known.
-func (pt *partition) keptFold() *core.Cursors {
+// knownFold is what a checkpoint says of the fold; nil: it is not known.
+func (pt *partition) knownFold() *core.Cursors {
 	if pt.whyUnread() != nil {
 		return nil
 	}
@@ -81,7 +81,7 @@ func (e *Engine) readFold(pt *partition, rp *recovered) {
 		return
 	}
 	err := rp.unread
-	if errors.Is(err, errFoldElsewhere) {
+	if errors.Is(err, errFoldNotStored) {
 		c := &logCut{to: rp.st.Next, fold: new(core.Cursors)}
 		if err = pt.refold(c); err == nil && c.unread == nil {
 			pt.fold = c.fold

@@ -64,8 +64,8 @@ type verifyAnswer struct {
 	BadTo     segment.Offset `json:"bad_to,omitempty"` // up to here; it may be repaired before anybody asks again
 }
 
-// verifyHere reads and verifies some of this node's copy.
-func (t *Topic) verifyHere(op operation) (*verifyAnswer, error) {
+// verifyLocal reads and verifies some of this node's copy.
+func (t *Topic) verifyLocal(op operation) (*verifyAnswer, error) {
 	q := op.Verify
 	if q == nil || len(op.Partitions) != 1 || int(op.Partitions[0]) >= t.Partitions() || q.Max < 1 || q.Max > verifyBytes {
 		return nil, fmt.Errorf("engine: what is to be verified is not said as it should be")
@@ -191,7 +191,7 @@ func (v *verification) ask(ctx context.Context, n *meta.Node, q verifyRequest) (
 func (v *verification) queryNode(ctx context.Context, n *meta.Node, q verifyRequest) (*verifyAnswer, error) {
 	op := operation{Kind: opVerify, Topic: v.t.uuid, Partitions: []uint32{v.partition}, Verify: &q}
 	if n.ID == v.cn.self.ID {
-		return v.t.verifyHere(op)
+		return v.t.verifyLocal(op)
 	}
 	ctx, cancel := v.cn.e.host.WithTimeout(ctx, v.cn.e.opts.PublishTimeout)
 	defer cancel()
@@ -215,7 +215,7 @@ func (v *verification) noted(ctx context.Context) {
 			return
 		}
 		bad := v.damage[i]
-		v.forget(bad.node, bad.from)
+		v.removeDamage(bad.node, bad.from)
 		d := Difference{From: bad.from, To: bad.to, Damaged: []string{bad.node.Name}}
 		for _, n := range v.nodes {
 			if n.ID == bad.node.ID {
@@ -226,12 +226,12 @@ func (v *verification) noted(ctx context.Context) {
 				break
 			}
 		}
-		v.tell(d)
+		v.report(d)
 	}
 }
 
-// forget drops what was noted of a node's damage at a place.
-func (v *verification) forget(n *meta.Node, from segment.Offset) {
+// removeDamage drops what was noted of a node's damage at a place.
+func (v *verification) removeDamage(n *meta.Node, from segment.Offset) {
 	v.damage = slices.DeleteFunc(v.damage, func(b damagedRange) bool { return b.node.ID == n.ID && b.from == from })
 }
 
@@ -318,18 +318,18 @@ func (v *verification) found(from, to segment.Offset, all []*verifyAnswer) {
 		switch {
 		case a.Damaged > 0:
 			d.Damaged = append(d.Damaged, v.nodes[i].Name)
-			v.forget(v.nodes[i], from)
+			v.removeDamage(v.nodes[i], from)
 		case lead == nil:
 			lead, d.First, d.Count = a, core.MakeID(v.partition, a.First), a.Count
 		case a.Sum != lead.Sum:
 			d.Differing = append(d.Differing, v.nodes[i].Name)
 		}
 	}
-	v.tell(d)
+	v.report(d)
 }
 
-// tell adds a difference to the result and to the log.
-func (v *verification) tell(d Difference) {
+// report adds a difference to the result and to the log.
+func (v *verification) report(d Difference) {
 	v.out.Found = append(v.out.Found, d)
 	v.cn.log.Error("copies of a partition differ: what does not verify is repaired from a replica that reads back; about copies that verify and differ, write to the maintainers and keep the directories",
 		"topic", v.t.name, "partition", v.partition, "from", d.From, "to", d.To, "first_id", d.First, "damaged", d.Damaged, "differing", d.Differing)

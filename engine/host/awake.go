@@ -7,7 +7,7 @@ import "sync/atomic"
 //
 // CLOCK_BOOTTIME costs a system call and is asked for each message that is delivered or finished. So now asks the cheap clocks: the distance between the
 // wall clock and the monotonic one is what it was before unless the machine stood still or somebody set the wall clock, and only then is the boot clock
-// itself read. keepTime reads it at each tick too, for a wall clock that was set back by as much as the machine slept.
+// itself read. runTicker reads it at each tick too, for a wall clock that was set back by as much as the machine slept.
 //
 // Methods may be called from any goroutine. now never goes back for one caller.
 type bootClock struct {

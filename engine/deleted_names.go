@@ -9,8 +9,8 @@ import (
 // finds it gone at the second one: GoneError lets a server tell that from a topic that never was.
 
 const (
-	goneFor      = 10 * time.Second
-	maxGoneCount = 1024 // names of topics, and of one topic's channels
+	rememberDeletedFor = 10 * time.Second
+	maxDeletedNames    = 1024 // names of topics, and of one topic's channels
 )
 
 // GoneError is ErrNoTopic or ErrNoChannel of one that was deleted a moment ago, through this node or another.
@@ -25,47 +25,47 @@ func (e *GoneError) Error() string { return e.err.Error() }
 // Unwrap returns ErrNoTopic or ErrNoChannel.
 func (e *GoneError) Unwrap() error { return e.err }
 
-// goneNames is what was deleted, and when.
-type goneNames map[string]time.Time
+// deletedNames is what was deleted, and when.
+type deletedNames map[string]time.Time
 
-func (g *goneNames) add(name string, now time.Time) {
+func (g *deletedNames) add(name string, now time.Time) {
 	if *g == nil {
-		*g = goneNames{}
+		*g = deletedNames{}
 	}
 	for old, at := range *g {
-		if now.Sub(at) > goneFor {
+		if now.Sub(at) > rememberDeletedFor {
 			delete(*g, old)
 		}
 	}
-	if len(*g) < maxGoneCount {
+	if len(*g) < maxDeletedNames {
 		(*g)[name] = now
 	}
 }
 
 // missing is err, or that it was there a moment ago.
-func (g goneNames) missing(name string, now time.Time, err error) error {
-	if at, ok := g[name]; ok && now.Sub(at) <= goneFor {
+func (g deletedNames) missing(name string, now time.Time, err error) error {
+	if at, ok := g[name]; ok && now.Sub(at) <= rememberDeletedFor {
 		return &GoneError{now.Sub(at), err}
 	}
 	return err
 }
 
-func (e *Engine) topicGone(name string) {
+func (e *Engine) noteTopicDeleted(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.gone.add(name, e.now())
+	e.deletedTopics.add(name, e.now())
 }
 
 func (e *Engine) noTopic(name string) error {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	return e.gone.missing(name, e.now(), ErrNoTopic)
+	return e.deletedTopics.missing(name, e.now(), ErrNoTopic)
 }
 
 func (t *Topic) noChannel(name string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.gone.missing(name, t.e.now(), ErrNoChannel)
+	return t.deletedChannels.missing(name, t.e.now(), ErrNoChannel)
 }
 
 // inLogs says of a channel that this node does not have whether a partition that it leads has it all the same, and whether the end of the log of one is

@@ -30,14 +30,14 @@ import (
 // the segments do not take (spare), or a log that is full of it could not take the record. The partition stays open,
 // with an empty log: if the node becomes a replica again it begins there.
 
-// removeIfSettled removes this node's bytes of pt if row says that it can. It runs on the worker that applies what the store says.
-func (cn *clusterNode) removeIfSettled(snap *meta.Snapshot, pt *partition, row *meta.Partition) {
+// removeIfUnneeded removes this node's bytes of pt if row says that it can. It runs on the worker that applies what the store says.
+func (cn *clusterNode) removeIfUnneeded(snap *meta.Snapshot, pt *partition, row *meta.Partition) {
 	r := pt.rep
-	if slices.Contains(row.State.Replicas, cn.self.ID) || !settled(snap, row) {
+	if slices.Contains(row.State.Replicas, cn.self.ID) || !fullyInSync(snap, row) {
 		return
 	}
 	r.mu.Lock()
-	has := !r.removing && (r.pt.log != nil && r.closed || r.pt.log == nil && !r.swept)
+	has := !r.removing && (r.pt.log != nil && r.closed || r.pt.log == nil && !r.leftoversRemoved)
 	if has {
 		r.removing = true
 	}
@@ -47,8 +47,8 @@ func (cn *clusterNode) removeIfSettled(snap *meta.Snapshot, pt *partition, row *
 	}
 }
 
-// settled says that every replica of a partition is in sync, with the disk that it has now, and can read what it holds.
-func settled(snap *meta.Snapshot, row *meta.Partition) bool {
+// fullyInSync says that every replica of a partition is in sync, with the disk that it has now, and can read what it holds.
+func fullyInSync(snap *meta.Snapshot, row *meta.Partition) bool {
 	for _, id := range row.State.Replicas {
 		n := snap.Nodes[id]
 		if n == nil {
@@ -61,8 +61,8 @@ func settled(snap *meta.Snapshot, row *meta.Partition) bool {
 	return len(row.State.Replicas) > 0 && len(row.State.ISR) >= row.State.MinISR
 }
 
-// isUnsettled says that the bytes of an earlier copy are on their way out, or its log is being cut: a new one cannot begin yet.
-func (r *replica) isUnsettled() bool {
+// isTearingDown says that the bytes of an earlier copy are on their way out, or its log is being cut: a new one cannot begin yet.
+func (r *replica) isTearingDown() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.removing || r.closed && r.cut != nil
@@ -75,7 +75,7 @@ func (r *replica) remove() {
 	switch {
 	case err == nil:
 		r.mu.Lock()
-		r.removing, r.swept = false, true
+		r.removing, r.leftoversRemoved = false, true
 		r.mu.Unlock()
 	case errors.Is(err, ErrClosed), errors.Is(err, segment.ErrClosed):
 	case r.cn.e.poisoned.Load() != nil:
@@ -93,34 +93,34 @@ func (r *replica) removeBytes() error {
 	if !r.hasLog() { // a process before this one may have made files and ended before its commit log said anything of them
 		return e.trashLeftovers(pt)
 	}
-	for r.atWork() { // an earlier cut ends first
+	for r.cutInProgress() { // an earlier cut ends first
 		if !e.host.Pause(time.Millisecond, e.stop) {
 			return ErrClosed
 		}
 	}
 	if !r.isEmpty() {
 		bytes := pt.log.Bytes()
-		release, err := r.forgetLog()
+		release, err := r.resetToEmpty()
 		if err != nil {
 			return err
 		}
 		defer release()
 		r.cn.log.Info("what this node had of a partition that moved away is removed", "topic", pt.t.name, "partition", pt.number, "bytes", bytes)
 	}
-	if err := r.beganAnew(); err != nil {
+	if err := r.clearDiscarded(); err != nil {
 		return err
 	}
-	if err := r.unlist(); err != nil {
+	if err := r.unlistShortened(); err != nil {
 		return err
 	}
 	err := errors.Join(pt.log.Reset(segment.State{}), e.trashLeftovers(pt))
-	pt.writesAgain()
+	pt.reopenInbox()
 	return err
 }
 
-// atWork says whether a cut goes on. One that failed does not keep a copy that moved away from going: the record that
+// cutInProgress says whether a cut goes on. One that failed does not keep a copy that moved away from going: the record that
 // begins its log anew needs nothing of it.
-func (r *replica) atWork() bool {
+func (r *replica) cutInProgress() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.cut != nil && !r.cut.failed
@@ -132,11 +132,11 @@ func (r *replica) isEmpty() bool {
 	return r.pt.machine.State() == (segment.State{})
 }
 
-// forgetLog writes the record and waits until it is durable. Its file stays until release is called.
-func (r *replica) forgetLog() (release func(), err error) {
+// resetToEmpty writes the record and waits until it is durable. Its file stays until release is called.
+func (r *replica) resetToEmpty() (release func(), err error) {
 	e, pt := r.cn.e, r.pt
-	c := &logCut{anew: true, ready: true, hold: true, fold: new(core.Cursors), durable: make(chan error, 1)}
-	c.payload = append(c.payload, cutAnew, 0, 0, 0, 0, 0, 0, 0)
+	c := &logCut{reset: true, ready: true, pinFiles: true, fold: new(core.Cursors), durable: make(chan error, 1)}
+	c.payload = append(c.payload, cutReset, 0, 0, 0, 0, 0, 0, 0)
 	c.payload = appendEntry(c.payload, pt.identity(), &entry{fold: c.fold})
 	closed := false
 	r.run(func() {

@@ -9,8 +9,8 @@ import (
 // A client whose unfinished bytes are bounded pays a leader when a message is finished, requeued or timed out, not when the sink has taken it: so a
 // leader sends no more than the client may have. The leader does not tell of timeouts; each message is forgotten when the client's is over.
 
-// holding is a message that a bounded client has.
-type holding struct {
+// unfinishedMessage is a message that a bounded client has.
+type unfinishedMessage struct {
 	l     *leg
 	bytes int   // as the leader counts
 	since int64 // delivered or touched last
@@ -32,50 +32,50 @@ func (r *remoteConsumer) leastPaid() int {
 	return remoteWindowBytes / 4
 }
 
-// hold counts a message that is delivered; mu is held.
-func (r *remoteConsumer) hold(l *leg, id ID, bytes int) {
-	r.release(id) // it may have come before
-	r.held[id] = holding{l, bytes, r.rs.cn.now()}
+// addUnfinished counts a message that is delivered; mu is held.
+func (r *remoteConsumer) addUnfinished(l *leg, id ID, bytes int) {
+	r.removeUnfinished(id) // it may have come before
+	r.unfinished[id] = unfinishedMessage{l, bytes, r.rs.cn.now()}
 }
 
-// heldSaid takes what the client says of a message; mu is held.
-func (r *remoteConsumer) heldSaid(what *wire.Consume) {
+// updateUnfinished takes what the client says of a message; mu is held.
+func (r *remoteConsumer) updateUnfinished(what *wire.Consume) {
 	id := ID(what.ID)
 	if what.Kind != wire.ConsumeTouch {
-		r.release(id)
-	} else if h, ok := r.held[id]; ok {
+		r.removeUnfinished(id)
+	} else if h, ok := r.unfinished[id]; ok {
 		h.since = r.rs.cn.now()
-		r.held[id] = h
+		r.unfinished[id] = h
 	}
 }
 
-// release owes a message's leader its bytes; mu is held.
-func (r *remoteConsumer) release(id ID) {
-	h, ok := r.held[id]
+// removeUnfinished owes a message's leader its bytes; mu is held.
+func (r *remoteConsumer) removeUnfinished(id ID) {
+	h, ok := r.unfinished[id]
 	if !ok {
 		return
 	}
-	delete(r.held, id)
+	delete(r.unfinished, id)
 	if h.l.owed += h.bytes; !r.full {
 		h.l.payOwed()
 	}
 }
 
-// expireHeld releases what has timed out; mu is held.
-func (r *remoteConsumer) expireHeld() {
+// expireUnfinished releases what has timed out; mu is held.
+func (r *remoteConsumer) expireUnfinished() {
 	now := r.rs.cn.now()
-	for id, h := range r.held {
+	for id, h := range r.unfinished {
 		if now-h.since > int64(r.ask.MsgTimeoutMs)*int64(time.Millisecond) {
-			r.release(id)
+			r.removeUnfinished(id)
 		}
 	}
 }
 
-// letGo forgets what came from a leader that is none any more; mu is held.
-func (r *remoteConsumer) letGo(l *leg) {
-	for id, h := range r.held {
+// forgetUnfinished forgets what came from a leader that is none any more; mu is held.
+func (r *remoteConsumer) forgetUnfinished(l *leg) {
+	for id, h := range r.unfinished {
 		if h.l == l {
-			delete(r.held, id)
+			delete(r.unfinished, id)
 		}
 	}
 }

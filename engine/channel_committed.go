@@ -10,9 +10,9 @@ import (
 // What a channel's machine, or the fold of a leader's log, has is not yet there for good: it is when the log's batch is committed, and a failover before that takes
 // it back. So who asks for what is there already waits for that as well as who brought it about.
 
-// standing returns a channel that this node has once it is there for good: somebody else may have asked for it a moment ago. A node that leads nothing only
+// committedChannel returns a channel that this node has once it is there for good: somebody else may have asked for it a moment ago. A node that leads nothing only
 // remembers channels; the leaders know.
-func (t *Topic) standing(ctx context.Context, c *Channel) (*Channel, error) {
+func (t *Topic) committedChannel(ctx context.Context, c *Channel) (*Channel, error) {
 	cn := t.e.cluster
 	if cn == nil || c.ephemeral {
 		return c, nil
@@ -21,7 +21,7 @@ func (t *Topic) standing(ctx context.Context, c *Channel) (*Channel, error) {
 	only := func(pt *partition) bool { return pt.rep.serves.Load() }
 	switch {
 	case t.servesAny():
-		if c.standsHere() {
+		if c.isCommitted() {
 			return c, nil
 		}
 	case t.e.opts.DisableAutoCreate:
@@ -35,26 +35,26 @@ func (t *Topic) standing(ctx context.Context, c *Channel) (*Channel, error) {
 	if err := cn.gather(ctx, t, operation{Kind: opCreateChannel, Channel: c.name}, only, nil); err != nil {
 		return nil, err
 	}
-	return t.createChannelHere(ctx, c.name)
+	return t.createChannelLocal(ctx, c.name)
 }
 
-// standsHere is stands in all partitions that this node serves.
-func (c *Channel) standsHere() bool {
+// isCommitted is stands in all partitions that this node serves.
+func (c *Channel) isCommitted() bool {
 	for i, pt := range c.t.partitions() {
-		if pt.rep.serves.Load() && !c.stands(i) {
+		if pt.rep.serves.Load() && !c.isCommittedIn(i) {
 			return false
 		}
 	}
 	return true
 }
 
-// stands says whether the channel has the partition, and what was in the log when it got it is committed: its creation may have been the last of it.
-func (c *Channel) stands(i int) bool {
+// isCommittedIn says whether the channel has the partition, and what was in the log when it got it is committed: its creation may have been the last of it.
+func (c *Channel) isCommittedIn(i int) bool {
 	if !c.hasPartition(i) {
 		return false
 	}
 	c.mu.Lock()
-	pt, behind := c.cursors[i].part, c.cursors[i].behind
+	pt, behind := c.cursors[i].part, c.cursors[i].foundEnd
 	c.mu.Unlock()
 	return pt.committedMark() >= behind
 }
@@ -65,20 +65,20 @@ func (c *Channel) writeControls(ctx context.Context, evs []core.Event) (ws []con
 	for i := range c.cursors {
 		cur := &c.cursors[i]
 		pt := cur.part
-		if !cur.added || c.ephemeral {
+		if !cur.assigned || c.ephemeral {
 			continue // the others are another node's
 		}
 		var controls []core.Control
 		if !c.m.HasControls(pt.number) && anyAbout(evs, pt.number) && (pt.rep == nil || pt.rep.leads.Load()) { // or else the next leader is asked
-			controls = c.said()
+			controls = c.stateControls()
 		}
 		for controls != nil || c.m.HasControls(pt.number) {
 			if controls == nil {
-				controls = ownControls(c.m.TakeControls(pt.number, nil))
+				controls = cloneControls(c.m.TakeControls(pt.number, nil))
 			}
 			w := controlWaiter(controls, nil)
 			controls = nil
-			w.own.of = cur.put
+			w.special.source = cur.put
 			take := c.m.LastTake(pt.number)
 			if err = pt.enqueue(ctx, &w.Put); err != nil {
 				w.free()
@@ -90,9 +90,9 @@ func (c *Channel) writeControls(ctx context.Context, evs []core.Event) (ws []con
 	return ws, nil
 }
 
-// said is what to write when an event changed nothing: it was asked for before, and that may be on its way to the log, or have been refused there. Behind this
+// stateControls is what to write when an event changed nothing: it was asked for before, and that may be on its way to the log, or have been refused there. Behind this
 // entry it is done. mu is held.
-func (c *Channel) said() []core.Control {
+func (c *Channel) stateControls() []core.Control {
 	now := c.m.Stats()
 	return []core.Control{
 		{Kind: core.ChannelPaused, Channel: c.name, Flag: now.Paused},

@@ -9,46 +9,46 @@ import (
 )
 
 const (
-	// giveAwayTime bounds one attempt of a node whose disk hangs to get rid of what it leads.
-	giveAwayTime = 30 * time.Second
-	// giveAwayPause lies between two rounds of it.
-	giveAwayPause = 250 * time.Millisecond
-	// maxGiveAwayCount is how many partitions are handed over at the same time.
-	maxGiveAwayCount = 8
+	// evacuateTime bounds one attempt of a node whose disk hangs to get rid of what it leads.
+	evacuateTime = 30 * time.Second
+	// evacuatePause lies between two rounds of it.
+	evacuatePause = 250 * time.Millisecond
+	// maxEvacuateCount is how many partitions are handed over at the same time.
+	maxEvacuateCount = 8
 )
 
-// giveAway gives every leadership that another node can have to somebody whose disk is good, because this node's own disk hangs. It waits for nothing that
+// evacuate gives every leadership that another node can have to somebody whose disk is good, because this node's own disk hangs. It waits for nothing that
 // waits for the disk: what was appended and not committed is unknown to its publishers, as after a failover, and what waits in the inboxes goes on to the
 // new leaders. core.DiskWatch says how often, and hears whether anything was given away. It runs on a goroutine of its own.
-func (cn *clusterNode) giveAway() {
-	if !cn.givingAway.CompareAndSwap(false, true) {
+func (cn *clusterNode) evacuate() {
+	if !cn.evacuating.CompareAndSwap(false, true) {
 		return
 	}
-	defer cn.givingAway.Store(false)
-	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, giveAwayTime)
+	defer cn.evacuating.Store(false)
+	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, evacuateTime)
 	defer cancel()
 	// First the others must know, or one of them would give it back. That they cannot be told is no reason to keep it.
-	if err := cn.tellDisk(cn.e.disks.now()); err != nil {
+	if err := cn.reportDisk(cn.e.disks.now()); err != nil {
 		cn.log.Warn("the other nodes could not be told that the disk hangs", "error", err)
 	}
 	before := cn.e.disks.handOvers.Load()
 	left := 0
 	for ctx.Err() == nil && cn.e.disks.hangs() {
-		if left = cn.giveAwayRound(); left == 0 || cn.sleep(ctx, giveAwayPause) != nil {
+		if left = cn.evacuateRound(); left == 0 || cn.sleep(ctx, evacuatePause) != nil {
 			break
 		}
 	}
 	handed := cn.e.disks.handOvers.Load() - before
 	if handed == 0 {
-		cn.e.disks.kept.Store(true)
+		cn.e.disks.handOverFailed.Store(true)
 	}
 	if cn.ctx.Err() == nil && (handed > 0 || left > 0) {
 		cn.log.Warn("the disk hangs: leaderships go to replicas whose disks are good; of what no other can take publishers hear that it is unknown", "handed_over", handed, "nobody_can_take", left)
 	}
 }
 
-// giveAwayRound tries each partition once and returns how many are still led here that have another replica in sync.
-func (cn *clusterNode) giveAwayRound() int {
+// evacuateRound tries each partition once and returns how many are still led here that have another replica in sync.
+func (cn *clusterNode) evacuateRound() int {
 	var led []*partition
 	for _, pt := range cn.e.partitionList() {
 		if pt.rep != nil && pt.rep.leads.Load() {
@@ -56,12 +56,12 @@ func (cn *clusterNode) giveAwayRound() int {
 		}
 	}
 	var next, left atomic.Int64
-	workers := min(len(led), maxGiveAwayCount)
+	workers := min(len(led), maxEvacuateCount)
 	ended := make(chan struct{}, workers)
 	for range workers {
 		cn.spawn(func() {
 			for i := next.Add(1) - 1; i < int64(len(led)); i = next.Add(1) - 1 {
-				if cn.giveAwayOne(led[i]) {
+				if cn.tryEvacuate(led[i]) {
 					left.Add(1)
 				}
 			}
@@ -74,8 +74,8 @@ func (cn *clusterNode) giveAwayRound() int {
 	return int(left.Load())
 }
 
-// giveAwayOne says whether it should be tried again.
-func (cn *clusterNode) giveAwayOne(pt *partition) bool {
+// tryEvacuate says whether it should be tried again.
+func (cn *clusterNode) tryEvacuate(pt *partition) bool {
 	r := pt.rep
 	r.mu.Lock()
 	st, leads := r.state, r.leader != nil

@@ -18,9 +18,9 @@ const (
 	dropPause = 10 * time.Minute
 )
 
-// unfit says that a log is damaged where it must be cut, or that its fold there cannot be had: fetching may help, or
+// needsRefetch says that a log is damaged where it must be cut, or that its fold there cannot be had: fetching may help, or
 // beginning anew.
-func unfit(err error) bool {
+func needsRefetch(err error) bool {
 	var corrupt *segment.CorruptError
 	return errors.As(err, &corrupt) || errors.Is(err, errNoFold)
 }
@@ -63,24 +63,24 @@ func (r *replica) hasBroken() bool {
 // has to begin anew in any case. It takes mu.
 func (r *replica) brokenFile() error {
 	for _, s := range r.pt.log.Segments() {
-		if s.Err != nil && r.mayGiveUp(s.Err) {
+		if s.Err != nil && r.mayDiscard(s.Err) {
 			return s.Err
 		}
 	}
 	return nil
 }
 
-// drop gives a copy up that can neither be cut nor repaired in place: its machine sees to it that it begins anew from
+// discard gives a copy up that can neither be cut nor repaired in place: its machine sees to it that it begins anew from
 // its leader (replicate/anew.go). Its bytes stay until the leader has said where. What the copy had acknowledged is
 // not here afterwards, so it is in the list of shortened copies first. One that was closed while its log was to be cut is
 // given up when it is opened again.
-func (r *replica) drop(why error) {
+func (r *replica) discard(why error) {
 	r.mu.Lock()
 	cutting, now := r.cut != nil, r.cn.now()
 	follows := r.follower != nil && r.follower.Err() == nil || r.closed && cutting
-	again := r.droppedSince(now)
+	again := r.discardedWithin(now)
 	if follows && !again {
-		r.dropped, r.droppedAt = true, now
+		r.discardedBefore, r.discardedAt = true, now
 	}
 	r.mu.Unlock()
 	switch {
@@ -97,26 +97,26 @@ func (r *replica) drop(why error) {
 	r.cn.drops.Add(1)
 	r.cn.e.log.Error("a copy of a partition is damaged so that it cannot be repaired in place: it is dropped and fetched anew from its leader. "+
 		"What was acknowledged is on the other replicas", "topic", r.pt.t.name, "partition", r.pt.number, "error", why)
-	r.givenUp.Store(true)
+	r.discarded.Store(true)
 	r.run(func() {
-		r.shortened, r.cut, r.drops = true, nil, r.drops+1
+		r.shortened, r.cut, r.discards = true, nil, r.discards+1
 		r.step(&replicate.Event{Kind: replicate.EvUnusable})
 	})
 }
 
-// giveUpBaseless gives a copy up whose first batch does not read: a log cannot be continued, cut or repaired by a machine that does not know what it stands
+// discardUnreadableHead gives a copy up whose first batch does not read: a log cannot be continued, cut or repaired by a machine that does not know what it stands
 // on. Recovery does that before the node joins, so that the copy cannot be elected.
-func (r *recovery) giveUpBaseless(pt *partition) error {
-	if pt.rep == nil || pt.t.quarantined || pt.rep.givenUp.Load() {
+func (r *recovery) discardUnreadableHead(pt *partition) error {
+	if pt.rep == nil || pt.t.quarantined || pt.rep.discarded.Load() {
 		return nil
 	}
 	_, err := pt.startState()
 	if err == nil {
 		return nil
 	}
-	if segment.DeviceFailed(err) || !unfit(err) {
-		pt.rep.waits = true
-		pt.rep.givenUp.Store(true)
+	if segment.DeviceFailed(err) || !needsRefetch(err) {
+		pt.rep.waitsForDevice = true
+		pt.rep.discarded.Store(true)
 		r.e.log.Error("the device cannot read the first batch of a copy of a partition: the copy does not lead, and waits until it is read, or until enough other replicas are in sync to fetch "+
 			"it anew; look at this node's device", "topic", pt.t.name, "partition", pt.number, "error", err)
 		return nil
@@ -126,82 +126,84 @@ func (r *recovery) giveUpBaseless(pt *partition) error {
 		return err
 	}
 	cn.drops.Add(1)
-	pt.rep.givenUp.Store(true)
+	pt.rep.discarded.Store(true)
 	r.e.log.Error("the first batch of a copy of a partition cannot be read: the copy does not lead and is fetched anew from its leader. "+
 		"What was acknowledged is on the other in-sync replicas, as long as those read back; look at this node's device",
 		"topic", pt.t.name, "partition", pt.number, "error", err)
 	return nil
 }
 
-// goes says that a partition is about to lose its bytes on this node: its topic is being deleted, or its copy is being removed.
+// isGoingAway says that a partition is about to lose its bytes on this node: its topic is being deleted, or its copy is being removed.
 // The flusher asks. Such a partition keeps no commit log file for what its segments cannot take: the tombstone, or the
 // record of the removal, may be waiting for that room.
-func (pt *partition) goes() bool { return pt.t.deleted.Load() || pt.rep != nil && pt.rep.leaves() }
+func (pt *partition) isGoingAway() bool {
+	return pt.t.deleted.Load() || pt.rep != nil && pt.rep.isRemoving()
+}
 
-// spare says up to where files may be released because of the copies that are given up or being removed. Of one that
+// releaseLimit says up to where files may be released because of the copies that are given up or being removed. Of one that
 // no leader needs nothing is needed, and the record that begins it anew needs room; but that it lacks something must
 // be known to the next process.
-func (f *flusher) spare(oldest, release uint64) uint64 {
+func (f *flusher) releaseLimit(oldest, release uint64) uint64 {
 	for _, pt := range f.e.partitionList() {
-		if pt.rep == nil || !pt.rep.givenUp.Load() && !pt.rep.leaves() || pt.t.deleted.Load() || release <= oldest {
+		if pt.rep == nil || !pt.rep.discarded.Load() && !pt.rep.isRemoving() || pt.t.deleted.Load() || release <= oldest {
 			continue
 		}
-		if seq, ok := pt.log.OldestUnsyncedFileSeq(); ok && seq < release && !pt.rep.letGoOf() {
+		if seq, ok := pt.log.OldestUnsyncedFileSeq(); ok && seq < release && !pt.rep.mayReleaseFiles() {
 			release = seq
 		}
 	}
 	return release
 }
 
-// letGoOf says whether the commit log may let go of files that hold what the segments of a copy lack that is given up
+// mayReleaseFiles says whether the commit log may let go of files that hold what the segments of a copy lack that is given up
 // or being removed. The flusher calls it. Until a leader has said that it needs nothing of the copy it may be the
 // last one that has what was acknowledged, and its device may read after a restart. After a crash before the copy has
 // begun anew its segments may read back, with a hole, so the list of shortened copies says first that it was dropped:
 // then the next process gives it up, too (openPartition). An error leaves the files.
-func (r *replica) letGoOf() bool {
-	r.dropMu.Lock()
-	defer r.dropMu.Unlock()
-	if !r.mayGo() {
+func (r *replica) mayReleaseFiles() bool {
+	r.discardMu.Lock()
+	defer r.discardMu.Unlock()
+	if !r.isUnneeded() {
 		return false
 	}
-	err := r.cn.shortened.setDropped(r.pt.identity(), true)
-	if err != nil && r.toldDrop.CompareAndSwap(false, true) {
+	err := r.cn.shortened.setDiscarded(r.pt.identity(), true)
+	if err != nil && r.loggedDiscard.CompareAndSwap(false, true) {
 		r.cn.e.log.Error("it could not be kept that a copy of a partition was dropped: the commit log keeps what it holds of that copy, and may get full; it is tried again",
 			"topic", r.pt.t.name, "partition", r.pt.number, "error", err)
 	}
 	return err == nil
 }
 
-// mayGo says whether nobody needs what a copy has: the cluster has decided that it goes, or it is given up and a leader
+// isUnneeded says whether nobody needs what a copy has: the cluster has decided that it goes, or it is given up and a leader
 // has said so, to this process or to one before, or the record that begins it anew waits for room.
-func (r *replica) mayGo() bool {
+func (r *replica) isUnneeded() bool {
 	switch {
-	case r.leaves():
+	case r.isRemoving():
 		return true
-	case !r.givenUp.Load() || r.cn.shortened.isDropped(r.pt.identity()):
-		return r.givenUp.Load()
+	case !r.discarded.Load() || r.cn.shortened.isDiscarded(r.pt.identity()):
+		return r.discarded.Load()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.cut != nil && r.cut.anew || r.follower != nil && r.follower.Unneeded()
+	return r.cut != nil && r.cut.reset || r.follower != nil && r.follower.Unneeded()
 }
 
-// leaves says that the copy is being removed: all replicas of its partition are in sync without it (settled). It
+// isRemoving says that the copy is being removed: all replicas of its partition are in sync without it (settled). It
 // stays so until nothing of it is left.
-func (r *replica) leaves() bool {
+func (r *replica) isRemoving() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.removing
 }
 
-// beganAnew ends that the copy is given up: the record that begins it anew is durable, and nothing was acknowledged since.
-func (r *replica) beganAnew() error {
-	r.dropMu.Lock()
-	defer r.dropMu.Unlock()
-	if err := r.cn.shortened.setDropped(r.pt.identity(), false); err != nil {
+// clearDiscarded ends that the copy is given up: the record that begins it anew is durable, and nothing was acknowledged since.
+func (r *replica) clearDiscarded() error {
+	r.discardMu.Lock()
+	defer r.discardMu.Unlock()
+	if err := r.cn.shortened.setDiscarded(r.pt.identity(), false); err != nil {
 		return err
 	}
-	r.run(func() { r.waits = false })
-	r.givenUp.Store(false)
+	r.run(func() { r.waitsForDevice = false })
+	r.discarded.Store(false)
 	return nil
 }
