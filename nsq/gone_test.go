@@ -1,13 +1,8 @@
 package nsq
 
 import (
-	"errors"
-	"fmt"
 	"strings"
 	"testing"
-	"time"
-
-	"penstock/engine"
 )
 
 // A deletion is answered with OK by whoever did it, once by each other service, and with what is true from then on; also of what was made again
@@ -86,23 +81,4 @@ func TestNSQAdminDeletes(t *testing.T) {
 			t.Errorf("afterwards there is %s", got)
 		}
 	})
-}
-
-func TestDeletions(t *testing.T) {
-	var d deletions
-	now := time.Now()
-	if err := d.answer("a", now, engine.ErrNoTopic); !errors.Is(err, engine.ErrNoTopic) {
-		t.Errorf("what never was: %v", err)
-	}
-	for i := range 2 * maxDeletionCount {
-		if err := d.answer(fmt.Sprint(i), now, nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if len(d.at) > maxDeletionCount {
-		t.Errorf("%d answers are remembered", len(d.at))
-	}
-	if err := d.answer("a", now, engine.ErrClosed); !errors.Is(err, engine.ErrClosed) {
-		t.Errorf("another failure: %v", err)
-	}
 }

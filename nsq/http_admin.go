@@ -14,10 +14,11 @@ import (
 
 	"penstock/engine"
 	"penstock/engine/meta"
+	"penstock/nsq/internal/web"
 )
 
 func (s *Server) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
-	name, err := topicName(q, "INVALID_TOPIC")
+	name, err := web.TopicName(q, "INVALID_TOPIC")
 	if err != nil {
 		return nil, err
 	}
@@ -25,7 +26,7 @@ func (s *Server) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 	partitions := 0
 	if q.Has("partitions") {
 		if partitions, err = strconv.Atoi(q.Get("partitions")); err != nil || partitions < 1 || partitions > engine.MaxPartitions {
-			return nil, &httpError{400, "INVALID_PARTITIONS"}
+			return nil, web.Fail(400, "INVALID_PARTITIONS")
 		}
 	}
 	_, err = s.createTopic(r.Context(), name, partitions)
@@ -34,14 +35,14 @@ func (s *Server) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 
 func (s *Server) serveTopicDelete(r *http.Request, q url.Values) (any, error) {
 	began := time.Now()
-	name, err := topicName(q, "INVALID_TOPIC")
+	name, err := web.TopicName(q, "INVALID_TOPIC")
 	if err != nil {
 		return nil, err
 	}
 	if _, ok := s.engine.LookupTopic(name); ok && s.hiddenHere(name, began) {
 		return nil, nil
 	}
-	return nil, s.deleted.answer(name, began, s.engine.DeleteTopic(r.Context(), name))
+	return nil, s.deleted.Answer(name, began, s.engine.DeleteTopic(r.Context(), name))
 }
 
 // hiddenHere says whether lookups do not mention this node for the topic just now. nsqadmin takes a node out of a topic by a tombstone at
@@ -57,18 +58,18 @@ func (s *Server) hiddenHere(topic string, now time.Time) bool {
 
 // findTopic is the existing topic of the query.
 func (s *Server) findTopic(q url.Values, invalid string) (*engine.Topic, error) {
-	name, err := topicName(q, invalid)
+	name, err := web.TopicName(q, invalid)
 	if err != nil {
 		return nil, err
 	}
 	t, ok := s.engine.LookupTopic(name)
 	if !ok {
-		return nil, &httpError{404, "TOPIC_NOT_FOUND"}
+		return nil, web.Fail(404, "TOPIC_NOT_FOUND")
 	}
 	return t, nil
 }
 
-func (s *Server) topicVerb(do func(*engine.Topic, context.Context) error) endpoint {
+func (s *Server) topicVerb(do func(*engine.Topic, context.Context) error) web.Endpoint {
 	return func(r *http.Request, q url.Values) (any, error) {
 		t, err := s.findTopic(q, "INVALID_TOPIC")
 		if err != nil {
@@ -80,15 +81,15 @@ func (s *Server) topicVerb(do func(*engine.Topic, context.Context) error) endpoi
 
 // channelArgs checks both names before it looks for the topic, as nsqd does.
 func (s *Server) channelArgs(q url.Values) (*engine.Topic, string, error) {
-	if _, err := topicName(q, "INVALID_ARG_TOPIC"); err != nil {
+	if _, err := web.TopicName(q, "INVALID_ARG_TOPIC"); err != nil {
 		return nil, "", err
 	}
 	if !q.Has("channel") {
-		return nil, "", &httpError{400, "MISSING_ARG_CHANNEL"}
+		return nil, "", web.Fail(400, "MISSING_ARG_CHANNEL")
 	}
 	name := q.Get("channel")
 	if !engine.ValidChannelName(name) {
-		return nil, "", &httpError{400, "INVALID_ARG_CHANNEL"}
+		return nil, "", web.Fail(400, "INVALID_ARG_CHANNEL")
 	}
 	t, err := s.findTopic(q, "INVALID_ARG_TOPIC")
 	return t, name, err
@@ -109,10 +110,10 @@ func (s *Server) serveChannelDelete(r *http.Request, q url.Values) (any, error) 
 		return nil, err
 	}
 	began := time.Now()
-	return nil, s.deleted.answer(t.Name()+"/"+name, began, t.DeleteChannel(r.Context(), name))
+	return nil, s.deleted.Answer(t.Name()+"/"+name, began, t.DeleteChannel(r.Context(), name))
 }
 
-func (s *Server) channelVerb(do func(*engine.Channel, context.Context) error) endpoint {
+func (s *Server) channelVerb(do func(*engine.Channel, context.Context) error) web.Endpoint {
 	return s.onChannel(func(c *engine.Channel, r *http.Request, _ url.Values) (any, error) {
 		return nil, do(c, r.Context())
 	})
@@ -158,35 +159,35 @@ func (s *Server) serveConfig(r *http.Request, _ url.Values) (any, error) {
 			return v, nil
 		}
 	}
-	return nil, &httpError{400, "INVALID_OPTION"}
+	return nil, web.Fail(400, "INVALID_OPTION")
 }
 
 func (s *Server) setConfig(option string, r *http.Request) error {
 	most := s.opts.MaxMessageBytes
 	body, err := io.ReadAll(io.LimitReader(r.Body, int64(most)+1))
 	if err != nil {
-		return &httpError{500, "INTERNAL_ERROR"}
+		return web.Fail(500, "INTERNAL_ERROR")
 	}
 	if len(body) > most || len(body) == 0 {
-		return &httpError{413, "INVALID_VALUE"}
+		return web.Fail(413, "INVALID_VALUE")
 	}
 	switch option {
 	case "log_level":
 		level, ok := logLevels[strings.ToLower(strings.TrimSpace(string(body)))]
 		if !ok {
-			return &httpError{400, "INVALID_VALUE"}
+			return web.Fail(400, "INVALID_VALUE")
 		}
 		s.opts.LogLevel.Set(level)
 	case "nsqlookupd_tcp_addresses":
 		var list []string
 		if json.Unmarshal(body, &list) != nil {
-			return &httpError{400, "INVALID_VALUE"}
+			return web.Fail(400, "INVALID_VALUE")
 		}
 		if s.registrar.set(list) != nil {
-			return &httpError{400, "INVALID_VALUE"}
+			return web.Fail(400, "INVALID_VALUE")
 		}
 	default:
-		return &httpError{400, "INVALID_OPTION"}
+		return web.Fail(400, "INVALID_OPTION")
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"penstock/engine"
+	"penstock/nsq/internal/web"
 )
 
 // ask is a request with a token; empty: none.
@@ -102,8 +103,8 @@ func TestHTTPAuth(t *testing.T) {
 func TestOpenRoutesOnlyTell(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	for path, rt := range n.routes() {
-		if rt.access == accessOpen && rt.methods != "GET" {
-			t.Errorf("%s of nsqd's API is open and takes %s", path, rt.methods)
+		if rt.Need == web.Open && rt.Methods != "GET" {
+			t.Errorf("%s of nsqd's API is open and takes %s", path, rt.Methods)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"penstock/engine"
 	"penstock/engine/core"
+	"penstock/nsq/internal/web"
 	"penstock/segment"
 )
 
@@ -21,23 +22,23 @@ import (
 const maxSettingsBytes = 64 << 10
 
 // channelRoutes are what nsqd does not have. GET only looks, POST changes; both need what /channel/pause needs.
-func (s *Server) channelRoutes() map[string]route {
-	return map[string]route{
-		"/channel/settings": {"GET,POST", s.onChannel(serveChannelSettings), accessAdmin},
-		"/channel/seek":     {"POST", s.onChannel(serveChannelSeek), accessAdmin},
-		"/channel/skip":     {"POST", s.onChannel(skipChannel(true)), accessAdmin},
-		"/channel/unskip":   {"POST", s.onChannel(skipChannel(false)), accessAdmin},
-		"/channel/peek":     {"GET", s.onChannel(serveChannelPeek), accessAdmin},
-		"/channel/pending":  {"GET", s.onChannel(listChannel((*engine.Channel).Pending)), accessAdmin},
-		"/channel/deferred": {"GET", s.onChannel(listChannel((*engine.Channel).DeferredMessages)), accessAdmin},
-		"/channel/redrive":  {"POST", s.onChannel(serveChannelRedrive), accessAdmin},
+func (s *Server) channelRoutes() map[string]web.Route {
+	return map[string]web.Route{
+		"/channel/settings": web.On("GET,POST", s.onChannel(serveChannelSettings), web.Admin),
+		"/channel/seek":     web.On("POST", s.onChannel(serveChannelSeek), web.Admin),
+		"/channel/skip":     web.On("POST", s.onChannel(skipChannel(true)), web.Admin),
+		"/channel/unskip":   web.On("POST", s.onChannel(skipChannel(false)), web.Admin),
+		"/channel/peek":     web.On("GET", s.onChannel(serveChannelPeek), web.Admin),
+		"/channel/pending":  web.On("GET", s.onChannel(listChannel((*engine.Channel).Pending)), web.Admin),
+		"/channel/deferred": web.On("GET", s.onChannel(listChannel((*engine.Channel).DeferredMessages)), web.Admin),
+		"/channel/redrive":  web.On("POST", s.onChannel(serveChannelRedrive), web.Admin),
 	}
 }
 
 // channelEndpoint is an endpoint about a channel that exists.
 type channelEndpoint func(c *engine.Channel, r *http.Request, q url.Values) (any, error)
 
-func (s *Server) onChannel(do channelEndpoint) endpoint {
+func (s *Server) onChannel(do channelEndpoint) web.Endpoint {
 	return func(r *http.Request, q url.Values) (any, error) {
 		t, name, err := s.channelArgs(q)
 		if err != nil {
@@ -60,21 +61,21 @@ func (s *Server) findChannel(t *engine.Topic, name string) (*engine.Channel, err
 	if s.engine.Snapshot() != nil {
 		return t.ChannelElsewhere(name), nil
 	}
-	return nil, &httpError{404, "CHANNEL_NOT_FOUND"}
+	return nil, web.Fail(404, "CHANNEL_NOT_FOUND")
 }
 
 // badArgument says in one sentence what is wrong with a parameter. Nothing was changed.
 func badArgument(format string, args ...any) error {
-	return &httpError{400, fmt.Sprintf(format, args...)}
+	return web.Fail(400, fmt.Sprintf(format, args...))
 }
 
 // channelFailure gives the errors of operations on channels and topics their status.
 func channelFailure(err error) error {
 	switch {
 	case errors.Is(err, engine.ErrVersion):
-		return &httpError{409, err.Error()}
+		return web.Fail(409, err.Error())
 	case errors.Is(err, engine.ErrSettings), errors.Is(err, engine.ErrTopicSettings), errors.Is(err, engine.ErrSeek), errors.Is(err, engine.ErrNoPartition):
-		return &httpError{400, err.Error()}
+		return web.Fail(400, err.Error())
 	}
 	return err
 }
@@ -247,7 +248,7 @@ func serveChannelRedrive(c *engine.Channel, r *http.Request, q url.Values) (any,
 	}
 	moved, err := c.Redrive(r.Context(), n)
 	if err != nil && moved > 0 {
-		return nil, &httpError{asHTTPError(channelFailure(err)).status, fmt.Sprintf("%v; %d messages were moved before", err, moved)}
+		return nil, web.Fail(web.AsError(channelFailure(err)).Status, fmt.Sprintf("%v; %d messages were moved before", err, moved))
 	}
 	if err != nil {
 		return nil, channelFailure(err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/nsq/internal/web"
 )
 
 // onOneAndThree runs a test against a node that is alone and against a cluster, whose nodes are asked in turn.
@@ -512,9 +513,9 @@ func TestChannelRoutesNeedAdmin(t *testing.T) {
 	if _, err := topic.CreateChannel(t.Context(), "billing"); err != nil {
 		t.Fatal(err)
 	}
-	for _, routes := range []map[string]route{n.channelRoutes(), n.topicRoutes()} {
+	for _, routes := range []map[string]web.Route{n.channelRoutes(), n.topicRoutes()} {
 		for path, rt := range routes {
-			for method := range strings.SplitSeq(rt.methods, ",") {
+			for method := range strings.SplitSeq(rt.Methods, ",") {
 				url := n.base + path + "?topic=orders&channel=billing"
 				if status, body := ask(t, method, url, ""); status != 401 {
 					t.Errorf("%s %s without a token: %d %s", method, path, status, body)

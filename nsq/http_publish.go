@@ -14,6 +14,7 @@ import (
 	"github.com/valyala/bytebufferpool"
 
 	"penstock/engine"
+	"penstock/nsq/internal/web"
 )
 
 const (
@@ -27,7 +28,7 @@ var bodyBudget atomic.Int64
 // readBody reads a request's body of at most most bytes; a larger one gives tooBig. done gives its memory back.
 func readBody(r *http.Request, most int, tooBig string) (body []byte, done func(), err error) {
 	if r.ContentLength > int64(most) {
-		return nil, nil, &httpError{413, tooBig}
+		return nil, nil, web.Fail(413, tooBig)
 	}
 	bb := bytebufferpool.Get()
 	reserved := int64(0)
@@ -44,7 +45,7 @@ func readBody(r *http.Request, most int, tooBig string) (body []byte, done func(
 			if bodyBudget.Add(int64(want)-reserved) > maxHTTPBodies {
 				bodyBudget.Add(reserved - int64(want))
 				done()
-				return nil, nil, &httpError{503, "TOO_MANY_BODIES"}
+				return nil, nil, web.Fail(503, "TOO_MANY_BODIES")
 			}
 			reserved = int64(want)
 			if want > cap(bb.B) {
@@ -56,25 +57,14 @@ func readBody(r *http.Request, most int, tooBig string) (body []byte, done func(
 		switch {
 		case len(bb.B) > most:
 			done()
-			return nil, nil, &httpError{413, tooBig}
+			return nil, nil, web.Fail(413, tooBig)
 		case err == io.EOF:
 			return bb.B, done, nil
 		case err != nil:
 			done()
-			return nil, nil, &httpError{500, "INTERNAL_ERROR"}
+			return nil, nil, web.Fail(500, "INTERNAL_ERROR")
 		}
 	}
-}
-
-// topicName checks the topic parameter. Its errors differ between publishing and the channel endpoints, as in nsqd.
-func topicName(q url.Values, invalid string) (string, error) {
-	if !q.Has("topic") {
-		return "", &httpError{400, "MISSING_ARG_TOPIC"}
-	}
-	if name := q.Get("topic"); engine.ValidTopicName(name) {
-		return name, nil
-	}
-	return "", &httpError{400, invalid}
 }
 
 func (s *Server) servePub(r *http.Request, q url.Values) (any, error) {
@@ -84,9 +74,9 @@ func (s *Server) servePub(r *http.Request, q url.Values) (any, error) {
 	}
 	defer done()
 	if len(body) == 0 {
-		return nil, &httpError{400, "MSG_EMPTY"}
+		return nil, web.Fail(400, "MSG_EMPTY")
 	}
-	name, err := topicName(q, "INVALID_TOPIC")
+	name, err := web.TopicName(q, "INVALID_TOPIC")
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +84,7 @@ func (s *Server) servePub(r *http.Request, q url.Values) (any, error) {
 	if q.Has("defer") {
 		ms, ok := parseUint([]byte(q.Get("defer")))
 		if !ok || q.Get("defer") == "" || ms > uint64(s.opts.MaxDefer/time.Millisecond) {
-			return nil, &httpError{400, "INVALID_DEFER"}
+			return nil, web.Fail(400, "INVALID_DEFER")
 		}
 		delay = time.Duration(ms) * time.Millisecond
 	}
@@ -107,9 +97,9 @@ func (s *Server) servePub(r *http.Request, q url.Values) (any, error) {
 
 func (s *Server) serveMpub(r *http.Request, q url.Values) (any, error) {
 	if r.ContentLength > int64(s.opts.MaxBodyBytes) {
-		return nil, &httpError{413, "BODY_TOO_BIG"}
+		return nil, web.Fail(413, "BODY_TOO_BIG")
 	}
-	name, err := topicName(q, "INVALID_TOPIC")
+	name, err := web.TopicName(q, "INVALID_TOPIC")
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +113,7 @@ func (s *Server) serveMpub(r *http.Request, q url.Values) (any, error) {
 		var check batchCheck
 		if f := check.check(body, len(body), s.opts.limits()); f != nil {
 			code, _, _ := strings.Cut(strings.TrimPrefix(f.text, "E_"), " ")
-			return nil, &httpError{413, code}
+			return nil, web.Fail(413, code)
 		}
 		messages = batchMessages(nil, body)
 	} else if messages, err = splitLines(body, s.opts.MaxMessageBytes); err != nil {
@@ -175,7 +165,7 @@ func splitLines(body []byte, most int) ([][]byte, error) {
 	for line := range bytes.SplitSeq(body, []byte{'\n'}) {
 		switch {
 		case len(line) > most:
-			return nil, &httpError{413, "MSG_TOO_BIG"}
+			return nil, web.Fail(413, "MSG_TOO_BIG")
 		case len(line) > 0:
 			out = append(out, line)
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/nsq/internal/listen"
 )
 
 // B97
@@ -315,7 +316,7 @@ func TestHTTPInfoPingDebug(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &info); err != nil {
 		t.Fatal(err)
 	}
-	if info.BroadcastAddress != "here.example" || info.TCPPort != port(n.TCPAddr()) || info.HTTPPort != port(n.HTTPAddr()) ||
+	if info.BroadcastAddress != "here.example" || info.TCPPort != listen.Port(n.TCPAddr()) || info.HTTPPort != listen.Port(n.HTTPAddr()) ||
 		info.Storage.IOEngine != n.e.Info().IOEngine || info.Storage.StoreID == "" {
 		t.Errorf("%s", body)
 	}

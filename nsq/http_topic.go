@@ -5,13 +5,14 @@ import (
 	"net/url"
 
 	"penstock/engine"
+	"penstock/nsq/internal/web"
 )
 
 // topicRoutes are what nsqd does not have; see channelRoutes.
-func (s *Server) topicRoutes() map[string]route {
-	return map[string]route{
-		"/topic/peek":     {"GET", s.serveTopicPeek, accessAdmin},
-		"/topic/settings": {"GET,POST", s.serveTopicSettings, accessAdmin},
+func (s *Server) topicRoutes() map[string]web.Route {
+	return map[string]web.Route{
+		"/topic/peek":     web.On("GET", s.serveTopicPeek, web.Admin),
+		"/topic/settings": web.On("GET,POST", s.serveTopicSettings, web.Admin),
 	}
 }
 

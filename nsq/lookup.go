@@ -16,6 +16,8 @@ import (
 
 	"penstock/engine"
 	"penstock/engine/meta"
+	"penstock/nsq/internal/listen"
+	"penstock/nsq/internal/web"
 	"penstock/replicate"
 )
 
@@ -34,7 +36,7 @@ type lookup struct {
 	dir      Directory
 	self     peer
 	registry *registry
-	deleted  deletions
+	deleted  web.Deletions
 
 	mu     sync.Mutex
 	hidden map[string]time.Time // by topic, while there is no Snapshot
@@ -45,29 +47,29 @@ func newLookup(dir Directory, self peer, inactive time.Duration) *lookup {
 }
 
 // handler has the routes of nsqlookupd. Its /topic/tombstone was /tombstone_topic_producer before 1.0.
-func (l *lookup) handler(permit permitter) http.Handler {
+func (l *lookup) handler(permit web.Permit) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { writeError(w, &httpError{404, "NOT_FOUND"}) })
-	for path, rt := range map[string]route{
-		"/info":                     {"GET", l.serveInfo, accessOpen},
-		"/debug":                    {"GET", l.serveDebug, accessOpen},
-		"/lookup":                   {"GET", l.serveLookup, accessOpen},
-		"/listlookup":               {"GET", l.serveListLookup, accessOpen},
-		"/topics":                   {"GET", l.serveTopics, accessOpen},
-		"/channels":                 {"GET", l.serveChannels, accessOpen},
-		"/nodes":                    {"GET", l.serveNodes, accessOpen},
-		"/topic/create":             {"POST", l.serveTopicCreate, accessAdmin},
-		"/topic/delete":             {"POST", l.serveTopicDelete, accessAdmin},
-		"/channel/create":           {"POST", l.serveChannelCreate, accessAdmin},
-		"/channel/delete":           {"POST", l.serveChannelDelete, accessAdmin},
-		"/topic/tombstone":          {"POST", l.serveTombstone, accessAdmin},
-		"/tombstone_topic_producer": {"POST", l.serveTombstone, accessAdmin},
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { web.WriteError(w, web.Fail(404, "NOT_FOUND")) })
+	for path, rt := range map[string]web.Route{
+		"/info":                     web.On("GET", l.serveInfo, web.Open),
+		"/debug":                    web.On("GET", l.serveDebug, web.Open),
+		"/lookup":                   web.On("GET", l.serveLookup, web.Open),
+		"/listlookup":               web.On("GET", l.serveListLookup, web.Open),
+		"/topics":                   web.On("GET", l.serveTopics, web.Open),
+		"/channels":                 web.On("GET", l.serveChannels, web.Open),
+		"/nodes":                    web.On("GET", l.serveNodes, web.Open),
+		"/topic/create":             web.On("POST", l.serveTopicCreate, web.Admin),
+		"/topic/delete":             web.On("POST", l.serveTopicDelete, web.Admin),
+		"/channel/create":           web.On("POST", l.serveChannelCreate, web.Admin),
+		"/channel/delete":           web.On("POST", l.serveChannelDelete, web.Admin),
+		"/topic/tombstone":          web.On("POST", l.serveTombstone, web.Admin),
+		"/tombstone_topic_producer": web.On("POST", l.serveTombstone, web.Admin),
 	} {
-		mux.HandleFunc(path, rt.handler(permit))
+		mux.HandleFunc(path, rt.Handler(permit))
 	}
 	mux.HandleFunc("/ping", func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet {
-			writeError(w, &httpError{405, "METHOD_NOT_ALLOWED"})
+			web.WriteError(w, web.Fail(405, "METHOD_NOT_ALLOWED"))
 			return
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -76,7 +78,7 @@ func (l *lookup) handler(permit permitter) http.Handler {
 	for path, h := range map[string]http.HandlerFunc{
 		"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile, "/debug/pprof/symbol": pprof.Symbol,
 	} {
-		mux.Handle(path, guard(permit, h))
+		mux.Handle(path, web.Guard(permit, h))
 	}
 	return mux
 }
@@ -89,20 +91,20 @@ func (s *Server) listenLookup() error {
 	}
 	ln, err := net.Listen("tcp", s.opts.LookupAddress)
 	if err != nil {
-		return listenError("lookups", s.opts.LookupAddress, err)
+		return listen.Error("lookups", s.opts.LookupAddress, err)
 	}
-	s.lookupLn = &boundedListener{Listener: ln, most: int64(s.opts.MaxConnections)}
+	s.lookupLn = listen.Bound(ln, s.opts.MaxConnections)
 	s.lookup = newLookup(s.opts.Directory, s.self(), s.opts.InactiveProducerTimeout)
-	s.lookupHTTP = s.newWebServer(s.lookup.handler(s.permit))
+	s.lookupHTTP = web.NewServer(s.lookup.handler(s.permit), s.opts.Logger)
 	return nil
 }
 
 // self is this node as clients are told of it while it is alone, and as it is told to nsqlookupds.
 func (s *Server) self() peer {
-	host, tcpPort := s.opts.BroadcastAddress, port(s.TCPAddr())
+	host, tcpPort := s.opts.BroadcastAddress, listen.Port(s.TCPAddr())
 	return peer{
 		RemoteAddress: net.JoinHostPort(host, strconv.Itoa(tcpPort)), Hostname: s.opts.Hostname, BroadcastAddress: host,
-		TCPPort: tcpPort, HTTPPort: port(s.HTTPAddr()), Version: s.opts.Version,
+		TCPPort: tcpPort, HTTPPort: listen.Port(s.HTTPAddr()), Version: s.opts.Version,
 	}
 }
 
@@ -203,7 +205,7 @@ type channelList struct {
 // serveChannels does not mind unknown topics, nor impossible names: nsqlookupd finds nothing under them.
 func (l *lookup) serveChannels(r *http.Request, q url.Values) (any, error) {
 	if !q.Has("topic") {
-		return nil, &httpError{400, "MISSING_ARG_TOPIC"}
+		return nil, web.Fail(400, "MISSING_ARG_TOPIC")
 	}
 	names, err := l.dir.ChannelNames(r.Context(), q.Get("topic"))
 	if err != nil && !isMissing(err) {
@@ -224,7 +226,7 @@ type lookupReply struct {
 // serveLookup lists who clients of the topic have to connect to.
 func (l *lookup) serveLookup(r *http.Request, q url.Values) (any, error) {
 	if !q.Has("topic") {
-		return nil, &httpError{400, "MISSING_ARG_TOPIC"}
+		return nil, web.Fail(400, "MISSING_ARG_TOPIC")
 	}
 	topic := q.Get("topic")
 	beyond, err := parseLookup(q)
@@ -235,7 +237,7 @@ func (l *lookup) serveLookup(r *http.Request, q url.Values) (any, error) {
 	leaders, ok := l.leaders(r.Context(), s, topic)
 	registered, known := l.registry.channelNames(topic)
 	if !ok && !known {
-		return nil, &httpError{404, "TOPIC_NOT_FOUND"}
+		return nil, web.Fail(404, "TOPIC_NOT_FOUND")
 	}
 	names, err := l.dir.ChannelNames(r.Context(), topic)
 	if err != nil {
@@ -368,7 +370,7 @@ func isMissing(err error) bool {
 // serveTopicCreate knows the parameter partitions beyond nsqlookupd, as nsqd's /topic/create does here. youzan's lookup service calls it partition_num; what
 // else that is told (replicator, extend, orderedmulti, syncdisk) every topic here has or is settings of the cluster.
 func (l *lookup) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
-	topic, err := topicName(q, "INVALID_ARG_TOPIC")
+	topic, err := web.TopicName(q, "INVALID_ARG_TOPIC")
 	if err != nil {
 		return nil, err
 	}
@@ -378,7 +380,7 @@ func (l *lookup) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 			continue
 		}
 		if partitions, err = strconv.Atoi(q.Get(p.name)); err != nil || partitions < 1 || partitions > engine.MaxPartitions {
-			return nil, &httpError{400, p.invalid}
+			return nil, web.Fail(400, p.invalid)
 		}
 	}
 	if err := l.dir.CreateTopic(r.Context(), topic, partitions); err != nil && !errors.Is(err, meta.ErrExists) {
@@ -391,7 +393,7 @@ func (l *lookup) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 // lookup service, one after the other.
 func (l *lookup) serveTopicDelete(r *http.Request, q url.Values) (any, error) {
 	if !q.Has("topic") {
-		return nil, &httpError{400, "MISSING_ARG_TOPIC"}
+		return nil, web.Fail(400, "MISSING_ARG_TOPIC")
 	}
 	topic := q.Get("topic")
 	if err := l.dir.DeleteTopic(r.Context(), topic); err != nil && !isMissing(err) {
@@ -406,14 +408,14 @@ func (l *lookup) serveTopicDelete(r *http.Request, q url.Values) (any, error) {
 
 // channelNames checks both names in nsqlookupd's order.
 func channelNames(q url.Values) (topic, channel string, err error) {
-	if topic, err = topicName(q, "INVALID_ARG_TOPIC"); err != nil {
+	if topic, err = web.TopicName(q, "INVALID_ARG_TOPIC"); err != nil {
 		return "", "", err
 	}
 	if !q.Has("channel") {
-		return "", "", &httpError{400, "MISSING_ARG_CHANNEL"}
+		return "", "", web.Fail(400, "MISSING_ARG_CHANNEL")
 	}
 	if channel = q.Get("channel"); !engine.ValidChannelName(channel) {
-		return "", "", &httpError{400, "INVALID_ARG_CHANNEL"}
+		return "", "", web.Fail(400, "INVALID_ARG_CHANNEL")
 	}
 	return topic, channel, nil
 }
@@ -432,12 +434,12 @@ func (l *lookup) serveChannelDelete(r *http.Request, q url.Values) (any, error) 
 		return nil, err
 	}
 	began := time.Now()
-	err = l.deleted.answer(topic+"/"+channel, began, l.dir.DeleteChannel(r.Context(), topic, channel))
+	err = l.deleted.Answer(topic+"/"+channel, began, l.dir.DeleteChannel(r.Context(), topic, channel))
 	if err != nil && !isMissing(err) {
 		return nil, err
 	}
 	if registered := l.registry.deleteChannel(topic, channel); err != nil && !registered {
-		return nil, &httpError{404, "CHANNEL_NOT_FOUND"}
+		return nil, web.Fail(404, "CHANNEL_NOT_FOUND")
 	}
 	return nil, nil
 }
@@ -447,9 +449,9 @@ func (l *lookup) serveChannelDelete(r *http.Request, q url.Values) (any, error) 
 func (l *lookup) serveTombstone(r *http.Request, q url.Values) (any, error) {
 	switch {
 	case !q.Has("topic"):
-		return nil, &httpError{400, "MISSING_ARG_TOPIC"}
+		return nil, web.Fail(400, "MISSING_ARG_TOPIC")
 	case !q.Has("node"):
-		return nil, &httpError{400, "MISSING_ARG_NODE"}
+		return nil, web.Fail(400, "MISSING_ARG_NODE")
 	}
 	topic, until := q.Get("topic"), time.Now().Add(tombstoneTime)
 	s := l.dir.Snapshot()
@@ -480,7 +482,7 @@ func (l *lookup) hide(ctx context.Context, s *meta.Snapshot, key meta.TombstoneK
 		}
 	}
 	if len(l.hidden) >= maxLocalTombstones {
-		return &httpError{503, "TOO_MANY_TOMBSTONES"}
+		return web.Fail(503, "TOO_MANY_TOMBSTONES")
 	}
 	l.hidden[key.Topic] = until
 	return nil

@@ -18,6 +18,7 @@ import (
 	gonsq "github.com/nsqio/go-nsq"
 
 	"penstock/engine"
+	"penstock/nsq/internal/listen"
 )
 
 // lookupDo asks the lookup service of a node.
@@ -65,13 +66,13 @@ func (n *node) transcript(t *testing.T, golden string, places map[string]string,
 
 // ports are the places of a lone node's transcript.
 func (n *node) ports() map[string]string {
-	return map[string]string{"TCPPORT": fmt.Sprint(port(n.TCPAddr())), "HTTPPORT": fmt.Sprint(port(n.HTTPAddr()))}
+	return map[string]string{"TCPPORT": fmt.Sprint(listen.Port(n.TCPAddr())), "HTTPPORT": fmt.Sprint(listen.Port(n.HTTPAddr()))}
 }
 
 // Every endpoint, as a lone node answers it. What it does to the engine is in the answers that follow.
 func TestLookupAlone(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{BroadcastAddress: "here.example", Version: "1.3.0+engine.test"})
-	ownPort := fmt.Sprint(port(n.HTTPAddr()))
+	ownPort := fmt.Sprint(listen.Port(n.HTTPAddr()))
 	n.transcript(t, "lookup_alone.txt", n.ports(),
 		"GET /ping", "GET /info", "GET /topics", "GET /nodes", "GET /debug",
 		"GET /channels?topic=unknown", "GET /channels?topic=a:b",
@@ -198,7 +199,7 @@ func TestLookupLocalTombstones(t *testing.T) {
 		_, body := n.lookupDo(t, "GET", "/lookup?topic=t")
 		return strings.Contains(body, "tcp_port")
 	}
-	tombstone := fmt.Sprintf("/topic/tombstone?topic=t&node=127.0.0.1:%d", port(n.HTTPAddr()))
+	tombstone := fmt.Sprintf("/topic/tombstone?topic=t&node=127.0.0.1:%d", listen.Port(n.HTTPAddr()))
 	n.lookupDo(t, "POST", tombstone)
 	l.mu.Lock()
 	left := time.Until(l.hidden["t"])

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/nsq/internal/web"
 )
 
 const (
@@ -178,7 +179,7 @@ func (r *registrar) channels(ctx context.Context, topic string) []string {
 
 // lookupdHTTP follows no redirects and uses no proxy: an nsqlookupd is near, and asked rarely.
 var lookupdHTTP = &http.Client{
-	Transport:     &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxHTTPHeaderBytes},
+	Transport:     &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: web.MaxHeaderBytes},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 

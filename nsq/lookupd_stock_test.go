@@ -22,6 +22,7 @@ import (
 	"penstock/cluster/kv/memory"
 	"penstock/engine"
 	"penstock/engine/meta"
+	"penstock/nsq/internal/listen"
 	"penstock/replicate"
 )
 
@@ -126,7 +127,7 @@ func startNSQLookupd(t testing.TB, args ...string) *stock {
 func (p *stock) mentions(topic string, nodes ...*node) (count int) {
 	body := p.do("GET", "/lookup?topic="+topic, "")
 	for _, n := range nodes {
-		count += strings.Count(body, fmt.Sprintf(`"tcp_port":%d,`, port(n.TCPAddr())))
+		count += strings.Count(body, fmt.Sprintf(`"tcp_port":%d,`, listen.Port(n.TCPAddr())))
 	}
 	return count
 }

@@ -11,6 +11,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"penstock/nsq/internal/listen"
 )
 
 // maxLookupdConns bounds the connections of nsqds; one more is closed at once.
@@ -42,7 +44,7 @@ func (s *Server) listenLookupd() error {
 	}
 	ln, err := net.Listen("tcp", s.opts.LookupTCPAddress)
 	if err != nil {
-		return listenError("registrations", s.opts.LookupTCPAddress, err)
+		return listen.Error("registrations", s.opts.LookupTCPAddress, err)
 	}
 	// The order of the keys is nsqlookupd's.
 	self, err := json.Marshal(struct {
@@ -51,7 +53,7 @@ func (s *Server) listenLookupd() error {
 		HTTPPort         int    `json:"http_port"`
 		TCPPort          int    `json:"tcp_port"`
 		Version          string `json:"version"`
-	}{s.opts.BroadcastAddress, s.opts.Hostname, port(s.LookupAddr()), port(ln.Addr()), s.opts.Version})
+	}{s.opts.BroadcastAddress, s.opts.Hostname, listen.Port(s.LookupAddr()), listen.Port(ln.Addr()), s.opts.Version})
 	if err != nil {
 		return errors.Join(err, ln.Close())
 	}
@@ -72,23 +74,13 @@ func (s *Server) LookupTCPAddr() net.Addr {
 
 // serve takes connections until close.
 func (l *lookupdServer) serve() error {
-	pause := time.Duration(0)
-	for {
-		nc, err := l.ln.AcceptTCP()
-		switch {
-		case err == nil:
-			pause = 0
-			l.welcome(nc)
-		case errors.Is(err, net.ErrClosed):
-			return nil
-		case transient(err):
-			pause = min(max(2*pause, 5*time.Millisecond), maxAcceptPause)
-			l.log.Warn("cannot accept an nsqd's connection; it will try again", "error", err, "retry_after", pause)
-			time.Sleep(pause)
-		default:
-			return fmt.Errorf("nsq: accepting nsqds failed: %w", err)
-		}
+	err := listen.Accept(l.ln, nil, l.welcome, func(err error, retryAfter time.Duration) {
+		l.log.Warn("cannot accept an nsqd's connection; it will try again", "error", err, "retry_after", retryAfter)
+	})
+	if err != nil {
+		return fmt.Errorf("nsq: accepting nsqds failed: %w", err)
 	}
+	return nil
 }
 
 func (l *lookupdServer) welcome(nc *net.TCPConn) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/nsq/internal/listen"
 )
 
 // v1 is an nsqd that does only what a test says.
@@ -90,7 +91,7 @@ func startLookupd(t testing.TB, o Options) *node {
 // Each conversation as nsqlookupd 1.3.0 has it, up to the first error, which ends it; but where a comment says otherwise.
 func TestLookupdConversations(t *testing.T) {
 	n := startLookupd(t, Options{})
-	me := fmt.Sprintf(`{"broadcast_address":"here.example","hostname":"testhost","http_port":%d,"tcp_port":%d,"version":"1.3.0+engine.test"}`, port(n.LookupAddr()), port(n.LookupTCPAddr()))
+	me := fmt.Sprintf(`{"broadcast_address":"here.example","hostname":"testhost","http_port":%d,"tcp_port":%d,"version":"1.3.0+engine.test"}`, listen.Port(n.LookupAddr()), listen.Port(n.LookupTCPAddr()))
 	id := introduce("a.example", 1, 2)
 	long := strings.Repeat("x", 65)
 	for _, x := range []struct {
@@ -162,11 +163,11 @@ func TestLookupdRegistrations(t *testing.T) {
 	line := func(c *v1, host string) string {
 		return fmt.Sprintf(`{"remote_address":%q,"hostname":"h","broadcast_address":%q,"tcp_port":4150,"http_port":4151,"version":"1.3.0"}`, c.nc.LocalAddr(), host)
 	}
-	own := fmt.Sprintf(`{"remote_address":"here.example:%[1]d","hostname":"testhost","broadcast_address":"here.example","tcp_port":%[1]d,"http_port":%[2]d,"version":"1.3.0+engine.test"}`, port(n.TCPAddr()), port(n.HTTPAddr()))
+	own := fmt.Sprintf(`{"remote_address":"here.example:%[1]d","hostname":"testhost","broadcast_address":"here.example","tcp_port":%[1]d,"http_port":%[2]d,"version":"1.3.0+engine.test"}`, listen.Port(n.TCPAddr()), listen.Port(n.HTTPAddr()))
 	lineA, lineB := line(a, "a.example"), line(b, "b.example")
 	// Our own node as its own nsqlookupd's nsqd is mentioned once.
 	itself := dialV1(t, n)
-	itself.send("  V1" + introduce("here.example", port(n.TCPAddr()), port(n.HTTPAddr())))
+	itself.send("  V1" + introduce("here.example", listen.Port(n.TCPAddr()), listen.Port(n.HTTPAddr())))
 	itself.answer()
 	itself.ask("REGISTER both\n", "OK")
 

@@ -6,10 +6,12 @@ import (
 	"net/http"
 	"os"
 	"time"
+
+	"penstock/nsq/internal/listen"
 )
 
 // Off as Options.HTTPAddress, HTTPSAddress, LookupAddress or LookupTCPAddress does not serve it.
-const Off = "off"
+const Off = listen.Off
 
 // Options configure a Server. The zero value of every field is its default. Limits that the
 // engine has too (message size, timeouts) should be given the same values there.

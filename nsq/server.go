@@ -7,15 +7,13 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"syscall"
 	"time"
 
 	"penstock/engine"
 	"penstock/internal/netio"
+	"penstock/nsq/internal/listen"
+	"penstock/nsq/internal/web"
 )
-
-// maxAcceptPause bounds how long accepting rests when the process has no file descriptors left.
-const maxAcceptPause = time.Second
 
 // Server serves one Engine. It does not close it.
 type Server struct {
@@ -43,7 +41,7 @@ type Server struct {
 	lookupd    *lookupdServer // nil: off
 	registrar  *registrar
 	making     making
-	deleted    deletions
+	deleted    web.Deletions
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{}
@@ -102,7 +100,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 func (s *Server) listen() error {
 	ln, err := net.Listen("tcp", s.opts.TCPAddress)
 	if err != nil {
-		return listenError("clients", s.opts.TCPAddress, err)
+		return listen.Error("clients", s.opts.TCPAddress, err)
 	}
 	s.tcp = ln.(*net.TCPListener)
 	handler := s.httpHandler()
@@ -112,22 +110,18 @@ func (s *Server) listen() error {
 	if s.opts.HTTPAddress != Off {
 		ln, err := net.Listen("tcp", s.opts.HTTPAddress)
 		if err != nil {
-			return listenError("HTTP", s.opts.HTTPAddress, err)
+			return listen.Error("HTTP", s.opts.HTTPAddress, err)
 		}
-		s.httpLn = &boundedListener{Listener: ln, most: int64(s.opts.MaxConnections)}
+		s.httpLn = listen.Bound(ln, s.opts.MaxConnections)
 		if s.opts.TLS.Required == requiredAlways {
 			handler = http.HandlerFunc(s.refusePlain)
 		}
-		s.http = s.newWebServer(handler)
+		s.http = web.NewServer(handler, s.opts.Logger)
 	}
 	if err := s.listenLookup(); err != nil {
 		return err
 	}
 	return s.listenLookupd()
-}
-
-func listenError(what, address string, err error) error {
-	return fmt.Errorf("nsq: cannot listen for %s on %s: %w", what, address, err)
 }
 
 // TCPAddr is where clients connect to.
@@ -173,60 +167,36 @@ func (s *Server) Serve() error {
 	return nil
 }
 
-// web is an HTTP server with its listener.
-type web struct {
+// webService is an HTTP server with its listener.
+type webService struct {
 	server *http.Server
 	ln     net.Listener
 }
 
 // webs are the HTTP servers that are not off, the lookups first: clients should not be sent to a node that stops.
-func (s *Server) webs() []web {
-	var out []web
+func (s *Server) webs() []webService {
+	var out []webService
 	if s.lookupHTTP != nil {
-		out = append(out, web{s.lookupHTTP, s.lookupLn})
+		out = append(out, webService{s.lookupHTTP, s.lookupLn})
 	}
 	if s.http != nil {
-		out = append(out, web{s.http, s.httpLn})
+		out = append(out, webService{s.http, s.httpLn})
 	}
 	if s.https != nil {
-		out = append(out, web{s.https, s.httpsLn})
+		out = append(out, webService{s.https, s.httpsLn})
 	}
 	return out
 }
 
-// accept takes connections until the listener closes. Running out of file descriptors is not an error of the
-// listener: it rests and tries again.
+// accept takes connections until the listener closes.
 func (s *Server) accept() error {
-	pause := time.Duration(0)
-	for {
-		nc, err := s.tcp.AcceptTCP()
-		switch {
-		case err == nil:
-			pause = 0
-			s.welcome(nc)
-		case errors.Is(err, net.ErrClosed):
-			return nil
-		case transient(err):
-			pause = min(max(2*pause, 5*time.Millisecond), maxAcceptPause)
-			s.opts.Logger.Warn("cannot accept a connection; clients wait", "error", err, "retry_after", pause)
-			select {
-			case <-time.After(pause):
-			case <-s.ctx.Done():
-				return nil
-			}
-		default:
-			return fmt.Errorf("nsq: accepting connections failed: %w", err)
-		}
+	err := listen.Accept(s.tcp, s.ctx.Done(), s.welcome, func(err error, retryAfter time.Duration) {
+		s.opts.Logger.Warn("cannot accept a connection; clients wait", "error", err, "retry_after", retryAfter)
+	})
+	if err != nil {
+		return fmt.Errorf("nsq: accepting connections failed: %w", err)
 	}
-}
-
-func transient(err error) bool {
-	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EINTR} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return nil
 }
 
 // welcome starts serving a connection, or closes it when there are too many.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/nsq/internal/web"
 )
 
 // The field names of /stats are a public contract: nsqadmin, nsq_stat and exporters read them.
@@ -130,7 +131,7 @@ func (s *Server) serveStats(_ *http.Request, q url.Values) (any, error) {
 		}
 		v, err := strconv.ParseBool(q.Get(name))
 		if err != nil {
-			return false, &httpError{400, "INVALID_REQUEST"}
+			return false, web.Fail(400, "INVALID_REQUEST")
 		}
 		return v, nil
 	}

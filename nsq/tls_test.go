@@ -27,6 +27,7 @@ import (
 	"github.com/klauspost/compress/s2"
 
 	"penstock/engine"
+	"penstock/nsq/internal/listen"
 )
 
 // certificateAuthority issues certificates into files of a directory.
@@ -360,7 +361,7 @@ func TestTLSRequired(t *testing.T) {
 		secure.CloseIdleConnections()
 		wantCode, wantBody := 200, "OK"
 		if required == requiredAlways {
-			wantCode, wantBody = 403, fmt.Sprintf(`{"message": "TLS_REQUIRED", "https_port": %d}`, port(n.HTTPSAddr()))
+			wantCode, wantBody = 403, fmt.Sprintf(`{"message": "TLS_REQUIRED", "https_port": %d}`, listen.Port(n.HTTPSAddr()))
 		}
 		for _, path := range []string{"/pub?topic=t", "/ping"} {
 			method := "POST"

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"penstock/engine"
+	"penstock/nsq/internal/web"
 )
 
 // extHeaderPrefix begins the names of HTTP headers that are members of the ext of a /pub_ext; they go before those of the same name in its parameter.
@@ -38,9 +39,9 @@ func (s *Server) servePubExt(r *http.Request, q url.Values) (any, error) {
 	headers, trace, traced, err := extHeaders(ext)
 	switch {
 	case errors.Is(err, errTraceID):
-		return nil, &httpError{400, invalidTraceID}
+		return nil, web.Fail(400, invalidTraceID)
 	case err != nil:
-		return nil, &httpError{400, codeBadExt}
+		return nil, web.Fail(400, codeBadExt)
 	}
 	return s.putYouzan(r, q, headers, trace, traced)
 }
@@ -49,7 +50,7 @@ func (s *Server) servePubExt(r *http.Request, q url.Values) (any, error) {
 func (s *Server) servePubTrace(r *http.Request, q url.Values) (any, error) {
 	trace, err := strconv.ParseUint(q.Get("trace_id"), 10, 64)
 	if err != nil {
-		return nil, &httpError{400, invalidTraceID}
+		return nil, web.Fail(400, invalidTraceID)
 	}
 	var headers []engine.Header
 	if trace != 0 {
@@ -68,7 +69,7 @@ func requestExt(r *http.Request, q url.Values) ([]byte, error) {
 	}
 	var members map[string]json.RawMessage
 	if len(text) > maxExtBytes || json.Unmarshal([]byte(text), &members) != nil || members == nil {
-		return nil, &httpError{400, codeBadExt}
+		return nil, web.Fail(400, codeBadExt)
 	}
 	changed := false
 	for name, values := range r.Header {
@@ -81,7 +82,7 @@ func requestExt(r *http.Request, q url.Values) ([]byte, error) {
 	}
 	ext, err := json.Marshal(members)
 	if err != nil || len(ext) > maxExtBytes {
-		return nil, &httpError{400, codeBadExt}
+		return nil, web.Fail(400, codeBadExt)
 	}
 	return ext, nil
 }
@@ -92,10 +93,10 @@ func (s *Server) putYouzan(r *http.Request, q url.Values, headers []engine.Heade
 	if text := q.Get("partition"); text != "" {
 		var err error
 		if partition, err = strconv.Atoi(text); err != nil || partition < -1 {
-			return nil, &httpError{400, "INVALID_ARG_TOPIC_PARTITION"}
+			return nil, web.Fail(400, "INVALID_ARG_TOPIC_PARTITION")
 		}
 	}
-	name, err := topicName(q, "INVALID_ARG_TOPIC")
+	name, err := web.TopicName(q, "INVALID_ARG_TOPIC")
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +106,7 @@ func (s *Server) putYouzan(r *http.Request, q url.Values, headers []engine.Heade
 	}
 	defer done()
 	if len(body) == 0 {
-		return nil, &httpError{emptyForYouzan, "MSG_EMPTY"}
+		return nil, web.Fail(emptyForYouzan, "MSG_EMPTY")
 	}
 	var first engine.ID
 	reply, err := s.put(r.Context(), name, func(t *engine.Topic) (err error) {
@@ -114,9 +115,9 @@ func (s *Server) putYouzan(r *http.Request, q url.Values, headers []engine.Heade
 	})
 	switch code := youzanCode(err); {
 	case code == codeTopicMissing:
-		return nil, &httpError{404, code}
+		return nil, web.Fail(404, code)
 	case code != "":
-		return nil, &httpError{400, code}
+		return nil, web.Fail(400, code)
 	case err != nil || !traced:
 		return reply, err
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"penstock/engine/meta"
+	"penstock/nsq/internal/listen"
+	"penstock/nsq/internal/web"
 )
 
 // partitionCounter is a Directory that knows how many partitions topics have on a node that is alone.
@@ -60,12 +62,12 @@ func parseLookup(q url.Values) (lookupQuery, error) {
 		x.read = true
 	case "", "w":
 	default:
-		return x, &httpError{400, "INVALID_ACCESS_MODE"}
+		return x, web.Fail(400, "INVALID_ACCESS_MODE")
 	}
 	if text := q.Get("partition"); text != "" && text != "*" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 {
-			return x, &httpError{400, "INVALID_PARTITION"}
+			return x, web.Fail(400, "INVALID_PARTITION")
 		}
 		x.partition = n
 	}
@@ -152,7 +154,7 @@ func (l *lookup) serveListLookup(r *http.Request, _ url.Values) (any, error) {
 			nodes = append(nodes, lookupNode{ID: n.Name, NodeIP: host, HTTPPort: port})
 		}
 	} else if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
-		nodes = append(nodes, lookupNode{ID: l.self.RemoteAddress, NodeIP: l.self.BroadcastAddress, HTTPPort: strconv.Itoa(port(local))})
+		nodes = append(nodes, lookupNode{ID: l.self.RemoteAddress, NodeIP: l.self.BroadcastAddress, HTTPPort: strconv.Itoa(listen.Port(local))})
 	}
 	reply := struct {
 		Nodes  []lookupNode `json:"lookupdnodes"`

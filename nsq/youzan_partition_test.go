@@ -9,6 +9,7 @@ import (
 
 	"penstock/engine"
 	"penstock/engine/meta"
+	"penstock/nsq/internal/listen"
 )
 
 // A subscription at one partition gets that one's messages only, also where a node leads several.
@@ -46,8 +47,8 @@ func TestYouzanOnePartition(t *testing.T) {
 func TestYouzanListLookup(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{BroadcastAddress: "here.example"})
 	_, body := n.lookupDo(t, "GET", "/listlookup")
-	p := port(n.LookupAddr())
-	want := fmt.Sprintf(`{"ID":"here.example:%d","NodeIp":"here.example","TcpPort":"","HttpPort":"%d","RpcPort":"","Epoch":0}`, port(n.TCPAddr()), p)
+	p := listen.Port(n.LookupAddr())
+	want := fmt.Sprintf(`{"ID":"here.example:%d","NodeIp":"here.example","TcpPort":"","HttpPort":"%d","RpcPort":"","Epoch":0}`, listen.Port(n.TCPAddr()), p)
 	if body != `{"lookupdnodes":[`+want+`],"lookupdleader":`+want+`}` {
 		t.Errorf("got %s", body)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"penstock/engine"
 	"penstock/engine/core"
+	"penstock/nsq/internal/listen"
 	"penstock/segment"
 )
 
@@ -486,8 +487,8 @@ func TestYouzanCluster(t *testing.T) {
 				if err := json.Unmarshal([]byte(body), &got); reply.StatusCode != 200 || err != nil {
 					t.Fatal(reply.StatusCode, body, err)
 				}
-				if p := got.Partitions[strconv.Itoa(part)]; p.TCPPort != port(nodes[lead].TCPAddr()) || len(got.Partitions) != 3 {
-					t.Errorf("partition %d is led by %d, and told as %+v", part, port(nodes[lead].TCPAddr()), got.Partitions)
+				if p := got.Partitions[strconv.Itoa(part)]; p.TCPPort != listen.Port(nodes[lead].TCPAddr()) || len(got.Partitions) != 3 {
+					t.Errorf("partition %d is led by %d, and told as %+v", part, listen.Port(nodes[lead].TCPAddr()), got.Partitions)
 				}
 				if want := (topicMeta{PartitionCount: 3, Replicas: 3, ExtendSupport: true, ManyPerNode: true}); got.Meta != want {
 					t.Errorf("meta is %+v", got.Meta)

@@ -1,0 +1,29 @@
+package web
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+func TestDeletions(t *testing.T) {
+	var d Deletions
+	now := time.Now()
+	if err := d.Answer("a", now, engine.ErrNoTopic); !errors.Is(err, engine.ErrNoTopic) {
+		t.Errorf("what never was: %v", err)
+	}
+	for i := range 2 * maxDeletionCount {
+		if err := d.Answer(fmt.Sprint(i), now, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(d.at) > maxDeletionCount {
+		t.Errorf("%d answers are remembered", len(d.at))
+	}
+	if err := d.Answer("a", now, engine.ErrClosed); !errors.Is(err, engine.ErrClosed) {
+		t.Errorf("another failure: %v", err)
+	}
+}
