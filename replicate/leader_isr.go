@@ -43,10 +43,26 @@ func (l *Leader) learn(st *State, now int64, acts *Actions) {
 	case !contains(st.ISR, l.self):
 		l.stop(ErrFenced, acts) // a leader outside the ISR would commit what it may not hold
 	default:
+		skipped := st.Version > l.isr.version+1
 		l.adopt(st, now)
+		if skipped {
+			l.doubtOutsiders(now, acts)
+		}
 	}
 }
 
+// doubtOutsiders begins a new exchange with every replica outside the ISR. It is called when versions of the row were
+// skipped: in one of them the node may have been no replica, and then its copy was removed and begun anew. Its acks of
+// the copy before would let the empty one join the ISR. A member needs no doubt: it joins by this leader's proposal only.
+func (l *Leader) doubtOutsiders(now int64, acts *Actions) {
+	for i := range l.peers {
+		if p := &l.peers[i]; p.heard && !l.isr.node(p.Node) {
+			l.probe(p, now, acts)
+		}
+	}
+}
+
+// adopt takes over a newer version of the row.
 func (l *Leader) adopt(st *State, now int64) {
 	if len(st.Replicas) > MaxReplicaCount || len(st.ISR) > MaxReplicaCount {
 		panic("BUG: the store let a partition have more than MaxReplicaCount replicas")

@@ -264,3 +264,41 @@ func TestLeaderAsksNewcomer(t *testing.T) {
 		t.Fatalf("committed %d", r.l.Committed())
 	}
 }
+
+// A node that was no replica for a while has removed its copy, and begins with an empty one when it comes back. A leader
+// that saw none of the row's versions in between must not take an ack of the copy before for one of the new copy.
+func TestLeaderDoubtsWhoMayHaveBegunAnew(t *testing.T) {
+	for _, c := range []struct {
+		what    string
+		skipped uint64
+		joins   bool
+	}{
+		{"the next version of the row", 0, true},
+		{"versions were skipped", 1, false},
+	} {
+		r := newLeaderRig(t, Config{}, 3, 1)
+		r.serve()
+		old := r.l.peer(3).request
+		r.state.Version += c.skipped
+		p := find(r.accept(testMember(1), testMember(2)), ActPropose)
+		acts := r.say(3, Message{Kind: MsgAck, Position: 1, Offset: r.log.stateAt(1).End, Request: old})
+		if p == nil {
+			p = find(acts, ActPropose)
+		}
+		if joins := p != nil && contains(p.State.ISR, testMember(3)); joins != c.joins {
+			t.Errorf("%s: an ack of the exchange before lets node 3 join: %v", c.what, joins)
+		}
+		if c.joins {
+			continue
+		}
+		if acts = r.say(3, Message{
+			Kind: MsgReport, Store: testMember(3).Store, Log: segment.State{},
+		}); sent(acts, 3, MsgMatch) == nil || find(acts, ActPropose) != nil {
+			t.Errorf("%s: a new exchange begins with what the copy has now", c.what)
+		}
+		r.ack(3, 0)
+		if p = find(r.ack(3, 1), ActPropose); p == nil || !contains(p.State.ISR, testMember(3)) {
+			t.Errorf("%s: it does not join when it has caught up", c.what)
+		}
+	}
+}
