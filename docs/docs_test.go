@@ -158,7 +158,7 @@ var (
 	name   = regexp.MustCompile(`^\w+(\.\w+)*(\(\))?$`)
 	aWord  = regexp.MustCompile(`\w+`)
 	inTree = []string{
-		"../ARCHITECTURE.md", "../CONTRIBUTING.md", "decisions.md", "limits.md", "where.md",
+		"../ARCHITECTURE.md", "../CONTRIBUTING.md", "concurrency.md", "decisions.md", "limits.md", "where.md",
 	}
 )
 
