@@ -53,7 +53,7 @@ func (l *Leader) learn(st *State, now int64, acts *Actions) {
 
 // doubtOutsiders begins a new exchange with every replica outside the ISR. It is called when versions of the row were
 // skipped: in one of them the node may have been no replica, and then its copy was removed and begun anew. Its acks of
-// the copy before would let the empty one join the ISR. A member needs no doubt: it joins by this leader's proposal only.
+// the copy before would let the empty one join the ISR. A member needs no doubt: only this leader's proposals add one.
 func (l *Leader) doubtOutsiders(now int64, acts *Actions) {
 	for i := range l.peers {
 		if p := &l.peers[i]; p.heard && !l.isr.node(p.Node) {

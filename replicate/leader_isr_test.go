@@ -265,8 +265,8 @@ func TestLeaderAsksNewcomer(t *testing.T) {
 	}
 }
 
-// A node that was no replica for a while has removed its copy, and begins with an empty one when it comes back. A leader
-// that saw none of the row's versions in between must not take an ack of the copy before for one of the new copy.
+// A node that was no replica for a while has removed its copy, and begins with an empty one when it comes back. A
+// leader that saw none of the row's versions in between must not take an ack of the copy before for one of the new.
 func TestLeaderDoubtsWhoMayHaveBegunAnew(t *testing.T) {
 	for _, c := range []struct {
 		what    string
