@@ -5,11 +5,13 @@ import (
 	"errors"
 	"net"
 	"time"
+
+	"penstock/nsq/auth"
 )
 
 // login is what AUTH proved. Immutable.
 type login struct {
-	who    *principal
+	who    *auth.Principal
 	secret string // to ask again; never logged
 
 	// What the connection subscribed to with it; empty: nothing.
@@ -18,18 +20,18 @@ type login struct {
 
 // granted remembers the last answer for publishing: producers rarely change their topic.
 type granted struct {
-	who   *principal
+	who   *auth.Principal
 	topic string
 }
 
 // credential is the secret with what the servers want to know of the connection.
-func (c *conn) credential(secret string) *credential {
+func (c *conn) credential(secret string) *auth.Credential {
 	host, _, err := net.SplitHostPort(c.remote)
 	if err != nil {
 		host = c.remote
 	}
 	state := c.link.Load().tls
-	return &credential{secret: secret, remoteIP: host, tls: state != nil, commonName: commonName(state)}
+	return &auth.Credential{Secret: secret, RemoteIP: host, TLS: state != nil, CommonName: commonName(state)}
 }
 
 // authenticate is AUTH.
@@ -46,7 +48,7 @@ func (c *conn) authenticate(body []byte) *fault {
 	if f != nil {
 		return f
 	}
-	if len(who.grants) == 0 {
+	if who.GrantCount() == 0 {
 		return &fault{"E_UNAUTHORIZED AUTH no authorizations found"}
 	}
 	c.login.Store(&login{who: who, secret: secret})
@@ -54,7 +56,7 @@ func (c *conn) authenticate(body []byte) *fault {
 		Identity        string `json:"identity"`
 		IdentityURL     string `json:"identity_url"`
 		PermissionCount int    `json:"permission_count"`
-	}{who.name, who.url, len(who.grants)})
+	}{who.Name(), who.URL(), who.GrantCount()})
 	if err != nil {
 		panic("BUG: the AUTH reply does not encode: " + err.Error())
 	}
@@ -63,14 +65,14 @@ func (c *conn) authenticate(body []byte) *fault {
 }
 
 // prove finds whom the secret stands for; it may wait for a server. Clients learn nothing of what went wrong with one.
-func (c *conn) prove(secret string) (*principal, *fault) {
+func (c *conn) prove(secret string) (*auth.Principal, *fault) {
 	c.submit()
 	c.waiting.Store(true)
-	who, err := c.srv.auth.find(c.ctx, c.credential(secret))
+	who, err := c.srv.auth.Find(c.ctx, c.credential(secret))
 	c.lastByte.Store(c.srv.now())
 	c.waiting.Store(false)
 	switch {
-	case errors.Is(err, errBadSecret):
+	case errors.Is(err, auth.ErrUnknownSecret):
 		c.srv.opts.Logger.Info("refusing an NSQ client: its secret is unknown", "client", c.remote)
 	case err != nil:
 		c.srv.opts.Logger.Warn("refusing an NSQ client: nobody could say what it may do", "client", c.remote, "error", err)
@@ -81,12 +83,12 @@ func (c *conn) prove(secret string) (*principal, *fault) {
 }
 
 // whoever returns the principal, asked for anew if what is known of it does not hold any more.
-func (c *conn) whoever(v string) (*principal, *fault) {
+func (c *conn) whoever(v string) (*auth.Principal, *fault) {
 	l := c.login.Load()
 	if l == nil {
 		return nil, &fault{"E_AUTH_FIRST AUTH required before " + v}
 	}
-	if c.srv.auth.current(l.who, time.Now()) {
+	if c.srv.auth.Current(l.who, time.Now()) {
 		return l.who, nil
 	}
 	who, f := c.prove(l.secret)
@@ -110,7 +112,7 @@ func (c *conn) mayPublish(cmd *command) *fault {
 		return f
 	case c.granted.who == who && c.granted.topic == string(cmd.topic):
 		return nil
-	case !who.allows(mayPublish, string(cmd.topic), ""):
+	case !who.Allows(auth.Publish, string(cmd.topic), ""):
 		return faultf("E_UNAUTHORIZED AUTH failed for %s on %q %q", cmd.verb, cmd.topic, "")
 	}
 	c.granted = granted{who, string(cmd.topic)}
@@ -126,13 +128,13 @@ func (c *conn) maySubscribe(topic, channel string) *fault {
 	if f != nil {
 		return f
 	}
-	if !who.allows(maySubscribe, topic, channel) {
+	if !who.Allows(auth.Subscribe, topic, channel) {
 		return faultf("E_UNAUTHORIZED AUTH failed for %s on %q %q", verbSub, topic, channel)
 	}
 	next := *c.login.Load()
 	next.topic, next.channel = topic, channel
 	c.login.Store(&next)
-	if !c.srv.auth.current(who, time.Now()) {
+	if !c.srv.auth.Current(who, time.Now()) {
 		c.reconsider() // the file was read again meanwhile, and perhaps before this subscription could be seen
 	}
 	return nil
@@ -142,12 +144,12 @@ func (c *conn) maySubscribe(topic, channel string) *fault {
 // client publishes. Any goroutine.
 func (c *conn) reconsider() {
 	l := c.login.Load()
-	if l == nil || l.who.file == nil || l.topic == "" {
+	if l == nil || !l.who.FromFile() || l.topic == "" {
 		return
 	}
-	who := c.srv.auth.tokens.Load().find(l.secret)
-	if who == nil || !who.allows(maySubscribe, l.topic, l.channel) {
-		c.srv.opts.Logger.Info("closing an NSQ connection: its token does not allow its subscription any more", "client", c.remote, "name", l.who.name)
+	who := c.srv.auth.FindToken(l.secret)
+	if who == nil || !who.Allows(auth.Subscribe, l.topic, l.channel) {
+		c.srv.opts.Logger.Info("closing an NSQ connection: its token does not allow its subscription any more", "client", c.remote, "name", l.who.Name())
 		c.stop()
 	}
 }

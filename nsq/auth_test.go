@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/nsq/auth"
 )
 
 // authServer speaks NSQ's auth protocol over HTTP.
@@ -76,14 +77,15 @@ func grantJSON(ttl int, topic, channel string, permissions ...string) string {
 	return string(b)
 }
 
-func auth(secret string) string { return "AUTH\n" + sized(secret) }
+// authCommand is an AUTH with this secret.
+func authCommand(secret string) string { return "AUTH\n" + sized(secret) }
 
 const someone = `{"identity":"someone","identity_url":"http://who","permission_count":1}`
 
 // B98. The strings are nsqd's.
 func TestAuthFaults(t *testing.T) {
 	s := newAuthServer(t)
-	n := startNode(t, engine.Options{}, Options{Auth: AuthOptions{HTTPAddresses: []string{s.address()}}})
+	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{HTTPAddresses: []string{s.address()}}})
 	only := grantJSON(60, "^orders$", "^(billing)?$", "publish", "subscribe")
 	for _, x := range []struct {
 		status       int
@@ -95,24 +97,24 @@ func TestAuthFaults(t *testing.T) {
 		{200, only, "DPUB orders 5\n" + sized("x"), []string{"E_AUTH_FIRST AUTH required before DPUB"}},
 		{200, only, "SUB orders billing\n", []string{"E_AUTH_FIRST AUTH required before SUB"}},
 		{200, only, "PUB a:b\n" + sized("x"), []string{`E_BAD_TOPIC PUB topic name "a:b" is not valid`}},
-		{200, only, auth("s") + pub("other", "x"), []string{someone, `E_UNAUTHORIZED AUTH failed for PUB on "other" ""`}},
-		{200, only, auth("s") + pub("orders", "x") + "MPUB other\n" + sized(batchBody("x")), []string{someone, "OK", `E_UNAUTHORIZED AUTH failed for MPUB on "other" ""`}},
-		{200, only, auth("s") + pub("orders", "x") + "SUB orders other\n", []string{someone, "OK", `E_UNAUTHORIZED AUTH failed for SUB on "orders" "other"`}},
-		{200, only, auth("s") + auth("s"), []string{someone, "E_INVALID AUTH already set"}},
-		{200, only, auth("s") + "SUB orders billing\n" + auth("s"), []string{someone, "OK", "E_INVALID cannot AUTH in current state"}},
-		{200, grantJSON(60, "orders", "^c$", "publish"), auth("s") + pub("orders", "x"), []string{someone, `E_UNAUTHORIZED AUTH failed for PUB on "orders" ""`}}, // no channel pattern matches ""
-		{200, grantJSON(60, "ord", "", "subscribe"), auth("s") + "SUB orders c\n", []string{someone, "OK"}},                                                      // patterns match anywhere
-		{200, grantJSON(60, "orders", "", "subscribe"), auth("s") + pub("orders", "x"), []string{someone, `E_UNAUTHORIZED AUTH failed for PUB on "orders" ""`}},
-		{200, `{"ttl":60,"authorizations":[]}`, auth("s"), []string{"E_UNAUTHORIZED AUTH no authorizations found"}},
-		{200, grantJSON(0, "", "", "publish"), auth("s"), []string{"E_AUTH_FAILED AUTH failed"}},
-		{200, grantJSON(60, "", "", "fly"), auth("s"), []string{"E_AUTH_FAILED AUTH failed"}},
-		{200, grantJSON(60, "(", "", "publish"), auth("s"), []string{"E_AUTH_FAILED AUTH failed"}},
-		{200, "{", auth("s"), []string{"E_AUTH_FAILED AUTH failed"}},
-		{200, strings.Repeat(" ", maxBackendBytes+1), auth("s"), []string{"E_AUTH_FAILED AUTH failed"}},
-		{403, only, auth("s"), []string{"E_AUTH_FAILED AUTH failed"}},
-		{500, only, auth("s"), []string{"E_AUTH_FAILED AUTH failed"}},
-		{302, only, auth("s"), []string{"E_AUTH_FAILED AUTH failed"}},
-		{200, only, auth(strings.Repeat("s", maxSecretBytes+1)), []string{"E_AUTH_FAILED AUTH failed"}},
+		{200, only, authCommand("s") + pub("other", "x"), []string{someone, `E_UNAUTHORIZED AUTH failed for PUB on "other" ""`}},
+		{200, only, authCommand("s") + pub("orders", "x") + "MPUB other\n" + sized(batchBody("x")), []string{someone, "OK", `E_UNAUTHORIZED AUTH failed for MPUB on "other" ""`}},
+		{200, only, authCommand("s") + pub("orders", "x") + "SUB orders other\n", []string{someone, "OK", `E_UNAUTHORIZED AUTH failed for SUB on "orders" "other"`}},
+		{200, only, authCommand("s") + authCommand("s"), []string{someone, "E_INVALID AUTH already set"}},
+		{200, only, authCommand("s") + "SUB orders billing\n" + authCommand("s"), []string{someone, "OK", "E_INVALID cannot AUTH in current state"}},
+		{200, grantJSON(60, "orders", "^c$", "publish"), authCommand("s") + pub("orders", "x"), []string{someone, `E_UNAUTHORIZED AUTH failed for PUB on "orders" ""`}}, // no channel pattern matches ""
+		{200, grantJSON(60, "ord", "", "subscribe"), authCommand("s") + "SUB orders c\n", []string{someone, "OK"}},                                                      // patterns match anywhere
+		{200, grantJSON(60, "orders", "", "subscribe"), authCommand("s") + pub("orders", "x"), []string{someone, `E_UNAUTHORIZED AUTH failed for PUB on "orders" ""`}},
+		{200, `{"ttl":60,"authorizations":[]}`, authCommand("s"), []string{"E_UNAUTHORIZED AUTH no authorizations found"}},
+		{200, grantJSON(0, "", "", "publish"), authCommand("s"), []string{"E_AUTH_FAILED AUTH failed"}},
+		{200, grantJSON(60, "", "", "fly"), authCommand("s"), []string{"E_AUTH_FAILED AUTH failed"}},
+		{200, grantJSON(60, "(", "", "publish"), authCommand("s"), []string{"E_AUTH_FAILED AUTH failed"}},
+		{200, "{", authCommand("s"), []string{"E_AUTH_FAILED AUTH failed"}},
+		{200, strings.Repeat(" ", auth.MaxAnswerBytes+1), authCommand("s"), []string{"E_AUTH_FAILED AUTH failed"}},
+		{403, only, authCommand("s"), []string{"E_AUTH_FAILED AUTH failed"}},
+		{500, only, authCommand("s"), []string{"E_AUTH_FAILED AUTH failed"}},
+		{302, only, authCommand("s"), []string{"E_AUTH_FAILED AUTH failed"}},
+		{200, only, authCommand(strings.Repeat("s", auth.MaxSecretBytes+1)), []string{"E_AUTH_FAILED AUTH failed"}},
 	} {
 		s.set(x.status, x.answer)
 		c := n.dial(t)
@@ -145,11 +147,11 @@ func TestAuthQuestions(t *testing.T) {
 		broken.set(500, "")
 		o := ca.options(t)
 		o.TLS.ClientAuth, o.TLS.Required, o.TLS.RootCAFile = clientAuthVerify, requiredTCP, ca.file("ca.pem")
-		o.Auth = AuthOptions{HTTPAddresses: []string{broken.address(), s.URL + "/auth", "127.0.0.1:1"}, HTTPMethod: method}
+		o.Auth = auth.Options{HTTPAddresses: []string{broken.address(), s.URL + "/auth", "127.0.0.1:1"}, HTTPMethod: method}
 		n := startNode(t, engine.Options{}, o)
 		for range 5 { // whichever is asked first
 			c := n.dialWrapped(t, ca.client(t, "a client"), "", 0)
-			c.send(auth("a secret & more"))
+			c.send(authCommand("a secret & more"))
 			c.expect(frameResponse, someone)
 		}
 		q, used := s.question()
@@ -160,12 +162,12 @@ func TestAuthQuestions(t *testing.T) {
 	}
 	s := newAuthServer(t)
 	s.set(200, grantJSON(60, ".*", ".*", "publish"))
-	n := startNode(t, engine.Options{}, Options{Auth: AuthOptions{HTTPAddresses: []string{s.address()}}})
+	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{HTTPAddresses: []string{s.address()}}})
 	c := n.dial(t)
 	if got := c.negotiate(map[string]any{}); !got.AuthRequired {
 		t.Error("auth_required is false")
 	}
-	c.send(auth("s") + pub("t", "x"))
+	c.send(authCommand("s") + pub("t", "x"))
 	c.expect(frameResponse, someone)
 	c.ok()
 	if q, _ := s.question(); q.Get("tls") != "false" || q.Get("common_name") != "" {
@@ -181,9 +183,9 @@ func TestAuthExpires(t *testing.T) {
 	t.Parallel()
 	s := newAuthServer(t)
 	s.set(200, grantJSON(1, ".*", ".*", "publish"))
-	n := startNode(t, engine.Options{}, Options{Auth: AuthOptions{HTTPAddresses: []string{s.address()}}})
+	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{HTTPAddresses: []string{s.address()}}})
 	c := n.dial(t)
-	c.send(auth("s"))
+	c.send(authCommand("s"))
 	c.expect(frameResponse, someone)
 	start, published := time.Now(), 0
 	for s.asked.Load() == 1 {
@@ -207,7 +209,7 @@ func TestAuthExpires(t *testing.T) {
 	})
 	s.set(500, "")
 	d := n.dial(t)
-	d.send(auth("s"))
+	d.send(authCommand("s"))
 	d.fatal("E_AUTH_FAILED AUTH failed")
 }
 
@@ -240,10 +242,10 @@ func TestTokenFile(t *testing.T) {
 	writeTokens(t, name,
 		tokenText("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["orders", "orders.*"]`)+
 			tokenText("billing", "billing-token", `permissions = ["subscribe"]`+"\n"+`topics = ["orders"]`+"\n"+`channels = ["billing*"]`, `permissions = ["publish"]`+"\n"+`topics = ["invoices"]`))
-	n := startNode(t, engine.Options{}, Options{Auth: AuthOptions{File: name}})
+	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: name}})
 	login := func(secret, identity string, grants int) *client {
 		c := n.dial(t)
-		c.send(auth(secret))
+		c.send(authCommand(secret))
 		c.expect(frameResponse, fmt.Sprintf(`{"identity":%q,"identity_url":"","permission_count":%d}`, identity, grants))
 		return c
 	}
@@ -269,7 +271,7 @@ func TestTokenFile(t *testing.T) {
 	other.fatal(`E_UNAUTHORIZED AUTH failed for SUB on "orders" "audit"`)
 	for _, secret := range []string{"shop-toke", "shop-tokens", "x", hashOf("shop-token")} {
 		c := n.dial(t)
-		c.send(auth(secret))
+		c.send(authCommand(secret))
 		c.fatal("E_AUTH_FAILED AUTH failed")
 	}
 
@@ -304,82 +306,12 @@ func TestTokenFile(t *testing.T) {
 	shop.ok()
 }
 
-func TestTokenFileErrors(t *testing.T) {
-	grant := `permissions = ["publish"]` + "\n" + `topics = ["t"]`
-	for _, x := range []struct{ text, want string }{
-		{"token = 5 =", "not valid TOML at line 1"},
-		{"[[token]]\nname = \"a\"\nsecret = \"topsecret\"\n", "line 3 has an unknown key"},
-		{"[[token]]\nname = 5\nsha256 = \"topsecret\"\n", "not valid TOML at line 2"},
-		{tokenText("", "a", grant), "needs a name"},
-		{tokenText("a", "a", grant) + tokenText("a", "b", grant), "token 2 needs a name of its own"},
-		{tokenText("a", "a", grant) + tokenText("b", "a", grant), `sha256 of token "b"`},
-		{"[[token]]\nname = \"a\"\nsha256 = \"topsecret\"\n", `sha256 of token "a" is not 64 hex digits`},
-		{"[[token]]\nname = \"a\"\nsha256 = \"" + strings.Repeat("topsecret", 20)[:64] + "\"\n", `sha256 of token "a" is not 64 hex digits`},
-		{tokenText("a", "a"), "has 0 grants"},
-		{tokenText("a", "a", `permissions = ["fly"]`+"\n"+`topics = ["t"]`), `the permission "fly"`},
-		{tokenText("a", "a", `topics = ["t"]`), "needs permissions and topics"},
-		{tokenText("a", "a", `permissions = ["admin"]`), "needs permissions and topics"},
-		{tokenText("a", "a", `permissions = ["admin"]`+"\n"+`topics = ["[t"]`), `"[t" is no pattern`},
-		{tokenText("a", "a", `permissions = ["admin"]`+"\n"+`topics = [""]`), `"" is no pattern`},
-	} {
-		_, err := parseTokens([]byte(x.text))
-		if err == nil || !strings.Contains(err.Error(), x.want) || strings.Contains(err.Error(), "topsecret") {
-			t.Errorf("%s\ngives %v, want %s", x.text, err, x.want)
-		}
-	}
+// A server does not start without the token file that it was given.
+func TestTokenFileIsNeeded(t *testing.T) {
 	dir := t.TempDir()
-	open := filepath.Join(dir, "open.toml")
-	writeTokens(t, open, tokenText("a", "a", grant))
-	for _, mode := range []os.FileMode{0o644, 0o642, 0o641} {
-		if err := os.Chmod(open, mode); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := readTokens(open); err == nil || !strings.Contains(err.Error(), "may be used by everybody") {
-			t.Errorf("mode %o: %v", mode, err)
-		}
-	}
 	for _, name := range []string{dir, filepath.Join(dir, "none")} {
-		if _, err := Listen(nil, Options{TCPAddress: "127.0.0.1:0", HTTPAddress: Off, LookupAddress: Off, Auth: AuthOptions{File: name}}); err == nil {
+		if _, err := Listen(nil, Options{TCPAddress: "127.0.0.1:0", HTTPAddress: Off, LookupAddress: Off, Auth: auth.Options{File: name}}); err == nil {
 			t.Errorf("a server starts with the token file %s", name)
 		}
 	}
-}
-
-// FuzzTokens: no file makes it fall over, and what it accepts knows nobody by an empty secret.
-func FuzzTokens(f *testing.F) {
-	f.Add([]byte(tokenText("a", "a", `permissions = ["admin"]`+"\n"+`topics = ["*"]`)))
-	f.Add([]byte("[[token]]\n[[token.grant]]\n"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		file, err := parseTokens(data)
-		if err == nil {
-			for i := range file.tokens {
-				if file.tokens[i].who.file != file || len(file.tokens[i].who.grants) == 0 {
-					t.Errorf("%+v", file.tokens[i])
-				}
-			}
-		}
-	})
-}
-
-// FuzzAuthAnswer: whatever a server answers, what is accepted has a time and patterns that work.
-func FuzzAuthAnswer(f *testing.F) {
-	f.Add([]byte(grantJSON(60, "^t$", ".*", "publish", "admin")))
-	f.Add([]byte(`{"ttl":9223372036854775807,"authorizations":[{}]}`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		now := time.Now()
-		p, err := parseBackend(data, now)
-		if err != nil {
-			return
-		}
-		if !p.expires.After(now) {
-			t.Errorf("%s expires at %v", data, p.expires)
-		}
-		for i := range p.grants {
-			if len(p.grants[i].topics) != 1 {
-				t.Errorf("%+v", p.grants[i])
-			}
-		}
-		p.allows(mayPublish, "t", "")
-		p.allowsNode()
-	})
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
+
+	"penstock/nsq/auth"
 )
 
 // B98. TLS and compression at every node of a cluster, whoever leads: published through one node, consumed through the next.
@@ -51,10 +53,10 @@ func TestAuthInACluster(t *testing.T) {
 	writeTokens(t, name,
 		tokenText("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["orders"]`)+
 			tokenText("billing", "billing-token", `permissions = ["subscribe"]`+"\n"+`topics = ["orders"]`+"\n"+`channels = ["billing"]`))
-	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1", Auth: AuthOptions{File: name}})
+	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1", Auth: auth.Options{File: name}})
 	login := func(n *node, secret, identity string) *client {
 		c := n.dial(t)
-		c.send(auth(secret))
+		c.send(authCommand(secret))
 		c.expect(frameResponse, fmt.Sprintf(`{"identity":%q,"identity_url":"","permission_count":1}`, identity))
 		return c
 	}

@@ -15,9 +15,7 @@
 // the compressors read from it and write to it, in memory, so the connection keeps its goroutines and never blocks where a plain one would
 // not; a plain connection has none and pays one comparison. Compressors are flushed when the output is.
 //
-// Who may do what is decided by auth*.go: a principal, found by a secret in a file of tokens (auth_file.go) or by a server of NSQ's auth
-// protocol (auth_http.go), holds grants. auth_conn.go asks it for NSQ's commands, http_auth.go for requests over HTTP. Secrets are in
-// no log and no error.
+// Package auth finds out who a client is and what it may do. auth_conn.go asks it for commands, http_auth.go for requests.
 //
 // lookup*.go answers what nsqlookupd answers. The files lookupd_*.go are its TCP protocol V1, both ways: stock nsqds register here
 // (lookupd_tcp.go, lookupd_parse.go, lookupd_registry.go), and this node registers at stock nsqlookupds (lookupd_registrar.go,

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"penstock/nsq/auth"
 	"penstock/nsq/internal/listen"
 	"penstock/nsq/internal/web"
 )
@@ -35,9 +36,11 @@ func (s *Server) permit(need web.Access, r *http.Request, q url.Values) error {
 	if err != nil {
 		host = r.RemoteAddr
 	}
-	who, err := s.auth.findCached(r.Context(), &credential{secret: secret, remoteIP: host, tls: r.TLS != nil, commonName: commonName(r.TLS)})
+	who, err := s.auth.FindCached(r.Context(), &auth.Credential{
+		Secret: secret, RemoteIP: host, TLS: r.TLS != nil, CommonName: commonName(r.TLS),
+	})
 	switch {
-	case errors.Is(err, errBadSecret):
+	case errors.Is(err, auth.ErrUnknownSecret):
 		return web.Fail(401, "AUTH_FAILED")
 	case err != nil:
 		s.opts.Logger.Warn("refusing a request: nobody could say what its client may do", "client", r.RemoteAddr, "path", r.URL.Path, "error", err)
@@ -47,13 +50,13 @@ func (s *Server) permit(need web.Access, r *http.Request, q url.Values) error {
 	allowed := false
 	switch {
 	case need == web.Node:
-		allowed = who.allowsNode()
+		allowed = who.AllowsNode()
 	case topic == "":
-		allowed = len(who.grants) > 0
+		allowed = who.GrantCount() > 0
 	case need == web.Publish:
-		allowed = who.allows(mayPublish, topic, "")
+		allowed = who.Allows(auth.Publish, topic, "")
 	default:
-		allowed = who.allows(mayAdmin, topic, channel)
+		allowed = who.Allows(auth.Admin, topic, channel)
 	}
 	if !allowed {
 		return web.Fail(403, "UNAUTHORIZED")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/nsq/auth"
 	"penstock/nsq/internal/web"
 )
 
@@ -505,7 +506,7 @@ func TestChannelRoutesNeedAdmin(t *testing.T) {
 	writeTokens(t, name,
 		tokenText("shop", "shop", `permissions = ["publish", "subscribe"]`+"\n"+`topics = ["orders"]`)+
 			tokenText("owner", "owner", `permissions = ["admin"]`+"\n"+`topics = ["orders"]`))
-	n := startNode(t, engine.Options{}, Options{Auth: AuthOptions{File: name}})
+	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: name}})
 	topic, err := n.e.CreateTopic(t.Context(), "orders", 1)
 	if err != nil {
 		t.Fatal(err)

@@ -113,7 +113,7 @@ func (o *Options) identify(body []byte, old settings) (settings, []byte, *fault)
 		MaxDeflateLevel:     o.MaxDeflateLevel,
 		Snappy:              snappy,
 		SampleRate:          s.sampleRate,
-		AuthRequired:        o.Auth.enabled(),
+		AuthRequired:        o.Auth.Enabled(),
 		OutputBufferSize:    s.outputBuffer,
 		OutputBufferTimeout: s.outputTimeout.Milliseconds(),
 		DesiredTag:          s.tag,

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"penstock/nsq/auth"
 	"penstock/nsq/internal/listen"
 )
 
@@ -31,7 +32,7 @@ type Options struct {
 	ClusterHandler http.Handler // serves /cluster/ on HTTPAddress; nil: a single node
 
 	TLS  TLSOptions
-	Auth AuthOptions
+	Auth auth.Options
 
 	Logger   *slog.Logger
 	LogLevel *slog.LevelVar // set by PUT /config/log_level; nil: that level goes nowhere
@@ -149,7 +150,7 @@ func (o *Options) setDefaults() error {
 	if err := o.TLS.setDefaults(); err != nil {
 		return err
 	}
-	if err := o.Auth.setDefaults(); err != nil {
+	if err := o.Auth.SetDefaults(); err != nil {
 		return err
 	}
 	if err := o.check(); err != nil {

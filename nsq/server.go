@@ -11,6 +11,7 @@ import (
 
 	"penstock/engine"
 	"penstock/internal/netio"
+	"penstock/nsq/auth"
 	"penstock/nsq/internal/listen"
 	"penstock/nsq/internal/web"
 )
@@ -32,8 +33,8 @@ type Server struct {
 	https   *http.Server
 	flusher flusher
 
-	certs *certificates // nil: no TLS
-	auth  *authority    // nil: everybody may do everything
+	certs *certificates   // nil: no TLS
+	auth  *auth.Authority // nil: everybody may do everything
 
 	lookupLn   net.Listener // nil: off, and with it the two below
 	lookupHTTP *http.Server
@@ -73,7 +74,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	if s.certs, err = newCertificates(&s.opts); err != nil {
 		return nil, err
 	}
-	if s.auth, err = newAuthority(&s.opts.Auth); err != nil {
+	if s.auth, err = auth.Open(&s.opts.Auth); err != nil {
 		return nil, err
 	}
 	if err := s.listen(); err != nil {

@@ -243,7 +243,7 @@ func (c *conn) stats(topic string) clientStats {
 	}
 	c.link.Load().stats(&cs)
 	if l := c.login.Load(); l != nil {
-		cs.Authed, cs.AuthIdentity, cs.AuthIdentityURL = true, l.who.name, l.who.url
+		cs.Authed, cs.AuthIdentity, cs.AuthIdentityURL = true, l.who.Name(), l.who.URL()
 	}
 	c.targetsMu.Lock()
 	for name, t := range c.targets {

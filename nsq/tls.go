@@ -178,7 +178,7 @@ func (s *Server) Reload() error {
 		errs = append(errs, s.certs.reload())
 	}
 	if s.auth != nil {
-		err := s.auth.reload()
+		err := s.auth.Reload()
 		errs = append(errs, err)
 		if err == nil {
 			s.each((*conn).reconsider)

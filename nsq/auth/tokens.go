@@ -1,4 +1,4 @@
-package nsq
+package auth
 
 import (
 	"bytes"
@@ -16,19 +16,22 @@ import (
 const (
 	maxTokenFileBytes = 4 << 20
 	maxTokens         = 10_000
-	maxGrants         = 1000 // per token, and patterns per grant
+	maxGrants         = 1000 // per principal, and patterns per grant
 )
 
-// tokenFile is what was read at one time. Immutable.
+// tokenFile is a token file as it was read at one time. It is immutable, and its address is its identity: a principal of
+// another tokenFile is not current.
 type tokenFile struct{ tokens []token }
 
+// token is the hash of a secret, and whom the secret stands for.
 type token struct {
-	hash [sha256.Size]byte
-	who  *principal
+	hash      [sha256.Size]byte
+	principal *Principal
 }
 
-// find compares the secret's hash with every token's: how long that takes tells nothing of either.
-func (f *tokenFile) find(secret string) *principal {
+// find compares the secret's hash with that of every token, in constant time: a client that measures the answer learns
+// nothing of the hashes.
+func (f *tokenFile) find(secret string) *Principal {
 	hash := sha256.Sum256([]byte(secret))
 	at := -1
 	for i := range f.tokens {
@@ -37,7 +40,7 @@ func (f *tokenFile) find(secret string) *principal {
 	if at < 0 {
 		return nil
 	}
-	return f.tokens[at].who
+	return f.tokens[at].principal
 }
 
 // glob is a pattern for whole names: * is any run of characters, ? is one.
@@ -50,6 +53,7 @@ func (g glob) MatchString(name string) bool {
 
 func (g glob) matchesAll() bool { return g == "*" }
 
+// globs checks the patterns of one grant.
 func globs(patterns []string) ([]matcher, error) {
 	if len(patterns) > maxGrants {
 		return nil, fmt.Errorf("%d patterns are more than the %d that a grant may have", len(patterns), maxGrants)
@@ -64,6 +68,7 @@ func globs(patterns []string) ([]matcher, error) {
 	return out, nil
 }
 
+// tokenTOML is the file's syntax: see Options.File.
 type tokenTOML struct {
 	Token []struct {
 		Name   string `toml:"name"`
@@ -76,6 +81,7 @@ type tokenTOML struct {
 	} `toml:"token"`
 }
 
+// readTokens reads and checks the file of that name.
 func readTokens(name string) (*tokenFile, error) {
 	data, err := readPrivate(name)
 	if err != nil {
@@ -88,7 +94,7 @@ func readTokens(name string) (*tokenFile, error) {
 	return f, nil
 }
 
-// readPrivate reads a file that only its owner and group may touch. The check is of the file that was opened.
+// readPrivate reads a file that only its owner and group may use. It checks the file that it opened, not the name.
 func readPrivate(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -102,7 +108,8 @@ func readPrivate(name string) ([]byte, error) {
 	case !st.Mode().IsRegular() || st.Size() > maxTokenFileBytes:
 		return nil, fmt.Errorf("%s is not a regular file of at most %d bytes", name, maxTokenFileBytes)
 	case st.Mode().Perm()&0o007 != 0:
-		return nil, fmt.Errorf("%s may be used by everybody on this machine (mode %04o): chmod o= %s", name, st.Mode().Perm(), name)
+		return nil, fmt.Errorf(
+			"%s may be used by everybody on this machine (mode %04o): chmod o= %s", name, st.Mode().Perm(), name)
 	}
 	data := make([]byte, st.Size())
 	n, err := f.ReadAt(data, 0)
@@ -112,6 +119,7 @@ func readPrivate(name string) ([]byte, error) {
 	return data, nil
 }
 
+// parseTokens reads the file's text. Every name and every hash is there once, and every token has a grant.
 func parseTokens(data []byte) (*tokenFile, error) {
 	var in tokenTOML
 	d := toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields()
@@ -129,8 +137,8 @@ func parseTokens(data []byte) (*tokenFile, error) {
 			return nil, fmt.Errorf("token %d needs a name of its own, not %q", i+1, t.Name)
 		}
 		names[t.Name] = true
-		out := token{who: &principal{name: t.Name, file: f}}
-		// What stands there may be a token by mistake: no error shows it.
+		out := token{principal: &Principal{name: t.Name, file: f}}
+		// Somebody may have put the token itself there: no error shows the text.
 		if n, err := hex.Decode(out.hash[:], hashText(t.SHA256)); err != nil || n != sha256.Size || hashes[out.hash] {
 			return nil, fmt.Errorf("sha256 of token %q is not 64 hex digits that no other token has", t.Name)
 		}
@@ -140,9 +148,9 @@ func parseTokens(data []byte) (*tokenFile, error) {
 			if err != nil {
 				return nil, fmt.Errorf("a grant of token %q: %w", t.Name, err)
 			}
-			out.who.grants = append(out.who.grants, made)
+			out.principal.grants = append(out.principal.grants, made)
 		}
-		if n := len(out.who.grants); n == 0 || n > maxGrants {
+		if n := len(out.principal.grants); n == 0 || n > maxGrants {
 			return nil, fmt.Errorf("token %q has %d grants; it needs 1 to %d", t.Name, n, maxGrants)
 		}
 		f.tokens = append(f.tokens, out)
@@ -158,6 +166,7 @@ func hashText(s string) []byte {
 	return []byte(s)
 }
 
+// newGrant makes a grant of the file: it needs permissions and topics, and no channels means all.
 func newGrant(permissions, topics, channels []string) (g grant, err error) {
 	if g.permissions, err = parsePermissions(permissions); err != nil {
 		return g, err
@@ -175,7 +184,7 @@ func newGrant(permissions, topics, channels []string) (g grant, err error) {
 	return g, err
 }
 
-// tomlError says where, without what stands there.
+// tomlError says where the file is wrong, and nothing of what is written there.
 func tomlError(err error) error {
 	var missing *toml.StrictMissingError
 	if errors.As(err, &missing) && len(missing.Errors) > 0 {

@@ -1,4 +1,4 @@
-package nsq
+package auth
 
 import (
 	"context"
@@ -17,25 +17,31 @@ import (
 )
 
 const (
-	backendDialTimeout  = 2 * time.Second
-	maxBackendRequests  = 64 // at once to one server; more wait
-	maxBackendIdle      = 4
-	maxBackendBytes     = 1 << 20
-	maxBackendTTL       = 365 * 24 * time.Hour
-	backendIdleTimeout  = 90 * time.Second
-	backendHeaderAccept = "application/vnd.nsq; version=1.0"
+	// MaxAnswerBytes bounds the answer of an auth server.
+	MaxAnswerBytes = 1 << 20
+
+	// maxIdentityBytes bounds the identity and its URL in an answer: the rest is cut off.
+	maxIdentityBytes = 1024
+
+	maxAnswerTTL     = 365 * 24 * time.Hour
+	maxRequestCount  = 64 // at once to one server; more wait
+	maxIdleConnCount = 4  // to one server
+	idleConnTimeout  = 90 * time.Second
+	maxDialTimeout   = 2 * time.Second
+	acceptHeader     = "application/vnd.nsq; version=1.0"
 )
 
-// backend asks servers of NSQ's auth protocol.
-type backend struct {
+// servers asks servers of NSQ's auth protocol. It is immutable but for the client's idle connections, and any goroutine
+// may use it.
+type servers struct {
 	urls    []*url.URL
 	method  string
 	timeout time.Duration
 	client  *http.Client
 }
 
-// backendURL is where an address answers: /auth of a HOST:PORT, a URL as it is.
-func backendURL(address string) (*url.URL, error) {
+// serverURL is where the server of this address answers: /auth of a HOST:PORT, a URL as it is.
+func serverURL(address string) (*url.URL, error) {
 	if !strings.Contains(address, "://") {
 		if _, _, err := net.SplitHostPort(address); err != nil {
 			return nil, fmt.Errorf("nsq: %q is neither the HOST:PORT nor the URL of an auth server", address)
@@ -49,41 +55,41 @@ func backendURL(address string) (*url.URL, error) {
 	return u, nil
 }
 
-func newBackend(o *AuthOptions) (*backend, error) {
-	b := &backend{method: o.HTTPMethod, timeout: o.RequestTimeout}
+func newServers(o *Options) (*servers, error) {
+	s := &servers{method: o.HTTPMethod, timeout: o.RequestTimeout}
 	for _, a := range o.HTTPAddresses {
-		u, err := backendURL(a)
+		u, err := serverURL(a)
 		if err != nil {
 			return nil, err
 		}
-		b.urls = append(b.urls, u)
+		s.urls = append(s.urls, u)
 	}
-	b.client = &http.Client{
+	s.client = &http.Client{
 		Timeout: o.RequestTimeout,
-		// A redirect would carry the secret to where nobody configured it.
+		// A redirect would carry the secret to a server that nobody configured.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{ // no proxy either
-			DialContext:         (&net.Dialer{Timeout: min(backendDialTimeout, o.RequestTimeout)}).DialContext,
-			MaxConnsPerHost:     maxBackendRequests,
-			MaxIdleConnsPerHost: maxBackendIdle,
-			IdleConnTimeout:     backendIdleTimeout,
+		Transport: &http.Transport{ // without a proxy, for the same reason
+			DialContext:         (&net.Dialer{Timeout: min(maxDialTimeout, o.RequestTimeout)}).DialContext,
+			MaxConnsPerHost:     maxRequestCount,
+			MaxIdleConnsPerHost: maxIdleConnCount,
+			IdleConnTimeout:     idleConnTimeout,
 			TLSHandshakeTimeout: o.RequestTimeout,
 		},
 	}
-	return b, nil
+	return s, nil
 }
 
-// ask tries the servers from a random one on until one answers. Errors never hold the secret: those of net/http
-// show the URL, and in a GET the secret is part of it.
-func (b *backend) ask(ctx context.Context, c *credential) (*principal, error) {
+// ask asks the servers one after the other, starting at a random one, until one answers. Errors never hold the secret:
+// those of net/http show the URL, of which the secret is a part in a GET, so the URL is taken out.
+func (s *servers) ask(ctx context.Context, c *Credential) (*Principal, error) {
 	form := url.Values{
-		"remote_ip": {c.remoteIP}, "tls": {strconv.FormatBool(c.tls)}, "secret": {c.secret}, "common_name": {c.commonName},
+		"remote_ip": {c.RemoteIP}, "tls": {strconv.FormatBool(c.TLS)}, "secret": {c.Secret}, "common_name": {c.CommonName},
 	}
 	var errs []error
-	start := rand.IntN(len(b.urls))
-	for i := range b.urls {
-		u := b.urls[(start+i)%len(b.urls)]
-		p, err := b.askOne(ctx, u, form)
+	start := rand.IntN(len(s.urls))
+	for i := range s.urls {
+		u := s.urls[(start+i)%len(s.urls)]
+		p, err := s.askOne(ctx, u, form)
 		if err == nil {
 			return p, nil
 		}
@@ -96,9 +102,9 @@ func (b *backend) ask(ctx context.Context, c *credential) (*principal, error) {
 	return nil, fmt.Errorf("no auth server gave an answer: %w", errors.Join(errs...))
 }
 
-func (b *backend) askOne(ctx context.Context, to *url.URL, form url.Values) (*principal, error) {
+func (s *servers) askOne(ctx context.Context, to *url.URL, form url.Values) (*Principal, error) {
 	u, body := *to, ""
-	if b.method == http.MethodPost {
+	if s.method == http.MethodPost {
 		body = form.Encode()
 	} else {
 		if u.RawQuery != "" {
@@ -106,35 +112,35 @@ func (b *backend) askOne(ctx context.Context, to *url.URL, form url.Values) (*pr
 		}
 		u.RawQuery += form.Encode()
 	}
-	req, err := http.NewRequestWithContext(ctx, b.method, u.String(), strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, s.method, u.String(), strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	if body != "" {
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
-	req.Header.Set("Accept", backendHeaderAccept)
+	req.Header.Set("Accept", acceptHeader)
 	asked := time.Now()
-	reply, err := b.client.Do(req)
+	reply, err := s.client.Do(req)
 	if err != nil {
 		return nil, err
 	}
 	defer reply.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(reply.Body, maxBackendBytes+1))
+	data, err := io.ReadAll(io.LimitReader(reply.Body, MaxAnswerBytes+1))
 	switch {
 	case err != nil:
 		return nil, err
-	case len(data) > maxBackendBytes:
-		return nil, fmt.Errorf("the answer is larger than %d bytes", maxBackendBytes)
+	case len(data) > MaxAnswerBytes:
+		return nil, fmt.Errorf("the answer is larger than %d bytes", MaxAnswerBytes)
 	case reply.StatusCode == http.StatusForbidden || reply.StatusCode == http.StatusUnauthorized:
-		return nil, errBadSecret
+		return nil, ErrUnknownSecret
 	case reply.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("the answer has status %d", reply.StatusCode)
 	}
-	return parseBackend(data, asked)
+	return parseAnswer(data, asked)
 }
 
-// pattern is a server's: it matches anywhere in a name unless it says otherwise, as in nsqd.
+// pattern is a pattern of an auth server: it matches anywhere in a name unless it is anchored, as in nsqd.
 type pattern struct{ *regexp.Regexp }
 
 func (p pattern) matchesAll() bool {
@@ -145,6 +151,7 @@ func (p pattern) matchesAll() bool {
 	return false
 }
 
+// patterns compiles the patterns of one authorization.
 func patterns(exprs []string) ([]matcher, error) {
 	if len(exprs) > maxGrants {
 		return nil, fmt.Errorf("it has more than %d patterns in one authorization", maxGrants)
@@ -160,8 +167,9 @@ func patterns(exprs []string) ([]matcher, error) {
 	return out, nil
 }
 
-// parseBackend checks an answer as nsqd does; "admin" is a permission beyond nsqd's.
-func parseBackend(data []byte, asked time.Time) (*principal, error) {
+// parseAnswer checks an answer as nsqd does. The permission "admin" is one that nsqd does not have. asked is when the
+// question was sent: from then on the answer's ttl counts.
+func parseAnswer(data []byte, asked time.Time) (*Principal, error) {
 	var in struct {
 		TTL            int64  `json:"ttl"`
 		Identity       string `json:"identity"`
@@ -181,12 +189,13 @@ func parseBackend(data []byte, asked time.Time) (*principal, error) {
 	if len(in.Authorizations) > maxGrants {
 		return nil, fmt.Errorf("the answer has more than %d authorizations", maxGrants)
 	}
-	ttl := maxBackendTTL
-	if in.TTL < int64(maxBackendTTL/time.Second) {
+	ttl := maxAnswerTTL
+	if in.TTL < int64(maxAnswerTTL/time.Second) {
 		ttl = time.Duration(in.TTL) * time.Second
 	}
-	p := &principal{
-		name: in.Identity[:min(len(in.Identity), maxClientTextBytes)], url: in.IdentityURL[:min(len(in.IdentityURL), maxClientTextBytes)],
+	p := &Principal{
+		name:    in.Identity[:min(len(in.Identity), maxIdentityBytes)],
+		url:     in.IdentityURL[:min(len(in.IdentityURL), maxIdentityBytes)],
 		expires: asked.Add(ttl),
 	}
 	for _, a := range in.Authorizations {

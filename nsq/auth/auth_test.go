@@ -1,0 +1,143 @@
+package auth
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// grantJSON is an answer with one authorization.
+func grantJSON(ttl int, topic, channel string, permissions ...string) string {
+	b, _ := json.Marshal(map[string]any{
+		"ttl": ttl, "identity": "someone", "identity_url": "http://who", "authorizations": []any{
+			map[string]any{"topic": topic, "channels": []string{channel}, "permissions": permissions},
+		},
+	})
+	return string(b)
+}
+
+func hashOf(secret string) string {
+	h := sha256.Sum256([]byte(secret))
+	return hex.EncodeToString(h[:])
+}
+
+func writeTokens(t testing.TB, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(name, 0o640); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func tokenText(name, secret string, grants ...string) string {
+	text := fmt.Sprintf("[[token]]\nname = %q\nsha256 = %q\n", name, hashOf(secret))
+	for _, g := range grants {
+		text += "[[token.grant]]\n" + g + "\n"
+	}
+	return text
+}
+
+func TestTokenFileErrors(t *testing.T) {
+	grant := `permissions = ["publish"]` + "\n" + `topics = ["t"]`
+	for _, x := range []struct{ text, want string }{
+		{"token = 5 =", "not valid TOML at line 1"},
+		{"[[token]]\nname = \"a\"\nsecret = \"topsecret\"\n", "line 3 has an unknown key"},
+		{"[[token]]\nname = 5\nsha256 = \"topsecret\"\n", "not valid TOML at line 2"},
+		{tokenText("", "a", grant), "needs a name"},
+		{tokenText("a", "a", grant) + tokenText("a", "b", grant), "token 2 needs a name of its own"},
+		{tokenText("a", "a", grant) + tokenText("b", "a", grant), `sha256 of token "b"`},
+		{"[[token]]\nname = \"a\"\nsha256 = \"topsecret\"\n", `sha256 of token "a" is not 64 hex digits`},
+		{"[[token]]\nname = \"a\"\nsha256 = \"" + strings.Repeat("topsecret", 20)[:64] + "\"\n", `sha256 of token "a" is not 64 hex digits`},
+		{tokenText("a", "a"), "has 0 grants"},
+		{tokenText("a", "a", `permissions = ["fly"]`+"\n"+`topics = ["t"]`), `the permission "fly"`},
+		{tokenText("a", "a", `topics = ["t"]`), "needs permissions and topics"},
+		{tokenText("a", "a", `permissions = ["admin"]`), "needs permissions and topics"},
+		{tokenText("a", "a", `permissions = ["admin"]`+"\n"+`topics = ["[t"]`), `"[t" is no pattern`},
+		{tokenText("a", "a", `permissions = ["admin"]`+"\n"+`topics = [""]`), `"" is no pattern`},
+	} {
+		_, err := parseTokens([]byte(x.text))
+		if err == nil || !strings.Contains(err.Error(), x.want) || strings.Contains(err.Error(), "topsecret") {
+			t.Errorf("%s\ngives %v, want %s", x.text, err, x.want)
+		}
+	}
+	dir := t.TempDir()
+	open := filepath.Join(dir, "open.toml")
+	writeTokens(t, open, tokenText("a", "a", grant))
+	for _, mode := range []os.FileMode{0o644, 0o642, 0o641} {
+		if err := os.Chmod(open, mode); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readTokens(open); err == nil || !strings.Contains(err.Error(), "may be used by everybody") {
+			t.Errorf("mode %o: %v", mode, err)
+		}
+	}
+}
+
+// FuzzTokens: no file makes it fall over, and what it accepts knows nobody by an empty secret.
+func FuzzTokens(f *testing.F) {
+	f.Add([]byte(tokenText("a", "a", `permissions = ["admin"]`+"\n"+`topics = ["*"]`)))
+	f.Add([]byte("[[token]]\n[[token.grant]]\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		file, err := parseTokens(data)
+		if err == nil {
+			for i := range file.tokens {
+				if file.tokens[i].principal.file != file || len(file.tokens[i].principal.grants) == 0 {
+					t.Errorf("%+v", file.tokens[i])
+				}
+			}
+		}
+	})
+}
+
+// FuzzAuthAnswer: whatever a server answers, what is accepted has a time and patterns that work.
+func FuzzAuthAnswer(f *testing.F) {
+	f.Add([]byte(grantJSON(60, "^t$", ".*", "publish", "admin")))
+	f.Add([]byte(`{"ttl":9223372036854775807,"authorizations":[{}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		now := time.Now()
+		p, err := parseAnswer(data, now)
+		if err != nil {
+			return
+		}
+		if !p.expires.After(now) {
+			t.Errorf("%s expires at %v", data, p.expires)
+		}
+		for i := range p.grants {
+			if len(p.grants[i].topics) != 1 {
+				t.Errorf("%+v", p.grants[i])
+			}
+		}
+		p.Allows(Publish, "t", "")
+		p.AllowsNode()
+	})
+}
+
+// However many secrets come, the cache keeps to its bound; principals that are not current go first.
+func TestCacheIsBounded(t *testing.T) {
+	a, err := Open(&Options{HTTPAddresses: []string{"127.0.0.1:1"}, HTTPMethod: "GET", RequestTimeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := Credential{Secret: "the last"}
+	for i := range maxCachedSecrets + 100 {
+		c, p := Credential{Secret: strings.Repeat("s", i)}, &Principal{} // has expired
+		if i == maxCachedSecrets-1 {
+			c, p = last, &Principal{expires: time.Now().Add(time.Hour)}
+		}
+		a.remember(c.key(), p)
+	}
+	if k := len(a.cache); k > maxCachedSecrets {
+		t.Errorf("%d secrets are remembered", k)
+	}
+	if a.cache[last.key()] == nil {
+		t.Error("a principal that is current went before others that are not")
+	}
+}
