@@ -351,9 +351,9 @@ func TestSegmentRefusedForAWhile(t *testing.T) {
 		body := fmt.Sprintf("m%d/%s", len(acked), make([]byte, 1000))
 		acked[publish(t, topic, body)[0]] = body
 	}
-	eventually(t, "a segment was refused again", func() bool {
+	eventually(t, "a segment was refused again and again", func() bool { // each round of the flusher tries twice
 		put()
-		return refused() >= 3
+		return refused() >= 6
 	})
 	put()
 	disk.ClearRules()
