@@ -90,7 +90,7 @@ const (
 	MsgAck                   // Position, Offset, Committed, Damaged: all below Position is durable here, in this epoch
 	MsgGap                   // Position, Offset: the end of this log, and something behind it is missing; go on from there
 	MsgReject                // Code, Position: nothing was done
-	MsgResync                // Position: there is no exchange (any more); probe. Request names the frame that said so, or 0
+	MsgResync                // Position: there is no exchange; probe me. Request names the frame that said so, or 0
 	MsgFetch                 // Position, Until: send these batches again, mine are damaged
 	MsgRange                 // Position, Until, Start, Batches: the answer to Fetch, perhaps less of it
 )
