@@ -61,6 +61,8 @@ type clusterNode struct {
 	began time.Time
 	awake time.Duration // Host.Awake at began
 	lease atomic.Int64  // until when this node may serve, by now()
+	// leaseBegan is since when it had leases without a gap, by now(). extend stores it.
+	leaseBegan atomic.Int64
 
 	ctx     context.Context // ends when the engine closes
 	cancel  context.CancelFunc
@@ -221,8 +223,13 @@ func (cn *clusterNode) imports() (all []meta.ImportedTopic) {
 	return all
 }
 
+// extend takes a lease from the store; until is by now(). If the last one is over, the store may have seen it end: a new
+// span of service begins. leaseBegan is stored first, so that whoever sees the new lease sees where it began.
 func (cn *clusterNode) extend(until int64) {
 	for old := cn.lease.Load(); until > old; old = cn.lease.Load() {
+		if now := cn.now(); now >= old {
+			cn.leaseBegan.Store(now)
+		}
 		if cn.lease.CompareAndSwap(old, until) {
 			return
 		}

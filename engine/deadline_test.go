@@ -3,6 +3,8 @@ package engine
 import (
 	"testing"
 	"time"
+
+	"penstock/replicate/wire"
 )
 
 // A delivery through another node may be handed over for as long as the leader said, and while the client's node has a lease; and no leader lets it be handed over
@@ -43,7 +45,60 @@ func TestDeadlineEndsWithTheLease(t *testing.T) {
 	if h := s.heldHead(); h.HoldMs != uint32(remoteHoldTime.Milliseconds()) || d.Passed() {
 		t.Errorf("with a new lease it may be handed over for %d ms", h.HoldMs)
 	}
+	if d := cn.deadline(&wire.HeldHead{Stamp: uint64(cn.now()), HoldMs: 2000}); d.Passed() {
+		t.Error("what was sent after the new lease began is over at once")
+	}
 	if (&Deadline{}).Passed() {
 		t.Error("what may always be handed over is over")
 	}
 }
+
+// A node stood still for longer than its lease, and gets a new one before it reads what lay in its sockets. The store saw
+// the lease end, so the next leader did not wait for this node: nothing that was sent before may be handed over, neither
+// with a deadline that is not over yet nor from a leader that knew nothing of deadlines.
+//
+// Seed 2629847.
+func TestNothingOldIsHandedOverAfterALapse(t *testing.T) {
+	c := newClockHost()
+	cn := bareReplica().cn
+	cn.e.host = c
+	cn.remotes.init(cn)
+	cn.forward = newForwarder(cn)
+	cn.extend(cn.now() + int64(time.Second))
+	head := wire.HeldHead{Stamp: uint64(cn.now()), HoldMs: 2000}
+	early := cn.deadline(&head)
+	l := &leg{begun: cn.now(), active: true}
+	if cn.lapsed(l.begun) || early.Passed() {
+		t.Fatal("it is over at once")
+	}
+	cn.extend(cn.now() + int64(1500*time.Millisecond))
+	if c.pass(1200 * time.Millisecond); cn.lapsed(l.begun) {
+		t.Error("a lease that was extended in time is taken for a new one")
+	}
+	c.pass(400 * time.Millisecond) // it stood still, and the lease ended
+	cn.extend(cn.now() + int64(time.Second))
+	if !early.Passed() {
+		t.Error("a delivery that waited for the client is handed over after the lapse")
+	}
+	if d := cn.deadline(&head); !d.Passed() {
+		t.Error("a delivery that lay in a socket is handed over after the lapse")
+	}
+
+	sink := &countingSink{}
+	cn.self.ID = 1
+	r := &remoteConsumer{rs: &cn.remotes, t: &Topic{e: cn.e, name: "t"}, sink: sink, answered: make(chan struct{})}
+	l.r, l.node = r, 1 // itself: its frames go through a queue
+	cn.remotes.shut = true
+	r.legs, r.credit.legs = []*leg{l}, []*creditLeg{&l.creditLeg}
+	frame := wire.AppendDelivered(nil, &wire.Delivered{ID: 7, Attempts: 1, Body: []byte("old")})
+	if err := r.handleDeliver(l, frame); err != nil || sink.n != 0 || len(r.legs) != 0 {
+		t.Errorf("%v: %d messages handed over after the lapse, %d legs left; want none", err, sink.n, len(r.legs))
+	}
+}
+
+// countingSink counts what it gets.
+type countingSink struct{ n int }
+
+func (s *countingSink) Deliver(*Delivery) bool { s.n++; return true }
+func (s *countingSink) Flush()                 {}
+func (s *countingSink) Closed(error)           {}

@@ -69,7 +69,9 @@ type leg struct {
 	r        *remoteConsumer
 	node     replicate.NodeID
 	id       uint64
-	first    bool // Subscribe waits for its answer
+	begun    int64 // when it was asked for, by now()
+	stamped  bool  // the leader knew of deadlines before it was asked: deliveries of an ordered channel come with one
+	first    bool  // Subscribe waits for its answer
 	active   bool
 	ops      []byte // Consume entries that were not sent
 	owed     int    // bytes taken from it and not given back
@@ -192,13 +194,16 @@ func (r *remoteConsumer) followLeaders(leaders []replicate.NodeID) {
 // subscribeAt asks a leader; mu is held. If it cannot be asked now, the next tick tries again.
 func (r *remoteConsumer) subscribeAt(node replicate.NodeID) {
 	rs := r.rs
-	l := &leg{r: r, node: node}
+	l := &leg{r: r, node: node, begun: rs.cn.now(), stamped: rs.cn.e.Level() >= heldLevel}
+	if !l.stamped && !rs.cn.leased() {
+		return // handleDeliver would drop what comes
+	}
 	rs.mu.Lock()
 	rs.next++
 	l.id = rs.next
 	rs.legs[l.id] = l
 	rs.mu.Unlock()
-	if rs.cn.e.Level() >= heldLevel {
+	if l.stamped {
 		rs.sendStamp(node)
 	}
 	f := netproto.Frame{Type: netproto.TypeSubscribe, Request: l.id, Head: wire.AppendSubscribe(nil, &r.ask)}

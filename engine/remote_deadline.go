@@ -20,8 +20,11 @@ import (
 //	handed over only before s+h    ◄──── DeliverHeld ── s, h; the message goes elsewhere only after r+h, or when it came back
 //
 // The clocks are each node's own, and only spans are compared: s is before r, so s+h at the client's node is before r+h at the leader, however long the frame
-// was on its way and whenever the client's node looks at it. h is never beyond the leader's lease, nor is anything handed over without a lease of the
-// client's node: of a node whose lease the store saw end, nothing comes.
+// was on its way and whenever the client's node looks at it. h is never beyond the leader's lease.
+//
+// A new leader does not wait for a node whose lease the store saw end (fence). So nothing is handed over without a lease
+// of the client's node, nor with one that began after s: that node may have stood still, found its lease over and got a
+// new one before it read the frame (lapsed, held).
 const (
 	// remoteHoldTime is the longest that a delivery of an ordered channel may be on its way through another node, and so the longest that a message waits
 	// for one that was lost with its connection.
@@ -55,6 +58,21 @@ func (d *Deadline) IsZero() bool { return d.Clock == nil }
 
 // Over implements DeadlineClock: at is by now(), and without a lease nothing is handed over.
 func (cn *clusterNode) Over(at int64) bool { return cn.now() >= at || !cn.leased() }
+
+// lapsed says that this node has no lease, or had none at some time after since, which is by now(): the store may have
+// seen its lease end, and leaders do not wait for what was on its way to it then.
+func (cn *clusterNode) lapsed(since int64) bool { return !cn.leased() || since < cn.leaseBegan.Load() }
+
+// deadline is until when a delivery that begins with head may be handed over. It is never beyond the lease of now: a
+// later one may follow a gap in which this node does not ask.
+func (cn *clusterNode) deadline(head *wire.HeldHead) Deadline {
+	lease := cn.lease.Load()
+	at := int64(head.Stamp) + int64(head.HoldMs)*int64(time.Millisecond)
+	if cn.lapsed(int64(head.Stamp)) {
+		at = 0
+	}
+	return Deadline{Clock: cn, At: min(at, lease)}
+}
 
 // RemoteStats count what happened to deliveries of ordered channels through this node, since it started.
 type RemoteStats struct {

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"time"
-
 	"penstock/replicate/wire"
 )
 
@@ -12,6 +10,14 @@ import (
 func (r *remoteConsumer) handleDeliver(l *leg, p []byte) error {
 	r.mu.Lock()
 	if r.ended || !l.active {
+		r.mu.Unlock()
+		return nil
+	}
+	// A leader that knows nothing of deadlines sends those of an ordered channel in the same way as all others.
+	if !l.stamped && r.rs.cn.lapsed(l.begun) {
+		r.rs.counts.expired.Add(1)
+		r.unsubscribeAt(l) // the next tick subscribes anew
+		r.share()
 		r.mu.Unlock()
 		return nil
 	}
@@ -76,7 +82,8 @@ func (r *remoteConsumer) handleDeliverHeld(l *leg, p []byte) error {
 	if err != nil {
 		return err
 	}
-	until := Deadline{Clock: r.rs.cn, At: int64(head.Stamp) + int64(head.HoldMs)*int64(time.Millisecond), l: l}
+	until := r.rs.cn.deadline(&head)
+	until.l = l
 	r.mu.Lock()
 	if r.ended || !l.active {
 		r.mu.Unlock()
