@@ -43,19 +43,12 @@ type committer struct {
 // groupWork is what one group carries; its slices keep their memory from group to group.
 type groupWork struct {
 	batches  []batchWork
-	puts     []*Put
+	puts     []putList // one for each batch of a single node
 	deferred []core.DeferredMessage
 	touched  []*partition // with new messages, each once in a row
-	gates    []gateRef    // of the puts, each once in a row
 	cuts     []*logCut
 	waiters  int // goroutines that Durable answered
 	sealed   int // puts that were sealed into the group, those of replicated partitions included
-}
-
-// gateRef names a gate of a partition.
-type gateRef struct {
-	part  *partition
-	index int8
 }
 
 type batchWork struct {
@@ -167,10 +160,10 @@ func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
 	}
 	for {
 		l := pt.drain()
-		if l.head == nil {
+		if l.empty() {
 			return true
 		}
-		if c.sealList(pt, g, w, &l); l.head != nil {
+		if c.sealList(pt, g, w, &l); !l.empty() {
 			pt.prepend(l)
 			return false
 		}
@@ -179,40 +172,35 @@ func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
 
 // sealList seals what it can of l and leaves the rest in it.
 func (c *committer) sealList(pt *partition, g *clog.Group, w *groupWork, l *putList) {
-	for l.head != nil && w.sealed < maxGroupPuts {
-		before := len(w.puts)
+	for !l.empty() && w.sealed < maxGroupPuts {
 		r := c.nextRun(pt, g, w, l)
 		if r.n == 0 {
 			continue // all were refused
 		}
 		first, dst := c.reserve(pt, g, w, &r)
 		if dst == nil {
-			clear(w.puts[before:])
-			w.puts = w.puts[:before]
+			l.prepend(r.puts)
 			if first == core.PurposeData || !c.sealInternal(pt, g, w, first, r.bytes) {
 				return
 			}
 			continue
 		}
-		l.head = r.rest
-		l.bytes -= r.putBytes
-		if l.head == nil {
-			l.tail = nil
-		}
 		w.sealed += r.n
 		c.seal(pt, g, w, &r, dst)
+		if !r.puts.empty() { // else the replica answers them
+			w.puts = append(w.puts, r.puts)
+		}
 	}
 }
 
-// run is what the next batch of a partition consists of: consecutive puts of its inbox, the last n of the group's.
+// run is what the next batch of a partition consists of: consecutive puts of its inbox.
 type run struct {
-	n         int
+	puts      putList
+	n         int // puts
 	count     uint32
-	bytes     int   // of the whole batch, header included
-	putBytes  int64 // what the puts count for in the inbox
-	headers   int   // bytes that headers add to the records
-	delayed   int   // messages with a delay
-	rest      *Put  // the put behind the run
+	bytes     int // of the whole batch, header included
+	headers   int // bytes that headers add to the records
+	delayed   int // messages with a delay
 	placement core.Placement
 	flags     segment.Flags
 	special   *specialPut // of the one put that stands alone
@@ -229,15 +217,13 @@ func (r *run) bodyBytes() uint64 {
 	return uint64(r.bytes - segment.HeaderBytes - r.headers - int(r.count)*segment.RecordSize(0, 0))
 }
 
-// nextRun appends the next run to w.puts: messages coalesce into one batch as long as they fit; control entries and
+// nextRun takes the next run out of l: messages coalesce into one batch as long as they fit; control entries and
 // sealed batches stand alone. Puts that may not be stored any more are taken out of the list and answered.
 func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putList) (r run) {
 	free := min(g.Free(), segment.MaxBatchBytes, c.e.clog.MaxPayloadBytes())
 	refused, room := c.admit(pt, false), c.quotaRoom(pt)
 	r.bytes = segment.HeaderBytes
-	var last *Put
-	for p := l.head; p != nil; p = r.rest {
-		r.rest = p.next
+	for p := l.head; p != nil; p = l.head {
 		err := c.refusal(pt, p, refused)
 		if err == nil && c.overQuota(room, &r, p) {
 			err = ErrQuota
@@ -246,31 +232,28 @@ func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putLi
 			err = ErrStateFull
 		}
 		if err != nil {
-			l.remove(last, p)
-			p.answer(0, err)
+			l.pop().answer(err)
 			continue
 		}
 		if p.special != nil && p.special.inspect != nil {
-			l.remove(last, p)
+			l.pop()
 			p.special.inspect()
-			p.answer(0, nil)
+			p.answer(nil)
 			continue
 		}
 		if p.special != nil && r.n == 0 {
-			w.puts = append(w.puts, p)
-			r.n, r.special, r.putBytes = 1, p.special, int64(p.bytes)
+			r.puts.push(l.pop())
+			r.n, r.special = 1, p.special
 			c.measureSpecial(pt, &r)
 			return r
 		}
 		if p.special != nil || r.n > 0 && r.bytes+p.bytes > free || w.sealed+r.n == maxGroupPuts {
-			r.rest = p
 			return r
 		}
-		w.puts = append(w.puts, p)
+		r.puts.push(l.pop())
 		r.n++
 		r.count += uint32(len(p.Messages))
 		r.bytes += p.bytes
-		r.putBytes += int64(p.bytes)
 		if p.deferMs != 0 {
 			r.flags |= segment.FlagDefer
 			r.delayed += len(p.Messages)
@@ -279,23 +262,8 @@ func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putLi
 			r.flags |= segment.FlagHeaders
 			r.headers += p.headerBytes
 		}
-		last = p
 	}
 	return r
-}
-
-// remove takes p, which stands behind prev (nil: at the head), out of the list.
-func (l *putList) remove(prev, p *Put) {
-	if prev == nil {
-		l.head = p.next
-	} else {
-		prev.next = p.next
-	}
-	if l.tail == p {
-		l.tail = prev
-	}
-	l.bytes -= int64(p.bytes)
-	p.next = nil
 }
 
 // refusal is why p may not be stored, or nil. refused is what the machine says about messages now.
@@ -377,7 +345,6 @@ func (pt *partition) clogPlacement(p *core.Placement) clog.Placement {
 
 // seal encodes the run into dst.
 func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst []byte) {
-	puts := w.puts[len(w.puts)-r.n:]
 	if r.delayed > 0 { // a put may have come after the group was begun; its delay must not count from before that
 		c.nowNs = c.e.now().UnixNano()
 	}
@@ -385,13 +352,13 @@ func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst
 	deferFrom := len(w.deferred)
 	switch own := r.special; {
 	case own == nil:
-		c.encodeRecords(w, puts, pt.number, r, dst)
+		c.encodeRecords(w, pt.number, r, dst)
 	case own.tombstone:
 		own.release = c.e.flusher.pinFiles() // not before: a full log could not take it
 		return
 	case own.sealed != nil:
 		copy(dst, own.sealed)
-		puts[0].First = core.MakeID(pt.number, r.placement.FirstID)
+		r.puts.head.First = core.MakeID(pt.number, r.placement.FirstID)
 		crc := segment.Stamp(dst, r.placement.Position, r.placement.FirstID, r.placement.Epoch, c.stampNs(pt), r.placement.PrevCRC)
 		c.noteAppended(pt, g, w, r, dst, crc, core.PurposeData)
 		pt.fold.Publish(r.placement.FirstID, r.count)
@@ -436,12 +403,12 @@ func (c *committer) stampNs(pt *partition) int64 {
 
 func ceilMs(ns int64) int64 { return (ns + int64(time.Millisecond) - 1) / int64(time.Millisecond) }
 
-func (c *committer) encodeRecords(w *groupWork, puts []*Put, partition uint32, r *run, dst []byte) {
+func (c *committer) encodeRecords(w *groupWork, partition uint32, r *run, dst []byte) {
 	out := dst[segment.HeaderBytes:segment.HeaderBytes]
 	id := r.placement.FirstID
 	nowMs := ceilMs(c.nowNs) // rounded up: nothing is due early
 	var rec segment.Record
-	for _, p := range puts {
+	for p := r.puts.head; p != nil; p = p.next {
 		p.First = core.MakeID(partition, id)
 		rec.Defer = p.deferMs
 		for i, m := range p.Messages {

@@ -41,7 +41,10 @@ func (c *committer) Durable(g *clog.Group) {
 		}
 	}
 	failpoint.Pass("engine/before-answer")
-	c.answer(w)
+	for i := range w.puts {
+		w.puts[i].committed()
+		w.waiters += w.puts[i].answer(nil)
+	}
 	failpoint.Pass("engine/after-answer")
 	for i, pt := range w.touched {
 		w.touched[i] = nil
@@ -64,33 +67,6 @@ func (c *committer) Durable(g *clog.Group) {
 	}
 }
 
-// answer tells everybody whose puts are in the group.
-func (c *committer) answer(w *groupWork) {
-	for i, p := range w.puts {
-		w.puts[i] = nil
-		p.next = nil
-		if p.special != nil && p.special.onCommit != nil {
-			p.special.onCommit(p)
-		}
-		p.Err = nil
-		if p.waits {
-			w.waiters++
-		}
-		if p.gate == nil {
-			p.Done(p)
-			continue
-		}
-		if n := len(w.gates); n == 0 || w.gates[n-1] != (gateRef{p.part, p.gateIndex}) {
-			w.gates = append(w.gates, gateRef{p.part, p.gateIndex})
-		}
-		p.answered.Store(true) // the waiter may be gone from here on
-	}
-	for _, cr := range w.gates {
-		cr.part.openGate(cr.index)
-	}
-	w.gates = w.gates[:0]
-}
-
 // Failed poisons every partition: nothing in flight or waiting will be stored.
 func (c *committer) Failed(err error) {
 	e := c.e
@@ -98,8 +74,8 @@ func (c *committer) Failed(err error) {
 	why := e.refusal()
 	for i := range c.slots {
 		w := &c.slots[i]
-		for _, p := range w.puts {
-			p.answer(0, why)
+		for i := range w.puts {
+			w.puts[i].answer(why)
 		}
 		w.puts, w.batches, w.cuts = nil, nil, nil
 	}

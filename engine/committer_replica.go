@@ -22,7 +22,7 @@ func (c *committer) sealReplica(pt *partition, g *clog.Group, w *groupWork) bool
 			pt.prependAndStayReady(l)
 			return false
 		}
-		if l.head == nil {
+		if l.empty() {
 			return true
 		}
 		if l.head.special == nil || !l.head.special.tombstone { // a deleted topic's tombstone is this node's own business
@@ -37,7 +37,7 @@ func (c *committer) sealReplica(pt *partition, g *clog.Group, w *groupWork) bool
 				return true
 			}
 		}
-		if c.sealList(pt, g, w, &l); l.head != nil {
+		if c.sealList(pt, g, w, &l); !l.empty() {
 			pt.prepend(l)
 			return false
 		}
@@ -49,7 +49,7 @@ var errPipelined = errors.New("engine: batches are on their way to the followers
 
 // prependAndStayReady is giveBack of a list that may be empty.
 func (pt *partition) prependAndStayReady(l putList) {
-	if l.head != nil {
+	if !l.empty() {
 		pt.prepend(l)
 		return
 	}
@@ -174,18 +174,7 @@ func (c *committer) startReplication(pt *partition, w *groupWork, r *run, deferr
 	if len(deferred) != 0 {
 		p.deferred = append(p.deferred, deferred...)
 	}
-	if r.n > 0 {
-		puts := w.puts[len(w.puts)-r.n:]
-		for i, put := range puts {
-			put.next = nil
-			if i > 0 {
-				puts[i-1].next = put
-			}
-		}
-		p.head, p.tail = puts[0], puts[len(puts)-1]
-		clear(puts)
-		w.puts = w.puts[:len(w.puts)-r.n]
-	}
+	p.puts = r.puts.take()
 	rep.pending.push(&p)
 	h := segment.Header{}
 	if err := h.Decode(b.slice.Data); err != nil {

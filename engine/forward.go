@@ -75,7 +75,7 @@ func (f *forwarder) lane(pt *partition) *lane {
 
 // removeIdle forgets a lane that is empty: from then on puts of a partition that this node leads go to its inbox.
 func (f *forwarder) removeIdle(l *lane) {
-	if l.waiting.head == nil && l.inFlight == 0 && !l.frozen && f.lanes[l.pt] == l {
+	if l.waiting.empty() && l.inFlight == 0 && !l.frozen && f.lanes[l.pt] == l {
 		delete(f.lanes, l.pt)
 		l.pt.rep.parked.Store(false)
 	}
@@ -102,7 +102,7 @@ func (f *forwarder) enqueue(pt *partition, p *Put) error {
 	l := f.lane(pt)
 	l.high++
 	p.order = l.high
-	l.insert(p)
+	l.waiting.insert(p)
 	announce := f.flush(l)
 	f.mu.Unlock()
 	if announce {
@@ -111,38 +111,10 @@ func (f *forwarder) enqueue(pt *partition, p *Put) error {
 	return nil
 }
 
-// insert puts p into its place among what waits, most often the last.
-func (l *lane) insert(p *Put) {
-	p.next = nil
-	switch tail := l.waiting.tail; {
-	case l.waiting.head == nil:
-		l.waiting.head, l.waiting.tail = p, p
-	case tail.order < p.order:
-		tail.next, l.waiting.tail = p, p
-	case p.order < l.waiting.head.order:
-		p.next, l.waiting.head = l.waiting.head, p
-	default:
-		q := l.waiting.head
-		for q.next.order < p.order {
-			q = q.next
-		}
-		p.next, q.next = q.next, p
-	}
-}
-
-func (l *lane) popWaiting() *Put {
-	p := l.waiting.head
-	if l.waiting.head = p.next; l.waiting.head == nil {
-		l.waiting.tail = nil
-	}
-	p.next = nil
-	return p
-}
-
 // flush sends what can be sent, or moves it to this node's inbox, and reports whether it did that: then the caller announces it. mu is held.
 func (f *forwarder) flush(l *lane) (announce bool) {
 	defer f.removeIdle(l)
-	for l.waiting.head != nil && !l.frozen && !l.broken {
+	for !l.waiting.empty() && !l.frozen && !l.broken {
 		if !l.pt.rep.leads.Load() {
 			if !f.trySend(l) {
 				return announce
@@ -152,16 +124,13 @@ func (f *forwarder) flush(l *lane) (announce bool) {
 		if l.inFlight > 0 {
 			return announce // what was sent to the leader before is not answered yet
 		}
-		p := l.waiting.head
-		next, order := p.next, p.order
+		p := l.waiting.pop()
+		size := int64(p.bytes)                     // once it is in the inbox it may be answered at any time
 		if err := l.pt.tryEnqueue(p); err != nil { // it is full, or leads no more: the next tick tries again
-			p.next, p.order = next, order
+			l.waiting.pushFront(p)
 			return announce
 		}
-		if l.waiting.head = next; next == nil {
-			l.waiting.tail = nil
-		}
-		f.bytes -= int64(p.bytes)
+		f.bytes -= size
 		announce = true
 	}
 	return announce
@@ -186,7 +155,7 @@ func (f *forwarder) trySend(l *lane) bool {
 		buf.Release()
 		return false
 	}
-	l.popWaiting()
+	l.waiting.pop()
 	l.to, p.to = to, to
 	l.inFlight++
 	return true
@@ -225,33 +194,24 @@ func (f *forwarder) sorted() []*lane {
 // tick also answers what has waited too long.
 func (f *forwarder) tick() {
 	now := f.cn.e.now().UnixNano()
-	var expired replicaOutput
+	var expired putList
 	f.mu.Lock()
 	for _, l := range f.sorted() {
-		waiting := l.waiting
-		l.waiting = putList{}
-		for p := waiting.head; p != nil; {
-			next := p.next
-			if p.deadline < now {
-				f.bytes -= int64(p.bytes)
-				p.next = nil
-				expired.add(p, p)
-			} else {
-				l.insert(p)
-			}
-			p = next
-		}
+		late := l.waiting.takeIf(func(p *Put) bool { return p.deadline < now })
+		f.bytes -= late.bytes
+		expired.append(late)
 		f.removeIdle(l)
 	}
 	unknown := f.removeInFlight(func(p *Put) bool { return p.deadline < now })
 	f.mu.Unlock()
-	answerAll(expired.done, ErrNoLeader)
-	answerAll(unknown, ErrUnknown)
+	expired.answer(ErrNoLeader)
+	unknown.answer(ErrUnknown)
 	f.wake()
 }
 
-// removeInFlight forgets the puts on the way that which chooses, and returns them as a chain, the first one sent first; mu is held.
-func (f *forwarder) removeInFlight(which func(*Put) bool) (chain *Put) {
+// removeInFlight forgets the puts on the way that which chooses, and returns them, the first one sent first; mu is
+// held.
+func (f *forwarder) removeInFlight(which func(*Put) bool) (puts putList) {
 	var ids []uint64
 	for id, p := range f.inFlight {
 		if which(p) {
@@ -259,14 +219,14 @@ func (f *forwarder) removeInFlight(which func(*Put) bool) (chain *Put) {
 		}
 	}
 	slices.Sort(ids)
-	for _, id := range slices.Backward(ids) {
+	for _, id := range ids {
 		p := f.inFlight[id]
 		delete(f.inFlight, id)
 		f.bytes -= int64(p.bytes)
 		f.completeOne(f.lanes[p.part])
-		p.next, chain = chain, p
+		puts.push(p)
 	}
-	return chain
+	return puts
 }
 
 // completeOne counts one that is not on its way any more; mu is held.
@@ -280,37 +240,26 @@ func (f *forwarder) completeOne(l *lane) {
 	}
 }
 
-// answerAll ends a chain of puts that were not stored, or may have been.
-func answerAll(chain *Put, err error) {
-	for p := chain; p != nil; {
-		next := p.next
-		p.next = nil
-		p.answer(0, err)
-		p = next
-	}
-}
-
 // peerLost ends what was sent to a node and not answered: it may be stored there.
 func (f *forwarder) peerLost(node replicate.NodeID) {
 	f.refusals.removeNode(node)
 	f.mu.Lock()
 	unknown := f.removeInFlight(func(p *Put) bool { return p.to == node })
 	f.mu.Unlock()
-	answerAll(unknown, ErrUnknown)
+	unknown.answer(ErrUnknown)
 }
 
 func (f *forwarder) close() {
-	var waiting replicaOutput
+	var waiting putList
 	f.mu.Lock()
 	f.closed = true
 	for _, l := range f.sorted() {
-		waiting.add(l.waiting.head, l.waiting.tail)
-		l.waiting = putList{}
+		waiting.append(l.waiting.take())
 	}
 	unknown := f.removeInFlight(func(*Put) bool { return true })
 	f.mu.Unlock()
-	answerAll(waiting.done, ErrClosed)
-	answerAll(unknown, ErrUnknown)
+	waiting.answer(ErrClosed)
+	unknown.answer(ErrUnknown)
 }
 
 // handleAck takes the leader's answer.
@@ -325,7 +274,7 @@ func (f *forwarder) handleAck(from replicate.NodeID, fr *netproto.Received) {
 	l := f.lanes[p.part]
 	status := fr.Header.Status
 	if status == netproto.StatusNotLeader || status == netproto.StatusFull || status == netproto.StatusClosed {
-		l.insert(p) // nothing was stored: it goes to whoever leads next, or again, when the run is over
+		l.waiting.insert(p) // nothing was stored: it goes to whoever leads next, or again, when the run is over
 		l.broken = true
 		f.completeOne(l)
 		f.mu.Unlock()
@@ -333,16 +282,17 @@ func (f *forwarder) handleAck(from replicate.NodeID, fr *netproto.Received) {
 	}
 	f.bytes -= int64(p.bytes)
 	f.completeOne(l)
-	announce := l.waiting.head != nil && f.flush(l)
+	announce := !l.waiting.empty() && f.flush(l)
 	f.mu.Unlock()
 	if announce {
 		l.pt.announce(false)
 	}
 	if status == netproto.StatusOK {
-		p.answer(ID(binary.LittleEndian.Uint64(fr.Payload)), nil)
+		p.First = ID(binary.LittleEndian.Uint64(fr.Payload))
+		p.answer(nil)
 		return
 	}
-	p.answer(0, reasonOf(fr.Payload[8]))
+	p.answer(reasonOf(fr.Payload[8]))
 }
 
 // freeze makes puts of pt wait until reroute has moved the inbox before them.
@@ -355,44 +305,37 @@ func (f *forwarder) freeze(pt *partition) {
 // reroute moves what waits in an inbox that is this node's no more to the node that leads now. Nothing of it was stored.
 func (cn *clusterNode) reroute(pt *partition) {
 	f := cn.forward
-	var controls, refused, back replicaOutput
+	var controls, refused, back putList
 	inbox := pt.drainForReroute()
 	f.mu.Lock()
 	l := f.lane(pt)
-	count := uint64(0)
-	for p := inbox.head; p != nil; p = p.next {
-		count++
-	}
-	l.low -= count
+	l.low -= uint64(inbox.count())
 	order := l.low
-	for p := inbox.head; p != nil; {
-		next := p.next
-		p.next = nil
+	for p := inbox.pop(); p != nil; p = inbox.pop() {
 		order++
 		switch {
 		case p.control():
-			controls.add(p, p)
+			controls.push(p)
 		case f.closed:
-			refused.add(p, p)
+			refused.push(p)
 		case p.to == cn.self.ID:
-			back.add(p, p) // it goes from where it came from: this node may hear of the new leader last, and end first
+			back.push(p) // it goes from where it came from: this node may hear of the new leader last, and end first
 		default:
 			if p.deadline == 0 {
 				p.deadline = cn.e.now().Add(cn.e.opts.PublishTimeout).UnixNano()
 			}
 			p.order = order
 			f.bytes += int64(p.bytes)
-			l.insert(p)
+			l.waiting.insert(p)
 		}
-		p = next
 	}
 	l.frozen = false
 	announce := f.flush(l)
 	f.removeIdle(l)
 	f.mu.Unlock()
-	answerAll(controls.done, ErrNoLeader)
-	answerAll(back.done, ErrNoLeader)
-	answerAll(refused.done, ErrClosed)
+	controls.answer(ErrNoLeader)
+	back.answer(ErrNoLeader)
+	refused.answer(ErrClosed)
 	if announce {
 		pt.announce(false)
 	}

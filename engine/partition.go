@@ -22,9 +22,8 @@ type partition struct {
 	log    *segment.Log
 
 	mu           sync.Mutex
-	head, tail   *Put
-	waiting      int64           // bytes in the inbox
-	reported     int64           // of them, counted in the engine's sum
+	inbox        putList
+	reported     int64           // bytes of the inbox that the engine's sum counts
 	ready        bool            // in the engine's ready list or in the committer's hands
 	pipelined    bool            // what is in the inbox waits for the batches before it: a commit tells the committer, and puts need not
 	closed       error           // no more puts,
@@ -84,7 +83,7 @@ func (cn *clusterNode) forwardPut(pt *partition, p *Put) error {
 	if p.control() {
 		return ErrNoLeader
 	}
-	p.next, p.seq, p.gateIndex, p.gate = nil, 0, -1, nil
+	p.seq = 0
 	return cn.forward.enqueue(pt, p)
 }
 
@@ -99,6 +98,7 @@ const noMsgID = ^uint64(0)
 func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 	e := pt.e
 	size := int64(p.bytes)
+	p.gate = nil
 	pt.mu.Lock()
 	if pt.closed == nil && !p.control() && !e.admits(pt, size) {
 		if err := pt.awaitRoom(ctx, size); err != nil {
@@ -114,21 +114,12 @@ func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 		pt.mu.Unlock()
 		return err
 	}
-	pt.seq++
-	p.next, p.part, p.seq, p.gateIndex, p.gate = nil, pt, pt.seq, -1, nil
-	if pt.tail == nil {
-		pt.head = p
-	} else {
-		pt.tail.next = p
-		if p.waits { // the first has a channel of its own: most inboxes of many partitions hold one put
-			p.gateIndex = int8(pt.drainCount % gateCount)
-			p.gate = pt.gate(p.gateIndex)
-		}
+	if p.waits && !pt.inbox.empty() { // the first has a channel of its own: most inboxes of many partitions hold one put
+		p.gateIndex = int8(pt.drainCount % gateCount)
+		p.gate = pt.gate(p.gateIndex)
 	}
-	pt.tail = p
-	pt.waiting += size
-	pt.publishWaitingAndWake()
-	first := !pt.ready && (!pt.pipelined || pt.waiting >= secondGroupBytes)
+	pt.append(p)
+	first := !pt.ready && (!pt.pipelined || pt.inbox.bytes >= secondGroupBytes)
 	pt.ready = pt.ready || first
 	alone := p.Alone // p may be gone as soon as the lock is free
 	pt.mu.Unlock()
@@ -150,17 +141,17 @@ func (pt *partition) tryEnqueue(p *Put) error {
 	case !pt.e.admits(pt, int64(p.bytes)):
 		return ErrOverloaded
 	}
-	pt.seq++
-	p.next, p.part, p.seq = nil, pt, pt.seq
-	if pt.tail == nil {
-		pt.head = p
-	} else {
-		pt.tail.next = p
-	}
-	pt.tail = p
-	pt.waiting += int64(p.bytes)
-	pt.publishWaitingAndWake()
+	pt.append(p)
 	return nil
+}
+
+// append puts p at the end of the inbox; mu is held. From then on p is the inbox's: once mu is free it may be answered, and
+// belong to its owner again.
+func (pt *partition) append(p *Put) {
+	pt.seq++
+	p.part, p.seq = pt, pt.seq
+	pt.inbox.push(p)
+	pt.publishWaitingAndWake()
 }
 
 // drainForReroute empties the inbox for good: what is in it goes elsewhere.
@@ -170,16 +161,12 @@ func (pt *partition) drainForReroute() putList {
 	if pt.rep.leads.Load() { // it leads again
 		return putList{}
 	}
-	l := putList{pt.head, pt.tail, pt.waiting}
-	pt.head, pt.tail = nil, nil
-	pt.drainedSeq = pt.seq
-	pt.subtractWaiting(l.bytes)
-	return l
+	return pt.drainLocked()
 }
 
 func (e *Engine) admits(pt *partition, size int64) bool {
 	// An empty inbox takes any put that passed the batch limit, or a large one could starve.
-	if pt.waiting != 0 && pt.waiting+size > e.opts.MaxInboxBytes {
+	if pt.inbox.bytes != 0 && pt.inbox.bytes+size > e.opts.MaxInboxBytes {
 		return false
 	}
 	return e.waiting.Load()+size <= e.opts.MaxNodeInboxBytes
@@ -231,7 +218,7 @@ func (pt *partition) signalRoom() {
 // the group behind it and of the inbox rarely share one; if they do, some wake early and wait again.
 const gateCount = 4
 
-// gate returns the channel that the next disperse of it closes; mu is held.
+// gate returns the channel that gateRef.open closes next; mu is held.
 func (pt *partition) gate(i int8) chan struct{} {
 	if pt.gates[i] == nil {
 		pt.gates[i] = make(chan struct{})
@@ -249,21 +236,25 @@ func (pt *partition) gateFor(p *Put) chan struct{} {
 	return pt.gate(p.gateIndex)
 }
 
-// openGate wakes a crowd. Those who are to go are marked as answered before.
-func (pt *partition) openGate(i int8) {
-	pt.mu.Lock()
-	ch := pt.gates[i]
-	pt.gates[i] = nil
-	pt.mu.Unlock()
+// gateRef names a gate of a partition; the zero value names none.
+type gateRef struct {
+	part  *partition
+	index int8
+}
+
+// open wakes a crowd. Those who are to go are marked as answered before; the others find the next gate (gateFor). The
+// caller does not hold the partition's mu.
+func (g gateRef) open() {
+	if g.part == nil {
+		return
+	}
+	g.part.mu.Lock()
+	ch := g.part.gates[g.index]
+	g.part.gates[g.index] = nil
+	g.part.mu.Unlock()
 	if ch != nil {
 		close(ch)
 	}
-}
-
-// putList is part of an inbox in the committer's hands.
-type putList struct {
-	head, tail *Put
-	bytes      int64
 }
 
 // drain empties the inbox, however long it is, at once: producers do not wait while the committer looks at each put. With nothing
@@ -271,16 +262,20 @@ type putList struct {
 func (pt *partition) drain() putList {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
-	l := putList{pt.head, pt.tail, pt.waiting}
 	pt.pipelined = false
-	if l.head == nil {
+	if pt.inbox.empty() {
 		pt.ready = false
-		return l
+		return putList{}
 	}
-	pt.head, pt.tail = nil, nil
-	pt.drainedSeq = pt.seq
 	pt.drainCount++
-	pt.subtractWaiting(l.bytes)
+	return pt.drainLocked()
+}
+
+// drainLocked takes all of the inbox: none of it can be cancelled any more. mu is held.
+func (pt *partition) drainLocked() putList {
+	l := pt.inbox.take()
+	pt.drainedSeq = pt.seq
+	pt.publishLess()
 	return l
 }
 
@@ -288,13 +283,8 @@ func (pt *partition) drain() putList {
 func (pt *partition) prepend(l putList) {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
-	l.tail.next = pt.head
-	if pt.head == nil {
-		pt.tail = l.tail
-	}
-	pt.head = l.head
 	pt.drainedSeq = l.head.seq - 1
-	pt.waiting += l.bytes
+	pt.inbox.prepend(l)
 	pt.publishWaiting() // and wake nobody: the committer, which is here, would find no more room than before, again and again
 }
 
@@ -302,34 +292,15 @@ func (pt *partition) prepend(l putList) {
 func (pt *partition) cancel(p *Put) bool {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
-	return p.seq > pt.drainedSeq && pt.unlink(p)
-}
-
-// unlink removes p from the inbox; mu is held. It reports false when p was refused meanwhile: its answer is on
-// the way. Linear, but only for rare cancellations.
-func (pt *partition) unlink(p *Put) bool {
-	var prev *Put
-	for q := pt.head; q != p; q = q.next {
-		if q == nil {
-			return false
-		}
-		prev = q
+	if p.seq <= pt.drainedSeq || !pt.inbox.remove(p) {
+		return false // it is on its way to the log, or was refused: its answer comes
 	}
-	if prev == nil {
-		pt.head = p.next
-	} else {
-		prev.next = p.next
-	}
-	if pt.tail == p {
-		pt.tail = prev
-	}
-	p.next = nil
-	pt.subtractWaiting(int64(p.bytes))
+	pt.publishLess()
 	return true
 }
 
-func (pt *partition) subtractWaiting(size int64) {
-	pt.waiting -= size
+// publishLess follows whatever takes puts out of the inbox; mu is held.
+func (pt *partition) publishLess() {
 	pt.publishWaitingAndWake()
 	pt.signalRoom()
 }
@@ -344,11 +315,11 @@ func (pt *partition) publishWaitingAndWake() {
 
 // publishWaiting is report without telling the committer. It returns the node's sum and what was added to it, or zeros while that can wait.
 func (pt *partition) publishWaiting() (sum, added int64) {
-	d := pt.waiting - pt.reported
+	d := pt.inbox.bytes - pt.reported
 	if d < reportBytes && d > -reportBytes {
 		return 0, 0
 	}
-	pt.reported = pt.waiting
+	pt.reported = pt.inbox.bytes
 	return pt.e.waiting.Add(d), d
 }
 
@@ -365,25 +336,10 @@ func (pt *partition) refuse(err error, closeInbox bool, except func(*Put) bool) 
 	case closeInbox && except == nil:
 		pt.closedExcept = nil
 	}
-	var out *Put
-	last := &out
-	for q := pt.head; q != nil; {
-		next := q.next
-		if except == nil || !except(q) {
-			pt.unlink(q)
-			*last = q
-			last = &q.next
-		}
-		q = next
-	}
-	pt.signalRoom()
+	refused := pt.inbox.takeIf(func(p *Put) bool { return except == nil || !except(p) })
+	pt.publishLess()
 	pt.mu.Unlock()
-	for out != nil {
-		next := out.next
-		out.next = nil
-		out.answer(0, err)
-		out = next
-	}
+	refused.answer(err)
 }
 
 // reopenInbox opens an inbox that was closed because segments could not be written (flusher.failed). It is called, without a
@@ -403,42 +359,24 @@ func (pt *partition) reopenInbox() {
 // expire gives what waits its default deadline and refuses what has waited past it: the committer
 // may be stalled and look at no inbox. It reports whether something waits.
 func (pt *partition) expire(nowNs int64) bool {
-	var out []*Put
 	why := ErrDeadline
 	if pt.rep != nil {
 		why = pt.rep.whyStalled()
 	}
 	pt.mu.Lock()
-	for q := pt.head; q != nil; {
-		next := q.next
-		switch {
-		case q.control() && q.deadline == 0:
-		case q.deadline == 0:
-			q.deadline = nowNs + int64(pt.e.opts.PublishTimeout)
-		case nowNs > q.deadline:
-			pt.unlink(q)
-			out = append(out, q)
+	waiting := !pt.inbox.empty()
+	late := pt.inbox.takeIf(func(p *Put) bool {
+		if p.deadline == 0 && !p.control() {
+			p.deadline = nowNs + int64(pt.e.opts.PublishTimeout)
 		}
-		q = next
+		return p.deadline != 0 && nowNs > p.deadline
+	})
+	if !late.empty() {
+		pt.publishLess()
 	}
-	waiting := pt.head != nil
 	pt.mu.Unlock()
-	for _, q := range out {
-		q.answer(0, why)
-	}
-	return waiting || len(out) > 0
-}
-
-// answer ends a put that was not stored.
-func (p *Put) answer(first ID, err error) {
-	p.First, p.Err = first, err
-	if i := p.gateIndex; p.gate != nil {
-		pt := p.part
-		p.answered.Store(true) // the waiter may be gone from here on
-		pt.openGate(i)
-		return
-	}
-	p.Done(p)
+	late.answer(why)
+	return waiting
 }
 
 // visibleEnd is the id below which channels may deliver now.

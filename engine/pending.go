@@ -11,9 +11,8 @@ type pendingBatch struct {
 	nextID    segment.MsgID
 	count     uint32
 	bodyBytes uint64
-	sealedNs  int64 // monotonic
-	head      *Put  // the puts that it carries, a chain; nil once they were answered
-	tail      *Put
+	sealedNs  int64   // monotonic
+	puts      putList // that it carries; empty once they were answered
 	deferred  []core.DeferredMessage
 }
 
@@ -61,30 +60,28 @@ func (q *pendingQueue) clear() { *q = pendingQueue{epochStart: noPosition} }
 
 const noPosition = ^segment.Position(0)
 
-// drain empties the queue and returns the puts in it as one chain.
-func (q *pendingQueue) drain() *Put {
-	var out replicaOutput
+// drain empties the queue and returns the puts in it.
+func (q *pendingQueue) drain() (puts putList) {
 	for b := q.front(); b != nil; b = q.front() {
-		out.add(b.head, b.tail)
+		puts.append(b.puts)
 		q.pop()
 	}
 	q.opened = false
-	return out.done
+	return puts
 }
 
-// expire takes the puts of batches that were sealed before, as one chain, but for patient ones. Their batches stay: they may be committed yet.
-func (q *pendingQueue) expire(beforeNs int64) *Put {
-	var out replicaOutput
+// expire takes the puts of batches that were sealed before, but for patient ones. Their batches stay: they may be
+// committed yet.
+func (q *pendingQueue) expire(beforeNs int64) (puts putList) {
 	for i := range q.n {
 		b := q.slot(i)
 		if b.sealedNs >= beforeNs {
 			break
 		}
-		if b.head != nil && b.head.special != nil && b.head.special.noExpiry {
+		if p := b.puts.head; p != nil && p.special != nil && p.special.noExpiry {
 			continue
 		}
-		out.add(b.head, b.tail)
-		b.head, b.tail = nil, nil
+		puts.append(b.puts.take())
 	}
-	return out.done
+	return puts
 }

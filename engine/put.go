@@ -21,7 +21,7 @@ type putState struct {
 	seq       uint64
 	deadline  int64 // by the engine's clock, ns since 1970; 0: none yet
 	deferMs   uint32
-	gateIndex int8 // index in partition.gates of the channel that it waits on with others; below 0: none
+	gateIndex int8 // with gate: its index in partition.gates
 	waits     bool // a goroutine waits for it in waiter.wait
 	headered  bool // some of the messages have headers
 	trusted   bool // the engine's own, or checked by another node: reserved names of headers are in order
@@ -29,7 +29,7 @@ type putState struct {
 	to        replicate.NodeID // that it was forwarded to
 	order     uint64           // in the forwarder's lane
 
-	gate    chan struct{} // for crowds: closed when some of them are answered
+	gate    chan struct{} // for crowds: closed when some of them are answered; nil: Done tells
 	special *specialPut   // one of the rare kinds
 
 	headerBytes int // what the headers add to the records
@@ -110,6 +110,47 @@ func (w *waiter) wait(ctx context.Context) (ID, error) {
 		gate = w.part.gateFor(&w.Put) // others of the crowd were answered first
 	}
 	return w.First, w.Err
+}
+
+// answer ends every put of a list and empties it: with err, or, if err is nil, with the ids that sealing gave them. It returns
+// how many goroutines wait for one of them. The caller has taken the list from its owner and holds neither partition.mu nor the
+// lock of the forwarder: Done may put again. From its answer on a put belongs to whoever waits for it.
+func (l *putList) answer(err error) (waiters int) {
+	var open gateRef // its crowd is opened once, behind the last put of a row that waits there
+	for p := l.pop(); p != nil; p = l.pop() {
+		if p.Err = err; err != nil {
+			p.First = 0
+		}
+		if p.waits {
+			waiters++
+		}
+		if p.gate == nil {
+			p.Done(p)
+			continue
+		}
+		if g := (gateRef{p.part, p.gateIndex}); g != open {
+			open.open()
+			open = g
+		}
+		p.answered.Store(true) // the waiter may be gone from here on
+	}
+	open.open()
+	return waiters
+}
+
+// answer ends one put, which is in no list.
+func (p *Put) answer(err error) {
+	var l putList
+	l.push(p)
+	l.answer(err)
+}
+
+// committed does what a put wants done when its batch is committed, before it is answered. A put that wants something is the
+// only one of its batch. It runs in the order of the log: with replica.mu held, or, on a single node, on the committer.
+func (l *putList) committed() {
+	if p := l.head; p != nil && p.special != nil && p.special.onCommit != nil {
+		p.special.onCommit(p)
+	}
 }
 
 // Publish stores one message and returns when it is on stable storage. Body is borrowed
@@ -197,7 +238,7 @@ func (f *asyncFree) get() *asyncPut {
 }
 
 func (a *asyncPut) reset() {
-	a.First, a.Err, a.Messages, a.next, a.part = 0, nil, nil, nil, nil
+	a.First, a.Err, a.Messages, a.part = 0, nil, nil, nil
 	a.one[0], a.done = nil, nil
 }
 

@@ -52,7 +52,7 @@ func (c *committer) overQuota(room *quotaRoom, r *run, p *Put) bool {
 	if p.special != nil {
 		count = int64(p.special.header.Count)
 	}
-	if int64(r.count)+count <= room.count && r.putBytes+int64(p.bytes) <= room.bytes {
+	if int64(r.count)+count <= room.count && r.puts.bytes+int64(p.bytes) <= room.bytes {
 		return false
 	}
 	c.e.flusher.askQuotas()

@@ -93,14 +93,13 @@ type replica struct {
 
 // replicaOutput is what is done after mu was released.
 type replicaOutput struct {
-	done    *Put // committed, a chain
-	last    *Put
-	failed  *Put // not stored, or unknown
-	failure error
-	wake    bool // new messages are visible
-	work    bool // the committer has something to do
-	role    bool // the partition began or ended to serve
-	reroute bool // the inbox belongs to another node now
+	done    putList // committed
+	failed  putList // not stored, or unknown:
+	failure error   // this
+	wake    bool    // new messages are visible
+	work    bool    // the committer has something to do
+	role    bool    // the partition began or ended to serve
+	reroute bool    // the inbox belongs to another node now
 }
 
 // incomingBatch is a batch from the leader on its way to the committer. frame keeps data.
@@ -148,16 +147,8 @@ func (r *replica) unlock() {
 }
 
 func (o *replicaOutput) perform(r *replica) {
-	if o.done == nil && o.failed == nil && !o.wake && !o.work && !o.role && !o.reroute {
-		return
-	}
-	answerCommitted(o.done)
-	for p := o.failed; p != nil; {
-		next := p.next
-		p.next = nil
-		p.answer(0, o.failure)
-		p = next
-	}
+	o.done.answer(nil)
+	o.failed.answer(o.failure)
 	if o.wake {
 		r.pt.wake()
 	}
@@ -169,31 +160,6 @@ func (o *replicaOutput) perform(r *replica) {
 	}
 	if o.work {
 		r.pt.announce(false)
-	}
-}
-
-// answerCommitted answers a chain of puts, those who wait together by closing their gate once.
-func answerCommitted(p *Put) {
-	var last gateRef
-	for p != nil {
-		next := p.next
-		p.next, p.Err = nil, nil
-		if p.gate == nil {
-			p.Done(p)
-			p = next
-			continue
-		}
-		if cr := (gateRef{p.part, p.gateIndex}); cr != last {
-			if last.part != nil {
-				last.part.openGate(last.index)
-			}
-			last = cr
-		}
-		p.answered.Store(true) // the waiter may be gone from here on
-		p = next
-	}
-	if last.part != nil {
-		last.part.openGate(last.index)
 	}
 }
 
@@ -435,17 +401,12 @@ func unknownBecause(disk bool) error {
 	return ErrUnknown
 }
 
-// fail answers a chain of puts with err, after mu.
-func (r *replica) fail(chain *Put, err error) {
-	if chain == nil {
-		return
+// fail answers puts with err, after mu.
+func (r *replica) fail(puts putList, err error) {
+	if !puts.empty() {
+		r.out.failed.prepend(puts)
+		r.out.failure = err
 	}
-	tail := chain
-	for tail.next != nil {
-		tail = tail.next
-	}
-	tail.next = r.out.failed
-	r.out.failed, r.out.failure = chain, err
 }
 
 // commit makes everything below to visible and answers those who wait for it. Control entries' callbacks run here, in the order of the log.
@@ -464,12 +425,8 @@ func (r *replica) commit(to segment.Position) {
 		if b.position == r.pending.epochStart {
 			r.pending.opened = true
 		}
-		for p := b.head; p != nil; p = p.next {
-			if p.special != nil && p.special.onCommit != nil {
-				p.special.onCommit(p)
-			}
-		}
-		r.out.add(b.head, b.tail)
+		b.puts.committed()
+		r.out.done.append(b.puts)
 		r.pending.pop()
 	}
 	if r.leader != nil && r.serving() == 0 {
@@ -477,19 +434,6 @@ func (r *replica) commit(to segment.Position) {
 	}
 	r.retryStalled()
 	failpoint.Pass("engine/after-commit")
-}
-
-// add appends a chain to what is answered.
-func (o *replicaOutput) add(head, tail *Put) {
-	if head == nil {
-		return
-	}
-	if o.done == nil {
-		o.done = head
-	} else {
-		o.last.next = head
-	}
-	o.last = tail
 }
 
 // durableUpTo says that the batch at pos is on stable storage, if the log was not cut since. A copy that takes no part remembers it: it may be needed

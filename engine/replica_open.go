@@ -30,7 +30,8 @@ func (r *replica) retire() {
 func (r *replica) end(err error) {
 	r.run(func() { r.ended = true }) // the worker may hear of the partition until Close has ended it, too
 	r.shut()
-	answerAll(r.pt.drainForReroute().head, err)
+	inbox := r.pt.drainForReroute()
+	inbox.answer(err)
 }
 
 // shut ends the replica; nothing is sent or taken any more. What is in the log and not committed is unknown: it may be elsewhere, too.

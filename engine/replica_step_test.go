@@ -49,7 +49,9 @@ func TestCommitAnswersBelowTheMark(t *testing.T) {
 	for i := range segment.MsgID(4) {
 		p := &Put{First: ID(i)}
 		p.Done = func(*Put) { answered = append(answered, i) }
-		r.pending.push(&pendingBatch{position: segment.Position(i), nextID: i + 1, count: 1, head: p, tail: p})
+		r.pending.push(&pendingBatch{
+			position: segment.Position(i), nextID: i + 1, count: 1, puts: putList{head: p, tail: p},
+		})
 	}
 	for mark := range segment.Position(5) {
 		r.run(func() { r.commit(mark) })
