@@ -141,19 +141,10 @@ func (c *Channel) configureLocal(ctx context.Context, op operation) (ChannelSett
 	switch {
 	case here == 0:
 		return ChannelSettings{}, ErrNoLeader
-	case sameSettings(&now, next):
-		// It was asked again. The first time may have ended before the log had it for good: only behind this entry it does.
-		err := c.t.writeControls(ctx, func(*partition) []core.Control {
-			return []core.Control{{Kind: core.ChannelConfigured, Channel: c.name, Settings: next}}
-		}, nil)
-		if err == nil && c.closedErr() != nil {
-			err = ErrNoLeader // the channel that follows may have begun without the first time
-		}
-		return now, err
-	case op.Flag && now.Version+1 != next.Version:
+	case op.Flag && now.Version+1 != next.Version && !sameSettings(&now, next):
 		return now, ErrVersion
 	case now.Version >= next.Version:
-		return now, nil
+		return now, c.rewriteSettings(ctx, &now)
 	}
 	ev := core.Event{Kind: core.EvConfigure, Settings: next, SharePartsHere: here, PartsAll: uint32(c.t.Partitions())}
 	if err := c.change(ctx, ev); err != nil {
@@ -163,6 +154,19 @@ func (c *Channel) configureLocal(ctx context.Context, op operation) (ChannelSett
 		c.reconcileLater()
 	}
 	return *next, nil
+}
+
+// rewriteSettings writes the settings that are in force here into every partition that this node leads. They may be in
+// force because of another partition, or of a change that has not ended: only behind this entry do these logs have them
+// for good, so that a leader of one of them alone knows them.
+func (c *Channel) rewriteSettings(ctx context.Context, now *ChannelSettings) error {
+	err := c.t.writeControls(ctx, func(*partition) []core.Control {
+		return []core.Control{{Kind: core.ChannelConfigured, Channel: c.name, Settings: now}}
+	}, nil)
+	if err == nil && c.closedErr() != nil {
+		err = ErrNoLeader // the channel that follows may have begun without them
+	}
+	return err
 }
 
 func sameSettings(a, b *ChannelSettings) bool {
