@@ -119,6 +119,7 @@ type logCut struct {
 	generation uint64
 	to         segment.Position
 	ready      bool // the rest is known: the committer can write it
+	stays      bool // it was ready: its record is written, so it is made, whatever is found to be damaged meanwhile
 	state      segment.State
 	fold       *core.Cursors
 	unread     error // why fold is not known

@@ -50,6 +50,8 @@ func (r *replica) beginCut(a *replicate.Action) {
 	r.cn.spawn(func() { r.doCut(c) })
 }
 
+// doCut makes a cut, on a goroutine of its own, unless the copy is given up before its record is written: then c is not
+// the copy's cut any more, and another one, that begins the log anew, may be on its way when the disk has answered here.
 func (r *replica) doCut(c *logCut) {
 	err := r.awaitPrepared(c)
 	if err == nil && !r.discarded.Load() {
@@ -65,13 +67,20 @@ func (r *replica) doCut(c *logCut) {
 		r.awaitDiscard(c)
 		return
 	case err != nil && needsRefetch(err):
-		r.discard(err)
+		r.discard(err, c)
 		return
 	case err != nil:
-		r.cutFailed(err)
+		r.cutFailed(c, err)
 		return
 	}
-	r.run(func() { c.ready, r.out.work = true, true })
+	r.run(func() {
+		if r.cut == c {
+			c.stays, c.ready, r.out.work = true, true, true
+		}
+	})
+	if !c.stays {
+		return
+	}
 	err, ok := r.cn.e.host.Result(c.durable, r.cn.e.stop)
 	if err != nil || !ok {
 		return // the commit log failed, and everybody knows; or it was stopped
@@ -85,7 +94,7 @@ func (r *replica) doCut(c *logCut) {
 		err = r.clearDiscarded() // before anything new is acknowledged
 	}
 	if err != nil {
-		r.cutFailed(err)
+		r.cutFailed(c, err)
 		return
 	}
 	r.pt.reopenInbox()
@@ -102,19 +111,32 @@ func (r *replica) doCut(c *logCut) {
 	})
 }
 
-func (r *replica) cutFailed(err error) {
-	r.cn.e.log.Error("a copy of a partition could not be cut to what its leader has: it does not follow any more; restart the node",
-		"topic", r.pt.t.name, "partition", r.pt.number, "error", err)
+// cutFailed ends the copy's part until a restart: cut c cannot be made, or, without a cut (nil), the copy cannot be given
+// up. Only the goroutine of c calls it; nothing comes of it if c is not the copy's cut any more.
+func (r *replica) cutFailed(c *logCut, err error) {
 	r.run(func() {
-		if r.cut != nil {
-			r.cut.failed = true
+		if r.cut != c {
+			return
+		}
+		r.cn.e.log.Error("a copy of a partition could not be cut to what its leader has: it does not follow any more; "+
+			"restart the node", "topic", r.pt.t.name, "partition", r.pt.number, "error", err)
+		if c != nil {
+			c.failed = true
 		}
 		r.step(&replicate.Event{Kind: replicate.EvFault, Err: err})
 	})
 }
 
+// isCutBy says whether c is the cut that the copy's log waits for. Any goroutine may ask.
+func (r *replica) isCutBy(c *logCut) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cut == c
+}
+
 // awaitPrepared prepares a cut, again while that fails for a reason that passes: a range that is repaired, a device that
-// reads again, a full disk that has room again. doCut calls it on its own goroutine.
+// reads again, a full disk that has room again; not for a copy that is given up meanwhile. doCut calls it on its own
+// goroutine.
 func (r *replica) awaitPrepared(c *logCut) error {
 	for told := false; ; {
 		err := r.prepareCut(c)
@@ -124,9 +146,9 @@ func (r *replica) awaitPrepared(c *logCut) error {
 				"on the other replicas; free space", "topic", r.pt.t.name, "partition", r.pt.number, "error", err)
 		}
 		switch {
-		case err == nil:
-			return nil
-		case needsRefetch(err) && (r.awaitRepair(err) || r.awaitDevice(err)):
+		case err == nil, !r.isCutBy(c):
+			return err
+		case needsRefetch(err) && (r.awaitRepair(c, err) || r.awaitDevice(err)):
 		case isFull(err) && r.cn.e.host.Pause(roomPause, r.cn.e.stop):
 		default:
 			return err

@@ -27,7 +27,7 @@ func needsRefetch(err error) bool {
 
 // awaitRepair waits until what a cut could not read was repaired from the leader, and says whether the cut should be
 // tried again. It runs on the goroutine of the cut.
-func (r *replica) awaitRepair(err error) bool {
+func (r *replica) awaitRepair(c *logCut, err error) bool {
 	if errors.Is(err, errNoFold) || r.hasBroken() {
 		return false // no repair brings that back
 	}
@@ -44,7 +44,7 @@ func (r *replica) awaitRepair(err error) bool {
 		if !slices.Equal(log.Isolated(), bad) {
 			return true
 		}
-		if !r.present() {
+		if !r.present() || !r.isCutBy(c) {
 			return false // nobody asks for anything
 		}
 	}
@@ -74,34 +74,48 @@ func (r *replica) brokenFile() error {
 // its leader (replicate/anew.go). Its bytes stay until the leader has said where. What the copy had acknowledged is
 // not here afterwards, so it is in the list of shortened copies first. One that was closed while its log was to be cut is
 // given up when it is opened again.
-func (r *replica) discard(why error) {
+//
+// c is the cut that cannot be made, on whose goroutine it runs; nil: it runs for a repair that failed.
+func (r *replica) discard(why error, c *logCut) {
 	r.mu.Lock()
-	cutting, now := r.cut != nil, r.cn.now()
-	follows := r.follower != nil && r.follower.Err() == nil || r.closed && cutting
-	again := r.discardedWithin(now)
-	if follows && !again {
-		r.discardedBefore, r.discardedAt = true, now
-	}
+	may, again := r.mayGiveUp(c), r.discardedWithin(r.cn.now())
 	r.mu.Unlock()
 	switch {
-	case !follows, again && !cutting:
+	case !may, again && c == nil:
 		return // a leader gives its leadership away; or it has begun anew already, or will
 	case again:
-		r.cutFailed(why)
+		r.cutFailed(c, why)
 		return
 	}
 	if err := r.cn.shortened.add([]segment.Identity{r.pt.identity()}); err != nil {
-		r.cutFailed(errors.Join(why, err))
+		r.cutFailed(c, errors.Join(why, err))
 		return
 	}
-	r.cn.drops.Add(1)
-	r.cn.e.log.Error("a copy of a partition is damaged so that it cannot be repaired in place: it is dropped and fetched anew from its leader. "+
-		"What was acknowledged is on the other replicas", "topic", r.pt.t.name, "partition", r.pt.number, "error", why)
-	r.discarded.Store(true)
 	r.run(func() {
+		now := r.cn.now()
+		if !r.mayGiveUp(c) || r.discardedWithin(now) {
+			return // somebody else was faster
+		}
+		r.cn.drops.Add(1)
+		r.cn.e.log.Error("a copy of a partition is damaged so that it cannot be repaired in place: it is dropped and fetched anew "+
+			"from its leader. What was acknowledged is on the other replicas",
+			"topic", r.pt.t.name, "partition", r.pt.number, "error", why)
+		r.discarded.Store(true)
+		r.discardedBefore, r.discardedAt = true, now
 		r.shortened, r.cut, r.discards = true, nil, r.discards+1
 		r.step(&replicate.Event{Kind: replicate.EvUnusable})
 	})
+}
+
+// mayGiveUp says whether the copy may be given up by cut c, or by a repair that failed (c is nil). A cut that is not the
+// copy's any more has no say: its goroutine waited for the disk while somebody else gave the copy up, and a cut that
+// begins the log anew, and needs nothing of what is damaged, may be on its way. A repair leaves a cut alone that begins
+// anew, or whose record is written; if that leaves anything damaged, it is asked for again. mu is held.
+func (r *replica) mayGiveUp(c *logCut) bool {
+	if r.cut != c && (c != nil || r.cut.reset || r.cut.stays) {
+		return false
+	}
+	return r.follower != nil && r.follower.Err() == nil || r.closed && r.cut != nil
 }
 
 // discardUnreadableHead gives a copy up whose first batch does not read: a log cannot be continued, cut or repaired by a machine that does not know what it stands

@@ -305,7 +305,7 @@ func (r *replica) repair(m *replicate.Message) {
 // notRepaired takes the reason why a range could not be repaired.
 func (r *replica) notRepaired(err error) {
 	if r.brokenFile() != nil {
-		r.discard(err)
+		r.discard(err, nil)
 		return
 	}
 	if now := r.cn.now(); r.loggedRepairAt.Load() == 0 || now-r.loggedRepairAt.Load() > int64(repairLogEvery) {

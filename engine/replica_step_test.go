@@ -85,12 +85,102 @@ func TestCutOfAClosedCopyThatCannotBeMade(t *testing.T) {
 			disk: faultaio.New(faultaio.Options{Seed: 1}), ids: map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{},
 		}
 		r.closed, r.cut, r.discardedBefore, r.discardedAt = true, &logCut{}, again, r.cn.now()
-		r.discard(errNoFold)
+		r.discard(errNoFold, r.cut)
 		if r.cutInProgress() {
 			t.Errorf("dropped before %v: the cut goes on for ever", again)
 		}
 		if r.discarded.Load() == again || r.isTearingDown() != again || r.cn.shortened.has(r.pt.identity()) == again {
 			t.Errorf("dropped before %v: given up %v, unsettled %v, shortened %v", again, r.discarded.Load(), r.isTearingDown(), r.cn.shortened.has(r.pt.identity()))
+		}
+	}
+}
+
+// brokenReplica is a follower's part whose log has a segment that cannot be repaired in place.
+func brokenReplica(t *testing.T) *replica {
+	disk := faultaio.New(faultaio.Options{Seed: 1})
+	e := openSmall(t, disk)
+	topic, err := e.Topic(t.Context(), "t")
+	for range 400 {
+		if err == nil {
+			_, err = topic.Publish(t.Context(), make([]byte, 1000))
+		}
+	}
+	if err = errors.Join(err, e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	disk = disk.Kill(1)
+	name := topicDir(topic.uuid) + "/0/0000000000.seg"
+	if !disk.Corrupt(name, []byte("rotten"), segment.SegmentHeaderBytes/2) {
+		t.Fatal("nothing was damaged")
+	}
+	topic, _ = openSmall(t, disk).LookupTopic("t")
+	r := bareReplica()
+	r.pt = topic.partitions()[0]
+	r.cn.e, r.cn.shortened = r.pt.e, &shortenedCopies{
+		disk: disk, ids: map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{},
+	}
+	r.cn.ctx, r.cn.cancel = context.WithCancel(context.Background())
+	r.cn.cancel() // there is no store that could be told
+	r.follower = replicate.NewFollower(replicate.Config{}, r.cn.member(), r.cn.self.Boot, replicate.Log{Generation: 1})
+	if !r.hasBroken() {
+		t.Fatal("every segment can be repaired")
+	}
+	return r
+}
+
+// Whoever waited for a slow disk finds that it cannot cut or repair a copy that has been given up meanwhile. The cut
+// that begins the copy anew is on its way, and needs nothing of what is damaged: it goes on.
+func TestCopyThatBeginsAnewIsNotFailedByWhoCameBefore(t *testing.T) {
+	for name, late := range map[string]func(r *replica){
+		"a cut":               func(r *replica) { r.doCut(&logCut{to: 1, durable: make(chan error, 1)}) },
+		"a cut of an end":     func(r *replica) { r.cutFailed(&logCut{}, errNoFold) },
+		"a repair":            func(r *replica) { r.notRepaired(r.brokenFile()) },
+		"a cut long after":    func(r *replica) { r.discardedAt -= int64(dropPause); r.doCut(&logCut{to: 1}) },
+		"a repair long after": func(r *replica) { r.discardedAt -= int64(dropPause); r.notRepaired(r.brokenFile()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := brokenReplica(t)
+			anew := &logCut{reset: true}
+			r.cut, r.discardedBefore, r.discardedAt = anew, true, r.cn.now()
+			r.discarded.Store(true)
+			late(r)
+			if r.cut != anew || anew.failed || r.discards != 0 {
+				t.Errorf("the copy begins anew: %v, failed %v, given up %d times more", r.cut == anew, anew.failed, r.discards)
+			}
+			if err := r.follower.Err(); err != nil {
+				t.Errorf("the copy does not follow any more: %v", err)
+			}
+		})
+	}
+}
+
+// A copy is given up while a cut of it waits for the disk: nothing is written of that cut, and its goroutine ends.
+func TestCutOfACopyThatIsGivenUpMeanwhile(t *testing.T) {
+	r := brokenReplica(t)
+	c := &logCut{durable: make(chan error, 1)} // to nothing: it has to read nothing
+	r.discarded.Store(true)
+	done := make(chan struct{})
+	go func() { defer close(done); r.doCut(c) }()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Error("the cut of a copy that was given up waits for its record")
+		r.cn.e.Close()
+		<-done
+	}
+	if c.ready {
+		t.Error("the cut of a copy that was given up is about to be written")
+	}
+}
+
+// A repair that fails gives the copy up, unless a cut is past the point where it could be stopped: its record is written.
+func TestFailedRepairLeavesACutThatIsWritten(t *testing.T) {
+	for _, stays := range []bool{false, true} {
+		r := brokenReplica(t)
+		c := &logCut{stays: stays}
+		r.cut = c
+		if r.notRepaired(r.brokenFile()); r.discarded.Load() == stays || (r.cut == c) != stays {
+			t.Errorf("its record is written: %v, the copy is given up: %v, it is cut: %v", stays, r.discarded.Load(), r.cut == c)
 		}
 	}
 }

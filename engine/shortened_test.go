@@ -357,7 +357,8 @@ func TestCopyBeginsAnewWhenTheDiskHasRoom(t *testing.T) {
 		r := ofList(t, disk)
 		r.pt.machine = core.NewPartition(segment.State{Next: 3}, segment.Sizes{})
 		disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: shortenedFile + "*", Err: c.err, Count: 2})
-		err := r.awaitPrepared(&logCut{reset: true, state: segment.State{Next: 9}})
+		r.cut = &logCut{reset: true, state: segment.State{Next: 9}}
+		err := r.awaitPrepared(r.cut)
 		if c.waits && (err != nil || !r.cn.shortened.isDurable(r.pt.identity())) || !c.waits && !errors.Is(err, c.err) {
 			t.Errorf("%v: %v, listed %v", c.err, err, r.cn.shortened.isDurable(r.pt.identity()))
 		}
