@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -292,7 +291,7 @@ func (f *forwarder) handleAck(from replicate.NodeID, fr *netproto.Received) {
 		p.answer(nil)
 		return
 	}
-	p.answer(reasonOf(fr.Payload[8]))
+	p.answer(putErrorOf(fr.Payload[8]))
 }
 
 // freeze makes puts of pt wait until reroute has moved the inbox before them.
@@ -339,27 +338,4 @@ func (cn *clusterNode) reroute(pt *partition) {
 	if announce {
 		pt.announce(false)
 	}
-}
-
-// reasons are the errors that travel in an answer; numbers are for ever.
-var reasons = [...]error{
-	0: ErrUnknown, 1: ErrNoSpace, 2: ErrReadOnly, 3: ErrDeadline, 4: ErrOverloaded, 5: ErrDisk, 6: ErrDeleted,
-	7: ErrMessageTooBig, 8: ErrBatchTooBig, 9: ErrDeferTooLong, 10: ErrEmptyMessage, 11: ErrNoQuorum, 12: ErrNoLeader,
-	13: ErrHeaders, 14: ErrQuota, 15: ErrStateFull,
-}
-
-func reasonOf(n byte) error {
-	if int(n) < len(reasons) {
-		return reasons[n]
-	}
-	return ErrUnknown
-}
-
-func numberOf(err error) byte {
-	for n, r := range reasons {
-		if errors.Is(err, r) {
-			return byte(n)
-		}
-	}
-	return 0
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"penstock/netproto"
+	"penstock/replicate/wire"
 )
 
 // onItsWay is a put that was sent to node 2 as request 7; answers are what it was answered.
@@ -23,7 +24,7 @@ func onItsWay() (f *forwarder, p *Put, answers *[]error) {
 func answerTo(request uint64, status netproto.Status, first ID, reason error) *netproto.Received {
 	fr := &netproto.Received{Payload: make([]byte, putAckBytes)}
 	fr.Header.Type, fr.Header.Request, fr.Header.Status = netproto.TypeForwardAck, request, status
-	fr.Payload[0], fr.Payload[8] = byte(first), numberOf(reason)
+	fr.Payload[0], fr.Payload[8] = byte(first), numberOf(wire.AnswerPut, reason)
 	return fr
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"penstock/netproto"
 	"penstock/replicate"
+	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
@@ -21,7 +22,7 @@ import (
 //
 // A put without headers is of kind 0, as it was before there were headers. The node that sends has checked the headers' names.
 //
-// and its answer: first id u64 | reason u8. The frame's status says whether it was stored.
+// and its answer: first id u64 | reason u8 (wire.Reason). The frame's status says whether it was stored.
 const (
 	putHeadBytes = 16 + 4 + 4 + 4 + 4 + 4
 	putMessages  = 0
@@ -265,10 +266,10 @@ func (p *forwardedPut) reply(first ID, err error) {
 		fr.Status = netproto.StatusClosed
 	case errors.Is(err, ErrUnknown), errors.Is(err, ErrDisk):
 		fr.Status = netproto.StatusUnknown
-		fr.Head[8] = numberOf(err)
+		fr.Head[8] = numberOf(wire.AnswerPut, err)
 	default:
 		fr.Status = netproto.StatusRejected
-		fr.Head[8] = numberOf(err)
+		fr.Head[8] = numberOf(wire.AnswerPut, err)
 	}
 	f, from := p.f, p.from
 	if p.part != nil && fr.Status == netproto.StatusNotLeader { // it had been taken, and comes back from the inbox

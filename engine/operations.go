@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 
 	"penstock/netproto"
 	"penstock/replicate"
+	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
@@ -246,11 +246,20 @@ func (o *operations) handleRequest(from replicate.NodeID, f *netproto.Received) 
 }
 
 func (o *operations) reply(to replicate.NodeID, request uint64, result json.RawMessage, err error) {
+	f := operationAck(o.cn.e.Level(), request, result, err)
+	o.cn.forward.reply(to, &f)
+}
+
+// operationAck is the answer to an operation, at a feature level.
+func operationAck(level int, request uint64, result json.RawMessage, err error) netproto.Frame {
 	f := netproto.Frame{Type: netproto.TypeForwardOpAck, Request: request, Head: result}
 	if err != nil {
 		f.Status, f.Head = netproto.StatusRejected, []byte(err.Error())
+		if level >= reasonLevel {
+			f.Stream = uint32(numberOf(wire.AnswerOperation, err))
+		}
 	}
-	o.cn.forward.reply(to, &f)
+	return f
 }
 
 func (o *operations) handleAck(f *netproto.Received) {
@@ -263,7 +272,7 @@ func (o *operations) handleAck(f *netproto.Received) {
 	}
 	var err error
 	if f.Header.Status != netproto.StatusOK {
-		err = errorOf(string(f.Payload))
+		err = operationErrorOf(f.Header.Stream, string(f.Payload))
 	} else {
 		s.result = bytes.Clone(f.Payload)
 	}
@@ -271,16 +280,6 @@ func (o *operations) handleAck(f *netproto.Received) {
 	case s.done <- err:
 	default:
 	}
-}
-
-// errorOf makes another node's error of its text: callers ask with errors.Is.
-func errorOf(text string) error {
-	for _, known := range finalErrors {
-		if rest, ok := strings.CutPrefix(text, known.Error()); ok {
-			return fmt.Errorf("%w%s", known, rest)
-		}
-	}
-	return errors.New(text)
 }
 
 // peerLost ends what a node was asked for; who asked repeats it.

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"encoding/json"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -328,25 +327,6 @@ func (rs *remotes) close() {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	rs.shut, rs.loopback = true, nil
-}
-
-// remoteReasons are why a subscription is refused or ends; numbers are for ever. What is not there counts as the first.
-var remoteReasons = [...]error{0: ErrMoved, 1: ErrDeleted, 2: ErrNoChannel, 3: ErrTooManyClients, 4: ErrNotInFlight, 5: ErrNotOwner, 6: ErrStateFull}
-
-func remoteReason(n byte) error {
-	if int(n) < len(remoteReasons) {
-		return remoteReasons[n]
-	}
-	return remoteReasons[0]
-}
-
-func remoteNumber(err error) byte {
-	for n, r := range remoteReasons {
-		if errors.Is(err, r) {
-			return byte(n)
-		}
-	}
-	return 0
 }
 
 // failedCalls are the methods by what travels.

@@ -296,7 +296,7 @@ func (r *remoteConsumer) handleSubscribed(l *leg, status netproto.Status, payloa
 		}
 		r.share()
 	case status == netproto.StatusRejected && len(payload) == 1:
-		why := remoteReason(payload[0])
+		why := subscriptionErrorOf(payload[0])
 		if errors.Is(why, ErrNoChannel) && r.started && len(r.credit.legs) > 0 && !ephemeral(r.channel) {
 			r.create(l)
 			break
@@ -348,7 +348,7 @@ func (r *remoteConsumer) handleConsumed(l *leg, payload []byte) error {
 		var f wire.Failure
 		f, failures = wire.NextFailure(failures)
 		if call := failedCalls[f.Kind]; ok && call != 0 {
-			sink.Failed(call, ID(f.ID), remoteReason(f.Reason))
+			sink.Failed(call, ID(f.ID), subscriptionErrorOf(f.Reason))
 		}
 	}
 	return nil
@@ -357,7 +357,7 @@ func (r *remoteConsumer) handleConsumed(l *leg, payload []byte) error {
 // handleUnserved takes the end of a leg.
 func (r *remoteConsumer) handleUnserved(l *leg, payload []byte) {
 	if len(payload) == 1 {
-		if err := remoteReason(payload[0]); errors.Is(err, ErrDeleted) {
+		if err := subscriptionErrorOf(payload[0]); errors.Is(err, ErrDeleted) {
 			r.fail(err)
 			return
 		}

@@ -62,7 +62,7 @@ func (rs *remotes) handleSubscribe(from replicate.NodeID, id uint64, payload []b
 		switch {
 		case err == nil:
 		case errors.Is(err, ErrNoChannel), errors.Is(err, ErrDeleted), errors.Is(err, ErrTooManyClients):
-			f.Status, f.Head = netproto.StatusRejected, []byte{remoteNumber(err)}
+			f.Status, f.Head = netproto.StatusRejected, []byte{numberOf(wire.AnswerSubscription, err)}
 		default:
 			f.Status = netproto.StatusNotLeader
 		}
@@ -259,7 +259,7 @@ func (s *subscription) Closed(err error) {
 	s.mu.Unlock()
 	s.rs.removeSubscription(s.key)
 	if !gone {
-		s.rs.sendReliably(s.key.from, &netproto.Frame{Type: netproto.TypeUnserved, Request: s.key.id, Head: []byte{remoteNumber(err)}})
+		s.rs.sendReliably(s.key.from, &netproto.Frame{Type: netproto.TypeUnserved, Request: s.key.id, Head: []byte{numberOf(wire.AnswerSubscription, err)}})
 	}
 }
 
@@ -320,7 +320,7 @@ func (rs *remotes) handleConsume(key subscriptionKey, p []byte) error {
 			}
 		}
 		if err != nil {
-			failed = wire.AppendFailure(failed, &wire.Failure{ID: c.ID, Kind: c.Kind, Reason: remoteNumber(err)})
+			failed = wire.AppendFailure(failed, &wire.Failure{ID: c.ID, Kind: c.Kind, Reason: numberOf(wire.AnswerSubscription, err)})
 		}
 	}
 	k.ch.wake()

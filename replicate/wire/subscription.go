@@ -186,7 +186,7 @@ func DecodeConsumed(p []byte) (c Consumed, failures []byte, err error) {
 type Failure struct {
 	ID     uint64
 	Kind   ConsumeKind // ConsumeFinish, ConsumeRequeue or ConsumeTouch
-	Reason uint8       // a number of the engine's
+	Reason uint8       // number of a Reason in an AnswerSubscription
 }
 
 // AppendFailure appends one.
