@@ -174,5 +174,5 @@ type ConsumerStats struct {
 	RequeueCount  uint64
 	Stopped       bool
 
-	consumer *Consumer
+	consumer *localConsumer
 }

@@ -30,9 +30,9 @@ type Channel struct {
 	offer             core.Event // of the batch that is being offered
 	res               core.Result
 	cursors           []cursor
-	consumers         map[core.ClientID]*Consumer
+	consumers         map[core.ClientID]*localConsumer
 	nextID            core.ClientID
-	touched           []*Consumer // got messages in this turn
+	touched           []*localConsumer // got messages in this turn
 	view              segment.View
 	iter              segment.BatchIter
 	records           segment.RecordIter
@@ -116,7 +116,7 @@ func newChannel(t *Topic, name string) *Channel {
 			MaxMsgTimeoutMs: o.MaxMsgTimeout.Milliseconds(), MaxReqTimeoutMs: o.MaxReqTimeout.Milliseconds(),
 			SampleSeed: t.sampleSeed(name), Ephemeral: ephemeral(name),
 		}),
-		consumers: map[core.ClientID]*Consumer{},
+		consumers: map[core.ClientID]*localConsumer{},
 		woken:     make(chan struct{}, 1), done: make(chan struct{}),
 		timer: t.e.host.NewTimer(),
 		timed: newTimedMessages(o.Latencies),

@@ -44,7 +44,7 @@ func (c *Channel) revoke(stays []bool) bool {
 	here := func(index int) bool { return index < len(stays) && stays[index] }
 	c.mu.Lock()
 	c.applyPostsLocked()
-	keeps := func(k *Consumer) bool {
+	keeps := func(k *localConsumer) bool {
 		return k.only != nil && here(int(*k.only)) && int(*k.only) < len(c.cursors) && c.cursors[*k.only].assigned
 	}
 	keep := false
@@ -68,7 +68,7 @@ func (c *Channel) revoke(stays []bool) bool {
 		cur.put.revoked.Store(true)
 		*cur = cursor{part: cur.part, put: newControlPut(c, i)} // what is on its way belongs to the old one
 	}
-	var ended []*Consumer
+	var ended []*localConsumer
 	for _, id := range c.clientIDs() {
 		if k := c.consumers[id]; !keeps(k) {
 			c.unsubscribeLocked(k)
@@ -85,7 +85,7 @@ func (c *Channel) revoke(stays []bool) bool {
 }
 
 // unsubscribeLocked unsubscribes a consumer; mu is held.
-func (c *Channel) unsubscribeLocked(k *Consumer) {
+func (c *Channel) unsubscribeLocked(k *localConsumer) {
 	delete(c.consumers, k.id)
 	c.ev = core.Event{Kind: core.EvUnsubscribe, Client: k.id, Flag: k.clean}
 	c.step()

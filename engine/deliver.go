@@ -11,7 +11,7 @@ import (
 // pump delivers what can be delivered now, on the caller's goroutine, and flushes the sinks that
 // got something.
 func (c *Channel) pump() {
-	var room [16]*Consumer
+	var room [16]*localConsumer
 	for again := true; again; {
 		c.mu.Lock()
 		if c.closed != nil {

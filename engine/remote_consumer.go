@@ -17,23 +17,6 @@ import (
 // errServesNothing says that this node leads no partition of the topic.
 var errServesNothing = errors.New("engine: this node leads no partition of the topic")
 
-// Subscribe is Attach for a client that sees only this node: if the node leads no partition of the topic, the messages come from the
-// nodes that do. While it leads one, its consumers get what it leads, and the clients' connections to the other nodes bring the rest. It returns when
-// the leaders have answered, or after a second.
-//
-// What a leader refuses after Finish, Requeue or Touch returned nil, a Sink that is a FailureSink is told. Label travels
-// to the leaders if it is a json.Marshaler.
-func (c *Channel) Subscribe(ctx context.Context, o ConsumerOptions, s Sink) (*Consumer, error) {
-	k, err := c.attach(o, s, true)
-	if !errors.Is(err, errServesNothing) {
-		return k, err
-	}
-	if o.Partition != nil {
-		return nil, ErrNoLeader // of that partition: its client goes to the leader itself, and the others' messages are not for it
-	}
-	return c.e.cluster.remotes.subscribe(ctx, c, o, s)
-}
-
 // remoteConsumer is a client of this node that other nodes serve. Its mu is taken after a channel's and before remotes'.
 type remoteConsumer struct {
 	rs      *remotes
@@ -79,7 +62,7 @@ type leg struct {
 	reported uint64 // the last of which the leader was told that it came
 }
 
-func (rs *remotes) subscribe(ctx context.Context, c *Channel, o ConsumerOptions, s Sink) (*Consumer, error) {
+func (rs *remotes) subscribe(ctx context.Context, c *Channel, o ConsumerOptions, s Sink) (*remoteConsumer, error) {
 	timeout := o.MsgTimeout
 	if timeout == 0 {
 		timeout = c.e.opts.MsgTimeout
@@ -130,7 +113,7 @@ func (rs *remotes) subscribe(ctx context.Context, c *Channel, o ConsumerOptions,
 		r.end()
 		return nil, err
 	}
-	return &Consumer{ch: c, sink: s, label: o.Label, remote: r}, nil
+	return r, nil
 }
 
 // begin asks the leaders of now.
@@ -383,18 +366,33 @@ func (r *remoteConsumer) peerLost(node replicate.NodeID) {
 	r.share()
 }
 
-// ready is Consumer.Ready.
-func (r *remoteConsumer) ready(n int) {
+func (r *remoteConsumer) ready(n int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.stopped && !r.ended {
 		r.credit.ready = n
 		r.share()
 	}
+	return nil
+}
+
+func (r *remoteConsumer) finish(id ID) error {
+	return r.sendOp(&wire.Consume{Kind: wire.ConsumeFinish, ID: uint64(id)})
+}
+
+func (r *remoteConsumer) requeue(id ID, delay time.Duration) error {
+	return r.sendOp(&wire.Consume{Kind: wire.ConsumeRequeue, ID: uint64(id), DelayMs: requeueDelay(delay)})
+}
+
+func (r *remoteConsumer) touch(id ID) error {
+	return r.sendOp(&wire.Consume{Kind: wire.ConsumeTouch, ID: uint64(id)})
 }
 
 // sendOp is Finish, Requeue or Touch: it goes to who leads the message's partition now.
 func (r *remoteConsumer) sendOp(what *wire.Consume) error {
+	if !r.t.has(ID(what.ID)) {
+		return ErrNotInFlight
+	}
 	to := replicate.NodeID(r.t.partitions()[ID(what.ID).Partition()].rep.target.Load())
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -425,8 +423,8 @@ func (r *remoteConsumer) sendOp(what *wire.Consume) error {
 	return nil
 }
 
-// flush sends what was said.
-func (r *remoteConsumer) flush() {
+// pump sends what was said. What the leaders deliver comes by itself.
+func (r *remoteConsumer) pump() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range r.legs {
@@ -434,7 +432,7 @@ func (r *remoteConsumer) flush() {
 	}
 }
 
-// unblock says that the sink has room again.
+// unblock gives back the bytes that the sink had no room for.
 func (r *remoteConsumer) unblock() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -445,7 +443,7 @@ func (r *remoteConsumer) unblock() {
 	}
 }
 
-func (r *remoteConsumer) stop() {
+func (r *remoteConsumer) stopDelivery() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stopped || r.ended {
@@ -494,7 +492,9 @@ func (r *remoteConsumer) rotateCredit() bool {
 	return true
 }
 
-// end unsubscribes everywhere.
+func (r *remoteConsumer) close() { r.end() }
+
+// end unsubscribes everywhere. It returns false if the client had ended before.
 func (r *remoteConsumer) end() (first bool) {
 	rs := r.rs
 	r.mu.Lock()
@@ -556,7 +556,7 @@ func (t *Topic) dropUnused(name string) {
 	c.shut(ErrDeleted)
 }
 
-// counts is Consumer.Stats. How many are in flight only the leaders know: it is what they can have at most.
+// counts says nothing of how many messages are in flight: only the leaders know.
 func (r *remoteConsumer) counts() ConsumerStats {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -32,10 +32,10 @@ type subscription struct {
 	key    subscriptionKey
 	window int
 
-	mu      sync.Mutex // taken after a channel's
-	k       *Consumer  // nil: not attached yet
-	ended   bool       // the client is, or the channel
-	buf     *putBuffer // the Deliver frame that is being filled
+	mu      sync.Mutex     // taken after a channel's
+	k       *localConsumer // nil: not attached yet
+	ended   bool           // the client is, or the channel
+	buf     *putBuffer     // the Deliver frame that is being filled
 	unsent  []unsentFrame
 	waiting bool   // a goroutine sends unsent
 	bufHeld bool   // buf is a DeliverHeld
@@ -112,9 +112,9 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 	if n := cn.store.Snapshot().Nodes[s.key.from]; n != nil {
 		label.Node = n.Name
 	}
-	k, err := c.Attach(ConsumerOptions{
+	k, err := c.attach(ConsumerOptions{
 		MsgTimeout: time.Duration(ask.MsgTimeoutMs) * time.Millisecond, SampleRate: int(ask.SampleRate), Label: label, Tag: string(ask.Tag),
-	}, s)
+	}, s, false)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 	gone := s.ended
 	s.mu.Unlock()
 	if gone {
-		k.Close()
+		k.close()
 		return ErrNoLeader
 	}
 	s.enableHold()
@@ -301,15 +301,15 @@ func (rs *remotes) handleConsume(key subscriptionKey, p []byte) error {
 		case wire.ConsumeReady:
 			seq = c.Seq
 			err = nil
-			_ = k.Ready(int(c.Count)) // of a channel that is closed: Unserved is on its way
+			_ = k.ready(int(c.Count)) // of a channel that is closed: Unserved is on its way
 		case wire.ConsumeFinish:
-			err = k.finish(ID(c.ID), s.seen)
+			err = k.finishSeen(ID(c.ID), s.seen)
 		case wire.ConsumeRequeue:
-			err = k.requeue(ID(c.ID), time.Duration(c.DelayMs)*time.Millisecond, s.seen)
+			err = k.requeueSeen(ID(c.ID), time.Duration(c.DelayMs)*time.Millisecond, s.seen)
 		case wire.ConsumeTouch:
-			err = k.touch(ID(c.ID), s.seen)
+			err = k.touchSeen(ID(c.ID), s.seen)
 		case wire.ConsumeStop:
-			k.StopDelivery()
+			k.stopDelivery()
 		case wire.ConsumeSeen:
 			s.seen = c.Serial
 		case wire.ConsumeReturn:
@@ -332,7 +332,7 @@ func (rs *remotes) handleConsume(key subscriptionKey, p []byte) error {
 }
 
 // inFlight is how many messages the consumer has just now.
-func (k *Consumer) inFlight() int {
+func (k *localConsumer) inFlight() int {
 	k.ch.mu.Lock()
 	defer k.ch.mu.Unlock()
 	return k.ch.m.ClientInFlight(k.id)
@@ -346,7 +346,7 @@ func (t *Topic) closeLeftoverConsumers() {
 	}
 	for _, c := range t.Channels() {
 		c.mu.Lock()
-		var stranded []*Consumer
+		var stranded []*localConsumer
 		for _, id := range c.clientIDs() {
 			if k := c.consumers[id]; k.needsLeader {
 				stranded = append(stranded, k)

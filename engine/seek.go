@@ -59,7 +59,7 @@ func (c *Channel) seek(ctx context.Context, to SeekTo, only func(*partition) boo
 	switch to.Kind {
 	case SeekBeginning, SeekEnd, SeekTime, SeekCount:
 	case SeekID:
-		if !c.has(to.ID) {
+		if !c.t.has(to.ID) {
 			return ErrNoTopic
 		}
 		only = func(pt *partition) bool { return pt.number == to.ID.Partition() }
