@@ -39,6 +39,15 @@ func (s *store) readPartition(ctx context.Context, id meta.PartitionID) (*partEn
 	return &partEntry{Partition: *p, rev: e.ModRevision}, nil
 }
 
+// ReadPartition is meta.Store's.
+func (s *store) ReadPartition(ctx context.Context, id meta.PartitionID) (*meta.Partition, error) {
+	row, err := s.readPartition(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return &row.Partition, nil
+}
+
 // put writes a partition's row, if it is still as it was at rev and conds hold.
 func (s *store) putPartition(
 	ctx context.Context, p *meta.Partition, rev int64, conds []kv.Cond, more ...kv.Op,

@@ -25,6 +25,11 @@ import (
 //	                                           2 the record is durable
 //	3 removes the segments, through the trash
 //
+// The row that this node knows may be an old one: the partition may have come back to this node, and its copy may be in
+// sync again, all before this node heard that it had left. So before 1 the node reads the row in the store itself. By
+// then the copy takes no part any more: whatever it has answered, and a leader may have counted, was before, and if a
+// leader of a later row counted it, that row is what the store has now.
+//
 // From 1 until 3 is done no commit log file goes, so after 2 recovery finds the record and removes the files before
 // anything else. A crash before 2 leaves the copy as it was, or given up: before 1 the commit log may let go of what
 // the segments do not take (spare), or a log that is full of it could not take the record. The partition stays open,
@@ -33,7 +38,7 @@ import (
 // removeIfUnneeded removes this node's bytes of pt if row says that it can. It runs on the worker that applies what the store says.
 func (cn *clusterNode) removeIfUnneeded(snap *meta.Snapshot, pt *partition, row *meta.Partition) {
 	r := pt.rep
-	if slices.Contains(row.State.Replicas, cn.self.ID) || !fullyInSync(snap, row) {
+	if !cn.isUnneeded(snap, row) {
 		return
 	}
 	r.mu.Lock()
@@ -45,6 +50,30 @@ func (cn *clusterNode) removeIfUnneeded(snap *meta.Snapshot, pt *partition, row 
 	if has {
 		cn.spawn(func() { r.remove() })
 	}
+}
+
+// isUnneeded says that nobody needs what this node has of a partition.
+func (cn *clusterNode) isUnneeded(snap *meta.Snapshot, row *meta.Partition) bool {
+	return !slices.Contains(row.State.Replicas, cn.self.ID) && fullyInSync(snap, row)
+}
+
+// confirmUnneeded asks the store whether the row of now still says so. It waits until the store answers, or this node
+// closes. If it does not, the row that does comes with the watch.
+func (r *replica) confirmUnneeded() bool {
+	cn := r.cn
+	for cn.ctx.Err() == nil {
+		ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
+		row, err := cn.store.ReadPartition(ctx, r.pt.identity())
+		cancel()
+		switch {
+		case err == nil:
+			return cn.isUnneeded(cn.store.Snapshot(), row)
+		case errors.Is(err, meta.ErrNotFound):
+			return false // the topic is deleted; that removes its files
+		}
+		cn.pause(retryInterval)
+	}
+	return false
 }
 
 // fullyInSync says that every replica of a partition is in sync, with the disk that it has now, and can read what it holds.
@@ -71,6 +100,12 @@ func (r *replica) isTearingDown() bool {
 // remove ends removing only if everything is gone. Else the log in memory is not what the record speaks of, or the record is not durable: until
 // the next start nothing more is removed, and no new copy begins.
 func (r *replica) remove() {
+	if !r.confirmUnneeded() {
+		r.mu.Lock()
+		r.removing = false
+		r.mu.Unlock()
+		return
+	}
 	err := r.removeBytes()
 	switch {
 	case err == nil:

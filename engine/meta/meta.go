@@ -214,6 +214,8 @@ type Store interface {
 	// want.Leader and Boot; new members must be registered with the store uuid that want names. It returns the row as it
 	// is afterwards, whoever changed it, and ErrConflict if that was not want.
 	ChangeISR(ctx context.Context, id PartitionID, want *replicate.State) (replicate.State, error)
+	// ReadPartition reads a row in the store itself: the snapshot may be behind. ErrNotFound if there is none.
+	ReadPartition(ctx context.Context, id PartitionID) (*Partition, error)
 	// HandOver ends the caller's leadership, whose row was at st, in favour of another live, undamaged member of the ISR:
 	// to if it is not 0, else the one that leads least. The caller has stopped taking writes and everything is committed.
 	HandOver(ctx context.Context, id PartitionID, st *replicate.State, to replicate.NodeID) error

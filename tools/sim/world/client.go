@@ -224,6 +224,12 @@ func (c *client) ChangeISR(ctx context.Context, id meta.PartitionID, want *repli
 	return now, err
 }
 
+// ReadPartition implements meta.Store.
+func (c *client) ReadPartition(ctx context.Context, id meta.PartitionID) (row *meta.Partition, err error) {
+	err = c.do(ctx, func() (err error) { row, err = c.w.store.readPartition(id); return err })
+	return row, err
+}
+
 // HandOver implements meta.Store.
 func (c *client) HandOver(ctx context.Context, id meta.PartitionID, st *replicate.State, to replicate.NodeID) error {
 	return c.do(ctx, func() error { return c.w.store.handOver(id, st, to) })

@@ -456,6 +456,14 @@ func sameLeadership(row, want *replicate.State) bool {
 	return row.Epoch == want.Epoch && row.Version == want.Version && row.Leader == want.Leader && row.Boot == want.Boot
 }
 
+func (s *store) readPartition(id meta.PartitionID) (*meta.Partition, error) {
+	p := s.snap.Partitions[id]
+	if p == nil {
+		return nil, meta.ErrNotFound
+	}
+	return cloneRow(p), nil
+}
+
 func (s *store) changeISR(id meta.PartitionID, want *replicate.State) (replicate.State, error) {
 	p := s.snap.Partitions[id]
 	if p == nil {

@@ -1,0 +1,92 @@
+package engine
+
+import (
+	"context"
+	"path"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/meta"
+	"penstock/replicate"
+	"penstock/segment/aio/faultaio"
+)
+
+// lateStore is a meta.Store whose snapshot is behind: row is what it has, and what ReadPartition reads.
+type lateStore struct {
+	meta.Store
+	known, row *meta.Partition
+	silent     int // so many questions get no answer
+}
+
+func (s *lateStore) Snapshot() *meta.Snapshot {
+	return &meta.Snapshot{
+		Nodes:      map[replicate.NodeID]*meta.Node{1: {ID: 1}, 2: {ID: 2}, 3: {ID: 3}},
+		Partitions: map[meta.PartitionID]*meta.Partition{s.known.ID: s.known},
+	}
+}
+
+func (s *lateStore) ReadPartition(context.Context, meta.PartitionID) (*meta.Partition, error) {
+	if s.silent--; s.silent >= 0 {
+		return nil, meta.ErrUnavailable
+	}
+	if s.row == nil {
+		return nil, meta.ErrNotFound
+	}
+	return s.row, nil
+}
+
+// A partition left a node and came back, and the node hears only now that it left. Its copy may be in sync again, and
+// leaders count on it: before it removes a byte it asks the store, until that answers.
+func TestBytesGoOnlyIfTheStoreStillSaysSo(t *testing.T) {
+	row := func(version uint64, nodes ...replicate.NodeID) *meta.Partition {
+		p := &meta.Partition{State: replicate.State{Epoch: 3, Version: version, MinISR: 1, Replicas: nodes}}
+		for _, n := range nodes {
+			p.State.ISR = append(p.State.ISR, replicate.Member{Node: n})
+		}
+		return p
+	}
+	outOfSync := row(7, 2, 3)
+	outOfSync.State.ISR = outOfSync.State.ISR[:1]
+	for name, c := range map[string]struct {
+		row    *meta.Partition
+		silent int
+		gone   bool
+	}{
+		"it has not come back":            {row: row(4, 2, 3), gone: true},
+		"it moved on to others":           {row: row(6, 3), gone: true},
+		"it came back":                    {row: row(6, 1, 2, 3)},
+		"it left again, and one needs it": {row: outOfSync},
+		"the topic is deleted":            {},
+		"the store answers late":          {row: row(4, 2, 3), silent: 2, gone: true},
+		"it came back, answered late":     {row: row(6, 1, 2, 3), silent: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := bareReplica()
+			r.pt.t.uuid = uuid.UUID{5}
+			disk := faultaio.New(faultaio.Options{})
+			cn, dir := r.cn, partitionDir(r.pt.t.uuid, 0)
+			cn.e.disk = disk
+			cn.ctx, cn.cancel = context.WithCancel(t.Context())
+			if err := disk.MkdirAll(dir); err != nil {
+				t.Fatal(err)
+			}
+			f, err := disk.Create(path.Join(dir, "0000000001.seg"), 4096)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.Close()
+			s := &lateStore{known: row(4, 2, 3), row: c.row, silent: c.silent}
+			cn.store = s
+			cn.removeIfUnneeded(s.Snapshot(), r.pt, s.known)
+			cn.wg.Wait()
+			files, err := disk.ReadDir(dir)
+			if err != nil || (len(files) == 0) != c.gone {
+				t.Errorf("%d files are left (%v); gone must be %v", len(files), err, c.gone)
+			}
+			if r.isTearingDown() {
+				t.Error("it is still being removed: no new copy could begin")
+			}
+		})
+	}
+}
