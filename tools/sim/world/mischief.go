@@ -12,7 +12,16 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-func (n *node) replica() replicate.NodeID { return replicate.NodeID(n.id) }
+// replica is the node's id, by what the store has. The process may not know it yet: the answer to its registration was
+// lost, and the node is in the ISR of what was made since. A node that the store has not has the id that it had.
+func (n *node) replica() replicate.NodeID {
+	for id, row := range n.w.store.snap.Nodes {
+		if row.Name == n.name {
+			return id
+		}
+	}
+	return replicate.NodeID(n.id)
+}
 
 func engineID(id meta.PartitionID, n segment.MsgID) engine.ID {
 	return core.MakeID(id.Partition, n)

@@ -10,6 +10,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/meta"
+	"penstock/replicate"
 )
 
 // runAll runs seeds on all processors and reports those that break a promise.
@@ -193,6 +198,38 @@ func TestMutantsAreFound(t *testing.T) {
 			}
 			t.Errorf("not found in %d seeds", lie.seeds)
 		})
+	}
+}
+
+// A disk is replaced only if other members of each ISR have what it has. The store counts a node as soon as it has
+// registered, also if the answer to that was lost, so that the process does not know its id yet, or not its new one.
+func TestDiskOfANodeThatDoesNotKnowItsIDIsCounted(t *testing.T) {
+	one, two, three := uuid.UUID{1}, uuid.UUID{2}, uuid.UUID{3}
+	for name, c := range map[string]struct {
+		knows  uint32
+		isr    []replicate.Member
+		spares bool
+	}{
+		"it is the only member":              {0, []replicate.Member{{Node: 3, Store: three}}, false},
+		"it is one of two":                   {0, []replicate.Member{{Node: 1, Store: one}, {Node: 3, Store: three}}, false},
+		"it is no member":                    {0, []replicate.Member{{Node: 1, Store: one}}, true},
+		"the only one, known by an older id": {2, []replicate.Member{{Node: 3, Store: three}}, false},
+		"the only one, and knows its id":     {3, []replicate.Member{{Node: 3, Store: three}}, false},
+		"one of three, and knows its id": {
+			3, []replicate.Member{{Node: 1, Store: one}, {Node: 3, Store: three}, {Node: 2, Store: two}}, true,
+		},
+	} {
+		w := &World{}
+		w.nodes = []*node{{w: w, name: "n1", id: 1}, {w: w, name: "n2", id: c.knows}, {w: w, name: "n3", id: 2}}
+		w.store = &store{w: w, snap: &meta.Snapshot{
+			Nodes: map[replicate.NodeID]*meta.Node{
+				1: {ID: 1, Name: "n1", Store: one}, 3: {ID: 3, Name: "n2", Store: three}, 2: {ID: 2, Name: "n3", Store: two},
+			},
+			Partitions: map[meta.PartitionID]*meta.Partition{{}: {State: replicate.State{ISR: c.isr}}},
+		}}
+		if spares := w.spares(w.nodes[1]); spares != c.spares {
+			t.Errorf("%s: its disk may be replaced: %v", name, spares)
+		}
 	}
 }
 
