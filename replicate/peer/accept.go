@@ -40,7 +40,7 @@ func (n *Net) accept() {
 			}
 			continue
 		}
-		n.accepted.Add(1)
+		serial := n.accepted.Add(1)
 		select {
 		case handshakes <- struct{}{}:
 		default:
@@ -48,13 +48,14 @@ func (n *Net) accept() {
 			_ = nc.Close() // it will try again
 			continue
 		}
-		n.all.Go(func() { n.take(nc, func() { <-handshakes }) })
+		n.all.Go(func() { n.take(nc, serial, func() { <-handshakes }) })
 	}
 }
 
-// take makes an accepted socket a connection and runs it.
-func (n *Net) take(nc net.Conn, shaken func()) {
+// take makes an accepted socket a connection and runs it. It calls shaken when the handshake is over.
+func (n *Net) take(nc net.Conn, serial uint64, shaken func()) {
 	s := n.newSession(nil)
+	s.serial = serial
 	defer s.cancel(nil)
 	c, err := netproto.Accept(n.ctx, nc, n.options(s))
 	shaken()

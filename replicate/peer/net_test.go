@@ -354,6 +354,26 @@ func TestNewestWins(t *testing.T) {
 	// alternate.
 }
 
+// Two processes of one node connect shortly after each other, and the handshake of the older one ends last: the newer
+// connection stays.
+func TestOlderConnectionThatBeginsLaterEnds(t *testing.T) {
+	b := start(t, 2, "")
+	b.SetNodes(tableOf(&meta.Node{ID: 1, Name: "n1", Store: storeOf(1), Peer: unused(t)}))
+	l := b.table.Load().names["n1"]
+	older, newer := b.newSession(l), b.newSession(l)
+	older.serial, newer.serial = 1, 2
+	newer.begin()
+	older.begin()
+	if newer.ctx.Err() != nil || !errors.Is(context.Cause(older.ctx), errSuperseded) {
+		t.Errorf("the newer one ended with %v, the older one with %v", newer.ctx.Err(), context.Cause(older.ctx))
+	}
+	older.end()
+	if l.newest != newer {
+		t.Error("the older one took the newer one's place when it ended")
+	}
+	newer.end()
+}
+
 // Frames of a new connection wait until the old one's Down and the new one's Up have returned.
 func TestFramesWaitForUp(t *testing.T) {
 	b := start(t, 2, "")

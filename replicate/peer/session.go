@@ -19,6 +19,7 @@ type session struct {
 	link   *link // when accepting: set by admit
 	ctx    context.Context
 	cancel context.CancelCauseFunc // ends the connection, whatever it is doing
+	serial uint64                  // the place in the order in which sockets were accepted; 0 when dialing
 
 	store, boot uuid.UUID     // of the process; set by admit, under link.mu
 	ready       chan struct{} // closed when Up has returned, or will not come
@@ -32,16 +33,22 @@ func (n *Net) newSession(l *link) *session {
 	return s
 }
 
-// begin makes s the link's newest session, and ends the one before. If the node was forgotten meanwhile, s ends too.
+// begin makes s the link's newest session, and ends the one before. Handshakes run side by side: if a socket that was
+// accepted later has begun already, it is s that ends. If the node was forgotten meanwhile, s ends too.
 func (s *session) begin() {
 	l := s.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.newest != nil {
-		l.newest.cancel(errSuperseded)
-	}
-	l.newest = s
 	l.sessions++
+	switch {
+	case l.newest != nil && l.newest.serial > s.serial:
+		s.cancel(errSuperseded)
+	case l.newest != nil:
+		l.newest.cancel(errSuperseded)
+		l.newest = s
+	default:
+		l.newest = s
+	}
 	if l.node.Load() == nil {
 		s.cancel(errGone)
 	}
