@@ -36,7 +36,7 @@ const (
 // runOnCommitter runs f where the fold belongs to, and then done.
 func (pt *partition) runOnCommitter(f func(), done func(error)) {
 	p := &Put{Done: func(p *Put) { done(p.Err) }}
-	p.special = &specialPut{inspect: f}
+	p.kind, p.special = putInspection, &specialPut{inspect: f}
 	if err := pt.enqueue(context.Background(), p); err != nil {
 		done(err)
 	}
@@ -106,8 +106,9 @@ func (f *flusher) carryFrom(pt *partition, sources []core.CarrySource) {
 		return
 	}
 	p := &Put{Done: func(*Put) { pt.carrying.Store(false) }}
-	p.special = &specialPut{noExpiry: true, controls: []core.Control{{Kind: core.DeferredCarried, Carried: ms}}}
-	p.special.onCommit = func(p *Put) { pt.postCarried(ms, p.special.offset) }
+	p.noExpiry = true
+	p.kind, p.special = putControls, &specialPut{controls: []core.Control{{Kind: core.DeferredCarried, Carried: ms}}}
+	p.special.onCommit = func() { pt.postCarried(ms, p.special.offset) }
 	if err := pt.enqueue(context.Background(), p); err != nil {
 		pt.carrying.Store(false)
 	}

@@ -413,18 +413,10 @@ func (t *Topic) removeChannel(c *Channel) {
 // of them, and what is in their place has the partition only if the entry was in the log when it was made.
 func (t *Topic) createIn(ctx context.Context, pt *partition, c *Channel) error {
 	i := slices.Index(t.partitions(), pt)
-	w := controlWaiter([]core.Control{{Kind: core.ChannelCreated, Channel: c.name}}, func(*Put) {
+	err := pt.writeControls(ctx, [][]core.Control{{{Kind: core.ChannelCreated, Channel: c.name}}}, func() {
 		pt.watch(c, i)
 		c.post(pt.snapshot(c.name, i))
 	})
-	w.deadline = t.e.now().Add(t.e.opts.PublishTimeout).UnixNano()
-	if err := pt.enqueue(ctx, &w.Put); err != nil {
-		w.free()
-		return err
-	}
-	t.e.host.Receive(w.done)
-	err := w.Err
-	w.free()
 	c.applyPosts()
 	c.wake()
 	if now, _ := t.LookupChannel(c.name); err == nil && now != c {

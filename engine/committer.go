@@ -196,23 +196,25 @@ func (c *committer) sealList(pt *partition, g *clog.Group, w *groupWork, l *putL
 // run is what the next batch of a partition consists of: consecutive puts of its inbox.
 type run struct {
 	puts      putList
-	n         int // puts
+	kind      putKind // of each
+	n         int     // puts
 	count     uint32
 	bytes     int // of the whole batch, header included
 	headers   int // bytes that headers add to the records
 	delayed   int // messages with a delay
 	placement core.Placement
 	flags     segment.Flags
-	special   *specialPut // of the one put that stands alone
+	special   *specialPut // of the one put; nil for putMessages
 }
 
 // bodyBytes is about how many bytes the bodies of the run have.
 func (r *run) bodyBytes() uint64 {
-	switch {
-	case r.count == 0:
-		return 0
-	case r.special != nil:
+	switch r.kind {
+	case putMessages:
+	case putSealed:
 		return uint64(r.special.bodies)
+	default:
+		return 0
 	}
 	return uint64(r.bytes - segment.HeaderBytes - r.headers - int(r.count)*segment.RecordSize(0, 0))
 }
@@ -235,23 +237,21 @@ func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putLi
 			l.pop().answer(err)
 			continue
 		}
-		if p.special != nil && p.special.inspect != nil {
+		if p.kind == putInspection {
 			l.pop()
 			p.special.inspect()
 			p.answer(nil)
 			continue
 		}
-		if p.special != nil && r.n == 0 {
-			r.puts.push(l.pop())
-			r.n, r.special = 1, p.special
-			c.measureSpecial(pt, &r)
-			return r
-		}
-		if p.special != nil || r.n > 0 && r.bytes+p.bytes > free || w.sealed+r.n == maxGroupPuts {
+		if r.n > 0 && (p.kind != putMessages || r.bytes+p.bytes > free) || w.sealed+r.n == maxGroupPuts {
 			return r
 		}
 		r.puts.push(l.pop())
 		r.n++
+		if r.kind = p.kind; r.kind != putMessages {
+			c.measureSpecial(pt, &r, p.special)
+			return r
+		}
 		r.count += uint32(len(p.Messages))
 		r.bytes += p.bytes
 		if p.deferMs != 0 {
@@ -260,7 +260,7 @@ func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putLi
 		}
 		if p.headered {
 			r.flags |= segment.FlagHeaders
-			r.headers += p.headerBytes
+			r.headers += int(p.headerBytes)
 		}
 	}
 	return r
@@ -268,14 +268,18 @@ func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putLi
 
 // refusal is why p may not be stored, or nil. refused is what the machine says about messages now.
 func (c *committer) refusal(pt *partition, p *Put, refused error) error {
+	switch p.kind {
+	case putTombstone:
+		return nil
+	case putControls:
+		if from := p.special.source; from != nil && from.revoked.Load() {
+			return ErrNoLeader
+		}
+	}
 	switch {
-	case p.special != nil && p.special.tombstone:
-		return nil // a damaged topic can be deleted, too
-	case p.special != nil && p.special.source != nil && p.special.source.revoked.Load():
-		return ErrNoLeader
 	case p.deadline != 0 && c.nowNs > p.deadline:
 		return ErrDeadline
-	case refused != nil && p.control():
+	case refused != nil && p.kind.internal():
 		return c.admit(pt, true)
 	}
 	return refused
@@ -292,12 +296,11 @@ func (c *committer) admit(pt *partition, control bool) error {
 const maxRunCount = segment.MaxBatchBytes
 
 // measureSpecial computes what a put of a rare kind needs.
-func (c *committer) measureSpecial(pt *partition, r *run) {
-	switch own := r.special; {
-	case own.tombstone:
-	case own.sealed != nil:
+func (c *committer) measureSpecial(pt *partition, r *run, own *specialPut) {
+	switch r.special = own; r.kind {
+	case putSealed:
 		r.count, r.flags, r.bytes = own.header.Count, own.header.Flags, len(own.sealed)
-	default:
+	case putControls:
 		c.body = c.encodeControls(pt, own.controls, c.body[:0])
 		r.flags, r.bytes = segment.FlagControl, segment.HeaderBytes+len(c.body)
 	}
@@ -327,7 +330,7 @@ func (c *committer) encodeControls(pt *partition, controls []core.Control, dst [
 // reserve asks the machine where the run's batch goes and the group for its bytes. It returns
 // what must be sealed before it, or PurposeData with a nil slice when the group has no room.
 func (c *committer) reserve(pt *partition, g *clog.Group, w *groupWork, r *run) (core.Purpose, []byte) {
-	if r.special != nil && r.special.tombstone {
+	if r.kind == putTombstone {
 		return core.PurposeData, g.Reserve(clog.Placement{Type: clog.Tombstone, Topic: pt.t.uuid, Partition: pt.number}, 0)
 	}
 	c.ev = core.PartitionEvent{Kind: core.PartitionPlace, Purpose: core.PurposeData, Bytes: r.bytes}
@@ -348,34 +351,29 @@ func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst
 	if r.delayed > 0 { // a put may have come after the group was begun; its delay must not count from before that
 		c.nowNs = c.e.now().UnixNano()
 	}
-	h := segment.Header{Flags: r.flags, Count: r.count, Created: c.nowNs}
-	deferFrom := len(w.deferred)
-	switch own := r.special; {
-	case own == nil:
+	at, deferFrom, crc := &r.placement, len(w.deferred), uint32(0)
+	switch r.kind {
+	case putMessages:
 		c.encodeRecords(w, pt.number, r, dst)
-	case own.tombstone:
-		own.release = c.e.flusher.pinFiles() // not before: a full log could not take it
-		return
-	case own.sealed != nil:
-		copy(dst, own.sealed)
-		r.puts.head.First = core.MakeID(pt.number, r.placement.FirstID)
-		crc := segment.Stamp(dst, r.placement.Position, r.placement.FirstID, r.placement.Epoch, c.stampNs(pt), r.placement.PrevCRC)
-		c.noteAppended(pt, g, w, r, dst, crc, core.PurposeData)
-		pt.fold.Publish(r.placement.FirstID, r.count)
-		c.startReplication(pt, w, r, nil)
-		return
-	default:
+		crc = c.stamp(pt, r, dst)
+	case putSealed:
+		copy(dst, r.special.sealed)
+		r.puts.head.First = core.MakeID(pt.number, at.FirstID)
+		crc = segment.Stamp(dst, at.Position, at.FirstID, at.Epoch, c.stampNs(pt), at.PrevCRC)
+	case putControls:
 		copy(dst[segment.HeaderBytes:], c.body)
-	}
-	crc := c.stamp(pt, &h, r.placement, dst)
-	c.noteAppended(pt, g, w, r, dst, crc, core.PurposeData)
-	if r.special != nil {
-		r.special.offset = r.placement.Offset
-		c.applyControls(pt, r.special.controls, r.placement.Offset)
-		c.startReplication(pt, w, r, nil)
+		crc = c.stamp(pt, r, dst)
+	case putTombstone:
+		r.special.release = c.e.flusher.pinFiles() // not before: a full log could not take it
 		return
 	}
-	pt.fold.Publish(r.placement.FirstID, r.count)
+	c.noteAppended(pt, g, w, r, dst, crc, core.PurposeData)
+	if r.kind == putControls {
+		r.special.offset = at.Offset
+		c.applyControls(pt, r.special.controls, at.Offset)
+	} else {
+		pt.fold.Publish(at.FirstID, r.count)
+	}
 	d := w.deferred[deferFrom:]
 	if len(d) != 0 {
 		pt.fold.PublishDeferred(d)
@@ -386,8 +384,10 @@ func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst
 	c.startReplication(pt, w, r, d)
 }
 
-func (c *committer) stamp(pt *partition, h *segment.Header, at core.Placement, dst []byte) uint32 {
-	body := dst[segment.HeaderBytes:]
+// stamp writes the header of a batch whose body is in dst, and returns the header's checksum.
+func (c *committer) stamp(pt *partition, r *run, dst []byte) uint32 {
+	at, body := &r.placement, dst[segment.HeaderBytes:]
+	h := segment.Header{Flags: r.flags, Count: r.count, Created: c.nowNs}
 	h.BodyBytes, h.BodyCRC = uint32(len(body)), segment.Checksum(body)
 	h.Position, h.FirstID, h.Epoch, h.Appended, h.PrevCRC = at.Position, at.FirstID, at.Epoch, c.stampNs(pt), at.PrevCRC
 	h.Encode(dst)
@@ -463,7 +463,7 @@ func (c *committer) sealInternal(pt *partition, g *clog.Group, w *groupWork, pur
 		body = core.AppendControl(body[:0], &core.Control{Kind: core.EpochStart, Epoch: epoch})
 	}
 	c.body = body
-	r := run{flags: segment.FlagControl, bytes: segment.HeaderBytes + len(body)}
+	r := run{kind: putControls, flags: segment.FlagControl, bytes: segment.HeaderBytes + len(body)}
 	c.ev = core.PartitionEvent{Kind: core.PartitionPlace, Purpose: purpose, Bytes: r.bytes, NextBytes: nextBytes}
 	pt.machine.Step(&c.ev, &c.res)
 	r.placement = c.res.Placement
@@ -472,8 +472,7 @@ func (c *committer) sealInternal(pt *partition, g *clog.Group, w *groupWork, pur
 		return false
 	}
 	copy(dst[segment.HeaderBytes:], body)
-	h := segment.Header{Flags: r.flags, Created: c.nowNs}
-	crc := c.stamp(pt, &h, r.placement, dst)
+	crc := c.stamp(pt, &r, dst)
 	c.noteAppended(pt, g, w, &r, dst, crc, purpose)
 	if purpose == core.PurposeEpochStart && pt.rep != nil {
 		pt.rep.pending.epochStart = r.placement.Position

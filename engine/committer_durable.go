@@ -85,6 +85,6 @@ func (c *committer) Failed(err error) {
 		if pt.rep != nil {
 			pt.rep.fault(err)
 		}
-		pt.refuse(why, true, nil)
+		pt.closeAndRefuse(why, false)
 	}
 }

@@ -25,7 +25,7 @@ func (c *committer) sealReplica(pt *partition, g *clog.Group, w *groupWork) bool
 		if l.empty() {
 			return true
 		}
-		if l.head.special == nil || !l.head.special.tombstone { // a deleted topic's tombstone is this node's own business
+		if l.head.kind != putTombstone { // which is this node's own business, whoever leads
 			if !r.admits() {
 				pt.stall(l, false)
 				return true

@@ -44,8 +44,8 @@ type controlPut struct {
 
 func newControlPut(c *Channel, index int) *controlPut {
 	p := &controlPut{c: c, index: index}
-	p.entries.source = p
-	p.entries.noExpiry = true // an ordered channel waits for it, and nothing else would tell
+	p.kind, p.special, p.entries.source = putControls, &p.entries, p
+	p.noExpiry = true // an ordered channel waits for it, and nothing else would tell
 	returned := p.onAnswer
 	p.Done = func(*Put) { c.e.host.Spawn(returned) }
 	return p
@@ -117,7 +117,7 @@ func (c *Channel) flushControls() {
 		cur := &c.cursors[i]
 		for !c.ephemeral && cur.assigned && c.m.HasControls(cur.part.number) {
 			p := &Put{Done: func(*Put) {}}
-			p.special = &specialPut{controls: cloneControls(c.m.TakeControls(cur.part.number, nil))}
+			p.kind, p.special = putControls, &specialPut{controls: cloneControls(c.m.TakeControls(cur.part.number, nil))}
 			if cur.part.enqueue(context.Background(), p) != nil {
 				return
 			}
@@ -144,7 +144,6 @@ func (p *controlPut) setControls(controls []core.Control) {
 		}
 	}
 	p.entries.controls = controls
-	p.special = &p.entries
 }
 
 func (f *confirmer) add(c *Channel) {
@@ -249,8 +248,9 @@ func (c *Channel) probeCommit(put *controlPut, take uint64) {
 	if c.closed != nil || c.cursors[put.index].put != put {
 		return
 	}
+	paused := core.Control{Kind: core.ChannelPaused, Channel: c.name, Flag: c.m.Stats().Paused}
 	p := &Put{}
-	p.special = &specialPut{source: put, noExpiry: true, controls: []core.Control{{Kind: core.ChannelPaused, Channel: c.name, Flag: c.m.Stats().Paused}}}
+	p.kind, p.special, p.noExpiry = putControls, &specialPut{source: put, controls: []core.Control{paused}}, true
 	p.Done = func(p *Put) {
 		if p.Err == nil {
 			c.e.host.Spawn(func() {

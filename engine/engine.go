@@ -373,7 +373,7 @@ func (e *Engine) Close() error {
 	err := e.stopLog()
 	hung := errors.Is(err, ErrDiskHung)
 	for _, pt := range e.partitionList() {
-		pt.refuse(ErrClosed, true, nil)
+		pt.closeAndRefuse(ErrClosed, false)
 	}
 	close(e.stop)
 	e.disks.end()
@@ -433,8 +433,8 @@ func (e *Engine) release() error {
 
 func (pt *partition) closeInbox(err error) {
 	pt.mu.Lock()
-	if pt.closed == nil || pt.closedExcept != nil { // not what reopenInbox may end
-		pt.closed, pt.closedExcept = err, nil
+	if pt.closed == nil || pt.tombstonesOK { // not what reopenInbox may end
+		pt.closed, pt.tombstonesOK = err, false
 	}
 	pt.signalRoom()
 	pt.mu.Unlock()

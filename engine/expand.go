@@ -89,9 +89,9 @@ func (s *topicState) batches() (all [][]core.Control) {
 }
 
 // writeControls appends batches of control entries and waits until all are committed; onCommit runs with the last one.
-func (pt *partition) writeControls(ctx context.Context, batches [][]core.Control, onCommit func(*Put)) error {
+func (pt *partition) writeControls(ctx context.Context, batches [][]core.Control, onCommit func()) error {
 	for i, b := range batches {
-		var committed func(*Put)
+		var committed func()
 		if i == len(batches)-1 {
 			committed = onCommit
 		}
@@ -99,14 +99,7 @@ func (pt *partition) writeControls(ctx context.Context, batches [][]core.Control
 		if pt.rep != nil {
 			w.deadline = pt.e.now().Add(pt.e.opts.PublishTimeout).UnixNano()
 		}
-		if err := pt.enqueue(ctx, &w.Put); err != nil {
-			w.free()
-			return err
-		}
-		pt.e.host.Receive(w.done)
-		err := w.Err
-		w.free()
-		if err != nil {
+		if err := w.send(ctx, pt); err != nil {
 			return err
 		}
 	}
@@ -146,11 +139,11 @@ func (t *Topic) grow(ctx context.Context, to int, store func() error) error {
 	e.mu.Unlock()
 	if e.poisoned.Load() != nil { // the committer either saw these partitions in the list, or is seen here
 		for _, pt := range added {
-			pt.refuse(e.refusal(), true, nil)
+			pt.closeAndRefuse(e.refusal(), false)
 		}
 	}
 	for _, pt := range added {
-		if err := pt.writeControls(ctx, t.stateLocal().batches(), func(*Put) { t.join(pt) }); err != nil {
+		if err := pt.writeControls(ctx, t.stateLocal().batches(), func() { t.join(pt) }); err != nil {
 			return err
 		}
 	}
@@ -327,7 +320,7 @@ func (t *Topic) initPartition(ctx context.Context, pt *partition, s *topicState)
 		}
 		channels = append(channels, c)
 	}
-	err := pt.writeControls(ctx, s.batches(), func(*Put) {
+	err := pt.writeControls(ctx, s.batches(), func() {
 		for _, c := range channels {
 			pt.watch(c, int(pt.number))
 			c.post(pt.snapshot(c.name, int(pt.number)))

@@ -40,7 +40,7 @@ func (f *flusher) failed(pt *partition, reopens uint64, err error) {
 		} else {
 			e.log.Error("a segment could not be written: the partition takes no more messages. What was answered OK is safe in the commit log, which keeps it and gets full if that lasts; "+
 				"restart the node, and delete the topic if that does not help", "topic", pt.t.name, "partition", pt.number, "error", err)
-			pt.refuse(ErrDisk, true, (*Put).isTombstone) // it can still be deleted
+			pt.closeAndRefuse(ErrDisk, true) // it can still be deleted
 		}
 		if pt.reopens.Load() != reopens {
 			pt.reopenInbox() // it was the log before that could not be written

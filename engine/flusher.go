@@ -221,7 +221,7 @@ func (f *flusher) makeRoom() {
 	f.emptyTrash()
 	// The committer asks no machine while it waits for a commit log file that the disk has no room for.
 	for _, pt := range f.e.partitionList() {
-		pt.refuse(ErrNoSpace, false, (*Put).control)
+		pt.refuseMessages(ErrNoSpace)
 	}
 }
 

@@ -83,7 +83,6 @@ func (f *forwarder) removeIdle(l *lane) {
 // enqueue takes a put that this node's inbox does not. It is answered in any case, unless it returns an error. What a put says about who
 // waits for it stays as it is.
 func (f *forwarder) enqueue(pt *partition, p *Put) error {
-	p.part = pt
 	if p.deadline == 0 {
 		p.deadline = f.cn.e.now().Add(f.cn.e.opts.PublishTimeout).UnixNano()
 	}
@@ -313,11 +312,11 @@ func (cn *clusterNode) reroute(pt *partition) {
 	for p := inbox.pop(); p != nil; p = inbox.pop() {
 		order++
 		switch {
-		case p.control():
+		case p.kind.internal():
 			controls.push(p)
 		case f.closed:
 			refused.push(p)
-		case p.to == cn.self.ID:
+		case p.forwarded:
 			back.push(p) // it goes from where it came from: this node may hear of the new leader last, and end first
 		default:
 			if p.deadline == 0 {

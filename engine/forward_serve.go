@@ -25,9 +25,9 @@ import (
 // and its answer: first id u64 | reason u8 (wire.Reason). The frame's status says whether it was stored.
 const (
 	putHeadBytes = 16 + 4 + 4 + 4 + 4 + 4
-	putMessages  = 0
-	putSealed    = 1
-	putHeadered  = 2
+	wireMessages = 0
+	wireSealed   = 1
+	wireHeadered = 2
 	putAckBytes  = 9
 )
 
@@ -47,12 +47,12 @@ func (b *putBuffer) Release() {
 
 func (b *putBuffer) encode(l *lane, p *Put) {
 	le := binary.LittleEndian
-	kind := byte(putMessages)
+	kind := byte(wireMessages)
 	switch {
-	case p.special != nil:
-		kind = putSealed
+	case p.kind == putSealed:
+		kind = wireSealed
 	case p.headered:
-		kind = putHeadered
+		kind = wireHeadered
 	}
 	id := l.pt.identity()
 	dst := append(b.bytes[:0], id.Topic[:]...)
@@ -60,14 +60,14 @@ func (b *putBuffer) encode(l *lane, p *Put) {
 	dst = le.AppendUint32(dst, p.deferMs)
 	dst = le.AppendUint32(dst, l.run)
 	dst = append(dst, kind, 0, 0, 0)
-	if kind == putSealed {
+	if kind == wireSealed {
 		dst = le.AppendUint32(dst, 1)
 		b.bytes = append(dst, p.special.sealed...)
 		return
 	}
 	dst = le.AppendUint32(dst, uint32(len(p.Messages)))
 	for i, m := range p.Messages {
-		if kind == putHeadered {
+		if kind == wireHeadered {
 			dst = le.AppendUint32(dst, uint32(len(p.Headers[i])))
 			for _, kv := range p.Headers[i] {
 				dst = append(le.AppendUint32(dst, uint32(len(kv.Key))), kv.Key...)
@@ -144,7 +144,7 @@ func (f *forwarder) handlePut(from replicate.NodeID, fr *netproto.Received) *par
 		p.Done = func(*Put) { p.reply(p.First, p.Err) }
 	}
 	f.lastRemotePut.Store(f.cn.now())
-	p.f, p.from, p.request, p.to = f, from, fr.Header.Request, f.cn.self.ID
+	p.f, p.from, p.request, p.forwarded = f, from, fr.Header.Request, true
 	pt, run, err := p.decode(fr.Payload)
 	p.run = run
 	if err == nil {
@@ -155,6 +155,7 @@ func (f *forwarder) handlePut(from replicate.NodeID, fr *netproto.Received) *par
 			err = ErrNoLeader // of the same run, and behind one that was refused
 		default:
 			if err = f.cn.e.measure(&p.Put); err == nil {
+				p.part = pt
 				err = pt.tryEnqueue(&p.Put)
 			}
 		}
@@ -185,12 +186,12 @@ func (p *forwardedPut) decode(b []byte) (pt *partition, run uint32, err error) {
 	b = b[putHeadBytes:]
 	p.trusted = true
 	switch kind {
-	case putSealed:
+	case wireSealed:
 		p.sealed = specialPut{sealed: b}
-		p.special = &p.sealed
+		p.kind, p.special = putSealed, &p.sealed
 		return pt, run, nil
-	case putMessages, putHeadered:
-		if p.decodeMessages(b, count, kind == putHeadered) {
+	case wireMessages, wireHeadered:
+		if p.decodeMessages(b, count, kind == wireHeadered) {
 			return pt, run, nil
 		}
 	}

@@ -28,7 +28,7 @@ func TestForwardedPutBytes(t *testing.T) {
 	}
 	headered.headered = true
 	buf.encode(sampleLane(), headered)
-	if buf.bytes[28] != putHeadered {
+	if buf.bytes[28] != wireHeadered {
 		t.Errorf("its kind is %d", buf.bytes[28])
 	}
 	var p forwardedPut

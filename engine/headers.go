@@ -175,7 +175,7 @@ func (e *Engine) measureHeaders(p *Put) error {
 				return err
 			}
 			p.headered = true
-			p.headerBytes += size - segment.RecordSize(len(m), p.deferMs)
+			p.headerBytes += uint32(size - segment.RecordSize(len(m), p.deferMs))
 		}
 		p.bytes += size
 	}

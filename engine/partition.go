@@ -26,8 +26,8 @@ type partition struct {
 	reported     int64           // bytes of the inbox that the engine's sum counts
 	ready        bool            // in the engine's ready list or in the committer's hands
 	pipelined    bool            // what is in the inbox waits for the batches before it: a commit tells the committer, and puts need not
-	closed       error           // no more puts,
-	closedExcept func(*Put) bool // but those; nil: none
+	closed       error // why it takes no more puts; nil: it does
+	tombstonesOK bool  // with closed: but for tombstones. Then segments cannot be written, and reopenInbox may open it
 	room         chan struct{}
 	seq          uint64 // of the last put that came
 	drainedSeq   uint64 // puts up to this seq left the inbox
@@ -67,20 +67,17 @@ type partition struct {
 // accepts says whether p may enter the inbox here and now; mu is held.
 func (pt *partition) accepts(p *Put) bool {
 	switch {
-	case p.isTombstone():
+	case p.kind == putTombstone:
 		return true
 	case !pt.rep.leads.Load():
 		return false
 	}
-	return p.control() || !pt.rep.parked.Load()
+	return p.kind.internal() || !pt.rep.parked.Load()
 }
-
-// isTombstone says that the put concerns this node's files only, whoever leads.
-func (p *Put) isTombstone() bool { return p.special != nil && p.special.tombstone }
 
 // forwardPut takes a put whose partition another node leads, or nobody.
 func (cn *clusterNode) forwardPut(pt *partition, p *Put) error {
-	if p.control() {
+	if p.kind.internal() {
 		return ErrNoLeader
 	}
 	p.seq = 0
@@ -93,14 +90,15 @@ func (pt *partition) identity() segment.Identity {
 
 const noMsgID = ^uint64(0)
 
-// enqueue puts p at the end of the inbox. When the inbox is full it waits for room, at
-// most Options.AdmitTimeout.
+// enqueue puts p at the end of the inbox and tells the committer; in a cluster the forwarder takes what this node does not
+// lead. It waits while the inbox is full, at most Options.AdmitTimeout. Unless it returns an error p is answered, perhaps
+// before it returns. The caller holds no lock that answering or writing may want: with Put.Alone it may do both.
 func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 	e := pt.e
 	size := int64(p.bytes)
-	p.gate = nil
+	p.part, p.gate = pt, nil
 	pt.mu.Lock()
-	if pt.closed == nil && !p.control() && !e.admits(pt, size) {
+	if pt.closed == nil && !p.kind.internal() && !e.admits(pt, size) {
 		if err := pt.awaitRoom(ctx, size); err != nil {
 			pt.mu.Unlock()
 			return err
@@ -110,7 +108,7 @@ func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 		pt.mu.Unlock()
 		return e.cluster.forwardPut(pt, p)
 	}
-	if err := pt.closed; err != nil && (pt.closedExcept == nil || !pt.closedExcept(p)) {
+	if err := pt.closed; err != nil && !(pt.tombstonesOK && p.kind == putTombstone) {
 		pt.mu.Unlock()
 		return err
 	}
@@ -129,7 +127,9 @@ func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 	return nil
 }
 
-// tryEnqueue is enqueue without waiting, and without telling the committer: announce does. It leaves who waits for p, and how, as it is.
+// tryEnqueue is enqueue for puts that the forwarder has, of which p.part is set: it does not wait, and does not forward.
+// Nor does it tell the committer: with the forwarder's lock held nothing may be written on the spot, so the caller calls
+// announce afterwards. It leaves who waits for p, and how, as it is.
 func (pt *partition) tryEnqueue(p *Put) error {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
@@ -149,7 +149,7 @@ func (pt *partition) tryEnqueue(p *Put) error {
 // belong to its owner again.
 func (pt *partition) append(p *Put) {
 	pt.seq++
-	p.part, p.seq = pt, pt.seq
+	p.seq = pt.seq
 	pt.inbox.push(p)
 	pt.publishWaitingAndWake()
 }
@@ -326,17 +326,26 @@ func (pt *partition) publishWaiting() (sum, added int64) {
 // reportBytes is how far the node's sum may be off per partition.
 const reportBytes = 16 << 10
 
-// refuse takes the inbox and answers every put in it with err, but those for which except says true (nil: none); with closeInbox set, puts
-// that come later get it too.
-func (pt *partition) refuse(err error, closeInbox bool, except func(*Put) bool) {
+// closeAndRefuse closes the inbox, unless it is closed, and answers every put in it with err. With tombstonesOK those stay
+// and more may come, and reopenInbox may open the inbox; without, it stays closed for good.
+func (pt *partition) closeAndRefuse(err error, tombstonesOK bool) {
 	pt.mu.Lock()
-	switch {
-	case closeInbox && pt.closed == nil:
-		pt.closed, pt.closedExcept = err, except
-	case closeInbox && except == nil:
-		pt.closedExcept = nil
+	if pt.closed == nil {
+		pt.closed, pt.tombstonesOK = err, tombstonesOK
 	}
-	refused := pt.inbox.takeIf(func(p *Put) bool { return except == nil || !except(p) })
+	pt.tombstonesOK = pt.tombstonesOK && tombstonesOK
+	pt.refuse(err, func(p *Put) bool { return !tombstonesOK || p.kind != putTombstone })
+}
+
+// refuseMessages answers every put in the inbox with err that is not the engine's own.
+func (pt *partition) refuseMessages(err error) {
+	pt.mu.Lock()
+	pt.refuse(err, func(p *Put) bool { return !p.kind.internal() })
+}
+
+// refuse answers those puts in the inbox that which chooses. It is called with mu held, and releases it.
+func (pt *partition) refuse(err error, which func(*Put) bool) {
+	refused := pt.inbox.takeIf(which)
 	pt.publishLess()
 	pt.mu.Unlock()
 	refused.answer(err)
@@ -351,8 +360,8 @@ func (pt *partition) reopenInbox() {
 	pt.flushErr.Store(nil)
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
-	if pt.closedExcept != nil { // nobody else closes an inbox with an exception
-		pt.closed, pt.closedExcept = nil, nil
+	if pt.tombstonesOK { // nobody else closes an inbox with an exception
+		pt.closed, pt.tombstonesOK = nil, false
 	}
 }
 
@@ -366,7 +375,7 @@ func (pt *partition) expire(nowNs int64) bool {
 	pt.mu.Lock()
 	waiting := !pt.inbox.empty()
 	late := pt.inbox.takeIf(func(p *Put) bool {
-		if p.deadline == 0 && !p.control() {
+		if p.deadline == 0 && !p.kind.internal() {
 			p.deadline = nowNs + int64(pt.e.opts.PublishTimeout)
 		}
 		return p.deadline != 0 && nowNs > p.deadline

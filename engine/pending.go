@@ -78,7 +78,7 @@ func (q *pendingQueue) expire(beforeNs int64) (puts putList) {
 		if b.sealedNs >= beforeNs {
 			break
 		}
-		if p := b.puts.head; p != nil && p.special != nil && p.special.noExpiry {
+		if p := b.puts.head; p != nil && p.noExpiry {
 			continue
 		}
 		puts.append(b.puts.take())

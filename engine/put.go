@@ -11,47 +11,81 @@ import (
 	"penstock/segment"
 )
 
-// putState is the engine's side of a Put. It is written by the submitter before the put
-// enters an inbox and afterwards only under the inbox's lock or by the committer. What the committer reads of
-// every put stands together: at half a million waiting puts a second its time is cache misses.
+// putKind says what a put stores. Its maker sets it, and it does not change.
+type putKind uint8
+
+const (
+	// putMessages: Put.Messages, a record each. Puts of this kind that follow each other in an inbox share a batch; a put
+	// of any other kind is a batch of its own. The zero value: what callers of Submit make.
+	putMessages putKind = iota
+	// putSealed: a batch of messages that its producer sealed. It is stored as it is, but for what Stamp fills in.
+	putSealed
+	// putControls: control entries.
+	putControls
+	// putInspection: nothing is stored. A function runs on the committer, which alone may read the fold.
+	putInspection
+	// putTombstone: a record in the commit log that this node's copies of the topic are deleted. It concerns the files of
+	// this node, whoever leads, and is taken where nothing else is: a damaged topic can be deleted.
+	putTombstone
+)
+
+// internal says that the engine itself asks. Such a put needs no room in the inbox, and no quota and no full disk refuses
+// it: what it stores lets space go. It has no deadline unless its maker sets one, and is not forwarded.
+func (k putKind) internal() bool { return k >= putControls }
+
+// putState is the engine's side of a Put. Who makes or submits the put writes it before the put enters an inbox or a lane
+// of the forwarder; afterwards it belongs to the lock of that list, and once it was taken from there to who took it: the
+// committer, the replica, or who refuses it. What the committer reads of every put stands together: at half a million
+// waiting puts a second its time is cache misses.
 type putState struct {
-	next      *Put
-	part      *partition
-	bytes     int // of the records that the put becomes
-	seq       uint64
-	deadline  int64 // by the engine's clock, ns since 1970; 0: none yet
-	deferMs   uint32
-	gateIndex int8 // with gate: its index in partition.gates
-	waits     bool // a goroutine waits for it in waiter.wait
-	headered  bool // some of the messages have headers
-	trusted   bool // the engine's own, or checked by another node: reserved names of headers are in order
-	answered  atomic.Bool
-	to        replicate.NodeID // that it was forwarded to
-	order     uint64           // in the forwarder's lane
+	next        *Put // putList's
+	part        *partition
+	bytes       int    // of the records that the put becomes
+	seq         uint64 // its place in the order of the inbox, see partition.cancel; 0: it was in none
+	deadline    int64  // by the engine's clock, ns since 1970; 0: none yet
+	deferMs     uint32
+	gateIndex   int8 // with gate: its index in partition.gates
+	kind        putKind
+	waits       bool             // a goroutine waits for it in waiter.wait
+	headered    bool             // some of the messages have headers
+	trusted     bool             // the engine's own, or checked by another node: reserved names of headers are in order
+	forwarded   bool             // another node's, which gets it back when this node leads no more
+	noExpiry    bool             // nobody's request: it hears what became of its batch, however long that takes
+	answered    atomic.Bool      // with gate: First and Err are set. Set once, before the gate opens
+	to          replicate.NodeID // that it was forwarded to
+	headerBytes uint32           // bytes that headers add to the records
+	order       uint64           // in the forwarder's lane
 
 	gate    chan struct{} // for crowds: closed when some of them are answered; nil: Done tells
-	special *specialPut   // one of the rare kinds
-
-	headerBytes int // what the headers add to the records
+	special *specialPut   // of every kind but putMessages
 }
 
-// specialPut is what makes a put something else than messages.
+// specialPut is what a put of a rare kind has in addition.
 type specialPut struct {
-	controls  []core.Control // entries of a control batch; what only the log's order can tell is filled in at sealing
-	sealed    []byte         // a batch sealed by the producer, the bytes of its bodies, and its header
-	bodies    int
-	header    segment.Header
-	tombstone bool           // tombstone of the partition's topic
-	release   func()         // result: of a tombstone, lets the commit log's files go that are kept from it on
-	onCommit  func(*Put)     // runs on the committer before Done
-	inspect   func()         // runs where the fold belongs to; nothing is written
-	offset    segment.Offset // result: of the batch of controls
-	noExpiry  bool           // nobody's request: it hears what became of its batch, however long that takes
-	source    *controlPut    // whose channel's machine gave the controls away; nil: nobody's
+	// putSealed
+	sealed []byte         // the batch, borrowed like Put.Messages
+	header segment.Header // decoded from it
+	bodies int            // bytes of its messages' bodies
+
+	// putControls
+	controls []core.Control // what only the log's order can tell is filled in at sealing
+	source   *controlPut    // whose channel's machine gave the controls away; nil: nobody's
+	offset   segment.Offset // result: of the batch
+
+	inspect func() // putInspection: what runs
+
+	release func() // putTombstone, result: lets the commit log's files go that are kept from the record on
+
+	onCommit func() // putControls, putTombstone: see putList.committed; nil: nothing
 }
 
-// control says that the put is the engine's own: it is not refused on a full disk.
-func (p *Put) control() bool { return p.special != nil && p.special.sealed == nil }
+// count is how many messages a put stores.
+func (p *Put) count() int {
+	if p.kind == putSealed {
+		return int(p.special.header.Count)
+	}
+	return len(p.Messages)
+}
 
 // waiter is a Put with a goroutine that waits for it. It fills whole cache lines: its neighbours belong to other goroutines.
 type waiter struct {
@@ -70,10 +104,20 @@ var waiters = sync.Pool{New: func() any {
 func getWaiter() *waiter { return waiters.Get().(*waiter) }
 
 // controlWaiter is a waiter for control entries.
-func controlWaiter(controls []core.Control, onCommit func(*Put)) *waiter {
+func controlWaiter(controls []core.Control, onCommit func()) *waiter {
 	w := getWaiter()
-	w.special = &specialPut{controls: controls, onCommit: onCommit}
+	w.kind, w.special = putControls, &specialPut{controls: controls, onCommit: onCommit}
 	return w
+}
+
+// send enqueues an internal put and returns its result, and frees the waiter.
+func (w *waiter) send(ctx context.Context, pt *partition) error {
+	defer w.free()
+	if err := pt.enqueue(ctx, &w.Put); err != nil {
+		return err
+	}
+	pt.e.host.Receive(w.done)
+	return w.Err
 }
 
 func (w *waiter) free() {
@@ -148,8 +192,8 @@ func (p *Put) answer(err error) {
 // committed does what a put wants done when its batch is committed, before it is answered. A put that wants something is the
 // only one of its batch. It runs in the order of the log: with replica.mu held, or, on a single node, on the committer.
 func (l *putList) committed() {
-	if p := l.head; p != nil && p.special != nil && p.special.onCommit != nil {
-		p.special.onCommit(p)
+	if p := l.head; p != nil && p.kind.internal() && p.special.onCommit != nil {
+		p.special.onCommit()
 	}
 }
 
@@ -189,7 +233,7 @@ func (t *Topic) publish(ctx context.Context, body []byte, bodies [][]byte, delay
 func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (ID, error) {
 	w := getWaiter()
 	defer w.free()
-	w.special, w.Alone, w.waits = &specialPut{sealed: batch}, true, true
+	w.kind, w.special, w.Alone, w.waits = putSealed, &specialPut{sealed: batch}, true, true
 	if err := t.submit(ctx, &w.Put, nil); err != nil {
 		return 0, err
 	}
@@ -319,7 +363,7 @@ func (t *Topic) submit(ctx context.Context, p *Put, pt *partition) error {
 
 // measure checks a put against the limits and computes what its records need.
 func (e *Engine) measure(p *Put) error {
-	if p.special != nil {
+	if p.kind == putSealed {
 		return e.measureSealed(p)
 	}
 	if p.Defer < 0 || p.Defer > e.opts.MaxDefer {

@@ -45,14 +45,10 @@ func (c *committer) quotaRoom(pt *partition) *quotaRoom {
 
 // overQuota says whether p would pass the quota behind what the run has already, and lets the flusher look what is confirmed by now.
 func (c *committer) overQuota(room *quotaRoom, r *run, p *Put) bool {
-	if room == nil || p.control() {
+	if room == nil || p.kind.internal() {
 		return false
 	}
-	count := int64(len(p.Messages))
-	if p.special != nil {
-		count = int64(p.special.header.Count)
-	}
-	if int64(r.count)+count <= room.count && r.puts.bytes+int64(p.bytes) <= room.bytes {
+	if int64(r.count)+int64(p.count()) <= room.count && r.puts.bytes+int64(p.bytes) <= room.bytes {
 		return false
 	}
 	c.e.flusher.askQuotas()

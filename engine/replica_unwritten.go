@@ -105,7 +105,7 @@ func (cn *clusterNode) handOverUnwritten(pt *partition, reopens uint64) {
 	if !pt.rep.leads.Load() {
 		return
 	}
-	pt.refuse(ErrDisk, true, (*Put).isTombstone)
+	pt.closeAndRefuse(ErrDisk, true)
 	if pt.reopens.Load() != reopens {
 		pt.reopenInbox()
 	}

@@ -274,9 +274,9 @@ func TestInboxOpensForAnotherLog(t *testing.T) {
 	}
 	for what, end := range map[string]func(){
 		"the node closes":       func() { pt.closeInbox(ErrClosed) },
-		"the commit log failed": func() { pt.refuse(ErrDisk, true, nil) },
+		"the commit log failed": func() { pt.closeAndRefuse(ErrDisk, false) },
 	} {
-		pt.closed, pt.closedExcept = nil, nil
+		pt.closed, pt.tombstonesOK = nil, false
 		e.flusher.failed(pt, pt.reopens.Load(), &segment.CorruptError{})
 		end()
 		if pt.reopenInbox(); !pt.isClosed() {

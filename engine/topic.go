@@ -181,7 +181,7 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (
 		if err == nil && e.poisoned.Load() != nil {
 			// The log failed meanwhile: the committer either saw these partitions in the list, or is seen here.
 			for _, pt := range t.partitions() {
-				pt.refuse(e.refusal(), true, nil)
+				pt.closeAndRefuse(e.refusal(), false)
 			}
 		}
 		close(cr.done)
@@ -265,16 +265,16 @@ func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 	defer t.changing.Unlock()
 	t.closeChannels(ErrDeleted)
 	for _, pt := range parts[1:] {
-		pt.refuse(ErrDeleted, true, nil)
+		pt.closeAndRefuse(ErrDeleted, false)
 	}
 	// The tombstone goes through the first partition's inbox, behind all that was accepted before.
 	w := getWaiter()
-	own := &specialPut{tombstone: true, onCommit: func(*Put) { e.removeTopicPartitions(t.uuid) }}
-	w.special = own
-	if err := e.writeTombstone(parts[0], w); err != nil {
+	own := &specialPut{onCommit: func() { e.removeTopicPartitions(t.uuid) }}
+	w.kind, w.special = putTombstone, own
+	if err := w.send(context.Background(), parts[0]); err != nil {
 		return err
 	}
-	parts[0].refuse(ErrDeleted, true, nil)
+	parts[0].closeAndRefuse(ErrDeleted, false)
 	e.mu.Lock()
 	if e.topics[t.name] == t {
 		delete(e.topics, t.name)
@@ -282,17 +282,6 @@ func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 	e.mu.Unlock()
 	e.trashTopic(t, parts, own.release)
 	return nil
-}
-
-func (e *Engine) writeTombstone(pt *partition, w *waiter) error {
-	if err := pt.enqueue(context.Background(), &w.Put); err != nil {
-		w.free()
-		return err
-	}
-	e.host.Receive(w.done)
-	err := w.Err
-	w.free()
-	return err
 }
 
 // trashTopic moves a deleted topic's files away. Until that succeeded the tombstone must stay in the commit
@@ -476,9 +465,9 @@ func (t *Topic) writeControls(ctx context.Context, entries func(*partition) []co
 		if pt.rep != nil && !pt.rep.leads.Load() {
 			continue // its leader is asked, too
 		}
-		var committed func(*Put)
+		var committed func()
 		if onCommit != nil {
-			committed = func(*Put) { onCommit(pt) }
+			committed = func() { onCommit(pt) }
 		}
 		w := controlWaiter(entries(pt), committed)
 		if pt.rep != nil {
