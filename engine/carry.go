@@ -116,18 +116,11 @@ func (f *flusher) carryFrom(pt *partition, sources []core.CarrySource) {
 
 // postCarried tells the channels where carried messages lie.
 func (pt *partition) postCarried(ms []core.CarriedMessage, at segment.Offset) {
-	ws := pt.watchers.Load()
-	if ws == nil {
-		return
-	}
 	ds := make([]core.DeferredMessage, len(ms))
 	for i := range ms {
 		ds[i] = core.DeferredMessage{ID: ms[i].ID, DueMs: ms[i].DueMs, At: at}
 	}
-	for _, w := range *ws {
-		w.ch.post(post{index: w.index, carried: ds})
-		w.ch.wake()
-	}
+	pt.post(&post{Event: core.Event{Kind: core.EvCarried, Deferred: ds}})
 }
 
 // findLost looks for what waits and is gone, once something went that somebody had not confirmed.
@@ -146,39 +139,25 @@ func (f *flusher) findLost(pt *partition) {
 			pt.mayHaveLost.Store(true) // until nothing is left that waits
 		}
 		if err == nil && len(gone) > 0 {
-			pt.postLost(start.ID, gone)
+			pt.post(&post{Event: core.Event{Kind: core.EvTrimmed, Start: start.ID}, gone: gone})
 		}
 		pt.searchingLost.Store(false)
 	})
 }
 
-// postLost tells the channels which messages that wait are gone with what lay below start.
-func (pt *partition) postLost(start segment.MsgID, gone []segment.MsgID) {
-	ws := pt.watchers.Load()
-	if ws == nil {
-		return
-	}
-	for _, w := range *ws {
-		w.ch.post(post{index: w.index, lost: gone, lostBelow: start})
-		w.ch.wake()
-	}
-}
-
-// dropLost lets the machine know what is gone; mu is held. Clients that have some of it may finish it.
-func (c *Channel) dropLost(p *post) {
-	cur := &c.cursors[p.index]
-	c.ev = core.Event{Kind: core.EvTrimmed, Part: cur.part.number, Start: p.lostBelow}
-	c.step()
-	cur.found = false
+// forgetGone tells the machine which messages that waited are gone with what lay below the log's start. Those that clients
+// have may be finished; the others count as confirmed. mu is held.
+func (c *Channel) forgetGone(cur *cursor, gone []segment.MsgID) {
 	count := 0
-	for _, id := range p.lost {
+	for _, id := range gone {
 		c.ev = core.Event{Kind: core.EvGone, ID: core.MakeID(cur.part.number, id)}
 		if c.step().Decision == core.Skip {
 			count++
 		}
 	}
 	if count > 0 {
-		c.e.log.Warn("messages that waited for their time are gone: retention by size, age or count removed them first", "topic", c.t.name, "channel", c.name, "partition", cur.part.number, "count", count)
+		c.e.log.Warn("messages that waited for their time are gone: retention by size, age or count removed them first",
+			"topic", c.t.name, "channel", c.name, "partition", cur.part.number, "count", count)
 	}
 }
 

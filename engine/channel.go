@@ -56,10 +56,10 @@ type Channel struct {
 	configuring sync.Mutex // one change of the settings at a time
 
 	postMu sync.Mutex
-	posts  []post // from the committer, for whoever holds mu next
+	posts  []post // in the order of the log of each partition; whoever holds mu next steps them
 
 	hungry  atomic.Bool // some consumer waits for messages: worth waking for a commit
-	posted  atomic.Bool
+	posted  atomic.Bool // posts may not be empty
 	woken   chan struct{}
 	timer   host.Timer // guarded by mu
 	done    chan struct{}
@@ -83,27 +83,14 @@ type cursor struct {
 	foundEnd segment.Position // the end of the log when the channel was found in it; 0: it was made here. See stands
 }
 
-// post is news for the machine that the committer may not wait to deliver.
+// post is an event about one partition for a channel's machine. Who brings it may not wait for Channel.mu: the committer,
+// whoever commits in a cluster, the flusher, a connection. Nothing of it is only here: after a crash the channel begins with
+// a snapshot of the log, which has it.
 type post struct {
-	index       int
-	assign      bool
-	cursor      *core.Cursor
-	deferred    []core.DeferredMessage
-	end         segment.MsgID
-	epoch       segment.Epoch          // see cursor.epoch
-	uncommitted bool                   // not all that the log says of the channel is committed
-	foundEnd    segment.Position       // see cursor.behind
-	carried     []core.DeferredMessage // lie elsewhere now
-	lost        []segment.MsgID        // waited, and retention removed their bytes with all that was below
-	lostBelow   segment.MsgID          // this
-	unfence     segment.Epoch          // the fence of this epoch has passed
-	dropped     core.IDRange           // emptied at the topic while a pause held it back
-}
-
-// watch is a partition's link to a channel that reads it.
-type watch struct {
-	ch    *Channel
-	index int
+	core.Event                  // its Part is the index of the partition's cursor
+	epoch      segment.Epoch    // EvAddPartition, EvUnfence: see cursor.epoch
+	foundEnd   segment.Position // EvAddPartition: see cursor.foundEnd
+	gone       []segment.MsgID  // EvTrimmed: what waited for its time below Start. An EvGone of each follows
 }
 
 func newChannel(t *Topic, name string) *Channel {
@@ -137,18 +124,18 @@ func (c *Channel) Topic() *Topic { return c.t }
 // its creation is committed, so that no message falls between.
 func (c *Channel) create(ctx context.Context) error {
 	if c.ephemeral {
-		for i, pt := range c.t.partitions() {
+		for _, pt := range c.t.partitions() {
 			if pt.rep != nil && !pt.rep.serves.Load() {
 				continue
 			}
-			pt.watch(c, i)
+			pt.watch(c)
 			end := segment.MsgID(pt.visible.Load())
 			start := min(end, segment.MsgID(pt.unclaimed.Load()), segment.MsgID(pt.pausedFrom.Load()))
-			p := post{index: i, assign: true, end: end, cursor: &core.Cursor{Name: c.name, Start: start, Confirmed: start}}
+			p := pt.begins(c.name, start, end)
 			if pt.rep != nil {
 				p.epoch = pt.rep.serving()
 			}
-			c.post(p)
+			c.post(&p)
 		}
 		c.applyPosts()
 		return nil
@@ -156,34 +143,44 @@ func (c *Channel) create(ctx context.Context) error {
 	err := c.t.writeControls(ctx, func(*partition) []core.Control {
 		return []core.Control{{Kind: core.ChannelCreated, Channel: c.name}}
 	}, func(pt *partition) {
-		i := slices.Index(c.t.partitions(), pt)
-		pt.watch(c, i)
-		c.post(pt.snapshot(c.name, i))
+		c.follow(pt)
 	})
 	c.applyPosts()
 	return err
 }
 
-// snapshot is what the partition's log says about a channel now; it runs on the committer, or
-// before it started.
-func (pt *partition) snapshot(name string, index int) post {
+// follow lets the channel have a partition from what its log says now, with all that comes later: nothing is committed
+// between the two. It runs on the committer or with replica.mu held, or before the committer started.
+func (c *Channel) follow(pt *partition) {
+	pt.watch(c)
+	p := pt.snapshot(c.name)
+	c.post(&p)
+}
+
+// begins is the event by which a channel gets the partition: it reads from start, and end is visible.
+func (pt *partition) begins(name string, start, end segment.MsgID) post {
+	return post{Event: core.Event{
+		Kind: core.EvAddPartition, Part: pt.number, End: end,
+		Cursor: &core.Cursor{Name: name, Start: start, Confirmed: start},
+	}}
+}
+
+// snapshot is what the partition's log says about a channel now; see follow for where it runs.
+func (pt *partition) snapshot(name string) post {
 	end := segment.MsgID(pt.visible.Load())
-	p := post{index: index, assign: true, end: end}
+	p := pt.begins(name, pt.fold.StartFor(end), end)
 	if r := pt.rep; r != nil && r.leader != nil {
-		p.epoch, p.uncommitted = r.leader.Epoch(), pt.machine.State().Next > r.committed()
+		p.epoch, p.Flag = r.leader.Epoch(), pt.machine.State().Next > r.committed()
 	}
 	for _, d := range pt.fold.Deferred {
 		if d.ID < end {
-			p.deferred = append(p.deferred, d)
+			p.Deferred = append(p.Deferred, d)
 		}
 	}
 	if cur := pt.fold.Channel(name); cur != nil {
 		own := *cur // the fold goes on changing
 		own.Ranges, own.Requeued, own.Dead = cur.Ranges.Clone(), slices.Clone(cur.Requeued), slices.Clone(cur.Dead)
-		p.cursor = &own
-	} else {
-		start := pt.fold.StartFor(end)
-		p.cursor = &core.Cursor{Name: name, Start: start, Confirmed: start}
+		p.Cursor = &own
 	}
 	return p
 }
@@ -199,12 +196,10 @@ func (t *Topic) restore() {
 	}
 	first.fold.Each(func(cur *core.Cursor) {
 		c := newChannel(t, cur.Name)
-		for i, pt := range t.partitions() {
-			if pt.whyUnread() != nil {
-				continue
+		for _, pt := range t.partitions() {
+			if pt.whyUnread() == nil {
+				c.follow(pt)
 			}
-			pt.watch(c, i)
-			c.post(pt.snapshot(cur.Name, i))
 		}
 		t.channels[cur.Name] = c
 		c.applyPosts()
@@ -213,59 +208,67 @@ func (t *Topic) restore() {
 	t.findIncomplete()
 }
 
-func (pt *partition) watch(c *Channel, index int) {
+// watching are the channels that read the partition. The list is replaced, never changed.
+func (pt *partition) watching() []*Channel {
+	if cs := pt.watchers.Load(); cs != nil {
+		return *cs
+	}
+	return nil
+}
+
+// watch lets the channel hear of the partition from now on, if it does not yet.
+func (pt *partition) watch(c *Channel) {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
-	ws := []*watch{{c, index}}
-	if old := pt.watchers.Load(); old != nil {
-		if slices.ContainsFunc(*old, func(w *watch) bool { return w.ch == c }) {
-			return
-		}
-		ws = append(ws, *old...)
+	if old := pt.watching(); !slices.Contains(old, c) {
+		cs := append([]*Channel{c}, old...)
+		pt.watchers.Store(&cs)
 	}
-	pt.watchers.Store(&ws)
 }
 
 func (pt *partition) unwatch(c *Channel) {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
-	old := pt.watchers.Load()
-	if old == nil {
-		return
-	}
-	ws := slices.DeleteFunc(slices.Clone(*old), func(w *watch) bool { return w.ch == c })
-	pt.watchers.Store(&ws)
+	cs := slices.DeleteFunc(slices.Clone(pt.watching()), func(other *Channel) bool { return other == c })
+	pt.watchers.Store(&cs)
 }
 
-// wake tells the partition's channels that more is committed; committer only.
+// wake tells the partition's channels that more is committed. Who commits calls it, after it raised visible.
 func (pt *partition) wake() {
-	ws := pt.watchers.Load()
-	if ws == nil {
-		return
-	}
-	for _, w := range *ws {
-		if w.ch.hungry.Load() {
-			w.ch.wake()
+	for _, c := range pt.watching() {
+		if c.hungry.Load() {
+			c.wake()
 		}
 	}
 }
 
-// postDeferred tells the channels of committed deferred messages, before they are visible; committer only.
-func (pt *partition) postDeferred(ds []core.DeferredMessage) {
-	ws := pt.watchers.Load()
-	if ws == nil || len(*ws) == 0 {
-		return
-	}
-	ds = slices.Clone(ds)
-	for _, w := range *ws {
-		w.ch.post(post{index: w.index, deferred: ds})
-		w.ch.wake()
+// post tells the partition's channels of an event. What it points to they share, and none changes it.
+func (pt *partition) post(p *post) {
+	p.Part = pt.number
+	for _, c := range pt.watching() {
+		c.post(p)
+		c.wake()
 	}
 }
 
-func (c *Channel) post(p post) {
+// postDeferred tells the channels of committed deferred messages, before they are visible: who commits calls it. ds is
+// borrowed.
+func (pt *partition) postDeferred(ds []core.DeferredMessage) {
+	if len(pt.watching()) > 0 {
+		pt.post(&post{Event: core.Event{Kind: core.EvDeferredPublished, Deferred: slices.Clone(ds)}})
+	}
+}
+
+// postDropped tells the channels what a paused topic held back and dropped, before the end of it becomes visible;
+// committer only.
+func (pt *partition) postDropped(r core.IDRange) {
+	pt.post(&post{Event: core.Event{Kind: core.EvDropped, Msg: r.From, End: r.To}})
+}
+
+// post queues an event. The caller wakes the channel, or applies the posts itself; it may hold any lock but postMu.
+func (c *Channel) post(p *post) {
 	c.postMu.Lock()
-	c.posts = append(c.posts, p)
+	c.posts = append(c.posts, *p)
 	c.postMu.Unlock()
 	c.posted.Store(true)
 }
@@ -377,6 +380,7 @@ func (c *Channel) grow(n int) {
 	}
 }
 
+// applyPostsLocked steps what was posted, in order; mu is held.
 func (c *Channel) applyPostsLocked() {
 	if !c.posted.Swap(false) {
 		return
@@ -388,55 +392,23 @@ func (c *Channel) applyPostsLocked() {
 	added := false
 	for i := range posts {
 		p := &posts[i]
-		c.grow(p.index + 1)
-		part := c.cursors[p.index].part
-		if p.assign && c.cursors[p.index].assigned {
-			continue
-		}
-		if p.assign {
-			_, _, start := part.log.Start()
-			end := min(p.end, part.visibleEnd())
-			c.ev = core.Event{
-				Kind: core.EvAddPartition, Part: part.number, Cursor: p.cursor, Start: start, End: end, Deferred: p.deferred, Flag: p.uncommitted,
-				HoldMs: part.fenceMs(p.epoch),
-			}
-			c.step()
-			if c.m.Fenced(part.number) {
-				c.e.cluster.remotes.fence(part, p.epoch)
-			}
-			c.cursors[p.index].end, c.cursors[p.index].foundEnd, c.cursors[p.index].assigned = end, p.foundEnd, true
-			c.cursors[p.index].epoch = p.epoch
+		c.grow(int(p.Part) + 1)
+		cur := &c.cursors[p.Part]
+		adds := p.Kind == core.EvAddPartition
+		switch {
+		case adds == cur.assigned: // it has the partition; or has not, and what adds it later knows of this already
+		case adds:
+			c.addPartition(cur, p)
 			added = true
-			continue
-		}
-		if !c.cursors[p.index].assigned {
-			continue // what it adds later knows of this already
-		}
-		if p.unfence != 0 {
-			if p.unfence == c.cursors[p.index].epoch {
-				c.ev = core.Event{Kind: core.EvUnfence, Part: part.number}
-				c.step()
+		case p.Kind == core.EvUnfence && p.epoch != cur.epoch: // the fence of another leadership
+		default:
+			c.ev = p.Event
+			c.step()
+			if p.Kind == core.EvCarried || p.Kind == core.EvDropped || p.Kind == core.EvTrimmed {
+				cur.found = false
 			}
-			continue
+			c.forgetGone(cur, p.gone)
 		}
-		if p.carried != nil {
-			c.ev = core.Event{Kind: core.EvCarried, Part: part.number, Deferred: p.carried}
-			c.step()
-			c.cursors[p.index].found = false
-			continue
-		}
-		if p.lost != nil {
-			c.dropLost(p)
-			continue
-		}
-		if p.dropped.From < p.dropped.To {
-			c.ev = core.Event{Kind: core.EvDropped, Part: part.number, Msg: p.dropped.From, End: p.dropped.To}
-			c.step()
-			c.cursors[p.index].found = false
-			continue
-		}
-		c.ev = core.Event{Kind: core.EvDeferredPublished, Part: part.number, Deferred: p.deferred}
-		c.step()
 	}
 	if added {
 		c.share()
@@ -444,15 +416,19 @@ func (c *Channel) applyPostsLocked() {
 	}
 }
 
-// postDropped tells the channels what a paused topic held back and dropped, before the end of it becomes
-// visible; committer only.
-func (pt *partition) postDropped(r core.IDRange) {
-	if ws := pt.watchers.Load(); ws != nil {
-		for _, w := range *ws {
-			w.ch.post(post{index: w.index, dropped: r})
-			w.ch.wake()
-		}
+// addPartition gives the machine a partition. What the log's start and its visible end are is looked up only now: both may
+// have moved since the post. mu is held.
+func (c *Channel) addPartition(cur *cursor, p *post) {
+	pt := cur.part
+	_, _, p.Start = pt.log.Start()
+	p.End = min(p.End, pt.visibleEnd())
+	p.HoldMs = pt.fenceMs(p.epoch)
+	c.ev = p.Event
+	c.step()
+	if c.m.Fenced(pt.number) {
+		c.e.cluster.remotes.fence(pt, p.epoch)
 	}
+	cur.end, cur.foundEnd, cur.assigned, cur.epoch = p.End, p.foundEnd, true, p.epoch
 }
 
 // Pause stops deliveries; durable when it returns nil.

@@ -349,10 +349,10 @@ func (t *Topic) assignPartitions() (missing []missingChannel, barren []*partitio
 				t.channels[name] = c
 				t.mu.Unlock()
 			}
-			pt.watch(c, i)
-			p := pt.snapshot(name, i)
+			pt.watch(c)
+			p := pt.snapshot(name)
 			p.foundEnd = pt.machine.State().Next
-			c.post(p)
+			c.post(&p)
 		}
 		isNew := pt.isUninitialized()
 		if !isNew {
@@ -412,15 +412,11 @@ func (t *Topic) removeChannel(c *Channel) {
 // createIn writes a channel into the log of one more partition. Leaderships may come and go meanwhile: then the topic's channels were put together anew, c is none
 // of them, and what is in their place has the partition only if the entry was in the log when it was made.
 func (t *Topic) createIn(ctx context.Context, pt *partition, c *Channel) error {
-	i := slices.Index(t.partitions(), pt)
-	err := pt.writeControls(ctx, [][]core.Control{{{Kind: core.ChannelCreated, Channel: c.name}}}, func() {
-		pt.watch(c, i)
-		c.post(pt.snapshot(c.name, i))
-	})
+	err := pt.writeControls(ctx, [][]core.Control{{{Kind: core.ChannelCreated, Channel: c.name}}}, func() { c.follow(pt) })
 	c.applyPosts()
 	c.wake()
 	if now, _ := t.LookupChannel(c.name); err == nil && now != c {
-		t.reassign(i)
+		t.reassign(int(pt.number))
 	}
 	return err
 }

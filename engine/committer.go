@@ -67,7 +67,7 @@ func (c *committer) push(pt *partition, alone bool) {
 	c.ready = append(c.ready, pt)
 	c.readyMu.Unlock()
 	// While a group is on the disk nobody is woken: once Durable has counted it down, Gather is called, and pt was added before. Waking
-	// would only take a processor from the producers. What is worth a second group is told by report.
+	// would only take a processor from the producers. What is worth a second group publishWaitingAndWake tells.
 	if c.inFlight.Load() > 0 {
 		return
 	}

@@ -158,8 +158,7 @@ func (t *Topic) grow(ctx context.Context, to int, store func() error) error {
 func (t *Topic) join(pt *partition) {
 	t.add(pt)
 	for _, c := range t.Channels() {
-		pt.watch(c, int(pt.number))
-		c.post(pt.snapshot(c.name, int(pt.number)))
+		c.follow(pt)
 	}
 }
 
@@ -322,8 +321,7 @@ func (t *Topic) initPartition(ctx context.Context, pt *partition, s *topicState)
 	}
 	err := pt.writeControls(ctx, s.batches(), func() {
 		for _, c := range channels {
-			pt.watch(c, int(pt.number))
-			c.post(pt.snapshot(c.name, int(pt.number)))
+			c.follow(pt)
 		}
 	})
 	if err == nil && s.Paused {

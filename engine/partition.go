@@ -23,9 +23,9 @@ type partition struct {
 
 	mu           sync.Mutex
 	inbox        putList
-	reported     int64           // bytes of the inbox that the engine's sum counts
-	ready        bool            // in the engine's ready list or in the committer's hands
-	pipelined    bool            // what is in the inbox waits for the batches before it: a commit tells the committer, and puts need not
+	reported     int64 // bytes of the inbox that the engine's sum counts
+	ready        bool  // in the engine's ready list or in the committer's hands
+	pipelined    bool  // what is in the inbox waits for the batches before it: a commit tells the committer, and puts need not
 	closed       error // why it takes no more puts; nil: it does
 	tombstonesOK bool  // with closed: but for tombstones. Then segments cannot be written, and reopenInbox may open it
 	room         chan struct{}
@@ -45,9 +45,9 @@ type partition struct {
 	recovered segment.Position // what the last life knew to be committed, at least
 	rep       *replica         // nil on a single node
 
-	watchers atomic.Pointer[[]*watch]
-	visible  atomic.Uint64 // MsgID below which messages are committed
-	needed   atomic.Uint64 // MsgID below which every durable channel has confirmed, or a control batch carries what it has not
+	watchers atomic.Pointer[[]*Channel] // see watching
+	visible  atomic.Uint64              // MsgID below which messages are committed
+	needed   atomic.Uint64              // MsgID below which every durable channel has confirmed, or a control batch carries what it has not
 	// Of control batches that carry messages: the first that is needed, or noOffset.
 	carriedFrom   atomic.Int64
 	bound         confirmedBound

@@ -3,6 +3,7 @@ package engine
 import (
 	"slices"
 
+	"penstock/engine/core"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -104,12 +105,7 @@ func (k fenceKey) wire() *wire.Fence {
 // fencePassed lets the channels go on.
 func (rs *remotes) fencePassed(pt *partition, epoch segment.Epoch) {
 	pt.rep.fenceCleared.Store(uint64(epoch))
-	if ws := pt.watchers.Load(); ws != nil {
-		for _, w := range *ws {
-			w.ch.post(post{index: w.index, unfence: epoch})
-			w.ch.wake()
-		}
-	}
+	pt.post(&post{Event: core.Event{Kind: core.EvUnfence}, epoch: epoch})
 }
 
 // tickFences asks again.

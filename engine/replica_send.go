@@ -319,12 +319,7 @@ const repairLogEvery = 10 * time.Second
 
 // resumeReaders lets channels go on that had stopped where the log was damaged.
 func (pt *partition) resumeReaders() {
-	ws := pt.watchers.Load()
-	if ws == nil {
-		return
-	}
-	for _, w := range *ws {
-		c := w.ch
+	for _, c := range pt.watching() {
 		c.mu.Lock()
 		for i := range c.cursors {
 			if c.cursors[i].part == pt {
