@@ -80,7 +80,7 @@ type cursor struct {
 	epoch    segment.Epoch  // in which it is served, if there is a cluster
 	put      *controlPut    // carries taken controls to the log; at most one at a time
 
-	foundEnd segment.Position // the end of the log when the channel was found in it; 0: it was made here. See stands
+	foundEnd segment.Position // the end of the log when the channel was found in it; 0: it was made here. See isCommittedIn
 }
 
 // post is an event about one partition for a channel's machine. Who brings it may not wait for Channel.mu: the committer,

@@ -7,11 +7,12 @@ import (
 	"penstock/replicate"
 )
 
-// What a channel's machine, or the fold of a leader's log, has is not yet there for good: it is when the log's batch is committed, and a failover before that takes
-// it back. So who asks for what is there already waits for that as well as who brought it about.
+// What a channel's machine has, or the fold of a leader's log, is final only when the batch in the log is committed: a
+// failover before that takes it back. So a caller that asks for something that exists must wait for its commit as well as
+// the caller that made it.
 
-// committedChannel returns a channel that this node has once it is there for good: somebody else may have asked for it a moment ago. A node that leads nothing only
-// remembers channels; the leaders know.
+// committedChannel returns a channel that this node has, once its creation is committed: somebody else may have asked for
+// it a moment ago. A node that leads nothing only remembers channels; the leaders know.
 func (t *Topic) committedChannel(ctx context.Context, c *Channel) (*Channel, error) {
 	cn := t.e.cluster
 	if cn == nil || c.ephemeral {
@@ -38,7 +39,7 @@ func (t *Topic) committedChannel(ctx context.Context, c *Channel) (*Channel, err
 	return t.createChannelLocal(ctx, c.name)
 }
 
-// isCommitted is stands in all partitions that this node serves.
+// isCommitted is isCommittedIn for all partitions that this node serves.
 func (c *Channel) isCommitted() bool {
 	for i, pt := range c.t.partitions() {
 		if pt.rep.serves.Load() && !c.isCommittedIn(i) {
@@ -48,7 +49,8 @@ func (c *Channel) isCommitted() bool {
 	return true
 }
 
-// isCommittedIn says whether the channel has the partition, and what was in the log when it got it is committed: its creation may have been the last of it.
+// isCommittedIn says whether the channel has the partition, and all is committed that was in the log when it got the
+// partition: its creation may have been the last of it.
 func (c *Channel) isCommittedIn(i int) bool {
 	if !c.hasPartition(i) {
 		return false
@@ -59,8 +61,8 @@ func (c *Channel) isCommittedIn(i int) bool {
 	return pt.committedMark() >= behind
 }
 
-// writeControls hands everything the machine wants in the log over after evs, and returns what to wait for; mu is held.
-// A control put that is on its way stands before these in the inbox, so the order holds.
+// writeControls hands over everything that the machine wants in the log after evs, and returns what to wait for; mu is
+// held. A control put that is on its way stands before these in the inbox, so the order holds.
 func (c *Channel) writeControls(ctx context.Context, evs []core.Event) (ws []controlWait, err error) {
 	for i := range c.cursors {
 		cur := &c.cursors[i]
@@ -69,7 +71,8 @@ func (c *Channel) writeControls(ctx context.Context, evs []core.Event) (ws []con
 			continue // the others are another node's
 		}
 		var controls []core.Control
-		if !c.m.HasControls(pt.number) && anyAbout(evs, pt.number) && (pt.rep == nil || pt.rep.leads.Load()) { // or else the next leader is asked
+		leads := pt.rep == nil || pt.rep.leads.Load() // else the next leader is asked
+		if leads && !c.m.HasControls(pt.number) && anyAbout(evs, pt.number) {
 			controls = c.stateControls()
 		}
 		for controls != nil || c.m.HasControls(pt.number) {
@@ -90,8 +93,8 @@ func (c *Channel) writeControls(ctx context.Context, evs []core.Event) (ws []con
 	return ws, nil
 }
 
-// stateControls is what to write when an event changed nothing: it was asked for before, and that may be on its way to the log, or have been refused there. Behind this
-// entry it is done. mu is held.
+// stateControls is what to write when an event changed nothing: it was asked for before, and that may be on its way to the
+// log, or have been refused there. Once these entries are committed it is done. mu is held.
 func (c *Channel) stateControls() []core.Control {
 	now := c.m.Stats()
 	return []core.Control{

@@ -2,19 +2,11 @@ package engine
 
 import "penstock/engine/core"
 
-// concerns says whether an event is about the channel as a whole, or a partition that it has here: one may have gone since it was asked for. mu is
-// held.
+// concerns says whether an event is about the channel as a whole, or about a partition that it has here: the partition may
+// have gone since the caller looked. mu is held.
 func (c *Channel) concerns(ev *core.Event) bool {
 	number, one := partOf(ev)
-	if !one {
-		return true
-	}
-	for i := range c.cursors {
-		if cur := &c.cursors[i]; cur.part.number == number {
-			return cur.assigned
-		}
-	}
-	return false
+	return !one || int(number) < len(c.cursors) && c.cursors[number].assigned
 }
 
 // partOf is the partition that an event is about; false: it is about the channel as a whole.
@@ -28,7 +20,7 @@ func partOf(ev *core.Event) (number uint32, one bool) {
 	return 0, false
 }
 
-// sampleSeed is the same at every leader of a partition, and after a restart: what the one's sample leaves out no other delivers.
+// sampleSeed is the same at every leader of a partition, and after a restart: what one's sample leaves out no other delivers.
 func (t *Topic) sampleSeed(channel string) uint64 {
 	return core.HashKey(append(t.uuid[:], channel...))
 }

@@ -11,21 +11,29 @@ import (
 	"penstock/segment"
 )
 
-// committer is the clog's source: it turns inboxes into sealed batches and durable groups
-// into answers. All methods but push run on whoever works on the commit log, one at a time: its goroutine, or
-// a lone caller on an idle log (clog.StepOnSpot, clog.GatherOnSpot). The committer thereby owns every partition's state machine: a put
-// crosses no other goroutine between its inbox and the disk, and whatever arrives while a group is on the disk becomes one
-// batch per partition in the next group.
+// committer is the commit log's source (clog.Source): it turns inboxes into sealed batches, and durable groups into answers.
+//
+// All methods but push run on whoever works on the commit log, one goroutine at a time, with clog.Log.mu held: the log's own
+// goroutine, or a lone caller on an idle log (clog.StepOnSpot, clog.GatherOnSpot). The committer thereby owns the state
+// machines of all partitions, and a put crosses no other goroutine between its inbox and the disk. Whatever arrives while a
+// group is on the disk becomes one batch per partition in the next group.
+//
+//	push       a put's goroutine: its inbox is not empty any more
+//	Gather     takes inboxes, seals each into batches of the group; in a cluster the batches leave for the followers
+//	           ... clog writes the group ...
+//	Durable    single node: makes the batches visible, answers their puts. Cluster: tells the replicas
+//
+// A crash before Durable leaves each batch whole or not at all, and nobody was told that it is stored.
 type committer struct {
 	e *Engine
 
 	readyMu sync.Mutex
 	ready   []*partition // their inboxes went from empty to not empty
 
-	work []*partition // taken from ready; turn[at:] still have puts
+	work []*partition // taken from ready; work[at:] still have puts
 	at   int
 
-	leftover        atomic.Bool // at < len(turn) when the last group was full
+	leftover        atomic.Bool // at < len(work) when the last group was full
 	lastGroupShared atomic.Bool // the last group had several puts
 
 	inFlight atomic.Int32 // groups on the disk
@@ -60,14 +68,14 @@ type batchWork struct {
 	bodyBytes         uint64 // about; of a leader's batch
 }
 
-// push tells of an inbox that is not empty any more. With alone the caller would only wait for it: on an idle log it
-// does the committer's work itself.
+// push tells of an inbox that is not empty any more. With alone the caller would only wait for its answer: on an idle log it
+// does the committer's work itself. Any goroutine calls it, without partition.mu.
 func (c *committer) push(pt *partition, alone bool) {
 	c.readyMu.Lock()
 	c.ready = append(c.ready, pt)
 	c.readyMu.Unlock()
-	// While a group is on the disk nobody is woken: once Durable has counted it down, Gather is called, and pt was added before. Waking
-	// would only take a processor from the producers. What is worth a second group publishWaitingAndWake tells.
+	// While a group is on the disk nobody is woken: Gather is called once Durable has counted it down, and pt was added
+	// before. Waking would only take a processor from the producers. publishWaitingAndWake wakes for a second group.
 	if c.inFlight.Load() > 0 {
 		return
 	}
@@ -75,8 +83,8 @@ func (c *committer) push(pt *partition, alone bool) {
 	switch {
 	case !alone || c.lastGroupShared.Load():
 	case c.e.cluster != nil:
-		// The caller may be the connection to another node, or a client's: neither may stand still because this node's disk does. So the write is
-		// not its own, but the batch goes to the followers at once.
+		// The caller may be the connection to another node, or a client's. Neither may stand still because this node's disk
+		// does, so the write is not the caller's; but the batch goes to the followers at once.
 		c.e.clog.GatherOnSpot()
 	case c.e.clog.StepOnSpot() && !c.hasReady():
 		return
@@ -84,15 +92,17 @@ func (c *committer) push(pt *partition, alone bool) {
 	c.e.clog.Wake()
 }
 
-// maxGroupPuts bounds a group by the work it makes: sealing and answering one group must overlap with its producers' work on the next, which
-// a producer with a window of some ten thousand could not begin if one group took the whole window.
+// maxGroupPuts bounds a group by the work it makes: sealing and answering one group must overlap with its producers' work
+// on the next, which a producer with a window of some ten thousand could not begin if one group took the whole window.
 const maxGroupPuts = 4096
 
-// maxRefills is how often Gather looks for what became ready meanwhile. Who is refused may put again at once, so there has to be an end.
+// maxRefills is how often Gather looks for what became ready meanwhile. Whoever is refused may put again at once, so there
+// has to be an end.
 const maxRefills = 4
 
-// secondGroupBytes is what must wait before a second group joins the one on the disk. For less it pays to wait: the second flush costs more than
-// it brings forward, and takes those with it who come just after it. Large groups overlap sealing with writing.
+// secondGroupBytes is what must wait before a second group joins the one on the disk. For less it pays to wait: the second
+// flush costs more than it brings forward, and the puts that come just after it miss it. Large groups overlap sealing with
+// writing.
 const secondGroupBytes = groupBytes / 2
 
 // hasReady says whether inboxes wait.
@@ -131,7 +141,7 @@ func (c *committer) Gather(g *clog.Group) {
 	c.leftover.Store(c.at < len(c.work))
 }
 
-// refillWork says whether an inbox waits at c.turn[c.at]. What became ready meanwhile follows when the turn is used up.
+// refillWork says whether an inbox waits at c.work[c.at]. Once all of work is done it takes what became ready meanwhile.
 func (c *committer) refillWork() bool {
 	if c.at == len(c.work) {
 		c.work, c.at = c.work[:0], 0
@@ -153,7 +163,7 @@ func (c *committer) learnSpace() {
 	}
 }
 
-// sealInbox seals a partition's inbox into g. It returns false when g has no room for the rest.
+// sealInbox seals a partition's inbox into g. It returns false when g has no room for the rest, which is in the inbox again.
 func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
 	if pt.rep != nil {
 		return c.sealReplica(pt, g, w)
@@ -219,8 +229,8 @@ func (r *run) bodyBytes() uint64 {
 	return uint64(r.bytes - segment.HeaderBytes - r.headers - int(r.count)*segment.RecordSize(0, 0))
 }
 
-// nextRun takes the next run out of l: messages coalesce into one batch as long as they fit; control entries and
-// sealed batches stand alone. Puts that may not be stored any more are taken out of the list and answered.
+// nextRun takes the next run out of l: messages share a batch as long as they fit; a put of any other kind is a run of its
+// own. Puts that may not be stored any more, and those that store nothing, are answered on the way.
 func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putList) (r run) {
 	free := min(g.Free(), segment.MaxBatchBytes, c.e.clog.MaxPayloadBytes())
 	refused, room := c.admit(pt, false), c.quotaRoom(pt)
@@ -295,7 +305,7 @@ func (c *committer) admit(pt *partition, control bool) error {
 // maxRunCount is more messages than fit into a batch: the machine refuses before the ids run out.
 const maxRunCount = segment.MaxBatchBytes
 
-// measureSpecial computes what a put of a rare kind needs.
+// measureSpecial computes what a run of one put of a rare kind needs; own is the put's.
 func (c *committer) measureSpecial(pt *partition, r *run, own *specialPut) {
 	switch r.special = own; r.kind {
 	case putSealed:
@@ -339,14 +349,16 @@ func (c *committer) reserve(pt *partition, g *clog.Group, w *groupWork, r *run) 
 		return c.res.First, nil
 	}
 	r.placement = c.res.Placement
-	return core.PurposeData, g.Reserve(pt.clogPlacement(&r.placement), r.bytes)
+	return core.PurposeData, g.Reserve(pt.clogPlacement(r.placement.Segment, r.placement.Offset), r.bytes)
 }
 
-func (pt *partition) clogPlacement(p *core.Placement) clog.Placement {
-	return clog.Placement{Type: clog.Batch, Topic: pt.t.uuid, Partition: pt.number, Segment: p.Segment, Offset: p.Offset}
+// clogPlacement is what the commit log says of a batch: where it belongs in the partition's segments.
+func (pt *partition) clogPlacement(number uint32, at segment.Offset) clog.Placement {
+	return clog.Placement{Type: clog.Batch, Topic: pt.t.uuid, Partition: pt.number, Segment: number, Offset: at}
 }
 
-// seal encodes the run into dst.
+// seal encodes the run into dst, which is what g reserved for it, and tells the machine, the fold and, in a cluster, the
+// leader. Afterwards r.puts are those that Durable answers.
 func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst []byte) {
 	if r.delayed > 0 { // a put may have come after the group was begun; its delay must not count from before that
 		c.nowNs = c.e.now().UnixNano()
@@ -394,8 +406,8 @@ func (c *committer) stamp(pt *partition, r *run, dst []byte) uint32 {
 	return h.CRC
 }
 
-// stampNs is the append time of the partition's next batch: now, or that of the batch before if another leader's clock was ahead. It never goes back,
-// so that a search by time finds the one place.
+// stampNs is the append time of the partition's next batch: now, or that of the batch before if another leader's clock was
+// ahead. It never goes back, so that a search by time finds the one place.
 func (c *committer) stampNs(pt *partition) int64 {
 	pt.newest = max(pt.newest, c.nowNs)
 	return pt.newest
@@ -403,6 +415,7 @@ func (c *committer) stampNs(pt *partition) int64 {
 
 func ceilMs(ns int64) int64 { return (ns + int64(time.Millisecond) - 1) / int64(time.Millisecond) }
 
+// encodeRecords writes the messages of a run into dst and gives each put the id of its first message.
 func (c *committer) encodeRecords(w *groupWork, partition uint32, r *run, dst []byte) {
 	out := dst[segment.HeaderBytes:segment.HeaderBytes]
 	id := r.placement.FirstID
@@ -418,7 +431,8 @@ func (c *committer) encodeRecords(w *groupWork, partition uint32, r *run, dst []
 			}
 			out = segment.AppendRecord(out, &rec)
 			if p.deferMs != 0 {
-				w.deferred = append(w.deferred, core.DeferredMessage{ID: id + segment.MsgID(i), DueMs: nowMs + int64(p.deferMs), At: r.placement.Offset})
+				due := nowMs + int64(p.deferMs)
+				w.deferred = append(w.deferred, core.DeferredMessage{ID: id + segment.MsgID(i), DueMs: due, At: r.placement.Offset})
 			}
 		}
 		rec.Headers = nil
@@ -430,7 +444,9 @@ func (c *committer) encodeRecords(w *groupWork, partition uint32, r *run, dst []
 }
 
 // noteAppended tells the machine and notes the batch for when its group is durable.
-func (c *committer) noteAppended(pt *partition, g *clog.Group, w *groupWork, r *run, batch []byte, crc uint32, purpose core.Purpose) {
+func (c *committer) noteAppended(
+	pt *partition, g *clog.Group, w *groupWork, r *run, batch []byte, crc uint32, purpose core.Purpose,
+) {
 	c.ev = core.PartitionEvent{Kind: core.PartitionAppend, Purpose: purpose, Bytes: len(batch), Count: r.count, CRC: crc}
 	pt.machine.Step(&c.ev, &c.res)
 	at := &r.placement
@@ -439,11 +455,14 @@ func (c *committer) noteAppended(pt *partition, g *clog.Group, w *groupWork, r *
 	if pt.rep != nil {
 		generation = pt.rep.generation
 	}
-	w.batches = append(w.batches, batchWork{part: pt, generation: generation, bodyBytes: r.bodyBytes(), nextID: at.FirstID + segment.MsgID(r.count), slice: segment.Slice{
-		Buf: g.Buf(), Data: batch, Position: at.Position, FirstID: at.FirstID, Count: r.count, Offset: at.Offset,
-		Segment: at.Segment, SegmentBase: at.SegmentBase, SegmentCapacity: at.SegmentCapacity,
-		Control: r.flags&segment.FlagControl != 0, Appended: pt.newest, FileSeq: g.FileSeq(),
-	}})
+	w.batches = append(w.batches, batchWork{
+		part: pt, generation: generation, bodyBytes: r.bodyBytes(), nextID: at.FirstID + segment.MsgID(r.count),
+		slice: segment.Slice{
+			Buf: g.Buf(), Data: batch, Position: at.Position, FirstID: at.FirstID, Count: r.count, Offset: at.Offset,
+			Segment: at.Segment, SegmentBase: at.SegmentBase, SegmentCapacity: at.SegmentCapacity,
+			Control: r.flags&segment.FlagControl != 0, Appended: pt.newest, FileSeq: g.FileSeq(),
+		},
+	})
 }
 
 // sealInternal appends the engine's own control batch that must stand before the next one: the
@@ -458,8 +477,8 @@ func (c *committer) sealInternal(pt *partition, g *clog.Group, w *groupWork, pur
 	// An epoch start may begin a segment, too.
 	body = core.AppendControl(body, &core.Control{Kind: core.Checkpoint, Cursors: pt.fold})
 	if segment.HeaderBytes+len(body) > segment.MaxBatchBytes {
-		// Confirmations have passed what maxPartitionStateBytes leaves for them. The commit log's checkpoint has the fold; in this segment
-		// it is missed only by a replica that is cut within it, which says so.
+		// Confirmations have passed what maxPartitionStateBytes leaves for them. The commit log's checkpoint has the fold; in
+		// this segment it is missed only by a replica that is cut within it, which says so.
 		body = core.AppendControl(body[:0], &core.Control{Kind: core.EpochStart, Epoch: epoch})
 	}
 	c.body = body
@@ -467,7 +486,7 @@ func (c *committer) sealInternal(pt *partition, g *clog.Group, w *groupWork, pur
 	c.ev = core.PartitionEvent{Kind: core.PartitionPlace, Purpose: purpose, Bytes: r.bytes, NextBytes: nextBytes}
 	pt.machine.Step(&c.ev, &c.res)
 	r.placement = c.res.Placement
-	dst := g.Reserve(pt.clogPlacement(&r.placement), r.bytes)
+	dst := g.Reserve(pt.clogPlacement(r.placement.Segment, r.placement.Offset), r.bytes)
 	if dst == nil {
 		return false
 	}

@@ -8,8 +8,9 @@ import (
 	"penstock/internal/failpoint"
 )
 
-// Durable makes a group's batches visible and then answers its puts: PutOK implies
-// Committed.
+// Durable makes a group's batches visible and then answers its puts: what is answered is committed. clog calls it for each
+// group, in their order, once the group is on stable storage. In a cluster it only tells the replicas: they commit and
+// answer. After a crash before it, recovery finds the group and makes it visible; only the answers are missing.
 func (c *committer) Durable(g *clog.Group) {
 	w := &c.slots[g.Slot()]
 	w.touched, w.waiters = w.touched[:0], 0
@@ -59,15 +60,17 @@ func (c *committer) Durable(g *clog.Group) {
 	clear(w.batches) // no references to buffers of the past
 	w.batches = w.batches[:0]
 	w.puts = w.puts[:0]
-	// Last: who is answered and puts again need not wake anybody, see push.
+	// Last: a producer that is answered and puts again need not wake anybody, see push.
 	if c.inFlight.Add(-1) == 0 && w.waiters > 1 {
-		// Goroutines that put, wait and put again are ready to run on this processor: their next puts belong into the next group. Without
-		// them it would carry only what came while this one was on the disk, half of all there is, and each answer would take two flushes.
+		// Goroutines that put, wait and put again are ready to run on this processor: their next puts belong into the next
+		// group. Without them it would carry only what came while this one was on the disk, half of all there is, and each
+		// answer would take two flushes.
 		runtime.Gosched()
 	}
 }
 
-// Failed poisons every partition: nothing in flight or waiting will be stored.
+// Failed ends every put, in flight or waiting, and closes all inboxes for good: the commit log could not be written. clog
+// calls it once. What was in flight may be on the disk: only the next start knows.
 func (c *committer) Failed(err error) {
 	e := c.e
 	e.poison(err)

@@ -10,14 +10,14 @@ import (
 	"penstock/segment"
 )
 
-// sealReplica is sealInbox for a partition of a cluster: first what the leader elsewhere sent, then a cut, then, if this node
-// leads, the inbox. It returns false when g has no room for the rest.
+// sealReplica is sealInbox for a partition of a cluster: first what a leader elsewhere sent, then a cut of the log, then, if
+// this node leads, the inbox. It returns false when g has no room for the rest. It holds replica.mu throughout.
 func (c *committer) sealReplica(pt *partition, g *clog.Group, w *groupWork) bool {
 	r := pt.rep
 	r.mu.Lock()
 	defer r.unlock()
 	for {
-		l := pt.drain() // before the rest is looked at: who comes after this tells the committer again
+		l := pt.drain() // before the rest is looked at: a put that comes after this tells the committer again
 		if !c.appendIncoming(pt, g, w) || !c.writeCut(pt, g, w) || !c.beginEpoch(pt, g, w) {
 			pt.prependAndStayReady(l)
 			return false
@@ -31,7 +31,7 @@ func (c *committer) sealReplica(pt *partition, g *clog.Group, w *groupWork) bool
 				return true
 			}
 			if r.pending.n > 0 && l.bytes < secondGroupBytes {
-				// Small batches on the way to followers cost as much as large ones: what comes meanwhile makes the next.
+				// A small batch costs followers as much as a large one: what comes while one is on its way makes the next.
 				r.stalled = errPipelined
 				pt.stall(l, true)
 				return true
@@ -47,19 +47,20 @@ func (c *committer) sealReplica(pt *partition, g *clog.Group, w *groupWork) bool
 // errPipelined says that puts wait for the batches before them.
 var errPipelined = errors.New("engine: batches are on their way to the followers")
 
-// prependAndStayReady is giveBack of a list that may be empty.
+// prependAndStayReady is prepend for a list that may be empty: the partition stays in the committer's hands.
 func (pt *partition) prependAndStayReady(l putList) {
 	if !l.empty() {
 		pt.prepend(l)
 		return
 	}
 	pt.mu.Lock()
-	pt.ready = true // it stays in the committer's hands
+	pt.ready = true
 	pt.mu.Unlock()
 }
 
-// stall gives back what may not be appended now. The next put, or the replica when something changed, tells the committer again. With piped only the
-// replica does, and a put with which enough for another batch is there: each of the others would wake the committer to find what it found.
+// stall gives back what may not be appended now. The next put tells the committer again, or the replica when something
+// changed. With piped only the replica does, and the put that makes it enough for another batch: each of the others would
+// wake the committer only to find the same.
 func (pt *partition) stall(l putList, piped bool) {
 	pt.prepend(l)
 	pt.mu.Lock()
@@ -67,7 +68,8 @@ func (pt *partition) stall(l putList, piped bool) {
 	pt.mu.Unlock()
 }
 
-// announce tells the committer that the replica has work. With alone the caller may do it itself, see committer.push.
+// announce tells the committer that the replica, or tryEnqueue, has work for it. With alone the caller may do it itself, see
+// committer.push. The caller holds no lock.
 func (pt *partition) announce(alone bool) {
 	pt.mu.Lock()
 	first := !pt.ready
@@ -97,7 +99,7 @@ func (c *committer) beginEpoch(pt *partition, g *clog.Group, w *groupWork) bool 
 	return true
 }
 
-// appendIncoming writes the leader's batches, same bytes, same places.
+// appendIncoming writes the leader's batches: the same bytes to the same places. It returns false when g is full.
 func (c *committer) appendIncoming(pt *partition, g *clog.Group, w *groupWork) bool {
 	r := pt.rep
 	n := 0
@@ -113,8 +115,7 @@ func (c *committer) appendIncoming(pt *partition, g *clog.Group, w *groupWork) b
 }
 
 func (c *committer) appendOne(pt *partition, g *clog.Group, w *groupWork, in *incomingBatch) bool {
-	place := clog.Placement{Type: clog.Batch, Topic: pt.t.uuid, Partition: pt.number, Segment: in.segment, Offset: in.offset}
-	dst := g.Reserve(place, len(in.data))
+	dst := g.Reserve(pt.clogPlacement(in.segment, in.offset), len(in.data))
 	if dst == nil {
 		return false
 	}
@@ -159,8 +160,9 @@ func (c *committer) foldIncoming(pt *partition, h *segment.Header, body []byte, 
 	}
 }
 
-// startReplication hands a batch that was just sealed to the leader's machine: it goes to the followers while this node's own disk has it.
-// Its puts leave the group: they are answered when it is committed.
+// startReplication hands a batch that was just sealed to the leader's machine: it goes to the followers while this node's
+// own disk has it. Its puts leave the run for pendingQueue: the replica answers them when the batch is committed. deferred
+// is borrowed. On a single node it does nothing. replica.mu is held.
 func (c *committer) startReplication(pt *partition, w *groupWork, r *run, deferred []core.DeferredMessage) {
 	rep := pt.rep
 	if rep == nil {

@@ -11,9 +11,9 @@ import (
 	"penstock/engine/core"
 )
 
-// confirmer writes what channels confirm, defer and reset into the log, together and at
-// most Options.ConfirmInterval late: one control batch per partition and channel however many FINs there
-// were. Only these few milliseconds of confirmations can come again after a crash.
+// confirmer writes what channels confirm, defer and reset into the log, together and at most Options.ConfirmInterval late:
+// one control batch per partition and channel, however many FINs there were. Only these few milliseconds of confirmations
+// come again after a crash. mu guards the list; channels add themselves with Channel.mu held, and run takes the list.
 type confirmer struct {
 	e    *Engine
 	mu   sync.Mutex
@@ -25,16 +25,18 @@ func newConfirmer(e *Engine) *confirmer {
 	return &confirmer{e: e, kick: make(chan struct{}, 1)}
 }
 
-// controlPut carries one channel's controls to one partition's log. It is used again and
-// again; while it is on its way, what the machine has more waits and merges.
+// controlPut carries one channel's controls to one partition's log. It is used again and again; while it is on its way,
+// what the machine has more waits and merges. Its own fields belong to Channel.mu, and while it is busy to the inbox and
+// the committer.
 type controlPut struct {
 	Put
 	entries specialPut
 	c       *Channel
 	index   int
 	busy    bool // guarded by the channel's mu
-	// revoked says that the channel has the partition no more. What it still has in the inbox is not stored: the next one, on this node too, has begun with a log
-	// without it, and would not know of settings or a pause that were answered.
+	// revoked says that the channel has the partition no more. What it still has in the inbox is not stored: the next
+	// channel of this name, on this node or another, has begun with a log without it, and would not know of settings or a
+	// pause that were answered.
 	revoked   atomic.Bool
 	takeSeq   uint64 // see core.EvConfirmsCommitted
 	ranges    []core.IDRange
@@ -70,8 +72,8 @@ func (p *controlPut) onAnswer() {
 	}
 }
 
-// queueControls puts the channel on the confirmer's list if it has something to write; an ordered channel writes at once, because the
-// next message waits for it. mu is held.
+// queueControls puts the channel on the confirmer's list if it has something to write. An ordered channel writes at once,
+// because the next message waits for it. mu is held.
 func (c *Channel) queueControls() {
 	if c.settings.Order != core.OrderNone {
 		c.sendControls()
@@ -110,8 +112,8 @@ func (c *Channel) sendControls() {
 	}
 }
 
-// flushControls hands over everything before the engine closes, even behind a control put that is on its
-// way: after a graceful stop no confirmed message comes again. mu is held.
+// flushControls hands over everything before the engine closes, even behind a control put that is on its way: after a
+// graceful stop no confirmed message comes again. mu is held.
 func (c *Channel) flushControls() {
 	for i := range c.cursors {
 		cur := &c.cursors[i]
@@ -183,8 +185,8 @@ func (f *confirmer) flush() {
 	}
 }
 
-// busyPatience is how long the other channels' confirmations wait for those of channels that somebody is at work on: most often for much less than a millisecond. A
-// read from a device that hangs may keep one for ever.
+// busyPatience is how long the other channels' confirmations wait for those of channels whose lock is held: most often much
+// less than a millisecond. A read from a device that hangs may hold one for ever.
 const busyPatience = 20 * time.Millisecond
 
 // flushBusy sends the controls of channels whose locks were held, each as soon as it is free.
@@ -240,8 +242,8 @@ func (c *Channel) controlsCommitted(put *controlPut, take uint64) {
 	}
 }
 
-// probeCommit finds out when controls are committed whose caller could not wait for it: they are when something behind them in the log is. If
-// this node leads no more then, the channel has ended, or the partition's part of it.
+// probeCommit finds out when controls are committed whose put was answered ErrUnknown: they are when something behind them
+// in the log is. If this node leads no more by then, the channel has ended, or has given the partition away.
 func (c *Channel) probeCommit(put *controlPut, take uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,7 +264,7 @@ func (c *Channel) probeCommit(put *controlPut, take uint64) {
 	_ = c.cursors[put.index].part.enqueue(context.Background(), p) // it leads no more, or the engine ends
 }
 
-// controlsCommittedLocked is committed for who holds mu.
+// controlsCommittedLocked is controlsCommitted with mu held.
 func (c *Channel) controlsCommittedLocked(put *controlPut, take uint64) {
 	cur := &c.cursors[put.index]
 	if cur.put != put {

@@ -12,8 +12,12 @@ import (
 	"penstock/replicate"
 )
 
-// forwarder brings puts of partitions that another node leads to that node, pipelined, and answers them when it does. A put waits here while
-// nobody leads; it was not stored then, and may go to whoever leads next. Once it was sent and the connection is lost, its fate is unknown.
+// forwarder brings puts of partitions that another node leads to that node, pipelined, and answers them when it does. A put
+// waits in its lane while nobody leads: it is not stored, and may go to whoever leads next. Once it was sent and the
+// connection is lost, its fate is unknown. A crash loses what waits here, of which nobody was told that it is stored.
+//
+// mu guards the lanes and what is on its way. Producers take it, the connection's reader when an answer comes, and the tick.
+// Puts are answered, and the committer is told (announce), after it was released.
 //
 // The puts of a partition keep their order, whatever becomes of its leader:
 //
@@ -28,10 +32,10 @@ import (
 type forwarder struct {
 	cn *clusterNode
 
-	mu       sync.Mutex // taken after a replica's, before a partition's
+	mu       sync.Mutex // taken after replica.mu, before partition.mu
 	lanes    map[*partition]*lane
 	inFlight map[uint64]*Put // by request
-	bytes    int64           // of all puts that are here or on their way
+	bytes    int64           // of all puts that wait or are on their way; at most MaxNodeInboxBytes, or those of one put
 	next     uint64
 	closed   bool
 	frame    netproto.Frame
@@ -80,8 +84,8 @@ func (f *forwarder) removeIdle(l *lane) {
 	}
 }
 
-// enqueue takes a put that this node's inbox does not. It is answered in any case, unless it returns an error. What a put says about who
-// waits for it stays as it is.
+// enqueue takes a put that this node's inbox does not: partition.enqueue calls it, which has set p.part. Unless it returns
+// an error, p is answered.
 func (f *forwarder) enqueue(pt *partition, p *Put) error {
 	if p.deadline == 0 {
 		p.deadline = f.cn.e.now().Add(f.cn.e.opts.PublishTimeout).UnixNano()
@@ -109,7 +113,8 @@ func (f *forwarder) enqueue(pt *partition, p *Put) error {
 	return nil
 }
 
-// flush sends what can be sent, or moves it to this node's inbox, and reports whether it did that: then the caller announces it. mu is held.
+// flush sends what can be sent. If this node leads by now it moves the puts to its inbox and returns true: then the caller
+// calls announce once mu is free. mu is held.
 func (f *forwarder) flush(l *lane) (announce bool) {
 	defer f.removeIdle(l)
 	for !l.waiting.empty() && !l.frozen && !l.broken {
@@ -207,8 +212,7 @@ func (f *forwarder) tick() {
 	f.wake()
 }
 
-// removeInFlight forgets the puts on the way that which chooses, and returns them, the first one sent first; mu is
-// held.
+// removeInFlight forgets those puts on the way that which chooses, and returns them, the first one sent first; mu is held.
 func (f *forwarder) removeInFlight(which func(*Put) bool) (puts putList) {
 	var ids []uint64
 	for id, p := range f.inFlight {
@@ -300,7 +304,9 @@ func (f *forwarder) freeze(pt *partition) {
 	f.mu.Unlock()
 }
 
-// reroute moves what waits in an inbox that is this node's no more to the node that leads now. Nothing of it was stored.
+// reroute moves what waits in an inbox that is this node's no more to the node that leads now: nothing of it was stored. It
+// goes before what already waits in the lane, which came later. freeze was called before, so nothing has left the lane
+// since. Who released replica.mu calls it.
 func (cn *clusterNode) reroute(pt *partition) {
 	f := cn.forward
 	var controls, refused, back putList

@@ -16,11 +16,15 @@ import (
 
 // A put on the way to the leader:
 //
-//	topic 16 | partition u32 | delay ms u32 | run u32 | kind u8 | zero 3 | count u32 | { length u32 | body }*      kind 0: messages
-//	                                                                     | batch                                  kind 1: sealed by the producer
-//	                                            | { count u32 | { length u32 | name | length u32 | value }* | length u32 | body }*   kind 2: messages with headers
+//	topic 16 | partition u32 | delay ms u32 | run u32 | kind u8 | zero 3 | count u32 | content
 //
-// A put without headers is of kind 0, as it was before there were headers. The node that sends has checked the headers' names.
+// content by kind; count is the number of messages, 1 for a sealed batch:
+//
+//	0  messages                { length u32 | body }*
+//	1  sealed by the producer  batch
+//	2  with headers            { count u32 | { length u32 | name | length u32 | value }* | length u32 | body }*
+//
+// A put without headers is of kind 0, as it was before there were headers. The sending node has checked the headers' names.
 //
 // and its answer: first id u64 | reason u8 (wire.Reason). The frame's status says whether it was stored.
 const (
@@ -120,7 +124,8 @@ func (r *refusals) removeNode(from replicate.NodeID) {
 	}
 }
 
-// forwardedPut is a put that came from another node.
+// forwardedPut is a put that came from another node. Its messages lie in buf, which it keeps until it is answered. Its Done
+// is reply.
 type forwardedPut struct {
 	Put
 	sealed  specialPut
@@ -136,8 +141,8 @@ type forwardedPut struct {
 
 var forwardedPuts = sync.Pool{New: func() any { return new(forwardedPut) }}
 
-// handlePut takes a put of another node's client. It runs on the connection's reader and does not wait. It returns the partition whose inbox has it,
-// for the caller to announce.
+// handlePut takes a put of another node's client. It runs on the connection's reader and does not wait. It returns the
+// partition whose inbox has the put, for the caller to announce; nil: it was refused and answered.
 func (f *forwarder) handlePut(from replicate.NodeID, fr *netproto.Received) *partition {
 	p := forwardedPuts.Get().(*forwardedPut)
 	if p.Done == nil {
@@ -289,7 +294,8 @@ func (p *forwardedPut) reply(first ID, err error) {
 	f.reply(from, &fr)
 }
 
-// reply sends an answer, later if the connection's queue is full now. If the connection is lost the other side knows that it does not know.
+// reply sends an answer, later if the connection's queue is full now. If the connection is lost, the other side answers its
+// client that it does not know.
 func (f *forwarder) reply(to replicate.NodeID, fr *netproto.Frame) {
 	if err := f.cn.net.TrySend(to, fr); !errors.Is(err, netproto.ErrQueueFull) {
 		return

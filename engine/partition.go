@@ -13,8 +13,11 @@ import (
 
 // partition joins one partition's state machine to its inbox, its log and its channels.
 //
-// Owners: the inbox belongs to mu. machine, fold and the fields below them belong to the
-// committer goroutine. log locks itself. watchers is replaced as a whole under the topic's lock.
+// mu guards the inbox and what stands with it, and who watches. It is a leaf: its holder takes no other lock and does
+// nothing that may wait. machine, fold and the fields up to newest belong to the committer; in a cluster it changes them
+// with replica.mu held, so others may read them under that lock. The atomics below are how everybody else learns of them.
+// log has a lock of its own. After a crash the inbox is empty and its puts were not answered; the rest comes back from the
+// commit log (recover.go).
 type partition struct {
 	e      *Engine
 	t      *Topic
@@ -23,16 +26,16 @@ type partition struct {
 
 	mu           sync.Mutex
 	inbox        putList
-	reported     int64 // bytes of the inbox that the engine's sum counts
-	ready        bool  // in the engine's ready list or in the committer's hands
-	pipelined    bool  // what is in the inbox waits for the batches before it: a commit tells the committer, and puts need not
-	closed       error // why it takes no more puts; nil: it does
-	tombstonesOK bool  // with closed: but for tombstones. Then segments cannot be written, and reopenInbox may open it
-	room         chan struct{}
-	seq          uint64 // of the last put that came
-	drainedSeq   uint64 // puts up to this seq left the inbox
-	gates        [gateCount]chan struct{}
-	drainCount   uint // counts takes: whose gate the inbox uses
+	reported     int64                    // bytes of the inbox that the engine's sum counts
+	ready        bool                     // in the committer's ready list, or in its hands
+	pipelined    bool                     // the inbox waits for batches before it: their commit tells the committer, puts need not
+	closed       error                    // why the inbox takes no more puts; nil: it does
+	tombstonesOK bool                     // with closed: it takes tombstones, and reopenInbox may open it
+	room         chan struct{}            // closed when bytes left the inbox; nil: nobody waits for that
+	seq          uint64                   // Put.seq of the last put that came
+	drainedSeq   uint64                   // puts up to this one were taken; drainedSeq <= seq
+	gates        [gateCount]chan struct{} // nil: nobody waits there
+	drainCount   uint                     // how often the inbox was taken: which gate its puts use
 
 	machine *core.Partition
 	fold    *core.Cursors
@@ -47,13 +50,14 @@ type partition struct {
 
 	watchers atomic.Pointer[[]*Channel] // see watching
 	visible  atomic.Uint64              // MsgID below which messages are committed
-	needed   atomic.Uint64              // MsgID below which every durable channel has confirmed, or a control batch carries what it has not
+	// MsgID below which every durable channel has confirmed, or a control batch carries what it has not.
+	needed atomic.Uint64
 	// Of control batches that carry messages: the first that is needed, or noOffset.
 	carriedFrom   atomic.Int64
 	bound         confirmedBound
 	carrying      atomic.Bool           // messages are being carried
 	searchingLost atomic.Bool           // for those that are gone
-	mayHaveLost   atomic.Bool           // something went that somebody had not confirmed: perhaps it waits, see flusher.lose
+	mayHaveLost   atomic.Bool           // something went that somebody had not confirmed: perhaps it waits, see findLost
 	unclaimed     atomic.Uint64         // MsgID from which messages wait at the topic
 	pausedFrom    atomic.Uint64         // topic paused: MsgID from which messages are held back; else max
 	dirty         atomic.Bool           // in the flusher's queue
@@ -64,7 +68,7 @@ type partition struct {
 	stateBytes    atomic.Int64 // what the fold takes in a checkpoint, at most
 }
 
-// accepts says whether p may enter the inbox here and now; mu is held.
+// accepts says whether p may enter the inbox of a partition in a cluster, or the forwarder has to take it. mu is held.
 func (pt *partition) accepts(p *Put) bool {
 	switch {
 	case p.kind == putTombstone:
@@ -90,9 +94,10 @@ func (pt *partition) identity() segment.Identity {
 
 const noMsgID = ^uint64(0)
 
-// enqueue puts p at the end of the inbox and tells the committer; in a cluster the forwarder takes what this node does not
-// lead. It waits while the inbox is full, at most Options.AdmitTimeout. Unless it returns an error p is answered, perhaps
-// before it returns. The caller holds no lock that answering or writing may want: with Put.Alone it may do both.
+// enqueue puts p at the end of the inbox and tells the committer. In a cluster the forwarder takes what this node does not
+// lead. enqueue waits while the inbox is full, at most Options.AdmitTimeout. Unless it returns an error, p is answered,
+// perhaps before enqueue returns. The caller holds no lock of the commit path (docs/concurrency.md): a put that is Alone
+// may be written and answered on the caller's goroutine. Channel.mu may be held for a put that is not.
 func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 	e := pt.e
 	size := int64(p.bytes)
@@ -127,9 +132,9 @@ func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 	return nil
 }
 
-// tryEnqueue is enqueue for puts that the forwarder has, of which p.part is set: it does not wait, and does not forward.
-// Nor does it tell the committer: with the forwarder's lock held nothing may be written on the spot, so the caller calls
-// announce afterwards. It leaves who waits for p, and how, as it is.
+// tryEnqueue is enqueue for a put of the forwarder, which has set p.part. It neither waits nor forwards, and does not tell
+// the committer: nothing may be written on the spot while the forwarder's lock is held, so the caller calls announce
+// afterwards. Whoever waits for p goes on waiting where it does.
 func (pt *partition) tryEnqueue(p *Put) error {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
@@ -145,8 +150,8 @@ func (pt *partition) tryEnqueue(p *Put) error {
 	return nil
 }
 
-// append puts p at the end of the inbox; mu is held. From then on p is the inbox's: once mu is free it may be answered, and
-// belong to its owner again.
+// append puts p at the end of the inbox; mu is held. Once mu is free, p may be answered at any time and belong to its owner
+// again: the caller must not look at it any more.
 func (pt *partition) append(p *Put) {
 	pt.seq++
 	p.seq = pt.seq
@@ -154,7 +159,7 @@ func (pt *partition) append(p *Put) {
 	pt.publishWaitingAndWake()
 }
 
-// drainForReroute empties the inbox for good: what is in it goes elsewhere.
+// drainForReroute takes the inbox for the forwarder, or to refuse it, once this node leads the partition no more.
 func (pt *partition) drainForReroute() putList {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
@@ -164,6 +169,7 @@ func (pt *partition) drainForReroute() putList {
 	return pt.drainLocked()
 }
 
+// admits says whether there is room for a put of that size; mu is held.
 func (e *Engine) admits(pt *partition, size int64) bool {
 	// An empty inbox takes any put that passed the batch limit, or a large one could starve.
 	if pt.inbox.bytes != 0 && pt.inbox.bytes+size > e.opts.MaxInboxBytes {
@@ -172,7 +178,8 @@ func (e *Engine) admits(pt *partition, size int64) bool {
 	return e.waiting.Load()+size <= e.opts.MaxNodeInboxBytes
 }
 
-// awaitRoom is called and returns with mu held.
+// awaitRoom waits for room for a put, or until the inbox is closed. It is called and returns with mu held, and lets go of
+// it while it waits.
 func (pt *partition) awaitRoom(ctx context.Context, size int64) error {
 	if pt.e.opts.AdmitTimeout < 0 {
 		return ErrOverloaded
@@ -205,7 +212,7 @@ func (pt *partition) awaitRoom(ctx context.Context, size int64) error {
 	return nil
 }
 
-// signalRoom is called with mu held after bytes left the inbox.
+// signalRoom wakes who waits for room; mu is held.
 func (pt *partition) signalRoom() {
 	if pt.room != nil {
 		close(pt.room)
@@ -213,9 +220,18 @@ func (pt *partition) signalRoom() {
 	}
 }
 
-// A gate is a channel on which the goroutines whose puts wait in one inbox wait together. Waking each through a channel of its
-// own costs several times what closing one channel costs per receiver. Takes use gates in turn, so that the puts of a group, of
-// the group behind it and of the inbox rarely share one; if they do, some wake early and wait again.
+// A gate is a channel on which the goroutines whose puts wait in one inbox wait together. Waking each through a channel of
+// its own costs several times what closing one channel costs per receiver. The drains of an inbox use gates in turn, so
+// that the puts of a group, of the group behind it and of the inbox rarely share one. If they do, some wake early and wait
+// again.
+//
+//	whoever answers (putList.answer)                the goroutine that waits (waiter.wait)
+//	1 sets First and Err
+//	2 sets answered
+//	                                                3 wakes from an earlier closing, sees answered: returns
+//	4 takes the gate out of gates, closes it
+//	                                                5 or wakes from this one, sees answered: returns
+//	                                                6 or looks between 1 and 2: gateFor gives it the gate that 4 closes
 const gateCount = 4
 
 // gate returns the channel that gateRef.open closes next; mu is held.
@@ -257,8 +273,8 @@ func (g gateRef) open() {
 	}
 }
 
-// drain empties the inbox, however long it is, at once: producers do not wait while the committer looks at each put. With nothing
-// there, whoever comes next tells the committer again.
+// drain takes the whole inbox at once, however long it is: producers do not wait while the committer looks at each put. If
+// the inbox is empty, the next put tells the committer again. Only the committer calls it.
 func (pt *partition) drain() putList {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
@@ -279,16 +295,16 @@ func (pt *partition) drainLocked() putList {
 	return l
 }
 
-// prepend puts what did not fit into the group before what came since.
+// prepend gives back what did not fit into the group: before what came since. l is not empty. The committer calls it.
 func (pt *partition) prepend(l putList) {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
 	pt.drainedSeq = l.head.seq - 1
 	pt.inbox.prepend(l)
-	pt.publishWaiting() // and wake nobody: the committer, which is here, would find no more room than before, again and again
+	pt.publishWaiting() // and wake nobody: the committer is here, and would find no more room than before, again and again
 }
 
-// cancel removes a put that the committer has not taken yet.
+// cancel removes a put that the committer has not taken yet, and says whether it did: then p is not answered.
 func (pt *partition) cancel(p *Put) bool {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
@@ -305,15 +321,15 @@ func (pt *partition) publishLess() {
 	pt.signalRoom()
 }
 
-// publishWaitingAndWake adds what changed to the node's sum, coarsely: a shared counter that every put touches twice costs
-// more than the put. mu is held.
+// publishWaitingAndWake is publishWaiting, and tells the commit log when a second group is worth it. mu is held.
 func (pt *partition) publishWaitingAndWake() {
 	if n, d := pt.publishWaiting(); n >= secondGroupBytes && n-d < secondGroupBytes {
 		pt.e.clog.Wake()
 	}
 }
 
-// publishWaiting is report without telling the committer. It returns the node's sum and what was added to it, or zeros while that can wait.
+// publishWaiting adds what changed to the node's sum, coarsely: a shared counter that every put touches twice costs more
+// than the put. It returns the sum and what was added to it, or zeros while that can wait. mu is held.
 func (pt *partition) publishWaiting() (sum, added int64) {
 	d := pt.inbox.bytes - pt.reported
 	if d < reportBytes && d > -reportBytes {
@@ -326,8 +342,8 @@ func (pt *partition) publishWaiting() (sum, added int64) {
 // reportBytes is how far the node's sum may be off per partition.
 const reportBytes = 16 << 10
 
-// closeAndRefuse closes the inbox, unless it is closed, and answers every put in it with err. With tombstonesOK those stay
-// and more may come, and reopenInbox may open the inbox; without, it stays closed for good.
+// closeAndRefuse closes the inbox, if it is open, and answers every put in it with err. With tombstonesOK tombstones stay
+// and more may come, and reopenInbox may open the inbox again. Without, the inbox stays closed for good.
 func (pt *partition) closeAndRefuse(err error, tombstonesOK bool) {
 	pt.mu.Lock()
 	if pt.closed == nil {
@@ -351,12 +367,13 @@ func (pt *partition) refuse(err error, which func(*Put) bool) {
 	refused.answer(err)
 }
 
-// reopenInbox opens an inbox that was closed because segments could not be written (flusher.failed). It is called, without a
-// lock, after the log was cut, has begun anew or was repaired: the failure belongs to the files before. If the new files
+// reopenInbox opens an inbox that was closed because segments could not be written (flusher.failed). It is called, without
+// a lock, after the log was cut, has begun anew or was repaired: the failure belongs to the files before. If the new files
 // cannot be written either, the next flush closes the inbox again. An inbox that was closed because the node closes, or
 // because its commit log failed, stays closed.
 func (pt *partition) reopenInbox() {
-	pt.reopens.Add(1) // first: a flush of the files before may have failed and close the inbox only now; it looks at changes afterwards
+	// First: a flush of the files before may have failed, and close the inbox only now. It looks at reopens afterwards.
+	pt.reopens.Add(1)
 	pt.flushErr.Store(nil)
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
@@ -365,8 +382,9 @@ func (pt *partition) reopenInbox() {
 	}
 }
 
-// expire gives what waits its default deadline and refuses what has waited past it: the committer
-// may be stalled and look at no inbox. It reports whether something waits.
+// expire gives the puts in the inbox their default deadline, and refuses those that have waited past theirs: the committer
+// may be stalled and look at no inbox. It says whether anything waited. The engine's watch calls it every 250 ms, without a
+// lock.
 func (pt *partition) expire(nowNs int64) bool {
 	why := ErrDeadline
 	if pt.rep != nil {

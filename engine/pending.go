@@ -17,6 +17,8 @@ type pendingBatch struct {
 }
 
 // pendingQueue is a leader's batches between sealing and commit, in log order. replicate.Config bounds their number.
+// replica.mu guards it: the committer pushes, whoever commits pops, and whoever ends the leadership drains it. After a crash
+// the batches are in the log of some replicas, and the next leader decides about them.
 type pendingQueue struct {
 	ring []pendingBatch // len is a power of two, or 0
 	at   int

@@ -11,7 +11,7 @@ import (
 	"penstock/segment"
 )
 
-// putKind says what a put stores. Its maker sets it, and it does not change.
+// putKind says what a put stores. It is set before the put enters an inbox, and does not change.
 type putKind uint8
 
 const (
@@ -29,14 +29,14 @@ const (
 	putTombstone
 )
 
-// internal says that the engine itself asks. Such a put needs no room in the inbox, and no quota and no full disk refuses
-// it: what it stores lets space go. It has no deadline unless its maker sets one, and is not forwarded.
+// internal says that the engine itself asks. Such a put needs no room in the inbox, and is refused neither for a quota nor
+// for a full disk: what it stores lets space go. It has no deadline unless its maker sets one, and is not forwarded.
 func (k putKind) internal() bool { return k >= putControls }
 
-// putState is the engine's side of a Put. Who makes or submits the put writes it before the put enters an inbox or a lane
-// of the forwarder; afterwards it belongs to the lock of that list, and once it was taken from there to who took it: the
-// committer, the replica, or who refuses it. What the committer reads of every put stands together: at half a million
-// waiting puts a second its time is cache misses.
+// putState is the engine's side of a Put. Whoever submits the put writes it before the put enters an inbox or a lane of the
+// forwarder. From then on the lock of that list guards it, and once the put was taken from there it belongs to the taker:
+// the committer, the replica, or whoever refuses it. What the committer reads of every put stands together: at half a
+// million waiting puts a second its time is cache misses.
 type putState struct {
 	next        *Put // putList's
 	part        *partition
@@ -88,6 +88,7 @@ func (p *Put) count() int {
 }
 
 // waiter is a Put with a goroutine that waits for it. It fills whole cache lines: its neighbours belong to other goroutines.
+// A waiter comes from a pool (getWaiter), belongs to the goroutine that waits, and is freed by it after the answer.
 type waiter struct {
 	Put
 	one  [1][]byte
@@ -156,11 +157,14 @@ func (w *waiter) wait(ctx context.Context) (ID, error) {
 	return w.First, w.Err
 }
 
-// answer ends every put of a list and empties it: with err, or, if err is nil, with the ids that sealing gave them. It returns
-// how many goroutines wait for one of them. The caller has taken the list from its owner and holds neither partition.mu nor the
-// lock of the forwarder: Done may put again. From its answer on a put belongs to whoever waits for it.
+// answer ends every put of a list and empties the list. With err nothing was stored, or nobody knows; without, the puts are
+// committed and have the ids that sealing gave them. It returns how many goroutines wait for the puts.
+//
+// The list is the caller's: it was taken under its owner's lock, and that lock was released. Done may submit again, so the
+// caller holds none of partition.mu, forwarder.mu and Channel.mu. On a single node clog.Log.mu is held; and puts that the
+// committer refuses while it seals are answered with replica.mu held, too. Once it is answered a put is its submitter's.
 func (l *putList) answer(err error) (waiters int) {
-	var open gateRef // its crowd is opened once, behind the last put of a row that waits there
+	var open gateRef // opened once for puts in a row that wait there, behind the last of them
 	for p := l.pop(); p != nil; p = l.pop() {
 		if p.Err = err; err != nil {
 			p.First = 0
@@ -189,8 +193,9 @@ func (p *Put) answer(err error) {
 	l.answer(err)
 }
 
-// committed does what a put wants done when its batch is committed, before it is answered. A put that wants something is the
-// only one of its batch. It runs in the order of the log: with replica.mu held, or, on a single node, on the committer.
+// committed does what the put of a batch wants done when the batch is committed, before it is answered. Such a put is the
+// only one of its batch. The callbacks of a partition run in the order of its log: with replica.mu held, or, on a single
+// node, on the committer.
 func (l *putList) committed() {
 	if p := l.head; p != nil && p.kind.internal() && p.special.onCommit != nil {
 		p.special.onCommit()
@@ -249,8 +254,8 @@ type asyncPut struct {
 	nextFree *asyncPut
 }
 
-// asyncFree keeps unused async puts. They are taken by producers and come back on the committer: a sync.Pool, made for one
-// processor, would steal from the other at every call.
+// asyncFree keeps unused async puts. Producers take them and the committer brings them back: a sync.Pool keeps what it is
+// given at the giver's processor, so producers would steal at every call. mu guards the list.
 type asyncFree struct {
 	mu   sync.Mutex
 	head *asyncPut
