@@ -69,8 +69,11 @@ func TestImportGraph(t *testing.T) {
 	// What stands above or beside the engine: the protocols know no cluster, the cluster knows no engine, and one package knows etcd.
 	foreign = []string{"go.etcd.io/", "google.golang.org/grpc", "github.com/spf13/", "github.com/nsqio/", "testing"}
 	for pkg, below := range map[string][]string{
-		"nsq":                 append([]string{"engine", "internal/netio", "nsq/auth", "nsq/internal/listen", "nsq/internal/web"}, engine...),
+		"nsq": append([]string{
+			"engine", "internal/netio", "nsq/auth", "nsq/lookup", "nsq/internal/listen", "nsq/internal/web",
+		}, engine...),
 		"nsq/auth":            {},
+		"nsq/lookup":          append([]string{"engine", "nsq/internal/listen", "nsq/internal/web"}, engine...),
 		"nsq/internal/listen": {},
 		"nsq/internal/web":    append([]string{"engine"}, engine...),
 		"cluster":             {"cluster/kv", "engine/meta", "replicate", "segment", "segment/aio"},

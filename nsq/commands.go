@@ -210,7 +210,7 @@ func (c *conn) subscribe(cmd *command) *fault {
 func (c *conn) attach(cmd *command, topic, channel string) (consumer *engine.Consumer, refused *fault, err error) {
 	set := c.set.Load()
 	err = retryDeleted(c.ctx, func() error {
-		t, err := c.srv.topic(c.ctx, topic)
+		t, err := c.srv.lookups.Topic(c.ctx, topic)
 		if err != nil {
 			return err
 		}

@@ -403,7 +403,7 @@ func (c *conn) target(name []byte) (*target, error) {
 func (c *conn) resolve(t *target) error {
 	c.submit()
 	c.waiting.Store(true)
-	topic, err := c.srv.topic(c.ctx, t.name)
+	topic, err := c.srv.lookups.Topic(c.ctx, t.name)
 	c.lastByte.Store(c.srv.now())
 	c.waiting.Store(false)
 	if err != nil {

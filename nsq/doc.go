@@ -17,9 +17,7 @@
 //
 // Package auth finds out who a client is and what it may do. auth_conn.go asks it for commands, http_auth.go for requests.
 //
-// lookup*.go answers what nsqlookupd answers. The files lookupd_*.go are its TCP protocol V1, both ways: stock nsqds register here
-// (lookupd_tcp.go, lookupd_parse.go, lookupd_registry.go), and this node registers at stock nsqlookupds (lookupd_registrar.go,
-// lookupd_client.go, lookupd_led.go). A topic that is new here begins with the channels that either knows (lookupd_channels.go).
+// Package lookup is nsqlookupd's part. Every topic that a client names is found or created by it, because a new topic begins with the channels that other lookup services know.
 //
 // # Goroutines and locks
 //

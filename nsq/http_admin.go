@@ -29,7 +29,7 @@ func (s *Server) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 			return nil, web.Fail(400, "INVALID_PARTITIONS")
 		}
 	}
-	_, err = s.createTopic(r.Context(), name, partitions)
+	_, err = s.lookups.CreateTopic(r.Context(), name, partitions)
 	return nil, err
 }
 
@@ -152,7 +152,7 @@ func (s *Server) serveConfig(r *http.Request, _ url.Values) (any, error) {
 	case "log_level":
 		return levelName(s.opts.LogLevel.Level()), nil
 	case "nsqlookupd_tcp_addresses":
-		return s.registrar.list(), nil
+		return s.lookups.Nsqlookupds(), nil
 	}
 	if s.opts.ConfigValues != nil && r.Method == http.MethodGet {
 		if v, ok := s.opts.ConfigValues(option); ok {
@@ -183,7 +183,7 @@ func (s *Server) setConfig(option string, r *http.Request) error {
 		if json.Unmarshal(body, &list) != nil {
 			return web.Fail(400, "INVALID_VALUE")
 		}
-		if s.registrar.set(list) != nil {
+		if s.lookups.SetNsqlookupds(list) != nil {
 			return web.Fail(400, "INVALID_VALUE")
 		}
 	default:

@@ -176,7 +176,7 @@ func splitLines(body []byte, most int) ([][]byte, error) {
 // put finds or makes the topic and publishes.
 func (s *Server) put(ctx context.Context, name string, publish func(*engine.Topic) error) (any, error) {
 	err := retryDeleted(ctx, func() error {
-		t, err := s.topic(ctx, name)
+		t, err := s.lookups.Topic(ctx, name)
 		if err != nil {
 			return err
 		}

@@ -173,13 +173,27 @@ func expectBody(t testing.TB, bodies <-chan string, want string) {
 	}
 }
 
+// startLookupd is a node that takes registrations.
+func startLookupd(t testing.TB, o Options) *node {
+	o.LookupTCPAddress = "127.0.0.1:0"
+	orDefault(&o.Version, "1.3.0+engine.test")
+	return startNode(t, engine.Options{}, o)
+}
+
+// stockNSQDs counts the stock nsqds that a lookup of this node names, by their version.
+func (n *node) stockNSQDs(t testing.TB, path string) int {
+	t.Helper()
+	_, body := n.lookupDo(t, "GET", path)
+	return strings.Count(body, `"version":"1.3.0"`)
+}
+
 // B100: a real nsqd 1.3.0 registers here, and a stock consumer that asks here finds it. It asks here for the channels of its
 // new topics. When it is killed it is in no lookup any more.
 func TestStockNSQDRegisters(t *testing.T) {
 	n := startLookupd(t, Options{BroadcastAddress: "127.0.0.1"})
 	tcp, web := freeAddresses(t)
 	d := startStock(t, "nsqd", tcp, web, "-lookupd-tcp-address="+n.LookupTCPAddr().String())
-	eventually(t, "nsqd to identify itself", func() bool { return len(n.lookup.registry.nodes(time.Now())) == 1 })
+	eventually(t, "nsqd to identify itself", func() bool { return n.stockNSQDs(t, "/nodes") == 1 })
 	d.do("POST", "/topic/create?topic=theirs", "")
 	d.do("POST", "/channel/create?topic=theirs&channel=c", "")
 	eventually(t, "its channel", func() bool {
@@ -200,7 +214,7 @@ func TestStockNSQDRegisters(t *testing.T) {
 	}
 
 	d.do("POST", "/topic/delete?topic=theirs", "")
-	eventually(t, "its topic to be unregistered", func() bool { return len(n.lookup.registry.lookup("theirs", time.Now())) == 0 })
+	eventually(t, "its topic to be unregistered", func() bool { return n.stockNSQDs(t, "/lookup?topic=theirs") == 0 })
 	d.kill()
 	eventually(t, "nsqd to be gone", func() bool {
 		_, body := n.lookupDo(t, "GET", "/lookup?topic=ours")
@@ -294,9 +308,9 @@ func TestRegistersNowhere(t *testing.T) {
 		{"closes", func(nc net.Conn) { _ = nc.Close() }},
 		{"is silent", func(nc net.Conn) { _, _ = io.Copy(io.Discard, nc) }},
 		{"speaks something else", func(nc net.Conn) { _, _ = io.WriteString(nc, "HTTP/1.1 400 Bad Request\r\n\r\n") }},
-		{"refuses", func(nc net.Conn) { _ = writeAnswer(nc, []byte("E_BAD_BODY IDENTIFY missing fields")) }},
+		{"refuses", func(nc net.Conn) { _, _ = io.WriteString(nc, sized("E_BAD_BODY IDENTIFY missing fields")) }},
 		{"names an address that nobody serves", func(nc net.Conn) {
-			_ = writeAnswer(nc, []byte(`{"broadcast_address":"127.0.0.1","http_port":1,"version":"x"}`))
+			_, _ = io.WriteString(nc, sized(`{"broadcast_address":"127.0.0.1","http_port":1,"version":"x"}`))
 			_, _ = io.Copy(io.Discard, nc)
 		}},
 	} {
@@ -367,6 +381,17 @@ func startClusterOf(t *testing.T, count int, eo engine.Options, o Options) []*no
 	return nodes
 }
 
+// leadsSome says whether the node leads a partition of the topic.
+func (n *node) leadsSome(topic string) bool {
+	t, ok := n.e.LookupTopic(topic)
+	for partition := 0; ok && partition < t.Partitions(); partition++ {
+		if n.leads(t, partition) {
+			return true
+		}
+	}
+	return false
+}
+
 // B100: each node of a cluster registers what it leads. When leadership moves, the old leader unregisters and the new one registers.
 // The channels of a new topic are those that nsqlookupd knows, on every partition.
 func TestClusterRegisters(t *testing.T) {
@@ -375,10 +400,9 @@ func TestClusterRegisters(t *testing.T) {
 	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1", LookupdTCPAddresses: []string{l.tcp}})
 	nodes[0].post(t, "/topic/create?topic=one", "")
 	nodes[1].post(t, "/topic/create?topic=wide&partitions=3", "")
-	leads := func(topic string, n *node) bool { _, ok := ledNow(n.e)[topic]; return ok }
 	agree := func(topic string) bool {
 		for _, n := range nodes {
-			if (l.mentions(topic, n) == 1) != leads(topic, n) {
+			if (l.mentions(topic, n) == 1) != n.leadsSome(topic) {
 				return false
 			}
 		}
@@ -398,7 +422,7 @@ func TestClusterRegisters(t *testing.T) {
 
 	var old *node
 	for _, n := range nodes {
-		if leads("one", n) {
+		if n.leadsSome("one") {
 			old = n
 		}
 	}
@@ -429,12 +453,12 @@ func TestClusterTakesRegistrations(t *testing.T) {
 	}
 	d := startStock(t, "nsqd", tcp, web, args...)
 	for _, n := range nodes {
-		eventually(t, "nsqd to identify itself", func() bool { return len(n.lookup.registry.nodes(time.Now())) == 1 })
+		eventually(t, "nsqd to identify itself", func() bool { return n.stockNSQDs(t, "/nodes") == 1 })
 	}
 	d.do("POST", "/topic/create?topic=t", "")
 	d.do("POST", "/channel/create?topic=t&channel=c", "")
 	for _, n := range nodes {
-		eventually(t, "its channel", func() bool { names, _ := n.lookup.registry.channelNames("t"); return len(names) == 1 })
+		eventually(t, "its channel", func() bool { _, body := n.lookupDo(t, "GET", "/channels?topic=t"); return body == `{"channels":["c"]}` })
 	}
 	nodes[0].post(t, "/topic/create?topic=t&partitions=3", "")
 	for _, n := range nodes {

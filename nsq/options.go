@@ -9,6 +9,7 @@ import (
 
 	"penstock/nsq/auth"
 	"penstock/nsq/internal/listen"
+	"penstock/nsq/lookup"
 )
 
 // Off as Options.HTTPAddress, HTTPSAddress, LookupAddress or LookupTCPAddress does not serve it.
@@ -67,10 +68,10 @@ type Options struct {
 	HandshakeTimeout  time.Duration // for all of a TLS handshake on an NSQ connection: 5 s
 	MaxHandshakes     int           // of them at once: 1024; further ones wait within their time
 
-	lookupdPing time.Duration // tests only: less than the constant of that name
+	lookupdPing time.Duration // tests only: lookup.Options.PingInterval
 
 	// Directory answers lookups; nil: the engine does.
-	Directory Directory
+	Directory lookup.Directory
 
 	// ConfigValues answers GET /config/<name> for options beyond the two that can be set.
 	ConfigValues func(name string) (value any, ok bool)
@@ -90,9 +91,6 @@ const (
 
 	// maxClientTextBytes bounds each of client_id, hostname and user_agent: they are kept with the connection.
 	maxClientTextBytes = 1024
-
-	// maxLookupds bounds the nsqlookupds that a node registers at.
-	maxLookupds = 64
 
 	// lingerTime is how long a connection that ends with an error frame is still read from: closing with unread
 	// input would reset it, and the client might never see the frame.
@@ -156,7 +154,7 @@ func (o *Options) setDefaults() error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	return checkLookupds(o.LookupdTCPAddresses)
+	return lookup.CheckNsqlookupds(o.LookupdTCPAddresses)
 }
 
 // setLookupDefaults: whoever chose an address for lookups decides about the port that takes registrations from everybody, too.

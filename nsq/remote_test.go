@@ -23,7 +23,7 @@ func bystander(t *testing.T, nodes []*node, topic string) (leader, other *node) 
 			if _, ok := n.e.LookupTopic(topic); !ok {
 				return false
 			}
-			if _, ok := ledNow(n.e)[topic]; ok {
+			if n.leadsSome(topic) {
 				leader = n
 			}
 		}
@@ -168,7 +168,7 @@ func TestGoNSQFixedAddressFollows(t *testing.T) {
 		var leader *node
 		eventually(t, "somebody to lead", func() bool {
 			for _, n := range nodes {
-				if _, ok := ledNow(n.e)["orders"]; ok {
+				if n.leadsSome("orders") {
 					leader = n
 				}
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"penstock/nsq/auth"
 	"penstock/nsq/internal/listen"
 	"penstock/nsq/internal/web"
+	"penstock/nsq/lookup"
 )
 
 // Server serves one Engine. It does not close it.
@@ -36,13 +38,8 @@ type Server struct {
 	certs *certificates   // nil: no TLS
 	auth  *auth.Authority // nil: everybody may do everything
 
-	lookupLn   net.Listener // nil: off, and with it the two below
-	lookupHTTP *http.Server
-	lookup     *lookup
-	lookupd    *lookupdServer // nil: off
-	registrar  *registrar
-	making     making
-	deleted    web.Deletions
+	lookups *lookup.Service
+	deleted web.Deletions
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{}
@@ -65,9 +62,6 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		conns:   make(map[*conn]struct{}),
 		flusher: flusher{wake: make(chan struct{}, 1)},
 	}
-	if s.opts.Directory == nil {
-		s.opts.Directory = engineDirectory{e, s.createTopic}
-	}
 	s.flusher.quit = s.quit
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	var err error
@@ -78,7 +72,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		return nil, err
 	}
 	if err := s.listen(); err != nil {
-		for _, ln := range []net.Listener{s.httpLn, s.httpsLn, s.lookupLn} {
+		for _, ln := range []net.Listener{s.httpLn, s.httpsLn} {
 			if ln != nil {
 				_ = ln.Close() // the first error is the one to report
 			}
@@ -88,7 +82,6 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		}
 		return nil, err
 	}
-	s.registrar = newRegistrar(s)
 	if s.flusher.sender, err = newSender(e); err != nil {
 		s.opts.Logger.Info("each answer is written with a system call of its own", "why", err)
 	}
@@ -119,10 +112,26 @@ func (s *Server) listen() error {
 		}
 		s.http = web.NewServer(handler, s.opts.Logger)
 	}
-	if err := s.listenLookup(); err != nil {
-		return err
-	}
-	return s.listenLookupd()
+	return s.listenLookups()
+}
+
+// listenLookups opens what nsqlookupd has. The other listeners are open: their ports are part of its answers.
+func (s *Server) listenLookups() error {
+	host, tcpPort := s.opts.BroadcastAddress, listen.Port(s.TCPAddr())
+	var err error
+	s.lookups, err = lookup.Listen(s.engine, &lookup.Options{
+		Address: s.opts.LookupAddress, TCPAddress: s.opts.LookupTCPAddress,
+		Self: lookup.Producer{
+			RemoteAddress: net.JoinHostPort(host, strconv.Itoa(tcpPort)), Hostname: s.opts.Hostname,
+			BroadcastAddress: host, TCPPort: tcpPort, HTTPPort: listen.Port(s.HTTPAddr()), Version: s.opts.Version,
+		},
+		Directory: s.opts.Directory, Permit: s.permit,
+		Nsqlookupds: s.opts.LookupdTCPAddresses, PingInterval: s.opts.lookupdPing,
+		InactiveProducerTimeout: s.opts.InactiveProducerTimeout,
+		MaxConnections:          s.opts.MaxConnections, MaxCommandTime: s.opts.MaxCommandTime, WriteTimeout: s.opts.WriteTimeout,
+		Logger: s.opts.Logger,
+	})
+	return err
 }
 
 // TCPAddr is where clients connect to.
@@ -136,6 +145,12 @@ func (s *Server) HTTPAddr() net.Addr {
 	return s.httpLn.Addr()
 }
 
+// LookupAddr is where lookups are answered; nil when that is off.
+func (s *Server) LookupAddr() net.Addr { return s.lookups.HTTPAddr() }
+
+// LookupTCPAddr is where stock nsqds register; nil when that is off.
+func (s *Server) LookupTCPAddr() net.Addr { return s.lookups.TCPAddr() }
+
 func (s *Server) now() int64 { return int64(time.Since(s.started)) }
 
 // Serve serves until Shutdown, then returns nil. An error means that a listener failed.
@@ -143,13 +158,6 @@ func (s *Server) Serve() error {
 	webs := s.webs()
 	failed := make(chan error, 2+len(webs))
 	go func() { failed <- s.accept() }()
-	go func() {
-		var err error
-		if s.lookupd != nil {
-			err = s.lookupd.serve()
-		}
-		failed <- err
-	}()
 	for _, w := range webs {
 		go func() {
 			err := w.server.Serve(w.ln)
@@ -159,7 +167,7 @@ func (s *Server) Serve() error {
 			failed <- err
 		}()
 	}
-	s.registrar.start()
+	go func() { failed <- s.lookups.Serve() }() // last: it sends clients here
 	for range cap(failed) {
 		if err := <-failed; err != nil {
 			return err
@@ -174,12 +182,9 @@ type webService struct {
 	ln     net.Listener
 }
 
-// webs are the HTTP servers that are not off, the lookups first: clients should not be sent to a node that stops.
+// webs are nsqd's HTTP servers that are not off.
 func (s *Server) webs() []webService {
 	var out []webService
-	if s.lookupHTTP != nil {
-		out = append(out, webService{s.lookupHTTP, s.lookupLn})
-	}
 	if s.http != nil {
 		out = append(out, webService{s.http, s.httpLn})
 	}
@@ -249,11 +254,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.stopping = true
 	s.mu.Unlock()
-	s.registrar.stop() // first: clients should not be sent to a node that stops
-	_ = s.tcp.Close()  // closed twice at worst
-	if s.lookupd != nil {
-		s.lookupd.close()
-	}
+	s.lookups.Unregister() // first: clients should not be sent to a node that stops
+	_ = s.tcp.Close()      // closed twice at worst
+	s.lookups.Shutdown(ctx)
 	webs := s.webs()
 	for _, w := range webs {
 		_ = w.server.Shutdown(ctx)
@@ -274,6 +277,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.cancel()
 	s.stopOnce.Do(func() { close(s.quit) })
 	s.helpers.Wait()
+	s.lookups.Close()
 	for _, w := range webs {
 		_ = w.server.Close() // what did not end by itself
 	}

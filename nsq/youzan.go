@@ -10,6 +10,7 @@ import (
 
 	"penstock/engine"
 	"penstock/engine/core"
+	"penstock/engine/meta"
 	"penstock/segment"
 )
 
@@ -147,6 +148,15 @@ func (s *Server) leads(t *engine.Topic, partition int) bool {
 	}
 	p, n := partitionRow(snap, t.Name(), uint32(partition)), snap.Nodes[s.engine.Node().ID]
 	return p != nil && n != nil && p.State.Leader == n.ID && p.State.Boot == n.Boot
+}
+
+// partitionRow is the agreed state of a partition; nil: there is none.
+func partitionRow(s *meta.Snapshot, topic string, number uint32) *meta.Partition {
+	t := s.Names[topic]
+	if t == nil {
+		return nil
+	}
+	return s.Partitions[meta.PartitionID{Topic: t.ID, Partition: number}]
 }
 
 // onlyPartition is the partition that a SUB named; nil: none.

@@ -3,13 +3,8 @@ package nsq
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
-
-	"penstock/engine"
-	"penstock/engine/meta"
-	"penstock/nsq/internal/listen"
 )
 
 // A subscription at one partition gets that one's messages only, also where a node leads several.
@@ -42,25 +37,6 @@ func TestYouzanOnePartition(t *testing.T) {
 			c.silent(10 * time.Millisecond)
 		}
 	})
-}
-
-func TestYouzanListLookup(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{BroadcastAddress: "here.example"})
-	_, body := n.lookupDo(t, "GET", "/listlookup")
-	p := listen.Port(n.LookupAddr())
-	want := fmt.Sprintf(`{"ID":"here.example:%d","NodeIp":"here.example","TcpPort":"","HttpPort":"%d","RpcPort":"","Epoch":0}`, listen.Port(n.TCPAddr()), p)
-	if body != `{"lookupdnodes":[`+want+`],"lookupdleader":`+want+`}` {
-		t.Errorf("got %s", body)
-	}
-	a := newAgreement(threeNodes()...)
-	a.alter(1, func(n *meta.Node) { n.Lookup = "10.0.0.1:4161" })
-	a.alter(2, func(n *meta.Node) { n.Lookup = Off })
-	a.alter(3, func(n *meta.Node) { n.Lookup, n.Live = "10.0.0.3:4161", false })
-	c := startNode(t, engine.Options{}, Options{Directory: a})
-	_, body = c.lookupDo(t, "GET", "/listlookup")
-	if strings.Count(body, `"NodeIp":"n1.example"`) != 2 || strings.Contains(body, "n2") || strings.Contains(body, "n3") {
-		t.Errorf("got %s", body)
-	}
 }
 
 // However the bytes of youzan's commands are cut into reads, they are the same commands.

@@ -15,6 +15,7 @@ import (
 	"penstock/engine"
 	"penstock/engine/core"
 	"penstock/nsq/internal/listen"
+	"penstock/nsq/lookup"
 	"penstock/segment"
 )
 
@@ -457,6 +458,13 @@ func TestYouzanBadPublishes(t *testing.T) {
 	}
 }
 
+// youzanLookup is what youzan's clients read of the answer to /lookup.
+type youzanLookup struct {
+	Partitions map[string]lookup.Producer `json:"partitions"`
+	Meta       json.RawMessage            `json:"meta"`
+	Producers  []lookup.Producer          `json:"producers"`
+}
+
 // In a cluster a partition is read where it is led, and published to from anywhere; lookups say where that is.
 func TestYouzanCluster(t *testing.T) {
 	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1"})
@@ -478,11 +486,7 @@ func TestYouzanCluster(t *testing.T) {
 				c.closed()
 			}
 			for _, access := range []string{"r", "w"} {
-				var got struct {
-					Partitions map[string]peer `json:"partitions"`
-					Meta       topicMeta       `json:"meta"`
-					Producers  []peer          `json:"producers"`
-				}
+				var got youzanLookup
 				reply, body := n.lookupDo(t, "GET", "/lookup?topic=t&metainfo=true&access="+access)
 				if err := json.Unmarshal([]byte(body), &got); reply.StatusCode != 200 || err != nil {
 					t.Fatal(reply.StatusCode, body, err)
@@ -490,12 +494,13 @@ func TestYouzanCluster(t *testing.T) {
 				if p := got.Partitions[strconv.Itoa(part)]; p.TCPPort != listen.Port(nodes[lead].TCPAddr()) || len(got.Partitions) != 3 {
 					t.Errorf("partition %d is led by %d, and told as %+v", part, listen.Port(nodes[lead].TCPAddr()), got.Partitions)
 				}
-				if want := (topicMeta{PartitionCount: 3, Replicas: 3, ExtendSupport: true, ManyPerNode: true}); got.Meta != want {
-					t.Errorf("meta is %+v", got.Meta)
+				want := `{"partition_num":3,"replica":3,"extend_support":true,"ordered":false,"multi_part":true}`
+				if string(got.Meta) != want {
+					t.Errorf("meta is %s", got.Meta)
 				}
 			}
 			_, body := n.lookupDo(t, "GET", fmt.Sprintf("/lookup?topic=t&access=r&partition=%d", part))
-			var got lookupReply
+			var got youzanLookup
 			if err := json.Unmarshal([]byte(body), &got); err != nil || len(got.Partitions) != 1 || len(got.Producers) != 1 || got.Meta != nil {
 				t.Errorf("one partition is %s %v", body, err)
 			}

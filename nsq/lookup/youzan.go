@@ -1,4 +1,4 @@
-package nsq
+package lookup
 
 import (
 	"cmp"
@@ -15,7 +15,7 @@ import (
 	"penstock/nsq/internal/web"
 )
 
-// partitionCounter is a Directory that knows how many partitions topics have on a node that is alone.
+// partitionCounter is a Directory that knows how many partitions a topic has on a lone node; the engine is one.
 type partitionCounter interface {
 	PartitionCount(topic string) int
 }
@@ -29,16 +29,8 @@ func (d engineDirectory) PartitionCount(topic string) int {
 	return t.Partitions()
 }
 
-// partitionRow is the row of a partition; nil: there is none.
-func partitionRow(s *meta.Snapshot, topic string, number uint32) *meta.Partition {
-	t := s.Names[topic]
-	if t == nil {
-		return nil
-	}
-	return s.Partitions[meta.PartitionID{Topic: t.ID, Partition: number}]
-}
-
-// topicMeta is what youzan's clients ask for with metainfo. Every topic here can carry headers; order is its channels' business.
+// topicMeta is what youzan's clients ask for with metainfo. Every topic here can carry headers (extend_support), and
+// whether messages come in order is a setting of the channel, not of the topic.
 type topicMeta struct {
 	PartitionCount int  `json:"partition_num"`
 	Replicas       int  `json:"replica"`
@@ -47,16 +39,18 @@ type topicMeta struct {
 	ManyPerNode    bool `json:"multi_part"`
 }
 
-// lookupQuery is what /lookup is asked for beyond nsqlookupd; the zero value is nothing.
-type lookupQuery struct {
-	asked     bool
-	read      bool // tombstones hide nobody: what a node still has must be read
+// extraQuery is what youzan's clients ask of /lookup and nsqlookupd does not know.
+type extraQuery struct {
+	asked     bool // any of it
+	read      bool // the client consumes. Tombstones hide nobody from it: what a tombstoned node still has must be read.
 	meta      bool
 	partition int // -1: all
 }
 
-func parseLookup(q url.Values) (lookupQuery, error) {
-	x := lookupQuery{asked: q.Has("access") || q.Has("partition") || q.Has("metainfo"), partition: -1, meta: q.Get("metainfo") != ""}
+func parseExtraQuery(q url.Values) (extraQuery, error) {
+	x := extraQuery{
+		asked: q.Has("access") || q.Has("partition") || q.Has("metainfo"), partition: -1, meta: q.Get("metainfo") != "",
+	}
 	switch q.Get("access") {
 	case "r":
 		x.read = true
@@ -75,40 +69,39 @@ func parseLookup(q url.Values) (lookupQuery, error) {
 }
 
 // hides says whether a tombstone keeps the leader out of this answer.
-func (x *lookupQuery) hides(n *leader, now time.Time) bool { return !x.read && n.tombstoned(now) }
+func (x *extraQuery) hides(n *leader, now time.Time) bool { return !x.read && n.tombstoned(now) }
 
-// extend adds to the reply who leads which partition, and what the topic is like.
-func (l *lookup) extend(reply *lookupReply, x lookupQuery, s *meta.Snapshot, topic string, now time.Time) {
+// extend adds to the reply who leads which partition, and the topic's description.
+func (a *api) extend(reply *lookupReply, x extraQuery, s *meta.Snapshot, topic string, now time.Time) {
 	if !x.asked {
 		return
 	}
 	count, replicas := 0, 1
-	reply.Partitions = map[string]peer{}
+	reply.Partitions = map[string]Producer{}
 	add := func(number int, n leader) {
 		if (x.partition < 0 || x.partition == number) && n.live && n.TCPPort != 0 && !x.hides(&n, now) {
-			reply.Partitions[strconv.Itoa(number)] = n.peer
+			reply.Partitions[strconv.Itoa(number)] = n.Producer
 		}
 	}
 	if s == nil {
-		if counter, ok := l.dir.(partitionCounter); ok {
+		if counter, ok := a.dir.(partitionCounter); ok {
 			count = counter.PartitionCount(topic)
 		}
 		for number := range count {
-			add(number, l.alone(topic))
+			add(number, a.alone(topic))
 		}
 	} else if t := s.Names[topic]; t != nil {
 		count, replicas = t.Partitions, t.Replicas
 		for number := range count {
-			one := *t
-			if row := partitionRow(s, topic, uint32(number)); row != nil {
-				if n := leaderOf(s, &one, row, l.self.Version); n != nil {
+			if row := s.Partitions[meta.PartitionID{Topic: t.ID, Partition: uint32(number)}]; row != nil {
+				if n := leaderOf(s, t, row, a.self.Version); n != nil {
 					add(number, *n)
 				}
 			}
 		}
 	}
 	if x.partition >= 0 {
-		reply.Producers = slices.DeleteFunc(reply.Producers, func(p peer) bool {
+		reply.Producers = slices.DeleteFunc(reply.Producers, func(p Producer) bool {
 			led, ok := reply.Partitions[strconv.Itoa(x.partition)]
 			return !ok || led != p
 		})
@@ -118,14 +111,14 @@ func (l *lookup) extend(reply *lookupReply, x lookupQuery, s *meta.Snapshot, top
 	}
 }
 
-// leaderOf is the node that leads the row; nil: nobody that is known.
+// leaderOf is the node that leads the partition of the row; nil: no known node does.
 func leaderOf(s *meta.Snapshot, t *meta.Topic, row *meta.Partition, nsqVersion string) *leader {
 	n := s.Nodes[row.State.Leader]
 	if n == nil {
 		return nil
 	}
 	return &leader{
-		peer: peerOf(n, nsqVersion), node: n.ID, live: n.Live && n.Boot == row.State.Boot,
+		Producer: producerOf(n, nsqVersion), node: n.ID, live: n.Live && n.Boot == row.State.Boot,
 		hidden: s.Tombstones[meta.TombstoneKey{Topic: t.Name, Node: n.ID}],
 	}
 }
@@ -140,10 +133,11 @@ type lookupNode struct {
 	Epoch    int64
 }
 
-// serveListLookup lists the nodes that answer lookups. None is before the others; the first one is named as their leader because clients expect one.
-func (l *lookup) serveListLookup(r *http.Request, _ url.Values) (any, error) {
+// serveListLookup lists the nodes that answer lookups. All of them are equal. youzan's clients expect a leader, so the
+// first one is called that.
+func (a *api) serveListLookup(r *http.Request, _ url.Values) (any, error) {
 	nodes := []lookupNode{}
-	if s := l.dir.Snapshot(); s != nil {
+	if s := a.dir.Snapshot(); s != nil {
 		for _, id := range slices.Sorted(maps.Keys(s.Nodes)) {
 			n := s.Nodes[id]
 			host, port, err := net.SplitHostPort(n.Lookup)
@@ -154,7 +148,9 @@ func (l *lookup) serveListLookup(r *http.Request, _ url.Values) (any, error) {
 			nodes = append(nodes, lookupNode{ID: n.Name, NodeIP: host, HTTPPort: port})
 		}
 	} else if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
-		nodes = append(nodes, lookupNode{ID: l.self.RemoteAddress, NodeIP: l.self.BroadcastAddress, HTTPPort: strconv.Itoa(listen.Port(local))})
+		nodes = append(nodes, lookupNode{
+			ID: a.self.RemoteAddress, NodeIP: a.self.BroadcastAddress, HTTPPort: strconv.Itoa(listen.Port(local)),
+		})
 	}
 	reply := struct {
 		Nodes  []lookupNode `json:"lookupdnodes"`

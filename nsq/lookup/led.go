@@ -1,4 +1,4 @@
-package nsq
+package lookup
 
 import (
 	"maps"
@@ -8,14 +8,15 @@ import (
 )
 
 const (
-	// ledInterval is how often this node looks at what it leads, to tell nsqlookupds of changes. Looking takes longer the more topics
-	// there are; ledShare keeps it below a fiftieth of a processor.
+	// ledInterval is the time between two looks at what this node leads. A look takes longer the more topics there are:
+	// after one that took t the registrar rests for at least ledShare × t, which bounds it to a fiftieth of a processor.
 	ledInterval = 200 * time.Millisecond
 	ledShare    = 50
 )
 
-// led is what this node is a producer of: topics with channels. The values are identities: a topic that was deleted and made again
-// is another one, and is registered again. It is not changed once published.
+// led is what this node is a producer of: topics by name, with their channels. The values are identities: a topic that
+// was deleted and created again is another one, and is registered again. A led is not changed once registrar.newest
+// has it.
 type led map[string]ledTopic
 
 type ledTopic struct {
@@ -27,7 +28,8 @@ func (t ledTopic) equal(o ledTopic) bool {
 	return t.topic == o.topic && maps.Equal(t.channels, o.channels)
 }
 
-// ledNow is what the engine leads at the moment: alone everything, in a cluster the topics of which it leads a partition.
+// ledNow is what this node leads at the moment: a lone node everything, a node of a cluster the topics of which it
+// leads a partition.
 func ledNow(e *engine.Engine) led {
 	out := led{}
 	add := func(t *engine.Topic) {
@@ -46,7 +48,7 @@ func ledNow(e *engine.Engine) led {
 	}
 	self := e.Node()
 	for id, p := range s.Partitions {
-		// A process that was started again does not lead what the one before was elected for.
+		// A process that was started again does not lead what the process before it was elected for.
 		if p.State.Leader != self.ID || p.State.Boot != self.Boot {
 			continue
 		}
@@ -57,15 +59,15 @@ func ledNow(e *engine.Engine) led {
 		if _, seen := out[mt.Name]; seen {
 			continue
 		}
-		if t, ok := e.LookupTopic(mt.Name); ok { // else this node has not followed yet
+		if t, ok := e.LookupTopic(mt.Name); ok { // else this node has yet to open the partition
 			add(t)
 		}
 	}
 	return out
 }
 
-// commands are what an nsqlookupd has to be told so that it knows next after it knew known, in an order in which nobody is told of
-// less than is there both before and after.
+// commands are what an nsqlookupd that knows known has to be told to know next. All REGISTERs come before all
+// UNREGISTERs, so that at no point it knows less than what known and next have in common.
 func (next led) commands(known led) []string {
 	var out []string
 	for topic, t := range next {

@@ -1,4 +1,4 @@
-package nsq
+package lookup
 
 import (
 	"cmp"
@@ -14,22 +14,23 @@ import (
 	"penstock/replicate"
 )
 
-// Directory is where the lookup service has its answers from. Methods are safe for concurrent use; an error of the kind
-// "there is none" is engine.ErrNoTopic, engine.ErrNoChannel or meta.ErrNotFound.
+// Directory is where the answers about our own topics come from; the engine is one. Methods are safe for concurrent
+// use. That there is no such topic or channel is reported as engine.ErrNoTopic, engine.ErrNoChannel or
+// meta.ErrNotFound.
 type Directory interface {
-	// Snapshot is the newest that the cluster agreed on, the same on every node but for the time it takes to arrive. nil: this node is
-	// alone and the only producer of every topic.
+	// Snapshot is the newest state that the cluster agreed on, the same on every node but for the time it takes to
+	// arrive. nil: this node is alone, and the only producer of every topic.
 	Snapshot() *meta.Snapshot
-	// TopicNames are sorted. They are asked for only without a Snapshot, which has them.
+	// TopicNames are sorted. Only a lone node is asked: a Snapshot has the names.
 	TopicNames() []string
-	// ChannelNames are the channels of a topic, sorted; in a cluster also of one of which this node has no replica.
+	// ChannelNames are the channels of a topic, sorted; in a cluster also of a topic of which this node has no replica.
 	ChannelNames(ctx context.Context, topic string) ([]string, error)
 
-	// The following return when it is done and this node's next Snapshot, TopicNames and ChannelNames show it. What is there
-	// already is no error.
+	// The following return when the change is made and this node's next Snapshot, TopicNames and ChannelNames show it.
+	// Creating what is there already is no error.
 	CreateTopic(ctx context.Context, topic string, partitions int) error // 0: the default
 	DeleteTopic(ctx context.Context, topic string) error
-	CreateChannel(ctx context.Context, topic, channel string) error // and the topic, if there is none
+	CreateChannel(ctx context.Context, topic, channel string) error // creates the topic as well
 	DeleteChannel(ctx context.Context, topic, channel string) error
 	// Tombstone hides a node from the lookups of a topic. It is called only with a Snapshot.
 	Tombstone(ctx context.Context, key meta.TombstoneKey, until time.Time) error
@@ -38,7 +39,7 @@ type Directory interface {
 // engineDirectory is an Engine as a Directory.
 type engineDirectory struct {
 	e *engine.Engine
-	// create is Server.createTopic: a topic begins with the channels that nsqlookupds know.
+	// create is Service.CreateTopic: a topic begins with the channels that other lookup services know.
 	create func(ctx context.Context, topic string, partitions int) (*engine.Topic, error)
 }
 
@@ -91,8 +92,8 @@ func (d engineDirectory) Tombstone(ctx context.Context, key meta.TombstoneKey, u
 	return d.e.Tombstone(ctx, key, until)
 }
 
-// peer is how nsqlookupd describes an nsqd; clients connect to BroadcastAddress and TCPPort.
-type peer struct {
+// Producer is how nsqlookupd describes an nsqd, and an nsqd itself. Clients connect to BroadcastAddress and TCPPort.
+type Producer struct {
 	RemoteAddress    string `json:"remote_address"`
 	Hostname         string `json:"hostname"`
 	BroadcastAddress string `json:"broadcast_address"`
@@ -101,19 +102,25 @@ type peer struct {
 	Version          string `json:"version"`
 }
 
-// named says whether a tombstone that names this HOST:HTTPPORT means the peer. nsqadmin puts brackets around an
-// IPv6 address, nsqlookupd does not.
-func (p *peer) named(node string) bool {
+// endpoint is where clients connect to.
+func (p *Producer) endpoint() string {
+	return net.JoinHostPort(p.BroadcastAddress, strconv.Itoa(p.TCPPort))
+}
+
+// named says whether node, the HOST:HTTPPORT that a tombstone is for, means this producer. nsqadmin puts brackets
+// around an IPv6 address, nsqlookupd does not.
+func (p *Producer) named(node string) bool {
 	port := strconv.Itoa(p.HTTPPort)
 	return node == net.JoinHostPort(p.BroadcastAddress, port) || node == p.BroadcastAddress+":"+port
 }
 
-// peerOf is a cluster's node as clients are told of it. They must be told the same by every node, so it has nothing of this one but
-// the NSQ version that both behave like: NSQ's tools compare versions, and what is not above 1.0.0 is out of date to them.
-func peerOf(n *meta.Node, nsqVersion string) peer {
+// producerOf describes a node of the cluster to clients. Every node must describe it in the same words, so all comes
+// from n, but for the NSQ version that both behave like. NSQ's tools compare versions, and call one below 1.0.0 out of
+// date.
+func producerOf(n *meta.Node, nsqVersion string) Producer {
 	host, tcpPort := n.Host, portOf(n.NSQ)
 	if host == "" {
-		host, _, _ = net.SplitHostPort(n.NSQ) // no host: none can be told
+		host, _, _ = net.SplitHostPort(n.NSQ) // an address without a host leaves it empty
 	}
 	version := n.Version
 	base, _, _ := strings.Cut(nsqVersion, "+")
@@ -123,7 +130,7 @@ func peerOf(n *meta.Node, nsqVersion string) peer {
 	case !strings.HasPrefix(version, base):
 		version = base + "+engine." + version
 	}
-	return peer{
+	return Producer{
 		RemoteAddress: net.JoinHostPort(host, strconv.Itoa(tcpPort)), Hostname: host, BroadcastAddress: host,
 		TCPPort: tcpPort, HTTPPort: portOf(n.HTTP), Version: version,
 	}
@@ -144,15 +151,16 @@ func portOf(address string) int {
 
 // leader is a node that leads at least one partition of a topic.
 type leader struct {
-	peer
-	node   replicate.NodeID // 0: this node, which is alone
-	live   bool             // clients can use it: its lease lives, and it is the process that was elected
-	hidden time.Time        // by a tombstone until then
+	Producer
+	node   replicate.NodeID // 0: this lone node
+	live   bool             // its lease has not ended, and it is the process that was elected: clients can use it
+	hidden time.Time        // a tombstone hides it until then
 }
 
 func (l *leader) tombstoned(now time.Time) bool { return now.Before(l.hidden) }
 
-// leadersOf lists each node once, by its id, also those that are not live or tombstoned.
+// leadersOf lists the nodes that lead a partition of the topic, each once, by id, whether they are live or tombstoned
+// or neither.
 func leadersOf(s *meta.Snapshot, t *meta.Topic, nsqVersion string) []leader {
 	var out []leader
 	for number := range t.Partitions {
@@ -162,16 +170,16 @@ func leadersOf(s *meta.Snapshot, t *meta.Topic, nsqVersion string) []leader {
 		}
 		n := s.Nodes[p.State.Leader]
 		if n == nil {
-			continue // nobody leads it just now
+			continue // an election is under way
 		}
-		// A process that was started again does not lead what the one before was elected for.
+		// A process that was started again does not lead what the process before it was elected for.
 		live := n.Live && n.Boot == p.State.Boot
 		if i := slices.IndexFunc(out, func(l leader) bool { return l.node == n.ID }); i >= 0 {
 			out[i].live = out[i].live || live
 			continue
 		}
 		out = append(out, leader{
-			peer: peerOf(n, nsqVersion), node: n.ID, live: live,
+			Producer: producerOf(n, nsqVersion), node: n.ID, live: live,
 			hidden: s.Tombstones[meta.TombstoneKey{Topic: t.Name, Node: n.ID}],
 		})
 	}

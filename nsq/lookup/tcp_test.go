@@ -1,4 +1,4 @@
-package nsq
+package lookup
 
 import (
 	"bufio"
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,9 +23,9 @@ type v1 struct {
 	br *bufio.Reader
 }
 
-func dialV1(t testing.TB, n *node) *v1 {
+func dialV1(t testing.TB, s *service) *v1 {
 	t.Helper()
-	nc, err := net.Dial("tcp", n.LookupTCPAddr().String())
+	nc, err := net.Dial("tcp", s.TCPAddr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,9 +69,9 @@ func introduce(host string, tcpPort, httpPort int) string {
 }
 
 // register is an nsqd of that name with these registrations.
-func (n *node) register(t testing.TB, host string, what ...string) *v1 {
+func (s *service) register(t testing.TB, host string, what ...string) *v1 {
 	t.Helper()
-	c := dialV1(t, n)
+	c := dialV1(t, s)
 	c.send("  V1" + introduce(host, 4150, 4151))
 	if a, ok := c.answer(); !ok || !strings.HasPrefix(a, "{") {
 		t.Fatalf("IDENTIFY is answered %q", a)
@@ -81,17 +82,15 @@ func (n *node) register(t testing.TB, host string, what ...string) *v1 {
 	return c
 }
 
-func startLookupd(t testing.TB, o Options) *node {
-	o.LookupTCPAddress = "127.0.0.1:0"
-	orDefault(&o.BroadcastAddress, "here.example")
-	orDefault(&o.Version, "1.3.0+engine.test")
-	return startNode(t, engine.Options{}, o)
+func startLookupd(t testing.TB, o Options) *service {
+	o.TCPAddress = "127.0.0.1:0"
+	return start(t, engine.Options{}, o)
 }
 
 // Each conversation as nsqlookupd 1.3.0 has it, up to the first error, which ends it; but where a comment says otherwise.
 func TestLookupdConversations(t *testing.T) {
-	n := startLookupd(t, Options{})
-	me := fmt.Sprintf(`{"broadcast_address":"here.example","hostname":"testhost","http_port":%d,"tcp_port":%d,"version":"1.3.0+engine.test"}`, listen.Port(n.LookupAddr()), listen.Port(n.LookupTCPAddr()))
+	s := startLookupd(t, Options{})
+	me := fmt.Sprintf(`{"broadcast_address":"here.example","hostname":"testhost","http_port":%d,"tcp_port":%d,"version":"1.3.0+engine.test"}`, listen.Port(s.HTTPAddr()), listen.Port(s.TCPAddr()))
 	id := introduce("a.example", 1, 2)
 	long := strings.Repeat("x", 65)
 	for _, x := range []struct {
@@ -126,10 +125,10 @@ func TestLookupdConversations(t *testing.T) {
 		{"negative size (ends nsqlookupd)", "  V1IDENTIFY\n\xff\xff\xff\xff", []string{"E_BAD_BODY IDENTIFY invalid body size -1"}, false},
 		{"huge size (nsqlookupd makes room for it)", "  V1IDENTIFY\n\x7f\xff\xff\xff", []string{"E_BAD_BODY IDENTIFY body too big 2147483647 > 16384"}, false},
 		{"huge line (nsqlookupd keeps all of it)", "  V1PING\n" + strings.Repeat("x", 1<<20), []string{"OK"}, false},
-		{"zeros", "  V1" + strings.Repeat("\x00", maxLookupdLineBytes), nil, false},
+		{"zeros", "  V1" + strings.Repeat("\x00", maxLineBytes), nil, false},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			c := dialV1(t, n)
+			c := dialV1(t, s)
 			c.send(x.say)
 			for _, want := range x.want {
 				if got, ok := c.answer(); got != want || !ok {
@@ -143,109 +142,115 @@ func TestLookupdConversations(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "all to be gone", func() bool { return len(n.lookup.registry.nodes(time.Now())) == 0 })
+	eventually(t, "all to be gone", func() bool { return len(s.api.registry.nodes(time.Now())) == 0 })
 }
 
-func (n *node) expectLookup(t testing.TB, path, want string) {
+func (s *service) expectLookup(t testing.TB, path, want string) {
 	t.Helper()
-	if _, body := n.lookupDo(t, "GET", path); body != want {
+	if _, body := s.do(t, "GET", path); body != want {
 		t.Errorf("%s: %s, want %s", path, body, want)
 	}
 }
 
 // B100: what nsqds register is in every answer beside what is here; it goes with the connection, tombstones and deletions.
 func TestLookupdRegistrations(t *testing.T) {
-	n := startLookupd(t, Options{})
-	n.post(t, "/topic/create?topic=both", "")
-	n.post(t, "/channel/create?topic=both&channel=ours", "")
-	a := n.register(t, "a.example", "both theirs", "both x#ephemeral", "only c")
-	b := n.register(t, "b.example", "both")
+	s := startLookupd(t, Options{})
+	s.post(t, "/topic/create?topic=both")
+	s.post(t, "/channel/create?topic=both&channel=ours")
+	a := s.register(t, "a.example", "both theirs", "both x#ephemeral", "only c")
+	b := s.register(t, "b.example", "both")
 	line := func(c *v1, host string) string {
 		return fmt.Sprintf(`{"remote_address":%q,"hostname":"h","broadcast_address":%q,"tcp_port":4150,"http_port":4151,"version":"1.3.0"}`, c.nc.LocalAddr(), host)
 	}
-	own := fmt.Sprintf(`{"remote_address":"here.example:%[1]d","hostname":"testhost","broadcast_address":"here.example","tcp_port":%[1]d,"http_port":%[2]d,"version":"1.3.0+engine.test"}`, listen.Port(n.TCPAddr()), listen.Port(n.HTTPAddr()))
+	own := fmt.Sprintf(`{"remote_address":"here.example:%[1]d","hostname":"testhost","broadcast_address":"here.example","tcp_port":%[1]d,"http_port":%[2]d,"version":"1.3.0+engine.test"}`, 4150, 4151)
 	lineA, lineB := line(a, "a.example"), line(b, "b.example")
 	// Our own node as its own nsqlookupd's nsqd is mentioned once.
-	itself := dialV1(t, n)
-	itself.send("  V1" + introduce("here.example", listen.Port(n.TCPAddr()), listen.Port(n.HTTPAddr())))
+	itself := dialV1(t, s)
+	itself.send("  V1" + introduce("here.example", 4150, 4151))
 	itself.answer()
 	itself.ask("REGISTER both\n", "OK")
 
-	n.expectLookup(t, "/topics", `{"topics":["both","only"]}`)
-	n.expectLookup(t, "/channels?topic=both", `{"channels":["ours","theirs","x#ephemeral"]}`)
-	n.expectLookup(t, "/channels?topic=only", `{"channels":["c"]}`)
-	n.expectLookup(t, "/lookup?topic=both", `{"channels":["ours","theirs","x#ephemeral"],"producers":[`+own+","+lineA+","+lineB+`]}`)
-	n.expectLookup(t, "/lookup?topic=only", `{"channels":["c"],"producers":[`+lineA+`]}`)
+	s.expectLookup(t, "/topics", `{"topics":["both","only"]}`)
+	s.expectLookup(t, "/channels?topic=both", `{"channels":["ours","theirs","x#ephemeral"]}`)
+	s.expectLookup(t, "/channels?topic=only", `{"channels":["c"]}`)
+	s.expectLookup(t, "/lookup?topic=both", `{"channels":["ours","theirs","x#ephemeral"],"producers":[`+own+","+lineA+","+lineB+`]}`)
+	s.expectLookup(t, "/lookup?topic=only", `{"channels":["c"],"producers":[`+lineA+`]}`)
 	node := func(line, rest string) string { return strings.TrimSuffix(line, "}") + "," + rest + "}" }
-	n.expectLookup(t, "/nodes", `{"producers":[`+node(own, `"tombstones":[false],"topics":["both"]`)+","+
+	s.expectLookup(t, "/nodes", `{"producers":[`+node(own, `"tombstones":[false],"topics":["both"]`)+","+
 		node(lineA, `"tombstones":[false,false],"topics":["both","only"]`)+","+node(lineB, `"tombstones":[false],"topics":["both"]`)+`]}`)
-	if _, debug := n.lookupDo(t, "GET", "/debug"); !strings.Contains(debug, `"channel:only:c":[{"id":"`+a.nc.LocalAddr().String()) {
+	if _, debug := s.do(t, "GET", "/debug"); !strings.Contains(debug, `"channel:only:c":[{"id":"`+a.nc.LocalAddr().String()) {
 		t.Errorf("/debug: %s", debug)
 	}
 
-	n.lookupDo(t, "POST", "/topic/tombstone?topic=both&node=a.example:4151")
-	n.expectLookup(t, "/lookup?topic=both", `{"channels":["ours","theirs","x#ephemeral"],"producers":[`+own+","+lineB+`]}`)
-	n.expectLookup(t, "/lookup?topic=only", `{"channels":["c"],"producers":[`+lineA+`]}`)
-	if _, nodes := n.lookupDo(t, "GET", "/nodes"); !strings.Contains(nodes, `"tombstones":[true,false],"topics":["both","only"]`) {
+	s.do(t, "POST", "/topic/tombstone?topic=both&node=a.example:4151")
+	s.expectLookup(t, "/lookup?topic=both", `{"channels":["ours","theirs","x#ephemeral"],"producers":[`+own+","+lineB+`]}`)
+	s.expectLookup(t, "/lookup?topic=only", `{"channels":["c"],"producers":[`+lineA+`]}`)
+	if _, nodes := s.do(t, "GET", "/nodes"); !strings.Contains(nodes, `"tombstones":[true,false],"topics":["both","only"]`) {
 		t.Errorf("/nodes: %s", nodes)
 	}
 	a.ask("REGISTER both theirs\n", "OK") // again: it stays hidden
-	n.expectLookup(t, "/lookup?topic=both", `{"channels":["ours","theirs","x#ephemeral"],"producers":[`+own+","+lineB+`]}`)
+	s.expectLookup(t, "/lookup?topic=both", `{"channels":["ours","theirs","x#ephemeral"],"producers":[`+own+","+lineB+`]}`)
 	a.ask("UNREGISTER both\n", "OK")
 	a.ask("REGISTER both theirs\n", "OK") // anew: it is not
-	n.expectLookup(t, "/lookup?topic=both", `{"channels":["ours","theirs"],"producers":[`+own+","+lineA+","+lineB+`]}`)
+	s.expectLookup(t, "/lookup?topic=both", `{"channels":["ours","theirs"],"producers":[`+own+","+lineA+","+lineB+`]}`)
 
 	// A channel whose producers are gone stays known until somebody deletes it, then there is none to delete.
 	a.ask("UNREGISTER only c\n", "OK")
-	n.expectLookup(t, "/channels?topic=only", `{"channels":["c"]}`)
+	s.expectLookup(t, "/channels?topic=only", `{"channels":["c"]}`)
 	for _, want := range []int{200, 404} {
-		if reply, body := n.lookupDo(t, "POST", "/channel/delete?topic=only&channel=c"); reply.StatusCode != want {
+		if reply, body := s.do(t, "POST", "/channel/delete?topic=only&channel=c"); reply.StatusCode != want {
 			t.Errorf("delete: %d %s", reply.StatusCode, body)
 		}
 	}
 	_ = a.nc.Close()
-	eventually(t, "the closed nsqd to leave", func() bool { return len(n.lookup.registry.lookup("both", time.Now())) == 2 })
-	n.expectLookup(t, "/lookup?topic=only", `{"channels":[],"producers":[]}`)
-	n.lookupDo(t, "POST", "/topic/delete?topic=only")
-	n.lookupDo(t, "POST", "/topic/delete?topic=both")
-	n.expectLookup(t, "/topics", `{"topics":[]}`)
-	if reply, _ := n.lookupDo(t, "GET", "/lookup?topic=both"); reply.StatusCode != 404 {
+	eventually(t, "the closed nsqd to leave", func() bool { return len(s.api.registry.lookup("both", time.Now())) == 2 })
+	s.expectLookup(t, "/lookup?topic=only", `{"channels":[],"producers":[]}`)
+	s.do(t, "POST", "/topic/delete?topic=only")
+	s.do(t, "POST", "/topic/delete?topic=both")
+	s.expectLookup(t, "/topics", `{"topics":[]}`)
+	if reply, _ := s.do(t, "GET", "/lookup?topic=both"); reply.StatusCode != 404 {
 		t.Errorf("a deleted topic: %d", reply.StatusCode)
 	}
 	b.ask("PING\n", "OK") // it may register again
 	b.ask("REGISTER both\n", "OK")
-	n.expectLookup(t, "/lookup?topic=both", `{"channels":[],"producers":[`+lineB+`]}`)
+	s.expectLookup(t, "/lookup?topic=both", `{"channels":[],"producers":[`+lineB+`]}`)
 }
 
 // A topic that is made here begins with the channels that nsqds registered: nsqd does so with its nsqlookupds'.
 func TestLookupdChannelsOfNewTopics(t *testing.T) {
-	n := startLookupd(t, Options{})
-	n.register(t, "a.example", "orders billing", "orders audit", "orders tail#ephemeral")
-	n.post(t, "/pub?topic=orders", "first")
-	s := n.topicNow(t, "orders")
-	if len(s.Channels) != 2 || s.Channels[0].Name != "audit" || s.Channels[1].Name != "billing" {
-		t.Fatalf("channels: %+v", s.Channels)
+	s := startLookupd(t, Options{})
+	s.register(t, "a.example", "orders billing", "orders audit", "orders tail#ephemeral")
+	topic, err := s.Topic(t.Context(), "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := topic.ReadChannelNames(t.Context())
+	if want := []string{"audit", "billing"}; err != nil || !slices.Equal(names, want) {
+		t.Fatalf("channels: %v %v, want %v", names, err, want)
+	}
+	if err := topic.Submit(&engine.Put{Messages: [][]byte{[]byte("first")}, Done: func(*engine.Put) {}}); err != nil {
+		t.Fatal(err)
 	}
 	eventually(t, "the first message in both", func() bool {
-		s := n.topicNow(t, "orders")
-		return s.Channels[0].Depth == 1 && s.Channels[1].Depth == 1
+		all := s.e.Stats("orders", "")
+		return all[0].Channels[0].Depth == 1 && all[0].Channels[1].Depth == 1
 	})
 }
 
 // B99, B100: who is silent is hidden, and later closed; who drips or never says anything is closed.
 func TestLookupdSilence(t *testing.T) {
 	const soon = 200 * time.Millisecond
-	n := startLookupd(t, Options{InactiveProducerTimeout: 1500 * time.Millisecond, MaxCommandTime: soon}) // closed 1.5 s after it is hidden
-	count := func() int { return len(n.lookup.registry.lookup("t", time.Now())) }
-	c := n.register(t, "a.example", "t")
+	s := startLookupd(t, Options{InactiveProducerTimeout: 1500 * time.Millisecond, MaxCommandTime: soon}) // closed 1.5 s after it is hidden
+	count := func() int { return len(s.api.registry.lookup("t", time.Now())) }
+	c := s.register(t, "a.example", "t")
 	eventually(t, "the silent nsqd to be hidden", func() bool { return count() == 0 })
 	c.ask("PING\n", "OK")
 	if count() != 1 {
 		t.Error("it is hidden after a PING")
 	}
 	c.expectEnd()
-	dialV1(t, n).expectEnd()                // never says anything
-	drip := n.register(t, "a.example", "t") // says everything, slowly
+	dialV1(t, s).expectEnd()                // never says anything
+	drip := s.register(t, "a.example", "t") // says everything, slowly
 	start := time.Now()
 	for time.Since(start) < patience {
 		if _, err := io.WriteString(drip.nc, "P"); err != nil {
@@ -256,24 +261,24 @@ func TestLookupdSilence(t *testing.T) {
 	if took := time.Since(start); took > patience/2 {
 		t.Errorf("the drip was served for %v", took)
 	}
-	eventually(t, "it to be forgotten", func() bool { return len(n.lookup.registry.nodes(time.Now())) == 0 })
+	eventually(t, "it to be forgotten", func() bool { return len(s.api.registry.nodes(time.Now())) == 0 })
 }
 
 // One producer cannot take all the room, and is told so without an end of the connection.
 func TestLookupdLimits(t *testing.T) {
 	r := newRegistry(time.Minute)
 	var out bytes.Buffer
-	fill := func(name string, topics int) *lookupdSession {
-		s := &lookupdSession{registry: r, remote: name, self: func() []byte { return nil }}
+	fill := func(name string, topics int) *session {
+		s := &session{registry: r, remote: name, self: nil}
 		converse(s, &out, introduce(name, 1, 2))
 		for i := range topics {
-			_ = r.add(s.producer, fmt.Sprintf("%s.%d", name, i), "")
+			_ = r.add(s.registrant, fmt.Sprintf("%s.%d", name, i), "")
 		}
 		return s
 	}
 	first := fill("p0", maxProducerEntries+10)
-	if first.producer.entries != maxProducerEntries || r.entries != 2*maxProducerEntries {
-		t.Fatalf("%d entries of one, %d of all", first.producer.entries, r.entries)
+	if first.registrant.entries != maxProducerEntries || r.entries != 2*maxProducerEntries {
+		t.Fatalf("%d entries of one, %d of all", first.registrant.entries, r.entries)
 	}
 	out.Reset()
 	converse(first, &out, "REGISTER more\nREGISTER p0.0\nPING\n")
@@ -281,25 +286,25 @@ func TestLookupdLimits(t *testing.T) {
 		t.Errorf("answers %q", got)
 	}
 	second := fill("p1", maxProducerEntries)
-	if r.entries > maxRegistryEntries || first.producer.entries+second.producer.entries < maxProducerEntries {
+	if r.entries > maxRegistryEntries || first.registrant.entries+second.registrant.entries < maxProducerEntries {
 		t.Errorf("%d entries", r.entries)
 	}
 	r.swept = time.Time{}
 	third := fill("p2", 1)
-	if third.producer.entries != 0 {
+	if third.registrant.entries != 0 {
 		t.Error("a full registry took another topic")
 	}
 	first.end() // its topics stay known until their room is needed
 	r.swept = time.Time{}
-	if fourth := fill("p3", maxProducerEntries); fourth.producer.entries < maxProducerEntries-2 || r.topics["p0.0"] != nil {
-		t.Errorf("%d entries, and the room of those who left is not used", fourth.producer.entries)
+	if fourth := fill("p3", maxProducerEntries); fourth.registrant.entries < maxProducerEntries-2 || r.topics["p0.0"] != nil {
+		t.Errorf("%d entries, and the room of those who left is not used", fourth.registrant.entries)
 	}
 	checkRegistry(t, r)
 }
 
 // converse plays a client's input to its end.
-func converse(s *lookupdSession, w io.Writer, input string) {
-	br := bufio.NewReaderSize(strings.NewReader(input), maxLookupdLineBytes)
+func converse(s *session, w io.Writer, input string) {
+	br := bufio.NewReaderSize(strings.NewReader(input), maxLineBytes)
 	for {
 		answer, f, err := s.step(br)
 		if err != nil {
@@ -316,20 +321,20 @@ func converse(s *lookupdSession, w io.Writer, input string) {
 // checkRegistry counts anew what the registry counts as it goes.
 func checkRegistry(t *testing.T, r *registry) {
 	t.Helper()
-	entries, per := 0, map[*producer]int{}
+	entries, per := 0, map[*registrant]int{}
 	for name, topic := range r.topics {
-		entries += 1 + len(topic.producers)
-		for p := range topic.producers {
+		entries += 1 + len(topic.registrants)
+		for p := range topic.registrants {
 			per[p]++
 			if _, has := p.topics[name]; !has {
 				t.Errorf("%s does not know its topic %s", p.endpoint(), name)
 			}
 		}
-		for channel, having := range topic.channels {
-			entries += 1 + len(having)
-			for p := range having {
+		for channel, holders := range topic.channels {
+			entries += 1 + len(holders)
+			for p := range holders {
 				per[p]++
-				if _, has := topic.producers[p]; !has {
+				if _, has := topic.registrants[p]; !has {
 					t.Errorf("%s has channel %s and not its topic %s", p.endpoint(), channel, name)
 				}
 			}
@@ -338,7 +343,7 @@ func checkRegistry(t *testing.T, r *registry) {
 	if entries != r.entries {
 		t.Errorf("%d entries are counted as %d", entries, r.entries)
 	}
-	for p := range r.producers {
+	for p := range r.registrants {
 		if per[p] != p.entries {
 			t.Errorf("%d entries of %s are counted as %d", per[p], p.endpoint(), p.entries)
 		}
@@ -358,9 +363,9 @@ func FuzzLookupd(f *testing.F) {
 	f.Fuzz(func(t *testing.T, one, two string) {
 		r := newRegistry(time.Minute)
 		var out bytes.Buffer
-		var sessions []*lookupdSession
+		var sessions []*session
 		for _, input := range []string{one, two} {
-			s := &lookupdSession{registry: r, remote: "r", self: func() []byte { return []byte("{}") }}
+			s := &session{registry: r, remote: "r", self: []byte("{}")}
 			converse(s, &out, input)
 			sessions = append(sessions, s)
 		}
@@ -381,8 +386,8 @@ func FuzzLookupd(f *testing.F) {
 		}
 		checkRegistry(t, r)
 		for name, topic := range r.topics {
-			if isEphemeral(name) || len(topic.producers) > 0 {
-				t.Errorf("topic %s is left with %d producers", name, len(topic.producers))
+			if isEphemeral(name) || len(topic.registrants) > 0 {
+				t.Errorf("topic %s is left with %d producers", name, len(topic.registrants))
 			}
 			r.deleteTopic(name)
 		}

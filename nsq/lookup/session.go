@@ -1,4 +1,4 @@
-package nsq
+package lookup
 
 import (
 	"bufio"
@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"time"
@@ -14,11 +15,14 @@ import (
 )
 
 const (
-	lookupdMagic = "  V1"
+	magicV1 = "  V1"
 
-	// maxLookupdLineBytes bounds a command's line with its newline; the longest that means something has 150. It is the size of the
-	// connection's read buffer as well.
-	maxLookupdLineBytes = 4096
+	// maxLineBytes bounds a command's line with its newline; the longest valid one has about 150. It is also the size of
+	// a connection's read buffer.
+	maxLineBytes = 4096
+
+	// sizeBytes is the size of the number that precedes the body of IDENTIFY, and each answer: uint32, big-endian.
+	sizeBytes = 4
 
 	// maxIdentifyBytes bounds the body of an nsqd's IDENTIFY, which has about 150.
 	maxIdentifyBytes = 16 << 10
@@ -30,15 +34,21 @@ const (
 // errLineTooLong ends a connection without an answer, as for NSQ's clients.
 var errLineTooLong = errors.New("nsq: a line is longer than any command")
 
-// lookupdSession is one nsqd's conversation with the lookup service: its state, without the connection.
-type lookupdSession struct {
-	registry *registry
-	remote   string // of the connection: the producer's identity
-	self     func() []byte
-	producer *producer // nil until IDENTIFY
+// session is what the TCP port knows of one connection: who the nsqd said it is. It reads commands and returns answers;
+// tcpServer.serveConn has the connection. One goroutine uses it.
+type session struct {
+	registry   *registry
+	remote     string      // address of the client's end: tells registrants apart
+	self       []byte      // the answer to IDENTIFY
+	registrant *registrant // nil until IDENTIFY
 }
 
-// readLine returns the next line without what surrounds it. The bytes die with the next read.
+// fault is an error that the protocol names. Its text is the answer, and the connection ends after it.
+type fault struct{ text string }
+
+func faultf(format string, args ...any) *fault { return &fault{fmt.Sprintf(format, args...)} }
+
+// readLine returns the next line without the white space around it. The bytes are valid until the next read.
 func readLine(br *bufio.Reader) ([]byte, error) {
 	line, err := br.ReadSlice('\n')
 	switch {
@@ -50,9 +60,9 @@ func readLine(br *bufio.Reader) ([]byte, error) {
 	return bytes.TrimSpace(line), nil
 }
 
-// step reads one command and does it. The answer of a fault is its text, and the connection ends after it. An error is one of
-// reading, and there is nothing to answer.
-func (s *lookupdSession) step(br *bufio.Reader) (answer []byte, f *fault, err error) {
+// step reads one command, does it and returns its answer, or a fault. An error is one of reading: there is nothing to
+// answer.
+func (s *session) step(br *bufio.Reader) (answer []byte, f *fault, err error) {
 	line, err := readLine(br)
 	if err != nil {
 		return nil, nil, err
@@ -60,8 +70,8 @@ func (s *lookupdSession) step(br *bufio.Reader) (answer []byte, f *fault, err er
 	params := strings.Split(string(line), " ")
 	switch params[0] {
 	case "PING":
-		if s.producer != nil {
-			s.producer.lastUpdate.Store(time.Now().UnixNano())
+		if s.registrant != nil {
+			s.registrant.lastUpdate.Store(time.Now().UnixNano())
 		}
 		return okAnswer, nil, nil
 	case "IDENTIFY":
@@ -78,8 +88,8 @@ func (s *lookupdSession) step(br *bufio.Reader) (answer []byte, f *fault, err er
 
 var okAnswer = []byte("OK")
 
-func (s *lookupdSession) identify(br *bufio.Reader) ([]byte, *fault) {
-	if s.producer != nil {
+func (s *session) identify(br *bufio.Reader) ([]byte, *fault) {
+	if s.registrant != nil {
 		return nil, &fault{"E_INVALID cannot IDENTIFY again"}
 	}
 	var head [sizeBytes]byte
@@ -88,7 +98,7 @@ func (s *lookupdSession) identify(br *bufio.Reader) ([]byte, *fault) {
 	}
 	size := int32(binary.BigEndian.Uint32(head[:]))
 	switch {
-	case size < 0: // ends nsqlookupd
+	case size < 0: // nsqlookupd itself dies of it
 		return nil, faultf("E_BAD_BODY IDENTIFY invalid body size %d", size)
 	case size > maxIdentifyBytes:
 		return nil, faultf("E_BAD_BODY IDENTIFY body too big %d > %d", size, maxIdentifyBytes)
@@ -97,21 +107,21 @@ func (s *lookupdSession) identify(br *bufio.Reader) ([]byte, *fault) {
 	if _, err := io.ReadFull(br, body); err != nil {
 		return nil, &fault{"E_BAD_BODY IDENTIFY failed to read body"}
 	}
-	p, f := parseProducer(body)
+	p, f := parseRegistrant(body)
 	if f != nil {
 		return nil, f
 	}
 	p.RemoteAddress = s.remote
 	p.lastUpdate.Store(time.Now().UnixNano())
-	s.producer = p
+	s.registrant = p
 	s.registry.join(p)
-	return s.self(), nil
+	return s.self, nil
 }
 
-// parseProducer reads what an nsqd says of itself.
-func parseProducer(body []byte) (*producer, *fault) {
-	p := new(producer)
-	if json.Unmarshal(body, &p.peer) != nil {
+// parseRegistrant reads what an nsqd says of itself.
+func parseRegistrant(body []byte) (*registrant, *fault) {
+	p := new(registrant)
+	if json.Unmarshal(body, &p.Producer) != nil {
 		return nil, &fault{"E_BAD_BODY IDENTIFY failed to decode JSON body"}
 	}
 	if p.BroadcastAddress == "" || p.TCPPort == 0 || p.HTTPPort == 0 || p.Version == "" {
@@ -149,17 +159,17 @@ func topicAndChannel(params []string) (topic, channel string, f *fault) {
 	return topic, channel, nil
 }
 
-// register answers a full registry without ending the connection: nsqd does not look at the answer, and would connect and register
-// everything again if it ended.
-func (s *lookupdSession) register(params []string) ([]byte, *fault) {
-	if s.producer == nil {
+// register does REGISTER. That the registry is full does not end the connection: nsqd does not look at the answer, and
+// would connect and register everything again.
+func (s *session) register(params []string) ([]byte, *fault) {
+	if s.registrant == nil {
 		return nil, &fault{"E_INVALID client must IDENTIFY"}
 	}
 	topic, channel, f := topicAndChannel(params)
 	if f != nil {
 		return nil, f
 	}
-	if s.registry.add(s.producer, topic, channel) != nil {
+	if s.registry.add(s.registrant, topic, channel) != nil {
 		return fullAnswer, nil
 	}
 	return okAnswer, nil
@@ -167,21 +177,21 @@ func (s *lookupdSession) register(params []string) ([]byte, *fault) {
 
 var fullAnswer = []byte("E_REGISTER_FAILED REGISTER failed too many topics and channels are registered")
 
-func (s *lookupdSession) unregister(params []string) ([]byte, *fault) {
-	if s.producer == nil {
+func (s *session) unregister(params []string) ([]byte, *fault) {
+	if s.registrant == nil {
 		return nil, &fault{"E_INVALID client must IDENTIFY"}
 	}
 	topic, channel, f := topicAndChannel(params)
 	if f != nil {
 		return nil, f
 	}
-	s.registry.remove(s.producer, topic, channel)
+	s.registry.remove(s.registrant, topic, channel)
 	return okAnswer, nil
 }
 
-// end forgets the producer.
-func (s *lookupdSession) end() {
-	if s.producer != nil {
-		s.registry.leave(s.producer)
+// end forgets the registrant, when the connection has ended.
+func (s *session) end() {
+	if s.registrant != nil {
+		s.registry.leave(s.registrant)
 	}
 }

@@ -1,0 +1,190 @@
+package lookup
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"penstock/engine"
+)
+
+// registrar registers this node at stock nsqlookupds, as an nsqd does, so that consumers that know only these find it.
+// It tells them the topics that this node leads.
+//
+// It has one goroutine per nsqlookupd (nsqlookupd.run), and while there is at least one, a goroutine that looks again
+// and again at what this node leads (watch). stop ends them all. Methods are safe for concurrent use: the Service calls
+// start and stop, the HTTP endpoint of the configuration calls list and set, and every creation of a topic calls
+// lookAgain and current.
+//
+// What is led is compared as a state and not sent as events. So a lost connection, a leadership that moved, and a topic
+// that was deleted and created again are one case: next.commands(known).
+type registrar struct {
+	engine *engine.Engine
+	log    *slog.Logger
+	ping   time.Duration
+	self   identity
+
+	ctx    context.Context // ends with stop
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	look   chan struct{}       // has room for one: watch should look at once
+	newest atomic.Pointer[led] // what this node led when watch looked last; never nil
+
+	mu        sync.Mutex // guards the following
+	addresses []string
+	lookupds  map[string]*nsqlookupd // by address; once started, exactly those of addresses
+	watching  bool                   // watch runs
+	started   bool
+}
+
+// identity is the body of IDENTIFY.
+type identity struct {
+	BroadcastAddress string `json:"broadcast_address"`
+	Hostname         string `json:"hostname"`
+	HTTPPort         int    `json:"http_port"`
+	TCPPort          int    `json:"tcp_port"`
+	Version          string `json:"version"`
+}
+
+func newRegistrar(e *engine.Engine, o *Options) *registrar {
+	r := &registrar{
+		engine: e, log: o.Logger, ping: pingInterval, look: make(chan struct{}, 1),
+		addresses: slices.Clone(o.Nsqlookupds), lookupds: map[string]*nsqlookupd{},
+		self: identity{
+			o.Self.BroadcastAddress, o.Self.Hostname, o.Self.HTTPPort, o.Self.TCPPort, o.Self.Version,
+		},
+	}
+	if o.PingInterval > 0 {
+		r.ping = o.PingInterval
+	}
+	r.newest.Store(&led{})
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	return r
+}
+
+// list is where this node registers.
+func (r *registrar) list() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string{}, r.addresses...)
+}
+
+// set replaces the nsqlookupds. Connections to those that stay go on.
+func (r *registrar) set(addresses []string) error {
+	if err := CheckNsqlookupds(addresses); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.addresses = slices.Clone(addresses)
+	r.reconcile()
+	return nil
+}
+
+// start begins to register. Clients must be served already.
+func (r *registrar) start() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.started = true
+	r.reconcile()
+}
+
+// stop ends the connections, upon which nsqlookupds do not mention this node any more, and waits for their goroutines.
+func (r *registrar) stop() {
+	r.mu.Lock()
+	r.started = false
+	r.cancel()
+	r.mu.Unlock()
+	r.wg.Wait()
+}
+
+// reconcile starts a goroutine for each nsqlookupd that is new in addresses, and ends those of the others. r.mu is
+// held.
+func (r *registrar) reconcile() {
+	if !r.started || r.ctx.Err() != nil {
+		return
+	}
+	for _, address := range r.addresses {
+		if r.lookupds[address] != nil {
+			continue
+		}
+		ctx, cancel := context.WithCancel(r.ctx)
+		n := &nsqlookupd{
+			address: address, registrar: r, cancel: cancel, wake: make(chan struct{}, 1), tried: make(chan struct{}),
+		}
+		r.lookupds[address] = n
+		r.wg.Go(func() { n.run(ctx) })
+	}
+	maps.DeleteFunc(r.lookupds, func(address string, n *nsqlookupd) bool {
+		gone := !slices.Contains(r.addresses, address)
+		if gone {
+			n.cancel()
+		}
+		return gone
+	})
+	if len(r.lookupds) > 0 && !r.watching {
+		r.watching = true
+		r.wg.Go(r.watch)
+	}
+}
+
+// current is a copy of the nsqlookupds.
+func (r *registrar) current() []*nsqlookupd {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Values(r.lookupds))
+}
+
+// leading is what this node led when watch looked last.
+func (r *registrar) leading() led { return *r.newest.Load() }
+
+// lookAgain makes watch look at what is led now, before its interval ends.
+func (r *registrar) lookAgain() {
+	select {
+	case r.look <- struct{}{}:
+	default:
+	}
+}
+
+// watch looks at what this node leads, and wakes the nsqlookupds when it changed. It ends when there are none.
+func (r *registrar) watch() {
+	for r.ctx.Err() == nil {
+		began := time.Now()
+		next := ledNow(r.engine)
+		if !maps.EqualFunc(next, r.leading(), ledTopic.equal) {
+			r.newest.Store(&next)
+			for _, n := range r.current() {
+				select {
+				case n.wake <- struct{}{}:
+				default:
+				}
+			}
+		}
+		if !r.pause(ledShare * time.Since(began)) {
+			return
+		}
+	}
+}
+
+// pause lasts for ledInterval, or until lookAgain, but never less than least. It says whether to go on.
+func (r *registrar) pause(least time.Duration) bool {
+	select {
+	case <-time.After(least):
+	case <-r.ctx.Done():
+		return false
+	}
+	select {
+	case <-r.look:
+	case <-time.After(ledInterval - least):
+	case <-r.ctx.Done():
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.watching = len(r.lookupds) > 0
+	return r.watching
+}

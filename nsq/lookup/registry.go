@@ -1,0 +1,352 @@
+package lookup
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// maxRegistryEntries bounds what all nsqds registered together: topics, channels, and who has each of them. An entry
+	// takes about 200 bytes.
+	maxRegistryEntries = 1 << 18
+
+	// maxProducerEntries bounds what one nsqd registered, so that one cannot take all.
+	maxProducerEntries = 1 << 16
+
+	// registrySweepPause is the least time between two searches for entries that nobody has any more: each search walks
+	// over everything.
+	registrySweepPause = time.Second
+)
+
+var errRegistryFull = errors.New("nsq: too many topics and channels are registered")
+
+// registry is what stock nsqds registered at this node over TCP. It is kept as nsqlookupd keeps it: in memory, for as
+// long as the nsqd's connection lasts. A topic or channel whose nsqds are gone stays known, without nsqds, until it is
+// deleted or its room is needed: its consumers should wait for it, and an nsqd that creates the topic should find the
+// channels.
+//
+// Goroutines of TCP connections change it, and those of HTTP requests read it, delete from it and set tombstones.
+// Methods are safe for concurrent use; they take mu, which guards everything but registrant.lastUpdate, and call
+// nothing else under it.
+type registry struct {
+	inactive time.Duration // an nsqd that is silent for longer is in no answer
+
+	mu          sync.RWMutex
+	registrants map[*registrant]struct{}
+	topics      map[string]*registeredTopic
+	// entries counts topics, channels, and the registrants of each: ≤ maxRegistryEntries. It equals the sum of all
+	// registrants' entries, len(topics), and the number of all channels.
+	entries int
+	swept   time.Time // when makeRoom walked over everything
+}
+
+// registrant is an nsqd that identified itself on the TCP port, for the time of one connection.
+type registrant struct {
+	Producer                // not changed after join
+	lastUpdate atomic.Int64 // IDENTIFY or PING, ns since 1970
+
+	entries int                 // its topics and channels: ≤ maxProducerEntries; guarded by registry.mu
+	topics  map[string]struct{} // the keys of registry.topics that have it; guarded by registry.mu
+}
+
+// registeredTopic is guarded by registry.mu. Whoever has one of its channels has the topic, too.
+type registeredTopic struct {
+	registrants map[*registrant]time.Time // a tombstone hides it until then
+	channels    map[string]map[*registrant]struct{}
+}
+
+func newRegistry(inactive time.Duration) *registry {
+	return &registry{
+		inactive: inactive, registrants: map[*registrant]struct{}{}, topics: map[string]*registeredTopic{},
+	}
+}
+
+// active says whether the nsqd was heard of lately.
+func (r *registry) active(p *registrant, now time.Time) bool {
+	return now.UnixNano()-p.lastUpdate.Load() <= int64(r.inactive)
+}
+
+// join adds an nsqd, which has no topics yet.
+func (r *registry) join(p *registrant) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p.topics = map[string]struct{}{}
+	r.registrants[p] = struct{}{}
+}
+
+// leave forgets the nsqd. Ephemeral topics and channels that only it had go with it.
+func (r *registry) leave(p *registrant) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for topic := range p.topics {
+		r.removeTopic(p, topic)
+	}
+	delete(r.registrants, p)
+}
+
+// add registers a topic, or a channel with its topic. Registering it again is no error.
+func (r *registry) add(p *registrant, topic, channel string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fresh, own := r.needs(p, topic, channel)
+	if r.entries+fresh+own > maxRegistryEntries {
+		r.makeRoom()
+		fresh, own = r.needs(p, topic, channel) // the topic may be gone
+	}
+	if p.entries+own > maxProducerEntries || r.entries+fresh+own > maxRegistryEntries {
+		return errRegistryFull
+	}
+	r.entries += fresh + own
+	p.entries += own
+	t := r.topics[topic]
+	if t == nil {
+		t = &registeredTopic{
+			registrants: map[*registrant]time.Time{}, channels: map[string]map[*registrant]struct{}{},
+		}
+		r.topics[topic] = t
+	}
+	if _, has := t.registrants[p]; !has {
+		t.registrants[p] = time.Time{}
+		p.topics[topic] = struct{}{}
+	}
+	if channel != "" {
+		if t.channels[channel] == nil {
+			t.channels[channel] = map[*registrant]struct{}{}
+		}
+		t.channels[channel][p] = struct{}{}
+	}
+	return nil
+}
+
+// needs counts the entries that add would make: topics and channels that are not known yet (fresh), and those of the
+// nsqd (own). r.mu is held.
+func (r *registry) needs(p *registrant, topic, channel string) (fresh, own int) {
+	t := r.topics[topic]
+	if t == nil {
+		fresh++
+	}
+	if _, has := p.topics[topic]; !has {
+		own++
+	}
+	if channel == "" {
+		return fresh, own
+	}
+	var holders map[*registrant]struct{}
+	if t != nil {
+		holders = t.channels[channel]
+	}
+	if holders == nil {
+		fresh++
+	}
+	if _, has := holders[p]; !has {
+		own++
+	}
+	return fresh, own
+}
+
+// makeRoom drops topics and channels that nobody has any more, unless that was tried a moment ago. r.mu is held.
+func (r *registry) makeRoom() {
+	now := time.Now()
+	if now.Sub(r.swept) < registrySweepPause {
+		return
+	}
+	r.swept = now
+	for name, t := range r.topics {
+		for channel, holders := range t.channels {
+			if len(holders) == 0 {
+				r.dropChannel(t, channel)
+			}
+		}
+		if len(t.registrants) == 0 {
+			r.dropTopic(name)
+		}
+	}
+}
+
+// remove takes a channel from the nsqd, or a topic with its channels.
+func (r *registry) remove(p *registrant, topic, channel string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if channel == "" {
+		r.removeTopic(p, topic)
+		return
+	}
+	if t := r.topics[topic]; t != nil {
+		r.removeChannel(p, t, channel)
+	}
+}
+
+// removeTopic is remove of a topic. r.mu is held.
+func (r *registry) removeTopic(p *registrant, topic string) {
+	t := r.topics[topic]
+	if t == nil {
+		return
+	}
+	for channel := range t.channels {
+		r.removeChannel(p, t, channel)
+	}
+	if _, has := t.registrants[p]; has {
+		delete(t.registrants, p)
+		delete(p.topics, topic)
+		r.entries--
+		p.entries--
+	}
+	if len(t.registrants) == 0 && isEphemeral(topic) {
+		r.dropTopic(topic)
+	}
+}
+
+// removeChannel is remove of a channel. r.mu is held.
+func (r *registry) removeChannel(p *registrant, t *registeredTopic, channel string) {
+	holders, known := t.channels[channel]
+	if _, has := holders[p]; has {
+		delete(holders, p)
+		r.entries--
+		p.entries--
+	}
+	if known && len(holders) == 0 && isEphemeral(channel) {
+		r.dropChannel(t, channel)
+	}
+}
+
+// dropChannel forgets a channel, whoever has it. r.mu is held.
+func (r *registry) dropChannel(t *registeredTopic, channel string) {
+	holders := t.channels[channel]
+	for p := range holders {
+		p.entries--
+	}
+	r.entries -= 1 + len(holders)
+	delete(t.channels, channel)
+}
+
+// dropTopic forgets a topic, whoever has it. r.mu is held.
+func (r *registry) dropTopic(topic string) {
+	t := r.topics[topic]
+	for channel := range t.channels {
+		r.dropChannel(t, channel)
+	}
+	for p := range t.registrants {
+		p.entries--
+		delete(p.topics, topic)
+	}
+	r.entries -= 1 + len(t.registrants)
+	delete(r.topics, topic)
+}
+
+// deleteTopic forgets a topic, as nsqlookupd does at /topic/delete: its nsqds stay connected, and register it again
+// only when they create it again, or connect again.
+func (r *registry) deleteTopic(topic string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.topics[topic] != nil {
+		r.dropTopic(topic)
+	}
+}
+
+// deleteChannel forgets a channel likewise, and says whether it was registered.
+func (r *registry) deleteChannel(topic, channel string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.topics[topic]
+	if t == nil || t.channels[channel] == nil {
+		return false
+	}
+	r.dropChannel(t, channel)
+	return true
+}
+
+// tombstone hides those nsqds of a topic that node names from its lookups until then.
+func (r *registry) tombstone(topic, node string, until time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if t := r.topics[topic]; t != nil {
+		for p := range t.registrants {
+			if p.named(node) {
+				t.registrants[p] = until
+			}
+		}
+	}
+}
+
+// topicNames are in no order.
+func (r *registry) topicNames() []string {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.Collect(maps.Keys(r.topics))
+}
+
+// channelNames are in no order; known is false if the topic is not registered.
+func (r *registry) channelNames(topic string) (names []string, known bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	t := r.topics[topic]
+	if t == nil {
+		return nil, false
+	}
+	return slices.Collect(maps.Keys(t.channels)), true
+}
+
+// lookup are the nsqds of a topic to which consumers should connect.
+func (r *registry) lookup(topic string, now time.Time) []Producer {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	t := r.topics[topic]
+	if t == nil {
+		return nil
+	}
+	var out []Producer
+	for p, hidden := range t.registrants {
+		if r.active(p, now) && !now.Before(hidden) {
+			out = append(out, p.Producer)
+		}
+	}
+	slices.SortFunc(out, compareProducers)
+	return out
+}
+
+func compareProducers(a, b Producer) int {
+	return cmp.Or(cmp.Compare(a.endpoint(), b.endpoint()), cmp.Compare(a.RemoteAddress, b.RemoteAddress))
+}
+
+// nodes are the active nsqds with their topics, tombstoned or not.
+func (r *registry) nodes(now time.Time) []*nodeLine {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var out []*nodeLine
+	for p := range r.registrants {
+		if !r.active(p, now) {
+			continue
+		}
+		line := &nodeLine{Producer: p.Producer, Tombstones: []bool{}, Topics: []string{}}
+		for _, topic := range slices.Sorted(maps.Keys(p.topics)) {
+			line.Topics = append(line.Topics, topic)
+			line.Tombstones = append(line.Tombstones, now.Before(r.topics[topic].registrants[p]))
+		}
+		out = append(out, line)
+	}
+	slices.SortFunc(out, func(a, b *nodeLine) int { return compareProducers(a.Producer, b.Producer) })
+	return out
+}
+
+// debug calls f for every nsqd and for all that it registered, under r.mu: f must not call the registry.
+func (r *registry) debug(f func(key string, p *registrant, hidden time.Time)) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for p := range r.registrants {
+		f("client::", p, time.Time{})
+		for topic := range p.topics {
+			t := r.topics[topic]
+			f("topic:"+topic+":", p, t.registrants[p])
+			for channel, holders := range t.channels {
+				if _, has := holders[p]; has {
+					f("channel:"+topic+":"+channel, p, time.Time{})
+				}
+			}
+		}
+	}
+}
