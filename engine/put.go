@@ -111,14 +111,16 @@ func controlWaiter(controls []core.Control, onCommit func()) *waiter {
 	return w
 }
 
-// send enqueues an internal put and returns its result, and frees the waiter.
+// send enqueues an internal put, waits for its answer, and frees the waiter. It frees nothing in a defer: the simulator ends
+// the goroutines of a node that crashes where they wait, and then the put is in a list still.
 func (w *waiter) send(ctx context.Context, pt *partition) error {
-	defer w.free()
-	if err := pt.enqueue(ctx, &w.Put); err != nil {
-		return err
+	err := pt.enqueue(ctx, &w.Put)
+	if err == nil {
+		pt.e.host.Receive(w.done)
+		err = w.Err
 	}
-	pt.e.host.Receive(w.done)
-	return w.Err
+	w.free()
+	return err
 }
 
 func (w *waiter) free() {

@@ -167,7 +167,11 @@ func TestPutListAnswer(t *testing.T) {
 		t.Errorf("%d of four puts were waited for, and Done was called %d times", n, len(answered)-2)
 	}
 	for i, p := range ps[2:] {
-		<-gates[(i+2)/4]
+		select {
+		case <-gates[(i+2)/4]:
+		default:
+			t.Errorf("put %d is not woken", i+2)
+		}
 		if !p.answered.Load() || p.Err != ErrDisk || p.First != 0 {
 			t.Errorf("put %d is answered %v, %v with id %d", i+2, p.answered.Load(), p.Err, p.First)
 		}
