@@ -74,7 +74,8 @@ func TestGarbage(t *testing.T) {
 	c.ok()
 }
 
-// A command that began must end in time, however steadily its bytes drip; complete commands may come as slowly as they like.
+// A command that began must end in time, however steadily its bytes drip; complete commands may come as slowly as they
+// like.
 func TestSlowDrip(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, engine.Options{}, Options{MaxCommandTime: 500 * time.Millisecond})
@@ -138,7 +139,7 @@ func TestConsumerThatNeverReads(t *testing.T) {
 	for range count {
 		good.send("FIN " + good.message().id + "\n")
 		server.out.mu.Lock()
-		most = max(most, server.out.waiting)
+		most = max(most, server.out.unsent)
 		server.out.mu.Unlock()
 	}
 	if bound := 256<<10 + size + 100; most > bound {
@@ -267,7 +268,11 @@ func TestIdleConnectionsHoldNoBuffers(t *testing.T) {
 		clients = append(clients, c)
 	}
 	n.each(func(c *conn) {
-		eventually(t, "the output to be empty", func() bool { c.out.mu.Lock(); defer c.out.mu.Unlock(); return c.out.next.k == nil })
+		eventually(t, "the output to be empty", func() bool {
+			c.out.mu.Lock()
+			defer c.out.mu.Unlock()
+			return c.out.next.k == nil
+		})
 	})
 	for _, c := range clients {
 		c.nc.Close()

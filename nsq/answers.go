@@ -16,18 +16,20 @@ const (
 )
 
 // pending is an answer that is owed to a client: to a Put, or a frame that must wait for earlier answers.
-// Pooled: a Put costs no allocation.
+//
+// The reader fills it and pushes it. From then on only done and next change, until drain takes it from the queue and
+// frees it. It is pooled with the memory of its Put, so that a publish allocates nothing.
 type pending struct {
 	put   engine.Put
 	c     *conn
 	verb  verb
-	place        // where a client of youzan's wants it
+	place        // the partition that a client of youzan's named
 	count int    // "OK" frames: PUBs of the run, or 1
 	bytes int    // of input that it keeps, counted against the connection's limit
-	buf   *block // what the Put borrows from
+	buf   *block // the bodies of the Put lie in it: held until the Put is answered
 
-	headers []engine.Header   // of all messages, if they may have any
-	lists   [][]engine.Header // what is whose among them
+	headers []engine.Header   // of all messages of the run, one after the other
+	lists   [][]engine.Header // one per message: its part of headers
 
 	to *target
 
@@ -35,7 +37,7 @@ type pending struct {
 	traced bool   // it wants to know where the message is
 
 	frame []byte // instead of a Put: the encoded frame
-	fatal bool   // the connection ends behind it
+	fatal bool   // the connection ends after it
 
 	done atomic.Bool // set once, by the engine or before push
 	next *pending
@@ -66,7 +68,8 @@ func (p *pending) free() {
 	pendings.Put(p)
 }
 
-// emptied is a list's memory for the next one, unless it was for an MPUB of very many, which is not worth keeping.
+// emptied is the list's memory for the next one, unless it is larger than a run of PUBs needs: an MPUB may have had
+// very many messages.
 func emptied[T any](list []T) []T {
 	if cap(list) > 2*maxRunCount {
 		return nil
@@ -89,8 +92,12 @@ func (p *pending) completed() {
 }
 
 // answers is the queue of what is owed to one client, in the order of its commands.
+//
+// The reader pushes; the reader and the flusher drain. mu guards all but first, which completed reads without a lock on
+// the goroutine that completes a Put. Inside mu only output.mu is taken. When the connection ends before an answer was
+// sent, the client cannot know whether its message was stored, and publishes it again.
 type answers struct {
-	first atomic.Pointer[pending] // = head
+	first atomic.Pointer[pending] // = head; written under mu
 
 	mu         sync.Mutex
 	head, tail *pending
@@ -186,23 +193,27 @@ func publishFailed(v verb, err error) string {
 	return "E_" + v.String() + "_FAILED " + v.String() + " failed " + why
 }
 
-// flusher writes the answers that the engine completed. One server has one: the committer hands a connection over
-// with a flag and an append, and goes on.
+// flusher writes the answers of completed Puts to the sockets. A server has one, with one goroutine (run): whoever
+// completes a Put hands the connection over by add, which sets a flag and appends, and goes on. It never waits for a
+// client: what a socket does not take at once is left to a writer goroutine of that connection.
+//
+// mu guards queue, and nothing is taken inside it.
 type flusher struct {
-	wake chan struct{} // one place: a token says that queue is not empty
+	wake chan struct{} // has room for one: a token says that queue is not empty
 	quit chan struct{}
 
 	mu    sync.Mutex
-	queue []*conn
+	queue []*conn // those whose conn.queued is set
 
-	// Of run. A group answers many clients at once: one system call for all of them, and a client on this machine, which each write wakes,
-	// does not run between two of them.
+	// The following belong to run. A group of the commit log completes Puts of many clients at once. One system call
+	// writes to all of them; writes one by one would each wake a client on this machine, which would run before the next
+	// is answered.
 	sender   *netio.Sender // nil: each output is flushed by itself
 	sendings []netio.Sending
 	lent     []lentOutput
 }
 
-// lentOutput is whose bytes a sending has.
+// lentOutput is the output whose bytes a sending has.
 type lentOutput struct {
 	out *output
 	c   chunk
@@ -222,7 +233,7 @@ func (f *flusher) add(c *conn) {
 }
 
 func (f *flusher) run() {
-	var turn []*conn
+	var batch []*conn
 	defer f.closeSender()
 	for {
 		select {
@@ -231,13 +242,13 @@ func (f *flusher) run() {
 			return
 		}
 		f.mu.Lock()
-		turn, f.queue = f.queue, turn[:0]
+		batch, f.queue = f.queue, batch[:0]
 		f.mu.Unlock()
-		for i, c := range turn {
-			turn[i] = nil
+		for i, c := range batch {
+			batch[i] = nil
 			c.queued.Store(false) // before drain: a completion from here on queues it again
 			c.drain()
-			if len(turn) == 1 || !f.collect(&c.out) {
+			if len(batch) == 1 || !f.collect(&c.out) {
 				c.out.flushAside()
 			}
 		}
@@ -245,7 +256,7 @@ func (f *flusher) run() {
 	}
 }
 
-// collect adds what waits in o to what is sent together. false: o is flushed by itself.
+// collect adds what o has to send to what is sent together. false: the caller flushes o by itself.
 func (f *flusher) collect(o *output) bool {
 	if f.sender == nil {
 		return false
@@ -270,7 +281,7 @@ func (f *flusher) send() {
 	err := f.sender.Send(f.sendings)
 	for i := range f.lent {
 		s, l := &f.sendings[i], &f.lent[i]
-		l.out.settle(l.c, s.N, s.Err)
+		l.out.giveBack(l.c, s.N, s.Err)
 	}
 	clear(f.sendings)
 	clear(f.lent)

@@ -56,7 +56,8 @@ func lentOut(t *testing.T, n *node, frame []byte) (*client, *conn, chunk) {
 	return c, server, k
 }
 
-// A connection that is killed while its descriptor is in use keeps the number until then: another one with the same number would get its answers.
+// A connection that is killed while its descriptor is in use keeps the number until then: another one with the same
+// number would get its answers.
 func TestLentSocketStaysOpen(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	c, server, k := lentOut(t, n, appendFrame(nil, frameResponse, "late"))
@@ -64,12 +65,16 @@ func TestLentSocketStaysOpen(t *testing.T) {
 	if err := server.nc.SetNoDelay(true); err != nil {
 		t.Fatalf("the socket is closed under the one who writes: %v", err)
 	}
-	server.out.settle(k, len(k.p), nil)
+	server.out.giveBack(k, len(k.p), nil)
 	if err := server.nc.SetNoDelay(true); !errors.Is(err, net.ErrClosed) {
 		t.Fatalf("the socket is open after the last write: %v", err)
 	}
 	c.closed()
-	eventually(t, "the connection's end", func() bool { alive := false; n.each(func(*conn) { alive = true }); return !alive })
+	eventually(t, "the connection's end", func() bool {
+		alive := false
+		n.each(func(*conn) { alive = true })
+		return !alive
+	})
 }
 
 // What a socket does not take is written later, before what was appended meanwhile.
@@ -96,7 +101,7 @@ func TestLentRestIsWritten(t *testing.T) {
 			if _, err := server.nc.Write(frame[:done]); err != nil { // as the flusher did
 				t.Fatal(err)
 			}
-			server.out.settle(k, done, c.err)
+			server.out.giveBack(k, done, c.err)
 			client.expect(frameResponse, strings.Repeat("a", 100))
 			client.expect(frameResponse, "second")
 		})
@@ -107,7 +112,7 @@ func TestLentRestIsWritten(t *testing.T) {
 func TestLentFailure(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	c, server, k := lentOut(t, n, appendFrame(nil, frameResponse, "lost"))
-	server.out.settle(k, 0, syscall.EPIPE)
+	server.out.giveBack(k, 0, syscall.EPIPE)
 	c.closed()
 	other := n.dial(t)
 	other.send(pub("t", "m"))

@@ -140,8 +140,8 @@ func (c *conn) maySubscribe(topic, channel string) *fault {
 	return nil
 }
 
-// reconsider ends a subscription whose token the file does not know any more, or not for this channel. Publishing is checked when the
-// client publishes. Any goroutine.
+// reconsider ends the connection if the token file, which was read again, does not allow its subscription any more.
+// Publishing is checked when the client publishes next. Any goroutine may call it.
 func (c *conn) reconsider() {
 	l := c.login.Load()
 	if l == nil || !l.who.FromFile() || l.topic == "" {
@@ -149,7 +149,8 @@ func (c *conn) reconsider() {
 	}
 	who := c.srv.auth.FindToken(l.secret)
 	if who == nil || !who.Allows(auth.Subscribe, l.topic, l.channel) {
-		c.srv.opts.Logger.Info("closing an NSQ connection: its token does not allow its subscription any more", "client", c.remote, "name", l.who.Name())
+		c.srv.opts.Logger.Info("closing an NSQ connection: its token does not allow its subscription any more",
+			"client", c.remote, "name", l.who.Name())
 		c.stop()
 	}
 }

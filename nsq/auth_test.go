@@ -97,14 +97,34 @@ func TestAuthFaults(t *testing.T) {
 		{200, only, "DPUB orders 5\n" + sized("x"), []string{"E_AUTH_FIRST AUTH required before DPUB"}},
 		{200, only, "SUB orders billing\n", []string{"E_AUTH_FIRST AUTH required before SUB"}},
 		{200, only, "PUB a:b\n" + sized("x"), []string{`E_BAD_TOPIC PUB topic name "a:b" is not valid`}},
-		{200, only, authCommand("s") + pub("other", "x"), []string{someone, `E_UNAUTHORIZED AUTH failed for PUB on "other" ""`}},
-		{200, only, authCommand("s") + pub("orders", "x") + "MPUB other\n" + sized(batchBody("x")), []string{someone, "OK", `E_UNAUTHORIZED AUTH failed for MPUB on "other" ""`}},
-		{200, only, authCommand("s") + pub("orders", "x") + "SUB orders other\n", []string{someone, "OK", `E_UNAUTHORIZED AUTH failed for SUB on "orders" "other"`}},
+		{
+			200, only, authCommand("s") + pub("other", "x"),
+			[]string{someone, `E_UNAUTHORIZED AUTH failed for PUB on "other" ""`},
+		},
+		{
+			200, only, authCommand("s") + pub("orders", "x") + "MPUB other\n" + sized(batchBody("x")),
+			[]string{someone, "OK", `E_UNAUTHORIZED AUTH failed for MPUB on "other" ""`},
+		},
+		{
+			200, only, authCommand("s") + pub("orders", "x") + "SUB orders other\n",
+			[]string{someone, "OK", `E_UNAUTHORIZED AUTH failed for SUB on "orders" "other"`},
+		},
 		{200, only, authCommand("s") + authCommand("s"), []string{someone, "E_INVALID AUTH already set"}},
-		{200, only, authCommand("s") + "SUB orders billing\n" + authCommand("s"), []string{someone, "OK", "E_INVALID cannot AUTH in current state"}},
-		{200, grantJSON(60, "orders", "^c$", "publish"), authCommand("s") + pub("orders", "x"), []string{someone, `E_UNAUTHORIZED AUTH failed for PUB on "orders" ""`}}, // no channel pattern matches ""
-		{200, grantJSON(60, "ord", "", "subscribe"), authCommand("s") + "SUB orders c\n", []string{someone, "OK"}},                                                      // patterns match anywhere
-		{200, grantJSON(60, "orders", "", "subscribe"), authCommand("s") + pub("orders", "x"), []string{someone, `E_UNAUTHORIZED AUTH failed for PUB on "orders" ""`}},
+		{
+			200, only, authCommand("s") + "SUB orders billing\n" + authCommand("s"),
+			[]string{someone, "OK", "E_INVALID cannot AUTH in current state"},
+		},
+		{ // no channel pattern matches ""
+			200, grantJSON(60, "orders", "^c$", "publish"), authCommand("s") + pub("orders", "x"),
+			[]string{someone, `E_UNAUTHORIZED AUTH failed for PUB on "orders" ""`},
+		},
+		{ // patterns match anywhere
+			200, grantJSON(60, "ord", "", "subscribe"), authCommand("s") + "SUB orders c\n", []string{someone, "OK"},
+		},
+		{
+			200, grantJSON(60, "orders", "", "subscribe"), authCommand("s") + pub("orders", "x"),
+			[]string{someone, `E_UNAUTHORIZED AUTH failed for PUB on "orders" ""`},
+		},
 		{200, `{"ttl":60,"authorizations":[]}`, authCommand("s"), []string{"E_UNAUTHORIZED AUTH no authorizations found"}},
 		{200, grantJSON(0, "", "", "publish"), authCommand("s"), []string{"E_AUTH_FAILED AUTH failed"}},
 		{200, grantJSON(60, "", "", "fly"), authCommand("s"), []string{"E_AUTH_FAILED AUTH failed"}},
@@ -155,7 +175,12 @@ func TestAuthQuestions(t *testing.T) {
 			c.expect(frameResponse, someone)
 		}
 		q, used := s.question()
-		want := url.Values{"remote_ip": {"127.0.0.1"}, "tls": {"true"}, "secret": {"a secret & more"}, "common_name": {"a client"}}
+		want := url.Values{
+			"remote_ip":   {"127.0.0.1"},
+			"tls":         {"true"},
+			"secret":      {"a secret & more"},
+			"common_name": {"a client"},
+		}
 		if used != method || q.Encode() != want.Encode() {
 			t.Errorf("%s: %s %v", method, used, q)
 		}
@@ -241,7 +266,10 @@ func TestTokenFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "tokens.toml")
 	writeTokens(t, name,
 		tokenText("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["orders", "orders.*"]`)+
-			tokenText("billing", "billing-token", `permissions = ["subscribe"]`+"\n"+`topics = ["orders"]`+"\n"+`channels = ["billing*"]`, `permissions = ["publish"]`+"\n"+`topics = ["invoices"]`))
+			tokenText(
+				"billing", "billing-token", `permissions = ["subscribe"]`+"\n"+`topics = ["orders"]`+"\n"+`channels = ["billing*"]`,
+				`permissions = ["publish"]`+"\n"+`topics = ["invoices"]`,
+			))
 	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: name}})
 	login := func(secret, identity string, grants int) *client {
 		c := n.dial(t)
@@ -278,7 +306,10 @@ func TestTokenFile(t *testing.T) {
 	// What the file does not say any more is over: at once for subscriptions, at the next command for publishing.
 	shop = login("shop-token", "shop", 1)
 	writeTokens(t, name, tokenText("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["o?ders"]`)+
-		tokenText("billing", "billing-token", `permissions = ["subscribe"]`+"\n"+`topics = ["orders"]`+"\n"+`channels = ["billing-us"]`))
+		tokenText(
+			"billing", "billing-token",
+			`permissions = ["subscribe"]`+"\n"+`topics = ["orders"]`+"\n"+`channels = ["billing-us"]`,
+		))
 	if err := n.Reload(); err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +341,8 @@ func TestTokenFile(t *testing.T) {
 func TestTokenFileIsNeeded(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{dir, filepath.Join(dir, "none")} {
-		if _, err := Listen(nil, Options{TCPAddress: "127.0.0.1:0", HTTPAddress: Off, LookupAddress: Off, Auth: auth.Options{File: name}}); err == nil {
+		o := Options{TCPAddress: "127.0.0.1:0", HTTPAddress: Off, LookupAddress: Off, Auth: auth.Options{File: name}}
+		if _, err := Listen(nil, o); err == nil {
 			t.Errorf("a server starts with the token file %s", name)
 		}
 	}

@@ -98,15 +98,21 @@ func BenchmarkConsume(b *testing.B) {
 	}
 }
 
-// BenchmarkMPUB is one connection that publishes 100 messages of 100 bytes at a time and has 16 of those on the way, as it is and wrapped;
-// an operation is one message. Compare the variants of one run only.
+// BenchmarkMPUB is one connection that publishes 100 messages of 100 bytes at a time and has 16 of those on the way, as
+// it is and wrapped; an operation is one message. Compare the variants of one run only.
 func BenchmarkMPUB(b *testing.B) {
 	ca := newCertificateAuthority(b)
 	for _, x := range []struct {
 		name        string
 		tls         bool
 		compression string
-	}{{"plain", false, ""}, {"tls", true, ""}, {"snappy", false, "snappy"}, {"deflate", false, "deflate"}, {"tls+snappy", true, "snappy"}} {
+	}{
+		{"plain", false, ""},
+		{"tls", true, ""},
+		{"snappy", false, "snappy"},
+		{"deflate", false, "deflate"},
+		{"tls+snappy", true, "snappy"},
+	} {
 		b.Run(x.name, func(b *testing.B) {
 			n := startNode(b, engine.Options{}, ca.options(b))
 			var cfg *tls.Config
@@ -122,7 +128,8 @@ func publishBatches(b *testing.B, c *client) {
 	const batch, ahead = 100, 16
 	bodies := make([]string, batch)
 	for i := range bodies {
-		bodies[i] = fmt.Sprintf("message %d of an order, number %d, with some text that %x", i, i*7919, sha256.Sum256([]byte{byte(i)}))[:100]
+		noise := sha256.Sum256([]byte{byte(i)})
+		bodies[i] = fmt.Sprintf("message %d of an order, number %d, with some text that %x", i, i*7919, noise)[:100]
 	}
 	in := "MPUB t\n" + sized(batchBody(bodies...))
 	rounds := (b.N + batch - 1) / batch

@@ -11,11 +11,11 @@ const (
 	blockClasses  = 12 // powers of two from minBlockBytes: up to 8 MiB; larger ones are not pooled
 )
 
-// block is pooled memory: what a reader fills and Puts borrow from, or frames on their way out. The last
-// holder's release returns it to its pool; before that its bytes do not move or change.
+// block is pooled memory: what a reader fills and Puts borrow from, or frames on their way out. The release of the last
+// reference returns it to its pool; before that its bytes do not move, and bytes that somebody borrows do not change.
 type block struct {
 	b    []byte
-	refs atomic.Int32
+	refs atomic.Int32 // ≥ 1 until it is back in the pool
 }
 
 var blockPools [blockClasses]sync.Pool

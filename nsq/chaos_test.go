@@ -81,7 +81,9 @@ func publishFitfully(n *node, t *testing.T, number int, mu *sync.Mutex, answered
 }
 
 // consumeFitfully confirms, requeues or drops what it gets, on connections that end at any time.
-func consumeFitfully(n *node, t *testing.T, rnd *rand.Rand, stop chan struct{}, mu *sync.Mutex, delivered map[string]bool) {
+func consumeFitfully(
+	n *node, t *testing.T, rnd *rand.Rand, stop chan struct{}, mu *sync.Mutex, delivered map[string]bool,
+) {
 	for {
 		select {
 		case <-stop:

@@ -9,7 +9,8 @@ import (
 	"penstock/nsq/auth"
 )
 
-// B98. TLS and compression at every node of a cluster, whoever leads: published through one node, consumed through the next.
+// B98. TLS and compression at every node of a cluster, whoever leads: published through one node, consumed through the
+// next.
 func TestWrappedConnectionsInACluster(t *testing.T) {
 	ca := newCertificateAuthority(t)
 	o := ca.options(t)
@@ -47,12 +48,15 @@ func TestWrappedConnectionsInACluster(t *testing.T) {
 	}
 }
 
-// B98. A token means the same at every node, also where a put is handed on to the leader and a subscription to where the messages are.
+// B98. A token means the same at every node, also where a put is handed on to the leader and a subscription to where
+// the messages are.
 func TestAuthInACluster(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "tokens.toml")
 	writeTokens(t, name,
 		tokenText("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["orders"]`)+
-			tokenText("billing", "billing-token", `permissions = ["subscribe"]`+"\n"+`topics = ["orders"]`+"\n"+`channels = ["billing"]`))
+			tokenText(
+				"billing", "billing-token", `permissions = ["subscribe"]`+"\n"+`topics = ["orders"]`+"\n"+`channels = ["billing"]`,
+			))
 	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1", Auth: auth.Options{File: name}})
 	login := func(n *node, secret, identity string) *client {
 		c := n.dial(t)

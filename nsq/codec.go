@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// streamReadBytes is the read buffer of a connection with compression. It is kept while the connection waits, since the
-	// decompressors cannot say that they would; connections without compression wait without one.
+	// streamReadBytes is the size of the read buffer of a connection with compression. Such a connection keeps its buffer
+	// while it waits: a decompressor cannot say that it would have to wait before it is given the buffer.
 	streamReadBytes = 16 << 10
 
 	// compressedReadBytes is how much compressed input is read at once.
@@ -28,38 +28,44 @@ const (
 	// maxUnaskedBytes bounds what TLS says by itself (answers to key updates, alerts) while the client does not read.
 	maxUnaskedBytes = 64 << 10
 
-	// asideBytes of frames are encoded at once by whoever flushes; more by a goroutine of their own, as it may flush others' output, too.
+	// asideBytes is how much a goroutine that serves other connections, too, encodes itself; more is left to a writer
+	// goroutine (output.flushAside).
 	asideBytes = 32 << 10
 
-	// inflationFloorBytes may come of any input before its ratio is looked at; beyond inflationWindowBytes the past counts half.
+	// Decompressed input beyond inflationFloorBytes must keep the ratio of Options.MaxInflationRatio. After each
+	// inflationWindowBytes the counts are halved, so that the past counts less and less.
 	inflationFloorBytes  = 4 << 20
 	inflationWindowBytes = 64 << 20
 )
 
 var (
 	errWireFull = errors.New("the client does not read what TLS answers by itself; the connection is closed")
-	errInflated = errors.New("compressed input became larger than MaxInflationRatio allows; the connection is closed, and what was answered OK is stored")
+	errInflated = errors.New("compressed input became larger than MaxInflationRatio allows; " +
+		"the connection is closed, and what was answered OK is stored")
 )
 
-// wire is what TLS and compression take for the connection. Reading never blocks: where nothing is left it returns errNothing, and its user waits in
-// fill, without buffers. What they write collects in it until the output's owner takes it to the socket the way frames without them
-// go, so an encoded connection needs no writer goroutine of its own either.
+// wire is the net.Conn below TLS and compression. It is memory, not the socket, so that a connection with them needs no
+// further goroutine and never blocks where a plain one would not.
 //
-// Read and fill are the reader's. Write may come from the output's owner and, within TLS, from the reader: their order is TLS's.
+// Read returns errNothing instead of waiting; the reader then waits in fill, without holding a buffer. What Write is
+// given collects in out until the output's owner takes it and writes it to the socket as it would frames.
+//
+// Read and fill are the reader's. Write is called by the output's owner, and by the reader where TLS answers by itself;
+// TLS orders the two. mu guards out, limit and direct, and nothing but the direct writes of a handshake waits under it.
 type wire struct {
 	net.Conn
 	raw     syscall.RawConn
 	in      input
 	attempt func(fd uintptr) bool
-	err     error // the end of what comes in
+	err     error // why nothing more comes in; nil: not ended
 
 	mu     sync.Mutex
 	out    chunk
-	limit  int  // of out
+	limit  int  // len(out.p) ≤ limit
 	direct bool // during the handshake: reads wait, writes go to the socket at once
 }
 
-// newWire gets the bytes that were read before the upgrade; they come first.
+// newWire makes a wire. first are bytes that were read before the upgrade: Read returns them first.
 func newWire(nc net.Conn, raw syscall.RawConn, first []byte) *wire {
 	w := &wire{Conn: nc, raw: raw, limit: maxUnaskedBytes}
 	w.attempt = func(fd uintptr) bool {
@@ -76,7 +82,8 @@ func newWire(nc net.Conn, raw syscall.RawConn, first []byte) *wire {
 	return w
 }
 
-// errNothing is temporary: TLS goes on after it.
+// errNothing is what Read returns where it would have to wait. It is a temporary net.Error, so TLS can be read from
+// again.
 var errNothing net.Error = nothing{}
 
 type nothing struct{}
@@ -101,20 +108,21 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fill waits for bytes; how that ended is what Read says.
+// fill waits for bytes. An error of it is what the next Read returns.
 func (w *wire) fill() {
 	if err := w.raw.Read(w.attempt); err != nil {
 		w.err = err
 	}
 }
 
-// waiting is a Reader that waits where the one above the wire finds nothing.
-type waiting struct {
-	above io.Reader
+// blockingReader waits in fill where above returns errNothing. Decompressors read from it: they cannot go on after an
+// error.
+type blockingReader struct {
+	above io.Reader // the wire, or TLS on it
 	w     *wire
 }
 
-func (r waiting) Read(p []byte) (int, error) {
+func (r blockingReader) Read(p []byte) (int, error) {
 	for {
 		n, err := r.above.Read(p)
 		if err != errNothing {
@@ -156,7 +164,7 @@ func (w *wire) Write(p []byte) (int, error) {
 // SetWriteDeadline does nothing: TLS sets one when it closes, and the socket's deadlines are the output's.
 func (w *wire) SetWriteDeadline(time.Time) error { return nil }
 
-// expect makes room for what n bytes of frames become; compression and TLS add little to what does not shrink.
+// expect raises the limit for what n bytes of frames become: compression and TLS add little to what does not shrink.
 func (w *wire) expect(n int) {
 	w.mu.Lock()
 	w.limit = 2*n + maxUnaskedBytes
@@ -177,7 +185,7 @@ func (w *wire) take() chunk {
 	return c
 }
 
-// encoder turns frames into what goes over the wire. The output's owner uses it.
+// encoder turns frames into what goes over the wire. Only the output's owner uses it.
 type encoder struct {
 	wire  *wire
 	w     io.Writer    // TLS or the compressor; both end in wire
@@ -218,7 +226,7 @@ const (
 	compressSnappy
 )
 
-// newCompressor writes to dst what its flush completes.
+// newCompressor returns a compressor and its flush, which writes to dst all that the compressor was given.
 func newCompressor(how compression, level int, dst io.Writer) (io.Writer, func() error) {
 	if how == compressSnappy {
 		w := s2.NewWriter(dst, s2.WriterSnappyCompat(), s2.WriterConcurrency(1), s2.WriterBlockSize(snappyBlockBytes))
@@ -231,13 +239,14 @@ func newCompressor(how compression, level int, dst io.Writer) (io.Writer, func()
 	return w, w.Flush
 }
 
-// inflater reads a client's compressed stream. Its memory does not depend on the stream; what the stream becomes is bounded by the reader's
-// buffer at any time, and in all by the ratio.
+// inflater reads a client's compressed stream. Only the reader uses it. Its memory is bounded whatever the stream is:
+// at any time by the buffer that Read is given, and in all by the ratio, beyond which Read returns errInflated and the
+// connection ends.
 type inflater struct {
 	src     *bufio.Reader
 	r       io.Reader
 	ratio   int64
-	in, out int64 // bytes since a while ago
+	in, out int64 // bytes read and returned: out ≤ inflationFloorBytes + ratio × in. See inflationWindowBytes.
 }
 
 // counted counts the bytes that come in.

@@ -153,7 +153,7 @@ func TestWrappedClientThatReadsLate(t *testing.T) {
 		eventually(t, "the output to be full", func() bool {
 			server.out.mu.Lock()
 			defer server.out.mu.Unlock()
-			return server.out.full && server.out.waiting >= server.out.bound
+			return server.out.full && server.out.unsent >= server.out.bound
 		})
 		got := map[string]bool{}
 		for range count {
@@ -244,7 +244,9 @@ func FuzzCompressedCommands(f *testing.F) {
 			rest = rest[k:]
 		}
 		// Ours and a client's reader agree.
-		for _, r := range []io.Reader{newInflater(how, bytes.NewReader(stream.Bytes()), 1<<20), clientReader(how, stream.Bytes())} {
+		for _, r := range []io.Reader{
+			newInflater(how, bytes.NewReader(stream.Bytes()), 1<<20), clientReader(how, stream.Bytes()),
+		} {
 			got, _ := io.ReadAll(r) // deflate has no end here
 			if !bytes.Equal(got, in) {
 				t.Fatalf("snappy %t: %q became %q", snappy, in, got)

@@ -96,8 +96,8 @@ func (c *conn) submit() {
 	}
 	c.run = nil
 	to := p.to
-	// A client that waits for each answer leaves the reader nothing else to do: the engine may store the put right here. The
-	// answer then goes out with the reader's own flush instead of waking the flusher.
+	// A client that waits for each answer leaves the reader nothing else to do: the engine may store the put right here.
+	// The answer then goes out with the reader's own flush instead of waking the flusher.
 	alone := (p.count == 1) && len(c.in.unread()) == 0 && c.answers.idle()
 	p.put.Alone = alone
 	c.answers.push(p)
@@ -194,7 +194,8 @@ func (c *conn) subscribe(cmd *command) *fault {
 	case cmd.beyondNSQ() && youzanCode(err) != "":
 		return faultf("%s SUB failed %v", youzanCode(err), err)
 	case errors.Is(err, engine.ErrTooManyClients):
-		return faultf("E_SUB_FAILED SUB failed consumers for %s:%s exceeds limit of %d", topic, channel, c.srv.opts.MaxChannelConsumers)
+		return faultf("E_SUB_FAILED SUB failed consumers for %s:%s exceeds limit of %d",
+			topic, channel, c.srv.opts.MaxChannelConsumers)
 	case errors.Is(err, engine.ErrDeleted):
 		return &fault{"E_SUB_FAILED SUB failed to deleted topic/channel"}
 	default:

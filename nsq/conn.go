@@ -17,14 +17,22 @@ import (
 
 const magic = "  V2"
 
-// target is a topic that a connection publishes to.
+// target is a topic that a connection publishes to. Immutable but for the count, which drain adds to and /stats reads.
 type target struct {
 	name      string
 	topic     *engine.Topic
 	published atomic.Uint64 // messages answered OK
 }
 
-// conn is one client. The reader goroutine owns what is not marked otherwise.
+// conn is one client's connection.
+//
+// Its reader goroutine (serve) parses and carries out commands, and owns the fields that are not marked otherwise.
+// Besides it there act on a connection: the goroutines that complete its Puts (pending.completed), the flusher, the
+// channel that delivers through sink, the sweep, /stats, and for a time a writer goroutine of its output. They use the
+// fields marked "any goroutine", which are atomic or have locks of their own.
+//
+// It ends in one of two ways. stop lets the reader leave its loop; what is owed is answered first. kill closes the
+// socket at once. In both cases the consumer is closed, so that what its client had in flight is delivered again.
 type conn struct {
 	srv     *Server
 	nc      *net.TCPConn
@@ -40,33 +48,33 @@ type conn struct {
 	attempt func(fd uintptr) bool // reads once into in
 	readN   int
 	readErr error
-	run     *pending // PUBs or DPUBs that become one Put; nil: none
-	last    *target
-	pump    bool      // the consumer may have become able to take messages
+	run     *pending  // pipelined PUBs or DPUBs that become one Put; nil: none
+	last    *target   // of the last publish; nil: none
+	pump    bool      // a FIN, REQ or RDY made room: the consumer is pumped when the input is handled
 	wire    *wire     // under TLS and compression; nil: the socket is read as it is
 	tls     *tls.Conn // nil: none
 	stream  io.Reader // what the wire's bytes become
 
-	// What the client may do, with AUTH; the reader's but for login.
+	// What the client may do, if AUTH is required. login is for any goroutine, granted the reader's.
 	login   atomic.Pointer[login] // nil: AUTH was not sent
 	granted granted
 
 	// Any goroutine:
 	out      output
 	answers  answers
-	queued   atomic.Bool // at the flusher
-	set      atomic.Pointer[settings]
-	link     atomic.Pointer[link]
+	queued   atomic.Bool                     // at the flusher
+	set      atomic.Pointer[settings]        // never nil; replaced by IDENTIFY
+	link     atomic.Pointer[link]            // never nil; replaced by upgrade
 	consumer atomic.Pointer[engine.Consumer] // set once, by SUB
 	flight   flight
 	form     *messageForm // set by SUB before the consumer is attached; nil: as NSQ says
 	stopping atomic.Bool
 	stopped  chan struct{} // closed when stopping is set and the reader's wait was cut short
 	waiting  atomic.Bool   // the reader waits for something else than the client; progress must be signalled
-	kick     chan struct{} // one place: the signal
+	kick     chan struct{} // has room for one: the signal
 
 	targetsMu sync.Mutex
-	targets   map[string]*target // written by the reader
+	targets   map[string]*target // by topic; written by the reader under targetsMu, which others hold to read
 
 	// The sweep reads these; ns since the server's start, 0: not now.
 	lastByte     atomic.Int64 // when the client was last heard of
@@ -172,13 +180,13 @@ func (c *conn) read(need int) error {
 	return nil
 }
 
-// readOnce is one attempt to read; false: there is nothing, wait. An idle connection waits without a buffer.
+// readOnce is one attempt to read; false: nothing is there, wait. An idle connection waits without a buffer.
 func (c *conn) readOnce(fd uintptr) bool {
 	c.readN, c.readErr = c.in.readOnce(fd, c.parser.need)
 	return c.readErr != syscall.EAGAIN
 }
 
-// handle executes every complete command that was read, then hands over and sends what came of them.
+// handle carries out every complete command that was read, then submits the last run, pumps the consumer and flushes.
 func (c *conn) handle() *fault {
 	var cmd command
 	var f *fault
@@ -209,7 +217,7 @@ func (c *conn) handle() *fault {
 	return f
 }
 
-// refuse ends the connection with an error frame behind the answers still owed.
+// refuse ends the connection with an error frame behind the answers that are still owed. A fault without text has none.
 func (c *conn) refuse(f *fault) {
 	c.submit()
 	c.srv.opts.Logger.Debug("closing an NSQ connection after an error", "client", c.remote, "error", f.text)
@@ -250,8 +258,8 @@ func (c *conn) replyAside(kind uint32, data string) {
 	}
 }
 
-// end brings the connection to its end: in flight messages go back, what is owed is answered, the client gets the time to
-// read it.
+// end is what the reader does after its loop. It closes the consumer, which gives messages in flight back to the
+// channel, waits until what is owed is answered, and gives the client the time to read it.
 func (c *conn) end(err error) {
 	if consumer := c.consumer.Load(); consumer != nil {
 		consumer.Close()
@@ -270,10 +278,11 @@ func (c *conn) end(err error) {
 	}
 	if err != nil && !eof && !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.out.flush() // TLS may have an alert for the client
-		c.srv.opts.Logger.Debug("an NSQ connection failed; what its client had in flight is delivered again", "client", c.remote, "error", err)
+		c.srv.opts.Logger.Debug("an NSQ connection failed; what its client had in flight is delivered again",
+			"client", c.remote, "error", err)
 		return
 	}
-	c.wait(func() bool { return c.answers.idle() && c.out.settled() })
+	c.wait(func() bool { return c.answers.idle() && c.out.allSent() })
 	if eof || c.out.failure() != nil {
 		return
 	}
@@ -298,7 +307,7 @@ func (c *conn) linger() {
 	}
 }
 
-// stop makes the reader leave its loop; what is owed is still answered. Any goroutine.
+// stop makes the reader leave its loop; what is owed is still answered. Any goroutine may call it, again and again.
 func (c *conn) stop() {
 	if !c.stopping.CompareAndSwap(false, true) {
 		return
@@ -309,7 +318,7 @@ func (c *conn) stop() {
 	c.signal()
 }
 
-// kill closes the socket. Any goroutine.
+// kill closes the socket: nothing more is answered. Any goroutine may call it, again and again.
 func (c *conn) kill() {
 	c.cancel()
 	c.out.close()
@@ -333,8 +342,8 @@ func (c *conn) progress() {
 			c.srv.opts.Logger.Info("closing an NSQ connection whose client does not read", "client", c.remote)
 		}
 		if errors.Is(err, errLate) {
-			c.srv.opts.Logger.Info("closing an NSQ connection: a message of an ordered channel is half written and may be another client's by now;"+
-				" it is delivered again, nothing is lost", "client", c.remote)
+			c.srv.opts.Logger.Info("closing an NSQ connection: a message of an ordered channel is half written and may be "+
+				"another client's by now; it is delivered again, nothing is lost", "client", c.remote)
 		}
 		c.kill()
 		return
@@ -377,7 +386,7 @@ func (c *conn) waitRoom() {
 	}
 }
 
-// target finds or makes the topic to publish to. The last one is remembered: producers rarely change it.
+// target finds or creates the topic to publish to. The last one is remembered: producers rarely change it.
 func (c *conn) target(name []byte) (*target, error) {
 	if t := c.last; t != nil && t.name == string(name) {
 		return t, nil
@@ -399,7 +408,8 @@ func (c *conn) target(name []byte) (*target, error) {
 	return t, nil
 }
 
-// resolve asks the engine for the topic: it may have to create it, and that waits for the disk.
+// resolve asks for the topic. It may have to be created, which waits for the disk and for lookup services, so what the
+// client published before is submitted first.
 func (c *conn) resolve(t *target) error {
 	c.submit()
 	c.waiting.Store(true)

@@ -7,15 +7,18 @@ import (
 	"penstock/engine"
 )
 
-// flight bounds the bytes of messages that one consumer has and has not finished (Options.MaxInFlightBytes), which RDY counts
-// only as messages. The engine does not tell a connection of messages that timed out, so each is forgotten when the client's timeout is over.
-// Without a bound it costs nothing.
+// flight bounds the bytes of messages that a consumer was sent and has not finished (Options.MaxInFlightBytes). RDY
+// bounds only their number. Without a bound it costs nothing.
+//
+// The channel counts what it delivers (took), the reader what the client finishes, requeues and touches, and the sweep
+// forgets what timed out, since the engine does not tell a connection of that. mu guards the fields behind it, and
+// nothing is taken inside it. A client at its bound gets no messages until it finishes some, or they time out.
 type flight struct {
 	most int64 // 0: no bound; never changed
 
 	mu    sync.Mutex
-	bytes int64
-	full  bool // the engine was told to stop
+	bytes int64 // = the sum of sizes
+	full  bool  // Deliver told the engine to stop: flyOn has to call Unblock
 	sizes map[engine.ID]flown
 }
 
@@ -25,7 +28,8 @@ type flown struct {
 	since int64 // ns since the server's start: delivered or touched last
 }
 
-// took counts a message, and says whether there is room for another one: a single message larger than the bound passes alone.
+// took counts a message that is delivered, and says whether there is room for another one. The message that reaches the
+// bound still goes out, so one that is larger than the bound passes alone.
 func (f *flight) took(id engine.ID, size int, now int64) (room bool) {
 	if f.most == 0 {
 		return true
@@ -41,7 +45,8 @@ func (f *flight) took(id engine.ID, size int, now int64) (room bool) {
 	return !f.full
 }
 
-// gave is called before the engine hears that a message is finished or requeued: behind it the same message may come again.
+// gave forgets a message that is finished or requeued. It is called before the engine is told: afterwards the same
+// message may be delivered again, and that delivery must stay counted.
 func (f *flight) gave(id engine.ID) {
 	if f.most == 0 {
 		return
@@ -101,8 +106,8 @@ func (f *flight) expire(now int64, timeout time.Duration) {
 	}
 }
 
-// flyOn lets the consumer go on if its bytes in flight allow it again. If the output is full, drained does it: each looks at
-// the other's bound after it lifted its own, so one of the two sees both.
+// flyOn lets the consumer go on if its bytes in flight allow that again. While the output is full, that is left to
+// drained. Each of the two looks at the other's bound after it lifted its own, so one of them sees both lifted.
 func (c *conn) flyOn() {
 	if c.flight.freed() && !c.out.stopsDelivery() {
 		if consumer := c.consumer.Load(); consumer != nil {

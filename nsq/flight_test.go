@@ -8,8 +8,9 @@ import (
 	"penstock/engine"
 )
 
-// However large a client's RDY is, it gets no more bytes than one connection may have unfinished; what it finishes, requeues or lets time out makes
-// room, a message larger than the bound passes alone, and other consumers are not concerned.
+// However large a client's RDY is, it gets no more bytes than one connection may have unfinished; what it finishes,
+// requeues or lets time out makes room, a message larger than the bound passes alone, and other consumers are not
+// concerned.
 //
 // B63's neighbour: RDY bounds messages.
 func TestMaxInFlightBytes(t *testing.T) {
@@ -66,7 +67,8 @@ func TestMaxInFlightBytes(t *testing.T) {
 	}
 }
 
-// In a cluster the bound holds at the leader and for a client whose messages other nodes bring: what is on the way to it counts.
+// In a cluster the bound holds at the leader and for a client whose messages other nodes bring: what is on the way to
+// it counts.
 func TestMaxInFlightBytesInACluster(t *testing.T) {
 	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1", MaxInFlightBytes: 10_000})
 	leader, other := bystander(t, nodes, "t")

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A deletion is answered with OK by whoever did it, once by each other service, and with what is true from then on; also of what was made again
-// and deleted again. What never was is never deleted.
+// A deletion is answered with OK by whoever did it, once by each other service, and with what is true from then on;
+// also of what was made again and deleted again. What never was is never deleted.
 func TestDeletedElsewhere(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		const topic, channel = "?topic=t", "?topic=t&channel=c"
@@ -58,8 +58,8 @@ func TestDeletedElsewhere(t *testing.T) {
 	})
 }
 
-// The stock nsqadmin deletes a channel and a topic through our lookups and our nsqd API, and has nothing to warn of: not with one node, and
-// not with several that lead partitions.
+// The stock nsqadmin deletes a channel and a topic through our lookups and our nsqd API, and has nothing to warn of:
+// not with one node, and not with several that lead partitions.
 func TestNSQAdminDeletes(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		makeChannel(t, nodes, "t", "c", 6)

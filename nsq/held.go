@@ -7,16 +7,19 @@ import (
 	"penstock/engine"
 )
 
-// errLate says that a message of an ordered channel stands in the middle of what the client was sent, and may not be sent any more.
+// errLate says that a message of an ordered channel is half written to the socket, and that its time to be written is
+// over. The other half cannot be left out, so the connection ends.
 var errLate = errors.New("nsq: the client did not read an ordered message for so long that another client may have it")
 
-// heldFrame is a message frame that may be written only until some time: p[from:to] of its chunk.
+// heldFrame is a message frame that may be written only until some time: after it, another client may have been given
+// the next message of an ordered channel.
 type heldFrame struct {
-	from, to int
+	from, to int // it is chunk.p[from:to]
 	what     engine.HeldDelivery
 }
 
-// holdLast notes that the frame behind from is such a message; mu is held.
+// holdLast notes that the frame that begins at from, the last one in next, is a held one, if d has such a time. mu is
+// held.
 func (o *output) holdLast(from int, d *engine.Delivery) {
 	if !d.Until.IsZero() && !o.sealed {
 		if o.next.held == nil {
@@ -27,11 +30,11 @@ func (o *output) holdLast(from int, d *engine.Delivery) {
 	}
 }
 
-// cut takes out the frames that drop says, as far as nothing of them was written: at are the bytes of the chunk that were. It returns errLate if it
-// was in part. mu is held.
+// cut takes the frames for which drop is true out of a chunk of which at bytes were written. A frame that was written
+// stays. One that was written in part stays as well, and cut returns errLate. mu is held.
 func (o *output) cut(c *chunk, at int, drop func(*heldFrame) bool) error {
 	kept := c.held[:0]
-	gone := 0 // bytes
+	gone := 0 // bytes that were taken out
 	var err error
 	for i := range c.held {
 		f := c.held[i]
@@ -55,7 +58,8 @@ func (o *output) cut(c *chunk, at int, drop func(*heldFrame) bool) error {
 
 func late(f *heldFrame) bool { return f.what.Until.Passed() }
 
-// writeHeld is the writer goroutine's write of a chunk with held frames, from n on: it looks at the time whenever the socket takes something.
+// writeHeld writes a chunk with held frames, of which n bytes were written already. It looks at the time again whenever
+// the socket takes something. The writer goroutine calls it.
 func (o *output) writeHeld(c *chunk, n int) error {
 	o.mu.Lock()
 	o.slow, o.slowAt = c, n
@@ -95,7 +99,7 @@ func (s *sink) Drained() bool {
 	return o.heldCount == 0 || o.failed != nil && !o.lent
 }
 
-// Withdraw implements engine.HeldSink. What the kernel is being given at this moment counts as gone out.
+// Withdraw implements engine.HeldSink. What a system call is writing at this moment counts as sent.
 func (s *sink) Withdraw(id engine.ID) bool {
 	o := &s.out
 	o.mu.Lock()
@@ -106,7 +110,7 @@ func (s *sink) Withdraw(id engine.ID) bool {
 	that := func(f *heldFrame) bool { return f.what.ID == id }
 	before := len(o.next.p)
 	err := o.cut(&o.next, 0, that)
-	o.waiting -= before - len(o.next.p)
+	o.unsent -= before - len(o.next.p)
 	if o.slow != nil {
 		err = errors.Join(err, o.cut(o.slow, o.slowAt, that))
 	}

@@ -36,7 +36,9 @@ const heldBodyBytes = 16 << 20 // more than two sockets take
 // held delivers one message that may be written until the clock says so; nil: always.
 func held(server *conn, id engine.ID, size int, clock engine.DeadlineClock) {
 	s := (*sink)(server)
-	s.Deliver(&engine.Delivery{ID: id, Attempts: 1, Body: bytes.Repeat([]byte{byte(id)}, size), Until: engine.Deadline{Clock: clock}})
+	s.Deliver(&engine.Delivery{
+		ID: id, Attempts: 1, Body: bytes.Repeat([]byte{byte(id)}, size), Until: engine.Deadline{Clock: clock},
+	})
 	s.Flush()
 }
 
@@ -55,8 +57,8 @@ func heldIDs(t *testing.T, c *client, last byte) (ids []byte) {
 	}
 }
 
-// A message that waits for a client who does not read is dropped when its time is over, in the moment in which it would be written, and what is
-// withdrawn at once; the frames around it arrive.
+// A message that waits for a client who does not read is dropped when its time is over, in the moment in which it would
+// be written, and what is withdrawn at once; the frames around it arrive.
 //
 // B57.
 func TestHeldOutput(t *testing.T) {

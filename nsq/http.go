@@ -44,23 +44,26 @@ func (s *Server) httpHandler() http.Handler {
 
 func (s *Server) routes() map[string]web.Route {
 	return map[string]web.Route{
-		"/info":             web.On("GET", s.serveInfo, web.Open),
-		"/pub":              web.On("POST", s.servePub, web.Publish),
-		"/mpub":             web.On("POST", s.serveMpub, web.Publish),
-		"/pub_ext":          web.On("POST", s.servePubExt, web.Publish),
-		"/pubtrace":         web.On("POST", s.servePubTrace, web.Publish),
-		"/topic/create":     web.On("POST", s.serveTopicCreate, web.Admin),
-		"/topic/delete":     web.On("POST", s.serveTopicDelete, web.Admin),
-		"/topic/empty":      web.On("POST", s.topicVerb((*engine.Topic).Empty), web.Admin),
-		"/topic/pause":      web.On("POST", s.topicVerb((*engine.Topic).Pause), web.Admin),
-		"/topic/unpause":    web.On("POST", s.topicVerb((*engine.Topic).Unpause), web.Admin),
-		"/channel/create":   web.On("POST", s.serveChannelCreate, web.Admin),
-		"/channel/delete":   web.On("POST", s.serveChannelDelete, web.Admin),
-		"/channel/empty":    web.On("POST", s.channelVerb((*engine.Channel).Empty), web.Admin),
-		"/channel/pause":    web.On("POST", s.channelVerb((*engine.Channel).Pause), web.Admin),
-		"/channel/unpause":  web.On("POST", s.channelVerb((*engine.Channel).Unpause), web.Admin),
-		"/config/{option}":  web.On("GET,PUT", s.serveConfig, web.Node),
-		"/debug/freememory": web.On("POST", func(*http.Request, url.Values) (any, error) { debug.FreeOSMemory(); return nil, nil }, web.Node),
+		"/info":            web.On("GET", s.serveInfo, web.Open),
+		"/pub":             web.On("POST", s.servePub, web.Publish),
+		"/mpub":            web.On("POST", s.serveMpub, web.Publish),
+		"/pub_ext":         web.On("POST", s.servePubExt, web.Publish),
+		"/pubtrace":        web.On("POST", s.servePubTrace, web.Publish),
+		"/topic/create":    web.On("POST", s.serveTopicCreate, web.Admin),
+		"/topic/delete":    web.On("POST", s.serveTopicDelete, web.Admin),
+		"/topic/empty":     web.On("POST", s.topicVerb((*engine.Topic).Empty), web.Admin),
+		"/topic/pause":     web.On("POST", s.topicVerb((*engine.Topic).Pause), web.Admin),
+		"/topic/unpause":   web.On("POST", s.topicVerb((*engine.Topic).Unpause), web.Admin),
+		"/channel/create":  web.On("POST", s.serveChannelCreate, web.Admin),
+		"/channel/delete":  web.On("POST", s.serveChannelDelete, web.Admin),
+		"/channel/empty":   web.On("POST", s.channelVerb((*engine.Channel).Empty), web.Admin),
+		"/channel/pause":   web.On("POST", s.channelVerb((*engine.Channel).Pause), web.Admin),
+		"/channel/unpause": web.On("POST", s.channelVerb((*engine.Channel).Unpause), web.Admin),
+		"/config/{option}": web.On("GET,PUT", s.serveConfig, web.Node),
+		"/debug/freememory": web.On("POST", func(*http.Request, url.Values) (any, error) {
+			debug.FreeOSMemory()
+			return nil, nil
+		}, web.Node),
 		"/debug/setblockrate": web.On("PUT", func(_ *http.Request, q url.Values) (any, error) {
 			rate, err := strconv.Atoi(q.Get("rate"))
 			if err != nil {
@@ -141,11 +144,15 @@ func (s *Server) serveInfo(*http.Request, url.Values) (any, error) {
 		MaxDeflateLevel        int     `json:"max_deflate_level"`
 		Storage                storage `json:"storage"`
 	}{
-		s.opts.Version, s.opts.BroadcastAddress, s.opts.Hostname, listen.Port(s.HTTPAddr()), listen.Port(s.TCPAddr()), s.started.Unix(),
-		int64(s.opts.MaxHeartbeatInterval), s.opts.MaxOutputBufferBytes, int64(s.opts.MaxOutputBufferTimeout), s.opts.MaxDeflateLevel,
+		s.opts.Version, s.opts.BroadcastAddress, s.opts.Hostname,
+		listen.Port(s.HTTPAddr()), listen.Port(s.TCPAddr()), s.started.Unix(),
+		int64(s.opts.MaxHeartbeatInterval),
+		s.opts.MaxOutputBufferBytes, int64(s.opts.MaxOutputBufferTimeout), s.opts.MaxDeflateLevel,
 		storage{
-			in.IOEngine, in.IOReason, in.Direct, in.Registered, in.BlockBytes, in.FileSystem, in.Device, in.DeviceCache, in.Kernel,
-			in.NodeID, in.StoreID, in.FormatVersion, in.Recovered.Seconds(), in.RecoveredBytes, in.PartitionsReadOnly, in.CorruptionsAtRecover,
+			in.IOEngine, in.IOReason, in.Direct, in.Registered, in.BlockBytes,
+			in.FileSystem, in.Device, in.DeviceCache, in.Kernel,
+			in.NodeID, in.StoreID, in.FormatVersion,
+			in.Recovered.Seconds(), in.RecoveredBytes, in.PartitionsReadOnly, in.CorruptionsAtRecover,
 		},
 	}, nil
 }

@@ -25,7 +25,8 @@ func (s *Server) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 	// nsqd has no partitions; its clients do not send the parameter. An existing topic keeps what it has.
 	partitions := 0
 	if q.Has("partitions") {
-		if partitions, err = strconv.Atoi(q.Get("partitions")); err != nil || partitions < 1 || partitions > engine.MaxPartitions {
+		partitions, err = strconv.Atoi(q.Get("partitions"))
+		if err != nil || partitions < 1 || partitions > engine.MaxPartitions {
 			return nil, web.Fail(400, "INVALID_PARTITIONS")
 		}
 	}
@@ -45,8 +46,9 @@ func (s *Server) serveTopicDelete(r *http.Request, q url.Values) (any, error) {
 	return nil, s.deleted.Answer(name, began, s.engine.DeleteTopic(r.Context(), name))
 }
 
-// hiddenHere says whether lookups do not mention this node for the topic just now. nsqadmin takes a node out of a topic by a tombstone at
-// the lookup service and a delete at the node; here that delete would delete the topic everywhere.
+// hiddenHere says whether a tombstone hides this node from the topic's lookups just now. nsqadmin takes one node out of
+// a topic by a tombstone at the lookup service and a delete at the node. Here that delete would delete the topic on
+// every node.
 func (s *Server) hiddenHere(topic string, now time.Time) bool {
 	snap := s.engine.Snapshot()
 	if snap == nil {

@@ -23,7 +23,8 @@ func tokenOf(r *http.Request) string {
 	return strings.TrimSpace(secret)
 }
 
-// permit decides on a request. A name that is missing is the endpoint's error to report, to those who are known.
+// permit decides whether a request may be served; it is the web.Permit of all HTTP listeners, nsqlookupd's too. If the
+// query lacks a name, a client that has any grant may pass: the endpoint will report what is missing.
 func (s *Server) permit(need web.Access, r *http.Request, q url.Values) error {
 	if s.auth == nil || need == web.Open {
 		return nil
@@ -43,7 +44,8 @@ func (s *Server) permit(need web.Access, r *http.Request, q url.Values) error {
 	case errors.Is(err, auth.ErrUnknownSecret):
 		return web.Fail(401, "AUTH_FAILED")
 	case err != nil:
-		s.opts.Logger.Warn("refusing a request: nobody could say what its client may do", "client", r.RemoteAddr, "path", r.URL.Path, "error", err)
+		s.opts.Logger.Warn("refusing a request: nobody could say what its client may do",
+			"client", r.RemoteAddr, "path", r.URL.Path, "error", err)
 		return web.Fail(503, "AUTH_FAILED")
 	}
 	topic, channel := q.Get("topic"), q.Get("channel")
@@ -72,7 +74,7 @@ func (s *Server) refusePlain(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte(`{"message": "TLS_REQUIRED", "https_port": ` + strconv.Itoa(listen.Port(s.HTTPSAddr())) + `}`))
 }
 
-// listenHTTPS opens the listener, unless it is off. Handshakes on it have httpHeaderTimeout, as net/http does it.
+// listenHTTPS opens the listener, unless it is off. net/http bounds handshakes on it by web.HeaderTimeout.
 func (s *Server) listenHTTPS(h http.Handler) error {
 	if s.opts.HTTPSAddress == Off {
 		return nil

@@ -29,12 +29,16 @@ func ask(t testing.TB, method, url, token string) (int, string) {
 	return reply.StatusCode, body
 }
 
-// B98. Each request needs what the same thing needs over the NSQ protocol; what changes more than a topic needs everything.
+// B98. Each request needs what the same thing needs over the NSQ protocol; what changes more than a topic needs
+// everything.
 func TestHTTPAuth(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "tokens.toml")
 	writeTokens(t, name,
 		tokenText("shop", "shop", `permissions = ["publish"]`+"\n"+`topics = ["orders"]`)+
-			tokenText("owner", "owner", `permissions = ["admin"]`+"\n"+`topics = ["orders"]`+"\n"+`channels = ["billing"]`, `permissions = ["admin"]`+"\n"+`topics = ["mine"]`)+
+			tokenText(
+				"owner", "owner", `permissions = ["admin"]`+"\n"+`topics = ["orders"]`+"\n"+`channels = ["billing"]`,
+				`permissions = ["admin"]`+"\n"+`topics = ["mine"]`,
+			)+
 			tokenText("root", "root", `permissions = ["publish", "admin"]`+"\n"+`topics = ["*"]`))
 	cluster := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "cluster") })
 	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: name}, ClusterHandler: cluster})
@@ -172,7 +176,8 @@ func TestSecretsAreNotLogged(t *testing.T) {
 	elsewhere := newAuthServer(t)
 	for _, method := range []string{"GET", "POST"} {
 		n := startNode(t, engine.Options{}, Options{Logger: logger, Auth: auth.Options{
-			File: name, HTTPMethod: method, HTTPAddresses: []string{s.address(), "127.0.0.1:1", "http://user:" + secret + "@127.0.0.1:1/x"},
+			File: name, HTTPMethod: method,
+			HTTPAddresses: []string{s.address(), "127.0.0.1:1", "http://user:" + secret + "@127.0.0.1:1/x"},
 		}})
 		try := func(secret string) {
 			c := n.dial(t)
@@ -187,7 +192,9 @@ func TestSecretsAreNotLogged(t *testing.T) {
 				t.Errorf("the API shows it: %s %s", body, stats)
 			}
 		}
-		for status, answer := range map[int]string{200: grantJSON(60, "t", "", "publish"), 403: "", 500: secret, 201: "{" + secret, 302: elsewhere.URL + "/auth"} {
+		for status, answer := range map[int]string{
+			200: grantJSON(60, "t", "", "publish"), 403: "", 500: secret, 201: "{" + secret, 302: elsewhere.URL + "/auth",
+		} {
 			s.set(status, answer)
 			try(secret)
 		}

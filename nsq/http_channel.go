@@ -18,7 +18,8 @@ import (
 	"penstock/segment"
 )
 
-// maxSettingsBytes bounds a request that sets a channel's or a topic's settings: far more than the longest that are valid.
+// maxSettingsBytes bounds the body of a request that sets a channel's or a topic's settings. Valid ones are far
+// shorter.
 const maxSettingsBytes = 64 << 10
 
 // channelRoutes are what nsqd does not have. GET only looks, POST changes; both need what /channel/pause needs.
@@ -52,8 +53,8 @@ func (s *Server) onChannel(do channelEndpoint) web.Endpoint {
 	}
 }
 
-// findChannel is the channel as operations on it need it. A node of a cluster that leads no partition of the topic has none of its own, or an
-// old one: whether there is one is what the leaders answer to the operation.
+// findChannel is the channel on which an operation is called. A node of a cluster that leads no partition of the topic
+// does not know whether there is such a channel: the leaders say so in their answer to the operation.
 func (s *Server) findChannel(t *engine.Topic, name string) (*engine.Channel, error) {
 	if c, ok := t.LookupChannel(name); ok {
 		return c, nil
@@ -74,7 +75,8 @@ func channelFailure(err error) error {
 	switch {
 	case errors.Is(err, engine.ErrVersion):
 		return web.Fail(409, err.Error())
-	case errors.Is(err, engine.ErrSettings), errors.Is(err, engine.ErrTopicSettings), errors.Is(err, engine.ErrSeek), errors.Is(err, engine.ErrNoPartition):
+	case errors.Is(err, engine.ErrSettings), errors.Is(err, engine.ErrTopicSettings),
+		errors.Is(err, engine.ErrSeek), errors.Is(err, engine.ErrNoPartition):
 		return web.Fail(400, err.Error())
 	}
 	return err
@@ -99,10 +101,11 @@ func serveChannelSettings(c *engine.Channel, r *http.Request, _ url.Values) (any
 	return set, nil
 }
 
-// readSettings takes the whole of the settings from a request's body. A name that is not known is refused: to leave it out would set something
+// readSettings reads all settings from a request's body. An unknown name is refused: to ignore it would set something
 // else than what was asked for.
 func readSettings(r *http.Request, into any) error {
-	body, done, err := readBody(r, maxSettingsBytes, "the settings are larger than any that are valid; nothing was changed")
+	body, done, err := readBody(r, maxSettingsBytes,
+		"the settings are larger than any that are valid; nothing was changed")
 	if err != nil {
 		return err
 	}
@@ -144,14 +147,17 @@ func seekTo(kind, value string) (engine.SeekTo, error) {
 		}
 	case engine.SeekTime:
 		if to.Time, err = parseTime(value); err != nil {
-			return to, badArgument("%q is not a time: say it as 2026-01-31T12:00:00Z or in ns since 1970; nothing was changed", value)
+			return to, badArgument(
+				"%q is not a time: say it as 2026-01-31T12:00:00Z or in ns since 1970; nothing was changed", value)
 		}
 	case engine.SeekCount:
 		if to.Count, err = strconv.ParseInt(value, 10, 64); err != nil {
-			return to, badArgument("%q is not a number of messages: forward is above 0, back is below; nothing was changed", value)
+			return to, badArgument(
+				"%q is not a number of messages: forward is above 0, back is below; nothing was changed", value)
 		}
 	default:
-		return to, badArgument("to=%q is not a place: a channel can go to beginning, end, id, time or count; nothing was changed", kind)
+		return to, badArgument(
+			"to=%q is not a place: a channel can go to beginning, end, id, time or count; nothing was changed", kind)
 	}
 	return to, nil
 }
@@ -185,7 +191,8 @@ func serveChannelPeek(c *engine.Channel, r *http.Request, q url.Values) (any, er
 func peekOptions(q url.Values) (o engine.PeekOptions, err error) {
 	o.Partition = -1
 	if q.Has("partition") {
-		if o.Partition, err = strconv.Atoi(q.Get("partition")); err != nil || o.Partition < -1 || o.Partition > core.MaxPartition {
+		o.Partition, err = strconv.Atoi(q.Get("partition"))
+		if err != nil || o.Partition < -1 || o.Partition > core.MaxPartition {
 			return o, badArgument("%q is not the number of a partition: they count from 0", q.Get("partition"))
 		}
 	}
@@ -203,7 +210,8 @@ func peekOptions(q url.Values) (o engine.PeekOptions, err error) {
 	number, err := strconv.ParseUint(from, 10, 64)
 	switch {
 	case err != nil || number > uint64(segment.MaxMsgID):
-		return o, badArgument("from=%q is neither a message id, which has 16 lower-case hex digits, nor a message's number", from)
+		return o, badArgument(
+			"from=%q is neither a message id, which has 16 lower-case hex digits, nor a message's number", from)
 	case o.Partition < 0:
 		return o, badArgument("messages are numbered within their partition: say which one beside from=%s", from)
 	}
@@ -248,7 +256,8 @@ func serveChannelRedrive(c *engine.Channel, r *http.Request, q url.Values) (any,
 	}
 	moved, err := c.Redrive(r.Context(), n)
 	if err != nil && moved > 0 {
-		return nil, web.Fail(web.AsError(channelFailure(err)).Status, fmt.Sprintf("%v; %d messages were moved before", err, moved))
+		return nil, web.Fail(web.AsError(channelFailure(err)).Status,
+			fmt.Sprintf("%v; %d messages were moved before", err, moved))
 	}
 	if err != nil {
 		return nil, channelFailure(err)

@@ -72,8 +72,9 @@ func TestChannelSettingsHTTP(t *testing.T) {
 		if s.Version != 0 || s.Order != engine.OrderNone {
 			t.Fatalf("settings that nobody made: %+v", s)
 		}
-		const body = `{"version":0,"order":"key","key_header":"customer","max_attempts":7,"dead_letter":"dead","rate_per_second":1000,` +
-			`"max_in_flight":20,"sample_rate":50,"filter":{"all":true,"invert":false,"rules":[{"header":"kind","match":"prefix","pattern":"in"}]}}`
+		const body = `{"version":0,"order":"key","key_header":"customer","max_attempts":7,"dead_letter":"dead",` +
+			`"rate_per_second":1000,"max_in_flight":20,"sample_rate":50,` +
+			`"filter":{"all":true,"invert":false,"rules":[{"header":"kind","match":"prefix","pattern":"in"}]}}`
 		first.ask(t, "POST", path, body, &s)
 		if s.Version != 1 || s.Order != engine.OrderKey || s.MaxAttempts != 7 || len(s.Filter.Rules) != 1 {
 			t.Fatalf("got %+v", s)
@@ -109,12 +110,15 @@ func TestChannelSettingsHTTP(t *testing.T) {
 	})
 }
 
-// TestPeekHTTP: messages are shown with their headers, as text or as bytes, by partition, number and id, and stay where they are.
+// TestPeekHTTP: messages are shown with their headers, as text or as bytes, by partition, number and id, and stay where
+// they are.
 func TestPeekHTTP(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		q := makeChannel(t, nodes, "t", "c", 2)
 		for i := range 10 {
-			if code, got := nodes[i%len(nodes)].postWith(t, "/pub?topic=t", fmt.Sprint("text ", i), "X-Penstock-Header-Kind", "greeting"); code != 200 {
+			n := nodes[i%len(nodes)]
+			code, got := n.postWith(t, "/pub?topic=t", fmt.Sprint("text ", i), "X-Penstock-Header-Kind", "greeting")
+			if code != 200 {
 				t.Fatal(code, got)
 			}
 		}
@@ -126,7 +130,8 @@ func TestPeekHTTP(t *testing.T) {
 				texts, raw := 0, 0
 				for _, m := range all.Messages {
 					switch {
-					case m.Body != nil && strings.HasPrefix(*m.Body, "text ") && len(m.Headers) == 1 && m.Headers[0].Name == "kind" && *m.Headers[0].Value == "greeting":
+					case m.Body != nil && strings.HasPrefix(*m.Body, "text ") &&
+						len(m.Headers) == 1 && m.Headers[0].Name == "kind" && *m.Headers[0].Value == "greeting":
 						texts++
 					case m.Body == nil && string(m.BodyBase64) == "\xff\xfe" && m.BodyBytes == 2:
 						raw++
@@ -361,7 +366,11 @@ func TestTopicSettingsHTTP(t *testing.T) {
 		if s.Version != 0 {
 			t.Fatalf("settings that nobody made: %+v", s)
 		}
-		nodes[0].ask(t, "POST", path, `{"version":0,"retention_bytes":1000000,"retention_age_ms":60000,"quota_count":2,"quota_mode":"reject","min_isr":1}`, &s)
+		nodes[0].ask(
+			t, "POST", path,
+			`{"version":0,"retention_bytes":1000000,"retention_age_ms":60000,"quota_count":2,"quota_mode":"reject","min_isr":1}`,
+			&s,
+		)
 		if s.Version != 1 || s.QuotaCount != 2 {
 			t.Fatalf("got %+v", s)
 		}
@@ -391,7 +400,9 @@ func TestTopicSettingsHTTP(t *testing.T) {
 			t.Errorf("got %+v", s)
 		}
 		last.refused(t, "POST", path, `{"version":1,"partitions":1}`, 400, "the topic has 2, and none can be taken away")
-		last.refused(t, "POST", path, `{"version":1,"durability":"memory"}`, 400, "there is only synced, because an OK here always means")
+		last.refused(
+			t, "POST", path, `{"version":1,"durability":"memory"}`, 400, "there is only synced, because an OK here always means",
+		)
 		last.refused(t, "POST", path, `{"version":0,"partitions":4}`, 409, sentence(engine.ErrVersion))
 		last.ask(t, "POST", path, `{"version":1,"partitions":4,"durability":"synced","min_isr":1}`, &s)
 		if s.Version != 2 || s.Partitions != 4 || s.QuotaCount != 0 {
@@ -443,13 +454,15 @@ func TestChannelVerbsAtANodeThatLeadsNothing(t *testing.T) {
 	}
 }
 
-// What a node remembers of a channel that was deleted elsewhere is not what it answers: every verb says at once that there is none, at
-// the node where it was made, where a client was, and at the one that leads. Made again it is there, everywhere.
+// What a node remembers of a channel that was deleted elsewhere is not what it answers: every verb says at once that
+// there is none, at the node where it was made, where a client was, and at the one that leads. Made again it is there,
+// everywhere.
 func TestChannelVerbsAfterADeletionElsewhere(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		q := makeChannel(t, nodes, "t", "c", 1)
 		verbs := []string{
-			"POST /channel/pause", "POST /channel/unpause", "POST /channel/empty", "POST /channel/skip", "POST /channel/unskip", "POST /channel/redrive",
+			"POST /channel/pause", "POST /channel/unpause", "POST /channel/empty", "POST /channel/skip", "POST /channel/unskip",
+			"POST /channel/redrive",
 			"GET /channel/settings", "GET /channel/peek", "GET /channel/pending", "GET /channel/deferred", "POST /channel/seek",
 		}
 		for round := range 2 {

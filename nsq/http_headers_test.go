@@ -34,8 +34,16 @@ func TestHTTPHeaders(t *testing.T) {
 				status     int
 				reply      string
 			}{
-				{"/pub?topic=t&key=order-7", "one", []string{"X-Penstock-Header-Trace-Id", "AbC", "x-penstock-header-colour", "red", "X-Other", "no"}, 200, "OK"},
-				{"/mpub?topic=t&key=order-7", "two\nthree\n", []string{"X-Penstock-Header-Many", "1", "X-Penstock-Header-Many", "2"}, 200, "OK"},
+				{
+					"/pub?topic=t&key=order-7", "one",
+					[]string{"X-Penstock-Header-Trace-Id", "AbC", "x-penstock-header-colour", "red", "X-Other", "no"},
+					200, "OK",
+				},
+				{
+					"/mpub?topic=t&key=order-7", "two\nthree\n",
+					[]string{"X-Penstock-Header-Many", "1", "X-Penstock-Header-Many", "2"},
+					200, "OK",
+				},
 				{"/mpub?topic=t", "four\n", []string{"X-Penstock-Header-Key", "order-7"}, 200, "OK"},
 				{"/pub?topic=t", "five", nil, 200, "OK"},
 				{"/pub?topic=t", "bad", []string{"X-Penstock-Header-Penstock-Channel", "c"}, 400, "the engine's own"},
@@ -46,7 +54,8 @@ func TestHTTPHeaders(t *testing.T) {
 				if body == x.body {
 					body += fmt.Sprint(i)
 				}
-				if status, text := n.postWith(t, x.path, body, x.headers...); status != x.status || !strings.Contains(text, x.reply) {
+				status, text := n.postWith(t, x.path, body, x.headers...)
+				if status != x.status || !strings.Contains(text, x.reply) {
 					t.Errorf("%s %q %.60q: %d %s, want %d %s", x.path, body, x.headers, status, text, x.status, x.reply)
 				}
 			}
@@ -74,8 +83,8 @@ func TestHTTPHeaders(t *testing.T) {
 	})
 }
 
-// consumeHeaders consumes a channel of topic t through the engines of all nodes, and returns what each body came with: the partition and the
-// headers, if there are any.
+// consumeHeaders consumes a channel of topic t through the engines of all nodes, and returns what each body came with:
+// the partition and the headers, if there are any.
 func consumeHeaders(t *testing.T, nodes []*node, channel string, count int) map[string]string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

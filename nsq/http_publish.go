@@ -90,7 +90,9 @@ func (s *Server) servePub(r *http.Request, q url.Values) (any, error) {
 	}
 	headers := messageHeaders(r)
 	return s.put(r.Context(), name, func(t *engine.Topic) error {
-		_, err := t.PublishMessage(r.Context(), engine.Outgoing{Body: body, Headers: headers, Key: []byte(q.Get("key")), Delay: delay})
+		_, err := t.PublishMessage(r.Context(), engine.Outgoing{
+			Body: body, Headers: headers, Key: []byte(q.Get("key")), Delay: delay,
+		})
 		return err
 	})
 }
@@ -140,7 +142,8 @@ func (s *Server) serveMpub(r *http.Request, q url.Values) (any, error) {
 // messageHeaderPrefix begins the names of HTTP headers that are headers of the message; an MPUB's are those of each.
 const messageHeaderPrefix = "X-Penstock-Header-"
 
-// messageHeaders are a request's headers of its message, sorted by name, with names in lower case: HTTP does not keep their case.
+// messageHeaders are those headers of a request that belong to its message, sorted by name. Names are in lower case:
+// HTTP does not keep their case.
 func messageHeaders(r *http.Request) (headers []engine.Header) {
 	for name, values := range r.Header {
 		if name, ok := strings.CutPrefix(name, messageHeaderPrefix); ok {

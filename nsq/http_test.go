@@ -65,7 +65,8 @@ func TestHTTPErrors(t *testing.T) {
 		if reply.StatusCode != x.status || err != nil || got["message"] != x.code || len(got) != 1 {
 			t.Errorf("%s %s: %d %v %v, want %d %s", x.method, x.path, reply.StatusCode, got, err, x.status, x.code)
 		}
-		if reply.Header.Get("X-NSQ-Content-Type") != "nsq; version=1.0" || reply.Header.Get("Content-Type") != "application/json; charset=utf-8" {
+		if reply.Header.Get("X-NSQ-Content-Type") != "nsq; version=1.0" ||
+			reply.Header.Get("Content-Type") != "application/json; charset=utf-8" {
 			t.Errorf("%s %s: headers %v", x.method, x.path, reply.Header)
 		}
 	}
@@ -116,7 +117,8 @@ func TestHTTPBodyBudget(t *testing.T) {
 	bodyBudget.Add(maxHTTPBodies - httpReadStep)
 	defer bodyBudget.Add(-(maxHTTPBodies - httpReadStep))
 	n.post(t, "/pub?topic=t", "x")
-	if code, body := n.do(t, "POST", "/pub?topic=t", strings.Repeat("x", 100<<10)); code != 503 || body != `{"message":"TOO_MANY_BODIES"}` {
+	if code, body := n.do(t, "POST", "/pub?topic=t", strings.Repeat("x", 100<<10)); code != 503 ||
+		body != `{"message":"TOO_MANY_BODIES"}` {
 		t.Errorf("%d %s", code, body)
 	}
 	n.post(t, "/pub?topic=t", "x")
@@ -216,7 +218,9 @@ func TestStatsShape(t *testing.T) {
 	}
 	r := n.stats("", "", true)
 	ch := r.Topics[1].Channels[0]
-	if cl := ch.Clients[0]; cl.ReadyCount != 7 || cl.InFlightCount != 1 || cl.MessageCount != 1 || cl.State != stateSubscribed || cl.ClientID != "me" {
+	if cl := ch.Clients[0]; cl.ReadyCount != 7 || cl.InFlightCount != 1 || cl.MessageCount != 1 ||
+		cl.State != stateSubscribed ||
+		cl.ClientID != "me" {
 		t.Errorf("client %+v", cl)
 	}
 	if len(r.Producers) != 1 || r.Producers[0].PubCounts[0] != (pubCount{"other", 1}) {
@@ -260,7 +264,8 @@ func TestStatsText(t *testing.T) {
 	n.post(t, "/topic/pause?topic=t", "")
 	_, body := n.do(t, "GET", "/stats", "")
 	for _, want := range []string{
-		`(?m)^nsqd v1\.3\.0\+engine \(built w/go`, `(?m)^start_time \d{4}-`, `(?m)^Health: OK$`, `(?m)^   heap_objects +\t\d+$`,
+		`(?m)^nsqd v1\.3\.0\+engine \(built w/go`, `(?m)^start_time \d{4}-`, `(?m)^Health: OK$`,
+		`(?m)^   heap_objects +\t\d+$`,
 		`(?m)^\*P \[t {14}\] depth: \d+ +be-depth: \d+ +msgs: 1 +e2e%: $`,
 		`(?m)^      \[c {24}\] depth: 1 .* inflt: 0 .* msgs: \d+ +e2e%: $`,
 		`(?m)^        \[V2 host:\d+ agent/1 *\] state: 3 inflt: 0    rdy: 0    fin: 0 .* connected: \d+s$`,
@@ -278,7 +283,8 @@ func TestHTTPConfig(t *testing.T) {
 		return 42, name == "max_rdy_count"
 	}})
 	for name, want := range map[string]slog.Level{
-		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError, "fatal": levelFatal, "warning": slog.LevelWarn,
+		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
+		"fatal": levelFatal, "warning": slog.LevelWarn,
 	} {
 		if code, body := n.do(t, "PUT", "/config/log_level", name); code != 200 || level.Level() != want {
 			t.Errorf("PUT %s: %d %s, level %v", name, code, body, level.Level())
@@ -293,7 +299,8 @@ func TestHTTPConfig(t *testing.T) {
 	if _, body := n.do(t, "GET", "/config/nsqlookupd_tcp_addresses", ""); body != "[]" {
 		t.Errorf("%s", body)
 	}
-	if code, body := n.do(t, "PUT", "/config/nsqlookupd_tcp_addresses", `["127.0.0.1:4160"]`); code != 200 || body != `["127.0.0.1:4160"]` {
+	if code, body := n.do(t, "PUT", "/config/nsqlookupd_tcp_addresses", `["127.0.0.1:4160"]`); code != 200 ||
+		body != `["127.0.0.1:4160"]` {
 		t.Errorf("%d %s", code, body)
 	}
 }
@@ -316,11 +323,16 @@ func TestHTTPInfoPingDebug(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &info); err != nil {
 		t.Fatal(err)
 	}
-	if info.BroadcastAddress != "here.example" || info.TCPPort != listen.Port(n.TCPAddr()) || info.HTTPPort != listen.Port(n.HTTPAddr()) ||
-		info.Storage.IOEngine != n.e.Info().IOEngine || info.Storage.StoreID == "" {
+	if info.BroadcastAddress != "here.example" || info.TCPPort != listen.Port(n.TCPAddr()) ||
+		info.HTTPPort != listen.Port(n.HTTPAddr()) ||
+		info.Storage.IOEngine != n.e.Info().IOEngine ||
+		info.Storage.StoreID == "" {
 		t.Errorf("%s", body)
 	}
-	for _, path := range []string{"/debug/pprof/", "/debug/pprof/goroutine?debug=1", "/debug/pprof/heap", "/debug/pprof/cmdline", "/debug/pprof/block", "/debug/pprof/threadcreate"} {
+	for _, path := range []string{
+		"/debug/pprof/", "/debug/pprof/goroutine?debug=1", "/debug/pprof/heap", "/debug/pprof/cmdline", "/debug/pprof/block",
+		"/debug/pprof/threadcreate",
+	} {
 		if code, _ := n.do(t, "GET", path, ""); code != 200 {
 			t.Errorf("%s: %d", path, code)
 		}

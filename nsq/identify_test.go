@@ -32,7 +32,10 @@ func TestIdentifyFaults(t *testing.T) {
 		{`{"sample_rate":-1}`, "E_BAD_BODY IDENTIFY sample rate (-1) is invalid"},
 		{`{"msg_timeout":999}`, "E_BAD_BODY IDENTIFY msg timeout (999) is invalid"},
 		{`{"msg_timeout":900001}`, "E_BAD_BODY IDENTIFY msg timeout (900001) is invalid"},
-		{`{"feature_negotiation":true,"deflate":true,"snappy":true}`, "E_IDENTIFY_FAILED cannot enable both deflate and snappy compression"},
+		{
+			`{"feature_negotiation":true,"deflate":true,"snappy":true}`,
+			"E_IDENTIFY_FAILED cannot enable both deflate and snappy compression",
+		},
 	} {
 		old := o.defaultSettings("h")
 		got, _, f := o.identify([]byte(x.body), old)
@@ -59,10 +62,19 @@ func TestIdentifySettings(t *testing.T) {
 		{`{"heartbeat_interval":1000}`, with(func(s *settings) { s.heartbeat = time.Second })},
 		{`{"heartbeat_interval":60000}`, with(func(s *settings) { s.heartbeat = time.Minute })},
 		{`{"output_buffer_size":-1}`, with(func(s *settings) { s.outputBuffer, s.outputTimeout = 0, 0 })},
-		{`{"output_buffer_size":64,"output_buffer_timeout":-1}`, with(func(s *settings) { s.outputBuffer, s.outputTimeout = 64, 0 })},
+		{
+			`{"output_buffer_size":64,"output_buffer_timeout":-1}`,
+			with(func(s *settings) { s.outputBuffer, s.outputTimeout = 64, 0 }),
+		},
 		{`{"output_buffer_timeout":25}`, with(func(s *settings) { s.outputTimeout = 25 * time.Millisecond })},
-		{`{"sample_rate":99,"msg_timeout":900000}`, with(func(s *settings) { s.sampleRate, s.msgTimeout = 99, 15*time.Minute })},
-		{`{"client_id":"c","hostname":"h","user_agent":"u"}`, with(func(s *settings) { s.clientID, s.hostname, s.userAgent = "c", "h", "u" })},
+		{
+			`{"sample_rate":99,"msg_timeout":900000}`,
+			with(func(s *settings) { s.sampleRate, s.msgTimeout = 99, 15*time.Minute }),
+		},
+		{
+			`{"client_id":"c","hostname":"h","user_agent":"u"}`,
+			with(func(s *settings) { s.clientID, s.hostname, s.userAgent = "c", "h", "u" }),
+		},
 		{
 			`{"user_agent":"` + strings.Repeat("u", 5000) + `"}`,
 			with(func(s *settings) { s.userAgent = strings.Repeat("u", maxClientTextBytes) }),
@@ -77,7 +89,8 @@ func TestIdentifySettings(t *testing.T) {
 
 func TestIdentifyNegotiation(t *testing.T) {
 	o := testOptions(t)
-	body := `{"feature_negotiation":true,"tls_v1":true,"snappy":true,"deflate_level":3,"msg_timeout":5000,"sample_rate":7,"output_buffer_size":4096,"output_buffer_timeout":100}`
+	body := `{"feature_negotiation":true,"tls_v1":true,"snappy":true,"deflate_level":3,"msg_timeout":5000,` +
+		`"sample_rate":7,"output_buffer_size":4096,"output_buffer_timeout":100}`
 	_, reply, f := o.identify([]byte(body), o.defaultSettings("h"))
 	if f != nil {
 		t.Fatal(f.text)

@@ -9,11 +9,12 @@ const (
 	maxReadBytes = 256 << 10
 )
 
-// input is a connection's unread bytes, buf.b[r:w]. It belongs to the reader.
+// input is a connection's unread bytes, buf.b[r:w]. It belongs to the reader. Commands are slices of it, and a Put
+// borrows the bodies of its messages from buf, which is released when the last of them is answered.
 type input struct {
 	buf  *block // nil while nothing is unread and the connection waits
 	r, w int    // 0 ≤ r ≤ w ≤ len(buf.b)
-	size int    // of the next buffer: minReadBytes … maxReadBytes
+	size int    // of the next buffer, at least minReadBytes of it: ≤ maxReadBytes
 }
 
 func (in *input) unread() []byte {
@@ -81,8 +82,8 @@ func (in *input) drop() {
 	in.r, in.w = 0, 0
 }
 
-// readOnce makes one attempt to read from the socket. EAGAIN: there is nothing, and the buffer is given back if nothing in
-// it is unread.
+// readOnce makes one attempt to read from the socket. With EAGAIN nothing was there, and the buffer is given back,
+// unless it has unread bytes.
 func (in *input) readOnce(fd uintptr, need int) (n int, err error) {
 	room := in.room(need)
 	for {

@@ -12,9 +12,10 @@ import (
 	"penstock/engine"
 )
 
-// Latencies makes what measures the processing latency of each channel, as nsqd does with --e2e-processing-latency-percentile: the time from publish
-// to FIN, over a window that moves by halves. It is engine.Options.Latencies; nil, and costs nothing, without percentiles. Each is above
-// 0 and at most 1. A channel with traffic takes about 70 KiB.
+// Latencies returns the constructor of what measures a channel's processing latency, for engine.Options.Latencies. That
+// is the time from publish to FIN, over a window that moves by halves, as nsqd measures it with
+// --e2e-processing-latency-percentile. Each percentile is above 0 and at most 1. Without any it returns nil, and
+// nothing is measured. A channel with traffic takes about 70 KiB.
 func Latencies(percentiles []float64, window time.Duration) (func() engine.LatencyRecorder, error) {
 	for _, p := range percentiles {
 		if !(p > 0 && p <= 1) {
@@ -28,7 +29,7 @@ func Latencies(percentiles []float64, window time.Duration) (func() engine.Laten
 		return nil, fmt.Errorf("nsq: latencies over a window of %v mean nothing: it must be a millisecond or more", window)
 	}
 	return func() engine.LatencyRecorder {
-		return &sketch{percentiles: percentiles, half: window / 2, turned: time.Now()}
+		return &sketch{percentiles: percentiles, half: window / 2, rotated: time.Now()}
 	}, nil
 }
 
@@ -38,7 +39,9 @@ const (
 	sketchDigits    = 2
 )
 
-// sketch is one channel's latencies in the half of the window that runs and in the one before.
+// sketch is one channel's latencies in the current half of the window and in the half before. The engine records into
+// it under the channel's lock, and /stats reads it: mu guards the fields behind it, and nothing is taken inside it. A
+// restart begins it anew.
 type sketch struct {
 	percentiles []float64
 	half        time.Duration
@@ -46,7 +49,7 @@ type sketch struct {
 	mu      sync.Mutex
 	current *hdrhistogram.Histogram // nil: nothing was measured
 	before  *hdrhistogram.Histogram
-	turned  time.Time // when the current half began
+	rotated time.Time // when the current half began
 }
 
 // Record implements engine.LatencyRecorder.
@@ -55,7 +58,7 @@ func (s *sketch) Record(ns int64) { s.record(ns, time.Now()) }
 func (s *sketch) record(ns int64, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.turn(now)
+	s.rotate(now)
 	if s.current == nil {
 		s.current = newHistogram()
 	}
@@ -66,18 +69,18 @@ func newHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, maxSketchMicros, sketchDigits)
 }
 
-// turn forgets what is older than the window; mu is held.
-func (s *sketch) turn(now time.Time) {
-	switch age := now.Sub(s.turned); {
+// rotate forgets what is older than the window. mu is held.
+func (s *sketch) rotate(now time.Time) {
+	switch age := now.Sub(s.rotated); {
 	case age < s.half:
 	case age < 2*s.half:
 		s.current, s.before = s.before, s.current
 		if s.current != nil {
 			s.current.Reset()
 		}
-		s.turned = s.turned.Add(s.half)
-	default: // nothing for so long: its memory goes, too
-		s.current, s.before, s.turned = nil, nil, now
+		s.rotated = s.rotated.Add(s.half)
+	default: // nothing in the whole window: the memory goes, too
+		s.current, s.before, s.rotated = nil, nil, now
 	}
 }
 
@@ -85,7 +88,7 @@ func (s *sketch) turn(now time.Time) {
 func (s *sketch) addTo(sum *hdrhistogram.Histogram, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.turn(now)
+	s.rotate(now)
 	for _, h := range []*hdrhistogram.Histogram{s.current, s.before} {
 		if h != nil {
 			sum.Merge(h)
@@ -93,7 +96,8 @@ func (s *sketch) addTo(sum *hdrhistogram.Histogram, now time.Time) {
 	}
 }
 
-// latencyOf are the percentiles of what some channels measured. Without any it is what a channel that is not measured has.
+// latencyOf are the percentiles of what these channels measured together. If none of them measures, it is what /stats
+// shows for a channel that is not measured.
 func latencyOf(now time.Time, of ...engine.LatencyRecorder) latency {
 	var sum *hdrhistogram.Histogram
 	var percentiles []float64

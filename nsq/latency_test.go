@@ -16,8 +16,8 @@ func TestSketch(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := made().(*sketch)
-	at := func(after time.Duration) time.Time { return s.turned.Add(after) }
-	start := s.turned
+	at := func(after time.Duration) time.Time { return s.rotated.Add(after) }
+	start := s.rotated
 	now := func(after time.Duration) time.Time { return start.Add(after) }
 	if l := latencyOf(at(0), s); l.Count != 0 || len(l.Percentiles) != 2 || l.Percentiles[0] != (percentile{Quantile: 1}) {
 		t.Errorf("with nothing measured: %+v", l)
@@ -29,7 +29,8 @@ func TestSketch(t *testing.T) {
 	check := func(after time.Duration, count int, top, middle time.Duration) {
 		t.Helper()
 		l := latencyOf(now(after), s)
-		if l.Count != count || !near(l.Percentiles[0].Value+1, float64(top)+1) || !near(l.Percentiles[1].Value+1, float64(middle)+1) {
+		if l.Count != count || !near(l.Percentiles[0].Value+1, float64(top)+1) ||
+			!near(l.Percentiles[1].Value+1, float64(middle)+1) {
 			t.Errorf("after %v: %+v, want %d, %v, %v", after, l, count, top, middle)
 		}
 	}
@@ -41,7 +42,8 @@ func TestSketch(t *testing.T) {
 	check(11*time.Second, 1000, 10*time.Second, 10*time.Second)
 	s.record(-5, now(12*time.Second))
 	s.record(1<<62, now(12*time.Second))
-	if l := latencyOf(now(16*time.Second), s); l.Count != 2 || l.Percentiles[0].Value < float64(49*24*time.Hour) || l.Percentiles[1].Value > 2000 {
+	if l := latencyOf(now(16*time.Second), s); l.Count != 2 || l.Percentiles[0].Value < float64(49*24*time.Hour) ||
+		l.Percentiles[1].Value > 2000 {
 		t.Errorf("at the ends of the range: %+v", l)
 	}
 	check(time.Minute, 0, 0, 0)
@@ -61,8 +63,9 @@ func TestSketch(t *testing.T) {
 	}
 }
 
-// /stats shows the latency from publish to FIN of each channel and their sum, where the topic is led, wherever the consumer is; in text as
-// nsqd does. A message that is requeued counts once, by its publish; one that is not finished does not.
+// /stats shows the latency from publish to FIN of each channel and their sum, where the topic is led, wherever the
+// consumer is; in text as nsqd does. A message that is requeued counts once, by its publish; one that is not finished
+// does not.
 func TestStatsLatency(t *testing.T) {
 	test := func(t *testing.T, nodes []*node) {
 		leader, at := nodes[0], nodes[0]
@@ -87,7 +90,8 @@ func TestStatsLatency(t *testing.T) {
 			}
 			c.send("FIN " + ids[0] + "\nFIN " + ids[1] + "\n")
 			eventually(t, "two to be finished", func() bool {
-				return len(leader.stats("t", channel, true).Topics) == 1 && leader.stats("t", channel, true).Topics[0].Channels[0].Latency.Count == 2
+				return len(leader.stats("t", channel, true).Topics) == 1 &&
+					leader.stats("t", channel, true).Topics[0].Channels[0].Latency.Count == 2
 			})
 			c.nc.Close()
 		}
@@ -96,7 +100,8 @@ func TestStatsLatency(t *testing.T) {
 			t.Errorf("of the topic: %+v", topic.Latency)
 		}
 		for _, ch := range topic.Channels {
-			if len(ch.Latency.Percentiles) != 2 || ch.Latency.Percentiles[0].Quantile != 1 || ch.Latency.Percentiles[1].Quantile != 0.99 {
+			if len(ch.Latency.Percentiles) != 2 || ch.Latency.Percentiles[0].Quantile != 1 ||
+				ch.Latency.Percentiles[1].Quantile != 0.99 {
 				t.Fatalf("of channel %s: %+v", ch.Name, ch.Latency)
 			}
 			top := time.Duration(ch.Latency.Percentiles[0].Value)
@@ -119,7 +124,8 @@ func TestStatsLatency(t *testing.T) {
 			reply.Topics[0].Channels[0].Latency.Percentiles[1]["quantile"] != 0.99 {
 			t.Errorf("%s, %v", body, err)
 		}
-		if _, text := leader.do(t, "GET", "/stats?topic=t&channel=slow", ""); !strings.Contains(text, "e2e%: 1") || strings.Count(text, "ms, ") != 2 {
+		if _, text := leader.do(t, "GET", "/stats?topic=t&channel=slow", ""); !strings.Contains(text, "e2e%: 1") ||
+			strings.Count(text, "ms, ") != 2 {
 			t.Errorf("in text:\n%s", text)
 		}
 	}

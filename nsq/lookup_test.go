@@ -79,13 +79,15 @@ func TestLookupShutdown(t *testing.T) {
 	}
 }
 
-// lookupConsumer is go-nsq's consumer that finds its nodes by the lookup services at these addresses. It hands over each body.
+// lookupConsumer is go-nsq's consumer that finds its nodes by the lookup services at these addresses. It hands over
+// each body.
 func lookupConsumer(t *testing.T, topic string, bodies chan<- string, addrs ...string) *gonsq.Consumer {
 	t.Helper()
 	cfg := gonsq.NewConfig()
 	cfg.LookupdPollInterval = 20 * time.Millisecond
 	cfg.LookupdPollJitter = 0
-	cfg.MaxInFlight = 10_000 // more than the server's MaxRdyCount: else the first node gets all, and the next waits 5 s for its share
+	// More than the server's MaxRdyCount: else the first node gets all of it, and the next waits 5 s for its share.
+	cfg.MaxInFlight = 10_000
 	consumer, err := gonsq.NewConsumer(topic, "billing", cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -172,7 +174,8 @@ func TestGoNSQFollowsLeaders(t *testing.T) {
 	if c := consumers(nodes[2]); c != 0 {
 		t.Errorf("%d consumers at the node that leads nothing", c)
 	}
-	// Leadership moves: lookups say so first, then the node that lost it closes its consumers' connections. Here the test does.
+	// Leadership moves: lookups say so first, then the node that lost it closes its consumers' connections. Here the test
+	// does.
 	a.Lead("orders", 3, 2)
 	if err := consumer.DisconnectFromNSQD(nodes[0].TCPAddr().String()); err != nil {
 		t.Fatal(err)

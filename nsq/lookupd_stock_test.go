@@ -31,7 +31,10 @@ var stockNSQ = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "stocknsq"); err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "build", "-o", dir, "github.com/nsqio/nsq/apps/nsqd", "github.com/nsqio/nsq/apps/nsqlookupd", "github.com/nsqio/nsq/apps/nsqadmin")
+	cmd := exec.Command(
+		"go", "build", "-o", dir, "github.com/nsqio/nsq/apps/nsqd", "github.com/nsqio/nsq/apps/nsqlookupd",
+		"github.com/nsqio/nsq/apps/nsqadmin",
+	)
 	cmd.Dir = filepath.Join("testdata", "stocknsq")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build of NSQ 1.3.0: %w\n%s", err, out)
@@ -70,7 +73,9 @@ func startProgram(t testing.TB, name, web string, args ...string) *stock {
 		t.Fatal(err)
 	}
 	p := &stock{t: t, http: web}
-	p.cmd = exec.Command(filepath.Join(dir, name), append([]string{"-http-address=" + web, "-log-level=error"}, args...)...)
+	p.cmd = exec.Command(
+		filepath.Join(dir, name),
+		append([]string{"-http-address=" + web, "-log-level=error"}, args...)...)
 	p.cmd.Dir = t.TempDir()
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -187,8 +192,8 @@ func (n *node) stockNSQDs(t testing.TB, path string) int {
 	return strings.Count(body, `"version":"1.3.0"`)
 }
 
-// B100: a real nsqd 1.3.0 registers here, and a stock consumer that asks here finds it. It asks here for the channels of its
-// new topics. When it is killed it is in no lookup any more.
+// B100: a real nsqd 1.3.0 registers here, and a stock consumer that asks here finds it. It asks here for the channels
+// of its new topics. When it is killed it is in no lookup any more.
 func TestStockNSQDRegisters(t *testing.T) {
 	n := startLookupd(t, Options{BroadcastAddress: "127.0.0.1"})
 	tcp, web := freeAddresses(t)
@@ -198,7 +203,10 @@ func TestStockNSQDRegisters(t *testing.T) {
 	d.do("POST", "/channel/create?topic=theirs&channel=c", "")
 	eventually(t, "its channel", func() bool {
 		_, body := n.lookupDo(t, "GET", "/lookup?topic=theirs")
-		return strings.Contains(body, `"channels":["c"]`) && strings.Contains(body, fmt.Sprintf(`"broadcast_address":"127.0.0.1","tcp_port":%s,`, tcp[strings.LastIndex(tcp, ":")+1:]))
+		return strings.Contains(body, `"channels":["c"]`) &&
+			strings.Contains(
+				body, fmt.Sprintf(`"broadcast_address":"127.0.0.1","tcp_port":%s,`, tcp[strings.LastIndex(tcp, ":")+1:]),
+			)
 	})
 	bodies := consumeByLookup(t, "theirs", n.LookupAddr().String())
 	d.do("POST", "/pub?topic=theirs", "from nsqd")
@@ -222,15 +230,20 @@ func TestStockNSQDRegisters(t *testing.T) {
 	})
 }
 
-// A node registers at a real nsqlookupd 1.3.0 with what it has and what is made and deleted later, and a stock consumer finds it there.
+// A node registers at a real nsqlookupd 1.3.0 with what it has and what is made and deleted later, and a stock consumer
+// finds it there.
 func TestRegistersAtStockNSQLookupd(t *testing.T) {
 	l := startNSQLookupd(t, "-inactive-producer-timeout=2s")
-	n := startNode(t, engine.Options{}, Options{BroadcastAddress: "127.0.0.1", LookupdTCPAddresses: []string{l.tcp}, lookupdPing: 200 * time.Millisecond})
+	n := startNode(t, engine.Options{}, Options{
+		BroadcastAddress: "127.0.0.1", LookupdTCPAddresses: []string{l.tcp}, lookupdPing: 200 * time.Millisecond,
+	})
 	began := time.Now()
 	bodies := consumeByLookup(t, "orders", l.http)
 	n.post(t, "/pub?topic=orders", "found")
 	expectBody(t, bodies, "found")
-	eventually(t, "the consumer's channel", func() bool { return strings.Contains(l.do("GET", "/channels?topic=orders", ""), `["c"]`) })
+	eventually(t, "the consumer's channel", func() bool {
+		return strings.Contains(l.do("GET", "/channels?topic=orders", ""), `["c"]`)
+	})
 
 	// nsqlookupd knows channels of a topic that is made here.
 	l.do("POST", "/channel/create?topic=fresh&channel=one", "")
@@ -245,7 +258,9 @@ func TestRegistersAtStockNSQLookupd(t *testing.T) {
 	eventually(t, "the new topic", func() bool { return l.mentions("fresh", n) == 1 })
 	n.post(t, "/channel/delete?topic=fresh&channel=two", "")
 	debugs := func(key string) bool { return strings.Contains(l.do("GET", "/debug", ""), key+`":[{`) }
-	eventually(t, "the channel to be unregistered", func() bool { return !debugs("channel:fresh:two") && debugs("channel:fresh:one") })
+	eventually(t, "the channel to be unregistered", func() bool {
+		return !debugs("channel:fresh:two") && debugs("channel:fresh:one")
+	})
 	n.post(t, "/topic/delete?topic=fresh", "")
 	eventually(t, "the topic to be unregistered", func() bool { return l.mentions("fresh", n) == 0 })
 	// nsqadmin deletes at nsqlookupd, then here; what is made again at once must be registered again.
@@ -360,7 +375,9 @@ func startClusterOf(t *testing.T, count int, eo engine.Options, o Options) []*no
 			t.Fatal(err)
 		}
 		nsqAddress, web := freeAddresses(t)
-		store := cluster.New(kv.Store(fmt.Sprint("n", i+1)), cluster.Options{LeaseTTL: time.Minute, ControllerTick: 50 * time.Millisecond, DefaultReplicas: count})
+		store := cluster.New(kv.Store(fmt.Sprint("n", i+1)), cluster.Options{
+			LeaseTTL: time.Minute, ControllerTick: 50 * time.Millisecond, DefaultReplicas: count,
+		})
 		eo := eo
 		eo.NodeID, eo.Cluster = fmt.Sprint("n", i+1), &engine.ClusterOptions{
 			Store: store, Listener: ln, Node: meta.Node{Host: "127.0.0.1", Peer: ln.Addr().String(), NSQ: nsqAddress, HTTP: web},
@@ -392,8 +409,8 @@ func (n *node) leadsSome(topic string) bool {
 	return false
 }
 
-// B100: each node of a cluster registers what it leads. When leadership moves, the old leader unregisters and the new one registers.
-// The channels of a new topic are those that nsqlookupd knows, on every partition.
+// B100: each node of a cluster registers what it leads. When leadership moves, the old leader unregisters and the new
+// one registers. The channels of a new topic are those that nsqlookupd knows, on every partition.
 func TestClusterRegisters(t *testing.T) {
 	l := startNSQLookupd(t)
 	l.do("POST", "/channel/create?topic=wide&channel=early", "")
@@ -458,7 +475,10 @@ func TestClusterTakesRegistrations(t *testing.T) {
 	d.do("POST", "/topic/create?topic=t", "")
 	d.do("POST", "/channel/create?topic=t&channel=c", "")
 	for _, n := range nodes {
-		eventually(t, "its channel", func() bool { _, body := n.lookupDo(t, "GET", "/channels?topic=t"); return body == `{"channels":["c"]}` })
+		eventually(t, "its channel", func() bool {
+			_, body := n.lookupDo(t, "GET", "/channels?topic=t")
+			return body == `{"channels":["c"]}`
+		})
 	}
 	nodes[0].post(t, "/topic/create?topic=t&partitions=3", "")
 	for _, n := range nodes {

@@ -22,12 +22,15 @@ type Options struct {
 	HTTPAddress      string // 127.0.0.1:4151; Off: none
 	HTTPSAddress     string // Off; the same API over TLS, which needs TLS.CertFile
 	LookupAddress    string // nsqlookupd's HTTP API: 127.0.0.1:4161; Off: none
-	LookupTCPAddress string // where stock nsqds register, as at nsqlookupd's TCP port: 127.0.0.1:4160 if LookupAddress is its default, else Off
+	LookupTCPAddress string // where stock nsqds register: 127.0.0.1:4160 if LookupAddress is its default, else Off
 	BroadcastAddress string // what clients should connect to; the host name
 	Hostname         string // os.Hostname
 	Version          string // semver, 1.3.0 or above for NSQ's tools: 1.3.0+engine
 
-	LookupdTCPAddresses     []string      // nsqlookupds, HOST:PORT, at which this node registers what it leads; PUT /config/nsqlookupd_tcp_addresses changes them
+	// LookupdTCPAddresses are stock nsqlookupds, HOST:PORT, at which this node registers what it leads. PUT
+	// /config/nsqlookupd_tcp_addresses changes them.
+	LookupdTCPAddresses []string
+
 	InactiveProducerTimeout time.Duration // an nsqd that registered and is silent for longer is in no lookup: 5 m
 
 	ClusterHandler http.Handler // serves /cluster/ on HTTPAddress; nil: a single node
@@ -54,17 +57,23 @@ type Options struct {
 	MaxChannelConsumers int // for the text of the error only: the engine's Options.MaxConsumers
 
 	MaxConnections       int           // 65536; one more is closed at once
-	MaxConnInFlightBytes int           // commands of one connection that wait for the disk: 16 MiB. Then it is not read from.
+	MaxConnInFlightBytes int           // commands of one connection at the disk; with more it is not read from: 16 MiB
 	MaxConnInFlightCount int           // likewise, answers: 65536
-	MaxInFlightBytes     int64         // bodies that one consumer has and has not finished, however large its RDY: no limit. The message that reaches it still goes.
 	MaxConnOutputBytes   int           // output that waits for one client to read: 256 KiB, and the frame that passes it
 	MaxCommandTime       time.Duration // a command that began must be complete after this: 60 s
-	WriteTimeout         time.Duration // the client must read MaxConnOutputBytes within this, or its heartbeat interval if that is shorter: 30 s
+
+	// MaxInFlightBytes bounds the bodies that one consumer was sent and has not finished, however large its RDY: no
+	// limit. The message that reaches the bound still goes out.
+	MaxInFlightBytes int64
+
+	// WriteTimeout is how long a client may take to read MaxConnOutputBytes, or its heartbeat interval if that is
+	// shorter: 30 s.
+	WriteTimeout time.Duration
 
 	DisableSnappy     bool          // do not offer snappy to clients
 	DisableDeflate    bool          // do not offer deflate
 	MaxDeflateLevel   int           // 6, of 1 to 9: higher levels cost more and gain little
-	MaxInflationRatio int           // a client's compressed input may become this many times as large, beyond the first 4 MiB: 256
+	MaxInflationRatio int           // compressed input may become so many times as large, beyond the first 4 MiB: 256
 	HandshakeTimeout  time.Duration // for all of a TLS handshake on an NSQ connection: 5 s
 	MaxHandshakes     int           // of them at once: 1024; further ones wait within their time
 
@@ -157,7 +166,8 @@ func (o *Options) setDefaults() error {
 	return lookup.CheckNsqlookupds(o.LookupdTCPAddresses)
 }
 
-// setLookupDefaults: whoever chose an address for lookups decides about the port that takes registrations from everybody, too.
+// setLookupDefaults opens the port for registrations by default only while lookups are at their default address, which
+// is local. Anybody who reaches that port can register, so whoever opens lookups to others decides about it.
 func (o *Options) setLookupDefaults() {
 	const own = "127.0.0.1:4161"
 	orDefault(&o.LookupAddress, own)
@@ -173,13 +183,17 @@ func (o *Options) setLookupDefaults() {
 func (o *Options) check() error {
 	switch {
 	case o.LookupTCPAddress != Off && o.LookupAddress == Off:
-		return fmt.Errorf("nsq: nsqds that register on %s would be in no lookup: LookupAddress is off; set it, or turn LookupTCPAddress off", o.LookupTCPAddress)
+		return fmt.Errorf("nsq: nsqds that register on %s would be in no lookup: LookupAddress is off; "+
+			"set it, or turn LookupTCPAddress off", o.LookupTCPAddress)
 	case o.InactiveProducerTimeout < 0:
 		return fmt.Errorf("nsq: InactiveProducerTimeout is %v; leave it 0 for the default", o.InactiveProducerTimeout)
-	case o.MaxMessageBytes < 1 || o.MaxMessageBytes > 1<<30 || o.MaxBodyBytes < o.MaxMessageBytes || o.MaxBodyBytes > 1<<30:
-		return fmt.Errorf("nsq: MaxMessageBytes is %d and MaxBodyBytes %d; they must be 1 to 1 GiB, and a body must hold a message", o.MaxMessageBytes, o.MaxBodyBytes)
+	case o.MaxMessageBytes < 1 || o.MaxMessageBytes > 1<<30 ||
+		o.MaxBodyBytes < o.MaxMessageBytes || o.MaxBodyBytes > 1<<30:
+		return fmt.Errorf("nsq: MaxMessageBytes is %d and MaxBodyBytes %d; they must be 1 to 1 GiB, "+
+			"and a body must hold a message", o.MaxMessageBytes, o.MaxBodyBytes)
 	case o.HeartbeatInterval < minHeartbeat || o.HeartbeatInterval > o.MaxHeartbeatInterval:
-		return fmt.Errorf("nsq: HeartbeatInterval is %v; it must be %v to MaxHeartbeatInterval (%v)", o.HeartbeatInterval, minHeartbeat, o.MaxHeartbeatInterval)
+		return fmt.Errorf("nsq: HeartbeatInterval is %v; it must be %v to MaxHeartbeatInterval (%v)",
+			o.HeartbeatInterval, minHeartbeat, o.MaxHeartbeatInterval)
 	case o.MaxDeflateLevel < 1 || o.MaxDeflateLevel > mostDeflateLevel:
 		return fmt.Errorf("nsq: MaxDeflateLevel is %d; it must be 1 to %d", o.MaxDeflateLevel, mostDeflateLevel)
 	case o.MaxInflationRatio < 1 || o.MaxHandshakes < 1 || o.HandshakeTimeout < 0:
@@ -189,7 +203,8 @@ func (o *Options) check() error {
 	case o.MaxRdyCount < 1:
 		return fmt.Errorf("nsq: MaxRdyCount is %d; clients would never get a message", o.MaxRdyCount)
 	case o.MaxInFlightBytes < 0:
-		return fmt.Errorf("nsq: MaxInFlightBytes is %d; no message would ever be delivered. Leave it 0 for no limit", o.MaxInFlightBytes)
+		return fmt.Errorf("nsq: MaxInFlightBytes is %d; no message would ever be delivered. Leave it 0 for no limit",
+			o.MaxInFlightBytes)
 	case o.MaxConnInFlightBytes < 1 || o.MaxConnInFlightCount < 1 || o.MaxConnections < 1 || o.MaxConnOutputBytes < 1:
 		return fmt.Errorf("nsq: a connection limit is negative; leave it 0 for the default")
 	}

@@ -11,8 +11,9 @@ import (
 	gonsq "github.com/nsqio/go-nsq"
 )
 
-// B57. Two stock consumers, one of them at a node that leads nothing, with room for many messages and four handlers each: an ordered channel gives them one message at
-// a time, in order, whatever they requeue; and only SUB_ORDERED may be demanded of them, by an order that says so (B58).
+// B57. Two stock consumers, one of them at a node that leads nothing, with room for many messages and four handlers
+// each: an ordered channel gives them one message at a time, in order, whatever they requeue; and only SUB_ORDERED may
+// be demanded of them, by an order that says so (B58).
 func TestGoNSQOrdered(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		q := makeChannel(t, nodes, "t", "billing", 1)

@@ -43,27 +43,36 @@ func appendFrame(dst []byte, kind uint32, data string) []byte {
 	return append(dst, data...)
 }
 
-// output is everything that goes to one client. Whole frames are appended under mu by whoever has them; one
-// owner at a time, the one that set busy, takes all that is there and writes it without mu.
+// output is everything that goes to one client.
+//
+// Any goroutine appends whole frames under mu. One goroutine at a time owns the output: it set busy, takes all frames
+// that are there, and writes them without mu. The owner is whoever flushes (the reader, the channel that delivered, the
+// sweep), or the flusher while the output is lent, or the writer goroutine (writeBlocking), which takes over when the
+// socket does not take everything at once and lives until nothing is left. A flush while there is an owner does
+// nothing: the owner takes the new frames along.
+//
+// mu guards everything from next to slowAt, and bound. Nothing is called under it that waits, and no other lock is
+// taken inside it but wire.mu. A client that does not read is not read from either, its consumer is stopped, and after
+// timeout the output fails: what was not sent is dropped, and the connection ends.
 type output struct {
 	nc  net.Conn
 	raw syscall.RawConn
 	fd  int // of nc
 
-	bound   int          // when more bytes wait, the client's consumer is stopped and its commands are not read; under mu
+	bound   int          // with more unsent bytes the client's consumer is stopped and its commands are not read
 	timeout atomic.Int64 // time.Duration for the client to read what one write took
 
 	// onDrained runs on the writer goroutine after a full output fell below half its bound.
 	onDrained func()
-	// onProgress runs, on any goroutine and without mu, when less waits or the output failed.
+	// onProgress runs, on any goroutine and without mu, when something was sent or the output failed.
 	onProgress func()
 
 	mu      sync.Mutex
 	next    chunk  // frames that no owner took yet
 	ext     []byte // the last message's headers in youzan's form: memory for the next one's
-	waiting int    // bytes in next and at the owner
+	unsent  int    // bytes in next and at the owner
 	busy    bool   // an owner writes
-	lent    bool   // the owner is the flusher, which writes to the descriptor itself: the socket must stay open
+	lent    bool   // the owner is the flusher, which writes to the descriptor: the socket must stay open
 	closing bool   // the socket is to be closed when it is not lent any more
 	full    bool   // Deliver said stop: onDrained is owed
 	sealed  bool   // nothing is appended any more: the last frame is in, or the output failed
@@ -75,9 +84,9 @@ type output struct {
 	slow      *chunk // the writer goroutine waits with it, slowAt bytes of it are written
 	slowAt    int
 
-	enc *encoder // nil: frames go out as they are; set by the owner, in release
+	enc *encoder // nil: frames go out as they are; set once, by release
 
-	// The owner's, for tryWrite.
+	// The owner's, arguments and results of attempt.
 	writing []byte
 	written int
 	err     error
@@ -100,9 +109,9 @@ func (o *output) init(nc net.Conn, raw syscall.RawConn) {
 type chunk struct {
 	k    *block
 	p    []byte // the frames, or what they are encoded as, at the start of the block
-	owed int    // bytes of frames that count as waiting until the owner is done; set by take
+	owed int    // its part of output.unsent; set by take, and kept when the frames are encoded
 
-	held    []heldFrame // in order
+	held    []heldFrame // those of its frames that are held, in order
 	encoded bool        // p is not frames any more
 }
 
@@ -126,13 +135,13 @@ func (c *chunk) free() {
 	*c = chunk{}
 }
 
-// space makes room for n bytes at the end of next, or says that nothing may be appended. mu is held.
+// space makes room for n bytes at the end of next; false: nothing may be appended any more. mu is held.
 func (o *output) space(n int) bool {
 	if o.sealed {
 		return false
 	}
 	o.next.grow(n)
-	o.waiting += n
+	o.unsent += n
 	return true
 }
 
@@ -156,7 +165,8 @@ func (o *output) appendOKs(n int) {
 	o.mu.Unlock()
 }
 
-// appendMessage adds a message frame and says whether there is room for another.
+// appendMessage adds a message frame, which copies the body, and says whether there is room for another. The channel
+// calls it under its lock.
 func (o *output) appendMessage(d *engine.Delivery) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -171,22 +181,22 @@ func (o *output) appendMessage(d *engine.Delivery) bool {
 	p = d.ID.Append(p)
 	o.next.p = append(p, d.Body...)
 	o.holdLast(from, d)
-	o.full = o.full || o.waiting >= o.bound
+	o.full = o.full || o.unsent >= o.bound
 	return !o.full
 }
 
-// seal lets nothing more in: what is there is the last the client gets.
+// seal refuses all later frames: what is there is the last that the client gets.
 func (o *output) seal() {
 	o.mu.Lock()
 	o.sealed = true
 	o.mu.Unlock()
 }
 
-// backlog says that more than the bound waits for the client to read.
+// backlog says that more than the bound is unsent.
 func (o *output) backlog() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.waiting > o.bound && o.failed == nil
+	return o.unsent > o.bound && o.failed == nil
 }
 
 // stopsDelivery says that the consumer was stopped because the client does not read.
@@ -196,17 +206,17 @@ func (o *output) stopsDelivery() bool {
 	return o.full
 }
 
-// settled says that nothing waits, or that nothing can be written any more.
-func (o *output) settled() bool {
+// allSent says that everything was written to the socket, or that nothing can be written any more.
+func (o *output) allSent() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.waiting == 0 || o.failed != nil
+	return o.unsent == 0 || o.failed != nil
 }
 
-// take gives the owner all that waits; false: nothing does. mu is held.
+// take gives the owner all frames in next; false: there is nothing to write. mu is held.
 func (o *output) take() (chunk, bool) {
 	c := o.next
-	if o.failed != nil || c.k == nil && !o.rest() {
+	if o.failed != nil || c.k == nil && !o.encodedLeft() {
 		return chunk{}, false
 	}
 	o.next = chunk{}
@@ -217,10 +227,10 @@ func (o *output) take() (chunk, bool) {
 	return c, true
 }
 
-// rest says that there are encoded bytes beside the frames: TLS answers by itself.
-func (o *output) rest() bool { return o.enc != nil && o.enc.wire.pending() }
+// encodedLeft says that the wire has bytes to write that are no frames: TLS answers some messages by itself.
+func (o *output) encodedLeft() bool { return o.enc != nil && o.enc.wire.pending() }
 
-// encode turns a chunk that was taken into what goes to the socket. Owner only, without mu.
+// encode turns a chunk that was taken into what goes to the socket. Only the owner calls it, without mu.
 func (o *output) encode(c *chunk) error {
 	if o.enc == nil {
 		return nil
@@ -231,18 +241,19 @@ func (o *output) encode(c *chunk) error {
 	return err
 }
 
-// hold makes the caller the owner if nothing waits and nobody writes: until release frames only collect.
-func (o *output) hold() bool {
+// acquire makes the caller the owner if everything was written: until release frames only collect. false: somebody is
+// writing, or has to.
+func (o *output) acquire() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.busy || o.waiting > 0 || o.failed != nil {
+	if o.busy || o.unsent > 0 || o.failed != nil {
 		return false
 	}
 	o.busy = true
 	return true
 }
 
-// release ends hold; every frame that was not written yet goes through enc.
+// release ends what acquire began. All frames that are not written yet go through enc.
 func (o *output) release(enc *encoder) {
 	o.mu.Lock()
 	o.enc = enc
@@ -253,7 +264,7 @@ func (o *output) release(enc *encoder) {
 
 // wrote accounts for a chunk that is done with. mu is held.
 func (o *output) wrote(c chunk) {
-	o.waiting -= c.owed
+	o.unsent -= c.owed
 	if c.held != nil {
 		o.heldCount -= len(c.held)
 		clear(c.held)
@@ -262,22 +273,23 @@ func (o *output) wrote(c chunk) {
 	c.free()
 }
 
-// flush writes what waits, without blocking: what the socket does not take, and the calling of a stopped
-// consumer, is left to a writer goroutine. When another goroutine is writing already, it takes this along.
+// flush writes what is unsent, without waiting. What the socket does not take is left to a writer goroutine, and so is
+// letting a stopped consumer go on. If there is an owner already, it does all of that.
 func (o *output) flush() { o.flushUpTo(math.MaxInt) }
 
-// flushAside is flush for goroutines that serve other connections, too: much encoding is not theirs to do.
+// flushAside is flush for goroutines that serve other connections, too: if there is much to encode, it leaves that to a
+// writer goroutine.
 func (o *output) flushAside() { o.flushUpTo(asideBytes) }
 
 // flushUpTo leaves frames that have to be encoded and are more than most bytes to a writer goroutine.
 func (o *output) flushUpTo(most int) {
 	o.mu.Lock()
-	if o.busy || o.next.k == nil && !o.rest() || o.failed != nil {
+	if o.busy || o.next.k == nil && !o.encodedLeft() || o.failed != nil {
 		o.mu.Unlock()
 		return
 	}
 	o.busy = true
-	if o.enc != nil && o.waiting > most {
+	if o.enc != nil && o.unsent > most {
 		o.mu.Unlock()
 		go o.writeBlocking(chunk{}, 0)
 		return
@@ -305,7 +317,7 @@ func (o *output) flushUpTo(most int) {
 			o.fail(err)
 		}
 	}
-	if o.failed == nil && (o.full || o.next.k != nil || o.rest()) {
+	if o.failed == nil && (o.full || o.next.k != nil || o.encodedLeft()) {
 		o.mu.Unlock()
 		go o.writeBlocking(chunk{}, 0)
 		return
@@ -315,8 +327,9 @@ func (o *output) flushUpTo(most int) {
 	o.onProgress()
 }
 
-// lend is the beginning of a flush by the flusher: it makes the caller the owner and gives it all that waits, whole frames for the
-// descriptor. The socket stays open until settle. false: the caller flushes as usual.
+// lend makes the flusher the owner and gives it all that is unsent, to write it to the descriptor together with the
+// bytes of other outputs. The socket stays open until giveBack: if it were closed, another connection could get the
+// same descriptor. false: the flusher flushes this output as any caller does.
 func (o *output) lend() (chunk, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -328,8 +341,8 @@ func (o *output) lend() (chunk, bool) {
 	return c, ok
 }
 
-// settle ends lend: n bytes of the chunk were written, err is why not more were.
-func (o *output) settle(c chunk, n int, err error) {
+// giveBack ends what lend began: n bytes of the chunk were written, and err is why not more were.
+func (o *output) giveBack(c chunk, n int, err error) {
 	o.mu.Lock()
 	o.lent = false
 	closing := o.closing
@@ -348,11 +361,11 @@ func (o *output) settle(c chunk, n int, err error) {
 		_ = o.nc.Close() // see conn.kill
 		return
 	}
-	o.flushAside() // what came meanwhile
+	o.flushAside() // what was appended meanwhile
 	o.onProgress()
 }
 
-// tryWrite makes one system call that does not block. Owner only, without mu.
+// tryWrite makes one system call that does not block. Only the owner calls it, without mu.
 func (o *output) tryWrite(p []byte) (int, error) {
 	o.writing, o.written, o.err = p, 0, nil
 	err := o.raw.Write(o.attempt)
@@ -366,8 +379,8 @@ func (o *output) tryWrite(p []byte) (int, error) {
 // encodeNext in place of a number of bytes says that the chunk was not encoded yet.
 const encodeNext = -1
 
-// writeBlocking is the writer goroutine: it writes the rest of c from n on and everything that comes meanwhile, calls a
-// stopped consumer, and ends when nothing is left.
+// writeBlocking is the writer goroutine. It owns the output. It writes the rest of c, from n on, and everything that is
+// appended meanwhile, lets a stopped consumer go on when half of the bound is free, and ends when nothing is left.
 func (o *output) writeBlocking(c chunk, n int) {
 	for {
 		var err error
@@ -388,11 +401,11 @@ func (o *output) writeBlocking(c chunk, n int) {
 		if err != nil {
 			o.fail(err)
 		}
-		drained := o.full && o.failed == nil && o.waiting <= o.bound/2
+		drained := o.full && o.failed == nil && o.unsent <= o.bound/2
 		if drained {
 			o.full = false
 			o.mu.Unlock()
-			o.onDrained() // delivers: more may wait now
+			o.onDrained() // may deliver, which appends
 			o.mu.Lock()
 		}
 		var ok bool
@@ -412,8 +425,8 @@ func (o *output) writeBlocking(c chunk, n int) {
 	}
 }
 
-// close ends the output from outside: nothing more goes to the client, and the socket is closed, at once or when nobody writes to its
-// descriptor any more: another connection could get the same number.
+// close ends the output: nothing more goes to the client. It closes the socket, or while the output is lent leaves that
+// to giveBack. Any goroutine may call it.
 func (o *output) close() {
 	o.mu.Lock()
 	o.fail(net.ErrClosed)
@@ -425,13 +438,13 @@ func (o *output) close() {
 	}
 }
 
-// fail drops everything: the client will not get more. mu is held.
+// fail ends the output: what is in next is dropped, and nothing is appended any more. mu is held.
 func (o *output) fail(err error) {
 	if o.failed == nil {
 		o.failed = err
 	}
 	o.sealed = true
-	o.waiting -= len(o.next.p)
+	o.unsent -= len(o.next.p)
 	o.heldCount -= len(o.next.held)
 	o.next.free()
 }

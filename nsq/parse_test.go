@@ -95,8 +95,14 @@ func TestParse(t *testing.T) {
 		{"DPUB t x\n", "fault E_INVALID DPUB could not parse timeout x", phaseInit},
 		{"DPUB t -1\n", "fault E_INVALID DPUB could not parse timeout -1", phaseInit},
 		{"DPUB t 3600001\n", "fault E_INVALID DPUB timeout 3600001 out of range 0-3600000", phaseInit},
-		{"DPUB t 99999999999999999999999999\n", "fault E_INVALID DPUB timeout 18446744073709551615 out of range 0-3600000", phaseInit},
-		{"DPUB t 18446744073709551616\n", "fault E_INVALID DPUB timeout 18446744073709551615 out of range 0-3600000", phaseInit},
+		{
+			"DPUB t 99999999999999999999999999\n", "fault E_INVALID DPUB timeout 18446744073709551615 out of range 0-3600000",
+			phaseInit,
+		},
+		{
+			"DPUB t 18446744073709551616\n", "fault E_INVALID DPUB timeout 18446744073709551615 out of range 0-3600000",
+			phaseInit,
+		},
 		{"DPUB t 1\n" + u32(1<<20+1), "fault E_BAD_MESSAGE DPUB message too big 1048577 > 1048576", phaseInit},
 
 		{"SUB t ch\n", `SUB "t" "ch"`, phaseInit},
@@ -266,7 +272,8 @@ func TestParseNeed(t *testing.T) {
 
 func TestParseAllocatesNothing(t *testing.T) {
 	p := newParser(phaseSubscribed)
-	input := []byte("PUB topic\n" + sized("body") + "FIN " + someID + "\nREQ " + someID + " 10\nRDY 5\nNOP\nMPUB topic\n" + sized(batchBody("a", "b")))
+	input := []byte("PUB topic\n" + sized("body") + "FIN " + someID + "\nREQ " + someID + " 10\nRDY 5\nNOP\n" +
+		"MPUB topic\n" + sized(batchBody("a", "b")))
 	var cmd command
 	if n := testing.AllocsPerRun(100, func() {
 		for b := input; len(b) > 0; {
@@ -285,7 +292,8 @@ func TestParseAllocatesNothing(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"PUB t\n" + sized("x"), "MPUB t\n" + sized(batchBody("a", "b")), "DPUB t 5\n" + sized("x"), "SUB t c\n",
-		"FIN " + someID + "\nREQ " + someID + " 5\nTOUCH " + someID + "\n", "FIN \x00\n34567890123456\n", "RDY 1\nCLS\nNOP\n\n",
+		"FIN " + someID + "\nREQ " + someID + " 5\nTOUCH " + someID + "\n", "FIN \x00\n34567890123456\n",
+		"RDY 1\nCLS\nNOP\n\n",
 		"IDENTIFY\n" + sized("{}"), "FIN a\r\n", "FIN a\r", "MPUB t\n" + u32(12) + u32(1) + u32(-1),
 	} {
 		for ph := range phaseClosing + 1 {

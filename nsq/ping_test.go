@@ -10,10 +10,13 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A node whose disk hangs works for its clients until the disk counts as failed: /ping says OK, as clients expect, and names what is wrong beside it.
+// A node whose disk hangs works for its clients until the disk counts as failed: /ping says OK, as clients expect, and
+// names what is wrong beside it.
 func TestPingNamesWarnings(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{Seed: 1})
-	n := startNode(t, engine.Options{Disk: disk, DiskPatience: 50 * time.Millisecond, DiskFailedAfter: time.Hour}, Options{})
+	n := startNode(
+		t, engine.Options{Disk: disk, DiskPatience: 50 * time.Millisecond, DiskFailedAfter: time.Hour}, Options{},
+	)
 	ping := func() (int, string) {
 		t.Helper()
 		resp, err := http.Get(n.base + "/ping")

@@ -8,8 +8,9 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// At a topic's quota a publish is answered with an error that says so, as nsqd answers what it cannot store: over NSQ the connection ends with it
-// (E_PUB_FAILED is fatal there, too), over HTTP it is 507. Consumers go on, and what they finish makes room.
+// At a topic's quota a publish is answered with an error that says so, as nsqd answers what it cannot store: over NSQ
+// the connection ends with it (E_PUB_FAILED is fatal there, too), over HTTP it is 507. Consumers go on, and what they
+// finish makes room.
 //
 // B4, B20's neighbour
 func TestQuotaErrors(t *testing.T) {

@@ -58,8 +58,8 @@ func fixed(t *testing.T, n *node, topic string, maxInFlight int, handle func(*go
 	return consumer
 }
 
-// The stock client, given the address of a node that does not lead the topic, gets every message once, with requeues; the leader's /stats
-// shows it, the other node's does not.
+// The stock client, given the address of a node that does not lead the topic, gets every message once, with requeues;
+// the leader's /stats shows it, the other node's does not.
 //
 // B44, B48: a consumer with a fixed address.
 func TestGoNSQFixedAddress(t *testing.T) {
@@ -107,10 +107,13 @@ func TestGoNSQFixedAddress(t *testing.T) {
 		return len(s.Channels) == 1 && s.Channels[0].InFlightCount == 0 && s.Channels[0].Depth == 0
 	})
 	clients := leader.stats("orders", "billing", true).Topics[0].Channels[0].Clients
-	if len(clients) != 1 || clients[0].ClientID != "the-client" || clients[0].UserAgent != "remote-test" || clients[0].ConnectTime == 0 || clients[0].FinishCount != count {
+	if len(clients) != 1 || clients[0].ClientID != "the-client" || clients[0].UserAgent != "remote-test" ||
+		clients[0].ConnectTime == 0 ||
+		clients[0].FinishCount != count {
 		t.Errorf("the leader shows %+v", clients)
 	}
-	if clients := other.stats("orders", "billing", true).Topics[0].Channels; len(clients) > 0 && len(clients[0].Clients) > 0 {
+	if clients := other.stats("orders", "billing", true).Topics[0].Channels; len(clients) > 0 &&
+		len(clients[0].Clients) > 0 {
 		t.Errorf("the client's node shows it, too: %+v", clients)
 	}
 }

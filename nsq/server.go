@@ -18,7 +18,15 @@ import (
 	"penstock/nsq/lookup"
 )
 
-// Server serves one Engine. It does not close it.
+// Server serves one Engine to NSQ's clients. It does not close the engine, which must stay open until Shutdown
+// returned.
+//
+// Its goroutines are one per connection (conn.serve), the flusher and the sweep, and those of Serve: accepting, the
+// HTTP servers and the lookup service. Methods are safe for concurrent use. mu guards conns and stopping; it is held
+// for a look at them, and nothing but the atomic fields and flight.mu of a connection is touched under it.
+//
+// What is not on disk when the process ends was not answered OK; clients see their connections end, connect again, and
+// get again what they had not finished.
 type Server struct {
 	engine  *engine.Engine
 	opts    Options
@@ -47,7 +55,7 @@ type Server struct {
 	stopOnce sync.Once
 
 	wg      sync.WaitGroup // connections
-	helpers sync.WaitGroup // sweep, flusher
+	helpers sync.WaitGroup // the sweep and the flusher
 }
 
 // Listen opens the listeners, so the addresses are known and a second server fails here. Clients are served
@@ -128,8 +136,10 @@ func (s *Server) listenLookups() error {
 		Directory: s.opts.Directory, Permit: s.permit,
 		Nsqlookupds: s.opts.LookupdTCPAddresses, PingInterval: s.opts.lookupdPing,
 		InactiveProducerTimeout: s.opts.InactiveProducerTimeout,
-		MaxConnections:          s.opts.MaxConnections, MaxCommandTime: s.opts.MaxCommandTime, WriteTimeout: s.opts.WriteTimeout,
-		Logger: s.opts.Logger,
+		MaxConnections:          s.opts.MaxConnections,
+		MaxCommandTime:          s.opts.MaxCommandTime,
+		WriteTimeout:            s.opts.WriteTimeout,
+		Logger:                  s.opts.Logger,
 	})
 	return err
 }
@@ -218,7 +228,8 @@ func (s *Server) welcome(nc *net.TCPConn) {
 		s.mu.Unlock()
 		c.kill()
 		if full {
-			s.opts.Logger.Warn("refusing an NSQ connection: MaxConnections reached", "client", c.remote, "limit", s.opts.MaxConnections)
+			s.opts.Logger.Warn("refusing an NSQ connection: MaxConnections reached",
+				"client", c.remote, "limit", s.opts.MaxConnections)
 		}
 		return
 	}
@@ -284,8 +295,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// newSender returns nil where the disk does without io_uring, because it was told to or because the kernel refuses it: answers then do
-// without it as well.
+// newSender returns the flusher's sender. It is nil where the disk is used without io_uring, because the configuration
+// or the kernel wants it so: then sockets are, too.
 func newSender(e *engine.Engine) (*netio.Sender, error) {
 	if e.Info().IOEngine == "pwrite" {
 		return nil, nil

@@ -6,7 +6,8 @@ import (
 	"penstock/engine"
 )
 
-// sink is a connection as its channel sees it.
+// sink is a connection as its channel sees it. The engine calls Deliver under the channel's lock, so it only copies;
+// Flush comes after the lock is released.
 type sink conn
 
 // Deliver encodes a message frame into the output.
@@ -18,14 +19,15 @@ func (s *sink) Deliver(d *engine.Delivery) bool {
 	return s.out.appendMessage(d) && room
 }
 
-// Flush sends what a run of Deliver left: output_buffer_timeout is never waited for.
+// Flush sends what a run of Deliver collected, at once: there is no wait for output_buffer_timeout.
 func (s *sink) Flush() { s.out.flushAside() }
 
 // Closed ends the connection: nsqd's way to tell a client that its channel is gone.
 func (s *sink) Closed(error) { (*conn)(s).stop() }
 
-// Failed implements engine.FailureSink: the error frame that the reader would have sent, had it known. It takes its place among the answers
-// when the leader's word is here, behind those of commands that came meanwhile.
+// Failed implements engine.FailureSink: a FIN, REQ or TOUCH that was forwarded to another node failed there. The client
+// gets the error frame that the reader would have sent had it known, behind the answers to commands that came
+// meanwhile.
 func (s *sink) Failed(what engine.FailedCall, id engine.ID, err error) {
 	c := (*conn)(s)
 	v := verbTouch

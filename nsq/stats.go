@@ -268,7 +268,9 @@ func readMemory() *memoryStats {
 		return pauses[min(int(q*float64(len(pauses))), len(pauses)-1)] / 1000
 	}
 	return &memoryStats{
-		HeapObjects: ms.HeapObjects, HeapIdleBytes: ms.HeapIdle, HeapInUseBytes: ms.HeapInuse, HeapReleasedBytes: ms.HeapReleased,
-		GCPauseUsec100: at(1), GCPauseUsec99: at(0.99), GCPauseUsec95: at(0.95), NextGCBytes: ms.NextGC, GCTotalRuns: ms.NumGC,
+		HeapObjects: ms.HeapObjects, HeapIdleBytes: ms.HeapIdle,
+		HeapInUseBytes: ms.HeapInuse, HeapReleasedBytes: ms.HeapReleased,
+		GCPauseUsec100: at(1), GCPauseUsec99: at(0.99), GCPauseUsec95: at(0.95),
+		NextGCBytes: ms.NextGC, GCTotalRuns: ms.NumGC,
 	}
 }

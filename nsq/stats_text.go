@@ -58,8 +58,10 @@ func (t *topicStats) text(w *strings.Builder, now time.Time) {
 		pausedMark(t.Paused), t.Name, t.Depth, t.BackendDepth, t.MessageCount, t.Latency.text())
 	for i := range t.Channels {
 		c := &t.Channels[i]
-		fmt.Fprintf(w, "   %s[%-25s] depth: %-5d be-depth: %-5d inflt: %-4d def: %-4d re-q: %-5d timeout: %-5d msgs: %-8d e2e%%: %s\n",
-			pausedMark(c.Paused), c.Name, c.Depth, c.BackendDepth, c.InFlightCount, c.DeferredCount, c.RequeueCount, c.TimeoutCount, c.MessageCount, c.Latency.text())
+		fmt.Fprintf(w, "   %s[%-25s] depth: %-5d be-depth: %-5d "+
+			"inflt: %-4d def: %-4d re-q: %-5d timeout: %-5d msgs: %-8d e2e%%: %s\n",
+			pausedMark(c.Paused), c.Name, c.Depth, c.BackendDepth,
+			c.InFlightCount, c.DeferredCount, c.RequeueCount, c.TimeoutCount, c.MessageCount, c.Latency.text())
 		for j := range c.Clients {
 			fmt.Fprintf(w, "        %s\n", c.Clients[j].text(now))
 		}
@@ -84,7 +86,8 @@ func (c *clientStats) text(now time.Time) string {
 			total += p.Count
 			topics = append(topics, fmt.Sprintf("%s=%d", p.Topic, p.Count))
 		}
-		return fmt.Sprintf("[%s %-21s] msgs: %-8d topics: %s connected: %s", c.Version, id, total, strings.Join(topics, ","), connected)
+		return fmt.Sprintf("[%s %-21s] msgs: %-8d topics: %s connected: %s",
+			c.Version, id, total, strings.Join(topics, ","), connected)
 	}
 	return fmt.Sprintf("[%s %-21s] state: %d inflt: %-4d rdy: %-4d fin: %-8d re-q: %-8d msgs: %-8d connected: %s",
 		c.Version, id, c.State, c.InFlightCount, c.ReadyCount, c.FinishCount, c.RequeueCount, c.MessageCount, connected)

@@ -22,7 +22,7 @@ const (
 	verdictSlow          // close: a command that began does not end
 )
 
-// pulse is what the sweep looks at; times in ns since the server's start, 0: not now.
+// pulse is what the sweep looks at, read without a lock; times in ns since the server's start, 0: not now.
 type pulse struct {
 	now, lastByte, commandSince, nextBeat int64
 	beatEvery, maxCommand                 int64
@@ -56,7 +56,9 @@ func (c *conn) pulse(now int64) pulse {
 	}
 }
 
-// sweep runs until quit is closed.
+// sweep is the server's one goroutine for what takes time instead of bytes: heartbeats, clients that are silent or
+// slow, messages in flight that timed out. It ends when quit is closed. Server.mu is held only while it looks for
+// connections that are due.
 func (s *Server) sweep() {
 	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
@@ -91,7 +93,8 @@ func (c *conn) attend(now int64) {
 	}
 	switch c.pulse(now).judge() {
 	case verdictSlow:
-		c.srv.opts.Logger.Info("closing an NSQ connection: a command was begun and not completed in time", "client", c.remote)
+		c.srv.opts.Logger.Info(
+			"closing an NSQ connection: a command was begun and not completed in time", "client", c.remote)
 		c.kill()
 	case verdictQuiet:
 		c.srv.opts.Logger.Info("closing an NSQ connection: its client answers no heartbeats", "client", c.remote)

@@ -15,8 +15,8 @@ type TLSOptions struct {
 	CertFile, KeyFile string // PEM; both or none
 	RootCAFile        string // PEM; whom client certificates must come from; none: the machine's authorities
 
-	// ClientAuth is "" (no certificates are asked for), "require" (any certificate) or "require-verify" (one that RootCAFile
-	// vouches for). Asking for certificates makes TLS required, as in nsqd.
+	// ClientAuth is "" (no certificates are asked for), "require" (any certificate) or "require-verify" (one that
+	// RootCAFile vouches for). Asking for certificates makes TLS required, as in nsqd.
 	ClientAuth string
 
 	// Required is "" or "false" (clients choose), "tcp-https" (NSQ connections must use TLS, HTTP need not) or
@@ -42,9 +42,11 @@ func (o *TLSOptions) setDefaults() error {
 	orDefault(&o.MinVersion, "1.2")
 	switch {
 	case o.ClientAuth != "" && o.ClientAuth != clientAuthAny && o.ClientAuth != clientAuthVerify:
-		return fmt.Errorf("nsq: TLS.ClientAuth is %q; it must be empty, %s or %s", o.ClientAuth, clientAuthAny, clientAuthVerify)
+		return fmt.Errorf("nsq: TLS.ClientAuth is %q; it must be empty, %s or %s",
+			o.ClientAuth, clientAuthAny, clientAuthVerify)
 	case o.Required != requiredNot && o.Required != requiredTCP && o.Required != requiredAlways:
-		return fmt.Errorf("nsq: TLS.Required is %q; it must be %s, %s or %s", o.Required, requiredNot, requiredTCP, requiredAlways)
+		return fmt.Errorf("nsq: TLS.Required is %q; it must be %s, %s or %s",
+			o.Required, requiredNot, requiredTCP, requiredAlways)
 	case o.MinVersion != "1.2" && o.MinVersion != "1.3":
 		return fmt.Errorf("nsq: TLS.MinVersion is %q; it must be 1.2 or 1.3: older ones are broken", o.MinVersion)
 	case (o.CertFile == "") != (o.KeyFile == ""):
@@ -62,14 +64,15 @@ func (o *TLSOptions) setDefaults() error {
 // offered says that clients may use TLS.
 func (o *TLSOptions) offered() bool { return o.CertFile != "" }
 
-// certificates is the TLS configuration that new connections get. Reading the files again changes nothing for those that
-// are there.
+// certificates is the TLS configuration that new connections get. Connections' readers and the HTTPS server use it, and
+// reload replaces what it hands out, on any goroutine and without a lock. Connections that are there keep what they
+// have.
 type certificates struct {
 	files TLSOptions
-	now   atomic.Pointer[tls.Config]
-	outer *tls.Config // asks now for every connection
+	now   atomic.Pointer[tls.Config] // what was read last
+	outer *tls.Config                // asks now for every connection
 
-	handshakes chan struct{} // a place for each that runs
+	handshakes chan struct{} // a token for each handshake that runs; its capacity is Options.MaxHandshakes
 }
 
 // newCertificates reads the files; nil: TLS is not offered.
@@ -85,7 +88,7 @@ func newCertificates(o *Options) (*certificates, error) {
 	return c, c.reload()
 }
 
-// reload reads the files. After an error the ones that were read before hold on.
+// reload reads the files. After an error what was read before stays in force.
 func (c *certificates) reload() error {
 	pair, err := loadPair(c.files.CertFile, c.files.KeyFile)
 	if err != nil {
@@ -170,8 +173,9 @@ func (c *certificates) enter(ctx context.Context) error {
 
 func (c *certificates) leave() { <-c.handshakes }
 
-// Reload reads certificates, keys, authorities and the token file again. Connections stay; new handshakes and the next check of a
-// permission see what was read. Where a file is not usable, what it said before holds on, and the error says so.
+// Reload reads certificates, keys, authorities and the token file again. Connections stay; new handshakes and the next
+// check of a permission see what was read. Where a file is not usable, what it said before stays in force, and the
+// error says so.
 func (s *Server) Reload() error {
 	var errs []error
 	if s.certs != nil {

@@ -59,8 +59,10 @@ func (ca *certificateAuthority) sign(t testing.TB, name string, authority bool) 
 	}
 	serials.Add(serials, big.NewInt(1))
 	tmpl := &x509.Certificate{
-		SerialNumber: new(big.Int).Set(serials), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, BasicConstraintsValid: true, IsCA: authority,
+		SerialNumber: new(big.Int).Set(serials), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		BasicConstraintsValid: true, IsCA: authority,
 		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
@@ -229,7 +231,13 @@ func TestWrappedConnections(t *testing.T) {
 		compression string
 		level       int
 	}{
-		{true, "", 0}, {false, "snappy", 0}, {true, "snappy", 0}, {false, "deflate", 1}, {false, "deflate", 6}, {false, "deflate", 99}, {true, "deflate", 3},
+		{true, "", 0},
+		{false, "snappy", 0},
+		{true, "snappy", 0},
+		{false, "deflate", 1},
+		{false, "deflate", 6},
+		{false, "deflate", 99},
+		{true, "deflate", 3},
 	} {
 		t.Run(fmt.Sprintf("tls=%t %s %d", x.tls, x.compression, x.level), func(t *testing.T) {
 			var cfg *tls.Config
@@ -243,7 +251,8 @@ func TestWrappedConnections(t *testing.T) {
 				t.Fatal(err)
 			}
 			large, small := string(bodies), strings.Repeat("compressible ", 9000)
-			c.send(pub(topic, large) + pub(topic, small) + strings.Repeat(pub(topic, "tiny"), 500) + "MPUB " + topic + "\n" + sized(batchBody("a", large, "b")))
+			c.send(pub(topic, large) + pub(topic, small) + strings.Repeat(pub(topic, "tiny"), 500) +
+				"MPUB " + topic + "\n" + sized(batchBody("a", large, "b")))
 			for range 503 {
 				c.ok()
 			}
@@ -260,12 +269,14 @@ func TestWrappedConnections(t *testing.T) {
 			}
 			eventually(t, "all to be confirmed", func() bool { return n.topicNow(t, topic).Channels[0].Depth == 0 })
 			st := n.onlyConn(t).stats("")
-			if st.TLS != x.tls || st.Snappy != (x.compression == "snappy") || st.Deflate != (x.compression == "deflate") || x.tls && (st.TLSVersion != "TLS1.3" || st.CipherSuite == "") {
+			if st.TLS != x.tls || st.Snappy != (x.compression == "snappy") || st.Deflate != (x.compression == "deflate") ||
+				x.tls && (st.TLSVersion != "TLS1.3" || st.CipherSuite == "") {
 				t.Errorf("in the statistics: %+v", st)
 			}
 			c.send("BLAH\n")
 			c.expect(frameError, "E_INVALID invalid command BLAH")
-			if _, _, err := c.frame(patience); !errors.Is(err, io.EOF) && !(x.compression == "deflate" && errors.Is(err, io.ErrUnexpectedEOF)) {
+			if _, _, err := c.frame(patience); !errors.Is(err, io.EOF) &&
+				!(x.compression == "deflate" && errors.Is(err, io.ErrUnexpectedEOF)) {
 				t.Errorf("the end is not a clean one: %v", err) // deflate has no end of its own, as at nsqd
 			}
 			if x.tls && !bytes.HasPrefix(c.under.last, []byte{23, 3, 3, 0, goodbyeBytes - 5}) {
@@ -282,7 +293,9 @@ func TestUpgradeBehindPublishes(t *testing.T) {
 	ca := newCertificateAuthority(t)
 	n := startNode(t, engine.Options{}, ca.options(t))
 	c := n.dial(t)
-	c.send(strings.Repeat(pub("t", "x"), 100) + "IDENTIFY\n" + sized(`{"feature_negotiation":true,"tls_v1":true,"snappy":true}`))
+	c.send(
+		strings.Repeat(pub("t", "x"), 100) + "IDENTIFY\n" + sized(`{"feature_negotiation":true,"tls_v1":true,"snappy":true}`),
+	)
 	for range 100 {
 		c.ok()
 	}
@@ -341,7 +354,10 @@ func TestTLSRequired(t *testing.T) {
 		o := ca.options(t)
 		o.TLS.Required, o.HTTPSAddress = required, "127.0.0.1:0"
 		n := startNode(t, engine.Options{}, o)
-		for _, cmd := range []string{"PUB t\n" + sized("x"), "SUB t c\n", "FIN 0123456789abcdef\n", "REQ 0123456789abcdef 0\n", "AUTH\n" + sized("s"), "NOP\n", "BLAH\n"} {
+		for _, cmd := range []string{
+			"PUB t\n" + sized("x"), "SUB t c\n", "FIN 0123456789abcdef\n", "REQ 0123456789abcdef 0\n", "AUTH\n" + sized("s"),
+			"NOP\n", "BLAH\n",
+		} {
 			c := n.dial(t)
 			c.identify(`{"feature_negotiation":true}`)
 			c.send(cmd)
@@ -416,7 +432,12 @@ func TestTLSVersions(t *testing.T) {
 		least  string
 		offers uint16
 		want   bool
-	}{{"", tls.VersionTLS11, false}, {"1.2", tls.VersionTLS12, true}, {"1.3", tls.VersionTLS12, false}, {"1.3", tls.VersionTLS13, true}} {
+	}{
+		{"", tls.VersionTLS11, false},
+		{"1.2", tls.VersionTLS12, true},
+		{"1.3", tls.VersionTLS12, false},
+		{"1.3", tls.VersionTLS13, true},
+	} {
 		o := ca.options(t)
 		o.TLS.MinVersion = x.least
 		n := startNode(t, engine.Options{}, o)
@@ -565,7 +586,10 @@ func TestHTTPS(t *testing.T) {
 	defer secure.CloseIdleConnections()
 	base := "https://" + n.HTTPSAddr().String()
 	for _, x := range []struct{ method, path, body, want string }{
-		{"GET", "/ping", "", "OK"}, {"POST", "/pub?topic=t", "x", "OK"}, {"POST", "/mpub?topic=t", "a\nb\n", "OK"}, {"POST", "/channel/create?topic=t&channel=c", "", ""},
+		{"GET", "/ping", "", "OK"},
+		{"POST", "/pub?topic=t", "x", "OK"},
+		{"POST", "/mpub?topic=t", "a\nb\n", "OK"},
+		{"POST", "/channel/create?topic=t&channel=c", "", ""},
 	} {
 		r, err := http.NewRequest(x.method, base+x.path, strings.NewReader(x.body))
 		if err != nil {

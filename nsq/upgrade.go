@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// link is what a connection is wrapped in. Immutable.
+// link says what a connection is wrapped in, for /stats, AUTH and the reader. Immutable.
 type link struct {
 	tls         *tls.ConnectionState // nil: none
 	compression compression
@@ -41,18 +41,23 @@ func commonName(state *tls.ConnectionState) string {
 	return state.PeerCertificates[0].Subject.CommonName
 }
 
-// upgrade wraps the connection in what IDENTIFY negotiated: TLS first, compression within it, an OK through each. Everything answered so far
-// has to be on the socket before, and nothing else may go there until it is done: a heartbeat in the middle of a handshake
-// would end it. size is the length of the IDENTIFY in the input; what the client sent behind it belongs to the upgrade and is
-// never taken for commands (it came without TLS).
+// upgrade wraps the connection in what IDENTIFY negotiated: TLS first, compression within it, and an OK through each.
+// The reader calls it.
+//
+// It first waits until all answers so far are on the socket. From then on it owns the output until it is done: a
+// heartbeat in the middle of a handshake would break it. size is the length of the IDENTIFY in the input. What the
+// client sent behind it belongs to the handshake or the compressed stream; it came without TLS and must never be taken
+// for commands.
+//
+// If it fails the connection ends. The fault has no text: there is no protocol in which the client could be told.
 func (c *conn) upgrade(set *settings, size int) *fault {
 	c.out.flush()
-	held := false
+	acquired := false
 	c.wait(func() bool {
-		held = c.answers.idle() && c.out.hold()
-		return held || c.out.failure() != nil || c.stopping.Load()
+		acquired = c.answers.idle() && c.out.acquire()
+		return acquired || c.out.failure() != nil || c.stopping.Load()
 	})
-	if !held {
+	if !acquired {
 		return &fault{}
 	}
 	behind := c.in.unread()[size:]
@@ -80,7 +85,7 @@ func (c *conn) upgrade(set *settings, size int) *fault {
 	}
 	if set.compression != compressNone {
 		enc.w, enc.flush = newCompressor(set.compression, set.deflateLevel, enc.w)
-		src = newInflater(set.compression, waiting{src, w}, c.srv.opts.MaxInflationRatio)
+		src = newInflater(set.compression, blockingReader{src, w}, c.srv.opts.MaxInflationRatio)
 		if err := enc.write(okFrames[:okFrameBytes]); err != nil {
 			return c.failedUpgrade(err)
 		}
@@ -91,7 +96,8 @@ func (c *conn) upgrade(set *settings, size int) *fault {
 	return nil
 }
 
-// failedUpgrade: the layers write to memory, so an error is one of theirs.
+// failedUpgrade ends the connection after an error of TLS or the compressor. They write to memory, so the error is
+// their own and not the network's.
 func (c *conn) failedUpgrade(err error) *fault {
 	c.srv.opts.Logger.Error("closing an NSQ connection: its output cannot be encoded", "client", c.remote, "error", err)
 	c.out.close()
@@ -99,7 +105,8 @@ func (c *conn) failedUpgrade(err error) *fault {
 	return &fault{}
 }
 
-// handshake has HandshakeTimeout in all, however its bytes drip.
+// handshake is TLS's. It waits for a place among the handshakes that run, and has HandshakeTimeout in all, however
+// slowly the client sends.
 func (c *conn) handshake(w *wire) (*tls.Conn, error) {
 	c.waiting.Store(true)
 	defer c.waiting.Store(false)
@@ -168,7 +175,8 @@ func (c *conn) readWrapped() error {
 	}
 }
 
-// readAvailable reads TLS's records, or one piece of what a decompressor gives: that waits by itself for the first byte of the next.
+// readAvailable reads as many TLS records as are there and fit into room, or one piece of a decompressor's: asking that
+// for a second piece could wait.
 func readAvailable(r io.Reader, room []byte) (n int, err error) {
 	_, records := r.(*tls.Conn)
 	for n < len(room) && err == nil && (n == 0 || records) {
@@ -179,7 +187,7 @@ func readAvailable(r io.Reader, room []byte) (n int, err error) {
 	return n, err
 }
 
-// sayGoodbye tells a TLS client that the end is meant: without it the end of the stream could be an attacker's.
+// sayGoodbye sends TLS's close_notify: without it a client could not tell the end of the stream from an attacker's cut.
 func (c *conn) sayGoodbye() {
 	if c.tls == nil {
 		return

@@ -14,9 +14,9 @@ import (
 	"penstock/segment"
 )
 
-// What clients of youzan's NSQ use beyond NSQ: publishing to and subscribing at one partition, ordered subscriptions, headers in JSON ("ext"),
-// trace ids and places in the log. A connection that uses nothing of it sees none of it: every difference hangs on a verb or a
-// parameter that stock clients do not send.
+// The files youzan*.go are what clients of youzan's NSQ use beyond NSQ: publishing to and subscribing at one partition,
+// ordered subscriptions, headers in JSON ("ext"), trace ids and places in the log. Stock clients see none of it: every
+// difference depends on a verb or a parameter that they do not send.
 
 // place is what a command says about partitions and places beyond NSQ.
 type place struct {
@@ -59,7 +59,8 @@ func (v verb) plain() verb {
 func (v verb) batches() bool    { return v.plain() == verbMpub }
 func (v verb) subscribes() bool { return v.plain() == verbSub }
 
-// partitionParam reads the number of a partition; -1 is none. After PUB, MPUB and SUB anything else is ignored: nsqd ignores what follows there.
+// partitionParam reads the number of a partition; -1: none is named. After PUB, MPUB and SUB, where nsqd ignores
+// further parameters, what is no number is ignored.
 func (cmd *command) partitionParam(rest []byte) *fault {
 	text, _, _ := cut(rest)
 	n, err := strconv.Atoi(string(text))
@@ -100,7 +101,10 @@ func formOf(cmd *command, set *settings) *messageForm {
 	if cmd.verb == verbSub && !cmd.addressed && !set.extendSupport {
 		return nil
 	}
-	return &messageForm{ext: set.extendSupport, detail: cmd.verb != verbSub, place: place{addressed: cmd.addressed, partition: cmd.partition}}
+	return &messageForm{
+		ext: set.extendSupport, detail: cmd.verb != verbSub,
+		place: place{addressed: cmd.addressed, partition: cmd.partition},
+	}
 }
 
 // messageID reads the id of a FIN, REQ or TOUCH. In youzan's form it is a number, followed by the trace id.
@@ -168,8 +172,9 @@ func (cmd *command) onlyPartition() *uint32 {
 	return &n
 }
 
-// subscribeAt checks a SUB once its topic and channel are there. A partition that is named must be led here, and an order that consumers have to
-// declare must be declared, by stock clients too: it says that nobody else shall read the channel. B58
+// subscribeAt checks a SUB whose topic and channel exist. A partition that it names must be led here. A channel whose
+// order consumers have to declare takes no SUB without that, not from stock clients either: a client that does not keep
+// the order must not read it. B58
 func (c *conn) subscribeAt(cmd *command, t *engine.Topic, ch *engine.Channel) *fault {
 	if cmd.addressed {
 		switch {
@@ -191,12 +196,13 @@ func (c *conn) subscribeAt(cmd *command, t *engine.Topic, ch *engine.Channel) *f
 	return nil
 }
 
-// orderTime is how long a SUB_ORDERED waits until this node has heard that the channel is ordered. Whoever made it so may die before it told all leaders; the
-// leader of partition 0 tells them after 2 s.
+// orderTime is how long a SUB_ORDERED waits until this node has heard that the channel is ordered. The node that
+// ordered it may die before it told all leaders; then the leader of partition 0 tells them after 2 s.
 const orderTime = 5 * time.Second
 
-// makeOrdered orders a channel that nobody configured. One that somebody did configure is what they want it to be. When it returns nil the order holds at this
-// node: a consumer that came before that would be given what it has RDY for.
+// makeOrdered makes a channel ordered that nobody configured. One that somebody configured otherwise is refused. When
+// it returns nil, the order is in force at this node: a consumer that subscribed earlier would be sent as many messages
+// at once as it has RDY for.
 func (c *conn) makeOrdered(ch *engine.Channel) *fault {
 	for {
 		s, err := ch.ReadSettings(c.ctx)
@@ -204,7 +210,8 @@ func (c *conn) makeOrdered(ch *engine.Channel) *fault {
 			return c.awaitOrder(ch, s.Version)
 		}
 		if err == nil && s.Version != 0 {
-			return faultf("E_INVALID SUB_ORDERED channel %s is configured without order: set its order to partition first", ch.Name())
+			return faultf(
+				"E_INVALID SUB_ORDERED channel %s is configured without order: set its order to partition first", ch.Name())
 		}
 		if err == nil {
 			s.Order = core.OrderDeclared
@@ -224,7 +231,8 @@ func (c *conn) makeOrdered(ch *engine.Channel) *fault {
 func (c *conn) awaitOrder(ch *engine.Channel, version uint64) *fault {
 	for end := time.Now().Add(orderTime); ch.Settings().Version < version; {
 		if time.Now().After(end) {
-			return faultf("E_SUB_FAILED SUB failed channel %s is not ordered on this node yet, so nothing is delivered: subscribe again", ch.Name())
+			return faultf("E_SUB_FAILED SUB failed channel %s is not ordered on this node yet, so nothing is delivered: "+
+				"subscribe again", ch.Name())
 		}
 		select {
 		case <-time.After(deletedPause):
@@ -235,8 +243,8 @@ func (c *conn) awaitOrder(ch *engine.Channel, version uint64) *fault {
 	return nil
 }
 
-// seekFrom moves the channel to the place of a SUB_ADVANCED. Only the first consumer of the channel, or of the partition if it names one, may: the others
-// would lose their place.
+// seekFrom moves the channel to the place that a SUB_ADVANCED names. Only the first consumer of the channel, or of the
+// partition if it names one, may do that: the others would lose their place.
 func (c *conn) seekFrom(cmd *command, ch *engine.Channel) *fault {
 	if len(cmd.from) == 0 {
 		return nil

@@ -9,8 +9,8 @@ import (
 
 // What youzan's own Go client does beyond the single commands of youzan_test.go.
 
-// The client has a connection for each partition, also where one node leads them all, and gives each its own place: one partition's consumer
-// is nobody who would lose their place in another one.
+// The client has a connection for each partition, also where one node leads them all, and gives each its own place: one
+// partition's consumer is nobody who would lose their place in another one.
 func TestYouzanPlaceOfEachPartition(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		const parts, each = 4, 10
@@ -55,8 +55,8 @@ func TestYouzanPlaceOfEachPartition(t *testing.T) {
 	})
 }
 
-// Consumers of all partitions subscribe at once: none may get a second message before it finished the first, whoever of them made the channel an ordered
-// one, and at whatever node. B57
+// Consumers of all partitions subscribe at once: none may get a second message before it finished the first, whoever of
+// them made the channel an ordered one, and at whatever node. B57
 func TestYouzanOrderedAtOnce(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		const parts, each, channels = 6, 3, 8
@@ -116,7 +116,10 @@ func TestYouzanTopicCreate(t *testing.T) {
 			}
 		}
 		for _, n := range nodes {
-			eventually(t, "the topic to be known", func() bool { top, ok := n.e.LookupTopic("t"); return ok && top.Partitions() == 3 })
+			eventually(t, "the topic to be known", func() bool {
+				top, ok := n.e.LookupTopic("t")
+				return ok && top.Partitions() == 3
+			})
 			if _, ok := n.e.LookupTopic("u"); ok {
 				t.Error("a topic was made with a number of partitions that is refused")
 			}

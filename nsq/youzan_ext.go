@@ -13,8 +13,9 @@ import (
 	"penstock/engine"
 )
 
-// Youzan's clients carry headers as one JSON object beside the body, its "ext". They become headers of the record, each value as its text. The names of
-// those that were no strings are remembered in one more header, so that the object comes back as it was published.
+// Youzan's clients carry headers as one JSON object beside the body, its "ext". Its members become headers of the
+// record, each value as its text. One more header has the names of those whose values were no strings, so that
+// consumers get the object as it was published.
 
 const (
 	extVersionNone = 0
@@ -51,7 +52,8 @@ var (
 	errNoObject = errors.New("it is not a JSON object")
 )
 
-// extHeaders are a message's headers and its trace id, read from its ext. A message without ext has none. The headers borrow from ext.
+// extHeaders are a message's headers and its trace id, read from its ext, which may be empty. The headers are slices of
+// ext.
 func extHeaders(ext []byte) (headers []engine.Header, trace uint64, traced bool, err error) {
 	return appendExtHeaders(nil, ext)
 }
@@ -65,9 +67,9 @@ func appendExtHeaders(dst []engine.Header, ext []byte) (headers []engine.Header,
 	return append(dst, headers...), trace, traced, err
 }
 
-// appendPlainExt reads an object whose values are strings without escapes, as nearly all are, where they lie: the JSON package takes
-// forty times as long and allocates for every token. ok is false for any other ext, of which nothing is said and for which dst is as it was. What both take they
-// read alike.
+// appendPlainExt reads an object whose values are all strings without escapes, as nearly every ext is, without copying
+// them: the JSON package takes forty times as long and allocates for every token. For any other object, valid or not,
+// ok is false and dst is returned as it was. For those that it reads it must return what the JSON package would.
 func appendPlainExt(dst []engine.Header, ext []byte) (headers []engine.Header, trace uint64, traced, ok bool) {
 	if len(ext) == 0 {
 		return dst, 0, false, true
@@ -212,7 +214,9 @@ func decodeExt(ext []byte) (headers []engine.Header, trace uint64, traced bool, 
 		case extRawNames:
 			continue // ours; it follows from the values
 		}
-		headers = slices.DeleteFunc(headers, func(o engine.Header) bool { return string(o.Key) == name && name != engine.TagHeader })
+		headers = slices.DeleteFunc(headers, func(o engine.Header) bool {
+			return string(o.Key) == name && name != engine.TagHeader
+		})
 		headers = append(headers, h)
 	}
 	if _, err := d.Token(); err != nil || d.InputOffset() != int64(len(bytes.TrimRight(ext, " \t\r\n"))) {

@@ -9,7 +9,8 @@ import (
 	"penstock/engine"
 )
 
-// Objects of plain strings are read where they lie; everything else is left to the JSON package, which must say the same of what both read: FuzzExt.
+// Objects of plain strings are read where they lie; everything else is left to the JSON package, which must say the
+// same of what both read: FuzzExt.
 func TestPlainExt(t *testing.T) {
 	long := make([]string, engine.MaxHeaderCount+1)
 	for i := range long {
@@ -20,8 +21,10 @@ func TestPlainExt(t *testing.T) {
 		`{"##trace_id":"18446744073709551615"}`: true, `{"##client_dispatch_tag":"x"}`: true,
 		"{" + strings.Join(long[1:], ",") + "}": true,
 
-		`{"a":1}`: false, `{"a":"\n"}`: false, `{"\u0061":"b"}`: false, `{"a":"b","a":"c"}`: false, `{"##trace_id":"x"}`: false, `{"##json":"[]"}`: false,
-		`{"##client_dispatch_tag":"x","tag":"y"}`: false, "{\"a\":\"\xff\"}": false, "{\"a\":\"\x01\"}": false, `{"a":"b"`: false, `{"a":"b",}`: false,
+		`{"a":1}`: false, `{"a":"\n"}`: false, `{"\u0061":"b"}`: false, `{"a":"b","a":"c"}`: false,
+		`{"##trace_id":"x"}`: false, `{"##json":"[]"}`: false,
+		`{"##client_dispatch_tag":"x","tag":"y"}`: false, "{\"a\":\"\xff\"}": false, "{\"a\":\"\x01\"}": false,
+		`{"a":"b"`: false, `{"a":"b",}`: false,
 		`{"a":"b"}}`: false, `{"a":"b"} {}`: false, `{"a"}`: false, `{,}`: false, `[]`: false, `{"a":"b`: false,
 		"{" + strings.Join(long, ",") + "}": false,
 	} {
@@ -42,19 +45,23 @@ func TestPlainExt(t *testing.T) {
 			}
 		}
 	}
-	if _, _, _, err := decodeExt([]byte("{" + strings.Join(long, ",") + "}")); err == nil || !strings.Contains(err.Error(), "256") {
+	if _, _, _, err := decodeExt([]byte("{" + strings.Join(long, ",") + "}")); err == nil ||
+		!strings.Contains(err.Error(), "256") {
 		t.Errorf("too many members: %v", err)
 	}
 }
 
-// PUB_EXTs that come together are stored together and answered each; what has a trace id, and what is refused, is on its own.
+// PUB_EXTs that come together are stored together and answered each; what has a trace id, and what is refused, is on
+// its own.
 func TestExtRuns(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		makeChannel(t, nodes, "t", "c", 1)
 		c := nodes[len(nodes)-1].dial(t)
 		pubExt := func(ext, body string) string { return "PUB_EXT t 0\n" + sized(withExt(ext, body)) }
-		c.send(pubExt(`{"a":"1"}`, "m0") + pubExt(``, "m1") + pubExt(`{"##trace_id":"9"}`, "m2") + pubExt(`{"a":"\n"}`, "m3") +
-			pubExt(`{}`, "m4") + pubExt(`{"a":"5","b":"6"}`, "m5") + "PUB t 0\n" + sized("m6") + pubExt(`{"penstock-x":"1"}`, "m7"))
+		c.send(pubExt(`{"a":"1"}`, "m0") + pubExt(``, "m1") +
+			pubExt(`{"##trace_id":"9"}`, "m2") + pubExt(`{"a":"\n"}`, "m3") +
+			pubExt(`{}`, "m4") + pubExt(`{"a":"5","b":"6"}`, "m5") +
+			"PUB t 0\n" + sized("m6") + pubExt(`{"penstock-x":"1"}`, "m7"))
 		c.ok()
 		c.ok()
 		if id, trace, place, _ := c.traced(); trace != 9 || place != 2 {
@@ -83,7 +90,8 @@ func TestExtRuns(t *testing.T) {
 
 // Headers cost no allocation, neither read from an ext nor written into one.
 func TestExtDoesNotAllocate(t *testing.T) {
-	ext := []byte(`{"header-000":"000000000001","header-001":"000000000002","##client_dispatch_tag":"red","##trace_id":"12345678901"}`)
+	ext := []byte(`{"header-000":"000000000001","header-001":"000000000002",` +
+		`"##client_dispatch_tag":"red","##trace_id":"12345678901"}`)
 	var headers []engine.Header
 	var out []byte
 	if n := testing.AllocsPerRun(100, func() {

@@ -13,7 +13,8 @@ import (
 	"penstock/nsq/internal/web"
 )
 
-// extHeaderPrefix begins the names of HTTP headers that are members of the ext of a /pub_ext; they go before those of the same name in its parameter.
+// extHeaderPrefix begins the names of HTTP headers that become members of the ext of a /pub_ext. They win over members
+// of the same name in its parameter ext.
 const extHeaderPrefix = "X-Nsqext-"
 
 const (
@@ -88,7 +89,9 @@ func requestExt(r *http.Request, q url.Values) ([]byte, error) {
 }
 
 // putYouzan publishes the request's body, to the partition that it names, if any.
-func (s *Server) putYouzan(r *http.Request, q url.Values, headers []engine.Header, trace uint64, traced bool) (any, error) {
+func (s *Server) putYouzan(
+	r *http.Request, q url.Values, headers []engine.Header, trace uint64, traced bool,
+) (any, error) {
 	partition := -1
 	if text := q.Get("partition"); text != "" {
 		var err error
@@ -127,7 +130,10 @@ func (s *Server) putYouzan(r *http.Request, q url.Values, headers []engine.Heade
 // putAt stores one message in a partition, -1 for any, and waits for the answer: until then the engine reads body.
 func putAt(t *engine.Topic, partition int, body []byte, headers []engine.Header) (engine.ID, error) {
 	answered := make(chan struct{})
-	p := engine.Put{Messages: [][]byte{body}, Headers: [][]engine.Header{headers}, Alone: true, Done: func(*engine.Put) { close(answered) }}
+	p := engine.Put{
+		Messages: [][]byte{body}, Headers: [][]engine.Header{headers}, Alone: true,
+		Done: func(*engine.Put) { close(answered) },
+	}
 	submit := t.Submit
 	if partition >= 0 {
 		submit = func(p *engine.Put) error { return t.SubmitTo(partition, p) }

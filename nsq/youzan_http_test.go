@@ -20,8 +20,9 @@ func (n *node) postExt(t *testing.T, path, body string, headers ...string) (int,
 	return n.postWith(t, path, body, headers...)
 }
 
-// The ext of a /pub_ext comes to consumers as that of a PUB_EXT does, with what the request's headers say over what its parameter says; one with a
-// trace id, and a /pubtrace, are answered with the message's place. Any node takes them, for any partition.
+// The ext of a /pub_ext comes to consumers as that of a PUB_EXT does, with what the request's headers say over what its
+// parameter says; one with a trace id, and a /pubtrace, are answered with the message's place. Any node takes them, for
+// any partition.
 func TestYouzanHTTPPublish(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		makeChannel(t, nodes, "t", "c", 2)
@@ -47,7 +48,11 @@ func TestYouzanHTTPPublish(t *testing.T) {
 		}{
 			{"/pub_ext", `{"z":"+ %41","a":1}`, nil, `{"z":"+ %41","a":1}`, 0},
 			{"/pub_ext", url.QueryEscape(`{"a":"b c"}`), nil, `{"a":"b c"}`, 0},
-			{"/pub_ext", ` {"a":"b","key-test":"old"} `, []string{"Key-Test", `new "value"`}, `{"a":"b","key-test":"new \"value\""}`, 0},
+			{
+				"/pub_ext", ` {"a":"b","key-test":"old"} `,
+				[]string{"Key-Test", `new "value"`},
+				`{"a":"b","key-test":"new \"value\""}`, 0,
+			},
 			{"/pub_ext", `{}`, nil, `{}`, 0},
 			{"/pub_ext", `{"##trace_id":"7"}`, nil, `{"##trace_id":"7"}`, 7},
 			{"/pub_ext", `{"##trace_id":"7"}`, []string{"##trace_id", "8"}, `{"##trace_id":"8"}`, 8},

@@ -41,11 +41,15 @@ func TestYouzanOnePartition(t *testing.T) {
 
 // However the bytes of youzan's commands are cut into reads, they are the same commands.
 func TestYouzanCommandsInPieces(t *testing.T) {
-	in := "PUB_EXT t 3\n" + sized(withExt(`{"a":"b"}`, "x")) + "MPUB_TRACE t\n" + sized(batchBody(u64(1)+"y", u64(2)+"z")) +
+	in := "PUB_EXT t 3\n" + sized(withExt(`{"a":"b"}`, "x")) +
+		"MPUB_TRACE t\n" + sized(batchBody(u64(1)+"y", u64(2)+"z")) +
 		"PUB t 2\n" + sized("p") + "SUB_ADVANCED t c 1 virtual_queue:5\n"
 	want := []string{"PUB_EXT true 3 ", "MPUB_TRACE false 0 ", "PUB true 2 ", "SUB_ADVANCED true 1 virtual_queue:5"}
 	for step := 1; step <= len(in); step++ {
-		p := parser{limits: (&Options{MaxMessageBytes: 1 << 10, MaxBodyBytes: 1 << 12, MaxRdyCount: 10}).limits(), heartbeats: true}
+		p := parser{
+			limits:     (&Options{MaxMessageBytes: 1 << 10, MaxBodyBytes: 1 << 12, MaxRdyCount: 10}).limits(),
+			heartbeats: true,
+		}
 		var got []string
 		var cmd command
 		at, end := 0, 0

@@ -53,8 +53,8 @@ func (c *conn) joinsRun(cmd *command) bool {
 		r.addressed == cmd.addressed && r.partition == cmd.partition && r.count < maxRunCount && r.bytes < maxRunBytes
 }
 
-// addExt adds a PUB_EXT to the run, whose messages are refused together. So it leaves the run as it was and says false for a message that may be refused for
-// itself, and for one with a trace id, which has an answer of its own.
+// addExt adds a PUB_EXT to the run. The messages of a run share their answer. So it returns false and leaves the run as
+// it was for a message that may be refused by itself, and for one with a trace id, whose answer says where it is.
 func (c *conn) addExt(cmd *command, size int) bool {
 	r, n := c.run, extBytes(cmd.body)
 	if n == 0 {
@@ -80,7 +80,8 @@ func extBytes(m []byte) int {
 	return extLengthBytes + int(binary.BigEndian.Uint16(m))
 }
 
-// unwrap takes what stands before a message's body off it. It notes the trace id, which asks for an answer that says where the message is.
+// unwrap splits a message into its body and the trace id or ext before it. It notes a trace id: the answer will say
+// where the message is.
 func (p *pending) unwrap(m []byte) (body []byte, headers []engine.Header, f *fault) {
 	if p.verb == verbPubTrace || p.verb == verbMpubTrace {
 		if len(m) <= traceIDBytes {
@@ -120,8 +121,9 @@ func (p *pending) send(t *engine.Topic) error {
 	return t.Submit(&p.put)
 }
 
-// tracedFrame is the answer to a put with a trace id: OK, the id of its first message, the trace id, and the message's place and size. Places are
-// counted in messages, so that place and size together are the next one's place, as youzan's are. B96
+// tracedFrame is the answer to a Put with a trace id: OK, the id of its first message, the trace id, and the message's
+// place and size. Both are counted in messages: as with youzan's, which are in bytes, place and size together are the
+// place of the next message. B96
 func (p *pending) tracedFrame() []byte {
 	b := append(make([]byte, 0, 64), "OK"...)
 	b = binary.BigEndian.AppendUint64(b, uint64(p.put.First))
@@ -142,7 +144,8 @@ func publishRefused(p *pending, err error) string {
 	return publishFailed(p.verb.plain(), err)
 }
 
-// survives says that the connection goes on after the error: youzan's clients find another node and keep this connection.
+// survives says whether the connection goes on after the error: youzan's clients then use another node for the
+// partition, and keep this connection for others.
 func (p *pending) survives(err error) bool {
 	code := youzanCode(err)
 	return p.beyondNSQ() && (code == codeNotLeader || code == codeNotWritable)
@@ -198,6 +201,6 @@ func (o *output) appendFormed(d *engine.Delivery, form *messageForm) bool {
 	}
 	o.next.p = append(p, d.Body...)
 	o.holdLast(from, d)
-	o.full = o.full || o.waiting >= o.bound
+	o.full = o.full || o.unsent >= o.bound
 	return !o.full
 }

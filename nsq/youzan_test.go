@@ -71,7 +71,8 @@ func (c *client) traced() (id core.ID, trace, place uint64, size uint32) {
 	if err != nil || k != frameResponse || len(d) != 2+16+8+4 || string(d[:2]) != "OK" {
 		c.t.Fatalf("want a traced OK, got %d %q, %v", k, d, err)
 	}
-	return core.ID(binary.BigEndian.Uint64(d[2:])), binary.BigEndian.Uint64(d[10:]), binary.BigEndian.Uint64(d[18:]), binary.BigEndian.Uint32(d[26:])
+	number := binary.BigEndian
+	return core.ID(number.Uint64(d[2:])), number.Uint64(d[10:]), number.Uint64(d[18:]), number.Uint32(d[26:])
 }
 
 // refusedAs wants an error frame of this code.
@@ -399,7 +400,8 @@ func TestYouzanTagsFromElsewhere(t *testing.T) {
 	})
 	p := other.dial(t)
 	for i := range 20 {
-		p.send("PUB_EXT t 0\n" + sized(withExt(`{"##client_dispatch_tag":"red"}`, fmt.Sprint("red ", i))) + "PUB t 0\n" + sized(fmt.Sprint("any ", i)))
+		red := withExt(`{"##client_dispatch_tag":"red"}`, fmt.Sprint("red ", i))
+		p.send("PUB_EXT t 0\n" + sized(red) + "PUB t 0\n" + sized(fmt.Sprint("any ", i)))
 		p.ok()
 		p.ok()
 	}
@@ -491,7 +493,8 @@ func TestYouzanCluster(t *testing.T) {
 				if err := json.Unmarshal([]byte(body), &got); reply.StatusCode != 200 || err != nil {
 					t.Fatal(reply.StatusCode, body, err)
 				}
-				if p := got.Partitions[strconv.Itoa(part)]; p.TCPPort != listen.Port(nodes[lead].TCPAddr()) || len(got.Partitions) != 3 {
+				if p := got.Partitions[strconv.Itoa(part)]; p.TCPPort != listen.Port(nodes[lead].TCPAddr()) ||
+					len(got.Partitions) != 3 {
 					t.Errorf("partition %d is led by %d, and told as %+v", part, listen.Port(nodes[lead].TCPAddr()), got.Partitions)
 				}
 				want := `{"partition_num":3,"replica":3,"extend_support":true,"ordered":false,"multi_part":true}`
@@ -501,7 +504,8 @@ func TestYouzanCluster(t *testing.T) {
 			}
 			_, body := n.lookupDo(t, "GET", fmt.Sprintf("/lookup?topic=t&access=r&partition=%d", part))
 			var got youzanLookup
-			if err := json.Unmarshal([]byte(body), &got); err != nil || len(got.Partitions) != 1 || len(got.Producers) != 1 || got.Meta != nil {
+			if err := json.Unmarshal([]byte(body), &got); err != nil || len(got.Partitions) != 1 || len(got.Producers) != 1 ||
+				got.Meta != nil {
 				t.Errorf("one partition is %s %v", body, err)
 			}
 		}
@@ -510,7 +514,8 @@ func TestYouzanCluster(t *testing.T) {
 	if strings.Contains(body, "partitions") || strings.Contains(body, "meta") {
 		t.Errorf("a stock client is told %s", body)
 	}
-	if reply, body := nodes[0].lookupDo(t, "GET", "/lookup?topic=t&access=x"); reply.StatusCode != 400 || !strings.Contains(body, "INVALID_ACCESS_MODE") {
+	if reply, body := nodes[0].lookupDo(t, "GET", "/lookup?topic=t&access=x"); reply.StatusCode != 400 ||
+		!strings.Contains(body, "INVALID_ACCESS_MODE") {
 		t.Errorf("%d %s", reply.StatusCode, body)
 	}
 	if reply, body := nodes[0].lookupDo(t, "GET", "/lookup?topic=t&partition=x"); reply.StatusCode != 400 {
@@ -549,7 +554,8 @@ func TestYouzanCodes(t *testing.T) {
 // FuzzExt: any object comes back with the same meaning, and nothing else is taken.
 func FuzzExt(f *testing.F) {
 	for _, s := range []string{
-		`{}`, `{"a":"b"}`, `{"a":1,"b":[true,null],"c":{"d":"e"}}`, `{"##client_dispatch_tag":"x","tag":"y"}`, `{"##trace_id":"1"}`,
+		`{}`, `{"a":"b"}`, `{"a":1,"b":[true,null],"c":{"d":"e"}}`, `{"##client_dispatch_tag":"x","tag":"y"}`,
+		`{"##trace_id":"1"}`,
 		`{"a":"1","a":2}`, `{"##json":"x","a":1}`, `[]`, `{"a":"\u0000\"\\"}`, `{"tag":"x"}`,
 		`{"header-000" : "000000000001", "##client_dispatch_tag":"x", "long":"ä and more than eight bytes"}`,
 	} {
@@ -562,9 +568,12 @@ func FuzzExt(f *testing.F) {
 		}
 		if len(ext) > 0 { // both readers say the same
 			slow, slowTrace, slowTraced, err := decodeExt(ext)
-			same := slices.EqualFunc(headers, slow, func(a, b engine.Header) bool { return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.Value, b.Value) })
+			same := slices.EqualFunc(headers, slow, func(a, b engine.Header) bool {
+				return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.Value, b.Value)
+			})
 			if err != nil || !same || slowTrace != trace || slowTraced != traced {
-				t.Fatalf("%q is %q (%d, %v), decoded whole %q (%d, %v): %v", ext, headers, trace, traced, slow, slowTrace, slowTraced, err)
+				t.Fatalf("%q is %q (%d, %v), decoded whole %q (%d, %v): %v",
+					ext, headers, trace, traced, slow, slowTrace, slowTraced, err)
 			}
 		}
 		if got := traceOf(headers); got != trace {

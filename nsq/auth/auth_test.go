@@ -55,7 +55,10 @@ func TestTokenFileErrors(t *testing.T) {
 		{tokenText("a", "a", grant) + tokenText("a", "b", grant), "token 2 needs a name of its own"},
 		{tokenText("a", "a", grant) + tokenText("b", "a", grant), `sha256 of token "b"`},
 		{"[[token]]\nname = \"a\"\nsha256 = \"topsecret\"\n", `sha256 of token "a" is not 64 hex digits`},
-		{"[[token]]\nname = \"a\"\nsha256 = \"" + strings.Repeat("topsecret", 20)[:64] + "\"\n", `sha256 of token "a" is not 64 hex digits`},
+		{
+			"[[token]]\nname = \"a\"\nsha256 = \"" + strings.Repeat("topsecret", 20)[:64] + "\"\n",
+			`sha256 of token "a" is not 64 hex digits`,
+		},
 		{tokenText("a", "a"), "has 0 grants"},
 		{tokenText("a", "a", `permissions = ["fly"]`+"\n"+`topics = ["t"]`), `the permission "fly"`},
 		{tokenText("a", "a", `topics = ["t"]`), "needs permissions and topics"},

@@ -19,8 +19,8 @@ const (
 	maxGrants         = 1000 // per principal, and patterns per grant
 )
 
-// tokenFile is a token file as it was read at one time. It is immutable, and its address is its identity: a principal of
-// another tokenFile is not current.
+// tokenFile is a token file as it was read at one time. It is immutable, and its address is its identity: a principal
+// of another tokenFile is not current.
 type tokenFile struct{ tokens []token }
 
 // token is the hash of a secret, and whom the secret stands for.

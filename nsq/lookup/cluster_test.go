@@ -34,11 +34,24 @@ func TestLookupCluster(t *testing.T) {
 	a.Lead("two", 3, 1, 3)
 	a.Lead("orphan", 0)
 	a.SetChannels("two", "c1", "c2")
-	s.transcript(t, "lookup_cluster.txt", nil,
-		"GET /topics", "GET /lookup?topic=all", "GET /lookup?topic=two", "GET /lookup?topic=orphan", "GET /lookup?topic=unknown",
-		"GET /channels?topic=two", "GET /channels?topic=unknown", "GET /nodes",
-		"POST /topic/tombstone?topic=two&node=n1.example:4161", "POST /topic/tombstone?topic=two&node=n2.example:4171",
-		"GET /lookup?topic=two", "GET /lookup?topic=all", "GET /nodes", "GET /debug",
+	s.transcript(
+		t,
+		"lookup_cluster.txt",
+		nil,
+		"GET /topics",
+		"GET /lookup?topic=all",
+		"GET /lookup?topic=two",
+		"GET /lookup?topic=orphan",
+		"GET /lookup?topic=unknown",
+		"GET /channels?topic=two",
+		"GET /channels?topic=unknown",
+		"GET /nodes",
+		"POST /topic/tombstone?topic=two&node=n1.example:4161",
+		"POST /topic/tombstone?topic=two&node=n2.example:4171",
+		"GET /lookup?topic=two",
+		"GET /lookup?topic=all",
+		"GET /nodes",
+		"GET /debug",
 	)
 	if got := a.TakeAsked(); got != "tombstone two 1" { // node 2 leads nothing of it
 		t.Errorf("the store was asked to %s", got)
@@ -57,7 +70,10 @@ func TestLookupFollowsTheCluster(t *testing.T) {
 		{"one leads all", func(a *lookuptest.Agreement) { a.Lead("t", 2, 2) }, "2"},
 		{"nobody leads a partition", func(a *lookuptest.Agreement) { a.Lead("t", 0, 2) }, "2"},
 		{"a lease ends", func(a *lookuptest.Agreement) { a.Alter(1, func(n *meta.Node) { n.Live = false }) }, "2"},
-		{"a leader was started again", func(a *lookuptest.Agreement) { a.Alter(1, func(n *meta.Node) { n.Boot = uuid.New() }) }, "2"},
+		{
+			"a leader was started again",
+			func(a *lookuptest.Agreement) { a.Alter(1, func(n *meta.Node) { n.Boot = uuid.New() }) }, "2",
+		},
 		{"and was elected for another partition", func(a *lookuptest.Agreement) {
 			a.Alter(1, func(n *meta.Node) { n.Boot = uuid.New() })
 			a.Change(func(s *meta.Snapshot) {
@@ -70,9 +86,15 @@ func TestLookupFollowsTheCluster(t *testing.T) {
 				}
 			})
 		}, "1"},
-		{"a node drains, and still leads", func(a *lookuptest.Agreement) { a.Alter(1, func(n *meta.Node) { n.Draining = true }) }, "12"},
+		{
+			"a node drains, and still leads",
+			func(a *lookuptest.Agreement) { a.Alter(1, func(n *meta.Node) { n.Draining = true }) }, "12",
+		},
 		{"a node is removed", func(a *lookuptest.Agreement) { a.Change(func(s *meta.Snapshot) { delete(s.Nodes, 1) }) }, "2"},
-		{"a node does not serve NSQ", func(a *lookuptest.Agreement) { a.Alter(1, func(n *meta.Node) { n.NSQ = listen.Off }) }, "2"},
+		{
+			"a node does not serve NSQ", func(a *lookuptest.Agreement) { a.Alter(1, func(n *meta.Node) { n.NSQ = listen.Off }) },
+			"2",
+		},
 		{"a row is missing", func(a *lookuptest.Agreement) {
 			a.Change(func(s *meta.Snapshot) {
 				for id := range s.Partitions {
@@ -141,7 +163,10 @@ func TestLookupClusterChanges(t *testing.T) {
 		{"/channel/delete?topic=t&channel=c", engine.ErrNoChannel, 404, "CHANNEL_NOT_FOUND", "delete t/c"},
 		{"/channel/delete?topic=t&channel=c", meta.ErrNotFound, 404, "CHANNEL_NOT_FOUND", "delete t/c"},
 		{"/channel/delete?topic=t&channel=c", meta.ErrUnavailable, 503, sentence(meta.ErrUnavailable), "delete t/c"},
-		{"/topic/tombstone?topic=t&node=n1.example:4161", meta.ErrUnavailable, 503, sentence(meta.ErrUnavailable), "tombstone t 1"},
+		{
+			"/topic/tombstone?topic=t&node=n1.example:4161", meta.ErrUnavailable, 503, sentence(meta.ErrUnavailable),
+			"tombstone t 1",
+		},
 		{"/topic/tombstone?topic=t&node=n9.example:4161", nil, 200, "", ""},
 	} {
 		a.Refuse(x.refusal)
@@ -155,7 +180,8 @@ func TestLookupClusterChanges(t *testing.T) {
 		}
 	}
 	a.Deafen(errors.New("no leader answers"))
-	if reply, body := s.do(t, "GET", "/lookup?topic=t"); reply.StatusCode != 200 || !strings.Contains(body, `"channels":[],"producers":[{`) {
+	if reply, body := s.do(t, "GET", "/lookup?topic=t"); reply.StatusCode != 200 ||
+		!strings.Contains(body, `"channels":[],"producers":[{`) {
 		t.Errorf("%d %s", reply.StatusCode, body)
 	}
 	for _, path := range []string{"/channels?topic=t", "/debug"} {
@@ -193,9 +219,18 @@ func TestProducerOf(t *testing.T) {
 		n    meta.Node
 		want Producer
 	}{
-		{meta.Node{Host: "h", NSQ: "0.0.0.0:1", HTTP: ":2", Version: "0.2.0"}, Producer{"h:1", "h", "h", 1, 2, "1.3.0+engine.0.2.0"}},
-		{meta.Node{Host: "h", NSQ: "0.0.0.0:1", HTTP: listen.Off, Version: "1.3.0+engine.7"}, Producer{"h:1", "h", "h", 1, 0, "1.3.0+engine.7"}},
-		{meta.Node{NSQ: "10.0.0.1:1", HTTP: "x:65536", Version: ""}, Producer{"10.0.0.1:1", "10.0.0.1", "10.0.0.1", 1, 0, "1.3.0+engine"}},
+		{
+			meta.Node{Host: "h", NSQ: "0.0.0.0:1", HTTP: ":2", Version: "0.2.0"},
+			Producer{"h:1", "h", "h", 1, 2, "1.3.0+engine.0.2.0"},
+		},
+		{
+			meta.Node{Host: "h", NSQ: "0.0.0.0:1", HTTP: listen.Off, Version: "1.3.0+engine.7"},
+			Producer{"h:1", "h", "h", 1, 0, "1.3.0+engine.7"},
+		},
+		{
+			meta.Node{NSQ: "10.0.0.1:1", HTTP: "x:65536", Version: ""},
+			Producer{"10.0.0.1:1", "10.0.0.1", "10.0.0.1", 1, 0, "1.3.0+engine"},
+		},
 	} {
 		if got := producerOf(&x.n, "1.3.0+engine.own"); got != x.want {
 			t.Errorf("%+v is told as %+v, want %+v", x.n, got, x.want)
@@ -207,7 +242,9 @@ func TestYouzanListLookup(t *testing.T) {
 	s := start(t, engine.Options{}, Options{})
 	_, body := s.do(t, "GET", "/listlookup")
 	p := listen.Port(s.HTTPAddr())
-	want := fmt.Sprintf(`{"ID":"here.example:4150","NodeIp":"here.example","TcpPort":"","HttpPort":"%d","RpcPort":"","Epoch":0}`, p)
+	want := fmt.Sprintf(
+		`{"ID":"here.example:4150","NodeIp":"here.example","TcpPort":"","HttpPort":"%d","RpcPort":"","Epoch":0}`, p,
+	)
 	if body != `{"lookupdnodes":[`+want+`],"lookupdleader":`+want+`}` {
 		t.Errorf("got %s", body)
 	}

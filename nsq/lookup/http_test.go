@@ -12,8 +12,8 @@ import (
 	"penstock/engine"
 )
 
-// transcript asks for every line of "METHOD path" and compares questions and answers with a golden file. Each name in places
-// stands for what differs from run to run.
+// transcript asks for every line of "METHOD path" and compares questions and answers with a golden file. Each name in
+// places stands for what differs from run to run.
 func (s *service) transcript(t *testing.T, golden string, places map[string]string, questions ...string) {
 	t.Helper()
 	var out strings.Builder
@@ -130,14 +130,18 @@ func TestLookupErrors(t *testing.T) {
 		if want := `{"message":"` + x.code + `"}`; reply.StatusCode != x.status || body != want {
 			t.Errorf("%s %s: %d %s, want %d %s", x.method, x.path, reply.StatusCode, body, x.status, want)
 		}
-		if reply.Header.Get("X-NSQ-Content-Type") != "nsq; version=1.0" || reply.Header.Get("Content-Type") != "application/json; charset=utf-8" {
+		if reply.Header.Get("X-NSQ-Content-Type") != "nsq; version=1.0" ||
+			reply.Header.Get("Content-Type") != "application/json; charset=utf-8" {
 			t.Errorf("%s %s: headers %v", x.method, x.path, reply.Header)
 		}
 	}
 	if all := s.e.Stats("", ""); len(all) != 1 || len(all[0].Channels) != 0 {
 		t.Errorf("a refused request changed something: %+v", all)
 	}
-	for _, path := range []string{"/debug/pprof", "/debug/pprof/", "/debug/pprof/goroutine?debug=1", "/debug/pprof/heap", "/debug/pprof/cmdline", "/debug/pprof/symbol"} {
+	for _, path := range []string{
+		"/debug/pprof", "/debug/pprof/", "/debug/pprof/goroutine?debug=1", "/debug/pprof/heap", "/debug/pprof/cmdline",
+		"/debug/pprof/symbol",
+	} {
 		if reply, _ := s.do(t, "GET", path); reply.StatusCode != 200 {
 			t.Errorf("%s: %d", path, reply.StatusCode)
 		}
@@ -148,7 +152,8 @@ func TestLookupErrors(t *testing.T) {
 func TestLookupWhileExiting(t *testing.T) {
 	s := start(t, engine.Options{MaxTopics: 1}, Options{})
 	s.post(t, "/topic/create?topic=t")
-	if reply, body := s.do(t, "POST", "/topic/create?topic=u"); reply.StatusCode != 503 || !strings.Contains(body, "as many topics as MaxTopics allows") {
+	if reply, body := s.do(t, "POST", "/topic/create?topic=u"); reply.StatusCode != 503 ||
+		!strings.Contains(body, "as many topics as MaxTopics allows") {
 		t.Errorf("%d %s", reply.StatusCode, body)
 	}
 	if err := s.e.Close(); err != nil {

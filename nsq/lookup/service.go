@@ -40,8 +40,8 @@ type Options struct {
 //
 // Listen comes first, then Serve, once, from a goroutine of its own. Unregister, Shutdown and Close end it, also where
 // Serve never ran, and may be called again. Methods are safe for concurrent use. The fields are set by Listen and not
-// changed; each part has a lock of its own, and calls no other part while it holds it. Nothing here is on disk: after a crash stock nsqds connect and register again,
-// and this node registers itself again.
+// changed; each part has a lock of its own, and calls no other part while it holds it. Nothing here is on disk: after a
+// crash stock nsqds connect and register again, and this node registers itself again.
 type Service struct {
 	engine *engine.Engine
 	log    *slog.Logger

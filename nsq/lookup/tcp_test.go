@@ -65,7 +65,8 @@ func sizedBody(body string) string {
 }
 
 func introduce(host string, tcpPort, httpPort int) string {
-	return "IDENTIFY\n" + sizedBody(fmt.Sprintf(`{"version":"1.3.0","tcp_port":%d,"http_port":%d,"hostname":"h","broadcast_address":%q}`, tcpPort, httpPort, host))
+	const format = `{"version":"1.3.0","tcp_port":%d,"http_port":%d,"hostname":"h","broadcast_address":%q}`
+	return "IDENTIFY\n" + sizedBody(fmt.Sprintf(format, tcpPort, httpPort, host))
 }
 
 // register is an nsqd of that name with these registrations.
@@ -87,10 +88,16 @@ func startLookupd(t testing.TB, o Options) *service {
 	return start(t, engine.Options{}, o)
 }
 
-// Each conversation as nsqlookupd 1.3.0 has it, up to the first error, which ends it; but where a comment says otherwise.
+// Each conversation as nsqlookupd 1.3.0 has it, up to the first error, which ends it; but where a comment says
+// otherwise.
 func TestLookupdConversations(t *testing.T) {
 	s := startLookupd(t, Options{})
-	me := fmt.Sprintf(`{"broadcast_address":"here.example","hostname":"testhost","http_port":%d,"tcp_port":%d,"version":"1.3.0+engine.test"}`, listen.Port(s.HTTPAddr()), listen.Port(s.TCPAddr()))
+	me := fmt.Sprintf(
+		`{"broadcast_address":"here.example","hostname":"testhost","http_port":%d,"tcp_port":%d,`+
+			`"version":"1.3.0+engine.test"}`,
+		listen.Port(s.HTTPAddr()),
+		listen.Port(s.TCPAddr()),
+	)
 	id := introduce("a.example", 1, 2)
 	long := strings.Repeat("x", 65)
 	for _, x := range []struct {
@@ -100,7 +107,12 @@ func TestLookupdConversations(t *testing.T) {
 	}{
 		{"ping first", "  V1PING\n", []string{"OK"}, true},
 		{"spaces and CR", "  V1 \t PING \r\n", []string{"OK"}, true},
-		{"everything at once", "  V1" + id + "REGISTER t c\nREGISTER t\nPING\nUNREGISTER t c\nUNREGISTER t\nUNREGISTER never\n", []string{me, "OK", "OK", "OK", "OK", "OK", "OK"}, true},
+		{
+			"everything at once",
+			"  V1" + id + "REGISTER t c\nREGISTER t\nPING\nUNREGISTER t c\nUNREGISTER t\nUNREGISTER never\n",
+			[]string{me, "OK", "OK", "OK", "OK", "OK", "OK"},
+			true,
+		},
 		{"other magic", "  V2", []string{"E_BAD_PROTOCOL"}, false},
 		{"HTTP", "GET / HTTP/1.1\r\n\r\n", []string{"E_BAD_PROTOCOL"}, false},
 		{"unknown", "  V1NONSENSE a b\n", []string{"E_INVALID invalid command NONSENSE"}, false},
@@ -109,21 +121,53 @@ func TestLookupdConversations(t *testing.T) {
 		{"register first", "  V1REGISTER t\n", []string{"E_INVALID client must IDENTIFY"}, false},
 		{"unregister first", "  V1UNREGISTER\n", []string{"E_INVALID client must IDENTIFY"}, false},
 		{"no topic", "  V1" + id + "REGISTER\n", []string{me, "E_INVALID REGISTER insufficient number of params"}, false},
-		{"no topic to unregister", "  V1" + id + "UNREGISTER\n", []string{me, "E_INVALID UNREGISTER insufficient number of params"}, false},
-		{"bad topic", "  V1" + id + "REGISTER a:b\n", []string{me, "E_BAD_TOPIC REGISTER topic name 'a:b' is not valid"}, false},
-		{"long topic", "  V1" + id + "UNREGISTER " + long + " c\n", []string{me, "E_BAD_TOPIC UNREGISTER topic name '" + long + "' is not valid"}, false},
+		{
+			"no topic to unregister", "  V1" + id + "UNREGISTER\n",
+			[]string{me, "E_INVALID UNREGISTER insufficient number of params"},
+			false,
+		},
+		{
+			"bad topic", "  V1" + id + "REGISTER a:b\n",
+			[]string{me, "E_BAD_TOPIC REGISTER topic name 'a:b' is not valid"},
+			false,
+		},
+		{
+			"long topic", "  V1" + id + "UNREGISTER " + long + " c\n",
+			[]string{me, "E_BAD_TOPIC UNREGISTER topic name '" + long + "' is not valid"},
+			false,
+		},
 		{"two spaces", "  V1" + id + "REGISTER  t\n", []string{me, "E_BAD_TOPIC REGISTER topic name '' is not valid"}, false},
-		{"bad channel", "  V1" + id + "REGISTER t a/b\n", []string{me, "E_BAD_CHANNEL REGISTER channel name 'a/b' is not valid"}, false},
+		{
+			"bad channel", "  V1" + id + "REGISTER t a/b\n",
+			[]string{me, "E_BAD_CHANNEL REGISTER channel name 'a/b' is not valid"},
+			false,
+		},
 		{"identify twice", "  V1" + id + id, []string{me, "E_INVALID cannot IDENTIFY again"}, false},
 		{"no JSON", "  V1IDENTIFY\n" + sizedBody("{"), []string{"E_BAD_BODY IDENTIFY failed to decode JSON body"}, false},
 		{"no body", "  V1IDENTIFY\n" + sizedBody(""), []string{"E_BAD_BODY IDENTIFY failed to decode JSON body"}, false},
 		{"no port", "  V1" + introduce("a", 0, 2), []string{"E_BAD_BODY IDENTIFY missing fields"}, false},
 		{"no HTTP port", "  V1" + introduce("a", 1, 0), []string{"E_BAD_BODY IDENTIFY missing fields"}, false},
 		{"no host", "  V1" + introduce("", 1, 2), []string{"E_BAD_BODY IDENTIFY missing fields"}, false},
-		{"ports that are none (nsqlookupd takes them)", "  V1" + introduce("a", 65536, 2), []string{"E_BAD_BODY IDENTIFY invalid port 65536"}, false},
-		{"a host that is none (likewise)", "  V1" + introduce(strings.Repeat("h", 256), 1, 2), []string{"E_BAD_BODY IDENTIFY text too long 256 > 255"}, false},
-		{"negative size (ends nsqlookupd)", "  V1IDENTIFY\n\xff\xff\xff\xff", []string{"E_BAD_BODY IDENTIFY invalid body size -1"}, false},
-		{"huge size (nsqlookupd makes room for it)", "  V1IDENTIFY\n\x7f\xff\xff\xff", []string{"E_BAD_BODY IDENTIFY body too big 2147483647 > 16384"}, false},
+		{
+			"ports that are none (nsqlookupd takes them)", "  V1" + introduce("a", 65536, 2),
+			[]string{"E_BAD_BODY IDENTIFY invalid port 65536"},
+			false,
+		},
+		{
+			"a host that is none (likewise)", "  V1" + introduce(strings.Repeat("h", 256), 1, 2),
+			[]string{"E_BAD_BODY IDENTIFY text too long 256 > 255"},
+			false,
+		},
+		{
+			"negative size (ends nsqlookupd)", "  V1IDENTIFY\n\xff\xff\xff\xff",
+			[]string{"E_BAD_BODY IDENTIFY invalid body size -1"},
+			false,
+		},
+		{
+			"huge size (nsqlookupd makes room for it)", "  V1IDENTIFY\n\x7f\xff\xff\xff",
+			[]string{"E_BAD_BODY IDENTIFY body too big 2147483647 > 16384"},
+			false,
+		},
 		{"huge line (nsqlookupd keeps all of it)", "  V1PING\n" + strings.Repeat("x", 1<<20), []string{"OK"}, false},
 		{"zeros", "  V1" + strings.Repeat("\x00", maxLineBytes), nil, false},
 	} {
@@ -152,7 +196,8 @@ func (s *service) expectLookup(t testing.TB, path, want string) {
 	}
 }
 
-// B100: what nsqds register is in every answer beside what is here; it goes with the connection, tombstones and deletions.
+// B100: what nsqds register is in every answer beside what is here; it goes with the connection, tombstones and
+// deletions.
 func TestLookupdRegistrations(t *testing.T) {
 	s := startLookupd(t, Options{})
 	s.post(t, "/topic/create?topic=both")
@@ -160,9 +205,13 @@ func TestLookupdRegistrations(t *testing.T) {
 	a := s.register(t, "a.example", "both theirs", "both x#ephemeral", "only c")
 	b := s.register(t, "b.example", "both")
 	line := func(c *v1, host string) string {
-		return fmt.Sprintf(`{"remote_address":%q,"hostname":"h","broadcast_address":%q,"tcp_port":4150,"http_port":4151,"version":"1.3.0"}`, c.nc.LocalAddr(), host)
+		return fmt.Sprintf(
+			`{"remote_address":%q,"hostname":"h","broadcast_address":%q,"tcp_port":4150,"http_port":4151,"version":"1.3.0"}`,
+			c.nc.LocalAddr(), host,
+		)
 	}
-	own := fmt.Sprintf(`{"remote_address":"here.example:%[1]d","hostname":"testhost","broadcast_address":"here.example","tcp_port":%[1]d,"http_port":%[2]d,"version":"1.3.0+engine.test"}`, 4150, 4151)
+	const own = `{"remote_address":"here.example:4150","hostname":"testhost","broadcast_address":"here.example",` +
+		`"tcp_port":4150,"http_port":4151,"version":"1.3.0+engine.test"}`
 	lineA, lineB := line(a, "a.example"), line(b, "b.example")
 	// Our own node as its own nsqlookupd's nsqd is mentioned once.
 	itself := dialV1(t, s)
@@ -173,19 +222,24 @@ func TestLookupdRegistrations(t *testing.T) {
 	s.expectLookup(t, "/topics", `{"topics":["both","only"]}`)
 	s.expectLookup(t, "/channels?topic=both", `{"channels":["ours","theirs","x#ephemeral"]}`)
 	s.expectLookup(t, "/channels?topic=only", `{"channels":["c"]}`)
-	s.expectLookup(t, "/lookup?topic=both", `{"channels":["ours","theirs","x#ephemeral"],"producers":[`+own+","+lineA+","+lineB+`]}`)
+	s.expectLookup(
+		t, "/lookup?topic=both", `{"channels":["ours","theirs","x#ephemeral"],"producers":[`+own+","+lineA+","+lineB+`]}`,
+	)
 	s.expectLookup(t, "/lookup?topic=only", `{"channels":["c"],"producers":[`+lineA+`]}`)
 	node := func(line, rest string) string { return strings.TrimSuffix(line, "}") + "," + rest + "}" }
 	s.expectLookup(t, "/nodes", `{"producers":[`+node(own, `"tombstones":[false],"topics":["both"]`)+","+
-		node(lineA, `"tombstones":[false,false],"topics":["both","only"]`)+","+node(lineB, `"tombstones":[false],"topics":["both"]`)+`]}`)
-	if _, debug := s.do(t, "GET", "/debug"); !strings.Contains(debug, `"channel:only:c":[{"id":"`+a.nc.LocalAddr().String()) {
+		node(lineA, `"tombstones":[false,false],"topics":["both","only"]`)+","+
+		node(lineB, `"tombstones":[false],"topics":["both"]`)+`]}`)
+	_, debug := s.do(t, "GET", "/debug")
+	if !strings.Contains(debug, `"channel:only:c":[{"id":"`+a.nc.LocalAddr().String()) {
 		t.Errorf("/debug: %s", debug)
 	}
 
 	s.do(t, "POST", "/topic/tombstone?topic=both&node=a.example:4151")
 	s.expectLookup(t, "/lookup?topic=both", `{"channels":["ours","theirs","x#ephemeral"],"producers":[`+own+","+lineB+`]}`)
 	s.expectLookup(t, "/lookup?topic=only", `{"channels":["c"],"producers":[`+lineA+`]}`)
-	if _, nodes := s.do(t, "GET", "/nodes"); !strings.Contains(nodes, `"tombstones":[true,false],"topics":["both","only"]`) {
+	_, nodes := s.do(t, "GET", "/nodes")
+	if !strings.Contains(nodes, `"tombstones":[true,false],"topics":["both","only"]`) {
 		t.Errorf("/nodes: %s", nodes)
 	}
 	a.ask("REGISTER both theirs\n", "OK") // again: it stays hidden
@@ -240,7 +294,8 @@ func TestLookupdChannelsOfNewTopics(t *testing.T) {
 // B99, B100: who is silent is hidden, and later closed; who drips or never says anything is closed.
 func TestLookupdSilence(t *testing.T) {
 	const soon = 200 * time.Millisecond
-	s := startLookupd(t, Options{InactiveProducerTimeout: 1500 * time.Millisecond, MaxCommandTime: soon}) // closed 1.5 s after it is hidden
+	// An nsqd is closed 1.5 s after it is hidden.
+	s := startLookupd(t, Options{InactiveProducerTimeout: 1500 * time.Millisecond, MaxCommandTime: soon})
 	count := func() int { return len(s.api.registry.lookup("t", time.Now())) }
 	c := s.register(t, "a.example", "t")
 	eventually(t, "the silent nsqd to be hidden", func() bool { return count() == 0 })
@@ -296,7 +351,8 @@ func TestLookupdLimits(t *testing.T) {
 	}
 	first.end() // its topics stay known until their room is needed
 	r.swept = time.Time{}
-	if fourth := fill("p3", maxProducerEntries); fourth.registrant.entries < maxProducerEntries-2 || r.topics["p0.0"] != nil {
+	if fourth := fill("p3", maxProducerEntries); fourth.registrant.entries < maxProducerEntries-2 ||
+		r.topics["p0.0"] != nil {
 		t.Errorf("%d entries, and the room of those who left is not used", fourth.registrant.entries)
 	}
 	checkRegistry(t, r)
@@ -354,11 +410,15 @@ func checkRegistry(t *testing.T, r *registry) {
 	}
 }
 
-// FuzzLookupd plays any input as two nsqds' conversations: every answer has a size, and the registry's counts are right.
+// FuzzLookupd plays any input as two nsqds' conversations: every answer has a size, and the registry's counts are
+// right.
 func FuzzLookupd(f *testing.F) {
 	id := introduce("a", 1, 2)
 	f.Add("PING\n", "REGISTER t\n")
-	f.Add(id+"REGISTER t c\nUNREGISTER t c\nREGISTER t e#ephemeral\nUNREGISTER t e#ephemeral\n", id+"REGISTER t#ephemeral c\nUNREGISTER t#ephemeral\nREGISTER u\n")
+	f.Add(
+		id+"REGISTER t c\nUNREGISTER t c\nREGISTER t e#ephemeral\nUNREGISTER t e#ephemeral\n",
+		id+"REGISTER t#ephemeral c\nUNREGISTER t#ephemeral\nREGISTER u\n",
+	)
 	f.Add("IDENTIFY\n\x00\x00\x00\x02{}", "IDENTIFY\n\xff\xff\xff\xff")
 	f.Fuzz(func(t *testing.T, one, two string) {
 		r := newRegistry(time.Minute)

@@ -30,10 +30,11 @@ func Port(a net.Addr) int {
 const maxAcceptPause = time.Second
 
 // Accept hands each connection to welcome until ln is closed, and returns nil then. Running out of file descriptors or
-// memory is no failure of the listener: Accept tells it to failed, waits for retryAfter or until done is closed (then it
-// returns nil), and tries again. done may be nil. Any other error is returned.
+// memory is no failure of the listener: Accept tells it to failed, waits for retryAfter or until done is closed (then
+// it returns nil), and tries again. done may be nil. Any other error is returned.
 func Accept(
-	ln *net.TCPListener, done <-chan struct{}, welcome func(*net.TCPConn), failed func(err error, retryAfter time.Duration),
+	ln *net.TCPListener, done <-chan struct{},
+	welcome func(*net.TCPConn), failed func(err error, retryAfter time.Duration),
 ) error {
 	pause := time.Duration(0)
 	for {

@@ -43,7 +43,8 @@ func (a *Agreement) Change(f func(s *meta.Snapshot)) {
 	defer a.mu.Unlock()
 	old := a.snapshot
 	s := &meta.Snapshot{
-		Revision: old.Revision + 1, Nodes: maps.Clone(old.Nodes), Topics: maps.Clone(old.Topics), Names: maps.Clone(old.Names),
+		Revision: old.Revision + 1, Nodes: maps.Clone(old.Nodes), Topics: maps.Clone(old.Topics),
+		Names:      maps.Clone(old.Names),
 		Partitions: maps.Clone(old.Partitions), Tombstones: maps.Clone(old.Tombstones),
 	}
 	f(s)

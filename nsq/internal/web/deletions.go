@@ -36,8 +36,8 @@ func (d *Deletions) Answer(name string, began time.Time, err error) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	// gone.Ago counts back from some moment after the request began. Counted from began, the deletion seems to be at most as
-	// late as it was: a client that deletes twice at this service must not be told twice that it did.
+	// gone.Ago counts back from some moment after the request began. Counted from began, the deletion seems to be at most
+	// as late as it was: a client that deletes twice at this service must not be told twice that it did.
 	if last, ok := d.at[name]; !deletedNow && ok && !began.Add(-gone.Ago).After(last) {
 		return err
 	}

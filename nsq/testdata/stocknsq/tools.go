@@ -1,6 +1,7 @@
 //go:build tools
 
-// Package tools pins the NSQ that tests run beside this server. It is a module of its own: nothing of it is built into the program.
+// Package tools pins the NSQ that tests run beside this server. It is a module of its own: nothing of it is built into
+// the program.
 package tools
 
 import (
