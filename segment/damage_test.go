@@ -142,6 +142,47 @@ func TestRunEndsBeforeDamage(t *testing.T) {
 	v.Release()
 }
 
+// A power cut may leave a file that is shorter than its segment and has every batch that is in it. Nothing of that is
+// damage: what is written later has room, also where the file ended, and what is isolated can be repaired.
+func TestShortFileThatHasEverythingIsWrittenOn(t *testing.T) {
+	onDisks(t, func(t *testing.T, disk aio.Disk) {
+		w := newWorld(t, disk)
+		for range 4 {
+			w.append(2, 100)
+		}
+		w.settle()
+		name := w.dir + "/0000000000.seg"
+		data, err := disk.ReadFile(name, 1<<20)
+		if err := errors.Join(err, w.log.Close(), disk.Remove(name)); err != nil {
+			t.Fatal(err)
+		}
+		if err := disk.WriteFile(name, data[:2*SegmentHeaderBytes]); err != nil {
+			t.Fatal(err)
+		}
+		w.open(w.st)
+		w.check()
+		if err := w.log.Health(); err != nil {
+			t.Fatal(err)
+		}
+		for k := 0; w.st.End < 2*SegmentHeaderBytes-800; k++ {
+			w.append(2, 100)
+			if k%3 == 0 {
+				w.flush()
+			}
+		}
+		w.settle()
+		if n := len(w.log.Segments()); n != 1 {
+			t.Fatalf("%d segments: the test does not reach what it is for", n)
+		}
+		w.check()
+		if r := w.log.Isolated(); len(r) != 0 {
+			t.Errorf("isolated: %v", r)
+		}
+		w.reopen()
+		w.check()
+	})
+}
+
 // Damage in the segment that is being written does not reach what is written after it.
 func TestDamageInTheCurrentSegment(t *testing.T) {
 	w := newWorld(t, memoryDisk())

@@ -171,6 +171,10 @@ type segFile struct {
 	lastCRC uint32 // header CRC of the last batch written in this life
 	sealed  bool   // full: another segment follows
 
+	// The file is shorter than its room, and has every batch: a whole one takes its place before more is written. Set by
+	// Open, only read then.
+	short bool
+
 	// Owned by the holder of the log's io mutex.
 	file aio.File // open from the first write until the sync that covers it
 

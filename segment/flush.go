@@ -183,8 +183,8 @@ func (l *Log) writeRun(w *Writer, run []Slice) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if last := &run[len(run)-1]; int64(last.End()-f.base) > f.capacity {
-		if f, err = l.enlarge(f, last.SegmentCapacity); err != nil {
+	if last := &run[len(run)-1]; f.short || int64(last.End()-f.base) > f.capacity {
+		if f, err = l.enlarge(f, max(f.capacity, last.SegmentCapacity)); err != nil {
 			return 0, err
 		}
 	}

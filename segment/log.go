@@ -235,16 +235,18 @@ func (l *Log) openOne(number uint32, present bool, limit Offset, st State) (*seg
 }
 
 // noteShort isolates what a file of size bytes does not have of its segment, whose batches end at limit at the latest.
+// If it has all of them nothing is damaged: a power cut took room that was never used.
 func (l *Log) noteShort(f *segFile, size int64, limit Offset) {
 	room := size - SegmentHeaderBytes
 	if room >= f.capacity {
 		return
 	}
 	from := f.base + Offset(room)
-	f.bad = append(f.bad, span{from, f.base + Offset(f.capacity)})
-	if from < limit {
-		l.noteDamage(from, f.corrupt(size, errors.New("the file is too short")))
+	if f.short = from >= limit; f.short {
+		return
 	}
+	f.bad = append(f.bad, span{from, f.base + Offset(f.capacity)})
+	l.noteDamage(from, f.corrupt(size, errors.New("the file is too short")))
 }
 
 // fits says what keeps a valid header from being that of segment number of this log.
