@@ -20,13 +20,13 @@ const (
 // The reader fills it and pushes it. From then on only done and next change, until drain takes it from the queue and
 // frees it. It is pooled with the memory of its Put, so that a publish allocates nothing.
 type pending struct {
-	put   engine.Put
-	c     *conn
-	verb  verb
-	place        // the partition that a client of youzan's named
-	count int    // "OK" frames: PUBs of the run, or 1
-	bytes int    // of input that it keeps, counted against the connection's limit
-	buf   *block // the bodies of the Put lie in it: held until the Put is answered
+	put           engine.Put
+	c             *conn
+	verb          verb
+	partitionArgs        // the partition that a client of youzan's named
+	count         int    // "OK" frames: PUBs of the run, or 1
+	bytes         int    // of input that it keeps, counted against the connection's limit
+	buf           *block // the bodies of the Put lie in it: held until the Put is answered
 
 	headers []engine.Header   // of all messages of the run, one after the other
 	lists   [][]engine.Header // one per message: its part of headers
@@ -61,7 +61,7 @@ func (p *pending) free() {
 	}
 	p.put = engine.Put{Done: p.put.Done, Messages: emptied(p.put.Messages)}
 	p.headers, p.lists = emptied(p.headers), emptied(p.lists)
-	p.place, p.trace, p.traced = place{}, 0, false
+	p.partitionArgs, p.trace, p.traced = partitionArgs{}, 0, false
 	p.c, p.buf, p.to, p.frame, p.next = nil, nil, nil, nil, nil
 	p.verb, p.count, p.bytes, p.fatal = verbNone, 0, 0, false
 	p.done.Store(false)

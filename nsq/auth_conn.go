@@ -18,7 +18,8 @@ type login struct {
 	topic, channel string
 }
 
-// granted remembers the last answer for publishing: producers rarely change their topic.
+// granted remembers the last topic that the client was allowed to publish to, and the principal who was: producers
+// rarely change their topic. The reader's.
 type granted struct {
 	who   *auth.Principal
 	topic string
@@ -82,8 +83,9 @@ func (c *conn) prove(secret string) (*auth.Principal, *fault) {
 	return nil, &fault{"E_AUTH_FAILED AUTH failed"}
 }
 
-// whoever returns the principal, asked for anew if what is known of it does not hold any more.
-func (c *conn) whoever(v string) (*auth.Principal, *fault) {
+// currentPrincipal is the client's principal. If the token file was read again, or a server's answer has expired, it is
+// asked for again first, which may wait for a server. v names the command in the error frame. Only the reader calls it.
+func (c *conn) currentPrincipal(v string) (*auth.Principal, *fault) {
 	l := c.login.Load()
 	if l == nil {
 		return nil, &fault{"E_AUTH_FIRST AUTH required before " + v}
@@ -106,7 +108,7 @@ func (c *conn) mayPublish(cmd *command) *fault {
 	if c.srv.auth == nil {
 		return nil
 	}
-	who, f := c.whoever(cmd.verb.String())
+	who, f := c.currentPrincipal(cmd.verb.String())
 	switch {
 	case f != nil:
 		return f
@@ -124,7 +126,7 @@ func (c *conn) maySubscribe(topic, channel string) *fault {
 	if c.srv.auth == nil {
 		return nil
 	}
-	who, f := c.whoever(verbSub.String())
+	who, f := c.currentPrincipal(verbSub.String())
 	if f != nil {
 		return f
 	}
@@ -135,7 +137,7 @@ func (c *conn) maySubscribe(topic, channel string) *fault {
 	next.topic, next.channel = topic, channel
 	c.login.Store(&next)
 	if !c.srv.auth.Current(who, time.Now()) {
-		c.reconsider() // the file was read again meanwhile, and perhaps before this subscription could be seen
+		c.reconsider() // the file was read again meanwhile, perhaps before Reload could see this subscription
 	}
 	return nil
 }

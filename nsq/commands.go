@@ -106,10 +106,11 @@ func (c *conn) submit() {
 	}
 	err := p.send(to.topic)
 	if alone {
-		c.queued.Store(false) // what completes from here on queues the connection; what did before is drained here
+		// A Put that completes from here on queues the connection; those that completed before are drained here.
+		c.queued.Store(false)
 		c.drain()
 	}
-	if errors.Is(err, engine.ErrDeleted) { // and perhaps made anew since
+	if errors.Is(err, engine.ErrDeleted) { // it may have been created again since
 		err = retryDeleted(c.ctx, func() error {
 			if err := c.resolve(to); err != nil {
 				return err
@@ -207,7 +208,8 @@ func (c *conn) subscribe(cmd *command) *fault {
 	return nil
 }
 
-// attach finds or makes topic and channel. refused is what a client of youzan's cannot have of them.
+// attach finds or creates topic and channel and subscribes. refused is the error frame of a SUB that names a partition,
+// an order or a place that it cannot have.
 func (c *conn) attach(cmd *command, topic, channel string) (consumer *engine.Consumer, refused *fault, err error) {
 	set := c.set.Load()
 	err = retryDeleted(c.ctx, func() error {
@@ -240,14 +242,15 @@ func (c *conn) attach(cmd *command, topic, channel string) (consumer *engine.Con
 	return consumer, refused, err
 }
 
-// A topic or channel that is being deleted (an ephemeral one whose last client just left) is made anew by whoever wants
-// it next; that one waits for the deletion, at most about maxDeletedTries × deletedPause.
+// A client that names a topic or channel that is being deleted, such as an ephemeral one whose last client just left,
+// creates it again. It waits until the deletion is done, for at most about maxDeletedTries × deletedPause.
 const (
 	maxDeletedTries = 200
 	deletedPause    = 5 * time.Millisecond
 )
 
-// retryDeleted repeats do while it meets something that is being deleted, or was this node's until a moment ago.
+// retryDeleted repeats do while it fails because the topic or channel is being deleted, or because its leadership just
+// moved to another node.
 func retryDeleted(ctx context.Context, do func() error) error {
 	for try := 0; ; try++ {
 		err := do()
@@ -265,7 +268,7 @@ func retryDeleted(ctx context.Context, do func() error) error {
 	}
 }
 
-// identify settles what holds for the connection. size is the command's length in the input.
+// identify carries out IDENTIFY. size is the command's length in the input.
 func (c *conn) identify(body []byte, size int) *fault {
 	set, response, f := c.srv.opts.identify(body, *c.set.Load())
 	if f != nil {

@@ -80,13 +80,13 @@ func faultf(format string, args ...any) *fault { return &fault{fmt.Sprintf(forma
 
 // command is one parsed command. Its slices point into the parser's input.
 type command struct {
-	verb    verb
-	topic   []byte
-	channel []byte
-	id      []byte // FIN, REQ, TOUCH: 16 bytes of any value
-	number  uint64 // RDY: count; REQ, DPUB: milliseconds
-	body    []byte // PUB, DPUB: a message; MPUB: a valid batch; IDENTIFY, AUTH: the body
-	place          // of youzan's clients
+	verb          verb
+	topic         []byte
+	channel       []byte
+	id            []byte // FIN, REQ, TOUCH: 16 bytes of any value
+	number        uint64 // RDY: count; REQ, DPUB: milliseconds
+	body          []byte // PUB, DPUB: a message; MPUB: a valid batch; IDENTIFY, AUTH: the body
+	partitionArgs        // of youzan's clients
 }
 
 // limits are what the parser refuses to exceed.

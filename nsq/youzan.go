@@ -18,11 +18,11 @@ import (
 // ordered subscriptions, headers in JSON ("ext"), trace ids and places in the log. Stock clients see none of it: every
 // difference depends on a verb or a parameter that they do not send.
 
-// place is what a command says about partitions and places beyond NSQ.
-type place struct {
-	addressed bool // a partition was named
-	partition int  // if addressed: 0 and above, perhaps beyond what the topic has
-	from      []byte
+// partitionArgs are the parameters of a command that stock NSQ does not have.
+type partitionArgs struct {
+	addressed bool   // a partition was named
+	partition int    // if addressed: 0 and above, perhaps beyond what the topic has
+	from      []byte // of a SUB_ADVANCED: TYPE:VALUE, where to begin
 }
 
 func lookupYouzanVerb(name []byte) verb {
@@ -89,11 +89,11 @@ func (cmd *command) subscribeParams(rest []byte) *fault {
 // beyondNSQ says that only a client of youzan's can have sent the command.
 func (cmd *command) beyondNSQ() bool { return cmd.addressed || cmd.verb.plain() != cmd.verb }
 
-// messageForm is how messages look to a client of youzan's, and which it gets. Immutable.
+// messageForm is how message frames look to a client of youzan's, and of which partition it gets messages. Immutable.
 type messageForm struct {
-	ext    bool // headers as JSON in each message: the client identified with extend_support
-	detail bool // where in the partition it is: SUB_ADVANCED and SUB_ORDERED
-	place       // its partition, if it named one
+	ext           bool // headers as JSON in each message: the client identified with extend_support
+	detail        bool // where in the partition it is: SUB_ADVANCED and SUB_ORDERED
+	partitionArgs      // its partition, if it named one
 }
 
 // formOf is how messages go to the subscription; nil: as NSQ says.
@@ -103,7 +103,7 @@ func formOf(cmd *command, set *settings) *messageForm {
 	}
 	return &messageForm{
 		ext: set.extendSupport, detail: cmd.verb != verbSub,
-		place: place{addressed: cmd.addressed, partition: cmd.partition},
+		partitionArgs: partitionArgs{addressed: cmd.addressed, partition: cmd.partition},
 	}
 }
 

@@ -525,7 +525,7 @@ func TestYouzanCluster(t *testing.T) {
 
 // Youzan's codes are for its clients: without a named partition or a verb of theirs everything is as nsqd says it.
 func TestYouzanCodes(t *testing.T) {
-	named, stock := &pending{verb: verbPub, place: place{addressed: true}}, &pending{verb: verbPub}
+	named, stock := &pending{verb: verbPub, partitionArgs: partitionArgs{addressed: true}}, &pending{verb: verbPub}
 	ext := &pending{verb: verbMpubExt}
 	for _, x := range []struct {
 		p        *pending
