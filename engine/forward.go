@@ -3,13 +3,13 @@ package engine
 import (
 	"bytes"
 	"cmp"
-	"encoding/binary"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	"penstock/netproto"
 	"penstock/replicate"
+	"penstock/replicate/wire"
 )
 
 // forwarder brings puts of partitions that another node leads to that node, pipelined, and answers them when it does. A put
@@ -266,9 +266,10 @@ func (f *forwarder) close() {
 
 // handleAck takes the leader's answer.
 func (f *forwarder) handleAck(from replicate.NodeID, fr *netproto.Received) {
+	ack, bad := wire.DecodePutAck(fr.Payload)
 	f.mu.Lock()
 	p := f.inFlight[fr.Header.Request]
-	if p == nil || p.to != from || len(fr.Payload) < putAckBytes {
+	if p == nil || p.to != from || bad != nil {
 		f.mu.Unlock()
 		return // answered already: too late, or the connection was lost
 	}
@@ -290,11 +291,11 @@ func (f *forwarder) handleAck(from replicate.NodeID, fr *netproto.Received) {
 		l.pt.announce(false)
 	}
 	if status == netproto.StatusOK {
-		p.First = ID(binary.LittleEndian.Uint64(fr.Payload))
+		p.First = ID(ack.First)
 		p.answer(nil)
 		return
 	}
-	p.answer(putErrorOf(fr.Payload[8]))
+	p.answer(putErrorOf(ack.Reason))
 }
 
 // freeze makes puts of pt wait until reroute has moved the inbox before them.

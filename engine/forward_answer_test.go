@@ -22,7 +22,7 @@ func onItsWay() (f *forwarder, p *Put, answers *[]error) {
 }
 
 func answerTo(request uint64, status netproto.Status, first ID, reason error) *netproto.Received {
-	fr := &netproto.Received{Payload: make([]byte, putAckBytes)}
+	fr := &netproto.Received{Payload: make([]byte, wire.PutAckBytes)}
 	fr.Header.Type, fr.Header.Request, fr.Header.Status = netproto.TypeForwardAck, request, status
 	fr.Payload[0], fr.Payload[8] = byte(first), numberOf(wire.AnswerPut, reason)
 	return fr
@@ -57,7 +57,7 @@ func TestForwardedPutIsAnsweredByWhoWasAsked(t *testing.T) {
 	f.handleAck(3, answerTo(7, netproto.StatusOK, 5, nil))
 	f.handleAck(2, answerTo(8, netproto.StatusOK, 5, nil))
 	short := answerTo(7, netproto.StatusOK, 5, nil)
-	short.Payload = short.Payload[:putAckBytes-1]
+	short.Payload = short.Payload[:wire.PutAckBytes-1]
 	f.handleAck(2, short)
 	if len(*answers) != 0 || len(f.inFlight) != 1 {
 		t.Fatalf("it is answered %v by a frame that is not its answer", *answers)

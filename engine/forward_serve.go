@@ -1,38 +1,14 @@
 package engine
 
 import (
-	"encoding/binary"
 	"errors"
 	"sync"
 	"time"
-
-	"github.com/google/uuid"
 
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/wire"
 	"penstock/segment"
-)
-
-// A put on the way to the leader:
-//
-//	topic 16 | partition u32 | delay ms u32 | run u32 | kind u8 | zero 3 | count u32 | content
-//
-// content by kind; count is the number of messages, 1 for a sealed batch:
-//
-//	0  messages                { length u32 | body }*
-//	1  sealed by the producer  batch
-//	2  with headers            { count u32 | { length u32 | name | length u32 | value }* | length u32 | body }*
-//
-// A put without headers is of kind 0, as it was before there were headers. The sending node has checked the headers' names.
-//
-// and its answer: first id u64 | reason u8 (wire.Reason). The frame's status says whether it was stored.
-const (
-	putHeadBytes = 16 + 4 + 4 + 4 + 4 + 4
-	wireMessages = 0
-	wireSealed   = 1
-	wireHeadered = 2
-	putAckBytes  = 9
 )
 
 // putBuffer is the bytes of one put on the way.
@@ -49,36 +25,26 @@ func (b *putBuffer) Release() {
 	}
 }
 
+// encode makes b the payload of a ForwardPut. A put without headers is of the kind that there was before there were
+// any. This node has checked the headers' names.
 func (b *putBuffer) encode(l *lane, p *Put) {
-	le := binary.LittleEndian
-	kind := byte(wireMessages)
+	id := l.pt.identity()
+	h := wire.PutHead{Topic: id.Topic, Partition: id.Partition, DelayMs: p.deferMs, Run: l.run}
 	switch {
 	case p.kind == putSealed:
-		kind = wireSealed
-	case p.headered:
-		kind = wireHeadered
-	}
-	id := l.pt.identity()
-	dst := append(b.bytes[:0], id.Topic[:]...)
-	dst = le.AppendUint32(dst, id.Partition)
-	dst = le.AppendUint32(dst, p.deferMs)
-	dst = le.AppendUint32(dst, l.run)
-	dst = append(dst, kind, 0, 0, 0)
-	if kind == wireSealed {
-		dst = le.AppendUint32(dst, 1)
-		b.bytes = append(dst, p.special.sealed...)
+		h.Kind, h.Count = wire.PutSealed, 1
+		b.bytes = append(wire.AppendPutHead(b.bytes[:0], &h), p.special.sealed...)
 		return
+	case p.headered:
+		h.Kind = wire.PutHeadered
 	}
-	dst = le.AppendUint32(dst, uint32(len(p.Messages)))
+	h.Count = uint32(len(p.Messages))
+	dst := wire.AppendPutHead(b.bytes[:0], &h)
 	for i, m := range p.Messages {
-		if kind == wireHeadered {
-			dst = le.AppendUint32(dst, uint32(len(p.Headers[i])))
-			for _, kv := range p.Headers[i] {
-				dst = append(le.AppendUint32(dst, uint32(len(kv.Key))), kv.Key...)
-				dst = append(le.AppendUint32(dst, uint32(len(kv.Value))), kv.Value...)
-			}
+		if p.headered {
+			dst = wire.AppendPutHeaders(dst, p.Headers[i])
 		}
-		dst = append(le.AppendUint32(dst, uint32(len(m))), m...)
+		dst = wire.AppendPutBody(dst, m)
 	}
 	b.bytes = dst
 }
@@ -177,42 +143,42 @@ func (f *forwarder) handlePut(from replicate.NodeID, fr *netproto.Received) *par
 
 // decode reads a put. The partition is nil if this node has never heard of it.
 func (p *forwardedPut) decode(b []byte) (pt *partition, run uint32, err error) {
-	le := binary.LittleEndian
-	if len(b) < putHeadBytes {
+	h, b, err := wire.DecodePutHead(b)
+	if err != nil {
 		return nil, 0, ErrUnknown
 	}
-	pt = p.f.cn.partition(segment.Identity{Topic: uuid.UUID(b[:16]), Partition: le.Uint32(b[16:])})
+	pt = p.f.cn.partition(segment.Identity{Topic: h.Topic, Partition: h.Partition})
 	if pt == nil {
 		return nil, 0, ErrNoLeader
 	}
-	p.Defer = time.Duration(le.Uint32(b[20:])) * time.Millisecond
-	run = le.Uint32(b[24:])
-	kind, count := b[28], le.Uint32(b[32:])
-	b = b[putHeadBytes:]
+	p.Defer = time.Duration(h.DelayMs) * time.Millisecond
 	p.trusted = true
-	switch kind {
-	case wireSealed:
+	switch h.Kind {
+	case wire.PutSealed:
 		p.sealed = specialPut{sealed: b}
 		p.kind, p.special = putSealed, &p.sealed
-		return pt, run, nil
-	case wireMessages, wireHeadered:
-		if p.decodeMessages(b, count, kind == wireHeadered) {
-			return pt, run, nil
+		return pt, h.Run, nil
+	case wire.PutMessages, wire.PutHeadered:
+		if p.decodeMessages(b, h.Count, h.Kind == wire.PutHeadered) {
+			return pt, h.Run, nil
 		}
 	}
-	return pt, run, ErrUnknown // damaged, or of a newer version
+	return pt, h.Run, ErrUnknown // damaged, or of a newer version
 }
 
 // decodeMessages reads what follows the head of a put that is not sealed.
 func (p *forwardedPut) decodeMessages(b []byte, count uint32, headered bool) (ok bool) {
+	var err error
 	for range count {
-		var body []byte
 		if headered {
-			if b, ok = p.decodeHeaders(b); !ok {
+			from := len(p.headers)
+			if p.headers, b, err = wire.NextPutHeaders(p.headers, b); err != nil {
 				return false
 			}
+			p.lists = append(p.lists, p.headers[from:len(p.headers):len(p.headers)])
 		}
-		if body, b, ok = cutSized(b); !ok {
+		var body []byte
+		if body, b, err = wire.NextPutBody(b); err != nil {
 			return false
 		}
 		p.bodies = append(p.bodies, body)
@@ -224,44 +190,10 @@ func (p *forwardedPut) decodeMessages(b []byte, count uint32, headered bool) (ok
 	return len(b) == 0
 }
 
-// decodeHeaders reads one message's headers.
-func (p *forwardedPut) decodeHeaders(b []byte) (rest []byte, ok bool) {
-	if len(b) < 4 {
-		return nil, false
-	}
-	count := binary.LittleEndian.Uint32(b)
-	b = b[4:]
-	if count > MaxHeaderCount {
-		return nil, false
-	}
-	from := len(p.headers)
-	for range count {
-		var kv Header
-		if kv.Key, b, ok = cutSized(b); !ok {
-			return nil, false
-		}
-		if kv.Value, b, ok = cutSized(b); !ok {
-			return nil, false
-		}
-		p.headers = append(p.headers, kv)
-	}
-	p.lists = append(p.lists, p.headers[from:len(p.headers):len(p.headers)])
-	return b, true
-}
-
-// cutSized reads a length and so many bytes.
-func cutSized(b []byte) (v, rest []byte, ok bool) {
-	if len(b) < 4 || uint64(binary.LittleEndian.Uint32(b)) > uint64(len(b)-4) {
-		return nil, nil, false
-	}
-	n := 4 + int(binary.LittleEndian.Uint32(b))
-	return b[4:n:n], b[n:], true
-}
-
 // reply answers the node that sent the put, and makes p ready for another.
 func (p *forwardedPut) reply(first ID, err error) {
-	fr := netproto.Frame{Type: netproto.TypeForwardAck, Request: p.request, Head: make([]byte, putAckBytes)}
-	binary.LittleEndian.PutUint64(fr.Head, uint64(first))
+	fr := netproto.Frame{Type: netproto.TypeForwardAck, Request: p.request}
+	ack := wire.PutAck{First: uint64(first)}
 	switch {
 	case err == nil:
 	case errors.Is(err, ErrNoLeader):
@@ -272,11 +204,12 @@ func (p *forwardedPut) reply(first ID, err error) {
 		fr.Status = netproto.StatusClosed
 	case errors.Is(err, ErrUnknown), errors.Is(err, ErrDisk):
 		fr.Status = netproto.StatusUnknown
-		fr.Head[8] = numberOf(wire.AnswerPut, err)
+		ack.Reason = numberOf(wire.AnswerPut, err)
 	default:
 		fr.Status = netproto.StatusRejected
-		fr.Head[8] = numberOf(wire.AnswerPut, err)
+		ack.Reason = numberOf(wire.AnswerPut, err)
 	}
+	fr.Head = wire.AppendPutAck(make([]byte, 0, wire.PutAckBytes), &ack)
 	f, from := p.f, p.from
 	if p.part != nil && fr.Status == netproto.StatusNotLeader { // it had been taken, and comes back from the inbox
 		f.refusals.note(from, p.part, p.run)

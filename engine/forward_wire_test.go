@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+
+	"penstock/replicate/wire"
 )
 
 func sampleLane() *lane {
@@ -28,11 +30,11 @@ func TestForwardedPutBytes(t *testing.T) {
 	}
 	headered.headered = true
 	buf.encode(sampleLane(), headered)
-	if buf.bytes[28] != wireHeadered {
+	if buf.bytes[28] != byte(wire.PutHeadered) {
 		t.Errorf("its kind is %d", buf.bytes[28])
 	}
 	var p forwardedPut
-	if !p.decodeMessages(buf.bytes[putHeadBytes:], 2, true) {
+	if !p.decodeMessages(buf.bytes[wire.PutHeadBytes:], 2, true) {
 		t.Fatal("what was encoded cannot be decoded")
 	}
 	if !equalMessages(&p.Put, headered) {
@@ -78,8 +80,8 @@ func FuzzForwardedPut(f *testing.F) {
 		p.headered = headered
 		var buf putBuffer
 		buf.encode(sampleLane(), &p.Put)
-		if !bytes.Equal(buf.bytes[putHeadBytes:], b) {
-			t.Fatalf("sent on, it is % x, not % x", buf.bytes[putHeadBytes:], b)
+		if !bytes.Equal(buf.bytes[wire.PutHeadBytes:], b) {
+			t.Fatalf("sent on, it is % x, not % x", buf.bytes[wire.PutHeadBytes:], b)
 		}
 	})
 }

@@ -1,6 +1,9 @@
-// Package wire is how a replicate.Message travels in a frame of netproto: a head that carries everything but the
-// batches, and behind it the sealed batches as they stand in memory and in the segment files, whole and back to back.
-// FORMAT.md has the bytes.
+// Package wire is what frames between nodes carry: messages of replication, puts on the way to a leader (forward.go),
+// subscriptions at leaders (subscription.go, held.go), and why any of it is refused (reason.go). FORMAT.md has the
+// bytes. Everything decoded borrows from the payload.
+//
+// A replicate.Message travels as a head that carries everything but the batches, and behind it the sealed batches as
+// they stand in memory and in the segment files, whole and back to back.
 //
 //	leader    Encode(&frame, id, m, runs); frame.Body = the batches' bytes; Send
 //	follower  Decoder.Decode(&received.Header, received.Payload); Decoder.Message, Runs, Batch(i)

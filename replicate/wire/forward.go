@@ -1,0 +1,149 @@
+package wire
+
+import (
+	"encoding/binary"
+
+	"github.com/google/uuid"
+
+	"penstock/segment"
+)
+
+// Puts of one node's clients on the way to the leader of their partition (types 32 and 33 of netproto). The request of
+// the frame's header is the put's number, chosen by the node that forwards it. FORMAT.md has the bytes.
+
+const (
+	// PutHeadBytes begin a ForwardPut.
+	PutHeadBytes = 16 + 4 + 4 + 4 + 1 + 3 + 4
+	// PutAckBytes is what AppendPutAck appends.
+	PutAckBytes = 8 + 1
+
+	sizeBytes = 4
+)
+
+// Offsets in the head of a ForwardPut.
+const (
+	offPutTopic     = 0
+	offPutPartition = 16
+	offPutDelay     = 20
+	offPutRun       = 24
+	offPutKind      = 28
+	offPutReserved  = 29
+	offPutCount     = 32
+)
+
+// PutKind says what a ForwardPut carries. Numbers are for ever.
+type PutKind uint8
+
+// What follows the head.
+const (
+	PutMessages PutKind = 0 // bodies
+	PutSealed   PutKind = 1 // one batch, as its producer sealed it
+	PutHeadered PutKind = 2 // bodies, each behind its headers
+)
+
+// PutHead begins the payload of a ForwardPut.
+type PutHead struct {
+	Topic     uuid.UUID
+	Partition uint32
+	DelayMs   uint32
+	Run       uint32 // when the leader refuses a put as not stored, it refuses all that follow in the run
+	Kind      PutKind
+	Count     uint32 // of messages; 1 of a sealed batch
+}
+
+// AppendPutHead appends it.
+func AppendPutHead(dst []byte, h *PutHead) []byte {
+	var p [PutHeadBytes]byte
+	le := binary.LittleEndian
+	copy(p[offPutTopic:], h.Topic[:])
+	le.PutUint32(p[offPutPartition:], h.Partition)
+	le.PutUint32(p[offPutDelay:], h.DelayMs)
+	le.PutUint32(p[offPutRun:], h.Run)
+	p[offPutKind] = byte(h.Kind)
+	le.PutUint32(p[offPutCount:], h.Count)
+	return append(dst, p[:]...)
+}
+
+// DecodePutHead reads it. The kind may be one that this version does not know; rest is what it says.
+func DecodePutHead(p []byte) (h PutHead, rest []byte, err error) {
+	if len(p) < PutHeadBytes {
+		return h, nil, invalid("a ForwardPut of %d bytes", len(p))
+	}
+	le := binary.LittleEndian
+	h = PutHead{
+		Topic: uuid.UUID(p[offPutTopic:offPutPartition]), Partition: le.Uint32(p[offPutPartition:]),
+		DelayMs: le.Uint32(p[offPutDelay:]), Run: le.Uint32(p[offPutRun:]),
+		Kind: PutKind(p[offPutKind]), Count: le.Uint32(p[offPutCount:]),
+	}
+	return h, p[PutHeadBytes:], nil
+}
+
+// AppendPutHeaders appends the headers of a message of a PutHeadered; its body follows.
+func AppendPutHeaders(dst []byte, headers []segment.KV) []byte {
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(headers)))
+	for i := range headers {
+		dst = appendSized(appendSized(dst, headers[i].Key), headers[i].Value)
+	}
+	return dst
+}
+
+// NextPutHeaders appends the headers that p begins with to dst, and returns the rest. They are borrowed from p.
+func NextPutHeaders(dst []segment.KV, p []byte) (headers []segment.KV, rest []byte, err error) {
+	if len(p) < sizeBytes {
+		return dst, nil, invalid("a count of headers in %d bytes", len(p))
+	}
+	count := binary.LittleEndian.Uint32(p)
+	if count > segment.MaxHeaderCount {
+		return dst, nil, invalid("a message with %d headers", count)
+	}
+	p = p[sizeBytes:]
+	for range count {
+		var kv segment.KV
+		if kv.Key, p, err = cutSized(p); err != nil {
+			return dst, nil, err
+		}
+		if kv.Value, p, err = cutSized(p); err != nil {
+			return dst, nil, err
+		}
+		dst = append(dst, kv)
+	}
+	return dst, p, nil
+}
+
+// AppendPutBody appends the body of a message.
+func AppendPutBody(dst, body []byte) []byte { return appendSized(dst, body) }
+
+// NextPutBody reads the body that p begins with, and returns the rest. It is borrowed from p.
+func NextPutBody(p []byte) (body, rest []byte, err error) { return cutSized(p) }
+
+func appendSized(dst, b []byte) []byte {
+	return append(binary.LittleEndian.AppendUint32(dst, uint32(len(b))), b...)
+}
+
+// cutSized reads a length and so many bytes.
+func cutSized(p []byte) (b, rest []byte, err error) {
+	if len(p) < sizeBytes || uint64(binary.LittleEndian.Uint32(p)) > uint64(len(p)-sizeBytes) {
+		return nil, nil, invalid("a length and what it counts in %d bytes", len(p))
+	}
+	end := sizeBytes + int(binary.LittleEndian.Uint32(p))
+	return p[sizeBytes:end:end], p[end:], nil
+}
+
+// PutAck is the payload of a ForwardAck. The frame's status says whether the put was stored.
+type PutAck struct {
+	First  uint64 // id of the first message
+	Reason uint8  // number of a Reason in an AnswerPut; 0 with StatusOK
+}
+
+// AppendPutAck appends it.
+func AppendPutAck(dst []byte, a *PutAck) []byte {
+	return append(binary.LittleEndian.AppendUint64(dst, a.First), a.Reason)
+}
+
+// DecodePutAck reads it. What a later version puts behind it is ignored.
+func DecodePutAck(p []byte) (a PutAck, err error) {
+	if len(p) < PutAckBytes {
+		return a, invalid("a ForwardAck of %d bytes", len(p))
+	}
+	return PutAck{binary.LittleEndian.Uint64(p), p[PutAckBytes-1]}, nil
+}

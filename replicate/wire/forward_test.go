@@ -1,0 +1,145 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"penstock/internal/formattest"
+	"penstock/segment"
+)
+
+func testPutHead(kind PutKind, delayMs, count uint32) *PutHead {
+	return &PutHead{Topic: uuid.UUID{1, 2, 3, 15: 16}, Partition: 7, DelayMs: delayMs, Run: 9, Kind: kind, Count: count}
+}
+
+func testPutHeaders() []segment.KV {
+	return []segment.KV{{Key: []byte("key"), Value: []byte("k1")}, {Key: []byte("e"), Value: []byte{}}}
+}
+
+// forwards are one of each kind.
+func forwards() map[string][]byte {
+	plain := AppendPutHead(nil, testPutHead(PutMessages, 1500, 2))
+	plain = AppendPutBody(AppendPutBody(plain, []byte("one")), []byte("2"))
+	headered := AppendPutHead(nil, testPutHead(PutHeadered, 0, 2))
+	headered = AppendPutBody(AppendPutHeaders(headered, testPutHeaders()), []byte("one"))
+	headered = AppendPutBody(AppendPutHeaders(headered, nil), []byte("2"))
+	return map[string][]byte{
+		"fwd-put":         plain,
+		"fwd-put-headers": headered,
+		"fwd-put-sealed":  append(AppendPutHead(nil, testPutHead(PutSealed, 0, 1)), "a sealed batch"...),
+		"fwd-ack":         AppendPutAck(nil, &PutAck{First: 0x0007000000000203, Reason: uint8(ReasonQuota)}),
+	}
+}
+
+// What the version before this package had them is written the same way, and read as what it was.
+func TestGoldenForwards(t *testing.T) {
+	all := forwards()
+	for name, p := range all {
+		formattest.Golden(t, filepath.Join("testdata", name+".hex"), p, *update)
+	}
+	h, rest, err := DecodePutHead(all["fwd-put-headers"])
+	if err != nil || h != *testPutHead(PutHeadered, 0, 2) {
+		t.Fatalf("the head is read as %+v: %v", h, err)
+	}
+	for _, want := range []struct {
+		headers []segment.KV
+		body    string
+	}{{testPutHeaders(), "one"}, {nil, "2"}} {
+		var headers []segment.KV
+		var body []byte
+		if headers, rest, err = NextPutHeaders(nil, rest); err != nil || !reflect.DeepEqual(headers, want.headers) {
+			t.Fatalf("the headers are read as %q: %v", headers, err)
+		}
+		if body, rest, err = NextPutBody(rest); err != nil || string(body) != want.body {
+			t.Fatalf("the body is read as %q: %v", body, err)
+		}
+	}
+	if len(rest) != 0 {
+		t.Errorf("%d bytes are left", len(rest))
+	}
+	a, err := DecodePutAck(append(all["fwd-ack"], 0)) // and what a later version may add
+	if err != nil || a != (PutAck{0x0007000000000203, uint8(ReasonQuota)}) {
+		t.Errorf("the answer is read as %+v: %v", a, err)
+	}
+}
+
+func TestForwardRefusesWhatIsCutOff(t *testing.T) {
+	all := forwards()
+	for n := range PutHeadBytes {
+		if _, _, err := DecodePutHead(all["fwd-put"][:n]); !errors.Is(err, ErrInvalid) {
+			t.Errorf("a head of %d bytes is read: %v", n, err)
+		}
+	}
+	for n := range PutAckBytes {
+		if _, err := DecodePutAck(all["fwd-ack"][:n]); !errors.Is(err, ErrInvalid) {
+			t.Errorf("an answer of %d bytes is read: %v", n, err)
+		}
+	}
+	body := AppendPutBody(nil, []byte("one"))
+	for n := range body {
+		if _, _, err := NextPutBody(body[:n]); !errors.Is(err, ErrInvalid) {
+			t.Errorf("a body of %d bytes is read: %v", n, err)
+		}
+	}
+	headers := AppendPutHeaders(nil, testPutHeaders())
+	for n := range headers {
+		if _, _, err := NextPutHeaders(nil, headers[:n]); !errors.Is(err, ErrInvalid) {
+			t.Errorf("headers of %d bytes are read: %v", n, err)
+		}
+	}
+	many := AppendPutHeaders(nil, make([]segment.KV, segment.MaxHeaderCount+1))
+	if _, _, err := NextPutHeaders(nil, many); !errors.Is(err, ErrInvalid) {
+		t.Errorf("%d headers are read: %v", segment.MaxHeaderCount+1, err)
+	}
+	if _, _, err := NextPutBody([]byte{0xff, 0xff, 0xff, 0xff, 1}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a body of 4 GiB is read: %v", err)
+	}
+}
+
+// What is read from a message begins in its own bytes and cannot grow into the next one.
+func TestForwardBorrows(t *testing.T) {
+	p := AppendPutBody(AppendPutBody(nil, []byte("one")), []byte("2"))
+	body, rest, err := NextPutBody(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = append(body, 'x')
+	if next, _, err := NextPutBody(rest); err != nil || !bytes.Equal(next, []byte("2")) {
+		t.Errorf("the next body is %q: %v", next, err)
+	}
+}
+
+func TestFormatForwards(t *testing.T) {
+	rows := formattest.Tables(t)["ForwardPut"]
+	offsets := []int{offPutTopic, offPutPartition, offPutDelay, offPutRun, offPutKind, offPutReserved, offPutCount}
+	if len(rows) != len(offsets) {
+		t.Fatalf("%d rows, %d fields", len(rows), len(offsets))
+	}
+	end := 0
+	for i, row := range rows {
+		size, err := strconv.Atoi(row[1])
+		if err != nil || row[0] != strconv.Itoa(offsets[i]) || offsets[i] != end {
+			t.Errorf("%s at %s, the code says %d, the field before ends at %d: %v", row[2], row[0], offsets[i], end, err)
+		}
+		end += size
+	}
+	if end != PutHeadBytes {
+		t.Errorf("the head ends at %d, the code says %d", end, PutHeadBytes)
+	}
+	kinds := map[string]PutKind{"bodies": PutMessages, "sealed": PutSealed, "headers": PutHeadered}
+	for _, row := range formattest.Tables(t)["Kinds of puts"] {
+		if k, ok := kinds[row[1]]; !ok || row[0] != strconv.Itoa(int(k)) {
+			t.Errorf("kind %s is %s, the code says %d", row[1], row[0], k)
+		}
+		delete(kinds, row[1])
+	}
+	if len(kinds) > 0 {
+		t.Errorf("not in FORMAT.md: %v", kinds)
+	}
+}
