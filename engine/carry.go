@@ -105,11 +105,9 @@ func (f *flusher) carryFrom(pt *partition, sources []core.CarrySource) {
 		pt.carrying.Store(false)
 		return
 	}
-	p := &Put{Done: func(*Put) { pt.carrying.Store(false) }}
-	p.noExpiry = true
-	p.kind, p.special = putControls, &specialPut{controls: []core.Control{{Kind: core.DeferredCarried, Carried: ms}}}
-	p.special.onCommit = func() { pt.postCarried(ms, p.special.offset) }
-	if err := pt.enqueue(context.Background(), p); err != nil {
+	own := &specialPut{controls: []core.Control{{Kind: core.DeferredCarried, Carried: ms}}}
+	own.onCommit = func() { pt.postCarried(ms, own.offset) }
+	if err := pt.postControls(own, func(error) { pt.carrying.Store(false) }); err != nil {
 		pt.carrying.Store(false)
 	}
 }

@@ -140,9 +140,7 @@ func (c *Channel) create(ctx context.Context) error {
 		c.applyPosts()
 		return nil
 	}
-	err := c.t.writeControls(ctx, func(*partition) []core.Control {
-		return []core.Control{{Kind: core.ChannelCreated, Channel: c.name}}
-	}, func(pt *partition) {
+	err := c.t.writeControls(ctx, []core.Control{{Kind: core.ChannelCreated, Channel: c.name}}, func(pt *partition) {
 		c.follow(pt)
 	})
 	c.applyPosts()

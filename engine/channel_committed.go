@@ -79,14 +79,12 @@ func (c *Channel) writeControls(ctx context.Context, evs []core.Event) (ws []con
 			if controls == nil {
 				controls = cloneControls(c.m.TakeControls(pt.number, nil))
 			}
-			w := controlWaiter(controls, nil)
-			controls = nil
-			w.special.source = cur.put
 			take := c.m.LastTake(pt.number)
-			if err = pt.enqueue(ctx, &w.Put); err != nil {
-				w.free()
+			w, err := pt.appendControls(ctx, &specialPut{controls: controls, source: cur.put})
+			if err != nil {
 				return ws, err
 			}
+			controls = nil
 			ws = append(ws, controlWait{w, pt, cur.put, take})
 		}
 	}

@@ -160,9 +160,7 @@ func (c *Channel) configureLocal(ctx context.Context, op operation) (ChannelSett
 // force because of another partition, or of a change that has not ended: only behind this entry do these logs have them
 // for good, so that a leader of one of them alone knows them.
 func (c *Channel) rewriteSettings(ctx context.Context, now *ChannelSettings) error {
-	err := c.t.writeControls(ctx, func(*partition) []core.Control {
-		return []core.Control{{Kind: core.ChannelConfigured, Channel: c.name, Settings: now}}
-	}, nil)
+	err := c.t.writeControls(ctx, []core.Control{{Kind: core.ChannelConfigured, Channel: c.name, Settings: now}}, nil)
 	if err == nil && c.closedErr() != nil {
 		err = ErrNoLeader // the channel that follows may have begun without them
 	}

@@ -161,9 +161,9 @@ func ChannelHas(e *Engine, topic, channel string, n int) bool {
 // AppendChannel writes a channel into the log of a partition that e leads, and does not wait for it.
 func AppendChannel(e *Engine, topic string, n int, channel string) error {
 	t, _ := e.LookupTopic(topic)
-	w := controlWaiter([]core.Control{{Kind: core.ChannelCreated, Channel: channel}}, nil)
-	w.deadline = e.now().Add(e.opts.PublishTimeout).UnixNano()
-	return t.partitions()[n].enqueue(context.Background(), &w.Put)
+	created := []core.Control{{Kind: core.ChannelCreated, Channel: channel}}
+	_, err := t.partitions()[n].appendControls(context.Background(), &specialPut{controls: created})
+	return err
 }
 
 // BeginPause asks a node to pause a topic for a partition that it serves, up to where it has found that it does; nil: it does not.

@@ -118,9 +118,8 @@ func (c *Channel) flushControls() {
 	for i := range c.cursors {
 		cur := &c.cursors[i]
 		for !c.ephemeral && cur.assigned && c.m.HasControls(cur.part.number) {
-			p := &Put{Done: func(*Put) {}}
-			p.kind, p.special = putControls, &specialPut{controls: cloneControls(c.m.TakeControls(cur.part.number, nil))}
-			if cur.part.enqueue(context.Background(), p) != nil {
+			own := &specialPut{controls: cloneControls(c.m.TakeControls(cur.part.number, nil))}
+			if cur.part.postControls(own, func(error) {}) != nil {
 				return
 			}
 		}
@@ -251,17 +250,15 @@ func (c *Channel) probeCommit(put *controlPut, take uint64) {
 		return
 	}
 	paused := core.Control{Kind: core.ChannelPaused, Channel: c.name, Flag: c.m.Stats().Paused}
-	p := &Put{}
-	p.kind, p.special, p.noExpiry = putControls, &specialPut{source: put, controls: []core.Control{paused}}, true
-	p.Done = func(p *Put) {
-		if p.Err == nil {
+	own := &specialPut{source: put, controls: []core.Control{paused}}
+	_ = c.cursors[put.index].part.postControls(own, func(err error) { // else it leads no more, or the engine ends
+		if err == nil {
 			c.e.host.Spawn(func() {
 				c.controlsCommitted(put, take)
 				c.pump()
 			})
 		}
-	}
-	_ = c.cursors[put.index].part.enqueue(context.Background(), p) // it leads no more, or the engine ends
+	})
 }
 
 // controlsCommittedLocked is controlsCommitted with mu held.

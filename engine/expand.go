@@ -88,24 +88,6 @@ func (s *topicState) batches() (all [][]core.Control) {
 	return append(all, now)
 }
 
-// writeControls appends batches of control entries and waits until all are committed; onCommit runs with the last one.
-func (pt *partition) writeControls(ctx context.Context, batches [][]core.Control, onCommit func()) error {
-	for i, b := range batches {
-		var committed func()
-		if i == len(batches)-1 {
-			committed = onCommit
-		}
-		w := controlWaiter(b, committed)
-		if pt.rep != nil {
-			w.deadline = pt.e.now().Add(pt.e.opts.PublishTimeout).UnixNano()
-		}
-		if err := w.send(ctx, pt); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // grow gives a single node's topic partitions up to a number. store makes that durable: what a crash leaves before it is nothing, and what it
 // leaves after it are empty partitions whose channels completeChannels makes. changing is held.
 func (t *Topic) grow(ctx context.Context, to int, store func() error) error {

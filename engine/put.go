@@ -104,25 +104,6 @@ var waiters = sync.Pool{New: func() any {
 
 func getWaiter() *waiter { return waiters.Get().(*waiter) }
 
-// controlWaiter is a waiter for control entries.
-func controlWaiter(controls []core.Control, onCommit func()) *waiter {
-	w := getWaiter()
-	w.kind, w.special = putControls, &specialPut{controls: controls, onCommit: onCommit}
-	return w
-}
-
-// send enqueues an internal put, waits for its answer, and frees the waiter. It frees nothing in a defer: the simulator ends
-// the goroutines of a node that crashes where they wait, and then the put is in a list still.
-func (w *waiter) send(ctx context.Context, pt *partition) error {
-	err := pt.enqueue(ctx, &w.Put)
-	if err == nil {
-		pt.e.host.Receive(w.done)
-		err = w.Err
-	}
-	w.free()
-	return err
-}
-
 func (w *waiter) free() {
 	w.Put = Put{Done: w.Done}
 	w.one[0] = nil

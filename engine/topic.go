@@ -268,10 +268,8 @@ func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 		pt.closeAndRefuse(ErrDeleted, false)
 	}
 	// The tombstone goes through the first partition's inbox, behind all that was accepted before.
-	w := getWaiter()
 	own := &specialPut{onCommit: func() { e.removeTopicPartitions(t.uuid) }}
-	w.kind, w.special = putTombstone, own
-	if err := w.send(context.Background(), parts[0]); err != nil {
+	if err := parts[0].writeTombstone(own); err != nil {
 		return err
 	}
 	parts[0].closeAndRefuse(ErrDeleted, false)
@@ -282,6 +280,16 @@ func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 	e.mu.Unlock()
 	e.trashTopic(t, parts, own.release)
 	return nil
+}
+
+func (pt *partition) writeTombstone(own *specialPut) error {
+	w := getWaiter()
+	w.kind, w.special = putTombstone, own
+	if err := pt.enqueue(context.Background(), &w.Put); err != nil {
+		w.free()
+		return err
+	}
+	return w.result()
 }
 
 // trashTopic moves a deleted topic's files away. Until that succeeded the tombstone must stay in the commit
@@ -452,39 +460,7 @@ func (t *Topic) deleteChannel(ctx context.Context, c *Channel) error {
 }
 
 func (t *Topic) writeDeleted(ctx context.Context, name string) error {
-	return t.writeControls(ctx, func(*partition) []core.Control {
-		return []core.Control{{Kind: core.ChannelDeleted, Channel: name}}
-	}, nil)
-}
-
-// writeControls appends the same control entries to every partition and waits until they are committed.
-func (t *Topic) writeControls(ctx context.Context, entries func(*partition) []core.Control, onCommit func(*partition)) error {
-	var ws []*waiter
-	var err error
-	for _, pt := range t.partitions() {
-		if pt.rep != nil && !pt.rep.leads.Load() {
-			continue // its leader is asked, too
-		}
-		var committed func()
-		if onCommit != nil {
-			committed = func() { onCommit(pt) }
-		}
-		w := controlWaiter(entries(pt), committed)
-		if pt.rep != nil {
-			w.deadline = t.e.now().Add(t.e.opts.PublishTimeout).UnixNano()
-		}
-		if err = pt.enqueue(ctx, &w.Put); err != nil {
-			w.free()
-			break
-		}
-		ws = append(ws, w)
-	}
-	for _, w := range ws {
-		t.e.host.Receive(w.done)
-		err = errors.Join(err, w.Err)
-		w.free()
-	}
-	return err
+	return t.writeControls(ctx, []core.Control{{Kind: core.ChannelDeleted, Channel: name}}, nil)
 }
 
 // Pause holds messages published from now on back from all channels.
@@ -509,9 +485,7 @@ func (t *Topic) pauseLocal(ctx context.Context, paused bool) error {
 	if t.e.cluster == nil && t.paused.Load() == paused {
 		return nil
 	}
-	err := t.writeControls(ctx, func(*partition) []core.Control {
-		return []core.Control{{Kind: core.TopicPaused, Flag: paused}}
-	}, nil)
+	err := t.writeControls(ctx, []core.Control{{Kind: core.TopicPaused, Flag: paused}}, nil)
 	if err != nil {
 		return err
 	}
@@ -536,9 +510,7 @@ func (t *Topic) emptyLocal(ctx context.Context) error {
 		return err
 	}
 	defer t.changing.Unlock()
-	return t.writeControls(ctx, func(*partition) []core.Control {
-		return []core.Control{{Kind: core.TopicEmptied}}
-	}, nil)
+	return t.writeControls(ctx, []core.Control{{Kind: core.TopicEmptied}}, nil)
 }
 
 func (t *Topic) startChannels() {
