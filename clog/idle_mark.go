@@ -1,9 +1,10 @@
 package clog
 
 import (
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"penstock/internal/lock"
 )
 
 // idleMark decides when an idle log writes a mark: Options.MarkAfter after its last group with records.
@@ -22,7 +23,7 @@ type idleMark struct {
 	written atomic.Int64 // when the last group was, ns since began
 	due     atomic.Bool
 
-	mu    sync.Mutex // timer and over
+	mu    lock.Mutex[lock.LogIdleMark] // timer and over
 	timer *time.Timer
 	over  bool
 	wake  func()

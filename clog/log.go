@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
+	"penstock/internal/lock"
 	"penstock/segment/aio"
 )
 
@@ -135,7 +135,7 @@ type Log struct {
 
 	// mu is held during a round of work. The driving goroutine gives it up only while it sleeps with nothing in flight,
 	// and sets asleep meanwhile. Everything from here to the atomics is guarded by mu.
-	mu        sync.Mutex
+	mu        lock.Mutex[lock.CommitLog]
 	asleep    bool
 	onSpot    bool   // the round is one of StepOnSpot: write on the calling goroutine
 	unwritten *Group // admitted by GatherOnSpot and not given to the disk yet; also the last of inFlight

@@ -6,12 +6,12 @@ import (
 	"io/fs"
 	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"penstock/internal/failpoint"
+	"penstock/internal/lock"
 	"penstock/segment/aio"
 )
 
@@ -48,7 +48,7 @@ type preparer struct {
 	inline    bool
 	wake      func()
 
-	mu      sync.Mutex
+	mu      lock.Mutex[lock.LogPreparer]
 	ready   *openFile  // its name is durable; the committer may take it
 	retired []liveFile // nobody needs them any more
 	short   bool       // the last try found no room; it will be tried again

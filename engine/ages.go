@@ -2,9 +2,9 @@ package engine
 
 import (
 	"errors"
-	"sync"
 	"time"
 
+	"penstock/internal/lock"
 	"penstock/segment"
 )
 
@@ -19,7 +19,7 @@ import (
 // The zero value knows nothing: everything is new when it is seen first. The recovery and the committer (after a cut)
 // write the first three fields, the flusher the others.
 type ages struct {
-	mu     sync.Mutex
+	mu     lock.Mutex[lock.Ages]
 	old    segment.Offset // what lies below was there when the process began
 	newest int64          // append time of the newest of it, or less; ns since 1970
 	began  time.Duration  // mono at that moment

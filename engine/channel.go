@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"penstock/engine/core"
 	"penstock/engine/host"
+	"penstock/internal/lock"
 	"penstock/segment"
 )
 
@@ -24,7 +24,7 @@ type Channel struct {
 	name      string
 	ephemeral bool
 
-	mu                sync.Mutex
+	mu                lock.Mutex[lock.Channel]
 	m                 *core.Channel
 	ev                core.Event
 	offer             core.Event // of the batch that is being offered
@@ -53,9 +53,9 @@ type Channel struct {
 	deadMoved       uint64               // dead letters that went to their topic
 	timed           *timedMessages       // nil: nothing is measured
 
-	configuring sync.Mutex // one change of the settings at a time
+	configuring lock.Mutex[lock.ChannelConfiguring] // one change of the settings at a time
 
-	postMu sync.Mutex
+	postMu lock.Mutex[lock.ChannelPosts]
 	posts  []post // in the order of the log of each partition; whoever holds mu next steps them
 
 	hungry  atomic.Bool // some consumer waits for messages: worth waking for a commit

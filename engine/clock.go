@@ -2,9 +2,10 @@ package engine
 
 import (
 	"math"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"penstock/internal/lock"
 )
 
 // clock is the engine's time. It reads the wall clock once, when the engine opens, and then counts by the monotonic
@@ -24,7 +25,7 @@ type clock struct {
 	steps  atomic.Uint64 // counted by look
 	offset atomic.Int64  // ns by which the wall clock was ahead of this one at the last look
 
-	mu            sync.Mutex
+	mu            lock.Mutex[lock.Clock]
 	seen          int64         // offset after the last step
 	since         time.Duration // mono when seen was seen first
 	trusted       bool          // the wall clock was believed once,

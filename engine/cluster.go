@@ -15,6 +15,7 @@ import (
 
 	"penstock/engine/host"
 	"penstock/engine/meta"
+	"penstock/internal/lock"
 	"penstock/replicate"
 	"penstock/replicate/peer"
 	"penstock/replicate/wire"
@@ -74,7 +75,7 @@ type clusterNode struct {
 
 	table atomic.Pointer[map[segment.Identity]*partition] // of all topics, copied on write
 
-	changeMu sync.Mutex
+	changeMu lock.Mutex[lock.ClusterChange]
 	change   *meta.Change // what the worker has not seen
 	kick     chan struct{}
 	topics   map[uuid.UUID]*Topic // the worker's
@@ -111,7 +112,7 @@ type clusterNode struct {
 	absent   absentCopies
 	isrLogs  isrLogs
 
-	exitedMu sync.Mutex
+	exitedMu lock.Mutex[lock.ClusterExited]
 	exited   map[replicate.NodeID]bool // their processes ended, and nothing was heard since
 }
 

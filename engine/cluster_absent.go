@@ -1,9 +1,9 @@
 package engine
 
 import (
-	"sync"
 	"time"
 
+	"penstock/internal/lock"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -28,7 +28,7 @@ const (
 type absentCopies struct {
 	cn *clusterNode
 
-	mu      sync.Mutex
+	mu      lock.Mutex[lock.AbsentCopies]
 	entries map[absentKey]*absentEntry
 }
 

@@ -132,8 +132,15 @@ func FoldHas(e *Engine, topic string, n int, channel string) bool {
 // HoldChannels keeps a node from changing the channels of a topic, or looking which there are, until release is called.
 func HoldChannels(e *Engine, topic string) (release func()) {
 	t, _ := e.LookupTopic(topic)
-	e.host.Lock(&t.changing)
-	return t.changing.Unlock
+	held, released := make(chan struct{}), make(chan struct{})
+	go func() { // the caller may hold those of several nodes
+		t.changing.Lock()
+		close(held)
+		<-released
+		t.changing.Unlock()
+	}()
+	<-held
+	return func() { close(released) }
 }
 
 // PutTogetherAnew does with a topic's channels what happens when a leadership goes and comes, while HoldChannels keeps everybody else from it. What create then

@@ -3,10 +3,10 @@ package engine
 import (
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"penstock/engine/meta"
+	"penstock/internal/lock"
 	"penstock/replicate"
 )
 
@@ -16,7 +16,7 @@ const isrLogInterval = time.Second
 
 // logLimiter lets one line through per interval and counts the others.
 type logLimiter struct {
-	mu      sync.Mutex
+	mu      lock.Mutex[lock.LogLimiter]
 	last    int64 // clusterNode.now
 	said    bool
 	skipped int

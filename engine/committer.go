@@ -1,12 +1,12 @@
 package engine
 
 import (
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"penstock/clog"
 	"penstock/engine/core"
+	"penstock/internal/lock"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -27,7 +27,7 @@ import (
 type committer struct {
 	e *Engine
 
-	readyMu sync.Mutex
+	readyMu lock.Mutex[lock.CommitterReady]
 	ready   []*partition // their inboxes went from empty to not empty
 
 	work []*partition // taken from ready; work[at:] still have puts

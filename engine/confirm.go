@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"penstock/engine/core"
+	"penstock/internal/lock"
 )
 
 // confirmer writes what channels confirm, defer and reset into the log, together and at most Options.ConfirmInterval late:
@@ -16,7 +16,7 @@ import (
 // come again after a crash. mu guards the list; channels add themselves with Channel.mu held, and run takes the list.
 type confirmer struct {
 	e    *Engine
-	mu   sync.Mutex
+	mu   lock.Mutex[lock.Confirmer]
 	list []*Channel
 	kick chan struct{}
 }

@@ -1,8 +1,7 @@
 package engine
 
 import (
-	"sync"
-
+	"penstock/internal/lock"
 	"penstock/segment"
 )
 
@@ -13,7 +12,7 @@ import (
 //
 // The zero value lets nothing go. The committer notes, the flusher settles.
 type confirmedBound struct {
-	mu          sync.Mutex
+	mu          lock.Mutex[lock.ConfirmedBound]
 	safe        neededFrom     // holds whatever is cut
 	candidate   neededFrom     // holds once the log is committed up to candidateAt
 	latest      neededFrom     // by all that is in the log, which ends at latestAt

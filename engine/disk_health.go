@@ -11,6 +11,7 @@ import (
 
 	"penstock/engine/core"
 	"penstock/engine/meta"
+	"penstock/internal/lock"
 	"penstock/segment/aio"
 )
 
@@ -27,8 +28,8 @@ type diskHealth struct {
 	handOverFailed atomic.Bool // the last hand-over gave nothing away; the watch has not heard of it yet
 	probe          sync.WaitGroup
 
-	mu    sync.Mutex // held while the watch starts something, and while ended is set
-	ended bool       // nothing may be started: the engine closes
+	mu    lock.Mutex[lock.DiskHealth] // held while the watch starts something, and while ended is set
+	ended bool                        // nothing may be started: the engine closes
 
 	probes, hung, handOvers atomic.Uint64
 }

@@ -14,6 +14,7 @@ import (
 
 	"penstock/clog"
 	"penstock/engine/host"
+	"penstock/internal/lock"
 	"penstock/segment"
 	"penstock/segment/aio"
 )
@@ -29,10 +30,10 @@ type Engine struct {
 	node  *nodeMeta // written with nodeMu held once the engine runs
 	info  Info
 
-	nodeMu     sync.Mutex
-	catalog    sync.Mutex   // whoever writes a topic.json, or mends one, holds it
-	level      atomic.Int32 // see Level
-	storeLevel atomic.Int32 // see DirectoryLevel
+	nodeMu     lock.Mutex[lock.EngineNode]
+	catalog    lock.Mutex[lock.EngineCatalog] // whoever writes a topic.json, or mends one, holds it
+	level      atomic.Int32                   // see Level
+	storeLevel atomic.Int32                   // see DirectoryLevel
 
 	committer committer
 	flusher   *flusher
@@ -45,7 +46,7 @@ type Engine struct {
 	cluster   *clusterNode // nil: a single node
 	host      host.Host
 
-	mu            sync.RWMutex
+	mu            lock.RWMutex[lock.Engine]
 	topics        map[string]*Topic
 	deletedTopics deletedNames // topics
 	parts         []*partition // of all topics; the committer's checkpoint walks it

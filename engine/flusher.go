@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/internal/lock"
 	"penstock/segment"
 )
 
@@ -24,7 +25,7 @@ type flusher struct {
 	writer *segment.Writer
 	kick   chan struct{}
 
-	mu      sync.Mutex
+	mu      lock.Mutex[lock.Flusher]
 	queue   []*partition // with unflushed bytes, by the age of the oldest
 	flushed []evictable  // flushed bytes that are still in memory, by age
 	pins    int          // while > 0 no commit log file is released

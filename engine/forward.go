@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"slices"
-	"sync"
 	"sync/atomic"
 
+	"penstock/internal/lock"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -32,7 +32,7 @@ import (
 type forwarder struct {
 	cn *clusterNode
 
-	mu       sync.Mutex // taken after replica.mu, before partition.mu
+	mu       lock.Mutex[lock.Forwarder] // taken after replica.mu, before partition.mu
 	lanes    map[*partition]*lane
 	inFlight map[uint64]*Put // by request
 	bytes    int64           // of all puts that wait or are on their way; at most MaxNodeInboxBytes, or those of one put

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"penstock/internal/lock"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -51,7 +52,7 @@ func (b *putBuffer) encode(l *lane, p *Put) {
 
 // refusals are the runs of other nodes of which a put was refused as not stored: the rest of the run is refused, too.
 type refusals struct {
-	mu   sync.Mutex
+	mu   lock.Mutex[lock.Refusals]
 	runs map[refusalKey]uint32
 }
 

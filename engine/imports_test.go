@@ -31,7 +31,8 @@ func onlyBelow(t *testing.T, pkg string, below, foreign []string) {
 			own, isOurs := strings.CutPrefix(dep, module)
 			internal := strings.HasPrefix(own, "segment/aio/internal/") || // the disk layer's own
 				own == "internal/uring" || // and io_uring's
-				own == "internal/failpoint" // nothing, in the product
+				own == "internal/failpoint" || // nothing, in the product
+				own == "internal/lock" // sync's mutexes
 			if isOurs && own != pkg && !internal && !slices.Contains(below, own) {
 				t.Errorf("it is built from %s, which is not below it", dep)
 			}

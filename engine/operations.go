@@ -8,11 +8,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
 
+	"penstock/internal/lock"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -70,7 +70,7 @@ const maxOperationBytes = 1 << 20 // the numbers of all partitions of a topic
 // operations carries them to other nodes.
 type operations struct {
 	cn   *clusterNode
-	mu   sync.Mutex
+	mu   lock.Mutex[lock.Operations]
 	next uint64
 	sent map[uint64]*sentOperation
 	shut bool

@@ -2,11 +2,11 @@ package engine
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"penstock/engine/core"
+	"penstock/internal/lock"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -24,7 +24,7 @@ type partition struct {
 	number uint32
 	log    *segment.Log
 
-	mu           sync.Mutex
+	mu           lock.Mutex[lock.Partition]
 	inbox        putList
 	reported     int64                    // bytes of the inbox that the engine's sum counts
 	ready        bool                     // in the committer's ready list, or in its hands

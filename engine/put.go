@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"penstock/engine/core"
+	"penstock/internal/lock"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -240,7 +241,7 @@ type asyncPut struct {
 // asyncFree keeps unused async puts. Producers take them and the committer brings them back: a sync.Pool keeps what it is
 // given at the giver's processor, so producers would steal at every call. mu guards the list.
 type asyncFree struct {
-	mu   sync.Mutex
+	mu   lock.Mutex[lock.AsyncFree]
 	head *asyncPut
 	n    int
 

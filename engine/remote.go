@@ -3,9 +3,9 @@ package engine
 import (
 	"encoding/json"
 	"slices"
-	"sync"
 	"time"
 
+	"penstock/internal/lock"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -64,7 +64,7 @@ const (
 type remotes struct {
 	cn *clusterNode
 
-	mu       sync.Mutex
+	mu       lock.Mutex[lock.Remotes]
 	next     uint64
 	legs     map[uint64]*leg
 	clients  []*remoteConsumer

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
+	"penstock/internal/lock"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -25,7 +25,7 @@ type remoteConsumer struct {
 	sink    Sink
 	ask     wire.Subscribe // without the topic's and the window's
 
-	mu         sync.Mutex
+	mu         lock.Mutex[lock.RemoteConsumer]
 	legs       []*leg // active ones, in the order of credit.legs, and then those that were asked
 	credit     credit
 	stopped    bool

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"penstock/engine/core"
 	"penstock/engine/meta"
+	"penstock/internal/lock"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -32,10 +32,10 @@ type subscription struct {
 	key    subscriptionKey
 	window int
 
-	mu      sync.Mutex     // taken after a channel's
-	k       *localConsumer // nil: not attached yet
-	ended   bool           // the client is, or the channel
-	buf     *putBuffer     // the Deliver frame that is being filled
+	mu      lock.Mutex[lock.Subscription] // taken after a channel's
+	k       *localConsumer                // nil: not attached yet
+	ended   bool                          // the client is, or the channel
+	buf     *putBuffer                    // the Deliver frame that is being filled
 	unsent  []unsentFrame
 	waiting bool   // a goroutine sends unsent
 	bufHeld bool   // buf is a DeliverHeld

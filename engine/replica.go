@@ -3,12 +3,12 @@ package engine
 import (
 	"errors"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"penstock/engine/core"
 	"penstock/engine/meta"
 	"penstock/internal/failpoint"
+	"penstock/internal/lock"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/segment"
@@ -37,7 +37,7 @@ type replica struct {
 	fenced       atomic.Uint64                  // the newest epoch of a Fence
 	fenceCleared atomic.Uint64                  // the epoch of this node's whose Fence all have answered
 
-	mu       sync.Mutex
+	mu       lock.Mutex[lock.Replica]
 	leader   *replicate.Leader
 	follower *replicate.Follower // one of the two; both nil: this node has no copy
 	ev       replicate.Event
@@ -59,12 +59,12 @@ type replica struct {
 	leaderStart     atomic.Uint64    // segment.Position: the leader's log begins there, and what is damaged below is not repaired; 0: not known
 	discardedBefore bool             // the copy was given up in this process, at discardedAt; see drop
 	discardedAt     int64
-	unwritten       unwritten    // what it does about segments that cannot be written
-	discarded       atomic.Bool  // it was dropped, and has not begun anew yet
-	waitsForDevice  bool         // discarded, and not for good: its device may read it again; see replica_wait_device.go
-	discardMu       sync.Mutex   // held while discarded goes down, and while the files that it needs are given up; inside of nothing else
-	loggedDiscard   atomic.Bool  // see mayReleaseFiles
-	loggedRepairAt  atomic.Int64 // see notRepaired
+	unwritten       unwritten                       // what it does about segments that cannot be written
+	discarded       atomic.Bool                     // it was dropped, and has not begun anew yet
+	waitsForDevice  bool                            // discarded, and not for good: its device may read it again; see replica_wait_device.go
+	discardMu       lock.Mutex[lock.ReplicaDiscard] // held while discarded goes down, and while the files that it needs are given up; inside of nothing else
+	loggedDiscard   atomic.Bool                     // see mayReleaseFiles
+	loggedRepairAt  atomic.Int64                    // see notRepaired
 	discards        int
 	blocked         replicate.NodeID // see Leader.Blocked
 	comparing       int64            // since when it has waited for others' logs, by now(); -1: it was told

@@ -7,12 +7,12 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
 
 	"penstock/engine/meta"
+	"penstock/internal/lock"
 	"penstock/replicate"
 	"penstock/segment"
 	"penstock/segment/aio"
@@ -36,10 +36,10 @@ const (
 // say which these are (listUnnamed).
 type shortenedCopies struct {
 	disk   aio.Disk
-	file   sync.Mutex // held while the file is written, so that the last write has the last list; taken before mu
-	stored []byte     // under file: what the file says; nil: there is none, or it could not be read
+	file   lock.Mutex[lock.ShortenedFile] // held while the file is written, so that the last write has the last list; taken before mu
+	stored []byte                         // under file: what the file says; nil: there is none, or it could not be read
 
-	mu        sync.Mutex
+	mu        lock.Mutex[lock.Shortened]
 	ids       map[segment.Identity]bool
 	durable   map[segment.Identity]bool // what the file says, durably; empty after a write that failed
 	discarded map[segment.Identity]bool // those of ids that were given up and have not begun anew, and lack what the commit log has let go of

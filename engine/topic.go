@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"sort"
-	"sync"
 	"sync/atomic"
 
 	"github.com/google/uuid"
 
 	"penstock/engine/core"
+	"penstock/internal/lock"
 	"penstock/segment"
 )
 
@@ -34,12 +34,12 @@ type Topic struct {
 
 	messages, bytes atomic.Uint64 // committed since Open
 
-	mu              sync.Mutex
+	mu              lock.Mutex[lock.Topic]
 	channels        map[string]*Channel
 	creating        map[string]*creation
-	deletedChannels deletedNames    // channels
-	changing        sync.Mutex      // one creation, deletion or pause at a time
-	assigned        []segment.Epoch // by index: of the leadership from which the channels have the partition, 0: they do not; guarded by changing
+	deletedChannels deletedNames                   // channels
+	changing        lock.Mutex[lock.TopicChanging] // one creation, deletion or pause at a time
+	assigned        []segment.Epoch                // by index: of the leadership from which the channels have the partition, 0: they do not; guarded by changing
 	created         int64
 
 	incomplete []incompletePart // between restore and completeChannels

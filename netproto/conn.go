@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"penstock/internal/lock"
 )
 
 // Handler is what a connection's user does with frames; one may serve many connections. Both methods run on goroutines
@@ -54,7 +56,7 @@ type Conn struct {
 
 	// mu guards what is below, and orders the setting of deadlines, so that one that ends the connection is not
 	// overwritten.
-	mu            sync.Mutex
+	mu            lock.Mutex[lock.NodeConn]
 	wake          sync.Cond // the writer sleeps here
 	state         connState
 	reason        error // why it is not open; the first one counts

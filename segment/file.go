@@ -9,12 +9,12 @@ import (
 	"path"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"github.com/google/uuid"
 
+	"penstock/internal/lock"
 	"penstock/segment/aio"
 )
 
@@ -179,7 +179,7 @@ type segFile struct {
 	file aio.File // open from the first write until the sync that covers it
 
 	refs     atomic.Int32
-	mapMu    sync.Mutex // guards the fields below; never held while the disk is asked
+	mapMu    lock.Mutex[lock.SegmentMapping] // guards the fields below; never held while the disk is asked
 	mapping  aio.Mapping
 	isMapped atomic.Bool // mapping != nil, readable without mapMu
 	trashing string      // the name that it is being given in the trash

@@ -6,9 +6,9 @@ import (
 	"io/fs"
 	"path"
 	"slices"
-	"sync"
 	"sync/atomic"
 
+	"penstock/internal/lock"
 	"penstock/segment/aio"
 )
 
@@ -55,7 +55,7 @@ type Log struct {
 	id   Identity
 	opts Options
 
-	io       sync.Mutex
+	io       lock.Mutex[lock.SegmentIO]
 	dirReady bool       // the directory exists durably
 	named    bool       // files were made since the last Sync: their names are not durable
 	dirty    []*segFile // written since the last Sync, each with its file open
@@ -67,7 +67,7 @@ type Log struct {
 	mapped atomic.Int64 // segments that are mapped, removed ones that are still read included
 
 	// What Append needs stands together: with many partitions every batch finds its log out of the processor's cache.
-	mu     sync.Mutex
+	mu     lock.Mutex[lock.SegmentLog]
 	closed bool
 	end    place
 	placed State // Segment, SegmentBase, SegmentCapacity of the last batch

@@ -17,6 +17,12 @@ import (
 	"penstock/replicate/peer"
 )
 
+// Mutex is what Lock locks: a lock.Mutex of any class.
+type Mutex interface {
+	Lock()
+	TryLock() bool
+}
+
 // Host is a machine, real or simulated. Its methods may be called from any goroutine; those of a Stepped that wait
 // only from a task.
 type Host interface {
@@ -49,7 +55,7 @@ type Host interface {
 	Wait(wg *sync.WaitGroup, giveUp func() bool) bool
 
 	// Lock locks a mutex whose holder may wait for something else while it holds it.
-	Lock(mu *sync.Mutex)
+	Lock(mu Mutex)
 	// Receive takes a value of ch, or learns that it was closed.
 	Receive(ch <-chan struct{})
 	// Either takes a value of a or b, or learns that one was closed. It says whether it was a.

@@ -49,7 +49,7 @@ func (m *Machine) NewUUID() uuid.UUID                     { return uuid.New() }
 func (m *Machine) Spawn(f func())                         { go f() }
 func (m *Machine) SpawnIn(wg *sync.WaitGroup, f func())   { wg.Go(f) }
 func (m *Machine) Alongside(wg *sync.WaitGroup, f func()) { wg.Go(f) }
-func (m *Machine) Lock(mu *sync.Mutex)                    { mu.Lock() }
+func (m *Machine) Lock(mu Mutex)                          { mu.Lock() }
 func (m *Machine) Receive(ch <-chan struct{})             { <-ch }
 
 func (m *Machine) Either(a, b <-chan struct{}) bool {

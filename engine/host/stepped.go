@@ -179,7 +179,7 @@ func (s *Stepped) Wait(*sync.WaitGroup, func() bool) bool {
 	return true
 }
 
-func (s *Stepped) Lock(mu *sync.Mutex) { s.WaitUntil(mu.TryLock) }
+func (s *Stepped) Lock(mu Mutex) { s.WaitUntil(mu.TryLock) }
 
 func (s *Stepped) Receive(ch <-chan struct{}) { s.WaitUntil(func() bool { return taken(ch) }) }
 

@@ -3,13 +3,13 @@ package peer
 import (
 	"context"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
 	"penstock/engine/meta"
+	"penstock/internal/lock"
 	"penstock/netproto"
 	"penstock/replicate"
 )
@@ -26,7 +26,7 @@ type link struct {
 
 	ups, dialFails atomic.Uint64
 
-	mu       sync.Mutex
+	mu       lock.Mutex[lock.PeerLink]
 	newest   *session // the last one that began, if it has not ended
 	sessions int      // that have begun and not ended
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/meta"
+	"penstock/internal/lock"
 	"penstock/netproto"
 	"penstock/replicate"
 )
@@ -24,7 +25,7 @@ type Net struct {
 	close context.CancelFunc
 	all   sync.WaitGroup
 
-	mu     sync.Mutex // one SetNodes at a time, and the end of links
+	mu     lock.Mutex[lock.PeerNet] // one SetNodes at a time, and the end of links
 	closed bool
 	table  atomic.Pointer[table] // replaced whole, so that TrySend takes no lock
 

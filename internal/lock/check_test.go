@@ -1,0 +1,60 @@
+//go:build lockcheck
+
+package lock
+
+import (
+	"strings"
+	"testing"
+)
+
+// broken says what f panics with.
+func broken(f func()) (text string) {
+	defer func() {
+		if r := recover(); r != nil {
+			text = r.(string)
+		}
+	}()
+	f()
+	return ""
+}
+
+func TestOrderIsChecked(t *testing.T) {
+	type world struct {
+		topic, other Mutex[Topic]
+		engine       RWMutex[Engine]
+		partition    Mutex[Partition]
+	}
+	for name, c := range map[string]struct {
+		do   func(w *world)
+		want string
+	}{
+		"in order":            {func(w *world) { w.topic.Lock(); w.engine.RLock(); w.partition.Lock() }, ""},
+		"one after the other": {func(w *world) { w.partition.Lock(); w.partition.Unlock(); w.topic.Lock() }, ""},
+		"out of order":        {func(w *world) { w.partition.Lock(); w.topic.Lock() }, "Topic is taken"},
+		"two of a class":      {func(w *world) { w.topic.Lock(); w.other.Lock() }, "Topic is taken while lock.Topic is held"},
+		"a reader, too late":  {func(w *world) { w.partition.Lock(); w.engine.RLock() }, "Engine is taken"},
+		"behind a reader":     {func(w *world) { w.engine.RLock(); w.topic.Lock() }, "lock.Engine is held"},
+		"after a reader":      {func(w *world) { w.engine.RLock(); w.engine.RUnlock(); w.topic.Lock() }, ""},
+		"tried, not waited":   {func(w *world) { w.partition.Lock(); w.topic.TryLock() }, ""},
+		"behind a tried one":  {func(w *world) { w.engine.Lock(); w.partition.TryLock(); w.topic.Lock() }, "Topic is taken"},
+		"of two goroutines":   {func(w *world) { w.partition.Lock(); elsewhere(w.topic.Lock) }, ""},
+		"given back elsewhere": {func(w *world) {
+			w.partition.Lock()
+			elsewhere(w.partition.Unlock)
+			w.topic.Lock()
+		}, ""},
+	} {
+		var text string
+		elsewhere(func() { text = broken(func() { c.do(new(world)) }) })
+		if (text == "") != (c.want == "") || !strings.Contains(text, c.want) {
+			t.Errorf("%s: %q, want %q", name, text, c.want)
+		}
+	}
+}
+
+// elsewhere runs f on another goroutine and waits for it.
+func elsewhere(f func()) {
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	<-done
+}

@@ -1,0 +1,12 @@
+//go:build !lockcheck
+
+package lock
+
+import "sync"
+
+// Mutex is a sync.Mutex of class C. The zero value is ready. In a build with the tag lockcheck it panics where a
+// goroutine breaks the order of classes.
+type Mutex[C any] struct{ sync.Mutex }
+
+// RWMutex is a sync.RWMutex of class C. The zero value is ready.
+type RWMutex[C any] struct{ sync.RWMutex }

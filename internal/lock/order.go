@@ -1,0 +1,101 @@
+// Package lock has the mutexes of the engine and of what is below it. Each belongs to a class, and the classes have an
+// order: a goroutine that holds a lock takes only locks of later classes, and no second one of the same class. Then no
+// two goroutines can wait for each other. docs/concurrency.md says what each lock guards.
+//
+// In the product a Mutex is a sync.Mutex and nothing more. With the build tag lockcheck (make race) each Lock is
+// compared with what the goroutine holds, and panics where the order is broken: also when nobody waits just then.
+package lock
+
+// The classes, named by the type and the field of the lock.
+type (
+	TopicChanging      struct{}
+	ChannelConfiguring struct{}
+	EngineCatalog      struct{}
+	ReplicaDiscard     struct{}
+	ShortenedFile      struct{}
+	EngineNode         struct{}
+
+	Channel        struct{}
+	Subscription   struct{}
+	RemoteConsumer struct{}
+
+	CommitLog   struct{}
+	Replica     struct{}
+	Topic       struct{}
+	Engine      struct{}
+	SegmentIO   struct{}
+	Forwarder   struct{}
+	Partition   struct{}
+	Flusher     struct{}
+	LogPreparer struct{}
+
+	CommitterReady struct{}
+	ChannelPosts   struct{}
+	Confirmer      struct{}
+	Remotes        struct{}
+	Operations     struct{}
+	Refusals       struct{}
+	AbsentCopies   struct{}
+	Shortened      struct{}
+	ConfirmedBound struct{}
+	Ages           struct{}
+	Clock          struct{}
+	ClusterChange  struct{}
+	ClusterExited  struct{}
+	LogLimiter     struct{}
+	AsyncFree      struct{}
+	DiskHealth     struct{}
+	LogIdleMark    struct{}
+
+	PeerNet  struct{}
+	PeerLink struct{}
+	NodeConn struct{}
+
+	SegmentLog     struct{}
+	SegmentMapping struct{}
+)
+
+// order is the order in which classes are taken. Long operations come first: their holders wait for the disk or for
+// other nodes. The last are held for some instructions, and most of them are taken with nothing behind them.
+var order = [...]any{
+	TopicChanging{},
+	ChannelConfiguring{},
+	EngineCatalog{},
+	ReplicaDiscard{},
+	ShortenedFile{},
+	EngineNode{},
+	Channel{},
+	Subscription{},
+	RemoteConsumer{},
+	CommitLog{},
+	Replica{},
+	Topic{},
+	Engine{},
+	SegmentIO{},
+	Forwarder{},
+	Partition{},
+	Flusher{},
+	LogPreparer{},
+	CommitterReady{},
+	ChannelPosts{},
+	Confirmer{},
+	Remotes{},
+	Operations{},
+	Refusals{},
+	AbsentCopies{},
+	Shortened{},
+	ConfirmedBound{},
+	Ages{},
+	Clock{},
+	ClusterChange{},
+	ClusterExited{},
+	LogLimiter{},
+	AsyncFree{},
+	DiskHealth{},
+	LogIdleMark{},
+	PeerNet{},
+	PeerLink{},
+	NodeConn{},
+	SegmentLog{},
+	SegmentMapping{},
+}
