@@ -93,7 +93,8 @@ func (f *flusher) carryFrom(pt *partition, sources []core.CarrySource) {
 			continue // retention took it just now: the next look finds it gone
 		}
 		if err != nil {
-			f.e.log.Warn("a deferred message cannot be carried out of its old segment, which therefore stays", "topic", pt.t.name, "partition", pt.number, "error", err)
+			f.e.log.Warn("a deferred message cannot be carried out of its old segment, which therefore stays",
+				"topic", pt.t.name, "partition", pt.number, "error", err)
 			break
 		}
 		if bytes += len(m.Record); bytes > maxCarryBytes && len(ms) > 0 {
@@ -229,7 +230,9 @@ func (pt *partition) readFold(ctx context.Context, f func()) error {
 
 // onlyCarried lists messages from the id from on whose bytes are where they are carried and nowhere else, at most count. The bytes of all
 // from the id start on are where they were published.
-func (pt *partition) onlyCarried(ctx context.Context, from segment.MsgID, count int) ([]core.CarrySource, segment.MsgID, error) {
+func (pt *partition) onlyCarried(
+	ctx context.Context, from segment.MsgID, count int,
+) ([]core.CarrySource, segment.MsgID, error) {
 	if start := pt.startBorder(); pt.carriedFrom.Load() == noOffset {
 		return nil, start.ID, nil
 	}
@@ -251,7 +254,8 @@ func (p *peeker) readCarried(ctx context.Context, pt *partition, sources []core.
 		m, err := pt.readRecord(s.ID, s.At)
 		if errors.Is(err, segment.ErrBelowStart) { // carried further up meanwhile, or gone
 			var again []core.CarrySource
-			if again, _, err = pt.onlyCarried(ctx, s.ID, 1); err == nil && (len(again) == 0 || again[0].ID != s.ID || again[0].At == s.At) {
+			if again, _, err = pt.onlyCarried(ctx, s.ID, 1); err == nil &&
+				(len(again) == 0 || again[0].ID != s.ID || again[0].At == s.At) {
 				continue
 			} else if err == nil {
 				m, err = pt.readRecord(s.ID, again[0].At)

@@ -96,10 +96,12 @@ func readNode(disk aio.Disk, log *slog.Logger, nodeID string, maxLevel int) (*no
 		return nil, odd
 	}
 	if err != nil {
-		return nil, fmt.Errorf("engine: cannot read %s of the data directory: %w; nothing was changed, restore it from a backup", nodeFile, err)
+		return nil, fmt.Errorf("engine: cannot read %s of the data directory: %w; nothing was changed, restore it from a "+
+			"backup", nodeFile, err)
 	}
 	if nodeID != "" && nodeID != m.NodeID {
-		return nil, fmt.Errorf("engine: the data directory belongs to node %q, not to %q: nothing was changed, check the node id and the data path", m.NodeID, nodeID)
+		return nil, fmt.Errorf("engine: the data directory belongs to node %q, not to %q: nothing was changed, check the "+
+			"node id and the data path", m.NodeID, nodeID)
 	}
 	return &m, nil
 }
@@ -111,7 +113,8 @@ func (m *nodeMeta) adopt(disk aio.Disk, cluster uuid.UUID) error {
 		return nil
 	case uuid.Nil:
 	default:
-		return fmt.Errorf("engine: the data directory belongs to cluster %s, not to %s: nothing was changed, check the addresses of the cluster and the data path", m.Cluster, cluster)
+		return fmt.Errorf("engine: the data directory belongs to cluster %s, not to %s: nothing was changed, check the "+
+			"addresses of the cluster and the data path", m.Cluster, cluster)
 	}
 	m.Cluster = cluster
 	return m.write(disk)
@@ -127,7 +130,8 @@ func (m *nodeMeta) write(disk aio.Disk) error {
 func createNode(disk aio.Disk, nodeID string, level int, newUUID func() uuid.UUID) (*nodeMeta, error) {
 	for _, dir := range []string{"clog", topicsDir} {
 		if files, err := disk.ReadDir(dir); err == nil && len(files) != 0 {
-			return nil, fmt.Errorf("engine: the data directory has files in %s but no %s: nothing was changed, restore the file or name an empty directory", dir, nodeFile)
+			return nil, fmt.Errorf("engine: the data directory has files in %s but no %s: nothing was changed, restore the "+
+				"file or name an empty directory", dir, nodeFile)
 		}
 	}
 	m := &nodeMeta{Format: formatOf(level), NodeID: nodeID, StoreID: newUUID()}

@@ -12,12 +12,19 @@ import (
 	"penstock/segment"
 )
 
-// Channel is a cursor over a topic: it delivers every message at least once to one of
-// its consumers. Its methods are safe for concurrent use.
+// Channel is a cursor over a topic: it delivers every message at least once to one of its consumers. Its methods are
+// safe for concurrent use.
 //
-// mu owns the machine and everything it decides about. Deliveries run on whatever goroutine has
-// something to set in motion: a connection's reader after a run of FINs, or the channel's own goroutine
-// when messages were committed or a timer is due. Sinks are flushed after mu was released.
+// mu guards the machine and all fields up to configuring, except those that never change; it also guards timer and
+// started. postMu guards posts. configuring is held during one change of the settings, outside mu. mu may be held while
+// cold data is read, so its holder may hang on the disk: the committer and the goroutines of connections between nodes
+// do not take it, they post events instead.
+//
+// Deliveries run on the goroutine that caused them: a connection's reader after a run of FINs, or the channel's own
+// goroutine (run) when messages were committed or a timer fired. Sinks are flushed after mu was released.
+//
+// A crash leaves the fold of the control entries in the partitions' logs. Recovery makes the channel from it, and
+// delivers again what was not confirmed there.
 type Channel struct {
 	e         *Engine
 	t         *Topic
@@ -27,70 +34,71 @@ type Channel struct {
 	mu                lock.Mutex[lock.Channel]
 	m                 *core.Channel
 	ev                core.Event
-	offer             core.Event // of the batch that is being offered
+	offer             core.Event // EvOffer of the batch that offerBatch reads
 	res               core.Result
 	cursors           []cursor
 	consumers         map[core.ClientID]*localConsumer
 	nextID            core.ClientID
-	touched           []*localConsumer // got messages in this turn
+	touched           []*localConsumer // consumers whose sinks pump must flush
 	view              segment.View
 	iter              segment.BatchIter
 	records           segment.RecordIter
 	scratch           []byte
-	deferred          [1]core.DeferredMessage // deferAgain's
-	fetched           fetched                 // within redeliver
-	yieldedRedelivery bool                    // a message that came often lets a new one go first
-	armed             int64                   // unix ms that the timer is set to; 0: not set
+	deferred          [1]core.DeferredMessage // scratch of deferAgain
+	fetched           fetched                 // the batch that fetch read last; released when redeliver ends
+	yieldedRedelivery bool                    // redeliver stopped to let a new message go first (core.HoldTurn)
+	armed             int64                   // engine time in unix ms for which the timer is set; 0: not set
 	closed            error
 
-	settings        core.ChannelSettings // what the machine has; see learnSettings
-	matcher         *core.Matcher        // of its filter; nil: everything
+	settings        core.ChannelSettings // the machine's settings, copied by learnSettings
+	matcher         *core.Matcher        // of the settings' filter; nil: no filter
 	keyHeader       string               // OrderKey: the header that holds the key
-	needsHeaders    bool                 // headers decide about every message
-	partsAssigned   uint32               // partitions that the machine has
-	deadLetterMover bool                 // the carrier of dead letters runs
-	outbox          []core.DeadMessage   // its and outboxCount's list
-	deadMoved       uint64               // dead letters that went to their topic
-	timed           *timedMessages       // nil: nothing is measured
+	needsHeaders    bool                 // the filter or the key needs the headers of every message
+	partsAssigned   uint32               // how many partitions the machine has here
+	deadLetterMover bool                 // the goroutine moveDeadLetters runs
+	outbox          []core.DeadMessage   // scratch of nextDead and outboxCount
+	deadMoved       uint64               // dead letters moved to their topic since this node serves the channel
+	timed           *timedMessages       // nil: no latencies are measured
 
 	configuring lock.Mutex[lock.ChannelConfiguring] // one change of the settings at a time
 
 	postMu lock.Mutex[lock.ChannelPosts]
-	posts  []post // in the order of the log of each partition; whoever holds mu next steps them
+	posts  []post // per partition in the order of its log; applyPostsLocked takes them
 
-	hungry  atomic.Bool // some consumer waits for messages: worth waking for a commit
-	posted  atomic.Bool // posts may not be empty
+	hungry  atomic.Bool // a consumer waits for messages: a commit must wake the channel
+	posted  atomic.Bool // posts may have entries
 	woken   chan struct{}
 	timer   host.Timer // guarded by mu
 	done    chan struct{}
 	started bool
-	queued  atomic.Bool // in the confirmer's list
+	queued  atomic.Bool // the channel is in confirmer.list
 }
 
-// cursor is the reading place in one partition.
+// cursor is the channel's read position in one partition. Channel.mu guards it.
 type cursor struct {
 	part     *partition
 	at       segment.Offset // of the batch that holds the next message
-	found    bool           // at is right for the machine's ReadFrom
-	bad      error          // reading stopped here: the bytes are corrupt
-	unread   error          // a message that comes again could not be read, and since then none could: it was said
-	end      segment.MsgID  // what the machine was told is visible
-	newEnd   segment.MsgID  // what see read
-	assigned bool           // the machine knows the partition
-	epoch    segment.Epoch  // in which it is served, if there is a cluster
-	put      *controlPut    // carries taken controls to the log; at most one at a time
+	found    bool           // at is the batch of the machine's ReadFrom
+	bad      error          // why reading stopped at this place: the bytes cannot be read
+	unread   error          // the error, logged once, since which no redelivered message could be read
+	end      segment.MsgID  // the end of visible messages that the machine knows
+	newEnd   segment.MsgID  // the end of visible messages that syncVisible just read
+	assigned bool           // the machine has the partition
+	epoch    segment.Epoch  // the leader epoch in which this node serves it; 0 on a single node
+	put      *controlPut    // writes the machine's control entries to the log; at most one is in flight
 
-	foundEnd segment.Position // the end of the log when the channel was found in it; 0: it was made here. See isCommittedIn
+	// The end of the log when the channel was found in it. 0: this process created the channel. See isCommittedIn.
+	foundEnd segment.Position
 }
 
-// post is an event about one partition for a channel's machine. Who brings it may not wait for Channel.mu: the committer,
-// whoever commits in a cluster, the flusher, a connection. Nothing of it is only here: after a crash the channel begins with
-// a snapshot of the log, which has it.
+// post is an event about one partition for a channel's machine. It comes from a caller that must not wait for
+// Channel.mu: the committer, a replica that commits, the flusher, or a connection. A crash loses nothing with it: the
+// channel then begins with a snapshot of the log, which includes the event.
 type post struct {
 	core.Event                  // its Part is the index of the partition's cursor
 	epoch      segment.Epoch    // EvAddPartition, EvUnfence: see cursor.epoch
 	foundEnd   segment.Position // EvAddPartition: see cursor.foundEnd
-	gone       []segment.MsgID  // EvTrimmed: what waited for its time below Start. An EvGone of each follows
+	gone       []segment.MsgID  // EvTrimmed: deferred messages below Start; forgetGone steps EvGone for each
 }
 
 func newChannel(t *Topic, name string) *Channel {
@@ -120,8 +128,8 @@ func (c *Channel) Name() string { return c.name }
 // Topic is the channel's topic.
 func (c *Channel) Topic() *Topic { return c.t }
 
-// create writes the channel into the log of every partition and starts watching each at the moment
-// its creation is committed, so that no message falls between.
+// create writes the channel into the log of every partition. In each it begins to watch at the moment its creation is
+// committed, so that it misses no message. An ephemeral channel is in no log and begins at once.
 func (c *Channel) create(ctx context.Context) error {
 	if c.ephemeral {
 		for _, pt := range c.t.partitions() {
@@ -147,15 +155,16 @@ func (c *Channel) create(ctx context.Context) error {
 	return err
 }
 
-// follow lets the channel have a partition from what its log says now, with all that comes later: nothing is committed
-// between the two. It runs on the committer or with replica.mu held, or before the committer started.
+// follow gives the channel a partition: a snapshot of what the log says now, and all later events. Nothing may be
+// committed between the two. So it runs on the committer, or with replica.mu held, or before the committer started.
 func (c *Channel) follow(pt *partition) {
 	pt.watch(c)
 	p := pt.snapshot(c.name)
 	c.post(&p)
 }
 
-// begins is the event by which a channel gets the partition: it reads from start, and end is visible.
+// begins returns the event that gives the channel the partition: the channel reads from start, and messages below end
+// are visible.
 func (pt *partition) begins(name string, start, end segment.MsgID) post {
 	return post{Event: core.Event{
 		Kind: core.EvAddPartition, Part: pt.number, End: end,
@@ -163,7 +172,8 @@ func (pt *partition) begins(name string, start, end segment.MsgID) post {
 	}}
 }
 
-// snapshot is what the partition's log says about a channel now; see follow for where it runs.
+// snapshot returns the event that gives the channel the partition with the state that the log has now. It needs what
+// follow needs.
 func (pt *partition) snapshot(name string) post {
 	end := segment.MsgID(pt.visible.Load())
 	p := pt.begins(name, pt.fold.StartFor(end), end)
@@ -176,15 +186,15 @@ func (pt *partition) snapshot(name string) post {
 		}
 	}
 	if cur := pt.fold.Channel(name); cur != nil {
-		own := *cur // the fold goes on changing
+		own := *cur // a deep copy: the fold keeps changing
 		own.Ranges, own.Requeued, own.Dead = cur.Ranges.Clone(), slices.Clone(cur.Requeued), slices.Clone(cur.Dead)
 		p.Cursor = &own
 	}
 	return p
 }
 
-// restore makes the channels that the log of the first partition names; it runs before the committer starts. A partition whose fold is not known is not
-// served by them.
+// restore makes the channels that are in the log of the first partition whose fold is known (whyUnread). It runs at
+// Open, before the committer starts. The channels do not get partitions whose fold is unknown.
 func (t *Topic) restore() {
 	first := t.partitions()[0]
 	for _, pt := range t.partitions() {
@@ -206,7 +216,7 @@ func (t *Topic) restore() {
 	t.findIncomplete()
 }
 
-// watching are the channels that read the partition. The list is replaced, never changed.
+// watching returns the channels that read the partition. The list is replaced, never changed.
 func (pt *partition) watching() []*Channel {
 	if cs := pt.watchers.Load(); cs != nil {
 		return *cs
@@ -214,7 +224,7 @@ func (pt *partition) watching() []*Channel {
 	return nil
 }
 
-// watch lets the channel hear of the partition from now on, if it does not yet.
+// watch adds the channel to those that get the partition's events, if it is not among them yet.
 func (pt *partition) watch(c *Channel) {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
@@ -231,7 +241,7 @@ func (pt *partition) unwatch(c *Channel) {
 	pt.watchers.Store(&cs)
 }
 
-// wake tells the partition's channels that more is committed. Who commits calls it, after it raised visible.
+// wake wakes the channels that wait for messages of the partition. It is called after a commit has raised visible.
 func (pt *partition) wake() {
 	for _, c := range pt.watching() {
 		if c.hungry.Load() {
@@ -240,7 +250,8 @@ func (pt *partition) wake() {
 	}
 }
 
-// post tells the partition's channels of an event. What it points to they share, and none changes it.
+// post queues an event at each of the partition's channels, and wakes them. They share what p points to, and none
+// changes it.
 func (pt *partition) post(p *post) {
 	p.Part = pt.number
 	for _, c := range pt.watching() {
@@ -249,21 +260,22 @@ func (pt *partition) post(p *post) {
 	}
 }
 
-// postDeferred tells the channels of committed deferred messages, before they are visible: who commits calls it. ds is
-// borrowed.
+// postDeferred tells the channels of committed deferred messages. It is called at the commit, before the messages are
+// visible. ds is borrowed.
 func (pt *partition) postDeferred(ds []core.DeferredMessage) {
 	if len(pt.watching()) > 0 {
 		pt.post(&post{Event: core.Event{Kind: core.EvDeferredPublished, Deferred: slices.Clone(ds)}})
 	}
 }
 
-// postDropped tells the channels what a paused topic held back and dropped, before the end of it becomes visible;
-// committer only.
+// postDropped tells the channels that a paused topic dropped the messages r that it had held back, before the end of r
+// becomes visible. Only the committer calls it.
 func (pt *partition) postDropped(r core.IDRange) {
 	pt.post(&post{Event: core.Event{Kind: core.EvDropped, Msg: r.From, End: r.To}})
 }
 
-// post queues an event. The caller wakes the channel, or applies the posts itself; it may hold any lock but postMu.
+// post queues an event. The caller then wakes the channel, or applies the posts itself. It may hold any lock that comes
+// before postMu.
 func (c *Channel) post(p *post) {
 	c.postMu.Lock()
 	c.posts = append(c.posts, *p)
@@ -278,11 +290,13 @@ func (c *Channel) wake() {
 	}
 }
 
-// start lets the channel deliver on its own.
+// start starts the channel's goroutine. Until then the channel delivers only when a caller pumps it.
 func (c *Channel) start() {
 	c.startOnce()
 	if c.e.isClosed() {
-		c.shut(ErrClosed) // a partition came to this node while it closed: Close may not have seen the channel, and would wait for it
+		// This node got a partition while it was closing. Close may not have seen this channel, and it waits for
+		// the goroutines of all channels.
+		c.shut(ErrClosed)
 	}
 }
 
@@ -293,11 +307,12 @@ func (c *Channel) startOnce() {
 		return
 	}
 	c.started = true
-	c.startDeadLetterMover() // what a former life, or leader, left in the outbox
+	c.startDeadLetterMover() // the outbox may have dead letters from before the restart, or of an earlier leader
 	c.e.host.Loop(&c.e.wg, host.Loop{Woken: c.woken, Done: c.done, Timer: c.timer, Run: c.run})
 }
 
-// run delivers what can be delivered now. The host calls it when the channel was woken, and when its timer fired.
+// run delivers what can be delivered now. The host calls it on the channel's goroutine, when the channel was woken or
+// its timer fired.
 func (c *Channel) run(timeUp bool) {
 	if timeUp {
 		c.mu.Lock()
@@ -307,7 +322,9 @@ func (c *Channel) run(timeUp bool) {
 	c.pump()
 }
 
-// shut ends the channel: consumers are told err, nothing is delivered or confirmed any more.
+// shut closes the channel for good: consumers are told err, and nothing is delivered or confirmed any more. With
+// ErrClosed, what was confirmed is still written; with ErrMoved, controls in the inboxes are revoked, because the next
+// leader does not know of them.
 func (c *Channel) shut(err error) {
 	c.mu.Lock()
 	if c.closed != nil {
@@ -350,20 +367,20 @@ func (c *Channel) clientIDs() []core.ClientID {
 	return ids
 }
 
-// step runs one event through the machine; mu is held and c.ev is set.
+// step runs c.ev through the machine. mu is held.
 func (c *Channel) step() *core.Result {
 	c.m.Step(c.e.now().UnixNano(), &c.ev, &c.res)
 	return &c.res
 }
 
-// applyPosts takes in what the committer posted.
+// applyPosts is applyPostsLocked without mu held.
 func (c *Channel) applyPosts() {
 	c.mu.Lock()
 	c.applyPostsLocked()
 	c.mu.Unlock()
 }
 
-// hasPartition says whether the channel has the partition.
+// hasPartition says whether the machine has the partition with this index.
 func (c *Channel) hasPartition(i int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -371,14 +388,14 @@ func (c *Channel) hasPartition(i int) bool {
 	return i < len(c.cursors) && c.cursors[i].assigned
 }
 
-// grow makes cursors for partitions that the topic got after the channel; mu is held.
+// grow makes cursors for partitions that the topic got after the channel was made. mu is held.
 func (c *Channel) grow(n int) {
 	for i := len(c.cursors); i < n; i++ {
 		c.cursors = append(c.cursors, cursor{part: c.t.partitions()[i], put: newControlPut(c, i)})
 	}
 }
 
-// applyPostsLocked steps what was posted, in order; mu is held.
+// applyPostsLocked steps the posted events in order. mu is held.
 func (c *Channel) applyPostsLocked() {
 	if !c.posted.Swap(false) {
 		return
@@ -394,11 +411,13 @@ func (c *Channel) applyPostsLocked() {
 		cur := &c.cursors[p.Part]
 		adds := p.Kind == core.EvAddPartition
 		switch {
-		case adds == cur.assigned: // it has the partition; or has not, and what adds it later knows of this already
+		// An event is stale if the machine does not have its partition: the EvAddPartition that comes later includes it. A
+		// second EvAddPartition is ignored.
+		case adds == cur.assigned:
 		case adds:
 			c.addPartition(cur, p)
 			added = true
-		case p.Kind == core.EvUnfence && p.epoch != cur.epoch: // the fence of another leadership
+		case p.Kind == core.EvUnfence && p.epoch != cur.epoch: // it ends the fence of another epoch
 		default:
 			c.ev = p.Event
 			c.step()
@@ -414,8 +433,8 @@ func (c *Channel) applyPostsLocked() {
 	}
 }
 
-// addPartition gives the machine a partition. What the log's start and its visible end are is looked up only now: both may
-// have moved since the post. mu is held.
+// addPartition gives the machine a partition. It reads the log's start and visible end again: both may have moved since
+// the post. mu is held.
 func (c *Channel) addPartition(cur *cursor, p *post) {
 	pt := cur.part
 	_, _, p.Start = pt.log.Start()
@@ -429,12 +448,12 @@ func (c *Channel) addPartition(cur *cursor, p *post) {
 	cur.end, cur.foundEnd, cur.assigned, cur.epoch = p.End, p.foundEnd, true, p.epoch
 }
 
-// Pause stops deliveries; durable when it returns nil.
+// Pause stops deliveries. When it returns nil, that is durable.
 func (c *Channel) Pause(ctx context.Context) error {
 	return c.onLeaders(ctx, operation{Kind: opPauseChannel, Flag: true})
 }
 
-// Unpause resumes deliveries.
+// Unpause resumes deliveries. When it returns nil, that is durable.
 func (c *Channel) Unpause(ctx context.Context) error {
 	return c.onLeaders(ctx, operation{Kind: opPauseChannel, Flag: false})
 }
@@ -444,12 +463,12 @@ func (c *Channel) Skip(ctx context.Context, on bool) error {
 	return c.onLeaders(ctx, operation{Kind: opSkipChannel, Flag: on})
 }
 
-// Empty drops everything the channel still has: unread, in flight and deferred.
+// Empty drops all messages of the channel: unread, in flight and deferred.
 func (c *Channel) Empty(ctx context.Context) error {
 	return c.onLeaders(ctx, operation{Kind: opEmptyChannel})
 }
 
-// onLeaders does op to the channel in every partition.
+// onLeaders applies op to the channel in every partition, in a cluster at each partition's leader.
 func (c *Channel) onLeaders(ctx context.Context, op operation) error {
 	if c.e.cluster != nil {
 		return c.ask(ctx, op, nil, nil)
@@ -481,7 +500,8 @@ func (c *Channel) closedErr() error {
 	return c.closed
 }
 
-// change runs events that must be in the log before the caller hears that they are done.
+// change steps events, and returns when the control entries that they caused are committed, or ctx ends. In a cluster,
+// ErrUnknown joined to the error means that they may still be committed.
 func (c *Channel) change(ctx context.Context, evs ...core.Event) error {
 	c.mu.Lock()
 	if c.closed != nil {
@@ -507,8 +527,8 @@ func (c *Channel) change(ctx context.Context, evs ...core.Event) error {
 	ws, err := c.writeControls(ctx, evs)
 	c.mu.Unlock()
 	for _, w := range ws {
-		// Without a quorum it waits in the inbox for as long as that takes: what the machine gave away must be written, but the caller
-		// need not wait for it.
+		// Without a quorum the entries wait in the inbox for as long as that takes. They must be written, because the machine
+		// has given them away. But the caller need not wait for them.
 		if w.pt.rep != nil && !c.e.host.Either(w.done, ctx.Done()) {
 			err = errors.Join(err, ErrUnknown, ctx.Err())
 			c.e.host.Spawn(func() {

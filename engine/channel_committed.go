@@ -7,18 +7,19 @@ import (
 	"penstock/replicate"
 )
 
-// What a channel's machine has, or the fold of a leader's log, is final only when the batch in the log is committed: a
-// failover before that takes it back. So a caller that asks for something that exists must wait for its commit as well as
-// the caller that made it.
+// The machine of a channel, and the fold of a leader's log, include batches that are in the log but not committed. A
+// failover can undo those. So a caller that asks for an existing channel must wait until its creation is committed,
+// like the caller that created it.
 
-// committedChannel returns a channel that this node has, once its creation is committed: somebody else may have asked for
-// it a moment ago. A node that leads nothing only remembers channels; the leaders know.
+// committedChannel returns a channel that this node has, once its creation is committed: another caller may have asked
+// for it a moment ago. A node that leads nothing only remembers channels, so it asks the leaders.
 func (t *Topic) committedChannel(ctx context.Context, c *Channel) (*Channel, error) {
 	cn := t.e.cluster
 	if cn == nil || c.ephemeral {
 		return c, nil
 	}
-	// Only of the partitions that the client is about to get messages from: one without a leader keeps nobody from the rest.
+	// Wait only for the partitions that this client will get messages from. A partition without a leader must not keep the
+	// client from the others.
 	only := func(pt *partition) bool { return pt.rep.serves.Load() }
 	switch {
 	case t.servesAny():
@@ -26,7 +27,7 @@ func (t *Topic) committedChannel(ctx context.Context, c *Channel) (*Channel, err
 			return c, nil
 		}
 	case t.e.opts.DisableAutoCreate:
-		return c, nil // the leaders are not to make it
+		return c, nil // the leaders must not create it
 	default:
 		only = func(pt *partition) bool {
 			to := replicate.NodeID(pt.rep.target.Load())
@@ -49,8 +50,8 @@ func (c *Channel) isCommitted() bool {
 	return true
 }
 
-// isCommittedIn says whether the channel has the partition, and all is committed that was in the log when it got the
-// partition: its creation may have been the last of it.
+// isCommittedIn says whether the channel has the partition, and everything is committed that was in the log when the
+// channel got it. The last of that may be the channel's creation.
 func (c *Channel) isCommittedIn(i int) bool {
 	if !c.hasPartition(i) {
 		return false
@@ -61,17 +62,17 @@ func (c *Channel) isCommittedIn(i int) bool {
 	return pt.committedMark() >= behind
 }
 
-// writeControls hands over everything that the machine wants in the log after evs, and returns what to wait for; mu is
-// held. A control put that is on its way stands before these in the inbox, so the order holds.
+// writeControls appends all control entries that the machine has after evs, and returns the waiters for their commits.
+// A control put in flight precedes them in the inbox, so the order is kept. mu is held.
 func (c *Channel) writeControls(ctx context.Context, evs []core.Event) (ws []controlWait, err error) {
 	for i := range c.cursors {
 		cur := &c.cursors[i]
 		pt := cur.part
 		if !cur.assigned || c.ephemeral {
-			continue // the others are another node's
+			continue // another node serves the partition, or nothing of the channel is in the log
 		}
 		var controls []core.Control
-		leads := pt.rep == nil || pt.rep.leads.Load() // else the next leader is asked
+		leads := pt.rep == nil || pt.rep.leads.Load() // otherwise the operation goes to the next leader
 		if leads && !c.m.HasControls(pt.number) && anyAbout(evs, pt.number) {
 			controls = c.stateControls()
 		}
@@ -91,8 +92,9 @@ func (c *Channel) writeControls(ctx context.Context, evs []core.Event) (ws []con
 	return ws, nil
 }
 
-// stateControls is what to write when an event changed nothing: it was asked for before, and that may be on its way to the
-// log, or have been refused there. Once these entries are committed it is done. mu is held.
+// stateControls are the entries to write when an event changed nothing. Then the same change was asked for before, and
+// its entry may still be in flight, or was refused. Once these entries are committed, the change is durable. mu is
+// held.
 func (c *Channel) stateControls() []core.Control {
 	now := c.m.Stats()
 	return []core.Control{
@@ -101,7 +103,7 @@ func (c *Channel) stateControls() []core.Control {
 	}
 }
 
-// anyAbout says whether one of the events is about a partition, or the channel as a whole.
+// anyAbout says whether one of the events is about the partition, or about the channel as a whole.
 func anyAbout(evs []core.Event, number uint32) bool {
 	for i := range evs {
 		if n, one := partOf(&evs[i]); !one || n == number {

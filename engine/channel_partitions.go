@@ -2,14 +2,14 @@ package engine
 
 import "penstock/engine/core"
 
-// concerns says whether an event is about the channel as a whole, or about a partition that it has here: the partition may
-// have gone since the caller looked. mu is held.
+// concerns says whether an event is about the channel as a whole, or about a partition that the channel still has here.
+// mu is held.
 func (c *Channel) concerns(ev *core.Event) bool {
 	number, one := partOf(ev)
 	return !one || int(number) < len(c.cursors) && c.cursors[number].assigned
 }
 
-// partOf is the partition that an event is about; false: it is about the channel as a whole.
+// partOf returns the partition that an event is about. If one is false, the event is about the channel as a whole.
 func partOf(ev *core.Event) (number uint32, one bool) {
 	switch ev.Kind {
 	case core.EvReset:
@@ -20,18 +20,19 @@ func partOf(ev *core.Event) (number uint32, one bool) {
 	return 0, false
 }
 
-// sampleSeed is the same at every leader of a partition, and after a restart: what one's sample leaves out no other delivers.
+// sampleSeed is the same at every leader of a partition and after every restart, so a message that a sample leaves out
+// at one leader is not delivered by another.
 func (t *Topic) sampleSeed(channel string) uint64 {
 	return core.HashKey(append(t.uuid[:], channel...))
 }
 
-// revoke takes partitions out of a channel because this node leads them no more; stays says, by their index, which ones
+// revoke takes partitions out of a channel because this node no longer leads them. stays says by index which partitions
 // it still leads. The channel keeps its state of those: above all, an ordered channel must not forget deliveries that
-// another node may still hand to its client. A consumer of one partition that stays notices nothing. All other consumers
-// are told ErrMoved, so that they find the new leader; their messages in flight go to the next consumers.
+// another node may still hand to its client. A consumer of only one partition, one that stays, notices nothing. All
+// other consumers are told ErrMoved, so that they find the new leader; their messages in flight go to other consumers.
 //
-// It returns false, and changes nothing, if no partition stays, or the channel is ephemeral: then it ends as a whole.
-// revokePartitions calls it; Topic.changing is held.
+// If no partition stays, or the channel is ephemeral, revoke changes nothing and returns false; the caller then shuts
+// the channel. revokePartitions calls it. Topic.changing is held.
 func (c *Channel) revoke(stays []bool) bool {
 	here := func(index int) bool { return index < len(stays) && stays[index] }
 	c.mu.Lock()
@@ -58,7 +59,7 @@ func (c *Channel) revoke(stays []bool) bool {
 			c.step()
 		}
 		cur.put.revoked.Store(true)
-		*cur = cursor{part: cur.part, put: newControlPut(c, i)} // what is on its way belongs to the old one
+		*cur = cursor{part: cur.part, put: newControlPut(c, i)} // controls in flight belong to the old cursor
 	}
 	var ended []*localConsumer
 	for _, id := range c.clientIDs() {
@@ -76,7 +77,7 @@ func (c *Channel) revoke(stays []bool) bool {
 	return true
 }
 
-// unsubscribeLocked unsubscribes a consumer; mu is held.
+// unsubscribeLocked unsubscribes a consumer. mu is held.
 func (c *Channel) unsubscribeLocked(k *localConsumer) {
 	delete(c.consumers, k.id)
 	c.ev = core.Event{Kind: core.EvUnsubscribe, Client: k.id, Flag: k.clean}

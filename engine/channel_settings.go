@@ -34,14 +34,16 @@ const (
 	MatchExists = core.MatchExists
 )
 
-// ErrVersion is the answer to a change that was made of old settings.
-var ErrVersion = errors.New("engine: the settings were changed by somebody else meanwhile: read them again; nothing was changed")
+// ErrVersion says that the settings changed after the caller had read them.
+var ErrVersion = errors.New("engine: the settings were changed by somebody else meanwhile: read them again; nothing " +
+	"was changed")
 
-// ErrSettings says what is wrong with settings.
+// ErrSettings is wrapped by errors that say what is wrong with settings.
 var ErrSettings = core.ErrSettings
 
-// Settings are the channel's settings as this node knows them: the current ones if it leads a partition of the topic; else those of its own
-// copies, which may lag a moment behind; else the defaults. ReadSettings asks.
+// Settings returns the channel's settings as this node knows them. If it leads a partition of the topic, they are the
+// current ones. Otherwise they come from its own copies, which may lag behind, or are the defaults. ReadSettings asks
+// the leaders.
 func (c *Channel) Settings() ChannelSettings {
 	c.mu.Lock()
 	if c.closed == nil {
@@ -81,9 +83,10 @@ func (c *Channel) ReadSettings(ctx context.Context) (s ChannelSettings, err erro
 	return s, err
 }
 
-// Configure changes the channel's settings, at once and on every leader, and returns them with their new version. s.Version must be that of the
-// settings that are to be changed (0: there are none yet), or the answer is ErrVersion. They are durable when it returns nil; after another
-// error they may be in force or not, or on the way.
+// Configure changes the channel's settings on every leader, and returns them with their new version. s.Version is the
+// version of the settings that the caller wants to replace (0: there are none yet); if it is not the current one,
+// Configure returns ErrVersion. When it returns nil, the new settings are durable. After any other error they may or
+// may not be in force, now or later.
 func (c *Channel) Configure(ctx context.Context, s ChannelSettings) (ChannelSettings, error) {
 	if err := c.checkSettings(&s); err != nil {
 		return ChannelSettings{}, err
@@ -92,10 +95,12 @@ func (c *Channel) Configure(ctx context.Context, s ChannelSettings) (ChannelSett
 		return ChannelSettings{}, err
 	}
 	s.Version++
-	// The leader of partition 0 decides between two that change the same settings; the others follow it.
+	// If two callers change the same settings at once, the leader of partition 0 decides which wins. The other leaders
+	// follow it.
 	heard := false
 	first := func(pt *partition) bool { return pt.number == 0 }
-	err := c.ask(ctx, operation{Kind: opConfigure, Settings: &s, Flag: true}, first, func(json.RawMessage) error { heard = true; return nil })
+	err := c.ask(ctx, operation{Kind: opConfigure, Settings: &s, Flag: true}, first,
+		func(json.RawMessage) error { heard = true; return nil })
 	switch {
 	case err != nil:
 		return ChannelSettings{}, err
@@ -117,15 +122,17 @@ func (c *Channel) checkSettings(s *ChannelSettings) error {
 	switch {
 	case dead == "":
 	case dead == c.t.name:
-		return fmt.Errorf("%w: the dead-letter topic is the topic itself, so its messages would come again for ever", ErrSettings)
+		return fmt.Errorf("%w: the dead-letter topic is the topic itself, so its messages would come again for ever",
+			ErrSettings)
 	case !ValidTopicName(dead) || ephemeral(dead):
-		return fmt.Errorf("%w: the dead-letter topic would be called %q, which no durable topic can be: name one in dead_letter", ErrSettings, dead)
+		return fmt.Errorf("%w: the dead-letter topic would be called %q, which no durable topic can be: name one in "+
+			"dead_letter", ErrSettings, dead)
 	}
 	return nil
 }
 
-// configureLocal puts op.Settings in force in the partitions that this node serves. With op.Flag this node decides whether they are of the right version; without,
-// it takes them unless it has newer ones.
+// configureLocal puts op.Settings in force in the partitions that this node serves. With op.Flag (partition 0) this
+// node checks their version, and refuses with ErrVersion. Without, it takes them unless it has newer ones.
 func (c *Channel) configureLocal(ctx context.Context, op operation) (ChannelSettings, error) {
 	c.e.host.Lock(&c.configuring)
 	defer c.configuring.Unlock()
@@ -157,12 +164,12 @@ func (c *Channel) configureLocal(ctx context.Context, op operation) (ChannelSett
 }
 
 // rewriteSettings writes the settings that are in force here into every partition that this node leads. They may be in
-// force because of another partition, or of a change that has not ended: only behind this entry do these logs have them
-// for good, so that a leader of one of them alone knows them.
+// force only because of another partition, or because of a change that has not finished. Only after this entry each of
+// these logs has them, so that a leader of just one of the partitions knows them.
 func (c *Channel) rewriteSettings(ctx context.Context, now *ChannelSettings) error {
 	err := c.t.writeControls(ctx, []core.Control{{Kind: core.ChannelConfigured, Channel: c.name, Settings: now}}, nil)
 	if err == nil && c.closedErr() != nil {
-		err = ErrNoLeader // the channel that follows may have begun without them
+		err = ErrNoLeader // the channel that replaces this one may have begun without these settings
 	}
 	return err
 }
@@ -174,7 +181,7 @@ func sameSettings(a, b *ChannelSettings) bool {
 	return a.Version == b.Version && bytes.Equal(a.Append(nil), b.Append(nil))
 }
 
-// learnSettings takes in what the machine has been told; mu is held.
+// learnSettings copies the machine's settings, and what is derived from them, into c. mu is held.
 func (c *Channel) learnSettings() {
 	s := c.m.Settings()
 	if s.Version == c.settings.Version {
@@ -183,14 +190,17 @@ func (c *Channel) learnSettings() {
 	c.settings = s
 	c.keyHeader = s.Key()
 	matcher, err := s.Filter.Matcher()
-	if err != nil { // another version took it: better too many messages than none
-		c.e.log.Error("a channel's filter cannot be read: it gets every message", "topic", c.t.name, "channel", c.name, "error", err)
+	// A node of another version accepted this filter. Too many messages are better than none.
+	if err != nil {
+		c.e.log.Error("a channel's filter cannot be read: it gets every message",
+			"topic", c.t.name, "channel", c.name, "error", err)
 	}
 	c.matcher = matcher
 	c.needsHeaders = matcher != nil || s.Order == core.OrderKey
 }
 
-// share tells the machine how many of the topic's partitions are this node's: its part of a rate for the whole channel. mu is held.
+// share tells the machine how many of the topic's partitions this node serves: it may use that share of a rate limit
+// that is for the whole channel. mu is held.
 func (c *Channel) share() {
 	c.partsAssigned = 0
 	for i := range c.cursors {
@@ -203,8 +213,8 @@ func (c *Channel) share() {
 	c.learnSettings()
 }
 
-// reconcileAfter is how long after a change its leader looks whether all others have heard of it: whoever changed the settings may have died before
-// it told them.
+// reconcileAfter is the delay after a change of the settings until the leader of partition 0 checks that all leaders
+// have them. The node that made the change may have died before it had told all of them.
 const reconcileAfter = 2 * time.Second
 
 func (c *Channel) reconcileLater() {
@@ -219,7 +229,8 @@ func (c *Channel) reconcileLater() {
 	})
 }
 
-// reconcile brings the latest settings to every leader. What fails is tried again by the next leader, or the next change.
+// reconcile brings the latest settings to every leader. An error is not retried here: the next leader, or the next
+// change, reconciles again.
 func (c *Channel) reconcile(ctx context.Context) {
 	if c.ephemeral || c.closedErr() != nil {
 		return
@@ -238,6 +249,7 @@ func (c *Channel) reconcile(ctx context.Context) {
 		err = c.ask(ctx, operation{Kind: opConfigure, Settings: &latest}, nil, nil)
 	}
 	if err != nil && ctx.Err() == nil {
-		c.e.log.Debug("a channel's settings could not be compared among the leaders", "topic", c.t.name, "channel", c.name, "error", err)
+		c.e.log.Debug("a channel's settings could not be compared among the leaders",
+			"topic", c.t.name, "channel", c.name, "error", err)
 	}
 }

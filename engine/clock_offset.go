@@ -23,7 +23,8 @@ func init() {
 	right := time.Now
 	wallNow = func() time.Time {
 		text, _ := os.ReadFile(name)
-		wrong, _ := time.ParseDuration(strings.TrimSpace(string(text))) // no file, or one that is being written: the clock is right
+		// Without a file, or while one is being written, the offset is 0.
+		wrong, _ := time.ParseDuration(strings.TrimSpace(string(text)))
 		return right().Add(wrong)
 	}
 }

@@ -25,25 +25,25 @@ import (
 // ClusterOptions make an engine a node of a cluster. Store and Listener are required; the engine closes both.
 type ClusterOptions struct {
 	Store    meta.Store
-	Listener net.Listener // between nodes
-	// Node has what others are told: addresses, host, version. The rest is filled in.
+	Listener net.Listener // for connections of other nodes
+	// Node has the addresses, host and version that other nodes are told. The engine fills in the rest.
 	Node        meta.Node
 	Replication replicate.Config
-	Replicas    int           // of a new topic; 0: the store's default
-	JoinTimeout time.Duration // longest wait for the store at Open; 0: 60 s
-	// PreferredLeader says who should lead a partition when nothing stands against it; 0: whoever does. nil: leaderships are not
-	// moved back after a node returned.
+	Replicas    int           // replication factor of a new topic; 0: the store's default
+	JoinTimeout time.Duration // how long Open waits for the store; 0: 60 s
+	// PreferredLeader returns the node that should lead a partition if it can; 0: no preference. nil: leaderships are not
+	// moved back after a node has returned.
 	PreferredLeader func(*meta.Snapshot, meta.PartitionID) replicate.NodeID
-	// LeaveTimeout bounds the handing over of leaderships at Close. 0: 5 s.
+	// LeaveTimeout bounds how long Close hands over leaderships. 0: 5 s.
 	LeaveTimeout time.Duration
 }
 
 const (
 	tickInterval  = 50 * time.Millisecond
 	storeTimeout  = 5 * time.Second
-	maxReadCount  = 2 // ranges of the past that are read at once
+	maxReadCount  = 2 // ranges of old batches that are read for followers at the same time
 	retryInterval = 200 * time.Millisecond
-	// openRetryInterval is between two tries to open what this node should have a copy of.
+	// openRetryInterval is the pause between two attempts to open a copy of a partition.
 	openRetryInterval = time.Second
 
 	balanceInterval = 2 * time.Second
@@ -51,7 +51,12 @@ const (
 	handOverTime    = time.Second
 )
 
-// clusterNode is the engine's part in a cluster: what the store says goes to replicas and topics, what the network brings to replicas.
+// clusterNode is the engine's part in a cluster. It passes the store's rows to topics and replicas (work), frames of
+// other nodes to replicas (Frames), and time to both (runTicker).
+//
+// changed, which the store calls, collects news under changeMu; only the worker goroutine applies them. exitedMu guards
+// exited. The worker alone uses topics and halfMade, except before start. Everything here is lost in a crash: the next
+// process joins again and gets all rows from the store.
 type clusterNode struct {
 	e     *Engine
 	opts  ClusterOptions
@@ -61,8 +66,8 @@ type clusterNode struct {
 	net   *host.Network
 	began time.Time
 	awake time.Duration // Host.Awake at began
-	lease atomic.Int64  // until when this node may serve, by now()
-	// leaseBegan is since when it had leases without a gap, by now(). extend stores it.
+	lease atomic.Int64  // the end of the lease, by now(): until then this node may serve
+	// leaseBegan is when the current gapless sequence of leases began, by now(). extend stores it.
 	leaseBegan atomic.Int64
 
 	ctx     context.Context // ends when the engine closes
@@ -73,38 +78,40 @@ type clusterNode struct {
 	ops     operations
 	remotes remotes
 
-	table atomic.Pointer[map[segment.Identity]*partition] // of all topics, copied on write
+	table atomic.Pointer[map[segment.Identity]*partition] // the partitions of all topics; copied on write
 
 	changeMu lock.Mutex[lock.ClusterChange]
-	change   *meta.Change // what the worker has not seen
+	change   *meta.Change // news that the worker has not applied; nil: none
 	kick     chan struct{}
-	topics   map[uuid.UUID]*Topic // the worker's
-	halfMade map[uuid.UUID]string // the worker's: names of topics whose files this process began and did not finish
+	topics   map[uuid.UUID]*Topic // topics that this node has, by id; only the worker uses it
+	// Names of topics whose files this process began and did not finish. Only the worker uses it.
+	halfMade map[uuid.UUID]string
 	leaving  atomic.Bool
-	raising  atomic.Bool // raiseLater is at work
+	raising  atomic.Bool // a goroutine of raiseLater runs
 	leave    sync.Once
 	leaveErr error
 
-	diskWanted    atomic.Uint32 // core.DiskState that the other nodes should know
+	diskWanted    atomic.Uint32 // the core.DiskState to report to the store
 	reportingDisk atomic.Bool
 	evacuating    atomic.Bool
 
 	// Topics that Open found and that Engine.topics does not have: a newer topic has the name, or the cluster deleted the
-	// topic and its metadata does not read. start passes them to the worker.
+	// topic and its metadata cannot be read. start passes them to the worker.
 	unlisted []*Topic
-	// Directories under topics/ with the name of a UUID whose metadata Open could not read. restoreMetadata looks at them.
+	// Directories under topics/ that are named by a UUID and whose metadata Open could not read. restoreMetadata handles
+	// them.
 	unreadable []uuid.UUID
 
 	shortened *shortenedCopies
-	live      struct { // runTicker's
+	live      struct { // liveNodes' cache; only runTicker uses it
 		of    *meta.Snapshot
 		nodes []replicate.NodeID
 	}
 
-	drops   atomic.Uint64 // copies that were given up and fetched anew; see replica.drop
+	drops   atomic.Uint64 // copies that were dropped and fetched again; see replica.drop
 	losses  atomic.Uint64 // see replicate.LeaderCounts.Losses
 	blocked atomic.Int64  // partitions led here whose replica.blocked is not 0
-	yields  atomic.Uint64 // leaderships given to a replica with more than this one's shortened log
+	yields  atomic.Uint64 // leaderships handed to a replica because it has more than the shortened log here
 
 	comparingWaits atomic.Uint64 // see logComparing
 
@@ -113,7 +120,7 @@ type clusterNode struct {
 	isrLogs  isrLogs
 
 	exitedMu lock.Mutex[lock.ClusterExited]
-	exited   map[replicate.NodeID]bool // their processes ended, and nothing was heard since
+	exited   map[replicate.NodeID]bool // nodes whose process ended, and that have not connected since
 }
 
 func newClusterNode(e *Engine) *clusterNode {
@@ -133,7 +140,8 @@ func newClusterNode(e *Engine) *clusterNode {
 	}
 	cn := &clusterNode{
 		e: e, opts: o, log: e.log.With("node", e.node.NodeID), store: o.Store, began: e.host.Instant(), awake: e.host.Awake(),
-		readers: make(chan struct{}, maxReadCount), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{}, halfMade: map[uuid.UUID]string{}, exited: map[replicate.NodeID]bool{},
+		readers: make(chan struct{}, maxReadCount), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{},
+		halfMade: map[uuid.UUID]string{}, exited: map[replicate.NodeID]bool{},
 		decoders: sync.Pool{New: func() any { return new(wire.Decoder) }},
 	}
 	cn.ctx, cn.cancel = context.WithCancel(context.Background())
@@ -145,22 +153,22 @@ func newClusterNode(e *Engine) *clusterNode {
 	return cn
 }
 
-// now is the time since began in ns, the time in which the whole machine stood still included.
+// now is the time since began, in ns. It includes time in which the machine was suspended.
 func (cn *clusterNode) now() int64 {
 	return int64(cn.e.host.Awake() - cn.awake)
 }
 
-// leaseClock is now as the store takes it: see meta.Registration.Clock.
+// leaseClock is now in the form that the store takes: see meta.Registration.Clock.
 func (cn *clusterNode) leaseClock() time.Time { return cn.began.Add(time.Duration(cn.now())) }
 
-// leased says whether this node may serve just now.
+// leased says whether this node has a lease now, and so may serve.
 func (cn *clusterNode) leased() bool { return cn.now() < cn.lease.Load() }
 
 // spawn runs f on a goroutine that Close waits for.
 func (cn *clusterNode) spawn(f func()) { cn.e.host.SpawnIn(&cn.wg, f) }
 
-// join registers the node and makes the machines of what recovery found. Nothing runs yet. The store knows of the damaged copies before it shows this
-// process to an election.
+// join registers the node in the store, and opens the replicas that recovery found. No goroutine of the engine runs
+// yet. The store is told of damaged copies in the same step, before this process can be in an election.
 func (cn *clusterNode) join(ctx context.Context, damaged []segment.Identity, all bool) error {
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.opts.JoinTimeout)
 	defer cancel()
@@ -195,23 +203,27 @@ func (cn *clusterNode) join(ctx context.Context, damaged []segment.Identity, all
 			continue
 		}
 		if err := pt.rep.open(pt.recovered); err != nil {
-			// It can be filled anew from another replica, but not lead.
-			cn.log.Error("a copy of a partition cannot be read from its beginning: it does not take part", "topic", pt.t.name, "partition", pt.number, "error", err)
+			// Its bytes can be fetched again from another replica, but it cannot lead.
+			cn.log.Error("a copy of a partition cannot be read from its beginning: it does not take part",
+				"topic", pt.t.name, "partition", pt.number, "error", err)
 			pt.rep.closed = true
 		}
 	}
-	cn.net, err = cn.e.host.Listen(peer.Options{Self: self, Cluster: snap.Cluster, Listener: cn.opts.Listener, Handler: cn, Logger: cn.e.log})
+	cn.net, err = cn.e.host.Listen(
+		peer.Options{Self: self, Cluster: snap.Cluster, Listener: cn.opts.Listener, Handler: cn, Logger: cn.e.log})
 	return err
 }
 
-// imports are the topics of a directory that was a single node's.
+// imports returns the topics of a data directory that belonged to a single node.
 func (cn *clusterNode) imports() (all []meta.ImportedTopic) {
 	if cn.e.node.Cluster != uuid.Nil {
 		return nil
 	}
 	for _, t := range cn.e.topics {
-		im := meta.ImportedTopic{Topic: meta.Topic{ID: t.uuid, Name: t.name, Partitions: len(t.partitions()), CreatedNs: t.created, Settings: t.Settings().Stored()}}
-		im.Topic.Settings.MinISR = 0 // one node says nothing of a cluster's replicas
+		im := meta.ImportedTopic{Topic: meta.Topic{
+			ID: t.uuid, Name: t.name, Partitions: len(t.partitions()), CreatedNs: t.created, Settings: t.Settings().Stored(),
+		}}
+		im.Topic.Settings.MinISR = 0 // a single node's value means nothing for a cluster's replicas
 		for _, pt := range t.partitions() {
 			epoch := segment.Epoch(0)
 			if pt.machine != nil {
@@ -224,8 +236,9 @@ func (cn *clusterNode) imports() (all []meta.ImportedTopic) {
 	return all
 }
 
-// extend takes a lease from the store; until is by now(). If the last one is over, the store may have seen it end: a new
-// span of service begins. leaseBegan is stored first, so that whoever sees the new lease sees where it began.
+// extend takes a new lease that ends at until, by now(). If the previous lease is over, the store may have seen it end,
+// so a new period of leadership begins. leaseBegan is stored before lease: a reader that sees the new lease also sees
+// when it began.
 func (cn *clusterNode) extend(until int64) {
 	for old := cn.lease.Load(); until > old; old = cn.lease.Load() {
 		if now := cn.now(); now >= old {
@@ -237,7 +250,7 @@ func (cn *clusterNode) extend(until int64) {
 	}
 }
 
-// start begins to work on what the store says and to keep time.
+// start starts the goroutines that apply the store's rows and keep time.
 func (cn *clusterNode) start() {
 	for _, t := range append(cn.e.Topics(), cn.unlisted...) {
 		cn.topics[t.uuid] = t
@@ -250,7 +263,8 @@ func (cn *clusterNode) start() {
 	}
 }
 
-// changed collects what the store says for the worker.
+// changed merges a change of the store into what the worker has not applied yet, and wakes the worker. The store calls
+// it; it does not block.
 func (cn *clusterNode) changed(ch *meta.Change) {
 	cn.changeMu.Lock()
 	if cn.change == nil {
@@ -260,7 +274,8 @@ func (cn *clusterNode) changed(ch *meta.Change) {
 	} else {
 		c := cn.change
 		c.Snapshot = ch.Snapshot
-		c.Partitions, c.Topics, c.Nodes = append(c.Partitions, ch.Partitions...), append(c.Topics, ch.Topics...), append(c.Nodes, ch.Nodes...)
+		c.Partitions, c.Topics, c.Nodes = append(c.Partitions, ch.Partitions...),
+			append(c.Topics, ch.Topics...), append(c.Nodes, ch.Nodes...)
 	}
 	cn.changeMu.Unlock()
 	select {
@@ -315,7 +330,7 @@ func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 	cn.remotes.refresh()
 }
 
-// applyTopic makes this node's view of a topic what the store says.
+// applyTopic makes this node's part of a topic what the store says. Only the worker calls it.
 func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 	t, mt := cn.topics[id], snap.Topics[id]
 	if t != nil && mt != nil {
@@ -326,7 +341,8 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 	case mt != nil && t == nil:
 		t, err := cn.e.makeReplicas(snap, mt)
 		if err != nil {
-			cn.log.Error("a topic of the cluster could not be opened on this node; it is tried again", "topic", mt.Name, "error", err)
+			cn.log.Error("a topic of the cluster could not be opened on this node; it is tried again",
+				"topic", mt.Name, "error", err)
 			cn.halfMade[id] = mt.Name
 			cn.tryLater(mt)
 			return
@@ -336,7 +352,8 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 		cn.addToTable(t.partitions())
 	case mt != nil && mt.Partitions > t.Partitions():
 		if err := cn.e.expandTopic(snap, mt, t); err != nil {
-			cn.log.Error("new partitions of a topic could not be opened on this node; it is tried again", "topic", mt.Name, "error", err)
+			cn.log.Error("new partitions of a topic could not be opened on this node; it is tried again",
+				"topic", mt.Name, "error", err)
 			cn.tryLater(mt)
 		}
 	case mt == nil && t == nil && snap.Deleted[id]:
@@ -349,15 +366,16 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 		cn.removeFromTable(id)
 		cn.e.dropTopic(t)
 	case mt == nil && t != nil:
-		// Absent metadata deletes nothing: the bytes stay where they are, and nobody sees them.
-		cn.log.Warn("the cluster does not know a topic of this node's data directory: it is kept and not served", "topic", t.name, "uuid", id)
+		// Missing metadata deletes nothing: the bytes stay where they are, and the topic is not visible.
+		cn.log.Warn("the cluster does not know a topic of this node's data directory: it is kept and not served",
+			"topic", t.name, "uuid", id)
 		delete(cn.topics, id)
 		cn.removeFromTable(id)
 		cn.e.hideTopic(t)
 	}
 }
 
-// applyRow passes a partition's row on.
+// applyRow passes a partition's row to its replica, and opens or retires this node's copy. Only the worker calls it.
 func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
 	pt, row := cn.partition(id), snap.Partitions[id]
 	if pt == nil || row == nil {
@@ -373,7 +391,8 @@ func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
 		case errors.Is(err, ErrClosed):
 			return
 		case err != nil:
-			cn.log.Error("a copy of a partition could not be opened; it is tried again", "topic", pt.t.name, "partition", pt.number, "error", err)
+			cn.log.Error("a copy of a partition could not be opened; it is tried again",
+				"topic", pt.t.name, "partition", pt.number, "error", err)
 			cn.tryLater(snap.Topics[id.Topic], id.Partition)
 			return
 		}
@@ -386,8 +405,8 @@ func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
 	cn.removeIfUnneeded(snap, pt, row)
 }
 
-// tryLater does again what could not be opened, on a full disk say: the store has no reason to speak of it again. Without partitions it is
-// about all of the topic.
+// tryLater has the worker apply a topic again after openRetryInterval, because it could not be opened (on a full disk,
+// for example): the store has no reason to report it again. Without partitions it covers all of the topic's.
 func (cn *clusterNode) tryLater(mt *meta.Topic, partitions ...uint32) {
 	if mt == nil {
 		return
@@ -431,7 +450,7 @@ func (cn *clusterNode) removeFromTable(topic uuid.UUID) {
 	cn.table.Store(&table)
 }
 
-// runTicker lets the machines see the time pass.
+// runTicker gives each replica the time and the lease every tickInterval.
 func (cn *clusterNode) runTicker() {
 	for cn.e.host.Pause(tickInterval, cn.ctx.Done()) {
 		cn.e.host.ReadAwake()
@@ -447,7 +466,8 @@ func (cn *clusterNode) runTicker() {
 	}
 }
 
-// reportDamaged tells the store whether a copy can be read; it repeats itself until the store has heard.
+// reportDamaged reports to the store whether a copy is damaged (why is not nil) or whole. It retries until the store
+// has it.
 func (cn *clusterNode) reportDamaged(pt *partition, why error) {
 	cn.spawn(func() {
 		for cn.ctx.Err() == nil {
@@ -466,7 +486,7 @@ func (cn *clusterNode) pause(d time.Duration) {
 	cn.e.host.Pause(d, cn.ctx.Done())
 }
 
-// trimTo removes what the leader's retention has removed.
+// trimTo removes the segments that the leader's retention has removed.
 func (cn *clusterNode) trimTo(pt *partition, pos segment.Position) {
 	cn.spawn(func() {
 		if at, err := pt.log.SeekPosition(pos); err == nil || errors.Is(err, segment.ErrAtEnd) {
@@ -475,11 +495,12 @@ func (cn *clusterNode) trimTo(pt *partition, pos segment.Position) {
 	})
 }
 
-// lingerTime is how long no put may have come from other nodes before one that has led leaves them.
+// lingerTime is how long no put must have come from another node before a node that has led may leave.
 const lingerTime = 50 * time.Millisecond
 
-// linger waits until the others have heard who leads now. Until then they send their puts here, are told to send them elsewhere, and do: if this
-// process ended first, they would not know what became of them.
+// linger waits until the other nodes know the new leaders. Until then they still send puts here, and this node's
+// refusal makes them send those to the new leader. If this process ended first, the other nodes would not know whether
+// those puts were stored.
 func (cn *clusterNode) linger(ctx context.Context) {
 	led := false
 	for _, pt := range cn.e.partitionList() {
@@ -492,7 +513,7 @@ func (cn *clusterNode) linger(ctx context.Context) {
 	}
 }
 
-// close ends everything that talks to others.
+// close ends everything that talks to other nodes, and closes the store.
 func (cn *clusterNode) close() error {
 	cn.cancel()
 	var err error
@@ -510,7 +531,7 @@ func (cn *clusterNode) close() error {
 	return errors.Join(err, cn.store.Close())
 }
 
-// Snapshot is what the cluster agrees on; nil on a single node.
+// Snapshot returns the state that the cluster agrees on; nil on a single node.
 func (e *Engine) Snapshot() *meta.Snapshot {
 	if e.cluster == nil {
 		return nil
@@ -518,7 +539,7 @@ func (e *Engine) Snapshot() *meta.Snapshot {
 	return e.cluster.store.Snapshot()
 }
 
-// Node is this node as the cluster knows it; the zero Node on a single node.
+// Node returns this node as the cluster knows it; the zero Node on a single node.
 func (e *Engine) Node() meta.Node {
 	if e.cluster == nil {
 		return meta.Node{}
@@ -526,7 +547,7 @@ func (e *Engine) Node() meta.Node {
 	return e.cluster.self
 }
 
-// Tombstone hides a node from the lookups of a topic until then, in the whole cluster.
+// Tombstone hides a node from the lookups of a topic until a time, in the whole cluster.
 func (e *Engine) Tombstone(ctx context.Context, key meta.TombstoneKey, until time.Time) error {
 	if e.cluster == nil {
 		panic("BUG: engine: a tombstone on a single node")

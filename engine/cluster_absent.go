@@ -11,20 +11,24 @@ import (
 )
 
 const (
-	// absentAnswerInterval is between two answers to one leader about one partition: the frames of a burst need one.
+	// absentAnswerInterval is the least time between two answers to one leader about one partition. One answer is enough
+	// for a burst of frames.
 	absentAnswerInterval = 100 * time.Millisecond
-	// absentPatience is how long a leader may ask for a copy before it is logged: a new topic's leader asks before the copy is opened.
+	// absentPatience is how long a leader may ask for a missing copy before that is logged. The leader of a new topic asks
+	// before the copy is opened.
 	absentPatience = 5 * time.Second
-	// absentForget is when silence ends what is remembered of a leader's questions: its pauses grow to 16 s.
+	// absentForget is after how much silence an entry about a leader's questions expires. It exceeds the leader's pauses
+	// between questions, which grow to 16 s.
 	absentForget = time.Minute
-	// maxAbsentEntries bounds what is remembered, and so the lines in the log.
+	// maxAbsentEntries bounds the entries, and so the lines in the log.
 	maxAbsentEntries = 1024
 
-	absentLevel = 2 // before it a node takes the answer for a broken frame
+	absentLevel = 2 // a node of a lower level takes the answer for a broken frame
 )
 
-// absentCopies answers leaders that send frames for partitions of which this node has no copy, so that they know it and ask rarely. It logs each such
-// partition once for each leader. mu guards entries.
+// absentCopies answers leaders that send frames for partitions of which this node has no copy, so that they know it and
+// ask less often. It logs each such partition once per leader. Goroutines of connections call it. mu guards entries. A
+// crash forgets them.
 type absentCopies struct {
 	cn *clusterNode
 
@@ -37,33 +41,36 @@ type absentKey struct {
 	id   segment.Identity
 }
 
-// absentEntry has times of clusterNode.now, in ns.
+// The times in absentEntry are of clusterNode.now, in ns.
 type absentEntry struct {
 	first, last, answered int64
 	logged                bool
 }
 
-// handleFrame takes a frame for a partition without a copy here. The connections' goroutines call it.
+// handleFrame handles a frame for a partition without a copy here. The goroutines of the connections call it.
 func (a *absentCopies) handleFrame(from replicate.NodeID, id segment.Identity, m *replicate.Message) {
 	if m.Kind < replicate.MsgProbe || m.Kind > replicate.MsgHeartbeat || a.cn.ctx.Err() != nil {
-		return // not of a leader: a follower's answer came late
+		return // not from a leader: the late answer of a follower
 	}
 	a.cn.e.counters.FramesWithoutCopy.Add(1)
 	answer, tell := a.note(absentKey{from, id}, a.cn.now())
 	if tell {
-		a.cn.log.Warn("a node leads a partition of which this node should have a copy, and has none: the leader goes on without it; "+
-			"look for an error when the topic was opened here, or restart this node", "leader", from, "topic", id.Topic, "partition", id.Partition)
+		a.cn.log.Warn("a node leads a partition of which this node should have a copy, and has none: the leader goes on "+
+			"without it; look for an error when the topic was opened here, or restart this node",
+			"leader", from, "topic", id.Topic, "partition", id.Partition)
 	}
 	if !answer || a.cn.e.Level() < absentLevel {
 		return
 	}
-	reject := replicate.Message{Kind: replicate.MsgReject, Code: replicate.RejectAbsent, Epoch: m.Epoch, Request: m.Request}
+	reject := replicate.Message{
+		Kind: replicate.MsgReject, Code: replicate.RejectAbsent, Epoch: m.Epoch, Request: m.Request,
+	}
 	var f netproto.Frame
 	wire.Encode(&f, id, &reject, nil)
 	_ = a.cn.net.TrySend(from, &f) // the leader asks again
 }
 
-// note says whether the leader is answered, and whether this is the time to log it.
+// note records a question. It says whether to answer it, and whether to log it now.
 func (a *absentCopies) note(k absentKey, now int64) (answer, tell bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -85,7 +92,7 @@ func (a *absentCopies) note(k absentKey, now int64) (answer, tell bool) {
 	return answer, tell
 }
 
-// count passes on what the leader's machine has counted. mu is held.
+// count adds what the leader's machine has counted since the last call to the engine's counters. mu is held.
 func (r *replica) count() {
 	c, n := &r.cn.e.counters, r.leader.Counts()
 	if n == r.counted {
@@ -97,8 +104,10 @@ func (r *replica) count() {
 	c.Stranded.Add(n.Stranded - r.counted.Stranded)
 	if lost := n.Losses - r.counted.Losses; lost > 0 {
 		r.cn.losses.Add(lost)
-		r.cn.log.Error("the end of a partition's log may be lost: recovery shortened this copy, every other replica was asked, and none has more or all that was known to be committed. "+
-			"The partition goes on with the longest copy that there is", "topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "end", r.leader.Log().End.Next)
+		r.cn.log.Error("the end of a partition's log may be lost: recovery shortened this copy, every other replica was "+
+			"asked, and none has more or all that was known to be committed. "+
+			"The partition goes on with the longest copy that there is",
+			"topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "end", r.leader.Log().End.Next)
 	}
 	r.counted = n
 }

@@ -10,19 +10,20 @@ import (
 	"penstock/replicate"
 )
 
-// isrLogInterval is between two lines about changes of in-sync replicas, and between two about changes that the store did not take: a disk that hangs
-// or a node that goes concerns every partition that it has a copy of.
+// isrLogInterval is the least time between two lines about changed in-sync replicas, and between two about changes that
+// the store refused. A hanging disk or a leaving node concerns every partition that it has a copy of.
 const isrLogInterval = time.Second
 
-// logLimiter lets one line through per interval and counts the others.
+// logLimiter lets one line through per interval, and counts the others. Any goroutine may call allow. mu guards the
+// fields.
 type logLimiter struct {
 	mu      lock.Mutex[lock.LogLimiter]
-	last    int64 // clusterNode.now
+	last    int64 // when the last line was allowed: the at of that call, in ns
 	said    bool
 	skipped int
 }
 
-// allow says whether the line may be written, and how many were not since the one before.
+// allow says whether the line may be written at the time at, and how many lines were dropped since the one before.
 func (s *logLimiter) allow(at int64, interval time.Duration) (others int, may bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,10 +35,11 @@ func (s *logLimiter) allow(at int64, interval time.Duration) (others int, may bo
 	return others, true
 }
 
-// isrLogs are the lines about in-sync replicas, each kind with a rate of its own.
+// isrLogs limits the log lines about in-sync replicas, each kind separately.
 type isrLogs struct{ left, joined, refused, stranded, strandedFailed logLimiter }
 
-// propose asks the store for another ISR. mu is held and r leads.
+// propose asks the store on a new goroutine to change the ISR to that of st, and steps the machine with the store's
+// answer. r leads. r.mu is held.
 func (cn *clusterNode) propose(r *replica, st *replicate.State) {
 	want := *st
 	want.ISR, want.Replicas = slices.Clone(st.ISR), slices.Clone(st.Replicas)
@@ -65,7 +67,7 @@ func (cn *clusterNode) propose(r *replica, st *replicate.State) {
 	})
 }
 
-// logISRChange logs what a change that the store took means.
+// logISRChange logs which replicas left or joined the ISR by a change that the store accepted.
 func (cn *clusterNode) logISRChange(pt *partition, before, after []replicate.Member) {
 	missing := func(from, in []replicate.Member) (nodes []replicate.NodeID) {
 		for _, m := range from {
@@ -77,13 +79,15 @@ func (cn *clusterNode) logISRChange(pt *partition, before, after []replicate.Mem
 	}
 	if left := missing(before, after); len(left) > 0 {
 		if others, may := cn.isrLogs.left.allow(cn.now(), isrLogInterval); may {
-			cn.log.Warn("a replica left the in-sync replicas: it is down, or does not store what it is sent. Publishing goes on without it; it joins again by "+
-				"itself when it has caught up", "replica", left, "topic", pt.t.name, "partition", pt.number, "in_sync", len(after), "others", others)
+			cn.log.Warn("a replica left the in-sync replicas: it is down, or does not store what it is sent. Publishing "+
+				"goes on without it; it joins again by itself when it has caught up",
+				"replica", left, "topic", pt.t.name, "partition", pt.number, "in_sync", len(after), "others", others)
 		}
 	}
 	if joined := missing(after, before); len(joined) > 0 {
 		if others, may := cn.isrLogs.joined.allow(cn.now(), isrLogInterval); may {
-			cn.log.Info("a replica is in sync", "replica", joined, "topic", pt.t.name, "partition", pt.number, "in_sync", len(after), "others", others)
+			cn.log.Info("a replica is in sync",
+				"replica", joined, "topic", pt.t.name, "partition", pt.number, "in_sync", len(after), "others", others)
 		}
 	}
 }

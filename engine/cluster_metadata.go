@@ -9,17 +9,17 @@ import (
 	"penstock/engine/meta"
 )
 
-// What a node of a cluster does about topic.json files that it cannot read: the cluster knows each topic, too.
+// A cluster node can restore a topic.json that it cannot read: the cluster's metadata has the same content.
 
-// restoreMetadata gives topics whose topic.json this node cannot read back what that file said: the cluster knows it too. join calls it before the
-// copies take part and before anything else runs: a row may count this node in sync with them, and an empty copy that took their place would be elected and
-// would cut the whole ones.
+// restoreMetadata restores the topics whose topic.json this node cannot read, from the cluster's metadata. join calls
+// it before the copies take part and before any goroutine runs. That order matters: a row may count this node's copies
+// as in sync. If empty copies took their place, one could be elected, and the followers would cut their whole logs.
 func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 	e.removeUnreadable(snap)
 	kept := map[uuid.UUID]map[uint32]*partition{}
 	for _, pt := range e.partitionList() {
 		if pt.t.quarantined && snap.Deleted[pt.t.uuid] && !slices.Contains(e.cluster.unlisted, pt.t) {
-			e.cluster.unlisted = append(e.cluster.unlisted, pt.t) // start deletes it: nobody restores what it lacks
+			e.cluster.unlisted = append(e.cluster.unlisted, pt.t) // start has it deleted instead of restored
 		}
 		if pt.t.quarantined && snap.Topics[pt.t.uuid] != nil {
 			if kept[pt.t.uuid] == nil {
@@ -46,22 +46,27 @@ func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 			e.cluster.unlisted = append(e.cluster.unlisted, old)
 		}
 		e.topics[m.Name] = t
-		e.info.CorruptionsAtRecover = append(e.info.CorruptionsAtRecover, fmt.Sprintf("%s/%s could not be read: written anew from the cluster's metadata", topicDir(id), topicFile))
-		e.log.Warn("the metadata of a topic could not be read on this node and was written anew from the cluster's; its messages are whole", "topic", m.Name, "uuid", id)
+		e.info.CorruptionsAtRecover = append(e.info.CorruptionsAtRecover,
+			fmt.Sprintf("%s/%s could not be read: written anew from the cluster's metadata", topicDir(id), topicFile))
+		e.log.Warn("the metadata of a topic could not be read on this node and was written anew from the cluster's; its "+
+			"messages are whole",
+			"topic", m.Name, "uuid", id)
 	}
 	return nil
 }
 
-// removeUnreadable moves away the directories of deleted topics whose metadata does not read and of which the commit log
-// knows nothing: the engine has no Topic for them that it could delete. restoreMetadata calls it, before anything else
-// runs. The next start tries again to move a directory that cannot be moved now; a crash leaves it where it was, or moved.
+// removeUnreadable moves the directories of deleted topics to the trash if their metadata cannot be read and the commit
+// log has nothing of them: there is no Topic through which the engine could delete them. restoreMetadata calls it
+// before any goroutine runs. If a directory cannot be moved now, the next start tries again. A crash leaves each
+// directory in its old or its new place.
 func (e *Engine) removeUnreadable(snap *meta.Snapshot) {
 	for _, id := range e.cluster.unreadable {
 		if !snap.Deleted[id] || e.isQuarantined(id) {
 			continue
 		}
 		if err := trashTopicFiles(e.disk, id); err != nil {
-			e.log.Warn("the files of a deleted topic cannot be removed; the next start of this node tries again", "uuid", id, "error", err)
+			e.log.Warn("the files of a deleted topic cannot be removed; the next start of this node tries again",
+				"uuid", id, "error", err)
 			continue
 		}
 		e.log.Info("the files of a topic whose metadata cannot be read are removed: the cluster has deleted it", "uuid", id)
@@ -69,12 +74,15 @@ func (e *Engine) removeUnreadable(snap *meta.Snapshot) {
 	e.cluster.unreadable = nil
 }
 
-// isQuarantined says whether this node has logs of a topic that it could not give their topic: see quarantine.
+// isQuarantined says whether this node has logs of a topic whose metadata it could not read: see recovery.quarantine.
 func (e *Engine) isQuarantined(id uuid.UUID) bool {
 	return slices.ContainsFunc(e.partitionList(), func(pt *partition) bool { return pt.t.quarantined && pt.t.uuid == id })
 }
 
-// topicMetaOf is what topic.json says of a topic of the cluster.
+// topicMetaOf is the content of topic.json for a topic of the cluster.
 func topicMetaOf(mt *meta.Topic) *topicMeta {
-	return &topicMeta{Format: topicFormat, ID: mt.ID, Name: mt.Name, Partitions: mt.Partitions, CreatedNs: mt.CreatedNs, Settings: mt.EffectiveSettings().Stored()}
+	return &topicMeta{
+		Format: topicFormat, ID: mt.ID, Name: mt.Name, Partitions: mt.Partitions, CreatedNs: mt.CreatedNs,
+		Settings: mt.EffectiveSettings().Stored(),
+	}
 }

@@ -11,7 +11,7 @@ import (
 	"penstock/replicate/wire"
 )
 
-// Up implements peer.Handler.
+// Up implements peer.Handler: a connection to a node begins.
 func (cn *clusterNode) Up(node replicate.NodeID, _ uuid.UUID) {
 	cn.exitedMu.Lock()
 	delete(cn.exited, node)
@@ -21,7 +21,8 @@ func (cn *clusterNode) Up(node replicate.NodeID, _ uuid.UUID) {
 	cn.remotes.refresh()
 }
 
-// Down implements peer.Handler.
+// Down implements peer.Handler: the connection to a node ended. With refused its process has ended, too: the host
+// answered and refused a new connection.
 func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool) {
 	cn.forward.peerLost(node)
 	cn.ops.peerLost(node)
@@ -40,14 +41,14 @@ func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool)
 	cn.peerDown(node)
 }
 
-// isLive says whether the lease of a node lives, as far as this node has heard.
+// isLive says whether the node has a lease, as far as this node has heard from the store.
 func (cn *clusterNode) isLive(node replicate.NodeID) bool {
 	snap := cn.store.Snapshot()
 	n := snap.Nodes[node]
 	return n != nil && n.Live
 }
 
-// peerDown tells the leaders here that a node does not answer any more: they need not wait until its silence is proven.
+// peerDown tells the leaders on this node that another node is down, so that they need not wait for its timeout.
 func (cn *clusterNode) peerDown(node replicate.NodeID) {
 	for _, pt := range cn.e.partitionList() {
 		if r := pt.rep; r != nil && r.leads.Load() {
@@ -56,7 +57,8 @@ func (cn *clusterNode) peerDown(node replicate.NodeID) {
 	}
 }
 
-// reportDown tells the store that a process is gone, again and again: the member of etcd that died with it may have been the one that counts.
+// reportDown tells the store that a process has ended. It retries until the store has it or the node connects again:
+// the member of etcd that died with the process may have been the one that this node was connected to.
 func (cn *clusterNode) reportDown(node replicate.NodeID, boot uuid.UUID) {
 	for told := false; cn.hasExited(node) && cn.ctx.Err() == nil; {
 		ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
@@ -80,7 +82,8 @@ func (cn *clusterNode) hasExited(node replicate.NodeID) bool {
 	return cn.exited[node]
 }
 
-// Frames implements peer.Handler.
+// Frames implements peer.Handler. It passes a burst of frames to replicas, and wakes the committer once per partition
+// at the end. The connection's goroutine calls it, so it must not wait for the disk.
 func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netproto.Received) {
 	d := cn.decoders.Get().(*wire.Decoder)
 	defer cn.decoders.Put(d)
@@ -115,7 +118,7 @@ func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netpro
 	}
 }
 
-// request takes what is not about replication. It returns a partition whose inbox got something.
+// request handles a frame that is not about replication. It returns the partition whose inbox got a put, or nil.
 func (cn *clusterNode) request(from replicate.NodeID, f *netproto.Received) *partition {
 	switch f.Header.Type {
 	case netproto.TypeForwardPut:
@@ -126,8 +129,9 @@ func (cn *clusterNode) request(from replicate.NodeID, f *netproto.Received) *par
 		cn.ops.handleRequest(from, f)
 	case netproto.TypeForwardOpAck:
 		cn.ops.handleAck(f)
-	case netproto.TypeSubscribe, netproto.TypeSubscribed, netproto.TypeConsume, netproto.TypeConsumed, netproto.TypeDeliver,
-		netproto.TypeUnsubscribe, netproto.TypeUnserved, netproto.TypeStamp, netproto.TypeDeliverHeld, netproto.TypeFence, netproto.TypeFenced:
+	case netproto.TypeSubscribe, netproto.TypeSubscribed, netproto.TypeConsume, netproto.TypeConsumed,
+		netproto.TypeDeliver, netproto.TypeUnsubscribe, netproto.TypeUnserved, netproto.TypeStamp,
+		netproto.TypeDeliverHeld, netproto.TypeFence, netproto.TypeFenced:
 		cn.remotes.handleFrame(from, &f.Header, f.Payload)
 	default:
 		cn.log.Warn("a node sent a frame that this version does not know", "peer", from, "type", f.Header.Type)

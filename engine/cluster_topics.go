@@ -18,10 +18,12 @@ import (
 	"penstock/segment"
 )
 
-// makeReplicas makes this node's part of a topic of the cluster: all partitions are known, those that it replicates get a log.
+// makeReplicas makes this node's part of a topic of the cluster. The Topic gets all partitions; those that this node
+// replicates also get a log.
 func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, error) {
 	if e.isQuarantined(mt.ID) {
-		return nil, fmt.Errorf("engine: there are logs of topic %s on this node whose %s cannot be read; restart the node", mt.Name, topicFile)
+		return nil, fmt.Errorf("engine: there are logs of topic %s on this node whose %s cannot be read; restart the node",
+			mt.Name, topicFile)
 	}
 	m := topicMetaOf(mt)
 	t := newTopic(e, m)
@@ -56,11 +58,12 @@ func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, erro
 	return t, nil
 }
 
-// expandTopic makes the partitions that the cluster has added to a topic.
+// expandTopic makes the partitions that were added to a topic in the cluster.
 func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) error {
 	m := t.meta()
 	m.Partitions = mt.Partitions
-	if err := e.createTopicFiles(m); err != nil { // before anything is in them: recovery asks it how many there are
+	// topic.json comes before anything is in the new partitions: recovery reads their number from it.
+	if err := e.createTopicFiles(m); err != nil {
 		return err
 	}
 	for n := uint32(t.Partitions()); n < uint32(mt.Partitions); n++ {
@@ -84,9 +87,11 @@ func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) erro
 	return nil
 }
 
-// newReplicaPartition is a partition without a copy on this node.
+// newReplicaPartition returns a partition without a copy on this node.
 func (e *Engine) newReplicaPartition(t *Topic, n uint32) *partition {
-	pt := &partition{e: e, t: t, number: n, fold: new(core.Cursors), machine: core.NewPartition(segment.State{}, e.sizes())}
+	pt := &partition{
+		e: e, t: t, number: n, fold: new(core.Cursors), machine: core.NewPartition(segment.State{}, e.sizes()),
+	}
 	pt.rep = &replica{cn: e.cluster, pt: pt}
 	pt.rep.pending.clear()
 	pt.publishFold(0)
@@ -95,18 +100,20 @@ func (e *Engine) newReplicaPartition(t *Topic, n uint32) *partition {
 
 // openEmpty gives pt an empty log.
 func (e *Engine) openEmpty(pt *partition) error {
-	log, err := segment.Open(e.disk, partitionDir(pt.t.uuid, pt.number), pt.identity(), segment.State{}, e.segmentOptions())
+	log, err := segment.Open(e.disk, partitionDir(pt.t.uuid, pt.number), pt.identity(), segment.State{},
+		e.segmentOptions())
 	if err != nil {
 		return err
 	}
 	r := pt.rep
-	r.mu.Lock() // frames of other nodes may ask for the replica already
+	r.mu.Lock() // frames of other nodes may reach the replica already
 	defer r.mu.Unlock()
 	pt.log = log
 	return r.open(0)
 }
 
-// openReplica begins to replicate a partition of a topic that this node knows: it is new here, or had left.
+// openReplica begins to replicate a partition of a known topic. This node never had a copy of it, or has retired its
+// copy.
 func (e *Engine) openReplica(pt *partition) error {
 	if pt.rep.hasLog() {
 		r := pt.rep
@@ -130,7 +137,7 @@ func (e *Engine) openReplica(pt *partition) error {
 	return nil
 }
 
-// dropTopic deletes this node's part of a topic that the cluster deleted.
+// dropTopic deletes this node's part of a topic that was deleted in the cluster.
 func (e *Engine) dropTopic(t *Topic) {
 	e.noteTopicDeleted(t.name)
 	var local []*partition
@@ -149,23 +156,26 @@ func (e *Engine) dropTopic(t *Topic) {
 		t.deleted.Store(true)
 		t.closeChannels(ErrDeleted)
 		if e.poisoned.Load() != nil {
-			// The commit log may be full of it and could not be read. A start that reads it must find the files, for it writes there what the log
-			// holds; it deletes the topic then.
-			e.log.Warn("a deleted topic's files stay until this node starts with a commit log that can be read", "topic", t.name, "uuid", t.uuid)
+			// The commit log could not be read and may contain batches of this topic. A later start that can read it replays
+			// them into the topic's files, so the files must stay. That start then deletes the topic.
+			e.log.Warn("a deleted topic's files stay until this node starts with a commit log that can be read",
+				"topic", t.name, "uuid", t.uuid)
 			return
 		}
-		// The commit log says nothing of it, and yet it may have a directory: it was made, and the node started anew before anything was written.
+		// The commit log has nothing of the topic, but there may be a directory: it was made, and the node restarted before
+		// anything was written.
 		e.cluster.spawn(func() { e.trashTopic(t, nil, func() {}) })
 		return
 	}
 	e.cluster.spawn(func() {
 		if err := e.deleteParts(t, local); err != nil && !errors.Is(err, ErrClosed) {
-			e.log.Error("a deleted topic could not be removed from this node; it is removed at the next start", "topic", t.name, "error", err)
+			e.log.Error("a deleted topic could not be removed from this node; it is removed at the next start",
+				"topic", t.name, "error", err)
 		}
 	})
 }
 
-// showTopic makes the topic that the cluster has the one of its name: Open may have found another one, too.
+// showTopic lets the name refer to the topic that the cluster has. Open may have found another topic of that name.
 func (e *Engine) showTopic(t *Topic) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -174,7 +184,7 @@ func (e *Engine) showTopic(t *Topic) {
 	}
 }
 
-// hideTopic takes a topic that the cluster does not know out of sight. Its bytes stay.
+// hideTopic makes a topic invisible that the cluster does not know. Its bytes stay.
 func (e *Engine) hideTopic(t *Topic) {
 	for _, pt := range t.partitions() {
 		pt.rep.end(ErrNoLeader)
@@ -198,11 +208,12 @@ func (e *Engine) topicByID(id uuid.UUID) *Topic {
 	return nil
 }
 
-// createTopic makes a topic in the cluster, and returns when this node knows it and every partition has a leader.
+// createTopic creates a topic in the cluster, and returns when this node has it.
 func (cn *clusterNode) createTopic(ctx context.Context, name string, partitions int) (*Topic, error) {
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
-	mt, err := cn.store.CreateTopic(ctx, meta.Topic{Name: name, Partitions: partitions, Replicas: cn.opts.Replicas, CreatedNs: cn.e.now().UnixNano()})
+	mt, err := cn.store.CreateTopic(ctx,
+		meta.Topic{Name: name, Partitions: partitions, Replicas: cn.opts.Replicas, CreatedNs: cn.e.now().UnixNano()})
 	if err != nil && !errors.Is(err, meta.ErrExists) {
 		return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, err)
 	}
@@ -227,7 +238,7 @@ func (cn *clusterNode) sleep(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-// deleteTopic deletes a topic in the cluster, and returns when this node does not serve it any more.
+// deleteTopic deletes a topic in the cluster, and returns when this node no longer has it.
 func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
 	t, ok := cn.e.LookupTopic(name)
 	if !ok {
@@ -236,7 +247,7 @@ func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
 	if err := cn.store.DeleteTopic(ctx, t.uuid); err != nil {
-		if errors.Is(err, meta.ErrNotFound) { // it was there until a moment ago
+		if errors.Is(err, meta.ErrNotFound) { // somebody else deleted it a moment ago
 			return &GoneError{0, ErrNoTopic}
 		}
 		return err
@@ -251,7 +262,8 @@ func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
 	}
 }
 
-// syncChannels makes the channels of t those of the partitions that this node serves now.
+// syncChannels makes the channels of t have exactly the partitions that this node serves now. It works on a new
+// goroutine, with Topic.changing held. It is called whenever this node begins or ends to serve a partition.
 func (cn *clusterNode) syncChannels(t *Topic) {
 	cn.spawn(func() {
 		t.e.host.Lock(&t.changing)
@@ -267,7 +279,7 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 		if channels := t.Channels(); len(t.assigned) > 1 && !slices.Equal(before, t.assigned) {
 			cn.spawn(func() {
 				for _, c := range channels {
-					c.reconcile(cn.ctx) // a change of its settings may have ended half way
+					c.reconcile(cn.ctx) // some leaders may have missed a change of its settings
 				}
 			})
 		}
@@ -275,14 +287,14 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 			cn.spawn(func() { t.initPartitionsUntilDone(barren) })
 		}
 		for _, m := range missing {
-			cn.spawn(func() { _ = t.createIn(cn.ctx, m.pt, m.ch) }) // if it fails, whoever wants the channel asks for it
+			cn.spawn(func() { _ = t.createIn(cn.ctx, m.pt, m.ch) }) // else its next user creates it
 		}
 	})
 }
 
-// revokePartitions takes the partitions that this node does not serve any more out of the channels. Their consumers are told,
-// and connect to the new leaders. A channel that keeps no partition ends, and is made anew for its next consumer.
-// syncChannels calls it; Topic.changing is held.
+// revokePartitions takes the partitions that this node no longer serves, or serves in a newer epoch, out of the
+// channels. Their consumers are told, and connect to the new leaders. A channel that keeps no partition is shut; its
+// next consumer makes it again. syncChannels calls it. Topic.changing is held.
 func (t *Topic) revokePartitions() {
 	for len(t.assigned) < len(t.partitions()) {
 		t.assigned = append(t.assigned, 0)
@@ -312,8 +324,8 @@ func (t *Topic) revokePartitions() {
 	clear(t.assigned)
 }
 
-// hasOtherEpoch says whether a channel has the partition as it was served in another epoch: it was made while the leadership came and went, before
-// that could be noted in served.
+// hasOtherEpoch says whether a channel has the partition from another epoch. That happens if the channel was made while
+// the leadership came and went, before that was recorded in assigned.
 func (t *Topic) hasOtherEpoch(i int, epoch segment.Epoch) bool {
 	return slices.ContainsFunc(t.Channels(), func(c *Channel) bool {
 		c.mu.Lock()
@@ -328,8 +340,9 @@ type missingChannel struct {
 	ch *Channel
 }
 
-// assignPartitions gives the channels the partitions that this node serves since a moment ago. It returns the channels that one of them does not know,
-// and the partitions that know none.
+// assignPartitions gives the channels the partitions that this node serves since the last call. It returns the channels
+// that are missing in the logs of such partitions, and the partitions that have no channels yet because they are new
+// (isUninitialized). Topic.changing is held.
 func (t *Topic) assignPartitions() (missing []missingChannel, barren []*partition) {
 	var fresh []assignedPartition
 	for i, pt := range t.partitions()[:len(t.assigned)] {
@@ -384,7 +397,7 @@ func (t *Topic) assignPartitions() (missing []missingChannel, barren []*partitio
 	return missing, barren
 }
 
-// assignedPartition is a partition that this node serves since a moment ago, and the channels in its log.
+// assignedPartition is a partition that this node has begun to serve, and the channels in its log.
 type assignedPartition struct {
 	pt    *partition
 	names []string
@@ -398,8 +411,8 @@ func (c *Channel) hasAssigned() bool {
 	return slices.ContainsFunc(c.cursors, func(cur cursor) bool { return cur.assigned })
 }
 
-// removeChannel drops a channel that this node knew when it led nothing and that is in none of the logs that it leads now: somebody has deleted it, and here nobody was told.
-// Who subscribed to it does so again.
+// removeChannel drops a channel that this node knew while it led nothing, and that is in none of the logs that it leads
+// now: another node has deleted it meanwhile. Its consumers are told ErrMoved and subscribe again.
 func (t *Topic) removeChannel(c *Channel) {
 	t.mu.Lock()
 	if t.channels[c.name] == c {
@@ -409,8 +422,9 @@ func (t *Topic) removeChannel(c *Channel) {
 	c.shut(ErrMoved)
 }
 
-// createIn writes a channel into the log of one more partition. Leaderships may come and go meanwhile: then the topic's channels were put together anew, c is none
-// of them, and what is in their place has the partition only if the entry was in the log when it was made.
+// createIn writes a channel into the log of one more partition. Meanwhile leaderships may come and go, and syncChannels
+// may have replaced c by a new channel. That one has the partition only if the entry was in the log when it was made;
+// so reassign makes sure.
 func (t *Topic) createIn(ctx context.Context, pt *partition, c *Channel) error {
 	err := pt.writeControls(ctx, [][]core.Control{{{Kind: core.ChannelCreated, Channel: c.name}}}, func() { c.follow(pt) })
 	c.applyPosts()
@@ -421,7 +435,7 @@ func (t *Topic) createIn(ctx context.Context, pt *partition, c *Channel) error {
 	return err
 }
 
-// reassign has the channels that are in the log of a partition get it, if they do not have it.
+// reassign gives the partition with index i to the channels that are in its log and do not have it.
 func (t *Topic) reassign(i int) {
 	t.e.host.Lock(&t.changing)
 	if i < len(t.assigned) {
@@ -431,14 +445,14 @@ func (t *Topic) reassign(i int) {
 	t.e.cluster.syncChannels(t)
 }
 
-// hasChannel says whether any partition that this node has a copy of knows the channel.
+// hasChannel says whether the channel is in the log of any partition that this node has a copy of, or was made here.
 func (t *Topic) hasChannel(name string) bool { return slices.Contains(t.channelNames(), name) }
 
 func (t *Topic) channelNames() []string {
 	seen := map[string]bool{}
 	serves := t.servesAny()
 	for _, c := range t.Channels() {
-		if serves || c.ephemeral { // else it is what this node once fetched messages for, or made for others
+		if serves || c.ephemeral { // otherwise the channel may be left over from clients that other nodes serve
 			seen[c.name] = true
 		}
 	}
@@ -458,10 +472,12 @@ func (t *Topic) channelNames() []string {
 	return names
 }
 
-// ChannelNames are the names of the topic's channels, sorted, as far as this node knows them: those of partitions of which it has a copy.
+// ChannelNames returns the sorted names of the topic's channels, as far as this node knows them: from the partitions
+// that it has a copy of.
 func (t *Topic) ChannelNames() []string { return t.channelNames() }
 
-// ReadChannelNames is ChannelNames wherever this node has a copy; else it asks the leader of partition 0.
+// ReadChannelNames is ChannelNames if this node has a copy of any partition. Otherwise it asks the leader of partition
+// 0.
 func (t *Topic) ReadChannelNames(ctx context.Context) ([]string, error) {
 	hasCopy := func(pt *partition) bool { return pt.rep == nil || pt.rep.hasLog() }
 	if slices.ContainsFunc(t.partitions(), hasCopy) {
@@ -478,7 +494,8 @@ func (t *Topic) ReadChannelNames(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// trim removes segments below to, as far as recovery and the cluster allow, and tells the replica.
+// trim removes segments below to, as far as recovery needs nothing of them and they are committed, and tells the
+// replica. It records in mayHaveLost if more went than consumers have confirmed.
 func (f *flusher) trim(pt *partition, to segment.Offset) {
 	f.mu.Lock()
 	limit := f.limits[pt]
@@ -497,7 +514,8 @@ func (f *flusher) trim(pt *partition, to segment.Offset) {
 	}
 	f.e.counters.TrimmedBytes.Add(uint64(n))
 	if err != nil && !errors.Is(err, segment.ErrClosed) && !errors.Is(err, fs.ErrNotExist) {
-		f.e.log.Warn("retention could not remove a segment; it tries again", "topic", pt.t.name, "partition", pt.number, "error", err)
+		f.e.log.Warn("retention could not remove a segment; it tries again",
+			"topic", pt.t.name, "partition", pt.number, "error", err)
 	}
 	if _, after, _ := pt.log.Start(); after == before || pt.rep == nil {
 		return
@@ -510,7 +528,7 @@ func (f *flusher) trim(pt *partition, to segment.Offset) {
 	})
 }
 
-// committedEnd is the offset up to which the cluster has agreed; on a single node everything.
+// committedEnd is the offset up to which the log is committed; on a single node, its end.
 func (pt *partition) committedEnd() segment.Offset {
 	end, _, _ := pt.log.End()
 	if pt.rep == nil {

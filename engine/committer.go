@@ -11,29 +11,31 @@ import (
 	"penstock/segment"
 )
 
-// committer is the commit log's source (clog.Source): it turns inboxes into sealed batches, and durable groups into answers.
+// committer is the source of the commit log (clog.Source). It seals inboxes into batches, and answers puts when their
+// group is durable.
 //
-// All methods but push run on whoever works on the commit log, one goroutine at a time, with clog.Log.mu held: the log's own
-// goroutine, or a lone caller on an idle log (clog.StepOnSpot, clog.GatherOnSpot). The committer thereby owns the state
-// machines of all partitions, and a put crosses no other goroutine between its inbox and the disk. Whatever arrives while a
-// group is on the disk becomes one batch per partition in the next group.
+// All methods except push run on the one goroutine that works on the commit log at a time, with clog.Log.mu held. That
+// is the log's own goroutine, or a lone caller on an idle log (clog.StepOnSpot, clog.GatherOnSpot). So clog.Log.mu
+// guards all fields except ready (readyMu) and the atomics. sealReplica and the functions below it hold the partition's
+// replica.mu too. A put crosses no other goroutine between its inbox and the disk. Puts that arrive while a group is on
+// the disk become one batch per partition in the next group.
 //
-//	push       a put's goroutine: its inbox is not empty any more
-//	Gather     takes inboxes, seals each into batches of the group; in a cluster the batches leave for the followers
+//	push       called on a put's goroutine when its inbox is no longer empty
+//	Gather     takes inboxes and seals each into batches of the group; in a cluster the batches leave for the followers
 //	           ... clog writes the group ...
-//	Durable    single node: makes the batches visible, answers their puts. Cluster: tells the replicas
+//	Durable    single node: makes the batches visible, answers their puts. Cluster: informs the replicas
 //
-// A crash before Durable leaves each batch whole or not at all, and nobody was told that it is stored.
+// After a crash before Durable, each batch is in the log as a whole or not at all. None of its puts was answered.
 type committer struct {
 	e *Engine
 
 	readyMu lock.Mutex[lock.CommitterReady]
-	ready   []*partition // their inboxes went from empty to not empty
+	ready   []*partition // partitions whose inbox was empty and has puts now
 
-	work []*partition // taken from ready; work[at:] still have puts
+	work []*partition // taken from ready; the inboxes of work[at:] are not sealed yet
 	at   int
 
-	leftover        atomic.Bool // at < len(work) when the last group was full
+	leftover        atomic.Bool // the last group was full before all of work was sealed
 	lastGroupShared atomic.Bool // the last group had several puts
 
 	inFlight atomic.Int32 // groups on the disk
@@ -41,22 +43,22 @@ type committer struct {
 	slots []groupWork // by clog.Group.Slot
 	ev    core.PartitionEvent
 	res   core.PartitionResult
-	body  []byte // control bodies are encoded here
-	nowNs int64  // when the group was begun, or its last batch with delays was sealed
+	body  []byte // scratch: the body of a control batch
+	nowNs int64  // the engine's time when the group began, or when its last batch with delays was sealed
 
-	noSpace bool // as the machines know it
+	noSpace bool // what the machines were last told of Engine.noSpace
 	room    quotaRoom
 }
 
-// groupWork is what one group carries; its slices keep their memory from group to group.
+// groupWork is what one group carries. Its slices keep their memory from group to group.
 type groupWork struct {
 	batches  []batchWork
 	puts     []putList // one for each batch of a single node
 	deferred []core.DeferredMessage
-	touched  []*partition // with new messages, each once in a row
+	touched  []*partition // partitions that got messages, without runs of the same one
 	cuts     []*logCut
 	waiters  int // goroutines that Durable answered
-	sealed   int // puts that were sealed into the group, those of replicated partitions included
+	sealed   int // puts sealed into the group, including those of replicated partitions
 }
 
 type batchWork struct {
@@ -64,27 +66,30 @@ type batchWork struct {
 	slice             segment.Slice
 	nextID            segment.MsgID
 	deferFrom, deferN int
-	generation        uint64 // of a replicated partition's log
-	bodyBytes         uint64 // about; of a leader's batch
+	generation        uint64 // replica.generation when it was appended; 0 on a single node
+	bodyBytes         uint64 // estimate, see run.bodyBytes; 0 for a batch from another leader
 }
 
-// push tells of an inbox that is not empty any more. With alone the caller would only wait for its answer: on an idle log it
-// does the committer's work itself. Any goroutine calls it, without partition.mu.
+// push tells the committer that the inbox of pt is no longer empty. With alone the caller has nothing to do but wait
+// for its answer; if the log is idle, it does the committer's work itself. Any goroutine may call push. It does not
+// hold partition.mu.
 func (c *committer) push(pt *partition, alone bool) {
 	c.readyMu.Lock()
 	c.ready = append(c.ready, pt)
 	c.readyMu.Unlock()
-	// While a group is on the disk nobody is woken: Gather is called once Durable has counted it down, and pt was added
-	// before. Waking would only take a processor from the producers. publishWaitingAndWake wakes for a second group.
+	// While a group is on the disk no wake-up is needed: clog calls Gather after Durable has counted the group down, and
+	// pt is in ready already. A wake-up would only take a processor from the producers. For a second group,
+	// publishWaitingAndWake wakes the log.
 	if c.inFlight.Load() > 0 {
 		return
 	}
-	// After a group of many the next will be of many: the first of them must not hold up the others.
+	// If the last group had several puts, the next one probably will too. Then the first caller must not write alone: it
+	// would hold up the others.
 	switch {
 	case !alone || c.lastGroupShared.Load():
 	case c.e.cluster != nil:
-		// The caller may be the connection to another node, or a client's. Neither may stand still because this node's disk
-		// does, so the write is not the caller's; but the batch goes to the followers at once.
+		// The caller may be the goroutine of a connection to another node or to a client. It must not hang when this node's
+		// disk does, so it only seals the batch and sends it to the followers. The commit log's goroutine writes it.
 		c.e.clog.GatherOnSpot()
 	case c.e.clog.StepOnSpot() && !c.hasReady():
 		return
@@ -92,29 +97,30 @@ func (c *committer) push(pt *partition, alone bool) {
 	c.e.clog.Wake()
 }
 
-// maxGroupPuts bounds a group by the work it makes: sealing and answering one group must overlap with its producers' work
-// on the next, which a producer with a window of some ten thousand could not begin if one group took the whole window.
+// maxGroupPuts bounds the work of one group. Sealing and answering a group must overlap with the producers' work on the
+// next one. If one group took the whole window of a producer (some ten thousand puts), there would be nothing to
+// overlap.
 const maxGroupPuts = 4096
 
-// maxRefills is how often Gather looks for what became ready meanwhile. Whoever is refused may put again at once, so there
-// has to be an end.
+// maxRefills is how often Gather takes inboxes that became ready while it worked. It needs a bound: a producer whose
+// put was refused may put again at once.
 const maxRefills = 4
 
-// secondGroupBytes is what must wait before a second group joins the one on the disk. For less it pays to wait: the second
-// flush costs more than it brings forward, and the puts that come just after it miss it. Large groups overlap sealing with
-// writing.
+// secondGroupBytes is how many bytes must wait before a second group joins the one on the disk. With fewer bytes it is
+// faster to wait: the second flush costs more than it saves, and it misses puts that come just after it. With large
+// groups, sealing one overlaps with writing the other.
 const secondGroupBytes = groupBytes / 2
 
-// hasReady says whether inboxes wait.
+// hasReady says whether any inbox waits to be sealed.
 func (c *committer) hasReady() bool {
 	c.readyMu.Lock()
 	defer c.readyMu.Unlock()
 	return len(c.ready) > 0 || c.leftover.Load()
 }
 
-// Gather seals what waits, partition by partition, until the group is full.
+// Gather seals the inboxes that wait, partition by partition, until the group is full. clog calls it.
 func (c *committer) Gather(g *clog.Group) {
-	// Nothing is taken before it is used, or what came in between would miss the group.
+	// No inbox is taken before the group is certain to begin: puts that arrive until then join the group.
 	if c.inFlight.Load() > 0 && c.e.waiting.Load() < secondGroupBytes || !c.refillWork() {
 		return
 	}
@@ -141,7 +147,7 @@ func (c *committer) Gather(g *clog.Group) {
 	c.leftover.Store(c.at < len(c.work))
 }
 
-// refillWork says whether an inbox waits at c.work[c.at]. Once all of work is done it takes what became ready meanwhile.
+// refillWork takes the ready partitions once all of work is done. It says whether an inbox waits at c.work[c.at].
 func (c *committer) refillWork() bool {
 	if c.at == len(c.work) {
 		c.work, c.at = c.work[:0], 0
@@ -152,7 +158,7 @@ func (c *committer) refillWork() bool {
 	return len(c.work) > 0
 }
 
-// learnSpace passes the flusher's word about the disk's room on to the machines.
+// learnSpace tells the machines when the flusher finds that the disk is full, or has room again.
 func (c *committer) learnSpace() {
 	if full := c.e.noSpace.Load(); full != c.noSpace {
 		c.noSpace = full
@@ -163,7 +169,8 @@ func (c *committer) learnSpace() {
 	}
 }
 
-// sealInbox seals a partition's inbox into g. It returns false when g has no room for the rest, which is in the inbox again.
+// sealInbox seals a partition's inbox into g. It returns false when g has no room for all of it; the rest is back in
+// the inbox.
 func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
 	if pt.rep != nil {
 		return c.sealReplica(pt, g, w)
@@ -180,7 +187,7 @@ func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
 	}
 }
 
-// sealList seals what it can of l and leaves the rest in it.
+// sealList seals as much of l as fits, and leaves the rest in l.
 func (c *committer) sealList(pt *partition, g *clog.Group, w *groupWork, l *putList) {
 	for !l.empty() && w.sealed < maxGroupPuts {
 		r := c.nextRun(pt, g, w, l)
@@ -197,13 +204,13 @@ func (c *committer) sealList(pt *partition, g *clog.Group, w *groupWork, l *putL
 		}
 		w.sealed += r.n
 		c.seal(pt, g, w, &r, dst)
-		if !r.puts.empty() { // else the replica answers them
+		if !r.puts.empty() { // otherwise startReplication has taken them, and the replica answers them
 			w.puts = append(w.puts, r.puts)
 		}
 	}
 }
 
-// run is what the next batch of a partition consists of: consecutive puts of its inbox.
+// run is the content of the next batch of a partition: consecutive puts of its inbox.
 type run struct {
 	puts      putList
 	kind      putKind // of each
@@ -217,7 +224,7 @@ type run struct {
 	special   *specialPut // of the one put; nil for putMessages
 }
 
-// bodyBytes is about how many bytes the bodies of the run have.
+// bodyBytes estimates how many bytes the message bodies of the run have.
 func (r *run) bodyBytes() uint64 {
 	switch r.kind {
 	case putMessages:
@@ -229,8 +236,8 @@ func (r *run) bodyBytes() uint64 {
 	return uint64(r.bytes - segment.HeaderBytes - r.headers - int(r.count)*segment.RecordSize(0, 0))
 }
 
-// nextRun takes the next run out of l: messages share a batch as long as they fit; a put of any other kind is a run of its
-// own. Puts that may not be stored any more, and those that store nothing, are answered on the way.
+// nextRun takes the next run out of l. Consecutive messages share a batch as long as they fit; a put of any other kind
+// is a run of its own. Puts that must be refused, and puts that store nothing, are answered here and skipped.
 func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putList) (r run) {
 	free := min(g.Free(), segment.MaxBatchBytes, c.e.clog.MaxPayloadBytes())
 	refused, room := c.admit(pt, false), c.quotaRoom(pt)
@@ -276,7 +283,7 @@ func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putLi
 	return r
 }
 
-// refusal is why p may not be stored, or nil. refused is what the machine says about messages now.
+// refusal returns why p may not be stored, or nil. refused is the machine's current answer for messages (admit).
 func (c *committer) refusal(pt *partition, p *Put, refused error) error {
 	switch p.kind {
 	case putTombstone:
@@ -295,17 +302,17 @@ func (c *committer) refusal(pt *partition, p *Put, refused error) error {
 	return refused
 }
 
-// admit asks the machine whether anything may be appended now; one answer holds for a whole run.
+// admit asks the machine whether anything may be appended now. One answer holds for a whole run.
 func (c *committer) admit(pt *partition, control bool) error {
 	c.ev = core.PartitionEvent{Kind: core.PartitionPut, Count: maxRunCount, Control: control}
 	pt.machine.Step(&c.ev, &c.res)
 	return c.res.Err
 }
 
-// maxRunCount is more messages than fit into a batch: the machine refuses before the ids run out.
+// maxRunCount is more messages than fit into a batch. With it the machine refuses before message ids run out.
 const maxRunCount = segment.MaxBatchBytes
 
-// measureSpecial computes what a run of one put of a rare kind needs; own is the put's.
+// measureSpecial computes the size of a run that consists of one special put; own is that put's part.
 func (c *committer) measureSpecial(pt *partition, r *run, own *specialPut) {
 	switch r.special = own; r.kind {
 	case putSealed:
@@ -316,8 +323,8 @@ func (c *committer) measureSpecial(pt *partition, r *run, own *specialPut) {
 	}
 }
 
-// encodeControls fills in what only the log's order can tell (where a channel starts, what a pause holds
-// back) and encodes the entries.
+// encodeControls encodes control entries. It first fills in values that depend on the entry's place in the log: where a
+// channel starts, and from which id a paused topic holds messages back.
 func (c *committer) encodeControls(pt *partition, controls []core.Control, dst []byte) []byte {
 	st := pt.machine.State()
 	for i := range controls {
@@ -329,7 +336,7 @@ func (c *committer) encodeControls(pt *partition, controls []core.Control, dst [
 		case core.TopicPaused, core.TopicEmptied:
 			ct.ID = st.NextID
 			if ct.Kind == core.TopicPaused && ct.Flag && pt.fold.TopicPaused {
-				ct.ID = pt.fold.HeldFrom // said again: what is held back stays so
+				ct.ID = pt.fold.HeldFrom // the topic is paused already: keep what it holds back
 			}
 		}
 		dst = core.AppendControl(dst, ct)
@@ -337,8 +344,8 @@ func (c *committer) encodeControls(pt *partition, controls []core.Control, dst [
 	return dst
 }
 
-// reserve asks the machine where the run's batch goes and the group for its bytes. It returns
-// what must be sealed before it, or PurposeData with a nil slice when the group has no room.
+// reserve asks the machine for the placement of the run's batch, and the group for its bytes. If another batch must be
+// sealed first, it returns that batch's purpose. If the group has no room, it returns PurposeData and a nil slice.
 func (c *committer) reserve(pt *partition, g *clog.Group, w *groupWork, r *run) (core.Purpose, []byte) {
 	if r.kind == putTombstone {
 		return core.PurposeData, g.Reserve(clog.Placement{Type: clog.Tombstone, Topic: pt.t.uuid, Partition: pt.number}, 0)
@@ -352,15 +359,16 @@ func (c *committer) reserve(pt *partition, g *clog.Group, w *groupWork, r *run) 
 	return core.PurposeData, g.Reserve(pt.clogPlacement(r.placement.Segment, r.placement.Offset), r.bytes)
 }
 
-// clogPlacement is what the commit log says of a batch: where it belongs in the partition's segments.
+// clogPlacement is the placement that the commit log records for a batch: its place in the partition's segments.
 func (pt *partition) clogPlacement(number uint32, at segment.Offset) clog.Placement {
 	return clog.Placement{Type: clog.Batch, Topic: pt.t.uuid, Partition: pt.number, Segment: number, Offset: at}
 }
 
-// seal encodes the run into dst, which is what g reserved for it, and tells the machine, the fold and, in a cluster, the
-// leader. Afterwards r.puts are those that Durable answers.
+// seal encodes the run into dst, which g reserved for it. It informs the machine, the fold and, in a cluster, the
+// leader. Afterwards r.puts has only the puts that Durable must answer.
 func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst []byte) {
-	if r.delayed > 0 { // a put may have come after the group was begun; its delay must not count from before that
+	// A put may have arrived after the group began. Its delay must not count from a time before that.
+	if r.delayed > 0 {
 		c.nowNs = c.e.now().UnixNano()
 	}
 	at, deferFrom, crc := &r.placement, len(w.deferred), uint32(0)
@@ -376,7 +384,7 @@ func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst
 		copy(dst[segment.HeaderBytes:], c.body)
 		crc = c.stamp(pt, r, dst)
 	case putTombstone:
-		r.special.release = c.e.flusher.pinFiles() // not before: a full log could not take it
+		r.special.release = c.e.flusher.pinFiles() // pinned only now: before, the batch might not have fit into the log
 		return
 	}
 	c.noteAppended(pt, g, w, r, dst, crc, core.PurposeData)
@@ -406,8 +414,9 @@ func (c *committer) stamp(pt *partition, r *run, dst []byte) uint32 {
 	return h.CRC
 }
 
-// stampNs is the append time of the partition's next batch: now, or that of the batch before if another leader's clock was
-// ahead. It never goes back, so that a search by time finds the one place.
+// stampNs returns the append time of the partition's next batch, and records it. It is now, or the time of the batch
+// before if that is later because another leader's clock was ahead. Append times never decrease, so a binary search by
+// time works.
 func (c *committer) stampNs(pt *partition) int64 {
 	pt.newest = max(pt.newest, c.nowNs)
 	return pt.newest
@@ -415,7 +424,7 @@ func (c *committer) stampNs(pt *partition) int64 {
 
 func ceilMs(ns int64) int64 { return (ns + int64(time.Millisecond) - 1) / int64(time.Millisecond) }
 
-// encodeRecords writes the messages of a run into dst and gives each put the id of its first message.
+// encodeRecords writes the messages of a run into dst, and sets each put's First to the id of its first message.
 func (c *committer) encodeRecords(w *groupWork, partition uint32, r *run, dst []byte) {
 	out := dst[segment.HeaderBytes:segment.HeaderBytes]
 	id := r.placement.FirstID
@@ -443,7 +452,7 @@ func (c *committer) encodeRecords(w *groupWork, partition uint32, r *run, dst []
 	}
 }
 
-// noteAppended tells the machine and notes the batch for when its group is durable.
+// noteAppended informs the machine of an appended batch, and adds the batch to the group's work for Durable.
 func (c *committer) noteAppended(
 	pt *partition, g *clog.Group, w *groupWork, r *run, batch []byte, crc uint32, purpose core.Purpose,
 ) {
@@ -465,8 +474,8 @@ func (c *committer) noteAppended(
 	})
 }
 
-// sealInternal appends the engine's own control batch that must stand before the next one: the
-// start of this incarnation's epoch, or the cursors at the beginning of a segment.
+// sealInternal appends a control batch of the engine itself that must precede the next batch: the start of a new epoch,
+// or a checkpoint of the cursors at the beginning of a segment. It returns false if the group has no room.
 func (c *committer) sealInternal(pt *partition, g *clog.Group, w *groupWork, purpose core.Purpose, nextBytes int) bool {
 	body, epoch := c.body[:0], pt.machine.State().Epoch
 	if purpose == core.PurposeEpochStart {
@@ -474,11 +483,12 @@ func (c *committer) sealInternal(pt *partition, g *clog.Group, w *groupWork, pur
 		body = core.AppendControl(body, &core.Control{Kind: core.EpochStart, Epoch: epoch})
 	}
 	foldMustBeOfLevel(pt.fold, c.e.Level())
-	// An epoch start may begin a segment, too.
+	// The checkpoint follows in both cases: an epoch start may also be the first batch of a segment.
 	body = core.AppendControl(body, &core.Control{Kind: core.Checkpoint, Cursors: pt.fold})
 	if segment.HeaderBytes+len(body) > segment.MaxBatchBytes {
-		// Confirmations have passed what maxPartitionStateBytes leaves for them. The commit log's checkpoint has the fold; in
-		// this segment it is missed only by a replica that is cut within it, which says so.
+		// The fold has grown beyond maxPartitionStateBytes because of confirmations, and does not fit into a batch. The
+		// commit log's checkpoint still has it. Only a replica whose log is cut inside this segment misses the fold, and that
+		// replica reports it.
 		body = core.AppendControl(body[:0], &core.Control{Kind: core.EpochStart, Epoch: epoch})
 	}
 	c.body = body
@@ -500,7 +510,7 @@ func (c *committer) sealInternal(pt *partition, g *clog.Group, w *groupWork, pur
 	return true
 }
 
-// applyControls folds what was just appended at an offset.
+// applyControls applies control entries to the fold. They were just appended at the offset at.
 func (c *committer) applyControls(pt *partition, controls []core.Control, at segment.Offset) {
 	end := pt.machine.State().NextID
 	for i := range controls {
@@ -515,7 +525,8 @@ func (c *committer) applyControls(pt *partition, controls []core.Control, at seg
 	pt.publishFold(end)
 }
 
-// publishFold shows other goroutines what they need of the fold.
+// publishFold copies values of the fold into atomics that other goroutines read. end is the id that the next message
+// will get.
 func (pt *partition) publishFold(end segment.MsgID) {
 	pt.measureState()
 	var start core.Border

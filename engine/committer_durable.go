@@ -8,9 +8,10 @@ import (
 	"penstock/internal/failpoint"
 )
 
-// Durable makes a group's batches visible and then answers its puts: what is answered is committed. clog calls it for each
-// group, in their order, once the group is on stable storage. In a cluster it only tells the replicas: they commit and
-// answer. After a crash before it, recovery finds the group and makes it visible; only the answers are missing.
+// Durable makes a group's batches visible, and then answers its puts. So a message that is answered is committed. clog
+// calls it for each group in order, once the group is on stable storage. For replicated partitions it only informs the
+// replicas, which commit and answer. After a crash before Durable, recovery finds the group and makes it visible; only
+// the answers are lost.
 func (c *committer) Durable(g *clog.Group) {
 	w := &c.slots[g.Slot()]
 	w.touched, w.waiters = w.touched[:0], 0
@@ -24,7 +25,7 @@ func (c *committer) Durable(g *clog.Group) {
 		c.ev = core.PartitionEvent{Kind: core.PartitionDurable, Position: b.slice.Position + 1}
 		pt.machine.Step(&c.ev, &c.res)
 		if c.res.Committed <= b.slice.Position {
-			continue // poisoned meanwhile
+			continue // the machine has a fault since: the engine is poisoned
 		}
 		failpoint.Pass("engine/before-append")
 		pt.log.Append(&b.slice)
@@ -57,20 +58,21 @@ func (c *committer) Durable(g *clog.Group) {
 		w.cuts[i] = nil
 	}
 	w.cuts = w.cuts[:0]
-	clear(w.batches) // no references to buffers of the past
+	clear(w.batches) // drop the references to the group's buffer
 	w.batches = w.batches[:0]
 	w.puts = w.puts[:0]
-	// Last: a producer that is answered and puts again need not wake anybody, see push.
+	// This comes last: until then, push wakes nobody for a producer that was just answered and puts again.
 	if c.inFlight.Add(-1) == 0 && w.waiters > 1 {
-		// Goroutines that put, wait and put again are ready to run on this processor: their next puts belong into the next
-		// group. Without them it would carry only what came while this one was on the disk, half of all there is, and each
-		// answer would take two flushes.
+		// The producers that were just answered are runnable on this processor. Let them run first, so that their next puts
+		// join the next group. Otherwise the next group has only the puts that came while this one was on the disk, about
+		// half of all, and each put waits for two flushes.
 		runtime.Gosched()
 	}
 }
 
-// Failed ends every put, in flight or waiting, and closes all inboxes for good: the commit log could not be written. clog
-// calls it once. What was in flight may be on the disk: only the next start knows.
+// Failed answers every put with an error, in flight or waiting, and closes all inboxes for good, because the commit log
+// could not be written. clog calls it once. A group that was in flight may be on the disk or not; recovery at the next
+// start finds out.
 func (c *committer) Failed(err error) {
 	e := c.e
 	e.poison(err)

@@ -10,14 +10,16 @@ import (
 	"penstock/segment"
 )
 
-// sealReplica is sealInbox for a partition of a cluster: first what a leader elsewhere sent, then a cut of the log, then, if
-// this node leads, the inbox. It returns false when g has no room for the rest. It holds replica.mu throughout.
+// sealReplica is sealInbox for a partition of a cluster. It appends the batches that another leader sent, then writes a
+// cut of the log if one is due, and then, if this node leads, seals the inbox. It returns false when g has no room for
+// the rest. It holds replica.mu throughout.
 func (c *committer) sealReplica(pt *partition, g *clog.Group, w *groupWork) bool {
 	r := pt.rep
 	r.mu.Lock()
 	defer r.unlock()
 	for {
-		l := pt.drain() // before the rest is looked at: a put that comes after this tells the committer again
+		// Drain first: a put that arrives after this calls push again.
+		l := pt.drain()
 		if !c.appendIncoming(pt, g, w) || !c.writeCut(pt, g, w) || !c.beginEpoch(pt, g, w) {
 			pt.prependAndStayReady(l)
 			return false
@@ -25,13 +27,15 @@ func (c *committer) sealReplica(pt *partition, g *clog.Group, w *groupWork) bool
 		if l.empty() {
 			return true
 		}
-		if l.head.kind != putTombstone { // which is this node's own business, whoever leads
+		// A tombstone concerns only this node's files, whoever leads.
+		if l.head.kind != putTombstone {
 			if !r.admits() {
 				pt.stall(l, false)
 				return true
 			}
 			if r.pending.n > 0 && l.bytes < secondGroupBytes {
-				// A small batch costs followers as much as a large one: what comes while one is on its way makes the next.
+				// A small batch costs the followers as much as a large one. So while one batch is on its way, small puts wait and
+				// form the next batch.
 				r.stalled = errPipelined
 				pt.stall(l, true)
 				return true
@@ -44,10 +48,11 @@ func (c *committer) sealReplica(pt *partition, g *clog.Group, w *groupWork) bool
 	}
 }
 
-// errPipelined says that puts wait for the batches before them.
+// errPipelined is why puts wait: earlier batches are not committed yet.
 var errPipelined = errors.New("engine: batches are on their way to the followers")
 
-// prependAndStayReady is prepend for a list that may be empty: the partition stays in the committer's hands.
+// prependAndStayReady is prepend for a list that may be empty. The partition stays marked as ready, because the
+// committer will look at it again without being told.
 func (pt *partition) prependAndStayReady(l putList) {
 	if !l.empty() {
 		pt.prepend(l)
@@ -58,9 +63,9 @@ func (pt *partition) prependAndStayReady(l putList) {
 	pt.mu.Unlock()
 }
 
-// stall gives back what may not be appended now. The next put tells the committer again, or the replica when something
-// changed. With piped only the replica does, and the put that makes it enough for another batch: each of the others would
-// wake the committer only to find the same.
+// stall puts back a list that may not be appended now. Afterwards the next put calls push again, and so does the
+// replica when its state changes. With piped, only the replica does, and the put that brings the inbox to
+// secondGroupBytes; any other put would wake the committer for nothing.
 func (pt *partition) stall(l putList, piped bool) {
 	pt.prepend(l)
 	pt.mu.Lock()
@@ -68,8 +73,8 @@ func (pt *partition) stall(l putList, piped bool) {
 	pt.mu.Unlock()
 }
 
-// announce tells the committer that the replica, or tryEnqueue, has work for it. With alone the caller may do it itself, see
-// committer.push. The caller holds no lock.
+// announce tells the committer that the partition has work for it. The replica calls it, and the callers of tryEnqueue;
+// they hold no lock. With alone the caller may do the work itself, see committer.push.
 func (pt *partition) announce(alone bool) {
 	pt.mu.Lock()
 	first := !pt.ready
@@ -80,7 +85,8 @@ func (pt *partition) announce(alone bool) {
 	}
 }
 
-// beginEpoch writes the batch that begins this node's leadership.
+// beginEpoch writes the first batch of this node's epoch, if this node leads and has not written it yet. It returns
+// false when g is full. replica.mu is held.
 func (c *committer) beginEpoch(pt *partition, g *clog.Group, w *groupWork) bool {
 	r := pt.rep
 	if r.leader == nil || !r.startEpoch || r.leader.Err() != nil {
@@ -99,7 +105,8 @@ func (c *committer) beginEpoch(pt *partition, g *clog.Group, w *groupWork) bool 
 	return true
 }
 
-// appendIncoming writes the leader's batches: the same bytes to the same places. It returns false when g is full.
+// appendIncoming writes the batches that the leader sent: the same bytes to the same places. It returns false when g is
+// full; the batches that did not fit stay in r.incoming. replica.mu is held.
 func (c *committer) appendIncoming(pt *partition, g *clog.Group, w *groupWork) bool {
 	r := pt.rep
 	n := 0
@@ -114,6 +121,7 @@ func (c *committer) appendIncoming(pt *partition, g *clog.Group, w *groupWork) b
 	return done
 }
 
+// appendOne writes one batch of the leader. It returns false when g is full.
 func (c *committer) appendOne(pt *partition, g *clog.Group, w *groupWork, in *incomingBatch) bool {
 	dst := g.Reserve(pt.clogPlacement(in.segment, in.offset), len(in.data))
 	if dst == nil {
@@ -147,7 +155,7 @@ func (c *committer) appendOne(pt *partition, g *clog.Group, w *groupWork, in *in
 	return true
 }
 
-// foldIncoming follows what a batch of the leader says about the channels.
+// foldIncoming applies a batch of the leader to the fold of the partition's channels.
 func (c *committer) foldIncoming(pt *partition, h *segment.Header, body []byte, at segment.Offset) {
 	due, err := c.e.foldBatch(pt.fold, h, body, at)
 	pt.fold.PublishDeferred(due)
@@ -160,9 +168,9 @@ func (c *committer) foldIncoming(pt *partition, h *segment.Header, body []byte, 
 	}
 }
 
-// startReplication hands a batch that was just sealed to the leader's machine: it goes to the followers while this node's
-// own disk has it. Its puts leave the run for pendingQueue: the replica answers them when the batch is committed. deferred
-// is borrowed. On a single node it does nothing. replica.mu is held.
+// startReplication hands a batch that was just sealed to the leader's machine, which sends it to the followers while
+// this node's disk writes it. The batch's puts move from the run to replica.pending: the replica answers them when the
+// batch is committed. deferred is borrowed. On a single node it does nothing. replica.mu is held.
 func (c *committer) startReplication(pt *partition, w *groupWork, r *run, deferred []core.DeferredMessage) {
 	rep := pt.rep
 	if rep == nil {
@@ -191,7 +199,8 @@ func (c *committer) startReplication(pt *partition, w *groupWork, r *run, deferr
 	rep.step(&rep.ev)
 }
 
-// replicaDurable tells the replica of a batch of the group that is durable, for several in a row only of the last.
+// replicaDurable informs the replica that batch i of the group is durable. For consecutive batches of one partition it
+// does so only for the last.
 func (c *committer) replicaDurable(w *groupWork, i int) {
 	b := &w.batches[i]
 	if i+1 < len(w.batches) {

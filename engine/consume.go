@@ -139,7 +139,9 @@ func (s *handlerSink) work(ctx context.Context, o *ConsumeOptions, handler func(
 	}
 }
 
-func (s *handlerSink) handle(ctx context.Context, o *ConsumeOptions, handler func(context.Context, *Message) error, m *Message) {
+func (s *handlerSink) handle(
+	ctx context.Context, o *ConsumeOptions, handler func(context.Context, *Message) error, m *Message,
+) {
 	var err error
 	if handler(ctx, m) == nil {
 		err = s.consumer.Finish(m.ID)

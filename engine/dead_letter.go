@@ -74,7 +74,8 @@ func (c *Channel) moveDeadLetters() {
 		}
 		if text := err.Error(); text != told {
 			told = text
-			c.e.log.Warn("dead letters could not be moved; they are kept, and it is tried again", "topic", c.t.name, "channel", c.name, "to", name, "error", err)
+			c.e.log.Warn("dead letters could not be moved; they are kept, and it is tried again",
+				"topic", c.t.name, "channel", c.name, "to", name, "error", err)
 		}
 		if !c.e.host.Pause(pause, c.done) {
 			return
@@ -132,7 +133,8 @@ func (c *Channel) moveDead(dead []deadLetter, name string) (moved []ID, err erro
 		}
 		switch {
 		case errors.Is(err, segment.ErrBelowStart):
-			c.e.log.Warn("a dead letter is gone: retention by size or age removed it before it was moved", "topic", c.t.name, "channel", c.name, "id", d.id.String())
+			c.e.log.Warn("a dead letter is gone: retention by size or age removed it before it was moved",
+				"topic", c.t.name, "channel", c.name, "id", d.id.String())
 			moved = append(moved, d.id)
 			continue
 		case err != nil:
@@ -165,7 +167,8 @@ func header(name, value string) Header { return Header{Key: []byte(name), Value:
 
 // withoutReserved is a copy without the engine's own headers.
 func withoutReserved(hs []Header) []Header {
-	return slices.DeleteFunc(slices.Clone(hs), func(h Header) bool { return strings.HasPrefix(string(h.Key), ReservedHeaders) })
+	return slices.DeleteFunc(slices.Clone(hs),
+		func(h Header) bool { return strings.HasPrefix(string(h.Key), ReservedHeaders) })
 }
 
 // deadLetterTopic returns the topic of that name, which is made if it is missing, with the channel that keeps its messages.

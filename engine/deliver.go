@@ -73,7 +73,8 @@ func (c *Channel) deliverRound() (again bool) {
 // nobody else changes the topic (syncChannels). mu is held.
 func (c *Channel) hasStaleEpoch() bool {
 	for i := range c.cursors {
-		if cur := &c.cursors[i]; cur.assigned && cur.part.rep != nil && (cur.part.rep.serving() != cur.epoch || cur.part.rep.fencedAbove(cur.epoch)) {
+		if cur := &c.cursors[i]; cur.assigned && cur.part.rep != nil &&
+			(cur.part.rep.serving() != cur.epoch || cur.part.rep.fencedAbove(cur.epoch)) {
 			return true
 		}
 	}
@@ -188,7 +189,8 @@ func (c *Channel) find(cur *cursor, next segment.MsgID) bool {
 // nothing beyond is delivered, and it is said once.
 func (c *Channel) stopReading(cur *cursor, err error) {
 	cur.bad = err
-	c.e.log.Error("a channel stops reading a partition", "topic", c.t.name, "channel", c.name, "partition", cur.part.number, "error", err)
+	c.e.log.Error("a channel stops reading a partition",
+		"topic", c.t.name, "channel", c.name, "partition", cur.part.number, "error", err)
 }
 
 // offerRun offers the messages of a pinned run of batches. It returns false when the rest must wait.
@@ -320,7 +322,9 @@ func (c *Channel) plain(h *segment.Header, body []byte) ([]byte, error) {
 // deliverOne gives the message that the machine just assigned to its client.
 func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 	k := c.consumers[c.res.Client]
-	k.delivery = Delivery{ID: c.res.ID, Timestamp: h.Created + r.TimeDelta*1000, Attempts: c.res.Attempts, Body: r.Body, Headers: r.Headers}
+	k.delivery = Delivery{
+		ID: c.res.ID, Timestamp: h.Created + r.TimeDelta*1000, Attempts: c.res.Attempts, Body: r.Body, Headers: r.Headers,
+	}
 	if c.res.Serial != 0 {
 		k.delivery.serial, k.delivery.epoch = c.res.Serial, c.cursorOf(c.res.ID).epoch
 	}
@@ -374,13 +378,16 @@ func (c *Channel) fetch() {
 		c.step()
 		if cur.unread == nil {
 			cur.unread = err
-			c.e.log.Error("a message that has to come again cannot be read here; it waits, and nothing is lost: it comes when its bytes were read from another copy, or from that copy's node", "topic", c.t.name, "channel", c.name, "id", id.String(), "error", err)
+			c.e.log.Error("a message that has to come again cannot be read here; it waits, and nothing is lost: it comes when "+
+				"its bytes were read from another copy, or from that copy's node",
+				"topic", c.t.name, "channel", c.name, "id", id.String(), "error", err)
 		}
 		return
 	}
 	// Its bytes are gone (retention) or damaged: nobody can ever get it, so it must not come up for ever.
 	if !errors.Is(err, segment.ErrBelowStart) {
-		c.e.log.Error("a message cannot be delivered again", "topic", c.t.name, "channel", c.name, "id", id.String(), "error", err)
+		c.e.log.Error("a message cannot be delivered again",
+			"topic", c.t.name, "channel", c.name, "id", id.String(), "error", err)
 	}
 	c.ev = core.Event{Kind: core.EvDrop, ID: id}
 	c.step()

@@ -63,7 +63,9 @@ func (e *Engine) startDiskWatch() {
 	}
 	d := &e.disks
 	d.began, d.stop = e.host.Instant(), make(chan struct{})
-	cfg := core.DiskConfig{PatienceNs: int64(patience), FailedNs: int64(failed), PollNs: int64(watchInterval), IdleNs: core.DiskProbeIdleNs}
+	cfg := core.DiskConfig{
+		PatienceNs: int64(patience), FailedNs: int64(failed), PollNs: int64(watchInterval), IdleNs: core.DiskProbeIdleNs,
+	}
 	if e.opts.DiskProbeAfter > 0 {
 		cfg.IdleNs = int64(e.opts.DiskProbeAfter)
 	}
@@ -124,9 +126,13 @@ func (e *Engine) logDiskChange(before core.DiskState, v core.DiskVerdict) {
 	switch {
 	case v.State == core.DiskHung && before < core.DiskHung:
 		e.disks.hung.Add(1)
-		e.log.Error("the disk hangs: nothing that was written came back. Nothing is lost; publishers wait or hear that the outcome is unknown, and in a cluster leaderships go to replicas whose disks are good", "waited", waited)
+		e.log.Error("the disk hangs: nothing that was written came back. Nothing is lost; publishers wait or hear that the "+
+			"outcome is unknown, and in a cluster leaderships go to replicas whose disks are good",
+			"waited", waited)
 	case v.State == core.DiskFailed:
-		e.log.Error("the disk counts as failed: it has not answered for disk-failed-after. What was answered OK is safe on stable storage; look at the device, and end this process if it does not come back", "waited", waited)
+		e.log.Error("the disk counts as failed: it has not answered for disk-failed-after. What was answered OK is safe on "+
+			"stable storage; look at the device, and end this process if it does not come back",
+			"waited", waited)
 	case v.State == core.DiskSlow && before >= core.DiskHung:
 		e.log.Warn("the disk answers again; this node leads nothing that others can lead until it has done so for a while")
 	case v.State == core.DiskSlow:
@@ -143,7 +149,8 @@ func (e *Engine) probeDisk() {
 	e.disks.probes.Add(1)
 	e.host.AwaitDisk(e.stop)
 	if err := e.writeProbe(); err != nil && !errors.Is(err, syscall.ENOSPC) {
-		e.log.Warn("the disk could not be asked whether it answers; it is asked again. Nothing else was touched", "file", probeFile, "error", err)
+		e.log.Warn("the disk could not be asked whether it answers; it is asked again. Nothing else was touched",
+			"file", probeFile, "error", err)
 	}
 }
 

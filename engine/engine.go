@@ -20,6 +20,10 @@ import (
 )
 
 // Engine is one open data directory. Its methods are safe for concurrent use.
+//
+// mu guards topics, deletedTopics, parts, closed and creating. nodeMu guards node once the engine runs, and catalog the
+// files of topics. docs/concurrency.md has the order of locks. What a crash leaves is in the commit log and the
+// segments; recover reads it.
 type Engine struct {
 	opts  Options
 	log   *slog.Logger
@@ -27,19 +31,19 @@ type Engine struct {
 	disk  aio.Disk
 	arena *aio.Arena
 	clog  *clog.Log
-	node  *nodeMeta // written with nodeMu held once the engine runs
+	node  *nodeMeta // guarded by nodeMu once the engine runs
 	info  Info
 
 	nodeMu     lock.Mutex[lock.EngineNode]
-	catalog    lock.Mutex[lock.EngineCatalog] // whoever writes a topic.json, or mends one, holds it
+	catalog    lock.Mutex[lock.EngineCatalog] // held while a topic.json is written or repaired
 	level      atomic.Int32                   // see Level
 	storeLevel atomic.Int32                   // see DirectoryLevel
 
 	committer committer
 	flusher   *flusher
 	confirmer *confirmer
-	waiting   atomic.Int64 // bytes in all inboxes, see partition.report
-	pulse     aio.Pulse    // of everything that is written to the data directory once the engine runs
+	waiting   atomic.Int64 // approximate bytes in all inboxes, see partition.publishWaiting
+	pulse     aio.Pulse    // counts writes to the data directory that began and ended; the disk watch reads it
 	disks     diskHealth
 	scrubbed  scrubState
 	asyncFree asyncFree
@@ -49,7 +53,7 @@ type Engine struct {
 	mu            lock.RWMutex[lock.Engine]
 	topics        map[string]*Topic
 	deletedTopics deletedNames // topics
-	parts         []*partition // of all topics; the committer's checkpoint walks it
+	parts         []*partition // the partitions of all topics; the slice is replaced, never changed
 	closed        bool
 	creating      map[string]*creation
 
@@ -67,16 +71,16 @@ type Engine struct {
 // Counters are totals since Open, safe to read at any time.
 type Counters struct {
 	Messages, MessageBytes atomic.Uint64 // committed
-	Overloaded             atomic.Uint64 // puts refused because too much was waiting
+	Overloaded             atomic.Uint64 // puts refused because too many bytes waited
 	SegmentBytes           atomic.Uint64 // written to segments
 	SegmentSyncs           atomic.Uint64
 	TrimmedBytes           atomic.Uint64 // removed by retention
-	ISRChanges             atomic.Uint64 // asked for by the leaders here
-	ISRHeldBack            atomic.Uint64 // not asked for, because there had been too many
-	AbsentReplicas         atomic.Uint64 // answers of nodes that they have no copy of what is led here
-	DelaysCorrected        atomic.Uint64 // delayed messages that a clock that was ahead had stored
-	Stranded               atomic.Uint64 // times that a leader here gave up because too few members of its ISR answered
-	FramesWithoutCopy      atomic.Uint64 // frames of leaders for partitions that this node has no copy of
+	ISRChanges             atomic.Uint64 // changes that leaders on this node asked for
+	ISRHeldBack            atomic.Uint64 // changes not asked for, because there had been too many
+	AbsentReplicas         atomic.Uint64 // answers of other nodes that they have no copy of a partition led here
+	DelaysCorrected        atomic.Uint64 // delayed messages whose due time was corrected, see correctDelays
+	Stranded               atomic.Uint64 // times that a leader here gave up: too few members of its ISR answered
+	FramesWithoutCopy      atomic.Uint64 // frames from leaders for partitions that this node has no copy of
 }
 
 // Open opens or creates a data directory, replays its commit log and starts serving it.
@@ -85,7 +89,8 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 	return openEngine(ctx, o, host.NewMachine(), func(*Engine) {})
 }
 
-// openEngine opens an engine on a host. opening gets it before it is open, for who has to look into one that never is.
+// openEngine opens an engine on a host. It passes the engine to opening before it opens it, for tests that look into an
+// engine whose Open fails or never ends.
 func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engine)) (*Engine, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
@@ -151,7 +156,7 @@ func (e *Engine) open(ctx context.Context) error {
 	e.clog.SetSource(&e.committer)
 	e.describe(e.host.Since(start))
 	e.logLevel()
-	// A commit log that is known to be damaged does not start: the engine is up without one.
+	// A commit log that is known to be damaged does not start. The engine runs without it and only serves reads.
 	if err := e.host.RunLog(e.clog, e.runLog); err != nil && e.poisoned.Load() == nil {
 		return err
 	}
@@ -191,14 +196,15 @@ func (e *Engine) describe(took time.Duration) {
 	e.info.IOEngine, e.info.IOReason = d.Engine, d.Reason
 	e.info.Direct, e.info.Registered, e.info.BlockBytes = d.Direct, d.Registered, d.BlockBytes
 	e.info.FileSystem, e.info.Device, e.info.DeviceCache, e.info.Kernel = d.FileSystem, d.Device, d.DeviceCache, d.Kernel
-	e.info.NodeID, e.info.StoreID, e.info.FormatVersion = e.node.NodeID, e.node.StoreID.String(), formatOf(e.DirectoryLevel())
+	e.info.NodeID, e.info.StoreID, e.info.FormatVersion = e.node.NodeID, e.node.StoreID.String(),
+		formatOf(e.DirectoryLevel())
 	e.info.Recovered = took
 }
 
 // Info says what the storage turned out to be.
 func (e *Engine) Info() Info {
 	i := e.info
-	d := e.disk.Info() // the ring tells only at its start whether memory could be registered
+	d := e.disk.Info() // the ring knows only after its start whether memory could be registered
 	i.IOEngine, i.IOReason, i.Registered = d.Engine, d.Reason, d.Registered
 	i.Level, i.FormatVersion = e.Level(), formatOf(e.DirectoryLevel())
 	return i
@@ -210,8 +216,7 @@ func (e *Engine) Counters() *Counters { return &e.counters }
 // CommitStats are the commit log's own figures.
 func (e *Engine) CommitStats() clog.Stats { return e.clog.Stats() }
 
-// Health is nil, or one sentence about what is broken: the disk failed, is full, or stored data is
-// corrupt.
+// Health returns nil, or what is broken: the disk failed or is full, or stored data is corrupt.
 func (e *Engine) Health() error {
 	if err := e.poisoned.Load(); err != nil {
 		return *err
@@ -231,7 +236,8 @@ func (e *Engine) Health() error {
 	return bad
 }
 
-// poison ends storing for good: the commit log failed, or was found corrupt. Consumers keep what they have.
+// poison ends storing until a restart: the commit log failed, or was found corrupt. Consumers can still read what is
+// stored.
 func (e *Engine) poison(err error) {
 	why := ErrDisk
 	if errors.As(err, new(*segment.CorruptError)) {
@@ -239,11 +245,13 @@ func (e *Engine) poison(err error) {
 	}
 	full := fmt.Errorf("%w (%w)", why, err)
 	if e.poisoned.CompareAndSwap(nil, &full) && why == ErrDisk {
-		e.log.Error("the commit log failed; nothing more is stored until this node is restarted. Messages answered OK before are safe", "error", err)
+		e.log.Error("the commit log failed; nothing more is stored until this node is restarted. Messages answered OK "+
+			"before are safe",
+			"error", err)
 	}
 }
 
-// refusal is what puts are answered once the engine is poisoned.
+// refusal is the error for puts once the engine is poisoned.
 func (e *Engine) refusal() error {
 	if err := e.poisoned.Load(); err != nil && errors.Is(*err, ErrReadOnly) {
 		return ErrReadOnly
@@ -257,7 +265,7 @@ func (e *Engine) partitionList() []*partition {
 	return e.parts
 }
 
-// addPartitions is copy-on-write: partitionList's result is never changed.
+// addPartitions replaces the list, because the result of partitionList must not change. mu is held.
 func (e *Engine) addPartitions(add []*partition) {
 	parts := make([]*partition, 0, len(e.parts)+len(add))
 	e.parts = append(append(parts, e.parts...), add...)
@@ -306,8 +314,9 @@ const (
 	stallAfter    = 2 * time.Second
 )
 
-// watch refuses what waited too long while the committer is stalled and looks at no inbox, and says once when
-// nothing could be stored for a while: whoever is on call then sees what it waits for.
+// watch checks every watchInterval, on a goroutine of its own. It refuses puts that waited too long, because a stalled
+// committer looks at no inbox. If nothing could be stored for stallAfter it logs that once, with what the commit log
+// waits for. It also compares the clocks.
 func (e *Engine) watch() {
 	var groups uint64
 	var clockTold time.Time
@@ -335,7 +344,7 @@ func (e *Engine) watch() {
 	}
 }
 
-// logStall names what the commit log may be waiting for.
+// logStall logs what the commit log may be waiting for.
 func (e *Engine) logStall(s *clog.Stats) {
 	unsynced, of := s.Current, "nobody"
 	for _, pt := range e.partitionList() {
@@ -343,14 +352,17 @@ func (e *Engine) logStall(s *clog.Stats) {
 			unsynced, of = seq, fmt.Sprintf("%s/%d", pt.t.name, pt.number)
 		}
 	}
-	e.log.Warn("nothing could be stored for a while: publishers wait, nothing is lost. The device is slow, full, or the commit log has no room",
+	e.log.Warn("nothing could be stored for a while: publishers wait, nothing is lost. The device is slow, full, or the "+
+		"commit log has no room",
 		"free_buffers", e.arena.Free(), "buffers", e.arena.Count(), "headroom_bytes", e.clog.Headroom(), "full", s.Full,
-		"oldest_file", s.Oldest, "current_file", s.Current, "oldest_unsynced_file", unsynced, "oldest_unsynced_of", of, "flusher_waits", e.flusher.backlog(),
-		"stalls_buffer", s.StallsBuffer, "stalls_spare", s.StallsSpare, "stalls_full", s.StallsFull)
+		"oldest_file", s.Oldest, "current_file", s.Current, "oldest_unsynced_file", unsynced, "oldest_unsynced_of", of,
+		"flusher_waits", e.flusher.backlog(), "stalls_buffer", s.StallsBuffer, "stalls_spare", s.StallsSpare,
+		"stalls_full", s.StallsFull)
 }
 
-// Close stops taking requests, stores what was accepted, writes confirmations, and closes the data
-// directory. Consumers are told with ErrClosed. No goroutine of the engine is left when it returns.
+// Close stops taking requests, stores what was accepted, writes confirmations, and closes the data directory. Consumers
+// are told ErrClosed. When it returns nil, no goroutine of the engine is left. If the disk hangs it returns
+// ErrDiskHung, and leaves goroutines, memory and files as they are.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	if e.closed {
@@ -362,7 +374,8 @@ func (e *Engine) Close() error {
 	if cn := e.cluster; cn != nil {
 		ctx, cancel := e.host.WithTimeout(context.Background(), cn.opts.LeaveTimeout)
 		if err := e.Leave(ctx); err != nil {
-			e.log.Warn("not everything could be handed over before the end; the others take it when the lease ends", "error", err)
+			e.log.Warn("not everything could be handed over before the end; the others take it when the lease ends",
+				"error", err)
 		}
 		cancel()
 	}
@@ -390,7 +403,7 @@ func (e *Engine) Close() error {
 	defer close(e.disks.stop)
 	hung = !e.host.Wait(&e.wg, e.disks.hangs) || !e.host.Wait(&e.disks.probe, e.disks.hangs) || hung
 	if hung {
-		// The kernel may still read the buffers and write to the files: all of them stay as they are until the process ends.
+		// The kernel may still read the buffers and write to the files. They stay as they are until the process ends.
 		return errors.Join(ErrDiskHung, err, clusterErr)
 	}
 	if e.poisoned.Load() == nil {
@@ -399,7 +412,7 @@ func (e *Engine) Close() error {
 	return errors.Join(err, clusterErr, e.release())
 }
 
-// stopLog ends the commit log when what was accepted is stored. ErrDiskHung says that it did not end.
+// stopLog ends the commit log once what was accepted is stored. It returns ErrDiskHung if the log did not end.
 func (e *Engine) stopLog() error {
 	drained := func() bool {
 		return e.committer.inFlight.Load() == 0 && !e.committer.hasReady() || e.poisoned.Load() != nil
@@ -414,7 +427,7 @@ func (e *Engine) stopLog() error {
 	return err
 }
 
-// release frees what Open took, in the order that keeps mapped and registered memory valid.
+// release frees what Open took, in an order that keeps mapped and registered memory valid while it is used.
 func (e *Engine) release() error {
 	var err error
 	for _, pt := range e.parts {
@@ -424,7 +437,7 @@ func (e *Engine) release() error {
 		err = errors.Join(err, e.clog.Close())
 	}
 	if e.flusher != nil {
-		e.flusher.writer.Close() // its buffer is mapped memory; nobody flushes any more
+		e.flusher.writer.Close() // its buffer is mapped memory; the flusher does not run any more
 	}
 	if e.arena != nil {
 		e.arena.Close()
@@ -434,7 +447,7 @@ func (e *Engine) release() error {
 
 func (pt *partition) closeInbox(err error) {
 	pt.mu.Lock()
-	if pt.closed == nil || pt.tombstonesOK { // not what reopenInbox may end
+	if pt.closed == nil || pt.tombstonesOK { // also if it is closed, but reopenInbox could open it again
 		pt.closed, pt.tombstonesOK = err, false
 	}
 	pt.signalRoom()

@@ -43,7 +43,9 @@ func (cn *clusterNode) evacuate() {
 		cn.e.disks.handOverFailed.Store(true)
 	}
 	if cn.ctx.Err() == nil && (handed > 0 || left > 0) {
-		cn.log.Warn("the disk hangs: leaderships go to replicas whose disks are good; of what no other can take publishers hear that it is unknown", "handed_over", handed, "nobody_can_take", left)
+		cn.log.Warn("the disk hangs: leaderships go to replicas whose disks are good; of what no other can take publishers "+
+			"hear that it is unknown",
+			"handed_over", handed, "nobody_can_take", left)
 	}
 }
 

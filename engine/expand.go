@@ -146,11 +146,14 @@ func (t *Topic) join(pt *partition) {
 
 // emptyPartition is a new partition of a single node.
 func (e *Engine) emptyPartition(t *Topic, n uint32) (*partition, error) {
-	log, err := segment.Open(e.disk, partitionDir(t.uuid, n), segment.Identity{Topic: t.uuid, Partition: n}, segment.State{}, e.segmentOptions())
+	log, err := segment.Open(e.disk, partitionDir(t.uuid, n), segment.Identity{Topic: t.uuid, Partition: n},
+		segment.State{}, e.segmentOptions())
 	if err != nil {
 		return nil, err
 	}
-	pt := &partition{e: e, t: t, number: n, log: log, fold: new(core.Cursors), machine: core.NewPartition(segment.State{}, e.sizes())}
+	pt := &partition{
+		e: e, t: t, number: n, log: log, fold: new(core.Cursors), machine: core.NewPartition(segment.State{}, e.sizes()),
+	}
 	pt.publishFold(0)
 	return pt, nil
 }
@@ -161,7 +164,8 @@ func (e *Engine) completeChannels() {
 	e.forEachTopic(func(t *Topic) {
 		for _, in := range t.incomplete {
 			if err := in.pt.writeControls(context.Background(), [][]core.Control{in.entries}, nil); err != nil {
-				e.log.Warn("channels of a topic are not in the log of one of its partitions yet; the next start tries again", "topic", t.name, "partition", in.pt.number, "error", err)
+				e.log.Warn("channels of a topic are not in the log of one of its partitions yet; the next start tries again",
+					"topic", t.name, "partition", in.pt.number, "error", err)
 			}
 		}
 		t.incomplete = nil
@@ -203,7 +207,8 @@ func (t *Topic) findIncomplete() {
 // deleted is none of these: the leader of partition 0 may not have come to that yet. Nor is any of a topic with the partitions that it was made
 // with: getting more raises its settings' version.
 func (pt *partition) isUninitialized() bool {
-	return pt.number > 0 && pt.t.settings.Load().Version > 0 && pt.fold.Len() == 0 && pt.fold.Unclaimed == 0 && !pt.fold.TopicPaused
+	return pt.number > 0 && pt.t.settings.Load().Version > 0 && pt.fold.Len() == 0 && pt.fold.Unclaimed == 0 &&
+		!pt.fold.TopicPaused
 }
 
 // leadsUninitialized is isUninitialized of a partition that this node leads.
@@ -284,7 +289,8 @@ func (t *Topic) lockInitialized(ctx context.Context) error {
 func (t *Topic) fetchState(ctx context.Context, adopts bool) (*topicState, error) {
 	s := new(topicState)
 	first := func(pt *partition) bool { return pt.number == 0 }
-	err := t.e.cluster.gather(ctx, t, operation{Kind: opState, Flag: adopts}, first, func(result json.RawMessage) error { return json.Unmarshal(result, s) })
+	err := t.e.cluster.gather(ctx, t, operation{Kind: opState, Flag: adopts}, first,
+		func(result json.RawMessage) error { return json.Unmarshal(result, s) })
 	return s, err
 }
 
