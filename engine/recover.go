@@ -15,35 +15,38 @@ import (
 	"penstock/segment"
 )
 
-// recovery rebuilds every partition: the state at the start of the oldest commit log file
-// (its checkpoint) plus the records that follow. What the checkpoint covers is in segments and synced; what follows
-// is in the commit log's memory from here on and is written to segments again in the background, to
-// the same places, with the same bytes.
+// recovery rebuilds every partition when the engine opens: the checkpoint at the beginning of the oldest live commit
+// log file, plus the records that follow. What the checkpoint covers is in segments and synced. What follows stays in
+// the buffers of the commit log, and the flusher writes it to segments again, the same bytes to the same places. Replay
+// itself writes nothing, so after a crash it is repeated. It runs before any other goroutine of the engine,
+// on the goroutine of Open, and needs no lock.
 type recovery struct {
 	e          *Engine
-	checkpoint []byte
-	decoded    bool
+	checkpoint []byte // the chunks received so far
+	decoded    bool   // checkpoint is in parts
 	parts      map[segment.Identity]*recovered
-	order      []*recovered
-	dropped    map[uuid.UUID]bool
+	order      []*recovered       // of parts, in order of appearance
+	dropped    map[uuid.UUID]bool // topics with a tombstone
 }
 
-// recovered is one partition on its way up.
+// recovered is one partition during recovery.
 type recovered struct {
 	id     segment.Identity
-	base   segment.State // at the checkpoint: what the segments hold
+	base   segment.State // at the checkpoint: the segments hold everything below
 	st     segment.State // after replay
 	fold   *core.Cursors
-	slices []segment.Slice
-	err    error // what followed was not applied
-	unread error // the fold is not known, what followed was applied to the rest
+	slices []segment.Slice // the batches after base, in the buffers of the commit log
+	err    error           // why a record could not be applied; later ones are not applied either
+	unread error           // why the fold is not known; the rest of the state is
 
 	writer    writerClock
-	committed segment.Position // a lower bound
+	committed segment.Position // a lower bound of what is committed
 	epochs    replicate.EpochTable
-	restarted bool // the log was begun anew at base: segment files from before are not its own
+	restarted bool // the log was reset, so it begins at base: older segment files do not belong to it
 }
 
+// recover opens the commit log and rebuilds all topics from it. If the commit log is damaged, the engine serves what
+// could be read and stores nothing new (poison).
 func (e *Engine) recover() error {
 	r := &recovery{e: e, parts: map[segment.Identity]*recovered{}, dropped: map[uuid.UUID]bool{}}
 	defer r.releaseSlices()
@@ -67,7 +70,7 @@ func (e *Engine) recover() error {
 		return derr
 	}
 	if corrupt != nil {
-		// Acknowledged records are damaged: serve what is whole, take nothing new anywhere, and say so.
+		// Acknowledged records are damaged: serve what can be read, accept nothing new, and report it.
 		e.log.Error("the commit log is corrupt: this node serves what could be read and stores nothing new", "error", err)
 		e.info.CorruptionsAtRecover = append(e.info.CorruptionsAtRecover, err.Error())
 		e.poison(err)
@@ -78,7 +81,7 @@ func (e *Engine) recover() error {
 	return r.open()
 }
 
-// Restart implements clog.Replayer.
+// Restart implements clog.Replayer: it forgets what was replayed, because replay begins again with an older file.
 func (r *recovery) Restart() {
 	r.releaseSlices()
 	*r = recovery{e: r.e, parts: map[segment.Identity]*recovered{}, dropped: map[uuid.UUID]bool{}}
@@ -90,7 +93,8 @@ func (r *recovery) Checkpoint(chunk []byte) error {
 	return nil
 }
 
-// Checkpoint implements clog.Source: the state of every partition after all records added so far.
+// Checkpoint implements clog.Source: it emits the state of every partition after all records added so far. It runs on
+// the committer.
 //
 //	count u32 | entry*
 func (c *committer) Checkpoint(emit func(chunk []byte)) {
@@ -101,7 +105,8 @@ func (c *committer) Checkpoint(emit func(chunk []byte)) {
 	for _, pt := range parts {
 		st := pt.machine.State()
 		ends = append(ends, checkpointEnd{pt, st.End})
-		buf = appendEntry(buf, pt.identity(), &entry{state: st, committed: pt.committedMark(), epochs: pt.epochs.Entries(), fold: pt.knownFold()})
+		buf = appendEntry(buf, pt.identity(),
+			&entry{state: st, committed: pt.committedMark(), epochs: pt.epochs.Entries(), fold: pt.knownFold()})
 		at := 0
 		for ; len(buf)-at >= chunk; at += chunk {
 			emit(buf[at : at+chunk])
@@ -112,18 +117,20 @@ func (c *committer) Checkpoint(emit func(chunk []byte)) {
 	c.e.flusher.checkpointed(ends)
 }
 
-// entry is everything that the commit log keeps of a partition: in a checkpoint, and in a record that cuts the partition.
+// entry is everything that the commit log stores about a partition, in a checkpoint or in a record that cuts the
+// partition.
 type entry struct {
 	state     segment.State
-	committed segment.Position // a lower bound
+	committed segment.Position // a lower bound of what is committed
 	epochs    []replicate.EpochStart
 	fold      *core.Cursors
 }
 
-// appendEntry appends the encoding of an entry.
+// appendEntry appends the encoding of an entry. A cursors length of 0 says that the fold is not known (unread.go).
 //
-//	topic 16 | partition u32 | next u64 | nextID u64 | end u64 | lastCRC u32 | epoch u64 | segment u32 | segmentBase u64 |
-//	segmentCapacity u64 | committed u64 | leader-epoch table (replicate/FORMAT.md) | cursors length u32 | cursors
+//	topic 16 | partition u32 | next u64 | nextID u64 | end u64 | lastCRC u32 | epoch u64 | segment u32 |
+//	segmentBase u64 | segmentCapacity u64 | committed u64 | leader-epoch table (replicate/FORMAT.md) |
+//	cursors length u32 | cursors
 func appendEntry(dst []byte, id segment.Identity, en *entry) []byte {
 	le := binary.LittleEndian
 	dst = append(dst, id.Topic[:]...)
@@ -167,7 +174,8 @@ func decodeState(p []byte) segment.State {
 	}
 }
 
-var errCheckpoint = errors.New("engine: the commit log's checkpoint does not decode although its checksum is right: it was written by a different version; nothing was changed, start the version that wrote it")
+var errCheckpoint = errors.New("engine: the commit log's checkpoint does not decode although its checksum is " +
+	"right: it was written by a different version; nothing was changed, start the version that wrote it")
 
 // decodeEntry reads the entry at the start of p and returns what follows it.
 func decodeEntry(p []byte) (id segment.Identity, en entry, rest []byte, err error) {
@@ -225,7 +233,7 @@ func (r *recovery) decodeCheckpoint() error {
 	return nil
 }
 
-// begin makes rp what an entry says.
+// begin sets rp to the state that an entry describes.
 func (rp *recovered) begin(en *entry) {
 	rp.base, rp.st, rp.fold, rp.committed = en.state, en.state, en.fold, en.committed
 	rp.epochs.Reset(en.epochs)
@@ -251,7 +259,8 @@ func (r *recovery) Record(rec *clog.Record) error {
 		return nil
 	case clog.Batch, clog.Truncate:
 	default:
-		return fmt.Errorf("engine: the commit log holds a record of type %d, which this version does not write: start the version that wrote it", rec.Type)
+		return fmt.Errorf("engine: the commit log holds a record of type %d, which this version does not write: start "+
+			"the version that wrote it", rec.Type)
 	}
 	rp := r.parts[id]
 	if rp == nil {
@@ -267,16 +276,17 @@ func (r *recovery) Record(rec *clog.Record) error {
 	return nil
 }
 
-// A record of type clog.Truncate says that a replica's log was cut, or begun anew; its payload says everything about the log that is left:
+// A record of type clog.Truncate says that the log of a replica was cut or reset. Its payload describes the log that is
+// left:
 //
 //	kind u8 | zero 7 | entry
 const (
-	cutTruncate = 1 // what lies above the end goes
-	cutReset    = 2 // nothing of the log so far is left, whatever its segments hold
+	cutTruncate = 1 // everything above the end is removed
+	cutReset    = 2 // nothing of the earlier log is left, whatever its segments hold
 	cutBytes    = 8
 )
 
-// cut replays such a record.
+// cut replays a record of type clog.Truncate.
 func (rp *recovered) cut(rec *clog.Record) error {
 	if len(rec.Payload) < cutBytes || rec.Payload[0] != cutTruncate && rec.Payload[0] != cutReset {
 		return errCheckpoint
@@ -302,7 +312,7 @@ func (rp *recovered) cut(rec *clog.Record) error {
 	return nil
 }
 
-// apply replays one batch. The commit log verified its checksums; this verifies that it follows.
+// apply replays one batch. The commit log has verified its checksums; apply verifies that it follows the batch before.
 func (rp *recovered) apply(e *Engine, rec *clog.Record) error {
 	var h segment.Header
 	if err := h.Decode(rec.Payload); err != nil {
@@ -325,8 +335,9 @@ func (rp *recovered) apply(e *Engine, rec *clog.Record) error {
 	return rp.foldIn(e, &h, rec.Payload[segment.HeaderBytes:], rec.Offset)
 }
 
-// trackSegment follows the segment number in the record. The leader may have given a segment more room
-// than its first batch needs (a checkpoint before a large batch): then its capacity grows here, for all its slices.
+// trackSegment updates the segment of the state to the one that the record names. The leader may have given a segment
+// more room than its first batch needs (a checkpoint before a large batch). Then the capacity grows here, for all
+// slices of the segment.
 func (rp *recovered) trackSegment(rec *clog.Record, h *segment.Header, sizes segment.Sizes) {
 	st := &rp.st
 	if st.SegmentCapacity == 0 || rec.Segment != st.Segment {
@@ -346,7 +357,8 @@ func (rp *recovered) trackSegment(rec *clog.Record, h *segment.Header, sizes seg
 	}
 }
 
-// foldBatch folds a verified batch, but for the messages with a delay, which it returns.
+// foldBatch folds a verified batch, except for messages with a delay, which it returns: the caller publishes them when
+// the batch is committed.
 func foldBatch(fold *core.Cursors, h *segment.Header, body []byte, at segment.Offset) ([]core.DeferredMessage, error) {
 	if h.Control() {
 		return nil, fold.ApplyBodyAt(body, h.FirstID, at)
@@ -368,11 +380,12 @@ func foldBatch(fold *core.Cursors, h *segment.Header, body []byte, at segment.Of
 	return due, it.Err()
 }
 
-// open builds topics and partitions from the metadata and what was replayed.
+// open builds topics and partitions from the metadata and from what was replayed.
 func (r *recovery) open() error {
 	e := r.e
 	metas, err := listTopics(e.disk, e.log, func(dir string, err error) {
-		e.log.Warn("a directory under topics/ is not a topic's; it is left as it is and not served", "directory", dir, "error", err)
+		e.log.Warn("a directory under topics/ is not a topic's; it is left as it is and not served",
+			"directory", dir, "error", err)
 		if id, err := uuid.Parse(dir); err == nil && e.cluster != nil {
 			e.cluster.unreadable = append(e.cluster.unreadable, id)
 		}
@@ -403,11 +416,11 @@ func (r *recovery) open() error {
 	return nil
 }
 
-// mustHaveLog refuses a directory that has segments and a commit log that says nothing at all: without it nobody knows where they
-// end, and what is written next would replace them.
+// mustHaveLog returns an error if the directory has segments and the commit log is empty. Without the commit log nobody
+// knows where the segments end, and new batches would overwrite them.
 func (r *recovery) mustHaveLog(metas []topicMeta) error {
 	if len(r.checkpoint) > 0 || len(r.order) > 0 || len(r.dropped) > 0 || r.e.poisoned.Load() != nil {
-		return nil // a damaged log is told already, and then nothing is written
+		return nil // with a damaged commit log nothing is written; recover has reported it
 	}
 	for i := range metas {
 		for n := range uint32(metas[i].Partitions) {
@@ -418,7 +431,8 @@ func (r *recovery) mustHaveLog(metas []topicMeta) error {
 			}
 			for _, f := range files {
 				if strings.HasSuffix(f.Name(), ".seg") {
-					return fmt.Errorf("engine: %s has segments, and the commit log, which says where they end, is empty or gone: nothing was changed, restore the files in clog from where they were moved to, or from a backup", dir)
+					return fmt.Errorf("engine: %s has segments, and the commit log, which says where they end, is empty or gone: "+
+						"nothing was changed, restore the files in clog from where they were moved to, or from a backup", dir)
 				}
 			}
 		}
@@ -426,7 +440,8 @@ func (r *recovery) mustHaveLog(metas []topicMeta) error {
 	return nil
 }
 
-// releaseSlices releases what was replayed: the logs have their own references, or Open failed.
+// releaseSlices releases recovery's references to the buffers of the commit log. The partitions' logs have their own,
+// or Open has failed.
 func (r *recovery) releaseSlices() {
 	for _, rp := range r.order {
 		for i := range rp.slices {
@@ -435,8 +450,10 @@ func (r *recovery) releaseSlices() {
 	}
 }
 
-// damagedCopies are the copies of which recovery knows that they may lack, or cannot read, what this node acknowledged: all of them if the commit log is
-// damaged, also those that the rest of it does not name; else those whose segments do not read back, and those that were dropped and lack what the commit log has let go of. Open asks before the node joins, so that none of them can be elected.
+// damagedCopies lists the copies that may lack, or cannot read, something that this node acknowledged. all is true if
+// the commit log is damaged: then every copy counts as damaged, even one that the readable part does not name.
+// Otherwise these are the copies with damaged segments or an unknown fold, and those that are given up. Open reports
+// them before the node joins the cluster, so that none of them can be elected.
 func (e *Engine) damagedCopies() (ids []segment.Identity, all bool) {
 	if e.poisoned.Load() != nil {
 		return nil, true
@@ -449,8 +466,9 @@ func (e *Engine) damagedCopies() (ids []segment.Identity, all bool) {
 	return ids, false
 }
 
-// quarantine keeps what the commit log knows of topics whose metadata is missing or unreadable: in no list and not served, but
-// written to segments and carried from checkpoint to checkpoint. When topic.json is restored, everything is there.
+// quarantine keeps the partitions of topics whose metadata is missing or unreadable. Such topics are in no list and not
+// served, but their data is written to segments and carried from checkpoint to checkpoint. After topic.json has been
+// restored, a restart serves them again.
 func (r *recovery) quarantine(known map[uuid.UUID]bool) error {
 	e := r.e
 	topics := map[uuid.UUID]*Topic{}
@@ -464,7 +482,8 @@ func (r *recovery) quarantine(known map[uuid.UUID]bool) error {
 			t = newTopic(e, &topicMeta{ID: id})
 			t.quarantined = true
 			topics[id] = t
-			e.log.Warn("the commit log holds messages of a topic without metadata: they are kept and not served; restore its topic.json and restart; a node of a cluster gets it from the cluster",
+			e.log.Warn("the commit log holds messages of a topic without metadata: they are kept and not served; restore "+
+				"its topic.json and restart; a node of a cluster gets it from the cluster",
 				"topic", id, "file", path.Join(topicDir(id), topicFile))
 		}
 		pt, err := r.openPartition(t, rp.id.Partition, rp)
@@ -481,14 +500,15 @@ func (r *recovery) openTopic(m *topicMeta) error {
 	e := r.e
 	old := e.topics[m.Name]
 	if old != nil && (e.cluster == nil || e.node.Cluster == uuid.Nil) {
-		return fmt.Errorf("engine: topics/%s and topics/%s both say they are topic %q: nothing was changed, move one of them away", old.uuid, m.ID, m.Name)
+		return fmt.Errorf("engine: topics/%s and topics/%s both say they are topic %q: nothing was changed, move one of "+
+			"them away", old.uuid, m.ID, m.Name)
 	}
 	t := newTopic(e, m)
 	for n := range uint32(m.Partitions) {
 		id := segment.Identity{Topic: m.ID, Partition: n}
 		rp := r.parts[id]
 		if rp == nil && e.cluster != nil {
-			t.add(e.newReplicaPartition(t, n)) // the store says whether there should be a copy
+			t.add(e.newReplicaPartition(t, n)) // the store will say whether this node should have a copy
 			continue
 		}
 		if rp == nil {
@@ -505,7 +525,8 @@ func (r *recovery) openTopic(m *topicMeta) error {
 		t.restore()
 	}
 	if old != nil {
-		// The process ended while one was deleted and the other made already. The cluster knows which is which.
+		// The process ended when the old topic was being deleted and the new one of that name already existed. The cluster
+		// knows which is which.
 		if old.created > t.created {
 			old, t = t, old
 		}
@@ -517,14 +538,16 @@ func (r *recovery) openTopic(m *topicMeta) error {
 
 func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition, error) {
 	e := r.e
-	pt := &partition{e: e, t: t, number: n, fold: rp.fold, machine: core.NewPartition(rp.st, e.sizes()), recovered: rp.committed}
+	pt := &partition{
+		e: e, t: t, number: n, fold: rp.fold, machine: core.NewPartition(rp.st, e.sizes()), recovered: rp.committed,
+	}
 	pt.epochs.Reset(rp.epochs.Entries())
 	if e.cluster != nil {
 		pt.rep = &replica{cn: e.cluster, pt: pt}
 		pt.rep.pending.clear()
 		if e.cluster.shortened.isDiscarded(rp.id) {
-			e.log.Warn("an earlier process dropped this copy of a partition, and it did not begin anew: it is fetched from its leader. What was acknowledged is on the other replicas",
-				"topic", t.name, "partition", n)
+			e.log.Warn("an earlier process dropped this copy of a partition, and it did not begin anew: it is fetched from "+
+				"its leader. What was acknowledged is on the other replicas", "topic", t.name, "partition", n)
 			pt.rep.discarded.Store(true)
 			e.cluster.drops.Add(1)
 		}
@@ -551,8 +574,10 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 	if err := errors.Join(rp.err, log.Health()); err != nil {
 		e.info.CorruptionsAtRecover = append(e.info.CorruptionsAtRecover, err.Error())
 		if pt.rep != nil && rp.err == nil {
-			// Its replica does not lead as long as that is so, and fetches what is damaged; then the partition takes puts here as anywhere.
-			e.log.Error("a copy of a partition does not read back: it does not lead before it is repaired from another replica", "topic", t.name, "partition", n, "error", err)
+			// The replica does not lead before the damaged range has been repaired from another one. Then it accepts puts as any
+			// other.
+			e.log.Error("a copy of a partition does not read back: it does not lead before it is repaired from another replica",
+				"topic", t.name, "partition", n, "error", err)
 			return pt, nil
 		}
 		e.info.PartitionsReadOnly++

@@ -14,95 +14,110 @@ import (
 	"penstock/segment"
 )
 
-// replica is one partition's part in the cluster: the machine that leads or follows, and what its actions set in motion.
+// replica is this node's replica of one partition: the state machine (replicate.Leader or replicate.Follower) and the
+// work that the machine's actions start. The node's worker (clusterNode.work) opens and closes it, the committer
+// feeds it what was sealed and flushed, the connections feed it messages of other replicas, and runTicker ticks it.
 //
-// mu puts events into order. It is held while a machine steps and its actions are done, which never block: frames go into a
-// queue, whatever touches a disk or the metadata store goes to a goroutine and comes back as an event. partition.machine, fold and epochs are
-// written by the committer alone, with mu held: it may read them freely, others with mu. Answers leave after mu.
+// mu orders the events of the machine. It is held while the machine steps and while its actions are carried out. No
+// action blocks: frames are put into a queue; work on the disk or in the metadata store runs on a goroutine of its own,
+// which reports back with an event. Only the committer writes partition.machine, fold and epochs, and it holds mu when
+// it does. So the committer may read them without mu, and everybody else needs mu. Puts are answered after mu is
+// released (replicaOutput).
 //
-//	committer: seal ─► EvAppended ─► frames to followers        connection: ack ─► ActCommit ─► visible, answers
-//	committer: group durable ─► EvDurable ─► ActCommit           connection: batches ─► ActAppend ─► incoming ─► committer
+// A crash loses everything in this struct. Recovery rebuilds the log from the commit log, and open makes a follower.
+//
+//	committer:   seal ─► EvAppended ─► frames to followers
+//	committer:   group durable ─► EvDurable ─► ActCommit
+//	connection:  ack ─► ActCommit ─► visible, answers
+//	connection:  batches ─► ActAppend ─► incoming ─► committer
 type replica struct {
 	cn *clusterNode
 	pt *partition
 
-	// What producers and channels look at without mu.
-	leads        atomic.Bool                    // puts go to the inbox; changed with partition.mu held, too
-	serves       atomic.Bool                    // channels may deliver: it leads, and all that came before is committed
+	// Producers and channels read these without mu.
+	leads        atomic.Bool                    // the inbox accepts puts; written with mu and partition.mu held
+	serves       atomic.Bool                    // channels may deliver: it leads, and has committed what came before
 	serveEpoch   atomic.Uint64                  // see serving
-	serveFrom    segment.Position               // channels begin with what the log says up to here: it has to be committed first
-	parked       atomic.Bool                    // puts wait in the forwarder: later ones queue behind them
-	target       atomic.Uint32                  // replicate.NodeID of the leader; 0: nobody is known
+	serveFrom    segment.Position               // guarded by mu: channels start when everything below is committed
+	parked       atomic.Bool                    // puts wait in the forwarder; later puts queue behind them
+	target       atomic.Uint32                  // replicate.NodeID of the leader; 0: not known
 	row          atomic.Pointer[meta.Partition] // the newest row of the store
-	fenced       atomic.Uint64                  // the newest epoch of a Fence
-	fenceCleared atomic.Uint64                  // the epoch of this node's whose Fence all have answered
+	fenced       atomic.Uint64                  // the highest epoch of all Fence messages received
+	fenceCleared atomic.Uint64                  // the epoch of this leader whose Fence all nodes have answered
 
 	mu       lock.Mutex[lock.Replica]
 	leader   *replicate.Leader
-	follower *replicate.Follower // one of the two; both nil: this node has no copy
+	follower *replicate.Follower // at most one of leader and follower is set; both nil: this node has no active copy
 	ev       replicate.Event
 	acts     replicate.Actions
-	feed     []replicate.Event // what actions led to
+	feed     []replicate.Event // events that actions produced; step handles them in order
 	out      replicaOutput
-	ledEpoch segment.Epoch // the newest epoch that this process led
-	state    replicate.State
-	closed   bool // the topic was deleted, or the engine closes, or the copy is not needed
-	ended    bool // closed for good: a copy that began anew would not know what is committed, and its log may not be written any more
-	// removing: this node is no replica any more, and its bytes go; see removeBytes.
+	ledEpoch segment.Epoch   // the highest epoch that this process led
+	state    replicate.State // of the row that learn saw last
+	closed   bool            // the topic was deleted, the engine closes, or the copy is not needed: it takes no part
+	// ended: closed, and never opened again in this process. A new copy would not know what is committed, and its log
+	// may not be writable any more.
+	ended bool
+	// removing: this node is not a replica any more, and its bytes are being removed; see removeBytes.
 	removing         bool
-	leftoversRemoved bool // what a process before this one left of the partition is gone
+	leftoversRemoved bool // the files that an earlier process left of this partition are removed
 
-	generation      uint64           // of the log: raised by every cut
-	durable         segment.Position // below it everything is on stable storage here
-	shortened       bool             // see shortenedCopies
-	yieldedEpoch    segment.Epoch    // the last in which another leader was asked for because of that
-	leaderStart     atomic.Uint64    // segment.Position: the leader's log begins there, and what is damaged below is not repaired; 0: not known
-	discardedBefore bool             // the copy was given up in this process, at discardedAt; see drop
+	generation   uint64           // of the log: each cut increments it, so what is said of an older log is recognized
+	durable      segment.Position // everything below is on stable storage on this node
+	shortened    bool             // see shortenedCopies
+	yieldedEpoch segment.Epoch    // the last epoch in which this node asked for another leader because it is shortened
+	// leaderStart is the segment.Position at which the leader's log begins; 0: not known. Damage below it is not
+	// repaired: the leader does not have those batches any more.
+	leaderStart     atomic.Uint64
+	discardedBefore bool // this process has given the copy up before, at discardedAt on clusterNode.now's clock
 	discardedAt     int64
-	unwritten       unwritten                       // what it does about segments that cannot be written
-	discarded       atomic.Bool                     // it was dropped, and has not begun anew yet
-	waitsForDevice  bool                            // discarded, and not for good: its device may read it again; see replica_wait_device.go
-	discardMu       lock.Mutex[lock.ReplicaDiscard] // held while discarded goes down, and while the files that it needs are given up; inside of nothing else
-	loggedDiscard   atomic.Bool                     // see mayReleaseFiles
-	loggedRepairAt  atomic.Int64                    // see notRepaired
-	discards        int
-	blocked         replicate.NodeID // see Leader.Blocked
-	comparing       int64            // since when it has waited for others' logs, by now(); -1: it was told
+	unwritten       unwritten   // times of a copy whose segments cannot be written
+	discarded       atomic.Bool // the copy is given up, and does not have a new log yet
+	waitsForDevice  bool        // discarded, but kept: its device may read it again; see replica_wait_device.go
+	// discardMu is held while discarded becomes false, and while it is decided that commit log files of a discarded
+	// copy may be released. It is taken before mu.
+	discardMu      lock.Mutex[lock.ReplicaDiscard]
+	loggedDiscard  atomic.Bool      // see mayReleaseFiles
+	loggedRepairAt atomic.Int64     // see notRepaired
+	discards       int              // how often the copy was given up
+	blocked        replicate.NodeID // the value of Leader.Blocked that was logged last
+	comparing      int64            // since when it waits for others' logs, on now's clock; 0: it does not; -1: logged
 
 	// Leader.
 	pending      pendingQueue
-	startEpoch   bool                           // the batch that begins the epoch is due
-	granted      bool                           // the partition machine knows the epoch
-	stalled      error                          // why what waits in the inbox may not be appended now
-	refused      error                          // the answer of the machine to EvPut
-	counted      replicate.LeaderCounts         // of the leader, as far as the engine's counters have them
-	writesPaused bool                           // no more writes: the leadership is being handed over
-	handedOver   uint64                         // the version of the row by which it was; see handed
-	formerLeader atomic.Pointer[strandedLeader] // see storeRow
-	reads        map[replicate.NodeID]*rangeRead
+	startEpoch   bool                            // the committer has to append the batch that begins the epoch
+	granted      bool                            // the partition machine (core.Partition) knows the epoch
+	stalled      error                           // why the puts in the inbox may not be appended now; nil: they may
+	refused      error                           // the machine's answer to the last EvPut; nil: accepted
+	counted      replicate.LeaderCounts          // the part of the leader's counts that the engine's counters include
+	writesPaused bool                            // nothing is appended: the leadership is being handed over
+	handedOver   uint64                          // version of the row that handed the leadership over; see successorStored
+	formerLeader atomic.Pointer[strandedLeader]  // see storeRow
+	reads        map[replicate.NodeID]*rangeRead // by follower: read and not sent yet
 
 	// Follower.
-	frame    *receivedFrame // the message that is being handled came in it
-	incoming []incomingBatch
-	cut      *logCut
-	damaged  error // what the machine said last
-	sent     netproto.Frame
+	frame    *receivedFrame  // the frame of the message that the machine handles now
+	incoming []incomingBatch // for the committer to append
+	cut      *logCut         // nil: the log is not being cut
+	damaged  error           // why the machine said that this copy is damaged; nil: it is whole
+	sent     netproto.Frame  // scratch, for a leader too
 	batches  []replicate.Batch
 	batch    replicate.Batch
 }
 
-// replicaOutput is what is done after mu was released.
+// replicaOutput collects what must be done after mu is released.
 type replicaOutput struct {
-	done    putList // committed
-	failed  putList // not stored, or unknown:
-	failure error   // this
-	wake    bool    // new messages are visible
-	work    bool    // the committer has something to do
-	role    bool    // the partition began or ended to serve
-	reroute bool    // the inbox belongs to another node now
+	done    putList // puts to answer with nil: committed
+	failed  putList // puts to answer with failure: not stored, or the outcome is unknown
+	failure error
+	wake    bool // new messages are visible
+	work    bool // the committer has something to do
+	role    bool // the partition began or stopped to serve
+	reroute bool // another node leads now: the puts in the inbox go there
 }
 
-// incomingBatch is a batch from the leader on its way to the committer. frame keeps data.
+// incomingBatch is a batch from the leader that the committer has to append. It holds a reference to frame, because
+// data lies in it.
 type incomingBatch struct {
 	frame      *netproto.RecvBuf
 	data       []byte
@@ -113,33 +128,35 @@ type incomingBatch struct {
 	generation uint64
 }
 
-// logCut is a truncation or a new beginning of the log.
+// logCut is a cut of the log: a truncation at to, or a reset, after which the log is empty and begins at to. The
+// goroutine that makes it (doCut, or resetToEmpty for a copy that is removed) fills it in, and writeCut writes its
+// record; replica.mu guards what both use. replica_cut.go has the steps and what a crash leaves.
 type logCut struct {
 	reset      bool
 	generation uint64
 	to         segment.Position
-	ready      bool // the rest is known: the committer can write it
-	stays      bool // it was ready: its record is written, so it is made, whatever is found to be damaged meanwhile
+	ready      bool // everything below is known: the committer can write the record
+	stays      bool // it was ready once: the cut is made, even if more damage is found meanwhile
 	state      segment.State
 	fold       *core.Cursors
-	unread     error // why fold is not known
+	unread     error // why fold is not known; nil: it is known
 	epochs     []replicate.EpochStart
-	payload    []byte
+	payload    []byte // of the record
 	committed  segment.Position
-	durable    chan error
-	pinFiles   bool   // the commit log's files stay from the record on, until release is called
-	release    func() // set before durable
-	failed     bool   // it has ended, and the log is not what the machine was told
+	durable    chan error // receives nil when the record is durable, or why the commit log failed
+	pinFiles   bool       // no commit log file is released from the record on, until release is called
+	release    func()     // set before durable receives
+	failed     bool       // the cut ended with an error, and the log is not what the machine was told
 }
 
-// run does something with mu held, and afterwards what came of it.
+// run calls f with mu held, and does what f left in out after mu is released.
 func (r *replica) run(f func()) {
 	r.mu.Lock()
 	f()
 	r.unlock()
 }
 
-// unlock ends what holds mu. Answers, wake-ups and the committer's work come after it.
+// unlock releases mu, and then does what was collected in out: answers, wake-ups, work for the committer.
 func (r *replica) unlock() {
 	out := r.out
 	r.out = replicaOutput{}
@@ -164,7 +181,8 @@ func (o *replicaOutput) perform(r *replica) {
 	}
 }
 
-// step passes one event to the machine and does what it says, then the events that this led to. mu is held.
+// step passes one event to the machine and carries out the actions, then does the same with the events that these
+// produced. mu is held.
 func (r *replica) step(ev *replicate.Event) {
 	r.stepOne(ev)
 	for len(r.feed) > 0 {
@@ -196,7 +214,8 @@ func (r *replica) stepOne(ev *replicate.Event) {
 	r.changeRole()
 }
 
-// followerHandles: what is meant for a leader that is no more goes nowhere.
+// followerHandles says whether a follower handles this kind of event. The others are for a leader, and are dropped when
+// this replica is not the leader any more.
 func followerHandles(k replicate.EventKind) bool {
 	switch k {
 	case replicate.EvAppended, replicate.EvPut, replicate.EvLease, replicate.EvRead, replicate.EvPeerDown:
@@ -236,7 +255,7 @@ func (r *replica) perform(a *replicate.Action) {
 		r.handOverShortened(a)
 	case replicate.ActGiveUp:
 		r.handOverStranded(a)
-	case replicate.ActStepDown: // after the other actions
+	case replicate.ActStepDown: // stepOne does it after the other actions
 	case replicate.ActAppend:
 		r.enqueueIncoming(a)
 	case replicate.ActTruncate, replicate.ActReset:
@@ -244,14 +263,15 @@ func (r *replica) perform(a *replicate.Action) {
 	}
 }
 
-// retryStalled lets the committer look again at what it may not have been allowed to append.
+// retryStalled lets the committer try again to append what it was not allowed to append. mu is held.
 func (r *replica) retryStalled() {
 	if r.stalled != nil {
 		r.stalled, r.out.work = nil, true
 	}
 }
 
-// committed is the mark of the machine, a lower bound for the next life. mu is held, or it is the committer.
+// committed is the machine's commit mark, 0 without a machine. After a restart it is a lower bound of what is
+// committed. mu is held.
 func (r *replica) committed() segment.Position {
 	switch {
 	case r.leader != nil:
@@ -262,7 +282,7 @@ func (r *replica) committed() segment.Position {
 	return 0
 }
 
-// committedMark is what a checkpoint says to be committed.
+// committedMark is the commit mark that a checkpoint stores. It takes mu.
 func (pt *partition) committedMark() segment.Position {
 	if pt.rep == nil {
 		return pt.machine.Committed()
@@ -272,19 +292,21 @@ func (pt *partition) committedMark() segment.Position {
 	return pt.rep.committed()
 }
 
-// refresh passes on what the store said last; what is newer comes by the watch.
+// refresh passes the newest row that this node knows to the machine. Newer rows come through the watch. mu is held.
 func (r *replica) refresh() {
 	if row := r.row.Load(); row != nil {
 		r.feed = append(r.feed, r.stateEvent(row))
 	}
 }
 
-// stateEvent is what the machine hears of a row.
+// stateEvent makes the event that tells the machine a row of the store.
 func (r *replica) stateEvent(row *meta.Partition) replicate.Event {
-	return replicate.Event{Kind: replicate.EvState, State: &row.State, Damaged: slices.Contains(row.Damaged, r.cn.member())}
+	return replicate.Event{
+		Kind: replicate.EvState, State: &row.State, Damaged: slices.Contains(row.Damaged, r.cn.member()),
+	}
 }
 
-// learn takes a row of the store.
+// learn takes a new row of the store. It takes mu.
 func (r *replica) learn(row *meta.Partition) {
 	r.storeRow(row)
 	r.target.Store(uint32(row.State.Leader))
@@ -300,21 +322,25 @@ func (r *replica) learn(row *meta.Partition) {
 	})
 }
 
-// correctDamaged tells the store that this copy reads back if it says otherwise: an earlier process said so, or an earlier machine whose damage was repaired
-// when it was no more, or an older report came last.
+// correctDamaged tells the store that this copy can be read, if row says that it is damaged. Such a row is out of date:
+// an earlier process reported damage; or the machine that reported it was replaced before its repair was reported; or
+// reports reached the store out of order. mu is held.
 func (r *replica) correctDamaged(row *meta.Partition) {
 	if row != nil && r.damaged == nil && r.pt.whyUnread() == nil && slices.Contains(row.Damaged, r.cn.member()) {
 		r.cn.reportDamaged(r.pt, nil)
 	}
 }
 
-// changeRole makes this replica the leader when the store says so.
+// changeRole makes this replica the leader if the store says so. It does nothing if the store named another process
+// (Boot), if this epoch was led or seen before, or if this copy may not be elected. mu is held.
 func (r *replica) changeRole() {
 	st := &r.state
-	if r.leader != nil || r.follower == nil || st.Leader != r.cn.self.ID || st.Boot != r.cn.self.Boot || st.Epoch <= r.ledEpoch {
+	if r.leader != nil || r.follower == nil || st.Leader != r.cn.self.ID || st.Boot != r.cn.self.Boot ||
+		st.Epoch <= r.ledEpoch {
 		return
 	}
-	if r.follower.Epoch() > st.Epoch || !r.follower.Electable() || r.pt.epochs.Last() >= st.Epoch || r.pt.whyUnread() != nil || !slices.Contains(st.ISR, r.cn.member()) {
+	if r.follower.Epoch() > st.Epoch || !r.follower.Electable() || r.pt.epochs.Last() >= st.Epoch ||
+		r.pt.whyUnread() != nil || !slices.Contains(st.ISR, r.cn.member()) {
 		return
 	}
 	log := r.follower.Log()
@@ -328,24 +354,27 @@ func (r *replica) changeRole() {
 	r.pending.clear()
 	r.startEpoch, r.granted, r.stalled, r.writesPaused = false, false, nil, false
 	r.setLeads(true)
-	r.feed = append(r.feed, replicate.Event{Kind: replicate.EvLease, DeadlineNs: r.cn.lease.Load()}, replicate.Event{Kind: replicate.EvTick})
-	for _, m := range st.ISR { // most often the leader before: nobody has to wait until its silence is proven
+	r.feed = append(r.feed, replicate.Event{Kind: replicate.EvLease, DeadlineNs: r.cn.lease.Load()},
+		replicate.Event{Kind: replicate.EvTick})
+	for _, m := range st.ISR { // a member that is known to be down, most often the old leader, needs no timeout
 		if m.Node != r.cn.self.ID && (r.cn.hasExited(m.Node) || !r.cn.isLive(m.Node)) {
 			r.feed = append(r.feed, replicate.Event{Kind: replicate.EvPeerDown, Node: m.Node})
 		}
 	}
-	r.cn.log.Info("leads a partition", "topic", r.pt.t.name, "partition", r.pt.number, "epoch", st.Epoch, "isr", len(st.ISR))
+	r.cn.log.Info("leads a partition",
+		"topic", r.pt.t.name, "partition", r.pt.number, "epoch", st.Epoch, "isr", len(st.ISR))
 }
 
-// setLeads opens or closes the inbox: whoever looks at leads holds the inbox's lock.
+// setLeads opens or closes the inbox. mu is held. It takes partition.mu, because enqueue reads leads under that lock.
 func (r *replica) setLeads(on bool) {
 	r.pt.mu.Lock()
-	r.pt.pipelined = false // the batches before went with the leadership
+	r.pt.pipelined = false // the batches that it counted belonged to the last leadership
 	r.leads.Store(on)
 	r.pt.mu.Unlock()
 }
 
-// setServing says whether channels may deliver from here.
+// setServing computes serves and serveEpoch: channels deliver from here only if the leader has its lease, and if all
+// that was in the log when the epoch began is committed. mu is held.
 func (r *replica) setServing() {
 	epoch := segment.Epoch(0)
 	switch {
@@ -365,14 +394,16 @@ func (r *replica) setServing() {
 	}
 }
 
-// serving is the epoch in which channels may deliver from here, 0 if they may not.
+// serving is the epoch in which channels deliver from this node; 0: they do not.
 func (r *replica) serving() segment.Epoch { return segment.Epoch(r.serveEpoch.Load()) }
 
-// stepDown turns a leader that stopped into a follower. What was appended and not committed is unknown; what waits in the inbox was not
-// stored and goes to the new leader.
+// stepDown replaces a leader that stopped with a follower. The outcome of batches that were appended and not committed
+// is unknown: the next leader decides about them. Puts that wait in the inbox were not stored; they go to the next
+// leader. mu is held.
 func (r *replica) stepDown() {
 	why := r.leader.Err()
-	r.cn.log.Info("leads a partition no more", "topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "why", why)
+	r.cn.log.Info("leads a partition no more",
+		"topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "why", why)
 	r.count()
 	disk := errors.Is(why, replicate.ErrDisk)
 	r.cn.forward.freeze(r.pt)
@@ -402,7 +433,7 @@ func unknownBecause(disk bool) error {
 	return ErrUnknown
 }
 
-// fail answers puts with err, after mu.
+// fail answers puts with err after mu is released. mu is held.
 func (r *replica) fail(puts putList, err error) {
 	if !puts.empty() {
 		r.out.failed.prepend(puts)
@@ -410,7 +441,8 @@ func (r *replica) fail(puts putList, err error) {
 	}
 }
 
-// commit makes everything below to visible and answers those who wait for it. Control entries' callbacks run here, in the order of the log.
+// commit makes everything below to visible and answers the puts that wait for it. Callbacks of control entries run
+// here, in the order of the log. mu is held.
 func (r *replica) commit(to segment.Position) {
 	failpoint.Pass("engine/before-commit")
 	pt := r.pt
@@ -431,14 +463,15 @@ func (r *replica) commit(to segment.Position) {
 		r.pending.pop()
 	}
 	if r.leader != nil && r.serving() == 0 {
-		r.setServing() // it may have waited for this
+		r.setServing() // serving may have waited for this commit
 	}
 	r.retryStalled()
 	failpoint.Pass("engine/after-commit")
 }
 
-// durableUpTo says that the batch at pos is on stable storage, if the log was not cut since. A copy that takes no part remembers it: it may be needed
-// again. mu is held.
+// durableUpTo says that the batch at pos is on stable storage. generation is that of the log when the batch was
+// appended: if the log has been cut since, nothing is known. A closed copy only notes the position, because it may be
+// opened again. The committer calls it; mu is held.
 func (r *replica) durableUpTo(pos segment.Position, generation uint64) {
 	if generation != r.generation {
 		return
@@ -451,7 +484,7 @@ func (r *replica) durableUpTo(pos segment.Position, generation uint64) {
 	r.step(&r.ev)
 }
 
-// admits asks the leader whether a batch may be appended now.
+// admits asks the machine whether a batch may be appended now; if not, stalled says why. mu is held.
 func (r *replica) admits() bool {
 	if r.leader == nil || r.closed {
 		return false
@@ -469,12 +502,12 @@ func (r *replica) admits() bool {
 	return r.refused == nil && r.leader != nil
 }
 
-// whyStalled is what a put is told that waited in the inbox until its deadline.
+// whyStalled is the error for a put whose deadline passed while it waited in the inbox. It takes mu.
 func (r *replica) whyStalled() error {
 	r.mu.Lock()
 	defer r.unlock()
 	if r.stalled == nil || errors.Is(r.stalled, errPipelined) {
-		r.admits() // what it waits for may not come any more: then there is a better reason
+		r.admits() // the machine may know a better reason than "batches are under way"
 	}
 	switch {
 	case errors.Is(r.stalled, replicate.ErrNoQuorum):
@@ -485,7 +518,8 @@ func (r *replica) whyStalled() error {
 	return ErrDeadline
 }
 
-// tick is called about every tickInterval, with the nodes that live by the store's word.
+// tick passes the time to the machine. runTicker calls it about every tickInterval without mu. lease is the deadline of
+// the node's lease; live are the nodes that the store says are alive.
 func (r *replica) tick(lease int64, live []replicate.NodeID) {
 	r.mu.Lock()
 	if r.closed || r.leader == nil && r.follower == nil {
@@ -510,12 +544,12 @@ func (r *replica) tick(lease int64, live []replicate.NodeID) {
 	if r.leader != nil {
 		r.count()
 		r.fail(r.pending.expire(r.cn.now()-int64(r.cn.e.opts.PublishTimeout)), ErrUnknown)
-		r.retryStalled() // a follower that is back says nothing that changes a mark
+		r.retryStalled() // a follower that returns changes no mark, so nothing else would look again
 	}
 	r.unlock()
 }
 
-// fault says that the commit log failed.
+// fault tells the replica that the commit log failed: all that waits for it is answered with ErrDisk. It takes mu.
 func (r *replica) fault(err error) {
 	r.run(func() {
 		r.fail(r.pending.drain(), ErrDisk)
@@ -523,7 +557,7 @@ func (r *replica) fault(err error) {
 		if r.cut != nil && r.cut.durable != nil {
 			select {
 			case r.cut.durable <- err:
-			default: // its record is durable, and doCut has not taken the news yet
+			default: // the record is durable, and doCut has not received that yet
 			}
 			r.cut = nil
 		}
@@ -531,6 +565,7 @@ func (r *replica) fault(err error) {
 	})
 }
 
+// releaseIncoming drops the batches that the committer has not appended. mu is held.
 func (r *replica) releaseIncoming() {
 	for i := range r.incoming {
 		releaseBuf(r.incoming[i].frame)

@@ -12,27 +12,34 @@ import (
 	"penstock/segment"
 )
 
-// A cut of the log, step by step. The follower's log stands still from the exchange on until EvTruncated.
+// A cut of the log runs in five steps. Between the exchange with the leader and EvTruncated the follower appends
+// nothing.
 //
-//	goroutine                                    committer
-//	1 waits until what came before is appended
-//	2 reads what is left of the log: its state
-//	  at the cut, and the fold
-//	                                             3 writes a record that says all this; from here on the
-//	                                               partition's machine, fold and table are those of the cut
+//	goroutine (doCut)                            committer
+//	1 waits until all earlier batches are
+//	  appended to the log
+//	2 computes what the cut leaves: the state
+//	  of the log at the cut, and the fold
+//	                                             3 writes one record with all of this. From here on the
+//	                                               partition's machine, fold and epoch table are those
+//	                                               after the cut
 //	                                             4 the record is durable
-//	5 cuts the segments, EvTruncated
+//	5 cuts the segments, steps EvTruncated
 //
-// A crash before 4 leaves the log as it was; after 4, recovery finds the record and cuts again. What 2 cannot read is
-// fetched from the leader; what cannot be had that way makes the copy begin anew (replica_discard.go).
+// After a crash before step 4 the log is as it was before the cut. After a crash behind step 4 recovery finds the
+// record and cuts again. If step 2 meets damage, the range is fetched from the leader; if that does not help, the copy
+// is given up and gets a new log (replica_discard.go).
 //
-// The copy may be closed at any step, because its partition moves away: the cut goes on, and nothing else begins before it
-// has ended (isTearingDown). Closed in step 1, the copy lets go of what was on its way to the log, so that the log may end
-// below the cut. Then nothing of it goes, and the record tells that all of it is durable.
+// The copy may be closed during any step, because its partition moves to other nodes. The cut is finished nevertheless,
+// and no new copy starts before that (isTearingDown). If the copy is closed in step 1, it drops the batches that were
+// to be appended, so the log may end below the cut. Then the cut removes nothing, and its record says that the whole
+// log is durable.
 
-// beginCut starts it; mu is held.
+// beginCut starts the cut that the machine asked for. mu is held.
 func (r *replica) beginCut(a *replicate.Action) {
-	c := &logCut{reset: a.Kind == replicate.ActReset, generation: a.Generation, to: a.Position, durable: make(chan error, 1)}
+	c := &logCut{
+		reset: a.Kind == replicate.ActReset, generation: a.Generation, to: a.Position, durable: make(chan error, 1),
+	}
 	if c.reset {
 		c.to, c.state = a.Log.Next, a.Log
 	}
@@ -46,12 +53,13 @@ func (r *replica) beginCut(a *replicate.Action) {
 	}
 	r.cut = c
 	r.noteDiscarded()
-	r.cn.log.Info("cuts its copy of a partition to what the leader has", "topic", r.pt.t.name, "partition", r.pt.number, "to", c.to, "anew", c.reset)
+	r.cn.log.Info("cuts its copy of a partition to what the leader has",
+		"topic", r.pt.t.name, "partition", r.pt.number, "to", c.to, "anew", c.reset)
 	r.cn.spawn(func() { r.doCut(c) })
 }
 
-// doCut makes a cut, on a goroutine of its own, unless the copy is given up before its record is written: then c is not
-// the copy's cut any more, and another one, that begins the log anew, may be on its way when the disk has answered here.
+// doCut makes the cut c. It runs on a goroutine of its own, without mu. The copy may be given up before the record is
+// written. Then c is not the copy's cut any more, a reset may have taken its place, and doCut ends without effect.
 func (r *replica) doCut(c *logCut) {
 	err := r.awaitPrepared(c)
 	if err == nil && !r.discarded.Load() {
@@ -83,7 +91,7 @@ func (r *replica) doCut(c *logCut) {
 	}
 	err, ok := r.cn.e.host.Result(c.durable, r.cn.e.stop)
 	if err != nil || !ok {
-		return // the commit log failed, and everybody knows; or it was stopped
+		return // the commit log failed, which fault has handled, or the engine closes
 	}
 	if c.reset {
 		err = errors.Join(r.pt.log.Reset(c.state), r.cn.e.trashLeftovers(r.pt))
@@ -104,15 +112,17 @@ func (r *replica) doCut(c *logCut) {
 	r.run(func() {
 		r.cut = nil
 		r.step(&replicate.Event{Kind: replicate.EvTruncated, Generation: c.generation, Log: c.state})
-		// What is left stands before the record in the commit log, so it is as durable. The groups that said so belong to the log before the cut.
+		// What is left stands in the commit log before the record, so it is durable. The groups that reported it had the old
+		// generation, so it has to be said again.
 		r.durable = max(r.durable, c.state.Next)
 		r.step(&replicate.Event{Kind: replicate.EvDurable, Position: r.durable, Generation: c.generation})
-		r.correctDamaged(r.row.Load()) // what this version does not know may have been cut
+		r.correctDamaged(r.row.Load()) // the cut may have removed entries that this version cannot read
 	})
 }
 
-// cutFailed ends the copy's part until a restart: cut c cannot be made, or, without a cut (nil), the copy cannot be given
-// up. Only the goroutine of c calls it; nothing comes of it if c is not the copy's cut any more.
+// cutFailed stops the copy until a restart, because cut c cannot be made. c is nil if there is no cut, and the copy
+// could not be given up. Only the goroutine that makes c calls it, without mu. It has no effect if c is not the copy's
+// cut any more.
 func (r *replica) cutFailed(c *logCut, err error) {
 	r.run(func() {
 		if r.cut != c {
@@ -127,23 +137,23 @@ func (r *replica) cutFailed(c *logCut, err error) {
 	})
 }
 
-// isCutBy says whether c is the cut that the copy's log waits for. Any goroutine may ask.
+// isCutBy says whether c is still the copy's cut. It takes mu.
 func (r *replica) isCutBy(c *logCut) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.cut == c
 }
 
-// awaitPrepared prepares a cut, again while that fails for a reason that passes: a range that is repaired, a device that
-// reads again, a full disk that has room again; not for a copy that is given up meanwhile. doCut calls it on its own
-// goroutine.
+// awaitPrepared prepares a cut. It tries again as long as the reason of the failure can go away: a damaged range that
+// is being repaired, a device that may read again, a full disk. It stops if the copy is given up meanwhile. It runs on
+// the goroutine of doCut.
 func (r *replica) awaitPrepared(c *logCut) error {
 	for told := false; ; {
 		err := r.prepareCut(c)
 		if isFull(err) && !told {
 			told = true
-			r.cn.log.Warn("a copy of a partition waits until the disk has room, and is not in sync until then. What was acknowledged is "+
-				"on the other replicas; free space", "topic", r.pt.t.name, "partition", r.pt.number, "error", err)
+			r.cn.log.Warn("a copy of a partition waits until the disk has room, and is not in sync until then. What was "+
+				"acknowledged is on the other replicas; free space", "topic", r.pt.t.name, "partition", r.pt.number, "error", err)
 		}
 		switch {
 		case err == nil, !r.isCutBy(c):
@@ -156,10 +166,11 @@ func (r *replica) awaitPrepared(c *logCut) error {
 	}
 }
 
-// roomPause lies between two attempts of a cut on a disk without room.
+// roomPause is the time between two attempts of a cut on a full disk.
 const roomPause = 500 * time.Millisecond
 
-// prepareCut finds out what the log will be.
+// prepareCut does steps 1 and 2: it computes the state after the cut and the payload of its record. It runs on the
+// goroutine of doCut, without mu.
 func (r *replica) prepareCut(c *logCut) error {
 	for r.appending() {
 		if !r.cn.e.host.Pause(time.Millisecond, r.cn.e.stop) {
@@ -187,23 +198,26 @@ func (r *replica) prepareCut(c *logCut) error {
 		kind = cutReset
 	}
 	c.payload = append(c.payload[:0], kind, 0, 0, 0, 0, 0, 0, 0)
-	c.payload = appendEntry(c.payload, r.pt.identity(), &entry{state: c.state, committed: min(c.committed, c.state.Next), epochs: c.epochs, fold: c.knownFold()})
+	c.payload = appendEntry(c.payload, r.pt.identity(),
+		&entry{state: c.state, committed: min(c.committed, c.state.Next), epochs: c.epochs, fold: c.knownFold()})
 	if len(c.payload) > clog.MaxPayloadBytes {
-		return fmt.Errorf("engine: the state of the channels takes %d bytes, the commit log takes records of at most %d", len(c.payload), clog.MaxPayloadBytes)
+		return fmt.Errorf("engine: the state of the channels takes %d bytes, the commit log takes records of at most %d",
+			len(c.payload), clog.MaxPayloadBytes)
 	}
 	return nil
 }
 
-// mayReset says that a copy may begin anew: the file of shortened copies has it, or it holds nothing. prepareCut asks, before
-// it writes the record: after a crash behind the record, a copy that is not in the file would count as whole. Whether the
-// row says that the copy is in sync does not matter, for that row may be from before the copy joined.
+// mayReset says whether the log may be reset now: either the file of shortened copies lists the copy durably, or its
+// log is empty. prepareCut asks before the record is written, because after a crash behind the record a copy that is
+// not in the file would count as whole. The row's ISR is no evidence: the row may be from before the copy joined. It
+// takes mu.
 func (r *replica) mayReset() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.shortened && r.cn.shortened.isDurable(r.pt.identity()) || r.pt.machine.State().Next == 0
 }
 
-// knownFold is what the record says of the fold; nil: it is not known.
+// knownFold is the fold for the record; nil: it is not known.
 func (c *logCut) knownFold() *core.Cursors {
 	if c.unread != nil {
 		return nil
@@ -211,15 +225,16 @@ func (c *logCut) knownFold() *core.Cursors {
 	return c.fold
 }
 
-// appending says whether batches from before the cut are still on their way to the log.
+// appending says whether batches from before the cut are not appended to the log yet. It takes mu.
 func (r *replica) appending() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.incoming) > 0
 }
 
-// clampToLog moves the cut of a copy that was closed to the end of its log if that lies below, and forgets the epochs of
-// what never came to the log: with them the copy would refuse, for ever, what its next leader sends of older epochs.
+// clampToLog lowers the cut of a closed copy to the end of its log, if the log ends below it, and drops the epochs of
+// batches that never reached the log. With those epochs the copy would refuse for ever the older epochs that its next
+// leader sends. It takes mu.
 func (r *replica) clampToLog(c *logCut) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -230,7 +245,8 @@ func (r *replica) clampToLog(c *logCut) {
 	c.epochs = slices.DeleteFunc(c.epochs, func(e replicate.EpochStart) bool { return e.Position >= c.to })
 }
 
-// refold reads the segment that the cut lies in, from its beginning: its first batch is a checkpoint of the fold.
+// refold computes the state and the fold at the cut. It reads the segment that the cut lies in from its beginning,
+// because the first batch of a segment is a checkpoint of the fold.
 func (pt *partition) refold(c *logCut) error {
 	start, first, _ := pt.log.Start()
 	if c.to <= first {
@@ -263,13 +279,14 @@ func (pt *partition) refold(c *logCut) error {
 	return nil
 }
 
-// errNoFold is for a segment whose first batch could not hold the fold, see committer.sealInternal.
+// errNoFold says that the first batch of a segment has no fold, because it was too large; see committer.sealInternal.
 var errNoFold = errors.New("engine: the state of the channels at the cut was too large for the segment that it lies in")
 
-// refoldBytes is what refold reads at once.
+// refoldBytes is how much refold reads at once.
 const refoldBytes = 1 << 20
 
-// foldRun folds the batches of a run below the cut.
+// foldRun folds the batches of run that lie below the cut, and advances c.state. at is the offset of run. next is the
+// position after the last batch, size the bytes of all that were folded.
 func (e *Engine) foldRun(c *logCut, run []byte, at segment.Offset) (next segment.Position, size int, err error) {
 	var it segment.BatchIter
 	it.Reset(run)
@@ -288,18 +305,22 @@ func (e *Engine) foldRun(c *logCut, run []byte, at segment.Offset) (next segment
 		}
 		size += h.Size()
 		next = h.Position + 1
-		c.state = segment.State{Next: next, NextID: h.NextID(), End: at + segment.Offset(size), LastCRC: h.CRC, Epoch: h.Epoch}
+		c.state = segment.State{
+			Next: next, NextID: h.NextID(), End: at + segment.Offset(size), LastCRC: h.CRC, Epoch: h.Epoch,
+		}
 	}
 	return next, size, it.Err()
 }
 
-// writeCut writes the record of a cut that is ready. It returns false if g has no room; it runs on the committer with the replica's mu held.
+// writeCut does step 3: it writes the record of a cut that is ready. It returns false if g has no room, and is called
+// again with the next group. The committer calls it with replica.mu held.
 func (c *committer) writeCut(pt *partition, g *clog.Group, w *groupWork) bool {
 	cut := pt.rep.cut
 	if cut == nil || !cut.ready {
 		return true
 	}
-	dst := g.Reserve(clog.Placement{Type: clog.Truncate, Topic: pt.t.uuid, Partition: pt.number, Offset: cut.state.End}, len(cut.payload))
+	dst := g.Reserve(clog.Placement{Type: clog.Truncate, Topic: pt.t.uuid, Partition: pt.number, Offset: cut.state.End},
+		len(cut.payload))
 	if dst == nil {
 		return false
 	}

@@ -10,26 +10,26 @@ import (
 )
 
 const (
-	// cutRepairPatience is how long a cut waits until the leader has sent what the cut has to read and cannot.
+	// cutRepairPatience is how long a cut waits for the leader to send the damaged range that the cut has to read.
 	cutRepairPatience = 10 * time.Second
 	cutRepairPoll     = 20 * time.Millisecond
-	// dropPause is how long a copy that was dropped may not be dropped again by the same process: a disk that damages
-	// each copy needs an operator.
+	// dropPause is the time in which one process gives the same copy up at most once. A disk that damages every new copy
+	// needs an operator.
 	dropPause = 10 * time.Minute
 )
 
-// needsRefetch says that a log is damaged where it must be cut, or that its fold there cannot be had: fetching may help, or
-// beginning anew.
+// needsRefetch says whether err means that the log is damaged at the cut, or that its fold at the cut is not stored.
+// Such a cut needs bytes from the leader: a repaired range, or a new log.
 func needsRefetch(err error) bool {
 	var corrupt *segment.CorruptError
 	return errors.As(err, &corrupt) || errors.Is(err, errNoFold)
 }
 
-// awaitRepair waits until what a cut could not read was repaired from the leader, and says whether the cut should be
-// tried again. It runs on the goroutine of the cut.
+// awaitRepair waits until the range that a cut could not read has been repaired from the leader, and says whether to
+// try the cut again. It runs on the goroutine of doCut, without mu.
 func (r *replica) awaitRepair(c *logCut, err error) bool {
 	if errors.Is(err, errNoFold) || r.hasBroken() {
-		return false // no repair brings that back
+		return false // a repair does not help
 	}
 	log, bad := r.pt.log, r.pt.log.Isolated()
 	r.run(func() {
@@ -45,22 +45,23 @@ func (r *replica) awaitRepair(c *logCut, err error) bool {
 			return true
 		}
 		if !r.present() || !r.isCutBy(c) {
-			return false // nobody asks for anything
+			return false // the machine does not ask for the range any more
 		}
 	}
 	return false
 }
 
-// hasBroken says whether a segment of the log cannot be repaired in place: its file is gone, or does not say what it
-// is.
+// hasBroken says whether a segment of the log cannot be repaired in place, because its file is gone or its header
+// cannot be read.
 func (r *replica) hasBroken() bool {
 	return slices.ContainsFunc(r.pt.log.Segments(), func(s segment.SegmentInfo) bool { return s.Err != nil })
 }
 
-// brokenFile returns the error of a segment file that cannot be read, repaired in place or written to, if the copy may be given
-// up for it. A cut asks before it writes its record. Batches that the file cannot take keep files of the commit log; if they
-// fill the log, the record would wait for room for ever. A copy that is given up keeps no files (spare), and such a copy
-// has to begin anew in any case. It takes mu.
+// brokenFile returns the error of a segment file that cannot be read, repaired in place or written to, if the copy may
+// be given up because of it. Otherwise it returns nil. A cut calls it before it writes its record. A copy with such a
+// file needs a new log anyway, and its cut could wait for ever: batches that the file cannot take keep their commit log
+// files, and once these fill the commit log, it has no room for the record. A copy that is given up keeps no files
+// (releaseLimit). It takes mu.
 func (r *replica) brokenFile() error {
 	for _, s := range r.pt.log.Segments() {
 		if s.Err != nil && r.mayDiscard(s.Err) {
@@ -70,19 +71,19 @@ func (r *replica) brokenFile() error {
 	return nil
 }
 
-// discard gives a copy up that can neither be cut nor repaired in place: its machine sees to it that it begins anew from
-// its leader (replicate/anew.go). Its bytes stay until the leader has said where. What the copy had acknowledged is
-// not here afterwards, so it is in the list of shortened copies first. One that was closed while its log was to be cut is
-// given up when it is opened again.
+// discard gives up a copy that can neither be cut nor repaired in place: its machine makes it begin anew from its
+// leader (replicate/anew.go). The copy lacks what it had acknowledged from then on, so it is first written to the list
+// of shortened copies. Its bytes stay until the leader has said where the new log begins. A copy that was closed during
+// its cut is given up when it is opened again.
 //
-// c is the cut that cannot be made, on whose goroutine it runs; nil: it runs for a repair that failed.
+// c is the cut that cannot be made, and discard runs on its goroutine. c is nil if a repair failed. It takes mu.
 func (r *replica) discard(why error, c *logCut) {
 	r.mu.Lock()
 	may, again := r.mayGiveUp(c), r.discardedWithin(r.cn.now())
 	r.mu.Unlock()
 	switch {
 	case !may, again && c == nil:
-		return // a leader gives its leadership away; or it has begun anew already, or will
+		return // it leads, or its log is being reset already, or it was given up a short time ago
 	case again:
 		r.cutFailed(c, why)
 		return
@@ -94,11 +95,11 @@ func (r *replica) discard(why error, c *logCut) {
 	r.run(func() {
 		now := r.cn.now()
 		if !r.mayGiveUp(c) || r.discardedWithin(now) {
-			return // somebody else was faster
+			return // the state has changed while mu was released
 		}
 		r.cn.drops.Add(1)
-		r.cn.e.log.Error("a copy of a partition is damaged so that it cannot be repaired in place: it is dropped and fetched anew "+
-			"from its leader. What was acknowledged is on the other replicas",
+		r.cn.e.log.Error("a copy of a partition is damaged so that it cannot be repaired in place: it is dropped and "+
+			"fetched anew from its leader. What was acknowledged is on the other replicas",
 			"topic", r.pt.t.name, "partition", r.pt.number, "error", why)
 		r.discarded.Store(true)
 		r.discardedBefore, r.discardedAt = true, now
@@ -107,10 +108,10 @@ func (r *replica) discard(why error, c *logCut) {
 	})
 }
 
-// mayGiveUp says whether the copy may be given up by cut c, or by a repair that failed (c is nil). A cut that is not the
-// copy's any more has no say: its goroutine waited for the disk while somebody else gave the copy up, and a cut that
-// begins the log anew, and needs nothing of what is damaged, may be on its way. A repair leaves a cut alone that begins
-// anew, or whose record is written; if that leaves anything damaged, it is asked for again. mu is held.
+// mayGiveUp says whether the copy may be given up because of cut c, or because of a repair that failed (c is nil). A
+// cut that was replaced meanwhile may not: its goroutine waited for the disk, and the cut that replaced it may be a
+// reset, which needs nothing of the damaged range. A repair may not disturb a reset, or a cut whose record is written;
+// if damage remains after that, the machine asks for the repair again. mu is held.
 func (r *replica) mayGiveUp(c *logCut) bool {
 	if r.cut != c && (c != nil || r.cut.reset || r.cut.stays) {
 		return false
@@ -118,8 +119,9 @@ func (r *replica) mayGiveUp(c *logCut) bool {
 	return r.follower != nil && r.follower.Err() == nil || r.closed && r.cut != nil
 }
 
-// discardUnreadableHead gives a copy up whose first batch does not read: a log cannot be continued, cut or repaired by a machine that does not know what it stands
-// on. Recovery does that before the node joins, so that the copy cannot be elected.
+// discardUnreadableHead gives up a copy whose first batch cannot be read. A machine needs the state in front of that
+// batch to continue, cut or repair the log. Recovery calls it before the node joins the cluster, so that the copy
+// cannot be elected.
 func (r *recovery) discardUnreadableHead(pt *partition) error {
 	if pt.rep == nil || pt.t.quarantined || pt.rep.discarded.Load() {
 		return nil
@@ -131,8 +133,9 @@ func (r *recovery) discardUnreadableHead(pt *partition) error {
 	if segment.DeviceFailed(err) || !needsRefetch(err) {
 		pt.rep.waitsForDevice = true
 		pt.rep.discarded.Store(true)
-		r.e.log.Error("the device cannot read the first batch of a copy of a partition: the copy does not lead, and waits until it is read, or until enough other replicas are in sync to fetch "+
-			"it anew; look at this node's device", "topic", pt.t.name, "partition", pt.number, "error", err)
+		r.e.log.Error("the device cannot read the first batch of a copy of a partition: the copy does not lead, and "+
+			"waits until it is read, or until enough other replicas are in sync to fetch it anew; look at this node's device",
+			"topic", pt.t.name, "partition", pt.number, "error", err)
 		return nil
 	}
 	cn := r.e.cluster
@@ -141,22 +144,23 @@ func (r *recovery) discardUnreadableHead(pt *partition) error {
 	}
 	cn.drops.Add(1)
 	pt.rep.discarded.Store(true)
-	r.e.log.Error("the first batch of a copy of a partition cannot be read: the copy does not lead and is fetched anew from its leader. "+
-		"What was acknowledged is on the other in-sync replicas, as long as those read back; look at this node's device",
-		"topic", pt.t.name, "partition", pt.number, "error", err)
+	r.e.log.Error("the first batch of a copy of a partition cannot be read: the copy does not lead and is fetched "+
+		"anew from its leader. What was acknowledged is on the other in-sync replicas, as long as those read back; look "+
+		"at this node's device", "topic", pt.t.name, "partition", pt.number, "error", err)
 	return nil
 }
 
-// isGoingAway says that a partition is about to lose its bytes on this node: its topic is being deleted, or its copy is being removed.
-// The flusher asks. Such a partition keeps no commit log file for what its segments cannot take: the tombstone, or the
-// record of the removal, may be waiting for that room.
+// isGoingAway says whether this node is about to remove the partition's bytes, because the topic is being deleted or
+// the copy is being removed. The flusher asks. Such a partition keeps no commit log file for batches that its segments
+// cannot take, because the tombstone or the record of the removal may be waiting for that room.
 func (pt *partition) isGoingAway() bool {
 	return pt.t.deleted.Load() || pt.rep != nil && pt.rep.isRemoving()
 }
 
-// releaseLimit says up to where files may be released because of the copies that are given up or being removed. Of one that
-// no leader needs nothing is needed, and the record that begins it anew needs room; but that it lacks something must
-// be known to the next process.
+// releaseLimit lowers release, the number of the first commit log file that is kept, for copies that are given up or
+// being removed. oldest is the oldest file. The files of a copy that nobody needs may be released, because the record
+// that begins its new log may be waiting for room; but first the next process must be able to know that the copy lacks
+// something.
 func (f *flusher) releaseLimit(oldest, release uint64) uint64 {
 	for _, pt := range f.e.partitionList() {
 		if pt.rep == nil || !pt.rep.discarded.Load() && !pt.rep.isRemoving() || pt.t.deleted.Load() || release <= oldest {
@@ -169,11 +173,13 @@ func (f *flusher) releaseLimit(oldest, release uint64) uint64 {
 	return release
 }
 
-// mayReleaseFiles says whether the commit log may let go of files that hold what the segments of a copy lack that is given up
-// or being removed. The flusher calls it. Until a leader has said that it needs nothing of the copy it may be the
-// last one that has what was acknowledged, and its device may read after a restart. After a crash before the copy has
-// begun anew its segments may read back, with a hole, so the list of shortened copies says first that it was dropped:
-// then the next process gives it up, too (openPartition). An error leaves the files.
+// mayReleaseFiles says whether the commit log may release files that hold what the segments of this copy lack. The copy
+// is given up or being removed; the flusher asks. Until a leader has said that it needs nothing of the copy, the copy
+// may be the last one with some acknowledged messages, and its device may read again after a restart.
+//
+// If the process crashes before the copy has a new log, its segments may be readable and have a hole. So the copy is
+// marked as dropped in the list of shortened copies first, and the next process gives it up, too (openPartition). If
+// that cannot be written, the files stay. It takes discardMu and mu.
 func (r *replica) mayReleaseFiles() bool {
 	r.discardMu.Lock()
 	defer r.discardMu.Unlock()
@@ -182,14 +188,16 @@ func (r *replica) mayReleaseFiles() bool {
 	}
 	err := r.cn.shortened.setDiscarded(r.pt.identity(), true)
 	if err != nil && r.loggedDiscard.CompareAndSwap(false, true) {
-		r.cn.e.log.Error("it could not be kept that a copy of a partition was dropped: the commit log keeps what it holds of that copy, and may get full; it is tried again",
+		r.cn.e.log.Error("it could not be kept that a copy of a partition was dropped: the commit log keeps what it "+
+			"holds of that copy, and may get full; it is tried again",
 			"topic", r.pt.t.name, "partition", r.pt.number, "error", err)
 	}
 	return err == nil
 }
 
-// isUnneeded says whether nobody needs what a copy has: the cluster has decided that it goes, or it is given up and a leader
-// has said so, to this process or to one before, or the record that begins it anew waits for room.
+// isUnneeded says whether nobody needs what the copy has. That is so if it is being removed; or if it is given up, and
+// a leader has said to this or an earlier process that it needs nothing of it, or the record of its reset waits for
+// room. discardMu is held; it takes mu.
 func (r *replica) isUnneeded() bool {
 	switch {
 	case r.isRemoving():
@@ -202,15 +210,16 @@ func (r *replica) isUnneeded() bool {
 	return r.cut != nil && r.cut.reset || r.follower != nil && r.follower.Unneeded()
 }
 
-// isRemoving says that the copy is being removed: all replicas of its partition are in sync without it (settled). It
-// stays so until nothing of it is left.
+// isRemoving says whether the copy is being removed: all replicas of its partition are in sync without it
+// (fullyInSync). It stays true until all its bytes are removed. It takes mu.
 func (r *replica) isRemoving() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.removing
 }
 
-// clearDiscarded ends that the copy is given up: the record that begins it anew is durable, and nothing was acknowledged since.
+// clearDiscarded takes back that the copy is given up. It is called when the record that begins its new log is durable,
+// before anything is acknowledged. It takes discardMu and mu.
 func (r *replica) clearDiscarded() error {
 	r.discardMu.Lock()
 	defer r.discardMu.Unlock()

@@ -5,36 +5,38 @@ import (
 	"penstock/segment"
 )
 
-// hasLog says whether there are bytes of the partition on this node. The log may be used by whoever was told so.
+// hasLog says whether this node has a log of the partition. It takes mu, so a caller that got true may read pt.log
+// without mu.
 func (r *replica) hasLog() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.pt.log != nil
 }
 
-// present says whether this node has a copy that takes part.
+// present says whether this node has a copy that takes part in replication. It takes mu.
 func (r *replica) present() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return !r.closed && (r.leader != nil || r.follower != nil)
 }
 
-// retire ends a copy that is not needed any more; its bytes stay.
+// retire closes a copy that is not needed any more. Its bytes stay; puts in its inbox go to the leader.
 func (r *replica) retire() {
 	r.cn.forward.freeze(r.pt)
 	r.shut()
 	r.cn.reroute(r.pt)
 }
 
-// end is retire for good: what waits in the inbox is answered with err.
+// end closes the copy for the rest of this process, and answers the puts in its inbox with err.
 func (r *replica) end(err error) {
-	r.run(func() { r.ended = true }) // the worker may hear of the partition until Close has ended it, too
+	r.run(func() { r.ended = true }) // until Close has stopped the worker, it may try to open the copy again
 	r.shut()
 	inbox := r.pt.drainForReroute()
 	inbox.answer(err)
 }
 
-// shut ends the replica; nothing is sent or taken any more. What is in the log and not committed is unknown: it may be elsewhere, too.
+// shut closes the replica: it sends and receives nothing any more. The outcome of batches that are in the log and not
+// committed is unknown, because other replicas may have them. It takes mu.
 func (r *replica) shut() {
 	r.run(func() {
 		r.closed = true
@@ -51,12 +53,13 @@ func (r *replica) shut() {
 	})
 }
 
-// open makes the machine of a copy whose log is open. Nothing else knows the replica yet, or mu is held. The machine knows at once what recovery found
-// to be damaged: a row may name it the leader as soon as the node has joined.
+// open makes a follower for a copy whose log is open. mu is held, or nobody else knows the replica yet. The machine
+// learns of damage that recovery found before open returns, because a row may name this node the leader as soon as it
+// has joined.
 //
-// What recovery found, or an empty log, is on
-// stable storage. A copy that took part before in this process is in the middle of its log's life: it may have batches in groups that its commit log
-// has not flushed yet, or is just flushing, so its generation goes on, and what is durable is what the commit log has said.
+// At the first call everything in the log is on stable storage: recovery found it, or the log is empty. A copy that is
+// opened again may have batches in groups that the commit log has not flushed yet. So its generation goes on, and only
+// what the commit log has reported counts as durable.
 func (r *replica) open(committed segment.Position) error {
 	pt := r.pt
 	st := pt.machine.State()
@@ -64,7 +67,7 @@ func (r *replica) open(committed segment.Position) error {
 	if err != nil && !r.discarded.Load() {
 		return err
 	}
-	var epochs replicate.EpochTable // a copy: the partition's own is the committer's, who may be writing a checkpoint
+	var epochs replicate.EpochTable // a copy: the committer may be reading the partition's own for a checkpoint
 	epochs.Reset(pt.epochs.Entries())
 	epochs.Trim(start.Next)
 	if r.generation == 0 {
@@ -72,14 +75,17 @@ func (r *replica) open(committed segment.Position) error {
 		r.shortened = r.cn.shortened.has(pt.identity())
 	}
 	r.follower = replicate.NewFollower(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, replicate.Log{
-		Start: start, End: st, Durable: min(r.durable, st.Next), Committed: min(committed, st.Next), Epoch: st.Epoch, Generation: r.generation, Epochs: epochs.Entries(), Shortened: r.shortened,
+		Start: start, End: st, Durable: min(r.durable, st.Next), Committed: min(committed, st.Next), Epoch: st.Epoch,
+		Generation: r.generation, Epochs: epochs.Entries(), Shortened: r.shortened,
 	})
 	r.damaged = nil
 	for _, ev := range r.isolated() { // before it can be asked to lead
 		r.step(&ev)
 	}
 	if r.discarded.Load() {
-		r.step(&replicate.Event{Kind: replicate.EvUnusable, Again: r.waitsForDevice && !r.cn.shortened.isDiscarded(pt.identity())})
+		r.step(&replicate.Event{
+			Kind: replicate.EvUnusable, Again: r.waitsForDevice && !r.cn.shortened.isDiscarded(pt.identity()),
+		})
 	}
 	if err := r.cn.e.poisoned.Load(); err != nil {
 		r.step(&replicate.Event{Kind: replicate.EvFault, Err: *err})
@@ -87,11 +93,11 @@ func (r *replica) open(committed segment.Position) error {
 	return nil
 }
 
-// startState is the state of the log before its first batch.
+// startState is the state of the log before its first batch. It may read that batch from the device.
 func (pt *partition) startState() (segment.State, error) {
 	off, pos, id := pt.log.Start()
 	if s := pt.log.Segments(); len(s) > 0 && segment.DeviceFailed(s[0].Err) {
-		return segment.State{}, s[0].Err // it begins wherever that segment does
+		return segment.State{}, s[0].Err // the log begins where that segment says
 	}
 	if off == 0 {
 		return segment.State{}, nil
@@ -123,11 +129,12 @@ func (pt *partition) startState() (segment.State, error) {
 	return st, nil
 }
 
+// member is this node as a member of an ISR: its id, and the disk that it has.
 func (cn *clusterNode) member() replicate.Member {
 	return replicate.Member{Node: cn.self.ID, Store: cn.self.Store}
 }
 
-// hasLed says whether this process ever led the partition: others may still send puts here.
+// hasLed says whether this process has ever led the partition: other nodes may still send puts here. It takes mu.
 func (r *replica) hasLed() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,26 +16,29 @@ import (
 	"penstock/segment"
 )
 
-// The bytes of a copy that moved away go when the cluster has decided that this node is no replica any more, and every replica that is left has what is
-// committed. Absent metadata decides nothing: without a row nothing goes.
+// This file removes the bytes of a copy that moved to other nodes. It does so when the cluster has decided that this
+// node is not a replica any more, and every remaining replica is in sync. Without a row in the store nothing is
+// removed.
 //
-//	goroutine                                  committer
-//	                                           1 writes a record that begins the log anew, at nothing; from here on
-//	                                             the partition's machine, fold and table are empty
+//	goroutine (remove)                         committer
+//	                                           1 writes a record that resets the log to nothing; from here on
+//	                                             the partition's machine, fold and epoch table are empty
 //	                                           2 the record is durable
 //	3 removes the segments, through the trash
 //
-// The row that this node knows may be an old one: the partition may have come back to this node, and its copy may be in
-// sync again, all before this node heard that it had left. So before 1 the node reads the row in the store itself. By
-// then the copy takes no part any more: whatever it has answered, and a leader may have counted, was before, and if a
-// leader of a later row counted it, that row is what the store has now.
+// The row that this node knows may be out of date: the partition may have come back, and this copy may be in the ISR
+// again. So before step 1 the node reads the row from the store. At that time the copy is closed and acknowledges
+// nothing. A leader of a later row may count only acks that were sent before, and then the store has that later row,
+// and the copy stays.
 //
-// From 1 until 3 is done no commit log file goes, so after 2 recovery finds the record and removes the files before
-// anything else. A crash before 2 leaves the copy as it was, or given up: before 1 the commit log may let go of what
-// the segments do not take (spare), or a log that is full of it could not take the record. The partition stays open,
-// with an empty log: if the node becomes a replica again it begins there.
+// No commit log file is released from step 1 until step 3 is done, so after a crash behind step 2 recovery finds the
+// record and removes the files before it does anything else. A crash before step 2 leaves the copy as it was, or marked
+// as dropped: before step 1 the commit log may release files that the segments lack (releaseLimit), because a commit
+// log that is full of them would have no room for the record. The partition stays open with an empty log. If the node
+// becomes a replica again, it begins there.
 
-// removeIfUnneeded removes this node's bytes of pt if row says that it can. It runs on the worker that applies what the store says.
+// removeIfUnneeded starts the removal of this node's bytes of pt if row permits it. The node's worker calls it. It
+// takes mu.
 func (cn *clusterNode) removeIfUnneeded(snap *meta.Snapshot, pt *partition, row *meta.Partition) {
 	r := pt.rep
 	if !cn.isUnneeded(snap, row) {
@@ -52,13 +55,13 @@ func (cn *clusterNode) removeIfUnneeded(snap *meta.Snapshot, pt *partition, row 
 	}
 }
 
-// isUnneeded says that nobody needs what this node has of a partition.
+// isUnneeded says whether, by this row, nobody needs what this node has of a partition.
 func (cn *clusterNode) isUnneeded(snap *meta.Snapshot, row *meta.Partition) bool {
 	return !slices.Contains(row.State.Replicas, cn.self.ID) && fullyInSync(snap, row)
 }
 
-// confirmUnneeded asks the store whether the row of now still says so. It waits until the store answers, or this node
-// closes. If it does not, the row that does comes with the watch.
+// confirmUnneeded reads the row from the store and says whether the bytes are still unneeded. It waits until the store
+// answers or the node closes. If it returns false, the newer row comes through the watch and is handled then.
 func (r *replica) confirmUnneeded() bool {
 	cn := r.cn
 	for cn.ctx.Err() == nil {
@@ -76,29 +79,32 @@ func (r *replica) confirmUnneeded() bool {
 	return false
 }
 
-// fullyInSync says that every replica of a partition is in sync, with the disk that it has now, and can read what it holds.
+// fullyInSync says whether every replica of a partition is in the ISR with its present disk, and none is damaged.
 func fullyInSync(snap *meta.Snapshot, row *meta.Partition) bool {
 	for _, id := range row.State.Replicas {
 		n := snap.Nodes[id]
 		if n == nil {
 			return false
 		}
-		if m := (replicate.Member{Node: id, Store: n.Store}); !slices.Contains(row.State.ISR, m) || slices.Contains(row.Damaged, m) {
+		if m := (replicate.Member{Node: id, Store: n.Store}); !slices.Contains(row.State.ISR, m) ||
+			slices.Contains(row.Damaged, m) {
 			return false
 		}
 	}
 	return len(row.State.Replicas) > 0 && len(row.State.ISR) >= row.State.MinISR
 }
 
-// isTearingDown says that the bytes of an earlier copy are on their way out, or its log is being cut: a new one cannot begin yet.
+// isTearingDown says whether the bytes of an earlier copy are being removed, or the log of a closed copy is being cut:
+// a new copy cannot begin yet. It takes mu.
 func (r *replica) isTearingDown() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.removing || r.closed && r.cut != nil
 }
 
-// remove ends removing only if everything is gone. Else the log in memory is not what the record speaks of, or the record is not durable: until
-// the next start nothing more is removed, and no new copy begins.
+// remove removes the bytes of the copy, on a goroutine of its own. It resets removing only when all is removed, or when
+// the store says that the copy stays. After a failure the log in memory differs from what the record says, or the
+// record is not durable. So removing stays set, and until a restart nothing more is removed and no new copy begins.
 func (r *replica) remove() {
 	if !r.confirmUnneeded() {
 		r.mu.Lock()
@@ -115,20 +121,20 @@ func (r *replica) remove() {
 	case errors.Is(err, ErrClosed), errors.Is(err, segment.ErrClosed):
 	case r.cn.e.poisoned.Load() != nil:
 	default:
-		r.cn.log.Error("what this node has of a partition that moved away could not be removed; it is tried again at the next start",
-			"topic", r.pt.t.name, "partition", r.pt.number, "error", err)
+		r.cn.log.Error("what this node has of a partition that moved away could not be removed; it is tried again at the "+
+			"next start", "topic", r.pt.t.name, "partition", r.pt.number, "error", err)
 	}
 }
 
 func (r *replica) removeBytes() error {
 	e, pt := r.cn.e, r.pt
 	if err := e.poisoned.Load(); err != nil {
-		return *err // a start that reads the commit log may find more of the copy there, and needs its files
+		return *err // the next start may find more of the copy in the commit log, and needs the segments
 	}
-	if !r.hasLog() { // a process before this one may have made files and ended before its commit log said anything of them
+	if !r.hasLog() { // an earlier process may have created files without a record in the commit log
 		return e.trashLeftovers(pt)
 	}
-	for r.cutInProgress() { // an earlier cut ends first
+	for r.cutInProgress() {
 		if !e.host.Pause(time.Millisecond, e.stop) {
 			return ErrClosed
 		}
@@ -140,7 +146,8 @@ func (r *replica) removeBytes() error {
 			return err
 		}
 		defer release()
-		r.cn.log.Info("what this node had of a partition that moved away is removed", "topic", pt.t.name, "partition", pt.number, "bytes", bytes)
+		r.cn.log.Info("what this node had of a partition that moved away is removed",
+			"topic", pt.t.name, "partition", pt.number, "bytes", bytes)
 	}
 	if err := r.clearDiscarded(); err != nil {
 		return err
@@ -153,8 +160,8 @@ func (r *replica) removeBytes() error {
 	return err
 }
 
-// cutInProgress says whether a cut goes on. One that failed does not keep a copy that moved away from going: the record that
-// begins its log anew needs nothing of it.
+// cutInProgress says whether a cut is being made. A cut that failed does not count: the reset of a copy that is removed
+// needs nothing of it. It takes mu.
 func (r *replica) cutInProgress() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -167,7 +174,8 @@ func (r *replica) isEmpty() bool {
 	return r.pt.machine.State() == (segment.State{})
 }
 
-// resetToEmpty writes the record and waits until it is durable. Its file stays until release is called.
+// resetToEmpty writes the record that empties the log, and waits until it is durable. No commit log file is released
+// until the caller has called release. It takes mu.
 func (r *replica) resetToEmpty() (release func(), err error) {
 	e, pt := r.cn.e, r.pt
 	c := &logCut{reset: true, ready: true, pinFiles: true, fold: new(core.Cursors), durable: make(chan error, 1)}
@@ -199,12 +207,13 @@ func (r *replica) resetToEmpty() (release func(), err error) {
 	return c.release, nil
 }
 
-// leftovers makes trash names of one process unique.
+// leftovers numbers the files that this process moves to the trash, to make their names unique.
 var leftovers atomic.Uint64
 
-// trashLeftovers puts away what lies in the partition's directory and is in no segment of its log. Reset removes the segments that the log lists; one
-// from before the log's last beginning, which a restart did not list, would stand below the new ones and look like the end of a gap. Nothing is
-// appended to the log meanwhile. Without a log no file is of use: no record of the commit log speaks of the partition.
+// trashLeftovers moves files from the partition's directory to the trash that belong to no segment of its log. Reset
+// removes only the segments that the log lists. A file from before the last reset that a restart did not list would lie
+// below the new segments, and would look like the beginning of a gap. Nothing is appended to the log meanwhile. If the
+// partition has no log, all its files go: no record of the commit log needs them.
 func (e *Engine) trashLeftovers(pt *partition) error {
 	dir := partitionDir(pt.t.uuid, pt.number)
 	files, err := e.disk.ReadDir(dir)
@@ -225,7 +234,8 @@ func (e *Engine) trashLeftovers(pt *partition) error {
 			continue
 		}
 		if err = e.disk.MkdirAll(trashDir); err == nil {
-			err = e.disk.Rename(path.Join(dir, name), path.Join(trashDir, fmt.Sprintf("%s-%d-left%d-%s", pt.t.uuid, pt.number, leftovers.Add(1), name)))
+			err = e.disk.Rename(path.Join(dir, name),
+				path.Join(trashDir, fmt.Sprintf("%s-%d-left%d-%s", pt.t.uuid, pt.number, leftovers.Add(1), name)))
 		}
 		moved = true
 	}

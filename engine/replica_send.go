@@ -13,9 +13,10 @@ import (
 	"penstock/segment"
 )
 
-// outgoing is the bytes of one frame: pinned until the connection has written them.
+// outgoing holds the batches of one frame. The bytes stay pinned in the log until the connection has written the frame
+// and calls Release.
 type outgoing struct {
-	views []*segment.View // those in use are a prefix of what there is
+	views []*segment.View // the first used of them are pinned; the others are kept for later frames
 	used  int
 	body  [][]byte
 	runs  []wire.Run
@@ -41,8 +42,9 @@ func (o *outgoing) next() *segment.View {
 	return o.views[o.used-1]
 }
 
-// add appends a piece that lies in the segment where says. A segment may have got more room for a later batch than it
-// was begun with: then the run has that of its last piece.
+// add appends data, which lies in the segment that where describes. It returns false if the frame has no room for
+// another run. A segment can be given more capacity for a later batch; then the run gets the capacity of its last
+// piece.
 func (o *outgoing) add(data []byte, where *segment.State) bool {
 	if n := len(o.runs); n > 0 && o.runs[n-1].Segment == where.Segment && o.runs[n-1].Base == where.SegmentBase {
 		r := &o.runs[n-1]
@@ -52,20 +54,23 @@ func (o *outgoing) add(data []byte, where *segment.State) bool {
 		if n == wire.MaxRunCount {
 			return false
 		}
-		o.runs = append(o.runs, wire.Run{Segment: where.Segment, Base: where.SegmentBase, Capacity: where.SegmentCapacity, Bytes: len(data)})
+		o.runs = append(o.runs, wire.Run{
+			Segment: where.Segment, Base: where.SegmentBase, Capacity: where.SegmentCapacity, Bytes: len(data),
+		})
 	}
 	o.body = append(o.body, data)
 	return true
 }
 
-// rangeRead is a range of the past that was read for a follower and is about to be sent.
+// rangeRead is a range of old batches that was read for a follower and is about to be sent.
 type rangeRead struct {
 	from, until segment.Position
 	out         *outgoing
 	batches     []replicate.Batch
 }
 
-// send puts a message on the connection. What does not fit is dropped: the machines repeat themselves. mu is held.
+// send puts a message into the connection's queue. It is dropped if it does not fit: the machines repeat what is not
+// answered. mu is held.
 func (r *replica) send(to replicate.NodeID, m *replicate.Message) {
 	if wire.CarriesBatches(m.Kind) {
 		r.sendBatches(to, m)
@@ -73,10 +78,11 @@ func (r *replica) send(to replicate.NodeID, m *replicate.Message) {
 	}
 	wire.Encode(&r.sent, r.pt.identity(), m, nil)
 	r.sent.Body, r.sent.Owner = nil, nil
-	_ = r.cn.net.TrySend(to, &r.sent) // see above
+	_ = r.cn.net.TrySend(to, &r.sent)
 }
 
-// sendBatches sends the batches [Position, Until), as many as can be read. They come from the tail, or were read for it.
+// sendBatches sends the batches from Position up to Until, or as many as can be read. They come from memory, or from a
+// rangeRead. mu is held.
 func (r *replica) sendBatches(to replicate.NodeID, m *replicate.Message) {
 	m.Start = 0
 	if m.Kind == replicate.MsgRange {
@@ -105,8 +111,11 @@ func (r *replica) sendBatches(to replicate.NodeID, m *replicate.Message) {
 	}
 }
 
-// collect pins the batches from position on, below until and at most count of them and bytes (but one in any case), and describes them.
-func (r *replica) collect(out *outgoing, batches []replicate.Batch, from, until segment.Position, count int, bytes int64) []replicate.Batch {
+// collect pins batches from position from up to until in out, and appends their descriptions to batches. It stops after
+// count batches or so many bytes, but takes one batch in any case.
+func (r *replica) collect(
+	out *outgoing, batches []replicate.Batch, from, until segment.Position, count int, bytes int64,
+) []replicate.Batch {
 	log := r.pt.log
 	at, err := log.SeekPosition(from)
 	for err == nil && from < until && count > 0 && (bytes > 0 || len(batches) == 0) {
@@ -122,7 +131,8 @@ func (r *replica) collect(out *outgoing, batches []replicate.Batch, from, until 
 		var it segment.BatchIter
 		it.Reset(v.Bytes())
 		size := 0
-		for h, _, ok := it.Next(); ok && h.Position < until && count > 0 && (size == 0 || int64(size+h.Size()) <= bytes); h, _, ok = it.Next() {
+		for h, _, ok := it.Next(); ok && h.Position < until && count > 0 &&
+			(size == 0 || int64(size+h.Size()) <= bytes); h, _, ok = it.Next() {
 			batches = append(batches, replicate.Batch{
 				Position: h.Position, FirstID: h.FirstID, Offset: at + segment.Offset(size), Epoch: h.Epoch, Bytes: h.Size(),
 				Count: h.Count, PrevCRC: h.PrevCRC, CRC: h.CRC,
@@ -140,7 +150,7 @@ func (r *replica) collect(out *outgoing, batches []replicate.Batch, from, until 
 	if err != nil {
 		r.unreadable(from, at, err)
 	}
-	// What did not get into the frame's pieces is not described either.
+	// The last view may hold batches for which the frame had no room.
 	total := 0
 	for _, p := range out.body {
 		total += len(p)
@@ -152,7 +162,8 @@ func (r *replica) collect(out *outgoing, batches []replicate.Batch, from, until 
 	return batches[:n]
 }
 
-// unreadable tells the machine of a batch that does not read back. mu may be held or not, so it comes by a goroutine.
+// unreadable tells the machine that a batch cannot be read. It does so on a goroutine, because collect runs with and
+// without mu.
 func (r *replica) unreadable(pos segment.Position, at segment.Offset, err error) {
 	var corrupt *segment.CorruptError
 	if !errors.As(err, &corrupt) {
@@ -173,7 +184,7 @@ func (r *replica) unreadable(pos segment.Position, at segment.Offset, err error)
 	})
 }
 
-// positionAt is the position of the batch that begins at at.
+// positionAt is the position of the batch at offset at; false if it cannot be read.
 func (r *replica) positionAt(at segment.Offset) (segment.Position, bool) {
 	if end, pos, _ := r.pt.log.End(); end == at {
 		return pos, true
@@ -190,7 +201,7 @@ func (r *replica) positionAt(at segment.Offset) (segment.Position, bool) {
 	return h.Position, true
 }
 
-// readRange reads a range of the past for a follower, on a goroutine: it may come from the device. mu is held.
+// readRange reads old batches for a follower. The read may wait for the device, so it runs on a goroutine. mu is held.
 func (r *replica) readRange(a *replicate.Action) {
 	to, request, from, bytes, count, delay := a.Node, a.Request, a.Position, a.Bytes, a.Count, time.Duration(a.DelayNs)
 	r.cn.spawn(func() {
@@ -215,7 +226,7 @@ func (r *replica) readRange(a *replicate.Action) {
 			}
 			r.reads[to] = rd
 			r.step(&ev)
-			if r.reads[to] == rd { // the machine did not want it any more
+			if r.reads[to] == rd { // the machine has not sent it
 				delete(r.reads, to)
 				rd.out.Release()
 			}
@@ -223,17 +234,17 @@ func (r *replica) readRange(a *replicate.Action) {
 	})
 }
 
-// maxRangeBytes keeps a range with its head within a frame.
+// maxRangeBytes bounds the batches of one range, so that they fit into a frame with their descriptions.
 const maxRangeBytes = netproto.MaxFrameBytes / 2
 
-// receivedFrame is the frame that the machine is handling.
+// receivedFrame is the frame whose message the machine handles.
 type receivedFrame struct {
 	d   *wire.Decoder
 	buf *netproto.RecvBuf
 }
 
-// receive takes a message of another replica of the partition. It reports whether the committer has work now; the caller announces it. Without a copy nothing
-// is taken.
+// receive passes a message of another replica to the machine. work says that the committer has work, which the caller
+// announces once per frame. taken is false if this node has no active copy. It takes mu.
 func (r *replica) receive(from replicate.NodeID, f *receivedFrame) (work, taken bool) {
 	r.mu.Lock()
 	if taken = !r.closed && (r.leader != nil || r.follower != nil); taken {
@@ -247,7 +258,8 @@ func (r *replica) receive(from replicate.NodeID, f *receivedFrame) (work, taken 
 	return work, taken
 }
 
-// enqueueIncoming hands the batches of the frame, from Position on, to the committer. mu is held.
+// enqueueIncoming gives the batches of the frame from a.Position on to the committer. Each keeps a reference to the
+// frame's buffer. mu is held.
 func (r *replica) enqueueIncoming(a *replicate.Action) {
 	failpoint.Pass("engine/follower-append")
 	d, buf := r.frame.d, r.frame.buf
@@ -268,13 +280,15 @@ func (r *replica) enqueueIncoming(a *replicate.Action) {
 		w := &d.Runs[run]
 		retainBuf(buf)
 		r.incoming = append(r.incoming, incomingBatch{
-			frame: buf, data: d.Batch(i), offset: b.Offset, segment: w.Segment, base: w.Base, capacity: w.Capacity, generation: r.generation,
+			frame: buf, data: d.Batch(i), offset: b.Offset, segment: w.Segment, base: w.Base, capacity: w.Capacity,
+			generation: r.generation,
 		})
 	}
 	r.out.work = true
 }
 
-// repair writes batches that another replica sent over damaged ones. mu is held; the frame's bytes are copied.
+// repair overwrites damaged batches with those that another replica sent. The frame's bytes are copied, and a goroutine
+// writes them. mu is held.
 func (r *replica) repair(m *replicate.Message) {
 	d := r.frame.d
 	body := slices.Clone(d.Body)
@@ -283,7 +297,7 @@ func (r *replica) repair(m *replicate.Message) {
 		until, err := r.repairRange(at, body, batches)
 		if errors.Is(err, errBeginsBefore) && !r.hasBroken() {
 			r.run(func() {
-				for _, ev := range r.isolated() { // it asks again, from there
+				for _, ev := range r.isolated() { // the machine asks again, for the whole damaged range
 					r.step(&ev)
 				}
 			})
@@ -293,7 +307,8 @@ func (r *replica) repair(m *replicate.Message) {
 			r.notRepaired(err)
 			return
 		}
-		r.cn.e.log.Info("a damaged range was repaired from another replica", "topic", r.pt.t.name, "partition", r.pt.number, "bytes", len(body))
+		r.cn.e.log.Info("a damaged range was repaired from another replica",
+			"topic", r.pt.t.name, "partition", r.pt.number, "bytes", len(body))
 		if len(r.pt.log.Isolated()) == 0 {
 			r.pt.reopenInbox()
 		}
@@ -302,7 +317,8 @@ func (r *replica) repair(m *replicate.Message) {
 	})
 }
 
-// notRepaired takes the reason why a range could not be repaired.
+// notRepaired handles a repair that failed: the copy is given up if a file of it is broken. Otherwise the machine tries
+// again.
 func (r *replica) notRepaired(err error) {
 	if r.brokenFile() != nil {
 		r.discard(err, nil)
@@ -310,14 +326,16 @@ func (r *replica) notRepaired(err error) {
 	}
 	if now := r.cn.now(); r.loggedRepairAt.Load() == 0 || now-r.loggedRepairAt.Load() > int64(repairLogEvery) {
 		r.loggedRepairAt.Store(now)
-		r.cn.e.log.Warn("a damaged range could not be repaired yet", "topic", r.pt.t.name, "partition", r.pt.number, "error", err)
+		r.cn.e.log.Warn("a damaged range could not be repaired yet",
+			"topic", r.pt.t.name, "partition", r.pt.number, "error", err)
 	}
 }
 
-// repairLogEvery is how often the same copy says that a repair failed; it is tried again much more often.
+// repairLogEvery is the least time between two log lines about failed repairs of one copy. Repairs are tried more
+// often.
 const repairLogEvery = 10 * time.Second
 
-// resumeReaders lets channels go on that had stopped where the log was damaged.
+// resumeReaders lets channels continue that had stopped at a damaged range. It takes Channel.mu of each.
 func (pt *partition) resumeReaders() {
 	for _, c := range pt.watching() {
 		c.mu.Lock()
@@ -331,12 +349,15 @@ func (pt *partition) resumeReaders() {
 	}
 }
 
-// errBeginsBefore says that a range came from the middle of what is damaged on.
+// errBeginsBefore says that the damaged range begins before the bytes that were fetched.
 var errBeginsBefore = errors.New("engine: what is damaged begins before the range that was fetched")
 
-// repairRange repairs what is isolated in the batches that body holds from at on. What lies below until reads back now. Of a range that does not come
-// whole the beginning is repaired; the machine asks for the next piece then.
-func (r *replica) repairRange(at segment.Offset, body []byte, batches []replicate.Batch) (until segment.Position, err error) {
+// repairRange writes body, which begins at offset at, over the isolated ranges of the log. Everything below until can
+// be read afterwards. If body ends inside a damaged range, the part that body covers is repaired, and the machine asks
+// for the rest. It waits for the disk and takes no lock of the replica.
+func (r *replica) repairRange(
+	at segment.Offset, body []byte, batches []replicate.Batch,
+) (until segment.Position, err error) {
 	w := segment.NewWriter()
 	defer w.Close()
 	end := at + segment.Offset(len(body))
@@ -355,8 +376,9 @@ func (r *replica) repairRange(at segment.Offset, body []byte, batches []replicat
 	return batches[len(batches)-1].Position + 1, nil
 }
 
-// isolated says what of the log is known not to read back, for a machine that does not know it: machines inherit no damage. It names whole
-// segments, which costs no reading.
+// isolated makes events that tell a new machine which positions of the log cannot be read. A machine does not inherit
+// such knowledge from the machine before it. The events name whole segments, because finding exact positions would mean
+// reading.
 func (r *replica) isolated() (events []replicate.Event) {
 	bad := r.pt.log.Isolated()
 	if len(bad) == 0 {
@@ -370,7 +392,7 @@ func (r *replica) isolated() (events []replicate.Event) {
 		for j := range segments {
 			s := &segments[j]
 			switch {
-			case s.Err != nil: // it does not say where it begins
+			case s.Err != nil: // its header cannot be read
 			case s.Start <= bad[i].From:
 				from = max(from, s.FirstPosition)
 			default:

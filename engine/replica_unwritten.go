@@ -9,40 +9,42 @@ import (
 	"penstock/segment"
 )
 
-// A copy of a cluster whose segments cannot be written. After a write or sync of a segment file has failed, the log's
-// files take nothing more until the node is restarted or the log begins anew (segment.ErrPoisoned). What the copy has
-// still reads, and new batches are durable in the commit log. But the commit log keeps everything that the segments
+// This file is about a copy whose segments cannot be written. After a write or sync of a segment file has failed, the
+// log's files are not written again until the node restarts or the log is reset (segment.ErrPoisoned). The copy can
+// still be read, and new batches are durable in the commit log. But the commit log keeps everything that the segments
 // lack, and once it is full, all partitions of the node wait. So
 //
 //   - a leader hands its leadership over to another member of the ISR. Its inbox stays open meanwhile; it is closed if
 //     no member can take the leadership;
-//   - a follower in the smallest ISR goes on: its acks are as good as any;
-//   - a follower that the ISR can do without is fetched anew from its leader. In the ISR it waits like a copy whose
-//     device does not read (replica_wait_device.go): it begins anew when the leader has removed it. If the leader cannot
-//     remove it, because others had to go as well, retryReads takes it up again, and it stays as it is for dropPause.
+//   - a follower in an ISR of minimal size goes on: its acks are as good as any;
+//   - a follower that the ISR can do without is given up and begins anew from its leader. In the ISR it waits like a
+//     copy whose device does not read (replica_wait_device.go): it begins anew when the leader has removed it from the
+//     ISR. If the leader cannot remove it, because others had to go as well, retryReads takes it up again, and it stays
+//     as it is for dropPause.
 //
 // On a disk that takes no segment at all a copy begins anew at most once in dropPause.
 //
-// Nothing of this is on disk: after a crash the segments are opened anew, and the commit log has what they lack.
+// Nothing of this is on disk: after a crash the segments are opened again, and the commit log has what they lack.
 
-// unwrittenPause lies between two attempts of a leader to give its leadership away.
+// unwrittenPause is the time between two attempts of a leader to hand its leadership over.
 const unwrittenPause = 10 * time.Second
 
-// unwritten holds the times of such a copy, in ns on clusterNode.now's clock; the replica's mu guards it.
+// unwritten holds the times of a copy whose segments cannot be written, in ns on clusterNode.now's clock. replica.mu
+// guards it.
 type unwritten struct {
-	handOverAt int64 // the leader tries to hand over again, at the earliest
-	resetAt    int64 // a copy that has begun anew may follow, at the earliest
+	handOverAt int64 // a leader does not try to hand over again before
+	resetAt    int64 // a copy with a new log does not follow before
 	staysUntil int64 // a member of the ISR is not given up before
 }
 
-// unwritten says that the segments take nothing more, although they read. Any goroutine may ask.
+// unwritten says whether the segments cannot be written any more, although they can be read. It takes no lock.
 func (pt *partition) unwritten() bool {
 	err := pt.flushErr.Load()
 	return err != nil && errors.Is(*err, segment.ErrPoisoned)
 }
 
 // yieldUnwritten starts the hand-over of a leader, or gives a follower up, as the comment at the top of this file says.
-// Each tick calls it; mu is held.
+// tick calls it; mu is held.
 func (r *replica) yieldUnwritten(now int64) {
 	if !r.pt.unwritten() {
 		return
@@ -61,8 +63,9 @@ func (r *replica) yieldUnwritten(now int64) {
 }
 
 // discardUnwritten gives a follower's copy up, unless the ISR needs it as it is, and says whether it did. mu is held.
-// The row that this process knows may be old: a member that takes itself for one outside stops acknowledging, but loses
-// nothing, because a copy that waits begins anew only by a row that counts it as damaged (Follower.outside).
+// The row that this process knows may be out of date. If it wrongly says that the copy is outside of the ISR, the copy
+// stops acknowledging, but nothing is lost: a copy that waits begins anew only by a row that counts it as damaged
+// (Follower.outside).
 func (r *replica) discardUnwritten(now int64) bool {
 	isr := r.state.ISR
 	stays := len(isr) <= max(1, r.state.MinISR) || now < r.unwritten.staysUntil
@@ -111,9 +114,9 @@ func (cn *clusterNode) handOverUnwritten(pt *partition, reopens uint64) {
 	}
 }
 
-// awaitResetAllowed lets a copy that begins anew for the second time within dropPause wait until dropPause is over, before it
-// follows its leader. Its log is empty meanwhile: it keeps no memory and no file of the commit log. It runs on the
-// goroutine of the cut and returns false when the engine closes.
+// awaitResetAllowed lets a copy that begins anew for the second time within dropPause wait until dropPause is over,
+// before it follows its leader. Its log is empty meanwhile: it keeps no memory and no file of the commit log. It runs
+// on the goroutine of the cut and returns false when the engine closes.
 func (r *replica) awaitResetAllowed() bool {
 	for {
 		r.mu.Lock()

@@ -8,16 +8,19 @@ import (
 	"penstock/segment"
 )
 
-// A device that could not read for a moment is no reason to give a copy up: its bytes are there, and may be whole where all others have rotted unseen. As long as
-// the copy is in the ISR it is kept: it is damaged by the store's word, does not lead, acknowledges nothing, and its device is asked again (retryReads). It is
-// given up, and fetched anew, when what reads is wrong, or when it is outside of the ISR: then at least min_isr other copies are in it. A device that
-// never reads again keeps the copy waiting until another one has joined.
+// This file is about a copy whose device cannot read, perhaps only for a moment. Its bytes are still there, and may be
+// good where all other copies have decayed unnoticed. So while the copy is in the ISR it is kept: the store counts it
+// as damaged, it does not lead and acknowledges nothing, and the device is asked again (retryReads). The copy is given
+// up and fetched anew if the bytes that the device reads are wrong, or if the copy is outside of the ISR, because then
+// at least min_isr other copies are in it. If the device never reads again, the copy waits until another one has joined
+// the ISR.
 
-// devicePoll is how often a cut that waits for its device looks whether it may go on.
+// devicePoll is how often a cut that waits for its device tries again.
 const devicePoll = time.Second
 
-// mayDiscard says whether a copy may be given up because of err. The row that this process knows may be from before the copy joined, so a copy is outside of the
-// ISR only by a row that counts it as damaged: such a copy does not join.
+// mayDiscard says whether the copy may be given up because of err. The row that this process knows may be from before
+// the copy joined the ISR. So the copy counts as outside only by a row that says that it is damaged: a damaged copy
+// does not join. It takes mu.
 func (r *replica) mayDiscard(err error) bool {
 	if !segment.DeviceFailed(err) {
 		return true
@@ -25,16 +28,18 @@ func (r *replica) mayDiscard(err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	row, self := r.row.Load(), r.cn.member()
-	return r.closed || row != nil && slices.Contains(row.Damaged, self) && len(row.State.ISR) > 0 && !slices.Contains(row.State.ISR, self)
+	return r.closed ||
+		row != nil && slices.Contains(row.Damaged, self) && len(row.State.ISR) > 0 && !slices.Contains(row.State.ISR, self)
 }
 
-// awaitDevice lets some time pass in which retryReads may read what a cut has to read, and says whether the cut should be tried again. It runs on the
-// goroutine of the cut.
+// awaitDevice waits for devicePoll, in which retryReads may succeed, and says whether to try the cut again. It runs on
+// the goroutine of doCut.
 func (r *replica) awaitDevice(err error) bool {
 	return !r.mayDiscard(err) && r.cn.e.host.Pause(devicePoll, r.cn.e.stop)
 }
 
-// deviceReads takes up a copy whose device may read again what it did not. It runs on the goroutine of retryReads.
+// deviceReads is called when the device may have read what it could not read before. It tells the machine, or takes a
+// copy up again that was waiting. It runs on the goroutine of retryReads and takes mu.
 func (r *replica) deviceReads() {
 	if !r.discarded.Load() {
 		r.run(func() {
@@ -53,23 +58,25 @@ func (r *replica) deviceReads() {
 	}
 }
 
-// isWaitingForDevice says whether the machine of the copy waits for the device.
+// isWaitingForDevice says whether the machine of the copy waits for the device. It takes mu.
 func (r *replica) isWaitingForDevice() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.waitsForDevice && !r.closed && r.follower != nil && r.follower.Waits()
 }
 
-// reopen makes a new machine of a copy that waited and reads again. Nothing of it is gone: what the machine before had been told
-// has not begun. discardMu keeps the commit log from letting go of anything meanwhile.
+// reopen makes a new machine for a copy that waited and can be read again. Nothing of the copy is lost: the machine
+// before waited, so it has not begun the new log. discardMu keeps commit log files that the copy needs from being
+// released meanwhile.
 func (r *replica) reopen() {
 	r.discardMu.Lock()
 	defer r.discardMu.Unlock()
 	r.run(func() {
 		if r.pt.unwritten() && (len(r.incoming) > 0 || r.cn.now()-r.discardedAt < int64(firstRetryPause)) {
-			return // what was on its way comes first, and the leader has time to remove the copy
+			return // first the batches under way are appended, and the leader gets time to remove the copy from the ISR
 		}
-		if !r.waitsForDevice || r.closed || r.follower == nil || !r.follower.Waits() || r.cn.shortened.isDiscarded(r.pt.identity()) {
+		if !r.waitsForDevice || r.closed || r.follower == nil || !r.follower.Waits() ||
+			r.cn.shortened.isDiscarded(r.pt.identity()) {
 			return
 		}
 		r.discarded.Store(false)
@@ -79,13 +86,15 @@ func (r *replica) reopen() {
 		}
 		r.waitsForDevice, r.unwritten.staysUntil = false, r.cn.now()+int64(dropPause)
 		r.pt.mayHaveLost.Store(len(r.pt.fold.Gone(nil, r.pt.startBorder(), 1)) > 0)
-		r.cn.e.log.Info("a copy of a partition that waited to be fetched anew reads, and is needed as it is: it takes part", "topic", r.pt.t.name, "partition", r.pt.number)
+		r.cn.e.log.Info("a copy of a partition that waited to be fetched anew reads, and is needed as it is: it takes part",
+			"topic", r.pt.t.name, "partition", r.pt.number)
 		r.step(&replicate.Event{Kind: replicate.EvState, State: &r.state})
 		r.correctDamaged(r.row.Load())
 	})
 }
 
-// stopWaiting gives a copy up whose device reads again, and reads what is wrong. That it will lack what it had acknowledged is kept first.
+// stopWaiting gives up a copy whose device reads again, but reads damaged bytes. First the copy is written to the list
+// of shortened copies, because it will lack what it had acknowledged. It takes mu.
 func (r *replica) stopWaiting(why error) {
 	if err := r.cn.shortened.add([]segment.Identity{r.pt.identity()}); err != nil {
 		return // it is tried again
@@ -93,14 +102,15 @@ func (r *replica) stopWaiting(why error) {
 	r.run(func() {
 		if r.waitsForDevice && !r.closed && r.follower != nil && r.follower.Waits() {
 			r.shortened = true
-			r.cn.e.log.Error("the device reads the beginning of a copy of a partition again, and it is damaged", "topic", r.pt.t.name, "partition", r.pt.number, "error", why)
+			r.cn.e.log.Error("the device reads the beginning of a copy of a partition again, and it is damaged",
+				"topic", r.pt.t.name, "partition", r.pt.number, "error", why)
 			r.step(&replicate.Event{Kind: replicate.EvUnusable})
 			r.noteDiscarded()
 		}
 	})
 }
 
-// noteDiscarded counts a copy that has waited for its device and does not any more. mu is held.
+// noteDiscarded counts and logs a copy whose machine has stopped to wait for the device. mu is held.
 func (r *replica) noteDiscarded() {
 	if !r.waitsForDevice || r.follower == nil || r.follower.Waits() {
 		return

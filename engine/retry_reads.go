@@ -8,14 +8,15 @@ import (
 )
 
 const (
-	// firstRetryPause is after how long a node tries again what its device could not read, if that is less than the scrub's interval; the pause doubles with each
-	// try that leaves something.
+	// firstRetryPause is after how long a node tries again what its device could not read, if that is less than the
+	// scrub's interval; the pause doubles with each try that leaves something.
 	firstRetryPause = 30 * time.Second
 	maxRetryPause   = time.Hour
 )
 
-// retryReads tries again what the device could not read. On a single node nothing else would, before a restart: the range is isolated, and nobody has another
-// copy. In a cluster it is what no other replica has repaired meanwhile, and the copies that wait for their device (replica_wait_device.go). It runs until the engine closes.
+// retryReads tries again what the device could not read. On a single node nothing else would, before a restart: the
+// range is isolated, and nobody has another copy. In a cluster it is what no other replica has repaired meanwhile,
+// and the copies that wait for their device (replica_wait_device.go). It runs until the engine closes.
 func (e *Engine) retryReads() {
 	c := segment.NewChecker()
 	defer c.Close()
@@ -41,7 +42,8 @@ func (e *Engine) retryReads() {
 	}
 }
 
-// retryPartition tries what is left of a partition. It says whether all of it is served again, and false for open when the engine closes.
+// retryPartition tries what is left of a partition. It says whether all of it is served again, and false for open
+// when the engine closes.
 func (e *Engine) retryPartition(pt *partition, c *segment.Checker) (back, open bool) {
 	before := pt.log.MayReadAgain()
 	if pt.log.OpenAgain() {
@@ -83,7 +85,8 @@ func (e *Engine) retryRead(pt *partition, c *segment.Checker, r segment.Range) (
 		return false, true
 	}
 	if e.scrubbed.readAgain.Add(1) <= maxDamageLines {
-		e.log.Info("messages that the device could not read read back again: they are served", "topic", pt.t.name, "partition", pt.number, "from", from, "to", r.To)
+		e.log.Info("messages that the device could not read read back again: they are served",
+			"topic", pt.t.name, "partition", pt.number, "from", from, "to", r.To)
 	}
 	return true, true
 }

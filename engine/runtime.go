@@ -38,8 +38,8 @@ func newEngineClock(o *Options, h host.Host) *clock {
 	return newClock(wall, h.Mono)
 }
 
-// firstRequest is where this process begins to number its requests. Its predecessor may have asked the same nodes, whose
-// answers still come: they must not be taken for answers to this one's.
+// firstRequest is where this process begins to number its requests. Its predecessor may have asked the same nodes,
+// whose answers still come: they must not be taken for answers to this one's.
 func (e *Engine) firstRequest() uint64 {
 	id := e.host.NewUUID()
 	return binary.LittleEndian.Uint64(id[8:]) >> 2

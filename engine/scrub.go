@@ -11,8 +11,8 @@ import (
 const (
 	// maxScrubRate bounds what a scrub reads, in bytes per second: commits of the same disk wait for it.
 	maxScrubRate = 16 << 20
-	// scrubFirstAfter is how long after its start a node begins its first round, if that is less than the interval: a node that is restarted each
-	// week is scrubbed, too.
+	// scrubFirstAfter is how long after its start a node begins its first round, if that is less than the interval: a
+	// node that is restarted each week is scrubbed, too.
 	scrubFirstAfter = 10 * time.Minute
 	// scrubPause is how long a scrub waits when a piece could not be read for another reason than damage.
 	scrubPause = time.Second
@@ -37,9 +37,10 @@ func (s *scrubState) describe(out *StorageStats) {
 	out.ScrubPartitions, out.ScrubRunning = s.partitions.Load(), s.running.Load()
 }
 
-// scrub reads everything in this node's segments from the device once in Options.ScrubInterval, so that what rots unread is found while another replica
-// still has it. What memory still has is written again. In a cluster what else it finds is repaired from a replica that reads back (replica.isolated); on a
-// single node Health names it. The commit log has a round of its own: scrubLog.
+// scrub reads everything in this node's segments from the device once in Options.ScrubInterval, so that what rots
+// unread is found while another replica still has it. What memory still has is written again. In a cluster what else
+// it finds is repaired from a replica that reads back (replica.isolated); on a single node Health names it. The
+// commit log has a round of its own: scrubLog.
 func (e *Engine) scrub() {
 	for wait := min(scrubFirstAfter, e.opts.ScrubInterval); e.host.Pause(wait, e.stop); {
 		began := e.host.Instant()
@@ -84,8 +85,8 @@ func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
 		case err == nil && run.InMemory:
 			return true // the rest, too
 		case err == nil && run.Mended:
-			e.logMended("a stored message did not read back from its segment; nothing is lost: memory still had it, and it was written again",
-				"topic", pt.t.name, "partition", pt.number, "from", at, "to", run.Next)
+			e.logMended("a stored message did not read back from its segment; nothing is lost: memory still had it, and it "+
+				"was written again", "topic", pt.t.name, "partition", pt.number, "from", at, "to", run.Next)
 			fallthrough
 		case err == nil:
 			if was := unplaced.repaired(at); was != nil {
@@ -111,7 +112,8 @@ func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
 		default: // the end; or it cannot be read just now, and the next round looks again
 			wait = 0
 			if !errors.Is(err, segment.ErrAtEnd) && !errors.Is(err, segment.ErrClosed) {
-				e.log.Warn("the scrub could not read a partition to its end; the next round tries again", "topic", pt.t.name, "partition", pt.number, "error", err)
+				e.log.Warn("the scrub could not read a partition to its end; the next round tries again",
+					"topic", pt.t.name, "partition", pt.number, "error", err)
 				wait = scrubPause
 			}
 			return e.host.Pause(wait, e.stop)
@@ -165,7 +167,8 @@ func (e *Engine) logDamage(pt *partition, from, to segment.Offset, err error) {
 		what = "it is repaired from a replica that reads back"
 	}
 	if e.scrubbed.damaged.Add(1) <= maxDamageLines {
-		e.log.Error("the scrub found stored messages that do not read back: "+what, "topic", pt.t.name, "partition", pt.number, "from", from, "to", to, "error", err)
+		e.log.Error("the scrub found stored messages that do not read back: "+what,
+			"topic", pt.t.name, "partition", pt.number, "from", from, "to", to, "error", err)
 	}
 }
 

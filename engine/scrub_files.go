@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// scrubLogEvery is how often the commit log, node.json and each topic.json are read, if that is less than the interval: they are small, and no replica
-	// has them.
+	// scrubLogEvery is how often the commit log, node.json and each topic.json are read, if that is less than the
+	// interval: they are small, and no replica has them.
 	scrubLogEvery = time.Hour
 	// scrubTopicPause lies between two topics: their files are small, and may be many.
 	scrubTopicPause = time.Millisecond
 )
 
-// scrubLog reads what no segment holds: the files of the catalog and the commit log. What it finds damaged is mended while this process still knows what
-// was in it: a restart would not.
+// scrubLog reads what no segment holds: the files of the catalog and the commit log. What it finds damaged is mended
+// while this process still knows what was in it: a restart would not.
 func (e *Engine) scrubLog() {
 	every := min(scrubLogEvery, e.opts.ScrubInterval)
 	told := map[uint64]bool{}
@@ -34,7 +34,8 @@ func (e *Engine) scrubLog() {
 	}
 }
 
-// scrubCommitLog reads the commit log's files once. told has the numbers of those whose damage was told. It says false when the engine closes.
+// scrubCommitLog reads the commit log's files once. told has the numbers of those whose damage was told. It says
+// false when the engine closes.
 func (e *Engine) scrubCommitLog(told map[uint64]bool) bool {
 	if e.poisoned.Load() != nil {
 		return true
@@ -51,8 +52,9 @@ func (e *Engine) scrubCommitLog(told map[uint64]bool) bool {
 			if !told[file] {
 				told[file] = true
 				if e.scrubbed.rotten.Add(1) <= maxDamageLines {
-					e.log.Error("a file of the commit log is damaged; nothing is lost: this process has what is in it, writes it to segments and does without the file. "+
-						"A restart before that is done would meet the damage. Look at the device", "file", bad.Path, "byte", bad.Offset, "error", bad.Detail)
+					e.log.Error("a file of the commit log is damaged; nothing is lost: this process has what is in it, writes it "+
+						"to segments and does without the file. A restart before that is done would meet the damage. Look at the device",
+						"file", bad.Path, "byte", bad.Offset, "error", bad.Detail)
 				}
 			}
 			e.flusher.markRotten(file)
@@ -82,7 +84,8 @@ func (f *flusher) markRotten(file uint64) {
 // rottenFile is what Health says of a commit log file that is damaged and still there.
 func (f *flusher) rottenFile() error {
 	if file := f.rotten.Load(); file != 0 {
-		return fmt.Errorf("engine: file %d of the commit log is damaged; nothing is lost: what it holds is being written to segments", file)
+		return fmt.Errorf("engine: file %d of the commit log is damaged; nothing is lost: what it holds is being written "+
+			"to segments", file)
 	}
 	return nil
 }
@@ -97,9 +100,11 @@ func (e *Engine) scrubFiles(pt *partition, c *segment.Checker) bool {
 	})
 	for _, f := range faults {
 		if f.Mended {
-			e.logMended("the header or the index of a segment was damaged; nothing is lost: it was written anew", "file", f.Path, "error", f.Err)
+			e.logMended("the header or the index of a segment was damaged; nothing is lost: it was written anew",
+				"file", f.Path, "error", f.Err)
 		} else if e.scrubbed.damaged.Add(1) <= maxDamageLines {
-			e.log.Error("the header or the index of a segment is damaged and could not be written anew: look at the device", "file", f.Path, "error", f.Err)
+			e.log.Error("the header or the index of a segment is damaged and could not be written anew: look at the device",
+				"file", f.Path, "error", f.Err)
 		}
 	}
 	return goesOn
@@ -112,7 +117,8 @@ func (e *Engine) logMended(what string, args ...any) {
 	}
 }
 
-// scrubCatalog reads node.json and each topic.json with their second copies, and a member's shortened.json. It says false when the engine closes.
+// scrubCatalog reads node.json and each topic.json with their second copies, and a member's shortened.json. It says
+// false when the engine closes.
 func (e *Engine) scrubCatalog() bool {
 	e.scrubNode()
 	for _, t := range e.Topics() {
@@ -142,8 +148,8 @@ func (e *Engine) scrubTopic(t *Topic) {
 	}
 }
 
-// scrubTwice reads a file and its second copy, and mends what is damaged: from the other one, or, where neither is whole, from what this process knows. The
-// caller keeps others from writing them.
+// scrubTwice reads a file and its second copy, and mends what is damaged: from the other one, or, where neither is
+// whole, from what this process knows. The caller keeps others from writing them.
 func (e *Engine) scrubTwice(name string, known, read any, check func() error) {
 	damaged := false
 	var odd error // whole, and not what it should be: no rot, and left alone
@@ -160,17 +166,20 @@ func (e *Engine) scrubTwice(name string, known, read any, check func() error) {
 	case err == nil || errors.Is(err, fs.ErrNotExist):
 	case damaged:
 		if err := writeTwice(e.disk, name, known); err != nil {
-			e.log.Error("a file of the data directory and its second copy are damaged and could not be written anew: look at the device", "file", name, "error", err)
+			e.log.Error("a file of the data directory and its second copy are damaged and could not be written anew: look "+
+				"at the device", "file", name, "error", err)
 			return
 		}
-		e.logMended("a file of the data directory and its second copy were damaged; nothing is lost: both are written anew from memory", "file", name, "error", err)
+		e.logMended("a file of the data directory and its second copy were damaged; nothing is lost: both are written "+
+			"anew from memory", "file", name, "error", err)
 	default:
-		e.log.Warn("the scrub could not read a file of the data directory; the next round tries again", "file", name, "error", err)
+		e.log.Warn("the scrub could not read a file of the data directory; the next round tries again",
+			"file", name, "error", err)
 	}
 }
 
-// scrubShortened reads shortened.json, and writes it anew where it is not what this process wrote last. A bit that changes there may let a copy with a
-// hole count as whole at the next start.
+// scrubShortened reads shortened.json, and writes it anew where it is not what this process wrote last. A bit that
+// changes there may let a copy with a hole count as whole at the next start.
 func (cn *clusterNode) scrubShortened() {
 	s := cn.shortened
 	s.file.Lock()
@@ -179,8 +188,10 @@ func (cn *clusterNode) scrubShortened() {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) || bytes.Equal(data, s.stored) {
 		return // the next round tries again what cannot be read now
 	}
-	cn.e.logMended("the list of copies that a recovery shortened was damaged; nothing is lost: it is written anew", "file", shortenedFile, "error", err)
+	cn.e.logMended("the list of copies that a recovery shortened was damaged; nothing is lost: it is written anew",
+		"file", shortenedFile, "error", err)
 	if err := s.writeLocked(); err != nil {
-		cn.log.Error("the list of copies that a recovery shortened is damaged and could not be written anew: look at the device", "file", shortenedFile, "error", err)
+		cn.log.Error("the list of copies that a recovery shortened is damaged and could not be written anew: look at the "+
+			"device", "file", shortenedFile, "error", err)
 	}
 }

@@ -18,7 +18,8 @@ func (e *Engine) measureSealed(p *Put) error {
 		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", err)
 	}
 	if h.Control() || h.Flags&segment.FlagDefer != 0 || h.Size() != len(sealed) {
-		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: flags %#x and %d bytes are not a batch of messages", uint16(h.Flags), len(sealed))
+		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: flags %#x and %d bytes are not a "+
+			"batch of messages", uint16(h.Flags), len(sealed))
 	}
 	body := sealed[segment.HeaderBytes:]
 	if err := segment.VerifyBody(h, body); err != nil {
@@ -50,7 +51,8 @@ func (e *Engine) measureSealed(p *Put) error {
 		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", err)
 	}
 	if has := h.Flags&segment.FlagHeaders != 0; has != headers {
-		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: its header says that records have headers: %v; they have: %v", has, headers)
+		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: its header says that records have "+
+			"headers: %v; they have: %v", has, headers)
 	}
 	p.bytes, p.special.bodies = len(sealed), bodies
 	return nil

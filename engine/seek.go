@@ -33,11 +33,13 @@ type SeekTo struct {
 }
 
 // ErrSeek says that a SeekTo makes no sense; nothing was changed.
-var ErrSeek = errors.New("engine: a channel can go to the beginning, the end, an id, a time or by a count; nothing was changed")
+var ErrSeek = errors.New("engine: a channel can go to the beginning, the end, an id, a time or by a count; " +
+	"nothing was changed")
 
-// Seek continues reading at a place, backward or forward, in every partition. What is in flight is forgotten: a late FIN of it fails with
-// ErrNotInFlight, and consumers may still hold what they were given before. Durable when it returns nil. After an error some partitions may
-// have gone there; to call it again with an id or a time does no harm.
+// Seek continues reading at a place, backward or forward, in every partition. What is in flight is forgotten: a late
+// FIN of it fails with ErrNotInFlight, and consumers may still hold what they were given before. Durable when it
+// returns nil. After an error some partitions may have gone there; to call it again with an id or a time does no
+// harm.
 func (c *Channel) Seek(ctx context.Context, to SeekTo) error { return c.seek(ctx, to, nil) }
 
 // SeekPartition is Seek in one partition.
@@ -66,7 +68,8 @@ func (c *Channel) seek(ctx context.Context, to SeekTo, only func(*partition) boo
 	default:
 		return fmt.Errorf("%w (%q)", ErrSeek, to.Kind)
 	}
-	// Where that is, is asked first: a count, and a time while messages come, would lead elsewhere if an answer were lost and asked for again.
+	// Where that is, is asked first: a count, and a time while messages come, would lead elsewhere if an answer were
+	// lost and asked for again.
 	var targets []ID
 	err := c.ask(ctx, operation{Kind: opResolveSeek, Seek: &to}, only, func(result json.RawMessage) error {
 		var ids []ID
@@ -80,9 +83,11 @@ func (c *Channel) seek(ctx context.Context, to SeekTo, only func(*partition) boo
 	return c.ask(ctx, operation{Kind: opSeek, Targets: targets}, only, nil)
 }
 
-// ask does op to the channel wherever its partitions are led; an ephemeral one is this node's, if it leads any. ErrNoChannel if no
-// leader has it, whatever this node remembers.
-func (c *Channel) ask(ctx context.Context, op operation, only func(*partition) bool, take func(json.RawMessage) error) error {
+// ask does op to the channel wherever its partitions are led; an ephemeral one is this node's, if it leads any.
+// ErrNoChannel if no leader has it, whatever this node remembers.
+func (c *Channel) ask(
+	ctx context.Context, op operation, only func(*partition) bool, take func(json.RawMessage) error,
+) error {
 	op.Channel = c.name
 	if !c.ephemeral || !c.t.servesAny() {
 		concerned := only == nil || slices.ContainsFunc(c.t.partitions(), only)

@@ -20,36 +20,42 @@ import (
 
 const (
 	shortenedFile = "shortened.json"
-	// shortenedWritePause gathers what many partitions have to say within it into one write of the file.
+	// shortenedWritePause delays a write of the file, so that the changes of many partitions go into one write.
 	shortenedWritePause = time.Second
-	// maxShortenedBytes is what the file may have: about 60 bytes for each partition.
+	// maxShortenedBytes bounds the size of the file; a partition takes about 60 bytes.
 	maxShortenedBytes = 256 << 20
 )
 
-// shortenedCopies are the copies of this node that may lack what it acknowledged: recovery cut the last group of the commit log, and nobody knows whether it was torn
-// or has changed since, or the log ends before what was known to be committed. Such a copy does not lead before it has compared its log with another
-// (replicate/compare.go), and follows as any other. The list outlives the process: the next recovery does not see the group any more. A copy is taken out when its
-// machine has all that is committed; a crash before the file says so costs one more comparison.
+// shortenedCopies is the list of this node's copies that may lack something that this node acknowledged. A copy is
+// shortened if recovery cut the last group of the commit log, and nobody knows whether that group was torn by the crash
+// or damaged later; or if its log ends before what was known to be committed. A shortened copy follows as any other,
+// but before it leads it compares its log with another replica's (replicate/compare.go).
 //
-// A copy may have had no other record than those of the group that was cut: then recovery does not know of it, and it
-// would begin with nothing and count as whole. So a recovery that cuts puts unnamedCopies in, and the rows of the store
-// say which these are (listUnnamed).
+// The list is in shortened.json, because the next recovery does not see the group that was cut. A copy is removed from
+// the list when its machine has all that is committed. A crash before the file says so costs one more comparison.
+//
+// All records of a copy may have been in the group that was cut. Recovery does not know of such a copy, which would
+// begin empty and count as whole. So a recovery that cuts puts unnamedCopies into the list, and listUnnamed replaces it
+// by the copies that the rows of the store name.
+//
+// mu guards the maps and counters, and is not held during I/O. file is held while the file is read or written, so that
+// the last write stores the newest list; mu is taken inside it.
 type shortenedCopies struct {
 	disk   aio.Disk
-	file   lock.Mutex[lock.ShortenedFile] // held while the file is written, so that the last write has the last list; taken before mu
-	stored []byte                         // under file: what the file says; nil: there is none, or it could not be read
+	file   lock.Mutex[lock.ShortenedFile]
+	stored []byte // guarded by file: the content of the file; nil: there is none, or it could not be read
 
 	mu        lock.Mutex[lock.Shortened]
 	ids       map[segment.Identity]bool
-	durable   map[segment.Identity]bool // what the file says, durably; empty after a write that failed
-	discarded map[segment.Identity]bool // those of ids that were given up and have not begun anew, and lack what the commit log has let go of
-	version   uint64                    // of dropped
-	written   uint64                    // <= version: what the file says of dropped, durably; of a write that failed nobody knows how far it came
-	writing   bool                      // a goroutine will write the file, or does
+	durable   map[segment.Identity]bool // the ids that the file has durably; empty after a write that failed
+	discarded map[segment.Identity]bool // of ids: given up, without a new log; the commit log lacks batches of them
+	version   uint64                    // incremented when discarded changes
+	written   uint64                    // the version that the file has durably; <= version
+	writing   bool                      // writeShortened runs
 }
 
-// unnamedCopies stands for the copies that only the cut group knew. It is in the list from the recovery until a process
-// of this node has joined; no topic has this UUID.
+// unnamedCopies stands for the copies whose records were all in the group that was cut. It is in the list from recovery
+// until a process of this node has joined the cluster. No topic has this UUID.
 var unnamedCopies segment.Identity
 
 // shortenedRow is one entry of the file, a JSON list.
@@ -59,7 +65,8 @@ type shortenedRow struct {
 	Dropped   bool      `json:"dropped,omitempty"`
 }
 
-// readShortened reads what earlier recoveries of this directory left. The error is one of reading: then each copy may be one.
+// readShortened reads the list that earlier processes left in the directory. After an error every copy has to be taken
+// for shortened.
 func readShortened(disk aio.Disk) (*shortenedCopies, error) {
 	s := &shortenedCopies{disk: disk, ids: map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{}}
 	data, err := disk.ReadFile(shortenedFile, maxShortenedBytes)
@@ -89,7 +96,7 @@ func (s *shortenedCopies) has(id segment.Identity) bool {
 	return s.ids[id]
 }
 
-// isDurable says whether the file has a copy: the next process will know of it, whenever this one ends.
+// isDurable says whether the file lists the copy, so that the next process knows of it even after a crash.
 func (s *shortenedCopies) isDurable(id segment.Identity) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,7 +109,7 @@ func (s *shortenedCopies) count() int {
 	return len(s.ids)
 }
 
-// add puts copies in, durably.
+// add adds copies to the list and returns when the file has them durably. It takes file and mu.
 func (s *shortenedCopies) add(ids []segment.Identity) error {
 	s.mu.Lock()
 	for _, id := range ids {
@@ -112,9 +119,10 @@ func (s *shortenedCopies) add(ids []segment.Identity) error {
 	return s.write()
 }
 
-// setDiscarded says, durably, whether a copy is given up. That it is must be kept before the commit log lets go of what the copy's segments do not have (mayReleaseFiles); that it
-// is not any more, when the record that begins it anew is durable and before anything is acknowledged. After an error it is not known what the file says, and it is
-// written again.
+// setDiscarded stores durably whether a copy is given up. true must be durable before the commit log releases batches
+// that the copy's segments lack (mayReleaseFiles). false must be durable after the record of the new log is, and before
+// anything is acknowledged. After an error the content of the file is not known, and the next call writes it again. It
+// takes file and mu.
 func (s *shortenedCopies) setDiscarded(id segment.Identity, discarded bool) error {
 	s.mu.Lock()
 	if s.discarded[id] != discarded {
@@ -139,14 +147,14 @@ func (s *shortenedCopies) isDiscarded(id segment.Identity) bool {
 	return s.discarded[id]
 }
 
-// write makes the file what ids is.
+// write writes the list to the file. It takes file and mu.
 func (s *shortenedCopies) write() error {
 	s.file.Lock()
 	defer s.file.Unlock()
 	return s.writeLocked()
 }
 
-// writeLocked is write where file is held.
+// writeLocked writes the list to the file. file is held; it takes mu.
 func (s *shortenedCopies) writeLocked() error {
 	s.mu.Lock()
 	rows := make([]shortenedRow, 0, len(s.ids))
@@ -171,8 +179,10 @@ func (s *shortenedCopies) writeLocked() error {
 	return nil
 }
 
-// noteShortened finds the copies that this recovery shortened, and those of earlier ones, and keeps their names before anything is written to the commit log.
-// A single node has nobody to compare with. A commit log that is not whole, because it could not be read to its end, does not say which topics there are.
+// noteShortened reads the list, adds the copies that this recovery shortened, and writes it before anything is written
+// to the commit log. torn says that recovery cut a group that may have been acknowledged. whole says that the commit
+// log was read to its end; otherwise it does not say which topics exist, so none is taken for deleted. A single node
+// has no list: it has no other replica to compare with.
 func (r *recovery) noteShortened(torn, whole bool) error {
 	e := r.e
 	if e.cluster == nil {
@@ -180,12 +190,13 @@ func (r *recovery) noteShortened(torn, whole bool) error {
 	}
 	var err error
 	if e.cluster.shortened, err = readShortened(e.disk); err != nil {
-		e.log.Warn("the list of copies that an earlier recovery shortened cannot be read: all are taken for such", "error", err)
+		e.log.Warn("the list of copies that an earlier recovery shortened cannot be read: all are taken for such",
+			"error", err)
 		torn = true
 	}
 	forgotten := false
 	for id := range e.cluster.shortened.discarded {
-		if r.parts[id] == nil && whole { // its topic was deleted; nobody else has the list yet
+		if r.parts[id] == nil && whole { // its topic was deleted; nobody else uses the list yet
 			forgotten = true
 			delete(e.cluster.shortened.ids, id)
 			delete(e.cluster.shortened.discarded, id)
@@ -204,7 +215,7 @@ func (r *recovery) noteShortened(torn, whole bool) error {
 	if torn && !e.cluster.shortened.has(unnamedCopies) {
 		ids = append(ids, unnamedCopies)
 	}
-	if len(ids) == 0 && forgotten { // a new copy of that name must not be taken for one that was given up
+	if len(ids) == 0 && forgotten { // a new copy with this identity must not count as given up
 		return e.cluster.shortened.write()
 	}
 	if len(ids) == 0 {
@@ -213,14 +224,14 @@ func (r *recovery) noteShortened(torn, whole bool) error {
 	return e.cluster.shortened.add(ids)
 }
 
-// listUnnamed puts the copies in, durably, that the store says are here and recovery knows nothing of, if a recovery
-// has cut a group since this was done last. It takes those out that are here no more: their topics were deleted, or they
-// have moved away. snap is not older than the registration of this process, so it has each copy that an earlier one held.
-// join calls it before any of them is opened. Where the commit log could not be read to its end, this process leads
-// nothing, and the next one asks.
+// listUnnamed replaces unnamedCopies in the list, durably, by the copies that the store says are on this node and that
+// recovery does not know. It also removes copies that are not here any more, because their topics were deleted or they
+// have moved. join calls it before any copy is opened. snap is not older than the registration of this process, so it
+// names every copy that an earlier process held. If the commit log could not be read to its end, this process leads
+// nothing, and the next one does this.
 //
-// If the file cannot be written, the node does not join: a copy whose name is only in memory gets records, and the next
-// process would know it by them, and take it for whole.
+// If the file cannot be written, the node does not join: copies named only in memory would get records, and the next
+// process would find these and take the copies for whole.
 func (cn *clusterNode) listUnnamed(snap *meta.Snapshot) error {
 	if cn.e.poisoned.Load() != nil {
 		return nil
@@ -255,13 +266,15 @@ func (cn *clusterNode) listUnnamed(snap *meta.Snapshot) error {
 	return s.write()
 }
 
-// noteWhole takes a copy out when its machine has all that is committed. mu is held.
+// noteWhole removes a copy from the list when its machine has all that is committed. mu is held.
 func (r *replica) noteWhole() {
-	if !r.shortened || r.leader != nil && r.leader.Shortened() || r.follower != nil && r.follower.Shortened() || r.leader == nil && r.follower == nil {
+	if !r.shortened || r.leader != nil && r.leader.Shortened() || r.follower != nil && r.follower.Shortened() ||
+		r.leader == nil && r.follower == nil {
 		return
 	}
 	r.shortened = false
-	r.cn.log.Info("a copy that recovery had shortened has all that is committed", "topic", r.pt.t.name, "partition", r.pt.number)
+	r.cn.log.Info("a copy that recovery had shortened has all that is committed",
+		"topic", r.pt.t.name, "partition", r.pt.number)
 	s := r.cn.shortened
 	s.mu.Lock()
 	delete(s.ids, r.pt.identity())
@@ -273,8 +286,8 @@ func (r *replica) noteWhole() {
 	}
 }
 
-// unlistShortened takes a copy out that is being removed: if its node becomes a replica again, it begins with nothing, as any
-// other.
+// unlistShortened removes a copy whose bytes are removed from the list, durably. If this node becomes a replica again,
+// the copy begins empty like any other. It takes replica.mu, file and shortenedCopies.mu, one after the other.
 func (r *replica) unlistShortened() error {
 	r.mu.Lock()
 	r.shortened = false
@@ -290,12 +303,13 @@ func (r *replica) unlistShortened() error {
 	return s.write()
 }
 
-// writeShortened writes the file until it says what is known. If it cannot be written, copies are compared once more than needed.
+// writeShortened writes the file until it has the newest list. It runs on a goroutine that noteWhole starts. If the
+// file cannot be written, some copies are compared once more than needed.
 func (cn *clusterNode) writeShortened() {
 	s := cn.shortened
 	for told := 0; ; {
 		cn.pause(shortenedWritePause)
-		before := s.count() // copies are only taken out
+		before := s.count() // meanwhile copies are only removed: add writes the file itself
 		err := s.write()
 		s.mu.Lock()
 		if done := err == nil && len(s.ids) == before; done || cn.ctx.Err() != nil {
@@ -306,30 +320,35 @@ func (cn *clusterNode) writeShortened() {
 		s.mu.Unlock()
 		if err != nil && told == 0 {
 			told++
-			cn.log.Warn("it could not be kept that copies are whole again: they are compared once more at the next start", "error", err)
+			cn.log.Warn("it could not be kept that copies are whole again: they are compared once more at the next start",
+				"error", err)
 		}
 	}
 }
 
-// handOverShortened asks the store to make a node the leader whose log has what this one's recovery cut. mu is held.
+// handOverShortened asks the store to make the node the leader whose log has what recovery cut off this node's log. mu
+// is held.
 func (r *replica) handOverShortened(a *replicate.Action) {
 	st, to := a.State, a.Node
 	if r.yieldedEpoch != st.Epoch {
 		r.yieldedEpoch = st.Epoch
 		r.cn.yields.Add(1)
-		r.cn.log.Warn("another replica has more of a partition than this one, whose log was shortened by recovery: it is made the leader; nothing is cut",
+		r.cn.log.Warn("another replica has more of a partition than this one, whose log was shortened by recovery: it is "+
+			"made the leader; nothing is cut",
 			"topic", r.pt.t.name, "partition", r.pt.number, "epoch", st.Epoch, "to", to, "its_end", a.Position)
 	}
 	r.cn.spawn(func() {
 		ctx, cancel := r.cn.e.host.WithTimeout(r.cn.ctx, storeTimeout)
 		defer cancel()
-		if err := r.cn.store.HandOver(ctx, r.pt.identity(), &st, to); err != nil && !errors.Is(err, meta.ErrConflict) && r.cn.ctx.Err() == nil {
-			r.cn.log.Info("a partition whose log was shortened could not be handed over yet; it is tried again", "topic", r.pt.t.name, "partition", r.pt.number, "to", to, "error", err)
+		if err := r.cn.store.HandOver(ctx, r.pt.identity(), &st, to); err != nil && !errors.Is(err, meta.ErrConflict) &&
+			r.cn.ctx.Err() == nil {
+			r.cn.log.Info("a partition whose log was shortened could not be handed over yet; it is tried again",
+				"topic", r.pt.t.name, "partition", r.pt.number, "to", to, "error", err)
 		}
 	})
 }
 
-// logComparing says once in an epoch that a partition waits for another replica. mu is held.
+// logComparing logs once per epoch that a partition has been waiting for another replica for long. mu is held.
 func (r *replica) logComparing(now int64) {
 	const patience = 10 * time.Second
 	r.noteBlocked()
@@ -342,13 +361,14 @@ func (r *replica) logComparing(now int64) {
 	case r.comparing > 0 && now-r.comparing > int64(patience):
 		r.comparing = -1
 		r.cn.comparingWaits.Add(1)
-		r.cn.log.Warn("a partition waits: this node leads it, its log was shortened by recovery, and no other member of the ISR can be asked whether it has more. "+
-			"Nothing is lost: start another replica of it; if none can come back, force-leader with this node gives up what only they had",
+		r.cn.log.Warn("a partition waits: this node leads it, its log was shortened by recovery, and no other member of "+
+			"the ISR can be asked whether it has more. Nothing is lost: start another replica of it; if none can come back, "+
+			"force-leader with this node gives up what only they had",
 			"topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch())
 	}
 }
 
-// noteBlocked says once that the comparison waits for a replica that is damaged. mu is held.
+// noteBlocked logs and counts that the comparison waits for a damaged replica, when that changes. mu is held.
 func (r *replica) noteBlocked() {
 	by := replicate.NodeID(0)
 	if r.leader != nil {
@@ -365,7 +385,8 @@ func (r *replica) noteBlocked() {
 	}
 	r.cn.blocked.Add(1)
 	r.cn.comparingWaits.Add(1)
-	r.cn.log.Error("a partition waits: this node leads it, its log was shortened by recovery, and the replica that may have what is missing is damaged and cannot lead. "+
-		"Restart that node, or start another replica of the partition; if nothing helps, force-leader with this node gives up what only the damaged replica had",
+	r.cn.log.Error("a partition waits: this node leads it, its log was shortened by recovery, and the replica that "+
+		"may have what is missing is damaged and cannot lead. Restart that node, or start another replica of the "+
+		"partition; if nothing helps, force-leader with this node gives up what only the damaged replica had",
 		"topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "damaged", by)
 }

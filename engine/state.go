@@ -7,16 +7,19 @@ import (
 	"penstock/segment"
 )
 
-// What channels have confirmed out of order and what waits for its time has to be in memory, in every checkpoint of the commit log, and
-// in a batch at the beginning of every segment. The commit log makes its files as large as that takes. Two limits are the last line of defence:
-// Options.MaxStateBytes for the node, and what one batch can hold for a partition. At either, what would add to it by somebody's wish (a
-// delayed message, a requeue with a delay, a new channel) is refused, and everything else goes on.
+// What channels have confirmed out of order and what waits for its time has to be in memory, in every checkpoint of
+// the commit log, and in a batch at the beginning of every segment. The commit log makes its files as large as that
+// takes. Two limits are the last line of defence: Options.MaxStateBytes for the node, and what one batch can hold for
+// a partition. At either, what would add to it by somebody's wish (a delayed message, a requeue with a delay, a new
+// channel) is refused, and everything else goes on.
 
 // ErrStateFull is a refusal at one of these limits.
-var ErrStateFull = errors.New("engine: deferred messages and confirmations out of order take as much room as a node (MaxStateBytes) or a partition may use for them: nothing is deferred and no channel is made; nothing of this request was stored, everything else goes on; finish messages or raise the limit")
+var ErrStateFull = errors.New("engine: deferred messages and confirmations out of order take as much room as a " +
+	"node (MaxStateBytes) or a partition may use for them: nothing is deferred and no channel is made; nothing of " +
+	"this request was stored, everything else goes on; finish messages or raise the limit")
 
-// maxPartitionStateBytes is where a partition's state is full: a batch has to hold it. What lies between is for the confirmations of messages that are
-// in flight, which nobody can refuse.
+// maxPartitionStateBytes is where a partition's state is full: a batch has to hold it. What lies between is for the
+// confirmations of messages that are in flight, which nobody can refuse.
 const maxPartitionStateBytes = segment.MaxBatchBytes - 2<<20
 
 // stateFull says whether count more delayed messages are too many for pt or the node.
@@ -59,7 +62,8 @@ func (pt *partition) refusesDelay(count int) bool {
 	return pt.stateFull(count)
 }
 
-// CheckpointBytes implements clog.Source. It also measures the node's state anew: that of partitions which are gone leaves the sum.
+// CheckpointBytes implements clog.Source. It also measures the node's state anew: that of partitions which are gone
+// leaves the sum.
 func (c *committer) CheckpointBytes() int64 {
 	const fixed, epochBytes = identityBytes + stateBytes + 8 + 4, 24 // see appendEntry; of replicate's table: an entry, and more than its header
 	state, n := int64(0), int64(4)

@@ -66,8 +66,9 @@ func (c *Channel) stats(consumers bool) ChannelStats {
 	}
 	m := c.m.Stats()
 	s := ChannelStats{
-		Name: c.name, Depth: int64(m.Depth), BackendDepth: int64(m.Depth), InFlightCount: m.InFlightCount, DeferredCount: m.DeferredCount,
-		MessageCount: m.MessageCount, RequeueCount: m.RequeueCount, TimeoutCount: m.TimeoutCount, Paused: m.Paused, DeadLettered: c.deadMoved,
+		Name: c.name, Depth: int64(m.Depth), BackendDepth: int64(m.Depth), InFlightCount: m.InFlightCount,
+		DeferredCount: m.DeferredCount, MessageCount: m.MessageCount, RequeueCount: m.RequeueCount, TimeoutCount: m.TimeoutCount,
+		Paused: m.Paused, DeadLettered: c.deadMoved,
 	}
 	if c.closed == nil && c.settings.Version > 0 {
 		s.OutboxCount = c.outboxCount()

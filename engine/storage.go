@@ -2,80 +2,108 @@ package engine
 
 import "time"
 
-// StorageStats is what the commit log, the buffers and the segments are doing: counts since Open, and what holds now.
+// StorageStats describes the commit log, the buffers, the segments and replication: counts since Open, and present
+// values.
 type StorageStats struct {
-	Groups          uint64  `json:"commit_groups"`            // writes with a flush
-	BatchesPerGroup float64 `json:"batches_per_group"`        // partitions served by one flush, on average
-	CommitBytes     uint64  `json:"commit_bytes"`             // written to the commit log, padding included
-	FlushMeanMicros float64 `json:"commit_mean_microseconds"` // from submission to durable
-	FlushP50Micros  int64   `json:"commit_p50_microseconds"`  // at most; powers of two
-	FlushP99Micros  int64   `json:"commit_p99_microseconds"`  // at most; powers of two
-	Marks           uint64  `json:"commit_marks"`             // promises of a commit log at rest, and others
-	TornGroups      uint64  `json:"commit_torn_groups"`       // cut off the commit log's end at the start: whether they were answered OK is not known on this node
-	TornBytes       int64   `json:"commit_torn_bytes"`        // of these
-	Shortened       int     `json:"shortened_copies"`         // that have not made up yet for what recovery cut: they compare before they lead
-	Yielded         uint64  `json:"shortened_copies_yielded"` // leaderships that such copies gave to one that had more
-	ComparingWaits  uint64  `json:"shortened_copies_waited"`  // times that a partition waited for another replica of such a copy for long
-	DamagedCopies   int     `json:"damaged_copies"`           // of partitions, that hold something that does not read back
-	UnreadCopies    int     `json:"unread_copies"`            // of partitions, that hold entries of a newer version
-	Dropped         uint64  `json:"copies_dropped"`           // that were damaged beyond repair in place, and fetched anew
-	Losses          uint64  `json:"shortened_copies_lost"`    // partitions that went on although no replica could show that nothing acknowledged is missing
-	Blocked         int     `json:"shortened_copies_blocked"` // partitions led here that wait for a damaged replica which may have more
-	StallsBuffer    uint64  `json:"stalls_for_buffers"`       // the flusher was behind
-	StallsFile      uint64  `json:"stalls_for_commit_files"`  // no file was prepared
-	StallsFull      uint64  `json:"stalls_for_commit_room"`   // commit-live-bytes was reached
-	CommitLiveBytes int64   `json:"commit_live_bytes"`        // what a restart would replay
-	CommitRoomBytes int64   `json:"commit_room_bytes"`        // until commit-live-bytes is reached
-	CommitFileBytes int64   `json:"commit_file_bytes"`        // size of its files now: commit-file-bytes, or more if the state needs it
-	StateBytes      int64   `json:"state_bytes"`              // deferred messages and confirmed ranges; at max-state-bytes see ErrStateFull
-	FreeBuffers     int     `json:"buffers_free"`             // of buffers
-	Buffers         int     `json:"buffers"`                  // 1 MiB each
-	WaitingBytes    int64   `json:"inbox_bytes"`              // accepted, not on the disk yet; to 16 KiB per partition
-	Overloaded      uint64  `json:"puts_refused_overloaded"`  // see ErrOverloaded
-	SegmentBytes    uint64  `json:"segment_bytes"`            // written to segments
-	SegmentSyncs    uint64  `json:"segment_syncs"`            // fdatasync calls of partitions
-	TrimmedBytes    uint64  `json:"retention_removed_bytes"`  // removed by retention
-	ISRChanges      uint64  `json:"isr_changes"`              // of the in-sync replicas of what this node leads
-	ISRHeldBack     uint64  `json:"isr_changes_held_back"`    // because a replica came and went too often
-	AbsentReplicas  uint64  `json:"absent_replicas"`          // answers of other nodes that they have no copy of what this node leads
-	Stranded        uint64  `json:"stranded_hand_overs"`      // times that a leader here gave up because too few in-sync replicas answered
-	FramesNoCopy    uint64  `json:"frames_without_copy"`      // of leaders, for partitions that this node has no copy of
-	RemoteExpired   uint64  `json:"remote_expired"`           // ordered messages that came here too late for a client, and were given back to their leaders
-	RemoteStale     uint64  `json:"remote_stale"`             // ordered messages of a leader that another had followed: dropped
-	RemoteLateFence uint64  `json:"remote_late_fences"`       // leaderships whose ordered channels waited 2 s at first, because a node did not answer
-	ClockSteps      uint64  `json:"clock_steps"`              // of the wall clock since the start
-	DelaysCorrected uint64  `json:"delays_corrected"`         // messages that waited by the clock of a leader that was ahead of this node's
-	ClockAheadMs    int64   `json:"clock_ahead_ms"`           // how far the wall clock is ahead of the engine's, which does not follow its steps
-	Partitions      int     `json:"partitions"`               // served
-	DiskFull        bool    `json:"disk_full"`                // see ErrNoSpace
-	Failed          bool    `json:"failed"`                   // see ErrDisk
-	DiskState       string  `json:"disk_state"`               // good, slow, hung or failed, see core.DiskWatch
-	DiskWaitedMs    int64   `json:"disk_waited_ms"`           // since writes wait and none came back
-	DiskProbes      uint64  `json:"disk_probes"`              // writes that only asked whether the disk answers
-	DiskHangs       uint64  `json:"disk_hangs"`               // times that nothing came back for disk-patience
-	DiskHandOvers   uint64  `json:"disk_hand_overs"`          // leaderships given away because of that
-	ScrubRounds     uint64  `json:"scrub_rounds"`             // times that all segments were read and verified
-	ScrubBytes      uint64  `json:"scrub_bytes"`              // read for that
-	ScrubDamaged    uint64  `json:"scrub_damaged"`            // ranges that did not read back
-	ScrubMended     uint64  `json:"scrub_mended"`             // damaged batches, headers, indexes and small files that were written again from what the node knew
-	ScrubLogDamaged uint64  `json:"scrub_commit_damaged"`     // commit log files that did not read back: what they held went to segments
-	ReadsRecovered  uint64  `json:"reads_recovered"`          // ranges that the device could not read for a while; on a single node, see retryReads
-	ScrubPartitions int64   `json:"scrub_partitions"`         // read in the present round
-	ScrubRunning    bool    `json:"scrub_running"`            // a round is under way
+	// Groups: groups written to the commit log; each write includes a flush.
+	Groups          uint64  `json:"commit_groups"`
+	BatchesPerGroup float64 `json:"batches_per_group"`        // batches that one flush made durable, on average
+	CommitBytes     uint64  `json:"commit_bytes"`             // written to the commit log, with padding
+	FlushMeanMicros float64 `json:"commit_mean_microseconds"` // from submission until durable
+	FlushP50Micros  int64   `json:"commit_p50_microseconds"`  // an upper bound: a power of two
+	FlushP99Micros  int64   `json:"commit_p99_microseconds"`  // an upper bound: a power of two
+	// Marks: groups without records, such as the mark of an idle commit log.
+	Marks uint64 `json:"commit_marks"`
+	// TornGroups: groups that recovery cut off the end of the commit log. This node does not know whether they were
+	// answered OK.
+	TornGroups uint64 `json:"commit_torn_groups"`
+	TornBytes  int64  `json:"commit_torn_bytes"` // bytes of TornGroups
+	// Shortened: copies that may still lack what recovery cut; they compare before they lead.
+	Shortened int `json:"shortened_copies"`
+	// Yielded: leaderships that such copies gave to a replica that had more.
+	Yielded uint64 `json:"shortened_copies_yielded"`
+	// ComparingWaits: times that a partition waited for long for another replica of such a copy.
+	ComparingWaits uint64 `json:"shortened_copies_waited"`
+	DamagedCopies  int    `json:"damaged_copies"` // copies of partitions with a range that cannot be read
+	UnreadCopies   int    `json:"unread_copies"`  // copies of partitions with entries of a newer version
+	// Dropped: copies that could not be repaired in place, and were fetched anew.
+	Dropped uint64 `json:"copies_dropped"`
+	// Losses: partitions that went on although no replica could show that no acknowledged message is missing.
+	Losses uint64 `json:"shortened_copies_lost"`
+	// Blocked: partitions led here that wait for a damaged replica, which may have more.
+	Blocked         int    `json:"shortened_copies_blocked"`
+	StallsBuffer    uint64 `json:"stalls_for_buffers"`      // times that no buffer was free: the flusher was behind
+	StallsFile      uint64 `json:"stalls_for_commit_files"` // times that no file was prepared
+	StallsFull      uint64 `json:"stalls_for_commit_room"`  // times that commit-live-bytes was reached
+	CommitLiveBytes int64  `json:"commit_live_bytes"`       // bytes that a restart would replay
+	CommitRoomBytes int64  `json:"commit_room_bytes"`       // bytes until commit-live-bytes is reached
+	// CommitFileBytes: present size of a file: commit-file-bytes, or more if the state needs it.
+	CommitFileBytes int64 `json:"commit_file_bytes"`
+	// StateBytes: deferred messages and confirmed ranges; at max-state-bytes see ErrStateFull.
+	StateBytes  int64 `json:"state_bytes"`
+	FreeBuffers int   `json:"buffers_free"` // of Buffers
+	Buffers     int   `json:"buffers"`      // of 1 MiB each
+	// WaitingBytes: accepted and not on the disk yet, accurate to 16 KiB per partition.
+	WaitingBytes int64  `json:"inbox_bytes"`
+	Overloaded   uint64 `json:"puts_refused_overloaded"` // see ErrOverloaded
+	SegmentBytes uint64 `json:"segment_bytes"`           // written to segments
+	SegmentSyncs uint64 `json:"segment_syncs"`           // fdatasync calls on segment files
+	TrimmedBytes uint64 `json:"retention_removed_bytes"` // removed by retention
+	ISRChanges   uint64 `json:"isr_changes"`             // changes of the ISR of partitions that this node leads
+	// ISRHeldBack: changes that were delayed because a replica joined and left too often.
+	ISRHeldBack uint64 `json:"isr_changes_held_back"`
+	// AbsentReplicas: answers of other nodes that they have no copy of a partition that this node leads.
+	AbsentReplicas uint64 `json:"absent_replicas"`
+	// Stranded: leaderships given away because too few in-sync replicas answered.
+	Stranded uint64 `json:"stranded_hand_overs"`
+	// FramesNoCopy: frames of leaders for partitions that this node has no copy of.
+	FramesNoCopy uint64 `json:"frames_without_copy"`
+	// RemoteExpired: ordered messages that came too late for a client of this node, and were returned to their leaders.
+	RemoteExpired uint64 `json:"remote_expired"`
+	RemoteStale   uint64 `json:"remote_stale"` // ordered messages of a former leader, which were dropped
+	// RemoteLateFence: leaderships whose ordered channels waited 2 s at first, because a node did not answer.
+	RemoteLateFence uint64 `json:"remote_late_fences"`
+	ClockSteps      uint64 `json:"clock_steps"` // steps of the wall clock since Open
+	// DelaysCorrected: delayed messages that waited by the clock of a leader that was ahead of this node.
+	DelaysCorrected uint64 `json:"delays_corrected"`
+	// ClockAheadMs: how far the wall clock is ahead of the clock of the engine, which does not follow its steps.
+	ClockAheadMs  int64  `json:"clock_ahead_ms"`
+	Partitions    int    `json:"partitions"`      // partitions of this node
+	DiskFull      bool   `json:"disk_full"`       // see ErrNoSpace
+	Failed        bool   `json:"failed"`          // see ErrDisk
+	DiskState     string `json:"disk_state"`      // good, slow, hung or failed; see core.DiskWatch
+	DiskWaitedMs  int64  `json:"disk_waited_ms"`  // how long writes have been waiting while none came back
+	DiskProbes    uint64 `json:"disk_probes"`     // writes that only ask whether the disk answers
+	DiskHangs     uint64 `json:"disk_hangs"`      // times that nothing came back for disk-patience
+	DiskHandOvers uint64 `json:"disk_hand_overs"` // leaderships given away because of a hang
+	ScrubRounds   uint64 `json:"scrub_rounds"`    // times that all segments were read and verified
+	ScrubBytes    uint64 `json:"scrub_bytes"`     // read by the scrub
+	ScrubDamaged  uint64 `json:"scrub_damaged"`   // ranges that could not be read
+	// ScrubMended: damaged batches, headers, indexes and small files that were rewritten from what the node knew.
+	ScrubMended     uint64 `json:"scrub_mended"`
+	ScrubLogDamaged uint64 `json:"scrub_commit_damaged"` // damaged commit log files; their content went to segments
+	// ReadsRecovered: ranges that the device could not read for a while; see retryReads.
+	ReadsRecovered  uint64 `json:"reads_recovered"`
+	ScrubPartitions int64  `json:"scrub_partitions"` // partitions read in the present round
+	ScrubRunning    bool   `json:"scrub_running"`    // a round is running
 }
 
-// Storage is a snapshot of StorageStats.
+// Storage returns the present StorageStats.
 func (e *Engine) Storage() StorageStats {
 	s := e.clog.Stats()
 	c := &e.counters
 	out := StorageStats{
-		Groups: s.Groups, CommitBytes: s.Bytes, FlushP50Micros: quantileMicros(s.Flush[:], 0.5), FlushP99Micros: quantileMicros(s.Flush[:], 0.99),
+		Groups: s.Groups, CommitBytes: s.Bytes,
+		FlushP50Micros: quantileMicros(s.Flush[:], 0.5), FlushP99Micros: quantileMicros(s.Flush[:], 0.99),
 		Marks: s.Marks, TornGroups: s.Torn, TornBytes: s.TornBytes,
 		StallsBuffer: s.StallsBuffer, StallsFile: s.StallsSpare, StallsFull: s.StallsFull,
-		CommitLiveBytes: s.LiveBytes, CommitRoomBytes: e.clog.Headroom(), CommitFileBytes: e.clog.FileBytes(), StateBytes: e.stateBytes.Load(),
-		FreeBuffers: e.arena.Free(), Buffers: e.arena.Count(), WaitingBytes: max(0, e.waiting.Load()), Overloaded: c.Overloaded.Load(),
+		CommitLiveBytes: s.LiveBytes, CommitRoomBytes: e.clog.Headroom(), CommitFileBytes: e.clog.FileBytes(),
+		StateBytes:  e.stateBytes.Load(),
+		FreeBuffers: e.arena.Free(), Buffers: e.arena.Count(),
+		WaitingBytes: max(0, e.waiting.Load()), Overloaded: c.Overloaded.Load(),
 		SegmentBytes: c.SegmentBytes.Load(), SegmentSyncs: c.SegmentSyncs.Load(), TrimmedBytes: c.TrimmedBytes.Load(),
-		ISRChanges: c.ISRChanges.Load(), ISRHeldBack: c.ISRHeldBack.Load(), AbsentReplicas: c.AbsentReplicas.Load(), FramesNoCopy: c.FramesWithoutCopy.Load(),
+		ISRChanges: c.ISRChanges.Load(), ISRHeldBack: c.ISRHeldBack.Load(), AbsentReplicas: c.AbsentReplicas.Load(),
+		FramesNoCopy:    c.FramesWithoutCopy.Load(),
 		Stranded:        c.Stranded.Load(),
 		DelaysCorrected: c.DelaysCorrected.Load(),
 		ClockSteps:      e.clock.steps.Load(), ClockAheadMs: e.clock.offset.Load() / int64(time.Millisecond),

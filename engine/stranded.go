@@ -11,7 +11,8 @@ import (
 	"penstock/replicate"
 )
 
-// liveNodes are the nodes that live by the store's word, in order. runTicker alone calls it; what it returns is not changed afterwards.
+// liveNodes are the nodes that live by the store's word, in order. runTicker alone calls it; what it returns is not
+// changed afterwards.
 func (cn *clusterNode) liveNodes() []replicate.NodeID {
 	snap := cn.store.Snapshot()
 	if snap == nil || cn.live.of == snap {
@@ -28,14 +29,16 @@ func (cn *clusterNode) liveNodes() []replicate.NodeID {
 	return nodes
 }
 
-// handOverStranded asks the store to make another member of the ISR the leader, because this node reaches too few of them: replicate/stranded.go decides that, and repeats it.
-// What was appended and not committed is unknown to its publishers, as after a failover. mu is held.
+// handOverStranded asks the store to make another member of the ISR the leader, because this node reaches too few of
+// them: replicate/stranded.go decides that, and repeats it. What was appended and not committed is unknown to its
+// publishers, as after a failover. mu is held.
 func (r *replica) handOverStranded(a *replicate.Action) {
 	cn, st, to := r.cn, a.State, a.Node
 	if a.Flag {
 		if others, may := cn.isrLogs.stranded.allow(cn.now(), isrLogInterval); may {
-			cn.log.Warn("this node leads a partition and hears nothing of its in-sync replicas, which are alive: the network between them is broken. Another of them is "+
-				"made the leader; nothing that was answered OK is lost, publishers of the last seconds hear that the outcome is unknown",
+			cn.log.Warn("this node leads a partition and hears nothing of its in-sync replicas, which are alive: the "+
+				"network between them is broken. Another of them is made the leader; nothing that was answered OK is lost, "+
+				"publishers of the last seconds hear that the outcome is unknown",
 				"topic", r.pt.t.name, "partition", r.pt.number, "epoch", st.Epoch, "others", others)
 		}
 	}
@@ -53,30 +56,36 @@ func (r *replica) handOverStranded(a *replicate.Action) {
 	})
 }
 
-// strandedLeader is the leader before this one, if it gave the leadership away although it is the one that should lead and the
-// store had nothing against it: it was stranded. It is in the ISR still where another replica reaches it and min_isr
-// needs it, and so balance would give the leadership back to it, to be stranded again for minutes. A leader that gives
-// way to the preferred one, by balance or because its replica moves, is none.
+// strandedLeader is the leader before this one, if it gave the leadership away although it is the one that should
+// lead and the store had nothing against it: it was stranded. It is in the ISR still where another replica reaches it
+// and min_isr needs it, and so balance would give the leadership back to it, to be stranded again for minutes. A
+// leader that gives way to the preferred one, by balance or because its replica moves, is none.
 type strandedLeader struct {
 	node  replicate.NodeID
 	boot  uuid.UUID
 	until int64 // on now's clock
 }
 
-// strandedBarFactor is for how long a giver is not given leaderships back, in times of StrandedEveryNs: nobody can tell the leader that the network is whole again.
+// strandedBarFactor is for how long a giver is not given leaderships back, in times of StrandedEveryNs: nobody can
+// tell the leader that the network is whole again.
 const strandedBarFactor = 10
 
-// strandedLeaderOf returns the leader of the row before, if it gave the leadership to self while the store had nothing against it:
-// alive, the same process, not draining, its disk good, in the ISR and whole. Otherwise it returns nil. It is pure.
-func strandedLeaderOf(self replicate.NodeID, before, row *meta.Partition, nodes map[replicate.NodeID]*meta.Node) *strandedLeader {
-	if before == nil || row.State.Leader != self || before.State.Leader == self || before.State.Leader == 0 || row.State.Epoch <= before.State.Epoch {
+// strandedLeaderOf returns the leader of the row before, if it gave the leadership to self while the store had
+// nothing against it: alive, the same process, not draining, its disk good, in the ISR and whole. Otherwise it
+// returns nil. It is pure.
+func strandedLeaderOf(
+	self replicate.NodeID, before, row *meta.Partition, nodes map[replicate.NodeID]*meta.Node,
+) *strandedLeader {
+	if before == nil || row.State.Leader != self || before.State.Leader == self || before.State.Leader == 0 ||
+		row.State.Epoch <= before.State.Epoch {
 		return nil
 	}
 	n := nodes[before.State.Leader]
 	if n == nil || !n.Live || n.Boot != before.State.Boot || n.Draining || n.Disk != meta.DiskGood {
 		return nil
 	}
-	if m := (replicate.Member{Node: n.ID, Store: n.Store}); !slices.Contains(row.State.ISR, m) || slices.Contains(row.Damaged, m) {
+	if m := (replicate.Member{Node: n.ID, Store: n.Store}); !slices.Contains(row.State.ISR, m) ||
+		slices.Contains(row.Damaged, m) {
 		return nil
 	}
 	return &strandedLeader{node: n.ID, boot: n.Boot}
@@ -92,7 +101,8 @@ func (r *replica) storeRow(row *meta.Partition) {
 	}
 	g := strandedLeaderOf(r.cn.self.ID, before, row, snap.Nodes)
 	if g != nil && r.cn.opts.PreferredLeader != nil && r.cn.opts.PreferredLeader(snap, r.pt.identity()) == g.node {
-		g.until = r.cn.now() + strandedBarFactor*cmp.Or(r.cn.opts.Replication.StrandedEveryNs, replicate.DefaultStrandedEveryNs)
+		g.until = r.cn.now() +
+			strandedBarFactor*cmp.Or(r.cn.opts.Replication.StrandedEveryNs, replicate.DefaultStrandedEveryNs)
 		r.formerLeader.Store(g)
 	}
 }

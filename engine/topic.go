@@ -15,18 +15,22 @@ import (
 	"penstock/segment"
 )
 
-// Topic is a name over N partitions. Its methods are safe for concurrent use.
+// Topic is a named topic with one or more partitions. Its methods are safe for concurrent use.
+//
+// mu guards channels, creating and deletedChannels, and is held for a few instructions. changing is held during a whole
+// creation, deletion, pause or expansion, which waits for commits; mu is taken inside it. A crash loses what is here:
+// recovery restores channels and pauses from the logs, and the settings from topic.json.
 type Topic struct {
 	e    *Engine
 	name string
 	uuid uuid.UUID
-	list atomic.Pointer[[]*partition] // replaced as a whole; it only grows
+	list atomic.Pointer[[]*partition] // replaced as a whole; partitions are only added
 	next atomic.Uint32                // round robin over partitions
 
-	quarantined bool // its metadata cannot be read: kept, not served, never trimmed; set before the engine runs
+	quarantined bool // its metadata cannot be read: kept, not served, never trimmed; set by recovery
 
 	deleted    atomic.Bool
-	hasRedrive atomic.Bool // of a dead-letter topic: this process was told that it has its channel redrive
+	hasRedrive atomic.Bool // a dead-letter topic of which this process knows that its channel redrive exists
 	paused     atomic.Bool
 
 	settings atomic.Pointer[TopicSettings] // set by configure, together with limits
@@ -37,27 +41,34 @@ type Topic struct {
 	mu              lock.Mutex[lock.Topic]
 	channels        map[string]*Channel
 	creating        map[string]*creation
-	deletedChannels deletedNames                   // channels
-	changing        lock.Mutex[lock.TopicChanging] // one creation, deletion or pause at a time
-	assigned        []segment.Epoch                // by index: of the leadership from which the channels have the partition, 0: they do not; guarded by changing
-	created         int64
+	deletedChannels deletedNames // names of channels that were deleted a short time ago
+	// changing is held by one creation, deletion, pause or expansion at a time.
+	changing lock.Mutex[lock.TopicChanging]
+	// assigned has for each partition the epoch of the leadership in which the channels got it; 0: they do not have it.
+	// changing guards it.
+	assigned []segment.Epoch
+	created  int64 // wall clock, in ns
 
-	incomplete []incompletePart // between restore and completeChannels
+	incomplete []incompletePart // set by restore, consumed by completeChannels
 }
 
-// creation lets callers that want the same new thing wait for one of them to make it.
+// creation lets callers that want the same new topic or channel wait until one of them has created it. err is set
+// before done is closed.
 type creation struct {
 	done chan struct{}
 	err  error
 }
 
 func newTopic(e *Engine, m *topicMeta) *Topic {
-	t := &Topic{e: e, name: m.Name, uuid: m.ID, created: m.CreatedNs, channels: map[string]*Channel{}, creating: map[string]*creation{}}
+	t := &Topic{
+		e: e, name: m.Name, uuid: m.ID, created: m.CreatedNs, channels: map[string]*Channel{},
+		creating: map[string]*creation{},
+	}
 	t.configure(m.Settings)
 	return t
 }
 
-// partitions are all there are; the slice is never changed.
+// partitions returns all partitions. The slice is never changed.
 func (t *Topic) partitions() []*partition {
 	if parts := t.list.Load(); parts != nil {
 		return *parts
@@ -65,7 +76,7 @@ func (t *Topic) partitions() []*partition {
 	return nil
 }
 
-// add is called by one goroutine at a time.
+// add adds a partition. Only one goroutine at a time may call it.
 func (t *Topic) add(pt *partition) {
 	parts := append(slices.Clone(t.partitions()), pt)
 	t.list.Store(&parts)
@@ -86,7 +97,7 @@ func (t *Topic) nextPartition() *partition {
 	if t.e.cluster == nil {
 		return parts[n%len(parts)]
 	}
-	for i := range parts { // one that has a leader, if there is any
+	for i := range parts { // prefer a partition that has a leader
 		if pt := parts[(n+i)%len(parts)]; pt.rep.target.Load() != 0 {
 			return pt
 		}
@@ -94,7 +105,7 @@ func (t *Topic) nextPartition() *partition {
 	return parts[n%len(parts)]
 }
 
-// countedBytes counts what was committed.
+// countedBytes counts committed messages and their bytes.
 func (t *Topic) countedBytes(count uint32, n uint64) {
 	t.messages.Add(uint64(count))
 	t.bytes.Add(n)
@@ -102,7 +113,7 @@ func (t *Topic) countedBytes(count uint32, n uint64) {
 	t.e.counters.MessageBytes.Add(n)
 }
 
-// Topic returns the topic of that name, and creates it if there is none.
+// Topic returns the topic of that name, and creates it if it does not exist.
 func (e *Engine) Topic(ctx context.Context, name string) (*Topic, error) {
 	if t, ok := e.LookupTopic(name); ok {
 		return t, nil
@@ -116,8 +127,8 @@ func (e *Engine) Topic(ctx context.Context, name string) (*Topic, error) {
 	return e.CreateTopic(ctx, name, e.opts.DefaultPartitions)
 }
 
-// CreateTopic returns the topic of that name, and creates it with this many partitions (0:
-// Options.DefaultPartitions) if there is none, whatever DisableAutoCreate says.
+// CreateTopic returns the topic of that name. If it does not exist, CreateTopic creates it with this many partitions
+// (0: Options.DefaultPartitions), even if DisableAutoCreate is set.
 func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (*Topic, error) {
 	if !ValidTopicName(name) {
 		return nil, ErrTopicName
@@ -167,7 +178,7 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (
 		t, err := e.makeTopic(name, partitions)
 		e.mu.Lock()
 		delete(e.creating, name)
-		if e.closed { // Close did not see the topic: nobody would answer its puts
+		if e.closed { // Close did not see the new topic, so nobody would answer its puts
 			if t != nil {
 				t.abandon()
 			}
@@ -179,7 +190,7 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (
 		}
 		e.mu.Unlock()
 		if err == nil && e.poisoned.Load() != nil {
-			// The log failed meanwhile: the committer either saw these partitions in the list, or is seen here.
+			// The commit log failed meanwhile. Either the committer saw these partitions in the list, or this check sees it.
 			for _, pt := range t.partitions() {
 				pt.closeAndRefuse(e.refusal(), false)
 			}
@@ -193,10 +204,12 @@ func (e *Engine) makeTopic(name string, partitions int) (*Topic, error) {
 	if err := e.poisoned.Load(); err != nil {
 		return nil, *err
 	}
-	m := &topicMeta{Format: topicFormat, ID: e.host.NewUUID(), Name: name, Partitions: partitions, CreatedNs: e.now().UnixNano()}
+	m := &topicMeta{
+		Format: topicFormat, ID: e.host.NewUUID(), Name: name, Partitions: partitions, CreatedNs: e.now().UnixNano(),
+	}
 	t := newTopic(e, m)
 	if err := e.makeTopicFiles(t, m); err != nil {
-		// What is there must go: a second try makes another topic of that name, and the next Open would find both.
+		// The files must be removed: a second attempt creates another topic of that name, and the next Open would find both.
 		t.abandon()
 		return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, errors.Join(err, trashTopicFiles(e.disk, m.ID)))
 	}
@@ -217,7 +230,7 @@ func (e *Engine) makeTopicFiles(t *Topic, m *topicMeta) error {
 	return nil
 }
 
-// abandon closes what makeTopic opened of a topic that nobody can see.
+// abandon closes the logs of a topic that makeTopic has made and that is not in the list of topics.
 func (t *Topic) abandon() {
 	for _, pt := range t.partitions() {
 		if pt.log != nil {
@@ -241,7 +254,7 @@ func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
 	return e.deleteTopicLocal(name)
 }
 
-// deleteTopicLocal deletes this node's part of a topic.
+// deleteTopicLocal deletes the topic on this node.
 func (e *Engine) deleteTopicLocal(name string) error {
 	e.mu.Lock()
 	t, ok := e.topics[name]
@@ -258,7 +271,7 @@ func (e *Engine) deleteTopicLocal(name string) error {
 	return e.deleteParts(t, t.partitions())
 }
 
-// deleteParts deletes the copies of a topic that this node has; there is at least one.
+// deleteParts deletes this node's copies of a topic; there is at least one. It takes changing.
 func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 	t.deleted.Store(true)
 	t.e.host.Lock(&t.changing)
@@ -267,7 +280,7 @@ func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 	for _, pt := range parts[1:] {
 		pt.closeAndRefuse(ErrDeleted, false)
 	}
-	// The tombstone goes through the first partition's inbox, behind all that was accepted before.
+	// The tombstone goes through the inbox of the first partition, after everything that was accepted before.
 	own := &specialPut{onCommit: func() { e.removeTopicPartitions(t.uuid) }}
 	if err := parts[0].writeTombstone(own); err != nil {
 		return err
@@ -292,8 +305,9 @@ func (pt *partition) writeTombstone(own *specialPut) error {
 	return w.result()
 }
 
-// trashTopic moves a deleted topic's files away. Until that succeeded the tombstone must stay in the commit
-// log, or the next Open would find the topic again: release then waits with the files that it holds.
+// trashTopic moves the files of a deleted topic to the trash. Until that has succeeded, the tombstone must stay in the
+// commit log, or the next Open would find the topic again. So release, which frees the tombstone's commit log files, is
+// called only after that.
 func (e *Engine) trashTopic(t *Topic, parts []*partition, release func()) {
 	var err error
 	for _, pt := range parts {
@@ -305,7 +319,8 @@ func (e *Engine) trashTopic(t *Topic, parts []*partition, release func()) {
 	e.trashFiles(t.uuid, t.name, release)
 }
 
-// trashFiles moves the files of a deleted topic away; release is called when that is durable.
+// trashFiles moves the files of a deleted topic to the trash, and calls release when that is durable. If it fails, the
+// flusher tries again.
 func (e *Engine) trashFiles(id uuid.UUID, name string, release func()) {
 	if err := trashTopicFiles(e.disk, id); err != nil {
 		if !e.isClosed() { // if it is, the next Open moves them
@@ -338,9 +353,8 @@ func (t *Topic) Channels() []*Channel {
 	return out
 }
 
-// Channel returns the channel of that name, and creates it if there is none. It returns
-// when the creation is on stable storage on every partition, so that no failure makes the channel miss a
-// message that is published after.
+// Channel returns the channel of that name, and creates it if it does not exist. It returns when the creation is on
+// stable storage in every partition, so no failure can make the channel miss a message that is published afterwards.
 func (t *Topic) Channel(ctx context.Context, name string) (*Channel, error) {
 	if c, ok := t.LookupChannel(name); ok {
 		return t.committedChannel(ctx, c)
@@ -354,7 +368,7 @@ func (t *Topic) Channel(ctx context.Context, name string) (*Channel, error) {
 	return t.CreateChannel(ctx, name)
 }
 
-// CreateChannel is Channel whatever DisableAutoCreate says.
+// CreateChannel does what Channel does, even if DisableAutoCreate is set.
 func (t *Topic) CreateChannel(ctx context.Context, name string) (*Channel, error) {
 	if !ValidChannelName(name) {
 		return nil, ErrChannelName
@@ -367,7 +381,7 @@ func (t *Topic) CreateChannel(ctx context.Context, name string) (*Channel, error
 	return t.createChannelLocal(ctx, name)
 }
 
-// createChannelLocal makes the channel in the partitions that this node leads.
+// createChannelLocal creates the channel in the partitions that this node leads. It takes changing.
 func (t *Topic) createChannelLocal(ctx context.Context, name string) (*Channel, error) {
 	if err := t.lockInitialized(ctx); err != nil {
 		return nil, err
@@ -396,7 +410,7 @@ func (t *Topic) createChannelLocal(ctx context.Context, name string) (*Channel, 
 	t.mu.Lock()
 	closed := t.e.isClosed()
 	if !closed {
-		t.channels[name] = c // from here on Close shuts it
+		t.channels[name] = c // Close shuts it from here on
 	}
 	t.mu.Unlock()
 	if closed {
@@ -415,7 +429,7 @@ func (t *Topic) DeleteChannel(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		err = t.deleteChannelLocal(ctx, name) // what this node has of it without leading anything
+		err = t.deleteChannelLocal(ctx, name) // this node may have the channel without leading a partition
 		if errors.Is(err, ErrNoChannel) {
 			err = nil
 		}
@@ -432,7 +446,8 @@ func (t *Topic) deleteChannelLocal(ctx context.Context, name string) error {
 	if c, ok := t.LookupChannel(name); ok {
 		return t.deleteChannel(ctx, c)
 	}
-	// It may be asked again, and the first deletion was refused, or is not committed: then only behind this entry it is gone.
+	// The caller may be repeating a deletion that was refused or is not committed yet. Only an entry behind it in the log
+	// makes sure that the channel is gone.
 	held, open := t.inLogs(name)
 	if held || open {
 		if err := t.writeDeleted(ctx, name); held || err != nil {
@@ -442,6 +457,7 @@ func (t *Topic) deleteChannelLocal(ctx context.Context, name string) error {
 	return t.noChannel(name)
 }
 
+// deleteChannel ends the channel and writes its deletion to the logs. changing is held.
 func (t *Topic) deleteChannel(ctx context.Context, c *Channel) error {
 	c.shut(ErrDeleted)
 	c.mu.Lock()
@@ -449,7 +465,7 @@ func (t *Topic) deleteChannel(ctx context.Context, c *Channel) error {
 	c.mu.Unlock()
 	t.mu.Lock()
 	delete(t.channels, c.name)
-	if led { // else it was a node's that leads nothing
+	if led { // else this node only served clients of channels that other nodes lead
 		t.deletedChannels.add(c.name, t.e.now())
 	}
 	t.mu.Unlock()
@@ -463,7 +479,7 @@ func (t *Topic) writeDeleted(ctx context.Context, name string) error {
 	return t.writeControls(ctx, []core.Control{{Kind: core.ChannelDeleted, Channel: name}}, nil)
 }
 
-// Pause holds messages published from now on back from all channels.
+// Pause keeps messages that are published from now on back from all channels, until Unpause.
 func (t *Topic) Pause(ctx context.Context) error { return t.pause(ctx, true) }
 
 func (t *Topic) pause(ctx context.Context, paused bool) error {
@@ -473,7 +489,7 @@ func (t *Topic) pause(ctx context.Context, paused bool) error {
 	return t.pauseLocal(ctx, paused)
 }
 
-// Unpause lets them go.
+// Unpause ends a pause: the channels get the messages that it kept back.
 func (t *Topic) Unpause(ctx context.Context) error { return t.pause(ctx, false) }
 
 func (t *Topic) pauseLocal(ctx context.Context, paused bool) error {
@@ -481,7 +497,8 @@ func (t *Topic) pauseLocal(ctx context.Context, paused bool) error {
 		return err
 	}
 	defer t.changing.Unlock()
-	// In a cluster every partition has its own answer: one that was led elsewhere may have missed what the others have.
+	// In a cluster this node cannot know from one flag what each partition has: one that another node led may have missed
+	// an earlier request.
 	if t.e.cluster == nil && t.paused.Load() == paused {
 		return nil
 	}
@@ -496,8 +513,8 @@ func (t *Topic) pauseLocal(ctx context.Context, paused bool) error {
 	return nil
 }
 
-// Empty drops the messages that wait at the topic: published before there was a channel, or
-// held back by a pause. What the channels have is theirs; see Channel.Empty.
+// Empty drops the messages that wait at the topic, because they were published before it had a channel or during a
+// pause. Messages that channels have stay; see Channel.Empty.
 func (t *Topic) Empty(ctx context.Context) error {
 	if cn := t.e.cluster; cn != nil {
 		return cn.onAllLeaders(ctx, t, operation{Kind: opEmptyTopic})
@@ -528,7 +545,7 @@ func (t *Topic) closeChannels(err error) {
 	}
 }
 
-// dropEphemeral deletes at start what was ephemeral in the life before.
+// dropEphemeral deletes, at the start, the ephemeral topics of the process before.
 func (e *Engine) dropEphemeral() {
 	for _, t := range e.Topics() {
 		if !ephemeral(t.name) {
@@ -540,7 +557,7 @@ func (e *Engine) dropEphemeral() {
 	}
 }
 
-// dropIfEphemeral deletes an ephemeral topic whose last channel went.
+// dropIfEphemeral deletes an ephemeral topic that has no channel any more.
 func (t *Topic) dropIfEphemeral() {
 	if !ephemeral(t.name) {
 		return
@@ -549,7 +566,8 @@ func (t *Topic) dropIfEphemeral() {
 	n := len(t.channels)
 	t.mu.Unlock()
 	if n == 0 {
-		if err := t.e.DeleteTopic(context.Background(), t.name); err != nil && !errors.Is(err, ErrNoTopic) && !errors.Is(err, ErrClosed) {
+		if err := t.e.DeleteTopic(context.Background(), t.name); err != nil && !errors.Is(err, ErrNoTopic) &&
+			!errors.Is(err, ErrClosed) {
 			t.e.log.Warn("an ephemeral topic could not be deleted", "topic", t.name, "error", err)
 		}
 	}

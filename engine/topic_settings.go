@@ -23,7 +23,8 @@ const (
 // ErrTopicSettings says what is wrong with a topic's settings.
 var ErrTopicSettings = meta.ErrSettings
 
-// topicLimits are a topic's settings as they are asked for, with the node's options where the topic has none. 0 is no limit.
+// topicLimits are a topic's settings as they are asked for, with the node's options where the topic has none. 0 is no
+// limit.
 type topicLimits struct {
 	retentionBytes, retentionCount int64
 	retentionAge                   time.Duration
@@ -37,10 +38,10 @@ func (t *Topic) Settings() TopicSettings {
 	return s
 }
 
-// Configure replaces the topic's settings and returns them as they are then. s.Version must be that of the settings that are to be changed
-// (0: there are none yet), or the answer is ErrVersion. When it returns nil they are durable and this node has them; other nodes of
-// a cluster get them a moment later. More Partitions are made with it; a key may belong to another partition then, see PartitionFor. ErrTopicSettings:
-// nothing was changed.
+// Configure replaces the topic's settings and returns them as they are then. s.Version must be that of the settings
+// that are to be changed (0: there are none yet), or the answer is ErrVersion. When it returns nil they are durable
+// and this node has them; other nodes of a cluster get them a moment later. More Partitions are made with it; a key
+// may belong to another partition then, see PartitionFor. ErrTopicSettings: nothing was changed.
 func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, error) {
 	if err := s.Validate(); err != nil {
 		return t.Settings(), err
@@ -72,7 +73,8 @@ func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, 
 	// The file is replaced as a whole: a crash leaves the old settings or the new ones.
 	store := func() error {
 		if err := t.e.createTopicFiles(m); err != nil {
-			return fmt.Errorf("engine: the settings of topic %s could not be stored; they stay as they were, unless the node restarts before they are changed again: %w", t.name, err)
+			return fmt.Errorf("engine: the settings of topic %s could not be stored; they stay as they were, unless the "+
+				"node restarts before they are changed again: %w", t.name, err)
 		}
 		return nil
 	}
@@ -143,14 +145,16 @@ func (cn *clusterNode) configureTopic(ctx context.Context, t *Topic, s TopicSett
 	}
 	for now := t.Settings(); now.Version < mt.Settings.Version || now.Partitions < mt.Partitions; now = t.Settings() {
 		if err := cn.sleep(ctx, time.Millisecond); err != nil {
-			return mt.EffectiveSettings(), fmt.Errorf("engine: the settings of topic %s are changed, but this node has not heard of it yet: %w", t.name, err)
+			return mt.EffectiveSettings(), fmt.Errorf("engine: the settings of topic %s are changed, but this node has not "+
+				"heard of it yet: %w", t.name, err)
 		}
 	}
 	return mt.EffectiveSettings(), nil
 }
 
-// learnSettings takes what the cluster says of a topic's settings. They lie in topic.json, too, for the next start: until the node has joined
-// again it must not take what a topic keeps by its settings for what the node's own limits let go.
+// learnSettings takes what the cluster says of a topic's settings. They lie in topic.json, too, for the next start:
+// until the node has joined again it must not take what a topic keeps by its settings for what the node's own limits
+// let go.
 func (t *Topic) learnSettings(mt *meta.Topic) {
 	s := mt.EffectiveSettings().Stored()
 	if s == *t.settings.Load() {
@@ -162,7 +166,8 @@ func (t *Topic) learnSettings(mt *meta.Topic) {
 			continue
 		}
 		if err := t.e.createTopicFiles(t.meta()); err != nil {
-			t.e.log.Warn("a topic's settings hold, but could not be stored on this node; the cluster has them", "topic", t.name, "error", err)
+			t.e.log.Warn("a topic's settings hold, but could not be stored on this node; the cluster has them",
+				"topic", t.name, "error", err)
 		}
 		return
 	}

@@ -8,13 +8,15 @@ import (
 	"penstock/segment"
 )
 
-// A partition whose log has control entries that this version does not know is unread: its bytes are kept, replicated and written to segments like all
-// others, but nobody can say what its channels have confirmed. It does not lead or serve, takes nothing new from clients, and retention leaves it alone. A
-// checkpoint of the commit log says of it that the fold is not known; a version that knows the entries reads the fold
-// from the segments, whose first batches are checkpoints, and everything is there.
+// A partition whose log has control entries that this version does not know is unread: its bytes are kept, replicated
+// and written to segments like all others, but nobody can say what its channels have confirmed. It does not lead or
+// serve, takes nothing new from clients, and retention leaves it alone. A checkpoint of the commit log says of it
+// that the fold is not known; a version that knows the entries reads the fold from the segments, whose first batches
+// are checkpoints, and everything is there.
 
 // errFoldNotStored is for a partition whose checkpoint does not have the fold.
-var errFoldNotStored = errors.New("engine: the state of the channels is not in the commit log's checkpoint: an older version was started meanwhile")
+var errFoldNotStored = errors.New("engine: the state of the channels is not in the commit log's checkpoint: an " +
+	"older version was started meanwhile")
 
 // whyUnread is nil, or why the state of the partition's channels is not known. Any goroutine may ask.
 func (pt *partition) whyUnread() error {
@@ -42,7 +44,9 @@ func (pt *partition) knownFold() *core.Cursors {
 }
 
 // foldBatch is foldBatch in a version that does not know Options.unknownKind.
-func (e *Engine) foldBatch(fold *core.Cursors, h *segment.Header, body []byte, at segment.Offset) ([]core.DeferredMessage, error) {
+func (e *Engine) foldBatch(
+	fold *core.Cursors, h *segment.Header, body []byte, at segment.Offset,
+) ([]core.DeferredMessage, error) {
 	if unknown := e.opts.unknownKind; unknown != 0 && h.Control() {
 		err := core.DecodeControls(body, func(c *core.Control) error {
 			if c.Kind == unknown {
@@ -75,7 +79,8 @@ func (rp *recovered) foldIn(e *Engine, h *segment.Header, body []byte, at segmen
 	return err
 }
 
-// readFold ends the opening of a partition whose fold is not known from the commit log: it tries the segments, and says so if they do not tell.
+// readFold ends the opening of a partition whose fold is not known from the commit log: it tries the segments, and
+// says so if they do not tell.
 func (e *Engine) readFold(pt *partition, rp *recovered) {
 	if rp.unread == nil {
 		return
@@ -85,28 +90,30 @@ func (e *Engine) readFold(pt *partition, rp *recovered) {
 		c := &logCut{to: rp.st.Next, fold: new(core.Cursors)}
 		if err = pt.refold(c); err == nil && c.unread == nil {
 			pt.fold = c.fold
-			e.log.Info("the state of a partition's channels was read from its segments: this version knows what an older one did not", "topic", pt.t.name, "partition", pt.number)
+			e.log.Info("the state of a partition's channels was read from its segments: this version knows what an older "+
+				"one did not", "topic", pt.t.name, "partition", pt.number)
 			return
 		}
 		err = errors.Join(err, c.unread)
 	}
 	pt.setUnread(err)
 	e.info.PartitionsReadOnly++
-	e.log.Error("a partition has entries that a newer version wrote: all its messages are kept, it is not served or led by this node and takes nothing new; start the newer version",
+	e.log.Error("a partition has entries that a newer version wrote: all its messages are kept, it is not served or "+
+		"led by this node and takes nothing new; start the newer version",
 		"topic", pt.t.name, "partition", pt.number, "error", err)
 	ev := core.PartitionEvent{Kind: core.PartitionFault, Err: core.ErrNewerControl}
 	var res core.PartitionResult
 	pt.machine.Step(&ev, &res)
 }
 
-// cannotFold is for a batch with a control entry that this version does not know: the bytes are kept, but this node must not lead. It runs on the
-// committer with mu held.
+// cannotFold is for a batch with a control entry that this version does not know: the bytes are kept, but this node
+// must not lead. It runs on the committer with mu held.
 func (r *replica) cannotFold(err error) {
 	if r.pt.whyUnread() != nil {
 		return
 	}
 	r.pt.setUnread(err)
-	r.cn.e.log.Error("a partition has entries that a newer version wrote: this node stores the messages and will not lead the partition; start the newer version here",
-		"topic", r.pt.t.name, "partition", r.pt.number, "error", err)
+	r.cn.e.log.Error("a partition has entries that a newer version wrote: this node stores the messages and will not "+
+		"lead the partition; start the newer version here", "topic", r.pt.t.name, "partition", r.pt.number, "error", err)
 	r.cn.reportDamaged(r.pt, err)
 }

@@ -39,8 +39,8 @@ type Difference struct {
 	To    segment.Offset `json:"to"`
 	First ID             `json:"first_id"` // of its messages, as the leader or another copy that reads back has them; 0: no copy does
 	Count uint32         `json:"count"`    // of the first batch
-	// Damaged are the nodes whose copy does not verify: it is repaired from a replica that reads back. Differing are those whose copy verifies and
-	// is another one than the leader's, which no crash and no damage explains.
+	// Damaged are the nodes whose copy does not verify: it is repaired from a replica that reads back. Differing are
+	// those whose copy verifies and is another one than the leader's, which no crash and no damage explains.
 	Damaged   []string `json:"damaged,omitempty"`
 	Differing []string `json:"differing,omitempty"`
 }
@@ -71,7 +71,7 @@ func (t *Topic) verifyLocal(op operation) (*verifyAnswer, error) {
 		return nil, fmt.Errorf("engine: what is to be verified is not said as it should be")
 	}
 	pt := t.partitions()[op.Partitions[0]]
-	if pt.rep == nil || !pt.rep.present() { // a copy that takes part has a log; pt.log itself is set under the replica's lock
+	if pt.rep == nil || !pt.rep.present() { // pt.log is set under the replica's lock; a present copy has a log
 		return nil, fmt.Errorf("engine: the node has no copy of partition %d", pt.number)
 	}
 	a := &verifyAnswer{Committed: pt.committedEnd(), Next: q.At}
@@ -111,9 +111,10 @@ func (t *Topic) verifyLocal(op operation) (*verifyAnswer, error) {
 	return a, nil
 }
 
-// VerifySome compares the bytes that the in-sync replicas of a partition hold from at on, for about a second and at a bounded rate, while all runs.
-// Each node reads its own copy from its disk and verifies it; what does not verify is isolated and repaired as if a reader had met it. Callers go on
-// with Next until Done; 0 begins with the oldest bytes that all have. It is for clusters.
+// VerifySome compares the bytes that the in-sync replicas of a partition hold from at on, for about a second and at a
+// bounded rate, while all runs. Each node reads its own copy from its disk and verifies it; what does not verify is
+// isolated and repaired as if a reader had met it. Callers go on with Next until Done; 0 begins with the oldest bytes
+// that all have. It is for clusters.
 func (e *Engine) VerifySome(ctx context.Context, topic string, partition uint32, at segment.Offset) (*Verified, error) {
 	t, ok := e.LookupTopic(topic)
 	if !ok || int(partition) >= t.Partitions() {
@@ -206,8 +207,8 @@ func (v *verification) queryNode(ctx context.Context, n *meta.Node, q verifyRequ
 	return a, nil
 }
 
-// noted tells what was noted, lies behind the comparison by now and is in no difference yet: it was repaired before anybody asked again. The first batch of
-// each is as another node has it.
+// noted tells what was noted, lies behind the comparison by now and is in no difference yet: it was repaired before
+// anybody asked again. The first batch of each is as another node has it.
 func (v *verification) noted(ctx context.Context) {
 	for {
 		i := slices.IndexFunc(v.damage, func(b damagedRange) bool { return v.out.Done || b.from < v.out.Next })
@@ -331,6 +332,8 @@ func (v *verification) found(from, to segment.Offset, all []*verifyAnswer) {
 // report adds a difference to the result and to the log.
 func (v *verification) report(d Difference) {
 	v.out.Found = append(v.out.Found, d)
-	v.cn.log.Error("copies of a partition differ: what does not verify is repaired from a replica that reads back; about copies that verify and differ, write to the maintainers and keep the directories",
-		"topic", v.t.name, "partition", v.partition, "from", d.From, "to", d.To, "first_id", d.First, "damaged", d.Damaged, "differing", d.Differing)
+	v.cn.log.Error("copies of a partition differ: what does not verify is repaired from a replica that reads back; "+
+		"about copies that verify and differ, write to the maintainers and keep the directories",
+		"topic", v.t.name, "partition", v.partition, "from", d.From, "to", d.To, "first_id", d.First, "damaged", d.Damaged,
+		"differing", d.Differing)
 }
