@@ -64,7 +64,8 @@ func (c *Channel) fetchFrom(cur *cursor, id ID) (err error) {
 		return c.fetchCarried(m)
 	}
 	if m < f.header.FirstID || m >= f.header.NextID() {
-		return fmt.Errorf("message %s is not in the batch at offset %d, which has %d to %d", id, at, f.header.FirstID, f.header.NextID())
+		return fmt.Errorf("message %s is not in the batch at offset %d, which has %d to %d",
+			id, at, f.header.FirstID, f.header.NextID())
 	}
 	if record, ok := f.record(int(m - f.header.FirstID)); ok {
 		f.one = segment.Header{Count: 1}
@@ -118,7 +119,8 @@ func (c *Channel) fetchCarried(m segment.MsgID) error {
 
 // redeliverOne is hand for a message that did not come from the cursor. One that was deferred when it was published meets the filter here.
 func (c *Channel) redeliverOne(h *segment.Header, r *segment.Record) {
-	if c.res.Attempts == 1 && (c.needsHeaders || len(r.Headers) != 0) && (!c.matcher.Match(r.Headers) || c.forOther(r.Headers)) {
+	if c.res.Attempts == 1 && (c.needsHeaders || len(r.Headers) != 0) &&
+		(!c.matcher.Match(r.Headers) || c.forOther(r.Headers)) {
 		c.ev = core.Event{Kind: core.EvDrop, ID: c.res.ID}
 		c.step()
 		return

@@ -67,15 +67,18 @@ func readTwice(disk aio.Disk, log *slog.Logger, name string, unseal func(data []
 	second, err2 := disk.ReadFile(copyOf(name), maxMetaBytes)
 	switch {
 	case err == nil && (err2 != nil || !bytes.Equal(data, second)):
-		if _, summed, bad := splitSum(second); err2 == nil && (bad != nil || !summed) || err2 != nil && !errors.Is(err2, fs.ErrNotExist) {
-			log.Warn("the second copy of a file of the data directory was damaged; nothing is lost: it is written anew", "file", copyOf(name))
+		if _, summed, bad := splitSum(second); err2 == nil && (bad != nil || !summed) ||
+			err2 != nil && !errors.Is(err2, fs.ErrNotExist) {
+			log.Warn("the second copy of a file of the data directory was damaged; nothing is lost: it is written anew",
+				"file", copyOf(name))
 			mended = true
 		}
 		return mended, disk.WriteFile(copyOf(name), data)
 	case err == nil || err2 != nil || errors.Is(err, ErrNewerLevel) || unseal(second) != nil:
 		return false, err
 	}
-	log.Warn("a file of the data directory was damaged; nothing is lost: its second copy is whole and has replaced it", "file", name, "error", err)
+	log.Warn("a file of the data directory was damaged; nothing is lost: its second copy is whole and has replaced it",
+		"file", name, "error", err)
 	return true, disk.WriteFile(name, second)
 }
 

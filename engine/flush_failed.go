@@ -35,11 +35,15 @@ func (f *flusher) failed(pt *partition, reopens uint64, err error) {
 			return
 		}
 		if pt.rep != nil && poisoned {
-			e.log.Error("a segment could not be written: the leadership goes to another replica in sync, and the copy is fetched anew when the in-sync replicas can do without it. What was answered OK "+
-				"is safe in the commit log, which keeps it and gets full if that lasts; restart the node then", "topic", pt.t.name, "partition", pt.number, "error", err)
+			e.log.Error("a segment could not be written: the leadership goes to another replica in sync, and the copy is "+
+				"fetched anew when the in-sync replicas can do without it. What was answered OK "+
+				"is safe in the commit log, which keeps it and gets full if that lasts; restart the node then",
+				"topic", pt.t.name, "partition", pt.number, "error", err)
 		} else {
-			e.log.Error("a segment could not be written: the partition takes no more messages. What was answered OK is safe in the commit log, which keeps it and gets full if that lasts; "+
-				"restart the node, and delete the topic if that does not help", "topic", pt.t.name, "partition", pt.number, "error", err)
+			e.log.Error("a segment could not be written: the partition takes no more messages. What was answered OK is safe "+
+				"in the commit log, which keeps it and gets full if that lasts; "+
+				"restart the node, and delete the topic if that does not help",
+				"topic", pt.t.name, "partition", pt.number, "error", err)
 			pt.closeAndRefuse(ErrDisk, true) // it can still be deleted
 		}
 		if pt.reopens.Load() != reopens {
@@ -54,14 +58,16 @@ func (f *flusher) logRefused(pt *partition, err error) {
 		return
 	}
 	f.refused = f.e.host.Instant()
-	f.e.log.Warn("a segment could not be written yet; it is tried again. Nothing is lost: the commit log keeps it. If this lasts, the commit log gets full and publishing waits: "+
+	f.e.log.Warn("a segment could not be written yet; it is tried again. Nothing is lost: the commit log keeps it. If "+
+		"this lasts, the commit log gets full and publishing waits: "+
 		"look at the limit of open files, and at the disk",
 		"topic", pt.t.name, "partition", pt.number, "error", err)
 }
 
 func (f *flusher) full(why error) {
 	if f.e.noSpace.CompareAndSwap(false, true) {
-		f.e.log.Error("the disk is full: publishing is refused, consuming goes on. Free space and publishing resumes by itself", "error", why)
+		f.e.log.Error("the disk is full: publishing is refused, consuming goes on. Free space and publishing resumes by "+
+			"itself", "error", why)
 		f.e.clog.Wake()
 	}
 }

@@ -13,71 +13,81 @@ import (
 	"penstock/segment"
 )
 
-// flusher moves committed bytes from the commit log's memory into segments, in the
-// background: oldest first, in large direct writes. It thereby gives buffers back to the committer and lets
-// commit log files be recycled. It also removes what retention lets go.
+// flusher writes committed bytes from the commit log's buffers into segments, oldest first and in large direct writes.
+// That frees buffers for the committer and lets commit log files be used again. It also removes what retention no
+// longer keeps.
 //
-// Its pace follows two levels: buffers (below a quarter free, it writes until a half is free again) and
-// the commit log's fill (with less than a half of CommitLiveBytes left it writes and syncs whatever the oldest
-// file still holds). Below both it does nothing: a queue that keeps up touches only the commit log.
+// Two thresholds start it. When less than a quarter of the buffers is free, it flushes until half of them are. When
+// less than half of CommitLiveBytes is left in the commit log, it writes and syncs what the older half of the files
+// still holds. Otherwise it does nothing, and the commit log is the only file that is written.
+//
+// One goroutine (run) does the work and owns the fields without a note. mu guards queue, flushed, pins, limits, files
+// and dead; under it nothing waits for the disk. The committer calls markDirty, checkpointed and cut. A crash loses
+// nothing: a commit log file is released only when segments have all that it holds, and recovery replays the others.
 type flusher struct {
 	e      *Engine
 	writer *segment.Writer
 	kick   chan struct{}
 
 	mu      lock.Mutex[lock.Flusher]
-	queue   []*partition // with unflushed bytes, by the age of the oldest
-	flushed []evictable  // flushed bytes that are still in memory, by age
-	pins    int          // while > 0 no commit log file is released
-	limits  map[*partition]segment.Offset
-	files   []checkpointFile
+	queue   []*partition                  // partitions with unflushed bytes, by the age of their oldest
+	flushed []evictable                   // flushed bytes that are still in memory, oldest first
+	pins    int                           // while > 0 no commit log file is released
+	limits  map[*partition]segment.Offset // recovery needs no segment that ends below
+	files   []checkpointFile              // checkpoints of the commit log files that still exist, oldest first
 
-	released uint64        // last commit log file that was let go, exclusive
-	rotten   atomic.Uint64 // newest commit log file that does not read back and has to go; 0: none
+	released uint64 // commit log files with numbers below this one were released
+	// Newest commit log file that cannot be read back and must be released; 0: none. The scrub sets it.
+	rotten atomic.Uint64
 
-	dead []deadTopic // deleted, their files not moved away yet; guarded by mu
+	dead []deadTopic // deleted topics whose files were not moved away yet
 
-	starved      bool      // the last write found no space; only the next write tells that there is some
-	reserveBytes int64     // as computeReserve found it,
-	reserved     time.Time // and when
-	nearFull     atomic.Bool
-	refused      time.Time    // when failed last told of an error that is tried again
-	notes        int          // calls of note; committer only
-	checked      time.Time    // when checkSpace last looked
-	making       []*partition // makeFiles' list, empty between its calls
-	due          []*partition // reclaim's list, empty between its calls
-	quotasAsked  atomic.Bool
+	starved      bool         // the last write found no space; only another write can tell that there is some
+	reserveBytes int64        // bytes of the disk to keep free, from computeReserve
+	reserved     time.Time    // when computeReserve last ran
+	nearFull     atomic.Bool  // less than four reserves are free: the committer asks for more frequent checks
+	refused      time.Time    // when logRefused last logged
+	notes        int          // calls of markDirty; the committer's
+	checked      time.Time    // when checkSpace last ran
+	making       []*partition // scratch of makeFiles
+	due          []*partition // scratch of releaseFiles
+	quotasAsked  atomic.Bool  // learnQuotas is to run soon; the committer sets it
 }
 
-// deadTopic is a deleted topic whose files are still in their place.
+// deadTopic is a deleted topic whose files have not been moved to the trash yet.
 type deadTopic struct {
 	id      uuid.UUID
-	release func() // ends the hold on the commit log files, one of which has the tombstone
+	release func() // ends the hold on the commit log files: one of them has the tombstone
 }
 
-// evictable says that a partition's tail below upTo can leave memory.
+// evictable says that the bytes of a partition below upTo are flushed and need not stay in memory.
 type evictable struct {
 	part *partition
 	upTo segment.Offset
 }
 
-// checkpointEnd is where a partition's log ended when a commit log file began. Segments that end below
-// it may go once no older file is left: recovery then never looks for them.
+// checkpointEnd is the end of a partition's log when a commit log file began. Once no older file is left, recovery
+// needs no segment that ends below it, and retention may remove such segments.
 type checkpointEnd struct {
 	part *partition
 	end  segment.Offset
 }
 
+// checkpointFile has the ends of all partitions when the commit log file seq began.
 type checkpointFile struct {
 	seq  uint64
 	ends []checkpointEnd
 }
 
 func newFlusher(e *Engine) *flusher {
-	return &flusher{e: e, kick: make(chan struct{}, 1), writer: segment.NewWriter(), limits: map[*partition]segment.Offset{}}
+	return &flusher{
+		e: e, kick: make(chan struct{}, 1),
+		writer: segment.NewWriter(), limits: map[*partition]segment.Offset{},
+	}
 }
 
-// markDirty says that pt has unflushed bytes; it runs on the committer for every batch.
+// markDirty queues pt, which has unflushed bytes, and wakes the flusher if buffers or disk space run short. The
+// committer calls it for every batch.
 func (f *flusher) markDirty(pt *partition) {
 	if !pt.dirty.Load() {
 		f.enqueue(pt)
@@ -94,7 +104,7 @@ func (f *flusher) wakeUp() {
 	}
 }
 
-// checkpointed runs on the committer when a commit log file begins.
+// checkpointed notes the ends of all partitions when a commit log file begins. The committer calls it.
 func (f *flusher) checkpointed(ends []checkpointEnd) {
 	f.mu.Lock()
 	f.files = append(f.files, checkpointFile{f.e.clog.Current(), ends})
@@ -102,8 +112,9 @@ func (f *flusher) checkpointed(ends []checkpointEnd) {
 	f.wakeUp()
 }
 
-// cut runs on the committer when the record of a cut is written: behind it recovery takes what lies below end from segments, whatever the
-// checkpoints before it say.
+// cut lowers the noted ends of pt to end. The committer calls it when the record of a cut is written. Recovery that
+// reads this record takes what lies below end from segments, whatever earlier checkpoints say, so those segments must
+// stay.
 func (f *flusher) cut(pt *partition, end segment.Offset) {
 	pt.ages.cut(end)
 	f.mu.Lock()
@@ -120,7 +131,7 @@ func (f *flusher) cut(pt *partition, end segment.Offset) {
 	}
 }
 
-// pinFiles keeps every commit log file until the returned function is called.
+// pinFiles prevents the release of any commit log file until the returned function is called.
 func (f *flusher) pinFiles() func() {
 	f.mu.Lock()
 	f.pins++
@@ -134,11 +145,11 @@ func (f *flusher) pinFiles() func() {
 
 const (
 	flusherTick      = 100 * time.Millisecond
-	spaceEvery       = time.Millisecond // flushing looks at the disk's room so often at most
+	spaceEvery       = time.Millisecond // least interval at which flushing checks the free space
 	reserveEvery     = time.Second
 	reserveSoon      = 10 * time.Millisecond
-	nearFullBatches  = 16      // near the end of the room the committer asks for a check so often
-	maxFlushBytes    = 8 << 20 // of one partition before the next gets its turn
+	nearFullBatches  = 16      // batches between two checks that the committer asks for while nearFull
+	maxFlushBytes    = 8 << 20 // of one partition, before another one is flushed
 	maxTrashDuration = 50 * time.Millisecond
 )
 
@@ -147,7 +158,7 @@ func (f *flusher) run() {
 	tick, retain := h.Mono()+flusherTick, h.Mono()+f.e.opts.RetentionInterval
 	for !f.stopping() {
 		kicked, _ := h.EitherUntil(min(tick, retain), f.kick, f.e.stop)
-		h.AwaitDisk(f.e.stop) // what follows writes to files itself, and holds locks when it does
+		h.AwaitDisk(f.e.stop) // simulated hosts only: what follows writes files and holds locks while it waits for the disk
 		if taken(f.kick) || kicked {
 			if f.quotasAsked.Load() {
 				f.learnQuotas()
@@ -182,7 +193,7 @@ func (f *flusher) onRetain() {
 	f.emptyTrash()
 }
 
-// work flushes and evicts until both levels are good.
+// work flushes, evicts and releases files until neither threshold is passed.
 func (f *flusher) work() {
 	wanted, large := f.lowBuffers(), int64(lowLargeBytes)
 	for !f.stopping() {
@@ -198,13 +209,13 @@ func (f *flusher) work() {
 			progress = f.releaseFiles(f.olderHalf()) || progress
 		}
 		if !progress {
-			return // both levels are good, or what is missing is pinned by readers, or the disk is full
+			return // neither threshold is passed; or readers pin the buffers, or the disk is full
 		}
 	}
 }
 
-// logIsHalfFull says whether commit log files should go. Released ones take a while to be ready again; to release more does not
-// make that faster, and would sync every partition again.
+// logIsHalfFull says whether commit log files should be released. A released file takes a while to be ready for use
+// again. To release more files meanwhile would not speed that up, and would sync every partition once more.
 func (f *flusher) logIsHalfFull() bool {
 	e := f.e
 	file := e.clog.FileBytes()
@@ -213,21 +224,23 @@ func (f *flusher) logIsHalfFull() bool {
 	return room < half && (live >= half || room < file)
 }
 
-// makeRoom runs at every tick while the disk is full: it writes what waits, which alone tells that there is room
-// again, lets go of every commit log file but the newest, and then of the segments that nobody needs any more.
+// makeRoom runs at every tick while the disk is full. It flushes what waits, because only a write can tell that there
+// is space again. It releases every commit log file but the newest, and then removes the segments that nobody needs.
 func (f *flusher) makeRoom() {
 	f.releaseFiles(f.e.clog.Current())
 	f.retain()
 	f.trashDead()
 	f.emptyTrash()
-	// The committer asks no machine while it waits for a commit log file that the disk has no room for.
+	// The committer refuses no puts while it waits for a commit log file for which the disk has no space. So they are
+	// refused here.
 	for _, pt := range f.e.partitionList() {
 		pt.refuseMessages(ErrNoSpace)
 	}
 }
 
-// checkSpace stops publishing while there is still room for what was answered OK, and for confirmations: they are what lets
-// retention free space. Without the reserve a full disk would have to be emptied by hand.
+// checkSpace stops publishing while there is still space for messages that were answered OK and for confirmations:
+// those let retention free space. Without the reserve, an operator would have to empty a full disk by hand. It resumes
+// publishing when there is space again.
 func (f *flusher) checkSpace() {
 	f.checked = f.e.host.Instant()
 	free, err := f.e.disk.FreeBytes()
@@ -235,7 +248,8 @@ func (f *flusher) checkSpace() {
 		return
 	}
 	full := f.e.noSpace.Load()
-	// Looking at every partition takes time: rarely while there is plenty, and never for each of many small writes.
+	// computeReserve examines every partition. So it runs rarely while there is plenty of space, and not for each of many
+	// small writes.
 	since := f.e.host.Since(f.reserved)
 	if since > reserveEvery || since > reserveSoon && (full || free < 2*f.reserveBytes) {
 		f.computeReserve(free)
@@ -243,14 +257,16 @@ func (f *flusher) checkSpace() {
 	f.nearFull.Store(free < 4*f.reserveBytes)
 	switch {
 	case free < f.reserveBytes && !full:
-		f.full(fmt.Errorf("%d bytes are free, %d are kept for what is stored already and for confirmations", free, f.reserveBytes))
+		f.full(fmt.Errorf("%d bytes are free, %d are kept for what is stored already and for confirmations",
+			free, f.reserveBytes))
 	case free >= f.reserveBytes && full && !f.starved:
 		f.roomAgain()
 	}
 }
 
-// computeReserve: all that the commit log may hold has to fit into segments, or the log could neither be released nor take
-// the confirmations that let retention free space. A small disk keeps half of what the directory has, and may then need help from outside.
+// computeReserve computes how much of the disk to keep free. All that the commit log may hold has to fit into segments:
+// otherwise the log could neither release files nor take the confirmations that let retention free space. On a small
+// disk the reserve is at most half of what the directory may use, and an operator may have to make room.
 func (f *flusher) computeReserve(free int64) {
 	waiting := false
 	need, have := f.e.clog.MaxLiveBytes()+2*f.e.clog.FileBytes(), free+f.e.clog.Stats().LiveBytes
@@ -262,11 +278,11 @@ func (f *flusher) computeReserve(free int64) {
 		}
 	}
 	f.reserveBytes = min(need, have/2)
-	f.starved = f.starved && waiting // else its topic was deleted, and the next write tells
+	f.starved = f.starved && waiting // if nothing waits any more, its topic was deleted; the next write tells
 	f.reserved = f.e.host.Instant()
 }
 
-// nextSegmentBytes is the size of the file that pt will want next.
+// nextSegmentBytes returns the size of the next segment file of pt.
 func (f *flusher) nextSegmentBytes(pt *partition) int64 {
 	segments := pt.log.Segments()
 	if len(segments) == 0 {
@@ -284,7 +300,8 @@ func (f *flusher) stopping() bool {
 	}
 }
 
-// flushOldest writes some of the partition whose unflushed bytes are oldest.
+// flushOldest flushes at most maxFlushBytes of the partition whose unflushed bytes are oldest. It says whether it wrote
+// any.
 func (f *flusher) flushOldest() bool {
 	for {
 		f.mu.Lock()
@@ -296,7 +313,7 @@ func (f *flusher) flushOldest() bool {
 		f.queue = f.queue[1:]
 		f.mu.Unlock()
 		f.makeFiles(pt)
-		// The flag goes down before the flush, so that a batch committed meanwhile queues the partition again.
+		// Clear the flag before the flush, so that a batch that is committed meanwhile queues the partition again.
 		pt.dirty.Store(false)
 		n, err := f.flush(pt, maxFlushBytes)
 		if pt.log.Unflushed() > 0 {
@@ -308,11 +325,12 @@ func (f *flusher) flushOldest() bool {
 	}
 }
 
-// maxFilesAtOnce bounds the segment files that are made together.
+// maxFilesAtOnce bounds how many segment files makeFiles makes together.
 const maxFilesAtOnce = 32
 
-// makeFiles makes the segment file that pt needs, if any, together with those of the partitions behind it in the queue: each waits for the
-// file system's journal, and together they wait once. What fails is met again, and handled, by the flush.
+// makeFiles makes the segment file that pt needs, if any, together with the files that the next partitions in the queue
+// need: each waits for the file system's journal, and together they wait once. It ignores errors: the flush meets them
+// again and handles them.
 func (f *flusher) makeFiles(pt *partition) {
 	if !pt.log.NeedsFile() {
 		return
@@ -336,7 +354,7 @@ func (f *flusher) makeFiles(pt *partition) {
 	wg.Wait()
 }
 
-// enqueue puts pt into the queue unless it is there.
+// enqueue queues pt, unless it is queued.
 func (f *flusher) enqueue(pt *partition) {
 	if pt.dirty.CompareAndSwap(false, true) {
 		f.mu.Lock()
@@ -345,10 +363,11 @@ func (f *flusher) enqueue(pt *partition) {
 	}
 }
 
-// flush writes up to maxBytes of pt to segments.
+// flush writes up to maxBytes of pt to segments, and returns how many it wrote. It has handled the error that it
+// returns.
 func (f *flusher) flush(pt *partition, maxBytes int64) (int64, error) {
 	if f.e.host.Since(f.checked) > spaceEvery {
-		f.checkSpace() // here space goes, much of it between two ticks
+		f.checkSpace() // many flushes may run between two ticks
 	}
 	reopens := pt.reopens.Load()
 	f.e.pulse.Begin()
@@ -368,21 +387,24 @@ func (f *flusher) flush(pt *partition, maxBytes int64) (int64, error) {
 	return n, err
 }
 
-// olderHalf is the last file of the older half of the commit log. One file at a time would cost a sync of every busy partition per file.
+// olderHalf returns the number of the newest file in the older half of the commit log. To release the files one by one
+// would cost a sync of every busy partition for each.
 func (f *flusher) olderHalf() uint64 {
 	oldest := max(f.e.clog.Oldest(), f.released)
 	return oldest + (f.e.clog.Current()-oldest)/2
 }
 
-// dropRotten has a commit log file go that the scrub could not read back: this process still has what is in it. The file is followed by another one, if it is
-// the current one; what it holds is written to segments, and it is released. It runs at every tick until the file is gone.
+// dropRotten removes a commit log file that the scrub could not read back. Memory still has what the file holds. If it
+// is the current file, dropRotten makes the log begin another one; then it writes what the file holds to segments and
+// releases it. It runs at every tick until the file is gone.
 func (f *flusher) dropRotten() {
 	e, file := f.e, f.rotten.Load()
 	switch {
 	case file == 0 || e.poisoned.Load() != nil:
 	case e.clog.OldestKept() > file:
 		if f.rotten.CompareAndSwap(file, 0) {
-			e.log.Info("the damaged file of the commit log is not needed any more: what it held is in segments, and a restart does not read it", "file", file)
+			e.log.Info("the damaged file of the commit log is not needed any more: what it held is in segments, and a restart "+
+				"does not read it", "file", file)
 		}
 	case e.clog.Current() <= file:
 		e.clog.Renew(file)
@@ -391,28 +413,29 @@ func (f *flusher) dropRotten() {
 	}
 }
 
-// releaseFiles makes the commit log's files up to target unnecessary, never the newest one: what they hold is written and synced, each
-// partition once, and then they are released. All is written before the first sync, because that one then commits the file system's journal for all
-// of them.
+// releaseFiles releases the commit log files up to target, but never the newest one. It first writes and syncs what
+// they hold to segments, each partition once. All writes come before the first sync: that sync then commits the file
+// system's journal for all of them. It says whether it released any file.
 func (f *flusher) releaseFiles(target uint64) bool {
 	e := f.e
-	oldest, current := e.clog.Oldest(), e.clog.Current() // before held: what is held later lies in current or behind it
+	// read before pins: a file that is pinned later is current or newer
+	oldest, current := e.clog.Oldest(), e.clog.Current()
 	f.mu.Lock()
 	held := f.pins > 0
 	f.mu.Unlock()
-	if f.released > oldest { // the log has not taken the last release in yet
-		held = held || !e.clog.Stats().Full // and if it cannot, because that was not enough, it needs another
+	if f.released > oldest { // the commit log has not processed the last release yet
+		held = held || !e.clog.Stats().Full // a full log that cannot, because that release was too small, needs another one
 		oldest = f.released
 	}
 	if held {
 		return false
 	}
-	target = min(target, current) // released up to and including it
+	target = min(target, current) // files up to and including target are released
 	f.due = f.due[:0]
 	release := current
 	for _, pt := range e.partitionList() {
 		if seq, ok := pt.log.OldestUnsyncedFileSeq(); !ok || pt.rep != nil && pt.rep.discarded.Load() && pt.rep.isUnneeded() {
-			continue // see spare
+			continue // a copy that was given up needs no flush
 		} else if seq > target {
 			release = min(release, seq)
 			continue
@@ -435,7 +458,8 @@ func (f *flusher) releaseFiles(target uint64) bool {
 	return true
 }
 
-// flushUpTo writes what pt has of the commit log's files up to target. What is newer may wait for more to join it.
+// flushUpTo flushes the bytes of pt that lie in commit log files up to target. Newer bytes wait, so that later flushes
+// are larger.
 func (f *flusher) flushUpTo(pt *partition, target uint64) {
 	for {
 		if seq, ok := pt.log.OldestUnflushedFileSeq(); !ok || seq > target {
@@ -445,11 +469,11 @@ func (f *flusher) flushUpTo(pt *partition, target uint64) {
 		if n, err := f.flush(pt, maxFlushBytes); n == 0 || err != nil {
 			return
 		}
-		f.evict() // the committer must not wait for buffers while this goes on
+		f.evict() // the committer needs buffers meanwhile
 	}
 }
 
-// sync makes durable what was written of pt.
+// sync makes the flushed bytes of pt durable.
 func (f *flusher) sync(pt *partition) {
 	reopens := pt.reopens.Load()
 	f.e.pulse.Begin()
@@ -461,14 +485,14 @@ func (f *flusher) sync(pt *partition) {
 	f.e.counters.SegmentSyncs.Add(1)
 }
 
-// backlog is how many partitions wait for their turn.
+// backlog returns the number of queued partitions.
 func (f *flusher) backlog() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.queue)
 }
 
-// finish runs after the committer stopped: a clean stop leaves little to replay.
+// finish flushes all partitions after the committer has stopped, so that the next start has little to replay.
 func (f *flusher) finish() {
 	for _, pt := range f.e.partitionList() {
 		for pt.log.Unflushed() > 0 {
@@ -487,8 +511,8 @@ func (f *flusher) closeLog(pt *partition) error {
 	return pt.log.Close()
 }
 
-// learnLimits drops the checkpoints of files that are gone and remembers where the oldest one that is left
-// found each partition: segments below that are never needed for recovery.
+// learnLimits drops the checkpoints of commit log files that are gone. From the checkpoint of the oldest file that is
+// left it learns, for each partition, the offset below which recovery needs no segment.
 func (f *flusher) learnLimits() {
 	oldest := f.e.clog.OldestKept()
 	f.mu.Lock()
@@ -505,7 +529,8 @@ func (f *flusher) learnLimits() {
 	}
 }
 
-// retain removes segments that every channel confirmed, and what the topic's limits on bytes and age let go.
+// retain removes the segments whose messages every channel has confirmed, and those beyond the topic's limits on bytes,
+// count and age. Recovery must not need them.
 func (f *flusher) retain() {
 	f.learnLimits()
 	for _, pt := range f.e.partitionList() {
@@ -517,7 +542,7 @@ func (f *flusher) retain() {
 		f.mu.Unlock()
 		f.findLost(pt)
 		f.observe(pt)
-		// Asking the log what may go reads segments, so first whether any of them could.
+		// retainTo reads segments, so first check whether any segment could be removed.
 		if first, ok := pt.log.TrimmableTo(); !ok || limit < first {
 			continue
 		}
@@ -531,7 +556,7 @@ func (f *flusher) retain() {
 	}
 }
 
-// retainTo is the offset below which nothing has to be kept.
+// retainTo returns the offset below which nothing has to be kept.
 func (f *flusher) retainTo(pt *partition) segment.Offset {
 	end, _, endID := pt.log.End()
 	var to segment.Offset

@@ -201,12 +201,14 @@ func (e *Engine) checkHeaders(headers []Header, trusted bool) error {
 		case len(name) == 0 || len(name) > MaxHeaderNameBytes:
 			return fmt.Errorf("%w: a name has %d bytes, 1 to %d are possible", ErrHeaders, len(name), MaxHeaderNameBytes)
 		case !trusted && bytes.HasPrefix(name, []byte(ReservedHeaders)):
-			return fmt.Errorf("%w: names that begin with %s, as %q does, are the engine's own", ErrHeaders, ReservedHeaders, name)
+			return fmt.Errorf("%w: names that begin with %s, as %q does, are the engine's own",
+				ErrHeaders, ReservedHeaders, name)
 		}
 		size += len(name) + len(headers[i].Value)
 	}
 	if size > e.opts.MaxHeaderBytes && !trusted {
-		return fmt.Errorf("%w: a message has %d bytes of names and values, at most %d (MaxHeaderBytes)", ErrHeaders, size, e.opts.MaxHeaderBytes)
+		return fmt.Errorf("%w: a message has %d bytes of names and values, at most %d (MaxHeaderBytes)",
+			ErrHeaders, size, e.opts.MaxHeaderBytes)
 	}
 	return nil
 }

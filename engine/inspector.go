@@ -168,7 +168,9 @@ func (i *Inspector) Partitions() []PartitionView {
 
 // ReadLog shows the batches of a copy from the one at from on, or from the beginning of its log if that lies behind it, with the place of each, until visit
 // says false.
-func (i *Inspector) ReadLog(id segment.Identity, from segment.Offset, visit func(at segment.Offset, h *segment.Header, body []byte) bool) error {
+func (i *Inspector) ReadLog(
+	id segment.Identity, from segment.Offset, visit func(at segment.Offset, h *segment.Header, body []byte) bool,
+) error {
 	for _, pt := range i.e.partitionList() {
 		if pt.identity() != id {
 			continue

@@ -66,10 +66,12 @@ func (m *nodeMeta) checkFormat(max int) error {
 	known := formatOf(max)
 	switch {
 	case m.Format > known:
-		return fmt.Errorf("engine: the data directory has format %d (feature level %d), written by a newer version; this version knows %d: nothing was changed, start the newer version: %w",
+		return fmt.Errorf("engine: the data directory has format %d (feature level %d), written by a newer version; this "+
+			"version knows %d: nothing was changed, start the newer version: %w",
 			m.Format, m.level(), known, ErrNewerLevel)
 	case m.Format < formatOf(firstLevel):
-		return fmt.Errorf("engine: the data directory has format %d, written by an older version that was never released; this version knows %d to %d: nothing was changed, start that version, or name an empty directory",
+		return fmt.Errorf("engine: the data directory has format %d, written by an older version that was never released; "+
+			"this version knows %d to %d: nothing was changed, start that version, or name an empty directory",
 			m.Format, formatOf(firstLevel), known)
 	}
 	return nil
@@ -109,7 +111,8 @@ func Upgrade(dir string) (from, to int, err error) {
 		return 0, 0, err
 	}
 	if m.Cluster != noCluster {
-		return 0, 0, fmt.Errorf("engine: the data directory belongs to cluster %s: nothing was changed; raise the cluster with: engine cluster upgrade", m.Cluster)
+		return 0, 0, fmt.Errorf("engine: the data directory belongs to cluster %s: nothing was changed; raise the cluster "+
+			"with: engine cluster upgrade", m.Cluster)
 	}
 	from = m.level()
 	return from, NewestLevel, m.raise(disk, NewestLevel)
@@ -148,10 +151,12 @@ func (e *Engine) logLevel() {
 	switch level := e.Level(); {
 	case level >= e.opts.MaxLevel:
 	case e.cluster == nil:
-		e.log.Info("the data directory is at an older feature level and stays so until it is raised: older versions can be started on it. To raise it stop the node and run engine upgrade",
+		e.log.Info("the data directory is at an older feature level and stays so until it is raised: older versions can be "+
+			"started on it. To raise it stop the node and run engine upgrade",
 			"level", level, "known", e.opts.MaxLevel)
 	default:
-		e.log.Info("the cluster is at an older feature level and stays so until it is raised: nodes can go back to the older version. To raise it run engine cluster upgrade when all nodes run this version",
+		e.log.Info("the cluster is at an older feature level and stays so until it is raised: nodes can go back to the "+
+			"older version. To raise it run engine cluster upgrade when all nodes run this version",
 			"level", level, "known", e.opts.MaxLevel)
 	}
 }
@@ -168,7 +173,8 @@ func (cn *clusterNode) foundingLevel() int {
 func (cn *clusterNode) learnLevel(snap *meta.Snapshot) {
 	e := cn.e
 	level, wanted := snap.Levels()
-	if n := snap.Nodes[cn.self.ID]; max(level, wanted) > e.DirectoryLevel() || n != nil && n.Boot == cn.self.Boot && (n.StoreLevel != e.DirectoryLevel() || n.Level != e.opts.MaxLevel) {
+	if n := snap.Nodes[cn.self.ID]; max(level, wanted) > e.DirectoryLevel() ||
+		n != nil && n.Boot == cn.self.Boot && (n.StoreLevel != e.DirectoryLevel() || n.Level != e.opts.MaxLevel) {
 		cn.raiseLater(max(level, wanted))
 	}
 	if level > e.Level() && level <= e.DirectoryLevel() {
@@ -198,7 +204,8 @@ func (cn *clusterNode) raiseLater(level int) {
 			}
 			if !told && cn.ctx.Err() == nil {
 				told = true
-				cn.log.Warn("this node's directory could not be raised to the cluster's feature level, or the store could not be told; it is tried again, and until then the cluster keeps its level",
+				cn.log.Warn("this node's directory could not be raised to the cluster's feature level, or the store could not be "+
+					"told; it is tried again, and until then the cluster keeps its level",
 					"level", level, "error", err)
 			}
 			cn.pause(openRetryInterval)

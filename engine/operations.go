@@ -19,7 +19,8 @@ import (
 	"penstock/segment"
 )
 
-// operation is something that every leader of a topic has to do with its partitions. Each repeats harmlessly.
+// operation is a request about a topic that each leader executes for the partitions that it leads. It travels as JSON.
+// To execute one twice does no harm.
 type operation struct {
 	Kind    operationKind `json:"kind"`
 	Topic   uuid.UUID     `json:"topic"`
@@ -27,17 +28,18 @@ type operation struct {
 	Flag    bool          `json:"flag,omitempty"`
 
 	Seek     *SeekTo          `json:"seek,omitempty"`
-	Targets  []ID             `json:"targets,omitempty"` // opSeek: where to, at most one per partition
+	Targets  []ID             `json:"targets,omitempty"` // opSeek: new positions, at most one per partition
 	IDs      []ID             `json:"ids,omitempty"`     // opConfirm
 	Peek     *peekRequest     `json:"peek,omitempty"`
 	Count    int              `json:"count,omitempty"`
 	Verify   *verifyRequest   `json:"verify,omitempty"`
 	Settings *ChannelSettings `json:"settings,omitempty"`
 
-	// Known is how many partitions the topic has for who asks: see outgrown.
+	// Known is how many partitions the topic has as far as the requesting node knows: see checkPartitionCount.
 	Known int `json:"known,omitempty"`
 
-	// Partitions are those that the node should lead. If it does not it refuses, and who asked looks again.
+	// Partitions are the partitions that the receiver should lead. If it does not lead all of them it refuses, and the
+	// requester looks up the leaders again.
 	Partitions []uint32 `json:"partitions"`
 }
 
@@ -46,28 +48,30 @@ type operationKind string
 const (
 	opCreateChannel operationKind = "create-channel"
 	opDeleteChannel operationKind = "delete-channel"
-	opPauseChannel  operationKind = "pause-channel" // Flag: or unpause
+	opPauseChannel  operationKind = "pause-channel" // Flag: pause, else unpause
 	opSkipChannel   operationKind = "skip-channel"
 	opEmptyChannel  operationKind = "empty-channel"
-	opPauseTopic    operationKind = "pause-topic" // Flag: or unpause
+	opPauseTopic    operationKind = "pause-topic" // Flag: pause, else unpause
 	opEmptyTopic    operationKind = "empty-topic"
 
-	opResolveSeek operationKind = "where-to"  // Seek. Result: []ID
+	opResolveSeek operationKind = "where-to"  // Seek: which positions it means. Result: []ID
 	opSeek        operationKind = "seek"      // Targets
-	opPeek        operationKind = "peek"      // Peek; Channel or, if empty, the topic's log. Result: []PeekedMessage
+	opPeek        operationKind = "peek"      // Peek. An empty Channel means the topic's log. Result: []PeekedMessage
 	opPending     operationKind = "pending"   // Count. Result: []PendingMessage
 	opDeferred    operationKind = "deferred"  // Count. Result: []PendingMessage
-	opConfirm     operationKind = "confirm"   // IDs: they count as confirmed, whoever has them
+	opConfirm     operationKind = "confirm"   // IDs: they become confirmed, whichever consumer has them
 	opSettings    operationKind = "settings"  // Result: ChannelSettings
 	opConfigure   operationKind = "configure" // Settings. Result: ChannelSettings
 	opState       operationKind = "state"     // Result: topicState
-	opVerify      operationKind = "verify"    // Verify, of one partition, led or not. Result: verifyAnswer
-	opFaults      operationKind = "faults"    // of the node; no topic. Result: []Fault
+	opVerify      operationKind = "verify"    // Verify: of one partition, led by the node or not. Result: verifyAnswer
+	opFaults      operationKind = "faults"    // of the node, without a topic. Result: []Fault
 )
 
-const maxOperationBytes = 1 << 20 // the numbers of all partitions of a topic
+const maxOperationBytes = 1 << 20 // room for the numbers of all partitions of a topic
 
-// operations carries them to other nodes.
+// operations sends requests to other nodes and executes theirs. mu guards next, sent and shut; it is a leaf. Any
+// goroutine may call ask; the readers of the connections call handleRequest, handleAck and peerLost. After a crash the
+// requester gets errOperationLost and repeats the request.
 type operations struct {
 	cn   *clusterNode
 	mu   lock.Mutex[lock.Operations]
@@ -79,24 +83,27 @@ type operations struct {
 type sentOperation struct {
 	to     replicate.NodeID
 	done   chan error
-	result json.RawMessage // set before a nil comes in done
+	result json.RawMessage // set before done gets a nil
 }
 
 var errOperationLost = errors.New("engine: the connection to the partition's leader was lost")
 
-// onAllLeaders does op on this node and on every other node that leads a partition of t, and returns when all of them have it committed. It
-// repeats itself while leaders change, until ctx ends or Options.PublishTimeout is over.
+// onAllLeaders executes op on every node that leads a partition of t, and returns when all of them have committed it.
+// While leaders change it repeats op, until ctx ends or Options.PublishTimeout is over.
 func (cn *clusterNode) onAllLeaders(ctx context.Context, t *Topic, op operation) error {
 	return cn.gather(ctx, t, op, nil, nil)
 }
 
-// gather is everywhere for an operation with a result: take, if not nil, gets that of each leader, which speaks of every partition once. With
-// only it is about the partitions that only chooses.
-func (cn *clusterNode) gather(ctx context.Context, t *Topic, op operation, only func(*partition) bool, take func(json.RawMessage) error) error {
+// gather is onAllLeaders for an operation with a result. It passes the result of each leader to take, unless take is
+// nil; the results together cover every partition once. If only is not nil, op concerns only the partitions that it
+// selects.
+func (cn *clusterNode) gather(
+	ctx context.Context, t *Topic, op operation, only func(*partition) bool, take func(json.RawMessage) error,
+) error {
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
 	op.Topic = t.uuid
-	done := map[*partition]bool{} // false: it is known, and not done
+	done := map[*partition]bool{} // every partition that is known so far; true: nothing is left to do for it
 	var last error
 	for {
 		for _, pt := range t.partitions() {
@@ -123,12 +130,14 @@ func (cn *clusterNode) gather(ctx context.Context, t *Topic, op operation, only 
 	}
 }
 
-// operationPause is between two rounds of asking leaders: a new one is there after some milliseconds.
+// operationPause is the pause between two rounds of asking leaders: an election takes some milliseconds.
 const operationPause = 3 * time.Millisecond
 
-// tryLeaders asks the leaders of the partitions that are not done; left counts those that are left then. What a leader has committed
-// the next one has, too.
-func (cn *clusterNode) tryLeaders(ctx context.Context, t *Topic, op operation, done map[*partition]bool, take func(json.RawMessage) error) (left int, last error) {
+// tryLeaders asks the leaders of the partitions that are not done, once; left is how many are not done afterwards. What
+// one leader has committed, every later leader has too, so a change of leader undoes nothing.
+func (cn *clusterNode) tryLeaders(
+	ctx context.Context, t *Topic, op operation, done map[*partition]bool, take func(json.RawMessage) error,
+) (left int, last error) {
 	byNode := map[replicate.NodeID][]*partition{}
 	op.Known = len(done)
 	for _, pt := range t.partitions()[:op.Known] {
@@ -169,14 +178,14 @@ func (cn *clusterNode) tryLeaders(ctx context.Context, t *Topic, op operation, d
 	return left, last
 }
 
-// finalErrors are answers that asking again does not change.
+// finalErrors are errors that a repetition does not change.
 var finalErrors = []error{ErrVersion, ErrSettings, ErrDisk, ErrNoChannel}
 
 func final(err error) bool {
 	return slices.ContainsFunc(finalErrors, func(f error) bool { return errors.Is(err, f) })
 }
 
-// ask sends op to a node and waits for its answer.
+// ask sends op to a node and waits for its answer. No lock is held.
 func (o *operations) ask(ctx context.Context, to replicate.NodeID, op operation) (json.RawMessage, error) {
 	body, err := json.Marshal(op)
 	if err != nil {
@@ -213,7 +222,7 @@ func (o *operations) ask(ctx context.Context, to replicate.NodeID, op operation)
 	return s.result, nil
 }
 
-// handleRequest does what another node asks for, on a goroutine: it may wait for a commit.
+// handleRequest executes a request of another node on a goroutine of its own, because it may wait for a commit.
 func (o *operations) handleRequest(from replicate.NodeID, f *netproto.Received) {
 	var op operation
 	request := f.Header.Request
@@ -250,7 +259,7 @@ func (o *operations) reply(to replicate.NodeID, request uint64, result json.RawM
 	o.cn.forward.reply(to, &f)
 }
 
-// operationAck is the answer to an operation, at a feature level.
+// operationAck builds the answer to an operation, in the form of a feature level.
 func operationAck(level int, request uint64, result json.RawMessage, err error) netproto.Frame {
 	f := netproto.Frame{Type: netproto.TypeForwardOpAck, Request: request, Head: result}
 	if err != nil {
@@ -282,7 +291,7 @@ func (o *operations) handleAck(f *netproto.Received) {
 	}
 }
 
-// peerLost ends what a node was asked for; who asked repeats it.
+// peerLost fails the requests that were sent to a node whose connection is lost; the requesters repeat them.
 func (o *operations) peerLost(node replicate.NodeID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -296,6 +305,7 @@ func (o *operations) peerLost(node replicate.NodeID) {
 	}
 }
 
+// close fails all requests, and those to come, with ErrClosed.
 func (o *operations) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -308,8 +318,11 @@ func (o *operations) close() {
 	}
 }
 
-// onLeaders does op in every partition that only chooses (nil: all), wherever it is led, and hands the results over.
-func (t *Topic) onLeaders(ctx context.Context, op operation, only func(*partition) bool, take func(json.RawMessage) error) error {
+// onLeaders executes op in the partitions that only selects (nil: all), on whichever nodes lead them, and passes the
+// results to take.
+func (t *Topic) onLeaders(
+	ctx context.Context, op operation, only func(*partition) bool, take func(json.RawMessage) error,
+) error {
 	if cn := t.e.cluster; cn != nil {
 		return cn.gather(ctx, t, op, only, take)
 	}
@@ -325,7 +338,7 @@ func (t *Topic) onLeaders(ctx context.Context, op operation, only func(*partitio
 	return err
 }
 
-// locally does op to the partitions that it names, which this node leads, or refuses it.
+// locally executes op for the partitions that it names. It returns ErrNoLeader if this node does not lead all of them.
 func (t *Topic) locally(ctx context.Context, op operation) (json.RawMessage, error) {
 	epochs, ok := t.assignedEpochs(op.Partitions)
 	if !ok {
@@ -334,8 +347,9 @@ func (t *Topic) locally(ctx context.Context, op operation) (json.RawMessage, err
 	return t.performIn(ctx, op, epochs)
 }
 
-// performIn is perform for who served the partitions in epochs a moment ago. If it does not any more, perform may have passed them over: it is not
-// done, whatever it says, and who asked looks again.
+// performIn is perform for a node that served the partitions of op in these epochs a moment ago. If it no longer does
+// after perform, perform may have skipped some of them: then performIn returns ErrNoLeader whatever perform returned,
+// and the requester looks up the leaders again.
 func (t *Topic) performIn(ctx context.Context, op operation, epochs []segment.Epoch) (json.RawMessage, error) {
 	if err := t.checkPartitionCount(op); err != nil {
 		return nil, err
@@ -358,16 +372,20 @@ func (t *Topic) performIn(ctx context.Context, op operation, epochs []segment.Ep
 
 var errPartitionCount = errors.New("engine: the topic has got partitions that one of the nodes has not heard of yet")
 
-// checkPartitionCount refuses a change that was asked for by a node that does not know all partitions of the topic: a new one has taken what the log of partition
-// 0 said, and would not hear of a change after that. So who adopts that state says how many partitions there are, and from then on, at the latest, the
-// leader of partition 0 knows; one that leads after it was elected after they were made. Who asked asks again when it has heard.
+// checkPartitionCount refuses a change whose requester does not know all partitions of the topic. A new partition
+// adopts the channels' state from the log of partition 0, and would miss a change that is made later without it. For
+// this to hold, partition 0's leader must know of the new partition before the state is adopted. So the node that
+// adopts it (opState with Flag) says how many partitions it knows, and is refused until the leader knows as many. A
+// later leader of partition 0 was elected after the new partitions were made, and knows them. The requester tries again
+// when it has heard of them.
 func (t *Topic) checkPartitionCount(op operation) error {
 	switch op.Kind {
 	case opState:
 		if op.Flag && t.Partitions() < op.Known {
 			return errPartitionCount
 		}
-	case opCreateChannel, opDeleteChannel, opPauseChannel, opSkipChannel, opEmptyChannel, opPauseTopic, opEmptyTopic, opConfigure:
+	case opCreateChannel, opDeleteChannel, opPauseChannel, opSkipChannel, opEmptyChannel, opPauseTopic, opEmptyTopic,
+		opConfigure:
 		known := t.Partitions()
 		if cn := t.e.cluster; cn != nil {
 			if mt := cn.store.Snapshot().Topics[t.uuid]; mt != nil {
@@ -381,6 +399,7 @@ func (t *Topic) checkPartitionCount(op operation) error {
 	return nil
 }
 
+// perform executes op on this node. It returns no result for a channel that this node does not have.
 func (t *Topic) perform(ctx context.Context, op operation) (json.RawMessage, error) {
 	switch op.Kind {
 	case opState:
@@ -407,12 +426,12 @@ func (t *Topic) perform(ctx context.Context, op operation) (json.RawMessage, err
 	}
 	c, ok := t.LookupChannel(op.Channel)
 	if !ok {
-		return nil, nil // it is not there, or not any more: no result says so, see Channel.ask
+		return nil, nil // the missing result says that the channel is not here: see Channel.ask
 	}
 	return c.perform(ctx, op)
 }
 
-// perform has a result whatever it does.
+// perform executes op on this node. Unless it fails it returns a result, even if that is only true: see Topic.perform.
 func (c *Channel) perform(ctx context.Context, op operation) (json.RawMessage, error) {
 	switch op.Kind {
 	case opPauseChannel:
@@ -441,7 +460,7 @@ func (c *Channel) perform(ctx context.Context, op operation) (json.RawMessage, e
 	return nil, fmt.Errorf("engine: this version does not know the operation %q", op.Kind)
 }
 
-// marshal is the result of an operation as it travels.
+// marshal encodes the result of an operation.
 func marshal(result any, err error) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
@@ -449,10 +468,10 @@ func marshal(result any, err error) (json.RawMessage, error) {
 	return json.Marshal(result)
 }
 
-// about says whether the operation is meant for a partition.
+// about says whether the operation concerns a partition.
 func (op *operation) about(number uint32) bool { return slices.Contains(op.Partitions, number) }
 
-// assignedEpochs are the epochs in which the channels on this node have all these partitions; false: they have not.
+// assignedEpochs returns the epochs in which this node's channels serve these partitions; false: they do not serve all.
 func (t *Topic) assignedEpochs(numbers []uint32) (epochs []segment.Epoch, ok bool) {
 	t.e.host.Lock(&t.changing)
 	defer t.changing.Unlock()
@@ -466,7 +485,8 @@ func (t *Topic) assignedEpochs(numbers []uint32) (epochs []segment.Epoch, ok boo
 	return epochs, true
 }
 
-// createMissing writes the channel into the partitions that do not have it, or not for good: one may have come to this node after the channel.
+// createMissing creates the channel in the partitions that do not have it, or where its creation is not committed: a
+// partition may have come to this node after the channel.
 func (t *Topic) createMissing(ctx context.Context, c *Channel, numbers []uint32) error {
 	var err error
 	for _, n := range numbers {

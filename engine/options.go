@@ -9,80 +9,91 @@ import (
 	"penstock/segment/aio"
 )
 
-// Options configure an Engine. The zero value of every field is its default.
+// Options configure an Engine. The zero value of each field selects its default, which the field's comment names.
 type Options struct {
-	DataPath string       // data directory; created if missing. Required unless Disk is set.
-	IO       string       // auto, uring or pwrite
-	Disk     aio.Disk     // used instead of DataPath, and closed with the engine: simulation, tests
-	Logger   *slog.Logger // nil: slog.Default()
-	NodeID   string       // "": keep the one in the data directory, or make one. Another one than stored is an error.
-	LockWait time.Duration
+	DataPath string          // data directory; created if missing. Required unless Disk is set.
+	IO       string          // auto, uring or pwrite
+	Disk     aio.Disk        // replaces DataPath, and is closed with the engine; for simulations and tests
+	Logger   *slog.Logger    // nil: slog.Default()
+	NodeID   string          // "": use the stored one, or make one. It is an error if another one is stored.
+	LockWait time.Duration   // how long Open waits for another process to release the directory; 0: not at all
 	Cluster  *ClusterOptions // nil: a single node
 
-	// MaxLevel is the highest feature level that this node claims to know; 0: NewestLevel. Lower ones are for tests of mixed clusters.
+	// MaxLevel is the highest feature level that this node claims to know; 0: NewestLevel. Tests of mixed clusters set a
+	// lower one.
 	MaxLevel int
 
 	// Memory and files.
-	BufferBytes       int64 // off-heap buffers that carry groups and serve tail reads (64 MiB)
-	CommitFileBytes   int64 // one commit log file (32 MiB); files grow when what channels have deferred and confirmed takes more than a quarter of one
-	CommitLiveBytes   int64 // most bytes that recovery replays (256 MiB), or three files that have grown
-	GroupsInFlight    int   // commit groups on the disk at once (2)
-	MinSegmentBytes   int64 // first segment of a partition (1 MiB)
-	MaxSegmentBytes   int64 // largest segment (128 MiB)
-	RetentionBytes    int64 // per partition; 0: no limit. Drops unconfirmed messages too.
-	RetentionCount    int   // messages, per partition; 0: no limit. Likewise.
-	RetentionAge      time.Duration
+	BufferBytes int64 // off-heap buffers that hold commit groups and serve reads of the newest messages (64 MiB)
+	// CommitFileBytes is the size of a commit log file (32 MiB). Files grow when the deferred messages and confirmed
+	// ranges of all channels take more than a quarter of one.
+	CommitFileBytes int64
+	// CommitLiveBytes bounds what recovery replays (256 MiB). Three files are always allowed, even if they have grown.
+	CommitLiveBytes   int64
+	GroupsInFlight    int           // commit groups that are being written at once (2)
+	MinSegmentBytes   int64         // first segment of a partition (1 MiB)
+	MaxSegmentBytes   int64         // largest segment (128 MiB)
+	RetentionBytes    int64         // per partition; 0: no limit. It also drops messages that are not confirmed.
+	RetentionCount    int           // messages per partition; 0: no limit. It also drops messages that are not confirmed.
+	RetentionAge      time.Duration // 0: no limit. It also drops messages that are not confirmed.
 	RetentionInterval time.Duration // how often retention runs (5 s)
 
 	// Limits.
-	MaxMessageBytes   int           // 1 MiB
-	MaxBatchBytes     int           // bodies and record headers of one Put (6 MiB)
-	MaxHeaderBytes    int           // names and values of one message's headers (32 KiB)
-	MaxInboxBytes     int64         // waiting per partition (32 MiB)
-	MaxNodeInboxBytes int64         // waiting per node (128 MiB)
-	MaxTopics         int           // 20000
-	MaxChannels       int           // per topic (1000)
-	MaxConsumers      int           // per channel; 0: no limit, as in nsqd
-	MaxRanges         int           // confirmed ranges per channel and partition (1<<18)
-	MaxDeferred       int           // deferred messages per channel and partition (1<<20)
-	MaxStateBytes     int64         // deferred messages and confirmed ranges of all partitions, as a checkpoint of the commit log has them, about 12 bytes each (128 MiB); see ErrStateFull
-	MaxDefer          time.Duration // 30 days; at most maxDefer, 49 days
-	MsgTimeout        time.Duration // 60 s
-	MaxMsgTimeout     time.Duration // 15 m
-	MaxReqTimeout     time.Duration // 1 h
-	PublishTimeout    time.Duration // longest wait in the inbox (5 s)
-	ScrubInterval     time.Duration // how often all segments are read and verified; 0: never
-	DiskPatience      time.Duration // writes wait and none comes back: the disk hangs, and leaderships are handed over (5 s); less than 0: never
-	DiskFailedAfter   time.Duration // and after this it counts as failed (30 s)
-	// DiskProbeAfter is how long nothing is written before the engine asks an idle disk whether it answers (10 s); less
-	// than 0: it never asks.
+	MaxMessageBytes   int   // 1 MiB
+	MaxBatchBytes     int   // of one Put: bodies and record headers (6 MiB)
+	MaxHeaderBytes    int   // of one message: names and values of headers (32 KiB)
+	MaxInboxBytes     int64 // puts that wait in one partition's inbox (32 MiB)
+	MaxNodeInboxBytes int64 // puts that wait in all inboxes (128 MiB)
+	MaxTopics         int   // 20000
+	MaxChannels       int   // per topic (1000)
+	MaxConsumers      int   // per channel; 0: no limit, as in nsqd
+	MaxRanges         int   // confirmed ranges per channel and partition (1<<18)
+	MaxDeferred       int   // deferred messages per channel and partition (1<<20)
+	// MaxStateBytes bounds the deferred messages and confirmed ranges of all partitions (128 MiB), counted as a checkpoint
+	// of the commit log stores them: about 12 bytes each. See ErrStateFull.
+	MaxStateBytes  int64
+	MaxDefer       time.Duration // 30 days; at most 49 days (maxDefer)
+	MsgTimeout     time.Duration // 60 s
+	MaxMsgTimeout  time.Duration // 15 m
+	MaxReqTimeout  time.Duration // 1 h
+	PublishTimeout time.Duration // longest wait of a put in the inbox (5 s)
+	ScrubInterval  time.Duration // how often all segments are read and verified; 0: never
+	// DiskPatience is how long no write may complete while some wait, before the disk counts as hung and this node hands
+	// its leaderships over (5 s); less than 0: never.
+	DiskPatience    time.Duration
+	DiskFailedAfter time.Duration // a disk that hangs for so long counts as failed (30 s)
+	// DiskProbeAfter is how long the disk may be idle before the engine probes it with a write (10 s); less than 0: no
+	// probes.
 	DiskProbeAfter time.Duration
-	// AdmitTimeout is the longest wait for room in the inbox (800 ms: clients give up a socket write after 1 s); less
-	// than 0: a put that finds none is refused at once.
+	// AdmitTimeout is the longest wait for room in the inbox (800 ms: clients give up a socket write after 1 s); less than
+	// 0: a put that finds no room is refused at once.
 	AdmitTimeout       time.Duration
-	ConfirmInterval    time.Duration // confirmations are written together at most this late (5 ms)
+	ConfirmInterval    time.Duration // the longest that a confirmation waits to be written together with others (5 ms)
 	DefaultPartitions  int           // 1
 	DisableAutoCreate  bool
-	ReadAheadBytes     int // most bytes one view of a segment pins (256 KiB)
-	MaxDeliveriesAtOne int // messages delivered in one turn of a channel before other callers get their turn (4096)
+	ReadAheadBytes     int // most bytes of a segment that one view pins (256 KiB)
+	MaxDeliveriesAtOne int // messages that a channel delivers before it lets other callers take its lock (4096)
 
-	// Latencies makes what measures a channel's messages from publish to Finish, where they are led; ChannelStats has it. nil: nothing does.
+	// Latencies makes the recorder of a channel's time from publish to Finish, on the nodes that lead its partitions;
+	// ChannelStats shows it. nil: nothing is measured.
 	Latencies func() LatencyRecorder
 
-	// unknownKind is a control entry's kind that this process does not know, as if a newer version had written it (tests only).
+	// unknownKind is a kind of control entry that this process treats as unknown, as if a newer version had written it.
+	// Tests set it.
 	unknownKind core.ControlKind
-	markAfter   time.Duration    // 0: markAfter. Tests set another
-	beforeRun   func()           // tests: stands for a scheduler that lets the commit log's goroutine begin late
+	markAfter   time.Duration    // 0: the constant markAfter. Tests set another
+	beforeRun   func()           // tests: delays the start of the commit log's goroutine, as a scheduler may
 	wall        func() time.Time // nil: wallNow. Tests set it
 }
 
 const (
-	// MaxPartitions is what the 16 bits of an id leave room for.
+	// MaxPartitions is bounded by the 16 bits that an ID has for the partition.
 	MaxPartitions = 1 << 16
-	groupBytes    = 1 << 20 // one buffer of the arena
-	// markAfter is how long the commit log rests before it promises its last group: damage to that group is known as such from then on.
+	groupBytes    = 1 << 20 // size of one buffer of the arena
+	// markAfter is how long the commit log is idle before it marks its last group as durable. From then on, damage to that
+	// group is reported as damage, and not taken for a torn write.
 	markAfter = 20 * time.Millisecond
-	// maxDefer is what a record can say.
+	// maxDefer is bounded by the 32 bits, in milliseconds, that a record has for the delay.
 	maxDefer = 49 * 24 * time.Hour
 )
 
@@ -154,17 +165,21 @@ func (o *Options) check() error {
 	case o.MaxBatchBytes > 15<<20:
 		return fmt.Errorf("%w: MaxBatchBytes is %d; a batch can be at most 15 MiB", ErrOptions, o.MaxBatchBytes)
 	case o.MaxMessageBytes > o.MaxBatchBytes:
-		return fmt.Errorf("%w: MaxMessageBytes (%d) is larger than MaxBatchBytes (%d)", ErrOptions, o.MaxMessageBytes, o.MaxBatchBytes)
+		return fmt.Errorf("%w: MaxMessageBytes (%d) is larger than MaxBatchBytes (%d)",
+			ErrOptions, o.MaxMessageBytes, o.MaxBatchBytes)
 	case o.MaxHeaderBytes < 1 || o.MaxHeaderBytes > o.MaxBatchBytes:
-		return fmt.Errorf("%w: MaxHeaderBytes is %d; it must be 1 to MaxBatchBytes (%d)", ErrOptions, o.MaxHeaderBytes, o.MaxBatchBytes)
+		return fmt.Errorf("%w: MaxHeaderBytes is %d; it must be 1 to MaxBatchBytes (%d)",
+			ErrOptions, o.MaxHeaderBytes, o.MaxBatchBytes)
 	case o.MaxDefer > maxDefer:
 		return fmt.Errorf("%w: MaxDefer is %v; a message can wait for at most %v", ErrOptions, o.MaxDefer, maxDefer)
 	case o.DefaultPartitions < 1 || o.DefaultPartitions > MaxPartitions:
 		return fmt.Errorf("%w: DefaultPartitions is %d; a topic has 1 to %d", ErrOptions, o.DefaultPartitions, MaxPartitions)
 	case o.CommitLiveBytes < 2*o.CommitFileBytes:
-		return fmt.Errorf("%w: CommitLiveBytes (%d) must hold at least two files of CommitFileBytes (%d)", ErrOptions, o.CommitLiveBytes, o.CommitFileBytes)
+		return fmt.Errorf("%w: CommitLiveBytes (%d) must hold at least two files of CommitFileBytes (%d)",
+			ErrOptions, o.CommitLiveBytes, o.CommitFileBytes)
 	case int64(o.MaxBatchBytes) > o.CommitFileBytes/2:
-		return fmt.Errorf("%w: CommitFileBytes (%d) must be at least twice MaxBatchBytes (%d)", ErrOptions, o.CommitFileBytes, o.MaxBatchBytes)
+		return fmt.Errorf("%w: CommitFileBytes (%d) must be at least twice MaxBatchBytes (%d)",
+			ErrOptions, o.CommitFileBytes, o.MaxBatchBytes)
 	}
 	return nil
 }

@@ -11,13 +11,13 @@ import (
 	"penstock/segment"
 )
 
-// partition joins one partition's state machine to its inbox, its log and its channels.
+// partition connects the state machine of one partition (core.Partition) to its inbox, its log and its channels.
 //
-// mu guards the inbox and what stands with it, and who watches. It is a leaf: its holder takes no other lock and does
-// nothing that may wait. machine, fold and the fields up to newest belong to the committer; in a cluster it changes them
-// with replica.mu held, so others may read them under that lock. The atomics below are how everybody else learns of them.
-// log has a lock of its own. After a crash the inbox is empty and its puts were not answered; the rest comes back from the
-// commit log (recover.go).
+// mu guards the inbox, the fields from inbox to drainCount that belong to it, and every replacement of watchers. It is
+// a leaf: its holder takes no other lock and does not wait. The committer owns machine, fold and the fields up to
+// newest. In a cluster it changes them with replica.mu held, so that others may read them under that lock. All other
+// goroutines learn about the partition from the atomics below. log has a lock of its own. After a crash the inbox is
+// empty, and its puts were not answered; recovery rebuilds the rest from the commit log (recover.go).
 type partition struct {
 	e      *Engine
 	t      *Topic
@@ -26,49 +26,51 @@ type partition struct {
 
 	mu           lock.Mutex[lock.Partition]
 	inbox        putList
-	reported     int64                    // bytes of the inbox that the engine's sum counts
-	ready        bool                     // in the committer's ready list, or in its hands
-	pipelined    bool                     // the inbox waits for batches before it: their commit tells the committer, puts need not
-	closed       error                    // why the inbox takes no more puts; nil: it does
-	tombstonesOK bool                     // with closed: it takes tombstones, and reopenInbox may open it
-	room         chan struct{}            // closed when bytes left the inbox; nil: nobody waits for that
-	seq          uint64                   // Put.seq of the last put that came
-	drainedSeq   uint64                   // puts up to this one were taken; drainedSeq <= seq
+	reported     int64                    // bytes of the inbox that e.waiting already counts
+	ready        bool                     // the committer will drain it: it is in the ready list, or being drained
+	pipelined    bool                     // puts wait for earlier batches, whose commit wakes the committer: see stall
+	closed       error                    // the error that new puts get; nil: the inbox is open
+	tombstonesOK bool                     // with closed: tombstones are accepted, and reopenInbox may open it
+	room         chan struct{}            // closed when puts leave the inbox; nil: nobody waits for room
+	seq          uint64                   // Put.seq of the newest put
+	drainedSeq   uint64                   // puts up to this one have left the inbox; drainedSeq <= seq
 	gates        [gateCount]chan struct{} // nil: nobody waits there
-	drainCount   uint                     // how often the inbox was taken: which gate its puts use
+	drainCount   uint                     // how often the inbox was drained; it selects the gate that new puts use
 
 	machine *core.Partition
 	fold    *core.Cursors
 	epochs  replicate.EpochTable
 	writer  writerClock
-	newest  int64 // append time of the newest batch, ns since 1970: the next one's is not before it. The committer's
+	newest  int64 // append time of the newest batch, ns since 1970; the next batch's is not earlier
 
-	unread atomic.Pointer[error] // why the fold is not known, see whyUnread
+	unread atomic.Pointer[error] // why the fold is unknown; nil: it is known. See whyUnread
 
-	recovered segment.Position // what the last life knew to be committed, at least
+	recovered segment.Position // the log is committed up to here at least; found by recovery
 	rep       *replica         // nil on a single node
 
-	watchers atomic.Pointer[[]*Channel] // see watching
-	visible  atomic.Uint64              // MsgID below which messages are committed
-	// MsgID below which every durable channel has confirmed, or a control batch carries what it has not.
+	watchers atomic.Pointer[[]*Channel] // the channels of the partition, see watching
+	visible  atomic.Uint64              // the committed messages are those below this MsgID
+	// Messages below this MsgID may go: every durable channel has confirmed them, or a control batch carries those that
+	// one has not.
 	needed atomic.Uint64
-	// Of control batches that carry messages: the first that is needed, or noOffset.
+	// Offset of the first control batch whose carried messages are still needed, or noOffset.
 	carriedFrom   atomic.Int64
 	bound         confirmedBound
-	carrying      atomic.Bool           // messages are being carried
-	searchingLost atomic.Bool           // for those that are gone
-	mayHaveLost   atomic.Bool           // something went that somebody had not confirmed: perhaps it waits, see findLost
-	unclaimed     atomic.Uint64         // MsgID from which messages wait at the topic
-	pausedFrom    atomic.Uint64         // topic paused: MsgID from which messages are held back; else max
-	dirty         atomic.Bool           // in the flusher's queue
-	flushErr      atomic.Pointer[error] // a segment could not be written: the inbox is closed, see reopenInbox
-	reopens       atomic.Uint64         // how often reopenInbox was called
-	quota         quotaState
-	ages          ages
-	stateBytes    atomic.Int64 // what the fold takes in a checkpoint, at most
+	carrying      atomic.Bool // flusher.carry is at work on this partition
+	searchingLost atomic.Bool // flusher.findLost is at work
+	mayHaveLost   atomic.Bool // unconfirmed messages were removed, and channels may still wait for them: see findLost
+	// While the topic has no channel: messages from this MsgID on wait for the first one; else noMsgID.
+	unclaimed  atomic.Uint64
+	pausedFrom atomic.Uint64         // while the topic is paused: messages from this MsgID on are held back; else noMsgID
+	dirty      atomic.Bool           // the partition is in the flusher's queue
+	flushErr   atomic.Pointer[error] // why a segment could not be written; the inbox is closed then, see reopenInbox
+	reopens    atomic.Uint64         // how often reopenInbox was called
+	quota      quotaState
+	ages       ages
+	stateBytes atomic.Int64 // upper bound of the fold's size in a checkpoint
 }
 
-// accepts says whether p may enter the inbox of a partition in a cluster, or the forwarder has to take it. mu is held.
+// accepts says whether p may enter the inbox of a partition in a cluster. If not, the forwarder takes p. mu is held.
 func (pt *partition) accepts(p *Put) bool {
 	switch {
 	case p.kind == putTombstone:
@@ -79,7 +81,8 @@ func (pt *partition) accepts(p *Put) bool {
 	return p.kind.internal() || !pt.rep.parked.Load()
 }
 
-// forwardPut takes a put whose partition another node leads, or nobody.
+// forwardPut queues a put for the node that leads its partition. While no node leads, the put waits in that queue. A
+// put of the engine's own fails instead.
 func (cn *clusterNode) forwardPut(pt *partition, p *Put) error {
 	if p.kind.internal() {
 		return ErrNoLeader
@@ -94,10 +97,11 @@ func (pt *partition) identity() segment.Identity {
 
 const noMsgID = ^uint64(0)
 
-// enqueue puts p at the end of the inbox and tells the committer. In a cluster the forwarder takes what this node does not
-// lead. enqueue waits while the inbox is full, at most Options.AdmitTimeout. Unless it returns an error, p is answered,
-// perhaps before enqueue returns. The caller holds no lock of the commit path (docs/concurrency.md): a put that is Alone
-// may be written and answered on the caller's goroutine. Channel.mu may be held for a put that is not.
+// enqueue appends p to the inbox and tells the committer. In a cluster, the forwarder takes the puts of partitions that
+// this node does not lead. enqueue waits while the inbox is full, at most Options.AdmitTimeout. If it returns nil, p is
+// answered, perhaps before enqueue returns; if it returns an error, p is not answered. The caller holds no lock of the
+// commit path (docs/concurrency.md): a put that is Alone may be written and answered on the caller's goroutine. The
+// caller may hold Channel.mu if p is not Alone.
 func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 	e := pt.e
 	size := int64(p.bytes)
@@ -117,14 +121,16 @@ func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 		pt.mu.Unlock()
 		return err
 	}
-	if p.waits && !pt.inbox.empty() { // the first has a channel of its own: most inboxes of many partitions hold one put
+	// The first put of an inbox waits on a channel of its own, not at a gate: with many partitions most inboxes hold one
+	// put.
+	if p.waits && !pt.inbox.empty() {
 		p.gateIndex = int8(pt.drainCount % gateCount)
 		p.gate = pt.gate(p.gateIndex)
 	}
 	pt.append(p)
 	first := !pt.ready && (!pt.pipelined || pt.inbox.bytes >= secondGroupBytes)
 	pt.ready = pt.ready || first
-	alone := p.Alone // p may be gone as soon as the lock is free
+	alone := p.Alone // once mu is released, p may be answered and reused
 	pt.mu.Unlock()
 	if first {
 		e.committer.push(pt, alone)
@@ -132,9 +138,10 @@ func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 	return nil
 }
 
-// tryEnqueue is enqueue for a put of the forwarder, which has set p.part. It neither waits nor forwards, and does not tell
-// the committer: nothing may be written on the spot while the forwarder's lock is held, so the caller calls announce
-// afterwards. Whoever waits for p goes on waiting where it does.
+// tryEnqueue is enqueue for a put from the forwarder, which has set p.part. It neither waits nor forwards. It does not
+// tell the committer either: forwarder.mu is held, and nothing may be written on the caller's goroutine under it. The
+// caller calls announce after it has released forwarder.mu. A goroutine that waits for p keeps waiting on the same
+// channel or gate.
 func (pt *partition) tryEnqueue(p *Put) error {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
@@ -150,8 +157,8 @@ func (pt *partition) tryEnqueue(p *Put) error {
 	return nil
 }
 
-// append puts p at the end of the inbox; mu is held. Once mu is free, p may be answered at any time and belong to its owner
-// again: the caller must not look at it any more.
+// append appends p to the inbox. mu is held. Once mu is released, p may be answered and reused by its owner at any
+// time: the caller must not access p after that.
 func (pt *partition) append(p *Put) {
 	pt.seq++
 	p.seq = pt.seq
@@ -159,7 +166,8 @@ func (pt *partition) append(p *Put) {
 	pt.publishWaitingAndWake()
 }
 
-// drainForReroute takes the inbox for the forwarder, or to refuse it, once this node leads the partition no more.
+// drainForReroute empties the inbox after this node has lost the leadership. The caller forwards or refuses the puts.
+// The list is empty if the node leads again.
 func (pt *partition) drainForReroute() putList {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
@@ -169,7 +177,7 @@ func (pt *partition) drainForReroute() putList {
 	return pt.drainLocked()
 }
 
-// admits says whether there is room for a put of that size; mu is held.
+// admits says whether the inbox and the node have room for a put of size bytes. mu is held.
 func (e *Engine) admits(pt *partition, size int64) bool {
 	// An empty inbox takes any put that passed the batch limit, or a large one could starve.
 	if pt.inbox.bytes != 0 && pt.inbox.bytes+size > e.opts.MaxInboxBytes {
@@ -178,8 +186,8 @@ func (e *Engine) admits(pt *partition, size int64) bool {
 	return e.waiting.Load()+size <= e.opts.MaxNodeInboxBytes
 }
 
-// awaitRoom waits for room for a put, or until the inbox is closed. It is called and returns with mu held, and lets go of
-// it while it waits.
+// awaitRoom waits until the inbox has room for a put, or is closed. mu is held when it is called and when it returns;
+// awaitRoom releases it while it waits.
 func (pt *partition) awaitRoom(ctx context.Context, size int64) error {
 	if pt.e.opts.AdmitTimeout < 0 {
 		return ErrOverloaded
@@ -212,7 +220,7 @@ func (pt *partition) awaitRoom(ctx context.Context, size int64) error {
 	return nil
 }
 
-// signalRoom wakes who waits for room; mu is held.
+// signalRoom wakes the goroutines that wait for room in the inbox. mu is held.
 func (pt *partition) signalRoom() {
 	if pt.room != nil {
 		close(pt.room)
@@ -220,21 +228,21 @@ func (pt *partition) signalRoom() {
 	}
 }
 
-// A gate is a channel on which the goroutines whose puts wait in one inbox wait together. Waking each through a channel of
-// its own costs several times what closing one channel costs per receiver. The drains of an inbox use gates in turn, so
-// that the puts of a group, of the group behind it and of the inbox rarely share one. If they do, some wake early and wait
-// again.
+// A gate is a channel on which many goroutines wait for the answers to their puts of one inbox. Closing one channel
+// costs several times less per goroutine than sending on a channel of each. Successive drains of an inbox use different
+// gates, so that the puts of one group rarely share a gate with those of the next group or of the inbox. If they do,
+// some goroutines wake too early and wait again.
 //
-//	whoever answers (putList.answer)                the goroutine that waits (waiter.wait)
+//	goroutine that answers (putList.answer)         goroutine that waits (waiter.wait)
 //	1 sets First and Err
 //	2 sets answered
-//	                                                3 wakes from an earlier closing, sees answered: returns
+//	                                                3 was woken by an earlier close, sees answered: returns
 //	4 takes the gate out of gates, closes it
-//	                                                5 or wakes from this one, sees answered: returns
+//	                                                5 is woken by this close, sees answered: returns
 //	                                                6 or looks between 1 and 2: gateFor gives it the gate that 4 closes
 const gateCount = 4
 
-// gate returns the channel that gateRef.open closes next; mu is held.
+// gate returns the channel that the next gateRef.open closes. mu is held.
 func (pt *partition) gate(i int8) chan struct{} {
 	if pt.gates[i] == nil {
 		pt.gates[i] = make(chan struct{})
@@ -242,7 +250,7 @@ func (pt *partition) gate(i int8) chan struct{} {
 	return pt.gates[i]
 }
 
-// gateFor returns where p waits further, or nil if it was answered.
+// gateFor returns the channel on which the owner of p must wait again, or nil if p was answered.
 func (pt *partition) gateFor(p *Put) chan struct{} {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
@@ -258,8 +266,8 @@ type gateRef struct {
 	index int8
 }
 
-// open wakes a crowd. Those who are to go are marked as answered before; the others find the next gate (gateFor). The
-// caller does not hold the partition's mu.
+// open wakes all goroutines that wait at the gate. The caller has marked the puts that it answered; the owners of the
+// others wait again at the next gate (gateFor). The caller does not hold the partition's mu.
 func (g gateRef) open() {
 	if g.part == nil {
 		return
@@ -273,8 +281,8 @@ func (g gateRef) open() {
 	}
 }
 
-// drain takes the whole inbox at once, however long it is: producers do not wait while the committer looks at each put. If
-// the inbox is empty, the next put tells the committer again. Only the committer calls it.
+// drain takes the whole inbox in one step, so that producers do not wait while the committer examines each put. If the
+// inbox is empty, drain clears ready, and the next put tells the committer again. Only the committer calls it.
 func (pt *partition) drain() putList {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
@@ -287,7 +295,7 @@ func (pt *partition) drain() putList {
 	return pt.drainLocked()
 }
 
-// drainLocked takes all of the inbox: none of it can be cancelled any more. mu is held.
+// drainLocked empties the inbox; from then on cancel fails for its puts. mu is held.
 func (pt *partition) drainLocked() putList {
 	l := pt.inbox.take()
 	pt.drainedSeq = pt.seq
@@ -295,41 +303,45 @@ func (pt *partition) drainLocked() putList {
 	return l
 }
 
-// prepend gives back what did not fit into the group: before what came since. l is not empty. The committer calls it.
+// prepend puts back the puts that did not fit into the group, in front of those that arrived since. l is not empty.
+// Only the committer calls it.
 func (pt *partition) prepend(l putList) {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
 	pt.drainedSeq = l.head.seq - 1
 	pt.inbox.prepend(l)
-	pt.publishWaiting() // and wake nobody: the committer is here, and would find no more room than before, again and again
+	// Do not wake the commit log: the committer is the caller, and would find as little room as before, again and again.
+	pt.publishWaiting()
 }
 
-// cancel removes a put that the committer has not taken yet, and says whether it did: then p is not answered.
+// cancel removes p if it is still in the inbox, and says whether it did. A cancelled put is not answered.
 func (pt *partition) cancel(p *Put) bool {
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
 	if p.seq <= pt.drainedSeq || !pt.inbox.remove(p) {
-		return false // it is on its way to the log, or was refused: its answer comes
+		return false // it is being written or was refused: the answer comes
 	}
 	pt.publishLess()
 	return true
 }
 
-// publishLess follows whatever takes puts out of the inbox; mu is held.
+// publishLess must be called after puts were taken out of the inbox. mu is held.
 func (pt *partition) publishLess() {
 	pt.publishWaitingAndWake()
 	pt.signalRoom()
 }
 
-// publishWaitingAndWake is publishWaiting, and tells the commit log when a second group is worth it. mu is held.
+// publishWaitingAndWake does publishWaiting, and wakes the commit log when the waiting bytes begin to justify a second
+// group in flight. mu is held.
 func (pt *partition) publishWaitingAndWake() {
 	if n, d := pt.publishWaiting(); n >= secondGroupBytes && n-d < secondGroupBytes {
 		pt.e.clog.Wake()
 	}
 }
 
-// publishWaiting adds what changed to the node's sum, coarsely: a shared counter that every put touches twice costs more
-// than the put. It returns the sum and what was added to it, or zeros while that can wait. mu is held.
+// publishWaiting adds the change of the inbox's size to e.waiting, in steps of at least reportBytes: to update a shared
+// counter twice for every put costs more than the put itself. It returns the new sum and what was added, or two zeros
+// if the change is still too small. mu is held.
 func (pt *partition) publishWaiting() (sum, added int64) {
 	d := pt.inbox.bytes - pt.reported
 	if d < reportBytes && d > -reportBytes {
@@ -339,11 +351,12 @@ func (pt *partition) publishWaiting() (sum, added int64) {
 	return pt.e.waiting.Add(d), d
 }
 
-// reportBytes is how far the node's sum may be off per partition.
+// reportBytes bounds the error of e.waiting per partition.
 const reportBytes = 16 << 10
 
-// closeAndRefuse closes the inbox, if it is open, and answers every put in it with err. With tombstonesOK tombstones stay
-// and more may come, and reopenInbox may open the inbox again. Without, the inbox stays closed for good.
+// closeAndRefuse closes the inbox, unless it is closed, and answers the puts in it with err. With tombstonesOK,
+// tombstones stay in the inbox and are still accepted, and reopenInbox may open the inbox again. Without it, the inbox
+// stays closed for good.
 func (pt *partition) closeAndRefuse(err error, tombstonesOK bool) {
 	pt.mu.Lock()
 	if pt.closed == nil {
@@ -353,13 +366,13 @@ func (pt *partition) closeAndRefuse(err error, tombstonesOK bool) {
 	pt.refuse(err, func(p *Put) bool { return !tombstonesOK || p.kind != putTombstone })
 }
 
-// refuseMessages answers every put in the inbox with err that is not the engine's own.
+// refuseMessages answers every put in the inbox with err, except the engine's own (putKind.internal).
 func (pt *partition) refuseMessages(err error) {
 	pt.mu.Lock()
 	pt.refuse(err, func(p *Put) bool { return !p.kind.internal() })
 }
 
-// refuse answers those puts in the inbox that which chooses. It is called with mu held, and releases it.
+// refuse answers the puts of the inbox that which selects with err. mu is held when it is called; refuse releases it.
 func (pt *partition) refuse(err error, which func(*Put) bool) {
 	refused := pt.inbox.takeIf(which)
 	pt.publishLess()
@@ -367,24 +380,25 @@ func (pt *partition) refuse(err error, which func(*Put) bool) {
 	refused.answer(err)
 }
 
-// reopenInbox opens an inbox that was closed because segments could not be written (flusher.failed). It is called, without
-// a lock, after the log was cut, has begun anew or was repaired: the failure belongs to the files before. If the new files
-// cannot be written either, the next flush closes the inbox again. An inbox that was closed because the node closes, or
-// because its commit log failed, stays closed.
+// reopenInbox opens an inbox that was closed because segments could not be written (flusher.failed). It is called
+// without a lock, after the log was cut, replaced or repaired: the failure concerned the old files. If the new files
+// cannot be written either, the next flush closes the inbox again. An inbox that was closed because the engine closes,
+// or because the commit log failed, stays closed.
 func (pt *partition) reopenInbox() {
-	// First: a flush of the files before may have failed, and close the inbox only now. It looks at reopens afterwards.
+	// This comes first: a flush of the old files may have failed, and be about to close the inbox. It compares reopens
+	// before it does.
 	pt.reopens.Add(1)
 	pt.flushErr.Store(nil)
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
-	if pt.tombstonesOK { // nobody else closes an inbox with an exception
+	if pt.tombstonesOK { // only closeAndRefuse for a failed flush closes an inbox with tombstonesOK
 		pt.closed, pt.tombstonesOK = nil, false
 	}
 }
 
-// expire gives the puts in the inbox their default deadline, and refuses those that have waited past theirs: the committer
-// may be stalled and look at no inbox. It says whether anything waited. The engine's watch calls it every 250 ms, without a
-// lock.
+// expire sets the default deadline of the puts in the inbox, and refuses those whose deadline has passed: the committer
+// may be stalled and drain no inbox. It says whether any put was waiting. The engine's watch goroutine calls it every
+// 250 ms, without a lock.
 func (pt *partition) expire(nowNs int64) bool {
 	why := ErrDeadline
 	if pt.rep != nil {
@@ -406,7 +420,7 @@ func (pt *partition) expire(nowNs int64) bool {
 	return waiting
 }
 
-// visibleEnd is the id below which channels may deliver now.
+// visibleEnd returns the end, exclusive, of the messages that channels may deliver now.
 func (pt *partition) visibleEnd() segment.MsgID {
 	return segment.MsgID(min(pt.visible.Load(), pt.pausedFrom.Load()))
 }

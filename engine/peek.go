@@ -127,7 +127,9 @@ func collect[T any](all *[]T) func(json.RawMessage) error {
 
 // firstPeeked are the oldest of what all partitions have, within the limits.
 func firstPeeked(all []PeekedMessage, count int) []PeekedMessage {
-	slices.SortFunc(all, func(a, b PeekedMessage) int { return cmp.Or(a.Timestamp.Compare(b.Timestamp), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(all, func(a, b PeekedMessage) int {
+		return cmp.Or(a.Timestamp.Compare(b.Timestamp), cmp.Compare(a.ID, b.ID))
+	})
 	all = all[:min(len(all), count)]
 	room := MaxPeekBytes
 	for i := range all {
@@ -163,7 +165,9 @@ func (t *Topic) peekLocal(ctx context.Context, op operation) ([]PeekedMessage, e
 			return nil, err
 		}
 		from = max(from, start)
-		if err := p.read(ctx, pt, []core.IDRange{{From: from, To: min(from+segment.MsgID(p.count-len(carried)), segment.MsgID(pt.visible.Load()))}}); err != nil {
+		if err := p.read(ctx, pt, []core.IDRange{{
+			From: from, To: min(from+segment.MsgID(p.count-len(carried)), segment.MsgID(pt.visible.Load())),
+		}}); err != nil {
 			return nil, err
 		}
 	}
@@ -239,7 +243,9 @@ const maxPeekCarried = 4 * MaxListCount
 
 // unconfirmed are, of messages that are only carried, those that are not confirmed, and then the first such ids of a partition at or above m; at
 // most count of both.
-func (c *Channel) unconfirmed(index int, carried []core.CarrySource, m segment.MsgID, count int) (some []core.CarrySource, rs []core.IDRange, err error) {
+func (c *Channel) unconfirmed(
+	index int, carried []core.CarrySource, m segment.MsgID, count int,
+) (some []core.CarrySource, rs []core.IDRange, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed != nil {
@@ -387,7 +393,8 @@ func (p *peeker) add(id ID, h *segment.Header, r *segment.Record) bool {
 
 // from says whether a message is the dead letter of a channel.
 func (m *PeekedMessage) from(topic, channel string) bool {
-	return string(headerOf(m.Headers, OriginTopicHeader)) == topic && string(headerOf(m.Headers, OriginChannelHeader)) == channel
+	return string(headerOf(m.Headers, OriginTopicHeader)) == topic &&
+		string(headerOf(m.Headers, OriginChannelHeader)) == channel
 }
 
 func headerOf(hs []Header, name string) []byte {
@@ -401,15 +408,21 @@ func headerOf(hs []Header, name string) []byte {
 
 // Pending returns messages that consumers have, oldest delivery first, at most max of them (0: DefaultListCount).
 func (c *Channel) Pending(ctx context.Context, max int) ([]PendingMessage, error) {
-	return c.list(ctx, opPending, max, func(a, b PendingMessage) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.ID, b.ID)) })
+	return c.list(ctx, opPending, max, func(a, b PendingMessage) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.ID, b.ID))
+	})
 }
 
 // DeferredMessages returns messages that wait for their time, the next one first, at most max of them (0: DefaultListCount).
 func (c *Channel) DeferredMessages(ctx context.Context, max int) ([]PendingMessage, error) {
-	return c.list(ctx, opDeferred, max, func(a, b PendingMessage) int { return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.ID, b.ID)) })
+	return c.list(ctx, opDeferred, max, func(a, b PendingMessage) int {
+		return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.ID, b.ID))
+	})
 }
 
-func (c *Channel) list(ctx context.Context, kind operationKind, max int, order func(a, b PendingMessage) int) ([]PendingMessage, error) {
+func (c *Channel) list(
+	ctx context.Context, kind operationKind, max int, order func(a, b PendingMessage) int,
+) ([]PendingMessage, error) {
 	if err := c.closedErr(); err != nil {
 		return nil, err
 	}
@@ -433,10 +446,16 @@ func (c *Channel) pendingLocal(op operation) (all []PendingMessage, err error) {
 	for id, k := range c.consumers {
 		labels[id] = labelText(k.label)
 	}
-	list := oldest[PendingMessage]{limit: listCount(op.Count), key: func(m *PendingMessage) int64 { return m.Since.UnixMilli() }}
+	list := oldest[PendingMessage]{
+		limit: listCount(op.Count),
+		key:   func(m *PendingMessage) int64 { return m.Since.UnixMilli() },
+	}
 	c.m.EachInFlight(func(m core.InFlightMessage) {
 		if op.about(m.ID.Partition()) {
-			list.add(PendingMessage{ID: m.ID, Since: time.UnixMilli(m.SinceMs), Due: time.UnixMilli(m.DueMs), Attempts: m.Attempts, Client: labels[m.Client]})
+			list.add(PendingMessage{
+				ID: m.ID, Since: time.UnixMilli(m.SinceMs), Due: time.UnixMilli(m.DueMs),
+				Attempts: m.Attempts, Client: labels[m.Client],
+			})
 		}
 	})
 	return list.items, nil
@@ -450,7 +469,10 @@ func (c *Channel) deferredLocal(op operation) (all []PendingMessage, err error) 
 		return nil, c.closed
 	}
 	c.applyPostsLocked()
-	list := oldest[PendingMessage]{limit: listCount(op.Count), key: func(m *PendingMessage) int64 { return m.Due.UnixMilli() }}
+	list := oldest[PendingMessage]{
+		limit: listCount(op.Count),
+		key:   func(m *PendingMessage) int64 { return m.Due.UnixMilli() },
+	}
 	c.m.EachWaiting(func(m core.WaitingMessage) {
 		if op.about(m.ID.Partition()) {
 			list.add(PendingMessage{ID: m.ID, Due: time.UnixMilli(m.DueMs), Attempts: m.Attempts})

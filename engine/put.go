@@ -12,75 +12,79 @@ import (
 	"penstock/segment"
 )
 
-// putKind says what a put stores. It is set before the put enters an inbox, and does not change.
+// putKind says what a put stores. It is set before the put enters an inbox, and never changes.
 type putKind uint8
 
 const (
-	// putMessages: Put.Messages, a record each. Puts of this kind that follow each other in an inbox share a batch; a put
-	// of any other kind is a batch of its own. The zero value: what callers of Submit make.
+	// putMessages is one record for each of Put.Messages. Consecutive puts of this kind in an inbox share a batch; a put
+	// of any other kind is a batch of its own. It is the zero value: callers of Submit make this kind.
 	putMessages putKind = iota
-	// putSealed: a batch of messages that its producer sealed. It is stored as it is, but for what Stamp fills in.
+	// putSealed is a batch of messages that its producer has encoded. It is stored unchanged, except for what Stamp fills
+	// in.
 	putSealed
-	// putControls: control entries.
+	// putControls is a batch of control entries.
 	putControls
-	// putInspection: nothing is stored. A function runs on the committer, which alone may read the fold.
+	// putInspection stores nothing. It runs a function on the committer, which owns the fold.
 	putInspection
-	// putTombstone: a record in the commit log that this node's copies of the topic are deleted. It concerns the files of
-	// this node, whoever leads, and is taken where nothing else is: a damaged topic can be deleted.
+	// putTombstone is a record of the commit log which says that this node's copies of the topic are deleted. It concerns
+	// only this node's files, so it does not matter who leads. A closed inbox accepts it too: a damaged topic can be
+	// deleted.
 	putTombstone
 )
 
-// internal says that the engine itself asks. Such a put needs no room in the inbox, and is refused neither for a quota nor
-// for a full disk: what it stores lets space go. It has no deadline unless its maker sets one, and is not forwarded.
+// internal says that the engine itself made the put. Such a put needs no room in the inbox and is not forwarded.
+// Neither a quota nor a full disk refuses it, because what it stores lets retention free space. It has no deadline
+// unless its maker sets one.
 func (k putKind) internal() bool { return k >= putControls }
 
-// putState is the engine's side of a Put. Whoever submits the put writes it before the put enters an inbox or a lane of the
-// forwarder. From then on the lock of that list guards it, and once the put was taken from there it belongs to the taker:
-// the committer, the replica, or whoever refuses it. What the committer reads of every put stands together: at half a
-// million waiting puts a second its time is cache misses.
+// putState holds the fields of a Put that only the engine uses. The submitter writes them before the put enters an
+// inbox or a lane of the forwarder. While the put is in one of these lists, the lock of that list guards them. The
+// goroutine that takes the put out of the list owns them from then on: the committer, the replica, or whoever refuses
+// the put. The fields that the committer reads of every put are adjacent: at half a million puts per second its time
+// goes into cache misses.
 type putState struct {
-	next        *Put // putList's
+	next        *Put // link of putList
 	part        *partition
-	bytes       int    // of the records that the put becomes
-	seq         uint64 // its place in the order of the inbox, see partition.cancel; 0: it was in none
+	bytes       int    // size of the records that the put becomes
+	seq         uint64 // position in the inbox, see partition.cancel; 0: it was never in an inbox
 	deadline    int64  // by the engine's clock, ns since 1970; 0: none yet
 	deferMs     uint32
 	gateIndex   int8 // with gate: its index in partition.gates
 	kind        putKind
-	waits       bool             // a goroutine waits for it in waiter.wait
+	waits       bool             // a goroutine waits for the answer in waiter.wait
 	headered    bool             // some of the messages have headers
-	trusted     bool             // the engine's own, or checked by another node: reserved names of headers are in order
-	forwarded   bool             // another node's, which gets it back when this node leads no more
-	noExpiry    bool             // nobody's request: it hears what became of its batch, however long that takes
-	answered    atomic.Bool      // with gate: First and Err are set. Set once, before the gate opens
-	to          replicate.NodeID // that it was forwarded to
+	trusted     bool             // names of headers need no check: they are the engine's, or another node checked them
+	forwarded   bool             // it came from another node, and goes back there when this node no longer leads
+	noExpiry    bool             // no request waits: it learns the fate of its batch, however long that takes
+	answered    atomic.Bool      // with gate: First and Err are final. Set once, before the gate opens
+	to          replicate.NodeID // the node that it was forwarded to
 	headerBytes uint32           // bytes that headers add to the records
-	order       uint64           // in the forwarder's lane
+	order       uint64           // position in the forwarder's lane
 
-	gate    chan struct{} // for crowds: closed when some of them are answered; nil: Done tells
-	special *specialPut   // of every kind but putMessages
+	gate    chan struct{} // shared with other waiters, see gateCount; nil: Done reports the answer
+	special *specialPut   // set for every kind but putMessages
 }
 
-// specialPut is what a put of a rare kind has in addition.
+// specialPut has the further fields of puts that are not putMessages.
 type specialPut struct {
 	// putSealed
-	sealed []byte         // the batch, borrowed like Put.Messages
+	sealed []byte         // the batch; borrowed like Put.Messages
 	header segment.Header // decoded from it
-	bodies int            // bytes of its messages' bodies
+	bodies int            // total size of the message bodies
 
 	// putControls
-	controls []core.Control // what only the log's order can tell is filled in at sealing
-	source   *controlPut    // whose channel's machine gave the controls away; nil: nobody's
-	offset   segment.Offset // result: of the batch
+	controls []core.Control // sealing fills in what depends on the position in the log
+	source   *controlPut    // the channel machine's put that these controls came from; nil: none
+	offset   segment.Offset // result: where the batch begins
 
-	inspect func() // putInspection: what runs
+	inspect func() // putInspection: runs on the committer
 
-	release func() // putTombstone, result: lets the commit log's files go that are kept from the record on
+	release func() // putTombstone, result: ends the hold on the commit log files from the record on
 
-	onCommit func() // putControls, putTombstone: see putList.committed; nil: nothing
+	onCommit func() // putControls, putTombstone: see putList.committed; may be nil
 }
 
-// count is how many messages a put stores.
+// count returns the number of messages that the put stores.
 func (p *Put) count() int {
 	if p.kind == putSealed {
 		return int(p.special.header.Count)
@@ -88,8 +92,8 @@ func (p *Put) count() int {
 	return len(p.Messages)
 }
 
-// waiter is a Put with a goroutine that waits for it. It fills whole cache lines: its neighbours belong to other goroutines.
-// A waiter comes from a pool (getWaiter), belongs to the goroutine that waits, and is freed by it after the answer.
+// waiter is a Put whose submitter waits for the answer. It fills whole cache lines, because adjacent waiters belong to
+// other goroutines. getWaiter takes one from a pool; the goroutine that waits owns it, and frees it after the answer.
 type waiter struct {
 	Put
 	one  [1][]byte
@@ -111,9 +115,9 @@ func (w *waiter) free() {
 	waiters.Put(w)
 }
 
-// wait returns the put's result. If ctx ends while the put is still in the inbox it is
-// taken back and nothing of it is stored; once it is on its way to the disk, its bytes are in use and the
-// answer is at most a few commits away, so wait stays for it.
+// wait returns the put's result. If ctx ends while the put is still in the inbox, wait removes it and nothing is
+// stored. Once the put is being written, its bytes are in use and the answer is at most a few commits away, so wait
+// ignores ctx.
 func (w *waiter) wait(ctx context.Context) (ID, error) {
 	gate := w.gate
 	if gate == nil {
@@ -136,19 +140,21 @@ func (w *waiter) wait(ctx context.Context) (ID, error) {
 		if w.gate == nil || w.answered.Load() {
 			break
 		}
-		gate = w.part.gateFor(&w.Put) // others of the crowd were answered first
+		gate = w.part.gateFor(&w.Put) // the gate opened for other puts
 	}
 	return w.First, w.Err
 }
 
-// answer ends every put of a list and empties the list. With err nothing was stored, or nobody knows; without, the puts are
-// committed and have the ids that sealing gave them. It returns how many goroutines wait for the puts.
+// answer answers every put of the list and empties the list. A nil err says that the puts are committed, with the ids
+// that sealing gave them; otherwise nothing was stored, or the outcome is unknown. answer returns how many goroutines
+// wait for these puts.
 //
-// The list is the caller's: it was taken under its owner's lock, and that lock was released. Done may submit again, so the
-// caller holds none of partition.mu, forwarder.mu and Channel.mu. On a single node clog.Log.mu is held; and puts that the
-// committer refuses while it seals are answered with replica.mu held, too. Once it is answered a put is its submitter's.
+// The caller owns the list: it took the list under the lock of the previous owner, and has released that lock. Done may
+// submit again, so the caller holds none of partition.mu, forwarder.mu and Channel.mu. It may hold two locks:
+// clog.Log.mu on a single node, and replica.mu when the committer refuses puts while it seals. An answered put belongs
+// to its submitter.
 func (l *putList) answer(err error) (waiters int) {
-	var open gateRef // opened once for puts in a row that wait there, behind the last of them
+	var open gateRef // of consecutive puts with the same gate, opened behind the last of them
 	for p := l.pop(); p != nil; p = l.pop() {
 		if p.Err = err; err != nil {
 			p.First = 0
@@ -164,30 +170,30 @@ func (l *putList) answer(err error) (waiters int) {
 			open.open()
 			open = g
 		}
-		p.answered.Store(true) // the waiter may be gone from here on
+		p.answered.Store(true) // from here on the owner may reuse the put
 	}
 	open.open()
 	return waiters
 }
 
-// answer ends one put, which is in no list.
+// answer answers a put that is in no list.
 func (p *Put) answer(err error) {
 	var l putList
 	l.push(p)
 	l.answer(err)
 }
 
-// committed does what the put of a batch wants done when the batch is committed, before it is answered. Such a put is the
-// only one of its batch. The callbacks of a partition run in the order of its log: with replica.mu held, or, on a single
-// node, on the committer.
+// committed runs the onCommit callback of an internal put when its batch is committed, before the put is answered. Such
+// a put is the only one of its batch. The callbacks of one partition run in the order of its log: with replica.mu held
+// in a cluster, on the committer on a single node.
 func (l *putList) committed() {
 	if p := l.head; p != nil && p.kind.internal() && p.special.onCommit != nil {
 		p.special.onCommit()
 	}
 }
 
-// Publish stores one message and returns when it is on stable storage. Body is borrowed
-// until then. An error that is neither ErrDisk nor ErrClosed means that nothing was stored.
+// Publish stores one message and returns when it is on stable storage. It borrows body until then. An error that is
+// neither ErrDisk nor ErrClosed means that nothing was stored.
 func (t *Topic) Publish(ctx context.Context, body []byte) (ID, error) {
 	return t.publish(ctx, body, nil, 0)
 }
@@ -197,8 +203,8 @@ func (t *Topic) PublishDeferred(ctx context.Context, body []byte, delay time.Dur
 	return t.publish(ctx, body, nil, delay)
 }
 
-// PublishBatch stores messages all or nothing, in order, with consecutive ids in one
-// partition, and returns the first id. The bodies are borrowed until it returns.
+// PublishBatch stores all messages or none, in order and with consecutive ids in one partition, and returns the first
+// id. It borrows the bodies until it returns.
 func (t *Topic) PublishBatch(ctx context.Context, bodies [][]byte) (ID, error) {
 	return t.publish(ctx, nil, bodies, 0)
 }
@@ -217,8 +223,8 @@ func (t *Topic) publish(ctx context.Context, body []byte, bodies [][]byte, delay
 	return w.wait(ctx)
 }
 
-// PublishSealed stores a batch that segment.Builder sealed, as it is: its records are
-// not encoded again. The batch's bytes are borrowed until it returns.
+// PublishSealed stores a batch that segment.Builder sealed, without encoding its records again. It borrows the batch
+// until it returns.
 func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (ID, error) {
 	w := getWaiter()
 	defer w.free()
@@ -229,7 +235,7 @@ func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (ID, error) {
 	return w.wait(ctx)
 }
 
-// asyncPut is a Put with a callback for its id.
+// asyncPut is a Put whose callback gets the id and the error.
 type asyncPut struct {
 	Put
 	one      [1][]byte
@@ -238,16 +244,16 @@ type asyncPut struct {
 	nextFree *asyncPut
 }
 
-// asyncFree keeps unused async puts. Producers take them and the committer brings them back: a sync.Pool keeps what it is
-// given at the giver's processor, so producers would steal at every call. mu guards the list.
+// asyncFree is the free list of async puts. Producers take from it and the committer gives back. A sync.Pool would keep
+// the puts at the committer's processor, and producers would have to steal at every call. mu guards head and n.
 type asyncFree struct {
 	mu   lock.Mutex[lock.AsyncFree]
 	head *asyncPut
 	n    int
 
-	shared bool // in a cluster answers come from any goroutine
+	shared bool // in a cluster, where any goroutine may run onDone
 
-	// Only the committer, which gives back a group's puts together.
+	// On a single node: puts of the current group, collected for recycle. Only the committer accesses these.
 	back     *asyncPut
 	backTail *asyncPut
 	backN    int
@@ -275,7 +281,8 @@ func (a *asyncPut) reset() {
 	a.one[0], a.done = nil, nil
 }
 
-// onDone runs on the committer, or elsewhere when the put was refused (then Err is set).
+// onDone runs on the committer on a single node; for a refused put, on any goroutine and with Err set. In a cluster it
+// runs on any goroutine.
 func (a *asyncPut) onDone(*Put) {
 	done, first, err := a.done, a.First, a.Err
 	a.reset()
@@ -296,7 +303,7 @@ func (a *asyncPut) onDone(*Put) {
 	done(first, err)
 }
 
-// recycle runs on the committer at the end of a group.
+// recycle gives the puts of a group back to the free list. The committer calls it at the end of a group.
 func (f *asyncFree) recycle() {
 	if f.back == nil {
 		return
@@ -310,10 +317,10 @@ func (f *asyncFree) recycle() {
 	f.back, f.backTail, f.backN = nil, nil, 0
 }
 
-// PublishAsync hands one message over and calls done exactly once when it is on stable
-// storage or refused. body is borrowed until then. done runs on the engine's committer and must not
-// block: signal a channel, count, or hand over. PublishAsync itself blocks only while the inbox is full, at
-// most Options.AdmitTimeout; if it returns an error, done is not called.
+// PublishAsync submits one message, and calls done exactly once: when the message is on stable storage, or was refused.
+// It borrows body until then. done may run on the committer and must not block: it may send on a buffered channel,
+// count, or hand over. PublishAsync blocks only while the inbox is full, at most Options.AdmitTimeout. If it returns an
+// error, done is not called.
 func (t *Topic) PublishAsync(body []byte, done func(ID, error)) error {
 	a := t.e.asyncFree.get()
 	a.one[0], a.done = body, done
@@ -324,12 +331,11 @@ func (t *Topic) PublishAsync(body []byte, done func(ID, error)) error {
 	return nil
 }
 
-// Submit hands a Put over. It blocks only while the inbox is full, at most
-// Options.AdmitTimeout, and then returns ErrOverloaded. If it returns an error, nothing was stored and
-// Done is not called.
+// Submit submits a Put. It blocks only while the inbox is full, at most Options.AdmitTimeout, and then returns
+// ErrOverloaded. If it returns an error, nothing was stored and Done is not called.
 func (t *Topic) Submit(p *Put) error { return t.submit(context.Background(), p, nil) }
 
-// submit hands p to a partition; nil: the next one.
+// submit measures p and puts it into the inbox of pt; nil: of the topic's next partition.
 func (t *Topic) submit(ctx context.Context, p *Put, pt *partition) error {
 	e := t.e
 	if err := e.measure(p); err != nil {
@@ -338,8 +344,8 @@ func (t *Topic) submit(ctx context.Context, p *Put, pt *partition) error {
 	if t.deleted.Load() {
 		return ErrDeleted
 	}
-	// The default deadline is set by watch, when a put is still there at its next round: reading the
-	// clock for every put costs as much as storing it.
+	// The engine's watch sets the default deadline, for a put that is still in the inbox at its next round: to read the
+	// clock for every put would cost as much as storing it.
 	p.deadline = 0
 	if !p.Deadline.IsZero() {
 		p.deadline = e.clock.nowNs() + int64(e.host.Until(p.Deadline))
@@ -350,7 +356,7 @@ func (t *Topic) submit(ctx context.Context, p *Put, pt *partition) error {
 	return pt.enqueue(ctx, p)
 }
 
-// measure checks a put against the limits and computes what its records need.
+// measure checks a put against the limits and computes p.bytes.
 func (e *Engine) measure(p *Put) error {
 	if p.kind == putSealed {
 		return e.measureSealed(p)

@@ -1,10 +1,10 @@
 package engine
 
-// putList is a queue of puts, linked by Put.next, oldest first. A put is in one list at most, and only the methods here
-// touch the links. The zero value is empty.
+// putList is a queue of puts, linked by Put.next, oldest first. A put is in at most one list, and only the methods here
+// access the links. The zero value is an empty list.
 //
-// A list has no lock: it belongs to whoever holds the lock of its owner. An inbox is partition.mu's, a lane that of the
-// forwarder, and the batches in pendingQueue that of the replica. A list that was taken from there is the taker's alone.
+// A list has no lock of its own: the lock of its owner guards it. That is partition.mu for an inbox, forwarder.mu for a
+// lane, and replica.mu for the batches of a pendingQueue. A list that was taken from there belongs to the taker alone.
 type putList struct {
 	head, tail *Put  // both are nil, or neither
 	bytes      int64 // sum of Put.bytes, which does not change while a put is in a list
@@ -20,7 +20,7 @@ func (l *putList) count() (n int) {
 	return n
 }
 
-// push adds p, which is in no list, at the end.
+// push appends p, which is in no list.
 func (l *putList) push(p *Put) {
 	p.next = nil
 	if l.tail == nil {
@@ -32,7 +32,7 @@ func (l *putList) push(p *Put) {
 	l.bytes += int64(p.bytes)
 }
 
-// pushFront adds p, which is in no list, before all others.
+// pushFront inserts p, which is in no list, before all others.
 func (l *putList) pushFront(p *Put) {
 	if p.next = l.head; l.tail == nil {
 		l.tail = p
@@ -62,7 +62,7 @@ func (l *putList) take() putList {
 	return taken
 }
 
-// append moves all of other behind what is there.
+// append moves all puts of other to the end.
 func (l *putList) append(other putList) {
 	switch {
 	case other.head == nil:
@@ -76,13 +76,13 @@ func (l *putList) append(other putList) {
 	l.bytes += other.bytes
 }
 
-// prepend moves all of other before what is there.
+// prepend moves all puts of other to the front.
 func (l *putList) prepend(other putList) {
 	other.append(*l)
 	*l = other
 }
 
-// insert adds p, which is in no list, by Put.order: the list is sorted by it. Most often p is the last.
+// insert inserts p, which is in no list, into a list that is sorted by Put.order. Usually p becomes the last.
 func (l *putList) insert(p *Put) {
 	switch {
 	case l.tail == nil || l.tail.order < p.order:
@@ -100,7 +100,7 @@ func (l *putList) insert(p *Put) {
 	l.bytes += int64(p.bytes)
 }
 
-// remove takes p out and says whether it was in the list. It walks the list.
+// remove removes p and says whether it was in the list. It walks the list.
 func (l *putList) remove(p *Put) bool {
 	var before *Put
 	for q := l.head; q != nil; before, q = q, q.next {
@@ -112,7 +112,7 @@ func (l *putList) remove(p *Put) bool {
 	return false
 }
 
-// takeIf takes out those puts that which chooses; all keep their order.
+// takeIf removes the puts that which selects and returns them. Both lists keep the order.
 func (l *putList) takeIf(which func(*Put) bool) (taken putList) {
 	var before *Put
 	for p := l.head; p != nil; {
@@ -128,7 +128,7 @@ func (l *putList) takeIf(which func(*Put) bool) (taken putList) {
 	return taken
 }
 
-// removeAfter takes out p, which stands behind before; nil: it is the first.
+// removeAfter removes p, whose predecessor is before; nil: p is the first.
 func (l *putList) removeAfter(before, p *Put) {
 	if before == nil {
 		l.head = p.next

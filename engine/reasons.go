@@ -7,14 +7,14 @@ import (
 	"penstock/replicate/wire"
 )
 
-// An error that goes to another node goes as its number: wire.Reason has the numbers, and which answers carry which of
-// them. Here each number is bound to its error. Nothing but operationErrorOf looks at an error's text.
+// An error goes to another node as a number: wire.Reason has the numbers, and says which kinds of answers carry which.
+// Here each number is mapped to its error. Only operationErrorOf looks at the text of an error.
 
-// reasonLevel is the feature level from which a ForwardOpAck carries a number. At the first level the text alone says
-// what it is. Versions that know no numbers ignore it, so that one of them may be among the nodes of any level.
+// reasonLevel is the feature level from which a ForwardOpAck carries a number. Below it, only the text identifies the
+// error. Versions without numbers ignore the field, so that one of them may be in a cluster of any level.
 const reasonLevel = 2
 
-// errorsByReason are the errors that the numbers mean.
+// errorsByReason maps each number to its error.
 var errorsByReason = [wire.ReasonCount]error{
 	wire.ReasonUnknown:        ErrUnknown,
 	wire.ReasonNoSpace:        ErrNoSpace,
@@ -41,7 +41,7 @@ var errorsByReason = [wire.ReasonCount]error{
 	wire.ReasonSettings:       ErrSettings,
 }
 
-// numberOf is the number of err in an answer; 0 if such an answer has none for it.
+// numberOf returns the number of err in a kind of answer; 0 if that kind has none for it.
 func numberOf(answer wire.Answer, err error) uint8 {
 	for r, known := range errorsByReason {
 		if n, ok := wire.Reason(r).Number(answer); ok && errors.Is(err, known) {
@@ -51,14 +51,14 @@ func numberOf(answer wire.Answer, err error) uint8 {
 	return 0
 }
 
-// putErrorOf is why a leader did not store a forwarded put, or may not have.
+// putErrorOf returns why a leader did not store a forwarded put, or may not have stored it.
 func putErrorOf(number uint8) error {
 	r, _ := wire.ReasonOf(wire.AnswerPut, uint32(number)) // an unknown number is ReasonUnknown
 	return errorsByReason[r]
 }
 
-// subscriptionErrorOf is why a leader refused a subscription, or ended it, or refused what a consumer did. A number
-// that this version does not know sends the client's node to the leaders of now, as if leadership had moved.
+// subscriptionErrorOf returns why a leader refused a subscription, ended it, or refused a consumer's call. An unknown
+// number is treated as a move of the leadership: the client's node subscribes at the present leaders.
 func subscriptionErrorOf(number uint8) error {
 	if r, ok := wire.ReasonOf(wire.AnswerSubscription, uint32(number)); ok {
 		return errorsByReason[r]
@@ -66,17 +66,18 @@ func subscriptionErrorOf(number uint8) error {
 	return ErrMoved
 }
 
-// operationError is why another node refused an operation.
+// operationError is an operation's error at another node.
 type operationError struct {
-	text string // as that node says it
+	text string // its text at that node
 	err  error  // one of errorsByReason
 }
 
 func (e *operationError) Error() string { return e.text }
 func (e *operationError) Unwrap() error { return e.err }
 
-// operationErrorOf is the error of a ForwardOpAck. Its text stays as it came. What has no number is no error that
-// callers ask for; or a node answered that sends no numbers, and then a known error is what the text begins with.
+// operationErrorOf returns the error of a ForwardOpAck, with its text unchanged. An error without a number is none that
+// callers compare with; or it came from a node that sends no numbers, and then the text begins with that of a known
+// error.
 func operationErrorOf(number uint32, text string) error {
 	if r, ok := wire.ReasonOf(wire.AnswerOperation, number); ok {
 		return &operationError{text, errorsByReason[r]}

@@ -11,41 +11,43 @@ import (
 	"penstock/replicate/wire"
 )
 
-// A client that subscribes at a node which leads no partition of the topic is served by the leaders through that node:
+// A node that leads no partition of a topic still serves clients that subscribe to it. It subscribes at the leaders for
+// them:
 //
 //	client ─► remoteConsumer ─► leg ── Subscribe, Consume ──► subscription ─► Consumer ─► Channel      at each leader
 //	client ◄─ Sink           ◄─ leg ◄── Deliver, Consumed ─── (a Sink)      ◄─
 //
-// For the leader's channel a subscription is a consumer like any other, and what that node's lease and epoch say holds for it. When the
-// connection between the nodes ends, the leader closes its consumer, so that what it had in flight goes to others at once. When leadership moves,
-// the client's node subscribes at the next leader; what was in flight comes again from there. If the client's node becomes leader itself, it is one of
-// the legs: its frames take a queue instead of a connection.
+// For the leader's channel a subscription is a consumer like any other; the leader's lease and epoch apply to it as to
+// all. When the connection between the nodes ends, the leader closes its consumer, so that other consumers get at once
+// what it had in flight. When leadership moves, the client's node subscribes at the next leader, which delivers again
+// what was in flight. If the client's node becomes a leader itself, it is the node of one of the legs, and its frames
+// take a queue instead of a connection (loopback).
 //
-// Messages do not fill the connection that replication uses: a subscription has at most remoteWindowBytes on their way. The client's node gives bytes back when
-// the client's sink has room.
+// Deliveries must not fill the connection, which replication uses too. So a subscription has at most remoteWindowBytes
+// of messages under way, and the client's node returns that credit when the client's sink has room.
 const (
 	remoteWindowBytes = 1 << 20
-	maxDeliverBytes   = 64 << 10 // of a Deliver frame, but for a single longer message
-	maxConsumeBytes   = 32 << 10 // of a Consume frame
-	maxUnsentBytes    = 1 << 20  // of Consume entries that a full connection did not take; then the subscription is made anew
-	remoteAnswerTime  = time.Second
-	remoteServeTime   = 500 * time.Millisecond // how long a leader that does not serve yet lets a subscription wait
-	rotationInterval  = 10 * time.Millisecond
-	maxTickCount      = 512 // clients that a tick looks after; more take turns
+	maxDeliverBytes   = 64 << 10               // of one Deliver frame, unless a single message is longer
+	maxConsumeBytes   = 32 << 10               // of one Consume frame
+	maxUnsentBytes    = 1 << 20                // of Consume entries that wait for a full connection; more are dropped
+	remoteAnswerTime  = time.Second            // the longest that Subscribe waits for the leaders' first answers
+	remoteServeTime   = 500 * time.Millisecond // how long a subscription waits at a leader that does not serve yet
+	rotationInterval  = 10 * time.Millisecond  // how often credits move between leaders, see credit.rotates
+	maxTickCount      = 512                    // clients per tick; if there are more, they take turns
 )
 
 // RemoteLabel is the label of a consumer whose client is connected to another node.
 type RemoteLabel struct {
-	Node   string          `json:"-"`                // its name
+	Node   string          `json:"-"`                // name of that node
 	Text   string          `json:"text"`             // the client in a few words
-	Client json.RawMessage `json:"client,omitempty"` // what that node says of it; nil: nothing
+	Client json.RawMessage `json:"client,omitempty"` // what that node tells about the client; nil: nothing
 }
 
-// String is the client, and where it is connected.
+// String names the client and the node that it is connected to.
 func (l RemoteLabel) String() string { return l.Text + " at " + l.Node }
 
-// FailureSink is a Sink that is told of a Finish, Requeue or Touch that failed after it had returned nil: the leader is another
-// node. It must not block and must not call the Consumer.
+// FailureSink is a Sink that learns of failures at another node: of a Finish, Requeue or Touch that had returned nil,
+// and that the leader refused later. Failed must not block and must not call the Consumer.
 type FailureSink interface {
 	Failed(what FailedCall, id ID, err error)
 }
@@ -53,32 +55,37 @@ type FailureSink interface {
 // FailedCall names a method of a Consumer.
 type FailedCall uint8
 
-// The methods that can fail later.
+// The methods that can fail after they returned nil.
 const (
 	FailedFinish FailedCall = iota + 1
 	FailedRequeue
 	FailedTouch
 )
 
-// remotes are a node's subscriptions at others, and theirs here. Its mu is taken last.
+// remotes holds this node's subscriptions at other nodes (legs, clients) and their subscriptions here (subs).
+// Connections' readers, the ticker, consumers' methods and the store's news call it. mu guards the fields below it,
+// except that ticked and stampTo belong to the ticker and counts are atomics. It is a leaf. A crash leaves nothing: the
+// other side sees the connection end.
 type remotes struct {
 	cn *clusterNode
 
-	mu       lock.Mutex[lock.Remotes]
-	next     uint64
-	legs     map[uint64]*leg
-	clients  []*remoteConsumer
+	mu   lock.Mutex[lock.Remotes]
+	next uint64 // request id of the newest leg
+	// this node is the client's node
+	legs    map[uint64]*leg
+	clients []*remoteConsumer
+	// this node is the leader
 	subs     map[subscriptionKey]*subscription
-	stamps   map[replicate.NodeID]uint64 // the last that came on the connections of now
-	stampTo  []replicate.NodeID          // sendStamps'
+	stamps   map[replicate.NodeID]uint64 // last Stamp of each node on its present connection
+	stampTo  []replicate.NodeID          // scratch of sendStamps
 	fences   map[fenceKey]*fencing
-	rotating bool
+	rotating bool // rotateCredits runs
 	shut     bool
 
 	counts remoteCounts
-	ticked int // where the last tick began; runTicker's
+	ticked int // index of the first client of the last tick
 
-	loopback        []loopedFrame // from this node to itself
+	loopback        []loopedFrame // frames from this node to itself
 	loopbackRunning bool
 }
 
@@ -93,7 +100,8 @@ func (rs *remotes) init(cn *clusterNode) {
 	rs.stamps, rs.fences = map[replicate.NodeID]uint64{}, map[fenceKey]*fencing{}
 }
 
-// send sends one frame; those to this node itself are always taken.
+// send sends one frame without waiting. Frames to this node itself are queued and never refused. The caller may hold
+// subscription.mu or remoteConsumer.mu.
 func (rs *remotes) send(to replicate.NodeID, f *netproto.Frame) error {
 	if to != rs.cn.self.ID {
 		return rs.cn.net.TrySend(to, f)
@@ -118,6 +126,8 @@ func (rs *remotes) send(to replicate.NodeID, f *netproto.Frame) error {
 	return nil
 }
 
+// runLoopback handles the frames of this node to itself, in order, until there are none. No lock is held: the sender of
+// a frame may hold the lock that its handler takes.
 func (rs *remotes) runLoopback() {
 	for {
 		rs.mu.Lock()
@@ -135,7 +145,7 @@ func (rs *remotes) runLoopback() {
 	}
 }
 
-// sendReliably sends a short frame, later if the connection's queue is full now.
+// sendReliably sends a short frame. If the connection's queue is full, a goroutine sends it later.
 func (rs *remotes) sendReliably(to replicate.NodeID, f *netproto.Frame) {
 	if to == rs.cn.self.ID {
 		_ = rs.send(to, f)
@@ -144,7 +154,8 @@ func (rs *remotes) sendReliably(to replicate.NodeID, f *netproto.Frame) {
 	rs.cn.forward.reply(to, f)
 }
 
-// handleFrame takes a frame of types Subscribe to Fenced.
+// handleFrame handles the frames of types Subscribe to Fenced, and Stamp. It runs on the connection's reader and does
+// not wait.
 func (rs *remotes) handleFrame(from replicate.NodeID, h *netproto.Header, payload []byte) {
 	var err error
 	switch h.Type {
@@ -166,7 +177,7 @@ func (rs *remotes) handleFrame(from replicate.NodeID, h *netproto.Header, payloa
 	default:
 		l := rs.leg(from, h.Request)
 		if l == nil {
-			return // it is given up already
+			return // the client's node has removed the leg
 		}
 		switch h.Type {
 		case netproto.TypeSubscribed:
@@ -187,6 +198,7 @@ func (rs *remotes) handleFrame(from replicate.NodeID, h *netproto.Header, payloa
 	}
 }
 
+// leg returns the leg with this request id, if it leads to that node.
 func (rs *remotes) leg(from replicate.NodeID, id uint64) *leg {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -196,14 +208,14 @@ func (rs *remotes) leg(from replicate.NodeID, id uint64) *leg {
 	return nil
 }
 
-// all are the clients that are served through this node.
+// all returns the clients of this node that other nodes serve.
 func (rs *remotes) all() []*remoteConsumer {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	return slices.Clone(rs.clients)
 }
 
-// refresh lets every client follow the leaders.
+// refresh makes every client subscribe at the present leaders.
 func (rs *remotes) refresh() { rs.refreshAll(rs.all()) }
 
 func (rs *remotes) refreshAll(clients []*remoteConsumer) {
@@ -221,7 +233,7 @@ func (rs *remotes) refreshAll(clients []*remoteConsumer) {
 	}
 }
 
-// leaders are the nodes that lead a partition of t, as far as this node has heard, in order.
+// leaders returns the nodes that lead a partition of t, as far as this node knows, in ascending order.
 func (t *Topic) leaders() (all []replicate.NodeID) {
 	for _, pt := range t.partitions() {
 		if to := replicate.NodeID(pt.rep.target.Load()); to != 0 && !slices.Contains(all, to) {
@@ -232,7 +244,7 @@ func (t *Topic) leaders() (all []replicate.NodeID) {
 	return all
 }
 
-// servesAny says whether a channel of this node may deliver anything of t.
+// servesAny says whether this node's channels may deliver messages of any partition of t.
 func (t *Topic) servesAny() bool {
 	for _, pt := range t.partitions() {
 		if pt.rep == nil || pt.rep.serves.Load() {
@@ -242,7 +254,7 @@ func (t *Topic) servesAny() bool {
 	return false
 }
 
-// tick does what nobody else brings about.
+// tick sends stamps, repeats fences, and makes clients retry what no event triggers. The ticker calls it every 50 ms.
 func (rs *remotes) tick() {
 	rs.sendStamps()
 	rs.tickFences()
@@ -258,7 +270,8 @@ func (rs *remotes) tick() {
 	}
 }
 
-// rotateCredits lets legs take turns as long as a client has fewer credits than leaders.
+// rotateCredits moves credits between the legs of clients that have fewer credits than leaders, until there are no such
+// clients. One goroutine runs it at a time.
 func (rs *remotes) rotateCredits() {
 	for rs.cn.e.host.Pause(rotationInterval, rs.cn.ctx.Done()) {
 		any := false
@@ -271,7 +284,7 @@ func (rs *remotes) rotateCredits() {
 		rs.mu.Lock()
 		rs.rotating = false
 		rs.mu.Unlock()
-		for _, r := range rs.all() { // one may have begun meanwhile, and seen that somebody does it
+		for _, r := range rs.all() { // a client may have begun to rotate meanwhile, and found rotating set
 			any = r.rotateCredit() || any
 		}
 		if !any || !rs.startRotation() {
@@ -280,6 +293,7 @@ func (rs *remotes) rotateCredits() {
 	}
 }
 
+// startRotation says whether the caller is to run rotateCredits.
 func (rs *remotes) startRotation() bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -290,7 +304,8 @@ func (rs *remotes) startRotation() bool {
 	return true
 }
 
-// peerLost ends what the connection to a node carried: its clients' consumers here, and this node's clients' legs there.
+// peerLost handles the end of the connection to a node: it ends the subscriptions of that node's clients, and the legs
+// of this node's clients to it.
 func (rs *remotes) peerLost(node replicate.NodeID) {
 	rs.mu.Lock()
 	delete(rs.stamps, node)
@@ -311,7 +326,7 @@ func (rs *remotes) peerLost(node replicate.NodeID) {
 	}
 }
 
-// endTopic ends the clients of a topic that is deleted, or of an engine that closes.
+// endTopic fails the clients of a topic that is deleted.
 func (rs *remotes) endTopic(t *Topic, err error) {
 	for _, r := range rs.all() {
 		if r.t == t {
@@ -329,7 +344,7 @@ func (rs *remotes) close() {
 	rs.shut, rs.loopback = true, nil
 }
 
-// failedCalls are the methods by what travels.
+// failedCalls maps the entries of a Consume frame to the methods of a Consumer.
 var failedCalls = map[wire.ConsumeKind]FailedCall{
 	wire.ConsumeFinish: FailedFinish, wire.ConsumeRequeue: FailedRequeue, wire.ConsumeTouch: FailedTouch,
 }

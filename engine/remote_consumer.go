@@ -17,27 +17,33 @@ import (
 // errServesNothing says that this node leads no partition of the topic.
 var errServesNothing = errors.New("engine: this node leads no partition of the topic")
 
-// remoteConsumer is a client of this node that other nodes serve. Its mu is taken after a channel's and before remotes'.
+// remoteConsumer is a consumer of this node whose messages come from other nodes, the leaders. It has one leg per
+// leader. The client's connection calls it through Consumer, the readers of the connections between nodes call its
+// handle methods, and remotes calls tick.
+//
+// mu guards what follows it. remotes.mu and the locks of the sink may be taken inside it. It is not held when
+// Sink.Flush, Sink.Closed and FailureSink.Failed are called. After a crash of this node, the leaders see the connection
+// end, and other consumers get what was in flight.
 type remoteConsumer struct {
 	rs      *remotes
 	t       *Topic
 	channel string
 	sink    Sink
-	ask     wire.Subscribe // without the topic's and the window's
+	ask     wire.Subscribe // the Subscribe frame of every leg; mu guards its WindowBytes
 
 	mu         lock.Mutex[lock.RemoteConsumer]
-	legs       []*leg // active ones, in the order of credit.legs, and then those that were asked
+	legs       []*leg // first the active legs, in the order of credit.legs, then those that wait for Subscribed
 	credit     credit
 	stopped    bool
-	full       bool // the sink said so
-	ended      bool
-	creating   bool
+	full       bool                     // the sink has no room
+	ended      bool                     // no leg is made any more
+	creating   bool                     // the channel is being created on a new partition
 	started    bool                     // Subscribe has returned
-	asked      int                      // first answers that are to come
-	answered   chan struct{}            // closed when they have, or the client has failed
-	err        error                    // why the client failed before started: Subscribe returns it; fail sets it
+	asked      int                      // number of first answers that Subscribe still waits for
+	answered   chan struct{}            // closed when all first answers have come, or the client has failed
+	err        error                    // why the client failed before Subscribe returned, which returns it
 	bound      int64                    // ConsumerOptions.MaxInFlightBytes
-	unfinished map[ID]unfinishedMessage // with a bound: what the client has
+	unfinished map[ID]unfinishedMessage // if bound is set: the messages that the client has
 	delivery   Delivery
 	dropped    []HeldDelivery
 	wire       wire.Delivered
@@ -46,22 +52,25 @@ type remoteConsumer struct {
 	stats      ConsumerStats
 }
 
-// leg is one leader's part of it.
+// leg is a remoteConsumer's subscription at one leader. The remoteConsumer's mu guards it, except the fields from r to
+// stamped, which do not change.
 type leg struct {
 	creditLeg
 	r        *remoteConsumer
 	node     replicate.NodeID
-	id       uint64
-	begun    int64 // when it was asked for, by now()
-	stamped  bool  // the leader knew of deadlines before it was asked: deliveries of an ordered channel come with one
-	first    bool  // Subscribe waits for its answer
-	active   bool
-	ops      []byte // Consume entries that were not sent
-	owed     int    // bytes taken from it and not given back
-	received uint64 // the last serial of a held delivery
-	reported uint64 // the last of which the leader was told that it came
+	id       uint64 // request id of its frames
+	begun    int64  // when Subscribe was sent, by clusterNode.now
+	stamped  bool   // a Stamp went before Subscribe: the leader holds deliveries of ordered channels (DeliverHeld)
+	first    bool   // Subscribe waits for its answer
+	active   bool   // the leader has accepted it
+	ops      []byte // Consume entries that wait to be sent
+	owed     int    // bytes that were delivered and not given back as credit
+	received uint64 // serial of the newest held delivery
+	reported uint64 // newest serial that ConsumeSeen told the leader
 }
 
+// subscribe makes a consumer and waits for the first answers of the leaders, at most remoteAnswerTime. No answer in
+// that time is no error: ticks go on subscribing. No lock is held.
 func (rs *remotes) subscribe(ctx context.Context, c *Channel, o ConsumerOptions, s Sink) (*remoteConsumer, error) {
 	timeout := o.MsgTimeout
 	if timeout == 0 {
@@ -78,7 +87,8 @@ func (rs *remotes) subscribe(ctx context.Context, c *Channel, o ConsumerOptions,
 			label.Client = text
 		}
 	}
-	if text, err := json.Marshal(label); err == nil && len(text) <= wire.MaxLabelBytes { // a longer one is not worth a failure
+	// A label that is too long is left out: it is not worth a failure.
+	if text, err := json.Marshal(label); err == nil && len(text) <= wire.MaxLabelBytes {
 		r.ask.Label = text
 	}
 	if len(o.Tag) > wire.MaxTagBytes {
@@ -93,7 +103,7 @@ func (rs *remotes) subscribe(ctx context.Context, c *Channel, o ConsumerOptions,
 	shut := rs.shut
 	rs.clients = append(rs.clients, r)
 	rs.mu.Unlock()
-	err := c.closedErr() // what ends clients saw it in the list, or is seen here
+	err := c.closedErr() // whoever closes the channel later finds r in rs.clients
 	if err == nil && shut {
 		err = ErrClosed
 	}
@@ -116,7 +126,7 @@ func (rs *remotes) subscribe(ctx context.Context, c *Channel, o ConsumerOptions,
 	return r, nil
 }
 
-// begin asks the leaders of now.
+// begin subscribes at the present leaders, and counts the answers that Subscribe waits for.
 func (r *remoteConsumer) begin() {
 	r.followLeaders(r.t.leaders())
 	r.mu.Lock()
@@ -132,7 +142,7 @@ func (r *remoteConsumer) begin() {
 	}
 }
 
-// closeAnswered ends Subscribe's waiting; mu is held.
+// closeAnswered lets Subscribe return. mu is held.
 func (r *remoteConsumer) closeAnswered() {
 	select {
 	case <-r.answered:
@@ -141,7 +151,7 @@ func (r *remoteConsumer) closeAnswered() {
 	}
 }
 
-// firstAnswer counts an answer, or that none will come; mu is held.
+// firstAnswer notes that the first answer of l came, or will not come. mu is held.
 func (r *remoteConsumer) firstAnswer(l *leg) {
 	if l.first {
 		l.first = false
@@ -151,7 +161,7 @@ func (r *remoteConsumer) firstAnswer(l *leg) {
 	}
 }
 
-// followLeaders makes the legs those to the leaders of now.
+// followLeaders removes the legs to nodes that lead no more, and subscribes at leaders that have no leg. It takes mu.
 func (r *remoteConsumer) followLeaders(leaders []replicate.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,12 +184,13 @@ func (r *remoteConsumer) followLeaders(leaders []replicate.NodeID) {
 	r.share()
 }
 
-// subscribeAt asks a leader; mu is held. If it cannot be asked now, the next tick tries again.
+// subscribeAt makes a leg to a leader and sends Subscribe. If that cannot be sent now, the next tick tries again. mu is
+// held.
 func (r *remoteConsumer) subscribeAt(node replicate.NodeID) {
 	rs := r.rs
 	l := &leg{r: r, node: node, begun: rs.cn.now(), stamped: rs.cn.e.Level() >= heldLevel}
 	if !l.stamped && !rs.cn.leased() {
-		return // handleDeliver would drop what comes
+		return // without a lease handleDeliver would drop the messages
 	}
 	rs.mu.Lock()
 	rs.next++
@@ -203,7 +214,8 @@ func (rs *remotes) removeLeg(l *leg) {
 	rs.mu.Unlock()
 }
 
-// remove forgets a leg, whose credits are free again; mu is held. What is in flight there comes again from whoever leads next.
+// remove deletes a leg and frees its credits. What is in flight there is delivered again by the leader that takes over.
+// mu is held.
 func (r *remoteConsumer) remove(l *leg) {
 	r.rs.removeLeg(l)
 	r.forgetUnfinished(l)
@@ -214,10 +226,10 @@ func (r *remoteConsumer) remove(l *leg) {
 	r.firstAnswer(l)
 }
 
-// unsubscribeAt unsubscribes at a leader; mu is held.
+// unsubscribeAt sends Unsubscribe to a leader and removes the leg. mu is held.
 func (r *remoteConsumer) unsubscribeAt(l *leg) {
 	r.flushLeg(l)
-	r.remove(l) // what comes for it from now on is handed to nobody
+	r.remove(l) // from here on its deliveries are dropped
 	f := netproto.Frame{Type: netproto.TypeUnsubscribe, Request: l.id}
 	if r.rs.cn.e.Level() >= heldLevel && r.drained() {
 		f.Head = []byte{1}
@@ -225,7 +237,7 @@ func (r *remoteConsumer) unsubscribeAt(l *leg) {
 	r.rs.sendReliably(l.node, &f)
 }
 
-// share divides the client's RDY and tells the leaders; mu is held.
+// share divides the client's RDY among the legs and tells the leaders what changed. mu is held.
 func (r *remoteConsumer) share() {
 	for _, i := range r.credit.divide(r.rs.cn.now()) {
 		r.sendReady(r.legs[i])
@@ -235,14 +247,14 @@ func (r *remoteConsumer) share() {
 	}
 }
 
-// sendReady sends a leader its part; mu is held.
+// sendReady tells a leader its part of the client's RDY. mu is held.
 func (r *remoteConsumer) sendReady(l *leg) {
 	l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeReady, Seq: l.seq, Count: uint32(l.creditLeg.asked)})
 	r.flushLeg(l)
 }
 
-// flushLeg sends what waits; mu is held. If the connection's queue is full it stays, up to maxUnsentBytes: then the
-// subscription is of no use any more.
+// flushLeg sends the waiting Consume entries. If the connection's queue is full they keep waiting, up to
+// maxUnsentBytes: more are dropped. mu is held.
 func (r *remoteConsumer) flushLeg(l *leg) {
 	if len(l.ops) == 0 || !l.active {
 		return
@@ -262,7 +274,7 @@ func (r *remoteConsumer) flushLeg(l *leg) {
 	b.Release()
 }
 
-// handleSubscribed takes a leader's answer.
+// handleSubscribed handles a leader's answer to Subscribe.
 func (r *remoteConsumer) handleSubscribed(l *leg, status netproto.Status, payload []byte) {
 	r.mu.Lock()
 	switch {
@@ -287,14 +299,14 @@ func (r *remoteConsumer) handleSubscribed(l *leg, status netproto.Status, payloa
 		r.mu.Unlock()
 		r.fail(why)
 		return
-	default: // it leads no more, or not yet: the store's news or the next tick tell
+	default: // the node does not lead: the store's news or the next tick lead to another attempt
 		r.remove(l)
 	}
 	r.mu.Unlock()
 }
 
-// create makes the channel where it is missing although other leaders have it: the topic has a new partition, whose leader had nothing
-// of it. A tick subscribes there again. mu is held.
+// create creates the channel on a leader that lacks it although other leaders have it: that one leads a new partition,
+// and had no partition of the topic before. The next tick subscribes there again. mu is held.
 func (r *remoteConsumer) create(l *leg) {
 	r.remove(l)
 	if r.creating {
@@ -303,8 +315,10 @@ func (r *remoteConsumer) create(l *leg) {
 	r.creating = true
 	cn := r.rs.cn
 	cn.spawn(func() {
-		if err := cn.onAllLeaders(cn.ctx, r.t, operation{Kind: opCreateChannel, Channel: r.channel}); err != nil && cn.ctx.Err() == nil {
-			cn.log.Warn("a channel could not be made on a new partition yet; it is tried again", "topic", r.t.name, "channel", r.channel, "error", err)
+		if err := cn.onAllLeaders(cn.ctx, r.t, operation{Kind: opCreateChannel, Channel: r.channel}); err != nil &&
+			cn.ctx.Err() == nil {
+			cn.log.Warn("a channel could not be made on a new partition yet; it is tried again",
+				"topic", r.t.name, "channel", r.channel, "error", err)
 		}
 		r.mu.Lock()
 		r.creating = false
@@ -312,7 +326,7 @@ func (r *remoteConsumer) create(l *leg) {
 	})
 }
 
-// handleConsumed takes a leader's answers.
+// handleConsumed handles a leader's answers to Consume: how many messages are in flight, and which calls failed.
 func (r *remoteConsumer) handleConsumed(l *leg, payload []byte) error {
 	c, failures, err := wire.DecodeConsumed(payload)
 	if err != nil {
@@ -337,7 +351,7 @@ func (r *remoteConsumer) handleConsumed(l *leg, payload []byte) error {
 	return nil
 }
 
-// handleUnserved takes the end of a leg.
+// handleUnserved handles a leader's message that it has ended the subscription.
 func (r *remoteConsumer) handleUnserved(l *leg, payload []byte) {
 	if len(payload) == 1 {
 		if err := subscriptionErrorOf(payload[0]); errors.Is(err, ErrDeleted) {
@@ -354,7 +368,7 @@ func (r *remoteConsumer) handleUnserved(l *leg, payload []byte) {
 	r.followLeaders(r.t.leaders())
 }
 
-// peerLost ends the leg to a node.
+// peerLost removes the leg to a node whose connection is lost.
 func (r *remoteConsumer) peerLost(node replicate.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -388,7 +402,8 @@ func (r *remoteConsumer) touch(id ID) error {
 	return r.sendOp(&wire.Consume{Kind: wire.ConsumeTouch, ID: uint64(id)})
 }
 
-// sendOp is Finish, Requeue or Touch: it goes to who leads the message's partition now.
+// sendOp sends a Finish, Requeue or Touch to the leader of the message's partition. It waits in ops until the next pump
+// or tick, unless it frees credit or ops is large.
 func (r *remoteConsumer) sendOp(what *wire.Consume) error {
 	if !r.t.has(ID(what.ID)) {
 		return ErrNotInFlight
@@ -398,11 +413,11 @@ func (r *remoteConsumer) sendOp(what *wire.Consume) error {
 	defer r.mu.Unlock()
 	i := slices.IndexFunc(r.legs, func(l *leg) bool { return l.node == to && l.active })
 	if i < 0 {
-		return ErrNotInFlight // nor is it anywhere else
+		return ErrNotInFlight // without an active leg to the leader, the message is in flight nowhere
 	}
 	l := r.legs[i]
 	if l.received != 0 && !r.withdraw(ID(what.ID)) {
-		return ErrNotInFlight // it means an earlier delivery: this one is half on its way
+		return ErrNotInFlight // the client means an earlier delivery: it has not got all of this one
 	}
 	l.appendSeen()
 	l.ops = wire.AppendConsume(l.ops, what)
@@ -423,7 +438,7 @@ func (r *remoteConsumer) sendOp(what *wire.Consume) error {
 	return nil
 }
 
-// pump sends what was said. What the leaders deliver comes by itself.
+// pump sends the waiting Consume entries. Deliveries need no pump: the leaders send them on their own.
 func (r *remoteConsumer) pump() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -432,7 +447,7 @@ func (r *remoteConsumer) pump() {
 	}
 }
 
-// unblock gives back the bytes that the sink had no room for.
+// unblock gives back the credit that was withheld while the sink had no room.
 func (r *remoteConsumer) unblock() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -443,6 +458,7 @@ func (r *remoteConsumer) unblock() {
 	}
 }
 
+// stopDelivery makes the leaders deliver nothing more. Messages in flight can still be finished.
 func (r *remoteConsumer) stopDelivery() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -462,7 +478,8 @@ func (r *remoteConsumer) stopDelivery() {
 	}
 }
 
-// tick sends what a caller left, and asks where a bound may have fallen since: messages time out.
+// tick sends what waits: Consume entries, credit, and messages that the sink dropped. It asks leaders again whose bound
+// may have fallen because messages timed out, which they do not tell.
 func (r *remoteConsumer) tick() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -481,7 +498,7 @@ func (r *remoteConsumer) tick() {
 	}
 }
 
-// rotateCredit passes credits on, and says whether there will be more turns.
+// rotateCredit moves credits to the legs whose turn it is, and says whether the client needs further turns.
 func (r *remoteConsumer) rotateCredit() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -494,7 +511,7 @@ func (r *remoteConsumer) rotateCredit() bool {
 
 func (r *remoteConsumer) close() { r.end() }
 
-// end unsubscribes everywhere. It returns false if the client had ended before.
+// end unsubscribes at all leaders and removes the client. It returns false if it ran before. No lock is held.
 func (r *remoteConsumer) end() (first bool) {
 	rs := r.rs
 	r.mu.Lock()
@@ -515,17 +532,17 @@ func (r *remoteConsumer) end() (first bool) {
 	return first
 }
 
-// fail ends the client because there is nothing to subscribe to. The client is told once: by Subscribe's error if that has
-// not returned yet, else by Closed.
+// fail ends the client because there is nothing to subscribe to. The client is told once: by Subscribe's error if
+// Subscribe has not returned yet, else by Sink.Closed. No lock is held.
 func (r *remoteConsumer) fail(err error) {
 	if errors.Is(err, ErrDeleted) || errors.Is(err, ErrNoChannel) {
 		err = ErrDeleted
-		r.t.dropUnused(r.channel) // it is made anew for its next consumer
+		r.t.dropUnused(r.channel) // the next consumer makes it anew
 	}
 	r.mu.Lock()
 	started := r.started
 	if !started && r.err == nil {
-		r.err = err // before end, which may be the last answer that Subscribe waits for
+		r.err = err // set before end, which may let Subscribe return
 	}
 	r.mu.Unlock()
 	if r.end() && started {
@@ -536,7 +553,8 @@ func (r *remoteConsumer) fail(err error) {
 	r.mu.Unlock()
 }
 
-// dropUnused removes a channel of which this node has no partition and that nobody is attached to.
+// dropUnused removes this node's record of a channel, if this node serves no partition of the topic and the channel has
+// no consumer here.
 func (t *Topic) dropUnused(name string) {
 	c, ok := t.LookupChannel(name)
 	if !ok || t.servesAny() {
@@ -556,7 +574,7 @@ func (t *Topic) dropUnused(name string) {
 	c.shut(ErrDeleted)
 }
 
-// counts says nothing of how many messages are in flight: only the leaders know.
+// counts returns the client's counters, without the number of messages in flight: only the leaders know it.
 func (r *remoteConsumer) counts() ConsumerStats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -565,5 +583,5 @@ func (r *remoteConsumer) counts() ConsumerStats {
 	return s
 }
 
-// requeueDelay is in ms, as leaders are told.
+// requeueDelay returns the delay in milliseconds.
 func requeueDelay(d time.Duration) uint64 { return uint64(max(0, d.Milliseconds())) }

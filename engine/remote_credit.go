@@ -2,37 +2,39 @@ package engine
 
 import "cmp"
 
-// credit divides the RDY of one client over the leaders that it is subscribed at, so that what all of them have in flight is never more than
-// RDY. It is pure: it says what to tell whom, and hears what they answer.
+// credit divides the RDY of one client among the leaders that it is subscribed at, so that together they never have
+// more than RDY messages in flight. It does no I/O: it says what to tell which leader, and takes their answers.
+// remoteConsumer.mu guards it.
 //
-// A leader's bound is the most that can be in flight there. Raising it is safe at once as long as the bounds together stay within RDY; lowering
-// is not: until the leader has answered, deliveries may be on their way, and messages that are in flight stay so until they are finished.
+// A leader's bound is the most that can be in flight there. To raise it is safe at once, as long as the sum of the
+// bounds stays within RDY. To lower it takes time: deliveries may be under way until the leader has answered, and
+// messages in flight remain so until they are finished.
 type credit struct {
-	ready   int          // what the client said
+	ready   int          // the client's RDY
 	legs    []*creditLeg // one per leader
-	changed []int        // divide's result
-	order   []*creditLeg // divide's
+	changed []int        // scratch: the result of divide
+	order   []*creditLeg // scratch of rotate
 }
 
-// creditLeg is one leader's part.
+// creditLeg is the part of one leader.
 type creditLeg struct {
-	asked    int    // what it was told last
-	bound    int    // at least as many as can be in flight there; never less than asked
-	seq      uint32 // of what it was told last
-	ackedSeq uint32 // of what it answered last
-	since    int64  // when its turn began, or ended, ns; the longest ago is next
-	stale    bool   // something was finished since the question that is not answered yet
-	want     int    // divide's
+	asked    int    // RDY that the leader was told last
+	bound    int    // upper bound of what is in flight there; never less than asked
+	seq      uint32 // number of the last message to the leader
+	ackedSeq uint32 // number of the last message that it answered
+	since    int64  // when its turn began, or ended, in ns; the leg with the lowest gets the next turn
+	stale    bool   // a message was finished since seq was sent, and seq is not answered yet
+	want     int    // scratch of divide
 }
 
-// rotationSpanNs is how long it takes until every leader had its turn, if there are fewer credits than leaders.
+// rotationSpanNs is how long it takes until every leader has had a turn, if there are fewer credits than leaders.
 const rotationSpanNs = 80e6
 
-// rotates says that there are fewer credits than leaders, so that they take turns.
+// rotates says whether there are fewer credits than leaders, so that leaders take turns.
 func (c *credit) rotates() bool { return 0 < c.ready && c.ready < len(c.legs) }
 
-// divide says who gets how much from now on, and returns the indexes of those who have to be told their asked and seq. The
-// slice is used again.
+// divide decides how much each leader gets, and returns the indexes of the legs whose leaders must be told their asked
+// and seq. The next call reuses the slice.
 func (c *credit) divide(now int64) []int {
 	c.changed = c.changed[:0]
 	if c.rotates() {
@@ -49,7 +51,7 @@ func (c *credit) divide(now int64) []int {
 	for i, l := range c.legs {
 		if l.want < l.asked {
 			if l.want == 0 {
-				l.since = now // the others are next
+				l.since = now // its turn ends: it comes last for the next one
 			}
 			c.setReady(i, l.want)
 		}
@@ -68,7 +70,8 @@ func (c *credit) divide(now int64) []int {
 	return c.changed
 }
 
-// rotate gives one credit each to as many as there are credits: those whose turn is not over keep it, the rest goes to who waited longest.
+// rotate assigns one credit to as many legs as there are credits. Legs whose turn is not over keep theirs; the other
+// credits go to the legs that have waited longest.
 func (c *credit) rotate(now int64) {
 	rounds := (len(c.legs) + c.ready - 1) / c.ready
 	turn := int64(rotationSpanNs) / int64(rounds)
@@ -93,13 +96,14 @@ func (c *credit) rotate(now int64) {
 		l := c.order[next]
 		l.want = 1
 		if l.asked > 0 {
-			l.since = now // another turn: nobody else is there for it
+			l.since = now // no other leg wants the turn, so it gets another one
 		}
 	}
 }
 
-// rank says who is before whom: those that have nothing; those that would go on; and last those whose credit is on its way back, for
-// they would take it from the one that it is for.
+// rank orders the legs that may get a turn. First come those with nothing in flight, then those whose own turn would go
+// on. Last come those whose earlier credit is still being withdrawn: they would keep it from the leg that it is meant
+// for.
 func (l *creditLeg) rank() int {
 	switch {
 	case l.asked > 0:
@@ -110,7 +114,7 @@ func (l *creditLeg) rank() int {
 	return 0
 }
 
-// setReady notes that leg i is to be told n.
+// setReady records that the leader of leg i is to be told n.
 func (c *credit) setReady(i, n int) {
 	l := c.legs[i]
 	l.asked, l.stale = n, false
@@ -121,20 +125,20 @@ func (c *credit) setReady(i, n int) {
 	c.changed = append(c.changed, i)
 }
 
-// answered takes leg i's answer: after it had done what seq told it, inFlight messages were in flight. It returns true if something was
-// finished since it was asked, so that it has to be asked again.
+// answered handles the answer of leg i: when it had applied message seq, inFlight messages were in flight. It returns
+// true if a message was finished since seq was sent, and the leader must be asked again.
 func (c *credit) answered(i int, seq uint32, inFlight int) (again bool) {
 	l := c.legs[i]
 	if seq != l.seq {
-		return false // it was told something else meanwhile
+		return false // a newer message is under way
 	}
 	l.ackedSeq = seq
 	l.bound = max(l.asked, inFlight)
 	return l.stale && l.bound > l.asked
 }
 
-// finished says that a message of leg i is not in flight any more, or that time has passed. It returns true if the leg
-// has to be told its asked and seq again: its bound is above, and may have fallen.
+// finished notes that a message of leg i is no longer in flight, or that one may have timed out. It returns true if the
+// leader must be told its asked and seq again: its bound is above asked, and may have fallen.
 func (c *credit) finished(i int) (ask bool) {
 	l := c.legs[i]
 	switch {

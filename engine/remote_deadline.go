@@ -12,59 +12,64 @@ import (
 	"penstock/replicate/wire"
 )
 
-// In an ordered channel no node may hand over a message after any node has handed over the next one. A delivery through another node can be late by any time: it lies
-// in a socket, or that node stands still. So it carries until when it may be handed over, and the leader gives the message to nobody else before (core: hold).
+// In an ordered channel, no node may hand over a message after any node has handed over the next one. A delivery
+// through another node can be late by any time: it lies in a socket, or that node stands still. So the delivery carries
+// a time until which it may be handed over, and the leader gives the message to no other consumer before that time
+// (core: EvHold).
 //
 //	client's node                                       leader
-//	Stamp: my time is s            ────────────────►    comes at r
-//	handed over only before s+h    ◄──── DeliverHeld ── s, h; the message goes elsewhere only after r+h, or when it came back
+//	Stamp: my time is s            ────────────────►    arrives at r
+//	hands over only before s+h     ◄──── DeliverHeld ── s, h; the message goes elsewhere only after r+h, or once returned
 //
-// The clocks are each node's own, and only spans are compared: s is before r, so s+h at the client's node is before r+h at the leader, however long the frame
-// was on its way and whenever the client's node looks at it. h is never beyond the leader's lease.
+// Each node reads its own clock, and only durations are compared. s happens before r, so s+h at the client's node is
+// before r+h at the leader, however long the frame is under way and whenever the client's node reads it. h never ends
+// after the leader's lease.
 //
-// A new leader does not wait for a node whose lease the store saw end (fence). So nothing is handed over without a lease
-// of the client's node, nor with one that began after s: that node may have stood still, found its lease over and got a
-// new one before it read the frame (lapsed, held).
+// A new leader does not wait for a node whose lease has ended according to the store (see fencing). So the client's
+// node hands nothing over while it has no lease, or if its lease began after s: it may have stood still, lost its lease
+// and got a new one before it read the frame (lapsed).
 const (
-	// remoteHoldTime is the longest that a delivery of an ordered channel may be on its way through another node, and so the longest that a message waits
-	// for one that was lost with its connection.
+	// remoteHoldTime is the longest that a delivery of an ordered channel may be under way through another node. So it is
+	// also the longest that a message waits for a delivery that was lost with its connection.
 	remoteHoldTime = 2 * time.Second
-	// remoteHoldDrift is what two clocks may differ by over remoteHoldTime.
+	// remoteHoldDrift is how much two clocks may drift apart during remoteHoldTime.
 	remoteHoldDrift = remoteHoldTime / 16
-	// heldLevel is the feature level from which deliveries are held.
+	// heldLevel is the feature level from which deliveries of ordered channels carry a deadline.
 	heldLevel = 2
 )
 
-// holdMs is how long the leader's machine holds a delivery.
+// holdMs is how long the leader's channel machine gives a delivered message to nobody else.
 const holdMs = int64((remoteHoldTime + remoteHoldDrift) / time.Millisecond)
 
-// Deadline is until when a Sink may hand a delivery to its client. The zero value never passes.
+// Deadline is the time until which a Sink may hand a delivery to its client. The zero value never passes.
 type Deadline struct {
 	Clock DeadlineClock
-	At    int64
+	At    int64 // by Clock
 
-	l      *leg
+	l *leg // that brought the delivery
+	// of the delivery, for ConsumeReturn
 	serial uint64
 }
 
-// DeadlineClock says whether a Deadline is over. It is safe for concurrent use and does not block.
+// DeadlineClock says whether a Deadline has passed. It is safe for concurrent use and does not block.
 type DeadlineClock interface{ Over(at int64) bool }
 
-// Passed says that the delivery must not reach the client any more. A Sink asks in the moment in which it writes to the client.
+// Passed says whether the delivery must not reach the client any more. A Sink must ask at the moment when it writes to
+// the client.
 func (d *Deadline) Passed() bool { return d.Clock != nil && d.Clock.Over(d.At) }
 
-// IsZero says that the delivery may be handed over at any time.
+// IsZero says whether the delivery may be handed over at any time.
 func (d *Deadline) IsZero() bool { return d.Clock == nil }
 
-// Over implements DeadlineClock: at is by now(), and without a lease nothing is handed over.
+// Over implements DeadlineClock. at is a time of now(). Without a lease nothing may be handed over.
 func (cn *clusterNode) Over(at int64) bool { return cn.now() >= at || !cn.leased() }
 
-// lapsed says that this node has no lease, or had none at some time after since, which is by now(): the store may have
-// seen its lease end, and leaders do not wait for what was on its way to it then.
+// lapsed says whether this node has no lease, or has had none at some moment after since, a time of now(). If so, the
+// store may have seen its lease end, and a new leader does not wait for what was under way to this node then.
 func (cn *clusterNode) lapsed(since int64) bool { return !cn.leased() || since < cn.leaseBegan.Load() }
 
-// deadline is until when a delivery that begins with head may be handed over. It is never beyond the lease of now: a
-// later one may follow a gap in which this node does not ask.
+// deadline returns the time until which a delivery with this head may be handed over. It is never after the end of the
+// present lease: a later lease may follow a gap that this node does not notice.
 func (cn *clusterNode) deadline(head *wire.HeldHead) Deadline {
 	lease := cn.lease.Load()
 	at := int64(head.Stamp) + int64(head.HoldMs)*int64(time.Millisecond)
@@ -74,17 +79,19 @@ func (cn *clusterNode) deadline(head *wire.HeldHead) Deadline {
 	return Deadline{Clock: cn, At: min(at, lease)}
 }
 
-// RemoteStats count what happened to deliveries of ordered channels through this node, since it started.
+// RemoteStats counts deliveries of ordered channels through this node that were not handed over, since the node
+// started.
 type RemoteStats struct {
-	Expired uint64 // came or waited for too long, and were given back to their leaders
-	Stale   uint64 // of a leader that was followed by another, and dropped
-	// LateFences are beginnings of this node's leaderships that waited for as long as a delivery may be on its way, because a node did not answer.
+	Expired uint64 // came or waited for too long, and were returned to their leaders
+	Stale   uint64 // came from a leader that has a successor, and were dropped
+	// LateFences counts leaderships of this node whose ordered channels waited for as long as a delivery may be under way,
+	// because a node did not answer.
 	LateFences uint64
 }
 
 type remoteCounts struct{ expired, stale, fencesLate atomic.Uint64 }
 
-// RemoteStats are this node's; zero on a single node.
+// RemoteStats returns the counters of this node; zeros on a single node.
 func (e *Engine) RemoteStats() RemoteStats {
 	if e.cluster == nil {
 		return RemoteStats{}
@@ -93,7 +100,7 @@ func (e *Engine) RemoteStats() RemoteStats {
 	return RemoteStats{Expired: c.expired.Load(), Stale: c.stale.Load(), LateFences: c.fencesLate.Load()}
 }
 
-// sendStamps tells leaders what time it is here.
+// sendStamps sends this node's time to the leaders that it has legs to. Only tick calls it.
 func (rs *remotes) sendStamps() {
 	if rs.cn.e.Level() < heldLevel {
 		return
@@ -112,13 +119,14 @@ func (rs *remotes) sendStamps() {
 	}
 }
 
-// sendStamp may fail: the next one comes in a tick.
+// sendStamp sends this node's time to one node. It ignores errors: the next tick sends another stamp.
 func (rs *remotes) sendStamp(node replicate.NodeID) {
 	f := netproto.Frame{Type: netproto.TypeStamp, Head: wire.AppendStamp(nil, uint64(rs.cn.now()))}
 	_ = rs.send(node, &f)
 }
 
-// handleStamp takes a node's time. The first one of a connection says that the node knows of deadlines: what it has subscribed before is held from now on.
+// handleStamp stores a node's time. The first stamp on a connection says that the node understands deadlines: the
+// deliveries of its subscriptions are held from then on.
 func (rs *remotes) handleStamp(from replicate.NodeID, p []byte) error {
 	ns, err := wire.DecodeStamp(p)
 	if err != nil {
@@ -143,7 +151,7 @@ func (rs *remotes) handleStamp(from replicate.NodeID, p []byte) error {
 	return nil
 }
 
-// stamp is a node's last time, if one came on this connection.
+// stamp returns the last time that a node sent on its present connection, if it sent one.
 func (rs *remotes) stamp(of replicate.NodeID) (uint64, bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -151,8 +159,8 @@ func (rs *remotes) stamp(of replicate.NodeID) (uint64, bool) {
 	return ns, ok
 }
 
-// enableHold lets the channel hold deliveries to the client if its node knows of deadlines. It comes before the first of them: the client's node grants nothing
-// before it was answered.
+// enableHold makes the channel hold deliveries to the client, if the client's node understands deadlines. It runs
+// before the first delivery: the client's node sends no RDY before its Subscribe is answered.
 func (s *subscription) enableHold() {
 	if _, ok := s.rs.stamp(s.key.from); !ok {
 		return
@@ -161,36 +169,39 @@ func (s *subscription) enableHold() {
 	k := s.k
 	s.mu.Unlock()
 	if k != nil {
-		_ = k.do(core.Event{Kind: core.EvHold, HoldMs: holdMs}) // of a channel that is closed: Unserved is on its way
+		// it fails if the channel is closed: then Unserved is on its way
+		_ = k.do(core.Event{Kind: core.EvHold, HoldMs: holdMs})
 	}
 }
 
-// heldHead is what a DeliverHeld that is begun now begins with.
+// heldHead returns the head of a DeliverHeld frame that begins now.
 func (s *subscription) heldHead() wire.HeldHead {
 	cn := s.rs.cn
-	ns, _ := s.rs.stamp(s.key.from) // none: it comes back at once
+	ns, _ := s.rs.stamp(s.key.from) // without a stamp the delivery is returned at once
 	left := min(time.Duration(cn.lease.Load()-cn.now()), remoteHoldTime)
 	return wire.HeldHead{Stamp: ns, HoldMs: uint32(max(0, left.Milliseconds()))}
 }
 
-// HeldSink is a Sink that may keep a delivery for a while before its client gets it. It drops what it still has when its Until has passed.
+// HeldSink is a Sink that may queue a delivery before its client gets it. It drops queued deliveries whose Until has
+// passed.
 type HeldSink interface {
 	Sink
-	// Drained says that nothing with an Until waits for the client.
+	// Drained says whether no delivery with an Until is queued for the client.
 	Drained() bool
-	// Withdraw drops what waits for the client of a message. It returns false if a part of it went out already and the rest may follow.
+	// Withdraw drops the queued delivery of a message. It returns false if a part of it has been written, and the rest may
+	// follow.
 	Withdraw(id ID) bool
-	// Dropped appends the deliveries that were dropped since the last call, by Withdraw or because Until had passed.
+	// Dropped appends the deliveries that were dropped since the last call, by Withdraw or because their Until had passed.
 	Dropped(dst []HeldDelivery) []HeldDelivery
 }
 
-// HeldDelivery is what a HeldSink keeps of a delivery.
+// HeldDelivery identifies a delivery that a HeldSink dropped.
 type HeldDelivery struct {
 	ID    ID
 	Until Deadline
 }
 
-// returnDropped gives back what the sink dropped; mu is held.
+// returnDropped returns the deliveries that the sink dropped to their leaders. mu is held.
 func (r *remoteConsumer) returnDropped() {
 	s, ok := r.sink.(HeldSink)
 	if !ok {
@@ -207,13 +218,14 @@ func (r *remoteConsumer) returnDropped() {
 	clear(r.dropped)
 }
 
-// drained says that nothing that may be handed over until some time waits for the client.
+// drained says whether the sink has queued no delivery with a deadline.
 func (r *remoteConsumer) drained() bool {
 	s, ok := r.sink.(HeldSink)
 	return !ok || s.Drained()
 }
 
-// withdraw takes back a newer delivery of a message that the client speaks of and did not get yet. It returns false if that is too late. mu is held.
+// withdraw drops a queued delivery of a message that the client's call is about: the client means an earlier delivery.
+// It returns false if it is too late for that. mu is held.
 func (r *remoteConsumer) withdraw(id ID) bool {
 	s, ok := r.sink.(HeldSink)
 	return !ok || s.Withdraw(id)

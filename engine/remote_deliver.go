@@ -4,16 +4,17 @@ import (
 	"penstock/replicate/wire"
 )
 
-// What a client's node does with messages that leaders send it.
+// The client's node: handling of the messages that leaders send.
 
-// handleDeliver hands messages over. The sink copies them, so that the connection's buffer is free again at once.
+// handleDeliver handles a Deliver frame. The sink copies the messages, so the connection's buffer is free on return.
 func (r *remoteConsumer) handleDeliver(l *leg, p []byte) error {
 	r.mu.Lock()
 	if r.ended || !l.active {
 		r.mu.Unlock()
 		return nil
 	}
-	// A leader that knows nothing of deadlines sends those of an ordered channel in the same way as all others.
+	// A leader without deadlines sends the messages of ordered channels like all others: drop them if the lease has
+	// lapsed.
 	if !l.stamped && r.rs.cn.lapsed(l.begun) {
 		r.rs.counts.expired.Add(1)
 		r.unsubscribeAt(l) // the next tick subscribes anew
@@ -35,7 +36,7 @@ func (r *remoteConsumer) handleDeliver(l *leg, p []byte) error {
 	return nil
 }
 
-// deliverOne gives the message that was decoded last, which took n bytes, to the sink; mu is held.
+// deliverOne gives the message in r.wire, which took n bytes of the frame, to the sink. mu is held.
 func (r *remoteConsumer) deliverOne(l *leg, n int, until Deadline) {
 	m := &r.wire
 	if r.bound > 0 {
@@ -53,7 +54,7 @@ func (r *remoteConsumer) deliverOne(l *leg, n int, until Deadline) {
 	}
 }
 
-// endDelivery ends a run of hand, and gives mu back, which is held.
+// endDelivery ends a run of deliverOne. It is called with mu held, and releases it.
 func (r *remoteConsumer) endDelivery(l *leg) {
 	r.delivery = Delivery{}
 	r.pay(l, r.leastPaid())
@@ -61,7 +62,7 @@ func (r *remoteConsumer) endDelivery(l *leg) {
 	r.sink.Flush()
 }
 
-// pay gives bytes back if the sink has room and they are at least some; mu is held.
+// pay gives credit back if the sink has room and at least least bytes are owed. mu is held.
 func (r *remoteConsumer) pay(l *leg, least int) {
 	if r.full || l.owed < max(least, 1) {
 		return
@@ -70,13 +71,13 @@ func (r *remoteConsumer) pay(l *leg, least int) {
 	r.flushLeg(l)
 }
 
-// payOwed gives bytes back with what is sent next.
+// payOwed adds the owed bytes to the entries that are sent next, as credit. mu is held.
 func (l *leg) payOwed() {
 	l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeCredit, Count: uint32(l.owed)})
 	l.owed = 0
 }
 
-// handleDeliverHeld hands over what is not too late, and gives back the rest.
+// handleDeliverHeld handles a DeliverHeld frame. It returns the messages that came too late to the leader.
 func (r *remoteConsumer) handleDeliverHeld(l *leg, p []byte) error {
 	head, p, err := wire.DecodeHeldHead(p)
 	if err != nil {
@@ -117,7 +118,7 @@ func (r *remoteConsumer) handleDeliverHeld(l *leg, p []byte) error {
 	return nil
 }
 
-// tooLate says that a message must not be handed over, and counts it; mu is held.
+// tooLate says whether the message in r.wire must not be handed over, and counts it. mu is held.
 func (r *remoteConsumer) tooLate(h *wire.Held, until Deadline) bool {
 	parts := r.t.partitions()
 	n := int(ID(r.wire.ID).Partition())
@@ -132,7 +133,7 @@ func (r *remoteConsumer) tooLate(h *wire.Held, until Deadline) bool {
 	return true
 }
 
-// returnDelivery says that a message was not handed over; mu is held.
+// returnDelivery tells the leader that a delivery was not handed over. mu is held.
 func (r *remoteConsumer) returnDelivery(l *leg, id ID, serial uint64) {
 	l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeReturn, ID: uint64(id), Serial: serial})
 	for i, c := range r.credit.legs {
@@ -142,7 +143,8 @@ func (r *remoteConsumer) returnDelivery(l *leg, id ID, serial uint64) {
 	}
 }
 
-// appendSeen tells the leader which deliveries the client's word can be about, before the word; mu is held.
+// appendSeen tells the leader up to which delivery the client's next entry can refer. It goes before that entry. mu is
+// held.
 func (l *leg) appendSeen() {
 	if l.received != l.reported {
 		l.reported = l.received

@@ -10,25 +10,27 @@ import (
 	"penstock/segment"
 )
 
-// A leader that begins while deliveries of the one before may be on their way through other nodes would overtake them: it was made leader at once because the
-// other handed over, or its process is gone. So its ordered channels wait (core: fence) until all nodes whose lease lives have answered a Fence: from then on
-// they drop what is of an older epoch. Who does not answer is waited for no longer than a delivery can be on its way. A node whose lease is over
-// hands over nothing.
+// A new leader must not deliver the next message of an ordered channel while a delivery of the leader before it may be
+// on its way through another node. It can become leader before those are too late: the other handed over, or its
+// process is gone. So its ordered channels wait (core: EvUnfence) until every other node with a lease has answered a
+// Fence. From then on those nodes drop deliveries of older epochs. A node that does not answer is waited for only as
+// long as a delivery can be under way. A node without a lease hands nothing over.
 
-// fenceKey is one beginning.
+// fenceKey names the beginning of one leadership.
 type fenceKey struct {
 	id    segment.Identity
 	epoch segment.Epoch
 }
 
-// fencing is a fence that was asked for. remotes.mu guards it.
+// fencing is a fence that waits for answers. remotes.mu guards it; a crash ends the leadership and the fence with it.
 type fencing struct {
 	pt       *partition
 	answered []replicate.NodeID
-	since    int64 // by now()
+	since    int64 // when it began, by clusterNode.now
 }
 
-// newestEpoch is the newest epoch that this node has heard of: what an older leader delivered is not handed over.
+// newestEpoch returns the newest epoch of the partition that this node has heard of. It hands over nothing that the
+// leader of an older epoch delivered.
 func (r *replica) newestEpoch() segment.Epoch {
 	epoch := segment.Epoch(r.fenced.Load())
 	if row := r.row.Load(); row != nil {
@@ -37,20 +39,22 @@ func (r *replica) newestEpoch() segment.Epoch {
 	return epoch
 }
 
-// fencedAbove says that a newer leader asked for a fence: it may deliver by now, though this node has not heard of it by the store.
+// fencedAbove says whether a leader of an epoch above this one has asked for a fence. It may be delivering, though this
+// node has not heard of it from the store.
 func (r *replica) fencedAbove(epoch segment.Epoch) bool {
 	return segment.Epoch(r.fenced.Load()) > epoch
 }
 
-// fenceMs is how long the ordered channels of a partition wait that begin now, in an epoch of this node's.
+// fenceMs returns how long the partition's ordered channels, which begin now in an epoch of this node, must wait for an
+// EvUnfence.
 func (pt *partition) fenceMs(epoch segment.Epoch) int64 {
 	if pt.rep == nil || epoch <= 1 || pt.t.e.Level() < heldLevel || segment.Epoch(pt.rep.fenceCleared.Load()) == epoch {
-		return 0 // nobody led before, or nobody is left who knows of deadlines, or all have answered
+		return 0 // no earlier leader; or the cluster's level has no deadlines; or all nodes have answered
 	}
 	return holdMs
 }
 
-// fence asks the others, unless they were asked before.
+// fence starts a fence for an epoch of this node, unless it was started before.
 func (rs *remotes) fence(pt *partition, epoch segment.Epoch) {
 	key := fenceKey{pt.identity(), epoch}
 	rs.mu.Lock()
@@ -64,7 +68,8 @@ func (rs *remotes) fence(pt *partition, epoch segment.Epoch) {
 	}
 }
 
-// sendFence asks those who have not answered, and ends the fence when nobody is left or its time is over.
+// sendFence sends a Fence to the nodes that have not answered. It ends the fence when all have, or when its time is
+// over.
 func (rs *remotes) sendFence(key fenceKey) {
 	var missing []replicate.NodeID
 	snap := rs.cn.store.Snapshot()
@@ -102,13 +107,13 @@ func (k fenceKey) wire() *wire.Fence {
 	return &wire.Fence{Topic: k.id.Topic, Partition: k.id.Partition, Epoch: k.epoch}
 }
 
-// fencePassed lets the channels go on.
+// fencePassed lets the ordered channels of the partition deliver.
 func (rs *remotes) fencePassed(pt *partition, epoch segment.Epoch) {
 	pt.rep.fenceCleared.Store(uint64(epoch))
 	pt.post(&post{Event: core.Event{Kind: core.EvUnfence}, epoch: epoch})
 }
 
-// tickFences asks again.
+// tickFences repeats the unanswered Fence frames.
 func (rs *remotes) tickFences() {
 	rs.mu.Lock()
 	var keys []fenceKey
@@ -124,7 +129,8 @@ func (rs *remotes) tickFences() {
 	}
 }
 
-// handleFence takes a Fence. It is answered when no client's output holds a message that an older leader delivered; else the leader asks again.
+// handleFence handles a Fence. It answers if no client's output holds a delivery of an older leader. Otherwise it stays
+// silent, and the leader asks again.
 func (rs *remotes) handleFence(from replicate.NodeID, p []byte) error {
 	f, err := wire.DecodeFence(p)
 	if err != nil {
@@ -132,7 +138,7 @@ func (rs *remotes) handleFence(from replicate.NodeID, p []byte) error {
 	}
 	pt := rs.cn.partition(segment.Identity{Topic: f.Topic, Partition: f.Partition})
 	if pt == nil {
-		return nil // this node has not heard of the topic: it is asked again
+		return nil // the topic is not known here yet: the leader asks again
 	}
 	for old := pt.rep.fenced.Load(); uint64(f.Epoch) > old; old = pt.rep.fenced.Load() {
 		if pt.rep.fenced.CompareAndSwap(old, uint64(f.Epoch)) {
@@ -149,7 +155,7 @@ func (rs *remotes) handleFence(from replicate.NodeID, p []byte) error {
 	return nil
 }
 
-// handleFenced takes a Fenced.
+// handleFenced handles the answer to a Fence.
 func (rs *remotes) handleFenced(from replicate.NodeID, p []byte) error {
 	w, err := wire.DecodeFence(p)
 	if err != nil {

@@ -15,38 +15,44 @@ import (
 	"penstock/replicate/wire"
 )
 
-// unsentFrame is a Deliver, or a DeliverHeld.
+// unsentFrame is a Deliver or DeliverHeld frame that waits to be sent.
 type unsentFrame struct {
 	*putBuffer
 	kind netproto.Type
 }
 
+// subscriptionKey names a subscription by its client's node and the request id of its frames.
 type subscriptionKey struct {
 	from replicate.NodeID
 	id   uint64
 }
 
-// subscription is another node's client as a consumer of a channel that this node serves. It is the consumer's Sink.
+// subscription is, at the leader, a consumer whose client is connected to another node. It is the Sink of that
+// consumer: the channel calls it with Channel.mu held. The readers of connections call handleConsume.
+//
+// mu guards what follows it, except seen, which belongs to the connection's reader. It is taken inside Channel.mu;
+// remotes.mu may be taken inside it. After a crash of this node the client's node sees the connection end and
+// subscribes at the next leader.
 type subscription struct {
 	rs     *remotes
 	key    subscriptionKey
 	window int
 
-	mu      lock.Mutex[lock.Subscription] // taken after a channel's
-	k       *localConsumer                // nil: not attached yet
-	ended   bool                          // the client is, or the channel
-	buf     *putBuffer                    // the Deliver frame that is being filled
+	mu      lock.Mutex[lock.Subscription]
+	k       *localConsumer // nil: not attached yet
+	ended   bool           // the client's node has unsubscribed, or the channel is closed
+	buf     *putBuffer     // the frame that is being filled
 	unsent  []unsentFrame
-	waiting bool   // a goroutine sends unsent
+	waiting bool   // a goroutine retries to send unsent
 	bufHeld bool   // buf is a DeliverHeld
-	seen    uint64 // the last serial that the client's node had when it said what comes next; consume's
-	unpaid  int    // bytes sent and not given back
-	blocked bool   // the channel was told to wait for them
+	seen    uint64 // newest serial that the client had received when it made its call
+	unpaid  int    // bytes sent and not given back as credit
+	blocked bool   // the window is used up, and Deliver said so to the channel
 	frame   netproto.Frame
 	body    [1][]byte
 }
 
-// handleSubscribe takes a Subscribe. What may wait runs on a goroutine; an Unsubscribe can come meanwhile.
+// handleSubscribe handles a Subscribe frame. What may wait runs on a goroutine; an Unsubscribe can come meanwhile.
 func (rs *remotes) handleSubscribe(from replicate.NodeID, id uint64, payload []byte) error {
 	if _, err := wire.DecodeSubscribe(payload); err != nil {
 		return err
@@ -74,7 +80,7 @@ func (rs *remotes) handleSubscribe(from replicate.NodeID, id uint64, payload []b
 	return nil
 }
 
-// removeSubscription forgets a subscription.
+// removeSubscription removes a subscription from the table and returns it; nil: it is not there.
 func (rs *remotes) removeSubscription(key subscriptionKey) *subscription {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -83,6 +89,8 @@ func (rs *remotes) removeSubscription(key subscriptionKey) *subscription {
 	return s
 }
 
+// attach makes the consumer. It waits until this node serves partitions of the topic, at most remoteServeTime. No lock
+// is held.
 func (s *subscription) attach(ask *wire.Subscribe) error {
 	cn := s.rs.cn
 	pt := cn.partition(meta.PartitionID{Topic: ask.Topic})
@@ -92,7 +100,7 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 	t, name := pt.t, string(ask.Channel)
 	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, remoteServeTime)
 	defer cancel()
-	for !t.hasAssigned() { // it was elected a moment ago
+	for !t.hasAssigned() { // this node may have been elected a moment ago
 		if err := cn.sleep(ctx, operationPause); err != nil {
 			return ErrNoLeader
 		}
@@ -108,12 +116,13 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 		}
 	}
 	var label RemoteLabel
-	_ = json.Unmarshal(ask.Label, &label) // what it does not say is not shown
+	_ = json.Unmarshal(ask.Label, &label) // a label that cannot be decoded is shown as empty
 	if n := cn.store.Snapshot().Nodes[s.key.from]; n != nil {
 		label.Node = n.Name
 	}
 	k, err := c.attach(ConsumerOptions{
-		MsgTimeout: time.Duration(ask.MsgTimeoutMs) * time.Millisecond, SampleRate: int(ask.SampleRate), Label: label, Tag: string(ask.Tag),
+		MsgTimeout: time.Duration(ask.MsgTimeoutMs) * time.Millisecond, SampleRate: int(ask.SampleRate),
+		Label: label, Tag: string(ask.Tag),
 	}, s, false)
 	if err != nil {
 		return err
@@ -130,7 +139,7 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 	return nil
 }
 
-// hasAssigned says whether the channels on this node have any partition of t.
+// hasAssigned says whether the channels on this node serve any partition of t.
 func (t *Topic) hasAssigned() bool {
 	t.e.host.Lock(&t.changing)
 	defer t.changing.Unlock()
@@ -143,8 +152,8 @@ func (t *Topic) hasAssigned() bool {
 	return false
 }
 
-// end closes the consumer: what it had in flight goes to others at once, or, in an ordered channel, when it can not come any more. clean says that nothing of
-// it is on its way.
+// end closes the consumer. What it had in flight goes to other consumers at once; in an ordered channel, only when the
+// delivery can no longer reach the client. clean says that nothing is on its way to the client.
 func (s *subscription) end(clean bool) {
 	s.mu.Lock()
 	s.ended = true
@@ -156,7 +165,7 @@ func (s *subscription) end(clean bool) {
 	}
 }
 
-// discardUnsent gives up what was not sent; mu is held.
+// discardUnsent drops the frames that were not sent. mu is held.
 func (s *subscription) discardUnsent() {
 	if s.buf != nil {
 		s.buf.Release()
@@ -167,7 +176,7 @@ func (s *subscription) discardUnsent() {
 	s.buf, s.unsent = nil, nil
 }
 
-// Deliver implements Sink.
+// Deliver implements Sink. It returns false when the window is used up, or the subscription has ended.
 func (s *subscription) Deliver(d *Delivery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,7 +216,8 @@ func (s *subscription) Flush() {
 	}
 }
 
-// submit sends the frame that was filled; mu is held. If the connection's queue is full, a goroutine sends it when there is room.
+// submit sends the filled frame. If the connection's queue is full, a goroutine sends it when there is room. mu is
+// held.
 func (s *subscription) submit() {
 	kind := netproto.TypeDeliver
 	if s.bufHeld {
@@ -231,7 +241,7 @@ func (s *subscription) submit() {
 	})
 }
 
-// sendUnsent returns false if the queue of the connection is full; mu is held.
+// sendUnsent sends the waiting frames in order. It returns false if the connection's queue is full. mu is held.
 func (s *subscription) sendUnsent() bool {
 	for i, b := range s.unsent {
 		s.body[0] = b.bytes
@@ -250,7 +260,7 @@ func (s *subscription) sendUnsent() bool {
 	return true
 }
 
-// Closed implements Sink.
+// Closed implements Sink: it tells the client's node that the subscription has ended, and why.
 func (s *subscription) Closed(err error) {
 	s.mu.Lock()
 	gone := s.ended
@@ -259,11 +269,14 @@ func (s *subscription) Closed(err error) {
 	s.mu.Unlock()
 	s.rs.removeSubscription(s.key)
 	if !gone {
-		s.rs.sendReliably(s.key.from, &netproto.Frame{Type: netproto.TypeUnserved, Request: s.key.id, Head: []byte{numberOf(wire.AnswerSubscription, err)}})
+		s.rs.sendReliably(s.key.from, &netproto.Frame{
+			Type: netproto.TypeUnserved, Request: s.key.id, Head: []byte{numberOf(wire.AnswerSubscription, err)},
+		})
 	}
 }
 
-// pay says that the client's node has taken so many bytes; it returns true if the channel waited for it.
+// pay notes that the client's node has given n bytes of credit back. It returns true if the channel was waiting for
+// that.
 func (s *subscription) pay(n int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -275,7 +288,8 @@ func (s *subscription) pay(n int) bool {
 	return true
 }
 
-// handleConsume does what a client of another node said. It runs on the connection's reader and does not deliver: the channel's own goroutine does.
+// handleConsume executes the calls of a client of another node. It runs on the connection's reader and does not
+// deliver: the channel's own goroutine does.
 func (rs *remotes) handleConsume(key subscriptionKey, p []byte) error {
 	rs.mu.Lock()
 	s := rs.subs[key]
@@ -301,7 +315,7 @@ func (rs *remotes) handleConsume(key subscriptionKey, p []byte) error {
 		case wire.ConsumeReady:
 			seq = c.Seq
 			err = nil
-			_ = k.ready(int(c.Count)) // of a channel that is closed: Unserved is on its way
+			_ = k.ready(int(c.Count)) // it fails if the channel is closed: then Unserved is on its way
 		case wire.ConsumeFinish:
 			err = k.finishSeen(ID(c.ID), s.seen)
 		case wire.ConsumeRequeue:
@@ -316,30 +330,34 @@ func (rs *remotes) handleConsume(key subscriptionKey, p []byte) error {
 			k.returnDelivery(ID(c.ID), c.Serial)
 		case wire.ConsumeCredit:
 			if s.pay(int(c.Count)) {
-				_ = k.do(core.Event{Kind: core.EvBlocked, Flag: false}) // closed: Unserved is on its way
+				_ = k.do(core.Event{Kind: core.EvBlocked, Flag: false}) // likewise
 			}
 		}
 		if err != nil {
-			failed = wire.AppendFailure(failed, &wire.Failure{ID: c.ID, Kind: c.Kind, Reason: numberOf(wire.AnswerSubscription, err)})
+			failed = wire.AppendFailure(failed, &wire.Failure{
+				ID: c.ID, Kind: c.Kind, Reason: numberOf(wire.AnswerSubscription, err),
+			})
 		}
 	}
 	k.ch.wake()
 	if seq != 0 || len(failed) > 0 {
 		head := wire.AppendConsumed(make([]byte, 0, 8+len(failed)), &wire.Consumed{Seq: seq, InFlight: uint32(k.inFlight())})
-		rs.sendReliably(key.from, &netproto.Frame{Type: netproto.TypeConsumed, Request: key.id, Head: append(head, failed...)})
+		rs.sendReliably(key.from, &netproto.Frame{
+			Type: netproto.TypeConsumed, Request: key.id, Head: append(head, failed...),
+		})
 	}
 	return nil
 }
 
-// inFlight is how many messages the consumer has just now.
+// inFlight returns how many messages the consumer has in flight.
 func (k *localConsumer) inFlight() int {
 	k.ch.mu.Lock()
 	defer k.ch.mu.Unlock()
 	return k.ch.m.ClientInFlight(k.id)
 }
 
-// closeLeftoverConsumers tells the consumers that are here because this node led something that it leads nothing any more: nothing would
-// ever come, and whoever subscribes now is served by the leaders.
+// closeLeftoverConsumers closes the consumers that were attached here because this node led a partition of the topic,
+// once it leads none: nothing would be delivered to them. Clients that subscribe now are served by the leaders.
 func (t *Topic) closeLeftoverConsumers() {
 	if t.servesAny() {
 		return

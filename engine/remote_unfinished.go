@@ -6,17 +6,19 @@ import (
 	"penstock/replicate/wire"
 )
 
-// A client whose unfinished bytes are bounded pays a leader when a message is finished, requeued or timed out, not when the sink has taken it: so a
-// leader sends no more than the client may have. The leader does not tell of timeouts; each message is forgotten when the client's is over.
+// Some clients bound the bytes of their unfinished messages (ConsumerOptions.MaxInFlightBytes). Such a client's node
+// gives a leader its credit back only when a message is finished, requeued or timed out, not when the sink has taken
+// it. So a leader never sends more than the client may have. Leaders do not report timeouts: the client's node forgets
+// a message when the client's timeout is over.
 
-// unfinishedMessage is a message that a bounded client has.
+// unfinishedMessage is a message that such a client has.
 type unfinishedMessage struct {
 	l     *leg
-	bytes int   // as the leader counts
-	since int64 // delivered or touched last
+	bytes int   // as the leader counts them
+	since int64 // when it was delivered or touched last, by clusterNode.now
 }
 
-// windowBytes is how much a leader may send before it is paid, if there are so many leaders.
+// windowBytes returns how many bytes each of so many leaders may send before it gets credit back.
 func (r *remoteConsumer) windowBytes(leaders int) uint32 {
 	if r.bound == 0 {
 		return remoteWindowBytes
@@ -24,7 +26,7 @@ func (r *remoteConsumer) windowBytes(leaders int) uint32 {
 	return uint32(max(1, min(r.bound/int64(max(1, leaders)), remoteWindowBytes)))
 }
 
-// leastPaid is what is worth a frame of its own.
+// leastPaid returns the least credit in bytes that is worth a frame of its own.
 func (r *remoteConsumer) leastPaid() int {
 	if r.bound > 0 {
 		return 1
@@ -32,13 +34,13 @@ func (r *remoteConsumer) leastPaid() int {
 	return remoteWindowBytes / 4
 }
 
-// addUnfinished counts a message that is delivered; mu is held.
+// addUnfinished records a message that is being delivered. mu is held.
 func (r *remoteConsumer) addUnfinished(l *leg, id ID, bytes int) {
-	r.removeUnfinished(id) // it may have come before
+	r.removeUnfinished(id) // it may be delivered again
 	r.unfinished[id] = unfinishedMessage{l, bytes, r.rs.cn.now()}
 }
 
-// updateUnfinished takes what the client says of a message; mu is held.
+// updateUnfinished applies the client's Finish, Requeue or Touch. mu is held.
 func (r *remoteConsumer) updateUnfinished(what *wire.Consume) {
 	id := ID(what.ID)
 	if what.Kind != wire.ConsumeTouch {
@@ -49,7 +51,7 @@ func (r *remoteConsumer) updateUnfinished(what *wire.Consume) {
 	}
 }
 
-// removeUnfinished owes a message's leader its bytes; mu is held.
+// removeUnfinished forgets a message, and gives its bytes back to its leader as credit. mu is held.
 func (r *remoteConsumer) removeUnfinished(id ID) {
 	h, ok := r.unfinished[id]
 	if !ok {
@@ -61,7 +63,7 @@ func (r *remoteConsumer) removeUnfinished(id ID) {
 	}
 }
 
-// expireUnfinished releases what has timed out; mu is held.
+// expireUnfinished forgets the messages that have timed out. mu is held.
 func (r *remoteConsumer) expireUnfinished() {
 	now := r.rs.cn.now()
 	for id, h := range r.unfinished {
@@ -71,7 +73,7 @@ func (r *remoteConsumer) expireUnfinished() {
 	}
 }
 
-// forgetUnfinished forgets what came from a leader that is none any more; mu is held.
+// forgetUnfinished forgets the messages of a leg that is removed. mu is held.
 func (r *remoteConsumer) forgetUnfinished(l *leg) {
 	for id, h := range r.unfinished {
 		if h.l == l {
