@@ -9,17 +9,19 @@ import (
 	"penstock/replicate"
 )
 
-// Fault is one kind of trouble that a node met since its start, or has now.
+// Fault is one kind of trouble that a node has now, or has had since its start.
 type Fault struct {
 	Name  string `json:"name"`  // as in StorageStats' JSON
-	Count int64  `json:"count"` // of times, or of what has it now
+	Count int64  `json:"count"` // how often it happened, or how many things have it now
 	Words string `json:"words"` // what it means
 }
 
-// clockAheadFaultMs is how far the wall clock may be away from the engine's without a word: time services set it right by less.
+// clockAheadFaultMs is the difference between the wall clock and the engine's clock from which it is a fault. Time
+// services correct smaller ones all the time.
 const clockAheadFaultMs = int64(time.Second / time.Millisecond)
 
-// Faults are those of the snapshot that are not zero, in a fixed order: the worst first. They are words for what an operator looks into; speed is none of them.
+// Faults returns the faults in these statistics, in a fixed order with the worst first. They name what an operator
+// should look into; low speed is not among them.
 func (s *StorageStats) Faults() []Fault {
 	flag := func(b bool) int64 {
 		if b {
@@ -117,8 +119,9 @@ func (s *StorageStats) Faults() []Fault {
 	return out
 }
 
-// Warnings are those of the node's faults that cost nothing to know, and that nothing hanging can keep from being told: about its disk, its clock, the scrub and replicas that
-// come and go. They go with Health, for whoever asks often.
+// Warnings returns those of the node's faults that are cheap to determine and that take no lock whose holder may hang:
+// faults of the disk, the clock and the scrub, and replicas that leave and join the ISR too often. They accompany
+// Health, for callers that ask often.
 func (e *Engine) Warnings() []Fault {
 	c := &e.counters
 	s := StorageStats{
@@ -131,7 +134,7 @@ func (e *Engine) Warnings() []Fault {
 	return s.Faults()
 }
 
-// FaultsOf asks a member of the cluster for its faults; it may be this node. A node of an older version refuses.
+// FaultsOf returns the faults of a node of the cluster, which may be this node. A node of an older version refuses.
 func (e *Engine) FaultsOf(ctx context.Context, node replicate.NodeID) ([]Fault, error) {
 	cn := e.cluster
 	if cn == nil || node == cn.self.ID {

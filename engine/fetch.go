@@ -8,18 +8,19 @@ import (
 	"penstock/segment"
 )
 
-// fetched is the batch that the last message which came again was read from. In a key-ordered channel many come again from one batch, in
-// any order: to verify it and walk its records for each of them would cost more than all the rest. The channel's view pins it until close.
+// fetched is the batch from which the last redelivered message was read. In a key-ordered channel many messages of one
+// batch are redelivered, in any order: to verify the batch and walk its records for each of them would cost more than
+// everything else. Channel.view pins the batch until close; Channel.mu guards both.
 type fetched struct {
-	cur    *cursor // nil: none
+	cur    *cursor // nil: no batch is pinned
 	at     segment.Offset
 	header *segment.Header
-	body   []byte // plain
-	ends   []int  // of its records, as far as somebody asked
-	one    segment.Header
+	body   []byte         // decompressed
+	ends   []int          // ends of the records that were looked up so far
+	one    segment.Header // scratch: the header of a batch of one record
 }
 
-// record returns the bytes of a record; false: there are fewer.
+// record returns the bytes of the record with this index in the batch; false: there are fewer records.
 func (f *fetched) record(index int) ([]byte, bool) {
 	for len(f.ends) <= index {
 		at := 0
@@ -38,6 +39,7 @@ func (f *fetched) record(index int) ([]byte, bool) {
 	return f.body[f.ends[index-1]:f.ends[index]], true
 }
 
+// close releases the batch. Channel.mu is held.
 func (f *fetched) close(c *Channel) {
 	if f.cur != nil {
 		f.cur, f.header, f.body = nil, nil, nil
@@ -45,7 +47,8 @@ func (f *fetched) close(c *Channel) {
 	}
 }
 
-// fetchFrom hands over the message that the machine assigned, out of the batch that holds or carries it.
+// fetchFrom delivers the message that the machine assigned (c.res), read from the batch that holds or carries it. mu is
+// held.
 func (c *Channel) fetchFrom(cur *cursor, id ID) (err error) {
 	at, m := c.res.At, id.MsgID()
 	if !c.res.HasAt {
@@ -78,7 +81,7 @@ func (c *Channel) fetchFrom(cur *cursor, id ID) (err error) {
 	return fmt.Errorf("message %s is not in the batch at offset %d (%v)", id, at, c.records.Err())
 }
 
-// openFetched pins the batch at at.
+// openFetched pins the batch at offset at. mu is held.
 func (c *Channel) openFetched(cur *cursor, at segment.Offset) error {
 	if err := cur.part.log.View(&c.view, at, 1); err != nil {
 		return err
@@ -100,7 +103,7 @@ func (c *Channel) openFetched(cur *cursor, at segment.Offset) error {
 	return nil
 }
 
-// fetchCarried hands over a message that the control batch carries.
+// fetchCarried delivers a message that the pinned control batch carries. mu is held.
 func (c *Channel) fetchCarried(m segment.MsgID) error {
 	f := &c.fetched
 	found, err := core.CarriedRecord(f.body, m)
@@ -117,7 +120,8 @@ func (c *Channel) fetchCarried(m segment.MsgID) error {
 	return nil
 }
 
-// redeliverOne is hand for a message that did not come from the cursor. One that was deferred when it was published meets the filter here.
+// redeliverOne delivers a message that does not come from the reading cursor. A message that was published with a delay
+// meets the channel's filter only here, at its first delivery. mu is held.
 func (c *Channel) redeliverOne(h *segment.Header, r *segment.Record) {
 	if c.res.Attempts == 1 && (c.needsHeaders || len(r.Headers) != 0) &&
 		(!c.matcher.Match(r.Headers) || c.forOther(r.Headers)) {
@@ -131,7 +135,8 @@ func (c *Channel) redeliverOne(h *segment.Header, r *segment.Record) {
 	c.deliverOne(h, r)
 }
 
-// isFor tells the machine the tag of a message that it assigned without knowing it, and says whether the assignment stands.
+// isFor tells the machine the tag of a message that it assigned without knowing it. It says whether the assignment
+// stands. mu is held.
 func (c *Channel) isFor(r *segment.Record) bool {
 	assigned := c.res
 	c.ev = core.Event{Kind: core.EvTag, ID: assigned.ID, Tag: tagOf(r.Headers)}

@@ -13,7 +13,7 @@ import (
 	"penstock/segment/aio"
 )
 
-// node.json and topic.json end with a checksum of what is before it:
+// node.json and topic.json end with a checksum of what comes before it:
 //
 //	{
 //	  "format": 3,
@@ -21,12 +21,13 @@ import (
 //	  "crc32c": "9a71bb4c"
 //	}
 //
-// It is the CRC-32C of the file as it would be without that field: the closing brace and its newline included. Versions that do not
-// know the field ignore it, and write the file without it. A file without it is read strictly, so that one changed bit in the name of the field
-// does not pass for its absence. Files edited by hand need the line removed.
+// It is the CRC-32C of the file without that field, including the closing brace and its newline. Versions that do not
+// know the field ignore it, and write the file without it. A file without the field is decoded strictly, so that a
+// flipped bit in the field's name is not taken for its absence. A person who edits a file must remove the line.
 //
-// Each of the two has a second copy beside it, written after it: node.copy.json and topic.copy.json. A damaged file is replaced by
-// its copy when the node starts; a copy that differs (a crash between the two writes, an older version) is written anew from the file.
+// Each of the two files has a second copy, written after it: node.copy.json and topic.copy.json. When the node starts,
+// it replaces a damaged file by its copy. It writes a copy anew that differs from its file, after a crash between the
+// two writes or a run of an older version.
 
 const (
 	sumPrefix = ",\n  \"crc32c\": \""
@@ -35,14 +36,14 @@ const (
 	fileEnd   = "\n}\n"
 )
 
-// errFileDamaged says that a file of the catalog is not what was written.
+// errFileDamaged says that a file of the catalog does not match its checksum.
 var errFileDamaged = errors.New("its checksum does not match: the file is damaged")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func copyOf(name string) string { return strings.TrimSuffix(name, ".json") + ".copy.json" }
 
-// writeTwice makes a file and its copy durable, in this order. A crash leaves both old, or one of each.
+// writeTwice durably writes a file, and then its copy. A crash leaves both old, or the new file with the old copy.
 func writeTwice(disk aio.Disk, name string, v any) error {
 	data, err := sealFile(v)
 	if err != nil {
@@ -54,8 +55,9 @@ func writeTwice(disk aio.Disk, name string, v any) error {
 	return disk.WriteFile(copyOf(name), data)
 }
 
-// readTwice gives a file's bytes to unseal, or those of its copy where the file cannot be read or unseal finds damage in it. Whichever of
-// the two is bad or behind is written anew; mended says that one was damaged. A file that does not exist is told as such: its copy alone means nothing.
+// readTwice passes the file's bytes to unseal. If the file cannot be read, or unseal finds damage in it, it passes
+// those of the copy. It then replaces the one that is damaged or older; mended says that one was damaged. If the file
+// does not exist, readTwice returns that error: a copy alone means nothing.
 func readTwice(disk aio.Disk, log *slog.Logger, name string, unseal func(data []byte) error) (mended bool, err error) {
 	data, err := disk.ReadFile(name, maxMetaBytes)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -82,7 +84,7 @@ func readTwice(disk aio.Disk, log *slog.Logger, name string, unseal func(data []
 	return true, disk.WriteFile(name, second)
 }
 
-// sealFile is v as a file with its checksum.
+// sealFile encodes v as a file with a checksum.
 func sealFile(v any) ([]byte, error) {
 	data, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -94,8 +96,8 @@ func sealFile(v any) ([]byte, error) {
 	return append(fmt.Appendf(data, "%0*x", sumDigits, sum), sumSuffix...), nil
 }
 
-// unsealFile fills v from a file that sealFile wrote. check judges what was read, before a field that this version does not know is an error: a
-// newer version is told as such.
+// unsealFile decodes a file of sealFile into v. check validates v before unknown fields are refused, so that a newer
+// version's file yields check's error.
 func unsealFile(data []byte, v any, check func() error) error {
 	plain, summed, err := splitSum(data)
 	if err != nil {
@@ -112,7 +114,7 @@ func unsealFile(data []byte, v any, check func() error) error {
 	return d.Decode(v)
 }
 
-// splitSum takes the checksum off, if there is one, and checks it.
+// splitSum verifies the checksum, if there is one, and returns the file without it.
 func splitSum(data []byte) (plain []byte, summed bool, err error) {
 	at := len(data) - len(sumPrefix) - sumDigits - len(sumSuffix)
 	if at < 0 || !bytes.HasPrefix(data[at:], []byte(sumPrefix)) || !bytes.HasSuffix(data, []byte(sumSuffix)) {

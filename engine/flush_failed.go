@@ -8,23 +8,24 @@ import (
 	"penstock/segment"
 )
 
-// refusedLogEvery is how often a node says at most that segments cannot be written for now, whichever partitions they
-// are of.
+// refusedLogEvery is the least interval between two warnings of logRefused, for all partitions together.
 const refusedLogEvery = 10 * time.Second
 
-// failed handles the error of a flush or sync of pt's segments. The flusher calls it, without a lock. reopens is the
+// failed handles the error of a flush or sync of pt's segments. The flusher calls it without a lock. reopens is the
 // value of pt.reopens before that flush.
 //
-// An error before anything was written (no room, too many open files) loses nothing: a later flush tries again. After a
-// failed write or sync, or with a damaged file, the log takes nothing more until it is cut or begins anew: on a single
-// node the inbox is closed until then (reopenInbox opens it), in a cluster the copy gives way (replica_unwritten.go).
+// An error before anything was written (no space, too many open files) loses nothing, and a later flush tries again.
+// After a failed write or sync, or if a file is damaged, the segments take nothing more until the log is cut or
+// replaced. On a single node the inbox is closed until reopenInbox opens it; in a cluster this copy is given up
+// (replica_unwritten.go).
 func (f *flusher) failed(pt *partition, reopens uint64, err error) {
 	e := f.e
 	poisoned := errors.Is(err, segment.ErrPoisoned)
 	switch {
-	case pt.rep != nil && pt.rep.discarded.Load(): // it cannot be written, and need not be
+	case pt.rep != nil && pt.rep.discarded.Load(): // the copy was given up: it cannot be written, and need not be
 	case errors.Is(err, segment.ErrClosed):
-	case !poisoned && pt.rep != nil && needsRefetch(err) && segment.DeviceFailed(err): // a head that could not be read: it is tried again (retryReads)
+	// The head of a segment could not be read: retryReads tries again.
+	case !poisoned && pt.rep != nil && needsRefetch(err) && segment.DeviceFailed(err):
 	case !poisoned && isFull(err):
 		f.starved = true
 		f.full(err)
@@ -44,15 +45,15 @@ func (f *flusher) failed(pt *partition, reopens uint64, err error) {
 				"in the commit log, which keeps it and gets full if that lasts; "+
 				"restart the node, and delete the topic if that does not help",
 				"topic", pt.t.name, "partition", pt.number, "error", err)
-			pt.closeAndRefuse(ErrDisk, true) // it can still be deleted
+			pt.closeAndRefuse(ErrDisk, true) // the topic can still be deleted
 		}
 		if pt.reopens.Load() != reopens {
-			pt.reopenInbox() // it was the log before that could not be written
+			pt.reopenInbox() // the error concerns the log before it was cut or replaced
 		}
 	}
 }
 
-// logRefused says that a segment could not be written for now.
+// logRefused warns that a segment could not be written yet.
 func (f *flusher) logRefused(pt *partition, err error) {
 	if f.e.host.Since(f.refused) < refusedLogEvery {
 		return
@@ -64,6 +65,7 @@ func (f *flusher) logRefused(pt *partition, err error) {
 		"topic", pt.t.name, "partition", pt.number, "error", err)
 }
 
+// full stops publishing, and wakes the commit log to refuse the waiting puts.
 func (f *flusher) full(why error) {
 	if f.e.noSpace.CompareAndSwap(false, true) {
 		f.e.log.Error("the disk is full: publishing is refused, consuming goes on. Free space and publishing resumes by "+
@@ -72,6 +74,7 @@ func (f *flusher) full(why error) {
 	}
 }
 
+// roomAgain resumes publishing.
 func (f *flusher) roomAgain() {
 	if f.e.noSpace.CompareAndSwap(true, false) {
 		f.e.log.Info("the disk has room again: publishing resumes")
@@ -79,5 +82,5 @@ func (f *flusher) roomAgain() {
 	}
 }
 
-// isFull says that a disk had no room for a write, or its owner's quota is used up.
+// isFull says whether a write failed because the disk is full, or its owner's quota is used up.
 func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }

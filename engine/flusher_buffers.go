@@ -2,23 +2,26 @@ package engine
 
 import "penstock/segment/aio"
 
-// Batches that fit into no ordinary buffer have buffers of their own, which are bounded together.
+// A batch that fits into no ordinary buffer gets a large one of its own. Flushing begins when large buffers take more
+// than lowLargeBytes together, and goes on until they take at most wantLargeBytes.
 const (
 	lowLargeBytes  = aio.DefaultMaxLargeBytes / 2
 	wantLargeBytes = aio.DefaultMaxLargeBytes / 4
 )
 
-// Flushing begins late, so that many partitions' pieces grow, and goes on until there is air.
+// lowBuffers is the number of free buffers at which flushing begins. It is low so that the unflushed bytes of each
+// partition grow into large writes.
 func (f *flusher) lowBuffers() int { return f.e.arena.Count() / 4 }
 
+// wantBuffers is the number of free buffers at which flushing ends.
 func (f *flusher) wantBuffers() int { return f.e.arena.Count() / 2 }
 
-// short says whether less than so many buffers are free, or large ones take more than so much.
+// short says whether at most free buffers are free, or large ones take more than large bytes.
 func (f *flusher) short(free int, large int64) bool {
 	return f.e.arena.Free() <= free || f.e.arena.LargeBytes() > large
 }
 
-// evict lets flushed bytes leave memory, oldest first.
+// evict releases buffers whose bytes are flushed, oldest first, until enough are free. It says whether it released any.
 func (f *flusher) evict() bool {
 	progress := false
 	for f.short(f.wantBuffers(), wantLargeBytes) {

@@ -6,13 +6,15 @@ import (
 	"github.com/google/uuid"
 )
 
-// trashLater keeps a deleted topic until its files could be moved away.
+// trashLater queues a deleted topic whose files could not be moved to the trash yet. release is called when they have
+// been.
 func (f *flusher) trashLater(id uuid.UUID, release func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dead = append(f.dead, deadTopic{id, release})
 }
 
+// trashDead tries to move the files of the queued topics to the trash.
 func (f *flusher) trashDead() {
 	f.mu.Lock()
 	dead := f.dead
@@ -27,8 +29,8 @@ func (f *flusher) trashDead() {
 	}
 }
 
-// emptyTrash removes what was put away, a little at a time: deleting large files at once on a file
-// system mounted with discard stalls the device for everybody.
+// emptyTrash deletes what is in the trash, for at most maxTrashDuration: to delete many large files at once stalls the
+// whole device if the file system is mounted with discard.
 func (f *flusher) emptyTrash() {
 	began := f.e.host.Instant()
 	entries, err := f.e.disk.ReadDir(trashDir)

@@ -12,12 +12,13 @@ import (
 	"penstock/replicate/wire"
 )
 
-// forwarder brings puts of partitions that another node leads to that node, pipelined, and answers them when it does. A put
-// waits in its lane while nobody leads: it is not stored, and may go to whoever leads next. Once it was sent and the
-// connection is lost, its fate is unknown. A crash loses what waits here, of which nobody was told that it is stored.
+// forwarder sends the puts of partitions that another node leads to that node, pipelined, and answers them when the
+// leader does. While no node leads, a put waits in its lane: it is not stored, and may go to any later leader. When the
+// connection is lost, the fate of the puts that were sent is unknown. A crash loses what waits here; nobody was told
+// that it is stored.
 //
-// mu guards the lanes and what is on its way. Producers take it, the connection's reader when an answer comes, and the tick.
-// Puts are answered, and the committer is told (announce), after it was released.
+// mu guards the lanes and the puts in flight. Producers take it, the connections' readers for an answer, and the
+// ticker. Puts are answered, and the committer is told (announce), after mu was released.
 //
 // The puts of a partition keep their order, whatever becomes of its leader:
 //
@@ -28,14 +29,14 @@ import (
 //	4 b, c come back: sorted behind a
 //	5 sends a, b, c to the new leader as run 8
 //
-// Without the runs the leader could refuse a for want of room and take b.
+// Without runs, the leader could refuse a because its inbox is full, and then accept b.
 type forwarder struct {
 	cn *clusterNode
 
 	mu       lock.Mutex[lock.Forwarder] // taken after replica.mu, before partition.mu
 	lanes    map[*partition]*lane
-	inFlight map[uint64]*Put // by request
-	bytes    int64           // of all puts that wait or are on their way; at most MaxNodeInboxBytes, or those of one put
+	inFlight map[uint64]*Put // by request id
+	bytes    int64           // of all puts that wait or are in flight; at most MaxNodeInboxBytes, or one put
 	next     uint64
 	closed   bool
 	frame    netproto.Frame
@@ -45,16 +46,17 @@ type forwarder struct {
 	lastRemotePut atomic.Int64 // when the last put of another node came, by clusterNode.now
 }
 
-// lane is this node's puts for one partition, as long as there are any.
+// lane has this node's puts for one partition, in their order. It exists only while there are any. forwarder.mu guards
+// it.
 type lane struct {
 	pt       *partition
-	waiting  putList // in order: not sent, or come back
-	inFlight int     // on their way, all of them
-	to       replicate.NodeID
-	run      uint32 // of those
-	broken   bool   // one of the run came back
-	frozen   bool   // the inbox is about to be moved here, before what waits
-	low      uint64 // orders given out are above low and up to high
+	waiting  putList          // not sent yet, or refused as not stored; sorted by order
+	inFlight int              // number of puts that were sent and not answered; all are of one run
+	to       replicate.NodeID // the node that the run was sent to
+	run      uint32           // number of the run
+	broken   bool             // a put of the run came back: nothing is sent until all are answered
+	frozen   bool             // reroute is about to insert the inbox before what waits: nothing is sent
+	low      uint64           // orders that were given are above low, and at most high
 	high     uint64
 }
 
@@ -62,9 +64,9 @@ func newForwarder(cn *clusterNode) *forwarder {
 	return &forwarder{cn: cn, lanes: map[*partition]*lane{}, inFlight: map[uint64]*Put{}, next: cn.e.firstRequest()}
 }
 
-const firstOrder = 1 << 62 // puts that are moved from an inbox get lower ones
+const firstOrder = 1 << 62 // puts that are moved from an inbox get lower orders than this, all others higher ones
 
-// lane returns the lane of pt; mu is held.
+// lane returns the lane of pt, and makes it if there is none. mu is held.
 func (f *forwarder) lane(pt *partition) *lane {
 	l := f.lanes[pt]
 	if l == nil {
@@ -76,7 +78,8 @@ func (f *forwarder) lane(pt *partition) *lane {
 	return l
 }
 
-// removeIdle forgets a lane that is empty: from then on puts of a partition that this node leads go to its inbox.
+// removeIdle removes a lane that is empty. From then on, puts of a partition that this node leads go to its inbox. mu
+// is held.
 func (f *forwarder) removeIdle(l *lane) {
 	if l.waiting.empty() && l.inFlight == 0 && !l.frozen && f.lanes[l.pt] == l {
 		delete(f.lanes, l.pt)
@@ -84,8 +87,8 @@ func (f *forwarder) removeIdle(l *lane) {
 	}
 }
 
-// enqueue takes a put that this node's inbox does not: partition.enqueue calls it, which has set p.part. Unless it returns
-// an error, p is answered.
+// enqueue takes a put that this node's inbox does not accept. Only partition.enqueue calls it; it has set p.part. If
+// enqueue returns nil, p is answered later.
 func (f *forwarder) enqueue(pt *partition, p *Put) error {
 	if p.deadline == 0 {
 		p.deadline = f.cn.e.now().Add(f.cn.e.opts.PublishTimeout).UnixNano()
@@ -113,8 +116,8 @@ func (f *forwarder) enqueue(pt *partition, p *Put) error {
 	return nil
 }
 
-// flush sends what can be sent. If this node leads by now it moves the puts to its inbox and returns true: then the caller
-// calls announce once mu is free. mu is held.
+// flush sends the waiting puts as far as possible. If this node has become the leader, flush moves them to its inbox
+// and returns true; the caller calls announce after it has released mu. mu is held.
 func (f *forwarder) flush(l *lane) (announce bool) {
 	defer f.removeIdle(l)
 	for !l.waiting.empty() && !l.frozen && !l.broken {
@@ -125,11 +128,11 @@ func (f *forwarder) flush(l *lane) (announce bool) {
 			continue
 		}
 		if l.inFlight > 0 {
-			return announce // what was sent to the leader before is not answered yet
+			return announce // the earlier leader has not answered all of the run yet
 		}
 		p := l.waiting.pop()
-		size := int64(p.bytes)                     // once it is in the inbox it may be answered at any time
-		if err := l.pt.tryEnqueue(p); err != nil { // it is full, or leads no more: the next tick tries again
+		size := int64(p.bytes)                     // once p is in the inbox, it may be answered and reused
+		if err := l.pt.tryEnqueue(p); err != nil { // full, or no longer the leader: the next tick tries again
 			l.waiting.pushFront(p)
 			return announce
 		}
@@ -139,7 +142,7 @@ func (f *forwarder) flush(l *lane) (announce bool) {
 	return announce
 }
 
-// trySend sends the first that waits to the leader, if there is one that can take it now; mu is held.
+// trySend sends the first waiting put to the leader, and says whether it did. mu is held.
 func (f *forwarder) trySend(l *lane) bool {
 	to := replicate.NodeID(l.pt.rep.target.Load())
 	if to == 0 || to == f.cn.self.ID || f.cn.net == nil || l.inFlight > 0 && l.to != to || !f.cn.net.Connected(to) {
@@ -152,7 +155,7 @@ func (f *forwarder) trySend(l *lane) bool {
 	buf.encode(l, p)
 	f.body[0] = buf.bytes
 	f.frame = netproto.Frame{Type: netproto.TypeForwardPut, Request: id, Body: f.body[:], Owner: buf}
-	f.inFlight[id] = p // before it leaves: the answer comes on another goroutine
+	f.inFlight[id] = p // before it is sent: another goroutine handles the answer
 	if err := f.cn.net.TrySend(to, &f.frame); err != nil {
 		delete(f.inFlight, id)
 		buf.Release()
@@ -164,7 +167,7 @@ func (f *forwarder) trySend(l *lane) bool {
 	return true
 }
 
-// wake tries again to send what waits.
+// wake tries again to send what waits in all lanes.
 func (f *forwarder) wake() {
 	f.mu.Lock()
 	var work []*partition
@@ -179,7 +182,7 @@ func (f *forwarder) wake() {
 	}
 }
 
-// sorted are the lanes, always in the same order; mu is held.
+// sorted returns the lanes in a fixed order, so that simulations can be repeated. mu is held.
 func (f *forwarder) sorted() []*lane {
 	if len(f.lanes) == 0 {
 		return nil
@@ -194,7 +197,7 @@ func (f *forwarder) sorted() []*lane {
 	return lanes
 }
 
-// tick also answers what has waited too long.
+// tick answers the puts whose deadline has passed, and tries again to send the others. The ticker calls it every 50 ms.
 func (f *forwarder) tick() {
 	now := f.cn.e.now().UnixNano()
 	var expired putList
@@ -212,7 +215,8 @@ func (f *forwarder) tick() {
 	f.wake()
 }
 
-// removeInFlight forgets those puts on the way that which chooses, and returns them, the first one sent first; mu is held.
+// removeInFlight removes the puts in flight that which selects, and returns them in the order in which they were sent.
+// mu is held.
 func (f *forwarder) removeInFlight(which func(*Put) bool) (puts putList) {
 	var ids []uint64
 	for id, p := range f.inFlight {
@@ -231,7 +235,8 @@ func (f *forwarder) removeInFlight(which func(*Put) bool) (puts putList) {
 	return puts
 }
 
-// completeOne counts one that is not on its way any more; mu is held.
+// completeOne notes that a put of the lane is no longer in flight. After the last one of a broken run, a new run
+// begins. mu is held.
 func (f *forwarder) completeOne(l *lane) {
 	if l.inFlight--; l.inFlight == 0 {
 		if l.broken {
@@ -242,7 +247,7 @@ func (f *forwarder) completeOne(l *lane) {
 	}
 }
 
-// peerLost ends what was sent to a node and not answered: it may be stored there.
+// peerLost answers the puts that were sent to a node whose connection is lost with ErrUnknown: they may be stored.
 func (f *forwarder) peerLost(node replicate.NodeID) {
 	f.refusals.removeNode(node)
 	f.mu.Lock()
@@ -264,20 +269,20 @@ func (f *forwarder) close() {
 	unknown.answer(ErrUnknown)
 }
 
-// handleAck takes the leader's answer.
+// handleAck handles a leader's answer to a put.
 func (f *forwarder) handleAck(from replicate.NodeID, fr *netproto.Received) {
 	ack, bad := wire.DecodePutAck(fr.Payload)
 	f.mu.Lock()
 	p := f.inFlight[fr.Header.Request]
 	if p == nil || p.to != from || bad != nil {
 		f.mu.Unlock()
-		return // answered already: too late, or the connection was lost
+		return // the put was answered before: its deadline passed, or the connection was lost
 	}
 	delete(f.inFlight, fr.Header.Request)
 	l := f.lanes[p.part]
 	status := fr.Header.Status
 	if status == netproto.StatusNotLeader || status == netproto.StatusFull || status == netproto.StatusClosed {
-		l.waiting.insert(p) // nothing was stored: it goes to whoever leads next, or again, when the run is over
+		l.waiting.insert(p) // not stored: send it again, to whoever leads, when the run is over
 		l.broken = true
 		f.completeOne(l)
 		f.mu.Unlock()
@@ -298,16 +303,16 @@ func (f *forwarder) handleAck(from replicate.NodeID, fr *netproto.Received) {
 	p.answer(putErrorOf(ack.Reason))
 }
 
-// freeze makes puts of pt wait until reroute has moved the inbox before them.
+// freeze stops the lane of pt until reroute has inserted the inbox before its puts.
 func (f *forwarder) freeze(pt *partition) {
 	f.mu.Lock()
 	f.lane(pt).frozen = true
 	f.mu.Unlock()
 }
 
-// reroute moves what waits in an inbox that is this node's no more to the node that leads now: nothing of it was stored. It
-// goes before what already waits in the lane, which came later. freeze was called before, so nothing has left the lane
-// since. Who released replica.mu calls it.
+// reroute moves the puts in the inbox of a partition that this node no longer leads to the lane. Nothing of them was
+// stored. They go before those that already wait in the lane, which came later. The caller has called freeze before, so
+// that nothing has left the lane since, and has released replica.mu.
 func (cn *clusterNode) reroute(pt *partition) {
 	f := cn.forward
 	var controls, refused, back putList
@@ -324,7 +329,7 @@ func (cn *clusterNode) reroute(pt *partition) {
 		case f.closed:
 			refused.push(p)
 		case p.forwarded:
-			back.push(p) // it goes from where it came from: this node may hear of the new leader last, and end first
+			back.push(p) // it is sent from where it came from; this node may hear of the new leader last
 		default:
 			if p.deadline == 0 {
 				p.deadline = cn.e.now().Add(cn.e.opts.PublishTimeout).UnixNano()

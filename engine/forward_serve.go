@@ -12,7 +12,7 @@ import (
 	"penstock/segment"
 )
 
-// putBuffer is the bytes of one put on the way.
+// putBuffer holds the encoded bytes of a frame's body until it is sent.
 type putBuffer struct{ bytes []byte }
 
 var putBuffers = sync.Pool{New: func() any { return new(putBuffer) }}
@@ -26,8 +26,8 @@ func (b *putBuffer) Release() {
 	}
 }
 
-// encode makes b the payload of a ForwardPut. A put without headers is of the kind that there was before there were
-// any. This node has checked the headers' names.
+// encode encodes p as the payload of a ForwardPut. A put without headers has the kind that older versions know. The
+// receiver need not check the names of headers: this node has.
 func (b *putBuffer) encode(l *lane, p *Put) {
 	id := l.pt.identity()
 	h := wire.PutHead{Topic: id.Topic, Partition: id.Partition, DelayMs: p.deferMs, Run: l.run}
@@ -50,7 +50,8 @@ func (b *putBuffer) encode(l *lane, p *Put) {
 	b.bytes = dst
 }
 
-// refusals are the runs of other nodes of which a put was refused as not stored: the rest of the run is refused, too.
+// refusals has, per node and partition, the last run of which this node refused a put as not stored. It refuses the
+// rest of that run too: see forwarder. mu guards runs; it is a leaf.
 type refusals struct {
 	mu   lock.Mutex[lock.Refusals]
 	runs map[refusalKey]uint32
@@ -80,7 +81,7 @@ func (r *refusals) has(from replicate.NodeID, pt *partition, run uint32) bool {
 	return ok && refused == run
 }
 
-// removeNode is called when a connection ends: the runs end with it.
+// removeNode forgets the runs of a node whose connection has ended.
 func (r *refusals) removeNode(from replicate.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,8 +92,8 @@ func (r *refusals) removeNode(from replicate.NodeID) {
 	}
 }
 
-// forwardedPut is a put that came from another node. Its messages lie in buf, which it keeps until it is answered. Its Done
-// is reply.
+// forwardedPut is a put of another node. Its messages lie in buf, which it retains until it is answered. Its Done is
+// reply.
 type forwardedPut struct {
 	Put
 	sealed  specialPut
@@ -102,14 +103,14 @@ type forwardedPut struct {
 	run     uint32
 	buf     *netproto.RecvBuf
 	bodies  [][]byte
-	lists   [][]Header // of the messages, parts of headers
+	lists   [][]Header // the headers of each message, as parts of headers
 	headers []Header
 }
 
 var forwardedPuts = sync.Pool{New: func() any { return new(forwardedPut) }}
 
-// handlePut takes a put of another node's client. It runs on the connection's reader and does not wait. It returns the
-// partition whose inbox has the put, for the caller to announce; nil: it was refused and answered.
+// handlePut handles a ForwardPut. It runs on the connection's reader and does not wait. It returns the partition whose
+// inbox has the put, for which the caller calls announce; nil: the put was refused and answered.
 func (f *forwarder) handlePut(from replicate.NodeID, fr *netproto.Received) *partition {
 	p := forwardedPuts.Get().(*forwardedPut)
 	if p.Done == nil {
@@ -124,7 +125,7 @@ func (f *forwarder) handlePut(from replicate.NodeID, fr *netproto.Received) *par
 		p.buf = fr.Buf
 		switch {
 		case f.refusals.has(from, pt, run):
-			err = ErrNoLeader // of the same run, and behind one that was refused
+			err = ErrNoLeader // an earlier put of the run was refused
 		default:
 			if err = f.cn.e.measure(&p.Put); err == nil {
 				p.part = pt
@@ -142,7 +143,7 @@ func (f *forwarder) handlePut(from replicate.NodeID, fr *netproto.Received) *par
 	return nil
 }
 
-// decode reads a put. The partition is nil if this node has never heard of it.
+// decode decodes a put. The partition is nil if this node does not know it.
 func (p *forwardedPut) decode(b []byte) (pt *partition, run uint32, err error) {
 	h, b, err := wire.DecodePutHead(b)
 	if err != nil {
@@ -167,7 +168,7 @@ func (p *forwardedPut) decode(b []byte) (pt *partition, run uint32, err error) {
 	return pt, h.Run, ErrUnknown // damaged, or of a newer version
 }
 
-// decodeMessages reads what follows the head of a put that is not sealed.
+// decodeMessages decodes what follows the head of a put that is not sealed.
 func (p *forwardedPut) decodeMessages(b []byte, count uint32, headered bool) (ok bool) {
 	var err error
 	for range count {
@@ -191,7 +192,7 @@ func (p *forwardedPut) decodeMessages(b []byte, count uint32, headered bool) (ok
 	return len(b) == 0
 }
 
-// reply answers the node that sent the put, and makes p ready for another.
+// reply answers the node that sent the put, and puts p back into the pool.
 func (p *forwardedPut) reply(first ID, err error) {
 	fr := netproto.Frame{Type: netproto.TypeForwardAck, Request: p.request}
 	ack := wire.PutAck{First: uint64(first)}
@@ -212,7 +213,7 @@ func (p *forwardedPut) reply(first ID, err error) {
 	}
 	fr.Head = wire.AppendPutAck(make([]byte, 0, wire.PutAckBytes), &ack)
 	f, from := p.f, p.from
-	if p.part != nil && fr.Status == netproto.StatusNotLeader { // it had been taken, and comes back from the inbox
+	if p.part != nil && fr.Status == netproto.StatusNotLeader { // it was in an inbox, and was refused there
 		f.refusals.note(from, p.part, p.run)
 	}
 	if p.buf != nil {
@@ -228,8 +229,8 @@ func (p *forwardedPut) reply(first ID, err error) {
 	f.reply(from, &fr)
 }
 
-// reply sends an answer, later if the connection's queue is full now. If the connection is lost, the other side answers its
-// client that it does not know.
+// reply sends an answer. If the connection's queue is full, a goroutine sends it later. If the connection is lost, the
+// other node treats the fate of the put as unknown.
 func (f *forwarder) reply(to replicate.NodeID, fr *netproto.Frame) {
 	if err := f.cn.net.TrySend(to, fr); !errors.Is(err, netproto.ErrQueueFull) {
 		return
@@ -237,7 +238,7 @@ func (f *forwarder) reply(to replicate.NodeID, fr *netproto.Frame) {
 	own := *fr
 	f.cn.spawn(func() {
 		for errors.Is(f.cn.net.TrySend(to, &own), netproto.ErrQueueFull) && f.cn.sleep(f.cn.ctx, time.Millisecond) == nil {
-			continue // the other side reads: it answers pings, or the connection ends
+			continue // this ends: the other node reads, or the connection breaks because its pings get no answer
 		}
 	})
 }

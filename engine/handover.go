@@ -10,8 +10,8 @@ import (
 	"penstock/replicate"
 )
 
-// balance moves leaderships to who should have them, a few at a time: nodes that were away get theirs back, replicas that are about to be
-// removed give theirs away.
+// balance hands leaderships to the preferred leaders, a few at a time: a node that was away gets its own back, and a
+// replica that is to be removed gives its own away. It runs on a goroutine of its own.
 func (cn *clusterNode) balance() {
 	for cn.e.host.Pause(balanceInterval, cn.ctx.Done()) {
 		snap := cn.store.Snapshot()
@@ -22,7 +22,7 @@ func (cn *clusterNode) balance() {
 			}
 			row := snap.Partitions[pt.identity()]
 			if row == nil || len(row.State.ISR) < len(row.State.Replicas) {
-				continue // it is not the time for it
+				continue // wait until all replicas are in sync
 			}
 			to := cn.opts.PreferredLeader(snap, pt.identity())
 			if to == 0 || to == cn.self.ID || pt.rep.wasStranded(to, snap.Nodes) && stays(snap, row, cn.self.ID) {
@@ -34,15 +34,15 @@ func (cn *clusterNode) balance() {
 	}
 }
 
-// stays says whether a replica is among those that the topic is to have, on a node that is not drained. A leader that is
-// to be removed holds up its move or drain for as long as it leads. It is pure.
+// stays says whether a replica is among those that the topic is to keep, on a node that is not being drained. While a
+// leader is to be removed, its leadership delays the move or the drain. stays has no side effects.
 func stays(s *meta.Snapshot, row *meta.Partition, node replicate.NodeID) bool {
 	t, n := s.Topics[row.ID.Topic], s.Nodes[node]
 	at := slices.Index(row.State.Replicas, node)
 	return n != nil && !n.Draining && t != nil && at >= 0 && at < t.Replicas
 }
 
-// handOverPartition gives one partition to to, unless what is pending is not committed in time.
+// handOverPartition hands the leadership of pt to another node, unless the pending batches are not committed in time.
 func (cn *clusterNode) handOverPartition(pt *partition, to replicate.NodeID) {
 	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, handOverTime)
 	defer cancel()
@@ -54,8 +54,8 @@ func (cn *clusterNode) handOverPartition(pt *partition, to replicate.NodeID) {
 	pt.rep.resumeWrites()
 }
 
-// resumeWrites takes writes again that waited for another leader, unless there is one: this replica only has not heard of it yet, and
-// what it appended now would be cut.
+// resumeWrites lets the replica accept writes again that wait for another leader. It does nothing if the store already
+// has another leader of which this replica has not heard: what it appended now would be cut.
 func (r *replica) resumeWrites() {
 	r.run(func() {
 		if r.writesPaused && !r.successorStored() {
@@ -65,11 +65,11 @@ func (r *replica) resumeWrites() {
 	})
 }
 
-// successorStored says that the store has another leader than the row says that this replica knows. mu is held.
+// successorStored says whether the store has accepted a hand-over from the state that this replica knows. mu is held.
 func (r *replica) successorStored() bool { return r.handedOver != 0 && r.handedOver == r.state.Version }
 
-// handOver gives every leadership to somebody else who is in sync: no accepted write is lost or failed by it. It returns when this node leads nothing
-// that another could lead, or with ctx.
+// handOver hands every leadership of this node to another replica in sync. No accepted write is lost or fails because
+// of it. It returns when this node leads nothing that another node could lead, or when ctx ends.
 func (cn *clusterNode) handOver(ctx context.Context) error {
 	if !cn.leaving.CompareAndSwap(false, true) {
 		return nil
@@ -91,8 +91,8 @@ func (cn *clusterNode) handOver(ctx context.Context) error {
 	}
 }
 
-// tryHandOver reports whether there is still something to hand over: when the store has done it, until this replica hears of
-// it and leads no more.
+// tryHandOver makes one attempt, and says whether something is left to do: until the store has accepted the hand-over
+// and this replica has heard of it. No lock is held.
 func (cn *clusterNode) tryHandOver(ctx context.Context, pt *partition, to replicate.NodeID) bool {
 	r := pt.rep
 	var st replicate.State
@@ -100,11 +100,11 @@ func (cn *clusterNode) tryHandOver(ctx context.Context, pt *partition, to replic
 	r.mu.Lock()
 	if r.leader == nil || len(r.state.ISR) < 2 {
 		r.mu.Unlock()
-		r.resumeWrites() // the others may have fallen out of the ISR since the round before
+		r.resumeWrites() // the other replicas may have left the ISR since the last attempt
 		return false
 	}
 	flushed := r.writesPaused
-	r.writesPaused = true // writes wait, and then go to the new leader
+	r.writesPaused = true // writes wait for the new leader
 	st = r.state
 	ready = r.pending.n == 0 && r.pending.opened && !r.successorStored()
 	r.mu.Unlock()
@@ -112,13 +112,13 @@ func (cn *clusterNode) tryHandOver(ctx context.Context, pt *partition, to replic
 		return true
 	}
 	if !flushed {
-		cn.e.confirmer.flush() // what was confirmed until now does not come again elsewhere
+		cn.e.confirmer.flush() // write the confirmations now, or the new leader delivers those messages again
 		return true
 	}
 	switch err := cn.store.HandOver(ctx, pt.identity(), &st, to); {
 	case err == nil:
 		r.run(func() { r.handedOver = st.Version })
-	case errors.Is(err, meta.ErrConflict): // the row is another one: the news of it is on its way, or the next attempt is by it
+	case errors.Is(err, meta.ErrConflict): // the row has changed, and the news of it is on its way here
 	default:
 		r.resumeWrites()
 		cn.log.Warn("a partition could not be handed over", "topic", pt.t.name, "partition", pt.number, "error", err)
@@ -127,8 +127,8 @@ func (cn *clusterNode) tryHandOver(ctx context.Context, pt *partition, to replic
 	return true
 }
 
-// Leave hands this node's leaderships over and deregisters it: the others go on at once. Close comes next. On a single node it
-// does nothing.
+// Leave hands this node's leaderships over and deregisters it, so that the other nodes go on at once. The caller calls
+// Close next. On a single node Leave does nothing.
 func (e *Engine) Leave(ctx context.Context) error {
 	cn := e.cluster
 	if cn == nil {

@@ -13,10 +13,10 @@ import (
 const (
 	// MaxHeaderCount is the most headers that a message can have.
 	MaxHeaderCount = segment.MaxHeaderCount
-	// MaxHeaderNameBytes is the longest name of a header. Values are bounded by Options.MaxHeaderBytes, which is for all names and
-	// values of a message together.
+	// MaxHeaderNameBytes is the longest name of a header. Options.MaxHeaderBytes bounds all names and values of a message
+	// together.
 	MaxHeaderNameBytes = 256
-	// ReservedHeaders begins the names that only the engine writes.
+	// ReservedHeaders is the prefix of the names that only the engine writes.
 	ReservedHeaders = "penstock-"
 	// KeyHeader is the header that holds a message's key.
 	KeyHeader = "key"
@@ -24,24 +24,25 @@ const (
 
 var keyHeader = []byte(KeyHeader)
 
-// Outgoing is a message to be published, with all that one can have.
+// Outgoing is a message to be published, with everything that a message can have.
 type Outgoing struct {
 	Body    []byte
 	Headers []Header
-	// Key is stored as the header KeyHeader and chooses the partition: see Topic.PartitionFor. nil: a header of that name is the
-	// key; without one any partition is taken.
+	// Key is stored as the header KeyHeader and chooses the partition: see Topic.PartitionFor. If it is nil, a header of
+	// that name is the key; without one, the message goes to any partition.
 	Key   []byte
 	Delay time.Duration // before the first delivery; 0: none
 }
 
-// PublishMessage is Publish for a message with a key, headers or a delay. Everything in m is borrowed until it returns.
+// PublishMessage is Publish for a message with a key, headers or a delay. It borrows everything in m until it returns.
 func (t *Topic) PublishMessage(ctx context.Context, m Outgoing) (ID, error) {
 	one := [1]Outgoing{m}
 	return t.PublishMessages(ctx, one[:])
 }
 
-// PublishMessages is PublishBatch for messages with keys, headers or a delay. Since they go to one partition, their keys must all
-// be of that one, and their delays the same: ErrBatchKeys. Everything in ms is borrowed until it returns.
+// PublishMessages is PublishBatch for messages with keys, headers or a delay. All go to one partition, so their keys
+// must belong to the same partition and their delays must be equal: otherwise it returns ErrBatchKeys. It borrows
+// everything in ms until it returns.
 func (t *Topic) PublishMessages(ctx context.Context, ms []Outgoing) (ID, error) {
 	w, l := getWaiter(), listsPool.Get().(*messageLists)
 	defer l.free()
@@ -84,30 +85,30 @@ func (t *Topic) PublishMessages(ctx context.Context, ms []Outgoing) (ID, error) 
 	return w.wait(ctx)
 }
 
-// messageLists is the memory of one PublishMessages: what a Put wants in lists of its own.
+// messageLists has the lists that PublishMessages builds for its Put. They come from a pool.
 type messageLists struct {
 	bodies  [][]byte
 	headers [][]Header
-	keyed   []Header // of the messages with Key: theirs and it
+	keyed   []Header // of the messages with Key: their headers and the key
 }
 
 var listsPool = sync.Pool{New: func() any { return new(messageLists) }}
 
-// maxPooledLists bounds, in messages, the memory that is kept for a later one.
+// maxPooledLists bounds the length of lists that go back to the pool.
 const maxPooledLists = 4096
 
 func (l *messageLists) free() {
 	if cap(l.bodies) > maxPooledLists || cap(l.keyed) > maxPooledLists {
 		return
 	}
-	clear(l.bodies) // what the caller lent is the caller's again
+	clear(l.bodies) // do not keep what was borrowed from the caller
 	clear(l.headers)
 	clear(l.keyed)
 	l.bodies, l.headers, l.keyed = l.bodies[:0], l.headers[:0], l.keyed[:0]
 	listsPool.Put(l)
 }
 
-// keyed returns the headers to store, appended to all if they are not m's own, and the key, nil if there is none.
+// keyed returns the headers to store, and the key or nil. If the headers are not m's own, they are appended to all.
 func (m *Outgoing) keyed(all *[]Header) (headers []Header, key []byte, err error) {
 	has := false
 	for i := range m.Headers {
@@ -126,15 +127,16 @@ func (m *Outgoing) keyed(all *[]Header) (headers []Header, key []byte, err error
 	return (*all)[n:len(*all):len(*all)], m.Key, nil
 }
 
-// PartitionFor is the partition of a key: FNV-1a (64 bits) of it, h; then
+// PartitionFor returns the partition of a key. Let h be the FNV-1a hash (64 bits) of the key; then the partition is
 //
 //	h ^= h >> 33;  h *= 0xff51afd7ed558ccd;  h ^= h >> 33;  h mod Partitions()
 //
-// which is the same in every version, on every node and in every client. Without the second step partitions would depend on a few bits of each
-// byte: FNV-1a alone mixes upwards only. A topic that gets more partitions gets another partition for most keys.
+// This is the same in every version, on every node and in every client. Without the second step, partitions would
+// depend on few bits of each byte, because FNV-1a only carries changes to higher bits. When a topic gets more
+// partitions, most keys move to another one.
 func (t *Topic) PartitionFor(key []byte) int { return int(keyHash(key) % uint64(t.Partitions())) }
 
-// keyHash must not change, ever: see PartitionFor.
+// keyHash must never change: see PartitionFor.
 func keyHash(key []byte) uint64 {
 	h := uint64(0xcbf29ce484222325)
 	for _, b := range key {
@@ -145,7 +147,7 @@ func keyHash(key []byte) uint64 {
 	return h ^ h>>33
 }
 
-// SubmitTo is Submit to one partition, 0 to Partitions()-1; another one is ErrNoPartition.
+// SubmitTo is Submit to one partition, 0 to Partitions()-1. For any other number it returns ErrNoPartition.
 func (t *Topic) SubmitTo(partition int, p *Put) error {
 	parts := t.partitions()
 	if partition < 0 || partition >= len(parts) {
@@ -154,7 +156,7 @@ func (t *Topic) SubmitTo(partition int, p *Put) error {
 	return t.submit(context.Background(), p, parts[partition])
 }
 
-// measureHeaders is the rest of measure for a put with headers.
+// measureHeaders is measure for a put with headers.
 func (e *Engine) measureHeaders(p *Put) error {
 	if len(p.Headers) != len(p.Messages) {
 		return fmt.Errorf("%w: there are %d lists of headers for %d messages", ErrHeaders, len(p.Headers), len(p.Messages))
@@ -185,11 +187,12 @@ func (e *Engine) measureHeaders(p *Put) error {
 	return nil
 }
 
-// CheckHeaders says whether a message may have these headers; if not, ErrHeaders tells why. A Put is refused as a whole: servers that gather messages of
-// several requests in one ask before.
+// CheckHeaders returns nil if a message may have these headers, and else an ErrHeaders that tells why not. A Put is
+// refused as a whole, so a server that gathers messages of several requests in one Put checks each request first.
 func (e *Engine) CheckHeaders(headers []Header) error { return e.checkHeaders(headers, false) }
 
-// checkHeaders holds the headers of one message against the limits. What the engine or another node hands over is trusted as to names.
+// checkHeaders checks the headers of one message against the limits. With trusted, the engine or another node made
+// them, and reserved names and any total size are allowed.
 func (e *Engine) checkHeaders(headers []Header, trusted bool) error {
 	if len(headers) > MaxHeaderCount {
 		return fmt.Errorf("%w: a message has %d, at most %d", ErrHeaders, len(headers), MaxHeaderCount)

@@ -12,27 +12,27 @@ import (
 	"penstock/segment"
 )
 
-// PartitionMarks is what a simulation looks at of a partition's copy on one node after every step. It is comparable: equal marks are the same
-// marks.
+// PartitionMarks is the state of a partition's copy on one node that a simulation checks after every step. Values can
+// be compared with ==.
 type PartitionMarks struct {
 	ID        segment.Identity
-	Leads     bool          // puts go to its inbox
+	Leads     bool          // puts go to this node's inbox
 	Serves    bool          // channels may deliver
 	Stuck     bool          // the copy is closed, or stopped for good
 	Cutting   bool          // its log is being cut
-	Epoch     segment.Epoch // of the leader's machine, or the newest that the follower's has heard of
+	Epoch     segment.Epoch // of the leader's machine, or the newest that the follower's machine knows
 	MinISR    int
-	ISR       int // members, of a leader
+	ISR       int // its number of members, at a leader; else 0
 	Committed segment.Position
 	Durable   segment.Position
 	End       segment.Position
-	StartID   segment.MsgID  // of the first message that the copy's log may have
-	StartAt   segment.Offset // of its first batch
+	StartID   segment.MsgID  // id of the first message that the log may have
+	StartAt   segment.Offset // offset of the first batch
 	EndAt     segment.Offset
-	Drops     int // times that this process has given the copy up
+	Drops     int // how often this process has given the copy up
 }
 
-// PartitionView is all that there is to see of it.
+// PartitionView is the whole state of a copy that simulations can see.
 type PartitionView struct {
 	PartitionMarks
 	Topic    string
@@ -40,39 +40,39 @@ type PartitionView struct {
 	Start    segment.Position
 	Visible  segment.MsgID
 	Pending  int  // batches that are appended and not committed
-	Compares bool // it leads, was shortened by recovery, and serves nothing before it has heard of the others' logs
-	Asks     bool // it compares, waits for another replica, and has told operators
+	Compares bool // it leads, recovery had cut its log, and it serves only after it has compared its log with the others
+	Asks     bool // it compares, waits for another replica, and has asked operators for help
 	Channels []ChannelView
 }
 
-// ChannelView is a channel in the fold of a partition's log.
+// ChannelView is the state of a channel in the fold of a partition's log.
 type ChannelView struct {
 	Name             string
 	Start, Confirmed segment.MsgID
 	Ranges           []core.IDRange // confirmed above Confirmed
 }
 
-// Inspector opens an engine in a simulation and looks into it, from the moment on in which it begins to open. Its methods
-// belong to the goroutine that steps the engine's host.
+// Inspector opens an engine in a simulation and reads its state, from the moment when it begins to open. Only the
+// goroutine that steps the engine's host may call its methods.
 type Inspector struct {
 	host  *host.Stepped
-	e     *Engine        // nil: Open was not called
-	marks PartitionMarks // what EachMarks shows
+	e     *Engine        // nil: Open has not been called
+	marks PartitionMarks // scratch of EachMarks
 }
 
-// NewInspector makes an Inspector of an engine on h.
+// NewInspector makes an Inspector for an engine on h.
 func NewInspector(h *host.Stepped) *Inspector { return &Inspector{host: h} }
 
-// Open is engine.Open, on the simulated host. It must be called in one of the host's tasks.
+// Open is engine.Open on the simulated host. One of the host's tasks must call it.
 //
-// Options.Cluster.Store is called in tasks and may wait; the instants that it gives to Registration.Lease are
+// Tasks call Options.Cluster.Store, which may wait. The instants that it gives to Registration.Lease are
 // time.Unix(0, World.Instant()).
 func (i *Inspector) Open(ctx context.Context, o Options) (*Engine, error) {
 	return openEngine(ctx, o, i.host, func(e *Engine) { i.e = e })
 }
 
-// Kill ends the engine as the end of its process does, see host.Stepped.Kill. It returns an error if somebody still
-// uses memory that only the process could free.
+// Kill ends the engine as a killed process ends: see host.Stepped.Kill. It returns an error if something still uses
+// memory that only the end of a process would free.
 func (i *Inspector) Kill() error {
 	i.host.Kill()
 	e := i.e
@@ -91,24 +91,24 @@ func (i *Inspector) Kill() error {
 			}
 		}
 	}
-	_ = e.release() // the disk is another one by now
+	_ = e.release() // the simulation has replaced the disk
 	if e.arena != nil {
 		return e.arena.Close()
 	}
 	return nil
 }
 
-// TopicID tells a topic from one that had its name before.
+// TopicID returns the topic's UUID, which differs from that of an earlier topic with the same name.
 func (i *Inspector) TopicID(t *Topic) uuid.UUID { return t.uuid }
 
-// Disk is how this node believes that its disk answers, and how many writes came back.
+// Disk returns this node's view of its disk, and the number of writes that have completed.
 func (i *Inspector) Disk() (state core.DiskState, done uint64) {
 	_, done = i.e.pulse.Counts()
 	return i.e.disks.now(), done
 }
 
-// EachMarks shows the marks of the copies that this node has, in the order in which it got them; they are borrowed until visit returns.
-// It allocates nothing.
+// EachMarks calls visit with the marks of each copy on this node, in the order in which the node got them. visit
+// borrows the marks. EachMarks allocates nothing.
 func (i *Inspector) EachMarks(visit func(*PartitionMarks)) {
 	if i.e == nil || i.e.cluster == nil {
 		return
@@ -140,7 +140,7 @@ func (pt *partition) marks(v *PartitionMarks) {
 	}
 }
 
-// Partitions shows the copies that this node has.
+// Partitions returns the copies on this node.
 func (i *Inspector) Partitions() []PartitionView {
 	if i.e == nil || i.e.cluster == nil {
 		return nil
@@ -166,8 +166,8 @@ func (i *Inspector) Partitions() []PartitionView {
 	return all
 }
 
-// ReadLog shows the batches of a copy from the one at from on, or from the beginning of its log if that lies behind it, with the place of each, until visit
-// says false.
+// ReadLog calls visit with the offset and the content of each batch of a copy, in order, until visit returns false. It
+// begins at offset from, or at the start of the log if that is later.
 func (i *Inspector) ReadLog(
 	id segment.Identity, from segment.Offset, visit func(at segment.Offset, h *segment.Header, body []byte) bool,
 ) error {

@@ -1,18 +1,20 @@
 package engine
 
-// LatencyRecorder is told how long messages took from their publish to their consumer's Finish. Record runs under a channel's lock: it must be
-// fast, must not block and must not call the engine.
+// LatencyRecorder records the time from a message's publish to its Finish. Record runs under a channel's lock: it must
+// be fast, must not block and must not call the engine.
 type LatencyRecorder interface {
 	Record(ns int64)
 }
 
-// maxTimedCount bounds the messages whose publish times a channel remembers. Beyond it all are forgotten: they are not measured, and nothing else.
+// maxTimedCount bounds the messages whose publish times a channel remembers. When it is reached the channel forgets all
+// of them, and these messages are not measured.
 const maxTimedCount = 1 << 16
 
-// timedMessages knows when the messages were published that consumers of a channel have: Finish brings an id only.
+// timedMessages has the publish times of the messages that a channel's consumers have, because Finish brings only an
+// id. Channel.mu guards it.
 type timedMessages struct {
 	to        LatencyRecorder
-	published map[ID]int64 // ns since 1970. Of one that is dropped, not finished, it stays
+	published map[ID]int64 // ns since 1970; messages that are dropped, not finished, stay
 }
 
 func newTimedMessages(make func() LatencyRecorder) *timedMessages {

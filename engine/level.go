@@ -14,21 +14,23 @@ import (
 	"penstock/segment/aio"
 )
 
-// Feature levels. What a newer version writes and an older one cannot read (control kinds, frames, records, fields of rows that have to be kept) belongs to a level,
-// and is written only where that level is in force. A data directory has a level: its format in node.json less one, so that every version
-// refuses a directory of a level that it does not know. A cluster has one, too, in its metadata.
+// Feature levels. Some things that a newer version writes cannot be read by an older one: control kinds, frames,
+// records, and fields of rows that must be kept. Each of these belongs to a level, and is written only while that level
+// is in force. A data directory has a level: its format in node.json, less one. So every version refuses a directory of
+// a level that it does not know. A cluster has a level in its metadata.
 //
 //	level 1  until the first version that knows of levels
 //	level 2  this version
 //
-// A directory gets a level before anything of that level is written into it: a single node's by Upgrade, a member's when the
-// cluster is being raised, and only when all members' directories have it the level is in force for the cluster.
+// A directory is raised before anything of the new level is written into it. Upgrade raises the directory of a single
+// node. The members of a cluster raise theirs when the cluster is being raised; the new level is in force when all have
+// done so.
 const (
 	// NewestLevel is the highest feature level that this version knows.
 	NewestLevel = 2
 
 	firstLevel      = 1
-	formatsPerLevel = 1 // a level is this much less than its format in node.json
+	formatsPerLevel = 1 // the format in node.json is the level plus this
 )
 
 // ErrNewerLevel says that a data directory or a cluster is at a feature level that this version does not know.
@@ -36,14 +38,15 @@ var ErrNewerLevel = meta.ErrNewerLevel
 
 func formatOf(level int) int { return level + formatsPerLevel }
 
-// mustBeOfLevel is asked before a control entry goes into a log: an older version that is still allowed here could not fold it, and its partition would stand still.
+// mustBeOfLevel panics if a control entry must not go into a log at this level. An older version that is still allowed
+// to run could not fold the entry, and its copy of the partition would stop for good.
 func mustBeOfLevel(k core.ControlKind, level int) {
 	if need := k.Level(); need < firstLevel || need > level {
 		panic(fmt.Sprintf("BUG: a control entry of kind %d, of feature level %d, is written at level %d", k, need, level))
 	}
 }
 
-// foldMustBeOfLevel is the same for the fold that begins a segment.
+// foldMustBeOfLevel is mustBeOfLevel for the fold at the start of a segment.
 func foldMustBeOfLevel(fold *core.Cursors, level int) {
 	if need := fold.Level(); need > level {
 		panic(fmt.Sprintf("BUG: a fold of feature level %d is written at level %d", need, level))
@@ -53,15 +56,16 @@ func foldMustBeOfLevel(fold *core.Cursors, level int) {
 // level is the feature level of the directory.
 func (m *nodeMeta) level() int { return m.Format - formatsPerLevel }
 
-// Level is the feature level in force: nothing that belongs to a higher one may go into a partition's log, to another node or into the metadata.
-// In a cluster it is the cluster's, and the first until the node has joined. It only rises. Safe for concurrent use, one atomic load.
+// Level returns the feature level in force: nothing of a higher one may go into a partition's log, to another node or
+// into the metadata. In a cluster it is the cluster's level, and the first one until the node has joined. It only
+// rises. It is safe for concurrent use and costs one atomic load.
 func (e *Engine) Level() int { return int(e.level.Load()) }
 
-// DirectoryLevel is that of the data directory: nothing that belongs to a higher one may be written into files that no other node reads. It is
-// never below Level.
+// DirectoryLevel returns the level of the data directory: nothing of a higher one may be written into files that only
+// this node reads. It is never below Level.
 func (e *Engine) DirectoryLevel() int { return int(e.storeLevel.Load()) }
 
-// checkFormat refuses a directory of a level above max, or one of no level.
+// checkFormat refuses a directory whose level is above max, or that has none.
 func (m *nodeMeta) checkFormat(max int) error {
 	known := formatOf(max)
 	switch {
@@ -77,8 +81,8 @@ func (m *nodeMeta) checkFormat(max int) error {
 	return nil
 }
 
-// CheckDirectory is called by a program that starts a node, before anything else touches the directory: an error says that this version does not know its level.
-// It reads one file, and what it cannot judge is left to Open.
+// CheckDirectory returns an error if this version does not know the level of the directory. A program that starts a
+// node calls it before anything else touches the directory. It reads one file; Open reports every other problem.
 func CheckDirectory(dir string) error {
 	data, err := os.ReadFile(filepath.Join(dir, nodeFile))
 	if err != nil {
@@ -92,8 +96,8 @@ func CheckDirectory(dir string) error {
 	return m.checkFormat(NewestLevel)
 }
 
-// Upgrade raises the level of a single node's data directory to the newest one and returns both. No node may run on it. Older versions refuse the
-// directory afterwards. A crash leaves it at either level.
+// Upgrade raises the data directory of a single node to the newest level, and returns the old and the new one. No node
+// may run on the directory. Afterwards older versions refuse it. A crash leaves it at either level.
 func Upgrade(dir string) (from, to int, err error) {
 	if _, err := os.Stat(filepath.Join(dir, nodeFile)); errors.Is(err, fs.ErrNotExist) {
 		return 0, 0, fmt.Errorf("engine: %s is not a data directory: it has no %s; nothing was changed", dir, nodeFile)
@@ -118,7 +122,7 @@ func Upgrade(dir string) (from, to int, err error) {
 	return from, NewestLevel, m.raise(disk, NewestLevel)
 }
 
-// raise makes the directory one of a level, durably; a higher one stays.
+// raise durably raises the directory to level; it never lowers it.
 func (m *nodeMeta) raise(disk aio.Disk, level int) error {
 	if m.level() >= level {
 		return nil
@@ -132,7 +136,7 @@ func (m *nodeMeta) raise(disk aio.Disk, level int) error {
 	return nil
 }
 
-// raiseDirectory is raise for the engine's own directory.
+// raiseDirectory is raise for the engine's own directory. It takes nodeMu.
 func (e *Engine) raiseDirectory(level int) error {
 	if level > e.opts.MaxLevel {
 		return fmt.Errorf("engine: feature level %d: this version knows %d: %w", level, e.opts.MaxLevel, ErrNewerLevel)
@@ -146,7 +150,7 @@ func (e *Engine) raiseDirectory(level int) error {
 	return nil
 }
 
-// logLevel says in the log that the level can be raised.
+// logLevel logs that the level can be raised, if it can.
 func (e *Engine) logLevel() {
 	switch level := e.Level(); {
 	case level >= e.opts.MaxLevel:
@@ -161,7 +165,8 @@ func (e *Engine) logLevel() {
 	}
 }
 
-// foundingLevel is that of a cluster which this node is the first of: the newest, unless its directory has messages of an older one.
+// foundingLevel returns the level for a new cluster whose first node this is: the newest one, unless its directory has
+// data of an older one.
 func (cn *clusterNode) foundingLevel() int {
 	if e := cn.e; len(e.topics) == 0 && e.node.Cluster == noCluster {
 		return e.opts.MaxLevel
@@ -169,7 +174,8 @@ func (cn *clusterNode) foundingLevel() int {
 	return cn.e.DirectoryLevel()
 }
 
-// learnLevel follows the cluster's level. It runs where the store's news are taken, and writes nothing itself: see raiseLater.
+// learnLevel applies the cluster's level. It runs where news of the store is handled, so it writes no file itself: see
+// raiseLater.
 func (cn *clusterNode) learnLevel(snap *meta.Snapshot) {
 	e := cn.e
 	level, wanted := snap.Levels()
@@ -183,8 +189,8 @@ func (cn *clusterNode) learnLevel(snap *meta.Snapshot) {
 	}
 }
 
-// raiseLater gives this node's directory a level and tells the store, until both have succeeded. One goroutine does it at a time; the store's answer
-// leads to learnLevel again.
+// raiseLater raises this node's directory and reports that to the store, until both have succeeded. One goroutine at a
+// time does so. The store's change leads to learnLevel again.
 func (cn *clusterNode) raiseLater(level int) {
 	if !cn.raising.CompareAndSwap(false, true) {
 		return

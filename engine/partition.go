@@ -63,7 +63,7 @@ type partition struct {
 	unclaimed  atomic.Uint64
 	pausedFrom atomic.Uint64         // while the topic is paused: messages from this MsgID on are held back; else noMsgID
 	dirty      atomic.Bool           // the partition is in the flusher's queue
-	flushErr   atomic.Pointer[error] // why a segment could not be written; the inbox is closed then, see reopenInbox
+	flushErr   atomic.Pointer[error] // why a segment could not be written; nil: none since reopenInbox
 	reopens    atomic.Uint64         // how often reopenInbox was called
 	quota      quotaState
 	ages       ages
@@ -391,7 +391,7 @@ func (pt *partition) reopenInbox() {
 	pt.flushErr.Store(nil)
 	pt.mu.Lock()
 	defer pt.mu.Unlock()
-	if pt.tombstonesOK { // only closeAndRefuse for a failed flush closes an inbox with tombstonesOK
+	if pt.tombstonesOK { // nothing but a failure to write segments closes an inbox like this
 		pt.closed, pt.tombstonesOK = nil, false
 	}
 }

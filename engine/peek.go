@@ -14,19 +14,20 @@ import (
 )
 
 const (
-	// MaxListCount is the most messages that Peek, Pending and DeferredMessages return; a count of 0 asks for DefaultListCount.
+	// MaxListCount is the most messages that Peek, Pending and DeferredMessages return. A count of 0 means
+	// DefaultListCount.
 	MaxListCount     = 1000
 	DefaultListCount = 10
-	// MaxPeekBytes is the most bytes of bodies and headers that Peek returns, and that each leader reads for it. A body that does not fit is
-	// cut, see PeekedMessage.
+	// MaxPeekBytes bounds the bodies and headers that Peek returns, in bytes, and those that each leader reads for it. A
+	// body that does not fit is cut: see PeekedMessage.
 	MaxPeekBytes = 4 << 20
 )
 
-// PeekOptions choose what Peek shows.
+// PeekOptions selects what Peek returns.
 type PeekOptions struct {
 	Partition int // -1: all
-	From      ID  // not what is below, in its partition; 0: from the oldest
-	Count     int // at most; 0: DefaultListCount; never more than MaxListCount
+	From      ID  // the first id to show, in its partition; 0: the oldest
+	Count     int // the most messages; 0: DefaultListCount; never more than MaxListCount
 }
 
 // PeekedMessage is a copy of a stored message.
@@ -36,24 +37,25 @@ type PeekedMessage struct {
 	Due       time.Time `json:"due,omitzero"` // of a message that was published with a delay
 	Headers   []Header  `json:"headers,omitempty"`
 	Body      []byte    `json:"body"`
-	BodyBytes int       `json:"body_bytes"` // the whole body's; Body is its beginning if Truncated
+	BodyBytes int       `json:"body_bytes"` // length of the whole body; with Truncated, Body is only its beginning
 	Truncated bool      `json:"truncated,omitempty"`
 }
 
-// PendingMessage is a message that a consumer has, or that waits for its time.
+// PendingMessage is a message that a consumer has in flight, or that is deferred.
 type PendingMessage struct {
 	ID       ID        `json:"id"`
-	Since    time.Time `json:"since,omitzero"`   // in flight: when it was handed out
-	Due      time.Time `json:"due,omitzero"`     // in flight: when it times out; deferred: when it is delivered
-	Attempts uint16    `json:"attempts"`         // deliveries so far
-	Client   string    `json:"client,omitempty"` // ConsumerOptions.Label of who has it, if that is a string or has a String method
+	Since    time.Time `json:"since,omitzero"` // in flight: when it was delivered
+	Due      time.Time `json:"due,omitzero"`   // when it times out (in flight), or is delivered (deferred)
+	Attempts uint16    `json:"attempts"`       // deliveries so far
+	// Client is the consumer's ConsumerOptions.Label, if that is a string or has a String method.
+	Client string `json:"client,omitempty"`
 }
 
-// peekRequest is PeekOptions as they travel.
+// peekRequest is the part of an operation that PeekOptions become.
 type peekRequest struct {
 	From  ID  `json:"from,omitempty"`
 	Count int `json:"count"`
-	// For Redrive: only dead letters of this topic and channel, from Next[partition] on, whole.
+	// For Redrive: only dead letters of this topic and channel, from Next[partition] on, with whole bodies.
 	OriginTopic   string `json:"origin_topic,omitempty"`
 	OriginChannel string `json:"origin_channel,omitempty"`
 	Next          []ID   `json:"next,omitempty"`
@@ -66,8 +68,9 @@ func listCount(n int) int {
 	return min(n, MaxListCount)
 }
 
-// Peek returns messages that the channel has not confirmed, in flight and deferred ones too, oldest first: a deferred message stands where it was
-// published, even if the log has only the copy that was carried further up. Nothing is consumed.
+// Peek returns messages that the channel has not confirmed, including those in flight and deferred, oldest first. A
+// deferred message has the place where it was published, even if only a carried copy further up is left in the log.
+// Peek changes nothing.
 func (c *Channel) Peek(ctx context.Context, o PeekOptions) ([]PeekedMessage, error) {
 	only, err := c.t.onlyPartition(o.Partition)
 	if err != nil {
@@ -84,7 +87,8 @@ func (c *Channel) Peek(ctx context.Context, o PeekOptions) ([]PeekedMessage, err
 	return firstPeeked(all, req.Count), nil
 }
 
-// Peek returns up to count stored messages of a partition (-1: of each) from the id from on, whatever channels there are. See PeekOptions.
+// Peek returns up to count stored messages of a partition (-1: of each), beginning with the id from, whatever channels
+// exist. See PeekOptions.
 func (t *Topic) Peek(ctx context.Context, partition int, from ID, count int) ([]PeekedMessage, error) {
 	only, err := t.onlyPartition(partition)
 	if err != nil {
@@ -101,7 +105,7 @@ func (t *Topic) Peek(ctx context.Context, partition int, from ID, count int) ([]
 	return firstPeeked(all, req.Count), nil
 }
 
-// onlyPartition is the choice of one partition, or nil for all.
+// onlyPartition returns a selector of one partition, or nil for all.
 func (t *Topic) onlyPartition(n int) (func(*partition) bool, error) {
 	switch {
 	case n < -1 || n >= t.Partitions():
@@ -115,7 +119,7 @@ func (t *Topic) onlyPartition(n int) (func(*partition) bool, error) {
 // ErrNoPartition says that the topic has fewer partitions.
 var ErrNoPartition = errors.New("engine: the topic has no such partition; nothing was changed")
 
-// collect takes results that are lists.
+// collect returns a function that appends the lists which nodes return to all.
 func collect[T any](all *[]T) func(json.RawMessage) error {
 	return func(result json.RawMessage) error {
 		var some []T
@@ -125,7 +129,7 @@ func collect[T any](all *[]T) func(json.RawMessage) error {
 	}
 }
 
-// firstPeeked are the oldest of what all partitions have, within the limits.
+// firstPeeked returns the oldest messages of all partitions, within the limits.
 func firstPeeked(all []PeekedMessage, count int) []PeekedMessage {
 	slices.SortFunc(all, func(a, b PeekedMessage) int {
 		return cmp.Or(a.Timestamp.Compare(b.Timestamp), cmp.Compare(a.ID, b.ID))
@@ -138,7 +142,7 @@ func firstPeeked(all []PeekedMessage, count int) []PeekedMessage {
 	return all
 }
 
-// fit cuts the body to what there is room for, and returns the room that is left.
+// fit cuts the body to room bytes, less the headers, and returns the room that is left.
 func (m *PeekedMessage) fit(room int) int {
 	for _, h := range m.Headers {
 		room -= len(h.Key) + len(h.Value)
@@ -149,7 +153,7 @@ func (m *PeekedMessage) fit(room int) int {
 	return room - len(m.Body)
 }
 
-// peekLocal reads the log of the partitions of op.
+// peekLocal reads stored messages of the partitions of op on this node.
 func (t *Topic) peekLocal(ctx context.Context, op operation) ([]PeekedMessage, error) {
 	p := peeker{name: t.name, count: listCount(op.Peek.Count), room: MaxPeekBytes}
 	for _, pt := range t.partitions() {
@@ -174,7 +178,8 @@ func (t *Topic) peekLocal(ctx context.Context, op operation) ([]PeekedMessage, e
 	return p.found, nil
 }
 
-// peekLocal reads what the channel has not confirmed in the partitions of op. The log is read without the channel's lock: deliveries go on.
+// peekLocal reads the messages that the channel has not confirmed in the partitions of op on this node. It reads the
+// log without the channel's lock, so that deliveries go on.
 func (c *Channel) peekLocal(ctx context.Context, op operation) ([]PeekedMessage, error) {
 	p := peeker{name: c.t.name, count: listCount(op.Peek.Count), room: MaxPeekBytes}
 	if op.Peek.OriginTopic != "" {
@@ -191,7 +196,7 @@ func (c *Channel) peekLocal(ctx context.Context, op operation) ([]PeekedMessage,
 	return p.found, nil
 }
 
-// firstIn is the message of a partition with which to begin.
+// firstIn returns the id in a partition at which to begin.
 func (r *peekRequest) firstIn(pt *partition) segment.MsgID {
 	from := r.From
 	if int(pt.number) < len(r.Next) {
@@ -203,7 +208,8 @@ func (r *peekRequest) firstIn(pt *partition) segment.MsgID {
 	return from.MsgID()
 }
 
-// peekPartition reads what one partition adds: its first messages, or, for a dead-letter topic of several channels, the first that are wanted.
+// peekPartition adds the messages of one partition: its first ones, or the first that p.origin selects in a dead-letter
+// topic of several channels.
 func (c *Channel) peekPartition(ctx context.Context, p *peeker, pt *partition, req *peekRequest) error {
 	from := req.firstIn(pt)
 	for had := len(p.found); ; {
@@ -238,11 +244,11 @@ func (c *Channel) peekPartition(ctx context.Context, p *peeker, pt *partition, r
 	}
 }
 
-// maxPeekCarried is how many carried messages are looked at in one go.
+// maxPeekCarried bounds the carried messages that are examined in one step.
 const maxPeekCarried = 4 * MaxListCount
 
-// unconfirmed are, of messages that are only carried, those that are not confirmed, and then the first such ids of a partition at or above m; at
-// most count of both.
+// unconfirmed returns those of the carried messages that are not confirmed, and then the first unconfirmed ids of the
+// partition from m on: at most count of both together. It takes mu.
 func (c *Channel) unconfirmed(
 	index int, carried []core.CarrySource, m segment.MsgID, count int,
 ) (some []core.CarrySource, rs []core.IDRange, err error) {
@@ -280,10 +286,10 @@ type peeker struct {
 	name   string // of the topic
 	count  int    // of each partition
 	room   int
-	origin *peekRequest // not nil: only what it wants
-	whole  bool         // bodies are not cut: what does not fit waits
-	full   bool         // something did not fit
-	found  []PeekedMessage
+	origin *peekRequest    // if not nil: only dead letters that it selects
+	whole  bool            // bodies are not cut: a message that does not fit is left out, unless it is the first
+	full   bool            // a message was left out
+	found  []PeekedMessage // the result
 
 	view    segment.View
 	iter    segment.BatchIter
@@ -297,7 +303,7 @@ func (p *peeker) read(ctx context.Context, pt *partition, ranges []core.IDRange)
 		had := len(p.found)
 		err := p.readRange(pt, r)
 		p.view.Release()
-		if errors.Is(err, segment.ErrBelowStart) { // retention was faster: there is what was carried before
+		if errors.Is(err, segment.ErrBelowStart) { // retention removed them meanwhile: what was deferred was carried before
 			if n := len(p.found); n > had {
 				r.From = p.found[n-1].ID.MsgID() + 1
 			}
@@ -343,7 +349,7 @@ func (p *peeker) readRange(pt *partition, r core.IDRange) error {
 	}
 }
 
-// readBatch copies the messages of one batch, and says whether that was all.
+// readBatch copies the messages of one batch that lie in r, and says whether that was the last one.
 func (p *peeker) readBatch(pt *partition, h *segment.Header, body []byte, r core.IDRange) (done bool, err error) {
 	if h.Codec != segment.CodecNone {
 		if body, err = segment.DecompressBody(h, body, p.scratch); err != nil {
@@ -365,7 +371,7 @@ func (p *peeker) readBatch(pt *partition, h *segment.Header, body []byte, r core
 	}
 }
 
-// add copies one message, unless there is no room for it.
+// add copies one message that p selects. It returns false if there is no room for it.
 func (p *peeker) add(id ID, h *segment.Header, r *segment.Record) bool {
 	m := PeekedMessage{ID: id, Timestamp: time.Unix(0, h.Created+r.TimeDelta*1000), BodyBytes: len(r.Body)}
 	if r.Defer != 0 {
@@ -391,7 +397,7 @@ func (p *peeker) add(id ID, h *segment.Header, r *segment.Record) bool {
 	return true
 }
 
-// from says whether a message is the dead letter of a channel.
+// from says whether the message is a dead letter of this channel.
 func (m *PeekedMessage) from(topic, channel string) bool {
 	return string(headerOf(m.Headers, OriginTopicHeader)) == topic &&
 		string(headerOf(m.Headers, OriginChannelHeader)) == channel
@@ -406,20 +412,21 @@ func headerOf(hs []Header, name string) []byte {
 	return nil
 }
 
-// Pending returns messages that consumers have, oldest delivery first, at most max of them (0: DefaultListCount).
+// Pending returns messages that consumers have in flight, the oldest delivery first, at most max (0: DefaultListCount).
 func (c *Channel) Pending(ctx context.Context, max int) ([]PendingMessage, error) {
 	return c.list(ctx, opPending, max, func(a, b PendingMessage) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.ID, b.ID))
 	})
 }
 
-// DeferredMessages returns messages that wait for their time, the next one first, at most max of them (0: DefaultListCount).
+// DeferredMessages returns deferred messages, the next due first, at most max (0: DefaultListCount).
 func (c *Channel) DeferredMessages(ctx context.Context, max int) ([]PendingMessage, error) {
 	return c.list(ctx, opDeferred, max, func(a, b PendingMessage) int {
 		return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.ID, b.ID))
 	})
 }
 
+// list asks all leaders for an operation's list, and returns its first max items by order.
 func (c *Channel) list(
 	ctx context.Context, kind operationKind, max int, order func(a, b PendingMessage) int,
 ) ([]PendingMessage, error) {
@@ -435,7 +442,7 @@ func (c *Channel) list(
 	return all[:min(len(all), n)], nil
 }
 
-// pendingLocal lists the first that this node's consumers have.
+// pendingLocal lists the messages in flight at this node's consumers, the oldest first.
 func (c *Channel) pendingLocal(op operation) (all []PendingMessage, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -461,7 +468,7 @@ func (c *Channel) pendingLocal(op operation) (all []PendingMessage, err error) {
 	return list.items, nil
 }
 
-// deferredLocal lists the first that are due.
+// deferredLocal lists the deferred messages of this node's partitions, the next due first.
 func (c *Channel) deferredLocal(op operation) (all []PendingMessage, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -481,7 +488,7 @@ func (c *Channel) deferredLocal(op operation) (all []PendingMessage, err error) 
 	return list.items, nil
 }
 
-// labelText is what a consumer's label says of itself.
+// labelText returns a consumer's label as text; "" if it has none.
 func labelText(label any) string {
 	switch l := label.(type) {
 	case string:
@@ -492,13 +499,14 @@ func labelText(label any) string {
 	return ""
 }
 
-// oldest keeps the items with the lowest keys. It holds at most twice as many as are wanted: a list of a million stays cheap.
+// oldest collects the items with the lowest keys. It holds at most twice limit items, so that a list of a million stays
+// cheap.
 type oldest[T any] struct {
 	limit int
 	key   func(*T) int64
 	items []T
-	bound int64 // once limit items are there: no item above it is wanted
-	full  bool
+	bound int64 // with full: items with a larger key are not wanted
+	full  bool  // limit items have been kept
 }
 
 func (l *oldest[T]) add(item T) {

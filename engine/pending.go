@@ -5,27 +5,27 @@ import (
 	"penstock/segment"
 )
 
-// pendingBatch is a batch of this leader that is in the log and not committed.
+// pendingBatch is a batch that this leader has appended and that is not committed.
 type pendingBatch struct {
 	position  segment.Position
 	nextID    segment.MsgID
 	count     uint32
 	bodyBytes uint64
-	sealedNs  int64   // monotonic
-	puts      putList // that it carries; empty once they were answered
+	sealedNs  int64   // when it was sealed; monotonic
+	puts      putList // the puts in it; empty once they were answered
 	deferred  []core.DeferredMessage
 }
 
-// pendingQueue is a leader's batches between sealing and commit, in log order. replicate.Config bounds their number.
-// replica.mu guards it: the committer pushes, whoever commits pops, and whoever ends the leadership drains it. After a crash
-// the batches are in the log of some replicas, and the next leader decides about them.
+// pendingQueue has a leader's batches between sealing and commit, in log order. replicate.Config bounds their number.
+// replica.mu guards it: the committer pushes, commit pops, and the end of the leadership drains it. After a crash, the
+// batches are in the logs of some replicas, and the next leader decides about them.
 type pendingQueue struct {
 	ring []pendingBatch // len is a power of two, or 0
 	at   int
 	n    int
 
-	epochStart segment.Position // of the batch that begins the epoch
-	opened     bool             // that batch is committed: all that came before is, too
+	epochStart segment.Position // position of the batch that begins the epoch
+	opened     bool             // that batch is committed, and with it everything before
 }
 
 const minPendingSlots = 8
@@ -57,12 +57,12 @@ func (q *pendingQueue) pop() {
 	q.n--
 }
 
-// clear begins a new epoch's queue.
+// clear empties the queue for a new epoch.
 func (q *pendingQueue) clear() { *q = pendingQueue{epochStart: noPosition} }
 
 const noPosition = ^segment.Position(0)
 
-// drain empties the queue and returns the puts in it.
+// drain empties the queue, and returns the puts in it.
 func (q *pendingQueue) drain() (puts putList) {
 	for b := q.front(); b != nil; b = q.front() {
 		puts.append(b.puts)
@@ -72,8 +72,8 @@ func (q *pendingQueue) drain() (puts putList) {
 	return puts
 }
 
-// expire takes the puts of batches that were sealed before, but for patient ones. Their batches stay: they may be
-// committed yet.
+// expire removes and returns the puts of the batches that were sealed before beforeNs, except those with noExpiry. The
+// batches stay in the queue: they may still be committed.
 func (q *pendingQueue) expire(beforeNs int64) (puts putList) {
 	for i := range q.n {
 		b := q.slot(i)

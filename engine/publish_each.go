@@ -2,8 +2,8 @@ package engine
 
 import "context"
 
-// publishEach stores messages of the engine's own, each for itself, at the same time, and returns what became of each. What ms points to is
-// borrowed until it returns.
+// publishEach stores messages that the engine makes itself, each in a put of its own and all at the same time. It
+// returns one error or nil for each. It borrows what ms points to until it returns.
 func (t *Topic) publishEach(ctx context.Context, ms []Outgoing) []error {
 	errs := make([]error, len(ms))
 	waiters := make([]*waiter, len(ms))
@@ -20,7 +20,7 @@ func (t *Topic) publishEach(ctx context.Context, ms []Outgoing) []error {
 	return errs
 }
 
-// startPublish hands one message over; its answer comes in the waiter.
+// startPublish submits one message; its answer comes in the waiter.
 func (t *Topic) startPublish(ctx context.Context, m *Outgoing) (*waiter, error) {
 	var own []Header
 	headers, key, err := m.keyed(&own)

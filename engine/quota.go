@@ -8,22 +8,24 @@ import (
 	"penstock/segment"
 )
 
-// A quota in reject mode is held by the committer of the partition's leader: it knows the log's end, and adds nothing that would
-// pass the quota. What counts is from the oldest message that some channel has not confirmed to the end, so a quota is never passed, and what
-// consumers confirm makes room. Where that message's batch begins has to be looked up, perhaps in a segment: the flusher does it, at every
-// tick and when a put was refused.
+// A quota in reject mode is enforced by the committer at the partition's leader: it knows the log's end, and appends
+// nothing that would pass the quota. What counts is the log from the oldest message that some channel has not confirmed
+// to its end. So a quota is never passed, and confirmations make room. To find where the batch of that message begins
+// may take a read of a segment: the flusher does it, at every tick and soon after a put was refused.
 
-// quotaState is a partition's side of it.
+// quotaState is the part of a partition that the quota needs. The flusher's goroutine owns it; the committer reads
+// countedFrom.
 type quotaState struct {
 	countedFrom atomic.Uint64 // offset of the oldest batch that counts
-	lookedUp    segment.MsgID // for which countedFrom was found; the flusher's
-	atEnd       bool          // there was no such message
+	lookedUp    segment.MsgID // the message for which countedFrom was found
+	atEnd       bool          // that message does not exist yet: countedFrom was the log's end
 }
 
-// quotaRoom is what may still be added to a partition.
+// quotaRoom is how much may still be appended to a partition.
 type quotaRoom struct{ bytes, count int64 }
 
-// quotaRoom returns the room that pt has, or nil if nothing bounds it.
+// quotaRoom returns the room that pt has, or nil if it has no quota. Only the committer calls it, and the result is
+// valid until the next call.
 func (c *committer) quotaRoom(pt *partition) *quotaRoom {
 	l := pt.t.limits.Load()
 	if l == nil || l.rejectBytes == 0 && l.rejectCount == 0 {
@@ -43,7 +45,8 @@ func (c *committer) quotaRoom(pt *partition) *quotaRoom {
 	return &c.room
 }
 
-// overQuota says whether p would pass the quota behind what the run has already, and lets the flusher look what is confirmed by now.
+// overQuota says whether p, behind what the run has already, would pass the quota. If so it asks the flusher to look up
+// what is confirmed by now.
 func (c *committer) overQuota(room *quotaRoom, r *run, p *Put) bool {
 	if room == nil || p.kind.internal() {
 		return false
@@ -55,13 +58,13 @@ func (c *committer) overQuota(room *quotaRoom, r *run, p *Put) bool {
 	return true
 }
 
-// askQuotas lets the flusher look soon.
+// askQuotas makes the flusher call learnQuotas soon.
 func (f *flusher) askQuotas() {
 	f.quotasAsked.Store(true)
 	f.wakeUp()
 }
 
-// learnQuotas looks up from where on partitions count.
+// learnQuotas updates countedFrom of the partitions that have a quota on bytes.
 func (f *flusher) learnQuotas() {
 	f.quotasAsked.Store(false)
 	for _, pt := range f.e.partitionList() {
@@ -74,7 +77,7 @@ func (f *flusher) learnQuotas() {
 		}
 		at, _, err := pt.log.Seek(needed)
 		if q.atEnd = errors.Is(err, segment.ErrAtEnd); err != nil && !q.atEnd {
-			continue // it is below the start, which counts then; or cannot be read, which others tell
+			continue // it lies below the log's start, which counts then; or it cannot be read, which others report
 		}
 		q.lookedUp = needed
 		q.countedFrom.Store(uint64(at))

@@ -69,15 +69,13 @@ const (
 type remotes struct {
 	cn *clusterNode
 
-	mu   lock.Mutex[lock.Remotes]
-	next uint64 // request id of the newest leg
-	// this node is the client's node
-	legs    map[uint64]*leg
-	clients []*remoteConsumer
-	// this node is the leader
-	subs     map[subscriptionKey]*subscription
-	stamps   map[replicate.NodeID]uint64 // last Stamp of each node on its present connection
-	stampTo  []replicate.NodeID          // scratch of sendStamps
+	mu       lock.Mutex[lock.Remotes]
+	next     uint64          // request id of the newest leg
+	legs     map[uint64]*leg // this node is the client's node
+	clients  []*remoteConsumer
+	subs     map[subscriptionKey]*subscription // this node is the leader
+	stamps   map[replicate.NodeID]uint64       // last Stamp of each node on its present connection
+	stampTo  []replicate.NodeID                // scratch of sendStamps
 	fences   map[fenceKey]*fencing
 	rotating bool // rotateCredits runs
 	shut     bool

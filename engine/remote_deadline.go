@@ -46,9 +46,8 @@ type Deadline struct {
 	Clock DeadlineClock
 	At    int64 // by Clock
 
-	l *leg // that brought the delivery
-	// of the delivery, for ConsumeReturn
-	serial uint64
+	l      *leg   // that brought the delivery
+	serial uint64 // of the delivery, for ConsumeReturn
 }
 
 // DeadlineClock says whether a Deadline has passed. It is safe for concurrent use and does not block.

@@ -28,7 +28,7 @@ type subscriptionKey struct {
 }
 
 // subscription is, at the leader, a consumer whose client is connected to another node. It is the Sink of that
-// consumer: the channel calls it with Channel.mu held. The readers of connections call handleConsume.
+// consumer: the channel calls Deliver with Channel.mu held. The readers of connections call handleConsume.
 //
 // mu guards what follows it, except seen, which belongs to the connection's reader. It is taken inside Channel.mu;
 // remotes.mu may be taken inside it. After a crash of this node the client's node sees the connection end and
