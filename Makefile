@@ -43,8 +43,9 @@ race: ## run the tests of the packages with goroutines under the race detector
 # Tests in which many locks meet, in a build whose mutexes know their order (internal/lock). The rest of engine's tests
 # takes the same locks and is left out for its time.
 lock-order: ## run tests whose mutexes panic when locks are taken out of order
-	$(GO) test -tags lockcheck -short -p 1 -timeout 10m ./internal/lock ./clog ./segment ./netproto ./replicate/peer
-	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestCluster[C-M]|TestRemote|TestModel' ./engine
+	$(GO) test -tags lockcheck -short -timeout 10m ./internal/lock ./clog ./segment ./netproto ./replicate/peer ./cluster
+	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestClusterM|TestRemote|TestModel' ./engine
+	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestGoNSQ|TestSlow|TestHeld|TestPipelined|TestSubscriber|TestMax' ./nsq
 
 test-giouring: ## run the storage tests on the giouring library
 	$(GO) test $(GIOURING_FLAGS) ./internal/uring ./segment/aio/...

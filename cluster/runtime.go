@@ -2,10 +2,11 @@ package cluster
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
+
+	"penstock/internal/lock"
 )
 
 // Host is the world of a store that runs by hand: for simulation. What waits is a task of the host, exactly one of them
@@ -105,7 +106,7 @@ func (s *store) newUUID() uuid.UUID {
 
 // tasks counts what Close waits for.
 type tasks struct {
-	mu   sync.Mutex
+	mu   lock.Mutex[lock.ClusterTasks]
 	n    int
 	done chan struct{} // of those that run; nil: none does
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 
 	"penstock/cluster/kv"
 	"penstock/engine/meta"
+	"penstock/internal/lock"
 	"penstock/replicate"
 )
 
@@ -92,7 +92,7 @@ type store struct {
 	wake   chan struct{} // the controller's
 	relive chan struct{} // the lease loop's: look at our own rows
 
-	mu        sync.Mutex
+	mu        lock.Mutex[lock.ClusterStore]
 	changed   chan struct{} // closed and replaced whenever cur or delivered moves
 	delivered int64         // revision that Changed has returned from
 	node      meta.Node     // of this process

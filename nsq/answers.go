@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"penstock/engine"
+	"penstock/internal/lock"
 	"penstock/internal/netio"
 )
 
@@ -99,7 +100,7 @@ func (p *pending) completed() {
 type answers struct {
 	first atomic.Pointer[pending] // = head; written under mu
 
-	mu         sync.Mutex
+	mu         lock.Mutex[lock.NSQAnswers]
 	head, tail *pending
 	count      int  // answers owed
 	bytes      int  // input kept
@@ -202,7 +203,7 @@ type flusher struct {
 	wake chan struct{} // has room for one: a token says that queue is not empty
 	quit chan struct{}
 
-	mu    sync.Mutex
+	mu    lock.Mutex[lock.NSQFlusher]
 	queue []*conn // those whose conn.queued is set
 
 	// The following belong to run. A group of the commit log completes Puts of many clients at once. One system call

@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/s2"
+
+	"penstock/internal/lock"
 )
 
 const (
@@ -59,7 +60,7 @@ type wire struct {
 	attempt func(fd uintptr) bool
 	err     error // why nothing more comes in; nil: not ended
 
-	mu     sync.Mutex
+	mu     lock.Mutex[lock.NSQWire]
 	out    chunk
 	limit  int  // len(out.p) ≤ limit
 	direct bool // during the handshake: reads wait, writes go to the socket at once

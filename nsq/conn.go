@@ -7,12 +7,12 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"penstock/engine"
+	"penstock/internal/lock"
 )
 
 const magic = "  V2"
@@ -73,7 +73,7 @@ type conn struct {
 	waiting  atomic.Bool   // the reader waits for something else than the client; progress must be signalled
 	kick     chan struct{} // has room for one: the signal
 
-	targetsMu sync.Mutex
+	targetsMu lock.Mutex[lock.NSQTargets]
 	targets   map[string]*target // by topic; written by the reader under targetsMu, which others hold to read
 
 	// The sweep reads these; ns since the server's start, 0: not now.

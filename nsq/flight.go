@@ -1,10 +1,10 @@
 package nsq
 
 import (
-	"sync"
 	"time"
 
 	"penstock/engine"
+	"penstock/internal/lock"
 )
 
 // flight bounds the bytes of messages that a consumer was sent and has not finished (Options.MaxInFlightBytes). RDY
@@ -16,7 +16,7 @@ import (
 type flight struct {
 	most int64 // 0: no bound; never changed
 
-	mu    sync.Mutex
+	mu    lock.Mutex[lock.NSQFlight]
 	bytes int64 // = the sum of sizes
 	full  bool  // Deliver told the engine to stop: flyOn has to call Unblock
 	sizes map[engine.ID]flown

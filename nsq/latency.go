@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"penstock/engine"
+	"penstock/internal/lock"
 )
 
 // Latencies returns the constructor of what measures a channel's processing latency, for engine.Options.Latencies. That
@@ -46,7 +46,7 @@ type sketch struct {
 	percentiles []float64
 	half        time.Duration
 
-	mu      sync.Mutex
+	mu      lock.Mutex[lock.NSQSketch]
 	current *hdrhistogram.Histogram // nil: nothing was measured
 	before  *hdrhistogram.Histogram
 	rotated time.Time // when the current half began

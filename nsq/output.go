@@ -6,12 +6,12 @@ import (
 	"math"
 	"net"
 	"os"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"penstock/engine"
+	"penstock/internal/lock"
 )
 
 const (
@@ -67,7 +67,7 @@ type output struct {
 	// onProgress runs, on any goroutine and without mu, when something was sent or the output failed.
 	onProgress func()
 
-	mu      sync.Mutex
+	mu      lock.Mutex[lock.NSQOutput]
 	next    chunk  // frames that no owner took yet
 	ext     []byte // the last message's headers in youzan's form: memory for the next one's
 	unsent  int    // bytes in next and at the owner

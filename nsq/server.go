@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/internal/lock"
 	"penstock/internal/netio"
 	"penstock/nsq/auth"
 	"penstock/nsq/internal/listen"
@@ -49,7 +50,7 @@ type Server struct {
 	lookups *lookup.Service
 	deleted web.Deletions
 
-	mu       sync.Mutex
+	mu       lock.Mutex[lock.NSQServer]
 	conns    map[*conn]struct{}
 	stopping bool
 	stopOnce sync.Once

@@ -1,8 +1,8 @@
-// Package lock has the mutexes of the engine and of what is below it. Each belongs to a class, and the classes have an
-// order: a goroutine that holds a lock takes only locks of later classes, and no second one of the same class. Then no
-// two goroutines can wait for each other. docs/concurrency.md says what each lock guards.
+// Package lock has the mutexes of the engine, of what is below it, of cluster and of nsq. Each belongs to a class, and
+// the classes have an order: a goroutine that holds a lock takes only locks of later classes, and no second one of the
+// same class. Then no two goroutines can wait for each other. docs/concurrency.md says what each lock guards.
 //
-// In the product a Mutex is a sync.Mutex and nothing more. With the build tag lockcheck (make race) each Lock is
+// In the product a Mutex is a sync.Mutex and nothing more. With the build tag lockcheck (make lock-order) each Lock is
 // compared with what the goroutine holds, and panics where the order is broken: also when nobody waits just then.
 package lock
 
@@ -51,6 +51,18 @@ type (
 	PeerLink struct{}
 	NodeConn struct{}
 
+	ClusterTasks struct{}
+	ClusterStore struct{}
+
+	NSQServer  struct{}
+	NSQFlight  struct{}
+	NSQAnswers struct{}
+	NSQOutput  struct{}
+	NSQWire    struct{}
+	NSQFlusher struct{}
+	NSQTargets struct{}
+	NSQSketch  struct{}
+
 	SegmentLog     struct{}
 	SegmentMapping struct{}
 )
@@ -96,6 +108,16 @@ var order = [...]any{
 	PeerNet{},
 	PeerLink{},
 	NodeConn{},
+	ClusterTasks{},
+	ClusterStore{},
+	NSQServer{},
+	NSQFlight{},
+	NSQAnswers{},
+	NSQOutput{},
+	NSQWire{},
+	NSQFlusher{},
+	NSQTargets{},
+	NSQSketch{},
 	SegmentLog{},
 	SegmentMapping{},
 }
