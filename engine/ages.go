@@ -8,50 +8,50 @@ import (
 	"penstock/segment"
 )
 
-// ages says what of a partition's log is older than a limit, for retention by age. It is each copy's own knowledge:
-// what this process has seen come is as old as the monotonic time since then, whatever any leader's clock said. So
-// neither a clock that steps, nor a leader whose clock is wrong, makes a message older than it is.
+// ages knows which part of a partition's log is older than a limit, for retention by age. Each copy has its own. Data
+// that this process saw arrive is as old as the monotonic time since then, whatever a leader's clock said. So neither a
+// clock that steps, nor a leader with a wrong clock, makes a message older than it is.
 //
-// What was there when the process began has only the times that leaders gave it. Its age is counted from the newest
-// of them, plus the monotonic time since the start: the time that the node was down does not count, until the wall
-// clock can be believed (clock.proven). Where it is wrong it is so on the side of keeping.
+// Data from before the process began has only the times that leaders gave it. Its age counts from the newest of those,
+// plus the monotonic time since the start. Time in which the node was down does not count until the wall clock can be
+// trusted (clock.proven). So an error always keeps data longer.
 //
-// The zero value knows nothing: everything is new when it is seen first. The recovery and the committer (after a cut)
-// write the first three fields, the flusher the others.
+// The zero value knows nothing: all data counts as new when it is first seen. A crash loses the marks, and the data
+// becomes data from before the start. mu guards old, newest and began, which recovery and the committer (after a cut)
+// write. Only the flusher uses marks.
 type ages struct {
 	mu     lock.Mutex[lock.Ages]
-	old    segment.Offset // what lies below was there when the process began
-	newest int64          // append time of the newest of it, or less; ns since 1970
+	old    segment.Offset // the log below it is from before the process began
+	newest int64          // no later than the newest append time below old; ns since 1970
 	began  time.Duration  // mono at that moment
 
-	marks []ageMark // by both fields, at most maxAgeMarks and one
+	marks []ageMark // ascending in both fields, at most maxAgeMarks+1
 }
 
-// ageMark says that the log ended at end, at least, when the monotonic clock was at.
+// ageMark says that the log reached at least end when the monotonic clock was at.
 type ageMark struct {
 	end segment.Offset
 	at  time.Duration
 }
 
-// maxAgeMarks is how finely the age of what came is known: to this part of the limit, or to the interval of retention
-// if that is longer.
+// maxAgeMarks sets the resolution of ages: the limit divided by it, or the interval of retention if that is longer.
 const maxAgeMarks = 64
 
-// recovered is called once, before the flusher runs.
+// recovered sets what recovery found. It is called once, before the flusher runs.
 func (a *ages) recovered(end segment.Offset, newest int64, now time.Duration) {
 	a.old, a.newest, a.began = end, newest, now
 }
 
-// cut is called when the log goes back to end: what comes there is new.
+// cut is called when the log is cut back to end: data appended there is new.
 func (a *ages) cut(end segment.Offset) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.old = min(a.old, end)
 }
 
-// observe notes that the log is committed up to end, and forgets what says nothing more about limit.
+// observe records that the log is committed up to end, and drops marks that no longer matter for limit.
 func (a *ages) observe(end segment.Offset, now, limit time.Duration) {
-	for n := len(a.marks); n > 0 && a.marks[n-1].end > end; n-- { // somebody forced a leader that had less
+	for n := len(a.marks); n > 0 && a.marks[n-1].end > end; n-- { // an operator forced a leader with a shorter log
 		a.marks = a.marks[:n-1]
 	}
 	if n := len(a.marks); n == 0 || a.marks[n-1].end < end && now-a.marks[n-1].at >= limit/maxAgeMarks {
@@ -66,7 +66,7 @@ func (a *ages) observe(end segment.Offset, now, limit time.Duration) {
 	}
 }
 
-// seenBefore is the offset below which everything came at least limit ago.
+// seenBefore returns the offset below which all data arrived at least limit ago.
 func (a *ages) seenBefore(now, limit time.Duration) (to segment.Offset) {
 	for _, m := range a.marks {
 		if now-m.at < limit {
@@ -77,26 +77,27 @@ func (a *ages) seenBefore(now, limit time.Duration) (to segment.Offset) {
 	return to
 }
 
-// oldTime is the append time below which what lies below end was appended at least limit ago, as far as that is known.
+// oldTime returns an append time and an offset: data below end with an earlier append time is at least limit old, as
+// far as that is known.
 func (a *ages) oldTime(c *clock, limit time.Duration) (ns int64, end segment.Offset) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now, ok := c.proven()
 	if !ok {
-		// A leader may have written times that lie ahead: they do not make what came before older.
+		// A leader may have written append times that lie in the future. They must not make earlier data older.
 		now = min(c.nowNs(), a.newest+int64(c.mono()-a.began))
 	}
 	return now - int64(limit), a.old
 }
 
-// observe notes what came, of a partition whose messages may become too old: also while none of its segments could go.
+// observe records the growth of a partition that has a limit by age, even while none of its segments could be removed.
 func (f *flusher) observe(pt *partition) {
 	if limit := pt.t.limits.Load().retentionAge; limit > 0 {
 		pt.ages.observe(pt.committedEnd(), f.e.clock.mono(), limit)
 	}
 }
 
-// agedTo is the offset below which everything is older than limit.
+// agedTo returns the offset below which all data is older than limit.
 func (f *flusher) agedTo(pt *partition, limit time.Duration) segment.Offset {
 	c := f.e.clock
 	to := pt.ages.seenBefore(c.mono(), limit)

@@ -39,7 +39,7 @@ var (
 	ErrQuota    = errors.New("engine: the topic has as many bytes or messages as its quota lets it keep unconfirmed: " +
 		"publishing is refused, consuming goes on; nothing was stored, confirm, raise the quota or try again later")
 	ErrDisk = core.ErrPoisoned
-	// ErrDiskHung says that a write did not come back for long.
+	// ErrDiskHung says that a write has not returned for a long time.
 	ErrDiskHung = errors.New("engine: the disk does not answer: what waits for it is stored or not, nobody knows; look " +
 		"at the device, and end this process if it does not come back")
 	ErrReadOnly      = core.ErrReadOnly
@@ -59,62 +59,66 @@ var (
 		"delays; nothing was stored, publish them apart")
 )
 
-// Header is one name and value of a message's headers. Names are compared as they are, byte by byte.
+// Header is one name and value of a message's headers. Names are compared byte by byte.
 type Header = segment.KV
 
 // Put is one request to store messages, for callers that do not want a goroutine per
 // request (protocol servers). The zero value plus Messages and Done is ready; a Put may be used
 // again after Done was called, and then costs no allocation.
 type Put struct {
-	// Messages are stored all or nothing, in order, with consecutive ids. The bytes and the slice are
-	// borrowed until Done is called.
+	// Messages are stored all or none, in order, with consecutive ids. The bytes and the slice are borrowed until Done is
+	// called.
 	Messages [][]byte
 
-	First ID    // result: the id of the first message; the others follow by one
+	First ID    // result: the id of the first message; the others are consecutive
 	Err   error // result; nil: all messages are on stable storage
 
-	// Done is called exactly once, from a goroutine of the engine or, with Alone, from within Submit; it must not block. First and
-	// Err are set.
+	// Done is called exactly once, after First and Err are set: from a goroutine of the engine or, with Alone, from within
+	// Submit. It must not block.
 	Done func(*Put)
 
 	putState
 
-	// Defer delays the delivery of all of them. 0: none.
+	// Defer delays the delivery of all messages. 0: no delay.
 	Defer time.Duration
-	// Deadline is when waiting for room ends with ErrDeadline; zero: Options.PublishTimeout from Submit on.
+	// Deadline is when a put that still waits to be stored fails with ErrDeadline. Zero: Options.PublishTimeout after
+	// Submit.
 	Deadline time.Time
-	// Headers are the messages' headers: nil, or one list (which may be empty) per message. Borrowed like Messages. A name has 1 to
-	// MaxHeaderNameBytes and does not begin with ReservedHeaders; see MaxHeaderCount and Options.MaxHeaderBytes, and ErrHeaders.
+	// Headers are the messages' headers: nil, or one list (which may be empty) per message. They are borrowed like
+	// Messages. A name has 1 to MaxHeaderNameBytes bytes and does not begin with ReservedHeaders. See MaxHeaderCount,
+	// Options.MaxHeaderBytes and ErrHeaders.
 	Headers [][]Header
-	// Alone says that the submitter has nothing to do until the answer: an idle engine may then store the put on the
-	// submitter's goroutine, within Submit.
+	// Alone says that the caller will only wait for the answer. Then an idle engine may store the put on the caller's
+	// goroutine, within Submit.
 	Alone bool
 }
 
-// Delivery is one message on its way to a consumer. Body and Headers are borrowed: they die when the
-// call that got the Delivery returns.
+// Delivery is one message on its way to a consumer. Body and Headers are borrowed: they are valid until the call that
+// got the Delivery returns.
 type Delivery struct {
 	ID        ID
 	Timestamp int64  // when the message was published, ns since 1970
 	Attempts  uint16 // deliveries so far, this one included; saturates at 32767
 	Body      []byte
 	Headers   []Header // in the order in which they were published; nil: none
-	// Until is not zero for a message of an ordered channel that another node leads. A Sink that does not hand it to its client before is a HeldSink.
+	// Until is set for a message of an ordered channel that another node leads: the client must get the message before
+	// this time. A Sink that may hand it over later must be a HeldSink.
 	Until Deadline
 
-	serial uint64        // of core.Result
-	epoch  segment.Epoch // of the leader, with a serial
+	serial uint64        // core.Result.Serial; 0: none
+	epoch  segment.Epoch // the leader's epoch, if serial is set
 }
 
 // Sink receives a Consumer's messages. Methods are called by one goroutine at a time.
 type Sink interface {
-	// Deliver takes one message; it must copy Body, must not block and must not call the Consumer.
-	// It returns false when the sink is full after this message: no more come until Consumer.Unblock.
+	// Deliver takes one message. It must copy Body and Headers, must not block and must not call the Consumer. It returns
+	// false if the sink is full after this message: no more come until Consumer.Unblock.
 	Deliver(d *Delivery) bool
-	// Flush ends a run of Deliver calls: nothing more is ready now. It must not block and must not
-	// call the Consumer; it runs without the channel's lock.
+	// Flush ends a run of Deliver calls: nothing more is ready now. It must not block and must not call the Consumer. The
+	// channel's lock is not held.
 	Flush()
-	// Closed says that the channel or topic was deleted, or the engine closed. Called once at most.
+	// Closed says that the consumer has ended: the channel or topic was deleted, the engine closed, or the node no longer
+	// leads (ErrMoved). It is called at most once.
 	Closed(err error)
 }
 
@@ -123,10 +127,15 @@ type ConsumerOptions struct {
 	MsgTimeout time.Duration // redelivery after this without FIN or TOUCH; 0: Options.MsgTimeout
 	SampleRate int           // percent of messages to deliver, 1..99; 0: all
 	Label      any           // shown in statistics: the protocol server's client description
-	Partition  *uint32       // only messages of this partition, which this node must lead; nil: all. Others' wait for who wants them
-	Tag        string        // only messages whose header TagHeader is this; "": those without, and those of whose tag no consumer is there
-	// MaxInFlightBytes is what a Sink that counts unfinished bytes bounds them to; 0: it does not. On this node the Sink's word alone stops
-	// deliveries. Leaders at other nodes share the bound: each may have one message more on its way than its part of it has room for.
+	// Only messages of this partition, which this node must lead; nil: all partitions. Messages of other partitions wait
+	// for other consumers.
+	Partition *uint32
+	// Only messages whose header TagHeader has this value. "": messages without a tag, and those whose tag no consumer
+	// asks for.
+	Tag string
+	// MaxInFlightBytes is the bound of a Sink that counts unfinished bytes; 0: there is none. For channels on this node
+	// only the Sink's answer stops deliveries. Leaders on other nodes share the bound: each may have one message in flight
+	// beyond its share.
 	MaxInFlightBytes int64
 }
 
@@ -149,7 +158,7 @@ type Info struct {
 // TopicStats, ChannelStats and ConsumerStats are snapshots with the names of NSQ's /stats.
 type TopicStats struct {
 	Name         string
-	Depth        int64 // messages that wait at the topic: no channel yet, or the topic is paused
+	Depth        int64 // messages that wait at the topic, because it has no channel yet or is paused
 	BackendDepth int64
 	MessageCount uint64
 	MessageBytes uint64
@@ -172,7 +181,7 @@ type ChannelStats struct {
 	Paused        bool
 	DeadLettered  uint64          // dead letters that this node moved to their topic since it leads
 	OutboxCount   int             // dead letters that wait to be moved
-	Latencies     LatencyRecorder // what Options.Latencies made; nil: nothing is measured
+	Latencies     LatencyRecorder // made by Options.Latencies; nil: none are measured
 	Consumers     []ConsumerStats
 }
 

@@ -9,8 +9,9 @@ import (
 	"penstock/segment"
 )
 
-// A message that waits for days keeps its segment, and with it all that came after. When nothing else needs the oldest segments, the
-// messages that wait are copied into a control batch at the end of the log (core.DeferredCarried), with their ids, and the segments go:
+// A deferred message that waits for days would keep its segment, and all later ones. So when nothing else needs the
+// oldest segments, the deferred messages in them are copied, with their ids, into a control batch at the end of the log
+// (core.DeferredCarried). Then the segments are removed:
 //
 //	flusher                       committer, or under the replica's lock     channels
 //	1 retention meets a segment
@@ -21,19 +22,20 @@ import (
 //	                              5 it is committed                          6 they learn the new places
 //	7 removes the segments
 //
-// 7 is not before 5 (confirmedBound), so a crash or a cut finds the message in one of the two places. A channel that is just reading an old place
-// when 7 happens comes back for the message when its time is out.
+// Step 7 never precedes step 5 (confirmedBound), so after a crash or a cut the message is in one of the two places. A
+// channel that reads the old place while step 7 happens gets the message again when its timeout expires.
 //
-// Retention by size, age or count removes segments whoever waits in them. What waited there is gone: it counts as confirmed in every channel,
-// which is told of it (lose), so that it keeps nothing else from going and does not stand in lists until it would be due.
+// Retention by size, age or count removes segments even if messages wait in them. Those messages are lost. They count
+// as confirmed in every channel, and each channel is told (findLost, forgetGone), so that they hold back nothing else
+// and are not listed until their time.
 
 const (
-	maxCarryBytes      = 256 << 10 // of records in one batch, unless a single one is larger
-	maxCarryCandidates = 16        // places up to which segments could go that are looked at
+	maxCarryBytes      = 256 << 10 // of records in one batch; a single larger record is carried alone
+	maxCarryCandidates = 16        // segment borders that toCarry tries
 	noOffset           = 1<<63 - 1
 )
 
-// runOnCommitter runs f where the fold belongs to, and then done.
+// runOnCommitter runs f where the fold may be read (on the committer), and then calls done.
 func (pt *partition) runOnCommitter(f func(), done func(error)) {
 	p := &Put{Done: func(p *Put) { done(p.Err) }}
 	p.kind, p.special = putInspection, &specialPut{inspect: f}
@@ -42,13 +44,14 @@ func (pt *partition) runOnCommitter(f func(), done func(error)) {
 	}
 }
 
-// startBorder is where the log begins.
+// startBorder returns where the log begins.
 func (pt *partition) startBorder() core.Border {
 	at, _, id := pt.log.Start()
 	return core.Border{At: at, ID: id}
 }
 
-// carry copies what waits in the oldest segments, if nothing else is needed of them; limit is how far they may go at all.
+// carry copies the deferred messages out of the oldest segments, if nothing else needs those segments. limit is the
+// highest offset up to which segments may be removed.
 func (f *flusher) carry(pt *partition, limit segment.Offset) {
 	if pt.rep != nil && !pt.rep.serves.Load() || !pt.carrying.CompareAndSwap(false, true) {
 		return
@@ -70,7 +73,7 @@ func (f *flusher) carry(pt *partition, limit segment.Offset) {
 	})
 }
 
-// toCarry decides what to carry; it runs where the fold belongs to.
+// toCarry decides which messages to carry. It runs on the committer, which owns the fold.
 func (pt *partition) toCarry(start core.Border, borders []core.Border) []core.CarrySource {
 	for n := 0; len(borders) > 0 && n < maxCarryCandidates; n++ {
 		b := borders[len(borders)-1]
@@ -90,7 +93,7 @@ func (f *flusher) carryFrom(pt *partition, sources []core.CarrySource) {
 	for _, s := range sources {
 		m, err := pt.readRecord(s.ID, s.At)
 		if errors.Is(err, segment.ErrBelowStart) {
-			continue // retention took it just now: the next look finds it gone
+			continue // retention has just removed it; findLost will report it
 		}
 		if err != nil {
 			f.e.log.Warn("a deferred message cannot be carried out of its old segment, which therefore stays",
@@ -113,7 +116,7 @@ func (f *flusher) carryFrom(pt *partition, sources []core.CarrySource) {
 	}
 }
 
-// postCarried tells the channels where carried messages lie.
+// postCarried tells the channels the new places of carried messages.
 func (pt *partition) postCarried(ms []core.CarriedMessage, at segment.Offset) {
 	ds := make([]core.DeferredMessage, len(ms))
 	for i := range ms {
@@ -122,7 +125,8 @@ func (pt *partition) postCarried(ms []core.CarriedMessage, at segment.Offset) {
 	pt.post(&post{Event: core.Event{Kind: core.EvCarried, Deferred: ds}})
 }
 
-// findLost looks for what waits and is gone, once something went that somebody had not confirmed.
+// findLost looks for deferred messages that were removed with their segments. It runs after retention removed something
+// that was not confirmed.
 func (f *flusher) findLost(pt *partition) {
 	if !pt.mayHaveLost.Load() || pt.rep != nil && !pt.rep.serves.Load() || !pt.searchingLost.CompareAndSwap(false, true) {
 		return
@@ -135,7 +139,7 @@ func (f *flusher) findLost(pt *partition) {
 		pt.publishFold(pt.machine.State().NextID)
 	}, func(err error) {
 		if err != nil || len(gone) > 0 {
-			pt.mayHaveLost.Store(true) // until nothing is left that waits
+			pt.mayHaveLost.Store(true) // look again, until no lost message is found
 		}
 		if err == nil && len(gone) > 0 {
 			pt.post(&post{Event: core.Event{Kind: core.EvTrimmed, Start: start.ID}, gone: gone})
@@ -144,8 +148,8 @@ func (f *flusher) findLost(pt *partition) {
 	})
 }
 
-// forgetGone tells the machine which messages that waited are gone with what lay below the log's start. Those that clients
-// have may be finished; the others count as confirmed. mu is held.
+// forgetGone tells the machine which deferred messages were removed with the log below its start. Clients that have one
+// in flight may still finish it; the others count as confirmed. mu is held.
 func (c *Channel) forgetGone(cur *cursor, gone []segment.MsgID) {
 	count := 0
 	for _, id := range gone {
@@ -160,7 +164,7 @@ func (c *Channel) forgetGone(cur *cursor, gone []segment.MsgID) {
 	}
 }
 
-// readRecord copies a message as it is stored; at is where it lies, 0: where it was published.
+// readRecord copies a stored message. at is the offset of its batch; 0: the place where it was published.
 func (pt *partition) readRecord(id segment.MsgID, at segment.Offset) (m core.CarriedMessage, err error) {
 	if at == 0 {
 		if at, _, err = pt.log.Seek(id); err != nil {
@@ -175,7 +179,7 @@ func (pt *partition) readRecord(id segment.MsgID, at segment.Offset) (m core.Car
 	return recordIn(v.Bytes(), id)
 }
 
-// recordIn copies a message out of the batch that begins a run.
+// recordIn copies a message out of the first batch of a run.
 func recordIn(run []byte, id segment.MsgID) (m core.CarriedMessage, err error) {
 	var it segment.BatchIter
 	it.Reset(run)
@@ -228,8 +232,9 @@ func (pt *partition) readFold(ctx context.Context, f func()) error {
 	return err
 }
 
-// onlyCarried lists messages from the id from on whose bytes are where they are carried and nowhere else, at most count. The bytes of all
-// from the id start on are where they were published.
+// onlyCarried lists at most count messages, from the id from on, whose bytes are only in control batches that carry
+// them. It also returns the first id of the log; messages from there on still have their bytes where they were
+// published.
 func (pt *partition) onlyCarried(
 	ctx context.Context, from segment.MsgID, count int,
 ) ([]core.CarrySource, segment.MsgID, error) {

@@ -14,15 +14,15 @@ import (
 	"penstock/segment/aio"
 )
 
-// The data directory. A topic's identity is its uuid, never its name: a topic that is
-// deleted and made again under the same name finds no bytes of the old one.
+// The data directory. A topic's identity is its UUID, not its name: a topic that was deleted and created again under
+// the same name finds no bytes of the old one.
 //
-//	node.json                     who this is: node, store, format
+//	node.json                     identity: node, store, format
 //	clog/, spare/                 the commit log
 //	topics/<uuid>/topic.json      name and settings
-//	*.copy.json                   second copies of the two
+//	*.copy.json                   second copies of the two json files
 //	topics/<uuid>/<partition>/    segments
-//	trash/                        deleted topics and segments on their way out
+//	trash/                        deleted topics and segments, until their bytes are removed
 const (
 	topicFormat = 2 // of topic.json; that of node.json says the directory's feature level, see level.go
 	nodeFile    = "node.json"
@@ -34,13 +34,13 @@ const (
 	maxNameBytes = 64
 )
 
-// noCluster is in the node.json of a single node.
+// noCluster is the cluster in the node.json of a single node.
 var noCluster uuid.UUID
 
 var namePattern = regexp.MustCompile(`^[.a-zA-Z0-9_-]+(#ephemeral)?$`)
 
-// ValidTopicName says whether name can name a topic: nsqd's rule. Names never become
-// paths, so "." and ".." are ordinary.
+// ValidTopicName says whether name can name a topic, by the rule of nsqd. Names never become paths, so "." and ".." are
+// allowed.
 func ValidTopicName(name string) bool {
 	return len(name) >= 1 && len(name) <= maxNameBytes && namePattern.MatchString(name)
 }
@@ -50,13 +50,13 @@ func ValidChannelName(name string) bool { return ValidTopicName(name) }
 
 func ephemeral(name string) bool { return strings.HasSuffix(name, "#ephemeral") }
 
-// nodeMeta is node.json. StoreID changes whenever the directory starts empty: a node that
-// comes back with another disk is another store.
+// nodeMeta is node.json. A directory that starts empty gets a new StoreID: a node that comes back with another disk is
+// another store.
 type nodeMeta struct {
 	Format  int       `json:"format"` // says the feature level, see level.go
 	NodeID  string    `json:"node_id"`
 	StoreID uuid.UUID `json:"store_id"`
-	Cluster uuid.UUID `json:"cluster,omitzero"` // that the node is a member of
+	Cluster uuid.UUID `json:"cluster,omitzero"` // the cluster of which the node is a member
 }
 
 // topicMeta is topic.json.
@@ -70,8 +70,8 @@ type topicMeta struct {
 	Settings TopicSettings `json:"settings,omitzero"`
 }
 
-// openNode reads node.json, or makes a new store in an empty directory. A new one of a member is at the first level until the node has joined a cluster,
-// which may be at that level.
+// openNode reads node.json, or makes a new store in an empty directory. The new store of a cluster member begins at the
+// first level, because the cluster that it will join may be at that level.
 func openNode(disk aio.Disk, o *Options, newUUID func() uuid.UUID) (*nodeMeta, error) {
 	m, err := readNode(disk, o.Logger, o.NodeID, o.MaxLevel)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -84,10 +84,11 @@ func openNode(disk aio.Disk, o *Options, newUUID func() uuid.UUID) (*nodeMeta, e
 	return createNode(disk, o.NodeID, level, newUUID)
 }
 
-// readNode reads node.json and says why this node, in a version that knows levels up to maxLevel, may not use the directory. fs.ErrNotExist: there is none.
+// readNode reads node.json. It returns an error if this node must not use the directory: it belongs to another node, or
+// its level is above maxLevel. fs.ErrNotExist: there is no file.
 func readNode(disk aio.Disk, log *slog.Logger, nodeID string, maxLevel int) (*nodeMeta, error) {
 	var m nodeMeta
-	var odd error // of another level: told as it is
+	var odd error // the error of checkFormat, returned without wrapping
 	_, err := readTwice(disk, log, nodeFile, func(data []byte) error {
 		m = nodeMeta{}
 		return unsealFile(data, &m, func() error { odd = m.checkFormat(maxLevel); return odd })
@@ -106,7 +107,7 @@ func readNode(disk aio.Disk, log *slog.Logger, nodeID string, maxLevel int) (*no
 	return &m, nil
 }
 
-// adopt makes the directory one of the cluster, for ever.
+// adopt binds the directory to the cluster, for ever.
 func (m *nodeMeta) adopt(disk aio.Disk, cluster uuid.UUID) error {
 	switch m.Cluster {
 	case cluster:
@@ -141,8 +142,8 @@ func createNode(disk aio.Disk, nodeID string, level int, newUUID func() uuid.UUI
 	return m, m.write(disk)
 }
 
-// listTopics reads every topic's metadata. A directory that is not a topic's is reported and left
-// alone: absent metadata never deletes data.
+// listTopics reads the metadata of all topics. It passes a directory whose metadata cannot be read to odd, and leaves
+// it as it is: missing metadata never deletes data.
 func listTopics(disk aio.Disk, log *slog.Logger, odd func(dir string, err error)) ([]topicMeta, error) {
 	if err := disk.MkdirAll(topicsDir); err != nil {
 		return nil, err
@@ -167,7 +168,7 @@ func listTopics(disk aio.Disk, log *slog.Logger, odd func(dir string, err error)
 	return out, nil
 }
 
-// check says whether topic.json can be what is in this directory.
+// check says whether topic.json can belong to this directory.
 func (m *topicMeta) check(dir string) error {
 	switch {
 	case m.Format > topicFormat:
@@ -178,7 +179,8 @@ func (m *topicMeta) check(dir string) error {
 	return nil
 }
 
-// createTopicFiles makes a topic durable before anything of it is acknowledged.
+// createTopicFiles writes a topic's directory and topic.json durably. That must happen before anything in the topic is
+// acknowledged.
 func (e *Engine) createTopicFiles(m *topicMeta) error {
 	e.host.Lock(&e.catalog)
 	defer e.catalog.Unlock()
@@ -189,7 +191,7 @@ func (e *Engine) createTopicFiles(m *topicMeta) error {
 	return writeTwice(e.disk, path.Join(dir, topicFile), m)
 }
 
-// trashTopicFiles moves a topic out of the way, durably; the bytes go later.
+// trashTopicFiles durably moves a topic's directory to the trash. Its bytes are removed later.
 func trashTopicFiles(disk aio.Disk, id uuid.UUID) error {
 	if err := disk.MkdirAll(trashDir); err != nil {
 		return err

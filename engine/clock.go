@@ -9,40 +9,43 @@ import (
 )
 
 // clock is the engine's time. It reads the wall clock once, when the engine opens, and then counts by the monotonic
-// clock alone: a wall clock that steps by hours moves no timeout, no delay, no deadline and no append time of a
-// running process. A node takes over a corrected wall clock when it is restarted; until then its messages carry the
-// old one's times, and one line in the log says so.
+// clock only. So a wall clock that steps by hours moves no timeout, delay, deadline or append time of a running
+// process. A node takes over a corrected wall clock only when it restarts; until then its messages carry times of the
+// old one, and the log says so.
 //
-// Delays (DPUB, REQ) are stored as times of this clock. After a restart, or at another node, they are as right as the
-// wall clock was when either process began; where the clock was ahead they are corrected, see due_clock.go.
+// Delays (DPUB, REQ) are stored as times of this clock. After a restart or on another node they are as accurate as the
+// wall clocks at the starts of both processes. If the clock of the writer was ahead they are corrected, see
+// due_clock.go.
 //
-// What is removed by its age is a question of its own, because removing cannot be undone: see ages, and proven.
+// Removing data by age cannot be undone, so it needs more certainty: see ages and proven.
+//
+// mu guards the fields below it. compare writes them, on the goroutine of watch; proven reads them on the flusher's.
 type clock struct {
-	wall func() time.Time     // steps as somebody sets it
-	mono func() time.Duration // from any beginning, never steps
+	wall func() time.Time     // the wall clock, which may step
+	mono func() time.Duration // the monotonic clock: any zero, never steps
 	base int64                // ns since 1970 at mono's zero, by the wall clock as it was when the engine opened
 
-	steps  atomic.Uint64 // counted by look
-	offset atomic.Int64  // ns by which the wall clock was ahead of this one at the last look
+	steps  atomic.Uint64 // steps of the wall clock that compare has seen
+	offset atomic.Int64  // ns by which the wall clock was ahead of this one at the last compare
 
 	mu            lock.Mutex[lock.Clock]
 	seen          int64         // offset after the last step
-	since         time.Duration // mono when seen was seen first
-	trusted       bool          // the wall clock was believed once,
+	since         time.Duration // mono when seen was first measured
+	trusted       bool          // the wall clock was trusted once,
 	trustedOffset int64         // at this offset; it is never asked again
 }
 
 const (
-	// maxReadGap is how far apart the two readings of the monotonic clock around one of the wall clock may be.
-	// Between them the process may have been off the processor, and the time of that would look like a step.
+	// maxReadGap is the largest accepted time between the two readings of the monotonic clock around one of the wall
+	// clock. If the process lost the processor in between, that time would look like a step.
 	maxReadGap = time.Millisecond
-	// maxReadTries bounds the readings; after them the best one counts, with an error of half its gap.
+	// maxReadTries bounds the attempts. After them the best one counts, with an error of half its gap.
 	maxReadTries = 100
-	// clockStep is what counts as a step of the wall clock. NTP steps from 128 ms on and corrects less by rate, which
-	// the monotonic clock follows.
+	// clockStep is the smallest change that counts as a step of the wall clock. NTP steps from 128 ms on. Smaller errors
+	// it corrects by rate, which the monotonic clock follows.
 	clockStep = 500 * time.Millisecond
-	// clockTrust is how long the wall clock must have agreed with the monotonic one before the age of what an earlier
-	// process stored is counted by it.
+	// clockTrust is how long the wall clock must have agreed with the monotonic one before it is used for the age of data
+	// from an earlier process.
 	clockTrust = 10 * time.Minute
 )
 
@@ -53,7 +56,7 @@ func newClock(wall func() time.Time, mono func() time.Duration) *clock {
 	return c
 }
 
-// read returns how far the wall clock is ahead of the monotonic one, in ns, and within which error.
+// read returns by how many ns the wall clock is ahead of the monotonic one, and the time that the measurement took.
 func (c *clock) read() (offset int64, gap time.Duration) {
 	gap = math.MaxInt64
 	for range maxReadTries {
@@ -70,15 +73,15 @@ func (c *clock) read() (offset int64, gap time.Duration) {
 	return offset, gap
 }
 
-// nowNs is the engine's time in ns since 1970.
+// nowNs returns the engine's time in ns since 1970.
 func (c *clock) nowNs() int64 { return c.base + int64(c.mono()) }
 
-// compare compares the two clocks. It returns by how much the wall clock stepped since the last look, or 0. The engine's
-// watch calls it.
+// compare compares the two clocks. It returns by how much the wall clock stepped since the last call, or 0. The
+// engine's watch calls it.
 func (c *clock) compare() (step time.Duration) {
 	offset, gap := c.read()
 	if gap > clockStep/4 {
-		return 0 // the next look may get the processor for long enough
+		return 0 // too inaccurate; the next call may be less disturbed
 	}
 	offset -= c.base
 	c.offset.Store(offset)
@@ -89,27 +92,27 @@ func (c *clock) compare() (step time.Duration) {
 		c.seen, c.since, step = offset, now, d
 		c.steps.Add(1)
 	}
-	// A clock that was put forward by hours is believed hours later: what it says of the past cannot be checked, only
-	// that it goes on.
+	// A clock that was put forward by some hours is trusted only after as many hours: nothing can confirm the new time,
+	// except that the clock goes on without a step.
 	if !c.trusted && now-c.since >= max(clockTrust, time.Duration(c.seen)) {
 		c.trusted, c.trustedOffset = true, c.seen
 	}
 	return step
 }
 
-// proven is the time of day as far as data may be removed by it. The rule: a wall clock that has not stepped for
-// clockTrust, and for as long as it was put forward since the start, is believed, once; from then on the time goes by
-// the monotonic clock, whatever the wall clock does. Before, ok is false.
+// proven returns the time of day for removing data by age. The rule: a wall clock is trusted once it has not stepped
+// for clockTrust, and for as long as it was put forward since the start. From then on the time counts by the monotonic
+// clock, whatever the wall clock does. Before that, ok is false.
 func (c *clock) proven() (ns int64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.nowNs() + c.trustedOffset, c.trusted
 }
 
-// clockLogEvery bounds the lines about steps: a clock that steps all the time would fill the log.
+// clockLogEvery is the least time between two lines about steps.
 const clockLogEvery = time.Minute
 
-// watchClock is called by watch.
+// watchClock logs a step of the wall clock. told is when it logged last. watch calls it.
 func (e *Engine) watchClock(told *time.Time) {
 	step := e.clock.compare()
 	if step == 0 || !told.IsZero() && e.host.Since(*told) < clockLogEvery {
@@ -123,7 +126,7 @@ func (e *Engine) watchClock(told *time.Time) {
 		"by", step.Round(time.Millisecond), "now_ahead_by", ahead.Round(time.Millisecond), "steps", e.clock.steps.Load())
 }
 
-// until is how long it is to a time of the engine's clock.
+// until returns the duration until a time of the engine's clock.
 func (e *Engine) until(dueMs int64) time.Duration {
 	return time.Duration(dueMs*int64(time.Millisecond) - e.clock.nowNs())
 }

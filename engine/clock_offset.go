@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// A build with the tag clock is for tests of processes with a wrong wall clock, and for nothing else: how wrong it is stands, as a duration, in the file
-// that has the node's name in the directory that this variable names. The monotonic clock is the machine's.
+// A build with the tag clock is only for tests of processes whose wall clock is wrong. This variable names a directory;
+// the file there that is named like the node has the error of its wall clock, as a duration. The monotonic clock stays
+// right.
 const clockDirVariable = "PENSTOCK_CLOCK_DIR"
 
 func init() {

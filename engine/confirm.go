@@ -11,9 +11,10 @@ import (
 	"penstock/internal/lock"
 )
 
-// confirmer writes what channels confirm, defer and reset into the log, together and at most Options.ConfirmInterval late:
-// one control batch per partition and channel, however many FINs there were. Only these few milliseconds of confirmations
-// come again after a crash. mu guards the list; channels add themselves with Channel.mu held, and run takes the list.
+// confirmer writes confirmations, deferrals and resets of channels into the log, at most Options.ConfirmInterval late:
+// one control batch per partition and channel, however many FINs there were. After a crash, messages confirmed in these
+// few milliseconds are delivered again. mu guards list. Channels add themselves with Channel.mu held; run takes the
+// list.
 type confirmer struct {
 	e    *Engine
 	mu   lock.Mutex[lock.Confirmer]
@@ -25,18 +26,18 @@ func newConfirmer(e *Engine) *confirmer {
 	return &confirmer{e: e, kick: make(chan struct{}, 1)}
 }
 
-// controlPut carries one channel's controls to one partition's log. It is used again and again; while it is on its way,
-// what the machine has more waits and merges. Its own fields belong to Channel.mu, and while it is busy to the inbox and
-// the committer.
+// controlPut writes the control entries of one channel to the log of one partition. It is used again and again. While
+// it is in flight, the machine collects and merges further entries. Channel.mu guards its own fields; while busy is
+// set, they belong to the inbox and the committer.
 type controlPut struct {
 	Put
 	entries specialPut
 	c       *Channel
 	index   int
 	busy    bool // guarded by the channel's mu
-	// revoked says that the channel has the partition no more. What it still has in the inbox is not stored: the next
-	// channel of this name, on this node or another, has begun with a log without it, and would not know of settings or a
-	// pause that were answered.
+	// revoked says that the channel no longer has the partition. Entries still in the inbox are then not stored: the next
+	// channel of this name, on this node or another, began with a log without them. If they were stored and answered, it
+	// would not know of those settings or that pause.
 	revoked   atomic.Bool
 	takeSeq   uint64 // see core.EvConfirmsCommitted
 	ranges    []core.IDRange
@@ -47,13 +48,14 @@ type controlPut struct {
 func newControlPut(c *Channel, index int) *controlPut {
 	p := &controlPut{c: c, index: index}
 	p.kind, p.special, p.entries.source = putControls, &p.entries, p
-	p.noExpiry = true // an ordered channel waits for it, and nothing else would tell
+	p.noExpiry = true // an ordered channel waits for it without a timeout
 	returned := p.onAnswer
 	p.Done = func(*Put) { c.e.host.Spawn(returned) }
 	return p
 }
 
-// onAnswer runs off the committer, which must not wait for a channel's lock.
+// onAnswer handles the put's result. It runs on a goroutine of its own, because the committer must not wait for a
+// channel's lock.
 func (p *controlPut) onAnswer() {
 	c := p.c
 	c.mu.Lock()
@@ -62,7 +64,7 @@ func (p *controlPut) onAnswer() {
 	if c.closed == nil {
 		if p.Err == nil {
 			c.controlsCommittedLocked(p, p.takeSeq)
-			deliver = c.settings.Order != core.OrderNone // the next message waited for this
+			deliver = c.settings.Order != core.OrderNone // an ordered channel's next message waits for this commit
 		}
 		c.queueControls()
 	}
@@ -72,8 +74,8 @@ func (p *controlPut) onAnswer() {
 	}
 }
 
-// queueControls puts the channel on the confirmer's list if it has something to write. An ordered channel writes at once,
-// because the next message waits for it. mu is held.
+// queueControls adds the channel to the confirmer's list if it has entries to write. An ordered channel writes at once,
+// because its next message waits for the commit. mu is held.
 func (c *Channel) queueControls() {
 	if c.settings.Order != core.OrderNone {
 		c.sendControls()
@@ -92,7 +94,8 @@ func (c *Channel) queueControls() {
 	}
 }
 
-// sendControls hands over what there is; mu is held.
+// sendControls appends the machine's entries to the partitions' inboxes, except where a control put is in flight. mu is
+// held.
 func (c *Channel) sendControls() {
 	if c.closed != nil || c.ephemeral {
 		return
@@ -107,13 +110,13 @@ func (c *Channel) sendControls() {
 		p.takeSeq = c.m.LastTake(cur.part.number)
 		p.busy = true
 		if err := cur.part.enqueue(context.Background(), &p.Put); err != nil {
-			p.busy = false // closed: what was confirmed will be delivered again, nothing is lost
+			p.busy = false // the inbox is closed: the confirmed messages will be delivered again
 		}
 	}
 }
 
-// flushControls hands over everything before the engine closes, even behind a control put that is on its way: after a
-// graceful stop no confirmed message comes again. mu is held.
+// flushControls appends all entries before the engine closes, even behind a control put in flight, so that no confirmed
+// message is delivered again after a graceful stop. mu is held.
 func (c *Channel) flushControls() {
 	for i := range c.cursors {
 		cur := &c.cursors[i]
@@ -126,12 +129,12 @@ func (c *Channel) flushControls() {
 	}
 }
 
-// setControls copies what the machine lent only until its next TakeControls.
+// setControls stores entries in p, with copies of the slices that the machine lends only until its next TakeControls.
 func (p *controlPut) setControls(controls []core.Control) {
 	p.ranges, p.deferrals, p.dead = p.ranges[:0], p.deferrals[:0], p.dead[:0]
 	for i := range controls {
 		ct := &controls[i]
-		if n := len(p.ranges); len(ct.Ranges) != 0 { // confirmed, and moved to the dead-letter topic
+		if n := len(p.ranges); len(ct.Ranges) != 0 { // ranges of confirmed messages, or of dead letters that were moved
 			p.ranges = append(p.ranges, ct.Ranges...)
 			ct.Ranges = p.ranges[n:]
 		}
@@ -163,7 +166,8 @@ func (f *confirmer) run() {
 	}
 }
 
-// flush sends every listed channel's controls now.
+// flush sends the controls of every listed channel now. It skips channels whose lock is held, and leaves those to
+// flushBusy.
 func (f *confirmer) flush() {
 	f.mu.Lock()
 	list := slices.Clone(f.list)
@@ -184,15 +188,16 @@ func (f *confirmer) flush() {
 	}
 }
 
-// busyPatience is how long the other channels' confirmations wait for those of channels whose lock is held: most often much
-// less than a millisecond. A read from a device that hangs may hold one for ever.
+// busyPatience is how long flush waits for channels whose lock is held, usually for much less than a millisecond. A
+// read from a device that hangs may hold such a lock for ever.
 const busyPatience = 20 * time.Millisecond
 
-// flushBusy sends the controls of channels whose locks were held, each as soon as it is free.
+// flushBusy sends the controls of channels whose locks are held, each as soon as its lock is free. It returns when all
+// are sent, or after busyPatience.
 func (f *confirmer) flushBusy(held []*Channel) {
 	sent := make(chan struct{}, len(held))
 	for _, c := range held {
-		f.e.host.Spawn(func() { // at most one of a channel: it is not listed again before that
+		f.e.host.Spawn(func() { // at most one per channel: queued keeps it off the list until then
 			c.mu.Lock()
 			c.sendQueued()
 			c.mu.Unlock()
@@ -207,13 +212,13 @@ func (f *confirmer) flushBusy(held []*Channel) {
 	}
 }
 
-// sendQueued is sendControls for a channel that was on the confirmer's list; mu is held.
+// sendQueued is sendControls for a channel that was on the confirmer's list. mu is held.
 func (c *Channel) sendQueued() {
 	c.queued.Store(false)
 	c.sendControls()
 }
 
-// applyOutcome takes in what became of controls that were answered.
+// applyOutcome handles the answer to controls and frees the waiter.
 func (c *Channel) applyOutcome(w controlWait) {
 	switch {
 	case w.Err == nil:
@@ -224,15 +229,15 @@ func (c *Channel) applyOutcome(w controlWait) {
 	w.free()
 }
 
-// controlWait is a waiter for controls that were taken from the machine.
+// controlWait is a waiter for control entries that were taken from the machine.
 type controlWait struct {
 	*waiter
 	pt      *partition
-	put     *controlPut // of the partition's cursor then: a later one's takes are others
+	put     *controlPut // the cursor's control put at that time; a later one counts its takes anew
 	takeSeq uint64      // see core.EvConfirmsCommitted
 }
 
-// controlsCommitted tells the machine that the log has, for good, what was taken up to a take.
+// controlsCommitted tells the machine that all entries up to a take are committed.
 func (c *Channel) controlsCommitted(put *controlPut, take uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -241,8 +246,9 @@ func (c *Channel) controlsCommitted(put *controlPut, take uint64) {
 	}
 }
 
-// probeCommit finds out when controls are committed whose put was answered ErrUnknown: they are when something behind them
-// in the log is. If this node leads no more by then, the channel has ended, or has given the partition away.
+// probeCommit finds out when entries are committed whose put was answered ErrUnknown. It appends another entry: when
+// that is committed, so is all before it. If this node leads no more by then, the channel has ended or lost the
+// partition.
 func (c *Channel) probeCommit(put *controlPut, take uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -251,7 +257,7 @@ func (c *Channel) probeCommit(put *controlPut, take uint64) {
 	}
 	paused := core.Control{Kind: core.ChannelPaused, Channel: c.name, Flag: c.m.Stats().Paused}
 	own := &specialPut{source: put, controls: []core.Control{paused}}
-	_ = c.cursors[put.index].part.postControls(own, func(err error) { // else it leads no more, or the engine ends
+	_ = c.cursors[put.index].part.postControls(own, func(err error) { // an error: another node leads, or the engine closes
 		if err == nil {
 			c.e.host.Spawn(func() {
 				c.controlsCommitted(put, take)
@@ -261,18 +267,18 @@ func (c *Channel) probeCommit(put *controlPut, take uint64) {
 	})
 }
 
-// controlsCommittedLocked is controlsCommitted with mu held.
+// controlsCommittedLocked is controlsCommitted. mu is held.
 func (c *Channel) controlsCommittedLocked(put *controlPut, take uint64) {
 	cur := &c.cursors[put.index]
 	if cur.put != put {
-		return // the partition was given away meanwhile, and may be back
+		return // the channel lost the partition meanwhile, and may have it again
 	}
 	c.ev = core.Event{Kind: core.EvConfirmsCommitted, Part: cur.part.number, Take: take}
 	c.step()
 	c.startDeadLetterMover()
 }
 
-// cloneControls makes what the machine lent its own.
+// cloneControls makes deep copies of the slices that the machine lent.
 func cloneControls(controls []core.Control) []core.Control {
 	for i := range controls {
 		controls[i].Ranges = slices.Clone(controls[i].Ranges)

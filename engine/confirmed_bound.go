@@ -5,22 +5,25 @@ import (
 	"penstock/segment"
 )
 
-// confirmedBound is how far retention by confirmation may go in a partition. The fold has control batches as soon as they are in the log, and they may
-// never be committed: a new leader cuts them, or a crash takes them before they are durable. What they confirmed, emptied or deleted is then there
-// as before, and so must be its bytes. So a bound holds when the log is committed up to the batch that it was taken at; and what lowers it, as a seek back
-// does, holds at once.
+// confirmedBound is how far retention by confirmation may remove a partition's log. The fold includes control batches
+// as soon as they are in the log, although they may never be committed: a new leader may cut them, or a crash may lose
+// them before they are durable. Then the messages that they confirmed, emptied or deleted are needed again, and so are
+// their bytes. Therefore a bound is safe only once the log is committed up to the offset at which it was taken. A lower
+// bound, as after a seek back, applies at once.
 //
-// The zero value lets nothing go. The committer notes, the flusher settles.
+// The zero value lets nothing be removed. note, current and advance may run at the same time; mu guards all fields. The
+// committer calls note, the flusher advance. A crash loses the bounds; recovery notes them again.
 type confirmedBound struct {
 	mu          lock.Mutex[lock.ConfirmedBound]
-	safe        neededFrom     // holds whatever is cut
-	candidate   neededFrom     // holds once the log is committed up to candidateAt
-	latest      neededFrom     // by all that is in the log, which ends at latestAt
-	candidateAt segment.Offset // 0: there is none
+	safe        neededFrom     // safe whatever is cut
+	candidate   neededFrom     // becomes safe once the log is committed up to candidateAt
+	latest      neededFrom     // computed from the whole log, whose end was latestAt
+	candidateAt segment.Offset // 0: there is no candidate
 	latestAt    segment.Offset
 }
 
-// neededFrom says what is needed: messages from id on where they were published, and the control batches that carry others from at on.
+// neededFrom says which data is needed: messages with ids from id on where they were published, and control batches
+// with carried messages from offset at on.
 type neededFrom struct {
 	id segment.MsgID
 	at segment.Offset
@@ -28,8 +31,8 @@ type neededFrom struct {
 
 func (k neededFrom) min(o neededFrom) neededFrom { return neededFrom{min(k.id, o.id), min(k.at, o.at)} }
 
-// note takes what the fold says at the log's end. After a cut that is before candidateAt: the rest of the log that coming was taken of is gone, and coming is no more
-// than what the part that is left allows.
+// note records the bound by the fold at the log's end. After a cut, end may lie before candidateAt. Then the part of
+// the log that candidate was computed from is gone, and candidate becomes no more than the remaining part allows.
 func (b *confirmedBound) note(k neededFrom, end segment.Offset) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -38,7 +41,7 @@ func (b *confirmedBound) note(k neededFrom, end segment.Offset) {
 	b.candidateAt = min(b.candidateAt, end)
 }
 
-// advance returns what holds now that the log is committed up to an offset.
+// advance returns the safe bound, given that the log is committed up to an offset. The flusher calls it.
 func (b *confirmedBound) advance(committed segment.Offset) neededFrom {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -54,7 +57,7 @@ func (b *confirmedBound) advance(committed segment.Offset) neededFrom {
 	return b.safe
 }
 
-// current is what settle returned last, or less.
+// current returns the bound that advance returned last, or a lower one.
 func (b *confirmedBound) current() neededFrom {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 // ConsumeOptions are the choices of Channel.Consume; the zero value is ready.
 type ConsumeOptions struct {
 	MaxInFlight  int           // messages handed out and not finished; 0: 64
-	Workers      int           // handlers that run at once; 0: 1, which keeps a partition's order while nothing is requeued
+	Workers      int           // concurrent handlers; 0: 1, which keeps a partition's order while nothing is requeued
 	MsgTimeout   time.Duration // 0: Options.MsgTimeout
 	RequeueDelay time.Duration // after a handler's error; 0: 1 s; negative: none
 }
@@ -90,8 +90,8 @@ func (c *Channel) Consume(ctx context.Context, o ConsumeOptions, handler func(co
 	return s.err
 }
 
-// handlerSink hands messages to Consume's workers. The channel holds as many as may be in flight, so
-// Deliver never blocks, unless timeouts bring messages again that the handlers did not get to: then the sink is full.
+// handlerSink hands messages to Consume's workers. Its Go channel holds as many messages as may be in flight, so
+// Deliver need not block. Only redeliveries after timeouts can fill it; then the sink is full.
 type handlerSink struct {
 	consumer *Consumer
 	messages chan *Message
@@ -111,7 +111,7 @@ func (s *handlerSink) Deliver(d *Delivery) bool {
 	select {
 	case s.messages <- m:
 	default:
-		s.free.Put(m) // it stays in flight and times out like any message that its consumer did not finish
+		s.free.Put(m) // it stays in flight until its timeout, like any unfinished message
 	}
 	return len(s.messages) < cap(s.messages)
 }

@@ -17,16 +17,16 @@ import (
 const (
 	OriginTopicHeader   = ReservedHeaders + "origin-topic"
 	OriginChannelHeader = ReservedHeaders + "origin-channel"
-	OriginIDHeader      = ReservedHeaders + "origin-id" // 16 hex digits: who finds the same one twice has a duplicate
+	OriginIDHeader      = ReservedHeaders + "origin-id" // 16 hex digits; two dead letters with the same one are duplicates
 	AttemptsHeader      = ReservedHeaders + "attempts"
-	ChannelHeader       = ReservedHeaders + "channel" // a message for this channel only: what Redrive publishes
+	ChannelHeader       = ReservedHeaders + "channel" // only this channel gets the message; Redrive sets it
 )
 
-// TagHeader is the header that says for which consumers a message is: see ConsumerOptions.Tag.
+// TagHeader is the header that says which consumers get a message: see ConsumerOptions.Tag.
 const TagHeader = "tag"
 
-// redriveChannel is a dead-letter topic's channel from which messages are sent back. It is there from the topic's beginning: what it has not confirmed
-// was not sent back yet, and is kept.
+// redriveChannel is the channel of a dead-letter topic from which Redrive sends messages back. It exists from the
+// topic's beginning. Messages that it has not confirmed were not sent back yet, and are kept.
 const redriveChannel = "redrive"
 
 const (
@@ -36,8 +36,8 @@ const (
 	deadHeaderCount = 4 // of the headers above in a dead letter
 )
 
-// startDeadLetterMover sets the carrier to work if there is something in the outbox; mu is held. Before start the engine is being opened: topics are not all
-// there, and nothing can be published.
+// startDeadLetterMover starts moveDeadLetters if the outbox has dead letters. Before the channel is started it does
+// nothing: while the engine opens, not all topics exist and nothing can be published. mu is held.
 func (c *Channel) startDeadLetterMover() {
 	if !c.started || c.deadLetterMover || c.closed != nil || c.settings.Version == 0 || c.outboxCount() == 0 {
 		return
@@ -46,7 +46,7 @@ func (c *Channel) startDeadLetterMover() {
 	c.e.background(c.moveDeadLetters)
 }
 
-// outboxCount is how many dead letters the channel has that its dead-letter topic does not have yet; mu is held.
+// outboxCount returns how many dead letters of the channel are not in its dead-letter topic yet. mu is held.
 func (c *Channel) outboxCount() (n int) {
 	for i := range c.cursors {
 		if cur := &c.cursors[i]; cur.assigned {
@@ -57,8 +57,9 @@ func (c *Channel) outboxCount() (n int) {
 	return n
 }
 
-// moveDeadLetters works off the outbox: what the log says is a dead letter goes to the dead-letter topic, and when that has it, the log is told. A crash
-// between the two brings it there twice, never not at all.
+// moveDeadLetters publishes the dead letters in the outbox to the dead-letter topic. When they are stored there, it
+// records that in the log. After a crash between the two a dead letter is published twice, but none is lost. It runs on
+// a goroutine of its own until the outbox is empty.
 func (c *Channel) moveDeadLetters() {
 	pause, told := movePause, ""
 	for {
@@ -90,7 +91,7 @@ type deadLetter struct {
 	attempts uint16
 }
 
-// nextDead returns some of what is in the outbox, or says that the carrier has nothing to do any more.
+// nextDead returns some of the outbox. If ok is false there is nothing, and the caller's goroutine must end.
 func (c *Channel) nextDead() (dead []deadLetter, name string, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,7 +139,7 @@ func (c *Channel) moveDead(dead []deadLetter, name string) (moved []ID, err erro
 			moved = append(moved, d.id)
 			continue
 		case err != nil:
-			return moved, err // what is damaged may be repaired
+			return moved, err // damage may be repaired, so it is tried again
 		case m == nil: // no room: the next round
 			continue
 		}
@@ -155,7 +156,7 @@ func (c *Channel) moveDead(dead []deadLetter, name string) (moved []ID, err erro
 	return moved, err
 }
 
-// deadHeaders are a dead letter's: its own, as far as there is room, and what says where it comes from.
+// deadHeaders returns the headers of a dead letter: its own, as many as fit, and those that name its origin.
 func (c *Channel) deadHeaders(own []Header, d deadLetter) []Header {
 	hs := withoutReserved(own)
 	hs = hs[:min(len(hs), MaxHeaderCount-deadHeaderCount)]
@@ -165,13 +166,13 @@ func (c *Channel) deadHeaders(own []Header, d deadLetter) []Header {
 
 func header(name, value string) Header { return Header{Key: []byte(name), Value: []byte(value)} }
 
-// withoutReserved is a copy without the engine's own headers.
+// withoutReserved returns a copy without the engine's own headers.
 func withoutReserved(hs []Header) []Header {
 	return slices.DeleteFunc(slices.Clone(hs),
 		func(h Header) bool { return strings.HasPrefix(string(h.Key), ReservedHeaders) })
 }
 
-// deadLetterTopic returns the topic of that name, which is made if it is missing, with the channel that keeps its messages.
+// deadLetterTopic returns the topic of that name, with the channel that keeps its messages. It creates what is missing.
 func (e *Engine) deadLetterTopic(ctx context.Context, name string) (*Topic, error) {
 	t, err := e.CreateTopic(ctx, name, 0)
 	if err != nil {
@@ -183,14 +184,14 @@ func (e *Engine) deadLetterTopic(ctx context.Context, name string) (*Topic, erro
 	case e.cluster != nil && t.hasRedrive.Load() && t.hasChannel(redriveChannel):
 		return t, nil
 	}
-	// What this node knows of the channel may not be committed yet, and a failover takes it back.
+	// The channel that this node knows may not be committed yet, and a failover could undo it.
 	if _, err = t.CreateChannel(ctx, redriveChannel); err == nil {
 		t.hasRedrive.Store(true)
 	}
 	return t, err
 }
 
-// movedDead tells the log what left the outbox.
+// movedDead records in the log which dead letters left the outbox.
 func (c *Channel) movedDead(ids []ID) {
 	if len(ids) == 0 {
 		return
@@ -199,7 +200,7 @@ func (c *Channel) movedDead(ids []ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed != nil {
-		return // whoever leads next moves them again
+		return // the next leader moves them again
 	}
 	for i := range c.cursors {
 		if rs := rangesOf(ids, c.cursors[i].part.number); c.cursors[i].assigned && len(rs) > 0 {
@@ -211,7 +212,7 @@ func (c *Channel) movedDead(ids []ID) {
 	c.queueControls()
 }
 
-// rangesOf are the ids of one partition as ranges; ids are sorted.
+// rangesOf returns the ids of one partition as ranges. ids are sorted.
 func rangesOf(ids []ID, part uint32) (rs []core.IDRange) {
 	for _, id := range ids {
 		if id.Partition() != part {
@@ -227,7 +228,7 @@ func rangesOf(ids []ID, part uint32) (rs []core.IDRange) {
 	return rs
 }
 
-// one copies one message whole; nil if there is no room for it any more.
+// one copies one whole message. It returns nil if there is no room for it.
 func (p *peeker) one(t *Topic, id ID) (*PeekedMessage, error) {
 	before := len(p.found)
 	pt := t.partitions()[id.Partition()]
@@ -242,9 +243,9 @@ func (p *peeker) one(t *Topic, id ID) (*PeekedMessage, error) {
 	return &p.found[before], nil
 }
 
-// Redrive sends up to max of the channel's dead letters back: they are published to its topic again, for this channel only, and are gone from the
-// dead-letter topic's channel "redrive" then. It returns how many that were. A crash in between, or an error, may send one back twice: OriginIDHeader
-// of the dead letter tells.
+// Redrive sends up to max of the channel's dead letters back: it publishes them to the channel's topic, for this
+// channel only, and confirms them in the channel "redrive" of the dead-letter topic. It returns their number. After a
+// crash or an error in between, one may be sent back twice; OriginIDHeader of the dead letter identifies it.
 func (c *Channel) Redrive(ctx context.Context, max int) (moved int, err error) {
 	s, err := c.ReadSettings(ctx)
 	if err != nil {
@@ -283,7 +284,7 @@ func (c *Channel) Redrive(ctx context.Context, max int) (moved int, err error) {
 	return moved, nil
 }
 
-// sendBack publishes dead letters to the topic again, and confirms those that are stored there.
+// sendBack publishes dead letters to their original topic, and confirms those that are stored there.
 func (c *Channel) sendBack(ctx context.Context, store *Channel, dead []PeekedMessage) (moved int, err error) {
 	ms := make([]Outgoing, len(dead))
 	for i := range dead {
@@ -306,7 +307,7 @@ func (c *Channel) sendBack(ctx context.Context, store *Channel, dead []PeekedMes
 	return len(op.IDs), errors.Join(err, store.ask(ctx, op, concerned, nil))
 }
 
-// confirmLocal makes op.IDs confirmed, whoever has them in flight.
+// confirmLocal confirms op.IDs, whichever consumer has them in flight.
 func (c *Channel) confirmLocal(ctx context.Context, op operation) error {
 	var evs []core.Event
 	for _, id := range op.IDs {

@@ -5,17 +5,18 @@ import (
 	"time"
 )
 
-// A node remembers for a moment what was deleted. Who deletes a topic at every node, as NSQ's tools do because with nsqd each node has its own,
-// finds it gone at the second one: GoneError lets a server tell that from a topic that never was.
+// A node remembers deleted names for a short time. NSQ's tools delete a topic at every node, because each nsqd has its
+// own. At the second node of a cluster the topic is gone already: with GoneError a server can tell that from a topic
+// that never existed.
 
 const (
 	rememberDeletedFor = 10 * time.Second
 	maxDeletedNames    = 1024 // names of topics, and of one topic's channels
 )
 
-// GoneError is ErrNoTopic or ErrNoChannel of one that was deleted a moment ago, through this node or another.
+// GoneError is ErrNoTopic or ErrNoChannel for one that was deleted a moment ago, through this node or another.
 type GoneError struct {
-	Ago time.Duration // since when, at most: not counted is how long the answer was on its way
+	Ago time.Duration // age of the deletion, without the time that the answer travelled
 	err error
 }
 
@@ -25,7 +26,8 @@ func (e *GoneError) Error() string { return e.err.Error() }
 // Unwrap returns ErrNoTopic or ErrNoChannel.
 func (e *GoneError) Unwrap() error { return e.err }
 
-// deletedNames is what was deleted, and when.
+// deletedNames are deleted names with the times of their deletion. Engine.mu guards those of topics, Topic.mu those of
+// channels.
 type deletedNames map[string]time.Time
 
 func (g *deletedNames) add(name string, now time.Time) {
@@ -42,7 +44,7 @@ func (g *deletedNames) add(name string, now time.Time) {
 	}
 }
 
-// missing is err, or that it was there a moment ago.
+// missing returns err, wrapped in a GoneError if the name was deleted a moment ago.
 func (g deletedNames) missing(name string, now time.Time, err error) error {
 	if at, ok := g[name]; ok && now.Sub(at) <= rememberDeletedFor {
 		return &GoneError{now.Sub(at), err}
@@ -68,8 +70,8 @@ func (t *Topic) noChannel(name string) error {
 	return t.deletedChannels.missing(name, t.e.now(), ErrNoChannel)
 }
 
-// inLogs says of a channel that this node does not have whether a partition that it leads has it all the same, and whether the end of the log of one is
-// not committed.
+// inLogs is called for a channel that this node does not have. held: the log of a partition that this node leads has
+// the channel nevertheless. open: the end of one of these logs is not committed.
 func (t *Topic) inLogs(name string) (held, open bool) {
 	for _, pt := range t.partitions() {
 		if pt.rep == nil || ephemeral(name) || !pt.rep.leads.Load() {
@@ -83,25 +85,25 @@ func (t *Topic) inLogs(name string) (held, open bool) {
 	return held, open
 }
 
-// deletion is what leaders answer to opDeleteChannel.
+// deletion is a leader's answer to opDeleteChannel.
 type deletion struct {
 	Deleted bool  `json:"deleted,omitempty"`
 	Gone    bool  `json:"gone,omitempty"` // it was deleted a moment ago
 	AgoMs   int64 `json:"ago_ms,omitempty"`
 }
 
-// deletionOf is the answer about a channel that was, or was not, deleted with err.
+// deletionOf makes the answer for a channel whose deletion returned err.
 func deletionOf(err error) (json.RawMessage, error) {
 	switch gone, ok := err.(*GoneError); {
 	case ok:
-		return marshal(deletion{Gone: true, AgoMs: gone.Ago.Milliseconds() + 1}, nil) // never later than it was
+		return marshal(deletion{Gone: true, AgoMs: gone.Ago.Milliseconds() + 1}, nil) // rounded up
 	case err == ErrNoChannel:
 		return nil, nil
 	}
 	return marshal(deletion{Deleted: true}, err)
 }
 
-// add takes the answer of one more leader.
+// add merges the answer of one more leader.
 func (d *deletion) add(result json.RawMessage) error {
 	var one deletion
 	if err := json.Unmarshal(result, &one); err != nil {
@@ -114,7 +116,7 @@ func (d *deletion) add(result json.RawMessage) error {
 	return nil
 }
 
-// err is what became of a deletion that all leaders answered.
+// err is the result of a deletion once all leaders have answered.
 func (d *deletion) err() error {
 	switch {
 	case d.Deleted:

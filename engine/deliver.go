@@ -8,8 +8,8 @@ import (
 	"penstock/segment/aio"
 )
 
-// pump delivers what can be delivered now, on the caller's goroutine, and flushes the sinks that
-// got something.
+// pump delivers what can be delivered now, on the caller's goroutine, and flushes the sinks that got messages. No lock
+// is held.
 func (c *Channel) pump() {
 	var room [16]*localConsumer
 	for again := true; again; {
@@ -33,12 +33,12 @@ func (c *Channel) pump() {
 	}
 }
 
-// deliverRound delivers until nothing is left, nobody has credit, or the turn is long enough to let others have mu;
-// then it returns true. mu is held.
+// deliverRound delivers until nothing is left, no consumer has credit, or the turn has used its share of mu; then it
+// returns true. mu is held.
 func (c *Channel) deliverRound() (again bool) {
 	left := c.e.opts.MaxDeliveriesAtOne
 	if c.e.cluster != nil && (!c.e.cluster.leased() || c.hasStaleEpoch()) {
-		return false // another node may deliver by now
+		return false // another node may already deliver these messages
 	}
 	c.tick()
 	for {
@@ -51,7 +51,7 @@ func (c *Channel) deliverRound() (again bool) {
 			}
 		}
 		if left == before && c.yieldedRedelivery {
-			left = c.redeliver(left) // there is no new message that could take its turn
+			left = c.redeliver(left) // there was no new message to let go first
 		}
 		if left <= 0 {
 			return true
@@ -69,8 +69,8 @@ func (c *Channel) deliverRound() (again bool) {
 	}
 }
 
-// hasStaleEpoch says that a partition of the channel is not this node's any more, or not in that epoch: the channel ends, or gives it away, as soon as
-// nobody else changes the topic (syncChannels). mu is held.
+// hasStaleEpoch says whether this node no longer serves one of the channel's partitions, or serves it in another epoch.
+// Then syncChannels will shut the channel or take the partition from it, once it gets Topic.changing. mu is held.
 func (c *Channel) hasStaleEpoch() bool {
 	for i := range c.cursors {
 		if cur := &c.cursors[i]; cur.assigned && cur.part.rep != nil &&
@@ -81,7 +81,7 @@ func (c *Channel) hasStaleEpoch() bool {
 	return false
 }
 
-// tick fires what is due.
+// tick lets the machine handle what is due. mu is held.
 func (c *Channel) tick() {
 	if due, ok := c.m.NextDue(); ok && due <= c.e.now().UnixMilli() {
 		c.ev = core.Event{Kind: core.EvTick}
@@ -94,7 +94,7 @@ func (c *Channel) arm() {
 	c.queueControls()
 	due, ok := c.m.NextDue()
 	if cn := c.e.cluster; cn != nil && (!cn.leased() || c.hasStaleEpoch()) {
-		due, ok = c.e.now().Add(tickInterval).UnixMilli(), true // nothing happens meanwhile, and nobody says when that ends
+		due, ok = c.e.now().Add(tickInterval).UnixMilli(), true // poll: nothing wakes the channel when this state ends
 	}
 	if !ok || c.armed != 0 && c.armed <= due {
 		return
@@ -103,7 +103,7 @@ func (c *Channel) arm() {
 	c.timer.Reset(c.e.until(due))
 }
 
-// moreVisible says whether a commit happened since see.
+// moreVisible says whether something was committed or posted since syncVisible. mu is held.
 func (c *Channel) moreVisible() bool {
 	for i := range c.cursors {
 		if cur := &c.cursors[i]; cur.assigned && cur.part.visibleEnd() > cur.end {
@@ -113,8 +113,8 @@ func (c *Channel) moreVisible() bool {
 	return c.posted.Load()
 }
 
-// syncVisible tells the machine what is committed by now. Deferred messages are posted before they are made
-// visible, so taking the posts after reading the ends misses none.
+// syncVisible tells the machine what is committed now. Deferred messages are posted before they become visible. So the
+// visible ends are read first and the posts taken after them: none is missed. mu is held.
 func (c *Channel) syncVisible() {
 	for i := range c.cursors {
 		c.cursors[i].newEnd = c.cursors[i].part.visibleEnd()
@@ -131,7 +131,8 @@ func (c *Channel) syncVisible() {
 	}
 }
 
-// read offers messages of one partition to the machine, batch by batch.
+// read offers messages of one partition to the machine, batch by batch. It returns what remains of left, the number of
+// messages that this turn may still deliver. mu is held.
 func (c *Channel) read(index, left int) int {
 	cur := &c.cursors[index]
 	if !cur.assigned || cur.bad != nil {
@@ -164,7 +165,8 @@ func (c *Channel) read(index, left int) int {
 	return left
 }
 
-// find looks up the batch of the next message, past what retention removed.
+// find looks up the batch of the next message. If retention has removed it, the machine first moves on to the log's
+// start.
 func (c *Channel) find(cur *cursor, next segment.MsgID) bool {
 	at, _, err := cur.part.log.Seek(next)
 	if errors.Is(err, segment.ErrBelowStart) {
@@ -185,8 +187,8 @@ func (c *Channel) find(cur *cursor, next segment.MsgID) bool {
 	return true
 }
 
-// stopReading isolates what cannot be read: the partition's other messages stay in flight and confirmable,
-// nothing beyond is delivered, and it is said once.
+// stopReading stops reading a partition whose bytes cannot be read, and logs it once. Messages in flight can still be
+// confirmed; nothing beyond this place is delivered.
 func (c *Channel) stopReading(cur *cursor, err error) {
 	cur.bad = err
 	c.e.log.Error("a channel stops reading a partition",
@@ -224,9 +226,10 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 		return left, false
 	}
 	now := c.e.now().UnixNano()
-	judged := c.needsHeaders || h.Flags&segment.FlagHeaders != 0 // else headers, of which there are none, say nothing
+	// Otherwise the messages have no headers, and the channel does not need them.
+	judged := c.needsHeaders || h.Flags&segment.FlagHeaders != 0
 	c.records.Reset(h, records)
-	c.offer = core.Event{Kind: core.EvOffer, Part: cur.part.number, At: cur.at} // not anew for every message: it is large
+	c.offer = core.Event{Kind: core.EvOffer, Part: cur.part.number, At: cur.at} // set once per batch, because it is large
 	id := h.FirstID
 	next := c.m.ReadFrom(cur.part.number)
 	for index := uint32(0); ; index, id = index+1, id+1 {
@@ -248,7 +251,7 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 		c.m.Step(now, &c.offer, &c.res)
 		switch c.res.Decision {
 		case core.Skip:
-			if c.offer.Unwanted { // a filter may want none of a million
+			if c.offer.Unwanted { // counts too: a filter may reject a million messages in a row
 				if left--; left == 0 {
 					return 0, false
 				}
@@ -274,7 +277,8 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 	return left, true
 }
 
-// evalHeaders says what a message's headers mean to the channel.
+// evalHeaders sets in ev what a message's headers mean to the channel: whether it wants the message, its key and its
+// tag.
 func (c *Channel) evalHeaders(headers []segment.KV, ev *core.Event) {
 	ev.Unwanted, ev.Key, ev.Tag = !c.matcher.Match(headers) || c.forOther(headers), 0, 0
 	if c.settings.Order == core.OrderKey {
@@ -282,7 +286,7 @@ func (c *Channel) evalHeaders(headers []segment.KV, ev *core.Event) {
 			ev.Key = core.HashKey(key)
 		}
 	}
-	ev.Tag = tagOf(headers) // though nobody may ask for it yet: who comes later gets what is requeued
+	ev.Tag = tagOf(headers) // always: a consumer of this tag may come before a redelivery
 }
 
 // tagOf is a message's tag as the machine knows it; 0: none.
@@ -293,14 +297,14 @@ func tagOf(headers []segment.KV) uint64 {
 	return 0
 }
 
-// forOther says that a message was sent back to another channel, see Redrive.
+// forOther says whether a message was sent back to another channel, see Redrive.
 func (c *Channel) forOther(headers []segment.KV) bool {
 	only := headerOf(headers, ChannelHeader)
 	return only != nil && string(only) != c.name
 }
 
-// deferAgain makes a message wait for its time that the cursor met before it: a reset went back to it after the channel
-// had dropped it, or before the channel was there. It returns what to read next.
+// deferAgain lets a message wait for its due time that the cursor read before it. That happens after a seek back to a
+// message that the channel had dropped, or that is older than the channel. It returns the id to read next.
 func (c *Channel) deferAgain(cur *cursor, id segment.MsgID, dueMs int64) segment.MsgID {
 	c.deferred[0] = core.DeferredMessage{ID: id, DueMs: dueMs, At: cur.at}
 	c.ev = core.Event{Kind: core.EvDeferredPublished, Part: cur.part.number, Deferred: c.deferred[:]}
@@ -342,7 +346,7 @@ func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 	k.delivery.Body, k.delivery.Headers = nil, nil
 }
 
-// redeliver hands out what comes again: requeued, timed out, deferred and due.
+// redeliver delivers messages that come again: requeued, timed out, or deferred and due. mu is held.
 func (c *Channel) redeliver(left int) int {
 	c.yieldedRedelivery = false
 	defer c.fetched.close(c)
@@ -361,7 +365,7 @@ func (c *Channel) redeliver(left int) int {
 	return left
 }
 
-// fetch reads the message that the machine just assigned from the log and hands it over.
+// fetch reads the message that the machine just assigned for redelivery, and delivers it.
 func (c *Channel) fetch() {
 	id := c.res.ID
 	cur := c.cursorOf(id)
@@ -371,7 +375,7 @@ func (c *Channel) fetch() {
 		return
 	}
 	if errors.Is(err, segment.ErrBelowStart) && c.posted.Load() {
-		return // it may have been carried elsewhere, see carry.go: it times out and is found there
+		return // carry.go may have moved it: it times out, and is then found at its new place
 	}
 	if c.mayReadLater(err) {
 		c.ev = core.Event{Kind: core.EvUnread, ID: id, DelayMs: unreadPauseMs}
@@ -384,7 +388,7 @@ func (c *Channel) fetch() {
 		}
 		return
 	}
-	// Its bytes are gone (retention) or damaged: nobody can ever get it, so it must not come up for ever.
+	// Its bytes are gone (retention) or damaged: it can never be delivered, so it must not be redelivered for ever.
 	if !errors.Is(err, segment.ErrBelowStart) {
 		c.e.log.Error("a message cannot be delivered again",
 			"topic", c.t.name, "channel", c.name, "id", id.String(), "error", err)
@@ -393,10 +397,11 @@ func (c *Channel) fetch() {
 	c.step()
 }
 
-// unreadPauseMs is after how long a message that could not be read is tried again.
+// unreadPauseMs is the pause before a message that could not be read is tried again.
 const unreadPauseMs = 1000
 
-// mayReadLater says whether a message that cannot be read now may be read later: another copy has it, or the device failed the read and proved no damage.
+// mayReadLater says whether a message that cannot be read now may be readable later: another copy has it, or the device
+// failed the read without proof of damage.
 func (c *Channel) mayReadLater(err error) bool {
 	switch {
 	case errors.Is(err, segment.ErrBelowStart):

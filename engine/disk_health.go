@@ -15,8 +15,9 @@ import (
 	"penstock/segment/aio"
 )
 
-// diskHealth is how this node's disk answers: core.DiskWatch decides, watchDisk feeds it from the engine's pulse and does what it says. Nothing on this way
-// waits for the disk, or takes a lock that somebody holds who does. Fields without atomics belong to the one goroutine that steps the watch.
+// diskHealth is the state of this node's disk. core.DiskWatch decides; stepDiskWatch feeds it from the engine's pulse
+// and does what it decides. Nothing here waits for the disk, or takes a lock whose holder may wait for it. Fields that
+// are neither atomic nor guarded by mu belong to the one goroutine that steps the watch.
 type diskHealth struct {
 	watch *core.DiskWatch
 	began time.Time
@@ -24,25 +25,26 @@ type diskHealth struct {
 
 	state          atomic.Uint32 // core.DiskState
 	waitedMs       atomic.Int64
-	probing        atomic.Bool // a probe is with the disk
-	handOverFailed atomic.Bool // the last hand-over gave nothing away; the watch has not heard of it yet
+	probing        atomic.Bool // a probe is running
+	handOverFailed atomic.Bool // the last hand-over moved nothing, and the watch has not been told
 	probe          sync.WaitGroup
 
-	mu    lock.Mutex[lock.DiskHealth] // held while the watch starts something, and while ended is set
-	ended bool                        // nothing may be started: the engine closes
+	mu    lock.Mutex[lock.DiskHealth] // guards ended; held while the watch starts goroutines
+	ended bool                        // the engine closes: no more goroutines may be started
 
 	probes, hung, handOvers atomic.Uint64
 }
 
-// probeFile is what an idle disk is asked with: one block, made once and overwritten since. Nobody reads it.
+// probeFile is the file that probes of an idle disk write: one block, created once and then overwritten. Nobody reads
+// it.
 const probeFile = "disk.probe"
 
 func (d *diskHealth) now() core.DiskState { return core.DiskState(d.state.Load()) }
 
-// hangs says that nothing comes back for longer than anybody waits.
+// hangs says whether writes have not returned for longer than anybody waits.
 func (d *diskHealth) hangs() bool { return d.now() >= core.DiskHung }
 
-// failure is what Health says of the disk.
+// failure is the disk's part of Health.
 func (d *diskHealth) failure() error {
 	if d.now() != core.DiskFailed {
 		return nil
@@ -55,7 +57,7 @@ func (d *diskHealth) describe(s *StorageStats) {
 	s.DiskProbes, s.DiskHangs, s.DiskHandOvers = d.probes.Load(), d.hung.Load(), d.handOvers.Load()
 }
 
-// startDiskWatch begins to watch.
+// startDiskWatch starts the disk watch.
 func (e *Engine) startDiskWatch() {
 	patience, failed := e.opts.DiskPatience, e.opts.DiskFailedAfter
 	if patience < 0 {
@@ -71,7 +73,7 @@ func (e *Engine) startDiskWatch() {
 	}
 	d.watch = core.NewDiskWatch(cfg, 0)
 	if !e.host.InlineLog() {
-		// Not one of those whom Close waits for: Close asks it whether to wait.
+		// Close does not wait for this goroutine: Close asks the watch whether waiting makes sense.
 		e.host.Spawn(func() {
 			for e.host.Pause(watchInterval, d.stop) {
 				e.stepDiskWatch()
@@ -80,7 +82,7 @@ func (e *Engine) startDiskWatch() {
 	}
 }
 
-// stepDiskWatch looks at what came back since it did so last.
+// stepDiskWatch reads which writes have returned since the last call, and acts on the new state.
 func (e *Engine) stepDiskWatch() {
 	d := &e.disks
 	begun, done := e.pulse.Counts()
@@ -113,14 +115,15 @@ func (e *Engine) stepDiskWatch() {
 	}
 }
 
-// end says that nothing more may be started: those who wait for what was started begin to.
+// end stops further starts, so that Close can wait for the goroutines that were started.
 func (d *diskHealth) end() {
 	d.mu.Lock()
 	d.ended = true
 	d.mu.Unlock()
 }
 
-// logDiskChange is the one line about a change. A disk changes at most once in a fifth of the patience, and is good only after two.
+// logDiskChange logs a change of the state, one line each. The state changes at most once in a fifth of the patience,
+// and becomes good only after two.
 func (e *Engine) logDiskChange(before core.DiskState, v core.DiskVerdict) {
 	waited := time.Duration(v.WaitedNs).Round(time.Millisecond)
 	switch {
@@ -142,7 +145,7 @@ func (e *Engine) logDiskChange(before core.DiskState, v core.DiskVerdict) {
 	}
 }
 
-// probeDisk writes one block and flushes it. It runs beside everything else and may never return.
+// probeDisk writes one block and flushes it, on a goroutine of its own. It may never return.
 func (e *Engine) probeDisk() {
 	e.pulse.Begin()
 	defer e.pulse.End()
@@ -168,11 +171,11 @@ func (e *Engine) writeProbe() (err error) {
 	return errors.Join(err, f.Close())
 }
 
-// announceDisk lets the other nodes know, as soon as the store takes it. It does not wait.
+// announceDisk reports the state to the store, for the other nodes, as soon as the store accepts it. It does not wait.
 func (cn *clusterNode) announceDisk(state core.DiskState) {
 	cn.diskWanted.Store(uint32(state))
 	if !cn.reportingDisk.CompareAndSwap(false, true) {
-		return // who tells looks again
+		return // the goroutine that reports will see the new state
 	}
 	cn.spawn(func() {
 		for cn.ctx.Err() == nil {

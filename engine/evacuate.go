@@ -9,17 +9,18 @@ import (
 )
 
 const (
-	// evacuateTime bounds one attempt of a node whose disk hangs to get rid of what it leads.
+	// evacuateTime bounds one attempt of a node whose disk hangs to hand over its leaderships.
 	evacuateTime = 30 * time.Second
-	// evacuatePause lies between two rounds of it.
+	// evacuatePause is the pause between two rounds of an attempt.
 	evacuatePause = 250 * time.Millisecond
 	// maxEvacuateCount is how many partitions are handed over at the same time.
 	maxEvacuateCount = 8
 )
 
-// evacuate gives every leadership that another node can have to somebody whose disk is good, because this node's own disk hangs. It waits for nothing that
-// waits for the disk: what was appended and not committed is unknown to its publishers, as after a failover, and what waits in the inboxes goes on to the
-// new leaders. core.DiskWatch says how often, and hears whether anything was given away. It runs on a goroutine of its own.
+// evacuate hands every leadership over to a replica whose disk is good, because this node's disk hangs. It waits for
+// nothing that waits for the disk. Publishers of batches that were appended and not committed hear that the outcome is
+// unknown, as after a failover; puts still in the inboxes are forwarded to the new leaders. core.DiskWatch decides how
+// often it runs, and is told whether anything was handed over. It runs on a goroutine of its own.
 func (cn *clusterNode) evacuate() {
 	if !cn.evacuating.CompareAndSwap(false, true) {
 		return
@@ -27,7 +28,7 @@ func (cn *clusterNode) evacuate() {
 	defer cn.evacuating.Store(false)
 	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, evacuateTime)
 	defer cancel()
-	// First the others must know, or one of them would give it back. That they cannot be told is no reason to keep it.
+	// First tell the other nodes, or one of them would give a leadership back. If they cannot be told, go on nevertheless.
 	if err := cn.reportDisk(cn.e.disks.now()); err != nil {
 		cn.log.Warn("the other nodes could not be told that the disk hangs", "error", err)
 	}
@@ -49,7 +50,8 @@ func (cn *clusterNode) evacuate() {
 	}
 }
 
-// evacuateRound tries each partition once and returns how many are still led here that have another replica in sync.
+// evacuateRound tries each partition once. It returns how many are still led here although they have another replica in
+// sync.
 func (cn *clusterNode) evacuateRound() int {
 	var led []*partition
 	for _, pt := range cn.e.partitionList() {
@@ -76,7 +78,7 @@ func (cn *clusterNode) evacuateRound() int {
 	return int(left.Load())
 }
 
-// tryEvacuate says whether it should be tried again.
+// tryEvacuate tries to hand one partition over, and says whether to try again.
 func (cn *clusterNode) tryEvacuate(pt *partition) bool {
 	r := pt.rep
 	r.mu.Lock()
@@ -91,7 +93,7 @@ func (cn *clusterNode) tryEvacuate(pt *partition) bool {
 		return !errors.Is(err, meta.ErrNotFound)
 	}
 	cn.e.disks.handOvers.Add(1)
-	// The worker may hang in the disk with another row.
+	// The worker may hang in the disk because of another row, so pass this row on here.
 	if row := cn.store.Snapshot().Partitions[pt.identity()]; row != nil && row.State.Epoch > st.Epoch {
 		r.learn(row)
 	}

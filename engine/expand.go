@@ -11,15 +11,16 @@ import (
 	"penstock/segment"
 )
 
-// A partition that a topic gets later begins with an empty log, and the topic's channels must be in it before anybody's message is confirmed
-// there: one that came later would miss what was published meanwhile. So all of them are made by one control batch, and then all begin with the
-// partition. On a single node it is in the log before the first publish can be. In a cluster the partition's leader asks that of partition 0 which
-// channels there are, before it makes any itself; messages wait until it has.
+// A partition that a topic gets later begins with an empty log. The topic's channels must be in that log before any
+// message there is confirmed: a channel added after that would miss earlier messages. So one control batch creates all
+// channels, and all begin with the partition. On a single node this batch precedes the first publish. In a cluster the
+// partition's leader asks the leader of partition 0 for the channels before it creates any itself; until then messages
+// wait.
 
 // maxInitBytes bounds the settings in one control batch.
 const maxInitBytes = 64 << 10
 
-// topicState is what a topic's partitions have in common.
+// topicState is the state that all partitions of a topic share.
 type topicState struct {
 	Paused   bool           `json:"paused,omitempty"`
 	Channels []channelState `json:"channels,omitempty"`
@@ -32,8 +33,9 @@ type channelState struct {
 	Settings ChannelSettings `json:"settings"`
 }
 
-// stateLocal is the state of the channels that this node has; ephemeral ones are in no log. In a cluster it is what the log of partition 0 says, which
-// this node leads: channels are shut and put together anew whenever leaderships move, and then look as if they were gone.
+// stateLocal returns the state of the topic's channels on this node, without ephemeral ones, which are in no log. In a
+// cluster this node leads partition 0, and the state comes from its fold: channels are shut and made again when
+// leaderships move, and would look deleted in between.
 func (t *Topic) stateLocal() *topicState {
 	if t.e.cluster != nil {
 		return t.partitions()[0].foldState()
@@ -61,7 +63,7 @@ func (pt *partition) foldState() *topicState {
 	return s
 }
 
-// batches are the control entries that put s into an empty log; the first batch makes all channels.
+// batches returns the control entries that create s in an empty log. The first batch creates all channels.
 func (s *topicState) batches() (all [][]core.Control) {
 	var now []core.Control
 	for i := range s.Channels {
@@ -88,8 +90,9 @@ func (s *topicState) batches() (all [][]core.Control) {
 	return append(all, now)
 }
 
-// grow gives a single node's topic partitions up to a number. store makes that durable: what a crash leaves before it is nothing, and what it
-// leaves after it are empty partitions whose channels completeChannels makes. changing is held.
+// grow gives a topic of a single node partitions up to the number to. store makes that number durable. A crash before
+// store leaves the topic as it was; a crash after it leaves empty partitions, whose channels completeChannels makes.
+// changing is held.
 func (t *Topic) grow(ctx context.Context, to int, store func() error) error {
 	e := t.e
 	if err := e.poisoned.Load(); err != nil {
@@ -119,7 +122,7 @@ func (t *Topic) grow(ctx context.Context, to int, store func() error) error {
 	}
 	e.addPartitions(added)
 	e.mu.Unlock()
-	if e.poisoned.Load() != nil { // the committer either saw these partitions in the list, or is seen here
+	if e.poisoned.Load() != nil { // Failed either saw them in the list, or poisoned is visible here
 		for _, pt := range added {
 			pt.closeAndRefuse(e.refusal(), false)
 		}
@@ -136,7 +139,8 @@ func (t *Topic) grow(ctx context.Context, to int, store func() error) error {
 	return nil
 }
 
-// join makes a new partition one that is published to and read. It runs on the committer: no message can be committed between the two.
+// join lets a new partition be published to and read. It runs on the committer, so no message can be committed between
+// the two.
 func (t *Topic) join(pt *partition) {
 	t.add(pt)
 	for _, c := range t.Channels() {
@@ -144,7 +148,7 @@ func (t *Topic) join(pt *partition) {
 	}
 }
 
-// emptyPartition is a new partition of a single node.
+// emptyPartition returns a new partition of a single node.
 func (e *Engine) emptyPartition(t *Topic, n uint32) (*partition, error) {
 	log, err := segment.Open(e.disk, partitionDir(t.uuid, n), segment.Identity{Topic: t.uuid, Partition: n},
 		segment.State{}, e.segmentOptions())
@@ -158,8 +162,8 @@ func (e *Engine) emptyPartition(t *Topic, n uint32) (*partition, error) {
 	return pt, nil
 }
 
-// completeChannels makes the channels of partition 0 in the partitions whose log does not have them: a crash came while a topic got the
-// partition, or the channel. It runs when restore has.
+// completeChannels creates the channels of partition 0 in partitions whose log lacks them, because of a crash while the
+// topic got the partition or the channel. It runs after restore.
 func (e *Engine) completeChannels() {
 	e.forEachTopic(func(t *Topic) {
 		for _, in := range t.incomplete {
@@ -178,11 +182,11 @@ type incompletePart struct {
 	entries []core.Control
 }
 
-// findIncomplete is restore's; nothing else uses the folds yet.
+// findIncomplete finds partitions whose log lacks channels. restore calls it, while nothing else uses the folds.
 func (t *Topic) findIncomplete() {
 	parts := t.partitions()
 	if parts[0].whyUnread() != nil {
-		return // a channel that it has may be gone
+		return // its fold may have channels that were deleted later
 	}
 	for _, pt := range parts[1:] {
 		if pt.whyUnread() != nil {
@@ -203,15 +207,15 @@ func (t *Topic) findIncomplete() {
 	}
 }
 
-// isUninitialized says whether a partition never knew a channel, although others of the topic may; rep.mu is held. One whose channels were
-// deleted is none of these: the leader of partition 0 may not have come to that yet. Nor is any of a topic with the partitions that it was made
-// with: getting more raises its settings' version.
+// isUninitialized says whether a partition has never had a channel, although other partitions of the topic may have. A
+// partition whose channels were deleted does not count: the leader of partition 0 may not have deleted them yet. Nor
+// does a partition of a topic that has never grown: growing raises the version of its settings above 0. rep.mu is held.
 func (pt *partition) isUninitialized() bool {
 	return pt.number > 0 && pt.t.settings.Load().Version > 0 && pt.fold.Len() == 0 && pt.fold.Unclaimed == 0 &&
 		!pt.fold.TopicPaused
 }
 
-// leadsUninitialized is isUninitialized of a partition that this node leads.
+// leadsUninitialized says whether this node leads the partition and it isUninitialized.
 func (pt *partition) leadsUninitialized() bool {
 	if !pt.rep.leads.Load() {
 		return false
@@ -221,10 +225,11 @@ func (pt *partition) leadsUninitialized() bool {
 	return pt.isUninitialized()
 }
 
-// initRetryPause is between two tries, when the leader of partition 0 does not answer.
+// initRetryPause is the pause between attempts while the leader of partition 0 does not answer.
 const initRetryPause = 100 * time.Millisecond
 
-// initPartitionsUntilDone is adopt, again until it succeeds or is another leader's business.
+// initPartitionsUntilDone repeats initPartitions until it succeeds or the topic is deleted. It succeeds, too, when this
+// node no longer leads the partitions.
 func (t *Topic) initPartitionsUntilDone(parts []*partition) {
 	cn := t.e.cluster
 	for {
@@ -235,7 +240,8 @@ func (t *Topic) initPartitionsUntilDone(parts []*partition) {
 	}
 }
 
-// initPartitions brings the topic's channels, as the leader of partition 0 knows them, into those of parts that have none.
+// initPartitions creates the topic's channels, as the leader of partition 0 knows them, in those of parts that have
+// none.
 func (t *Topic) initPartitions(ctx context.Context, parts []*partition) error {
 	var empty []*partition
 	for _, pt := range parts {
@@ -263,8 +269,9 @@ func (t *Topic) initPartitions(ctx context.Context, parts []*partition) error {
 	return err
 }
 
-// lockInitialized locks changing when no partition that this node leads lacks the topic's channels: any other control entry in one of them would make it look
-// as if it had them, and messages would go past those that come later. nil: the caller unlocks.
+// lockInitialized locks changing at a moment when no partition that this node leads lacks the topic's channels. Any
+// other control entry would make such a partition look initialized, and channels added later would miss messages. If it
+// returns nil, the caller must unlock.
 func (t *Topic) lockInitialized(ctx context.Context) error {
 	for asked := map[*partition]bool{}; ; {
 		t.e.host.Lock(&t.changing)
@@ -272,7 +279,7 @@ func (t *Topic) lockInitialized(ctx context.Context) error {
 		for _, pt := range t.partitions() {
 			if pt.rep != nil && !asked[pt] && pt.leadsUninitialized() {
 				barren = append(barren, pt)
-				asked[pt] = true // if it still looks so, there is nothing to adopt
+				asked[pt] = true // if it still looks uninitialized, the topic has no channels
 			}
 		}
 		if len(barren) == 0 {
@@ -285,7 +292,8 @@ func (t *Topic) lockInitialized(ctx context.Context) error {
 	}
 }
 
-// fetchState asks the leader of partition 0, with adopts one that knows of all partitions.
+// fetchState asks the leader of partition 0 for the topic's state. With adopts, only a leader that knows all partitions
+// answers.
 func (t *Topic) fetchState(ctx context.Context, adopts bool) (*topicState, error) {
 	s := new(topicState)
 	first := func(pt *partition) bool { return pt.number == 0 }
@@ -294,7 +302,7 @@ func (t *Topic) fetchState(ctx context.Context, adopts bool) (*topicState, error
 	return s, err
 }
 
-// initPartition puts s into a partition; changing is held.
+// initPartition creates s in the log of a partition. changing is held.
 func (t *Topic) initPartition(ctx context.Context, pt *partition, s *topicState) error {
 	var channels []*Channel
 	for i := range s.Channels {
