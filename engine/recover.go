@@ -357,8 +357,8 @@ func (rp *recovered) trackSegment(rec *clog.Record, h *segment.Header, sizes seg
 	}
 }
 
-// foldBatch folds a verified batch, except for messages with a delay, which it returns: the caller publishes them when
-// the batch is committed.
+// foldBatch folds a verified batch, except for messages with a delay, which it returns: the caller adds
+// them to the fold with PublishDeferred.
 func foldBatch(fold *core.Cursors, h *segment.Header, body []byte, at segment.Offset) ([]core.DeferredMessage, error) {
 	if h.Control() {
 		return nil, fold.ApplyBodyAt(body, h.FirstID, at)

@@ -8,15 +8,16 @@ import (
 )
 
 const (
-	// firstRetryPause is after how long a node tries again what its device could not read, if that is less than the
-	// scrub's interval; the pause doubles with each try that leaves something.
+	// firstRetryPause is how long a node waits until it tries again what its device could not read, if that is less than
+	// the scrub's interval. The pause doubles after each attempt that leaves something.
 	firstRetryPause = 30 * time.Second
 	maxRetryPause   = time.Hour
 )
 
-// retryReads tries again what the device could not read. On a single node nothing else would, before a restart: the
-// range is isolated, and nobody has another copy. In a cluster it is what no other replica has repaired meanwhile,
-// and the copies that wait for their device (replica_wait_device.go). It runs until the engine closes.
+// retryReads tries again to read what the device could not read. On a single node only a restart would do that: the
+// range is isolated, and there is no other copy. In a cluster it tries the ranges that no other replica has repaired
+// meanwhile, and the copies that wait for their device (replica_wait_device.go). It runs on a goroutine of its own
+// until the engine closes.
 func (e *Engine) retryReads() {
 	c := segment.NewChecker()
 	defer c.Close()
@@ -42,8 +43,8 @@ func (e *Engine) retryReads() {
 	}
 }
 
-// retryPartition tries what is left of a partition. It says whether all of it is served again, and false for open
-// when the engine closes.
+// retryPartition tries the ranges of one partition. back says that all of it is served again; open is false when the
+// engine closes.
 func (e *Engine) retryPartition(pt *partition, c *segment.Checker) (back, open bool) {
 	before := pt.log.MayReadAgain()
 	if pt.log.OpenAgain() {
@@ -61,11 +62,11 @@ func (e *Engine) retryPartition(pt *partition, c *segment.Checker) (back, open b
 	return len(left) == 0 && (pt.rep == nil || !pt.rep.isWaitingForDevice()), true
 }
 
-// retryRead tries one range. It says whether all of it is served again, and false for open when the engine closes.
+// retryRead tries one range. back says that all of it is served again; open is false when the engine closes.
 func (e *Engine) retryRead(pt *partition, c *segment.Checker, r segment.Range) (back, open bool) {
 	from := r.From
 	if from >= r.To {
-		return false, true // a segment that does not say what it has
+		return false, true // the range of a segment whose header cannot be read
 	}
 	for r.From < r.To {
 		until, err := pt.log.ReadAgain(c, r)

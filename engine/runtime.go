@@ -16,14 +16,14 @@ import (
 	"penstock/segment"
 )
 
-// What the engine asks of the machine beside the disk goes through Engine.host; this file has what is built on that.
+// The engine uses the machine below it, except for the disk, through Engine.host. This file has helpers built on that.
 
-// now is the engine's time: the wall clock as it was when the engine opened, and what has passed since then. It never
-// jumps.
+// now is the engine's clock: the wall clock when the engine was opened, plus the time that has passed since then. It
+// never jumps.
 func (e *Engine) now() time.Time { return time.Unix(0, e.clock.nowNs()) }
 
-// wallNow is the wall clock in place of the host's, for test builds, which set it before any engine is opened
-// (clock_offset.go). nil: the host's.
+// wallNow replaces the host's wall clock if it is not nil. Test builds set it before any engine is opened
+// (clock_offset.go).
 var wallNow func() time.Time
 
 // newEngineClock is the clock of an engine that opens now.
@@ -38,14 +38,15 @@ func newEngineClock(o *Options, h host.Host) *clock {
 	return newClock(wall, h.Mono)
 }
 
-// firstRequest is where this process begins to number its requests. Its predecessor may have asked the same nodes,
-// whose answers still come: they must not be taken for answers to this one's.
+// firstRequest is the number of this process's first request to other nodes. It is random, because answers to requests
+// of an earlier process may still arrive, and must not be taken for answers to this one's.
 func (e *Engine) firstRequest() uint64 {
 	id := e.host.NewUUID()
 	return binary.LittleEndian.Uint64(id[8:]) >> 2
 }
 
-// context ends with the engine, as far as anything that waits for other nodes is concerned.
+// context returns a context that ends when the engine closes in a cluster. A single node waits for no other node, so
+// there it never ends.
 func (e *Engine) context() context.Context {
 	if e.cluster != nil {
 		return e.cluster.ctx
@@ -53,7 +54,7 @@ func (e *Engine) context() context.Context {
 	return context.Background()
 }
 
-// taken takes a value of ch if there is one, or learns that it was closed.
+// taken says whether ch has a value, which it takes, or is closed. It does not block.
 func taken(ch <-chan struct{}) bool {
 	select {
 	case <-ch:
@@ -63,21 +64,21 @@ func taken(ch <-chan struct{}) bool {
 	}
 }
 
-// retainBuf retains a receive buffer; those of a simulation come without.
+// retainBuf retains a receive buffer. In a simulation frames have none.
 func retainBuf(b *netproto.RecvBuf) {
 	if b != nil {
 		b.Retain()
 	}
 }
 
-// releaseBuf releases what keep retained.
+// releaseBuf releases a buffer that retainBuf retained.
 func releaseBuf(b *netproto.RecvBuf) {
 	if b != nil {
 		b.Release()
 	}
 }
 
-// What is done for each of a map's entries is done in the order of their keys: the same history makes the same run.
+// Maps are visited in the order of their keys, so that a simulation with the same seed does the same.
 
 func sortedIDs[V any](m map[uuid.UUID]V) []uuid.UUID {
 	return slices.SortedFunc(maps.Keys(m), func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })

@@ -9,25 +9,26 @@ import (
 )
 
 const (
-	// maxScrubRate bounds what a scrub reads, in bytes per second: commits of the same disk wait for it.
+	// maxScrubRate bounds what a scrub reads, in bytes per second, because commits wait for the same disk.
 	maxScrubRate = 16 << 20
-	// scrubFirstAfter is how long after its start a node begins its first round, if that is less than the interval: a
-	// node that is restarted each week is scrubbed, too.
+	// scrubFirstAfter is the time from the start to the first round, if that is less than the interval. So a node that is
+	// restarted each week is scrubbed, too.
 	scrubFirstAfter = 10 * time.Minute
-	// scrubPause is how long a scrub waits when a piece could not be read for another reason than damage.
+	// scrubPause is how long a scrub waits after it could not read a piece for another reason than damage.
 	scrubPause = time.Second
 )
 
-// scrubState is how far the scrub is. Any goroutine may read it.
+// scrubState counts what the scrub has done. The goroutines of scrub, scrubLog and retryReads write it; any goroutine
+// may read it.
 type scrubState struct {
 	rounds     atomic.Uint64 // completed
 	bytes      atomic.Uint64 // read and verified since Open
-	damaged    atomic.Uint64 // ranges that were found not to read back
-	mended     atomic.Uint64 // batches, header blocks, indexes and small files that were written again from what this node knew
-	rotten     atomic.Uint64 // files of the commit log that did not read back
-	readAgain  atomic.Uint64 // ranges that the device could not read, and could later
-	partitions atomic.Int64  // of the present round that were read
-	running    atomic.Bool
+	damaged    atomic.Uint64 // ranges that could not be read
+	mended     atomic.Uint64 // batches, header blocks, indexes and small files that were rewritten from memory
+	rotten     atomic.Uint64 // damaged commit log files
+	readAgain  atomic.Uint64 // ranges that the device could not read, and later could
+	partitions atomic.Int64  // read in the present round
+	running    atomic.Bool   // a round is running
 }
 
 func (s *scrubState) describe(out *StorageStats) {
@@ -37,10 +38,10 @@ func (s *scrubState) describe(out *StorageStats) {
 	out.ScrubPartitions, out.ScrubRunning = s.partitions.Load(), s.running.Load()
 }
 
-// scrub reads everything in this node's segments from the device once in Options.ScrubInterval, so that what rots
-// unread is found while another replica still has it. What memory still has is written again. In a cluster what else
-// it finds is repaired from a replica that reads back (replica.isolated); on a single node Health names it. The
-// commit log has a round of its own: scrubLog.
+// scrub reads all segments of this node from the device once in Options.ScrubInterval. So damage in data that nobody
+// reads is found while another replica still has the data. What is still in memory is written again. Other damage is
+// repaired from another replica in a cluster (replica.isolated); on a single node Health names it. scrubLog does the
+// same for the commit log. It runs on a goroutine of its own until the engine closes.
 func (e *Engine) scrub() {
 	for wait := min(scrubFirstAfter, e.opts.ScrubInterval); e.host.Pause(wait, e.stop); {
 		began := e.host.Instant()
@@ -69,7 +70,7 @@ func (e *Engine) scrubRound() {
 	s.rounds.Add(1)
 }
 
-// scrubPartition says false when the engine closes.
+// scrubPartition reads the segments of one partition. It returns false when the engine closes.
 func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
 	if !e.scrubFiles(pt, c) {
 		return false
@@ -83,7 +84,7 @@ func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
 		var bad *segment.CorruptError
 		switch {
 		case err == nil && run.InMemory:
-			return true // the rest, too
+			return true // everything behind it is in memory, too
 		case err == nil && run.Mended:
 			e.logMended("a stored message did not read back from its segment; nothing is lost: memory still had it, and it "+
 				"was written again", "topic", pt.t.name, "partition", pt.number, "from", at, "to", run.Next)
@@ -101,15 +102,15 @@ func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
 				e.logDamage(pt, at, next, err)
 				at = next
 			case !unplaced.again(at, bad):
-				return true // the file as a whole cannot be read, which the node said when it opened it; or the log was cut
+				return true // the whole file cannot be read, which Open has reported; or the log was cut
 			}
 		case errors.Is(err, segment.ErrBelowStart):
-			start, _, _ := pt.log.Start() // retention was faster
+			start, _, _ := pt.log.Start() // retention has removed it
 			if start <= at {
 				return true
 			}
 			at = start
-		default: // the end; or it cannot be read just now, and the next round looks again
+		default: // the end of the log, or an error that may be gone in the next round
 			wait = 0
 			if !errors.Is(err, segment.ErrAtEnd) && !errors.Is(err, segment.ErrClosed) {
 				e.log.Warn("the scrub could not read a partition to its end; the next round tries again",
@@ -124,14 +125,15 @@ func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
 	}
 }
 
-// scrubFinding is damage that a scrub found and that no isolated range of the log has any more: a repair from a replica
-// was faster than the scrub, or the file as a whole cannot be read. Reading the place once more tells which.
+// scrubFinding is damage that the scrub met and that is in no isolated range of the log. Either a repair from another
+// replica has removed the range already, or the whole file cannot be read. A second read of the same place tells which.
 type scrubFinding struct {
 	at  segment.Offset
 	err *segment.CorruptError // nil: none
 }
 
-// again notes the damage err at at, and says whether to read there once more: not a second time at the same place.
+// again notes the damage err at offset at, and says whether to read that place once more. It returns false the second
+// time.
 func (f *scrubFinding) again(at segment.Offset, err *segment.CorruptError) bool {
 	if f.err != nil && f.at == at {
 		return false
@@ -140,7 +142,8 @@ func (f *scrubFinding) again(at segment.Offset, err *segment.CorruptError) bool 
 	return true
 }
 
-// repaired returns the damage that was found at at, where the log reads back now, and forgets it. nil: there was none.
+// repaired returns the damage that again noted at this offset, where the log can be read now, and forgets it. nil:
+// there was none.
 func (f *scrubFinding) repaired(at segment.Offset) error {
 	was := f.err
 	f.err = nil
@@ -150,7 +153,7 @@ func (f *scrubFinding) repaired(at segment.Offset) error {
 	return was
 }
 
-// behindDamage is where the isolated range ends that at lies in, or at.
+// behindDamage is the end of the isolated range that contains at, or at itself.
 func behindDamage(log *segment.Log, at segment.Offset) segment.Offset {
 	for _, r := range log.Isolated() {
 		if r.From <= at && at < r.To {
@@ -160,7 +163,8 @@ func behindDamage(log *segment.Log, at segment.Offset) segment.Offset {
 	return at
 }
 
-// logDamage says once what was found: what a range has is isolated from then on, and is not found again.
+// logDamage counts and logs damage. It is called once per range: the range is isolated from then on, and the scrub
+// skips it.
 func (e *Engine) logDamage(pt *partition, from, to segment.Offset, err error) {
 	what := "it is not served; look at the device"
 	if pt.rep != nil {
@@ -172,5 +176,5 @@ func (e *Engine) logDamage(pt *partition, from, to segment.Offset, err error) {
 	}
 }
 
-// maxDamageLines bounds the log lines about damage of one process; the counter goes on.
+// maxDamageLines bounds the number of log lines about damage in one process. The counters go on.
 const maxDamageLines = 1000

@@ -14,14 +14,15 @@ import (
 
 const (
 	// scrubLogEvery is how often the commit log, node.json and each topic.json are read, if that is less than the
-	// interval: they are small, and no replica has them.
+	// interval. They are small, and no other replica has them.
 	scrubLogEvery = time.Hour
-	// scrubTopicPause lies between two topics: their files are small, and may be many.
+	// scrubTopicPause is the time between the files of two topics; there may be many topics.
 	scrubTopicPause = time.Millisecond
 )
 
-// scrubLog reads what no segment holds: the files of the catalog and the commit log. What it finds damaged is mended
-// while this process still knows what was in it: a restart would not.
+// scrubLog reads what is in no segment: the files of the catalog and the commit log. It repairs damage while this
+// process still has the content in memory; after a restart that would be too late. It runs on a goroutine of its own
+// until the engine closes.
 func (e *Engine) scrubLog() {
 	every := min(scrubLogEvery, e.opts.ScrubInterval)
 	told := map[uint64]bool{}
@@ -34,8 +35,8 @@ func (e *Engine) scrubLog() {
 	}
 }
 
-// scrubCommitLog reads the commit log's files once. told has the numbers of those whose damage was told. It says
-// false when the engine closes.
+// scrubCommitLog reads the files of the commit log once. told has the numbers of the files whose damage was logged. It
+// returns false when the engine closes.
 func (e *Engine) scrubCommitLog(told map[uint64]bool) bool {
 	if e.poisoned.Load() != nil {
 		return true
@@ -70,7 +71,7 @@ func (e *Engine) scrubCommitLog(told map[uint64]bool) bool {
 	}
 }
 
-// markRotten says that a commit log file does not read back; dropRotten does what is to be done.
+// markRotten notes that a commit log file is damaged, and wakes the flusher, whose dropRotten replaces the file.
 func (f *flusher) markRotten(file uint64) {
 	for {
 		old := f.rotten.Load()
@@ -81,7 +82,7 @@ func (f *flusher) markRotten(file uint64) {
 	f.wakeUp()
 }
 
-// rottenFile is what Health says of a commit log file that is damaged and still there.
+// rottenFile is the error that Health reports while a damaged commit log file is still in use.
 func (f *flusher) rottenFile() error {
 	if file := f.rotten.Load(); file != 0 {
 		return fmt.Errorf("engine: file %d of the commit log is damaged; nothing is lost: what it holds is being written "+
@@ -90,7 +91,7 @@ func (f *flusher) rottenFile() error {
 	return nil
 }
 
-// scrubFiles reads the header blocks and indexes of a partition's segments. It says false when the engine closes.
+// scrubFiles reads the header blocks and indexes of a partition's segments. It returns false when the engine closes.
 func (e *Engine) scrubFiles(pt *partition, c *segment.Checker) bool {
 	goesOn := true
 	faults := pt.log.CheckFiles(c, func(bytes int64) bool {
@@ -110,15 +111,15 @@ func (e *Engine) scrubFiles(pt *partition, c *segment.Checker) bool {
 	return goesOn
 }
 
-// logMended counts and says that something was written again.
+// logMended counts and logs that something damaged was rewritten.
 func (e *Engine) logMended(what string, args ...any) {
 	if e.scrubbed.mended.Add(1) <= maxDamageLines {
 		e.log.Warn(what, args...)
 	}
 }
 
-// scrubCatalog reads node.json and each topic.json with their second copies, and a member's shortened.json. It says
-// false when the engine closes.
+// scrubCatalog reads node.json and each topic.json with their second copies, and in a cluster shortened.json. It
+// returns false when the engine closes.
 func (e *Engine) scrubCatalog() bool {
 	e.scrubNode()
 	for _, t := range e.Topics() {
@@ -148,11 +149,11 @@ func (e *Engine) scrubTopic(t *Topic) {
 	}
 }
 
-// scrubTwice reads a file and its second copy, and mends what is damaged: from the other one, or, where neither is
-// whole, from what this process knows. The caller keeps others from writing them.
+// scrubTwice reads a file and its second copy, and rewrites a damaged one: from the other copy, or, if both are
+// damaged, from known. The lock that keeps others from writing these files is held by the caller.
 func (e *Engine) scrubTwice(name string, known, read any, check func() error) {
 	damaged := false
-	var odd error // whole, and not what it should be: no rot, and left alone
+	var odd error // the file is whole and its content is wrong: that is not decay, so it is left alone
 	mended, err := readTwice(e.disk, e.log, name, func(data []byte) error {
 		odd = nil
 		err := unsealFile(data, read, func() error { odd = check(); return odd })
@@ -178,15 +179,15 @@ func (e *Engine) scrubTwice(name string, known, read any, check func() error) {
 	}
 }
 
-// scrubShortened reads shortened.json, and writes it anew where it is not what this process wrote last. A bit that
-// changes there may let a copy with a hole count as whole at the next start.
+// scrubShortened reads shortened.json, and rewrites it if it differs from what this process wrote last. A flipped bit
+// there could let a copy with a hole count as whole at the next start. It takes shortenedCopies.file.
 func (cn *clusterNode) scrubShortened() {
 	s := cn.shortened
 	s.file.Lock()
 	defer s.file.Unlock()
 	data, err := s.disk.ReadFile(shortenedFile, maxShortenedBytes)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) || bytes.Equal(data, s.stored) {
-		return // the next round tries again what cannot be read now
+		return // the next round tries again
 	}
 	cn.e.logMended("the list of copies that a recovery shortened was damaged; nothing is lost: it is written anew",
 		"file", shortenedFile, "error", err)

@@ -6,8 +6,8 @@ import (
 	"penstock/segment"
 )
 
-// measureSealed verifies a batch that a producer sealed, whole: what enters the log must
-// decode on every replica and for every consumer, for ever.
+// measureSealed verifies a whole batch that a producer has sealed: what enters the log must be readable by every
+// replica and every consumer for as long as it is kept. It sets the sizes of p.
 func (e *Engine) measureSealed(p *Put) error {
 	sealed := p.special.sealed
 	if len(sealed) > e.opts.MaxBatchBytes {

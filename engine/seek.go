@@ -12,19 +12,19 @@ import (
 	"penstock/segment"
 )
 
-// SeekKind says where a channel goes on reading.
+// SeekKind says where a channel continues to read.
 type SeekKind string
 
-// The places that SeekTo can name.
+// The kinds of SeekTo.
 const (
-	SeekBeginning SeekKind = "beginning" // with the oldest message that is stored
-	SeekEnd       SeekKind = "end"       // with the next message to come
-	SeekID        SeekKind = "id"        // with SeekTo.ID, in its partition only
-	SeekTime      SeekKind = "time"      // with the first batch stored at or after SeekTo.Time
-	SeekCount     SeekKind = "count"     // SeekTo.Count messages from the oldest that is not confirmed, in each partition
+	SeekBeginning SeekKind = "beginning" // at the oldest message that is stored
+	SeekEnd       SeekKind = "end"       // at the next message that is published
+	SeekID        SeekKind = "id"        // at SeekTo.ID, in its partition only
+	SeekTime      SeekKind = "time"      // at the first batch stored at or after SeekTo.Time
+	SeekCount     SeekKind = "count"     // SeekTo.Count messages from the oldest unconfirmed one, in each partition
 )
 
-// SeekTo is a place in a topic. What retention removed or is yet to come is clamped to what is there.
+// SeekTo is a place in a topic. A place before the oldest message or behind the newest one is moved to that end.
 type SeekTo struct {
 	Kind  SeekKind  `json:"kind"`
 	ID    ID        `json:"id,omitempty"`
@@ -32,14 +32,14 @@ type SeekTo struct {
 	Count int64     `json:"count,omitempty"` // forward if above 0, back if below
 }
 
-// ErrSeek says that a SeekTo makes no sense; nothing was changed.
+// ErrSeek says that a SeekTo is not valid; nothing was changed.
 var ErrSeek = errors.New("engine: a channel can go to the beginning, the end, an id, a time or by a count; " +
 	"nothing was changed")
 
-// Seek continues reading at a place, backward or forward, in every partition. What is in flight is forgotten: a late
-// FIN of it fails with ErrNotInFlight, and consumers may still hold what they were given before. Durable when it
-// returns nil. After an error some partitions may have gone there; to call it again with an id or a time does no
-// harm.
+// Seek makes the channel continue at another place, backward or forward, in every partition. Messages in flight are
+// forgotten: a later FIN of one fails with ErrNotInFlight, and consumers may still hold messages that they got before.
+// The change is durable when Seek returns nil. After an error it may have been done in some partitions; it may be
+// repeated with an id or a time.
 func (c *Channel) Seek(ctx context.Context, to SeekTo) error { return c.seek(ctx, to, nil) }
 
 // SeekPartition is Seek in one partition.
@@ -56,7 +56,7 @@ func (c *Channel) SeekPartition(ctx context.Context, partition int, to SeekTo) e
 
 func (c *Channel) seek(ctx context.Context, to SeekTo, only func(*partition) bool) error {
 	if err := c.closedErr(); err != nil {
-		return err // the partitions' logs are closed as well
+		return err // the logs of the partitions are closed as well
 	}
 	switch to.Kind {
 	case SeekBeginning, SeekEnd, SeekTime, SeekCount:
@@ -68,8 +68,8 @@ func (c *Channel) seek(ctx context.Context, to SeekTo, only func(*partition) boo
 	default:
 		return fmt.Errorf("%w (%q)", ErrSeek, to.Kind)
 	}
-	// Where that is, is asked first: a count, and a time while messages come, would lead elsewhere if an answer were
-	// lost and asked for again.
+	// First the place is resolved to message ids, then these are set. If an answer to the second step is lost, it can be
+	// repeated. A count, or a time while messages arrive, would mean another place by then.
 	var targets []ID
 	err := c.ask(ctx, operation{Kind: opResolveSeek, Seek: &to}, only, func(result json.RawMessage) error {
 		var ids []ID
@@ -83,8 +83,8 @@ func (c *Channel) seek(ctx context.Context, to SeekTo, only func(*partition) boo
 	return c.ask(ctx, operation{Kind: opSeek, Targets: targets}, only, nil)
 }
 
-// ask does op to the channel wherever its partitions are led; an ephemeral one is this node's, if it leads any.
-// ErrNoChannel if no leader has it, whatever this node remembers.
+// ask performs op on the channel at the leaders of its partitions, or here for an ephemeral channel if this node leads
+// any partition. It returns ErrNoChannel if no leader has the channel, even if this node still has it.
 func (c *Channel) ask(
 	ctx context.Context, op operation, only func(*partition) bool, take func(json.RawMessage) error,
 ) error {
@@ -117,7 +117,8 @@ func (c *Channel) ask(
 	return err
 }
 
-// resolveSeek is the place that op.Seek names in each of its partitions that this node serves.
+// resolveSeek returns the message id that op.Seek means, in each partition of op that this node serves. It takes
+// Channel.mu.
 func (c *Channel) resolveSeek(op operation) (ids []ID, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,7 +140,7 @@ func (c *Channel) resolveSeek(op operation) (ids []ID, err error) {
 	return ids, nil
 }
 
-// resolveSeekIn is where to is in a partition; mu is held.
+// resolveSeekIn returns the message id that to means in one partition. mu is held.
 func (c *Channel) resolveSeekIn(cur *cursor, to *SeekTo) (segment.MsgID, error) {
 	_, _, start := cur.part.log.Start()
 	switch to.Kind {
@@ -162,10 +163,10 @@ func (c *Channel) resolveSeekIn(cur *cursor, to *SeekTo) (segment.MsgID, error) 
 	return 0, ErrSeek
 }
 
-// clampCount keeps a client's number from overflowing a message id.
+// clampCount bounds a count from a client, so that the sum with a message id cannot overflow.
 func clampCount(n int64) int64 { return min(max(n, -int64(segment.MaxMsgID)), int64(segment.MaxMsgID)) }
 
-// seekLocal goes to op.Targets in the partitions that this node serves.
+// seekLocal sets op.Targets in the partitions that this node serves.
 func (c *Channel) seekLocal(ctx context.Context, op operation) error {
 	var evs []core.Event
 	for _, id := range op.Targets {

@@ -48,7 +48,7 @@ type shortenedCopies struct {
 	mu        lock.Mutex[lock.Shortened]
 	ids       map[segment.Identity]bool
 	durable   map[segment.Identity]bool // the ids that the file has durably; empty after a write that failed
-	discarded map[segment.Identity]bool // of ids: given up, without a new log; the commit log lacks batches of them
+	discarded map[segment.Identity]bool // of ids: given up; the commit log may have released their batches
 	version   uint64                    // incremented when discarded changes
 	written   uint64                    // the version that the file has durably; <= version
 	writing   bool                      // writeShortened runs

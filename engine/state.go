@@ -7,28 +7,28 @@ import (
 	"penstock/segment"
 )
 
-// What channels have confirmed out of order and what waits for its time has to be in memory, in every checkpoint of
-// the commit log, and in a batch at the beginning of every segment. The commit log makes its files as large as that
-// takes. Two limits are the last line of defence: Options.MaxStateBytes for the node, and what one batch can hold for
-// a partition. At either, what would add to it by somebody's wish (a delayed message, a requeue with a delay, a new
-// channel) is refused, and everything else goes on.
+// The state of the channels is what they have confirmed out of order, and what is deferred. It is kept in memory, in
+// every checkpoint of the commit log, and in a batch at the beginning of every segment; the commit log makes its files
+// large enough for it. Two limits bound it: Options.MaxStateBytes for the node, and the size of a batch for a
+// partition. At a limit the engine refuses requests that would add to the state (a delayed message, a requeue with a
+// delay, a new channel). Everything else goes on.
 
-// ErrStateFull is a refusal at one of these limits.
+// ErrStateFull says that a request was refused at one of these limits.
 var ErrStateFull = errors.New("engine: deferred messages and confirmations out of order take as much room as a " +
 	"node (MaxStateBytes) or a partition may use for them: nothing is deferred and no channel is made; nothing of " +
 	"this request was stored, everything else goes on; finish messages or raise the limit")
 
-// maxPartitionStateBytes is where a partition's state is full: a batch has to hold it. What lies between is for the
-// confirmations of messages that are in flight, which nobody can refuse.
+// maxPartitionStateBytes is the limit of a partition. The rest of a batch is left for confirmations of messages in
+// flight, which cannot be refused.
 const maxPartitionStateBytes = segment.MaxBatchBytes - 2<<20
 
-// stateFull says whether count more delayed messages are too many for pt or the node.
+// stateFull says whether count more delayed messages would exceed the limit of pt or of the node.
 func (pt *partition) stateFull(count int) bool {
 	more := int64(count) * core.MaxDeferredBytes
 	return pt.stateBytes.Load()+more > maxPartitionStateBytes || pt.e.stateBytes.Load()+more > pt.e.opts.MaxStateBytes
 }
 
-// stateFull is partition.stateFull for what concerns every partition of the topic.
+// stateFull says whether one more delayed message would exceed a limit in any partition of the topic.
 func (t *Topic) stateFull() bool {
 	for _, pt := range t.partitions() {
 		if pt.stateFull(1) {
@@ -38,13 +38,13 @@ func (t *Topic) stateFull() bool {
 	return false
 }
 
-// measureState follows a control batch: it counts what the fold takes now.
+// measureState measures the fold after a control batch. It runs on the committer.
 func (pt *partition) measureState() {
 	n := pt.fold.MaxBytes(pt.machine.State().End)
 	pt.e.stateBytes.Add(n - pt.stateBytes.Swap(n))
 }
 
-// stateGrew counts delayed messages that were just folded: about, for it must not look at all channels.
+// stateGrew adds an estimate for delayed messages that were just folded. Measuring would visit all channels.
 func (pt *partition) stateGrew(count int) {
 	if count > 0 {
 		n := int64(count) * core.DeferredBytes(pt.machine.State().End)
@@ -53,7 +53,8 @@ func (pt *partition) stateGrew(count int) {
 	}
 }
 
-// refusesDelay says whether so many delayed messages are too many. Only the committer may ask.
+// refusesDelay says whether so many delayed messages would exceed a limit. If the estimate says so, it measures first.
+// Only the committer may call it.
 func (pt *partition) refusesDelay(count int) bool {
 	if !pt.stateFull(count) {
 		return false
@@ -62,10 +63,11 @@ func (pt *partition) refusesDelay(count int) bool {
 	return pt.stateFull(count)
 }
 
-// CheckpointBytes implements clog.Source. It also measures the node's state anew: that of partitions which are gone
-// leaves the sum.
+// CheckpointBytes implements clog.Source: an upper bound for the size of a checkpoint. It also measures the node's
+// state anew, which removes partitions that are gone from the sum.
 func (c *committer) CheckpointBytes() int64 {
-	const fixed, epochBytes = identityBytes + stateBytes + 8 + 4, 24 // see appendEntry; of replicate's table: an entry, and more than its header
+	// fixed: see appendEntry. epochBytes: one entry of replicate's epoch table, and more than the table's header.
+	const fixed, epochBytes = identityBytes + stateBytes + 8 + 4, 24
 	state, n := int64(0), int64(4)
 	for _, pt := range c.e.partitionList() {
 		bytes := pt.fold.MaxBytes(pt.machine.State().End)

@@ -6,8 +6,8 @@ import (
 	"penstock/engine/core"
 )
 
-// Stats is a snapshot of the topic of that name ("" for all), with the channel of that name ("" for
-// all), sorted by name. Consumers are always counted and listed.
+// Stats returns a snapshot of the topic of that name ("": of all topics, sorted by name), with the channel of that name
+// ("": all, sorted by name). Consumers are always counted and listed.
 func (e *Engine) Stats(topic, channel string) []TopicStats {
 	var topics []*Topic
 	if topic == "" {
@@ -36,7 +36,7 @@ func (t *Topic) stats(channel string) TopicStats {
 		s.Depth += pt.waitingAtTopic()
 	}
 	s.BackendDepth = s.Depth
-	if !t.servesAny() { // what it has of channels is for clients whose messages other nodes bring: those show them
+	if !t.servesAny() { // this node's channels only serve clients of what other nodes lead, which show them
 		return s
 	}
 	for _, c := range t.Channels() {
@@ -47,8 +47,7 @@ func (t *Topic) stats(channel string) TopicStats {
 	return s
 }
 
-// waitingAtTopic is how many messages no channel can have yet: there is none, or a pause holds
-// them back.
+// waitingAtTopic is how many messages no channel can get yet, because the topic has no channel or is paused.
 func (pt *partition) waitingAtTopic() int64 {
 	end := pt.visible.Load()
 	from := min(pt.unclaimed.Load(), pt.pausedFrom.Load())
@@ -67,8 +66,8 @@ func (c *Channel) stats(consumers bool) ChannelStats {
 	m := c.m.Stats()
 	s := ChannelStats{
 		Name: c.name, Depth: int64(m.Depth), BackendDepth: int64(m.Depth), InFlightCount: m.InFlightCount,
-		DeferredCount: m.DeferredCount, MessageCount: m.MessageCount, RequeueCount: m.RequeueCount, TimeoutCount: m.TimeoutCount,
-		Paused: m.Paused, DeadLettered: c.deadMoved,
+		DeferredCount: m.DeferredCount, MessageCount: m.MessageCount, RequeueCount: m.RequeueCount,
+		TimeoutCount: m.TimeoutCount, Paused: m.Paused, DeadLettered: c.deadMoved,
 	}
 	if c.closed == nil && c.settings.Version > 0 {
 		s.OutboxCount = c.outboxCount()

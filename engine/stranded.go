@@ -11,8 +11,8 @@ import (
 	"penstock/replicate"
 )
 
-// liveNodes are the nodes that live by the store's word, in order. runTicker alone calls it; what it returns is not
-// changed afterwards.
+// liveNodes returns the nodes that the store says are alive, sorted. Only runTicker calls it. The result is not changed
+// later.
 func (cn *clusterNode) liveNodes() []replicate.NodeID {
 	snap := cn.store.Snapshot()
 	if snap == nil || cn.live.of == snap {
@@ -30,8 +30,8 @@ func (cn *clusterNode) liveNodes() []replicate.NodeID {
 }
 
 // handOverStranded asks the store to make another member of the ISR the leader, because this node reaches too few of
-// them: replicate/stranded.go decides that, and repeats it. What was appended and not committed is unknown to its
-// publishers, as after a failover. mu is held.
+// them. replicate/stranded.go decides that, and repeats it. The outcome of batches that were appended and not committed
+// is unknown to their publishers, as after a failover. mu is held.
 func (r *replica) handOverStranded(a *replicate.Action) {
 	cn, st, to := r.cn, a.State, a.Node
 	if a.Flag {
@@ -56,23 +56,23 @@ func (r *replica) handOverStranded(a *replicate.Action) {
 	})
 }
 
-// strandedLeader is the leader before this one, if it gave the leadership away although it is the one that should
-// lead and the store had nothing against it: it was stranded. It is in the ISR still where another replica reaches it
-// and min_isr needs it, and so balance would give the leadership back to it, to be stranded again for minutes. A
-// leader that gives way to the preferred one, by balance or because its replica moves, is none.
+// strandedLeader is the former leader of a partition if it gave the leadership to this node because it was stranded:
+// the store had nothing against it, and it is the preferred leader. It may still be in the ISR, because min_isr needs
+// it and another replica reaches it. Then balance would return the leadership to it, only to be stranded again for
+// minutes. A leader that gives way to the preferred one, in balance or because its replica moves, is not stranded.
 type strandedLeader struct {
 	node  replicate.NodeID
 	boot  uuid.UUID
-	until int64 // on now's clock
+	until int64 // it does not get the leadership back before; on clusterNode.now's clock
 }
 
-// strandedBarFactor is for how long a giver is not given leaderships back, in times of StrandedEveryNs: nobody can
-// tell the leader that the network is whole again.
+// strandedBarFactor is how long a stranded leader does not get the leadership back, in multiples of StrandedEveryNs. A
+// time is needed because nobody can tell the new leader that the network has been repaired.
 const strandedBarFactor = 10
 
-// strandedLeaderOf returns the leader of the row before, if it gave the leadership to self while the store had
-// nothing against it: alive, the same process, not draining, its disk good, in the ISR and whole. Otherwise it
-// returns nil. It is pure.
+// strandedLeaderOf returns the leader of the row before, if it gave the leadership to self while the store had nothing
+// against it: it was alive, the same process, not draining, in the ISR, not damaged, and its disk was good. Otherwise
+// it returns nil. It is a pure function.
 func strandedLeaderOf(
 	self replicate.NodeID, before, row *meta.Partition, nodes map[replicate.NodeID]*meta.Node,
 ) *strandedLeader {
@@ -91,8 +91,9 @@ func strandedLeaderOf(
 	return &strandedLeader{node: n.ID, boot: n.Boot}
 }
 
-// storeRow stores the row, and the giver if the row made this node the leader. learn alone calls it, without mu: both
-// fields are atomic. A crash forgets the giver; then it may get the leadership back, and gives it up once more.
+// storeRow stores the row, and the stranded leader if the row made this node the leader. Only learn calls it, without
+// mu: both fields are atomic. A crash forgets the stranded leader; then it may get the leadership back, and gives it
+// away once more.
 func (r *replica) storeRow(row *meta.Partition) {
 	before := r.row.Swap(row)
 	snap := r.cn.store.Snapshot()
@@ -107,7 +108,7 @@ func (r *replica) storeRow(row *meta.Partition) {
 	}
 }
 
-// wasStranded says whether a node's process gave this leadership away and should not have it back yet.
+// wasStranded says whether this process of the node gave the leadership away and should not have it back yet.
 func (r *replica) wasStranded(node replicate.NodeID, nodes map[replicate.NodeID]*meta.Node) bool {
 	g := r.formerLeader.Load()
 	return g != nil && g.node == node && nodes[node] != nil && nodes[node].Boot == g.boot && r.cn.now() < g.until

@@ -41,7 +41,7 @@ type Topic struct {
 	mu              lock.Mutex[lock.Topic]
 	channels        map[string]*Channel
 	creating        map[string]*creation
-	deletedChannels deletedNames // names of channels that were deleted a short time ago
+	deletedChannels deletedNames // names of deleted channels, with the time
 	// changing is held by one creation, deletion, pause or expansion at a time.
 	changing lock.Mutex[lock.TopicChanging]
 	// assigned has for each partition the epoch of the leadership in which the channels got it; 0: they do not have it.

@@ -9,10 +9,10 @@ import (
 	"penstock/engine/meta"
 )
 
-// TopicSettings are what an operator can change about a topic; see its fields.
+// TopicSettings are the settings of a topic that an operator can change; see its fields.
 type TopicSettings = meta.TopicSettings
 
-// What a topic does at its quota, and what an OK promises.
+// The values of TopicSettings.QuotaMode and TopicSettings.Durability.
 const (
 	QuotaReject     = meta.QuotaReject
 	QuotaDropOldest = meta.QuotaDropOldest
@@ -23,7 +23,7 @@ const (
 // ErrTopicSettings says what is wrong with a topic's settings.
 var ErrTopicSettings = meta.ErrSettings
 
-// topicLimits are a topic's settings as they are asked for, with the node's options where the topic has none. 0 is no
+// topicLimits are the limits that hold for a topic: its settings, or the node's options where it has none. 0 is no
 // limit.
 type topicLimits struct {
 	retentionBytes, retentionCount int64
@@ -31,17 +31,18 @@ type topicLimits struct {
 	rejectBytes, rejectCount       int64
 }
 
-// Settings are the topic's as this node knows them.
+// Settings returns the topic's settings as this node knows them.
 func (t *Topic) Settings() TopicSettings {
 	s := *t.settings.Load()
 	s.Partitions, s.Durability = t.Partitions(), meta.DurabilitySynced
 	return s
 }
 
-// Configure replaces the topic's settings and returns them as they are then. s.Version must be that of the settings
-// that are to be changed (0: there are none yet), or the answer is ErrVersion. When it returns nil they are durable
-// and this node has them; other nodes of a cluster get them a moment later. More Partitions are made with it; a key
-// may belong to another partition then, see PartitionFor. ErrTopicSettings: nothing was changed.
+// Configure replaces the topic's settings and returns the settings that hold afterwards. s.Version must be that of the
+// settings to replace (0: there are none yet), or Configure returns ErrVersion. When it returns nil the settings are
+// durable and this node uses them; other nodes of a cluster get them a moment later. If s.Partitions is larger than
+// before, partitions are added, and a key may belong to another partition then (PartitionFor). After ErrTopicSettings
+// nothing was changed. It takes changing and waits for the disk.
 func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, error) {
 	if err := s.Validate(); err != nil {
 		return t.Settings(), err
@@ -90,7 +91,7 @@ func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, 
 	return t.Settings(), nil
 }
 
-// configure makes s what holds from now on.
+// configure makes s the settings that hold from now on.
 func (t *Topic) configure(s TopicSettings) {
 	o := &t.e.opts
 	pick := func(own, node int64) int64 {
@@ -121,7 +122,7 @@ func (t *Topic) configure(s TopicSettings) {
 	t.e.flusher.askQuotas()
 }
 
-// meta is what topic.json says of the topic now.
+// meta is the content of topic.json for the topic's present state.
 func (t *Topic) meta() *topicMeta {
 	m := &topicMeta{Format: topicFormat, ID: t.uuid, Name: t.name, Partitions: len(t.partitions()), CreatedNs: t.created}
 	if s := t.Settings(); s.Version != 0 {
@@ -130,7 +131,7 @@ func (t *Topic) meta() *topicMeta {
 	return m
 }
 
-// configureTopic changes the settings in the cluster, and returns when this node has them.
+// configureTopic changes the settings in the store, and returns when this node has them.
 func (cn *clusterNode) configureTopic(ctx context.Context, t *Topic, s TopicSettings) (TopicSettings, error) {
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
@@ -152,9 +153,8 @@ func (cn *clusterNode) configureTopic(ctx context.Context, t *Topic, s TopicSett
 	return mt.EffectiveSettings(), nil
 }
 
-// learnSettings takes what the cluster says of a topic's settings. They lie in topic.json, too, for the next start:
-// until the node has joined again it must not take what a topic keeps by its settings for what the node's own limits
-// let go.
+// learnSettings takes the topic's settings from the store. It also writes them to topic.json: after a restart, until
+// the node has joined the cluster, the node's own limits must not remove messages that the topic's settings keep.
 func (t *Topic) learnSettings(mt *meta.Topic) {
 	s := mt.EffectiveSettings().Stored()
 	if s == *t.settings.Load() {

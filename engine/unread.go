@@ -8,17 +8,17 @@ import (
 	"penstock/segment"
 )
 
-// A partition whose log has control entries that this version does not know is unread: its bytes are kept, replicated
-// and written to segments like all others, but nobody can say what its channels have confirmed. It does not lead or
-// serve, takes nothing new from clients, and retention leaves it alone. A checkpoint of the commit log says of it
-// that the fold is not known; a version that knows the entries reads the fold from the segments, whose first batches
-// are checkpoints, and everything is there.
+// A partition is unread if its log has control entries that this version does not know. Its bytes are kept, replicated
+// and written to segments as usual, but its fold, what its channels have confirmed, is not known. An unread partition
+// does not lead or serve, accepts nothing from clients, and retention leaves it alone. A checkpoint of the commit log
+// says that its fold is not known. A version that knows the entries reads the fold from the segments, whose first
+// batches are checkpoints, and nothing is lost.
 
-// errFoldNotStored is for a partition whose checkpoint does not have the fold.
+// errFoldNotStored says that the checkpoint of the commit log has no fold for the partition.
 var errFoldNotStored = errors.New("engine: the state of the channels is not in the commit log's checkpoint: an " +
 	"older version was started meanwhile")
 
-// whyUnread is nil, or why the state of the partition's channels is not known. Any goroutine may ask.
+// whyUnread returns why the fold is not known; nil: it is known. Any goroutine may call it.
 func (pt *partition) whyUnread() error {
 	if err := pt.unread.Load(); err != nil {
 		return *err
@@ -26,7 +26,8 @@ func (pt *partition) whyUnread() error {
 	return nil
 }
 
-// setUnread is called by recovery, and by the committer with the replica's mu held. nil: the fold is known (again).
+// setUnread notes why the fold is not known; nil: it is known (again). Recovery calls it, and the committer with
+// replica.mu held.
 func (pt *partition) setUnread(err error) {
 	if err == nil {
 		pt.unread.Store(nil)
@@ -35,7 +36,7 @@ func (pt *partition) setUnread(err error) {
 	pt.unread.Store(&err)
 }
 
-// knownFold is what a checkpoint says of the fold; nil: it is not known.
+// knownFold is the fold for a checkpoint; nil: it is not known.
 func (pt *partition) knownFold() *core.Cursors {
 	if pt.whyUnread() != nil {
 		return nil
@@ -43,7 +44,8 @@ func (pt *partition) knownFold() *core.Cursors {
 	return pt.fold
 }
 
-// foldBatch is foldBatch in a version that does not know Options.unknownKind.
+// foldBatch calls foldBatch as a version that does not know entries of the kind Options.unknownKind. Tests set that
+// option.
 func (e *Engine) foldBatch(
 	fold *core.Cursors, h *segment.Header, body []byte, at segment.Offset,
 ) ([]core.DeferredMessage, error) {
@@ -61,10 +63,10 @@ func (e *Engine) foldBatch(
 	return foldBatch(fold, h, body, at)
 }
 
-// newer says whether err is about what a newer version wrote, not about damage.
+// newer says whether err is about entries of a newer version, not about damage.
 func newer(err error) bool { return errors.Is(err, core.ErrNewerControl) }
 
-// fold replays a batch's part in the fold, unless the fold is not known.
+// foldIn replays a batch into the fold, unless the fold is not known.
 func (rp *recovered) foldIn(e *Engine, h *segment.Header, body []byte, at segment.Offset) error {
 	rp.writer.saw(h, e.clock.nowNs())
 	if rp.unread != nil {
@@ -79,8 +81,8 @@ func (rp *recovered) foldIn(e *Engine, h *segment.Header, body []byte, at segmen
 	return err
 }
 
-// readFold ends the opening of a partition whose fold is not known from the commit log: it tries the segments, and
-// says so if they do not tell.
+// readFold completes the recovery of a partition whose fold is not known. If only the checkpoint lacks the fold, it is
+// read from the segments. Otherwise readFold logs the reason and makes the partition read-only.
 func (e *Engine) readFold(pt *partition, rp *recovered) {
 	if rp.unread == nil {
 		return
@@ -106,7 +108,7 @@ func (e *Engine) readFold(pt *partition, rp *recovered) {
 	pt.machine.Step(&ev, &res)
 }
 
-// cannotFold is for a batch with a control entry that this version does not know: the bytes are kept, but this node
+// cannotFold makes the partition unread because of a batch that was just appended: its bytes are kept, but this node
 // must not lead. It runs on the committer with mu held.
 func (r *replica) cannotFold(err error) {
 	if r.pt.whyUnread() != nil {

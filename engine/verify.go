@@ -14,19 +14,19 @@ import (
 )
 
 const (
-	// verifySpan is about how long one VerifySome works.
+	// verifySpan is about how long one call of VerifySome works.
 	verifySpan = time.Second
 	// maxVerifyRate bounds what it reads of each copy, in bytes per second.
 	maxVerifyRate = 16 << 20
 	// verifyBytes is how much of each copy is compared at once.
 	verifyBytes = 1 << 20
-	// maxVerifyRounds is more than it takes until all copies speak of the same bytes.
+	// maxVerifyRounds bounds askAll. It is more than all copies need to agree on the same range.
 	maxVerifyRounds = 64
 )
 
-// Verified is how far a comparison of a partition's copies came.
+// Verified is the result of one call of VerifySome.
 type Verified struct {
-	Next  segment.Offset `json:"next"` // where the next VerifySome goes on
+	Next  segment.Offset `json:"next"` // where the next call continues
 	Done  bool           `json:"done"` // everything that was committed when it looked has been compared
 	Bytes int64          `json:"bytes"`
 	Nodes []string       `json:"nodes"` // whose copies were compared: the in-sync replicas
@@ -37,10 +37,10 @@ type Verified struct {
 type Difference struct {
 	From  segment.Offset `json:"from"`
 	To    segment.Offset `json:"to"`
-	First ID             `json:"first_id"` // of its messages, as the leader or another copy that reads back has them; 0: no copy does
+	First ID             `json:"first_id"` // of the leader's copy, or of another one that can be read; 0: none can
 	Count uint32         `json:"count"`    // of the first batch
-	// Damaged are the nodes whose copy does not verify: it is repaired from a replica that reads back. Differing are
-	// those whose copy verifies and is another one than the leader's, which no crash and no damage explains.
+	// Damaged are the nodes whose copy does not verify; it is repaired from a replica that can be read. Differing are the
+	// nodes whose copy verifies and differs from the leader's, which neither a crash nor damage explains.
 	Damaged   []string `json:"damaged,omitempty"`
 	Differing []string `json:"differing,omitempty"`
 }
@@ -58,13 +58,13 @@ type verifyAnswer struct {
 	Sum       uint32         `json:"sum"` // of the bytes from At to Next
 	First     segment.MsgID  `json:"first"`
 	Count     uint32         `json:"count"`
-	Damaged   segment.Offset `json:"damaged,omitempty"` // what begins at At is damaged up to here
-	Bad       bool           `json:"bad,omitempty"`     // it met damage, at At or behind what it answers for,
+	Damaged   segment.Offset `json:"damaged,omitempty"` // the end of the damaged range that begins at At
+	Bad       bool           `json:"bad,omitempty"`     // damage in [BadFrom, BadTo), at At or at Next; it may be
 	BadFrom   segment.Offset `json:"bad_from,omitempty"`
-	BadTo     segment.Offset `json:"bad_to,omitempty"` // up to here; it may be repaired before anybody asks again
+	BadTo     segment.Offset `json:"bad_to,omitempty"` // repaired before anybody asks again
 }
 
-// verifyLocal reads and verifies some of this node's copy.
+// verifyLocal reads and verifies a piece of this node's copy from the disk.
 func (t *Topic) verifyLocal(op operation) (*verifyAnswer, error) {
 	q := op.Verify
 	if q == nil || len(op.Partitions) != 1 || int(op.Partitions[0]) >= t.Partitions() || q.Max < 1 || q.Max > verifyBytes {
@@ -111,10 +111,10 @@ func (t *Topic) verifyLocal(op operation) (*verifyAnswer, error) {
 	return a, nil
 }
 
-// VerifySome compares the bytes that the in-sync replicas of a partition hold from at on, for about a second and at a
-// bounded rate, while all runs. Each node reads its own copy from its disk and verifies it; what does not verify is
-// isolated and repaired as if a reader had met it. Callers go on with Next until Done; 0 begins with the oldest bytes
-// that all have. It is for clusters.
+// VerifySome compares the bytes that the in-sync replicas of a partition have from offset at on. It works for about a
+// second at a bounded rate, while the cluster serves. Each node reads its own copy from its disk and verifies it;
+// damage is isolated and repaired as if a reader had met it. The caller repeats it with Next until Done; 0 begins at
+// the oldest bytes that all copies have. A single node has one copy only, and gets ErrOptions.
 func (e *Engine) VerifySome(ctx context.Context, topic string, partition uint32, at segment.Offset) (*Verified, error) {
 	t, ok := e.LookupTopic(topic)
 	if !ok || int(partition) >= t.Partitions() {
@@ -135,7 +135,7 @@ func (e *Engine) VerifySome(ctx context.Context, topic string, partition uint32,
 		if v.noted(ctx); err != nil && len(v.out.Found) == 0 {
 			return nil, err
 		} else if err != nil {
-			return v.out, nil // what was found is not lost; the caller goes on from there
+			return v.out, nil // so that the differences are not lost; the caller continues from Next
 		}
 		if e.cluster.sleep(ctx, time.Duration(v.out.Bytes-before)*time.Second/maxVerifyRate) != nil {
 			return v.out, ctx.Err()
@@ -144,24 +144,25 @@ func (e *Engine) VerifySome(ctx context.Context, topic string, partition uint32,
 	return v.out, nil
 }
 
-// verification is one VerifySome.
+// verification is the state of one call of VerifySome. One goroutine uses it.
 type verification struct {
 	cn        *clusterNode
 	t         *Topic
 	partition uint32
 	nodes     []*meta.Node // the leader first
 	out       *Verified
-	damage    []damagedRange // not in out yet
-	// query asks one node, this one or another.
+	damage    []damagedRange // damage that is not in out yet
+	// query asks one node, which may be this one.
 	query func(ctx context.Context, n *meta.Node, q verifyRequest) (*verifyAnswer, error)
 }
 
-// damagedRange is what a node met in its copy. A follower repairs it at once, so it may not be met a second time.
+// damagedRange is damage that a node met in its copy. A follower repairs it at once, so the next query may not find it.
 type damagedRange struct {
 	node     *meta.Node
 	from, to segment.Offset
 }
 
+// choose picks the nodes to compare: the leader, and the live members of the ISR.
 func (v *verification) choose() error {
 	s := v.cn.store.Snapshot()
 	row := s.Partitions[meta.PartitionID{Topic: v.t.uuid, Partition: v.partition}]
@@ -180,7 +181,7 @@ func (v *verification) choose() error {
 	return nil
 }
 
-// ask is query, and remembers the damage that the answer tells.
+// ask calls query and notes the damage that the answer reports.
 func (v *verification) ask(ctx context.Context, n *meta.Node, q verifyRequest) (*verifyAnswer, error) {
 	a, err := v.query(ctx, n, q)
 	if a != nil && a.Bad {
@@ -207,8 +208,8 @@ func (v *verification) queryNode(ctx context.Context, n *meta.Node, q verifyRequ
 	return a, nil
 }
 
-// noted tells what was noted, lies behind the comparison by now and is in no difference yet: it was repaired before
-// anybody asked again. The first batch of each is as another node has it.
+// noted reports the damage that lies before Next and is in no difference: it was repaired before the comparison reached
+// it. The first batch of each range comes from another node.
 func (v *verification) noted(ctx context.Context) {
 	for {
 		i := slices.IndexFunc(v.damage, func(b damagedRange) bool { return v.out.Done || b.from < v.out.Next })
@@ -231,12 +232,12 @@ func (v *verification) noted(ctx context.Context) {
 	}
 }
 
-// removeDamage drops what was noted of a node's damage at a place.
+// removeDamage removes the noted damage of a node at one offset.
 func (v *verification) removeDamage(n *meta.Node, from segment.Offset) {
 	v.damage = slices.DeleteFunc(v.damage, func(b damagedRange) bool { return b.node.ID == n.ID && b.from == from })
 }
 
-// askAll asks every node about [at, to), and again about less while one of them has less.
+// askAll asks every node about [at, to), and repeats that with a smaller to until all answers are about the same range.
 func (v *verification) askAll(ctx context.Context, at, to segment.Offset, most int) ([]*verifyAnswer, error) {
 	for range maxVerifyRounds {
 		var all []*verifyAnswer
@@ -259,7 +260,7 @@ func (v *verification) askAll(ctx context.Context, at, to segment.Offset, most i
 	return nil, errors.New("engine: the copies change faster than they can be compared; try again")
 }
 
-// round compares one piece.
+// round compares one piece of the copies and advances Next.
 func (v *verification) round(ctx context.Context) error {
 	at := v.out.Next
 	all, err := v.askAll(ctx, at, 0, verifyBytes)
@@ -291,7 +292,7 @@ func (v *verification) round(ctx context.Context) error {
 	return nil
 }
 
-// narrow finds the first batch in which the copies differ from at on: they do before v.out.Next.
+// narrow finds the first batch at or behind at in which the copies differ; there is one before v.out.Next.
 func (v *verification) narrow(ctx context.Context, at segment.Offset) error {
 	for at < v.out.Next {
 		all, err := v.askAll(ctx, at, 0, 1) // one batch
@@ -305,13 +306,14 @@ func (v *verification) narrow(ctx context.Context, at segment.Offset) error {
 			}
 		}
 		if all[0].Next == at {
-			return nil // it was cut meanwhile
+			return nil // the log was cut meanwhile
 		}
 		at = all[0].Next
 	}
 	return nil
 }
 
+// found makes a difference of the nodes' answers about [from, to).
 func (v *verification) found(from, to segment.Offset, all []*verifyAnswer) {
 	d := Difference{From: from, To: to}
 	var lead *verifyAnswer
