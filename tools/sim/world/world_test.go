@@ -162,7 +162,7 @@ var liesOf = []struct {
 }{
 	{"early-sync", 0, 20},
 	{"unclean-election", 0, 20},
-	{"empty-disk", 0, 150},
+	{"empty-disk", FeaturePlain, 60},
 	{"rollback", 0, 50},
 	{"short-retention", FeatureSettings, 250},
 	{"same-topic", FeatureTopics, 30},
