@@ -2,12 +2,14 @@ package host
 
 import "sync/atomic"
 
-// bootClock is the time since it was made, in ns, with the time in which the whole machine stood still (suspend to memory or disk). Go's monotonic
-// clock does not count that, while the store and the other nodes do: a lease measured by it would be believed for as long again after the machine woke up.
+// bootClock is the time since it was made, in ns, with the time in which the whole machine stood still (suspend to
+// memory or disk). Go's monotonic clock does not count that, while the store and the other nodes do: a lease measured
+// by it would be believed for as long again after the machine woke up.
 //
-// CLOCK_BOOTTIME costs a system call and is asked for each message that is delivered or finished. So now asks the cheap clocks: the distance between the
-// wall clock and the monotonic one is what it was before unless the machine stood still or somebody set the wall clock, and only then is the boot clock
-// itself read. runTicker reads it at each tick too, for a wall clock that was set back by as much as the machine slept.
+// CLOCK_BOOTTIME costs a system call and is asked for each message that is delivered or finished. So now asks the cheap
+// clocks: the distance between the wall clock and the monotonic one is what it was before unless the machine stood
+// still or somebody set the wall clock, and only then is the boot clock itself read. runTicker reads it at each tick
+// too, for a wall clock that was set back by as much as the machine slept.
 //
 // Methods may be called from any goroutine. now never goes back for one caller.
 type bootClock struct {
@@ -42,7 +44,8 @@ func (c *bootClock) now() int64 {
 	return mono + c.ahead.Load()
 }
 
-// measure reads the boot clock. What is measured too late by a goroutine that was not scheduled in between makes a lease shorter, never longer.
+// measure reads the boot clock. What is measured too late by a goroutine that was not scheduled in between makes a
+// lease shorter, never longer.
 func (c *bootClock) measure() {
 	for range maxReadings {
 		before, _ := c.cheap()
