@@ -196,7 +196,8 @@ func TestAgesOfALogThatWasCut(t *testing.T) {
 	}
 }
 
-// What came while the process ran is as old as that, whatever times its leader gave it: the times count for what was there at the start and for nothing else.
+// What came while the process ran is as old as that, whatever times its leader gave it: the times count for what was
+// there at the start and for nothing else.
 func TestAgedTo(t *testing.T) {
 	e := openSmall(t, faultaio.New(faultaio.Options{Seed: 1}))
 	topic, err := e.Topic(t.Context(), "t")

@@ -21,9 +21,9 @@ func fastDir(t *testing.T) string {
 	return t.TempDir()
 }
 
-// In the steady state a message costs no allocation on its way from Submit to its answer, nor on its way from the log to a consumer
-// and its confirmation to the log, with headers as without. The average may hold what happens rarely (a segment, a file of the commit log), but not one
-// allocation per hundred messages.
+// In the steady state a message costs no allocation on its way from Submit to its answer, nor on its way from the log
+// to a consumer and its confirmation to the log, with headers as without. The average may hold what happens rarely (a
+// segment, a file of the commit log), but not one allocation per hundred messages.
 func TestHotPathsDoNotAllocate(t *testing.T) {
 	const puts, perPut, maxPerMessage = 100, 10, 0.01
 	e := openWith(t, engine.Options{DataPath: fastDir(t), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), RetentionInterval: time.Hour})

@@ -31,8 +31,8 @@ func (q *countedQueue) Wake() {
 	q.Queue.Wake()
 }
 
-// A committer that finds no free buffer gives back what it took from the inboxes, and sleeps until a buffer is free: to give it back must not wake
-// it, however much it is.
+// A committer that finds no free buffer gives back what it took from the inboxes, and sleeps until a buffer is free: to
+// give it back must not wake it, however much it is.
 func TestNoBuffersNoWork(t *testing.T) {
 	d := &countedDisk{Disk: newDisk()}
 	e := onDisk(t, d)

@@ -50,8 +50,8 @@ func carryBegin(t *testing.T, e *engine.Engine) (topic *engine.Topic, ch *engine
 	return topic, ch, [2]engine.ID{later, again.id}, began
 }
 
-// carryOn publishes and finishes others until the messages that wait lie alone in what is left of the log's beginning, or the disk is cut off. It says
-// which of the two came before they were carried: the machine is slow then.
+// carryOn publishes and finishes others until the messages that wait lie alone in what is left of the log's beginning,
+// or the disk is cut off. It says which of the two came before they were carried: the machine is slow then.
 func carryOn(e *engine.Engine, disk *faultaio.Disk, ch *engine.Channel, ids [2]engine.ID) (carried bool, came [2]bool) {
 	s := &seat{came: make(chan struct{}, 1)}
 	k, err := ch.Attach(engine.ConsumerOptions{}, s)
@@ -90,7 +90,8 @@ func carryOn(e *engine.Engine, disk *faultaio.Disk, ch *engine.Channel, ids [2]e
 	return false, came
 }
 
-// carryCheck is the life after the power cut: both messages come when they are due, with what they are, once; and then their segments go as well.
+// carryCheck is the life after the power cut: both messages come when they are due, with what they are, once; and then
+// their segments go as well.
 func carryCheck(t *testing.T, disk *faultaio.Disk, what string, ids [2]engine.ID, began time.Time, came [2]bool) {
 	e, err := engine.Open(ctxBg, tightOptions(disk))
 	if err != nil {
@@ -133,8 +134,8 @@ func carryCheck(t *testing.T, disk *faultaio.Disk, what string, ids [2]engine.ID
 	})
 }
 
-// The power may go at any moment while deferred messages are carried and their segments removed: they are in the one place or the other, and come when they
-// are due.
+// The power may go at any moment while deferred messages are carried and their segments removed: they are in the one
+// place or the other, and come when they are due.
 //
 // B43, B50, B51.
 func TestCarryPowerCut(t *testing.T) {
@@ -233,7 +234,8 @@ func TestCarriedStaysUntilDurable(t *testing.T) {
 	}
 }
 
-// The power of any node may go while messages are carried: whoever leads then has them in the one place or the other, whatever it has removed.
+// The power of any node may go while messages are carried: whoever leads then has them in the one place or the other,
+// whatever it has removed.
 //
 // B43, B50, B78, B81.
 func TestClusterCarryPowerCut(t *testing.T) {

@@ -36,8 +36,8 @@ func shrinks(t *testing.T, e *engine.Engine, topic *engine.Topic, s *seat, bytes
 	}
 }
 
-// What waited for its time where retention by size removed it is gone, for good: it counts as confirmed, and keeps nothing else. More of it than one round
-// of carrying looks at does not keep the rest from being carried.
+// What waited for its time where retention by size removed it is gone, for good: it counts as confirmed, and keeps
+// nothing else. More of it than one round of carrying looks at does not keep the rest from being carried.
 //
 // B39, B50, B51.
 func TestCarryPastRetention(t *testing.T) {

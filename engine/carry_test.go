@@ -28,7 +28,8 @@ func storedBytes(e *engine.Engine) int64 {
 	return 0
 }
 
-// Messages that wait do not keep everything that came after them: they are carried to the end of the log, and come when they are due, once, with what they are.
+// Messages that wait do not keep everything that came after them: they are carried to the end of the log, and come when
+// they are due, once, with what they are.
 //
 // B50, B51.
 func TestDeferredAreCarried(t *testing.T) {

@@ -83,7 +83,8 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
-// Of those who change the same settings at the same time one wins, the others are told; every leader has the winner's, and so have their successors.
+// Of those who change the same settings at the same time one wins, the others are told; every leader has the winner's,
+// and so have their successors.
 func TestClusterConfigure(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3)
@@ -136,7 +137,8 @@ func TestClusterConfigure(t *testing.T) {
 	}
 }
 
-// Filters by header: what a channel does not want counts as confirmed, deferred messages too, and other channels get it.
+// Filters by header: what a channel does not want counts as confirmed, deferred messages too, and other channels get
+// it.
 //
 // B60, B62.
 func TestFilter(t *testing.T) {
@@ -290,7 +292,8 @@ func TestClusterLists(t *testing.T) {
 	}
 }
 
-// Tagged messages wait for consumers of their tag while one is subscribed, else they go to those without one; consumers with a tag get nothing else, and none is lost when they come and go.
+// Tagged messages wait for consumers of their tag while one is subscribed, else they go to those without one; consumers
+// with a tag get nothing else, and none is lost when they come and go.
 //
 // B59.
 func TestTags(t *testing.T) {
@@ -335,7 +338,8 @@ func TestTags(t *testing.T) {
 	}
 }
 
-// A rate holds for the channel, however its partitions are spread over the nodes; a filter goes on with the next leaders.
+// A rate holds for the channel, however its partitions are spread over the nodes; a filter goes on with the next
+// leaders.
 //
 // B60, B62.
 func TestClusterFilterAndRate(t *testing.T) {

@@ -336,8 +336,8 @@ func TestPauseAndSkip(t *testing.T) {
 	}
 }
 
-// B27, B56, B66: resets backward and forward, by id and by time, with messages in flight, while segments roll: the right
-// sequence comes, at most what was in flight once more, and the depth is right.
+// B27, B56, B66: resets backward and forward, by id and by time, with messages in flight, while segments roll: the
+// right sequence comes, at most what was in flight once more, and the depth is right.
 func TestReset(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")

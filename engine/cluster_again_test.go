@@ -16,8 +16,9 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// A channel whose creation was not committed is not there when it is asked for again, although the leader's log has it: a leader whose lease ended and
-// lives again begins with what is committed. Else a failover would take the channel, and messages that were published after the answer with it.
+// A channel whose creation was not committed is not there when it is asked for again, although the leader's log has it:
+// a leader whose lease ended and lives again begins with what is committed. Else a failover would take the channel, and
+// messages that were published after the answer with it.
 //
 // B71.
 func TestClusterChannelAskedAgainAfterTheLease(t *testing.T) {
@@ -59,7 +60,8 @@ func TestClusterChannelAskedAgainAfterTheLease(t *testing.T) {
 	})
 }
 
-// The same for a creation that is appended after a new leader's first batch was committed, and before it looked which channels there are.
+// The same for a creation that is appended after a new leader's first batch was committed, and before it looked which
+// channels there are.
 //
 // B71.
 func TestClusterChannelAskedAgainAtANewLeader(t *testing.T) {

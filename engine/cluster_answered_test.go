@@ -10,7 +10,8 @@ import (
 	"penstock/netproto"
 )
 
-// withoutAcks keeps followers' acknowledgements from their leaders: everything else goes on, and nothing more is committed.
+// withoutAcks keeps followers' acknowledgements from their leaders: everything else goes on, and nothing more is
+// committed.
 func (tr *trio) withoutAcks() (heal func()) {
 	tr.wires.rules(func(_, _ string, kind netproto.Type) int {
 		if kind == netproto.TypePutAck {
@@ -21,8 +22,8 @@ func (tr *trio) withoutAcks() (heal func()) {
 	return func() { tr.wires.rules(nil) }
 }
 
-// leadsWithOpenCreation makes x the leader of t/0 in the moment in which another creation of channel c is in its log and not committed: x has found the
-// channel there. No acknowledgement comes until heal is called.
+// leadsWithOpenCreation makes x the leader of t/0 in the moment in which another creation of channel c is in its log
+// and not committed: x has found the channel there. No acknowledgement comes until heal is called.
 func (tr *trio) leadsWithOpenCreation(from, x *member) (heal func()) {
 	tr.t.Helper()
 	tr.equal("t", 0)
@@ -40,8 +41,9 @@ func (tr *trio) leadsWithOpenCreation(from, x *member) (heal func()) {
 	return heal
 }
 
-// Who subscribes to a channel that somebody else makes is answered when its creation is committed, not when the leader has it in its log: a failover
-// would take the channel from him, and messages that were published after the answer with it.
+// Who subscribes to a channel that somebody else makes is answered when its creation is committed, not when the leader
+// has it in its log: a failover would take the channel from him, and messages that were published after the answer with
+// it.
 //
 // B71.
 func TestClusterSubscribedToAnOpenCreation(t *testing.T) {
@@ -101,7 +103,8 @@ func TestClusterSubscribedElsewhereToAnOpenCreation(t *testing.T) {
 	})
 }
 
-// A pause or skip of a channel that is asked for again is answered when the first one is committed, at the latest: the channel's machine has it before.
+// A pause or skip of a channel that is asked for again is answered when the first one is committed, at the latest: the
+// channel's machine has it before.
 //
 // B70.
 func TestClusterPauseAskedAgain(t *testing.T) {

@@ -73,7 +73,8 @@ func (w *onTheWire) batch(at segment.State, control []byte, bodies ...string) ([
 	return p, at
 }
 
-// say sends the follower batches that begin at from, after spoil had its way with the message; it reports whether the follower's log has grown.
+// say sends the follower batches that begin at from, after spoil had its way with the message; it reports whether the
+// follower's log has grown.
 func (w *onTheWire) say(from segment.State, spoil func(*replicate.Message), batches ...[]byte) {
 	w.t.Helper()
 	m := replicate.Message{Kind: replicate.MsgAppend, Epoch: w.epoch, Request: w.exchange, Position: from.Next, FirstID: from.NextID}
@@ -110,8 +111,8 @@ func (w *onTheWire) copy() engine.Copy {
 	return c
 }
 
-// A batch on the wire whose frame names another first or last id, or another count, than it has is refused, and nothing of it is written; the
-// right frame is taken afterwards.
+// A batch on the wire whose frame names another first or last id, or another count, than it has is refused, and nothing
+// of it is written; the right frame is taken afterwards.
 //
 // B10.
 func TestClusterWrongArguments(t *testing.T) {
@@ -139,8 +140,8 @@ func TestClusterWrongArguments(t *testing.T) {
 	w.tr.eventually("the right frame is written", func() bool { return w.copy().Next == w.before.Next+2 })
 }
 
-// The state of a channel travels in the log: a confirmation that comes before the messages that it is about is held back with
-// everything behind the hole, and is applied when they are there, never before.
+// The state of a channel travels in the log: a confirmation that comes before the messages that it is about is held
+// back with everything behind the hole, and is applied when they are there, never before.
 //
 // B69.
 func TestClusterConfirmationBeforeItsData(t *testing.T) {

@@ -28,8 +28,8 @@ func (tr *trio) fill(h *told, m *member, topic, prefix string, n, size int) {
 	}
 }
 
-// A follower that comes back is brought to what the leader has, wherever it stood: behind by a little or by many segments, with
-// nothing missing, or with a tail that the cluster has never agreed on.
+// A follower that comes back is brought to what the leader has, wherever it stood: behind by a little or by many
+// segments, with nothing missing, or with a tail that the cluster has never agreed on.
 //
 // B73, B75, B77, B94.
 func TestClusterCatchUp(t *testing.T) {
@@ -234,8 +234,8 @@ func TestClusterCatchUpDeferred(t *testing.T) {
 	s2.none("that was all")
 }
 
-// The leader's stored bytes have rotted. It finds that when it reads them for a replica that begins with an empty disk, and fetches them
-// from the third: all three hold the right bytes in the end.
+// The leader's stored bytes have rotted. It finds that when it reads them for a replica that begins with an empty disk,
+// and fetches them from the third: all three hold the right bytes in the end.
 //
 // B37.
 func TestClusterDamagedLeader(t *testing.T) {
@@ -255,7 +255,8 @@ func TestClusterDamagedLeader(t *testing.T) {
 	tr.checkAll(h, "t", 1)
 }
 
-// A stretch of the leader's log is damaged that is many times larger than what is fetched at once: it is repaired piece by piece.
+// A stretch of the leader's log is damaged that is many times larger than what is fetched at once: it is repaired piece
+// by piece.
 //
 // B37.
 func TestClusterDamagedLarge(t *testing.T) {
@@ -301,8 +302,8 @@ func flip(t *testing.T, m *member, dir string, which int) {
 	}
 }
 
-// A consumer meets bytes that have rotted on the leader: nothing wrong is delivered, another node leads, and everything comes from there. The damaged
-// copy is repaired and may lead again.
+// A consumer meets bytes that have rotted on the leader: nothing wrong is delivered, another node leads, and everything
+// comes from there. The damaged copy is repaired and may lead again.
 //
 // B18, B37.
 func TestClusterDamagedDelivery(t *testing.T) {

@@ -27,8 +27,8 @@ func (tr *trio) at(m *member, topic, name string) *engine.Channel {
 	return c
 }
 
-// Everything that a channel knows is on the new leader: what was confirmed, out of order too; what is deferred, by DPUB and by REQ; that it
-// is paused; which channels there are, and which are not any more.
+// Everything that a channel knows is on the new leader: what was confirmed, out of order too; what is deferred, by DPUB
+// and by REQ; that it is paused; which channels there are, and which are not any more.
 //
 // B50, B68, B70, B72, B78, B81.
 func TestClusterChannelState(t *testing.T) {
@@ -112,8 +112,8 @@ func waitConfirmed(t *testing.T, tr *trio, topic string) {
 	}
 }
 
-// A channel that was answered is on the next leader, and gets every message that was published after the answer; before it is
-// committed it is not answered.
+// A channel that was answered is on the next leader, and gets every message that was published after the answer; before
+// it is committed it is not answered.
 //
 // B71.
 func TestClusterChannelCreated(t *testing.T) {
@@ -167,8 +167,8 @@ func values(m map[engine.ID]string) (all []string) {
 	return all
 }
 
-// Consumers of a leader that hands over are told, connect to the next one and get what they have not confirmed; nothing is lost,
-// and every message comes.
+// Consumers of a leader that hands over are told, connect to the next one and get what they have not confirmed; nothing
+// is lost, and every message comes.
 //
 // B57 (no loss over a change of leader), B80, B81.
 func TestClusterConsumersMove(t *testing.T) {
@@ -219,7 +219,8 @@ func TestClusterConsumersMove(t *testing.T) {
 	tr.equal("t", 0)
 }
 
-// What is done to a channel or a topic through any node is done on every leader of its partitions, and stays done when they die.
+// What is done to a channel or a topic through any node is done on every leader of its partitions, and stays done when
+// they die.
 //
 // B52, B53, B70, B72.
 func TestClusterOperations(t *testing.T) {
@@ -313,8 +314,8 @@ func (tr *trio) pauseTopic(from *member, topic *engine.Topic) {
 	}
 }
 
-// A node without a copy of anything of a topic does with its channels what others do, and knows their names; what it remembers of one that
-// was deleted elsewhere is not there.
+// A node without a copy of anything of a topic does with its channels what others do, and knows their names; what it
+// remembers of one that was deleted elsewhere is not there.
 func TestChannelsWithoutACopy(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 4)
@@ -369,8 +370,9 @@ func TestChannelsWithoutACopy(t *testing.T) {
 	names()
 }
 
-// A channel is written into a partition that lacks it, and before that is in the log a leadership goes and comes: the topic's channels are put together anew,
-// without that partition. The channel that is there afterwards has it all the same.
+// A channel is written into a partition that lacks it, and before that is in the log a leadership goes and comes: the
+// topic's channels are put together anew, without that partition. The channel that is there afterwards has it all the
+// same.
 func TestClusterChannelWrittenForAnEarlierOne(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3)

@@ -34,7 +34,8 @@ func (tr *trio) handTo(topic string, from *member, to *engine.Engine) {
 	}
 }
 
-// A partition may come to a node that closes, after the channels that it had were ended: the channels that it begins then are ended as well, and Close returns.
+// A partition may come to a node that closes, after the channels that it had were ended: the channels that it begins
+// then are ended as well, and Close returns.
 //
 // B79, B80.
 func TestClusterCloseWhileAPartitionComes(t *testing.T) {
@@ -88,7 +89,8 @@ func TestClusterCloseWhileAPartitionComes(t *testing.T) {
 	tr.wires.kill(x.name)
 }
 
-// A copy that Close has ended does not begin anew because the store speaks of its partition meanwhile: it would not know what is committed.
+// A copy that Close has ended does not begin anew because the store speaks of its partition meanwhile: it would not
+// know what is committed.
 //
 // B79.
 func TestClusterCloseEndsCopiesForGood(t *testing.T) {

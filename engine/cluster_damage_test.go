@@ -58,8 +58,9 @@ func (tr *trio) hold(h *told, ms []*member) {
 	}
 }
 
-// A node whose commit log is damaged in the middle comes first, and its commit log's goroutine has not begun yet: the node must not lead with what
-// is left of its log, nor can it be elected. Where the damage is in the log's first group, the log names no copy at all.
+// A node whose commit log is damaged in the middle comes first, and its commit log's goroutine has not begun yet: the
+// node must not lead with what is left of its log, nor can it be elected. Where the damage is in the log's first group,
+// the log names no copy at all.
 func TestClusterDamagedLogNeverLeads(t *testing.T) {
 	t.Parallel()
 	t.Run("middle", func(t *testing.T) { testDamagedLogNeverLeads(t, 10*4096+100) })
@@ -114,9 +115,9 @@ func testDamagedLogNeverLeads(t *testing.T, at int64) {
 	}
 }
 
-// A node whose commit log cannot be read when it starts does not know what it has of a topic that was deleted meanwhile. Its files stay until a start
-// that can read the log: that one finds the topic's records there, and without the files it could never write them to segments, nor let go of the
-// commit log's files.
+// A node whose commit log cannot be read when it starts does not know what it has of a topic that was deleted
+// meanwhile. Its files stay until a start that can read the log: that one finds the topic's records there, and without
+// the files it could never write them to segments, nor let go of the commit log's files.
 //
 // B41, B79.
 func TestClusterDeleteBesideAnUnreadableCommitLog(t *testing.T) {

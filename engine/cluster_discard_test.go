@@ -110,8 +110,9 @@ func TestClusterCopyBegunAnewTakesPuts(t *testing.T) {
 	tr.checkAll(h, "t", 1)
 }
 
-// The device of a node fails to read for one life only. A copy is dropped, the commit log lets go of what its segments lack, and the process dies before the
-// copy has begun anew: that it reads back now says nothing. The next process does not take it for whole; the one after it does.
+// The device of a node fails to read for one life only. A copy is dropped, the commit log lets go of what its segments
+// lack, and the process dies before the copy has begun anew: that it reads back now says nothing. The next process does
+// not take it for whole; the one after it does.
 func TestClusterDroppedCopyStaysDropped(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3)
@@ -160,8 +161,8 @@ func TestClusterDroppedCopyStaysDropped(t *testing.T) {
 	tr.checkAll(h, "t", 1)
 }
 
-// The first batch of a copy whose beginning was trimmed does not read any more: a machine does not know what the log stands on. The copy is given up before its
-// node joins, so it is not elected, and it is fetched anew.
+// The first batch of a copy whose beginning was trimmed does not read any more: a machine does not know what the log
+// stands on. The copy is given up before its node joins, so it is not elected, and it is fetched anew.
 //
 // B37.
 func TestClusterDropsWhatHasNoBase(t *testing.T) {

@@ -47,7 +47,8 @@ func (m *member) diskOf(other *member) meta.DiskState {
 	return n.Disk
 }
 
-// F6: a leader whose disk hangs gives its leadership away, says that its disk failed, and comes back when the disk does.
+// F6: a leader whose disk hangs gives its leadership away, says that its disk failed, and comes back when the disk
+// does.
 func TestClusterLeaderDiskHangs(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3, impatient, shortPatience)
@@ -123,7 +124,8 @@ func TestClusterAllDisksHang(t *testing.T) {
 	tr.checkAll(h, "t", 1)
 }
 
-// A connection's goroutine writes to no disk: what a node with a hung disk has to answer for others, or hears from them, goes on.
+// A connection's goroutine writes to no disk: what a node with a hung disk has to answer for others, or hears from
+// them, goes on.
 func TestClusterHungFollowerHears(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 2)

@@ -103,7 +103,8 @@ func Present(e *Engine, topic string, n int) bool {
 	return ok && t.partitions()[n].rep.present()
 }
 
-// EndCopy ends a copy as Close does, and then the worker hears of its partition once more, as it may until Close has ended it, too.
+// EndCopy ends a copy as Close does, and then the worker hears of its partition once more, as it may until Close has
+// ended it, too.
 func EndCopy(e *Engine, topic string, n int) {
 	t, _ := e.LookupTopic(topic)
 	pt := t.partitions()[n]
@@ -143,8 +144,8 @@ func HoldChannels(e *Engine, topic string) (release func()) {
 	return func() { close(released) }
 }
 
-// PutTogetherAnew does with a topic's channels what happens when a leadership goes and comes, while HoldChannels keeps everybody else from it. What create then
-// writes into one more partition it writes for the channel from before.
+// PutTogetherAnew does with a topic's channels what happens when a leadership goes and comes, while HoldChannels keeps
+// everybody else from it. What create then writes into one more partition it writes for the channel from before.
 func PutTogetherAnew(e *Engine, topic, channel string) (create func(ctx context.Context, n int) error) {
 	t, _ := e.LookupTopic(topic)
 	old, _ := t.LookupChannel(channel)
@@ -173,7 +174,8 @@ func AppendChannel(e *Engine, topic string, n int, channel string) error {
 	return err
 }
 
-// BeginPause asks a node to pause a topic for a partition that it serves, up to where it has found that it does; nil: it does not.
+// BeginPause asks a node to pause a topic for a partition that it serves, up to where it has found that it does; nil:
+// it does not.
 func BeginPause(e *Engine, topic string, n int) (goOn func(context.Context) error) {
 	t, _ := e.LookupTopic(topic)
 	op := operation{Kind: opPauseTopic, Flag: true, Topic: t.uuid, Partitions: []uint32{uint32(n)}}
@@ -230,8 +232,8 @@ func ConfirmedBelow(e *Engine, topic string, n int, channel string) (below segme
 	return below
 }
 
-// ExchangeOf is the number of the exchange in which a follower learned where its log agrees with its leader's: frames of another one go nowhere.
-// Nobody but its leader has to know it.
+// ExchangeOf is the number of the exchange in which a follower learned where its log agrees with its leader's: frames
+// of another one go nowhere. Nobody but its leader has to know it.
 func ExchangeOf(e *Engine, topic string, n int) uint64 {
 	t, _ := e.LookupTopic(topic)
 	r := t.partitions()[n].rep
@@ -246,7 +248,8 @@ func PartitionOf(e *Engine, topic string, n int) segment.Identity {
 	return t.partitions()[n].identity()
 }
 
-// FailFlush does what a flush does that meets the damaged head of a segment, and says whether the inbox is closed by it.
+// FailFlush does what a flush does that meets the damaged head of a segment, and says whether the inbox is closed by
+// it.
 func FailFlush(e *Engine, topic string, n int) bool {
 	t, _ := e.LookupTopic(topic)
 	pt := t.partitions()[n]

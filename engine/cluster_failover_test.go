@@ -26,8 +26,8 @@ func duringFailover(err error) bool {
 	return false
 }
 
-// The leader dies again and again, by kill -9 or by power cut, and comes back at once; producers on all nodes go on. Nothing that was
-// acknowledged is lost, and every write ends.
+// The leader dies again and again, by kill -9 or by power cut, and comes back at once; producers on all nodes go on.
+// Nothing that was acknowledged is lost, and every write ends.
 //
 // B17, B79, B81, B84, C7.
 func TestClusterLeaderDies(t *testing.T) {
@@ -149,7 +149,8 @@ func segmentBytes(t *testing.T, d *faultaio.Disk, dir string) map[string]string 
 	return files
 }
 
-// Each node is stopped in order and started again while producers on the others go on: not one write fails, and consumers get everything.
+// Each node is stopped in order and started again while producers on the others go on: not one write fails, and
+// consumers get everything.
 //
 // B80.
 func TestClusterRolling(t *testing.T) {
@@ -173,7 +174,8 @@ func TestClusterRolling(t *testing.T) {
 	tr.checkAll(h, "t", 3)
 }
 
-// A leader that is cut off stops before another begins: no answer, no delivery, no confirmation after the end of its lease.
+// A leader that is cut off stops before another begins: no answer, no delivery, no confirmation after the end of its
+// lease.
 //
 // B4, B83, B84.
 func TestClusterLease(t *testing.T) {
@@ -227,8 +229,8 @@ func TestClusterLease(t *testing.T) {
 	}
 }
 
-// A node that cannot reach the store, but all its followers, gives up when its lease ends. What waited there goes to the new
-// leader, although the old one does not know who that is.
+// A node that cannot reach the store, but all its followers, gives up when its lease ends. What waited there goes to
+// the new leader, although the old one does not know who that is.
 //
 // B83.
 func TestClusterStoreLost(t *testing.T) {
@@ -252,8 +254,8 @@ func TestClusterStoreLost(t *testing.T) {
 	tr.checkAll(h, "t", 1)
 }
 
-// The leader dies with puts of another node's producers in flight: each is unknown, not refused and not OK. They were with the followers, so
-// they are there in the end.
+// The leader dies with puts of another node's producers in flight: each is unknown, not refused and not OK. They were
+// with the followers, so they are there in the end.
 //
 // B19, B84.
 func TestClusterForwardsLost(t *testing.T) {
@@ -337,7 +339,8 @@ func TestClusterOrder(t *testing.T) {
 	tr.checkAll(h, "t", 1)
 }
 
-// A node that comes back with an empty disk is nobody until it has everything again; while it has not, it does not lead.
+// A node that comes back with an empty disk is nobody until it has everything again; while it has not, it does not
+// lead.
 //
 // B79, B82; P10.
 func TestClusterWiped(t *testing.T) {

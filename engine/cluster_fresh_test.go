@@ -8,8 +8,9 @@ import (
 	"penstock/engine"
 )
 
-// The first message of a new topic, and its first channel, wait for no retry: a follower that hears of the topic after its leader misses the leader's
-// first question, and its own call is answered at once. The repetitions come too late here to be of help.
+// The first message of a new topic, and its first channel, wait for no retry: a follower that hears of the topic after
+// its leader misses the leader's first question, and its own call is answered at once. The repetitions come too late
+// here to be of help.
 func TestClusterFreshTopic(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3, func(o *engine.Options) {

@@ -10,8 +10,8 @@ import (
 	"penstock/engine"
 )
 
-// A topic's metadata rots on one node, its second copy as well. Its copies are whole and in sync, and the node comes first after all have ended: it leads with what it
-// has, not with an empty log in its place.
+// A topic's metadata rots on one node, its second copy as well. Its copies are whole and in sync, and the node comes
+// first after all have ended: it leads with what it has, not with an empty log in its place.
 func TestClusterUnreadableTopicMetadata(t *testing.T) {
 	t.Parallel()
 	tr := prepareTrio(t, 3, func(*engine.Options) {})
@@ -49,8 +49,8 @@ func TestClusterUnreadableTopicMetadata(t *testing.T) {
 	}
 }
 
-// A topic is deleted while a node is down, and its metadata there rots, the second copy as well. The node removes it all the same: else the commit log would carry it
-// for ever.
+// A topic is deleted while a node is down, and its metadata there rots, the second copy as well. The node removes it
+// all the same: else the commit log would carry it for ever.
 func TestClusterDeletedTopicWithUnreadableMetadata(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3)

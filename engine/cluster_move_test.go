@@ -47,7 +47,8 @@ func (tr *trio) equalOn(topic string, has, gets *member) {
 	})
 }
 
-// moved starts four nodes with a topic of three replicas and some segments, and says who leads, who follows and who has none.
+// moved starts four nodes with a topic of three replicas and some segments, and says who leads, who follows and who has
+// none.
 func moved(
 	t *testing.T, change ...func(*engine.Options),
 ) (tr *trio, h *told, leader *member, followers []*member, free *member) {
@@ -70,8 +71,8 @@ func moved(
 	return tr, h, leader, followers, free
 }
 
-// move moves partition 0 of topic t and waits until the replica that comes is in sync. The leader may not know yet that a
-// node which has just started is alive: then it is asked again.
+// move moves partition 0 of topic t and waits until the replica that comes is in sync. The leader may not know yet that
+// a node which has just started is alive: then it is asked again.
 func (tr *trio) move(l, from, to *member) {
 	tr.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -87,8 +88,8 @@ func (tr *trio) move(l, from, to *member) {
 	tr.eventually("it has moved", func() bool { return !slices.Contains(l.row("t", 0).State.Replicas, id) && inSync(l.row("t", 0), to) })
 }
 
-// When a replica has moved away and the new ones are in sync, the bytes of the old one go, for good: they do not come back with a restart, and when the
-// node becomes a replica again it begins with nothing.
+// When a replica has moved away and the new ones are in sync, the bytes of the old one go, for good: they do not come
+// back with a restart, and when the node becomes a replica again it begins with nothing.
 //
 // B89, B90, B79.
 func TestClusterMovedBytesGo(t *testing.T) {
@@ -154,7 +155,8 @@ func TestClusterMovedBytesGoFromAFullLog(t *testing.T) {
 	tr.hold(h, []*member{l, free, from})
 }
 
-// A node that had begun a copy and ended before its commit log said anything of it, and that is no replica any more when it comes back, removes the files.
+// A node that had begun a copy and ended before its commit log said anything of it, and that is no replica any more
+// when it comes back, removes the files.
 func TestFilesOfACopyThatNeverBeganGo(t *testing.T) {
 	t.Parallel()
 	tr, h, l, followers, free := moved(t)
@@ -214,7 +216,8 @@ func TestClusterMovedBytesStayUntilSettled(t *testing.T) {
 	tr.gone(from, "t")
 }
 
-// The power goes at any moment of the removal: the bytes go all the same, and nothing of them is taken for the new copy's.
+// The power goes at any moment of the removal: the bytes go all the same, and nothing of them is taken for the new
+// copy's.
 //
 // B89.
 func TestClusterMovedBytesPowerCut(t *testing.T) {
@@ -251,8 +254,9 @@ func TestClusterMovedBytesPowerCut(t *testing.T) {
 	}
 }
 
-// A log that is begun anew keeps no file of the one before, not even those that a restart did not list: an orderly stop writes segments of which the
-// commit log's oldest checkpoint knows nothing. One that stayed would look like the beginning of a log with a gap.
+// A log that is begun anew keeps no file of the one before, not even those that a restart did not list: an orderly stop
+// writes segments of which the commit log's oldest checkpoint knows nothing. One that stayed would look like the
+// beginning of a log with a gap.
 //
 // B74, B28.
 func TestClusterFullSyncLeavesNothing(t *testing.T) {

@@ -10,8 +10,9 @@ import (
 	"penstock/engine"
 )
 
-// What an ordered channel passes over is decided alike by the next leader, or is committed before what follows is delivered: a sample of the channel, a filter that was
-// changed just now and whose change is not committed, and a consumer that wants a sample only. Else the next leader would deliver what lies before.
+// What an ordered channel passes over is decided alike by the next leader, or is committed before what follows is
+// delivered: a sample of the channel, a filter that was changed just now and whose change is not committed, and a
+// consumer that wants a sample only. Else the next leader would deliver what lies before.
 //
 // B57, B68.
 func TestClusterOrderedPassedOver(t *testing.T) {

@@ -10,8 +10,9 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A topic that nobody has written to is deleted by a node that was started anew meanwhile, too: nothing of it is in the commit log, and its directory
-// must go all the same. If it stayed, a topic of the same name would make the next start fail.
+// A topic that nobody has written to is deleted by a node that was started anew meanwhile, too: nothing of it is in the
+// commit log, and its directory must go all the same. If it stayed, a topic of the same name would make the next start
+// fail.
 //
 // B41, B79.
 func TestClusterDeleteOfWhatNobodyWrote(t *testing.T) {
@@ -63,8 +64,9 @@ func TestDeleteOfATopicThatWasHalfMade(t *testing.T) {
 	})
 }
 
-// A node that ended while a deleted topic's files were still there, and those of the next topic of its name already, starts again, whichever it finds
-// first and whichever is newer, and serves the one that the cluster has. What the cluster does not know stays where it is.
+// A node that ended while a deleted topic's files were still there, and those of the next topic of its name already,
+// starts again, whichever it finds first and whichever is newer, and serves the one that the cluster has. What the
+// cluster does not know stays where it is.
 //
 // B41, B79, B86.
 func TestClusterTwoTopicsOfOneName(t *testing.T) {

@@ -11,8 +11,9 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A node has to cut its copy and its disk hangs; meanwhile it is told that it is no replica any more, and then that it is one. The copy is opened only when the
-// cut has ended: its log is still the one from before, and what it acknowledged of that would be gone with the cut.
+// A node has to cut its copy and its disk hangs; meanwhile it is told that it is no replica any more, and then that it
+// is one. The copy is opened only when the cut has ended: its log is still the one from before, and what it
+// acknowledged of that would be gone with the cut.
 func TestClusterReopenWaitsForTheCut(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3, impatient)
@@ -71,8 +72,9 @@ func TestClusterReopenWaitsForTheCut(t *testing.T) {
 	tr.checkAll(h, "t", 1)
 }
 
-// A copy has taken batches that its disk, which hangs, has no room for yet, and has to be cut to what lies among them when its partition moves away. What it
-// had taken is gone then; its log ends below the cut, which ends all the same: the copy can go, or come back.
+// A copy has taken batches that its disk, which hangs, has no room for yet, and has to be cut to what lies among them
+// when its partition moves away. What it had taken is gone then; its log ends below the cut, which ends all the same:
+// the copy can go, or come back.
 func TestClusterCutBeyondTheLog(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3, impatient)

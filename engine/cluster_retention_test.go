@@ -7,9 +7,9 @@ import (
 	"penstock/engine"
 )
 
-// Retention by confirmation removes what is confirmed for good: a leader that has a deletion of the only channel in its log, which nobody else has heard of, keeps
-// what the channel had not confirmed. The next leader knows of no deletion, the channel is there as before; and when the old leader, which was cut, leads
-// once more nothing is missing.
+// Retention by confirmation removes what is confirmed for good: a leader that has a deletion of the only channel in its
+// log, which nobody else has heard of, keeps what the channel had not confirmed. The next leader knows of no deletion,
+// the channel is there as before; and when the old leader, which was cut, leads once more nothing is missing.
 //
 // B39, B72.
 func TestClusterRetentionWaitsForTheCommit(t *testing.T) {

@@ -11,8 +11,9 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A copy that was not needed for a while and is needed again, in the same process, holds durably what its commit log has made durable, and not all that
-// was appended: while its disk hangs it acknowledges nothing more, and what the disk has done meanwhile counts.
+// A copy that was not needed for a while and is needed again, in the same process, holds durably what its commit log
+// has made durable, and not all that was appended: while its disk hangs it acknowledges nothing more, and what the disk
+// has done meanwhile counts.
 func TestClusterReturnedCopyHoldsWhatIsDurable(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3)
@@ -61,8 +62,8 @@ func TestClusterReturnedCopyHoldsWhatIsDurable(t *testing.T) {
 	tr.equal("t", 0)
 }
 
-// F10: a node that has no copy of a partition says so to the leader. It leaves the in-sync replicas and publishing goes on; when there is a copy
-// again it joins by itself. Both nodes count it, and the leader asks rarely.
+// F10: a node that has no copy of a partition says so to the leader. It leaves the in-sync replicas and publishing goes
+// on; when there is a copy again it joins by itself. Both nodes count it, and the leader asks rarely.
 func TestClusterAbsentCopy(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3, func(o *engine.Options) { o.Cluster.Replication.LagMaxNs = 2e9 })
@@ -93,8 +94,9 @@ func TestClusterAbsentCopy(t *testing.T) {
 	tr.equal("t", 0)
 }
 
-// F1: a follower whose disk hangs leaves the in-sync replicas, and publishing goes on without it, however often it answers. It joins again by itself when
-// its disk goes on. The number of changes stays small: one of each, and some more only where the machine itself stood still.
+// F1: a follower whose disk hangs leaves the in-sync replicas, and publishing goes on without it, however often it
+// answers. It joins again by itself when its disk goes on. The number of changes stays small: one of each, and some
+// more only where the machine itself stood still.
 func TestClusterFollowerHangs(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3, func(o *engine.Options) { o.Cluster.Replication.LagMaxNs = 2e9 })

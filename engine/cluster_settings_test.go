@@ -12,8 +12,8 @@ import (
 	"penstock/segment"
 )
 
-// Settings that are changed through any node reach all of them, are there after a restart, and hold for whoever leads: a quota refuses what other
-// nodes forward, the next leader goes on with it, and what is confirmed makes room.
+// Settings that are changed through any node reach all of them, are there after a restart, and hold for whoever leads:
+// a quota refuses what other nodes forward, the next leader goes on with it, and what is confirmed makes room.
 //
 // B87, B4
 func TestClusterTopicSettings(t *testing.T) {
@@ -76,8 +76,8 @@ func TestClusterTopicSettings(t *testing.T) {
 	publish(t, tr.topic(leader, "t"), numbered("y", 2*quota, 0)...)
 }
 
-// A larger min_isr is demanded of every partition, so that nothing is stored while a replica is missing; a smaller one lets writes go on
-// at once, with the replica still away.
+// A larger min_isr is demanded of every partition, so that nothing is stored while a replica is missing; a smaller one
+// lets writes go on at once, with the replica still away.
 //
 // B2, B87
 func TestClusterMinISR(t *testing.T) {
@@ -123,7 +123,8 @@ func TestClusterMinISR(t *testing.T) {
 	tr.equal("t", 1)
 }
 
-// A single node's settings go with it into a cluster, and a node that starts knows them before it has heard of the cluster's.
+// A single node's settings go with it into a cluster, and a node that starts knows them before it has heard of the
+// cluster's.
 //
 // B79, B87
 func TestClusterKeepsASingleNodesSettings(t *testing.T) {
@@ -188,8 +189,9 @@ func retentionTrio(t *testing.T, names []string) *trio {
 	return tr
 }
 
-// A topic's retention and a quota that drops the oldest let segments go on every replica, unconfirmed or not; a consumer gets an unbroken end of
-// the log from whoever leads. A replica that was away while everything that it had went gets what is left, and may lead then.
+// A topic's retention and a quota that drops the oldest let segments go on every replica, unconfirmed or not; a
+// consumer gets an unbroken end of the log from whoever leads. A replica that was away while everything that it had
+// went gets what is left, and may lead then.
 //
 // B39, B67, B87
 func TestClusterTopicRetention(t *testing.T) {

@@ -49,7 +49,8 @@ func flipBit(t *testing.T, d *faultaio.Disk, file string, off int64, bit int) {
 	}
 }
 
-// allDie ends all processes in a quiet moment. What they write while they end, the mark of a clean stop among it, is not there afterwards.
+// allDie ends all processes in a quiet moment. What they write while they end, the mark of a clean stop among it, is
+// not there afterwards.
 func (tr *trio) allDie() {
 	left := map[*member]*faultaio.Disk{}
 	for _, m := range tr.nodes {
@@ -81,8 +82,9 @@ func (tr *trio) allDie() {
 	}
 }
 
-// All nodes die in the moment after an OK. One bit of the last group of one copy has changed when they come back, which looks like a torn write there; that copy
-// is the first and is elected. Everything that was acknowledged remains on all of them.
+// All nodes die in the moment after an OK. One bit of the last group of one copy has changed when they come back, which
+// looks like a torn write there; that copy is the first and is elected. Everything that was acknowledged remains on all
+// of them.
 func TestClusterShortenedLogYields(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3, func(o *engine.Options) { engine.SetMarkAfter(o, time.Hour) })
@@ -121,7 +123,8 @@ func TestClusterShortenedLogYields(t *testing.T) {
 	tr.checkAll(h, "t", 1)
 }
 
-// A copy that recovery shortened and that dies again before it has made that good is still one: the group is not at the end of its log any more.
+// A copy that recovery shortened and that dies again before it has made that good is still one: the group is not at the
+// end of its log any more.
 func TestClusterShortenedLogIsRemembered(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3, func(o *engine.Options) { engine.SetMarkAfter(o, time.Hour) })
@@ -146,8 +149,9 @@ func TestClusterShortenedLogIsRemembered(t *testing.T) {
 	tr.checkAll(h, "t", 1)
 }
 
-// A copy may have no other record than those of the group that recovery cut: here its node had got an empty disk, and all of the log came at once. Then recovery knows nothing of it,
-// and the store counts it in sync. It compares itself like any other, also in a process after the one that saw the cut, and cuts nobody with its empty log.
+// A copy may have no other record than those of the group that recovery cut: here its node had got an empty disk, and
+// all of the log came at once. Then recovery knows nothing of it, and the store counts it in sync. It compares itself
+// like any other, also in a process after the one that saw the cut, and cuts nobody with its empty log.
 func TestClusterShortenedLogOfOneGroup(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3, func(o *engine.Options) { engine.SetMarkAfter(o, time.Hour) })
@@ -202,7 +206,8 @@ func (tr *trio) opensAlone(m *member) {
 	m.disk = m.disk.Kill(m.seed)
 }
 
-// After a rest the last group is promised: the node with the changed bit knows that its log is damaged, and the others go on with everything.
+// After a rest the last group is promised: the node with the changed bit knows that its log is damaged, and the others
+// go on with everything.
 func TestClusterRottenAfterRest(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3)

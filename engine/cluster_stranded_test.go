@@ -15,8 +15,9 @@ func strandedSoon(o *engine.Options) {
 	o.Cluster.Replication.StrandedNs, o.Cluster.Replication.LagMaxNs = 3e9, 2e9
 }
 
-// A leader reaches the store and none of its followers, which reach each other: its lease lives, so nobody else is elected, and it commits nothing. It gives the
-// leadership to one of them, publishing goes on there, and nothing that was acknowledged is lost. In one direction or in both.
+// A leader reaches the store and none of its followers, which reach each other: its lease lives, so nobody else is
+// elected, and it commits nothing. It gives the leadership to one of them, publishing goes on there, and nothing that
+// was acknowledged is lost. In one direction or in both.
 func TestClusterStrandedLeader(t *testing.T) {
 	t.Parallel()
 	for name, cut := range map[string]func(w *wires, node string, on bool){
@@ -85,8 +86,9 @@ func TestClusterStrandedForNothing(t *testing.T) {
 	})
 }
 
-// min_isr is the number of replicas, and two of them do not reach each other: the third reaches both and can lead, the one that should lead cannot. It gives the
-// leadership away, and does not get it back for as long as nothing has changed: it is in the ISR all the time, and would commit nothing for minutes.
+// min_isr is the number of replicas, and two of them do not reach each other: the third reaches both and can lead, the
+// one that should lead cannot. It gives the leadership away, and does not get it back for as long as nothing has
+// changed: it is in the ISR all the time, and would commit nothing for minutes.
 func TestClusterStrandedLeaderIsNotPreferred(t *testing.T) {
 	t.Parallel()
 	first := func(s *meta.Snapshot, id meta.PartitionID) replicate.NodeID {

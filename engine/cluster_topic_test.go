@@ -11,7 +11,8 @@ import (
 	"penstock/replicate"
 )
 
-// A topic that is deleted is gone on every node, with those who missed it when they come back; one of the same name finds nothing old.
+// A topic that is deleted is gone on every node, with those who missed it when they come back; one of the same name
+// finds nothing old.
 //
 // B41, B79 (data of what was deleted is dropped), B86.
 func TestClusterDelete(t *testing.T) {
@@ -59,8 +60,8 @@ func TestClusterDelete(t *testing.T) {
 	})
 }
 
-// A single node's data directory becomes the first node of a cluster: its messages, what its channels have confirmed, their pause, its
-// deferred messages. Nodes that join take messages for it.
+// A single node's data directory becomes the first node of a cluster: its messages, what its channels have confirmed,
+// their pause, its deferred messages. Nodes that join take messages for it.
 //
 // B79.
 func TestClusterImport(t *testing.T) {
@@ -144,7 +145,8 @@ func TestClusterForeignDirectory(t *testing.T) {
 	}
 }
 
-// A partition moves to another node while it is written: the new replica is in sync before the old one goes, and no write fails.
+// A partition moves to another node while it is written: the new replica is in sync before the old one goes, and no
+// write fails.
 //
 // B75, B89, B94.
 func TestClusterMove(t *testing.T) {

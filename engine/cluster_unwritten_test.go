@@ -18,7 +18,8 @@ func (m *member) failSegments(kind faultaio.Kind, count int) {
 	m.disk.Inject(faultaio.Rule{Kind: kind, Name: path.Join(engine.TopicDir(m.e, "t"), "0", "*.seg"), Count: count, Err: syscall.EIO})
 }
 
-// beginsAnew waits until a node has fetched its copy of "t" anew, and sees to it that the copy holds everything and leads as any other.
+// beginsAnew waits until a node has fetched its copy of "t" anew, and sees to it that the copy holds everything and
+// leads as any other.
 func (tr *trio) beginsAnew(h *told, m *member) {
 	tr.t.Helper()
 	tr.eventually("the copy is dropped", func() bool { return m.e.Storage().Dropped == 1 })
@@ -32,7 +33,8 @@ func (tr *trio) beginsAnew(h *told, m *member) {
 
 var segmentFailures = map[string]faultaio.Kind{"a write": faultaio.KindWrite, "a sync": faultaio.KindSync}
 
-// A segment of the leader's copy cannot be written or synced once. Another replica in sync leads, nobody is refused anything, and the copy begins anew.
+// A segment of the leader's copy cannot be written or synced once. Another replica in sync leads, nobody is refused
+// anything, and the copy begins anew.
 func TestClusterLeaderThatCannotWriteHandsOver(t *testing.T) {
 	t.Parallel()
 	for name, kind := range segmentFailures {
@@ -53,7 +55,8 @@ func TestClusterLeaderThatCannotWriteHandsOver(t *testing.T) {
 	}
 }
 
-// A leader whose segments cannot be written and that is alone in the ISR refuses puts, until another replica has joined.
+// A leader whose segments cannot be written and that is alone in the ISR refuses puts, until another replica has
+// joined.
 func TestClusterLeaderThatCannotWriteIsAlone(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 2)
@@ -77,7 +80,8 @@ func TestClusterLeaderThatCannotWriteIsAlone(t *testing.T) {
 	tr.beginsAnew(h, l)
 }
 
-// A segment of a follower's copy cannot be written or synced once. The copy begins anew, and what it lacked does not keep the commit log.
+// A segment of a follower's copy cannot be written or synced once. The copy begins anew, and what it lacked does not
+// keep the commit log.
 func TestClusterFollowerThatCannotWriteBeginsAnew(t *testing.T) {
 	t.Parallel()
 	for name, kind := range segmentFailures {
@@ -95,7 +99,8 @@ func TestClusterFollowerThatCannotWriteBeginsAnew(t *testing.T) {
 	}
 }
 
-// A member of the smallest ISR whose segments cannot be written keeps what it has, and its acks count: it begins anew when another replica has joined.
+// A member of the smallest ISR whose segments cannot be written keeps what it has, and its acks count: it begins anew
+// when another replica has joined.
 func TestClusterFollowerThatCannotWriteIsNeeded(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3)
@@ -117,7 +122,8 @@ func TestClusterFollowerThatCannotWriteIsNeeded(t *testing.T) {
 	tr.beginsAnew(h, x)
 }
 
-// A leader whose segments cannot be written loses its leadership to another one that has less: what it has beyond that cannot be cut off, so it begins anew.
+// A leader whose segments cannot be written loses its leadership to another one that has less: what it has beyond that
+// cannot be cut off, so it begins anew.
 func TestClusterLeaderThatCannotWriteIsCut(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3, impatient)
@@ -151,7 +157,8 @@ func TestClusterLeaderThatCannotWriteIsCut(t *testing.T) {
 	tr.beginsAnew(h, l)
 }
 
-// On a disk that takes no segment of a copy any more the copy does not begin anew again and again, and it does not keep the commit log from going on.
+// On a disk that takes no segment of a copy any more the copy does not begin anew again and again, and it does not keep
+// the commit log from going on.
 func TestClusterCopyThatIsNeverWritten(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3)

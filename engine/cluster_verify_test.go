@@ -34,8 +34,8 @@ func (tr *trio) verify(m *member, topic string, n uint32) (bytes int64, found []
 	return
 }
 
-// Copies are the same while all runs, and whoever asks, in memory and in segments. A bit that rots in one of them is found, named with its node, and
-// repaired: the next comparison finds nothing.
+// Copies are the same while all runs, and whoever asks, in memory and in segments. A bit that rots in one of them is
+// found, named with its node, and repaired: the next comparison finds nothing.
 func TestClusterVerify(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3)

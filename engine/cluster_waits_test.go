@@ -14,8 +14,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// waiting is a cluster of three in which one node is down and outside of the ISR, and one of the two members cannot read the segments of its copy of "t":
-// all of them, whose beginning was trimmed, or all but the first.
+// waiting is a cluster of three in which one node is down and outside of the ISR, and one of the two members cannot
+// read the segments of its copy of "t": all of them, whose beginning was trimmed, or all but the first.
 type waiting struct {
 	*trio
 	h            *told
@@ -85,8 +85,9 @@ func (w *waiting) waits(trimmed bool) {
 	}
 }
 
-// The device of one of two members of the ISR cannot read for a while, the other's copy rots meanwhile and its node dies, the third is outside. What was acknowledged is
-// in the copy that could not be read: when it reads again, in the same process or in the next one, it leads, and nothing is lost.
+// The device of one of two members of the ISR cannot read for a while, the other's copy rots meanwhile and its node
+// dies, the third is outside. What was acknowledged is in the copy that could not be read: when it reads again, in the
+// same process or in the next one, it leads, and nothing is lost.
 func TestClusterCopyWaitsForItsDevice(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ trimmed, restart bool }{

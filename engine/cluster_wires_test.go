@@ -12,8 +12,8 @@ import (
 	"penstock/netproto"
 )
 
-// wires is the network between the nodes of a trio: in front of each node's listener stands a port that passes frames on, loses or repeats
-// them as the test says, and dies with its node.
+// wires is the network between the nodes of a trio: in front of each node's listener stands a port that passes frames
+// on, loses or repeats them as the test says, and dies with its node.
 type wires struct {
 	t testing.TB
 
@@ -231,7 +231,8 @@ func (w *wires) shut(name string) {
 	_ = w.ports[name].ln.Close()
 }
 
-// kill does what the kernel does with a process's sockets: its address refuses, its connections are closed, and it makes none any more.
+// kill does what the kernel does with a process's sockets: its address refuses, its connections are closed, and it
+// makes none any more.
 func (w *wires) kill(name string) {
 	w.mu.Lock()
 	w.dead[name] = true
@@ -252,8 +253,9 @@ func (w *wires) close() {
 	w.all.Wait()
 }
 
-// hold keeps what a node sends to another from the first frame of a kind on, in order, until release. A connection that ends meanwhile ends for the receiver only
-// behind what is kept: so a process looks that stands still with frames in its sockets. held is closed when the first frame is kept.
+// hold keeps what a node sends to another from the first frame of a kind on, in order, until release. A connection that
+// ends meanwhile ends for the receiver only behind what is kept: so a process looks that stands still with frames in
+// its sockets. held is closed when the first frame is kept.
 func (w *wires) hold(from, to string, kind netproto.Type) (held <-chan struct{}, release func()) {
 	return w.holdAs(from, to, kind, false)
 }

@@ -22,8 +22,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// trio is some engines in one process, on one metadata map: real TCP through wires, disks that can fail. Leases last so long that they never end unless
-// the test wants it: a machine that is busy is not a dead node.
+// trio is some engines in one process, on one metadata map: real TCP through wires, disks that can fail. Leases last so
+// long that they never end unless the test wants it: a machine that is busy is not a dead node.
 type trio struct {
 	t      *testing.T
 	kv     *memory.Map
@@ -456,8 +456,8 @@ func (h *told) count() int {
 	return len(h.acked)
 }
 
-// check compares what is stored with what producers were told: nothing acknowledged is missing or has another id, nothing is
-// there that was never published or was refused, and a batch is there whole, in order, or not at all (B14).
+// check compares what is stored with what producers were told: nothing acknowledged is missing or has another id,
+// nothing is there that was never published or was refused, and a batch is there whole, in order, or not at all (B14).
 func (h *told) check(t *testing.T, stored map[engine.ID]string) {
 	t.Helper()
 	h.mu.Lock()

@@ -18,7 +18,8 @@ import (
 // impatient makes puts that cannot be stored fail soon.
 func impatient(o *engine.Options) { o.PublishTimeout = 400 * time.Millisecond }
 
-// With fewer replicas in sync than min_isr a write is refused, and nothing of it is in any log; with one more it goes on.
+// With fewer replicas in sync than min_isr a write is refused, and nothing of it is in any log; with one more it goes
+// on.
 //
 // B2, B12.
 func TestClusterQuorum(t *testing.T) {
@@ -76,7 +77,8 @@ func TestClusterQuorum(t *testing.T) {
 	tr.checkAll(h, "t", 1)
 }
 
-// Who is not in the ISR does not lead, even when nobody else is there: a write says that there is no leader, and is nowhere.
+// Who is not in the ISR does not lead, even when nobody else is there: a write says that there is no leader, and is
+// nowhere.
 //
 // B3, B82; P17.
 func TestClusterNobodyLeads(t *testing.T) {
@@ -105,8 +107,8 @@ func TestClusterNobodyLeads(t *testing.T) {
 	tr.checkAll(h, "t", 1)
 }
 
-// A leader that others believe gone goes on until it is told: its followers refuse the old epoch, it steps down, what it had
-// appended is unknown and is cut when it comes back.
+// A leader that others believe gone goes on until it is told: its followers refuse the old epoch, it steps down, what
+// it had appended is unknown and is cut when it comes back.
 //
 // B6, B12, B73 (diverged), B83.
 func TestClusterDeposed(t *testing.T) {
@@ -312,7 +314,8 @@ func TestClusterDurable(t *testing.T) {
 	}
 }
 
-// A follower whose disk fails leaves the ISR and no producer sees it. It never acknowledges again, until it is started anew.
+// A follower whose disk fails leaves the ISR and no producer sees it. It never acknowledges again, until it is started
+// anew.
 //
 // B18.
 func TestClusterFollowerDisk(t *testing.T) {
@@ -446,7 +449,8 @@ func handOver(t *testing.T, from, to *member, topic string, n int) {
 	})
 }
 
-// drain makes a node give its leaderships away, whatever is written meanwhile, and then lets it be an ordinary node again.
+// drain makes a node give its leaderships away, whatever is written meanwhile, and then lets it be an ordinary node
+// again.
 func (tr *trio) drain(m *member, topic string) {
 	id := m.e.Node().ID
 	if err := m.store.Drain(context.Background(), id, true); err != nil {

@@ -106,7 +106,8 @@ func TestBatchIsAllOrNothing(t *testing.T) {
 	}
 }
 
-// Many producers on many partitions: in each partition the ids are dense, and every producer's messages keep their order.
+// Many producers on many partitions: in each partition the ids are dense, and every producer's messages keep their
+// order.
 //
 // B15, B21
 func TestManyProducersManyPartitions(t *testing.T) {

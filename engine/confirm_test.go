@@ -8,7 +8,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// Confirmations wait while those before them are on their way to the disk: their memory is that of the others, and what is told of the others would be told of them.
+// Confirmations wait while those before them are on their way to the disk: their memory is that of the others, and what
+// is told of the others would be told of them.
 func TestConfirmationsWaitForThoseBefore(t *testing.T) {
 	disk := newDisk()
 	e := onDisk(t, disk, func(o *engine.Options) { o.ConfirmInterval = time.Hour })

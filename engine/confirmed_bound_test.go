@@ -7,8 +7,9 @@ import (
 	"penstock/segment"
 )
 
-// B39: nothing goes that a log needs which a cut may leave. A random log of bounds grows, is committed up to somewhere, is cut above that, begins anew; what is
-// settled is never above what the fold says of any log that can come out of it, and in the end all of it is settled.
+// B39: nothing goes that a log needs which a cut may leave. A random log of bounds grows, is committed up to somewhere,
+// is cut above that, begins anew; what is settled is never above what the fold says of any log that can come out of it,
+// and in the end all of it is settled.
 func TestConfirmedBound(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -54,8 +54,8 @@ func list(t *testing.T, d *faultaio.Disk, dir string) []fs.FileInfo {
 	return infos
 }
 
-// closedDirectory is a data directory after a clean stop: topic "bad" with n messages and a channel "c" that confirmed none,
-// topic "good" with ten.
+// closedDirectory is a data directory after a clean stop: topic "bad" with n messages and a channel "c" that confirmed
+// none, topic "good" with ten.
 func closedDirectory(t *testing.T, n int) (*faultaio.Disk, []engine.ID) {
 	t.Helper()
 	disk := newDisk()
@@ -78,8 +78,8 @@ func closedDirectory(t *testing.T, n int) (*faultaio.Disk, []engine.ID) {
 	return disk.Kill(1), ids
 }
 
-// B35, B37: a flipped byte in the middle of a segment is found when it is read, reported with its place, and isolated: earlier messages
-// and other partitions are served, nothing wrong is delivered, readers do not loop.
+// B35, B37: a flipped byte in the middle of a segment is found when it is read, reported with its place, and isolated:
+// earlier messages and other partitions are served, nothing wrong is delivered, readers do not loop.
 func TestDamagedSegment(t *testing.T) {
 	disk, ids := closedDirectory(t, 300)
 	files := segmentFiles(t, disk, "bad")
@@ -250,7 +250,8 @@ func TestDeleteDamagedTopic(t *testing.T) {
 	publish(t, topicOf(t, e, "bad"), "new")
 }
 
-// A topic whose segments cannot be written fills the commit log, and nobody can publish any more. It can still be deleted, and that ends it.
+// A topic whose segments cannot be written fills the commit log, and nobody can publish any more. It can still be
+// deleted, and that ends it.
 func TestDeleteTopicThatFillsTheCommitLog(t *testing.T) {
 	disk := newDisk()
 	e := onDisk(t, disk)
@@ -292,8 +293,8 @@ func TestDeleteTopicThatFillsTheCommitLog(t *testing.T) {
 	}
 }
 
-// B18: a segment that cannot be written ends publishing to its partition with ErrDisk; what was answered is served, in this life and
-// the next.
+// B18: a segment that cannot be written ends publishing to its partition with ErrDisk; what was answered is served, in
+// this life and the next.
 func TestSegmentWriteError(t *testing.T) {
 	disk := newDisk()
 	e := onDisk(t, disk)
@@ -330,7 +331,8 @@ func TestSegmentWriteError(t *testing.T) {
 	}
 }
 
-// What a segment could not be begun for, because the process has too many files open, is tried again: publishing goes on, and the log says so once.
+// What a segment could not be begun for, because the process has too many files open, is tried again: publishing goes
+// on, and the log says so once.
 func TestSegmentRefusedForAWhile(t *testing.T) {
 	disk := newDisk()
 	var log logged
@@ -375,7 +377,8 @@ func TestSegmentRefusedForAWhile(t *testing.T) {
 	}
 }
 
-// A sync that finds no room leaves a file that takes nothing more, whatever room there is later: it is no full disk, which passes. The other topics go on.
+// A sync that finds no room leaves a file that takes nothing more, whatever room there is later: it is no full disk,
+// which passes. The other topics go on.
 func TestSegmentSyncedWithoutRoom(t *testing.T) {
 	disk := newDisk()
 	e := onDisk(t, disk)

@@ -88,8 +88,8 @@ func editNode(t *testing.T, dir, old, new string) (undo func()) {
 	}
 }
 
-// A directory that must not be opened is refused with a sentence that says what to do, and is left as it was; put right,
-// it opens with all its messages.
+// A directory that must not be opened is refused with a sentence that says what to do, and is left as it was; put
+// right, it opens with all its messages.
 func TestRefusedDataDirectories(t *testing.T) {
 	cases := []struct {
 		name  string

@@ -55,8 +55,8 @@ func valueOf(m *engine.PeekedMessage, name string) string {
 	return ""
 }
 
-// After its last attempt a message is in the dead-letter topic, with its headers and where it came from, and not in the channel; from there it can be sent back to the
-// channel, and only to it.
+// After its last attempt a message is in the dead-letter topic, with its headers and where it came from, and not in the
+// channel; from there it can be sent back to the channel, and only to it.
 //
 // B64.
 func TestDeadLetters(t *testing.T) {
@@ -157,7 +157,8 @@ func TestRedriveShared(t *testing.T) {
 	}
 }
 
-// A limit that is lowered below what messages had already, while they wait, makes them dead letters when their turn comes.
+// A limit that is lowered below what messages had already, while they wait, makes them dead letters when their turn
+// comes.
 //
 // B64.
 func TestMaxAttemptsLowered(t *testing.T) {
@@ -183,7 +184,8 @@ func TestMaxAttemptsLowered(t *testing.T) {
 	s.none("it is dead")
 }
 
-// deadRun is one life of a channel whose messages m0, m2 and m4 fail for ever. It ends with the disk, or when all is done.
+// deadRun is one life of a channel whose messages m0, m2 and m4 fail for ever. It ends with the disk, or when all is
+// done.
 func deadRun(t *testing.T, e *engine.Engine, disk *faultaio.Disk) (acked, finished map[string]bool) {
 	t.Helper()
 	acked, finished = map[string]bool{}, map[string]bool{}
@@ -232,7 +234,8 @@ func deadRun(t *testing.T, e *engine.Engine, disk *faultaio.Disk) (acked, finish
 	return acked, finished
 }
 
-// The power may go at any moment: a message is then still the channel's, or it is, or will be, in the dead-letter topic; never both, never nowhere.
+// The power may go at any moment: a message is then still the channel's, or it is, or will be, in the dead-letter
+// topic; never both, never nowhere.
 //
 // B64.
 func TestDeadLetterPowerCut(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"penstock/replicate/wire"
 )
 
-// A delivery through another node may be handed over for as long as the leader said, and while the client's node has a lease; and no leader lets it be handed over
-// when its own lease is over.
+// A delivery through another node may be handed over for as long as the leader said, and while the client's node has a
+// lease; and no leader lets it be handed over when its own lease is over.
 //
 // F7.
 func TestDeadlineEndsWithTheLease(t *testing.T) {
@@ -53,9 +53,9 @@ func TestDeadlineEndsWithTheLease(t *testing.T) {
 	}
 }
 
-// A node stood still for longer than its lease, and gets a new one before it reads what lay in its sockets. The store saw
-// the lease end, so the next leader did not wait for this node: nothing that was sent before may be handed over, neither
-// with a deadline that is not over yet nor from a leader that knew nothing of deadlines.
+// A node stood still for longer than its lease, and gets a new one before it reads what lay in its sockets. The store
+// saw the lease end, so the next leader did not wait for this node: nothing that was sent before may be handed over,
+// neither with a deadline that is not over yet nor from a leader that knew nothing of deadlines.
 //
 // Seed 2629847.
 func TestNothingOldIsHandedOverAfterALapse(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A put with a delay that comes while a group is gathered joins that group. Its delay counts from when it came, not from when the group was begun: nothing is
-// due early.
+// A put with a delay that comes while a group is gathered joins that group. Its delay counts from when it came, not
+// from when the group was begun: nothing is due early.
 func TestDelayCountsFromThePut(t *testing.T) {
 	e := openSmall(t, faultaio.New(faultaio.Options{}))
 	topic, err := e.Topic(t.Context(), "t")

@@ -17,8 +17,8 @@ func DelaysIn(e *Engine, topic string, n int) int {
 	return count
 }
 
-// The clock of the writer is ahead by what the batch says that was on its way for the shortest time. A new epoch is another writer's, and what a producer says of its own
-// clock does not count.
+// The clock of the writer is ahead by what the batch says that was on its way for the shortest time. A new epoch is
+// another writer's, and what a producer says of its own clock does not count.
 func TestWriterClock(t *testing.T) {
 	const second = int64(1e9)
 	var w writerClock

@@ -12,7 +12,8 @@ import (
 	"penstock/engine"
 )
 
-// exampleEngine opens an engine in a directory that goes with the returned function. A program names a lasting directory, of course.
+// exampleEngine opens an engine in a directory that goes with the returned function. A program names a lasting
+// directory, of course.
 func exampleEngine() (*engine.Engine, func()) {
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {

@@ -33,9 +33,9 @@ func refuseSettings(t *testing.T, topic *engine.Topic) {
 	}
 }
 
-// Partitions are part of a topic's settings and become more with them: at once, and over restarts. Every channel has every message
-// of the new ones, with what it was told before: its settings, its pause; so has an ephemeral one. Fewer are refused, and so is any durability
-// but the only one.
+// Partitions are part of a topic's settings and become more with them: at once, and over restarts. Every channel has
+// every message of the new ones, with what it was told before: its settings, its pause; so has an ephemeral one. Fewer
+// are refused, and so is any durability but the only one.
 //
 // B87
 func TestPartitionsAsASetting(t *testing.T) {
@@ -114,8 +114,9 @@ func parts(got map[engine.ID]string) int {
 	return len(of)
 }
 
-// Wherever a crash comes while a topic gets partitions, afterwards it has the old ones or the new ones, the new ones if the caller heard so; nothing
-// is lost, every channel gets what is published then in every partition, and after another restart what was confirmed stays so.
+// Wherever a crash comes while a topic gets partitions, afterwards it has the old ones or the new ones, the new ones if
+// the caller heard so; nothing is lost, every channel gets what is published then in every partition, and after another
+// restart what was confirmed stays so.
 //
 // B87, B43
 func TestPartitionsCrash(t *testing.T) {
@@ -171,8 +172,8 @@ func TestPartitionsCrash(t *testing.T) {
 	}
 }
 
-// In a cluster any node can be told; the version decides, whoever expands. Every channel has every message of the new partitions, although
-// nobody consumes and some of the leaders had nothing of the topic before.
+// In a cluster any node can be told; the version decides, whoever expands. Every channel has every message of the new
+// partitions, although nobody consumes and some of the leaders had nothing of the topic before.
 //
 // B87, B79
 func TestClusterPartitionsAsASetting(t *testing.T) {

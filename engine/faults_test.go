@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// notFaults are the fields of StorageStats that say how much or how fast, or that another field says with a fault's words.
+// notFaults are the fields of StorageStats that say how much or how fast, or that another field says with a fault's
+// words.
 var notFaults = map[string]bool{
 	"Groups": true, "BatchesPerGroup": true, "CommitBytes": true, "FlushMeanMicros": true, "FlushP50Micros": true, "FlushP99Micros": true, "Marks": true,
 	"TornBytes": true, "StallsBuffer": true, "StallsFile": true, "StallsFull": true, "CommitLiveBytes": true, "CommitRoomBytes": true, "CommitFileBytes": true,
@@ -14,7 +15,8 @@ var notFaults = map[string]bool{
 	"ScrubPartitions": true, "ScrubRunning": true,
 }
 
-// Whatever a node counts of trouble has words for people, so that engine cluster status names it: a field that is added is one of the faults, or is listed here.
+// Whatever a node counts of trouble has words for people, so that engine cluster status names it: a field that is added
+// is one of the faults, or is listed here.
 func TestFaultsHaveWords(t *testing.T) {
 	for i := range reflect.TypeFor[StorageStats]().NumField() {
 		var s StorageStats

@@ -9,7 +9,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A file that a newer version wrote is not damaged: its second copy, which that version may not have come to write, does not replace it.
+// A file that a newer version wrote is not damaged: its second copy, which that version may not have come to write,
+// does not replace it.
 func TestReadTwiceOfANewerLevel(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{Seed: 1})
 	if err := writeTwice(disk, nodeFile, &nodeMeta{Format: formatOf(NewestLevel)}); err != nil {
@@ -29,7 +30,8 @@ func TestReadTwiceOfANewerLevel(t *testing.T) {
 	}
 }
 
-// ReadCatalogFile reads node.json, or the topic.json of a directory's name, as a starting node does. An error: damage was seen.
+// ReadCatalogFile reads node.json, or the topic.json of a directory's name, as a starting node does. An error: damage
+// was seen.
 func ReadCatalogFile(data []byte, dir string) error {
 	if topic := new(topicMeta); len(dir) == 36 {
 		return unsealFile(data, topic, func() error { return topic.check(dir) })

@@ -126,7 +126,8 @@ func TestFormatOfFiles(t *testing.T) {
 	}
 }
 
-// What a version wrote into the commit log is written the same way and read as what it was, and no part of it is taken for the whole.
+// What a version wrote into the commit log is written the same way and read as what it was, and no part of it is taken
+// for the whole.
 func TestGoldenCheckpoint(t *testing.T) {
 	id, en := sampleEntry()
 	empty := segment.Identity{Topic: id.Topic, Partition: 1}

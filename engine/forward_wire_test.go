@@ -13,8 +13,8 @@ func sampleLane() *lane {
 	return &lane{pt: &partition{t: &Topic{uuid: uuid.UUID{1, 2, 3}}, number: 7}, run: 9}
 }
 
-// What is sent is what the other node reads, with headers and without; and a put without headers is, byte for byte, what it was before
-// there were headers.
+// What is sent is what the other node reads, with headers and without; and a put without headers is, byte for byte,
+// what it was before there were headers.
 func TestForwardedPutBytes(t *testing.T) {
 	plain := &Put{Messages: [][]byte{[]byte("one"), []byte("2")}}
 	plain.deferMs = 5

@@ -25,8 +25,9 @@ func (stillHost) Choose(int) int         { return 0 }
 
 func (stillHost) Listen(meta.Node, uuid.UUID, peer.Handler) host.Transport { panic("a single node") }
 
-// A process that finds its commit log full makes room at once, also where nothing that is left in it waits for segments: until its log begins a file,
-// publishers wait, and nothing promises the last group that the process before has written.
+// A process that finds its commit log full makes room at once, also where nothing that is left in it waits for
+// segments: until its log begins a file, publishers wait, and nothing promises the last group that the process before
+// has written.
 func TestFullLogBeginsAFileAtTheStart(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	e := openSmall(t, disk)

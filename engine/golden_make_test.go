@@ -98,7 +98,8 @@ func (f *golden) channel(t *engine.Topic, name string) (c *engine.Channel, err e
 
 var errLater = errors.New("later")
 
-// consume takes n messages, of which those with a body in later are requeued, and waits until just left are not confirmed.
+// consume takes n messages, of which those with a body in later are requeued, and waits until just left are not
+// confirmed.
 func (f *golden) consume(c *engine.Channel, n, left int, later ...string) error {
 	ctx, cancel := context.WithCancel(f.ctx)
 	defer cancel()

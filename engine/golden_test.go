@@ -33,7 +33,8 @@ func unpackGolden(t *testing.T, archive string) (dir string, want *goldenManifes
 	return dir, want
 }
 
-// checkGolden opens a directory, waits until it holds what it should, and returns which kinds of control entries its logs have.
+// checkGolden opens a directory, waits until it holds what it should, and returns which kinds of control entries its
+// logs have.
 func checkGolden(t *testing.T, dir string, want *goldenManifest, level int) map[core.ControlKind]bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -77,8 +78,8 @@ func checkGolden(t *testing.T, dir string, want *goldenManifest, level int) map[
 	return kinds
 }
 
-// Every version opens what every version before it wrote: messages, channels, what is confirmed and what waits, for every kind of control entries. A single node is
-// then raised, and holds the same.
+// Every version opens what every version before it wrote: messages, channels, what is confirmed and what waits, for
+// every kind of control entries. A single node is then raised, and holds the same.
 func TestGoldenDirectories(t *testing.T) {
 	archives, err := filepath.Glob("testdata/golden/*.tar.gz")
 	if err != nil || len(archives) < 4 {

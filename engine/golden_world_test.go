@@ -15,8 +15,8 @@ import (
 	"penstock/engine/meta"
 )
 
-// Golden data directories: what an older version wrote, see golden_make_test.go, which writes them, and golden_test.go, which reads them. This file is
-// compiled with both, in this tree and in that of the older version.
+// Golden data directories: what an older version wrote, see golden_make_test.go, which writes them, and golden_test.go,
+// which reads them. This file is compiled with both, in this tree and in that of the older version.
 
 // goldenManifest says what is in a golden directory.
 type goldenManifest struct {

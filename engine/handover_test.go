@@ -44,8 +44,8 @@ func leadingReplica(t *testing.T, s meta.Store) *replica {
 	return r
 }
 
-// A leader that the store has replaced takes no writes until it hears of it, however late that is: they would be cut. An
-// attempt that failed is another matter.
+// A leader that the store has replaced takes no writes until it hears of it, however late that is: they would be cut.
+// An attempt that failed is another matter.
 func TestHandedOverLeaderStaysQuiet(t *testing.T) {
 	for name, c := range map[string]struct {
 		answers []error

@@ -19,7 +19,8 @@ func deps(t *testing.T, pkg string) []string {
 
 const module = "penstock/"
 
-// onlyBelow demands that pkg is built from nothing of ours but the packages below it, and from nothing of what is foreign to it.
+// onlyBelow demands that pkg is built from nothing of ours but the packages below it, and from nothing of what is
+// foreign to it.
 func onlyBelow(t *testing.T, pkg string, below, foreign []string) {
 	t.Run(pkg, func(t *testing.T) {
 		for _, dep := range deps(t, module+pkg) {
@@ -40,8 +41,8 @@ func onlyBelow(t *testing.T, pkg string, below, foreign []string) {
 	})
 }
 
-// The picture of the packages, as imports: each stands on what is below it and on nothing else of ours. Whoever embeds the engine
-// gets no cluster store, no HTTP server, no command line and no metrics library with it.
+// The picture of the packages, as imports: each stands on what is below it and on nothing else of ours. Whoever embeds
+// the engine gets no cluster store, no HTTP server, no command line and no metrics library with it.
 func TestImportGraph(t *testing.T) {
 	engine := []string{
 		"engine/core", "engine/host", "engine/meta", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
@@ -67,7 +68,8 @@ func TestImportGraph(t *testing.T) {
 	} {
 		onlyBelow(t, pkg, below, foreign)
 	}
-	// What stands above or beside the engine: the protocols know no cluster, the cluster knows no engine, and one package knows etcd.
+	// What stands above or beside the engine: the protocols know no cluster, the cluster knows no engine, and one package
+	// knows etcd.
 	foreign = []string{"go.etcd.io/", "google.golang.org/grpc", "github.com/spf13/", "github.com/nsqio/", "testing"}
 	for pkg, below := range map[string][]string{
 		"nsq": append([]string{

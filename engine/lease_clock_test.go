@@ -25,8 +25,8 @@ func (h *clockHost) pass(d time.Duration) { h.awake.Add(int64(d)) }
 
 func newClockHost() *clockHost { return &clockHost{Machine: host.NewMachine()} }
 
-// F9: a lease that was given before the machine stood still is over when it goes on, in the very moment in which somebody
-// asks. Mono does not see the time that has passed; Awake does.
+// F9: a lease that was given before the machine stood still is over when it goes on, in the very moment in which
+// somebody asks. Mono does not see the time that has passed; Awake does.
 func TestLeaseEndsInSleep(t *testing.T) {
 	h := newClockHost()
 	cn := &clusterNode{e: &Engine{host: h}}

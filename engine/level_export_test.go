@@ -6,7 +6,8 @@ import (
 	"penstock/engine/core"
 )
 
-// Each kind of control entries belongs to a level that this version knows, and none is written below it. A number that is no kind is never written.
+// Each kind of control entries belongs to a level that this version knows, and none is written below it. A number that
+// is no kind is never written.
 func TestControlKindsOfALevel(t *testing.T) {
 	panics := func(k core.ControlKind, level int) (did bool) {
 		defer func() { did = recover() != nil }()

@@ -112,7 +112,8 @@ func TestUpgradeDirectory(t *testing.T) {
 	}
 }
 
-// A cluster of older versions goes on at its level when newer ones come, one after the other and back, and is raised when all are new.
+// A cluster of older versions goes on at its level when newer ones come, one after the other and back, and is raised
+// when all are new.
 func TestUpgradeCluster(t *testing.T) {
 	old := map[string]bool{"n1": true, "n2": true, "n3": true}
 	tr := prepareTrio(t, 3, func(o *engine.Options) {

@@ -48,8 +48,9 @@ const (
 	modelSettled = 2 * time.Second
 )
 
-// Random operations on a topic and its channels, with restarts of every kind between them, never break the duties: no channel is
-// denied what it is owed, none gets what it confirmed or dropped, what is not committed, not due, paused or held.
+// Random operations on a topic and its channels, with restarts of every kind between them, never break the duties: no
+// channel is denied what it is owed, none gets what it confirmed or dropped, what is not committed, not due, paused or
+// held.
 //
 // B42, B44, B47, B49, B50, B51, B52, B53, B54, B56
 func TestModel(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"penstock/netproto"
 )
 
-// An ordered channel has one message of a partition in flight and keeps the order through everything that makes a message come again; what was finished
-// and followed by the next does not come again, whatever happens.
+// An ordered channel has one message of a partition in flight and keeps the order through everything that makes a
+// message come again; what was finished and followed by the next does not come again, whatever happens.
 //
 // B57, B68.
 func TestOrdered(t *testing.T) {
@@ -86,7 +86,8 @@ func TestOrdered(t *testing.T) {
 	}
 }
 
-// The order holds over changes of leaders, with the consumer that reconnects to each; a message comes again only if the next one was not delivered.
+// The order holds over changes of leaders, with the consumer that reconnects to each; a message comes again only if the
+// next one was not delivered.
 //
 // B57, B68.
 func TestClusterOrdered(t *testing.T) {
@@ -147,7 +148,8 @@ func TestClusterOrdered(t *testing.T) {
 	tr.eventually("all is confirmed", func() bool { st := channelStats(t, tr.at(l, "t", "c")); return st.Depth+int64(st.InFlightCount) == 0 })
 }
 
-// In a key-ordered channel the messages of a key come one at a time, in order, and those of different keys do not wait for each other.
+// In a key-ordered channel the messages of a key come one at a time, in order, and those of different keys do not wait
+// for each other.
 //
 // B57.
 func TestKeyOrdered(t *testing.T) {
@@ -286,8 +288,9 @@ func TestClusterKeyOrdered(t *testing.T) {
 	}
 }
 
-// While too few replicas answer, an ordered channel stands still for longer than a publisher would wait; when they are back it goes on by itself. It
-// does so, too, if it was configured meanwhile, and who configured it was told that the outcome is unknown.
+// While too few replicas answer, an ordered channel stands still for longer than a publisher would wait; when they are
+// back it goes on by itself. It does so, too, if it was configured meanwhile, and who configured it was told that the
+// outcome is unknown.
 //
 // B57.
 func TestClusterOrderedOutlastsQuorum(t *testing.T) {

@@ -37,7 +37,8 @@ func (tr *trio) publishIn(topic string, n int, body string) {
 	}
 }
 
-// stored waits until the log says that everything up to a message is confirmed, on all nodes: whoever leads next knows it.
+// stored waits until the log says that everything up to a message is confirmed, on all nodes: whoever leads next knows
+// it.
 func (tr *trio) stored(m *member, topic, channel string, upTo engine.ID) {
 	tr.t.Helper()
 	tr.eventually("the confirmation is stored", func() bool {
@@ -83,8 +84,9 @@ func (s *seat) rest(n int, finished delivered) (last engine.ID) {
 	return last
 }
 
-// A consumer of one partition stays when its node gives another one away: what it has in flight is still its own and can be finished, what it confirmed does not
-// come again, and more comes at once. Consumers of the whole topic and of the partition that went are told to go. The partition may come back.
+// A consumer of one partition stays when its node gives another one away: what it has in flight is still its own and
+// can be finished, what it confirmed does not come again, and more comes at once. Consumers of the whole topic and of
+// the partition that went are told to go. The partition may come back.
 //
 // B44, B47 for consumers of one partition.
 func TestPartitionConsumerStays(t *testing.T) {

@@ -10,7 +10,8 @@ import (
 	"penstock/engine"
 )
 
-// carriedWorld stores messages that wait in channel c: three by their publishing, and one, "again", that was requeued. Then so much comes that their segments go.
+// carriedWorld stores messages that wait in channel c: three by their publishing, and one, "again", that was requeued.
+// Then so much comes that their segments go.
 func carriedWorld(t *testing.T, e *engine.Engine, topic *engine.Topic, ch *engine.Channel) (s *seat, ids []engine.ID) {
 	t.Helper()
 	s = sit(t, ch, 1)

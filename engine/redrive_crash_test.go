@@ -14,7 +14,8 @@ import (
 
 const redriveCount = 5
 
-// redriveBegin makes dead letters m0 ... of channel c, durably, and none of channel other, which has finished everything.
+// redriveBegin makes dead letters m0 ... of channel c, durably, and none of channel other, which has finished
+// everything.
 func redriveBegin(t *testing.T, e *engine.Engine) *engine.Channel {
 	t.Helper()
 	topic := topicOf(t, e, "t")
@@ -97,8 +98,8 @@ func redriveCheck(t *testing.T, disk *faultaio.Disk, what string, moved int) {
 	}
 }
 
-// The power may go at any moment while dead letters are sent back: each is still in the dead-letter topic, or in the channel's topic again, or both, and what
-// was said to be sent back is.
+// The power may go at any moment while dead letters are sent back: each is still in the dead-letter topic, or in the
+// channel's topic again, or both, and what was said to be sent back is.
 //
 // B43, B64.
 func TestRedrivePowerCut(t *testing.T) {
@@ -138,8 +139,8 @@ func TestRedrivePowerCut(t *testing.T) {
 	}
 }
 
-// The leader of the dead letters, or of the topic, may lose its power while they are sent back, at any moment: whoever leads next has each of them in
-// one of the two places.
+// The leader of the dead letters, or of the topic, may lose its power while they are sent back, at any moment: whoever
+// leads next has each of them in one of the two places.
 //
 // B43, B64, B81.
 func TestClusterRedrivePowerCut(t *testing.T) {

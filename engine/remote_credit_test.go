@@ -158,7 +158,8 @@ func (w *creditWorld) check() {
 	w.bounds = sum
 }
 
-// Whatever leaders have in flight, and however late they hear and answer: what can be in flight never rises above RDY, and every leader has its turn.
+// Whatever leaders have in flight, and however late they hear and answer: what can be in flight never rises above RDY,
+// and every leader has its turn.
 func TestCreditNeverExceeds(t *testing.T) {
 	for seed := range uint64(300) {
 		w := &creditWorld{t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 1))}

@@ -8,7 +8,8 @@ import (
 	"penstock/engine"
 )
 
-// A consumer of one partition is the leader's: a node that leads nothing refuses it instead of fetching all partitions for it.
+// A consumer of one partition is the leader's: a node that leads nothing refuses it instead of fetching all partitions
+// for it.
 func TestRemoteOnePartition(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3)

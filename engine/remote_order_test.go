@@ -52,7 +52,8 @@ func (tr *trio) witness(h *handed, m *member, ready int, o engine.ConsumerOption
 	return w
 }
 
-// orderedTrio is four nodes, three of which have a copy of an ordered topic's only partition; between has none, and other leads nothing.
+// orderedTrio is four nodes, three of which have a copy of an ordered topic's only partition; between has none, and
+// other leads nothing.
 func orderedTrio(t *testing.T, order engine.Order) (tr *trio, leader, other, between *member) {
 	t.Helper()
 	tr = newTrio(t, 4, func(o *engine.Options) { o.Cluster.Replicas = 3 })
@@ -88,7 +89,8 @@ func (tr *trio) ordered(order engine.Order) {
 	})
 }
 
-// forward holds that no node handed over a message of the lane m0, m1, ... when a later one had been, nor one again after the next.
+// forward holds that no node handed over a message of the lane m0, m1, ... when a later one had been, nor one again
+// after the next.
 func (h *handed) forward(t *testing.T) {
 	t.Helper()
 	h.mu.Lock()
@@ -107,8 +109,9 @@ func (h *handed) forward(t *testing.T) {
 	}
 }
 
-// A node in between stands still with a message of an ordered channel in its sockets: the message times out, or the connection ends, somebody else finishes it and
-// gets the next one. What the node finds when it goes on it does not hand over.
+// A node in between stands still with a message of an ordered channel in its sockets: the message times out, or the
+// connection ends, somebody else finishes it and gets the next one. What the node finds when it goes on it does not
+// hand over.
 //
 // B57 at a node that leads nothing.
 func TestRemoteOrderedLate(t *testing.T) {
@@ -160,8 +163,8 @@ func TestRemoteOrderedLate(t *testing.T) {
 	}
 }
 
-// The leader hands over while a message of an ordered channel is on its way through a node that has not heard of it: the next leader lets the order go on only when that
-// node will not hand the message over any more.
+// The leader hands over while a message of an ordered channel is on its way through a node that has not heard of it:
+// the next leader lets the order go on only when that node will not hand the message over any more.
 //
 // B57, B68 at a node that leads nothing.
 func TestRemoteOrderedLateOfOldLeader(t *testing.T) {
@@ -198,8 +201,8 @@ func TestRemoteOrderedLateOfOldLeader(t *testing.T) {
 	h.forward(t)
 }
 
-// A node leads two partitions and loses one of them while a message of the other is on its way through another node: the
-// channel goes on with the partition that stays, and knows that the message may still be handed over there.
+// A node leads two partitions and loses one of them while a message of the other is on its way through another node:
+// the channel goes on with the partition that stays, and knows that the message may still be handed over there.
 //
 // B57 at a node that leads nothing.
 func TestRemoteOrderedLateWhenAPartitionGoes(t *testing.T) {

@@ -70,8 +70,8 @@ func (l label) String() string { return "in words" }
 
 func (l label) MarshalJSON() ([]byte, error) { return []byte(`"` + string(l) + `"`), nil }
 
-// A consumer at a node that leads nothing gets everything: FIN confirms at the leader, REQ, TOUCH and timeouts are the leader's, what the
-// leader refuses is told, and the leader's statistics name the client.
+// A consumer at a node that leads nothing gets everything: FIN confirms at the leader, REQ, TOUCH and timeouts are the
+// leader's, what the leader refuses is told, and the leader's statistics name the client.
 //
 // B44, B47, B48, B50 on a proxied subscription.
 func TestRemoteConsumer(t *testing.T) {
@@ -161,8 +161,8 @@ func (g *guest) timeouts(t *testing.T, topic *engine.Topic) {
 	}
 }
 
-// The client of a node keeps its connection while leadership moves by hand-over and by a leader's death, to a third node and to the client's own; every
-// message that was answered OK comes.
+// The client of a node keeps its connection while leadership moves by hand-over and by a leader's death, to a third
+// node and to the client's own; every message that was answered OK comes.
 //
 // B57 (no loss over a change of leader), B68, B80.
 func TestRemoteFollowsLeaders(t *testing.T) {
@@ -223,7 +223,8 @@ func TestRemoteFollowsLeaders(t *testing.T) {
 	}
 }
 
-// When the client's node dies, or the connection to it, what its clients had in flight goes to others at once, not after the timeout.
+// When the client's node dies, or the connection to it, what its clients had in flight goes to others at once, not
+// after the timeout.
 //
 // B49 on a proxied subscription.
 func TestRemoteNodeDies(t *testing.T) {
@@ -342,7 +343,8 @@ func TestRemoteReady(t *testing.T) {
 	g.none("it was stopped")
 }
 
-// A client that does not read holds up its own messages and nothing else: what is on the way is bounded, and goes on when it reads.
+// A client that does not read holds up its own messages and nothing else: what is on the way is bounded, and goes on
+// when it reads.
 func TestRemoteSlowClient(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3, func(o *engine.Options) { o.MaxMessageBytes = 32 << 10 })
@@ -406,8 +408,8 @@ func TestRemoteNotWhereLeading(t *testing.T) {
 	g.none("the rest is other nodes'")
 }
 
-// Deleting a channel ends clients at every node; an ephemeral channel goes with its last client, wherever that is; subscribing to what
-// was deleted makes it anew.
+// Deleting a channel ends clients at every node; an ephemeral channel goes with its last client, wherever that is;
+// subscribing to what was deleted makes it anew.
 //
 // B45, B46 on a proxied subscription.
 func TestRemoteChannelEnds(t *testing.T) {
@@ -475,7 +477,8 @@ func TestRemoteSubscribeIsRefused(t *testing.T) {
 	}
 }
 
-// Frames between nodes may be lost with their connection at any time: nothing is lost, and nobody stays without messages.
+// Frames between nodes may be lost with their connection at any time: nothing is lost, and nobody stays without
+// messages.
 func TestRemoteConnectionLosses(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3)
@@ -537,7 +540,8 @@ func TestRemoteLeavesNothing(t *testing.T) {
 	noneLeft(t, before)
 }
 
-// A topic gets partitions while a client of another node consumes: it gets the new ones' messages without being told anything.
+// A topic gets partitions while a client of another node consumes: it gets the new ones' messages without being told
+// anything.
 func TestRemoteNewPartitions(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3)

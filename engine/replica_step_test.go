@@ -42,7 +42,8 @@ func openSmall(t *testing.T, disk aio.Disk) *Engine {
 	return e
 }
 
-// A commit answers what lies below its mark. The batch at the mark is in the log and not committed: its publisher waits, and nobody reads it.
+// A commit answers what lies below its mark. The batch at the mark is in the log and not committed: its publisher
+// waits, and nobody reads it.
 func TestCommitAnswersBelowTheMark(t *testing.T) {
 	r := bareReplica()
 	var answered []segment.MsgID
@@ -61,7 +62,8 @@ func TestCommitAnswersBelowTheMark(t *testing.T) {
 	}
 }
 
-// What becomes durable of a log that was cut since says nothing of what stands in its place, also where the copy takes no part just then.
+// What becomes durable of a log that was cut since says nothing of what stands in its place, also where the copy takes
+// no part just then.
 func TestDurableOfAnotherGeneration(t *testing.T) {
 	for _, closed := range []bool{false, true} {
 		r := bareReplica()
@@ -76,8 +78,9 @@ func TestDurableOfAnotherGeneration(t *testing.T) {
 	}
 }
 
-// A copy moves away while its log is to be cut, and the cut cannot be made because of damage: the copy is given up, so that it can go, or begin anew when it is
-// needed again. One that was given up before in this process stays as it is until it moves away for good.
+// A copy moves away while its log is to be cut, and the cut cannot be made because of damage: the copy is given up, so
+// that it can go, or begin anew when it is needed again. One that was given up before in this process stays as it is
+// until it moves away for good.
 func TestCutOfAClosedCopyThatCannotBeMade(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		r := bareReplica()
@@ -173,7 +176,8 @@ func TestCutOfACopyThatIsGivenUpMeanwhile(t *testing.T) {
 	}
 }
 
-// A repair that fails gives the copy up, unless a cut is past the point where it could be stopped: its record is written.
+// A repair that fails gives the copy up, unless a cut is past the point where it could be stopped: its record is
+// written.
 func TestFailedRepairLeavesACutThatIsWritten(t *testing.T) {
 	for _, stays := range []bool{false, true} {
 		r := brokenReplica(t)
@@ -185,8 +189,9 @@ func TestFailedRepairLeavesACutThatIsWritten(t *testing.T) {
 	}
 }
 
-// A copy is closed while its log is to be cut, and lets go of batches that were on their way to the log: the record of the cut knows no epochs that begin
-// behind the end of what is left. Such a copy would say that it ends there, and refuse the older epochs that its next leader sends.
+// A copy is closed while its log is to be cut, and lets go of batches that were on their way to the log: the record of
+// the cut knows no epochs that begin behind the end of what is left. Such a copy would say that it ends there, and
+// refuse the older epochs that its next leader sends.
 func TestCutOfAClosedCopyForgetsWhatNeverCame(t *testing.T) {
 	for end, epochs := range map[segment.Position]int{0: 0, 3: 1, 4: 1, 5: 2, 10: 3, 20: 3} {
 		r := bareReplica()
@@ -198,8 +203,8 @@ func TestCutOfAClosedCopyForgetsWhatNeverCame(t *testing.T) {
 	}
 }
 
-// A copy that is given up may be the last that has what was acknowledged: the commit log keeps what it holds of it until a leader has heard where the copy's log
-// ends and needs nothing of it, or its record waits for room.
+// A copy that is given up may be the last that has what was acknowledged: the commit log keeps what it holds of it
+// until a leader has heard where the copy's log ends and needs nothing of it, or its record waits for room.
 func TestGivenUpCopyIsKeptUntilItIsNotNeeded(t *testing.T) {
 	var acts replicate.Actions
 	for _, c := range []struct {
@@ -244,8 +249,8 @@ func TestGivenUpCopyIsKeptUntilItIsNotNeeded(t *testing.T) {
 	}
 }
 
-// A copy that does not read back, or that has entries which this version does not know, does not lead, although the store says so: the report may have crossed the
-// election.
+// A copy that does not read back, or that has entries which this version does not know, does not lead, although the
+// store says so: the report may have crossed the election.
 //
 // F3, F4.
 func TestDamagedCopyDoesNotLead(t *testing.T) {
@@ -286,7 +291,8 @@ func TestDamagedCopyDoesNotLead(t *testing.T) {
 	}
 }
 
-// What recovery found to be damaged the machine knows before anybody can ask it to lead: segments that do not read back, and a commit log that failed.
+// What recovery found to be damaged the machine knows before anybody can ask it to lead: segments that do not read
+// back, and a commit log that failed.
 //
 // F4.
 func TestDamageIsKnownAtTheStart(t *testing.T) {
@@ -341,7 +347,8 @@ func TestDamageIsKnownAtTheStart(t *testing.T) {
 	}
 }
 
-// Frames that belong to a feature level are not sent where it is not in force: an older node takes them for damage and cuts the connection.
+// Frames that belong to a feature level are not sent where it is not in force: an older node takes them for damage and
+// cuts the connection.
 //
 // F3.
 func TestNothingNewBelowItsLevel(t *testing.T) {
@@ -368,7 +375,8 @@ func (cn *clusterNode) fenceTime() int64 {
 	return pt.fenceMs(2)
 }
 
-// A level that the cluster has is in force here when this node's own directory has it, and not before: an older version could open the directory.
+// A level that the cluster has is in force here when this node's own directory has it, and not before: an older version
+// could open the directory.
 //
 // F3.
 func TestLevelNeedsItsDirectory(t *testing.T) {

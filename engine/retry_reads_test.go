@@ -12,7 +12,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// The device of a single node cannot read a segment for a while. What lies there is served again when it can, without a restart, and it is said once.
+// The device of a single node cannot read a segment for a while. What lies there is served again when it can, without a
+// restart, and it is said once.
 func TestReadsAreTriedAgain(t *testing.T) {
 	disk, ids := closedDirectory(t, 300)
 	var log logged

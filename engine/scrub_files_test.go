@@ -31,8 +31,9 @@ func flipGroup(t *testing.T, d *faultaio.Disk, which func(groups []clog.GroupInf
 	return file
 }
 
-// A bit of the commit log rots while the node runs: the scrub finds it, what the file holds goes to segments, and the file is given back. A restart then finds
-// everything; without the scrub it would find a damaged log and store nothing any more.
+// A bit of the commit log rots while the node runs: the scrub finds it, what the file holds goes to segments, and the
+// file is given back. A restart then finds everything; without the scrub it would find a damaged log and store nothing
+// any more.
 func TestScrubCommitLog(t *testing.T) {
 	for name, which := range map[string]func([]clog.GroupInfo) clog.GroupInfo{
 		"the checkpoint": func(g []clog.GroupInfo) clog.GroupInfo { return g[0] },
@@ -80,7 +81,8 @@ func TestScrubCommitLog(t *testing.T) {
 	}
 }
 
-// Bits of the small files and of what belongs to a segment beside its messages rot while the node runs: each is told, counted and mended.
+// Bits of the small files and of what belongs to a segment beside its messages rot while the node runs: each is told,
+// counted and mended.
 func TestScrubMendsFiles(t *testing.T) {
 	disk, ids := closedDirectory(t, 300)
 	var log logged
@@ -136,7 +138,8 @@ func TestScrubMendsFiles(t *testing.T) {
 	}
 }
 
-// Files that are whole and say what they should not are nobody's rot: an operator put them there, and the scrub leaves them alone.
+// Files that are whole and say what they should not are nobody's rot: an operator put them there, and the scrub leaves
+// them alone.
 func TestScrubLeavesWhatIsWhole(t *testing.T) {
 	disk := newDisk()
 	e := onDisk(t, disk, scrubsOften)
@@ -168,7 +171,8 @@ func content(t *testing.T, d *faultaio.Disk, name string) string {
 	return string(data)
 }
 
-// A list of shortened copies that does not say what the node knows is written anew: the next start would let a copy lead that has not compared itself.
+// A list of shortened copies that does not say what the node knows is written anew: the next start would let a copy
+// lead that has not compared itself.
 func TestClusterScrubShortened(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 1, scrubsOften)

@@ -11,7 +11,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A damaged file of the commit log is told once, however often the scrub meets it, and the node is not healthy as long as it is there.
+// A damaged file of the commit log is told once, however often the scrub meets it, and the node is not healthy as long
+// as it is there.
 func TestScrubTellsOfAFileOnce(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	e := openSmall(t, disk)

@@ -11,7 +11,8 @@ import (
 	"penstock/engine"
 )
 
-// sought is what a seek must lead to, of messages m0 to m99: m0 to m49 are confirmed or in flight before, m40 to m49 in flight.
+// sought is what a seek must lead to, of messages m0 to m99: m0 to m49 are confirmed or in flight before, m40 to m49 in
+// flight.
 var sought = []struct {
 	name string
 	to   func(ids []engine.ID, middle time.Time) engine.SeekTo
@@ -55,7 +56,8 @@ func fillForSeek(t *testing.T, topic *engine.Topic) (ids []engine.ID, middle tim
 	return append(ids, publish(t, topic, all[60:]...)...), middle
 }
 
-// A channel goes on exactly where it was told to; what was in flight is not its consumer's any more, and depth is that of the new place.
+// A channel goes on exactly where it was told to; what was in flight is not its consumer's any more, and depth is that
+// of the new place.
 //
 // B56, B66.
 func TestSeek(t *testing.T) {
@@ -113,7 +115,8 @@ func TestSeek(t *testing.T) {
 	}
 }
 
-// While messages come and go, a seek back shows a consumer of one message at a time at most one that does not belong to the new sequence.
+// While messages come and go, a seek back shows a consumer of one message at a time at most one that does not belong to
+// the new sequence.
 //
 // B56.
 func TestSeekWhileDelivering(t *testing.T) {

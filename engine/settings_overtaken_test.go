@@ -8,9 +8,10 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// Two changes of a channel's settings overtake each other: the later one is in force here, because this node led partition
-// 0 when it was made, and the log of another partition has neither. Whoever asks for the earlier one is answered only when
-// that log has what is in force: after a power cut a leader of that partition alone would know no settings at all.
+// Two changes of a channel's settings overtake each other: the later one is in force here, because this node led
+// partition 0 when it was made, and the log of another partition has neither. Whoever asks for the earlier one is
+// answered only when that log has what is in force: after a power cut a leader of that partition alone would know no
+// settings at all.
 //
 // Seed 2549263.
 func TestOvertakenSettingsAreWrittenBeforeTheAnswer(t *testing.T) {

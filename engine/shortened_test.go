@@ -15,7 +15,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// ofList is a replica without a log whose node keeps its list of shortened copies on disk, as a process that starts there.
+// ofList is a replica without a log whose node keeps its list of shortened copies on disk, as a process that starts
+// there.
 func ofList(t *testing.T, disk *faultaio.Disk) *replica {
 	t.Helper()
 	r := bareReplica()
@@ -37,8 +38,9 @@ func listed(t *testing.T, disk *faultaio.Disk, r *replica) bool {
 	return s.isDiscarded(r.pt.identity())
 }
 
-// The commit log lets go of what a dropped copy lacks when the list says that it was dropped, and not before, however often it asks; and a copy that has begun anew
-// acknowledges nothing before the list has stopped to say so, however often that is tried. A write that fails may have been done all the same.
+// The commit log lets go of what a dropped copy lacks when the list says that it was dropped, and not before, however
+// often it asks; and a copy that has begun anew acknowledges nothing before the list has stopped to say so, however
+// often that is tried. A write that fails may have been done all the same.
 func TestDroppedIsKeptBeforeTheLogLetsGo(t *testing.T) {
 	for _, kind := range []faultaio.Kind{faultaio.KindWrite, faultaio.KindSyncDir} {
 		disk := faultaio.New(faultaio.Options{})
@@ -130,8 +132,8 @@ func TestShortenedCopiesAreNamed(t *testing.T) {
 	}
 }
 
-// The scrub reads the list of shortened copies and writes it anew where a bit of it has changed, also one that takes nobody's name. What is as this process, or the
-// one before, wrote it stays.
+// The scrub reads the list of shortened copies and writes it anew where a bit of it has changed, also one that takes
+// nobody's name. What is as this process, or the one before, wrote it stays.
 func TestScrubShortened(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
@@ -186,8 +188,8 @@ func TestScrubShortened(t *testing.T) {
 	}
 }
 
-// A copy that was dropped is registered as damaged when the node joins. One that has moved away since is not taken for dropped when the partition comes back, in this
-// process or after a restart.
+// A copy that was dropped is registered as damaged when the node joins. One that has moved away since is not taken for
+// dropped when the partition comes back, in this process or after a restart.
 func TestDroppedCopyThatMovedAway(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
@@ -247,8 +249,8 @@ func TestRemovedCopyIsListedBeforeTheLogLetsGo(t *testing.T) {
 }
 
 // What could not be written closes the inbox of a copy until its log is another one: its bytes were removed because it
-// moved away, and it may come back. A flush that failed before that closes nothing afterwards, and nothing opens what is
-// closed for good.
+// moved away, and it may come back. A flush that failed before that closes nothing afterwards, and nothing opens what
+// is closed for good.
 func TestInboxOpensForAnotherLog(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
@@ -285,7 +287,8 @@ func TestInboxOpensForAnotherLog(t *testing.T) {
 	}
 }
 
-// A copy that was dropped, and whose topic was deleted since, is not in the list after a recovery: a new copy of that name would be taken for it.
+// A copy that was dropped, and whose topic was deleted since, is not in the list after a recovery: a new copy of that
+// name would be taken for it.
 func TestDroppedCopyWhoseTopicIsGone(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
@@ -305,7 +308,8 @@ func TestDroppedCopyWhoseTopicIsGone(t *testing.T) {
 	}
 }
 
-// A commit log that cannot be read knows of no topic. What was dropped stays dropped: the next process may read the log, and the segments with a hole.
+// A commit log that cannot be read knows of no topic. What was dropped stays dropped: the next process may read the
+// log, and the segments with a hole.
 func TestUnreadableCommitLogForgetsNoDroppedCopy(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
@@ -346,8 +350,8 @@ func TestCopyIsListedBeforeItBeginsAnew(t *testing.T) {
 	}
 }
 
-// A copy is to begin anew while the disk is full, so that the list of shortened copies cannot be written: it waits until
-// there is room, and needs no restart. After another error it does.
+// A copy is to begin anew while the disk is full, so that the list of shortened copies cannot be written: it waits
+// until there is room, and needs no restart. After another error it does.
 func TestCopyBeginsAnewWhenTheDiskHasRoom(t *testing.T) {
 	for _, c := range []struct {
 		err   error

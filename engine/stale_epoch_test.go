@@ -6,8 +6,8 @@ import (
 	"penstock/engine"
 )
 
-// A node that leads a partition no more delivers nothing of it, even while something else changes the topic and its channel cannot end yet. It did: what its
-// consumer requeued came again, and the next leader was further on.
+// A node that leads a partition no more delivers nothing of it, even while something else changes the topic and its
+// channel cannot end yet. It did: what its consumer requeued came again, and the next leader was further on.
 //
 // B57.
 func TestClusterOutlivedChannelIsSilent(t *testing.T) {

@@ -59,8 +59,8 @@ func takesAll(t *testing.T, ch *engine.Channel, n int) {
 	}
 }
 
-// What channels have deferred takes more than a commit log file, and more than an ordinary record of such a log may have: the files grow, and
-// a restart finds everything.
+// What channels have deferred takes more than a commit log file, and more than an ordinary record of such a log may
+// have: the files grow, and a restart finds everything.
 //
 // B43, B50, B51, B70
 func TestStateLargerThanFiles(t *testing.T) {
@@ -123,8 +123,8 @@ func TestClusterStateLargerThanFiles(t *testing.T) {
 	takesAll(t, tr.at(l, "t", "c"), 2*count+1)
 }
 
-// The last line of defence: at MaxStateBytes nothing more is deferred and no channel is made. Everything else goes on, and what is
-// finished makes room.
+// The last line of defence: at MaxStateBytes nothing more is deferred and no channel is made. Everything else goes on,
+// and what is finished makes room.
 func TestStateFull(t *testing.T) {
 	disk := newDisk()
 	e := onDisk(t, disk, func(o *engine.Options) { o.MaxStateBytes = 20_000 })
@@ -177,8 +177,8 @@ func TestStateFull(t *testing.T) {
 	channelOf(t, topic, "d")
 }
 
-// A partition's state has to fit into a batch, which each of its segments begins with: before it does not, nothing more is deferred, long before the
-// node's limit. Segments begin and end as usual.
+// A partition's state has to fit into a batch, which each of its segments begins with: before it does not, nothing more
+// is deferred, long before the node's limit. Segments begin and end as usual.
 func TestPartitionStateFull(t *testing.T) {
 	t.Parallel()
 	e := openWith(t, engine.Options{DataPath: t.TempDir(), Logger: slog.New(slog.DiscardHandler), MaxSegmentBytes: 32 << 20})

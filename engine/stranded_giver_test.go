@@ -41,8 +41,8 @@ func TestGiverOf(t *testing.T) {
 	}
 }
 
-// A replica that is one too many, or on a node that is drained, does not stay: the leadership goes to whoever can have it,
-// also to one that gave it away.
+// A replica that is one too many, or on a node that is drained, does not stay: the leadership goes to whoever can have
+// it, also to one that gave it away.
 func TestStays(t *testing.T) {
 	id := meta.PartitionID{Topic: uuid.UUID{7}}
 	row := &meta.Partition{ID: id, State: replicate.State{Replicas: []replicate.NodeID{1, 2, 3}}}

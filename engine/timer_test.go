@@ -130,8 +130,8 @@ func lateness(t *testing.T, channels, each int) []time.Duration {
 	return slices.Clone(late)
 }
 
-// publishDue publishes one message that all channels of its topic await after the same delay. A delay is whole milliseconds from when it
-// is stored, so the earliest time it may come counts from the call.
+// publishDue publishes one message that all channels of its topic await after the same delay. A delay is whole
+// milliseconds from when it is stored, so the earliest time it may come counts from the call.
 func publishDue(t *testing.T, topic *engine.Topic, sinks []*lateSink, n int, mu *sync.Mutex) {
 	t.Helper()
 	delay := time.Duration(200+rand.IntN(600)) * time.Millisecond

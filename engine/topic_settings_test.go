@@ -24,7 +24,8 @@ func configure(t testing.TB, topic *engine.Topic, change func(*engine.TopicSetti
 	return s
 }
 
-// Settings change by comparing their version, survive a restart and a crash, belong to one topic, and nothing that is not valid changes them.
+// Settings change by comparing their version, survive a restart and a crash, belong to one topic, and nothing that is
+// not valid changes them.
 //
 // B87
 func TestTopicSettings(t *testing.T) {
@@ -76,7 +77,8 @@ func TestTopicSettings(t *testing.T) {
 	}
 }
 
-// Wherever a crash comes while settings are changed, afterwards they are the old ones or the new ones, and the new ones if the caller heard so.
+// Wherever a crash comes while settings are changed, afterwards they are the old ones or the new ones, and the new ones
+// if the caller heard so.
 //
 // B87, B43
 func TestTopicSettingsCrash(t *testing.T) {
@@ -115,8 +117,9 @@ func TestTopicSettingsCrash(t *testing.T) {
 	}
 }
 
-// A quota in reject mode: exactly as much is stored as may be, what comes then is refused whole and leaves no trace, consuming and the
-// commands on channels go on, and what consumers confirm makes room, as does a larger quota. Another topic is not concerned.
+// A quota in reject mode: exactly as much is stored as may be, what comes then is refused whole and leaves no trace,
+// consuming and the commands on channels go on, and what consumers confirm makes room, as does a larger quota. Another
+// topic is not concerned.
 //
 // B20's neighbour: what waits is bounded there, what is kept here. B4 (a distinct error and no trace).
 func TestQuotaReject(t *testing.T) {
@@ -213,8 +216,8 @@ func make2(n, size int) (bodies [][]byte) {
 	return bodies
 }
 
-// A topic's own retention, and a quota that drops the oldest, take whole segments, oldest first, unconfirmed or not, never the last one; the node's
-// limits hold for the others, and a topic can be without them.
+// A topic's own retention, and a quota that drops the oldest, take whole segments, oldest first, unconfirmed or not,
+// never the last one; the node's limits hold for the others, and a topic can be without them.
 //
 // B39, B67, B87
 func TestTopicRetention(t *testing.T) {
@@ -266,8 +269,8 @@ func TestTopicRetention(t *testing.T) {
 	}
 }
 
-// While the disk is nearly full, publishing is refused with a sentence that says so, consuming and confirming go on, and publishing
-// comes back by itself: the low-water mark of the disk is the engine's, quotas are the topics'.
+// While the disk is nearly full, publishing is refused with a sentence that says so, consuming and confirming go on,
+// and publishing comes back by itself: the low-water mark of the disk is the engine's, quotas are the topics'.
 func TestDiskLowWaterAndQuota(t *testing.T) {
 	disk := newDisk()
 	e := onDisk(t, disk)

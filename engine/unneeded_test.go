@@ -14,8 +14,8 @@ import (
 	"penstock/segment/aio"
 )
 
-// A process ended after a group had said that a file of the commit log is not needed any more, and before the file was gone; and the file is damaged. What recovery
-// had read of it already does not count; the node starts with everything.
+// A process ended after a group had said that a file of the commit log is not needed any more, and before the file was
+// gone; and the file is damaged. What recovery had read of it already does not count; the node starts with everything.
 func TestDamagedCommitLogFileThatIsNotNeeded(t *testing.T) {
 	dir, ctx := t.TempDir(), context.Background()
 	first := filepath.Join(dir, "clog", "0000000001.clog")

@@ -15,8 +15,9 @@ import (
 	"penstock/replicate"
 )
 
-// An older version is started for a while on a single node's directory, between two starts of the newer one. What it does not know it keeps, although
-// it stores much more than the commit log holds; it does not serve that partition, and says so; the other topic goes on.
+// An older version is started for a while on a single node's directory, between two starts of the newer one. What it
+// does not know it keeps, although it stores much more than the commit log holds; it does not serve that partition, and
+// says so; the other topic goes on.
 func TestUnknownControlSingleNode(t *testing.T) {
 	dir, ctx := t.TempDir(), context.Background()
 	e := openWith(t, inDir(dir))
@@ -94,8 +95,9 @@ func (tr *trio) publishMore(h *told, what string, n int) {
 	}
 }
 
-// A node of an older version follows a partition and restarts: its log has a control entry that it does not know. It is never elected, its copy is reported, and it
-// loses nothing; when the newer version is started there, it is whole again.
+// A node of an older version follows a partition and restarts: its log has a control entry that it does not know. It is
+// never elected, its copy is reported, and it loses nothing; when the newer version is started there, it is whole
+// again.
 func TestUnknownControlCluster(t *testing.T) {
 	old := ""
 	tr := prepareTrio(t, 3, func(o *engine.Options) {

@@ -11,7 +11,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A commit log file stays while it alone has something on stable storage: also when the segments that have it cannot be flushed, and another topic needs the room.
+// A commit log file stays while it alone has something on stable storage: also when the segments that have it cannot be
+// flushed, and another topic needs the room.
 //
 // B18, B43.
 func TestUnsyncedSegmentsKeepTheCommitLog(t *testing.T) {

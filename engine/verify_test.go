@@ -87,7 +87,8 @@ func verified(t *testing.T, copies ...*fakeCopy) (found []string) {
 	return found
 }
 
-// What differs is told where it is, and whose copy it is: of the leader, of a follower, damaged, damaged and repaired at once, or whole and another one.
+// What differs is told where it is, and whose copy it is: of the leader, of a follower, damaged, damaged and repaired
+// at once, or whole and another one.
 func TestVerifyNamesWhatDiffers(t *testing.T) {
 	const n = 50
 	bodies := make([]byte, n)
