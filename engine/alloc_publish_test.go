@@ -16,9 +16,15 @@ import (
 // A caller that waits pays no allocation per message either, with headers and a key.
 func TestPublishMessagesDoesNotAllocate(t *testing.T) {
 	const perBatch, maxPerMessage = 10, 0.01
-	e := openWith(t, engine.Options{DataPath: fastDir(t), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), RetentionInterval: time.Hour})
+	e := openWith(t, engine.Options{
+		DataPath: fastDir(t), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), RetentionInterval: time.Hour,
+	})
 	topic := topicOf(t, e, "t")
-	one := engine.Outgoing{Body: make([]byte, 100), Headers: headers("header-000", "000000000001", "header-001", "000000000002"), Key: []byte("k")}
+	one := engine.Outgoing{
+		Body:    make([]byte, 100),
+		Headers: headers("header-000", "000000000001", "header-001", "000000000002"),
+		Key:     []byte("k"),
+	}
 	batch := make([]engine.Outgoing, perBatch)
 	for i := range batch {
 		batch[i] = one

@@ -26,7 +26,9 @@ func fastDir(t *testing.T) string {
 // segment, a file of the commit log), but not one allocation per hundred messages.
 func TestHotPathsDoNotAllocate(t *testing.T) {
 	const puts, perPut, maxPerMessage = 100, 10, 0.01
-	e := openWith(t, engine.Options{DataPath: fastDir(t), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), RetentionInterval: time.Hour})
+	e := openWith(t, engine.Options{
+		DataPath: fastDir(t), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), RetentionInterval: time.Hour,
+	})
 	topic := topicOf(t, e, "t")
 	bodies := make([][]byte, perPut)
 	for i := range bodies {

@@ -42,7 +42,9 @@ func TestNoBuffersNoWork(t *testing.T) {
 	var waiting []chan result
 	stalls := e.Storage().StallsBuffer
 	body := string(bytes.Repeat([]byte{'x'}, 16<<10))
-	for range 128 { // 2 MiB: more than what is told the committer of while a group is on the disk; and the open buffer has room for some
+	// 2 MiB: more than what is told the committer of while a group is on the disk; and the open buffer has room for
+	// some.
+	for range 128 {
 		done, err := submit(topic, time.Now().Add(patience), body)
 		if err != nil {
 			t.Fatal(err)

@@ -30,7 +30,9 @@ func tightOptions(disk *faultaio.Disk) engine.Options {
 }
 
 // carryBegin stores two messages that wait, one by its publishing and one requeued, durably, before the power may go.
-func carryBegin(t *testing.T, e *engine.Engine) (topic *engine.Topic, ch *engine.Channel, ids [2]engine.ID, began time.Time) {
+func carryBegin(t *testing.T, e *engine.Engine) (
+	topic *engine.Topic, ch *engine.Channel, ids [2]engine.ID, began time.Time,
+) {
 	t.Helper()
 	topic = topicOf(t, e, "t")
 	ch = channelOf(t, topic, "c")
@@ -112,7 +114,8 @@ func carryCheck(t *testing.T, disk *faultaio.Disk, what string, ids [2]engine.ID
 	for end := time.Now().Add(patience); len(got) < 2; {
 		m, ok := s.poll(time.Second)
 		if i := slices.Index(ids[:], m.id); ok && i >= 0 {
-			if _, twice := got[m.id]; twice || m.body != [2]string{"later", "again"}[i] || m.at.Sub(began) < carryDelay || !came[i] && int(m.attempts) != i+1 {
+			if _, twice := got[m.id]; twice || m.body != [2]string{"later", "again"}[i] ||
+				m.at.Sub(began) < carryDelay || !came[i] && int(m.attempts) != i+1 {
 				t.Errorf("%s: %s came after %v, attempt %d, again %v", what, m.body, m.at.Sub(began), m.attempts, twice)
 			}
 			got[m.id] = m
@@ -245,7 +248,8 @@ func TestClusterCarryPowerCut(t *testing.T) {
 			tr := newTrio(t, 3, func(o *engine.Options) {
 				tight := tightOptions(nil)
 				o.CommitFileBytes, o.CommitLiveBytes = tight.CommitFileBytes, tight.CommitLiveBytes
-				o.MinSegmentBytes, o.MaxSegmentBytes, o.RetentionInterval = tight.MinSegmentBytes, tight.MaxSegmentBytes, tight.RetentionInterval
+				o.MinSegmentBytes, o.MaxSegmentBytes = tight.MinSegmentBytes, tight.MaxSegmentBytes
+				o.RetentionInterval = tight.RetentionInterval
 				o.MaxMessageBytes, o.MaxBatchBytes = tight.MaxMessageBytes, tight.MaxBatchBytes
 			})
 			tr.create("t", 1)

@@ -111,7 +111,8 @@ func TestClusterCarryPastRetention(t *testing.T) {
 	tr.kill(l)
 	c = tr.at(tr.leader("t", 0), "t", "c")
 	waiting, err := c.DeferredMessages(t.Context(), 100)
-	if err != nil || !slices.EqualFunc(waiting, []engine.ID{later}, func(m engine.PendingMessage, id engine.ID) bool { return m.ID == id }) {
+	same := func(m engine.PendingMessage, id engine.ID) bool { return m.ID == id }
+	if err != nil || !slices.EqualFunc(waiting, []engine.ID{later}, same) {
 		t.Errorf("at the next leader %v, %v; want %s alone", waiting, err, later)
 	}
 }

@@ -39,7 +39,9 @@ func TestDeferredAreCarried(t *testing.T) {
 	ch := channelOf(t, topic, "c")
 	began := time.Now()
 	const delay = 6 * time.Second
-	later, err := topic.PublishMessage(ctxBg, engine.Outgoing{Body: []byte("later"), Delay: delay, Headers: headers("kind", "x")})
+	later, err := topic.PublishMessage(ctxBg, engine.Outgoing{
+		Body: []byte("later"), Delay: delay, Headers: headers("kind", "x"),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,9 @@ func configureChannel(t testing.TB, c *engine.Channel, change func(*engine.Chann
 // publishWith stores a message with headers.
 func publishWith(t testing.TB, topic *engine.Topic, body string, nameValues ...string) engine.ID {
 	t.Helper()
-	id, err := topic.PublishMessage(context.Background(), engine.Outgoing{Body: []byte(body), Headers: headers(nameValues...)})
+	id, err := topic.PublishMessage(context.Background(), engine.Outgoing{
+		Body: []byte(body), Headers: headers(nameValues...),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,8 +60,10 @@ func TestConfigure(t *testing.T) {
 		t.Errorf("a change of old settings: %v", err)
 	}
 	for name, bad := range map[string]engine.ChannelSettings{
-		"sample rate":                {Version: 1, SampleRate: 100},
-		"pattern":                    {Version: 1, Filter: engine.Filter{Rules: []engine.Rule{{Header: "h", Match: engine.MatchRegexp, Pattern: "("}}}},
+		"sample rate": {Version: 1, SampleRate: 100},
+		"pattern": {Version: 1, Filter: engine.Filter{Rules: []engine.Rule{
+			{Header: "h", Match: engine.MatchRegexp, Pattern: "("},
+		}}},
 		"the topic's own dead":       {Version: 1, MaxAttempts: 2, DeadLetter: "t"},
 		"a topic that cannot be":     {Version: 1, MaxAttempts: 2, DeadLetter: "a b"},
 		"an ephemeral topic of dead": {Version: 1, MaxAttempts: 2, DeadLetter: "a#ephemeral"},
@@ -68,7 +72,8 @@ func TestConfigure(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := channelOf(t, topic, "x#ephemeral").Configure(ctxBg, engine.ChannelSettings{}); !errors.Is(err, engine.ErrSettings) {
+	ephemeral := channelOf(t, topic, "x#ephemeral")
+	if _, err := ephemeral.Configure(ctxBg, engine.ChannelSettings{}); !errors.Is(err, engine.ErrSettings) {
 		t.Errorf("an ephemeral channel: %v", err)
 	}
 	second := configureChannel(t, ch, func(s *engine.ChannelSettings) { s.Order = engine.OrderKey })
@@ -165,8 +170,12 @@ func TestFilter(t *testing.T) {
 		{"regexp", engine.Filter{Rules: []engine.Rule{rule(engine.MatchRegexp, "^re|u$")}}, "order-eu refund"},
 		{"exists", engine.Filter{Rules: []engine.Rule{rule(engine.MatchExists, "")}}, "order order-eu refund x/y"},
 		{"inverse", engine.Filter{Invert: true, Rules: []engine.Rule{rule(engine.MatchPrefix, "order")}}, "refund x/y none"},
-		{"any of", engine.Filter{Rules: []engine.Rule{rule(engine.MatchExact, "order"), rule(engine.MatchExact, "refund")}}, "order refund"},
-		{"all of", engine.Filter{All: true, Rules: []engine.Rule{rule(engine.MatchPrefix, "o"), rule(engine.MatchRegexp, "eu")}}, "order-eu"},
+		{"any of", engine.Filter{Rules: []engine.Rule{
+			rule(engine.MatchExact, "order"), rule(engine.MatchExact, "refund"),
+		}}, "order refund"},
+		{"all of", engine.Filter{All: true, Rules: []engine.Rule{
+			rule(engine.MatchPrefix, "o"), rule(engine.MatchRegexp, "eu"),
+		}}, "order-eu"},
 		{"everything", engine.Filter{}, "order order-eu refund x/y none"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -175,7 +184,9 @@ func TestFilter(t *testing.T) {
 			ch, other := channelOf(t, topic, "c"), channelOf(t, topic, "other")
 			configureChannel(t, ch, func(s *engine.ChannelSettings) { s.Filter = c.f })
 			publishAll(topic)
-			if _, err := topic.PublishMessage(ctxBg, engine.Outgoing{Body: []byte("later"), Headers: headers("kind", "later"), Delay: 20 * time.Millisecond}); err != nil {
+			if _, err := topic.PublishMessage(ctxBg, engine.Outgoing{
+				Body: []byte("later"), Headers: headers("kind", "later"), Delay: 20 * time.Millisecond,
+			}); err != nil {
 				t.Fatal(err)
 			}
 			s := sit(t, ch, 10)
@@ -249,7 +260,8 @@ func TestLists(t *testing.T) {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	for i, m := range got {
-		if m.ID != ids[i] || m.Client != "the client" || m.Attempts != 1 || m.Since.Before(began.Add(-time.Second)) || time.Until(m.Since) > time.Second {
+		if m.ID != ids[i] || m.Client != "the client" || m.Attempts != 1 ||
+			m.Since.Before(began.Add(-time.Second)) || time.Until(m.Since) > time.Second {
 			t.Errorf("in flight, %d: %+v", i, m)
 		}
 	}
@@ -303,7 +315,8 @@ func TestTags(t *testing.T) {
 	all := sit(t, ch, 0)
 	red := sit(t, ch, 100, engine.ConsumerOptions{Tag: "red"})
 	for i := range 12 {
-		publishWith(t, topic, fmt.Sprint([]string{"red", "blue", "none"}[i%3], i), []string{"tag", "tag", "other"}[i%3], []string{"red", "blue", "red"}[i%3])
+		publishWith(t, topic, fmt.Sprint([]string{"red", "blue", "none"}[i%3], i),
+			[]string{"tag", "tag", "other"}[i%3], []string{"red", "blue", "red"}[i%3])
 	}
 	if err := all.Ready(100); err != nil {
 		t.Fatal(err)

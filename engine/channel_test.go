@@ -183,7 +183,8 @@ func TestTouch(t *testing.T) {
 		if ok {
 			lasted := m.at.Sub(first.at)
 			if m.attempts != 2 || lasted < 390*time.Millisecond {
-				t.Errorf("came again after %v (attempts %d), although touched until %v; MaxMsgTimeout is 400ms", lasted, m.attempts, touched)
+				t.Errorf("came again after %v (attempts %d), although touched until %v; MaxMsgTimeout is 400ms",
+					lasted, m.attempts, touched)
 			}
 			return
 		}

@@ -115,7 +115,8 @@ func busyHandlers(t *testing.T, e *engine.Engine, wg *sync.WaitGroup) {
 	started := make(chan struct{}, 1)
 	for range 2 {
 		wg.Go(func() {
-			err := c.Consume(context.Background(), engine.ConsumeOptions{Workers: 3}, func(_ context.Context, m *engine.Message) error {
+			o := engine.ConsumeOptions{Workers: 3}
+			err := c.Consume(context.Background(), o, func(_ context.Context, m *engine.Message) error {
 				select {
 				case started <- struct{}{}:
 				default:

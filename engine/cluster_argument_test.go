@@ -77,7 +77,9 @@ func (w *onTheWire) batch(at segment.State, control []byte, bodies ...string) ([
 // follower's log has grown.
 func (w *onTheWire) say(from segment.State, spoil func(*replicate.Message), batches ...[]byte) {
 	w.t.Helper()
-	m := replicate.Message{Kind: replicate.MsgAppend, Epoch: w.epoch, Request: w.exchange, Position: from.Next, FirstID: from.NextID}
+	m := replicate.Message{
+		Kind: replicate.MsgAppend, Epoch: w.epoch, Request: w.exchange, Position: from.Next, FirstID: from.NextID,
+	}
 	at := from
 	var body []byte
 	for _, p := range batches {
@@ -86,7 +88,8 @@ func (w *onTheWire) say(from segment.State, spoil func(*replicate.Message), batc
 			w.t.Fatal(err)
 		}
 		m.Batches = append(m.Batches, replicate.Batch{
-			Position: h.Position, FirstID: h.FirstID, Offset: at.End, Epoch: h.Epoch, Bytes: len(p), Count: h.Count, PrevCRC: h.PrevCRC, CRC: h.CRC,
+			Position: h.Position, FirstID: h.FirstID, Offset: at.End, Epoch: h.Epoch,
+			Bytes: len(p), Count: h.Count, PrevCRC: h.PrevCRC, CRC: h.CRC,
 		})
 		at.Advance(&h)
 		body = append(body, p...)
@@ -132,8 +135,10 @@ func TestClusterWrongArguments(t *testing.T) {
 		"both ids elsewhere": func(m *replicate.Message) { m.FirstID++; m.NextID++ },
 	} {
 		w.say(from, spoil, one, two)
-		if c := w.copy(); c.Next != w.before.Next || c.End != w.before.End || c.NextID != w.before.NextID || !bytes.Equal(c.Bytes, w.before.Bytes) {
-			t.Fatalf("%s: the follower wrote it: it ends at batch %d, offset %d; before at %d, %d", name, c.Next, c.End, w.before.Next, w.before.End)
+		if c := w.copy(); c.Next != w.before.Next || c.End != w.before.End ||
+			c.NextID != w.before.NextID || !bytes.Equal(c.Bytes, w.before.Bytes) {
+			t.Fatalf("%s: the follower wrote it: it ends at batch %d, offset %d; before at %d, %d",
+				name, c.Next, c.End, w.before.Next, w.before.End)
 		}
 	}
 	w.say(from, nil, one, two)
@@ -153,7 +158,8 @@ func TestClusterConfirmationBeforeItsData(t *testing.T) {
 	w.say(next, nil, confirm)
 	for range 3 {
 		if c := w.copy(); c.Next != w.before.Next || !bytes.Equal(c.Cursors, w.before.Cursors) {
-			t.Fatalf("a confirmation was applied before its data: the follower ends at batch %d, before at %d", c.Next, w.before.Next)
+			t.Fatalf("a confirmation was applied before its data: the follower ends at batch %d, before at %d",
+				c.Next, w.before.Next)
 		}
 		w.say(next, nil, confirm)
 	}

@@ -71,7 +71,8 @@ func TestClusterCatchUp(t *testing.T) {
 			tr.whole("t")
 			stop()
 			tr.checkAll(h, "t", 1)
-			if c.ahead && slices.ContainsFunc(messages(t, tr.equal("t", 0)), func(s string) bool { return strings.HasPrefix(s, "own") }) {
+			isOwn := func(s string) bool { return strings.HasPrefix(s, "own") }
+			if c.ahead && slices.ContainsFunc(messages(t, tr.equal("t", 0)), isOwn) {
 				t.Error("what only the old leader had is there")
 			}
 		})
@@ -308,7 +309,8 @@ func flip(t *testing.T, m *member, dir string, which int) {
 // B18, B37.
 func TestClusterDamagedDelivery(t *testing.T) {
 	t.Parallel()
-	for name, kept := range map[string]bool{"kept": true, "trimmed": false} { // what all channels have confirmed is removed meanwhile, or not
+	// What all channels have confirmed is removed meanwhile, or not.
+	for name, kept := range map[string]bool{"kept": true, "trimmed": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			damagedDelivery(t, kept)

@@ -56,12 +56,18 @@ func TestClusterChannelState(t *testing.T) {
 	if err := s.Requeue(got[2].id, 900*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	err = errors.Join(tr.at(l, "t", "paused").Pause(t.Context()), tr.at(l, "t", "skipping").Skip(t.Context(), true), topic.DeleteChannel(t.Context(), "gone"))
+	err = errors.Join(
+		tr.at(l, "t", "paused").Pause(t.Context()),
+		tr.at(l, "t", "skipping").Skip(t.Context(), true),
+		topic.DeleteChannel(t.Context(), "gone"),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
 	logConfirms(t, c) // then all copies get them
-	tr.eventually("all nodes know as much as the leader", func() bool { return channelStats(t, c).DeferredCount == 2 && len(tr.equal("t", 0).Cursors) > 0 })
+	tr.eventually("all nodes know as much as the leader", func() bool {
+		return channelStats(t, c).DeferredCount == 2 && len(tr.equal("t", 0).Cursors) > 0
+	})
 	waitConfirmed(t, tr, "t")
 	tr.kill(l)
 	l2 := tr.leader("t", 0)
@@ -238,7 +244,9 @@ func TestClusterOperations(t *testing.T) {
 	publish(t, topic, numbered("m", 30, 0)...)
 	for _, m := range tr.nodes {
 		for _, name := range []string{"emptied", "paused", "deleted"} {
-			tr.eventually("the channel has its messages", func() bool { return channelStats(t, tr.at(m, "t", name)).Depth == 10 })
+			tr.eventually("the channel has its messages", func() bool {
+				return channelStats(t, tr.at(m, "t", name)).Depth == 10
+			})
 		}
 	}
 	if err := tr.at(from, "t", "emptied").Empty(t.Context()); err != nil {

@@ -29,7 +29,8 @@ func (tr *trio) handTo(topic string, from *member, to *engine.Engine) {
 	tr.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := from.store.HandOver(ctx, engine.PartitionOf(from.e, topic, 0), &from.row(topic, 0).State, to.Node().ID); err != nil {
+	id := engine.PartitionOf(from.e, topic, 0)
+	if err := from.store.HandOver(ctx, id, &from.row(topic, 0).State, to.Node().ID); err != nil {
 		tr.t.Fatal(err)
 	}
 }

@@ -110,7 +110,8 @@ func TestClusterAllDisksHang(t *testing.T) {
 	}
 	tr.eventually("all say that their disks failed", func() bool {
 		for _, m := range tr.nodes {
-			if _ = h.publish(context.Background(), tr.topic(m, "t"), fmt.Sprint(m.name, time.Now().UnixNano())); tr.nodes[0].diskOf(m) != meta.DiskFailed {
+			_ = h.publish(context.Background(), tr.topic(m, "t"), fmt.Sprint(m.name, time.Now().UnixNano()))
+			if tr.nodes[0].diskOf(m) != meta.DiskFailed {
 				return false
 			}
 		}
@@ -133,7 +134,9 @@ func TestClusterHungFollowerHears(t *testing.T) {
 	l := tr.leader("t", 0)
 	f := tr.others(l)[0]
 	// Partitions without a second replica: the other node's disk is none of their business.
-	if _, err := l.store.CreateTopic(t.Context(), meta.Topic{Name: "alone", Partitions: 2, Replicas: 1, MinISR: 1}); err != nil {
+	if _, err := l.store.CreateTopic(t.Context(), meta.Topic{
+		Name: "alone", Partitions: 2, Replicas: 1, MinISR: 1,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	tr.whole("alone")

@@ -209,13 +209,19 @@ func RunAtEnd(e *Engine, topic string, n int) wire.Run {
 func Hear(e *Engine, from replicate.NodeID, f *netproto.Frame, body []byte) {
 	payload := append(append([]byte(nil), f.Head...), body...)
 	e.cluster.Frames(from, uuid.Nil, []netproto.Received{{
-		Header: netproto.Header{Type: f.Type, Flags: f.Flags, Status: f.Status, Request: f.Request, HeadBytes: uint16(len(f.Head)), PayloadBytes: uint32(len(payload))}, Payload: payload,
+		Header: netproto.Header{
+			Type: f.Type, Flags: f.Flags, Status: f.Status, Request: f.Request,
+			HeadBytes: uint16(len(f.Head)), PayloadBytes: uint32(len(payload)),
+		},
+		Payload: payload,
 	}})
 }
 
 // ConfirmBody is the body of a control batch that confirms ids of a channel.
 func ConfirmBody(channel string, from, to segment.MsgID) []byte {
-	return core.AppendControl(nil, &core.Control{Kind: core.Confirmed, Channel: channel, Ranges: []core.IDRange{{From: from, To: to}}})
+	return core.AppendControl(nil, &core.Control{
+		Kind: core.Confirmed, Channel: channel, Ranges: []core.IDRange{{From: from, To: to}},
+	})
 }
 
 // ConfirmedBelow is where the first message is that the fold of a copy does not have as confirmed.

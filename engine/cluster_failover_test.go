@@ -18,7 +18,9 @@ import (
 
 // duringFailover are the answers that a producer may get while its partition has no leader, or its node dies.
 func duringFailover(err error) bool {
-	for _, may := range []error{engine.ErrUnknown, engine.ErrNoLeader, engine.ErrDisk, engine.ErrClosed, engine.ErrNoQuorum} {
+	for _, may := range []error{
+		engine.ErrUnknown, engine.ErrNoLeader, engine.ErrDisk, engine.ErrClosed, engine.ErrNoQuorum,
+	} {
 		if errors.Is(err, may) {
 			return true
 		}
@@ -93,7 +95,10 @@ func TestClusterSegments(t *testing.T) {
 	tr.create("t", 1)
 	h := newTold()
 	stop := tr.load(h, tr.nodes[0], "t", "p", never)
-	tr.eventually("several segments are full", func() bool { c, _ := engine.CopyOf(tr.nodes[0].e, "t", 0); return c.Segments > 3 })
+	tr.eventually("several segments are full", func() bool {
+		c, _ := engine.CopyOf(tr.nodes[0].e, "t", 0)
+		return c.Segments > 3
+	})
 	stop()
 	tr.equal("t", 0)
 	dir := path.Join(engine.TopicDir(tr.nodes[0].e, "t"), "0")
@@ -198,7 +203,10 @@ func TestClusterLease(t *testing.T) {
 	tr.equal("t", 0)
 	tr.kv.Cut(l.client)
 	tr.wires.isolate(l.name, true)
-	tr.eventually("the lease of the one that is cut off ends", func() bool { c, _ := engine.CopyOf(l.e, "t", 0); return !c.Serves })
+	tr.eventually("the lease of the one that is cut off ends", func() bool {
+		c, _ := engine.CopyOf(l.e, "t", 0)
+		return !c.Serves
+	})
 	if row := other.row("t", 0); row.State.Leader != l.e.Node().ID {
 		t.Error("another led before the lease had ended")
 	}
@@ -284,7 +292,10 @@ func TestClusterForwardsLost(t *testing.T) {
 		h.tried[body] = true
 		flying = append(flying, done)
 	}
-	tr.eventually("the follower has the first of them", func() bool { c, _ := engine.CopyOf(from.e, "t", 0); return c.NextID > 1 })
+	tr.eventually("the follower has the first of them", func() bool {
+		c, _ := engine.CopyOf(from.e, "t", 0)
+		return c.NextID > 1
+	})
 	tr.kill(l)
 	tr.wires.rules(nil)
 	for i, done := range flying {
@@ -367,7 +378,8 @@ func TestClusterWiped(t *testing.T) {
 	tr.startAll()
 	tr.whole("t")
 	tr.checkAll(h, "t", 1)
-	if !slices.ContainsFunc(tr.leader("t", 0).row("t", 0).State.ISR, func(m replicate.Member) bool { return m.Store == empty.e.Node().Store }) {
+	onNewDisk := func(m replicate.Member) bool { return m.Store == empty.e.Node().Store }
+	if !slices.ContainsFunc(tr.leader("t", 0).row("t", 0).State.ISR, onNewDisk) {
 		t.Error("the new disk is not in the ISR")
 	}
 }

@@ -85,7 +85,9 @@ func (tr *trio) move(l, from, to *member) {
 		return err == nil
 	})
 	id := from.e.Node().ID
-	tr.eventually("it has moved", func() bool { return !slices.Contains(l.row("t", 0).State.Replicas, id) && inSync(l.row("t", 0), to) })
+	tr.eventually("it has moved", func() bool {
+		return !slices.Contains(l.row("t", 0).State.Replicas, id) && inSync(l.row("t", 0), to)
+	})
 }
 
 // When a replica has moved away and the new ones are in sync, the bytes of the old one go, for good: they do not come
@@ -207,7 +209,9 @@ func TestClusterMovedBytesStayUntilSettled(t *testing.T) {
 	tr.crash(from)
 	tr.start(from)
 	tr.topic(from, "t")
-	tr.eventually("it takes no part any more", func() bool { return from.row("t", 0) != nil && !engine.Present(from.e, "t", 0) })
+	tr.eventually("it takes no part any more", func() bool {
+		return from.row("t", 0) != nil && !engine.Present(from.e, "t", 0)
+	})
 	if after, err := engine.CopyOf(from.e, "t", 0); err != nil || after.End != before.End {
 		t.Fatalf("the old copy ends at %d after a restart, at %d before: %v", after.End, before.End, err)
 	}
@@ -286,5 +290,7 @@ func TestClusterFullSyncLeavesNothing(t *testing.T) {
 	}
 	tr.start(back)
 	tr.whole("t")
-	tr.eventually("nothing is left of the old log", func() bool { return !slices.Contains(back.segmentFiles(t, "t"), "0000000000.seg") })
+	tr.eventually("nothing is left of the old log", func() bool {
+		return !slices.Contains(back.segmentFiles(t, "t"), "0000000000.seg")
+	})
 }

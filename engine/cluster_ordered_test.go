@@ -27,7 +27,9 @@ func TestClusterOrderedPassedOver(t *testing.T) {
 		{"a new filter", engine.ChannelSettings{Order: engine.OrderPartition}, func(s *engine.ChannelSettings) {
 			s.Filter = engine.Filter{Rules: []engine.Rule{{Header: "wanted", Match: engine.MatchExists}}}
 		}, 0},
-		{"a new sample", engine.ChannelSettings{Order: engine.OrderPartition}, func(s *engine.ChannelSettings) { s.SampleRate = 10 }, 0},
+		{"a new sample", engine.ChannelSettings{Order: engine.OrderPartition}, func(s *engine.ChannelSettings) {
+			s.SampleRate = 10
+		}, 0},
 		{"a sample of a consumer", engine.ChannelSettings{Order: engine.OrderPartition}, nil, 10},
 	} {
 		t.Run(c.name, func(t *testing.T) {

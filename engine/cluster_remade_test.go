@@ -41,7 +41,9 @@ func TestDeleteOfATopicThatWasHalfMade(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 3)
 	m := tr.nodes[2]
-	m.disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: "topics/*/topic.copy.json*", Count: -1, Err: syscall.ENOSPC})
+	m.disk.Inject(faultaio.Rule{
+		Kind: faultaio.KindWrite, Name: "topics/*/topic.copy.json*", Count: -1, Err: syscall.ENOSPC,
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if _, err := tr.nodes[0].e.CreateTopic(ctx, "t", 2); err != nil {

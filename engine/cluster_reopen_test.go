@@ -94,7 +94,8 @@ func TestClusterCutBeyondTheLog(t *testing.T) {
 	t.Cleanup(release) // before the trio ends
 	x.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Hold: true, Count: -1})
 	end := engine.EndOf(x.e, "u", 0)
-	if err := newTold().publish(t.Context(), tr.topic(l, "u"), "in the group on the disk"); !errors.Is(err, engine.ErrUnknown) {
+	held := newTold()
+	if err := held.publish(t.Context(), tr.topic(l, "u"), "in the group on the disk"); !errors.Is(err, engine.ErrUnknown) {
 		t.Fatalf("a replica hangs: %v", err)
 	}
 	tr.eventually("a group is on the disk", func() bool { return engine.EndOf(x.e, "u", 0) != end })
@@ -120,7 +121,9 @@ func TestClusterCutBeyondTheLog(t *testing.T) {
 	handOver(next, l)
 	tr.eventually("its copy is being cut", func() bool { return engine.CutRuns(x.e, "t", 0) })
 	moved := *l.row("t", 0)
-	moved.State.Replicas = slices.DeleteFunc(slices.Clone(moved.State.Replicas), func(n replicate.NodeID) bool { return n == x.e.Node().ID })
+	moved.State.Replicas = slices.DeleteFunc(slices.Clone(moved.State.Replicas), func(n replicate.NodeID) bool {
+		return n == x.e.Node().ID
+	})
 	moved.State.ISR = nil // so that its bytes stay
 	engine.LearnRow(x.e, &moved)
 	release()

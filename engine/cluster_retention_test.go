@@ -29,7 +29,8 @@ func TestClusterRetentionWaitsForTheCommit(t *testing.T) {
 	}
 	<-time.After(10 * 20 * time.Millisecond) // retention looks ten times
 	if c, err := engine.CopyOf(l.e, "t", 0); err != nil || c.Start != 0 {
-		t.Errorf("the leader removed what lies below %d, and the deletion that allowed it is not committed (%v)", c.Start, err)
+		t.Errorf("the leader removed what lies below %d, and the deletion that allowed it is not committed (%v)",
+			c.Start, err)
 	}
 	tr.kill(l)
 	tr.wires.isolate(l.name, false)
@@ -39,7 +40,10 @@ func TestClusterRetentionWaitsForTheCommit(t *testing.T) {
 	tr.whole("t")
 	tr.equal("t", 0)
 	tr.handTo("t", next, l.e)
-	tr.eventually("the old leader leads again", func() bool { c, err := engine.CopyOf(l.e, "t", 0); return err == nil && c.Serves })
+	tr.eventually("the old leader leads again", func() bool {
+		c, err := engine.CopyOf(l.e, "t", 0)
+		return err == nil && c.Serves
+	})
 	if got := readAll(t, tr.at(l, "t", "c")); len(got) != 200 {
 		t.Errorf("%d of 200 messages came, and none was confirmed before", len(got))
 	}

@@ -32,7 +32,9 @@ func TestClusterReturnedCopyHoldsWhatIsDurable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr.eventually("it has the message, not durably", func() bool { return engine.HoldsOf(back.e, "t", 0).End > before.End })
+	tr.eventually("it has the message, not durably", func() bool {
+		return engine.HoldsOf(back.e, "t", 0).End > before.End
+	})
 	for round := range 3 {
 		if err := engine.ReopenCopy(back.e, "t", 0); err != nil {
 			t.Fatal(err)

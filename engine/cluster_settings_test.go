@@ -38,7 +38,9 @@ func TestClusterTopicSettings(t *testing.T) {
 	if _, err := tr.topic(leader, "t").Configure(t.Context(), engine.TopicSettings{}); !errors.Is(err, engine.ErrVersion) {
 		t.Errorf("the version of before: %v", err)
 	}
-	if _, err := tr.topic(leader, "t").Configure(t.Context(), engine.TopicSettings{Version: 1, MinISR: 4}); !errors.Is(err, engine.ErrTopicSettings) {
+	if _, err := tr.topic(leader, "t").Configure(t.Context(), engine.TopicSettings{
+		Version: 1, MinISR: 4,
+	}); !errors.Is(err, engine.ErrTopicSettings) {
 		t.Errorf("min_isr 4 of 3: %v", err)
 	}
 
@@ -70,7 +72,9 @@ func TestClusterTopicSettings(t *testing.T) {
 	})
 	consumer.Close()
 
-	want = configure(t, tr.topic(tr.others(leader)[0], "t"), func(s *engine.TopicSettings) { s.QuotaCount, s.RetentionBytes = 0, -1 })
+	want = configure(t, tr.topic(tr.others(leader)[0], "t"), func(s *engine.TopicSettings) {
+		s.QuotaCount, s.RetentionBytes = 0, -1
+	})
 	tr.start(leader)
 	everywhere(want)
 	publish(t, tr.topic(leader, "t"), numbered("y", 2*quota, 0)...)
@@ -150,7 +154,9 @@ func TestClusterKeepsASingleNodesSettings(t *testing.T) {
 			t.Errorf("through %s: %v", m.name, err)
 		}
 	}
-	want = configure(t, tr.topic(tr.nodes[1], "t"), func(s *engine.TopicSettings) { s.QuotaCount, s.RetentionCount = 0, -1 })
+	want = configure(t, tr.topic(tr.nodes[1], "t"), func(s *engine.TopicSettings) {
+		s.QuotaCount, s.RetentionCount = 0, -1
+	})
 	tr.eventually("the first node knows them", func() bool { return tr.topic(first, "t").Settings() == want })
 	tr.kill(first)
 	tr.start(first)
@@ -267,7 +273,10 @@ func restartAllBut(tr *trio, not *member, topics []string) {
 		tr.stop(m)
 		tr.start(m)
 		tr.eventually("all are in sync", func() bool {
-			return !slices.ContainsFunc(topics, func(name string) bool { r := m.row(name, 0); return r == nil || len(r.State.ISR) < 3 })
+			return !slices.ContainsFunc(topics, func(name string) bool {
+				r := m.row(name, 0)
+				return r == nil || len(r.State.ISR) < 3
+			})
 		})
 	}
 }

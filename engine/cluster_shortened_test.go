@@ -77,7 +77,8 @@ func (tr *trio) allDie() {
 			gone = append(gone, kv.Op{Key: e.Key, Delete: true})
 		}
 	}
-	if ok, _, err := tr.kv.Store("the end of leases").Txn(context.Background(), nil, gone); !ok || err != nil || len(gone) < len(tr.nodes) {
+	end := tr.kv.Store("the end of leases")
+	if ok, _, err := end.Txn(context.Background(), nil, gone); !ok || err != nil || len(gone) < len(tr.nodes) {
 		tr.t.Fatal(len(gone), ok, err)
 	}
 }
@@ -161,7 +162,8 @@ func TestClusterShortenedLogOfOneGroup(t *testing.T) {
 	x := tr.others(tr.leader("t", 0))[0]
 	var file string
 	var g clog.GroupInfo
-	for try := 0; g.Records < 6; try++ { // the beginning of the epoch, and the messages; a busy machine may take them in two pieces
+	// The beginning of the epoch, and the messages; a busy machine may take them in two pieces.
+	for try := 0; g.Records < 6; try++ {
 		if try == 10 {
 			t.Fatalf("the last group has %d records", g.Records)
 		}

@@ -96,7 +96,9 @@ func TestClusterStrandedLeaderIsNotPreferred(t *testing.T) {
 	}
 	tr := newTrio(t, 3, impatient, strandedSoon, func(o *engine.Options) { o.Cluster.PreferredLeader = first })
 	ctx := t.Context()
-	if _, err := tr.nodes[0].store.CreateTopic(ctx, meta.Topic{Name: "t", Partitions: 1, Replicas: 3, MinISR: 3}); err != nil {
+	if _, err := tr.nodes[0].store.CreateTopic(ctx, meta.Topic{
+		Name: "t", Partitions: 1, Replicas: 3, MinISR: 3,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	tr.whole("t")

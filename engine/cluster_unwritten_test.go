@@ -15,7 +15,9 @@ import (
 
 // failSegments lets operations of one kind on segments of a node's copy of "t" fail; count as in a rule.
 func (m *member) failSegments(kind faultaio.Kind, count int) {
-	m.disk.Inject(faultaio.Rule{Kind: kind, Name: path.Join(engine.TopicDir(m.e, "t"), "0", "*.seg"), Count: count, Err: syscall.EIO})
+	m.disk.Inject(faultaio.Rule{
+		Kind: kind, Name: path.Join(engine.TopicDir(m.e, "t"), "0", "*.seg"), Count: count, Err: syscall.EIO,
+	})
 }
 
 // beginsAnew waits until a node has fetched its copy of "t" anew, and sees to it that the copy holds everything and
@@ -60,7 +62,9 @@ func TestClusterLeaderThatCannotWriteHandsOver(t *testing.T) {
 func TestClusterLeaderThatCannotWriteIsAlone(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t, 2)
-	if _, err := tr.nodes[0].store.CreateTopic(t.Context(), meta.Topic{Name: "t", Partitions: 1, Replicas: 2, MinISR: 1}); err != nil {
+	if _, err := tr.nodes[0].store.CreateTopic(t.Context(), meta.Topic{
+		Name: "t", Partitions: 1, Replicas: 2, MinISR: 1,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	tr.whole("t")

@@ -59,7 +59,8 @@ func TestClusterVerify(t *testing.T) {
 		_, found = tr.verify(l, "t", 0)
 		return len(found) > 0
 	})
-	if len(found) != 1 || !slices.Equal(found[0].Damaged, []string{f.name}) || len(found[0].Differing) > 0 || found[0].First == 0 || found[0].Count == 0 {
+	if len(found) != 1 || !slices.Equal(found[0].Damaged, []string{f.name}) ||
+		len(found[0].Differing) > 0 || found[0].First == 0 || found[0].Count == 0 {
 		t.Fatalf("a flipped bit at %s: %+v", f.name, found)
 	}
 	tr.eventually("it is repaired", func() bool { return f.e.Health() == nil })

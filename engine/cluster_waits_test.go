@@ -18,11 +18,12 @@ import (
 // read the segments of its copy of "t": all of them, whose beginning was trimmed, or all but the first.
 type waiting struct {
 	*trio
-	h            *told
-	l, x, z      *member // the leader, the one whose device fails, the one that is down
-	dir          string
-	names        []string     // of x's segments
-	asked, reset atomic.Int32 // what x heard of its leader since it cannot read: the ends of exchanges, and orders to begin anew
+	h       *told
+	l, x, z *member // the leader, the one whose device fails, the one that is down
+	dir     string
+	names   []string // of x's segments
+	// What x heard of its leader since it cannot read: the ends of exchanges, and orders to begin anew.
+	asked, reset atomic.Int32
 }
 
 func newWaiting(t *testing.T, trimmed bool) *waiting {
@@ -78,7 +79,9 @@ func (w *waiting) waits(trimmed bool) {
 		w.eventually("it asks again and again", func() bool { return w.asked.Load() > from+3 || w.reset.Load() > 0 })
 	} else {
 		from := w.x.e.Storage().ScrubRounds
-		w.eventually("its leader is asked again and again", func() bool { return w.x.e.Storage().ScrubRounds > from+3 || w.reset.Load() > 0 })
+		w.eventually("its leader is asked again and again", func() bool {
+			return w.x.e.Storage().ScrubRounds > from+3 || w.reset.Load() > 0
+		})
 	}
 	if n, d := w.reset.Load(), w.x.e.Storage().Dropped; n != 0 || d != 0 {
 		w.t.Fatalf("the copy was given up: %d resets, %d dropped", n, d)

@@ -30,7 +30,8 @@ type wires struct {
 
 func newWires(t testing.TB) *wires {
 	return &wires{
-		t: t, cut: map[[2]string]bool{}, dead: map[string]bool{}, ports: map[string]*port{}, lines: map[*line]bool{}, seen: map[netproto.Type]int{},
+		t: t, cut: map[[2]string]bool{}, dead: map[string]bool{},
+		ports: map[string]*port{}, lines: map[*line]bool{}, seen: map[netproto.Type]int{},
 	}
 }
 
@@ -266,7 +267,10 @@ func (w *wires) holdAside(from, to string, kind netproto.Type) (held <-chan stru
 }
 
 func (w *wires) holdAs(from, to string, kind netproto.Type, aside bool) (held <-chan struct{}, release func()) {
-	k := &keeping{from: from, to: to, kind: kind, aside: aside, held: make(chan struct{}), free: make(chan struct{}), over: make(chan struct{})}
+	k := &keeping{
+		from: from, to: to, kind: kind, aside: aside,
+		held: make(chan struct{}), free: make(chan struct{}), over: make(chan struct{}),
+	}
 	w.mu.Lock()
 	w.keeps = append(w.keeps, k)
 	w.mu.Unlock()

@@ -59,7 +59,9 @@ func prepareTrio(t *testing.T, n int, change ...func(*engine.Options)) *trio {
 	tr := &trio{t: t, kv: memory.New(memory.Options{}), wires: newWires(t), change: change}
 	tr.store = cluster.Options{LeaseTTL: longLease, ControllerTick: 50 * time.Millisecond}
 	for i := range n {
-		tr.nodes = append(tr.nodes, &member{name: fmt.Sprintf("n%d", i+1), disk: faultaio.New(faultaio.Options{Seed: uint64(i)})})
+		tr.nodes = append(tr.nodes, &member{
+			name: fmt.Sprintf("n%d", i+1), disk: faultaio.New(faultaio.Options{Seed: uint64(i)}),
+		})
 	}
 	t.Cleanup(tr.end)
 	return tr
@@ -340,7 +342,8 @@ func (tr *trio) equal(name string, n int) engine.Copy {
 	for end := time.Now().Add(patience); !same(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			for i, c := range all {
-				tr.t.Logf("%s: [%d, %d) batches %d, committed %d, ids %d, epochs %v, %d bytes of cursors", tr.up()[i].name, c.Start, c.End, c.Next, c.Committed, c.NextID, c.Epochs, len(c.Cursors))
+				tr.t.Logf("%s: [%d, %d) batches %d, committed %d, ids %d, epochs %v, %d bytes of cursors",
+					tr.up()[i].name, c.Start, c.End, c.Next, c.Committed, c.NextID, c.Epochs, len(c.Cursors))
 			}
 			tr.t.Fatalf("the copies of %s/%d do not become equal: %v", name, n, err)
 		}
@@ -489,7 +492,8 @@ func (h *told) check(t *testing.T, stored map[engine.ID]string) {
 		first, ok := ids[b[0]]
 		for i, body := range b {
 			if id, found := ids[body]; found != ok || ok && id != first+engine.ID(i) {
-				t.Errorf("of a batch of %d the first message is there: %v (%s), number %d: %v (%s)", len(b), ok, first, i, found, id)
+				t.Errorf("of a batch of %d the first message is there: %v (%s), number %d: %v (%s)",
+					len(b), ok, first, i, found, id)
 			}
 		}
 	}

@@ -40,13 +40,17 @@ func TestClusterQuorum(t *testing.T) {
 	if err := h.publish(t.Context(), topic, "with two"); err != nil {
 		t.Errorf("with two of three: %v", err)
 	}
-	tr.eventually("the second follower has it", func() bool { c, _ := engine.CopyOf(l.e, "t", 0); return c.Committed == c.Next })
+	tr.eventually("the second follower has it", func() bool {
+		c, _ := engine.CopyOf(l.e, "t", 0)
+		return c.Committed == c.Next
+	})
 	before, err := engine.CopyOf(l.e, "t", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	tr.crash(rest[1])
-	for i := 0; !errors.Is(err, engine.ErrNoQuorum); i++ { // until the leader knows, and what it had appended has come to its end
+	// Until the leader knows, and what it had appended has come to its end.
+	for i := 0; !errors.Is(err, engine.ErrNoQuorum); i++ {
 		if err = h.publish(t.Context(), topic, fmt.Sprint("with one", i)); err == nil || i == 20 {
 			t.Fatalf("with one of three: %v", err)
 		}
@@ -129,7 +133,8 @@ func TestClusterDeposed(t *testing.T) {
 		}
 		return 1
 	})
-	lost, err := submit(tr.topic(l, "t"), time.Time{}, "lost0", "lost1", "lost2", "lost3", "lost4") // one batch: a second would wait for the first
+	// One batch: a second would wait for the first.
+	lost, err := submit(tr.topic(l, "t"), time.Time{}, "lost0", "lost1", "lost2", "lost3", "lost4")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +193,11 @@ func TestClusterStaleFollower(t *testing.T) {
 // B8, B9.
 func TestClusterFrames(t *testing.T) {
 	t.Parallel()
-	for name, chances := range map[string][]int{"twice": {2}, "lossy": {0, 1, 1, 1, 1, 1}, "mixed": {0, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2}} {
+	for name, chances := range map[string][]int{
+		"twice": {2},
+		"lossy": {0, 1, 1, 1, 1, 1},
+		"mixed": {0, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			tr := newTrio(t, 3)
@@ -354,7 +363,9 @@ func TestClusterLeaderDisk(t *testing.T) {
 	h := newTold()
 	l := tr.leader("t", 0)
 	other := tr.others(l)[0]
-	stop := tr.load(h, other, "t", "p", func(err error) bool { return errors.Is(err, engine.ErrUnknown) || errors.Is(err, engine.ErrDisk) })
+	stop := tr.load(h, other, "t", "p", func(err error) bool {
+		return errors.Is(err, engine.ErrUnknown) || errors.Is(err, engine.ErrDisk)
+	})
 	defer stop()
 	tr.eventually("some are stored", func() bool { return h.count() > 50 })
 	l.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Err: syscall.EIO})

@@ -31,7 +31,10 @@ func TestNothingUncommittedIsDelivered(t *testing.T) {
 
 			begun, release := holdCommits(t, disk)
 			done := make(chan result, 1)
-			p := &engine.Put{Messages: [][]byte{[]byte("held"), []byte("held too")}, Done: func(p *engine.Put) { done <- result{p.First, p.Err} }}
+			p := &engine.Put{
+				Messages: [][]byte{[]byte("held"), []byte("held too")},
+				Done:     func(p *engine.Put) { done <- result{p.First, p.Err} },
+			}
 			if deferred {
 				p.Defer = time.Millisecond
 			}

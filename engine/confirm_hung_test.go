@@ -44,7 +44,9 @@ func TestHungReadHoldsUpOneChannel(t *testing.T) {
 	}
 	publish(t, good, "meanwhile")
 	g.take(1)
-	eventually(t, "the confirmations of another channel are in the log", func() bool { return engine.ConfirmedInLog(good, 0) >= 11 })
+	eventually(t, "the confirmations of another channel are in the log", func() bool {
+		return engine.ConfirmedInLog(good, 0) >= 11
+	})
 	select {
 	case <-finished:
 		t.Error("the device does not hang")
@@ -57,5 +59,7 @@ func TestHungReadHoldsUpOneChannel(t *testing.T) {
 	}
 	k.none("all were finished")
 	bad := topicOf(t, e, "bad")
-	eventually(t, "the confirmations of the channel that waited are in the log", func() bool { return engine.ConfirmedInLog(bad, 0) >= uint64(len(ids)) })
+	eventually(t, "the confirmations of the channel that waited are in the log", func() bool {
+		return engine.ConfirmedInLog(bad, 0) >= uint64(len(ids))
+	})
 }

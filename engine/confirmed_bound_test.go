@@ -36,7 +36,8 @@ func TestConfirmedBound(t *testing.T) {
 			got := b.advance(segment.Offset(committed))
 			for at, k := range log[committed:] {
 				if got.id > k.id || got.at > k.at {
-					t.Fatalf("seed %d: %+v is settled with %d committed, and a cut to %d leaves %+v", seed, got, committed, committed+at, k)
+					t.Fatalf("seed %d: %+v is settled with %d committed, and a cut to %d leaves %+v",
+						seed, got, committed, committed+at, k)
 				}
 			}
 		}

@@ -106,7 +106,8 @@ func runLife(t *testing.T, disk *faultaio.Disk, h *history, life int, rng *rand.
 	for !disk.Crashed() {
 		select {
 		case <-limit:
-			t.Errorf("life %d: the workload did not reach the power cut: %d operations, %d acks", life, disk.Ops(), h.acks.Load())
+			t.Errorf("life %d: the workload did not reach the power cut: %d operations, %d acks",
+				life, disk.Ops(), h.acks.Load())
 			disk.CrashAt(disk.Ops())
 		case <-time.After(time.Millisecond):
 		}
@@ -158,7 +159,8 @@ func handle(ctx context.Context, e *engine.Engine, h *history, topic string) {
 	if err != nil {
 		return
 	}
-	_ = c.Consume(ctx, engine.ConsumeOptions{MaxInFlight: 20, RequeueDelay: time.Millisecond}, func(_ context.Context, m *engine.Message) error {
+	o := engine.ConsumeOptions{MaxInFlight: 20, RequeueDelay: time.Millisecond}
+	_ = c.Consume(ctx, o, func(_ context.Context, m *engine.Message) error {
 		if m.ID%7 == 0 && m.Attempts < 3 {
 			return errors.New("again")
 		}

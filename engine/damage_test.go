@@ -228,7 +228,8 @@ func TestDamagedCommitLog(t *testing.T) {
 	if count == 0 || count >= len(ids) {
 		t.Errorf("%d of %d messages came; those before the damage should", count, len(ids))
 	}
-	if _, err := topic.Publish(context.Background(), []byte("new")); !errors.Is(err, engine.ErrDisk) && !errors.Is(err, engine.ErrReadOnly) {
+	if _, err := topic.Publish(context.Background(), []byte("new")); !errors.Is(err, engine.ErrDisk) &&
+		!errors.Is(err, engine.ErrReadOnly) {
 		t.Errorf("publish: %v, want ErrDisk or ErrReadOnly", err)
 	}
 	e.Close()

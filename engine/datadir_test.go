@@ -100,7 +100,9 @@ func TestRefusedDataDirectories(t *testing.T) {
 		{"newer format", func(t *testing.T, dir string) func() {
 			return editNode(t, dir, `"format": 3`, `"format": 4`)
 		}, "alpha", []string{"format 4", "newer version", "nothing was changed"}},
-		{"another node", func(*testing.T, string) func() { return func() {} }, "beta", []string{`"alpha"`, `"beta"`, "nothing was changed"}},
+		{"another node", func(*testing.T, string) func() {
+			return func() {}
+		}, "beta", []string{`"alpha"`, `"beta"`, "nothing was changed"}},
 		{"node.json missing", func(t *testing.T, dir string) func() {
 			if err := os.Rename(dir+"/node.json", dir+"/elsewhere"); err != nil {
 				t.Fatal(err)
@@ -179,7 +181,13 @@ func TestUnreadableTopicIsLeftAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, data := range map[string][]byte{"cut": good[:len(good)/2], "of another topic": mustJSON(t, map[string]any{"format": 1, "id": "00000000-0000-4000-8000-000000000000", "name": "t", "partitions": 1}), "missing": nil} {
+	for name, data := range map[string][]byte{
+		"cut": good[:len(good)/2],
+		"of another topic": mustJSON(t, map[string]any{
+			"format": 1, "id": "00000000-0000-4000-8000-000000000000", "name": "t", "partitions": 1,
+		}),
+		"missing": nil,
+	} {
 		t.Run(name, func(t *testing.T) {
 			for _, name := range []string{meta, topics[0] + "/topic.copy.json"} {
 				err := os.WriteFile(name, data, 0o600)

@@ -38,7 +38,8 @@ func deadLetters(t *testing.T, topic *engine.Topic, name string, n int) (got []e
 		var err error
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		if got, err = dlq.Peek(ctx, -1, 0, engine.MaxListCount); err != nil && !errors.Is(err, engine.ErrNoLeader) && ctx.Err() == nil {
+		got, err = dlq.Peek(ctx, -1, 0, engine.MaxListCount)
+		if err != nil && !errors.Is(err, engine.ErrNoLeader) && ctx.Err() == nil {
 			t.Fatal(err)
 		}
 		return len(got) >= n
@@ -95,7 +96,10 @@ func TestDeadLetters(t *testing.T) {
 			t.Errorf("its own header is gone: %+v", m)
 		}
 	}
-	eventually(t, "the outbox is empty", func() bool { st := channelStats(t, ch); return st.OutboxCount == 0 && st.DeadLettered == 2 })
+	eventually(t, "the outbox is empty", func() bool {
+		st := channelStats(t, ch)
+		return st.OutboxCount == 0 && st.DeadLettered == 2
+	})
 	if all := readAll(t, other); len(all) != 3 {
 		t.Errorf("the other channel got %v", all)
 	}

@@ -21,13 +21,17 @@ func TestClusterDelaysOfAWrongClock(t *testing.T) {
 	tr.channel("t", "c")
 	k := sit(t, tr.at(wrong, "t", "c"), 4)
 	began := time.Now()
-	if err := engine.PutTo(t.Context(), tr.topic(wrong, "t"), n, &engine.Put{Messages: [][]byte{[]byte("requeued")}}); err != nil {
+	if err := engine.PutTo(t.Context(), tr.topic(wrong, "t"), n, &engine.Put{
+		Messages: [][]byte{[]byte("requeued")},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := k.Requeue(k.next().id, wait); err != nil {
 		t.Fatal(err)
 	}
-	if err := engine.PutTo(t.Context(), tr.topic(wrong, "t"), n, &engine.Put{Messages: [][]byte{[]byte("published later")}, Defer: wait}); err != nil {
+	if err := engine.PutTo(t.Context(), tr.topic(wrong, "t"), n, &engine.Put{
+		Messages: [][]byte{[]byte("published later")}, Defer: wait,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range tr.nodes {

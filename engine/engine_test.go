@@ -14,7 +14,9 @@ import (
 
 func open(t *testing.T, dir string) *engine.Engine {
 	t.Helper()
-	e, err := engine.Open(context.Background(), engine.Options{DataPath: dir, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	e, err := engine.Open(context.Background(), engine.Options{
+		DataPath: dir, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,9 @@ func exampleEngine() (*engine.Engine, func()) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	e, err := engine.Open(context.Background(), engine.Options{DataPath: dir, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	e, err := engine.Open(context.Background(), engine.Options{
+		DataPath: dir, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
 	if err != nil {
 		log.Fatal(err)
 	}

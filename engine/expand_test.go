@@ -139,7 +139,8 @@ func TestPartitionsCrash(t *testing.T) {
 		e = onDisk(t, disk)
 		topic, _ = e.LookupTopic("t")
 		s := topic.Settings()
-		if s.Partitions == 1 && (err == nil || s.Version != 0) || s.Partitions == 4 && s.Version != 1 || s.Partitions != 1 && s.Partitions != 4 {
+		if s.Partitions == 1 && (err == nil || s.Version != 0) || s.Partitions == 4 && s.Version != 1 ||
+			s.Partitions != 1 && s.Partitions != 4 {
 			t.Fatalf("a crash after %d operations leaves %+v, told %v", after, s, err)
 		}
 		publish(t, topic, numbered("m", 12, 0)...)
@@ -224,7 +225,9 @@ func TestClusterPartitionsAsASetting(t *testing.T) {
 	}
 	for _, m := range tr.nodes {
 		c, _ := tr.topic(m, "t").LookupChannel("b")
-		tr.eventually("the channel is paused everywhere", func() bool { return channelStats(t, c).Paused && c.Settings().MaxAttempts == 7 })
+		tr.eventually("the channel is paused everywhere", func() bool {
+			return channelStats(t, c).Paused && c.Settings().MaxAttempts == 7
+		})
 	}
 	if err := b.Unpause(t.Context()); err != nil {
 		t.Fatal(err)
@@ -253,7 +256,9 @@ func expandAgain(tr *trio, other *member, want engine.TopicSettings) {
 	for _, m := range tr.nodes {
 		tr.eventually("the settings are known", func() bool { return tr.topic(m, "t").Settings() == want })
 	}
-	if _, err := other.store.ConfigureTopic(t.Context(), other.e.Snapshot().Names["t"].ID, meta.TopicSettings{Version: 1, Partitions: 6}); !errors.Is(err, meta.ErrConflict) {
+	if _, err := other.store.ConfigureTopic(t.Context(), other.e.Snapshot().Names["t"].ID, meta.TopicSettings{
+		Version: 1, Partitions: 6,
+	}); !errors.Is(err, meta.ErrConflict) {
 		t.Errorf("the version of before: %v", err)
 	}
 }

@@ -8,11 +8,14 @@ import (
 // notFaults are the fields of StorageStats that say how much or how fast, or that another field says with a fault's
 // words.
 var notFaults = map[string]bool{
-	"Groups": true, "BatchesPerGroup": true, "CommitBytes": true, "FlushMeanMicros": true, "FlushP50Micros": true, "FlushP99Micros": true, "Marks": true,
-	"TornBytes": true, "StallsBuffer": true, "StallsFile": true, "StallsFull": true, "CommitLiveBytes": true, "CommitRoomBytes": true, "CommitFileBytes": true,
-	"StateBytes": true, "FreeBuffers": true, "Buffers": true, "WaitingBytes": true, "Overloaded": true, "SegmentBytes": true, "SegmentSyncs": true,
-	"TrimmedBytes": true, "ISRChanges": true, "Partitions": true, "DiskWaitedMs": true, "DiskProbes": true, "ScrubRounds": true, "ScrubBytes": true,
-	"ScrubPartitions": true, "ScrubRunning": true,
+	"Groups": true, "BatchesPerGroup": true, "CommitBytes": true,
+	"FlushMeanMicros": true, "FlushP50Micros": true, "FlushP99Micros": true, "Marks": true, "TornBytes": true,
+	"StallsBuffer": true, "StallsFile": true, "StallsFull": true,
+	"CommitLiveBytes": true, "CommitRoomBytes": true, "CommitFileBytes": true, "StateBytes": true,
+	"FreeBuffers": true, "Buffers": true, "WaitingBytes": true, "Overloaded": true,
+	"SegmentBytes": true, "SegmentSyncs": true, "TrimmedBytes": true, "ISRChanges": true, "Partitions": true,
+	"DiskWaitedMs": true, "DiskProbes": true,
+	"ScrubRounds": true, "ScrubBytes": true, "ScrubPartitions": true, "ScrubRunning": true,
 }
 
 // Whatever a node counts of trouble has words for people, so that engine cluster status names it: a field that is added

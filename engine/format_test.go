@@ -51,9 +51,11 @@ func TestFormatOfEntries(t *testing.T) {
 	id, en := sampleEntry()
 	p := appendEntry(nil, id, &en)
 	fields := map[string]uint64{
-		"partition": uint64(id.Partition), "next": uint64(en.state.Next), "nextID": uint64(en.state.NextID), "end": uint64(en.state.End),
-		"lastCRC": uint64(en.state.LastCRC), "epoch": uint64(en.state.Epoch), "segment": uint64(en.state.Segment),
-		"segmentBase": uint64(en.state.SegmentBase), "segmentCapacity": uint64(en.state.SegmentCapacity), "committed": uint64(en.committed),
+		"partition": uint64(id.Partition),
+		"next":      uint64(en.state.Next), "nextID": uint64(en.state.NextID), "end": uint64(en.state.End),
+		"lastCRC": uint64(en.state.LastCRC), "epoch": uint64(en.state.Epoch),
+		"segment": uint64(en.state.Segment), "segmentBase": uint64(en.state.SegmentBase),
+		"segmentCapacity": uint64(en.state.SegmentCapacity), "committed": uint64(en.committed),
 	}
 	end := 0
 	for _, row := range formattest.Tables(t)["Entry"] {
@@ -144,8 +146,8 @@ func TestGoldenCheckpoint(t *testing.T) {
 	if len(r.order) != 2 || got == nil || r.parts[empty] == nil {
 		t.Fatalf("it is read as %v", r.parts)
 	}
-	if got.base != en.state || got.st != en.state || got.committed != en.committed || !slices.Equal(got.epochs.Entries(), en.epochs) ||
-		!bytes.Equal(got.fold.Append(nil), en.fold.Append(nil)) {
+	if got.base != en.state || got.st != en.state || got.committed != en.committed ||
+		!slices.Equal(got.epochs.Entries(), en.epochs) || !bytes.Equal(got.fold.Append(nil), en.fold.Append(nil)) {
 		t.Errorf("an entry is read as %+v", got)
 	}
 	for n := 1; n < len(stored); n++ {

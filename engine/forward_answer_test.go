@@ -31,7 +31,9 @@ func answerTo(request uint64, status netproto.Status, first ID, reason error) *n
 // A put that a leader did not store goes to the next one. Everything else is answered: what may be stored is never sent
 // again.
 func TestForwardedPutIsAnsweredOrSentAgain(t *testing.T) {
-	again := map[netproto.Status]bool{netproto.StatusNotLeader: true, netproto.StatusFull: true, netproto.StatusClosed: true}
+	again := map[netproto.Status]bool{
+		netproto.StatusNotLeader: true, netproto.StatusFull: true, netproto.StatusClosed: true,
+	}
 	for status := netproto.StatusOK; status <= netproto.StatusOverloaded; status++ {
 		f, p, answers := onItsWay()
 		f.handleAck(2, answerTo(7, status, 5, ErrQuota))

@@ -20,7 +20,8 @@ func TestForwardedPutBytes(t *testing.T) {
 	plain.deferMs = 5
 	var buf putBuffer
 	buf.encode(sampleLane(), plain)
-	want := append([]byte{1, 2, 3, 15: 0, 16: 7, 20: 5, 24: 9, 28: 0, 32: 2, 35: 0}, "\x03\x00\x00\x00one\x01\x00\x00\x002"...)
+	want := append([]byte{1, 2, 3, 15: 0, 16: 7, 20: 5, 24: 9, 28: 0, 32: 2, 35: 0},
+		"\x03\x00\x00\x00one\x01\x00\x00\x002"...)
 	if !bytes.Equal(buf.bytes, want) {
 		t.Errorf("a put without headers is % x, want % x", buf.bytes, want)
 	}

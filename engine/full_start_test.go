@@ -33,7 +33,8 @@ func TestFullLogBeginsAFileAtTheStart(t *testing.T) {
 	e := openSmall(t, disk)
 	release := e.flusher.pinFiles()
 	topic, err := e.Topic(t.Context(), "t")
-	for limit := uint64(e.clog.MaxLiveBytes() / e.clog.FileBytes()); err == nil && e.clog.Current()-e.clog.Oldest()+1 < limit; {
+	limit := uint64(e.clog.MaxLiveBytes() / e.clog.FileBytes())
+	for err == nil && e.clog.Current()-e.clog.Oldest()+1 < limit {
 		_, err = topic.Publish(t.Context(), make([]byte, 10<<10))
 	}
 	if err == nil {

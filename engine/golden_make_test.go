@@ -49,7 +49,9 @@ func TestMakeGolden(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := filepath.Join(*goldenOut, *goldenName+"-"+kind+".tar.gz")
-		if said, err := exec.Command("tar", "-czf", out, "--sparse", "--exclude=spare/*", "--exclude=meta.kv.lock", "-C", dir, ".").CombinedOutput(); err != nil {
+		pack := exec.Command("tar", "-czf", out, "--sparse",
+			"--exclude=spare/*", "--exclude=meta.kv.lock", "-C", dir, ".")
+		if said, err := pack.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, said)
 		}
 	}
@@ -72,7 +74,10 @@ func fillGolden(ctx context.Context, g *goldenNodes) (*goldenManifest, error) {
 	}
 	topics := []string{"orders", "orders.DLQ", "held", "carry"}
 	var m *goldenManifest
-	err := goldenUntil(ctx, "everything can be read", func() (err error) { m, err = g.describe(ctx, topics, "carry"); return err })
+	err := goldenUntil(ctx, "everything can be read", func() (err error) {
+		m, err = g.describe(ctx, topics, "carry")
+		return err
+	})
 	return m, err
 }
 
@@ -84,7 +89,10 @@ func (f *golden) topic(name string) (t *engine.Topic, err error) {
 func (f *golden) publish(t *engine.Topic, prefix string, from, to int) error {
 	for i := from; i < to; i++ {
 		body := fmt.Appendf(nil, "%s %d", prefix, i)
-		if err := goldenUntil(f.ctx, "publishing", func() error { _, err := t.Publish(f.ctx, body); return err }); err != nil {
+		if err := goldenUntil(f.ctx, "publishing", func() error {
+			_, err := t.Publish(f.ctx, body)
+			return err
+		}); err != nil {
 			return err
 		}
 	}
@@ -104,7 +112,8 @@ func (f *golden) consume(c *engine.Channel, n, left int, later ...string) error 
 	ctx, cancel := context.WithCancel(f.ctx)
 	defer cancel()
 	seen := 0
-	err := c.Consume(ctx, engine.ConsumeOptions{MaxInFlight: 1, RequeueDelay: 50 * time.Minute}, func(_ context.Context, m *engine.Message) error {
+	o := engine.ConsumeOptions{MaxInFlight: 1, RequeueDelay: 50 * time.Minute}
+	err := c.Consume(ctx, o, func(_ context.Context, m *engine.Message) error {
 		if seen++; seen > n {
 			<-ctx.Done() // it goes back when the consumer is closed
 			return errLater

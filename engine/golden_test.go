@@ -50,7 +50,10 @@ func checkGolden(t *testing.T, dir string, want *goldenManifest, level int) map[
 	}()
 	var got *goldenManifest
 	names := slices.Sorted(maps.Keys(want.Topics))
-	err = goldenUntil(ctx, "everything can be read", func() error { got, err = g.describe(ctx, names, "carry"); return err })
+	err = goldenUntil(ctx, "everything can be read", func() error {
+		got, err = g.describe(ctx, names, "carry")
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

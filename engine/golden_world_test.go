@@ -45,9 +45,9 @@ type goldenNodes struct {
 func goldenOptions(dir string) engine.Options {
 	return engine.Options{
 		DataPath: dir, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		BufferBytes: 4 << 20, CommitFileBytes: 256 << 10, CommitLiveBytes: 1 << 20, MinSegmentBytes: 16 << 10, MaxSegmentBytes: 64 << 10,
-		MaxMessageBytes: 16 << 10, MaxBatchBytes: 64 << 10, RetentionInterval: 20 * time.Millisecond, ConfirmInterval: time.Millisecond,
-		LockWait: 10 * time.Second,
+		BufferBytes: 4 << 20, CommitFileBytes: 256 << 10, CommitLiveBytes: 1 << 20,
+		MinSegmentBytes: 16 << 10, MaxSegmentBytes: 64 << 10, MaxMessageBytes: 16 << 10, MaxBatchBytes: 64 << 10,
+		RetentionInterval: 20 * time.Millisecond, ConfirmInterval: time.Millisecond, LockWait: 10 * time.Second,
 	}
 }
 
@@ -75,7 +75,9 @@ func openGolden(ctx context.Context, dir string, nodes int) (*goldenNodes, error
 		o := goldenOptions(filepath.Join(dir, name))
 		o.NodeID = name
 		o.Cluster = &engine.ClusterOptions{
-			Store:    cluster.New(g.meta, cluster.Options{Logger: o.Logger, ControllerTick: 50 * time.Millisecond, DefaultReplicas: 3}),
+			Store: cluster.New(g.meta, cluster.Options{
+				Logger: o.Logger, ControllerTick: 50 * time.Millisecond, DefaultReplicas: 3,
+			}),
 			Listener: ln, Node: meta.Node{Host: "127.0.0.1"},
 		}
 		e, err := engine.Open(ctx, o)

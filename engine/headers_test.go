@@ -73,7 +73,9 @@ func publishEveryWay(t testing.TB, topic *engine.Topic, prefix string) map[strin
 	at(topic.PartitionFor([]byte("k1")), "one", "a=1,key=k1")
 	check(topic.PublishMessage(ctx, engine.Outgoing{Body: body("named"), Headers: headers("b", "", "key", "k2")}))
 	at(topic.PartitionFor([]byte("k2")), "named", "b=,key=k2")
-	check(topic.PublishMessage(ctx, engine.Outgoing{Body: body("delayed"), Key: []byte("k3"), Delay: 20 * time.Millisecond}))
+	check(topic.PublishMessage(ctx, engine.Outgoing{
+		Body: body("delayed"), Key: []byte("k3"), Delay: 20 * time.Millisecond,
+	}))
 	at(topic.PartitionFor([]byte("k3")), "delayed", "key=k3")
 	check(topic.PublishMessages(ctx, []engine.Outgoing{
 		{Body: body("first"), Key: []byte("k4")},
@@ -209,23 +211,37 @@ func TestHeaderLimits(t *testing.T) {
 		text string
 	}{
 		{"too many", one(engine.Outgoing{Headers: many}), engine.ErrHeaders, "257, at most 256"},
-		{"a key makes one too many", one(engine.Outgoing{Headers: many[:256], Key: []byte("k")}), engine.ErrHeaders, "257, at most 256"},
-		{"too large", one(engine.Outgoing{Headers: headers("abc", strings.Repeat("x", 998))}), engine.ErrHeaders, "1001 bytes"},
+		{"a key makes one too many", one(engine.Outgoing{
+			Headers: many[:256], Key: []byte("k"),
+		}), engine.ErrHeaders, "257, at most 256"},
+		{"too large", one(engine.Outgoing{
+			Headers: headers("abc", strings.Repeat("x", 998)),
+		}), engine.ErrHeaders, "1001 bytes"},
 		{"no name", one(engine.Outgoing{Headers: headers("", "x")}), engine.ErrHeaders, "0 bytes"},
 		{"long name", one(engine.Outgoing{Headers: headers(strings.Repeat("n", 257), "x")}), engine.ErrHeaders, "257 bytes"},
 		{"reserved", one(engine.Outgoing{Headers: headers("penstock-channel", "c")}), engine.ErrHeaders, "engine's own"},
 		{"two keys", one(engine.Outgoing{Headers: headers("key", "x"), Key: []byte("k")}), engine.ErrHeaders, "too"},
 		{"no body", []engine.Outgoing{{Headers: headers("a", "b")}}, engine.ErrEmptyMessage, ""},
-		{"keys of two partitions", []engine.Outgoing{{Body: []byte("b"), Key: []byte("k")}, {Body: []byte("b"), Key: []byte(other)}}, engine.ErrBatchKeys, ""},
+		{"keys of two partitions", []engine.Outgoing{
+			{Body: []byte("b"), Key: []byte("k")},
+			{Body: []byte("b"), Key: []byte(other)},
+		}, engine.ErrBatchKeys, ""},
 		{"two delays", []engine.Outgoing{{Body: []byte("b"), Delay: 1}, {Body: []byte("b")}}, engine.ErrBatchKeys, ""},
 		{"none", nil, engine.ErrEmptyMessage, ""},
-		{"large with headers", []engine.Outgoing{{Body: make([]byte, 1<<20+1), Headers: headers("a", "b")}}, engine.ErrMessageTooBig, ""},
+		{"large with headers", []engine.Outgoing{
+			{Body: make([]byte, 1<<20+1), Headers: headers("a", "b")},
+		}, engine.ErrMessageTooBig, ""},
 	} {
-		if _, err := topic.PublishMessages(t.Context(), c.ms); !errors.Is(err, c.want) || !strings.Contains(fmt.Sprint(err), c.text) {
+		_, err := topic.PublishMessages(t.Context(), c.ms)
+		if !errors.Is(err, c.want) || !strings.Contains(fmt.Sprint(err), c.text) {
 			t.Errorf("%s: %v, want %v with %q", c.name, err, c.want, c.text)
 		}
 	}
-	p := &engine.Put{Messages: [][]byte{[]byte("a"), []byte("b")}, Headers: make([][]engine.Header, 1), Done: func(*engine.Put) { t.Error("answered") }}
+	p := &engine.Put{
+		Messages: [][]byte{[]byte("a"), []byte("b")},
+		Headers:  make([][]engine.Header, 1),
+		Done:     func(*engine.Put) { t.Error("answered") },
+	}
 	if err := topic.Submit(p); !errors.Is(err, engine.ErrHeaders) {
 		t.Errorf("one list for two messages: %v", err)
 	}
@@ -243,7 +259,9 @@ func TestHeaderLimits(t *testing.T) {
 		t.Errorf("a reserved header in a sealed batch: %v", err)
 	}
 	// What is exactly as much as may be is stored.
-	if _, err := topic.PublishMessage(t.Context(), engine.Outgoing{Body: []byte("b"), Headers: headers("abc", strings.Repeat("x", 997))}); err != nil {
+	if _, err := topic.PublishMessage(t.Context(), engine.Outgoing{
+		Body: []byte("b"), Headers: headers("abc", strings.Repeat("x", 997)),
+	}); err != nil {
 		t.Error(err)
 	}
 	if n := e.Counters().Messages.Load(); n != 1 {
@@ -277,7 +295,10 @@ func TestHeadersDoNotAllocate(t *testing.T) {
 	e := openWith(t, engine.Options{DataPath: fastDir(t), RetentionInterval: time.Hour})
 	topic := topicOf(t, e, "t")
 	done := make(chan error, 1)
-	p := &engine.Put{Messages: [][]byte{bytes.Repeat([]byte{'x'}, 100)}, Headers: [][]engine.Header{headers("key", "k", "a", "b")}}
+	p := &engine.Put{
+		Messages: [][]byte{bytes.Repeat([]byte{'x'}, 100)},
+		Headers:  [][]engine.Header{headers("key", "k", "a", "b")},
+	}
 	p.Done = func(p *engine.Put) { done <- p.Err }
 	run := func() {
 		if err := topic.Submit(p); err != nil {

@@ -13,7 +13,9 @@ import (
 // Batches that fit into no ordinary buffer are written to segments and leave memory like all others: more of them than
 // the large buffers may take together are stored one after the other.
 func TestLargeBatches(t *testing.T) {
-	e, err := engine.Open(context.Background(), engine.Options{DataPath: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	e, err := engine.Open(context.Background(), engine.Options{
+		DataPath: t.TempDir(), Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

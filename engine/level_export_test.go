@@ -54,7 +54,10 @@ func TestCommitterAsksForTheLevel(t *testing.T) {
 		c.e.level.Store(int32(level))
 		panicked := func() (did bool) {
 			defer func() { did = recover() != nil }()
-			c.encodeControls(r.pt, []core.Control{{Kind: core.ChannelPaused, Channel: "c", Flag: true}, {Kind: core.TopicEmptied}}, nil)
+			c.encodeControls(r.pt, []core.Control{
+				{Kind: core.ChannelPaused, Channel: "c", Flag: true},
+				{Kind: core.TopicEmptied},
+			}, nil)
 			return
 		}()
 		if panicked != want {

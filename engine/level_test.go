@@ -48,11 +48,15 @@ func TestNewerDirectoryIsNotTouched(t *testing.T) {
 	dir := prepared(t)
 	editNode(t, dir, `"format": 3`, `"format": 4`)
 	old := time.Now().Add(-time.Hour)
-	if err := filepath.WalkDir(dir, func(name string, _ fs.DirEntry, err error) error { return errors.Join(err, os.Chtimes(name, old, old)) }); err != nil {
+	touch := func(name string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, os.Chtimes(name, old, old))
+	}
+	if err := filepath.WalkDir(dir, touch); err != nil {
 		t.Fatal(err)
 	}
 	before := traces(t, dir)
-	if _, err := engine.Open(context.Background(), inDir(dir)); !errors.Is(err, engine.ErrNewerLevel) || !strings.Contains(err.Error(), "feature level 3") {
+	if _, err := engine.Open(context.Background(), inDir(dir)); !errors.Is(err, engine.ErrNewerLevel) ||
+		!strings.Contains(err.Error(), "feature level 3") {
 		t.Fatalf("it was answered %v", err)
 	}
 	if err := engine.CheckDirectory(dir); !errors.Is(err, engine.ErrNewerLevel) {

@@ -276,7 +276,10 @@ func (m *model) create() {
 	m.say("create %s", name)
 	ch, err := m.topic.Channel(ctxBg, name)
 	m.must(err)
-	c := &modelChannel{name: name, ch: ch, owed: map[engine.ID]bool{}, maybe: map[engine.ID]bool{}, recent: map[engine.ID]time.Time{}}
+	c := &modelChannel{
+		name: name, ch: ch,
+		owed: map[engine.ID]bool{}, maybe: map[engine.ID]bool{}, recent: map[engine.ID]time.Time{},
+	}
 	from := m.held
 	if len(m.channels) == 0 {
 		from, m.unclaimed = m.unclaimed, map[engine.ID]bool{}

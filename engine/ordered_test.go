@@ -145,7 +145,10 @@ func TestClusterOrdered(t *testing.T) {
 		}
 	}
 	l := tr.leader("t", 0)
-	tr.eventually("all is confirmed", func() bool { st := channelStats(t, tr.at(l, "t", "c")); return st.Depth+int64(st.InFlightCount) == 0 })
+	tr.eventually("all is confirmed", func() bool {
+		st := channelStats(t, tr.at(l, "t", "c"))
+		return st.Depth+int64(st.InFlightCount) == 0
+	})
 }
 
 // In a key-ordered channel the messages of a key come one at a time, in order, and those of different keys do not wait

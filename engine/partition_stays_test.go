@@ -18,7 +18,8 @@ func (tr *trio) handPartition(topic string, n int, to *member) {
 	if from == to {
 		return
 	}
-	if err := from.store.HandOver(ctx, engine.PartitionOf(from.e, topic, n), &from.row(topic, n).State, to.e.Node().ID); err != nil {
+	id := engine.PartitionOf(from.e, topic, n)
+	if err := from.store.HandOver(ctx, id, &from.row(topic, n).State, to.e.Node().ID); err != nil {
 		tr.t.Fatal(err)
 	}
 	tr.eventually(fmt.Sprintf("%s leads partition %d", to.name, n), func() bool { return tr.leader(topic, n) == to })
@@ -77,7 +78,8 @@ func (s *seat) rest(n int, finished delivered) (last engine.ID) {
 	for range n {
 		m := s.next()
 		if last = m.id; m.id == finished.id || m.id.Partition() != 1 {
-			s.t.Errorf("%s %q comes at the next leader, attempt %d; finished %s %q", m.id, m.body, m.attempts, finished.id, finished.body)
+			s.t.Errorf("%s %q comes at the next leader, attempt %d; finished %s %q",
+				m.id, m.body, m.attempts, finished.id, finished.body)
 		}
 		s.finish(m)
 	}

@@ -16,7 +16,9 @@ func carriedWorld(t *testing.T, e *engine.Engine, topic *engine.Topic, ch *engin
 	t.Helper()
 	s = sit(t, ch, 1)
 	for _, body := range []string{"one", "two"} {
-		id, err := topic.PublishMessage(ctxBg, engine.Outgoing{Body: []byte(body), Delay: time.Hour, Headers: headers("kind", body)})
+		id, err := topic.PublishMessage(ctxBg, engine.Outgoing{
+			Body: []byte(body), Delay: time.Hour, Headers: headers("kind", body),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,7 +50,9 @@ func logConfirms(t *testing.T, ch *engine.Channel) {
 }
 
 // peekBodies are the bodies that a peek shows; from -1 everything.
-func peekBodies(t *testing.T, look func(engine.PeekOptions) ([]engine.PeekedMessage, error), o engine.PeekOptions) []string {
+func peekBodies(
+	t *testing.T, look func(engine.PeekOptions) ([]engine.PeekedMessage, error), o engine.PeekOptions,
+) []string {
 	t.Helper()
 	got, err := look(o)
 	if err != nil {
@@ -176,7 +180,8 @@ func TestPeekManyCarried(t *testing.T) {
 		t.Errorf("%v, %v", peeked(got), err)
 	}
 	got, err = other.Peek(ctxBg, engine.PeekOptions{Count: engine.MaxListCount})
-	if err != nil || len(got) != engine.MaxListCount || !slices.IsSortedFunc(got, func(a, b engine.PeekedMessage) int { return int(a.ID) - int(b.ID) }) {
+	byID := func(a, b engine.PeekedMessage) int { return int(a.ID) - int(b.ID) }
+	if err != nil || len(got) != engine.MaxListCount || !slices.IsSortedFunc(got, byID) {
 		t.Errorf("the other channel shows %d messages, %v", len(got), err)
 	}
 }

@@ -24,7 +24,9 @@ func TestPeek(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	ids := publish(t, topic, numbered("m", 20, 0)...)
-	if _, err := topic.PublishMessage(ctxBg, engine.Outgoing{Body: []byte("later"), Delay: time.Hour, Headers: []engine.Header{{Key: []byte("k"), Value: []byte("v")}}}); err != nil {
+	if _, err := topic.PublishMessage(ctxBg, engine.Outgoing{
+		Body: []byte("later"), Delay: time.Hour, Headers: []engine.Header{{Key: []byte("k"), Value: []byte("v")}},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	s := sit(t, ch, 10)
@@ -65,7 +67,8 @@ func TestPeek(t *testing.T) {
 		t.Errorf("%d messages without a count", len(got))
 	}
 	got, err := ch.Peek(ctxBg, engine.PeekOptions{From: ids[19] + 1})
-	if err != nil || len(got) != 1 || len(got[0].Headers) != 1 || string(got[0].Headers[0].Value) != "v" || time.Until(got[0].Due) < 59*time.Minute {
+	if err != nil || len(got) != 1 || len(got[0].Headers) != 1 || string(got[0].Headers[0].Value) != "v" ||
+		time.Until(got[0].Due) < 59*time.Minute {
 		t.Errorf("the deferred one: %+v, %v", got, err)
 	}
 	if after := channelStats(t, ch); after.Depth != before.Depth || after.InFlightCount != before.InFlightCount {

@@ -66,12 +66,28 @@ func TestCreditTables(t *testing.T) {
 		{"shares", "legs 3, ready 10", "/ 0:4 1:3 2:3 /"},
 		{"ready before there are leaders", "ready 5, legs 2", "/ 0:3 1:2 /"},
 		{"zero stops all", "legs 2, ready 4, ready 0", "/ 0:2 1:2 / 0:0 1:0 /"},
-		{"a second leader waits until the first has given back", "ready 4, legs 1, legs 2, heard 0 4, finished 0, heard 0 3, heard 0 2", "/ 0:4 / 0:2 / / 0? 1:1 / 1:2 /"},
-		{"what an old question found says nothing", "ready 4, legs 1, legs 2, finished 0, heard 0 4, heard 0 3", "/ 0:4 / 0:2 / 0? / 1:1 /"},
+		{
+			"a second leader waits until the first has given back",
+			"ready 4, legs 1, legs 2, heard 0 4, finished 0, heard 0 3, heard 0 2",
+			"/ 0:4 / 0:2 / / 0? 1:1 / 1:2 /",
+		},
+		{
+			"what an old question found says nothing",
+			"ready 4, legs 1, legs 2, finished 0, heard 0 4, heard 0 3",
+			"/ 0:4 / 0:2 / 0? / 1:1 /",
+		},
 		{"a leader that is gone has nothing", "legs 2, ready 4, gone 0", "/ 0:2 1:2 / 0:4 /"},
 		{"turns", "legs 2, ready 1, at 39, at 40, heard 0 0, at 79, at 80, heard 1 0", "/ 0:1 / / 0:0 / 1:1 / / 1:0 / 0:1 /"},
-		{"a turn ends when its message is finished", "legs 2, ready 1, at 40, heard 0 1, at 50, finished 0, heard 0 0", "/ 0:1 / 0:0 / / / 0? 1:1 /"},
-		{"three leaders, two credits", "legs 3, ready 2, at 40, heard 1 0, at 79, at 80, heard 2 0", "/ 0:1 1:1 / 1:0 / 2:1 / / 2:0 / 1:1 /"},
+		{
+			"a turn ends when its message is finished",
+			"legs 2, ready 1, at 40, heard 0 1, at 50, finished 0, heard 0 0",
+			"/ 0:1 / 0:0 / / / 0? 1:1 /",
+		},
+		{
+			"three leaders, two credits",
+			"legs 3, ready 2, at 40, heard 1 0, at 79, at 80, heard 2 0",
+			"/ 0:1 1:1 / 1:0 / 2:1 / / 2:0 / 1:1 /",
+		},
 		{"raised while one waits", "legs 2, ready 1, ready 2", "/ 0:1 / 1:1 /"},
 	} {
 		if got := creditScript(t, x.script); got != x.want {
@@ -148,7 +164,8 @@ func (w *creditWorld) check() {
 	sum := 0
 	for i, l := range w.leaders {
 		if l.inFlight > w.c.legs[i].bound {
-			w.t.Fatalf("seed %d: leader %d has %d in flight, %d were thought to be the most", w.seed, i, l.inFlight, w.c.legs[i].bound)
+			w.t.Fatalf("seed %d: leader %d has %d in flight, %d were thought to be the most",
+				w.seed, i, l.inFlight, w.c.legs[i].bound)
 		}
 		sum += w.c.legs[i].bound
 	}

@@ -178,7 +178,9 @@ func TestRemoteOrderedLateOfOldLeader(t *testing.T) {
 	defer releaseEnd()
 	key := []engine.Header{{Key: []byte("key"), Value: []byte("k")}}
 	for i := range 3 {
-		if _, err := tr.topic(leader, "t").PublishMessages(t.Context(), []engine.Outgoing{{Body: fmt.Appendf(nil, "m%d", i), Headers: key}}); err != nil {
+		if _, err := tr.topic(leader, "t").PublishMessages(t.Context(), []engine.Outgoing{
+			{Body: fmt.Appendf(nil, "m%d", i), Headers: key},
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}

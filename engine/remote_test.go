@@ -88,7 +88,8 @@ func TestRemoteConsumer(t *testing.T) {
 	first := g.next()
 	for _, cs := range channelStats(t, c).Consumers {
 		remote, ok := cs.Label.(engine.RemoteLabel)
-		if !ok || remote.Node != p.name || string(remote.Client) != `"a client"` || remote.String() != "in words at "+p.name || cs.ReadyCount != 50 || cs.InFlightCount > 50 {
+		if !ok || remote.Node != p.name || string(remote.Client) != `"a client"` ||
+			remote.String() != "in words at "+p.name || cs.ReadyCount != 50 || cs.InFlightCount > 50 {
 			t.Errorf("the leader shows %+v", cs)
 		}
 	}
@@ -172,7 +173,9 @@ func TestRemoteFollowsLeaders(t *testing.T) {
 	p := tr.others(tr.leader("t", 0))[0]
 	g := tr.visit(p, "t", "c", 64)
 	h := newTold()
-	stop := tr.load(h, p, "t", "p", func(err error) bool { return errors.Is(err, engine.ErrUnknown) || errors.Is(err, engine.ErrNoLeader) })
+	stop := tr.load(h, p, "t", "p", func(err error) bool {
+		return errors.Is(err, engine.ErrUnknown) || errors.Is(err, engine.ErrNoLeader)
+	})
 	defer stop()
 	seen := map[string]bool{}
 	read := func(n int) {
@@ -306,7 +309,11 @@ func TestRemoteReady(t *testing.T) {
 		m := g.next()
 		from[m.id.Partition()]++
 		bodies[m.body] = true
-		if n := inFlight(); n > 1 || len(bodies)%8 == 0 && func() bool { _, more := g.poll(30 * time.Millisecond); return more }() {
+		another := func() bool {
+			_, more := g.poll(30 * time.Millisecond)
+			return more
+		}
+		if n := inFlight(); n > 1 || len(bodies)%8 == 0 && another() {
 			t.Fatalf("more than one in flight (%d)", n)
 		}
 		g.finish(m)

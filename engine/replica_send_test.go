@@ -23,7 +23,10 @@ func TestRunOfASegmentThatGrew(t *testing.T) {
 	piece(80_000, 1, 5000, 90_112)
 	piece(200, 1, 5000, 90_112)
 	piece(300, 2, 95_112, 65536)
-	want := []wire.Run{{Segment: 1, Base: 5000, Capacity: 90_112, Bytes: 80_300}, {Segment: 2, Base: 95_112, Capacity: 65536, Bytes: 300}}
+	want := []wire.Run{
+		{Segment: 1, Base: 5000, Capacity: 90_112, Bytes: 80_300},
+		{Segment: 2, Base: 95_112, Capacity: 65536, Bytes: 300},
+	}
 	if !slices.Equal(o.runs, want) {
 		t.Errorf("%+v, want %+v", o.runs, want)
 	}

@@ -32,8 +32,10 @@ func bareReplica() *replica {
 func openSmall(t *testing.T, disk aio.Disk) *Engine {
 	t.Helper()
 	e, err := Open(t.Context(), Options{
-		Disk: disk, Logger: slog.New(slog.DiscardHandler), BufferBytes: 4 << 20, CommitFileBytes: 256 << 10, CommitLiveBytes: 1 << 20,
-		MinSegmentBytes: 16 << 10, MaxSegmentBytes: 64 << 10, MaxMessageBytes: 16 << 10, MaxBatchBytes: 64 << 10, RetentionInterval: time.Hour,
+		Disk: disk, Logger: slog.New(slog.DiscardHandler),
+		BufferBytes: 4 << 20, CommitFileBytes: 256 << 10, CommitLiveBytes: 1 << 20,
+		MinSegmentBytes: 16 << 10, MaxSegmentBytes: 64 << 10, MaxMessageBytes: 16 << 10, MaxBatchBytes: 64 << 10,
+		RetentionInterval: time.Hour,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +59,8 @@ func TestCommitAnswersBelowTheMark(t *testing.T) {
 	for mark := range segment.Position(5) {
 		r.run(func() { r.commit(mark) })
 		if len(answered) != int(mark) || r.pt.visible.Load() != uint64(mark) || r.pending.n != 4-int(mark) {
-			t.Fatalf("with %d batches committed %v are answered, what is below %d is visible, and %d wait", mark, answered, r.pt.visible.Load(), r.pending.n)
+			t.Fatalf("with %d batches committed %v are answered, what is below %d is visible, and %d wait",
+				mark, answered, r.pt.visible.Load(), r.pending.n)
 		}
 	}
 }
@@ -85,7 +88,8 @@ func TestCutOfAClosedCopyThatCannotBeMade(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		r := bareReplica()
 		r.cn.shortened = &shortenedCopies{
-			disk: faultaio.New(faultaio.Options{Seed: 1}), ids: map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{},
+			disk: faultaio.New(faultaio.Options{Seed: 1}),
+			ids:  map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{},
 		}
 		r.closed, r.cut, r.discardedBefore, r.discardedAt = true, &logCut{}, again, r.cn.now()
 		r.discard(errNoFold, r.cut)
@@ -93,7 +97,8 @@ func TestCutOfAClosedCopyThatCannotBeMade(t *testing.T) {
 			t.Errorf("dropped before %v: the cut goes on for ever", again)
 		}
 		if r.discarded.Load() == again || r.isTearingDown() != again || r.cn.shortened.has(r.pt.identity()) == again {
-			t.Errorf("dropped before %v: given up %v, unsettled %v, shortened %v", again, r.discarded.Load(), r.isTearingDown(), r.cn.shortened.has(r.pt.identity()))
+			t.Errorf("dropped before %v: given up %v, unsettled %v, shortened %v",
+				again, r.discarded.Load(), r.isTearingDown(), r.cn.shortened.has(r.pt.identity()))
 		}
 	}
 }
@@ -196,7 +201,11 @@ func TestCutOfAClosedCopyForgetsWhatNeverCame(t *testing.T) {
 	for end, epochs := range map[segment.Position]int{0: 0, 3: 1, 4: 1, 5: 2, 10: 3, 20: 3} {
 		r := bareReplica()
 		r.closed, r.pt.machine = true, core.NewPartition(segment.State{Next: end}, segment.Sizes{})
-		c := &logCut{to: 11, epochs: []replicate.EpochStart{{Epoch: 1}, {Epoch: 3, Position: 4, Offset: 400}, {Epoch: 7, Position: 9, Offset: 900}}}
+		c := &logCut{to: 11, epochs: []replicate.EpochStart{
+			{Epoch: 1},
+			{Epoch: 3, Position: 4, Offset: 400},
+			{Epoch: 7, Position: 9, Offset: 900},
+		}}
 		if r.clampToLog(c); c.to != min(11, end) || len(c.epochs) != epochs {
 			t.Errorf("a log that ends at %d is cut to %d, with the epochs %v", end, c.to, c.epochs)
 		}
@@ -214,10 +223,14 @@ func TestGivenUpCopyIsKeptUntilItIsNotNeeded(t *testing.T) {
 	}{
 		{"no leader", func(*replica) {}, false},
 		{"a leader that compares has heard of it", func(r *replica) {
-			r.follower.Step(0, &replicate.Event{Kind: replicate.EvMessage, Node: 2, Message: &replicate.Message{Kind: replicate.MsgProbe, Epoch: 2, Request: 1}}, &acts)
+			r.follower.Step(0, &replicate.Event{Kind: replicate.EvMessage, Node: 2, Message: &replicate.Message{
+				Kind: replicate.MsgProbe, Epoch: 2, Request: 1,
+			}}, &acts)
 		}, false},
 		{"a leader needs nothing of it", func(r *replica) {
-			r.follower.Step(0, &replicate.Event{Kind: replicate.EvMessage, Node: 2, Message: &replicate.Message{Kind: replicate.MsgProbe, Epoch: 2, Request: 1}}, &acts)
+			r.follower.Step(0, &replicate.Event{Kind: replicate.EvMessage, Node: 2, Message: &replicate.Message{
+				Kind: replicate.MsgProbe, Epoch: 2, Request: 1,
+			}}, &acts)
 			report := acts.List[len(acts.List)-1].Message
 			r.follower.Step(0, &replicate.Event{Kind: replicate.EvMessage, Node: 2, Message: &replicate.Message{
 				Kind: replicate.MsgMatch, Epoch: 2, Request: 1, Position: 3, Boot: report.Boot, Generation: report.Generation,
@@ -235,7 +248,8 @@ func TestGivenUpCopyIsKeptUntilItIsNotNeeded(t *testing.T) {
 	} {
 		r := bareReplica()
 		r.cn.shortened = &shortenedCopies{
-			disk: faultaio.New(faultaio.Options{Seed: 1}), ids: map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{},
+			disk: faultaio.New(faultaio.Options{Seed: 1}),
+			ids:  map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{},
 		}
 		r.follower = replicate.NewFollower(replicate.Config{}, r.cn.member(), r.cn.self.Boot, replicate.Log{
 			End: segment.State{Next: 5, NextID: 5, End: 500, Epoch: 1}, Durable: 5, Committed: 1, Epoch: 1, Generation: 1,
@@ -273,7 +287,8 @@ func TestDamagedCopyDoesNotLead(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := bareReplica()
 			r.state = replicate.State{
-				Epoch: 2, Version: 7, Leader: 1, Boot: r.cn.self.Boot, MinISR: 1, Replicas: []replicate.NodeID{1}, ISR: []replicate.Member{r.cn.member()},
+				Epoch: 2, Version: 7, Leader: 1, Boot: r.cn.self.Boot, MinISR: 1,
+				Replicas: []replicate.NodeID{1}, ISR: []replicate.Member{r.cn.member()},
 			}
 			r.generation = 1
 			r.follower = replicate.NewFollower(replicate.Config{}, r.cn.member(), r.cn.self.Boot, replicate.Log{

@@ -13,7 +13,8 @@ import (
 // would not see it. Where the exceptions wait, no simulation gets: a put that finds no room (Options.AdmitTimeout), and
 // what Host.Alongside has started, which a simulation has done already.
 func TestOnlyTheHostIsAsked(t *testing.T) {
-	doors := regexp.MustCompile(`time\.(Now|Since|After|NewTimer|NewTicker|Sleep)\(|\bgo (func|[a-z]+\.)|context\.WithTimeout\(|uuid\.New(String)?\(|\bwg\.(Go|Wait)\(`)
+	doors := regexp.MustCompile(`time\.(Now|Since|After|NewTimer|NewTicker|Sleep)\(|\bgo (func|[a-z]+\.)|` +
+		`context\.WithTimeout\(|uuid\.New(String)?\(|\bwg\.(Go|Wait)\(`)
 	allowed := []string{"partition.go: time.NewTimer(", "partition.go: time.NewTicker(", "flusher.go: wg.Wait("}
 	files, err := filepath.Glob("*.go")
 	if err != nil {

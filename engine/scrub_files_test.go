@@ -54,7 +54,8 @@ func TestScrubCommitLog(t *testing.T) {
 				_, err := disk.ReadFile(file, 1<<30)
 				return err != nil && e.Health() == nil
 			})
-			if n := strings.Count(log.String(), "a file of the commit log is damaged"); n != 1 || !strings.Contains(log.String(), file) {
+			if n := strings.Count(log.String(), "a file of the commit log is damaged"); n != 1 ||
+				!strings.Contains(log.String(), file) {
 				t.Errorf("told %d times:\n%s", n, log.String())
 			}
 			ids = append(ids, publish(t, topic, "after")...)
@@ -157,7 +158,8 @@ func TestScrubLeavesWhatIsWhole(t *testing.T) {
 		flipBit(t, disk, two+"/topic.json", 20, 2)
 		eventually(t, "a round", func() bool { return e.Storage().ScrubMended > mended })
 	}
-	if content(t, disk, one+"/topic.json") != other || content(t, disk, one+"/topic.copy.json") != other || content(t, disk, two+"/topic.json") != other {
+	if content(t, disk, one+"/topic.json") != other || content(t, disk, one+"/topic.copy.json") != other ||
+		content(t, disk, two+"/topic.json") != other {
 		t.Error("they were written again")
 	}
 }

@@ -39,7 +39,8 @@ func TestScrubTellsOfAFileOnce(t *testing.T) {
 	}
 	told := map[uint64]bool{}
 	for range 3 {
-		if !e.scrubCommitLog(told) || e.scrubbed.rotten.Load() != 1 || e.Health() == nil || !strings.Contains(e.Health().Error(), "commit log") {
+		if !e.scrubCommitLog(told) || e.scrubbed.rotten.Load() != 1 ||
+			e.Health() == nil || !strings.Contains(e.Health().Error(), "commit log") {
 			t.Fatalf("told %d times: %v", e.scrubbed.rotten.Load(), e.Health())
 		}
 	}

@@ -43,7 +43,8 @@ func TestClusterScrubRepairs(t *testing.T) {
 		}
 	}
 	faults, err := l.e.FaultsOf(t.Context(), self)
-	if err != nil || !slices.ContainsFunc(faults, func(x engine.Fault) bool { return x.Name == "scrub_damaged" && x.Count > 0 }) {
+	isDamage := func(x engine.Fault) bool { return x.Name == "scrub_damaged" && x.Count > 0 }
+	if err != nil || !slices.ContainsFunc(faults, isDamage) {
 		t.Errorf("another node is told %+v, %v", faults, err)
 	}
 	for _, m := range tr.others(f) {
@@ -66,7 +67,8 @@ func TestScrubTells(t *testing.T) {
 	e := onDisk(t, disk, scrubsOften, func(o *engine.Options) { o.Logger = log.logger() })
 	eventually(t, "the scrub finds it", func() bool { return e.Storage().ScrubDamaged == 1 && e.Health() != nil })
 	eventually(t, "two rounds", func() bool { return e.Storage().ScrubRounds > 2 })
-	if n := strings.Count(log.String(), "the scrub found"); n != 1 || e.Storage().ScrubDamaged != 1 || e.Storage().ScrubBytes == 0 {
+	if n := strings.Count(log.String(), "the scrub found"); n != 1 ||
+		e.Storage().ScrubDamaged != 1 || e.Storage().ScrubBytes == 0 {
 		t.Errorf("told %d times, counted %d", n, e.Storage().ScrubDamaged)
 	}
 }

@@ -36,8 +36,12 @@ var sought = []struct {
 	{"time to come", func(_ []engine.ID, m time.Time) engine.SeekTo {
 		return engine.SeekTo{Kind: engine.SeekTime, Time: m.Add(time.Hour)}
 	}, 100},
-	{"count forward", func([]engine.ID, time.Time) engine.SeekTo { return engine.SeekTo{Kind: engine.SeekCount, Count: 25} }, 65},
-	{"count back", func([]engine.ID, time.Time) engine.SeekTo { return engine.SeekTo{Kind: engine.SeekCount, Count: -10} }, 30},
+	{"count forward", func([]engine.ID, time.Time) engine.SeekTo {
+		return engine.SeekTo{Kind: engine.SeekCount, Count: 25}
+	}, 65},
+	{"count back", func([]engine.ID, time.Time) engine.SeekTo {
+		return engine.SeekTo{Kind: engine.SeekCount, Count: -10}
+	}, 30},
 	{"count beyond the end", func([]engine.ID, time.Time) engine.SeekTo {
 		return engine.SeekTo{Kind: engine.SeekCount, Count: 1 << 62}
 	}, 100},
@@ -162,7 +166,9 @@ func TestSeekRefused(t *testing.T) {
 	if err := ch.Seek(ctxBg, engine.SeekTo{Kind: "nowhere"}); !errors.Is(err, engine.ErrSeek) {
 		t.Errorf("an unknown kind: %v", err)
 	}
-	if err := ch.Seek(ctxBg, engine.SeekTo{Kind: engine.SeekID, ID: engine.ID(5) << 48}); !errors.Is(err, engine.ErrNoTopic) {
+	if err := ch.Seek(ctxBg, engine.SeekTo{
+		Kind: engine.SeekID, ID: engine.ID(5) << 48,
+	}); !errors.Is(err, engine.ErrNoTopic) {
 		t.Errorf("a partition that the topic does not have: %v", err)
 	}
 }

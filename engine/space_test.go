@@ -112,7 +112,8 @@ func TestDiskFullUntilSpaceIsAdded(t *testing.T) {
 	acked := map[engine.ID]string{}
 	disk.SetCapacity(usedBytes(t, disk) + 1<<20)
 	fillUntilFull(t, topic, acked)
-	if _, err := topic.PublishBatch(context.Background(), [][]byte{[]byte("a"), []byte("b")}); !errors.Is(err, engine.ErrNoSpace) {
+	batch := [][]byte{[]byte("a"), []byte("b")}
+	if _, err := topic.PublishBatch(context.Background(), batch); !errors.Is(err, engine.ErrNoSpace) {
 		t.Errorf("a batch on the full disk: %v", err)
 	}
 	disk.SetCapacity(faultaio.DefaultCapacityBytes)

@@ -181,7 +181,9 @@ func TestStateFull(t *testing.T) {
 // is deferred, long before the node's limit. Segments begin and end as usual.
 func TestPartitionStateFull(t *testing.T) {
 	t.Parallel()
-	e := openWith(t, engine.Options{DataPath: t.TempDir(), Logger: slog.New(slog.DiscardHandler), MaxSegmentBytes: 32 << 20})
+	e := openWith(t, engine.Options{
+		DataPath: t.TempDir(), Logger: slog.New(slog.DiscardHandler), MaxSegmentBytes: 32 << 20,
+	})
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	var err error

@@ -16,10 +16,12 @@ func TestGiverOf(t *testing.T) {
 		change func(before, row *meta.Partition, n *meta.Node)
 		want   bool
 	}{
-		"given away":           {func(*meta.Partition, *meta.Partition, *meta.Node) {}, true},
-		"led here before":      {func(before, _ *meta.Partition, _ *meta.Node) { before.State.Leader = 2 }, false},
-		"to somebody else":     {func(_, row *meta.Partition, _ *meta.Node) { row.State.Leader = 3 }, false},
-		"the same epoch":       {func(before, row *meta.Partition, _ *meta.Node) { before.State.Epoch = row.State.Epoch }, false},
+		"given away":       {func(*meta.Partition, *meta.Partition, *meta.Node) {}, true},
+		"led here before":  {func(before, _ *meta.Partition, _ *meta.Node) { before.State.Leader = 2 }, false},
+		"to somebody else": {func(_, row *meta.Partition, _ *meta.Node) { row.State.Leader = 3 }, false},
+		"the same epoch": {func(before, row *meta.Partition, _ *meta.Node) {
+			before.State.Epoch = row.State.Epoch
+		}, false},
 		"died":                 {func(_, _ *meta.Partition, n *meta.Node) { n.Live = false }, false},
 		"was restarted":        {func(_, _ *meta.Partition, n *meta.Node) { n.Boot[0]++ }, false},
 		"is drained":           {func(_, _ *meta.Partition, n *meta.Node) { n.Draining = true }, false},

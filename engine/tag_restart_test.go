@@ -44,7 +44,11 @@ func TestClusterTagAfterFailover(t *testing.T) {
 	if err := red.Requeue(m.id, time.Second); err != nil {
 		t.Fatal(err)
 	}
-	out := engine.Outgoing{Body: []byte("delayed"), Headers: []engine.Header{{Key: []byte("tag"), Value: []byte("red")}}, Delay: time.Second}
+	out := engine.Outgoing{
+		Body:    []byte("delayed"),
+		Headers: []engine.Header{{Key: []byte("tag"), Value: []byte("red")}},
+		Delay:   time.Second,
+	}
 	if _, err := tr.topic(l, "t").PublishMessage(t.Context(), out); err != nil {
 		t.Fatal(err)
 	}

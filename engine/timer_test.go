@@ -53,7 +53,8 @@ func (s *lateSink) Closed(error) {}
 // be shared, so the best of three runs counts.
 func TestTimersOfManyChannels(t *testing.T) {
 	const channels, each = 500, 4
-	const worstLate = 300 * time.Millisecond // a shared machine may stand still for that long; the median says what the engine does
+	// A shared machine may stand still for that long; the median says what the engine does.
+	const worstLate = 300 * time.Millisecond
 	var median, worst time.Duration
 	for run := range 3 {
 		late := lateness(t, channels, each)
@@ -62,7 +63,8 @@ func TestTimersOfManyChannels(t *testing.T) {
 			t.Fatalf("a message came %v too early", -late[0])
 		}
 		median, worst = late[len(late)/2], late[len(late)-1]
-		t.Logf("run %d: %d deferred deliveries on %d channels: median %v, p99 %v, max %v late", run, len(late), channels, median, late[len(late)*99/100], worst)
+		t.Logf("run %d: %d deferred deliveries on %d channels: median %v, p99 %v, max %v late",
+			run, len(late), channels, median, late[len(late)*99/100], worst)
 		if median <= slower*10*time.Millisecond && worst <= slower*worstLate {
 			return
 		}

@@ -37,7 +37,8 @@ func TestTopicSettings(t *testing.T) {
 		t.Errorf("a new topic has %+v", s)
 	}
 	want := engine.TopicSettings{
-		RetentionBytes: -1, RetentionCount: 10, RetentionAgeMs: 1000, QuotaBytes: 5 << 20, QuotaCount: 7, QuotaMode: engine.QuotaDropOldest, MinISR: 1,
+		RetentionBytes: -1, RetentionCount: 10, RetentionAgeMs: 1000,
+		QuotaBytes: 5 << 20, QuotaCount: 7, QuotaMode: engine.QuotaDropOldest, MinISR: 1,
 	}
 	got, err := topic.Configure(t.Context(), want)
 	want.Version, want.Partitions, want.Durability = 1, fresh.Partitions, fresh.Durability

@@ -63,7 +63,8 @@ func TestDamagedCommitLogFileThatIsNotNeeded(t *testing.T) {
 			t.Fatalf("message %d is %.20q", i, m.Body)
 		}
 	}
-	if s := e.Stats("t", "c"); len(s) != 1 || len(s[0].Channels) != 1 || !s[0].Channels[0].Paused || s[0].Channels[0].Depth != int64(count) {
+	if s := e.Stats("t", "c"); len(s) != 1 || len(s[0].Channels) != 1 ||
+		!s[0].Channels[0].Paused || s[0].Channels[0].Depth != int64(count) {
 		t.Errorf("the channel is %+v", s)
 	}
 	if _, err := os.Stat(first); err == nil {

@@ -53,7 +53,8 @@ func TestUnknownControlBeforeTheLastSegment(t *testing.T) {
 		engine.SetUnknownKind(&o, core.Checkpoint)
 		o.RetentionBytes, o.RetentionInterval = 1, 10*time.Millisecond // it removes what it may
 		old := openWith(t, o)
-		if err := old.Health(); !errors.Is(err, core.ErrNewerControl) || !strings.Contains(err.Error(), "topic t, partition 0") {
+		if err := old.Health(); !errors.Is(err, core.ErrNewerControl) ||
+			!strings.Contains(err.Error(), "topic t, partition 0") {
 			t.Errorf("round %d: health: %v", round, err)
 		}
 		for i, other := 0, topicOf(t, old, fmt.Sprint("u", round)); i < 600; i++ {

@@ -42,7 +42,8 @@ func TestUnknownControlSingleNode(t *testing.T) {
 		engine.SetUnknownKind(&o, core.ChannelPaused)
 		o.RetentionBytes, o.RetentionInterval = 1, 10*time.Millisecond // it removes what it may
 		old := openWith(t, o)
-		if err := old.Health(); !errors.Is(err, core.ErrNewerControl) && (round == 0 || err == nil || !strings.Contains(err.Error(), "topic t, partition 0")) {
+		if err := old.Health(); !errors.Is(err, core.ErrNewerControl) &&
+			(round == 0 || err == nil || !strings.Contains(err.Error(), "topic t, partition 0")) {
 			t.Errorf("health: %v", err)
 		}
 		if n := old.Info().PartitionsReadOnly; n != 1 {
@@ -75,7 +76,8 @@ func TestUnknownControlSingleNode(t *testing.T) {
 			t.Fatalf("message %d is %q", i, m.Body)
 		}
 	}
-	if s := e.Stats("t", "c"); len(s) != 1 || len(s[0].Channels) != 1 || !s[0].Channels[0].Paused || s[0].Channels[0].Depth != count {
+	if s := e.Stats("t", "c"); len(s) != 1 || len(s[0].Channels) != 1 ||
+		!s[0].Channels[0].Paused || s[0].Channels[0].Depth != count {
 		t.Error("the channel, or that it is paused, was forgotten")
 	}
 	if _, err := top.Publish(ctx, []byte("more")); err != nil {
@@ -90,7 +92,8 @@ func (tr *trio) publishMore(h *told, what string, n int) {
 	for range n {
 		tr.eventually("a publish is acknowledged", func() bool {
 			tries++
-			return h.publish(context.Background(), tr.topic(tr.leader("t", 0), "t"), fmt.Sprintf("%s, try %d", what, tries)) == nil
+			topic := tr.topic(tr.leader("t", 0), "t")
+			return h.publish(context.Background(), topic, fmt.Sprintf("%s, try %d", what, tries)) == nil
 		})
 	}
 }
@@ -121,14 +124,17 @@ func TestUnknownControlCluster(t *testing.T) {
 	old = other.name
 	told := func(topic string) bool {
 		row := other.row(topic, 0)
-		return row != nil && slices.Contains(row.Damaged, replicate.Member{Node: other.e.Node().ID, Store: other.e.Node().Store})
+		return row != nil && slices.Contains(row.Damaged, replicate.Member{
+			Node: other.e.Node().ID, Store: other.e.Node().Store,
+		})
 	}
 	for _, m := range tr.up() {
 		tr.kill(m)
 	}
 	tr.start(other) // alone, as the only one that could be elected
 	tr.eventually("its copy is reported", func() bool { return told("t") })
-	if err := other.e.Health(); !errors.Is(err, core.ErrNewerControl) || !strings.Contains(err.Error(), "topic t, partition 0") {
+	if err := other.e.Health(); !errors.Is(err, core.ErrNewerControl) ||
+		!strings.Contains(err.Error(), "topic t, partition 0") {
 		t.Errorf("health: %v", err)
 	}
 	tr.startAll()

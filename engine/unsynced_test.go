@@ -21,7 +21,9 @@ func TestUnsyncedSegmentsKeepTheCommitLog(t *testing.T) {
 	bad, good := topicOf(t, e, "bad"), topicOf(t, e, "good")
 	channelOf(t, bad, "c")
 	channelOf(t, good, "c")
-	disk.Inject(faultaio.Rule{Kind: faultaio.KindSync, Name: engine.TopicDir(e, "bad") + "/*/*.seg", Count: -1, Err: syscall.EIO})
+	disk.Inject(faultaio.Rule{
+		Kind: faultaio.KindSync, Name: engine.TopicDir(e, "bad") + "/*/*.seg", Count: -1, Err: syscall.EIO,
+	})
 	acked := map[engine.ID]string{}
 	for _, body := range numbered("m", 100, 1000) {
 		acked[publish(t, bad, body)[0]] = body
@@ -47,7 +49,8 @@ func TestUnsyncedSegmentsKeepTheCommitLog(t *testing.T) {
 	got := readAll(t, c)
 	for id, body := range acked {
 		if got[id] != body {
-			t.Fatalf("%d bytes later %s, which was answered OK, is %.20q (%d of %d are there)", stored, id, got[id], len(got), len(acked))
+			t.Fatalf("%d bytes later %s, which was answered OK, is %.20q (%d of %d are there)",
+				stored, id, got[id], len(got), len(acked))
 		}
 	}
 }

@@ -24,7 +24,11 @@ type fakeCopy struct {
 const fakeBatchBytes = 100
 
 func (c *fakeCopy) answer(q verifyRequest) *verifyAnswer {
-	a := &verifyAnswer{Start: segment.Offset(c.start) * fakeBatchBytes, Committed: segment.Offset(c.limit) * fakeBatchBytes, Next: q.At}
+	a := &verifyAnswer{
+		Start:     segment.Offset(c.start) * fakeBatchBytes,
+		Committed: segment.Offset(c.limit) * fakeBatchBytes,
+		Next:      q.At,
+	}
 	to := a.Committed
 	if q.To != 0 {
 		to = q.To
@@ -82,7 +86,8 @@ func verified(t *testing.T, copies ...*fakeCopy) (found []string) {
 		t.Errorf("it came to %d, and %d batches are committed everywhere", v.out.Next, least)
 	}
 	for _, d := range v.out.Found {
-		found = append(found, fmt.Sprintf("%d to %d, first %d: damaged %v, differing %v", d.From, d.To, d.First, d.Damaged, d.Differing))
+		found = append(found, fmt.Sprintf("%d to %d, first %d: damaged %v, differing %v",
+			d.From, d.To, d.First, d.Damaged, d.Differing))
 	}
 	return found
 }
@@ -105,13 +110,27 @@ func TestVerifyNamesWhatDiffers(t *testing.T) {
 		}{
 			{"the same", []*fakeCopy{{bodies: bodies}, {bodies: bodies}, {bodies: bodies}}, "[]"},
 			{"one lags", []*fakeCopy{{bodies: bodies}, {bodies: bodies[:n-3]}, {bodies: bodies}}, "[]"},
-			{"one has removed more", []*fakeCopy{{bodies: bodies}, {bodies: bodies, start: at}, {bodies: bodies, start: at / 2}}, "[]"},
-			{"a follower differs", []*fakeCopy{{bodies: bodies}, {bodies: bodies}, {bodies: other}}, "damaged [], differing [n2]"},
-			{"the leader differs", []*fakeCopy{{bodies: other}, {bodies: bodies}, {bodies: bodies}}, "damaged [], differing [n1 n2]"},
-			{"one is damaged", []*fakeCopy{{bodies: bodies}, {bodies: bodies, bad: map[int]bool{at: true}}, {bodies: bodies}}, "damaged [n1], differing []"},
-			{"the leader is damaged", []*fakeCopy{{bodies: bodies, bad: map[int]bool{at: true}}, {bodies: bodies}, {bodies: bodies}}, "damaged [n0], differing []"},
-			{"one is damaged and another differs", []*fakeCopy{{bodies: bodies}, {bodies: bodies, bad: map[int]bool{at: true}}, {bodies: other}}, "damaged [n1], differing [n2]"},
-			{"one was damaged", []*fakeCopy{{bodies: bodies}, {bodies: bodies}, {bodies: bodies, bad: map[int]bool{at: true}, repaired: true}}, "damaged [n2], differing []"},
+			{"one has removed more", []*fakeCopy{
+				{bodies: bodies}, {bodies: bodies, start: at}, {bodies: bodies, start: at / 2},
+			}, "[]"},
+			{"a follower differs", []*fakeCopy{
+				{bodies: bodies}, {bodies: bodies}, {bodies: other},
+			}, "damaged [], differing [n2]"},
+			{"the leader differs", []*fakeCopy{
+				{bodies: other}, {bodies: bodies}, {bodies: bodies},
+			}, "damaged [], differing [n1 n2]"},
+			{"one is damaged", []*fakeCopy{
+				{bodies: bodies}, {bodies: bodies, bad: map[int]bool{at: true}}, {bodies: bodies},
+			}, "damaged [n1], differing []"},
+			{"the leader is damaged", []*fakeCopy{
+				{bodies: bodies, bad: map[int]bool{at: true}}, {bodies: bodies}, {bodies: bodies},
+			}, "damaged [n0], differing []"},
+			{"one is damaged and another differs", []*fakeCopy{
+				{bodies: bodies}, {bodies: bodies, bad: map[int]bool{at: true}}, {bodies: other},
+			}, "damaged [n1], differing [n2]"},
+			{"one was damaged", []*fakeCopy{
+				{bodies: bodies}, {bodies: bodies}, {bodies: bodies, bad: map[int]bool{at: true}, repaired: true},
+			}, "damaged [n2], differing []"},
 		} {
 			for _, copy := range c.copies {
 				copy.limit = len(copy.bodies)
