@@ -376,10 +376,10 @@ func TestClusterWiped(t *testing.T) {
 		t.Errorf("only a node with an empty disk is up, and a publish says: %v", err)
 	}
 	tr.startAll()
+	onNewDisk := func(m replicate.Member) bool { return m.Store == empty.e.Node().Store }
+	tr.eventually("the new disk is in the ISR", func() bool { // until the old one is removed, the ISR looks whole
+		return slices.ContainsFunc(tr.leader("t", 0).row("t", 0).State.ISR, onNewDisk)
+	})
 	tr.whole("t")
 	tr.checkAll(h, "t", 1)
-	onNewDisk := func(m replicate.Member) bool { return m.Store == empty.e.Node().Store }
-	if !slices.ContainsFunc(tr.leader("t", 0).row("t", 0).State.ISR, onNewDisk) {
-		t.Error("the new disk is not in the ISR")
-	}
 }
