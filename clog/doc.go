@@ -55,10 +55,10 @@
 // # Recovery
 //
 // Open flushes the files it finds, reads them around the page cache, and replays the longest chain of valid groups from
-// the oldest file on. Flushing comes first so that everything it hands out is durable: a killed process leaves bytes
-// that a later power cut would take back. It judges by a truth table (decide.go) and changes nothing before the
-// judgement is complete; then it only removes files without a group that counts. So a crash during recovery repeats it,
-// and recovery of recovery is the identity. FORMAT.md has the rules.
+// the oldest file on that is needed (unneeded.go). Flushing comes first so that everything it hands out is durable: a
+// killed process leaves bytes that a later power cut would take back. It judges by a truth table (decide.go) and
+// changes nothing before the judgement is complete; then it only removes files without a group that counts. So a crash
+// during recovery repeats it, and recovery of recovery is the identity. FORMAT.md has the rules.
 //
 // A rejected design: asking for a mark after every group, so that even the last one is promised. It costs a second
 // flush for each acknowledgement. Instead the last InFlight groups before a crash cannot tell damage from a torn write;

@@ -28,9 +28,14 @@ func parseName(name string) (uint64, bool) {
 	return n, true
 }
 
-// oldest is the first file that recovery would need from now on.
+// oldest is the first file that recovery would need from now on. A file whose checkpoint is being written cannot be the
+// first, whatever was released: recovery needs a whole checkpoint. With its last group it can.
 func (l *Log) oldest() uint64 {
-	return max(l.live[0].number, l.released.Load())
+	released := l.released.Load()
+	if l.stage.emitting {
+		released = min(released, l.current.number-1)
+	}
+	return max(l.live[0].number, released)
 }
 
 // heldBytes is the size of the files that are not released.

@@ -66,6 +66,16 @@ func (f *forge) twoFiles(oldest uint64) {
 	f.records(2, 1)
 }
 
+// halfCheckpoint makes file 1 with five records, and file 2 with the first group of a checkpoint of two groups, which
+// says that file 1 is not needed.
+func (f *forge) halfCheckpoint() {
+	f.checkpoint(1)
+	f.records(1, 3)
+	f.records(1, 2)
+	f.h.Oldest = 2
+	f.group(2, func(g *Group) { clear(g.add(&Placement{Type: Checkpoint}, 0, 16)) })
+}
+
 // threeFiles makes files 2 and 3 behind another one in the same way.
 func (f *forge) threeFiles(oldest uint64) {
 	f.checkpoint(2)
@@ -134,6 +144,16 @@ func (f *forge) disk(t testing.TB) *faultaio.Disk {
 func content(t testing.TB, d aio.Disk) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
+	for name, p := range filesOf(t, d) {
+		all[name] = fmt.Sprintf("%x", checksum(p))
+	}
+	return all
+}
+
+// filesOf reads the log's files.
+func filesOf(t testing.TB, d aio.Disk) map[string][]byte {
+	t.Helper()
+	all := make(map[string][]byte)
 	infos, err := d.ReadDir(dirName)
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +170,7 @@ func content(t testing.TB, d aio.Disk) map[string]string {
 		if err := f.Close(); err != nil {
 			t.Fatal(err)
 		}
-		all[info.Name()] = fmt.Sprintf("%x", checksum(p))
+		all[info.Name()] = p
 	}
 	return all
 }

@@ -35,7 +35,8 @@ type model struct {
 	ends  [MaxInFlight]uint64 // by slot: records added when the group was gathered
 	files []fileEnd           // first record behind each file, in order
 
-	retain func(b *aio.Buf)
+	retain   func(b *aio.Buf)
+	emitting func() // called in Checkpoint; nil: nothing
 }
 
 type fileEnd struct {
@@ -93,6 +94,9 @@ func (m *model) Checkpoint(emit func([]byte)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	emit(nil) // is left out
+	if m.emitting != nil {
+		m.emitting()
+	}
 	for i := range m.chunksAt(m.added) {
 		binary.LittleEndian.PutUint64(m.chunk[:], m.added)
 		binary.LittleEndian.PutUint64(m.chunk[8:], uint64(i))

@@ -28,8 +28,8 @@ type Replayer interface {
 	Checkpoint(chunk []byte) error
 	// Record takes the records, in order. r and what it points to are borrowed for the call.
 	Record(r *Record) error
-	// Restart says that everything taken so far does not count: it came from files that were not needed any more, and the
-	// next of those is damaged. Replay starts again behind them, at most once.
+	// Restart says that everything taken so far does not count: replay began with files that were not needed any more. It
+	// starts again behind them, at most once.
 	Restart()
 }
 
@@ -62,6 +62,7 @@ type oldFile struct {
 	sizeBytes int64
 	first     groupHeader
 	valid     bool  // first is the header the file begins with, and its own
+	whole     bool  // a walk has seen all of the checkpoint that the file begins with
 	headless  error // its first block could not be read
 }
 
@@ -99,8 +100,16 @@ func (r *recovery) run() error {
 	if err == nil {
 		err = r.walk()
 	}
-	if !r.damaged {
+	if err != nil && !r.damaged {
 		return err
+	}
+	if err == nil {
+		first, ok := r.firstNeeded()
+		if !ok || r.files[first].number <= r.report.OldestFile {
+			return nil
+		}
+		r.restart(first)
+		return r.walk()
 	}
 	first, ok := r.unneededBelow()
 	if !ok {
@@ -362,6 +371,7 @@ func (r *recovery) accept(h *groupHeader, group []byte) error {
 	r.record.Buf, r.record.FileSeq, r.record.GroupSeq = r.win.buf, h.File, h.Seq
 	return eachRecord(h, group, func(rec *recordHeader, payload []byte) error {
 		if rec.Type == Checkpoint {
+			f.whole = rec.Flags&flagLast != 0
 			return r.checkpoint.take(rec, payload, r.win.buf, r.replayer)
 		}
 		r.report.Records++

@@ -218,6 +218,18 @@ var recoveryCases = []struct {
 		},
 	},
 	{
+		name: "a file that was not needed is whole: what it holds is in segments and is not replayed", start: 5, records: 8,
+		build: func(f *forge) { f.twoFiles(2) },
+	},
+	{
+		name: "the file that the last group names has no whole checkpoint", records: 5,
+		build: func(f *forge) { f.halfCheckpoint() },
+	},
+	{
+		name: "the same, and the file before is damaged", records: 3, err: corrupt, says: "clog/0000000001.clog is corrupt",
+		build: func(f *forge) { f.halfCheckpoint(); f.damage(1, 2*aio.BlockBytes+100) },
+	},
+	{
 		name: "a file that was not needed is damaged", start: 5, records: 8,
 		build: func(f *forge) { f.twoFiles(2); f.damage(1, 2*aio.BlockBytes+100) },
 	},

@@ -64,6 +64,43 @@ func TestCheckpointsGrow(t *testing.T) {
 	}
 }
 
+// TestHalfACheckpointNeedsTheFileBefore: everything is released as soon as the next file is the current one. The groups
+// of its checkpoint but the last say all the same that recovery needs the file before.
+func TestHalfACheckpointNeedsTheFileBefore(t *testing.T) {
+	d := faultaio.New(faultaio.Options{})
+	m := growing(false)
+	l := openOn(t, d, testArena(t, 4*aio.BlockBytes, 3), small(0), m)
+	m.emitting = func() { l.Release(l.Current()) }
+	for range 100 {
+		m.put(3)
+		step(t, l, 1)
+	}
+	parts, released := 0, 0
+	for name, p := range filesOf(t, d) {
+		number, _ := parseName(name)
+		var h groupHeader
+		for at := 0; at < len(p) && h.decode(p[at:]) == headerValid && h.File == number; at += int(h.padded()) {
+			whole := true
+			_ = eachRecord(&h, p[at:], func(rec *recordHeader, _ []byte) error {
+				whole = rec.Type != Checkpoint || rec.Flags&flagLast != 0
+				return nil
+			})
+			switch {
+			case h.Oldest == number && whole:
+				released++
+			case h.Oldest == number && number > 1:
+				t.Errorf("group %d of file %d, a part of its checkpoint, says that no other file is needed", h.Seq, number)
+			case !whole && number > 1:
+				parts++
+			}
+		}
+	}
+	if parts == 0 || released == 0 {
+		t.Errorf("%d groups are a part of a checkpoint, %d say that only their file is needed: nothing was tried", parts,
+			released)
+	}
+}
+
 // TestCrashWhileFilesGrow cuts the power in every operation of a run in which files grow, and of the recovery after it.
 // // B29, B36, B43
 func TestCrashWhileFilesGrow(t *testing.T) {

@@ -1,18 +1,34 @@
 package clog
 
+import "slices"
+
 // A file is removed only after a group whose header says that it is not needed (oldest) is durable. A crash in between
-// leaves the file, and recovery reads it, because it begins with the oldest file it finds. If that file is damaged,
-// nothing is lost: its records are in segments. So damage in files below the oldest of the log's last group is treated
-// as if those files were gone, and recovery starts again with the file that this group names.
+// leaves the file. What it holds is in segments, and they are synced. Recovery cannot know that before it has seen the
+// last group, so it reads from the oldest file it finds, and then begins again with the file that the last group names.
+// It must: who replays a batch writes its segment anew and does not sync it at once, and the last group on disk would
+// still say that the log's copy is not needed.
 //
 //	file      7                  8                  9
-//	        ├─────╳────────────┼──────────────────┼──────────┬─ ─ ─
-//	          damaged here                          group 95: oldest 8, the last one
-//	                           └► recovery begins here
+//	        ├──────────────────┼──────────────────┼──────────┬─ ─ ─
+//	                                                group 95: oldest 8, the last one
+//	                           └► replay begins here
 //
-// The group is believed only at the end of a verified chain that begins in a file behind the damage and ends where the
-// log may have ended. A file behind that end that holds neither zeros nor old groups of another file may have held a
-// later group with another oldest: then recovery reports the damage.
+// For the same reason damage in files below the oldest of the last group is treated as if those files were gone. There
+// the chain does not lead to the last group, so a second chain is looked for behind the damage. Its last group is
+// believed only if the chain ends where the log may have ended. A file behind that end that holds neither zeros nor old
+// groups of another file may have held a later group with another oldest: then recovery reports the damage.
+
+// firstNeeded is the file with which replay must begin: the one that the last group names. While the checkpoint of a
+// file is being written, its groups may already name that file. Then it is an older one, the newest whose checkpoint is
+// complete. ok is false if no such file is part of the chain.
+func (r *recovery) firstNeeded() (first int, ok bool) {
+	for i, f := range slices.Backward(r.files) {
+		if r.begun && f.whole && f.number <= r.last.Oldest && f.number >= r.report.OldestFile {
+			return i, true
+		}
+	}
+	return 0, false
+}
 
 // unneededBelow looks for such a chain behind the damage and returns the index of the first file that it needs.
 func (r *recovery) unneededBelow() (first int, ok bool) {
@@ -28,10 +44,7 @@ func (r *recovery) unneededBelow() (first int, ok bool) {
 		probe.checkpoint.drop()
 		switch {
 		case ok:
-			for from < len(r.files) && r.files[from].number < probe.last.Oldest {
-				from++
-			}
-			return from, from < len(r.files)
+			return probe.firstNeeded()
 		case !probe.damaged:
 			return 0, false
 		}

@@ -399,7 +399,8 @@ func (t *Topic) checkPartitionCount(op operation) error {
 	return nil
 }
 
-// perform executes op on this node. It returns no result for a channel that this node does not have.
+// perform executes op on this node. It returns no result for a channel that this node does not have. What a newer
+// version asks for is an error, whether the channel is here or not: it must not look like something that is done.
 func (t *Topic) perform(ctx context.Context, op operation) (json.RawMessage, error) {
 	switch op.Kind {
 	case opState:
@@ -423,6 +424,10 @@ func (t *Topic) perform(ctx context.Context, op operation) (json.RawMessage, err
 		}
 	case opDeleteChannel:
 		return deletionOf(t.deleteChannelLocal(ctx, op.Channel))
+	case opPauseChannel, opSkipChannel, opEmptyChannel, opResolveSeek, opSeek, opPending, opDeferred, opConfirm,
+		opSettings, opConfigure:
+	default:
+		return nil, fmt.Errorf("engine: this version does not know the operation %q", op.Kind)
 	}
 	c, ok := t.LookupChannel(op.Channel)
 	if !ok {
@@ -431,7 +436,8 @@ func (t *Topic) perform(ctx context.Context, op operation) (json.RawMessage, err
 	return c.perform(ctx, op)
 }
 
-// perform executes op on this node. Unless it fails it returns a result, even if that is only true: see Topic.perform.
+// perform executes op, which Topic.perform knows to be a channel's, on this node. Unless it fails it returns a result,
+// even if that is only true: see Topic.perform.
 func (c *Channel) perform(ctx context.Context, op operation) (json.RawMessage, error) {
 	switch op.Kind {
 	case opPauseChannel:
@@ -457,7 +463,7 @@ func (c *Channel) perform(ctx context.Context, op operation) (json.RawMessage, e
 	case opConfigure:
 		return marshal(c.configureLocal(ctx, op))
 	}
-	return nil, fmt.Errorf("engine: this version does not know the operation %q", op.Kind)
+	panic(fmt.Sprintf("BUG: engine: %q is not an operation of a channel", op.Kind))
 }
 
 // marshal encodes the result of an operation.

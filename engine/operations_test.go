@@ -1,0 +1,34 @@
+package engine
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+)
+
+// A newer node asks for something that this version does not know. The answer is an error also when the channel is not
+// here: no answer counts as done.
+func TestUnknownOperation(t *testing.T) {
+	e, err := Open(t.Context(), Options{DataPath: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	topic, err := e.CreateTopic(t.Context(), "t", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := topic.CreateChannel(t.Context(), "here"); err != nil {
+		t.Fatal(err)
+	}
+	for _, channel := range []string{"here", "elsewhere", ""} {
+		op := operation{Kind: "rename-channel", Channel: channel, Partitions: []uint32{0}}
+		if _, err := topic.perform(t.Context(), op); err == nil || !strings.Contains(err.Error(), `"rename-channel"`) {
+			t.Errorf("channel %q: %v", channel, err)
+		}
+	}
+	op := operation{Kind: opPending, Channel: "elsewhere", Partitions: []uint32{0}}
+	if result, err := topic.perform(t.Context(), op); result != nil || err != nil {
+		t.Errorf("a channel that is not here: %s, %v", result, err)
+	}
+}
