@@ -53,7 +53,7 @@ func (pt *partition) startBorder() core.Border {
 // carry copies the deferred messages out of the oldest segments, if nothing else needs those segments. limit is the
 // highest offset up to which segments may be removed.
 func (f *flusher) carry(pt *partition, limit segment.Offset) {
-	if pt.rep != nil && !pt.rep.serves.Load() || !pt.carrying.CompareAndSwap(false, true) {
+	if !pt.rep.serves.Load() || !pt.carrying.CompareAndSwap(false, true) {
 		return
 	}
 	var borders []core.Border
@@ -128,7 +128,7 @@ func (pt *partition) postCarried(ms []core.CarriedMessage, at segment.Offset) {
 // findLost looks for deferred messages that were removed with their segments. It runs after retention removed something
 // that was not confirmed.
 func (f *flusher) findLost(pt *partition) {
-	if !pt.mayHaveLost.Load() || pt.rep != nil && !pt.rep.serves.Load() || !pt.searchingLost.CompareAndSwap(false, true) {
+	if !pt.mayHaveLost.Load() || !pt.rep.serves.Load() || !pt.searchingLost.CompareAndSwap(false, true) {
 		return
 	}
 	pt.mayHaveLost.Store(false)

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -183,7 +184,9 @@ func TestCarryPowerCut(t *testing.T) {
 // B43, B50.
 func TestCarriedStaysUntilDurable(t *testing.T) {
 	disk := newDisk()
-	e, err := engine.Open(ctxBg, tightOptions(disk))
+	o := tightOptions(disk)
+	engine.SetMarkAfter(&o, time.Hour) // a mark would be the commit that passes the hold below
+	e, err := engine.Open(ctxBg, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +213,9 @@ func TestCarriedStaysUntilDurable(t *testing.T) {
 	before := commits()
 	// The brake's confirmations pass; the next batch carries, and hangs.
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", After: 1, Hold: true, Count: -1})
-	if err := brake.Empty(ctxBg); err != nil {
+	ctx, cancel := context.WithTimeout(ctxBg, time.Minute)
+	defer cancel()
+	if err := brake.Empty(ctx); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the message is being carried", func() bool { return commits() > before+1 })

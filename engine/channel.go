@@ -133,16 +133,14 @@ func (c *Channel) Topic() *Topic { return c.t }
 func (c *Channel) create(ctx context.Context) error {
 	if c.ephemeral {
 		for _, pt := range c.t.partitions() {
-			if pt.rep != nil && !pt.rep.serves.Load() {
+			if !pt.rep.serves.Load() {
 				continue
 			}
 			pt.watch(c)
 			end := segment.MsgID(pt.visible.Load())
 			start := min(end, segment.MsgID(pt.unclaimed.Load()), segment.MsgID(pt.pausedFrom.Load()))
 			p := pt.begins(c.name, start, end)
-			if pt.rep != nil {
-				p.epoch = pt.rep.serving()
-			}
+			p.epoch = pt.rep.serving()
 			c.post(&p)
 		}
 		c.applyPosts()
@@ -500,8 +498,8 @@ func (c *Channel) closedErr() error {
 	return c.closed
 }
 
-// change steps events, and returns when the control entries that they caused are committed, or ctx ends. In a cluster,
-// ErrUnknown joined to the error means that they may still be committed.
+// change steps events, and returns when the control entries that they caused are committed, or ctx ends. ErrUnknown
+// joined to the error means that they may still be committed.
 func (c *Channel) change(ctx context.Context, evs ...core.Event) error {
 	c.mu.Lock()
 	if c.closed != nil {
@@ -529,16 +527,13 @@ func (c *Channel) change(ctx context.Context, evs ...core.Event) error {
 	for _, w := range ws {
 		// Without a quorum the entries wait in the inbox for as long as that takes. They must be written, because the machine
 		// has given them away. But the caller need not wait for them.
-		if w.pt.rep != nil && !c.e.host.Either(w.done, ctx.Done()) {
+		if !c.e.host.Either(w.done, ctx.Done()) {
 			err = errors.Join(err, ErrUnknown, ctx.Err())
 			c.e.host.Spawn(func() {
 				c.e.host.Receive(w.done)
 				c.applyOutcome(w)
 			})
 			continue
-		}
-		if w.pt.rep == nil {
-			c.e.host.Receive(w.done)
 		}
 		err = errors.Join(err, w.Err)
 		c.applyOutcome(w)

@@ -72,7 +72,7 @@ func (c *Channel) writeControls(ctx context.Context, evs []core.Event) (ws []con
 			continue // another node serves the partition, or nothing of the channel is in the log
 		}
 		var controls []core.Control
-		leads := pt.rep == nil || pt.rep.leads.Load() // otherwise the operation goes to the next leader
+		leads := pt.rep.leads.Load() // otherwise the operation goes to the next leader
 		if leads && !c.m.HasControls(pt.number) && anyAbout(evs, pt.number) {
 			controls = c.stateControls()
 		}

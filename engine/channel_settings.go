@@ -55,7 +55,7 @@ func (c *Channel) Settings() ChannelSettings {
 		return s
 	}
 	for _, pt := range c.t.partitions() {
-		if pt.rep == nil || !pt.rep.hasLog() {
+		if !pt.rep.hasLog() {
 			continue
 		}
 		pt.rep.mu.Lock()

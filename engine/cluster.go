@@ -457,9 +457,7 @@ func (cn *clusterNode) runTicker() {
 		lease := cn.lease.Load()
 		live := cn.liveNodes()
 		for _, pt := range cn.e.partitionList() {
-			if pt.rep != nil {
-				pt.rep.tick(lease, live)
-			}
+			pt.rep.tick(lease, live)
 		}
 		cn.forward.tick()
 		cn.remotes.tick()
@@ -504,7 +502,7 @@ const lingerTime = 50 * time.Millisecond
 func (cn *clusterNode) linger(ctx context.Context) {
 	led := false
 	for _, pt := range cn.e.partitionList() {
-		led = led || pt.rep != nil && pt.rep.hasLed()
+		led = led || pt.rep.hasLed()
 	}
 	for begin := cn.now(); led && cn.now()-max(begin, cn.forward.lastRemotePut.Load()) < int64(lingerTime); {
 		if cn.sleep(ctx, lingerTime/10) != nil {

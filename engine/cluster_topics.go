@@ -457,7 +457,7 @@ func (t *Topic) channelNames() []string {
 		}
 	}
 	for _, pt := range t.partitions() {
-		if pt.rep == nil || !pt.rep.hasLog() {
+		if !pt.rep.hasLog() {
 			continue
 		}
 		pt.rep.mu.Lock()
@@ -479,7 +479,7 @@ func (t *Topic) ChannelNames() []string { return t.channelNames() }
 // ReadChannelNames is ChannelNames if this node has a copy of any partition. Otherwise it asks the leader of partition
 // 0.
 func (t *Topic) ReadChannelNames(ctx context.Context) ([]string, error) {
-	hasCopy := func(pt *partition) bool { return pt.rep == nil || pt.rep.hasLog() }
+	hasCopy := func(pt *partition) bool { return pt.rep.hasLog() }
 	if slices.ContainsFunc(t.partitions(), hasCopy) {
 		return t.channelNames(), nil
 	}
@@ -517,7 +517,7 @@ func (f *flusher) trim(pt *partition, to segment.Offset) {
 		f.e.log.Warn("retention could not remove a segment; it tries again",
 			"topic", pt.t.name, "partition", pt.number, "error", err)
 	}
-	if _, after, _ := pt.log.Start(); after == before || pt.rep == nil {
+	if _, after, _ := pt.log.Start(); after == before || pt.rep.solo {
 		return
 	}
 	pt.rep.run(func() {
@@ -528,12 +528,9 @@ func (f *flusher) trim(pt *partition, to segment.Offset) {
 	})
 }
 
-// committedEnd is the offset up to which the log is committed; on a single node, its end.
+// committedEnd is the offset up to which the log is committed.
 func (pt *partition) committedEnd() segment.Offset {
 	end, _, _ := pt.log.End()
-	if pt.rep == nil {
-		return end
-	}
 	at, err := pt.log.SeekPosition(pt.committedMark())
 	switch {
 	case err == nil:

@@ -16,14 +16,14 @@ import (
 //
 // All methods except push run on the one goroutine that works on the commit log at a time, with clog.Log.mu held. That
 // is the log's own goroutine, or a lone caller on an idle log (clog.StepOnSpot, clog.GatherOnSpot). So clog.Log.mu
-// guards all fields except ready (readyMu) and the atomics. sealReplica and the functions below it hold the partition's
+// guards all fields except ready (readyMu) and the atomics. sealInbox and the functions below it hold the partition's
 // replica.mu too. A put crosses no other goroutine between its inbox and the disk. Puts that arrive while a group is on
 // the disk become one batch per partition in the next group.
 //
 //	push       called on a put's goroutine when its inbox is no longer empty
-//	Gather     takes inboxes and seals each into batches of the group; in a cluster the batches leave for the followers
+//	Gather     takes inboxes and seals each into batches of the group; the batches leave for the followers, if any
 //	           ... clog writes the group ...
-//	Durable    single node: makes the batches visible, answers their puts. Cluster: informs the replicas
+//	Durable    informs the replicas, which commit, make the batches visible and answer their puts
 //
 // After a crash before Durable, each batch is in the log as a whole or not at all. None of its puts was answered.
 type committer struct {
@@ -40,11 +40,12 @@ type committer struct {
 
 	inFlight atomic.Int32 // groups on the disk
 
-	slots []groupWork // by clog.Group.Slot
-	ev    core.PartitionEvent
-	res   core.PartitionResult
-	body  []byte // scratch: the body of a control batch
-	nowNs int64  // the engine's time when the group began, or when its last batch with delays was sealed
+	slots    []groupWork // by clog.Group.Slot
+	ev       core.PartitionEvent
+	res      core.PartitionResult
+	body     []byte                 // scratch: the body of a control batch
+	deferred []core.DeferredMessage // scratch: those of the batch that is being sealed
+	nowNs    int64                  // the engine's time when the group began, or when its last batch with delays was sealed
 
 	noSpace bool // what the machines were last told of Engine.noSpace
 	room    quotaRoom
@@ -52,22 +53,19 @@ type committer struct {
 
 // groupWork is what one group carries. Its slices keep their memory from group to group.
 type groupWork struct {
-	batches  []batchWork
-	puts     []putList // one for each batch of a single node
-	deferred []core.DeferredMessage
-	touched  []*partition // partitions that got messages, without runs of the same one
-	cuts     []*logCut
-	waiters  int // goroutines that Durable answered
-	sealed   int // puts sealed into the group, including those of replicated partitions
+	batches    []batchWork
+	tombstones []putList
+	cuts       []*logCut
+	sealed     int // puts sealed into the group
 }
 
+// batchWork is a batch of a group. Its replica learns when it is durable.
 type batchWork struct {
-	part              *partition
-	slice             segment.Slice
-	nextID            segment.MsgID
-	deferFrom, deferN int
-	generation        uint64 // replica.generation when it was appended; 0 on a single node
-	bodyBytes         uint64 // estimate, see run.bodyBytes; 0 for a batch from another leader
+	part       *partition
+	slice      segment.Slice
+	nextID     segment.MsgID
+	generation uint64 // replica.generation when it was appended
+	bodyBytes  uint64 // estimate, see run.bodyBytes; 0 for a batch from another leader
 }
 
 // push tells the committer that the inbox of pt is no longer empty. With alone the caller has nothing to do but wait
@@ -125,7 +123,7 @@ func (c *committer) Gather(g *clog.Group) {
 		return
 	}
 	w := &c.slots[g.Slot()]
-	w.batches, w.puts, w.deferred, w.sealed = w.batches[:0], w.puts[:0], w.deferred[:0], 0
+	w.batches, w.tombstones, w.sealed = w.batches[:0], w.tombstones[:0], 0
 	c.nowNs = c.e.now().UnixNano()
 	c.learnSpace()
 	for range maxRefills {
@@ -169,24 +167,6 @@ func (c *committer) learnSpace() {
 	}
 }
 
-// sealInbox seals a partition's inbox into g. It returns false when g has no room for all of it; the rest is back in
-// the inbox.
-func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
-	if pt.rep != nil {
-		return c.sealReplica(pt, g, w)
-	}
-	for {
-		l := pt.drain()
-		if l.empty() {
-			return true
-		}
-		if c.sealList(pt, g, w, &l); !l.empty() {
-			pt.prepend(l)
-			return false
-		}
-	}
-}
-
 // sealList seals as much of l as fits, and leaves the rest in l.
 func (c *committer) sealList(pt *partition, g *clog.Group, w *groupWork, l *putList) {
 	for !l.empty() && w.sealed < maxGroupPuts {
@@ -204,8 +184,8 @@ func (c *committer) sealList(pt *partition, g *clog.Group, w *groupWork, l *putL
 		}
 		w.sealed += r.n
 		c.seal(pt, g, w, &r, dst)
-		if !r.puts.empty() { // otherwise startReplication has taken them, and the replica answers them
-			w.puts = append(w.puts, r.puts)
+		if !r.puts.empty() { // otherwise replicate has taken them, and the replica answers them
+			w.tombstones = append(w.tombstones, r.puts)
 		}
 	}
 }
@@ -364,17 +344,18 @@ func (pt *partition) clogPlacement(number uint32, at segment.Offset) clog.Placem
 	return clog.Placement{Type: clog.Batch, Topic: pt.t.uuid, Partition: pt.number, Segment: number, Offset: at}
 }
 
-// seal encodes the run into dst, which g reserved for it. It informs the machine, the fold and, in a cluster, the
-// leader. Afterwards r.puts has only the puts that Durable must answer.
+// seal encodes the run into dst, which g reserved for it. It informs the machine, the fold and the replica. Afterwards
+// r.puts has only a tombstone's put, which Durable answers.
 func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst []byte) {
 	// A put may have arrived after the group began. Its delay must not count from a time before that.
 	if r.delayed > 0 {
 		c.nowNs = c.e.now().UnixNano()
 	}
-	at, deferFrom, crc := &r.placement, len(w.deferred), uint32(0)
+	at, crc := &r.placement, uint32(0)
+	c.deferred = c.deferred[:0]
 	switch r.kind {
 	case putMessages:
-		c.encodeRecords(w, pt.number, r, dst)
+		c.encodeRecords(pt.number, r, dst)
 		crc = c.stamp(pt, r, dst)
 	case putSealed:
 		copy(dst, r.special.sealed)
@@ -394,14 +375,11 @@ func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst
 	} else {
 		pt.fold.Publish(at.FirstID, r.count)
 	}
-	d := w.deferred[deferFrom:]
-	if len(d) != 0 {
-		pt.fold.PublishDeferred(d)
-		pt.stateGrew(len(d))
-		last := &w.batches[len(w.batches)-1]
-		last.deferFrom, last.deferN = deferFrom, len(d)
+	if len(c.deferred) != 0 {
+		pt.fold.PublishDeferred(c.deferred)
+		pt.stateGrew(len(c.deferred))
 	}
-	c.startReplication(pt, w, r, d)
+	c.replicate(pt, w, r, c.deferred)
 }
 
 // stamp writes the header of a batch whose body is in dst, and returns the header's checksum.
@@ -424,8 +402,9 @@ func (c *committer) stampNs(pt *partition) int64 {
 
 func ceilMs(ns int64) int64 { return (ns + int64(time.Millisecond) - 1) / int64(time.Millisecond) }
 
-// encodeRecords writes the messages of a run into dst, and sets each put's First to the id of its first message.
-func (c *committer) encodeRecords(w *groupWork, partition uint32, r *run, dst []byte) {
+// encodeRecords writes the messages of a run into dst, and sets each put's First to the id of its first message. It
+// adds those with a delay to c.deferred.
+func (c *committer) encodeRecords(partition uint32, r *run, dst []byte) {
 	out := dst[segment.HeaderBytes:segment.HeaderBytes]
 	id := r.placement.FirstID
 	nowMs := ceilMs(c.nowNs) // rounded up: nothing is due early
@@ -441,7 +420,7 @@ func (c *committer) encodeRecords(w *groupWork, partition uint32, r *run, dst []
 			out = segment.AppendRecord(out, &rec)
 			if p.deferMs != 0 {
 				due := nowMs + int64(p.deferMs)
-				w.deferred = append(w.deferred, core.DeferredMessage{ID: id + segment.MsgID(i), DueMs: due, At: r.placement.Offset})
+				c.deferred = append(c.deferred, core.DeferredMessage{ID: id + segment.MsgID(i), DueMs: due, At: r.placement.Offset})
 			}
 		}
 		rec.Headers = nil
@@ -460,12 +439,8 @@ func (c *committer) noteAppended(
 	pt.machine.Step(&c.ev, &c.res)
 	at := &r.placement
 	pt.epochs.Note(replicate.EpochStart{Epoch: at.Epoch, Position: at.Position, Offset: at.Offset})
-	generation := uint64(0)
-	if pt.rep != nil {
-		generation = pt.rep.generation
-	}
 	w.batches = append(w.batches, batchWork{
-		part: pt, generation: generation, bodyBytes: r.bodyBytes(), nextID: at.FirstID + segment.MsgID(r.count),
+		part: pt, generation: pt.rep.generation, bodyBytes: r.bodyBytes(), nextID: at.FirstID + segment.MsgID(r.count),
 		slice: segment.Slice{
 			Buf: g.Buf(), Data: batch, Position: at.Position, FirstID: at.FirstID, Count: r.count, Offset: at.Offset,
 			Segment: at.Segment, SegmentBase: at.SegmentBase, SegmentCapacity: at.SegmentCapacity,
@@ -503,10 +478,10 @@ func (c *committer) sealInternal(pt *partition, g *clog.Group, w *groupWork, pur
 	copy(dst[segment.HeaderBytes:], body)
 	crc := c.stamp(pt, &r, dst)
 	c.noteAppended(pt, g, w, &r, dst, crc, purpose)
-	if purpose == core.PurposeEpochStart && pt.rep != nil {
+	if purpose == core.PurposeEpochStart {
 		pt.rep.pending.epochStart = r.placement.Position
 	}
-	c.startReplication(pt, w, &r, nil)
+	c.replicate(pt, w, &r, nil)
 	return true
 }
 

@@ -5,52 +5,19 @@ import (
 
 	"penstock/clog"
 	"penstock/engine/core"
-	"penstock/internal/failpoint"
 )
 
-// Durable makes a group's batches visible, and then answers its puts. So a message that is answered is committed. clog
-// calls it for each group in order, once the group is on stable storage. For replicated partitions it only informs the
-// replicas, which commit and answer. After a crash before Durable, recovery finds the group and makes it visible; only
-// the answers are lost.
+// Durable informs the replicas of a group's batches. They commit, make visible and answer what is now durable on enough
+// nodes; on a single node that is all of it. clog calls it for each group in order, once the group is on stable storage.
+// After a crash before Durable, recovery finds the group and makes it visible; only the answers are lost.
 func (c *committer) Durable(g *clog.Group) {
-	w := &c.slots[g.Slot()]
-	w.touched, w.waiters = w.touched[:0], 0
+	w, waiters := &c.slots[g.Slot()], 0
 	for i := range w.batches {
-		b := &w.batches[i]
-		pt := b.part
-		if pt.rep != nil {
-			c.replicaDurable(w, i)
-			continue
-		}
-		c.ev = core.PartitionEvent{Kind: core.PartitionDurable, Position: b.slice.Position + 1}
-		pt.machine.Step(&c.ev, &c.res)
-		if c.res.Committed <= b.slice.Position {
-			continue // the machine has a fault since: the engine is poisoned
-		}
-		failpoint.Pass("engine/before-append")
-		pt.log.Append(&b.slice)
-		if b.deferN != 0 {
-			pt.postDeferred(w.deferred[b.deferFrom : b.deferFrom+b.deferN])
-		}
-		pt.visible.Store(uint64(b.nextID))
-		c.e.flusher.markDirty(pt)
-		if b.slice.Count == 0 {
-			continue
-		}
-		pt.t.countedBytes(b.slice.Count, b.bodyBytes)
-		if n := len(w.touched); n == 0 || w.touched[n-1] != pt {
-			w.touched = append(w.touched, pt)
-		}
+		waiters += c.batchDurable(w, i)
 	}
-	failpoint.Pass("engine/before-answer")
-	for i := range w.puts {
-		w.puts[i].committed()
-		w.waiters += w.puts[i].answer(nil)
-	}
-	failpoint.Pass("engine/after-answer")
-	for i, pt := range w.touched {
-		w.touched[i] = nil
-		pt.wake()
+	for i := range w.tombstones {
+		w.tombstones[i].committed()
+		waiters += w.tombstones[i].answer(nil)
 	}
 	c.e.asyncFree.recycle()
 	for i, cut := range w.cuts {
@@ -60,9 +27,9 @@ func (c *committer) Durable(g *clog.Group) {
 	w.cuts = w.cuts[:0]
 	clear(w.batches) // drop the references to the group's buffer
 	w.batches = w.batches[:0]
-	w.puts = w.puts[:0]
+	w.tombstones = w.tombstones[:0]
 	// This comes last: until then, push wakes nobody for a producer that was just answered and puts again.
-	if c.inFlight.Add(-1) == 0 && w.waiters > 1 {
+	if c.inFlight.Add(-1) == 0 && waiters > 1 {
 		// The producers that were just answered are runnable on this processor. Let them run first, so that their next puts
 		// join the next group. Otherwise the next group has only the puts that came while this one was on the disk, about
 		// half of all, and each put waits for two flushes.
@@ -79,17 +46,15 @@ func (c *committer) Failed(err error) {
 	why := e.refusal()
 	for i := range c.slots {
 		w := &c.slots[i]
-		for i := range w.puts {
-			w.puts[i].answer(why)
+		for i := range w.tombstones {
+			w.tombstones[i].answer(why)
 		}
-		w.puts, w.batches, w.cuts = nil, nil, nil
+		w.tombstones, w.batches, w.cuts = nil, nil, nil
 	}
 	for _, pt := range e.partitionList() {
 		c.ev = core.PartitionEvent{Kind: core.PartitionFault, Flag: true, Err: why}
 		pt.machine.Step(&c.ev, &c.res)
-		if pt.rep != nil {
-			pt.rep.fault(err)
-		}
+		pt.rep.fault(err)
 		pt.closeAndRefuse(why, false)
 	}
 }

@@ -10,10 +10,10 @@ import (
 	"penstock/segment"
 )
 
-// sealReplica is sealInbox for a partition of a cluster. It appends the batches that another leader sent, then writes a
-// cut of the log if one is due, and then, if this node leads, seals the inbox. It returns false when g has no room for
-// the rest. It holds replica.mu throughout.
-func (c *committer) sealReplica(pt *partition, g *clog.Group, w *groupWork) bool {
+// sealInbox does what the committer has to do for a partition. It appends the batches that another leader sent, then
+// writes a cut of the log if one is due, and then, if this node leads, seals the inbox. It returns false when g has no
+// room for the rest; what is left of the inbox is back in it. It holds replica.mu throughout.
+func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
 	r := pt.rep
 	r.mu.Lock()
 	defer r.unlock()
@@ -33,7 +33,7 @@ func (c *committer) sealReplica(pt *partition, g *clog.Group, w *groupWork) bool
 				pt.stall(l, false)
 				return true
 			}
-			if r.pending.n > 0 && l.bytes < secondGroupBytes {
+			if r.pending.n > 0 && l.bytes < secondGroupBytes && !r.solo {
 				// A small batch costs the followers as much as a large one. So while one batch is on its way, small puts wait and
 				// form the next batch.
 				r.stalled = errPipelined
@@ -168,49 +168,53 @@ func (c *committer) foldIncoming(pt *partition, h *segment.Header, body []byte, 
 	}
 }
 
-// startReplication hands a batch that was just sealed to the leader's machine, which sends it to the followers while
-// this node's disk writes it. The batch's puts move from the run to replica.pending: the replica answers them when the
-// batch is committed. deferred is borrowed. On a single node it does nothing. replica.mu is held.
-func (c *committer) startReplication(pt *partition, w *groupWork, r *run, deferred []core.DeferredMessage) {
-	rep := pt.rep
-	if rep == nil {
-		return
-	}
+// replicate hands a batch that was just sealed to the replica, which sends it to the followers, if any, while this
+// node's disk writes it. The batch's puts move from the run to replica.pending: the replica answers them when the batch
+// is committed. deferred is borrowed. replica.mu is held.
+func (c *committer) replicate(pt *partition, w *groupWork, r *run, deferred []core.DeferredMessage) {
 	b := &w.batches[len(w.batches)-1]
 	pt.log.Append(&b.slice)
 	c.e.flusher.markDirty(pt)
-	p := pendingBatch{position: b.slice.Position, nextID: b.nextID, count: r.count, sealedNs: rep.cn.now()}
-	p.bodyBytes = b.bodyBytes
+	p := pendingBatch{position: b.slice.Position, nextID: b.nextID, count: r.count, bodyBytes: b.bodyBytes}
 	if len(deferred) != 0 {
 		p.deferred = append(p.deferred, deferred...)
 	}
 	p.puts = r.puts.take()
-	rep.pending.push(&p)
-	h := segment.Header{}
-	if err := h.Decode(b.slice.Data); err != nil {
-		panic("BUG: a batch that was just sealed does not decode: " + err.Error())
-	}
-	batch := replicate.Batch{
-		Position: h.Position, FirstID: h.FirstID, Offset: b.slice.Offset, Epoch: h.Epoch, Bytes: len(b.slice.Data),
-		Count: h.Count, PrevCRC: h.PrevCRC, CRC: h.CRC,
-	}
-	rep.batch = batch
-	rep.ev = replicate.Event{Kind: replicate.EvAppended, Batch: &rep.batch}
-	rep.step(&rep.ev)
+	pt.rep.appended(&p, &b.slice)
 }
 
-// replicaDurable informs the replica that batch i of the group is durable. For consecutive batches of one partition it
-// does so only for the last.
-func (c *committer) replicaDurable(w *groupWork, i int) {
+// appended takes a batch of this leader that was just added to the log, and informs the machine. mu is held.
+func (r *replica) appended(p *pendingBatch, b *segment.Slice) {
+	if r.solo {
+		r.pending.push(p)
+		return
+	}
+	p.sealedNs = r.cn.now()
+	r.pending.push(p)
+	h := segment.Header{}
+	if err := h.Decode(b.Data); err != nil {
+		panic("BUG: a batch that was just sealed does not decode: " + err.Error())
+	}
+	r.batch = replicate.Batch{
+		Position: h.Position, FirstID: h.FirstID, Offset: b.Offset, Epoch: h.Epoch, Bytes: len(b.Data),
+		Count: h.Count, PrevCRC: h.PrevCRC, CRC: h.CRC,
+	}
+	r.ev = replicate.Event{Kind: replicate.EvAppended, Batch: &r.batch}
+	r.step(&r.ev)
+}
+
+// batchDurable informs the replica that batch i of the group is durable. For consecutive batches of one partition it
+// does so only for the last. waiters is how many goroutines that answered.
+func (c *committer) batchDurable(w *groupWork, i int) (waiters int) {
 	b := &w.batches[i]
 	if i+1 < len(w.batches) {
 		if next := &w.batches[i+1]; next.part == b.part && next.generation == b.generation {
-			return
+			return 0
 		}
 	}
-	failpoint.Pass("engine/follower-durable")
+	failpoint.Pass("engine/replica-durable")
 	r := b.part.rep
 	r.mu.Lock()
 	r.durableUpTo(b.slice.Position, b.generation)
-	r.unlock()
+	return r.unlock()
 }

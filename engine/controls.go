@@ -21,12 +21,12 @@ import (
 // appendControls hands own.controls over, which belong to the log from then on. Unless it returns an error the caller
 // calls result on the waiter, or receives from its done and frees it.
 //
-// In a cluster a batch waits in the inbox at most Options.PublishTimeout, and then was not stored. Entries that a
+// A batch waits in the inbox at most Options.PublishTimeout, and then was not stored. Entries that a
 // channel's machine has given away (own.source) wait there for as long as it takes: they must be written.
 func (pt *partition) appendControls(ctx context.Context, own *specialPut) (*waiter, error) {
 	w := getWaiter()
 	w.kind, w.special = putControls, own
-	if pt.rep != nil && own.source == nil {
+	if own.source == nil {
 		w.deadline = pt.e.now().Add(pt.e.opts.PublishTimeout).UnixNano()
 	}
 	if err := pt.enqueue(ctx, &w.Put); err != nil {
@@ -69,7 +69,7 @@ func (t *Topic) writeControls(ctx context.Context, controls []core.Control, onCo
 	var ws []*waiter
 	var err error
 	for _, pt := range t.partitions() {
-		if pt.rep != nil && !pt.rep.leads.Load() {
+		if !pt.rep.leads.Load() {
 			continue
 		}
 		own := &specialPut{controls: slices.Clone(controls)} // each log fills in its own

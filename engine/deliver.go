@@ -73,7 +73,7 @@ func (c *Channel) deliverRound() (again bool) {
 // Then syncChannels will shut the channel or take the partition from it, once it gets Topic.changing. mu is held.
 func (c *Channel) hasStaleEpoch() bool {
 	for i := range c.cursors {
-		if cur := &c.cursors[i]; cur.assigned && cur.part.rep != nil &&
+		if cur := &c.cursors[i]; cur.assigned &&
 			(cur.part.rep.serving() != cur.epoch || cur.part.rep.fencedAbove(cur.epoch)) {
 			return true
 		}

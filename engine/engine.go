@@ -394,9 +394,7 @@ func (e *Engine) Close() error {
 	var clusterErr error
 	if e.cluster != nil {
 		for _, pt := range e.partitionList() {
-			if pt.rep != nil {
-				pt.rep.end(ErrClosed)
-			}
+			pt.rep.end(ErrClosed)
 		}
 		clusterErr = e.cluster.close()
 	}

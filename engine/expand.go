@@ -158,6 +158,7 @@ func (e *Engine) emptyPartition(t *Topic, n uint32) (*partition, error) {
 	pt := &partition{
 		e: e, t: t, number: n, log: log, fold: new(core.Cursors), machine: core.NewPartition(segment.State{}, e.sizes()),
 	}
+	pt.rep = newSolo(pt)
 	pt.publishFold(0)
 	return pt, nil
 }
@@ -277,7 +278,7 @@ func (t *Topic) lockInitialized(ctx context.Context) error {
 		t.e.host.Lock(&t.changing)
 		var barren []*partition
 		for _, pt := range t.partitions() {
-			if pt.rep != nil && !asked[pt] && pt.leadsUninitialized() {
+			if !asked[pt] && pt.leadsUninitialized() {
 				barren = append(barren, pt)
 				asked[pt] = true // if it still looks uninitialized, the topic has no channels
 			}

@@ -434,7 +434,7 @@ func (f *flusher) releaseFiles(target uint64) bool {
 	f.due = f.due[:0]
 	release := current
 	for _, pt := range e.partitionList() {
-		if seq, ok := pt.log.OldestUnsyncedFileSeq(); !ok || pt.rep != nil && pt.rep.discarded.Load() && pt.rep.isUnneeded() {
+		if seq, ok := pt.log.OldestUnsyncedFileSeq(); !ok || pt.rep.discarded.Load() && pt.rep.isUnneeded() {
 			continue // a copy that was given up needs no flush
 		} else if seq > target {
 			release = min(release, seq)
@@ -567,7 +567,7 @@ func (f *flusher) retainTo(pt *partition) segment.Offset {
 		to = end
 	}
 	to = min(to, keep.at)
-	if pt.rep != nil && pt.rep.leaderStart.Load() > 0 {
+	if pt.rep.leaderStart.Load() > 0 {
 		if at, err := pt.log.SeekPosition(segment.Position(pt.rep.leaderStart.Load())); err == nil {
 			to = max(to, at)
 		}

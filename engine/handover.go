@@ -17,7 +17,7 @@ func (cn *clusterNode) balance() {
 		snap := cn.store.Snapshot()
 		for left, parts := maxBalanceCount, cn.e.partitionList(); left > 0 && len(parts) > 0; parts = parts[1:] {
 			pt := parts[0]
-			if pt.rep == nil || !pt.rep.serves.Load() || cn.leaving.Load() {
+			if !pt.rep.serves.Load() || cn.leaving.Load() {
 				continue
 			}
 			row := snap.Partitions[pt.identity()]
@@ -78,7 +78,7 @@ func (cn *clusterNode) handOver(ctx context.Context) error {
 	for {
 		left := 0
 		for _, pt := range cn.e.partitionList() {
-			if pt.rep != nil && pt.rep.leads.Load() && cn.tryHandOver(ctx, pt, 0) {
+			if pt.rep.leads.Load() && cn.tryHandOver(ctx, pt, 0) {
 				left++
 			}
 		}

@@ -85,10 +85,8 @@ func (i *Inspector) Kill() error {
 		}
 	}
 	for _, pt := range e.parts {
-		if pt.rep != nil {
-			for _, rd := range pt.rep.reads {
-				rd.out.Release()
-			}
+		for _, rd := range pt.rep.reads {
+			rd.out.Release()
 		}
 	}
 	_ = e.release() // the simulation has replaced the disk
@@ -114,10 +112,8 @@ func (i *Inspector) EachMarks(visit func(*PartitionMarks)) {
 		return
 	}
 	for _, pt := range i.e.partitionList() {
-		if pt.rep != nil {
-			pt.marks(&i.marks)
-			visit(&i.marks)
-		}
+		pt.marks(&i.marks)
+		visit(&i.marks)
 	}
 }
 
@@ -148,9 +144,6 @@ func (i *Inspector) Partitions() []PartitionView {
 	var all []PartitionView
 	for _, pt := range i.e.partitionList() {
 		r := pt.rep
-		if r == nil {
-			continue
-		}
 		v := PartitionView{
 			Topic: pt.t.name, Member: i.e.cluster.member(), Visible: segment.MsgID(pt.visible.Load()), Pending: r.pending.n,
 		}

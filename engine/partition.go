@@ -15,7 +15,7 @@ import (
 //
 // mu guards the inbox, the fields from inbox to drainCount that belong to it, and every replacement of watchers. It is
 // a leaf: its holder takes no other lock and does not wait. The committer owns machine, fold and the fields up to
-// newest. In a cluster it changes them with replica.mu held, so that others may read them under that lock. All other
+// newest. It changes them with replica.mu held, so that others may read them under that lock. All other
 // goroutines learn about the partition from the atomics below. log has a lock of its own. After a crash the inbox is
 // empty, and its puts were not answered; recovery rebuilds the rest from the commit log (recover.go).
 type partition struct {
@@ -46,7 +46,7 @@ type partition struct {
 	unread atomic.Pointer[error] // why the fold is unknown; nil: it is known. See whyUnread
 
 	recovered segment.Position // the log is committed up to here at least; found by recovery
-	rep       *replica         // nil on a single node
+	rep       *replica
 
 	watchers atomic.Pointer[[]*Channel] // the channels of the partition, see watching
 	visible  atomic.Uint64              // the committed messages are those below this MsgID
@@ -70,7 +70,7 @@ type partition struct {
 	stateBytes atomic.Int64 // upper bound of the fold's size in a checkpoint
 }
 
-// accepts says whether p may enter the inbox of a partition in a cluster. If not, the forwarder takes p. mu is held.
+// accepts says whether p may enter the inbox. If not, the forwarder takes p. mu is held.
 func (pt *partition) accepts(p *Put) bool {
 	switch {
 	case p.kind == putTombstone:
@@ -113,7 +113,7 @@ func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 			return err
 		}
 	}
-	if pt.rep != nil && !pt.accepts(p) {
+	if !pt.accepts(p) {
 		pt.mu.Unlock()
 		return e.cluster.forwardPut(pt, p)
 	}
@@ -400,10 +400,7 @@ func (pt *partition) reopenInbox() {
 // may be stalled and drain no inbox. It says whether any put was waiting. The engine's watch goroutine calls it every
 // 250 ms, without a lock.
 func (pt *partition) expire(nowNs int64) bool {
-	why := ErrDeadline
-	if pt.rep != nil {
-		why = pt.rep.whyStalled()
-	}
+	why := pt.rep.whyStalled()
 	pt.mu.Lock()
 	waiting := !pt.inbox.empty()
 	late := pt.inbox.takeIf(func(p *Put) bool {

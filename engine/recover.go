@@ -459,7 +459,7 @@ func (e *Engine) damagedCopies() (ids []segment.Identity, all bool) {
 		return nil, true
 	}
 	for _, pt := range e.partitionList() {
-		if len(pt.log.Isolated()) > 0 || pt.whyUnread() != nil || pt.rep != nil && pt.rep.discarded.Load() {
+		if len(pt.log.Isolated()) > 0 || pt.whyUnread() != nil || pt.rep.discarded.Load() {
 			ids = append(ids, pt.identity())
 		}
 	}
@@ -542,7 +542,9 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 		e: e, t: t, number: n, fold: rp.fold, machine: core.NewPartition(rp.st, e.sizes()), recovered: rp.committed,
 	}
 	pt.epochs.Reset(rp.epochs.Entries())
-	if e.cluster != nil {
+	if e.cluster == nil {
+		pt.rep = newSolo(pt)
+	} else {
 		pt.rep = &replica{cn: e.cluster, pt: pt}
 		pt.rep.pending.clear()
 		if e.cluster.shortened.isDiscarded(rp.id) {
@@ -573,7 +575,7 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 	}
 	if err := errors.Join(rp.err, log.Health()); err != nil {
 		e.info.CorruptionsAtRecover = append(e.info.CorruptionsAtRecover, err.Error())
-		if pt.rep != nil && rp.err == nil {
+		if !pt.rep.solo && rp.err == nil {
 			// The replica does not lead before the damaged range has been repaired from another one. Then it accepts puts as any
 			// other.
 			e.log.Error("a copy of a partition does not read back: it does not lead before it is repaired from another replica",

@@ -245,7 +245,7 @@ func (t *Topic) leaders() (all []replicate.NodeID) {
 // servesAny says whether this node's channels may deliver messages of any partition of t.
 func (t *Topic) servesAny() bool {
 	for _, pt := range t.partitions() {
-		if pt.rep == nil || pt.rep.serves.Load() {
+		if pt.rep.serves.Load() {
 			return true
 		}
 	}

@@ -31,8 +31,13 @@ import (
 //	connection:  ack ─► ActCommit ─► visible, answers
 //	connection:  batches ─► ActAppend ─► incoming ─► committer
 type replica struct {
-	cn *clusterNode
+	cn *clusterNode // nil if solo
 	pt *partition
+
+	// solo is the replica of a single node. It leads and serves from the beginning to the end, without a machine. Its
+	// quorum is this node: it admits everything (admits), sends it to nobody (appended), and commits what is durable here
+	// (durableUpTo).
+	solo bool
 
 	// Producers and channels read these without mu.
 	leads        atomic.Bool                    // the inbox accepts puts; written with mu and partition.mu held
@@ -149,6 +154,15 @@ type logCut struct {
 	failed     bool       // the cut ended with an error, and the log is not what the machine was told
 }
 
+// newSolo returns the replica of a single node, whose log is whole and ends where pt's machine says.
+func newSolo(pt *partition) *replica {
+	r := &replica{pt: pt, solo: true, durable: pt.machine.State().Next}
+	r.pending.clear()
+	r.leads.Store(true)
+	r.serves.Store(true)
+	return r
+}
+
 // run calls f with mu held, and does what f left in out after mu is released.
 func (r *replica) run(f func()) {
 	r.mu.Lock()
@@ -156,17 +170,18 @@ func (r *replica) run(f func()) {
 	r.unlock()
 }
 
-// unlock releases mu, and then does what was collected in out: answers, wake-ups, work for the committer.
-func (r *replica) unlock() {
+// unlock releases mu, and then does what was collected in out: answers, wake-ups, work for the committer. waiters is
+// how many goroutines were answered.
+func (r *replica) unlock() (waiters int) {
 	out := r.out
 	r.out = replicaOutput{}
 	r.mu.Unlock()
-	out.perform(r)
+	return out.perform(r)
 }
 
-func (o *replicaOutput) perform(r *replica) {
-	o.done.answer(nil)
-	o.failed.answer(o.failure)
+// perform returns how many goroutines waited for the puts that it answered.
+func (o *replicaOutput) perform(r *replica) (waiters int) {
+	waiters = o.done.answer(nil) + o.failed.answer(o.failure)
 	if o.wake {
 		r.pt.wake()
 	}
@@ -179,6 +194,7 @@ func (o *replicaOutput) perform(r *replica) {
 	if o.work {
 		r.pt.announce(false)
 	}
+	return waiters
 }
 
 // step passes one event to the machine and carries out the actions, then does the same with the events that these
@@ -193,12 +209,11 @@ func (r *replica) step(ev *replicate.Event) {
 }
 
 func (r *replica) stepOne(ev *replicate.Event) {
-	now := r.cn.now()
 	switch {
 	case r.leader != nil:
-		r.leader.Step(now, ev, &r.acts)
+		r.leader.Step(r.cn.now(), ev, &r.acts)
 	case r.follower != nil && followerHandles(ev.Kind):
-		r.follower.Step(now, ev, &r.acts)
+		r.follower.Step(r.cn.now(), ev, &r.acts)
 	default:
 		return
 	}
@@ -270,10 +285,12 @@ func (r *replica) retryStalled() {
 	}
 }
 
-// committed is the machine's commit mark, 0 without a machine. After a restart it is a lower bound of what is
-// committed. mu is held.
+// committed is the commit mark, 0 without an active copy. After a restart it is a lower bound of what is committed. mu
+// is held.
 func (r *replica) committed() segment.Position {
 	switch {
+	case r.solo:
+		return r.durable
 	case r.leader != nil:
 		return r.leader.Committed()
 	case r.follower != nil:
@@ -284,9 +301,6 @@ func (r *replica) committed() segment.Position {
 
 // committedMark is the commit mark that a checkpoint stores. It takes mu.
 func (pt *partition) committedMark() segment.Position {
-	if pt.rep == nil {
-		return pt.machine.Committed()
-	}
 	pt.rep.mu.Lock()
 	defer pt.rep.mu.Unlock()
 	return pt.rep.committed()
@@ -477,7 +491,11 @@ func (r *replica) durableUpTo(pos segment.Position, generation uint64) {
 		return
 	}
 	r.durable = max(r.durable, pos+1)
-	if r.closed {
+	switch {
+	case r.closed:
+		return
+	case r.solo:
+		r.commit(r.durable)
 		return
 	}
 	r.ev = replicate.Event{Kind: replicate.EvDurable, Position: r.durable, Generation: generation}
@@ -486,6 +504,9 @@ func (r *replica) durableUpTo(pos segment.Position, generation uint64) {
 
 // admits asks the machine whether a batch may be appended now; if not, stalled says why. mu is held.
 func (r *replica) admits() bool {
+	if r.solo {
+		return true
+	}
 	if r.leader == nil || r.closed {
 		return false
 	}

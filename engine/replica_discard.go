@@ -123,7 +123,7 @@ func (r *replica) mayGiveUp(c *logCut) bool {
 // batch to continue, cut or repair the log. Recovery calls it before the node joins the cluster, so that the copy
 // cannot be elected.
 func (r *recovery) discardUnreadableHead(pt *partition) error {
-	if pt.rep == nil || pt.t.quarantined || pt.rep.discarded.Load() {
+	if pt.rep.solo || pt.t.quarantined || pt.rep.discarded.Load() {
 		return nil
 	}
 	_, err := pt.startState()
@@ -154,7 +154,7 @@ func (r *recovery) discardUnreadableHead(pt *partition) error {
 // the copy is being removed. The flusher asks. Such a partition keeps no commit log file for batches that its segments
 // cannot take, because the tombstone or the record of the removal may be waiting for that room.
 func (pt *partition) isGoingAway() bool {
-	return pt.t.deleted.Load() || pt.rep != nil && pt.rep.isRemoving()
+	return pt.t.deleted.Load() || pt.rep.isRemoving()
 }
 
 // releaseLimit lowers release, the number of the first commit log file that is kept, for copies that are given up or
@@ -163,7 +163,7 @@ func (pt *partition) isGoingAway() bool {
 // something.
 func (f *flusher) releaseLimit(oldest, release uint64) uint64 {
 	for _, pt := range f.e.partitionList() {
-		if pt.rep == nil || !pt.rep.discarded.Load() && !pt.rep.isRemoving() || pt.t.deleted.Load() || release <= oldest {
+		if !pt.rep.discarded.Load() && !pt.rep.isRemoving() || pt.t.deleted.Load() || release <= oldest {
 			continue
 		}
 		if seq, ok := pt.log.OldestUnsyncedFileSeq(); ok && seq < release && !pt.rep.mayReleaseFiles() {

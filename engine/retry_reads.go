@@ -28,7 +28,7 @@ func (e *Engine) retryReads() {
 	for wait := first; e.host.Pause(wait, e.stop); {
 		left := false
 		for _, pt := range e.partitionList() {
-			if pt.rep != nil && !pt.rep.hasLog() || pt.log == nil || pt.t.quarantined {
+			if !pt.rep.hasLog() || pt.log == nil || pt.t.quarantined {
 				continue
 			}
 			back, open := e.retryPartition(pt, c)
@@ -56,10 +56,10 @@ func (e *Engine) retryPartition(pt *partition, c *segment.Checker) (back, open b
 		}
 	}
 	left := pt.log.MayReadAgain()
-	if pt.rep != nil && (!slices.Equal(before, left) || pt.rep.isWaitingForDevice()) {
+	if !slices.Equal(before, left) || pt.rep.isWaitingForDevice() {
 		pt.rep.deviceReads()
 	}
-	return len(left) == 0 && (pt.rep == nil || !pt.rep.isWaitingForDevice()), true
+	return len(left) == 0 && !pt.rep.isWaitingForDevice(), true
 }
 
 // retryRead tries one range. back says that all of it is served again; open is false when the engine closes.

@@ -30,7 +30,7 @@ func (t *Topic) stats(channel string) TopicStats {
 		Paused: t.paused.Load(), Partitions: len(t.partitions()),
 	}
 	for _, pt := range t.partitions() {
-		if pt.rep == nil || pt.rep.hasLog() {
+		if pt.rep.hasLog() {
 			s.StoredBytes += pt.log.Bytes()
 		}
 		s.Depth += pt.waitingAtTopic()

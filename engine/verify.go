@@ -71,7 +71,7 @@ func (t *Topic) verifyLocal(op operation) (*verifyAnswer, error) {
 		return nil, fmt.Errorf("engine: what is to be verified is not said as it should be")
 	}
 	pt := t.partitions()[op.Partitions[0]]
-	if pt.rep == nil || !pt.rep.present() { // pt.log is set under the replica's lock; a present copy has a log
+	if !pt.rep.present() { // pt.log is set under the replica's lock; a present copy has a log
 		return nil, fmt.Errorf("engine: the node has no copy of partition %d", pt.number)
 	}
 	a := &verifyAnswer{Committed: pt.committedEnd(), Next: q.At}

@@ -17,13 +17,10 @@ const Variable = "PENSTOCK_FAILPOINT"
 var Names = []string{
 	"clog/before-write",      // a group is sealed, nothing of it is on the disk
 	"clog/after-write",       // the disk has it, nobody knows
-	"engine/before-append",   // single node: before the partition's log has the batch
-	"engine/before-answer",   // single node: it is visible, nobody was answered
-	"engine/after-answer",    // single node: everybody was
 	"clog/after-durable",     // the group is done with
 	"engine/follower-append", // a follower hands batches to its committer
 	// a replica's batch is durable on this node, its machine has not heard, nothing is acknowledged
-	"engine/follower-durable",
+	"engine/replica-durable",
 	"engine/before-commit", // a replica's batches are committed, nothing of it was answered or is visible
 	"engine/after-commit",  // it is visible, the answers have not left
 	"segment/before-write", // batches go from memory to a segment

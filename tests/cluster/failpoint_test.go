@@ -32,11 +32,7 @@ var often = []string{
 // points are the failpoints that a node can reach, those of rare events with how often they are passed at most before.
 func points(single bool) []string {
 	return slices.DeleteFunc(slices.Clone(failpoint.Names), func(name string) bool {
-		replicated := name == "engine/before-commit" || name == "engine/after-commit" ||
-			strings.HasPrefix(name, "engine/follower-")
-		alone := name == "engine/before-append" || name == "engine/before-answer" || name == "engine/after-answer"
-		// A cluster's committer runs the same code as a single node's, with nothing to answer.
-		return single && replicated || !single && alone
+		return single && name == "engine/follower-append"
 	})
 }
 
