@@ -448,36 +448,22 @@ func (c *Channel) addPartition(cur *cursor, p *post) {
 
 // Pause stops deliveries. When it returns nil, that is durable.
 func (c *Channel) Pause(ctx context.Context) error {
-	return c.onLeaders(ctx, operation{Kind: opPauseChannel, Flag: true})
+	return c.ask(ctx, operation{Kind: opPauseChannel, Flag: true}, nil, nil)
 }
 
 // Unpause resumes deliveries. When it returns nil, that is durable.
 func (c *Channel) Unpause(ctx context.Context) error {
-	return c.onLeaders(ctx, operation{Kind: opPauseChannel, Flag: false})
+	return c.ask(ctx, operation{Kind: opPauseChannel, Flag: false}, nil, nil)
 }
 
 // Skip, while on, discards everything that would be delivered.
 func (c *Channel) Skip(ctx context.Context, on bool) error {
-	return c.onLeaders(ctx, operation{Kind: opSkipChannel, Flag: on})
+	return c.ask(ctx, operation{Kind: opSkipChannel, Flag: on}, nil, nil)
 }
 
 // Empty drops all messages of the channel: unread, in flight and deferred.
 func (c *Channel) Empty(ctx context.Context) error {
-	return c.onLeaders(ctx, operation{Kind: opEmptyChannel})
-}
-
-// onLeaders applies op to the channel in every partition, in a cluster at each partition's leader.
-func (c *Channel) onLeaders(ctx context.Context, op operation) error {
-	if c.e.cluster != nil {
-		return c.ask(ctx, op, nil, nil)
-	}
-	switch op.Kind {
-	case opPauseChannel:
-		return c.pauseLocal(ctx, op.Flag)
-	case opSkipChannel:
-		return c.skipLocal(ctx, op.Flag)
-	}
-	return c.emptyLocal(ctx)
+	return c.ask(ctx, operation{Kind: opEmptyChannel}, nil, nil)
 }
 
 func (c *Channel) pauseLocal(ctx context.Context, on bool) error {

@@ -14,10 +14,10 @@ import (
 // committedChannel returns a channel that this node has, once its creation is committed: another caller may have asked
 // for it a moment ago. A node that leads nothing only remembers channels, so it asks the leaders.
 func (t *Topic) committedChannel(ctx context.Context, c *Channel) (*Channel, error) {
-	cn := t.e.cluster
-	if cn == nil || c.ephemeral {
+	if !t.e.members.others() || c.ephemeral {
 		return c, nil
 	}
+	cn := t.e.cluster
 	// Wait only for the partitions that this client will get messages from. A partition without a leader must not keep the
 	// client from the others.
 	only := func(pt *partition) bool { return pt.rep.serves.Load() }

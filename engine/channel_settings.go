@@ -51,7 +51,7 @@ func (c *Channel) Settings() ChannelSettings {
 	}
 	s, serves := c.settings, c.partsAssigned > 0
 	c.mu.Unlock()
-	if serves || c.e.cluster == nil {
+	if serves {
 		return s
 	}
 	for _, pt := range c.t.partitions() {
@@ -218,10 +218,10 @@ func (c *Channel) share() {
 const reconcileAfter = 2 * time.Second
 
 func (c *Channel) reconcileLater() {
-	cn := c.e.cluster
-	if cn == nil || c.t.Partitions() == 1 {
+	if !c.e.members.others() || c.t.Partitions() == 1 {
 		return
 	}
+	cn := c.e.cluster
 	cn.spawn(func() {
 		if c.e.host.Pause(reconcileAfter, cn.ctx.Done()) {
 			c.reconcile(cn.ctx)

@@ -153,6 +153,48 @@ func newClusterNode(e *Engine) *clusterNode {
 	return cn
 }
 
+func (cn *clusterNode) others() bool             { return true }
+func (cn *clusterNode) context() context.Context { return cn.ctx }
+func (cn *clusterNode) snapshot() *meta.Snapshot { return cn.store.Snapshot() }
+func (cn *clusterNode) node() meta.Node          { return cn.self }
+
+func (cn *clusterNode) tombstone(ctx context.Context, key meta.TombstoneKey, until time.Time) error {
+	return cn.store.Tombstone(ctx, key, until)
+}
+
+func (cn *clusterNode) createChannel(ctx context.Context, t *Topic, name string) error {
+	return cn.onAllLeaders(ctx, t, operation{Kind: opCreateChannel, Channel: name})
+}
+
+// deleteChannel deletes the channel at the leaders, and on this node, which may have it without leading a partition.
+func (cn *clusterNode) deleteChannel(ctx context.Context, t *Topic, name string) error {
+	var d deletion
+	err := cn.gather(ctx, t, operation{Kind: opDeleteChannel, Channel: name}, nil, d.add)
+	if err != nil {
+		return err
+	}
+	if err = t.deleteChannelLocal(ctx, name); errors.Is(err, ErrNoChannel) {
+		err = nil
+	}
+	return errors.Join(err, d.err())
+}
+
+func (cn *clusterNode) noteUnreadable(topic uuid.UUID) { cn.unreadable = append(cn.unreadable, topic) }
+
+func (cn *clusterNode) opened(*Topic) {} // its channels begin when the store has said who leads
+
+func (cn *clusterNode) mayDeliver(c *Channel) bool { return cn.leased() && !c.hasStaleEpoch() }
+
+func (cn *clusterNode) closeTopic(t *Topic, why error) { cn.remotes.endTopic(t, why) }
+
+func (cn *clusterNode) describe(out *StorageStats) {
+	out.Shortened, out.Yielded = cn.shortened.count(), cn.yields.Load()
+	out.ComparingWaits = cn.comparingWaits.Load()
+	out.Dropped, out.Losses, out.Blocked = cn.drops.Load(), cn.losses.Load(), int(cn.blocked.Load())
+	r := cn.remoteStats()
+	out.RemoteExpired, out.RemoteStale, out.RemoteLateFence = r.Expired, r.Stale, r.LateFences
+}
+
 // now is the time since began, in ns. It includes time in which the machine was suspended.
 func (cn *clusterNode) now() int64 {
 	return int64(cn.e.host.Awake() - cn.awake)
@@ -169,7 +211,8 @@ func (cn *clusterNode) spawn(f func()) { cn.e.host.SpawnIn(&cn.wg, f) }
 
 // join registers the node in the store, and opens the replicas that recovery found. No goroutine of the engine runs
 // yet. The store is told of damaged copies in the same step, before this process can be in an election.
-func (cn *clusterNode) join(ctx context.Context, damaged []segment.Identity, all bool) error {
+func (cn *clusterNode) join(ctx context.Context) error {
+	damaged, all := cn.e.damagedCopies()
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.opts.JoinTimeout)
 	defer cancel()
 	n := cn.opts.Node
@@ -511,8 +554,11 @@ func (cn *clusterNode) linger(ctx context.Context) {
 	}
 }
 
-// close ends everything that talks to other nodes, and closes the store.
+// close ends all replicas and everything that talks to other nodes, and closes the store.
 func (cn *clusterNode) close() error {
+	for _, pt := range cn.e.partitionList() {
+		pt.rep.end(ErrClosed)
+	}
 	cn.cancel()
 	var err error
 	if cn.net != nil {
@@ -531,24 +577,15 @@ func (cn *clusterNode) close() error {
 
 // Snapshot returns the state that the cluster agrees on; nil on a single node.
 func (e *Engine) Snapshot() *meta.Snapshot {
-	if e.cluster == nil {
-		return nil
-	}
-	return e.cluster.store.Snapshot()
+	return e.members.snapshot()
 }
 
 // Node returns this node as the cluster knows it; the zero Node on a single node.
 func (e *Engine) Node() meta.Node {
-	if e.cluster == nil {
-		return meta.Node{}
-	}
-	return e.cluster.self
+	return e.members.node()
 }
 
 // Tombstone hides a node from the lookups of a topic until a time, in the whole cluster.
 func (e *Engine) Tombstone(ctx context.Context, key meta.TombstoneKey, until time.Time) error {
-	if e.cluster == nil {
-		panic("BUG: engine: a tombstone on a single node")
-	}
-	return e.cluster.store.Tombstone(ctx, key, until)
+	return e.members.tombstone(ctx, key, until)
 }

@@ -85,7 +85,7 @@ func (c *committer) push(pt *partition, alone bool) {
 	// would hold up the others.
 	switch {
 	case !alone || c.lastGroupShared.Load():
-	case c.e.cluster != nil:
+	case c.e.members.others():
 		// The caller may be the goroutine of a connection to another node or to a client. It must not hang when this node's
 		// disk does, so it only seals the batch and sends it to the followers. The commit log's goroutine writes it.
 		c.e.clog.GatherOnSpot()

@@ -68,7 +68,7 @@ func (k *localConsumer) do(ev core.Event) error {
 		return c.closed
 	}
 	ev.Client = k.id
-	if c.e.cluster != nil && ofMessage(ev.Kind) && !c.e.cluster.leased() {
+	if ofMessage(ev.Kind) && !c.e.members.leased() {
 		return ErrNotInFlight // another node may have it in flight by now
 	}
 	c.ev = ev

@@ -119,7 +119,7 @@ func (c *Channel) nextDead() (dead []deadLetter, name string, ok bool) {
 
 // moveDead publishes dead letters, and returns those that are stored in their topic now.
 func (c *Channel) moveDead(dead []deadLetter, name string) (moved []ID, err error) {
-	ctx := c.e.context()
+	ctx := c.e.members.context()
 	to, err := c.e.deadLetterTopic(ctx, name)
 	if err != nil {
 		return nil, err
@@ -178,10 +178,7 @@ func (e *Engine) deadLetterTopic(ctx context.Context, name string) (*Topic, erro
 	if err != nil {
 		return nil, err
 	}
-	switch _, ok := t.LookupChannel(redriveChannel); {
-	case e.cluster == nil && ok:
-		return t, nil
-	case e.cluster != nil && t.hasRedrive.Load() && t.hasChannel(redriveChannel):
+	if t.hasRedrive.Load() && t.hasChannel(redriveChannel) {
 		return t, nil
 	}
 	// The channel that this node knows may not be committed yet, and a failover could undo it.

@@ -37,7 +37,7 @@ func (c *Channel) pump() {
 // returns true. mu is held.
 func (c *Channel) deliverRound() (again bool) {
 	left := c.e.opts.MaxDeliveriesAtOne
-	if c.e.cluster != nil && (!c.e.cluster.leased() || c.hasStaleEpoch()) {
+	if !c.e.members.mayDeliver(c) {
 		return false // another node may already deliver these messages
 	}
 	c.tick()
@@ -93,7 +93,7 @@ func (c *Channel) tick() {
 func (c *Channel) arm() {
 	c.queueControls()
 	due, ok := c.m.NextDue()
-	if cn := c.e.cluster; cn != nil && (!cn.leased() || c.hasStaleEpoch()) {
+	if !c.e.members.mayDeliver(c) {
 		due, ok = c.e.now().Add(tickInterval).UnixMilli(), true // poll: nothing wakes the channel when this state ends
 	}
 	if !ok || c.armed != 0 && c.armed <= due {
@@ -406,7 +406,7 @@ func (c *Channel) mayReadLater(err error) bool {
 	switch {
 	case errors.Is(err, segment.ErrBelowStart):
 		return false
-	case c.e.cluster != nil:
+	case c.e.members.others():
 		return true
 	}
 	return errors.Is(err, aio.ErrMedia)

@@ -101,12 +101,7 @@ func (e *Engine) stepDiskWatch() {
 	if d.ended {
 		return
 	}
-	if v.Tell && e.cluster != nil {
-		e.cluster.announceDisk(v.State)
-	}
-	if v.HandOver && e.cluster != nil && e.opts.DiskPatience > 0 {
-		e.cluster.spawn(e.cluster.evacuate)
-	}
+	e.members.diskJudged(v)
 	if v.Probe && e.opts.DiskProbeAfter > 0 && d.probing.CompareAndSwap(false, true) {
 		e.host.SpawnIn(&d.probe, func() {
 			defer d.probing.Store(false)
@@ -172,6 +167,15 @@ func (e *Engine) writeProbe() (err error) {
 }
 
 // announceDisk reports the state to the store, for the other nodes, as soon as the store accepts it. It does not wait.
+func (cn *clusterNode) diskJudged(v core.DiskVerdict) {
+	if v.Tell {
+		cn.announceDisk(v.State)
+	}
+	if v.HandOver && cn.e.opts.DiskPatience > 0 {
+		cn.spawn(cn.evacuate)
+	}
+}
+
 func (cn *clusterNode) announceDisk(state core.DiskState) {
 	cn.diskWanted.Store(uint32(state))
 	if !cn.reportingDisk.CompareAndSwap(false, true) {

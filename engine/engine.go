@@ -47,7 +47,8 @@ type Engine struct {
 	disks     diskHealth
 	scrubbed  scrubState
 	asyncFree asyncFree
-	cluster   *clusterNode // nil: a single node
+	cluster   *clusterNode // nil on a single node, which has no use for it: see members
+	members   membership
 	host      host.Host
 
 	mu            lock.RWMutex[lock.Engine]
@@ -134,8 +135,10 @@ func (e *Engine) open(ctx context.Context) error {
 	if e.arena, err = aio.NewArena(groupBytes, int(e.opts.BufferBytes/groupBytes)); err != nil {
 		return err
 	}
+	e.members = alone{e}
 	if e.opts.Cluster != nil {
 		e.cluster = newClusterNode(e)
+		e.members = e.cluster
 		e.asyncFree.shared = true
 	}
 	e.committer = committer{e: e, slots: make([]groupWork, e.opts.GroupsInFlight)}
@@ -147,11 +150,8 @@ func (e *Engine) open(ctx context.Context) error {
 	if e.flusher.logIsHalfFull() { // else it would look a tick later, and a full log begins no file before
 		e.flusher.wakeUp()
 	}
-	if e.cluster != nil {
-		damaged, all := e.damagedCopies()
-		if err := e.cluster.join(ctx, damaged, all); err != nil {
-			return errors.Join(err, e.cluster.close())
-		}
+	if err := e.members.join(ctx); err != nil {
+		return errors.Join(err, e.members.close())
 	}
 	e.clog.SetSource(&e.committer)
 	e.describe(e.host.Since(start))
@@ -167,17 +167,11 @@ func (e *Engine) open(ctx context.Context) error {
 		e.background(e.scrub)
 		e.background(e.scrubLog)
 	}
-	if e.opts.ScrubInterval > 0 || e.cluster != nil {
+	if e.opts.ScrubInterval > 0 || e.members.others() {
 		e.background(e.retryReads)
 	}
 	e.background(e.watch)
-	if e.cluster != nil {
-		e.cluster.start()
-		return nil
-	}
-	e.completeChannels()
-	e.forEachTopic(func(t *Topic) { t.startChannels() })
-	e.dropEphemeral()
+	e.members.start()
 	return nil
 }
 
@@ -371,14 +365,7 @@ func (e *Engine) Close() error {
 	}
 	e.closed = true
 	e.mu.Unlock()
-	if cn := e.cluster; cn != nil {
-		ctx, cancel := e.host.WithTimeout(context.Background(), cn.opts.LeaveTimeout)
-		if err := e.Leave(ctx); err != nil {
-			e.log.Warn("not everything could be handed over before the end; the others take it when the lease ends",
-				"error", err)
-		}
-		cancel()
-	}
+	e.members.leaveBeforeClose()
 	e.forEachTopic(func(t *Topic) { t.closeChannels(ErrClosed) })
 	e.confirmer.flush()
 	for _, pt := range e.partitionList() {
@@ -391,13 +378,7 @@ func (e *Engine) Close() error {
 	}
 	close(e.stop)
 	e.disks.end()
-	var clusterErr error
-	if e.cluster != nil {
-		for _, pt := range e.partitionList() {
-			pt.rep.end(ErrClosed)
-		}
-		clusterErr = e.cluster.close()
-	}
+	clusterErr := e.members.close()
 	defer close(e.disks.stop)
 	hung = !e.host.Wait(&e.wg, e.disks.hangs) || !e.host.Wait(&e.disks.probe, e.disks.hangs) || hung
 	if hung {

@@ -4,11 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"penstock/engine/core"
-	"penstock/segment"
 )
 
 // A partition that a topic gets later begins with an empty log. The topic's channels must be in that log before any
@@ -37,7 +35,7 @@ type channelState struct {
 // cluster this node leads partition 0, and the state comes from its fold: channels are shut and made again when
 // leaderships move, and would look deleted in between.
 func (t *Topic) stateLocal() *topicState {
-	if t.e.cluster != nil {
+	if t.e.members.others() {
 		return t.partitions()[0].foldState()
 	}
 	s := &topicState{Paused: t.paused.Load()}
@@ -90,55 +88,6 @@ func (s *topicState) batches() (all [][]core.Control) {
 	return append(all, now)
 }
 
-// grow gives a topic of a single node partitions up to the number to. store makes that number durable. A crash before
-// store leaves the topic as it was; a crash after it leaves empty partitions, whose channels completeChannels makes.
-// changing is held.
-func (t *Topic) grow(ctx context.Context, to int, store func() error) error {
-	e := t.e
-	if err := e.poisoned.Load(); err != nil {
-		return *err
-	}
-	var added []*partition
-	abandon := func(err error) error {
-		for _, pt := range added {
-			_ = pt.log.Close() // nothing was written
-		}
-		return err
-	}
-	for n := uint32(t.Partitions()); n < uint32(to); n++ {
-		pt, err := e.emptyPartition(t, n)
-		if err != nil {
-			return abandon(fmt.Errorf("engine: cannot make partition %d of topic %s; it stays as it was: %w", n, t.name, err))
-		}
-		added = append(added, pt)
-	}
-	if err := store(); err != nil {
-		return abandon(err)
-	}
-	e.mu.Lock()
-	if e.closed {
-		e.mu.Unlock()
-		return abandon(ErrClosed)
-	}
-	e.addPartitions(added)
-	e.mu.Unlock()
-	if e.poisoned.Load() != nil { // Failed either saw them in the list, or poisoned is visible here
-		for _, pt := range added {
-			pt.closeAndRefuse(e.refusal(), false)
-		}
-	}
-	for _, pt := range added {
-		if err := pt.writeControls(ctx, t.stateLocal().batches(), func() { t.join(pt) }); err != nil {
-			return err
-		}
-	}
-	for _, c := range t.Channels() {
-		c.applyPosts()
-		c.wake()
-	}
-	return nil
-}
-
 // join lets a new partition be published to and read. It runs on the committer, so no message can be committed between
 // the two.
 func (t *Topic) join(pt *partition) {
@@ -146,35 +95,6 @@ func (t *Topic) join(pt *partition) {
 	for _, c := range t.Channels() {
 		c.follow(pt)
 	}
-}
-
-// emptyPartition returns a new partition of a single node.
-func (e *Engine) emptyPartition(t *Topic, n uint32) (*partition, error) {
-	log, err := segment.Open(e.disk, partitionDir(t.uuid, n), segment.Identity{Topic: t.uuid, Partition: n},
-		segment.State{}, e.segmentOptions())
-	if err != nil {
-		return nil, err
-	}
-	pt := &partition{
-		e: e, t: t, number: n, log: log, fold: new(core.Cursors), machine: core.NewPartition(segment.State{}, e.sizes()),
-	}
-	pt.rep = newSolo(pt)
-	pt.publishFold(0)
-	return pt, nil
-}
-
-// completeChannels creates the channels of partition 0 in partitions whose log lacks them, because of a crash while the
-// topic got the partition or the channel. It runs after restore.
-func (e *Engine) completeChannels() {
-	e.forEachTopic(func(t *Topic) {
-		for _, in := range t.incomplete {
-			if err := in.pt.writeControls(context.Background(), [][]core.Control{in.entries}, nil); err != nil {
-				e.log.Warn("channels of a topic are not in the log of one of its partitions yet; the next start tries again",
-					"topic", t.name, "partition", in.pt.number, "error", err)
-			}
-		}
-		t.incomplete = nil
-	})
 }
 
 // incompletePart is a partition whose log lacks channels, and the entries that make them.
@@ -218,7 +138,7 @@ func (pt *partition) isUninitialized() bool {
 
 // leadsUninitialized says whether this node leads the partition and it isUninitialized.
 func (pt *partition) leadsUninitialized() bool {
-	if !pt.rep.leads.Load() {
+	if pt.rep.solo || !pt.rep.leads.Load() { // what a single node lacks it completes when it opens: completeChannels
 		return false
 	}
 	pt.rep.mu.Lock()

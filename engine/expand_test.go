@@ -33,6 +33,22 @@ func refuseSettings(t *testing.T, topic *engine.Topic) {
 	}
 }
 
+// A single node has nobody to ask for the channels of a topic whose partitions look as if they lacked them: it has
+// settings, several partitions, and no channel yet.
+func TestFirstChannelAfterSettings(t *testing.T) {
+	e := onDisk(t, newDisk())
+	topic, err := e.CreateTopic(t.Context(), "t", 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	configure(t, topic, func(s *engine.TopicSettings) { s.QuotaCount = 1000 })
+	c := channelOf(t, topic, "c")
+	publish(t, topic, numbered("m", 9, 0)...)
+	if got := readAll(t, c); len(got) != 9 {
+		t.Errorf("%d messages came", len(got))
+	}
+}
+
 // Partitions are part of a topic's settings and become more with them: at once, and over restarts. Every channel has
 // every message of the new ones, with what it was told before: its settings, its pause; so has an ephemeral one. Fewer
 // are refused, and so is any durability but the only one.

@@ -136,12 +136,11 @@ func (e *Engine) Warnings() []Fault {
 
 // FaultsOf returns the faults of a node of the cluster, which may be this node. A node of an older version refuses.
 func (e *Engine) FaultsOf(ctx context.Context, node replicate.NodeID) ([]Fault, error) {
-	cn := e.cluster
-	if cn == nil || node == cn.self.ID {
+	if !e.members.others() || node == e.members.node().ID {
 		s := e.Storage()
 		return s.Faults(), nil
 	}
-	answer, err := cn.ops.ask(ctx, node, operation{Kind: opFaults})
+	answer, err := e.cluster.ops.ask(ctx, node, operation{Kind: opFaults})
 	if err != nil {
 		return nil, err
 	}

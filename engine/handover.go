@@ -130,10 +130,20 @@ func (cn *clusterNode) tryHandOver(ctx context.Context, pt *partition, to replic
 // Leave hands this node's leaderships over and deregisters it, so that the other nodes go on at once. The caller calls
 // Close next. On a single node Leave does nothing.
 func (e *Engine) Leave(ctx context.Context) error {
-	cn := e.cluster
-	if cn == nil {
-		return nil
+	return e.members.leaveCluster(ctx)
+}
+
+// leaveBeforeClose is Leave within LeaveTimeout.
+func (cn *clusterNode) leaveBeforeClose() {
+	ctx, cancel := cn.e.host.WithTimeout(context.Background(), cn.opts.LeaveTimeout)
+	defer cancel()
+	if err := cn.leaveCluster(ctx); err != nil {
+		cn.e.log.Warn("not everything could be handed over before the end; the others take it when the lease ends",
+			"error", err)
 	}
+}
+
+func (cn *clusterNode) leaveCluster(ctx context.Context) error {
 	cn.leave.Do(func() {
 		err := cn.handOver(ctx)
 		cn.linger(ctx)

@@ -108,7 +108,7 @@ func (i *Inspector) Disk() (state core.DiskState, done uint64) {
 // EachMarks calls visit with the marks of each copy on this node, in the order in which the node got them. visit
 // borrows the marks. EachMarks allocates nothing.
 func (i *Inspector) EachMarks(visit func(*PartitionMarks)) {
-	if i.e == nil || i.e.cluster == nil {
+	if i.e == nil {
 		return
 	}
 	for _, pt := range i.e.partitionList() {
@@ -138,7 +138,7 @@ func (pt *partition) marks(v *PartitionMarks) {
 
 // Partitions returns the copies on this node.
 func (i *Inspector) Partitions() []PartitionView {
-	if i.e == nil || i.e.cluster == nil {
+	if i.e == nil {
 		return nil
 	}
 	var all []PartitionView

@@ -154,7 +154,7 @@ func (e *Engine) raiseDirectory(level int) error {
 func (e *Engine) logLevel() {
 	switch level := e.Level(); {
 	case level >= e.opts.MaxLevel:
-	case e.cluster == nil:
+	case !e.members.others():
 		e.log.Info("the data directory is at an older feature level and stays so until it is raised: older versions can be "+
 			"started on it. To raise it stop the node and run engine upgrade",
 			"level", level, "known", e.opts.MaxLevel)

@@ -323,19 +323,7 @@ func (o *operations) close() {
 func (t *Topic) onLeaders(
 	ctx context.Context, op operation, only func(*partition) bool, take func(json.RawMessage) error,
 ) error {
-	if cn := t.e.cluster; cn != nil {
-		return cn.gather(ctx, t, op, only, take)
-	}
-	for _, pt := range t.partitions() {
-		if only == nil || only(pt) {
-			op.Partitions = append(op.Partitions, pt.number)
-		}
-	}
-	result, err := t.perform(ctx, op)
-	if err == nil && take != nil && len(result) > 0 {
-		err = take(result)
-	}
-	return err
+	return t.e.members.gather(ctx, t, op, only, take)
 }
 
 // locally executes op for the partitions that it names. It returns ErrNoLeader if this node does not lead all of them.
@@ -387,10 +375,8 @@ func (t *Topic) checkPartitionCount(op operation) error {
 	case opCreateChannel, opDeleteChannel, opPauseChannel, opSkipChannel, opEmptyChannel, opPauseTopic, opEmptyTopic,
 		opConfigure:
 		known := t.Partitions()
-		if cn := t.e.cluster; cn != nil {
-			if mt := cn.store.Snapshot().Topics[t.uuid]; mt != nil {
-				known = max(known, mt.Partitions)
-			}
+		if mt := t.e.cluster.store.Snapshot().Topics[t.uuid]; mt != nil {
+			known = max(known, mt.Partitions)
 		}
 		if known > op.Known {
 			return errPartitionCount

@@ -75,7 +75,7 @@ func (e *Engine) recover() error {
 		e.info.CorruptionsAtRecover = append(e.info.CorruptionsAtRecover, err.Error())
 		e.poison(err)
 	}
-	if err := r.noteShortened(report.Tear != nil && !report.Tear.Mark, corrupt == nil); err != nil {
+	if err := e.members.noteShortened(r, report.Tear != nil && !report.Tear.Mark, corrupt == nil); err != nil {
 		return err
 	}
 	return r.open()
@@ -386,8 +386,8 @@ func (r *recovery) open() error {
 	metas, err := listTopics(e.disk, e.log, func(dir string, err error) {
 		e.log.Warn("a directory under topics/ is not a topic's; it is left as it is and not served",
 			"directory", dir, "error", err)
-		if id, err := uuid.Parse(dir); err == nil && e.cluster != nil {
-			e.cluster.unreadable = append(e.cluster.unreadable, id)
+		if id, err := uuid.Parse(dir); err == nil {
+			e.members.noteUnreadable(id)
 		}
 	})
 	if err != nil {
@@ -499,7 +499,7 @@ func (r *recovery) quarantine(known map[uuid.UUID]bool) error {
 func (r *recovery) openTopic(m *topicMeta) error {
 	e := r.e
 	old := e.topics[m.Name]
-	if old != nil && (e.cluster == nil || e.node.Cluster == uuid.Nil) {
+	if old != nil && !(e.members.others() && e.node.Cluster != uuid.Nil) {
 		return fmt.Errorf("engine: topics/%s and topics/%s both say they are topic %q: nothing was changed, move one of "+
 			"them away", old.uuid, m.ID, m.Name)
 	}
@@ -507,7 +507,7 @@ func (r *recovery) openTopic(m *topicMeta) error {
 	for n := range uint32(m.Partitions) {
 		id := segment.Identity{Topic: m.ID, Partition: n}
 		rp := r.parts[id]
-		if rp == nil && e.cluster != nil {
+		if rp == nil && e.members.others() {
 			t.add(e.newReplicaPartition(t, n)) // the store will say whether this node should have a copy
 			continue
 		}
@@ -521,9 +521,7 @@ func (r *recovery) openTopic(m *topicMeta) error {
 		t.add(pt)
 		e.addPartitions([]*partition{pt})
 	}
-	if e.cluster == nil {
-		t.restore()
-	}
+	e.members.opened(t)
 	if old != nil {
 		// The process ended when the old topic was being deleted and the new one of that name already existed. The cluster
 		// knows which is which.
@@ -542,18 +540,7 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 		e: e, t: t, number: n, fold: rp.fold, machine: core.NewPartition(rp.st, e.sizes()), recovered: rp.committed,
 	}
 	pt.epochs.Reset(rp.epochs.Entries())
-	if e.cluster == nil {
-		pt.rep = newSolo(pt)
-	} else {
-		pt.rep = &replica{cn: e.cluster, pt: pt}
-		pt.rep.pending.clear()
-		if e.cluster.shortened.isDiscarded(rp.id) {
-			e.log.Warn("an earlier process dropped this copy of a partition, and it did not begin anew: it is fetched from "+
-				"its leader. What was acknowledged is on the other replicas", "topic", t.name, "partition", n)
-			pt.rep.discarded.Store(true)
-			e.cluster.drops.Add(1)
-		}
-	}
+	pt.rep = e.members.newReplica(pt)
 	log, err := segment.Open(e.disk, partitionDir(t.uuid, n), rp.id, rp.base, e.segmentOptions())
 	if err != nil {
 		return nil, fmt.Errorf("engine: topic %s, partition %d: %w", t.name, n, err)
@@ -564,7 +551,7 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 	}
 	e.readFold(pt, rp)
 	pt.writer = rp.writer
-	if e.cluster == nil {
+	if pt.rep.solo { // what was recovered is committed
 		pt.correctDelays()
 		pt.visible.Store(uint64(rp.st.NextID))
 	}

@@ -92,10 +92,11 @@ type remoteCounts struct{ expired, stale, fencesLate atomic.Uint64 }
 
 // RemoteStats returns the counters of this node; zeros on a single node.
 func (e *Engine) RemoteStats() RemoteStats {
-	if e.cluster == nil {
-		return RemoteStats{}
-	}
-	c := &e.cluster.remotes.counts
+	return e.members.remoteStats()
+}
+
+func (cn *clusterNode) remoteStats() RemoteStats {
+	c := &cn.remotes.counts
 	return RemoteStats{Expired: c.expired.Load(), Stale: c.stale.Load(), LateFences: c.fencesLate.Load()}
 }
 

@@ -158,6 +158,7 @@ type logCut struct {
 func newSolo(pt *partition) *replica {
 	r := &replica{pt: pt, solo: true, durable: pt.machine.State().Next}
 	r.pending.clear()
+	r.target.Store(uint32(soloNode))
 	r.leads.Store(true)
 	r.serves.Store(true)
 	return r

@@ -20,6 +20,19 @@ func (r *replica) present() bool {
 	return !r.closed && (r.leader != nil || r.follower != nil)
 }
 
+// newReplica returns the replica of a copy that recovery found. join opens it.
+func (cn *clusterNode) newReplica(pt *partition) *replica {
+	r := &replica{cn: cn, pt: pt}
+	r.pending.clear()
+	if cn.shortened.isDiscarded(pt.identity()) {
+		cn.log.Warn("an earlier process dropped this copy of a partition, and it did not begin anew: it is fetched from "+
+			"its leader. What was acknowledged is on the other replicas", "topic", pt.t.name, "partition", pt.number)
+		r.discarded.Store(true)
+		cn.drops.Add(1)
+	}
+	return r
+}
+
 // retire closes a copy that is not needed any more. Its bytes stay; puts in its inbox go to the leader.
 func (r *replica) retire() {
 	r.cn.forward.freeze(r.pt)

@@ -23,6 +23,7 @@ func bareReplica() *replica {
 	h := host.NewMachine()
 	e := &Engine{log: slog.New(slog.DiscardHandler), host: h, clock: newClock(h.Wall, h.Mono)}
 	cn := &clusterNode{e: e, log: e.log, self: meta.Node{ID: 1, Store: uuid.UUID{1}, Boot: uuid.UUID{9}}}
+	e.cluster, e.members = cn, cn
 	pt := &partition{e: e, t: &Topic{e: e, name: "t"}}
 	pt.rep = &replica{cn: cn, pt: pt}
 	return pt.rep

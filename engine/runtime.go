@@ -3,7 +3,6 @@ package engine
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/binary"
 	"maps"
 	"slices"
@@ -43,15 +42,6 @@ func newEngineClock(o *Options, h host.Host) *clock {
 func (e *Engine) firstRequest() uint64 {
 	id := e.host.NewUUID()
 	return binary.LittleEndian.Uint64(id[8:]) >> 2
-}
-
-// context returns a context that ends when the engine closes in a cluster. A single node waits for no other node, so
-// there it never ends.
-func (e *Engine) context() context.Context {
-	if e.cluster != nil {
-		return e.cluster.ctx
-	}
-	return context.Background()
 }
 
 // taken says whether ch has a value, which it takes, or is closed. It does not block.

@@ -128,9 +128,7 @@ func (e *Engine) scrubCatalog() bool {
 			return false
 		}
 	}
-	if e.cluster != nil {
-		e.cluster.scrubShortened()
-	}
+	e.members.scrubShortened()
 	return true
 }
 

@@ -181,30 +181,26 @@ func (s *shortenedCopies) writeLocked() error {
 
 // noteShortened reads the list, adds the copies that this recovery shortened, and writes it before anything is written
 // to the commit log. torn says that recovery cut a group that may have been acknowledged. whole says that the commit
-// log was read to its end; otherwise it does not say which topics exist, so none is taken for deleted. A single node
-// has no list: it has no other replica to compare with.
-func (r *recovery) noteShortened(torn, whole bool) error {
-	e := r.e
-	if e.cluster == nil {
-		return nil
-	}
+// log was read to its end; otherwise it does not say which topics exist, so none is taken for deleted.
+func (cn *clusterNode) noteShortened(r *recovery, torn, whole bool) error {
+	e := cn.e
 	var err error
-	if e.cluster.shortened, err = readShortened(e.disk); err != nil {
+	if cn.shortened, err = readShortened(e.disk); err != nil {
 		e.log.Warn("the list of copies that an earlier recovery shortened cannot be read: all are taken for such",
 			"error", err)
 		torn = true
 	}
 	forgotten := false
-	for id := range e.cluster.shortened.discarded {
+	for id := range cn.shortened.discarded {
 		if r.parts[id] == nil && whole { // its topic was deleted; nobody else uses the list yet
 			forgotten = true
-			delete(e.cluster.shortened.ids, id)
-			delete(e.cluster.shortened.discarded, id)
+			delete(cn.shortened.ids, id)
+			delete(cn.shortened.discarded, id)
 		}
 	}
 	var ids []segment.Identity
 	for _, rp := range r.order {
-		if (torn || rp.committed > rp.st.Next) && !e.cluster.shortened.has(rp.id) {
+		if (torn || rp.committed > rp.st.Next) && !cn.shortened.has(rp.id) {
 			ids = append(ids, rp.id)
 		}
 	}
@@ -212,16 +208,16 @@ func (r *recovery) noteShortened(torn, whole bool) error {
 		e.log.Warn("the copies of this node may lack the last messages that it answered OK for: each of them "+
 			"compares itself with another replica before it leads", "partitions", named)
 	}
-	if torn && !e.cluster.shortened.has(unnamedCopies) {
+	if torn && !cn.shortened.has(unnamedCopies) {
 		ids = append(ids, unnamedCopies)
 	}
 	if len(ids) == 0 && forgotten { // a new copy with this identity must not count as given up
-		return e.cluster.shortened.write()
+		return cn.shortened.write()
 	}
 	if len(ids) == 0 {
 		return nil
 	}
-	return e.cluster.shortened.add(ids)
+	return cn.shortened.add(ids)
 }
 
 // listUnnamed replaces unnamedCopies in the list, durably, by the copies that the store says are on this node and that

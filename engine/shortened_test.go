@@ -94,8 +94,8 @@ func TestShortenedCopiesAreNamed(t *testing.T) {
 	process := func(torn bool, snap *meta.Snapshot) *shortenedCopies {
 		t.Helper()
 		r := bareReplica()
-		r.cn.e.disk, r.cn.e.cluster = disk, r.cn
-		if err := (&recovery{e: r.cn.e}).noteShortened(torn, true); err != nil {
+		r.cn.e.disk = disk
+		if err := r.cn.noteShortened(&recovery{e: r.cn.e}, torn, true); err != nil {
 			t.Fatal(err)
 		}
 		if snap != nil {
@@ -297,9 +297,9 @@ func TestDroppedCopyWhoseTopicIsGone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r.cn.e.disk, r.cn.e.cluster = disk, r.cn
+	r.cn.e.disk = disk
 	rec := &recovery{e: r.cn.e, parts: map[segment.Identity]*recovered{{Topic: uuid.UUID{8}}: {}}}
-	if err := rec.noteShortened(false, true); err != nil {
+	if err := r.cn.noteShortened(rec, false, true); err != nil {
 		t.Fatal(err)
 	}
 	left, err := readShortened(disk)
@@ -316,9 +316,9 @@ func TestUnreadableCommitLogForgetsNoDroppedCopy(t *testing.T) {
 	if err := r.cn.shortened.setDiscarded(r.pt.identity(), true); err != nil {
 		t.Fatal(err)
 	}
-	r.cn.e.disk, r.cn.e.cluster = disk, r.cn
+	r.cn.e.disk = disk
 	rec := &recovery{e: r.cn.e, parts: map[segment.Identity]*recovered{}}
-	if err := rec.noteShortened(false, false); err != nil {
+	if err := r.cn.noteShortened(rec, false, false); err != nil {
 		t.Fatal(err)
 	}
 	if !r.cn.shortened.isDiscarded(r.pt.identity()) || !listed(t, disk, r) {

@@ -118,13 +118,7 @@ func (e *Engine) Storage() StorageStats {
 		}
 	}
 	e.disks.describe(&out)
-	if cn := e.cluster; cn != nil {
-		out.Shortened, out.Yielded = cn.shortened.count(), cn.yields.Load()
-		out.ComparingWaits = cn.comparingWaits.Load()
-		out.Dropped, out.Losses, out.Blocked = cn.drops.Load(), cn.losses.Load(), int(cn.blocked.Load())
-		r := e.RemoteStats()
-		out.RemoteExpired, out.RemoteStale, out.RemoteLateFence = r.Expired, r.Stale, r.LateFences
-	}
+	e.members.describe(&out)
 	e.scrubbed.describe(&out)
 	if s.Groups > 0 {
 		out.BatchesPerGroup = float64(s.Records) / float64(s.Groups)

@@ -94,9 +94,6 @@ func (t *Topic) nextPartition() *partition {
 		return parts[0]
 	}
 	n := int(t.next.Add(1))
-	if t.e.cluster == nil {
-		return parts[n%len(parts)]
-	}
 	for i := range parts { // prefer a partition that has a leader
 		if pt := parts[(n+i)%len(parts)]; pt.rep.target.Load() != 0 {
 			return pt
@@ -166,68 +163,14 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (
 		cr := &creation{done: make(chan struct{})}
 		e.creating[name] = cr
 		e.mu.Unlock()
-		if e.cluster != nil {
-			t, err := e.cluster.createTopic(ctx, name, partitions)
-			e.mu.Lock()
-			delete(e.creating, name)
-			e.mu.Unlock()
-			cr.err = err
-			close(cr.done)
-			return t, err
-		}
-		t, err := e.makeTopic(name, partitions)
+		t, err := e.members.createTopic(ctx, name, partitions)
 		e.mu.Lock()
 		delete(e.creating, name)
-		if e.closed { // Close did not see the new topic, so nobody would answer its puts
-			if t != nil {
-				t.abandon()
-			}
-			t, err = nil, ErrClosed
-		}
-		if cr.err = err; err == nil {
-			e.topics[name] = t
-			e.addPartitions(t.partitions())
-		}
 		e.mu.Unlock()
-		if err == nil && e.poisoned.Load() != nil {
-			// The commit log failed meanwhile. Either the committer saw these partitions in the list, or this check sees it.
-			for _, pt := range t.partitions() {
-				pt.closeAndRefuse(e.refusal(), false)
-			}
-		}
+		cr.err = err
 		close(cr.done)
 		return t, err
 	}
-}
-
-func (e *Engine) makeTopic(name string, partitions int) (*Topic, error) {
-	if err := e.poisoned.Load(); err != nil {
-		return nil, *err
-	}
-	m := &topicMeta{
-		Format: topicFormat, ID: e.host.NewUUID(), Name: name, Partitions: partitions, CreatedNs: e.now().UnixNano(),
-	}
-	t := newTopic(e, m)
-	if err := e.makeTopicFiles(t, m); err != nil {
-		// The files must be removed: a second attempt creates another topic of that name, and the next Open would find both.
-		t.abandon()
-		return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, errors.Join(err, trashTopicFiles(e.disk, m.ID)))
-	}
-	return t, nil
-}
-
-func (e *Engine) makeTopicFiles(t *Topic, m *topicMeta) error {
-	if err := e.createTopicFiles(m); err != nil {
-		return err
-	}
-	for n := range uint32(m.Partitions) {
-		pt, err := e.emptyPartition(t, n)
-		if err != nil {
-			return err
-		}
-		t.add(pt)
-	}
-	return nil
 }
 
 // abandon closes the logs of a topic that makeTopic has made and that is not in the list of topics.
@@ -248,10 +191,7 @@ func (e *Engine) isClosed() bool {
 // DeleteTopic deletes a topic with all its messages and channels; its consumers are told with ErrDeleted.
 // When it returns nil the deletion is on stable storage.
 func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
-	if e.cluster != nil {
-		return e.cluster.deleteTopic(ctx, name)
-	}
-	return e.deleteTopicLocal(name)
+	return e.members.deleteTopic(ctx, name)
 }
 
 // deleteTopicLocal deletes the topic on this node.
@@ -373,8 +313,8 @@ func (t *Topic) CreateChannel(ctx context.Context, name string) (*Channel, error
 	if !ValidChannelName(name) {
 		return nil, ErrChannelName
 	}
-	if cn := t.e.cluster; cn != nil && !ephemeral(name) {
-		if err := cn.onAllLeaders(ctx, t, operation{Kind: opCreateChannel, Channel: name}); err != nil {
+	if !ephemeral(name) {
+		if err := t.e.members.createChannel(ctx, t, name); err != nil {
 			return nil, err
 		}
 	}
@@ -423,19 +363,7 @@ func (t *Topic) createChannelLocal(ctx context.Context, name string) (*Channel, 
 
 // DeleteChannel deletes a channel; its consumers are told with ErrDeleted.
 func (t *Topic) DeleteChannel(ctx context.Context, name string) error {
-	if cn := t.e.cluster; cn != nil {
-		var d deletion
-		err := cn.gather(ctx, t, operation{Kind: opDeleteChannel, Channel: name}, nil, d.add)
-		if err != nil {
-			return err
-		}
-		err = t.deleteChannelLocal(ctx, name) // this node may have the channel without leading a partition
-		if errors.Is(err, ErrNoChannel) {
-			err = nil
-		}
-		return errors.Join(err, d.err())
-	}
-	return t.deleteChannelLocal(ctx, name)
+	return t.e.members.deleteChannel(ctx, t, name)
 }
 
 func (t *Topic) deleteChannelLocal(ctx context.Context, name string) error {
@@ -483,10 +411,7 @@ func (t *Topic) writeDeleted(ctx context.Context, name string) error {
 func (t *Topic) Pause(ctx context.Context) error { return t.pause(ctx, true) }
 
 func (t *Topic) pause(ctx context.Context, paused bool) error {
-	if cn := t.e.cluster; cn != nil {
-		return cn.onAllLeaders(ctx, t, operation{Kind: opPauseTopic, Flag: paused})
-	}
-	return t.pauseLocal(ctx, paused)
+	return t.onLeaders(ctx, operation{Kind: opPauseTopic, Flag: paused}, nil, nil)
 }
 
 // Unpause ends a pause: the channels get the messages that it kept back.
@@ -497,11 +422,8 @@ func (t *Topic) pauseLocal(ctx context.Context, paused bool) error {
 		return err
 	}
 	defer t.changing.Unlock()
-	// In a cluster this node cannot know from one flag what each partition has: one that another node led may have missed
-	// an earlier request.
-	if t.e.cluster == nil && t.paused.Load() == paused {
-		return nil
-	}
+	// The entry is written even if the topic has that state: a partition that another node led may have missed an earlier
+	// request.
 	err := t.writeControls(ctx, []core.Control{{Kind: core.TopicPaused, Flag: paused}}, nil)
 	if err != nil {
 		return err
@@ -516,10 +438,7 @@ func (t *Topic) pauseLocal(ctx context.Context, paused bool) error {
 // Empty drops the messages that wait at the topic, because they were published before it had a channel or during a
 // pause. Messages that channels have stay; see Channel.Empty.
 func (t *Topic) Empty(ctx context.Context) error {
-	if cn := t.e.cluster; cn != nil {
-		return cn.onAllLeaders(ctx, t, operation{Kind: opEmptyTopic})
-	}
-	return t.emptyLocal(ctx)
+	return t.onLeaders(ctx, operation{Kind: opEmptyTopic}, nil, nil)
 }
 
 func (t *Topic) emptyLocal(ctx context.Context) error {
@@ -540,8 +459,8 @@ func (t *Topic) closeChannels(err error) {
 	for _, c := range t.Channels() {
 		c.shut(err)
 	}
-	if cn := t.e.cluster; cn != nil && !errors.Is(err, ErrMoved) {
-		cn.remotes.endTopic(t, err)
+	if !errors.Is(err, ErrMoved) {
+		t.e.members.closeTopic(t, err)
 	}
 }
 

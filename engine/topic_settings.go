@@ -47,48 +47,7 @@ func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, 
 	if err := s.Validate(); err != nil {
 		return t.Settings(), err
 	}
-	if cn := t.e.cluster; cn != nil {
-		return cn.configureTopic(ctx, t, s)
-	}
-	t.e.host.Lock(&t.changing)
-	defer t.changing.Unlock()
-	now := t.Settings()
-	switch {
-	case t.deleted.Load():
-		return now, ErrDeleted
-	case t.e.isClosed():
-		return now, ErrClosed
-	case s.Version != now.Version:
-		return now, ErrVersion
-	case s.MinISR > 1:
-		return now, fmt.Errorf("%w: min_isr is %d; a single node is one replica", ErrTopicSettings, s.MinISR)
-	}
-	partitions, err := s.WantedPartitions(now.Partitions, MaxPartitions)
-	if err != nil {
-		return now, err
-	}
-	s = s.Stored()
-	s.Version++
-	m := t.meta()
-	m.Settings, m.Partitions = s, partitions
-	// The file is replaced as a whole: a crash leaves the old settings or the new ones.
-	store := func() error {
-		if err := t.e.createTopicFiles(m); err != nil {
-			return fmt.Errorf("engine: the settings of topic %s could not be stored; they stay as they were, unless the "+
-				"node restarts before they are changed again: %w", t.name, err)
-		}
-		return nil
-	}
-	if partitions == now.Partitions {
-		err = store()
-	} else {
-		err = t.grow(ctx, partitions, store)
-	}
-	if err != nil {
-		return t.Settings(), err
-	}
-	t.configure(s)
-	return t.Settings(), nil
+	return t.e.members.configureTopic(ctx, t, s)
 }
 
 // configure makes s the settings that hold from now on.

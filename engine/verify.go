@@ -120,10 +120,14 @@ func (e *Engine) VerifySome(ctx context.Context, topic string, partition uint32,
 	if !ok || int(partition) >= t.Partitions() {
 		return nil, ErrNoTopic
 	}
-	if e.cluster == nil {
-		return nil, fmt.Errorf("%w: there is one copy only, which the scrub reads", ErrOptions)
-	}
-	v := &verification{cn: e.cluster, t: t, partition: partition, out: &Verified{Next: at}}
+	return e.members.verifySome(ctx, t, partition, at)
+}
+
+func (cn *clusterNode) verifySome(
+	ctx context.Context, t *Topic, partition uint32, at segment.Offset,
+) (*Verified, error) {
+	e := cn.e
+	v := &verification{cn: cn, t: t, partition: partition, out: &Verified{Next: at}}
 	v.query = v.queryNode
 	if err := v.choose(); err != nil {
 		return nil, err
@@ -137,7 +141,7 @@ func (e *Engine) VerifySome(ctx context.Context, topic string, partition uint32,
 		} else if err != nil {
 			return v.out, nil // so that the differences are not lost; the caller continues from Next
 		}
-		if e.cluster.sleep(ctx, time.Duration(v.out.Bytes-before)*time.Second/maxVerifyRate) != nil {
+		if cn.sleep(ctx, time.Duration(v.out.Bytes-before)*time.Second/maxVerifyRate) != nil {
 			return v.out, ctx.Err()
 		}
 	}

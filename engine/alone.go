@@ -1,0 +1,271 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/core"
+	"penstock/engine/meta"
+	"penstock/segment"
+)
+
+// alone is the membership of a single node. Its store is the topic.json of each topic, and it leads everything. The
+// topic's locks order what it does: see the methods. After a crash a topic has its old settings or the new ones, and
+// what a partition lacks of its channels is written at the next start (completeChannels).
+type alone struct {
+	e *Engine
+}
+
+func (alone) others() bool             { return false }
+func (alone) context() context.Context { return context.Background() }
+func (alone) leased() bool             { return true }
+func (alone) mayDeliver(*Channel) bool { return true }
+
+// createTopic makes a topic's files and lists it. Engine.CreateTopic lets one caller at a time make a name.
+func (a alone) createTopic(_ context.Context, name string, partitions int) (*Topic, error) {
+	e := a.e
+	t, err := a.makeTopic(name, partitions)
+	e.mu.Lock()
+	switch {
+	case e.closed: // Close did not see the new topic, so nobody would answer its puts
+		e.mu.Unlock()
+		if t != nil {
+			t.abandon()
+		}
+		return nil, ErrClosed
+	case err != nil:
+		e.mu.Unlock()
+		return nil, err
+	}
+	e.topics[name] = t
+	e.addPartitions(t.partitions())
+	e.mu.Unlock()
+	a.refuseIfPoisoned(t.partitions())
+	return t, nil
+}
+
+// refuseIfPoisoned closes the inboxes of partitions that were just listed, if the commit log has failed. Either the
+// committer saw them in the list, or this check sees the failure.
+func (a alone) refuseIfPoisoned(parts []*partition) {
+	if a.e.poisoned.Load() == nil {
+		return
+	}
+	for _, pt := range parts {
+		pt.closeAndRefuse(a.e.refusal(), false)
+	}
+}
+
+func (a alone) makeTopic(name string, partitions int) (*Topic, error) {
+	e := a.e
+	if err := e.poisoned.Load(); err != nil {
+		return nil, *err
+	}
+	m := &topicMeta{
+		Format: topicFormat, ID: e.host.NewUUID(), Name: name, Partitions: partitions, CreatedNs: e.now().UnixNano(),
+	}
+	t := newTopic(e, m)
+	if err := a.makeTopicFiles(t, m); err != nil {
+		// The files must be removed: a second attempt creates another topic of that name, and the next Open would find both.
+		t.abandon()
+		return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, errors.Join(err, trashTopicFiles(e.disk, m.ID)))
+	}
+	return t, nil
+}
+
+func (a alone) makeTopicFiles(t *Topic, m *topicMeta) error {
+	if err := a.e.createTopicFiles(m); err != nil {
+		return err
+	}
+	for n := range uint32(m.Partitions) {
+		pt, err := a.emptyPartition(t, n)
+		if err != nil {
+			return err
+		}
+		t.add(pt)
+	}
+	return nil
+}
+
+// emptyPartition returns a new partition.
+func (a alone) emptyPartition(t *Topic, n uint32) (*partition, error) {
+	e := a.e
+	log, err := segment.Open(e.disk, partitionDir(t.uuid, n), segment.Identity{Topic: t.uuid, Partition: n},
+		segment.State{}, e.segmentOptions())
+	if err != nil {
+		return nil, err
+	}
+	pt := &partition{
+		e: e, t: t, number: n, log: log, fold: new(core.Cursors), machine: core.NewPartition(segment.State{}, e.sizes()),
+	}
+	pt.rep = newSolo(pt)
+	pt.publishFold(0)
+	return pt, nil
+}
+
+func (a alone) deleteTopic(_ context.Context, name string) error { return a.e.deleteTopicLocal(name) }
+
+// configureTopic takes changing and waits for the disk.
+func (a alone) configureTopic(ctx context.Context, t *Topic, s TopicSettings) (TopicSettings, error) {
+	a.e.host.Lock(&t.changing)
+	defer t.changing.Unlock()
+	now := t.Settings()
+	switch {
+	case t.deleted.Load():
+		return now, ErrDeleted
+	case a.e.isClosed():
+		return now, ErrClosed
+	case s.Version != now.Version:
+		return now, ErrVersion
+	case s.MinISR > 1:
+		return now, fmt.Errorf("%w: min_isr is %d; a single node is one replica", ErrTopicSettings, s.MinISR)
+	}
+	partitions, err := s.WantedPartitions(now.Partitions, MaxPartitions)
+	if err != nil {
+		return now, err
+	}
+	s = s.Stored()
+	s.Version++
+	m := t.meta()
+	m.Settings, m.Partitions = s, partitions
+	// The file is replaced as a whole: a crash leaves the old settings or the new ones.
+	store := func() error {
+		if err := a.e.createTopicFiles(m); err != nil {
+			return fmt.Errorf("engine: the settings of topic %s could not be stored; they stay as they were, unless the "+
+				"node restarts before they are changed again: %w", t.name, err)
+		}
+		return nil
+	}
+	if partitions == now.Partitions {
+		err = store()
+	} else {
+		err = a.grow(ctx, t, partitions, store)
+	}
+	if err != nil {
+		return t.Settings(), err
+	}
+	t.configure(s)
+	return t.Settings(), nil
+}
+
+// grow gives a topic partitions up to the number to. store makes that number durable. A crash before store leaves the
+// topic as it was; a crash after it leaves empty partitions, whose channels completeChannels makes. changing is held.
+func (a alone) grow(ctx context.Context, t *Topic, to int, store func() error) error {
+	e := a.e
+	if err := e.poisoned.Load(); err != nil {
+		return *err
+	}
+	var added []*partition
+	abandon := func(err error) error {
+		for _, pt := range added {
+			_ = pt.log.Close() // nothing was written
+		}
+		return err
+	}
+	for n := uint32(t.Partitions()); n < uint32(to); n++ {
+		pt, err := a.emptyPartition(t, n)
+		if err != nil {
+			return abandon(fmt.Errorf("engine: cannot make partition %d of topic %s; it stays as it was: %w", n, t.name, err))
+		}
+		added = append(added, pt)
+	}
+	if err := store(); err != nil {
+		return abandon(err)
+	}
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return abandon(ErrClosed)
+	}
+	e.addPartitions(added)
+	e.mu.Unlock()
+	a.refuseIfPoisoned(added)
+	for _, pt := range added {
+		if err := pt.writeControls(ctx, t.stateLocal().batches(), func() { t.join(pt) }); err != nil {
+			return err
+		}
+	}
+	for _, c := range t.Channels() {
+		c.applyPosts()
+		c.wake()
+	}
+	return nil
+}
+
+// createChannel does nothing: Topic.createChannelLocal creates the channel in all partitions.
+func (alone) createChannel(context.Context, *Topic, string) error { return nil }
+
+func (alone) deleteChannel(ctx context.Context, t *Topic, name string) error {
+	return t.deleteChannelLocal(ctx, name)
+}
+
+func (alone) gather(
+	ctx context.Context, t *Topic, op operation, only func(*partition) bool, take func(json.RawMessage) error,
+) error {
+	for _, pt := range t.partitions() {
+		if only == nil || only(pt) {
+			op.Partitions = append(op.Partitions, pt.number)
+		}
+	}
+	result, err := t.perform(ctx, op)
+	if err == nil && take != nil && len(result) > 0 {
+		err = take(result)
+	}
+	return err
+}
+
+func (alone) closeTopic(*Topic, error) {}
+
+func (alone) noteUnreadable(uuid.UUID) {}
+
+// noteShortened does nothing: there is no other replica to compare with.
+func (alone) noteShortened(*recovery, bool, bool) error { return nil }
+
+func (alone) newReplica(pt *partition) *replica { return newSolo(pt) }
+
+func (alone) opened(t *Topic) { t.restore() }
+
+func (alone) join(context.Context) error { return nil }
+
+func (a alone) start() {
+	a.completeChannels()
+	a.e.forEachTopic(func(t *Topic) { t.startChannels() })
+	a.e.dropEphemeral()
+}
+
+// completeChannels creates the channels of partition 0 in partitions whose log lacks them, because of a crash while the
+// topic got the partition or the channel. It runs after restore.
+func (a alone) completeChannels() {
+	a.e.forEachTopic(func(t *Topic) {
+		for _, in := range t.incomplete {
+			if err := in.pt.writeControls(context.Background(), [][]core.Control{in.entries}, nil); err != nil {
+				a.e.log.Warn("channels of a topic are not in the log of one of its partitions yet; the next start tries again",
+					"topic", t.name, "partition", in.pt.number, "error", err)
+			}
+		}
+		t.incomplete = nil
+	})
+}
+
+func (alone) leaveCluster(context.Context) error { return nil }
+func (alone) leaveBeforeClose()                  {}
+func (alone) close() error                       { return nil }
+func (alone) diskJudged(core.DiskVerdict)        {}
+func (alone) scrubShortened()                    {}
+
+func (alone) describe(*StorageStats)   {}
+func (alone) remoteStats() RemoteStats { return RemoteStats{} }
+func (alone) snapshot() *meta.Snapshot { return nil }
+func (alone) node() meta.Node          { return meta.Node{} }
+
+func (alone) tombstone(context.Context, meta.TombstoneKey, time.Time) error {
+	panic("BUG: engine: a tombstone on a single node")
+}
+
+func (alone) verifySome(context.Context, *Topic, uint32, segment.Offset) (*Verified, error) {
+	return nil, fmt.Errorf("%w: there is one copy only, which the scrub reads", ErrOptions)
+}
