@@ -329,7 +329,7 @@ func TestDamageIsKnownAtTheStart(t *testing.T) {
 		r.cn.e, r.cn.shortened, r.pt = e, &shortenedCopies{ids: map[segment.Identity]bool{}}, topic.partitions()[0]
 		r.cn.ctx, r.cn.cancel = context.WithCancel(context.Background())
 		r.cn.cancel() // there is no store that could be told
-		if err := r.open(r.pt.machine.Committed()); err != nil {
+		if err := r.open(r.pt.machine.State().Next); err != nil {
 			t.Fatal(err)
 		}
 		return r.follower.Electable()

@@ -34,12 +34,11 @@ const (
 	PartitionPut                    // a request reached the head of the inbox: may it be appended? Count, Control
 	// a batch of Bytes (and, for a checkpoint, NextBytes behind it) is about to be sealed: where?
 	PartitionPlace
-	PartitionAppend  // the batch placed last was sealed: Bytes, Count, CRC
-	PartitionDurable // every batch below Position is on stable storage here
-	PartitionSpace   // the disk is full (Flag) or has room again
-	PartitionFault   // Err: corruption makes it read-only; a disk fault (Flag) poisons it
-	PartitionLead    // Epoch: the next batch begins this epoch, which the cluster granted
-	PartitionFollow  // State: the log ends so now; another node's leader placed its batches, or it was cut
+	PartitionAppend // the batch placed last was sealed: Bytes, Count, CRC
+	PartitionSpace  // the disk is full (Flag) or has room again
+	PartitionFault  // Err: corruption makes it read-only; a disk fault (Flag) poisons it
+	PartitionLead   // Epoch: the next batch begins this epoch, which the cluster granted
+	PartitionFollow // State: the log ends so now; another node's leader placed its batches, or it was cut
 )
 
 // PartitionEvent is the input of Partition.Step; only the fields of its kind are used.
@@ -52,7 +51,6 @@ type PartitionEvent struct {
 	CRC       uint32
 	Bytes     int
 	NextBytes int
-	Position  segment.Position
 	Epoch     segment.Epoch
 	State     segment.State
 	Err       error
@@ -73,39 +71,31 @@ type Placement struct {
 // PartitionResult is the output of Partition.Step.
 type PartitionResult struct {
 	Err       error
-	First     Purpose          // after Place: PurposeData, or what must be appended before the batch
-	Placement Placement        // after Place with First == PurposeData, or for the other purposes
-	Committed segment.Position // after Durable: batches below are committed
+	First     Purpose   // after Place: PurposeData, or what must be appended before the batch
+	Placement Placement // after Place with First == PurposeData, or for the other purposes
 }
 
-// Partition is one partition's log on its leader: a state machine without I/O, clock or
-// goroutine. Its owner feeds it events in the order in which they happen.
-//
-// Marks, all half-open: Committed <= Durable <= Appended (= state.Next). On a single node the ISR is
-// this node alone, so Committed = Durable. None moves back.
+// Partition decides what may be appended to the log of one partition and where it goes: a state machine without I/O,
+// clock or goroutine. Its owner feeds it events in the order in which they happen. What is durable and committed is not
+// its business (package replicate).
 type Partition struct {
-	state     segment.State
-	durable   segment.Position
-	committed segment.Position
-	sizes     segment.Sizes
-	placed    Placement // what Place decided last and Append will make true
-	placing   bool
-	granted   segment.Epoch // by the cluster; 0: the one after the last
-	started   bool          // this incarnation's epoch-start batch was appended
-	noSpace   bool
-	fault     error
+	state   segment.State
+	sizes   segment.Sizes
+	placed  Placement // what Place decided last and Append will make true
+	placing bool
+	granted segment.Epoch // by the cluster; 0: the one after the last
+	started bool          // this incarnation's epoch-start batch was appended
+	noSpace bool
+	fault   error
 }
 
-// NewPartition continues a log at st, everything of which is committed.
+// NewPartition continues a log at st.
 func NewPartition(st segment.State, sizes segment.Sizes) *Partition {
-	return &Partition{state: st, durable: st.Next, committed: st.Next, sizes: sizes}
+	return &Partition{state: st, sizes: sizes}
 }
 
 // State is the log after everything appended.
 func (p *Partition) State() segment.State { return p.state }
-
-// Committed is the mark below which batches are visible.
-func (p *Partition) Committed() segment.Position { return p.committed }
 
 // NextEpoch is the epoch that the next incarnation's batches carry.
 func (p *Partition) NextEpoch() segment.Epoch {
@@ -128,8 +118,6 @@ func (p *Partition) Step(ev *PartitionEvent, res *PartitionResult) {
 		p.place(ev, res)
 	case PartitionAppend:
 		p.appended(ev)
-	case PartitionDurable:
-		p.advance(ev.Position)
 	case PartitionSpace:
 		p.noSpace = ev.Flag
 	case PartitionFault:
@@ -143,11 +131,9 @@ func (p *Partition) Step(ev *PartitionEvent, res *PartitionResult) {
 		p.granted, p.started = ev.Epoch, false
 	case PartitionFollow:
 		p.state, p.started, p.placing = ev.State, false, false
-		p.durable, p.committed = min(p.durable, ev.State.Next), min(p.committed, ev.State.Next)
 	default:
 		panic(fmt.Sprintf("BUG: partition event %d", ev.Kind))
 	}
-	res.Committed = p.committed
 }
 
 func (p *Partition) admit(ev *PartitionEvent) error {
@@ -216,18 +202,4 @@ func (p *Partition) appended(ev *PartitionEvent) {
 	if ev.Purpose == PurposeEpochStart {
 		p.started = true
 	}
-}
-
-func (p *Partition) advance(durable segment.Position) {
-	if durable > p.state.Next {
-		panic(fmt.Sprintf("BUG: durable %d beyond appended %d", durable, p.state.Next))
-	}
-	if durable < p.durable {
-		panic(fmt.Sprintf("BUG: durable moves back from %d to %d", p.durable, durable))
-	}
-	if errors.Is(p.fault, ErrPoisoned) {
-		return // invariant 7: nothing is acknowledged after a disk fault
-	}
-	p.durable = durable
-	p.committed = durable // min over an ISR of one
 }

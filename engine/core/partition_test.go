@@ -120,13 +120,6 @@ func TestPartitionRefusesBugs(t *testing.T) {
 			{Kind: PartitionAppend, Purpose: PurposeEpochStart, Bytes: 100},
 			{Kind: PartitionAppend, Purpose: PurposeEpochStart, Bytes: 100},
 		}},
-		{"durable beyond appended", []PartitionEvent{{Kind: PartitionDurable, Position: 1}}},
-		{"durable moves back", []PartitionEvent{
-			{Kind: PartitionPlace, Purpose: PurposeEpochStart, Bytes: 100},
-			{Kind: PartitionAppend, Purpose: PurposeEpochStart, Bytes: 100},
-			{Kind: PartitionDurable, Position: 1},
-			{Kind: PartitionDurable, Position: 0},
-		}},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -169,12 +162,7 @@ func (w *partitionWalk) step() {
 	}
 	switch w.rng.IntN(8) {
 	case 0, 1: // a group became durable
-		n := w.rng.IntN(len(w.past))
-		res := stepPartition(w.p, PartitionEvent{Kind: PartitionDurable, Position: w.past[n].Next})
-		if res.Committed != w.past[n].Next {
-			w.t.Fatalf("seed %d: committed %d after durable %d", w.seed, res.Committed, w.past[n].Next)
-		}
-		w.past = w.past[n:]
+		w.past = w.past[w.rng.IntN(len(w.past)):]
 	case 2: // the process starts anew
 		if w.rng.IntN(4) == 0 {
 			w.p = NewPartition(w.past[0], partitionSizes)
@@ -182,9 +170,6 @@ func (w *partitionWalk) step() {
 		}
 	default:
 		w.append(100+w.rng.IntN(6000), uint32(w.rng.IntN(4)))
-	}
-	if c := w.p.Committed(); c != w.past[0].Next || c > w.p.State().Next {
-		w.t.Fatalf("seed %d: committed %d, durable %d, appended %d", w.seed, c, w.past[0].Next, w.p.State().Next)
 	}
 }
 
@@ -265,7 +250,7 @@ var purposes = map[string]Purpose{
 
 func playPartitionEvent(t *testing.T, out *strings.Builder, p *Partition, word string, a args) {
 	kinds := map[string]PartitionEventKind{
-		"put": PartitionPut, "place": PartitionPlace, "append": PartitionAppend, "durable": PartitionDurable,
+		"put": PartitionPut, "place": PartitionPlace, "append": PartitionAppend,
 		"space": PartitionSpace, "fault": PartitionFault,
 	}
 	kind, ok := kinds[word]
@@ -275,7 +260,6 @@ func playPartitionEvent(t *testing.T, out *strings.Builder, p *Partition, word s
 	ev := PartitionEvent{
 		Kind: kind, Purpose: purposes[a.values["for"]], Control: a.has("control"), Flag: a.has("full") || a.has("disk"),
 		Count: uint32(a.int("count")), CRC: uint32(a.int("crc")), Bytes: int(a.int("bytes")), NextBytes: int(a.int("next")),
-		Position: segment.Position(a.int("position")),
 	}
 	if kind == PartitionFault {
 		if ev.Err = ErrReadOnly; ev.Flag {
@@ -299,8 +283,8 @@ func playPartitionEvent(t *testing.T, out *strings.Builder, p *Partition, word s
 		fmt.Fprintf(out, "  position %d, id %d, offset %d, epoch %d, after crc %d, segment %d at %d of %d bytes\n",
 			at.Position, at.FirstID, at.Offset, at.Epoch, at.PrevCRC, at.Segment, at.SegmentBase, at.SegmentCapacity)
 	default:
-		fmt.Fprintf(out, "  committed %d, appended %d, next id %d, end %d, fault %v\n",
-			res.Committed, p.State().Next, p.State().NextID, p.State().End, p.Fault() != nil)
+		fmt.Fprintf(out, "  appended %d, next id %d, end %d, fault %v\n",
+			p.State().Next, p.State().NextID, p.State().End, p.Fault() != nil)
 	}
 }
 
