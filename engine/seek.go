@@ -88,6 +88,9 @@ func (c *Channel) seek(ctx context.Context, to SeekTo, only func(*partition) boo
 func (c *Channel) ask(
 	ctx context.Context, op operation, only func(*partition) bool, take func(json.RawMessage) error,
 ) error {
+	if err := c.closedErr(); errors.Is(err, ErrClosed) || errors.Is(err, ErrDeleted) {
+		return err
+	}
 	op.Channel = c.name
 	if !c.ephemeral || !c.t.servesAny() {
 		concerned := only == nil || slices.ContainsFunc(c.t.partitions(), only)
