@@ -20,7 +20,7 @@ func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
 	for {
 		// Drain first: a put that arrives after this calls push again.
 		l := pt.drain()
-		if !c.appendIncoming(pt, g, w) || !c.writeCut(pt, g, w) || !c.beginEpoch(pt, g, w) {
+		if !r.solo && !(c.appendIncoming(pt, g, w) && c.writeCut(pt, g, w) && c.beginEpoch(pt, g, w)) {
 			pt.prependAndStayReady(l)
 			return false
 		}
@@ -28,12 +28,12 @@ func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
 			return true
 		}
 		// A tombstone concerns only this node's files, whoever leads.
-		if l.head.kind != putTombstone {
+		if !r.solo && l.head.kind != putTombstone {
 			if !r.admits() {
 				pt.stall(l, false)
 				return true
 			}
-			if r.pending.n > 0 && l.bytes < secondGroupBytes && !r.solo {
+			if r.pending.n > 0 && l.bytes < secondGroupBytes {
 				// A small batch costs the followers as much as a large one. So while one batch is on its way, small puts wait and
 				// form the next batch.
 				r.stalled = errPipelined

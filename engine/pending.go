@@ -28,7 +28,7 @@ type pendingQueue struct {
 	opened     bool             // that batch is committed, and with it everything before
 }
 
-const minPendingSlots = 8
+const minPendingSlots = 2
 
 func (q *pendingQueue) slot(i int) *pendingBatch { return &q.ring[(q.at+i)&(len(q.ring)-1)] }
 
@@ -54,7 +54,9 @@ func (q *pendingQueue) push(b *pendingBatch) {
 func (q *pendingQueue) pop() {
 	*q.slot(0) = pendingBatch{}
 	q.at = (q.at + 1) & (len(q.ring) - 1)
-	q.n--
+	if q.n--; q.n == 0 {
+		q.at = 0 // where the processor's cache has it: among many partitions a batch is often the only one of its own
+	}
 }
 
 // clear empties the queue for a new epoch.

@@ -39,6 +39,19 @@ type replica struct {
 	// (durableUpTo).
 	solo bool
 
+	// The committer uses these for every batch; they lie together, because among many partitions each line of memory is
+	// new to the processor. mu guards them, see below.
+	mu lock.Mutex[lock.Replica]
+	// closed: the topic was deleted, the engine closes, or the copy is not needed: it takes no part
+	closed     bool
+	generation uint64           // of the log: each cut increments it, so what is said of an older log is recognized
+	durable    segment.Position // everything below is on stable storage on this node
+	stalled    error            // why the puts in the inbox may not be appended now; nil: they may
+	leader     *replicate.Leader
+	follower   *replicate.Follower // at most one of leader and follower is set; both nil: this node has no active copy
+	pending    pendingQueue        // of the leader
+	out        replicaOutput
+
 	// Producers and channels read these without mu.
 	leads        atomic.Bool                    // the inbox accepts puts; written with mu and partition.mu held
 	serves       atomic.Bool                    // channels may deliver: it leads, and has committed what came before
@@ -50,16 +63,11 @@ type replica struct {
 	fenced       atomic.Uint64                  // the highest epoch of all Fence messages received
 	fenceCleared atomic.Uint64                  // the epoch of this leader whose Fence all nodes have answered
 
-	mu       lock.Mutex[lock.Replica]
-	leader   *replicate.Leader
-	follower *replicate.Follower // at most one of leader and follower is set; both nil: this node has no active copy
 	ev       replicate.Event
 	acts     replicate.Actions
 	feed     []replicate.Event // events that actions produced; step handles them in order
-	out      replicaOutput
-	ledEpoch segment.Epoch   // the highest epoch that this process led
-	state    replicate.State // of the row that learn saw last
-	closed   bool            // the topic was deleted, the engine closes, or the copy is not needed: it takes no part
+	ledEpoch segment.Epoch     // the highest epoch that this process led
+	state    replicate.State   // of the row that learn saw last
 	// ended: closed, and never opened again in this process. A new copy would not know what is committed, and its log
 	// may not be writable any more.
 	ended bool
@@ -67,10 +75,8 @@ type replica struct {
 	removing         bool
 	leftoversRemoved bool // the files that an earlier process left of this partition are removed
 
-	generation   uint64           // of the log: each cut increments it, so what is said of an older log is recognized
-	durable      segment.Position // everything below is on stable storage on this node
-	shortened    bool             // see shortenedCopies
-	yieldedEpoch segment.Epoch    // the last epoch in which this node asked for another leader because it is shortened
+	shortened    bool          // see shortenedCopies
+	yieldedEpoch segment.Epoch // the last epoch in which this node asked for another leader because it is shortened
 	// leaderStart is the segment.Position at which the leader's log begins; 0: not known. Damage below it is not
 	// repaired: the leader does not have those batches any more.
 	leaderStart     atomic.Uint64
@@ -89,10 +95,8 @@ type replica struct {
 	comparing      int64            // since when it waits for others' logs, on now's clock; 0: it does not; -1: logged
 
 	// Leader.
-	pending      pendingQueue
 	startEpoch   bool                            // the committer has to append the batch that begins the epoch
 	granted      bool                            // the partition machine (core.Partition) knows the epoch
-	stalled      error                           // why the puts in the inbox may not be appended now; nil: they may
 	refused      error                           // the machine's answer to the last EvPut; nil: accepted
 	counted      replicate.LeaderCounts          // the part of the leader's counts that the engine's counters include
 	writesPaused bool                            // nothing is appended: the leadership is being handed over
