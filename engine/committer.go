@@ -45,7 +45,7 @@ type committer struct {
 	res      core.PartitionResult
 	body     []byte                 // scratch: the body of a control batch
 	deferred []core.DeferredMessage // scratch: those of the batch that is being sealed
-	nowNs    int64                  // the engine's time when the group began, or when its last batch with delays was sealed
+	nowNs    int64                  // the engine's time when the group, or its last batch with delays, began
 
 	noSpace bool // what the machines were last told of Engine.noSpace
 	room    quotaRoom

@@ -8,8 +8,8 @@ import (
 )
 
 // Durable informs the replicas of a group's batches. They commit, make visible and answer what is now durable on enough
-// nodes; on a single node that is all of it. clog calls it for each group in order, once the group is on stable storage.
-// After a crash before Durable, recovery finds the group and makes it visible; only the answers are lost.
+// nodes; on a single node that is all of it. clog calls it for each group in order, once the group is on stable
+// storage. After a crash before Durable, recovery finds the group and makes it visible; only the answers are lost.
 func (c *committer) Durable(g *clog.Group) {
 	w, waiters := &c.slots[g.Slot()], 0
 	for i := range w.batches {
