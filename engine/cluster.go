@@ -249,7 +249,7 @@ func (cn *clusterNode) join(ctx context.Context) error {
 			// Its bytes can be fetched again from another replica, but it cannot lead.
 			cn.log.Error("a copy of a partition cannot be read from its beginning: it does not take part",
 				"topic", pt.t.name, "partition", pt.number, "error", err)
-			pt.rep.closed = true
+			pt.rep.role = roleClosed
 		}
 	}
 	cn.net, err = cn.e.host.Listen(

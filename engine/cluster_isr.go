@@ -59,7 +59,7 @@ func (cn *clusterNode) propose(r *replica, st *replicate.State) {
 			cn.logISRChange(r.pt, before, want.ISR)
 		}
 		r.run(func() {
-			if !r.closed && now.Epoch > 0 {
+			if !r.isClosed() && now.Epoch > 0 {
 				r.step(&replicate.Event{Kind: replicate.EvState, State: &now})
 				r.retryStalled()
 			}

@@ -119,10 +119,10 @@ func (e *Engine) openReplica(pt *partition) error {
 		r := pt.rep
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.ended {
+		if r.role == roleEnded {
 			return ErrClosed
 		}
-		r.closed = false
+		r.role = roleIdle
 		return r.open(0)
 	}
 	if err := e.createTopicFiles(pt.t.meta()); err != nil {
@@ -517,12 +517,12 @@ func (f *flusher) trim(pt *partition, to segment.Offset) {
 		f.e.log.Warn("retention could not remove a segment; it tries again",
 			"topic", pt.t.name, "partition", pt.number, "error", err)
 	}
-	if _, after, _ := pt.log.Start(); after == before || pt.rep.solo {
+	if _, after, _ := pt.log.Start(); after == before || pt.rep.solo() {
 		return
 	}
 	pt.rep.run(func() {
 		start, err := pt.startState()
-		if err == nil && !pt.rep.closed {
+		if err == nil && !pt.rep.isClosed() {
 			pt.rep.step(&replicate.Event{Kind: replicate.EvTrimmed, Log: start})
 		}
 	})

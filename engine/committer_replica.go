@@ -20,7 +20,7 @@ func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
 	for {
 		// Drain first: a put that arrives after this calls push again.
 		l := pt.drain()
-		if !r.solo && !(c.appendIncoming(pt, g, w) && c.writeCut(pt, g, w) && c.beginEpoch(pt, g, w)) {
+		if !r.solo() && !(c.appendIncoming(pt, g, w) && c.writeCut(pt, g, w) && c.beginEpoch(pt, g, w)) {
 			pt.prependAndStayReady(l)
 			return false
 		}
@@ -28,7 +28,7 @@ func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
 			return true
 		}
 		// A tombstone concerns only this node's files, whoever leads.
-		if !r.solo && l.head.kind != putTombstone {
+		if !r.solo() && l.head.kind != putTombstone {
 			if !r.admits() {
 				pt.stall(l, false)
 				return true
@@ -185,7 +185,7 @@ func (c *committer) replicate(pt *partition, w *groupWork, r *run, deferred []co
 
 // appended takes a batch of this leader that was just added to the log, and informs the machine. mu is held.
 func (r *replica) appended(p *pendingBatch, b *segment.Slice) {
-	if r.solo {
+	if r.solo() {
 		r.pending.push(p)
 		return
 	}

@@ -138,7 +138,7 @@ func (pt *partition) isUninitialized() bool {
 
 // leadsUninitialized says whether this node leads the partition and it isUninitialized.
 func (pt *partition) leadsUninitialized() bool {
-	if pt.rep.solo || !pt.rep.leads.Load() { // what a single node lacks it completes when it opens: completeChannels
+	if pt.rep.solo() || !pt.rep.leads.Load() { // what a single node lacks it completes when it opens: completeChannels
 		return false
 	}
 	pt.rep.mu.Lock()

@@ -25,7 +25,7 @@ func (f *flusher) failed(pt *partition, reopens uint64, err error) {
 	case pt.rep.discarded.Load(): // the copy was given up: it cannot be written, and need not be
 	case errors.Is(err, segment.ErrClosed):
 	// The head of a segment could not be read: retryReads tries again.
-	case !poisoned && !pt.rep.solo && needsRefetch(err) && segment.DeviceFailed(err):
+	case !poisoned && !pt.rep.solo() && needsRefetch(err) && segment.DeviceFailed(err):
 	case !poisoned && isFull(err):
 		f.starved = true
 		f.full(err)
@@ -35,7 +35,7 @@ func (f *flusher) failed(pt *partition, reopens uint64, err error) {
 		if pt.flushErr.Swap(&err) != nil {
 			return
 		}
-		if !pt.rep.solo && poisoned {
+		if !pt.rep.solo() && poisoned {
 			e.log.Error("a segment could not be written: the leadership goes to another replica in sync, and the copy is "+
 				"fetched anew when the in-sync replicas can do without it. What was answered OK "+
 				"is safe in the commit log, which keeps it and gets full if that lasts; restart the node then",

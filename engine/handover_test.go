@@ -34,7 +34,7 @@ func leadingReplica(t *testing.T, s meta.Store) *replica {
 		Epoch: 2, Version: 7, Leader: 1, Boot: r.cn.self.Boot, MinISR: 1, Replicas: []replicate.NodeID{1, 2},
 		ISR: []replicate.Member{r.cn.member(), {Node: 2}},
 	}
-	r.follower = replicate.NewFollower(replicate.Config{}, r.cn.member(), r.cn.self.Boot, replicate.Log{Generation: 1})
+	r.follow(replicate.NewFollower(replicate.Config{}, r.cn.member(), r.cn.self.Boot, replicate.Log{Generation: 1}))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.changeRole(); r.leader == nil {

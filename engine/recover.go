@@ -551,7 +551,7 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 	}
 	e.readFold(pt, rp)
 	pt.writer = rp.writer
-	if pt.rep.solo { // what was recovered is committed
+	if pt.rep.solo() { // what was recovered is committed
 		pt.correctDelays()
 		pt.visible.Store(uint64(rp.st.NextID))
 	}
@@ -562,7 +562,7 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 	}
 	if err := errors.Join(rp.err, log.Health()); err != nil {
 		e.info.CorruptionsAtRecover = append(e.info.CorruptionsAtRecover, err.Error())
-		if !pt.rep.solo && rp.err == nil {
+		if !pt.rep.solo() && rp.err == nil {
 			// The replica does not lead before the damaged range has been repaired from another one. Then it accepts puts as any
 			// other.
 			e.log.Error("a copy of a partition does not read back: it does not lead before it is repaired from another replica",

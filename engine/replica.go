@@ -34,21 +34,15 @@ type replica struct {
 	cn *clusterNode // nil if solo
 	pt *partition
 
-	// solo is the replica of a single node. It leads and serves from the beginning to the end, without a machine. Its
-	// quorum is this node: it admits everything (admits), sends it to nobody (appended), and commits what is durable here
-	// (durableUpTo).
-	solo bool
-
 	// The committer uses these for every batch; they lie together, because among many partitions each line of memory is
 	// new to the processor. mu guards them, see below.
-	mu lock.Mutex[lock.Replica]
-	// closed: the topic was deleted, the engine closes, or the copy is not needed: it takes no part
-	closed     bool
-	generation uint64           // of the log: each cut increments it, so what is said of an older log is recognized
-	durable    segment.Position // everything below is on stable storage on this node
-	stalled    error            // why the puts in the inbox may not be appended now; nil: they may
-	leader     *replicate.Leader
-	follower   *replicate.Follower // at most one of leader and follower is set; both nil: this node has no active copy
+	mu         lock.Mutex[lock.Replica]
+	role       role
+	generation uint64              // of the log: each cut increments it, so what is said of an older log is recognized
+	durable    segment.Position    // everything below is on stable storage on this node
+	stalled    error               // why the puts in the inbox may not be appended now; nil: they may
+	leader     *replicate.Leader   // not nil exactly if role is roleLeader
+	follower   *replicate.Follower // not nil exactly if role is roleFollower
 	pending    pendingQueue        // of the leader
 	out        replicaOutput
 
@@ -68,9 +62,6 @@ type replica struct {
 	feed     []replicate.Event // events that actions produced; step handles them in order
 	ledEpoch segment.Epoch     // the highest epoch that this process led
 	state    replicate.State   // of the row that learn saw last
-	// ended: closed, and never opened again in this process. A new copy would not know what is committed, and its log
-	// may not be writable any more.
-	ended bool
 	// removing: this node is not a replica any more, and its bytes are being removed; see removeBytes.
 	removing         bool
 	leftoversRemoved bool // the files that an earlier process left of this partition are removed
@@ -158,9 +149,52 @@ type logCut struct {
 	failed     bool       // the cut ended with an error, and the log is not what the machine was told
 }
 
+// role is what a replica does. mu guards changes, which follow, lead, shut and openReplica make; roleSolo never changes.
+//
+//	roleIdle ──open──► roleFollower ◄──changeRole, stepDown──► roleLeader
+//	   ▲                    └────────────shut─────────┬────────────┘
+//	   └───openReplica─── roleClosed ◄────────────────┴──────► roleEnded
+type role uint8
+
+const (
+	// roleIdle: the node has no copy yet, or the copy's log could not be opened.
+	roleIdle role = iota
+	roleFollower
+	roleLeader
+	// roleSolo is that of a single node's replica. It leads and serves from the beginning to the end, without a machine.
+	// Its quorum is this node: it admits everything (admits), sends it to nobody (appended), and commits what is durable
+	// here (durableUpTo).
+	roleSolo
+	// roleClosed: the topic was deleted, or the copy is not needed here. It takes no part, and may be opened again.
+	roleClosed
+	// roleEnded: closed for the rest of this process. A new copy would not know what is committed, and its log may not be
+	// writable any more.
+	roleEnded
+)
+
+// solo says whether this is the replica of a single node. Any goroutine may call it: nothing else becomes roleSolo, and
+// it becomes nothing else.
+func (r *replica) solo() bool { return r.cn == nil }
+
+// active says whether the copy takes part in replication. mu is held.
+func (r *replica) active() bool { return r.role == roleFollower || r.role == roleLeader }
+
+// isClosed says whether the copy was closed. mu is held.
+func (r *replica) isClosed() bool { return r.role == roleClosed || r.role == roleEnded }
+
+// follow makes the replica a follower, with a machine that knows its log. mu is held.
+func (r *replica) follow(f *replicate.Follower) {
+	r.role, r.leader, r.follower = roleFollower, nil, f
+}
+
+// lead makes the replica the leader. mu is held.
+func (r *replica) lead(l *replicate.Leader) {
+	r.role, r.leader, r.follower = roleLeader, l, nil
+}
+
 // newSolo returns the replica of a single node, whose log is whole and ends where pt's machine says.
 func newSolo(pt *partition) *replica {
-	r := &replica{pt: pt, solo: true, durable: pt.machine.State().Next}
+	r := &replica{pt: pt, role: roleSolo, durable: pt.machine.State().Next}
 	r.pending.clear()
 	r.target.Store(uint32(soloNode))
 	r.leads.Store(true)
@@ -294,7 +328,7 @@ func (r *replica) retryStalled() {
 // is held.
 func (r *replica) committed() segment.Position {
 	switch {
-	case r.solo:
+	case r.role == roleSolo:
 		return r.durable
 	case r.leader != nil:
 		return r.leader.Committed()
@@ -331,7 +365,7 @@ func (r *replica) learn(row *meta.Partition) {
 	r.target.Store(uint32(row.State.Leader))
 	r.run(func() {
 		r.state = row.State
-		if r.closed {
+		if r.isClosed() {
 			return
 		}
 		r.correctDamaged(row)
@@ -368,8 +402,7 @@ func (r *replica) changeRole() {
 	}
 	r.ledEpoch = st.Epoch
 	r.counted = replicate.LeaderCounts{}
-	r.leader = replicate.NewLeader(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, log, st, r.cn.now())
-	r.follower = nil
+	r.lead(replicate.NewLeader(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, log, st, r.cn.now()))
 	r.pending.clear()
 	r.startEpoch, r.granted, r.stalled, r.writesPaused = false, false, nil, false
 	r.setLeads(true)
@@ -429,8 +462,8 @@ func (r *replica) stepDown() {
 	r.setLeads(false)
 	r.fail(r.pending.drain(), unknownBecause(disk))
 	log := r.leader.Log()
-	r.leader, r.reads = nil, nil
-	r.follower = replicate.NewFollower(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, log)
+	r.reads = nil
+	r.follow(replicate.NewFollower(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, log))
 	r.startEpoch, r.stalled, r.writesPaused = false, nil, false
 	r.setServing()
 	r.out.reroute = true
@@ -497,9 +530,9 @@ func (r *replica) durableUpTo(pos segment.Position, generation uint64) {
 	}
 	r.durable = max(r.durable, pos+1)
 	switch {
-	case r.closed:
+	case r.isClosed():
 		return
-	case r.solo:
+	case r.role == roleSolo:
 		r.commit(r.durable)
 		return
 	}
@@ -509,10 +542,10 @@ func (r *replica) durableUpTo(pos segment.Position, generation uint64) {
 
 // admits asks the machine whether a batch may be appended now; if not, stalled says why. mu is held.
 func (r *replica) admits() bool {
-	if r.solo {
+	if r.role == roleSolo {
 		return true
 	}
-	if r.leader == nil || r.closed {
+	if r.role != roleLeader {
 		return false
 	}
 	if r.writesPaused {
@@ -548,7 +581,7 @@ func (r *replica) whyStalled() error {
 // the node's lease; live are the nodes that the store says are alive.
 func (r *replica) tick(lease int64, live []replicate.NodeID) {
 	r.mu.Lock()
-	if r.closed || r.leader == nil && r.follower == nil {
+	if !r.active() {
 		r.mu.Unlock()
 		return
 	}

@@ -238,7 +238,7 @@ func (r *replica) appending() bool {
 func (r *replica) clampToLog(c *logCut) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.closed || c.reset {
+	if !r.isClosed() || c.reset {
 		return
 	}
 	c.to = min(c.to, r.pt.machine.State().Next)

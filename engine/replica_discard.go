@@ -116,14 +116,14 @@ func (r *replica) mayGiveUp(c *logCut) bool {
 	if r.cut != c && (c != nil || r.cut.reset || r.cut.stays) {
 		return false
 	}
-	return r.follower != nil && r.follower.Err() == nil || r.closed && r.cut != nil
+	return r.follower != nil && r.follower.Err() == nil || r.isClosed() && r.cut != nil
 }
 
 // discardUnreadableHead gives up a copy whose first batch cannot be read. A machine needs the state in front of that
 // batch to continue, cut or repair the log. Recovery calls it before the node joins the cluster, so that the copy
 // cannot be elected.
 func (r *recovery) discardUnreadableHead(pt *partition) error {
-	if pt.rep.solo || pt.t.quarantined || pt.rep.discarded.Load() {
+	if pt.rep.solo() || pt.t.quarantined || pt.rep.discarded.Load() {
 		return nil
 	}
 	_, err := pt.startState()

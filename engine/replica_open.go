@@ -17,7 +17,7 @@ func (r *replica) hasLog() bool {
 func (r *replica) present() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return !r.closed && (r.leader != nil || r.follower != nil)
+	return r.active()
 }
 
 // newReplica returns the replica of a copy that recovery found. join opens it.
@@ -36,23 +36,23 @@ func (cn *clusterNode) newReplica(pt *partition) *replica {
 // retire closes a copy that is not needed any more. Its bytes stay; puts in its inbox go to the leader.
 func (r *replica) retire() {
 	r.cn.forward.freeze(r.pt)
-	r.shut()
+	r.shut(roleClosed)
 	r.cn.reroute(r.pt)
 }
 
-// end closes the copy for the rest of this process, and answers the puts in its inbox with err.
+// end closes the copy for the rest of this process, and answers the puts in its inbox with err. Until Close has stopped
+// the worker, it may try to open the copy again.
 func (r *replica) end(err error) {
-	r.run(func() { r.ended = true }) // until Close has stopped the worker, it may try to open the copy again
-	r.shut()
+	r.shut(roleEnded)
 	inbox := r.pt.drainForReroute()
 	inbox.answer(err)
 }
 
 // shut closes the replica: it sends and receives nothing any more. The outcome of batches that are in the log and not
-// committed is unknown, because other replicas may have them. It takes mu.
-func (r *replica) shut() {
+// committed is unknown, because other replicas may have them. to is roleClosed or roleEnded; who has ended stays so. It
+// takes mu.
+func (r *replica) shut(to role) {
 	r.run(func() {
-		r.closed = true
 		r.setLeads(false)
 		r.serves.Store(false)
 		r.serveEpoch.Store(0)
@@ -61,7 +61,7 @@ func (r *replica) shut() {
 		if r.leader != nil {
 			r.count()
 		}
-		r.leader, r.follower = nil, nil
+		r.role, r.leader, r.follower = max(r.role, to), nil, nil
 		r.noteBlocked()
 	})
 }
@@ -87,10 +87,10 @@ func (r *replica) open(committed segment.Position) error {
 		r.generation, r.durable = 1, st.Next
 		r.shortened = r.cn.shortened.has(pt.identity())
 	}
-	r.follower = replicate.NewFollower(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, replicate.Log{
+	r.follow(replicate.NewFollower(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, replicate.Log{
 		Start: start, End: st, Durable: min(r.durable, st.Next), Committed: min(committed, st.Next), Epoch: st.Epoch,
 		Generation: r.generation, Epochs: epochs.Entries(), Shortened: r.shortened,
-	})
+	}))
 	r.damaged = nil
 	for _, ev := range r.isolated() { // before it can be asked to lead
 		r.step(&ev)

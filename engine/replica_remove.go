@@ -45,7 +45,7 @@ func (cn *clusterNode) removeIfUnneeded(snap *meta.Snapshot, pt *partition, row 
 		return
 	}
 	r.mu.Lock()
-	has := !r.removing && (r.pt.log != nil && r.closed || r.pt.log == nil && !r.leftoversRemoved)
+	has := !r.removing && (r.pt.log != nil && r.isClosed() || r.pt.log == nil && !r.leftoversRemoved)
 	if has {
 		r.removing = true
 	}
@@ -99,7 +99,7 @@ func fullyInSync(snap *meta.Snapshot, row *meta.Partition) bool {
 func (r *replica) isTearingDown() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.removing || r.closed && r.cut != nil
+	return r.removing || r.isClosed() && r.cut != nil
 }
 
 // remove removes the bytes of the copy, on a goroutine of its own. It resets removing only when all is removed, or when
@@ -183,7 +183,7 @@ func (r *replica) resetToEmpty() (release func(), err error) {
 	c.payload = appendEntry(c.payload, pt.identity(), &entry{fold: c.fold})
 	closed := false
 	r.run(func() {
-		if closed = !r.closed; closed {
+		if closed = !r.isClosed(); closed {
 			return
 		}
 		r.generation++

@@ -247,7 +247,7 @@ type receivedFrame struct {
 // announces once per frame. taken is false if this node has no active copy. It takes mu.
 func (r *replica) receive(from replicate.NodeID, f *receivedFrame) (work, taken bool) {
 	r.mu.Lock()
-	if taken = !r.closed && (r.leader != nil || r.follower != nil); taken {
+	if taken = r.active(); taken {
 		r.frame = f
 		r.ev = replicate.Event{Kind: replicate.EvMessage, Node: from, Message: &f.d.Message}
 		r.step(&r.ev)

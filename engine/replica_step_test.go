@@ -69,15 +69,15 @@ func TestCommitAnswersBelowTheMark(t *testing.T) {
 // What becomes durable of a log that was cut since says nothing of what stands in its place, also where the copy takes
 // no part just then.
 func TestDurableOfAnotherGeneration(t *testing.T) {
-	for _, closed := range []bool{false, true} {
+	for _, role := range []role{roleIdle, roleClosed} {
 		r := bareReplica()
-		r.closed, r.generation, r.durable = closed, 2, 5
+		r.role, r.generation, r.durable = role, 2, 5
 		r.run(func() { r.durableUpTo(7, 1) })
 		if r.durable != 5 {
-			t.Errorf("closed %v: a batch of the log before the cut makes what is below %d durable", closed, r.durable)
+			t.Errorf("role %d: a batch of the log before the cut makes what is below %d durable", role, r.durable)
 		}
 		if r.run(func() { r.durableUpTo(7, 2) }); r.durable != 8 {
-			t.Errorf("closed %v: what is durable is forgotten: %d", closed, r.durable)
+			t.Errorf("role %d: what is durable is forgotten: %d", role, r.durable)
 		}
 	}
 }
@@ -92,7 +92,7 @@ func TestCutOfAClosedCopyThatCannotBeMade(t *testing.T) {
 			disk: faultaio.New(faultaio.Options{Seed: 1}),
 			ids:  map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{},
 		}
-		r.closed, r.cut, r.discardedBefore, r.discardedAt = true, &logCut{}, again, r.cn.now()
+		r.role, r.cut, r.discardedBefore, r.discardedAt = roleClosed, &logCut{}, again, r.cn.now()
 		r.discard(errNoFold, r.cut)
 		if r.cutInProgress() {
 			t.Errorf("dropped before %v: the cut goes on for ever", again)
@@ -130,7 +130,7 @@ func brokenReplica(t *testing.T) *replica {
 	}
 	r.cn.ctx, r.cn.cancel = context.WithCancel(context.Background())
 	r.cn.cancel() // there is no store that could be told
-	r.follower = replicate.NewFollower(replicate.Config{}, r.cn.member(), r.cn.self.Boot, replicate.Log{Generation: 1})
+	r.follow(replicate.NewFollower(replicate.Config{}, r.cn.member(), r.cn.self.Boot, replicate.Log{Generation: 1}))
 	if !r.hasBroken() {
 		t.Fatal("every segment can be repaired")
 	}
@@ -201,7 +201,7 @@ func TestFailedRepairLeavesACutThatIsWritten(t *testing.T) {
 func TestCutOfAClosedCopyForgetsWhatNeverCame(t *testing.T) {
 	for end, epochs := range map[segment.Position]int{0: 0, 3: 1, 4: 1, 5: 2, 10: 3, 20: 3} {
 		r := bareReplica()
-		r.closed, r.pt.machine = true, core.NewPartition(segment.State{Next: end}, segment.Sizes{})
+		r.role, r.pt.machine = roleClosed, core.NewPartition(segment.State{Next: end}, segment.Sizes{})
 		c := &logCut{to: 11, epochs: []replicate.EpochStart{
 			{Epoch: 1},
 			{Epoch: 3, Position: 4, Offset: 400},
@@ -237,13 +237,13 @@ func TestGivenUpCopyIsKeptUntilItIsNotNeeded(t *testing.T) {
 				Kind: replicate.MsgMatch, Epoch: 2, Request: 1, Position: 3, Boot: report.Boot, Generation: report.Generation,
 			}}, &acts)
 		}, true},
-		{"it is closed", func(r *replica) { r.closed, r.follower = true, nil }, false},
-		{"it begins anew", func(r *replica) { r.closed, r.follower, r.cut = true, nil, &logCut{reset: true} }, true},
+		{"it is closed", func(r *replica) { r.role, r.follower = roleClosed, nil }, false},
+		{"it begins anew", func(r *replica) { r.role, r.follower, r.cut = roleClosed, nil, &logCut{reset: true} }, true},
 		{"it is cut", func(r *replica) { r.cut = &logCut{} }, false},
-		{"it is removed", func(r *replica) { r.closed, r.follower, r.removing = true, nil, true }, true},
+		{"it is removed", func(r *replica) { r.role, r.follower, r.removing = roleClosed, nil, true }, true},
 		{"it is removed and not given up", func(r *replica) {
 			r.discarded.Store(false)
-			r.closed, r.follower, r.removing = true, nil, true
+			r.role, r.follower, r.removing = roleClosed, nil, true
 		}, true},
 		{"an earlier process let go of it", func(r *replica) { r.cn.shortened.discarded[r.pt.identity()] = true }, true},
 	} {
@@ -252,10 +252,10 @@ func TestGivenUpCopyIsKeptUntilItIsNotNeeded(t *testing.T) {
 			disk: faultaio.New(faultaio.Options{Seed: 1}),
 			ids:  map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{},
 		}
-		r.follower = replicate.NewFollower(replicate.Config{}, r.cn.member(), r.cn.self.Boot, replicate.Log{
+		r.follow(replicate.NewFollower(replicate.Config{}, r.cn.member(), r.cn.self.Boot, replicate.Log{
 			End: segment.State{Next: 5, NextID: 5, End: 500, Epoch: 1}, Durable: 5, Committed: 1, Epoch: 1, Generation: 1,
 			Epochs: []replicate.EpochStart{{Epoch: 1}},
-		})
+		}))
 		r.discarded.Store(true)
 		r.follower.Step(0, &replicate.Event{Kind: replicate.EvUnusable}, &acts)
 		if c.then(r); r.mayReleaseFiles() != c.free || r.cn.shortened.isDiscarded(r.pt.identity()) != c.free {
@@ -292,10 +292,10 @@ func TestDamagedCopyDoesNotLead(t *testing.T) {
 				Replicas: []replicate.NodeID{1}, ISR: []replicate.Member{r.cn.member()},
 			}
 			r.generation = 1
-			r.follower = replicate.NewFollower(replicate.Config{}, r.cn.member(), r.cn.self.Boot, replicate.Log{
+			r.follow(replicate.NewFollower(replicate.Config{}, r.cn.member(), r.cn.self.Boot, replicate.Log{
 				End: segment.State{Next: 5, NextID: 5, End: 500, Epoch: 1}, Durable: 5, Committed: 5, Epoch: 1, Generation: 1,
 				Epochs: []replicate.EpochStart{{Epoch: 1}},
-			})
+			}))
 			c.change(r)
 			r.mu.Lock()
 			r.changeRole()

@@ -69,7 +69,7 @@ func (r *replica) yieldUnwritten(now int64) {
 func (r *replica) discardUnwritten(now int64) bool {
 	isr := r.state.ISR
 	stays := len(isr) <= max(1, r.state.MinISR) || now < r.unwritten.staysUntil
-	if !r.closed && (len(isr) == 0 || stays && slices.Contains(isr, r.cn.member())) {
+	if !r.isClosed() && (len(isr) == 0 || stays && slices.Contains(isr, r.cn.member())) {
 		return false
 	}
 	if r.discardedBefore {
@@ -120,7 +120,7 @@ func (cn *clusterNode) handOverUnwritten(pt *partition, reopens uint64) {
 func (r *replica) awaitResetAllowed() bool {
 	for {
 		r.mu.Lock()
-		soon := !r.closed && r.cn.now() < r.unwritten.resetAt
+		soon := !r.isClosed() && r.cn.now() < r.unwritten.resetAt
 		r.mu.Unlock()
 		if !soon {
 			return true

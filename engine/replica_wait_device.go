@@ -28,7 +28,7 @@ func (r *replica) mayDiscard(err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	row, self := r.row.Load(), r.cn.member()
-	return r.closed ||
+	return r.isClosed() ||
 		row != nil && slices.Contains(row.Damaged, self) && len(row.State.ISR) > 0 && !slices.Contains(row.State.ISR, self)
 }
 
@@ -43,7 +43,7 @@ func (r *replica) awaitDevice(err error) bool {
 func (r *replica) deviceReads() {
 	if !r.discarded.Load() {
 		r.run(func() {
-			if !r.closed && (r.leader != nil || r.follower != nil) && len(r.isolated()) == 0 {
+			if r.active() && len(r.isolated()) == 0 {
 				r.step(&replicate.Event{Kind: replicate.EvRepaired, Until: r.pt.machine.State().Next})
 			}
 		})
@@ -62,7 +62,7 @@ func (r *replica) deviceReads() {
 func (r *replica) isWaitingForDevice() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.waitsForDevice && !r.closed && r.follower != nil && r.follower.Waits()
+	return r.waitsForDevice && !r.isClosed() && r.follower != nil && r.follower.Waits()
 }
 
 // reopen makes a new machine for a copy that waited and can be read again. Nothing of the copy is lost: the machine
@@ -75,7 +75,7 @@ func (r *replica) reopen() {
 		if r.pt.unwritten() && (len(r.incoming) > 0 || r.cn.now()-r.discardedAt < int64(firstRetryPause)) {
 			return // first the batches under way are appended, and the leader gets time to remove the copy from the ISR
 		}
-		if !r.waitsForDevice || r.closed || r.follower == nil || !r.follower.Waits() ||
+		if !r.waitsForDevice || r.isClosed() || r.follower == nil || !r.follower.Waits() ||
 			r.cn.shortened.isDiscarded(r.pt.identity()) {
 			return
 		}
@@ -100,7 +100,7 @@ func (r *replica) stopWaiting(why error) {
 		return // it is tried again
 	}
 	r.run(func() {
-		if r.waitsForDevice && !r.closed && r.follower != nil && r.follower.Waits() {
+		if r.waitsForDevice && !r.isClosed() && r.follower != nil && r.follower.Waits() {
 			r.shortened = true
 			r.cn.e.log.Error("the device reads the beginning of a copy of a partition again, and it is damaged",
 				"topic", r.pt.t.name, "partition", r.pt.number, "error", why)

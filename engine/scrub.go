@@ -167,7 +167,7 @@ func behindDamage(log *segment.Log, at segment.Offset) segment.Offset {
 // skips it.
 func (e *Engine) logDamage(pt *partition, from, to segment.Offset, err error) {
 	what := "it is not served; look at the device"
-	if !pt.rep.solo {
+	if !pt.rep.solo() {
 		what = "it is repaired from a replica that reads back"
 	}
 	if e.scrubbed.damaged.Add(1) <= maxDamageLines {
