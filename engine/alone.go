@@ -99,10 +99,8 @@ func (a alone) emptyPartition(t *Topic, n uint32) (*partition, error) {
 	if err != nil {
 		return nil, err
 	}
-	pt := &partition{
-		e: e, t: t, number: n, log: log, fold: new(core.Cursors), machine: core.NewPartition(segment.State{}, e.sizes()),
-	}
-	pt.rep = newSolo(pt)
+	pt := newPartition(t, n, segment.State{}, new(core.Cursors))
+	pt.log, pt.rep = log, newSolo(pt)
 	pt.publishFold(0)
 	return pt, nil
 }

@@ -15,11 +15,6 @@ import (
 // Channel is a cursor over a topic: it delivers every message at least once to one of its consumers. Its methods are
 // safe for concurrent use.
 //
-// mu guards the machine and all fields up to configuring, except those that never change; it also guards timer and
-// started. postMu guards posts. configuring is held during one change of the settings, outside mu. mu may be held while
-// cold data is read, so its holder may hang on the disk: the committer and the goroutines of connections between nodes
-// do not take it, they post events instead.
-//
 // Deliveries run on the goroutine that caused them: a connection's reader after a run of FINs, or the channel's own
 // goroutine (run) when messages were committed or a timer fired. Sinks are flushed after mu was released.
 //
@@ -31,15 +26,43 @@ type Channel struct {
 	name      string
 	ephemeral bool
 
-	mu                lock.Mutex[lock.Channel]
-	m                 *core.Channel
-	ev                core.Event
-	offer             core.Event // EvOffer of the batch that offerBatch reads
-	res               core.Result
+	// mu guards what is embedded up to configuring. It may be held while cold data is read, so its holder may hang on the
+	// disk: the committer and the goroutines of connections between nodes do not take it, they post events instead.
+	mu lock.Mutex[lock.Channel]
+	channelMachine
+	channelReader
+	channelSetup
+	deadLetters
+	timer   host.Timer
+	armed   int64 // engine time in unix ms for which the timer is set; 0: not set
+	started bool
+	timed   *timedMessages // nil: no latencies are measured
+
+	configuring lock.Mutex[lock.ChannelConfiguring] // held during one change of the settings, outside mu
+	postbox
+
+	hungry atomic.Bool // a consumer waits for messages: a commit must wake the channel
+	queued atomic.Bool // the channel is in confirmer.list
+	woken  chan struct{}
+	done   chan struct{}
+}
+
+// channelMachine is the channel's state machine, and whom it delivers to.
+type channelMachine struct {
+	m         *core.Channel
+	ev        core.Event
+	offer     core.Event // EvOffer of the batch that offerBatch reads
+	res       core.Result
+	closed    error // why the channel does nothing any more; nil: it is open
+	consumers map[core.ClientID]*localConsumer
+	nextID    core.ClientID
+	touched   []*localConsumer // consumers whose sinks pump must flush
+}
+
+// channelReader is where the channel reads in the partitions' logs, and what it holds of them.
+type channelReader struct {
 	cursors           []cursor
-	consumers         map[core.ClientID]*localConsumer
-	nextID            core.ClientID
-	touched           []*localConsumer // consumers whose sinks pump must flush
+	partsAssigned     uint32 // how many partitions the machine has here
 	view              segment.View
 	iter              segment.BatchIter
 	records           segment.RecordIter
@@ -47,31 +70,28 @@ type Channel struct {
 	deferred          [1]core.DeferredMessage // scratch of deferAgain
 	fetched           fetched                 // the batch that fetch read last; released when redeliver ends
 	yieldedRedelivery bool                    // redeliver stopped to let a new message go first (core.HoldTurn)
-	armed             int64                   // engine time in unix ms for which the timer is set; 0: not set
-	closed            error
+}
 
-	settings        core.ChannelSettings // the machine's settings, copied by learnSettings
-	matcher         *core.Matcher        // of the settings' filter; nil: no filter
-	keyHeader       string               // OrderKey: the header that holds the key
-	needsHeaders    bool                 // the filter or the key needs the headers of every message
-	partsAssigned   uint32               // how many partitions the machine has here
-	deadLetterMover bool                 // the goroutine moveDeadLetters runs
-	outbox          []core.DeadMessage   // scratch of nextDead and outboxCount
-	deadMoved       uint64               // dead letters moved to their topic since this node serves the channel
-	timed           *timedMessages       // nil: no latencies are measured
+// channelSetup is what follows from the machine's settings; learnSettings copies it.
+type channelSetup struct {
+	settings     core.ChannelSettings
+	matcher      *core.Matcher // of the settings' filter; nil: no filter
+	keyHeader    string        // OrderKey: the header that holds the key
+	needsHeaders bool          // the filter or the key needs the headers of every message
+}
 
-	configuring lock.Mutex[lock.ChannelConfiguring] // one change of the settings at a time
+// deadLetters is how far the goroutine that moves dead letters is (dead_letter.go).
+type deadLetters struct {
+	deadLetterMover bool               // it runs
+	outbox          []core.DeadMessage // scratch of nextDead and outboxCount
+	deadMoved       uint64             // moved to their topic since this node serves the channel
+}
 
+// postbox takes events for the machine from callers that must not wait for Channel.mu.
+type postbox struct {
 	postMu lock.Mutex[lock.ChannelPosts]
-	posts  []post // per partition in the order of its log; applyPostsLocked takes them
-
-	hungry  atomic.Bool // a consumer waits for messages: a commit must wake the channel
-	posted  atomic.Bool // posts may have entries
-	woken   chan struct{}
-	timer   host.Timer // guarded by mu
-	done    chan struct{}
-	started bool
-	queued  atomic.Bool // the channel is in confirmer.list
+	posts  []post      // guarded by postMu: per partition in the order of its log; applyPostsLocked takes them
+	posted atomic.Bool // posts may have entries
 }
 
 // cursor is the channel's read position in one partition. Channel.mu guards it.
@@ -105,17 +125,17 @@ func newChannel(t *Topic, name string) *Channel {
 	o := &t.e.opts
 	c := &Channel{
 		e: t.e, t: t, name: name, ephemeral: ephemeral(name),
-		m: core.NewChannel(core.ChannelConfig{
-			Name:      name,
-			MaxRanges: o.MaxRanges, MaxDeferred: o.MaxDeferred, MaxConsumers: o.MaxConsumers,
-			MaxMsgTimeoutMs: o.MaxMsgTimeout.Milliseconds(), MaxReqTimeoutMs: o.MaxReqTimeout.Milliseconds(),
-			SampleSeed: t.sampleSeed(name), Ephemeral: ephemeral(name),
-		}),
-		consumers: map[core.ClientID]*localConsumer{},
-		woken:     make(chan struct{}, 1), done: make(chan struct{}),
+		woken: make(chan struct{}, 1), done: make(chan struct{}),
 		timer: t.e.host.NewTimer(),
 		timed: newTimedMessages(o.Latencies),
 	}
+	c.m = core.NewChannel(core.ChannelConfig{
+		Name:      name,
+		MaxRanges: o.MaxRanges, MaxDeferred: o.MaxDeferred, MaxConsumers: o.MaxConsumers,
+		MaxMsgTimeoutMs: o.MaxMsgTimeout.Milliseconds(), MaxReqTimeoutMs: o.MaxReqTimeout.Milliseconds(),
+		SampleSeed: t.sampleSeed(name), Ephemeral: ephemeral(name),
+	})
+	c.consumers = map[core.ClientID]*localConsumer{}
 	for i, pt := range t.partitions() {
 		c.cursors = append(c.cursors, cursor{part: pt, put: newControlPut(c, i)})
 	}

@@ -89,9 +89,7 @@ func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) erro
 
 // newReplicaPartition returns a partition without a copy on this node.
 func (e *Engine) newReplicaPartition(t *Topic, n uint32) *partition {
-	pt := &partition{
-		e: e, t: t, number: n, fold: new(core.Cursors), machine: core.NewPartition(segment.State{}, e.sizes()),
-	}
+	pt := newPartition(t, n, segment.State{}, new(core.Cursors))
 	pt.rep = &replica{cn: e.cluster, pt: pt}
 	pt.rep.pending.clear()
 	pt.publishFold(0)

@@ -11,19 +11,46 @@ import (
 	"penstock/segment"
 )
 
-// partition connects the state machine of one partition (core.Partition) to its inbox, its log and its channels.
-//
-// mu guards the inbox, the fields from inbox to drainCount that belong to it, and every replacement of watchers. It is
-// a leaf: its holder takes no other lock and does not wait. The committer owns machine, fold and the fields up to
-// newest. It changes them with replica.mu held, so that others may read them under that lock. All other
-// goroutines learn about the partition from the atomics below. log has a lock of its own. After a crash the inbox is
-// empty, and its puts were not answered; recovery rebuilds the rest from the commit log (recover.go).
+// partition connects the state machine of one partition (core.Partition) to its inbox, its log and its channels. log
+// has a lock of its own. After a crash the inbox is empty, and its puts were not answered; recovery rebuilds the rest
+// from the commit log (recover.go).
 type partition struct {
 	e      *Engine
 	t      *Topic
 	number uint32
 	log    *segment.Log
+	rep    *replica
 
+	inboxState
+	logEnd
+	retained
+
+	// Atomics, which any goroutine reads.
+	unread   atomic.Pointer[error]      // why the fold is unknown; nil: it is known. See whyUnread
+	watchers atomic.Pointer[[]*Channel] // the channels of the partition, see watching; replaced with mu held
+	visible  atomic.Uint64              // the committed messages are those below this MsgID
+	// While the topic has no channel: messages from this MsgID on wait for the first one; else noMsgID.
+	unclaimed atomic.Uint64
+	// While the topic is paused: messages from this MsgID on are held back; else noMsgID.
+	pausedFrom atomic.Uint64
+	dirty      atomic.Bool           // the partition is in the flusher's queue
+	flushErr   atomic.Pointer[error] // why a segment could not be written; nil: none since reopenInbox
+	reopens    atomic.Uint64         // how often reopenInbox was called
+	stateBytes atomic.Int64          // upper bound of the fold's size in a checkpoint
+	quota      quotaState
+}
+
+// newPartition returns a partition whose log ends as st says, with the fold of what is in it. The caller sets rep and
+// log.
+func newPartition(t *Topic, number uint32, st segment.State, fold *core.Cursors) *partition {
+	pt := &partition{e: t.e, t: t, number: number}
+	pt.machine, pt.fold = core.NewPartition(st, t.e.sizes()), fold
+	return pt
+}
+
+// inboxState is the inbox of a partition: the puts that the committer has not taken yet. mu guards it. mu is a leaf:
+// its holder takes no other lock and does not wait.
+type inboxState struct {
 	mu           lock.Mutex[lock.Partition]
 	inbox        putList
 	reported     int64                    // bytes of the inbox that e.waiting already counts
@@ -36,20 +63,21 @@ type partition struct {
 	drainedSeq   uint64                   // puts up to this one have left the inbox; drainedSeq <= seq
 	gates        [gateCount]chan struct{} // nil: nobody waits there
 	drainCount   uint                     // how often the inbox was drained; it selects the gate that new puts use
+}
 
-	machine *core.Partition
-	fold    *core.Cursors
-	epochs  replicate.EpochTable
-	writer  writerClock
-	newest  int64 // append time of the newest batch, ns since 1970; the next batch's is not earlier
-
-	unread atomic.Pointer[error] // why the fold is unknown; nil: it is known. See whyUnread
-
+// logEnd is the end of the log, and what follows from its content. The committer owns it. It changes it with
+// replica.mu held, so that others may read it under that lock.
+type logEnd struct {
+	machine   *core.Partition
+	fold      *core.Cursors
+	epochs    replicate.EpochTable
+	writer    writerClock
+	newest    int64            // append time of the newest batch, ns since 1970; the next batch's is not earlier
 	recovered segment.Position // the log is committed up to here at least; found by recovery
-	rep       *replica
+}
 
-	watchers atomic.Pointer[[]*Channel] // the channels of the partition, see watching
-	visible  atomic.Uint64              // the committed messages are those below this MsgID
+// retained is what retention needs to know of the log. bound and ages have locks of their own.
+type retained struct {
 	// Messages below this MsgID may go: every durable channel has confirmed them, or a control batch carries those that
 	// one has not.
 	needed atomic.Uint64
@@ -59,15 +87,7 @@ type partition struct {
 	carrying      atomic.Bool // flusher.carry is at work on this partition
 	searchingLost atomic.Bool // flusher.findLost is at work
 	mayHaveLost   atomic.Bool // unconfirmed messages were removed, and channels may still wait for them: see findLost
-	// While the topic has no channel: messages from this MsgID on wait for the first one; else noMsgID.
-	unclaimed  atomic.Uint64
-	pausedFrom atomic.Uint64         // while the topic is paused: messages from this MsgID on are held back; else noMsgID
-	dirty      atomic.Bool           // the partition is in the flusher's queue
-	flushErr   atomic.Pointer[error] // why a segment could not be written; nil: none since reopenInbox
-	reopens    atomic.Uint64         // how often reopenInbox was called
-	quota      quotaState
-	ages       ages
-	stateBytes atomic.Int64 // upper bound of the fold's size in a checkpoint
+	ages          ages
 }
 
 // accepts says whether p may enter the inbox. If not, the forwarder takes p. mu is held.

@@ -536,9 +536,8 @@ func (r *recovery) openTopic(m *topicMeta) error {
 
 func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition, error) {
 	e := r.e
-	pt := &partition{
-		e: e, t: t, number: n, fold: rp.fold, machine: core.NewPartition(rp.st, e.sizes()), recovered: rp.committed,
-	}
+	pt := newPartition(t, n, rp.st, rp.fold)
+	pt.recovered = rp.committed
 	pt.epochs.Reset(rp.epochs.Entries())
 	pt.rep = e.members.newReplica(pt)
 	log, err := segment.Open(e.disk, partitionDir(t.uuid, n), rp.id, rp.base, e.segmentOptions())

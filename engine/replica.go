@@ -35,7 +35,7 @@ type replica struct {
 	pt *partition
 
 	// The committer uses these for every batch; they lie together, because among many partitions each line of memory is
-	// new to the processor. mu guards them, see below.
+	// new to the processor. mu guards them, and what is embedded below unless it says otherwise.
 	mu         lock.Mutex[lock.Replica]
 	role       role
 	generation uint64              // of the log: each cut increments it, so what is said of an older log is recognized
@@ -46,63 +46,87 @@ type replica struct {
 	pending    pendingQueue        // of the leader
 	out        replicaOutput
 
-	// Producers and channels read these without mu.
+	published
+	state replicate.State // of the row that learn saw last
+	leadership
+	followed
+	mistrust
+	removal
+
+	// Scratch of a step.
+	ev      replicate.Event
+	acts    replicate.Actions
+	feed    []replicate.Event // events that actions produced; step handles them in order
+	sent    netproto.Frame
+	batches []replicate.Batch
+	batch   replicate.Batch
+}
+
+// published is what producers, channels and the forwarder read of a replica without its mu.
+type published struct {
 	leads        atomic.Bool                    // the inbox accepts puts; written with mu and partition.mu held
 	serves       atomic.Bool                    // channels may deliver: it leads, and has committed what came before
 	serveEpoch   atomic.Uint64                  // see serving
-	serveFrom    segment.Position               // guarded by mu: channels start when everything below is committed
 	parked       atomic.Bool                    // puts wait in the forwarder; later puts queue behind them
 	target       atomic.Uint32                  // replicate.NodeID of the leader; 0: not known
 	row          atomic.Pointer[meta.Partition] // the newest row of the store
 	fenced       atomic.Uint64                  // the highest epoch of all Fence messages received
 	fenceCleared atomic.Uint64                  // the epoch of this leader whose Fence all nodes have answered
+}
 
-	ev       replicate.Event
-	acts     replicate.Actions
-	feed     []replicate.Event // events that actions produced; step handles them in order
-	ledEpoch segment.Epoch     // the highest epoch that this process led
-	state    replicate.State   // of the row that learn saw last
-	// removing: this node is not a replica any more, and its bytes are being removed; see removeBytes.
-	removing         bool
-	leftoversRemoved bool // the files that an earlier process left of this partition are removed
-
-	shortened    bool          // see shortenedCopies
-	yieldedEpoch segment.Epoch // the last epoch in which this node asked for another leader because it is shortened
-	// leaderStart is the segment.Position at which the leader's log begins; 0: not known. Damage below it is not
-	// repaired: the leader does not have those batches any more.
-	leaderStart     atomic.Uint64
-	discardedBefore bool // this process has given the copy up before, at discardedAt on clusterNode.now's clock
-	discardedAt     int64
-	unwritten       unwritten   // times of a copy whose segments cannot be written
-	discarded       atomic.Bool // the copy is given up, and does not have a new log yet
-	waitsForDevice  bool        // discarded, but kept: its device may read it again; see replica_wait_device.go
-	// discardMu is held while discarded becomes false, and while it is decided that commit log files of a discarded
-	// copy may be released. It is taken before mu.
-	discardMu      lock.Mutex[lock.ReplicaDiscard]
-	loggedDiscard  atomic.Bool      // see mayReleaseFiles
-	loggedRepairAt atomic.Int64     // see notRepaired
-	discards       int              // how often the copy was given up
-	blocked        replicate.NodeID // the value of Leader.Blocked that was logged last
-	comparing      int64            // since when it waits for others' logs, on now's clock; 0: it does not; -1: logged
-
-	// Leader.
+// leadership is what a replica knows as the leader. changeRole begins it and stepDown ends it; what outlives an epoch
+// says so.
+type leadership struct {
 	startEpoch   bool                            // the committer has to append the batch that begins the epoch
 	granted      bool                            // the partition machine (core.Partition) knows the epoch
+	serveFrom    segment.Position                // channels start when everything below is committed
 	refused      error                           // the machine's answer to the last EvPut; nil: accepted
 	counted      replicate.LeaderCounts          // the part of the leader's counts that the engine's counters include
 	writesPaused bool                            // nothing is appended: the leadership is being handed over
-	handedOver   uint64                          // version of the row that handed the leadership over; see successorStored
-	formerLeader atomic.Pointer[strandedLeader]  // see storeRow
+	handedOver   uint64                          // version of the row that handed it over; see successorStored
 	reads        map[replicate.NodeID]*rangeRead // by follower: read and not sent yet
+	blocked      replicate.NodeID                // the value of Leader.Blocked that was logged last
+	// comparing is since when it waits for others' logs, on now's clock; 0: it does not; -1: logged
+	comparing int64
 
-	// Follower.
+	ledEpoch segment.Epoch // the highest epoch that this process led
+	// yieldedEpoch is the last epoch in which this node asked for another leader because its copy is shortened.
+	yieldedEpoch segment.Epoch
+	formerLeader atomic.Pointer[strandedLeader] // see storeRow; read without mu
+}
+
+// followed is what a replica knows as a follower, and the cut of its log.
+type followed struct {
 	frame    *receivedFrame  // the frame of the message that the machine handles now
 	incoming []incomingBatch // for the committer to append
 	cut      *logCut         // nil: the log is not being cut
 	damaged  error           // why the machine said that this copy is damaged; nil: it is whole
-	sent     netproto.Frame  // scratch, for a leader too
-	batches  []replicate.Batch
-	batch    replicate.Batch
+	// leaderStart is the segment.Position at which the leader's log begins; 0: not known. Damage below it is not
+	// repaired: the leader does not have those batches any more. It is read without mu.
+	leaderStart atomic.Uint64
+}
+
+// mistrust is what makes a copy one that is not counted on: an earlier process shortened its log, or it cannot be read
+// or written and is given up. The atomics are read without mu.
+type mistrust struct {
+	shortened       bool        // see shortenedCopies
+	discarded       atomic.Bool // the copy is given up, and does not have a new log yet
+	discardedBefore bool        // this process has given the copy up before, at discardedAt on clusterNode.now's clock
+	discardedAt     int64
+	discards        int       // how often the copy was given up
+	unwritten       unwritten // times of a copy whose segments cannot be written
+	waitsForDevice  bool      // discarded, but kept: its device may read it again; see replica_wait_device.go
+	// discardMu is held while discarded becomes false, and while it is decided that commit log files of a discarded
+	// copy may be released. It is taken before mu.
+	discardMu      lock.Mutex[lock.ReplicaDiscard]
+	loggedDiscard  atomic.Bool  // see mayReleaseFiles
+	loggedRepairAt atomic.Int64 // see notRepaired
+}
+
+// removal is how far the bytes of a copy are removed that moved away.
+type removal struct {
+	removing         bool // this node is not a replica any more, and its bytes are being removed; see removeBytes
+	leftoversRemoved bool // the files that an earlier process left of this partition are removed
 }
 
 // replicaOutput collects what must be done after mu is released.
@@ -149,7 +173,7 @@ type logCut struct {
 	failed     bool       // the cut ended with an error, and the log is not what the machine was told
 }
 
-// role is what a replica does. mu guards changes, which follow, lead, shut and openReplica make; roleSolo never changes.
+// role is what a replica does. mu guards it; follow, lead, shut and openReplica change it. roleSolo never changes.
 //
 //	roleIdle ──open──► roleFollower ◄──changeRole, stepDown──► roleLeader
 //	   ▲                    └────────────shut─────────┬────────────┘
