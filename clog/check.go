@@ -97,9 +97,6 @@ func (c *Checker) Close() {
 	c.buf = nil
 }
 
-// Rewind begins again with the oldest file.
-func (c *Checker) Rewind() { c.file, c.after = nil, 0 }
-
 // Next reads and verifies about a mebibyte more. done says that everything durable was read. What does not read back as
 // written is a *segment.CorruptError with its file's number; the rest of that file is skipped. Any other error is one
 // of the environment.

@@ -20,7 +20,6 @@ import (
 const (
 	DefaultPrefix         = "/penstock/v1/"
 	DefaultLeaseTTL       = 3 * time.Second
-	DefaultLeaseMargin    = 500 * time.Millisecond
 	DefaultControllerTick = time.Second
 	DefaultReplicaCount   = 3
 

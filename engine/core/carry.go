@@ -16,11 +16,8 @@ type CarriedMessage struct {
 	Record    []byte // as in that batch's plain body, its size in front (segment.AppendRecord)
 }
 
-// Limits of one DeferredCarried entry. What does not fit waits for the next.
-const (
-	MaxCarriedCount = 4096
-	MaxCarriedBytes = 1 << 20 // of records, unless a single one is larger
-)
+// MaxCarriedCount is how many messages one DeferredCarried entry carries at most. The others wait for the next.
+const MaxCarriedCount = 4096
 
 const minCarriedBytes = 4 // id, due, created, length
 
