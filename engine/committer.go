@@ -161,8 +161,10 @@ func (c *committer) learnSpace() {
 	if full := c.e.noSpace.Load(); full != c.noSpace {
 		c.noSpace = full
 		for _, pt := range c.e.partitionList() {
+			pt.rep.mu.Lock()
 			c.ev = core.PartitionEvent{Kind: core.PartitionSpace, Flag: full}
 			pt.machine.Step(&c.ev, &c.res)
+			pt.rep.mu.Unlock()
 		}
 	}
 }

@@ -52,9 +52,11 @@ func (c *committer) Failed(err error) {
 		w.tombstones, w.batches, w.cuts = nil, nil, nil
 	}
 	for _, pt := range e.partitionList() {
-		c.ev = core.PartitionEvent{Kind: core.PartitionFault, Flag: true, Err: why}
-		pt.machine.Step(&c.ev, &c.res)
-		pt.rep.fault(err)
+		pt.rep.run(func() {
+			c.ev = core.PartitionEvent{Kind: core.PartitionFault, Flag: true, Err: why}
+			pt.machine.Step(&c.ev, &c.res)
+			pt.rep.fault(err)
+		})
 		pt.closeAndRefuse(why, false)
 	}
 }

@@ -632,20 +632,18 @@ func (r *replica) tick(lease int64, live []replicate.NodeID) {
 	r.unlock()
 }
 
-// fault tells the replica that the commit log failed: all that waits for it is answered with ErrDisk. It takes mu.
+// fault tells the replica that the commit log failed: all that waits for it is answered with ErrDisk. mu is held.
 func (r *replica) fault(err error) {
-	r.run(func() {
-		r.fail(r.pending.drain(), ErrDisk)
-		r.releaseIncoming()
-		if r.cut != nil && r.cut.durable != nil {
-			select {
-			case r.cut.durable <- err:
-			default: // the record is durable, and doCut has not received that yet
-			}
-			r.cut = nil
+	r.fail(r.pending.drain(), ErrDisk)
+	r.releaseIncoming()
+	if r.cut != nil && r.cut.durable != nil {
+		select {
+		case r.cut.durable <- err:
+		default: // the record is durable, and doCut has not received that yet
 		}
-		r.step(&replicate.Event{Kind: replicate.EvFault, Err: err})
-	})
+		r.cut = nil
+	}
+	r.step(&replicate.Event{Kind: replicate.EvFault, Err: err})
 }
 
 // releaseIncoming drops the batches that the committer has not appended. mu is held.
