@@ -307,9 +307,13 @@ func (cn *clusterNode) start() {
 }
 
 // changed merges a change of the store into what the worker has not applied yet, and wakes the worker. The store calls
-// it; it does not block.
+// it after it has replaced its snapshot; it does not block. Without a snapshot in ch the store's newest counts: it is
+// read with changeMu held, so it is not older than what is there.
 func (cn *clusterNode) changed(ch *meta.Change) {
 	cn.changeMu.Lock()
+	if ch.Snapshot == nil {
+		ch.Snapshot = cn.store.Snapshot()
+	}
 	if cn.change == nil {
 		own := *ch
 		own.Partitions, own.Topics, own.Nodes = slices.Clone(ch.Partitions), slices.Clone(ch.Topics), slices.Clone(ch.Nodes)
@@ -449,7 +453,8 @@ func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
 }
 
 // tryLater has the worker apply a topic again after openRetryInterval, because it could not be opened (on a full disk,
-// for example): the store has no reason to report it again. Without partitions it covers all of the topic's.
+// for example), or because a row came too early: the store has no reason to report it again. Without partitions it
+// covers all of the topic's.
 func (cn *clusterNode) tryLater(mt *meta.Topic, partitions ...uint32) {
 	if mt == nil {
 		return
@@ -462,7 +467,7 @@ func (cn *clusterNode) tryLater(mt *meta.Topic, partitions ...uint32) {
 	}
 	cn.spawn(func() {
 		cn.pause(openRetryInterval)
-		if ch.Snapshot = cn.store.Snapshot(); cn.ctx.Err() == nil && ch.Snapshot != nil {
+		if cn.ctx.Err() == nil {
 			cn.changed(ch)
 		}
 	})

@@ -22,6 +22,7 @@ type lateStore struct {
 func (s *lateStore) Snapshot() *meta.Snapshot {
 	return &meta.Snapshot{
 		Nodes:      map[replicate.NodeID]*meta.Node{1: {ID: 1}, 2: {ID: 2}, 3: {ID: 3}},
+		Topics:     map[uuid.UUID]*meta.Topic{s.known.ID.Topic: {ID: s.known.ID.Topic, Partitions: 1}},
 		Partitions: map[meta.PartitionID]*meta.Partition{s.known.ID: s.known},
 	}
 }
@@ -86,6 +87,45 @@ func TestBytesGoOnlyIfTheStoreStillSaysSo(t *testing.T) {
 			}
 			if r.isTearingDown() {
 				t.Error("it is still being removed: no new copy could begin")
+			}
+		})
+	}
+}
+
+// The store says that the bytes are needed, by a row that is older than the one that this node has heard meanwhile,
+// while it was asking. Nobody reports that one again, so the node looks at it again by itself.
+func TestRemovalLooksAgainAtARowThatCameWhileItAsked(t *testing.T) {
+	for name, c := range map[string]struct {
+		read, known uint64 // versions
+		again       bool
+	}{
+		"a newer row came":       {6, 7, true},
+		"the row is the newest":  {7, 7, false},
+		"the newer row is later": {7, 6, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := bareReplica()
+			r.pt.t.uuid = uuid.UUID{5}
+			cn, id := r.cn, r.pt.identity()
+			cn.ctx, cn.cancel = context.WithCancel(t.Context())
+			cn.kick = make(chan struct{}, 1)
+			row := func(version uint64, isr ...replicate.Member) *meta.Partition {
+				p := &meta.Partition{ID: id, State: replicate.State{Epoch: 3, Version: version, MinISR: 1, ISR: isr}}
+				p.State.Replicas = []replicate.NodeID{2, 3}
+				return p
+			}
+			s := &lateStore{known: row(c.known, replicate.Member{Node: 2}, replicate.Member{Node: 3}), row: row(c.read)}
+			cn.store = s
+			r.removing = true
+			r.remove()
+			cn.wg.Wait()
+			if r.isTearingDown() {
+				t.Error("it is still being removed")
+			}
+			if again := cn.change != nil; again != c.again {
+				t.Errorf("the worker looks again: %v", again)
+			} else if again && (len(cn.change.Partitions) != 1 || cn.change.Partitions[0] != id || cn.change.Snapshot == nil) {
+				t.Errorf("the worker looks again at %+v", cn.change)
 			}
 		})
 	}

@@ -61,8 +61,8 @@ func (cn *clusterNode) isUnneeded(snap *meta.Snapshot, row *meta.Partition) bool
 }
 
 // confirmUnneeded reads the row from the store and says whether the bytes are still unneeded. It waits until the store
-// answers or the node closes. If it returns false, the newer row comes through the watch and is handled then.
-func (r *replica) confirmUnneeded() bool {
+// answers or the node closes. If they are needed, version is that of the row; 0: there is none.
+func (r *replica) confirmUnneeded() (unneeded bool, version uint64) {
 	cn := r.cn
 	for cn.ctx.Err() == nil {
 		ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
@@ -70,13 +70,23 @@ func (r *replica) confirmUnneeded() bool {
 		cancel()
 		switch {
 		case err == nil:
-			return cn.isUnneeded(cn.store.Snapshot(), row)
+			return cn.isUnneeded(cn.store.Snapshot(), row), row.State.Version
 		case errors.Is(err, meta.ErrNotFound):
-			return false // the topic is deleted; that removes its files
+			return false, 0 // the topic is deleted; that removes its files
 		}
 		cn.pause(retryInterval)
 	}
-	return false
+	return false, 0
+}
+
+// removeLater has the worker look again whether the bytes are needed, if the store has a newer row than the one that
+// says they are. That row may have come while removing was set, and then removeIfUnneeded ignored it. Rows that come
+// later find removing reset.
+func (r *replica) removeLater(version uint64) {
+	snap := r.cn.store.Snapshot()
+	if row := snap.Partitions[r.pt.identity()]; row != nil && row.State.Version > version {
+		r.cn.tryLater(snap.Topics[row.ID.Topic], row.ID.Partition)
+	}
 }
 
 // fullyInSync says whether every replica of a partition is in the ISR with its present disk, and none is damaged.
@@ -106,10 +116,11 @@ func (r *replica) isTearingDown() bool {
 // the store says that the copy stays. After a failure the log in memory differs from what the record says, or the
 // record is not durable. So removing stays set, and until a restart nothing more is removed and no new copy begins.
 func (r *replica) remove() {
-	if !r.confirmUnneeded() {
+	if unneeded, version := r.confirmUnneeded(); !unneeded {
 		r.mu.Lock()
 		r.removing = false
 		r.mu.Unlock()
+		r.removeLater(version)
 		return
 	}
 	err := r.removeBytes()
