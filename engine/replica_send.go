@@ -378,7 +378,7 @@ func (r *replica) repairRange(
 
 // isolated makes events that tell a new machine which positions of the log cannot be read. A machine does not inherit
 // such knowledge from the machine before it. The events name whole segments, because finding exact positions would mean
-// reading.
+// reading. They end before what is in memory: the segment behind a damaged one may have no file yet.
 func (r *replica) isolated() (events []replicate.Event) {
 	bad := r.pt.log.Isolated()
 	if len(bad) == 0 {
@@ -389,6 +389,9 @@ func (r *replica) isolated() (events []replicate.Event) {
 	for i := range bad {
 		from := start
 		_, until, _ := r.pt.log.End()
+		if pos, ok := r.pt.log.InMemory(bad[i].To); ok {
+			until = min(until, pos)
+		}
 		for j := range segments {
 			s := &segments[j]
 			switch {

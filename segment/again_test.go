@@ -128,3 +128,25 @@ func TestOpenAgain(t *testing.T) {
 		w.check()
 	}
 }
+
+// What is in memory is found by where it lies, and nothing else is.
+func TestInMemory(t *testing.T) {
+	w := newWorld(t, memoryDisk())
+	w.fill(newRand(43), 40)
+	w.settle()
+	if pos, ok := w.log.InMemory(0); ok {
+		t.Errorf("position %d is in memory although everything was written", pos)
+	}
+	at, next, _ := w.log.End()
+	w.append(1, 100)
+	w.append(1, 200)
+	end, _, _ := w.log.End()
+	for off, want := range map[Offset]Position{0: next, at: next, at + 1: next + 1} {
+		if pos, ok := w.log.InMemory(off); !ok || pos != want {
+			t.Errorf("at %d: position %d (%v), want %d", off, pos, ok, want)
+		}
+	}
+	if pos, ok := w.log.InMemory(end); ok {
+		t.Errorf("position %d is behind the end", pos)
+	}
+}

@@ -72,6 +72,18 @@ func (l *Log) SeekPosition(pos Position) (Offset, error) {
 	return at, err
 }
 
+// InMemory returns the position of the first batch at or behind off that is in memory. ok is false if there is none. It
+// reads nothing.
+func (l *Log) InMemory(off Offset) (pos Position, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := l.tail.find(off)
+	if i == l.tail.n {
+		return 0, false
+	}
+	return l.tail.at(i).Position, true
+}
+
 // Where says in which segment the batch that begins at at lies: number, base and capacity of the result are set.
 func (l *Log) Where(at Offset) (State, error) {
 	l.mu.Lock()
