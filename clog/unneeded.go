@@ -5,8 +5,8 @@ import "slices"
 // A file is removed only after a group whose header says that it is not needed (oldest) is durable. A crash in between
 // leaves the file. What it holds is in segments, and they are synced. Recovery cannot know that before it has seen the
 // last group, so it reads from the oldest file it finds, and then begins again with the file that the last group names.
-// It must: who replays a batch writes its segment anew and does not sync it at once, and the last group on disk would
-// still say that the log's copy is not needed.
+// It must: replay writes the segments of its batches anew and does not sync them at once, and meanwhile the last group
+// on disk would still say that the log's copy is not needed. A crash between the two walks changes nothing on disk.
 //
 //	file      7                  8                  9
 //	        ├──────────────────┼──────────────────┼──────────┬─ ─ ─

@@ -204,16 +204,7 @@ func (alone) deleteChannel(ctx context.Context, t *Topic, name string) error {
 func (alone) gather(
 	ctx context.Context, t *Topic, op operation, only func(*partition) bool, take func(json.RawMessage) error,
 ) error {
-	for _, pt := range t.partitions() {
-		if only == nil || only(pt) {
-			op.Partitions = append(op.Partitions, pt.number)
-		}
-	}
-	result, err := t.perform(ctx, op)
-	if err == nil && take != nil && len(result) > 0 {
-		err = take(result)
-	}
-	return err
+	return t.performHere(ctx, op, only, take, t.perform)
 }
 
 func (alone) closeTopic(*Topic, error) {}

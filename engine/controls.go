@@ -21,8 +21,8 @@ import (
 // appendControls hands own.controls over, which belong to the log from then on. Unless it returns an error the caller
 // calls result on the waiter, or receives from its done and frees it.
 //
-// A batch waits in the inbox at most Options.PublishTimeout, and then was not stored. Entries that a
-// channel's machine has given away (own.source) wait there for as long as it takes: they must be written.
+// A batch waits in the inbox at most Options.PublishTimeout, and then was not stored. Entries that a channel's machine
+// has given away (own.source) wait there for as long as it takes: they must be written.
 func (pt *partition) appendControls(ctx context.Context, own *specialPut) (*waiter, error) {
 	w := getWaiter()
 	w.kind, w.special = putControls, own

@@ -326,6 +326,24 @@ func (t *Topic) onLeaders(
 	return t.e.members.gather(ctx, t, op, only, take)
 }
 
+// performHere executes op with perform on this node, in the partitions that only selects (nil: all), and passes the
+// result to take (nil: nobody wants it).
+func (t *Topic) performHere(
+	ctx context.Context, op operation, only func(*partition) bool, take func(json.RawMessage) error,
+	perform func(context.Context, operation) (json.RawMessage, error),
+) error {
+	for _, pt := range t.partitions() {
+		if only == nil || only(pt) {
+			op.Partitions = append(op.Partitions, pt.number)
+		}
+	}
+	result, err := perform(ctx, op)
+	if err == nil && take != nil && len(result) > 0 {
+		err = take(result)
+	}
+	return err
+}
+
 // locally executes op for the partitions that it names. It returns ErrNoLeader if this node does not lead all of them.
 func (t *Topic) locally(ctx context.Context, op operation) (json.RawMessage, error) {
 	epochs, ok := t.assignedEpochs(op.Partitions)

@@ -173,59 +173,6 @@ type logCut struct {
 	failed     bool       // the cut ended with an error, and the log is not what the machine was told
 }
 
-// role is what a replica does. mu guards it; follow, lead, shut and openReplica change it. roleSolo never changes.
-//
-//	roleIdle ──open──► roleFollower ◄──changeRole, stepDown──► roleLeader
-//	   ▲                    └────────────shut─────────┬────────────┘
-//	   └───openReplica─── roleClosed ◄────────────────┴──────► roleEnded
-type role uint8
-
-const (
-	// roleIdle: the node has no copy yet, or the copy's log could not be opened.
-	roleIdle role = iota
-	roleFollower
-	roleLeader
-	// roleSolo is that of a single node's replica. It leads and serves from the beginning to the end, without a machine.
-	// Its quorum is this node: it admits everything (admits), sends it to nobody (appended), and commits what is durable
-	// here (durableUpTo).
-	roleSolo
-	// roleClosed: the topic was deleted, or the copy is not needed here. It takes no part, and may be opened again.
-	roleClosed
-	// roleEnded: closed for the rest of this process. A new copy would not know what is committed, and its log may not be
-	// writable any more.
-	roleEnded
-)
-
-// solo says whether this is the replica of a single node. Any goroutine may call it: nothing else becomes roleSolo, and
-// it becomes nothing else.
-func (r *replica) solo() bool { return r.cn == nil }
-
-// active says whether the copy takes part in replication. mu is held.
-func (r *replica) active() bool { return r.role == roleFollower || r.role == roleLeader }
-
-// isClosed says whether the copy was closed. mu is held.
-func (r *replica) isClosed() bool { return r.role == roleClosed || r.role == roleEnded }
-
-// follow makes the replica a follower, with a machine that knows its log. mu is held.
-func (r *replica) follow(f *replicate.Follower) {
-	r.role, r.leader, r.follower = roleFollower, nil, f
-}
-
-// lead makes the replica the leader. mu is held.
-func (r *replica) lead(l *replicate.Leader) {
-	r.role, r.leader, r.follower = roleLeader, l, nil
-}
-
-// newSolo returns the replica of a single node, whose log is whole and ends where pt's machine says.
-func newSolo(pt *partition) *replica {
-	r := &replica{pt: pt, role: roleSolo, durable: pt.machine.State().Next}
-	r.pending.clear()
-	r.target.Store(uint32(soloNode))
-	r.leads.Store(true)
-	r.serves.Store(true)
-	return r
-}
-
 // run calls f with mu held, and does what f left in out after mu is released.
 func (r *replica) run(f func()) {
 	r.mu.Lock()
@@ -408,107 +355,6 @@ func (r *replica) correctDamaged(row *meta.Partition) {
 	}
 }
 
-// changeRole makes this replica the leader if the store says so. It does nothing if the store named another process
-// (Boot), if this epoch was led or seen before, or if this copy may not be elected. mu is held.
-func (r *replica) changeRole() {
-	st := &r.state
-	if r.leader != nil || r.follower == nil || st.Leader != r.cn.self.ID || st.Boot != r.cn.self.Boot ||
-		st.Epoch <= r.ledEpoch {
-		return
-	}
-	if r.follower.Epoch() > st.Epoch || !r.follower.Electable() || r.pt.epochs.Last() >= st.Epoch ||
-		r.pt.whyUnread() != nil || !slices.Contains(st.ISR, r.cn.member()) {
-		return
-	}
-	log := r.follower.Log()
-	if n := len(log.Epochs); n > 0 && log.Epochs[n-1].Epoch >= st.Epoch {
-		return
-	}
-	r.ledEpoch = st.Epoch
-	r.counted = replicate.LeaderCounts{}
-	r.lead(replicate.NewLeader(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, log, st, r.cn.now()))
-	r.pending.clear()
-	r.startEpoch, r.granted, r.stalled, r.writesPaused = false, false, nil, false
-	r.setLeads(true)
-	r.feed = append(r.feed, replicate.Event{Kind: replicate.EvLease, DeadlineNs: r.cn.lease.Load()},
-		replicate.Event{Kind: replicate.EvTick})
-	for _, m := range st.ISR { // a member that is known to be down, most often the old leader, needs no timeout
-		if m.Node != r.cn.self.ID && (r.cn.hasExited(m.Node) || !r.cn.isLive(m.Node)) {
-			r.feed = append(r.feed, replicate.Event{Kind: replicate.EvPeerDown, Node: m.Node})
-		}
-	}
-	r.cn.log.Info("leads a partition",
-		"topic", r.pt.t.name, "partition", r.pt.number, "epoch", st.Epoch, "isr", len(st.ISR))
-}
-
-// setLeads opens or closes the inbox. mu is held. It takes partition.mu, because enqueue reads leads under that lock.
-func (r *replica) setLeads(on bool) {
-	r.pt.mu.Lock()
-	r.pt.pipelined = false // the batches that it counted belonged to the last leadership
-	r.leads.Store(on)
-	r.pt.mu.Unlock()
-}
-
-// setServing computes serves and serveEpoch: channels deliver from here only if the leader has its lease, and if all
-// that was in the log when the epoch began is committed. mu is held.
-func (r *replica) setServing() {
-	epoch := segment.Epoch(0)
-	switch {
-	case r.leader == nil || !r.leader.Serving() || !r.pending.opened:
-		r.serveFrom = 0
-	case r.serving() == 0 && r.serveFrom == 0:
-		r.serveFrom = r.pt.machine.State().Next
-		fallthrough
-	default:
-		if r.committed() >= r.serveFrom {
-			epoch = r.leader.Epoch()
-		}
-	}
-	r.serves.Store(epoch != 0)
-	if segment.Epoch(r.serveEpoch.Swap(uint64(epoch))) != epoch {
-		r.out.role = true
-	}
-}
-
-// serving is the epoch in which channels deliver from this node; 0: they do not.
-func (r *replica) serving() segment.Epoch { return segment.Epoch(r.serveEpoch.Load()) }
-
-// stepDown replaces a leader that stopped with a follower. The outcome of batches that were appended and not committed
-// is unknown: the next leader decides about them. Puts that wait in the inbox were not stored; they go to the next
-// leader. mu is held.
-func (r *replica) stepDown() {
-	why := r.leader.Err()
-	r.cn.log.Info("leads a partition no more",
-		"topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "why", why)
-	r.count()
-	disk := errors.Is(why, replicate.ErrDisk)
-	r.cn.forward.freeze(r.pt)
-	r.setLeads(false)
-	r.fail(r.pending.drain(), unknownBecause(disk))
-	log := r.leader.Log()
-	r.reads = nil
-	r.follow(replicate.NewFollower(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, log))
-	r.startEpoch, r.stalled, r.writesPaused = false, nil, false
-	r.setServing()
-	r.out.reroute = true
-	r.damaged = nil
-	bad := r.isolated()
-	if r.feed = append(r.feed, bad...); len(bad) == 0 {
-		r.correctDamaged(r.row.Load())
-	}
-	if disk {
-		r.feed = append(r.feed, replicate.Event{Kind: replicate.EvFault, Err: why})
-	}
-	r.feed = append(r.feed, replicate.Event{Kind: replicate.EvState, State: &r.state})
-}
-
-func unknownBecause(disk bool) error {
-	if disk {
-		return ErrDisk
-	}
-	return ErrUnknown
-}
-
 // fail answers puts with err after mu is released. mu is held.
 func (r *replica) fail(puts putList, err error) {
 	if !puts.empty() {
@@ -566,9 +412,6 @@ func (r *replica) durableUpTo(pos segment.Position, generation uint64) {
 
 // admits asks the machine whether a batch may be appended now; if not, stalled says why. mu is held.
 func (r *replica) admits() bool {
-	if r.role == roleSolo {
-		return true
-	}
 	if r.role != roleLeader {
 		return false
 	}
@@ -587,6 +430,9 @@ func (r *replica) admits() bool {
 
 // whyStalled is the error for a put whose deadline passed while it waited in the inbox. It takes mu.
 func (r *replica) whyStalled() error {
+	if r.solo() {
+		return ErrDeadline
+	}
 	r.mu.Lock()
 	defer r.unlock()
 	if r.stalled == nil || errors.Is(r.stalled, errPipelined) {

@@ -108,16 +108,7 @@ func (c *Channel) ask(
 		}
 		return err
 	}
-	for _, pt := range c.t.partitions() {
-		if only == nil || only(pt) {
-			op.Partitions = append(op.Partitions, pt.number)
-		}
-	}
-	result, err := c.perform(ctx, op)
-	if err == nil && take != nil && len(result) > 0 {
-		err = take(result)
-	}
-	return err
+	return c.t.performHere(ctx, op, only, take, c.perform)
 }
 
 // resolveSeek returns the message id that op.Seek means, in each partition of op that this node serves. It takes
