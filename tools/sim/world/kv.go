@@ -26,13 +26,20 @@ type agreement struct {
 	m      *memory.Map
 	seen   int64 // the revision that the world's snapshot is of
 	leases map[*node]kv.LeaseID
-	stale  []kv.Entry // MutantStaleList: what was there a while ago
-	staleR int64
+	// early is until when a node whose lease was taken before its time may still believe in it. overlaps is until when a
+	// partition's leader of before may be such a node, and so deliver beside the new one.
+	early    map[replicate.NodeID]int64
+	overlaps map[meta.PartitionID]int64
+	stale    []kv.Entry // MutantStaleList: what was there a while ago
+	staleR   int64
 }
 
 // startCluster puts the map in the place of the store's model.
 func (w *World) startCluster() {
-	a := &agreement{w: w, leases: map[*node]kv.LeaseID{}}
+	a := &agreement{
+		w: w, leases: map[*node]kv.LeaseID{},
+		early: map[replicate.NodeID]int64{}, overlaps: map[meta.PartitionID]int64{},
+	}
 	o := memory.Options{Now: func() time.Time { return time.Unix(0, w.now) }}
 	if w.has(FeatureLevels) { // it was founded at level 1
 		o.Entries, o.Revision = []kv.Entry{
@@ -66,6 +73,7 @@ func (a *agreement) upset() {
 		if id := a.leases[n]; id != 0 && w.now >= w.store.out {
 			w.Stats.LostLeases++
 			w.tracef("the lease of %s is lost", n.name)
+			a.early[replicate.NodeID(n.id)] = w.now + w.opt.leaseTTL
 			_ = a.m.Store("").Revoke(context.Background(), id)
 			a.look()
 		}
@@ -120,6 +128,9 @@ func (a *agreement) lookAt(id meta.PartitionID, was, is *meta.Partition) {
 		w.fail("%s: epoch %d was granted to %v, and is now %v's", w.partName(id), is.State.Epoch, boot, is.State.Boot)
 	}
 	w.store.granted[key] = is.State.Boot
+	if was != nil && was.State.Leader != is.State.Leader {
+		a.overlaps[id] = max(a.overlaps[id], a.early[was.State.Leader])
+	}
 	if was == nil || was.State.Epoch != is.State.Epoch {
 		w.Stats.Elections++
 	} else if !slices.Equal(was.State.ISR, is.State.ISR) {
@@ -128,6 +139,13 @@ func (a *agreement) lookAt(id meta.PartitionID, was, is *meta.Partition) {
 	w.tracef("store: %s leader %d epoch %d version %d isr %v damaged %v",
 		w.partName(id), is.State.Leader, is.State.Epoch, is.State.Version,
 		members(is.State.ISR), members(is.Damaged))
+}
+
+// overlap says whether two nodes may deliver a partition now, because the store ended a lease before its time. A store
+// that is in order does not: this is what an operator does who revokes a lease by hand. Then a node delivers as the old
+// leader until it hears of it; nothing may be lost, but order and replaced settings hold only when it is over.
+func (w *World) overlap(id meta.PartitionID) bool {
+	return w.agreement != nil && w.now < w.agreement.overlaps[id]
 }
 
 // metaStore is what the engine of a node is given.
