@@ -80,6 +80,10 @@ type clusterNode struct {
 
 	table atomic.Pointer[map[segment.Identity]*partition] // the partitions of all topics; copied on write
 
+	// news is raised when the worker has applied rows, when a partition begins or ends to be served here, and at every
+	// step of a partition whose leadership is being handed over.
+	news notice
+
 	changeMu lock.Mutex[lock.ClusterChange]
 	change   *meta.Change // news that the worker has not applied; nil: none
 	kick     chan struct{}
@@ -375,6 +379,7 @@ func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 	}
 	cn.forward.wake()
 	cn.remotes.refresh()
+	cn.news.raise()
 }
 
 // applyTopic makes this node's part of a topic what the store says. Only the worker calls it.
@@ -552,8 +557,9 @@ func (cn *clusterNode) linger(ctx context.Context) {
 	for _, pt := range cn.e.partitionList() {
 		led = led || pt.rep.hasLed()
 	}
-	for begin := cn.now(); led && cn.now()-max(begin, cn.forward.lastRemotePut.Load()) < int64(lingerTime); {
-		if cn.sleep(ctx, lingerTime/10) != nil {
+	for begin := cn.now(); led; {
+		left := max(begin, cn.forward.lastRemotePut.Load()) + int64(lingerTime) - cn.now()
+		if left <= 0 || cn.sleep(ctx, time.Duration(left)) != nil {
 			return
 		}
 	}
@@ -565,6 +571,7 @@ func (cn *clusterNode) close() error {
 		pt.rep.end(ErrClosed)
 	}
 	cn.cancel()
+	cn.news.raise()
 	var err error
 	if cn.net != nil {
 		cn.net.Close()

@@ -215,14 +215,15 @@ func (cn *clusterNode) createTopic(ctx context.Context, name string, partitions 
 	if err != nil && !errors.Is(err, meta.ErrExists) {
 		return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, err)
 	}
-	for {
-		if t, ok := cn.e.LookupTopic(name); ok && (mt == nil || t.uuid == mt.ID) {
-			return t, nil
-		}
-		if err := cn.sleep(ctx, time.Millisecond); err != nil {
-			return nil, fmt.Errorf("engine: topic %s was created, but this node has not heard of it yet: %w", name, err)
-		}
+	var t *Topic
+	err = cn.await(ctx, func() (ok bool) {
+		t, ok = cn.e.LookupTopic(name)
+		return ok && (mt == nil || t.uuid == mt.ID)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("engine: topic %s was created, but this node has not heard of it yet: %w", name, err)
 	}
+	return t, nil
 }
 
 func (cn *clusterNode) sleep(ctx context.Context, d time.Duration) error {
@@ -250,14 +251,14 @@ func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
 		}
 		return err
 	}
-	for {
-		if now, ok := cn.e.LookupTopic(name); !ok || now != t {
-			return nil
-		}
-		if err := cn.sleep(ctx, time.Millisecond); err != nil {
-			return fmt.Errorf("engine: topic %s is deleted, but this node has not removed it yet: %w", name, err)
-		}
+	err := cn.await(ctx, func() bool {
+		now, ok := cn.e.LookupTopic(name)
+		return !ok || now != t
+	})
+	if err != nil {
+		return fmt.Errorf("engine: topic %s is deleted, but this node has not removed it yet: %w", name, err)
 	}
+	return nil
 }
 
 // syncChannels makes the channels of t have exactly the partitions that this node serves now. It works on a new
@@ -274,6 +275,7 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 		missing, barren := t.assignPartitions()
 		t.startChannels()
 		t.closeLeftoverConsumers()
+		cn.news.raise()
 		if channels := t.Channels(); len(t.assigned) > 1 && !slices.Equal(before, t.assigned) {
 			cn.spawn(func() {
 				for _, c := range channels {

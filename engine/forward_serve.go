@@ -237,7 +237,7 @@ func (f *forwarder) reply(to replicate.NodeID, fr *netproto.Frame) {
 	}
 	own := *fr
 	f.cn.spawn(func() {
-		for errors.Is(f.cn.net.TrySend(to, &own), netproto.ErrQueueFull) && f.cn.sleep(f.cn.ctx, time.Millisecond) == nil {
+		for errors.Is(f.cn.net.TrySend(to, &own), netproto.ErrQueueFull) && f.cn.net.AwaitRoom(f.cn.ctx, to) == nil {
 			continue // this ends: the other node reads, or the connection breaks because its pings get no answer
 		}
 	})

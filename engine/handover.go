@@ -1,10 +1,10 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"penstock/engine/meta"
 	"penstock/replicate"
@@ -46,11 +46,7 @@ func stays(s *meta.Snapshot, row *meta.Partition, node replicate.NodeID) bool {
 func (cn *clusterNode) handOverPartition(pt *partition, to replicate.NodeID) {
 	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, handOverTime)
 	defer cancel()
-	for pt.rep.leads.Load() && cn.tryHandOver(ctx, pt, to) {
-		if cn.sleep(ctx, time.Millisecond) != nil {
-			break
-		}
-	}
+	_ = cn.await(ctx, func() bool { return !pt.rep.leads.Load() || !cn.tryHandOver(ctx, pt, to) })
 	pt.rep.resumeWrites()
 }
 
@@ -75,20 +71,16 @@ func (cn *clusterNode) handOver(ctx context.Context) error {
 		return nil
 	}
 	defer cn.leaving.Store(false)
-	for {
+	err := cn.await(ctx, func() bool {
 		left := 0
 		for _, pt := range cn.e.partitionList() {
 			if pt.rep.leads.Load() && cn.tryHandOver(ctx, pt, 0) {
 				left++
 			}
 		}
-		if left == 0 || ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err := cn.sleep(ctx, time.Millisecond); err != nil {
-			return err
-		}
-	}
+		return left == 0
+	})
+	return cmp.Or(err, ctx.Err())
 }
 
 // tryHandOver makes one attempt, and says whether something is left to do: until the store has accepted the hand-over
@@ -108,11 +100,11 @@ func (cn *clusterNode) tryHandOver(ctx context.Context, pt *partition, to replic
 	st = r.state
 	ready = r.pending.n == 0 && r.pending.opened && !r.successorStored()
 	r.mu.Unlock()
-	if !ready {
-		return true
-	}
 	if !flushed {
 		cn.e.confirmer.flush() // write the confirmations now, or the new leader delivers those messages again
+		return cn.tryHandOver(ctx, pt, to)
+	}
+	if !ready {
 		return true
 	}
 	switch err := cn.store.HandOver(ctx, pt.identity(), &st, to); {

@@ -105,7 +105,8 @@ func (cn *clusterNode) gather(
 	op.Topic = t.uuid
 	done := map[*partition]bool{} // every partition that is known so far; true: nothing is left to do for it
 	var last error
-	for {
+	for pause := minOperationPause; ; pause = min(2*pause, maxOperationPause) {
+		news := cn.news.next()
 		for _, pt := range t.partitions() {
 			if _, known := done[pt]; !known {
 				done[pt] = only != nil && !only(pt)
@@ -121,17 +122,22 @@ func (cn *clusterNode) gather(
 		case final(err):
 			return err
 		}
-		switch err := cn.sleep(ctx, operationPause); {
-		case errors.Is(err, ErrClosed):
+		cn.e.host.EitherUntil(cn.e.host.Mono()+pause, news, ctx.Done())
+		switch {
+		case cn.ctx.Err() != nil:
 			return ErrClosed
-		case err != nil:
+		case ctx.Err() != nil:
 			return errors.Join(last, fmt.Errorf("%w: not every leader of topic %s did it in time", ErrNoLeader, t.name))
 		}
 	}
 }
 
-// operationPause is the pause between two rounds of asking leaders: an election takes some milliseconds.
-const operationPause = 3 * time.Millisecond
+// A round of asking leaders follows the one before when this node hears of a change, or after a pause: a leader on
+// another node may begin to serve without a word. The pause doubles from round to round.
+const (
+	minOperationPause = 3 * time.Millisecond // an election takes some milliseconds
+	maxOperationPause = 50 * time.Millisecond
+)
 
 // tryLeaders asks the leaders of the partitions that are not done, once; left is how many are not done afterwards. What
 // one leader has committed, every later leader has too, so a change of leader undoes nothing.

@@ -100,10 +100,8 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 	t, name := pt.t, string(ask.Channel)
 	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, remoteServeTime)
 	defer cancel()
-	for !t.hasAssigned() { // this node may have been elected a moment ago
-		if err := cn.sleep(ctx, operationPause); err != nil {
-			return ErrNoLeader
-		}
+	if cn.await(ctx, t.hasAssigned) != nil { // this node may have been elected a moment ago
+		return ErrNoLeader
 	}
 	c, ok := t.LookupChannel(name)
 	if !ok {
@@ -232,7 +230,7 @@ func (s *subscription) submit() {
 	cn := s.rs.cn
 	cn.spawn(func() {
 		for done := false; !done; {
-			err := cn.sleep(cn.ctx, time.Millisecond)
+			err := cn.net.AwaitRoom(cn.ctx, s.key.from)
 			s.mu.Lock()
 			done = err != nil || s.sendUnsent()
 			s.waiting = !done

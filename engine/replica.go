@@ -46,6 +46,8 @@ type replica struct {
 	pending    pendingQueue        // of the leader
 	out        replicaOutput
 
+	changed notice // raised whenever mu was released after a change
+
 	published
 	state replicate.State // of the row that learn saw last
 	leadership
@@ -138,6 +140,7 @@ type replicaOutput struct {
 	work    bool // the committer has something to do
 	role    bool // the partition began or stopped to serve
 	reroute bool // another node leads now: the puts in the inbox go there
+	news    bool // who waits for a hand-over or an election looks again
 }
 
 // incomingBatch is a batch from the leader that the committer has to append. It holds a reference to frame, because
@@ -185,7 +188,9 @@ func (r *replica) run(f func()) {
 func (r *replica) unlock() (waiters int) {
 	out := r.out
 	r.out = replicaOutput{}
+	out.news = out.role || out.reroute || r.writesPaused
 	r.mu.Unlock()
+	r.changed.raise()
 	return out.perform(r)
 }
 
@@ -203,6 +208,9 @@ func (o *replicaOutput) perform(r *replica) (waiters int) {
 	}
 	if o.work {
 		r.pt.announce(false)
+	}
+	if o.news {
+		r.cn.news.raise()
 	}
 	return waiters
 }

@@ -172,10 +172,8 @@ const roomPause = 500 * time.Millisecond
 // prepareCut does steps 1 and 2: it computes the state after the cut and the payload of its record. It runs on the
 // goroutine of doCut, without mu.
 func (r *replica) prepareCut(c *logCut) error {
-	for r.appending() {
-		if !r.cn.e.host.Pause(time.Millisecond, r.cn.e.stop) {
-			return ErrClosed
-		}
+	if !r.await(func() bool { return !r.appending() }) {
+		return ErrClosed
 	}
 	c.fold, c.unread = new(core.Cursors), nil
 	r.clampToLog(c)

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"penstock/engine/core"
 	"penstock/engine/meta"
@@ -145,10 +144,8 @@ func (r *replica) removeBytes() error {
 	if !r.hasLog() { // an earlier process may have created files without a record in the commit log
 		return e.trashLeftovers(pt)
 	}
-	for r.cutInProgress() {
-		if !e.host.Pause(time.Millisecond, e.stop) {
-			return ErrClosed
-		}
+	if !r.await(func() bool { return !r.cutInProgress() }) {
+		return ErrClosed
 	}
 	if !r.isEmpty() {
 		bytes := pt.log.Bytes()

@@ -103,11 +103,13 @@ func (cn *clusterNode) configureTopic(ctx context.Context, t *Topic, s TopicSett
 	case err != nil && mt == nil:
 		return t.Settings(), err
 	}
-	for now := t.Settings(); now.Version < mt.Settings.Version || now.Partitions < mt.Partitions; now = t.Settings() {
-		if err := cn.sleep(ctx, time.Millisecond); err != nil {
-			return mt.EffectiveSettings(), fmt.Errorf("engine: the settings of topic %s are changed, but this node has not "+
-				"heard of it yet: %w", t.name, err)
-		}
+	err = cn.await(ctx, func() bool {
+		now := t.Settings()
+		return now.Version >= mt.Settings.Version && now.Partitions >= mt.Partitions
+	})
+	if err != nil {
+		return mt.EffectiveSettings(), fmt.Errorf("engine: the settings of topic %s are changed, but this node has not "+
+			"heard of it yet: %w", t.name, err)
 	}
 	return mt.EffectiveSettings(), nil
 }

@@ -162,6 +162,14 @@ func (c *Conn) endLocked(reason error) {
 	c.roomLocked()
 }
 
+// roomChanLocked is closed when frames leave the queue, or the connection ends.
+func (c *Conn) roomChanLocked() <-chan struct{} {
+	if c.room == nil {
+		c.room = make(chan struct{})
+	}
+	return c.room
+}
+
 // roomLocked wakes the senders that wait for room.
 func (c *Conn) roomLocked() {
 	if c.room != nil {

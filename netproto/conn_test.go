@@ -154,10 +154,14 @@ func TestBackpressure(t *testing.T) {
 			t.Fatalf("%d bytes in the queue", s.QueuedBytes)
 		}
 	}
-	late := make(chan error)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	mustBe(t, a.AwaitRoom(ctx), context.DeadlineExceeded)
+	late, room := make(chan error), make(chan error)
 	go func() { late <- a.Send(context.Background(), f) }()
+	go func() { room <- a.AwaitRoom(context.Background()) }()
 	close(gate)
-	if err := <-late; err != nil {
+	if err := errors.Join(<-late, <-room); err != nil {
 		t.Fatal(err)
 	}
 	a.Close()
@@ -167,6 +171,9 @@ func TestBackpressure(t *testing.T) {
 	}
 	if a.Stats().QueueFull == 0 {
 		t.Error("the statistics do not show that the queue was full")
+	}
+	if err := a.AwaitRoom(t.Context()); err != nil { // it has ended: TrySend says so
+		t.Fatal(err)
 	}
 }
 

@@ -103,6 +103,24 @@ func (c *Conn) Send(ctx context.Context, f *Frame) error {
 	}
 }
 
+// AwaitRoom waits until frames have left the queue, the queue is empty, or the connection is not open. Then a frame
+// that TrySend refused with ErrQueueFull may be tried again. The error is ctx's.
+func (c *Conn) AwaitRoom(ctx context.Context) error {
+	c.mu.Lock()
+	if c.state != stateOpen || c.queuedFrames == 0 {
+		c.mu.Unlock()
+		return nil
+	}
+	room := c.roomChanLocked()
+	c.mu.Unlock()
+	select {
+	case <-room:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // enqueue takes the frame, or says why not. If only room is missing and the caller wants to wait, it returns what to
 // wait for.
 func (c *Conn) enqueue(f *Frame, h *Header, wait bool) (<-chan struct{}, error) {
@@ -122,10 +140,7 @@ func (c *Conn) enqueue(f *Frame, h *Header, wait bool) (<-chan struct{}, error) 
 		if !wait {
 			return nil, ErrQueueFull
 		}
-		if c.room == nil {
-			c.room = make(chan struct{})
-		}
-		return c.room, nil
+		return c.roomChanLocked(), nil
 	}
 	c.queuedFrames++
 	c.queuedBytes += size

@@ -1,6 +1,8 @@
 package host
 
 import (
+	"context"
+
 	"penstock/engine/meta"
 	"penstock/netproto"
 	"penstock/replicate"
@@ -12,6 +14,7 @@ import (
 type Transport interface {
 	SetNodes(nodes map[replicate.NodeID]*meta.Node)
 	TrySend(to replicate.NodeID, f *netproto.Frame) error
+	AwaitRoom(ctx context.Context, to replicate.NodeID) error
 	Connected(node replicate.NodeID) bool
 	Disconnect(node replicate.NodeID, reason error)
 	Close()
@@ -31,6 +34,14 @@ func (n *Network) TrySend(to replicate.NodeID, f *netproto.Frame) error {
 	}
 	own := *f
 	return n.simulated.TrySend(to, &own)
+}
+
+// AwaitRoom is peer.Net's.
+func (n *Network) AwaitRoom(ctx context.Context, to replicate.NodeID) error {
+	if n.real != nil {
+		return n.real.AwaitRoom(ctx, to)
+	}
+	return n.simulated.AwaitRoom(ctx, to)
 }
 
 // Connected is peer.Net's.

@@ -138,6 +138,17 @@ func (n *Net) TrySend(to replicate.NodeID, f *netproto.Frame) error {
 	return ErrNotConnected // it is ending; Down is on its way
 }
 
+// AwaitRoom waits until a connection whose queue was full has sent something, has ended, or is not there; then TrySend
+// has another answer. Of goroutines that wait, any may be the first to find room. The error is ctx's.
+func (n *Net) AwaitRoom(ctx context.Context, to replicate.NodeID) error {
+	if l := n.table.Load().links[to]; l != nil {
+		if c := l.conn.Load(); c != nil {
+			return c.AwaitRoom(ctx)
+		}
+	}
+	return nil
+}
+
 // Connected says whether TrySend has a connection to send on.
 func (n *Net) Connected(node replicate.NodeID) bool {
 	l := n.table.Load().links[node]

@@ -1,7 +1,9 @@
 package world
 
 import (
+	"context"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -231,6 +233,12 @@ func (p *ports) Close() {
 			c.end(true)
 		}
 	}
+}
+
+// AwaitRoom implements host.Transport. Queues are full at random here, and for a moment.
+func (p *ports) AwaitRoom(ctx context.Context, _ replicate.NodeID) error {
+	p.n.m.Sleep(ctx, time.Millisecond)
+	return ctx.Err()
 }
 
 // TrySend implements host.Transport. The bytes are copied, and the frame is released at once or, in some runs, later,

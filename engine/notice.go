@@ -1,0 +1,66 @@
+package engine
+
+import (
+	"context"
+	"sync/atomic"
+)
+
+// notice wakes all goroutines that wait for a condition which others bring about. Whoever waits takes the channel of
+// next first and looks at the condition then; whoever changes something that a condition reads calls raise afterwards.
+// So no change is missed. A waiter may be woken without a reason and looks again.
+//
+// The zero notice is ready. It has no lock: raise costs one load while nobody waits, and may be called with any lock
+// held.
+type notice struct {
+	ch atomic.Pointer[chan struct{}] // closed by the next raise; nil: nobody has asked since the last one
+}
+
+// next returns a channel that the next raise closes.
+func (n *notice) next() <-chan struct{} {
+	fresh := make(chan struct{})
+	for {
+		if ch := n.ch.Load(); ch != nil {
+			return *ch
+		}
+		if n.ch.CompareAndSwap(nil, &fresh) {
+			return fresh
+		}
+	}
+}
+
+// raise wakes everybody who waits.
+func (n *notice) raise() {
+	if ch := n.ch.Load(); ch != nil && n.ch.CompareAndSwap(ch, nil) {
+		close(*ch)
+	}
+}
+
+// await returns when reached says true. It asks whenever news is raised: see clusterNode.news. It returns ErrClosed
+// when the engine closes, and ctx's error when ctx ends first.
+func (cn *clusterNode) await(ctx context.Context, reached func() bool) error {
+	for {
+		news := cn.news.next()
+		switch {
+		case reached():
+			return nil
+		case cn.ctx.Err() != nil:
+			return ErrClosed
+		case !cn.e.host.Either(news, ctx.Done()):
+			return ctx.Err()
+		}
+	}
+}
+
+// await returns true when reached says true, and false when the engine stops. It asks whenever the replica's mutex was
+// released after a change; reached may take it.
+func (r *replica) await(reached func() bool) bool {
+	for {
+		changed := r.changed.next()
+		if reached() {
+			return true
+		}
+		if !r.cn.e.host.Either(changed, r.cn.e.stop) {
+			return false
+		}
+	}
+}
