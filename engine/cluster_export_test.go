@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/core"
+	"penstock/engine/route"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -153,7 +154,8 @@ func PutTogetherAnew(e *Engine, topic, channel string) (create func(ctx context.
 	t.mu.Lock()
 	delete(t.channels, channel)
 	t.mu.Unlock()
-	t.assigned = make([]segment.Epoch, t.Partitions())
+	t.adoption = route.Adoption{}
+	t.adoption.Revoke(make([]segment.Epoch, t.Partitions()), func(int) bool { return false })
 	t.assignPartitions()
 	t.startChannels()
 	return func(ctx context.Context, n int) error { return t.createIn(ctx, t.partitions()[n], old) }

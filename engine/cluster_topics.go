@@ -271,12 +271,12 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 			return
 		}
 		t.revokePartitions()
-		before := slices.Clone(t.assigned)
+		before := t.adoption.Epochs()
 		missing, barren := t.assignPartitions()
 		t.startChannels()
 		t.closeLeftoverConsumers()
 		cn.news.raise()
-		if channels := t.Channels(); len(t.assigned) > 1 && !slices.Equal(before, t.assigned) {
+		if channels, now := t.Channels(), t.adoption.Epochs(); len(now) > 1 && !slices.Equal(before, now) {
 			cn.spawn(func() {
 				for _, c := range channels {
 					c.reconcile(cn.ctx) // some leaders may have missed a change of its settings
@@ -296,18 +296,9 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 // channels. Their consumers are told, and connect to the new leaders. A channel that keeps no partition is shut; its
 // next consumer makes it again. syncChannels calls it. Topic.changing is held.
 func (t *Topic) revokePartitions() {
-	for len(t.assigned) < len(t.partitions()) {
-		t.assigned = append(t.assigned, 0)
-	}
-	gone := false
-	stays := make([]bool, len(t.assigned))
-	for i, pt := range t.partitions()[:len(t.assigned)] {
-		epoch := pt.rep.serving()
-		over := t.assigned[i] != 0 && t.assigned[i] != epoch || t.hasOtherEpoch(i, epoch)
-		stays[i] = epoch != 0 && !over
-		gone = gone || over
-	}
-	if !gone {
+	serving := t.servingEpochs()
+	stays, any := t.adoption.Revoke(serving, func(i int) bool { return t.hasOtherEpoch(i, serving[i]) })
+	if !any {
 		return
 	}
 	kept := map[string]*Channel{}
@@ -321,11 +312,20 @@ func (t *Topic) revokePartitions() {
 	t.mu.Lock()
 	maps.DeleteFunc(t.channels, func(name string, c *Channel) bool { return kept[name] != c })
 	t.mu.Unlock()
-	clear(t.assigned)
+}
+
+// servingEpochs returns, by partition, the epochs in which this node serves now; 0: it does not.
+func (t *Topic) servingEpochs() []segment.Epoch {
+	parts := t.partitions()
+	epochs := make([]segment.Epoch, len(parts))
+	for i, pt := range parts {
+		epochs[i] = pt.rep.serving()
+	}
+	return epochs
 }
 
 // hasOtherEpoch says whether a channel has the partition from another epoch. That happens if the channel was made while
-// the leadership came and went, before that was recorded in assigned.
+// the leadership came and went, before that was recorded in adoption.
 func (t *Topic) hasOtherEpoch(i int, epoch segment.Epoch) bool {
 	return slices.ContainsFunc(t.Channels(), func(c *Channel) bool {
 		c.mu.Lock()
@@ -345,12 +345,9 @@ type missingChannel struct {
 // (isUninitialized). Topic.changing is held.
 func (t *Topic) assignPartitions() (missing []missingChannel, barren []*partition) {
 	var fresh []assignedPartition
-	for i, pt := range t.partitions()[:len(t.assigned)] {
-		epoch := pt.rep.serving()
-		if t.assigned[i] != 0 || epoch == 0 {
-			continue
-		}
-		t.assigned[i] = epoch
+	parts := t.partitions()
+	for _, i := range t.adoption.Adopt(t.servingEpochs()) {
+		pt := parts[i]
 		pt.rep.mu.Lock()
 		var names []string
 		pt.fold.Each(func(cur *core.Cursor) { names = append(names, cur.Name) })
@@ -438,9 +435,7 @@ func (t *Topic) createIn(ctx context.Context, pt *partition, c *Channel) error {
 // reassign gives the partition with index i to the channels that are in its log and do not have it.
 func (t *Topic) reassign(i int) {
 	t.e.host.Lock(&t.changing)
-	if i < len(t.assigned) {
-		t.assigned[i] = 0
-	}
+	t.adoption.Again(i)
 	t.changing.Unlock()
 	t.e.cluster.syncChannels(t)
 }

@@ -89,7 +89,8 @@ func TestNothingOldIsHandedOverAfterALapse(t *testing.T) {
 	r := &remoteConsumer{rs: &cn.remotes, t: &Topic{e: cn.e, name: "t"}, sink: sink, answered: make(chan struct{})}
 	l.r, l.node = r, 1 // itself: its frames go through a queue
 	cn.remotes.shut = true
-	r.legs, r.credit.legs = []*leg{l}, []*creditLeg{&l.creditLeg}
+	r.legs = []*leg{l}
+	r.credit.Add(&l.CreditLeg)
 	frame := wire.AppendDelivered(nil, &wire.Delivered{ID: 7, Attempts: 1, Body: []byte("old")})
 	if err := r.handleDeliver(l, frame); err != nil || sink.n != 0 || len(r.legs) != 0 {
 		t.Errorf("%v: %d messages handed over after the lapse, %d legs left; want none", err, sink.n, len(r.legs))

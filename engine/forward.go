@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"penstock/engine/route"
 	"penstock/internal/lock"
 	"penstock/netproto"
 	"penstock/replicate"
@@ -20,16 +21,8 @@ import (
 // mu guards the lanes and the puts in flight. Producers take it, the connections' readers for an answer, and the
 // ticker. Puts are answered, and the committer is told (announce), after mu was released.
 //
-// The puts of a partition keep their order, whatever becomes of its leader:
-//
-//	this node                                  the leader
-//	1 sends a, b, c as run 7
-//	                                           2 leads no more: refuses a, and with it all of run 7
-//	3 a comes back: nothing more is sent
-//	4 b, c come back: sorted behind a
-//	5 sends a, b, c to the new leader as run 8
-//
-// Without runs, the leader could refuse a because its inbox is full, and then accept b.
+// The puts of a partition keep their order, whatever becomes of its leader: route.Lane decides when the next one
+// leaves.
 type forwarder struct {
 	cn *clusterNode
 
@@ -49,29 +42,21 @@ type forwarder struct {
 // lane has this node's puts for one partition, in their order. It exists only while there are any. forwarder.mu guards
 // it.
 type lane struct {
-	pt       *partition
-	waiting  putList          // not sent yet, or refused as not stored; sorted by order
-	inFlight int              // number of puts that were sent and not answered; all are of one run
-	to       replicate.NodeID // the node that the run was sent to
-	run      uint32           // number of the run
-	broken   bool             // a put of the run came back: nothing is sent until all are answered
-	frozen   bool             // reroute is about to insert the inbox before what waits: nothing is sent
-	low      uint64           // orders that were given are above low, and at most high
-	high     uint64
+	route.Lane
+	pt      *partition
+	waiting putList // not sent yet, or refused as not stored; sorted by order
 }
 
 func newForwarder(cn *clusterNode) *forwarder {
 	return &forwarder{cn: cn, lanes: map[*partition]*lane{}, inFlight: map[uint64]*Put{}, next: cn.e.firstRequest()}
 }
 
-const firstOrder = 1 << 62 // puts that are moved from an inbox get lower orders than this, all others higher ones
-
 // lane returns the lane of pt, and makes it if there is none. mu is held.
 func (f *forwarder) lane(pt *partition) *lane {
 	l := f.lanes[pt]
 	if l == nil {
 		f.next++
-		l = &lane{pt: pt, low: firstOrder, high: firstOrder, run: uint32(f.next)}
+		l = &lane{Lane: route.NewLane(uint32(f.next)), pt: pt}
 		f.lanes[pt] = l
 		pt.rep.parked.Store(true)
 	}
@@ -81,7 +66,7 @@ func (f *forwarder) lane(pt *partition) *lane {
 // removeIdle removes a lane that is empty. From then on, puts of a partition that this node leads go to its inbox. mu
 // is held.
 func (f *forwarder) removeIdle(l *lane) {
-	if l.waiting.empty() && l.inFlight == 0 && !l.frozen && f.lanes[l.pt] == l {
+	if l.waiting.empty() && l.Idle() && f.lanes[l.pt] == l {
 		delete(f.lanes, l.pt)
 		l.pt.rep.parked.Store(false)
 	}
@@ -105,8 +90,7 @@ func (f *forwarder) enqueue(pt *partition, p *Put) error {
 	}
 	f.bytes += int64(p.bytes)
 	l := f.lane(pt)
-	l.high++
-	p.order = l.high
+	p.order = l.Last()
 	l.waiting.insert(p)
 	announce := f.flush(l)
 	f.mu.Unlock()
@@ -120,15 +104,16 @@ func (f *forwarder) enqueue(pt *partition, p *Put) error {
 // and returns true; the caller calls announce after it has released mu. mu is held.
 func (f *forwarder) flush(l *lane) (announce bool) {
 	defer f.removeIdle(l)
-	for !l.waiting.empty() && !l.frozen && !l.broken {
-		if !l.pt.rep.leads.Load() {
-			if !f.trySend(l) {
+	for !l.waiting.empty() {
+		leader := f.leaderOf(l.pt)
+		switch l.Next(leader) {
+		case route.Stay:
+			return announce
+		case route.Send:
+			if !f.trySend(l, leader.Node) {
 				return announce
 			}
 			continue
-		}
-		if l.inFlight > 0 {
-			return announce // the earlier leader has not answered all of the run yet
 		}
 		p := l.waiting.pop()
 		size := int64(p.bytes)                     // once p is in the inbox, it may be answered and reused
@@ -142,12 +127,15 @@ func (f *forwarder) flush(l *lane) (announce bool) {
 	return announce
 }
 
+// leaderOf returns what this node knows of the leader of pt.
+func (f *forwarder) leaderOf(pt *partition) route.Leader {
+	l := route.Leader{Here: pt.rep.leads.Load(), Node: replicate.NodeID(pt.rep.target.Load())}
+	l.Connected = !l.Here && l.Node != 0 && l.Node != f.cn.self.ID && f.cn.net != nil && f.cn.net.Connected(l.Node)
+	return l
+}
+
 // trySend sends the first waiting put to the leader, and says whether it did. mu is held.
-func (f *forwarder) trySend(l *lane) bool {
-	to := replicate.NodeID(l.pt.rep.target.Load())
-	if to == 0 || to == f.cn.self.ID || f.cn.net == nil || l.inFlight > 0 && l.to != to || !f.cn.net.Connected(to) {
-		return false
-	}
+func (f *forwarder) trySend(l *lane, to replicate.NodeID) bool {
 	p := l.waiting.head
 	f.next++
 	id := f.next
@@ -162,8 +150,8 @@ func (f *forwarder) trySend(l *lane) bool {
 		return false
 	}
 	l.waiting.pop()
-	l.to, p.to = to, to
-	l.inFlight++
+	p.to = to
+	l.Sent(to)
 	return true
 }
 
@@ -229,22 +217,17 @@ func (f *forwarder) removeInFlight(which func(*Put) bool) (puts putList) {
 		p := f.inFlight[id]
 		delete(f.inFlight, id)
 		f.bytes -= int64(p.bytes)
-		f.completeOne(f.lanes[p.part])
+		f.answered(f.lanes[p.part], false)
 		puts.push(p)
 	}
 	return puts
 }
 
-// completeOne notes that a put of the lane is no longer in flight. After the last one of a broken run, a new run
-// begins. mu is held.
-func (f *forwarder) completeOne(l *lane) {
-	if l.inFlight--; l.inFlight == 0 {
-		if l.broken {
-			f.next++
-			l.broken, l.run = false, uint32(f.next)
-		}
-		f.removeIdle(l)
-	}
+// answered notes that a put of the lane is no longer in flight; refused: it waits again. mu is held.
+func (f *forwarder) answered(l *lane, refused bool) {
+	f.next++ // the number of the next run, if this one is over
+	l.Answered(refused, uint32(f.next))
+	f.removeIdle(l)
 }
 
 // peerLost answers the puts that were sent to a node whose connection is lost with ErrUnknown: they may be stored.
@@ -283,13 +266,12 @@ func (f *forwarder) handleAck(from replicate.NodeID, fr *netproto.Received) {
 	status := fr.Header.Status
 	if status == netproto.StatusNotLeader || status == netproto.StatusFull || status == netproto.StatusClosed {
 		l.waiting.insert(p) // not stored: send it again, to whoever leads, when the run is over
-		l.broken = true
-		f.completeOne(l)
+		f.answered(l, true)
 		f.mu.Unlock()
 		return
 	}
 	f.bytes -= int64(p.bytes)
-	f.completeOne(l)
+	f.answered(l, false)
 	announce := !l.waiting.empty() && f.flush(l)
 	f.mu.Unlock()
 	if announce {
@@ -306,7 +288,7 @@ func (f *forwarder) handleAck(from replicate.NodeID, fr *netproto.Received) {
 // freeze stops the lane of pt until reroute has inserted the inbox before its puts.
 func (f *forwarder) freeze(pt *partition) {
 	f.mu.Lock()
-	f.lane(pt).frozen = true
+	f.lane(pt).Freeze()
 	f.mu.Unlock()
 }
 
@@ -319,10 +301,8 @@ func (cn *clusterNode) reroute(pt *partition) {
 	inbox := pt.drainForReroute()
 	f.mu.Lock()
 	l := f.lane(pt)
-	l.low -= uint64(inbox.count())
-	order := l.low
-	for p := inbox.pop(); p != nil; p = inbox.pop() {
-		order++
+	order := l.First(inbox.count())
+	for p := inbox.pop(); p != nil; p, order = inbox.pop(), order+1 {
 		switch {
 		case p.kind.internal():
 			controls.push(p)
@@ -339,7 +319,7 @@ func (cn *clusterNode) reroute(pt *partition) {
 			l.waiting.insert(p)
 		}
 	}
-	l.frozen = false
+	l.Thaw()
 	announce := f.flush(l)
 	f.removeIdle(l)
 	f.mu.Unlock()

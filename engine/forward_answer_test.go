@@ -14,9 +14,9 @@ func onItsWay() (f *forwarder, p *Put, answers *[]error) {
 	f = &forwarder{cn: r.cn, lanes: map[*partition]*lane{}, inFlight: map[uint64]*Put{}, bytes: 3}
 	answers = new([]error)
 	p = &Put{Done: func(p *Put) { *answers = append(*answers, p.Err) }}
-	p.part, p.to, p.bytes, p.order = r.pt, 2, 3, firstOrder+1
 	l := f.lane(r.pt)
-	l.inFlight, l.to = 1, 2
+	p.part, p.to, p.bytes, p.order = r.pt, 2, 3, l.Last()
+	l.Sent(2)
 	f.inFlight[7] = p
 	return f, p, answers
 }

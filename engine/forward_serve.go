@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"penstock/engine/route"
 	"penstock/internal/lock"
 	"penstock/netproto"
 	"penstock/replicate"
@@ -30,7 +31,7 @@ func (b *putBuffer) Release() {
 // receiver need not check the names of headers: this node has.
 func (b *putBuffer) encode(l *lane, p *Put) {
 	id := l.pt.identity()
-	h := wire.PutHead{Topic: id.Topic, Partition: id.Partition, DelayMs: p.deferMs, Run: l.run}
+	h := wire.PutHead{Topic: id.Topic, Partition: id.Partition, DelayMs: p.deferMs, Run: l.Run()}
 	switch {
 	case p.kind == putSealed:
 		h.Kind, h.Count = wire.PutSealed, 1
@@ -50,14 +51,14 @@ func (b *putBuffer) encode(l *lane, p *Put) {
 	b.bytes = dst
 }
 
-// refusals has, per node and partition, the last run of which this node refused a put as not stored. It refuses the
-// rest of that run too: see forwarder. mu guards runs; it is a leaf.
+// refusals is route.Refusals for the puts of other nodes. mu guards runs; it is a leaf.
 type refusals struct {
 	mu   lock.Mutex[lock.Refusals]
-	runs map[refusalKey]uint32
+	runs route.Refusals[sender]
 }
 
-type refusalKey struct {
+// sender is where a forwarded put comes from, and its partition.
+type sender struct {
 	from replicate.NodeID
 	pt   *partition
 }
@@ -65,31 +66,20 @@ type refusalKey struct {
 func (r *refusals) note(from replicate.NodeID, pt *partition, run uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.runs == nil {
-		r.runs = map[refusalKey]uint32{}
-	}
-	r.runs[refusalKey{from, pt}] = run
+	r.runs.Note(sender{from, pt}, run)
 }
 
 func (r *refusals) has(from replicate.NodeID, pt *partition, run uint32) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.runs) == 0 {
-		return false
-	}
-	refused, ok := r.runs[refusalKey{from, pt}]
-	return ok && refused == run
+	return r.runs.Refuses(sender{from, pt}, run)
 }
 
 // removeNode forgets the runs of a node whose connection has ended.
 func (r *refusals) removeNode(from replicate.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for k := range r.runs {
-		if k.from == from {
-			delete(r.runs, k)
-		}
-	}
+	r.runs.Forget(func(s sender) bool { return s.from == from })
 }
 
 // forwardedPut is a put of another node. Its messages lie in buf, which it retains until it is answered. Its Done is

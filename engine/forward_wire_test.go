@@ -6,11 +6,12 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine/route"
 	"penstock/replicate/wire"
 )
 
 func sampleLane() *lane {
-	return &lane{pt: &partition{t: &Topic{uuid: uuid.UUID{1, 2, 3}}, number: 7}, run: 9}
+	return &lane{Lane: route.NewLane(9), pt: &partition{t: &Topic{uuid: uuid.UUID{1, 2, 3}}, number: 7}}
 }
 
 // What is sent is what the other node reads, with headers and without; and a put without headers is, byte for byte,

@@ -493,10 +493,11 @@ func (t *Topic) assignedEpochs(numbers []uint32) (epochs []segment.Epoch, ok boo
 	defer t.changing.Unlock()
 	parts := t.partitions()
 	for _, n := range numbers {
-		if int(n) >= len(t.assigned) || t.assigned[n] == 0 || t.assigned[n] != parts[n].rep.serving() {
+		epoch := t.adoption.Epoch(int(n), parts[n].rep.serving())
+		if epoch == 0 {
 			return nil, false
 		}
-		epochs = append(epochs, t.assigned[n])
+		epochs = append(epochs, epoch)
 	}
 	return epochs, true
 }

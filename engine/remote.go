@@ -32,7 +32,7 @@ const (
 	maxUnsentBytes    = 1 << 20                // of Consume entries that wait for a full connection; more are dropped
 	remoteAnswerTime  = time.Second            // the longest that Subscribe waits for the leaders' first answers
 	remoteServeTime   = 500 * time.Millisecond // how long a subscription waits at a leader that does not serve yet
-	rotationInterval  = 10 * time.Millisecond  // how often credits move between leaders, see credit.rotates
+	rotationInterval  = 10 * time.Millisecond  // how often credits move between leaders, see Credit.Rotates
 	maxTickCount      = 512                    // clients per tick; if there are more, they take turns
 )
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/engine/route"
 	"penstock/internal/lock"
 	"penstock/netproto"
 	"penstock/replicate"
@@ -32,8 +33,8 @@ type remoteConsumer struct {
 	ask     wire.Subscribe // the Subscribe frame of every leg; mu guards its WindowBytes
 
 	mu         lock.Mutex[lock.RemoteConsumer]
-	legs       []*leg // first the active legs, in the order of credit.legs, then those that wait for Subscribed
-	credit     credit
+	legs       []*leg // first the active legs, in the order of credit, then those that wait for Subscribed
+	credit     route.Credit
 	stopped    bool
 	full       bool                     // the sink has no room
 	ended      bool                     // no leg is made any more
@@ -55,7 +56,7 @@ type remoteConsumer struct {
 // leg is a remoteConsumer's subscription at one leader. The remoteConsumer's mu guards it, except the fields from r to
 // stamped, which do not change.
 type leg struct {
-	creditLeg
+	route.CreditLeg
 	r        *remoteConsumer
 	node     replicate.NodeID
 	id       uint64 // request id of its frames
@@ -222,7 +223,7 @@ func (r *remoteConsumer) remove(l *leg) {
 	if i := slices.Index(r.legs, l); i >= 0 {
 		r.legs = slices.Delete(r.legs, i, i+1)
 	}
-	r.credit.legs = slices.DeleteFunc(r.credit.legs, func(c *creditLeg) bool { return c == &l.creditLeg })
+	r.credit.Remove(&l.CreditLeg)
 	r.firstAnswer(l)
 }
 
@@ -239,17 +240,17 @@ func (r *remoteConsumer) unsubscribeAt(l *leg) {
 
 // share divides the client's RDY among the legs and tells the leaders what changed. mu is held.
 func (r *remoteConsumer) share() {
-	for _, i := range r.credit.divide(r.rs.cn.now()) {
+	for _, i := range r.credit.Divide(r.rs.cn.now()) {
 		r.sendReady(r.legs[i])
 	}
-	if r.credit.rotates() && r.rs.startRotation() {
+	if r.credit.Rotates() && r.rs.startRotation() {
 		r.rs.cn.spawn(r.rs.rotateCredits)
 	}
 }
 
 // sendReady tells a leader its part of the client's RDY. mu is held.
 func (r *remoteConsumer) sendReady(l *leg) {
-	l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeReady, Seq: l.seq, Count: uint32(l.creditLeg.asked)})
+	l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeReady, Seq: l.Seq(), Count: uint32(l.Asked())})
 	r.flushLeg(l)
 }
 
@@ -280,10 +281,10 @@ func (r *remoteConsumer) handleSubscribed(l *leg, status netproto.Status, payloa
 	switch {
 	case !slices.Contains(r.legs, l) || l.active:
 	case status == netproto.StatusOK:
-		at := len(r.credit.legs)
+		at := r.credit.Count()
 		r.legs = slices.DeleteFunc(r.legs, func(o *leg) bool { return o == l })
 		r.legs = slices.Insert(r.legs, at, l)
-		r.credit.legs = append(r.credit.legs, &l.creditLeg)
+		r.credit.Add(&l.CreditLeg)
 		l.active = true
 		r.firstAnswer(l)
 		if r.stopped {
@@ -292,7 +293,7 @@ func (r *remoteConsumer) handleSubscribed(l *leg, status netproto.Status, payloa
 		r.share()
 	case status == netproto.StatusRejected && len(payload) == 1:
 		why := subscriptionErrorOf(payload[0])
-		if errors.Is(why, ErrNoChannel) && r.started && len(r.credit.legs) > 0 && !ephemeral(r.channel) {
+		if errors.Is(why, ErrNoChannel) && r.started && r.credit.Count() > 0 && !ephemeral(r.channel) {
 			r.create(l)
 			break
 		}
@@ -333,8 +334,8 @@ func (r *remoteConsumer) handleConsumed(l *leg, payload []byte) error {
 		return err
 	}
 	r.mu.Lock()
-	if i := slices.Index(r.credit.legs, &l.creditLeg); i >= 0 && c.Seq != 0 {
-		if r.credit.answered(i, c.Seq, int(c.InFlight)) && r.credit.finished(i) {
+	if i := r.credit.Index(&l.CreditLeg); i >= 0 && c.Seq != 0 {
+		if r.credit.Answered(i, c.Seq, int(c.InFlight)) && r.credit.Finished(i) {
 			r.sendReady(l)
 		}
 		r.share()
@@ -384,7 +385,7 @@ func (r *remoteConsumer) ready(n int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.stopped && !r.ended {
-		r.credit.ready = n
+		r.credit.Ready = n
 		r.share()
 	}
 	return nil
@@ -430,7 +431,7 @@ func (r *remoteConsumer) sendOp(what *wire.Consume) error {
 	if r.bound > 0 {
 		r.updateUnfinished(what)
 	}
-	if what.Kind != wire.ConsumeTouch && r.credit.finished(i) {
+	if what.Kind != wire.ConsumeTouch && r.credit.Finished(i) {
 		r.sendReady(l)
 	} else if len(l.ops) >= maxConsumeBytes {
 		r.flushLeg(l)
@@ -466,7 +467,7 @@ func (r *remoteConsumer) stopDelivery() {
 		return
 	}
 	r.stopped = true
-	r.credit.ready = 0
+	r.credit.Ready = 0
 	for _, l := range r.legs {
 		if l.active {
 			l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeStop})
@@ -483,8 +484,8 @@ func (r *remoteConsumer) stopDelivery() {
 func (r *remoteConsumer) tick() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i := range r.credit.legs {
-		if r.credit.finished(i) {
+	for i := range r.credit.Count() {
+		if r.credit.Finished(i) {
 			r.sendReady(r.legs[i])
 		}
 	}
@@ -502,7 +503,7 @@ func (r *remoteConsumer) tick() {
 func (r *remoteConsumer) rotateCredit() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.ended || !r.credit.rotates() {
+	if r.ended || !r.credit.Rotates() {
 		return false
 	}
 	r.share()
@@ -520,7 +521,7 @@ func (r *remoteConsumer) end() (first bool) {
 	for _, l := range slices.Clone(r.legs) {
 		r.unsubscribeAt(l)
 	}
-	r.credit.ready = 0
+	r.credit.Ready = 0
 	r.mu.Unlock()
 	rs.mu.Lock()
 	rs.clients = slices.DeleteFunc(rs.clients, func(o *remoteConsumer) bool { return o == r })
@@ -579,7 +580,7 @@ func (r *remoteConsumer) counts() ConsumerStats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.stats
-	s.ReadyCount, s.Stopped = r.credit.ready, r.stopped
+	s.ReadyCount, s.Stopped = r.credit.Ready, r.stopped
 	return s
 }
 

@@ -136,10 +136,8 @@ func (r *remoteConsumer) tooLate(h *wire.Held, until Deadline) bool {
 // returnDelivery tells the leader that a delivery was not handed over. mu is held.
 func (r *remoteConsumer) returnDelivery(l *leg, id ID, serial uint64) {
 	l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeReturn, ID: uint64(id), Serial: serial})
-	for i, c := range r.credit.legs {
-		if c == &l.creditLeg && r.credit.finished(i) {
-			r.sendReady(l)
-		}
+	if i := r.credit.Index(&l.CreditLeg); i >= 0 && r.credit.Finished(i) {
+		r.sendReady(l)
 	}
 }
 

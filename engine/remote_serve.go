@@ -141,9 +141,8 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 func (t *Topic) hasAssigned() bool {
 	t.e.host.Lock(&t.changing)
 	defer t.changing.Unlock()
-	parts := t.partitions()
-	for i, epoch := range t.assigned {
-		if epoch != 0 && epoch == parts[i].rep.serving() {
+	for i, epoch := range t.servingEpochs() {
+		if t.adoption.Epoch(i, epoch) != 0 {
 			return true
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/core"
+	"penstock/engine/route"
 	"penstock/internal/lock"
-	"penstock/segment"
 )
 
 // Topic is a named topic with one or more partitions. Its methods are safe for concurrent use.
@@ -44,10 +44,8 @@ type Topic struct {
 	deletedChannels deletedNames // names of deleted channels, with the time
 	// changing is held by one creation, deletion, pause or expansion at a time.
 	changing lock.Mutex[lock.TopicChanging]
-	// assigned has for each partition the epoch of the leadership in which the channels got it; 0: they do not have it.
-	// changing guards it.
-	assigned []segment.Epoch
-	created  int64 // wall clock, in ns
+	adoption route.Adoption // which partitions the channels have; changing guards it
+	created  int64          // wall clock, in ns
 
 	incomplete []incompletePart // set by restore, consumed by completeChannels
 }

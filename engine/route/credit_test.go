@@ -1,4 +1,4 @@
-package engine
+package route
 
 import (
 	"fmt"
@@ -14,11 +14,11 @@ import (
 //	at N           the time is N; divide       gone I       leader I is no more
 func creditScript(t *testing.T, lines string) string {
 	t.Helper()
-	var c credit
+	var c Credit
 	var out []string
 	var now int64
 	divide := func() {
-		for _, i := range c.divide(now * 1e6) {
+		for _, i := range c.Divide(now * 1e6) {
 			out = append(out, fmt.Sprintf("%d:%d", i, c.legs[i].asked))
 		}
 		out = append(out, "/")
@@ -31,23 +31,23 @@ func creditScript(t *testing.T, lines string) string {
 		}
 		switch word {
 		case "ready":
-			c.ready = a
+			c.Ready = a
 			divide()
 		case "legs":
 			for len(c.legs) < a {
-				c.legs = append(c.legs, &creditLeg{})
+				c.legs = append(c.legs, &CreditLeg{})
 			}
 			divide()
 		case "at":
 			now = int64(a)
 			divide()
 		case "heard":
-			if c.answered(a, c.legs[a].seq, b) && c.finished(a) {
+			if c.Answered(a, c.legs[a].seq, b) && c.Finished(a) {
 				out = append(out, fmt.Sprintf("%d?", a))
 			}
 			divide()
 		case "finished":
-			if c.finished(a) {
+			if c.Finished(a) {
 				out = append(out, fmt.Sprintf("%d?", a))
 			}
 		case "gone":
@@ -101,7 +101,7 @@ type creditWorld struct {
 	t       *testing.T
 	seed    uint64
 	rnd     *rand.Rand
-	c       credit
+	c       Credit
 	leaders []*creditLeader
 	now     int64
 	bounds  int // together, before the last step
@@ -134,7 +134,7 @@ func (w *creditWorld) step() {
 	case 2:
 		if l.inFlight > 0 {
 			l.inFlight--
-			if w.c.finished(i) {
+			if w.c.Finished(i) {
 				w.tell([]int{i})
 			}
 		}
@@ -148,14 +148,14 @@ func (w *creditWorld) step() {
 		if len(l.answers) > 0 {
 			a := l.answers[0]
 			l.answers = l.answers[1:]
-			if w.c.answered(i, a.seq, a.n) && w.c.finished(i) {
+			if w.c.Answered(i, a.seq, a.n) && w.c.Finished(i) {
 				w.tell([]int{i})
 			}
-			w.tell(w.c.divide(w.now))
+			w.tell(w.c.Divide(w.now))
 		}
 	case 5:
 		w.now += w.rnd.Int64N(20e6)
-		w.tell(w.c.divide(w.now))
+		w.tell(w.c.Divide(w.now))
 	}
 	w.check()
 }
@@ -169,8 +169,8 @@ func (w *creditWorld) check() {
 		}
 		sum += w.c.legs[i].bound
 	}
-	if sum > max(w.c.ready, w.bounds) {
-		w.t.Fatalf("seed %d: %d can be in flight, it was %d before and RDY is %d", w.seed, sum, w.bounds, w.c.ready)
+	if sum > max(w.c.Ready, w.bounds) {
+		w.t.Fatalf("seed %d: %d can be in flight, it was %d before and RDY is %d", w.seed, sum, w.bounds, w.c.Ready)
 	}
 	w.bounds = sum
 }
@@ -181,12 +181,12 @@ func TestCreditNeverExceeds(t *testing.T) {
 	for seed := range uint64(300) {
 		w := &creditWorld{t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 1))}
 		for range 1 + w.rnd.IntN(5) {
-			w.c.legs = append(w.c.legs, &creditLeg{})
+			w.c.legs = append(w.c.legs, &CreditLeg{})
 			w.leaders = append(w.leaders, &creditLeader{})
 		}
 		for range 5 {
-			w.c.ready = w.rnd.IntN(8)
-			w.tell(w.c.divide(w.now))
+			w.c.Ready = w.rnd.IntN(8)
+			w.tell(w.c.Divide(w.now))
 			for range 300 {
 				w.step()
 			}
@@ -200,12 +200,12 @@ func TestCreditNeverExceeds(t *testing.T) {
 		}
 		total := 0
 		for i, l := range w.c.legs {
-			if total += l.asked; !had[i] && w.c.ready > 0 {
-				t.Fatalf("seed %d: leader %d never had a credit, RDY is %d", seed, i, w.c.ready)
+			if total += l.asked; !had[i] && w.c.Ready > 0 {
+				t.Fatalf("seed %d: leader %d never had a credit, RDY is %d", seed, i, w.c.Ready)
 			}
 		}
-		if total > w.c.ready {
-			t.Fatalf("seed %d: leaders were told %d in all, RDY is %d", seed, total, w.c.ready)
+		if total > w.c.Ready {
+			t.Fatalf("seed %d: leaders were told %d in all, RDY is %d", seed, total, w.c.Ready)
 		}
 	}
 }

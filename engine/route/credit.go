@@ -1,53 +1,76 @@
-package engine
+package route
 
-import "cmp"
+import (
+	"cmp"
+	"slices"
+)
 
-// credit divides the RDY of one client among the leaders that it is subscribed at, so that together they never have
+// Credit divides the RDY of one client among the leaders that it is subscribed at, so that together they never have
 // more than RDY messages in flight. It does no I/O: it says what to tell which leader, and takes their answers.
-// remoteConsumer.mu guards it.
+// Its owner's lock guards it.
 //
 // A leader's bound is the most that can be in flight there. To raise it is safe at once, as long as the sum of the
 // bounds stays within RDY. To lower it takes time: deliveries may be under way until the leader has answered, and
 // messages in flight remain so until they are finished.
-type credit struct {
-	ready   int          // the client's RDY
-	legs    []*creditLeg // one per leader
-	changed []int        // scratch: the result of divide
-	order   []*creditLeg // scratch of rotate
+type Credit struct {
+	Ready   int          // the client's RDY
+	legs    []*CreditLeg // one per leader
+	changed []int        // scratch: the result of Divide
+	order   []*CreditLeg // scratch of rotate
 }
 
-// creditLeg is the part of one leader.
-type creditLeg struct {
+// CreditLeg is the part of one leader.
+type CreditLeg struct {
 	asked    int    // RDY that the leader was told last
 	bound    int    // upper bound of what is in flight there; never less than asked
 	seq      uint32 // number of the last message to the leader
 	ackedSeq uint32 // number of the last message that it answered
 	since    int64  // when its turn began, or ended, in ns; the leg with the lowest gets the next turn
 	stale    bool   // a message was finished since seq was sent, and seq is not answered yet
-	want     int    // scratch of divide
+	want     int    // scratch of Divide
 }
+
+// Asked is the RDY that the leader was told last.
+func (l *CreditLeg) Asked() int { return l.asked }
+
+// Seq is the number of the last message to the leader.
+func (l *CreditLeg) Seq() uint32 { return l.seq }
+
+// Count is the number of leaders that credit is divided among.
+func (c *Credit) Count() int { return len(c.legs) }
+
+// Add adds a leader, which becomes the last one.
+func (c *Credit) Add(l *CreditLeg) { c.legs = append(c.legs, l) }
+
+// Remove frees the credit of a leader. It does nothing for one that was not added.
+func (c *Credit) Remove(l *CreditLeg) {
+	c.legs = slices.DeleteFunc(c.legs, func(o *CreditLeg) bool { return o == l })
+}
+
+// Index is the place of a leader among those that were added; -1: it was not.
+func (c *Credit) Index(l *CreditLeg) int { return slices.Index(c.legs, l) }
 
 // rotationSpanNs is how long it takes until every leader has had a turn, if there are fewer credits than leaders.
 const rotationSpanNs = 80e6
 
-// rotates says whether there are fewer credits than leaders, so that leaders take turns.
-func (c *credit) rotates() bool { return 0 < c.ready && c.ready < len(c.legs) }
+// Rotates says whether there are fewer credits than leaders, so that leaders take turns.
+func (c *Credit) Rotates() bool { return 0 < c.Ready && c.Ready < len(c.legs) }
 
-// divide decides how much each leader gets, and returns the indexes of the legs whose leaders must be told their asked
+// Divide decides how much each leader gets, and returns the indexes of the legs whose leaders must be told their asked
 // and seq. The next call reuses the slice.
-func (c *credit) divide(now int64) []int {
+func (c *Credit) Divide(now int64) []int {
 	c.changed = c.changed[:0]
-	if c.rotates() {
+	if c.Rotates() {
 		c.rotate(now)
 	} else if k := len(c.legs); k > 0 {
 		for i, l := range c.legs {
-			l.want = c.ready / k
-			if i < c.ready%k {
+			l.want = c.Ready / k
+			if i < c.Ready%k {
 				l.want++
 			}
 		}
 	}
-	free := c.ready
+	free := c.Ready
 	for i, l := range c.legs {
 		if l.want < l.asked {
 			if l.want == 0 {
@@ -72,10 +95,10 @@ func (c *credit) divide(now int64) []int {
 
 // rotate assigns one credit to as many legs as there are credits. Legs whose turn is not over keep theirs; the other
 // credits go to the legs that have waited longest.
-func (c *credit) rotate(now int64) {
-	rounds := (len(c.legs) + c.ready - 1) / c.ready
+func (c *Credit) rotate(now int64) {
+	rounds := (len(c.legs) + c.Ready - 1) / c.Ready
 	turn := int64(rotationSpanNs) / int64(rounds)
-	left := c.ready
+	left := c.Ready
 	c.order = c.order[:0]
 	for _, l := range c.legs {
 		if l.want = 0; left > 0 && l.asked > 0 && now-l.since < turn {
@@ -104,7 +127,7 @@ func (c *credit) rotate(now int64) {
 // rank orders the legs that may get a turn. First come those with nothing in flight, then those whose own turn would go
 // on. Last come those whose earlier credit is still being withdrawn: they would keep it from the leg that it is meant
 // for.
-func (l *creditLeg) rank() int {
+func (l *CreditLeg) rank() int {
 	switch {
 	case l.asked > 0:
 		return 1
@@ -115,7 +138,7 @@ func (l *creditLeg) rank() int {
 }
 
 // setReady records that the leader of leg i is to be told n.
-func (c *credit) setReady(i, n int) {
+func (c *Credit) setReady(i, n int) {
 	l := c.legs[i]
 	l.asked, l.stale = n, false
 	l.seq++
@@ -125,9 +148,9 @@ func (c *credit) setReady(i, n int) {
 	c.changed = append(c.changed, i)
 }
 
-// answered handles the answer of leg i: when it had applied message seq, inFlight messages were in flight. It returns
+// Answered handles the answer of leg i: when it had applied message seq, inFlight messages were in flight. It returns
 // true if a message was finished since seq was sent, and the leader must be asked again.
-func (c *credit) answered(i int, seq uint32, inFlight int) (again bool) {
+func (c *Credit) Answered(i int, seq uint32, inFlight int) (again bool) {
 	l := c.legs[i]
 	if seq != l.seq {
 		return false // a newer message is under way
@@ -137,9 +160,9 @@ func (c *credit) answered(i int, seq uint32, inFlight int) (again bool) {
 	return l.stale && l.bound > l.asked
 }
 
-// finished notes that a message of leg i is no longer in flight, or that one may have timed out. It returns true if the
+// Finished notes that a message of leg i is no longer in flight, or that one may have timed out. It returns true if the
 // leader must be told its asked and seq again: its bound is above asked, and may have fallen.
-func (c *credit) finished(i int) (ask bool) {
+func (c *Credit) Finished(i int) (ask bool) {
 	l := c.legs[i]
 	switch {
 	case l.bound <= l.asked:

@@ -1,0 +1,282 @@
+package route
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"penstock/replicate"
+)
+
+// What the first waiting put does, by what the lane has in flight and by who leads.
+func TestLaneNext(t *testing.T) {
+	sent := func(l *Lane) { l.Sent(2) }
+	for _, c := range []struct {
+		name   string
+		before func(*Lane)
+		leader Leader
+		want   Move
+	}{
+		{"nobody leads", func(*Lane) {}, Leader{}, Stay},
+		{"another node leads", func(*Lane) {}, Leader{Node: 2, Connected: true}, Send},
+		{"it is not connected", func(*Lane) {}, Leader{Node: 2}, Stay},
+		{"this node leads", func(*Lane) {}, Leader{Here: true, Node: 1}, Keep},
+		{"more for the same leader", sent, Leader{Node: 2, Connected: true}, Send},
+		{"a new leader, and the old one has not answered", sent, Leader{Node: 3, Connected: true}, Stay},
+		{"this node leads, and the old one has not answered", sent, Leader{Here: true, Node: 1}, Stay},
+		{
+			"the old one has answered", func(l *Lane) { l.Sent(2); l.Answered(false, 8) },
+			Leader{Node: 3, Connected: true},
+			Send,
+		},
+		{
+			"one of two was refused", func(l *Lane) { l.Sent(2); l.Sent(2); l.Answered(true, 8) },
+			Leader{Node: 2, Connected: true},
+			Stay,
+		},
+		{
+			"both were refused", func(l *Lane) { l.Sent(2); l.Sent(2); l.Answered(true, 8); l.Answered(true, 8) },
+			Leader{Node: 2, Connected: true},
+			Send,
+		},
+		{"what is in the inbox comes first", (*Lane).Freeze, Leader{Node: 2, Connected: true}, Stay},
+		{"it came", func(l *Lane) { l.Freeze(); l.Thaw() }, Leader{Node: 2, Connected: true}, Send},
+	} {
+		l := NewLane(7)
+		if c.before(&l); l.Next(c.leader) != c.want {
+			t.Errorf("%s: %d, want %d", c.name, l.Next(c.leader), c.want)
+		}
+	}
+}
+
+// A run ends with its last answer, and only a refusal makes a new one.
+func TestLaneRuns(t *testing.T) {
+	l := NewLane(7)
+	l.Sent(2)
+	l.Sent(2)
+	l.Answered(false, 8)
+	if l.Answered(false, 8); l.Run() != 7 || !l.Idle() {
+		t.Errorf("nothing was refused, and the run is %d, idle %v", l.Run(), l.Idle())
+	}
+	l.Sent(2)
+	l.Sent(2)
+	if l.Answered(true, 9); l.Run() != 7 || l.Idle() {
+		t.Errorf("a put is in flight, and the run is %d, idle %v", l.Run(), l.Idle())
+	}
+	if l.Answered(false, 10); l.Run() != 10 {
+		t.Errorf("after a refusal the run is %d, want 10", l.Run())
+	}
+	if first, last := l.First(3), l.Last(); first+2 >= last || l.First(1) >= first {
+		t.Errorf("orders %d and %d", first, last)
+	}
+}
+
+// laneWorld is one node with a lane, and two others that lead now and then. Whoever leads stores what is in its inbox,
+// in order.
+type laneWorld struct {
+	rnd      *rand.Rand
+	lane     Lane
+	waiting  []lanePut // sorted by order
+	runs     uint32
+	leader   replicate.NodeID    // 0: nobody; 1: this node
+	known    replicate.NodeID    // the leader as this node knows it
+	sent     [4][]lanePut        // by node: on the way there
+	inbox    [4][]lanePut        // by node
+	answers  [4][]laneAnswer     // by node: on the way back
+	refusals [4]Refusals[string] // by node
+	id       int
+	stored   []int
+	refused  int
+}
+
+type lanePut struct {
+	id    int
+	order uint64
+	run   uint32
+}
+
+type laneAnswer struct {
+	put     lanePut
+	refused bool
+}
+
+func (w *laneWorld) flush() {
+	for len(w.waiting) > 0 {
+		leader := Leader{Here: w.leader == 1 && w.known == 1, Node: w.known, Connected: w.known > 1}
+		p := w.waiting[0]
+		switch w.lane.Next(leader) {
+		case Stay:
+			return
+		case Send:
+			p.run = w.lane.Run()
+			w.sent[w.known] = append(w.sent[w.known], p)
+			w.lane.Sent(w.known)
+		case Keep:
+			w.inbox[1] = append(w.inbox[1], p)
+		}
+		w.waiting = w.waiting[1:]
+	}
+}
+
+func (w *laneWorld) wait(p lanePut) {
+	w.waiting = append(w.waiting, p)
+	slices.SortFunc(w.waiting, func(a, b lanePut) int { return int(int64(a.order - b.order)) })
+}
+
+// answer lets the next answer of a node come.
+func (w *laneWorld) answer(node replicate.NodeID) {
+	a := w.answers[node][0]
+	w.answers[node] = w.answers[node][1:]
+	if a.refused {
+		w.wait(a.put)
+	}
+	w.answered(a.refused)
+}
+
+func (w *laneWorld) answered(refused bool) {
+	w.runs++
+	w.lane.Answered(refused, w.runs)
+}
+
+// lead changes the leader. Forwarded puts in the inbox of the one before go back to where they came from; its own go to
+// its lane, before what waits there.
+func (w *laneWorld) lead(node replicate.NodeID) {
+	old := w.leader
+	w.leader = node
+	inbox := w.inbox[old]
+	w.inbox[old] = nil
+	if old == 1 {
+		w.lane.Freeze()
+		order := w.lane.First(len(inbox))
+		for i, p := range inbox {
+			p.order = order + uint64(i)
+			w.wait(p)
+		}
+		w.lane.Thaw()
+		return
+	}
+	for _, p := range inbox {
+		w.refuse(old, p)
+	}
+}
+
+func (w *laneWorld) refuse(node replicate.NodeID, p lanePut) {
+	w.refusals[node].Note("1", p.run)
+	w.answers[node] = append(w.answers[node], laneAnswer{p, true})
+	w.refused++
+}
+
+// arrive lets a node get the next put that was sent to it.
+func (w *laneWorld) arrive(node replicate.NodeID) {
+	p := w.sent[node][0]
+	w.sent[node] = w.sent[node][1:]
+	if w.leader != node || w.refusals[node].Refuses("1", p.run) || len(w.inbox[node]) >= 3 {
+		w.refuse(node, p)
+		return
+	}
+	w.inbox[node] = append(w.inbox[node], p)
+}
+
+func (w *laneWorld) store() {
+	for _, p := range w.inbox[w.leader] {
+		w.stored = append(w.stored, p.id)
+		if w.leader != 1 {
+			w.answers[w.leader] = append(w.answers[w.leader], laneAnswer{p, false})
+		}
+	}
+	w.inbox[w.leader] = nil
+}
+
+// disconnect ends a connection: what was sent and not answered may be stored or not, and is not sent again.
+func (w *laneWorld) disconnect(node replicate.NodeID) {
+	lost := len(w.sent[node]) + len(w.answers[node])
+	w.sent[node], w.answers[node] = nil, nil
+	if w.leader == node {
+		lost += len(w.inbox[node]) // stored later, and nobody hears of it
+		for _, p := range w.inbox[node] {
+			w.stored = append(w.stored, p.id)
+		}
+		w.inbox[node] = nil
+	}
+	w.refusals[node].Forget(func(s string) bool { return s == "1" })
+	for range lost {
+		w.answered(false)
+	}
+}
+
+func (w *laneWorld) step() {
+	node := replicate.NodeID(2 + w.rnd.IntN(2))
+	switch w.rnd.IntN(12) {
+	case 0:
+		w.lead(replicate.NodeID(w.rnd.IntN(4)))
+	case 1:
+		w.known = w.leader
+	case 2, 3, 4:
+		w.id++
+		p := lanePut{id: w.id}
+		if w.leader == 1 && w.known == 1 && len(w.waiting) == 0 && w.lane.Idle() {
+			w.inbox[1] = append(w.inbox[1], p)
+			return
+		}
+		p.order = w.lane.Last()
+		w.wait(p)
+	case 5, 6, 7:
+		if len(w.sent[node]) > 0 {
+			w.arrive(node)
+		}
+	case 8, 9:
+		w.store()
+	case 10:
+		if len(w.answers[node]) > 0 {
+			w.answer(node)
+		}
+	case 11:
+		if w.rnd.IntN(10) == 0 {
+			w.disconnect(node)
+		}
+	}
+	w.flush()
+}
+
+// settle lets node 2 lead until everything has come there.
+func (w *laneWorld) settle() {
+	w.lead(2)
+	w.known = 2
+	for range 200 {
+		for node := replicate.NodeID(2); node <= 3; node++ {
+			for len(w.sent[node]) > 0 {
+				w.arrive(node)
+				w.store()
+			}
+			for len(w.answers[node]) > 0 {
+				w.answer(node)
+			}
+		}
+		w.flush()
+	}
+}
+
+// Whoever leads, whatever is refused and whichever connection ends: the puts of a partition are stored in the order in
+// which they came, each at most once; and all of them once a leader is there to stay.
+func TestLaneKeepsTheOrder(t *testing.T) {
+	stored, refused := 0, 0
+	for seed := range uint64(2000) {
+		w := &laneWorld{rnd: rand.New(rand.NewPCG(seed, 1)), lane: NewLane(1), runs: 1, leader: 2, known: 2}
+		for range 400 {
+			w.step()
+			for i := 1; i < len(w.stored); i++ {
+				if w.stored[i] <= w.stored[i-1] {
+					t.Fatalf("seed %d: stored %v", seed, w.stored)
+				}
+			}
+		}
+		if w.settle(); len(w.waiting) != 0 || !w.lane.Idle() {
+			t.Fatalf("seed %d: a node leads and answers, and %d puts wait", seed, len(w.waiting))
+		}
+		stored += len(w.stored)
+		refused += w.refused
+	}
+	if stored < 10_000 || refused < 10_000 {
+		t.Errorf("%d puts stored and %d refused: this shows nothing", stored, refused)
+	}
+}

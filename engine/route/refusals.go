@@ -1,0 +1,29 @@
+package route
+
+import "maps"
+
+// Refusals remembers, per sender, the last run of which a leader refused a put as not stored. The leader refuses the
+// rest of that run too: see Lane. S says who sent the put and for which partition. The zero value is ready.
+type Refusals[S comparable] struct{ runs map[S]uint32 }
+
+// Note records that a put of a run was refused.
+func (r *Refusals[S]) Note(from S, run uint32) {
+	if r.runs == nil {
+		r.runs = map[S]uint32{}
+	}
+	r.runs[from] = run
+}
+
+// Refuses says whether a put of a run must be refused because one before it was.
+func (r *Refusals[S]) Refuses(from S, run uint32) bool {
+	if len(r.runs) == 0 {
+		return false
+	}
+	refused, ok := r.runs[from]
+	return ok && refused == run
+}
+
+// Forget drops what is known of senders whose connection has ended: no put of their runs can come any more.
+func (r *Refusals[S]) Forget(ended func(S) bool) {
+	maps.DeleteFunc(r.runs, func(s S, _ uint32) bool { return ended(s) })
+}
