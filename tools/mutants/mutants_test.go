@@ -1,9 +1,18 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -128,4 +137,100 @@ func TestRun(t *testing.T) {
 			t.Errorf("%q: killed by %q, %v; want %q, %q", c.script, by, err, c.by, c.err)
 		}
 	}
+}
+
+// Every mutant compiles: one that does not is noticed by no test. Many are planted at once, to check each package only
+// a few times; of those that replace the same line each has its turn.
+func TestTableCompiles(t *testing.T) {
+	t.Chdir("../..")
+	left, err := readTable("tools/mutants/mutants.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages := listPackages(t)
+	for len(left) > 0 {
+		texts, names := map[string][]byte{}, map[string][]string{} // by directory of a package: names of mutants
+		var later []*mutant
+		for _, m := range left {
+			text := texts[m.file]
+			if text == nil {
+				if text, err = os.ReadFile(m.file); err != nil {
+					t.Fatal(err)
+				}
+			}
+			planted, err := m.plant(text)
+			if err != nil {
+				later = append(later, m)
+				continue
+			}
+			dir := filepath.Dir(m.file)
+			texts[m.file], names[dir] = planted, append(names[dir], m.name)
+		}
+		if len(later) == len(left) {
+			t.Fatalf("mutant %s cannot be planted", left[0].name)
+		}
+		for dir := range names {
+			if err := packages.check(dir, texts); err != nil {
+				t.Errorf("with the mutants %v:\n%v", names[dir], err)
+			}
+		}
+		left = later
+	}
+}
+
+// builtPackages are all packages of the module and what they import, by import path, as the go command has built them.
+type builtPackages map[string]*builtPackage
+
+type builtPackage struct {
+	ImportPath, Dir, Export string
+	GoFiles                 []string
+}
+
+func listPackages(t *testing.T) builtPackages {
+	t.Helper()
+	fields := "-json=ImportPath,Dir,Export,GoFiles"
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", fields, "./...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := builtPackages{}
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		p := &builtPackage{}
+		if err := d.Decode(p); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all[p.ImportPath] = p
+	}
+}
+
+// check checks the types of the package in a directory, with other texts of some files.
+func (b builtPackages) check(dir string, texts map[string][]byte) error {
+	path := "penstock/" + filepath.ToSlash(dir)
+	p := b[path]
+	if p == nil {
+		return fmt.Errorf("there is no package in %s", dir)
+	}
+	set := token.NewFileSet()
+	var files []*ast.File
+	for _, name := range p.GoFiles {
+		name = filepath.Join(dir, name)
+		var text any // nil: it is read
+		if planted, ok := texts[name]; ok {
+			text = planted
+		}
+		f, err := parser.ParseFile(set, name, text, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		files = append(files, f)
+	}
+	lookup := func(path string) (io.ReadCloser, error) { return os.Open(b[path].Export) }
+	var wrong []error
+	config := types.Config{
+		Importer: importer.ForCompiler(set, "gc", lookup), Error: func(err error) { wrong = append(wrong, err) },
+	}
+	_, _ = config.Check(path, set, files, nil)
+	return errors.Join(wrong...)
 }
