@@ -35,7 +35,7 @@ func (q *countedQueue) Wake() {
 // give it back must not wake it, however much it is.
 func TestNoBuffersNoWork(t *testing.T) {
 	d := &countedDisk{Disk: newDisk()}
-	e := onDisk(t, d)
+	e := openOnDisk(t, d)
 	topic := topicOf(t, e, "t")
 	publish(t, topic, "first")
 	release := engine.TakeBuffers(e)

@@ -43,7 +43,7 @@ func carryBegin(t *testing.T, e *engine.Engine) (
 		t.Fatal(err)
 	}
 	publish(t, topic, "again")
-	s := sit(t, ch, 1)
+	s := subscribe(t, ch, 1)
 	again := s.next()
 	if err := s.Requeue(again.id, carryDelay); err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func carryBegin(t *testing.T, e *engine.Engine) (
 // carryOn publishes and finishes others until the messages that wait lie alone in what is left of the log's beginning,
 // or the disk is cut off. It says which of the two came before they were carried: the machine is slow then.
 func carryOn(e *engine.Engine, disk *faultaio.Disk, ch *engine.Channel, ids [2]engine.ID) (carried bool, came [2]bool) {
-	s := &seat{came: make(chan struct{}, 1)}
+	s := &testClient{came: make(chan struct{}, 1)}
 	k, err := ch.Attach(engine.ConsumerOptions{}, s)
 	if err != nil {
 		return false, came
@@ -110,7 +110,7 @@ func carryCheck(t *testing.T, disk *faultaio.Disk, what string, ids [2]engine.ID
 			t.Errorf("%s: a peek shows %.40q, %v", what, peeked(shown), err)
 		}
 	}
-	s := sit(t, ch, 10)
+	s := subscribe(t, ch, 10)
 	got := map[engine.ID]delivered{}
 	for end := time.Now().Add(patience); len(got) < 2; {
 		m, ok := s.poll(time.Second)
@@ -128,7 +128,7 @@ func carryCheck(t *testing.T, disk *faultaio.Disk, what string, ids [2]engine.ID
 			return
 		}
 	}
-	shrinks(t, e, topic, s, carryKept)
+	awaitShrink(t, e, topic, s, carryKept)
 	eventually(t, what+": everything is finished", func() bool {
 		for m, ok := s.poll(0); ok; m, ok = s.poll(0) {
 			s.finish(m) // a busy machine finishes some after their timeout: they come again
@@ -196,8 +196,8 @@ func TestCarriedStaysUntilDurable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := sit(t, ch, 1)
-	flood(t, topic, s, 100)
+	s := subscribe(t, ch, 1)
+	publishFlood(t, topic, s, 100)
 	logConfirms(t, ch)
 	if kept := storedBytes(e); kept < 2*carryKept {
 		t.Fatalf("%d bytes are kept, though a channel has read nothing", kept)
@@ -219,7 +219,7 @@ func TestCarriedStaysUntilDurable(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the message is being carried", func() bool { return commits() > before+1 })
-	s.none("nothing is due") // and retention has looked many times
+	s.expectNothing("nothing is due") // and retention has looked many times
 	disk.CrashAt(disk.Ops())
 	var left []*faultaio.Disk
 	for seed := range uint64(8) {
@@ -229,7 +229,7 @@ func TestCarriedStaysUntilDurable(t *testing.T) {
 	disk.ReleaseHeld()
 	_ = e.Close()
 	for seed, disk := range left {
-		e := onDisk(t, disk)
+		e := openOnDisk(t, disk)
 		topic, _ := e.LookupTopic("t")
 		ch, _ := topic.LookupChannel("c")
 		got, err := ch.Peek(ctxBg, engine.PeekOptions{Count: 1})
@@ -250,25 +250,25 @@ func TestClusterCarryPowerCut(t *testing.T) {
 	t.Parallel()
 	for _, cut := range []int{60, 120, 180, 200, 220, 260} {
 		t.Run(fmt.Sprint(cut), func(t *testing.T) {
-			tr := newTrio(t, 3, func(o *engine.Options) {
+			tc := newTestCluster(t, 3, func(o *engine.Options) {
 				tight := tightOptions(nil)
 				o.CommitFileBytes, o.CommitLiveBytes = tight.CommitFileBytes, tight.CommitLiveBytes
 				o.MinSegmentBytes, o.MaxSegmentBytes = tight.MinSegmentBytes, tight.MaxSegmentBytes
 				o.RetentionInterval = tight.RetentionInterval
 				o.MaxMessageBytes, o.MaxBatchBytes = tight.MaxMessageBytes, tight.MaxBatchBytes
 			})
-			tr.create("t", 1)
-			c := tr.channel("t", "c")
-			l := tr.leader("t", 0)
-			later, err := tr.topic(l, "t").PublishDeferred(t.Context(), []byte("later"), time.Hour)
+			tc.create("t", 1)
+			c := tc.channel("t", "c")
+			l := tc.leader("t", 0)
+			later, err := tc.topic(l, "t").PublishDeferred(t.Context(), []byte("later"), time.Hour)
 			if err != nil {
 				t.Fatal(err)
 			}
 			l.disk.CrashAt(l.disk.Ops() + cut)
 			carryOn(l.e, l.disk, c, [2]engine.ID{later, later})
-			tr.crash(l)
-			next := tr.leader("t", 0)
-			c = tr.at(next, "t", "c")
+			tc.crash(l)
+			next := tc.leader("t", 0)
+			c = tc.channelAt(next, "t", "c")
 			look := func(when string) {
 				t.Helper()
 				got, err := c.Peek(t.Context(), engine.PeekOptions{Count: 1})
@@ -277,12 +277,12 @@ func TestClusterCarryPowerCut(t *testing.T) {
 				}
 			}
 			look("at the next leader")
-			s := sit(t, c, 1)
+			s := subscribe(t, c, 1)
 			for m, ok := s.poll(20 * time.Millisecond); ok; m, ok = s.poll(20 * time.Millisecond) {
 				s.finish(m) // the log did not know that it was
 			}
-			for _, m := range tr.up() {
-				shrinks(t, m.e, tr.topic(next, "t"), s, 2*carryKept)
+			for _, m := range tc.running() {
+				awaitShrink(t, m.e, tc.topic(next, "t"), s, 2*carryKept)
 			}
 			look("and when its segment is gone")
 		})

@@ -25,11 +25,11 @@ func deferMany(t *testing.T, topic *engine.Topic, n int) {
 	}
 }
 
-// shrinks finishes messages until an engine stores less than that.
-func shrinks(t *testing.T, e *engine.Engine, topic *engine.Topic, s *seat, bytes int64) {
+// awaitShrink finishes messages until an engine stores less than that.
+func awaitShrink(t *testing.T, e *engine.Engine, topic *engine.Topic, s *testClient, bytes int64) {
 	t.Helper()
 	for end := time.Now().Add(patience); storedBytes(e) >= bytes; {
-		flood(t, topic, s, 2)
+		publishFlood(t, topic, s, 2)
 		if time.Now().After(end) {
 			t.Fatalf("%d bytes are kept", storedBytes(e))
 		}
@@ -42,10 +42,10 @@ func shrinks(t *testing.T, e *engine.Engine, topic *engine.Topic, s *seat, bytes
 // B39, B50, B51.
 func TestCarryPastRetention(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
-	s := sit(t, ch, 1)
+	s := subscribe(t, ch, 1)
 	publish(t, topic, "in flight")
 	held := s.next()
 	if err := s.Ready(2); err != nil {
@@ -56,22 +56,22 @@ func TestCarryPastRetention(t *testing.T) {
 		t.Fatalf("%d messages wait", n)
 	}
 	configure(t, topic, func(s *engine.TopicSettings) { s.RetentionBytes = 128 << 10 })
-	flood(t, topic, s, 100)
-	shrinks(t, e, topic, s, 500<<10)
+	publishFlood(t, topic, s, 100)
+	awaitShrink(t, e, topic, s, 500<<10)
 	configure(t, topic, func(s *engine.TopicSettings) { s.RetentionBytes = -1 })
 	later, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	flood(t, topic, s, 150)
-	shrinks(t, e, topic, s, 700<<10)
+	publishFlood(t, topic, s, 150)
+	awaitShrink(t, e, topic, s, 700<<10)
 	// A client may finish what is gone.
 	s.finish(held)
 	eventually(t, "what is gone counts as confirmed", func() bool {
 		st := channelStats(t, ch)
 		return st.DeferredCount == 1 && st.InFlightCount == 0 && st.Depth == 0
 	})
-	e = onDisk(t, disk.Crash(3))
+	e = openOnDisk(t, disk.Crash(3))
 	topic, _ = e.LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	waiting, err := ch.DeferredMessages(ctxBg, 100)
@@ -85,31 +85,31 @@ func TestCarryPastRetention(t *testing.T) {
 // B39, B50, B51.
 func TestClusterCarryPastRetention(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	c := tr.channel("t", "c")
-	l := tr.leader("t", 0)
-	topic := tr.topic(l, "t")
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	c := tc.channel("t", "c")
+	l := tc.leader("t", 0)
+	topic := tc.topic(l, "t")
 	deferMany(t, topic, moreThanARound)
 	configure(t, topic, func(s *engine.TopicSettings) { s.RetentionBytes = 128 << 10 })
-	s := sit(t, c, 1)
-	flood(t, topic, s, 100)
-	shrinks(t, l.e, topic, s, 500<<10)
+	s := subscribe(t, c, 1)
+	publishFlood(t, topic, s, 100)
+	awaitShrink(t, l.e, topic, s, 500<<10)
 	configure(t, topic, func(s *engine.TopicSettings) { s.RetentionBytes = -1 })
 	later, err := topic.PublishDeferred(t.Context(), []byte("later"), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	flood(t, topic, s, 150)
-	for _, m := range tr.nodes {
-		shrinks(t, m.e, topic, s, 700<<10)
+	publishFlood(t, topic, s, 150)
+	for _, m := range tc.nodes {
+		awaitShrink(t, m.e, topic, s, 700<<10)
 	}
 	eventually(t, "what is gone counts as confirmed", func() bool {
 		st := channelStats(t, c)
 		return st.DeferredCount == 1 && st.Depth == 0
 	})
-	tr.kill(l)
-	c = tr.at(tr.leader("t", 0), "t", "c")
+	tc.kill(l)
+	c = tc.channelAt(tc.leader("t", 0), "t", "c")
 	waiting, err := c.DeferredMessages(t.Context(), 100)
 	same := func(m engine.PendingMessage, id engine.ID) bool { return m.ID == id }
 	if err != nil || !slices.EqualFunc(waiting, []engine.ID{later}, same) {

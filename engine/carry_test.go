@@ -9,8 +9,8 @@ import (
 	"penstock/engine"
 )
 
-// flood publishes and finishes n messages of 8 KiB in a channel.
-func flood(t *testing.T, topic *engine.Topic, s *seat, n int) {
+// publishFlood publishes and finishes n messages of 8 KiB in a channel.
+func publishFlood(t *testing.T, topic *engine.Topic, s *testClient, n int) {
 	t.Helper()
 	body := bytes.Repeat([]byte("x"), 8<<10)
 	for range n {
@@ -34,7 +34,7 @@ func storedBytes(e *engine.Engine) int64 {
 // B50, B51.
 func TestDeferredAreCarried(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	began := time.Now()
@@ -45,18 +45,18 @@ func TestDeferredAreCarried(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := sit(t, ch, 1)
+	s := subscribe(t, ch, 1)
 	publish(t, topic, "again")
 	again := s.next()
 	if err := s.Requeue(again.id, delay); err != nil {
 		t.Fatal(err)
 	}
 	s.Pump()
-	flood(t, topic, s, 200)
+	publishFlood(t, topic, s, 200)
 	// What was stored is 1.6 MB; without the two all of it could go but the last segments.
 	shrunk := func() bool { return storedBytes(e) < 800<<10 }
 	for end := time.Now().Add(patience); !shrunk(); {
-		flood(t, topic, s, 2)
+		publishFlood(t, topic, s, 2)
 		if time.Now().After(end) {
 			t.Fatalf("%d bytes are kept for two messages that wait", storedBytes(e))
 		}
@@ -65,10 +65,10 @@ func TestDeferredAreCarried(t *testing.T) {
 		t.Logf("the machine is too slow for what follows: %v", took)
 		return
 	}
-	e = onDisk(t, disk.Crash(4))
+	e = openOnDisk(t, disk.Crash(4))
 	topic, _ = e.LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
-	s = sit(t, ch, 10)
+	s = subscribe(t, ch, 10)
 	came := map[engine.ID]delivered{}
 	for len(came) < 2 {
 		m := s.next()
@@ -83,7 +83,7 @@ func TestDeferredAreCarried(t *testing.T) {
 	if m := came[again.id]; m.body != "again" || m.attempts != 2 || m.at.Sub(began) < delay {
 		t.Errorf("again: %+v after %v", m, m.at.Sub(began))
 	}
-	s.none("each came once")
+	s.expectNothing("each came once")
 }
 
 // The next leader delivers what the last one carried.
@@ -91,29 +91,29 @@ func TestDeferredAreCarried(t *testing.T) {
 // B50, B78.
 func TestClusterDeferredAreCarried(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	c := tr.channel("t", "c")
-	l := tr.leader("t", 0)
-	topic := tr.topic(l, "t")
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	c := tc.channel("t", "c")
+	l := tc.leader("t", 0)
+	topic := tc.topic(l, "t")
 	const delay = 8 * time.Second
 	began := time.Now()
 	later, err := topic.PublishDeferred(t.Context(), []byte("later"), delay)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := sit(t, c, 1)
-	flood(t, topic, s, 150)
-	for _, m := range tr.nodes {
+	s := subscribe(t, c, 1)
+	publishFlood(t, topic, s, 150)
+	for _, m := range tc.nodes {
 		for end := time.Now().Add(patience); storedBytes(m.e) > 700<<10; {
-			flood(t, topic, s, 2)
+			publishFlood(t, topic, s, 2)
 			if time.Now().After(end) {
 				t.Fatalf("%s keeps %d bytes for a message that waits", m.name, storedBytes(m.e))
 			}
 		}
 	}
-	tr.kill(l)
-	s = sit(t, tr.at(tr.leader("t", 0), "t", "c"), 10)
+	tc.kill(l)
+	s = subscribe(t, tc.channelAt(tc.leader("t", 0), "t", "c"), 10)
 	for {
 		m := s.next()
 		s.finish(m)
@@ -134,15 +134,15 @@ func TestCarriedDeadLetter(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	publish(t, topic, "bad")
-	s := sit(t, ch, 1)
+	s := subscribe(t, ch, 1)
 	bad := s.next()
 	if err := s.Requeue(bad.id, 4*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	s.Pump()
-	flood(t, topic, s, 100)
+	publishFlood(t, topic, s, 100)
 	for end := time.Now().Add(patience); storedBytes(e) > 500<<10; {
-		flood(t, topic, s, 2)
+		publishFlood(t, topic, s, 2)
 		if time.Now().After(end) {
 			t.Fatalf("%d bytes are kept", storedBytes(e))
 		}

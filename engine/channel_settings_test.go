@@ -44,7 +44,7 @@ func publishWith(t testing.TB, topic *engine.Topic, body string, nameValues ...s
 
 func TestConfigure(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	if s := ch.Settings(); s.Version != 0 {
@@ -80,7 +80,7 @@ func TestConfigure(t *testing.T) {
 	if second.Version != 2 || second.RatePerSecond != 500 {
 		t.Errorf("the second change: %+v", second)
 	}
-	e = onDisk(t, disk.Crash(1))
+	e = openOnDisk(t, disk.Crash(1))
 	topic, _ = e.LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	if s := ch.Settings(); s.Version != 2 || s.Order != engine.OrderKey || s.MaxAttempts != 3 {
@@ -92,15 +92,15 @@ func TestConfigure(t *testing.T) {
 // and so have their successors.
 func TestClusterConfigure(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
+	tc := newTestCluster(t, 3)
 	const partitions = 4
-	tr.create("t", partitions)
-	tr.channel("t", "c")
+	tc.create("t", partitions)
+	tc.channel("t", "c")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var handles []*engine.Channel
-	for _, m := range tr.nodes {
-		c, err := tr.topic(m, "t").Channel(ctx, "c")
+	for _, m := range tc.nodes {
+		c, err := tc.topic(m, "t").Channel(ctx, "c")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,18 +126,18 @@ func TestClusterConfigure(t *testing.T) {
 			t.Fatalf("round %d: %v won", round, won)
 		}
 		for p := range partitions {
-			s := tr.at(tr.leader("t", p), "t", "c").Settings()
+			s := tc.channelAt(tc.leader("t", p), "t", "c").Settings()
 			if s.Version != uint64(round+1) || s.RatePerSecond != uint32(100*round+winner+1) {
 				t.Errorf("round %d: the leader of partition %d has %+v", round, p, s)
 			}
 		}
 	}
 	want := handles[0].Settings()
-	tr.kill(tr.leader("t", 0))
+	tc.kill(tc.leader("t", 0))
 	for p := range partitions {
-		l := tr.leader("t", p)
-		tr.eventually(fmt.Sprintf("the new leader of partition %d has the settings", p), func() bool {
-			return tr.at(l, "t", "c").Settings().RatePerSecond == want.RatePerSecond
+		l := tc.leader("t", p)
+		tc.eventually(fmt.Sprintf("the new leader of partition %d has the settings", p), func() bool {
+			return tc.channelAt(l, "t", "c").Settings().RatePerSecond == want.RatePerSecond
 		})
 	}
 }
@@ -189,7 +189,7 @@ func TestFilter(t *testing.T) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			s := sit(t, ch, 10)
+			s := subscribe(t, ch, 10)
 			want := strings.Fields(c.want)
 			if got := s.take(len(want)); !slices.Equal(got, want) {
 				t.Errorf("%v, want %v", got, want)
@@ -201,8 +201,8 @@ func TestFilter(t *testing.T) {
 				st := channelStats(t, ch)
 				return st.Depth == 0 && st.InFlightCount == 0 && st.DeferredCount == 0
 			})
-			s.none("the rest is not wanted")
-			if got := sit(t, other, 10).take(6); len(got) != 6 {
+			s.expectNothing("the rest is not wanted")
+			if got := subscribe(t, other, 10).take(6); len(got) != 6 {
 				t.Errorf("the other channel got %v", got)
 			}
 		})
@@ -221,7 +221,7 @@ func TestRateAndSample(t *testing.T) {
 	configureChannel(t, some, func(s *engine.ChannelSettings) { s.SampleRate = 25 })
 	publish(t, topic, numbered("m", n, 0)...)
 	began := time.Now()
-	s := sit(t, slow, 1000)
+	s := subscribe(t, slow, 1000)
 	if got := readAll(t, all); len(got) != n {
 		t.Errorf("the third channel got %d messages", len(got))
 	}
@@ -251,7 +251,7 @@ func TestLists(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := sit(t, ch, 4, engine.ConsumerOptions{Label: "the client"})
+	s := subscribe(t, ch, 4, engine.ConsumerOptions{Label: "the client"})
 	for range 4 {
 		s.next()
 	}
@@ -278,23 +278,23 @@ func TestLists(t *testing.T) {
 
 func TestClusterLists(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 3)
-	tr.channel("t", "c")
-	topic := tr.topic(tr.nodes[0], "t")
+	tc := newTestCluster(t, 3)
+	tc.create("t", 3)
+	tc.channel("t", "c")
+	topic := tc.topic(tc.nodes[0], "t")
 	publish(t, topic, numbered("m", 9, 0)...)
 	if _, err := topic.PublishDeferred(t.Context(), []byte("later"), time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	for p := range 3 {
-		l := tr.leader("t", p)
-		sit(t, tr.at(l, "t", "c"), 2, engine.ConsumerOptions{Label: fmt.Sprint("client ", p)})
+		l := tc.leader("t", p)
+		subscribe(t, tc.channelAt(l, "t", "c"), 2, engine.ConsumerOptions{Label: fmt.Sprint("client ", p)})
 	}
-	c, err := tr.topic(tr.nodes[2], "t").Channel(t.Context(), "c")
+	c, err := tc.topic(tc.nodes[2], "t").Channel(t.Context(), "c")
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr.eventually("all that is handed out is listed", func() bool {
+	tc.eventually("all that is handed out is listed", func() bool {
 		got, err := c.Pending(t.Context(), 100)
 		return err == nil && len(got) == 6 && strings.HasPrefix(got[0].Client, "client ")
 	})
@@ -312,8 +312,8 @@ func TestTags(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
-	all := sit(t, ch, 0)
-	red := sit(t, ch, 100, engine.ConsumerOptions{Tag: "red"})
+	all := subscribe(t, ch, 0)
+	red := subscribe(t, ch, 100, engine.ConsumerOptions{Tag: "red"})
 	for i := range 12 {
 		publishWith(t, topic, fmt.Sprint([]string{"red", "blue", "none"}[i%3], i),
 			[]string{"tag", "tag", "other"}[i%3], []string{"red", "blue", "red"}[i%3])
@@ -337,14 +337,14 @@ func TestTags(t *testing.T) {
 	}
 	publishWith(t, topic, "red again", "tag", "red")
 	all.Pump()
-	all.none("a consumer of the tag is there, without RDY")
+	all.expectNothing("a consumer of the tag is there, without RDY")
 	red.Close()
 	if got := all.take(1); got[0] != "red again" {
 		t.Errorf("%v", got)
 	}
-	red = sit(t, ch, 0, engine.ConsumerOptions{Tag: "red"})
+	red = subscribe(t, ch, 0, engine.ConsumerOptions{Tag: "red"})
 	publishWith(t, topic, "red at last", "tag", "red")
-	all.none("a new consumer of the tag is there")
+	all.expectNothing("a new consumer of the tag is there")
 	red.StopDelivery()
 	if got := all.take(1); got[0] != "red at last" {
 		t.Errorf("%v", got)
@@ -357,26 +357,26 @@ func TestTags(t *testing.T) {
 // B60, B62.
 func TestClusterFilterAndRate(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
+	tc := newTestCluster(t, 3)
 	const partitions, rate = 3, 150
-	tr.create("t", partitions)
-	c := tr.channel("t", "c")
+	tc.create("t", partitions)
+	c := tc.channel("t", "c")
 	configureChannel(t, c, func(s *engine.ChannelSettings) {
 		s.RatePerSecond = rate
 		s.Filter = engine.Filter{Rules: []engine.Rule{{Header: "kind", Match: engine.MatchExact, Pattern: "x"}}}
 	})
-	topic := tr.topic(tr.nodes[0], "t")
+	topic := tc.topic(tc.nodes[0], "t")
 	for i := range 450 {
 		publishWith(t, topic, fmt.Sprint("m", i), "kind", []string{"x", "y", "z"}[i/3%3])
 	}
 	began := time.Now()
 	got := map[string]bool{}
-	seats := map[string]*seat{}
+	seats := map[string]*testClient{}
 	for len(got) < 150 {
 		for p := range partitions {
-			l := tr.leader("t", p)
+			l := tc.leader("t", p)
 			if seats[l.name] == nil {
-				seats[l.name] = sit(t, tr.at(l, "t", "c"), 100)
+				seats[l.name] = subscribe(t, tc.channelAt(l, "t", "c"), 100)
 			}
 		}
 		for _, s := range seats {
@@ -395,10 +395,10 @@ func TestClusterFilterAndRate(t *testing.T) {
 	for _, s := range seats {
 		s.Close()
 	}
-	tr.kill(tr.leader("t", 0))
-	publishWith(t, tr.topic(tr.up()[0], "t"), "unwanted", "kind", "y")
-	id := publishWith(t, tr.topic(tr.up()[0], "t"), "wanted", "kind", "x")
-	s := sit(t, tr.at(tr.leader("t", int(id.Partition())), "t", "c"), 10)
+	tc.kill(tc.leader("t", 0))
+	publishWith(t, tc.topic(tc.running()[0], "t"), "unwanted", "kind", "y")
+	id := publishWith(t, tc.topic(tc.running()[0], "t"), "wanted", "kind", "x")
+	s := subscribe(t, tc.channelAt(tc.leader("t", int(id.Partition())), "t", "c"), 10)
 	for m := s.next(); m.id != id; m = s.next() {
 		if !got[m.body] {
 			t.Errorf("%s came", m.body)

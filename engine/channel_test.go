@@ -19,7 +19,7 @@ func TestEveryChannelGetsEveryMessage(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	a, b := channelOf(t, topic, "a"), channelOf(t, topic, "b")
 	publish(t, topic, "one", "two")
-	sa := sit(t, a, 10, engine.ConsumerOptions{MsgTimeout: 40 * time.Millisecond})
+	sa := subscribe(t, a, 10, engine.ConsumerOptions{MsgTimeout: 40 * time.Millisecond})
 	first := sa.next()
 	sa.finish(sa.next())
 	again := sa.next()
@@ -27,8 +27,8 @@ func TestEveryChannelGetsEveryMessage(t *testing.T) {
 		t.Errorf("after the timeout came %+v, want %s with attempts 2", again, first.id)
 	}
 	sa.finish(again)
-	sa.none("both are finished")
-	if got := sit(t, b, 10).take(2); !slices.Equal(got, []string{"one", "two"}) {
+	sa.expectNothing("both are finished")
+	if got := subscribe(t, b, 10).take(2); !slices.Equal(got, []string{"one", "two"}) {
 		t.Errorf("the other channel got %q", got)
 	}
 	if st := channelStats(t, a); st.TimeoutCount != 1 || st.MessageCount != 2 {
@@ -39,11 +39,11 @@ func TestEveryChannelGetsEveryMessage(t *testing.T) {
 // B45: what was finished out of order stays finished over a restart, what was not comes again.
 func TestFinishOutOfOrder(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	ids := publish(t, topic, numbered("m", 10, 0)...)
-	s := sit(t, ch, 10)
+	s := subscribe(t, ch, 10)
 	for i := range 10 {
 		if m := s.next(); i%3 != 0 {
 			s.finish(m)
@@ -52,7 +52,7 @@ func TestFinishOutOfOrder(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	e = onDisk(t, disk.Kill(1))
+	e = openOnDisk(t, disk.Kill(1))
 	topic, _ = e.LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	got := readAll(t, ch)
@@ -72,7 +72,7 @@ func TestConfirmWindow(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	publish(t, topic, numbered("m", 40, 0)...)
-	s := sit(t, ch, 100, engine.ConsumerOptions{MsgTimeout: 10 * time.Second})
+	s := subscribe(t, ch, 100, engine.ConsumerOptions{MsgTimeout: 10 * time.Second})
 	s.mu.Lock()
 	s.limit = 0
 	s.mu.Unlock()
@@ -98,7 +98,7 @@ func TestConfirmWindow(t *testing.T) {
 	if m := s.next(); m.id != held[0].id {
 		t.Errorf("came %s, want the requeued %s", m.id, held[0].id)
 	}
-	s.none("the window is full")
+	s.expectNothing("the window is full")
 	s.finish(held...)
 	total := 40
 	for range 100 {
@@ -118,7 +118,7 @@ func TestTimeoutsDoNotBlock(t *testing.T) {
 	ch := channelOf(t, topic, "c")
 	publish(t, topic, numbered("stuck", 5, 0)...)
 	publish(t, topic, numbered("fine", 20, 0)...)
-	s := sit(t, ch, 5, engine.ConsumerOptions{MsgTimeout: 15 * time.Millisecond})
+	s := subscribe(t, ch, 5, engine.ConsumerOptions{MsgTimeout: 15 * time.Millisecond})
 	fine := 0
 	for deadline := time.Now().Add(patience); fine < 20; {
 		m, ok := s.poll(time.Until(deadline))
@@ -138,13 +138,13 @@ func TestForeignFinish(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	publish(t, topic, "m")
-	a := sit(t, ch, 1)
+	a := subscribe(t, ch, 1)
 	m := a.next()
-	b := sit(t, ch, 1)
-	calls := map[string]func(s *seat, id engine.ID) error{
-		"finish":  func(s *seat, id engine.ID) error { return s.Finish(id) },
-		"requeue": func(s *seat, id engine.ID) error { return s.Requeue(id, time.Second) },
-		"touch":   func(s *seat, id engine.ID) error { return s.Touch(id) },
+	b := subscribe(t, ch, 1)
+	calls := map[string]func(s *testClient, id engine.ID) error{
+		"finish":  func(s *testClient, id engine.ID) error { return s.Finish(id) },
+		"requeue": func(s *testClient, id engine.ID) error { return s.Requeue(id, time.Second) },
+		"touch":   func(s *testClient, id engine.ID) error { return s.Touch(id) },
 	}
 	for name, call := range calls {
 		if err := call(b, m.id); !errors.Is(err, engine.ErrNotOwner) {
@@ -175,7 +175,7 @@ func TestTouch(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	publish(t, topic, "m")
-	s := sit(t, ch, 1, engine.ConsumerOptions{MsgTimeout: 150 * time.Millisecond})
+	s := subscribe(t, ch, 1, engine.ConsumerOptions{MsgTimeout: 150 * time.Millisecond})
 	first := s.next()
 	touched := time.Duration(0)
 	for {
@@ -205,7 +205,7 @@ func TestRequeue(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	publish(t, topic, numbered("m", 4, 0)...)
-	s := sit(t, ch, 4)
+	s := subscribe(t, ch, 4)
 	ms := []delivered{s.next(), s.next(), s.next(), s.next()}
 	start := time.Now()
 	if err := s.Requeue(ms[0].id, 0); err != nil {
@@ -238,7 +238,7 @@ func TestRequeue(t *testing.T) {
 // B52: Empty drops unread, in flight and deferred, now and after a restart; late FINs fail; new messages come.
 func TestEmptyChannel(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	other := channelOf(t, topic, "other")
@@ -246,7 +246,7 @@ func TestEmptyChannel(t *testing.T) {
 	if _, err := topic.PublishDeferred(ctxBg, []byte("deferred"), 30*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	s := sit(t, ch, 3)
+	s := subscribe(t, ch, 3)
 	inFlight, requeued := s.next(), s.next()
 	if err := s.Requeue(requeued.id, 30*time.Millisecond); err != nil {
 		t.Fatal(err)
@@ -271,7 +271,7 @@ func TestEmptyChannel(t *testing.T) {
 	if m := s.next(); m.body != "new" {
 		t.Errorf("after Empty came %q", m.body)
 	}
-	e2 := onDisk(t, disk.Crash(1))
+	e2 := openOnDisk(t, disk.Crash(1))
 	topic2, _ := e2.LookupTopic("t")
 	c2, _ := topic2.LookupChannel("c")
 	if got := readAll(t, c2); len(got) != 1 {
@@ -287,7 +287,7 @@ func TestPauseAndSkip(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
-	s := sit(t, ch, 10)
+	s := subscribe(t, ch, 10)
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -296,7 +296,7 @@ func TestPauseAndSkip(t *testing.T) {
 	}
 	must(ch.Pause(ctxBg))
 	publish(t, topic, "a", "b")
-	s.none("the channel is paused")
+	s.expectNothing("the channel is paused")
 	if st := channelStats(t, ch); !st.Paused || st.Depth != 2 {
 		t.Errorf("paused: %+v", st)
 	}
@@ -306,7 +306,7 @@ func TestPauseAndSkip(t *testing.T) {
 	}
 	must(ch.Skip(ctxBg, true))
 	publish(t, topic, "skipped")
-	s.none("the channel skips")
+	s.expectNothing("the channel skips")
 	must(ch.Skip(ctxBg, false))
 	publish(t, topic, "c")
 	if got := s.take(1); got[0] != "c" {
@@ -315,7 +315,7 @@ func TestPauseAndSkip(t *testing.T) {
 	// A topic's pause holds back for all channels.
 	must(topic.Pause(ctxBg))
 	publish(t, topic, "held")
-	s.none("the topic is paused")
+	s.expectNothing("the topic is paused")
 	if st := e.Stats("t", "")[0]; !st.Paused || st.Depth != 1 {
 		t.Errorf("paused topic: depth %d, paused %v", st.Depth, st.Paused)
 	}
@@ -324,7 +324,7 @@ func TestPauseAndSkip(t *testing.T) {
 	if got := s.take(1); got[0] != "held" {
 		t.Errorf("after the topic's pause: %q", got)
 	}
-	if got := sit(t, late, 10).take(1); got[0] != "held" {
+	if got := subscribe(t, late, 10).take(1); got[0] != "held" {
 		t.Errorf("a channel made during the pause: %q", got)
 	}
 	must(topic.Pause(ctxBg))
@@ -349,7 +349,7 @@ func TestReset(t *testing.T) {
 	time.Sleep(3 * time.Millisecond) // the clock must move between the two halves
 	middle := time.Now()
 	ids = append(ids, publish(t, topic, numbered("new", 300, 700)...)...)
-	s := sit(t, ch, 3)
+	s := subscribe(t, ch, 3)
 	held := []delivered{s.next(), s.next(), s.next()}
 	cases := []struct {
 		name  string
@@ -402,7 +402,7 @@ func TestReset(t *testing.T) {
 }
 
 // resetBeyond resets to what is not there (yet): the place is clamped to the end.
-func resetBeyond(t *testing.T, topic *engine.Topic, ch *engine.Channel, s *seat, last engine.ID) {
+func resetBeyond(t *testing.T, topic *engine.Topic, ch *engine.Channel, s *testClient, last engine.ID) {
 	t.Helper()
 	if err := ch.ResetToID(ctxBg, last+1000); err != nil {
 		t.Errorf("a reset beyond the end must clamp: %v", err)
@@ -435,7 +435,7 @@ func TestSampling(t *testing.T) {
 	if _, err := topic.PublishBatch(ctxBg, batch); err != nil {
 		t.Fatal(err)
 	}
-	s := sit(t, part, n, engine.ConsumerOptions{SampleRate: 30})
+	s := subscribe(t, part, n, engine.ConsumerOptions{SampleRate: 30})
 	count := 0
 	for m, ok := s.poll(200 * time.Millisecond); ok; m, ok = s.poll(200 * time.Millisecond) {
 		s.finish(m)
@@ -460,13 +460,13 @@ func TestConsumerBounds(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	publish(t, topic, numbered("m", 20, 0)...)
-	a, b := sit(t, ch, 3), sit(t, ch, 0)
+	a, b := subscribe(t, ch, 3), subscribe(t, ch, 0)
 	if _, err := ch.Attach(engine.ConsumerOptions{}, a); !errors.Is(err, engine.ErrTooManyClients) {
 		t.Errorf("a third consumer: %v", err)
 	}
 	ms := []delivered{a.next(), a.next(), a.next()}
-	a.none("three are in flight")
-	b.none("RDY is 0")
+	a.expectNothing("three are in flight")
+	b.expectNothing("RDY is 0")
 	if err := a.Ready(-1); err == nil {
 		t.Error("RDY -1 was taken")
 	}
@@ -474,7 +474,7 @@ func TestConsumerBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.finish(ms...)
-	a.none("RDY is 0")
+	a.expectNothing("RDY is 0")
 	if err := b.Ready(1); err != nil {
 		t.Fatal(err)
 	}
@@ -526,13 +526,13 @@ func TestDeleteAndRecreate(t *testing.T) {
 		for seed := range uint64(4) {
 			t.Run(fmt.Sprintf("%s/%d", cut, seed), func(t *testing.T) {
 				disk := newDisk()
-				e := onDisk(t, disk)
+				e := openOnDisk(t, disk)
 				topic := topicOf(t, e, "t")
 				ch := channelOf(t, topic, "c")
 				keep := topicOf(t, e, "keep")
 				publish(t, topic, numbered("old", 100+int(seed)*100, 900)...)
 				publish(t, keep, "kept")
-				s := sit(t, ch, 1)
+				s := subscribe(t, ch, 1)
 				old := s.next()
 				if err := e.DeleteTopic(ctxBg, "t"); err != nil {
 					t.Fatal(err)
@@ -552,7 +552,7 @@ func TestDeleteAndRecreate(t *testing.T) {
 					t.Errorf("a second deletion: %v", err)
 				}
 				if cut == "after the deletion" {
-					e = onDisk(t, disk.Crash(seed))
+					e = openOnDisk(t, disk.Crash(seed))
 					if _, ok := e.LookupTopic("t"); ok {
 						t.Fatal("the deleted topic is back")
 					}
@@ -566,7 +566,7 @@ func TestDeleteAndRecreate(t *testing.T) {
 					t.Errorf("the new topic's first id is %s", ids[0])
 				}
 				if cut == "after the creation" {
-					e = onDisk(t, disk.Crash(seed))
+					e = openOnDisk(t, disk.Crash(seed))
 					topic, _ = e.LookupTopic("t")
 				}
 				if got := readAll(t, channelOf(t, topic, "c")); len(got) != 1 || got[0] != "new" {

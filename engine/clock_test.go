@@ -30,28 +30,28 @@ func (s *skew) seen(t *testing.T, e *engine.Engine, d time.Duration) {
 func TestClusterClockStepsKeepMessages(t *testing.T) {
 	t.Parallel()
 	skews := map[string]*skew{"n1": {}, "n2": {}, "n3": {}}
-	tr := newTrio(t, 3, func(o *engine.Options) {
+	tc := newTestCluster(t, 3, func(o *engine.Options) {
 		o.RetentionAge = time.Hour
 		engine.SetWallClock(o, skews[o.NodeID].now)
 	})
-	tr.create("t", 1)
-	tr.channel("t", "c")
-	l := tr.leader("t", 0)
-	publish(t, tr.topic(l, "t"), numbered("m", 200, 12<<10)...)
+	tc.create("t", 1)
+	tc.channel("t", "c")
+	l := tc.leader("t", 0)
+	publish(t, tc.topic(l, "t"), numbered("m", 200, 12<<10)...)
 	for _, d := range []time.Duration{2 * time.Hour, -2 * time.Hour, 48 * time.Hour, 0} {
-		for _, m := range tr.nodes {
+		for _, m := range tc.nodes {
 			skews[m.name].seen(t, m.e, d)
 		}
-		publish(t, tr.topic(l, "t"), numbered("n", 10, 12<<10)...)
+		publish(t, tc.topic(l, "t"), numbered("n", 10, 12<<10)...)
 		<-time.After(10 * 20 * time.Millisecond) // retention looks ten times
 	}
-	tr.equal("t", 0)
-	for _, m := range tr.nodes {
+	tc.awaitEqualCopies("t", 0)
+	for _, m := range tc.nodes {
 		if c, err := engine.CopyOf(m.e, "t", 0); err != nil || c.Start != 0 {
 			t.Errorf("%s removed what lies below %d, and nothing is older than a minute (%v)", m.name, c.Start, err)
 		}
 	}
-	if got := readAll(t, tr.at(l, "t", "c")); len(got) != 240 {
+	if got := readAll(t, tc.channelAt(l, "t", "c")); len(got) != 240 {
 		t.Errorf("%d of 240 messages came", len(got))
 	}
 }
@@ -111,12 +111,12 @@ func TestClockStepsDuringDelays(t *testing.T) {
 			t.Parallel()
 			const wait = 2 * time.Second
 			var s skew
-			e := onDisk(t, newDisk(), func(o *engine.Options) {
+			e := openOnDisk(t, newDisk(), func(o *engine.Options) {
 				o.MsgTimeout, o.MaxMsgTimeout = wait, wait
 				engine.SetWallClock(o, s.now)
 			})
 			topic := topicOf(t, e, "t")
-			k := sit(t, channelOf(t, topic, "c"), 4)
+			k := subscribe(t, channelOf(t, topic, "c"), 4)
 			began := time.Now()
 			if _, err := topic.PublishDeferred(context.Background(), []byte("published later"), wait); err != nil {
 				t.Fatal(err)
@@ -166,7 +166,7 @@ func TestClockStepBeforeRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	e = openWith(t, o)
-	k := sit(t, channelOf(t, topicOf(t, e, "t"), "c"), 1)
+	k := subscribe(t, channelOf(t, topicOf(t, e, "t"), "c"), 1)
 	m := k.next()
 	if passed := time.Since(began); passed < wait {
 		t.Errorf("it came after %v, its time is after %v", passed, wait)

@@ -28,9 +28,9 @@ func engineGoroutines() []string {
 	return out
 }
 
-// noneLeft fails if goroutines that were not there before outlive the engine. The last instructions of a
+// awaitNoGoroutines fails if goroutines that were not there before outlive the engine. The last instructions of a
 // goroutine may still run when Close returns, hence the wait.
-func noneLeft(t *testing.T, before int) {
+func awaitNoGoroutines(t *testing.T, before int) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Second); ; runtime.Gosched() {
 		left := engineGoroutines()
@@ -78,7 +78,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatalf("callers hang after Close:\n%s", strings.Join(engineGoroutines(), "\n\n"))
 			}
-			noneLeft(t, before)
+			awaitNoGoroutines(t, before)
 		})
 	}
 }
@@ -87,7 +87,7 @@ func busyConsumers(t *testing.T, e *engine.Engine, _ *sync.WaitGroup) {
 	topic := topicOf(t, e, "t")
 	c := channelOf(t, topic, "c")
 	publish(t, topic, numbered("m", 50, 100)...)
-	s := sit(t, c, 10)
+	s := subscribe(t, c, 10)
 	m := s.next()
 	if err := s.Requeue(m.id, time.Hour); err != nil {
 		t.Fatal(err)
@@ -196,7 +196,7 @@ var endedContext = func() context.Context {
 func TestCloseAnswersWaitingPuts(t *testing.T) {
 	before := len(engineGoroutines())
 	disk := newDisk()
-	e := onDisk(t, disk, func(o *engine.Options) { o.MaxInboxBytes, o.AdmitTimeout = 8<<10, 10*time.Second })
+	e := openOnDisk(t, disk, func(o *engine.Options) { o.MaxInboxBytes, o.AdmitTimeout = 8<<10, 10*time.Second })
 	topic := topicOf(t, e, "t")
 	begun, release := holdCommits(t, disk)
 	var mu sync.Mutex
@@ -226,8 +226,8 @@ func TestCloseAnswersWaitingPuts(t *testing.T) {
 		t.Error(err)
 	}
 	wg.Wait()
-	noneLeft(t, before)
-	e = onDisk(t, disk.Kill(1))
+	awaitNoGoroutines(t, before)
+	e = openOnDisk(t, disk.Kill(1))
 	topic, _ = e.LookupTopic("t")
 	got := readAll(t, channelOf(t, topic, "c"))
 	for id := range stored {
@@ -244,7 +244,7 @@ func TestUseAfterClose(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	c := channelOf(t, topic, "c")
 	publish(t, topic, "m")
-	s := sit(t, c, 1)
+	s := subscribe(t, c, 1)
 	s.next()
 	if err := e.Close(); err != nil {
 		t.Fatal(err)

@@ -23,39 +23,39 @@ func within(t *testing.T, d time.Duration) context.Context {
 // B71.
 func TestClusterChannelAskedAgainAfterTheLease(t *testing.T) {
 	t.Parallel()
-	tr := prepareTrio(t, 3, impatient)
-	tr.store.LeaseTTL = time.Second
-	tr.startAll()
-	tr.create("t", 1)
-	tr.channel("t", "first")
-	l := tr.leader("t", 0)
-	tr.wires.isolate(l.name, true)
-	topic := tr.topic(l, "t")
+	tc := prepareTestCluster(t, 3, impatient)
+	tc.store.LeaseTTL = time.Second
+	tc.startAll()
+	tc.create("t", 1)
+	tc.channel("t", "first")
+	l := tc.leader("t", 0)
+	tc.network.isolate(l.name, true)
+	topic := tc.topic(l, "t")
 	if _, err := topic.CreateChannel(within(t, patience), "c"); err == nil {
 		t.Fatal("a channel was made without a quorum")
 	}
 	if !engine.FoldHas(l.e, "t", 0, "c") {
 		t.Fatal("the leader has not appended the channel: the test does not reach what it is for")
 	}
-	for _, m := range tr.nodes {
-		tr.kv.Cut(m.client) // the others, too: they shall not choose another leader
+	for _, m := range tc.nodes {
+		tc.kv.Cut(m.client) // the others, too: they shall not choose another leader
 	}
-	tr.eventually("the lease ends", func() bool { return !engine.Leased(l.e) })
-	tr.eventually("the leader serves no more", func() bool { c, _ := engine.CopyOf(l.e, "t", 0); return !c.Serves })
-	tr.kv.Heal(l.client)
-	tr.eventually("the lease lives again", func() bool { return engine.Leased(l.e) })
+	tc.eventually("the lease ends", func() bool { return !engine.Leased(l.e) })
+	tc.eventually("the leader serves no more", func() bool { c, _ := engine.CopyOf(l.e, "t", 0); return !c.Serves })
+	tc.kv.Heal(l.client)
+	tc.eventually("the lease lives again", func() bool { return engine.Leased(l.e) })
 	for range 3 {
 		if _, err := topic.CreateChannel(within(t, 300*time.Millisecond), "c"); err == nil {
 			t.Fatal("a channel is there whose creation nobody else has heard of")
 		}
 	}
-	tr.wires.isolate(l.name, false)
-	for _, m := range tr.nodes {
-		tr.kv.Heal(m.client)
+	tc.network.isolate(l.name, false)
+	for _, m := range tc.nodes {
+		tc.kv.Heal(m.client)
 	}
-	tr.whole("t")
-	tr.eventually("the channel is made when the others are back", func() bool {
-		_, err := tr.topic(tr.leader("t", 0), "t").CreateChannel(within(t, patience), "c")
+	tc.awaitInSync("t")
+	tc.eventually("the channel is made when the others are back", func() bool {
+		_, err := tc.topic(tc.leader("t", 0), "t").CreateChannel(within(t, patience), "c")
 		return err == nil
 	})
 }
@@ -66,29 +66,29 @@ func TestClusterChannelAskedAgainAfterTheLease(t *testing.T) {
 // B71.
 func TestClusterChannelAskedAgainAtANewLeader(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, impatient)
-	tr.create("t", 1)
-	tr.channel("t", "first")
-	l := tr.leader("t", 0)
-	x := tr.others(l)[0]
-	tr.equal("t", 0)
+	tc := newTestCluster(t, 3, impatient)
+	tc.create("t", 1)
+	tc.channel("t", "first")
+	l := tc.leader("t", 0)
+	x := tc.others(l)[0]
+	tc.awaitEqualCopies("t", 0)
 	look := engine.HoldChannels(x.e, "t")
-	tr.handTo("t", l, x.e)
-	tr.eventually("it leads", func() bool { c, _ := engine.CopyOf(x.e, "t", 0); return c.Serves })
-	tr.wires.isolate(x.name, true)
+	tc.makeLeader("t", l, x.e)
+	tc.eventually("it leads", func() bool { c, _ := engine.CopyOf(x.e, "t", 0); return c.Serves })
+	tc.network.isolate(x.name, true)
 	if err := engine.AppendChannel(x.e, "t", 0, "c"); err != nil {
 		t.Fatal(err)
 	}
-	tr.eventually("the channel is in its log", func() bool { return engine.FoldHas(x.e, "t", 0, "c") })
+	tc.eventually("the channel is in its log", func() bool { return engine.FoldHas(x.e, "t", 0, "c") })
 	look()
-	topic := tr.topic(x, "t")
-	tr.eventually("it knows its channels", func() bool { _, ok := topic.LookupChannel("c"); return ok })
+	topic := tc.topic(x, "t")
+	tc.eventually("it knows its channels", func() bool { _, ok := topic.LookupChannel("c"); return ok })
 	if _, err := topic.CreateChannel(within(t, patience), "c"); err == nil {
 		t.Error("a channel is there whose creation nobody else has heard of")
 	}
-	tr.wires.isolate(x.name, false)
-	tr.eventually("the channel is made when the others hear of it", func() bool {
-		_, err := tr.topic(tr.leader("t", 0), "t").CreateChannel(within(t, patience), "c")
+	tc.network.isolate(x.name, false)
+	tc.eventually("the channel is made when the others hear of it", func() bool {
+		_, err := tc.topic(tc.leader("t", 0), "t").CreateChannel(within(t, patience), "c")
 		return err == nil
 	})
 }
@@ -98,24 +98,24 @@ func TestClusterChannelAskedAgainAtANewLeader(t *testing.T) {
 // B70, B71.
 func TestClusterAskedWhileALeaderGoes(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	tr.channel("t", "c")
-	l := tr.leader("t", 0)
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	tc.channel("t", "c")
+	l := tc.leader("t", 0)
 	pause := engine.BeginPause(l.e, "t", 0)
 	if pause == nil {
 		t.Fatal("the leader does not take the operation")
 	}
-	to := tr.others(l)[0]
-	tr.handTo("t", l, to.e)
-	if tr.leader("t", 0) != to {
+	to := tc.others(l)[0]
+	tc.makeLeader("t", l, to.e)
+	if tc.leader("t", 0) != to {
 		t.Fatal("another leads")
 	}
-	tr.eventually("the old leader has heard of it", func() bool { return !engine.Leads(l.e, "t", 0) })
+	tc.eventually("the old leader has heard of it", func() bool { return !engine.Leads(l.e, "t", 0) })
 	if err := pause(within(t, patience)); !errors.Is(err, engine.ErrNoLeader) {
 		t.Errorf("a topic is paused by who does not lead it: %v", err)
 	}
-	if err := tr.topic(l, "t").Pause(within(t, patience)); err != nil {
+	if err := tc.topic(l, "t").Pause(within(t, patience)); err != nil {
 		t.Fatal(err)
 	}
 	if s := to.e.Stats("t", ""); len(s) != 1 || !s[0].Paused {
@@ -128,24 +128,24 @@ func TestClusterAskedWhileALeaderGoes(t *testing.T) {
 // B72.
 func TestClusterDeletionAskedAgain(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, impatient)
-	tr.create("t", 1)
-	tr.channel("t", "c")
-	l := tr.leader("t", 0)
-	topic := tr.topic(l, "t")
-	tr.wires.isolate(l.name, true)
+	tc := newTestCluster(t, 3, impatient)
+	tc.create("t", 1)
+	tc.channel("t", "c")
+	l := tc.leader("t", 0)
+	topic := tc.topic(l, "t")
+	tc.network.isolate(l.name, true)
 	for range 2 {
 		if err := topic.DeleteChannel(within(t, patience), "c"); err == nil || errors.Is(err, engine.ErrNoChannel) {
 			t.Fatalf("a deletion that nobody else has heard of: %v", err)
 		}
 	}
-	tr.wires.isolate(l.name, false)
-	tr.eventually("the channel is deleted when the others hear of it", func() bool {
-		err := tr.topic(tr.leader("t", 0), "t").DeleteChannel(within(t, patience), "c")
+	tc.network.isolate(l.name, false)
+	tc.eventually("the channel is deleted when the others hear of it", func() bool {
+		err := tc.topic(tc.leader("t", 0), "t").DeleteChannel(within(t, patience), "c")
 		return err == nil || errors.Is(err, engine.ErrNoChannel)
 	})
-	tr.equal("t", 0)
-	for _, m := range tr.nodes {
+	tc.awaitEqualCopies("t", 0)
+	for _, m := range tc.nodes {
 		if engine.FoldHas(m.e, "t", 0, "c") {
 			t.Errorf("%s still has the channel", m.name)
 		}

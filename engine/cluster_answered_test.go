@@ -12,32 +12,32 @@ import (
 
 // withoutAcks keeps followers' acknowledgements from their leaders: everything else goes on, and nothing more is
 // committed.
-func (tr *trio) withoutAcks() (heal func()) {
-	tr.wires.rules(func(_, _ string, kind netproto.Type) int {
+func (tc *testCluster) withoutAcks() (heal func()) {
+	tc.network.rules(func(_, _ string, kind netproto.Type) int {
 		if kind == netproto.TypePutAck {
 			return 0
 		}
 		return 1
 	})
-	return func() { tr.wires.rules(nil) }
+	return func() { tc.network.rules(nil) }
 }
 
 // leadsWithOpenCreation makes x the leader of t/0 in the moment in which another creation of channel c is in its log
 // and not committed: x has found the channel there. No acknowledgement comes until heal is called.
-func (tr *trio) leadsWithOpenCreation(from, x *member) (heal func()) {
-	tr.t.Helper()
-	tr.equal("t", 0)
+func (tc *testCluster) leadsWithOpenCreation(from, x *testNode) (heal func()) {
+	tc.t.Helper()
+	tc.awaitEqualCopies("t", 0)
 	look := engine.HoldChannels(x.e, "t")
-	tr.handTo("t", from, x.e)
-	tr.eventually("it leads", func() bool { c, _ := engine.CopyOf(x.e, "t", 0); return c.Serves })
-	heal = tr.withoutAcks()
+	tc.makeLeader("t", from, x.e)
+	tc.eventually("it leads", func() bool { c, _ := engine.CopyOf(x.e, "t", 0); return c.Serves })
+	heal = tc.withoutAcks()
 	if err := engine.AppendChannel(x.e, "t", 0, "c"); err != nil {
-		tr.t.Fatal(err)
+		tc.t.Fatal(err)
 	}
-	tr.eventually("the channel is in its log", func() bool { return engine.FoldHas(x.e, "t", 0, "c") })
+	tc.eventually("the channel is in its log", func() bool { return engine.FoldHas(x.e, "t", 0, "c") })
 	look()
-	topic := tr.topic(x, "t")
-	tr.eventually("it knows its channels", func() bool { _, ok := topic.LookupChannel("c"); return ok })
+	topic := tc.topic(x, "t")
+	tc.eventually("it knows its channels", func() bool { _, ok := topic.LookupChannel("c"); return ok })
 	return heal
 }
 
@@ -48,25 +48,25 @@ func (tr *trio) leadsWithOpenCreation(from, x *member) (heal func()) {
 // B71.
 func TestClusterSubscribedToAnOpenCreation(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, impatient)
-	tr.create("t", 1)
-	tr.channel("t", "first")
-	l := tr.leader("t", 0)
-	x := tr.others(l)[0]
-	heal := tr.leadsWithOpenCreation(l, x)
-	topic := tr.topic(x, "t")
+	tc := newTestCluster(t, 3, impatient)
+	tc.create("t", 1)
+	tc.channel("t", "first")
+	l := tc.leader("t", 0)
+	x := tc.others(l)[0]
+	heal := tc.leadsWithOpenCreation(l, x)
+	topic := tc.topic(x, "t")
 	if _, err := topic.Channel(within(t, patience), "c"); err == nil {
 		t.Error("a channel is there whose creation nobody else has acknowledged")
 	}
 	heal()
-	tr.eventually("the channel is there when the others have it", func() bool {
-		_, err := tr.topic(tr.leader("t", 0), "t").Channel(within(t, patience), "c")
+	tc.eventually("the channel is there when the others have it", func() bool {
+		_, err := tc.topic(tc.leader("t", 0), "t").Channel(within(t, patience), "c")
 		return err == nil
 	})
-	publish(t, tr.topic(tr.leader("t", 0), "t"), "after")
-	l = tr.leader("t", 0)
-	tr.kill(l)
-	if got := readAll(t, tr.at(tr.leader("t", 0), "t", "c")); len(got) != 1 {
+	publish(t, tc.topic(tc.leader("t", 0), "t"), "after")
+	l = tc.leader("t", 0)
+	tc.kill(l)
+	if got := readAll(t, tc.channelAt(tc.leader("t", 0), "t", "c")); len(got) != 1 {
 		t.Errorf("the channel got %v", got)
 	}
 }
@@ -76,28 +76,28 @@ func TestClusterSubscribedToAnOpenCreation(t *testing.T) {
 // B71.
 func TestClusterSubscribedElsewhereToAnOpenCreation(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, impatient)
-	tr.create("t", 1)
-	tr.channel("t", "first")
-	l := tr.leader("t", 0)
-	x, far := tr.others(l)[0], tr.others(l)[1]
-	topic := tr.topic(far, "t")
+	tc := newTestCluster(t, 3, impatient)
+	tc.create("t", 1)
+	tc.channel("t", "first")
+	l := tc.leader("t", 0)
+	x, far := tc.others(l)[0], tc.others(l)[1]
+	topic := tc.topic(far, "t")
 	if _, err := topic.CreateChannel(t.Context(), "c"); err != nil {
 		t.Fatal(err)
 	}
-	if err := tr.topic(l, "t").DeleteChannel(t.Context(), "c"); err != nil {
+	if err := tc.topic(l, "t").DeleteChannel(t.Context(), "c"); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := topic.LookupChannel("c"); !ok {
 		t.Fatal("the node does not remember the channel: the test does not reach what it is for")
 	}
-	heal := tr.leadsWithOpenCreation(l, x)
-	tr.eventually("everybody knows who leads", func() bool { return far.row("t", 0).State.Leader == x.e.Node().ID })
+	heal := tc.leadsWithOpenCreation(l, x)
+	tc.eventually("everybody knows who leads", func() bool { return far.row("t", 0).State.Leader == x.e.Node().ID })
 	if _, err := topic.Channel(within(t, patience), "c"); err == nil {
 		t.Error("a channel is there whose creation nobody else has acknowledged")
 	}
 	heal()
-	tr.eventually("the channel is there when the others have it", func() bool {
+	tc.eventually("the channel is there when the others have it", func() bool {
 		_, err := topic.Channel(within(t, patience), "c")
 		return err == nil
 	})
@@ -109,33 +109,33 @@ func TestClusterSubscribedElsewhereToAnOpenCreation(t *testing.T) {
 // B70.
 func TestClusterPauseAskedAgain(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, impatient)
-	tr.create("t", 1)
-	c := tr.channel("t", "c")
+	tc := newTestCluster(t, 3, impatient)
+	tc.create("t", 1)
+	c := tc.channel("t", "c")
 	changes := map[string]func() error{
 		"pause":   func() error { return c.Pause(within(t, 300*time.Millisecond)) },
 		"skip":    func() error { return c.Skip(within(t, 300*time.Millisecond), true) },
 		"unpause": func() error { return c.Unpause(within(t, 300*time.Millisecond)) },
 	}
 	for _, what := range []string{"pause", "skip", "unpause"} {
-		tr.equal("t", 0)
-		heal := tr.withoutAcks()
+		tc.awaitEqualCopies("t", 0)
+		heal := tc.withoutAcks()
 		for try := range 2 {
 			if changes[what]() == nil {
 				t.Errorf("%s, try %d: answered, and nobody has acknowledged it", what, try+1)
 			}
 		}
 		heal()
-		tr.eventually(what+" is done when the others have it", func() bool { return changes[what]() == nil })
+		tc.eventually(what+" is done when the others have it", func() bool { return changes[what]() == nil })
 	}
-	l := tr.leader("t", 0)
-	tr.kill(l)
-	st := channelStats(t, tr.at(tr.leader("t", 0), "t", "c"))
-	publish(t, tr.topic(tr.leader("t", 0), "t"), "skipped")
+	l := tc.leader("t", 0)
+	tc.kill(l)
+	st := channelStats(t, tc.channelAt(tc.leader("t", 0), "t", "c"))
+	publish(t, tc.topic(tc.leader("t", 0), "t"), "skipped")
 	if st.Paused {
 		t.Error("the next leader has the channel paused")
 	}
-	sit(t, tr.at(tr.leader("t", 0), "t", "c"), 10).none("the channel skips")
+	subscribe(t, tc.channelAt(tc.leader("t", 0), "t", "c"), 10).expectNothing("the channel skips")
 }
 
 // On a single node the second of two is answered when the first one is on stable storage.
@@ -143,7 +143,7 @@ func TestClusterPauseAskedAgain(t *testing.T) {
 // B70.
 func TestPauseAskedAgain(t *testing.T) {
 	d := newDisk()
-	e := onDisk(t, d)
+	e := openOnDisk(t, d)
 	c := channelOf(t, topicOf(t, e, "t"), "c")
 	publish(t, c.Topic(), "m")
 	begun, release := holdCommits(t, d)

@@ -14,8 +14,8 @@ import (
 // onTheWire is a follower that nobody but the test speaks to, in the name of its leader.
 type onTheWire struct {
 	t        *testing.T
-	tr       *trio
-	l, f     *member
+	tc       *testCluster
+	l, f     *testNode
 	id       segment.Identity
 	epoch    segment.Epoch
 	before   engine.Copy
@@ -26,14 +26,14 @@ type onTheWire struct {
 // alone waits until a follower has everything and then keeps the leader's frames from it.
 func alone(t *testing.T) *onTheWire {
 	t.Helper()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	l := tr.leader("t", 0)
-	tr.channel("t", "c")
-	publish(t, tr.topic(l, "t"), "a", "b", "c")
-	w := &onTheWire{t: t, tr: tr, l: l, f: tr.others(l)[0]}
-	w.before = tr.equal("t", 0)
-	tr.wires.rules(func(from, to string, _ netproto.Type) int {
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	tc.channel("t", "c")
+	publish(t, tc.topic(l, "t"), "a", "b", "c")
+	w := &onTheWire{t: t, tc: tc, l: l, f: tc.others(l)[0]}
+	w.before = tc.awaitEqualCopies("t", 0)
+	tc.network.rules(func(from, to string, _ netproto.Type) int {
 		if from == l.name && to == w.f.name || from == w.f.name && to == l.name {
 			return 0
 		}
@@ -142,7 +142,7 @@ func TestClusterWrongArguments(t *testing.T) {
 		}
 	}
 	w.say(from, nil, one, two)
-	w.tr.eventually("the right frame is written", func() bool { return w.copy().Next == w.before.Next+2 })
+	w.tc.eventually("the right frame is written", func() bool { return w.copy().Next == w.before.Next+2 })
 }
 
 // The state of a channel travels in the log: a confirmation that comes before the messages that it is about is held
@@ -168,7 +168,7 @@ func TestClusterConfirmationBeforeItsData(t *testing.T) {
 	}
 	w.say(from, nil, data)
 	w.say(next, nil, confirm)
-	w.tr.eventually("the data and its confirmation are there", func() bool {
+	w.tc.eventually("the data and its confirmation are there", func() bool {
 		return w.copy().Next == w.before.Next+2 && engine.ConfirmedBelow(w.f.e, "t", 0, "c") == next.NextID
 	})
 }

@@ -14,16 +14,16 @@ import (
 	"penstock/engine"
 )
 
-// fill publishes n messages of some size through a node.
-func (tr *trio) fill(h *told, m *member, topic, prefix string, n, size int) {
-	tr.t.Helper()
+// publishMany publishes n messages of some size through a node.
+func (tc *testCluster) publishMany(h *ackLog, m *testNode, topic, prefix string, n, size int) {
+	tc.t.Helper()
 	for i := 0; i < n; i += 10 {
 		var bodies []string
 		for j := range min(10, n-i) {
 			bodies = append(bodies, fmt.Sprintf("%s/%d/%s", prefix, i+j, strings.Repeat("x", size)))
 		}
-		if err := h.publish(tr.t.Context(), tr.topic(m, topic), bodies...); err != nil {
-			tr.t.Fatal(err)
+		if err := h.publish(tc.t.Context(), tc.topic(m, topic), bodies...); err != nil {
+			tc.t.Fatal(err)
 		}
 	}
 }
@@ -48,53 +48,53 @@ func TestClusterCatchUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tr := newTrio(t, 3)
-			tr.create("t", 1)
-			h := newTold()
-			l := tr.leader("t", 0)
-			tr.fill(h, l, "t", "common", 200, 400)
-			tr.equal("t", 0)
-			back := tr.others(l)[0]
+			tc := newTestCluster(t, 3)
+			tc.create("t", 1)
+			h := newAckLog()
+			l := tc.leader("t", 0)
+			tc.publishMany(h, l, "t", "common", 200, 400)
+			tc.awaitEqualCopies("t", 0)
+			back := tc.others(l)[0]
 			if c.ahead {
 				back = l
-				tr.tailOfItsOwn(h, l, "t")
+				tc.appendUnreplicated(h, l, "t")
 			}
-			tr.kill(back)
-			rest := tr.up()[0]
-			tr.fill(h, rest, "t", "missed", c.behind, 400)
+			tc.kill(back)
+			rest := tc.running()[0]
+			tc.publishMany(h, rest, "t", "missed", c.behind, 400)
 			stop := func() {}
 			if c.load {
-				stop = tr.load(h, rest, "t", "during", never)
+				stop = tc.startProducer(h, rest, "t", "during", never)
 				defer stop()
 			}
-			tr.start(back)
-			tr.whole("t")
+			tc.start(back)
+			tc.awaitInSync("t")
 			stop()
-			tr.checkAll(h, "t", 1)
+			tc.checkCopies(h, "t", 1)
 			isOwn := func(s string) bool { return strings.HasPrefix(s, "own") }
-			if c.ahead && slices.ContainsFunc(messages(t, tr.equal("t", 0)), isOwn) {
+			if c.ahead && slices.ContainsFunc(messages(t, tc.awaitEqualCopies("t", 0)), isOwn) {
 				t.Error("what only the old leader had is there")
 			}
 		})
 	}
 }
 
-// tailOfItsOwn lets the leader append what nobody else gets.
-func (tr *trio) tailOfItsOwn(h *told, l *member, topic string) {
-	tr.t.Helper()
-	tr.wires.isolate(l.name, true)
+// appendUnreplicated lets the leader append what nobody else gets.
+func (tc *testCluster) appendUnreplicated(h *ackLog, l *testNode, topic string) {
+	tc.t.Helper()
+	tc.network.isolate(l.name, true)
 	before, _ := engine.CopyOf(l.e, topic, 0)
 	for i := range 5 {
 		body := fmt.Sprint("own", i)
-		if _, err := submit(tr.topic(l, topic), time.Time{}, body); err != nil {
-			tr.t.Fatal(err)
+		if _, err := submit(tc.topic(l, topic), time.Time{}, body); err != nil {
+			tc.t.Fatal(err)
 		}
 		h.tried[body] = true
 	}
-	tr.eventually("it is appended", func() bool { c, _ := engine.CopyOf(l.e, topic, 0); return c.NextID > before.NextID })
-	tr.kill(l)
-	tr.wires.isolate(l.name, false)
-	tr.start(l) // kill wants a running node; it comes back with its tail, alone
+	tc.eventually("it is appended", func() bool { c, _ := engine.CopyOf(l.e, topic, 0); return c.NextID > before.NextID })
+	tc.kill(l)
+	tc.network.isolate(l.name, false)
+	tc.start(l) // kill wants a running node; it comes back with its tail, alone
 }
 
 func messages(t *testing.T, c engine.Copy) []string {
@@ -111,28 +111,28 @@ func messages(t *testing.T, c engine.Copy) []string {
 // B74.
 func TestClusterFullSync(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, func(o *engine.Options) { o.RetentionBytes = 200 << 10 })
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	c := tr.channel("t", "c")
-	tr.fill(h, l, "t", "old", 100, 400)
+	tc := newTestCluster(t, 3, func(o *engine.Options) { o.RetentionBytes = 200 << 10 })
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	c := tc.channel("t", "c")
+	tc.publishMany(h, l, "t", "old", 100, 400)
 	readAll(t, c)
-	back := tr.others(l)[0]
-	was := tr.equal("t", 0)
-	tr.kill(back)
-	newer := newTold()
+	back := tc.others(l)[0]
+	was := tc.awaitEqualCopies("t", 0)
+	tc.kill(back)
+	newer := newAckLog()
 	for i := 0; ; i++ {
-		tr.fill(newer, l, "t", fmt.Sprint("new", i), 200, 400)
+		tc.publishMany(newer, l, "t", fmt.Sprint("new", i), 200, 400)
 		if c, _ := engine.CopyOf(l.e, "t", 0); c.Start > was.End {
 			break
 		} else if i == 50 {
 			t.Fatalf("retention has removed up to %d, the follower ends at %d", c.Start, was.End)
 		}
 	}
-	tr.start(back)
-	tr.whole("t")
-	tr.eventually("the same is stored", func() bool {
+	tc.start(back)
+	tc.awaitInSync("t")
+	tc.eventually("the same is stored", func() bool {
 		a, err := engine.CopyOf(l.e, "t", 0)
 		b, berr := engine.CopyOf(back.e, "t", 0)
 		return err == nil && berr == nil && a.End == b.End && string(a.Cursors) == string(b.Cursors) && b.Start > 0 &&
@@ -140,9 +140,9 @@ func TestClusterFullSync(t *testing.T) {
 	})
 	// It can lead, and its channels stand where they stood.
 	handOver(t, l, back, "t", 0)
-	tr.leader("t", 0)
-	id := publish(t, tr.topic(back, "t"), "last")[0]
-	s := sit(t, tr.at(back, "t", "c"), 2000)
+	tc.leader("t", 0)
+	id := publish(t, tc.topic(back, "t"), "last")[0]
+	s := subscribe(t, tc.channelAt(back, "t", "c"), 2000)
 	for m := s.next(); m.id != id; m = s.next() {
 		if strings.HasPrefix(m.body, "old") {
 			t.Fatalf("%.20q was confirmed and comes again", m.body)
@@ -156,35 +156,35 @@ func TestClusterFullSync(t *testing.T) {
 // B76, B77.
 func TestClusterCatchUpBroken(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, func(o *engine.Options) {
+	tc := newTestCluster(t, 3, func(o *engine.Options) {
 		o.Cluster.Replication.CatchUpBytesPerSec = 600 << 10
 		o.Cluster.Replication.MaxRangeBytes = 32 << 10
 	})
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	back := tr.others(l)[0]
-	tr.kill(back)
-	tr.fill(h, l, "t", "missed", 1000, 400)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	back := tc.others(l)[0]
+	tc.kill(back)
+	tc.publishMany(h, l, "t", "missed", 1000, 400)
 	whole, _ := engine.CopyOf(l.e, "t", 0)
 	partly := func(more int64) func() bool {
 		return func() bool { c, _ := engine.CopyOf(back.e, "t", 0); return int64(c.End) > more }
 	}
-	tr.start(back)
-	tr.eventually("a part has come", partly(50<<10))
-	tr.kill(back)
-	tr.start(back)
+	tc.start(back)
+	tc.eventually("a part has come", partly(50<<10))
+	tc.kill(back)
+	tc.start(back)
 	c, err := engine.CopyOf(back.e, "t", 0)
 	if err != nil || c.End < 40<<10 || c.End >= whole.End {
 		t.Errorf("after the follower's death it stands at %d of %d: %v", c.End, whole.End, err)
 	}
-	tr.eventually("more has come", partly(100<<10))
-	tr.wires.sever(back.name)
-	tr.eventually("more has come", partly(150<<10))
-	tr.kill(l)
-	tr.start(l)
-	tr.whole("t")
-	tr.checkAll(h, "t", 1)
+	tc.eventually("more has come", partly(100<<10))
+	tc.network.dropConnections(back.name)
+	tc.eventually("more has come", partly(150<<10))
+	tc.kill(l)
+	tc.start(l)
+	tc.awaitInSync("t")
+	tc.checkCopies(h, "t", 1)
 }
 
 // Deferred messages and the state of the channels come with the log to a replica that begins with an empty disk.
@@ -192,34 +192,34 @@ func TestClusterCatchUpBroken(t *testing.T) {
 // B50, B78, B79.
 func TestClusterCatchUpDeferred(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	c := tr.channel("t", "c")
-	topic := tr.topic(l, "t")
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	c := tc.channel("t", "c")
+	topic := tc.topic(l, "t")
 	due := time.Now().Add(1500 * time.Millisecond)
 	if _, err := topic.PublishDeferred(t.Context(), []byte("by DPUB"), time.Until(due)); err != nil {
 		t.Fatal(err)
 	}
 	publish(t, topic, "by REQ")
-	s := sit(t, c, 10)
+	s := subscribe(t, c, 10)
 	if err := s.Requeue(s.next().id, time.Until(due)); err != nil {
 		t.Fatal(err)
 	}
-	tr.fill(h, l, "t", "more", 300, 400)
+	tc.publishMany(h, l, "t", "more", 300, 400)
 	for range 300 {
 		s.finish(s.next())
 	}
-	waitConfirmed(t, tr, "t")
-	empty := tr.others(l)[0]
-	tr.kill(empty)
-	tr.wipe(empty)
-	tr.start(empty)
-	tr.whole("t")
-	tr.equal("t", 0)
+	waitConfirmed(t, tc, "t")
+	empty := tc.others(l)[0]
+	tc.kill(empty)
+	tc.wipe(empty)
+	tc.start(empty)
+	tc.awaitInSync("t")
+	tc.awaitEqualCopies("t", 0)
 	handOver(t, l, empty, "t", 0)
-	s2 := sit(t, tr.at(tr.leader("t", 0), "t", "c"), 10)
+	s2 := subscribe(t, tc.channelAt(tc.leader("t", 0), "t", "c"), 10)
 	var came []string
 	for range 2 {
 		m := s2.next()
@@ -232,7 +232,7 @@ func TestClusterCatchUpDeferred(t *testing.T) {
 	if slices.Sort(came); fmt.Sprint(came) != "[by DPUB by REQ]" {
 		t.Errorf("came: %v", came)
 	}
-	s2.none("that was all")
+	s2.expectNothing("that was all")
 }
 
 // The leader's stored bytes have rotted. It finds that when it reads them for a replica that begins with an empty disk,
@@ -241,19 +241,19 @@ func TestClusterCatchUpDeferred(t *testing.T) {
 // B37.
 func TestClusterDamagedLeader(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	tr.fill(h, l, "t", "m", 6000, 400) // so many that the commit log has let go of the first of them
-	tr.equal("t", 0)
-	empty := tr.others(l)[0]
-	tr.kill(empty)
-	tr.wipe(empty)
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	tc.publishMany(h, l, "t", "m", 6000, 400) // so many that the commit log has let go of the first of them
+	tc.awaitEqualCopies("t", 0)
+	empty := tc.others(l)[0]
+	tc.kill(empty)
+	tc.wipe(empty)
 	flip(t, l, path.Join(engine.TopicDir(l.e, "t"), "0"), 1)
-	tr.start(empty)
-	tr.whole("t")
-	tr.checkAll(h, "t", 1)
+	tc.start(empty)
+	tc.awaitInSync("t")
+	tc.checkCopies(h, "t", 1)
 }
 
 // A stretch of the leader's log is damaged that is many times larger than what is fetched at once: it is repaired piece
@@ -262,17 +262,17 @@ func TestClusterDamagedLeader(t *testing.T) {
 // B37.
 func TestClusterDamagedLarge(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, func(o *engine.Options) {
+	tc := newTestCluster(t, 3, func(o *engine.Options) {
 		o.Cluster.Replication.MaxRangeBytes, o.Cluster.Replication.MaxSendBytes = 6<<10, 6<<10
 	})
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	tr.fill(h, l, "t", "m", 6000, 400)
-	tr.equal("t", 0)
-	empty := tr.others(l)[0]
-	tr.kill(empty)
-	tr.wipe(empty)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	tc.publishMany(h, l, "t", "m", 6000, 400)
+	tc.awaitEqualCopies("t", 0)
+	empty := tc.others(l)[0]
+	tc.kill(empty)
+	tc.wipe(empty)
 	dir := path.Join(engine.TopicDir(l.e, "t"), "0")
 	files := segmentBytes(t, l.disk, dir)
 	name := slices.Sorted(maps.Keys(files))[1]
@@ -280,13 +280,13 @@ func TestClusterDamagedLarge(t *testing.T) {
 	if !l.disk.Corrupt(path.Join(dir, name), make([]byte, len(files[name])/2), int64(at)) {
 		t.Fatal("the segment is gone")
 	}
-	tr.start(empty)
-	tr.whole("t")
-	tr.checkAll(h, "t", 1)
+	tc.start(empty)
+	tc.awaitInSync("t")
+	tc.checkCopies(h, "t", 1)
 }
 
 // flip changes a byte in the middle of one of the segments in dir.
-func flip(t *testing.T, m *member, dir string, which int) {
+func flip(t *testing.T, m *testNode, dir string, which int) {
 	t.Helper()
 	files := segmentBytes(t, m.disk, dir)
 	var names []string
@@ -319,22 +319,22 @@ func TestClusterDamagedDelivery(t *testing.T) {
 }
 
 func damagedDelivery(t *testing.T, kept bool) {
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	tr.channel("t", "c")
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	tc.channel("t", "c")
 	if kept {
-		tr.channel("t", "keeper")
+		tc.channel("t", "keeper")
 	}
-	tr.fill(h, l, "t", "m", 6000, 400)
-	tr.equal("t", 0)
+	tc.publishMany(h, l, "t", "m", 6000, 400)
+	tc.awaitEqualCopies("t", 0)
 	flip(t, l, path.Join(engine.TopicDir(l.e, "t"), "0"), 1)
 	got := map[string]engine.ID{}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for len(got) < len(h.acked) && ctx.Err() == nil {
-		c, ok := tr.topic(tr.leader("t", 0), "t").LookupChannel("c")
+		c, ok := tc.topic(tc.leader("t", 0), "t").LookupChannel("c")
 		if !ok {
 			continue // the leader is about to be another one
 		}
@@ -358,12 +358,12 @@ func damagedDelivery(t *testing.T, kept bool) {
 	if len(got) != len(h.acked) {
 		t.Errorf("%d messages came, %d were published", len(got), len(h.acked))
 	}
-	tr.whole("t")
+	tc.awaitInSync("t")
 	if kept {
-		tr.equal("t", 0)
+		tc.awaitEqualCopies("t", 0)
 	}
-	if now := tr.leader("t", 0); now != l { // it may have been repaired at once
+	if now := tc.leader("t", 0); now != l { // it may have been repaired at once
 		handOver(t, now, l, "t", 0)
 	}
-	tr.leader("t", 0)
+	tc.leader("t", 0)
 }

@@ -13,11 +13,11 @@ import (
 	"penstock/netproto"
 )
 
-// at is a channel at one node, which must know it.
-func (tr *trio) at(m *member, topic, name string) *engine.Channel {
-	tr.t.Helper()
+// channelAt is a channel at one node, which must know it.
+func (tc *testCluster) channelAt(m *testNode, topic, name string) *engine.Channel {
+	tc.t.Helper()
 	var c *engine.Channel
-	tr.eventually(fmt.Sprintf("%s has channel %s of %s", m.name, name, topic), func() (ok bool) {
+	tc.eventually(fmt.Sprintf("%s has channel %s of %s", m.name, name, topic), func() (ok bool) {
 		t, known := m.e.LookupTopic(topic)
 		if known {
 			c, ok = t.LookupChannel(name)
@@ -33,13 +33,13 @@ func (tr *trio) at(m *member, topic, name string) *engine.Channel {
 // B50, B68, B70, B72, B78, B81.
 func TestClusterChannelState(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	l := tr.leader("t", 0)
-	topic := tr.topic(l, "t")
-	c := tr.channel("t", "c")
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	topic := tc.topic(l, "t")
+	c := tc.channel("t", "c")
 	for _, name := range []string{"paused", "gone", "skipping"} {
-		tr.channel("t", name)
+		tc.channel("t", name)
 	}
 	ids := publish(t, topic, numbered("m", 8, 0)...)
 	began := time.Now()
@@ -47,7 +47,7 @@ func TestClusterChannelState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := sit(t, c, 20)
+	s := subscribe(t, c, 20)
 	var got []delivered
 	for range ids {
 		got = append(got, s.next())
@@ -57,24 +57,24 @@ func TestClusterChannelState(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = errors.Join(
-		tr.at(l, "t", "paused").Pause(t.Context()),
-		tr.at(l, "t", "skipping").Skip(t.Context(), true),
+		tc.channelAt(l, "t", "paused").Pause(t.Context()),
+		tc.channelAt(l, "t", "skipping").Skip(t.Context(), true),
 		topic.DeleteChannel(t.Context(), "gone"),
 	)
 	if err != nil {
 		t.Fatal(err)
 	}
 	logConfirms(t, c) // then all copies get them
-	tr.eventually("all nodes know as much as the leader", func() bool {
-		return channelStats(t, c).DeferredCount == 2 && len(tr.equal("t", 0).Cursors) > 0
+	tc.eventually("all nodes know as much as the leader", func() bool {
+		return channelStats(t, c).DeferredCount == 2 && len(tc.awaitEqualCopies("t", 0).Cursors) > 0
 	})
-	waitConfirmed(t, tr, "t")
-	tr.kill(l)
-	l2 := tr.leader("t", 0)
+	waitConfirmed(t, tc, "t")
+	tc.kill(l)
+	l2 := tc.leader("t", 0)
 	for _, name := range []string{"paused", "skipping"} {
-		sit(t, tr.at(l2, "t", name), 10).none(name)
+		subscribe(t, tc.channelAt(l2, "t", name), 10).expectNothing(name)
 	}
-	s2 := sit(t, tr.at(l2, "t", "c"), 20)
+	s2 := subscribe(t, tc.channelAt(l2, "t", "c"), 20)
 	var came []string
 	for range 3 {
 		m := s2.next()
@@ -95,24 +95,24 @@ func TestClusterChannelState(t *testing.T) {
 		}
 		s2.finish(m)
 	}
-	s2.none("everything was finished")
-	if !channelStats(t, tr.at(l2, "t", "paused")).Paused {
+	s2.expectNothing("everything was finished")
+	if !channelStats(t, tc.channelAt(l2, "t", "paused")).Paused {
 		t.Error("the paused channel runs on the new leader")
 	}
-	if names := tr.topic(l2, "t").ChannelNames(); slices.Contains(names, "gone") {
+	if names := tc.topic(l2, "t").ChannelNames(); slices.Contains(names, "gone") {
 		t.Errorf("the deleted channel is there: %v", names)
 	}
-	tr.start(l)
-	tr.whole("t")
-	tr.equal("t", 0)
+	tc.start(l)
+	tc.awaitInSync("t")
+	tc.awaitEqualCopies("t", 0)
 }
 
 // waitConfirmed waits until nothing more is written to a topic's log: FINs have come to rest.
-func waitConfirmed(t *testing.T, tr *trio, topic string) {
+func waitConfirmed(t *testing.T, tc *testCluster, topic string) {
 	t.Helper()
-	last := tr.equal(topic, 0)
+	last := tc.awaitEqualCopies(topic, 0)
 	for quiet := time.Now(); time.Since(quiet) < 20*time.Millisecond; {
-		if c := tr.equal(topic, 0); c.End != last.End {
+		if c := tc.awaitEqualCopies(topic, 0); c.End != last.End {
 			last, quiet = c, time.Now()
 		}
 	}
@@ -124,14 +124,14 @@ func waitConfirmed(t *testing.T, tr *trio, topic string) {
 // B71.
 func TestClusterChannelCreated(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	l := tr.leader("t", 0)
-	from := tr.others(l)[0]
-	tr.channel("t", "first") // the first one would get what is there already
-	publish(t, tr.topic(l, "t"), "before")
-	tr.equal("t", 0)
-	tr.wires.rules(func(_, _ string, kind netproto.Type) int {
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	from := tc.others(l)[0]
+	tc.channel("t", "first") // the first one would get what is there already
+	publish(t, tc.topic(l, "t"), "before")
+	tc.awaitEqualCopies("t", 0)
+	tc.network.rules(func(_, _ string, kind netproto.Type) int {
 		if kind == netproto.TypePutAck {
 			return 0
 		}
@@ -139,10 +139,10 @@ func TestClusterChannelCreated(t *testing.T) {
 	})
 	answered := make(chan error, 1)
 	go func() {
-		_, err := tr.topic(from, "t").CreateChannel(context.Background(), "second")
+		_, err := tc.topic(from, "t").CreateChannel(context.Background(), "second")
 		answered <- err
 	}()
-	tr.eventually("the creation is in the log", func() bool {
+	tc.eventually("the creation is in the log", func() bool {
 		c, _ := engine.CopyOf(l.e, "t", 0)
 		return c.Next > c.Committed
 	})
@@ -151,17 +151,17 @@ func TestClusterChannelCreated(t *testing.T) {
 		t.Errorf("answered before it was committed: %v", err)
 	case <-time.After(30 * time.Millisecond):
 	}
-	tr.wires.rules(nil)
+	tc.network.rules(nil)
 	if err := <-answered; err != nil {
 		t.Fatal(err)
 	}
-	publish(t, tr.topic(from, "t"), "after")
-	tr.kill(l)
-	l2 := tr.leader("t", 0)
-	if got := readAll(t, tr.at(l2, "t", "second")); len(got) != 1 || !slices.Contains(values(got), "after") {
+	publish(t, tc.topic(from, "t"), "after")
+	tc.kill(l)
+	l2 := tc.leader("t", 0)
+	if got := readAll(t, tc.channelAt(l2, "t", "second")); len(got) != 1 || !slices.Contains(values(got), "after") {
 		t.Errorf("the channel got %v", got)
 	}
-	if got := readAll(t, tr.at(l2, "t", "first")); len(got) != 2 {
+	if got := readAll(t, tc.channelAt(l2, "t", "first")); len(got) != 2 {
 		t.Errorf("the first channel got %v", got)
 	}
 }
@@ -179,16 +179,16 @@ func values(m map[engine.ID]string) (all []string) {
 // B57 (no loss over a change of leader), B80, B81.
 func TestClusterConsumersMove(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	h := newTold()
-	tr.channel("t", "c")
-	stop := tr.load(h, tr.nodes[0], "t", "p", never)
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	tc.channel("t", "c")
+	stop := tc.startProducer(h, tc.nodes[0], "t", "p", never)
 	defer stop()
 	got := map[string]bool{}
 	for range 4 {
-		l := tr.leader("t", 0)
-		c := tr.at(l, "t", "c")
+		l := tc.leader("t", 0)
+		c := tc.channelAt(l, "t", "c")
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		half := make(chan struct{})
 		n := 0
@@ -196,7 +196,7 @@ func TestClusterConsumersMove(t *testing.T) {
 		drained.Go(func() {
 			select {
 			case <-half:
-				tr.drain(l, "t")
+				tc.drainNode(l, "t")
 			case <-ctx.Done():
 			}
 		})
@@ -214,7 +214,7 @@ func TestClusterConsumersMove(t *testing.T) {
 		}
 	}
 	stop()
-	for _, body := range readAll(t, tr.at(tr.leader("t", 0), "t", "c")) {
+	for _, body := range readAll(t, tc.channelAt(tc.leader("t", 0), "t", "c")) {
 		got[body] = true
 	}
 	for body := range h.acked {
@@ -222,7 +222,7 @@ func TestClusterConsumersMove(t *testing.T) {
 			t.Errorf("%.40q never came", body)
 		}
 	}
-	tr.equal("t", 0)
+	tc.awaitEqualCopies("t", 0)
 }
 
 // What is done to a channel or a topic through any node is done on every leader of its partitions, and stays done when
@@ -231,80 +231,80 @@ func TestClusterConsumersMove(t *testing.T) {
 // B52, B53, B70, B72.
 func TestClusterOperations(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 3)
-	tr.leaders("t") // each node leads one
-	from := tr.nodes[0]
-	topic := tr.topic(from, "t")
+	tc := newTestCluster(t, 3)
+	tc.create("t", 3)
+	tc.leaders("t") // each node leads one
+	from := tc.nodes[0]
+	topic := tc.topic(from, "t")
 	for _, name := range []string{"emptied", "paused", "deleted"} {
 		if _, err := topic.CreateChannel(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
 	}
 	publish(t, topic, numbered("m", 30, 0)...)
-	for _, m := range tr.nodes {
+	for _, m := range tc.nodes {
 		for _, name := range []string{"emptied", "paused", "deleted"} {
-			tr.eventually("the channel has its messages", func() bool {
-				return channelStats(t, tr.at(m, "t", name)).Depth == 10
+			tc.eventually("the channel has its messages", func() bool {
+				return channelStats(t, tc.channelAt(m, "t", name)).Depth == 10
 			})
 		}
 	}
-	if err := tr.at(from, "t", "emptied").Empty(t.Context()); err != nil {
+	if err := tc.channelAt(from, "t", "emptied").Empty(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := tr.at(from, "t", "paused").Pause(t.Context()); err != nil {
+	if err := tc.channelAt(from, "t", "paused").Pause(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if err := topic.DeleteChannel(t.Context(), "deleted"); err != nil {
 		t.Error(err)
 	}
-	check := func(m *member, depth int64) {
+	check := func(m *testNode, depth int64) {
 		t.Helper()
-		if st := channelStats(t, tr.at(m, "t", "emptied")); st.Depth != 0 {
+		if st := channelStats(t, tc.channelAt(m, "t", "emptied")); st.Depth != 0 {
 			t.Errorf("%s: the emptied channel has %d", m.name, st.Depth)
 		}
-		if st := channelStats(t, tr.at(m, "t", "paused")); st.Depth != depth || !st.Paused {
+		if st := channelStats(t, tc.channelAt(m, "t", "paused")); st.Depth != depth || !st.Paused {
 			t.Errorf("%s: the paused channel: %+v", m.name, st)
 		}
-		if _, ok := tr.topic(m, "t").LookupChannel("deleted"); ok {
+		if _, ok := tc.topic(m, "t").LookupChannel("deleted"); ok {
 			t.Errorf("%s: the deleted channel is there", m.name)
 		}
 	}
-	for _, m := range tr.nodes {
+	for _, m := range tc.nodes {
 		check(m, 10)
 	}
 	for n := range 3 {
-		tr.equal("t", n)
+		tc.awaitEqualCopies("t", n)
 	}
-	gone := tr.nodes[2]
-	tr.kill(gone)
+	gone := tc.nodes[2]
+	tc.kill(gone)
 	for n := range 3 {
-		tr.leader("t", n)
+		tc.leader("t", n)
 	}
 	total := int64(0)
-	for _, m := range tr.up() {
-		depth := channelStats(t, tr.at(m, "t", "paused")).Depth
+	for _, m := range tc.running() {
+		depth := channelStats(t, tc.channelAt(m, "t", "paused")).Depth
 		check(m, depth)
 		total += depth
 	}
 	if total != 30 {
 		t.Errorf("the paused channel has %d messages on the two nodes", total)
 	}
-	tr.pauseTopic(from, topic)
+	tc.pauseTopic(from, topic)
 }
 
 // pauseTopic pauses a topic through a node, whose channel "paused" waits with messages m, and lets both go.
-func (tr *trio) pauseTopic(from *member, topic *engine.Topic) {
-	t := tr.t
+func (tc *testCluster) pauseTopic(from *testNode, topic *engine.Topic) {
+	t := tc.t
 	if err := topic.Pause(t.Context()); err != nil {
 		t.Error(err)
 	}
 	publish(t, topic, numbered("held", 6, 0)...)
-	if err := tr.at(from, "t", "paused").Unpause(t.Context()); err != nil {
+	if err := tc.channelAt(from, "t", "paused").Unpause(t.Context()); err != nil {
 		t.Error(err)
 	}
-	for _, m := range tr.up() {
-		for _, body := range readAll(t, tr.at(m, "t", "paused")) {
+	for _, m := range tc.running() {
+		for _, body := range readAll(t, tc.channelAt(m, "t", "paused")) {
 			if body[0] != 'm' {
 				t.Errorf("%s: %q came from a paused topic", m.name, body)
 			}
@@ -314,8 +314,8 @@ func (tr *trio) pauseTopic(from *member, topic *engine.Topic) {
 		t.Error(err)
 	}
 	count := 0
-	for _, m := range tr.up() {
-		count += len(readAll(t, tr.at(m, "t", "paused")))
+	for _, m := range tc.running() {
+		count += len(readAll(t, tc.channelAt(m, "t", "paused")))
 	}
 	if count != 6 {
 		t.Errorf("%d of 6 messages came when the topic ran again", count)
@@ -326,20 +326,20 @@ func (tr *trio) pauseTopic(from *member, topic *engine.Topic) {
 // remembers of one that was deleted elsewhere is not there.
 func TestChannelsWithoutACopy(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 4)
-	tr.create("t", 1)
-	tr.channel("t", "c")
-	row := tr.nodes[0].row("t", 0)
+	tc := newTestCluster(t, 4)
+	tc.create("t", 1)
+	tc.channel("t", "c")
+	row := tc.nodes[0].row("t", 0)
 	if len(row.State.Replicas) != 3 {
 		t.Fatalf("replicas: %v", row.State.Replicas)
 	}
-	var far *member
-	for _, m := range tr.nodes {
+	var far *testNode
+	for _, m := range tc.nodes {
 		if !slices.Contains(row.State.Replicas, m.e.Node().ID) {
 			far = m
 		}
 	}
-	topic := tr.topic(far, "t")
+	topic := tc.topic(far, "t")
 	names := func(want ...string) {
 		t.Helper()
 		if got, err := topic.ReadChannelNames(t.Context()); err != nil || !slices.Equal(got, want) {
@@ -351,7 +351,7 @@ func TestChannelsWithoutACopy(t *testing.T) {
 	if err := c.Pause(t.Context()); err != nil {
 		t.Error(err)
 	}
-	led, _ := tr.topic(tr.leader("t", 0), "t").LookupChannel("c")
+	led, _ := tc.topic(tc.leader("t", 0), "t").LookupChannel("c")
 	if !channelStats(t, led).Paused {
 		t.Error("the channel is not paused")
 	}
@@ -369,7 +369,7 @@ func TestChannelsWithoutACopy(t *testing.T) {
 	if err := topic.DeleteChannel(t.Context(), "c"); err != nil {
 		t.Error(err)
 	}
-	if err := tr.topic(tr.leader("t", 0), "t").DeleteChannel(t.Context(), "d"); err != nil {
+	if err := tc.topic(tc.leader("t", 0), "t").DeleteChannel(t.Context(), "d"); err != nil {
 		t.Error(err)
 	}
 	if err := stale.Unpause(t.Context()); !errors.Is(err, engine.ErrNoChannel) {
@@ -383,25 +383,25 @@ func TestChannelsWithoutACopy(t *testing.T) {
 // same.
 func TestClusterChannelWrittenForAnEarlierOne(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 3)
-	tr.leaders("t")
-	if _, err := tr.topic(tr.nodes[0], "t").CreateChannel(t.Context(), "c"); err != nil {
+	tc := newTestCluster(t, 3)
+	tc.create("t", 3)
+	tc.leaders("t")
+	if _, err := tc.topic(tc.nodes[0], "t").CreateChannel(t.Context(), "c"); err != nil {
 		t.Fatal(err)
 	}
 	var held []func()
-	for _, m := range tr.nodes {
-		tr.at(m, "t", "c")
+	for _, m := range tc.nodes {
+		tc.channelAt(m, "t", "c")
 		held = append(held, sync.OnceFunc(engine.HoldChannels(m.e, "t")))
-		t.Cleanup(held[len(held)-1]) // before the trio ends
+		t.Cleanup(held[len(held)-1]) // before the cluster ends
 	}
-	if err := tr.nodes[0].store.ExpandTopic(t.Context(), tr.nodes[0].e.Snapshot().Names["t"].ID, 4); err != nil {
+	if err := tc.nodes[0].store.ExpandTopic(t.Context(), tc.nodes[0].e.Snapshot().Names["t"].ID, 4); err != nil {
 		t.Fatal(err)
 	}
-	tr.eventually("all know the partition", func() bool {
-		return !slices.ContainsFunc(tr.nodes, func(m *member) bool { return tr.topic(m, "t").Partitions() < 4 })
+	tc.eventually("all know the partition", func() bool {
+		return !slices.ContainsFunc(tc.nodes, func(m *testNode) bool { return tc.topic(m, "t").Partitions() < 4 })
 	})
-	x := tr.leader("t", 3)
+	x := tc.leader("t", 3)
 	create := engine.PutTogetherAnew(x.e, "t", "c")
 	for _, release := range held {
 		release()
@@ -409,5 +409,5 @@ func TestClusterChannelWrittenForAnEarlierOne(t *testing.T) {
 	if err := create(t.Context(), 3); err != nil {
 		t.Fatal(err)
 	}
-	tr.eventually("the channel has the partition", func() bool { return engine.ChannelHas(x.e, "t", "c", 3) })
+	tc.eventually("the channel has the partition", func() bool { return engine.ChannelHas(x.e, "t", "c", 3) })
 }

@@ -24,14 +24,14 @@ func (s *stuckSink) Closed(error) {
 	<-s.release
 }
 
-// handTo makes to the leader of partition 0 of a topic, by the word of the node that leads it.
-func (tr *trio) handTo(topic string, from *member, to *engine.Engine) {
-	tr.t.Helper()
+// makeLeader makes to the leader of partition 0 of a topic, by the word of the node that leads it.
+func (tc *testCluster) makeLeader(topic string, from *testNode, to *engine.Engine) {
+	tc.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	id := engine.PartitionOf(from.e, topic, 0)
 	if err := from.store.HandOver(ctx, id, &from.row(topic, 0).State, to.Node().ID); err != nil {
-		tr.t.Fatal(err)
+		tc.t.Fatal(err)
 	}
 }
 
@@ -41,38 +41,38 @@ func (tr *trio) handTo(topic string, from *member, to *engine.Engine) {
 // B79, B80.
 func TestClusterCloseWhileAPartitionComes(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("a", 1)
-	tr.create("z", 1) // its channels are ended after those of a
-	tr.channel("a", "c")
-	tr.channel("z", "c")
-	x := tr.leader("z", 0)
-	from := tr.others(x)[0]
-	if tr.leader("a", 0) == x {
-		tr.handTo("a", x, from.e)
+	tc := newTestCluster(t, 3)
+	tc.create("a", 1)
+	tc.create("z", 1) // its channels are ended after those of a
+	tc.channel("a", "c")
+	tc.channel("z", "c")
+	x := tc.leader("z", 0)
+	from := tc.others(x)[0]
+	if tc.leader("a", 0) == x {
+		tc.makeLeader("a", x, from.e)
 	}
-	from = tr.leader("a", 0)
-	topic := tr.topic(x, "a")
-	tr.eventually("the node has no channel of a partition that it does not lead", func() bool {
+	from = tc.leader("a", 0)
+	topic := tc.topic(x, "a")
+	tc.eventually("the node has no channel of a partition that it does not lead", func() bool {
 		_, ok := topic.LookupChannel("c")
 		return !ok
 	})
 	sink := &stuckSink{told: make(chan struct{}), release: make(chan struct{})}
 	release := sync.OnceFunc(func() { close(sink.release) })
 	defer release()
-	k, err := tr.at(x, "z", "c").Attach(engine.ConsumerOptions{}, sink)
+	k, err := tc.channelAt(x, "z", "c").Attach(engine.ConsumerOptions{}, sink)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer k.Close()
 	// It cannot give its leaderships away, and the others count it as alive.
-	tr.kv.Cut(x.client)
+	tc.kv.Cut(x.client)
 	closed := make(chan error, 1)
 	e := x.e
 	go func() { closed <- e.Close() }()
 	<-sink.told
-	tr.kv.Heal(x.client)
-	tr.handTo("a", from, e)
+	tc.kv.Heal(x.client)
+	tc.makeLeader("a", from, e)
 	eventually(t, "the channel begins at the node that closes", func() bool {
 		_, ok := topic.LookupChannel("c")
 		return ok
@@ -87,7 +87,7 @@ func TestClusterCloseWhileAPartitionComes(t *testing.T) {
 		t.Fatalf("Close does not return:\n%s", strings.Join(engineGoroutines(), "\n\n"))
 	}
 	x.e = nil
-	tr.wires.kill(x.name)
+	tc.network.kill(x.name)
 }
 
 // A copy that Close has ended does not begin anew because the store speaks of its partition meanwhile: it would not
@@ -96,9 +96,9 @@ func TestClusterCloseWhileAPartitionComes(t *testing.T) {
 // B79.
 func TestClusterCloseEndsCopiesForGood(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	x := tr.others(tr.leader("t", 0))[0]
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	x := tc.others(tc.leader("t", 0))[0]
 	if !engine.Present(x.e, "t", 0) {
 		t.Fatal("the node has no copy to end")
 	}

@@ -11,29 +11,29 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// publishSome publishes n messages of partition 0 of "t" and waits until all copies hold them.
-func (tr *trio) publishSome(h *told, n int) {
-	tr.t.Helper()
-	topic := tr.topic(tr.leader("t", 0), "t")
+// publishReplicated publishes n messages of partition 0 of "t" and waits until all copies hold them.
+func (tc *testCluster) publishReplicated(h *ackLog, n int) {
+	tc.t.Helper()
+	topic := tc.topic(tc.leader("t", 0), "t")
 	for i := range n {
 		if err := h.publish(context.Background(), topic, fmt.Sprintf("message %d", i)); err != nil {
-			tr.t.Fatal(err)
+			tc.t.Fatal(err)
 		}
 	}
-	tr.equal("t", 0)
+	tc.awaitEqualCopies("t", 0)
 }
 
-// hold waits until each of the nodes holds everything that was acknowledged.
-func (tr *trio) hold(h *told, ms []*member) {
-	tr.t.Helper()
+// awaitHeld waits until each of the nodes holds everything that was acknowledged.
+func (tc *testCluster) awaitHeld(h *ackLog, ms []*testNode) {
+	tc.t.Helper()
 	for _, m := range ms {
 		why := ""
 		defer func() {
-			if tr.t.Failed() {
-				tr.t.Log(m.name, why)
+			if tc.t.Failed() {
+				tc.t.Log(m.name, why)
 			}
 		}()
-		tr.eventually(m.name+" holds everything that was acknowledged", func() bool {
+		tc.eventually(m.name+" holds everything that was acknowledged", func() bool {
 			c, err := engine.CopyOf(m.e, "t", 0)
 			if err != nil {
 				why = err.Error()
@@ -72,26 +72,26 @@ func testDamagedLogNeverLeads(t *testing.T, at int64) {
 	began := make(chan struct{})
 	release := sync.OnceFunc(func() { close(began) })
 	late := ""
-	tr := prepareTrio(t, 3, func(o *engine.Options) {
+	tc := prepareTestCluster(t, 3, func(o *engine.Options) {
 		if o.NodeID == late {
 			engine.SetBeforeRun(o, func() { <-began })
 		}
 	})
 	t.Cleanup(release)
-	tr.startAll()
-	tr.create("t", 1)
-	h := newTold()
-	tr.publishSome(h, 40)
-	x := tr.leader("t", 0)
-	for _, m := range tr.up() {
-		tr.kill(m)
+	tc.startAll()
+	tc.create("t", 1)
+	h := newAckLog()
+	tc.publishReplicated(h, 40)
+	x := tc.leader("t", 0)
+	for _, m := range tc.running() {
+		tc.kill(m)
 	}
 	infos, err := x.disk.ReadDir("clog")
 	if err != nil || !x.disk.Corrupt("clog/"+infos[0].Name(), []byte{0xff, 0xfe, 0xfd}, at) {
 		t.Fatal("nothing was damaged", err)
 	}
 	late = x.name
-	tr.start(x)
+	tc.start(x)
 	if x.e.Health() == nil {
 		t.Fatal("the damage was not found")
 	}
@@ -99,17 +99,17 @@ func testDamagedLogNeverLeads(t *testing.T, at int64) {
 	if len(row.Damaged) != 1 || row.Damaged[0].Node != x.e.Node().ID {
 		t.Errorf("the node has joined, and the row says %+v is damaged", row.Damaged)
 	}
-	rest := make([]*member, 0, 2)
-	for _, m := range tr.nodes {
+	rest := make([]*testNode, 0, 2)
+	for _, m := range tc.nodes {
 		if m != x {
-			tr.start(m)
+			tc.start(m)
 			rest = append(rest, m)
 		}
 	}
-	if l := tr.leader("t", 0); l == x {
+	if l := tc.leader("t", 0); l == x {
 		t.Error("the damaged copy leads")
 	}
-	tr.hold(h, rest)
+	tc.awaitHeld(h, rest)
 	if engine.Leads(x.e, "t", 0) {
 		t.Error("the damaged copy leads")
 	}
@@ -122,40 +122,40 @@ func testDamagedLogNeverLeads(t *testing.T, at int64) {
 // B41, B79.
 func TestClusterDeleteBesideAnUnreadableCommitLog(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	h := newTold()
-	x := tr.others(tr.leader("t", 0))[0]
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	x := tc.others(tc.leader("t", 0))[0]
 	dir := engine.TopicDir(x.e, "t")
-	tr.eventually("some of the topic is in segments", func() bool {
-		tr.fill(h, tr.leader("t", 0), "t", "old", 100, 400)
+	tc.eventually("some of the topic is in segments", func() bool {
+		tc.publishMany(h, tc.leader("t", 0), "t", "old", 100, 400)
 		return len(x.segmentFiles(t, "t")) > 0
 	})
-	tr.equal("t", 0)
-	tr.kill(x)
-	if err := tr.leader("t", 0).e.DeleteTopic(t.Context(), "t"); err != nil {
+	tc.awaitEqualCopies("t", 0)
+	tc.kill(x)
+	if err := tc.leader("t", 0).e.DeleteTopic(t.Context(), "t"); err != nil {
 		t.Fatal(err)
 	}
 	x.disk.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: "clog/*", Err: syscall.EIO, Count: -1})
-	tr.start(x)
+	tc.start(x)
 	if x.e.Health() == nil {
 		t.Fatal("the commit log was read: the test shows nothing")
 	}
-	tr.eventually("the topic is gone", func() bool { _, ok := x.e.LookupTopic("t"); return !ok })
-	tr.wires.kill(x.name)
+	tc.eventually("the topic is gone", func() bool { _, ok := x.e.LookupTopic("t"); return !ok })
+	tc.network.kill(x.name)
 	_ = x.e.Close() // ends what the deletion has begun
 	x.disk = x.disk.Kill(1)
 	if _, err := x.disk.ReadDir(dir); err != nil {
 		t.Errorf("the files of the topic: %v, and its records are in the commit log", err)
 	}
-	tr.start(x)
-	tr.eventually("the files are gone", func() bool {
+	tc.start(x)
+	tc.eventually("the files are gone", func() bool {
 		_, err := x.disk.ReadDir(dir)
 		return err != nil
 	})
 	if err := x.e.Health(); err != nil {
 		t.Error(err)
 	}
-	tr.create("t", 1)
-	tr.whole("t")
+	tc.create("t", 1)
+	tc.awaitInSync("t")
 }

@@ -25,18 +25,18 @@ func TestClusterDropsWhatCannotBeRepaired(t *testing.T) {
 	for name, which := range map[string]int{"the first segment": 0, "the second segment": 1, "the last segment": last} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tr := newTrio(t, 3)
-			tr.create("t", 1)
-			h := newTold()
-			l := tr.leader("t", 0)
-			tr.fill(h, l, "t", "m", 6000, 400) // so many that most of it is in segments
-			tr.equal("t", 0)
-			x := tr.others(l)[0]
+			tc := newTestCluster(t, 3)
+			tc.create("t", 1)
+			h := newAckLog()
+			l := tc.leader("t", 0)
+			tc.publishMany(h, l, "t", "m", 6000, 400) // so many that most of it is in segments
+			tc.awaitEqualCopies("t", 0)
+			x := tc.others(l)[0]
 			dir := path.Join(engine.TopicDir(x.e, "t"), "0")
 			if which == last {
-				tr.kill(x)
+				tc.kill(x)
 			} else {
-				tr.stop(x)
+				tc.stop(x)
 			}
 			var names []string
 			for name := range segmentBytes(t, x.disk, dir) {
@@ -53,23 +53,23 @@ func TestClusterDropsWhatCannotBeRepaired(t *testing.T) {
 			if !x.disk.Corrupt(path.Join(dir, names[which]), []byte("rotten"), segment.SegmentHeaderBytes/64) {
 				t.Fatal("the segment is gone")
 			}
-			tr.start(x)
+			tc.start(x)
 			if !mayStay {
-				tr.eventually("the copy is dropped", func() bool { return x.e.Storage().Dropped == 1 })
+				tc.eventually("the copy is dropped", func() bool { return x.e.Storage().Dropped == 1 })
 			}
-			tr.whole("t")
-			tr.hold(h, tr.nodes)
-			tr.eventually("it is whole", func() bool { return x.e.Storage().Shortened == 0 && x.e.Health() == nil })
-			tr.equal("t", 0)
+			tc.awaitInSync("t")
+			tc.awaitHeld(h, tc.nodes)
+			tc.eventually("it is whole", func() bool { return x.e.Storage().Shortened == 0 && x.e.Health() == nil })
+			tc.awaitEqualCopies("t", 0)
 			if n := x.e.Storage().Dropped; n != 1 && !(n == 0 && mayStay) {
 				t.Errorf("it was dropped %d times", n)
 			}
-			tr.handPartition("t", 0, x)
-			tr.publishSome(h, 5) // it takes what any leader takes
-			tr.stop(x)
-			tr.start(x)
-			tr.hold(h, tr.nodes)
-			tr.checkAll(h, "t", 1)
+			tc.moveLeadership("t", 0, x)
+			tc.publishReplicated(h, 5) // it takes what any leader takes
+			tc.stop(x)
+			tc.start(x)
+			tc.awaitHeld(h, tc.nodes)
+			tc.checkCopies(h, "t", 1)
 		})
 	}
 }
@@ -78,36 +78,36 @@ func TestClusterDropsWhatCannotBeRepaired(t *testing.T) {
 // anew, it takes them as any leader does.
 func TestClusterCopyBegunAnewTakesPuts(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	tr.fill(h, l, "t", "m", 3000, 400) // so many that most of it is in segments
-	tr.equal("t", 0)
-	x := tr.others(l)[0]
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	tc.publishMany(h, l, "t", "m", 3000, 400) // so many that most of it is in segments
+	tc.awaitEqualCopies("t", 0)
+	x := tc.others(l)[0]
 	dir := path.Join(engine.TopicDir(x.e, "t"), "0")
-	tr.stop(x)
+	tc.stop(x)
 	first := slices.Min(slices.Collect(maps.Keys(segmentBytes(t, x.disk, dir))))
 	if !x.disk.Corrupt(path.Join(dir, first), []byte("rotten"), segment.SegmentHeaderBytes/64) {
 		t.Fatal("the segment is gone")
 	}
-	tr.wires.rules(func(_, to string, kind netproto.Type) int { // the flusher comes first
+	tc.network.rules(func(_, to string, kind netproto.Type) int { // the flusher comes first
 		if to == x.name && kind == netproto.TypeFetchReply {
 			return 0
 		}
 		return 1
 	})
-	tr.start(x)
+	tc.start(x)
 	if !engine.FailFlush(x.e, "t", 0) {
 		t.Fatal("the copy is given up already")
 	}
-	tr.wires.rules(nil)
-	tr.eventually("the copy is dropped", func() bool { return x.e.Storage().Dropped == 1 })
-	tr.whole("t")
-	tr.hold(h, tr.nodes)
-	tr.handPartition("t", 0, x)
-	tr.publishSome(h, 5)
-	tr.checkAll(h, "t", 1)
+	tc.network.rules(nil)
+	tc.eventually("the copy is dropped", func() bool { return x.e.Storage().Dropped == 1 })
+	tc.awaitInSync("t")
+	tc.awaitHeld(h, tc.nodes)
+	tc.moveLeadership("t", 0, x)
+	tc.publishReplicated(h, 5)
+	tc.checkCopies(h, "t", 1)
 }
 
 // The device of a node fails to read for one life only. A copy is dropped, the commit log lets go of what its segments
@@ -115,50 +115,50 @@ func TestClusterCopyBegunAnewTakesPuts(t *testing.T) {
 // not take it for whole; the one after it does.
 func TestClusterDroppedCopyStaysDropped(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	tr.create("u", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	tr.fill(h, l, "t", "m", 6000, 400) // so many that most of it is in segments
-	tr.equal("t", 0)
-	x := tr.others(l)[0]
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	tc.create("u", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	tc.publishMany(h, l, "t", "m", 6000, 400) // so many that most of it is in segments
+	tc.awaitEqualCopies("t", 0)
+	x := tc.others(l)[0]
 	dir := path.Join(engine.TopicDir(x.e, "t"), "0")
-	tr.stop(x)
+	tc.stop(x)
 	x.disk.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: dir + "/*.seg", Err: syscall.EIO, Count: -1})
-	tr.wires.rules(func(_, to string, kind netproto.Type) int {
+	tc.network.rules(func(_, to string, kind netproto.Type) int {
 		if to == x.name && kind == netproto.TypeReset {
 			return 0
 		}
 		return 1
 	})
-	tr.start(x)
-	tr.eventually("the copy is dropped", func() bool { return x.e.Storage().Dropped == 1 })
-	tr.whole("u")
-	tr.fill(newTold(), tr.leader("u", 0), "u", "m", 6000, 400)
-	other := newTold()
-	tr.eventually("the commit log lets go of it", func() bool {
-		tr.fill(other, tr.leader("u", 0), "u", fmt.Sprint("more ", len(other.acked)), 50, 400) // its files are needed
+	tc.start(x)
+	tc.eventually("the copy is dropped", func() bool { return x.e.Storage().Dropped == 1 })
+	tc.awaitInSync("u")
+	tc.publishMany(newAckLog(), tc.leader("u", 0), "u", "m", 6000, 400)
+	other := newAckLog()
+	tc.eventually("the commit log lets go of it", func() bool {
+		tc.publishMany(other, tc.leader("u", 0), "u", fmt.Sprint("more ", len(other.acked)), 50, 400) // its files are needed
 		list, err := x.disk.ReadFile("shortened.json", 1<<20)
 		return err == nil && bytes.Contains(list, []byte(`"dropped":true`))
 	})
-	tr.kill(x)
-	tr.wires.rules(nil)
-	tr.start(x)
+	tc.kill(x)
+	tc.network.rules(nil)
+	tc.start(x)
 	if n := x.e.Storage().Dropped; n != 1 {
 		t.Errorf("%d copies are taken for dropped", n)
 	}
-	tr.whole("t")
-	tr.hold(h, tr.nodes)
-	tr.eventually("it is whole", func() bool { return x.e.Storage().Shortened == 0 && x.e.Health() == nil })
-	tr.equal("t", 0)
-	tr.kill(x)
-	tr.start(x)
+	tc.awaitInSync("t")
+	tc.awaitHeld(h, tc.nodes)
+	tc.eventually("it is whole", func() bool { return x.e.Storage().Shortened == 0 && x.e.Health() == nil })
+	tc.awaitEqualCopies("t", 0)
+	tc.kill(x)
+	tc.start(x)
 	if n := x.e.Storage().Dropped; n != 0 {
 		t.Errorf("%d copies are taken for dropped after they have begun anew", n)
 	}
-	tr.hold(h, tr.nodes)
-	tr.checkAll(h, "t", 1)
+	tc.awaitHeld(h, tc.nodes)
+	tc.checkCopies(h, "t", 1)
 }
 
 // The first batch of a copy whose beginning was trimmed does not read any more: a machine does not know what the log
@@ -167,40 +167,40 @@ func TestClusterDroppedCopyStaysDropped(t *testing.T) {
 // B37.
 func TestClusterDropsWhatHasNoBase(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	c := tr.channel("t", "c")
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	c := tc.channel("t", "c")
 	publish(t, c.Topic(), numbered("m", 200, 12<<10)...)
 	if got := readAll(t, c); len(got) != 200 {
 		t.Fatalf("%d messages came", len(got))
 	}
 	publish(t, c.Topic(), numbered("n", 100, 12<<10)...)
-	for _, m := range tr.nodes {
-		tr.eventually(m.name+" removes what is confirmed", func() bool {
+	for _, m := range tc.nodes {
+		tc.eventually(m.name+" removes what is confirmed", func() bool {
 			c, err := engine.CopyOf(m.e, "t", 0)
 			return err == nil && c.Start > 1<<20
 		})
 	}
-	x := tr.leader("t", 0)
+	x := tc.leader("t", 0)
 	dir := path.Join(engine.TopicDir(x.e, "t"), "0")
-	for _, m := range tr.nodes {
-		tr.stop(m)
+	for _, m := range tc.nodes {
+		tc.stop(m)
 	}
 	first := slices.Min(slices.Collect(maps.Keys(segmentBytes(t, x.disk, dir))))
 	if !x.disk.Corrupt(path.Join(dir, first), []byte("rotten"), segment.SegmentHeaderBytes+segment.HeaderBytes) {
 		t.Fatal("the segment is gone")
 	}
-	tr.start(x)
+	tc.start(x)
 	if row := x.row("t", 0); len(row.Damaged) != 1 || row.Damaged[0].Node != x.e.Node().ID {
 		t.Errorf("the node has joined, and the row says %+v is damaged", row.Damaged)
 	}
-	for _, m := range tr.nodes {
+	for _, m := range tc.nodes {
 		if m != x {
-			tr.start(m)
+			tc.start(m)
 		}
 	}
-	tr.whole("t")
-	tr.equal("t", 0)
+	tc.awaitInSync("t")
+	tc.awaitEqualCopies("t", 0)
 	if n := x.e.Storage().Dropped; n != 1 {
 		t.Errorf("it was dropped %d times", n)
 	}

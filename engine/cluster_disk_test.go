@@ -14,7 +14,7 @@ import (
 )
 
 // hang keeps everything that changes the disk from coming back, until release.
-func (m *member) hang() (release func()) {
+func (m *testNode) hang() (release func()) {
 	d := m.disk
 	d.Inject(faultaio.Rule{Kind: faultaio.KindAny, Hold: true, Count: -1})
 	return func() {
@@ -39,7 +39,7 @@ func long(t *testing.T, what string, holds func() bool) {
 }
 
 // diskOf is what a node has heard of another one's disk.
-func (m *member) diskOf(other *member) meta.DiskState {
+func (m *testNode) diskOf(other *testNode) meta.DiskState {
 	n := m.e.Snapshot().Nodes[other.e.Node().ID]
 	if n == nil {
 		return "unknown"
@@ -51,23 +51,23 @@ func (m *member) diskOf(other *member) meta.DiskState {
 // does.
 func TestClusterLeaderDiskHangs(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, impatient, shortPatience)
-	tr.create("t", 1)
-	l := tr.leader("t", 0)
-	rest := tr.others(l)
-	h := newTold()
-	stop := tr.loadAll(h, tr.nodes, "t", "1", func(err error) bool { return err != nil })
+	tc := newTestCluster(t, 3, impatient, shortPatience)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	rest := tc.others(l)
+	h := newAckLog()
+	stop := tc.startProducers(h, tc.nodes, "t", "1", func(err error) bool { return err != nil })
 	defer stop()
-	tr.goesOn(h, 20)
+	tc.awaitMoreAcks(h, 20)
 	release := l.hang()
 	defer release()
-	tr.eventually("another node leads", func() bool {
+	tc.eventually("another node leads", func() bool {
 		row := rest[0].row("t", 0)
 		return row.State.Leader != l.e.Node().ID
 	})
-	tr.goesOn(h, 50)
-	tr.eventually("the others hear that the disk failed", func() bool { return rest[0].diskOf(l) == meta.DiskFailed })
-	tr.eventually("the node says so itself", func() bool { return errors.Is(l.e.Health(), engine.ErrDiskHung) })
+	tc.awaitMoreAcks(h, 50)
+	tc.eventually("the others hear that the disk failed", func() bool { return rest[0].diskOf(l) == meta.DiskFailed })
+	tc.eventually("the node says so itself", func() bool { return errors.Is(l.e.Health(), engine.ErrDiskHung) })
 	if row := rest[0].row("t", 0); row.State.Leader == l.e.Node().ID {
 		t.Error("a node whose disk hangs leads")
 	}
@@ -79,24 +79,24 @@ func TestClusterLeaderDiskHangs(t *testing.T) {
 	long(t, "the disk is good again, and the others hear it", func() bool {
 		return l.e.Storage().DiskState == "good" && l.e.Health() == nil && rest[0].diskOf(l) == meta.DiskGood
 	})
-	tr.goesOn(h, 20)
+	tc.awaitMoreAcks(h, 20)
 	stop()
-	tr.whole("t")
-	tr.checkAll(h, "t", 1)
+	tc.awaitInSync("t")
+	tc.checkCopies(h, "t", 1)
 }
 
 // A leader whose disk hangs keeps what nobody with a good disk can take, and its publishers hear of it.
 func TestClusterAllDisksHang(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, impatient, shortPatience)
-	tr.create("t", 1)
-	l := tr.leader("t", 0)
-	h := newTold()
-	if err := h.publish(t.Context(), tr.topic(l, "t"), "before"); err != nil {
+	tc := newTestCluster(t, 3, impatient, shortPatience)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	h := newAckLog()
+	if err := h.publish(t.Context(), tc.topic(l, "t"), "before"); err != nil {
 		t.Fatal(err)
 	}
 	var releases []func()
-	for _, m := range tr.nodes {
+	for _, m := range tc.nodes {
 		releases = append(releases, m.hang())
 	}
 	release := func() {
@@ -105,47 +105,47 @@ func TestClusterAllDisksHang(t *testing.T) {
 		}
 	}
 	defer release()
-	if err := h.publish(t.Context(), tr.topic(l, "t"), "meanwhile"); err == nil {
+	if err := h.publish(t.Context(), tc.topic(l, "t"), "meanwhile"); err == nil {
 		t.Error("it was answered OK although no disk has it")
 	}
-	tr.eventually("all say that their disks failed", func() bool {
-		for _, m := range tr.nodes {
-			_ = h.publish(context.Background(), tr.topic(m, "t"), fmt.Sprint(m.name, time.Now().UnixNano()))
-			if tr.nodes[0].diskOf(m) != meta.DiskFailed {
+	tc.eventually("all say that their disks failed", func() bool {
+		for _, m := range tc.nodes {
+			_ = h.publish(context.Background(), tc.topic(m, "t"), fmt.Sprint(m.name, time.Now().UnixNano()))
+			if tc.nodes[0].diskOf(m) != meta.DiskFailed {
 				return false
 			}
 		}
 		return true
 	})
 	release()
-	tr.eventually("publishing goes on", func() bool {
-		return h.publish(context.Background(), tr.topic(tr.nodes[0], "t"), fmt.Sprint("after", time.Now().UnixNano())) == nil
+	tc.eventually("publishing goes on", func() bool {
+		return h.publish(context.Background(), tc.topic(tc.nodes[0], "t"), fmt.Sprint("after", time.Now().UnixNano())) == nil
 	})
-	tr.whole("t")
-	tr.checkAll(h, "t", 1)
+	tc.awaitInSync("t")
+	tc.checkCopies(h, "t", 1)
 }
 
 // A connection's goroutine writes to no disk: what a node with a hung disk has to answer for others, or hears from
 // them, goes on.
 func TestClusterHungFollowerHears(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 2)
-	tr.create("t", 1)
-	l := tr.leader("t", 0)
-	f := tr.others(l)[0]
+	tc := newTestCluster(t, 2)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	f := tc.others(l)[0]
 	// Partitions without a second replica: the other node's disk is none of their business.
 	if _, err := l.store.CreateTopic(t.Context(), meta.Topic{
 		Name: "alone", Partitions: 2, Replicas: 1, MinISR: 1,
 	}); err != nil {
 		t.Fatal(err)
 	}
-	tr.whole("alone")
-	topic, own := tr.topic(f, "alone"), 0
-	for tr.leader("alone", own) != l {
+	tc.awaitInSync("alone")
+	topic, own := tc.topic(f, "alone"), 0
+	for tc.leader("alone", own) != l {
 		own++
 	}
-	h := newTold()
-	if err := h.publish(t.Context(), tr.topic(l, "t"), "before"); err != nil {
+	h := newAckLog()
+	if err := h.publish(t.Context(), tc.topic(l, "t"), "before"); err != nil {
 		t.Fatal(err)
 	}
 	release := f.hang()
@@ -153,10 +153,10 @@ func TestClusterHungFollowerHears(t *testing.T) {
 	// A put that comes alone: its batch reaches an idle follower, whose connection could do the write itself.
 	done := make(chan error, 1)
 	go func() {
-		done <- h.publish(context.Background(), tr.topic(l, "t"), "it waits for the follower")
+		done <- h.publish(context.Background(), tc.topic(l, "t"), "it waits for the follower")
 	}()
-	tr.eventually("the follower's disk has a write", func() bool { return engine.WritesWaiting(f.e) > 0 })
-	tr.eventually("a put to a partition of the other node is answered", func() bool {
+	tc.eventually("the follower's disk has a write", func() bool { return engine.WritesWaiting(f.e) > 0 })
+	tc.eventually("a put to a partition of the other node is answered", func() bool {
 		// The answer comes by the connection that brought the batch.
 		return engine.PutTo(t.Context(), topic, own, &engine.Put{Messages: [][]byte{[]byte("by way of the follower")}}) == nil
 	})

@@ -34,29 +34,29 @@ func duringFailover(err error) bool {
 // B17, B79, B81, B84, C7.
 func TestClusterLeaderDies(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 2)
-	h := newTold()
+	tc := newTestCluster(t, 3)
+	tc.create("t", 2)
+	h := newAckLog()
 	for round := range 4 {
-		stop := tr.loadAll(h, tr.nodes, "t", fmt.Sprint(round), duringFailover)
-		tr.goesOn(h, 150)
-		l := tr.leader("t", round%2)
+		stop := tc.startProducers(h, tc.nodes, "t", fmt.Sprint(round), duringFailover)
+		tc.awaitMoreAcks(h, 150)
+		l := tc.leader("t", round%2)
 		if round%2 == 0 {
-			tr.kill(l)
+			tc.kill(l)
 		} else {
-			tr.crash(l)
+			tc.crash(l)
 		}
 		if round < 2 {
-			tr.start(l)
-			tr.whole("t")
+			tc.start(l)
+			tc.awaitInSync("t")
 		} else { // two of three go on alone for a while
-			tr.goesOn(h, 100)
-			tr.start(l)
-			tr.whole("t")
+			tc.awaitMoreAcks(h, 100)
+			tc.start(l)
+			tc.awaitInSync("t")
 		}
 		stop()
 	}
-	tr.checkAll(h, "t", 2)
+	tc.checkCopies(h, "t", 2)
 }
 
 // The power of all nodes goes at once.
@@ -64,26 +64,26 @@ func TestClusterLeaderDies(t *testing.T) {
 // B16, B17.
 func TestClusterAllDie(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 3)
-	h := newTold()
+	tc := newTestCluster(t, 3)
+	tc.create("t", 3)
+	h := newAckLog()
 	for round := range 3 {
-		stop := tr.loadAll(h, tr.nodes, "t", fmt.Sprint(round), duringFailover)
-		tr.goesOn(h, 100)
+		stop := tc.startProducers(h, tc.nodes, "t", fmt.Sprint(round), duringFailover)
+		tc.awaitMoreAcks(h, 100)
 		var wg sync.WaitGroup
-		for _, m := range tr.nodes {
-			tr.wires.kill(m.name)
+		for _, m := range tc.nodes {
+			tc.network.kill(m.name)
 			m.disk.CrashAt(m.disk.Ops())
 		}
-		for _, m := range tr.nodes {
-			wg.Go(func() { tr.crash(m) })
+		for _, m := range tc.nodes {
+			wg.Go(func() { tc.crash(m) })
 		}
 		wg.Wait()
 		stop()
-		tr.startAll()
-		tr.whole("t")
+		tc.startAll()
+		tc.awaitInSync("t")
 	}
-	tr.checkAll(h, "t", 3)
+	tc.checkCopies(h, "t", 3)
 }
 
 // After an orderly end of all nodes their segment files are the same, byte by byte, and what was stored is there again.
@@ -91,22 +91,22 @@ func TestClusterAllDie(t *testing.T) {
 // B1, B79, B94.
 func TestClusterSegments(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	h := newTold()
-	stop := tr.load(h, tr.nodes[0], "t", "p", never)
-	tr.eventually("several segments are full", func() bool {
-		c, _ := engine.CopyOf(tr.nodes[0].e, "t", 0)
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	stop := tc.startProducer(h, tc.nodes[0], "t", "p", never)
+	tc.eventually("several segments are full", func() bool {
+		c, _ := engine.CopyOf(tc.nodes[0].e, "t", 0)
 		return c.Segments > 3
 	})
 	stop()
-	tr.equal("t", 0)
-	dir := path.Join(engine.TopicDir(tr.nodes[0].e, "t"), "0")
+	tc.awaitEqualCopies("t", 0)
+	dir := path.Join(engine.TopicDir(tc.nodes[0].e, "t"), "0")
 	var wg sync.WaitGroup
-	for _, m := range tr.nodes {
-		tr.kv.Cut(m.client) // no leadership is handed over: that would write more
+	for _, m := range tc.nodes {
+		tc.kv.Cut(m.client) // no leadership is handed over: that would write more
 	}
-	for _, m := range tr.nodes {
+	for _, m := range tc.nodes {
 		wg.Go(func() {
 			_ = m.e.Close()
 			m.e, m.disk = nil, m.disk.Kill(1)
@@ -114,7 +114,7 @@ func TestClusterSegments(t *testing.T) {
 	}
 	wg.Wait()
 	var first map[string]string
-	for _, m := range tr.nodes {
+	for _, m := range tc.nodes {
 		files := segmentBytes(t, m.disk, dir)
 		if first == nil {
 			first = files
@@ -128,9 +128,9 @@ func TestClusterSegments(t *testing.T) {
 			}
 		}
 	}
-	tr.startAll()
-	tr.whole("t")
-	tr.checkAll(h, "t", 1)
+	tc.startAll()
+	tc.awaitInSync("t")
+	tc.checkCopies(h, "t", 1)
 }
 
 // segmentBytes are the segments in a directory, by name.
@@ -160,23 +160,23 @@ func segmentBytes(t *testing.T, d *faultaio.Disk, dir string) map[string]string 
 // B80.
 func TestClusterRolling(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 3)
-	h := newTold()
-	for _, m := range tr.nodes {
-		stop := tr.loadAll(h, tr.others(m), "t", m.name, never)
-		stopOwn := tr.load(h, m, "t", m.name, func(err error) bool {
+	tc := newTestCluster(t, 3)
+	tc.create("t", 3)
+	h := newAckLog()
+	for _, m := range tc.nodes {
+		stop := tc.startProducers(h, tc.others(m), "t", m.name, never)
+		stopOwn := tc.startProducer(h, m, "t", m.name, func(err error) bool {
 			return errors.Is(err, engine.ErrClosed) || errors.Is(err, engine.ErrUnknown) // its own node is closed
 		})
-		tr.goesOn(h, 100)
-		tr.stop(m)
-		tr.goesOn(h, 100)
-		tr.start(m)
-		tr.whole("t")
+		tc.awaitMoreAcks(h, 100)
+		tc.stop(m)
+		tc.awaitMoreAcks(h, 100)
+		tc.start(m)
+		tc.awaitInSync("t")
 		stop()
 		stopOwn()
 	}
-	tr.checkAll(h, "t", 3)
+	tc.checkCopies(h, "t", 3)
 }
 
 // A leader that is cut off stops before another begins: no answer, no delivery, no confirmation after the end of its
@@ -185,25 +185,25 @@ func TestClusterRolling(t *testing.T) {
 // B4, B83, B84.
 func TestClusterLease(t *testing.T) {
 	t.Parallel()
-	tr := prepareTrio(t, 3, impatient, func(o *engine.Options) { o.Cluster.Replication.LagMaxNs = 300e6 })
-	tr.store.LeaseTTL = 1500 * time.Millisecond
-	tr.startAll()
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	other := tr.others(l)[0]
+	tc := prepareTestCluster(t, 3, impatient, func(o *engine.Options) { o.Cluster.Replication.LagMaxNs = 300e6 })
+	tc.store.LeaseTTL = 1500 * time.Millisecond
+	tc.startAll()
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	other := tc.others(l)[0]
 	for i := range 4 {
-		if err := h.publish(t.Context(), tr.topic(l, "t"), fmt.Sprint(i)); err != nil {
+		if err := h.publish(t.Context(), tc.topic(l, "t"), fmt.Sprint(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	c := tr.channel("t", "c")
-	s := sit(t, c, 1)
+	c := tc.channel("t", "c")
+	s := subscribe(t, c, 1)
 	first := s.next()
-	tr.equal("t", 0)
-	tr.kv.Cut(l.client)
-	tr.wires.isolate(l.name, true)
-	tr.eventually("the lease of the one that is cut off ends", func() bool {
+	tc.awaitEqualCopies("t", 0)
+	tc.kv.Cut(l.client)
+	tc.network.isolate(l.name, true)
+	tc.eventually("the lease of the one that is cut off ends", func() bool {
 		c, _ := engine.CopyOf(l.e, "t", 0)
 		return !c.Serves
 	})
@@ -215,23 +215,23 @@ func TestClusterLease(t *testing.T) {
 	}
 	_ = s.Ready(10)
 	s.Pump()
-	s.none("after the lease")
-	if err := h.publish(t.Context(), tr.topic(l, "t"), "after the lease"); !errors.Is(err, engine.ErrNoLeader) {
+	s.expectNothing("after the lease")
+	if err := h.publish(t.Context(), tc.topic(l, "t"), "after the lease"); !errors.Is(err, engine.ErrNoLeader) {
 		t.Errorf("a publish after the lease: %v", err)
 	}
-	tr.eventually("another leads", func() bool { return other.row("t", 0).State.Leader != l.e.Node().ID })
+	tc.eventually("another leads", func() bool { return other.row("t", 0).State.Leader != l.e.Node().ID })
 	heir := other
 	if other.row("t", 0).State.Leader != other.e.Node().ID {
-		heir = tr.others(l)[1]
+		heir = tc.others(l)[1]
 	}
-	tr.eventually("writes go on", func() bool {
-		return h.publish(t.Context(), tr.topic(heir, "t"), fmt.Sprint("new ", len(h.batches))) == nil
+	tc.eventually("writes go on", func() bool {
+		return h.publish(t.Context(), tc.topic(heir, "t"), fmt.Sprint("new ", len(h.batches))) == nil
 	})
-	tr.wires.isolate(l.name, false)
-	tr.kv.Heal(l.client)
-	tr.whole("t")
-	tr.checkAll(h, "t", 1)
-	got := readAll(t, tr.channel("t", "c"))
+	tc.network.isolate(l.name, false)
+	tc.kv.Heal(l.client)
+	tc.awaitInSync("t")
+	tc.checkCopies(h, "t", 1)
+	got := readAll(t, tc.channel("t", "c"))
 	if len(got) != len(h.acked) {
 		t.Errorf("%d of %d messages came after the failover: the FIN that was refused must not count", len(got), len(h.acked))
 	}
@@ -243,23 +243,23 @@ func TestClusterLease(t *testing.T) {
 // B83.
 func TestClusterStoreLost(t *testing.T) {
 	t.Parallel()
-	tr := prepareTrio(t, 3)
-	tr.store.LeaseTTL = time.Second
-	tr.startAll()
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	other := tr.others(l)[0]
-	stop := tr.load(h, other, "t", "p", func(err error) bool { return errors.Is(err, engine.ErrUnknown) })
+	tc := prepareTestCluster(t, 3)
+	tc.store.LeaseTTL = time.Second
+	tc.startAll()
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	other := tc.others(l)[0]
+	stop := tc.startProducer(h, other, "t", "p", func(err error) bool { return errors.Is(err, engine.ErrUnknown) })
 	defer stop()
-	tr.eventually("writes go on", func() bool { return h.count() > 50 })
-	tr.kv.Cut(l.client)
-	tr.eventually("another leads", func() bool { return other.row("t", 0).State.Leader != l.e.Node().ID })
-	tr.goesOn(h, 50)
-	tr.kv.Heal(l.client)
-	tr.whole("t")
+	tc.eventually("writes go on", func() bool { return h.count() > 50 })
+	tc.kv.Cut(l.client)
+	tc.eventually("another leads", func() bool { return other.row("t", 0).State.Leader != l.e.Node().ID })
+	tc.awaitMoreAcks(h, 50)
+	tc.kv.Heal(l.client)
+	tc.awaitInSync("t")
 	stop()
-	tr.checkAll(h, "t", 1)
+	tc.checkCopies(h, "t", 1)
 }
 
 // The leader dies with puts of another node's producers in flight: each is unknown, not refused and not OK. They were
@@ -268,15 +268,15 @@ func TestClusterStoreLost(t *testing.T) {
 // B19, B84.
 func TestClusterForwardsLost(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	from := tr.others(l)[0]
-	if err := h.publish(t.Context(), tr.topic(from, "t"), "first"); err != nil {
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	from := tc.others(l)[0]
+	if err := h.publish(t.Context(), tc.topic(from, "t"), "first"); err != nil {
 		t.Fatal(err)
 	}
-	tr.wires.rules(func(_, _ string, kind netproto.Type) int {
+	tc.network.rules(func(_, _ string, kind netproto.Type) int {
 		if kind == netproto.TypePutAck {
 			return 0
 		}
@@ -285,31 +285,31 @@ func TestClusterForwardsLost(t *testing.T) {
 	var flying []chan result
 	for i := range 10 {
 		body := fmt.Sprint("flying", i)
-		done, err := submit(tr.topic(from, "t"), time.Time{}, body)
+		done, err := submit(tc.topic(from, "t"), time.Time{}, body)
 		if err != nil {
 			t.Fatal(err)
 		}
 		h.tried[body] = true
 		flying = append(flying, done)
 	}
-	tr.eventually("the follower has the first of them", func() bool {
+	tc.eventually("the follower has the first of them", func() bool {
 		c, _ := engine.CopyOf(from.e, "t", 0)
 		return c.NextID > 1
 	})
-	tr.kill(l)
-	tr.wires.rules(nil)
+	tc.kill(l)
+	tc.network.rules(nil)
 	for i, done := range flying {
 		if r := answer(t, done); !errors.Is(r.err, engine.ErrUnknown) {
 			t.Errorf("put %d: %v", i, r.err)
 		}
 	}
-	if err := h.publish(t.Context(), tr.topic(from, "t"), "last"); err != nil {
+	if err := h.publish(t.Context(), tc.topic(from, "t"), "last"); err != nil {
 		t.Error(err)
 	}
-	tr.start(l)
-	tr.whole("t")
-	tr.checkAll(h, "t", 1)
-	c := tr.equal("t", 0)
+	tc.start(l)
+	tc.awaitInSync("t")
+	tc.checkCopies(h, "t", 1)
+	c := tc.awaitEqualCopies("t", 0)
 	all, _ := c.Messages(0)
 	if len(all) < 3 {
 		t.Errorf("of what the followers had and the leader did not answer %d are there", len(all)-2)
@@ -321,14 +321,14 @@ func TestClusterForwardsLost(t *testing.T) {
 // B15, C7.
 func TestClusterOrder(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	h := newTold()
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
 	var all []chan result
 	for i := range 300 {
-		for _, m := range tr.nodes {
+		for _, m := range tc.nodes {
 			body := fmt.Sprintf("%s/%04d", m.name, i)
-			done, err := submit(tr.topic(m, "t"), time.Time{}, body)
+			done, err := submit(tc.topic(m, "t"), time.Time{}, body)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -343,11 +343,11 @@ func TestClusterOrder(t *testing.T) {
 			t.Fatal(r.err)
 		}
 		if p := i % 3; i >= 3 && r.id <= last[p] {
-			t.Fatalf("%s: message %d has id %s, the one before %s", tr.nodes[p].name, i/3, r.id, last[p])
+			t.Fatalf("%s: message %d has id %s, the one before %s", tc.nodes[p].name, i/3, r.id, last[p])
 		}
 		last[i%3] = r.id
 	}
-	tr.checkAll(h, "t", 1)
+	tc.checkCopies(h, "t", 1)
 }
 
 // A node that comes back with an empty disk is nobody until it has everything again; while it has not, it does not
@@ -356,30 +356,30 @@ func TestClusterOrder(t *testing.T) {
 // B79, B82; P10.
 func TestClusterWiped(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, impatient)
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
+	tc := newTestCluster(t, 3, impatient)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
 	for i := range 50 {
-		if err := h.publish(t.Context(), tr.topic(l, "t"), fmt.Sprint(i)); err != nil {
+		if err := h.publish(t.Context(), tc.topic(l, "t"), fmt.Sprint(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	tr.equal("t", 0)
-	empty := tr.others(l)[0]
-	for _, m := range tr.nodes {
-		tr.crash(m)
+	tc.awaitEqualCopies("t", 0)
+	empty := tc.others(l)[0]
+	for _, m := range tc.nodes {
+		tc.crash(m)
 	}
-	tr.wipe(empty)
-	tr.start(empty)
-	if err := h.publish(t.Context(), tr.topic(empty, "t"), "to an empty disk"); !errors.Is(err, engine.ErrNoLeader) {
+	tc.wipe(empty)
+	tc.start(empty)
+	if err := h.publish(t.Context(), tc.topic(empty, "t"), "to an empty disk"); !errors.Is(err, engine.ErrNoLeader) {
 		t.Errorf("only a node with an empty disk is up, and a publish says: %v", err)
 	}
-	tr.startAll()
+	tc.startAll()
 	onNewDisk := func(m replicate.Member) bool { return m.Store == empty.e.Node().Store }
-	tr.eventually("the new disk is in the ISR", func() bool { // until the old one is removed, the ISR looks whole
-		return slices.ContainsFunc(tr.leader("t", 0).row("t", 0).State.ISR, onNewDisk)
+	tc.eventually("the new disk is in the ISR", func() bool { // until the old one is removed, the ISR looks whole
+		return slices.ContainsFunc(tc.leader("t", 0).row("t", 0).State.ISR, onNewDisk)
 	})
-	tr.whole("t")
-	tr.checkAll(h, "t", 1)
+	tc.awaitInSync("t")
+	tc.checkCopies(h, "t", 1)
 }

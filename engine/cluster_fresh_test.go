@@ -13,13 +13,13 @@ import (
 // here to be of help.
 func TestClusterFreshTopic(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, func(o *engine.Options) {
+	tc := newTestCluster(t, 3, func(o *engine.Options) {
 		r := &o.Cluster.Replication
 		r.HeartbeatNs, r.RetryNs = 30e9, 600e9
 	})
-	tr.eventually("all nodes are connected", func() bool {
-		for _, m := range tr.nodes {
-			for _, o := range tr.others(m) {
+	tc.eventually("all nodes are connected", func() bool {
+		for _, m := range tc.nodes {
+			for _, o := range tc.others(m) {
 				if !engine.ConnectedTo(m.e, o.e.Node().ID) {
 					return false
 				}
@@ -30,7 +30,7 @@ func TestClusterFreshTopic(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for i := range 40 {
-		m := tr.nodes[i%len(tr.nodes)]
+		m := tc.nodes[i%len(tc.nodes)]
 		topic, err := m.e.CreateTopic(ctx, fmt.Sprint("t", i), 2)
 		if err != nil {
 			t.Fatal(err)

@@ -14,33 +14,33 @@ import (
 // B1, B61, B94.
 func TestClusterHeaders(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 3)
-	tr.channel("t", "now")
-	tr.channel("t", "later")
+	tc := newTestCluster(t, 3)
+	tc.create("t", 3)
+	tc.channel("t", "now")
+	tc.channel("t", "later")
 	want := map[string]string{}
-	for _, m := range tr.nodes {
-		maps.Copy(want, publishEveryWay(t, tr.topic(m, "t"), m.name+"/"))
+	for _, m := range tc.nodes {
+		maps.Copy(want, publishEveryWay(t, tc.topic(m, "t"), m.name+"/"))
 	}
 	for n := range 3 {
-		tr.equal("t", n)
+		tc.awaitEqualCopies("t", n)
 	}
-	tr.consumeEverywhere("now", want)
-	tr.kill(tr.leader("t", 0))
-	tr.consumeEverywhere("later", want)
+	tc.consumeAtLeaders("now", want)
+	tc.kill(tc.leader("t", 0))
+	tc.consumeAtLeaders("later", want)
 }
 
-// consumeEverywhere reads a channel of topic t at every leader of a partition, until all of want has come.
-func (tr *trio) consumeEverywhere(channel string, want map[string]string) {
-	tr.t.Helper()
+// consumeAtLeaders reads a channel of topic t at every leader of a partition, until all of want has come.
+func (tc *testCluster) consumeAtLeaders(channel string, want map[string]string) {
+	tc.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	type message struct{ body, headers string }
 	messages := make(chan message, len(want))
 	for n := range 3 { // a node that leads two of them is asked twice, which does no harm
-		c, err := tr.topic(tr.leader("t", n), "t").Channel(ctx, channel)
+		c, err := tc.topic(tc.leader("t", n), "t").Channel(ctx, channel)
 		if err != nil {
-			tr.t.Fatal(err)
+			tc.t.Fatal(err)
 		}
 		go func() {
 			_ = c.Consume(ctx, engine.ConsumeOptions{}, func(ctx context.Context, m *engine.Message) error {
@@ -58,8 +58,8 @@ func (tr *trio) consumeEverywhere(channel string, want map[string]string) {
 		case m := <-messages:
 			got[m.body] = m.headers
 		case <-ctx.Done():
-			tr.t.Fatalf("%d of %d messages came", len(got), len(want))
+			tc.t.Fatalf("%d of %d messages came", len(got), len(want))
 		}
 	}
-	checkHeaders(tr.t, got, want)
+	checkHeaders(tc.t, got, want)
 }

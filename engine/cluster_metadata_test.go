@@ -14,14 +14,14 @@ import (
 // first after all have ended: it leads with what it has, not with an empty log in its place.
 func TestClusterUnreadableTopicMetadata(t *testing.T) {
 	t.Parallel()
-	tr := prepareTrio(t, 3, func(*engine.Options) {})
-	tr.startAll()
-	tr.create("t", 1)
-	h := newTold()
-	tr.publishSome(h, 40)
-	x := tr.leader("t", 0)
-	for _, m := range tr.up() {
-		tr.kill(m)
+	tc := prepareTestCluster(t, 3, func(*engine.Options) {})
+	tc.startAll()
+	tc.create("t", 1)
+	h := newAckLog()
+	tc.publishReplicated(h, 40)
+	x := tc.leader("t", 0)
+	for _, m := range tc.running() {
+		tc.kill(m)
 	}
 	infos, err := x.disk.ReadDir("topics")
 	if err != nil || len(infos) != 1 {
@@ -33,13 +33,13 @@ func TestClusterUnreadableTopicMetadata(t *testing.T) {
 			t.Fatal("nothing was damaged")
 		}
 	}
-	tr.start(x)
-	for _, m := range tr.nodes {
+	tc.start(x)
+	for _, m := range tc.nodes {
 		if m != x {
-			tr.start(m)
+			tc.start(m)
 		}
 	}
-	tr.hold(h, tr.nodes)
+	tc.awaitHeld(h, tc.nodes)
 	if told := x.e.Info().CorruptionsAtRecover; len(told) != 1 {
 		t.Errorf("it was found damaged, and told is %q", told)
 	}
@@ -53,13 +53,13 @@ func TestClusterUnreadableTopicMetadata(t *testing.T) {
 // all the same: else the commit log would carry it for ever.
 func TestClusterDeletedTopicWithUnreadableMetadata(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	h := newTold()
-	tr.publishSome(h, 40)
-	x := tr.nodes[2]
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	tc.publishReplicated(h, 40)
+	x := tc.nodes[2]
 	dir := engine.TopicDir(x.e, "t")
-	tr.kill(x)
+	tc.kill(x)
 	for _, name := range []string{"topic.json", "topic.copy.json"} {
 		if !x.disk.Corrupt(dir+"/"+name, []byte{0xfb}, 0) {
 			t.Fatal("nothing was damaged")
@@ -67,16 +67,16 @@ func TestClusterDeletedTopicWithUnreadableMetadata(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := tr.nodes[0].e.DeleteTopic(ctx, "t"); err != nil {
+	if err := tc.nodes[0].e.DeleteTopic(ctx, "t"); err != nil {
 		t.Fatal(err)
 	}
-	tr.start(x)
-	tr.eventually("the files are gone", func() bool {
+	tc.start(x)
+	tc.eventually("the files are gone", func() bool {
 		_, err := x.disk.ReadDir(dir)
 		return err != nil
 	})
-	tr.kill(x)
-	tr.start(x)
+	tc.kill(x)
+	tc.start(x)
 	if _, err := x.disk.ReadDir(dir); err == nil {
 		t.Error("the files are back")
 	}
@@ -85,24 +85,24 @@ func TestClusterDeletedTopicWithUnreadableMetadata(t *testing.T) {
 // The same for a topic of which the node's commit log knows nothing: its process ended when it had just made the files.
 func TestClusterDeletedTopicThatWasHalfMadeAndIsUnreadable(t *testing.T) {
 	t.Parallel()
-	tr, _, l, _, free := moved(t)
+	tc, _, l, _, free := moved(t)
 	dir := engine.TopicDir(l.e, "t")
-	tr.stop(free)
+	tc.stop(free)
 	if err := errors.Join(free.disk.MkdirAll(dir), free.disk.WriteFile(dir+"/topic.json", []byte("{"))); err != nil {
 		t.Fatal(err)
 	}
-	tr.start(free)
+	tc.start(free)
 	if _, err := free.disk.ReadDir(dir); err != nil {
 		t.Fatalf("what is no topic's was touched while the topic exists: %v", err)
 	}
-	tr.stop(free)
+	tc.stop(free)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := l.e.DeleteTopic(ctx, "t"); err != nil {
 		t.Fatal(err)
 	}
-	tr.start(free)
-	tr.eventually("the files are gone", func() bool {
+	tc.start(free)
+	tc.eventually("the files are gone", func() bool {
 		_, err := free.disk.ReadDir(dir)
 		return err != nil
 	})

@@ -16,7 +16,7 @@ import (
 )
 
 // segmentFiles are the names of the files that a node's disk has of partition 0 of a topic.
-func (m *member) segmentFiles(t *testing.T, topic string) (names []string) {
+func (m *testNode) segmentFiles(t *testing.T, topic string) (names []string) {
 	t.Helper()
 	files, err := m.disk.ReadDir(path.Join(engine.TopicDir(m.e, topic), "0"))
 	if err != nil {
@@ -28,19 +28,19 @@ func (m *member) segmentFiles(t *testing.T, topic string) (names []string) {
 	return names
 }
 
-// gone waits until a node has no byte of a partition.
-func (tr *trio) gone(m *member, topic string) {
-	tr.t.Helper()
-	tr.eventually(m.name+" has nothing of it", func() bool {
+// awaitRemoved waits until a node has no byte of a partition.
+func (tc *testCluster) awaitRemoved(m *testNode, topic string) {
+	tc.t.Helper()
+	tc.eventually(m.name+" has nothing of it", func() bool {
 		c, err := engine.CopyOf(m.e, topic, 0)
-		return (err != nil || c.End == 0) && len(m.segmentFiles(tr.t, topic)) == 0
+		return (err != nil || c.End == 0) && len(m.segmentFiles(tc.t, topic)) == 0
 	})
 }
 
-// equalOn waits until a member has all bytes of a partition that another has.
-func (tr *trio) equalOn(topic string, has, gets *member) {
-	tr.t.Helper()
-	tr.eventually(gets.name+" has what "+has.name+" has", func() bool {
+// awaitSameBytes waits until a member has all bytes of a partition that another has.
+func (tc *testCluster) awaitSameBytes(topic string, has, gets *testNode) {
+	tc.t.Helper()
+	tc.eventually(gets.name+" has what "+has.name+" has", func() bool {
 		a, err := engine.CopyOf(gets.e, topic, 0)
 		b, _ := engine.CopyOf(has.e, topic, 0)
 		return err == nil && a.End == b.End && bytes.Equal(a.Bytes, b.Bytes)
@@ -51,41 +51,41 @@ func (tr *trio) equalOn(topic string, has, gets *member) {
 // none.
 func moved(
 	t *testing.T, change ...func(*engine.Options),
-) (tr *trio, h *told, leader *member, followers []*member, free *member) {
+) (tc *testCluster, h *ackLog, leader *testNode, followers []*testNode, free *testNode) {
 	t.Helper()
-	tr = newTrio(t, 4, append(change, func(o *engine.Options) { o.Cluster.Replicas = 3 })...)
-	tr.create("t", 1)
-	leader = tr.leader("t", 0)
-	for _, m := range tr.others(leader) {
+	tc = newTestCluster(t, 4, append(change, func(o *engine.Options) { o.Cluster.Replicas = 3 })...)
+	tc.create("t", 1)
+	leader = tc.leader("t", 0)
+	for _, m := range tc.others(leader) {
 		if slices.Contains(leader.row("t", 0).State.Replicas, m.e.Node().ID) {
 			followers = append(followers, m)
 		} else {
 			free = m
 		}
 	}
-	h = newTold()
-	tr.fill(h, leader, "t", "before", 2000, 200)
+	h = newAckLog()
+	tc.publishMany(h, leader, "t", "before", 2000, 200)
 	for _, m := range followers {
-		tr.eventually("there are segments", func() bool { return len(m.segmentFiles(t, "t")) > 2 })
+		tc.eventually("there are segments", func() bool { return len(m.segmentFiles(t, "t")) > 2 })
 	}
-	return tr, h, leader, followers, free
+	return tc, h, leader, followers, free
 }
 
 // move moves partition 0 of topic t and waits until the replica that comes is in sync. The leader may not know yet that
 // a node which has just started is alive: then it is asked again.
-func (tr *trio) move(l, from, to *member) {
-	tr.t.Helper()
+func (tc *testCluster) move(l, from, to *testNode) {
+	tc.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	tr.eventually("the node that the partition moves to is alive", func() bool {
+	tc.eventually("the node that the partition moves to is alive", func() bool {
 		err := l.store.MovePartition(ctx, l.row("t", 0).ID, from.e.Node().ID, to.e.Node().ID)
 		if err != nil && !errors.Is(err, meta.ErrTooFewNodes) {
-			tr.t.Fatal(err)
+			tc.t.Fatal(err)
 		}
 		return err == nil
 	})
 	id := from.e.Node().ID
-	tr.eventually("it has moved", func() bool {
+	tc.eventually("it has moved", func() bool {
 		return !slices.Contains(l.row("t", 0).State.Replicas, id) && inSync(l.row("t", 0), to)
 	})
 }
@@ -96,24 +96,24 @@ func (tr *trio) move(l, from, to *member) {
 // B89, B90, B79.
 func TestClusterMovedBytesGo(t *testing.T) {
 	t.Parallel()
-	tr, h, l, followers, free := moved(t)
+	tc, h, l, followers, free := moved(t)
 	from := followers[0]
-	tr.move(l, from, free)
-	tr.gone(from, "t")
-	for _, again := range []func(*member){tr.kill, tr.crash, tr.stop} {
+	tc.move(l, from, free)
+	tc.awaitRemoved(from, "t")
+	for _, again := range []func(*testNode){tc.kill, tc.crash, tc.stop} {
 		again(from)
-		tr.start(from)
-		tr.topic(from, "t")
-		tr.gone(from, "t")
+		tc.start(from)
+		tc.topic(from, "t")
+		tc.awaitRemoved(from, "t")
 	}
-	tr.fill(h, l, "t", "between", 300, 200)
-	tr.move(l, followers[1], from)
-	tr.gone(followers[1], "t")
-	tr.fill(h, l, "t", "after", 300, 200)
-	tr.equalOn("t", l, from)
-	tr.crash(from)
-	tr.start(from)
-	tr.equalOn("t", l, from)
+	tc.publishMany(h, l, "t", "between", 300, 200)
+	tc.move(l, followers[1], from)
+	tc.awaitRemoved(followers[1], "t")
+	tc.publishMany(h, l, "t", "after", 300, 200)
+	tc.awaitSameBytes("t", l, from)
+	tc.crash(from)
+	tc.start(from)
+	tc.awaitSameBytes("t", l, from)
 	c, err := engine.CopyOf(from.e, "t", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -129,41 +129,41 @@ func TestClusterMovedBytesGo(t *testing.T) {
 // away: the copy goes all the same, and the commit log has room again. The files go with the next start.
 func TestClusterMovedBytesGoFromAFullLog(t *testing.T) {
 	t.Parallel()
-	tr, h, l, followers, free := moved(t)
+	tc, h, l, followers, free := moved(t)
 	from := followers[0]
-	configure(t, tr.topic(l, "t"), func(s *engine.TopicSettings) { s.MinISR = 3 }) // so that the copy is needed as it is
-	tr.eventually("it is in force", func() bool { return l.row("t", 0).State.MinISR == 3 })
+	configure(t, tc.topic(l, "t"), func(s *engine.TopicSettings) { s.MinISR = 3 }) // so that the copy is needed as it is
+	tc.eventually("it is in force", func() bool { return l.row("t", 0).State.MinISR == 3 })
 	segments := engine.TopicDir(from.e, "t") + "/*/*.seg"
 	from.disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: segments, Count: -1, Err: syscall.EIO})
-	stop := tr.load(h, l, "t", "full", never)
+	stop := tc.startProducer(h, l, "t", "full", never)
 	defer stop()
-	tr.eventually("the commit log is full", func() bool { return from.e.CommitStats().Full })
-	tr.move(l, from, free)
+	tc.eventually("the commit log is full", func() bool { return from.e.CommitStats().Full })
+	tc.move(l, from, free)
 	stop()
-	tr.eventually("the commit log has room", func() bool { return !from.e.CommitStats().Full })
-	tr.eventually("the record of the removal is written", func() bool {
+	tc.eventually("the commit log has room", func() bool { return !from.e.CommitStats().Full })
+	tc.eventually("the record of the removal is written", func() bool {
 		c, err := engine.CopyOf(from.e, "t", 0)
 		return err == nil && c.End == 0
 	})
-	tr.crash(from)
+	tc.crash(from)
 	from.disk.ClearRules()
-	tr.start(from)
-	tr.topic(from, "t")
-	tr.gone(from, "t")
-	tr.move(l, followers[1], from)
-	tr.gone(followers[1], "t")
-	tr.fill(h, l, "t", "after", 300, 200)
-	tr.equalOn("t", l, from)
-	tr.hold(h, []*member{l, free, from})
+	tc.start(from)
+	tc.topic(from, "t")
+	tc.awaitRemoved(from, "t")
+	tc.move(l, followers[1], from)
+	tc.awaitRemoved(followers[1], "t")
+	tc.publishMany(h, l, "t", "after", 300, 200)
+	tc.awaitSameBytes("t", l, from)
+	tc.awaitHeld(h, []*testNode{l, free, from})
 }
 
 // A node that had begun a copy and ended before its commit log said anything of it, and that is no replica any more
 // when it comes back, removes the files.
 func TestFilesOfACopyThatNeverBeganGo(t *testing.T) {
 	t.Parallel()
-	tr, h, l, followers, free := moved(t)
-	tr.gone(free, "t")
-	tr.stop(free)
+	tc, h, l, followers, free := moved(t)
+	tc.awaitRemoved(free, "t")
+	tc.stop(free)
 	dir := path.Join(engine.TopicDir(l.e, "t"), "0")
 	if err := free.disk.MkdirAll(dir); err != nil {
 		t.Fatal(err)
@@ -175,12 +175,12 @@ func TestFilesOfACopyThatNeverBeganGo(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	tr.start(free)
-	tr.topic(free, "t")
-	tr.gone(free, "t")
-	tr.move(l, followers[0], free)
-	tr.fill(h, l, "t", "after", 100, 200)
-	tr.equalOn("t", l, free)
+	tc.start(free)
+	tc.topic(free, "t")
+	tc.awaitRemoved(free, "t")
+	tc.move(l, followers[0], free)
+	tc.publishMany(h, l, "t", "after", 100, 200)
+	tc.awaitSameBytes("t", l, free)
 }
 
 // While a replica of the new set is not in sync the old bytes stay: they may be what it has to be repaired from.
@@ -188,11 +188,11 @@ func TestFilesOfACopyThatNeverBeganGo(t *testing.T) {
 // B89.
 func TestClusterMovedBytesStayUntilSettled(t *testing.T) {
 	t.Parallel()
-	tr, _, l, followers, free := moved(t)
+	tc, _, l, followers, free := moved(t)
 	from, third := followers[0], followers[1]
 	id := third.e.Node().ID
-	tr.crash(third)
-	tr.eventually("the third is out of the ISR", func() bool {
+	tc.crash(third)
+	tc.eventually("the third is out of the ISR", func() bool {
 		for _, m := range l.row("t", 0).State.ISR {
 			if m.Node == id {
 				return false
@@ -200,24 +200,24 @@ func TestClusterMovedBytesStayUntilSettled(t *testing.T) {
 		}
 		return true
 	})
-	tr.move(l, from, free)
-	tr.eventually("it takes no part any more", func() bool { return !engine.Present(from.e, "t", 0) })
+	tc.move(l, from, free)
+	tc.eventually("it takes no part any more", func() bool { return !engine.Present(from.e, "t", 0) })
 	before, err := engine.CopyOf(from.e, "t", 0)
 	if err != nil || before.End == 0 {
 		t.Fatalf("the old copy is gone (%v) while a replica is not in sync", err)
 	}
-	tr.crash(from)
-	tr.start(from)
-	tr.topic(from, "t")
-	tr.eventually("it takes no part any more", func() bool {
+	tc.crash(from)
+	tc.start(from)
+	tc.topic(from, "t")
+	tc.eventually("it takes no part any more", func() bool {
 		return from.row("t", 0) != nil && !engine.Present(from.e, "t", 0)
 	})
 	if after, err := engine.CopyOf(from.e, "t", 0); err != nil || after.End != before.End {
 		t.Fatalf("the old copy ends at %d after a restart, at %d before: %v", after.End, before.End, err)
 	}
-	tr.start(third)
-	tr.whole("t")
-	tr.gone(from, "t")
+	tc.start(third)
+	tc.awaitInSync("t")
+	tc.awaitRemoved(from, "t")
 }
 
 // The power goes at any moment of the removal: the bytes go all the same, and nothing of them is taken for the new
@@ -227,7 +227,7 @@ func TestClusterMovedBytesStayUntilSettled(t *testing.T) {
 func TestClusterMovedBytesPowerCut(t *testing.T) {
 	t.Parallel()
 	for _, ops := range []int{0, 1, 2, 3, 4, 5, 7, 9, 12, 16} {
-		tr, h, l, followers, free := moved(t)
+		tc, h, l, followers, free := moved(t)
 		from := followers[0]
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		if err := l.store.MovePartition(ctx, l.row("t", 0).ID, from.e.Node().ID, free.e.Node().ID); err != nil {
@@ -236,23 +236,23 @@ func TestClusterMovedBytesPowerCut(t *testing.T) {
 		cancel()
 		from.disk.CrashAt(from.disk.Ops() + ops) // a follower that nobody writes to does nothing until it goes
 		id := from.e.Node().ID
-		tr.eventually("it has moved", func() bool { return !slices.Contains(l.row("t", 0).State.Replicas, id) })
-		tr.eventually("its disk is dead, or it has nothing", func() bool {
+		tc.eventually("it has moved", func() bool { return !slices.Contains(l.row("t", 0).State.Replicas, id) })
+		tc.eventually("its disk is dead, or it has nothing", func() bool {
 			return from.disk.Crashed() || len(from.segmentFiles(t, "t")) == 0
 		})
-		tr.crash(from)
-		tr.start(from)
-		tr.topic(from, "t")
-		tr.gone(from, "t")
-		tr.move(l, followers[1], from)
-		tr.fill(h, l, "t", "after", 50, 200)
-		tr.eventually("who came back has everything", func() bool {
+		tc.crash(from)
+		tc.start(from)
+		tc.topic(from, "t")
+		tc.awaitRemoved(from, "t")
+		tc.move(l, followers[1], from)
+		tc.publishMany(h, l, "t", "after", 50, 200)
+		tc.eventually("who came back has everything", func() bool {
 			a, err := engine.CopyOf(from.e, "t", 0)
 			b, _ := engine.CopyOf(l.e, "t", 0)
 			return err == nil && a.End == b.End && string(a.Bytes) == string(b.Bytes)
 		})
-		tr.end()
-		for _, m := range tr.nodes {
+		tc.end()
+		for _, m := range tc.nodes {
 			m.e = nil
 		}
 	}
@@ -265,32 +265,32 @@ func TestClusterMovedBytesPowerCut(t *testing.T) {
 // B74, B28.
 func TestClusterFullSyncLeavesNothing(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, func(o *engine.Options) { o.RetentionBytes = 200 << 10 })
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	c := tr.channel("t", "c")
-	tr.fill(h, l, "t", "old", 30, 400)
+	tc := newTestCluster(t, 3, func(o *engine.Options) { o.RetentionBytes = 200 << 10 })
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	c := tc.channel("t", "c")
+	tc.publishMany(h, l, "t", "old", 30, 400)
 	readAll(t, c)
-	back := tr.others(l)[0]
-	was := tr.equal("t", 0)
+	back := tc.others(l)[0]
+	was := tc.awaitEqualCopies("t", 0)
 	dir := path.Join(engine.TopicDir(l.e, "t"), "0")
-	tr.stop(back)
+	tc.stop(back)
 	if len(segmentBytes(t, back.disk, dir)) == 0 {
 		t.Fatal("the stop has written no segment")
 	}
-	newer := newTold()
+	newer := newAckLog()
 	for i := 0; ; i++ {
-		tr.fill(newer, l, "t", fmt.Sprint("new", i), 200, 400)
+		tc.publishMany(newer, l, "t", fmt.Sprint("new", i), 200, 400)
 		if c, _ := engine.CopyOf(l.e, "t", 0); c.Start > was.End {
 			break
 		} else if i == 50 {
 			t.Fatalf("retention has removed up to %d, the follower ends at %d", c.Start, was.End)
 		}
 	}
-	tr.start(back)
-	tr.whole("t")
-	tr.eventually("nothing is left of the old log", func() bool {
+	tc.start(back)
+	tc.awaitInSync("t")
+	tc.eventually("nothing is left of the old log", func() bool {
 		return !slices.Contains(back.segmentFiles(t, "t"), "0000000000.seg")
 	})
 }

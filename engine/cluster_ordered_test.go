@@ -34,25 +34,25 @@ func TestClusterOrderedPassedOver(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			tr := newTrio(t, 3)
-			tr.create("t", 1)
+			tc := newTestCluster(t, 3)
+			tc.create("t", 1)
 			const channels = 8 // chance decides in each which messages are in its sample
 			var names []string
 			for i := range channels {
 				names = append(names, fmt.Sprint("c", i))
-				configureChannel(t, tr.channel("t", names[i]), func(s *engine.ChannelSettings) {
+				configureChannel(t, tc.channel("t", names[i]), func(s *engine.ChannelSettings) {
 					version := s.Version
 					*s = c.before
 					s.Version = version
 				})
 			}
-			l := tr.leader("t", 0)
-			publishWanted(t, tr.topic(l, "t"))
-			tr.equal("t", 0)
-			tr.wires.isolate(l.name, true)
+			l := tc.leader("t", 0)
+			publishWanted(t, tc.topic(l, "t"))
+			tc.awaitEqualCopies("t", 0)
+			tc.network.isolate(l.name, true)
 			last := map[string]int{}
 			for _, name := range names {
-				ch := tr.at(l, "t", name)
+				ch := tc.channelAt(l, "t", name)
 				if c.change != nil {
 					s := ch.Settings()
 					c.change(&s)
@@ -62,11 +62,11 @@ func TestClusterOrderedPassedOver(t *testing.T) {
 				}
 				last[name] = firstOf(t, ch, 50*time.Millisecond, c.rate)
 			}
-			tr.kill(l)
-			tr.wires.isolate(l.name, false)
-			next := tr.leader("t", 0)
+			tc.kill(l)
+			tc.network.isolate(l.name, false)
+			next := tc.leader("t", 0)
 			for _, name := range names {
-				if n := firstOf(t, tr.at(next, "t", name), patience, 0); n < last[name] {
+				if n := firstOf(t, tc.channelAt(next, "t", name), patience, 0); n < last[name] {
 					t.Errorf("channel %s delivered m%d, and m%d at the leader before", name, n, last[name])
 				}
 			}
@@ -91,7 +91,7 @@ func publishWanted(t *testing.T, topic *engine.Topic) {
 // firstOf is the number of the first message that a channel delivers within d, or -1.
 func firstOf(t *testing.T, c *engine.Channel, d time.Duration, rate int) int {
 	t.Helper()
-	s := sit(t, c, 1, engine.ConsumerOptions{SampleRate: rate})
+	s := subscribe(t, c, 1, engine.ConsumerOptions{SampleRate: rate})
 	m, ok := s.poll(d)
 	if !ok {
 		return -1

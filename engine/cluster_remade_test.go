@@ -17,50 +17,50 @@ import (
 // B41, B79.
 func TestClusterDeleteOfWhatNobodyWrote(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 2)
-	m := tr.nodes[2]
+	tc := newTestCluster(t, 3)
+	tc.create("t", 2)
+	m := tc.nodes[2]
 	dir := engine.TopicDir(m.e, "t")
-	tr.kill(m)
-	tr.start(m)
-	if err := tr.nodes[0].e.DeleteTopic(t.Context(), "t"); err != nil {
+	tc.kill(m)
+	tc.start(m)
+	if err := tc.nodes[0].e.DeleteTopic(t.Context(), "t"); err != nil {
 		t.Fatal(err)
 	}
-	tr.eventually("the files are gone", func() bool {
+	tc.eventually("the files are gone", func() bool {
 		_, err := m.disk.ReadDir(dir)
 		return err != nil
 	})
-	tr.create("t", 1)
-	tr.kill(m)
-	tr.start(m)
-	tr.whole("t")
+	tc.create("t", 1)
+	tc.kill(m)
+	tc.start(m)
+	tc.awaitInSync("t")
 }
 
 // A node whose disk was full when a topic was made, and still is when the topic is deleted, removes what it had begun.
 func TestDeleteOfATopicThatWasHalfMade(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	m := tr.nodes[2]
+	tc := newTestCluster(t, 3)
+	m := tc.nodes[2]
 	m.disk.Inject(faultaio.Rule{
 		Kind: faultaio.KindWrite, Name: "topics/*/topic.copy.json*", Count: -1, Err: syscall.ENOSPC,
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if _, err := tr.nodes[0].e.CreateTopic(ctx, "t", 2); err != nil {
+	if _, err := tc.nodes[0].e.CreateTopic(ctx, "t", 2); err != nil {
 		t.Fatal(err)
 	}
-	dir := engine.TopicDir(tr.nodes[0].e, "t")
-	tr.eventually("the node has begun it", func() bool {
+	dir := engine.TopicDir(tc.nodes[0].e, "t")
+	tc.eventually("the node has begun it", func() bool {
 		_, err := m.disk.ReadFile(dir+"/topic.json", 1<<20)
 		return err == nil
 	})
 	if _, ok := m.e.LookupTopic("t"); ok {
 		t.Fatal("it could be made")
 	}
-	if err := tr.nodes[0].e.DeleteTopic(ctx, "t"); err != nil {
+	if err := tc.nodes[0].e.DeleteTopic(ctx, "t"); err != nil {
 		t.Fatal(err)
 	}
-	tr.eventually("the files are gone", func() bool {
+	tc.eventually("the files are gone", func() bool {
 		_, err := m.disk.ReadDir(dir)
 		return err != nil
 	})
@@ -75,12 +75,12 @@ func TestClusterTwoTopicsOfOneName(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{"00000000-0000-4000-8000-000000000001", "ffffffff-ffff-4fff-bfff-fffffffffffe"} {
 		for _, created := range []int64{1, 1 << 62} {
-			tr := newTrio(t, 3)
-			tr.create("t", 2)
-			h := newTold()
-			tr.fill(h, tr.nodes[0], "t", "kept", 20, 100)
-			m := tr.nodes[2]
-			tr.kill(m)
+			tc := newTestCluster(t, 3)
+			tc.create("t", 2)
+			h := newAckLog()
+			tc.publishMany(h, tc.nodes[0], "t", "kept", 20, 100)
+			m := tc.nodes[2]
+			tc.kill(m)
 			dir := "topics/" + id
 			if err := m.disk.MkdirAll(dir); err != nil {
 				t.Fatal(err)
@@ -89,10 +89,10 @@ func TestClusterTwoTopicsOfOneName(t *testing.T) {
 			if err := m.disk.WriteFile(dir+"/topic.json", []byte(meta)); err != nil {
 				t.Fatal(err)
 			}
-			tr.start(m)
-			tr.whole("t")
-			tr.eventually("the node has the cluster's topic", func() bool { return tr.topic(m, "t").Partitions() == 2 })
-			tr.checkAll(h, "t", 2)
+			tc.start(m)
+			tc.awaitInSync("t")
+			tc.eventually("the node has the cluster's topic", func() bool { return tc.topic(m, "t").Partitions() == 2 })
+			tc.checkCopies(h, "t", 2)
 			if _, err := m.disk.ReadDir(dir); err != nil {
 				t.Errorf("the other topic's files: %v", err)
 			}

@@ -16,20 +16,20 @@ import (
 // acknowledged of that would be gone with the cut.
 func TestClusterReopenWaitsForTheCut(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, impatient)
-	tr.create("t", 1)
-	l := tr.leader("t", 0)
-	rest := tr.others(l)
-	h := newTold()
-	if err := h.publish(t.Context(), tr.topic(l, "t"), "before"); err != nil {
+	tc := newTestCluster(t, 3, impatient)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	rest := tc.others(l)
+	h := newAckLog()
+	if err := h.publish(t.Context(), tc.topic(l, "t"), "before"); err != nil {
 		t.Fatal(err)
 	}
-	tr.equal("t", 0)
-	tr.wires.isolate(l.name, true)
-	if err := h.publish(t.Context(), tr.topic(l, "t"), "nobody else has it"); !errors.Is(err, engine.ErrUnknown) {
+	tc.awaitEqualCopies("t", 0)
+	tc.network.isolate(l.name, true)
+	if err := h.publish(t.Context(), tc.topic(l, "t"), "nobody else has it"); !errors.Is(err, engine.ErrUnknown) {
 		t.Fatalf("a leader that nobody hears: %v", err)
 	}
-	tr.eventually("it is durable there", func() bool {
+	tc.eventually("it is durable there", func() bool {
 		holds := engine.HoldsOf(l.e, "t", 0)
 		return holds.Durable == holds.End
 	})
@@ -37,16 +37,16 @@ func TestClusterReopenWaitsForTheCut(t *testing.T) {
 	if err := rest[0].store.HandOver(t.Context(), row.ID, &row.State, rest[0].e.Node().ID); err != nil {
 		t.Fatal(err)
 	}
-	tr.eventually("it leads no more", func() bool { return !engine.Leads(l.e, "t", 0) })
+	tc.eventually("it leads no more", func() bool { return !engine.Leads(l.e, "t", 0) })
 
 	release := func() {
 		l.disk.ClearRules()
 		l.disk.ReleaseHeld()
 	}
-	t.Cleanup(release) // before the trio ends
+	t.Cleanup(release) // before the cluster ends
 	l.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Hold: true, Count: -1})
-	tr.wires.isolate(l.name, false)
-	tr.eventually("its copy is being cut", func() bool { return engine.CutRuns(l.e, "t", 0) })
+	tc.network.isolate(l.name, false)
+	tc.eventually("its copy is being cut", func() bool { return engine.CutRuns(l.e, "t", 0) })
 	without := *rest[0].row("t", 0)
 	without.State.Replicas = without.State.Replicas[:0:0]
 	for _, m := range rest {
@@ -64,12 +64,12 @@ func TestClusterReopenWaitsForTheCut(t *testing.T) {
 		}
 	}
 	release()
-	tr.eventually("the copy is opened when the cut has ended", func() bool { return engine.Present(l.e, "t", 0) })
-	tr.whole("t")
-	if err := h.publish(t.Context(), tr.topic(rest[0], "t"), "after"); err != nil {
+	tc.eventually("the copy is opened when the cut has ended", func() bool { return engine.Present(l.e, "t", 0) })
+	tc.awaitInSync("t")
+	if err := h.publish(t.Context(), tc.topic(rest[0], "t"), "after"); err != nil {
 		t.Fatal(err)
 	}
-	tr.checkAll(h, "t", 1)
+	tc.checkCopies(h, "t", 1)
 }
 
 // A copy has taken batches that its disk, which hangs, has no room for yet, and has to be cut to what lies among them
@@ -77,49 +77,49 @@ func TestClusterReopenWaitsForTheCut(t *testing.T) {
 // the copy can go, or come back.
 func TestClusterCutBeyondTheLog(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, impatient)
-	tr.create("t", 1)
-	tr.create("u", 1)
-	l := tr.leader("t", 0)
-	x, next := tr.others(l)[0], tr.others(l)[1]
-	h := newTold()
-	if err := h.publish(t.Context(), tr.topic(l, "t"), "before"); err != nil {
+	tc := newTestCluster(t, 3, impatient)
+	tc.create("t", 1)
+	tc.create("u", 1)
+	l := tc.leader("t", 0)
+	x, next := tc.others(l)[0], tc.others(l)[1]
+	h := newAckLog()
+	if err := h.publish(t.Context(), tc.topic(l, "t"), "before"); err != nil {
 		t.Fatal(err)
 	}
-	tr.equal("t", 0)
+	tc.awaitEqualCopies("t", 0)
 	release := func() {
 		x.disk.ClearRules()
 		x.disk.ReleaseHeld()
 	}
-	t.Cleanup(release) // before the trio ends
+	t.Cleanup(release) // before the cluster ends
 	x.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Hold: true, Count: -1})
 	end := engine.EndOf(x.e, "u", 0)
-	held := newTold()
-	if err := held.publish(t.Context(), tr.topic(l, "u"), "in the group on the disk"); !errors.Is(err, engine.ErrUnknown) {
+	held := newAckLog()
+	if err := held.publish(t.Context(), tc.topic(l, "u"), "in the group on the disk"); !errors.Is(err, engine.ErrUnknown) {
 		t.Fatalf("a replica hangs: %v", err)
 	}
-	tr.eventually("a group is on the disk", func() bool { return engine.EndOf(x.e, "u", 0) != end })
-	if err := h.publish(t.Context(), tr.topic(l, "t"), "after the group"); !errors.Is(err, engine.ErrUnknown) {
+	tc.eventually("a group is on the disk", func() bool { return engine.EndOf(x.e, "u", 0) != end })
+	if err := h.publish(t.Context(), tc.topic(l, "t"), "after the group"); !errors.Is(err, engine.ErrUnknown) {
 		t.Fatalf("a replica hangs: %v", err)
 	}
-	tr.eventually("the other has it", func() bool { return engine.EndOf(next.e, "t", 0) == engine.EndOf(l.e, "t", 0) })
-	tr.wires.rules(func(from, to string, _ netproto.Type) int {
+	tc.eventually("the other has it", func() bool { return engine.EndOf(next.e, "t", 0) == engine.EndOf(l.e, "t", 0) })
+	tc.network.rules(func(from, to string, _ netproto.Type) int {
 		if from != x.name && to != x.name {
 			return 0 // l never hears of the epoch of the other
 		}
 		return 1
 	})
-	handOver := func(from, to *member) {
+	handOver := func(from, to *testNode) {
 		row := from.row("t", 0)
 		if err := from.store.HandOver(t.Context(), row.ID, &row.State, to.e.Node().ID); err != nil {
 			t.Fatal(err)
 		}
-		tr.eventually("it leads", func() bool { return engine.Leads(to.e, "t", 0) })
+		tc.eventually("it leads", func() bool { return engine.Leads(to.e, "t", 0) })
 	}
 	handOver(l, next)
-	tr.eventually("it has taken what its log has no room for", func() bool { return engine.IncomingOf(x.e, "t", 0) >= 2 })
+	tc.eventually("it has taken what its log has no room for", func() bool { return engine.IncomingOf(x.e, "t", 0) >= 2 })
 	handOver(next, l)
-	tr.eventually("its copy is being cut", func() bool { return engine.CutRuns(x.e, "t", 0) })
+	tc.eventually("its copy is being cut", func() bool { return engine.CutRuns(x.e, "t", 0) })
 	moved := *l.row("t", 0)
 	moved.State.Replicas = slices.DeleteFunc(slices.Clone(moved.State.Replicas), func(n replicate.NodeID) bool {
 		return n == x.e.Node().ID
@@ -127,13 +127,13 @@ func TestClusterCutBeyondTheLog(t *testing.T) {
 	moved.State.ISR = nil // so that its bytes stay
 	engine.LearnRow(x.e, &moved)
 	release()
-	tr.eventually("the cut ends", func() bool { return !engine.CutRuns(x.e, "t", 0) })
-	tr.wires.rules(nil)
+	tc.eventually("the cut ends", func() bool { return !engine.CutRuns(x.e, "t", 0) })
+	tc.network.rules(nil)
 	engine.LearnRow(x.e, l.row("t", 0))
-	tr.eventually("the copy is opened again", func() bool { return engine.Present(x.e, "t", 0) })
-	tr.whole("t")
-	if err := h.publish(t.Context(), tr.topic(l, "t"), "after"); err != nil {
+	tc.eventually("the copy is opened again", func() bool { return engine.Present(x.e, "t", 0) })
+	tc.awaitInSync("t")
+	if err := h.publish(t.Context(), tc.topic(l, "t"), "after"); err != nil {
 		t.Fatal(err)
 	}
-	tr.checkAll(h, "t", 1)
+	tc.checkCopies(h, "t", 1)
 }

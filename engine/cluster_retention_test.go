@@ -14,14 +14,14 @@ import (
 // B39, B72.
 func TestClusterRetentionWaitsForTheCommit(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, impatient)
-	tr.create("t", 1)
-	tr.channel("t", "c")
-	l := tr.leader("t", 0)
-	publish(t, tr.topic(l, "t"), numbered("m", 200, 12<<10)...) // several commit log files, many segments
-	tr.equal("t", 0)
-	tr.wires.isolate(l.name, true)
-	if err := tr.topic(l, "t").DeleteChannel(within(t, 300*time.Millisecond), "c"); err == nil {
+	tc := newTestCluster(t, 3, impatient)
+	tc.create("t", 1)
+	tc.channel("t", "c")
+	l := tc.leader("t", 0)
+	publish(t, tc.topic(l, "t"), numbered("m", 200, 12<<10)...) // several commit log files, many segments
+	tc.awaitEqualCopies("t", 0)
+	tc.network.isolate(l.name, true)
+	if err := tc.topic(l, "t").DeleteChannel(within(t, 300*time.Millisecond), "c"); err == nil {
 		t.Fatal("a channel was deleted without a quorum")
 	}
 	if engine.FoldHas(l.e, "t", 0, "c") {
@@ -32,19 +32,19 @@ func TestClusterRetentionWaitsForTheCommit(t *testing.T) {
 		t.Errorf("the leader removed what lies below %d, and the deletion that allowed it is not committed (%v)",
 			c.Start, err)
 	}
-	tr.kill(l)
-	tr.wires.isolate(l.name, false)
-	next := tr.leader("t", 0)
-	tr.at(next, "t", "c")
-	tr.start(l)
-	tr.whole("t")
-	tr.equal("t", 0)
-	tr.handTo("t", next, l.e)
-	tr.eventually("the old leader leads again", func() bool {
+	tc.kill(l)
+	tc.network.isolate(l.name, false)
+	next := tc.leader("t", 0)
+	tc.channelAt(next, "t", "c")
+	tc.start(l)
+	tc.awaitInSync("t")
+	tc.awaitEqualCopies("t", 0)
+	tc.makeLeader("t", next, l.e)
+	tc.eventually("the old leader leads again", func() bool {
 		c, err := engine.CopyOf(l.e, "t", 0)
 		return err == nil && c.Serves
 	})
-	if got := readAll(t, tr.at(l, "t", "c")); len(got) != 200 {
+	if got := readAll(t, tc.channelAt(l, "t", "c")); len(got) != 200 {
 		t.Errorf("%d of 200 messages came, and none was confirmed before", len(got))
 	}
 }
@@ -54,16 +54,16 @@ func TestClusterRetentionWaitsForTheCommit(t *testing.T) {
 // B39.
 func TestClusterRetentionFollowsTheCommit(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	c := tr.channel("t", "c")
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	c := tc.channel("t", "c")
 	publish(t, c.Topic(), numbered("m", 200, 12<<10)...)
 	if got := readAll(t, c); len(got) != 200 {
 		t.Fatalf("%d messages came", len(got))
 	}
 	publish(t, c.Topic(), numbered("n", 100, 12<<10)...) // the commit log lets go of what was before
-	for _, m := range tr.nodes {
-		tr.eventually(m.name+" removes what is confirmed", func() bool {
+	for _, m := range tc.nodes {
+		tc.eventually(m.name+" removes what is confirmed", func() bool {
 			c, err := engine.CopyOf(m.e, "t", 0)
 			return err == nil && c.Start > 1<<20
 		})

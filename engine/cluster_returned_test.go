@@ -16,23 +16,23 @@ import (
 // has done meanwhile counts.
 func TestClusterReturnedCopyHoldsWhatIsDurable(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	l := tr.leader("t", 0)
-	tr.equal("t", 0)
-	back := tr.others(l)[0]
-	tr.eventually("all is durable there", func() bool { h := engine.HoldsOf(back.e, "t", 0); return h.Durable == h.End })
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	tc.awaitEqualCopies("t", 0)
+	back := tc.others(l)[0]
+	tc.eventually("all is durable there", func() bool { h := engine.HoldsOf(back.e, "t", 0); return h.Durable == h.End })
 	before := engine.HoldsOf(back.e, "t", 0)
 	back.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Hold: true, Count: -1})
-	t.Cleanup(func() { // before the trio ends
+	t.Cleanup(func() { // before the cluster ends
 		back.disk.ClearRules()
 		back.disk.ReleaseHeld()
 	})
-	done, err := submit(tr.topic(l, "t"), time.Time{}, "message")
+	done, err := submit(tc.topic(l, "t"), time.Time{}, "message")
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr.eventually("it has the message, not durably", func() bool {
+	tc.eventually("it has the message, not durably", func() bool {
 		return engine.HoldsOf(back.e, "t", 0).End > before.End
 	})
 	for round := range 3 {
@@ -51,7 +51,7 @@ func TestClusterReturnedCopyHoldsWhatIsDurable(t *testing.T) {
 	engine.RetireCopy(back.e, "t", 0) // its disk goes on while it is not needed
 	back.disk.ClearRules()
 	back.disk.ReleaseHeld()
-	tr.eventually("the message is durable", func() bool { return engine.HoldsOf(back.e, "t", 0).Durable == before.End+1 })
+	tc.eventually("the message is durable", func() bool { return engine.HoldsOf(back.e, "t", 0).Durable == before.End+1 })
 	if err := engine.ReopenCopy(back.e, "t", 0); err != nil {
 		t.Fatal(err)
 	}
@@ -61,39 +61,39 @@ func TestClusterReturnedCopyHoldsWhatIsDurable(t *testing.T) {
 	if r := answer(t, done); r.err != nil {
 		t.Error(fmt.Errorf("the answer: %w", r.err))
 	}
-	tr.equal("t", 0)
+	tc.awaitEqualCopies("t", 0)
 }
 
 // F10: a node that has no copy of a partition says so to the leader. It leaves the in-sync replicas and publishing goes
 // on; when there is a copy again it joins by itself. Both nodes count it, and the leader asks rarely.
 func TestClusterAbsentCopy(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, func(o *engine.Options) { o.Cluster.Replication.LagMaxNs = 2e9 })
-	tr.create("t", 1)
-	l := tr.leader("t", 0)
-	tr.equal("t", 0)
+	tc := newTestCluster(t, 3, func(o *engine.Options) { o.Cluster.Replication.LagMaxNs = 2e9 })
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	tc.awaitEqualCopies("t", 0)
 	if err := l.store.RaiseLevel(context.Background(), 2); err != nil {
 		t.Fatal(err)
 	}
-	tr.eventually("the level is in force", func() bool {
-		return tr.nodes[0].e.Level() == 2 && tr.nodes[1].e.Level() == 2 && tr.nodes[2].e.Level() == 2
+	tc.eventually("the level is in force", func() bool {
+		return tc.nodes[0].e.Level() == 2 && tc.nodes[1].e.Level() == 2 && tc.nodes[2].e.Level() == 2
 	})
-	away := tr.others(l)[0]
+	away := tc.others(l)[0]
 	engine.RetireCopy(away.e, "t", 0)
-	h := newTold()
-	if err := h.publish(context.Background(), tr.topic(l, "t"), "without it"); err != nil {
+	h := newAckLog()
+	if err := h.publish(context.Background(), tc.topic(l, "t"), "without it"); err != nil {
 		t.Fatal(err)
 	}
-	tr.eventually("the leader was told", func() bool { return l.e.Storage().AbsentReplicas > 1 })
-	tr.eventually("its change of the in-sync replicas is counted", func() bool { return l.e.Storage().ISRChanges > 0 })
+	tc.eventually("the leader was told", func() bool { return l.e.Storage().AbsentReplicas > 1 })
+	tc.eventually("its change of the in-sync replicas is counted", func() bool { return l.e.Storage().ISRChanges > 0 })
 	if away.e.Storage().FramesNoCopy == 0 {
 		t.Error("the node does not count what it was sent")
 	}
 	if err := engine.ReopenCopy(away.e, "t", 0); err != nil {
 		t.Fatal(err)
 	}
-	tr.whole("t")
-	tr.equal("t", 0)
+	tc.awaitInSync("t")
+	tc.awaitEqualCopies("t", 0)
 }
 
 // F1: a follower whose disk hangs leaves the in-sync replicas, and publishing goes on without it, however often it
@@ -101,31 +101,31 @@ func TestClusterAbsentCopy(t *testing.T) {
 // more only where the machine itself stood still.
 func TestClusterFollowerHangs(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, func(o *engine.Options) { o.Cluster.Replication.LagMaxNs = 2e9 })
-	tr.create("t", 1)
-	l := tr.leader("t", 0)
-	tr.equal("t", 0)
-	stuck := tr.others(l)[0]
+	tc := newTestCluster(t, 3, func(o *engine.Options) { o.Cluster.Replication.LagMaxNs = 2e9 })
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	tc.awaitEqualCopies("t", 0)
+	stuck := tc.others(l)[0]
 	stuck.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Hold: true, Count: -1})
 	release := func() {
 		stuck.disk.ClearRules()
 		stuck.disk.ReleaseHeld()
 	}
-	t.Cleanup(release) // before the trio ends
-	h := newTold()
+	t.Cleanup(release) // before the cluster ends
+	h := newAckLog()
 	for i := range 200 { // the first waits until it has left
-		if err := h.publish(context.Background(), tr.topic(l, "t"), fmt.Sprint("message ", i)); err != nil {
+		if err := h.publish(context.Background(), tc.topic(l, "t"), fmt.Sprint("message ", i)); err != nil {
 			t.Fatalf("message %d: %v", i, err)
 		}
 	}
 	if inSync(l.row("t", 0), stuck) {
-		tr.eventually("it has left the in-sync replicas", func() bool { return !inSync(l.row("t", 0), stuck) })
+		tc.eventually("it has left the in-sync replicas", func() bool { return !inSync(l.row("t", 0), stuck) })
 	}
 	release()
-	tr.eventually("it is back", func() bool { return inSync(l.row("t", 0), stuck) })
-	tr.eventually("the changes are counted", func() bool { return l.e.Storage().ISRChanges > 1 })
+	tc.eventually("it is back", func() bool { return inSync(l.row("t", 0), stuck) })
+	tc.eventually("the changes are counted", func() bool { return l.e.Storage().ISRChanges > 1 })
 	if n := l.e.Storage().ISRChanges; n > 2*replicate.DefaultMaxISRJoins+1 {
 		t.Errorf("%d changes of the in-sync replicas", n)
 	}
-	tr.checkAll(h, "t", 1)
+	tc.checkCopies(h, "t", 1)
 }

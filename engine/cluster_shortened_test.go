@@ -49,21 +49,21 @@ func flipBit(t *testing.T, d *faultaio.Disk, file string, off int64, bit int) {
 	}
 }
 
-// allDie ends all processes in a quiet moment. What they write while they end, the mark of a clean stop among it, is
+// killAll ends all processes in a quiet moment. What they write while they end, the mark of a clean stop among it, is
 // not there afterwards.
-func (tr *trio) allDie() {
-	left := map[*member]*faultaio.Disk{}
-	for _, m := range tr.nodes {
+func (tc *testCluster) killAll() {
+	left := map[*testNode]*faultaio.Disk{}
+	for _, m := range tc.nodes {
 		left[m] = m.disk.Kill(m.seed)
-		tr.kv.Cut(m.client) // no ISR changes while they die one after the other
+		tc.kv.Cut(m.client) // no ISR changes while they die one after the other
 	}
-	for _, m := range tr.nodes {
-		tr.wires.kill(m.name)
+	for _, m := range tc.nodes {
+		tc.network.kill(m.name)
 		m.disk.CrashAt(m.disk.Ops())
 	}
 	var wg sync.WaitGroup
-	for _, m := range tr.nodes {
-		wg.Go(func() { tr.kill(m) })
+	for _, m := range tc.nodes {
+		wg.Go(func() { tc.kill(m) })
 	}
 	wg.Wait()
 	for m, d := range left {
@@ -71,15 +71,15 @@ func (tr *trio) allDie() {
 	}
 	// Their leases end, too: who comes first does not wait for the others.
 	var gone []kv.Op
-	entries, _ := tr.kv.Entries()
+	entries, _ := tc.kv.Entries()
 	for _, e := range entries {
 		if e.Lease != 0 {
 			gone = append(gone, kv.Op{Key: e.Key, Delete: true})
 		}
 	}
-	end := tr.kv.Store("the end of leases")
-	if ok, _, err := end.Txn(context.Background(), nil, gone); !ok || err != nil || len(gone) < len(tr.nodes) {
-		tr.t.Fatal(len(gone), ok, err)
+	end := tc.kv.Store("the end of leases")
+	if ok, _, err := end.Txn(context.Background(), nil, gone); !ok || err != nil || len(gone) < len(tc.nodes) {
+		tc.t.Fatal(len(gone), ok, err)
 	}
 }
 
@@ -88,66 +88,66 @@ func (tr *trio) allDie() {
 // of them.
 func TestClusterShortenedLogYields(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, func(o *engine.Options) { engine.SetMarkAfter(o, time.Hour) })
-	tr.create("t", 1)
-	h := newTold()
+	tc := newTestCluster(t, 3, func(o *engine.Options) { engine.SetMarkAfter(o, time.Hour) })
+	tc.create("t", 1)
+	h := newAckLog()
 	yielded := uint64(0)
 	for round := range 10 {
-		topic := tr.topic(tr.leader("t", 0), "t")
+		topic := tc.topic(tc.leader("t", 0), "t")
 		for i := range 5 {
 			if err := h.publish(context.Background(), topic, fmt.Sprintf("message %d of round %d", i, round)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		tr.equal("t", 0)
-		x := tr.nodes[round%3]
-		tr.allDie()
+		tc.awaitEqualCopies("t", 0)
+		x := tc.nodes[round%3]
+		tc.killAll()
 		file, g, rest := lastGroup(t, x.disk)
 		if rest {
 			t.Fatal("there is a mark")
 		}
 		// Header, record header, batch header, body: all over the group.
 		flipBit(t, x.disk, file, g.Offset+int64(round*23), round%8)
-		tr.start(x)
+		tc.start(x)
 		if n := x.e.Storage().TornGroups; n != 1 {
 			t.Fatalf("round %d: %d torn groups", round, n)
 		}
-		tr.eventually("the shortened copy is elected", func() bool { return engine.Leads(x.e, "t", 0) })
-		tr.startAll()
-		tr.hold(h, tr.nodes)
+		tc.eventually("the shortened copy is elected", func() bool { return engine.Leads(x.e, "t", 0) })
+		tc.startAll()
+		tc.awaitHeld(h, tc.nodes)
 		yielded += x.e.Storage().Yielded
-		tr.eventually("the copy is whole", func() bool { return x.e.Storage().Shortened == 0 })
+		tc.eventually("the copy is whole", func() bool { return x.e.Storage().Shortened == 0 })
 	}
 	if yielded < 10 {
 		t.Errorf("a shortened copy gave its leadership away %d times in 10 rounds", yielded)
 	}
-	tr.checkAll(h, "t", 1)
+	tc.checkCopies(h, "t", 1)
 }
 
 // A copy that recovery shortened and that dies again before it has made that good is still one: the group is not at the
 // end of its log any more.
 func TestClusterShortenedLogIsRemembered(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, func(o *engine.Options) { engine.SetMarkAfter(o, time.Hour) })
-	tr.create("t", 1)
-	h := newTold()
-	tr.publishSome(h, 5)
-	x := tr.leader("t", 0)
-	tr.allDie()
+	tc := newTestCluster(t, 3, func(o *engine.Options) { engine.SetMarkAfter(o, time.Hour) })
+	tc.create("t", 1)
+	h := newAckLog()
+	tc.publishReplicated(h, 5)
+	x := tc.leader("t", 0)
+	tc.killAll()
 	file, g, _ := lastGroup(t, x.disk)
 	flipBit(t, x.disk, file, g.Offset+100, 3)
 	for life := range 3 {
-		tr.start(x)
+		tc.start(x)
 		if s := x.e.Storage(); s.Shortened != 1 {
 			t.Fatalf("life %d: %d copies are shortened", life, s.Shortened)
 		}
 		if life < 2 {
-			tr.kill(x)
+			tc.kill(x)
 		}
 	}
-	tr.startAll()
-	tr.hold(h, tr.nodes)
-	tr.checkAll(h, "t", 1)
+	tc.startAll()
+	tc.awaitHeld(h, tc.nodes)
+	tc.checkCopies(h, "t", 1)
 }
 
 // A copy may have no other record than those of the group that recovery cut: here its node had got an empty disk, and
@@ -155,11 +155,11 @@ func TestClusterShortenedLogIsRemembered(t *testing.T) {
 // like any other, also in a process after the one that saw the cut, and cuts nobody with its empty log.
 func TestClusterShortenedLogOfOneGroup(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, func(o *engine.Options) { engine.SetMarkAfter(o, time.Hour) })
-	tr.create("t", 1)
-	h := newTold()
-	tr.publishSome(h, 5)
-	x := tr.others(tr.leader("t", 0))[0]
+	tc := newTestCluster(t, 3, func(o *engine.Options) { engine.SetMarkAfter(o, time.Hour) })
+	tc.create("t", 1)
+	h := newAckLog()
+	tc.publishReplicated(h, 5)
+	x := tc.others(tc.leader("t", 0))[0]
 	var file string
 	var g clog.GroupInfo
 	// The beginning of the epoch, and the messages; a busy machine may take them in two pieces.
@@ -167,43 +167,43 @@ func TestClusterShortenedLogOfOneGroup(t *testing.T) {
 		if try == 10 {
 			t.Fatalf("the last group has %d records", g.Records)
 		}
-		tr.kill(x)
-		tr.wipe(x)
-		tr.start(x)
-		tr.hold(h, tr.nodes)
-		tr.whole("t")
+		tc.kill(x)
+		tc.wipe(x)
+		tc.start(x)
+		tc.awaitHeld(h, tc.nodes)
+		tc.awaitInSync("t")
 		file, g, _ = lastGroup(t, x.disk)
 	}
-	tr.allDie()
+	tc.killAll()
 	flipBit(t, x.disk, file, g.Offset+100, 3)
-	tr.opensAlone(x)
+	tc.openWithoutStore(x)
 	for life := range 3 {
-		tr.start(x)
-		tr.eventually("the copy is there", func() bool { return engine.Leads(x.e, "t", 0) })
+		tc.start(x)
+		tc.eventually("the copy is there", func() bool { return engine.Leads(x.e, "t", 0) })
 		if s := x.e.Storage(); s.Shortened != 1 {
 			t.Errorf("life %d: %d copies are shortened", life, s.Shortened)
 		}
 		if life < 2 {
-			tr.kill(x)
+			tc.kill(x)
 		}
 	}
-	tr.startAll()
-	tr.hold(h, tr.nodes)
-	tr.checkAll(h, "t", 1)
-	tr.eventually("the copy is whole", func() bool { return x.e.Storage().Shortened == 0 })
+	tc.startAll()
+	tc.awaitHeld(h, tc.nodes)
+	tc.checkCopies(h, "t", 1)
+	tc.eventually("the copy is whole", func() bool { return x.e.Storage().Shortened == 0 })
 }
 
-// opensAlone starts a node that is down, and cannot reach the store: it reads its directory, and ends.
-func (tr *trio) opensAlone(m *member) {
-	tr.t.Helper()
-	tr.kv.Cut(fmt.Sprintf("%s.%d", m.name, m.life+1))
-	before := tr.change
-	tr.change = append(slices.Clone(before), func(o *engine.Options) { o.Cluster.JoinTimeout = 50 * time.Millisecond })
-	if _, err := tr.open(m); err == nil {
-		tr.t.Fatalf("%s has joined", m.name)
+// openWithoutStore starts a node that is down, and cannot reach the store: it reads its directory, and ends.
+func (tc *testCluster) openWithoutStore(m *testNode) {
+	tc.t.Helper()
+	tc.kv.Cut(fmt.Sprintf("%s.%d", m.name, m.life+1))
+	before := tc.change
+	tc.change = append(slices.Clone(before), func(o *engine.Options) { o.Cluster.JoinTimeout = 50 * time.Millisecond })
+	if _, err := tc.open(m); err == nil {
+		tc.t.Fatalf("%s has joined", m.name)
 	}
-	tr.change = before
-	tr.wires.kill(m.name)
+	tc.change = before
+	tc.network.kill(m.name)
 	m.seed++
 	m.disk = m.disk.Kill(m.seed)
 }
@@ -212,32 +212,32 @@ func (tr *trio) opensAlone(m *member) {
 // go on with everything.
 func TestClusterRottenAfterRest(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	h := newTold()
-	tr.publishSome(h, 5)
-	x := tr.leader("t", 0)
-	tr.eventually("the log rests", func() bool { return rests(x.disk) })
-	tr.allDie()
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	tc.publishReplicated(h, 5)
+	x := tc.leader("t", 0)
+	tc.eventually("the log rests", func() bool { return rests(x.disk) })
+	tc.killAll()
 	file, g, _ := lastGroup(t, x.disk)
 	flipBit(t, x.disk, file, g.Offset+150, 5)
-	tr.start(x)
+	tc.start(x)
 	if err := x.e.Health(); !errors.As(err, new(*segment.CorruptError)) {
 		t.Errorf("Health says %v", err)
 	}
-	for _, m := range tr.nodes {
+	for _, m := range tc.nodes {
 		if m != x {
-			tr.start(m)
+			tc.start(m)
 		}
 	}
-	tr.hold(h, tr.others(x))
+	tc.awaitHeld(h, tc.others(x))
 }
 
 // A single node has nobody to ask. After a rest it knows: the last group is damaged, and nothing is dropped in silence.
 func TestRottenAfterRest(t *testing.T) {
 	for _, off := range []int64{9, 57, 70, 150, 190} {
 		disk := newDisk()
-		e := onDisk(t, disk)
+		e := openOnDisk(t, disk)
 		topic := topicOf(t, e, "t")
 		publish(t, topic, numbered("m", 10, 100)...)
 		eventually(t, "the log rests", func() bool { return rests(disk) })
@@ -246,7 +246,7 @@ func TestRottenAfterRest(t *testing.T) {
 		disk = disk.Kill(1)
 		file, g, _ := lastGroup(t, disk)
 		flipBit(t, disk, file, g.Offset+off, int(off%8))
-		e = onDisk(t, disk)
+		e = openOnDisk(t, disk)
 		var corrupt *segment.CorruptError
 		if err := e.Health(); !errors.As(err, &corrupt) || corrupt.Path != file {
 			t.Errorf("byte %d: Health says %v", off, err)

@@ -20,41 +20,41 @@ func strandedSoon(o *engine.Options) {
 // was acknowledged is lost. In one direction or in both.
 func TestClusterStrandedLeader(t *testing.T) {
 	t.Parallel()
-	for name, cut := range map[string]func(w *wires, node string, on bool){
-		"both ways":       (*wires).isolate,
-		"it is not heard": (*wires).silence,
-		"it hears nothing": func(w *wires, node string, on bool) {
+	for name, cut := range map[string]func(w *testNetwork, node string, on bool){
+		"both ways":       (*testNetwork).isolate,
+		"it is not heard": (*testNetwork).silence,
+		"it hears nothing": func(w *testNetwork, node string, on bool) {
 			w.isolate(node, on)
 			w.silence(node, false)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tr := newTrio(t, 3, impatient, strandedSoon)
-			tr.create("t", 1)
-			l := tr.leader("t", 0)
-			rest := tr.others(l)
-			h := newTold()
-			stop := tr.loadAll(h, tr.nodes, "t", "1", func(error) bool { return true })
+			tc := newTestCluster(t, 3, impatient, strandedSoon)
+			tc.create("t", 1)
+			l := tc.leader("t", 0)
+			rest := tc.others(l)
+			h := newAckLog()
+			stop := tc.startProducers(h, tc.nodes, "t", "1", func(error) bool { return true })
 			defer stop()
-			tr.goesOn(h, 20)
-			cut(tr.wires, l.name, true)
-			tr.eventually("another node leads", func() bool {
+			tc.awaitMoreAcks(h, 20)
+			cut(tc.network, l.name, true)
+			tc.eventually("another node leads", func() bool {
 				return rest[0].row("t", 0).State.Leader != l.e.Node().ID
 			})
-			tr.goesOn(h, 20)
-			tr.eventually("the new leader goes on without it", func() bool {
+			tc.awaitMoreAcks(h, 20)
+			tc.eventually("the new leader goes on without it", func() bool {
 				return len(rest[0].row("t", 0).State.ISR) == 2
 			})
-			tr.goesOn(h, 20)
-			cut(tr.wires, l.name, false)
-			tr.whole("t")
-			tr.goesOn(h, 20)
+			tc.awaitMoreAcks(h, 20)
+			cut(tc.network, l.name, false)
+			tc.awaitInSync("t")
+			tc.awaitMoreAcks(h, 20)
 			stop()
 			if n := l.e.Storage().Stranded; n != 1 {
 				t.Errorf("it is counted %d times that the leader gave up", n)
 			}
-			tr.checkAll(h, "t", 1)
+			tc.checkCopies(h, "t", 1)
 		})
 	}
 }
@@ -62,17 +62,17 @@ func TestClusterStrandedLeader(t *testing.T) {
 // A leader that no other could replace keeps what it leads: two replicas, both needed.
 func TestClusterStrandedForNothing(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 2, impatient, strandedSoon)
-	tr.create("t", 1)
-	l := tr.leader("t", 0)
-	h := newTold()
-	if err := h.publish(context.Background(), tr.topic(l, "t"), "before"); err != nil {
+	tc := newTestCluster(t, 2, impatient, strandedSoon)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	h := newAckLog()
+	if err := h.publish(context.Background(), tc.topic(l, "t"), "before"); err != nil {
 		t.Fatal(err)
 	}
-	tr.wires.isolate(l.name, true)
+	tc.network.isolate(l.name, true)
 	refused := 0
-	tr.eventually("publishing is refused for a while", func() bool {
-		if h.publish(context.Background(), tr.topic(l, "t"), "meanwhile") != nil {
+	tc.eventually("publishing is refused for a while", func() bool {
+		if h.publish(context.Background(), tc.topic(l, "t"), "meanwhile") != nil {
 			refused++
 		}
 		return refused > 10 // 4 s
@@ -80,9 +80,9 @@ func TestClusterStrandedForNothing(t *testing.T) {
 	if row := l.row("t", 0); row.State.Leader != l.e.Node().ID || row.State.Epoch != 1 || l.e.Storage().Stranded != 0 {
 		t.Errorf("%+v, and it is counted %d times that the leader gave up", row.State, l.e.Storage().Stranded)
 	}
-	tr.wires.isolate(l.name, false)
-	tr.eventually("publishing goes on", func() bool {
-		return h.publish(context.Background(), tr.topic(l, "t"), "after") == nil
+	tc.network.isolate(l.name, false)
+	tc.eventually("publishing goes on", func() bool {
+		return h.publish(context.Background(), tc.topic(l, "t"), "after") == nil
 	})
 }
 
@@ -94,40 +94,40 @@ func TestClusterStrandedLeaderIsNotPreferred(t *testing.T) {
 	first := func(s *meta.Snapshot, id meta.PartitionID) replicate.NodeID {
 		return s.Partitions[id].State.Replicas[0]
 	}
-	tr := newTrio(t, 3, impatient, strandedSoon, func(o *engine.Options) { o.Cluster.PreferredLeader = first })
+	tc := newTestCluster(t, 3, impatient, strandedSoon, func(o *engine.Options) { o.Cluster.PreferredLeader = first })
 	ctx := t.Context()
-	if _, err := tr.nodes[0].store.CreateTopic(ctx, meta.Topic{
+	if _, err := tc.nodes[0].store.CreateTopic(ctx, meta.Topic{
 		Name: "t", Partitions: 1, Replicas: 3, MinISR: 3,
 	}); err != nil {
 		t.Fatal(err)
 	}
-	tr.whole("t")
-	l := tr.leader("t", 0)
-	preferred := func() bool { return tr.leader("t", 0).e.Node().ID == l.row("t", 0).State.Replicas[0] }
-	tr.eventually("the first replica leads", preferred)
-	l = tr.leader("t", 0)
-	rest := tr.others(l)
-	h := newTold()
-	stop := tr.loadAll(h, tr.nodes, "t", "1", func(error) bool { return true })
+	tc.awaitInSync("t")
+	l := tc.leader("t", 0)
+	preferred := func() bool { return tc.leader("t", 0).e.Node().ID == l.row("t", 0).State.Replicas[0] }
+	tc.eventually("the first replica leads", preferred)
+	l = tc.leader("t", 0)
+	rest := tc.others(l)
+	h := newAckLog()
+	stop := tc.startProducers(h, tc.nodes, "t", "1", func(error) bool { return true })
 	defer stop()
-	tr.goesOn(h, 20)
-	tr.wires.estrange(l.name, rest[0].name, true)
-	tr.eventually("the node that reaches all leads", func() bool {
+	tc.awaitMoreAcks(h, 20)
+	tc.network.disconnectPair(l.name, rest[0].name, true)
+	tc.eventually("the node that reaches all leads", func() bool {
 		return rest[1].row("t", 0).State.Leader == rest[1].e.Node().ID
 	})
-	tr.goesOn(h, 20)
+	tc.awaitMoreAcks(h, 20)
 	epoch := rest[1].row("t", 0).State.Epoch
 	for began := time.Now(); time.Since(began) < 3*engine.BalanceInterval; {
-		tr.goesOn(h, 5)
+		tc.awaitMoreAcks(h, 5)
 	}
 	if row := rest[1].row("t", 0); row.State.Epoch != epoch || len(row.State.ISR) != 3 {
 		t.Errorf("%+v, and epoch %d was led by the node that reaches all", row.State, epoch)
 	}
-	tr.wires.estrange(l.name, rest[0].name, false)
-	tr.goesOn(h, 20)
+	tc.network.disconnectPair(l.name, rest[0].name, false)
+	tc.awaitMoreAcks(h, 20)
 	stop()
-	tr.kill(l)
-	tr.start(l)
-	tr.eventually("the first replica leads again, as another process", preferred)
-	tr.checkAll(h, "t", 1)
+	tc.kill(l)
+	tc.start(l)
+	tc.eventually("the first replica leads again, as another process", preferred)
+	tc.checkCopies(h, "t", 1)
 }

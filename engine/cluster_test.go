@@ -11,25 +11,25 @@ import (
 // B1, B15, B94.
 func TestClusterPublish(t *testing.T) {
 	t.Parallel()
-	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()} // before the trio, so that they go after it
-	tr := prepareTrio(t, 3)
-	for i, m := range tr.nodes {
+	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()} // before the cluster, so that they go after it
+	tc := prepareTestCluster(t, 3)
+	for i, m := range tc.nodes {
 		m.disk, m.dir = nil, dirs[i]
 	}
-	tr.startAll()
-	tr.create("orders", 1)
-	h := newTold()
-	for _, m := range tr.nodes {
-		topic := tr.topic(m, "orders")
+	tc.startAll()
+	tc.create("orders", 1)
+	h := newAckLog()
+	for _, m := range tc.nodes {
+		topic := tc.topic(m, "orders")
 		for n := range 100 {
 			if err := h.publish(context.Background(), topic, fmt.Sprintf("%s-%d", m.name, n)); err != nil {
 				t.Fatalf("%s, message %d: %v", m.name, n, err)
 			}
 		}
 	}
-	tr.checkAll(h, "orders", 1)
-	if got := readAll(t, tr.channel("orders", "c")); len(got) != 300 {
+	tc.checkCopies(h, "orders", 1)
+	if got := readAll(t, tc.channel("orders", "c")); len(got) != 300 {
 		t.Errorf("%d messages came", len(got))
 	}
-	tr.equal("orders", 0)
+	tc.awaitEqualCopies("orders", 0)
 }

@@ -17,44 +17,44 @@ import (
 // B41, B79 (data of what was deleted is dropped), B86.
 func TestClusterDelete(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 2)
-	h := newTold()
-	tr.channel("t", "c")
-	tr.fill(h, tr.nodes[0], "t", "old", 100, 100)
-	away := tr.nodes[2]
+	tc := newTestCluster(t, 3)
+	tc.create("t", 2)
+	h := newAckLog()
+	tc.channel("t", "c")
+	tc.publishMany(h, tc.nodes[0], "t", "old", 100, 100)
+	away := tc.nodes[2]
 	old, _ := away.e.LookupTopic("t")
 	dir := engine.TopicDir(away.e, "t")
-	tr.equal("t", 0)
-	tr.kill(away)
-	if err := tr.nodes[1].e.DeleteTopic(t.Context(), "t"); err != nil {
+	tc.awaitEqualCopies("t", 0)
+	tc.kill(away)
+	if err := tc.nodes[1].e.DeleteTopic(t.Context(), "t"); err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range tr.up() {
-		tr.eventually("the topic is gone", func() bool { _, ok := m.e.LookupTopic("t"); return !ok })
+	for _, m := range tc.running() {
+		tc.eventually("the topic is gone", func() bool { _, ok := m.e.LookupTopic("t"); return !ok })
 	}
-	if _, err := tr.nodes[0].e.CreateTopic(t.Context(), "t", 1); err != nil {
+	if _, err := tc.nodes[0].e.CreateTopic(t.Context(), "t", 1); err != nil {
 		t.Fatal(err)
 	}
-	tr.start(away)
-	tr.eventually("the node that was away has the new topic", func() bool {
+	tc.start(away)
+	tc.eventually("the node that was away has the new topic", func() bool {
 		now, ok := away.e.LookupTopic("t")
 		return ok && now != old && now.Partitions() == 1
 	})
-	tr.whole("t")
-	for _, m := range tr.nodes {
-		if names := tr.topic(m, "t").ChannelNames(); len(names) != 0 {
+	tc.awaitInSync("t")
+	for _, m := range tc.nodes {
+		if names := tc.topic(m, "t").ChannelNames(); len(names) != 0 {
 			t.Errorf("%s: the new topic has the channels %v", m.name, names)
 		}
 	}
-	h = newTold()
-	tr.fill(h, tr.nodes[1], "t", "new", 20, 100)
-	tr.checkAll(h, "t", 1)
-	got := readAll(t, tr.channel("t", "c"))
+	h = newAckLog()
+	tc.publishMany(h, tc.nodes[1], "t", "new", 20, 100)
+	tc.checkCopies(h, "t", 1)
+	got := readAll(t, tc.channel("t", "c"))
 	if len(got) != 20 || slices.ContainsFunc(values(got), func(s string) bool { return strings.HasPrefix(s, "old") }) {
 		t.Errorf("%d messages came", len(got))
 	}
-	tr.eventually("the old files are gone", func() bool {
+	tc.eventually("the old files are gone", func() bool {
 		_, err := away.disk.ReadDir(dir)
 		return err != nil
 	})
@@ -66,9 +66,9 @@ func TestClusterDelete(t *testing.T) {
 // B79.
 func TestClusterImport(t *testing.T) {
 	t.Parallel()
-	tr := prepareTrio(t, 3)
-	first := tr.nodes[0]
-	o := tr.options(first)
+	tc := prepareTestCluster(t, 3)
+	first := tc.nodes[0]
+	o := tc.options(first)
 	alone, err := engine.Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func TestClusterImport(t *testing.T) {
 	channelOf(t, topic, "paused")
 	c := channelOf(t, topic, "c")
 	ids := publish(t, topic, numbered("m", 5, 0)...)
-	s := sit(t, c, 10)
+	s := subscribe(t, c, 10)
 	s.finish(s.next(), s.next())
 	if err := channelOf(t, topic, "paused").Pause(t.Context()); err != nil {
 		t.Fatal(err)
@@ -86,29 +86,30 @@ func TestClusterImport(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.disk = first.disk.Kill(1)
-	tr.startAll()
+	tc.startAll()
 	// The topic gets the replicas that it would have had from the beginning; the first node goes on leading.
-	if m := tr.leader("t", 0); m != first {
+	if m := tc.leader("t", 0); m != first {
 		t.Fatalf("%s leads", m.name)
 	}
-	for _, m := range tr.nodes[1:] {
-		ids = append(ids, publish(t, tr.topic(m, "t"), "through "+m.name)...)
+	for _, m := range tc.nodes[1:] {
+		ids = append(ids, publish(t, tc.topic(m, "t"), "through "+m.name)...)
 	}
-	if got := readAll(t, tr.at(first, "t", "c")); len(got) != 5 || got[ids[6]] != "through n3" || got[ids[1]] != "" {
+	got := readAll(t, tc.channelAt(first, "t", "c"))
+	if len(got) != 5 || got[ids[6]] != "through n3" || got[ids[1]] != "" {
 		t.Errorf("of 7 messages, 2 confirmed, came %v", got)
 	}
-	if st := channelStats(t, tr.at(first, "t", "paused")); !st.Paused || st.Depth != 7 {
+	if st := channelStats(t, tc.channelAt(first, "t", "paused")); !st.Paused || st.Depth != 7 {
 		t.Errorf("the paused channel: %+v", st)
 	}
-	tr.whole("t")
-	waitConfirmed(t, tr, "t")
-	tr.kill(first)
-	tr.start(first)
-	now := tr.leader("t", 0)
-	if got := readAll(t, tr.at(now, "t", "c")); len(got) != 0 {
+	tc.awaitInSync("t")
+	waitConfirmed(t, tc, "t")
+	tc.kill(first)
+	tc.start(first)
+	now := tc.leader("t", 0)
+	if got := readAll(t, tc.channelAt(now, "t", "c")); len(got) != 0 {
 		t.Errorf("after another start came again: %v", got)
 	}
-	if st := channelStats(t, tr.at(now, "t", "paused")); !st.Paused || st.Depth != 7 {
+	if st := channelStats(t, tc.channelAt(now, "t", "paused")); !st.Paused || st.Depth != 7 {
 		t.Errorf("the paused channel, after another start: %+v", st)
 	}
 }
@@ -118,12 +119,12 @@ func TestClusterImport(t *testing.T) {
 // B79, P10.
 func TestClusterForeignDirectory(t *testing.T) {
 	t.Parallel()
-	a, b := newTrio(t, 1), newTrio(t, 1)
+	a, b := newTestCluster(t, 1), newTestCluster(t, 1)
 	a.create("t", 1)
 	publish(t, a.topic(a.nodes[0], "t"), "kept")
 	stranger := a.nodes[0]
 	a.kill(stranger)
-	foreign := &member{name: stranger.name, disk: stranger.disk.Kill(7), life: 10}
+	foreign := &testNode{name: stranger.name, disk: stranger.disk.Kill(7), life: 10}
 	b.kill(b.nodes[0])
 	e, err := b.open(foreign)
 	if err == nil {
@@ -133,7 +134,7 @@ func TestClusterForeignDirectory(t *testing.T) {
 	if !strings.Contains(err.Error(), "belongs to another cluster") {
 		t.Errorf("it says: %v", err)
 	}
-	other := &member{name: "n9", disk: stranger.disk.Kill(8), life: 20}
+	other := &testNode{name: "n9", disk: stranger.disk.Kill(8), life: 20}
 	if e, err = b.open(other); err == nil {
 		e.Close()
 		t.Fatal("the directory of n1 was opened as n9")
@@ -151,22 +152,22 @@ func TestClusterForeignDirectory(t *testing.T) {
 // B75, B89, B94.
 func TestClusterMove(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 4, func(o *engine.Options) { o.Cluster.Replicas = 3 })
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
+	tc := newTestCluster(t, 4, func(o *engine.Options) { o.Cluster.Replicas = 3 })
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
 	row := l.row("t", 0)
-	has := func(m *member) bool { return slices.Contains(l.row("t", 0).State.Replicas, m.e.Node().ID) }
-	var to *member
-	for _, m := range tr.nodes {
+	has := func(m *testNode) bool { return slices.Contains(l.row("t", 0).State.Replicas, m.e.Node().ID) }
+	var to *testNode
+	for _, m := range tc.nodes {
 		if !has(m) {
 			to = m
 		}
 	}
-	tr.fill(h, to, "t", "before", 1000, 200)
-	stop := tr.load(h, to, "t", "during", never)
+	tc.publishMany(h, to, "t", "before", 1000, 200)
+	stop := tc.startProducer(h, to, "t", "during", never)
 	defer stop()
-	for _, from := range tr.others(to) {
+	for _, from := range tc.others(to) {
 		if !has(from) || from == l {
 			continue
 		}
@@ -174,7 +175,7 @@ func TestClusterMove(t *testing.T) {
 			t.Fatal(err)
 		}
 		least := 3
-		tr.eventually("it has moved", func() bool {
+		tc.eventually("it has moved", func() bool {
 			st := l.row("t", 0).State
 			least = min(least, len(st.ISR))
 			return !slices.Contains(st.Replicas, from.e.Node().ID) && inSync(l.row("t", 0), to)
@@ -184,10 +185,10 @@ func TestClusterMove(t *testing.T) {
 		}
 		break
 	}
-	tr.goesOn(h, 50)
+	tc.awaitMoreAcks(h, 50)
 	stop()
 	c, err := engine.CopyOf(to.e, "t", 0)
-	tr.eventually("the new replica has everything", func() bool {
+	tc.eventually("the new replica has everything", func() bool {
 		var lc engine.Copy
 		c, err = engine.CopyOf(to.e, "t", 0)
 		lc, _ = engine.CopyOf(l.e, "t", 0)
@@ -200,7 +201,7 @@ func TestClusterMove(t *testing.T) {
 	h.check(t, stored)
 }
 
-func inSync(row *meta.Partition, m *member) bool {
+func inSync(row *meta.Partition, m *testNode) bool {
 	return slices.Contains(row.State.ISR, replicate.Member{Node: m.e.Node().ID, Store: m.e.Node().Store})
 }
 
@@ -210,17 +211,17 @@ func inSync(row *meta.Partition, m *member) bool {
 func TestClusterManyPartitions(t *testing.T) {
 	t.Parallel()
 	const partitions = 24
-	tr := newTrio(t, 3)
-	tr.create("t", partitions)
-	h := newTold()
-	for i, m := range tr.nodes {
-		stop := tr.loadAll(h, tr.nodes, "t", fmt.Sprint(i), duringFailover)
-		tr.goesOn(h, 200)
-		tr.crash(m)
-		tr.goesOn(h, 200)
-		tr.start(m)
-		tr.whole("t")
+	tc := newTestCluster(t, 3)
+	tc.create("t", partitions)
+	h := newAckLog()
+	for i, m := range tc.nodes {
+		stop := tc.startProducers(h, tc.nodes, "t", fmt.Sprint(i), duringFailover)
+		tc.awaitMoreAcks(h, 200)
+		tc.crash(m)
+		tc.awaitMoreAcks(h, 200)
+		tc.start(m)
+		tc.awaitInSync("t")
 		stop()
 	}
-	tr.checkAll(h, "t", partitions)
+	tc.checkCopies(h, "t", partitions)
 }

@@ -14,23 +14,23 @@ import (
 )
 
 // failSegments lets operations of one kind on segments of a node's copy of "t" fail; count as in a rule.
-func (m *member) failSegments(kind faultaio.Kind, count int) {
+func (m *testNode) failSegments(kind faultaio.Kind, count int) {
 	m.disk.Inject(faultaio.Rule{
 		Kind: kind, Name: path.Join(engine.TopicDir(m.e, "t"), "0", "*.seg"), Count: count, Err: syscall.EIO,
 	})
 }
 
-// beginsAnew waits until a node has fetched its copy of "t" anew, and sees to it that the copy holds everything and
-// leads as any other.
-func (tr *trio) beginsAnew(h *told, m *member) {
-	tr.t.Helper()
-	tr.eventually("the copy is dropped", func() bool { return m.e.Storage().Dropped == 1 })
-	tr.whole("t")
-	tr.hold(h, tr.nodes)
-	tr.eventually("it is whole", func() bool { return m.e.Storage().Shortened == 0 && m.e.Health() == nil })
-	tr.handPartition("t", 0, m)
-	tr.publishSome(h, 5)
-	tr.checkAll(h, "t", 1)
+// awaitFetchedAnew waits until a node has fetched its copy of "t" anew, and sees to it that the copy holds everything
+// and leads as any other.
+func (tc *testCluster) awaitFetchedAnew(h *ackLog, m *testNode) {
+	tc.t.Helper()
+	tc.eventually("the copy is dropped", func() bool { return m.e.Storage().Dropped == 1 })
+	tc.awaitInSync("t")
+	tc.awaitHeld(h, tc.nodes)
+	tc.eventually("it is whole", func() bool { return m.e.Storage().Shortened == 0 && m.e.Health() == nil })
+	tc.moveLeadership("t", 0, m)
+	tc.publishReplicated(h, 5)
+	tc.checkCopies(h, "t", 1)
 }
 
 var segmentFailures = map[string]faultaio.Kind{"a write": faultaio.KindWrite, "a sync": faultaio.KindSync}
@@ -42,17 +42,17 @@ func TestClusterLeaderThatCannotWriteHandsOver(t *testing.T) {
 	for name, kind := range segmentFailures {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tr := newTrio(t, 3)
-			tr.create("t", 1)
-			h := newTold()
-			l := tr.leader("t", 0)
+			tc := newTestCluster(t, 3)
+			tc.create("t", 1)
+			h := newAckLog()
+			l := tc.leader("t", 0)
 			l.failSegments(kind, 1)
-			stop := tr.loadAll(h, tr.nodes, "t", "1", never)
+			stop := tc.startProducers(h, tc.nodes, "t", "1", never)
 			defer stop()
-			tr.eventually("another node leads", func() bool { return tr.leader("t", 0) != l })
-			tr.goesOn(h, 50)
+			tc.eventually("another node leads", func() bool { return tc.leader("t", 0) != l })
+			tc.awaitMoreAcks(h, 50)
 			stop()
-			tr.beginsAnew(h, l)
+			tc.awaitFetchedAnew(h, l)
 		})
 	}
 }
@@ -61,27 +61,27 @@ func TestClusterLeaderThatCannotWriteHandsOver(t *testing.T) {
 // joined.
 func TestClusterLeaderThatCannotWriteIsAlone(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 2)
-	if _, err := tr.nodes[0].store.CreateTopic(t.Context(), meta.Topic{
+	tc := newTestCluster(t, 2)
+	if _, err := tc.nodes[0].store.CreateTopic(t.Context(), meta.Topic{
 		Name: "t", Partitions: 1, Replicas: 2, MinISR: 1,
 	}); err != nil {
 		t.Fatal(err)
 	}
-	tr.whole("t")
-	h := newTold()
-	l := tr.leader("t", 0)
-	x := tr.others(l)[0]
-	tr.stop(x)
-	tr.eventually("it is alone", func() bool { return len(l.row("t", 0).State.ISR) == 1 })
+	tc.awaitInSync("t")
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	x := tc.others(l)[0]
+	tc.stop(x)
+	tc.eventually("it is alone", func() bool { return len(l.row("t", 0).State.ISR) == 1 })
 	l.failSegments(faultaio.KindWrite, 1)
-	topic, n := tr.topic(l, "t"), 0
-	tr.eventually("puts are refused", func() bool {
+	topic, n := tc.topic(l, "t"), 0
+	tc.eventually("puts are refused", func() bool {
 		n++
 		return errors.Is(h.publish(t.Context(), topic, fmt.Sprintf("%d/%s", n, make([]byte, 3000))), engine.ErrDisk)
 	})
-	tr.start(x)
-	tr.eventually("another node leads", func() bool { return tr.leader("t", 0) != l })
-	tr.beginsAnew(h, l)
+	tc.start(x)
+	tc.eventually("another node leads", func() bool { return tc.leader("t", 0) != l })
+	tc.awaitFetchedAnew(h, l)
 }
 
 // A segment of a follower's copy cannot be written or synced once. The copy begins anew, and what it lacked does not
@@ -91,14 +91,14 @@ func TestClusterFollowerThatCannotWriteBeginsAnew(t *testing.T) {
 	for name, kind := range segmentFailures {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tr := newTrio(t, 3)
-			tr.create("t", 1)
-			h := newTold()
-			l := tr.leader("t", 0)
-			x := tr.others(l)[0]
+			tc := newTestCluster(t, 3)
+			tc.create("t", 1)
+			h := newAckLog()
+			l := tc.leader("t", 0)
+			x := tc.others(l)[0]
 			x.failSegments(kind, 1)
-			tr.fill(h, l, "t", "m", 6000, 400) // more than a commit log holds
-			tr.beginsAnew(h, x)
+			tc.publishMany(h, l, "t", "m", 6000, 400) // more than a commit log holds
+			tc.awaitFetchedAnew(h, x)
 		})
 	}
 }
@@ -107,39 +107,39 @@ func TestClusterFollowerThatCannotWriteBeginsAnew(t *testing.T) {
 // when another replica has joined.
 func TestClusterFollowerThatCannotWriteIsNeeded(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	x, z := tr.others(l)[0], tr.others(l)[1]
-	tr.stop(z)
-	tr.eventually("two are in sync", func() bool { return len(x.row("t", 0).State.ISR) == 2 })
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	x, z := tc.others(l)[0], tc.others(l)[1]
+	tc.stop(z)
+	tc.eventually("two are in sync", func() bool { return len(x.row("t", 0).State.ISR) == 2 })
 	x.failSegments(faultaio.KindWrite, 1)
-	tr.fill(h, l, "t", "m", 1000, 400)
-	tr.eventually("it cannot be written", func() bool { return x.e.Health() != nil })
+	tc.publishMany(h, l, "t", "m", 1000, 400)
+	tc.eventually("it cannot be written", func() bool { return x.e.Health() != nil })
 	engine.Tick(x.e, "t", 0)
-	tr.fill(h, l, "t", "n", 100, 400)
+	tc.publishMany(h, l, "t", "n", 100, 400)
 	if row := l.row("t", 0); len(row.State.ISR) != 2 || len(row.Damaged) > 0 || x.e.Storage().Dropped != 0 {
 		t.Errorf("%d dropped, the row is %+v", x.e.Storage().Dropped, row)
 	}
-	tr.start(z)
-	tr.beginsAnew(h, x)
+	tc.start(z)
+	tc.awaitFetchedAnew(h, x)
 }
 
 // A leader whose segments cannot be written loses its leadership to another one that has less: what it has beyond that
 // cannot be cut off, so it begins anew.
 func TestClusterLeaderThatCannotWriteIsCut(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, impatient)
-	tr.create("t", 1)
-	tr.create("u", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	x := tr.others(l)[0]
-	tr.handPartition("u", 0, x)
-	tr.fill(h, l, "t", "m", 100, 400)
-	tr.equal("t", 0)
-	tr.wires.rules(func(from, _ string, kind netproto.Type) int {
+	tc := newTestCluster(t, 3, impatient)
+	tc.create("t", 1)
+	tc.create("u", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	x := tc.others(l)[0]
+	tc.moveLeadership("u", 0, x)
+	tc.publishMany(h, l, "t", "m", 100, 400)
+	tc.awaitEqualCopies("t", 0)
+	tc.network.rules(func(from, _ string, kind netproto.Type) int {
 		if from == l.name && kind == netproto.TypePutMessagesOnReplica {
 			return 0
 		}
@@ -147,38 +147,38 @@ func TestClusterLeaderThatCannotWriteIsCut(t *testing.T) {
 	})
 	l.failSegments(faultaio.KindWrite, 1)
 	end := engine.EndOf(l.e, "t", 0)
-	if h.publish(t.Context(), tr.topic(l, "t"), "beyond the others") == nil {
+	if h.publish(t.Context(), tc.topic(l, "t"), "beyond the others") == nil {
 		t.Fatal("it was answered OK")
 	}
 	for i := 0; l.e.Health() == nil; i++ {
-		tr.fill(newTold(), x, "u", fmt.Sprint("m", i), 100, 400)
+		tc.publishMany(newAckLog(), x, "u", fmt.Sprint("m", i), 100, 400)
 	}
 	if engine.EndOf(l.e, "t", 0) == end {
 		t.Fatal("the leader has no more than the others")
 	}
-	tr.handPartition("t", 0, x)
-	tr.wires.rules(nil)
-	tr.beginsAnew(h, l)
+	tc.moveLeadership("t", 0, x)
+	tc.network.rules(nil)
+	tc.awaitFetchedAnew(h, l)
 }
 
 // On a disk that takes no segment of a copy any more the copy does not begin anew again and again, and it does not keep
 // the commit log from going on.
 func TestClusterCopyThatIsNeverWritten(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	tr.create("u", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	x := tr.others(l)[0]
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	tc.create("u", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	x := tc.others(l)[0]
 	x.failSegments(faultaio.KindWrite, -1)
-	tr.fill(h, l, "t", "m", 3000, 400)
-	tr.eventually("the copy is dropped again", func() bool { return x.e.Storage().Dropped == 2 })
-	tr.eventually("it is emptied again", func() bool { return engine.BeganAnew(x.e, "t", 0) == 2 })
+	tc.publishMany(h, l, "t", "m", 3000, 400)
+	tc.eventually("the copy is dropped again", func() bool { return x.e.Storage().Dropped == 2 })
+	tc.eventually("it is emptied again", func() bool { return engine.BeganAnew(x.e, "t", 0) == 2 })
 	at := x.e.CommitStats().Current
 	for i := 0; x.e.CommitStats().Current < at+10; i++ { // its commit log holds four files
-		tr.fill(newTold(), tr.leader("u", 0), "u", fmt.Sprint("m", i), 100, 4000)
-		tr.fill(h, l, "t", fmt.Sprint("n", i), 10, 400)
+		tc.publishMany(newAckLog(), tc.leader("u", 0), "u", fmt.Sprint("m", i), 100, 4000)
+		tc.publishMany(h, l, "t", fmt.Sprint("n", i), 10, 400)
 	}
 	if n := x.e.Storage().Dropped; n != 2 {
 		t.Errorf("it was dropped %d times", n)

@@ -17,9 +17,9 @@ import (
 // waiting is a cluster of three in which one node is down and outside of the ISR, and one of the two members cannot
 // read the segments of its copy of "t": all of them, whose beginning was trimmed, or all but the first.
 type waiting struct {
-	*trio
-	h       *told
-	l, x, z *member // the leader, the one whose device fails, the one that is down
+	*testCluster
+	h       *ackLog
+	l, x, z *testNode // the leader, the one whose device fails, the one that is down
 	dir     string
 	names   []string // of x's segments
 	// What x heard of its leader since it cannot read: the ends of exchanges, and orders to begin anew.
@@ -28,7 +28,7 @@ type waiting struct {
 
 func newWaiting(t *testing.T, trimmed bool) *waiting {
 	t.Helper()
-	w := &waiting{trio: newTrio(t, 3, scrubsOften), h: newTold()}
+	w := &waiting{testCluster: newTestCluster(t, 3, scrubsOften), h: newAckLog()}
 	w.create("t", 1)
 	c := w.channel("t", "c")
 	if trimmed {
@@ -41,8 +41,8 @@ func newWaiting(t *testing.T, trimmed bool) *waiting {
 	w.x, w.z = w.others(w.l)[0], w.others(w.l)[1]
 	w.dir = path.Join(engine.TopicDir(w.x.e, "t"), "0")
 	w.stop(w.z)
-	w.fill(w.h, w.l, "t", "m", 3000, 800) // so many that most of it is in segments
-	w.equal("t", 0)
+	w.publishMany(w.h, w.l, "t", "m", 3000, 800) // so many that most of it is in segments
+	w.awaitEqualCopies("t", 0)
 	w.eventually("the log begins where it should", func() bool {
 		c, err := engine.CopyOf(w.x.e, "t", 0)
 		return err == nil && (c.Start > 0) == trimmed
@@ -57,7 +57,7 @@ func newWaiting(t *testing.T, trimmed bool) *waiting {
 	for _, name := range bad {
 		w.x.disk.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: path.Join(w.dir, name), Count: -1, Err: syscall.EIO})
 	}
-	w.wires.rules(func(_, to string, kind netproto.Type) int {
+	w.network.rules(func(_, to string, kind netproto.Type) int {
 		switch {
 		case to != w.x.name:
 		case kind == netproto.TypeMatch:
@@ -118,17 +118,17 @@ func TestClusterCopyWaitsForItsDevice(t *testing.T) {
 			}
 			w.start(w.z)
 			w.eventually("the copy that waited leads", func() bool { return engine.Leads(w.x.e, "t", 0) })
-			w.hold(w.h, []*member{w.x, w.z})
-			w.fill(w.h, w.x, "t", "n", 20, 100)
+			w.awaitHeld(w.h, []*testNode{w.x, w.z})
+			w.publishMany(w.h, w.x, "t", "n", 20, 100)
 			w.start(w.l)
-			w.whole("t")
-			w.hold(w.h, w.nodes)
-			w.equal("t", 0)
+			w.awaitInSync("t")
+			w.awaitHeld(w.h, w.nodes)
+			w.awaitEqualCopies("t", 0)
 			if n := w.x.e.Storage().Dropped; n != 0 {
 				t.Errorf("it was dropped %d times", n)
 			}
 			if !c.trimmed {
-				w.checkAll(w.h, "t", 1)
+				w.checkCopies(w.h, "t", 1)
 			}
 		})
 	}
@@ -145,10 +145,10 @@ func TestClusterCopyIsFetchedWhenAnotherHasJoined(t *testing.T) {
 			w.start(w.z)
 			w.eventually("the copy is given up", func() bool { return w.x.e.Storage().Dropped == 1 })
 			w.x.disk.ClearRules() // the new files have the old names
-			w.whole("t")
-			w.hold(w.h, w.nodes)
-			w.fill(w.h, w.l, "t", "n", 20, 100)
-			w.equal("t", 0)
+			w.awaitInSync("t")
+			w.awaitHeld(w.h, w.nodes)
+			w.publishMany(w.h, w.l, "t", "n", 20, 100)
+			w.awaitEqualCopies("t", 0)
 		})
 	}
 }
@@ -164,7 +164,7 @@ func TestClusterCopyThatReadsBackDamagedIsFetched(t *testing.T) {
 	w.x.disk.ClearRules()
 	w.eventually("the copy is given up", func() bool { return w.x.e.Storage().Dropped == 1 })
 	w.start(w.z)
-	w.whole("t")
-	w.hold(w.h, w.nodes)
-	w.equal("t", 0)
+	w.awaitInSync("t")
+	w.awaitHeld(w.h, w.nodes)
+	w.awaitEqualCopies("t", 0)
 }

@@ -22,19 +22,21 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// trio is some engines in one process, on one metadata map: real TCP through wires, disks that can fail. Leases last so
-// long that they never end unless the test wants it: a machine that is busy is not a dead node.
-type trio struct {
-	t      *testing.T
-	kv     *memory.Map
-	wires  *wires
-	nodes  []*member
-	change []func(*engine.Options)
-	store  cluster.Options
+// testCluster is a cluster of engines in one process, on one metadata map: real TCP through a testNetwork, disks that
+// can fail. Leases last so long that they never end unless the test wants it: a machine that is busy is not a dead
+// node. newTestCluster makes one whose nodes run; the end of the test closes them. Helpers that wait fail the test
+// after patience.
+type testCluster struct {
+	t       *testing.T
+	kv      *memory.Map
+	network *testNetwork
+	nodes   []*testNode
+	change  []func(*engine.Options)
+	store   cluster.Options
 }
 
-// member is a node: its disk, and the process that runs on it, if any.
-type member struct {
+// testNode is a node: its disk, and the process that runs on it, if any.
+type testNode struct {
 	name   string
 	dir    string         // of a real disk; or
 	disk   *faultaio.Disk // a simulated one
@@ -47,57 +49,57 @@ type member struct {
 
 const longLease = time.Minute
 
-// newTrio starts n nodes on simulated disks. change applies to each of them, at each start.
-func newTrio(t *testing.T, n int, change ...func(*engine.Options)) *trio {
+// newTestCluster starts n nodes on simulated disks. change applies to each of them, at each start.
+func newTestCluster(t *testing.T, n int, change ...func(*engine.Options)) *testCluster {
 	t.Helper()
-	tr := prepareTrio(t, n, change...)
-	tr.startAll()
-	return tr
+	tc := prepareTestCluster(t, n, change...)
+	tc.startAll()
+	return tc
 }
 
-func prepareTrio(t *testing.T, n int, change ...func(*engine.Options)) *trio {
-	tr := &trio{t: t, kv: memory.New(memory.Options{}), wires: newWires(t), change: change}
-	tr.store = cluster.Options{LeaseTTL: longLease, ControllerTick: 50 * time.Millisecond}
+func prepareTestCluster(t *testing.T, n int, change ...func(*engine.Options)) *testCluster {
+	tc := &testCluster{t: t, kv: memory.New(memory.Options{}), network: newTestNetwork(t), change: change}
+	tc.store = cluster.Options{LeaseTTL: longLease, ControllerTick: 50 * time.Millisecond}
 	for i := range n {
-		tr.nodes = append(tr.nodes, &member{
+		tc.nodes = append(tc.nodes, &testNode{
 			name: fmt.Sprintf("n%d", i+1), disk: faultaio.New(faultaio.Options{Seed: uint64(i)}),
 		})
 	}
-	t.Cleanup(tr.end)
-	return tr
+	t.Cleanup(tc.end)
+	return tc
 }
 
-func (tr *trio) end() {
+func (tc *testCluster) end() {
 	var wg sync.WaitGroup
-	for _, m := range tr.nodes {
+	for _, m := range tc.nodes {
 		if m.e != nil {
 			wg.Go(func() { _ = m.e.Close() })
 		}
 	}
 	wg.Wait()
-	tr.wires.close()
-	tr.kv.Close()
+	tc.network.close()
+	tc.kv.Close()
 }
 
 // startAll starts every node that is down, at once.
-func (tr *trio) startAll() {
-	tr.t.Helper()
+func (tc *testCluster) startAll() {
+	tc.t.Helper()
 	var wg sync.WaitGroup
-	for _, m := range tr.nodes {
+	for _, m := range tc.nodes {
 		if m.e == nil {
-			wg.Go(func() { tr.start(m) })
+			wg.Go(func() { tc.start(m) })
 		}
 	}
 	wg.Wait()
-	if tr.t.Failed() {
-		tr.t.FailNow()
+	if tc.t.Failed() {
+		tc.t.FailNow()
 	}
-	for _, m := range tr.nodes {
-		tr.eventually("all nodes are known", func() bool { return len(m.e.Snapshot().Nodes) >= len(tr.nodes) })
+	for _, m := range tc.nodes {
+		tc.eventually("all nodes are known", func() bool { return len(m.e.Snapshot().Nodes) >= len(tc.nodes) })
 	}
 }
 
-func (tr *trio) options(m *member) engine.Options {
+func (tc *testCluster) options(m *testNode) engine.Options {
 	o := smallOptions(nil)
 	if m.dir != "" {
 		o.DataPath = m.dir
@@ -106,26 +108,26 @@ func (tr *trio) options(m *member) engine.Options {
 	}
 	o.NodeID = m.name
 	o.DiskPatience, o.DiskFailedAfter = longLease, longLease // a busy machine is no disk that hangs, either
-	o.Logger = slog.New(slog.NewTextHandler(testWriter{tr.t, m.name}, nil))
+	o.Logger = slog.New(slog.NewTextHandler(testWriter{tc.t, m.name}, nil))
 	return o
 }
 
 // open is Open with the node's options; the caller keeps the engine.
-func (tr *trio) open(m *member) (*engine.Engine, error) {
+func (tc *testCluster) open(m *testNode) (*engine.Engine, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	address, err := tr.wires.open(m.name, ln.Addr().String())
+	address, err := tc.network.open(m.name, ln.Addr().String())
 	if err != nil {
 		return nil, err
 	}
 	m.life++
 	m.client = fmt.Sprintf("%s.%d", m.name, m.life)
-	o := tr.options(m)
-	store := tr.store
+	o := tc.options(m)
+	store := tc.store
 	store.Logger = o.Logger
-	m.store = cluster.New(tr.kv.Store(m.client), store)
+	m.store = cluster.New(tc.kv.Store(m.client), store)
 	o.Cluster = &engine.ClusterOptions{
 		Store: m.store, Listener: ln,
 		Node: meta.Node{Host: "127.0.0.1", Peer: address},
@@ -133,31 +135,31 @@ func (tr *trio) open(m *member) (*engine.Engine, error) {
 		Replication:  replicate.Config{HeartbeatNs: 20e6, RetryNs: 100e6, LagMaxNs: 30e9, JoinNs: 200e6},
 		LeaveTimeout: 200 * time.Millisecond, JoinTimeout: patience,
 	}
-	for _, f := range tr.change {
+	for _, f := range tc.change {
 		f(&o)
 	}
 	return engine.Open(context.Background(), o)
 }
 
-func (tr *trio) start(m *member) {
-	tr.t.Helper()
-	e, err := tr.open(m)
+func (tc *testCluster) start(m *testNode) {
+	tc.t.Helper()
+	e, err := tc.open(m)
 	if err != nil {
-		tr.t.Errorf("%s does not start: %v", m.name, err)
+		tc.t.Errorf("%s does not start: %v", m.name, err)
 		return
 	}
 	m.e = e
 }
 
 // crash is a power cut: sockets die at once, nothing more reaches the disk, and what was not flushed may be lost.
-func (tr *trio) crash(m *member) { tr.die(m, (*faultaio.Disk).Crash) }
+func (tc *testCluster) crash(m *testNode) { tc.die(m, (*faultaio.Disk).Crash) }
 
 // kill is kill -9: what was written stays, flushed or not.
-func (tr *trio) kill(m *member) { tr.die(m, (*faultaio.Disk).Kill) }
+func (tc *testCluster) kill(m *testNode) { tc.die(m, (*faultaio.Disk).Kill) }
 
-func (tr *trio) die(m *member, left func(*faultaio.Disk, uint64) *faultaio.Disk) {
-	tr.wires.kill(m.name)
-	tr.kv.Cut(m.client)
+func (tc *testCluster) die(m *testNode, left func(*faultaio.Disk, uint64) *faultaio.Disk) {
+	tc.network.kill(m.name)
+	tc.kv.Cut(m.client)
 	m.disk.CrashAt(m.disk.Ops())
 	_ = m.e.Close() // it cannot reach anything any more
 	m.e = nil
@@ -166,26 +168,26 @@ func (tr *trio) die(m *member, left func(*faultaio.Disk, uint64) *faultaio.Disk)
 }
 
 // stop is what an operator does: leaderships are handed over, everything is stored, the lease ends.
-func (tr *trio) stop(m *member) {
-	tr.t.Helper()
+func (tc *testCluster) stop(m *testNode) {
+	tc.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := m.e.Leave(ctx); err != nil {
-		tr.t.Errorf("%s leaves: %v", m.name, err)
+		tc.t.Errorf("%s leaves: %v", m.name, err)
 	}
-	tr.wires.shut(m.name)
+	tc.network.closePort(m.name)
 	if err := m.e.Close(); err != nil {
-		tr.t.Errorf("%s closes: %v", m.name, err)
+		tc.t.Errorf("%s closes: %v", m.name, err)
 	}
 	m.e = nil
-	tr.wires.kill(m.name)
+	tc.network.kill(m.name)
 	if m.disk != nil {
 		m.disk = m.disk.Kill(1) // the next process's view of it
 	}
 }
 
 // wipe gives a node that is down an empty disk.
-func (tr *trio) wipe(m *member) { m.disk = faultaio.New(faultaio.Options{Seed: 99}) }
+func (tc *testCluster) wipe(m *testNode) { m.disk = faultaio.New(faultaio.Options{Seed: 99}) }
 
 type testWriter struct {
 	t    *testing.T
@@ -197,14 +199,14 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (tr *trio) eventually(what string, holds func() bool) {
-	tr.t.Helper()
-	eventually(tr.t, what, holds)
+func (tc *testCluster) eventually(what string, holds func() bool) {
+	tc.t.Helper()
+	eventually(tc.t, what, holds)
 }
 
-// up are the nodes that run.
-func (tr *trio) up() (all []*member) {
-	for _, m := range tr.nodes {
+// running are the nodes that run.
+func (tc *testCluster) running() (all []*testNode) {
+	for _, m := range tc.nodes {
 		if m.e != nil {
 			all = append(all, m)
 		}
@@ -213,9 +215,9 @@ func (tr *trio) up() (all []*member) {
 }
 
 // topic is a topic as a node knows it; it is made if there is none.
-func (tr *trio) topic(m *member, name string) *engine.Topic {
-	tr.t.Helper()
-	tr.eventually("the topic is known", func() bool {
+func (tc *testCluster) topic(m *testNode, name string) *engine.Topic {
+	tc.t.Helper()
+	tc.eventually("the topic is known", func() bool {
 		_, ok := m.e.LookupTopic(name)
 		return ok
 	})
@@ -224,22 +226,22 @@ func (tr *trio) topic(m *member, name string) *engine.Topic {
 }
 
 // create makes a topic, and waits until all nodes know it and all replicas are in sync.
-func (tr *trio) create(name string, partitions int) {
-	tr.t.Helper()
+func (tc *testCluster) create(name string, partitions int) {
+	tc.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	m := tr.up()[0]
+	m := tc.running()[0]
 	if _, err := m.e.CreateTopic(ctx, name, partitions); err != nil {
-		tr.t.Fatal(err)
+		tc.t.Fatal(err)
 	}
-	for _, m := range tr.up() {
-		tr.topic(m, name)
+	for _, m := range tc.running() {
+		tc.topic(m, name)
 	}
-	tr.whole(name)
+	tc.awaitInSync(name)
 }
 
 // row is what a node knows of a partition; nil if it knows nothing.
-func (m *member) row(name string, n int) *meta.Partition {
+func (m *testNode) row(name string, n int) *meta.Partition {
 	s := m.e.Snapshot()
 	if t := s.Names[name]; t != nil {
 		return s.Partitions[meta.PartitionID{Topic: t.ID, Partition: uint32(n)}]
@@ -248,11 +250,11 @@ func (m *member) row(name string, n int) *meta.Partition {
 }
 
 // leader waits until a partition is served, and returns the node that does.
-func (tr *trio) leader(name string, n int) *member {
-	tr.t.Helper()
-	var found *member
-	tr.eventually(fmt.Sprintf("%s/%d has a leader that serves", name, n), func() bool {
-		for _, m := range tr.up() {
+func (tc *testCluster) leader(name string, n int) *testNode {
+	tc.t.Helper()
+	var found *testNode
+	tc.eventually(fmt.Sprintf("%s/%d has a leader that serves", name, n), func() bool {
+		for _, m := range tc.running() {
 			row := m.row(name, n)
 			if row != nil && row.State.Leader == m.e.Node().ID && row.State.Boot == m.e.Node().Boot {
 				c, err := engine.CopyOf(m.e, name, n)
@@ -268,34 +270,34 @@ func (tr *trio) leader(name string, n int) *member {
 }
 
 // leaders returns which partition each node leads of a topic of which every node leads one.
-func (tr *trio) leaders(name string) map[*member]int {
-	tr.t.Helper()
-	all := map[*member]int{}
-	for n := range tr.nodes {
-		all[tr.leader(name, n)] = n
+func (tc *testCluster) leaders(name string) map[*testNode]int {
+	tc.t.Helper()
+	all := map[*testNode]int{}
+	for n := range tc.nodes {
+		all[tc.leader(name, n)] = n
 	}
-	if len(all) != len(tr.nodes) {
-		tr.t.Fatalf("%d nodes lead the %d partitions", len(all), len(tr.nodes))
+	if len(all) != len(tc.nodes) {
+		tc.t.Fatalf("%d nodes lead the %d partitions", len(all), len(tc.nodes))
 	}
 	return all
 }
 
 // others are the running nodes but one.
-func (tr *trio) others(not *member) []*member {
-	return slices.DeleteFunc(tr.up(), func(m *member) bool { return m == not })
+func (tc *testCluster) others(not *testNode) []*testNode {
+	return slices.DeleteFunc(tc.running(), func(m *testNode) bool { return m == not })
 }
 
-// whole waits until every replica of a topic is in the ISR, and every node knows it.
-func (tr *trio) whole(name string) {
-	tr.t.Helper()
+// awaitInSync waits until every replica of a topic is in the ISR, and every node knows it.
+func (tc *testCluster) awaitInSync(name string) {
+	tc.t.Helper()
 	why := ""
 	defer func() {
-		if tr.t.Failed() {
-			tr.t.Log(why)
+		if tc.t.Failed() {
+			tc.t.Log(why)
 		}
 	}()
-	tr.eventually(name+" is whole", func() bool {
-		for _, m := range tr.up() {
+	tc.eventually(name+" is whole", func() bool {
+		for _, m := range tc.running() {
 			t := m.e.Snapshot().Names[name]
 			if t == nil {
 				return false
@@ -312,17 +314,17 @@ func (tr *trio) whole(name string) {
 	})
 }
 
-// equal waits until all running nodes hold the same of a partition, byte by byte, and returns it.
+// awaitEqualCopies waits until all running nodes hold the same of a partition, byte by byte, and returns it.
 //
 // B1, B94.
-func (tr *trio) equal(name string, n int) engine.Copy {
-	tr.t.Helper()
+func (tc *testCluster) awaitEqualCopies(name string, n int) engine.Copy {
+	tc.t.Helper()
 	var all []engine.Copy
 	var err error
 	same := func() bool {
 		all = all[:0]
 		err = nil
-		for _, m := range tr.up() {
+		for _, m := range tc.running() {
 			c, cerr := engine.CopyOf(m.e, name, n)
 			if cerr != nil {
 				err = fmt.Errorf("%s: %w", m.name, cerr)
@@ -342,10 +344,10 @@ func (tr *trio) equal(name string, n int) engine.Copy {
 	for end := time.Now().Add(patience); !same(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			for i, c := range all {
-				tr.t.Logf("%s: [%d, %d) batches %d, committed %d, ids %d, epochs %v, %d bytes of cursors",
-					tr.up()[i].name, c.Start, c.End, c.Next, c.Committed, c.NextID, c.Epochs, len(c.Cursors))
+				tc.t.Logf("%s: [%d, %d) batches %d, committed %d, ids %d, epochs %v, %d bytes of cursors",
+					tc.running()[i].name, c.Start, c.End, c.Next, c.Committed, c.NextID, c.Epochs, len(c.Cursors))
 			}
-			tr.t.Fatalf("the copies of %s/%d do not become equal: %v", name, n, err)
+			tc.t.Fatalf("the copies of %s/%d do not become equal: %v", name, n, err)
 		}
 	}
 	return all[0]
@@ -360,8 +362,9 @@ func sameFrom(start segment.Offset, a, b *engine.Copy) bool {
 	return slices.Equal(a.Epochs[len(a.Epochs)-n:], b.Epochs[len(b.Epochs)-n:])
 }
 
-// told is what producers were told.
-type told struct {
+// ackLog is what producers were answered: which messages were acknowledged under which ids, which were refused, and of
+// which nobody knows. Producers on several goroutines share one; mu guards it. check compares it with what is stored.
+type ackLog struct {
 	mu      sync.Mutex
 	tried   map[string]bool
 	acked   map[string]engine.ID
@@ -370,12 +373,12 @@ type told struct {
 	refused map[string]int
 }
 
-func newTold() *told {
-	return &told{tried: map[string]bool{}, acked: map[string]engine.ID{}, refused: map[string]int{}}
+func newAckLog() *ackLog {
+	return &ackLog{tried: map[string]bool{}, acked: map[string]engine.ID{}, refused: map[string]int{}}
 }
 
 // publish stores a batch and keeps what came of it.
-func (h *told) publish(ctx context.Context, topic *engine.Topic, bodies ...string) error {
+func (h *ackLog) publish(ctx context.Context, topic *engine.Topic, bodies ...string) error {
 	var bs [][]byte
 	h.mu.Lock()
 	for _, b := range bodies {
@@ -403,18 +406,20 @@ func (h *told) publish(ctx context.Context, topic *engine.Topic, bodies ...strin
 	return err
 }
 
-// goesOn waits until more than n further messages were acknowledged.
-func (tr *trio) goesOn(h *told, n int) {
-	tr.t.Helper()
+// awaitMoreAcks waits until more than n further messages were acknowledged.
+func (tc *testCluster) awaitMoreAcks(h *ackLog, n int) {
+	tc.t.Helper()
 	from := h.count()
-	tr.eventually("writes go on", func() bool { return h.count() > from+n })
+	tc.eventually("writes go on", func() bool { return h.count() > from+n })
 }
 
-// loadAll is load through each of the nodes; round tells the messages of one call from those of another.
-func (tr *trio) loadAll(h *told, nodes []*member, topic, round string, allowed func(error) bool) (stop func()) {
+// startProducers is load through each of the nodes; round tells the messages of one call from those of another.
+func (tc *testCluster) startProducers(
+	h *ackLog, nodes []*testNode, topic, round string, allowed func(error) bool,
+) (stop func()) {
 	var stops []func()
 	for _, m := range nodes {
-		stops = append(stops, tr.load(h, m, topic, m.name+"."+round, allowed))
+		stops = append(stops, tc.startProducer(h, m, topic, m.name+"."+round, allowed))
 	}
 	return func() {
 		for _, stop := range stops {
@@ -423,10 +428,12 @@ func (tr *trio) loadAll(h *told, nodes []*member, topic, round string, allowed f
 	}
 }
 
-// load publishes through a node until stop is called, which returns the first error that was not allowed.
-func (tr *trio) load(h *told, m *member, topic, prefix string, allowed func(error) bool) (stop func()) {
+// startProducer publishes through a node until stop is called, which returns the first error that was not allowed.
+func (tc *testCluster) startProducer(
+	h *ackLog, m *testNode, topic, prefix string, allowed func(error) bool,
+) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	t := tr.topic(m, topic)
+	t := tc.topic(m, topic)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -437,7 +444,7 @@ func (tr *trio) load(h *told, m *member, topic, prefix string, allowed func(erro
 			}
 			err := h.publish(context.Background(), t, bodies...)
 			if err != nil && !allowed(err) {
-				tr.t.Errorf("%s, message %d: %v", prefix, i, err)
+				tc.t.Errorf("%s, message %d: %v", prefix, i, err)
 				return
 			}
 			if errors.Is(err, engine.ErrClosed) || errors.Is(err, engine.ErrDisk) {
@@ -453,7 +460,7 @@ func (tr *trio) load(h *told, m *member, topic, prefix string, allowed func(erro
 
 func never(error) bool { return false }
 
-func (h *told) count() int {
+func (h *ackLog) count() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.acked)
@@ -461,7 +468,7 @@ func (h *told) count() int {
 
 // check compares what is stored with what producers were told: nothing acknowledged is missing or has another id,
 // nothing is there that was never published or was refused, and a batch is there whole, in order, or not at all (B14).
-func (h *told) check(t *testing.T, stored map[engine.ID]string) {
+func (h *ackLog) check(t *testing.T, stored map[engine.ID]string) {
 	t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -500,30 +507,30 @@ func (h *told) check(t *testing.T, stored map[engine.ID]string) {
 	t.Logf("%d acknowledged, %d unknown, refused %v", len(h.acked), h.unknown, h.refused)
 }
 
-// checkAll waits until all copies are equal and checks them.
-func (tr *trio) checkAll(h *told, name string, partitions int) {
-	tr.t.Helper()
+// checkCopies waits until all copies are equal and checks them.
+func (tc *testCluster) checkCopies(h *ackLog, name string, partitions int) {
+	tc.t.Helper()
 	stored := map[engine.ID]string{}
 	for n := range partitions {
-		c := tr.equal(name, n)
+		c := tc.awaitEqualCopies(name, n)
 		all, err := c.Messages(n)
 		if err != nil {
-			tr.t.Fatal(err)
+			tc.t.Fatal(err)
 		}
 		maps.Copy(stored, all)
 	}
-	h.check(tr.t, stored)
+	h.check(tc.t, stored)
 }
 
 // channel is a channel at the node that serves partition 0.
-func (tr *trio) channel(topic, name string) *engine.Channel {
-	tr.t.Helper()
-	m := tr.leader(topic, 0)
+func (tc *testCluster) channel(topic, name string) *engine.Channel {
+	tc.t.Helper()
+	m := tc.leader(topic, 0)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c, err := tr.topic(m, topic).Channel(ctx, name)
+	c, err := tc.topic(m, topic).Channel(ctx, name)
 	if err != nil {
-		tr.t.Fatal(err)
+		tc.t.Fatal(err)
 	}
 	return c
 }

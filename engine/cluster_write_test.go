@@ -24,23 +24,23 @@ func impatient(o *engine.Options) { o.PublishTimeout = 400 * time.Millisecond }
 // B2, B12.
 func TestClusterQuorum(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, impatient)
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	topic := tr.topic(l, "t")
+	tc := newTestCluster(t, 3, impatient)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	topic := tc.topic(l, "t")
 	for i := range 10 {
 		if err := h.publish(t.Context(), topic, fmt.Sprint("before", i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	tr.equal("t", 0)
-	rest := tr.others(l)
-	tr.crash(rest[0])
+	tc.awaitEqualCopies("t", 0)
+	rest := tc.others(l)
+	tc.crash(rest[0])
 	if err := h.publish(t.Context(), topic, "with two"); err != nil {
 		t.Errorf("with two of three: %v", err)
 	}
-	tr.eventually("the second follower has it", func() bool {
+	tc.eventually("the second follower has it", func() bool {
 		c, _ := engine.CopyOf(l.e, "t", 0)
 		return c.Committed == c.Next
 	})
@@ -48,7 +48,7 @@ func TestClusterQuorum(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr.crash(rest[1])
+	tc.crash(rest[1])
 	// Until the leader knows, and what it had appended has come to its end.
 	for i := 0; !errors.Is(err, engine.ErrNoQuorum); i++ {
 		if err = h.publish(t.Context(), topic, fmt.Sprint("with one", i)); err == nil || i == 20 {
@@ -70,15 +70,15 @@ func TestClusterQuorum(t *testing.T) {
 	if after, _ = engine.CopyOf(l.e, "t", 0); after.Next != at {
 		t.Errorf("a refused write was appended: the log went from %d to %d", at, after.Next)
 	}
-	tr.startAll()
+	tc.startAll()
 	if err := h.publish(t.Context(), topic, "whole again"); err != nil {
 		t.Error(err)
 	}
-	tr.whole("t")
-	if tr.leader("t", 0) != l {
+	tc.awaitInSync("t")
+	if tc.leader("t", 0) != l {
 		t.Error("the leader has changed")
 	}
-	tr.checkAll(h, "t", 1)
+	tc.checkCopies(h, "t", 1)
 }
 
 // Who is not in the ISR does not lead, even when nobody else is there: a write says that there is no leader, and is
@@ -87,28 +87,28 @@ func TestClusterQuorum(t *testing.T) {
 // B3, B82; P17.
 func TestClusterNobodyLeads(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, impatient)
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	late := tr.others(l)[0]
-	tr.crash(late)
+	tc := newTestCluster(t, 3, impatient)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	late := tc.others(l)[0]
+	tc.crash(late)
 	for i := range 20 {
-		if err := h.publish(t.Context(), tr.topic(l, "t"), fmt.Sprint(i)); err != nil {
+		if err := h.publish(t.Context(), tc.topic(l, "t"), fmt.Sprint(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, m := range tr.up() {
-		tr.crash(m)
+	for _, m := range tc.running() {
+		tc.crash(m)
 	}
-	tr.start(late)
-	err := h.publish(t.Context(), tr.topic(late, "t"), "to nobody")
+	tc.start(late)
+	err := h.publish(t.Context(), tc.topic(late, "t"), "to nobody")
 	if !errors.Is(err, engine.ErrNoLeader) {
 		t.Errorf("the only node up lacks messages, and a publish says: %v", err)
 	}
-	tr.startAll()
-	tr.whole("t")
-	tr.checkAll(h, "t", 1)
+	tc.startAll()
+	tc.awaitInSync("t")
+	tc.checkCopies(h, "t", 1)
 }
 
 // A leader that others believe gone goes on until it is told: its followers refuse the old epoch, it steps down, what
@@ -117,45 +117,45 @@ func TestClusterNobodyLeads(t *testing.T) {
 // B6, B12, B73 (diverged), B83.
 func TestClusterDeposed(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	if err := h.publish(t.Context(), tr.topic(l, "t"), "common"); err != nil {
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	if err := h.publish(t.Context(), tc.topic(l, "t"), "common"); err != nil {
 		t.Fatal(err)
 	}
-	tr.equal("t", 0)
-	tr.kv.Cut(l.client)
+	tc.awaitEqualCopies("t", 0)
+	tc.kv.Cut(l.client)
 	// Nothing of the old leader arrives, and nothing at it: it appends and hears nothing.
-	tr.wires.rules(func(from, to string, _ netproto.Type) int {
+	tc.network.rules(func(from, to string, _ netproto.Type) int {
 		if from == l.name || to == l.name {
 			return 0
 		}
 		return 1
 	})
 	// One batch: a second would wait for the first.
-	lost, err := submit(tr.topic(l, "t"), time.Time{}, "lost0", "lost1", "lost2", "lost3", "lost4")
+	lost, err := submit(tc.topic(l, "t"), time.Time{}, "lost0", "lost1", "lost2", "lost3", "lost4")
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr.eventually("the old leader appended", func() bool { c, _ := engine.CopyOf(l.e, "t", 0); return c.NextID >= 6 })
-	heir := tr.others(l)[0]
+	tc.eventually("the old leader appended", func() bool { c, _ := engine.CopyOf(l.e, "t", 0); return c.NextID >= 6 })
+	heir := tc.others(l)[0]
 	if err := heir.store.ReportDown(t.Context(), l.e.Node().ID, l.e.Node().Boot); err != nil {
 		t.Fatal(err)
 	}
-	tr.eventually("another leads", func() bool { r := heir.row("t", 0); return r.State.Leader != l.e.Node().ID })
-	tr.wires.rules(nil)
+	tc.eventually("another leads", func() bool { r := heir.row("t", 0); return r.State.Leader != l.e.Node().ID })
+	tc.network.rules(nil)
 	if r := answer(t, lost); !errors.Is(r.err, engine.ErrUnknown) {
 		t.Errorf("what a deposed leader had appended was answered %v", r.err)
 	}
 	for i := range 5 {
-		if err := h.publish(t.Context(), tr.topic(heir, "t"), fmt.Sprint("kept", i)); err != nil {
+		if err := h.publish(t.Context(), tc.topic(heir, "t"), fmt.Sprint("kept", i)); err != nil {
 			t.Errorf("after the change: %v", err)
 		}
 	}
-	tr.kv.Heal(l.client)
-	tr.whole("t")
-	tr.checkAll(h, "t", 1)
+	tc.kv.Heal(l.client)
+	tc.awaitInSync("t")
+	tc.checkCopies(h, "t", 1)
 }
 
 // A follower that does not hear of the store follows the new leader all the same.
@@ -163,18 +163,18 @@ func TestClusterDeposed(t *testing.T) {
 // B7.
 func TestClusterStaleFollower(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	heir, stale := tr.others(l)[0], tr.others(l)[1]
-	tr.kv.Cut(stale.client)
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	heir, stale := tc.others(l)[0], tc.others(l)[1]
+	tc.kv.Cut(stale.client)
 	row := l.row("t", 0)
 	if err := l.store.HandOver(t.Context(), row.ID, &row.State, heir.e.Node().ID); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 5 {
-		if err := h.publish(t.Context(), tr.topic(heir, "t"), fmt.Sprint(i)); err != nil {
+		if err := h.publish(t.Context(), tc.topic(heir, "t"), fmt.Sprint(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -184,8 +184,8 @@ func TestClusterStaleFollower(t *testing.T) {
 	if old := stale.row("t", 0).State; old.Leader != l.e.Node().ID {
 		t.Errorf("the stale follower has heard of leader %d", old.Leader)
 	}
-	tr.checkAll(h, "t", 1)
-	tr.kv.Heal(stale.client)
+	tc.checkCopies(h, "t", 1)
+	tc.kv.Heal(stale.client)
 }
 
 // Frames that come twice are applied once; frames that get lost are sent again.
@@ -200,20 +200,20 @@ func TestClusterFrames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tr := newTrio(t, 3)
-			tr.create("t", 2)
-			h := newTold()
+			tc := newTestCluster(t, 3)
+			tc.create("t", 2)
+			h := newAckLog()
 			rng := rand.New(rand.NewPCG(1, 2))
-			tr.wires.rules(func(_, _ string, kind netproto.Type) int {
+			tc.network.rules(func(_, _ string, kind netproto.Type) int {
 				if kind >= netproto.TypeForwardPut {
 					return 1 // a put that gets lost is unknown, that is another test
 				}
 				return chances[rng.IntN(len(chances))]
 			})
-			stop := tr.loadAll(h, tr.nodes, "t", "", never)
-			tr.eventually("some are stored", func() bool { return h.count() > 200 })
+			stop := tc.startProducers(h, tc.nodes, "t", "", never)
+			tc.eventually("some are stored", func() bool { return h.count() > 200 })
 			stop()
-			tr.checkAll(h, "t", 2)
+			tc.checkCopies(h, "t", 2)
 		})
 	}
 }
@@ -223,21 +223,21 @@ func TestClusterFrames(t *testing.T) {
 // B11, B75.
 func TestClusterFollowerDies(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	stop := tr.load(h, l, "t", "p", never)
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	stop := tc.startProducer(h, l, "t", "p", never)
 	defer stop()
-	for _, m := range tr.others(l) {
-		tr.eventually("some are stored", func() bool { return h.count() > 100 })
-		tr.crash(m)
-		tr.goesOn(h, 200)
-		tr.start(m)
-		tr.whole("t")
+	for _, m := range tc.others(l) {
+		tc.eventually("some are stored", func() bool { return h.count() > 100 })
+		tc.crash(m)
+		tc.awaitMoreAcks(h, 200)
+		tc.start(m)
+		tc.awaitInSync("t")
 	}
 	stop()
-	tr.checkAll(h, "t", 1)
+	tc.checkCopies(h, "t", 1)
 }
 
 // What is not committed is not delivered, whatever happens to the acks, and not counted.
@@ -245,26 +245,26 @@ func TestClusterFollowerDies(t *testing.T) {
 // B13, invariants 2 and 8.
 func TestClusterUncommitted(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	l := tr.leader("t", 0)
-	c := tr.channel("t", "c")
-	s := sit(t, c, 100)
-	tr.equal("t", 0)
-	tr.wires.rules(func(from, _ string, kind netproto.Type) int {
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	c := tc.channel("t", "c")
+	s := subscribe(t, c, 100)
+	tc.awaitEqualCopies("t", 0)
+	tc.network.rules(func(from, _ string, kind netproto.Type) int {
 		if from != l.name && kind < netproto.TypeForwardPut {
 			return 0
 		}
 		return 1
 	})
-	done, err := submit(tr.topic(l, "t"), time.Time{}, "a", "b", "c")
+	done, err := submit(tc.topic(l, "t"), time.Time{}, "a", "b", "c")
 	if err != nil {
 		t.Fatal(err)
 	}
-	fast := tr.others(l)[0]
-	tr.eventually("a follower has it", func() bool { c, _ := engine.CopyOf(fast.e, "t", 0); return c.NextID == 3 })
-	s.none("not committed")
-	for _, m := range tr.nodes {
+	fast := tc.others(l)[0]
+	tc.eventually("a follower has it", func() bool { c, _ := engine.CopyOf(fast.e, "t", 0); return c.NextID == 3 })
+	s.expectNothing("not committed")
+	for _, m := range tc.nodes {
 		if c, _ := engine.CopyOf(m.e, "t", 0); c.Visible != 0 || c.Committed == c.Next && c.NextID != 0 {
 			t.Errorf("%s: visible %d, committed %d of %d", m.name, c.Visible, c.Committed, c.Next)
 		}
@@ -277,7 +277,7 @@ func TestClusterUncommitted(t *testing.T) {
 		t.Errorf("answered: %v", r)
 	default:
 	}
-	tr.wires.rules(nil)
+	tc.network.rules(nil)
 	if r := answer(t, done); r.err != nil {
 		t.Errorf("the answer: %v", r.err)
 	}
@@ -291,19 +291,19 @@ func TestClusterUncommitted(t *testing.T) {
 // B16.
 func TestClusterDurable(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	l := tr.leader("t", 0)
-	tr.equal("t", 0)
-	for i, m := range tr.nodes {
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	tc.awaitEqualCopies("t", 0)
+	for i, m := range tc.nodes {
 		m.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Hold: true, Count: -1})
 		body := fmt.Sprint("message", i)
-		done, err := submit(tr.topic(l, "t"), time.Time{}, body)
+		done, err := submit(tc.topic(l, "t"), time.Time{}, body)
 		if err != nil {
 			t.Fatal(err)
 		}
-		tr.eventually("all have it", func() bool {
-			for _, o := range tr.nodes {
+		tc.eventually("all have it", func() bool {
+			for _, o := range tc.nodes {
 				if c, _ := engine.CopyOf(o.e, "t", 0); int(c.NextID) != i+1 {
 					return false
 				}
@@ -329,28 +329,28 @@ func TestClusterDurable(t *testing.T) {
 // B18.
 func TestClusterFollowerDisk(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	bad := tr.others(l)[0]
-	stop := tr.load(h, l, "t", "p", never)
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	bad := tc.others(l)[0]
+	stop := tc.startProducer(h, l, "t", "p", never)
 	defer stop()
-	tr.eventually("some are stored", func() bool { return h.count() > 50 })
+	tc.eventually("some are stored", func() bool { return h.count() > 50 })
 	bad.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Err: syscall.EIO})
-	tr.eventually("it is dropped", func() bool { return len(l.row("t", 0).State.ISR) == 2 })
-	tr.goesOn(h, 200)
+	tc.eventually("it is dropped", func() bool { return len(l.row("t", 0).State.ISR) == 2 })
+	tc.awaitMoreAcks(h, 200)
 	if len(l.row("t", 0).State.ISR) != 2 {
 		t.Error("the broken follower is in the ISR again")
 	}
 	if err := bad.e.Health(); !errors.Is(err, engine.ErrDisk) {
 		t.Errorf("its health: %v", err)
 	}
-	tr.kill(bad)
-	tr.start(bad)
-	tr.whole("t")
+	tc.kill(bad)
+	tc.start(bad)
+	tc.awaitInSync("t")
 	stop()
-	tr.checkAll(h, "t", 1)
+	tc.checkCopies(h, "t", 1)
 }
 
 // A leader whose disk fails gives up: another leads at once, nothing acknowledged is lost.
@@ -358,27 +358,27 @@ func TestClusterFollowerDisk(t *testing.T) {
 // B18, B81.
 func TestClusterLeaderDisk(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	other := tr.others(l)[0]
-	stop := tr.load(h, other, "t", "p", func(err error) bool {
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	other := tc.others(l)[0]
+	stop := tc.startProducer(h, other, "t", "p", func(err error) bool {
 		return errors.Is(err, engine.ErrUnknown) || errors.Is(err, engine.ErrDisk)
 	})
 	defer stop()
-	tr.eventually("some are stored", func() bool { return h.count() > 50 })
+	tc.eventually("some are stored", func() bool { return h.count() > 50 })
 	l.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Err: syscall.EIO})
-	tr.eventually("another leads", func() bool { return other.row("t", 0).State.Leader != l.e.Node().ID })
+	tc.eventually("another leads", func() bool { return other.row("t", 0).State.Leader != l.e.Node().ID })
 	stop()
-	stop = tr.load(h, other, "t", "q", func(err error) bool { return errors.Is(err, engine.ErrUnknown) })
+	stop = tc.startProducer(h, other, "t", "q", func(err error) bool { return errors.Is(err, engine.ErrUnknown) })
 	defer stop()
-	tr.goesOn(h, 100)
+	tc.awaitMoreAcks(h, 100)
 	stop()
-	tr.kill(l)
-	tr.start(l)
-	tr.whole("t")
-	tr.checkAll(h, "t", 1)
+	tc.kill(l)
+	tc.start(l)
+	tc.awaitInSync("t")
+	tc.checkCopies(h, "t", 1)
 }
 
 // What waits is bounded while nothing is committed: more is refused, and nothing of that is stored.
@@ -386,28 +386,28 @@ func TestClusterLeaderDisk(t *testing.T) {
 // B5, B20.
 func TestClusterBackpressure(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, func(o *engine.Options) {
+	tc := newTestCluster(t, 3, func(o *engine.Options) {
 		o.MaxInboxBytes, o.AdmitTimeout = 32<<10, 20*time.Millisecond
 		o.PublishTimeout = 2 * time.Second
 		o.Cluster.Replication.MaxPendingCount = 8
 	})
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	tr.equal("t", 0)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	tc.awaitEqualCopies("t", 0)
 	noAcks := func(_, _ string, kind netproto.Type) int {
 		if kind == netproto.TypePutAck {
 			return 0
 		}
 		return 1
 	}
-	tr.wires.rules(noAcks)
+	tc.network.rules(noAcks)
 	body := func(i int) string { return fmt.Sprint(i, "/", strings.Repeat("x", 1000)) }
 	var waiting []chan result
 	var err error
 	for i := 0; err == nil && i < 1000; i++ {
 		var done chan result
-		if done, err = submit(tr.topic(l, "t"), time.Time{}, body(i)); err == nil {
+		if done, err = submit(tc.topic(l, "t"), time.Time{}, body(i)); err == nil {
 			waiting = append(waiting, done)
 			h.tried[body(i)] = true
 		}
@@ -415,23 +415,23 @@ func TestClusterBackpressure(t *testing.T) {
 	if !errors.Is(err, engine.ErrOverloaded) {
 		t.Fatalf("%d puts wait; then: %v", len(waiting), err)
 	}
-	tr.wires.rules(nil)
+	tc.network.rules(nil)
 	for i, done := range waiting {
 		if r := answer(t, done); r.err != nil {
 			t.Errorf("put %d: %v", i, r.err)
 		}
 	}
 	// Those that may not wait long are refused for that, and stored nowhere.
-	tr.wires.rules(noAcks)
+	tc.network.rules(noAcks)
 	refused := false
 	for i := 2000; !refused && i < 2020; i++ {
 		before, _ := engine.CopyOf(l.e, "t", 0)
-		done, err := submit(tr.topic(l, "t"), time.Now().Add(50*time.Millisecond), body(i))
+		done, err := submit(tc.topic(l, "t"), time.Now().Add(50*time.Millisecond), body(i))
 		if err != nil {
 			t.Fatal(err)
 		}
 		h.tried[body(i)] = true
-		tr.eventually("it is appended or refused", func() bool {
+		tc.eventually("it is appended or refused", func() bool {
 			c, _ := engine.CopyOf(l.e, "t", 0)
 			return len(done) > 0 || c.NextID > before.NextID
 		})
@@ -447,12 +447,12 @@ func TestClusterBackpressure(t *testing.T) {
 	if !refused {
 		t.Error("nothing waited until its deadline")
 	}
-	tr.wires.rules(nil)
-	tr.checkAll(h, "t", 1)
+	tc.network.rules(nil)
+	tc.checkCopies(h, "t", 1)
 }
 
 // handOver gives a partition that nobody writes to, to another leader.
-func handOver(t *testing.T, from, to *member, topic string, n int) {
+func handOver(t *testing.T, from, to *testNode, topic string, n int) {
 	t.Helper()
 	eventually(t, "the leadership is handed over", func() bool {
 		row := from.row(topic, n)
@@ -460,14 +460,14 @@ func handOver(t *testing.T, from, to *member, topic string, n int) {
 	})
 }
 
-// drain makes a node give its leaderships away, whatever is written meanwhile, and then lets it be an ordinary node
+// drainNode makes a node give its leaderships away, whatever is written meanwhile, and then lets it be an ordinary node
 // again.
-func (tr *trio) drain(m *member, topic string) {
+func (tc *testCluster) drainNode(m *testNode, topic string) {
 	id := m.e.Node().ID
 	if err := m.store.Drain(context.Background(), id, true); err != nil {
-		tr.t.Error(err)
+		tc.t.Error(err)
 	}
-	tr.eventually("it leads nothing", func() bool {
+	tc.eventually("it leads nothing", func() bool {
 		for n := range m.e.Snapshot().Names[topic].Partitions {
 			if m.row(topic, n).State.Leader == id {
 				return false
@@ -476,6 +476,6 @@ func (tr *trio) drain(m *member, topic string) {
 		return true
 	})
 	if err := m.store.Drain(context.Background(), id, false); err != nil {
-		tr.t.Error(err)
+		tc.t.Error(err)
 	}
 }

@@ -23,10 +23,10 @@ func TestNothingUncommittedIsDelivered(t *testing.T) {
 	for _, deferred := range []bool{false, true} {
 		t.Run(fmt.Sprintf("deferred=%v", deferred), func(t *testing.T) {
 			disk := newDisk()
-			e := onDisk(t, disk)
+			e := openOnDisk(t, disk)
 			topic := topicOf(t, e, "t")
 			ch := channelOf(t, topic, "c")
-			s := sit(t, ch, 100)
+			s := subscribe(t, ch, 100)
 			s.take(len(publish(t, topic, "before")))
 
 			begun, release := holdCommits(t, disk)
@@ -42,7 +42,7 @@ func TestNothingUncommittedIsDelivered(t *testing.T) {
 				t.Fatal(err)
 			}
 			begun()
-			s.none("the disk has not answered")
+			s.expectNothing("the disk has not answered")
 			if st := channelStats(t, ch); st.Depth != 0 || st.DeferredCount != 0 || st.MessageCount > 1 {
 				t.Errorf("statistics show uncommitted messages: %+v", st)
 			}
@@ -71,7 +71,7 @@ func TestBatchIsAllOrNothing(t *testing.T) {
 	for seed := range uint64(seeds(t, "PENSTOCK_CRASH_SEEDS", 60)) {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		disk := faultaio.New(faultaio.Options{Seed: seed})
-		e := onDisk(t, disk)
+		e := openOnDisk(t, disk)
 		topic := topicOf(t, e, "t")
 		publish(t, topic, numbered("before", rng.IntN(40), 900)...)
 		if seed%2 == 0 {
@@ -88,7 +88,7 @@ func TestBatchIsAllOrNothing(t *testing.T) {
 		}
 		after := disk.Crash(rng.Uint64())
 		e.Close()
-		e = onDisk(t, after)
+		e = openOnDisk(t, after)
 		topic, _ = e.LookupTopic("t")
 		got := readAll(t, channelOf(t, topic, "c"))
 		count := 0
@@ -173,7 +173,7 @@ func TestManyProducersManyPartitions(t *testing.T) {
 // B16
 func TestAnsweredIsOnStableStorage(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	var mu sync.Mutex
 	acked := map[string]engine.ID{}
@@ -209,7 +209,7 @@ func TestAnsweredIsOnStableStorage(t *testing.T) {
 			}
 			return true
 		})
-		next := onDisk(t, disk.Crash(cut))
+		next := openOnDisk(t, disk.Crash(cut))
 		topic, ok := next.LookupTopic("t")
 		if !ok {
 			t.Fatal("the topic is gone")
@@ -232,10 +232,10 @@ func TestAnsweredIsOnStableStorage(t *testing.T) {
 // B18, invariant 7
 func TestDiskErrorEndsPublishing(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
-	s := sit(t, ch, 3)
+	s := subscribe(t, ch, 3)
 	before := publish(t, topic, numbered("before", 20, 10)...)
 	held := []delivered{s.next(), s.next(), s.next()}
 
@@ -278,7 +278,7 @@ func TestDiskErrorEndsPublishing(t *testing.T) {
 	if err := e.Close(); err == nil {
 		t.Error("Close does not say that the commit log failed")
 	}
-	e = onDisk(t, after)
+	e = openOnDisk(t, after)
 	if err := e.Health(); err != nil {
 		t.Errorf("Health after the restart: %v", err)
 	}
@@ -299,7 +299,7 @@ func TestDiskErrorEndsPublishing(t *testing.T) {
 // B20
 func TestFullInboxRefuses(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk, func(o *engine.Options) {
+	e := openOnDisk(t, disk, func(o *engine.Options) {
 		o.MaxInboxBytes, o.AdmitTimeout = 64<<10, 30*time.Millisecond
 	})
 	topic := topicOf(t, e, "t")
@@ -355,7 +355,7 @@ func TestFullInboxRefuses(t *testing.T) {
 // B5: a put that waits past its deadline is refused, also while the disk hangs, and leaves no trace.
 func TestDeadlineInTheQueue(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk, func(o *engine.Options) { o.PublishTimeout, o.GroupsInFlight = 300*time.Millisecond, 1 })
+	e := openOnDisk(t, disk, func(o *engine.Options) { o.PublishTimeout, o.GroupsInFlight = 300*time.Millisecond, 1 })
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	begun, release := holdCommits(t, disk)
@@ -393,7 +393,7 @@ func TestIdsGoOnAfterReopen(t *testing.T) {
 	used := map[engine.ID]bool{}
 	var last engine.ID
 	for life := range 12 {
-		e := onDisk(t, disk)
+		e := openOnDisk(t, disk)
 		topic := topicOf(t, e, "t")
 		for i := range 15 + life*7 {
 			id := publish(t, topic, fmt.Sprintf("%d.%d", life, i))[0]

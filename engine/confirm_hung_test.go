@@ -14,9 +14,9 @@ import (
 func TestHungReadHoldsUpOneChannel(t *testing.T) {
 	t.Parallel()
 	disk, ids := closedDirectory(t, 300)
-	e := onDisk(t, disk, func(o *engine.Options) { o.ConfirmInterval = 200 * time.Millisecond })
+	e := openOnDisk(t, disk, func(o *engine.Options) { o.ConfirmInterval = 200 * time.Millisecond })
 	c := channelOf(t, topicOf(t, e, "bad"), "c")
-	k := sit(t, c, 4)
+	k := subscribe(t, c, 4)
 	k.finish(k.next()) // the channel is on the list of those that have something to write
 	release := func() {
 		disk.ClearRules()
@@ -38,7 +38,7 @@ func TestHungReadHoldsUpOneChannel(t *testing.T) {
 		}
 	}
 	good := topicOf(t, e, "good")
-	g := sit(t, channelOf(t, good, "c"), 20)
+	g := subscribe(t, channelOf(t, good, "c"), 20)
 	if len(g.take(10)) != 10 {
 		t.Fatal("another channel waits")
 	}
@@ -57,7 +57,7 @@ func TestHungReadHoldsUpOneChannel(t *testing.T) {
 	for range len(ids) - 2 {
 		k.finish(k.next())
 	}
-	k.none("all were finished")
+	k.expectNothing("all were finished")
 	bad := topicOf(t, e, "bad")
 	eventually(t, "the confirmations of the channel that waited are in the log", func() bool {
 		return engine.ConfirmedInLog(bad, 0) >= uint64(len(ids))

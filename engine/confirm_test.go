@@ -12,11 +12,11 @@ import (
 // is told of the others would be told of them.
 func TestConfirmationsWaitForThoseBefore(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk, func(o *engine.Options) { o.ConfirmInterval = time.Hour })
+	e := openOnDisk(t, disk, func(o *engine.Options) { o.ConfirmInterval = time.Hour })
 	topic := topicOf(t, e, "t")
 	c := channelOf(t, topic, "c")
 	publish(t, topic, "a", "b")
-	s := sit(t, c, 2)
+	s := subscribe(t, c, 2)
 	first, second := s.next(), s.next()
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindAny, Hold: true, Count: -1})
 	release := func() {

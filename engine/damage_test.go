@@ -59,7 +59,7 @@ func list(t *testing.T, d *faultaio.Disk, dir string) []fs.FileInfo {
 func closedDirectory(t *testing.T, n int) (*faultaio.Disk, []engine.ID) {
 	t.Helper()
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	bad, good := topicOf(t, e, "bad"), topicOf(t, e, "good")
 	channelOf(t, bad, "c")
 	channelOf(t, good, "c")
@@ -90,10 +90,10 @@ func TestDamagedSegment(t *testing.T) {
 		t.Fatal("no such file")
 	}
 	var log logged
-	e := onDisk(t, disk, func(o *engine.Options) { o.Logger = log.logger() })
+	e := openOnDisk(t, disk, func(o *engine.Options) { o.Logger = log.logger() })
 	bad, _ := e.LookupTopic("bad")
 	c, _ := bad.LookupChannel("c")
-	s := sit(t, c, 1000)
+	s := subscribe(t, c, 1000)
 	count := 0
 	for {
 		m, ok := s.poll(300 * time.Millisecond)
@@ -118,7 +118,7 @@ func TestDamagedSegment(t *testing.T) {
 	}
 	ops := disk.Ops()
 	s.Pump()
-	s.none("the rest of the partition is isolated")
+	s.expectNothing("the rest of the partition is isolated")
 	if n := disk.Ops() - ops; n > 100 {
 		t.Errorf("%d disk operations while nothing can be read", n)
 	}
@@ -156,10 +156,10 @@ func TestMissingAndCutSegments(t *testing.T) {
 			disk, ids := closedDirectory(t, 200)
 			files := segmentFiles(t, disk, "bad")
 			harm(t, disk, files[1])
-			e := onDisk(t, disk)
+			e := openOnDisk(t, disk)
 			bad, _ := e.LookupTopic("bad")
 			c, _ := bad.LookupChannel("c")
-			s := sit(t, c, 1000)
+			s := subscribe(t, c, 1000)
 			count := 0
 			for m, ok := s.poll(300 * time.Millisecond); ok; m, ok = s.poll(300 * time.Millisecond) {
 				if m.id != ids[count] {
@@ -187,7 +187,7 @@ func TestMissingAndCutSegments(t *testing.T) {
 // so, serves what lies before it, and stores nothing new.
 func TestDamagedCommitLog(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	channelOf(t, topic, "c")
 	ids := publish(t, topic, numbered("m", 100, 1000)...)
@@ -202,7 +202,7 @@ func TestDamagedCommitLog(t *testing.T) {
 	if !found {
 		t.Fatal("no commit log file")
 	}
-	e = onDisk(t, after)
+	e = openOnDisk(t, after)
 	if err := e.Health(); err == nil {
 		t.Error("Health says nothing")
 	}
@@ -217,7 +217,7 @@ func TestDamagedCommitLog(t *testing.T) {
 	if !ok {
 		t.Fatal("the channel is not served")
 	}
-	s := sit(t, c, 1000)
+	s := subscribe(t, c, 1000)
 	count := 0
 	for m, ok := s.poll(300 * time.Millisecond); ok; m, ok = s.poll(300 * time.Millisecond) {
 		if m.id != ids[count] {
@@ -234,7 +234,7 @@ func TestDamagedCommitLog(t *testing.T) {
 	}
 	e.Close()
 	// Nothing was changed: the next start comes to the same.
-	again := onDisk(t, after.Kill(2))
+	again := openOnDisk(t, after.Kill(2))
 	if err := again.Health(); err == nil {
 		t.Error("after another start the damage is forgotten")
 	}
@@ -244,7 +244,7 @@ func TestDamagedCommitLog(t *testing.T) {
 func TestDeleteDamagedTopic(t *testing.T) {
 	disk, _ := closedDirectory(t, 200)
 	disk.Corrupt(segmentFiles(t, disk, "bad")[1], make([]byte, segment.SegmentHeaderBytes), 0)
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	if err := e.DeleteTopic(ctxBg, "bad"); err != nil {
 		t.Fatalf("delete: %v", err)
 	}
@@ -255,7 +255,7 @@ func TestDeleteDamagedTopic(t *testing.T) {
 // deleted, and that ends it.
 func TestDeleteTopicThatFillsTheCommitLog(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	publish(t, topicOf(t, e, "bad"), "of no use")
 	dir := list(t, disk, "topics")[0].Name()
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: "topics/" + dir + "/*/*.seg", Count: -1, Err: syscall.EIO})
@@ -285,7 +285,7 @@ func TestDeleteTopicThatFillsTheCommitLog(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("publishing ended with %v", err)
 	}
-	next := onDisk(t, disk.Kill(1))
+	next := openOnDisk(t, disk.Kill(1))
 	if _, ok := next.LookupTopic("bad"); ok {
 		t.Error("the deleted topic is back")
 	}
@@ -298,7 +298,7 @@ func TestDeleteTopicThatFillsTheCommitLog(t *testing.T) {
 // this life and the next.
 func TestSegmentWriteError(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	c := channelOf(t, topic, "c")
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: "topics/*/*/*.seg", After: 3, Err: syscall.EIO})
@@ -319,7 +319,7 @@ func TestSegmentWriteError(t *testing.T) {
 	after := disk.Crash(1)
 	for life, c := range []*engine.Channel{c, nil} {
 		if c == nil {
-			e := onDisk(t, after)
+			e := openOnDisk(t, after)
 			topic, _ := e.LookupTopic("t")
 			c, _ = topic.LookupChannel("c")
 		}
@@ -337,7 +337,7 @@ func TestSegmentWriteError(t *testing.T) {
 func TestSegmentRefusedForAWhile(t *testing.T) {
 	disk := newDisk()
 	var log logged
-	e := onDisk(t, disk, func(o *engine.Options) { o.Logger = log.logger() })
+	e := openOnDisk(t, disk, func(o *engine.Options) { o.Logger = log.logger() })
 	topic := topicOf(t, e, "t")
 	c := channelOf(t, topic, "c")
 	refused := func() (n int) { // it counts what the rule lets fail, too
@@ -382,7 +382,7 @@ func TestSegmentRefusedForAWhile(t *testing.T) {
 // which passes. The other topics go on.
 func TestSegmentSyncedWithoutRoom(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	good, topic := topicOf(t, e, "good"), topicOf(t, e, "t")
 	dir := engine.TopicDir(e, "t")
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindSync, Name: dir + "/*/*.seg", Err: syscall.ENOSPC})

@@ -247,7 +247,7 @@ func TestReadOnlyDisk(t *testing.T) {
 	for _, fresh := range []bool{true, false} {
 		disk := newDisk()
 		if !fresh {
-			e := onDisk(t, disk)
+			e := openOnDisk(t, disk)
 			publish(t, topicOf(t, e, "t"), "m")
 			if err := e.Close(); err != nil {
 				t.Fatal(err)
@@ -265,7 +265,7 @@ func TestReadOnlyDisk(t *testing.T) {
 // A topic whose files cannot be made is not there, in this life or the next: neither half, nor twice after another try.
 func TestCreateTopicFails(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	start := disk.Ops()
 	topicOf(t, e, "first")
 	steps := disk.Ops() - start
@@ -285,7 +285,7 @@ func TestCreateTopicFails(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	e = onDisk(t, disk.Kill(1))
+	e = openOnDisk(t, disk.Kill(1))
 	topic, ok := e.LookupTopic("t")
 	if !ok {
 		t.Fatal("the topic is gone")

@@ -13,8 +13,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// failing requeues messages of a channel until none comes any more.
-func failing(t *testing.T, s *seat, ids ...engine.ID) {
+// failMessages requeues messages of a channel until none comes any more.
+func failMessages(t *testing.T, s *testClient, ids ...engine.ID) {
 	t.Helper()
 	for left := true; left; {
 		m, ok := s.poll(30 * time.Millisecond)
@@ -62,13 +62,13 @@ func valueOf(m *engine.PeekedMessage, name string) string {
 // B64.
 func TestDeadLetters(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	ch, other := channelOf(t, topic, "c"), channelOf(t, topic, "other")
 	configureChannel(t, ch, func(s *engine.ChannelSettings) { s.MaxAttempts = 3 })
 	bad := publishWith(t, topic, "bad", "kind", "x")
 	slow := publish(t, topic, "slow", "good")[0]
-	s := sit(t, ch, 10, engine.ConsumerOptions{MsgTimeout: 30 * time.Millisecond})
+	s := subscribe(t, ch, 10, engine.ConsumerOptions{MsgTimeout: 30 * time.Millisecond})
 	attempts := map[string]int{}
 	for attempts["bad"] < 3 || attempts["slow"] < 3 || attempts["good"] < 1 {
 		m := s.next()
@@ -84,7 +84,7 @@ func TestDeadLetters(t *testing.T) {
 		}
 	}
 	got := deadLetters(t, topic, "t.DLQ", 2)
-	s.none("it is dead")
+	s.expectNothing("it is dead")
 	for i := range got {
 		m := &got[i]
 		id := map[string]engine.ID{"bad": bad, "slow": slow}[string(m.Body)]
@@ -118,7 +118,7 @@ func TestDeadLetters(t *testing.T) {
 		t.Errorf("the other channel got what was sent back to the first: %v", more)
 	}
 	// What was sent back is remembered as that, and all of it survives a power cut.
-	e = onDisk(t, disk.Crash(5))
+	e = openOnDisk(t, disk.Crash(5))
 	topic, _ = e.LookupTopic("t")
 	for _, name := range []string{"c", "other"} {
 		ch, _ = topic.LookupChannel(name)
@@ -142,8 +142,8 @@ func TestRedriveShared(t *testing.T) {
 	ids := publish(t, topic, numbered("m", 150, 0)...)
 	for _, name := range []string{"a", "b"} {
 		ch, _ := topic.LookupChannel(name)
-		s := sit(t, ch, 200)
-		failing(t, s, ids...)
+		s := subscribe(t, ch, 200)
+		failMessages(t, s, ids...)
 		s.Close()
 	}
 	deadLetters(t, topic, "dead", 300)
@@ -170,7 +170,7 @@ func TestMaxAttemptsLowered(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	id := publish(t, topic, "m")[0]
-	s := sit(t, ch, 1)
+	s := subscribe(t, ch, 1)
 	for range 4 {
 		if err := s.Requeue(s.next().id, 0); err != nil {
 			t.Fatal(err)
@@ -185,7 +185,7 @@ func TestMaxAttemptsLowered(t *testing.T) {
 	if valueOf(&got[0], engine.OriginIDHeader) != id.String() || valueOf(&got[0], engine.AttemptsHeader) != "5" {
 		t.Errorf("%+v", got[0])
 	}
-	s.none("it is dead")
+	s.expectNothing("it is dead")
 }
 
 // deadRun is one life of a channel whose messages m0, m2 and m4 fail for ever. It ends with the disk, or when all is
@@ -202,7 +202,7 @@ func deadRun(t *testing.T, e *engine.Engine, disk *faultaio.Disk) (acked, finish
 		}
 		acked[body] = true
 	}
-	s := &seat{t: t, came: make(chan struct{}, 1)}
+	s := &testClient{t: t, came: make(chan struct{}, 1)}
 	k, err := ch.Attach(engine.ConsumerOptions{}, s)
 	if err != nil {
 		return acked, finished
@@ -302,15 +302,15 @@ func TestDeadLetterPowerCut(t *testing.T) {
 // B64.
 func TestClusterDeadLetters(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 2)
-	c := tr.channel("t", "c")
+	tc := newTestCluster(t, 3)
+	tc.create("t", 2)
+	c := tc.channel("t", "c")
 	configureChannel(t, c, func(s *engine.ChannelSettings) { s.MaxAttempts = 2 })
 	const n = 60
-	publish(t, tr.topic(tr.nodes[0], "t"), numbered("m", n, 0)...)
+	publish(t, tc.topic(tc.nodes[0], "t"), numbered("m", n, 0)...)
 	fail := func(part, count int) {
-		l := tr.leader("t", part)
-		s := sit(t, tr.at(l, "t", "c"), 7)
+		l := tc.leader("t", part)
+		s := subscribe(t, tc.channelAt(l, "t", "c"), 7)
 		defer s.Close()
 		for range count {
 			m, ok := s.poll(100 * time.Millisecond)
@@ -324,19 +324,19 @@ func TestClusterDeadLetters(t *testing.T) {
 		}
 	}
 	fail(0, 25)
-	l := tr.leader("t", 0)
-	tr.eventually("the first is in the outbox", func() bool {
-		st := channelStats(t, tr.at(l, "t", "c"))
+	l := tc.leader("t", 0)
+	tc.eventually("the first is in the outbox", func() bool {
+		st := channelStats(t, tc.channelAt(l, "t", "c"))
 		return st.OutboxCount > 0 || st.DeadLettered > 0
 	})
-	tr.kill(l)
+	tc.kill(l)
 	dead := func() map[string]int {
 		count := map[string]int{}
-		m := tr.up()[0]
+		m := tc.running()[0]
 		for p := range 2 {
-			tr.leader("t", p)
+			tc.leader("t", p)
 		}
-		for _, d := range deadLetters(t, tr.topic(m, "t"), "t.DLQ", 1) {
+		for _, d := range deadLetters(t, tc.topic(m, "t"), "t.DLQ", 1) {
 			count[string(d.Body)]++
 		}
 		return count
@@ -349,15 +349,15 @@ func TestClusterDeadLetters(t *testing.T) {
 		}
 	}
 	for p := range 2 {
-		c := tr.at(tr.leader("t", p), "t", "c")
-		tr.eventually("the outbox is empty", func() bool { return channelStats(t, c).OutboxCount == 0 })
+		c := tc.channelAt(tc.leader("t", p), "t", "c")
+		tc.eventually("the outbox is empty", func() bool { return channelStats(t, c).OutboxCount == 0 })
 		if st := channelStats(t, c); st.Depth != 0 {
 			t.Errorf("messages are left: %+v", st)
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	ch, err := tr.topic(tr.up()[1], "t").Channel(ctx, "c")
+	ch, err := tc.topic(tc.running()[1], "t").Channel(ctx, "c")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,14 +14,14 @@ func TestClusterDelaysOfAWrongClock(t *testing.T) {
 	const wait = 2 * time.Second
 	skews := map[string]*skew{"n1": {}, "n2": {}, "n3": {}}
 	skews["n1"].set(2 * time.Hour)
-	tr := newTrio(t, 3, func(o *engine.Options) { engine.SetWallClock(o, skews[o.NodeID].now) })
-	tr.create("t", 3)
-	wrong := tr.nodes[0]
-	n := tr.leaders("t")[wrong]
-	tr.channel("t", "c")
-	k := sit(t, tr.at(wrong, "t", "c"), 4)
+	tc := newTestCluster(t, 3, func(o *engine.Options) { engine.SetWallClock(o, skews[o.NodeID].now) })
+	tc.create("t", 3)
+	wrong := tc.nodes[0]
+	n := tc.leaders("t")[wrong]
+	tc.channel("t", "c")
+	k := subscribe(t, tc.channelAt(wrong, "t", "c"), 4)
 	began := time.Now()
-	if err := engine.PutTo(t.Context(), tr.topic(wrong, "t"), n, &engine.Put{
+	if err := engine.PutTo(t.Context(), tc.topic(wrong, "t"), n, &engine.Put{
 		Messages: [][]byte{[]byte("requeued")},
 	}); err != nil {
 		t.Fatal(err)
@@ -29,21 +29,21 @@ func TestClusterDelaysOfAWrongClock(t *testing.T) {
 	if err := k.Requeue(k.next().id, wait); err != nil {
 		t.Fatal(err)
 	}
-	if err := engine.PutTo(t.Context(), tr.topic(wrong, "t"), n, &engine.Put{
+	if err := engine.PutTo(t.Context(), tc.topic(wrong, "t"), n, &engine.Put{
 		Messages: [][]byte{[]byte("published later")}, Defer: wait,
 	}); err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range tr.nodes {
-		tr.eventually("the delays are in all copies", func() bool { return engine.DelaysIn(m.e, "t", n) == 2 })
+	for _, m := range tc.nodes {
+		tc.eventually("the delays are in all copies", func() bool { return engine.DelaysIn(m.e, "t", n) == 2 })
 	}
-	tr.crash(wrong)
-	l := tr.leader("t", n)
+	tc.crash(wrong)
+	l := tc.leader("t", n)
 	if got := l.e.Storage().DelaysCorrected; got != 2 {
 		t.Errorf("%d delays were corrected, there were two", got)
 	}
-	tr.equal("t", n)
-	next := sit(t, tr.at(l, "t", "c"), 4)
+	tc.awaitEqualCopies("t", n)
+	next := subscribe(t, tc.channelAt(l, "t", "c"), 4)
 	for range 2 {
 		m := next.next()
 		if passed := time.Since(began); passed < wait {
@@ -63,7 +63,7 @@ func TestDelaysOfAWrongClockAtARestart(t *testing.T) {
 	engine.SetWallClock(&o, s.now)
 	e := openWith(t, o)
 	topic := topicOf(t, e, "t")
-	k := sit(t, channelOf(t, topic, "c"), 4)
+	k := subscribe(t, channelOf(t, topic, "c"), 4)
 	publish(t, topic, "requeued")
 	began := time.Now()
 	if err := k.Requeue(k.next().id, wait); err != nil {
@@ -84,7 +84,7 @@ func TestDelaysOfAWrongClockAtARestart(t *testing.T) {
 		}
 	}
 	e = openWith(t, o)
-	k = sit(t, channelOf(t, topicOf(t, e, "t"), "c"), 4)
+	k = subscribe(t, channelOf(t, topicOf(t, e, "t"), "c"), 4)
 	for range 2 {
 		m := k.next()
 		if passed := time.Since(began); passed < wait {

@@ -36,7 +36,7 @@ func refuseSettings(t *testing.T, topic *engine.Topic) {
 // A single node has nobody to ask for the channels of a topic whose partitions look as if they lacked them: it has
 // settings, several partitions, and no channel yet.
 func TestFirstChannelAfterSettings(t *testing.T) {
-	e := onDisk(t, newDisk())
+	e := openOnDisk(t, newDisk())
 	topic, err := e.CreateTopic(t.Context(), "t", 3)
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func TestFirstChannelAfterSettings(t *testing.T) {
 // B87
 func TestPartitionsAsASetting(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	if s := topic.Settings(); s != (engine.TopicSettings{Partitions: 1, Durability: engine.DurabilitySynced}) {
 		t.Errorf("a new topic has %+v", s)
@@ -86,7 +86,7 @@ func TestPartitionsAsASetting(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	e = onDisk(t, disk.Kill(1))
+	e = openOnDisk(t, disk.Kill(1))
 	topic, _ = e.LookupTopic("t")
 	if topic.Settings() != s {
 		t.Fatalf("after a restart it has %+v", topic.Settings())
@@ -140,7 +140,7 @@ func TestPartitionsCrash(t *testing.T) {
 	told := 0
 	for after := range points {
 		disk := newDisk()
-		e := onDisk(t, disk)
+		e := openOnDisk(t, disk)
 		topic := topicOf(t, e, "t")
 		channelOf(t, topic, "a")
 		channelOf(t, topic, "b")
@@ -152,7 +152,7 @@ func TestPartitionsCrash(t *testing.T) {
 		}
 		_ = e.Close() // the disk is gone, most often
 		disk = disk.Crash(uint64(after))
-		e = onDisk(t, disk)
+		e = openOnDisk(t, disk)
 		topic, _ = e.LookupTopic("t")
 		s := topic.Settings()
 		if s.Partitions == 1 && (err == nil || s.Version != 0) || s.Partitions == 4 && s.Version != 1 ||
@@ -169,7 +169,7 @@ func TestPartitionsCrash(t *testing.T) {
 		if err := e.Close(); err != nil {
 			t.Fatal(err)
 		}
-		e = onDisk(t, disk.Kill(1))
+		e = openOnDisk(t, disk.Kill(1))
 		topic, _ = e.LookupTopic("t")
 		for _, name := range []string{"a", "b"} {
 			c, _ := topic.LookupChannel(name)
@@ -195,53 +195,53 @@ func TestPartitionsCrash(t *testing.T) {
 // B87, B79
 func TestClusterPartitionsAsASetting(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	leader := tr.leader("t", 0)
-	other := tr.others(leader)[0]
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	leader := tc.leader("t", 0)
+	other := tc.others(leader)[0]
 	for _, name := range []string{"a", "b"} {
-		tr.channel("t", name)
+		tc.channel("t", name)
 	}
-	b := tr.channel("t", "b")
+	b := tc.channel("t", "b")
 	if _, err := b.Configure(t.Context(), engine.ChannelSettings{MaxAttempts: 7}); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want := configure(t, tr.topic(other, "t"), func(s *engine.TopicSettings) { s.Partitions, s.QuotaCount = 6, 1000 })
+	want := configure(t, tc.topic(other, "t"), func(s *engine.TopicSettings) { s.Partitions, s.QuotaCount = 6, 1000 })
 	if want.Partitions != 6 || want.MinISR != 2 || want.Version != 1 || want.Durability != engine.DurabilitySynced {
 		t.Fatalf("afterwards it has %+v", want)
 	}
-	h := newTold()
+	h := newAckLog()
 	for i := range 60 { // at once: nobody has led a new partition for long
-		if err := h.publish(context.Background(), tr.topic(tr.nodes[i%3], "t"), fmt.Sprint("m", i)); err != nil {
+		if err := h.publish(context.Background(), tc.topic(tc.nodes[i%3], "t"), fmt.Sprint("m", i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, m := range tr.nodes {
-		topic := tr.topic(m, "t")
-		tr.eventually("the settings are known", func() bool { return topic.Settings() == want })
+	for _, m := range tc.nodes {
+		topic := tc.topic(m, "t")
+		tc.eventually("the settings are known", func() bool { return topic.Settings() == want })
 		refuseSettings(t, topic)
 		if _, err := topic.Configure(t.Context(), engine.TopicSettings{Partitions: 8}); !errors.Is(err, engine.ErrVersion) {
 			t.Errorf("the version of before: %v", err)
 		}
 	}
-	tr.whole("t")
-	leaders := map[*member]bool{}
+	tc.awaitInSync("t")
+	leaders := map[*testNode]bool{}
 	for n := range 6 {
-		m := tr.leader("t", n)
+		m := tc.leader("t", n)
 		leaders[m] = true
-		tr.eventually("the leaders have both channels", func() bool {
-			return slices.Equal(namesOf(tr.topic(m, "t")), []string{"a", "b"})
+		tc.eventually("the leaders have both channels", func() bool {
+			return slices.Equal(namesOf(tc.topic(m, "t")), []string{"a", "b"})
 		})
 	}
 	if len(leaders) != 3 {
 		t.Fatalf("%d nodes lead", len(leaders))
 	}
-	for _, m := range tr.nodes {
-		c, _ := tr.topic(m, "t").LookupChannel("b")
-		tr.eventually("the channel is paused everywhere", func() bool {
+	for _, m := range tc.nodes {
+		c, _ := tc.topic(m, "t").LookupChannel("b")
+		tc.eventually("the channel is paused everywhere", func() bool {
 			return channelStats(t, c).Paused && c.Settings().MaxAttempts == 7
 		})
 	}
@@ -250,27 +250,27 @@ func TestClusterPartitionsAsASetting(t *testing.T) {
 	}
 	for _, name := range []string{"a", "b"} {
 		got := map[engine.ID]string{}
-		for _, m := range tr.nodes {
-			c, _ := tr.topic(m, "t").LookupChannel(name)
+		for _, m := range tc.nodes {
+			c, _ := tc.topic(m, "t").LookupChannel(name)
 			maps.Copy(got, readAll(t, c))
 		}
 		if len(got) != 60 || parts(got) != 6 {
 			t.Errorf("channel %s has %d messages of %d partitions", name, len(got), parts(got))
 		}
 	}
-	expandAgain(tr, other, want)
+	expandAgain(tc, other, want)
 }
 
 // expandAgain adds a partition the other way, which changes what a change of the settings has to name.
-func expandAgain(tr *trio, other *member, want engine.TopicSettings) {
-	t := tr.t
+func expandAgain(tc *testCluster, other *testNode, want engine.TopicSettings) {
+	t := tc.t
 	t.Helper()
 	if err := other.store.ExpandTopic(t.Context(), other.e.Snapshot().Names["t"].ID, 7); err != nil {
 		t.Fatal(err)
 	}
 	want.Partitions, want.Version = 7, 2
-	for _, m := range tr.nodes {
-		tr.eventually("the settings are known", func() bool { return tr.topic(m, "t").Settings() == want })
+	for _, m := range tc.nodes {
+		tc.eventually("the settings are known", func() bool { return tc.topic(m, "t").Settings() == want })
 	}
 	if _, err := other.store.ConfigureTopic(t.Context(), other.e.Snapshot().Names["t"].ID, meta.TopicSettings{
 		Version: 1, Partitions: 6,

@@ -15,7 +15,7 @@ import (
 func TestWaitingPutsShareAGroup(t *testing.T) {
 	const rounds, topics = 10, 40
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	var ts []*engine.Topic
 	for i := range topics {
 		ts = append(ts, topicOf(t, e, fmt.Sprintf("t%d", i)))

@@ -121,7 +121,7 @@ func checkHeaders(t testing.TB, got, want map[string]string) {
 // B61 (what it calls ext), B1.
 func TestHeaders(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	topic, err := e.CreateTopic(t.Context(), "t", 3)
 	if err != nil {
 		t.Fatal(err)
@@ -152,7 +152,7 @@ func TestHeaders(t *testing.T) {
 
 	checkHeaders(t, consumeAll(t, channelOf(t, topic, "memory"), len(want)), want)
 
-	e = onDisk(t, disk.Crash(1))
+	e = openOnDisk(t, disk.Crash(1))
 	topic, _ = e.LookupTopic("t")
 	checkHeaders(t, consumeAll(t, channelOf(t, topic, "crash"), len(want)), want)
 	for range 800 { // so much that the first messages leave memory
@@ -187,7 +187,7 @@ func readSome(t testing.TB, ch *engine.Channel, n int) map[string]string {
 //
 // B10, B97 (limits).
 func TestHeaderLimits(t *testing.T) {
-	e := onDisk(t, newDisk(), func(o *engine.Options) { o.MaxHeaderBytes = 1000 })
+	e := openOnDisk(t, newDisk(), func(o *engine.Options) { o.MaxHeaderBytes = 1000 })
 	topic, err := e.CreateTopic(t.Context(), "t", 2)
 	if err != nil {
 		t.Fatal(err)
@@ -271,7 +271,7 @@ func TestHeaderLimits(t *testing.T) {
 
 // The partition of a key is the same for ever, in every client: these are not to be changed.
 func TestPartitionFor(t *testing.T) {
-	e := onDisk(t, newDisk())
+	e := openOnDisk(t, newDisk())
 	topic, err := e.CreateTopic(t.Context(), "t", 12)
 	if err != nil {
 		t.Fatal(err)

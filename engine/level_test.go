@@ -120,24 +120,24 @@ func TestUpgradeDirectory(t *testing.T) {
 // when all are new.
 func TestUpgradeCluster(t *testing.T) {
 	old := map[string]bool{"n1": true, "n2": true, "n3": true}
-	tr := prepareTrio(t, 3, func(o *engine.Options) {
+	tc := prepareTestCluster(t, 3, func(o *engine.Options) {
 		if old[o.NodeID] {
 			o.MaxLevel = 1
 		}
 	})
-	tr.startAll()
-	tr.create("t", 1)
-	h := newTold()
+	tc.startAll()
+	tc.create("t", 1)
+	h := newAckLog()
 	publish := func(what string) {
 		t.Helper()
-		tr.whole("t")
-		tr.publishMore(h, what, 1)
+		tc.awaitInSync("t")
+		tc.publishUntilAcked(h, what, 1)
 	}
 	replace := func(i int, isOld bool) {
 		t.Helper()
-		tr.kill(tr.nodes[i])
-		old[tr.nodes[i].name] = isOld
-		tr.start(tr.nodes[i])
+		tc.kill(tc.nodes[i])
+		old[tc.nodes[i].name] = isOld
+		tc.start(tc.nodes[i])
 	}
 	publish("all old")
 	for i := range 3 {
@@ -146,31 +146,31 @@ func TestUpgradeCluster(t *testing.T) {
 	}
 	replace(2, true)
 	publish("one went back")
-	err := tr.nodes[0].store.RaiseLevel(context.Background(), 2)
+	err := tc.nodes[0].store.RaiseLevel(context.Background(), 2)
 	if err == nil || !strings.Contains(err.Error(), "n3") {
 		t.Fatalf("raising with an old node was answered %v", err)
 	}
 	replace(2, false)
 	publish("all new")
-	for _, m := range tr.nodes {
+	for _, m := range tc.nodes {
 		if m.e.Level() != 1 || m.e.DirectoryLevel() != 1 {
 			t.Errorf("%s is at level %d, its directory at %d", m.name, m.e.Level(), m.e.DirectoryLevel())
 		}
 	}
 	// A node that is down keeps the level where it is until it is back.
-	tr.kill(tr.nodes[1])
-	if err := tr.nodes[0].store.RaiseLevel(context.Background(), 2); err != nil {
+	tc.kill(tc.nodes[1])
+	if err := tc.nodes[0].store.RaiseLevel(context.Background(), 2); err != nil {
 		t.Fatal(err)
 	}
-	tr.eventually("the directories that are there are raised", func() bool {
-		return tr.nodes[0].e.DirectoryLevel() == 2 && tr.nodes[2].e.DirectoryLevel() == 2
+	tc.eventually("the directories that are there are raised", func() bool {
+		return tc.nodes[0].e.DirectoryLevel() == 2 && tc.nodes[2].e.DirectoryLevel() == 2
 	})
-	if tr.nodes[0].e.Level() != 1 {
+	if tc.nodes[0].e.Level() != 1 {
 		t.Error("the level is in force although a directory was not raised")
 	}
-	tr.start(tr.nodes[1])
-	tr.eventually("the level is in force", func() bool {
-		for _, m := range tr.nodes {
+	tc.start(tc.nodes[1])
+	tc.eventually("the level is in force", func() bool {
+		for _, m := range tc.nodes {
 			if m.e.Level() != 2 || m.e.DirectoryLevel() != 2 {
 				return false
 			}
@@ -178,14 +178,14 @@ func TestUpgradeCluster(t *testing.T) {
 		return true
 	})
 	publish("raised")
-	tr.kill(tr.nodes[0])
+	tc.kill(tc.nodes[0])
 	old["n1"] = true
-	if _, err := tr.open(tr.nodes[0]); !errors.Is(err, engine.ErrNewerLevel) {
+	if _, err := tc.open(tc.nodes[0]); !errors.Is(err, engine.ErrNewerLevel) {
 		t.Fatalf("an older version was answered %v", err)
 	}
 	old["n1"] = false
-	tr.nodes[0].disk = tr.nodes[0].disk.Kill(99) // Open closed it
-	tr.start(tr.nodes[0])
+	tc.nodes[0].disk = tc.nodes[0].disk.Kill(99) // Open closed it
+	tc.start(tc.nodes[0])
 	publish("all back")
-	tr.checkAll(h, "t", 1)
+	tc.checkCopies(h, "t", 1)
 }

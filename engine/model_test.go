@@ -33,7 +33,7 @@ type model struct {
 type modelChannel struct {
 	name    string
 	ch      *engine.Channel
-	seat    *seat
+	seat    *testClient
 	owed    map[engine.ID]bool
 	maybe   map[engine.ID]bool      // allowed, not owed: its confirmation may be lost, or a skip discarded it
 	recent  map[engine.ID]time.Time // confirmed so lately that a crash may take it back
@@ -88,7 +88,8 @@ func (m *model) must(err error) {
 }
 
 func (m *model) open() {
-	m.e = onDisk(m.t, m.disk, func(o *engine.Options) { o.RetentionInterval = time.Hour }) // resets go back to anything
+	// Resets go back to anything.
+	m.e = openOnDisk(m.t, m.disk, func(o *engine.Options) { o.RetentionInterval = time.Hour })
 	topic, err := m.e.CreateTopic(ctxBg, "t", modelPartitions)
 	m.must(err)
 	m.topic = topic
@@ -187,7 +188,7 @@ func (m *model) consume() {
 		return
 	}
 	if c.seat == nil {
-		c.seat = sit(m.t, c.ch, 1+m.rng.IntN(20), engine.ConsumerOptions{MsgTimeout: modelTimeout})
+		c.seat = subscribe(m.t, c.ch, 1+m.rng.IntN(20), engine.ConsumerOptions{MsgTimeout: modelTimeout})
 	}
 	for range 1 + m.rng.IntN(12) {
 		got, ok := c.seat.poll(4 * time.Millisecond)
@@ -448,7 +449,7 @@ func (m *model) drain() {
 		if c.skipped {
 			m.must(c.ch.Skip(ctxBg, false))
 		}
-		c.seat = sit(m.t, c.ch, 100, engine.ConsumerOptions{MsgTimeout: 5 * time.Second})
+		c.seat = subscribe(m.t, c.ch, 100, engine.ConsumerOptions{MsgTimeout: 5 * time.Second})
 		for len(c.owed) > 0 {
 			got, ok := c.seat.poll(patience / 2)
 			if !ok {

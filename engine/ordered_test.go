@@ -19,12 +19,12 @@ import (
 // B57, B68.
 func TestOrdered(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	configureChannel(t, ch, func(s *engine.ChannelSettings) { s.Order = engine.OrderPartition })
 	publish(t, topic, numbered("m", 50, 0)...)
-	s := sit(t, ch, 10, engine.ConsumerOptions{MsgTimeout: 50 * time.Millisecond})
+	s := subscribe(t, ch, 10, engine.ConsumerOptions{MsgTimeout: 50 * time.Millisecond})
 	m := s.next()
 	for _, again := range []struct {
 		how string
@@ -45,7 +45,7 @@ func TestOrdered(t *testing.T) {
 		{"timeout", func() {}},
 		{"reconnect", func() {
 			s.Close()
-			s = sit(t, ch, 10, engine.ConsumerOptions{MsgTimeout: time.Minute})
+			s = subscribe(t, ch, 10, engine.ConsumerOptions{MsgTimeout: time.Minute})
 		}},
 	} {
 		again.do()
@@ -55,7 +55,7 @@ func TestOrdered(t *testing.T) {
 		}
 		m = next
 	}
-	s.none("one is in flight")
+	s.expectNothing("one is in flight")
 	for i := range 20 {
 		if m.body != fmt.Sprint("m", i) {
 			t.Fatalf("%s came, want m%d", m.body, i)
@@ -64,10 +64,10 @@ func TestOrdered(t *testing.T) {
 		m = s.next()
 	}
 	// m20 is in flight: so m19's confirmation is on the disk.
-	e = onDisk(t, disk.Crash(3))
+	e = openOnDisk(t, disk.Crash(3))
 	topic, _ = e.LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
-	s = sit(t, ch, 10)
+	s = subscribe(t, ch, 10)
 	for i := 20; i < 50; i++ {
 		if m := s.next(); m.body != fmt.Sprint("m", i) {
 			t.Fatalf("after a power cut %s came, want m%d", m.body, i)
@@ -75,7 +75,7 @@ func TestOrdered(t *testing.T) {
 			s.finish(m)
 		}
 	}
-	s.none("the end")
+	s.expectNothing("the end")
 	// Without the order many are in flight again.
 	configureChannel(t, ch, func(s *engine.ChannelSettings) { s.Order = engine.OrderNone })
 	publish(t, topic, numbered("n", 10, 0)...)
@@ -92,17 +92,17 @@ func TestOrdered(t *testing.T) {
 // B57, B68.
 func TestClusterOrdered(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	c := tr.channel("t", "c")
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	c := tc.channel("t", "c")
 	configureChannel(t, c, func(s *engine.ChannelSettings) { s.Order = engine.OrderPartition })
 	const n = 90
-	publish(t, tr.topic(tr.nodes[0], "t"), numbered("m", n, 0)...)
+	publish(t, tc.topic(tc.nodes[0], "t"), numbered("m", n, 0)...)
 	rng := rand.New(rand.NewPCG(1, 2))
 	next := 0
 	for life := 0; next < n; life++ {
-		l := tr.leader("t", 0)
-		s := sit(t, tr.at(l, "t", "c"), 5, engine.ConsumerOptions{MsgTimeout: 100 * time.Millisecond})
+		l := tc.leader("t", 0)
+		s := subscribe(t, tc.channelAt(l, "t", "c"), 5, engine.ConsumerOptions{MsgTimeout: 100 * time.Millisecond})
 		first := true
 		for end := next + 25; next < min(end, n); {
 			m := s.next()
@@ -135,18 +135,18 @@ func TestClusterOrdered(t *testing.T) {
 			break
 		}
 		if life%2 == 0 {
-			tr.kill(l)
-			tr.leader("t", 0)
-			tr.start(l)
-			tr.whole("t")
+			tc.kill(l)
+			tc.leader("t", 0)
+			tc.start(l)
+			tc.awaitInSync("t")
 		} else {
-			tr.drain(l, "t")
-			tr.eventually("somebody else leads", func() bool { return tr.leader("t", 0) != l })
+			tc.drainNode(l, "t")
+			tc.eventually("somebody else leads", func() bool { return tc.leader("t", 0) != l })
 		}
 	}
-	l := tr.leader("t", 0)
-	tr.eventually("all is confirmed", func() bool {
-		st := channelStats(t, tr.at(l, "t", "c"))
+	l := tc.leader("t", 0)
+	tc.eventually("all is confirmed", func() bool {
+		st := channelStats(t, tc.channelAt(l, "t", "c"))
 		return st.Depth+int64(st.InFlightCount) == 0
 	})
 }
@@ -168,12 +168,12 @@ func TestKeyOrdered(t *testing.T) {
 		}
 	}
 	publishWith(t, topic, "free") // without a key: no order
-	seats := []*seat{sit(t, ch, 30), sit(t, ch, 30)}
+	seats := []*testClient{subscribe(t, ch, 30), subscribe(t, ch, 30)}
 	keyedRun(t, seats, keys*per+1, per)
 }
 
 // keyedRun finishes total messages key/number, some after they failed, and checks the order of each key.
-func keyedRun(t *testing.T, seats []*seat, total, per int) {
+func keyedRun(t *testing.T, seats []*testClient, total, per int) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(3, 4))
 	next := map[string]int{}
@@ -181,7 +181,7 @@ func keyedRun(t *testing.T, seats []*seat, total, per int) {
 	widest := 0
 	for done := 0; done < total; {
 		var m delivered
-		var s *seat
+		var s *testClient
 		for _, s = range seats {
 			var ok bool
 			if m, ok = s.poll(time.Millisecond); ok {
@@ -228,7 +228,7 @@ func keyedRun(t *testing.T, seats []*seat, total, per int) {
 	}
 }
 
-func finishAnywhere(t *testing.T, seats []*seat, m delivered) {
+func finishAnywhere(t *testing.T, seats []*testClient, m delivered) {
 	t.Helper()
 	for _, s := range seats {
 		err := s.Finish(m.id)
@@ -246,11 +246,11 @@ func finishAnywhere(t *testing.T, seats []*seat, m delivered) {
 // B57.
 func TestClusterKeyOrdered(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	c := tr.channel("t", "c")
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	c := tc.channel("t", "c")
 	configureChannel(t, c, func(s *engine.ChannelSettings) { s.Order = engine.OrderKey })
-	topic := tr.topic(tr.nodes[0], "t")
+	topic := tc.topic(tc.nodes[0], "t")
 	const keys, per = 30, 6
 	for i := range per {
 		for k := range keys {
@@ -259,7 +259,7 @@ func TestClusterKeyOrdered(t *testing.T) {
 		}
 	}
 	// Half of the messages are done, then the leader dies.
-	s := sit(t, c, 50)
+	s := subscribe(t, c, 50)
 	last := map[string]int{}
 	for range keys * per / 2 {
 		m := s.next()
@@ -271,8 +271,8 @@ func TestClusterKeyOrdered(t *testing.T) {
 		s.finish(m)
 		last[key] = n + 1
 	}
-	tr.kill(tr.leader("t", 0))
-	s = sit(t, tr.at(tr.leader("t", 0), "t", "c"), 50)
+	tc.kill(tc.leader("t", 0))
+	s = subscribe(t, tc.channelAt(tc.leader("t", 0), "t", "c"), 50)
 	seen := map[string]bool{}
 	for left := true; left; {
 		m := s.next()
@@ -299,14 +299,14 @@ func TestClusterKeyOrdered(t *testing.T) {
 func TestClusterOrderedOutlastsQuorum(t *testing.T) {
 	t.Parallel()
 	const timeout = 200 * time.Millisecond
-	tr := newTrio(t, 3, func(o *engine.Options) { o.PublishTimeout = timeout })
-	tr.create("t", 1)
-	c, late := tr.channel("t", "c"), tr.channel("t", "late")
+	tc := newTestCluster(t, 3, func(o *engine.Options) { o.PublishTimeout = timeout })
+	tc.create("t", 1)
+	c, late := tc.channel("t", "c"), tc.channel("t", "late")
 	configureChannel(t, c, func(s *engine.ChannelSettings) { s.Order = engine.OrderPartition })
-	publish(t, tr.topic(tr.leader("t", 0), "t"), numbered("m", 5, 0)...)
-	s := sit(t, c, 5)
+	publish(t, tc.topic(tc.leader("t", 0), "t"), numbered("m", 5, 0)...)
+	s := subscribe(t, c, 5)
 	m := s.next()
-	tr.wires.rules(func(_, _ string, kind netproto.Type) int {
+	tc.network.rules(func(_, _ string, kind netproto.Type) int {
 		if kind == netproto.TypePutAck {
 			return 0
 		}
@@ -319,7 +319,7 @@ func TestClusterOrderedOutlastsQuorum(t *testing.T) {
 	if m, ok := s.poll(3 * timeout); ok {
 		t.Errorf("%s came before the one before it was confirmed for good", m.body)
 	}
-	tr.wires.rules(nil)
+	tc.network.rules(nil)
 	for i := 1; i < 5; i++ {
 		if m := s.next(); m.body != fmt.Sprint("m", i) {
 			t.Errorf("%s came, want m%d", m.body, i)
@@ -327,7 +327,7 @@ func TestClusterOrderedOutlastsQuorum(t *testing.T) {
 			s.finish(m)
 		}
 	}
-	if got := sit(t, late, 5).take(5); fmt.Sprint(got) != "[m0 m1 m2 m3 m4]" {
+	if got := subscribe(t, late, 5).take(5); fmt.Sprint(got) != "[m0 m1 m2 m3 m4]" {
 		t.Errorf("the other channel got %v", got)
 	}
 }

@@ -9,47 +9,47 @@ import (
 	"penstock/engine"
 )
 
-// handPartition makes to the leader of a partition, and waits until it serves.
-func (tr *trio) handPartition(topic string, n int, to *member) {
-	tr.t.Helper()
+// moveLeadership makes to the leader of a partition, and waits until it serves.
+func (tc *testCluster) moveLeadership(topic string, n int, to *testNode) {
+	tc.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	from := tr.leader(topic, n)
+	from := tc.leader(topic, n)
 	if from == to {
 		return
 	}
 	id := engine.PartitionOf(from.e, topic, n)
 	if err := from.store.HandOver(ctx, id, &from.row(topic, n).State, to.e.Node().ID); err != nil {
-		tr.t.Fatal(err)
+		tc.t.Fatal(err)
 	}
-	tr.eventually(fmt.Sprintf("%s leads partition %d", to.name, n), func() bool { return tr.leader(topic, n) == to })
+	tc.eventually(fmt.Sprintf("%s leads partition %d", to.name, n), func() bool { return tc.leader(topic, n) == to })
 }
 
 // publishIn stores a message in a partition.
-func (tr *trio) publishIn(topic string, n int, body string) {
-	tr.t.Helper()
+func (tc *testCluster) publishIn(topic string, n int, body string) {
+	tc.t.Helper()
 	done := make(chan error, 1)
 	p := &engine.Put{Messages: [][]byte{[]byte(body)}, Done: func(p *engine.Put) { done <- p.Err }}
-	if err := tr.topic(tr.leader(topic, n), topic).SubmitTo(n, p); err != nil {
-		tr.t.Fatal(err)
+	if err := tc.topic(tc.leader(topic, n), topic).SubmitTo(n, p); err != nil {
+		tc.t.Fatal(err)
 	}
 	if err := <-done; err != nil {
-		tr.t.Fatal(err)
+		tc.t.Fatal(err)
 	}
 }
 
-// stored waits until the log says that everything up to a message is confirmed, on all nodes: whoever leads next knows
-// it.
-func (tr *trio) stored(m *member, topic, channel string, upTo engine.ID) {
-	tr.t.Helper()
-	tr.eventually("the confirmation is stored", func() bool {
+// awaitConfirmed waits until the log says that everything up to a message is confirmed, on all nodes: whoever leads
+// next knows it.
+func (tc *testCluster) awaitConfirmed(m *testNode, topic, channel string, upTo engine.ID) {
+	tc.t.Helper()
+	tc.eventually("the confirmation is stored", func() bool {
 		return engine.ConfirmedBelow(m.e, topic, int(upTo.Partition()), channel) > upTo.MsgID()
 	})
-	tr.equal(topic, int(upTo.Partition()))
+	tc.awaitEqualCopies(topic, int(upTo.Partition()))
 }
 
-// ends waits until a consumer was told that it is no more.
-func (s *seat) ends(why error) {
+// expectClosed waits until a consumer was told that it is no more.
+func (s *testClient) expectClosed(why error) {
 	s.t.Helper()
 	eventually(s.t, "the consumer is told", func() bool {
 		s.mu.Lock()
@@ -63,7 +63,7 @@ func (s *seat) ends(why error) {
 	}
 }
 
-func (s *seat) lives(why string) {
+func (s *testClient) expectOpen(why string) {
 	s.t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,7 +73,7 @@ func (s *seat) lives(why string) {
 }
 
 // rest finishes n messages of partition 1, of which none is finished, and returns the last one's id.
-func (s *seat) rest(n int, finished delivered) (last engine.ID) {
+func (s *testClient) rest(n int, finished delivered) (last engine.ID) {
 	s.t.Helper()
 	for range n {
 		m := s.next()
@@ -93,21 +93,21 @@ func (s *seat) rest(n int, finished delivered) (last engine.ID) {
 // B44, B47 for consumers of one partition.
 func TestPartitionConsumerStays(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 2)
-	l := tr.leader("t", 0)
-	tr.handPartition("t", 1, l)
-	other := tr.others(l)[0]
-	tr.channel("t", "c")
+	tc := newTestCluster(t, 3)
+	tc.create("t", 2)
+	l := tc.leader("t", 0)
+	tc.moveLeadership("t", 1, l)
+	other := tc.others(l)[0]
+	tc.channel("t", "c")
 	parts := [2]uint32{0, 1}
-	stays := sit(t, tr.at(l, "t", "c"), 2, engine.ConsumerOptions{Partition: &parts[0]})
+	stays := subscribe(t, tc.channelAt(l, "t", "c"), 2, engine.ConsumerOptions{Partition: &parts[0]})
 	for round := range 3 {
-		c := tr.at(l, "t", "c")
-		goes := sit(t, c, 100, engine.ConsumerOptions{Partition: &parts[1]})
-		whole := sit(t, c, 0)
+		c := tc.channelAt(l, "t", "c")
+		goes := subscribe(t, c, 100, engine.ConsumerOptions{Partition: &parts[1]})
+		whole := subscribe(t, c, 0)
 		for i := range 4 {
-			tr.publishIn("t", 0, fmt.Sprint("0 ", round, i))
-			tr.publishIn("t", 1, fmt.Sprint("1 ", round, i))
+			tc.publishIn("t", 0, fmt.Sprint("0 ", round, i))
+			tc.publishIn("t", 1, fmt.Sprint("1 ", round, i))
 		}
 		first, second := stays.next(), stays.next()
 		finished := goes.next()
@@ -117,12 +117,12 @@ func TestPartitionConsumerStays(t *testing.T) {
 		}
 		whole.Pump()
 		third := whole.next() // of partition 0, since goes has all of the other one
-		tr.stored(l, "t", "c", finished.id)
+		tc.awaitConfirmed(l, "t", "c", finished.id)
 
-		tr.handPartition("t", 1, other)
-		goes.ends(engine.ErrMoved)
-		whole.ends(engine.ErrMoved)
-		stays.lives("another partition went")
+		tc.moveLeadership("t", 1, other)
+		goes.expectClosed(engine.ErrMoved)
+		whole.expectClosed(engine.ErrMoved)
+		stays.expectOpen("another partition went")
 		if err := goes.Finish(finished.id); err == nil {
 			t.Error("a consumer that was sent away finishes a message")
 		}
@@ -136,23 +136,23 @@ func TestPartitionConsumerStays(t *testing.T) {
 		if want := map[string]uint16{third.body: 2, fmt.Sprint("0 ", round, 3): 1}; fmt.Sprint(again) != fmt.Sprint(want) {
 			t.Errorf("then %v came, want %v", again, want)
 		}
-		stays.none("everything of its partition was finished")
+		stays.expectNothing("everything of its partition was finished")
 
-		there := sit(t, tr.at(other, "t", "c"), 100, engine.ConsumerOptions{Partition: &parts[1]})
-		tr.stored(other, "t", "c", there.rest(3, finished))
-		tr.handPartition("t", 1, l)
-		there.ends(engine.ErrMoved)
-		stays.lives("the partition came back")
+		there := subscribe(t, tc.channelAt(other, "t", "c"), 100, engine.ConsumerOptions{Partition: &parts[1]})
+		tc.awaitConfirmed(other, "t", "c", there.rest(3, finished))
+		tc.moveLeadership("t", 1, l)
+		there.expectClosed(engine.ErrMoved)
+		stays.expectOpen("the partition came back")
 	}
-	back := sit(t, tr.at(l, "t", "c"), 100, engine.ConsumerOptions{Partition: &parts[1]})
-	back.none("the next leader's consumers finished everything")
-	tr.publishIn("t", 1, "last")
+	back := subscribe(t, tc.channelAt(l, "t", "c"), 100, engine.ConsumerOptions{Partition: &parts[1]})
+	back.expectNothing("the next leader's consumers finished everything")
+	tc.publishIn("t", 1, "last")
 	if got := back.take(1); got[0] != "last" {
 		t.Errorf("%v", got)
 	}
-	tr.handPartition("t", 0, other)
-	stays.ends(engine.ErrMoved)
-	back.lives("the other partition went")
-	tr.equal("t", 0)
-	tr.equal("t", 1)
+	tc.moveLeadership("t", 0, other)
+	stays.expectClosed(engine.ErrMoved)
+	back.expectOpen("the other partition went")
+	tc.awaitEqualCopies("t", 0)
+	tc.awaitEqualCopies("t", 1)
 }

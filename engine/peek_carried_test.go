@@ -12,9 +12,11 @@ import (
 
 // carriedWorld stores messages that wait in channel c: three by their publishing, and one, "again", that was requeued.
 // Then so much comes that their segments go.
-func carriedWorld(t *testing.T, e *engine.Engine, topic *engine.Topic, ch *engine.Channel) (s *seat, ids []engine.ID) {
+func carriedWorld(
+	t *testing.T, e *engine.Engine, topic *engine.Topic, ch *engine.Channel,
+) (s *testClient, ids []engine.ID) {
 	t.Helper()
-	s = sit(t, ch, 1)
+	s = subscribe(t, ch, 1)
 	for _, body := range []string{"one", "two"} {
 		id, err := topic.PublishMessage(ctxBg, engine.Outgoing{
 			Body: []byte(body), Delay: time.Hour, Headers: headers("kind", body),
@@ -35,8 +37,8 @@ func carriedWorld(t *testing.T, e *engine.Engine, topic *engine.Topic, ch *engin
 		t.Fatal(err)
 	}
 	ids = append(ids, again.id, id)
-	flood(t, topic, s, 150)
-	shrinks(t, e, topic, s, 600<<10)
+	publishFlood(t, topic, s, 150)
+	awaitShrink(t, e, topic, s, 600<<10)
 	logConfirms(t, ch)
 	return s, ids
 }
@@ -116,7 +118,7 @@ func checkCarried(t *testing.T, topic *engine.Topic, ch *engine.Channel, ids, re
 // B51.
 func TestPeekCarried(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	s, ids := carriedWorld(t, e, topic, ch)
@@ -132,7 +134,7 @@ func TestPeekCarried(t *testing.T) {
 	if st := channelStats(t, ch); st.DeferredCount != 4 {
 		t.Errorf("peeking changed the channel: %+v", st)
 	}
-	e = onDisk(t, disk.Crash(7))
+	e = openOnDisk(t, disk.Crash(7))
 	topic, _ = e.LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	checkCarried(t, topic, ch, ids, recent)
@@ -160,14 +162,14 @@ func TestPeekManyCarried(t *testing.T) {
 	if err := ch.Seek(ctxBg, engine.SeekTo{Kind: engine.SeekID, ID: last}); err != nil {
 		t.Fatal(err)
 	}
-	quiet := sit(t, other, 1)
-	s := sit(t, ch, 1)
+	quiet := subscribe(t, other, 1)
+	s := subscribe(t, ch, 1)
 	gone := func() bool { // the segments in which all of them were published
 		got, err := topic.Peek(ctxBg, 0, last+1, 1)
 		return err == nil && len(got) == 1 && got[0].ID > last+1
 	}
 	for end := time.Now().Add(patience); !gone(); {
-		flood(t, topic, s, 10)
+		publishFlood(t, topic, s, 10)
 		for range 10 {
 			quiet.finish(quiet.next())
 		}
@@ -191,16 +193,16 @@ func TestPeekManyCarried(t *testing.T) {
 // B51, B78.
 func TestClusterPeekCarried(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	c := tr.channel("t", "c")
-	l := tr.leader("t", 0)
-	s, _ := carriedWorld(t, l.e, tr.topic(l, "t"), c)
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	c := tc.channel("t", "c")
+	l := tc.leader("t", 0)
+	s, _ := carriedWorld(t, l.e, tc.topic(l, "t"), c)
 	s.Close()
 	check := func() {
 		t.Helper()
-		for _, m := range tr.up() {
-			ch, err := tr.topic(m, "t").Channel(t.Context(), "c")
+		for _, m := range tc.running() {
+			ch, err := tc.topic(m, "t").Channel(t.Context(), "c")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -211,7 +213,7 @@ func TestClusterPeekCarried(t *testing.T) {
 		}
 	}
 	check()
-	tr.kill(l)
-	tr.leader("t", 0)
+	tc.kill(l)
+	tc.leader("t", 0)
 	check()
 }

@@ -29,7 +29,7 @@ func TestPeek(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	s := sit(t, ch, 10)
+	s := subscribe(t, ch, 10)
 	var held []delivered
 	for range 10 {
 		held = append(held, s.next())
@@ -111,15 +111,15 @@ func TestPeekIsBounded(t *testing.T) {
 // Any node answers for all partitions.
 func TestClusterPeek(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 3)
-	tr.channel("t", "c")
-	topic := tr.topic(tr.nodes[0], "t")
+	tc := newTestCluster(t, 3)
+	tc.create("t", 3)
+	tc.channel("t", "c")
+	topic := tc.topic(tc.nodes[0], "t")
 	publish(t, topic, numbered("m", 30, 0)...)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	for _, m := range tr.nodes {
-		c, err := tr.topic(m, "t").Channel(ctx, "c")
+	for _, m := range tc.nodes {
+		c, err := tc.topic(m, "t").Channel(ctx, "c")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +131,7 @@ func TestClusterPeek(t *testing.T) {
 		if !slices.Equal(peeked(got), numbered("m", 30, 0)) {
 			t.Errorf("%s: %v", m.name, peeked(got))
 		}
-		got, err = tr.topic(m, "t").Peek(ctx, 1, 0, 100)
+		got, err = tc.topic(m, "t").Peek(ctx, 1, 0, 100)
 		if err != nil || len(got) != 10 {
 			t.Errorf("%s: %d messages of one partition, %v", m.name, len(got), err)
 		}

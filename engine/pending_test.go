@@ -8,7 +8,7 @@ import (
 )
 
 // timesOutAsListed says whether the one message in flight times out when the list says so, and later after a touch.
-func timesOutAsListed(t *testing.T, list func() []engine.PendingMessage, s *seat, timeout time.Duration) {
+func timesOutAsListed(t *testing.T, list func() []engine.PendingMessage, s *testClient, timeout time.Duration) {
 	t.Helper()
 	s.next()
 	got := list()
@@ -36,7 +36,7 @@ func TestPendingSaysWhenItTimesOut(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	publish(t, topic, "m")
-	s := sit(t, ch, 1, engine.ConsumerOptions{MsgTimeout: 30 * time.Second})
+	s := subscribe(t, ch, 1, engine.ConsumerOptions{MsgTimeout: 30 * time.Second})
 	list := func() []engine.PendingMessage {
 		got, err := ch.Pending(ctxBg, 10)
 		if err != nil {
@@ -55,7 +55,7 @@ func TestPendingSaysWhenItTimesOut(t *testing.T) {
 		t.Errorf("nothing is in flight any more: %+v", got)
 	}
 	// It does time out then.
-	fast := sit(t, ch, 1, engine.ConsumerOptions{MsgTimeout: 300 * time.Millisecond})
+	fast := subscribe(t, ch, 1, engine.ConsumerOptions{MsgTimeout: 300 * time.Millisecond})
 	fast.next()
 	due := list()[0].Due
 	if again := fast.next(); again.at.Before(due) || again.attempts != 3 {
@@ -68,22 +68,22 @@ func TestPendingSaysWhenItTimesOut(t *testing.T) {
 // B44, B48.
 func TestClusterPendingSaysWhenItTimesOut(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	tr.channel("t", "c")
-	l := tr.leader("t", 0)
-	publish(t, tr.topic(l, "t"), "m")
-	others := tr.others(l)
-	far, err := tr.topic(others[1], "t").Channel(t.Context(), "c")
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	tc.channel("t", "c")
+	l := tc.leader("t", 0)
+	publish(t, tc.topic(l, "t"), "m")
+	others := tc.others(l)
+	far, err := tc.topic(others[1], "t").Channel(t.Context(), "c")
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := tr.visit(others[0], "t", "c", 1, engine.ConsumerOptions{MsgTimeout: 30 * time.Second})
+	g := tc.subscribeAt(others[0], "t", "c", 1, engine.ConsumerOptions{MsgTimeout: 30 * time.Second})
 	timesOutAsListed(t, func() []engine.PendingMessage {
 		got, err := far.Pending(t.Context(), 10)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return got
-	}, g.seat, 30*time.Second)
+	}, g.testClient, 30*time.Second)
 }

@@ -22,8 +22,8 @@ func redriveBegin(t *testing.T, e *engine.Engine) *engine.Channel {
 	ch, other := channelOf(t, topic, "c"), channelOf(t, topic, "other")
 	configureChannel(t, ch, func(s *engine.ChannelSettings) { s.MaxAttempts = 1 })
 	ids := publish(t, topic, numbered("m", redriveCount, 0)...)
-	s := sit(t, ch, redriveCount)
-	failing(t, s, ids...)
+	s := subscribe(t, ch, redriveCount)
+	failMessages(t, s, ids...)
 	s.Close()
 	readAll(t, other)
 	deadLetters(t, topic, "t.DLQ", redriveCount)
@@ -153,21 +153,21 @@ func TestClusterRedrivePowerCut(t *testing.T) {
 }
 
 func clusterRedrive(t *testing.T, victim string, cut int) {
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	l := tr.leader("t", 0)
-	c := tr.channel("t", "c")
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	c := tc.channel("t", "c")
 	configureChannel(t, c, func(s *engine.ChannelSettings) { s.MaxAttempts = 1 })
 	const n = 400 // several rounds, each with writes at every node
-	ids := publish(t, tr.topic(l, "t"), numbered("m", n, 0)...)
-	s := sit(t, tr.at(l, "t", "c"), n)
-	failing(t, s, ids...)
+	ids := publish(t, tc.topic(l, "t"), numbered("m", n, 0)...)
+	s := subscribe(t, tc.channelAt(l, "t", "c"), n)
+	failMessages(t, s, ids...)
 	s.Close()
-	deadLetters(t, tr.topic(l, "t"), "t.DLQ", n)
-	tr.whole("t.DLQ")
-	dead := tr.leader(victim, 0)
-	from := tr.others(dead)[0]
-	ch, err := tr.topic(from, "t").Channel(t.Context(), "c")
+	deadLetters(t, tc.topic(l, "t"), "t.DLQ", n)
+	tc.awaitInSync("t.DLQ")
+	dead := tc.leader(victim, 0)
+	from := tc.others(dead)[0]
+	ch, err := tc.topic(from, "t").Channel(t.Context(), "c")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,12 +180,12 @@ func clusterRedrive(t *testing.T, victim string, cut int) {
 		moved = n
 		failed <- err
 	}()
-	tr.eventually("the power goes", dead.disk.Crashed)
-	tr.crash(dead)
+	tc.eventually("the power goes", dead.disk.Crashed)
+	tc.crash(dead)
 	err = <-failed
 	t.Logf("%d were sent back, %v", moved, err)
-	stored, came := inStore(t, tr.topic(from, "t")), map[string]bool{}
-	s = sit(t, tr.at(tr.leader("t", 0), "t", "c"), n)
+	stored, came := inStore(t, tc.topic(from, "t")), map[string]bool{}
+	s = subscribe(t, tc.channelAt(tc.leader("t", 0), "t", "c"), n)
 	all := func() bool {
 		for m, ok := s.poll(time.Millisecond); ok; m, ok = s.poll(0) {
 			came[m.body] = true
@@ -193,7 +193,7 @@ func clusterRedrive(t *testing.T, victim string, cut int) {
 		}
 		return !slices.ContainsFunc(numbered("m", n, 0), func(body string) bool { return !came[body] && !stored[body] })
 	}
-	tr.eventually("each is in one of the two places", all)
+	tc.eventually("each is in one of the two places", all)
 	for len(stored) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		_, err := ch.Redrive(ctx, 10*n)
@@ -201,7 +201,7 @@ func clusterRedrive(t *testing.T, victim string, cut int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stored = inStore(t, tr.topic(from, "t"))
+		stored = inStore(t, tc.topic(from, "t"))
 	}
-	tr.eventually("all came back", all)
+	tc.eventually("all came back", all)
 }

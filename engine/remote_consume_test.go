@@ -11,13 +11,13 @@ import (
 // Consume is the same at a node that leads nothing; on a single node, and at a leader, Subscribe is Attach.
 func TestRemoteConsume(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	p, leaders := tr.lonely()
-	c, err := tr.topic(p, "t").Channel(t.Context(), "c")
+	tc := newTestCluster(t, 3)
+	p, leaders := tc.nodeWithoutLeadership()
+	c, err := tc.topic(p, "t").Channel(t.Context(), "c")
 	if err != nil {
 		t.Fatal(err)
 	}
-	publish(t, tr.topic(p, "t"), numbered("m", 500, 0)...)
+	publish(t, tc.topic(p, "t"), numbered("m", 500, 0)...)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	got := map[string]bool{}
@@ -33,8 +33,8 @@ func TestRemoteConsume(t *testing.T) {
 	if err != nil || len(got) != 500 {
 		t.Errorf("%d messages, %v", len(got), err)
 	}
-	at := tr.visit(leaders[0], "t", "d", 3)
-	if n := len(channelStats(t, tr.at(leaders[0], "t", "d")).Consumers); n != 1 {
+	at := tc.subscribeAt(leaders[0], "t", "d", 3)
+	if n := len(channelStats(t, tc.channelAt(leaders[0], "t", "d")).Consumers); n != 1 {
 		t.Errorf("the leader has %d consumers", n)
 	}
 	at.Close()
@@ -46,7 +46,7 @@ func TestSubscribeAlone(t *testing.T) {
 	defer e.Close()
 	topic := topicOf(t, e, "t")
 	c := channelOf(t, topic, "c")
-	g := &guest{seat: &seat{t: t, came: make(chan struct{}, 1)}}
+	g := &remoteTestClient{testClient: &testClient{t: t, came: make(chan struct{}, 1)}}
 	k, err := c.Subscribe(t.Context(), engine.ConsumerOptions{}, g)
 	if err != nil {
 		t.Fatal(err)

@@ -12,16 +12,16 @@ import (
 // for it.
 func TestRemoteOnePartition(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	p, _ := tr.lonely()
+	tc := newTestCluster(t, 3)
+	p, _ := tc.nodeWithoutLeadership()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c, err := tr.topic(p, "t").Channel(ctx, "c")
+	c, err := tc.topic(p, "t").Channel(ctx, "c")
 	if err != nil {
 		t.Fatal(err)
 	}
 	one := uint32(1)
-	g := &guest{seat: &seat{t: t, came: make(chan struct{}, 1)}}
+	g := &remoteTestClient{testClient: &testClient{t: t, came: make(chan struct{}, 1)}}
 	k, err := c.Subscribe(ctx, engine.ConsumerOptions{Partition: &one}, g)
 	if errors.Is(err, engine.ErrNoLeader) {
 		return
@@ -32,7 +32,7 @@ func TestRemoteOnePartition(t *testing.T) {
 	g.Consumer = k
 	_ = k.Ready(50)
 	k.Pump()
-	publish(t, tr.topic(p, "t"), numbered("m", 40, 0)...)
+	publish(t, tc.topic(p, "t"), numbered("m", 40, 0)...)
 	from := map[uint32]int{}
 	for range 40 {
 		from[g.next().id.Partition()]++

@@ -11,76 +11,78 @@ import (
 	"penstock/netproto"
 )
 
-// handed is the order in which all nodes together handed a lane's messages to clients.
-type handed struct {
+// deliveryOrder is the order in which all nodes together handed a lane's messages to clients.
+type deliveryOrder struct {
 	mu  sync.Mutex
 	all []string
 }
 
-// witness is a guest that says when it got what.
-type witness struct {
-	*guest
+// recordingClient is a remoteTestClient that says when it got what.
+type recordingClient struct {
+	*remoteTestClient
 	name string
-	h    *handed
+	h    *deliveryOrder
 }
 
-func (w *witness) Deliver(d *engine.Delivery) bool {
+func (w *recordingClient) Deliver(d *engine.Delivery) bool {
 	w.h.mu.Lock()
 	w.h.all = append(w.h.all, fmt.Sprintf("%s at %s", d.Body, w.name))
 	w.h.mu.Unlock()
-	return w.guest.Deliver(d)
+	return w.remoteTestClient.Deliver(d)
 }
 
-// witness subscribes at a node whose clients tell h.
-func (tr *trio) witness(h *handed, m *member, ready int, o engine.ConsumerOptions) *witness {
-	tr.t.Helper()
-	w := &witness{guest: &guest{seat: &seat{t: tr.t, came: make(chan struct{}, 1)}}, name: m.name, h: h}
-	tr.eventually("it is subscribed", func() bool { // again, as servers do, while leaderships move
-		c, err := tr.topic(m, "t").Channel(tr.t.Context(), "c")
+// record subscribes at a node whose clients tell h.
+func (tc *testCluster) record(h *deliveryOrder, m *testNode, ready int, o engine.ConsumerOptions) *recordingClient {
+	tc.t.Helper()
+	client := &testClient{t: tc.t, came: make(chan struct{}, 1)}
+	w := &recordingClient{remoteTestClient: &remoteTestClient{testClient: client}, name: m.name, h: h}
+	tc.eventually("it is subscribed", func() bool { // again, as servers do, while leaderships move
+		c, err := tc.topic(m, "t").Channel(tc.t.Context(), "c")
 		if err == nil {
-			w.Consumer, err = c.Subscribe(tr.t.Context(), o, w)
+			w.Consumer, err = c.Subscribe(tc.t.Context(), o, w)
 		}
 		if err != nil && !errors.Is(err, engine.ErrMoved) {
-			tr.t.Fatal(err)
+			tc.t.Fatal(err)
 		}
 		return err == nil
 	})
 	if err := w.Consumer.Ready(ready); err != nil {
-		tr.t.Fatal(err)
+		tc.t.Fatal(err)
 	}
 	w.Consumer.Pump()
 	return w
 }
 
-// orderedTrio is four nodes, three of which have a copy of an ordered topic's only partition; between has none, and
-// other leads nothing.
-func orderedTrio(t *testing.T, order engine.Order) (tr *trio, leader, other, between *member) {
+// newOrderedCluster is four nodes, three of which have a copy of an ordered topic's only partition; between has none,
+// and other leads nothing.
+func newOrderedCluster(t *testing.T, order engine.Order) (tc *testCluster, leader, other, between *testNode) {
 	t.Helper()
-	tr = newTrio(t, 4, func(o *engine.Options) { o.Cluster.Replicas = 3 })
-	tr.create("t", 1)
-	tr.ordered(order)
-	leader = tr.leader("t", 0)
-	for _, m := range tr.others(leader) {
+	tc = newTestCluster(t, 4, func(o *engine.Options) { o.Cluster.Replicas = 3 })
+	tc.create("t", 1)
+	tc.createOrderedChannel(order)
+	leader = tc.leader("t", 0)
+	for _, m := range tc.others(leader) {
 		if row := m.row("t", 0); !containsNode(row.State.Replicas, m.e.Node().ID) {
 			between = m
 		} else {
 			other = m
 		}
 	}
-	return tr, leader, other, between
+	return tc, leader, other, between
 }
 
-// ordered makes channel c of topic t, which is ordered, and waits until nodes hold its deliveries (the feature level).
-func (tr *trio) ordered(order engine.Order) {
-	tr.t.Helper()
-	configureChannel(tr.t, tr.channel("t", "c"), func(s *engine.ChannelSettings) {
+// createOrderedChannel makes the ordered channel c of topic t, and waits until nodes hold its deliveries (the feature
+// level).
+func (tc *testCluster) createOrderedChannel(order engine.Order) {
+	tc.t.Helper()
+	configureChannel(tc.t, tc.channel("t", "c"), func(s *engine.ChannelSettings) {
 		s.Order = order
 		if order == engine.OrderKey {
 			s.KeyHeader = "key"
 		}
 	})
-	tr.eventually("the feature level is in force", func() bool {
-		for _, m := range tr.up() {
+	tc.eventually("the feature level is in force", func() bool {
+		for _, m := range tc.running() {
 			if m.e.Level() < engine.NewestLevel {
 				return false
 			}
@@ -91,7 +93,7 @@ func (tr *trio) ordered(order engine.Order) {
 
 // forward holds that no node handed over a message of the lane m0, m1, ... when a later one had been, nor one again
 // after the next.
-func (h *handed) forward(t *testing.T) {
+func (h *deliveryOrder) forward(t *testing.T) {
 	t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -118,20 +120,20 @@ func TestRemoteOrderedLate(t *testing.T) {
 	for _, cut := range []bool{false, true} {
 		t.Run(fmt.Sprintf("connection ends %v", cut), func(t *testing.T) {
 			t.Parallel()
-			tr, leader, other, between := orderedTrio(t, engine.OrderPartition)
-			h := &handed{}
-			a := tr.witness(h, between, 1, engine.ConsumerOptions{MsgTimeout: time.Second})
-			hold := tr.wires.holdAside
+			tc, leader, other, between := newOrderedCluster(t, engine.OrderPartition)
+			h := &deliveryOrder{}
+			a := tc.record(h, between, 1, engine.ConsumerOptions{MsgTimeout: time.Second})
+			hold := tc.network.holdAside
 			if cut {
-				hold = tr.wires.hold
+				hold = tc.network.hold
 			}
 			held, release := hold(leader.name, between.name, deliverKind)
 			defer release()
-			publish(t, tr.topic(leader, "t"), "m0", "m1", "m2")
+			publish(t, tc.topic(leader, "t"), "m0", "m1", "m2")
 			<-held
-			b := tr.witness(h, other, 1, engine.ConsumerOptions{})
+			b := tc.record(h, other, 1, engine.ConsumerOptions{})
 			if cut {
-				tr.wires.part(leader.name, between.name)
+				tc.network.part(leader.name, between.name)
 			}
 			for range 2 { // m0 comes here, and then m1
 				m := b.next()
@@ -139,11 +141,11 @@ func TestRemoteOrderedLate(t *testing.T) {
 			}
 			third := b.next()
 			release()
-			tr.eventually("the node in between has looked at what came", func() bool {
+			tc.eventually("the node in between has looked at what came", func() bool {
 				return cut || between.e.RemoteStats().Expired+between.e.RemoteStats().Stale > 0
 			})
 			b.done(third)
-			publish(t, tr.topic(leader, "t"), "m3") // a and b live on
+			publish(t, tc.topic(leader, "t"), "m3") // a and b live on
 			go func() {
 				for m, ok := a.poll(patience); ok; m, ok = a.poll(patience) {
 					a.done(m)
@@ -154,8 +156,8 @@ func TestRemoteOrderedLate(t *testing.T) {
 					b.done(m)
 				}
 			}()
-			tr.eventually("the channel is empty", func() bool {
-				s := channelStats(t, tr.at(leader, "t", "c"))
+			tc.eventually("the channel is empty", func() bool {
+				s := channelStats(t, tc.channelAt(leader, "t", "c"))
 				return s.Depth == 0 && s.InFlightCount == 0
 			})
 			h.forward(t)
@@ -169,35 +171,35 @@ func TestRemoteOrderedLate(t *testing.T) {
 // B57, B68 at a node that leads nothing.
 func TestRemoteOrderedLateOfOldLeader(t *testing.T) {
 	t.Parallel()
-	tr, leader, other, between := orderedTrio(t, engine.OrderKey)
-	h := &handed{}
-	tr.witness(h, between, 1, engine.ConsumerOptions{})
-	held, release := tr.wires.holdAside(leader.name, between.name, deliverKind)
+	tc, leader, other, between := newOrderedCluster(t, engine.OrderKey)
+	h := &deliveryOrder{}
+	tc.record(h, between, 1, engine.ConsumerOptions{})
+	held, release := tc.network.holdAside(leader.name, between.name, deliverKind)
 	defer release()
-	_, releaseEnd := tr.wires.holdAside(leader.name, between.name, netproto.TypeUnserved) // it stays behind the message
+	_, releaseEnd := tc.network.holdAside(leader.name, between.name, netproto.TypeUnserved) // it stays behind the message
 	defer releaseEnd()
 	key := []engine.Header{{Key: []byte("key"), Value: []byte("k")}}
 	for i := range 3 {
-		if _, err := tr.topic(leader, "t").PublishMessages(t.Context(), []engine.Outgoing{
+		if _, err := tc.topic(leader, "t").PublishMessages(t.Context(), []engine.Outgoing{
 			{Body: fmt.Appendf(nil, "m%d", i), Headers: key},
 		}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	<-held
-	tr.kv.Cut(between.client) // it hears nothing of the store from here on; its lease lives
-	tr.drain(leader, "t")
-	b := tr.witness(h, other, 1, engine.ConsumerOptions{})
+	tc.kv.Cut(between.client) // it hears nothing of the store from here on; its lease lives
+	tc.drainNode(leader, "t")
+	b := tc.record(h, other, 1, engine.ConsumerOptions{})
 	for range 2 {
 		b.done(b.next())
 	}
 	third := b.next()
 	release()
 	releaseEnd()
-	tr.eventually("the node in between has looked at what came", func() bool { return between.e.RemoteStats().Stale > 0 })
+	tc.eventually("the node in between has looked at what came", func() bool { return between.e.RemoteStats().Stale > 0 })
 	b.done(third)
-	tr.eventually("the channel is empty", func() bool {
-		s := channelStats(t, tr.at(tr.leader("t", 0), "t", "c"))
+	tc.eventually("the channel is empty", func() bool {
+		s := channelStats(t, tc.channelAt(tc.leader("t", 0), "t", "c"))
 		return s.Depth == 0 && s.InFlightCount == 0
 	})
 	h.forward(t)
@@ -209,34 +211,34 @@ func TestRemoteOrderedLateOfOldLeader(t *testing.T) {
 // B57 at a node that leads nothing.
 func TestRemoteOrderedLateWhenAPartitionGoes(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 2)
-	tr.ordered(engine.OrderPartition)
-	leader := tr.leader("t", 0)
-	tr.handPartition("t", 1, leader)
-	next, between := tr.others(leader)[0], tr.others(leader)[1]
-	h := &handed{}
-	a := tr.witness(h, between, 1, engine.ConsumerOptions{MsgTimeout: time.Second})
-	held, release := tr.wires.holdAside(leader.name, between.name, deliverKind)
+	tc := newTestCluster(t, 3)
+	tc.create("t", 2)
+	tc.createOrderedChannel(engine.OrderPartition)
+	leader := tc.leader("t", 0)
+	tc.moveLeadership("t", 1, leader)
+	next, between := tc.others(leader)[0], tc.others(leader)[1]
+	h := &deliveryOrder{}
+	a := tc.record(h, between, 1, engine.ConsumerOptions{MsgTimeout: time.Second})
+	held, release := tc.network.holdAside(leader.name, between.name, deliverKind)
 	defer release()
-	_, releaseEnd := tr.wires.holdAside(leader.name, between.name, netproto.TypeUnserved) // it stays behind the message
+	_, releaseEnd := tc.network.holdAside(leader.name, between.name, netproto.TypeUnserved) // it stays behind the message
 	defer releaseEnd()
 	for i := range 3 {
-		tr.publishIn("t", 0, fmt.Sprint("m", i))
+		tc.publishIn("t", 0, fmt.Sprint("m", i))
 	}
 	<-held
-	tr.handPartition("t", 1, next)
-	tr.eventually("the leader's consumers are told", func() bool {
-		return len(channelStats(t, tr.at(leader, "t", "c")).Consumers) == 0
+	tc.moveLeadership("t", 1, next)
+	tc.eventually("the leader's consumers are told", func() bool {
+		return len(channelStats(t, tc.channelAt(leader, "t", "c")).Consumers) == 0
 	})
-	b := tr.witness(h, leader, 1, engine.ConsumerOptions{})
+	b := tc.record(h, leader, 1, engine.ConsumerOptions{})
 	for range 2 {
 		b.done(b.next())
 	}
 	third := b.next()
 	release()
 	releaseEnd()
-	tr.eventually("the node in between has looked at what came", func() bool {
+	tc.eventually("the node in between has looked at what came", func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		s := between.e.RemoteStats()

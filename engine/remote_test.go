@@ -14,50 +14,52 @@ import (
 	"penstock/netproto"
 )
 
-// guest is a seat whose client is connected to a node that may lead nothing.
-type guest struct {
-	*seat
+// remoteTestClient is a testClient whose client is connected to a node that may lead nothing.
+type remoteTestClient struct {
+	*testClient
 	mu       sync.Mutex
 	failures []string
 }
 
-func (g *guest) Failed(what engine.FailedCall, id engine.ID, err error) {
+func (g *remoteTestClient) Failed(what engine.FailedCall, id engine.ID, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.failures = append(g.failures, fmt.Sprint(what, " ", id, " ", errors.Is(err, engine.ErrNotInFlight)))
 }
 
-func (g *guest) failed() []string {
+func (g *remoteTestClient) failed() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Clone(g.failures)
 }
 
 // done finishes a message that may be in flight elsewhere by now.
-func (g *guest) done(m delivered) {
+func (g *remoteTestClient) done(m delivered) {
 	if err := g.Finish(m.id); err != nil && !errors.Is(err, engine.ErrNotInFlight) {
 		g.t.Error(err)
 	}
 	g.Pump()
 }
 
-// visit subscribes at a node, whatever it leads.
-func (tr *trio) visit(m *member, topic, channel string, ready int, o ...engine.ConsumerOptions) *guest {
-	tr.t.Helper()
+// subscribeAt subscribes at a node, whatever it leads.
+func (tc *testCluster) subscribeAt(
+	m *testNode, topic, channel string, ready int, o ...engine.ConsumerOptions,
+) *remoteTestClient {
+	tc.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c, err := tr.topic(m, topic).Channel(ctx, channel)
+	c, err := tc.topic(m, topic).Channel(ctx, channel)
 	if err != nil {
-		tr.t.Fatal(err)
+		tc.t.Fatal(err)
 	}
-	g := &guest{seat: &seat{t: tr.t, came: make(chan struct{}, 1)}}
+	g := &remoteTestClient{testClient: &testClient{t: tc.t, came: make(chan struct{}, 1)}}
 	k, err := c.Subscribe(ctx, append(o, engine.ConsumerOptions{})[0], g)
 	if err != nil {
-		tr.t.Fatal(err)
+		tc.t.Fatal(err)
 	}
 	g.Consumer = k
 	if err := k.Ready(ready); err != nil {
-		tr.t.Fatal(err)
+		tc.t.Fatal(err)
 	}
 	k.Pump()
 	return g
@@ -76,14 +78,14 @@ func (l label) MarshalJSON() ([]byte, error) { return []byte(`"` + string(l) + `
 // B44, B47, B48, B50 on a proxied subscription.
 func TestRemoteConsumer(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	l := tr.leader("t", 0)
-	p := tr.others(l)[0]
-	g := tr.visit(p, "t", "c", 50, engine.ConsumerOptions{Label: label("a client")})
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	p := tc.others(l)[0]
+	g := tc.subscribeAt(p, "t", "c", 50, engine.ConsumerOptions{Label: label("a client")})
 	want := numbered("m", 2000, 100)
-	publish(t, tr.topic(p, "t"), want...)
-	c := tr.at(l, "t", "c")
+	publish(t, tc.topic(p, "t"), want...)
+	c := tc.channelAt(l, "t", "c")
 	var got []string
 	first := g.next()
 	for _, cs := range channelStats(t, c).Consumers {
@@ -119,7 +121,7 @@ func TestRemoteConsumer(t *testing.T) {
 	if !slices.Equal(got, want) || again != 1 {
 		t.Errorf("%d messages came, the requeued one %d times", len(got), again)
 	}
-	tr.eventually("everything is confirmed", func() bool {
+	tc.eventually("everything is confirmed", func() bool {
 		st := channelStats(t, c)
 		return st.InFlightCount == 0 && st.Depth == 0
 	})
@@ -127,19 +129,19 @@ func TestRemoteConsumer(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.Pump()
-	tr.eventually("the failure is told", func() bool {
+	tc.eventually("the failure is told", func() bool {
 		return slices.Equal(g.failed(), []string{fmt.Sprint(engine.FailedFinish, " ", first.id, " true")})
 	})
 	g.Close()
-	tr.eventually("the leader knows that the client left", func() bool { return len(channelStats(t, c).Consumers) == 0 })
-	g = tr.visit(p, "t", "c", 50, engine.ConsumerOptions{MsgTimeout: 700 * time.Millisecond})
-	g.timeouts(t, tr.topic(l, "t"))
+	tc.eventually("the leader knows that the client left", func() bool { return len(channelStats(t, c).Consumers) == 0 })
+	g = tc.subscribeAt(p, "t", "c", 50, engine.ConsumerOptions{MsgTimeout: 700 * time.Millisecond})
+	g.timeouts(t, tc.topic(l, "t"))
 	g.Close()
-	tr.eventually("the leader knows that the client left", func() bool { return len(channelStats(t, c).Consumers) == 0 })
+	tc.eventually("the leader knows that the client left", func() bool { return len(channelStats(t, c).Consumers) == 0 })
 }
 
 // timeouts lets a message time out, and holds another by touching it.
-func (g *guest) timeouts(t *testing.T, topic *engine.Topic) {
+func (g *remoteTestClient) timeouts(t *testing.T, topic *engine.Topic) {
 	t.Helper()
 	publish(t, topic, "slow")
 	m := g.next()
@@ -168,12 +170,12 @@ func (g *guest) timeouts(t *testing.T, topic *engine.Topic) {
 // B57 (no loss over a change of leader), B68, B80.
 func TestRemoteFollowsLeaders(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	p := tr.others(tr.leader("t", 0))[0]
-	g := tr.visit(p, "t", "c", 64)
-	h := newTold()
-	stop := tr.load(h, p, "t", "p", func(err error) bool {
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	p := tc.others(tc.leader("t", 0))[0]
+	g := tc.subscribeAt(p, "t", "c", 64)
+	h := newAckLog()
+	stop := tc.startProducer(h, p, "t", "p", func(err error) bool {
 		return errors.Is(err, engine.ErrUnknown) || errors.Is(err, engine.ErrNoLeader)
 	})
 	defer stop()
@@ -191,16 +193,16 @@ func TestRemoteFollowsLeaders(t *testing.T) {
 	}
 	read(100)
 	for round := range 4 {
-		l := tr.leader("t", 0)
+		l := tc.leader("t", 0)
 		if round%2 == 0 || l == p {
-			tr.drain(l, "t")
+			tc.drainNode(l, "t")
 		} else {
-			tr.kill(l)
-			tr.leader("t", 0)
-			tr.start(l)
+			tc.kill(l)
+			tc.leader("t", 0)
+			tc.start(l)
 		}
 		read(100)
-		tr.whole("t")
+		tc.awaitInSync("t")
 	}
 	stop()
 	h.mu.Lock()
@@ -221,7 +223,7 @@ func TestRemoteFollowsLeaders(t *testing.T) {
 	if len(missing) > 0 {
 		t.Errorf("%d acknowledged messages never came, %.40q", len(missing), missing[0])
 	}
-	if g.seat.closes != 0 {
+	if g.testClient.closes != 0 {
 		t.Errorf("the client was told: %v", g.ended)
 	}
 }
@@ -234,27 +236,27 @@ func TestRemoteNodeDies(t *testing.T) {
 	t.Parallel()
 	for _, x := range []struct {
 		name string
-		die  func(tr *trio, m *member)
+		die  func(tc *testCluster, m *testNode)
 	}{
-		{"killed", (*trio).kill},
-		{"severed", func(tr *trio, m *member) { tr.wires.sever(m.name) }},
+		{"killed", (*testCluster).kill},
+		{"severed", func(tc *testCluster, m *testNode) { tc.network.dropConnections(m.name) }},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			t.Parallel()
-			tr := newTrio(t, 3)
-			tr.create("t", 1)
-			l := tr.leader("t", 0)
-			p := tr.others(l)[0]
-			g := tr.visit(p, "t", "c", 10)
-			publish(t, tr.topic(l, "t"), numbered("m", 10, 0)...)
+			tc := newTestCluster(t, 3)
+			tc.create("t", 1)
+			l := tc.leader("t", 0)
+			p := tc.others(l)[0]
+			g := tc.subscribeAt(p, "t", "c", 10)
+			publish(t, tc.topic(l, "t"), numbered("m", 10, 0)...)
 			for range 10 {
 				g.next()
 			}
-			x.die(tr, p)
+			x.die(tc, p)
 			began := time.Now()
-			seats := []*seat{sit(t, tr.at(l, "t", "c"), 20)}
+			seats := []*testClient{subscribe(t, tc.channelAt(l, "t", "c"), 20)}
 			if x.name == "severed" {
-				seats = append(seats, g.seat) // its node may be back first
+				seats = append(seats, g.testClient) // its node may be back first
 			}
 			got := map[engine.ID]bool{}
 			for len(got) < 10 {
@@ -274,15 +276,15 @@ func TestRemoteNodeDies(t *testing.T) {
 	}
 }
 
-// lonely is a node that leads nothing of a topic with two partitions that two nodes lead.
-func (tr *trio) lonely() (p *member, leaders []*member) {
-	tr.t.Helper()
-	tr.create("t", 2)
-	leaders = []*member{tr.leader("t", 0), tr.leader("t", 1)}
+// nodeWithoutLeadership is a node that leads nothing of a topic with two partitions that two nodes lead.
+func (tc *testCluster) nodeWithoutLeadership() (p *testNode, leaders []*testNode) {
+	tc.t.Helper()
+	tc.create("t", 2)
+	leaders = []*testNode{tc.leader("t", 0), tc.leader("t", 1)}
 	if leaders[0] == leaders[1] {
-		tr.t.Fatal("one node leads both partitions")
+		tc.t.Fatal("one node leads both partitions")
 	}
-	for _, m := range tr.up() {
+	for _, m := range tc.running() {
 		if !slices.Contains(leaders, m) {
 			return m, leaders
 		}
@@ -293,13 +295,13 @@ func (tr *trio) lonely() (p *member, leaders []*member) {
 // RDY holds over all leaders together, and with fewer credits than leaders each has its turn.
 func TestRemoteReady(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	p, leaders := tr.lonely()
-	g := tr.visit(p, "t", "c", 1)
-	publish(t, tr.topic(p, "t"), numbered("m", 40, 0)...)
+	tc := newTestCluster(t, 3)
+	p, leaders := tc.nodeWithoutLeadership()
+	g := tc.subscribeAt(p, "t", "c", 1)
+	publish(t, tc.topic(p, "t"), numbered("m", 40, 0)...)
 	inFlight := func() (n int) {
 		for _, m := range leaders {
-			n += channelStats(t, tr.at(m, "t", "c")).InFlightCount
+			n += channelStats(t, tc.channelAt(m, "t", "c")).InFlightCount
 		}
 		return n
 	}
@@ -318,23 +320,23 @@ func TestRemoteReady(t *testing.T) {
 		}
 		g.finish(m)
 	}
-	if len(from) != 2 || g.seat.closes != 0 {
+	if len(from) != 2 || g.testClient.closes != 0 {
 		t.Errorf("messages per partition: %v", from)
 	}
 	// Idle: a single message of either partition comes soon, whoever has the credit.
 	for i := range 10 {
-		publish(t, tr.topic(p, "t"), fmt.Sprint("single", i))
+		publish(t, tc.topic(p, "t"), fmt.Sprint("single", i))
 		g.finish(g.next())
 	}
 	if err := g.Ready(5); err != nil {
 		t.Fatal(err)
 	}
-	publish(t, tr.topic(p, "t"), numbered("n", 40, 0)...)
+	publish(t, tc.topic(p, "t"), numbered("n", 40, 0)...)
 	var held []delivered
 	for range 5 {
 		held = append(held, g.next())
 	}
-	g.none("five are in flight")
+	g.expectNothing("five are in flight")
 	if n := inFlight(); n != 5 {
 		t.Errorf("%d in flight, RDY 5", n)
 	}
@@ -342,29 +344,29 @@ func TestRemoteReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.finish(held...)
-	g.none("RDY is 0")
+	g.expectNothing("RDY is 0")
 	g.StopDelivery()
 	if err := g.Ready(10); err != nil {
 		t.Fatal(err)
 	}
-	g.none("it was stopped")
+	g.expectNothing("it was stopped")
 }
 
 // A client that does not read holds up its own messages and nothing else: what is on the way is bounded, and goes on
 // when it reads.
 func TestRemoteSlowClient(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, func(o *engine.Options) { o.MaxMessageBytes = 32 << 10 })
-	tr.create("t", 1)
-	l := tr.leader("t", 0)
-	p := tr.others(l)[0]
+	tc := newTestCluster(t, 3, func(o *engine.Options) { o.MaxMessageBytes = 32 << 10 })
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	p := tc.others(l)[0]
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	c, err := tr.topic(p, "t").Channel(ctx, "c")
+	c, err := tc.topic(p, "t").Channel(ctx, "c")
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &guest{seat: &seat{t: t, came: make(chan struct{}, 1), limit: 1}}
+	g := &remoteTestClient{testClient: &testClient{t: t, came: make(chan struct{}, 1), limit: 1}}
 	k, err := c.Subscribe(ctx, engine.ConsumerOptions{}, g)
 	if err != nil {
 		t.Fatal(err)
@@ -372,7 +374,7 @@ func TestRemoteSlowClient(t *testing.T) {
 	g.Consumer = k
 	const count, size = 400, 16 << 10
 	for _, body := range numbered("m", count, size) {
-		publish(t, tr.topic(l, "t"), body)
+		publish(t, tc.topic(l, "t"), body)
 	}
 	if err := k.Ready(1000); err != nil {
 		t.Fatal(err)
@@ -388,10 +390,10 @@ func TestRemoteSlowClient(t *testing.T) {
 	if got == 0 || got > engine.RemoteWindowBytes/size+2 {
 		t.Fatalf("%d messages of %d bytes came to a client that is full", got, size)
 	}
-	publish(t, tr.topic(p, "t"), "the connection is free")
-	g.seat.mu.Lock()
+	publish(t, tc.topic(p, "t"), "the connection is free")
+	g.testClient.mu.Lock()
 	g.limit = 0
-	g.seat.mu.Unlock()
+	g.testClient.mu.Unlock()
 	k.Unblock()
 	for ; got < count+1; got++ {
 		g.next()
@@ -401,18 +403,18 @@ func TestRemoteSlowClient(t *testing.T) {
 // A node that leads some of a topic does not fetch the rest: stock clients connect to all nodes.
 func TestRemoteNotWhereLeading(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 3)
-	leaders := tr.leaders("t")
-	m := tr.nodes[0]
-	g := tr.visit(m, "t", "c", 100)
-	publish(t, tr.topic(m, "t"), numbered("m", 30, 0)...)
+	tc := newTestCluster(t, 3)
+	tc.create("t", 3)
+	leaders := tc.leaders("t")
+	m := tc.nodes[0]
+	g := tc.subscribeAt(m, "t", "c", 100)
+	publish(t, tc.topic(m, "t"), numbered("m", 30, 0)...)
 	for range 10 {
 		if d := g.next(); int(d.id.Partition()) != leaders[m] {
 			t.Errorf("%s came from a partition that another node leads", d.id)
 		}
 	}
-	g.none("the rest is other nodes'")
+	g.expectNothing("the rest is other nodes'")
 }
 
 // Deleting a channel ends clients at every node; an ephemeral channel goes with its last client, wherever that is;
@@ -421,39 +423,39 @@ func TestRemoteNotWhereLeading(t *testing.T) {
 // B45, B46 on a proxied subscription.
 func TestRemoteChannelEnds(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	p, leaders := tr.lonely()
-	g := tr.visit(p, "t", "c", 10)
-	if err := tr.topic(leaders[0], "t").DeleteChannel(t.Context(), "c"); err != nil {
+	tc := newTestCluster(t, 3)
+	p, leaders := tc.nodeWithoutLeadership()
+	g := tc.subscribeAt(p, "t", "c", 10)
+	if err := tc.topic(leaders[0], "t").DeleteChannel(t.Context(), "c"); err != nil {
 		t.Fatal(err)
 	}
-	tr.eventually("the client is told", func() bool {
-		g.seat.mu.Lock()
-		defer g.seat.mu.Unlock()
+	tc.eventually("the client is told", func() bool {
+		g.testClient.mu.Lock()
+		defer g.testClient.mu.Unlock()
 		return errors.Is(g.ended, engine.ErrDeleted) && g.closes == 1
 	})
 	g.Close()
-	g = tr.visit(p, "t", "c", 10)
-	publish(t, tr.topic(p, "t"), "new")
+	g = tc.subscribeAt(p, "t", "c", 10)
+	publish(t, tc.topic(p, "t"), "new")
 	g.finish(g.next())
-	e := tr.visit(p, "t", "e#ephemeral", 10)
-	publish(t, tr.topic(p, "t"), numbered("m", 4, 0)...)
+	e := tc.subscribeAt(p, "t", "e#ephemeral", 10)
+	publish(t, tc.topic(p, "t"), numbered("m", 4, 0)...)
 	for range 4 {
 		e.finish(e.next())
 	}
 	e.Close()
-	for _, m := range tr.up() {
-		tr.eventually("the ephemeral channel is gone", func() bool {
-			_, ok := tr.topic(m, "t").LookupChannel("e#ephemeral")
+	for _, m := range tc.running() {
+		tc.eventually("the ephemeral channel is gone", func() bool {
+			_, ok := tc.topic(m, "t").LookupChannel("e#ephemeral")
 			return !ok
 		})
 	}
 	if err := p.e.DeleteTopic(t.Context(), "t"); err != nil {
 		t.Fatal(err)
 	}
-	tr.eventually("the client is told of the topic's end", func() bool {
-		g.seat.mu.Lock()
-		defer g.seat.mu.Unlock()
+	tc.eventually("the client is told of the topic's end", func() bool {
+		g.testClient.mu.Lock()
+		defer g.testClient.mu.Unlock()
 		return errors.Is(g.ended, engine.ErrDeleted)
 	})
 }
@@ -462,25 +464,25 @@ func TestRemoteChannelEnds(t *testing.T) {
 // neither by an error nor by Closed would wait for messages for ever.
 func TestRemoteSubscribeIsRefused(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	p, leaders := tr.lonely()
+	tc := newTestCluster(t, 3)
+	p, leaders := tc.nodeWithoutLeadership()
 	for range 20 {
-		c, err := tr.topic(p, "t").Channel(t.Context(), "c")
+		c, err := tc.topic(p, "t").Channel(t.Context(), "c")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := tr.topic(leaders[0], "t").DeleteChannel(t.Context(), "c"); err != nil {
+		if err := tc.topic(leaders[0], "t").DeleteChannel(t.Context(), "c"); err != nil {
 			t.Fatal(err)
 		}
-		g := &guest{seat: &seat{t: t, came: make(chan struct{}, 1)}}
+		g := &remoteTestClient{testClient: &testClient{t: t, came: make(chan struct{}, 1)}}
 		if k, err := c.Subscribe(t.Context(), engine.ConsumerOptions{}, g); !errors.Is(err, engine.ErrDeleted) {
 			t.Fatalf("Subscribe says %v, and gives %v", err, k)
 		}
-		g.seat.mu.Lock()
+		g.testClient.mu.Lock()
 		if g.closes != 0 {
 			t.Error("a client that was not accepted is told of its end as well")
 		}
-		g.seat.mu.Unlock()
+		g.testClient.mu.Unlock()
 	}
 }
 
@@ -488,34 +490,34 @@ func TestRemoteSubscribeIsRefused(t *testing.T) {
 // messages.
 func TestRemoteConnectionLosses(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	l := tr.leader("t", 0)
-	p := tr.others(l)[0]
-	g := tr.visit(p, "t", "c", 20)
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	p := tc.others(l)[0]
+	g := tc.subscribeAt(p, "t", "c", 20)
 	all := map[string]bool{}
 	for round := range 5 {
 		bodies := numbered(fmt.Sprint("r", round, "m"), 50, 10)
-		publish(t, tr.topic(l, "t"), bodies...)
+		publish(t, tc.topic(l, "t"), bodies...)
 		for n := 0; len(all) < 50*(round+1); n++ {
 			m := g.next()
 			all[m.body] = true
 			g.done(m)
 			if n == 10+round {
-				tr.wires.sever(p.name)
+				tc.network.dropConnections(p.name)
 			}
 		}
 	}
-	tr.eventually("all is confirmed", func() bool {
+	tc.eventually("all is confirmed", func() bool {
 		if m, ok := g.poll(time.Millisecond); ok {
 			g.done(m)
 		}
-		st := channelStats(t, tr.at(l, "t", "c"))
+		st := channelStats(t, tc.channelAt(l, "t", "c"))
 		return st.Depth == 0 && st.InFlightCount == 0 && len(st.Consumers) == 1
 	})
-	tr.wires.mu.Lock()
-	defer tr.wires.mu.Unlock()
-	if tr.wires.seen[netproto.TypeDeliver] == 0 {
+	tc.network.mu.Lock()
+	defer tc.network.mu.Unlock()
+	if tc.network.seen[netproto.TypeDeliver] == 0 {
 		t.Error("no messages went between the nodes")
 	}
 }
@@ -523,51 +525,51 @@ func TestRemoteConnectionLosses(t *testing.T) {
 // Nothing is left of clients, at either end, when nodes close.
 func TestRemoteLeavesNothing(t *testing.T) {
 	before := len(engineGoroutines())
-	tr := newTrio(t, 3)
-	p, leaders := tr.lonely()
-	var guests []*guest
+	tc := newTestCluster(t, 3)
+	p, leaders := tc.nodeWithoutLeadership()
+	var guests []*remoteTestClient
 	for i := range 8 {
-		guests = append(guests, tr.visit(p, "t", fmt.Sprint("c", i%3), 1+i%3))
+		guests = append(guests, tc.subscribeAt(p, "t", fmt.Sprint("c", i%3), 1+i%3))
 	}
-	publish(t, tr.topic(p, "t"), numbered("m", 50, 0)...)
+	publish(t, tc.topic(p, "t"), numbered("m", 50, 0)...)
 	guests[0].next()
-	for _, m := range []*member{p, leaders[0], leaders[1]} {
+	for _, m := range []*testNode{p, leaders[0], leaders[1]} {
 		if err := m.e.Close(); err != nil && !strings.Contains(err.Error(), "closed") {
 			t.Error(err)
 		}
 		m.e = nil
 	}
 	for _, g := range guests {
-		if g.seat.closes != 1 || !errors.Is(g.ended, engine.ErrClosed) {
-			t.Errorf("told %d times: %v", g.seat.closes, g.ended)
+		if g.testClient.closes != 1 || !errors.Is(g.ended, engine.ErrClosed) {
+			t.Errorf("told %d times: %v", g.testClient.closes, g.ended)
 		}
 		g.Close()
 	}
-	tr.end()
-	noneLeft(t, before)
+	tc.end()
+	awaitNoGoroutines(t, before)
 }
 
 // A topic gets partitions while a client of another node consumes: it gets the new ones' messages without being told
 // anything.
 func TestRemoteNewPartitions(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	l := tr.leader("t", 0)
-	p := tr.others(l)[0]
-	g := tr.visit(p, "t", "c", 10)
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	p := tc.others(l)[0]
+	g := tc.subscribeAt(p, "t", "c", 10)
 	if err := l.store.ExpandTopic(t.Context(), l.e.Snapshot().Names["t"].ID, 3); err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range tr.up() {
-		tr.eventually("all know the new partitions", func() bool { return tr.topic(m, "t").Partitions() == 3 })
+	for _, m := range tc.running() {
+		tc.eventually("all know the new partitions", func() bool { return tc.topic(m, "t").Partitions() == 3 })
 	}
 	for n := range 3 {
-		tr.leader("t", n)
+		tc.leader("t", n)
 	}
 	from := map[uint32]bool{}
 	for i := 0; len(from) < 3; i++ {
-		publish(t, tr.topic(p, "t"), fmt.Sprint("m", i))
+		publish(t, tc.topic(p, "t"), fmt.Sprint("m", i))
 		if m, ok := g.poll(20 * time.Millisecond); ok {
 			from[m.id.Partition()] = true
 			g.done(m)
@@ -576,7 +578,7 @@ func TestRemoteNewPartitions(t *testing.T) {
 			t.Fatalf("messages came of the partitions %v", from)
 		}
 	}
-	if g.seat.closes != 0 {
+	if g.testClient.closes != 0 {
 		t.Errorf("the client was told: %v", g.ended)
 	}
 }

@@ -30,13 +30,13 @@ func TestStatesSurviveRestart(t *testing.T) {
 			t.Run(state.name+"/"+end, func(t *testing.T) {
 				t.Parallel()
 				disk := newDisk()
-				e := onDisk(t, disk)
+				e := openOnDisk(t, disk)
 				topic := topicOf(t, e, "t")
 				ch := channelOf(t, topic, "c")
 				begun := time.Now()
 				state.before(t, topic, ch)
-				settled(t, e)
-				e2 := onDisk(t, stop(t, e, disk))
+				awaitSettled(t, e)
+				e2 := openOnDisk(t, stop(t, e, disk))
 				topic, _ = e2.LookupTopic("t")
 				ch, ok := topic.LookupChannel("c")
 				if !ok {
@@ -48,8 +48,8 @@ func TestStatesSurviveRestart(t *testing.T) {
 	}
 }
 
-// settled waits until every confirmation is in the commit log: two rounds of a publish behind it.
-func settled(t *testing.T, e *engine.Engine) {
+// awaitSettled waits until every confirmation is in the commit log: two rounds of a publish behind it.
+func awaitSettled(t *testing.T, e *engine.Engine) {
 	t.Helper()
 	marker := topicOf(t, e, "marker")
 	records := e.CommitStats().Records
@@ -75,11 +75,11 @@ var restartStates = []struct {
 }{
 	{"in flight", func(t *testing.T, topic *engine.Topic, ch *engine.Channel) {
 		publish(t, topic, "finished", "in flight", "unread")
-		s := sit(t, ch, 2)
+		s := subscribe(t, ch, 2)
 		s.finish(s.next())
 		s.next()
 	}, func(t *testing.T, topic *engine.Topic, ch *engine.Channel, _ time.Time) {
-		if got := sit(t, ch, 10).take(2); !slices.Equal(got, []string{"in flight", "unread"}) {
+		if got := subscribe(t, ch, 10).take(2); !slices.Equal(got, []string{"in flight", "unread"}) {
 			t.Errorf("came %q", got)
 		}
 	}},
@@ -88,7 +88,7 @@ var restartStates = []struct {
 			t.Fatal(err)
 		}
 		publish(t, topic, "now")
-		s := sit(t, ch, 1)
+		s := subscribe(t, ch, 1)
 		if m := s.next(); m.body != "now" {
 			t.Errorf("%q came before its time", m.body)
 		} else {
@@ -97,7 +97,7 @@ var restartStates = []struct {
 	}, restartComesLater("later", 1)},
 	{"deferred by REQ", func(t *testing.T, topic *engine.Topic, ch *engine.Channel) {
 		publish(t, topic, "again")
-		s := sit(t, ch, 1)
+		s := subscribe(t, ch, 1)
 		m := s.next()
 		if err := s.Requeue(m.id, 0); err != nil {
 			t.Fatal(err)
@@ -113,9 +113,9 @@ var restartStates = []struct {
 			t.Fatal(err)
 		}
 		publish(t, topic, "also done")
-		sit(t, ch, 5).take(2)
+		subscribe(t, ch, 5).take(2)
 	}, func(t *testing.T, _ *engine.Topic, ch *engine.Channel, _ time.Time) {
-		sit(t, ch, 5).none("both were confirmed")
+		subscribe(t, ch, 5).expectNothing("both were confirmed")
 	}},
 	{"paused channel", func(t *testing.T, topic *engine.Topic, ch *engine.Channel) {
 		if err := ch.Pause(ctxBg); err != nil {
@@ -123,8 +123,8 @@ var restartStates = []struct {
 		}
 		publish(t, topic, "m")
 	}, func(t *testing.T, topic *engine.Topic, ch *engine.Channel, _ time.Time) {
-		s := sit(t, ch, 5)
-		s.none("the channel was paused")
+		s := subscribe(t, ch, 5)
+		s.expectNothing("the channel was paused")
 		if !channelStats(t, ch).Paused {
 			t.Error("statistics do not say paused")
 		}
@@ -140,11 +140,11 @@ var restartStates = []struct {
 		}
 		publish(t, topic, "held")
 	}, func(t *testing.T, topic *engine.Topic, ch *engine.Channel, _ time.Time) {
-		s := sit(t, ch, 5)
+		s := subscribe(t, ch, 5)
 		if got := s.take(1); got[0] != "before" {
 			t.Errorf("came %q", got)
 		}
-		s.none("the topic was paused")
+		s.expectNothing("the topic was paused")
 		if err := topic.Unpause(ctxBg); err != nil {
 			t.Fatal(err)
 		}
@@ -158,9 +158,9 @@ var restartStates = []struct {
 		}
 		publish(t, topic, "skipped")
 	}, func(t *testing.T, topic *engine.Topic, ch *engine.Channel, _ time.Time) {
-		s := sit(t, ch, 5)
+		s := subscribe(t, ch, 5)
 		publish(t, topic, "skipped too")
-		s.none("the channel skips")
+		s.expectNothing("the channel skips")
 		if err := ch.Skip(ctxBg, false); err != nil {
 			t.Fatal(err)
 		}
@@ -171,12 +171,12 @@ var restartStates = []struct {
 	}},
 	{"reset backward", func(t *testing.T, topic *engine.Topic, ch *engine.Channel) {
 		ids := publish(t, topic, numbered("m", 10, 0)...)
-		sit(t, ch, 5).take(10)
+		subscribe(t, ch, 5).take(10)
 		if err := ch.ResetToID(ctxBg, ids[6]); err != nil {
 			t.Fatal(err)
 		}
 	}, func(t *testing.T, _ *engine.Topic, ch *engine.Channel, _ time.Time) {
-		s := sit(t, ch, 10)
+		s := subscribe(t, ch, 10)
 		m := s.next()
 		for n := 6; n < 10; n++ {
 			if want := fmt.Sprintf("m%d", n); m.body != want {
@@ -198,19 +198,19 @@ var restartStates = []struct {
 			t.Error("a deleted channel takes consumers")
 		}
 		e := channelOf(t, topic, "e#ephemeral")
-		sit(t, e, 1)
+		subscribe(t, e, 1)
 	}, func(t *testing.T, topic *engine.Topic, ch *engine.Channel, _ time.Time) {
 		if cs := topic.Channels(); len(cs) != 1 {
 			t.Errorf("%d channels, want 1", len(cs))
 		}
-		sit(t, ch, 1).take(1)
+		subscribe(t, ch, 1).take(1)
 	}},
 }
 
 // restartComesLater expects one message, not before its time.
 func restartComesLater(body string, attempts uint16) func(*testing.T, *engine.Topic, *engine.Channel, time.Time) {
 	return func(t *testing.T, _ *engine.Topic, ch *engine.Channel, begun time.Time) {
-		s := sit(t, ch, 5)
+		s := subscribe(t, ch, 5)
 		m := s.next()
 		if m.body != body || m.attempts != attempts {
 			t.Errorf("came %q with attempts %d, want %q with %d", m.body, m.attempts, body, attempts)
@@ -219,6 +219,6 @@ func restartComesLater(body string, attempts uint16) func(*testing.T, *engine.To
 			t.Errorf("it came %v too early", early)
 		}
 		s.finish(m)
-		s.none("it was finished")
+		s.expectNothing("it was finished")
 	}
 }

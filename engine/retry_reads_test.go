@@ -17,10 +17,10 @@ import (
 func TestReadsAreTriedAgain(t *testing.T) {
 	disk, ids := closedDirectory(t, 300)
 	var log logged
-	e := onDisk(t, disk, scrubsOften, func(o *engine.Options) { o.Logger = log.logger() })
+	e := openOnDisk(t, disk, scrubsOften, func(o *engine.Options) { o.Logger = log.logger() })
 	files := segmentFiles(t, disk, "bad")
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: files[len(files)/2], Count: -1, Err: syscall.EIO})
-	k := sit(t, channelOf(t, topicOf(t, e, "bad"), "c"), 500)
+	k := subscribe(t, channelOf(t, topicOf(t, e, "bad"), "c"), 500)
 	got := map[engine.ID]bool{}
 	take := func() {
 		for m, ok := k.poll(0); ok; m, ok = k.poll(0) {
@@ -50,29 +50,29 @@ func TestReadsAreTriedAgain(t *testing.T) {
 // The same with the only replica of a partition in a cluster: nobody can repair it.
 func TestReadsOfASingleReplicaAreTriedAgain(t *testing.T) {
 	t.Parallel()
-	tr, h := newTrio(t, 3, scrubsOften, func(o *engine.Options) { o.Cluster.Replicas = 1 }), newTold()
-	tr.create("t", 1)
-	tr.channel("t", "c")
-	l := tr.leader("t", 0)
-	tr.fill(h, l, "t", "m", 2000, 800)
+	tc, h := newTestCluster(t, 3, scrubsOften, func(o *engine.Options) { o.Cluster.Replicas = 1 }), newAckLog()
+	tc.create("t", 1)
+	tc.channel("t", "c")
+	l := tc.leader("t", 0)
+	tc.publishMany(h, l, "t", "m", 2000, 800)
 	dir := path.Join(engine.TopicDir(l.e, "t"), "0")
-	tr.stop(l)
+	tc.stop(l)
 	names := slices.Sorted(maps.Keys(segmentBytes(t, l.disk, dir)))
 	if len(names) < 3 {
 		t.Fatalf("%d segments", len(names))
 	}
 	l.disk.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: path.Join(dir, names[1]), Count: -1, Err: syscall.EIO})
-	tr.start(l)
-	tr.eventually("the scrub cannot read it", func() bool { return l.e.Storage().DamagedCopies > 0 })
+	tc.start(l)
+	tc.eventually("the scrub cannot read it", func() bool { return l.e.Storage().DamagedCopies > 0 })
 	l.disk.ClearRules()
-	k := sit(t, tr.at(tr.leader("t", 0), "t", "c"), 500)
+	k := subscribe(t, tc.channelAt(tc.leader("t", 0), "t", "c"), 500)
 	got := map[string]bool{}
-	tr.eventually("all messages come", func() bool {
+	tc.eventually("all messages come", func() bool {
 		for m, ok := k.poll(0); ok; m, ok = k.poll(0) {
 			got[m.body] = true
 			k.finish(m)
 		}
 		return len(got) == 2000
 	})
-	tr.fill(h, tr.leader("t", 0), "t", "n", 20, 100)
+	tc.publishMany(h, tc.leader("t", 0), "t", "n", 20, 100)
 }

@@ -44,7 +44,7 @@ func TestScrubCommitLog(t *testing.T) {
 			t.Parallel()
 			disk := newDisk()
 			var log logged
-			e := onDisk(t, disk, scrubsOften, func(o *engine.Options) { o.Logger = log.logger() })
+			e := openOnDisk(t, disk, scrubsOften, func(o *engine.Options) { o.Logger = log.logger() })
 			topic := topicOf(t, e, "t")
 			channelOf(t, topic, "c")
 			ids := publish(t, topic, numbered("m", 20, 500)...)
@@ -66,7 +66,7 @@ func TestScrubCommitLog(t *testing.T) {
 			}
 			left := disk.Kill(1)
 			_ = e.Close()
-			e = onDisk(t, left)
+			e = openOnDisk(t, left)
 			if err := e.Health(); err != nil {
 				t.Fatal(err)
 			}
@@ -87,7 +87,7 @@ func TestScrubCommitLog(t *testing.T) {
 func TestScrubMendsFiles(t *testing.T) {
 	disk, ids := closedDirectory(t, 300)
 	var log logged
-	e := onDisk(t, disk, scrubsOften, func(o *engine.Options) { o.Logger = log.logger() })
+	e := openOnDisk(t, disk, scrubsOften, func(o *engine.Options) { o.Logger = log.logger() })
 	files := segmentFiles(t, disk, "bad")
 	topic := path.Dir(path.Dir(files[0]))
 	mended, told := uint64(0), 0
@@ -143,7 +143,7 @@ func TestScrubMendsFiles(t *testing.T) {
 // them alone.
 func TestScrubLeavesWhatIsWhole(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk, scrubsOften)
+	e := openOnDisk(t, disk, scrubsOften)
 	topicOf(t, e, "one")
 	topicOf(t, e, "two")
 	one, two := engine.TopicDir(e, "one"), engine.TopicDir(e, "two")
@@ -177,14 +177,14 @@ func content(t *testing.T, d *faultaio.Disk, name string) string {
 // lead that has not compared itself.
 func TestClusterScrubShortened(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 1, scrubsOften)
-	m := tr.nodes[0]
+	tc := newTestCluster(t, 1, scrubsOften)
+	m := tc.nodes[0]
 	for _, wrong := range []string{`[{"topic":"6ba7b810-9dad-11d1-80b4-00c04fd430c8","partition":3}]`, "[{", "[ ]\n"} {
 		before := m.e.Storage().ScrubMended
 		if err := m.disk.WriteFile("shortened.json", []byte(wrong)); err != nil {
 			t.Fatal(err)
 		}
-		tr.eventually("it is written anew", func() bool {
+		tc.eventually("it is written anew", func() bool {
 			return content(t, m.disk, "shortened.json") == "[]\n" && m.e.Storage().ScrubMended > before
 		})
 	}

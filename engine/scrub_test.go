@@ -18,21 +18,21 @@ func scrubsOften(o *engine.Options) { o.ScrubInterval = 100 * time.Millisecond }
 // A bit rots in a copy that nobody reads: the scrub finds it, and it is repaired from the others.
 func TestClusterScrubRepairs(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, scrubsOften)
-	tr.create("t", 1)
-	h := newTold()
-	l := tr.leader("t", 0)
-	tr.fill(h, l, "t", "m", 6000, 400) // so many that most of it is in segments
-	tr.equal("t", 0)
-	f := tr.others(l)[0]
+	tc := newTestCluster(t, 3, scrubsOften)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	tc.publishMany(h, l, "t", "m", 6000, 400) // so many that most of it is in segments
+	tc.awaitEqualCopies("t", 0)
+	f := tc.others(l)[0]
 	flip(t, f, path.Join(engine.TopicDir(f.e, "t"), "0"), 1)
-	tr.eventually("the scrub finds it, when memory does not have these bytes any more", func() bool {
-		tr.fill(h, l, "t", fmt.Sprint("x", len(h.acked)), 500, 400)
+	tc.eventually("the scrub finds it, when memory does not have these bytes any more", func() bool {
+		tc.publishMany(h, l, "t", fmt.Sprint("x", len(h.acked)), 500, 400)
 		return f.e.Storage().ScrubDamaged > 0
 	})
-	tr.eventually("it is repaired", func() bool { return f.e.Health() == nil })
+	tc.eventually("it is repaired", func() bool { return f.e.Health() == nil })
 	from := f.e.Storage()
-	tr.eventually("another round finds nothing", func() bool { return f.e.Storage().ScrubRounds > from.ScrubRounds+1 })
+	tc.eventually("another round finds nothing", func() bool { return f.e.Storage().ScrubRounds > from.ScrubRounds+1 })
 	if n := f.e.Storage().ScrubDamaged; n != from.ScrubDamaged {
 		t.Errorf("%d ranges were damaged, and then %d", from.ScrubDamaged, n)
 	}
@@ -47,13 +47,13 @@ func TestClusterScrubRepairs(t *testing.T) {
 	if err != nil || !slices.ContainsFunc(faults, isDamage) {
 		t.Errorf("another node is told %+v, %v", faults, err)
 	}
-	for _, m := range tr.others(f) {
+	for _, m := range tc.others(f) {
 		if s := m.e.Storage(); s.ScrubDamaged != 0 {
 			t.Errorf("%s found damage in %d ranges of a whole copy", m.name, s.ScrubDamaged)
 		}
 	}
-	tr.whole("t")
-	tr.checkAll(h, "t", 1)
+	tc.awaitInSync("t")
+	tc.checkCopies(h, "t", 1)
 }
 
 // On a single node the scrub says where the damage is, before somebody reads it.
@@ -64,7 +64,7 @@ func TestScrubTells(t *testing.T) {
 		t.Fatal("no such file")
 	}
 	var log logged
-	e := onDisk(t, disk, scrubsOften, func(o *engine.Options) { o.Logger = log.logger() })
+	e := openOnDisk(t, disk, scrubsOften, func(o *engine.Options) { o.Logger = log.logger() })
 	eventually(t, "the scrub finds it", func() bool { return e.Storage().ScrubDamaged == 1 && e.Health() != nil })
 	eventually(t, "two rounds", func() bool { return e.Storage().ScrubRounds > 2 })
 	if n := strings.Count(log.String(), "the scrub found"); n != 1 ||

@@ -69,12 +69,12 @@ func TestSeek(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			disk := newDisk()
-			e := onDisk(t, disk)
+			e := openOnDisk(t, disk)
 			topic := topicOf(t, e, "t")
 			ch := channelOf(t, topic, "c")
 			channelOf(t, topic, "keeper") // or retention by confirmation removes what was read
 			ids, middle := fillForSeek(t, topic)
-			s := sit(t, ch, 10, engine.ConsumerOptions{MsgTimeout: time.Minute})
+			s := subscribe(t, ch, 10, engine.ConsumerOptions{MsgTimeout: time.Minute})
 			if got := s.take(40); got[39] != "m39" {
 				t.Fatalf("before: %v", got)
 			}
@@ -107,9 +107,9 @@ func TestSeek(t *testing.T) {
 			if len(want) > 20 {
 				return
 			}
-			s.none("the end")
+			s.expectNothing("the end")
 			// The place survives a crash.
-			e = onDisk(t, disk.Kill(1))
+			e = openOnDisk(t, disk.Kill(1))
 			topic, _ = e.LookupTopic("t")
 			ch, _ = topic.LookupChannel("c")
 			if got := readAll(t, ch); len(got) > len(want) {
@@ -129,7 +129,7 @@ func TestSeekWhileDelivering(t *testing.T) {
 	ch := channelOf(t, topic, "c")
 	channelOf(t, topic, "keeper")
 	ids := publish(t, topic, numbered("m", 300, 0)...)
-	s := sit(t, ch, 1)
+	s := subscribe(t, ch, 1)
 	for round := range 20 {
 		for range 5 + round {
 			s.finish(s.next())
@@ -179,18 +179,18 @@ func TestSeekRefused(t *testing.T) {
 func TestClusterSeek(t *testing.T) {
 	t.Parallel()
 	const partitions = 3
-	tr := newTrio(t, 3)
-	tr.create("t", partitions)
-	tr.channel("t", "c")
-	tr.channel("t", "keeper")
-	topic := tr.topic(tr.nodes[0], "t")
+	tc := newTestCluster(t, 3)
+	tc.create("t", partitions)
+	tc.channel("t", "c")
+	tc.channel("t", "keeper")
+	topic := tc.topic(tc.nodes[0], "t")
 	for i := range 60 {
 		publish(t, topic, fmt.Sprint("m", i))
 	}
 	drain := func() (n int) {
 		for p := range partitions {
-			l := tr.leader("t", p)
-			n += len(readAll(t, tr.at(l, "t", "c")))
+			l := tc.leader("t", p)
+			n += len(readAll(t, tc.channelAt(l, "t", "c")))
 		}
 		return n
 	}
@@ -200,8 +200,8 @@ func TestClusterSeek(t *testing.T) {
 	// A node that leads nothing of the topic has the channel's handle, too.
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	for i, m := range tr.nodes {
-		c, err := tr.topic(m, "t").Channel(ctx, "c")
+	for i, m := range tc.nodes {
+		c, err := tc.topic(m, "t").Channel(ctx, "c")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,14 +212,14 @@ func TestClusterSeek(t *testing.T) {
 			t.Errorf("node %d: %d messages after 5 back in each partition", i, n)
 		}
 	}
-	c, err := tr.topic(tr.nodes[1], "t").Channel(ctx, "c")
+	c, err := tc.topic(tc.nodes[1], "t").Channel(ctx, "c")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Seek(ctx, engine.SeekTo{Kind: engine.SeekBeginning}); err != nil {
 		t.Fatal(err)
 	}
-	tr.kill(tr.leader("t", 0))
+	tc.kill(tc.leader("t", 0))
 	if n := drain(); n != 60 {
 		t.Errorf("%d messages from the beginning after a failover", n)
 	}

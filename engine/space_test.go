@@ -53,7 +53,7 @@ func TestDiskFull(t *testing.T) {
 
 func diskFull(t *testing.T, slack int64) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	acked := map[engine.ID]string{}
@@ -67,7 +67,7 @@ func diskFull(t *testing.T, slack int64) {
 	}
 
 	// What a power cut would leave now has everything.
-	next := onDisk(t, disk.Crash(3))
+	next := openOnDisk(t, disk.Crash(3))
 	nextTopic, _ := next.LookupTopic("t")
 	nextCh, _ := nextTopic.LookupChannel("c")
 	check := func(got map[engine.ID]string) {
@@ -93,7 +93,7 @@ func diskFull(t *testing.T, slack int64) {
 	if err := e.Close(); err != nil {
 		t.Error(err)
 	}
-	e = onDisk(t, disk.Kill(1))
+	e = openOnDisk(t, disk.Kill(1))
 	topic, _ = e.LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	for id := range readAll(t, ch) {
@@ -106,7 +106,7 @@ func diskFull(t *testing.T, slack int64) {
 // Space that somebody else frees is enough: no restart, no confirmation needed.
 func TestDiskFullUntilSpaceIsAdded(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	acked := map[engine.ID]string{}
@@ -177,7 +177,7 @@ func TestRetentionByBytesAndAge(t *testing.T) {
 			e := openWith(t, o)
 			topic := topicOf(t, e, "t")
 			ch := channelOf(t, topic, "c")
-			s := sit(t, ch, 2)
+			s := subscribe(t, ch, 2)
 			total := 0
 			eventually(t, "retention trims", func() bool {
 				publish(t, topic, numbered("m", 100, 1500)...)

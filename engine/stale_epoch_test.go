@@ -12,19 +12,19 @@ import (
 // B57.
 func TestClusterOutlivedChannelIsSilent(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	c := tr.channel("t", "c")
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	c := tc.channel("t", "c")
 	configureChannel(t, c, func(s *engine.ChannelSettings) { s.Order = engine.OrderPartition })
-	old := tr.leader("t", 0)
-	publish(t, tr.topic(old, "t"), numbered("m", 3, 0)...)
-	was := sit(t, tr.at(old, "t", "c"), 5)
+	old := tc.leader("t", 0)
+	publish(t, tc.topic(old, "t"), numbered("m", 3, 0)...)
+	was := subscribe(t, tc.channelAt(old, "t", "c"), 5)
 	m := was.next()
 	release := engine.HoldChanges(old.e, "t")
 	defer func() { release() }()
-	tr.drain(old, "t")
-	tr.eventually("somebody else leads", func() bool { return tr.leader("t", 0) != old })
-	is := sit(t, tr.at(tr.leader("t", 0), "t", "c"), 5)
+	tc.drainNode(old, "t")
+	tc.eventually("somebody else leads", func() bool { return tc.leader("t", 0) != old })
+	is := subscribe(t, tc.channelAt(tc.leader("t", 0), "t", "c"), 5)
 	if got := is.take(3); got[0] != "m0" || got[2] != "m2" {
 		t.Errorf("the new leader delivered %v", got)
 	}
@@ -32,7 +32,7 @@ func TestClusterOutlivedChannelIsSilent(t *testing.T) {
 		t.Fatalf("requeue on the old channel: %v", err)
 	}
 	was.Pump()
-	was.none("the old leader's channel")
+	was.expectNothing("the old leader's channel")
 	release()
 	release = func() {}
 	eventually(t, "the consumer of the old leader is told", func() bool {

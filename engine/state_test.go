@@ -34,7 +34,7 @@ func deferUntil(t *testing.T, topic *engine.Topic, n int, due time.Time, channel
 		}
 	}
 	for _, ch := range channels {
-		s := sit(t, ch, n)
+		s := subscribe(t, ch, n)
 		for range n {
 			if err := s.Requeue(s.next().id, time.Until(due)); err != nil {
 				t.Fatal(err)
@@ -49,7 +49,7 @@ func deferUntil(t *testing.T, topic *engine.Topic, n int, due time.Time, channel
 // takesAll reads n messages from a channel and demands that they are n different ones.
 func takesAll(t *testing.T, ch *engine.Channel, n int) {
 	t.Helper()
-	s := sit(t, ch, 2500)
+	s := subscribe(t, ch, 2500)
 	bodies := map[string]bool{}
 	for _, body := range s.take(n) {
 		bodies[body] = true
@@ -109,29 +109,29 @@ func TestStateLargerThanFiles(t *testing.T) {
 // B50, B51, B68
 func TestClusterStateLargerThanFiles(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3, smallFiles)
-	tr.create("t", 1)
-	l := tr.leader("t", 0)
-	c := tr.channel("t", "c")
+	tc := newTestCluster(t, 3, smallFiles)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	c := tc.channel("t", "c")
 	count := 10_000
 	if testing.Short() {
 		count = 3_000
 	}
-	deferUntil(t, tr.topic(l, "t"), count, time.Now().Add(10*time.Second), c)
-	tr.kill(l)
-	l = tr.leader("t", 0)
-	publish(t, tr.topic(l, "t"), "on")
-	takesAll(t, tr.at(l, "t", "c"), 2*count+1)
+	deferUntil(t, tc.topic(l, "t"), count, time.Now().Add(10*time.Second), c)
+	tc.kill(l)
+	l = tc.leader("t", 0)
+	publish(t, tc.topic(l, "t"), "on")
+	takesAll(t, tc.channelAt(l, "t", "c"), 2*count+1)
 }
 
 // The last line of defence: at MaxStateBytes nothing more is deferred and no channel is made. Everything else goes on,
 // and what is finished makes room.
 func TestStateFull(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk, func(o *engine.Options) { o.MaxStateBytes = 20_000 })
+	e := openOnDisk(t, disk, func(o *engine.Options) { o.MaxStateBytes = 20_000 })
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
-	s := sit(t, ch, 1)
+	s := subscribe(t, ch, 1)
 	var err error
 	n := 0
 	for ; err == nil && n < 5000; n++ {
@@ -164,7 +164,7 @@ func TestStateFull(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	e = onDisk(t, disk.Kill(1), func(o *engine.Options) { o.MaxStateBytes = 20_000 })
+	e = openOnDisk(t, disk.Kill(1), func(o *engine.Options) { o.MaxStateBytes = 20_000 })
 	topic = topicOf(t, e, "t")
 	if _, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour); !errors.Is(err, engine.ErrStateFull) {
 		t.Errorf("after a restart: %v", err)
@@ -198,7 +198,7 @@ func TestPartitionStateFull(t *testing.T) {
 	if !errors.Is(err, engine.ErrStateFull) || n < 1<<20 {
 		t.Fatalf("after %d deferred messages: %v", n, err)
 	}
-	s := sit(t, ch, 1)
+	s := subscribe(t, ch, 1)
 	for _, body := range numbered("m", 50, 1<<20-100) { // two segments
 		publish(t, topic, body)
 		if m := s.next(); m.body != body {

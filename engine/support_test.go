@@ -30,8 +30,8 @@ func openWith(t testing.TB, o engine.Options) *engine.Engine {
 	return e
 }
 
-// onDisk opens an engine with smallOptions, changed by change, on a simulated disk.
-func onDisk(t testing.TB, d aio.Disk, change ...func(*engine.Options)) *engine.Engine {
+// openOnDisk opens an engine with smallOptions, changed by change, on a simulated disk.
+func openOnDisk(t testing.TB, d aio.Disk, change ...func(*engine.Options)) *engine.Engine {
 	t.Helper()
 	o := smallOptions(d)
 	for _, f := range change {
@@ -113,7 +113,7 @@ func numbered(prefix string, n, pad int) []string {
 	return out
 }
 
-// delivered is one message that a seat got.
+// delivered is one message that a testClient got.
 type delivered struct {
 	id       engine.ID
 	body     string
@@ -122,8 +122,8 @@ type delivered struct {
 	at       time.Time // when it came
 }
 
-// seat is one consumer whose messages the test finishes itself.
-type seat struct {
+// testClient is one consumer whose messages the test finishes itself.
+type testClient struct {
 	*engine.Consumer
 	t    testing.TB
 	came chan struct{} // something was added to got
@@ -135,9 +135,10 @@ type seat struct {
 	closes int
 }
 
-func sit(t testing.TB, c *engine.Channel, ready int, o ...engine.ConsumerOptions) *seat {
+// subscribe makes a consumer of a channel that takes up to ready messages at a time.
+func subscribe(t testing.TB, c *engine.Channel, ready int, o ...engine.ConsumerOptions) *testClient {
 	t.Helper()
-	s := &seat{t: t, came: make(chan struct{}, 1)}
+	s := &testClient{t: t, came: make(chan struct{}, 1)}
 	o = append(o, engine.ConsumerOptions{})
 	k, err := c.Attach(o[0], s)
 	if err != nil {
@@ -151,7 +152,7 @@ func sit(t testing.TB, c *engine.Channel, ready int, o ...engine.ConsumerOptions
 	return s
 }
 
-func (s *seat) Deliver(d *engine.Delivery) bool {
+func (s *testClient) Deliver(d *engine.Delivery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.got = append(s.got, delivered{d.ID, string(d.Body), d.Attempts, time.Unix(0, d.Timestamp), time.Now()})
@@ -159,9 +160,9 @@ func (s *seat) Deliver(d *engine.Delivery) bool {
 	return s.limit == 0 || len(s.got) < s.limit
 }
 
-func (s *seat) Flush() {}
+func (s *testClient) Flush() {}
 
-func (s *seat) Closed(err error) {
+func (s *testClient) Closed(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = err
@@ -169,7 +170,7 @@ func (s *seat) Closed(err error) {
 	s.tell()
 }
 
-func (s *seat) tell() {
+func (s *testClient) tell() {
 	select {
 	case s.came <- struct{}{}:
 	default:
@@ -177,7 +178,7 @@ func (s *seat) tell() {
 }
 
 // poll returns the oldest message that came and was not asked for, within d.
-func (s *seat) poll(d time.Duration) (delivered, bool) {
+func (s *testClient) poll(d time.Duration) (delivered, bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for {
@@ -198,7 +199,7 @@ func (s *seat) poll(d time.Duration) (delivered, bool) {
 }
 
 // next waits for a message.
-func (s *seat) next() delivered {
+func (s *testClient) next() delivered {
 	s.t.Helper()
 	m, ok := s.poll(patience)
 	if !ok {
@@ -207,8 +208,8 @@ func (s *seat) next() delivered {
 	return m
 }
 
-// none says that nothing comes. What is wrong shows within milliseconds, so the wait is short.
-func (s *seat) none(why string) {
+// expectNothing says that nothing comes. What is wrong shows within milliseconds, so the wait is short.
+func (s *testClient) expectNothing(why string) {
 	s.t.Helper()
 	if m, ok := s.poll(60 * time.Millisecond); ok {
 		s.t.Errorf("%s: %s %.40q came (attempt %d)", why, m.id, m.body, m.attempts)
@@ -216,7 +217,7 @@ func (s *seat) none(why string) {
 }
 
 // finish confirms and delivers on.
-func (s *seat) finish(ms ...delivered) {
+func (s *testClient) finish(ms ...delivered) {
 	s.t.Helper()
 	for _, m := range ms {
 		if err := s.Finish(m.id); err != nil {
@@ -227,7 +228,7 @@ func (s *seat) finish(ms ...delivered) {
 }
 
 // take waits for n messages, finishes them and returns their bodies.
-func (s *seat) take(n int) []string {
+func (s *testClient) take(n int) []string {
 	s.t.Helper()
 	bodies := make([]string, 0, n)
 	for range n {
@@ -265,7 +266,7 @@ func channelStats(t testing.TB, c *engine.Channel) engine.ChannelStats {
 func readAll(t testing.TB, c *engine.Channel) map[engine.ID]string {
 	t.Helper()
 	got := map[engine.ID]string{}
-	s := sit(t, c, 500)
+	s := subscribe(t, c, 500)
 	defer s.Close()
 	for deadline := time.Now().Add(patience); ; {
 		m, ok := s.poll(5 * time.Millisecond)

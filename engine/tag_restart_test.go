@@ -12,7 +12,7 @@ func TestTagAfterRestart(t *testing.T) {
 	dir := t.TempDir()
 	e := openWith(t, inDir(dir))
 	ch := channelOf(t, topicOf(t, e, "t"), "c")
-	red := sit(t, ch, 1, engine.ConsumerOptions{Tag: "red"})
+	red := subscribe(t, ch, 1, engine.ConsumerOptions{Tag: "red"})
 	publishWith(t, topicOf(t, e, "t"), "m", "tag", "red")
 	m := red.next()
 	if err := red.Requeue(m.id, 200*time.Millisecond); err != nil {
@@ -23,23 +23,23 @@ func TestTagAfterRestart(t *testing.T) {
 	}
 	e = openWith(t, inDir(dir))
 	ch = channelOf(t, topicOf(t, e, "t"), "c")
-	red = sit(t, ch, 1, engine.ConsumerOptions{Tag: "red"})
-	all := sit(t, ch, 1)
+	red = subscribe(t, ch, 1, engine.ConsumerOptions{Tag: "red"})
+	all := subscribe(t, ch, 1)
 	if again := red.next(); again.id != m.id || again.attempts != 2 {
 		t.Errorf("%+v", again)
 	}
-	all.none("a consumer of the tag is there")
+	all.expectNothing("a consumer of the tag is there")
 }
 
 // The same on the next leader, for a message that was published with a delay, too.
 func TestClusterTagAfterFailover(t *testing.T) {
 	t.Parallel()
-	tr := newTrio(t, 3)
-	tr.create("t", 1)
-	l := tr.leader("t", 0)
-	c := tr.channel("t", "c")
-	red := sit(t, c, 10, engine.ConsumerOptions{Tag: "red"})
-	publishWith(t, tr.topic(l, "t"), "requeued", "tag", "red")
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	c := tc.channel("t", "c")
+	red := subscribe(t, c, 10, engine.ConsumerOptions{Tag: "red"})
+	publishWith(t, tc.topic(l, "t"), "requeued", "tag", "red")
 	m := red.next()
 	if err := red.Requeue(m.id, time.Second); err != nil {
 		t.Fatal(err)
@@ -49,14 +49,14 @@ func TestClusterTagAfterFailover(t *testing.T) {
 		Headers: []engine.Header{{Key: []byte("tag"), Value: []byte("red")}},
 		Delay:   time.Second,
 	}
-	if _, err := tr.topic(l, "t").PublishMessage(t.Context(), out); err != nil {
+	if _, err := tc.topic(l, "t").PublishMessage(t.Context(), out); err != nil {
 		t.Fatal(err)
 	}
-	waitConfirmed(t, tr, "t")
-	tr.kill(l)
-	c = tr.at(tr.leader("t", 0), "t", "c")
-	red = sit(t, c, 1, engine.ConsumerOptions{Tag: "red"}) // the second one waits for it
-	all := sit(t, c, 10)
+	waitConfirmed(t, tc, "t")
+	tc.kill(l)
+	c = tc.channelAt(tc.leader("t", 0), "t", "c")
+	red = subscribe(t, c, 1, engine.ConsumerOptions{Tag: "red"}) // the second one waits for it
+	all := subscribe(t, c, 10)
 	first, second := "", ""
 	for _, body := range []*string{&first, &second} {
 		got := red.next()
@@ -66,5 +66,5 @@ func TestClusterTagAfterFailover(t *testing.T) {
 	if first == second {
 		t.Errorf("%s came twice", first)
 	}
-	all.none("a consumer of the tag is there")
+	all.expectNothing("a consumer of the tag is there")
 }

@@ -30,7 +30,7 @@ func configure(t testing.TB, topic *engine.Topic, change func(*engine.TopicSetti
 // B87
 func TestTopicSettings(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	fresh := engine.TopicSettings{Partitions: 1, Durability: engine.DurabilitySynced}
 	if s := topic.Settings(); s != fresh {
@@ -68,11 +68,11 @@ func TestTopicSettings(t *testing.T) {
 			}
 		}
 	}
-	after(onDisk(t, disk.Crash(1)))
+	after(openOnDisk(t, disk.Crash(1)))
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	after(onDisk(t, disk.Kill(1)))
+	after(openOnDisk(t, disk.Kill(1)))
 	if _, err := topic.Configure(t.Context(), want); !errors.Is(err, engine.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
@@ -87,7 +87,7 @@ func TestTopicSettingsCrash(t *testing.T) {
 	told := 0
 	for after := range points {
 		disk := newDisk()
-		e := onDisk(t, disk)
+		e := openOnDisk(t, disk)
 		topic := topicOf(t, e, "t")
 		publish(t, topic, "kept")
 		old := configure(t, topic, func(s *engine.TopicSettings) { s.QuotaCount = 100 })
@@ -100,7 +100,7 @@ func TestTopicSettingsCrash(t *testing.T) {
 			told++
 		}
 		_ = e.Close() // the disk is gone, most often
-		e = onDisk(t, disk.Crash(uint64(after)))
+		e = openOnDisk(t, disk.Crash(uint64(after)))
 		topic, ok := e.LookupTopic("t")
 		if !ok {
 			t.Fatalf("a crash after %d operations takes the topic away", after)
@@ -131,7 +131,7 @@ func TestQuotaReject(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			disk := newDisk()
-			e := onDisk(t, disk)
+			e := openOnDisk(t, disk)
 			topic := topicOf(t, e, "t")
 			ch := channelOf(t, topic, "c")
 			s := configure(t, topic, set)
@@ -157,7 +157,7 @@ func TestQuotaReject(t *testing.T) {
 				t.Error(err)
 			}
 
-			consumer := sit(t, ch, 500)
+			consumer := subscribe(t, ch, 500)
 			consumer.take(10)
 			more := 0
 			eventually(t, "ten confirmed messages make room for eight", func() bool {
@@ -175,7 +175,7 @@ func TestQuotaReject(t *testing.T) {
 			if err := e.Close(); err != nil {
 				t.Fatal(err)
 			}
-			e = onDisk(t, disk.Kill(1))
+			e = openOnDisk(t, disk.Kill(1))
 			topic, _ = e.LookupTopic("t")
 			ch, _ = topic.LookupChannel("c")
 			if n := fillQuota(t, topic, body); n > 2 {
@@ -274,7 +274,7 @@ func TestTopicRetention(t *testing.T) {
 // and publishing comes back by itself: the low-water mark of the disk is the engine's, quotas are the topics'.
 func TestDiskLowWaterAndQuota(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk)
+	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	configure(t, topic, func(s *engine.TopicSettings) { s.QuotaCount = 1 << 30 })
@@ -285,7 +285,7 @@ func TestDiskLowWaterAndQuota(t *testing.T) {
 	if !errors.Is(err, engine.ErrNoSpace) || errors.Is(err, engine.ErrQuota) {
 		t.Errorf("on a full disk: %v", err)
 	}
-	s := sit(t, ch, 10)
+	s := subscribe(t, ch, 10)
 	m := s.next()
 	if acked[m.id] != m.body {
 		t.Errorf("%s came as %.40q", m.id, m.body)

@@ -85,14 +85,14 @@ func TestUnknownControlSingleNode(t *testing.T) {
 	}
 }
 
-// publishMore publishes to "t" until n more were acknowledged: a machine that is busy may let some wait too long.
-func (tr *trio) publishMore(h *told, what string, n int) {
-	tr.t.Helper()
+// publishUntilAcked publishes to "t" until n more were acknowledged: a machine that is busy may let some wait too long.
+func (tc *testCluster) publishUntilAcked(h *ackLog, what string, n int) {
+	tc.t.Helper()
 	tries := 0
 	for range n {
-		tr.eventually("a publish is acknowledged", func() bool {
+		tc.eventually("a publish is acknowledged", func() bool {
 			tries++
-			topic := tr.topic(tr.leader("t", 0), "t")
+			topic := tc.topic(tc.leader("t", 0), "t")
 			return h.publish(context.Background(), topic, fmt.Sprintf("%s, try %d", what, tries)) == nil
 		})
 	}
@@ -103,24 +103,24 @@ func (tr *trio) publishMore(h *told, what string, n int) {
 // again.
 func TestUnknownControlCluster(t *testing.T) {
 	old := ""
-	tr := prepareTrio(t, 3, func(o *engine.Options) {
+	tc := prepareTestCluster(t, 3, func(o *engine.Options) {
 		if o.NodeID == old {
 			engine.SetUnknownKind(o, core.ChannelPaused)
 		}
 	})
-	tr.startAll()
-	tr.create("t", 1)
-	tr.create("u", 1)
+	tc.startAll()
+	tc.create("t", 1)
+	tc.create("u", 1)
 	ctx := context.Background()
-	h := newTold()
-	publish := func(what string, n int) { t.Helper(); tr.publishMore(h, what, n) }
+	h := newAckLog()
+	publish := func(what string, n int) { t.Helper(); tc.publishUntilAcked(h, what, n) }
 	publish("before", 5)
-	if err := tr.channel("t", "c").Pause(ctx); err != nil {
+	if err := tc.channel("t", "c").Pause(ctx); err != nil {
 		t.Fatal(err)
 	}
 	publish("after", 10)
-	tr.equal("t", 0)
-	other := tr.others(tr.leader("t", 0))[0]
+	tc.awaitEqualCopies("t", 0)
+	other := tc.others(tc.leader("t", 0))[0]
 	old = other.name
 	told := func(topic string) bool {
 		row := other.row(topic, 0)
@@ -128,62 +128,62 @@ func TestUnknownControlCluster(t *testing.T) {
 			Node: other.e.Node().ID, Store: other.e.Node().Store,
 		})
 	}
-	for _, m := range tr.up() {
-		tr.kill(m)
+	for _, m := range tc.running() {
+		tc.kill(m)
 	}
-	tr.start(other) // alone, as the only one that could be elected
-	tr.eventually("its copy is reported", func() bool { return told("t") })
+	tc.start(other) // alone, as the only one that could be elected
+	tc.eventually("its copy is reported", func() bool { return told("t") })
 	if err := other.e.Health(); !errors.Is(err, core.ErrNewerControl) ||
 		!strings.Contains(err.Error(), "topic t, partition 0") {
 		t.Errorf("health: %v", err)
 	}
-	tr.startAll()
+	tc.startAll()
 	publish("with an old follower", 10)
-	if l := tr.leader("t", 0); l == other {
+	if l := tc.leader("t", 0); l == other {
 		t.Error("the old version leads what it cannot read")
 	}
-	if tr.leader("u", 0); told("u") {
+	if tc.leader("u", 0); told("u") {
 		t.Error("the other topic's copy is reported")
 	}
 	// An entry that comes while it follows.
-	tr.whole("u")
-	if tr.leader("u", 0) == other {
-		tr.handTo("u", other, tr.others(other)[0].e)
+	tc.awaitInSync("u")
+	if tc.leader("u", 0) == other {
+		tc.makeLeader("u", other, tc.others(other)[0].e)
 	}
-	if err := tr.channel("u", "c").Pause(ctx); err != nil {
+	if err := tc.channel("u", "c").Pause(ctx); err != nil {
 		t.Fatal(err)
 	}
-	tr.eventually("its other copy is reported", func() bool { return told("u") })
-	tr.hold(h, tr.up())
-	tr.kill(other)
-	tr.start(other)
-	tr.hold(h, tr.up())
+	tc.eventually("its other copy is reported", func() bool { return told("u") })
+	tc.awaitHeld(h, tc.running())
+	tc.kill(other)
+	tc.start(other)
+	tc.awaitHeld(h, tc.running())
 	if !told("t") || !told("u") {
 		t.Error("the reports were taken back by a restart")
 	}
 	old = ""
-	tr.newerAgain(h, other)
+	tc.restartNewVersion(h, other)
 }
 
-// newerAgain starts the newer version where the old one ran: the copy is whole, and may lead.
-func (tr *trio) newerAgain(h *told, other *member) {
-	t := tr.t
+// restartNewVersion starts the newer version where the old one ran: the copy is whole, and may lead.
+func (tc *testCluster) restartNewVersion(h *ackLog, other *testNode) {
+	t := tc.t
 	t.Helper()
-	tr.kill(other)
-	tr.start(other)
-	tr.whole("t")
-	tr.whole("u")
+	tc.kill(other)
+	tc.start(other)
+	tc.awaitInSync("t")
+	tc.awaitInSync("u")
 	if err := other.e.Health(); err != nil {
 		t.Errorf("health: %v", err)
 	}
-	tr.publishMore(h, "all new", 5)
-	tr.checkAll(h, "t", 1)
+	tc.publishUntilAcked(h, "all new", 5)
+	tc.checkCopies(h, "t", 1)
 	// And now it may lead: it knows what the channels have.
-	tr.whole("t")
-	if l := tr.leader("t", 0); l != other {
-		tr.handTo("t", l, other.e)
+	tc.awaitInSync("t")
+	if l := tc.leader("t", 0); l != other {
+		tc.makeLeader("t", l, other.e)
 	}
-	tr.eventually("the channel is paused at the node that was old", func() bool {
+	tc.eventually("the channel is paused at the node that was old", func() bool {
 		s := other.e.Stats("t", "c")
 		return len(s) == 1 && len(s[0].Channels) == 1 && s[0].Channels[0].Paused
 	})

@@ -17,7 +17,7 @@ import (
 // B18, B43.
 func TestUnsyncedSegmentsKeepTheCommitLog(t *testing.T) {
 	disk := newDisk()
-	e := onDisk(t, disk, func(o *engine.Options) { o.PublishTimeout = 500 * time.Millisecond })
+	e := openOnDisk(t, disk, func(o *engine.Options) { o.PublishTimeout = 500 * time.Millisecond })
 	bad, good := topicOf(t, e, "bad"), topicOf(t, e, "good")
 	channelOf(t, bad, "c")
 	channelOf(t, good, "c")
@@ -40,7 +40,7 @@ func TestUnsyncedSegmentsKeepTheCommitLog(t *testing.T) {
 		t.Errorf("only %d bytes of the other topic were stored", stored)
 	}
 	after := disk.Crash(1)
-	e = onDisk(t, after)
+	e = openOnDisk(t, after)
 	bad, _ = e.LookupTopic("bad")
 	c, _ := bad.LookupChannel("c")
 	if c == nil {
@@ -60,7 +60,7 @@ func TestUnsyncedSegmentsKeepTheCommitLog(t *testing.T) {
 // B39.
 func TestRetentionBytesAreKept(t *testing.T) {
 	const keep = 300 << 10
-	e := onDisk(t, newDisk(), func(o *engine.Options) { o.RetentionBytes, o.RetentionInterval = keep, time.Hour })
+	e := openOnDisk(t, newDisk(), func(o *engine.Options) { o.RetentionBytes, o.RetentionInterval = keep, time.Hour })
 	topic := topicOf(t, e, "t")
 	channelOf(t, topic, "c")
 	publish(t, topic, numbered("m", 1000, 1000)...)

@@ -12,9 +12,9 @@ import (
 	"penstock/netproto"
 )
 
-// wires is the network between the nodes of a trio: in front of each node's listener stands a port that passes frames
-// on, loses or repeats them as the test says, and dies with its node.
-type wires struct {
+// testNetwork is the network between the nodes of a testCluster: in front of each node's listener stands a port that
+// passes frames on, loses or repeats them as the test says, and dies with its node.
+type testNetwork struct {
 	t testing.TB
 
 	mu    sync.Mutex
@@ -28,8 +28,8 @@ type wires struct {
 	all   sync.WaitGroup
 }
 
-func newWires(t testing.TB) *wires {
-	return &wires{
+func newTestNetwork(t testing.TB) *testNetwork {
+	return &testNetwork{
 		t: t, cut: map[[2]string]bool{}, dead: map[string]bool{},
 		ports: map[string]*port{}, lines: map[*line]bool{}, seen: map[netproto.Type]int{},
 	}
@@ -37,7 +37,7 @@ func newWires(t testing.TB) *wires {
 
 // port is where the other nodes dial one.
 type port struct {
-	w    *wires
+	w    *testNetwork
 	name string
 	ln   net.Listener
 	to   string
@@ -55,7 +55,7 @@ func (l *line) close() {
 }
 
 // open makes the port of a node that listens at an address, and returns the port's.
-func (w *wires) open(name, to string) (string, error) {
+func (w *testNetwork) open(name, to string) (string, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
@@ -138,7 +138,7 @@ func readFrame(r io.Reader, buf []byte) (netproto.Type, []byte, error) {
 	return netproto.Type(buf[3]), buf, err
 }
 
-func (w *wires) pump(src, dst net.Conn, from, to string) {
+func (w *testNetwork) pump(src, dst net.Conn, from, to string) {
 	defer w.outlast(from, to)
 	var buf, aside []byte
 	for {
@@ -164,7 +164,7 @@ func (w *wires) pump(src, dst net.Conn, from, to string) {
 }
 
 // copies is how often a frame arrives.
-func (w *wires) copies(from, to string, kind netproto.Type) int {
+func (w *testNetwork) copies(from, to string, kind netproto.Type) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.cut[[2]string{from, to}] {
@@ -179,14 +179,14 @@ func (w *wires) copies(from, to string, kind netproto.Type) int {
 }
 
 // rules sets how often each frame between nodes arrives; nil: once. Frames of the connection itself are never touched.
-func (w *wires) rules(f func(from, to string, kind netproto.Type) int) {
+func (w *testNetwork) rules(f func(from, to string, kind netproto.Type) int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.rule = f
 }
 
 // isolate silences a node in both directions.
-func (w *wires) isolate(name string, on bool) {
+func (w *testNetwork) isolate(name string, on bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for other := range w.ports {
@@ -197,7 +197,7 @@ func (w *wires) isolate(name string, on bool) {
 }
 
 // silence keeps what a node sends from all others.
-func (w *wires) silence(name string, on bool) {
+func (w *testNetwork) silence(name string, on bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for other := range w.ports {
@@ -207,15 +207,15 @@ func (w *wires) silence(name string, on bool) {
 	}
 }
 
-// estrange silences two nodes for each other.
-func (w *wires) estrange(one, other string, on bool) {
+// disconnectPair silences two nodes for each other.
+func (w *testNetwork) disconnectPair(one, other string, on bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cut[[2]string{one, other}], w.cut[[2]string{other, one}] = on, on
 }
 
-// sever breaks the connections of a node; it may connect again at once.
-func (w *wires) sever(name string) {
+// dropConnections breaks the connections of a node; it may connect again at once.
+func (w *testNetwork) dropConnections(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for l := range w.lines {
@@ -225,8 +225,8 @@ func (w *wires) sever(name string) {
 	}
 }
 
-// shut closes a node's port as its listener will be; connections stay.
-func (w *wires) shut(name string) {
+// closePort closes a node's port as its listener will be; connections stay.
+func (w *testNetwork) closePort(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_ = w.ports[name].ln.Close()
@@ -234,15 +234,15 @@ func (w *wires) shut(name string) {
 
 // kill does what the kernel does with a process's sockets: its address refuses, its connections are closed, and it
 // makes none any more.
-func (w *wires) kill(name string) {
+func (w *testNetwork) kill(name string) {
 	w.mu.Lock()
 	w.dead[name] = true
 	w.mu.Unlock()
-	w.shut(name)
-	w.sever(name)
+	w.closePort(name)
+	w.dropConnections(name)
 }
 
-func (w *wires) close() {
+func (w *testNetwork) close() {
 	w.mu.Lock()
 	for _, p := range w.ports {
 		_ = p.ln.Close()
@@ -257,16 +257,16 @@ func (w *wires) close() {
 // hold keeps what a node sends to another from the first frame of a kind on, in order, until release. A connection that
 // ends meanwhile ends for the receiver only behind what is kept: so a process looks that stands still with frames in
 // its sockets. held is closed when the first frame is kept.
-func (w *wires) hold(from, to string, kind netproto.Type) (held <-chan struct{}, release func()) {
+func (w *testNetwork) hold(from, to string, kind netproto.Type) (held <-chan struct{}, release func()) {
 	return w.holdAs(from, to, kind, false)
 }
 
 // holdAside is hold for the frames of the kind alone: the others pass them, and the connection lives on.
-func (w *wires) holdAside(from, to string, kind netproto.Type) (held <-chan struct{}, release func()) {
+func (w *testNetwork) holdAside(from, to string, kind netproto.Type) (held <-chan struct{}, release func()) {
 	return w.holdAs(from, to, kind, true)
 }
 
-func (w *wires) holdAs(from, to string, kind netproto.Type, aside bool) (held <-chan struct{}, release func()) {
+func (w *testNetwork) holdAs(from, to string, kind netproto.Type, aside bool) (held <-chan struct{}, release func()) {
 	k := &keeping{
 		from: from, to: to, kind: kind, aside: aside,
 		held: make(chan struct{}), free: make(chan struct{}), over: make(chan struct{}),
@@ -291,7 +291,7 @@ type keeping struct {
 }
 
 // keep waits while what comes now has to be kept, or says that it has to be put aside.
-func (w *wires) keep(from, to string, kind netproto.Type) (aside bool) {
+func (w *testNetwork) keep(from, to string, kind netproto.Type) (aside bool) {
 	w.mu.Lock()
 	keeps := slices.Clone(w.keeps)
 	w.mu.Unlock()
@@ -318,14 +318,14 @@ func (k *keeping) isFree() bool {
 }
 
 // isFree says that nothing is kept aside any more.
-func (w *wires) isFree(from, to string) bool {
+func (w *testNetwork) isFree(from, to string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return !slices.ContainsFunc(w.keeps, func(k *keeping) bool { return k.from == from && k.to == to && !k.isFree() })
 }
 
 // outlast lets the receiver of what is kept have it before the other direction's end closes the connection.
-func (w *wires) outlast(from, to string) {
+func (w *testNetwork) outlast(from, to string) {
 	w.mu.Lock()
 	keeps := slices.Clone(w.keeps)
 	w.mu.Unlock()
@@ -348,7 +348,7 @@ func (w *wires) outlast(from, to string) {
 }
 
 // part ends the connections between two nodes for one of them; the other gets what is kept first.
-func (w *wires) part(gone, other string) {
+func (w *testNetwork) part(gone, other string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for l := range w.lines {
