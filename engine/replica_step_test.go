@@ -182,6 +182,26 @@ func TestCutOfACopyThatIsGivenUpMeanwhile(t *testing.T) {
 	}
 }
 
+// A copy whose log has a file that cannot be written any more is given up before it is cut: the record of the cut would
+// wait for room in a commit log that is full of what this file did not take.
+func TestCutOfACopyWithABrokenFile(t *testing.T) {
+	r := brokenReplica(t)
+	c := &logCut{durable: make(chan error, 1)} // to nothing: it has to read nothing
+	r.cut = c
+	done := make(chan struct{})
+	go func() { defer close(done); r.doCut(c) }()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Error("the cut of a copy with a broken file waits for its record")
+		r.cn.e.Close()
+		<-done
+	}
+	if c.ready || !r.discarded.Load() {
+		t.Errorf("the cut is about to be written: %v; the copy is given up: %v", c.ready, r.discarded.Load())
+	}
+}
+
 // A repair that fails gives the copy up, unless a cut is past the point where it could be stopped: its record is
 // written.
 func TestFailedRepairLeavesACutThatIsWritten(t *testing.T) {
