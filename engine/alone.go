@@ -42,7 +42,7 @@ func (a alone) createTopic(_ context.Context, name string, partitions int) (*Top
 		e.mu.Unlock()
 		return nil, err
 	}
-	e.topics[name] = t
+	e.list(t)
 	e.addPartitions(t.partitions())
 	e.mu.Unlock()
 	a.refuseIfPoisoned(t.partitions())

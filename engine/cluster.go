@@ -80,10 +80,6 @@ type clusterNode struct {
 
 	table atomic.Pointer[map[segment.Identity]*partition] // the partitions of all topics; copied on write
 
-	// news is raised when the worker has applied rows, when a partition begins or ends to be served here, and at every
-	// step of a partition whose leadership is being handed over.
-	news notice
-
 	changeMu lock.Mutex[lock.ClusterChange]
 	change   *meta.Change // news that the worker has not applied; nil: none
 	kick     chan struct{}
@@ -379,7 +375,7 @@ func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 	}
 	cn.forward.wake()
 	cn.remotes.refresh()
-	cn.news.raise()
+	cn.e.news.raise()
 }
 
 // applyTopic makes this node's part of a topic what the store says. Only the worker calls it.
@@ -571,7 +567,7 @@ func (cn *clusterNode) close() error {
 		pt.rep.end(ErrClosed)
 	}
 	cn.cancel()
-	cn.news.raise()
+	cn.e.news.raise()
 	var err error
 	if cn.net != nil {
 		cn.net.Close()

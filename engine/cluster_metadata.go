@@ -45,7 +45,7 @@ func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 		if old := e.topics[m.Name]; old != nil {
 			e.cluster.unlisted = append(e.cluster.unlisted, old)
 		}
-		e.topics[m.Name] = t
+		e.list(t)
 		e.info.CorruptionsAtRecover = append(e.info.CorruptionsAtRecover,
 			fmt.Sprintf("%s/%s could not be read: written anew from the cluster's metadata", topicDir(id), topicFile))
 		e.log.Warn("the metadata of a topic could not be read on this node and was written anew from the cluster's; its "+

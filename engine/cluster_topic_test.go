@@ -1,14 +1,17 @@
 package engine_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"penstock/engine"
 	"penstock/engine/meta"
 	"penstock/replicate"
+	"penstock/segment/aio/faultaio"
 )
 
 // A topic that is deleted is gone on every node, with those who missed it when they come back; one of the same name
@@ -224,4 +227,43 @@ func TestClusterManyPartitions(t *testing.T) {
 		stop()
 	}
 	tc.checkCopies(h, "t", partitions)
+}
+
+// Who deletes a topic hears of it as soon as this node has removed it. Its disk is so slow here that everything else
+// has happened in the cluster by then.
+func TestClusterDeleteIsHeardOf(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	publish(t, tc.topic(l, "t"), "m")
+	tc.awaitEqualCopies("t", 0)
+	l.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Hold: true, Count: -1})
+	release := sync.OnceFunc(func() {
+		l.disk.ClearRules()
+		l.disk.ReleaseHeld()
+	})
+	t.Cleanup(release)
+	deleted := make(chan error, 1)
+	go func() { deleted <- l.e.DeleteTopic(context.Background(), "t") }()
+	for _, m := range tc.others(l) {
+		tc.eventually(m.name+" has removed it", func() bool { _, ok := m.e.LookupTopic("t"); return !ok })
+	}
+	release()
+	if err := <-deleted; err != nil {
+		t.Error(err)
+	}
+}
+
+// An operation may name partitions that this node has not heard of yet, because its requester knows of more. It is
+// refused, and asked again.
+func TestClusterOperationOnUnknownPartitions(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 1)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	tc.eventually("its own partition is served", func() bool { return engine.BeginPause(l.e, "t", 0) != nil })
+	if engine.BeginPause(l.e, "t", 1) != nil {
+		t.Error("a partition is served that nobody knows")
+	}
 }

@@ -53,7 +53,7 @@ func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, erro
 		t.abandon()
 		return nil, ErrClosed
 	}
-	e.topics[t.name] = t
+	e.list(t)
 	e.addPartitions(local)
 	return t, nil
 }
@@ -147,9 +147,7 @@ func (e *Engine) dropTopic(t *Topic) {
 	}
 	if len(local) == 0 {
 		e.mu.Lock()
-		if e.topics[t.name] == t {
-			delete(e.topics, t.name)
-		}
+		e.unlist(t)
 		e.mu.Unlock()
 		t.deleted.Store(true)
 		t.closeChannels(ErrDeleted)
@@ -178,7 +176,7 @@ func (e *Engine) showTopic(t *Topic) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.closed {
-		e.topics[t.name] = t
+		e.list(t)
 	}
 }
 
@@ -190,8 +188,20 @@ func (e *Engine) hideTopic(t *Topic) {
 	t.closeChannels(ErrDeleted)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.unlist(t)
+}
+
+// list lets a topic's name refer to it. mu is held.
+func (e *Engine) list(t *Topic) {
+	e.topics[t.name] = t
+	e.news.raise()
+}
+
+// unlist lets a topic's name refer to nothing, unless it refers to another topic by now. mu is held.
+func (e *Engine) unlist(t *Topic) {
 	if e.topics[t.name] == t {
 		delete(e.topics, t.name)
+		e.news.raise()
 	}
 }
 
@@ -275,7 +285,7 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 		missing, barren := t.assignPartitions()
 		t.startChannels()
 		t.closeLeftoverConsumers()
-		cn.news.raise()
+		cn.e.news.raise()
 		if channels, now := t.Channels(), t.adoption.Epochs(); len(now) > 1 && !slices.Equal(before, now) {
 			cn.spawn(func() {
 				for _, c := range channels {

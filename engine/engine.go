@@ -51,6 +51,10 @@ type Engine struct {
 	members   membership
 	host      host.Host
 
+	// news is raised when a topic comes or goes, when rows of the cluster are applied, when a partition begins or ends to
+	// be served here, and at every step of a partition whose leadership is being handed over.
+	news notice
+
 	mu            lock.RWMutex[lock.Engine]
 	topics        map[string]*Topic
 	deletedTopics deletedNames // topics

@@ -35,11 +35,11 @@ func (n *notice) raise() {
 	}
 }
 
-// await returns when reached says true. It asks whenever news is raised: see clusterNode.news. It returns ErrClosed
+// await returns when reached says true. It asks whenever news is raised: see Engine.news. It returns ErrClosed
 // when the engine closes, and ctx's error when ctx ends first.
 func (cn *clusterNode) await(ctx context.Context, reached func() bool) error {
 	for {
-		news := cn.news.next()
+		news := cn.e.news.next()
 		switch {
 		case reached():
 			return nil

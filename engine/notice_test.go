@@ -48,9 +48,9 @@ func TestAwait(t *testing.T) {
 		go func() { result <- cn.await(ctx, reached.Load) }()
 	}
 	wait(t.Context())
-	cn.news.raise() // there may be no news for this waiter
+	cn.e.news.raise() // there may be no news for this waiter
 	reached.Store(true)
-	cn.news.raise()
+	cn.e.news.raise()
 	if err := <-result; err != nil {
 		t.Errorf("what was reached ended with %v", err)
 	}
@@ -65,7 +65,7 @@ func TestAwait(t *testing.T) {
 
 	wait(t.Context())
 	cn.cancel()
-	cn.news.raise()
+	cn.e.news.raise()
 	if err := <-result; !errors.Is(err, ErrClosed) {
 		t.Errorf("when the engine closed the caller got %v", err)
 	}

@@ -106,7 +106,7 @@ func (cn *clusterNode) gather(
 	done := map[*partition]bool{} // every partition that is known so far; true: nothing is left to do for it
 	var last error
 	for pause := minOperationPause; ; pause = min(2*pause, maxOperationPause) {
-		news := cn.news.next()
+		news := cn.e.news.next()
 		for _, pt := range t.partitions() {
 			if _, known := done[pt]; !known {
 				done[pt] = only != nil && !only(pt)
@@ -493,6 +493,9 @@ func (t *Topic) assignedEpochs(numbers []uint32) (epochs []segment.Epoch, ok boo
 	defer t.changing.Unlock()
 	parts := t.partitions()
 	for _, n := range numbers {
+		if int(n) >= len(parts) { // the requester knows of more
+			return nil, false
+		}
 		epoch := t.adoption.Epoch(int(n), parts[n].rep.serving())
 		if epoch == 0 {
 			return nil, false

@@ -530,7 +530,7 @@ func (r *recovery) openTopic(m *topicMeta) error {
 		}
 		e.cluster.unlisted = append(e.cluster.unlisted, old)
 	}
-	e.topics[m.Name] = t
+	e.list(t)
 	return nil
 }
 

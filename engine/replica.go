@@ -210,7 +210,7 @@ func (o *replicaOutput) perform(r *replica) (waiters int) {
 		r.pt.announce(false)
 	}
 	if o.news {
-		r.cn.news.raise()
+		r.cn.e.news.raise()
 	}
 	return waiters
 }

@@ -225,9 +225,7 @@ func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 	}
 	parts[0].closeAndRefuse(ErrDeleted, false)
 	e.mu.Lock()
-	if e.topics[t.name] == t {
-		delete(e.topics, t.name)
-	}
+	e.unlist(t)
 	e.mu.Unlock()
 	e.trashTopic(t, parts, own.release)
 	return nil
