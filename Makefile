@@ -10,7 +10,7 @@ RING ?=
 GIOURING_FLAGS := -tags giouring -ldflags=-checklinkname=0
 BUILD_FLAGS := $(if $(filter giouring,$(RING)),$(GIOURING_FLAGS),-ldflags=-X=main.commit=$(shell git rev-parse HEAD 2>/dev/null || echo unknown))
 # Packages whose tests run under the race detector: everything with goroutines.
-RACE_PACKAGES ?= ./internal/... ./segment/... ./clog/... ./engine/... ./nsq/... ./netproto/... ./replicate/... ./cluster ./cluster/admin ./cluster/kv/... ./cmd/...
+RACE_PACKAGES ?= ./engine/... ./nsq/... ./cmd/... ./internal/... ./segment/... ./clog/... ./netproto/... ./replicate/... ./cluster ./cluster/admin ./cluster/kv/...
 # A time (30s) or a count of inputs (10000x) for each fuzz target.
 FUZZ_TIME ?= 10000x
 BENCH ?= .
@@ -33,12 +33,14 @@ run: build ## build and start a node with its data in ./data
 cluster: build ## build and start three nodes with their data in ./cluster-data (NSQ of the first on 14150; ctrl-C stops them)
 	exec bin/engine dev-cluster --nodes 3 --data-path cluster-data --base-port 14150
 
+# Tests wait more than they work: three packages at once, and six tests of each, keep two cores busy. Those that take
+# longest begin first.
 test: ## run all tests
-	$(GO) test ./...
+	$(GO) test -p 3 -parallel 6 ./engine ./nsq ./tools/sim/world ./cmd/engine ./...
 
-# One package at a time: the detector is slow enough, and tests have deadlines. -short: random trials are fewer than in `make test`.
+# Fewer at once than in `make test`: the detector makes work of what waits, and tests have deadlines. -short: fewer random trials.
 race: ## run the tests of the packages with goroutines under the race detector
-	$(GO) test -race -short -p 1 -timeout 20m $(RACE_PACKAGES)
+	$(GO) test -race -short -p 2 -parallel 4 -timeout 20m $(RACE_PACKAGES)
 
 # Tests in which many locks meet, in a build whose mutexes know their order (internal/lock). The rest of engine's tests
 # takes the same locks and is left out for its time.

@@ -16,7 +16,7 @@ import (
 )
 
 // impatient makes puts that cannot be stored fail soon.
-func impatient(o *engine.Options) { o.PublishTimeout = 400 * time.Millisecond }
+func impatient(o *engine.Options) { o.PublishTimeout = time.Second }
 
 // With fewer replicas in sync than min_isr a write is refused, and nothing of it is in any log; with one more it goes
 // on.
