@@ -67,7 +67,7 @@ func TestNothingOldIsHandedOverAfterALapse(t *testing.T) {
 	cn.extend(cn.now() + int64(time.Second))
 	head := wire.HeldHead{Stamp: uint64(cn.now()), HoldMs: 2000}
 	early := cn.deadline(&head)
-	l := &leg{begun: cn.now(), active: true}
+	l := &leg{begun: cn.now()}
 	if cn.lapsed(l.begun) || early.Passed() {
 		t.Fatal("it is over at once")
 	}
@@ -87,13 +87,13 @@ func TestNothingOldIsHandedOverAfterALapse(t *testing.T) {
 	sink := &countingSink{}
 	cn.self.ID = 1
 	r := &remoteConsumer{rs: &cn.remotes, t: &Topic{e: cn.e, name: "t"}, sink: sink, answered: make(chan struct{})}
-	l.r, l.node = r, 1 // itself: its frames go through a queue
+	l.r, l.Node = r, 1 // itself: its frames go through a queue
 	cn.remotes.shut = true
-	r.legs = []*leg{l}
-	r.credit.Add(&l.CreditLeg)
+	r.legs.Add(l)
+	r.legs.Accept(l)
 	frame := wire.AppendDelivered(nil, &wire.Delivered{ID: 7, Attempts: 1, Body: []byte("old")})
-	if err := r.handleDeliver(l, frame); err != nil || sink.n != 0 || len(r.legs) != 0 {
-		t.Errorf("%v: %d messages handed over after the lapse, %d legs left; want none", err, sink.n, len(r.legs))
+	if err := r.handleDeliver(l, frame); err != nil || sink.n != 0 || len(r.legs.All()) != 0 {
+		t.Errorf("%v: %d messages handed over after the lapse, %d legs left; want none", err, sink.n, len(r.legs.All()))
 	}
 }
 

@@ -200,7 +200,7 @@ func (rs *remotes) handleFrame(from replicate.NodeID, h *netproto.Header, payloa
 func (rs *remotes) leg(from replicate.NodeID, id uint64) *leg {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if l := rs.legs[id]; l != nil && l.node == from {
+	if l := rs.legs[id]; l != nil && l.Node == from {
 		return l
 	}
 	return nil

@@ -33,14 +33,13 @@ type remoteConsumer struct {
 	ask     wire.Subscribe // the Subscribe frame of every leg; mu guards its WindowBytes
 
 	mu         lock.Mutex[lock.RemoteConsumer]
-	legs       []*leg // first the active legs, in the order of credit, then those that wait for Subscribed
-	credit     route.Credit
+	legs       route.Legs[*leg]
 	stopped    bool
 	full       bool                     // the sink has no room
 	ended      bool                     // no leg is made any more
 	creating   bool                     // the channel is being created on a new partition
+	begun      bool                     // the first leaders were asked
 	started    bool                     // Subscribe has returned
-	asked      int                      // number of first answers that Subscribe still waits for
 	answered   chan struct{}            // closed when all first answers have come, or the client has failed
 	err        error                    // why the client failed before Subscribe returned, which returns it
 	bound      int64                    // ConsumerOptions.MaxInFlightBytes
@@ -56,14 +55,11 @@ type remoteConsumer struct {
 // leg is a remoteConsumer's subscription at one leader. The remoteConsumer's mu guards it, except the fields from r to
 // stamped, which do not change.
 type leg struct {
-	route.CreditLeg
+	route.Leg
 	r        *remoteConsumer
-	node     replicate.NodeID
 	id       uint64 // request id of its frames
 	begun    int64  // when Subscribe was sent, by clusterNode.now
 	stamped  bool   // a Stamp went before Subscribe: the leader holds deliveries of ordered channels (DeliverHeld)
-	first    bool   // Subscribe waits for its answer
-	active   bool   // the leader has accepted it
 	ops      []byte // Consume entries that wait to be sent
 	owed     int    // bytes that were delivered and not given back as credit
 	received uint64 // serial of the newest held delivery
@@ -132,15 +128,9 @@ func (r *remoteConsumer) begin() {
 	r.followLeaders(r.t.leaders())
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, l := range r.legs {
-		if !l.active {
-			l.first = true
-			r.asked++
-		}
-	}
-	if r.asked == 0 {
-		r.closeAnswered()
-	}
+	r.legs.AwaitFirst()
+	r.begun = true
+	r.tellAnswered()
 }
 
 // closeAnswered lets Subscribe return. mu is held.
@@ -152,13 +142,10 @@ func (r *remoteConsumer) closeAnswered() {
 	}
 }
 
-// firstAnswer notes that the first answer of l came, or will not come. mu is held.
-func (r *remoteConsumer) firstAnswer(l *leg) {
-	if l.first {
-		l.first = false
-		if r.asked--; r.asked == 0 {
-			r.closeAnswered()
-		}
+// tellAnswered lets Subscribe return when all first answers have come, or will not come. mu is held.
+func (r *remoteConsumer) tellAnswered() {
+	if r.begun && r.legs.Awaited() == 0 {
+		r.closeAnswered()
 	}
 }
 
@@ -169,18 +156,13 @@ func (r *remoteConsumer) followLeaders(leaders []replicate.NodeID) {
 	if r.ended {
 		return
 	}
-	for i := 0; i < len(r.legs); {
-		if l := r.legs[i]; !slices.Contains(leaders, l.node) {
-			r.unsubscribeAt(l)
-			continue
-		}
-		i++
+	leave, join := r.legs.Follow(leaders)
+	for _, l := range leave {
+		r.unsubscribeAt(l)
 	}
 	r.ask.WindowBytes = r.windowBytes(len(leaders))
-	for _, node := range leaders {
-		if !slices.ContainsFunc(r.legs, func(l *leg) bool { return l.node == node }) {
-			r.subscribeAt(node)
-		}
+	for _, node := range join {
+		r.subscribeAt(node)
 	}
 	r.share()
 }
@@ -189,7 +171,7 @@ func (r *remoteConsumer) followLeaders(leaders []replicate.NodeID) {
 // held.
 func (r *remoteConsumer) subscribeAt(node replicate.NodeID) {
 	rs := r.rs
-	l := &leg{r: r, node: node, begun: rs.cn.now(), stamped: rs.cn.e.Level() >= heldLevel}
+	l := &leg{Leg: route.Leg{Node: node}, r: r, begun: rs.cn.now(), stamped: rs.cn.e.Level() >= heldLevel}
 	if !l.stamped && !rs.cn.leased() {
 		return // without a lease handleDeliver would drop the messages
 	}
@@ -206,7 +188,7 @@ func (r *remoteConsumer) subscribeAt(node replicate.NodeID) {
 		rs.removeLeg(l)
 		return
 	}
-	r.legs = append(r.legs, l)
+	r.legs.Add(l)
 }
 
 func (rs *remotes) removeLeg(l *leg) {
@@ -220,11 +202,8 @@ func (rs *remotes) removeLeg(l *leg) {
 func (r *remoteConsumer) remove(l *leg) {
 	r.rs.removeLeg(l)
 	r.forgetUnfinished(l)
-	if i := slices.Index(r.legs, l); i >= 0 {
-		r.legs = slices.Delete(r.legs, i, i+1)
-	}
-	r.credit.Remove(&l.CreditLeg)
-	r.firstAnswer(l)
+	r.legs.Remove(l)
+	r.tellAnswered()
 }
 
 // unsubscribeAt sends Unsubscribe to a leader and removes the leg. mu is held.
@@ -235,15 +214,15 @@ func (r *remoteConsumer) unsubscribeAt(l *leg) {
 	if r.rs.cn.e.Level() >= heldLevel && r.drained() {
 		f.Head = []byte{1}
 	}
-	r.rs.sendReliably(l.node, &f)
+	r.rs.sendReliably(l.Node, &f)
 }
 
 // share divides the client's RDY among the legs and tells the leaders what changed. mu is held.
 func (r *remoteConsumer) share() {
-	for _, i := range r.credit.Divide(r.rs.cn.now()) {
-		r.sendReady(r.legs[i])
+	for _, i := range r.legs.Credit().Divide(r.rs.cn.now()) {
+		r.sendReady(r.legs.All()[i])
 	}
-	if r.credit.Rotates() && r.rs.startRotation() {
+	if r.legs.Credit().Rotates() && r.rs.startRotation() {
 		r.rs.cn.spawn(r.rs.rotateCredits)
 	}
 }
@@ -257,14 +236,14 @@ func (r *remoteConsumer) sendReady(l *leg) {
 // flushLeg sends the waiting Consume entries. If the connection's queue is full they keep waiting, up to
 // maxUnsentBytes: more are dropped. mu is held.
 func (r *remoteConsumer) flushLeg(l *leg) {
-	if len(l.ops) == 0 || !l.active {
+	if len(l.ops) == 0 || !l.Accepted() {
 		return
 	}
 	b := putBuffers.Get().(*putBuffer)
 	b.bytes, l.ops = l.ops, b.bytes[:0]
 	r.body[0] = b.bytes
 	r.frame = netproto.Frame{Type: netproto.TypeConsume, Request: l.id, Body: r.body[:], Owner: b}
-	err := r.rs.send(l.node, &r.frame)
+	err := r.rs.send(l.Node, &r.frame)
 	r.body[0], r.frame.Owner = nil, nil
 	if err == nil {
 		return
@@ -279,21 +258,17 @@ func (r *remoteConsumer) flushLeg(l *leg) {
 func (r *remoteConsumer) handleSubscribed(l *leg, status netproto.Status, payload []byte) {
 	r.mu.Lock()
 	switch {
-	case !slices.Contains(r.legs, l) || l.active:
+	case !r.legs.Has(l) || l.Accepted():
 	case status == netproto.StatusOK:
-		at := r.credit.Count()
-		r.legs = slices.DeleteFunc(r.legs, func(o *leg) bool { return o == l })
-		r.legs = slices.Insert(r.legs, at, l)
-		r.credit.Add(&l.CreditLeg)
-		l.active = true
-		r.firstAnswer(l)
+		r.legs.Accept(l)
+		r.tellAnswered()
 		if r.stopped {
 			l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeStop})
 		}
 		r.share()
 	case status == netproto.StatusRejected && len(payload) == 1:
 		why := subscriptionErrorOf(payload[0])
-		if errors.Is(why, ErrNoChannel) && r.started && r.credit.Count() > 0 && !ephemeral(r.channel) {
+		if errors.Is(why, ErrNoChannel) && r.started && r.legs.Credit().Count() > 0 && !ephemeral(r.channel) {
 			r.create(l)
 			break
 		}
@@ -334,8 +309,8 @@ func (r *remoteConsumer) handleConsumed(l *leg, payload []byte) error {
 		return err
 	}
 	r.mu.Lock()
-	if i := r.credit.Index(&l.CreditLeg); i >= 0 && c.Seq != 0 {
-		if r.credit.Answered(i, c.Seq, int(c.InFlight)) && r.credit.Finished(i) {
+	if i := r.legs.Credit().Index(&l.CreditLeg); i >= 0 && c.Seq != 0 {
+		if r.legs.Credit().Answered(i, c.Seq, int(c.InFlight)) && r.legs.Credit().Finished(i) {
 			r.sendReady(l)
 		}
 		r.share()
@@ -373,8 +348,8 @@ func (r *remoteConsumer) handleUnserved(l *leg, payload []byte) {
 func (r *remoteConsumer) peerLost(node replicate.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, l := range slices.Clone(r.legs) {
-		if l.node == node {
+	for _, l := range slices.Clone(r.legs.All()) {
+		if l.Node == node {
 			r.remove(l)
 		}
 	}
@@ -385,7 +360,7 @@ func (r *remoteConsumer) ready(n int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.stopped && !r.ended {
-		r.credit.Ready = n
+		r.legs.Credit().Ready = n
 		r.share()
 	}
 	return nil
@@ -412,11 +387,10 @@ func (r *remoteConsumer) sendOp(what *wire.Consume) error {
 	to := replicate.NodeID(r.t.partitions()[ID(what.ID).Partition()].rep.target.Load())
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i := slices.IndexFunc(r.legs, func(l *leg) bool { return l.node == to && l.active })
-	if i < 0 {
-		return ErrNotInFlight // without an active leg to the leader, the message is in flight nowhere
+	l, i, ok := r.legs.At(to)
+	if !ok {
+		return ErrNotInFlight // without an accepted leg to the leader, the message is in flight nowhere
 	}
-	l := r.legs[i]
 	if l.received != 0 && !r.withdraw(ID(what.ID)) {
 		return ErrNotInFlight // the client means an earlier delivery: it has not got all of this one
 	}
@@ -431,7 +405,7 @@ func (r *remoteConsumer) sendOp(what *wire.Consume) error {
 	if r.bound > 0 {
 		r.updateUnfinished(what)
 	}
-	if what.Kind != wire.ConsumeTouch && r.credit.Finished(i) {
+	if what.Kind != wire.ConsumeTouch && r.legs.Credit().Finished(i) {
 		r.sendReady(l)
 	} else if len(l.ops) >= maxConsumeBytes {
 		r.flushLeg(l)
@@ -443,7 +417,7 @@ func (r *remoteConsumer) sendOp(what *wire.Consume) error {
 func (r *remoteConsumer) pump() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, l := range r.legs {
+	for _, l := range r.legs.All() {
 		r.flushLeg(l)
 	}
 }
@@ -453,7 +427,7 @@ func (r *remoteConsumer) unblock() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.full = false
-	for _, l := range r.legs {
+	for _, l := range r.legs.All() {
 		r.pay(l, r.leastPaid())
 		r.flushLeg(l)
 	}
@@ -467,14 +441,14 @@ func (r *remoteConsumer) stopDelivery() {
 		return
 	}
 	r.stopped = true
-	r.credit.Ready = 0
-	for _, l := range r.legs {
-		if l.active {
+	r.legs.Credit().Ready = 0
+	for _, l := range r.legs.All() {
+		if l.Accepted() {
 			l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeStop})
 		}
 	}
 	r.share()
-	for _, l := range r.legs {
+	for _, l := range r.legs.All() {
 		r.flushLeg(l)
 	}
 }
@@ -484,16 +458,16 @@ func (r *remoteConsumer) stopDelivery() {
 func (r *remoteConsumer) tick() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i := range r.credit.Count() {
-		if r.credit.Finished(i) {
-			r.sendReady(r.legs[i])
+	for i := range r.legs.Credit().Count() {
+		if r.legs.Credit().Finished(i) {
+			r.sendReady(r.legs.All()[i])
 		}
 	}
 	if len(r.unfinished) > 0 {
 		r.expireUnfinished()
 	}
 	r.returnDropped()
-	for _, l := range r.legs {
+	for _, l := range r.legs.All() {
 		r.pay(l, 1)
 		r.flushLeg(l)
 	}
@@ -503,7 +477,7 @@ func (r *remoteConsumer) tick() {
 func (r *remoteConsumer) rotateCredit() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.ended || !r.credit.Rotates() {
+	if r.ended || !r.legs.Credit().Rotates() {
 		return false
 	}
 	r.share()
@@ -518,10 +492,10 @@ func (r *remoteConsumer) end() (first bool) {
 	r.mu.Lock()
 	first = !r.ended
 	r.ended = true
-	for _, l := range slices.Clone(r.legs) {
+	for _, l := range slices.Clone(r.legs.All()) {
 		r.unsubscribeAt(l)
 	}
-	r.credit.Ready = 0
+	r.legs.Credit().Ready = 0
 	r.mu.Unlock()
 	rs.mu.Lock()
 	rs.clients = slices.DeleteFunc(rs.clients, func(o *remoteConsumer) bool { return o == r })
@@ -580,7 +554,7 @@ func (r *remoteConsumer) counts() ConsumerStats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.stats
-	s.ReadyCount, s.Stopped = r.credit.Ready, r.stopped
+	s.ReadyCount, s.Stopped = r.legs.Credit().Ready, r.stopped
 	return s
 }
 

@@ -108,8 +108,8 @@ func (rs *remotes) sendStamps() {
 	rs.mu.Lock()
 	rs.stampTo = rs.stampTo[:0]
 	for _, l := range rs.legs {
-		if !slices.Contains(rs.stampTo, l.node) {
-			rs.stampTo = append(rs.stampTo, l.node)
+		if !slices.Contains(rs.stampTo, l.Node) {
+			rs.stampTo = append(rs.stampTo, l.Node)
 		}
 	}
 	rs.mu.Unlock()
@@ -210,7 +210,7 @@ func (r *remoteConsumer) returnDropped() {
 	r.dropped = s.Dropped(r.dropped[:0])
 	for _, d := range r.dropped {
 		r.removeUnfinished(d.ID)
-		if slices.Contains(r.legs, d.Until.l) {
+		if r.legs.Has(d.Until.l) {
 			r.rs.counts.expired.Add(1)
 			r.returnDelivery(d.Until.l, d.ID, d.Until.serial)
 		}

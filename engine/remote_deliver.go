@@ -9,7 +9,7 @@ import (
 // handleDeliver handles a Deliver frame. The sink copies the messages, so the connection's buffer is free on return.
 func (r *remoteConsumer) handleDeliver(l *leg, p []byte) error {
 	r.mu.Lock()
-	if r.ended || !l.active {
+	if r.ended || !l.Accepted() {
 		r.mu.Unlock()
 		return nil
 	}
@@ -86,7 +86,7 @@ func (r *remoteConsumer) handleDeliverHeld(l *leg, p []byte) error {
 	until := r.rs.cn.deadline(&head)
 	until.l = l
 	r.mu.Lock()
-	if r.ended || !l.active {
+	if r.ended || !l.Accepted() {
 		r.mu.Unlock()
 		return nil
 	}
@@ -136,7 +136,7 @@ func (r *remoteConsumer) tooLate(h *wire.Held, until Deadline) bool {
 // returnDelivery tells the leader that a delivery was not handed over. mu is held.
 func (r *remoteConsumer) returnDelivery(l *leg, id ID, serial uint64) {
 	l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeReturn, ID: uint64(id), Serial: serial})
-	if i := r.credit.Index(&l.CreditLeg); i >= 0 && r.credit.Finished(i) {
+	if i := r.legs.Credit().Index(&l.CreditLeg); i >= 0 && r.legs.Credit().Finished(i) {
 		r.sendReady(l)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"penstock/engine/core"
 	"penstock/engine/host"
 	"penstock/engine/meta"
+	"penstock/engine/route"
 	"penstock/replicate"
 	"penstock/segment"
 	"penstock/segment/aio"
@@ -393,7 +394,7 @@ func TestNothingNewBelowItsLevel(t *testing.T) {
 	defer cn.cancel()
 	cn.absent.cn = cn
 	cn.remotes.init(cn)
-	cn.remotes.legs[1] = &leg{node: 2}
+	cn.remotes.legs[1] = &leg{Leg: route.Leg{Node: 2}}
 	cn.e.level.Store(firstLevel)
 	cn.absent.handleFrame(2, segment.Identity{}, &replicate.Message{Kind: replicate.MsgProbe, Epoch: 1})
 	if cn.e.counters.FramesWithoutCopy.Load() != 1 {

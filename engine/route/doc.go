@@ -3,7 +3,8 @@
 //
 //	Lane      the puts of one partition, on their way to its leader: when the next one may leave
 //	Refusals  at that leader: which puts it refuses because it has refused one before them
-//	Credit    a client's RDY, divided among the leaders that it is subscribed at
+//	Legs      at which leaders a client is subscribed
+//	Credit    its RDY, divided among them
 //	Adoption  which partitions of a topic the channels of this node have
 //
 // Lane and Refusals together keep the puts of a partition in their order, whatever becomes of its leader: see Lane.
