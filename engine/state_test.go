@@ -74,7 +74,7 @@ func TestStateLargerThanFiles(t *testing.T) {
 		count = 3_000
 	}
 	a, b := channelOf(t, topic, "a"), channelOf(t, topic, "b")
-	lead := min(12*time.Second*slower, 40*time.Second) // none may be due before all are deferred
+	lead := min(25*time.Second*slower, 40*time.Second) // none may be due before all are deferred
 	deferUntil(t, topic, count, time.Now().Add(lead), a, b)
 	if err := e.Health(); err != nil {
 		t.Fatal(err)
