@@ -49,8 +49,8 @@ func flipBit(t *testing.T, d *faultaio.Disk, file string, off int64, bit int) {
 	}
 }
 
-// killAll ends all processes in a quiet moment. What they write while they end, the mark of a clean stop among it, is
-// not there afterwards.
+// killAll ends all processes at a moment without writes. Their disks are then as they were before: the writes of the
+// end, and the mark of a clean stop among them, are missing.
 func (tc *testCluster) killAll() {
 	left := map[*testNode]*faultaio.Disk{}
 	for _, m := range tc.nodes {

@@ -5,12 +5,18 @@ import (
 	"sync/atomic"
 )
 
-// notice wakes all goroutines that wait for a condition which others bring about. Whoever waits takes the channel of
-// next first and looks at the condition then; whoever changes something that a condition reads calls raise afterwards.
-// So no change is missed. A waiter may be woken without a reason and looks again.
+// notice wakes all goroutines that wait for a condition. Any goroutine may call its methods, with any lock held:
 //
-// The zero notice is ready. It has no lock: raise costs one load while nobody waits, and may be called with any lock
-// held.
+//	goroutine that waits                       goroutine that changes something
+//	1 next: takes the channel
+//	                                           2 changes what the condition reads
+//	3 evaluates the condition: false
+//	                                           4 raise: closes the channel
+//	5 is woken, evaluates it again
+//
+// A change after 1 closes the channel of 1, so no change is missed, provided that every change is followed by raise.
+// A goroutine may also be woken although its condition is still false. raise costs one load while nobody waits. The
+// zero notice is ready. A crash leaves nothing of it.
 type notice struct {
 	ch atomic.Pointer[chan struct{}] // closed by the next raise; nil: nobody has asked since the last one
 }
@@ -28,7 +34,7 @@ func (n *notice) next() <-chan struct{} {
 	}
 }
 
-// raise wakes everybody who waits.
+// raise wakes all goroutines that wait. It is called after the change.
 func (n *notice) raise() {
 	if ch := n.ch.Load(); ch != nil && n.ch.CompareAndSwap(ch, nil) {
 		close(*ch)

@@ -38,8 +38,8 @@ func (tc *testCluster) publishIn(topic string, n int, body string) {
 	}
 }
 
-// awaitConfirmed waits until the log says that everything up to a message is confirmed, on all nodes: whoever leads
-// next knows it.
+// awaitConfirmed waits until the log says on all nodes that everything up to a message is confirmed: the next leader
+// knows it then.
 func (tc *testCluster) awaitConfirmed(m *testNode, topic, channel string, upTo engine.ID) {
 	tc.t.Helper()
 	tc.eventually("the confirmation is stored", func() bool {

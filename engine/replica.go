@@ -140,7 +140,7 @@ type replicaOutput struct {
 	work    bool // the committer has something to do
 	role    bool // the partition began or stopped to serve
 	reroute bool // another node leads now: the puts in the inbox go there
-	news    bool // who waits for a hand-over or an election looks again
+	news    bool // unlock sets it: raise Engine.news for goroutines that wait for a hand-over or an election
 }
 
 // incomingBatch is a batch from the leader that the committer has to append. It holds a reference to frame, because

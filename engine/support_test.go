@@ -208,7 +208,7 @@ func (s *testClient) next() delivered {
 	return m
 }
 
-// expectNothing says that nothing comes. What is wrong shows within milliseconds, so the wait is short.
+// expectNothing fails the test if a message comes. A wrong one comes within milliseconds, so the wait is short.
 func (s *testClient) expectNothing(why string) {
 	s.t.Helper()
 	if m, ok := s.poll(60 * time.Millisecond); ok {

@@ -11,7 +11,8 @@ import (
 // since what they know of it may be out of date. Then every channel gets all partitions that are served, because one
 // that kept nothing was closed, and its next consumer makes it anew.
 //
-// Its owner calls Revoke whenever what the node serves has changed, does it, and then Adopt.
+// Its owner (Topic, under Topic.changing) calls Revoke whenever the node serves other partitions or epochs than before,
+// takes them out of the channels, and then calls Adopt. A crash leaves nothing of it: the next process adopts anew.
 type Adoption struct {
 	epochs []segment.Epoch // by partition: the one in which the channels have it; 0: they do not have it
 }

@@ -14,8 +14,8 @@ import "penstock/replicate"
 //
 // Without runs, the leader could refuse a because its inbox is full, and then accept b.
 //
-// A Lane does not know the puts themselves. Its owner keeps them sorted by their order, asks Next about the first one,
-// and says what it did.
+// A Lane does not know the puts themselves. Its owner (forwarder, under forwarder.mu) keeps them sorted by their order,
+// asks Next about the first one, and says what it did. A crash loses the Lane with its puts; none of them is answered.
 //
 //	in flight: all puts of one run, sent to one node
 //	orders that were given: above low, and at most high
@@ -87,7 +87,8 @@ func (l *Lane) Answered(refused bool, next uint32) {
 	}
 }
 
-// Freeze lets nothing leave until Thaw: the node leads no more, and what is in its inbox goes before what waits here.
+// Freeze lets no put leave until Thaw. The owner calls it when this node has lost the leadership: the puts in the inbox
+// came earlier than those that wait here, and are inserted before them.
 func (l *Lane) Freeze() { l.frozen = true }
 
 // Thaw ends Freeze.

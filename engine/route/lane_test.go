@@ -71,8 +71,8 @@ func TestLaneRuns(t *testing.T) {
 	}
 }
 
-// laneWorld is one node with a lane, and two others that lead now and then. Whoever leads stores what is in its inbox,
-// in order.
+// laneWorld is one node with a lane, and two others that lead now and then. The leader stores the puts in its inbox, in
+// order.
 type laneWorld struct {
 	rnd      *rand.Rand
 	lane     Lane
@@ -187,7 +187,7 @@ func (w *laneWorld) store() {
 	w.inbox[w.leader] = nil
 }
 
-// disconnect ends a connection: what was sent and not answered may be stored or not, and is not sent again.
+// disconnect ends a connection. Puts that were sent and not answered may be stored or not, and are not sent again.
 func (w *laneWorld) disconnect(node replicate.NodeID) {
 	lost := len(w.sent[node]) + len(w.answers[node])
 	w.sent[node], w.answers[node] = nil, nil

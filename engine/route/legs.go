@@ -12,7 +12,8 @@ import (
 //	(none) ──Add──► asked ──Accept──► accepted
 //	   ▲              └────Remove────────┘
 //
-// Only accepted legs take part in Credit. L is the owner's own leg, which embeds a Leg. The owner's lock guards all.
+// Only accepted legs take part in Credit. L is the owner's own leg, which embeds a Leg. The owner is remoteConsumer,
+// and its mu guards all. After a crash the leaders see the connection end, and the client subscribes anew.
 type Legs[L AnyLeg] struct {
 	credit Credit
 	all    []L // first the accepted ones, in the order of credit, then those that were asked

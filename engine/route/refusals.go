@@ -3,7 +3,8 @@ package route
 import "maps"
 
 // Refusals remembers, per sender, the last run of which a leader refused a put as not stored. The leader refuses the
-// rest of that run too: see Lane. S says who sent the put and for which partition. The zero value is ready.
+// rest of that run too: see Lane. S is the sending node and the partition. The owner's lock guards it (refusals.mu).
+// The zero value is ready. A crash loses it, and ends the connections whose runs it is about.
 type Refusals[S comparable] struct{ runs map[S]uint32 }
 
 // Note records that a put of a run was refused.
