@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"penstock/engine/base"
 	"penstock/internal/lock"
 	"penstock/segment"
 )
@@ -79,13 +80,13 @@ func (a *ages) seenBefore(now, limit time.Duration) (to segment.Offset) {
 
 // oldTime returns an append time and an offset: data below end with an earlier append time is at least limit old, as
 // far as that is known.
-func (a *ages) oldTime(c *clock, limit time.Duration) (ns int64, end segment.Offset) {
+func (a *ages) oldTime(c *base.Clock, limit time.Duration) (ns int64, end segment.Offset) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now, ok := c.proven()
+	now, ok := c.Proven()
 	if !ok {
 		// A leader may have written append times that lie in the future. They must not make earlier data older.
-		now = min(c.nowNs(), a.newest+int64(c.mono()-a.began))
+		now = min(c.NowNs(), a.newest+int64(c.Mono()-a.began))
 	}
 	return now - int64(limit), a.old
 }
@@ -93,14 +94,14 @@ func (a *ages) oldTime(c *clock, limit time.Duration) (ns int64, end segment.Off
 // observe records the growth of a partition that has a limit by age, even while none of its segments could be removed.
 func (f *flusher) observe(pt *partition) {
 	if limit := pt.t.limits.Load().retentionAge; limit > 0 {
-		pt.ages.observe(pt.committedEnd(), f.e.clock.mono(), limit)
+		pt.ages.observe(pt.committedEnd(), f.e.clock.Mono(), limit)
 	}
 }
 
 // agedTo returns the offset below which all data is older than limit.
 func (f *flusher) agedTo(pt *partition, limit time.Duration) segment.Offset {
 	c := f.e.clock
-	to := pt.ages.seenBefore(c.mono(), limit)
+	to := pt.ages.seenBefore(c.Mono(), limit)
 	ns, old := pt.ages.oldTime(c, limit)
 	if to >= old {
 		return to

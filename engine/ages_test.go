@@ -5,110 +5,23 @@ import (
 	"testing"
 	"time"
 
+	"penstock/engine/base"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"
 )
 
-// handClock is a clock whose two sources a test moves.
-type handClock struct {
+// agesClock is a clock whose two sources a test moves.
+type agesClock struct {
 	wall time.Time
 	mono time.Duration
 }
 
-func newHandClock() (*handClock, *clock) {
-	h := &handClock{wall: time.Unix(1_000_000, 0), mono: time.Hour}
-	return h, newClock(func() time.Time { return h.wall }, func() time.Duration { return h.mono })
+func newAgesClock() (*agesClock, *base.Clock) {
+	h := &agesClock{wall: time.Unix(1_000_000, 0), mono: time.Hour}
+	return h, base.NewClock(func() time.Time { return h.wall }, func() time.Duration { return h.mono })
 }
 
-func (h *handClock) pass(d time.Duration) { h.wall, h.mono = h.wall.Add(d), h.mono+d }
-
-// The engine's time is that of the start and what has passed since, however the wall clock steps; each step is seen
-// once.
-func TestClockIgnoresSteps(t *testing.T) {
-	h, c := newHandClock()
-	start := c.nowNs()
-	if start != h.wall.UnixNano() {
-		t.Fatalf("it begins at %d, the wall clock says %d", start, h.wall.UnixNano())
-	}
-	r := rand.New(rand.NewPCG(1, 1))
-	var passed time.Duration
-	for range 1000 {
-		d := time.Duration(r.Int64N(int64(time.Second)))
-		passed += d
-		h.pass(d)
-		step := time.Duration(0)
-		if r.IntN(4) == 0 {
-			step = time.Duration(r.Int64N(int64(8*time.Hour))) - 4*time.Hour
-			h.wall = h.wall.Add(step)
-		}
-		if got := c.nowNs() - start; got != int64(passed) {
-			t.Fatalf("%v passed, the clock says %v", passed, time.Duration(got))
-		}
-		if got := c.compare(); got != step && (step > clockStep || step < -clockStep) {
-			t.Fatalf("a step of %v was seen as %v", step, got)
-		}
-	}
-}
-
-// A process that gets no processor between two readings sees no step.
-func TestClockReadsApart(t *testing.T) {
-	h := &handClock{wall: time.Unix(1_000_000, 0)}
-	starve := 0
-	c := newClock(func() time.Time {
-		at := h.wall
-		if starve > 0 {
-			starve--
-			h.pass(time.Minute)
-		}
-		return at
-	}, func() time.Duration { return h.mono })
-	for _, starve = range []int{1, 50, maxReadTries - 1, 2 * maxReadTries} {
-		if step := c.compare(); step != 0 {
-			t.Fatalf("a step of %v was seen, there was none", step)
-		}
-		starve = 0
-	}
-}
-
-// The wall clock is believed when it went on evenly for clockTrust, and for as long as it was put forward; then never
-// again.
-func TestClockTrust(t *testing.T) {
-	h, c := newHandClock()
-	wait := func(d time.Duration) {
-		for ; d > 0; d -= time.Minute {
-			h.pass(min(d, time.Minute))
-			c.compare()
-		}
-	}
-	believed := func() bool { _, ok := c.proven(); return ok }
-	wait(clockTrust - time.Minute)
-	if believed() {
-		t.Fatal("believed too early")
-	}
-	h.wall = h.wall.Add(2 * time.Hour)
-	c.compare()
-	wait(2*time.Hour - time.Minute)
-	if believed() {
-		t.Fatal("two hours forward are believed before two hours have passed")
-	}
-	wait(2 * time.Minute)
-	if ns, ok := c.proven(); !ok || ns != h.wall.UnixNano() {
-		t.Fatalf("the clock says %d (%v), want %d", ns, ok, h.wall.UnixNano())
-	}
-	right := h.wall
-	h.wall = h.wall.Add(100 * time.Hour)
-	wait(200 * time.Hour)
-	if ns, _ := c.proven(); ns != right.Add(200*time.Hour).UnixNano() {
-		t.Fatalf("the clock went to %v after a later step, want %v", time.Unix(0, ns), right.Add(200*time.Hour))
-	}
-	h, c = newHandClock()
-	h.wall = h.wall.Add(-2 * time.Hour)
-	c.compare()
-	wait(clockTrust + time.Minute)
-	if ns, ok := c.proven(); !ok || ns != h.wall.UnixNano() {
-		t.Fatal("a clock that was put back is not believed")
-	}
-}
+func (h *agesClock) pass(d time.Duration) { h.wall, h.mono = h.wall.Add(d), h.mono+d }
 
 // What a copy has seen come is never called older than it is, and at most by a part of the limit, or a look, younger.
 func TestAgesOfWhatCame(t *testing.T) {
@@ -142,7 +55,7 @@ func TestAgesOfWhatCame(t *testing.T) {
 // that only when it is believed.
 func TestAgesOfWhatWasThere(t *testing.T) {
 	const limit = time.Hour
-	h, c := newHandClock()
+	h, c := newAgesClock()
 	day := 24 * time.Hour
 	written := h.wall.Add(-day) // the newest of it: the node was down for a day, or its clock is wrong
 	a := ages{}
@@ -152,27 +65,26 @@ func TestAgesOfWhatWasThere(t *testing.T) {
 		t.Fatalf("at the start what was written %v before the newest is too old, want %v", -got, limit)
 	}
 	h.pass(5 * time.Minute)
-	c.compare()
+	c.Compare()
 	h.wall = h.wall.Add(day)
-	c.compare()
+	c.Compare()
 	if got := before(); got != 5*time.Minute-limit {
 		t.Fatalf("after five minutes and a step: %v", got)
 	}
 	h.wall = h.wall.Add(-day)
-	c.compare()
+	c.Compare()
 	for range 20 {
 		h.pass(time.Minute)
-		c.compare()
+		c.Compare()
 	}
 	if got := before(); got != day+25*time.Minute-limit {
 		t.Fatalf("when the clock is believed: %v, want %v", got, day+25*time.Minute-limit)
 	}
 	ahead := h.wall.Add(day) // a leader whose clock was a day ahead wrote the newest
 	a.recovered(1000, ahead.UnixNano(), h.mono)
-	_, fresh := newHandClock()
-	fresh.base += h.wall.UnixNano() - fresh.nowNs()
-	a.began = fresh.mono()
-	if ns, _ := a.oldTime(fresh, limit); ns != fresh.nowNs()-int64(limit) {
+	fresh := base.NewClock(func() time.Time { return h.wall }, func() time.Duration { return time.Hour })
+	a.began = fresh.Mono()
+	if ns, _ := a.oldTime(fresh, limit); ns != fresh.NowNs()-int64(limit) {
 		t.Fatalf("times that lie ahead make what came before older: %v", time.Unix(0, ns).Sub(h.wall))
 	}
 	a.cut(10)
@@ -213,11 +125,11 @@ func TestAgedTo(t *testing.T) {
 	put()
 	old, _, _ := pt.log.End()
 	put() // as if a leader whose clock is behind had sent it just now
-	middle := e.clock.nowNs()
+	middle := e.clock.NowNs()
 	time.Sleep(20 * time.Millisecond)
 	put()
-	pt.ages.recovered(old, middle, e.clock.mono()-time.Hour)
-	limit := time.Duration(e.clock.nowNs() - middle - int64(10*time.Millisecond))
+	pt.ages.recovered(old, middle, e.clock.Mono()-time.Hour)
+	limit := time.Duration(e.clock.NowNs() - middle - int64(10*time.Millisecond))
 	if to := e.flusher.agedTo(pt, limit); to != old {
 		t.Errorf("what lies below %d is too old, and what came since the start lies behind %d", to, old)
 	}

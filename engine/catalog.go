@@ -6,11 +6,10 @@ import (
 	"io/fs"
 	"log/slog"
 	"path"
-	"regexp"
-	"strings"
 
 	"github.com/google/uuid"
 
+	"penstock/engine/base"
 	"penstock/segment/aio"
 )
 
@@ -31,24 +30,10 @@ const (
 	topicFile   = "topic.json"
 
 	maxMetaBytes = 1 << 20
-	maxNameBytes = 64
 )
 
 // noCluster is the cluster in the node.json of a single node.
 var noCluster uuid.UUID
-
-var namePattern = regexp.MustCompile(`^[.a-zA-Z0-9_-]+(#ephemeral)?$`)
-
-// ValidTopicName says whether name can name a topic, by the rule of nsqd. Names never become paths, so "." and ".." are
-// allowed.
-func ValidTopicName(name string) bool {
-	return len(name) >= 1 && len(name) <= maxNameBytes && namePattern.MatchString(name)
-}
-
-// ValidChannelName is the same rule for channels.
-func ValidChannelName(name string) bool { return ValidTopicName(name) }
-
-func ephemeral(name string) bool { return strings.HasSuffix(name, "#ephemeral") }
 
 // nodeMeta is node.json. A directory that starts empty gets a new StoreID: a node that comes back with another disk is
 // another store.
@@ -173,7 +158,7 @@ func (m *topicMeta) check(dir string) error {
 	switch {
 	case m.Format > topicFormat:
 		return fmt.Errorf("format %d is of a newer version", m.Format)
-	case m.ID.String() != dir || !ValidTopicName(m.Name) || m.Partitions < 1 || m.Partitions > MaxPartitions:
+	case m.ID.String() != dir || !base.ValidTopicName(m.Name) || m.Partitions < 1 || m.Partitions > MaxPartitions:
 		return fmt.Errorf("%s does not describe this directory", topicFile)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/host"
 	"penstock/internal/lock"
@@ -36,7 +37,7 @@ type Channel struct {
 	timer   host.Timer
 	armed   int64 // engine time in unix ms for which the timer is set; 0: not set
 	started bool
-	timed   *timedMessages // nil: no latencies are measured
+	timed   *base.TimedMessages // nil: no latencies are measured
 
 	configuring lock.Mutex[lock.ChannelConfiguring] // held during one change of the settings, outside mu
 	postbox
@@ -124,16 +125,16 @@ type post struct {
 func newChannel(t *Topic, name string) *Channel {
 	o := &t.e.opts
 	c := &Channel{
-		e: t.e, t: t, name: name, ephemeral: ephemeral(name),
+		e: t.e, t: t, name: name, ephemeral: base.Ephemeral(name),
 		woken: make(chan struct{}, 1), done: make(chan struct{}),
 		timer: t.e.host.NewTimer(),
-		timed: newTimedMessages(o.Latencies),
+		timed: base.NewTimedMessages(o.Latencies),
 	}
 	c.m = core.NewChannel(core.ChannelConfig{
 		Name:      name,
 		MaxRanges: o.MaxRanges, MaxDeferred: o.MaxDeferred, MaxConsumers: o.MaxConsumers,
 		MaxMsgTimeoutMs: o.MaxMsgTimeout.Milliseconds(), MaxReqTimeoutMs: o.MaxReqTimeout.Milliseconds(),
-		SampleSeed: t.sampleSeed(name), Ephemeral: ephemeral(name),
+		SampleSeed: t.sampleSeed(name), Ephemeral: base.Ephemeral(name),
 	})
 	c.consumers = map[core.ClientID]*localConsumer{}
 	for i, pt := range t.partitions() {

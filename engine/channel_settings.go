@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
+	"penstock/engine/base"
 	"penstock/engine/core"
 )
 
@@ -33,13 +33,6 @@ const (
 	MatchRegexp = core.MatchRegexp
 	MatchExists = core.MatchExists
 )
-
-// ErrVersion says that the settings changed after the caller had read them.
-var ErrVersion = errors.New("engine: the settings were changed by somebody else meanwhile: read them again; nothing " +
-	"was changed")
-
-// ErrSettings is wrapped by errors that say what is wrong with settings.
-var ErrSettings = core.ErrSettings
 
 // Settings returns the channel's settings as this node knows them. If it leads a partition of the topic, they are the
 // current ones. Otherwise they come from its own copies, which may lag behind, or are the defaults. ReadSettings asks
@@ -124,7 +117,7 @@ func (c *Channel) checkSettings(s *ChannelSettings) error {
 	case dead == c.t.name:
 		return fmt.Errorf("%w: the dead-letter topic is the topic itself, so its messages would come again for ever",
 			ErrSettings)
-	case !ValidTopicName(dead) || ephemeral(dead):
+	case !base.ValidTopicName(dead) || base.Ephemeral(dead):
 		return fmt.Errorf("%w: the dead-letter topic would be called %q, which no durable topic can be: name one in "+
 			"dead_letter", ErrSettings, dead)
 	}

@@ -6,4 +6,4 @@ import "time"
 func SetWallClock(o *Options, wall func() time.Time) { o.wall = wall }
 
 // ClockSteps is how many steps of the wall clock e has seen.
-func ClockSteps(e *Engine) uint64 { return e.clock.steps.Load() }
+func ClockSteps(e *Engine) uint64 { return e.clock.Steps() }

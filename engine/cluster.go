@@ -375,7 +375,7 @@ func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 	}
 	cn.forward.wake()
 	cn.remotes.refresh()
-	cn.e.news.raise()
+	cn.e.news.Raise()
 }
 
 // applyTopic makes this node's part of a topic what the store says. Only the worker calls it.
@@ -567,7 +567,7 @@ func (cn *clusterNode) close() error {
 		pt.rep.end(ErrClosed)
 	}
 	cn.cancel()
-	cn.e.news.raise()
+	cn.e.news.Raise()
 	var err error
 	if cn.net != nil {
 		cn.net.Close()

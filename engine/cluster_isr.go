@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"penstock/engine/base"
 	"penstock/engine/meta"
-	"penstock/internal/lock"
 	"penstock/replicate"
 )
 
@@ -14,29 +14,8 @@ import (
 // the store refused. A hanging disk or a leaving node concerns every partition that it has a copy of.
 const isrLogInterval = time.Second
 
-// logLimiter lets one line through per interval, and counts the others. Any goroutine may call allow. mu guards the
-// fields.
-type logLimiter struct {
-	mu      lock.Mutex[lock.LogLimiter]
-	last    int64 // when the last line was allowed: the at of that call, in ns
-	said    bool
-	skipped int
-}
-
-// allow says whether the line may be written at the time at, and how many lines were dropped since the one before.
-func (s *logLimiter) allow(at int64, interval time.Duration) (others int, may bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.said && at-s.last < int64(interval) {
-		s.skipped++
-		return 0, false
-	}
-	others, s.last, s.said, s.skipped = s.skipped, at, true, 0
-	return others, true
-}
-
 // isrLogs limits the log lines about in-sync replicas, each kind separately.
-type isrLogs struct{ left, joined, refused, stranded, strandedFailed logLimiter }
+type isrLogs struct{ left, joined, refused, stranded, strandedFailed base.LogLimiter }
 
 // propose asks the store on a new goroutine to change the ISR to that of st, and steps the machine with the store's
 // answer. r leads. r.mu is held.
@@ -49,7 +28,7 @@ func (cn *clusterNode) propose(r *replica, st *replicate.State) {
 		defer cancel()
 		now, err := cn.store.ChangeISR(ctx, r.pt.identity(), &want)
 		if err != nil && !errors.Is(err, meta.ErrConflict) {
-			if others, may := cn.isrLogs.refused.allow(cn.now(), isrLogInterval); may && cn.ctx.Err() == nil {
+			if others, may := cn.isrLogs.refused.Allow(cn.now(), isrLogInterval); may && cn.ctx.Err() == nil {
 				cn.log.Warn("the in-sync replicas of a partition could not be changed; the leader asks again",
 					"topic", r.pt.t.name, "partition", r.pt.number, "others", others, "error", err)
 			}
@@ -78,14 +57,14 @@ func (cn *clusterNode) logISRChange(pt *partition, before, after []replicate.Mem
 		return nodes
 	}
 	if left := missing(before, after); len(left) > 0 {
-		if others, may := cn.isrLogs.left.allow(cn.now(), isrLogInterval); may {
+		if others, may := cn.isrLogs.left.Allow(cn.now(), isrLogInterval); may {
 			cn.log.Warn("a replica left the in-sync replicas: it is down, or does not store what it is sent. Publishing "+
 				"goes on without it; it joins again by itself when it has caught up",
 				"replica", left, "topic", pt.t.name, "partition", pt.number, "in_sync", len(after), "others", others)
 		}
 	}
 	if joined := missing(after, before); len(joined) > 0 {
-		if others, may := cn.isrLogs.joined.allow(cn.now(), isrLogInterval); may {
+		if others, may := cn.isrLogs.joined.Allow(cn.now(), isrLogInterval); may {
 			cn.log.Info("a replica is in sync",
 				"replica", joined, "topic", pt.t.name, "partition", pt.number, "in_sync", len(after), "others", others)
 		}

@@ -82,21 +82,6 @@ func ReopenCopy(e *Engine, topic string, n int) error {
 	return nil
 }
 
-// What happens to all partitions at once is one line, and the next one says how many there were.
-func TestSeldom(t *testing.T) {
-	var s logLimiter
-	lines, told := 0, 0
-	for at := time.Duration(0); at < 10*time.Second; at += 10 * time.Millisecond {
-		if others, may := s.allow(int64(at), time.Second); may {
-			lines++
-			told += others + 1
-		}
-	}
-	if lines != 10 || told != 901 {
-		t.Errorf("%d lines tell of %d", lines, told)
-	}
-}
-
 // CutRuns says whether a node's copy is being cut.
 func CutRuns(e *Engine, topic string, n int) bool {
 	return partitionOf(e, topic, n).rep.cutInProgress()

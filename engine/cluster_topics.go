@@ -194,14 +194,14 @@ func (e *Engine) hideTopic(t *Topic) {
 // list lets a topic's name refer to it. mu is held.
 func (e *Engine) list(t *Topic) {
 	e.topics[t.name] = t
-	e.news.raise()
+	e.news.Raise()
 }
 
 // unlist lets a topic's name refer to nothing, unless it refers to another topic by now. mu is held.
 func (e *Engine) unlist(t *Topic) {
 	if e.topics[t.name] == t {
 		delete(e.topics, t.name)
-		e.news.raise()
+		e.news.Raise()
 	}
 }
 
@@ -285,7 +285,7 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 		missing, barren := t.assignPartitions()
 		t.startChannels()
 		t.closeLeftoverConsumers()
-		cn.e.news.raise()
+		cn.e.news.Raise()
 		if channels, now := t.Channels(), t.adoption.Epochs(); len(now) > 1 && !slices.Equal(before, now) {
 			cn.spawn(func() {
 				for _, c := range channels {

@@ -74,7 +74,7 @@ func (k *localConsumer) do(ev core.Event) error {
 	c.ev = ev
 	err := c.step().Err
 	if c.timed != nil && ev.Kind == core.EvFinish && err == nil {
-		c.timed.finished(ev.ID, c.e.now().UnixNano())
+		c.timed.Finished(ev.ID, c.e.now().UnixNano())
 	}
 	if ev.Kind == core.EvRequeue {
 		c.arm() // the delay runs whether or not the caller pumps
@@ -179,7 +179,7 @@ func (k *localConsumer) detach() bool {
 // counts finds the consumer among those of its channel: the machine counts.
 func (k *localConsumer) counts() ConsumerStats {
 	for _, s := range k.ch.stats(true).Consumers {
-		if s.consumer == k {
+		if s.Client == k.id {
 			return s
 		}
 	}

@@ -19,7 +19,7 @@ func TestDelayCountsFromThePut(t *testing.T) {
 	var came int64
 	done := make(chan error, 2)
 	pt.runOnCommitter(func() { // the committer gathers
-		for begun := e.clock.nowNs(); came < begun+int64(10*time.Millisecond); came = e.clock.nowNs() {
+		for begun := e.clock.NowNs(); came < begun+int64(10*time.Millisecond); came = e.clock.NowNs() {
 		}
 		p := &Put{Messages: [][]byte{[]byte("later")}, Defer: time.Hour, Done: func(p *Put) { done <- p.Err }}
 		if err := topic.Submit(p); err != nil {

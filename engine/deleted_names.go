@@ -3,6 +3,8 @@ package engine
 import (
 	"encoding/json"
 	"time"
+
+	"penstock/engine/base"
 )
 
 // A node remembers deleted names for a short time. NSQ's tools delete a topic at every node, because each nsqd has its
@@ -74,7 +76,7 @@ func (t *Topic) noChannel(name string) error {
 // the channel nevertheless. open: the end of one of these logs is not committed.
 func (t *Topic) inLogs(name string) (held, open bool) {
 	for _, pt := range t.partitions() {
-		if ephemeral(name) || !pt.rep.leads.Load() {
+		if base.Ephemeral(name) || !pt.rep.leads.Load() {
 			continue
 		}
 		pt.rep.mu.Lock()

@@ -330,14 +330,14 @@ func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 		ID: c.res.ID, Timestamp: h.Created + r.TimeDelta*1000, Attempts: c.res.Attempts, Body: r.Body, Headers: r.Headers,
 	}
 	if c.res.Serial != 0 {
-		k.delivery.serial, k.delivery.epoch = c.res.Serial, c.cursorOf(c.res.ID).epoch
+		k.delivery.Serial, k.delivery.Epoch = c.res.Serial, c.cursorOf(c.res.ID).epoch
 	}
 	if !k.touched {
 		k.touched = true
 		c.touched = append(c.touched, k)
 	}
 	if c.timed != nil {
-		c.timed.delivered(&k.delivery)
+		c.timed.Delivered(&k.delivery)
 	}
 	if !k.sink.Deliver(&k.delivery) {
 		c.ev = core.Event{Kind: core.EvBlocked, Client: k.id, Flag: true}

@@ -52,7 +52,7 @@ func (pt *partition) correctDelays() {
 	}
 	e := pt.e
 	e.counters.DelaysCorrected.Add(uint64(count))
-	if others, may := e.dueLog.allow(int64(e.clock.mono()), clockLogEvery); may {
+	if others, may := e.dueLog.Allow(int64(e.clock.Mono()), clockLogEvery); may {
 		e.log.Warn("delayed messages of a partition were stored by a node whose clock was ahead of this one's: they come "+
 			"when their delay is over, not when that clock would have said so",
 			"topic", pt.t.name, "partition", pt.number, "ahead", ahead.Round(time.Millisecond), "messages", count,

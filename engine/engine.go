@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/clog"
+	"penstock/engine/base"
 	"penstock/engine/host"
 	"penstock/internal/lock"
 	"penstock/segment"
@@ -27,7 +28,7 @@ import (
 type Engine struct {
 	opts  Options
 	log   *slog.Logger
-	clock *clock
+	clock *base.Clock
 	disk  aio.Disk
 	arena *aio.Arena
 	clog  *clog.Log
@@ -53,7 +54,7 @@ type Engine struct {
 
 	// news is raised when a topic comes or goes, when rows of the cluster are applied, when a partition begins or ends to
 	// be served here, and at every step of a partition whose leadership is being handed over.
-	news notice
+	news base.Notice
 
 	mu            lock.RWMutex[lock.Engine]
 	topics        map[string]*Topic
@@ -67,7 +68,7 @@ type Engine struct {
 	// stateBytes is the sum of partition.stateBytes.
 	stateBytes atomic.Int64
 	counters   Counters
-	dueLog     logLimiter // correctDelays's line
+	dueLog     base.LogLimiter // correctDelays's line
 
 	stop chan struct{} // closed when background goroutines must end
 	wg   sync.WaitGroup

@@ -127,7 +127,7 @@ func (e *Engine) Warnings() []Fault {
 	s := StorageStats{
 		DiskFull: e.noSpace.Load(), Failed: e.poisoned.Load() != nil, TornGroups: e.clog.Stats().Torn,
 		ISRHeldBack: c.ISRHeldBack.Load(), Stranded: c.Stranded.Load(), DelaysCorrected: c.DelaysCorrected.Load(),
-		ClockSteps: e.clock.steps.Load(), ClockAheadMs: e.clock.offset.Load() / int64(time.Millisecond),
+		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(),
 	}
 	e.disks.describe(&s)
 	e.scrubbed.describe(&s)

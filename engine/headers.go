@@ -5,34 +5,9 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	"penstock/segment"
 )
-
-const (
-	// MaxHeaderCount is the most headers that a message can have.
-	MaxHeaderCount = segment.MaxHeaderCount
-	// MaxHeaderNameBytes is the longest name of a header. Options.MaxHeaderBytes bounds all names and values of a message
-	// together.
-	MaxHeaderNameBytes = 256
-	// ReservedHeaders is the prefix of the names that only the engine writes.
-	ReservedHeaders = "penstock-"
-	// KeyHeader is the header that holds a message's key.
-	KeyHeader = "key"
-)
-
-var keyHeader = []byte(KeyHeader)
-
-// Outgoing is a message to be published, with everything that a message can have.
-type Outgoing struct {
-	Body    []byte
-	Headers []Header
-	// Key is stored as the header KeyHeader and chooses the partition: see Topic.PartitionFor. If it is nil, a header of
-	// that name is the key; without one, the message goes to any partition.
-	Key   []byte
-	Delay time.Duration // before the first delivery; 0: none
-}
 
 // PublishMessage is Publish for a message with a key, headers or a delay. It borrows everything in m until it returns.
 func (t *Topic) PublishMessage(ctx context.Context, m Outgoing) (ID, error) {
@@ -50,7 +25,7 @@ func (t *Topic) PublishMessages(ctx context.Context, ms []Outgoing) (ID, error) 
 	to, has := -1, false
 	for i := range ms {
 		m := &ms[i]
-		headers, key, err := m.keyed(&l.keyed)
+		headers, key, err := keyed(m, &l.keyed)
 		if err != nil {
 			return 0, err
 		}
@@ -108,8 +83,11 @@ func (l *messageLists) free() {
 	listsPool.Put(l)
 }
 
-// keyed returns the headers to store, and the key or nil. If the headers are not m's own, they are appended to all.
-func (m *Outgoing) keyed(all *[]Header) (headers []Header, key []byte, err error) {
+var keyHeader = []byte(KeyHeader)
+
+// keyed returns the headers of m to store, and the key or nil. If the headers are not m's own, they are appended to
+// all.
+func keyed(m *Outgoing, all *[]Header) (headers []Header, key []byte, err error) {
 	has := false
 	for i := range m.Headers {
 		if string(m.Headers[i].Key) == KeyHeader && !has {

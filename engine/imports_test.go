@@ -45,7 +45,8 @@ func onlyBelow(t *testing.T, pkg string, below, foreign []string) {
 // the engine gets no cluster store, no HTTP server, no command line and no metrics library with it.
 func TestImportGraph(t *testing.T) {
 	engine := []string{
-		"engine/core", "engine/host", "engine/meta", "engine/route", "clog", "replicate", "replicate/wire", "replicate/peer",
+		"engine/base", "engine/core", "engine/host", "engine/meta", "engine/route", "clog", "replicate", "replicate/wire",
+		"replicate/peer",
 		"netproto", "segment", "segment/aio",
 	}
 	foreign := []string{
@@ -64,6 +65,7 @@ func TestImportGraph(t *testing.T) {
 		"replicate/peer": {"engine/meta", "replicate", "netproto", "segment", "segment/aio"},
 		"engine/meta":    {"replicate", "segment", "segment/aio"},
 		"engine/core":    {"segment", "segment/aio"},
+		"engine/base":    {"engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
 		"engine/route":   {"replicate", "segment", "segment/aio"},
 		"engine/host":    {"engine/meta", "replicate", "replicate/peer", "netproto", "segment", "segment/aio"},
 		"engine":         engine,

@@ -106,7 +106,7 @@ func (cn *clusterNode) gather(
 	done := map[*partition]bool{} // every partition that is known so far; true: nothing is left to do for it
 	var last error
 	for pause := minOperationPause; ; pause = min(2*pause, maxOperationPause) {
-		news := cn.e.news.next()
+		news := cn.e.news.Next()
 		for _, pt := range t.partitions() {
 			if _, known := done[pt]; !known {
 				done[pt] = only != nil && !only(pt)

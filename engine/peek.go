@@ -116,9 +116,6 @@ func (t *Topic) onlyPartition(n int) (func(*partition) bool, error) {
 	return func(pt *partition) bool { return int(pt.number) == n }, nil
 }
 
-// ErrNoPartition says that the topic has fewer partitions.
-var ErrNoPartition = errors.New("engine: the topic has no such partition; nothing was changed")
-
 // collect returns a function that appends the lists which nodes return to all.
 func collect[T any](all *[]T) func(json.RawMessage) error {
 	return func(result json.RawMessage) error {

@@ -23,7 +23,7 @@ func (t *Topic) publishEach(ctx context.Context, ms []Outgoing) []error {
 // startPublish submits one message; its answer comes in the waiter.
 func (t *Topic) startPublish(ctx context.Context, m *Outgoing) (*waiter, error) {
 	var own []Header
-	headers, key, err := m.keyed(&own)
+	headers, key, err := keyed(m, &own)
 	if err != nil {
 		return nil, err
 	}

@@ -348,7 +348,7 @@ func (t *Topic) submit(ctx context.Context, p *Put, pt *partition) error {
 	// clock for every put would cost as much as storing it.
 	p.deadline = 0
 	if !p.Deadline.IsZero() {
-		p.deadline = e.clock.nowNs() + int64(e.host.Until(p.Deadline))
+		p.deadline = e.clock.NowNs() + int64(e.host.Until(p.Deadline))
 	}
 	if pt == nil {
 		pt = t.nextPartition()

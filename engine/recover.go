@@ -589,7 +589,7 @@ func (r *recovery) fill(pt *partition, rp *recovered) error {
 	}
 	pt.newest = pt.log.NewestAppended()
 	end, _, _ := pt.log.End()
-	pt.ages.recovered(end, pt.newest, r.e.clock.mono())
+	pt.ages.recovered(end, pt.newest, r.e.clock.Mono())
 	return r.discardUnreadableHead(pt)
 }
 

@@ -46,22 +46,6 @@ type RemoteLabel struct {
 // String names the client and the node that it is connected to.
 func (l RemoteLabel) String() string { return l.Text + " at " + l.Node }
 
-// FailureSink is a Sink that learns of failures at another node: of a Finish, Requeue or Touch that had returned nil,
-// and that the leader refused later. Failed must not block and must not call the Consumer.
-type FailureSink interface {
-	Failed(what FailedCall, id ID, err error)
-}
-
-// FailedCall names a method of a Consumer.
-type FailedCall uint8
-
-// The methods that can fail after they returned nil.
-const (
-	FailedFinish FailedCall = iota + 1
-	FailedRequeue
-	FailedTouch
-)
-
 // remotes holds this node's subscriptions at other nodes (legs, clients) and their subscriptions here (subs).
 // Connections' readers, the ticker, consumers' methods and the store's news call it. mu guards the fields below it,
 // except that ticked and stampTo belong to the ticker and counts are atomics. It is a leaf. A crash leaves nothing: the

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/engine/base"
 	"penstock/engine/route"
 	"penstock/internal/lock"
 	"penstock/netproto"
@@ -268,7 +269,7 @@ func (r *remoteConsumer) handleSubscribed(l *leg, status netproto.Status, payloa
 		r.share()
 	case status == netproto.StatusRejected && len(payload) == 1:
 		why := subscriptionErrorOf(payload[0])
-		if errors.Is(why, ErrNoChannel) && r.started && r.legs.Credit().Count() > 0 && !ephemeral(r.channel) {
+		if errors.Is(why, ErrNoChannel) && r.started && r.legs.Credit().Count() > 0 && !base.Ephemeral(r.channel) {
 			r.create(l)
 			break
 		}
@@ -501,7 +502,7 @@ func (r *remoteConsumer) end() (first bool) {
 	rs.clients = slices.DeleteFunc(rs.clients, func(o *remoteConsumer) bool { return o == r })
 	last := !slices.ContainsFunc(rs.clients, func(o *remoteConsumer) bool { return o.t == r.t && o.channel == r.channel })
 	rs.mu.Unlock()
-	if last && first && ephemeral(r.channel) {
+	if last && first && base.Ephemeral(r.channel) {
 		r.t.dropUnused(r.channel)
 	}
 	return first

@@ -41,25 +41,6 @@ const (
 // holdMs is how long the leader's channel machine gives a delivered message to nobody else.
 const holdMs = int64((remoteHoldTime + remoteHoldDrift) / time.Millisecond)
 
-// Deadline is the time until which a Sink may hand a delivery to its client. The zero value never passes.
-type Deadline struct {
-	Clock DeadlineClock
-	At    int64 // by Clock
-
-	l      *leg   // that brought the delivery
-	serial uint64 // of the delivery, for ConsumeReturn
-}
-
-// DeadlineClock says whether a Deadline has passed. It is safe for concurrent use and does not block.
-type DeadlineClock interface{ Over(at int64) bool }
-
-// Passed says whether the delivery must not reach the client any more. A Sink must ask at the moment when it writes to
-// the client.
-func (d *Deadline) Passed() bool { return d.Clock != nil && d.Clock.Over(d.At) }
-
-// IsZero says whether the delivery may be handed over at any time.
-func (d *Deadline) IsZero() bool { return d.Clock == nil }
-
 // Over implements DeadlineClock. at is a time of now(). Without a lease nothing may be handed over.
 func (cn *clusterNode) Over(at int64) bool { return cn.now() >= at || !cn.leased() }
 
@@ -182,25 +163,6 @@ func (s *subscription) heldHead() wire.HeldHead {
 	return wire.HeldHead{Stamp: ns, HoldMs: uint32(max(0, left.Milliseconds()))}
 }
 
-// HeldSink is a Sink that may queue a delivery before its client gets it. It drops queued deliveries whose Until has
-// passed.
-type HeldSink interface {
-	Sink
-	// Drained says whether no delivery with an Until is queued for the client.
-	Drained() bool
-	// Withdraw drops the queued delivery of a message. It returns false if a part of it has been written, and the rest may
-	// follow.
-	Withdraw(id ID) bool
-	// Dropped appends the deliveries that were dropped since the last call, by Withdraw or because their Until had passed.
-	Dropped(dst []HeldDelivery) []HeldDelivery
-}
-
-// HeldDelivery identifies a delivery that a HeldSink dropped.
-type HeldDelivery struct {
-	ID    ID
-	Until Deadline
-}
-
 // returnDropped returns the deliveries that the sink dropped to their leaders. mu is held.
 func (r *remoteConsumer) returnDropped() {
 	s, ok := r.sink.(HeldSink)
@@ -210,9 +172,9 @@ func (r *remoteConsumer) returnDropped() {
 	r.dropped = s.Dropped(r.dropped[:0])
 	for _, d := range r.dropped {
 		r.removeUnfinished(d.ID)
-		if r.legs.Has(d.Until.l) {
+		if l, _ := d.Until.Origin.(*leg); r.legs.Has(l) {
 			r.rs.counts.expired.Add(1)
-			r.returnDelivery(d.Until.l, d.ID, d.Until.serial)
+			r.returnDelivery(l, d.ID, d.Until.Serial)
 		}
 	}
 	clear(r.dropped)

@@ -84,7 +84,7 @@ func (r *remoteConsumer) handleDeliverHeld(l *leg, p []byte) error {
 		return err
 	}
 	until := r.rs.cn.deadline(&head)
-	until.l = l
+	until.Origin = l
 	r.mu.Lock()
 	if r.ended || !l.Accepted() {
 		r.mu.Unlock()
@@ -102,7 +102,7 @@ func (r *remoteConsumer) handleDeliverHeld(l *leg, p []byte) error {
 		}
 		n := len(p) - len(rest)
 		p = rest
-		l.received, until.serial = h.Serial, h.Serial
+		l.received, until.Serial = h.Serial, h.Serial
 		if r.tooLate(&h, until) {
 			l.owed += n
 			r.returnDelivery(l, ID(r.wire.ID), h.Serial)

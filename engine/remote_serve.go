@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/meta"
 	"penstock/internal/lock"
@@ -105,7 +106,7 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 	}
 	c, ok := t.LookupChannel(name)
 	if !ok {
-		if !ephemeral(name) || !ValidChannelName(name) {
+		if !base.Ephemeral(name) || !base.ValidChannelName(name) {
 			return ErrNoChannel
 		}
 		var err error
@@ -181,7 +182,7 @@ func (s *subscription) Deliver(d *Delivery) bool {
 		return false
 	}
 	m := wire.Delivered{ID: uint64(d.ID), Timestamp: d.Timestamp, Attempts: d.Attempts, Headers: d.Headers, Body: d.Body}
-	n, held := wire.DeliveredBytes(&m), d.serial != 0
+	n, held := wire.DeliveredBytes(&m), d.Serial != 0
 	if held {
 		n += wire.HeldBytes
 	}
@@ -196,7 +197,7 @@ func (s *subscription) Deliver(d *Delivery) bool {
 		}
 	}
 	if held {
-		s.buf.bytes = wire.AppendHeld(s.buf.bytes, &wire.Held{Epoch: d.epoch, Serial: d.serial})
+		s.buf.bytes = wire.AppendHeld(s.buf.bytes, &wire.Held{Epoch: d.Epoch, Serial: d.Serial})
 	}
 	s.buf.bytes = wire.AppendDelivered(s.buf.bytes, &m)
 	s.unpaid += n

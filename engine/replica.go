@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/meta"
 	"penstock/internal/failpoint"
@@ -46,7 +47,7 @@ type replica struct {
 	pending    pendingQueue        // of the leader
 	out        replicaOutput
 
-	changed notice // raised whenever mu was released after a change
+	changed base.Notice // raised whenever mu was released after a change
 
 	published
 	state replicate.State // of the row that learn saw last
@@ -190,7 +191,7 @@ func (r *replica) unlock() (waiters int) {
 	r.out = replicaOutput{}
 	out.news = out.role || out.reroute || r.writesPaused
 	r.mu.Unlock()
-	r.changed.raise()
+	r.changed.Raise()
 	return out.perform(r)
 }
 
@@ -210,7 +211,7 @@ func (o *replicaOutput) perform(r *replica) (waiters int) {
 		r.pt.announce(false)
 	}
 	if o.news {
-		r.cn.e.news.raise()
+		r.cn.e.news.Raise()
 	}
 	return waiters
 }

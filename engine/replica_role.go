@@ -161,3 +161,17 @@ func unknownBecause(disk bool) error {
 	}
 	return ErrUnknown
 }
+
+// await returns true when reached says true, and false when the engine stops. It asks whenever the replica's mutex was
+// released after a change; reached may take it.
+func (r *replica) await(reached func() bool) bool {
+	for {
+		changed := r.changed.Next()
+		if reached() {
+			return true
+		}
+		if !r.cn.e.host.Either(changed, r.cn.e.stop) {
+			return false
+		}
+	}
+}

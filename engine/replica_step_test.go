@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/host"
 	"penstock/engine/meta"
@@ -22,7 +23,7 @@ import (
 // bareReplica is a partition's part in a cluster without a disk, a network or a store.
 func bareReplica() *replica {
 	h := host.NewMachine()
-	e := &Engine{log: slog.New(slog.DiscardHandler), host: h, clock: newClock(h.Wall, h.Mono)}
+	e := &Engine{log: slog.New(slog.DiscardHandler), host: h, clock: base.NewClock(h.Wall, h.Mono)}
 	cn := &clusterNode{e: e, log: e.log, self: meta.Node{ID: 1, Store: uuid.UUID{1}, Boot: uuid.UUID{9}}}
 	e.cluster, e.members = cn, cn
 	pt := &partition{e: e, t: &Topic{e: e, name: "t"}}

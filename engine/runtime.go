@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine/base"
 	"penstock/engine/host"
 	"penstock/netproto"
 	"penstock/segment"
@@ -19,14 +20,14 @@ import (
 
 // now is the engine's clock: the wall clock when the engine was opened, plus the time that has passed since then. It
 // never jumps.
-func (e *Engine) now() time.Time { return time.Unix(0, e.clock.nowNs()) }
+func (e *Engine) now() time.Time { return time.Unix(0, e.clock.NowNs()) }
 
 // wallNow replaces the host's wall clock if it is not nil. Test builds set it before any engine is opened
 // (clock_offset.go).
 var wallNow func() time.Time
 
 // newEngineClock is the clock of an engine that opens now.
-func newEngineClock(o *Options, h host.Host) *clock {
+func newEngineClock(o *Options, h host.Host) *base.Clock {
 	wall := h.Wall
 	if wallNow != nil {
 		wall = wallNow
@@ -34,7 +35,7 @@ func newEngineClock(o *Options, h host.Host) *clock {
 	if o.wall != nil {
 		wall = o.wall
 	}
-	return newClock(wall, h.Mono)
+	return base.NewClock(wall, h.Mono)
 }
 
 // firstRequest is the number of this process's first request to other nodes. It is random, because answers to requests
@@ -78,4 +79,26 @@ func sortedPartitions[V any](m map[segment.Identity]V) []segment.Identity {
 	return slices.SortedFunc(maps.Keys(m), func(a, b segment.Identity) int {
 		return cmp.Or(bytes.Compare(a.Topic[:], b.Topic[:]), cmp.Compare(a.Partition, b.Partition))
 	})
+}
+
+// clockLogEvery is the least time between two lines about steps.
+const clockLogEvery = time.Minute
+
+// watchClock logs a step of the wall clock. told is when it logged last. watch calls it.
+func (e *Engine) watchClock(told *time.Time) {
+	step := e.clock.Compare()
+	if step == 0 || !told.IsZero() && e.host.Since(*told) < clockLogEvery {
+		return
+	}
+	*told = e.host.Instant()
+	ahead := e.clock.Ahead()
+	e.log.Warn("the wall clock of this node was set: timeouts, delays and retention go on by the time that has passed,"+
+		" and nothing is removed because of it. New messages carry the time of the clock as it was at the start;"+
+		" restart the node if the new time is the right one",
+		"by", step.Round(time.Millisecond), "now_ahead_by", ahead.Round(time.Millisecond), "steps", e.clock.Steps())
+}
+
+// until returns the duration until a time of the engine's clock.
+func (e *Engine) until(dueMs int64) time.Duration {
+	return time.Duration(dueMs*int64(time.Millisecond) - e.clock.NowNs())
 }

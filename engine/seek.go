@@ -32,10 +32,6 @@ type SeekTo struct {
 	Count int64     `json:"count,omitempty"` // forward if above 0, back if below
 }
 
-// ErrSeek says that a SeekTo is not valid; nothing was changed.
-var ErrSeek = errors.New("engine: a channel can go to the beginning, the end, an id, a time or by a count; " +
-	"nothing was changed")
-
 // Seek makes the channel continue at another place, backward or forward, in every partition. Messages in flight are
 // forgotten: a later FIN of one fails with ErrNotInFlight, and consumers may still hold messages that they got before.
 // The change is durable when Seek returns nil. After an error it may have been done in some partitions; it may be

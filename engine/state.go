@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"errors"
-
 	"penstock/engine/core"
 	"penstock/segment"
 )
@@ -12,11 +10,6 @@ import (
 // large enough for it. Two limits bound it: Options.MaxStateBytes for the node, and the size of a batch for a
 // partition. At a limit the engine refuses requests that would add to the state (a delayed message, a requeue with a
 // delay, a new channel). Everything else goes on.
-
-// ErrStateFull says that a request was refused at one of these limits.
-var ErrStateFull = errors.New("engine: deferred messages and confirmations out of order take as much room as a " +
-	"node (MaxStateBytes) or a partition may use for them: nothing is deferred and no channel is made; nothing of " +
-	"this request was stored, everything else goes on; finish messages or raise the limit")
 
 // maxPartitionStateBytes is the limit of a partition. The rest of a batch is left for confirmations of messages in
 // flight, which cannot be refused.

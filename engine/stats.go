@@ -73,7 +73,7 @@ func (c *Channel) stats(consumers bool) ChannelStats {
 		s.OutboxCount = c.outboxCount()
 	}
 	if c.timed != nil {
-		s.Latencies = c.timed.to
+		s.Latencies = c.timed.Recorder
 	}
 	if !consumers {
 		return s
@@ -85,7 +85,7 @@ func (c *Channel) stats(consumers bool) ChannelStats {
 		}
 		s.Consumers = append(s.Consumers, ConsumerStats{
 			Label: k.label, ReadyCount: cs.ReadyCount, InFlightCount: cs.InFlightCount, MessageCount: cs.MessageCount,
-			FinishCount: cs.FinishCount, RequeueCount: cs.RequeueCount, Stopped: k.stopped, consumer: k,
+			FinishCount: cs.FinishCount, RequeueCount: cs.RequeueCount, Stopped: k.stopped, Client: k.id,
 		})
 	})
 	s.Consumers = slices.Clip(s.Consumers)

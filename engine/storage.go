@@ -106,7 +106,7 @@ func (e *Engine) Storage() StorageStats {
 		FramesNoCopy:    c.FramesWithoutCopy.Load(),
 		Stranded:        c.Stranded.Load(),
 		DelaysCorrected: c.DelaysCorrected.Load(),
-		ClockSteps:      e.clock.steps.Load(), ClockAheadMs: e.clock.offset.Load() / int64(time.Millisecond),
+		ClockSteps:      e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(),
 		Partitions: len(e.partitionList()), DiskFull: e.noSpace.Load(), Failed: e.poisoned.Load() != nil,
 	}
 	for _, pt := range e.partitionList() {

@@ -35,7 +35,7 @@ func (cn *clusterNode) liveNodes() []replicate.NodeID {
 func (r *replica) handOverStranded(a *replicate.Action) {
 	cn, st, to := r.cn, a.State, a.Node
 	if a.Flag {
-		if others, may := cn.isrLogs.stranded.allow(cn.now(), isrLogInterval); may {
+		if others, may := cn.isrLogs.stranded.Allow(cn.now(), isrLogInterval); may {
 			cn.log.Warn("this node leads a partition and hears nothing of its in-sync replicas, which are alive: the "+
 				"network between them is broken. Another of them is made the leader; nothing that was answered OK is lost, "+
 				"publishers of the last seconds hear that the outcome is unknown",
@@ -49,7 +49,7 @@ func (r *replica) handOverStranded(a *replicate.Action) {
 		if err == nil || errors.Is(err, meta.ErrConflict) || cn.ctx.Err() != nil {
 			return
 		}
-		if others, may := cn.isrLogs.strandedFailed.allow(cn.now(), isrLogInterval); may {
+		if others, may := cn.isrLogs.strandedFailed.Allow(cn.now(), isrLogInterval); may {
 			cn.log.Warn("a partition whose in-sync replicas this node does not reach could not be given away; it is tried again",
 				"topic", r.pt.t.name, "partition", r.pt.number, "others", others, "error", err)
 		}

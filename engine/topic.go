@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/route"
 	"penstock/internal/lock"
@@ -113,7 +114,7 @@ func (e *Engine) Topic(ctx context.Context, name string) (*Topic, error) {
 	if t, ok := e.LookupTopic(name); ok {
 		return t, nil
 	}
-	if !ValidTopicName(name) {
+	if !base.ValidTopicName(name) {
 		return nil, ErrTopicName
 	}
 	if e.opts.DisableAutoCreate {
@@ -125,7 +126,7 @@ func (e *Engine) Topic(ctx context.Context, name string) (*Topic, error) {
 // CreateTopic returns the topic of that name. If it does not exist, CreateTopic creates it with this many partitions
 // (0: Options.DefaultPartitions), even if DisableAutoCreate is set.
 func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (*Topic, error) {
-	if !ValidTopicName(name) {
+	if !base.ValidTopicName(name) {
 		return nil, ErrTopicName
 	}
 	if partitions == 0 {
@@ -295,7 +296,7 @@ func (t *Topic) Channel(ctx context.Context, name string) (*Channel, error) {
 	if c, ok := t.LookupChannel(name); ok {
 		return t.committedChannel(ctx, c)
 	}
-	if !ValidChannelName(name) {
+	if !base.ValidChannelName(name) {
 		return nil, ErrChannelName
 	}
 	if t.e.opts.DisableAutoCreate {
@@ -306,10 +307,10 @@ func (t *Topic) Channel(ctx context.Context, name string) (*Channel, error) {
 
 // CreateChannel does what Channel does, even if DisableAutoCreate is set.
 func (t *Topic) CreateChannel(ctx context.Context, name string) (*Channel, error) {
-	if !ValidChannelName(name) {
+	if !base.ValidChannelName(name) {
 		return nil, ErrChannelName
 	}
-	if !ephemeral(name) {
+	if !base.Ephemeral(name) {
 		if err := t.e.members.createChannel(ctx, t, name); err != nil {
 			return nil, err
 		}
@@ -335,7 +336,7 @@ func (t *Topic) createChannelLocal(ctx context.Context, name string) (*Channel, 
 	if n >= t.e.opts.MaxChannels {
 		return nil, ErrTooManyChans
 	}
-	if !ephemeral(name) && t.stateFull() {
+	if !base.Ephemeral(name) && t.stateFull() {
 		return nil, ErrStateFull
 	}
 	c := newChannel(t, name)
@@ -463,7 +464,7 @@ func (t *Topic) closeChannels(err error) {
 // dropEphemeral deletes, at the start, the ephemeral topics of the process before.
 func (e *Engine) dropEphemeral() {
 	for _, t := range e.Topics() {
-		if !ephemeral(t.name) {
+		if !base.Ephemeral(t.name) {
 			continue
 		}
 		if err := e.DeleteTopic(context.Background(), t.name); err != nil {
@@ -474,7 +475,7 @@ func (e *Engine) dropEphemeral() {
 
 // dropIfEphemeral deletes an ephemeral topic that has no channel any more.
 func (t *Topic) dropIfEphemeral() {
-	if !ephemeral(t.name) {
+	if !base.Ephemeral(t.name) {
 		return
 	}
 	t.mu.Lock()

@@ -68,7 +68,7 @@ func newer(err error) bool { return errors.Is(err, core.ErrNewerControl) }
 
 // foldIn replays a batch into the fold, unless the fold is not known.
 func (rp *recovered) foldIn(e *Engine, h *segment.Header, body []byte, at segment.Offset) error {
-	rp.writer.saw(h, e.clock.nowNs())
+	rp.writer.saw(h, e.clock.NowNs())
 	if rp.unread != nil {
 		return nil
 	}

@@ -1,7 +1,6 @@
-package engine
+package base
 
 import (
-	"context"
 	"sync/atomic"
 )
 
@@ -17,12 +16,12 @@ import (
 // A change after 1 closes the channel of 1, so no change is missed, provided that every change is followed by raise.
 // A goroutine may also be woken although its condition is still false. raise costs one load while nobody waits. The
 // zero notice is ready. A crash leaves nothing of it.
-type notice struct {
+type Notice struct {
 	ch atomic.Pointer[chan struct{}] // closed by the next raise; nil: nobody has asked since the last one
 }
 
 // next returns a channel that the next raise closes.
-func (n *notice) next() <-chan struct{} {
+func (n *Notice) Next() <-chan struct{} {
 	fresh := make(chan struct{})
 	for {
 		if ch := n.ch.Load(); ch != nil {
@@ -35,38 +34,8 @@ func (n *notice) next() <-chan struct{} {
 }
 
 // raise wakes all goroutines that wait. It is called after the change.
-func (n *notice) raise() {
+func (n *Notice) Raise() {
 	if ch := n.ch.Load(); ch != nil && n.ch.CompareAndSwap(ch, nil) {
 		close(*ch)
-	}
-}
-
-// await returns when reached says true. It asks whenever news is raised: see Engine.news. It returns ErrClosed
-// when the engine closes, and ctx's error when ctx ends first.
-func (cn *clusterNode) await(ctx context.Context, reached func() bool) error {
-	for {
-		news := cn.e.news.next()
-		switch {
-		case reached():
-			return nil
-		case cn.ctx.Err() != nil:
-			return ErrClosed
-		case !cn.e.host.Either(news, ctx.Done()):
-			return ctx.Err()
-		}
-	}
-}
-
-// await returns true when reached says true, and false when the engine stops. It asks whenever the replica's mutex was
-// released after a change; reached may take it.
-func (r *replica) await(reached func() bool) bool {
-	for {
-		changed := r.changed.next()
-		if reached() {
-			return true
-		}
-		if !r.cn.e.host.Either(changed, r.cn.e.stop) {
-			return false
-		}
 	}
 }

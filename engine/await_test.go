@@ -3,39 +3,11 @@ package engine
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"testing"
 
 	"penstock/engine/host"
 )
-
-// Whoever waits for a condition hears of every change of it, also of one between its look and its wait.
-func TestNotice(t *testing.T) {
-	t.Parallel()
-	const waiters, last = 4, 10_000
-	var n notice
-	var value atomic.Int64
-	n.raise() // nobody waits: nothing happens
-	var wg sync.WaitGroup
-	for range waiters {
-		wg.Go(func() {
-			for seen := int64(0); seen < last; {
-				news := n.next()
-				if now := value.Load(); now != seen {
-					seen = now
-					continue
-				}
-				<-news
-			}
-		})
-	}
-	for range last {
-		value.Add(1)
-		n.raise()
-	}
-	wg.Wait()
-}
 
 // Waiting for a condition ends with it, with the caller's context and with the engine.
 func TestAwait(t *testing.T) {
@@ -48,9 +20,9 @@ func TestAwait(t *testing.T) {
 		go func() { result <- cn.await(ctx, reached.Load) }()
 	}
 	wait(t.Context())
-	cn.e.news.raise() // there may be no news for this waiter
+	cn.e.news.Raise() // there may be no news for this waiter
 	reached.Store(true)
-	cn.e.news.raise()
+	cn.e.news.Raise()
 	if err := <-result; err != nil {
 		t.Errorf("what was reached ended with %v", err)
 	}
@@ -65,7 +37,7 @@ func TestAwait(t *testing.T) {
 
 	wait(t.Context())
 	cn.cancel()
-	cn.e.news.raise()
+	cn.e.news.Raise()
 	if err := <-result; !errors.Is(err, ErrClosed) {
 		t.Errorf("when the engine closed the caller got %v", err)
 	}

@@ -1,4 +1,4 @@
-package engine
+package base
 
 import (
 	"math"
@@ -20,10 +20,10 @@ import (
 // Removing data by age cannot be undone, so it needs more certainty: see ages and proven.
 //
 // mu guards the fields below it. compare writes them, on the goroutine of watch; proven reads them on the flusher's.
-type clock struct {
-	wall func() time.Time     // the wall clock, which may step
-	mono func() time.Duration // the monotonic clock: any zero, never steps
-	base int64                // ns since 1970 at mono's zero, by the wall clock as it was when the engine opened
+type Clock struct {
+	wall      func() time.Time     // the wall clock, which may step
+	monotonic func() time.Duration // any zero, never steps
+	base      int64                // ns since 1970 at mono's zero, by the wall clock as it was when the engine opened
 
 	steps  atomic.Uint64 // steps of the wall clock that compare has seen
 	offset atomic.Int64  // ns by which the wall clock was ahead of this one at the last compare
@@ -49,20 +49,20 @@ const (
 	clockTrust = 10 * time.Minute
 )
 
-func newClock(wall func() time.Time, mono func() time.Duration) *clock {
-	c := &clock{wall: wall, mono: mono}
+func NewClock(wall func() time.Time, mono func() time.Duration) *Clock {
+	c := &Clock{wall: wall, monotonic: mono}
 	c.base, _ = c.read()
 	c.since = mono()
 	return c
 }
 
 // read returns by how many ns the wall clock is ahead of the monotonic one, and the time that the measurement took.
-func (c *clock) read() (offset int64, gap time.Duration) {
+func (c *Clock) read() (offset int64, gap time.Duration) {
 	gap = math.MaxInt64
 	for range maxReadTries {
-		before := c.mono()
+		before := c.monotonic()
 		wall := c.wall().UnixNano()
-		after := c.mono()
+		after := c.monotonic()
 		if d := after - before; d < gap {
 			gap, offset = d, wall-int64(before+d/2)
 		}
@@ -74,11 +74,20 @@ func (c *clock) read() (offset int64, gap time.Duration) {
 }
 
 // nowNs returns the engine's time in ns since 1970.
-func (c *clock) nowNs() int64 { return c.base + int64(c.mono()) }
+func (c *Clock) NowNs() int64 { return c.base + int64(c.monotonic()) }
+
+// mono returns the time of the monotonic clock, which has any zero.
+func (c *Clock) Mono() time.Duration { return c.monotonic() }
+
+// stepCount returns how many steps of the wall clock compare has seen.
+func (c *Clock) Steps() uint64 { return c.steps.Load() }
+
+// ahead returns by how much the wall clock was ahead of this one at the last compare.
+func (c *Clock) Ahead() time.Duration { return time.Duration(c.offset.Load()) }
 
 // compare compares the two clocks. It returns by how much the wall clock stepped since the last call, or 0. The
 // engine's watch calls it.
-func (c *clock) compare() (step time.Duration) {
+func (c *Clock) Compare() (step time.Duration) {
 	offset, gap := c.read()
 	if gap > clockStep/4 {
 		return 0 // too inaccurate; the next call may be less disturbed
@@ -87,7 +96,7 @@ func (c *clock) compare() (step time.Duration) {
 	c.offset.Store(offset)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.mono()
+	now := c.monotonic()
 	if d := time.Duration(offset - c.seen); d > clockStep || d < -clockStep {
 		c.seen, c.since, step = offset, now, d
 		c.steps.Add(1)
@@ -103,30 +112,8 @@ func (c *clock) compare() (step time.Duration) {
 // proven returns the time of day for removing data by age. The rule: a wall clock is trusted once it has not stepped
 // for clockTrust, and for as long as it was put forward since the start. From then on the time counts by the monotonic
 // clock, whatever the wall clock does. Before that, ok is false.
-func (c *clock) proven() (ns int64, ok bool) {
+func (c *Clock) Proven() (ns int64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.nowNs() + c.trustedOffset, c.trusted
-}
-
-// clockLogEvery is the least time between two lines about steps.
-const clockLogEvery = time.Minute
-
-// watchClock logs a step of the wall clock. told is when it logged last. watch calls it.
-func (e *Engine) watchClock(told *time.Time) {
-	step := e.clock.compare()
-	if step == 0 || !told.IsZero() && e.host.Since(*told) < clockLogEvery {
-		return
-	}
-	*told = e.host.Instant()
-	ahead := time.Duration(e.clock.offset.Load())
-	e.log.Warn("the wall clock of this node was set: timeouts, delays and retention go on by the time that has passed,"+
-		" and nothing is removed because of it. New messages carry the time of the clock as it was at the start;"+
-		" restart the node if the new time is the right one",
-		"by", step.Round(time.Millisecond), "now_ahead_by", ahead.Round(time.Millisecond), "steps", e.clock.steps.Load())
-}
-
-// until returns the duration until a time of the engine's clock.
-func (e *Engine) until(dueMs int64) time.Duration {
-	return time.Duration(dueMs*int64(time.Millisecond) - e.clock.nowNs())
+	return c.NowNs() + c.trustedOffset, c.trusted
 }

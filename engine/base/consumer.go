@@ -1,0 +1,80 @@
+package base
+
+import (
+	"penstock/engine/core"
+)
+
+// HeldSink is a Sink that may queue a delivery before its client gets it. It drops queued deliveries whose Until has
+// passed.
+type HeldSink interface {
+	Sink
+	// Drained says whether no delivery with an Until is queued for the client.
+	Drained() bool
+	// Withdraw drops the queued delivery of a message. It returns false if a part of it has been written, and the rest may
+	// follow.
+	Withdraw(id ID) bool
+	// Dropped appends the deliveries that were dropped since the last call, by Withdraw or because their Until had passed.
+	Dropped(dst []HeldDelivery) []HeldDelivery
+}
+
+// HeldDelivery identifies a delivery that a HeldSink dropped.
+type HeldDelivery struct {
+	ID    ID
+	Until Deadline
+}
+
+// FailureSink is a Sink that learns of failures at another node: of a Finish, Requeue or Touch that had returned nil,
+// and that the leader refused later. Failed must not block and must not call the Consumer.
+type FailureSink interface {
+	Failed(what FailedCall, id ID, err error)
+}
+
+// FailedCall names a method of a Consumer.
+type FailedCall uint8
+
+// The methods that can fail after they returned nil.
+const (
+	FailedFinish FailedCall = iota + 1
+	FailedRequeue
+	FailedTouch
+)
+
+// Deadline is the time until which a Sink may hand a delivery to its client. The zero value never passes.
+type Deadline struct {
+	Clock DeadlineClock
+	At    int64 // by Clock
+
+	// Origin and Serial name the delivery to the engine that set them: what it came through, and its Delivery.Serial
+	// there. A Sink passes them on in its HeldDelivery and does not look at them.
+	Origin any
+	Serial uint64
+}
+
+// DeadlineClock says whether a Deadline has passed. It is safe for concurrent use and does not block.
+type DeadlineClock interface{ Over(at int64) bool }
+
+// Passed says whether the delivery must not reach the client any more. A Sink must ask at the moment when it writes to
+// the client.
+func (d *Deadline) Passed() bool { return d.Clock != nil && d.Clock.Over(d.At) }
+
+// IsZero says whether the delivery may be handed over at any time.
+func (d *Deadline) IsZero() bool { return d.Clock == nil }
+
+// ConsumerStats is a snapshot with the names of NSQ's /stats.
+type ConsumerStats struct {
+	Label         any
+	ReadyCount    int
+	InFlightCount int
+	MessageCount  uint64
+	FinishCount   uint64
+	RequeueCount  uint64
+	Stopped       bool
+
+	Client core.ClientID // its number in its channel at this node
+}
+
+// LatencyRecorder records the time from a message's publish to its Finish. Record runs under a channel's lock: it must
+// be fast, must not block and must not call the engine.
+type LatencyRecorder interface {
+	Record(ns int64)
+}

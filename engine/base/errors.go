@@ -1,0 +1,68 @@
+package base
+
+import (
+	"errors"
+
+	"penstock/engine/core"
+)
+
+// Errors that callers act on, tested with errors.Is. Each text is stable.
+var (
+	ErrOptions   = errors.New("engine: the options contradict each other")
+	ErrClosed    = errors.New("engine: closed")
+	ErrTopicName = errors.New("engine: a topic name has 1 to 64 of the characters a-z A-Z 0-9 . _ - and may end in " +
+		"#ephemeral; nothing was made or stored")
+	ErrChannelName = errors.New("engine: a channel name has 1 to 64 of the characters a-z A-Z 0-9 . _ - and may end in " +
+		"#ephemeral; nothing was made")
+	ErrNoTopic   = errors.New("engine: there is no such topic; nothing was changed")
+	ErrNoChannel = errors.New("engine: there is no such channel; nothing was changed")
+	ErrDeleted   = errors.New("engine: the topic or channel was deleted: nothing of it is kept; create it again " +
+		"to go on")
+	ErrEmptyMessage  = errors.New("engine: a message must have at least one byte; nothing was stored")
+	ErrMessageTooBig = errors.New("engine: the message is larger than MaxMessageBytes; nothing was stored")
+	ErrBatchTooBig   = errors.New("engine: the batch is larger than MaxBatchBytes; nothing was stored")
+	ErrDeferTooLong  = errors.New("engine: the delay is negative or longer than MaxDefer; nothing was stored")
+	ErrTooManyTopics = errors.New("engine: there are as many topics as MaxTopics allows: nothing was made; delete one " +
+		"or raise the limit")
+	ErrTooManyChans = errors.New("engine: the topic has as many channels as MaxChannels allows: nothing was made; " +
+		"delete one or raise the limit")
+	ErrOverloaded = errors.New("engine: too many bytes are waiting to be stored; nothing of this request was stored, " +
+		"try again later")
+	ErrDeadline = errors.New("engine: the request waited longer than its deadline; nothing of it was stored")
+	ErrNoSpace  = core.ErrNoSpace
+	ErrQuota    = errors.New("engine: the topic has as many bytes or messages as its quota lets it keep unconfirmed: " +
+		"publishing is refused, consuming goes on; nothing was stored, confirm, raise the quota or try again later")
+	ErrDisk = core.ErrPoisoned
+	// ErrDiskHung says that a write has not returned for a long time.
+	ErrDiskHung = errors.New("engine: the disk does not answer: what waits for it is stored or not, nobody knows; look " +
+		"at the device, and end this process if it does not come back")
+	ErrReadOnly      = core.ErrReadOnly
+	ErrAutoCreateOff = errors.New("engine: there is no such topic or channel, and automatic creation is off: nothing " +
+		"was stored; create it first")
+	ErrTooManyClients = core.ErrTooManyConsumers
+	ErrNoLeader       = errors.New("engine: no node leads the partition just now; nothing was stored, try again")
+	ErrNoQuorum       = errors.New("engine: fewer replicas are in sync than min_isr demands; nothing was stored, try " +
+		"again when a node is back")
+	ErrUnknown = errors.New("engine: the outcome is unknown: the messages may have been stored, or may appear later; " +
+		"publish again if a duplicate does no harm")
+	ErrMoved       = errors.New("engine: another node leads the partition now; connect to it")
+	ErrNotInFlight = core.ErrNotInFlight
+	ErrNotOwner    = core.ErrNotOwner
+	ErrHeaders     = errors.New("engine: the headers are refused; nothing was stored")
+	ErrBatchKeys   = errors.New("engine: the messages of one batch have keys of different partitions, or different " +
+		"delays; nothing was stored, publish them apart")
+	// ErrVersion says that the settings changed after the caller had read them.
+	ErrVersion = errors.New("engine: the settings were changed by somebody else meanwhile: read them again; nothing " +
+		"was changed")
+	// ErrStateFull says that a request was refused at one of these limits.
+	ErrStateFull = errors.New("engine: deferred messages and confirmations out of order take as much room as a " +
+		"node (MaxStateBytes) or a partition may use for them: nothing is deferred and no channel is made; nothing of " +
+		"this request was stored, everything else goes on; finish messages or raise the limit")
+	// ErrSeek says that a SeekTo is not valid; nothing was changed.
+	ErrSeek = errors.New("engine: a channel can go to the beginning, the end, an id, a time or by a count; " +
+		"nothing was changed")
+	// ErrNoPartition says that the topic has fewer partitions.
+	ErrNoPartition = errors.New("engine: the topic has no such partition; nothing was changed")
+	// ErrSettings is wrapped by errors that say what is wrong with the settings of a channel.
+	ErrSettings = core.ErrSettings
+)

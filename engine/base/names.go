@@ -1,0 +1,22 @@
+package base
+
+import (
+	"regexp"
+	"strings"
+)
+
+// maxNameBytes is the longest name of a topic or channel.
+const maxNameBytes = 64
+
+var namePattern = regexp.MustCompile(`^[.a-zA-Z0-9_-]+(#ephemeral)?$`)
+
+// ValidTopicName says whether name can name a topic, by the rule of nsqd. Names never become paths, so "." and ".." are
+// allowed.
+func ValidTopicName(name string) bool {
+	return len(name) >= 1 && len(name) <= maxNameBytes && namePattern.MatchString(name)
+}
+
+// ValidChannelName is the same rule for channels.
+func ValidChannelName(name string) bool { return ValidTopicName(name) }
+
+func Ephemeral(name string) bool { return strings.HasSuffix(name, "#ephemeral") }

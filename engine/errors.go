@@ -1,0 +1,45 @@
+package engine
+
+import (
+	"penstock/engine/base"
+)
+
+// Errors that callers act on, tested with errors.Is. Package base says of each when it comes and what it means for the
+// data. Each text is stable.
+var (
+	ErrOptions        = base.ErrOptions
+	ErrClosed         = base.ErrClosed
+	ErrTopicName      = base.ErrTopicName
+	ErrChannelName    = base.ErrChannelName
+	ErrNoTopic        = base.ErrNoTopic
+	ErrNoChannel      = base.ErrNoChannel
+	ErrDeleted        = base.ErrDeleted
+	ErrEmptyMessage   = base.ErrEmptyMessage
+	ErrMessageTooBig  = base.ErrMessageTooBig
+	ErrBatchTooBig    = base.ErrBatchTooBig
+	ErrDeferTooLong   = base.ErrDeferTooLong
+	ErrTooManyTopics  = base.ErrTooManyTopics
+	ErrTooManyChans   = base.ErrTooManyChans
+	ErrOverloaded     = base.ErrOverloaded
+	ErrDeadline       = base.ErrDeadline
+	ErrNoSpace        = base.ErrNoSpace
+	ErrQuota          = base.ErrQuota
+	ErrDisk           = base.ErrDisk
+	ErrDiskHung       = base.ErrDiskHung
+	ErrReadOnly       = base.ErrReadOnly
+	ErrAutoCreateOff  = base.ErrAutoCreateOff
+	ErrTooManyClients = base.ErrTooManyClients
+	ErrNoLeader       = base.ErrNoLeader
+	ErrNoQuorum       = base.ErrNoQuorum
+	ErrUnknown        = base.ErrUnknown
+	ErrMoved          = base.ErrMoved
+	ErrNotInFlight    = base.ErrNotInFlight
+	ErrNotOwner       = base.ErrNotOwner
+	ErrHeaders        = base.ErrHeaders
+	ErrBatchKeys      = base.ErrBatchKeys
+	ErrVersion        = base.ErrVersion
+	ErrStateFull      = base.ErrStateFull
+	ErrSeek           = base.ErrSeek
+	ErrNoPartition    = base.ErrNoPartition
+	ErrSettings       = base.ErrSettings
+)
