@@ -189,7 +189,7 @@ func (a alone) grow(ctx context.Context, t *Topic, to int, store func() error) e
 	}
 	for _, c := range t.Channels() {
 		c.applyPosts()
-		c.wake()
+		c.Wake()
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"slices"
 
@@ -34,21 +35,6 @@ const (
 	maxCarryCandidates = 16        // segment borders that toCarry tries
 	noOffset           = 1<<63 - 1
 )
-
-// runOnCommitter runs f where the fold may be read (on the committer), and then calls done.
-func (pt *partition) runOnCommitter(f func(), done func(error)) {
-	p := &Put{Done: func(p *Put) { done(p.Err) }}
-	p.kind, p.special = putInspection, &specialPut{inspect: f}
-	if err := pt.enqueue(context.Background(), p); err != nil {
-		done(err)
-	}
-}
-
-// startBorder returns where the log begins.
-func (pt *partition) startBorder() core.Border {
-	at, _, id := pt.log.Start()
-	return core.Border{At: at, ID: id}
-}
 
 // carry copies the deferred messages out of the oldest segments, if nothing else needs those segments. limit is the
 // highest offset up to which segments may be removed.
@@ -91,7 +77,7 @@ func (f *flusher) carryFrom(pt *partition, sources []core.CarrySource) {
 	var ms []core.CarriedMessage
 	bytes := 0
 	for _, s := range sources {
-		m, err := pt.readRecord(s.ID, s.At)
+		m, err := pt.ReadRecord(s.ID, s.At)
 		if errors.Is(err, segment.ErrBelowStart) {
 			continue // retention has just removed it; findLost will report it
 		}
@@ -122,7 +108,7 @@ func (pt *partition) postCarried(ms []core.CarriedMessage, at segment.Offset) {
 	for i := range ms {
 		ds[i] = core.DeferredMessage{ID: ms[i].ID, DueMs: ms[i].DueMs, At: at}
 	}
-	pt.post(&post{Event: core.Event{Kind: core.EvCarried, Deferred: ds}})
+	pt.post(&core.Post{Event: core.Event{Kind: core.EvCarried, Deferred: ds}})
 }
 
 // findLost looks for deferred messages that were removed with their segments. It runs after retention removed something
@@ -142,30 +128,14 @@ func (f *flusher) findLost(pt *partition) {
 			pt.mayHaveLost.Store(true) // look again, until no lost message is found
 		}
 		if err == nil && len(gone) > 0 {
-			pt.post(&post{Event: core.Event{Kind: core.EvTrimmed, Start: start.ID}, gone: gone})
+			pt.post(&core.Post{Event: core.Event{Kind: core.EvTrimmed, Start: start.ID}, Gone: gone})
 		}
 		pt.searchingLost.Store(false)
 	})
 }
 
-// forgetGone tells the machine which deferred messages were removed with the log below its start. Clients that have one
-// in flight may still finish it; the others count as confirmed. mu is held.
-func (c *Channel) forgetGone(cur *cursor, gone []segment.MsgID) {
-	count := 0
-	for _, id := range gone {
-		c.ev = core.Event{Kind: core.EvGone, ID: core.MakeID(cur.part.number, id)}
-		if c.step().Decision == core.Skip {
-			count++
-		}
-	}
-	if count > 0 {
-		c.e.log.Warn("messages that waited for their time are gone: retention by size, age or count removed them first",
-			"topic", c.t.name, "channel", c.name, "partition", cur.part.number, "count", count)
-	}
-}
-
-// readRecord copies a stored message. at is the offset of its batch; 0: the place where it was published.
-func (pt *partition) readRecord(id segment.MsgID, at segment.Offset) (m core.CarriedMessage, err error) {
+// ReadRecord copies a stored message. at is the offset of its batch; 0: the place where it was published.
+func (pt *partition) ReadRecord(id segment.MsgID, at segment.Offset) (m core.CarriedMessage, err error) {
 	if at == 0 {
 		if at, _, err = pt.log.Seek(id); err != nil {
 			return m, err
@@ -197,11 +167,10 @@ func recordIn(run []byte, id segment.MsgID) (m core.CarriedMessage, err error) {
 			return m, err
 		}
 	}
-	f := fetched{body: body}
 	if id < h.FirstID || id >= h.NextID() {
 		return m, segment.ErrNotBoundary
 	}
-	record, ok := f.record(int(id - h.FirstID))
+	record, ok := recordAt(body, int(id-h.FirstID))
 	var one segment.RecordIter
 	one.Reset(&segment.Header{Count: 1}, record)
 	r := one.NextRef()
@@ -215,27 +184,25 @@ func recordIn(run []byte, id segment.MsgID) (m core.CarriedMessage, err error) {
 	return m, nil
 }
 
-// readFold runs f where the fold may be read. With an error f may have run, or may run yet.
-func (pt *partition) readFold(ctx context.Context, f func()) error {
-	if r := pt.rep; r != nil { // not through the inbox: without a quorum it stands still
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		f()
-		return nil
+// recordAt returns the bytes of the record with this index in a batch; false: there are fewer.
+func recordAt(body []byte, index int) ([]byte, bool) {
+	for ; ; index-- {
+		size, n := binary.Uvarint(body)
+		if n <= 0 || size > uint64(len(body)-n) {
+			return nil, false
+		}
+		end := n + int(size)
+		if index == 0 {
+			return body[:end], true
+		}
+		body = body[end:]
 	}
-	done := make(chan struct{}, 1)
-	var err error
-	pt.runOnCommitter(f, func(e error) { err = e; done <- struct{}{} })
-	if !pt.e.host.Either(done, ctx.Done()) {
-		return ctx.Err()
-	}
-	return err
 }
 
-// onlyCarried lists at most count messages, from the id from on, whose bytes are only in control batches that carry
+// OnlyCarried lists at most count messages, from the id from on, whose bytes are only in control batches that carry
 // them. It also returns the first id of the log; messages from there on still have their bytes where they were
 // published.
-func (pt *partition) onlyCarried(
+func (pt *partition) OnlyCarried(
 	ctx context.Context, from segment.MsgID, count int,
 ) ([]core.CarrySource, segment.MsgID, error) {
 	if start := pt.startBorder(); pt.carriedFrom.Load() == noOffset {
@@ -251,51 +218,4 @@ func (pt *partition) onlyCarried(
 		return nil, 0, err
 	}
 	return list, start.ID, nil
-}
-
-// readCarried copies messages that control batches carry, as far as they are still there.
-func (p *peeker) readCarried(ctx context.Context, pt *partition, sources []core.CarrySource) error {
-	for _, s := range sources {
-		m, err := pt.readRecord(s.ID, s.At)
-		if errors.Is(err, segment.ErrBelowStart) { // carried further up meanwhile, or gone
-			var again []core.CarrySource
-			if again, _, err = pt.onlyCarried(ctx, s.ID, 1); err == nil &&
-				(len(again) == 0 || again[0].ID != s.ID || again[0].At == s.At) {
-				continue
-			} else if err == nil {
-				m, err = pt.readRecord(s.ID, again[0].At)
-			}
-		}
-		if err != nil {
-			return err
-		}
-		var it segment.RecordIter
-		h := segment.Header{Count: 1, Created: m.CreatedNs}
-		it.Reset(&h, m.Record)
-		r := it.NextRef()
-		if r == nil {
-			return errors.Join(segment.ErrInvalid, it.Err())
-		}
-		if !p.add(core.MakeID(pt.number, s.ID), &h, r) {
-			return nil
-		}
-	}
-	return nil
-}
-
-// carriedOne returns a copy of a message that a control batch carries; ErrBelowStart: none does.
-func (t *Topic) carriedOne(ctx context.Context, id ID) (*PeekedMessage, error) {
-	pt := t.partitions()[id.Partition()]
-	p := peeker{whole: true, room: MaxPeekBytes}
-	list, _, err := pt.onlyCarried(ctx, id.MsgID(), 1)
-	if err == nil && len(list) == 1 && list[0].ID == id.MsgID() {
-		err = p.readCarried(ctx, pt, list)
-	}
-	switch {
-	case err != nil:
-		return nil, err
-	case len(p.found) == 0:
-		return nil, segment.ErrBelowStart
-	}
-	return &p.found[0], nil
 }

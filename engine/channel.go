@@ -91,13 +91,14 @@ type deadLetters struct {
 // postbox takes events for the machine from callers that must not wait for Channel.mu.
 type postbox struct {
 	postMu lock.Mutex[lock.ChannelPosts]
-	posts  []post      // guarded by postMu: per partition in the order of its log; applyPostsLocked takes them
+	posts  []core.Post // guarded by postMu: per partition in the order of its log; applyPostsLocked takes them
 	posted atomic.Bool // posts may have entries
 }
 
 // cursor is the channel's read position in one partition. Channel.mu guards it.
 type cursor struct {
-	part     *partition
+	part     channelPartition
+	number   uint32         // of part; it is also the cursor's index
 	at       segment.Offset // of the batch that holds the next message
 	found    bool           // at is the batch of the machine's ReadFrom
 	bad      error          // why reading stopped at this place: the bytes cannot be read
@@ -110,16 +111,6 @@ type cursor struct {
 
 	// The end of the log when the channel was found in it. 0: this process created the channel. See isCommittedIn.
 	foundEnd segment.Position
-}
-
-// post is an event about one partition for a channel's machine. It comes from a caller that must not wait for
-// Channel.mu: the committer, a replica that commits, the flusher, or a connection. A crash loses nothing with it: the
-// channel then begins with a snapshot of the log, which includes the event.
-type post struct {
-	core.Event                  // its Part is the index of the partition's cursor
-	epoch      segment.Epoch    // EvAddPartition, EvUnfence: see cursor.epoch
-	foundEnd   segment.Position // EvAddPartition: see cursor.foundEnd
-	gone       []segment.MsgID  // EvTrimmed: deferred messages below Start; forgetGone steps EvGone for each
 }
 
 func newChannel(t *Topic, name string) *Channel {
@@ -137,8 +128,8 @@ func newChannel(t *Topic, name string) *Channel {
 		SampleSeed: t.sampleSeed(name), Ephemeral: base.Ephemeral(name),
 	})
 	c.consumers = map[core.ClientID]*localConsumer{}
-	for i, pt := range t.partitions() {
-		c.cursors = append(c.cursors, cursor{part: pt, put: newControlPut(c, i)})
+	for _, pt := range t.partitions() {
+		c.cursors = append(c.cursors, c.newCursor(pt))
 	}
 	return c
 }
@@ -157,59 +148,16 @@ func (c *Channel) create(ctx context.Context) error {
 			if !pt.rep.serves.Load() {
 				continue
 			}
-			pt.watch(c)
-			end := segment.MsgID(pt.visible.Load())
-			start := min(end, segment.MsgID(pt.unclaimed.Load()), segment.MsgID(pt.pausedFrom.Load()))
-			p := pt.begins(c.name, start, end)
-			p.epoch = pt.rep.serving()
-			c.post(&p)
+			pt.followUnlogged(c, c.name)
 		}
 		c.applyPosts()
 		return nil
 	}
 	err := c.t.writeControls(ctx, []core.Control{{Kind: core.ChannelCreated, Channel: c.name}}, func(pt *partition) {
-		c.follow(pt)
+		pt.follow(c, c.name)
 	})
 	c.applyPosts()
 	return err
-}
-
-// follow gives the channel a partition: a snapshot of what the log says now, and all later events. Nothing may be
-// committed between the two. So it runs on the committer, or with replica.mu held, or before the committer started.
-func (c *Channel) follow(pt *partition) {
-	pt.watch(c)
-	p := pt.snapshot(c.name)
-	c.post(&p)
-}
-
-// begins returns the event that gives the channel the partition: the channel reads from start, and messages below end
-// are visible.
-func (pt *partition) begins(name string, start, end segment.MsgID) post {
-	return post{Event: core.Event{
-		Kind: core.EvAddPartition, Part: pt.number, End: end,
-		Cursor: &core.Cursor{Name: name, Start: start, Confirmed: start},
-	}}
-}
-
-// snapshot returns the event that gives the channel the partition with the state that the log has now. It needs what
-// follow needs.
-func (pt *partition) snapshot(name string) post {
-	end := segment.MsgID(pt.visible.Load())
-	p := pt.begins(name, pt.fold.StartFor(end), end)
-	if r := pt.rep; r != nil && r.leader != nil {
-		p.epoch, p.Flag = r.leader.Epoch(), pt.machine.State().Next > r.committed()
-	}
-	for _, d := range pt.fold.Deferred {
-		if d.ID < end {
-			p.Deferred = append(p.Deferred, d)
-		}
-	}
-	if cur := pt.fold.Channel(name); cur != nil {
-		own := *cur // a deep copy: the fold keeps changing
-		own.Ranges, own.Requeued, own.Dead = cur.Ranges.Clone(), slices.Clone(cur.Requeued), slices.Clone(cur.Dead)
-		p.Cursor = &own
-	}
-	return p
 }
 
 // restore makes the channels that are in the log of the first partition whose fold is known (whyUnread). It runs at
@@ -225,7 +173,7 @@ func (t *Topic) restore() {
 		c := newChannel(t, cur.Name)
 		for _, pt := range t.partitions() {
 			if pt.whyUnread() == nil {
-				c.follow(pt)
+				pt.follow(c, c.name)
 			}
 		}
 		t.channels[cur.Name] = c
@@ -235,74 +183,32 @@ func (t *Topic) restore() {
 	t.findIncomplete()
 }
 
-// watching returns the channels that read the partition. The list is replaced, never changed.
-func (pt *partition) watching() []*Channel {
-	if cs := pt.watchers.Load(); cs != nil {
-		return *cs
-	}
-	return nil
-}
-
-// watch adds the channel to those that get the partition's events, if it is not among them yet.
-func (pt *partition) watch(c *Channel) {
-	pt.mu.Lock()
-	defer pt.mu.Unlock()
-	if old := pt.watching(); !slices.Contains(old, c) {
-		cs := append([]*Channel{c}, old...)
-		pt.watchers.Store(&cs)
-	}
-}
-
-func (pt *partition) unwatch(c *Channel) {
-	pt.mu.Lock()
-	defer pt.mu.Unlock()
-	cs := slices.DeleteFunc(slices.Clone(pt.watching()), func(other *Channel) bool { return other == c })
-	pt.watchers.Store(&cs)
-}
-
-// wake wakes the channels that wait for messages of the partition. It is called after a commit has raised visible.
-func (pt *partition) wake() {
-	for _, c := range pt.watching() {
-		if c.hungry.Load() {
-			c.wake()
-		}
-	}
-}
-
-// post queues an event at each of the partition's channels, and wakes them. They share what p points to, and none
-// changes it.
-func (pt *partition) post(p *post) {
-	p.Part = pt.number
-	for _, c := range pt.watching() {
-		c.post(p)
-		c.wake()
-	}
-}
-
-// postDeferred tells the channels of committed deferred messages. It is called at the commit, before the messages are
-// visible. ds is borrowed.
-func (pt *partition) postDeferred(ds []core.DeferredMessage) {
-	if len(pt.watching()) > 0 {
-		pt.post(&post{Event: core.Event{Kind: core.EvDeferredPublished, Deferred: slices.Clone(ds)}})
-	}
-}
-
-// postDropped tells the channels that a paused topic dropped the messages r that it had held back, before the end of r
-// becomes visible. Only the committer calls it.
-func (pt *partition) postDropped(r core.IDRange) {
-	pt.post(&post{Event: core.Event{Kind: core.EvDropped, Msg: r.From, End: r.To}})
-}
-
-// post queues an event. The caller then wakes the channel, or applies the posts itself. It may hold any lock that comes
-// before postMu.
-func (c *Channel) post(p *post) {
+// Post implements subscriber. The caller then wakes the channel, or applies the posts itself.
+func (c *Channel) Post(p *core.Post) {
 	c.postMu.Lock()
 	c.posts = append(c.posts, *p)
 	c.postMu.Unlock()
 	c.posted.Store(true)
 }
 
-func (c *Channel) wake() {
+// Committed implements subscriber.
+func (c *Channel) Committed() {
+	if c.hungry.Load() {
+		c.Wake()
+	}
+}
+
+// Resume implements subscriber: reading goes on at the place where it stopped. It takes mu.
+func (c *Channel) Resume(partition uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := int(partition); n < len(c.cursors) {
+		c.cursors[n].found, c.cursors[n].bad = false, nil
+	}
+}
+
+// Wake implements subscriber: the channel's goroutine delivers what there is.
+func (c *Channel) Wake() {
 	select {
 	case c.woken <- struct{}{}:
 	default:
@@ -407,10 +313,15 @@ func (c *Channel) hasPartition(i int) bool {
 	return i < len(c.cursors) && c.cursors[i].assigned
 }
 
+// newCursor returns a cursor for a partition that the machine does not have.
+func (c *Channel) newCursor(pt channelPartition) cursor {
+	return cursor{part: pt, number: pt.Number(), put: newControlPut(c, pt, int(pt.Number()))}
+}
+
 // grow makes cursors for partitions that the topic got after the channel was made. mu is held.
 func (c *Channel) grow(n int) {
 	for i := len(c.cursors); i < n; i++ {
-		c.cursors = append(c.cursors, cursor{part: c.t.partitions()[i], put: newControlPut(c, i)})
+		c.cursors = append(c.cursors, c.newCursor(c.t.partitions()[i]))
 	}
 }
 
@@ -436,14 +347,14 @@ func (c *Channel) applyPostsLocked() {
 		case adds:
 			c.addPartition(cur, p)
 			added = true
-		case p.Kind == core.EvUnfence && p.epoch != cur.epoch: // it ends the fence of another epoch
+		case p.Kind == core.EvUnfence && p.Epoch != cur.epoch: // it ends the fence of another epoch
 		default:
 			c.ev = p.Event
 			c.step()
 			if p.Kind == core.EvCarried || p.Kind == core.EvDropped || p.Kind == core.EvTrimmed {
 				cur.found = false
 			}
-			c.forgetGone(cur, p.gone)
+			c.forgetGone(cur, p.Gone)
 		}
 	}
 	if added {
@@ -454,17 +365,17 @@ func (c *Channel) applyPostsLocked() {
 
 // addPartition gives the machine a partition. It reads the log's start and visible end again: both may have moved since
 // the post. mu is held.
-func (c *Channel) addPartition(cur *cursor, p *post) {
+func (c *Channel) addPartition(cur *cursor, p *core.Post) {
 	pt := cur.part
-	_, _, p.Start = pt.log.Start()
-	p.End = min(p.End, pt.visibleEnd())
-	p.HoldMs = pt.fenceMs(p.epoch)
+	_, _, p.Start = pt.Log().Start()
+	p.End = min(p.End, pt.VisibleEnd())
+	p.HoldMs = pt.FenceMs(p.Epoch)
 	c.ev = p.Event
 	c.step()
-	if c.m.Fenced(pt.number) {
-		c.e.cluster.remotes.fence(pt, p.epoch)
+	if c.m.Fenced(cur.number) {
+		pt.Fence(p.Epoch)
 	}
-	cur.end, cur.foundEnd, cur.assigned, cur.epoch = p.End, p.foundEnd, true, p.epoch
+	cur.end, cur.foundEnd, cur.assigned, cur.epoch = p.End, p.FoundEnd, true, p.Epoch
 }
 
 // Pause stops deliveries. When it returns nil, that is durable.
@@ -529,20 +440,20 @@ func (c *Channel) change(ctx context.Context, evs ...core.Event) error {
 	for i := range c.cursors {
 		c.cursors[i].found, c.cursors[i].bad = false, nil
 	}
-	ws, err := c.writeControls(ctx, evs)
+	ws, err := c.writeControls(evs)
 	c.mu.Unlock()
 	for _, w := range ws {
 		// Without a quorum the entries wait in the inbox for as long as that takes. They must be written, because the machine
 		// has given them away. But the caller need not wait for them.
-		if !c.e.host.Either(w.done, ctx.Done()) {
+		if !c.e.host.Either(w.answered, ctx.Done()) {
 			err = errors.Join(err, ErrUnknown, ctx.Err())
 			c.e.host.Spawn(func() {
-				c.e.host.Receive(w.done)
+				c.e.host.Receive(w.answered)
 				c.applyOutcome(w)
 			})
 			continue
 		}
-		err = errors.Join(err, w.Err)
+		err = errors.Join(err, w.err)
 		c.applyOutcome(w)
 	}
 	c.pump()

@@ -59,12 +59,12 @@ func (c *Channel) isCommittedIn(i int) bool {
 	c.mu.Lock()
 	pt, behind := c.cursors[i].part, c.cursors[i].foundEnd
 	c.mu.Unlock()
-	return pt.committedMark() >= behind
+	return pt.CommittedMark() >= behind
 }
 
 // writeControls appends all control entries that the machine has after evs, and returns the waiters for their commits.
 // A control put in flight precedes them in the inbox, so the order is kept. mu is held.
-func (c *Channel) writeControls(ctx context.Context, evs []core.Event) (ws []controlWait, err error) {
+func (c *Channel) writeControls(evs []core.Event) (ws []*controlWait, err error) {
 	for i := range c.cursors {
 		cur := &c.cursors[i]
 		pt := cur.part
@@ -72,21 +72,24 @@ func (c *Channel) writeControls(ctx context.Context, evs []core.Event) (ws []con
 			continue // another node serves the partition, or nothing of the channel is in the log
 		}
 		var controls []core.Control
-		leads := pt.rep.leads.Load() // otherwise the operation goes to the next leader
-		if leads && !c.m.HasControls(pt.number) && anyAbout(evs, pt.number) {
+		leads := pt.Leads() // otherwise the operation goes to the next leader
+		if leads && !c.m.HasControls(cur.number) && anyAbout(evs, cur.number) {
 			controls = c.stateControls()
 		}
-		for controls != nil || c.m.HasControls(pt.number) {
+		for controls != nil || c.m.HasControls(cur.number) {
 			if controls == nil {
-				controls = cloneControls(c.m.TakeControls(pt.number, nil))
+				controls = cloneControls(c.m.TakeControls(cur.number, nil))
 			}
-			take := c.m.LastTake(pt.number)
-			w, err := pt.appendControls(ctx, &specialPut{controls: controls, source: cur.put})
-			if err != nil {
+			w := &controlWait{put: cur.put, takeSeq: c.m.LastTake(cur.number), answered: make(chan struct{}, 1)}
+			write := pt.NewControls(&cur.put.revoked, false, func(err error) {
+				w.err = err
+				w.answered <- struct{}{}
+			})
+			if err := write(controls); err != nil {
 				return ws, err
 			}
 			controls = nil
-			ws = append(ws, controlWait{w, pt, cur.put, take})
+			ws = append(ws, w)
 		}
 	}
 	return ws, nil

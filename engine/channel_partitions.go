@@ -53,13 +53,13 @@ func (c *Channel) revoke(stays []bool) bool {
 		if here(i) {
 			continue
 		}
-		cur.part.unwatch(c)
+		c.t.partitions()[i].unwatch(c)
 		if cur.assigned {
-			c.ev = core.Event{Kind: core.EvRemovePartition, Part: cur.part.number}
+			c.ev = core.Event{Kind: core.EvRemovePartition, Part: cur.number}
 			c.step()
 		}
 		cur.put.revoked.Store(true)
-		*cur = cursor{part: cur.part, put: newControlPut(c, i)} // controls in flight belong to the old cursor
+		*cur = c.newCursor(cur.part) // controls in flight belong to the old cursor
 	}
 	var ended []*localConsumer
 	for _, id := range c.clientIDs() {
@@ -73,7 +73,7 @@ func (c *Channel) revoke(stays []bool) bool {
 	for _, k := range ended {
 		k.sink.Closed(ErrMoved)
 	}
-	c.wake()
+	c.Wake()
 	return true
 }
 

@@ -369,10 +369,7 @@ func (t *Topic) assignPartitions() (missing []missingChannel, barren []*partitio
 				t.channels[name] = c
 				t.mu.Unlock()
 			}
-			pt.watch(c)
-			p := pt.snapshot(name)
-			p.foundEnd = pt.machine.State().Next
-			c.post(&p)
+			pt.followFound(c, name)
 		}
 		isNew := pt.isUninitialized()
 		if !isNew {
@@ -399,7 +396,7 @@ func (t *Topic) assignPartitions() (missing []missingChannel, barren []*partitio
 			}
 		}
 		c.applyPosts()
-		c.wake()
+		c.Wake()
 	}
 	return missing, barren
 }
@@ -433,9 +430,10 @@ func (t *Topic) removeChannel(c *Channel) {
 // may have replaced c by a new channel. That one has the partition only if the entry was in the log when it was made;
 // so reassign makes sure.
 func (t *Topic) createIn(ctx context.Context, pt *partition, c *Channel) error {
-	err := pt.writeControls(ctx, [][]core.Control{{{Kind: core.ChannelCreated, Channel: c.name}}}, func() { c.follow(pt) })
+	created := []core.Control{{Kind: core.ChannelCreated, Channel: c.name}}
+	err := pt.writeControls(ctx, [][]core.Control{created}, func() { pt.follow(c, c.name) })
 	c.applyPosts()
-	c.wake()
+	c.Wake()
 	if now, _ := t.LookupChannel(c.name); err == nil && now != c {
 		t.reassign(int(pt.number))
 	}

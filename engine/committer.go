@@ -271,7 +271,7 @@ func (c *committer) refusal(pt *partition, p *Put, refused error) error {
 	case putTombstone:
 		return nil
 	case putControls:
-		if from := p.special.source; from != nil && from.revoked.Load() {
+		if revoked := p.special.revoked; revoked != nil && revoked.Load() {
 			return ErrNoLeader
 		}
 	}

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"sync/atomic"
@@ -27,34 +26,36 @@ func newConfirmer(e *Engine) *confirmer {
 }
 
 // controlPut writes the control entries of one channel to the log of one partition. It is used again and again. While
-// it is in flight, the machine collects and merges further entries. Channel.mu guards its own fields; while busy is
-// set, they belong to the inbox and the committer.
+// it is in flight, the machine collects and merges further entries. Channel.mu guards it; while busy is set, what the
+// entries point to belongs to the partition.
 type controlPut struct {
-	Put
-	entries specialPut
-	c       *Channel
-	index   int
-	busy    bool // guarded by the channel's mu
+	c     *Channel
+	index int
+	write func([]core.Control) error // of channelPartition.NewControls
+	busy  bool
 	// revoked says that the channel no longer has the partition. Entries still in the inbox are then not stored: the next
 	// channel of this name, on this node or another, began with a log without them. If they were stored and answered, it
 	// would not know of those settings or that pause.
 	revoked   atomic.Bool
 	takeSeq   uint64 // see core.EvConfirmsCommitted
+	entries   []core.Control
 	ranges    []core.IDRange
 	deferrals []core.Deferral
 	dead      []core.DeadMessage
+	err       error // what became of the batch; written before onAnswer runs
 }
 
-func newControlPut(c *Channel, index int) *controlPut {
+func newControlPut(c *Channel, pt channelPartition, index int) *controlPut {
 	p := &controlPut{c: c, index: index}
-	p.kind, p.special, p.entries.source = putControls, &p.entries, p
-	p.noExpiry = true // an ordered channel waits for it without a timeout
 	returned := p.onAnswer
-	p.Done = func(*Put) { c.e.host.Spawn(returned) }
+	p.write = pt.NewControls(&p.revoked, true, func(err error) { // an ordered channel waits for it without a timeout
+		p.err = err
+		c.e.host.Spawn(returned)
+	})
 	return p
 }
 
-// onAnswer handles the put's result. It runs on a goroutine of its own, because the committer must not wait for a
+// onAnswer handles the result of write. It runs on a goroutine of its own, because the committer must not wait for a
 // channel's lock.
 func (p *controlPut) onAnswer() {
 	c := p.c
@@ -62,7 +63,7 @@ func (p *controlPut) onAnswer() {
 	p.busy = false
 	deliver := false
 	if c.closed == nil {
-		if p.Err == nil {
+		if p.err == nil {
 			c.controlsCommittedLocked(p, p.takeSeq)
 			deliver = c.settings.Order != core.OrderNone // an ordered channel's next message waits for this commit
 		}
@@ -86,7 +87,7 @@ func (c *Channel) queueControls() {
 	}
 	for i := range c.cursors {
 		cur := &c.cursors[i]
-		if cur.assigned && !cur.put.busy && c.m.HasControls(cur.part.number) {
+		if cur.assigned && !cur.put.busy && c.m.HasControls(cur.number) {
 			c.queued.Store(true)
 			c.e.confirmer.add(c)
 			return
@@ -103,13 +104,13 @@ func (c *Channel) sendControls() {
 	for i := range c.cursors {
 		cur := &c.cursors[i]
 		p := cur.put
-		if !cur.assigned || p.busy || !c.m.HasControls(cur.part.number) {
+		if !cur.assigned || p.busy || !c.m.HasControls(cur.number) {
 			continue
 		}
-		p.setControls(c.m.TakeControls(cur.part.number, p.entries.controls[:0]))
-		p.takeSeq = c.m.LastTake(cur.part.number)
+		p.setControls(c.m.TakeControls(cur.number, p.entries[:0]))
+		p.takeSeq = c.m.LastTake(cur.number)
 		p.busy = true
-		if err := cur.part.enqueue(context.Background(), &p.Put); err != nil {
+		if err := p.write(p.entries); err != nil {
 			p.busy = false // the inbox is closed: the confirmed messages will be delivered again
 		}
 	}
@@ -120,9 +121,9 @@ func (c *Channel) sendControls() {
 func (c *Channel) flushControls() {
 	for i := range c.cursors {
 		cur := &c.cursors[i]
-		for !c.ephemeral && cur.assigned && c.m.HasControls(cur.part.number) {
-			own := &specialPut{controls: cloneControls(c.m.TakeControls(cur.part.number, nil))}
-			if cur.part.postControls(own, func(error) {}) != nil {
+		for !c.ephemeral && cur.assigned && c.m.HasControls(cur.number) {
+			write := cur.part.NewControls(nil, true, func(error) {})
+			if write(cloneControls(c.m.TakeControls(cur.number, nil))) != nil {
 				return
 			}
 		}
@@ -147,7 +148,7 @@ func (p *controlPut) setControls(controls []core.Control) {
 			ct.Deferrals = p.deferrals
 		}
 	}
-	p.entries.controls = controls
+	p.entries = controls
 }
 
 func (f *confirmer) add(c *Channel) {
@@ -218,23 +219,22 @@ func (c *Channel) sendQueued() {
 	c.sendControls()
 }
 
-// applyOutcome handles the answer to controls and frees the waiter.
-func (c *Channel) applyOutcome(w controlWait) {
-	switch {
-	case w.Err == nil:
-		c.controlsCommitted(w.put, w.takeSeq)
-	case errors.Is(w.Err, ErrUnknown):
-		c.probeCommit(w.put, w.takeSeq)
-	}
-	w.free()
+// controlWait is a batch of control entries that were taken from the machine, on its way into a partition's log.
+type controlWait struct {
+	put      *controlPut   // the cursor's control put at that time; a later one counts its takes anew
+	takeSeq  uint64        // see core.EvConfirmsCommitted
+	err      error         // what became of the batch; written before answered is raised
+	answered chan struct{} // holds the one answer
 }
 
-// controlWait is a waiter for control entries that were taken from the machine.
-type controlWait struct {
-	*waiter
-	pt      *partition
-	put     *controlPut // the cursor's control put at that time; a later one counts its takes anew
-	takeSeq uint64      // see core.EvConfirmsCommitted
+// applyOutcome handles the answer to control entries.
+func (c *Channel) applyOutcome(w *controlWait) {
+	switch {
+	case w.err == nil:
+		c.controlsCommitted(w.put, w.takeSeq)
+	case errors.Is(w.err, ErrUnknown):
+		c.probeCommit(w.put, w.takeSeq)
+	}
 }
 
 // controlsCommitted tells the machine that all entries up to a take are committed.
@@ -256,8 +256,7 @@ func (c *Channel) probeCommit(put *controlPut, take uint64) {
 		return
 	}
 	paused := core.Control{Kind: core.ChannelPaused, Channel: c.name, Flag: c.m.Stats().Paused}
-	own := &specialPut{source: put, controls: []core.Control{paused}}
-	_ = c.cursors[put.index].part.postControls(own, func(err error) { // an error: another node leads, or the engine closes
+	write := c.cursors[put.index].part.NewControls(&put.revoked, true, func(err error) {
 		if err == nil {
 			c.e.host.Spawn(func() {
 				c.controlsCommitted(put, take)
@@ -265,6 +264,7 @@ func (c *Channel) probeCommit(put *controlPut, take uint64) {
 			})
 		}
 	})
+	_ = write([]core.Control{paused}) // an error: another node leads, or the engine closes
 }
 
 // controlsCommittedLocked is controlsCommitted. mu is held.
@@ -273,7 +273,7 @@ func (c *Channel) controlsCommittedLocked(put *controlPut, take uint64) {
 	if cur.put != put {
 		return // the channel lost the partition meanwhile, and may have it again
 	}
-	c.ev = core.Event{Kind: core.EvConfirmsCommitted, Part: cur.part.number, Take: take}
+	c.ev = core.Event{Kind: core.EvConfirmsCommitted, Part: cur.number, Take: take}
 	c.step()
 	c.startDeadLetterMover()
 }

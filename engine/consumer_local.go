@@ -108,7 +108,7 @@ func (k *localConsumer) requeueSeen(id ID, delay time.Duration, seen uint64) err
 	if !k.ch.t.has(id) {
 		return ErrNotInFlight
 	}
-	if delay >= time.Millisecond && !k.ch.ephemeral && k.ch.t.partitions()[id.Partition()].stateFull(1) {
+	if delay >= time.Millisecond && !k.ch.ephemeral && k.ch.t.partitions()[id.Partition()].StateFull(1) {
 		return ErrStateFull
 	}
 	return k.do(core.Event{Kind: core.EvRequeue, ID: id, DelayMs: delay.Milliseconds(), Seen: seen})
@@ -135,7 +135,7 @@ func (k *localConsumer) stopDelivery() {
 	k.stopped = true
 	k.ch.mu.Unlock()
 	if k.do(core.Event{Kind: core.EvStop}) == nil { // else it is closed: nothing is delivered anyway
-		k.ch.wake() // others may have now what waited for this one's tag
+		k.ch.Wake() // others may have now what waited for this one's tag
 	}
 }
 

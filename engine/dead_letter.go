@@ -50,7 +50,7 @@ func (c *Channel) startDeadLetterMover() {
 func (c *Channel) outboxCount() (n int) {
 	for i := range c.cursors {
 		if cur := &c.cursors[i]; cur.assigned {
-			c.outbox = c.m.Outbox(cur.part.number, c.outbox[:0])
+			c.outbox = c.m.Outbox(cur.number, c.outbox[:0])
 			n += len(c.outbox)
 		}
 	}
@@ -100,9 +100,9 @@ func (c *Channel) nextDead() (dead []deadLetter, name string, ok bool) {
 	}
 	for i := range c.cursors {
 		if cur := &c.cursors[i]; cur.assigned && len(dead) < maxMoveCount {
-			c.outbox = c.m.Outbox(cur.part.number, c.outbox[:0])
+			c.outbox = c.m.Outbox(cur.number, c.outbox[:0])
 			for _, d := range c.outbox[:min(len(c.outbox), maxMoveCount-len(dead))] {
-				dead = append(dead, deadLetter{core.MakeID(cur.part.number, d.ID), d.Attempts})
+				dead = append(dead, deadLetter{core.MakeID(cur.number, d.ID), d.Attempts})
 			}
 		}
 	}
@@ -126,7 +126,7 @@ func (c *Channel) moveDead(dead []deadLetter, name string) (moved []ID, err erro
 	}
 	var ms []Outgoing
 	var ids []ID
-	p := peeker{name: c.t.name, count: 1, room: MaxPeekBytes, whole: true}
+	p := peeker{count: 1, room: MaxPeekBytes, whole: true, readAhead: c.e.opts.ReadAheadBytes}
 	for _, d := range dead {
 		m, err := p.one(c.t, d.id)
 		if errors.Is(err, segment.ErrBelowStart) {
@@ -200,8 +200,8 @@ func (c *Channel) movedDead(ids []ID) {
 		return // the next leader moves them again
 	}
 	for i := range c.cursors {
-		if rs := rangesOf(ids, c.cursors[i].part.number); c.cursors[i].assigned && len(rs) > 0 {
-			c.ev = core.Event{Kind: core.EvDeadMoved, Part: c.cursors[i].part.number, Ranges: rs}
+		if rs := rangesOf(ids, c.cursors[i].number); c.cursors[i].assigned && len(rs) > 0 {
+			c.ev = core.Event{Kind: core.EvDeadMoved, Part: c.cursors[i].number, Ranges: rs}
 			c.step()
 		}
 	}
@@ -238,6 +238,23 @@ func (p *peeker) one(t *Topic, id ID) (*PeekedMessage, error) {
 		return nil, nil
 	}
 	return &p.found[before], nil
+}
+
+// carriedOne returns a copy of a message that a control batch carries; ErrBelowStart: none does.
+func (t *Topic) carriedOne(ctx context.Context, id ID) (*PeekedMessage, error) {
+	pt := t.partitions()[id.Partition()]
+	p := peeker{whole: true, room: MaxPeekBytes}
+	list, _, err := pt.OnlyCarried(ctx, id.MsgID(), 1)
+	if err == nil && len(list) == 1 && list[0].ID == id.MsgID() {
+		err = p.readCarried(ctx, pt, list)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case len(p.found) == 0:
+		return nil, segment.ErrBelowStart
+	}
+	return &p.found[0], nil
 }
 
 // Redrive sends up to max of the channel's dead letters back: it publishes them to the channel's topic, for this

@@ -74,7 +74,7 @@ func (c *Channel) deliverRound() (again bool) {
 func (c *Channel) hasStaleEpoch() bool {
 	for i := range c.cursors {
 		if cur := &c.cursors[i]; cur.assigned &&
-			(cur.part.rep.serving() != cur.epoch || cur.part.rep.fencedAbove(cur.epoch)) {
+			(cur.part.ServingEpoch() != cur.epoch || cur.part.FencedAbove(cur.epoch)) {
 			return true
 		}
 	}
@@ -106,7 +106,7 @@ func (c *Channel) arm() {
 // moreVisible says whether something was committed or posted since syncVisible. mu is held.
 func (c *Channel) moreVisible() bool {
 	for i := range c.cursors {
-		if cur := &c.cursors[i]; cur.assigned && cur.part.visibleEnd() > cur.end {
+		if cur := &c.cursors[i]; cur.assigned && cur.part.VisibleEnd() > cur.end {
 			return true
 		}
 	}
@@ -117,7 +117,7 @@ func (c *Channel) moreVisible() bool {
 // visible ends are read first and the posts taken after them: none is missed. mu is held.
 func (c *Channel) syncVisible() {
 	for i := range c.cursors {
-		c.cursors[i].newEnd = c.cursors[i].part.visibleEnd()
+		c.cursors[i].newEnd = c.cursors[i].part.VisibleEnd()
 	}
 	c.applyPostsLocked()
 	for i := range c.cursors {
@@ -126,7 +126,7 @@ func (c *Channel) syncVisible() {
 			continue
 		}
 		cur.end = cur.newEnd
-		c.ev = core.Event{Kind: core.EvVisible, Part: cur.part.number, End: cur.end}
+		c.ev = core.Event{Kind: core.EvVisible, Part: cur.number, End: cur.end}
 		c.step()
 	}
 }
@@ -139,14 +139,14 @@ func (c *Channel) read(index, left int) int {
 		return left
 	}
 	for left > 0 && c.m.Hungry() {
-		next := c.m.ReadFrom(cur.part.number)
+		next := c.m.ReadFrom(cur.number)
 		if next >= cur.end {
 			break
 		}
 		if !cur.found && !c.find(cur, next) {
 			break
 		}
-		switch err := cur.part.log.View(&c.view, cur.at, c.e.opts.ReadAheadBytes); {
+		switch err := cur.part.Log().View(&c.view, cur.at, c.e.opts.ReadAheadBytes); {
 		case err == nil:
 		case errors.Is(err, segment.ErrBelowStart):
 			cur.found = false
@@ -168,16 +168,16 @@ func (c *Channel) read(index, left int) int {
 // find looks up the batch of the next message. If retention has removed it, the machine first moves on to the log's
 // start.
 func (c *Channel) find(cur *cursor, next segment.MsgID) bool {
-	at, _, err := cur.part.log.Seek(next)
+	at, _, err := cur.part.Log().Seek(next)
 	if errors.Is(err, segment.ErrBelowStart) {
-		_, _, start := cur.part.log.Start()
-		c.ev = core.Event{Kind: core.EvTrimmed, Part: cur.part.number, Start: start}
+		_, _, start := cur.part.Log().Start()
+		c.ev = core.Event{Kind: core.EvTrimmed, Part: cur.number, Start: start}
 		c.step()
-		next = c.m.ReadFrom(cur.part.number)
+		next = c.m.ReadFrom(cur.number)
 		if next >= cur.end {
 			return false
 		}
-		at, _, err = cur.part.log.Seek(next)
+		at, _, err = cur.part.Log().Seek(next)
 	}
 	if err != nil {
 		c.stopReading(cur, err)
@@ -192,14 +192,14 @@ func (c *Channel) find(cur *cursor, next segment.MsgID) bool {
 func (c *Channel) stopReading(cur *cursor, err error) {
 	cur.bad = err
 	c.e.log.Error("a channel stops reading a partition",
-		"topic", c.t.name, "channel", c.name, "partition", cur.part.number, "error", err)
+		"topic", c.t.name, "channel", c.name, "partition", cur.number, "error", err)
 }
 
 // offerRun offers the messages of a pinned run of batches. It returns false when the rest must wait.
 func (c *Channel) offerRun(cur *cursor, left int) (int, bool) {
 	c.iter.Reset(c.view.Bytes())
 	for h, body, ok := c.iter.Next(); ok; h, body, ok = c.iter.Next() {
-		next := c.m.ReadFrom(cur.part.number)
+		next := c.m.ReadFrom(cur.number)
 		if h.NextID() > next && !h.Control() {
 			if next >= cur.end {
 				return left, false
@@ -229,9 +229,9 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 	// Otherwise the messages have no headers, and the channel does not need them.
 	judged := c.needsHeaders || h.Flags&segment.FlagHeaders != 0
 	c.records.Reset(h, records)
-	c.offer = core.Event{Kind: core.EvOffer, Part: cur.part.number, At: cur.at} // set once per batch, because it is large
+	c.offer = core.Event{Kind: core.EvOffer, Part: cur.number, At: cur.at} // set once per batch, because it is large
 	id := h.FirstID
-	next := c.m.ReadFrom(cur.part.number)
+	next := c.m.ReadFrom(cur.number)
 	for index := uint32(0); ; index, id = index+1, id+1 {
 		r := c.records.NextRef()
 		if r == nil {
@@ -258,7 +258,7 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 			}
 		case core.Hold:
 			if c.res.Why == core.HoldMoved {
-				next = c.m.ReadFrom(cur.part.number)
+				next = c.m.ReadFrom(cur.number)
 				continue
 			}
 			return left, false
@@ -307,9 +307,9 @@ func (c *Channel) forOther(headers []segment.KV) bool {
 // message that the channel had dropped, or that is older than the channel. It returns the id to read next.
 func (c *Channel) deferAgain(cur *cursor, id segment.MsgID, dueMs int64) segment.MsgID {
 	c.deferred[0] = core.DeferredMessage{ID: id, DueMs: dueMs, At: cur.at}
-	c.ev = core.Event{Kind: core.EvDeferredPublished, Part: cur.part.number, Deferred: c.deferred[:]}
+	c.ev = core.Event{Kind: core.EvDeferredPublished, Part: cur.number, Deferred: c.deferred[:]}
 	c.step()
-	return c.m.ReadFrom(cur.part.number)
+	return c.m.ReadFrom(cur.number)
 }
 
 func (c *Channel) plain(h *segment.Header, body []byte) ([]byte, error) {
@@ -414,9 +414,25 @@ func (c *Channel) mayReadLater(err error) bool {
 
 func (c *Channel) cursorOf(id ID) *cursor {
 	for i := range c.cursors {
-		if c.cursors[i].part.number == id.Partition() {
+		if c.cursors[i].number == id.Partition() {
 			return &c.cursors[i]
 		}
 	}
 	panic("BUG: the channel machine names a partition that the topic does not have")
+}
+
+// forgetGone tells the machine which deferred messages were removed with the log below its start. Clients that have one
+// in flight may still finish it; the others count as confirmed. mu is held.
+func (c *Channel) forgetGone(cur *cursor, gone []segment.MsgID) {
+	count := 0
+	for _, id := range gone {
+		c.ev = core.Event{Kind: core.EvGone, ID: core.MakeID(cur.number, id)}
+		if c.step().Decision == core.Skip {
+			count++
+		}
+	}
+	if count > 0 {
+		c.e.log.Warn("messages that waited for their time are gone: retention by size, age or count removed them first",
+			"topic", c.t.name, "channel", c.name, "partition", cur.number, "count", count)
+	}
 }

@@ -93,7 +93,7 @@ func (s *topicState) batches() (all [][]core.Control) {
 func (t *Topic) join(pt *partition) {
 	t.add(pt)
 	for _, c := range t.Channels() {
-		c.follow(pt)
+		pt.follow(c, c.name)
 	}
 }
 
@@ -238,7 +238,7 @@ func (t *Topic) initPartition(ctx context.Context, pt *partition, s *topicState)
 	}
 	err := pt.writeControls(ctx, s.batches(), func() {
 		for _, c := range channels {
-			c.follow(pt)
+			pt.follow(c, c.name)
 		}
 	})
 	if err == nil && s.Paused {
@@ -247,7 +247,7 @@ func (t *Topic) initPartition(ctx context.Context, pt *partition, s *topicState)
 	t.startChannels()
 	for _, c := range channels {
 		c.applyPosts()
-		c.wake()
+		c.Wake()
 	}
 	return err
 }

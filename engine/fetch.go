@@ -52,7 +52,7 @@ func (f *fetched) close(c *Channel) {
 func (c *Channel) fetchFrom(cur *cursor, id ID) (err error) {
 	at, m := c.res.At, id.MsgID()
 	if !c.res.HasAt {
-		if at, _, err = cur.part.log.Seek(m); err != nil {
+		if at, _, err = cur.part.Log().Seek(m); err != nil {
 			return err
 		}
 	}
@@ -83,7 +83,7 @@ func (c *Channel) fetchFrom(cur *cursor, id ID) (err error) {
 
 // openFetched pins the batch at offset at. mu is held.
 func (c *Channel) openFetched(cur *cursor, at segment.Offset) error {
-	if err := cur.part.log.View(&c.view, at, 1); err != nil {
+	if err := cur.part.Log().View(&c.view, at, 1); err != nil {
 		return err
 	}
 	f := &c.fetched

@@ -26,9 +26,9 @@ type partition struct {
 	retained
 
 	// Atomics, which any goroutine reads.
-	unread   atomic.Pointer[error]      // why the fold is unknown; nil: it is known. See whyUnread
-	watchers atomic.Pointer[[]*Channel] // the channels of the partition, see watching; replaced with mu held
-	visible  atomic.Uint64              // the committed messages are those below this MsgID
+	unread   atomic.Pointer[error]        // why the fold is unknown; nil: it is known. See whyUnread
+	watchers atomic.Pointer[[]subscriber] // who gets the partition's events, see watching; replaced with mu held
+	visible  atomic.Uint64                // the committed messages are those below this MsgID
 	// While the topic has no channel: messages from this MsgID on wait for the first one; else noMsgID.
 	unclaimed atomic.Uint64
 	// While the topic is paused: messages from this MsgID on are held back; else noMsgID.
@@ -435,9 +435,4 @@ func (pt *partition) expire(nowNs int64) bool {
 	pt.mu.Unlock()
 	late.answer(why)
 	return waiting
-}
-
-// visibleEnd returns the end, exclusive, of the messages that channels may deliver now.
-func (pt *partition) visibleEnd() segment.MsgID {
-	return segment.MsgID(min(pt.visible.Load(), pt.pausedFrom.Load()))
 }

@@ -152,13 +152,13 @@ func (m *PeekedMessage) fit(room int) int {
 
 // peekLocal reads stored messages of the partitions of op on this node.
 func (t *Topic) peekLocal(ctx context.Context, op operation) ([]PeekedMessage, error) {
-	p := peeker{name: t.name, count: listCount(op.Peek.Count), room: MaxPeekBytes}
+	p := peeker{count: listCount(op.Peek.Count), room: MaxPeekBytes, readAhead: t.e.opts.ReadAheadBytes}
 	for _, pt := range t.partitions() {
 		if !op.about(pt.number) {
 			continue
 		}
-		from := op.Peek.firstIn(pt)
-		carried, start, err := pt.onlyCarried(ctx, from, p.count)
+		from := op.Peek.firstIn(pt.number)
+		carried, start, err := pt.OnlyCarried(ctx, from, p.count)
 		if err == nil {
 			err = p.readCarried(ctx, pt, carried)
 		}
@@ -178,7 +178,7 @@ func (t *Topic) peekLocal(ctx context.Context, op operation) ([]PeekedMessage, e
 // peekLocal reads the messages that the channel has not confirmed in the partitions of op on this node. It reads the
 // log without the channel's lock, so that deliveries go on.
 func (c *Channel) peekLocal(ctx context.Context, op operation) ([]PeekedMessage, error) {
-	p := peeker{name: c.t.name, count: listCount(op.Peek.Count), room: MaxPeekBytes}
+	p := peeker{count: listCount(op.Peek.Count), room: MaxPeekBytes, readAhead: c.e.opts.ReadAheadBytes}
 	if op.Peek.OriginTopic != "" {
 		p.origin, p.whole = op.Peek, true
 	}
@@ -194,12 +194,12 @@ func (c *Channel) peekLocal(ctx context.Context, op operation) ([]PeekedMessage,
 }
 
 // firstIn returns the id in a partition at which to begin.
-func (r *peekRequest) firstIn(pt *partition) segment.MsgID {
+func (r *peekRequest) firstIn(partition uint32) segment.MsgID {
 	from := r.From
-	if int(pt.number) < len(r.Next) {
-		from = r.Next[pt.number]
+	if n := int(partition); n < len(r.Next) {
+		from = r.Next[n]
 	}
-	if from.Partition() != pt.number {
+	if from.Partition() != partition {
 		return 0
 	}
 	return from.MsgID()
@@ -207,14 +207,14 @@ func (r *peekRequest) firstIn(pt *partition) segment.MsgID {
 
 // peekPartition adds the messages of one partition: its first ones, or the first that p.origin selects in a dead-letter
 // topic of several channels.
-func (c *Channel) peekPartition(ctx context.Context, p *peeker, pt *partition, req *peekRequest) error {
-	from := req.firstIn(pt)
+func (c *Channel) peekPartition(ctx context.Context, p *peeker, pt channelPartition, req *peekRequest) error {
+	from := req.firstIn(pt.Number())
 	for had := len(p.found); ; {
 		count := p.count
 		if p.origin == nil {
 			count -= len(p.found) - had
 		}
-		carried, start, err := pt.onlyCarried(ctx, from, maxPeekCarried)
+		carried, start, err := pt.OnlyCarried(ctx, from, maxPeekCarried)
 		if err != nil {
 			return err
 		}
@@ -222,7 +222,7 @@ func (c *Channel) peekPartition(ctx context.Context, p *peeker, pt *partition, r
 		if more {
 			from = carried[len(carried)-1].ID + 1
 		}
-		carried, ranges, err := c.unconfirmed(int(pt.number), carried, max(from, start), count)
+		carried, ranges, err := c.unconfirmed(int(pt.Number()), carried, max(from, start), count)
 		if err == nil {
 			err = p.readCarried(ctx, pt, carried)
 		}
@@ -260,12 +260,12 @@ func (c *Channel) unconfirmed(
 	}
 	cur := &c.cursors[index]
 	for _, s := range carried {
-		if len(some) < count && s.ID < cur.end && c.m.NextUnconfirmed(cur.part.number, s.ID) == s.ID {
+		if len(some) < count && s.ID < cur.end && c.m.NextUnconfirmed(cur.number, s.ID) == s.ID {
 			some = append(some, s)
 		}
 	}
 	for count -= len(some); count > 0; count-- {
-		if m = c.m.NextUnconfirmed(cur.part.number, m); m >= cur.end {
+		if m = c.m.NextUnconfirmed(cur.number, m); m >= cur.end {
 			break
 		}
 		if n := len(rs); n > 0 && rs[n-1].To == m {
@@ -280,13 +280,13 @@ func (c *Channel) unconfirmed(
 
 // peeker copies messages out of logs.
 type peeker struct {
-	name   string // of the topic
-	count  int    // of each partition
-	room   int
-	origin *peekRequest    // if not nil: only dead letters that it selects
-	whole  bool            // bodies are not cut: a message that does not fit is left out, unless it is the first
-	full   bool            // a message was left out
-	found  []PeekedMessage // the result
+	count     int // of each partition
+	room      int
+	readAhead int             // most bytes that one view pins
+	origin    *peekRequest    // if not nil: only dead letters that it selects
+	whole     bool            // bodies are not cut: a message that does not fit is left out, unless it is the first
+	full      bool            // a message was left out
+	found     []PeekedMessage // the result
 
 	view    segment.View
 	iter    segment.BatchIter
@@ -295,7 +295,7 @@ type peeker struct {
 }
 
 // read copies the messages of the ranges.
-func (p *peeker) read(ctx context.Context, pt *partition, ranges []core.IDRange) error {
+func (p *peeker) read(ctx context.Context, pt channelPartition, ranges []core.IDRange) error {
 	for _, r := range ranges {
 		had := len(p.found)
 		err := p.readRange(pt, r)
@@ -305,7 +305,7 @@ func (p *peeker) read(ctx context.Context, pt *partition, ranges []core.IDRange)
 				r.From = p.found[n-1].ID.MsgID() + 1
 			}
 			var carried []core.CarrySource
-			if carried, _, err = pt.onlyCarried(ctx, r.From, int(min(r.To-r.From, maxPeekCarried))); err == nil {
+			if carried, _, err = pt.OnlyCarried(ctx, r.From, int(min(r.To-r.From, maxPeekCarried))); err == nil {
 				carried = slices.DeleteFunc(carried, func(s core.CarrySource) bool { return s.ID >= r.To })
 				err = p.readCarried(ctx, pt, carried)
 			}
@@ -317,16 +317,16 @@ func (p *peeker) read(ctx context.Context, pt *partition, ranges []core.IDRange)
 	return nil
 }
 
-func (p *peeker) readRange(pt *partition, r core.IDRange) error {
+func (p *peeker) readRange(pt channelPartition, r core.IDRange) error {
 	if r.From >= r.To {
 		return nil
 	}
-	at, _, err := pt.log.Seek(r.From)
+	at, _, err := pt.Log().Seek(r.From)
 	if err != nil {
 		return err
 	}
 	for {
-		if err := pt.log.View(&p.view, at, pt.e.opts.ReadAheadBytes); err != nil {
+		if err := pt.Log().View(&p.view, at, p.readAhead); err != nil {
 			return err
 		}
 		p.iter.Reset(p.view.Bytes())
@@ -347,7 +347,7 @@ func (p *peeker) readRange(pt *partition, r core.IDRange) error {
 }
 
 // readBatch copies the messages of one batch that lie in r, and says whether that was the last one.
-func (p *peeker) readBatch(pt *partition, h *segment.Header, body []byte, r core.IDRange) (done bool, err error) {
+func (p *peeker) readBatch(pt channelPartition, h *segment.Header, body []byte, r core.IDRange) (done bool, err error) {
 	if h.Codec != segment.CodecNone {
 		if body, err = segment.DecompressBody(h, body, p.scratch); err != nil {
 			return false, err
@@ -362,7 +362,7 @@ func (p *peeker) readBatch(pt *partition, h *segment.Header, body []byte, r core
 			return h.NextID() >= r.To, p.records.Err()
 		case id >= r.To:
 			return true, nil
-		case id >= r.From && !p.add(core.MakeID(pt.number, id), h, rec):
+		case id >= r.From && !p.add(core.MakeID(pt.Number(), id), h, rec):
 			return true, nil
 		}
 	}
@@ -404,6 +404,36 @@ func headerOf(hs []Header, name string) []byte {
 	for i := range hs {
 		if string(hs[i].Key) == name {
 			return hs[i].Value
+		}
+	}
+	return nil
+}
+
+// readCarried copies messages that control batches carry, as far as they are still there.
+func (p *peeker) readCarried(ctx context.Context, pt channelPartition, sources []core.CarrySource) error {
+	for _, s := range sources {
+		m, err := pt.ReadRecord(s.ID, s.At)
+		if errors.Is(err, segment.ErrBelowStart) { // carried further up meanwhile, or gone
+			var again []core.CarrySource
+			if again, _, err = pt.OnlyCarried(ctx, s.ID, 1); err == nil &&
+				(len(again) == 0 || again[0].ID != s.ID || again[0].At == s.At) {
+				continue
+			} else if err == nil {
+				m, err = pt.ReadRecord(s.ID, again[0].At)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		var it segment.RecordIter
+		h := segment.Header{Count: 1, Created: m.CreatedNs}
+		it.Reset(&h, m.Record)
+		r := it.NextRef()
+		if r == nil {
+			return errors.Join(segment.ErrInvalid, it.Err())
+		}
+		if !p.add(core.MakeID(pt.Number(), s.ID), &h, r) {
+			return nil
 		}
 	}
 	return nil

@@ -74,7 +74,7 @@ type specialPut struct {
 
 	// putControls
 	controls []core.Control // sealing fills in what depends on the position in the log
-	source   *controlPut    // the channel machine's put that these controls came from; nil: none
+	revoked  *atomic.Bool   // once it is set the controls are not stored, see NewControls; nil: never
 	offset   segment.Offset // result: where the batch begins
 
 	inspect func() // putInspection: runs on the committer

@@ -110,7 +110,7 @@ func (k fenceKey) wire() *wire.Fence {
 // fencePassed lets the ordered channels of the partition deliver.
 func (rs *remotes) fencePassed(pt *partition, epoch segment.Epoch) {
 	pt.rep.fenceCleared.Store(uint64(epoch))
-	pt.post(&post{Event: core.Event{Kind: core.EvUnfence}, epoch: epoch})
+	pt.post(&core.Post{Event: core.Event{Kind: core.EvUnfence}, Epoch: epoch})
 }
 
 // tickFences repeats the unanswered Fence frames.

@@ -337,7 +337,7 @@ func (rs *remotes) handleConsume(key subscriptionKey, p []byte) error {
 			})
 		}
 	}
-	k.ch.wake()
+	k.ch.Wake()
 	if seq != 0 || len(failed) > 0 {
 		head := wire.AppendConsumed(make([]byte, 0, 8+len(failed)), &wire.Consumed{Seq: seq, InFlight: uint32(k.inFlight())})
 		rs.sendReliably(key.from, &netproto.Frame{

@@ -335,20 +335,6 @@ func (r *replica) notRepaired(err error) {
 // often.
 const repairLogEvery = 10 * time.Second
 
-// resumeReaders lets channels continue that had stopped at a damaged range. It takes Channel.mu of each.
-func (pt *partition) resumeReaders() {
-	for _, c := range pt.watching() {
-		c.mu.Lock()
-		for i := range c.cursors {
-			if c.cursors[i].part == pt {
-				c.cursors[i].found, c.cursors[i].bad = false, nil
-			}
-		}
-		c.mu.Unlock()
-		c.wake()
-	}
-}
-
 // errBeginsBefore says that the damaged range begins before the bytes that were fetched.
 var errBeginsBefore = errors.New("engine: what is damaged begins before the range that was fetched")
 

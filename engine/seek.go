@@ -118,21 +118,21 @@ func (c *Channel) resolveSeek(op operation) (ids []ID, err error) {
 	c.syncVisible()
 	for i := range c.cursors {
 		cur := &c.cursors[i]
-		if !cur.assigned || !op.about(cur.part.number) {
+		if !cur.assigned || !op.about(cur.number) {
 			continue
 		}
 		id, err := c.resolveSeekIn(cur, op.Seek)
 		if err != nil {
 			return nil, err
 		}
-		ids = append(ids, core.MakeID(cur.part.number, id))
+		ids = append(ids, core.MakeID(cur.number, id))
 	}
 	return ids, nil
 }
 
 // resolveSeekIn returns the message id that to means in one partition. mu is held.
 func (c *Channel) resolveSeekIn(cur *cursor, to *SeekTo) (segment.MsgID, error) {
-	_, _, start := cur.part.log.Start()
+	_, _, start := cur.part.Log().Start()
 	switch to.Kind {
 	case SeekBeginning:
 		return start, nil
@@ -141,10 +141,10 @@ func (c *Channel) resolveSeekIn(cur *cursor, to *SeekTo) (segment.MsgID, error) 
 	case SeekID:
 		return min(to.ID.MsgID(), segment.MaxMsgID), nil
 	case SeekCount:
-		from := int64(c.m.OldestUnconfirmed(cur.part.number))
+		from := int64(c.m.OldestUnconfirmed(cur.number))
 		return segment.MsgID(min(max(from+clampCount(to.Count), int64(start)), max(int64(cur.end), int64(start)))), nil
 	case SeekTime:
-		_, id, err := cur.part.log.SeekTime(to.Time.UnixNano())
+		_, id, err := cur.part.Log().SeekTime(to.Time.UnixNano())
 		if errors.Is(err, segment.ErrAtEnd) || errors.Is(err, segment.ErrPastEnd) {
 			return cur.end, nil
 		}

@@ -16,7 +16,7 @@ import (
 const maxPartitionStateBytes = segment.MaxBatchBytes - 2<<20
 
 // stateFull says whether count more delayed messages would exceed the limit of pt or of the node.
-func (pt *partition) stateFull(count int) bool {
+func (pt *partition) StateFull(count int) bool {
 	more := int64(count) * core.MaxDeferredBytes
 	return pt.stateBytes.Load()+more > maxPartitionStateBytes || pt.e.stateBytes.Load()+more > pt.e.opts.MaxStateBytes
 }
@@ -24,7 +24,7 @@ func (pt *partition) stateFull(count int) bool {
 // stateFull says whether one more delayed message would exceed a limit in any partition of the topic.
 func (t *Topic) stateFull() bool {
 	for _, pt := range t.partitions() {
-		if pt.stateFull(1) {
+		if pt.StateFull(1) {
 			return true
 		}
 	}
@@ -49,11 +49,11 @@ func (pt *partition) stateGrew(count int) {
 // refusesDelay says whether so many delayed messages would exceed a limit. If the estimate says so, it measures first.
 // Only the committer may call it.
 func (pt *partition) refusesDelay(count int) bool {
-	if !pt.stateFull(count) {
+	if !pt.StateFull(count) {
 		return false
 	}
 	pt.measureState()
-	return pt.stateFull(count)
+	return pt.StateFull(count)
 }
 
 // CheckpointBytes implements clog.Source: an upper bound for the size of a checkpoint. It also measures the node's

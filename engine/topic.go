@@ -427,7 +427,7 @@ func (t *Topic) pauseLocal(ctx context.Context, paused bool) error {
 	}
 	t.paused.Store(paused)
 	for _, c := range t.Channels() {
-		c.wake()
+		c.Wake()
 	}
 	return nil
 }

@@ -1,0 +1,117 @@
+package engine
+
+import (
+	"context"
+	"sync/atomic"
+
+	"penstock/engine/core"
+)
+
+// Control entries get into a partition's log as a batch of their own, behind all that is in the inbox before them:
+//
+//	appendControls  hands a batch over, and returns a waiter for the result; the next two use it:
+//	writeControls   of a partition: several batches, one after the other, each committed before the next
+//	writeControls   of a topic: the same entries into every partition that this node leads
+//	postControls    hands a batch over that nobody waits for
+//	NewControls     returns a function that a channel hands the entries over with which its machine gives away
+
+// appendControls hands own.controls over, which belong to the log from then on. Unless it returns an error the caller
+// calls result on the waiter, or receives from its done and frees it.
+//
+// The batch waits in the inbox at most Options.PublishTimeout, and then was not stored.
+func (pt *partition) appendControls(ctx context.Context, own *specialPut) (*waiter, error) {
+	w := getWaiter()
+	w.kind, w.special = putControls, own
+	w.deadline = pt.e.now().Add(pt.e.opts.PublishTimeout).UnixNano()
+	if err := pt.enqueue(ctx, &w.Put); err != nil {
+		w.free()
+		return nil, err
+	}
+	return w, nil
+}
+
+// result waits until the put is committed, or will not be, and frees the waiter. No defer frees it: when a simulated
+// process is killed, its tasks end inside Receive, and the put is in the inbox still.
+func (w *waiter) result() error {
+	w.part.e.host.Receive(w.done)
+	err := w.Err
+	w.free()
+	return err
+}
+
+// writeControls appends batches of control entries and returns when all are committed; onCommit runs with the last one.
+func (pt *partition) writeControls(ctx context.Context, batches [][]core.Control, onCommit func()) error {
+	for i, b := range batches {
+		own := &specialPut{controls: b}
+		if i == len(batches)-1 {
+			own.onCommit = onCommit
+		}
+		w, err := pt.appendControls(ctx, own)
+		if err == nil {
+			err = w.result()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// postControls hands a batch over that nobody waits for. Unless it returns an error done hears what became of it,
+// however long that takes; done runs where Put.Done does.
+func (pt *partition) postControls(own *specialPut, done func(error)) error {
+	p := &Put{Done: func(p *Put) { done(p.Err) }}
+	p.kind, p.special, p.noExpiry = putControls, own, true
+	return pt.enqueue(context.Background(), p)
+}
+
+// NewControls returns a function that hands batches of control entries of one channel over. The entries belong to the
+// log until done hears what became of the batch; only then the function may be called again. done runs where Put.Done
+// does, unless the function returns an error.
+//
+// The batch waits in the inbox for as long as it takes: it must be written, because the machine has given it away. When
+// it is in the log and not committed after a while, done hears ErrUnknown; with patient, done hears nothing before the
+// outcome is known. If revoked (nil: never) is set while the batch is in the inbox, it is not stored.
+func (pt *partition) NewControls(
+	revoked *atomic.Bool, patient bool, done func(error),
+) func(controls []core.Control) error {
+	own := &specialPut{revoked: revoked}
+	p := &Put{Done: func(p *Put) { done(p.Err) }}
+	p.kind, p.special, p.noExpiry = putControls, own, patient
+	return func(controls []core.Control) error {
+		own.controls = controls
+		return pt.enqueue(context.Background(), p)
+	}
+}
+
+// runOnCommitter runs f where the fold may be read (on the committer), and then calls done.
+func (pt *partition) runOnCommitter(f func(), done func(error)) {
+	p := &Put{Done: func(p *Put) { done(p.Err) }}
+	p.kind, p.special = putInspection, &specialPut{inspect: f}
+	if err := pt.enqueue(context.Background(), p); err != nil {
+		done(err)
+	}
+}
+
+// readFold runs f where the fold may be read. With an error f may have run, or may run yet.
+func (pt *partition) readFold(ctx context.Context, f func()) error {
+	if r := pt.rep; r != nil { // not through the inbox: without a quorum it stands still
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		f()
+		return nil
+	}
+	done := make(chan struct{}, 1)
+	var err error
+	pt.runOnCommitter(f, func(e error) { err = e; done <- struct{}{} })
+	if !pt.e.host.Either(done, ctx.Done()) {
+		return ctx.Err()
+	}
+	return err
+}
+
+// startBorder returns where the log begins.
+func (pt *partition) startBorder() core.Border {
+	at, _, id := pt.log.Start()
+	return core.Border{At: at, ID: id}
+}
