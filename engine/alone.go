@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -11,6 +10,7 @@ import (
 
 	"penstock/engine/core"
 	"penstock/engine/meta"
+	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
@@ -183,7 +183,7 @@ func (a alone) grow(ctx context.Context, t *Topic, to int, store func() error) e
 	e.mu.Unlock()
 	a.refuseIfPoisoned(added)
 	for _, pt := range added {
-		if err := pt.writeControls(ctx, t.stateLocal().batches(), func() { t.join(pt) }); err != nil {
+		if err := pt.writeControls(ctx, initBatches(t.stateLocal()), func() { t.join(pt) }); err != nil {
 			return err
 		}
 	}
@@ -202,7 +202,7 @@ func (alone) deleteChannel(ctx context.Context, t *Topic, name string) error {
 }
 
 func (alone) gather(
-	ctx context.Context, t *Topic, op operation, only func(*partition) bool, take func(json.RawMessage) error,
+	ctx context.Context, t *Topic, op wire.Operation, only func(*partition) bool, take func([]byte) error,
 ) error {
 	return t.performHere(ctx, op, only, take, t.perform)
 }

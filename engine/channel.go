@@ -10,6 +10,7 @@ import (
 	"penstock/engine/core"
 	"penstock/engine/host"
 	"penstock/internal/lock"
+	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
@@ -380,22 +381,22 @@ func (c *Channel) addPartition(cur *cursor, p *core.Post) {
 
 // Pause stops deliveries. When it returns nil, that is durable.
 func (c *Channel) Pause(ctx context.Context) error {
-	return c.ask(ctx, operation{Kind: opPauseChannel, Flag: true}, nil, nil)
+	return c.ask(ctx, wire.Operation{Kind: wire.OpPauseChannel, Flag: true}, nil, nil)
 }
 
 // Unpause resumes deliveries. When it returns nil, that is durable.
 func (c *Channel) Unpause(ctx context.Context) error {
-	return c.ask(ctx, operation{Kind: opPauseChannel, Flag: false}, nil, nil)
+	return c.ask(ctx, wire.Operation{Kind: wire.OpPauseChannel, Flag: false}, nil, nil)
 }
 
 // Skip, while on, discards everything that would be delivered.
 func (c *Channel) Skip(ctx context.Context, on bool) error {
-	return c.ask(ctx, operation{Kind: opSkipChannel, Flag: on}, nil, nil)
+	return c.ask(ctx, wire.Operation{Kind: wire.OpSkipChannel, Flag: on}, nil, nil)
 }
 
 // Empty drops all messages of the channel: unread, in flight and deferred.
 func (c *Channel) Empty(ctx context.Context) error {
-	return c.ask(ctx, operation{Kind: opEmptyChannel}, nil, nil)
+	return c.ask(ctx, wire.Operation{Kind: wire.OpEmptyChannel}, nil, nil)
 }
 
 func (c *Channel) pauseLocal(ctx context.Context, on bool) error {

@@ -5,6 +5,7 @@ import (
 
 	"penstock/engine/core"
 	"penstock/replicate"
+	"penstock/replicate/wire"
 )
 
 // The machine of a channel, and the fold of a leader's log, include batches that are in the log but not committed. A
@@ -34,7 +35,7 @@ func (t *Topic) committedChannel(ctx context.Context, c *Channel) (*Channel, err
 			return to != 0 && (to == cn.self.ID || cn.isLive(to))
 		}
 	}
-	if err := cn.gather(ctx, t, operation{Kind: opCreateChannel, Channel: c.name}, only, nil); err != nil {
+	if err := cn.gather(ctx, t, wire.Operation{Kind: wire.OpCreateChannel, Channel: c.name}, only, nil); err != nil {
 		return nil, err
 	}
 	return t.createChannelLocal(ctx, c.name)

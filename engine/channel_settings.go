@@ -3,12 +3,12 @@ package engine
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
 	"penstock/engine/base"
 	"penstock/engine/core"
+	"penstock/replicate/wire"
 )
 
 // Settings of a channel, as they are stored: see core.
@@ -65,9 +65,9 @@ func (c *Channel) ReadSettings(ctx context.Context) (s ChannelSettings, err erro
 	if err := c.closedErr(); err != nil {
 		return s, err
 	}
-	err = c.ask(ctx, operation{Kind: opSettings}, nil, func(result json.RawMessage) error {
+	err = c.ask(ctx, wire.Operation{Kind: wire.OpSettings}, nil, func(result []byte) error {
 		var one ChannelSettings
-		err := json.Unmarshal(result, &one)
+		err := wire.DecodeResult(result, &one)
 		if one.Version > s.Version {
 			s = one
 		}
@@ -92,8 +92,8 @@ func (c *Channel) Configure(ctx context.Context, s ChannelSettings) (ChannelSett
 	// follow it.
 	heard := false
 	first := func(pt *partition) bool { return pt.number == 0 }
-	err := c.ask(ctx, operation{Kind: opConfigure, Settings: &s, Flag: true}, first,
-		func(json.RawMessage) error { heard = true; return nil })
+	err := c.ask(ctx, wire.Operation{Kind: wire.OpConfigure, Settings: &s, Flag: true}, first,
+		func([]byte) error { heard = true; return nil })
 	switch {
 	case err != nil:
 		return ChannelSettings{}, err
@@ -101,7 +101,7 @@ func (c *Channel) Configure(ctx context.Context, s ChannelSettings) (ChannelSett
 		return ChannelSettings{}, ErrNoChannel
 	}
 	rest := func(pt *partition) bool { return pt.number != 0 }
-	return s, c.ask(ctx, operation{Kind: opConfigure, Settings: &s}, rest, nil)
+	return s, c.ask(ctx, wire.Operation{Kind: wire.OpConfigure, Settings: &s}, rest, nil)
 }
 
 func (c *Channel) checkSettings(s *ChannelSettings) error {
@@ -126,7 +126,7 @@ func (c *Channel) checkSettings(s *ChannelSettings) error {
 
 // configureLocal puts op.Settings in force in the partitions that this node serves. With op.Flag (partition 0) this
 // node checks their version, and refuses with ErrVersion. Without, it takes them unless it has newer ones.
-func (c *Channel) configureLocal(ctx context.Context, op operation) (ChannelSettings, error) {
+func (c *Channel) configureLocal(ctx context.Context, op wire.Operation) (ChannelSettings, error) {
 	c.e.host.Lock(&c.configuring)
 	defer c.configuring.Unlock()
 	c.mu.Lock()
@@ -230,16 +230,16 @@ func (c *Channel) reconcile(ctx context.Context) {
 	}
 	versions := map[uint64]bool{}
 	var latest ChannelSettings
-	err := c.ask(ctx, operation{Kind: opSettings}, nil, func(result json.RawMessage) error {
+	err := c.ask(ctx, wire.Operation{Kind: wire.OpSettings}, nil, func(result []byte) error {
 		var s ChannelSettings
-		err := json.Unmarshal(result, &s)
+		err := wire.DecodeResult(result, &s)
 		if versions[s.Version] = true; s.Version > latest.Version {
 			latest = s
 		}
 		return err
 	})
 	if err == nil && len(versions) > 1 {
-		err = c.ask(ctx, operation{Kind: opConfigure, Settings: &latest}, nil, nil)
+		err = c.ask(ctx, wire.Operation{Kind: wire.OpConfigure, Settings: &latest}, nil, nil)
 	}
 	if err != nil && ctx.Err() == nil {
 		c.e.log.Debug("a channel's settings could not be compared among the leaders",

@@ -163,13 +163,13 @@ func (cn *clusterNode) tombstone(ctx context.Context, key meta.TombstoneKey, unt
 }
 
 func (cn *clusterNode) createChannel(ctx context.Context, t *Topic, name string) error {
-	return cn.onAllLeaders(ctx, t, operation{Kind: opCreateChannel, Channel: name})
+	return cn.onAllLeaders(ctx, t, wire.Operation{Kind: wire.OpCreateChannel, Channel: name})
 }
 
 // deleteChannel deletes the channel at the leaders, and on this node, which may have it without leading a partition.
 func (cn *clusterNode) deleteChannel(ctx context.Context, t *Topic, name string) error {
 	var d deletion
-	err := cn.gather(ctx, t, operation{Kind: opDeleteChannel, Channel: name}, nil, d.add)
+	err := cn.gather(ctx, t, wire.Operation{Kind: wire.OpDeleteChannel, Channel: name}, nil, d.add)
 	if err != nil {
 		return err
 	}

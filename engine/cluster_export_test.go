@@ -180,7 +180,7 @@ func AppendChannel(e *Engine, topic string, n int, channel string) error {
 // it does not.
 func BeginPause(e *Engine, topic string, n int) (goOn func(context.Context) error) {
 	t, _ := e.LookupTopic(topic)
-	op := operation{Kind: opPauseTopic, Flag: true, Topic: t.uuid, Partitions: []uint32{uint32(n)}}
+	op := wire.Operation{Kind: wire.OpPauseTopic, Flag: true, Topic: t.uuid, Partitions: []uint32{uint32(n)}}
 	epochs, ok := t.assignedEpochs(op.Partitions)
 	if !ok {
 		return nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/engine/core"
+	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
@@ -277,11 +278,12 @@ func (c *Channel) Redrive(ctx context.Context, max int) (moved int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	req := &peekRequest{OriginTopic: c.t.name, OriginChannel: c.name, Next: make([]ID, from.Partitions())}
+	req := &wire.PeekRequest{OriginTopic: c.t.name, OriginChannel: c.name, Next: make([]ID, from.Partitions())}
 	for moved < max {
 		var dead []PeekedMessage
 		req.Count = min(max-moved, maxMoveCount)
-		if err := store.ask(ctx, operation{Kind: opPeek, Peek: req}, nil, collect(&dead)); err != nil || len(dead) == 0 {
+		op := wire.Operation{Kind: wire.OpPeek, Peek: req}
+		if err := store.ask(ctx, op, nil, collect(&dead)); err != nil || len(dead) == 0 {
 			return moved, err
 		}
 		dead = dead[:min(len(dead), max-moved)]
@@ -304,7 +306,7 @@ func (c *Channel) sendBack(ctx context.Context, store *Channel, dead []PeekedMes
 	for i := range dead {
 		ms[i] = Outgoing{Body: dead[i].Body, Headers: append(withoutReserved(dead[i].Headers), header(ChannelHeader, c.name))}
 	}
-	op := operation{Kind: opConfirm}
+	op := wire.Operation{Kind: wire.OpConfirm}
 	for i, perr := range c.t.publishEach(ctx, ms) {
 		if perr == nil {
 			op.IDs = append(op.IDs, dead[i].ID)
@@ -322,10 +324,10 @@ func (c *Channel) sendBack(ctx context.Context, store *Channel, dead []PeekedMes
 }
 
 // confirmLocal confirms op.IDs, whichever consumer has them in flight.
-func (c *Channel) confirmLocal(ctx context.Context, op operation) error {
+func (c *Channel) confirmLocal(ctx context.Context, op wire.Operation) error {
 	var evs []core.Event
 	for _, id := range op.IDs {
-		if n := id.Partition(); op.about(n) && c.hasPartition(int(n)) {
+		if n := id.Partition(); op.About(n) && c.hasPartition(int(n)) {
 			evs = append(evs, core.Event{Kind: core.EvDrop, ID: id})
 		}
 	}

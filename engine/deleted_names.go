@@ -1,10 +1,10 @@
 package engine
 
 import (
-	"encoding/json"
 	"time"
 
 	"penstock/engine/base"
+	"penstock/replicate/wire"
 )
 
 // A node remembers deleted names for a short time. NSQ's tools delete a topic at every node, because each nsqd has its
@@ -87,28 +87,24 @@ func (t *Topic) inLogs(name string) (held, open bool) {
 	return held, open
 }
 
-// deletion is a leader's answer to opDeleteChannel.
-type deletion struct {
-	Deleted bool  `json:"deleted,omitempty"`
-	Gone    bool  `json:"gone,omitempty"` // it was deleted a moment ago
-	AgoMs   int64 `json:"ago_ms,omitempty"`
-}
+// deletion merges the leaders' answers to wire.OpDeleteChannel.
+type deletion struct{ wire.Deletion }
 
 // deletionOf makes the answer for a channel whose deletion returned err.
-func deletionOf(err error) (json.RawMessage, error) {
+func deletionOf(err error) ([]byte, error) {
 	switch gone, ok := err.(*GoneError); {
 	case ok:
-		return marshal(deletion{Gone: true, AgoMs: gone.Ago.Milliseconds() + 1}, nil) // rounded up
+		return marshal(wire.Deletion{Gone: true, AgoMs: gone.Ago.Milliseconds() + 1}, nil) // rounded up
 	case err == ErrNoChannel:
 		return nil, nil
 	}
-	return marshal(deletion{Deleted: true}, err)
+	return marshal(wire.Deletion{Deleted: true}, err)
 }
 
 // add merges the answer of one more leader.
-func (d *deletion) add(result json.RawMessage) error {
-	var one deletion
-	if err := json.Unmarshal(result, &one); err != nil {
+func (d *deletion) add(result []byte) error {
+	var one wire.Deletion
+	if err := wire.DecodeResult(result, &one); err != nil {
 		return err
 	}
 	d.Deleted = d.Deleted || one.Deleted

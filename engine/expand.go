@@ -2,11 +2,11 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"time"
 
 	"penstock/engine/core"
+	"penstock/replicate/wire"
 )
 
 // A partition that a topic gets later begins with an empty log. The topic's channels must be in that log before any
@@ -18,51 +18,42 @@ import (
 // maxInitBytes bounds the settings in one control batch.
 const maxInitBytes = 64 << 10
 
-// topicState is the state that all partitions of a topic share.
-type topicState struct {
-	Paused   bool           `json:"paused,omitempty"`
-	Channels []channelState `json:"channels,omitempty"`
-}
-
-type channelState struct {
-	Name     string          `json:"name"`
-	Paused   bool            `json:"paused,omitempty"`
-	Skipped  bool            `json:"skipped,omitempty"`
-	Settings ChannelSettings `json:"settings"`
-}
-
 // stateLocal returns the state of the topic's channels on this node, without ephemeral ones, which are in no log. In a
 // cluster this node leads partition 0, and the state comes from its fold: channels are shut and made again when
 // leaderships move, and would look deleted in between.
-func (t *Topic) stateLocal() *topicState {
+func (t *Topic) stateLocal() *wire.TopicState {
 	if t.e.members.others() {
 		return t.partitions()[0].foldState()
 	}
-	s := &topicState{Paused: t.paused.Load()}
+	s := &wire.TopicState{Paused: t.paused.Load()}
 	for _, c := range t.Channels() {
 		c.mu.Lock()
 		if c.closed == nil && !c.ephemeral {
 			c.applyPostsLocked()
 			now := c.m.Stats()
-			s.Channels = append(s.Channels, channelState{c.name, now.Paused, now.Skipped, c.settings})
+			s.Channels = append(s.Channels, wire.ChannelState{
+				Name: c.name, Paused: now.Paused, Skipped: now.Skipped, Settings: c.settings,
+			})
 		}
 		c.mu.Unlock()
 	}
 	return s
 }
 
-func (pt *partition) foldState() *topicState {
+func (pt *partition) foldState() *wire.TopicState {
 	pt.rep.mu.Lock()
 	defer pt.rep.mu.Unlock()
-	s := &topicState{Paused: pt.fold.TopicPaused}
+	s := &wire.TopicState{Paused: pt.fold.TopicPaused}
 	pt.fold.Each(func(cur *core.Cursor) {
-		s.Channels = append(s.Channels, channelState{cur.Name, cur.Paused, cur.Skipped, cur.Settings})
+		s.Channels = append(s.Channels, wire.ChannelState{
+			Name: cur.Name, Paused: cur.Paused, Skipped: cur.Skipped, Settings: cur.Settings,
+		})
 	})
 	return s
 }
 
-// batches returns the control entries that create s in an empty log. The first batch creates all channels.
-func (s *topicState) batches() (all [][]core.Control) {
+// initBatches returns the control entries that create s in an empty log. The first batch creates all channels.
+func initBatches(s *wire.TopicState) (all [][]core.Control) {
 	var now []core.Control
 	for i := range s.Channels {
 		now = append(now, core.Control{Kind: core.ChannelCreated, Channel: s.Channels[i].Name})
@@ -215,16 +206,16 @@ func (t *Topic) lockInitialized(ctx context.Context) error {
 
 // fetchState asks the leader of partition 0 for the topic's state. With adopts, only a leader that knows all partitions
 // answers.
-func (t *Topic) fetchState(ctx context.Context, adopts bool) (*topicState, error) {
-	s := new(topicState)
+func (t *Topic) fetchState(ctx context.Context, adopts bool) (*wire.TopicState, error) {
+	s := new(wire.TopicState)
 	first := func(pt *partition) bool { return pt.number == 0 }
-	err := t.e.cluster.gather(ctx, t, operation{Kind: opState, Flag: adopts}, first,
-		func(result json.RawMessage) error { return json.Unmarshal(result, s) })
+	err := t.e.cluster.gather(ctx, t, wire.Operation{Kind: wire.OpState, Flag: adopts}, first,
+		func(result []byte) error { return wire.DecodeResult(result, s) })
 	return s, err
 }
 
 // initPartition creates s in the log of a partition. changing is held.
-func (t *Topic) initPartition(ctx context.Context, pt *partition, s *topicState) error {
+func (t *Topic) initPartition(ctx context.Context, pt *partition, s *wire.TopicState) error {
 	var channels []*Channel
 	for i := range s.Channels {
 		c, ok := t.LookupChannel(s.Channels[i].Name)
@@ -236,7 +227,7 @@ func (t *Topic) initPartition(ctx context.Context, pt *partition, s *topicState)
 		}
 		channels = append(channels, c)
 	}
-	err := pt.writeControls(ctx, s.batches(), func() {
+	err := pt.writeControls(ctx, initBatches(s), func() {
 		for _, c := range channels {
 			pt.follow(c, c.name)
 		}

@@ -2,19 +2,15 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
 	"penstock/replicate"
+	"penstock/replicate/wire"
 )
 
-// Fault is one kind of trouble that a node has now, or has had since its start.
-type Fault struct {
-	Name  string `json:"name"`  // as in StorageStats' JSON
-	Count int64  `json:"count"` // how often it happened, or how many things have it now
-	Words string `json:"words"` // what it means
-}
+// Fault is one kind of trouble that a node has now, or has had since its start. Nodes ask each other for theirs.
+type Fault = wire.Fault
 
 // clockAheadFaultMs is the difference between the wall clock and the engine's clock from which it is a fault. Time
 // services correct smaller ones all the time.
@@ -35,7 +31,11 @@ func (s *StorageStats) Faults() []Fault {
 		clock = s.ClockAheadMs
 	}
 	out := []Fault{}
-	for _, f := range []Fault{
+	for _, f := range []struct {
+		Name  string
+		Count int64
+		Words string
+	}{
 		{"failed", flag(s.Failed), "the commit log failed: nothing more is stored until the node is restarted"},
 		{"disk_failed", disk("failed"), "the disk does not answer for so long that nobody waits for it any more"},
 		{"disk_hung", disk("hung"), "the disk does not answer"},
@@ -113,7 +113,7 @@ func (s *StorageStats) Faults() []Fault {
 		},
 	} {
 		if f.Count != 0 {
-			out = append(out, f)
+			out = append(out, Fault(f))
 		}
 	}
 	return out
@@ -140,12 +140,12 @@ func (e *Engine) FaultsOf(ctx context.Context, node replicate.NodeID) ([]Fault, 
 		s := e.Storage()
 		return s.Faults(), nil
 	}
-	answer, err := e.cluster.ops.ask(ctx, node, operation{Kind: opFaults})
+	answer, err := e.cluster.ops.ask(ctx, node, wire.Operation{Kind: wire.OpFaults})
 	if err != nil {
 		return nil, err
 	}
 	var faults []Fault
-	if err := json.Unmarshal(answer, &faults); err != nil {
+	if err := wire.DecodeResult(answer, &faults); err != nil {
 		return nil, fmt.Errorf("engine: node %d answers something else than its faults: %w", node, err)
 	}
 	return faults, nil

@@ -61,7 +61,7 @@ func TestImportGraph(t *testing.T) {
 		"clog":           {"segment", "segment/aio"},
 		"netproto":       {},
 		"replicate":      {"segment", "segment/aio"},
-		"replicate/wire": {"replicate", "netproto", "segment", "segment/aio"},
+		"replicate/wire": {"engine/core", "replicate", "netproto", "segment", "segment/aio"},
 		"replicate/peer": {"engine/meta", "replicate", "netproto", "segment", "segment/aio"},
 		"engine/meta":    {"replicate", "segment", "segment/aio"},
 		"engine/core":    {"segment", "segment/aio"},

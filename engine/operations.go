@@ -3,14 +3,11 @@ package engine
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
-
-	"github.com/google/uuid"
 
 	"penstock/internal/lock"
 	"penstock/netproto"
@@ -18,56 +15,6 @@ import (
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
-
-// operation is a request about a topic that each leader executes for the partitions that it leads. It travels as JSON.
-// To execute one twice does no harm.
-type operation struct {
-	Kind    operationKind `json:"kind"`
-	Topic   uuid.UUID     `json:"topic"`
-	Channel string        `json:"channel,omitempty"`
-	Flag    bool          `json:"flag,omitempty"`
-
-	Seek     *SeekTo          `json:"seek,omitempty"`
-	Targets  []ID             `json:"targets,omitempty"` // opSeek: new positions, at most one per partition
-	IDs      []ID             `json:"ids,omitempty"`     // opConfirm
-	Peek     *peekRequest     `json:"peek,omitempty"`
-	Count    int              `json:"count,omitempty"`
-	Verify   *verifyRequest   `json:"verify,omitempty"`
-	Settings *ChannelSettings `json:"settings,omitempty"`
-
-	// Known is how many partitions the topic has as far as the requesting node knows: see checkPartitionCount.
-	Known int `json:"known,omitempty"`
-
-	// Partitions are the partitions that the receiver should lead. If it does not lead all of them it refuses, and the
-	// requester looks up the leaders again.
-	Partitions []uint32 `json:"partitions"`
-}
-
-type operationKind string
-
-const (
-	opCreateChannel operationKind = "create-channel"
-	opDeleteChannel operationKind = "delete-channel"
-	opPauseChannel  operationKind = "pause-channel" // Flag: pause, else unpause
-	opSkipChannel   operationKind = "skip-channel"
-	opEmptyChannel  operationKind = "empty-channel"
-	opPauseTopic    operationKind = "pause-topic" // Flag: pause, else unpause
-	opEmptyTopic    operationKind = "empty-topic"
-
-	opResolveSeek operationKind = "where-to"  // Seek: which positions it means. Result: []ID
-	opSeek        operationKind = "seek"      // Targets
-	opPeek        operationKind = "peek"      // Peek. An empty Channel means the topic's log. Result: []PeekedMessage
-	opPending     operationKind = "pending"   // Count. Result: []PendingMessage
-	opDeferred    operationKind = "deferred"  // Count. Result: []PendingMessage
-	opConfirm     operationKind = "confirm"   // IDs: they become confirmed, whichever consumer has them
-	opSettings    operationKind = "settings"  // Result: ChannelSettings
-	opConfigure   operationKind = "configure" // Settings. Result: ChannelSettings
-	opState       operationKind = "state"     // Result: topicState
-	opVerify      operationKind = "verify"    // Verify: of one partition, led by the node or not. Result: verifyAnswer
-	opFaults      operationKind = "faults"    // of the node, without a topic. Result: []Fault
-)
-
-const maxOperationBytes = 1 << 20 // room for the numbers of all partitions of a topic
 
 // operations sends requests to other nodes and executes theirs. mu guards next, sent and shut; it is a leaf. Any
 // goroutine may call ask; the readers of the connections call handleRequest, handleAck and peerLost. After a crash the
@@ -83,14 +30,14 @@ type operations struct {
 type sentOperation struct {
 	to     replicate.NodeID
 	done   chan error
-	result json.RawMessage // set before done gets a nil
+	result []byte // set before done gets a nil
 }
 
 var errOperationLost = errors.New("engine: the connection to the partition's leader was lost")
 
 // onAllLeaders executes op on every node that leads a partition of t, and returns when all of them have committed it.
 // While leaders change it repeats op, until ctx ends or Options.PublishTimeout is over.
-func (cn *clusterNode) onAllLeaders(ctx context.Context, t *Topic, op operation) error {
+func (cn *clusterNode) onAllLeaders(ctx context.Context, t *Topic, op wire.Operation) error {
 	return cn.gather(ctx, t, op, nil, nil)
 }
 
@@ -98,7 +45,7 @@ func (cn *clusterNode) onAllLeaders(ctx context.Context, t *Topic, op operation)
 // nil; the results together cover every partition once. If only is not nil, op concerns only the partitions that it
 // selects.
 func (cn *clusterNode) gather(
-	ctx context.Context, t *Topic, op operation, only func(*partition) bool, take func(json.RawMessage) error,
+	ctx context.Context, t *Topic, op wire.Operation, only func(*partition) bool, take func([]byte) error,
 ) error {
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
@@ -142,7 +89,7 @@ const (
 // tryLeaders asks the leaders of the partitions that are not done, once; left is how many are not done afterwards. What
 // one leader has committed, every later leader has too, so a change of leader undoes nothing.
 func (cn *clusterNode) tryLeaders(
-	ctx context.Context, t *Topic, op operation, done map[*partition]bool, take func(json.RawMessage) error,
+	ctx context.Context, t *Topic, op wire.Operation, done map[*partition]bool, take func([]byte) error,
 ) (left int, last error) {
 	byNode := map[replicate.NodeID][]*partition{}
 	op.Known = len(done)
@@ -161,7 +108,7 @@ func (cn *clusterNode) tryLeaders(
 			op.Partitions = append(op.Partitions, pt.number)
 		}
 		var err error
-		var result json.RawMessage
+		var result []byte
 		if to == cn.self.ID {
 			result, err = t.locally(ctx, op)
 		} else {
@@ -192,8 +139,8 @@ func final(err error) bool {
 }
 
 // ask sends op to a node and waits for its answer. No lock is held.
-func (o *operations) ask(ctx context.Context, to replicate.NodeID, op operation) (json.RawMessage, error) {
-	body, err := json.Marshal(op)
+func (o *operations) ask(ctx context.Context, to replicate.NodeID, op wire.Operation) ([]byte, error) {
+	body, err := wire.EncodeOperation(&op)
 	if err != nil {
 		return nil, err
 	}
@@ -230,16 +177,16 @@ func (o *operations) ask(ctx context.Context, to replicate.NodeID, op operation)
 
 // handleRequest executes a request of another node on a goroutine of its own, because it may wait for a commit.
 func (o *operations) handleRequest(from replicate.NodeID, f *netproto.Received) {
-	var op operation
 	request := f.Header.Request
-	if len(f.Payload) > maxOperationBytes || json.Unmarshal(f.Payload, &op) != nil {
+	op, err := wire.DecodeOperation(f.Payload)
+	if err != nil {
 		o.reply(from, request, nil, ErrUnknown)
 		return
 	}
 	o.cn.spawn(func() {
 		ctx, cancel := o.cn.e.host.WithTimeout(o.cn.ctx, o.cn.e.opts.PublishTimeout)
 		defer cancel()
-		if op.Kind == opFaults {
+		if op.Kind == wire.OpFaults {
 			result, err := marshal(o.cn.e.FaultsOf(ctx, o.cn.self.ID))
 			o.reply(from, request, result, err)
 			return
@@ -249,9 +196,9 @@ func (o *operations) handleRequest(from replicate.NodeID, f *netproto.Received) 
 			o.reply(from, request, nil, ErrNoTopic)
 			return
 		}
-		var result json.RawMessage
+		var result []byte
 		var err error
-		if op.Kind == opVerify {
+		if op.Kind == wire.OpVerify {
 			result, err = marshal(t.verifyLocal(op))
 		} else {
 			result, err = t.locally(ctx, op)
@@ -260,13 +207,13 @@ func (o *operations) handleRequest(from replicate.NodeID, f *netproto.Received) 
 	})
 }
 
-func (o *operations) reply(to replicate.NodeID, request uint64, result json.RawMessage, err error) {
+func (o *operations) reply(to replicate.NodeID, request uint64, result []byte, err error) {
 	f := operationAck(o.cn.e.Level(), request, result, err)
 	o.cn.forward.reply(to, &f)
 }
 
 // operationAck builds the answer to an operation, in the form of a feature level.
-func operationAck(level int, request uint64, result json.RawMessage, err error) netproto.Frame {
+func operationAck(level int, request uint64, result []byte, err error) netproto.Frame {
 	f := netproto.Frame{Type: netproto.TypeForwardOpAck, Request: request, Head: result}
 	if err != nil {
 		f.Status, f.Head = netproto.StatusRejected, []byte(err.Error())
@@ -327,7 +274,7 @@ func (o *operations) close() {
 // onLeaders executes op in the partitions that only selects (nil: all), on whichever nodes lead them, and passes the
 // results to take.
 func (t *Topic) onLeaders(
-	ctx context.Context, op operation, only func(*partition) bool, take func(json.RawMessage) error,
+	ctx context.Context, op wire.Operation, only func(*partition) bool, take func([]byte) error,
 ) error {
 	return t.e.members.gather(ctx, t, op, only, take)
 }
@@ -335,8 +282,8 @@ func (t *Topic) onLeaders(
 // performHere executes op with perform on this node, in the partitions that only selects (nil: all), and passes the
 // result to take (nil: nobody wants it).
 func (t *Topic) performHere(
-	ctx context.Context, op operation, only func(*partition) bool, take func(json.RawMessage) error,
-	perform func(context.Context, operation) (json.RawMessage, error),
+	ctx context.Context, op wire.Operation, only func(*partition) bool, take func([]byte) error,
+	perform func(context.Context, wire.Operation) ([]byte, error),
 ) error {
 	for _, pt := range t.partitions() {
 		if only == nil || only(pt) {
@@ -351,7 +298,7 @@ func (t *Topic) performHere(
 }
 
 // locally executes op for the partitions that it names. It returns ErrNoLeader if this node does not lead all of them.
-func (t *Topic) locally(ctx context.Context, op operation) (json.RawMessage, error) {
+func (t *Topic) locally(ctx context.Context, op wire.Operation) ([]byte, error) {
 	epochs, ok := t.assignedEpochs(op.Partitions)
 	if !ok {
 		return nil, ErrNoLeader
@@ -362,7 +309,7 @@ func (t *Topic) locally(ctx context.Context, op operation) (json.RawMessage, err
 // performIn is perform for a node that served the partitions of op in these epochs a moment ago. If it no longer does
 // after perform, perform may have skipped some of them: then performIn returns ErrNoLeader whatever perform returned,
 // and the requester looks up the leaders again.
-func (t *Topic) performIn(ctx context.Context, op operation, epochs []segment.Epoch) (json.RawMessage, error) {
+func (t *Topic) performIn(ctx context.Context, op wire.Operation, epochs []segment.Epoch) ([]byte, error) {
 	if err := t.checkPartitionCount(op); err != nil {
 		return nil, err
 	}
@@ -387,17 +334,17 @@ var errPartitionCount = errors.New("engine: the topic has got partitions that on
 // checkPartitionCount refuses a change whose requester does not know all partitions of the topic. A new partition
 // adopts the channels' state from the log of partition 0, and would miss a change that is made later without it. For
 // this to hold, partition 0's leader must know of the new partition before the state is adopted. So the node that
-// adopts it (opState with Flag) says how many partitions it knows, and is refused until the leader knows as many. A
+// adopts it (OpState with Flag) says how many partitions it knows, and is refused until the leader knows as many. A
 // later leader of partition 0 was elected after the new partitions were made, and knows them. The requester tries again
 // when it has heard of them.
-func (t *Topic) checkPartitionCount(op operation) error {
+func (t *Topic) checkPartitionCount(op wire.Operation) error {
 	switch op.Kind {
-	case opState:
+	case wire.OpState:
 		if op.Flag && t.Partitions() < op.Known {
 			return errPartitionCount
 		}
-	case opCreateChannel, opDeleteChannel, opPauseChannel, opSkipChannel, opEmptyChannel, opPauseTopic, opEmptyTopic,
-		opConfigure:
+	case wire.OpCreateChannel, wire.OpDeleteChannel, wire.OpPauseChannel, wire.OpSkipChannel, wire.OpEmptyChannel,
+		wire.OpPauseTopic, wire.OpEmptyTopic, wire.OpConfigure:
 		known := t.Partitions()
 		if mt := t.e.cluster.store.Snapshot().Topics[t.uuid]; mt != nil {
 			known = max(known, mt.Partitions)
@@ -411,11 +358,11 @@ func (t *Topic) checkPartitionCount(op operation) error {
 
 // perform executes op on this node. It returns no result for a channel that this node does not have. What a newer
 // version asks for is an error, whether the channel is here or not: it must not look like something that is done.
-func (t *Topic) perform(ctx context.Context, op operation) (json.RawMessage, error) {
+func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) {
 	switch op.Kind {
-	case opState:
+	case wire.OpState:
 		return marshal(t.stateLocal(), nil)
-	case opCreateChannel:
+	case wire.OpCreateChannel:
 		if err := t.initPartitions(ctx, t.partitions()); err != nil {
 			return nil, err
 		}
@@ -424,18 +371,18 @@ func (t *Topic) perform(ctx context.Context, op operation) (json.RawMessage, err
 			return nil, err
 		}
 		return nil, t.createMissing(ctx, c, op.Partitions)
-	case opPauseTopic:
+	case wire.OpPauseTopic:
 		return nil, t.pauseLocal(ctx, op.Flag)
-	case opEmptyTopic:
+	case wire.OpEmptyTopic:
 		return nil, t.emptyLocal(ctx)
-	case opPeek:
+	case wire.OpPeek:
 		if op.Channel == "" {
 			return marshal(t.peekLocal(ctx, op))
 		}
-	case opDeleteChannel:
+	case wire.OpDeleteChannel:
 		return deletionOf(t.deleteChannelLocal(ctx, op.Channel))
-	case opPauseChannel, opSkipChannel, opEmptyChannel, opResolveSeek, opSeek, opPending, opDeferred, opConfirm,
-		opSettings, opConfigure:
+	case wire.OpPauseChannel, wire.OpSkipChannel, wire.OpEmptyChannel, wire.OpResolveSeek, wire.OpSeek, wire.OpPending,
+		wire.OpDeferred, wire.OpConfirm, wire.OpSettings, wire.OpConfigure:
 	default:
 		return nil, fmt.Errorf("engine: this version does not know the operation %q", op.Kind)
 	}
@@ -448,44 +395,41 @@ func (t *Topic) perform(ctx context.Context, op operation) (json.RawMessage, err
 
 // perform executes op, which Topic.perform knows to be a channel's, on this node. Unless it fails it returns a result,
 // even if that is only true: see Topic.perform.
-func (c *Channel) perform(ctx context.Context, op operation) (json.RawMessage, error) {
+func (c *Channel) perform(ctx context.Context, op wire.Operation) ([]byte, error) {
 	switch op.Kind {
-	case opPauseChannel:
+	case wire.OpPauseChannel:
 		return marshal(true, c.pauseLocal(ctx, op.Flag))
-	case opSkipChannel:
+	case wire.OpSkipChannel:
 		return marshal(true, c.skipLocal(ctx, op.Flag))
-	case opEmptyChannel:
+	case wire.OpEmptyChannel:
 		return marshal(true, c.emptyLocal(ctx))
-	case opResolveSeek:
+	case wire.OpResolveSeek:
 		return marshal(c.resolveSeek(op))
-	case opSeek:
+	case wire.OpSeek:
 		return marshal(true, c.seekLocal(ctx, op))
-	case opPeek:
+	case wire.OpPeek:
 		return marshal(c.peekLocal(ctx, op))
-	case opPending:
+	case wire.OpPending:
 		return marshal(c.pendingLocal(op))
-	case opDeferred:
+	case wire.OpDeferred:
 		return marshal(c.deferredLocal(op))
-	case opConfirm:
+	case wire.OpConfirm:
 		return marshal(true, c.confirmLocal(ctx, op))
-	case opSettings:
+	case wire.OpSettings:
 		return marshal(c.Settings(), nil)
-	case opConfigure:
+	case wire.OpConfigure:
 		return marshal(c.configureLocal(ctx, op))
 	}
 	panic(fmt.Sprintf("BUG: engine: %q is not an operation of a channel", op.Kind))
 }
 
 // marshal encodes the result of an operation.
-func marshal(result any, err error) (json.RawMessage, error) {
+func marshal(result any, err error) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(result)
+	return wire.EncodeResult(result)
 }
-
-// about says whether the operation concerns a partition.
-func (op *operation) about(number uint32) bool { return slices.Contains(op.Partitions, number) }
 
 // assignedEpochs returns the epochs in which this node's channels serve these partitions; false: they do not serve all.
 func (t *Topic) assignedEpochs(numbers []uint32) (epochs []segment.Epoch, ok bool) {

@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+
+	"penstock/replicate/wire"
 )
 
 // A newer node asks for something that this version does not know. The answer is an error also when the channel is not
@@ -22,12 +24,12 @@ func TestUnknownOperation(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, channel := range []string{"here", "elsewhere", ""} {
-		op := operation{Kind: "rename-channel", Channel: channel, Partitions: []uint32{0}}
+		op := wire.Operation{Kind: "rename-channel", Channel: channel, Partitions: []uint32{0}}
 		if _, err := topic.perform(t.Context(), op); err == nil || !strings.Contains(err.Error(), `"rename-channel"`) {
 			t.Errorf("channel %q: %v", channel, err)
 		}
 	}
-	op := operation{Kind: opPending, Channel: "elsewhere", Partitions: []uint32{0}}
+	op := wire.Operation{Kind: wire.OpPending, Channel: "elsewhere", Partitions: []uint32{0}}
 	if result, err := topic.perform(t.Context(), op); result != nil || err != nil {
 		t.Errorf("a channel that is not here: %s, %v", result, err)
 	}

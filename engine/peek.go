@@ -3,13 +3,13 @@ package engine
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"penstock/engine/core"
+	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
@@ -30,36 +30,12 @@ type PeekOptions struct {
 	Count     int // the most messages; 0: DefaultListCount; never more than MaxListCount
 }
 
-// PeekedMessage is a copy of a stored message.
-type PeekedMessage struct {
-	ID        ID        `json:"id"`
-	Timestamp time.Time `json:"timestamp"`    // when it was published
-	Due       time.Time `json:"due,omitzero"` // of a message that was published with a delay
-	Headers   []Header  `json:"headers,omitempty"`
-	Body      []byte    `json:"body"`
-	BodyBytes int       `json:"body_bytes"` // length of the whole body; with Truncated, Body is only its beginning
-	Truncated bool      `json:"truncated,omitempty"`
-}
-
-// PendingMessage is a message that a consumer has in flight, or that is deferred.
-type PendingMessage struct {
-	ID       ID        `json:"id"`
-	Since    time.Time `json:"since,omitzero"` // in flight: when it was delivered
-	Due      time.Time `json:"due,omitzero"`   // when it times out (in flight), or is delivered (deferred)
-	Attempts uint16    `json:"attempts"`       // deliveries so far
-	// Client is the consumer's ConsumerOptions.Label, if that is a string or has a String method.
-	Client string `json:"client,omitempty"`
-}
-
-// peekRequest is the part of an operation that PeekOptions become.
-type peekRequest struct {
-	From  ID  `json:"from,omitempty"`
-	Count int `json:"count"`
-	// For Redrive: only dead letters of this topic and channel, from Next[partition] on, with whole bodies.
-	OriginTopic   string `json:"origin_topic,omitempty"`
-	OriginChannel string `json:"origin_channel,omitempty"`
-	Next          []ID   `json:"next,omitempty"`
-}
+// PeekedMessage is a copy of a stored message. PendingMessage is a message that a consumer has in flight, or that is
+// deferred. Leaders send lists of them.
+type (
+	PeekedMessage  = wire.PeekedMessage
+	PendingMessage = wire.PendingMessage
+)
 
 func listCount(n int) int {
 	if n <= 0 {
@@ -80,8 +56,8 @@ func (c *Channel) Peek(ctx context.Context, o PeekOptions) ([]PeekedMessage, err
 		return nil, err
 	}
 	var all []PeekedMessage
-	req := &peekRequest{From: o.From, Count: listCount(o.Count)}
-	if err := c.ask(ctx, operation{Kind: opPeek, Peek: req}, only, collect(&all)); err != nil {
+	req := &wire.PeekRequest{From: o.From, Count: listCount(o.Count)}
+	if err := c.ask(ctx, wire.Operation{Kind: wire.OpPeek, Peek: req}, only, collect(&all)); err != nil {
 		return nil, err
 	}
 	return firstPeeked(all, req.Count), nil
@@ -98,8 +74,8 @@ func (t *Topic) Peek(ctx context.Context, partition int, from ID, count int) ([]
 		return nil, ErrClosed
 	}
 	var all []PeekedMessage
-	req := &peekRequest{From: from, Count: listCount(count)}
-	if err := t.onLeaders(ctx, operation{Kind: opPeek, Peek: req}, only, collect(&all)); err != nil {
+	req := &wire.PeekRequest{From: from, Count: listCount(count)}
+	if err := t.onLeaders(ctx, wire.Operation{Kind: wire.OpPeek, Peek: req}, only, collect(&all)); err != nil {
 		return nil, err
 	}
 	return firstPeeked(all, req.Count), nil
@@ -117,10 +93,10 @@ func (t *Topic) onlyPartition(n int) (func(*partition) bool, error) {
 }
 
 // collect returns a function that appends the lists which nodes return to all.
-func collect[T any](all *[]T) func(json.RawMessage) error {
-	return func(result json.RawMessage) error {
+func collect[T any](all *[]T) func([]byte) error {
+	return func(result []byte) error {
 		var some []T
-		err := json.Unmarshal(result, &some)
+		err := wire.DecodeResult(result, &some)
 		*all = append(*all, some...)
 		return err
 	}
@@ -134,13 +110,13 @@ func firstPeeked(all []PeekedMessage, count int) []PeekedMessage {
 	all = all[:min(len(all), count)]
 	room := MaxPeekBytes
 	for i := range all {
-		room = all[i].fit(room)
+		room = fit(&all[i], room)
 	}
 	return all
 }
 
-// fit cuts the body to room bytes, less the headers, and returns the room that is left.
-func (m *PeekedMessage) fit(room int) int {
+// fit cuts the body of m to room bytes, less the headers, and returns the room that is left.
+func fit(m *PeekedMessage, room int) int {
 	for _, h := range m.Headers {
 		room -= len(h.Key) + len(h.Value)
 	}
@@ -151,13 +127,13 @@ func (m *PeekedMessage) fit(room int) int {
 }
 
 // peekLocal reads stored messages of the partitions of op on this node.
-func (t *Topic) peekLocal(ctx context.Context, op operation) ([]PeekedMessage, error) {
+func (t *Topic) peekLocal(ctx context.Context, op wire.Operation) ([]PeekedMessage, error) {
 	p := peeker{count: listCount(op.Peek.Count), room: MaxPeekBytes, readAhead: t.e.opts.ReadAheadBytes}
 	for _, pt := range t.partitions() {
-		if !op.about(pt.number) {
+		if !op.About(pt.number) {
 			continue
 		}
-		from := op.Peek.firstIn(pt.number)
+		from := firstIn(op.Peek, pt.number)
 		carried, start, err := pt.OnlyCarried(ctx, from, p.count)
 		if err == nil {
 			err = p.readCarried(ctx, pt, carried)
@@ -177,13 +153,13 @@ func (t *Topic) peekLocal(ctx context.Context, op operation) ([]PeekedMessage, e
 
 // peekLocal reads the messages that the channel has not confirmed in the partitions of op on this node. It reads the
 // log without the channel's lock, so that deliveries go on.
-func (c *Channel) peekLocal(ctx context.Context, op operation) ([]PeekedMessage, error) {
+func (c *Channel) peekLocal(ctx context.Context, op wire.Operation) ([]PeekedMessage, error) {
 	p := peeker{count: listCount(op.Peek.Count), room: MaxPeekBytes, readAhead: c.e.opts.ReadAheadBytes}
 	if op.Peek.OriginTopic != "" {
 		p.origin, p.whole = op.Peek, true
 	}
 	for _, pt := range c.t.partitions() {
-		if !op.about(pt.number) {
+		if !op.About(pt.number) {
 			continue
 		}
 		if err := c.peekPartition(ctx, &p, pt, op.Peek); err != nil {
@@ -193,8 +169,8 @@ func (c *Channel) peekLocal(ctx context.Context, op operation) ([]PeekedMessage,
 	return p.found, nil
 }
 
-// firstIn returns the id in a partition at which to begin.
-func (r *peekRequest) firstIn(partition uint32) segment.MsgID {
+// firstIn returns the id in a partition at which a request begins.
+func firstIn(r *wire.PeekRequest, partition uint32) segment.MsgID {
 	from := r.From
 	if n := int(partition); n < len(r.Next) {
 		from = r.Next[n]
@@ -207,8 +183,8 @@ func (r *peekRequest) firstIn(partition uint32) segment.MsgID {
 
 // peekPartition adds the messages of one partition: its first ones, or the first that p.origin selects in a dead-letter
 // topic of several channels.
-func (c *Channel) peekPartition(ctx context.Context, p *peeker, pt channelPartition, req *peekRequest) error {
-	from := req.firstIn(pt.Number())
+func (c *Channel) peekPartition(ctx context.Context, p *peeker, pt channelPartition, req *wire.PeekRequest) error {
+	from := firstIn(req, pt.Number())
 	for had := len(p.found); ; {
 		count := p.count
 		if p.origin == nil {
@@ -282,11 +258,11 @@ func (c *Channel) unconfirmed(
 type peeker struct {
 	count     int // of each partition
 	room      int
-	readAhead int             // most bytes that one view pins
-	origin    *peekRequest    // if not nil: only dead letters that it selects
-	whole     bool            // bodies are not cut: a message that does not fit is left out, unless it is the first
-	full      bool            // a message was left out
-	found     []PeekedMessage // the result
+	readAhead int               // most bytes that one view pins
+	origin    *wire.PeekRequest // if not nil: only dead letters that it selects
+	whole     bool              // bodies are not cut: a message that does not fit is left out, unless it is the first
+	full      bool              // a message was left out
+	found     []PeekedMessage   // the result
 
 	view    segment.View
 	iter    segment.BatchIter
@@ -379,10 +355,10 @@ func (p *peeker) add(id ID, h *segment.Header, r *segment.Record) bool {
 	}
 	m.Body = r.Body
 	switch {
-	case p.origin != nil && !m.from(p.origin.OriginTopic, p.origin.OriginChannel):
+	case p.origin != nil && !isFrom(&m, p.origin.OriginTopic, p.origin.OriginChannel):
 		return true
 	case !p.whole:
-		p.room = m.fit(p.room)
+		p.room = fit(&m, p.room)
 	case len(r.Body) > p.room && len(p.found) > 0:
 		p.full = true
 		return false
@@ -394,8 +370,8 @@ func (p *peeker) add(id ID, h *segment.Header, r *segment.Record) bool {
 	return true
 }
 
-// from says whether the message is a dead letter of this channel.
-func (m *PeekedMessage) from(topic, channel string) bool {
+// isFrom says whether m is a dead letter of this channel.
+func isFrom(m *PeekedMessage, topic, channel string) bool {
 	return string(headerOf(m.Headers, OriginTopicHeader)) == topic &&
 		string(headerOf(m.Headers, OriginChannelHeader)) == channel
 }
@@ -441,28 +417,28 @@ func (p *peeker) readCarried(ctx context.Context, pt channelPartition, sources [
 
 // Pending returns messages that consumers have in flight, the oldest delivery first, at most max (0: DefaultListCount).
 func (c *Channel) Pending(ctx context.Context, max int) ([]PendingMessage, error) {
-	return c.list(ctx, opPending, max, func(a, b PendingMessage) int {
+	return c.list(ctx, wire.OpPending, max, func(a, b PendingMessage) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.ID, b.ID))
 	})
 }
 
 // DeferredMessages returns deferred messages, the next due first, at most max (0: DefaultListCount).
 func (c *Channel) DeferredMessages(ctx context.Context, max int) ([]PendingMessage, error) {
-	return c.list(ctx, opDeferred, max, func(a, b PendingMessage) int {
+	return c.list(ctx, wire.OpDeferred, max, func(a, b PendingMessage) int {
 		return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.ID, b.ID))
 	})
 }
 
 // list asks all leaders for an operation's list, and returns its first max items by order.
 func (c *Channel) list(
-	ctx context.Context, kind operationKind, max int, order func(a, b PendingMessage) int,
+	ctx context.Context, kind wire.OperationKind, max int, order func(a, b PendingMessage) int,
 ) ([]PendingMessage, error) {
 	if err := c.closedErr(); err != nil {
 		return nil, err
 	}
 	var all []PendingMessage
 	n := listCount(max)
-	if err := c.ask(ctx, operation{Kind: kind, Count: n}, nil, collect(&all)); err != nil {
+	if err := c.ask(ctx, wire.Operation{Kind: kind, Count: n}, nil, collect(&all)); err != nil {
 		return nil, err
 	}
 	slices.SortFunc(all, order)
@@ -470,7 +446,7 @@ func (c *Channel) list(
 }
 
 // pendingLocal lists the messages in flight at this node's consumers, the oldest first.
-func (c *Channel) pendingLocal(op operation) (all []PendingMessage, err error) {
+func (c *Channel) pendingLocal(op wire.Operation) (all []PendingMessage, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed != nil {
@@ -485,7 +461,7 @@ func (c *Channel) pendingLocal(op operation) (all []PendingMessage, err error) {
 		key:   func(m *PendingMessage) int64 { return m.Since.UnixMilli() },
 	}
 	c.m.EachInFlight(func(m core.InFlightMessage) {
-		if op.about(m.ID.Partition()) {
+		if op.About(m.ID.Partition()) {
 			list.add(PendingMessage{
 				ID: m.ID, Since: time.UnixMilli(m.SinceMs), Due: time.UnixMilli(m.DueMs),
 				Attempts: m.Attempts, Client: labels[m.Client],
@@ -496,7 +472,7 @@ func (c *Channel) pendingLocal(op operation) (all []PendingMessage, err error) {
 }
 
 // deferredLocal lists the deferred messages of this node's partitions, the next due first.
-func (c *Channel) deferredLocal(op operation) (all []PendingMessage, err error) {
+func (c *Channel) deferredLocal(op wire.Operation) (all []PendingMessage, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed != nil {
@@ -508,7 +484,7 @@ func (c *Channel) deferredLocal(op operation) (all []PendingMessage, err error) 
 		key:   func(m *PendingMessage) int64 { return m.Due.UnixMilli() },
 	}
 	c.m.EachWaiting(func(m core.WaitingMessage) {
-		if op.about(m.ID.Partition()) {
+		if op.About(m.ID.Partition()) {
 			list.add(PendingMessage{ID: m.ID, Due: time.UnixMilli(m.DueMs), Attempts: m.Attempts})
 		}
 	})

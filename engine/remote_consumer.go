@@ -292,7 +292,7 @@ func (r *remoteConsumer) create(l *leg) {
 	r.creating = true
 	cn := r.rs.cn
 	cn.spawn(func() {
-		if err := cn.onAllLeaders(cn.ctx, r.t, operation{Kind: opCreateChannel, Channel: r.channel}); err != nil &&
+		if err := cn.onAllLeaders(cn.ctx, r.t, wire.Operation{Kind: wire.OpCreateChannel, Channel: r.channel}); err != nil &&
 			cn.ctx.Err() == nil {
 			cn.log.Warn("a channel could not be made on a new partition yet; it is tried again",
 				"topic", r.t.name, "channel", r.channel, "error", err)

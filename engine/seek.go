@@ -2,35 +2,30 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"penstock/engine/core"
+	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
-// SeekKind says where a channel continues to read.
-type SeekKind string
+// SeekTo is a place in a topic, and SeekKind says what of a SeekTo counts. Both travel to the leaders.
+type (
+	SeekTo   = wire.SeekTo
+	SeekKind = wire.SeekKind
+)
 
 // The kinds of SeekTo.
 const (
-	SeekBeginning SeekKind = "beginning" // at the oldest message that is stored
-	SeekEnd       SeekKind = "end"       // at the next message that is published
-	SeekID        SeekKind = "id"        // at SeekTo.ID, in its partition only
-	SeekTime      SeekKind = "time"      // at the first batch stored at or after SeekTo.Time
-	SeekCount     SeekKind = "count"     // SeekTo.Count messages from the oldest unconfirmed one, in each partition
+	SeekBeginning = wire.SeekBeginning // at the oldest message that is stored
+	SeekEnd       = wire.SeekEnd       // at the next message that is published
+	SeekID        = wire.SeekID        // at SeekTo.ID, in its partition only
+	SeekTime      = wire.SeekTime      // at the first batch stored at or after SeekTo.Time
+	SeekCount     = wire.SeekCount     // SeekTo.Count messages from the oldest unconfirmed one, in each partition
 )
-
-// SeekTo is a place in a topic. A place before the oldest message or behind the newest one is moved to that end.
-type SeekTo struct {
-	Kind  SeekKind  `json:"kind"`
-	ID    ID        `json:"id,omitempty"`
-	Time  time.Time `json:"time,omitzero"`
-	Count int64     `json:"count,omitempty"` // forward if above 0, back if below
-}
 
 // Seek makes the channel continue at another place, backward or forward, in every partition. Messages in flight are
 // forgotten: a later FIN of one fails with ErrNotInFlight, and consumers may still hold messages that they got before.
@@ -67,22 +62,22 @@ func (c *Channel) seek(ctx context.Context, to SeekTo, only func(*partition) boo
 	// First the place is resolved to message ids, then these are set. If an answer to the second step is lost, it can be
 	// repeated. A count, or a time while messages arrive, would mean another place by then.
 	var targets []ID
-	err := c.ask(ctx, operation{Kind: opResolveSeek, Seek: &to}, only, func(result json.RawMessage) error {
+	err := c.ask(ctx, wire.Operation{Kind: wire.OpResolveSeek, Seek: &to}, only, func(result []byte) error {
 		var ids []ID
-		err := json.Unmarshal(result, &ids)
+		err := wire.DecodeResult(result, &ids)
 		targets = append(targets, ids...)
 		return err
 	})
 	if err != nil || len(targets) == 0 {
 		return err
 	}
-	return c.ask(ctx, operation{Kind: opSeek, Targets: targets}, only, nil)
+	return c.ask(ctx, wire.Operation{Kind: wire.OpSeek, Targets: targets}, only, nil)
 }
 
 // ask performs op on the channel at the leaders of its partitions, or here for an ephemeral channel if this node leads
 // any partition. It returns ErrNoChannel if no leader has the channel, even if this node still has it.
 func (c *Channel) ask(
-	ctx context.Context, op operation, only func(*partition) bool, take func(json.RawMessage) error,
+	ctx context.Context, op wire.Operation, only func(*partition) bool, take func([]byte) error,
 ) error {
 	if err := c.closedErr(); errors.Is(err, ErrClosed) || errors.Is(err, ErrDeleted) {
 		return err
@@ -91,7 +86,7 @@ func (c *Channel) ask(
 	if !c.ephemeral || !c.t.servesAny() {
 		concerned := only == nil || slices.ContainsFunc(c.t.partitions(), only)
 		heard := false
-		err := c.t.onLeaders(ctx, op, only, func(result json.RawMessage) error {
+		err := c.t.onLeaders(ctx, op, only, func(result []byte) error {
 			heard = true
 			if take == nil {
 				return nil
@@ -109,7 +104,7 @@ func (c *Channel) ask(
 
 // resolveSeek returns the message id that op.Seek means, in each partition of op that this node serves. It takes
 // Channel.mu.
-func (c *Channel) resolveSeek(op operation) (ids []ID, err error) {
+func (c *Channel) resolveSeek(op wire.Operation) (ids []ID, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed != nil {
@@ -118,7 +113,7 @@ func (c *Channel) resolveSeek(op operation) (ids []ID, err error) {
 	c.syncVisible()
 	for i := range c.cursors {
 		cur := &c.cursors[i]
-		if !cur.assigned || !op.about(cur.number) {
+		if !cur.assigned || !op.About(cur.number) {
 			continue
 		}
 		id, err := c.resolveSeekIn(cur, op.Seek)
@@ -157,11 +152,11 @@ func (c *Channel) resolveSeekIn(cur *cursor, to *SeekTo) (segment.MsgID, error) 
 func clampCount(n int64) int64 { return min(max(n, -int64(segment.MaxMsgID)), int64(segment.MaxMsgID)) }
 
 // seekLocal sets op.Targets in the partitions that this node serves.
-func (c *Channel) seekLocal(ctx context.Context, op operation) error {
+func (c *Channel) seekLocal(ctx context.Context, op wire.Operation) error {
 	var evs []core.Event
 	for _, id := range op.Targets {
 		n := id.Partition()
-		if !op.about(n) || !c.hasPartition(int(n)) {
+		if !op.About(n) || !c.hasPartition(int(n)) {
 			continue
 		}
 		_, _, start := c.t.partitions()[n].log.Start()

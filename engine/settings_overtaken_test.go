@@ -6,6 +6,8 @@ import (
 
 	"penstock/engine/core"
 	"penstock/segment/aio/faultaio"
+
+	"penstock/replicate/wire"
 )
 
 // Two changes of a channel's settings overtake each other: the later one is in force here, because this node led
@@ -38,7 +40,7 @@ func TestOvertakenSettingsAreWrittenBeforeTheAnswer(t *testing.T) {
 	c.step()
 	c.learnSettings()
 	c.mu.Unlock()
-	if s, err := c.configureLocal(t.Context(), operation{Settings: first}); err != nil || s.Version != 2 {
+	if s, err := c.configureLocal(t.Context(), wire.Operation{Settings: first}); err != nil || s.Version != 2 {
 		t.Fatalf("the earlier change was answered with %+v, %v", s, err)
 	}
 	topic, _ = open(disk.Crash(1)).LookupTopic("t")

@@ -14,6 +14,8 @@ import (
 	"penstock/engine/core"
 	"penstock/engine/route"
 	"penstock/internal/lock"
+
+	"penstock/replicate/wire"
 )
 
 // Topic is a named topic with one or more partitions. Its methods are safe for concurrent use.
@@ -408,7 +410,7 @@ func (t *Topic) writeDeleted(ctx context.Context, name string) error {
 func (t *Topic) Pause(ctx context.Context) error { return t.pause(ctx, true) }
 
 func (t *Topic) pause(ctx context.Context, paused bool) error {
-	return t.onLeaders(ctx, operation{Kind: opPauseTopic, Flag: paused}, nil, nil)
+	return t.onLeaders(ctx, wire.Operation{Kind: wire.OpPauseTopic, Flag: paused}, nil, nil)
 }
 
 // Unpause ends a pause: the channels get the messages that it kept back.
@@ -435,7 +437,7 @@ func (t *Topic) pauseLocal(ctx context.Context, paused bool) error {
 // Empty drops the messages that wait at the topic, because they were published before it had a channel or during a
 // pause. Messages that channels have stay; see Channel.Empty.
 func (t *Topic) Empty(ctx context.Context) error {
-	return t.onLeaders(ctx, operation{Kind: opEmptyTopic}, nil, nil)
+	return t.onLeaders(ctx, wire.Operation{Kind: wire.OpEmptyTopic}, nil, nil)
 }
 
 func (t *Topic) emptyLocal(ctx context.Context) error {

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +9,7 @@ import (
 
 	"penstock/engine/core"
 	"penstock/engine/meta"
+	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
@@ -45,27 +45,8 @@ type Difference struct {
 	Differing []string `json:"differing,omitempty"`
 }
 
-type verifyRequest struct {
-	At  segment.Offset `json:"at"`
-	To  segment.Offset `json:"to,omitempty"` // 0: to the end of what is committed
-	Max int            `json:"max"`
-}
-
-type verifyAnswer struct {
-	Start     segment.Offset `json:"start"` // of the copy
-	Committed segment.Offset `json:"committed"`
-	Next      segment.Offset `json:"next"`
-	Sum       uint32         `json:"sum"` // of the bytes from At to Next
-	First     segment.MsgID  `json:"first"`
-	Count     uint32         `json:"count"`
-	Damaged   segment.Offset `json:"damaged,omitempty"` // the end of the damaged range that begins at At
-	Bad       bool           `json:"bad,omitempty"`     // damage in [BadFrom, BadTo), at At or at Next; it may be
-	BadFrom   segment.Offset `json:"bad_from,omitempty"`
-	BadTo     segment.Offset `json:"bad_to,omitempty"` // repaired before anybody asks again
-}
-
 // verifyLocal reads and verifies a piece of this node's copy from the disk.
-func (t *Topic) verifyLocal(op operation) (*verifyAnswer, error) {
+func (t *Topic) verifyLocal(op wire.Operation) (*wire.VerifyAnswer, error) {
 	q := op.Verify
 	if q == nil || len(op.Partitions) != 1 || int(op.Partitions[0]) >= t.Partitions() || q.Max < 1 || q.Max > verifyBytes {
 		return nil, fmt.Errorf("engine: what is to be verified is not said as it should be")
@@ -74,7 +55,7 @@ func (t *Topic) verifyLocal(op operation) (*verifyAnswer, error) {
 	if !pt.rep.present() { // pt.log is set under the replica's lock; a present copy has a log
 		return nil, fmt.Errorf("engine: the node has no copy of partition %d", pt.number)
 	}
-	a := &verifyAnswer{Committed: pt.committedEnd(), Next: q.At}
+	a := &wire.VerifyAnswer{Committed: pt.committedEnd(), Next: q.At}
 	a.Start, _, _ = pt.log.Start()
 	to := a.Committed
 	if q.To != 0 {
@@ -157,7 +138,7 @@ type verification struct {
 	out       *Verified
 	damage    []damagedRange // damage that is not in out yet
 	// query asks one node, which may be this one.
-	query func(ctx context.Context, n *meta.Node, q verifyRequest) (*verifyAnswer, error)
+	query func(ctx context.Context, n *meta.Node, q wire.VerifyRequest) (*wire.VerifyAnswer, error)
 }
 
 // damagedRange is damage that a node met in its copy. A follower repairs it at once, so the next query may not find it.
@@ -186,7 +167,7 @@ func (v *verification) choose() error {
 }
 
 // ask calls query and notes the damage that the answer reports.
-func (v *verification) ask(ctx context.Context, n *meta.Node, q verifyRequest) (*verifyAnswer, error) {
+func (v *verification) ask(ctx context.Context, n *meta.Node, q wire.VerifyRequest) (*wire.VerifyAnswer, error) {
 	a, err := v.query(ctx, n, q)
 	if a != nil && a.Bad {
 		v.damage = append(v.damage, damagedRange{n, a.BadFrom, a.BadTo})
@@ -194,8 +175,8 @@ func (v *verification) ask(ctx context.Context, n *meta.Node, q verifyRequest) (
 	return a, err
 }
 
-func (v *verification) queryNode(ctx context.Context, n *meta.Node, q verifyRequest) (*verifyAnswer, error) {
-	op := operation{Kind: opVerify, Topic: v.t.uuid, Partitions: []uint32{v.partition}, Verify: &q}
+func (v *verification) queryNode(ctx context.Context, n *meta.Node, q wire.VerifyRequest) (*wire.VerifyAnswer, error) {
+	op := wire.Operation{Kind: wire.OpVerify, Topic: v.t.uuid, Partitions: []uint32{v.partition}, Verify: &q}
 	if n.ID == v.cn.self.ID {
 		return v.t.verifyLocal(op)
 	}
@@ -205,8 +186,8 @@ func (v *verification) queryNode(ctx context.Context, n *meta.Node, q verifyRequ
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", n.Name, err)
 	}
-	a := new(verifyAnswer)
-	if err := json.Unmarshal(result, a); err != nil {
+	a := new(wire.VerifyAnswer)
+	if err := wire.DecodeResult(result, a); err != nil {
 		return nil, fmt.Errorf("node %s: %w", n.Name, err)
 	}
 	return a, nil
@@ -227,7 +208,7 @@ func (v *verification) noted(ctx context.Context) {
 			if n.ID == bad.node.ID {
 				continue
 			}
-			if a, err := v.ask(ctx, n, verifyRequest{At: bad.from, Max: 1}); err == nil && a.Count > 0 {
+			if a, err := v.ask(ctx, n, wire.VerifyRequest{At: bad.from, Max: 1}); err == nil && a.Count > 0 {
 				d.First, d.Count, d.To = core.MakeID(v.partition, a.First), a.Count, max(d.To, a.Next)
 				break
 			}
@@ -242,12 +223,12 @@ func (v *verification) removeDamage(n *meta.Node, from segment.Offset) {
 }
 
 // askAll asks every node about [at, to), and repeats that with a smaller to until all answers are about the same range.
-func (v *verification) askAll(ctx context.Context, at, to segment.Offset, most int) ([]*verifyAnswer, error) {
+func (v *verification) askAll(ctx context.Context, at, to segment.Offset, most int) ([]*wire.VerifyAnswer, error) {
 	for range maxVerifyRounds {
-		var all []*verifyAnswer
+		var all []*wire.VerifyAnswer
 		end := to
 		for _, n := range v.nodes {
-			a, err := v.ask(ctx, n, verifyRequest{At: at, To: end, Max: most})
+			a, err := v.ask(ctx, n, wire.VerifyRequest{At: at, To: end, Max: most})
 			if err != nil {
 				return nil, err
 			}
@@ -255,7 +236,7 @@ func (v *verification) askAll(ctx context.Context, at, to segment.Offset, most i
 				end = a.Next
 			}
 		}
-		same := func(a *verifyAnswer) bool { return a.Damaged == 0 && a.Next != end }
+		same := func(a *wire.VerifyAnswer) bool { return a.Damaged == 0 && a.Next != end }
 		if end == to || !slices.ContainsFunc(all, same) {
 			return all, nil
 		}
@@ -284,7 +265,7 @@ func (v *verification) round(ctx context.Context) error {
 		v.out.Next = damaged
 	case lead.Next == at:
 		v.out.Done = true
-	case !slices.ContainsFunc(all, func(a *verifyAnswer) bool { return a.Sum != lead.Sum }):
+	case !slices.ContainsFunc(all, func(a *wire.VerifyAnswer) bool { return a.Sum != lead.Sum }):
 		v.out.Bytes += int64(lead.Next - at)
 		v.out.Next = lead.Next
 	default:
@@ -318,9 +299,9 @@ func (v *verification) narrow(ctx context.Context, at segment.Offset) error {
 }
 
 // found makes a difference of the nodes' answers about [from, to).
-func (v *verification) found(from, to segment.Offset, all []*verifyAnswer) {
+func (v *verification) found(from, to segment.Offset, all []*wire.VerifyAnswer) {
 	d := Difference{From: from, To: to}
-	var lead *verifyAnswer
+	var lead *wire.VerifyAnswer
 	for i, a := range all {
 		switch {
 		case a.Damaged > 0:

@@ -9,6 +9,7 @@ import (
 
 	"penstock/engine/meta"
 	"penstock/replicate"
+	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
@@ -23,8 +24,8 @@ type fakeCopy struct {
 
 const fakeBatchBytes = 100
 
-func (c *fakeCopy) answer(q verifyRequest) *verifyAnswer {
-	a := &verifyAnswer{
+func (c *fakeCopy) answer(q wire.VerifyRequest) *wire.VerifyAnswer {
+	a := &wire.VerifyAnswer{
 		Start:     segment.Offset(c.start) * fakeBatchBytes,
 		Committed: segment.Offset(c.limit) * fakeBatchBytes,
 		Next:      q.At,
@@ -66,7 +67,7 @@ func verified(t *testing.T, copies ...*fakeCopy) (found []string) {
 	for i := range copies {
 		v.nodes = append(v.nodes, &meta.Node{ID: replicate.NodeID(i), Name: fmt.Sprintf("n%d", i)})
 	}
-	v.query = func(_ context.Context, n *meta.Node, q verifyRequest) (*verifyAnswer, error) {
+	v.query = func(_ context.Context, n *meta.Node, q wire.VerifyRequest) (*wire.VerifyAnswer, error) {
 		return copies[n.ID].answer(q), nil
 	}
 	for rounds := 0; !v.out.Done; rounds++ {

@@ -1,5 +1,6 @@
 // Package wire is what frames between nodes carry: messages of replication, puts on the way to a leader (forward.go),
-// subscriptions at leaders (subscription.go, held.go), and why any of it is refused (reason.go). FORMAT.md has the
+// operations for leaders (operation.go), subscriptions at leaders (subscription.go, held.go), and why any of it is
+// refused (reason.go). FORMAT.md has the
 // bytes. Everything decoded borrows from the payload.
 //
 // A replicate.Message travels as a head that carries everything but the batches, and behind it the sealed batches as

@@ -1,0 +1,192 @@
+package wire
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/core"
+	"penstock/segment"
+)
+
+// Operations for leaders (types 34 and 35 of netproto): a request about a topic that each leader executes for the
+// partitions that it leads, and its result. Both travel as JSON, whose names are the tags below. Names and kinds are
+// for ever. A receiver ignores names that it does not know, so a later version may add some. FORMAT.md has the tables.
+
+// MaxOperationBytes is the longest ForwardOp: room for the numbers of all partitions of a topic.
+const MaxOperationBytes = 1 << 20
+
+// OperationKind says what an Operation does.
+type OperationKind string
+
+// The kinds, with the fields that each uses beside Topic, Channel, Known and Partitions, and with its result.
+const (
+	OpCreateChannel OperationKind = "create-channel"
+	OpDeleteChannel OperationKind = "delete-channel" // Result: Deletion
+	OpPauseChannel  OperationKind = "pause-channel"  // Flag: pause, else unpause. Result: true
+	OpSkipChannel   OperationKind = "skip-channel"   // Flag: skip, else do not. Result: true
+	OpEmptyChannel  OperationKind = "empty-channel"  // Result: true
+	OpPauseTopic    OperationKind = "pause-topic"    // Flag: pause, else unpause
+	OpEmptyTopic    OperationKind = "empty-topic"
+
+	OpResolveSeek OperationKind = "where-to"  // Seek: which positions it means. Result: []core.ID
+	OpSeek        OperationKind = "seek"      // Targets. Result: true
+	OpPeek        OperationKind = "peek"      // Peek. An empty Channel means the topic's log. Result: []PeekedMessage
+	OpPending     OperationKind = "pending"   // Count. Result: []PendingMessage
+	OpDeferred    OperationKind = "deferred"  // Count. Result: []PendingMessage
+	OpConfirm     OperationKind = "confirm"   // IDs: they become confirmed, whichever consumer has them. Result: true
+	OpSettings    OperationKind = "settings"  // Result: core.ChannelSettings
+	OpConfigure   OperationKind = "configure" // Settings; Flag: check their version. Result: core.ChannelSettings
+	OpState       OperationKind = "state"     // Flag: refuse if Known is more than known there. Result: TopicState
+	OpVerify      OperationKind = "verify"    // Verify: of one partition, led by the node or not. Result: VerifyAnswer
+	OpFaults      OperationKind = "faults"    // of the node, without a topic. Result: []Fault
+)
+
+// Operation is the payload of a ForwardOp. To execute one twice does no harm.
+type Operation struct {
+	Kind    OperationKind `json:"kind"`
+	Topic   uuid.UUID     `json:"topic"`
+	Channel string        `json:"channel,omitempty"`
+	Flag    bool          `json:"flag,omitempty"`
+
+	Seek     *SeekTo               `json:"seek,omitempty"`
+	Targets  []core.ID             `json:"targets,omitempty"` // new positions, at most one per partition
+	IDs      []core.ID             `json:"ids,omitempty"`
+	Peek     *PeekRequest          `json:"peek,omitempty"`
+	Count    int                   `json:"count,omitempty"`
+	Verify   *VerifyRequest        `json:"verify,omitempty"`
+	Settings *core.ChannelSettings `json:"settings,omitempty"`
+
+	// Known is how many partitions the topic has as far as the requesting node knows. A receiver that knows of more
+	// refuses a change.
+	Known int `json:"known,omitempty"`
+
+	// Partitions are the partitions that the receiver should lead. If it does not lead all of them it refuses, and the
+	// requester looks up the leaders again.
+	Partitions []uint32 `json:"partitions"`
+}
+
+// About says whether the operation concerns a partition.
+func (op *Operation) About(partition uint32) bool { return slices.Contains(op.Partitions, partition) }
+
+// EncodeOperation returns the payload of a ForwardOp.
+func EncodeOperation(op *Operation) ([]byte, error) { return json.Marshal(op) }
+
+// DecodeOperation reads the payload of a ForwardOp. The kind may be one that this version does not know.
+func DecodeOperation(p []byte) (op Operation, err error) {
+	if len(p) > MaxOperationBytes {
+		return op, invalid("a ForwardOp of %d bytes", len(p))
+	}
+	if err := json.Unmarshal(p, &op); err != nil {
+		return op, invalid("a ForwardOp: %v", err)
+	}
+	return op, nil
+}
+
+// EncodeResult returns the payload of a ForwardOpAck that does not refuse. An operation without a result has none.
+func EncodeResult(result any) ([]byte, error) { return json.Marshal(result) }
+
+// DecodeResult reads a result into what the kind of the operation says that it is.
+func DecodeResult(p []byte, result any) error { return json.Unmarshal(p, result) }
+
+// SeekKind says where a channel continues to read.
+type SeekKind string
+
+// The kinds of SeekTo.
+const (
+	SeekBeginning SeekKind = "beginning" // at the oldest message that is stored
+	SeekEnd       SeekKind = "end"       // at the next message that is published
+	SeekID        SeekKind = "id"        // at SeekTo.ID, in its partition only
+	SeekTime      SeekKind = "time"      // at the first batch stored at or after SeekTo.Time
+	SeekCount     SeekKind = "count"     // SeekTo.Count messages from the oldest unconfirmed one, in each partition
+)
+
+// SeekTo is a place in a topic. A place before the oldest message or behind the newest one is moved to that end.
+type SeekTo struct {
+	Kind  SeekKind  `json:"kind"`
+	ID    core.ID   `json:"id,omitempty"`
+	Time  time.Time `json:"time,omitzero"`
+	Count int64     `json:"count,omitempty"` // forward if above 0, back if below
+}
+
+// PeekRequest says which messages an OpPeek lists.
+type PeekRequest struct {
+	From  core.ID `json:"from,omitempty"`
+	Count int     `json:"count"`
+	// For Redrive: only dead letters of this topic and channel, from Next[partition] on, with whole bodies.
+	OriginTopic   string    `json:"origin_topic,omitempty"`
+	OriginChannel string    `json:"origin_channel,omitempty"`
+	Next          []core.ID `json:"next,omitempty"`
+}
+
+// PeekedMessage is a copy of a stored message.
+type PeekedMessage struct {
+	ID        core.ID      `json:"id"`
+	Timestamp time.Time    `json:"timestamp"`    // when it was published
+	Due       time.Time    `json:"due,omitzero"` // of a message that was published with a delay
+	Headers   []segment.KV `json:"headers,omitempty"`
+	Body      []byte       `json:"body"`
+	BodyBytes int          `json:"body_bytes"` // length of the whole body; with Truncated, Body is only its beginning
+	Truncated bool         `json:"truncated,omitempty"`
+}
+
+// PendingMessage is a message that a consumer has in flight, or that is deferred.
+type PendingMessage struct {
+	ID       core.ID   `json:"id"`
+	Since    time.Time `json:"since,omitzero"` // in flight: when it was delivered
+	Due      time.Time `json:"due,omitzero"`   // when it times out (in flight), or is delivered (deferred)
+	Attempts uint16    `json:"attempts"`       // deliveries so far
+	// Client is the consumer's ConsumerOptions.Label, if that is a string or has a String method.
+	Client string `json:"client,omitempty"`
+}
+
+// Deletion is a leader's answer to OpDeleteChannel.
+type Deletion struct {
+	Deleted bool  `json:"deleted,omitempty"`
+	Gone    bool  `json:"gone,omitempty"` // it was deleted a moment ago
+	AgoMs   int64 `json:"ago_ms,omitempty"`
+}
+
+// TopicState is the state that all partitions of a topic share.
+type TopicState struct {
+	Paused   bool           `json:"paused,omitempty"`
+	Channels []ChannelState `json:"channels,omitempty"`
+}
+
+// ChannelState is a channel in a TopicState.
+type ChannelState struct {
+	Name     string               `json:"name"`
+	Paused   bool                 `json:"paused,omitempty"`
+	Skipped  bool                 `json:"skipped,omitempty"`
+	Settings core.ChannelSettings `json:"settings"`
+}
+
+// VerifyRequest asks for a piece of a partition's copy.
+type VerifyRequest struct {
+	At  segment.Offset `json:"at"`
+	To  segment.Offset `json:"to,omitempty"` // 0: to the end of what is committed
+	Max int            `json:"max"`
+}
+
+// VerifyAnswer is what one node's copy has there.
+type VerifyAnswer struct {
+	Start     segment.Offset `json:"start"` // of the copy
+	Committed segment.Offset `json:"committed"`
+	Next      segment.Offset `json:"next"`
+	Sum       uint32         `json:"sum"` // of the bytes from At to Next
+	First     segment.MsgID  `json:"first"`
+	Count     uint32         `json:"count"`
+	Damaged   segment.Offset `json:"damaged,omitempty"` // the end of the damaged range that begins at At
+	Bad       bool           `json:"bad,omitempty"`     // damage in [BadFrom, BadTo), at At or at Next; it may be
+	BadFrom   segment.Offset `json:"bad_from,omitempty"`
+	BadTo     segment.Offset `json:"bad_to,omitempty"` // repaired before anybody asks again
+}
+
+// Fault is one kind of trouble that a node has now, or has had since its start.
+type Fault struct {
+	Name  string `json:"name"`  // as in StorageStats' JSON
+	Count int64  `json:"count"` // how often it happened, or how many things have it now
+	Words string `json:"words"` // what it means
+}

@@ -1,0 +1,156 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/core"
+	"penstock/internal/formattest"
+	"penstock/segment"
+)
+
+func testSettings() core.ChannelSettings {
+	return core.ChannelSettings{Version: 3, Order: core.OrderKey, KeyHeader: "k", MaxAttempts: 5, MaxInFlight: 7}
+}
+
+// operations are an operation with every field, one with none, and each form of a result with every field.
+func operations() map[string]any {
+	settings := testSettings()
+	at := time.Date(2026, 2, 3, 4, 5, 6, 7_000_000, time.UTC)
+	return map[string]any{
+		"fwd-op": &Operation{
+			Kind: OpSeek, Topic: uuid.UUID{1, 2, 3, 15: 16}, Channel: "c", Flag: true,
+			Seek:    &SeekTo{Kind: SeekTime, ID: core.MakeID(1, 2), Time: at, Count: -3},
+			Targets: []core.ID{core.MakeID(1, 515), 7}, IDs: []core.ID{8},
+			Peek: &PeekRequest{
+				From: 9, Count: 10, OriginTopic: "t<1>", OriginChannel: "c1", Next: []core.ID{0, core.MakeID(1, 11)},
+			},
+			Count: 12, Verify: &VerifyRequest{At: 4096, To: 8192, Max: 1 << 20}, Settings: &settings,
+			Known: 4, Partitions: []uint32{0, 3},
+		},
+		"fwd-op-small": &Operation{Kind: OpFaults},
+		"fwd-op-ids":   []core.ID{core.MakeID(3, 515), 7},
+		"fwd-op-done":  true,
+		"fwd-op-peeked": []PeekedMessage{{
+			ID: core.MakeID(2, 5), Timestamp: at, Due: at.Add(time.Second), BodyBytes: 4, Truncated: true,
+			Headers: []segment.KV{{Key: []byte("key"), Value: []byte("k1")}}, Body: []byte{0, 0xff, '<'},
+		}, {}},
+		"fwd-op-pending": []PendingMessage{{
+			ID: core.MakeID(2, 5), Since: at, Due: at.Add(time.Minute), Attempts: 2, Client: "10.0.0.1:4711",
+		}, {}},
+		"fwd-op-deletion": &Deletion{Deleted: true, Gone: true, AgoMs: 1200},
+		"fwd-op-settings": settings,
+		"fwd-op-state": &TopicState{Paused: true, Channels: []ChannelState{
+			{Name: "c", Paused: true, Skipped: true, Settings: settings}, {Name: "d"},
+		}},
+		"fwd-op-verify": &VerifyAnswer{
+			Start: 1, Committed: 2, Next: 3, Sum: 4, First: 5, Count: 6, Damaged: 7, Bad: true, BadFrom: 8, BadTo: 9,
+		},
+		"fwd-op-faults": []Fault{{Name: "disk_full", Count: 1, Words: "the disk is full"}},
+	}
+}
+
+// What the version before this package had them is written the same way, and read as what it was.
+func TestGoldenOperations(t *testing.T) {
+	for name, v := range operations() {
+		p, err := EncodeResult(v)
+		if op, ok := v.(*Operation); ok {
+			p, err = EncodeOperation(op)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored := formattest.Golden(t, filepath.Join("testdata", name+".hex"), p, *update)
+		back := reflect.New(reflect.TypeOf(v))
+		if err := DecodeResult(stored, back.Interface()); err != nil || !reflect.DeepEqual(back.Elem().Interface(), v) {
+			t.Errorf("%s is read as %+v: %v", name, back.Elem(), err)
+		}
+		if op, ok := v.(*Operation); ok {
+			if got, err := DecodeOperation(stored); err != nil || !reflect.DeepEqual(&got, op) {
+				t.Errorf("%s is read as %+v: %v", name, got, err)
+			}
+		}
+	}
+}
+
+// A newer node may say more than this version knows, and ask for what it does not know.
+func TestOperationOfANewerVersion(t *testing.T) {
+	op, err := DecodeOperation([]byte(`{"kind":"rename-channel","channel":"c","colour":"red","partitions":[2]}`))
+	if err != nil || op.Kind != "rename-channel" || op.Channel != "c" || !op.About(2) || op.About(1) {
+		t.Errorf("it is read as %+v: %v", op, err)
+	}
+}
+
+func TestOperationRefuses(t *testing.T) {
+	long := append(bytes.Repeat([]byte{' '}, MaxOperationBytes-1), "{}"...)
+	for _, p := range [][]byte{nil, []byte("{"), []byte("[]"), []byte(`{"count":"x"}`), long} {
+		if _, err := DecodeOperation(p); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%d bytes are read as an operation: %v", len(p), err)
+		}
+	}
+	if _, err := DecodeOperation(long[1:]); err != nil {
+		t.Errorf("an operation of %d bytes: %v", MaxOperationBytes, err)
+	}
+}
+
+// The tables in FORMAT.md have every name, in the order in which they are written.
+func TestFormatOperations(t *testing.T) {
+	tables := formattest.Tables(t)
+	for heading, v := range map[string]any{
+		"Operation": Operation{}, "SeekTo": SeekTo{}, "PeekRequest": PeekRequest{}, "PeekedMessage": PeekedMessage{},
+		"PendingMessage": PendingMessage{}, "Deletion": Deletion{}, "TopicState": TopicState{},
+		"ChannelState": ChannelState{}, "VerifyRequest": VerifyRequest{}, "VerifyAnswer": VerifyAnswer{}, "Fault": Fault{},
+	} {
+		typ, rows := reflect.TypeOf(v), tables[heading]
+		if len(rows) != typ.NumField() {
+			t.Errorf("%s: %d rows, %d fields", heading, len(rows), typ.NumField())
+			continue
+		}
+		for i, row := range rows {
+			name, omit, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
+			if row[0] != name || (row[1] == "zero") != (omit != "") {
+				t.Errorf("%s: FORMAT.md says %q, the code says %q %q", heading, row[:2], name, omit)
+			}
+		}
+	}
+	kinds := []OperationKind{
+		OpCreateChannel, OpDeleteChannel, OpPauseChannel, OpSkipChannel, OpEmptyChannel, OpPauseTopic, OpEmptyTopic,
+		OpResolveSeek, OpSeek, OpPeek, OpPending, OpDeferred, OpConfirm, OpSettings, OpConfigure, OpState, OpVerify, OpFaults,
+	}
+	rows := tables["Kinds of operations"]
+	if len(rows) != len(kinds) {
+		t.Fatalf("%d kinds in FORMAT.md, %d in the code", len(rows), len(kinds))
+	}
+	for i, row := range rows {
+		if row[0] != string(kinds[i]) {
+			t.Errorf("kind %s stands where the code has %s", row[0], kinds[i])
+		}
+	}
+}
+
+func FuzzDecodeOperation(f *testing.F) {
+	for _, v := range operations() {
+		p, err := json.Marshal(v)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(p)
+	}
+	f.Fuzz(func(t *testing.T, p []byte) {
+		op, err := DecodeOperation(p)
+		if err != nil {
+			return
+		}
+		if _, err := EncodeOperation(&op); err != nil {
+			t.Errorf("what was read cannot be written: %v", err)
+		}
+	})
+}
