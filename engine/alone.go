@@ -211,11 +211,6 @@ func (alone) closeTopic(*Topic, error) {}
 
 func (alone) noteUnreadable(uuid.UUID) {}
 
-// noteShortened does nothing: there is no other replica to compare with.
-func (alone) noteShortened(*recovery, bool, bool) error { return nil }
-
-func (alone) newReplica(pt *partition) *replica { return newSolo(pt) }
-
 func (alone) opened(t *Topic) { t.restore() }
 
 func (alone) join(context.Context) error { return nil }

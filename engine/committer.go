@@ -27,7 +27,7 @@ import (
 //
 // After a crash before Durable, each batch is in the log as a whole or not at all. None of its puts was answered.
 type committer struct {
-	e *Engine
+	e *store
 
 	readyMu lock.Mutex[lock.CommitterReady]
 	ready   []*partition // partitions whose inbox was empty and has puts now
@@ -47,7 +47,7 @@ type committer struct {
 	deferred []core.DeferredMessage // scratch: those of the batch that is being sealed
 	nowNs    int64                  // the engine's time when the group, or its last batch with delays, began
 
-	noSpace bool // what the machines were last told of Engine.noSpace
+	noSpace bool // what the machines were last told of store.noSpace
 	room    quotaRoom
 }
 
@@ -85,7 +85,7 @@ func (c *committer) push(pt *partition, alone bool) {
 	// would hold up the others.
 	switch {
 	case !alone || c.lastGroupShared.Load():
-	case c.e.members.others():
+	case c.e.replicas != nil:
 		// The caller may be the goroutine of a connection to another node or to a client. It must not hang when this node's
 		// disk does, so it only seals the batch and sends it to the followers. The commit log's goroutine writes it.
 		c.e.clog.GatherOnSpot()
@@ -311,7 +311,7 @@ func (c *committer) encodeControls(pt *partition, controls []core.Control, dst [
 	st := pt.machine.State()
 	for i := range controls {
 		ct := &controls[i]
-		mustBeOfLevel(ct.Kind, c.e.Level())
+		mustBeOfLevel(ct.Kind, c.e.feature())
 		switch ct.Kind {
 		case core.ChannelCreated:
 			ct.ID = pt.fold.StartFor(st.NextID)
@@ -459,7 +459,7 @@ func (c *committer) sealInternal(pt *partition, g *clog.Group, w *groupWork, pur
 		epoch = pt.machine.NextEpoch()
 		body = core.AppendControl(body, &core.Control{Kind: core.EpochStart, Epoch: epoch})
 	}
-	foldMustBeOfLevel(pt.fold, c.e.Level())
+	foldMustBeOfLevel(pt.fold, c.e.feature())
 	// The checkpoint follows in both cases: an epoch start may also be the first batch of a segment.
 	body = core.AppendControl(body, &core.Control{Kind: core.Checkpoint, Cursors: pt.fold})
 	if segment.HeaderBytes+len(body) > segment.MaxBatchBytes {

@@ -10,44 +10,36 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
-
 	"penstock/clog"
 	"penstock/engine/base"
 	"penstock/engine/host"
 	"penstock/internal/lock"
-	"penstock/segment"
 	"penstock/segment/aio"
 )
 
 // Engine is one open data directory. Its methods are safe for concurrent use.
 //
-// mu guards topics, deletedTopics, parts, closed and creating. nodeMu guards node once the engine runs, and catalog the
+// mu guards topics, deletedTopics, closed and creating. nodeMu guards node once the engine runs, and catalog the
 // files of topics. docs/concurrency.md has the order of locks. What a crash leaves is in the commit log and the
 // segments; recover reads it.
 type Engine struct {
+	*store // of the partitions
+
 	opts  Options
 	log   *slog.Logger
 	clock *base.Clock
 	disk  aio.Disk
-	arena *aio.Arena
-	clog  *clog.Log
 	node  *nodeMeta // guarded by nodeMu once the engine runs
 	info  Info
 
 	nodeMu     lock.Mutex[lock.EngineNode]
 	catalog    lock.Mutex[lock.EngineCatalog] // held while a topic.json is written or repaired
-	level      atomic.Int32                   // see Level
 	storeLevel atomic.Int32                   // see DirectoryLevel
 
-	committer committer
-	flusher   *flusher
 	confirmer *confirmer
-	waiting   atomic.Int64 // approximate bytes in all inboxes, see partition.publishWaiting
-	pulse     aio.Pulse    // counts writes to the data directory that began and ended; the disk watch reads it
+	pulse     aio.Pulse // counts writes to the data directory that began and ended; the disk watch reads it
 	disks     diskHealth
 	scrubbed  scrubState
-	asyncFree asyncFree
 	cluster   *clusterNode // nil on a single node, which has no use for it: see members
 	members   membership
 	host      host.Host
@@ -59,16 +51,10 @@ type Engine struct {
 	mu            lock.RWMutex[lock.Engine]
 	topics        map[string]*Topic
 	deletedTopics deletedNames // topics
-	parts         []*partition // the partitions of all topics; the slice is replaced, never changed
 	closed        bool
 	creating      map[string]*creation
 
-	poisoned atomic.Pointer[error]
-	noSpace  atomic.Bool
-	// stateBytes is the sum of partition.stateBytes.
-	stateBytes atomic.Int64
-	counters   Counters
-	dueLog     base.LogLimiter // correctDelays's line
+	counters Counters
 
 	stop chan struct{} // closed when background goroutines must end
 	wg   sync.WaitGroup
@@ -119,6 +105,10 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 		opts: o, log: o.Logger, host: h, clock: newEngineClock(&o, h), disk: disk, topics: map[string]*Topic{},
 		creating: map[string]*creation{}, stop: make(chan struct{}),
 	}
+	e.store = &store{
+		host: h, log: e.log, clock: e.clock, disk: disk, opts: o.forStore(), counters: &e.counters, pulse: &e.pulse,
+		stop: e.stop,
+	}
 	opening(e)
 	if err := e.open(ctx); err != nil {
 		e.release()
@@ -144,10 +134,10 @@ func (e *Engine) open(ctx context.Context) error {
 	if e.opts.Cluster != nil {
 		e.cluster = newClusterNode(e)
 		e.members = e.cluster
-		e.asyncFree.shared = true
+		e.replicas, e.asyncFree.shared = e.cluster, true
 	}
-	e.committer = committer{e: e, slots: make([]groupWork, e.opts.GroupsInFlight)}
-	e.flusher = newFlusher(e)
+	e.committer = committer{e: e.store, slots: make([]groupWork, e.opts.GroupsInFlight)}
+	e.flusher = newFlusher(e.store)
 	e.confirmer = newConfirmer(e)
 	if err := e.recover(); err != nil {
 		return err
@@ -233,53 +223,6 @@ func (e *Engine) Health() error {
 		}
 	}
 	return bad
-}
-
-// poison ends storing until a restart: the commit log failed, or was found corrupt. Consumers can still read what is
-// stored.
-func (e *Engine) poison(err error) {
-	why := ErrDisk
-	if errors.As(err, new(*segment.CorruptError)) {
-		why = ErrReadOnly
-	}
-	full := fmt.Errorf("%w (%w)", why, err)
-	if e.poisoned.CompareAndSwap(nil, &full) && why == ErrDisk {
-		e.log.Error("the commit log failed; nothing more is stored until this node is restarted. Messages answered OK "+
-			"before are safe",
-			"error", err)
-	}
-}
-
-// refusal is the error for puts once the engine is poisoned.
-func (e *Engine) refusal() error {
-	if err := e.poisoned.Load(); err != nil && errors.Is(*err, ErrReadOnly) {
-		return ErrReadOnly
-	}
-	return ErrDisk
-}
-
-func (e *Engine) partitionList() []*partition {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	return e.parts
-}
-
-// addPartitions replaces the list, because the result of partitionList must not change. mu is held.
-func (e *Engine) addPartitions(add []*partition) {
-	parts := make([]*partition, 0, len(e.parts)+len(add))
-	e.parts = append(append(parts, e.parts...), add...)
-}
-
-func (e *Engine) removeTopicPartitions(id uuid.UUID) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	parts := make([]*partition, 0, len(e.parts))
-	for _, pt := range e.parts {
-		if pt.t.uuid != id {
-			parts = append(parts, pt)
-		}
-	}
-	e.parts = parts
 }
 
 // Topics returns all topics, sorted by name.
@@ -414,7 +357,7 @@ func (e *Engine) stopLog() error {
 // release frees what Open took, in an order that keeps mapped and registered memory valid while it is used.
 func (e *Engine) release() error {
 	var err error
-	for _, pt := range e.parts {
+	for _, pt := range e.partitionList() {
 		err = errors.Join(err, pt.log.Close())
 	}
 	if e.clog != nil {
@@ -427,17 +370,4 @@ func (e *Engine) release() error {
 		e.arena.Close()
 	}
 	return errors.Join(err, e.disk.Close())
-}
-
-func (pt *partition) closeInbox(err error) {
-	pt.mu.Lock()
-	if pt.closed == nil || pt.tombstonesOK { // also if it is closed, but reopenInbox could open it again
-		pt.closed, pt.tombstonesOK = err, false
-	}
-	pt.signalRoom()
-	pt.mu.Unlock()
-}
-
-func (e *Engine) sizes() segment.Sizes {
-	return segment.Sizes{MinSegmentBytes: e.opts.MinSegmentBytes, MaxSegmentBytes: e.opts.MaxSegmentBytes}
 }

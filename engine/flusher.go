@@ -25,7 +25,7 @@ import (
 // and dead; under it nothing waits for the disk. The committer calls markDirty, checkpointed and cut. A crash loses
 // nothing: a commit log file is released only when segments have all that it holds, and recovery replays the others.
 type flusher struct {
-	e      *Engine
+	e      *store
 	writer *segment.Writer
 	kick   chan struct{}
 
@@ -79,7 +79,7 @@ type checkpointFile struct {
 	ends []checkpointEnd
 }
 
-func newFlusher(e *Engine) *flusher {
+func newFlusher(e *store) *flusher {
 	return &flusher{
 		e: e, kick: make(chan struct{}, 1),
 		writer: segment.NewWriter(), limits: map[*partition]segment.Offset{},

@@ -84,7 +84,7 @@ func (i *Inspector) Kill() error {
 			c.view.Release()
 		}
 	}
-	for _, pt := range e.parts {
+	for _, pt := range e.partitionList() {
 		for _, rd := range pt.rep.reads {
 			rd.out.Release()
 		}

@@ -59,7 +59,7 @@ func (m *nodeMeta) level() int { return m.Format - formatsPerLevel }
 // Level returns the feature level in force: nothing of a higher one may go into a partition's log, to another node or
 // into the metadata. In a cluster it is the cluster's level, and the first one until the node has joined. It only
 // rises. It is safe for concurrent use and costs one atomic load.
-func (e *Engine) Level() int { return int(e.level.Load()) }
+func (e *Engine) Level() int { return e.feature() }
 
 // DirectoryLevel returns the level of the data directory: nothing of a higher one may be written into files that only
 // this node reads. It is never below Level.

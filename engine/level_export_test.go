@@ -49,7 +49,7 @@ func TestFoldMustBeOfLevel(t *testing.T) {
 func TestCommitterAsksForTheLevel(t *testing.T) {
 	r := bareReplica()
 	r.pt.machine = new(core.Partition)
-	c := &committer{e: r.cn.e}
+	c := &committer{e: r.pt.e}
 	for level, want := range []bool{true, false} {
 		c.e.level.Store(int32(level))
 		panicked := func() (did bool) {

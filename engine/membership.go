@@ -48,10 +48,6 @@ type membership interface {
 
 	// noteUnreadable is told of a directory of a topic whose metadata cannot be read.
 	noteUnreadable(topic uuid.UUID)
-	// noteShortened remembers which copies may lack something that was acknowledged.
-	noteShortened(r *recovery, torn, whole bool) error
-	// newReplica returns the replica of a copy that recovery found, before its log is open.
-	newReplica(pt *partition) *replica
 	// opened is told of a topic whose partitions are open.
 	opened(t *Topic)
 

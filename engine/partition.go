@@ -15,7 +15,7 @@ import (
 // has a lock of its own. After a crash the inbox is empty, and its puts were not answered; recovery rebuilds the rest
 // from the commit log (recover.go).
 type partition struct {
-	e      *Engine
+	e      *store
 	t      *Topic
 	number uint32
 	log    *segment.Log
@@ -43,7 +43,7 @@ type partition struct {
 // newPartition returns a partition whose log ends as st says, with the fold of what is in it. The caller sets rep and
 // log.
 func newPartition(t *Topic, number uint32, st segment.State, fold *core.Cursors) *partition {
-	pt := &partition{e: t.e, t: t, number: number}
+	pt := &partition{e: t.e.store, t: t, number: number}
 	pt.machine, pt.fold = core.NewPartition(st, t.e.sizes()), fold
 	return pt
 }
@@ -135,7 +135,7 @@ func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 	}
 	if !pt.accepts(p) {
 		pt.mu.Unlock()
-		return e.cluster.forwardPut(pt, p)
+		return pt.rep.cn.forwardPut(pt, p)
 	}
 	if err := pt.closed; err != nil && !(pt.tombstonesOK && p.kind == putTombstone) {
 		pt.mu.Unlock()
@@ -198,7 +198,7 @@ func (pt *partition) drainForReroute() putList {
 }
 
 // admits says whether the inbox and the node have room for a put of size bytes. mu is held.
-func (e *Engine) admits(pt *partition, size int64) bool {
+func (e *store) admits(pt *partition, size int64) bool {
 	// An empty inbox takes any put that passed the batch limit, or a large one could starve.
 	if pt.inbox.bytes != 0 && pt.inbox.bytes+size > e.opts.MaxInboxBytes {
 		return false
@@ -373,6 +373,16 @@ func (pt *partition) publishWaiting() (sum, added int64) {
 
 // reportBytes bounds the error of e.waiting per partition.
 const reportBytes = 16 << 10
+
+// closeInbox closes the inbox to new puts, for good. Those that are in it stay.
+func (pt *partition) closeInbox(err error) {
+	pt.mu.Lock()
+	if pt.closed == nil || pt.tombstonesOK { // also if it is closed, but reopenInbox could open it again
+		pt.closed, pt.tombstonesOK = err, false
+	}
+	pt.signalRoom()
+	pt.mu.Unlock()
+}
 
 // closeAndRefuse closes the inbox, unless it is closed, and answers the puts in it with err. With tombstonesOK,
 // tombstones stay in the inbox and are still accepted, and reopenInbox may open the inbox again. Without it, the inbox

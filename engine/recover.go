@@ -4,8 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"path"
-	"strings"
 
 	"github.com/google/uuid"
 
@@ -21,12 +19,16 @@ import (
 // itself writes nothing, so after a crash it is repeated. It runs before any other goroutine of the engine,
 // on the goroutine of Open, and needs no lock.
 type recovery struct {
-	e          *Engine
+	e          *store
 	checkpoint []byte // the chunks received so far
 	decoded    bool   // checkpoint is in parts
 	parts      map[segment.Identity]*recovered
 	order      []*recovered       // of parts, in order of appearance
 	dropped    map[uuid.UUID]bool // topics with a tombstone
+
+	bytes       int64    // replayed
+	readOnly    int      // partitions that take nothing more
+	corruptions []string // what was found to be damaged
 }
 
 // recovered is one partition during recovery.
@@ -45,15 +47,19 @@ type recovered struct {
 	restarted bool // the log was reset, so it begins at base: older segment files do not belong to it
 }
 
-// recover opens the commit log and rebuilds all topics from it. If the commit log is damaged, the engine serves what
-// could be read and stores nothing new (poison).
-func (e *Engine) recover() error {
-	r := &recovery{e: e, parts: map[segment.Identity]*recovered{}, dropped: map[uuid.UUID]bool{}}
-	defer r.releaseSlices()
+// newRecovery returns a recovery that has read nothing yet.
+func newRecovery(s *store) *recovery {
+	return &recovery{e: s, parts: map[segment.Identity]*recovered{}, dropped: map[uuid.UUID]bool{}}
+}
+
+// replay opens the commit log and replays it. If the log is damaged, it poisons the store: the engine serves what could
+// be read and stores nothing new. The caller calls releaseSlices when the partitions are open, whatever replay returns.
+func (r *recovery) replay(node uuid.UUID) error {
+	e := r.e
 	log, report, err := clog.Open(e.disk, e.arena, clog.Options{
-		Pulse:     &e.pulse,
+		Pulse:     e.pulse,
 		FileBytes: e.opts.CommitFileBytes, MaxLiveBytes: e.opts.CommitLiveBytes, InFlight: e.opts.GroupsInFlight,
-		Store: e.node.StoreID, Logger: e.log, Inline: e.host.InlineLog(), MarkAfter: e.opts.markAfter,
+		Store: node, Logger: e.log, Inline: e.host.InlineLog(), MarkAfter: e.opts.markAfter,
 	}, r)
 	var corrupt *segment.CorruptError
 	if err != nil && !errors.As(err, &corrupt) {
@@ -64,7 +70,7 @@ func (e *Engine) recover() error {
 	}
 	e.clog = log
 	if report != nil {
-		e.info.RecoveredBytes = report.Bytes
+		r.bytes = report.Bytes
 	}
 	if derr := r.decodeCheckpoint(); derr != nil {
 		return derr
@@ -72,19 +78,24 @@ func (e *Engine) recover() error {
 	if corrupt != nil {
 		// Acknowledged records are damaged: serve what can be read, accept nothing new, and report it.
 		e.log.Error("the commit log is corrupt: this node serves what could be read and stores nothing new", "error", err)
-		e.info.CorruptionsAtRecover = append(e.info.CorruptionsAtRecover, err.Error())
+		r.corruptions = append(r.corruptions, err.Error())
 		e.poison(err)
 	}
-	if err := e.members.noteShortened(r, report.Tear != nil && !report.Tear.Mark, corrupt == nil); err != nil {
-		return err
+	if e.replicas == nil {
+		return nil // there is no other replica that could have more
 	}
-	return r.open()
+	return e.replicas.noteShortened(r, report.Tear != nil && !report.Tear.Mark, corrupt == nil)
+}
+
+// isEmpty says whether the commit log holds nothing.
+func (r *recovery) isEmpty() bool {
+	return len(r.checkpoint) == 0 && len(r.order) == 0 && len(r.dropped) == 0
 }
 
 // Restart implements clog.Replayer: it forgets what was replayed, because replay begins again with an older file.
 func (r *recovery) Restart() {
 	r.releaseSlices()
-	*r = recovery{e: r.e, parts: map[segment.Identity]*recovered{}, dropped: map[uuid.UUID]bool{}}
+	*r = *newRecovery(r.e)
 }
 
 // Checkpoint implements clog.Replayer.
@@ -313,7 +324,7 @@ func (rp *recovered) cut(rec *clog.Record) error {
 }
 
 // apply replays one batch. The commit log has verified its checksums; apply verifies that it follows the batch before.
-func (rp *recovered) apply(e *Engine, rec *clog.Record) error {
+func (rp *recovered) apply(e *store, rec *clog.Record) error {
 	var h segment.Header
 	if err := h.Decode(rec.Payload); err != nil {
 		return err
@@ -380,66 +391,6 @@ func foldBatch(fold *core.Cursors, h *segment.Header, body []byte, at segment.Of
 	return due, it.Err()
 }
 
-// open builds topics and partitions from the metadata and from what was replayed.
-func (r *recovery) open() error {
-	e := r.e
-	metas, err := listTopics(e.disk, e.log, func(dir string, err error) {
-		e.log.Warn("a directory under topics/ is not a topic's; it is left as it is and not served",
-			"directory", dir, "error", err)
-		if id, err := uuid.Parse(dir); err == nil {
-			e.members.noteUnreadable(id)
-		}
-	})
-	if err != nil {
-		return err
-	}
-	if err := r.mustHaveLog(metas); err != nil {
-		return err
-	}
-	known := map[uuid.UUID]bool{}
-	for i := range metas {
-		m := &metas[i]
-		known[m.ID] = true
-		if r.dropped[m.ID] {
-			if err := trashTopicFiles(e.disk, m.ID); err != nil {
-				return fmt.Errorf("engine: cannot move the deleted topic %s away: %w", m.Name, err)
-			}
-			continue
-		}
-		if err := r.openTopic(m); err != nil {
-			return err
-		}
-	}
-	if err := r.quarantine(known); err != nil {
-		return err
-	}
-	return nil
-}
-
-// mustHaveLog returns an error if the directory has segments and the commit log is empty. Without the commit log nobody
-// knows where the segments end, and new batches would overwrite them.
-func (r *recovery) mustHaveLog(metas []topicMeta) error {
-	if len(r.checkpoint) > 0 || len(r.order) > 0 || len(r.dropped) > 0 || r.e.poisoned.Load() != nil {
-		return nil // with a damaged commit log nothing is written; recover has reported it
-	}
-	for i := range metas {
-		for n := range uint32(metas[i].Partitions) {
-			dir := partitionDir(metas[i].ID, n)
-			files, err := r.e.disk.ReadDir(dir)
-			if err != nil {
-				continue // nothing was ever written there
-			}
-			for _, f := range files {
-				if strings.HasSuffix(f.Name(), ".seg") {
-					return fmt.Errorf("engine: %s has segments, and the commit log, which says where they end, is empty or gone: "+
-						"nothing was changed, restore the files in clog from where they were moved to, or from a backup", dir)
-				}
-			}
-		}
-	}
-	return nil
-}
-
 // releaseSlices releases recovery's references to the buffers of the commit log. The partitions' logs have their own,
 // or Open has failed.
 func (r *recovery) releaseSlices() {
@@ -454,7 +405,7 @@ func (r *recovery) releaseSlices() {
 // the commit log is damaged: then every copy counts as damaged, even one that the readable part does not name.
 // Otherwise these are the copies with damaged segments or an unknown fold, and those that are given up. Open reports
 // them before the node joins the cluster, so that none of them can be elected.
-func (e *Engine) damagedCopies() (ids []segment.Identity, all bool) {
+func (e *store) damagedCopies() (ids []segment.Identity, all bool) {
 	if e.poisoned.Load() != nil {
 		return nil, true
 	}
@@ -466,80 +417,16 @@ func (e *Engine) damagedCopies() (ids []segment.Identity, all bool) {
 	return ids, false
 }
 
-// quarantine keeps the partitions of topics whose metadata is missing or unreadable. Such topics are in no list and not
-// served, but their data is written to segments and carried from checkpoint to checkpoint. After topic.json has been
-// restored, a restart serves them again.
-func (r *recovery) quarantine(known map[uuid.UUID]bool) error {
-	e := r.e
-	topics := map[uuid.UUID]*Topic{}
-	for _, rp := range r.order {
-		id := rp.id.Topic
-		if known[id] || r.dropped[id] {
-			continue
-		}
-		t := topics[id]
-		if t == nil {
-			t = newTopic(e, &topicMeta{ID: id})
-			t.quarantined = true
-			topics[id] = t
-			e.log.Warn("the commit log holds messages of a topic without metadata: they are kept and not served; restore "+
-				"its topic.json and restart; a node of a cluster gets it from the cluster",
-				"topic", id, "file", path.Join(topicDir(id), topicFile))
-		}
-		pt, err := r.openPartition(t, rp.id.Partition, rp)
-		if err != nil {
-			return err
-		}
-		t.add(pt)
-		e.addPartitions([]*partition{pt})
-	}
-	return nil
-}
-
-func (r *recovery) openTopic(m *topicMeta) error {
-	e := r.e
-	old := e.topics[m.Name]
-	if old != nil && !(e.members.others() && e.node.Cluster != uuid.Nil) {
-		return fmt.Errorf("engine: topics/%s and topics/%s both say they are topic %q: nothing was changed, move one of "+
-			"them away", old.uuid, m.ID, m.Name)
-	}
-	t := newTopic(e, m)
-	for n := range uint32(m.Partitions) {
-		id := segment.Identity{Topic: m.ID, Partition: n}
-		rp := r.parts[id]
-		if rp == nil && e.members.others() {
-			t.add(e.newReplicaPartition(t, n)) // the store will say whether this node should have a copy
-			continue
-		}
-		if rp == nil {
-			rp = &recovered{id: id, fold: new(core.Cursors)}
-		}
-		pt, err := r.openPartition(t, n, rp)
-		if err != nil {
-			return err
-		}
-		t.add(pt)
-		e.addPartitions([]*partition{pt})
-	}
-	e.members.opened(t)
-	if old != nil {
-		// The process ended when the old topic was being deleted and the new one of that name already existed. The cluster
-		// knows which is which.
-		if old.created > t.created {
-			old, t = t, old
-		}
-		e.cluster.unlisted = append(e.cluster.unlisted, old)
-	}
-	e.list(t)
-	return nil
-}
-
+// openPartition opens the log of a partition and gives it what was replayed; rp nil: nothing was.
 func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition, error) {
 	e := r.e
+	if rp == nil {
+		rp = &recovered{id: segment.Identity{Topic: t.uuid, Partition: n}, fold: new(core.Cursors)}
+	}
 	pt := newPartition(t, n, rp.st, rp.fold)
 	pt.recovered = rp.committed
 	pt.epochs.Reset(rp.epochs.Entries())
-	pt.rep = e.members.newReplica(pt)
+	pt.rep = e.newReplica(pt)
 	log, err := segment.Open(e.disk, partitionDir(t.uuid, n), rp.id, rp.base, e.segmentOptions())
 	if err != nil {
 		return nil, fmt.Errorf("engine: topic %s, partition %d: %w", t.name, n, err)
@@ -548,7 +435,7 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 	if err := r.fill(pt, rp); err != nil {
 		return nil, errors.Join(fmt.Errorf("engine: topic %s, partition %d: %w", t.name, n, err), log.Close())
 	}
-	e.readFold(pt, rp)
+	r.readFold(pt, rp)
 	pt.writer = rp.writer
 	if pt.rep.solo() { // what was recovered is committed
 		pt.correctDelays()
@@ -560,7 +447,7 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 		e.flusher.markDirty(pt)
 	}
 	if err := errors.Join(rp.err, log.Health()); err != nil {
-		e.info.CorruptionsAtRecover = append(e.info.CorruptionsAtRecover, err.Error())
+		r.corruptions = append(r.corruptions, err.Error())
 		if !pt.rep.solo() && rp.err == nil {
 			// The replica does not lead before the damaged range has been repaired from another one. Then it accepts puts as any
 			// other.
@@ -568,13 +455,21 @@ func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition,
 				"topic", t.name, "partition", n, "error", err)
 			return pt, nil
 		}
-		e.info.PartitionsReadOnly++
+		r.readOnly++
 		e.log.Error("a partition is read-only", "topic", t.name, "partition", n, "error", err)
 		ev := core.PartitionEvent{Kind: core.PartitionFault, Err: ErrReadOnly}
 		var res core.PartitionResult
 		pt.machine.Step(&ev, &res)
 	}
 	return pt, nil
+}
+
+// newReplica returns the replica of a copy that recovery found, before its log is open.
+func (e *store) newReplica(pt *partition) *replica {
+	if e.replicas == nil {
+		return newSolo(pt)
+	}
+	return e.replicas.newReplica(pt)
 }
 
 // fill gives pt's log what the commit log holds of it.
@@ -593,6 +488,6 @@ func (r *recovery) fill(pt *partition, rp *recovered) error {
 	return r.discardUnreadableHead(pt)
 }
 
-func (e *Engine) segmentOptions() segment.Options {
+func (e *store) segmentOptions() segment.Options {
 	return segment.Options{}
 }

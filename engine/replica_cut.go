@@ -285,7 +285,7 @@ const refoldBytes = 1 << 20
 
 // foldRun folds the batches of run that lie below the cut, and advances c.state. at is the offset of run. next is the
 // position after the last batch, size the bytes of all that were folded.
-func (e *Engine) foldRun(c *logCut, run []byte, at segment.Offset) (next segment.Position, size int, err error) {
+func (e *store) foldRun(c *logCut, run []byte, at segment.Offset) (next segment.Position, size int, err error) {
 	var it segment.BatchIter
 	it.Reset(run)
 	for h, body, ok := it.Next(); ok && h.Position < c.to; h, body, ok = it.Next() {

@@ -138,7 +138,7 @@ func (r *recovery) discardUnreadableHead(pt *partition) error {
 			"topic", pt.t.name, "partition", pt.number, "error", err)
 		return nil
 	}
-	cn := r.e.cluster
+	cn := r.e.replicas
 	if err := cn.shortened.add([]segment.Identity{pt.identity()}); err != nil {
 		return err
 	}

@@ -222,7 +222,7 @@ var leftovers atomic.Uint64
 // removes only the segments that the log lists. A file from before the last reset that a restart did not list would lie
 // below the new segments, and would look like the beginning of a gap. Nothing is appended to the log meanwhile. If the
 // partition has no log, all its files go: no record of the commit log needs them.
-func (e *Engine) trashLeftovers(pt *partition) error {
+func (e *store) trashLeftovers(pt *partition) error {
 	dir := partitionDir(pt.t.uuid, pt.number)
 	files, err := e.disk.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

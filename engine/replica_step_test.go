@@ -26,7 +26,8 @@ func bareReplica() *replica {
 	e := &Engine{log: slog.New(slog.DiscardHandler), host: h, clock: base.NewClock(h.Wall, h.Mono)}
 	cn := &clusterNode{e: e, log: e.log, self: meta.Node{ID: 1, Store: uuid.UUID{1}, Boot: uuid.UUID{9}}}
 	e.cluster, e.members = cn, cn
-	pt := &partition{e: e, t: &Topic{e: e, name: "t"}}
+	e.store = &store{host: h, log: e.log, clock: e.clock, counters: &e.counters, pulse: &e.pulse, replicas: cn}
+	pt := &partition{e: e.store, t: &Topic{e: e, name: "t"}}
 	pt.rep = &replica{cn: cn, pt: pt}
 	return pt.rep
 }
@@ -127,7 +128,7 @@ func brokenReplica(t *testing.T) *replica {
 	topic, _ = openSmall(t, disk).LookupTopic("t")
 	r := bareReplica()
 	r.pt = topic.partitions()[0]
-	r.cn.e, r.cn.shortened = r.pt.e, &shortenedCopies{
+	r.cn.e, r.cn.shortened = topic.e, &shortenedCopies{
 		disk: disk, ids: map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{},
 	}
 	r.cn.ctx, r.cn.cancel = context.WithCancel(context.Background())
@@ -408,7 +409,7 @@ func TestNothingNewBelowItsLevel(t *testing.T) {
 }
 
 func (cn *clusterNode) fenceTime() int64 {
-	pt := &partition{e: cn.e, t: &Topic{e: cn.e}}
+	pt := &partition{e: cn.e.store, t: &Topic{e: cn.e}}
 	pt.rep = &replica{cn: cn, pt: pt}
 	return pt.fenceMs(2)
 }

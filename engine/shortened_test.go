@@ -95,7 +95,7 @@ func TestShortenedCopiesAreNamed(t *testing.T) {
 		t.Helper()
 		r := bareReplica()
 		r.cn.e.disk = disk
-		if err := r.cn.noteShortened(&recovery{e: r.cn.e}, torn, true); err != nil {
+		if err := r.cn.noteShortened(newRecovery(r.pt.e), torn, true); err != nil {
 			t.Fatal(err)
 		}
 		if snap != nil {
@@ -193,13 +193,14 @@ func TestScrubShortened(t *testing.T) {
 func TestDroppedCopyThatMovedAway(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
-	r.cn.e.disk = disk
+	r.cn.e.disk, r.pt.e.disk = disk, disk
 	log, err := segment.Open(disk, "p", r.pt.identity(), segment.State{}, segment.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	r.pt.log, r.pt.machine, r.cn.e.parts = log, new(core.Partition), []*partition{r.pt}
+	r.pt.log, r.pt.machine = log, new(core.Partition)
+	r.pt.e.addPartitions([]*partition{r.pt})
 	if ids, _ := r.cn.e.damagedCopies(); len(ids) != 0 {
 		t.Fatalf("%v are damaged", ids)
 	}
@@ -233,7 +234,8 @@ func TestRemovedCopyIsListedBeforeTheLogLetsGo(t *testing.T) {
 	}
 	r := ofList(t, disk)
 	r.pt.log, r.removing = topic.partitions()[0].log, true
-	f := &flusher{e: &Engine{parts: []*partition{r.pt}}}
+	f := &flusher{e: new(store)}
+	f.e.addPartitions([]*partition{r.pt})
 	seq, ok := r.pt.log.OldestUnsyncedFileSeq()
 	if !ok {
 		t.Fatal("the segments have it")
@@ -254,13 +256,14 @@ func TestRemovedCopyIsListedBeforeTheLogLetsGo(t *testing.T) {
 func TestInboxOpensForAnotherLog(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
-	e, pt := r.cn.e, r.pt
+	e, pt := r.pt.e, r.pt
 	log, err := segment.Open(disk, "p", pt.identity(), segment.State{}, segment.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	pt.log, pt.machine, e.disk, e.parts, e.flusher = log, new(core.Partition), disk, []*partition{pt}, newFlusher(e)
+	pt.log, pt.machine, e.disk, e.flusher = log, new(core.Partition), disk, newFlusher(e)
+	e.addPartitions([]*partition{pt})
 	defer e.flusher.writer.Close()
 	before := pt.reopens.Load()
 	e.flusher.failed(pt, before, &segment.CorruptError{})
@@ -298,7 +301,7 @@ func TestDroppedCopyWhoseTopicIsGone(t *testing.T) {
 		}
 	}
 	r.cn.e.disk = disk
-	rec := &recovery{e: r.cn.e, parts: map[segment.Identity]*recovered{{Topic: uuid.UUID{8}}: {}}}
+	rec := &recovery{e: r.pt.e, parts: map[segment.Identity]*recovered{{Topic: uuid.UUID{8}}: {}}}
 	if err := r.cn.noteShortened(rec, false, true); err != nil {
 		t.Fatal(err)
 	}
@@ -317,7 +320,7 @@ func TestUnreadableCommitLogForgetsNoDroppedCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.cn.e.disk = disk
-	rec := &recovery{e: r.cn.e, parts: map[segment.Identity]*recovered{}}
+	rec := &recovery{e: r.pt.e, parts: map[segment.Identity]*recovered{}}
 	if err := r.cn.noteShortened(rec, false, false); err != nil {
 		t.Fatal(err)
 	}

@@ -222,7 +222,7 @@ func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 		pt.closeAndRefuse(ErrDeleted, false)
 	}
 	// The tombstone goes through the inbox of the first partition, after everything that was accepted before.
-	own := &specialPut{onCommit: func() { e.removeTopicPartitions(t.uuid) }}
+	own := &specialPut{onCommit: func() { e.removePartitions(t.uuid) }}
 	if err := parts[0].writeTombstone(own); err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ func (pt *partition) knownFold() *core.Cursors {
 
 // foldBatch calls foldBatch as a version that does not know entries of the kind Options.unknownKind. Tests set that
 // option.
-func (e *Engine) foldBatch(
+func (e *store) foldBatch(
 	fold *core.Cursors, h *segment.Header, body []byte, at segment.Offset,
 ) ([]core.DeferredMessage, error) {
 	if unknown := e.opts.unknownKind; unknown != 0 && h.Control() {
@@ -67,7 +67,7 @@ func (e *Engine) foldBatch(
 func newer(err error) bool { return errors.Is(err, core.ErrNewerControl) }
 
 // foldIn replays a batch into the fold, unless the fold is not known.
-func (rp *recovered) foldIn(e *Engine, h *segment.Header, body []byte, at segment.Offset) error {
+func (rp *recovered) foldIn(e *store, h *segment.Header, body []byte, at segment.Offset) error {
 	rp.writer.saw(h, e.clock.NowNs())
 	if rp.unread != nil {
 		return nil
@@ -83,7 +83,8 @@ func (rp *recovered) foldIn(e *Engine, h *segment.Header, body []byte, at segmen
 
 // readFold completes the recovery of a partition whose fold is not known. If only the checkpoint lacks the fold, it is
 // read from the segments. Otherwise readFold logs the reason and makes the partition read-only.
-func (e *Engine) readFold(pt *partition, rp *recovered) {
+func (r *recovery) readFold(pt *partition, rp *recovered) {
+	e := r.e
 	if rp.unread == nil {
 		return
 	}
@@ -99,7 +100,7 @@ func (e *Engine) readFold(pt *partition, rp *recovered) {
 		err = errors.Join(err, c.unread)
 	}
 	pt.setUnread(err)
-	e.info.PartitionsReadOnly++
+	r.readOnly++
 	e.log.Error("a partition has entries that a newer version wrote: all its messages are kept, it is not served or "+
 		"led by this node and takes nothing new; start the newer version",
 		"topic", pt.t.name, "partition", pt.number, "error", err)

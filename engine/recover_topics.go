@@ -1,0 +1,158 @@
+package engine
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"penstock/segment"
+)
+
+// topicRecovery makes topics of what recovery replayed, from the metadata in the data directory. It runs before any
+// other goroutine of the engine, on the goroutine of Open, and needs no lock. It writes nothing but the removal of what
+// was deleted, so after a crash it is repeated.
+type topicRecovery struct {
+	*recovery
+	e *Engine
+}
+
+// recover opens the commit log and rebuilds all topics from it. If the commit log is damaged, the engine serves what
+// could be read and stores nothing new (poison).
+func (e *Engine) recover() error {
+	r := &topicRecovery{newRecovery(e.store), e}
+	defer func() {
+		r.releaseSlices()
+		e.info.RecoveredBytes, e.info.PartitionsReadOnly, e.info.CorruptionsAtRecover = r.bytes, r.readOnly, r.corruptions
+	}()
+	if err := r.replay(e.node.StoreID); err != nil {
+		return err
+	}
+	return r.open()
+}
+
+// open builds topics and partitions from the metadata and from what was replayed.
+func (r *topicRecovery) open() error {
+	e := r.e
+	metas, err := listTopics(e.disk, e.log, func(dir string, err error) {
+		e.log.Warn("a directory under topics/ is not a topic's; it is left as it is and not served",
+			"directory", dir, "error", err)
+		if id, err := uuid.Parse(dir); err == nil {
+			e.members.noteUnreadable(id)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if err := r.mustHaveLog(metas); err != nil {
+		return err
+	}
+	known := map[uuid.UUID]bool{}
+	for i := range metas {
+		m := &metas[i]
+		known[m.ID] = true
+		if r.dropped[m.ID] {
+			if err := trashTopicFiles(e.disk, m.ID); err != nil {
+				return fmt.Errorf("engine: cannot move the deleted topic %s away: %w", m.Name, err)
+			}
+			continue
+		}
+		if err := r.openTopic(m); err != nil {
+			return err
+		}
+	}
+	if err := r.quarantine(known); err != nil {
+		return err
+	}
+	return nil
+}
+
+// mustHaveLog returns an error if the directory has segments and the commit log is empty. Without the commit log nobody
+// knows where the segments end, and new batches would overwrite them.
+func (r *topicRecovery) mustHaveLog(metas []topicMeta) error {
+	if !r.isEmpty() || r.e.poisoned.Load() != nil {
+		return nil // with a damaged commit log nothing is written; recover has reported it
+	}
+	for i := range metas {
+		for n := range uint32(metas[i].Partitions) {
+			dir := partitionDir(metas[i].ID, n)
+			files, err := r.e.disk.ReadDir(dir)
+			if err != nil {
+				continue // nothing was ever written there
+			}
+			for _, f := range files {
+				if strings.HasSuffix(f.Name(), ".seg") {
+					return fmt.Errorf("engine: %s has segments, and the commit log, which says where they end, is empty or gone: "+
+						"nothing was changed, restore the files in clog from where they were moved to, or from a backup", dir)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// quarantine keeps the partitions of topics whose metadata is missing or unreadable. Such topics are in no list and not
+// served, but their data is written to segments and carried from checkpoint to checkpoint. After topic.json has been
+// restored, a restart serves them again.
+func (r *topicRecovery) quarantine(known map[uuid.UUID]bool) error {
+	e := r.e
+	topics := map[uuid.UUID]*Topic{}
+	for _, rp := range r.order {
+		id := rp.id.Topic
+		if known[id] || r.dropped[id] {
+			continue
+		}
+		t := topics[id]
+		if t == nil {
+			t = newTopic(e, &topicMeta{ID: id})
+			t.quarantined = true
+			topics[id] = t
+			e.log.Warn("the commit log holds messages of a topic without metadata: they are kept and not served; restore "+
+				"its topic.json and restart; a node of a cluster gets it from the cluster",
+				"topic", id, "file", path.Join(topicDir(id), topicFile))
+		}
+		pt, err := r.openPartition(t, rp.id.Partition, rp)
+		if err != nil {
+			return err
+		}
+		t.add(pt)
+		e.addPartitions([]*partition{pt})
+	}
+	return nil
+}
+
+func (r *topicRecovery) openTopic(m *topicMeta) error {
+	e := r.e
+	old := e.topics[m.Name]
+	if old != nil && !(e.members.others() && e.node.Cluster != uuid.Nil) {
+		return fmt.Errorf("engine: topics/%s and topics/%s both say they are topic %q: nothing was changed, move one of "+
+			"them away", old.uuid, m.ID, m.Name)
+	}
+	t := newTopic(e, m)
+	for n := range uint32(m.Partitions) {
+		id := segment.Identity{Topic: m.ID, Partition: n}
+		rp := r.parts[id]
+		if rp == nil && e.members.others() {
+			t.add(e.newReplicaPartition(t, n)) // the store will say whether this node should have a copy
+			continue
+		}
+		pt, err := r.openPartition(t, n, rp)
+		if err != nil {
+			return err
+		}
+		t.add(pt)
+		e.addPartitions([]*partition{pt})
+	}
+	e.members.opened(t)
+	if old != nil {
+		// The process ended when the old topic was being deleted and the new one of that name already existed. The cluster
+		// knows which is which.
+		if old.created > t.created {
+			old, t = t, old
+		}
+		e.cluster.unlisted = append(e.cluster.unlisted, old)
+	}
+	e.list(t)
+	return nil
+}
