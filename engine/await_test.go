@@ -5,14 +5,12 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
-
-	"penstock/engine/host"
 )
 
 // Waiting for a condition ends with it, with the caller's context and with the engine.
 func TestAwait(t *testing.T) {
 	t.Parallel()
-	cn := &clusterNode{e: &Engine{host: host.NewMachine()}}
+	cn := bareNode()
 	cn.ctx, cn.cancel = context.WithCancel(t.Context())
 	var reached atomic.Bool
 	result := make(chan error)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"slices"
 	"sync"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/host"
 	"penstock/engine/meta"
 	"penstock/internal/lock"
 	"penstock/replicate"
@@ -58,22 +56,15 @@ const (
 // exited. The worker alone uses topics and halfMade, except before start. Everything here is lost in a crash: the next
 // process joins again and gets all rows from the store.
 type clusterNode struct {
+	*replicaNode
+
 	e     *Engine
 	opts  ClusterOptions
-	log   *slog.Logger
-	store meta.Store
-	self  meta.Node
-	net   *host.Network
-	began time.Time
-	awake time.Duration // Host.Awake at began
-	lease atomic.Int64  // the end of the lease, by now(): until then this node may serve
+	began time.Time // when the node was made: now() is 0
 	// leaseBegan is when the current gapless sequence of leases began, by now(). extend stores it.
 	leaseBegan atomic.Int64
 
-	ctx     context.Context // ends when the engine closes
 	cancel  context.CancelFunc
-	wg      sync.WaitGroup
-	readers chan struct{}
 	forward *forwarder
 	ops     operations
 	remotes remotes
@@ -86,7 +77,6 @@ type clusterNode struct {
 	topics   map[uuid.UUID]*Topic // topics that this node has, by id; only the worker uses it
 	// Names of topics whose files this process began and did not finish. Only the worker uses it.
 	halfMade map[uuid.UUID]string
-	leaving  atomic.Bool
 	raising  atomic.Bool // a goroutine of raiseLater runs
 	leave    sync.Once
 	leaveErr error
@@ -102,22 +92,8 @@ type clusterNode struct {
 	// them.
 	unreadable []uuid.UUID
 
-	shortened *shortenedCopies
-	live      struct { // liveNodes' cache; only runTicker uses it
-		of    *meta.Snapshot
-		nodes []replicate.NodeID
-	}
-
-	drops   atomic.Uint64 // copies that were dropped and fetched again; see replica.drop
-	losses  atomic.Uint64 // see replicate.LeaderCounts.Losses
-	blocked atomic.Int64  // partitions led here whose replica.blocked is not 0
-	yields  atomic.Uint64 // leaderships handed to a replica because it has more than the shortened log here
-
-	comparingWaits atomic.Uint64 // see logComparing
-
 	decoders sync.Pool
 	absent   absentCopies
-	isrLogs  isrLogs
 
 	exitedMu lock.Mutex[lock.ClusterExited]
 	exited   map[replicate.NodeID]bool // nodes whose process ended, and that have not connected since
@@ -139,12 +115,16 @@ func newClusterNode(e *Engine) *clusterNode {
 		cfg.MaxRangeBytes = replicate.DefaultMaxRangeBytes
 	}
 	cn := &clusterNode{
-		e: e, opts: o, log: e.log.With("node", e.node.NodeID), store: o.Store, began: e.host.Instant(), awake: e.host.Awake(),
-		readers: make(chan struct{}, maxReadCount), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{},
+		replicaNode: &replicaNode{
+			e: e.store, log: e.log.With("node", e.node.NodeID), store: o.Store, awake: e.host.Awake(),
+			replication: *cfg, preferredLeader: o.PreferredLeader, readers: make(chan struct{}, maxReadCount),
+		},
+		e: e, opts: o, began: e.host.Instant(), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{},
 		halfMade: map[uuid.UUID]string{}, exited: map[replicate.NodeID]bool{},
 		decoders: sync.Pool{New: func() any { return new(wire.Decoder) }},
 	}
 	cn.ctx, cn.cancel = context.WithCancel(context.Background())
+	cn.above = cn
 	cn.forward = newForwarder(cn)
 	cn.ops.cn, cn.ops.next = cn, e.firstRequest()
 	cn.remotes.init(cn)
@@ -195,19 +175,8 @@ func (cn *clusterNode) describe(out *StorageStats) {
 	out.RemoteExpired, out.RemoteStale, out.RemoteLateFence = r.Expired, r.Stale, r.LateFences
 }
 
-// now is the time since began, in ns. It includes time in which the machine was suspended.
-func (cn *clusterNode) now() int64 {
-	return int64(cn.e.host.Awake() - cn.awake)
-}
-
 // leaseClock is now in the form that the store takes: see meta.Registration.Clock.
 func (cn *clusterNode) leaseClock() time.Time { return cn.began.Add(time.Duration(cn.now())) }
-
-// leased says whether this node has a lease now, and so may serve.
-func (cn *clusterNode) leased() bool { return cn.now() < cn.lease.Load() }
-
-// spawn runs f on a goroutine that Close waits for.
-func (cn *clusterNode) spawn(f func()) { cn.e.host.SpawnIn(&cn.wg, f) }
 
 // join registers the node in the store, and opens the replicas that recovery found. No goroutine of the engine runs
 // yet. The store is told of damaged copies in the same step, before this process can be in an election.
@@ -511,35 +480,6 @@ func (cn *clusterNode) runTicker() {
 		cn.forward.tick()
 		cn.remotes.tick()
 	}
-}
-
-// reportDamaged reports to the store whether a copy is damaged (why is not nil) or whole. It retries until the store
-// has it.
-func (cn *clusterNode) reportDamaged(pt *partition, why error) {
-	cn.spawn(func() {
-		for cn.ctx.Err() == nil {
-			ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
-			err := cn.store.ReportDamaged(ctx, pt.identity(), cn.member(), why != nil)
-			cancel()
-			if err == nil || errors.Is(err, meta.ErrNotFound) {
-				return
-			}
-			cn.pause(retryInterval)
-		}
-	})
-}
-
-func (cn *clusterNode) pause(d time.Duration) {
-	cn.e.host.Pause(d, cn.ctx.Done())
-}
-
-// trimTo removes the segments that the leader's retention has removed.
-func (cn *clusterNode) trimTo(pt *partition, pos segment.Position) {
-	cn.spawn(func() {
-		if at, err := pt.log.SeekPosition(pos); err == nil || errors.Is(err, segment.ErrAtEnd) {
-			cn.e.flusher.trim(pt, at)
-		}
-	})
 }
 
 // lingerTime is how long no put must have come from another node before a node that has led may leave.

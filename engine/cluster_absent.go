@@ -91,23 +91,3 @@ func (a *absentCopies) note(k absentKey, now int64) (answer, tell bool) {
 	}
 	return answer, tell
 }
-
-// count adds what the leader's machine has counted since the last call to the engine's counters. mu is held.
-func (r *replica) count() {
-	c, n := &r.cn.e.counters, r.leader.Counts()
-	if n == r.counted {
-		return
-	}
-	c.ISRChanges.Add(n.ISRChanges - r.counted.ISRChanges)
-	c.ISRHeldBack.Add(n.ISRHeldBack - r.counted.ISRHeldBack)
-	c.AbsentReplicas.Add(n.Absences - r.counted.Absences)
-	c.Stranded.Add(n.Stranded - r.counted.Stranded)
-	if lost := n.Losses - r.counted.Losses; lost > 0 {
-		r.cn.losses.Add(lost)
-		r.cn.log.Error("the end of a partition's log may be lost: recovery shortened this copy, every other replica was "+
-			"asked, and none has more or all that was known to be committed. "+
-			"The partition goes on with the longest copy that there is",
-			"topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "end", r.leader.Log().End.Next)
-	}
-	r.counted = n
-}

@@ -19,7 +19,7 @@ type isrLogs struct{ left, joined, refused, stranded, strandedFailed base.LogLim
 
 // propose asks the store on a new goroutine to change the ISR to that of st, and steps the machine with the store's
 // answer. r leads. r.mu is held.
-func (cn *clusterNode) propose(r *replica, st *replicate.State) {
+func (cn *replicaNode) propose(r *replica, st *replicate.State) {
 	want := *st
 	want.ISR, want.Replicas = slices.Clone(st.ISR), slices.Clone(st.Replicas)
 	before := slices.Clone(r.leader.ISR())
@@ -47,7 +47,7 @@ func (cn *clusterNode) propose(r *replica, st *replicate.State) {
 }
 
 // logISRChange logs which replicas left or joined the ISR by a change that the store accepted.
-func (cn *clusterNode) logISRChange(pt *partition, before, after []replicate.Member) {
+func (cn *replicaNode) logISRChange(pt *partition, before, after []replicate.Member) {
 	missing := func(from, in []replicate.Member) (nodes []replicate.NodeID) {
 		for _, m := range from {
 			if !slices.Contains(in, m) {

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
@@ -85,21 +84,5 @@ func topicMetaOf(mt *meta.Topic) *topicMeta {
 	return &topicMeta{
 		Format: topicFormat, ID: mt.ID, Name: mt.Name, Partitions: mt.Partitions, CreatedNs: mt.CreatedNs,
 		Settings: mt.EffectiveSettings().Stored(),
-	}
-}
-
-// await returns when reached says true. It asks whenever news is raised: see Engine.news. It returns ErrClosed
-// when the engine closes, and ctx's error when ctx ends first.
-func (cn *clusterNode) await(ctx context.Context, reached func() bool) error {
-	for {
-		news := cn.e.news.Next()
-		switch {
-		case reached():
-			return nil
-		case cn.ctx.Err() != nil:
-			return ErrClosed
-		case !cn.e.host.Either(news, ctx.Done()):
-			return ctx.Err()
-		}
 	}
 }

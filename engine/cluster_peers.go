@@ -41,13 +41,6 @@ func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool)
 	cn.peerDown(node)
 }
 
-// isLive says whether the node has a lease, as far as this node has heard from the store.
-func (cn *clusterNode) isLive(node replicate.NodeID) bool {
-	snap := cn.store.Snapshot()
-	n := snap.Nodes[node]
-	return n != nil && n.Live
-}
-
 // peerDown tells the leaders on this node that another node is down, so that they need not wait for its timeout.
 func (cn *clusterNode) peerDown(node replicate.NodeID) {
 	for _, pt := range cn.e.partitionList() {

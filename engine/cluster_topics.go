@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"slices"
 	"sort"
@@ -14,7 +13,6 @@ import (
 
 	"penstock/engine/core"
 	"penstock/engine/meta"
-	"penstock/replicate"
 	"penstock/segment"
 )
 
@@ -85,29 +83,6 @@ func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) erro
 		}
 	}
 	return nil
-}
-
-// newReplicaPartition returns a partition without a copy on this node.
-func (e *Engine) newReplicaPartition(t *Topic, n uint32) *partition {
-	pt := newPartition(t, n, segment.State{}, new(core.Cursors))
-	pt.rep = &replica{cn: e.cluster, pt: pt}
-	pt.rep.pending.clear()
-	pt.publishFold(0)
-	return pt
-}
-
-// openEmpty gives pt an empty log.
-func (e *Engine) openEmpty(pt *partition) error {
-	log, err := segment.Open(e.disk, partitionDir(pt.t.uuid, pt.number), pt.identity(), segment.State{},
-		e.segmentOptions())
-	if err != nil {
-		return err
-	}
-	r := pt.rep
-	r.mu.Lock() // frames of other nodes may reach the replica already
-	defer r.mu.Unlock()
-	pt.log = log
-	return r.open(0)
 }
 
 // openReplica begins to replicate a partition of a known topic. This node never had a copy of it, or has retired its
@@ -495,51 +470,4 @@ func (t *Topic) ReadChannelNames(ctx context.Context) ([]string, error) {
 		names = append(names, s.Channels[i].Name)
 	}
 	return names, nil
-}
-
-// trim removes segments below to, as far as recovery needs nothing of them and they are committed, and tells the
-// replica. It records in mayHaveLost if more went than consumers have confirmed.
-func (f *flusher) trim(pt *partition, to segment.Offset) {
-	f.mu.Lock()
-	limit := f.limits[pt]
-	f.mu.Unlock()
-	start, before, _ := pt.log.Start()
-	if to = min(to, limit); to > start {
-		to = min(to, pt.committedEnd())
-	}
-	if to <= start {
-		return
-	}
-	wanted := pt.bound.current()
-	n, err := pt.log.Trim(to)
-	if left := pt.startBorder(); wanted.id < left.ID || wanted.at < left.At {
-		pt.mayHaveLost.Store(true)
-	}
-	f.e.counters.TrimmedBytes.Add(uint64(n))
-	if err != nil && !errors.Is(err, segment.ErrClosed) && !errors.Is(err, fs.ErrNotExist) {
-		f.e.log.Warn("retention could not remove a segment; it tries again",
-			"topic", pt.t.name, "partition", pt.number, "error", err)
-	}
-	if _, after, _ := pt.log.Start(); after == before || pt.rep.solo() {
-		return
-	}
-	pt.rep.run(func() {
-		start, err := pt.startState()
-		if err == nil && !pt.rep.isClosed() {
-			pt.rep.step(&replicate.Event{Kind: replicate.EvTrimmed, Log: start})
-		}
-	})
-}
-
-// committedEnd is the offset up to which the log is committed.
-func (pt *partition) committedEnd() segment.Offset {
-	end, _, _ := pt.log.End()
-	at, err := pt.log.SeekPosition(pt.committedMark())
-	switch {
-	case err == nil:
-		return at
-	case errors.Is(err, segment.ErrAtEnd):
-		return end
-	}
-	return 0
 }

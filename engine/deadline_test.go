@@ -13,8 +13,8 @@ import (
 // F7.
 func TestDeadlineEndsWithTheLease(t *testing.T) {
 	c := newClockHost()
-	cn := bareReplica().cn
-	cn.e.host = c
+	cn := bareNode()
+	cn.e.host, cn.replicaNode.e.host = c, c
 	cn.remotes.init(cn)
 	cn.extend(cn.now() + int64(10*time.Second))
 	d := Deadline{Clock: cn, At: cn.now() + int64(2*time.Second)}
@@ -60,8 +60,8 @@ func TestDeadlineEndsWithTheLease(t *testing.T) {
 // Seed 2629847.
 func TestNothingOldIsHandedOverAfterALapse(t *testing.T) {
 	c := newClockHost()
-	cn := bareReplica().cn
-	cn.e.host = c
+	cn := bareNode()
+	cn.e.host, cn.replicaNode.e.host = c, c
 	cn.remotes.init(cn)
 	cn.forward = newForwarder(cn)
 	cn.extend(cn.now() + int64(time.Second))

@@ -134,7 +134,7 @@ func (e *Engine) open(ctx context.Context) error {
 	if e.opts.Cluster != nil {
 		e.cluster = newClusterNode(e)
 		e.members = e.cluster
-		e.replicas, e.asyncFree.shared = e.cluster, true
+		e.replicas, e.asyncFree.shared = e.cluster.replicaNode, true
 	}
 	e.committer = committer{e: e.store, slots: make([]groupWork, e.opts.GroupsInFlight)}
 	e.flusher = newFlusher(e.store)

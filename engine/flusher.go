@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -509,80 +508,4 @@ func (f *flusher) closeLog(pt *partition) error {
 	delete(f.limits, pt)
 	f.mu.Unlock()
 	return pt.log.Close()
-}
-
-// learnLimits drops the checkpoints of commit log files that are gone. From the checkpoint of the oldest file that is
-// left it learns, for each partition, the offset below which recovery needs no segment.
-func (f *flusher) learnLimits() {
-	oldest := f.e.clog.OldestKept()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for len(f.files) > 0 && f.files[0].seq <= oldest {
-		if f.files[0].seq == oldest {
-			for _, c := range f.files[0].ends {
-				if !c.part.t.deleted.Load() {
-					f.limits[c.part] = c.end
-				}
-			}
-		}
-		f.files = f.files[1:]
-	}
-}
-
-// retain removes the segments whose messages every channel has confirmed, and those beyond the topic's limits on bytes,
-// count and age. Recovery must not need them.
-func (f *flusher) retain() {
-	f.learnLimits()
-	for _, pt := range f.e.partitionList() {
-		if pt.t.quarantined || pt.whyUnread() != nil {
-			continue
-		}
-		f.mu.Lock()
-		limit := f.limits[pt]
-		f.mu.Unlock()
-		f.findLost(pt)
-		f.observe(pt)
-		// retainTo reads segments, so first check whether any segment could be removed.
-		if first, ok := pt.log.TrimmableTo(); !ok || limit < first {
-			continue
-		}
-		to := f.retainTo(pt)
-		if to > 0 {
-			f.trim(pt, to)
-		}
-		if first, ok := pt.log.TrimmableTo(); ok && to < first && first <= limit {
-			f.carry(pt, limit)
-		}
-	}
-}
-
-// retainTo returns the offset below which nothing has to be kept.
-func (f *flusher) retainTo(pt *partition) segment.Offset {
-	end, _, endID := pt.log.End()
-	var to segment.Offset
-	keep := pt.bound.advance(pt.committedEnd())
-	if at, _, err := pt.log.Seek(keep.id); err == nil {
-		to = at
-	} else if errors.Is(err, segment.ErrAtEnd) {
-		to = end
-	}
-	to = min(to, keep.at)
-	if pt.rep.leaderStart.Load() > 0 {
-		if at, err := pt.log.SeekPosition(segment.Position(pt.rep.leaderStart.Load())); err == nil {
-			to = max(to, at)
-		}
-	}
-	l := pt.t.limits.Load()
-	if l.retentionBytes > 0 {
-		to = max(to, end-segment.Offset(l.retentionBytes))
-	}
-	if keep := segment.MsgID(l.retentionCount); keep > 0 && endID > keep {
-		if at, _, err := pt.log.Seek(endID - keep); err == nil {
-			to = max(to, at)
-		}
-	}
-	if age := l.retentionAge; age > 0 {
-		to = max(to, f.agedTo(pt, age))
-	}
-	return to
 }

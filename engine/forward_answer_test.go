@@ -11,7 +11,7 @@ import (
 // onItsWay is a put that was sent to node 2 as request 7; answers are what it was answered.
 func onItsWay() (f *forwarder, p *Put, answers *[]error) {
 	r := bareReplica()
-	f = &forwarder{cn: r.cn, lanes: map[*partition]*lane{}, inFlight: map[uint64]*Put{}, bytes: 3}
+	f = &forwarder{cn: nodeOf(r), lanes: map[*partition]*lane{}, inFlight: map[uint64]*Put{}, bytes: 3}
 	answers = new([]error)
 	p = &Put{Done: func(p *Put) { *answers = append(*answers, p.Err) }}
 	l := f.lane(r.pt)

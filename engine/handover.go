@@ -42,28 +42,6 @@ func stays(s *meta.Snapshot, row *meta.Partition, node replicate.NodeID) bool {
 	return n != nil && !n.Draining && t != nil && at >= 0 && at < t.Replicas
 }
 
-// handOverPartition hands the leadership of pt to another node, unless the pending batches are not committed in time.
-func (cn *clusterNode) handOverPartition(pt *partition, to replicate.NodeID) {
-	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, handOverTime)
-	defer cancel()
-	_ = cn.await(ctx, func() bool { return !pt.rep.leads.Load() || !cn.tryHandOver(ctx, pt, to) })
-	pt.rep.resumeWrites()
-}
-
-// resumeWrites lets the replica accept writes again that wait for another leader. It does nothing if the store already
-// has another leader of which this replica has not heard: what it appended now would be cut.
-func (r *replica) resumeWrites() {
-	r.run(func() {
-		if r.writesPaused && !r.successorStored() {
-			r.writesPaused, r.stalled = false, ErrNoLeader
-			r.retryStalled()
-		}
-	})
-}
-
-// successorStored says whether the store has accepted a hand-over from the state that this replica knows. mu is held.
-func (r *replica) successorStored() bool { return r.handedOver != 0 && r.handedOver == r.state.Version }
-
 // handOver hands every leadership of this node to another replica in sync. No accepted write is lost or fails because
 // of it. It returns when this node leads nothing that another node could lead, or when ctx ends.
 func (cn *clusterNode) handOver(ctx context.Context) error {
@@ -81,42 +59,6 @@ func (cn *clusterNode) handOver(ctx context.Context) error {
 		return left == 0
 	})
 	return cmp.Or(err, ctx.Err())
-}
-
-// tryHandOver makes one attempt, and says whether something is left to do: until the store has accepted the hand-over
-// and this replica has heard of it. No lock is held.
-func (cn *clusterNode) tryHandOver(ctx context.Context, pt *partition, to replicate.NodeID) bool {
-	r := pt.rep
-	var st replicate.State
-	ready := false
-	r.mu.Lock()
-	if r.leader == nil || len(r.state.ISR) < 2 {
-		r.mu.Unlock()
-		r.resumeWrites() // the other replicas may have left the ISR since the last attempt
-		return false
-	}
-	flushed := r.writesPaused
-	r.writesPaused = true // writes wait for the new leader
-	st = r.state
-	ready = r.pending.n == 0 && r.pending.opened && !r.successorStored()
-	r.mu.Unlock()
-	if !flushed {
-		cn.e.confirmer.flush() // write the confirmations now, or the new leader delivers those messages again
-		return cn.tryHandOver(ctx, pt, to)
-	}
-	if !ready {
-		return true
-	}
-	switch err := cn.store.HandOver(ctx, pt.identity(), &st, to); {
-	case err == nil:
-		r.run(func() { r.handedOver = st.Version })
-	case errors.Is(err, meta.ErrConflict): // the row has changed, and the news of it is on its way here
-	default:
-		r.resumeWrites()
-		cn.log.Warn("a partition could not be handed over", "topic", pt.t.name, "partition", pt.number, "error", err)
-		return false
-	}
-	return true
 }
 
 // Leave hands this node's leaderships over and deregisters it, so that the other nodes go on at once. The caller calls

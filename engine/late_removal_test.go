@@ -66,8 +66,8 @@ func TestBytesGoOnlyIfTheStoreStillSaysSo(t *testing.T) {
 			r := bareReplica()
 			r.pt.t.uuid = uuid.UUID{5}
 			disk := faultaio.New(faultaio.Options{})
-			cn, dir := r.cn, partitionDir(r.pt.t.uuid, 0)
-			cn.e.disk = disk
+			cn, dir := nodeOf(r), partitionDir(r.pt.t.uuid, 0)
+			r.pt.e.disk = disk
 			cn.ctx, cn.cancel = context.WithCancel(t.Context())
 			if err := disk.MkdirAll(dir); err != nil {
 				t.Fatal(err)
@@ -106,7 +106,7 @@ func TestRemovalLooksAgainAtARowThatCameWhileItAsked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := bareReplica()
 			r.pt.t.uuid = uuid.UUID{5}
-			cn, id := r.cn, r.pt.identity()
+			cn, id := nodeOf(r), r.pt.identity()
 			cn.ctx, cn.cancel = context.WithCancel(t.Context())
 			cn.kick = make(chan struct{}, 1)
 			row := func(version uint64, isr ...replicate.Member) *meta.Partition {

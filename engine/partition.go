@@ -101,16 +101,6 @@ func (pt *partition) accepts(p *Put) bool {
 	return p.kind.internal() || !pt.rep.parked.Load()
 }
 
-// forwardPut queues a put for the node that leads its partition. While no node leads, the put waits in that queue. A
-// put of the engine's own fails instead.
-func (cn *clusterNode) forwardPut(pt *partition, p *Put) error {
-	if p.kind.internal() {
-		return ErrNoLeader
-	}
-	p.seq = 0
-	return cn.forward.enqueue(pt, p)
-}
-
 func (pt *partition) identity() segment.Identity {
 	return segment.Identity{Topic: pt.t.uuid, Partition: pt.number}
 }
@@ -135,7 +125,7 @@ func (pt *partition) enqueue(ctx context.Context, p *Put) error {
 	}
 	if !pt.accepts(p) {
 		pt.mu.Unlock()
-		return pt.rep.cn.forwardPut(pt, p)
+		return pt.rep.cn.above.ForwardPut(pt, p)
 	}
 	if err := pt.closed; err != nil && !(pt.tombstonesOK && p.kind == putTombstone) {
 		pt.mu.Unlock()

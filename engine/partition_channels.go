@@ -175,4 +175,4 @@ func (pt *partition) FencedAbove(epoch segment.Epoch) bool { return pt.rep.fence
 func (pt *partition) FenceMs(epoch segment.Epoch) int64 { return pt.fenceMs(epoch) }
 
 // Fence starts a fence for an epoch of this node.
-func (pt *partition) Fence(epoch segment.Epoch) { pt.rep.cn.remotes.fence(pt, epoch) }
+func (pt *partition) Fence(epoch segment.Epoch) { pt.rep.cn.above.Fence(pt, epoch) }

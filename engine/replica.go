@@ -32,7 +32,7 @@ import (
 //	connection:  ack ─► ActCommit ─► visible, answers
 //	connection:  batches ─► ActAppend ─► incoming ─► committer
 type replica struct {
-	cn *clusterNode // nil if solo
+	cn *replicaNode // nil if solo
 	pt *partition
 
 	// The committer uses these for every batch; they lie together, because among many partitions each line of memory is
@@ -202,16 +202,16 @@ func (o *replicaOutput) perform(r *replica) (waiters int) {
 		r.pt.wake()
 	}
 	if o.reroute {
-		r.cn.reroute(r.pt)
+		r.cn.above.Reroute(r.pt)
 	}
 	if o.role {
-		r.cn.syncChannels(r.pt.t)
+		r.cn.above.ServingChanged(r.pt)
 	}
 	if o.work {
 		r.pt.announce(false)
 	}
 	if o.news {
-		r.cn.e.news.Raise()
+		r.cn.above.News().Raise()
 	}
 	return waiters
 }
@@ -508,4 +508,31 @@ func (r *replica) releaseIncoming() {
 	}
 	clear(r.incoming)
 	r.incoming = r.incoming[:0]
+}
+
+// await returns true when reached says true, and false when the engine stops. It asks whenever the replica's mutex was
+// released after a change; reached may take it.
+func (r *replica) await(reached func() bool) bool {
+	for {
+		changed := r.changed.Next()
+		if reached() {
+			return true
+		}
+		if !r.cn.e.host.Either(changed, r.cn.e.stop) {
+			return false
+		}
+	}
+}
+
+// committedEnd is the offset up to which the log is committed.
+func (pt *partition) committedEnd() segment.Offset {
+	end, _, _ := pt.log.End()
+	at, err := pt.log.SeekPosition(pt.committedMark())
+	switch {
+	case err == nil:
+		return at
+	case errors.Is(err, segment.ErrAtEnd):
+		return end
+	}
+	return 0
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"penstock/engine/core"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -21,7 +22,7 @@ func (r *replica) present() bool {
 }
 
 // newReplica returns the replica of a copy that recovery found. join opens it.
-func (cn *clusterNode) newReplica(pt *partition) *replica {
+func (cn *replicaNode) newReplica(pt *partition) *replica {
 	r := &replica{cn: cn, pt: pt}
 	r.pending.clear()
 	if cn.shortened.isDiscarded(pt.identity()) {
@@ -35,9 +36,9 @@ func (cn *clusterNode) newReplica(pt *partition) *replica {
 
 // retire closes a copy that is not needed any more. Its bytes stay; puts in its inbox go to the leader.
 func (r *replica) retire() {
-	r.cn.forward.freeze(r.pt)
+	r.cn.above.Freeze(r.pt)
 	r.shut(roleClosed)
-	r.cn.reroute(r.pt)
+	r.cn.above.Reroute(r.pt)
 }
 
 // end closes the copy for the rest of this process, and answers the puts in its inbox with err. Until Close has stopped
@@ -87,7 +88,7 @@ func (r *replica) open(committed segment.Position) error {
 		r.generation, r.durable = 1, st.Next
 		r.shortened = r.cn.shortened.has(pt.identity())
 	}
-	r.follow(replicate.NewFollower(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, replicate.Log{
+	r.follow(replicate.NewFollower(r.cn.replication, r.cn.member(), r.cn.self.Boot, replicate.Log{
 		Start: start, End: st, Durable: min(r.durable, st.Next), Committed: min(committed, st.Next), Epoch: st.Epoch,
 		Generation: r.generation, Epochs: epochs.Entries(), Shortened: r.shortened,
 	}))
@@ -142,14 +143,32 @@ func (pt *partition) startState() (segment.State, error) {
 	return st, nil
 }
 
-// member is this node as a member of an ISR: its id, and the disk that it has.
-func (cn *clusterNode) member() replicate.Member {
-	return replicate.Member{Node: cn.self.ID, Store: cn.self.Store}
-}
-
 // hasLed says whether this process has ever led the partition: other nodes may still send puts here. It takes mu.
 func (r *replica) hasLed() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.ledEpoch != 0
+}
+
+// newReplicaPartition returns a partition without a copy on this node.
+func (e *store) newReplicaPartition(t *Topic, n uint32) *partition {
+	pt := newPartition(t, n, segment.State{}, new(core.Cursors))
+	pt.rep = &replica{cn: e.replicas, pt: pt}
+	pt.rep.pending.clear()
+	pt.publishFold(0)
+	return pt
+}
+
+// openEmpty gives pt an empty log.
+func (e *store) openEmpty(pt *partition) error {
+	log, err := segment.Open(e.disk, partitionDir(pt.t.uuid, pt.number), pt.identity(), segment.State{},
+		e.segmentOptions())
+	if err != nil {
+		return err
+	}
+	r := pt.rep
+	r.mu.Lock() // frames of other nodes may reach the replica already
+	defer r.mu.Unlock()
+	pt.log = log
+	return r.open(0)
 }

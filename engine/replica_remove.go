@@ -38,7 +38,7 @@ import (
 
 // removeIfUnneeded starts the removal of this node's bytes of pt if row permits it. The node's worker calls it. It
 // takes mu.
-func (cn *clusterNode) removeIfUnneeded(snap *meta.Snapshot, pt *partition, row *meta.Partition) {
+func (cn *replicaNode) removeIfUnneeded(snap *meta.Snapshot, pt *partition, row *meta.Partition) {
 	r := pt.rep
 	if !cn.isUnneeded(snap, row) {
 		return
@@ -55,7 +55,7 @@ func (cn *clusterNode) removeIfUnneeded(snap *meta.Snapshot, pt *partition, row 
 }
 
 // isUnneeded says whether, by this row, nobody needs what this node has of a partition.
-func (cn *clusterNode) isUnneeded(snap *meta.Snapshot, row *meta.Partition) bool {
+func (cn *replicaNode) isUnneeded(snap *meta.Snapshot, row *meta.Partition) bool {
 	return !slices.Contains(row.State.Replicas, cn.self.ID) && fullyInSync(snap, row)
 }
 
@@ -84,7 +84,7 @@ func (r *replica) confirmUnneeded() (unneeded bool, version uint64) {
 func (r *replica) removeLater(version uint64) {
 	snap := r.cn.store.Snapshot()
 	if row := snap.Partitions[r.pt.identity()]; row != nil && row.State.Version > version {
-		r.cn.tryLater(snap.Topics[row.ID.Topic], row.ID.Partition)
+		r.cn.above.TryLater(snap.Topics[row.ID.Topic], row.ID.Partition)
 	}
 }
 

@@ -79,14 +79,14 @@ func (r *replica) changeRole() {
 	}
 	r.ledEpoch = st.Epoch
 	r.counted = replicate.LeaderCounts{}
-	r.lead(replicate.NewLeader(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, log, st, r.cn.now()))
+	r.lead(replicate.NewLeader(r.cn.replication, r.cn.member(), r.cn.self.Boot, log, st, r.cn.now()))
 	r.pending.clear()
 	r.startEpoch, r.granted, r.stalled, r.writesPaused = false, false, nil, false
 	r.setLeads(true)
 	r.feed = append(r.feed, replicate.Event{Kind: replicate.EvLease, DeadlineNs: r.cn.lease.Load()},
 		replicate.Event{Kind: replicate.EvTick})
 	for _, m := range st.ISR { // a member that is known to be down, most often the old leader, needs no timeout
-		if m.Node != r.cn.self.ID && (r.cn.hasExited(m.Node) || !r.cn.isLive(m.Node)) {
+		if m.Node != r.cn.self.ID && (r.cn.above.HasExited(m.Node) || !r.cn.isLive(m.Node)) {
 			r.feed = append(r.feed, replicate.Event{Kind: replicate.EvPeerDown, Node: m.Node})
 		}
 	}
@@ -135,12 +135,12 @@ func (r *replica) stepDown() {
 		"topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "why", why)
 	r.count()
 	disk := errors.Is(why, replicate.ErrDisk)
-	r.cn.forward.freeze(r.pt)
+	r.cn.above.Freeze(r.pt)
 	r.setLeads(false)
 	r.fail(r.pending.drain(), unknownBecause(disk))
 	log := r.leader.Log()
 	r.reads = nil
-	r.follow(replicate.NewFollower(r.cn.opts.Replication, r.cn.member(), r.cn.self.Boot, log))
+	r.follow(replicate.NewFollower(r.cn.replication, r.cn.member(), r.cn.self.Boot, log))
 	r.startEpoch, r.stalled, r.writesPaused = false, nil, false
 	r.setServing()
 	r.out.reroute = true
@@ -162,16 +162,22 @@ func unknownBecause(disk bool) error {
 	return ErrUnknown
 }
 
-// await returns true when reached says true, and false when the engine stops. It asks whenever the replica's mutex was
-// released after a change; reached may take it.
-func (r *replica) await(reached func() bool) bool {
-	for {
-		changed := r.changed.Next()
-		if reached() {
-			return true
-		}
-		if !r.cn.e.host.Either(changed, r.cn.e.stop) {
-			return false
-		}
+// count adds what the leader's machine has counted since the last call to the engine's counters. mu is held.
+func (r *replica) count() {
+	c, n := r.cn.e.counters, r.leader.Counts()
+	if n == r.counted {
+		return
 	}
+	c.ISRChanges.Add(n.ISRChanges - r.counted.ISRChanges)
+	c.ISRHeldBack.Add(n.ISRHeldBack - r.counted.ISRHeldBack)
+	c.AbsentReplicas.Add(n.Absences - r.counted.Absences)
+	c.Stranded.Add(n.Stranded - r.counted.Stranded)
+	if lost := n.Losses - r.counted.Losses; lost > 0 {
+		r.cn.losses.Add(lost)
+		r.cn.log.Error("the end of a partition's log may be lost: recovery shortened this copy, every other replica was "+
+			"asked, and none has more or all that was known to be committed. "+
+			"The partition goes on with the longest copy that there is",
+			"topic", r.pt.t.name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "end", r.leader.Log().End.Next)
+	}
+	r.counted = n
 }

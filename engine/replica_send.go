@@ -94,7 +94,7 @@ func (r *replica) sendBatches(to replicate.NodeID, m *replicate.Message) {
 		out, m.Batches, m.Until = rd.out, rd.batches, rd.until
 	} else {
 		out = outgoings.Get().(*outgoing)
-		r.batches = r.collect(out, r.batches[:0], m.Position, m.Until, wire.MaxBatchCount, r.cn.opts.Replication.MaxSendBytes)
+		r.batches = r.collect(out, r.batches[:0], m.Position, m.Until, wire.MaxBatchCount, r.cn.replication.MaxSendBytes)
 		m.Batches = r.batches
 		m.Until = m.Position + segment.Position(len(m.Batches))
 	}

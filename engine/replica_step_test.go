@@ -24,13 +24,21 @@ import (
 func bareReplica() *replica {
 	h := host.NewMachine()
 	e := &Engine{log: slog.New(slog.DiscardHandler), host: h, clock: base.NewClock(h.Wall, h.Mono)}
-	cn := &clusterNode{e: e, log: e.log, self: meta.Node{ID: 1, Store: uuid.UUID{1}, Boot: uuid.UUID{9}}}
-	e.cluster, e.members = cn, cn
-	e.store = &store{host: h, log: e.log, clock: e.clock, counters: &e.counters, pulse: &e.pulse, replicas: cn}
+	e.store = &store{host: h, log: e.log, clock: e.clock, counters: &e.counters, pulse: &e.pulse}
+	cn := &clusterNode{e: e, replicaNode: &replicaNode{
+		e: e.store, log: e.log, self: meta.Node{ID: 1, Store: uuid.UUID{1}, Boot: uuid.UUID{9}},
+	}}
+	cn.above, e.replicas, e.cluster, e.members = cn, cn.replicaNode, cn, cn
 	pt := &partition{e: e.store, t: &Topic{e: e, name: "t"}}
-	pt.rep = &replica{cn: cn, pt: pt}
+	pt.rep = &replica{cn: cn.replicaNode, pt: pt}
 	return pt.rep
 }
+
+// bareNode is the node of a bareReplica.
+func bareNode() *clusterNode { return nodeOf(bareReplica()) }
+
+// nodeOf returns the node that a bareReplica belongs to.
+func nodeOf(r *replica) *clusterNode { return r.cn.above.(*clusterNode) }
 
 // openSmall opens an engine whose files are small and whose retention does not look.
 func openSmall(t *testing.T, disk aio.Disk) *Engine {
@@ -128,11 +136,12 @@ func brokenReplica(t *testing.T) *replica {
 	topic, _ = openSmall(t, disk).LookupTopic("t")
 	r := bareReplica()
 	r.pt = topic.partitions()[0]
-	r.cn.e, r.cn.shortened = topic.e, &shortenedCopies{
+	r.cn.e, r.cn.shortened = r.pt.e, &shortenedCopies{
 		disk: disk, ids: map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{},
 	}
-	r.cn.ctx, r.cn.cancel = context.WithCancel(context.Background())
-	r.cn.cancel() // there is no store that could be told
+	var cancel context.CancelFunc
+	r.cn.ctx, cancel = context.WithCancel(context.Background())
+	cancel() // there is no store that could be told
 	r.follow(replicate.NewFollower(replicate.Config{}, r.cn.member(), r.cn.self.Boot, replicate.Log{Generation: 1}))
 	if !r.hasBroken() {
 		t.Fatal("every segment can be repaired")
@@ -177,7 +186,7 @@ func TestCutOfACopyThatIsGivenUpMeanwhile(t *testing.T) {
 	case <-done:
 	case <-time.After(10 * time.Second):
 		t.Error("the cut of a copy that was given up waits for its record")
-		r.cn.e.Close()
+		r.pt.t.e.Close()
 		<-done
 	}
 	if c.ready {
@@ -197,7 +206,7 @@ func TestCutOfACopyWithABrokenFile(t *testing.T) {
 	case <-done:
 	case <-time.After(10 * time.Second):
 		t.Error("the cut of a copy with a broken file waits for its record")
-		r.cn.e.Close()
+		r.pt.t.e.Close()
 		<-done
 	}
 	if c.ready || !r.discarded.Load() {
@@ -349,9 +358,10 @@ func TestDamageIsKnownAtTheStart(t *testing.T) {
 	electable := func(e *Engine) bool {
 		topic, _ := e.LookupTopic("t")
 		r := bareReplica()
-		r.cn.e, r.cn.shortened, r.pt = e, &shortenedCopies{ids: map[segment.Identity]bool{}}, topic.partitions()[0]
-		r.cn.ctx, r.cn.cancel = context.WithCancel(context.Background())
-		r.cn.cancel() // there is no store that could be told
+		r.cn.e, r.cn.shortened, r.pt = e.store, &shortenedCopies{ids: map[segment.Identity]bool{}}, topic.partitions()[0]
+		var cancel context.CancelFunc
+		r.cn.ctx, cancel = context.WithCancel(context.Background())
+		cancel() // there is no store that could be told
 		if err := r.open(r.pt.machine.State().Next); err != nil {
 			t.Fatal(err)
 		}
@@ -391,7 +401,7 @@ func TestDamageIsKnownAtTheStart(t *testing.T) {
 //
 // F3.
 func TestNothingNewBelowItsLevel(t *testing.T) {
-	cn := bareReplica().cn // without a network: whatever is sent to another node ends the test
+	cn := bareNode() // without a network: whatever is sent to another node ends the test
 	cn.ctx, cn.cancel = context.WithCancel(t.Context())
 	defer cn.cancel()
 	cn.absent.cn = cn
@@ -410,7 +420,7 @@ func TestNothingNewBelowItsLevel(t *testing.T) {
 
 func (cn *clusterNode) fenceTime() int64 {
 	pt := &partition{e: cn.e.store, t: &Topic{e: cn.e}}
-	pt.rep = &replica{cn: cn, pt: pt}
+	pt.rep = &replica{cn: cn.replicaNode, pt: pt}
 	return pt.fenceMs(2)
 }
 
@@ -419,7 +429,7 @@ func (cn *clusterNode) fenceTime() int64 {
 //
 // F3.
 func TestLevelNeedsItsDirectory(t *testing.T) {
-	cn := bareReplica().cn
+	cn := bareNode()
 	cn.e.level.Store(1)
 	cn.e.storeLevel.Store(1)
 	cn.raising.Store(true) // somebody is at it

@@ -101,7 +101,7 @@ func (r *replica) discardedWithin(now int64) bool {
 // handOverUnwritten hands a leadership over. If no other replica takes it, the inbox is closed: more messages would
 // only fill the commit log sooner. reopens is the value of pt.reopens when the hand-over was decided; if the log has
 // been cut or has begun anew since, the inbox stays open. It runs on a goroutine of its own, without a lock.
-func (cn *clusterNode) handOverUnwritten(pt *partition, reopens uint64) {
+func (cn *replicaNode) handOverUnwritten(pt *partition, reopens uint64) {
 	if !cn.leaving.Load() {
 		cn.handOverPartition(pt, 0)
 	}

@@ -182,7 +182,7 @@ func (s *shortenedCopies) writeLocked() error {
 // noteShortened reads the list, adds the copies that this recovery shortened, and writes it before anything is written
 // to the commit log. torn says that recovery cut a group that may have been acknowledged. whole says that the commit
 // log was read to its end; otherwise it does not say which topics exist, so none is taken for deleted.
-func (cn *clusterNode) noteShortened(r *recovery, torn, whole bool) error {
+func (cn *replicaNode) noteShortened(r *recovery, torn, whole bool) error {
 	e := cn.e
 	var err error
 	if cn.shortened, err = readShortened(e.disk); err != nil {
@@ -228,7 +228,7 @@ func (cn *clusterNode) noteShortened(r *recovery, torn, whole bool) error {
 //
 // If the file cannot be written, the node does not join: copies named only in memory would get records, and the next
 // process would find these and take the copies for whole.
-func (cn *clusterNode) listUnnamed(snap *meta.Snapshot) error {
+func (cn *replicaNode) listUnnamed(snap *meta.Snapshot) error {
 	if cn.e.poisoned.Load() != nil {
 		return nil
 	}
@@ -301,7 +301,7 @@ func (r *replica) unlistShortened() error {
 
 // writeShortened writes the file until it has the newest list. It runs on a goroutine that noteWhole starts. If the
 // file cannot be written, some copies are compared once more than needed.
-func (cn *clusterNode) writeShortened() {
+func (cn *replicaNode) writeShortened() {
 	s := cn.shortened
 	for told := 0; ; {
 		cn.pause(shortenedWritePause)

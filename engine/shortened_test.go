@@ -94,7 +94,7 @@ func TestShortenedCopiesAreNamed(t *testing.T) {
 	process := func(torn bool, snap *meta.Snapshot) *shortenedCopies {
 		t.Helper()
 		r := bareReplica()
-		r.cn.e.disk = disk
+		r.pt.e.disk = disk
 		if err := r.cn.noteShortened(newRecovery(r.pt.e), torn, true); err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +137,7 @@ func TestShortenedCopiesAreNamed(t *testing.T) {
 func TestScrubShortened(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
-	mended := func() uint64 { r.cn.scrubShortened(); return r.cn.e.scrubbed.mended.Load() }
+	mended := func() uint64 { nodeOf(r).scrubShortened(); return nodeOf(r).e.scrubbed.mended.Load() }
 	if mended() != 0 {
 		t.Fatal("there is no list")
 	}
@@ -193,7 +193,7 @@ func TestScrubShortened(t *testing.T) {
 func TestDroppedCopyThatMovedAway(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
-	r.cn.e.disk, r.pt.e.disk = disk, disk
+	r.pt.e.disk = disk
 	log, err := segment.Open(disk, "p", r.pt.identity(), segment.State{}, segment.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -300,7 +300,7 @@ func TestDroppedCopyWhoseTopicIsGone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r.cn.e.disk = disk
+	r.pt.e.disk = disk
 	rec := &recovery{e: r.pt.e, parts: map[segment.Identity]*recovered{{Topic: uuid.UUID{8}}: {}}}
 	if err := r.cn.noteShortened(rec, false, true); err != nil {
 		t.Fatal(err)
@@ -319,7 +319,7 @@ func TestUnreadableCommitLogForgetsNoDroppedCopy(t *testing.T) {
 	if err := r.cn.shortened.setDiscarded(r.pt.identity(), true); err != nil {
 		t.Fatal(err)
 	}
-	r.cn.e.disk = disk
+	r.pt.e.disk = disk
 	rec := &recovery{e: r.pt.e, parts: map[segment.Identity]*recovered{}}
 	if err := r.cn.noteShortened(rec, false, false); err != nil {
 		t.Fatal(err)

@@ -36,7 +36,7 @@ type store struct {
 
 	arena     *aio.Arena
 	clog      *clog.Log
-	replicas  *clusterNode // nil on a single node
+	replicas  *replicaNode // nil on a single node
 	committer committer
 	flusher   *flusher
 	asyncFree asyncFree

@@ -11,24 +11,6 @@ import (
 	"penstock/replicate"
 )
 
-// liveNodes returns the nodes that the store says are alive, sorted. Only runTicker calls it. The result is not changed
-// later.
-func (cn *clusterNode) liveNodes() []replicate.NodeID {
-	snap := cn.store.Snapshot()
-	if snap == nil || cn.live.of == snap {
-		return cn.live.nodes
-	}
-	var nodes []replicate.NodeID
-	for id, n := range snap.Nodes {
-		if n.Live {
-			nodes = append(nodes, id)
-		}
-	}
-	slices.Sort(nodes)
-	cn.live.of, cn.live.nodes = snap, nodes
-	return nodes
-}
-
 // handOverStranded asks the store to make another member of the ISR the leader, because this node reaches too few of
 // them. replicate/stranded.go decides that, and repeats it. The outcome of batches that were appended and not committed
 // is unknown to their publishers, as after a failover. mu is held.
@@ -101,9 +83,9 @@ func (r *replica) storeRow(row *meta.Partition) {
 		return
 	}
 	g := strandedLeaderOf(r.cn.self.ID, before, row, snap.Nodes)
-	if g != nil && r.cn.opts.PreferredLeader != nil && r.cn.opts.PreferredLeader(snap, r.pt.identity()) == g.node {
+	if g != nil && r.cn.preferredLeader != nil && r.cn.preferredLeader(snap, r.pt.identity()) == g.node {
 		g.until = r.cn.now() +
-			strandedBarFactor*cmp.Or(r.cn.opts.Replication.StrandedEveryNs, replicate.DefaultStrandedEveryNs)
+			strandedBarFactor*cmp.Or(r.cn.replication.StrandedEveryNs, replicate.DefaultStrandedEveryNs)
 		r.formerLeader.Store(g)
 	}
 }

@@ -1,0 +1,119 @@
+package engine
+
+import (
+	"errors"
+	"io/fs"
+
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// learnLimits drops the checkpoints of commit log files that are gone. From the checkpoint of the oldest file that is
+// left it learns, for each partition, the offset below which recovery needs no segment.
+func (f *flusher) learnLimits() {
+	oldest := f.e.clog.OldestKept()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for len(f.files) > 0 && f.files[0].seq <= oldest {
+		if f.files[0].seq == oldest {
+			for _, c := range f.files[0].ends {
+				if !c.part.t.deleted.Load() {
+					f.limits[c.part] = c.end
+				}
+			}
+		}
+		f.files = f.files[1:]
+	}
+}
+
+// retain removes the segments whose messages every channel has confirmed, and those beyond the topic's limits on bytes,
+// count and age. Recovery must not need them.
+func (f *flusher) retain() {
+	f.learnLimits()
+	for _, pt := range f.e.partitionList() {
+		if pt.t.quarantined || pt.whyUnread() != nil {
+			continue
+		}
+		f.mu.Lock()
+		limit := f.limits[pt]
+		f.mu.Unlock()
+		f.findLost(pt)
+		f.observe(pt)
+		// retainTo reads segments, so first check whether any segment could be removed.
+		if first, ok := pt.log.TrimmableTo(); !ok || limit < first {
+			continue
+		}
+		to := f.retainTo(pt)
+		if to > 0 {
+			f.trim(pt, to)
+		}
+		if first, ok := pt.log.TrimmableTo(); ok && to < first && first <= limit {
+			f.carry(pt, limit)
+		}
+	}
+}
+
+// retainTo returns the offset below which nothing has to be kept.
+func (f *flusher) retainTo(pt *partition) segment.Offset {
+	end, _, endID := pt.log.End()
+	var to segment.Offset
+	keep := pt.bound.advance(pt.committedEnd())
+	if at, _, err := pt.log.Seek(keep.id); err == nil {
+		to = at
+	} else if errors.Is(err, segment.ErrAtEnd) {
+		to = end
+	}
+	to = min(to, keep.at)
+	if pt.rep.leaderStart.Load() > 0 {
+		if at, err := pt.log.SeekPosition(segment.Position(pt.rep.leaderStart.Load())); err == nil {
+			to = max(to, at)
+		}
+	}
+	l := pt.t.limits.Load()
+	if l.retentionBytes > 0 {
+		to = max(to, end-segment.Offset(l.retentionBytes))
+	}
+	if keep := segment.MsgID(l.retentionCount); keep > 0 && endID > keep {
+		if at, _, err := pt.log.Seek(endID - keep); err == nil {
+			to = max(to, at)
+		}
+	}
+	if age := l.retentionAge; age > 0 {
+		to = max(to, f.agedTo(pt, age))
+	}
+	return to
+}
+
+// trim removes segments below to, as far as recovery needs nothing of them and they are committed, and tells the
+// replica. It records in mayHaveLost if more went than consumers have confirmed.
+func (f *flusher) trim(pt *partition, to segment.Offset) {
+	f.mu.Lock()
+	limit := f.limits[pt]
+	f.mu.Unlock()
+	start, before, _ := pt.log.Start()
+	if to = min(to, limit); to > start {
+		to = min(to, pt.committedEnd())
+	}
+	if to <= start {
+		return
+	}
+	wanted := pt.bound.current()
+	n, err := pt.log.Trim(to)
+	if left := pt.startBorder(); wanted.id < left.ID || wanted.at < left.At {
+		pt.mayHaveLost.Store(true)
+	}
+	f.e.counters.TrimmedBytes.Add(uint64(n))
+	if err != nil && !errors.Is(err, segment.ErrClosed) && !errors.Is(err, fs.ErrNotExist) {
+		f.e.log.Warn("retention could not remove a segment; it tries again",
+			"topic", pt.t.name, "partition", pt.number, "error", err)
+	}
+	if _, after, _ := pt.log.Start(); after == before || pt.rep.solo() {
+		return
+	}
+	pt.rep.run(func() {
+		start, err := pt.startState()
+		if err == nil && !pt.rep.isClosed() {
+			pt.rep.step(&replicate.Event{Kind: replicate.EvTrimmed, Log: start})
+		}
+	})
+}

@@ -1,0 +1,164 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"penstock/engine/base"
+	"penstock/engine/host"
+	"penstock/engine/meta"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// replicaNode is this node of a cluster, as its replicas see it: the store of metadata, the network, the node's lease
+// and time, and what is counted for all replicas together. clusterNode embeds it; it makes it before recovery and fills
+// in self and net when the node has joined. The fields of the first two groups do not change after that.
+//
+// All of it is lost in a crash: the next process joins again and gets all rows from the store.
+type replicaNode struct {
+	e     *store
+	log   *slog.Logger
+	store meta.Store
+	above nodeAbove
+	ctx   context.Context // ends when the engine closes
+	awake time.Duration   // Host.Awake when the node was made
+	// The options of the cluster that replicas use; ClusterOptions says what they mean.
+	replication     replicate.Config
+	preferredLeader func(*meta.Snapshot, meta.PartitionID) replicate.NodeID
+
+	self      meta.Node
+	net       *host.Network
+	shortened *shortenedCopies
+
+	wg      sync.WaitGroup
+	readers chan struct{}
+	lease   atomic.Int64 // the end of the lease, by now(): until then this node may serve
+	leaving atomic.Bool
+	live    struct { // liveNodes' cache; only runTicker uses it
+		of    *meta.Snapshot
+		nodes []replicate.NodeID
+	}
+
+	drops   atomic.Uint64 // copies that were dropped and fetched again; see replica.drop
+	losses  atomic.Uint64 // see replicate.LeaderCounts.Losses
+	blocked atomic.Int64  // partitions led here whose replica.blocked is not 0
+	yields  atomic.Uint64 // leaderships handed to a replica because it has more than the shortened log here
+
+	comparingWaits atomic.Uint64 // see logComparing
+	isrLogs        isrLogs
+}
+
+// nodeAbove is what replicas ask of the node above them. clusterNode implements it; see its methods for the locks.
+type nodeAbove interface {
+	// ForwardPut queues a put for the node that leads its partition. It is called without a lock.
+	ForwardPut(pt *partition, p *Put) error
+	// Freeze stops what is queued for other nodes of a partition until Reroute. replica.mu may be held.
+	Freeze(pt *partition)
+	// Reroute sends the puts in the inbox of a partition that this node no longer leads to its leader. It is called
+	// without a lock, after Freeze.
+	Reroute(pt *partition)
+	// ServingChanged is told that this node begins or ends to serve a partition. It does not block.
+	ServingChanged(pt *partition)
+	// Fence starts a fence for an epoch of this node, see remotes.fence. The lock of a channel may be held.
+	Fence(pt *partition, epoch segment.Epoch)
+	// Confirm writes what consumers have confirmed, and waits for it. No lock is held.
+	Confirm()
+	// HasExited says whether the process of a node is known to have ended. replica.mu may be held.
+	HasExited(node replicate.NodeID) bool
+	// TryLater has the row of a partition applied again after a while.
+	TryLater(topic *meta.Topic, partition uint32)
+	// News is raised at every step of a leadership that is handed over.
+	News() *base.Notice
+}
+
+// now is the time since began, in ns. It includes time in which the machine was suspended.
+func (cn *replicaNode) now() int64 {
+	return int64(cn.e.host.Awake() - cn.awake)
+}
+
+// spawn runs f on a goroutine that Close waits for.
+func (cn *replicaNode) spawn(f func()) { cn.e.host.SpawnIn(&cn.wg, f) }
+
+func (cn *replicaNode) pause(d time.Duration) {
+	cn.e.host.Pause(d, cn.ctx.Done())
+}
+
+// leased says whether this node has a lease now, and so may serve.
+func (cn *replicaNode) leased() bool { return cn.now() < cn.lease.Load() }
+
+// member is this node as a member of an ISR: its id, and the disk that it has.
+func (cn *replicaNode) member() replicate.Member {
+	return replicate.Member{Node: cn.self.ID, Store: cn.self.Store}
+}
+
+// isLive says whether the node has a lease, as far as this node has heard from the store.
+func (cn *replicaNode) isLive(node replicate.NodeID) bool {
+	snap := cn.store.Snapshot()
+	n := snap.Nodes[node]
+	return n != nil && n.Live
+}
+
+// liveNodes returns the nodes that the store says are alive, sorted. Only runTicker calls it. The result is not changed
+// later.
+func (cn *replicaNode) liveNodes() []replicate.NodeID {
+	snap := cn.store.Snapshot()
+	if snap == nil || cn.live.of == snap {
+		return cn.live.nodes
+	}
+	var nodes []replicate.NodeID
+	for id, n := range snap.Nodes {
+		if n.Live {
+			nodes = append(nodes, id)
+		}
+	}
+	slices.Sort(nodes)
+	cn.live.of, cn.live.nodes = snap, nodes
+	return nodes
+}
+
+// reportDamaged reports to the store whether a copy is damaged (why is not nil) or whole. It retries until the store
+// has it.
+func (cn *replicaNode) reportDamaged(pt *partition, why error) {
+	cn.spawn(func() {
+		for cn.ctx.Err() == nil {
+			ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
+			err := cn.store.ReportDamaged(ctx, pt.identity(), cn.member(), why != nil)
+			cancel()
+			if err == nil || errors.Is(err, meta.ErrNotFound) {
+				return
+			}
+			cn.pause(retryInterval)
+		}
+	})
+}
+
+// trimTo removes the segments that the leader's retention has removed.
+func (cn *replicaNode) trimTo(pt *partition, pos segment.Position) {
+	cn.spawn(func() {
+		if at, err := pt.log.SeekPosition(pos); err == nil || errors.Is(err, segment.ErrAtEnd) {
+			cn.e.flusher.trim(pt, at)
+		}
+	})
+}
+
+// await returns when reached says true. It asks whenever news is raised: see Engine.news. It returns ErrClosed
+// when the engine closes, and ctx's error when ctx ends first.
+func (cn *replicaNode) await(ctx context.Context, reached func() bool) error {
+	for {
+		news := cn.above.News().Next()
+		switch {
+		case reached():
+			return nil
+		case cn.ctx.Err() != nil:
+			return ErrClosed
+		case !cn.e.host.Either(news, ctx.Done()):
+			return ctx.Err()
+		}
+	}
+}
