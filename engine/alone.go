@@ -99,7 +99,7 @@ func (a alone) emptyPartition(t *Topic, n uint32) (*partition, error) {
 	if err != nil {
 		return nil, err
 	}
-	pt := newPartition(t, n, segment.State{}, new(core.Cursors))
+	pt := newPartition(e.store, &t.partTopic, n, segment.State{}, new(core.Cursors))
 	pt.log, pt.rep = log, newSolo(pt)
 	pt.publishFold(0)
 	return pt, nil

@@ -69,7 +69,7 @@ type clusterNode struct {
 	ops     operations
 	remotes remotes
 
-	table atomic.Pointer[map[segment.Identity]*partition] // the partitions of all topics; copied on write
+	table atomic.Pointer[map[segment.Identity]placed] // the partitions of all topics; copied on write
 
 	changeMu lock.Mutex[lock.ClusterChange]
 	change   *meta.Change // news that the worker has not applied; nil: none
@@ -129,7 +129,7 @@ func newClusterNode(e *Engine) *clusterNode {
 	cn.ops.cn, cn.ops.next = cn, e.firstRequest()
 	cn.remotes.init(cn)
 	cn.absent.cn = cn
-	cn.table.Store(&map[segment.Identity]*partition{})
+	cn.table.Store(&map[segment.Identity]placed{})
 	return cn
 }
 
@@ -266,7 +266,7 @@ func (cn *clusterNode) extend(until int64) {
 func (cn *clusterNode) start() {
 	for _, t := range append(cn.e.Topics(), cn.unlisted...) {
 		cn.topics[t.uuid] = t
-		cn.addToTable(t.partitions())
+		cn.addToTable(t, t.partitions())
 	}
 	cn.spawn(cn.work)
 	cn.spawn(cn.runTicker)
@@ -366,7 +366,7 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 		}
 		delete(cn.halfMade, id)
 		cn.topics[id] = t
-		cn.addToTable(t.partitions())
+		cn.addToTable(t, t.partitions())
 	case mt != nil && mt.Partitions > t.Partitions():
 		if err := cn.e.expandTopic(snap, mt, t); err != nil {
 			cn.log.Error("new partitions of a topic could not be opened on this node; it is tried again",
@@ -404,7 +404,7 @@ func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
 		return
 	}
 	if mine && !pt.rep.present() {
-		switch err := cn.e.openReplica(pt); {
+		switch err := cn.e.openReplica(cn.topics[id.Topic], pt); {
 		case errors.Is(err, ErrClosed):
 			return
 		case err != nil:
@@ -443,23 +443,32 @@ func (cn *clusterNode) tryLater(mt *meta.Topic, partitions ...uint32) {
 	})
 }
 
-func (cn *clusterNode) partition(id meta.PartitionID) *partition { return (*cn.table.Load())[id] }
+// placed is a partition and its topic.
+type placed struct {
+	*partition
+	topic *Topic
+}
 
-func (cn *clusterNode) addToTable(parts []*partition) {
+func (cn *clusterNode) partition(id meta.PartitionID) *partition { return cn.placed(id).partition }
+
+// placed returns a partition and its topic; the zero value if this node does not know it.
+func (cn *clusterNode) placed(id meta.PartitionID) placed { return (*cn.table.Load())[id] }
+
+func (cn *clusterNode) addToTable(t *Topic, parts []*partition) {
 	old := *cn.table.Load()
-	table := make(map[segment.Identity]*partition, len(old)+len(parts))
+	table := make(map[segment.Identity]placed, len(old)+len(parts))
 	for id, pt := range old {
 		table[id] = pt
 	}
 	for _, pt := range parts {
-		table[pt.identity()] = pt
+		table[pt.identity()] = placed{pt, t}
 	}
 	cn.table.Store(&table)
 }
 
 func (cn *clusterNode) removeFromTable(topic uuid.UUID) {
 	old := *cn.table.Load()
-	table := make(map[segment.Identity]*partition, len(old))
+	table := make(map[segment.Identity]placed, len(old))
 	for id, pt := range old {
 		if id.Topic != topic {
 			table[id] = pt

@@ -23,9 +23,6 @@ func (cn *clusterNode) Freeze(pt *partition) { cn.forward.freeze(pt) }
 // Reroute implements nodeAbove.
 func (cn *clusterNode) Reroute(pt *partition) { cn.reroute(pt) }
 
-// ServingChanged implements nodeAbove.
-func (cn *clusterNode) ServingChanged(pt *partition) { cn.syncChannels(pt.t) }
-
 // Fence implements nodeAbove.
 func (cn *clusterNode) Fence(pt *partition, epoch segment.Epoch) { cn.remotes.fence(pt, epoch) }
 

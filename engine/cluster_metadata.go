@@ -18,8 +18,8 @@ func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 	e.removeUnreadable(snap)
 	kept := map[uuid.UUID]map[uint32]*partition{}
 	for _, pt := range e.partitionList() {
-		if pt.t.quarantined && snap.Deleted[pt.t.uuid] && !slices.Contains(e.cluster.unlisted, pt.t) {
-			e.cluster.unlisted = append(e.cluster.unlisted, pt.t) // start has it deleted instead of restored
+		if t := e.quarantined[pt.t.uuid]; t != nil && snap.Deleted[t.uuid] && !slices.Contains(e.cluster.unlisted, t) {
+			e.cluster.unlisted = append(e.cluster.unlisted, t) // start has it deleted instead of restored
 		}
 		if pt.t.quarantined && snap.Topics[pt.t.uuid] != nil {
 			if kept[pt.t.uuid] == nil {
@@ -34,9 +34,9 @@ func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 		for n := range uint32(m.Partitions) {
 			pt := kept[id][n]
 			if pt == nil {
-				pt = e.newReplicaPartition(t, n)
+				pt = e.newReplicaPartition(&t.partTopic, n)
 			}
-			pt.t = t
+			pt.t = &t.partTopic
 			t.add(pt)
 		}
 		if err := e.createTopicFiles(m); err != nil {

@@ -75,7 +75,8 @@ func RetireCopy(e *Engine, topic string, n int) { partitionOf(e, topic, n).rep.r
 func ReopenCopy(e *Engine, topic string, n int) error {
 	pt := partitionOf(e, topic, n)
 	pt.rep.retire()
-	if err := e.openReplica(pt); err != nil {
+	t, _ := e.LookupTopic(topic)
+	if err := e.openReplica(t, pt); err != nil {
 		return err
 	}
 	pt.rep.learn(pt.rep.row.Load())

@@ -27,7 +27,7 @@ func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, erro
 	t := newTopic(e, m)
 	var local []*partition
 	for n := range uint32(m.Partitions) {
-		pt := e.newReplicaPartition(t, n)
+		pt := e.newReplicaPartition(&t.partTopic, n)
 		t.add(pt)
 		row := snap.Partitions[pt.identity()]
 		if row == nil || !slices.Contains(row.State.Replicas, e.cluster.self.ID) {
@@ -65,7 +65,7 @@ func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) erro
 		return err
 	}
 	for n := uint32(t.Partitions()); n < uint32(mt.Partitions); n++ {
-		pt := e.newReplicaPartition(t, n)
+		pt := e.newReplicaPartition(&t.partTopic, n)
 		row := snap.Partitions[pt.identity()]
 		mine := row != nil && slices.Contains(row.State.Replicas, e.cluster.self.ID)
 		if mine {
@@ -77,7 +77,7 @@ func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) erro
 			e.mu.Unlock()
 		}
 		t.add(pt)
-		e.cluster.addToTable([]*partition{pt})
+		e.cluster.addToTable(t, []*partition{pt})
 		if row != nil {
 			pt.rep.learn(row)
 		}
@@ -87,7 +87,7 @@ func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) erro
 
 // openReplica begins to replicate a partition of a known topic. This node never had a copy of it, or has retired its
 // copy.
-func (e *Engine) openReplica(pt *partition) error {
+func (e *Engine) openReplica(t *Topic, pt *partition) error {
 	if pt.rep.hasLog() {
 		r := pt.rep
 		r.mu.Lock()
@@ -98,7 +98,7 @@ func (e *Engine) openReplica(pt *partition) error {
 		r.role = roleIdle
 		return r.open(0)
 	}
-	if err := e.createTopicFiles(pt.t.meta()); err != nil {
+	if err := e.createTopicFiles(t.meta()); err != nil {
 		return err
 	}
 	if err := e.openEmpty(pt); err != nil {
@@ -346,7 +346,7 @@ func (t *Topic) assignPartitions() (missing []missingChannel, barren []*partitio
 			}
 			pt.followFound(c, name)
 		}
-		isNew := pt.isUninitialized()
+		isNew := t.isUninitialized(pt)
 		if !isNew {
 			t.paused.Store(pt.fold.TopicPaused)
 		}

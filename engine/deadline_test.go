@@ -86,7 +86,8 @@ func TestNothingOldIsHandedOverAfterALapse(t *testing.T) {
 
 	sink := &countingSink{}
 	cn.self.ID = 1
-	r := &remoteConsumer{rs: &cn.remotes, t: &Topic{e: cn.e, name: "t"}, sink: sink, answered: make(chan struct{})}
+	topic := &Topic{e: cn.e, partTopic: partTopic{name: "t"}}
+	r := &remoteConsumer{rs: &cn.remotes, t: topic, sink: sink, answered: make(chan struct{})}
 	l.r, l.Node = r, 1 // itself: its frames go through a queue
 	cn.remotes.shut = true
 	r.legs.Add(l)

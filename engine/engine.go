@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"penstock/clog"
 	"penstock/engine/base"
 	"penstock/engine/host"
@@ -50,7 +52,8 @@ type Engine struct {
 
 	mu            lock.RWMutex[lock.Engine]
 	topics        map[string]*Topic
-	deletedTopics deletedNames // topics
+	quarantined   map[uuid.UUID]*Topic // by recovery: kept and not served; nothing changes it once the engine runs
+	deletedTopics deletedNames         // topics
 	closed        bool
 	creating      map[string]*creation
 
@@ -103,7 +106,7 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 	}
 	e := &Engine{
 		opts: o, log: o.Logger, host: h, clock: newEngineClock(&o, h), disk: disk, topics: map[string]*Topic{},
-		creating: map[string]*creation{}, stop: make(chan struct{}),
+		quarantined: map[uuid.UUID]*Topic{}, creating: map[string]*creation{}, stop: make(chan struct{}),
 	}
 	e.store = &store{
 		host: h, log: e.log, clock: e.clock, disk: disk, opts: o.forStore(), counters: &e.counters, pulse: &e.pulse,

@@ -122,19 +122,19 @@ func (t *Topic) findIncomplete() {
 // isUninitialized says whether a partition has never had a channel, although other partitions of the topic may have. A
 // partition whose channels were deleted does not count: the leader of partition 0 may not have deleted them yet. Nor
 // does a partition of a topic that has never grown: growing raises the version of its settings above 0. rep.mu is held.
-func (pt *partition) isUninitialized() bool {
-	return pt.number > 0 && pt.t.settings.Load().Version > 0 && pt.fold.Len() == 0 && pt.fold.Unclaimed == 0 &&
+func (t *Topic) isUninitialized(pt *partition) bool {
+	return pt.number > 0 && t.settings.Load().Version > 0 && pt.fold.Len() == 0 && pt.fold.Unclaimed == 0 &&
 		!pt.fold.TopicPaused
 }
 
 // leadsUninitialized says whether this node leads the partition and it isUninitialized.
-func (pt *partition) leadsUninitialized() bool {
+func (t *Topic) leadsUninitialized(pt *partition) bool {
 	if pt.rep.solo() || !pt.rep.leads.Load() { // what a single node lacks it completes when it opens: completeChannels
 		return false
 	}
 	pt.rep.mu.Lock()
 	defer pt.rep.mu.Unlock()
-	return pt.isUninitialized()
+	return t.isUninitialized(pt)
 }
 
 // initRetryPause is the pause between attempts while the leader of partition 0 does not answer.
@@ -157,7 +157,7 @@ func (t *Topic) initPartitionsUntilDone(parts []*partition) {
 func (t *Topic) initPartitions(ctx context.Context, parts []*partition) error {
 	var empty []*partition
 	for _, pt := range parts {
-		if pt.leadsUninitialized() {
+		if t.leadsUninitialized(pt) {
 			empty = append(empty, pt)
 		}
 	}
@@ -174,7 +174,7 @@ func (t *Topic) initPartitions(ctx context.Context, parts []*partition) error {
 		if t.deleted.Load() {
 			return ErrDeleted
 		}
-		if pt.leadsUninitialized() {
+		if t.leadsUninitialized(pt) {
 			err = errors.Join(err, t.initPartition(ctx, pt, s))
 		}
 	}
@@ -189,7 +189,7 @@ func (t *Topic) lockInitialized(ctx context.Context) error {
 		t.e.host.Lock(&t.changing)
 		var barren []*partition
 		for _, pt := range t.partitions() {
-			if !asked[pt] && pt.leadsUninitialized() {
+			if !asked[pt] && t.leadsUninitialized(pt) {
 				barren = append(barren, pt)
 				asked[pt] = true // if it still looks uninitialized, the topic has no channels
 			}

@@ -11,7 +11,7 @@ import (
 )
 
 func sampleLane() *lane {
-	return &lane{Lane: route.NewLane(9), pt: &partition{t: &Topic{uuid: uuid.UUID{1, 2, 3}}, number: 7}}
+	return &lane{Lane: route.NewLane(9), pt: &partition{t: &partTopic{uuid: uuid.UUID{1, 2, 3}}, number: 7}}
 }
 
 // What is sent is what the other node reads, with headers and without; and a put without headers is, byte for byte,

@@ -16,7 +16,7 @@ import (
 // from the commit log (recover.go).
 type partition struct {
 	e      *store
-	t      *Topic
+	t      *partTopic
 	number uint32
 	log    *segment.Log
 	rep    *replica
@@ -42,9 +42,11 @@ type partition struct {
 
 // newPartition returns a partition whose log ends as st says, with the fold of what is in it. The caller sets rep and
 // log.
-func newPartition(t *Topic, number uint32, st segment.State, fold *core.Cursors) *partition {
-	pt := &partition{e: t.e.store, t: t, number: number}
-	pt.machine, pt.fold = core.NewPartition(st, t.e.sizes()), fold
+func newPartition(
+	e *store, t *partTopic, number uint32, st segment.State, fold *core.Cursors,
+) *partition {
+	pt := &partition{e: e, t: t, number: number}
+	pt.machine, pt.fold = core.NewPartition(st, e.sizes()), fold
 	return pt
 }
 

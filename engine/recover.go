@@ -418,12 +418,12 @@ func (e *store) damagedCopies() (ids []segment.Identity, all bool) {
 }
 
 // openPartition opens the log of a partition and gives it what was replayed; rp nil: nothing was.
-func (r *recovery) openPartition(t *Topic, n uint32, rp *recovered) (*partition, error) {
+func (r *recovery) openPartition(t *partTopic, n uint32, rp *recovered) (*partition, error) {
 	e := r.e
 	if rp == nil {
 		rp = &recovered{id: segment.Identity{Topic: t.uuid, Partition: n}, fold: new(core.Cursors)}
 	}
-	pt := newPartition(t, n, rp.st, rp.fold)
+	pt := newPartition(e, t, n, rp.st, rp.fold)
 	pt.recovered = rp.committed
 	pt.epochs.Reset(rp.epochs.Entries())
 	pt.rep = e.newReplica(pt)

@@ -97,22 +97,21 @@ func (r *topicRecovery) mustHaveLog(metas []topicMeta) error {
 // restored, a restart serves them again.
 func (r *topicRecovery) quarantine(known map[uuid.UUID]bool) error {
 	e := r.e
-	topics := map[uuid.UUID]*Topic{}
 	for _, rp := range r.order {
 		id := rp.id.Topic
 		if known[id] || r.dropped[id] {
 			continue
 		}
-		t := topics[id]
+		t := e.quarantined[id]
 		if t == nil {
 			t = newTopic(e, &topicMeta{ID: id})
 			t.quarantined = true
-			topics[id] = t
+			e.quarantined[id] = t
 			e.log.Warn("the commit log holds messages of a topic without metadata: they are kept and not served; restore "+
 				"its topic.json and restart; a node of a cluster gets it from the cluster",
 				"topic", id, "file", path.Join(topicDir(id), topicFile))
 		}
-		pt, err := r.openPartition(t, rp.id.Partition, rp)
+		pt, err := r.openPartition(&t.partTopic, rp.id.Partition, rp)
 		if err != nil {
 			return err
 		}
@@ -134,10 +133,10 @@ func (r *topicRecovery) openTopic(m *topicMeta) error {
 		id := segment.Identity{Topic: m.ID, Partition: n}
 		rp := r.parts[id]
 		if rp == nil && e.members.others() {
-			t.add(e.newReplicaPartition(t, n)) // the store will say whether this node should have a copy
+			t.add(e.newReplicaPartition(&t.partTopic, n)) // the store will say whether this node should have a copy
 			continue
 		}
-		pt, err := r.openPartition(t, n, rp)
+		pt, err := r.openPartition(&t.partTopic, n, rp)
 		if err != nil {
 			return err
 		}

@@ -48,7 +48,7 @@ func (r *replica) fencedAbove(epoch segment.Epoch) bool {
 // fenceMs returns how long, at most, the partition's ordered channels wait for an EvUnfence when they begin now, in an
 // epoch of this node.
 func (pt *partition) fenceMs(epoch segment.Epoch) int64 {
-	if epoch <= 1 || pt.t.e.Level() < heldLevel || segment.Epoch(pt.rep.fenceCleared.Load()) == epoch {
+	if epoch <= 1 || pt.e.feature() < heldLevel || segment.Epoch(pt.rep.fenceCleared.Load()) == epoch {
 		return 0 // no earlier leader; or the cluster's level has no deadlines; or all nodes have answered
 	}
 	return holdMs
@@ -146,7 +146,7 @@ func (rs *remotes) handleFence(from replicate.NodeID, p []byte) error {
 		}
 	}
 	for _, r := range rs.all() {
-		if r.t == pt.t && !r.drained() {
+		if &r.t.partTopic == pt.t && !r.drained() {
 			return nil
 		}
 	}

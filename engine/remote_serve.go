@@ -94,11 +94,10 @@ func (rs *remotes) removeSubscription(key subscriptionKey) *subscription {
 // is held.
 func (s *subscription) attach(ask *wire.Subscribe) error {
 	cn := s.rs.cn
-	pt := cn.partition(meta.PartitionID{Topic: ask.Topic})
-	if pt == nil {
+	t, name := cn.placed(meta.PartitionID{Topic: ask.Topic}).topic, string(ask.Channel)
+	if t == nil {
 		return ErrNoLeader
 	}
-	t, name := pt.t, string(ask.Channel)
 	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, remoteServeTime)
 	defer cancel()
 	if cn.await(ctx, t.hasAssigned) != nil { // this node may have been elected a moment ago

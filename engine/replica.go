@@ -205,7 +205,7 @@ func (o *replicaOutput) perform(r *replica) (waiters int) {
 		r.cn.above.Reroute(r.pt)
 	}
 	if o.role {
-		r.cn.above.ServingChanged(r.pt)
+		r.pt.t.servingChanged()
 	}
 	if o.work {
 		r.pt.announce(false)
@@ -383,7 +383,7 @@ func (r *replica) commit(to segment.Position) {
 		}
 		pt.visible.Store(uint64(b.nextID))
 		if b.count > 0 {
-			pt.t.countedBytes(b.count, b.bodyBytes)
+			pt.counted(b.count, b.bodyBytes)
 			r.out.wake = true
 		}
 		if b.position == r.pending.epochStart {

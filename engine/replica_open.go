@@ -151,8 +151,8 @@ func (r *replica) hasLed() bool {
 }
 
 // newReplicaPartition returns a partition without a copy on this node.
-func (e *store) newReplicaPartition(t *Topic, n uint32) *partition {
-	pt := newPartition(t, n, segment.State{}, new(core.Cursors))
+func (e *store) newReplicaPartition(t *partTopic, n uint32) *partition {
+	pt := newPartition(e, t, n, segment.State{}, new(core.Cursors))
 	pt.rep = &replica{cn: e.replicas, pt: pt}
 	pt.rep.pending.clear()
 	pt.publishFold(0)

@@ -29,7 +29,7 @@ func bareReplica() *replica {
 		e: e.store, log: e.log, self: meta.Node{ID: 1, Store: uuid.UUID{1}, Boot: uuid.UUID{9}},
 	}}
 	cn.above, e.replicas, e.cluster, e.members = cn, cn.replicaNode, cn, cn
-	pt := &partition{e: e.store, t: &Topic{e: e, name: "t"}}
+	pt := &partition{e: e.store, t: &partTopic{name: "t"}}
 	pt.rep = &replica{cn: cn.replicaNode, pt: pt}
 	return pt.rep
 }
@@ -116,7 +116,7 @@ func TestCutOfAClosedCopyThatCannotBeMade(t *testing.T) {
 }
 
 // brokenReplica is a follower's part whose log has a segment that cannot be repaired in place.
-func brokenReplica(t *testing.T) *replica {
+func brokenReplica(t *testing.T) (*replica, *Engine) {
 	disk := faultaio.New(faultaio.Options{Seed: 1})
 	e := openSmall(t, disk)
 	topic, err := e.Topic(t.Context(), "t")
@@ -146,7 +146,7 @@ func brokenReplica(t *testing.T) *replica {
 	if !r.hasBroken() {
 		t.Fatal("every segment can be repaired")
 	}
-	return r
+	return r, topic.e
 }
 
 // Whoever waited for a slow disk finds that it cannot cut or repair a copy that has been given up meanwhile. The cut
@@ -160,7 +160,7 @@ func TestCopyThatBeginsAnewIsNotFailedByWhoCameBefore(t *testing.T) {
 		"a repair long after": func(r *replica) { r.discardedAt -= int64(dropPause); r.notRepaired(r.brokenFile()) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := brokenReplica(t)
+			r, _ := brokenReplica(t)
 			anew := &logCut{reset: true}
 			r.cut, r.discardedBefore, r.discardedAt = anew, true, r.cn.now()
 			r.discarded.Store(true)
@@ -177,7 +177,7 @@ func TestCopyThatBeginsAnewIsNotFailedByWhoCameBefore(t *testing.T) {
 
 // A copy is given up while a cut of it waits for the disk: nothing is written of that cut, and its goroutine ends.
 func TestCutOfACopyThatIsGivenUpMeanwhile(t *testing.T) {
-	r := brokenReplica(t)
+	r, e := brokenReplica(t)
 	c := &logCut{durable: make(chan error, 1)} // to nothing: it has to read nothing
 	r.discarded.Store(true)
 	done := make(chan struct{})
@@ -186,7 +186,7 @@ func TestCutOfACopyThatIsGivenUpMeanwhile(t *testing.T) {
 	case <-done:
 	case <-time.After(10 * time.Second):
 		t.Error("the cut of a copy that was given up waits for its record")
-		r.pt.t.e.Close()
+		e.Close()
 		<-done
 	}
 	if c.ready {
@@ -197,7 +197,7 @@ func TestCutOfACopyThatIsGivenUpMeanwhile(t *testing.T) {
 // A copy whose log has a file that cannot be written any more is given up before it is cut: the record of the cut would
 // wait for room in a commit log that is full of what this file did not take.
 func TestCutOfACopyWithABrokenFile(t *testing.T) {
-	r := brokenReplica(t)
+	r, e := brokenReplica(t)
 	c := &logCut{durable: make(chan error, 1)} // to nothing: it has to read nothing
 	r.cut = c
 	done := make(chan struct{})
@@ -206,7 +206,7 @@ func TestCutOfACopyWithABrokenFile(t *testing.T) {
 	case <-done:
 	case <-time.After(10 * time.Second):
 		t.Error("the cut of a copy with a broken file waits for its record")
-		r.pt.t.e.Close()
+		e.Close()
 		<-done
 	}
 	if c.ready || !r.discarded.Load() {
@@ -218,7 +218,7 @@ func TestCutOfACopyWithABrokenFile(t *testing.T) {
 // written.
 func TestFailedRepairLeavesACutThatIsWritten(t *testing.T) {
 	for _, stays := range []bool{false, true} {
-		r := brokenReplica(t)
+		r, _ := brokenReplica(t)
 		c := &logCut{stays: stays}
 		r.cut = c
 		if r.notRepaired(r.brokenFile()); r.discarded.Load() == stays || (r.cut == c) != stays {
@@ -419,7 +419,7 @@ func TestNothingNewBelowItsLevel(t *testing.T) {
 }
 
 func (cn *clusterNode) fenceTime() int64 {
-	pt := &partition{e: cn.e.store, t: &Topic{e: cn.e}}
+	pt := &partition{e: cn.e.store, t: new(partTopic)}
 	pt.rep = &replica{cn: cn.replicaNode, pt: pt}
 	return pt.fenceMs(2)
 }

@@ -24,22 +24,16 @@ import (
 // creation, deletion, pause or expansion, which waits for commits; mu is taken inside it. A crash loses what is here:
 // recovery restores channels and pauses from the logs, and the settings from topic.json.
 type Topic struct {
+	partTopic
+
 	e    *Engine
-	name string
-	uuid uuid.UUID
 	list atomic.Pointer[[]*partition] // replaced as a whole; partitions are only added
 	next atomic.Uint32                // round robin over partitions
 
-	quarantined bool // its metadata cannot be read: kept, not served, never trimmed; set by recovery
-
-	deleted    atomic.Bool
 	hasRedrive atomic.Bool // a dead-letter topic of which this process knows that its channel redrive exists
 	paused     atomic.Bool
 
 	settings atomic.Pointer[TopicSettings] // set by configure, together with limits
-	limits   atomic.Pointer[topicLimits]
-
-	messages, bytes atomic.Uint64 // committed since Open
 
 	mu              lock.Mutex[lock.Topic]
 	channels        map[string]*Channel
@@ -62,8 +56,12 @@ type creation struct {
 
 func newTopic(e *Engine, m *topicMeta) *Topic {
 	t := &Topic{
-		e: e, name: m.Name, uuid: m.ID, created: m.CreatedNs, channels: map[string]*Channel{},
+		e: e, created: m.CreatedNs, channels: map[string]*Channel{},
 		creating: map[string]*creation{},
+	}
+	t.name, t.uuid = m.Name, m.ID
+	if e.cluster != nil {
+		t.servingChanged = func() { e.cluster.syncChannels(t) }
 	}
 	t.configure(m.Settings)
 	return t
@@ -101,14 +99,6 @@ func (t *Topic) nextPartition() *partition {
 		}
 	}
 	return parts[n%len(parts)]
-}
-
-// countedBytes counts committed messages and their bytes.
-func (t *Topic) countedBytes(count uint32, n uint64) {
-	t.messages.Add(uint64(count))
-	t.bytes.Add(n)
-	t.e.counters.Messages.Add(uint64(count))
-	t.e.counters.MessageBytes.Add(n)
 }
 
 // Topic returns the topic of that name, and creates it if it does not exist.

@@ -23,14 +23,6 @@ const (
 // ErrTopicSettings says what is wrong with a topic's settings.
 var ErrTopicSettings = meta.ErrSettings
 
-// topicLimits are the limits that hold for a topic: its settings, or the node's options where it has none. 0 is no
-// limit.
-type topicLimits struct {
-	retentionBytes, retentionCount int64
-	retentionAge                   time.Duration
-	rejectBytes, rejectCount       int64
-}
-
 // Settings returns the topic's settings as this node knows them.
 func (t *Topic) Settings() TopicSettings {
 	s := *t.settings.Load()

@@ -63,7 +63,7 @@ func (c *fakeCopy) answer(q wire.VerifyRequest) *wire.VerifyAnswer {
 // verified compares copies until nothing is left, as VerifySome does.
 func verified(t *testing.T, copies ...*fakeCopy) (found []string) {
 	t.Helper()
-	v := &verification{cn: bareNode(), t: &Topic{name: "t"}, out: &Verified{}}
+	v := &verification{cn: bareNode(), t: &Topic{partTopic: partTopic{name: "t"}}, out: &Verified{}}
 	for i := range copies {
 		v.nodes = append(v.nodes, &meta.Node{ID: replicate.NodeID(i), Name: fmt.Sprintf("n%d", i)})
 	}
