@@ -202,7 +202,7 @@ func (alone) deleteChannel(ctx context.Context, t *Topic, name string) error {
 }
 
 func (alone) gather(
-	ctx context.Context, t *Topic, op wire.Operation, only func(*partition) bool, take func([]byte) error,
+	ctx context.Context, t *Topic, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
 ) error {
 	return t.performHere(ctx, op, only, take, t.perform)
 }

@@ -21,7 +21,7 @@ func (t *Topic) committedChannel(ctx context.Context, c *Channel) (*Channel, err
 	cn := t.e.cluster
 	// Wait only for the partitions that this client will get messages from. A partition without a leader must not keep the
 	// client from the others.
-	only := func(pt *partition) bool { return pt.rep.serves.Load() }
+	only := func(n uint32) bool { return t.partitions()[n].rep.serves.Load() }
 	switch {
 	case t.servesAny():
 		if c.isCommitted() {
@@ -30,8 +30,8 @@ func (t *Topic) committedChannel(ctx context.Context, c *Channel) (*Channel, err
 	case t.e.opts.DisableAutoCreate:
 		return c, nil // the leaders must not create it
 	default:
-		only = func(pt *partition) bool {
-			to := replicate.NodeID(pt.rep.target.Load())
+		only = func(n uint32) bool {
+			to := replicate.NodeID(t.partitions()[n].rep.target.Load())
 			return to != 0 && (to == cn.self.ID || cn.isLive(to))
 		}
 	}

@@ -91,7 +91,7 @@ func (c *Channel) Configure(ctx context.Context, s ChannelSettings) (ChannelSett
 	// If two callers change the same settings at once, the leader of partition 0 decides which wins. The other leaders
 	// follow it.
 	heard := false
-	first := func(pt *partition) bool { return pt.number == 0 }
+	first := func(n uint32) bool { return n == 0 }
 	err := c.ask(ctx, wire.Operation{Kind: wire.OpConfigure, Settings: &s, Flag: true}, first,
 		func([]byte) error { heard = true; return nil })
 	switch {
@@ -100,7 +100,7 @@ func (c *Channel) Configure(ctx context.Context, s ChannelSettings) (ChannelSett
 	case !heard:
 		return ChannelSettings{}, ErrNoChannel
 	}
-	rest := func(pt *partition) bool { return pt.number != 0 }
+	rest := func(n uint32) bool { return n != 0 }
 	return s, c.ask(ctx, wire.Operation{Kind: wire.OpConfigure, Settings: &s}, rest, nil)
 }
 

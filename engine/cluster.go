@@ -12,7 +12,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine/host"
 	"penstock/engine/meta"
+	"penstock/engine/ops"
 	"penstock/internal/lock"
 	"penstock/replicate"
 	"penstock/replicate/peer"
@@ -66,7 +68,8 @@ type clusterNode struct {
 
 	cancel  context.CancelFunc
 	forward *forwarder
-	ops     operations
+	peers   host.Peers
+	ops     *ops.Operations
 	remotes remotes
 
 	table atomic.Pointer[map[segment.Identity]placed] // the partitions of all topics; copied on write
@@ -126,7 +129,11 @@ func newClusterNode(e *Engine) *clusterNode {
 	cn.ctx, cn.cancel = context.WithCancel(context.Background())
 	cn.above = cn
 	cn.forward = newForwarder(cn)
-	cn.ops.cn, cn.ops.next = cn, e.firstRequest()
+	cn.peers = host.Peers{Ctx: cn.ctx, Spawn: cn.spawn}
+	cn.ops = ops.New(ops.Node{
+		Host: e.host, Peers: &cn.peers, Timeout: e.opts.PublishTimeout, News: &e.news, First: e.firstRequest(),
+		Level: e.Level, Execute: cn.execute,
+	})
 	cn.remotes.init(cn)
 	cn.absent.cn = cn
 	cn.table.Store(&map[segment.Identity]placed{})
@@ -143,7 +150,7 @@ func (cn *clusterNode) tombstone(ctx context.Context, key meta.TombstoneKey, unt
 }
 
 func (cn *clusterNode) createChannel(ctx context.Context, t *Topic, name string) error {
-	return cn.onAllLeaders(ctx, t, wire.Operation{Kind: wire.OpCreateChannel, Channel: name})
+	return cn.ops.OnAllLeaders(ctx, topicOps{t}, wire.Operation{Kind: wire.OpCreateChannel, Channel: name})
 }
 
 // deleteChannel deletes the channel at the leaders, and on this node, which may have it without leading a partition.
@@ -223,6 +230,7 @@ func (cn *clusterNode) join(ctx context.Context) error {
 	}
 	cn.net, err = cn.e.host.Listen(
 		peer.Options{Self: self, Cluster: snap.Cluster, Listener: cn.opts.Listener, Handler: cn, Logger: cn.e.log})
+	cn.peers.Self, cn.peers.Network = self.ID, cn.net
 	return err
 }
 
@@ -524,7 +532,7 @@ func (cn *clusterNode) close() error {
 		err = cn.opts.Listener.Close()
 	}
 	cn.forward.close()
-	cn.ops.close()
+	cn.ops.Close()
 	cn.remotes.close()
 	if !cn.e.host.Wait(&cn.wg, cn.e.disks.hangs) {
 		err = errors.Join(err, ErrDiskHung)

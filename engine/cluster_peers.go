@@ -25,7 +25,7 @@ func (cn *clusterNode) Up(node replicate.NodeID, _ uuid.UUID) {
 // answered and refused a new connection.
 func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool) {
 	cn.forward.peerLost(node)
-	cn.ops.peerLost(node)
+	cn.ops.PeerLost(node)
 	cn.remotes.peerLost(node)
 	if cn.ctx.Err() != nil {
 		return
@@ -119,9 +119,9 @@ func (cn *clusterNode) request(from replicate.NodeID, f *netproto.Received) *par
 	case netproto.TypeForwardAck:
 		cn.forward.handleAck(from, f)
 	case netproto.TypeForwardOp:
-		cn.ops.handleRequest(from, f)
+		cn.ops.HandleRequest(from, f)
 	case netproto.TypeForwardOpAck:
-		cn.ops.handleAck(f)
+		cn.ops.HandleAck(f)
 	case netproto.TypeSubscribe, netproto.TypeSubscribed, netproto.TypeConsume, netproto.TypeConsumed,
 		netproto.TypeDeliver, netproto.TypeUnsubscribe, netproto.TypeUnserved, netproto.TypeStamp,
 		netproto.TypeDeliverHeld, netproto.TypeFence, netproto.TypeFenced:

@@ -317,8 +317,8 @@ func (c *Channel) sendBack(ctx context.Context, store *Channel, dead []PeekedMes
 	if len(op.IDs) == 0 {
 		return 0, err
 	}
-	concerned := func(pt *partition) bool {
-		return slices.ContainsFunc(op.IDs, func(id ID) bool { return id.Partition() == pt.number })
+	concerned := func(n uint32) bool {
+		return slices.ContainsFunc(op.IDs, func(id ID) bool { return id.Partition() == n })
 	}
 	return len(op.IDs), errors.Join(err, store.ask(ctx, op, concerned, nil))
 }

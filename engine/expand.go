@@ -208,7 +208,7 @@ func (t *Topic) lockInitialized(ctx context.Context) error {
 // answers.
 func (t *Topic) fetchState(ctx context.Context, adopts bool) (*wire.TopicState, error) {
 	s := new(wire.TopicState)
-	first := func(pt *partition) bool { return pt.number == 0 }
+	first := func(n uint32) bool { return n == 0 }
 	err := t.e.cluster.gather(ctx, t, wire.Operation{Kind: wire.OpState, Flag: adopts}, first,
 		func(result []byte) error { return wire.DecodeResult(result, s) })
 	return s, err

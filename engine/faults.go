@@ -140,7 +140,7 @@ func (e *Engine) FaultsOf(ctx context.Context, node replicate.NodeID) ([]Fault, 
 		s := e.Storage()
 		return s.Faults(), nil
 	}
-	answer, err := e.cluster.ops.ask(ctx, node, wire.Operation{Kind: wire.OpFaults})
+	answer, err := e.cluster.ops.Ask(ctx, node, wire.Operation{Kind: wire.OpFaults})
 	if err != nil {
 		return nil, err
 	}

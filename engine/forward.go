@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"penstock/engine/reason"
 	"penstock/engine/route"
 	"penstock/internal/lock"
 	"penstock/netproto"
@@ -282,7 +283,7 @@ func (f *forwarder) handleAck(from replicate.NodeID, fr *netproto.Received) {
 		p.answer(nil)
 		return
 	}
-	p.answer(putErrorOf(ack.Reason))
+	p.answer(reason.OfPut(ack.Reason))
 }
 
 // freeze stops the lane of pt until reroute has inserted the inbox before its puts.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"penstock/engine/reason"
 	"penstock/netproto"
 	"penstock/replicate/wire"
 )
@@ -21,10 +22,10 @@ func onItsWay() (f *forwarder, p *Put, answers *[]error) {
 	return f, p, answers
 }
 
-func answerTo(request uint64, status netproto.Status, first ID, reason error) *netproto.Received {
+func answerTo(request uint64, status netproto.Status, first ID, why error) *netproto.Received {
 	fr := &netproto.Received{Payload: make([]byte, wire.PutAckBytes)}
 	fr.Header.Type, fr.Header.Request, fr.Header.Status = netproto.TypeForwardAck, request, status
-	fr.Payload[0], fr.Payload[8] = byte(first), numberOf(wire.AnswerPut, reason)
+	fr.Payload[0], fr.Payload[8] = byte(first), reason.Number(wire.AnswerPut, why)
 	return fr
 }
 

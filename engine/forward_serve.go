@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"penstock/engine/reason"
 	"penstock/engine/route"
 	"penstock/internal/lock"
 	"penstock/netproto"
@@ -196,10 +197,10 @@ func (p *forwardedPut) reply(first ID, err error) {
 		fr.Status = netproto.StatusClosed
 	case errors.Is(err, ErrUnknown), errors.Is(err, ErrDisk):
 		fr.Status = netproto.StatusUnknown
-		ack.Reason = numberOf(wire.AnswerPut, err)
+		ack.Reason = reason.Number(wire.AnswerPut, err)
 	default:
 		fr.Status = netproto.StatusRejected
-		ack.Reason = numberOf(wire.AnswerPut, err)
+		ack.Reason = reason.Number(wire.AnswerPut, err)
 	}
 	fr.Head = wire.AppendPutAck(make([]byte, 0, wire.PutAckBytes), &ack)
 	f, from := p.f, p.from
@@ -216,19 +217,5 @@ func (p *forwardedPut) reply(first ID, err error) {
 	*p = forwardedPut{bodies: p.bodies[:0], lists: p.lists[:0], headers: p.headers[:0]}
 	p.Done = done
 	forwardedPuts.Put(p)
-	f.reply(from, &fr)
-}
-
-// reply sends an answer. If the connection's queue is full, a goroutine sends it later. If the connection is lost, the
-// other node treats the fate of the put as unknown.
-func (f *forwarder) reply(to replicate.NodeID, fr *netproto.Frame) {
-	if err := f.cn.net.TrySend(to, fr); !errors.Is(err, netproto.ErrQueueFull) {
-		return
-	}
-	own := *fr
-	f.cn.spawn(func() {
-		for errors.Is(f.cn.net.TrySend(to, &own), netproto.ErrQueueFull) && f.cn.net.AwaitRoom(f.cn.ctx, to) == nil {
-			continue // this ends: the other node reads, or the connection breaks because its pings get no answer
-		}
-	})
+	f.cn.peers.Reply(from, &fr)
 }

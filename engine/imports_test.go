@@ -45,9 +45,8 @@ func onlyBelow(t *testing.T, pkg string, below, foreign []string) {
 // the engine gets no cluster store, no HTTP server, no command line and no metrics library with it.
 func TestImportGraph(t *testing.T) {
 	engine := []string{
-		"engine/base", "engine/core", "engine/host", "engine/meta", "engine/route", "clog", "replicate", "replicate/wire",
-		"replicate/peer",
-		"netproto", "segment", "segment/aio",
+		"engine/base", "engine/core", "engine/host", "engine/meta", "engine/ops", "engine/reason", "engine/route", "clog",
+		"replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
 	}
 	foreign := []string{
 		"net/http", "go.etcd.io/", "github.com/spf13/", "github.com/prometheus/", "github.com/nsqio/", "google.golang.org/",
@@ -68,7 +67,14 @@ func TestImportGraph(t *testing.T) {
 		"engine/base":    {"engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
 		"engine/route":   {"replicate", "segment", "segment/aio"},
 		"engine/host":    {"engine/meta", "replicate", "replicate/peer", "netproto", "segment", "segment/aio"},
-		"engine":         engine,
+		"engine/reason": {
+			"engine/base", "engine/core", "engine/meta", "replicate", "replicate/wire", "netproto", "segment", "segment/aio",
+		},
+		"engine/ops": {
+			"engine/base", "engine/core", "engine/host", "engine/meta", "engine/reason", "replicate", "replicate/wire",
+			"replicate/peer", "netproto", "segment", "segment/aio",
+		},
+		"engine": engine,
 	} {
 		onlyBelow(t, pkg, below, foreign)
 	}

@@ -40,7 +40,9 @@ type membership interface {
 	deleteChannel(ctx context.Context, t *Topic, name string) error
 	// gather carries out op in the partitions that only selects (nil: all), on whichever nodes lead them, and passes the
 	// results to take (nil: nobody wants them).
-	gather(ctx context.Context, t *Topic, op wire.Operation, only func(*partition) bool, take func([]byte) error) error
+	gather(
+		ctx context.Context, t *Topic, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
+	) error
 	// closeTopic ends the consumers that this node has at other nodes' leaders of t.
 	closeTopic(t *Topic, why error)
 

@@ -82,14 +82,14 @@ func (t *Topic) Peek(ctx context.Context, partition int, from ID, count int) ([]
 }
 
 // onlyPartition returns a selector of one partition, or nil for all.
-func (t *Topic) onlyPartition(n int) (func(*partition) bool, error) {
+func (t *Topic) onlyPartition(n int) (only func(partition uint32) bool, err error) {
 	switch {
 	case n < -1 || n >= t.Partitions():
 		return nil, ErrNoPartition
 	case n == -1:
 		return nil, nil
 	}
-	return func(pt *partition) bool { return int(pt.number) == n }, nil
+	return func(partition uint32) bool { return int(partition) == n }, nil
 }
 
 // collect returns a function that appends the lists which nodes return to all.

@@ -133,7 +133,7 @@ func (rs *remotes) sendReliably(to replicate.NodeID, f *netproto.Frame) {
 		_ = rs.send(to, f)
 		return
 	}
-	rs.cn.forward.reply(to, f)
+	rs.cn.peers.Reply(to, f)
 }
 
 // handleFrame handles the frames of types Subscribe to Fenced, and Stamp. It runs on the connection's reader and does

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock/engine/base"
+	"penstock/engine/reason"
 	"penstock/engine/route"
 	"penstock/internal/lock"
 	"penstock/netproto"
@@ -268,7 +269,7 @@ func (r *remoteConsumer) handleSubscribed(l *leg, status netproto.Status, payloa
 		}
 		r.share()
 	case status == netproto.StatusRejected && len(payload) == 1:
-		why := subscriptionErrorOf(payload[0])
+		why := reason.OfSubscription(payload[0])
 		if errors.Is(why, ErrNoChannel) && r.started && r.legs.Credit().Count() > 0 && !base.Ephemeral(r.channel) {
 			r.create(l)
 			break
@@ -292,8 +293,7 @@ func (r *remoteConsumer) create(l *leg) {
 	r.creating = true
 	cn := r.rs.cn
 	cn.spawn(func() {
-		if err := cn.onAllLeaders(cn.ctx, r.t, wire.Operation{Kind: wire.OpCreateChannel, Channel: r.channel}); err != nil &&
-			cn.ctx.Err() == nil {
+		if err := cn.createChannel(cn.ctx, r.t, r.channel); err != nil && cn.ctx.Err() == nil {
 			cn.log.Warn("a channel could not be made on a new partition yet; it is tried again",
 				"topic", r.t.name, "channel", r.channel, "error", err)
 		}
@@ -322,7 +322,7 @@ func (r *remoteConsumer) handleConsumed(l *leg, payload []byte) error {
 		var f wire.Failure
 		f, failures = wire.NextFailure(failures)
 		if call := failedCalls[f.Kind]; ok && call != 0 {
-			sink.Failed(call, ID(f.ID), subscriptionErrorOf(f.Reason))
+			sink.Failed(call, ID(f.ID), reason.OfSubscription(f.Reason))
 		}
 	}
 	return nil
@@ -331,7 +331,7 @@ func (r *remoteConsumer) handleConsumed(l *leg, payload []byte) error {
 // handleUnserved handles a leader's message that it has ended the subscription.
 func (r *remoteConsumer) handleUnserved(l *leg, payload []byte) {
 	if len(payload) == 1 {
-		if err := subscriptionErrorOf(payload[0]); errors.Is(err, ErrDeleted) {
+		if err := reason.OfSubscription(payload[0]); errors.Is(err, ErrDeleted) {
 			r.fail(err)
 			return
 		}

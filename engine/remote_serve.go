@@ -10,6 +10,7 @@ import (
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/meta"
+	"penstock/engine/reason"
 	"penstock/internal/lock"
 	"penstock/netproto"
 	"penstock/replicate"
@@ -69,7 +70,7 @@ func (rs *remotes) handleSubscribe(from replicate.NodeID, id uint64, payload []b
 		switch {
 		case err == nil:
 		case errors.Is(err, ErrNoChannel), errors.Is(err, ErrDeleted), errors.Is(err, ErrTooManyClients):
-			f.Status, f.Head = netproto.StatusRejected, []byte{numberOf(wire.AnswerSubscription, err)}
+			f.Status, f.Head = netproto.StatusRejected, []byte{reason.Number(wire.AnswerSubscription, err)}
 		default:
 			f.Status = netproto.StatusNotLeader
 		}
@@ -267,7 +268,7 @@ func (s *subscription) Closed(err error) {
 	s.rs.removeSubscription(s.key)
 	if !gone {
 		s.rs.sendReliably(s.key.from, &netproto.Frame{
-			Type: netproto.TypeUnserved, Request: s.key.id, Head: []byte{numberOf(wire.AnswerSubscription, err)},
+			Type: netproto.TypeUnserved, Request: s.key.id, Head: []byte{reason.Number(wire.AnswerSubscription, err)},
 		})
 	}
 }
@@ -332,7 +333,7 @@ func (rs *remotes) handleConsume(key subscriptionKey, p []byte) error {
 		}
 		if err != nil {
 			failed = wire.AppendFailure(failed, &wire.Failure{
-				ID: c.ID, Kind: c.Kind, Reason: numberOf(wire.AnswerSubscription, err),
+				ID: c.ID, Kind: c.Kind, Reason: reason.Number(wire.AnswerSubscription, err),
 			})
 		}
 	}

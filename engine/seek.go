@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"penstock/engine/core"
@@ -45,7 +44,7 @@ func (c *Channel) SeekPartition(ctx context.Context, partition int, to SeekTo) e
 	return c.seek(ctx, to, only)
 }
 
-func (c *Channel) seek(ctx context.Context, to SeekTo, only func(*partition) bool) error {
+func (c *Channel) seek(ctx context.Context, to SeekTo, only func(partition uint32) bool) error {
 	if err := c.closedErr(); err != nil {
 		return err // the logs of the partitions are closed as well
 	}
@@ -55,7 +54,7 @@ func (c *Channel) seek(ctx context.Context, to SeekTo, only func(*partition) boo
 		if !c.t.has(to.ID) {
 			return ErrNoTopic
 		}
-		only = func(pt *partition) bool { return pt.number == to.ID.Partition() }
+		only = func(n uint32) bool { return n == to.ID.Partition() }
 	default:
 		return fmt.Errorf("%w (%q)", ErrSeek, to.Kind)
 	}
@@ -77,14 +76,17 @@ func (c *Channel) seek(ctx context.Context, to SeekTo, only func(*partition) boo
 // ask performs op on the channel at the leaders of its partitions, or here for an ephemeral channel if this node leads
 // any partition. It returns ErrNoChannel if no leader has the channel, even if this node still has it.
 func (c *Channel) ask(
-	ctx context.Context, op wire.Operation, only func(*partition) bool, take func([]byte) error,
+	ctx context.Context, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
 ) error {
 	if err := c.closedErr(); errors.Is(err, ErrClosed) || errors.Is(err, ErrDeleted) {
 		return err
 	}
 	op.Channel = c.name
 	if !c.ephemeral || !c.t.servesAny() {
-		concerned := only == nil || slices.ContainsFunc(c.t.partitions(), only)
+		concerned := only == nil
+		for n := range uint32(c.t.Partitions()) {
+			concerned = concerned || only(n)
+		}
 		heard := false
 		err := c.t.onLeaders(ctx, op, only, func(result []byte) error {
 			heard = true

@@ -182,7 +182,7 @@ func (v *verification) queryNode(ctx context.Context, n *meta.Node, q wire.Verif
 	}
 	ctx, cancel := v.cn.e.host.WithTimeout(ctx, v.cn.e.opts.PublishTimeout)
 	defer cancel()
-	result, err := v.cn.ops.ask(ctx, n.ID, op)
+	result, err := v.cn.ops.Ask(ctx, n.ID, op)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", n.Name, err)
 	}

@@ -2,8 +2,8 @@ package wire
 
 import "strconv"
 
-// Reason is the number of an error in an answer to another node. Package engine says which error each one is, and
-// nothing there looks at the text of an answer to learn what it means, but for answers of nodes that send no number.
+// Reason is the number of an error in an answer to another node. Package engine/reason says which error each one is.
+// Nothing looks at the text of an answer to learn what it means, but for answers of nodes that send no number.
 //
 // A number is for ever: a new error gets the next one, and the number of an error that is gone is not given again. An
 // answer with a number that its receiver does not know refuses all the same; only why is lost.

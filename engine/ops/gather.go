@@ -1,0 +1,127 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/base"
+	"penstock/replicate"
+	"penstock/replicate/wire"
+)
+
+// Topic is what an operation is about, as this node sees it. The engine implements it; any goroutine may call it.
+type Topic interface {
+	ID() uuid.UUID
+	Name() string
+	// Leaders returns the node that leads each partition, by its number; 0: this node knows of none.
+	Leaders() []replicate.NodeID
+	// Execute executes op on this node, for the partitions that op names. It returns base.ErrNoLeader if this node does
+	// not lead all of them.
+	Execute(ctx context.Context, op wire.Operation) (result []byte, err error)
+}
+
+// OnAllLeaders executes op on every node that leads a partition of t, and returns when all of them have committed it.
+// While leaders change it repeats op, until ctx ends or Node.Timeout is over.
+func (o *Operations) OnAllLeaders(ctx context.Context, t Topic, op wire.Operation) error {
+	return o.Gather(ctx, t, op, nil, nil)
+}
+
+// Gather is OnAllLeaders for an operation with a result. It passes the result of each leader to take, unless take is
+// nil; the results together cover every partition once. If only is not nil, op concerns only the partitions whose
+// numbers it selects.
+func (o *Operations) Gather(
+	ctx context.Context, t Topic, op wire.Operation, only func(partition uint32) bool, take func(result []byte) error,
+) error {
+	ctx, cancel := o.host.WithTimeout(ctx, o.n.Timeout)
+	defer cancel()
+	op.Topic = t.ID()
+	var done []bool // of every partition that is known so far; true: nothing is left to do for it
+	var last error
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		news := o.n.News.Next()
+		leaders := t.Leaders()
+		for n := uint32(len(done)); int(n) < len(leaders); n++ {
+			done = append(done, only != nil && !only(n))
+		}
+		left, err := o.tryLeaders(ctx, t, op, leaders, done, take)
+		if err != nil {
+			last = err
+		}
+		switch {
+		case left == 0:
+			return nil
+		case final(err):
+			return err
+		}
+		o.host.EitherUntil(o.host.Mono()+pause, news, ctx.Done())
+		switch {
+		case o.peers.Ctx.Err() != nil:
+			return base.ErrClosed
+		case ctx.Err() != nil:
+			return errors.Join(last,
+				fmt.Errorf("%w: not every leader of topic %s did it in time", base.ErrNoLeader, t.Name()))
+		}
+	}
+}
+
+// A round of asking leaders follows the one before when this node hears of a change, or after a pause: a leader on
+// another node may begin to serve without a word. The pause doubles from round to round.
+const (
+	minPause = 3 * time.Millisecond // an election takes some milliseconds
+	maxPause = 50 * time.Millisecond
+)
+
+// tryLeaders asks the leaders of the partitions that are not done, once; left is how many are not done afterwards. What
+// one leader has committed, every later leader has too, so a change of leader undoes nothing.
+func (o *Operations) tryLeaders(
+	ctx context.Context, t Topic, op wire.Operation, leaders []replicate.NodeID, done []bool, take func([]byte) error,
+) (left int, last error) {
+	byNode := map[replicate.NodeID][]uint32{}
+	op.Known = len(done)
+	for n, to := range leaders {
+		if done[n] {
+			continue
+		}
+		left++
+		if to != 0 {
+			byNode[to] = append(byNode[to], uint32(n))
+		}
+	}
+	for _, to := range slices.Sorted(maps.Keys(byNode)) {
+		op.Partitions = byNode[to]
+		var err error
+		var result []byte
+		if to == o.peers.Self {
+			result, err = t.Execute(ctx, op)
+		} else {
+			result, err = o.Ask(ctx, to, op)
+		}
+		if err == nil && take != nil && len(result) > 0 {
+			err = take(result)
+		}
+		if err != nil {
+			if last = err; final(err) {
+				return left, err
+			}
+			continue
+		}
+		for _, n := range byNode[to] {
+			done[n] = true
+			left--
+		}
+	}
+	return left, last
+}
+
+// finalErrors are errors that a repetition does not change.
+var finalErrors = []error{base.ErrVersion, base.ErrSettings, base.ErrDisk, base.ErrNoChannel}
+
+func final(err error) bool {
+	return slices.ContainsFunc(finalErrors, func(f error) bool { return errors.Is(err, f) })
+}

@@ -1,0 +1,91 @@
+// Package reason maps the errors that callers act on to the numbers by which nodes name them to each other, and back.
+// wire.Reason has the numbers, and says which kinds of answers carry which. The rooms that answer other nodes call it:
+// forwarded puts, consumers of other nodes, operations on all leaders. It has no state.
+package reason
+
+import (
+	"errors"
+	"strings"
+
+	"penstock/engine/base"
+	"penstock/replicate/wire"
+)
+
+// byNumber maps each number to its error.
+var byNumber = [wire.ReasonCount]error{
+	wire.ReasonUnknown:        base.ErrUnknown,
+	wire.ReasonNoSpace:        base.ErrNoSpace,
+	wire.ReasonReadOnly:       base.ErrReadOnly,
+	wire.ReasonDeadline:       base.ErrDeadline,
+	wire.ReasonOverloaded:     base.ErrOverloaded,
+	wire.ReasonDisk:           base.ErrDisk,
+	wire.ReasonDeleted:        base.ErrDeleted,
+	wire.ReasonMessageTooBig:  base.ErrMessageTooBig,
+	wire.ReasonBatchTooBig:    base.ErrBatchTooBig,
+	wire.ReasonDeferTooLong:   base.ErrDeferTooLong,
+	wire.ReasonEmptyMessage:   base.ErrEmptyMessage,
+	wire.ReasonNoQuorum:       base.ErrNoQuorum,
+	wire.ReasonNoLeader:       base.ErrNoLeader,
+	wire.ReasonHeaders:        base.ErrHeaders,
+	wire.ReasonQuota:          base.ErrQuota,
+	wire.ReasonStateFull:      base.ErrStateFull,
+	wire.ReasonMoved:          base.ErrMoved,
+	wire.ReasonNoChannel:      base.ErrNoChannel,
+	wire.ReasonTooManyClients: base.ErrTooManyClients,
+	wire.ReasonNotInFlight:    base.ErrNotInFlight,
+	wire.ReasonNotOwner:       base.ErrNotOwner,
+	wire.ReasonVersion:        base.ErrVersion,
+	wire.ReasonSettings:       base.ErrSettings,
+}
+
+// Number returns the number of err in a kind of answer; 0 if that kind has none for it.
+func Number(answer wire.Answer, err error) uint8 {
+	for r, known := range byNumber {
+		if n, ok := wire.Reason(r).Number(answer); ok && errors.Is(err, known) {
+			return n
+		}
+	}
+	return 0
+}
+
+// OfPut returns why a leader did not store a forwarded put, or may not have stored it.
+func OfPut(number uint8) error {
+	r, _ := wire.ReasonOf(wire.AnswerPut, uint32(number)) // an unknown number is ReasonUnknown
+	return byNumber[r]
+}
+
+// OfSubscription returns why a leader refused a subscription, ended it, or refused a consumer's call. An unknown number
+// is treated as a move of the leadership: the client's node subscribes at the present leaders.
+func OfSubscription(number uint8) error {
+	if r, ok := wire.ReasonOf(wire.AnswerSubscription, uint32(number)); ok {
+		return byNumber[r]
+	}
+	return base.ErrMoved
+}
+
+// operationError is an operation's error at another node.
+type operationError struct {
+	text string // its text at that node
+	err  error  // one of byNumber
+}
+
+func (e *operationError) Error() string { return e.text }
+func (e *operationError) Unwrap() error { return e.err }
+
+// OfOperation returns the error of a ForwardOpAck, with its text unchanged. An error without a number is none that
+// callers compare with; or it came from a node that sends no numbers, and then the text begins with that of a known
+// error. Nothing else looks at the text of an error.
+func OfOperation(number uint32, text string) error {
+	if r, ok := wire.ReasonOf(wire.AnswerOperation, number); ok {
+		return &operationError{text, byNumber[r]}
+	}
+	if number == 0 {
+		for r, known := range byNumber {
+			_, carried := wire.Reason(r).Number(wire.AnswerOperation)
+			if carried && strings.HasPrefix(text, known.Error()) {
+				return &operationError{text, known}
+			}
+		}
+	}
+	return errors.New(text)
+}

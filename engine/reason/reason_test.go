@@ -1,0 +1,95 @@
+package reason
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"penstock/engine/base"
+	"penstock/replicate/wire"
+)
+
+// Every error that has a number comes back from another node as the error that it was, also with words around it.
+func TestErrorsComeBackAsThemselves(t *testing.T) {
+	back := map[wire.Answer]func(n uint8) error{
+		wire.AnswerPut:          OfPut,
+		wire.AnswerSubscription: OfSubscription,
+		wire.AnswerOperation:    func(n uint8) error { return OfOperation(uint32(n), "in other words") },
+	}
+	for i, known := range byNumber {
+		r := wire.Reason(i)
+		if known == nil {
+			t.Fatalf("%v is no error", r)
+		}
+		for answer, errorOf := range back {
+			want, ok := r.Number(answer)
+			if !ok {
+				continue
+			}
+			for _, err := range []error{known, fmt.Errorf("engine: partition 3: %w: again", known)} {
+				n := Number(answer, err)
+				got := errorOf(n)
+				if n != want || !errors.Is(got, known) {
+					t.Errorf("in an answer of kind %d %v has number %d, want %d, and comes back as %v", answer, err, n, want, got)
+				}
+				for j, other := range byNumber {
+					if j != i && errors.Is(got, other) {
+						t.Errorf("in an answer of kind %d %v comes back as %v, too", answer, err, wire.Reason(j))
+					}
+				}
+			}
+		}
+	}
+}
+
+// An error without a number refuses, and so does a number that only a newer version knows.
+func TestErrorsWithoutANumber(t *testing.T) {
+	other := errors.New("something else")
+	for _, a := range []wire.Answer{wire.AnswerPut, wire.AnswerSubscription, wire.AnswerOperation} {
+		if n := Number(a, other); n != 0 {
+			t.Errorf("in an answer of kind %d it has number %d", a, n)
+		}
+	}
+	const newer = wire.ReasonCount + 1
+	if err := OfPut(newer); err != base.ErrUnknown {
+		t.Errorf("a put is answered %v", err)
+	}
+	if err := OfSubscription(newer); err != base.ErrMoved {
+		t.Errorf("a subscription is answered %v", err)
+	}
+	text := base.ErrVersion.Error()
+	if err := OfOperation(newer, text); err.Error() != text || errors.Is(err, base.ErrVersion) {
+		t.Errorf("an operation is answered %v, which counts as what a newer version does not mean", err)
+	}
+}
+
+// The version before numbers sends these sentences and no number, and takes them for what they are. They may never
+// change.
+func TestErrorsOfNodesWithoutNumbers(t *testing.T) {
+	sentences := map[error]string{
+		base.ErrVersion: "engine: the settings were changed by somebody else meanwhile: read them again; nothing was " +
+			"changed",
+		base.ErrSettings: "engine: the channel's settings are not valid; nothing was changed",
+		base.ErrDisk: "engine: the disk failed a write or flush: nothing more is stored until the node is " +
+			"restarted; messages answered OK before are safe, this one's fate is unknown",
+		base.ErrNoChannel: "engine: there is no such channel; nothing was changed",
+	}
+	for i, known := range byNumber {
+		if _, carried := wire.Reason(i).Number(wire.AnswerOperation); carried != (sentences[known] != "") {
+			t.Errorf("%v: an answer carries it %v, it has a sentence %v", known, carried, !carried)
+		}
+	}
+	for err, text := range sentences {
+		if err.Error() != text {
+			t.Errorf("the text is %q, nodes without numbers know %q", err, text)
+		}
+		for _, text := range []string{text, text + ": dead_letter"} {
+			if got := OfOperation(0, text); !errors.Is(got, err) || got.Error() != text {
+				t.Errorf("%q is taken for %v", text, got)
+			}
+		}
+		if got := OfOperation(0, "node n2: "+text); errors.Is(got, err) {
+			t.Errorf("%v is taken for what it only mentions", got)
+		}
+	}
+}
