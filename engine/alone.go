@@ -24,7 +24,6 @@ type alone struct {
 func (alone) others() bool             { return false }
 func (alone) context() context.Context { return context.Background() }
 func (alone) leased() bool             { return true }
-func (alone) mayDeliver(*Channel) bool { return true }
 
 // createTopic makes a topic's files and lists it. Engine.CreateTopic lets one caller at a time make a name.
 func (a alone) createTopic(_ context.Context, name string, partitions int) (*Topic, error) {
@@ -188,8 +187,8 @@ func (a alone) grow(ctx context.Context, t *Topic, to int, store func() error) e
 		}
 	}
 	for _, c := range t.Channels() {
-		c.applyPosts()
-		c.Wake()
+		c.local.ApplyPosts()
+		c.local.Wake()
 	}
 	return nil
 }

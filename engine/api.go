@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"penstock/engine/base"
+	"penstock/engine/channel"
 )
 
 // Types of the rooms below, under their public names.
@@ -100,21 +101,7 @@ type TopicStats struct {
 }
 
 // ChannelStats: see TopicStats.
-type ChannelStats struct {
-	Name          string
-	Depth         int64
-	BackendDepth  int64
-	InFlightCount int
-	DeferredCount int
-	MessageCount  uint64
-	RequeueCount  uint64
-	TimeoutCount  uint64
-	Paused        bool
-	DeadLettered  uint64          // dead letters that this node moved to their topic since it leads
-	OutboxCount   int             // dead letters that wait to be moved
-	Latencies     LatencyRecorder // made by Options.Latencies; nil: none are measured
-	Consumers     []ConsumerStats
-}
+type ChannelStats = channel.Stats
 
 // ValidTopicName says whether name can name a topic, by the rule of nsqd. Names never become paths, so "." and ".." are
 // allowed.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 
+	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/segment"
 )
@@ -179,7 +180,7 @@ func recordIn(run []byte, id segment.MsgID) (m core.CarriedMessage, err error) {
 	}
 	m = core.CarriedMessage{ID: id, CreatedNs: h.Created, Record: slices.Clone(record)}
 	if r.Defer != 0 {
-		m.DueMs = ceilMs(h.Created) + int64(r.Defer)
+		m.DueMs = base.CeilMs(h.Created) + int64(r.Defer)
 	}
 	return m, nil
 }

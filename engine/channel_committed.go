@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 
-	"penstock/engine/core"
 	"penstock/replicate"
 	"penstock/replicate/wire"
 )
@@ -41,78 +40,12 @@ func (t *Topic) committedChannel(ctx context.Context, c *Channel) (*Channel, err
 	return t.createChannelLocal(ctx, c.name)
 }
 
-// isCommitted is isCommittedIn for all partitions that this node serves.
+// isCommitted is Channel.CommittedIn, of the local part, for all partitions that this node serves.
 func (c *Channel) isCommitted() bool {
 	for i, pt := range c.t.partitions() {
-		if pt.rep.serves.Load() && !c.isCommittedIn(i) {
+		if pt.rep.serves.Load() && !c.local.CommittedIn(i) {
 			return false
 		}
 	}
 	return true
-}
-
-// isCommittedIn says whether the channel has the partition, and everything is committed that was in the log when the
-// channel got it. The last of that may be the channel's creation.
-func (c *Channel) isCommittedIn(i int) bool {
-	if !c.hasPartition(i) {
-		return false
-	}
-	c.mu.Lock()
-	pt, behind := c.cursors[i].part, c.cursors[i].foundEnd
-	c.mu.Unlock()
-	return pt.CommittedMark() >= behind
-}
-
-// writeControls appends all control entries that the machine has after evs, and returns the waiters for their commits.
-// A control put in flight precedes them in the inbox, so the order is kept. mu is held.
-func (c *Channel) writeControls(evs []core.Event) (ws []*controlWait, err error) {
-	for i := range c.cursors {
-		cur := &c.cursors[i]
-		pt := cur.part
-		if !cur.assigned || c.ephemeral {
-			continue // another node serves the partition, or nothing of the channel is in the log
-		}
-		var controls []core.Control
-		leads := pt.Leads() // otherwise the operation goes to the next leader
-		if leads && !c.m.HasControls(cur.number) && anyAbout(evs, cur.number) {
-			controls = c.stateControls()
-		}
-		for controls != nil || c.m.HasControls(cur.number) {
-			if controls == nil {
-				controls = cloneControls(c.m.TakeControls(cur.number, nil))
-			}
-			w := &controlWait{put: cur.put, takeSeq: c.m.LastTake(cur.number), answered: make(chan struct{}, 1)}
-			write := pt.NewControls(&cur.put.revoked, false, func(err error) {
-				w.err = err
-				w.answered <- struct{}{}
-			})
-			if err := write(controls); err != nil {
-				return ws, err
-			}
-			controls = nil
-			ws = append(ws, w)
-		}
-	}
-	return ws, nil
-}
-
-// stateControls are the entries to write when an event changed nothing. Then the same change was asked for before, and
-// its entry may still be in flight, or was refused. Once these entries are committed, the change is durable. mu is
-// held.
-func (c *Channel) stateControls() []core.Control {
-	now := c.m.Stats()
-	return []core.Control{
-		{Kind: core.ChannelPaused, Channel: c.name, Flag: now.Paused},
-		{Kind: core.ChannelSkipped, Channel: c.name, Flag: now.Skipped},
-	}
-}
-
-// anyAbout says whether one of the events is about the partition, or about the channel as a whole.
-func anyAbout(evs []core.Event, number uint32) bool {
-	for i := range evs {
-		if n, one := partOf(&evs[i]); !one || n == number {
-			return true
-		}
-	}
-	return false
 }

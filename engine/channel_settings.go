@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -38,13 +37,8 @@ const (
 // current ones. Otherwise they come from its own copies, which may lag behind, or are the defaults. ReadSettings asks
 // the leaders.
 func (c *Channel) Settings() ChannelSettings {
-	c.mu.Lock()
-	if c.closed == nil {
-		c.applyPostsLocked()
-	}
-	s, serves := c.settings, c.partsAssigned > 0
-	c.mu.Unlock()
-	if serves {
+	s, current := c.local.Settings()
+	if current {
 		return s
 	}
 	for _, pt := range c.t.partitions() {
@@ -62,7 +56,7 @@ func (c *Channel) Settings() ChannelSettings {
 
 // ReadSettings asks the leaders of all partitions for the channel's settings, and returns the latest.
 func (c *Channel) ReadSettings(ctx context.Context) (s ChannelSettings, err error) {
-	if err := c.closedErr(); err != nil {
+	if err := c.local.Err(); err != nil {
 		return s, err
 	}
 	err = c.ask(ctx, wire.Operation{Kind: wire.OpSettings}, nil, func(result []byte) error {
@@ -84,7 +78,7 @@ func (c *Channel) Configure(ctx context.Context, s ChannelSettings) (ChannelSett
 	if err := c.checkSettings(&s); err != nil {
 		return ChannelSettings{}, err
 	}
-	if err := c.closedErr(); err != nil {
+	if err := c.local.Err(); err != nil {
 		return ChannelSettings{}, err
 	}
 	s.Version++
@@ -124,88 +118,6 @@ func (c *Channel) checkSettings(s *ChannelSettings) error {
 	return nil
 }
 
-// configureLocal puts op.Settings in force in the partitions that this node serves. With op.Flag (partition 0) this
-// node checks their version, and refuses with ErrVersion. Without, it takes them unless it has newer ones.
-func (c *Channel) configureLocal(ctx context.Context, op wire.Operation) (ChannelSettings, error) {
-	c.e.host.Lock(&c.configuring)
-	defer c.configuring.Unlock()
-	c.mu.Lock()
-	if c.closed != nil {
-		c.mu.Unlock()
-		return ChannelSettings{}, c.closed
-	}
-	c.applyPostsLocked()
-	now, next := c.settings, op.Settings
-	here := c.partsAssigned
-	c.mu.Unlock()
-	switch {
-	case here == 0:
-		return ChannelSettings{}, ErrNoLeader
-	case op.Flag && now.Version+1 != next.Version && !sameSettings(&now, next):
-		return now, ErrVersion
-	case now.Version >= next.Version:
-		return now, c.rewriteSettings(ctx, &now)
-	}
-	ev := core.Event{Kind: core.EvConfigure, Settings: next, SharePartsHere: here, PartsAll: uint32(c.t.Partitions())}
-	if err := c.change(ctx, ev); err != nil {
-		return ChannelSettings{}, err
-	}
-	if op.Flag {
-		c.reconcileLater()
-	}
-	return *next, nil
-}
-
-// rewriteSettings writes the settings that are in force here into every partition that this node leads. They may be in
-// force only because of another partition, or because of a change that has not finished. Only after this entry each of
-// these logs has them, so that a leader of just one of the partitions knows them.
-func (c *Channel) rewriteSettings(ctx context.Context, now *ChannelSettings) error {
-	err := c.t.writeControls(ctx, []core.Control{{Kind: core.ChannelConfigured, Channel: c.name, Settings: now}}, nil)
-	if err == nil && c.closedErr() != nil {
-		err = ErrNoLeader // the channel that replaces this one may have begun without these settings
-	}
-	return err
-}
-
-func sameSettings(a, b *ChannelSettings) bool {
-	if a.Version == 0 || b.Version == 0 {
-		return false
-	}
-	return a.Version == b.Version && bytes.Equal(a.Append(nil), b.Append(nil))
-}
-
-// learnSettings copies the machine's settings, and what is derived from them, into c. mu is held.
-func (c *Channel) learnSettings() {
-	s := c.m.Settings()
-	if s.Version == c.settings.Version {
-		return
-	}
-	c.settings = s
-	c.keyHeader = s.Key()
-	matcher, err := s.Filter.Matcher()
-	// A node of another version accepted this filter. Too many messages are better than none.
-	if err != nil {
-		c.e.log.Error("a channel's filter cannot be read: it gets every message",
-			"topic", c.t.name, "channel", c.name, "error", err)
-	}
-	c.matcher = matcher
-	c.needsHeaders = matcher != nil || s.Order == core.OrderKey
-}
-
-// share tells the machine how many of the topic's partitions this node serves: it may use that share of a rate limit
-// that is for the whole channel. mu is held.
-func (c *Channel) share() {
-	c.partsAssigned = 0
-	for i := range c.cursors {
-		if c.cursors[i].assigned {
-			c.partsAssigned++
-		}
-	}
-	c.ev = core.Event{Kind: core.EvConfigure, SharePartsHere: c.partsAssigned, PartsAll: uint32(c.t.Partitions())}
-	c.step()
-	c.learnSettings()
-}
-
 // reconcileAfter is the delay after a change of the settings until the leader of partition 0 checks that all leaders
 // have them. The node that made the change may have died before it had told all of them.
 const reconcileAfter = 2 * time.Second
@@ -225,7 +137,7 @@ func (c *Channel) reconcileLater() {
 // reconcile brings the latest settings to every leader. An error is not retried here: the next leader, or the next
 // change, reconciles again.
 func (c *Channel) reconcile(ctx context.Context) {
-	if c.ephemeral || c.closedErr() != nil {
+	if c.ephemeral || c.local.Err() != nil {
 		return
 	}
 	versions := map[uint64]bool{}

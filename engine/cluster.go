@@ -170,8 +170,6 @@ func (cn *clusterNode) noteUnreadable(topic uuid.UUID) { cn.unreadable = append(
 
 func (cn *clusterNode) opened(*Topic) {} // its channels begin when the store has said who leads
 
-func (cn *clusterNode) mayDeliver(c *Channel) bool { return cn.leased() && !c.hasStaleEpoch() }
-
 func (cn *clusterNode) closeTopic(t *Topic, why error) { cn.remotes.endTopic(t, why) }
 
 func (cn *clusterNode) describe(out *StorageStats) {

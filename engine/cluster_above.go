@@ -4,7 +4,6 @@ import (
 	"penstock/engine/base"
 	"penstock/engine/meta"
 	"penstock/replicate"
-	"penstock/segment"
 )
 
 // ForwardPut queues a put for the node that leads its partition. While no node leads, the put waits in that queue. A
@@ -23,11 +22,8 @@ func (cn *clusterNode) Freeze(pt *partition) { cn.forward.freeze(pt) }
 // Reroute implements nodeAbove.
 func (cn *clusterNode) Reroute(pt *partition) { cn.reroute(pt) }
 
-// Fence implements nodeAbove.
-func (cn *clusterNode) Fence(pt *partition, epoch segment.Epoch) { cn.remotes.fence(pt, epoch) }
-
 // Confirm implements nodeAbove.
-func (cn *clusterNode) Confirm() { cn.e.confirmer.flush() }
+func (cn *clusterNode) Confirm() { cn.e.channels.Flush() }
 
 // HasExited implements nodeAbove.
 func (cn *clusterNode) HasExited(node replicate.NodeID) bool { return cn.hasExited(node) }

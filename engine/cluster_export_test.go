@@ -150,7 +150,7 @@ func HoldChannels(e *Engine, topic string) (release func()) {
 func PutTogetherAnew(e *Engine, topic, channel string) (create func(ctx context.Context, n int) error) {
 	t, _ := e.LookupTopic(topic)
 	old, _ := t.LookupChannel(channel)
-	old.shut(ErrMoved)
+	old.local.Shut(ErrMoved)
 	t.mu.Lock()
 	delete(t.channels, channel)
 	t.mu.Unlock()
@@ -165,7 +165,7 @@ func PutTogetherAnew(e *Engine, topic, channel string) (create func(ctx context.
 func ChannelHas(e *Engine, topic, channel string, n int) bool {
 	t, _ := e.LookupTopic(topic)
 	c, ok := t.LookupChannel(channel)
-	return ok && c.hasPartition(n)
+	return ok && c.local.HasPartition(n)
 }
 
 // AppendChannel writes a channel into the log of a partition that e leads, and does not wait for it.

@@ -288,11 +288,11 @@ func (t *Topic) revokePartitions() {
 	}
 	kept := map[string]*Channel{}
 	for _, c := range t.Channels() {
-		if c.revoke(stays) {
+		if c.local.Revoke(stays) {
 			kept[c.name] = c
 			continue
 		}
-		c.shut(ErrMoved)
+		c.local.Shut(ErrMoved)
 	}
 	t.mu.Lock()
 	maps.DeleteFunc(t.channels, func(name string, c *Channel) bool { return kept[name] != c })
@@ -312,12 +312,7 @@ func (t *Topic) servingEpochs() []segment.Epoch {
 // hasOtherEpoch says whether a channel has the partition from another epoch. That happens if the channel was made while
 // the leadership came and went, before that was recorded in adoption.
 func (t *Topic) hasOtherEpoch(i int, epoch segment.Epoch) bool {
-	return slices.ContainsFunc(t.Channels(), func(c *Channel) bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.applyPostsLocked()
-		return i < len(c.cursors) && c.cursors[i].assigned && c.cursors[i].epoch != epoch
-	})
+	return slices.ContainsFunc(t.Channels(), func(c *Channel) bool { return c.local.HasOtherEpoch(i, epoch) })
 }
 
 type missingChannel struct {
@@ -344,7 +339,7 @@ func (t *Topic) assignPartitions() (missing []missingChannel, barren []*partitio
 				t.channels[name] = c
 				t.mu.Unlock()
 			}
-			pt.followFound(c, name)
+			pt.followFound(c.local, name)
 		}
 		isNew := t.isUninitialized(pt)
 		if !isNew {
@@ -361,7 +356,7 @@ func (t *Topic) assignPartitions() (missing []missingChannel, barren []*partitio
 		return nil, barren
 	}
 	for _, c := range t.Channels() {
-		if !c.ephemeral && !c.hasAssigned() {
+		if !c.ephemeral && !c.local.HasAny() {
 			t.removeChannel(c)
 			continue
 		}
@@ -370,8 +365,8 @@ func (t *Topic) assignPartitions() (missing []missingChannel, barren []*partitio
 				missing = append(missing, missingChannel{f.pt, c})
 			}
 		}
-		c.applyPosts()
-		c.Wake()
+		c.local.ApplyPosts()
+		c.local.Wake()
 	}
 	return missing, barren
 }
@@ -382,14 +377,6 @@ type assignedPartition struct {
 	names []string
 }
 
-// hasAssigned says whether the channel has any partition that this node serves.
-func (c *Channel) hasAssigned() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.applyPostsLocked()
-	return slices.ContainsFunc(c.cursors, func(cur cursor) bool { return cur.assigned })
-}
-
 // removeChannel drops a channel that this node knew while it led nothing, and that is in none of the logs that it leads
 // now: another node has deleted it meanwhile. Its consumers are told ErrMoved and subscribe again.
 func (t *Topic) removeChannel(c *Channel) {
@@ -398,7 +385,7 @@ func (t *Topic) removeChannel(c *Channel) {
 		delete(t.channels, c.name)
 	}
 	t.mu.Unlock()
-	c.shut(ErrMoved)
+	c.local.Shut(ErrMoved)
 }
 
 // createIn writes a channel into the log of one more partition. Meanwhile leaderships may come and go, and syncChannels
@@ -406,9 +393,9 @@ func (t *Topic) removeChannel(c *Channel) {
 // so reassign makes sure.
 func (t *Topic) createIn(ctx context.Context, pt *partition, c *Channel) error {
 	created := []core.Control{{Kind: core.ChannelCreated, Channel: c.name}}
-	err := pt.writeControls(ctx, [][]core.Control{created}, func() { pt.follow(c, c.name) })
-	c.applyPosts()
-	c.Wake()
+	err := pt.writeControls(ctx, [][]core.Control{created}, func() { pt.follow(c.local, c.name) })
+	c.local.ApplyPosts()
+	c.local.Wake()
 	if now, _ := t.LookupChannel(c.name); err == nil && now != c {
 		t.reassign(int(pt.number))
 	}

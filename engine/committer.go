@@ -2,9 +2,9 @@ package engine
 
 import (
 	"sync/atomic"
-	"time"
 
 	"penstock/clog"
+	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/internal/lock"
 	"penstock/replicate"
@@ -402,14 +402,12 @@ func (c *committer) stampNs(pt *partition) int64 {
 	return pt.newest
 }
 
-func ceilMs(ns int64) int64 { return (ns + int64(time.Millisecond) - 1) / int64(time.Millisecond) }
-
 // encodeRecords writes the messages of a run into dst, and sets each put's First to the id of its first message. It
 // adds those with a delay to c.deferred.
 func (c *committer) encodeRecords(partition uint32, r *run, dst []byte) {
 	out := dst[segment.HeaderBytes:segment.HeaderBytes]
 	id := r.placement.FirstID
-	nowMs := ceilMs(c.nowNs) // rounded up: nothing is due early
+	nowMs := base.CeilMs(c.nowNs) // rounded up: nothing is due early
 	var rec segment.Record
 	for p := r.puts.head; p != nil; p = p.next {
 		p.First = core.MakeID(partition, id)

@@ -10,23 +10,5 @@ func RetainTo(e *Engine, topic string, n int) (to, end segment.Offset) {
 	return e.flusher.retainTo(pt), end
 }
 
-// SendControls writes what a channel has confirmed, if nothing of it is on its way, and says what is left to be
-// written.
-func SendControls(c *Channel) (left bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sendControls()
-	return c.m.HasControls(0)
-}
-
-// ChannelHeld says whether somebody is at work on a channel.
-func ChannelHeld(c *Channel) bool {
-	if c.mu.TryLock() {
-		c.mu.Unlock()
-		return false
-	}
-	return true
-}
-
 // ConfirmedInLog is how many messages of a partition, from the first, every channel has confirmed as the log has it.
 func ConfirmedInLog(t *Topic, n int) uint64 { return t.partitions()[n].needed.Load() }

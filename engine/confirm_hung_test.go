@@ -33,11 +33,19 @@ func TestHungReadHoldsUpOneChannel(t *testing.T) {
 		defer close(finished)
 		k.finish(second)
 	}()
-	for held := 0; held < 100; time.Sleep(time.Millisecond) {
-		if held++; !engine.ChannelHeld(c) {
-			held = 0 // not yet, or not for that
+	eventually(t, "the channel reads, and its lock is held", func() bool {
+		free := make(chan struct{})
+		go func() {
+			c.Settings()
+			close(free)
+		}()
+		select {
+		case <-free:
+			return false
+		case <-time.After(100 * time.Millisecond):
+			return true
 		}
-	}
+	})
 	good := topicOf(t, e, "good")
 	g := subscribe(t, channelOf(t, good, "c"), 20)
 	if len(g.take(10)) != 10 {

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"penstock/engine/channel"
 )
 
 // Consumer is one subscriber of a channel. Its methods are safe for concurrent use.
 //
-// The channel serves it (localConsumer), or, if Subscribe finds that this node leads no partition of the topic, the
+// The channel serves it (channel.Consumer), or, if Subscribe finds that this node leads no partition of the topic, the
 // leaders do, over the connections between nodes (remoteConsumer). Which of the two is decided when it subscribes. A
 // local one from Subscribe is closed with ErrMoved when its node leads nothing of the topic any more. A remote one
 // stays: when its own node comes to lead a partition, that node is one of the leaders that serve it.
@@ -19,20 +21,20 @@ type Consumer struct {
 
 // servedConsumer is the part of a Consumer that depends on who serves it; the methods of Consumer say what each does.
 type servedConsumer interface {
-	ready(n int) error
-	finish(id ID) error
-	requeue(id ID, delay time.Duration) error
-	touch(id ID) error
-	stopDelivery()
-	unblock()
-	pump()
-	close()
-	counts() ConsumerStats
+	Ready(n int) error
+	Finish(id ID) error
+	Requeue(id ID, delay time.Duration) error
+	Touch(id ID) error
+	StopDelivery()
+	Unblock()
+	Pump()
+	Close()
+	Counts() ConsumerStats
 }
 
 // Attach subscribes a sink to what this node leads. Nothing is delivered before Ready and Pump.
 func (c *Channel) Attach(o ConsumerOptions, s Sink) (*Consumer, error) {
-	k, err := c.attach(o, s, false)
+	k, err := c.local.Attach(o, s, false)
 	if err != nil {
 		return nil, err
 	}
@@ -46,11 +48,11 @@ func (c *Channel) Attach(o ConsumerOptions, s Sink) (*Consumer, error) {
 // What a leader refuses after Finish, Requeue or Touch returned nil, a Sink that is a FailureSink is told. Label
 // travels to the leaders if it is a json.Marshaler.
 func (c *Channel) Subscribe(ctx context.Context, o ConsumerOptions, s Sink) (*Consumer, error) {
-	k, err := c.attach(o, s, true)
+	k, err := c.local.Attach(o, s, true)
 	switch {
 	case err == nil:
 		return &Consumer{ch: c, served: k}, nil
-	case !errors.Is(err, errServesNothing):
+	case !errors.Is(err, channel.ErrServesNothing):
 		return nil, err
 	case o.Partition != nil: // the client goes to that partition's leader itself, and other messages are not for it
 		return nil, ErrNoLeader
@@ -63,34 +65,34 @@ func (c *Channel) Subscribe(ctx context.Context, o ConsumerOptions, s Sink) (*Co
 }
 
 // Ready sets how many messages may be in flight to this consumer: a window, not a credit.
-func (k *Consumer) Ready(n int) error { return k.served.ready(n) }
+func (k *Consumer) Ready(n int) error { return k.served.Ready(n) }
 
 // Finish confirms a message. The confirmation is in the log within Options.ConfirmInterval; a crash before that
 // delivers the message again.
-func (k *Consumer) Finish(id ID) error { return k.served.finish(id) }
+func (k *Consumer) Finish(id ID) error { return k.served.Finish(id) }
 
 // Requeue gives a message back, to be delivered again after delay.
-func (k *Consumer) Requeue(id ID, delay time.Duration) error { return k.served.requeue(id, delay) }
+func (k *Consumer) Requeue(id ID, delay time.Duration) error { return k.served.Requeue(id, delay) }
 
 // Touch starts the message's timeout anew, within Options.MaxMsgTimeout of its delivery.
-func (k *Consumer) Touch(id ID) error { return k.served.touch(id) }
+func (k *Consumer) Touch(id ID) error { return k.served.Touch(id) }
 
 // StopDelivery ends deliveries to this consumer for good; what is in flight may still be finished.
-func (k *Consumer) StopDelivery() { k.served.stopDelivery() }
+func (k *Consumer) StopDelivery() { k.served.StopDelivery() }
 
 // Unblock says that the sink, which returned false from Deliver, has room again.
-func (k *Consumer) Unblock() { k.served.unblock() }
+func (k *Consumer) Unblock() { k.served.Unblock() }
 
 // Pump delivers what is ready now, to any consumer of the channel, on the caller's goroutine. Call it after a run
 // of Ready, Finish and Requeue.
-func (k *Consumer) Pump() { k.served.pump() }
+func (k *Consumer) Pump() { k.served.Pump() }
 
 // Close unsubscribes: what is in flight goes to other consumers at once. An ephemeral channel goes with its last
 // consumer. It must not be called from the sink.
-func (k *Consumer) Close() { k.served.close() }
+func (k *Consumer) Close() { k.served.Close() }
 
 // Stats is a snapshot of this consumer's numbers.
-func (k *Consumer) Stats() ConsumerStats { return k.served.counts() }
+func (k *Consumer) Stats() ConsumerStats { return k.served.Counts() }
 
 // has says whether an id can be of this topic at all; clients send what they like.
 func (t *Topic) has(id ID) bool { return int(id.Partition()) < t.Partitions() }

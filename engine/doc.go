@@ -17,5 +17,5 @@
 //
 // A message's way through the package: put.go (the caller's request) → committer.go (the
 // partition's turn on the committer) → core.Partition (the decision) → clog (the group
-// on disk) → committer_durable.go, in a cluster replica.go (the result) → deliver.go.
+// on disk) → committer_durable.go, in a cluster replica.go (the result) → engine/channel (who gets it).
 package engine

@@ -14,6 +14,7 @@ import (
 
 	"penstock/clog"
 	"penstock/engine/base"
+	"penstock/engine/channel"
 	"penstock/engine/host"
 	"penstock/internal/lock"
 	"penstock/segment/aio"
@@ -38,13 +39,13 @@ type Engine struct {
 	catalog    lock.Mutex[lock.EngineCatalog] // held while a topic.json is written or repaired
 	storeLevel atomic.Int32                   // see DirectoryLevel
 
-	confirmer *confirmer
-	pulse     aio.Pulse // counts writes to the data directory that began and ended; the disk watch reads it
-	disks     diskHealth
-	scrubbed  scrubState
-	cluster   *clusterNode // nil on a single node, which has no use for it: see members
-	members   membership
-	host      host.Host
+	channels *channel.Node
+	pulse    aio.Pulse // counts writes to the data directory that began and ended; the disk watch reads it
+	disks    diskHealth
+	scrubbed scrubState
+	cluster  *clusterNode // nil on a single node, which has no use for it: see members
+	members  membership
+	host     host.Host
 
 	// news is raised when a topic comes or goes, when rows of the cluster are applied, when a partition begins or ends to
 	// be served here, and at every step of a partition whose leadership is being handed over.
@@ -141,7 +142,7 @@ func (e *Engine) open(ctx context.Context) error {
 	}
 	e.committer = committer{e: e.store, slots: make([]groupWork, e.opts.GroupsInFlight)}
 	e.flusher = newFlusher(e.store)
-	e.confirmer = newConfirmer(e)
+	e.channels = e.newChannelNode()
 	if err := e.recover(); err != nil {
 		return err
 	}
@@ -159,7 +160,7 @@ func (e *Engine) open(ctx context.Context) error {
 		return err
 	}
 	e.background(e.flusher.run)
-	e.background(e.confirmer.run)
+	e.background(e.channels.Run)
 	e.startDiskWatch()
 	if e.opts.ScrubInterval > 0 {
 		e.background(e.scrub)
@@ -318,7 +319,7 @@ func (e *Engine) Close() error {
 	e.mu.Unlock()
 	e.members.leaveBeforeClose()
 	e.forEachTopic(func(t *Topic) { t.closeChannels(ErrClosed) })
-	e.confirmer.flush()
+	e.channels.Flush()
 	for _, pt := range e.partitionList() {
 		pt.closeInbox(ErrClosed)
 	}

@@ -27,15 +27,9 @@ func (t *Topic) stateLocal() *wire.TopicState {
 	}
 	s := &wire.TopicState{Paused: t.paused.Load()}
 	for _, c := range t.Channels() {
-		c.mu.Lock()
-		if c.closed == nil && !c.ephemeral {
-			c.applyPostsLocked()
-			now := c.m.Stats()
-			s.Channels = append(s.Channels, wire.ChannelState{
-				Name: c.name, Paused: now.Paused, Skipped: now.Skipped, Settings: c.settings,
-			})
+		if now, ok := c.local.State(); ok && !c.ephemeral {
+			s.Channels = append(s.Channels, now)
 		}
-		c.mu.Unlock()
 	}
 	return s
 }
@@ -84,7 +78,7 @@ func initBatches(s *wire.TopicState) (all [][]core.Control) {
 func (t *Topic) join(pt *partition) {
 	t.add(pt)
 	for _, c := range t.Channels() {
-		pt.follow(c, c.name)
+		pt.follow(c.local, c.name)
 	}
 }
 
@@ -229,7 +223,7 @@ func (t *Topic) initPartition(ctx context.Context, pt *partition, s *wire.TopicS
 	}
 	err := pt.writeControls(ctx, initBatches(s), func() {
 		for _, c := range channels {
-			pt.follow(c, c.name)
+			pt.follow(c.local, c.name)
 		}
 	})
 	if err == nil && s.Paused {
@@ -237,8 +231,8 @@ func (t *Topic) initPartition(ctx context.Context, pt *partition, s *wire.TopicS
 	}
 	t.startChannels()
 	for _, c := range channels {
-		c.applyPosts()
-		c.Wake()
+		c.local.ApplyPosts()
+		c.local.Wake()
 	}
 	return err
 }

@@ -45,8 +45,8 @@ func onlyBelow(t *testing.T, pkg string, below, foreign []string) {
 // the engine gets no cluster store, no HTTP server, no command line and no metrics library with it.
 func TestImportGraph(t *testing.T) {
 	engine := []string{
-		"engine/base", "engine/core", "engine/host", "engine/meta", "engine/ops", "engine/reason", "engine/route", "clog",
-		"replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
+		"engine/base", "engine/channel", "engine/core", "engine/host", "engine/meta", "engine/ops", "engine/reason",
+		"engine/route", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
 	}
 	foreign := []string{
 		"net/http", "go.etcd.io/", "github.com/spf13/", "github.com/prometheus/", "github.com/nsqio/", "google.golang.org/",
@@ -73,6 +73,10 @@ func TestImportGraph(t *testing.T) {
 		"engine/ops": {
 			"engine/base", "engine/core", "engine/host", "engine/meta", "engine/reason", "replicate", "replicate/wire",
 			"replicate/peer", "netproto", "segment", "segment/aio",
+		},
+		"engine/channel": {
+			"engine/base", "engine/core", "engine/host", "engine/meta", "replicate", "replicate/wire", "replicate/peer",
+			"netproto", "segment", "segment/aio",
 		},
 		"engine": engine,
 	} {

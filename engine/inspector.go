@@ -81,7 +81,7 @@ func (i *Inspector) Kill() error {
 	}
 	for _, t := range e.Topics() {
 		for _, c := range t.Channels() {
-			c.view.Release()
+			c.local.ReleaseView()
 		}
 	}
 	for _, pt := range e.partitionList() {

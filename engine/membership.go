@@ -27,8 +27,6 @@ type membership interface {
 	context() context.Context
 	// leased says whether consumers may settle messages here now: no other node delivers them.
 	leased() bool
-	// mayDeliver says whether the channel may deliver now. Channel.mu is held.
-	mayDeliver(c *Channel) bool
 
 	// createTopic, deleteTopic and configureTopic return when the change is durable: see Engine.CreateTopic,
 	// Engine.DeleteTopic and Topic.Configure.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine/channel"
 	"penstock/engine/ops"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -166,7 +167,7 @@ func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 		return nil, t.emptyLocal(ctx)
 	case wire.OpPeek:
 		if op.Channel == "" {
-			return marshal(t.peekLocal(ctx, op))
+			return marshal(channel.PeekTopic(ctx, channelTopic{t}, op, t.e.opts.ReadAheadBytes))
 		}
 	case wire.OpDeleteChannel:
 		return deletionOf(t.deleteChannelLocal(ctx, op.Channel))
@@ -185,31 +186,10 @@ func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 // perform executes op, which Topic.perform knows to be a channel's, on this node. Unless it fails it returns a result,
 // even if that is only true: see Topic.perform.
 func (c *Channel) perform(ctx context.Context, op wire.Operation) ([]byte, error) {
-	switch op.Kind {
-	case wire.OpPauseChannel:
-		return marshal(true, c.pauseLocal(ctx, op.Flag))
-	case wire.OpSkipChannel:
-		return marshal(true, c.skipLocal(ctx, op.Flag))
-	case wire.OpEmptyChannel:
-		return marshal(true, c.emptyLocal(ctx))
-	case wire.OpResolveSeek:
-		return marshal(c.resolveSeek(op))
-	case wire.OpSeek:
-		return marshal(true, c.seekLocal(ctx, op))
-	case wire.OpPeek:
-		return marshal(c.peekLocal(ctx, op))
-	case wire.OpPending:
-		return marshal(c.pendingLocal(op))
-	case wire.OpDeferred:
-		return marshal(c.deferredLocal(op))
-	case wire.OpConfirm:
-		return marshal(true, c.confirmLocal(ctx, op))
-	case wire.OpSettings:
+	if op.Kind == wire.OpSettings {
 		return marshal(c.Settings(), nil)
-	case wire.OpConfigure:
-		return marshal(c.configureLocal(ctx, op))
 	}
-	panic(fmt.Sprintf("BUG: engine: %q is not an operation of a channel", op.Kind))
+	return c.local.Perform(ctx, op)
 }
 
 // marshal encodes the result of an operation.
@@ -243,7 +223,7 @@ func (t *Topic) assignedEpochs(numbers []uint32) (epochs []segment.Epoch, ok boo
 func (t *Topic) createMissing(ctx context.Context, c *Channel, numbers []uint32) error {
 	var err error
 	for _, n := range numbers {
-		if pt := t.partitions()[n]; !c.isCommittedIn(int(n)) {
+		if pt := t.partitions()[n]; !c.local.CommittedIn(int(n)) {
 			err = errors.Join(err, t.createIn(ctx, pt, c))
 		}
 	}

@@ -146,7 +146,7 @@ func (pt *partition) postDropped(r core.IDRange) {
 	pt.post(&core.Post{Event: core.Event{Kind: core.EvDropped, Msg: r.From, End: r.To}})
 }
 
-// What channels see of the partition, see channelPartition.
+// What channels see of the partition, see channel.Partition.
 
 // Number is the partition's number in its topic.
 func (pt *partition) Number() uint32 { return pt.number }
@@ -159,6 +159,9 @@ func (pt *partition) VisibleEnd() segment.MsgID {
 	return segment.MsgID(min(pt.visible.Load(), pt.pausedFrom.Load()))
 }
 
+// StoredEnd returns the end, exclusive, of the committed messages, also of those that a paused topic holds back.
+func (pt *partition) StoredEnd() segment.MsgID { return segment.MsgID(pt.visible.Load()) }
+
 // CommittedMark is the end of what is committed.
 func (pt *partition) CommittedMark() segment.Position { return pt.committedMark() }
 
@@ -170,9 +173,3 @@ func (pt *partition) ServingEpoch() segment.Epoch { return pt.rep.serving() }
 
 // FencedAbove says whether a leader of an epoch above this one has asked for a fence.
 func (pt *partition) FencedAbove(epoch segment.Epoch) bool { return pt.rep.fencedAbove(epoch) }
-
-// FenceMs is fenceMs.
-func (pt *partition) FenceMs(epoch segment.Epoch) int64 { return pt.fenceMs(epoch) }
-
-// Fence starts a fence for an epoch of this node.
-func (pt *partition) Fence(epoch segment.Epoch) { pt.rep.cn.above.Fence(pt, epoch) }

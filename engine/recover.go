@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/clog"
+	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/replicate"
 	"penstock/segment"
@@ -384,7 +385,7 @@ func foldBatch(fold *core.Cursors, h *segment.Header, body []byte, at segment.Of
 	id := h.FirstID
 	for r := it.NextRef(); r != nil; r = it.NextRef() {
 		if r.Defer != 0 {
-			due = append(due, core.DeferredMessage{ID: id, DueMs: ceilMs(h.Created) + int64(r.Defer), At: at})
+			due = append(due, core.DeferredMessage{ID: id, DueMs: base.CeilMs(h.Created) + int64(r.Defer), At: at})
 		}
 		id++
 	}

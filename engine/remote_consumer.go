@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock/engine/base"
+	"penstock/engine/channel"
 	"penstock/engine/reason"
 	"penstock/engine/route"
 	"penstock/internal/lock"
@@ -80,7 +81,7 @@ func (rs *remotes) subscribe(ctx context.Context, c *Channel, o ConsumerOptions,
 		Topic: c.t.uuid, Channel: []byte(c.name), MsgTimeoutMs: uint32(timeout.Milliseconds()),
 		SampleRate: uint8(max(0, min(o.SampleRate, 99))),
 	}
-	label := RemoteLabel{Text: labelText(o.Label)}
+	label := RemoteLabel{Text: channel.LabelText(o.Label)}
 	if m, ok := o.Label.(json.Marshaler); ok {
 		if text, err := m.MarshalJSON(); err == nil {
 			label.Client = text
@@ -102,7 +103,7 @@ func (rs *remotes) subscribe(ctx context.Context, c *Channel, o ConsumerOptions,
 	shut := rs.shut
 	rs.clients = append(rs.clients, r)
 	rs.mu.Unlock()
-	err := c.closedErr() // whoever closes the channel later finds r in rs.clients
+	err := c.local.Err() // whoever closes the channel later finds r in rs.clients
 	if err == nil && shut {
 		err = ErrClosed
 	}
@@ -357,7 +358,7 @@ func (r *remoteConsumer) peerLost(node replicate.NodeID) {
 	r.share()
 }
 
-func (r *remoteConsumer) ready(n int) error {
+func (r *remoteConsumer) Ready(n int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.stopped && !r.ended {
@@ -367,15 +368,15 @@ func (r *remoteConsumer) ready(n int) error {
 	return nil
 }
 
-func (r *remoteConsumer) finish(id ID) error {
+func (r *remoteConsumer) Finish(id ID) error {
 	return r.sendOp(&wire.Consume{Kind: wire.ConsumeFinish, ID: uint64(id)})
 }
 
-func (r *remoteConsumer) requeue(id ID, delay time.Duration) error {
+func (r *remoteConsumer) Requeue(id ID, delay time.Duration) error {
 	return r.sendOp(&wire.Consume{Kind: wire.ConsumeRequeue, ID: uint64(id), DelayMs: requeueDelay(delay)})
 }
 
-func (r *remoteConsumer) touch(id ID) error {
+func (r *remoteConsumer) Touch(id ID) error {
 	return r.sendOp(&wire.Consume{Kind: wire.ConsumeTouch, ID: uint64(id)})
 }
 
@@ -415,7 +416,7 @@ func (r *remoteConsumer) sendOp(what *wire.Consume) error {
 }
 
 // pump sends the waiting Consume entries. Deliveries need no pump: the leaders send them on their own.
-func (r *remoteConsumer) pump() {
+func (r *remoteConsumer) Pump() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range r.legs.All() {
@@ -424,7 +425,7 @@ func (r *remoteConsumer) pump() {
 }
 
 // unblock gives back the credit that was withheld while the sink had no room.
-func (r *remoteConsumer) unblock() {
+func (r *remoteConsumer) Unblock() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.full = false
@@ -435,7 +436,7 @@ func (r *remoteConsumer) unblock() {
 }
 
 // stopDelivery makes the leaders deliver nothing more. Messages in flight can still be finished.
-func (r *remoteConsumer) stopDelivery() {
+func (r *remoteConsumer) StopDelivery() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stopped || r.ended {
@@ -485,7 +486,7 @@ func (r *remoteConsumer) rotateCredit() bool {
 	return true
 }
 
-func (r *remoteConsumer) close() { r.end() }
+func (r *remoteConsumer) Close() { r.end() }
 
 // end unsubscribes at all leaders and removes the client. It returns false if it ran before. No lock is held.
 func (r *remoteConsumer) end() (first bool) {
@@ -536,10 +537,7 @@ func (t *Topic) dropUnused(name string) {
 	if !ok || t.servesAny() {
 		return
 	}
-	c.mu.Lock()
-	used := len(c.consumers) > 0 || c.closed != nil
-	c.mu.Unlock()
-	if used {
+	if c.local.Used() {
 		return
 	}
 	t.mu.Lock()
@@ -547,11 +545,11 @@ func (t *Topic) dropUnused(name string) {
 		delete(t.channels, name)
 	}
 	t.mu.Unlock()
-	c.shut(ErrDeleted)
+	c.local.Shut(ErrDeleted)
 }
 
 // counts returns the client's counters, without the number of messages in flight: only the leaders know it.
-func (r *remoteConsumer) counts() ConsumerStats {
+func (r *remoteConsumer) Counts() ConsumerStats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.stats

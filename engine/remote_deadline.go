@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/engine/core"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -150,8 +149,7 @@ func (s *subscription) enableHold() {
 	k := s.k
 	s.mu.Unlock()
 	if k != nil {
-		// it fails if the channel is closed: then Unserved is on its way
-		_ = k.do(core.Event{Kind: core.EvHold, HoldMs: holdMs})
+		k.Hold(holdMs)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"penstock/engine/base"
-	"penstock/engine/core"
+	"penstock/engine/channel"
 	"penstock/engine/meta"
 	"penstock/engine/reason"
 	"penstock/internal/lock"
@@ -41,9 +41,9 @@ type subscription struct {
 	window int
 
 	mu      lock.Mutex[lock.Subscription]
-	k       *localConsumer // nil: not attached yet
-	ended   bool           // the client's node has unsubscribed, or the channel is closed
-	buf     *putBuffer     // the frame that is being filled
+	k       *channel.Consumer // nil: not attached yet
+	ended   bool              // the client's node has unsubscribed, or the channel is closed
+	buf     *putBuffer        // the frame that is being filled
 	unsent  []unsentFrame
 	waiting bool   // a goroutine retries to send unsent
 	bufHeld bool   // buf is a DeliverHeld
@@ -119,7 +119,7 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 	if n := cn.store.Snapshot().Nodes[s.key.from]; n != nil {
 		label.Node = n.Name
 	}
-	k, err := c.attach(ConsumerOptions{
+	k, err := c.local.Attach(ConsumerOptions{
 		MsgTimeout: time.Duration(ask.MsgTimeoutMs) * time.Millisecond, SampleRate: int(ask.SampleRate),
 		Label: label, Tag: string(ask.Tag),
 	}, s, false)
@@ -131,7 +131,7 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 	gone := s.ended
 	s.mu.Unlock()
 	if gone {
-		k.close()
+		k.Close()
 		return ErrNoLeader
 	}
 	s.enableHold()
@@ -159,7 +159,7 @@ func (s *subscription) end(clean bool) {
 	s.discardUnsent()
 	s.mu.Unlock()
 	if k != nil {
-		k.closeRemote(clean)
+		k.CloseRemote(clean)
 	}
 }
 
@@ -313,22 +313,22 @@ func (rs *remotes) handleConsume(key subscriptionKey, p []byte) error {
 		case wire.ConsumeReady:
 			seq = c.Seq
 			err = nil
-			_ = k.ready(int(c.Count)) // it fails if the channel is closed: then Unserved is on its way
+			_ = k.Ready(int(c.Count)) // it fails if the channel is closed: then Unserved is on its way
 		case wire.ConsumeFinish:
-			err = k.finishSeen(ID(c.ID), s.seen)
+			err = k.FinishSeen(ID(c.ID), s.seen)
 		case wire.ConsumeRequeue:
-			err = k.requeueSeen(ID(c.ID), time.Duration(c.DelayMs)*time.Millisecond, s.seen)
+			err = k.RequeueSeen(ID(c.ID), time.Duration(c.DelayMs)*time.Millisecond, s.seen)
 		case wire.ConsumeTouch:
-			err = k.touchSeen(ID(c.ID), s.seen)
+			err = k.TouchSeen(ID(c.ID), s.seen)
 		case wire.ConsumeStop:
-			k.stopDelivery()
+			k.StopDelivery()
 		case wire.ConsumeSeen:
 			s.seen = c.Serial
 		case wire.ConsumeReturn:
-			k.returnDelivery(ID(c.ID), c.Serial)
+			k.ReturnDelivery(ID(c.ID), c.Serial)
 		case wire.ConsumeCredit:
 			if s.pay(int(c.Count)) {
-				_ = k.do(core.Event{Kind: core.EvBlocked, Flag: false}) // likewise
+				k.HasRoom() // likewise
 			}
 		}
 		if err != nil {
@@ -337,21 +337,14 @@ func (rs *remotes) handleConsume(key subscriptionKey, p []byte) error {
 			})
 		}
 	}
-	k.ch.Wake()
+	k.Wake()
 	if seq != 0 || len(failed) > 0 {
-		head := wire.AppendConsumed(make([]byte, 0, 8+len(failed)), &wire.Consumed{Seq: seq, InFlight: uint32(k.inFlight())})
+		head := wire.AppendConsumed(make([]byte, 0, 8+len(failed)), &wire.Consumed{Seq: seq, InFlight: uint32(k.InFlight())})
 		rs.sendReliably(key.from, &netproto.Frame{
 			Type: netproto.TypeConsumed, Request: key.id, Head: append(head, failed...),
 		})
 	}
 	return nil
-}
-
-// inFlight returns how many messages the consumer has in flight.
-func (k *localConsumer) inFlight() int {
-	k.ch.mu.Lock()
-	defer k.ch.mu.Unlock()
-	return k.ch.m.ClientInFlight(k.id)
 }
 
 // closeLeftoverConsumers closes the consumers that were attached here because this node led a partition of the topic,
@@ -361,18 +354,6 @@ func (t *Topic) closeLeftoverConsumers() {
 		return
 	}
 	for _, c := range t.Channels() {
-		c.mu.Lock()
-		var stranded []*localConsumer
-		for _, id := range c.clientIDs() {
-			if k := c.consumers[id]; k.needsLeader {
-				stranded = append(stranded, k)
-			}
-		}
-		c.mu.Unlock()
-		for _, k := range stranded {
-			if k.detach() {
-				k.sink.Closed(ErrMoved)
-			}
-		}
+		c.local.CloseFollowing()
 	}
 }

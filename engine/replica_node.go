@@ -63,8 +63,6 @@ type nodeAbove interface {
 	// Reroute sends the puts in the inbox of a partition that this node no longer leads to its leader. It is called
 	// without a lock, after Freeze.
 	Reroute(pt *partition)
-	// Fence starts a fence for an epoch of this node, see remotes.fence. The lock of a channel may be held.
-	Fence(pt *partition, epoch segment.Epoch)
 	// Confirm writes what consumers have confirmed, and waits for it. No lock is held.
 	Confirm()
 	// HasExited says whether the process of a node is known to have ended. replica.mu may be held.

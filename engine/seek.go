@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"penstock/engine/core"
 	"penstock/replicate/wire"
-	"penstock/segment"
 )
 
 // SeekTo is a place in a topic, and SeekKind says what of a SeekTo counts. Both travel to the leaders.
@@ -45,7 +43,7 @@ func (c *Channel) SeekPartition(ctx context.Context, partition int, to SeekTo) e
 }
 
 func (c *Channel) seek(ctx context.Context, to SeekTo, only func(partition uint32) bool) error {
-	if err := c.closedErr(); err != nil {
+	if err := c.local.Err(); err != nil {
 		return err // the logs of the partitions are closed as well
 	}
 	switch to.Kind {
@@ -78,7 +76,7 @@ func (c *Channel) seek(ctx context.Context, to SeekTo, only func(partition uint3
 func (c *Channel) ask(
 	ctx context.Context, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
 ) error {
-	if err := c.closedErr(); errors.Is(err, ErrClosed) || errors.Is(err, ErrDeleted) {
+	if err := c.local.Err(); errors.Is(err, ErrClosed) || errors.Is(err, ErrDeleted) {
 		return err
 	}
 	op.Channel = c.name
@@ -102,72 +100,6 @@ func (c *Channel) ask(
 		return err
 	}
 	return c.t.performHere(ctx, op, only, take, c.perform)
-}
-
-// resolveSeek returns the message id that op.Seek means, in each partition of op that this node serves. It takes
-// Channel.mu.
-func (c *Channel) resolveSeek(op wire.Operation) (ids []ID, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed != nil {
-		return nil, c.closed
-	}
-	c.syncVisible()
-	for i := range c.cursors {
-		cur := &c.cursors[i]
-		if !cur.assigned || !op.About(cur.number) {
-			continue
-		}
-		id, err := c.resolveSeekIn(cur, op.Seek)
-		if err != nil {
-			return nil, err
-		}
-		ids = append(ids, core.MakeID(cur.number, id))
-	}
-	return ids, nil
-}
-
-// resolveSeekIn returns the message id that to means in one partition. mu is held.
-func (c *Channel) resolveSeekIn(cur *cursor, to *SeekTo) (segment.MsgID, error) {
-	_, _, start := cur.part.Log().Start()
-	switch to.Kind {
-	case SeekBeginning:
-		return start, nil
-	case SeekEnd:
-		return cur.end, nil
-	case SeekID:
-		return min(to.ID.MsgID(), segment.MaxMsgID), nil
-	case SeekCount:
-		from := int64(c.m.OldestUnconfirmed(cur.number))
-		return segment.MsgID(min(max(from+clampCount(to.Count), int64(start)), max(int64(cur.end), int64(start)))), nil
-	case SeekTime:
-		_, id, err := cur.part.Log().SeekTime(to.Time.UnixNano())
-		if errors.Is(err, segment.ErrAtEnd) || errors.Is(err, segment.ErrPastEnd) {
-			return cur.end, nil
-		}
-		return id, err
-	}
-	return 0, ErrSeek
-}
-
-// clampCount bounds a count from a client, so that the sum with a message id cannot overflow.
-func clampCount(n int64) int64 { return min(max(n, -int64(segment.MaxMsgID)), int64(segment.MaxMsgID)) }
-
-// seekLocal sets op.Targets in the partitions that this node serves.
-func (c *Channel) seekLocal(ctx context.Context, op wire.Operation) error {
-	var evs []core.Event
-	for _, id := range op.Targets {
-		n := id.Partition()
-		if !op.About(n) || !c.hasPartition(int(n)) {
-			continue
-		}
-		_, _, start := c.t.partitions()[n].log.Start()
-		evs = append(evs, core.Event{Kind: core.EvReset, Part: n, Msg: id.MsgID(), Start: start})
-	}
-	if len(evs) == 0 {
-		return c.closedErr()
-	}
-	return c.change(ctx, evs...)
 }
 
 // ResetToID is Seek with an id.

@@ -1,11 +1,5 @@
 package engine
 
-import (
-	"slices"
-
-	"penstock/engine/core"
-)
-
 // Stats returns a snapshot of the topic of that name ("": of all topics, sorted by name), with the channel of that name
 // ("": all, sorted by name). Consumers are always counted and listed.
 func (e *Engine) Stats(topic, channel string) []TopicStats {
@@ -41,7 +35,7 @@ func (t *Topic) stats(channel string) TopicStats {
 	}
 	for _, c := range t.Channels() {
 		if channel == "" || channel == c.name {
-			s.Channels = append(s.Channels, c.stats(true))
+			s.Channels = append(s.Channels, c.local.Stats())
 		}
 	}
 	return s
@@ -55,39 +49,4 @@ func (pt *partition) waitingAtTopic() int64 {
 		return 0
 	}
 	return int64(end - from)
-}
-
-func (c *Channel) stats(consumers bool) ChannelStats {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed == nil {
-		c.syncVisible()
-	}
-	m := c.m.Stats()
-	s := ChannelStats{
-		Name: c.name, Depth: int64(m.Depth), BackendDepth: int64(m.Depth), InFlightCount: m.InFlightCount,
-		DeferredCount: m.DeferredCount, MessageCount: m.MessageCount, RequeueCount: m.RequeueCount,
-		TimeoutCount: m.TimeoutCount, Paused: m.Paused, DeadLettered: c.deadMoved,
-	}
-	if c.closed == nil && c.settings.Version > 0 {
-		s.OutboxCount = c.outboxCount()
-	}
-	if c.timed != nil {
-		s.Latencies = c.timed.Recorder
-	}
-	if !consumers {
-		return s
-	}
-	c.m.EachClient(func(cs core.ClientStats) {
-		k := c.consumers[cs.Client]
-		if k == nil {
-			return
-		}
-		s.Consumers = append(s.Consumers, ConsumerStats{
-			Label: k.label, ReadyCount: cs.ReadyCount, InFlightCount: cs.InFlightCount, MessageCount: cs.MessageCount,
-			FinishCount: cs.FinishCount, RequeueCount: cs.RequeueCount, Stopped: k.stopped, Client: k.id,
-		})
-	})
-	s.Consumers = slices.Clip(s.Consumers)
-	return s
 }

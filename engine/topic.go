@@ -14,7 +14,6 @@ import (
 	"penstock/engine/core"
 	"penstock/engine/route"
 	"penstock/internal/lock"
-
 	"penstock/replicate/wire"
 )
 
@@ -333,7 +332,7 @@ func (t *Topic) createChannelLocal(ctx context.Context, name string) (*Channel, 
 	}
 	c := newChannel(t, name)
 	if err := c.create(ctx); err != nil {
-		c.shut(err)
+		c.local.Shut(err)
 		return nil, err
 	}
 	t.mu.Lock()
@@ -343,10 +342,10 @@ func (t *Topic) createChannelLocal(ctx context.Context, name string) (*Channel, 
 	}
 	t.mu.Unlock()
 	if closed {
-		c.shut(ErrClosed)
+		c.local.Shut(ErrClosed)
 		return nil, ErrClosed
 	}
-	c.start()
+	c.local.Start()
 	return c, nil
 }
 
@@ -376,10 +375,8 @@ func (t *Topic) deleteChannelLocal(ctx context.Context, name string) error {
 
 // deleteChannel ends the channel and writes its deletion to the logs. changing is held.
 func (t *Topic) deleteChannel(ctx context.Context, c *Channel) error {
-	c.shut(ErrDeleted)
-	c.mu.Lock()
-	led := c.partsAssigned > 0
-	c.mu.Unlock()
+	c.local.Shut(ErrDeleted)
+	_, led := c.local.Settings()
 	t.mu.Lock()
 	delete(t.channels, c.name)
 	if led { // else this node only served clients of channels that other nodes lead
@@ -419,7 +416,7 @@ func (t *Topic) pauseLocal(ctx context.Context, paused bool) error {
 	}
 	t.paused.Store(paused)
 	for _, c := range t.Channels() {
-		c.Wake()
+		c.local.Wake()
 	}
 	return nil
 }
@@ -440,13 +437,13 @@ func (t *Topic) emptyLocal(ctx context.Context) error {
 
 func (t *Topic) startChannels() {
 	for _, c := range t.Channels() {
-		c.start()
+		c.local.Start()
 	}
 }
 
 func (t *Topic) closeChannels(err error) {
 	for _, c := range t.Channels() {
-		c.shut(err)
+		c.local.Shut(err)
 	}
 	if !errors.Is(err, ErrMoved) {
 		t.e.members.closeTopic(t, err)

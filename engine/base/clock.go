@@ -117,3 +117,6 @@ func (c *Clock) Proven() (ns int64, ok bool) {
 	defer c.mu.Unlock()
 	return c.NowNs() + c.trustedOffset, c.trusted
 }
+
+// CeilMs rounds a time in ns up to ms: nothing is due early.
+func CeilMs(ns int64) int64 { return (ns + int64(time.Millisecond) - 1) / int64(time.Millisecond) }

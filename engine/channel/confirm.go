@@ -1,4 +1,4 @@
-package engine
+package channel
 
 import (
 	"errors"
@@ -6,24 +6,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"penstock/engine/base"
 	"penstock/engine/core"
-	"penstock/internal/lock"
 )
-
-// confirmer writes confirmations, deferrals and resets of channels into the log, at most Options.ConfirmInterval late:
-// one control batch per partition and channel, however many FINs there were. After a crash, messages confirmed in these
-// few milliseconds are delivered again. mu guards list. Channels add themselves with Channel.mu held; run takes the
-// list.
-type confirmer struct {
-	e    *Engine
-	mu   lock.Mutex[lock.Confirmer]
-	list []*Channel
-	kick chan struct{}
-}
-
-func newConfirmer(e *Engine) *confirmer {
-	return &confirmer{e: e, kick: make(chan struct{}, 1)}
-}
 
 // controlPut writes the control entries of one channel to the log of one partition. It is used again and again. While
 // it is in flight, the machine collects and merges further entries. Channel.mu guards it; while busy is set, what the
@@ -31,7 +16,7 @@ func newConfirmer(e *Engine) *confirmer {
 type controlPut struct {
 	c     *Channel
 	index int
-	write func([]core.Control) error // of channelPartition.NewControls
+	write func([]core.Control) error // of Partition.NewControls
 	busy  bool
 	// revoked says that the channel no longer has the partition. Entries still in the inbox are then not stored: the next
 	// channel of this name, on this node or another, began with a log without them. If they were stored and answered, it
@@ -45,12 +30,12 @@ type controlPut struct {
 	err       error // what became of the batch; written before onAnswer runs
 }
 
-func newControlPut(c *Channel, pt channelPartition, index int) *controlPut {
+func newControlPut(c *Channel, pt Partition, index int) *controlPut {
 	p := &controlPut{c: c, index: index}
 	returned := p.onAnswer
 	p.write = pt.NewControls(&p.revoked, true, func(err error) { // an ordered channel waits for it without a timeout
 		p.err = err
-		c.e.host.Spawn(returned)
+		c.node.Host.Spawn(returned)
 	})
 	return p
 }
@@ -89,7 +74,7 @@ func (c *Channel) queueControls() {
 		cur := &c.cursors[i]
 		if cur.assigned && !cur.put.busy && c.m.HasControls(cur.number) {
 			c.queued.Store(true)
-			c.e.confirmer.add(c)
+			c.node.add(c)
 			return
 		}
 	}
@@ -151,30 +136,31 @@ func (p *controlPut) setControls(controls []core.Control) {
 	p.entries = controls
 }
 
-func (f *confirmer) add(c *Channel) {
-	f.mu.Lock()
-	f.list = append(f.list, c)
-	f.mu.Unlock()
+func (n *Node) add(c *Channel) {
+	n.mu.Lock()
+	n.list = append(n.list, c)
+	n.mu.Unlock()
 	select {
-	case f.kick <- struct{}{}:
+	case n.kick <- struct{}{}:
 	default:
 	}
 }
 
-func (f *confirmer) run() {
-	for f.e.host.Either(f.kick, f.e.stop) && f.e.host.Pause(f.e.opts.ConfirmInterval, f.e.stop) {
-		f.flush()
+// Run writes what channels have confirmed, until Stop is closed.
+func (n *Node) Run() {
+	for n.Host.Either(n.kick, n.Stop) && n.Host.Pause(n.ConfirmInterval, n.Stop) {
+		n.Flush()
 	}
 }
 
-// flush sends the controls of every listed channel now. It skips channels whose lock is held, and leaves those to
+// Flush sends the controls of every listed channel now. It skips channels whose lock is held, and leaves those to
 // flushBusy.
-func (f *confirmer) flush() {
-	f.mu.Lock()
-	list := slices.Clone(f.list)
-	clear(f.list)
-	f.list = f.list[:0]
-	f.mu.Unlock()
+func (n *Node) Flush() {
+	n.mu.Lock()
+	list := slices.Clone(n.list)
+	clear(n.list)
+	n.list = n.list[:0]
+	n.mu.Unlock()
 	var held []*Channel
 	for _, c := range list {
 		if !c.mu.TryLock() {
@@ -185,7 +171,7 @@ func (f *confirmer) flush() {
 		c.mu.Unlock()
 	}
 	if len(held) > 0 {
-		f.flushBusy(held)
+		n.flushBusy(held)
 	}
 }
 
@@ -195,19 +181,19 @@ const busyPatience = 20 * time.Millisecond
 
 // flushBusy sends the controls of channels whose locks are held, each as soon as its lock is free. It returns when all
 // are sent, or after busyPatience.
-func (f *confirmer) flushBusy(held []*Channel) {
+func (n *Node) flushBusy(held []*Channel) {
 	sent := make(chan struct{}, len(held))
 	for _, c := range held {
-		f.e.host.Spawn(func() { // at most one per channel: queued keeps it off the list until then
+		n.Host.Spawn(func() { // at most one per channel: queued keeps it off the list until then
 			c.mu.Lock()
 			c.sendQueued()
 			c.mu.Unlock()
 			sent <- struct{}{}
 		})
 	}
-	until := f.e.host.Mono() + busyPatience
+	until := n.Host.Mono() + busyPatience
 	for range held {
-		if _, byTime := f.e.host.EitherUntil(until, sent, nil); byTime {
+		if _, byTime := n.Host.EitherUntil(until, sent, nil); byTime {
 			return
 		}
 	}
@@ -232,7 +218,7 @@ func (c *Channel) applyOutcome(w *controlWait) {
 	switch {
 	case w.err == nil:
 		c.controlsCommitted(w.put, w.takeSeq)
-	case errors.Is(w.err, ErrUnknown):
+	case errors.Is(w.err, base.ErrUnknown):
 		c.probeCommit(w.put, w.takeSeq)
 	}
 }
@@ -258,7 +244,7 @@ func (c *Channel) probeCommit(put *controlPut, take uint64) {
 	paused := core.Control{Kind: core.ChannelPaused, Channel: c.name, Flag: c.m.Stats().Paused}
 	write := c.cursors[put.index].part.NewControls(&put.revoked, true, func(err error) {
 		if err == nil {
-			c.e.host.Spawn(func() {
+			c.node.Host.Spawn(func() {
 				c.controlsCommitted(put, take)
 				c.pump()
 			})

@@ -1,8 +1,10 @@
-package engine
+package channel
 
 import (
 	"errors"
+	"time"
 
+	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/segment"
 	"penstock/segment/aio"
@@ -11,7 +13,7 @@ import (
 // pump delivers what can be delivered now, on the caller's goroutine, and flushes the sinks that got messages. No lock
 // is held.
 func (c *Channel) pump() {
-	var room [16]*localConsumer
+	var room [16]*Consumer
 	for again := true; again; {
 		c.mu.Lock()
 		if c.closed != nil {
@@ -36,8 +38,8 @@ func (c *Channel) pump() {
 // deliverRound delivers until nothing is left, no consumer has credit, or the turn has used its share of mu; then it
 // returns true. mu is held.
 func (c *Channel) deliverRound() (again bool) {
-	left := c.e.opts.MaxDeliveriesAtOne
-	if !c.e.members.mayDeliver(c) {
+	left := c.node.MaxDeliveriesAtOne
+	if !c.mayDeliver() {
 		return false // another node may already deliver these messages
 	}
 	c.tick()
@@ -83,7 +85,7 @@ func (c *Channel) hasStaleEpoch() bool {
 
 // tick lets the machine handle what is due. mu is held.
 func (c *Channel) tick() {
-	if due, ok := c.m.NextDue(); ok && due <= c.e.now().UnixMilli() {
+	if due, ok := c.m.NextDue(); ok && due <= c.node.now().UnixMilli() {
 		c.ev = core.Event{Kind: core.EvTick}
 		c.step()
 	}
@@ -93,15 +95,18 @@ func (c *Channel) tick() {
 func (c *Channel) arm() {
 	c.queueControls()
 	due, ok := c.m.NextDue()
-	if !c.e.members.mayDeliver(c) {
-		due, ok = c.e.now().Add(tickInterval).UnixMilli(), true // poll: nothing wakes the channel when this state ends
+	if !c.mayDeliver() {
+		due, ok = c.node.now().Add(pausedInterval).UnixMilli(), true // poll: nothing wakes the channel when this state ends
 	}
 	if !ok || c.armed != 0 && c.armed <= due {
 		return
 	}
 	c.armed = due
-	c.timer.Reset(c.e.until(due))
+	c.timer.Reset(c.node.until(due))
 }
+
+// pausedInterval is how often a channel that may not deliver looks whether it may.
+const pausedInterval = 50 * time.Millisecond
 
 // moreVisible says whether something was committed or posted since syncVisible. mu is held.
 func (c *Channel) moreVisible() bool {
@@ -146,7 +151,7 @@ func (c *Channel) read(index, left int) int {
 		if !cur.found && !c.find(cur, next) {
 			break
 		}
-		switch err := cur.part.Log().View(&c.view, cur.at, c.e.opts.ReadAheadBytes); {
+		switch err := cur.part.Log().View(&c.view, cur.at, c.node.ReadAheadBytes); {
 		case err == nil:
 		case errors.Is(err, segment.ErrBelowStart):
 			cur.found = false
@@ -191,8 +196,8 @@ func (c *Channel) find(cur *cursor, next segment.MsgID) bool {
 // confirmed; nothing beyond this place is delivered.
 func (c *Channel) stopReading(cur *cursor, err error) {
 	cur.bad = err
-	c.e.log.Error("a channel stops reading a partition",
-		"topic", c.t.name, "channel", c.name, "partition", cur.number, "error", err)
+	c.node.Log.Error("a channel stops reading a partition",
+		"topic", c.topic.Name(), "channel", c.name, "partition", cur.number, "error", err)
 }
 
 // offerRun offers the messages of a pinned run of batches. It returns false when the rest must wait.
@@ -225,7 +230,7 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 		c.stopReading(cur, err)
 		return left, false
 	}
-	now := c.e.now().UnixNano()
+	now := c.node.now().UnixNano()
 	// Otherwise the messages have no headers, and the channel does not need them.
 	judged := c.needsHeaders || h.Flags&segment.FlagHeaders != 0
 	c.records.Reset(h, records)
@@ -241,7 +246,7 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 			continue
 		}
 		if due := h.Created/1e6 + int64(r.Defer); r.Defer != 0 && due*1e6 > now {
-			next = c.deferAgain(cur, id, min(due, ceilMs(now)+int64(r.Defer)))
+			next = c.deferAgain(cur, id, min(due, base.CeilMs(now)+int64(r.Defer)))
 			continue
 		}
 		c.offer.Msg, c.offer.Index = id, index
@@ -326,7 +331,7 @@ func (c *Channel) plain(h *segment.Header, body []byte) ([]byte, error) {
 // deliverOne gives the message that the machine just assigned to its client.
 func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 	k := c.consumers[c.res.Client]
-	k.delivery = Delivery{
+	k.delivery = base.Delivery{
 		ID: c.res.ID, Timestamp: h.Created + r.TimeDelta*1000, Attempts: c.res.Attempts, Body: r.Body, Headers: r.Headers,
 	}
 	if c.res.Serial != 0 {
@@ -382,16 +387,16 @@ func (c *Channel) fetch() {
 		c.step()
 		if cur.unread == nil {
 			cur.unread = err
-			c.e.log.Error("a message that has to come again cannot be read here; it waits, and nothing is lost: it comes when "+
-				"its bytes were read from another copy, or from that copy's node",
-				"topic", c.t.name, "channel", c.name, "id", id.String(), "error", err)
+			c.node.Log.Error("a message that has to come again cannot be read here; it waits, and nothing is lost: it comes "+
+				"when its bytes were read from another copy, or from that copy's node",
+				"topic", c.topic.Name(), "channel", c.name, "id", id.String(), "error", err)
 		}
 		return
 	}
 	// Its bytes are gone (retention) or damaged: it can never be delivered, so it must not be redelivered for ever.
 	if !errors.Is(err, segment.ErrBelowStart) {
-		c.e.log.Error("a message cannot be delivered again",
-			"topic", c.t.name, "channel", c.name, "id", id.String(), "error", err)
+		c.node.Log.Error("a message cannot be delivered again",
+			"topic", c.topic.Name(), "channel", c.name, "id", id.String(), "error", err)
 	}
 	c.ev = core.Event{Kind: core.EvDrop, ID: id}
 	c.step()
@@ -406,13 +411,13 @@ func (c *Channel) mayReadLater(err error) bool {
 	switch {
 	case errors.Is(err, segment.ErrBelowStart):
 		return false
-	case c.e.members.others():
+	case c.node.Cluster:
 		return true
 	}
 	return errors.Is(err, aio.ErrMedia)
 }
 
-func (c *Channel) cursorOf(id ID) *cursor {
+func (c *Channel) cursorOf(id base.ID) *cursor {
 	for i := range c.cursors {
 		if c.cursors[i].number == id.Partition() {
 			return &c.cursors[i]
@@ -432,7 +437,7 @@ func (c *Channel) forgetGone(cur *cursor, gone []segment.MsgID) {
 		}
 	}
 	if count > 0 {
-		c.e.log.Warn("messages that waited for their time are gone: retention by size, age or count removed them first",
-			"topic", c.t.name, "channel", c.name, "partition", cur.number, "count", count)
+		c.node.Log.Warn("messages that waited for their time are gone: retention by size, age or count removed them first",
+			"topic", c.topic.Name(), "channel", c.name, "partition", cur.number, "count", count)
 	}
 }

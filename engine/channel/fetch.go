@@ -1,9 +1,10 @@
-package engine
+package channel
 
 import (
 	"encoding/binary"
 	"fmt"
 
+	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/segment"
 )
@@ -49,7 +50,7 @@ func (f *fetched) close(c *Channel) {
 
 // fetchFrom delivers the message that the machine assigned (c.res), read from the batch that holds or carries it. mu is
 // held.
-func (c *Channel) fetchFrom(cur *cursor, id ID) (err error) {
+func (c *Channel) fetchFrom(cur *cursor, id base.ID) (err error) {
 	at, m := c.res.At, id.MsgID()
 	if !c.res.HasAt {
 		if at, _, err = cur.part.Log().Seek(m); err != nil {

@@ -1,0 +1,178 @@
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"penstock/engine/base"
+	"penstock/engine/core"
+	"penstock/replicate/wire"
+)
+
+// Perform carries out op on this node, in the partitions of op that the channel has here. op may be any operation of a
+// channel but its creation, its deletion and the question for its settings. Unless it fails Perform returns a result,
+// even if that is only true. A change is committed when it returns.
+func (c *Channel) Perform(ctx context.Context, op wire.Operation) ([]byte, error) {
+	switch op.Kind {
+	case wire.OpPauseChannel:
+		return encoded(true, c.change(ctx, core.Event{Kind: core.EvPause, Flag: op.Flag}))
+	case wire.OpSkipChannel:
+		return encoded(true, c.change(ctx, core.Event{Kind: core.EvSkip, Flag: op.Flag}))
+	case wire.OpEmptyChannel:
+		return encoded(true, c.change(ctx, core.Event{Kind: core.EvEmpty}))
+	case wire.OpResolveSeek:
+		return encoded(c.resolveSeek(op))
+	case wire.OpSeek:
+		return encoded(true, c.seek(ctx, op))
+	case wire.OpPeek:
+		return encoded(c.peek(ctx, op))
+	case wire.OpPending:
+		return encoded(c.pending(op))
+	case wire.OpDeferred:
+		return encoded(c.deferredMessages(op))
+	case wire.OpConfirm:
+		return encoded(true, c.confirm(ctx, op))
+	case wire.OpConfigure:
+		return encoded(c.configure(ctx, op))
+	}
+	panic(fmt.Sprintf("BUG: engine: %q is not an operation of a channel", op.Kind))
+}
+
+// encoded encodes the result of an operation.
+func encoded(result any, err error) ([]byte, error) {
+	if err != nil {
+		return nil, err
+	}
+	return wire.EncodeResult(result)
+}
+
+// confirm confirms op.IDs, whichever consumer has them in flight.
+func (c *Channel) confirm(ctx context.Context, op wire.Operation) error {
+	var evs []core.Event
+	for _, id := range op.IDs {
+		if n := id.Partition(); op.About(n) && c.HasPartition(int(n)) {
+			evs = append(evs, core.Event{Kind: core.EvDrop, ID: id})
+		}
+	}
+	if len(evs) == 0 {
+		return c.Err()
+	}
+	return c.change(ctx, evs...)
+}
+
+// change steps events, and returns when the control entries that they caused are committed, or ctx ends. ErrUnknown
+// joined to the error means that they may still be committed.
+func (c *Channel) change(ctx context.Context, evs ...core.Event) error {
+	c.mu.Lock()
+	if c.closed != nil {
+		c.mu.Unlock()
+		return c.closed
+	}
+	c.applyPostsLocked()
+	c.syncVisible()
+	for i := range evs {
+		if !c.concerns(&evs[i]) {
+			continue
+		}
+		c.ev = evs[i]
+		if err := c.step().Err; err != nil {
+			c.mu.Unlock()
+			return err
+		}
+	}
+	c.learnSettings()
+	for i := range c.cursors {
+		c.cursors[i].found, c.cursors[i].bad = false, nil
+	}
+	ws, err := c.writeControls(evs)
+	c.mu.Unlock()
+	for _, w := range ws {
+		// Without a quorum the entries wait in the inbox for as long as that takes. They must be written, because the machine
+		// has given them away. But the caller need not wait for them.
+		if !c.node.Host.Either(w.answered, ctx.Done()) {
+			err = errors.Join(err, base.ErrUnknown, ctx.Err())
+			c.node.Host.Spawn(func() {
+				c.node.Host.Receive(w.answered)
+				c.applyOutcome(w)
+			})
+			continue
+		}
+		err = errors.Join(err, w.err)
+		c.applyOutcome(w)
+	}
+	c.pump()
+	return err
+}
+
+// concerns says whether an event is about the channel as a whole, or about a partition that the channel still has here.
+// mu is held.
+func (c *Channel) concerns(ev *core.Event) bool {
+	number, one := partOf(ev)
+	return !one || int(number) < len(c.cursors) && c.cursors[number].assigned
+}
+
+// partOf returns the partition that an event is about. If one is false, the event is about the channel as a whole.
+func partOf(ev *core.Event) (number uint32, one bool) {
+	switch ev.Kind {
+	case core.EvReset:
+		return ev.Part, true
+	case core.EvDrop:
+		return ev.ID.Partition(), true
+	}
+	return 0, false
+}
+
+// writeControls appends all control entries that the machine has after evs, and returns the waiters for their commits.
+// A control put in flight precedes them in the inbox, so the order is kept. mu is held.
+func (c *Channel) writeControls(evs []core.Event) (ws []*controlWait, err error) {
+	for i := range c.cursors {
+		cur := &c.cursors[i]
+		pt := cur.part
+		if !cur.assigned || c.ephemeral {
+			continue // another node serves the partition, or nothing of the channel is in the log
+		}
+		var controls []core.Control
+		leads := pt.Leads() // otherwise the operation goes to the next leader
+		if leads && !c.m.HasControls(cur.number) && anyAbout(evs, cur.number) {
+			controls = c.stateControls()
+		}
+		for controls != nil || c.m.HasControls(cur.number) {
+			if controls == nil {
+				controls = cloneControls(c.m.TakeControls(cur.number, nil))
+			}
+			w := &controlWait{put: cur.put, takeSeq: c.m.LastTake(cur.number), answered: make(chan struct{}, 1)}
+			write := pt.NewControls(&cur.put.revoked, false, func(err error) {
+				w.err = err
+				w.answered <- struct{}{}
+			})
+			if err := write(controls); err != nil {
+				return ws, err
+			}
+			controls = nil
+			ws = append(ws, w)
+		}
+	}
+	return ws, nil
+}
+
+// stateControls are the entries to write when an event changed nothing. Then the same change was asked for before, and
+// its entry may still be in flight, or was refused. Once these entries are committed, the change is durable. mu is
+// held.
+func (c *Channel) stateControls() []core.Control {
+	now := c.m.Stats()
+	return []core.Control{
+		{Kind: core.ChannelPaused, Channel: c.name, Flag: now.Paused},
+		{Kind: core.ChannelSkipped, Channel: c.name, Flag: now.Skipped},
+	}
+}
+
+// anyAbout says whether one of the events is about the partition, or about the channel as a whole.
+func anyAbout(evs []core.Event, number uint32) bool {
+	for i := range evs {
+		if n, one := partOf(&evs[i]); !one || n == number {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,342 @@
+package channel
+
+import (
+	"errors"
+	"slices"
+	"sync/atomic"
+
+	"penstock/engine/base"
+	"penstock/engine/core"
+	"penstock/engine/host"
+	"penstock/internal/lock"
+	"penstock/segment"
+)
+
+// Channel is a cursor over a topic: it delivers every message at least once to one of its consumers. Its methods are
+// safe for concurrent use.
+//
+// Deliveries run on the goroutine that caused them: a connection's reader after a run of FINs, or the channel's own
+// goroutine (run) when messages were committed or a timer fired. Sinks are flushed after mu was released.
+//
+// A crash leaves the fold of the control entries in the partitions' logs. Recovery makes the channel from it, and
+// delivers again what was not confirmed there.
+type Channel struct {
+	node      *Node
+	topic     Topic
+	name      string
+	ephemeral bool
+
+	// mu guards what is embedded up to configuring. It may be held while cold data is read, so its holder may hang on the
+	// disk: the committer and the goroutines of connections between nodes do not take it, they post events instead.
+	mu lock.Mutex[lock.Channel]
+	channelMachine
+	channelReader
+	channelSetup
+	deadLetters
+	timer   host.Timer
+	armed   int64 // engine time in unix ms for which the timer is set; 0: not set
+	started bool
+	timed   *base.TimedMessages // nil: no latencies are measured
+
+	configuring lock.Mutex[lock.ChannelConfiguring] // held during one change of the settings, outside mu
+	postbox
+
+	hungry atomic.Bool // a consumer waits for messages: a commit must wake the channel
+	queued atomic.Bool // the channel is in Node.list
+	woken  chan struct{}
+	done   chan struct{}
+}
+
+// channelMachine is the channel's state machine, and whom it delivers to.
+type channelMachine struct {
+	m         *core.Channel
+	ev        core.Event
+	offer     core.Event // EvOffer of the batch that offerBatch reads
+	res       core.Result
+	closed    error // why the channel does nothing any more; nil: it is open
+	consumers map[core.ClientID]*Consumer
+	nextID    core.ClientID
+	touched   []*Consumer // consumers whose sinks pump must flush
+}
+
+// channelReader is where the channel reads in the partitions' logs, and what it holds of them.
+type channelReader struct {
+	cursors           []cursor
+	partsAssigned     uint32 // how many partitions the machine has here
+	view              segment.View
+	iter              segment.BatchIter
+	records           segment.RecordIter
+	scratch           []byte
+	deferred          [1]core.DeferredMessage // scratch of deferAgain
+	fetched           fetched                 // the batch that fetch read last; released when redeliver ends
+	yieldedRedelivery bool                    // redeliver stopped to let a new message go first (core.HoldTurn)
+}
+
+// channelSetup is what follows from the machine's settings; learnSettings copies it.
+type channelSetup struct {
+	settings     core.ChannelSettings
+	matcher      *core.Matcher // of the settings' filter; nil: no filter
+	keyHeader    string        // OrderKey: the header that holds the key
+	needsHeaders bool          // the filter or the key needs the headers of every message
+}
+
+// deadLetters is how far the goroutine that moves dead letters is (dead_letter.go).
+type deadLetters struct {
+	deadLetterMover bool               // it runs
+	outbox          []core.DeadMessage // scratch of nextDead and outboxCount
+	deadMoved       uint64             // moved to their topic since this node serves the channel
+}
+
+// postbox takes events for the machine from callers that must not wait for Channel.mu.
+type postbox struct {
+	postMu lock.Mutex[lock.ChannelPosts]
+	posts  []core.Post // guarded by postMu: per partition in the order of its log; applyPostsLocked takes them
+	posted atomic.Bool // posts may have entries
+}
+
+// cursor is the channel's read position in one partition. Channel.mu guards it.
+type cursor struct {
+	part     Partition
+	number   uint32         // of part; it is also the cursor's index
+	at       segment.Offset // of the batch that holds the next message
+	found    bool           // at is the batch of the machine's ReadFrom
+	bad      error          // why reading stopped at this place: the bytes cannot be read
+	unread   error          // the error, logged once, since which no redelivered message could be read
+	end      segment.MsgID  // the end of visible messages that the machine knows
+	newEnd   segment.MsgID  // the end of visible messages that syncVisible just read
+	assigned bool           // the machine has the partition
+	epoch    segment.Epoch  // the leader epoch in which this node serves it; 0 on a single node
+	put      *controlPut    // writes the machine's control entries to the log; at most one is in flight
+
+	// The end of the log when the channel was found in it. 0: this process created the channel. See CommittedIn.
+	foundEnd segment.Position
+}
+
+// New returns a channel that has no partition yet: the engine gives it each with an EvAddPartition. It delivers on its
+// own only after Start.
+func New(n *Node, t Topic, name string) *Channel {
+	c := &Channel{
+		node: n, topic: t, name: name, ephemeral: base.Ephemeral(name),
+		woken: make(chan struct{}, 1), done: make(chan struct{}),
+		timer: n.Host.NewTimer(),
+		timed: base.NewTimedMessages(n.Latencies),
+	}
+	c.m = core.NewChannel(core.ChannelConfig{
+		Name:      name,
+		MaxRanges: n.MaxRanges, MaxDeferred: n.MaxDeferred, MaxConsumers: n.MaxConsumers,
+		MaxMsgTimeoutMs: n.MaxMsgTimeout.Milliseconds(), MaxReqTimeoutMs: n.MaxReqTimeout.Milliseconds(),
+		SampleSeed: sampleSeed(t.ID(), name), Ephemeral: base.Ephemeral(name),
+	})
+	c.consumers = map[core.ClientID]*Consumer{}
+	c.grow(t.Count())
+	return c
+}
+
+// Name is the channel's name.
+func (c *Channel) Name() string { return c.name }
+
+// Post queues an event, and borrows p. Any goroutine may call it, with any lock held that comes before postMu. The
+// caller then wakes the channel, or applies the posts itself.
+func (c *Channel) Post(p *core.Post) {
+	c.postMu.Lock()
+	c.posts = append(c.posts, *p)
+	c.postMu.Unlock()
+	c.posted.Store(true)
+}
+
+// Committed says that a commit has raised what is visible of a partition. It wakes the channel only if a consumer waits
+// for messages.
+func (c *Channel) Committed() {
+	if c.hungry.Load() {
+		c.Wake()
+	}
+}
+
+// Resume says that bytes of the partition can be read again: reading goes on at the place where it stopped. It takes
+// mu.
+func (c *Channel) Resume(partition uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := int(partition); n < len(c.cursors) {
+		c.cursors[n].found, c.cursors[n].bad = false, nil
+	}
+}
+
+// Wake makes the channel's goroutine apply the posts and deliver what there is. It does not wait.
+func (c *Channel) Wake() {
+	select {
+	case c.woken <- struct{}{}:
+	default:
+	}
+}
+
+// Start starts the channel's goroutine. Until then the channel delivers only when a caller pumps it.
+func (c *Channel) Start() {
+	c.startOnce()
+	if c.node.Closing() {
+		// This node got a partition while it was closing. Close may not have seen this channel, and it waits for
+		// the goroutines of all channels.
+		c.Shut(base.ErrClosed)
+	}
+}
+
+func (c *Channel) startOnce() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.started || c.closed != nil {
+		return
+	}
+	c.started = true
+	c.startDeadLetterMover() // the outbox may have dead letters from before the restart, or of an earlier leader
+	c.node.Host.Loop(c.node.Tasks, host.Loop{Woken: c.woken, Done: c.done, Timer: c.timer, Run: c.run})
+}
+
+// run delivers what can be delivered now. The host calls it on the channel's goroutine, when the channel was woken or
+// its timer fired.
+func (c *Channel) run(timeUp bool) {
+	if timeUp {
+		c.mu.Lock()
+		c.armed = 0
+		c.mu.Unlock()
+	}
+	c.pump()
+}
+
+// Shut closes the channel for good: consumers are told err, and nothing is delivered or confirmed any more. With
+// ErrClosed, what was confirmed is still written; with ErrMoved, controls in the inboxes are revoked, because the next
+// leader does not know of them.
+func (c *Channel) Shut(err error) {
+	c.mu.Lock()
+	if c.closed != nil {
+		c.mu.Unlock()
+		return
+	}
+	if errors.Is(err, base.ErrClosed) {
+		c.flushControls()
+	}
+	if errors.Is(err, base.ErrMoved) {
+		for i := range c.cursors {
+			c.cursors[i].put.revoked.Store(true)
+		}
+	}
+	c.closed = err
+	c.hungry.Store(false)
+	var sinks []base.Sink
+	for _, id := range c.clientIDs() {
+		sinks = append(sinks, c.consumers[id].sink)
+	}
+	clear(c.consumers)
+	c.timer.Stop()
+	close(c.done)
+	c.view.Release()
+	c.mu.Unlock()
+	for i := range c.topic.Count() {
+		c.topic.Unwatch(c, i)
+	}
+	for _, s := range sinks {
+		s.Closed(err)
+	}
+}
+
+func (c *Channel) clientIDs() []core.ClientID {
+	ids := make([]core.ClientID, 0, len(c.consumers))
+	for id := range c.consumers {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// step runs c.ev through the machine. mu is held.
+func (c *Channel) step() *core.Result {
+	c.m.Step(c.node.now().UnixNano(), &c.ev, &c.res)
+	return &c.res
+}
+
+// ApplyPosts is applyPostsLocked without mu held.
+func (c *Channel) ApplyPosts() {
+	c.mu.Lock()
+	c.applyPostsLocked()
+	c.mu.Unlock()
+}
+
+// newCursor returns a cursor for a partition that the machine does not have.
+func (c *Channel) newCursor(pt Partition) cursor {
+	return cursor{part: pt, number: pt.Number(), put: newControlPut(c, pt, int(pt.Number()))}
+}
+
+// grow makes cursors for partitions that the topic got after the channel was made. mu is held.
+func (c *Channel) grow(n int) {
+	for i := len(c.cursors); i < n; i++ {
+		c.cursors = append(c.cursors, c.newCursor(c.topic.Partition(i)))
+	}
+}
+
+// applyPostsLocked steps the posted events in order. mu is held.
+func (c *Channel) applyPostsLocked() {
+	if !c.posted.Swap(false) {
+		return
+	}
+	c.postMu.Lock()
+	posts := c.posts
+	c.posts = nil
+	c.postMu.Unlock()
+	added := false
+	for i := range posts {
+		p := &posts[i]
+		c.grow(int(p.Part) + 1)
+		cur := &c.cursors[p.Part]
+		adds := p.Kind == core.EvAddPartition
+		switch {
+		// An event is stale if the machine does not have its partition: the EvAddPartition that comes later includes it. A
+		// second EvAddPartition is ignored.
+		case adds == cur.assigned:
+		case adds:
+			c.addPartition(cur, p)
+			added = true
+		case p.Kind == core.EvUnfence && p.Epoch != cur.epoch: // it ends the fence of another epoch
+		default:
+			c.ev = p.Event
+			c.step()
+			if p.Kind == core.EvCarried || p.Kind == core.EvDropped || p.Kind == core.EvTrimmed {
+				cur.found = false
+			}
+			c.forgetGone(cur, p.Gone)
+		}
+	}
+	if added {
+		c.share()
+		c.startDeadLetterMover()
+	}
+}
+
+// addPartition gives the machine a partition. It reads the log's start and visible end again: both may have moved since
+// the post. mu is held.
+func (c *Channel) addPartition(cur *cursor, p *core.Post) {
+	pt := cur.part
+	_, _, p.Start = pt.Log().Start()
+	p.End = min(p.End, pt.VisibleEnd())
+	p.HoldMs = c.topic.FenceMs(int(cur.number), p.Epoch)
+	c.ev = p.Event
+	c.step()
+	if c.m.Fenced(cur.number) {
+		c.topic.Fence(int(cur.number), p.Epoch)
+	}
+	cur.end, cur.foundEnd, cur.assigned, cur.epoch = p.End, p.FoundEnd, true, p.Epoch
+}
+
+// Err says why the channel does nothing any more; nil: it is open.
+func (c *Channel) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
+// has says whether an id can be of this topic at all; clients send what they like.
+func (c *Channel) has(id base.ID) bool { return int(id.Partition()) < c.topic.Count() }
+
+// mayDeliver says whether the channel may deliver now. mu is held.
+func (c *Channel) mayDeliver() bool { return c.node.Leased() && !(c.node.Cluster && c.hasStaleEpoch()) }
+
+// ReleaseView frees what the channel pins of the logs. A simulation calls it when the process has ended.
+func (c *Channel) ReleaseView() { c.view.Release() }

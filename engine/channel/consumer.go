@@ -1,0 +1,244 @@
+package channel
+
+import (
+	"errors"
+	"time"
+
+	"penstock/engine/base"
+	"penstock/engine/core"
+)
+
+// Consumer is a consumer that this node's channel serves: a client of this node, or a subscription, which is a
+// client of another one. The channel knows it from attach to detach, and a crash forgets it: messages that it had in
+// flight are delivered again.
+type Consumer struct {
+	ch          *Channel
+	id          core.ClientID // the machine's
+	sink        base.Sink
+	label       any
+	needsLeader bool    // it was attached because this node leads something
+	only        *uint32 // the partition that it reads; nil: all
+
+	// Guarded by ch.mu.
+	delivery base.Delivery // what the sink gets; used again for each message
+	touched  bool          // it is in ch.touched: its sink is flushed when ch.mu is released
+	stopped  bool
+	clean    bool // nothing of it is on its way through another node
+}
+
+// ErrServesNothing says that this node serves no partition of the topic.
+var ErrServesNothing = errors.New("engine: this node leads no partition of the topic")
+
+// Attach adds a consumer to the channel. With follows the error is ErrServesNothing if this node leads no partition of
+// the topic, and the consumer ends when that comes to be so.
+func (c *Channel) Attach(o base.ConsumerOptions, s base.Sink, follows bool) (*Consumer, error) {
+	timeout := o.MsgTimeout
+	if timeout == 0 {
+		timeout = c.node.MsgTimeout
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return nil, c.closed
+	}
+	if follows && !c.topic.ServesAny() { // with mu: CloseFollowing sees the consumer, or this sees why it was called
+		return nil, ErrServesNothing
+	}
+	c.applyPostsLocked()
+	c.nextID++
+	k := &Consumer{ch: c, id: c.nextID, sink: s, label: o.Label, needsLeader: follows, only: o.Partition}
+	c.ev = core.Event{Kind: core.EvSubscribe, Client: k.id, MsgTimeoutMs: timeout.Milliseconds(), SampleRate: o.SampleRate}
+	if o.Partition != nil {
+		c.ev.Only = *o.Partition + 1
+	}
+	if o.Tag != "" {
+		c.ev.Tag = core.HashKey([]byte(o.Tag))
+	}
+	if err := c.step().Err; err != nil {
+		return nil, err
+	}
+	c.consumers[k.id] = k
+	return k, nil
+}
+
+// do runs an event about this consumer through the machine.
+func (k *Consumer) do(ev core.Event) error {
+	c := k.ch
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		if ofMessage(ev.Kind) {
+			return base.ErrNotInFlight
+		}
+		return c.closed
+	}
+	ev.Client = k.id
+	if ofMessage(ev.Kind) && !c.node.Leased() {
+		return base.ErrNotInFlight // another node may have it in flight by now
+	}
+	c.ev = ev
+	err := c.step().Err
+	if c.timed != nil && ev.Kind == core.EvFinish && err == nil {
+		c.timed.Finished(ev.ID, c.node.now().UnixNano())
+	}
+	if ev.Kind == core.EvRequeue {
+		c.arm() // the delay runs whether or not the caller pumps
+	} else {
+		c.queueControls()
+	}
+	return err
+}
+
+func ofMessage(k core.EventKind) bool {
+	return k == core.EvFinish || k == core.EvRequeue || k == core.EvTouch
+}
+
+// Ready sets how many messages may be in flight to this consumer: a window, not a credit.
+func (k *Consumer) Ready(n int) error {
+	return k.do(core.Event{Kind: core.EvReady, Count: n})
+}
+
+// Finish confirms a message.
+func (k *Consumer) Finish(id base.ID) error { return k.FinishSeen(id, 0) }
+
+// FinishSeen is Finish for a client of another node; seen is core.Event.Seen.
+func (k *Consumer) FinishSeen(id base.ID, seen uint64) error {
+	if !k.ch.has(id) {
+		return base.ErrNotInFlight
+	}
+	return k.do(core.Event{Kind: core.EvFinish, ID: id, Seen: seen})
+}
+
+// Requeue gives a message back, to be delivered again after delay.
+func (k *Consumer) Requeue(id base.ID, delay time.Duration) error { return k.RequeueSeen(id, delay, 0) }
+
+// RequeueSeen is Requeue for a client of another node; seen is core.Event.Seen.
+func (k *Consumer) RequeueSeen(id base.ID, delay time.Duration, seen uint64) error {
+	if !k.ch.has(id) {
+		return base.ErrNotInFlight
+	}
+	if delay >= time.Millisecond && !k.ch.ephemeral && k.ch.topic.Partition(int(id.Partition())).StateFull(1) {
+		return base.ErrStateFull
+	}
+	return k.do(core.Event{Kind: core.EvRequeue, ID: id, DelayMs: delay.Milliseconds(), Seen: seen})
+}
+
+// Touch starts the message's timeout anew.
+func (k *Consumer) Touch(id base.ID) error { return k.TouchSeen(id, 0) }
+
+// TouchSeen is Touch for a client of another node; seen is core.Event.Seen.
+func (k *Consumer) TouchSeen(id base.ID, seen uint64) error {
+	if !k.ch.has(id) {
+		return base.ErrNotInFlight
+	}
+	return k.do(core.Event{Kind: core.EvTouch, ID: id, Seen: seen})
+}
+
+// ReturnDelivery takes a delivery that the client's node did not hand over.
+func (k *Consumer) ReturnDelivery(id base.ID, serial uint64) {
+	if k.ch.has(id) {
+		_ = k.do(core.Event{Kind: core.EvReturn, ID: id, Seen: serial}) // it timed out long ago, or the channel is closed
+	}
+}
+
+// StopDelivery ends deliveries to this consumer for good.
+func (k *Consumer) StopDelivery() {
+	k.ch.mu.Lock()
+	k.stopped = true
+	k.ch.mu.Unlock()
+	if k.do(core.Event{Kind: core.EvStop}) == nil { // else it is closed: nothing is delivered anyway
+		k.ch.Wake() // others may have now what waited for this one's tag
+	}
+}
+
+// Unblock says that the sink has room again, and delivers.
+func (k *Consumer) Unblock() {
+	if k.HasRoom() {
+		k.ch.pump()
+	}
+}
+
+// HasRoom says that the sink has room again. It delivers nothing, and returns false if the channel is closed.
+func (k *Consumer) HasRoom() bool { return k.do(core.Event{Kind: core.EvBlocked, Flag: false}) == nil }
+
+// Hold says how long a delivery to this consumer, from now on, may be on its way: the next message of its order waits
+// for that long if the delivery comes to nothing. It does nothing if the channel is closed.
+func (k *Consumer) Hold(ms int64) { _ = k.do(core.Event{Kind: core.EvHold, HoldMs: ms}) }
+
+// Pump delivers what is ready now, to any consumer of the channel, on the caller's goroutine.
+func (k *Consumer) Pump() { k.ch.pump() }
+
+// Wake makes the channel's goroutine deliver.
+func (k *Consumer) Wake() { k.ch.Wake() }
+
+// Close unsubscribes: what is in flight goes to other consumers at once.
+func (k *Consumer) Close() { k.detach() }
+
+// CloseRemote is Close for another node's client. clean says that nothing is on its way to it.
+func (k *Consumer) CloseRemote(clean bool) {
+	k.ch.mu.Lock()
+	k.clean = clean
+	k.ch.mu.Unlock()
+	k.detach()
+}
+
+// detach returns false if the consumer was closed before, or its channel was.
+func (k *Consumer) detach() bool {
+	c := k.ch
+	c.mu.Lock()
+	if c.consumers[k.id] != k {
+		c.mu.Unlock()
+		return false
+	}
+	c.unsubscribeLocked(k)
+	last := len(c.consumers) == 0 && c.closed == nil
+	c.mu.Unlock()
+	if last && c.ephemeral {
+		c.topic.Unused(c)
+		return true
+	}
+	c.pump()
+	return true
+}
+
+// Counts finds the consumer among those of its channel: the machine counts.
+func (k *Consumer) Counts() base.ConsumerStats {
+	for _, s := range k.ch.Stats().Consumers {
+		if s.Client == k.id {
+			return s
+		}
+	}
+	return base.ConsumerStats{Label: k.label}
+}
+
+// InFlight returns how many messages the consumer has in flight.
+func (k *Consumer) InFlight() int {
+	k.ch.mu.Lock()
+	defer k.ch.mu.Unlock()
+	return k.ch.m.ClientInFlight(k.id)
+}
+
+// CloseFollowing closes the consumers that were attached with follows, because this node serves no partition any more:
+// nothing would be delivered to them. They are told ErrMoved.
+func (c *Channel) CloseFollowing() {
+	c.mu.Lock()
+	var stranded []*Consumer
+	for _, id := range c.clientIDs() {
+		if k := c.consumers[id]; k.needsLeader {
+			stranded = append(stranded, k)
+		}
+	}
+	c.mu.Unlock()
+	for _, k := range stranded {
+		if k.detach() {
+			k.sink.Closed(base.ErrMoved)
+		}
+	}
+}
+
+// Used says whether the channel has consumers, or is closed.
+func (c *Channel) Used() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.consumers) > 0 || c.closed != nil
+}

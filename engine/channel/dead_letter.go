@@ -1,0 +1,242 @@
+package channel
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"penstock/engine/base"
+	"penstock/engine/core"
+	"penstock/replicate/wire"
+	"penstock/segment"
+)
+
+// Headers that the engine adds to a dead letter, and to one that was sent back.
+const (
+	OriginTopicHeader   = base.ReservedHeaders + "origin-topic"
+	OriginChannelHeader = base.ReservedHeaders + "origin-channel"
+	// 16 hex digits; two dead letters with the same one are duplicates
+	OriginIDHeader = base.ReservedHeaders + "origin-id"
+	AttemptsHeader = base.ReservedHeaders + "attempts"
+	ChannelHeader  = base.ReservedHeaders + "channel" // only this channel gets the message; Redrive sets it
+)
+
+// TagHeader is the header that says which consumers get a message: see ConsumerOptions.Tag.
+const TagHeader = "tag"
+
+const (
+	maxMoveCount    = 64 // dead letters that are on their way at once
+	movePause       = 50 * time.Millisecond
+	maxMovePause    = 30 * time.Second
+	deadHeaderCount = 4 // of the headers above in a dead letter
+)
+
+// startDeadLetterMover starts moveDeadLetters if the outbox has dead letters. Before the channel is started it does
+// nothing: while the engine opens, not all topics exist and nothing can be published. mu is held.
+func (c *Channel) startDeadLetterMover() {
+	if !c.started || c.deadLetterMover || c.closed != nil || c.settings.Version == 0 || c.outboxCount() == 0 {
+		return
+	}
+	c.deadLetterMover = true
+	c.node.Host.SpawnIn(c.node.Tasks, c.moveDeadLetters)
+}
+
+// outboxCount returns how many dead letters of the channel are not in its dead-letter topic yet. mu is held.
+func (c *Channel) outboxCount() (n int) {
+	for i := range c.cursors {
+		if cur := &c.cursors[i]; cur.assigned {
+			c.outbox = c.m.Outbox(cur.number, c.outbox[:0])
+			n += len(c.outbox)
+		}
+	}
+	return n
+}
+
+// moveDeadLetters publishes the dead letters in the outbox to the dead-letter topic. When they are stored there, it
+// records that in the log. After a crash between the two a dead letter is published twice, but none is lost. It runs on
+// a goroutine of its own until the outbox is empty.
+func (c *Channel) moveDeadLetters() {
+	pause, told := movePause, ""
+	for {
+		dead, name, ok := c.nextDead()
+		if !ok {
+			return
+		}
+		moved, err := c.moveDead(dead, name)
+		c.movedDead(moved)
+		if err == nil {
+			pause, told = movePause, ""
+			continue
+		}
+		if text := err.Error(); text != told {
+			told = text
+			c.node.Log.Warn("dead letters could not be moved; they are kept, and it is tried again",
+				"topic", c.topic.Name(), "channel", c.name, "to", name, "error", err)
+		}
+		if !c.node.Host.Pause(pause, c.done) {
+			return
+		}
+		pause = min(2*pause, maxMovePause)
+	}
+}
+
+// deadLetter is an entry of an outbox.
+type deadLetter struct {
+	id       base.ID
+	attempts uint16
+}
+
+// nextDead returns some of the outbox. If ok is false there is nothing, and the caller's goroutine must end.
+func (c *Channel) nextDead() (dead []deadLetter, name string, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return nil, "", false
+	}
+	for i := range c.cursors {
+		if cur := &c.cursors[i]; cur.assigned && len(dead) < maxMoveCount {
+			c.outbox = c.m.Outbox(cur.number, c.outbox[:0])
+			for _, d := range c.outbox[:min(len(c.outbox), maxMoveCount-len(dead))] {
+				dead = append(dead, deadLetter{core.MakeID(cur.number, d.ID), d.Attempts})
+			}
+		}
+	}
+	if len(dead) == 0 {
+		c.deadLetterMover = false
+		return nil, "", false
+	}
+	name = c.settings.DeadLetter
+	if name == "" {
+		name = c.topic.Name() + core.DeadLetterSuffix
+	}
+	return dead, name, true
+}
+
+// moveDead publishes dead letters, and returns those that are stored in their topic now.
+func (c *Channel) moveDead(dead []deadLetter, name string) (moved []base.ID, err error) {
+	ctx := c.node.Context()
+	publish, err := c.topic.OpenDeadLetters(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	var ms []base.Outgoing
+	var ids []base.ID
+	p := peeker{count: 1, room: MaxPeekBytes, whole: true, readAhead: c.node.ReadAheadBytes}
+	for _, d := range dead {
+		pt := c.topic.Partition(int(d.id.Partition()))
+		m, err := p.one(pt, d.id.MsgID())
+		if errors.Is(err, segment.ErrBelowStart) {
+			m, err = carriedOne(ctx, pt, d.id.MsgID())
+		}
+		switch {
+		case errors.Is(err, segment.ErrBelowStart):
+			c.node.Log.Warn("a dead letter is gone: retention by size or age removed it before it was moved",
+				"topic", c.topic.Name(), "channel", c.name, "id", d.id.String())
+			moved = append(moved, d.id)
+			continue
+		case err != nil:
+			return moved, err // damage may be repaired, so it is tried again
+		case m == nil: // no room: the next round
+			continue
+		}
+		ids = append(ids, d.id)
+		ms = append(ms, base.Outgoing{Body: m.Body, Headers: c.deadHeaders(m.Headers, d)})
+	}
+	for i, perr := range publish(ctx, ms) {
+		if perr == nil {
+			moved = append(moved, ids[i])
+		} else {
+			err = perr
+		}
+	}
+	return moved, err
+}
+
+// deadHeaders returns the headers of a dead letter: its own, as many as fit, and those that name its origin.
+func (c *Channel) deadHeaders(own []base.Header, d deadLetter) []base.Header {
+	hs := WithoutReserved(own)
+	hs = hs[:min(len(hs), base.MaxHeaderCount-deadHeaderCount)]
+	return append(hs, NewHeader(OriginTopicHeader, c.topic.Name()), NewHeader(OriginChannelHeader, c.name),
+		NewHeader(OriginIDHeader, d.id.String()), NewHeader(AttemptsHeader, strconv.Itoa(int(d.attempts))))
+}
+
+// NewHeader returns a header with this name and value.
+func NewHeader(name, value string) base.Header {
+	return base.Header{Key: []byte(name), Value: []byte(value)}
+}
+
+// WithoutReserved returns a copy without the engine's own headers.
+func WithoutReserved(hs []base.Header) []base.Header {
+	return slices.DeleteFunc(slices.Clone(hs),
+		func(h base.Header) bool { return strings.HasPrefix(string(h.Key), base.ReservedHeaders) })
+}
+
+// movedDead records in the log which dead letters left the outbox.
+func (c *Channel) movedDead(ids []base.ID) {
+	if len(ids) == 0 {
+		return
+	}
+	slices.Sort(ids)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return // the next leader moves them again
+	}
+	for i := range c.cursors {
+		if rs := rangesOf(ids, c.cursors[i].number); c.cursors[i].assigned && len(rs) > 0 {
+			c.ev = core.Event{Kind: core.EvDeadMoved, Part: c.cursors[i].number, Ranges: rs}
+			c.step()
+		}
+	}
+	c.deadMoved += uint64(len(ids))
+	c.queueControls()
+}
+
+// rangesOf returns the ids of one partition as ranges. ids are sorted.
+func rangesOf(ids []base.ID, part uint32) (rs []core.IDRange) {
+	for _, id := range ids {
+		if id.Partition() != part {
+			continue
+		}
+		m := id.MsgID()
+		if n := len(rs); n > 0 && rs[n-1].To == m {
+			rs[n-1].To++
+		} else {
+			rs = append(rs, core.IDRange{From: m, To: m + 1})
+		}
+	}
+	return rs
+}
+
+// one copies one whole message. It returns nil if there is no room for it.
+func (p *peeker) one(pt Partition, id segment.MsgID) (*wire.PeekedMessage, error) {
+	before := len(p.found)
+	err := p.readRange(pt, core.IDRange{From: id, To: id + 1})
+	p.view.Release()
+	switch {
+	case err != nil:
+		return nil, err
+	case len(p.found) == before:
+		return nil, nil
+	}
+	return &p.found[before], nil
+}
+
+// carriedOne returns a copy of a message that a control batch carries; ErrBelowStart: none does.
+func carriedOne(ctx context.Context, pt Partition, id segment.MsgID) (*wire.PeekedMessage, error) {
+	p := peeker{whole: true, room: MaxPeekBytes}
+	list, _, err := pt.OnlyCarried(ctx, id, 1)
+	if err == nil && len(list) == 1 && list[0].ID == id {
+		err = p.readCarried(ctx, pt, list)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case len(p.found) == 0:
+		return nil, segment.ErrBelowStart
+	}
+	return &p.found[0], nil
+}

@@ -1,0 +1,78 @@
+package channel
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/base"
+	"penstock/engine/core"
+	"penstock/segment"
+)
+
+// Topic is what a channel needs of its topic. The engine implements it. A channel may hold its lock while it calls the
+// methods, except WriteControls and OpenDeadLetters, which wait, and Unused, which shuts the channel.
+type Topic interface {
+	Name() string
+	ID() uuid.UUID
+	// Count is the number of partitions, which only grows. Partition returns one of them.
+	Count() int
+	Partition(n int) Partition
+	// Unwatch ends what the engine began when it gave the channel a partition: no events of the partition come any more.
+	Unwatch(c *Channel, n int)
+	// ServesAny says whether this node's channels may deliver messages of any partition of the topic.
+	ServesAny() bool
+
+	// FenceMs is how long ordered channels of a partition that begin in an epoch wait for EvUnfence at most, in ms.
+	FenceMs(n int, epoch segment.Epoch) int64
+	// Fence asks all nodes whether deliveries of earlier leaders of a partition are still under way. EvUnfence is posted
+	// when none is.
+	Fence(n int, epoch segment.Epoch)
+
+	// WriteControls writes the same control entries into every partition that this node leads, and returns when they are
+	// committed.
+	WriteControls(ctx context.Context, controls []core.Control) error
+	// OpenDeadLetters finds or makes the dead-letter topic of that name. publish stores messages there, and returns an
+	// error or nil for each.
+	OpenDeadLetters(ctx context.Context, name string) (
+		publish func(context.Context, []base.Outgoing) []error, err error)
+
+	// Unused is called when an ephemeral channel has lost its last consumer.
+	Unused(c *Channel)
+	// Reconfigured is called when settings came into force here that other leaders may not have yet.
+	Reconfigured(c *Channel)
+}
+
+// Partition is what a channel sees of a partition of its topic. The partitions of the engine implement it. No method
+// but Log, FencedAbove, VisibleEnd and ServingEpoch may be called per message. A channel may hold its lock while it
+// calls them, except OnlyCarried and ReadRecord, which wait.
+type Partition interface {
+	Number() uint32
+	// Log is the partition's log. It has a lock of its own.
+	Log() *segment.Log
+	// VisibleEnd is the end, exclusive, of the messages that channels may deliver now. StoredEnd counts also those that a
+	// paused topic holds back.
+	VisibleEnd() segment.MsgID
+	StoredEnd() segment.MsgID
+	// CommittedMark is the end of what is committed of the log.
+	CommittedMark() segment.Position
+	// Leads says whether control entries can be appended on this node. It may end at any time.
+	Leads() bool
+	// ServingEpoch is the leader epoch in which channels may deliver from here; 0: they may not, or there are no epochs,
+	// on a single node.
+	ServingEpoch() segment.Epoch
+	// FencedAbove says whether the leader of a later epoch may be delivering.
+	FencedAbove(epoch segment.Epoch) bool
+	// StateFull says whether count more deferred messages would exceed the limit of the partition or of the node.
+	StateFull(count int) bool
+	// NewControls returns a function that hands batches of control entries over, one at a time. done hears what became of
+	// each: with ErrUnknown if that is not known after a while, unless patient is set. done must not block. A batch is not
+	// stored if revoked (nil: never) is set before the committer has it.
+	NewControls(revoked *atomic.Bool, patient bool, done func(error)) func([]core.Control) error
+	// OnlyCarried lists at most count messages, from the id from on, whose bytes are only in control batches that carry
+	// them, and the first id of the log.
+	OnlyCarried(ctx context.Context, from segment.MsgID, count int) ([]core.CarrySource, segment.MsgID, error)
+	// ReadRecord copies a stored message. at is the offset of its batch; 0: the place where it was published.
+	ReadRecord(id segment.MsgID, at segment.Offset) (core.CarriedMessage, error)
+}

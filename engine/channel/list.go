@@ -1,0 +1,89 @@
+package channel
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"penstock/engine/core"
+	"penstock/replicate/wire"
+)
+
+// pending lists the messages in flight at this node's consumers, the oldest first.
+func (c *Channel) pending(op wire.Operation) (all []wire.PendingMessage, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return nil, c.closed
+	}
+	labels := map[core.ClientID]string{}
+	for id, k := range c.consumers {
+		labels[id] = LabelText(k.label)
+	}
+	list := oldest[wire.PendingMessage]{
+		limit: ListCount(op.Count),
+		key:   func(m *wire.PendingMessage) int64 { return m.Since.UnixMilli() },
+	}
+	c.m.EachInFlight(func(m core.InFlightMessage) {
+		if op.About(m.ID.Partition()) {
+			list.add(wire.PendingMessage{
+				ID: m.ID, Since: time.UnixMilli(m.SinceMs), Due: time.UnixMilli(m.DueMs),
+				Attempts: m.Attempts, Client: labels[m.Client],
+			})
+		}
+	})
+	return list.items, nil
+}
+
+// deferredMessages lists the deferred messages of this node's partitions, the next due first.
+func (c *Channel) deferredMessages(op wire.Operation) (all []wire.PendingMessage, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return nil, c.closed
+	}
+	c.applyPostsLocked()
+	list := oldest[wire.PendingMessage]{
+		limit: ListCount(op.Count),
+		key:   func(m *wire.PendingMessage) int64 { return m.Due.UnixMilli() },
+	}
+	c.m.EachWaiting(func(m core.WaitingMessage) {
+		if op.About(m.ID.Partition()) {
+			list.add(wire.PendingMessage{ID: m.ID, Due: time.UnixMilli(m.DueMs), Attempts: m.Attempts})
+		}
+	})
+	return list.items, nil
+}
+
+// LabelText returns a consumer's label as text; "" if it has none.
+func LabelText(label any) string {
+	switch l := label.(type) {
+	case string:
+		return l
+	case fmt.Stringer:
+		return l.String()
+	}
+	return ""
+}
+
+// oldest collects the items with the lowest keys. It holds at most twice limit items, so that a list of a million stays
+// cheap.
+type oldest[T any] struct {
+	limit int
+	key   func(*T) int64
+	items []T
+	bound int64 // with full: items with a larger key are not wanted
+	full  bool  // limit items have been kept
+}
+
+func (l *oldest[T]) add(item T) {
+	if l.full && l.key(&item) > l.bound {
+		return
+	}
+	if l.items = append(l.items, item); len(l.items) >= 2*l.limit {
+		slices.SortStableFunc(l.items, func(a, b T) int { return cmp.Compare(l.key(&a), l.key(&b)) })
+		l.items = l.items[:l.limit]
+		l.bound, l.full = l.key(&l.items[l.limit-1]), true
+	}
+}

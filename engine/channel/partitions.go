@@ -1,0 +1,111 @@
+package channel
+
+import (
+	"slices"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/base"
+	"penstock/engine/core"
+	"penstock/segment"
+)
+
+// HasPartition says whether the machine has the partition with this index.
+func (c *Channel) HasPartition(i int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.applyPostsLocked()
+	return i < len(c.cursors) && c.cursors[i].assigned
+}
+
+// CommittedIn says whether the channel has the partition, and everything is committed that was in the log when the
+// channel got it. The last of that may be the channel's creation.
+func (c *Channel) CommittedIn(i int) bool {
+	if !c.HasPartition(i) {
+		return false
+	}
+	c.mu.Lock()
+	pt, behind := c.cursors[i].part, c.cursors[i].foundEnd
+	c.mu.Unlock()
+	return pt.CommittedMark() >= behind
+}
+
+// Revoke takes partitions out of a channel because this node no longer leads them. stays says by index which partitions
+// it still leads. The channel keeps its state of those: above all, an ordered channel must not forget deliveries that
+// another node may still hand to its client. A consumer of only one partition, one that stays, notices nothing. All
+// other consumers are told ErrMoved, so that they find the new leader; their messages in flight go to other consumers.
+//
+// If no partition stays, or the channel is ephemeral, Revoke changes nothing and returns false; the caller then shuts
+// the channel. One goroutine at a time calls it.
+func (c *Channel) Revoke(stays []bool) bool {
+	here := func(index int) bool { return index < len(stays) && stays[index] }
+	c.mu.Lock()
+	c.applyPostsLocked()
+	keeps := func(k *Consumer) bool {
+		return k.only != nil && here(int(*k.only)) && int(*k.only) < len(c.cursors) && c.cursors[*k.only].assigned
+	}
+	keep := false
+	for i := range c.cursors {
+		keep = keep || here(i) && c.cursors[i].assigned
+	}
+	if c.closed != nil || c.ephemeral || !keep {
+		c.mu.Unlock()
+		return false
+	}
+	for i := range c.cursors {
+		cur := &c.cursors[i]
+		if here(i) {
+			continue
+		}
+		c.topic.Unwatch(c, i)
+		if cur.assigned {
+			c.ev = core.Event{Kind: core.EvRemovePartition, Part: cur.number}
+			c.step()
+		}
+		cur.put.revoked.Store(true)
+		*cur = c.newCursor(cur.part) // controls in flight belong to the old cursor
+	}
+	var ended []*Consumer
+	for _, id := range c.clientIDs() {
+		if k := c.consumers[id]; !keeps(k) {
+			c.unsubscribeLocked(k)
+			ended = append(ended, k)
+		}
+	}
+	c.share()
+	c.mu.Unlock()
+	for _, k := range ended {
+		k.sink.Closed(base.ErrMoved)
+	}
+	c.Wake()
+	return true
+}
+
+// unsubscribeLocked unsubscribes a consumer. mu is held.
+func (c *Channel) unsubscribeLocked(k *Consumer) {
+	delete(c.consumers, k.id)
+	c.ev = core.Event{Kind: core.EvUnsubscribe, Client: k.id, Flag: k.clean}
+	c.step()
+}
+
+// sampleSeed is the same at every leader of a partition and after every restart, so a message that a sample leaves out
+// at one leader is not delivered by another.
+func sampleSeed(topic uuid.UUID, channel string) uint64 {
+	return core.HashKey(append(topic[:], channel...))
+}
+
+// HasOtherEpoch says whether the machine has the partition with this index from another epoch.
+func (c *Channel) HasOtherEpoch(i int, epoch segment.Epoch) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.applyPostsLocked()
+	return i < len(c.cursors) && c.cursors[i].assigned && c.cursors[i].epoch != epoch
+}
+
+// HasAny says whether the machine has any partition.
+func (c *Channel) HasAny() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.applyPostsLocked()
+	return slices.ContainsFunc(c.cursors, func(cur cursor) bool { return cur.assigned })
+}

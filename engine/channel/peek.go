@@ -1,0 +1,347 @@
+package channel
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"penstock/engine/base"
+	"penstock/engine/core"
+	"penstock/replicate/wire"
+	"penstock/segment"
+)
+
+const (
+	// MaxListCount is the most messages that Peek, Pending and DeferredMessages return. A count of 0 means
+	// DefaultListCount.
+	MaxListCount     = 1000
+	DefaultListCount = 10
+	// MaxPeekBytes bounds the bodies and headers that Peek returns, in bytes, and those that each leader reads for it. A
+	// body that does not fit is cut: see wire.PeekedMessage.
+	MaxPeekBytes = 4 << 20
+)
+
+// ListCount is how long a list gets whose caller asked for n.
+func ListCount(n int) int {
+	if n <= 0 {
+		n = DefaultListCount
+	}
+	return min(n, MaxListCount)
+}
+
+// peek reads the messages that the channel has not confirmed in the partitions of op on this node. It reads the
+// log without the channel's lock, so that deliveries go on.
+func (c *Channel) peek(ctx context.Context, op wire.Operation) ([]wire.PeekedMessage, error) {
+	p := peeker{count: ListCount(op.Peek.Count), room: MaxPeekBytes, readAhead: c.node.ReadAheadBytes}
+	if op.Peek.OriginTopic != "" {
+		p.origin, p.whole = op.Peek, true
+	}
+	for i := range c.topic.Count() {
+		pt := c.topic.Partition(i)
+		if !op.About(pt.Number()) {
+			continue
+		}
+		if err := c.peekPartition(ctx, &p, pt, op.Peek); err != nil {
+			return nil, err
+		}
+	}
+	return p.found, nil
+}
+
+// firstIn returns the id in a partition at which a request begins.
+func firstIn(partition uint32, r *wire.PeekRequest) segment.MsgID {
+	from := r.From
+	if n := int(partition); n < len(r.Next) {
+		from = r.Next[n]
+	}
+	if from.Partition() != partition {
+		return 0
+	}
+	return from.MsgID()
+}
+
+// peekPartition adds the messages of one partition: its first ones, or the first that p.origin selects in a dead-letter
+// topic of several channels.
+func (c *Channel) peekPartition(ctx context.Context, p *peeker, pt Partition, req *wire.PeekRequest) error {
+	from := firstIn(pt.Number(), req)
+	for had := len(p.found); ; {
+		count := p.count
+		if p.origin == nil {
+			count -= len(p.found) - had
+		}
+		carried, start, err := pt.OnlyCarried(ctx, from, maxPeekCarried)
+		if err != nil {
+			return err
+		}
+		more := len(carried) == maxPeekCarried
+		if more {
+			from = carried[len(carried)-1].ID + 1
+		}
+		carried, ranges, err := c.unconfirmed(int(pt.Number()), carried, max(from, start), count)
+		if err == nil {
+			err = p.readCarried(ctx, pt, carried)
+		}
+		if err == nil && !more {
+			err = p.read(ctx, pt, ranges)
+		}
+		switch {
+		case err != nil || p.full || len(p.found)-had >= p.count:
+			return err
+		case more:
+		case p.origin == nil || len(ranges) == 0:
+			return nil
+		default:
+			from = ranges[len(ranges)-1].To
+		}
+	}
+}
+
+// maxPeekCarried bounds the carried messages that are examined in one step.
+const maxPeekCarried = 4 * MaxListCount
+
+// unconfirmed returns those of the carried messages that are not confirmed, and then the first unconfirmed ids of the
+// partition from m on: at most count of both together. It takes mu.
+func (c *Channel) unconfirmed(
+	index int, carried []core.CarrySource, m segment.MsgID, count int,
+) (some []core.CarrySource, rs []core.IDRange, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return nil, nil, c.closed
+	}
+	c.syncVisible()
+	if index >= len(c.cursors) || !c.cursors[index].assigned {
+		return nil, nil, nil
+	}
+	cur := &c.cursors[index]
+	for _, s := range carried {
+		if len(some) < count && s.ID < cur.end && c.m.NextUnconfirmed(cur.number, s.ID) == s.ID {
+			some = append(some, s)
+		}
+	}
+	for count -= len(some); count > 0; count-- {
+		if m = c.m.NextUnconfirmed(cur.number, m); m >= cur.end {
+			break
+		}
+		if n := len(rs); n > 0 && rs[n-1].To == m {
+			rs[n-1].To++
+		} else {
+			rs = append(rs, core.IDRange{From: m, To: m + 1})
+		}
+		m++
+	}
+	return some, rs, nil
+}
+
+// PeekTopic reads stored messages of the partitions of op on this node, whatever channels exist.
+func PeekTopic(ctx context.Context, t Topic, op wire.Operation, readAhead int) ([]wire.PeekedMessage, error) {
+	p := peeker{count: ListCount(op.Peek.Count), room: MaxPeekBytes, readAhead: readAhead}
+	for i := range t.Count() {
+		pt := t.Partition(i)
+		if !op.About(pt.Number()) {
+			continue
+		}
+		from := firstIn(pt.Number(), op.Peek)
+		carried, start, err := pt.OnlyCarried(ctx, from, p.count)
+		if err == nil {
+			err = p.readCarried(ctx, pt, carried)
+		}
+		if err != nil {
+			return nil, err
+		}
+		from = max(from, start)
+		if err := p.read(ctx, pt, []core.IDRange{{
+			From: from, To: min(from+segment.MsgID(p.count-len(carried)), pt.StoredEnd()),
+		}}); err != nil {
+			return nil, err
+		}
+	}
+	return p.found, nil
+}
+
+// FirstPeeked returns the oldest messages of all partitions, within the limits.
+func FirstPeeked(all []wire.PeekedMessage, count int) []wire.PeekedMessage {
+	slices.SortFunc(all, func(a, b wire.PeekedMessage) int {
+		return cmp.Or(a.Timestamp.Compare(b.Timestamp), cmp.Compare(a.ID, b.ID))
+	})
+	all = all[:min(len(all), count)]
+	room := MaxPeekBytes
+	for i := range all {
+		room = fit(&all[i], room)
+	}
+	return all
+}
+
+// peeker copies messages out of logs.
+type peeker struct {
+	count     int // of each partition
+	room      int
+	readAhead int                  // most bytes that one view pins
+	origin    *wire.PeekRequest    // if not nil: only dead letters that it selects
+	whole     bool                 // bodies are not cut: a message that does not fit is left out, unless it is the first
+	full      bool                 // a message was left out
+	found     []wire.PeekedMessage // the result
+
+	view    segment.View
+	iter    segment.BatchIter
+	records segment.RecordIter
+	scratch []byte
+}
+
+// read copies the messages of the ranges.
+func (p *peeker) read(ctx context.Context, pt Partition, ranges []core.IDRange) error {
+	for _, r := range ranges {
+		had := len(p.found)
+		err := p.readRange(pt, r)
+		p.view.Release()
+		if errors.Is(err, segment.ErrBelowStart) { // retention removed them meanwhile: what was deferred was carried before
+			if n := len(p.found); n > had {
+				r.From = p.found[n-1].ID.MsgID() + 1
+			}
+			var carried []core.CarrySource
+			if carried, _, err = pt.OnlyCarried(ctx, r.From, int(min(r.To-r.From, maxPeekCarried))); err == nil {
+				carried = slices.DeleteFunc(carried, func(s core.CarrySource) bool { return s.ID >= r.To })
+				err = p.readCarried(ctx, pt, carried)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *peeker) readRange(pt Partition, r core.IDRange) error {
+	if r.From >= r.To {
+		return nil
+	}
+	at, _, err := pt.Log().Seek(r.From)
+	if err != nil {
+		return err
+	}
+	for {
+		if err := pt.Log().View(&p.view, at, p.readAhead); err != nil {
+			return err
+		}
+		p.iter.Reset(p.view.Bytes())
+		for h, body, ok := p.iter.Next(); ok; h, body, ok = p.iter.Next() {
+			at += segment.Offset(h.Size())
+			if h.Control() {
+				continue
+			}
+			if done, err := p.readBatch(pt, h, body, r); done || err != nil {
+				return err
+			}
+		}
+		if err := p.iter.Err(); err != nil {
+			return err
+		}
+		p.view.Release()
+	}
+}
+
+// readBatch copies the messages of one batch that lie in r, and says whether that was the last one.
+func (p *peeker) readBatch(pt Partition, h *segment.Header, body []byte, r core.IDRange) (done bool, err error) {
+	if h.Codec != segment.CodecNone {
+		if body, err = segment.DecompressBody(h, body, p.scratch); err != nil {
+			return false, err
+		}
+		p.scratch = body
+	}
+	p.records.Reset(h, body)
+	for id := h.FirstID; ; id++ {
+		rec := p.records.NextRef()
+		switch {
+		case rec == nil:
+			return h.NextID() >= r.To, p.records.Err()
+		case id >= r.To:
+			return true, nil
+		case id >= r.From && !p.add(core.MakeID(pt.Number(), id), h, rec):
+			return true, nil
+		}
+	}
+}
+
+// add copies one message that p selects. It returns false if there is no room for it.
+func (p *peeker) add(id base.ID, h *segment.Header, r *segment.Record) bool {
+	m := wire.PeekedMessage{ID: id, Timestamp: time.Unix(0, h.Created+r.TimeDelta*1000), BodyBytes: len(r.Body)}
+	if r.Defer != 0 {
+		m.Due = time.UnixMilli(h.Created/1e6 + int64(r.Defer))
+	}
+	for _, kv := range r.Headers {
+		m.Headers = append(m.Headers, base.Header{Key: slices.Clone(kv.Key), Value: slices.Clone(kv.Value)})
+	}
+	m.Body = r.Body
+	switch {
+	case p.origin != nil && !isFrom(&m, p.origin.OriginTopic, p.origin.OriginChannel):
+		return true
+	case !p.whole:
+		p.room = fit(&m, p.room)
+	case len(r.Body) > p.room && len(p.found) > 0:
+		p.full = true
+		return false
+	default:
+		p.room -= len(r.Body)
+	}
+	m.Body = slices.Clone(m.Body)
+	p.found = append(p.found, m)
+	return true
+}
+
+// fit cuts the body of m to room bytes, less the headers, and returns the room that is left.
+func fit(m *wire.PeekedMessage, room int) int {
+	for _, h := range m.Headers {
+		room -= len(h.Key) + len(h.Value)
+	}
+	if room = max(room, 0); len(m.Body) > room {
+		m.Body, m.Truncated = m.Body[:room], true
+	}
+	return room - len(m.Body)
+}
+
+// isFrom says whether m is a dead letter of this channel.
+func isFrom(m *wire.PeekedMessage, topic, channel string) bool {
+	return string(headerOf(m.Headers, OriginTopicHeader)) == topic &&
+		string(headerOf(m.Headers, OriginChannelHeader)) == channel
+}
+
+func headerOf(hs []base.Header, name string) []byte {
+	for i := range hs {
+		if string(hs[i].Key) == name {
+			return hs[i].Value
+		}
+	}
+	return nil
+}
+
+// readCarried copies messages that control batches carry, as far as they are still there.
+func (p *peeker) readCarried(ctx context.Context, pt Partition, sources []core.CarrySource) error {
+	for _, s := range sources {
+		m, err := pt.ReadRecord(s.ID, s.At)
+		if errors.Is(err, segment.ErrBelowStart) { // carried further up meanwhile, or gone
+			var again []core.CarrySource
+			if again, _, err = pt.OnlyCarried(ctx, s.ID, 1); err == nil &&
+				(len(again) == 0 || again[0].ID != s.ID || again[0].At == s.At) {
+				continue
+			} else if err == nil {
+				m, err = pt.ReadRecord(s.ID, again[0].At)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		var it segment.RecordIter
+		h := segment.Header{Count: 1, Created: m.CreatedNs}
+		it.Reset(&h, m.Record)
+		r := it.NextRef()
+		if r == nil {
+			return errors.Join(segment.ErrInvalid, it.Err())
+		}
+		if !p.add(core.MakeID(pt.Number(), s.ID), &h, r) {
+			return nil
+		}
+	}
+	return nil
+}

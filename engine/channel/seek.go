@@ -1,0 +1,77 @@
+package channel
+
+import (
+	"context"
+	"errors"
+
+	"penstock/engine/base"
+	"penstock/engine/core"
+	"penstock/replicate/wire"
+	"penstock/segment"
+)
+
+// resolveSeek returns the message id that op.Seek means, in each partition of op that this node serves. It takes
+// Channel.mu.
+func (c *Channel) resolveSeek(op wire.Operation) (ids []base.ID, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return nil, c.closed
+	}
+	c.syncVisible()
+	for i := range c.cursors {
+		cur := &c.cursors[i]
+		if !cur.assigned || !op.About(cur.number) {
+			continue
+		}
+		id, err := c.resolveSeekIn(cur, op.Seek)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, core.MakeID(cur.number, id))
+	}
+	return ids, nil
+}
+
+// resolveSeekIn returns the message id that to means in one partition. mu is held.
+func (c *Channel) resolveSeekIn(cur *cursor, to *wire.SeekTo) (segment.MsgID, error) {
+	_, _, start := cur.part.Log().Start()
+	switch to.Kind {
+	case wire.SeekBeginning:
+		return start, nil
+	case wire.SeekEnd:
+		return cur.end, nil
+	case wire.SeekID:
+		return min(to.ID.MsgID(), segment.MaxMsgID), nil
+	case wire.SeekCount:
+		from := int64(c.m.OldestUnconfirmed(cur.number))
+		return segment.MsgID(min(max(from+clampCount(to.Count), int64(start)), max(int64(cur.end), int64(start)))), nil
+	case wire.SeekTime:
+		_, id, err := cur.part.Log().SeekTime(to.Time.UnixNano())
+		if errors.Is(err, segment.ErrAtEnd) || errors.Is(err, segment.ErrPastEnd) {
+			return cur.end, nil
+		}
+		return id, err
+	}
+	return 0, base.ErrSeek
+}
+
+// clampCount bounds a count from a client, so that the sum with a message id cannot overflow.
+func clampCount(n int64) int64 { return min(max(n, -int64(segment.MaxMsgID)), int64(segment.MaxMsgID)) }
+
+// seek sets op.Targets in the partitions that this node serves.
+func (c *Channel) seek(ctx context.Context, op wire.Operation) error {
+	var evs []core.Event
+	for _, id := range op.Targets {
+		n := id.Partition()
+		if !op.About(n) || !c.HasPartition(int(n)) {
+			continue
+		}
+		_, _, start := c.topic.Partition(int(n)).Log().Start()
+		evs = append(evs, core.Event{Kind: core.EvReset, Part: n, Msg: id.MsgID(), Start: start})
+	}
+	if len(evs) == 0 {
+		return c.Err()
+	}
+	return c.change(ctx, evs...)
+}

@@ -1,0 +1,115 @@
+package channel
+
+import (
+	"bytes"
+	"context"
+
+	"penstock/engine/base"
+	"penstock/engine/core"
+	"penstock/replicate/wire"
+)
+
+// Settings returns the channel's settings as the machine knows them. They are the current ones if current, because the
+// channel has a partition here.
+func (c *Channel) Settings() (s core.ChannelSettings, current bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed == nil {
+		c.applyPostsLocked()
+	}
+	return c.settings, c.partsAssigned > 0
+}
+
+// State is what a new partition of the topic must know of the channel. ok is false if the channel is closed.
+func (c *Channel) State() (s wire.ChannelState, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return s, false
+	}
+	c.applyPostsLocked()
+	now := c.m.Stats()
+	return wire.ChannelState{Name: c.name, Paused: now.Paused, Skipped: now.Skipped, Settings: c.settings}, true
+}
+
+// configure puts op.Settings in force in the partitions that this node serves. With op.Flag (partition 0) this
+// node checks their version, and refuses with ErrVersion. Without, it takes them unless it has newer ones.
+func (c *Channel) configure(ctx context.Context, op wire.Operation) (core.ChannelSettings, error) {
+	c.node.Host.Lock(&c.configuring)
+	defer c.configuring.Unlock()
+	c.mu.Lock()
+	if c.closed != nil {
+		c.mu.Unlock()
+		return core.ChannelSettings{}, c.closed
+	}
+	c.applyPostsLocked()
+	now, next := c.settings, op.Settings
+	here := c.partsAssigned
+	c.mu.Unlock()
+	switch {
+	case here == 0:
+		return core.ChannelSettings{}, base.ErrNoLeader
+	case op.Flag && now.Version+1 != next.Version && !sameSettings(&now, next):
+		return now, base.ErrVersion
+	case now.Version >= next.Version:
+		return now, c.rewriteSettings(ctx, &now)
+	}
+	ev := core.Event{Kind: core.EvConfigure, Settings: next, SharePartsHere: here, PartsAll: uint32(c.topic.Count())}
+	if err := c.change(ctx, ev); err != nil {
+		return core.ChannelSettings{}, err
+	}
+	if op.Flag {
+		c.topic.Reconfigured(c)
+	}
+	return *next, nil
+}
+
+// rewriteSettings writes the settings that are in force here into every partition that this node leads. They may be in
+// force only because of another partition, or because of a change that has not finished. Only after this entry each of
+// these logs has them, so that a leader of just one of the partitions knows them.
+func (c *Channel) rewriteSettings(ctx context.Context, now *core.ChannelSettings) error {
+	err := c.topic.WriteControls(ctx, []core.Control{{Kind: core.ChannelConfigured, Channel: c.name, Settings: now}})
+	if err == nil && c.Err() != nil {
+		err = base.ErrNoLeader // the channel that replaces this one may have begun without these settings
+	}
+	return err
+}
+
+func sameSettings(a, b *core.ChannelSettings) bool {
+	if a.Version == 0 || b.Version == 0 {
+		return false
+	}
+	return a.Version == b.Version && bytes.Equal(a.Append(nil), b.Append(nil))
+}
+
+// learnSettings copies the machine's settings, and what is derived from them, into c. mu is held.
+func (c *Channel) learnSettings() {
+	s := c.m.Settings()
+	if s.Version == c.settings.Version {
+		return
+	}
+	c.settings = s
+	c.keyHeader = s.Key()
+	matcher, err := s.Filter.Matcher()
+	// A node of another version accepted this filter. Too many messages are better than none.
+	if err != nil {
+		c.node.Log.Error("a channel's filter cannot be read: it gets every message",
+			"topic", c.topic.Name(), "channel", c.name, "error", err)
+	}
+	c.matcher = matcher
+	c.needsHeaders = matcher != nil || s.Order == core.OrderKey
+}
+
+// share tells the machine how many of the topic's partitions this node serves: it may use that share of a rate limit
+// that is for the whole channel. mu is held.
+func (c *Channel) share() {
+	c.partsAssigned = 0
+	for i := range c.cursors {
+		if c.cursors[i].assigned {
+			c.partsAssigned++
+		}
+	}
+	c.ev = core.Event{Kind: core.EvConfigure, SharePartsHere: c.partsAssigned, PartsAll: uint32(c.topic.Count())}
+	c.step()
+	c.learnSettings()
+}
