@@ -40,37 +40,6 @@ const (
 	KeyHeader          = base.KeyHeader
 )
 
-// Put is one request to store messages, for callers that do not want a goroutine per
-// request (protocol servers). The zero value plus Messages and Done is ready; a Put may be used
-// again after Done was called, and then costs no allocation.
-type Put struct {
-	// Messages are stored all or none, in order, with consecutive ids. The bytes and the slice are borrowed until Done is
-	// called.
-	Messages [][]byte
-
-	First ID    // result: the id of the first message; the others are consecutive
-	Err   error // result; nil: all messages are on stable storage
-
-	// Done is called exactly once, after First and Err are set: from a goroutine of the engine or, with Alone, from within
-	// Submit. It must not block.
-	Done func(*Put)
-
-	putState
-
-	// Defer delays the delivery of all messages. 0: no delay.
-	Defer time.Duration
-	// Deadline is when a put that still waits to be stored fails with ErrDeadline. Zero: Options.PublishTimeout after
-	// Submit.
-	Deadline time.Time
-	// Headers are the messages' headers: nil, or one list (which may be empty) per message. They are borrowed like
-	// Messages. A name has 1 to MaxHeaderNameBytes bytes and does not begin with ReservedHeaders. See MaxHeaderCount,
-	// Options.MaxHeaderBytes and ErrHeaders.
-	Headers [][]Header
-	// Alone says that the caller will only wait for the answer. Then an idle engine may store the put on the caller's
-	// goroutine, within Submit.
-	Alone bool
-}
-
 // Info is what /info, logs and benchmark headers say about the storage of an Engine.
 type Info struct {
 	IOEngine, IOReason   string

@@ -119,7 +119,7 @@ func Leased(e *Engine) bool { return e.cluster.leased() }
 // Leads says whether a node takes puts for a partition.
 func Leads(e *Engine, topic string, n int) bool {
 	t, _ := e.LookupTopic(topic)
-	return t.partitions()[n].rep.leads.Load()
+	return t.partitions()[n].leads.Load()
 }
 
 // FoldHas says whether a channel is in the log of a copy, committed or not.
@@ -270,9 +270,7 @@ func FailFlush(e *Engine, topic string, n int) bool {
 }
 
 func (pt *partition) isClosed() bool {
-	pt.mu.Lock()
-	defer pt.mu.Unlock()
-	return pt.closed != nil
+	return pt.whyClosed() != nil
 }
 
 // Tick lets a moment pass for a follower's copy.

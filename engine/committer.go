@@ -104,11 +104,6 @@ const maxGroupPuts = 4096
 // put was refused may put again at once.
 const maxRefills = 4
 
-// secondGroupBytes is how many bytes must wait before a second group joins the one on the disk. With fewer bytes it is
-// faster to wait: the second flush costs more than it saves, and it misses puts that come just after it. With large
-// groups, sealing one overlaps with writing the other.
-const secondGroupBytes = groupBytes / 2
-
 // hasReady says whether any inbox waits to be sealed.
 func (c *committer) hasReady() bool {
 	c.readyMu.Lock()
@@ -119,7 +114,7 @@ func (c *committer) hasReady() bool {
 // Gather seals the inboxes that wait, partition by partition, until the group is full. clog calls it.
 func (c *committer) Gather(g *clog.Group) {
 	// No inbox is taken before the group is certain to begin: puts that arrive until then join the group.
-	if c.inFlight.Load() > 0 && c.e.waiting.Load() < secondGroupBytes || !c.refillWork() {
+	if c.inFlight.Load() > 0 && c.e.inboxes.bytes() < secondGroupBytes || !c.refillWork() {
 		return
 	}
 	w := &c.slots[g.Slot()]
@@ -224,7 +219,7 @@ func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putLi
 	free := min(g.Free(), segment.MaxBatchBytes, c.e.clog.MaxPayloadBytes())
 	refused, room := c.admit(pt, false), c.quotaRoom(pt)
 	r.bytes = segment.HeaderBytes
-	for p := l.head; p != nil; p = l.head {
+	for p := l.first(); p != nil; p = l.first() {
 		err := c.refusal(pt, p, refused)
 		if err == nil && c.overQuota(room, &r, p) {
 			err = ErrQuota
@@ -233,13 +228,13 @@ func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putLi
 			err = ErrStateFull
 		}
 		if err != nil {
-			l.pop().answer(err)
+			answerOne(l.pop(), err)
 			continue
 		}
 		if p.kind == putInspection {
 			l.pop()
 			p.special.inspect()
-			p.answer(nil)
+			answerOne(p, nil)
 			continue
 		}
 		if r.n > 0 && (p.kind != putMessages || r.bytes+p.bytes > free) || w.sealed+r.n == maxGroupPuts {
@@ -361,7 +356,7 @@ func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst
 		crc = c.stamp(pt, r, dst)
 	case putSealed:
 		copy(dst, r.special.sealed)
-		r.puts.head.First = core.MakeID(pt.number, at.FirstID)
+		r.puts.first().First = core.MakeID(pt.number, at.FirstID)
 		crc = segment.Stamp(dst, at.Position, at.FirstID, at.Epoch, c.stampNs(pt), at.PrevCRC)
 	case putControls:
 		copy(dst[segment.HeaderBytes:], c.body)
@@ -409,7 +404,7 @@ func (c *committer) encodeRecords(partition uint32, r *run, dst []byte) {
 	id := r.placement.FirstID
 	nowMs := base.CeilMs(c.nowNs) // rounded up: nothing is due early
 	var rec segment.Record
-	for p := r.puts.head; p != nil; p = p.next {
+	for p := r.puts.first(); p != nil; p = r.puts.after(p) {
 		p.First = core.MakeID(partition, id)
 		rec.Defer = p.deferMs
 		for i, m := range p.Messages {

@@ -28,12 +28,12 @@ func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
 			return true
 		}
 		// A tombstone concerns only this node's files, whoever leads.
-		if !r.solo() && l.head.kind != putTombstone {
+		if !r.solo() && l.first().kind != putTombstone {
 			if !r.admits() {
 				pt.stall(l, false)
 				return true
 			}
-			if r.pending.n > 0 && l.bytes < secondGroupBytes {
+			if r.pending.n > 0 && l.size() < secondGroupBytes {
 				// A small batch costs the followers as much as a large one. So while one batch is on its way, small puts wait and
 				// form the next batch.
 				r.stalled = errPipelined
@@ -51,36 +51,10 @@ func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
 // errPipelined is why puts wait: earlier batches are not committed yet.
 var errPipelined = errors.New("engine: batches are on their way to the followers")
 
-// prependAndStayReady is prepend for a list that may be empty. The partition stays marked as ready, because the
-// committer will look at it again without being told.
-func (pt *partition) prependAndStayReady(l putList) {
-	if !l.empty() {
-		pt.prepend(l)
-		return
-	}
-	pt.mu.Lock()
-	pt.ready = true
-	pt.mu.Unlock()
-}
-
-// stall puts back a list that may not be appended now. Afterwards the next put calls push again, and so does the
-// replica when its state changes. With piped, only the replica does, and the put that brings the inbox to
-// secondGroupBytes; any other put would wake the committer for nothing.
-func (pt *partition) stall(l putList, piped bool) {
-	pt.prepend(l)
-	pt.mu.Lock()
-	pt.ready, pt.pipelined = false, piped
-	pt.mu.Unlock()
-}
-
 // announce tells the committer that the partition has work for it. The replica calls it, and the callers of tryEnqueue;
 // they hold no lock. With alone the caller may do the work itself, see committer.push.
 func (pt *partition) announce(alone bool) {
-	pt.mu.Lock()
-	first := !pt.ready
-	pt.ready = true
-	pt.mu.Unlock()
-	if first {
+	if pt.stayReady() {
 		pt.e.committer.push(pt, alone)
 	}
 }

@@ -14,7 +14,7 @@ func (t *Topic) writeControls(ctx context.Context, controls []core.Control, onCo
 	var ws []*waiter
 	var err error
 	for _, pt := range t.partitions() {
-		if !pt.rep.leads.Load() {
+		if !pt.leads.Load() {
 			continue
 		}
 		own := &specialPut{controls: slices.Clone(controls)} // each log fills in its own
@@ -28,7 +28,7 @@ func (t *Topic) writeControls(ctx context.Context, controls []core.Control, onCo
 		ws = append(ws, w)
 	}
 	for _, w := range ws {
-		err = errors.Join(err, w.result())
+		err = errors.Join(err, w.result(t.e.host))
 	}
 	return err
 }

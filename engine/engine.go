@@ -28,12 +28,13 @@ import (
 type Engine struct {
 	*store // of the partitions
 
-	opts  Options
-	log   *slog.Logger
-	clock *base.Clock
-	disk  aio.Disk
-	node  *nodeMeta // guarded by nodeMu once the engine runs
-	info  Info
+	opts   Options
+	limits putLimits
+	log    *slog.Logger
+	clock  *base.Clock
+	disk   aio.Disk
+	node   *nodeMeta // guarded by nodeMu once the engine runs
+	info   Info
 
 	nodeMu     lock.Mutex[lock.EngineNode]
 	catalog    lock.Mutex[lock.EngineCatalog] // held while a topic.json is written or repaired
@@ -109,10 +110,8 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 		opts: o, log: o.Logger, host: h, clock: newEngineClock(&o, h), disk: disk, topics: map[string]*Topic{},
 		quarantined: map[uuid.UUID]*Topic{}, creating: map[string]*creation{}, stop: make(chan struct{}),
 	}
-	e.store = &store{
-		host: h, log: e.log, clock: e.clock, disk: disk, opts: o.forStore(), counters: &e.counters, pulse: &e.pulse,
-		stop: e.stop,
-	}
+	e.limits = newPutLimits(o.MaxMessageBytes, o.MaxBatchBytes, o.MaxHeaderBytes, o.MaxDefer)
+	e.store = newStore(e)
 	opening(e)
 	if err := e.open(ctx); err != nil {
 		e.release()

@@ -55,7 +55,7 @@ func (cn *clusterNode) evacuate() {
 func (cn *clusterNode) evacuateRound() int {
 	var led []*partition
 	for _, pt := range cn.e.partitionList() {
-		if pt.rep.leads.Load() {
+		if pt.leads.Load() {
 			led = append(led, pt)
 		}
 	}

@@ -28,7 +28,7 @@ type forwarder struct {
 	cn *clusterNode
 
 	mu       lock.Mutex[lock.Forwarder] // taken after replica.mu, before partition.mu
-	lanes    map[*partition]*lane
+	lanes    map[*inbox]*lane
 	inFlight map[uint64]*Put // by request id
 	bytes    int64           // of all puts that wait or are in flight; at most MaxNodeInboxBytes, or one put
 	next     uint64
@@ -49,17 +49,17 @@ type lane struct {
 }
 
 func newForwarder(cn *clusterNode) *forwarder {
-	return &forwarder{cn: cn, lanes: map[*partition]*lane{}, inFlight: map[uint64]*Put{}, next: cn.e.firstRequest()}
+	return &forwarder{cn: cn, lanes: map[*inbox]*lane{}, inFlight: map[uint64]*Put{}, next: cn.e.firstRequest()}
 }
 
 // lane returns the lane of pt, and makes it if there is none. mu is held.
 func (f *forwarder) lane(pt *partition) *lane {
-	l := f.lanes[pt]
+	l := f.lanes[&pt.inbox]
 	if l == nil {
 		f.next++
 		l = &lane{Lane: route.NewLane(uint32(f.next)), pt: pt}
-		f.lanes[pt] = l
-		pt.rep.parked.Store(true)
+		f.lanes[&pt.inbox] = l
+		pt.parked.Store(true)
 	}
 	return l
 }
@@ -67,13 +67,13 @@ func (f *forwarder) lane(pt *partition) *lane {
 // removeIdle removes a lane that is empty. From then on, puts of a partition that this node leads go to its inbox. mu
 // is held.
 func (f *forwarder) removeIdle(l *lane) {
-	if l.waiting.empty() && l.Idle() && f.lanes[l.pt] == l {
-		delete(f.lanes, l.pt)
-		l.pt.rep.parked.Store(false)
+	if l.waiting.empty() && l.Idle() && f.lanes[&l.pt.inbox] == l {
+		delete(f.lanes, &l.pt.inbox)
+		l.pt.parked.Store(false)
 	}
 }
 
-// enqueue takes a put that this node's inbox does not accept. Only partition.enqueue calls it; it has set p.part. If
+// enqueue takes a put that this node's inbox does not accept. Only partition.enqueue calls it; it has set p.box. If
 // enqueue returns nil, p is answered later.
 func (f *forwarder) enqueue(pt *partition, p *Put) error {
 	if p.deadline == 0 {
@@ -130,14 +130,14 @@ func (f *forwarder) flush(l *lane) (announce bool) {
 
 // leaderOf returns what this node knows of the leader of pt.
 func (f *forwarder) leaderOf(pt *partition) route.Leader {
-	l := route.Leader{Here: pt.rep.leads.Load(), Node: replicate.NodeID(pt.rep.target.Load())}
+	l := route.Leader{Here: pt.leads.Load(), Node: replicate.NodeID(pt.rep.target.Load())}
 	l.Connected = !l.Here && l.Node != 0 && l.Node != f.cn.self.ID && f.cn.net != nil && f.cn.net.Connected(l.Node)
 	return l
 }
 
 // trySend sends the first waiting put to the leader, and says whether it did. mu is held.
 func (f *forwarder) trySend(l *lane, to replicate.NodeID) bool {
-	p := l.waiting.head
+	p := l.waiting.first()
 	f.next++
 	id := f.next
 	buf := putBuffers.Get().(*putBuffer)
@@ -193,7 +193,7 @@ func (f *forwarder) tick() {
 	f.mu.Lock()
 	for _, l := range f.sorted() {
 		late := l.waiting.takeIf(func(p *Put) bool { return p.deadline < now })
-		f.bytes -= late.bytes
+		f.bytes -= late.size()
 		expired.append(late)
 		f.removeIdle(l)
 	}
@@ -218,7 +218,7 @@ func (f *forwarder) removeInFlight(which func(*Put) bool) (puts putList) {
 		p := f.inFlight[id]
 		delete(f.inFlight, id)
 		f.bytes -= int64(p.bytes)
-		f.answered(f.lanes[p.part], false)
+		f.answered(f.lanes[p.box], false)
 		puts.push(p)
 	}
 	return puts
@@ -263,7 +263,7 @@ func (f *forwarder) handleAck(from replicate.NodeID, fr *netproto.Received) {
 		return // the put was answered before: its deadline passed, or the connection was lost
 	}
 	delete(f.inFlight, fr.Header.Request)
-	l := f.lanes[p.part]
+	l := f.lanes[p.box]
 	status := fr.Header.Status
 	if status == netproto.StatusNotLeader || status == netproto.StatusFull || status == netproto.StatusClosed {
 		l.waiting.insert(p) // not stored: send it again, to whoever leads, when the run is over
@@ -280,10 +280,10 @@ func (f *forwarder) handleAck(from replicate.NodeID, fr *netproto.Received) {
 	}
 	if status == netproto.StatusOK {
 		p.First = ID(ack.First)
-		p.answer(nil)
+		answerOne(p, nil)
 		return
 	}
-	p.answer(reason.OfPut(ack.Reason))
+	answerOne(p, reason.OfPut(ack.Reason))
 }
 
 // freeze stops the lane of pt until reroute has inserted the inbox before its puts.

@@ -61,19 +61,19 @@ type refusals struct {
 // sender is where a forwarded put comes from, and its partition.
 type sender struct {
 	from replicate.NodeID
-	pt   *partition
+	box  *inbox
 }
 
-func (r *refusals) note(from replicate.NodeID, pt *partition, run uint32) {
+func (r *refusals) note(from replicate.NodeID, box *inbox, run uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.runs.Note(sender{from, pt}, run)
+	r.runs.Note(sender{from, box}, run)
 }
 
-func (r *refusals) has(from replicate.NodeID, pt *partition, run uint32) bool {
+func (r *refusals) has(from replicate.NodeID, box *inbox, run uint32) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.runs.Refuses(sender{from, pt}, run)
+	return r.runs.Refuses(sender{from, box}, run)
 }
 
 // removeNode forgets the runs of a node whose connection has ended.
@@ -115,11 +115,11 @@ func (f *forwarder) handlePut(from replicate.NodeID, fr *netproto.Received) *par
 		retainBuf(fr.Buf)
 		p.buf = fr.Buf
 		switch {
-		case f.refusals.has(from, pt, run):
+		case f.refusals.has(from, &pt.inbox, run):
 			err = ErrNoLeader // an earlier put of the run was refused
 		default:
-			if err = f.cn.e.measure(&p.Put); err == nil {
-				p.part = pt
+			if err = f.cn.e.limits.measure(&p.Put); err == nil {
+				p.box = &pt.inbox
 				err = pt.tryEnqueue(&p.Put)
 			}
 		}
@@ -128,7 +128,7 @@ func (f *forwarder) handlePut(from replicate.NodeID, fr *netproto.Received) *par
 		return pt
 	}
 	if pt != nil && (errors.Is(err, ErrNoLeader) || errors.Is(err, ErrOverloaded) || errors.Is(err, ErrClosed)) {
-		f.refusals.note(from, pt, run)
+		f.refusals.note(from, &pt.inbox, run)
 	}
 	p.reply(0, err)
 	return nil
@@ -204,8 +204,8 @@ func (p *forwardedPut) reply(first ID, err error) {
 	}
 	fr.Head = wire.AppendPutAck(make([]byte, 0, wire.PutAckBytes), &ack)
 	f, from := p.f, p.from
-	if p.part != nil && fr.Status == netproto.StatusNotLeader { // it was in an inbox, and was refused there
-		f.refusals.note(from, p.part, p.run)
+	if p.box != nil && fr.Status == netproto.StatusNotLeader { // it was in an inbox, and was refused there
+		f.refusals.note(from, p.box, p.run)
 	}
 	if p.buf != nil {
 		releaseBuf(p.buf)

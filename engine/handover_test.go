@@ -40,7 +40,8 @@ func leadingReplica(t *testing.T, s meta.Store) *replica {
 	if r.changeRole(); r.leader == nil {
 		t.Fatal("it does not lead")
 	}
-	r.pending.opened, r.pt.ready = true, true // there is no committer that could be told
+	r.pending.opened = true
+	r.pt.stayReady() // there is no committer that could be told
 	return r
 }
 

@@ -1,12 +1,9 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"sync"
-
-	"penstock/segment"
 )
 
 // PublishMessage is Publish for a message with a key, headers or a delay. It borrows everything in m until it returns.
@@ -134,62 +131,8 @@ func (t *Topic) SubmitTo(partition int, p *Put) error {
 	return t.submit(context.Background(), p, parts[partition])
 }
 
-// measureHeaders is measure for a put with headers.
-func (e *Engine) measureHeaders(p *Put) error {
-	if len(p.Headers) != len(p.Messages) {
-		return fmt.Errorf("%w: there are %d lists of headers for %d messages", ErrHeaders, len(p.Headers), len(p.Messages))
-	}
-	p.bytes, p.headerBytes, p.headered = 0, 0, false
-	rec := segment.Record{Defer: p.deferMs}
-	for i, m := range p.Messages {
-		if len(m) == 0 {
-			return ErrEmptyMessage
-		}
-		if len(m) > e.opts.MaxMessageBytes {
-			return ErrMessageTooBig
-		}
-		rec.Body, rec.Headers = m, p.Headers[i]
-		size := rec.Size()
-		if len(rec.Headers) != 0 {
-			if err := e.checkHeaders(rec.Headers, p.trusted); err != nil {
-				return err
-			}
-			p.headered = true
-			p.headerBytes += uint32(size - segment.RecordSize(len(m), p.deferMs))
-		}
-		p.bytes += size
-	}
-	if p.bytes > e.opts.MaxBatchBytes {
-		return ErrBatchTooBig
-	}
-	return nil
-}
-
 // CheckHeaders returns nil if a message may have these headers, and else an ErrHeaders that tells why not. A Put is
 // refused as a whole, so a server that gathers messages of several requests in one Put checks each request first.
-func (e *Engine) CheckHeaders(headers []Header) error { return e.checkHeaders(headers, false) }
-
-// checkHeaders checks the headers of one message against the limits. With trusted, the engine or another node made
-// them, and reserved names and any total size are allowed.
-func (e *Engine) checkHeaders(headers []Header, trusted bool) error {
-	if len(headers) > MaxHeaderCount {
-		return fmt.Errorf("%w: a message has %d, at most %d", ErrHeaders, len(headers), MaxHeaderCount)
-	}
-	size := 0
-	for i := range headers {
-		name := headers[i].Key
-		switch {
-		case len(name) == 0 || len(name) > MaxHeaderNameBytes:
-			return fmt.Errorf("%w: a name has %d bytes, 1 to %d are possible", ErrHeaders, len(name), MaxHeaderNameBytes)
-		case !trusted && bytes.HasPrefix(name, []byte(ReservedHeaders)):
-			return fmt.Errorf("%w: names that begin with %s, as %q does, are the engine's own",
-				ErrHeaders, ReservedHeaders, name)
-		}
-		size += len(name) + len(headers[i].Value)
-	}
-	if size > e.opts.MaxHeaderBytes && !trusted {
-		return fmt.Errorf("%w: a message has %d bytes of names and values, at most %d (MaxHeaderBytes)",
-			ErrHeaders, size, e.opts.MaxHeaderBytes)
-	}
-	return nil
+func (e *Engine) CheckHeaders(headers []Header) error {
+	return e.limits.checkHeaders(headers, false)
 }

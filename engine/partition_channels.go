@@ -33,19 +33,33 @@ func (pt *partition) watching() []subscriber {
 
 // watch adds s to those that get the partition's events, if it is not among them yet.
 func (pt *partition) watch(s subscriber) {
-	pt.mu.Lock()
-	defer pt.mu.Unlock()
-	if old := pt.watching(); !slices.Contains(old, s) {
-		ss := append([]subscriber{s}, old...)
-		pt.watchers.Store(&ss)
-	}
+	pt.changeWatchers(func(old []subscriber) []subscriber {
+		if slices.Contains(old, s) {
+			return old
+		}
+		return append([]subscriber{s}, old...)
+	})
 }
 
 func (pt *partition) unwatch(s subscriber) {
-	pt.mu.Lock()
-	defer pt.mu.Unlock()
-	ss := slices.DeleteFunc(slices.Clone(pt.watching()), func(other subscriber) bool { return other == s })
-	pt.watchers.Store(&ss)
+	pt.changeWatchers(func(old []subscriber) []subscriber {
+		return slices.DeleteFunc(slices.Clone(old), func(other subscriber) bool { return other == s })
+	})
+}
+
+// changeWatchers replaces the list by what change makes of it. change does not modify the old list, and may run again.
+func (pt *partition) changeWatchers(change func(old []subscriber) []subscriber) {
+	for {
+		old := pt.watchers.Load()
+		var ss []subscriber
+		if old != nil {
+			ss = *old
+		}
+		ss = change(ss)
+		if pt.watchers.CompareAndSwap(old, &ss) {
+			return
+		}
+	}
 }
 
 // follow gives a channel the partition: a snapshot of what the log says of the channel now, and all later events.
@@ -166,7 +180,7 @@ func (pt *partition) StoredEnd() segment.MsgID { return segment.MsgID(pt.visible
 func (pt *partition) CommittedMark() segment.Position { return pt.committedMark() }
 
 // Leads says whether puts may enter the inbox.
-func (pt *partition) Leads() bool { return pt.rep.leads.Load() }
+func (pt *partition) Leads() bool { return pt.leads.Load() }
 
 // ServingEpoch is the epoch in which channels deliver from this node; 0: they do not, or this is a single node.
 func (pt *partition) ServingEpoch() segment.Epoch { return pt.rep.serving() }

@@ -30,15 +30,6 @@ func (pt *partition) appendControls(ctx context.Context, own *specialPut) (*wait
 	return w, nil
 }
 
-// result waits until the put is committed, or will not be, and frees the waiter. No defer frees it: when a simulated
-// process is killed, its tasks end inside Receive, and the put is in the inbox still.
-func (w *waiter) result() error {
-	w.part.e.host.Receive(w.done)
-	err := w.Err
-	w.free()
-	return err
-}
-
 // writeControls appends batches of control entries and returns when all are committed; onCommit runs with the last one.
 func (pt *partition) writeControls(ctx context.Context, batches [][]core.Control, onCommit func()) error {
 	for i, b := range batches {
@@ -48,7 +39,7 @@ func (pt *partition) writeControls(ctx context.Context, batches [][]core.Control
 		}
 		w, err := pt.appendControls(ctx, own)
 		if err == nil {
-			err = w.result()
+			err = w.result(pt.e.host)
 		}
 		if err != nil {
 			return err
@@ -114,4 +105,15 @@ func (pt *partition) readFold(ctx context.Context, f func()) error {
 func (pt *partition) startBorder() core.Border {
 	at, _, id := pt.log.Start()
 	return core.Border{At: at, ID: id}
+}
+
+// writeTombstone stores that this node's copies of the topic are deleted, behind all that is in the inbox.
+func (pt *partition) writeTombstone(own *specialPut) error {
+	w := getWaiter()
+	w.kind, w.special = putTombstone, own
+	if err := pt.enqueue(context.Background(), &w.Put); err != nil {
+		w.free()
+		return err
+	}
+	return w.result(pt.e.host)
 }

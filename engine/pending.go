@@ -82,7 +82,7 @@ func (q *pendingQueue) expire(beforeNs int64) (puts putList) {
 		if b.sealedNs >= beforeNs {
 			break
 		}
-		if p := b.puts.head; p != nil && p.noExpiry {
+		if p := b.puts.first(); p != nil && p.noExpiry {
 			continue
 		}
 		puts.append(b.puts.take())

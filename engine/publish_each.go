@@ -12,8 +12,7 @@ func (t *Topic) publishEach(ctx context.Context, ms []Outgoing) []error {
 	}
 	for i, w := range waiters {
 		if w != nil {
-			t.e.host.Receive(w.done)
-			errs[i] = w.Err
+			errs[i] = w.receive(t.e.host)
 			w.free()
 		}
 	}
@@ -28,8 +27,7 @@ func (t *Topic) startPublish(ctx context.Context, m *Outgoing) (*waiter, error) 
 		return nil, err
 	}
 	w := getWaiter()
-	w.one[0] = m.Body
-	w.Messages = w.one[:]
+	w.carry(m.Body)
 	w.trusted = true
 	if len(headers) != 0 {
 		w.Headers = [][]Header{headers}

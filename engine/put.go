@@ -7,10 +7,42 @@ import (
 	"time"
 
 	"penstock/engine/core"
+	"penstock/engine/host"
 	"penstock/internal/lock"
 	"penstock/replicate"
 	"penstock/segment"
 )
+
+// Put is one request to store messages, for callers that do not want a goroutine per
+// request (protocol servers). The zero value plus Messages and Done is ready; a Put may be used
+// again after Done was called, and then costs no allocation.
+type Put struct {
+	// Messages are stored all or none, in order, with consecutive ids. The bytes and the slice are borrowed until Done is
+	// called.
+	Messages [][]byte
+
+	First ID    // result: the id of the first message; the others are consecutive
+	Err   error // result; nil: all messages are on stable storage
+
+	// Done is called exactly once, after First and Err are set: from a goroutine of the engine or, with Alone, from within
+	// Submit. It must not block.
+	Done func(*Put)
+
+	putState
+
+	// Defer delays the delivery of all messages. 0: no delay.
+	Defer time.Duration
+	// Deadline is when a put that still waits to be stored fails with ErrDeadline. Zero: Options.PublishTimeout after
+	// Submit.
+	Deadline time.Time
+	// Headers are the messages' headers: nil, or one list (which may be empty) per message. They are borrowed like
+	// Messages. A name has 1 to MaxHeaderNameBytes bytes and does not begin with ReservedHeaders. See MaxHeaderCount,
+	// Options.MaxHeaderBytes and ErrHeaders.
+	Headers [][]Header
+	// Alone says that the caller will only wait for the answer. Then an idle engine may store the put on the caller's
+	// goroutine, within Submit.
+	Alone bool
+}
 
 // putKind says what a put stores. It is set before the put enters an inbox, and never changes.
 type putKind uint8
@@ -43,8 +75,8 @@ func (k putKind) internal() bool { return k >= putControls }
 // the put. The fields that the committer reads of every put are adjacent: at half a million puts per second its time
 // goes into cache misses.
 type putState struct {
-	next        *Put // link of putList
-	part        *partition
+	next        *Put   // link of putList
+	box         *inbox // the inbox that it is for
 	bytes       int    // size of the records that the put becomes
 	seq         uint64 // position in the inbox, see partition.cancel; 0: it was never in an inbox
 	deadline    int64  // by the engine's clock, ns since 1970; 0: none yet
@@ -96,23 +128,43 @@ func (p *Put) count() int {
 // other goroutines. getWaiter takes one from a pool; the goroutine that waits owns it, and frees it after the answer.
 type waiter struct {
 	Put
-	one  [1][]byte
-	done chan struct{}
-	_    [256 - 240]byte
+	one     [1][]byte
+	answers chan struct{}
+	_       [256 - 240]byte
 }
 
 var waiters = sync.Pool{New: func() any {
-	w := &waiter{done: make(chan struct{}, 1)}
-	w.Done = func(*Put) { w.done <- struct{}{} }
+	w := &waiter{answers: make(chan struct{}, 1)}
+	w.Done = func(*Put) { w.answers <- struct{}{} }
 	return w
 }}
 
 func getWaiter() *waiter { return waiters.Get().(*waiter) }
 
+// carry makes body the only message.
+func (w *waiter) carry(body []byte) {
+	w.one[0] = body
+	w.Messages = w.one[:]
+}
+
 func (w *waiter) free() {
 	w.Put = Put{Done: w.Done}
 	w.one[0] = nil
 	waiters.Put(w)
+}
+
+// receive waits for the answer on a host, and returns the put's error. Then the caller frees the waiter.
+func (w *waiter) receive(h host.Host) error {
+	h.Receive(w.answers)
+	return w.Err
+}
+
+// result waits until the put is committed, or will not be, and frees the waiter. No defer frees it: when a simulated
+// process is killed, its tasks end inside Receive, and the put is in the inbox still.
+func (w *waiter) result(h host.Host) error {
+	err := w.receive(h)
+	w.free()
+	return err
 }
 
 // wait returns the put's result. If ctx ends while the put is still in the inbox, wait removes it and nothing is
@@ -121,7 +173,7 @@ func (w *waiter) free() {
 func (w *waiter) wait(ctx context.Context) (ID, error) {
 	gate := w.gate
 	if gate == nil {
-		gate = w.done
+		gate = w.answers
 	}
 	for cancelled := ctx.Done(); gate != nil; {
 		if cancelled == nil {
@@ -130,7 +182,7 @@ func (w *waiter) wait(ctx context.Context) (ID, error) {
 			select {
 			case <-gate:
 			case <-cancelled:
-				if w.part.cancel(&w.Put) {
+				if w.box.cancel(&w.Put) {
 					return 0, ctx.Err()
 				}
 				cancelled = nil
@@ -140,7 +192,7 @@ func (w *waiter) wait(ctx context.Context) (ID, error) {
 		if w.gate == nil || w.answered.Load() {
 			break
 		}
-		gate = w.part.gateFor(&w.Put) // the gate opened for other puts
+		gate = w.box.gateFor(&w.Put) // the gate opened for other puts
 	}
 	return w.First, w.Err
 }
@@ -166,7 +218,7 @@ func (l *putList) answer(err error) (waiters int) {
 			p.Done(p)
 			continue
 		}
-		if g := (gateRef{p.part, p.gateIndex}); g != open {
+		if g := (gateRef{p.box, p.gateIndex}); g != open {
 			open.open()
 			open = g
 		}
@@ -176,8 +228,8 @@ func (l *putList) answer(err error) (waiters int) {
 	return waiters
 }
 
-// answer answers a put that is in no list.
-func (p *Put) answer(err error) {
+// answerOne answers a put that is in no list.
+func answerOne(p *Put, err error) {
 	var l putList
 	l.push(p)
 	l.answer(err)
@@ -190,49 +242,6 @@ func (l *putList) committed() {
 	if p := l.head; p != nil && p.kind.internal() && p.special.onCommit != nil {
 		p.special.onCommit()
 	}
-}
-
-// Publish stores one message and returns when it is on stable storage. It borrows body until then. An error that is
-// neither ErrDisk nor ErrClosed means that nothing was stored.
-func (t *Topic) Publish(ctx context.Context, body []byte) (ID, error) {
-	return t.publish(ctx, body, nil, 0)
-}
-
-// PublishDeferred is Publish for a message whose first delivery waits for delay.
-func (t *Topic) PublishDeferred(ctx context.Context, body []byte, delay time.Duration) (ID, error) {
-	return t.publish(ctx, body, nil, delay)
-}
-
-// PublishBatch stores all messages or none, in order and with consecutive ids in one partition, and returns the first
-// id. It borrows the bodies until it returns.
-func (t *Topic) PublishBatch(ctx context.Context, bodies [][]byte) (ID, error) {
-	return t.publish(ctx, nil, bodies, 0)
-}
-
-func (t *Topic) publish(ctx context.Context, body []byte, bodies [][]byte, delay time.Duration) (ID, error) {
-	w := getWaiter()
-	defer w.free()
-	if bodies == nil {
-		w.one[0] = body
-		bodies = w.one[:]
-	}
-	w.Messages, w.Defer, w.Alone, w.waits = bodies, delay, true, true
-	if err := t.submit(ctx, &w.Put, nil); err != nil {
-		return 0, err
-	}
-	return w.wait(ctx)
-}
-
-// PublishSealed stores a batch that segment.Builder sealed, without encoding its records again. It borrows the batch
-// until it returns.
-func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (ID, error) {
-	w := getWaiter()
-	defer w.free()
-	w.kind, w.special, w.Alone, w.waits = putSealed, &specialPut{sealed: batch}, true, true
-	if err := t.submit(ctx, &w.Put, nil); err != nil {
-		return 0, err
-	}
-	return w.wait(ctx)
 }
 
 // asyncPut is a Put whose callback gets the id and the error.
@@ -261,7 +270,8 @@ type asyncFree struct {
 
 const maxFreeAsyncPuts = 1 << 16
 
-func (f *asyncFree) get() *asyncPut {
+// get returns a put of one message, whose answer done gets.
+func (f *asyncFree) get(body []byte, done func(ID, error)) *asyncPut {
 	f.mu.Lock()
 	a := f.head
 	if a != nil {
@@ -273,11 +283,13 @@ func (f *asyncFree) get() *asyncPut {
 		a = &asyncPut{free: f}
 		a.Done = a.onDone
 	}
+	a.one[0], a.done = body, done
+	a.Messages = a.one[:]
 	return a
 }
 
 func (a *asyncPut) reset() {
-	a.First, a.Err, a.Messages, a.part = 0, nil, nil, nil
+	a.First, a.Err, a.Messages, a.box = 0, nil, nil, nil
 	a.one[0], a.done = nil, nil
 }
 
@@ -315,75 +327,4 @@ func (f *asyncFree) recycle() {
 	}
 	f.mu.Unlock()
 	f.back, f.backTail, f.backN = nil, nil, 0
-}
-
-// PublishAsync submits one message, and calls done exactly once: when the message is on stable storage, or was refused.
-// It borrows body until then. done may run on the committer and must not block: it may send on a buffered channel,
-// count, or hand over. PublishAsync blocks only while the inbox is full, at most Options.AdmitTimeout. If it returns an
-// error, done is not called.
-func (t *Topic) PublishAsync(body []byte, done func(ID, error)) error {
-	a := t.e.asyncFree.get()
-	a.one[0], a.done = body, done
-	a.Messages = a.one[:]
-	if err := t.submit(context.Background(), &a.Put, nil); err != nil {
-		return err
-	}
-	return nil
-}
-
-// Submit submits a Put. It blocks only while the inbox is full, at most Options.AdmitTimeout, and then returns
-// ErrOverloaded. If it returns an error, nothing was stored and Done is not called.
-func (t *Topic) Submit(p *Put) error { return t.submit(context.Background(), p, nil) }
-
-// submit measures p and puts it into the inbox of pt; nil: of the topic's next partition.
-func (t *Topic) submit(ctx context.Context, p *Put, pt *partition) error {
-	e := t.e
-	if err := e.measure(p); err != nil {
-		return err
-	}
-	if t.deleted.Load() {
-		return ErrDeleted
-	}
-	// The engine's watch sets the default deadline, for a put that is still in the inbox at its next round: to read the
-	// clock for every put would cost as much as storing it.
-	p.deadline = 0
-	if !p.Deadline.IsZero() {
-		p.deadline = e.clock.NowNs() + int64(e.host.Until(p.Deadline))
-	}
-	if pt == nil {
-		pt = t.nextPartition()
-	}
-	return pt.enqueue(ctx, p)
-}
-
-// measure checks a put against the limits and computes p.bytes.
-func (e *Engine) measure(p *Put) error {
-	if p.kind == putSealed {
-		return e.measureSealed(p)
-	}
-	if p.Defer < 0 || p.Defer > e.opts.MaxDefer {
-		return ErrDeferTooLong
-	}
-	p.deferMs = uint32((p.Defer + time.Millisecond - 1) / time.Millisecond)
-	if len(p.Messages) == 0 {
-		return ErrEmptyMessage
-	}
-	if p.headered = false; p.Headers != nil {
-		return e.measureHeaders(p)
-	}
-	n := 0
-	for _, m := range p.Messages {
-		if len(m) == 0 {
-			return ErrEmptyMessage
-		}
-		if len(m) > e.opts.MaxMessageBytes {
-			return ErrMessageTooBig
-		}
-		n += segment.RecordSize(len(m), p.deferMs)
-	}
-	if n > e.opts.MaxBatchBytes {
-		return ErrBatchTooBig
-	}
-	p.bytes = n
-	return nil
 }

@@ -10,6 +10,15 @@ type putList struct {
 	bytes      int64 // sum of Put.bytes, which does not change while a put is in a list
 }
 
+// first returns the oldest put; nil: the list is empty.
+func (l *putList) first() *Put { return l.head }
+
+// after returns the put behind p, which is in the list.
+func (l *putList) after(p *Put) *Put { return p.next }
+
+// size is the sum of the sizes of the puts.
+func (l *putList) size() int64 { return l.bytes }
+
 func (l *putList) empty() bool { return l.head == nil }
 
 // count walks the list.

@@ -145,13 +145,13 @@ func TestPutListLeavesNoLinks(t *testing.T) {
 
 // answer ends all puts of a list. Those who wait together are woken by one gate; the others by their own Done.
 func TestPutListAnswer(t *testing.T) {
-	var pt partition
+	var box inbox
 	var l putList
 	var answered []error
 	ps := sizedPuts(6)
-	gates := []chan struct{}{pt.gate(0), pt.gate(1)}
+	gates := []chan struct{}{box.gate(0), box.gate(1)}
 	for i, p := range ps {
-		p.First, p.part, p.waits = ID(i+1), &pt, i != 0
+		p.First, p.box, p.waits = ID(i+1), &box, i != 0
 		p.Done = func(p *Put) { answered = append(answered, p.Err) }
 		if i >= 2 {
 			p.gateIndex = int8(i / 4)

@@ -51,7 +51,7 @@ func (c *committer) overQuota(room *quotaRoom, r *run, p *Put) bool {
 	if room == nil || p.kind.internal() {
 		return false
 	}
-	if int64(r.count)+int64(p.count()) <= room.count && r.puts.bytes+int64(p.bytes) <= room.bytes {
+	if int64(r.count)+int64(p.count()) <= room.count && r.puts.size()+int64(p.bytes) <= room.bytes {
 		return false
 	}
 	c.e.flusher.askQuotas()

@@ -67,10 +67,8 @@ type replica struct {
 
 // published is what producers, channels and the forwarder read of a replica without its mu.
 type published struct {
-	leads        atomic.Bool                    // the inbox accepts puts; written with mu and partition.mu held
 	serves       atomic.Bool                    // channels may deliver: it leads, and has committed what came before
 	serveEpoch   atomic.Uint64                  // see serving
-	parked       atomic.Bool                    // puts wait in the forwarder; later puts queue behind them
 	target       atomic.Uint32                  // replicate.NodeID of the leader; 0: not known
 	row          atomic.Pointer[meta.Partition] // the newest row of the store
 	fenced       atomic.Uint64                  // the highest epoch of all Fence messages received

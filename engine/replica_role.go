@@ -56,7 +56,7 @@ func newSolo(pt *partition) *replica {
 	r := &replica{pt: pt, role: roleSolo, durable: pt.machine.State().Next}
 	r.pending.clear()
 	r.target.Store(uint32(soloNode))
-	r.leads.Store(true)
+	pt.leads.Store(true)
 	r.serves.Store(true)
 	return r
 }
@@ -96,10 +96,7 @@ func (r *replica) changeRole() {
 
 // setLeads opens or closes the inbox. mu is held. It takes partition.mu, because enqueue reads leads under that lock.
 func (r *replica) setLeads(on bool) {
-	r.pt.mu.Lock()
-	r.pt.pipelined = false // the batches that it counted belonged to the last leadership
-	r.leads.Store(on)
-	r.pt.mu.Unlock()
+	r.pt.setLeads(on)
 }
 
 // setServing computes serves and serveEpoch: channels deliver from here only if the leader has its lease, and if all

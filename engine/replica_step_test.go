@@ -30,6 +30,7 @@ func bareReplica() *replica {
 	}}
 	cn.above, e.replicas, e.cluster, e.members = cn, cn.replicaNode, cn, cn
 	pt := &partition{e: e.store, t: &partTopic{name: "t"}}
+	pt.use(&e.store.inboxes)
 	pt.rep = &replica{cn: cn.replicaNode, pt: pt}
 	return pt.rep
 }
@@ -64,9 +65,9 @@ func TestCommitAnswersBelowTheMark(t *testing.T) {
 	for i := range segment.MsgID(4) {
 		p := &Put{First: ID(i)}
 		p.Done = func(*Put) { answered = append(answered, i) }
-		r.pending.push(&pendingBatch{
-			position: segment.Position(i), nextID: i + 1, count: 1, puts: putList{head: p, tail: p},
-		})
+		b := &pendingBatch{position: segment.Position(i), nextID: i + 1, count: 1}
+		b.puts.push(p)
+		r.pending.push(b)
 	}
 	for mark := range segment.Position(5) {
 		r.run(func() { r.commit(mark) })
@@ -332,8 +333,8 @@ func TestDamagedCopyDoesNotLead(t *testing.T) {
 			r.mu.Lock()
 			r.changeRole()
 			r.mu.Unlock()
-			if leads := r.leader != nil; leads != c.leads || r.leads.Load() != c.leads {
-				t.Errorf("leads %v, takes puts %v, want %v", leads, r.leads.Load(), c.leads)
+			if leads := r.leader != nil; leads != c.leads || r.pt.leads.Load() != c.leads {
+				t.Errorf("leads %v, takes puts %v, want %v", leads, r.pt.leads.Load(), c.leads)
 			}
 		})
 	}

@@ -105,7 +105,7 @@ func (cn *replicaNode) handOverUnwritten(pt *partition, reopens uint64) {
 	if !cn.leaving.Load() {
 		cn.handOverPartition(pt, 0)
 	}
-	if !pt.rep.leads.Load() {
+	if !pt.leads.Load() {
 		return
 	}
 	pt.closeAndRefuse(ErrDisk, true)

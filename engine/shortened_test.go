@@ -281,7 +281,8 @@ func TestInboxOpensForAnotherLog(t *testing.T) {
 		"the node closes":       func() { pt.closeInbox(ErrClosed) },
 		"the commit log failed": func() { pt.closeAndRefuse(ErrDisk, false) },
 	} {
-		pt.closed, pt.tombstonesOK = nil, false
+		pt.inbox = inbox{}
+		pt.use(&pt.e.inboxes)
 		e.flusher.failed(pt, pt.reopens.Load(), &segment.CorruptError{})
 		end()
 		if pt.reopenInbox(); !pt.isClosed() {

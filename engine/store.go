@@ -42,8 +42,8 @@ type store struct {
 	asyncFree asyncFree
 
 	level    atomic.Int32 // the feature level in force, see Engine.Level
+	inboxes  inboxes
 	list     atomic.Pointer[[]*partition]
-	waiting  atomic.Int64 // approximate bytes in all inboxes, see partition.publishWaiting
 	poisoned atomic.Pointer[error]
 	noSpace  atomic.Bool
 	// stateBytes is the sum of partition.stateBytes.
@@ -59,22 +59,29 @@ type storeOptions struct {
 	MinSegmentBytes   int64
 	MaxSegmentBytes   int64
 	RetentionInterval time.Duration
-	MaxInboxBytes     int64
-	MaxNodeInboxBytes int64
 	MaxStateBytes     int64
 	PublishTimeout    time.Duration
-	AdmitTimeout      time.Duration
 
 	unknownKind core.ControlKind
 	markAfter   time.Duration
+}
+
+// newStore returns a store that has no commit log yet.
+func newStore(e *Engine) *store {
+	s := &store{
+		host: e.host, log: e.log, clock: e.clock, disk: e.disk, opts: e.opts.forStore(), counters: &e.counters,
+		pulse: &e.pulse, stop: e.stop,
+	}
+	s.inboxes.limit(e.opts.MaxInboxBytes, e.opts.MaxNodeInboxBytes, e.opts.PublishTimeout, e.opts.AdmitTimeout)
+	s.inboxes.tell(&e.counters.Overloaded, func() { s.clog.Wake() })
+	return s
 }
 
 func (o *Options) forStore() storeOptions {
 	return storeOptions{
 		CommitFileBytes: o.CommitFileBytes, CommitLiveBytes: o.CommitLiveBytes, GroupsInFlight: o.GroupsInFlight,
 		MinSegmentBytes: o.MinSegmentBytes, MaxSegmentBytes: o.MaxSegmentBytes, RetentionInterval: o.RetentionInterval,
-		MaxInboxBytes: o.MaxInboxBytes, MaxNodeInboxBytes: o.MaxNodeInboxBytes, MaxStateBytes: o.MaxStateBytes,
-		PublishTimeout: o.PublishTimeout, AdmitTimeout: o.AdmitTimeout,
+		MaxStateBytes: o.MaxStateBytes, PublishTimeout: o.PublishTimeout,
 		unknownKind: o.unknownKind, markAfter: o.markAfter,
 	}
 }

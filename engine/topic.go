@@ -223,16 +223,6 @@ func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 	return nil
 }
 
-func (pt *partition) writeTombstone(own *specialPut) error {
-	w := getWaiter()
-	w.kind, w.special = putTombstone, own
-	if err := pt.enqueue(context.Background(), &w.Put); err != nil {
-		w.free()
-		return err
-	}
-	return w.result()
-}
-
 // trashTopic moves the files of a deleted topic to the trash. Until that has succeeded, the tombstone must stay in the
 // commit log, or the next Open would find the topic again. So release, which frees the tombstone's commit log files, is
 // called only after that.
