@@ -55,7 +55,7 @@ func (a alone) refuseIfPoisoned(parts []*partition) {
 		return
 	}
 	for _, pt := range parts {
-		pt.closeAndRefuse(a.e.refusal(), false)
+		pt.CloseAndRefuse(a.e.refusal(), false)
 	}
 }
 
@@ -69,7 +69,8 @@ func (a alone) makeTopic(name string, partitions int) (*Topic, error) {
 	}
 	t := newTopic(e, m)
 	if err := a.makeTopicFiles(t, m); err != nil {
-		// The files must be removed: a second attempt creates another topic of that name, and the next Open would find both.
+		// The files must be removed: a second attempt creates another topic of that name, and the next Open would find
+		// both.
 		t.abandon()
 		return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, errors.Join(err, trashTopicFiles(e.disk, m.ID)))
 	}

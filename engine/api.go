@@ -5,11 +5,13 @@ import (
 
 	"penstock/engine/base"
 	"penstock/engine/channel"
+	"penstock/engine/inbox"
 )
 
 // Types of the rooms below, under their public names.
 type (
 	ID              = base.ID
+	Put             = inbox.Put
 	Header          = base.Header
 	Outgoing        = base.Outgoing
 	Delivery        = base.Delivery

@@ -8,6 +8,7 @@ import (
 
 	"penstock/engine/base"
 	"penstock/engine/core"
+	"penstock/engine/inbox"
 	"penstock/segment"
 )
 
@@ -96,8 +97,8 @@ func (f *flusher) carryFrom(pt *partition, sources []core.CarrySource) {
 		pt.carrying.Store(false)
 		return
 	}
-	own := &specialPut{controls: []core.Control{{Kind: core.DeferredCarried, Carried: ms}}}
-	own.onCommit = func() { pt.postCarried(ms, own.offset) }
+	own := &inbox.Special{Controls: []core.Control{{Kind: core.DeferredCarried, Carried: ms}}}
+	own.OnCommit = func() { pt.postCarried(ms, own.Offset) }
 	if err := pt.postControls(own, func(error) { pt.carrying.Store(false) }); err != nil {
 		pt.carrying.Store(false)
 	}

@@ -2,17 +2,18 @@ package engine
 
 import (
 	"penstock/engine/base"
+	"penstock/engine/inbox"
 	"penstock/engine/meta"
 	"penstock/replicate"
 )
 
 // ForwardPut queues a put for the node that leads its partition. While no node leads, the put waits in that queue. A
 // put of the engine's own fails instead.
-func (cn *clusterNode) ForwardPut(pt *partition, p *Put) error {
-	if p.kind.internal() {
+func (cn *clusterNode) ForwardPut(pt *partition, p *inbox.Put) error {
+	if p.Kind.Internal() {
 		return ErrNoLeader
 	}
-	p.seq = 0
+	p.Seq = 0
 	return cn.forward.enqueue(pt, p)
 }
 

@@ -14,8 +14,8 @@ const (
 	// absentAnswerInterval is the least time between two answers to one leader about one partition. One answer is enough
 	// for a burst of frames.
 	absentAnswerInterval = 100 * time.Millisecond
-	// absentPatience is how long a leader may ask for a missing copy before that is logged. The leader of a new topic asks
-	// before the copy is opened.
+	// absentPatience is how long a leader may ask for a missing copy before that is logged. The leader of a new topic
+	// asks before the copy is opened.
 	absentPatience = 5 * time.Second
 	// absentForget is after how much silence an entry about a leader's questions expires. It exceeds the leader's pauses
 	// between questions, which grow to 16 s.

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/core"
+	"penstock/engine/inbox"
 	"penstock/engine/route"
 	"penstock/netproto"
 	"penstock/replicate"
@@ -119,7 +120,7 @@ func Leased(e *Engine) bool { return e.cluster.leased() }
 // Leads says whether a node takes puts for a partition.
 func Leads(e *Engine, topic string, n int) bool {
 	t, _ := e.LookupTopic(topic)
-	return t.partitions()[n].leads.Load()
+	return t.partitions()[n].Leading.Load()
 }
 
 // FoldHas says whether a channel is in the log of a copy, committed or not.
@@ -172,7 +173,7 @@ func ChannelHas(e *Engine, topic, channel string, n int) bool {
 func AppendChannel(e *Engine, topic string, n int, channel string) error {
 	t, _ := e.LookupTopic(topic)
 	created := []core.Control{{Kind: core.ChannelCreated, Channel: channel}}
-	_, err := t.partitions()[n].appendControls(context.Background(), &specialPut{controls: created})
+	_, err := t.partitions()[n].appendControls(context.Background(), &inbox.Special{Controls: created})
 	return err
 }
 
@@ -270,7 +271,7 @@ func FailFlush(e *Engine, topic string, n int) bool {
 }
 
 func (pt *partition) isClosed() bool {
-	return pt.whyClosed() != nil
+	return pt.WhyClosed() != nil
 }
 
 // Tick lets a moment pass for a follower's copy.

@@ -6,6 +6,7 @@ import (
 	"penstock/clog"
 	"penstock/engine/base"
 	"penstock/engine/core"
+	"penstock/engine/inbox"
 	"penstock/internal/lock"
 	"penstock/replicate"
 	"penstock/segment"
@@ -54,7 +55,7 @@ type committer struct {
 // groupWork is what one group carries. Its slices keep their memory from group to group.
 type groupWork struct {
 	batches    []batchWork
-	tombstones []putList
+	tombstones []inbox.List
 	cuts       []*logCut
 	sealed     int // puts sealed into the group
 }
@@ -70,14 +71,14 @@ type batchWork struct {
 
 // push tells the committer that the inbox of pt is no longer empty. With alone the caller has nothing to do but wait
 // for its answer; if the log is idle, it does the committer's work itself. Any goroutine may call push. It does not
-// hold partition.mu.
+// hold Inbox.mu.
 func (c *committer) push(pt *partition, alone bool) {
 	c.readyMu.Lock()
 	c.ready = append(c.ready, pt)
 	c.readyMu.Unlock()
 	// While a group is on the disk no wake-up is needed: clog calls Gather after Durable has counted the group down, and
 	// pt is in ready already. A wake-up would only take a processor from the producers. For a second group,
-	// publishWaitingAndWake wakes the log.
+	// the inbox wakes the log.
 	if c.inFlight.Load() > 0 {
 		return
 	}
@@ -114,7 +115,7 @@ func (c *committer) hasReady() bool {
 // Gather seals the inboxes that wait, partition by partition, until the group is full. clog calls it.
 func (c *committer) Gather(g *clog.Group) {
 	// No inbox is taken before the group is certain to begin: puts that arrive until then join the group.
-	if c.inFlight.Load() > 0 && c.e.inboxes.bytes() < secondGroupBytes || !c.refillWork() {
+	if c.inFlight.Load() > 0 && c.e.inboxes.Waiting() < inbox.SecondGroupBytes || !c.refillWork() {
 		return
 	}
 	w := &c.slots[g.Slot()]
@@ -165,15 +166,15 @@ func (c *committer) learnSpace() {
 }
 
 // sealList seals as much of l as fits, and leaves the rest in l.
-func (c *committer) sealList(pt *partition, g *clog.Group, w *groupWork, l *putList) {
-	for !l.empty() && w.sealed < maxGroupPuts {
+func (c *committer) sealList(pt *partition, g *clog.Group, w *groupWork, l *inbox.List) {
+	for !l.Empty() && w.sealed < maxGroupPuts {
 		r := c.nextRun(pt, g, w, l)
 		if r.n == 0 {
 			continue // all were refused
 		}
 		first, dst := c.reserve(pt, g, w, &r)
 		if dst == nil {
-			l.prepend(r.puts)
+			l.Prepend(r.puts)
 			if first == core.PurposeData || !c.sealInternal(pt, g, w, first, r.bytes) {
 				return
 			}
@@ -181,7 +182,7 @@ func (c *committer) sealList(pt *partition, g *clog.Group, w *groupWork, l *putL
 		}
 		w.sealed += r.n
 		c.seal(pt, g, w, &r, dst)
-		if !r.puts.empty() { // otherwise replicate has taken them, and the replica answers them
+		if !r.puts.Empty() { // otherwise replicate has taken them, and the replica answers them
 			w.tombstones = append(w.tombstones, r.puts)
 		}
 	}
@@ -189,24 +190,24 @@ func (c *committer) sealList(pt *partition, g *clog.Group, w *groupWork, l *putL
 
 // run is the content of the next batch of a partition: consecutive puts of its inbox.
 type run struct {
-	puts      putList
-	kind      putKind // of each
-	n         int     // puts
+	puts      inbox.List
+	kind      inbox.Kind // of each
+	n         int        // puts
 	count     uint32
 	bytes     int // of the whole batch, header included
 	headers   int // bytes that headers add to the records
 	delayed   int // messages with a delay
 	placement core.Placement
 	flags     segment.Flags
-	special   *specialPut // of the one put; nil for putMessages
+	special   *inbox.Special // of the one put; nil for inbox.Messages
 }
 
 // bodyBytes estimates how many bytes the message bodies of the run have.
 func (r *run) bodyBytes() uint64 {
 	switch r.kind {
-	case putMessages:
-	case putSealed:
-		return uint64(r.special.bodies)
+	case inbox.Messages:
+	case inbox.Sealed:
+		return uint64(r.special.Bodies)
 	default:
 		return 0
 	}
@@ -215,65 +216,65 @@ func (r *run) bodyBytes() uint64 {
 
 // nextRun takes the next run out of l. Consecutive messages share a batch as long as they fit; a put of any other kind
 // is a run of its own. Puts that must be refused, and puts that store nothing, are answered here and skipped.
-func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *putList) (r run) {
+func (c *committer) nextRun(pt *partition, g *clog.Group, w *groupWork, l *inbox.List) (r run) {
 	free := min(g.Free(), segment.MaxBatchBytes, c.e.clog.MaxPayloadBytes())
 	refused, room := c.admit(pt, false), c.quotaRoom(pt)
 	r.bytes = segment.HeaderBytes
-	for p := l.first(); p != nil; p = l.first() {
+	for p := l.First(); p != nil; p = l.First() {
 		err := c.refusal(pt, p, refused)
 		if err == nil && c.overQuota(room, &r, p) {
 			err = ErrQuota
 		}
-		if err == nil && p.deferMs != 0 && pt.refusesDelay(r.delayed+len(p.Messages)) {
+		if err == nil && p.DeferMs != 0 && pt.refusesDelay(r.delayed+len(p.Messages)) {
 			err = ErrStateFull
 		}
 		if err != nil {
-			answerOne(l.pop(), err)
+			inbox.Answer(l.Pop(), err)
 			continue
 		}
-		if p.kind == putInspection {
-			l.pop()
-			p.special.inspect()
-			answerOne(p, nil)
+		if p.Kind == inbox.Inspection {
+			l.Pop()
+			p.Special.Inspect()
+			inbox.Answer(p, nil)
 			continue
 		}
-		if r.n > 0 && (p.kind != putMessages || r.bytes+p.bytes > free) || w.sealed+r.n == maxGroupPuts {
+		if r.n > 0 && (p.Kind != inbox.Messages || r.bytes+p.Bytes > free) || w.sealed+r.n == maxGroupPuts {
 			return r
 		}
-		r.puts.push(l.pop())
+		r.puts.Push(l.Pop())
 		r.n++
-		if r.kind = p.kind; r.kind != putMessages {
-			c.measureSpecial(pt, &r, p.special)
+		if r.kind = p.Kind; r.kind != inbox.Messages {
+			c.measureSpecial(pt, &r, p.Special)
 			return r
 		}
 		r.count += uint32(len(p.Messages))
-		r.bytes += p.bytes
-		if p.deferMs != 0 {
+		r.bytes += p.Bytes
+		if p.DeferMs != 0 {
 			r.flags |= segment.FlagDefer
 			r.delayed += len(p.Messages)
 		}
-		if p.headered {
+		if p.Headered {
 			r.flags |= segment.FlagHeaders
-			r.headers += int(p.headerBytes)
+			r.headers += int(p.HeaderBytes)
 		}
 	}
 	return r
 }
 
 // refusal returns why p may not be stored, or nil. refused is the machine's current answer for messages (admit).
-func (c *committer) refusal(pt *partition, p *Put, refused error) error {
-	switch p.kind {
-	case putTombstone:
+func (c *committer) refusal(pt *partition, p *inbox.Put, refused error) error {
+	switch p.Kind {
+	case inbox.Tombstone:
 		return nil
-	case putControls:
-		if revoked := p.special.revoked; revoked != nil && revoked.Load() {
+	case inbox.Controls:
+		if revoked := p.Special.Revoked; revoked != nil && revoked.Load() {
 			return ErrNoLeader
 		}
 	}
 	switch {
-	case p.deadline != 0 && c.nowNs > p.deadline:
+	case p.DeadlineNs != 0 && c.nowNs > p.DeadlineNs:
 		return ErrDeadline
-	case refused != nil && p.kind.internal():
+	case refused != nil && p.Kind.Internal():
 		return c.admit(pt, true)
 	}
 	return refused
@@ -290,12 +291,12 @@ func (c *committer) admit(pt *partition, control bool) error {
 const maxRunCount = segment.MaxBatchBytes
 
 // measureSpecial computes the size of a run that consists of one special put; own is that put's part.
-func (c *committer) measureSpecial(pt *partition, r *run, own *specialPut) {
+func (c *committer) measureSpecial(pt *partition, r *run, own *inbox.Special) {
 	switch r.special = own; r.kind {
-	case putSealed:
-		r.count, r.flags, r.bytes = own.header.Count, own.header.Flags, len(own.sealed)
-	case putControls:
-		c.body = c.encodeControls(pt, own.controls, c.body[:0])
+	case inbox.Sealed:
+		r.count, r.flags, r.bytes = own.Header.Count, own.Header.Flags, len(own.Sealed)
+	case inbox.Controls:
+		c.body = c.encodeControls(pt, own.Controls, c.body[:0])
 		r.flags, r.bytes = segment.FlagControl, segment.HeaderBytes+len(c.body)
 	}
 }
@@ -324,7 +325,7 @@ func (c *committer) encodeControls(pt *partition, controls []core.Control, dst [
 // reserve asks the machine for the placement of the run's batch, and the group for its bytes. If another batch must be
 // sealed first, it returns that batch's purpose. If the group has no room, it returns PurposeData and a nil slice.
 func (c *committer) reserve(pt *partition, g *clog.Group, w *groupWork, r *run) (core.Purpose, []byte) {
-	if r.kind == putTombstone {
+	if r.kind == inbox.Tombstone {
 		return core.PurposeData, g.Reserve(clog.Placement{Type: clog.Tombstone, Topic: pt.t.uuid, Partition: pt.number}, 0)
 	}
 	c.ev = core.PartitionEvent{Kind: core.PartitionPlace, Purpose: core.PurposeData, Bytes: r.bytes}
@@ -351,24 +352,24 @@ func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst
 	at, crc := &r.placement, uint32(0)
 	c.deferred = c.deferred[:0]
 	switch r.kind {
-	case putMessages:
+	case inbox.Messages:
 		c.encodeRecords(pt.number, r, dst)
 		crc = c.stamp(pt, r, dst)
-	case putSealed:
-		copy(dst, r.special.sealed)
-		r.puts.first().First = core.MakeID(pt.number, at.FirstID)
+	case inbox.Sealed:
+		copy(dst, r.special.Sealed)
+		r.puts.First().First = core.MakeID(pt.number, at.FirstID)
 		crc = segment.Stamp(dst, at.Position, at.FirstID, at.Epoch, c.stampNs(pt), at.PrevCRC)
-	case putControls:
+	case inbox.Controls:
 		copy(dst[segment.HeaderBytes:], c.body)
 		crc = c.stamp(pt, r, dst)
-	case putTombstone:
-		r.special.release = c.e.flusher.pinFiles() // pinned only now: before, the batch might not have fit into the log
+	case inbox.Tombstone:
+		r.special.Release = c.e.flusher.pinFiles() // pinned only now: before, the batch might not have fit into the log
 		return
 	}
 	c.noteAppended(pt, g, w, r, dst, crc, core.PurposeData)
-	if r.kind == putControls {
-		r.special.offset = at.Offset
-		c.applyControls(pt, r.special.controls, at.Offset)
+	if r.kind == inbox.Controls {
+		r.special.Offset = at.Offset
+		c.applyControls(pt, r.special.Controls, at.Offset)
 	} else {
 		pt.fold.Publish(at.FirstID, r.count)
 	}
@@ -404,17 +405,17 @@ func (c *committer) encodeRecords(partition uint32, r *run, dst []byte) {
 	id := r.placement.FirstID
 	nowMs := base.CeilMs(c.nowNs) // rounded up: nothing is due early
 	var rec segment.Record
-	for p := r.puts.first(); p != nil; p = r.puts.after(p) {
+	for p := r.puts.First(); p != nil; p = r.puts.After(p) {
 		p.First = core.MakeID(partition, id)
-		rec.Defer = p.deferMs
+		rec.Defer = p.DeferMs
 		for i, m := range p.Messages {
 			rec.Body = m
-			if p.headered {
+			if p.Headered {
 				rec.Headers = p.Headers[i]
 			}
 			out = segment.AppendRecord(out, &rec)
-			if p.deferMs != 0 {
-				due := nowMs + int64(p.deferMs)
+			if p.DeferMs != 0 {
+				due := nowMs + int64(p.DeferMs)
 				c.deferred = append(c.deferred, core.DeferredMessage{ID: id + segment.MsgID(i), DueMs: due, At: r.placement.Offset})
 			}
 		}
@@ -457,12 +458,12 @@ func (c *committer) sealInternal(pt *partition, g *clog.Group, w *groupWork, pur
 	body = core.AppendControl(body, &core.Control{Kind: core.Checkpoint, Cursors: pt.fold})
 	if segment.HeaderBytes+len(body) > segment.MaxBatchBytes {
 		// The fold has grown beyond maxPartitionStateBytes because of confirmations, and does not fit into a batch. The
-		// commit log's checkpoint still has it. Only a replica whose log is cut inside this segment misses the fold, and that
-		// replica reports it.
+		// commit log's checkpoint still has it. Only a replica whose log is cut inside this segment misses the fold, and
+		// that replica reports it.
 		body = core.AppendControl(body[:0], &core.Control{Kind: core.EpochStart, Epoch: epoch})
 	}
 	c.body = body
-	r := run{kind: putControls, flags: segment.FlagControl, bytes: segment.HeaderBytes + len(body)}
+	r := run{kind: inbox.Controls, flags: segment.FlagControl, bytes: segment.HeaderBytes + len(body)}
 	c.ev = core.PartitionEvent{Kind: core.PartitionPlace, Purpose: purpose, Bytes: r.bytes, NextBytes: nextBytes}
 	pt.machine.Step(&c.ev, &c.res)
 	r.placement = c.res.Placement

@@ -16,10 +16,10 @@ func (c *committer) Durable(g *clog.Group) {
 		waiters += c.batchDurable(w, i)
 	}
 	for i := range w.tombstones {
-		w.tombstones[i].committed()
-		waiters += w.tombstones[i].answer(nil)
+		w.tombstones[i].Committed()
+		waiters += w.tombstones[i].Answer(nil)
 	}
-	c.e.asyncFree.recycle()
+	c.e.asyncFree.Recycle()
 	for i, cut := range w.cuts {
 		cut.durable <- nil
 		w.cuts[i] = nil
@@ -47,7 +47,7 @@ func (c *committer) Failed(err error) {
 	for i := range c.slots {
 		w := &c.slots[i]
 		for i := range w.tombstones {
-			w.tombstones[i].answer(why)
+			w.tombstones[i].Answer(why)
 		}
 		w.tombstones, w.batches, w.cuts = nil, nil, nil
 	}
@@ -57,6 +57,6 @@ func (c *committer) Failed(err error) {
 			pt.machine.Step(&c.ev, &c.res)
 			pt.rep.fault(err)
 		})
-		pt.closeAndRefuse(why, false)
+		pt.CloseAndRefuse(why, false)
 	}
 }

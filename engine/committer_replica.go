@@ -5,6 +5,7 @@ import (
 
 	"penstock/clog"
 	"penstock/engine/core"
+	"penstock/engine/inbox"
 	"penstock/internal/failpoint"
 	"penstock/replicate"
 	"penstock/segment"
@@ -19,30 +20,30 @@ func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
 	defer r.unlock()
 	for {
 		// Drain first: a put that arrives after this calls push again.
-		l := pt.drain()
+		l := pt.Drain()
 		if !r.solo() && !(c.appendIncoming(pt, g, w) && c.writeCut(pt, g, w) && c.beginEpoch(pt, g, w)) {
-			pt.prependAndStayReady(l)
+			pt.PrependAndStayReady(l)
 			return false
 		}
-		if l.empty() {
+		if l.Empty() {
 			return true
 		}
 		// A tombstone concerns only this node's files, whoever leads.
-		if !r.solo() && l.first().kind != putTombstone {
+		if !r.solo() && l.First().Kind != inbox.Tombstone {
 			if !r.admits() {
-				pt.stall(l, false)
+				pt.Stall(l, false)
 				return true
 			}
-			if r.pending.n > 0 && l.size() < secondGroupBytes {
-				// A small batch costs the followers as much as a large one. So while one batch is on its way, small puts wait and
-				// form the next batch.
+			if r.pending.n > 0 && l.Size() < inbox.SecondGroupBytes {
+				// A small batch costs the followers as much as a large one. So while one batch is on its way, small puts wait
+				// and form the next batch.
 				r.stalled = errPipelined
-				pt.stall(l, true)
+				pt.Stall(l, true)
 				return true
 			}
 		}
-		if c.sealList(pt, g, w, &l); !l.empty() {
-			pt.prepend(l)
+		if c.sealList(pt, g, w, &l); !l.Empty() {
+			pt.Prepend(l)
 			return false
 		}
 	}
@@ -51,10 +52,10 @@ func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
 // errPipelined is why puts wait: earlier batches are not committed yet.
 var errPipelined = errors.New("engine: batches are on their way to the followers")
 
-// announce tells the committer that the partition has work for it. The replica calls it, and the callers of tryEnqueue;
+// announce tells the committer that the partition has work for it. The replica calls it, and the callers of TryEnter;
 // they hold no lock. With alone the caller may do the work itself, see committer.push.
 func (pt *partition) announce(alone bool) {
-	if pt.stayReady() {
+	if pt.StayReady() {
 		pt.e.committer.push(pt, alone)
 	}
 }
@@ -153,7 +154,7 @@ func (c *committer) replicate(pt *partition, w *groupWork, r *run, deferred []co
 	if len(deferred) != 0 {
 		p.deferred = append(p.deferred, deferred...)
 	}
-	p.puts = r.puts.take()
+	p.puts = r.puts.Take()
 	pt.rep.appended(&p, &b.slice)
 }
 

@@ -6,29 +6,30 @@ import (
 	"slices"
 
 	"penstock/engine/core"
+	"penstock/engine/inbox"
 )
 
 // writeControls appends the same control entries to every partition that this node leads, and returns when all are
 // committed; onCommit (nil: nothing) runs with each. The other partitions' leaders are asked, too.
 func (t *Topic) writeControls(ctx context.Context, controls []core.Control, onCommit func(*partition)) error {
-	var ws []*waiter
+	var ws []*inbox.Waiter
 	var err error
 	for _, pt := range t.partitions() {
-		if !pt.leads.Load() {
+		if !pt.Leading.Load() {
 			continue
 		}
-		own := &specialPut{controls: slices.Clone(controls)} // each log fills in its own
+		own := &inbox.Special{Controls: slices.Clone(controls)} // each log fills in its own
 		if onCommit != nil {
-			own.onCommit = func() { onCommit(pt) }
+			own.OnCommit = func() { onCommit(pt) }
 		}
-		var w *waiter
+		var w *inbox.Waiter
 		if w, err = pt.appendControls(ctx, own); err != nil {
 			break
 		}
 		ws = append(ws, w)
 	}
 	for _, w := range ws {
-		err = errors.Join(err, w.result(t.e.host))
+		err = errors.Join(err, w.Result(t.e.host))
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/engine/inbox"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -21,7 +22,7 @@ func TestDelayCountsFromThePut(t *testing.T) {
 	pt.runOnCommitter(func() { // the committer gathers
 		for begun := e.clock.NowNs(); came < begun+int64(10*time.Millisecond); came = e.clock.NowNs() {
 		}
-		p := &Put{Messages: [][]byte{[]byte("later")}, Defer: time.Hour, Done: func(p *Put) { done <- p.Err }}
+		p := &inbox.Put{Messages: [][]byte{[]byte("later")}, Defer: time.Hour, Done: func(p *inbox.Put) { done <- p.Err }}
 		if err := topic.Submit(p); err != nil {
 			done <- err
 		}

@@ -76,7 +76,7 @@ func (t *Topic) noChannel(name string) error {
 // the channel nevertheless. open: the end of one of these logs is not committed.
 func (t *Topic) inLogs(name string) (held, open bool) {
 	for _, pt := range t.partitions() {
-		if base.Ephemeral(name) || !pt.leads.Load() {
+		if base.Ephemeral(name) || !pt.Leading.Load() {
 			continue
 		}
 		pt.rep.mu.Lock()

@@ -1,6 +1,10 @@
 package engine
 
-import "context"
+import (
+	"context"
+
+	"penstock/engine/inbox"
+)
 
 // WritesWaiting is how many writes the disk has that did not come back.
 func WritesWaiting(e *Engine) uint64 {
@@ -9,9 +13,9 @@ func WritesWaiting(e *Engine) uint64 {
 }
 
 // PutTo stores a put in one partition, wherever it is led, and waits for the answer.
-func PutTo(ctx context.Context, t *Topic, n int, p *Put) error {
+func PutTo(ctx context.Context, t *Topic, n int, p *inbox.Put) error {
 	done := make(chan error, 1)
-	p.Done = func(p *Put) { done <- p.Err }
+	p.Done = func(p *inbox.Put) { done <- p.Err }
 	if err := t.SubmitTo(n, p); err != nil {
 		return err
 	}

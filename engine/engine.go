@@ -16,6 +16,7 @@ import (
 	"penstock/engine/base"
 	"penstock/engine/channel"
 	"penstock/engine/host"
+	"penstock/engine/inbox"
 	"penstock/internal/lock"
 	"penstock/segment/aio"
 )
@@ -29,7 +30,7 @@ type Engine struct {
 	*store // of the partitions
 
 	opts   Options
-	limits putLimits
+	limits inbox.Limits
 	log    *slog.Logger
 	clock  *base.Clock
 	disk   aio.Disk
@@ -110,7 +111,7 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 		opts: o, log: o.Logger, host: h, clock: newEngineClock(&o, h), disk: disk, topics: map[string]*Topic{},
 		quarantined: map[uuid.UUID]*Topic{}, creating: map[string]*creation{}, stop: make(chan struct{}),
 	}
-	e.limits = newPutLimits(o.MaxMessageBytes, o.MaxBatchBytes, o.MaxHeaderBytes, o.MaxDefer)
+	e.limits = inbox.NewLimits(o.MaxMessageBytes, o.MaxBatchBytes, o.MaxHeaderBytes, o.MaxDefer)
 	e.store = newStore(e)
 	opening(e)
 	if err := e.open(ctx); err != nil {
@@ -130,14 +131,14 @@ func (e *Engine) open(ctx context.Context) error {
 	if e.level.Store(firstLevel); e.opts.Cluster == nil {
 		e.level.Store(int32(e.node.level()))
 	}
-	if e.arena, err = aio.NewArena(groupBytes, int(e.opts.BufferBytes/groupBytes)); err != nil {
+	if e.arena, err = aio.NewArena(inbox.GroupBytes, int(e.opts.BufferBytes/inbox.GroupBytes)); err != nil {
 		return err
 	}
 	e.members = alone{e}
 	if e.opts.Cluster != nil {
 		e.cluster = newClusterNode(e)
 		e.members = e.cluster
-		e.replicas, e.asyncFree.shared = e.cluster.replicaNode, true
+		e.replicas, e.asyncFree.Shared = e.cluster.replicaNode, true
 	}
 	e.committer = committer{e: e.store, slots: make([]groupWork, e.opts.GroupsInFlight)}
 	e.flusher = newFlusher(e.store)
@@ -320,12 +321,12 @@ func (e *Engine) Close() error {
 	e.forEachTopic(func(t *Topic) { t.closeChannels(ErrClosed) })
 	e.channels.Flush()
 	for _, pt := range e.partitionList() {
-		pt.closeInbox(ErrClosed)
+		pt.CloseToNew(ErrClosed)
 	}
 	err := e.stopLog()
 	hung := errors.Is(err, ErrDiskHung)
 	for _, pt := range e.partitionList() {
-		pt.closeAndRefuse(ErrClosed, false)
+		pt.CloseAndRefuse(ErrClosed, false)
 	}
 	close(e.stop)
 	e.disks.end()

@@ -28,7 +28,8 @@ func (cn *clusterNode) evacuate() {
 	defer cn.evacuating.Store(false)
 	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, evacuateTime)
 	defer cancel()
-	// First tell the other nodes, or one of them would give a leadership back. If they cannot be told, go on nevertheless.
+	// First tell the other nodes, or one of them would give a leadership back. If they cannot be told, go on
+	// nevertheless.
 	if err := cn.reportDisk(cn.e.disks.now()); err != nil {
 		cn.log.Warn("the other nodes could not be told that the disk hangs", "error", err)
 	}
@@ -55,7 +56,7 @@ func (cn *clusterNode) evacuate() {
 func (cn *clusterNode) evacuateRound() int {
 	var led []*partition
 	for _, pt := range cn.e.partitionList() {
-		if pt.leads.Load() {
+		if pt.Leading.Load() {
 			led = append(led, pt)
 		}
 	}

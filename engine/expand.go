@@ -123,7 +123,7 @@ func (t *Topic) isUninitialized(pt *partition) bool {
 
 // leadsUninitialized says whether this node leads the partition and it isUninitialized.
 func (t *Topic) leadsUninitialized(pt *partition) bool {
-	if pt.rep.solo() || !pt.leads.Load() { // what a single node lacks it completes when it opens: completeChannels
+	if pt.rep.solo() || !pt.Leading.Load() { // what a single node lacks it completes when it opens: completeChannels
 		return false
 	}
 	pt.rep.mu.Lock()

@@ -45,7 +45,7 @@ func (f *flusher) failed(pt *partition, reopens uint64, err error) {
 				"in the commit log, which keeps it and gets full if that lasts; "+
 				"restart the node, and delete the topic if that does not help",
 				"topic", pt.t.name, "partition", pt.number, "error", err)
-			pt.closeAndRefuse(ErrDisk, true) // the topic can still be deleted
+			pt.CloseAndRefuse(ErrDisk, true) // the topic can still be deleted
 		}
 		if pt.reopens.Load() != reopens {
 			pt.reopenInbox() // the error concerns the log before it was cut or replaced

@@ -233,7 +233,7 @@ func (f *flusher) makeRoom() {
 	// The committer refuses no puts while it waits for a commit log file for which the disk has no space. So they are
 	// refused here.
 	for _, pt := range f.e.partitionList() {
-		pt.refuseMessages(ErrNoSpace)
+		pt.RefuseMessages(ErrNoSpace)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"penstock/engine/inbox"
 	"penstock/engine/reason"
 	"penstock/engine/route"
 	"penstock/internal/lock"
@@ -27,10 +28,10 @@ import (
 type forwarder struct {
 	cn *clusterNode
 
-	mu       lock.Mutex[lock.Forwarder] // taken after replica.mu, before partition.mu
-	lanes    map[*inbox]*lane
-	inFlight map[uint64]*Put // by request id
-	bytes    int64           // of all puts that wait or are in flight; at most MaxNodeInboxBytes, or one put
+	mu       lock.Mutex[lock.Forwarder] // taken after replica.mu, before Inbox.mu
+	lanes    map[*inbox.Inbox]*lane
+	inFlight map[uint64]*inbox.Put // by request id
+	bytes    int64                 // of all puts that wait or are in flight; at most MaxNodeInboxBytes, or one put
 	next     uint64
 	closed   bool
 	frame    netproto.Frame
@@ -45,21 +46,23 @@ type forwarder struct {
 type lane struct {
 	route.Lane
 	pt      *partition
-	waiting putList // not sent yet, or refused as not stored; sorted by order
+	waiting inbox.List // not sent yet, or refused as not stored; sorted by order
 }
 
 func newForwarder(cn *clusterNode) *forwarder {
-	return &forwarder{cn: cn, lanes: map[*inbox]*lane{}, inFlight: map[uint64]*Put{}, next: cn.e.firstRequest()}
+	return &forwarder{
+		cn: cn, lanes: map[*inbox.Inbox]*lane{}, inFlight: map[uint64]*inbox.Put{}, next: cn.e.firstRequest(),
+	}
 }
 
 // lane returns the lane of pt, and makes it if there is none. mu is held.
 func (f *forwarder) lane(pt *partition) *lane {
-	l := f.lanes[&pt.inbox]
+	l := f.lanes[&pt.Inbox]
 	if l == nil {
 		f.next++
 		l = &lane{Lane: route.NewLane(uint32(f.next)), pt: pt}
-		f.lanes[&pt.inbox] = l
-		pt.parked.Store(true)
+		f.lanes[&pt.Inbox] = l
+		pt.Parked.Store(true)
 	}
 	return l
 }
@@ -67,32 +70,32 @@ func (f *forwarder) lane(pt *partition) *lane {
 // removeIdle removes a lane that is empty. From then on, puts of a partition that this node leads go to its inbox. mu
 // is held.
 func (f *forwarder) removeIdle(l *lane) {
-	if l.waiting.empty() && l.Idle() && f.lanes[&l.pt.inbox] == l {
-		delete(f.lanes, &l.pt.inbox)
-		l.pt.parked.Store(false)
+	if l.waiting.Empty() && l.Idle() && f.lanes[&l.pt.Inbox] == l {
+		delete(f.lanes, &l.pt.Inbox)
+		l.pt.Parked.Store(false)
 	}
 }
 
 // enqueue takes a put that this node's inbox does not accept. Only partition.enqueue calls it; it has set p.box. If
 // enqueue returns nil, p is answered later.
-func (f *forwarder) enqueue(pt *partition, p *Put) error {
-	if p.deadline == 0 {
-		p.deadline = f.cn.e.now().Add(f.cn.e.opts.PublishTimeout).UnixNano()
+func (f *forwarder) enqueue(pt *partition, p *inbox.Put) error {
+	if p.DeadlineNs == 0 {
+		p.DeadlineNs = f.cn.e.now().Add(f.cn.e.opts.PublishTimeout).UnixNano()
 	}
 	f.mu.Lock()
 	switch {
 	case f.closed:
 		f.mu.Unlock()
 		return ErrClosed
-	case f.bytes != 0 && f.bytes+int64(p.bytes) > f.cn.e.opts.MaxNodeInboxBytes:
+	case f.bytes != 0 && f.bytes+int64(p.Bytes) > f.cn.e.opts.MaxNodeInboxBytes:
 		f.mu.Unlock()
 		f.cn.e.counters.Overloaded.Add(1)
 		return ErrOverloaded
 	}
-	f.bytes += int64(p.bytes)
+	f.bytes += int64(p.Bytes)
 	l := f.lane(pt)
-	p.order = l.Last()
-	l.waiting.insert(p)
+	p.Order = l.Last()
+	l.waiting.Insert(p)
 	announce := f.flush(l)
 	f.mu.Unlock()
 	if announce {
@@ -105,7 +108,7 @@ func (f *forwarder) enqueue(pt *partition, p *Put) error {
 // and returns true; the caller calls announce after it has released mu. mu is held.
 func (f *forwarder) flush(l *lane) (announce bool) {
 	defer f.removeIdle(l)
-	for !l.waiting.empty() {
+	for !l.waiting.Empty() {
 		leader := f.leaderOf(l.pt)
 		switch l.Next(leader) {
 		case route.Stay:
@@ -116,10 +119,10 @@ func (f *forwarder) flush(l *lane) (announce bool) {
 			}
 			continue
 		}
-		p := l.waiting.pop()
-		size := int64(p.bytes)                     // once p is in the inbox, it may be answered and reused
-		if err := l.pt.tryEnqueue(p); err != nil { // full, or no longer the leader: the next tick tries again
-			l.waiting.pushFront(p)
+		p := l.waiting.Pop()
+		size := int64(p.Bytes)                   // once p is in the inbox, it may be answered and reused
+		if err := l.pt.TryEnter(p); err != nil { // full, or no longer the leader: the next tick tries again
+			l.waiting.PushFront(p)
 			return announce
 		}
 		f.bytes -= size
@@ -130,14 +133,14 @@ func (f *forwarder) flush(l *lane) (announce bool) {
 
 // leaderOf returns what this node knows of the leader of pt.
 func (f *forwarder) leaderOf(pt *partition) route.Leader {
-	l := route.Leader{Here: pt.leads.Load(), Node: replicate.NodeID(pt.rep.target.Load())}
+	l := route.Leader{Here: pt.Leading.Load(), Node: replicate.NodeID(pt.rep.target.Load())}
 	l.Connected = !l.Here && l.Node != 0 && l.Node != f.cn.self.ID && f.cn.net != nil && f.cn.net.Connected(l.Node)
 	return l
 }
 
 // trySend sends the first waiting put to the leader, and says whether it did. mu is held.
 func (f *forwarder) trySend(l *lane, to replicate.NodeID) bool {
-	p := l.waiting.first()
+	p := l.waiting.First()
 	f.next++
 	id := f.next
 	buf := putBuffers.Get().(*putBuffer)
@@ -150,8 +153,8 @@ func (f *forwarder) trySend(l *lane, to replicate.NodeID) bool {
 		buf.Release()
 		return false
 	}
-	l.waiting.pop()
-	p.to = to
+	l.waiting.Pop()
+	p.SentTo = to
 	l.Sent(to)
 	return true
 }
@@ -189,24 +192,24 @@ func (f *forwarder) sorted() []*lane {
 // tick answers the puts whose deadline has passed, and tries again to send the others. The ticker calls it every 50 ms.
 func (f *forwarder) tick() {
 	now := f.cn.e.now().UnixNano()
-	var expired putList
+	var expired inbox.List
 	f.mu.Lock()
 	for _, l := range f.sorted() {
-		late := l.waiting.takeIf(func(p *Put) bool { return p.deadline < now })
-		f.bytes -= late.size()
-		expired.append(late)
+		late := l.waiting.TakeIf(func(p *inbox.Put) bool { return p.DeadlineNs < now })
+		f.bytes -= late.Size()
+		expired.Append(late)
 		f.removeIdle(l)
 	}
-	unknown := f.removeInFlight(func(p *Put) bool { return p.deadline < now })
+	unknown := f.removeInFlight(func(p *inbox.Put) bool { return p.DeadlineNs < now })
 	f.mu.Unlock()
-	expired.answer(ErrNoLeader)
-	unknown.answer(ErrUnknown)
+	expired.Answer(ErrNoLeader)
+	unknown.Answer(ErrUnknown)
 	f.wake()
 }
 
 // removeInFlight removes the puts in flight that which selects, and returns them in the order in which they were sent.
 // mu is held.
-func (f *forwarder) removeInFlight(which func(*Put) bool) (puts putList) {
+func (f *forwarder) removeInFlight(which func(*inbox.Put) bool) (puts inbox.List) {
 	var ids []uint64
 	for id, p := range f.inFlight {
 		if which(p) {
@@ -217,9 +220,9 @@ func (f *forwarder) removeInFlight(which func(*Put) bool) (puts putList) {
 	for _, id := range ids {
 		p := f.inFlight[id]
 		delete(f.inFlight, id)
-		f.bytes -= int64(p.bytes)
-		f.answered(f.lanes[p.box], false)
-		puts.push(p)
+		f.bytes -= int64(p.Bytes)
+		f.answered(f.lanes[p.Box], false)
+		puts.Push(p)
 	}
 	return puts
 }
@@ -235,22 +238,22 @@ func (f *forwarder) answered(l *lane, refused bool) {
 func (f *forwarder) peerLost(node replicate.NodeID) {
 	f.refusals.removeNode(node)
 	f.mu.Lock()
-	unknown := f.removeInFlight(func(p *Put) bool { return p.to == node })
+	unknown := f.removeInFlight(func(p *inbox.Put) bool { return p.SentTo == node })
 	f.mu.Unlock()
-	unknown.answer(ErrUnknown)
+	unknown.Answer(ErrUnknown)
 }
 
 func (f *forwarder) close() {
-	var waiting putList
+	var waiting inbox.List
 	f.mu.Lock()
 	f.closed = true
 	for _, l := range f.sorted() {
-		waiting.append(l.waiting.take())
+		waiting.Append(l.waiting.Take())
 	}
-	unknown := f.removeInFlight(func(*Put) bool { return true })
+	unknown := f.removeInFlight(func(*inbox.Put) bool { return true })
 	f.mu.Unlock()
-	waiting.answer(ErrClosed)
-	unknown.answer(ErrUnknown)
+	waiting.Answer(ErrClosed)
+	unknown.Answer(ErrUnknown)
 }
 
 // handleAck handles a leader's answer to a put.
@@ -258,32 +261,32 @@ func (f *forwarder) handleAck(from replicate.NodeID, fr *netproto.Received) {
 	ack, bad := wire.DecodePutAck(fr.Payload)
 	f.mu.Lock()
 	p := f.inFlight[fr.Header.Request]
-	if p == nil || p.to != from || bad != nil {
+	if p == nil || p.SentTo != from || bad != nil {
 		f.mu.Unlock()
 		return // the put was answered before: its deadline passed, or the connection was lost
 	}
 	delete(f.inFlight, fr.Header.Request)
-	l := f.lanes[p.box]
+	l := f.lanes[p.Box]
 	status := fr.Header.Status
 	if status == netproto.StatusNotLeader || status == netproto.StatusFull || status == netproto.StatusClosed {
-		l.waiting.insert(p) // not stored: send it again, to whoever leads, when the run is over
+		l.waiting.Insert(p) // not stored: send it again, to whoever leads, when the run is over
 		f.answered(l, true)
 		f.mu.Unlock()
 		return
 	}
-	f.bytes -= int64(p.bytes)
+	f.bytes -= int64(p.Bytes)
 	f.answered(l, false)
-	announce := !l.waiting.empty() && f.flush(l)
+	announce := !l.waiting.Empty() && f.flush(l)
 	f.mu.Unlock()
 	if announce {
 		l.pt.announce(false)
 	}
 	if status == netproto.StatusOK {
 		p.First = ID(ack.First)
-		answerOne(p, nil)
+		inbox.Answer(p, nil)
 		return
 	}
-	answerOne(p, reason.OfPut(ack.Reason))
+	inbox.Answer(p, reason.OfPut(ack.Reason))
 }
 
 // freeze stops the lane of pt until reroute has inserted the inbox before its puts.
@@ -298,35 +301,35 @@ func (f *forwarder) freeze(pt *partition) {
 // that nothing has left the lane since, and has released replica.mu.
 func (cn *clusterNode) reroute(pt *partition) {
 	f := cn.forward
-	var controls, refused, back putList
-	inbox := pt.drainForReroute()
+	var controls, refused, back inbox.List
+	left := pt.TakeForReroute()
 	f.mu.Lock()
 	l := f.lane(pt)
-	order := l.First(inbox.count())
-	for p := inbox.pop(); p != nil; p, order = inbox.pop(), order+1 {
+	order := l.First(left.Count())
+	for p := left.Pop(); p != nil; p, order = left.Pop(), order+1 {
 		switch {
-		case p.kind.internal():
-			controls.push(p)
+		case p.Kind.Internal():
+			controls.Push(p)
 		case f.closed:
-			refused.push(p)
-		case p.forwarded:
-			back.push(p) // it is sent from where it came from; this node may hear of the new leader last
+			refused.Push(p)
+		case p.Forwarded:
+			back.Push(p) // it is sent from where it came from; this node may hear of the new leader last
 		default:
-			if p.deadline == 0 {
-				p.deadline = cn.e.now().Add(cn.e.opts.PublishTimeout).UnixNano()
+			if p.DeadlineNs == 0 {
+				p.DeadlineNs = cn.e.now().Add(cn.e.opts.PublishTimeout).UnixNano()
 			}
-			p.order = order
-			f.bytes += int64(p.bytes)
-			l.waiting.insert(p)
+			p.Order = order
+			f.bytes += int64(p.Bytes)
+			l.waiting.Insert(p)
 		}
 	}
 	l.Thaw()
 	announce := f.flush(l)
 	f.removeIdle(l)
 	f.mu.Unlock()
-	controls.answer(ErrNoLeader)
-	back.answer(ErrNoLeader)
-	refused.answer(ErrClosed)
+	controls.Answer(ErrNoLeader)
+	back.Answer(ErrNoLeader)
+	refused.Answer(ErrClosed)
 	if announce {
 		pt.announce(false)
 	}

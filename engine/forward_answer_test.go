@@ -4,19 +4,20 @@ import (
 	"errors"
 	"testing"
 
+	"penstock/engine/inbox"
 	"penstock/engine/reason"
 	"penstock/netproto"
 	"penstock/replicate/wire"
 )
 
 // onItsWay is a put that was sent to node 2 as request 7; answers are what it was answered.
-func onItsWay() (f *forwarder, p *Put, answers *[]error) {
+func onItsWay() (f *forwarder, p *inbox.Put, answers *[]error) {
 	r := bareReplica()
-	f = &forwarder{cn: nodeOf(r), lanes: map[*inbox]*lane{}, inFlight: map[uint64]*Put{}, bytes: 3}
+	f = &forwarder{cn: nodeOf(r), lanes: map[*inbox.Inbox]*lane{}, inFlight: map[uint64]*inbox.Put{}, bytes: 3}
 	answers = new([]error)
-	p = &Put{Done: func(p *Put) { *answers = append(*answers, p.Err) }}
+	p = &inbox.Put{Done: func(p *inbox.Put) { *answers = append(*answers, p.Err) }}
 	l := f.lane(r.pt)
-	p.box, p.to, p.bytes, p.order = &r.pt.inbox, 2, 3, l.Last()
+	p.Box, p.SentTo, p.Bytes, p.Order = &r.pt.Inbox, 2, 3, l.Last()
 	l.Sent(2)
 	f.inFlight[7] = p
 	return f, p, answers
@@ -38,7 +39,7 @@ func TestForwardedPutIsAnsweredOrSentAgain(t *testing.T) {
 	for status := netproto.StatusOK; status <= netproto.StatusOverloaded; status++ {
 		f, p, answers := onItsWay()
 		f.handleAck(2, answerTo(7, status, 5, ErrQuota))
-		waits := f.lanes[p.box] != nil && f.lanes[p.box].waiting.first() == p
+		waits := f.lanes[p.Box] != nil && f.lanes[p.Box].waiting.First() == p
 		switch {
 		case len(f.inFlight) != 0:
 			t.Errorf("status %d: it is on its way still", status)

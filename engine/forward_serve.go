@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"penstock/engine/inbox"
 	"penstock/engine/reason"
 	"penstock/engine/route"
 	"penstock/internal/lock"
@@ -30,21 +31,21 @@ func (b *putBuffer) Release() {
 
 // encode encodes p as the payload of a ForwardPut. A put without headers has the kind that older versions know. The
 // receiver need not check the names of headers: this node has.
-func (b *putBuffer) encode(l *lane, p *Put) {
+func (b *putBuffer) encode(l *lane, p *inbox.Put) {
 	id := l.pt.identity()
-	h := wire.PutHead{Topic: id.Topic, Partition: id.Partition, DelayMs: p.deferMs, Run: l.Run()}
+	h := wire.PutHead{Topic: id.Topic, Partition: id.Partition, DelayMs: p.DeferMs, Run: l.Run()}
 	switch {
-	case p.kind == putSealed:
+	case p.Kind == inbox.Sealed:
 		h.Kind, h.Count = wire.PutSealed, 1
-		b.bytes = append(wire.AppendPutHead(b.bytes[:0], &h), p.special.sealed...)
+		b.bytes = append(wire.AppendPutHead(b.bytes[:0], &h), p.Special.Sealed...)
 		return
-	case p.headered:
+	case p.Headered:
 		h.Kind = wire.PutHeadered
 	}
 	h.Count = uint32(len(p.Messages))
 	dst := wire.AppendPutHead(b.bytes[:0], &h)
 	for i, m := range p.Messages {
-		if p.headered {
+		if p.Headered {
 			dst = wire.AppendPutHeaders(dst, p.Headers[i])
 		}
 		dst = wire.AppendPutBody(dst, m)
@@ -61,16 +62,16 @@ type refusals struct {
 // sender is where a forwarded put comes from, and its partition.
 type sender struct {
 	from replicate.NodeID
-	box  *inbox
+	box  *inbox.Inbox
 }
 
-func (r *refusals) note(from replicate.NodeID, box *inbox, run uint32) {
+func (r *refusals) note(from replicate.NodeID, box *inbox.Inbox, run uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.runs.Note(sender{from, box}, run)
 }
 
-func (r *refusals) has(from replicate.NodeID, box *inbox, run uint32) bool {
+func (r *refusals) has(from replicate.NodeID, box *inbox.Inbox, run uint32) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.runs.Refuses(sender{from, box}, run)
@@ -86,8 +87,8 @@ func (r *refusals) removeNode(from replicate.NodeID) {
 // forwardedPut is a put of another node. Its messages lie in buf, which it retains until it is answered. Its Done is
 // reply.
 type forwardedPut struct {
-	Put
-	sealed  specialPut
+	inbox.Put
+	sealed  inbox.Special
 	f       *forwarder
 	from    replicate.NodeID
 	request uint64
@@ -105,22 +106,22 @@ var forwardedPuts = sync.Pool{New: func() any { return new(forwardedPut) }}
 func (f *forwarder) handlePut(from replicate.NodeID, fr *netproto.Received) *partition {
 	p := forwardedPuts.Get().(*forwardedPut)
 	if p.Done == nil {
-		p.Done = func(*Put) { p.reply(p.First, p.Err) }
+		p.Done = func(*inbox.Put) { p.reply(p.First, p.Err) }
 	}
 	f.lastRemotePut.Store(f.cn.now())
-	p.f, p.from, p.request, p.forwarded = f, from, fr.Header.Request, true
+	p.f, p.from, p.request, p.Forwarded = f, from, fr.Header.Request, true
 	pt, run, err := p.decode(fr.Payload)
 	p.run = run
 	if err == nil {
 		retainBuf(fr.Buf)
 		p.buf = fr.Buf
 		switch {
-		case f.refusals.has(from, &pt.inbox, run):
+		case f.refusals.has(from, &pt.Inbox, run):
 			err = ErrNoLeader // an earlier put of the run was refused
 		default:
-			if err = f.cn.e.limits.measure(&p.Put); err == nil {
-				p.box = &pt.inbox
-				err = pt.tryEnqueue(&p.Put)
+			if err = f.cn.e.limits.Measure(&p.Put); err == nil {
+				p.Box = &pt.Inbox
+				err = pt.TryEnter(&p.Put)
 			}
 		}
 	}
@@ -128,7 +129,7 @@ func (f *forwarder) handlePut(from replicate.NodeID, fr *netproto.Received) *par
 		return pt
 	}
 	if pt != nil && (errors.Is(err, ErrNoLeader) || errors.Is(err, ErrOverloaded) || errors.Is(err, ErrClosed)) {
-		f.refusals.note(from, &pt.inbox, run)
+		f.refusals.note(from, &pt.Inbox, run)
 	}
 	p.reply(0, err)
 	return nil
@@ -145,11 +146,11 @@ func (p *forwardedPut) decode(b []byte) (pt *partition, run uint32, err error) {
 		return nil, 0, ErrNoLeader
 	}
 	p.Defer = time.Duration(h.DelayMs) * time.Millisecond
-	p.trusted = true
+	p.Trusted = true
 	switch h.Kind {
 	case wire.PutSealed:
-		p.sealed = specialPut{sealed: b}
-		p.kind, p.special = putSealed, &p.sealed
+		p.sealed = inbox.Special{Sealed: b}
+		p.Kind, p.Special = inbox.Sealed, &p.sealed
 		return pt, h.Run, nil
 	case wire.PutMessages, wire.PutHeadered:
 		if p.decodeMessages(b, h.Count, h.Kind == wire.PutHeadered) {
@@ -204,8 +205,8 @@ func (p *forwardedPut) reply(first ID, err error) {
 	}
 	fr.Head = wire.AppendPutAck(make([]byte, 0, wire.PutAckBytes), &ack)
 	f, from := p.f, p.from
-	if p.box != nil && fr.Status == netproto.StatusNotLeader { // it was in an inbox, and was refused there
-		f.refusals.note(from, p.box, p.run)
+	if p.Box != nil && fr.Status == netproto.StatusNotLeader { // it was in an inbox, and was refused there
+		f.refusals.note(from, p.Box, p.run)
 	}
 	if p.buf != nil {
 		releaseBuf(p.buf)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine/inbox"
 	"penstock/engine/route"
 	"penstock/replicate/wire"
 )
@@ -17,8 +18,8 @@ func sampleLane() *lane {
 // What is sent is what the other node reads, with headers and without; and a put without headers is, byte for byte,
 // what it was before there were headers.
 func TestForwardedPutBytes(t *testing.T) {
-	plain := &Put{Messages: [][]byte{[]byte("one"), []byte("2")}}
-	plain.deferMs = 5
+	plain := &inbox.Put{Messages: [][]byte{[]byte("one"), []byte("2")}}
+	plain.DeferMs = 5
 	var buf putBuffer
 	buf.encode(sampleLane(), plain)
 	want := append([]byte{1, 2, 3, 15: 0, 16: 7, 20: 5, 24: 9, 28: 0, 32: 2, 35: 0},
@@ -26,11 +27,11 @@ func TestForwardedPutBytes(t *testing.T) {
 	if !bytes.Equal(buf.bytes, want) {
 		t.Errorf("a put without headers is % x, want % x", buf.bytes, want)
 	}
-	headered := &Put{
+	headered := &inbox.Put{
 		Messages: plain.Messages,
 		Headers:  [][]Header{{{Key: []byte("a"), Value: []byte("bc")}, {Key: []byte("d"), Value: nil}}, nil},
 	}
-	headered.headered = true
+	headered.Headered = true
 	buf.encode(sampleLane(), headered)
 	if buf.bytes[28] != byte(wire.PutHeadered) {
 		t.Errorf("its kind is %d", buf.bytes[28])
@@ -44,7 +45,7 @@ func TestForwardedPutBytes(t *testing.T) {
 	}
 }
 
-func equalMessages(a, b *Put) bool {
+func equalMessages(a, b *inbox.Put) bool {
 	if len(a.Messages) != len(b.Messages) || len(a.Headers) != len(b.Headers) {
 		return false
 	}
@@ -79,7 +80,7 @@ func FuzzForwardedPut(f *testing.F) {
 		if uint32(len(p.Messages)) != count {
 			t.Fatalf("%d of %d messages", len(p.Messages), count)
 		}
-		p.headered = headered
+		p.Headered = headered
 		var buf putBuffer
 		buf.encode(sampleLane(), &p.Put)
 		if !bytes.Equal(buf.bytes[wire.PutHeadBytes:], b) {

@@ -52,7 +52,7 @@ func (cn *clusterNode) handOver(ctx context.Context) error {
 	err := cn.await(ctx, func() bool {
 		left := 0
 		for _, pt := range cn.e.partitionList() {
-			if pt.leads.Load() && cn.tryHandOver(ctx, pt, 0) {
+			if pt.Leading.Load() && cn.tryHandOver(ctx, pt, 0) {
 				left++
 			}
 		}

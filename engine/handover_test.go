@@ -41,7 +41,7 @@ func leadingReplica(t *testing.T, s meta.Store) *replica {
 		t.Fatal("it does not lead")
 	}
 	r.pending.opened = true
-	r.pt.stayReady() // there is no committer that could be told
+	r.pt.StayReady() // there is no committer that could be told
 	return r
 }
 

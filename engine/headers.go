@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"sync"
+
+	"penstock/engine/inbox"
 )
 
 // PublishMessage is Publish for a message with a key, headers or a delay. It borrows everything in m until it returns.
@@ -16,9 +18,9 @@ func (t *Topic) PublishMessage(ctx context.Context, m Outgoing) (ID, error) {
 // must belong to the same partition and their delays must be equal: otherwise it returns ErrBatchKeys. It borrows
 // everything in ms until it returns.
 func (t *Topic) PublishMessages(ctx context.Context, ms []Outgoing) (ID, error) {
-	w, l := getWaiter(), listsPool.Get().(*messageLists)
+	w, l := inbox.NewWaiter(), listsPool.Get().(*messageLists)
 	defer l.free()
-	defer w.free()
+	defer w.Free()
 	to, has := -1, false
 	for i := range ms {
 		m := &ms[i]
@@ -46,7 +48,7 @@ func (t *Topic) PublishMessages(ctx context.Context, ms []Outgoing) (ID, error) 
 	if len(ms) > 0 {
 		w.Defer = ms[0].Delay
 	}
-	w.Alone, w.waits = true, true
+	w.Alone, w.Waits = true, true
 	var pt *partition
 	if to >= 0 {
 		pt = t.partitions()[to]
@@ -54,7 +56,7 @@ func (t *Topic) PublishMessages(ctx context.Context, ms []Outgoing) (ID, error) 
 	if err := t.submit(ctx, &w.Put, pt); err != nil {
 		return 0, err
 	}
-	return w.wait(ctx)
+	return w.Wait(ctx)
 }
 
 // messageLists has the lists that PublishMessages builds for its Put. They come from a pool.
@@ -123,7 +125,7 @@ func keyHash(key []byte) uint64 {
 }
 
 // SubmitTo is Submit to one partition, 0 to Partitions()-1. For any other number it returns ErrNoPartition.
-func (t *Topic) SubmitTo(partition int, p *Put) error {
+func (t *Topic) SubmitTo(partition int, p *inbox.Put) error {
 	parts := t.partitions()
 	if partition < 0 || partition >= len(parts) {
 		return ErrNoPartition
@@ -134,5 +136,5 @@ func (t *Topic) SubmitTo(partition int, p *Put) error {
 // CheckHeaders returns nil if a message may have these headers, and else an ErrHeaders that tells why not. A Put is
 // refused as a whole, so a server that gathers messages of several requests in one Put checks each request first.
 func (e *Engine) CheckHeaders(headers []Header) error {
-	return e.limits.checkHeaders(headers, false)
+	return e.limits.CheckHeaders(headers, false)
 }

@@ -45,7 +45,8 @@ func onlyBelow(t *testing.T, pkg string, below, foreign []string) {
 // the engine gets no cluster store, no HTTP server, no command line and no metrics library with it.
 func TestImportGraph(t *testing.T) {
 	engine := []string{
-		"engine/base", "engine/channel", "engine/core", "engine/host", "engine/meta", "engine/ops", "engine/reason",
+		"engine/base", "engine/channel", "engine/core", "engine/host", "engine/inbox", "engine/meta", "engine/ops",
+		"engine/reason",
 		"engine/route", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
 	}
 	foreign := []string{
@@ -65,8 +66,12 @@ func TestImportGraph(t *testing.T) {
 		"engine/meta":    {"replicate", "segment", "segment/aio"},
 		"engine/core":    {"segment", "segment/aio"},
 		"engine/base":    {"engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
-		"engine/route":   {"replicate", "segment", "segment/aio"},
-		"engine/host":    {"engine/meta", "replicate", "replicate/peer", "netproto", "segment", "segment/aio"},
+		"engine/inbox": {
+			"engine/base", "engine/core", "engine/host", "engine/meta", "netproto", "replicate", "replicate/peer",
+			"segment", "segment/aio",
+		},
+		"engine/route": {"replicate", "segment", "segment/aio"},
+		"engine/host":  {"engine/meta", "replicate", "replicate/peer", "netproto", "segment", "segment/aio"},
 		"engine/reason": {
 			"engine/base", "engine/core", "engine/meta", "replicate", "replicate/wire", "netproto", "segment", "segment/aio",
 		},

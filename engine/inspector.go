@@ -121,7 +121,7 @@ func (i *Inspector) EachMarks(visit func(*PartitionMarks)) {
 func (pt *partition) marks(v *PartitionMarks) {
 	r := pt.rep
 	*v = PartitionMarks{
-		ID: pt.identity(), Leads: r.pt.leads.Load(), Serves: r.serves.Load(), MinISR: r.state.MinISR,
+		ID: pt.identity(), Leads: r.pt.Leading.Load(), Serves: r.serves.Load(), MinISR: r.state.MinISR,
 		Committed: r.committed(), Durable: r.durable, End: pt.machine.State().Next, Cutting: r.cut != nil, Drops: r.discards,
 	}
 	v.StartAt, _, v.StartID = pt.log.Start()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"penstock/engine/core"
+	"penstock/engine/inbox"
 	"penstock/segment/aio"
 )
 
@@ -49,8 +50,8 @@ type Options struct {
 	MaxConsumers      int   // per channel; 0: no limit, as in nsqd
 	MaxRanges         int   // confirmed ranges per channel and partition (1<<18)
 	MaxDeferred       int   // deferred messages per channel and partition (1<<20)
-	// MaxStateBytes bounds the deferred messages and confirmed ranges of all partitions (128 MiB), counted as a checkpoint
-	// of the commit log stores them: about 12 bytes each. See ErrStateFull.
+	// MaxStateBytes bounds the deferred messages and confirmed ranges of all partitions (128 MiB), counted as a
+	// checkpoint of the commit log stores them: about 12 bytes each. See ErrStateFull.
 	MaxStateBytes  int64
 	MaxDefer       time.Duration // 30 days; at most 49 days (maxDefer)
 	MsgTimeout     time.Duration // 60 s
@@ -65,8 +66,8 @@ type Options struct {
 	// DiskProbeAfter is how long the disk may be idle before the engine probes it with a write (10 s); less than 0: no
 	// probes.
 	DiskProbeAfter time.Duration
-	// AdmitTimeout is the longest wait for room in the inbox (800 ms: clients give up a socket write after 1 s); less than
-	// 0: a put that finds no room is refused at once.
+	// AdmitTimeout is the longest wait for room in the inbox (800 ms: clients give up a socket write after 1 s); less
+	// than 0: a put that finds no room is refused at once.
 	AdmitTimeout       time.Duration
 	ConfirmInterval    time.Duration // the longest that a confirmation waits to be written together with others (5 ms)
 	DefaultPartitions  int           // 1
@@ -89,8 +90,8 @@ type Options struct {
 const (
 	// MaxPartitions is bounded by the 16 bits that an ID has for the partition.
 	MaxPartitions = 1 << 16
-	// markAfter is how long the commit log is idle before it marks its last group as durable. From then on, damage to that
-	// group is reported as damage, and not taken for a torn write.
+	// markAfter is how long the commit log is idle before it marks its last group as durable. From then on, damage to
+	// that group is reported as damage, and not taken for a torn write.
 	markAfter = 20 * time.Millisecond
 	// maxDefer is bounded by the 32 bits, in milliseconds, that a record has for the delay.
 	maxDefer = 49 * 24 * time.Hour
@@ -159,8 +160,8 @@ func (o *Options) check() error {
 		return fmt.Errorf("%w: Options.DataPath is empty: name the data directory", ErrOptions)
 	case o.MaxLevel < firstLevel || o.MaxLevel > NewestLevel:
 		return fmt.Errorf("%w: MaxLevel is %d; this version knows %d to %d", ErrOptions, o.MaxLevel, firstLevel, NewestLevel)
-	case o.BufferBytes < 4*groupBytes:
-		return fmt.Errorf("%w: BufferBytes is %d; it must be at least %d", ErrOptions, o.BufferBytes, 4*groupBytes)
+	case o.BufferBytes < 4*inbox.GroupBytes:
+		return fmt.Errorf("%w: BufferBytes is %d; it must be at least %d", ErrOptions, o.BufferBytes, 4*inbox.GroupBytes)
 	case o.MaxBatchBytes > 15<<20:
 		return fmt.Errorf("%w: MaxBatchBytes is %d; a batch can be at most 15 MiB", ErrOptions, o.MaxBatchBytes)
 	case o.MaxMessageBytes > o.MaxBatchBytes:

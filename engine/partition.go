@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"penstock/engine/core"
+	"penstock/engine/inbox"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -19,7 +20,7 @@ type partition struct {
 	log    *segment.Log
 	rep    *replica
 
-	inbox
+	inbox.Inbox
 	logEnd
 	retained
 
@@ -44,7 +45,7 @@ func newPartition(
 	e *store, t *partTopic, number uint32, st segment.State, fold *core.Cursors,
 ) *partition {
 	pt := &partition{e: e, t: t, number: number}
-	pt.use(&e.inboxes)
+	pt.Use(&e.inboxes)
 	pt.machine, pt.fold = core.NewPartition(st, e.sizes()), fold
 	return pt
 }
@@ -85,12 +86,12 @@ const noMsgID = ^uint64(0)
 // answered, perhaps before enqueue returns; if it returns an error, p is not answered. The caller holds no lock of the
 // commit path (docs/concurrency.md): a put that is Alone may be written and answered on the caller's goroutine. The
 // caller may hold Channel.mu if p is not Alone.
-func (pt *partition) enqueue(ctx context.Context, p *Put) error {
-	first, alone, err := pt.enter(ctx, p)
+func (pt *partition) enqueue(ctx context.Context, p *inbox.Put) error {
+	first, alone, err := pt.Enter(ctx, p)
 	switch {
 	case first:
 		pt.e.committer.push(pt, alone)
-	case err == errNotHere:
+	case err == inbox.ErrElsewhere:
 		return pt.rep.cn.above.ForwardPut(pt, p)
 	}
 	return err
@@ -105,14 +106,14 @@ func (pt *partition) reopenInbox() {
 	// before it does.
 	pt.reopens.Add(1)
 	pt.flushErr.Store(nil)
-	pt.reopen()
+	pt.Reopen()
 }
 
 // expire refuses the puts in the inbox whose deadline has passed. It says whether any put was waiting. The engine's
 // watch goroutine calls it every 250 ms, without a lock.
 func (pt *partition) expire(nowNs int64) bool {
 	why := pt.rep.whyStalled()
-	late, waiting := pt.inbox.expire(nowNs)
-	late.answer(why)
+	late, waiting := pt.Inbox.Expire(nowNs)
+	late.Answer(why)
 	return waiting
 }

@@ -180,7 +180,7 @@ func (pt *partition) StoredEnd() segment.MsgID { return segment.MsgID(pt.visible
 func (pt *partition) CommittedMark() segment.Position { return pt.committedMark() }
 
 // Leads says whether puts may enter the inbox.
-func (pt *partition) Leads() bool { return pt.leads.Load() }
+func (pt *partition) Leads() bool { return pt.Leading.Load() }
 
 // ServingEpoch is the epoch in which channels deliver from this node; 0: they do not, or this is a single node.
 func (pt *partition) ServingEpoch() segment.Epoch { return pt.rep.serving() }

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"penstock/engine/core"
+	"penstock/engine/inbox"
 )
 
 // Control entries get into a partition's log as a batch of their own, behind all that is in the inbox before them:
@@ -19,12 +20,12 @@ import (
 // calls result on the waiter, or receives from its done and frees it.
 //
 // The batch waits in the inbox at most Options.PublishTimeout, and then was not stored.
-func (pt *partition) appendControls(ctx context.Context, own *specialPut) (*waiter, error) {
-	w := getWaiter()
-	w.kind, w.special = putControls, own
-	w.deadline = pt.e.now().Add(pt.e.opts.PublishTimeout).UnixNano()
+func (pt *partition) appendControls(ctx context.Context, own *inbox.Special) (*inbox.Waiter, error) {
+	w := inbox.NewWaiter()
+	w.Kind, w.Special = inbox.Controls, own
+	w.DeadlineNs = pt.e.now().Add(pt.e.opts.PublishTimeout).UnixNano()
 	if err := pt.enqueue(ctx, &w.Put); err != nil {
-		w.free()
+		w.Free()
 		return nil, err
 	}
 	return w, nil
@@ -33,13 +34,13 @@ func (pt *partition) appendControls(ctx context.Context, own *specialPut) (*wait
 // writeControls appends batches of control entries and returns when all are committed; onCommit runs with the last one.
 func (pt *partition) writeControls(ctx context.Context, batches [][]core.Control, onCommit func()) error {
 	for i, b := range batches {
-		own := &specialPut{controls: b}
+		own := &inbox.Special{Controls: b}
 		if i == len(batches)-1 {
-			own.onCommit = onCommit
+			own.OnCommit = onCommit
 		}
 		w, err := pt.appendControls(ctx, own)
 		if err == nil {
-			err = w.result(pt.e.host)
+			err = w.Result(pt.e.host)
 		}
 		if err != nil {
 			return err
@@ -50,9 +51,9 @@ func (pt *partition) writeControls(ctx context.Context, batches [][]core.Control
 
 // postControls hands a batch over that nobody waits for. Unless it returns an error done hears what became of it,
 // however long that takes; done runs where Put.Done does.
-func (pt *partition) postControls(own *specialPut, done func(error)) error {
-	p := &Put{Done: func(p *Put) { done(p.Err) }}
-	p.kind, p.special, p.noExpiry = putControls, own, true
+func (pt *partition) postControls(own *inbox.Special, done func(error)) error {
+	p := &inbox.Put{Done: func(p *inbox.Put) { done(p.Err) }}
+	p.Kind, p.Special, p.NoExpiry = inbox.Controls, own, true
 	return pt.enqueue(context.Background(), p)
 }
 
@@ -66,19 +67,19 @@ func (pt *partition) postControls(own *specialPut, done func(error)) error {
 func (pt *partition) NewControls(
 	revoked *atomic.Bool, patient bool, done func(error),
 ) func(controls []core.Control) error {
-	own := &specialPut{revoked: revoked}
-	p := &Put{Done: func(p *Put) { done(p.Err) }}
-	p.kind, p.special, p.noExpiry = putControls, own, patient
+	own := &inbox.Special{Revoked: revoked}
+	p := &inbox.Put{Done: func(p *inbox.Put) { done(p.Err) }}
+	p.Kind, p.Special, p.NoExpiry = inbox.Controls, own, patient
 	return func(controls []core.Control) error {
-		own.controls = controls
+		own.Controls = controls
 		return pt.enqueue(context.Background(), p)
 	}
 }
 
 // runOnCommitter runs f where the fold may be read (on the committer), and then calls done.
 func (pt *partition) runOnCommitter(f func(), done func(error)) {
-	p := &Put{Done: func(p *Put) { done(p.Err) }}
-	p.kind, p.special = putInspection, &specialPut{inspect: f}
+	p := &inbox.Put{Done: func(p *inbox.Put) { done(p.Err) }}
+	p.Kind, p.Special = inbox.Inspection, &inbox.Special{Inspect: f}
 	if err := pt.enqueue(context.Background(), p); err != nil {
 		done(err)
 	}
@@ -108,12 +109,12 @@ func (pt *partition) startBorder() core.Border {
 }
 
 // writeTombstone stores that this node's copies of the topic are deleted, behind all that is in the inbox.
-func (pt *partition) writeTombstone(own *specialPut) error {
-	w := getWaiter()
-	w.kind, w.special = putTombstone, own
+func (pt *partition) writeTombstone(own *inbox.Special) error {
+	w := inbox.NewWaiter()
+	w.Kind, w.Special = inbox.Tombstone, own
 	if err := pt.enqueue(context.Background(), &w.Put); err != nil {
-		w.free()
+		w.Free()
 		return err
 	}
-	return w.result(pt.e.host)
+	return w.Result(pt.e.host)
 }

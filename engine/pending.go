@@ -2,6 +2,7 @@ package engine
 
 import (
 	"penstock/engine/core"
+	"penstock/engine/inbox"
 	"penstock/segment"
 )
 
@@ -11,8 +12,8 @@ type pendingBatch struct {
 	nextID    segment.MsgID
 	count     uint32
 	bodyBytes uint64
-	sealedNs  int64   // when it was sealed; monotonic
-	puts      putList // the puts in it; empty once they were answered
+	sealedNs  int64      // when it was sealed; monotonic
+	puts      inbox.List // the puts in it; empty once they were answered
 	deferred  []core.DeferredMessage
 }
 
@@ -65,9 +66,9 @@ func (q *pendingQueue) clear() { *q = pendingQueue{epochStart: noPosition} }
 const noPosition = ^segment.Position(0)
 
 // drain empties the queue, and returns the puts in it.
-func (q *pendingQueue) drain() (puts putList) {
+func (q *pendingQueue) drain() (puts inbox.List) {
 	for b := q.front(); b != nil; b = q.front() {
-		puts.append(b.puts)
+		puts.Append(b.puts)
 		q.pop()
 	}
 	q.opened = false
@@ -76,16 +77,16 @@ func (q *pendingQueue) drain() (puts putList) {
 
 // expire removes and returns the puts of the batches that were sealed before beforeNs, except those with noExpiry. The
 // batches stay in the queue: they may still be committed.
-func (q *pendingQueue) expire(beforeNs int64) (puts putList) {
+func (q *pendingQueue) expire(beforeNs int64) (puts inbox.List) {
 	for i := range q.n {
 		b := q.slot(i)
 		if b.sealedNs >= beforeNs {
 			break
 		}
-		if p := b.puts.first(); p != nil && p.noExpiry {
+		if p := b.puts.First(); p != nil && p.NoExpiry {
 			continue
 		}
-		puts.append(b.puts.take())
+		puts.Append(b.puts.Take())
 	}
 	return puts
 }

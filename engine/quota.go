@@ -5,6 +5,7 @@ import (
 	"math"
 	"sync/atomic"
 
+	"penstock/engine/inbox"
 	"penstock/segment"
 )
 
@@ -47,11 +48,11 @@ func (c *committer) quotaRoom(pt *partition) *quotaRoom {
 
 // overQuota says whether p, behind what the run has already, would pass the quota. If so it asks the flusher to look up
 // what is confirmed by now.
-func (c *committer) overQuota(room *quotaRoom, r *run, p *Put) bool {
-	if room == nil || p.kind.internal() {
+func (c *committer) overQuota(room *quotaRoom, r *run, p *inbox.Put) bool {
+	if room == nil || p.Kind.Internal() {
 		return false
 	}
-	if int64(r.count)+int64(p.count()) <= room.count && r.puts.size()+int64(p.bytes) <= room.bytes {
+	if int64(r.count)+int64(p.Count()) <= room.count && r.puts.Size()+int64(p.Bytes) <= room.bytes {
 		return false
 	}
 	c.e.flusher.askQuotas()

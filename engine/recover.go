@@ -450,8 +450,8 @@ func (r *recovery) openPartition(t *partTopic, n uint32, rp *recovered) (*partit
 	if err := errors.Join(rp.err, log.Health()); err != nil {
 		r.corruptions = append(r.corruptions, err.Error())
 		if !pt.rep.solo() && rp.err == nil {
-			// The replica does not lead before the damaged range has been repaired from another one. Then it accepts puts as any
-			// other.
+			// The replica does not lead before the damaged range has been repaired from another one. Then it accepts puts as
+			// any other.
 			e.log.Error("a copy of a partition does not read back: it does not lead before it is repaired from another replica",
 				"topic", t.name, "partition", n, "error", err)
 			return pt, nil

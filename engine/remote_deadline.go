@@ -63,8 +63,8 @@ func (cn *clusterNode) deadline(head *wire.HeldHead) Deadline {
 type RemoteStats struct {
 	Expired uint64 // came or waited for too long, and were returned to their leaders
 	Stale   uint64 // came from a leader that has a successor, and were dropped
-	// LateFences counts leaderships of this node whose ordered channels waited for as long as a delivery may be under way,
-	// because a node did not answer.
+	// LateFences counts leaderships of this node whose ordered channels waited for as long as a delivery may be under
+	// way, because a node did not answer.
 	LateFences uint64
 }
 

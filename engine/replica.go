@@ -7,6 +7,7 @@ import (
 
 	"penstock/engine/base"
 	"penstock/engine/core"
+	"penstock/engine/inbox"
 	"penstock/engine/meta"
 	"penstock/internal/failpoint"
 	"penstock/internal/lock"
@@ -132,8 +133,8 @@ type removal struct {
 
 // replicaOutput collects what must be done after mu is released.
 type replicaOutput struct {
-	done    putList // puts to answer with nil: committed
-	failed  putList // puts to answer with failure: not stored, or the outcome is unknown
+	done    inbox.List // puts to answer with nil: committed
+	failed  inbox.List // puts to answer with failure: not stored, or the outcome is unknown
 	failure error
 	wake    bool // new messages are visible
 	work    bool // the committer has something to do
@@ -195,7 +196,7 @@ func (r *replica) unlock() (waiters int) {
 
 // perform returns how many goroutines waited for the puts that it answered.
 func (o *replicaOutput) perform(r *replica) (waiters int) {
-	waiters = o.done.answer(nil) + o.failed.answer(o.failure)
+	waiters = o.done.Answer(nil) + o.failed.Answer(o.failure)
 	if o.wake {
 		r.pt.wake()
 	}
@@ -363,9 +364,9 @@ func (r *replica) correctDamaged(row *meta.Partition) {
 }
 
 // fail answers puts with err after mu is released. mu is held.
-func (r *replica) fail(puts putList, err error) {
-	if !puts.empty() {
-		r.out.failed.prepend(puts)
+func (r *replica) fail(puts inbox.List, err error) {
+	if !puts.Empty() {
+		r.out.failed.Prepend(puts)
 		r.out.failure = err
 	}
 }
@@ -387,8 +388,8 @@ func (r *replica) commit(to segment.Position) {
 		if b.position == r.pending.epochStart {
 			r.pending.opened = true
 		}
-		b.puts.committed()
-		r.out.done.append(b.puts)
+		b.puts.Committed()
+		r.out.done.Append(b.puts)
 		r.pending.pop()
 	}
 	if r.leader != nil && r.serving() == 0 {

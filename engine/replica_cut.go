@@ -112,8 +112,8 @@ func (r *replica) doCut(c *logCut) {
 	r.run(func() {
 		r.cut = nil
 		r.step(&replicate.Event{Kind: replicate.EvTruncated, Generation: c.generation, Log: c.state})
-		// What is left stands in the commit log before the record, so it is durable. The groups that reported it had the old
-		// generation, so it has to be said again.
+		// What is left stands in the commit log before the record, so it is durable. The groups that reported it had the
+		// old generation, so it has to be said again.
 		r.durable = max(r.durable, c.state.Next)
 		r.step(&replicate.Event{Kind: replicate.EvDurable, Position: r.durable, Generation: c.generation})
 		r.correctDamaged(r.row.Load()) // the cut may have removed entries that this version cannot read

@@ -12,7 +12,7 @@ import (
 func (cn *replicaNode) handOverPartition(pt *partition, to replicate.NodeID) {
 	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, handOverTime)
 	defer cancel()
-	_ = cn.await(ctx, func() bool { return !pt.leads.Load() || !cn.tryHandOver(ctx, pt, to) })
+	_ = cn.await(ctx, func() bool { return !pt.Leading.Load() || !cn.tryHandOver(ctx, pt, to) })
 	pt.rep.resumeWrites()
 }
 

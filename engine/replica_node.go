@@ -11,6 +11,7 @@ import (
 
 	"penstock/engine/base"
 	"penstock/engine/host"
+	"penstock/engine/inbox"
 	"penstock/engine/meta"
 	"penstock/replicate"
 	"penstock/segment"
@@ -57,7 +58,7 @@ type replicaNode struct {
 // nodeAbove is what replicas ask of the node above them. clusterNode implements it; see its methods for the locks.
 type nodeAbove interface {
 	// ForwardPut queues a put for the node that leads its partition. It is called without a lock.
-	ForwardPut(pt *partition, p *Put) error
+	ForwardPut(pt *partition, p *inbox.Put) error
 	// Freeze stops what is queued for other nodes of a partition until Reroute. replica.mu may be held.
 	Freeze(pt *partition)
 	// Reroute sends the puts in the inbox of a partition that this node no longer leads to its leader. It is called

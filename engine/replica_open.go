@@ -45,8 +45,8 @@ func (r *replica) retire() {
 // the worker, it may try to open the copy again.
 func (r *replica) end(err error) {
 	r.shut(roleEnded)
-	inbox := r.pt.drainForReroute()
-	inbox.answer(err)
+	left := r.pt.TakeForReroute()
+	left.Answer(err)
 }
 
 // shut closes the replica: it sends and receives nothing any more. The outcome of batches that are in the log and not

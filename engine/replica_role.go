@@ -56,7 +56,7 @@ func newSolo(pt *partition) *replica {
 	r := &replica{pt: pt, role: roleSolo, durable: pt.machine.State().Next}
 	r.pending.clear()
 	r.target.Store(uint32(soloNode))
-	pt.leads.Store(true)
+	pt.Leading.Store(true)
 	r.serves.Store(true)
 	return r
 }
@@ -94,9 +94,9 @@ func (r *replica) changeRole() {
 		"topic", r.pt.t.name, "partition", r.pt.number, "epoch", st.Epoch, "isr", len(st.ISR))
 }
 
-// setLeads opens or closes the inbox. mu is held. It takes partition.mu, because enqueue reads leads under that lock.
+// setLeads opens or closes the inbox. mu is held. It takes Inbox.mu, because enqueue reads leads under that lock.
 func (r *replica) setLeads(on bool) {
-	r.pt.setLeads(on)
+	r.pt.SetLeads(on)
 }
 
 // setServing computes serves and serveEpoch: channels deliver from here only if the leader has its lease, and if all

@@ -12,6 +12,7 @@ import (
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/host"
+	"penstock/engine/inbox"
 	"penstock/engine/meta"
 	"penstock/engine/route"
 	"penstock/replicate"
@@ -30,7 +31,7 @@ func bareReplica() *replica {
 	}}
 	cn.above, e.replicas, e.cluster, e.members = cn, cn.replicaNode, cn, cn
 	pt := &partition{e: e.store, t: &partTopic{name: "t"}}
-	pt.use(&e.store.inboxes)
+	pt.Use(&e.store.inboxes)
 	pt.rep = &replica{cn: cn.replicaNode, pt: pt}
 	return pt.rep
 }
@@ -63,10 +64,10 @@ func TestCommitAnswersBelowTheMark(t *testing.T) {
 	r := bareReplica()
 	var answered []segment.MsgID
 	for i := range segment.MsgID(4) {
-		p := &Put{First: ID(i)}
-		p.Done = func(*Put) { answered = append(answered, i) }
+		p := &inbox.Put{First: ID(i)}
+		p.Done = func(*inbox.Put) { answered = append(answered, i) }
 		b := &pendingBatch{position: segment.Position(i), nextID: i + 1, count: 1}
-		b.puts.push(p)
+		b.puts.Push(p)
 		r.pending.push(b)
 	}
 	for mark := range segment.Position(5) {
@@ -333,8 +334,8 @@ func TestDamagedCopyDoesNotLead(t *testing.T) {
 			r.mu.Lock()
 			r.changeRole()
 			r.mu.Unlock()
-			if leads := r.leader != nil; leads != c.leads || r.pt.leads.Load() != c.leads {
-				t.Errorf("leads %v, takes puts %v, want %v", leads, r.pt.leads.Load(), c.leads)
+			if leads := r.leader != nil; leads != c.leads || r.pt.Leading.Load() != c.leads {
+				t.Errorf("leads %v, takes puts %v, want %v", leads, r.pt.Leading.Load(), c.leads)
 			}
 		})
 	}

@@ -105,10 +105,10 @@ func (cn *replicaNode) handOverUnwritten(pt *partition, reopens uint64) {
 	if !cn.leaving.Load() {
 		cn.handOverPartition(pt, 0)
 	}
-	if !pt.leads.Load() {
+	if !pt.Leading.Load() {
 		return
 	}
-	pt.closeAndRefuse(ErrDisk, true)
+	pt.CloseAndRefuse(ErrDisk, true)
 	if pt.reopens.Load() != reopens {
 		pt.reopenInbox()
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/core"
+	"penstock/engine/inbox"
 	"penstock/engine/meta"
 	"penstock/replicate"
 	"penstock/segment"
@@ -278,11 +279,11 @@ func TestInboxOpensForAnotherLog(t *testing.T) {
 		t.Error("an error of the log before closes the inbox of this one")
 	}
 	for what, end := range map[string]func(){
-		"the node closes":       func() { pt.closeInbox(ErrClosed) },
-		"the commit log failed": func() { pt.closeAndRefuse(ErrDisk, false) },
+		"the node closes":       func() { pt.CloseToNew(ErrClosed) },
+		"the commit log failed": func() { pt.CloseAndRefuse(ErrDisk, false) },
 	} {
-		pt.inbox = inbox{}
-		pt.use(&pt.e.inboxes)
+		pt.Inbox = inbox.Inbox{}
+		pt.Use(&pt.e.inboxes)
 		e.flusher.failed(pt, pt.reopens.Load(), &segment.CorruptError{})
 		end()
 		if pt.reopenInbox(); !pt.isClosed() {

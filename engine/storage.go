@@ -100,7 +100,7 @@ func (e *Engine) Storage() StorageStats {
 		CommitLiveBytes: s.LiveBytes, CommitRoomBytes: e.clog.Headroom(), CommitFileBytes: e.clog.FileBytes(),
 		StateBytes:  e.stateBytes.Load(),
 		FreeBuffers: e.arena.Free(), Buffers: e.arena.Count(),
-		WaitingBytes: max(0, e.inboxes.bytes()), Overloaded: c.Overloaded.Load(),
+		WaitingBytes: max(0, e.inboxes.Waiting()), Overloaded: c.Overloaded.Load(),
 		SegmentBytes: c.SegmentBytes.Load(), SegmentSyncs: c.SegmentSyncs.Load(), TrimmedBytes: c.TrimmedBytes.Load(),
 		ISRChanges: c.ISRChanges.Load(), ISRHeldBack: c.ISRHeldBack.Load(), AbsentReplicas: c.AbsentReplicas.Load(),
 		FramesNoCopy:    c.FramesWithoutCopy.Load(),

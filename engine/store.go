@@ -14,6 +14,7 @@ import (
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/host"
+	"penstock/engine/inbox"
 	"penstock/segment"
 	"penstock/segment/aio"
 )
@@ -39,10 +40,10 @@ type store struct {
 	replicas  *replicaNode // nil on a single node
 	committer committer
 	flusher   *flusher
-	asyncFree asyncFree
+	asyncFree inbox.AsyncPuts
 
 	level    atomic.Int32 // the feature level in force, see Engine.Level
-	inboxes  inboxes
+	inboxes  inbox.Node
 	list     atomic.Pointer[[]*partition]
 	poisoned atomic.Pointer[error]
 	noSpace  atomic.Bool
@@ -72,8 +73,8 @@ func newStore(e *Engine) *store {
 		host: e.host, log: e.log, clock: e.clock, disk: e.disk, opts: e.opts.forStore(), counters: &e.counters,
 		pulse: &e.pulse, stop: e.stop,
 	}
-	s.inboxes.limit(e.opts.MaxInboxBytes, e.opts.MaxNodeInboxBytes, e.opts.PublishTimeout, e.opts.AdmitTimeout)
-	s.inboxes.tell(&e.counters.Overloaded, func() { s.clog.Wake() })
+	s.inboxes.Limit(e.opts.MaxInboxBytes, e.opts.MaxNodeInboxBytes, e.opts.PublishTimeout, e.opts.AdmitTimeout)
+	s.inboxes.Tell(&e.counters.Overloaded, func() { s.clog.Wake() })
 	return s
 }
 

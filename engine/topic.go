@@ -12,6 +12,7 @@ import (
 
 	"penstock/engine/base"
 	"penstock/engine/core"
+	"penstock/engine/inbox"
 	"penstock/engine/route"
 	"penstock/internal/lock"
 	"penstock/replicate/wire"
@@ -208,18 +209,18 @@ func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 	defer t.changing.Unlock()
 	t.closeChannels(ErrDeleted)
 	for _, pt := range parts[1:] {
-		pt.closeAndRefuse(ErrDeleted, false)
+		pt.CloseAndRefuse(ErrDeleted, false)
 	}
 	// The tombstone goes through the inbox of the first partition, after everything that was accepted before.
-	own := &specialPut{onCommit: func() { e.removePartitions(t.uuid) }}
+	own := &inbox.Special{OnCommit: func() { e.removePartitions(t.uuid) }}
 	if err := parts[0].writeTombstone(own); err != nil {
 		return err
 	}
-	parts[0].closeAndRefuse(ErrDeleted, false)
+	parts[0].CloseAndRefuse(ErrDeleted, false)
 	e.mu.Lock()
 	e.unlist(t)
 	e.mu.Unlock()
-	e.trashTopic(t, parts, own.release)
+	e.trashTopic(t, parts, own.Release)
 	return nil
 }
 

@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"time"
+
+	"penstock/engine/inbox"
 )
 
 // Publish stores one message and returns when it is on stable storage. It borrows body until then. An error that is
@@ -23,28 +25,28 @@ func (t *Topic) PublishBatch(ctx context.Context, bodies [][]byte) (ID, error) {
 }
 
 func (t *Topic) publish(ctx context.Context, body []byte, bodies [][]byte, delay time.Duration) (ID, error) {
-	w := getWaiter()
-	defer w.free()
+	w := inbox.NewWaiter()
+	defer w.Free()
 	if w.Messages = bodies; bodies == nil {
-		w.carry(body)
+		w.Carry(body)
 	}
-	w.Defer, w.Alone, w.waits = delay, true, true
+	w.Defer, w.Alone, w.Waits = delay, true, true
 	if err := t.submit(ctx, &w.Put, nil); err != nil {
 		return 0, err
 	}
-	return w.wait(ctx)
+	return w.Wait(ctx)
 }
 
 // PublishSealed stores a batch that segment.Builder sealed, without encoding its records again. It borrows the batch
 // until it returns.
 func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (ID, error) {
-	w := getWaiter()
-	defer w.free()
-	w.kind, w.special, w.Alone, w.waits = putSealed, &specialPut{sealed: batch}, true, true
+	w := inbox.NewWaiter()
+	defer w.Free()
+	w.Kind, w.Special, w.Alone, w.Waits = inbox.Sealed, &inbox.Special{Sealed: batch}, true, true
 	if err := t.submit(ctx, &w.Put, nil); err != nil {
 		return 0, err
 	}
-	return w.wait(ctx)
+	return w.Wait(ctx)
 }
 
 // PublishAsync submits one message, and calls done exactly once: when the message is on stable storage, or was refused.
@@ -52,7 +54,7 @@ func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (ID, error) {
 // count, or hand over. PublishAsync blocks only while the inbox is full, at most Options.AdmitTimeout. If it returns an
 // error, done is not called.
 func (t *Topic) PublishAsync(body []byte, done func(ID, error)) error {
-	a := t.e.asyncFree.get(body, done)
+	a := t.e.asyncFree.Get(body, done)
 	if err := t.submit(context.Background(), &a.Put, nil); err != nil {
 		return err
 	}
@@ -61,12 +63,12 @@ func (t *Topic) PublishAsync(body []byte, done func(ID, error)) error {
 
 // Submit submits a Put. It blocks only while the inbox is full, at most Options.AdmitTimeout, and then returns
 // ErrOverloaded. If it returns an error, nothing was stored and Done is not called.
-func (t *Topic) Submit(p *Put) error { return t.submit(context.Background(), p, nil) }
+func (t *Topic) Submit(p *inbox.Put) error { return t.submit(context.Background(), p, nil) }
 
 // submit measures p and puts it into the inbox of pt; nil: of the topic's next partition.
-func (t *Topic) submit(ctx context.Context, p *Put, pt *partition) error {
+func (t *Topic) submit(ctx context.Context, p *inbox.Put, pt *partition) error {
 	e := t.e
-	if err := e.limits.measure(p); err != nil {
+	if err := e.limits.Measure(p); err != nil {
 		return err
 	}
 	if t.deleted.Load() {
@@ -74,9 +76,9 @@ func (t *Topic) submit(ctx context.Context, p *Put, pt *partition) error {
 	}
 	// The engine's watch sets the default deadline, for a put that is still in the inbox at its next round: to read the
 	// clock for every put would cost as much as storing it.
-	p.deadline = 0
+	p.DeadlineNs = 0
 	if !p.Deadline.IsZero() {
-		p.deadline = e.clock.NowNs() + int64(e.host.Until(p.Deadline))
+		p.DeadlineNs = e.clock.NowNs() + int64(e.host.Until(p.Deadline))
 	}
 	if pt == nil {
 		pt = t.nextPartition()

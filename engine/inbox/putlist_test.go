@@ -1,10 +1,12 @@
-package engine
+package inbox
 
 import (
 	"cmp"
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"penstock/engine/base"
 )
 
 // sizedPuts returns n puts of 1, 2, 3 … bytes.
@@ -12,13 +14,13 @@ func sizedPuts(n int) []*Put {
 	ps := make([]*Put, n)
 	for i := range ps {
 		ps[i] = &Put{}
-		ps[i].bytes, ps[i].order = i+1, uint64(i+1)
+		ps[i].Bytes, ps[i].Order = i+1, uint64(i+1)
 	}
 	return ps
 }
 
 // mustHold says that a list has these puts, in this order, and that its ends and its sum agree.
-func mustHold(t *testing.T, l *putList, want []*Put) {
+func mustHold(t *testing.T, l *List, want []*Put) {
 	t.Helper()
 	var got []*Put
 	bytes := int64(0)
@@ -26,7 +28,7 @@ func mustHold(t *testing.T, l *putList, want []*Put) {
 		if got = append(got, p); len(got) > len(want) {
 			break
 		}
-		bytes += int64(p.bytes)
+		bytes += int64(p.Bytes)
 	}
 	if !slices.Equal(got, want) {
 		t.Fatalf("the list has %d puts, want %d, or in another order", len(got), len(want))
@@ -34,8 +36,8 @@ func mustHold(t *testing.T, l *putList, want []*Put) {
 	if len(want) == 0 && l.tail != nil || len(want) > 0 && l.tail != want[len(want)-1] {
 		t.Fatal("the tail is not the last put")
 	}
-	if l.bytes != bytes || l.count() != len(want) || l.empty() != (len(want) == 0) {
-		t.Fatalf("%d puts of %d bytes are counted as %d of %d", len(want), bytes, l.count(), l.bytes)
+	if l.bytes != bytes || l.Count() != len(want) || l.Empty() != (len(want) == 0) {
+		t.Fatalf("%d puts of %d bytes are counted as %d of %d", len(want), bytes, l.Count(), l.bytes)
 	}
 }
 
@@ -45,7 +47,7 @@ func TestPutListAgreesWithASlice(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		free := sizedPuts(20)
 		rng.Shuffle(len(free), func(i, j int) { free[i], free[j] = free[j], free[i] })
-		var l, other putList
+		var l, other List
 		var in, out []*Put
 		for range 200 {
 			var fresh *Put
@@ -54,16 +56,16 @@ func TestPutListAgreesWithASlice(t *testing.T) {
 			}
 			switch n := rng.IntN(10); {
 			case n < 3 && fresh != nil:
-				l.push(fresh)
+				l.Push(fresh)
 				free, in = free[1:], append(in, fresh)
 			case n == 3 && fresh != nil:
-				l.pushFront(fresh)
+				l.PushFront(fresh)
 				free, in = free[1:], slices.Insert(in, 0, fresh)
 			case n == 4 && fresh != nil:
-				other.push(fresh)
+				other.Push(fresh)
 				free, out = free[1:], append(out, fresh)
 			case n == 5:
-				p := l.pop()
+				p := l.Pop()
 				if len(in) == 0 && p != nil || len(in) > 0 && p != in[0] {
 					t.Fatalf("seed %d: pop returned another put than the oldest", seed)
 				}
@@ -71,10 +73,10 @@ func TestPutListAgreesWithASlice(t *testing.T) {
 					free, in = append(free, p), in[1:]
 				}
 			case n == 6:
-				l.append(other.take())
+				l.Append(other.Take())
 				in, out = append(in, out...), nil
 			case n == 7:
-				l.prepend(other.take())
+				l.Prepend(other.Take())
 				in, out = append(out, in...), nil
 			case n == 8:
 				p := &Put{}
@@ -89,8 +91,8 @@ func TestPutListAgreesWithASlice(t *testing.T) {
 					free, in = append(free, p), slices.Delete(in, i, i+1)
 				}
 			case n == 9:
-				odd := func(p *Put) bool { return p.bytes%2 == 1 }
-				taken := l.takeIf(odd)
+				odd := func(p *Put) bool { return p.Bytes%2 == 1 }
+				taken := l.TakeIf(odd)
 				var chosen, kept []*Put
 				for _, p := range in {
 					if odd(p) {
@@ -114,12 +116,12 @@ func TestPutListInsert(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		ps := sizedPuts(10)
 		rng.Shuffle(len(ps), func(i, j int) { ps[i], ps[j] = ps[j], ps[i] })
-		var l putList
+		var l List
 		var in []*Put
 		for _, p := range ps {
-			l.insert(p)
+			l.Insert(p)
 			in = append(in, p)
-			slices.SortFunc(in, func(a, b *Put) int { return cmp.Compare(a.order, b.order) })
+			slices.SortFunc(in, func(a, b *Put) int { return cmp.Compare(a.Order, b.Order) })
 			mustHold(t, &l, in)
 		}
 	}
@@ -128,13 +130,13 @@ func TestPutListInsert(t *testing.T) {
 // A put that leaves a list takes no link along: its owner may use it again at once.
 func TestPutListLeavesNoLinks(t *testing.T) {
 	ps := sizedPuts(4)
-	var l putList
+	var l List
 	for _, p := range ps {
-		l.push(p)
+		l.Push(p)
 	}
-	l.pop()
+	l.Pop()
 	l.remove(ps[2])
-	l.takeIf(func(p *Put) bool { return p == ps[1] })
+	l.TakeIf(func(p *Put) bool { return p == ps[1] })
 	for i, p := range ps {
 		if p.next != nil {
 			t.Errorf("put %d has a link", i)
@@ -145,25 +147,25 @@ func TestPutListLeavesNoLinks(t *testing.T) {
 
 // answer ends all puts of a list. Those who wait together are woken by one gate; the others by their own Done.
 func TestPutListAnswer(t *testing.T) {
-	var box inbox
-	var l putList
+	var box Inbox
+	var l List
 	var answered []error
 	ps := sizedPuts(6)
 	gates := []chan struct{}{box.gate(0), box.gate(1)}
 	for i, p := range ps {
-		p.First, p.box, p.waits = ID(i+1), &box, i != 0
+		p.First, p.Box, p.Waits = base.ID(i+1), &box, i != 0
 		p.Done = func(p *Put) { answered = append(answered, p.Err) }
 		if i >= 2 {
 			p.gateIndex = int8(i / 4)
 			p.gate = gates[p.gateIndex]
 		}
-		l.push(p)
+		l.Push(p)
 	}
-	crowd := l.takeIf(func(p *Put) bool { return p.gate != nil })
-	if n := l.answer(nil); n != 1 || len(answered) != 2 || answered[0] != nil || ps[0].First != 1 {
+	crowd := l.TakeIf(func(p *Put) bool { return p.gate != nil })
+	if n := l.Answer(nil); n != 1 || len(answered) != 2 || answered[0] != nil || ps[0].First != 1 {
 		t.Errorf("%d of two puts were waited for, their answers are %v", n, answered)
 	}
-	if n := crowd.answer(ErrDisk); n != 4 || len(answered) != 2 {
+	if n := crowd.Answer(base.ErrDisk); n != 4 || len(answered) != 2 {
 		t.Errorf("%d of four puts were waited for, and Done was called %d times", n, len(answered)-2)
 	}
 	for i, p := range ps[2:] {
@@ -172,7 +174,7 @@ func TestPutListAnswer(t *testing.T) {
 		default:
 			t.Errorf("put %d is not woken", i+2)
 		}
-		if !p.answered.Load() || p.Err != ErrDisk || p.First != 0 {
+		if !p.answered.Load() || p.Err != base.ErrDisk || p.First != 0 {
 			t.Errorf("put %d is answered %v, %v with id %d", i+2, p.answered.Load(), p.Err, p.First)
 		}
 	}

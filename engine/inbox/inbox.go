@@ -1,4 +1,4 @@
-package engine
+package inbox
 
 import (
 	"context"
@@ -6,11 +6,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"penstock/engine/base"
 	"penstock/internal/lock"
 )
 
-// inboxes is what the inboxes of a node share: their limits, and how many bytes wait in all of them.
-type inboxes struct {
+// Node is what the inboxes of a node share: their limits, and how many bytes wait in all of them.
+type Node struct {
 	maxInboxBytes     int64 // that may wait in one inbox
 	maxNodeInboxBytes int64 // that may wait in all
 	publishTimeout    time.Duration
@@ -20,43 +21,43 @@ type inboxes struct {
 	waiting           atomic.Int64 // see publishWaiting
 }
 
-// limit sets the limits, from the Options with these names. It is called before anything else.
-func (n *inboxes) limit(maxInboxBytes, maxNodeInboxBytes int64, publishTimeout, admitTimeout time.Duration) {
+// Limit sets the limits, from the Options with these names. It is called before anything else.
+func (n *Node) Limit(maxInboxBytes, maxNodeInboxBytes int64, publishTimeout, admitTimeout time.Duration) {
 	n.maxInboxBytes, n.maxNodeInboxBytes = maxInboxBytes, maxNodeInboxBytes
 	n.publishTimeout, n.admitTimeout = publishTimeout, admitTimeout
 }
 
-// tell sets what counts the puts that were refused because too many bytes waited, and what wakes the commit log when an
-// inbox has grown to secondGroupBytes. It is called before anything else.
-func (n *inboxes) tell(overloaded *atomic.Uint64, wake func()) {
+// Tell sets what counts the puts that were refused because too many bytes waited, and what wakes the commit log when an
+// inbox has grown to SecondGroupBytes. It is called before anything else.
+func (n *Node) Tell(overloaded *atomic.Uint64, wake func()) {
 	n.overloaded, n.wake = overloaded, wake
 }
 
-// bytes is approximately how many bytes wait in all inboxes.
-func (n *inboxes) bytes() int64 { return n.waiting.Load() }
+// Waiting is approximately how many bytes wait in all inboxes.
+func (n *Node) Waiting() int64 { return n.waiting.Load() }
 
-// secondGroupBytes is how many bytes must wait before a second group of the commit log joins the one on the disk. With
+// SecondGroupBytes is how many bytes must wait before a second group of the commit log joins the one on the disk. With
 // fewer bytes it is faster to wait: the second flush costs more than it saves, and it misses puts that come just after
 // it. With large groups, sealing one overlaps with writing the other.
-const secondGroupBytes = groupBytes / 2
+const SecondGroupBytes = GroupBytes / 2
 
-// groupBytes is the size of one buffer of the commit log.
-const groupBytes = 1 << 20
+// GroupBytes is the size of one buffer of the commit log.
+const GroupBytes = 1 << 20
 
-// inbox has the puts for a partition that the committer has not taken yet. Producers, the forwarder, the committer and
+// Inbox has the puts for a partition that the committer has not taken yet. Producers, the forwarder, the committer and
 // the replica use it. mu guards all but the atomics. It is a leaf: its holder takes no other lock and does not wait. A
 // crash loses the puts, which were not answered.
-type inbox struct {
-	node         *inboxes
-	leads        atomic.Bool // puts may enter; written with mu held, and with the lock of who decides it
-	parked       atomic.Bool // puts wait in the forwarder; later puts queue behind them
+type Inbox struct {
+	node         *Node
+	Leading      atomic.Bool // puts may enter; written with mu held, and with the lock of who decides it
+	Parked       atomic.Bool // puts wait in the forwarder; later puts queue behind them
 	mu           lock.Mutex[lock.Partition]
-	puts         putList
+	puts         List
 	reported     int64                    // bytes of the inbox that node.waiting already counts
 	ready        bool                     // the committer will drain it: it is in the ready list, or being drained
 	pipelined    bool                     // puts wait for earlier batches, whose commit wakes the committer: see stall
 	closed       error                    // the error that new puts get; nil: the inbox is open
-	tombstonesOK bool                     // with closed: tombstones are accepted, and reopenInbox may open it
+	tombstonesOK bool                     // with closed: tombstones are accepted, and Reopen may open it
 	room         chan struct{}            // closed when puts leave the inbox; nil: nobody waits for room
 	seq          uint64                   // Put.seq of the newest put
 	drainedSeq   uint64                   // puts up to this one have left the inbox; drainedSeq <= seq
@@ -64,31 +65,31 @@ type inbox struct {
 	drainCount   uint                     // how often the inbox was drained; it selects the gate that new puts use
 }
 
-// use makes b an inbox of the node. It is called before anything else.
-func (b *inbox) use(node *inboxes) { b.node = node }
+// Use makes b an inbox of the node. It is called before anything else.
+func (b *Inbox) Use(node *Node) { b.node = node }
 
 // accepts says whether p may enter the inbox. If not, the forwarder takes p. mu is held.
-func (b *inbox) accepts(p *Put) bool {
+func (b *Inbox) accepts(p *Put) bool {
 	switch {
-	case p.kind == putTombstone:
+	case p.Kind == Tombstone:
 		return true
-	case !b.leads.Load():
+	case !b.Leading.Load():
 		return false
 	}
-	return p.kind.internal() || !b.parked.Load()
+	return p.Kind.Internal() || !b.Parked.Load()
 }
 
-// errNotHere says that the forwarder takes the put: this node does not lead, or earlier puts wait in the forwarder.
-var errNotHere = errors.New("engine: the put goes to another node")
+// ErrElsewhere says that the forwarder takes the put: this node does not lead, or earlier puts wait in the forwarder.
+var ErrElsewhere = errors.New("engine: the put goes to another node")
 
-// enter appends p to the inbox. It waits while the inbox is full, at most Options.AdmitTimeout. first says that the
+// Enter appends p to the inbox. It waits while the inbox is full, at most Options.AdmitTimeout. first says that the
 // committer must be told (committer.push); alone is p.Alone then. If enter returns an error, p is not answered.
 // Otherwise it may be answered before enter returns.
-func (b *inbox) enter(ctx context.Context, p *Put) (first, alone bool, err error) {
-	size := int64(p.bytes)
-	p.box, p.gate = b, nil
+func (b *Inbox) Enter(ctx context.Context, p *Put) (first, alone bool, err error) {
+	size := int64(p.Bytes)
+	p.Box, p.gate = b, nil
 	b.mu.Lock()
-	if b.closed == nil && !p.kind.internal() && !b.admits(size) {
+	if b.closed == nil && !p.Kind.Internal() && !b.admits(size) {
 		if err := b.awaitRoom(ctx, size); err != nil {
 			b.mu.Unlock()
 			return false, false, err
@@ -96,40 +97,40 @@ func (b *inbox) enter(ctx context.Context, p *Put) (first, alone bool, err error
 	}
 	if !b.accepts(p) {
 		b.mu.Unlock()
-		return false, false, errNotHere
+		return false, false, ErrElsewhere
 	}
-	if err := b.closed; err != nil && !(b.tombstonesOK && p.kind == putTombstone) {
+	if err := b.closed; err != nil && !(b.tombstonesOK && p.Kind == Tombstone) {
 		b.mu.Unlock()
 		return false, false, err
 	}
 	// The first put of an inbox waits on a channel of its own, not at a gate: with many partitions most inboxes hold one
 	// put.
-	if p.waits && !b.puts.empty() {
+	if p.Waits && !b.puts.Empty() {
 		p.gateIndex = int8(b.drainCount % gateCount)
 		p.gate = b.gate(p.gateIndex)
 	}
 	b.append(p)
-	first = !b.ready && (!b.pipelined || b.puts.bytes >= secondGroupBytes)
+	first = !b.ready && (!b.pipelined || b.puts.bytes >= SecondGroupBytes)
 	b.ready = b.ready || first
 	alone = p.Alone // once mu is released, p may be answered and reused
 	b.mu.Unlock()
 	return first, alone, nil
 }
 
-// tryEnqueue is enter for a put from the forwarder, which has set p.box. It neither waits nor forwards. It does not
+// TryEnter is enter for a put from the forwarder, which has set p.Box. It neither waits nor forwards. It does not
 // tell the committer either: forwarder.mu is held, and nothing may be written on the caller's goroutine under it. The
 // caller calls announce after it has released forwarder.mu. A goroutine that waits for p keeps waiting on the same
 // channel or gate.
-func (b *inbox) tryEnqueue(p *Put) error {
+func (b *Inbox) TryEnter(p *Put) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case !b.leads.Load():
-		return ErrNoLeader
+	case !b.Leading.Load():
+		return base.ErrNoLeader
 	case b.closed != nil:
 		return b.closed
-	case !b.admits(int64(p.bytes)):
-		return ErrOverloaded
+	case !b.admits(int64(p.Bytes)):
+		return base.ErrOverloaded
 	}
 	b.append(p)
 	return nil
@@ -137,26 +138,26 @@ func (b *inbox) tryEnqueue(p *Put) error {
 
 // append appends p to the inbox. mu is held. Once mu is released, p may be answered and reused by its owner at any
 // time: the caller must not access p after that.
-func (b *inbox) append(p *Put) {
+func (b *Inbox) append(p *Put) {
 	b.seq++
-	p.seq = b.seq
-	b.puts.push(p)
+	p.Seq = b.seq
+	b.puts.Push(p)
 	b.publishWaitingAndWake()
 }
 
-// drainForReroute empties the inbox after this node has lost the leadership. The caller forwards or refuses the puts.
+// TakeForReroute empties the inbox after this node has lost the leadership. The caller forwards or refuses the puts.
 // The list is empty if the node leads again.
-func (b *inbox) drainForReroute() putList {
+func (b *Inbox) TakeForReroute() List {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.leads.Load() { // it leads again
-		return putList{}
+	if b.Leading.Load() { // it leads again
+		return List{}
 	}
 	return b.drainLocked()
 }
 
 // admits says whether the inbox and the node have room for a put of size bytes. mu is held.
-func (b *inbox) admits(size int64) bool {
+func (b *Inbox) admits(size int64) bool {
 	// An empty inbox takes any put that passed the batch limit, or a large one could starve.
 	if b.puts.bytes != 0 && b.puts.bytes+size > b.node.maxInboxBytes {
 		return false
@@ -166,9 +167,9 @@ func (b *inbox) admits(size int64) bool {
 
 // awaitRoom waits until the inbox has room for a put, or is closed. mu is held when it is called and when it returns;
 // awaitRoom releases it while it waits.
-func (b *inbox) awaitRoom(ctx context.Context, size int64) error {
+func (b *Inbox) awaitRoom(ctx context.Context, size int64) error {
 	if b.node.admitTimeout < 0 {
-		return ErrOverloaded
+		return base.ErrOverloaded
 	}
 	timer := time.NewTimer(b.node.admitTimeout)
 	defer timer.Stop()
@@ -185,7 +186,7 @@ func (b *inbox) awaitRoom(ctx context.Context, size int64) error {
 		case <-room:
 		case <-poll.C:
 		case <-timer.C:
-			err = ErrOverloaded
+			err = base.ErrOverloaded
 			b.node.overloaded.Add(1)
 		case <-ctx.Done():
 			err = ctx.Err()
@@ -199,7 +200,7 @@ func (b *inbox) awaitRoom(ctx context.Context, size int64) error {
 }
 
 // signalRoom wakes the goroutines that wait for room in the inbox. mu is held.
-func (b *inbox) signalRoom() {
+func (b *Inbox) signalRoom() {
 	if b.room != nil {
 		close(b.room)
 		b.room = nil
@@ -211,7 +212,7 @@ func (b *inbox) signalRoom() {
 // gates, so that the puts of one group rarely share a gate with those of the next group or of the inbox. If they do,
 // some goroutines wake too early and wait again.
 //
-//	goroutine that answers (putList.answer)         goroutine that waits (waiter.wait)
+//	goroutine that answers (List.answer)         goroutine that waits (Waiter.Wait)
 //	1 sets First and Err
 //	2 sets answered
 //	                                                3 was woken by an earlier close, sees answered: returns
@@ -221,7 +222,7 @@ func (b *inbox) signalRoom() {
 const gateCount = 4
 
 // gate returns the channel that the next gateRef.open closes. mu is held.
-func (b *inbox) gate(i int8) chan struct{} {
+func (b *Inbox) gate(i int8) chan struct{} {
 	if b.gates[i] == nil {
 		b.gates[i] = make(chan struct{})
 	}
@@ -229,7 +230,7 @@ func (b *inbox) gate(i int8) chan struct{} {
 }
 
 // gateFor returns the channel on which the owner of p must wait again, or nil if p was answered.
-func (b *inbox) gateFor(p *Put) chan struct{} {
+func (b *Inbox) gateFor(p *Put) chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if p.answered.Load() {
@@ -240,7 +241,7 @@ func (b *inbox) gateFor(p *Put) chan struct{} {
 
 // gateRef names a gate of an inbox; the zero value names none.
 type gateRef struct {
-	box   *inbox
+	box   *Inbox
 	index int8
 }
 
@@ -259,61 +260,61 @@ func (g gateRef) open() {
 	}
 }
 
-// drain takes the whole inbox in one step, so that producers do not wait while the committer examines each put. If the
+// Drain takes the whole inbox in one step, so that producers do not wait while the committer examines each put. If the
 // inbox is empty, drain clears ready, and the next put tells the committer again. Only the committer calls it.
-func (b *inbox) drain() putList {
+func (b *Inbox) Drain() List {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.pipelined = false
-	if b.puts.empty() {
+	if b.puts.Empty() {
 		b.ready = false
-		return putList{}
+		return List{}
 	}
 	b.drainCount++
 	return b.drainLocked()
 }
 
 // drainLocked empties the inbox; from then on cancel fails for its puts. mu is held.
-func (b *inbox) drainLocked() putList {
-	l := b.puts.take()
+func (b *Inbox) drainLocked() List {
+	l := b.puts.Take()
 	b.drainedSeq = b.seq
 	b.publishLess()
 	return l
 }
 
-// prepend puts back the puts that did not fit into the group, in front of those that arrived since. l is not empty.
+// Prepend puts back the puts that did not fit into the group, in front of those that arrived since. l is not empty.
 // Only the committer calls it.
-func (b *inbox) prepend(l putList) {
+func (b *Inbox) Prepend(l List) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.drainedSeq = l.head.seq - 1
-	b.puts.prepend(l)
+	b.drainedSeq = l.head.Seq - 1
+	b.puts.Prepend(l)
 	// Do not wake the commit log: the committer is the caller, and would find as little room as before, again and again.
 	b.publishWaiting()
 }
 
-// prependAndStayReady is prepend for a list that may be empty. The inbox stays marked as ready, because the committer
+// PrependAndStayReady is prepend for a list that may be empty. The inbox stays marked as ready, because the committer
 // will look at it again without being told.
-func (b *inbox) prependAndStayReady(l putList) {
-	if l.empty() {
-		b.stayReady()
+func (b *Inbox) PrependAndStayReady(l List) {
+	if l.Empty() {
+		b.StayReady()
 		return
 	}
-	b.prepend(l)
+	b.Prepend(l)
 }
 
-// stall puts back a list that may not be appended now. Afterwards the next put calls push again, and so does the
+// Stall puts back a list that may not be appended now. Afterwards the next put calls push again, and so does the
 // replica when its state changes. With piped, only the replica does, and the put that brings the inbox to
-// secondGroupBytes; any other put would wake the committer for nothing.
-func (b *inbox) stall(l putList, piped bool) {
-	b.prepend(l)
+// SecondGroupBytes; any other put would wake the committer for nothing.
+func (b *Inbox) Stall(l List, piped bool) {
+	b.Prepend(l)
 	b.mu.Lock()
 	b.ready, b.pipelined = false, piped
 	b.mu.Unlock()
 }
 
-// stayReady marks the inbox as one that the committer looks at without being told. It says whether it was not.
-func (b *inbox) stayReady() (first bool) {
+// StayReady marks the inbox as one that the committer looks at without being told. It says whether it was not.
+func (b *Inbox) StayReady() (first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	first = !b.ready
@@ -321,19 +322,19 @@ func (b *inbox) stayReady() (first bool) {
 	return first
 }
 
-// setLeads opens the inbox to puts, or sends them to the forwarder.
-func (b *inbox) setLeads(on bool) {
+// SetLeads opens the inbox to puts, or sends them to the forwarder.
+func (b *Inbox) SetLeads(on bool) {
 	b.mu.Lock()
 	b.pipelined = false // the batches that it counted belonged to the last leadership
-	b.leads.Store(on)
+	b.Leading.Store(on)
 	b.mu.Unlock()
 }
 
 // cancel removes p if it is still in the inbox, and says whether it did. A cancelled put is not answered.
-func (b *inbox) cancel(p *Put) bool {
+func (b *Inbox) cancel(p *Put) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if p.seq <= b.drainedSeq || !b.puts.remove(p) {
+	if p.Seq <= b.drainedSeq || !b.puts.remove(p) {
 		return false // it is being written or was refused: the answer comes
 	}
 	b.publishLess()
@@ -341,23 +342,23 @@ func (b *inbox) cancel(p *Put) bool {
 }
 
 // publishLess must be called after puts were taken out of the inbox. mu is held.
-func (b *inbox) publishLess() {
+func (b *Inbox) publishLess() {
 	b.publishWaitingAndWake()
 	b.signalRoom()
 }
 
 // publishWaitingAndWake does publishWaiting, and wakes the commit log when the waiting bytes begin to justify a second
 // group in flight. mu is held.
-func (b *inbox) publishWaitingAndWake() {
-	if n, d := b.publishWaiting(); n >= secondGroupBytes && n-d < secondGroupBytes {
+func (b *Inbox) publishWaitingAndWake() {
+	if n, d := b.publishWaiting(); n >= SecondGroupBytes && n-d < SecondGroupBytes {
 		b.node.wake()
 	}
 }
 
-// publishWaiting adds the change of the inbox's size to node.waiting, in steps of at least reportBytes: to update a shared
-// counter twice for every put costs more than the put itself. It returns the new sum and what was added, or two zeros
-// if the change is still too small. mu is held.
-func (b *inbox) publishWaiting() (sum, added int64) {
+// publishWaiting adds the change of the inbox's size to node.waiting, in steps of at least reportBytes: to update a
+// shared counter twice for every put costs more than the put itself. It returns the new sum and what was added, or two
+// zeros if the change is still too small. mu is held.
+func (b *Inbox) publishWaiting() (sum, added int64) {
 	d := b.puts.bytes - b.reported
 	if d < reportBytes && d > -reportBytes {
 		return 0, 0
@@ -369,51 +370,51 @@ func (b *inbox) publishWaiting() (sum, added int64) {
 // reportBytes bounds the error of node.waiting per inbox.
 const reportBytes = 16 << 10
 
-// whyClosed is the error that new puts get; nil: the inbox is open.
-func (b *inbox) whyClosed() error {
+// WhyClosed is the error that new puts get; nil: the inbox is open.
+func (b *Inbox) WhyClosed() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.closed
 }
 
-// closeInbox closes the inbox to new puts, for good. Those that are in it stay.
-func (b *inbox) closeInbox(err error) {
+// CloseToNew closes the inbox to new puts, for good. Those that are in it stay.
+func (b *Inbox) CloseToNew(err error) {
 	b.mu.Lock()
-	if b.closed == nil || b.tombstonesOK { // also if it is closed, but reopenInbox could open it again
+	if b.closed == nil || b.tombstonesOK { // also if it is closed, but Reopen could open it again
 		b.closed, b.tombstonesOK = err, false
 	}
 	b.signalRoom()
 	b.mu.Unlock()
 }
 
-// closeAndRefuse closes the inbox, unless it is closed, and answers the puts in it with err. With tombstonesOK,
+// CloseAndRefuse closes the inbox, unless it is closed, and answers the puts in it with err. With tombstonesOK,
 // tombstones stay in the inbox and are still accepted, and reopen may open the inbox again. Without it, the inbox
 // stays closed for good.
-func (b *inbox) closeAndRefuse(err error, tombstonesOK bool) {
+func (b *Inbox) CloseAndRefuse(err error, tombstonesOK bool) {
 	b.mu.Lock()
 	if b.closed == nil {
 		b.closed, b.tombstonesOK = err, tombstonesOK
 	}
 	b.tombstonesOK = b.tombstonesOK && tombstonesOK
-	b.refuse(err, func(p *Put) bool { return !tombstonesOK || p.kind != putTombstone })
+	b.refuse(err, func(p *Put) bool { return !tombstonesOK || p.Kind != Tombstone })
 }
 
-// refuseMessages answers every put in the inbox with err, except the engine's own (putKind.internal).
-func (b *inbox) refuseMessages(err error) {
+// RefuseMessages answers every put in the inbox with err, except the engine's own (Kind.internal).
+func (b *Inbox) RefuseMessages(err error) {
 	b.mu.Lock()
-	b.refuse(err, func(p *Put) bool { return !p.kind.internal() })
+	b.refuse(err, func(p *Put) bool { return !p.Kind.Internal() })
 }
 
 // refuse answers the puts of the inbox that which selects with err. mu is held when it is called; refuse releases it.
-func (b *inbox) refuse(err error, which func(*Put) bool) {
-	refused := b.puts.takeIf(which)
+func (b *Inbox) refuse(err error, which func(*Put) bool) {
+	refused := b.puts.TakeIf(which)
 	b.publishLess()
 	b.mu.Unlock()
-	refused.answer(err)
+	refused.Answer(err)
 }
 
-// reopen opens an inbox that was closed with tombstonesOK.
-func (b *inbox) reopen() {
+// Reopen opens an inbox that was closed with tombstonesOK.
+func (b *Inbox) Reopen() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.tombstonesOK { // nothing but a failure to write segments closes an inbox like this
@@ -421,19 +422,19 @@ func (b *inbox) reopen() {
 	}
 }
 
-// expire sets the default deadline of the puts in the inbox, and removes and returns those whose deadline has passed:
+// Expire sets the default deadline of the puts in the inbox, and removes and returns those whose deadline has passed:
 // the committer may be stalled and drain no inbox. waiting says whether any put was there.
-func (b *inbox) expire(nowNs int64) (late putList, waiting bool) {
+func (b *Inbox) Expire(nowNs int64) (late List, waiting bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	waiting = !b.puts.empty()
-	late = b.puts.takeIf(func(p *Put) bool {
-		if p.deadline == 0 && !p.kind.internal() {
-			p.deadline = nowNs + int64(b.node.publishTimeout)
+	waiting = !b.puts.Empty()
+	late = b.puts.TakeIf(func(p *Put) bool {
+		if p.DeadlineNs == 0 && !p.Kind.Internal() {
+			p.DeadlineNs = nowNs + int64(b.node.publishTimeout)
 		}
-		return p.deadline != 0 && nowNs > p.deadline
+		return p.DeadlineNs != 0 && nowNs > p.DeadlineNs
 	})
-	if !late.empty() {
+	if !late.Empty() {
 		b.publishLess()
 	}
 	return late, waiting

@@ -1,0 +1,331 @@
+package inbox
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"penstock/engine/base"
+	"penstock/engine/core"
+	"penstock/engine/host"
+	"penstock/internal/lock"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// Put is one request to store messages, for callers that do not want a goroutine per
+// request (protocol servers). The zero value plus Messages and Done is ready; a Put may be used
+// again after Done was called, and then costs no allocation.
+type Put struct {
+	// Messages are stored all or none, in order, with consecutive ids. The bytes and the slice are borrowed until Done is
+	// called.
+	Messages [][]byte
+
+	First base.ID // result: the id of the first message; the others are consecutive
+	Err   error   // result; nil: all messages are on stable storage
+
+	// Done is called exactly once, after First and Err are set: from a goroutine of the engine or, with Alone, from
+	// within Submit. It must not block.
+	Done func(*Put)
+
+	state
+
+	// Defer delays the delivery of all messages. 0: no delay.
+	Defer time.Duration
+	// Deadline is when a put that still waits to be stored fails with ErrDeadline. Zero: Options.PublishTimeout after
+	// Submit.
+	Deadline time.Time
+	// Headers are the messages' headers: nil, or one list (which may be empty) per message. They are borrowed like
+	// Messages. A name has 1 to MaxHeaderNameBytes bytes and does not begin with ReservedHeaders. See MaxHeaderCount,
+	// Options.MaxHeaderBytes and ErrHeaders.
+	Headers [][]base.Header
+	// Alone says that the caller will only wait for the answer. Then an idle engine may store the put on the caller's
+	// goroutine, within Submit.
+	Alone bool
+}
+
+// Kind says what a put stores. It is set before the put enters an inbox, and never changes.
+type Kind uint8
+
+const (
+	// Messages is one record for each of Put.Messages. Consecutive puts of this kind in an inbox share a batch; a put
+	// of any other kind is a batch of its own. It is the zero value: callers of Submit make this kind.
+	Messages Kind = iota
+	// Sealed is a batch of messages that its producer has encoded. It is stored unchanged, except for what Stamp fills
+	// in.
+	Sealed
+	// Controls is a batch of control entries.
+	Controls
+	// putInspection stores nothing. It runs a function on the committer, which owns the fold.
+	Inspection
+	// Tombstone is a record of the commit log which says that this node's copies of the topic are deleted. It concerns
+	// only this node's files, so it does not matter who leads. A closed inbox accepts it too: a damaged topic can be
+	// deleted.
+	Tombstone
+)
+
+// Internal says that the engine itself made the put. Such a put needs no room in the inbox and is not forwarded.
+// Neither a quota nor a full disk refuses it, because what it stores lets retention free space. It has no deadline
+// unless its maker sets one.
+func (k Kind) Internal() bool { return k >= Controls }
+
+// state holds the fields of a Put that only the engine uses. The submitter writes them before the put enters an
+// inbox or a lane of the forwarder. While the put is in one of these lists, the lock of that list guards them. The
+// goroutine that takes the put out of the list owns them from then on: the committer, the replica, or whoever refuses
+// the put. The fields that the committer reads of every put are adjacent: at half a million puts per second its time
+// goes into cache misses.
+type state struct {
+	next        *Put   // link of List
+	Box         *Inbox // the inbox that it is for
+	Bytes       int    // size of the records that the put becomes
+	Seq         uint64 // position in the inbox, see Inbox.cancel; 0: it was never in an inbox
+	DeadlineNs  int64  // by the engine's clock, ns since 1970; 0: none yet
+	DeferMs     uint32
+	gateIndex   int8 // with gate: its index in partition.gates
+	Kind        Kind
+	Waits       bool             // a goroutine waits for the answer in Waiter.Wait
+	Headered    bool             // some of the messages have headers
+	Trusted     bool             // names of headers need no check: they are the engine's, or another node checked them
+	Forwarded   bool             // it came from another node, and goes back there when this node no longer leads
+	NoExpiry    bool             // no request waits: it learns the fate of its batch, however long that takes
+	answered    atomic.Bool      // with gate: First and Err are final. Set once, before the gate opens
+	SentTo      replicate.NodeID // the node that it was forwarded to
+	HeaderBytes uint32           // bytes that headers add to the records
+	Order       uint64           // position in the forwarder's lane
+
+	gate    chan struct{} // shared with other waiters, see gateCount; nil: Done reports the answer
+	Special *Special      // set for every kind but Messages
+}
+
+// Special has the further fields of puts that are not Messages.
+type Special struct {
+	// Sealed
+	Sealed []byte         // the batch; borrowed like Put.Messages
+	Header segment.Header // decoded from it
+	Bodies int            // total size of the message bodies
+
+	// Controls
+	Controls []core.Control // sealing fills in what depends on the position in the log
+	Revoked  *atomic.Bool   // once it is set the controls are not stored, see NewControls; nil: never
+	Offset   segment.Offset // result: where the batch begins
+
+	Inspect func() // putInspection: runs on the committer
+
+	Release func() // Tombstone, result: ends the hold on the commit log files from the record on
+
+	OnCommit func() // Controls, Tombstone: see List.committed; may be nil
+}
+
+// Count returns the number of messages that the put stores.
+func (p *Put) Count() int {
+	if p.Kind == Sealed {
+		return int(p.Special.Header.Count)
+	}
+	return len(p.Messages)
+}
+
+// Waiter is a Put whose submitter waits for the answer. It fills whole cache lines, because adjacent waiters belong to
+// other goroutines. NewWaiter takes one from a pool; the goroutine that waits owns it, and frees it after the answer.
+type Waiter struct {
+	Put
+	one     [1][]byte
+	answers chan struct{}
+	_       [256 - 240]byte
+}
+
+var waiters = sync.Pool{New: func() any {
+	w := &Waiter{answers: make(chan struct{}, 1)}
+	w.Done = func(*Put) { w.answers <- struct{}{} }
+	return w
+}}
+
+func NewWaiter() *Waiter { return waiters.Get().(*Waiter) }
+
+// Carry makes body the only message.
+func (w *Waiter) Carry(body []byte) {
+	w.one[0] = body
+	w.Messages = w.one[:]
+}
+
+func (w *Waiter) Free() {
+	w.Put = Put{Done: w.Done}
+	w.one[0] = nil
+	waiters.Put(w)
+}
+
+// Receive waits for the answer on a host, and returns the put's error. Then the caller frees the waiter.
+func (w *Waiter) Receive(h host.Host) error {
+	h.Receive(w.answers)
+	return w.Err
+}
+
+// Result waits until the put is committed, or will not be, and frees the waiter. No defer frees it: when a simulated
+// process is killed, its tasks end inside Receive, and the put is in the inbox still.
+func (w *Waiter) Result(h host.Host) error {
+	err := w.Receive(h)
+	w.Free()
+	return err
+}
+
+// Wait returns the put's result. If ctx ends while the put is still in the inbox, wait removes it and nothing is
+// stored. Once the put is being written, its bytes are in use and the answer is at most a few commits away, so wait
+// ignores ctx.
+func (w *Waiter) Wait(ctx context.Context) (base.ID, error) {
+	gate := w.gate
+	if gate == nil {
+		gate = w.answers
+	}
+	for cancelled := ctx.Done(); gate != nil; {
+		if cancelled == nil {
+			<-gate
+		} else {
+			select {
+			case <-gate:
+			case <-cancelled:
+				if w.Box.cancel(&w.Put) {
+					return 0, ctx.Err()
+				}
+				cancelled = nil
+				continue
+			}
+		}
+		if w.gate == nil || w.answered.Load() {
+			break
+		}
+		gate = w.Box.gateFor(&w.Put) // the gate opened for other puts
+	}
+	return w.First, w.Err
+}
+
+// Answer answers every put of the list and empties the list. A nil err says that the puts are committed, with the ids
+// that sealing gave them; otherwise nothing was stored, or the outcome is unknown. answer returns how many goroutines
+// wait for these puts.
+//
+// The caller owns the list: it took the list under the lock of the previous owner, and has released that lock. Done may
+// submit again, so the caller holds none of Inbox.mu, forwarder.mu and Channel.mu. It may hold two locks:
+// clog.Log.mu on a single node, and replica.mu when the committer refuses puts while it seals. An answered put belongs
+// to its submitter.
+func (l *List) Answer(err error) (waiters int) {
+	var open gateRef // of consecutive puts with the same gate, opened behind the last of them
+	for p := l.Pop(); p != nil; p = l.Pop() {
+		if p.Err = err; err != nil {
+			p.First = 0
+		}
+		if p.Waits {
+			waiters++
+		}
+		if p.gate == nil {
+			p.Done(p)
+			continue
+		}
+		if g := (gateRef{p.Box, p.gateIndex}); g != open {
+			open.open()
+			open = g
+		}
+		p.answered.Store(true) // from here on the owner may reuse the put
+	}
+	open.open()
+	return waiters
+}
+
+// Answer answers a put that is in no list.
+func Answer(p *Put, err error) {
+	var l List
+	l.Push(p)
+	l.Answer(err)
+}
+
+// Committed runs the onCommit callback of an internal put when its batch is committed, before the put is answered. Such
+// a put is the only one of its batch. The callbacks of one partition run in the order of its log: with replica.mu held
+// in a cluster, on the committer on a single node.
+func (l *List) Committed() {
+	if p := l.head; p != nil && p.Kind.Internal() && p.Special.OnCommit != nil {
+		p.Special.OnCommit()
+	}
+}
+
+// AsyncPut is a Put whose callback gets the id and the error.
+type AsyncPut struct {
+	Put
+	one      [1][]byte
+	done     func(base.ID, error)
+	free     *AsyncPuts
+	nextFree *AsyncPut
+}
+
+// AsyncPuts is the free list of async puts. Producers take from it and the committer gives back. A sync.Pool would keep
+// the puts at the committer's processor, and producers would have to steal at every call. mu guards head and n.
+type AsyncPuts struct {
+	mu   lock.Mutex[lock.AsyncFree]
+	head *AsyncPut
+	n    int
+
+	Shared bool // in a cluster, where any goroutine may run onDone
+
+	// On a single node: puts of the current group, collected for recycle. Only the committer accesses these.
+	back     *AsyncPut
+	backTail *AsyncPut
+	backN    int
+}
+
+const maxFreeAsyncPuts = 1 << 16
+
+// Get returns a put of one message, whose answer done gets.
+func (f *AsyncPuts) Get(body []byte, done func(base.ID, error)) *AsyncPut {
+	f.mu.Lock()
+	a := f.head
+	if a != nil {
+		f.head, a.nextFree = a.nextFree, nil
+		f.n--
+	}
+	f.mu.Unlock()
+	if a == nil {
+		a = &AsyncPut{free: f}
+		a.Done = a.onDone
+	}
+	a.one[0], a.done = body, done
+	a.Messages = a.one[:]
+	return a
+}
+
+func (a *AsyncPut) reset() {
+	a.First, a.Err, a.Messages, a.Box = 0, nil, nil, nil
+	a.one[0], a.done = nil, nil
+}
+
+// onDone runs on the committer on a single node; for a refused put, on any goroutine and with Err set. In a cluster it
+// runs on any goroutine.
+func (a *AsyncPut) onDone(*Put) {
+	done, first, err := a.done, a.First, a.Err
+	a.reset()
+	if f := a.free; f.Shared {
+		f.mu.Lock()
+		if f.n < maxFreeAsyncPuts {
+			a.nextFree, f.head = f.head, a
+			f.n++
+		}
+		f.mu.Unlock()
+	} else if err == nil {
+		if f.back == nil {
+			f.backTail = a
+		}
+		a.nextFree, f.back = f.back, a
+		f.backN++
+	}
+	done(first, err)
+}
+
+// Recycle gives the puts of a group back to the free list. The committer calls it at the end of a group.
+func (f *AsyncPuts) Recycle() {
+	if f.back == nil {
+		return
+	}
+	f.mu.Lock()
+	if f.n+f.backN <= maxFreeAsyncPuts {
+		f.backTail.nextFree, f.head = f.head, f.back
+		f.n += f.backN
+	}
+	f.mu.Unlock()
+	f.back, f.backTail, f.backN = nil, nil, 0
+}
