@@ -18,9 +18,6 @@ import (
 	"penstock/replicate/wire"
 )
 
-// errServesNothing says that this node leads no partition of the topic.
-var errServesNothing = errors.New("engine: this node leads no partition of the topic")
-
 // remoteConsumer is a consumer of this node whose messages come from other nodes, the leaders. It has one leg per
 // leader. The client's connection calls it through Consumer, the readers of the connections between nodes call its
 // handle methods, and remotes calls tick.

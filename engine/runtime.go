@@ -97,8 +97,3 @@ func (e *Engine) watchClock(told *time.Time) {
 		" restart the node if the new time is the right one",
 		"by", step.Round(time.Millisecond), "now_ahead_by", ahead.Round(time.Millisecond), "steps", e.clock.Steps())
 }
-
-// until returns the duration until a time of the engine's clock.
-func (e *Engine) until(dueMs int64) time.Duration {
-	return time.Duration(dueMs*int64(time.Millisecond) - e.clock.NowNs())
-}

@@ -88,7 +88,7 @@ func (c *Channel) change(ctx context.Context, evs ...core.Event) error {
 	ws, err := c.writeControls(evs)
 	c.mu.Unlock()
 	for _, w := range ws {
-		// Without a quorum the entries wait in the inbox for as long as that takes. They must be written, because the machine
+		// Without a quorum the entries wait for as long as that takes. They must be written, because the machine
 		// has given them away. But the caller need not wait for them.
 		if !c.node.Host.Either(w.answered, ctx.Done()) {
 			err = errors.Join(err, base.ErrUnknown, ctx.Err())
@@ -123,7 +123,7 @@ func partOf(ev *core.Event) (number uint32, one bool) {
 	return 0, false
 }
 
-// writeControls appends all control entries that the machine has after evs, and returns the waiters for their commits.
+// writeControls appends all control entries that the machine has after evs, and returns what to wait for.
 // A control put in flight precedes them in the inbox, so the order is kept. mu is held.
 func (c *Channel) writeControls(evs []core.Event) (ws []*controlWait, err error) {
 	for i := range c.cursors {

@@ -30,6 +30,7 @@ type controlPut struct {
 	err       error // what became of the batch; written before onAnswer runs
 }
 
+// newControlPut returns the control put of a new cursor of pt.
 func newControlPut(c *Channel, pt Partition, index int) *controlPut {
 	p := &controlPut{c: c, index: index}
 	returned := p.onAnswer
@@ -136,6 +137,7 @@ func (p *controlPut) setControls(controls []core.Control) {
 	p.entries = controls
 }
 
+// add puts a channel on the list, which it is not on. Channel.mu is held.
 func (n *Node) add(c *Channel) {
 	n.mu.Lock()
 	n.list = append(n.list, c)
@@ -175,7 +177,7 @@ func (n *Node) Flush() {
 	}
 }
 
-// busyPatience is how long flush waits for channels whose lock is held, usually for much less than a millisecond. A
+// busyPatience is how long Flush waits for channels whose lock is held, usually for much less than a millisecond. A
 // read from a device that hangs may hold such a lock for ever.
 const busyPatience = 20 * time.Millisecond
 

@@ -8,9 +8,9 @@ import (
 	"penstock/engine/core"
 )
 
-// Consumer is a consumer that this node's channel serves: a client of this node, or a subscription, which is a
-// client of another one. The channel knows it from attach to detach, and a crash forgets it: messages that it had in
-// flight are delivered again.
+// Consumer is a consumer that this node's channel serves: a client of this node, or a subscription, which is a client
+// of another one. Any goroutine may call its methods, but not from within the sink: they take the channel's lock. A
+// crash forgets it: messages that it had in flight are delivered again.
 type Consumer struct {
 	ch          *Channel
 	id          core.ClientID // the machine's

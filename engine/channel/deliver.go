@@ -61,7 +61,7 @@ func (c *Channel) deliverRound() (again bool) {
 		if left < before {
 			continue
 		}
-		// Say that a commit is worth a wake-up, and then look once more: the committer makes messages
+		// Say that a commit is worth a wake-up, and then look once more: a commit makes messages
 		// visible first and looks at hungry second, so one of the two sees the other.
 		hungry := c.m.Hungry()
 		c.hungry.Store(hungry)
@@ -72,7 +72,7 @@ func (c *Channel) deliverRound() (again bool) {
 }
 
 // hasStaleEpoch says whether this node no longer serves one of the channel's partitions, or serves it in another epoch.
-// Then syncChannels will shut the channel or take the partition from it, once it gets Topic.changing. mu is held.
+// Then the engine is about to take the partition from the channel (Revoke), or to shut it. mu is held.
 func (c *Channel) hasStaleEpoch() bool {
 	for i := range c.cursors {
 		if cur := &c.cursors[i]; cur.assigned &&
@@ -380,7 +380,7 @@ func (c *Channel) fetch() {
 		return
 	}
 	if errors.Is(err, segment.ErrBelowStart) && c.posted.Load() {
-		return // carry.go may have moved it: it times out, and is then found at its new place
+		return // it may have been carried to another batch: it times out, and is then found at its new place
 	}
 	if c.mayReadLater(err) {
 		c.ev = core.Event{Kind: core.EvUnread, ID: id, DelayMs: unreadPauseMs}
