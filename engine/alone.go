@@ -82,27 +82,13 @@ func (a alone) makeTopicFiles(t *Topic, m *topicMeta) error {
 		return err
 	}
 	for n := range uint32(m.Partitions) {
-		pt, err := a.emptyPartition(t, n)
+		pt, err := a.e.newSoloPartition(&t.partTopic, n)
 		if err != nil {
 			return err
 		}
 		t.add(pt)
 	}
 	return nil
-}
-
-// emptyPartition returns a new partition.
-func (a alone) emptyPartition(t *Topic, n uint32) (*partition, error) {
-	e := a.e
-	log, err := segment.Open(e.disk, partitionDir(t.uuid, n), segment.Identity{Topic: t.uuid, Partition: n},
-		segment.State{}, e.segmentOptions())
-	if err != nil {
-		return nil, err
-	}
-	pt := newPartition(e.store, &t.partTopic, n, segment.State{}, new(core.Cursors))
-	pt.log, pt.rep = log, newSolo(pt)
-	pt.publishFold(0)
-	return pt, nil
 }
 
 func (a alone) deleteTopic(_ context.Context, name string) error { return a.e.deleteTopicLocal(name) }
@@ -160,12 +146,12 @@ func (a alone) grow(ctx context.Context, t *Topic, to int, store func() error) e
 	var added []*partition
 	abandon := func(err error) error {
 		for _, pt := range added {
-			_ = pt.log.Close() // nothing was written
+			_ = pt.Log().Close() // nothing was written
 		}
 		return err
 	}
 	for n := uint32(t.Partitions()); n < uint32(to); n++ {
-		pt, err := a.emptyPartition(t, n)
+		pt, err := a.e.newSoloPartition(&t.partTopic, n)
 		if err != nil {
 			return abandon(fmt.Errorf("engine: cannot make partition %d of topic %s; it stays as it was: %w", n, t.name, err))
 		}
@@ -228,7 +214,7 @@ func (a alone) completeChannels() {
 		for _, in := range t.incomplete {
 			if err := in.pt.writeControls(context.Background(), [][]core.Control{in.entries}, nil); err != nil {
 				a.e.log.Warn("channels of a topic are not in the log of one of its partitions yet; the next start tries again",
-					"topic", t.name, "partition", in.pt.number, "error", err)
+					"topic", t.name, "partition", in.pt.Number(), "error", err)
 			}
 		}
 		t.incomplete = nil

@@ -69,17 +69,19 @@ func (t *Topic) restore() {
 			first = pt
 		}
 	}
-	first.fold.Each(func(cur *core.Cursor) {
-		c := newChannel(t, cur.Name)
+	var names []string
+	paused := first.readChannels(func(cur *core.Cursor) { names = append(names, cur.Name) })
+	for _, name := range names {
+		c := newChannel(t, name)
 		for _, pt := range t.partitions() {
 			if pt.whyUnread() == nil {
 				pt.follow(c.local, c.name)
 			}
 		}
-		t.channels[cur.Name] = c
+		t.channels[name] = c
 		c.local.ApplyPosts()
-	})
-	t.paused.Store(first.fold.TopicPaused)
+	}
+	t.paused.Store(paused)
 	t.findIncomplete()
 }
 
@@ -136,7 +138,7 @@ func (s channelTopic) ServesAny() bool                   { return s.t.servesAny(
 func (s channelTopic) Unwatch(c *channel.Channel, n int) { s.t.partitions()[n].unwatch(c) }
 
 func (s channelTopic) FenceMs(n int, epoch segment.Epoch) int64 {
-	return s.t.partitions()[n].fenceMs(epoch)
+	return fenceMs(s.t.partitions()[n], epoch)
 }
 
 func (s channelTopic) Fence(n int, epoch segment.Epoch) {

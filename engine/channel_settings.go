@@ -45,11 +45,11 @@ func (c *Channel) Settings() ChannelSettings {
 		if !pt.rep.hasLog() {
 			continue
 		}
-		pt.rep.mu.Lock()
-		if cur := pt.fold.Channel(c.name); cur != nil && cur.Settings.Version > s.Version {
-			s = cur.Settings
-		}
-		pt.rep.mu.Unlock()
+		pt.readChannels(func(cur *core.Cursor) {
+			if cur.Name == c.name && cur.Settings.Version > s.Version {
+				s = cur.Settings
+			}
+		})
 	}
 	return s
 }

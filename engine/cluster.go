@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine/base"
 	"penstock/engine/host"
 	"penstock/engine/meta"
 	"penstock/engine/ops"
@@ -39,16 +40,13 @@ type ClusterOptions struct {
 }
 
 const (
-	tickInterval  = 50 * time.Millisecond
-	storeTimeout  = 5 * time.Second
-	maxReadCount  = 2 // ranges of old batches that are read for followers at the same time
-	retryInterval = 200 * time.Millisecond
+	tickInterval = 50 * time.Millisecond
+	maxReadCount = 2 // ranges of old batches that are read for followers at the same time
 	// openRetryInterval is the pause between two attempts to open a copy of a partition.
 	openRetryInterval = time.Second
 
 	balanceInterval = 2 * time.Second
 	maxBalanceCount = 16 // leaderships moved per round
-	handOverTime    = time.Second
 )
 
 // clusterNode is the engine's part in a cluster. It passes the store's rows to topics and replicas (work), frames of
@@ -219,12 +217,7 @@ func (cn *clusterNode) join(ctx context.Context) error {
 		if pt.t.quarantined {
 			continue
 		}
-		if err := pt.rep.open(pt.recovered); err != nil {
-			// Its bytes can be fetched again from another replica, but it cannot lead.
-			cn.log.Error("a copy of a partition cannot be read from its beginning: it does not take part",
-				"topic", pt.t.name, "partition", pt.number, "error", err)
-			pt.rep.role = roleClosed
-		}
+		pt.rep.openRecovered()
 	}
 	cn.net, err = cn.e.host.Listen(
 		peer.Options{Self: self, Cluster: snap.Cluster, Listener: cn.opts.Listener, Handler: cn, Logger: cn.e.log})
@@ -243,11 +236,7 @@ func (cn *clusterNode) imports() (all []meta.ImportedTopic) {
 		}}
 		im.Topic.Settings.MinISR = 0 // a single node's value means nothing for a cluster's replicas
 		for _, pt := range t.partitions() {
-			epoch := segment.Epoch(0)
-			if pt.machine != nil {
-				epoch = pt.machine.State().Epoch
-			}
-			im.Epochs = append(im.Epochs, epoch)
+			im.Epochs = append(im.Epochs, pt.epoch())
 		}
 		all = append(all, im)
 	}
@@ -324,13 +313,13 @@ func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 	cn.net.SetNodes(ch.Snapshot.Nodes)
 	cn.learnLevel(ch.Snapshot)
 	if first {
-		for _, id := range sortedIDs(ch.Snapshot.Topics) {
+		for _, id := range base.SortedIDs(ch.Snapshot.Topics) {
 			cn.applyTopic(ch.Snapshot, id)
 		}
-		for _, id := range sortedIDs(cn.topics) {
+		for _, id := range base.SortedIDs(cn.topics) {
 			cn.applyTopic(ch.Snapshot, id)
 		}
-		for _, id := range sortedPartitions(ch.Snapshot.Partitions) {
+		for _, id := range base.SortedPartitions(ch.Snapshot.Partitions) {
 			cn.applyRow(ch.Snapshot, id)
 		}
 	}
@@ -415,14 +404,14 @@ func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
 			return
 		case err != nil:
 			cn.log.Error("a copy of a partition could not be opened; it is tried again",
-				"topic", pt.t.name, "partition", pt.number, "error", err)
+				"topic", pt.t.name, "partition", pt.Number(), "error", err)
 			cn.tryLater(snap.Topics[id.Topic], id.Partition)
 			return
 		}
 	}
 	pt.rep.learn(row)
 	if !mine && pt.rep.present() {
-		cn.log.Info("a copy of a partition is not needed any more", "topic", pt.t.name, "partition", pt.number)
+		cn.log.Info("a copy of a partition is not needed any more", "topic", pt.t.name, "partition", pt.Number())
 		pt.rep.retire()
 	}
 	cn.removeIfUnneeded(snap, pt, row)

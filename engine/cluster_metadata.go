@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine/base"
 	"penstock/engine/meta"
 )
 
@@ -25,10 +26,10 @@ func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 			if kept[pt.t.uuid] == nil {
 				kept[pt.t.uuid] = map[uint32]*partition{}
 			}
-			kept[pt.t.uuid][pt.number] = pt
+			kept[pt.t.uuid][pt.Number()] = pt
 		}
 	}
-	for _, id := range sortedIDs(kept) {
+	for _, id := range base.SortedIDs(kept) {
 		m := topicMetaOf(snap.Topics[id])
 		t := newTopic(e, m)
 		for n := range uint32(m.Partitions) {

@@ -44,8 +44,8 @@ func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool)
 // peerDown tells the leaders on this node that another node is down, so that they need not wait for its timeout.
 func (cn *clusterNode) peerDown(node replicate.NodeID) {
 	for _, pt := range cn.e.partitionList() {
-		if r := pt.rep; r != nil && r.pt.Leading.Load() {
-			r.run(func() { r.step(&replicate.Event{Kind: replicate.EvPeerDown, Node: node}) })
+		if pt.Leading.Load() {
+			pt.rep.peerDown(node)
 		}
 	}
 }

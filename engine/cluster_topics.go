@@ -89,14 +89,7 @@ func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) erro
 // copy.
 func (e *Engine) openReplica(t *Topic, pt *partition) error {
 	if pt.rep.hasLog() {
-		r := pt.rep
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.role == roleEnded {
-			return ErrClosed
-		}
-		r.role = roleIdle
-		return r.open(0)
+		return pt.rep.openAgain()
 	}
 	if err := e.createTopicFiles(t.meta()); err != nil {
 		return err
@@ -116,7 +109,7 @@ func (e *Engine) dropTopic(t *Topic) {
 	var local []*partition
 	for _, pt := range t.partitions() {
 		pt.rep.end(ErrDeleted)
-		if pt.log != nil {
+		if pt.Log() != nil {
 			local = append(local, pt)
 		}
 	}
@@ -322,16 +315,13 @@ type missingChannel struct {
 
 // assignPartitions gives the channels the partitions that this node serves since the last call. It returns the channels
 // that are missing in the logs of such partitions, and the partitions that have no channels yet because they are new
-// (isUninitialized). Topic.changing is held.
+// (leadsUninitialized). Topic.changing is held.
 func (t *Topic) assignPartitions() (missing []missingChannel, barren []*partition) {
 	var fresh []assignedPartition
 	parts := t.partitions()
 	for _, i := range t.adoption.Adopt(t.servingEpochs()) {
 		pt := parts[i]
-		pt.rep.mu.Lock()
-		var names []string
-		pt.fold.Each(func(cur *core.Cursor) { names = append(names, cur.Name) })
-		for _, name := range names {
+		names, paused, neverHad := pt.adopt(func(name string) subscriber {
 			c, ok := t.LookupChannel(name)
 			if !ok {
 				c = newChannel(t, name)
@@ -339,17 +329,13 @@ func (t *Topic) assignPartitions() (missing []missingChannel, barren []*partitio
 				t.channels[name] = c
 				t.mu.Unlock()
 			}
-			pt.followFound(c.local, name)
-		}
-		isNew := t.isUninitialized(pt)
-		if !isNew {
-			t.paused.Store(pt.fold.TopicPaused)
-		}
-		pt.rep.mu.Unlock()
-		if isNew {
+			return c.local
+		})
+		if neverHad && t.mayLackChannels(pt) {
 			barren = append(barren, pt)
 			continue
 		}
+		t.paused.Store(paused)
 		fresh = append(fresh, assignedPartition{pt, names})
 	}
 	if len(fresh) == 0 {
@@ -397,7 +383,7 @@ func (t *Topic) createIn(ctx context.Context, pt *partition, c *Channel) error {
 	c.local.ApplyPosts()
 	c.local.Wake()
 	if now, _ := t.LookupChannel(c.name); err == nil && now != c {
-		t.reassign(int(pt.number))
+		t.reassign(int(pt.Number()))
 	}
 	return err
 }
@@ -425,9 +411,7 @@ func (t *Topic) channelNames() []string {
 		if !pt.rep.hasLog() {
 			continue
 		}
-		pt.rep.mu.Lock()
-		pt.fold.Each(func(cur *core.Cursor) { seen[cur.Name] = true })
-		pt.rep.mu.Unlock()
+		pt.readChannels(func(cur *core.Cursor) { seen[cur.Name] = true })
 	}
 	names := make([]string, 0, len(seen))
 	for name := range seen {

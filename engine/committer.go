@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"sync/atomic"
 
 	"penstock/clog"
@@ -521,5 +522,20 @@ func (pt *partition) publishFold(end segment.MsgID) {
 		pt.pausedFrom.Store(uint64(pt.fold.HeldFrom))
 	} else {
 		pt.pausedFrom.Store(noMsgID)
+	}
+}
+
+// mustBeOfLevel panics if a control entry must not go into a log at this level. An older version that is still allowed
+// to run could not fold the entry, and its copy of the partition would stop for good.
+func mustBeOfLevel(k core.ControlKind, level int) {
+	if need := k.Level(); need < 1 || need > level {
+		panic(fmt.Sprintf("BUG: a control entry of kind %d, of feature level %d, is written at level %d", k, need, level))
+	}
+}
+
+// foldMustBeOfLevel is mustBeOfLevel for the fold at the start of a segment.
+func foldMustBeOfLevel(fold *core.Cursors, level int) {
+	if need := fold.Level(); need > level {
+		panic(fmt.Sprintf("BUG: a fold of feature level %d is written at level %d", need, level))
 	}
 }

@@ -86,7 +86,7 @@ func (c *committer) appendIncoming(pt *partition, g *clog.Group, w *groupWork) b
 	r := pt.rep
 	n := 0
 	for n < len(r.incoming) && c.appendOne(pt, g, w, &r.incoming[n]) {
-		releaseBuf(r.incoming[n].frame)
+		r.incoming[n].frame.Release()
 		n++
 	}
 	done := n == len(r.incoming)

@@ -79,10 +79,8 @@ func (t *Topic) inLogs(name string) (held, open bool) {
 		if base.Ephemeral(name) || !pt.Leading.Load() {
 			continue
 		}
-		pt.rep.mu.Lock()
-		held = held || pt.fold.Channel(name) != nil
-		open = open || pt.rep.committed() < pt.machine.State().Next
-		pt.rep.mu.Unlock()
+		has, end := pt.findChannel(name)
+		held, open = held || has, open || end
 	}
 	return held, open
 }

@@ -19,6 +19,9 @@ import (
 // differ by some ms, and NTP tolerates 128 ms.
 const minClockAhead = time.Second
 
+// dueLogEvery is the least time between two lines about corrected delays.
+const dueLogEvery = time.Minute
+
 // writerClock is by how much the clock of a partition's last writer is ahead of this node's. Recovery writes it, then
 // the committer.
 type writerClock struct {
@@ -52,7 +55,7 @@ func (pt *partition) correctDelays() {
 	}
 	e := pt.e
 	e.counters.DelaysCorrected.Add(uint64(count))
-	if others, may := e.dueLog.Allow(int64(e.clock.Mono()), clockLogEvery); may {
+	if others, may := e.dueLog.Allow(int64(e.clock.Mono()), dueLogEvery); may {
 		e.log.Warn("delayed messages of a partition were stored by a node whose clock was ahead of this one's: they come "+
 			"when their delay is over, not when that clock would have said so",
 			"topic", pt.t.name, "partition", pt.number, "ahead", ahead.Round(time.Millisecond), "messages", count,

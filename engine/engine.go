@@ -66,21 +66,6 @@ type Engine struct {
 	wg   sync.WaitGroup
 }
 
-// Counters are totals since Open, safe to read at any time.
-type Counters struct {
-	Messages, MessageBytes atomic.Uint64 // committed
-	Overloaded             atomic.Uint64 // puts refused because too many bytes waited
-	SegmentBytes           atomic.Uint64 // written to segments
-	SegmentSyncs           atomic.Uint64
-	TrimmedBytes           atomic.Uint64 // removed by retention
-	ISRChanges             atomic.Uint64 // changes that leaders on this node asked for
-	ISRHeldBack            atomic.Uint64 // changes not asked for, because there had been too many
-	AbsentReplicas         atomic.Uint64 // answers of other nodes that they have no copy of a partition led here
-	DelaysCorrected        atomic.Uint64 // delayed messages whose due time was corrected, see correctDelays
-	Stranded               atomic.Uint64 // times that a leader here gave up: too few members of its ISR answered
-	FramesWithoutCopy      atomic.Uint64 // frames from leaders for partitions that this node has no copy of
-}
-
 // Open opens or creates a data directory, replays its commit log and starts serving it.
 // ctx bounds only the opening.
 func Open(ctx context.Context, o Options) (*Engine, error) {
@@ -112,7 +97,14 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 		quarantined: map[uuid.UUID]*Topic{}, creating: map[string]*creation{}, stop: make(chan struct{}),
 	}
 	e.limits = inbox.NewLimits(o.MaxMessageBytes, o.MaxBatchBytes, o.MaxHeaderBytes, o.MaxDefer)
-	e.store = newStore(e)
+	e.store = newStore(storeOptions{
+		Host: h, Log: e.log, Clock: e.clock, Disk: disk, Counters: &e.counters, Pulse: &e.pulse, Stop: e.stop,
+		CommitFileBytes: o.CommitFileBytes, CommitLiveBytes: o.CommitLiveBytes, GroupsInFlight: o.GroupsInFlight,
+		MinSegmentBytes: o.MinSegmentBytes, MaxSegmentBytes: o.MaxSegmentBytes, RetentionInterval: o.RetentionInterval,
+		MaxInboxBytes: o.MaxInboxBytes, MaxNodeInboxBytes: o.MaxNodeInboxBytes, MaxStateBytes: o.MaxStateBytes,
+		PublishTimeout: o.PublishTimeout, AdmitTimeout: o.AdmitTimeout,
+		UnknownKind: o.unknownKind, MarkAfter: o.markAfter,
+	})
 	opening(e)
 	if err := e.open(ctx); err != nil {
 		e.release()
@@ -222,8 +214,8 @@ func (e *Engine) Health() error {
 	}
 	bad := e.flusher.rottenFile()
 	for _, pt := range e.partitionList() {
-		if err := errors.Join(pt.log.Health(), pt.whyUnread()); err != nil {
-			bad = errors.Join(bad, fmt.Errorf("topic %s, partition %d: %w", pt.t.name, pt.number, err))
+		if err := errors.Join(pt.Log().Health(), pt.whyUnread()); err != nil {
+			bad = errors.Join(bad, fmt.Errorf("topic %s, partition %d: %w", pt.t.name, pt.Number(), err))
 		}
 	}
 	return bad
@@ -275,7 +267,7 @@ func (e *Engine) watch() {
 		}
 		waiting := false
 		for _, pt := range e.partitionList() {
-			waiting = pt.expire(now.UnixNano()) || waiting
+			waiting = pt.expirePuts(now.UnixNano()) || waiting
 		}
 		stats := e.clog.Stats()
 		if !waiting || stats.Groups != groups {
@@ -294,8 +286,8 @@ func (e *Engine) watch() {
 func (e *Engine) logStall(s *clog.Stats) {
 	unsynced, of := s.Current, "nobody"
 	for _, pt := range e.partitionList() {
-		if seq, ok := pt.log.OldestUnsyncedFileSeq(); ok && (seq < unsynced || of == "nobody") {
-			unsynced, of = seq, fmt.Sprintf("%s/%d", pt.t.name, pt.number)
+		if seq, ok := pt.Log().OldestUnsyncedFileSeq(); ok && (seq < unsynced || of == "nobody") {
+			unsynced, of = seq, fmt.Sprintf("%s/%d", pt.t.name, pt.Number())
 		}
 	}
 	e.log.Warn("nothing could be stored for a while: publishers wait, nothing is lost. The device is slow, full, or the "+
@@ -362,7 +354,7 @@ func (e *Engine) stopLog() error {
 func (e *Engine) release() error {
 	var err error
 	for _, pt := range e.partitionList() {
-		err = errors.Join(err, pt.log.Close())
+		err = errors.Join(err, pt.Log().Close())
 	}
 	if e.clog != nil {
 		err = errors.Join(err, e.clog.Close())

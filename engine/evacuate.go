@@ -1,11 +1,8 @@
 package engine
 
 import (
-	"errors"
 	"sync/atomic"
 	"time"
-
-	"penstock/engine/meta"
 )
 
 const (
@@ -81,22 +78,9 @@ func (cn *clusterNode) evacuateRound() int {
 
 // tryEvacuate tries to hand one partition over, and says whether to try again.
 func (cn *clusterNode) tryEvacuate(pt *partition) bool {
-	r := pt.rep
-	r.mu.Lock()
-	st, leads := r.state, r.leader != nil
-	r.mu.Unlock()
-	if !leads || len(st.ISR) < 2 {
-		return false
+	handed, again := cn.giveAway(pt)
+	if handed {
+		cn.e.disks.handOvers.Add(1)
 	}
-	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
-	defer cancel()
-	if err := cn.store.HandOver(ctx, pt.identity(), &st, 0); err != nil {
-		return !errors.Is(err, meta.ErrNotFound)
-	}
-	cn.e.disks.handOvers.Add(1)
-	// The worker may hang in the disk because of another row, so pass this row on here.
-	if row := cn.store.Snapshot().Partitions[pt.identity()]; row != nil && row.State.Epoch > st.Epoch {
-		r.learn(row)
-	}
-	return false
+	return again
 }

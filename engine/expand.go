@@ -34,18 +34,6 @@ func (t *Topic) stateLocal() *wire.TopicState {
 	return s
 }
 
-func (pt *partition) foldState() *wire.TopicState {
-	pt.rep.mu.Lock()
-	defer pt.rep.mu.Unlock()
-	s := &wire.TopicState{Paused: pt.fold.TopicPaused}
-	pt.fold.Each(func(cur *core.Cursor) {
-		s.Channels = append(s.Channels, wire.ChannelState{
-			Name: cur.Name, Paused: cur.Paused, Skipped: cur.Skipped, Settings: cur.Settings,
-		})
-	})
-	return s
-}
-
 // initBatches returns the control entries that create s in an empty log. The first batch creates all channels.
 func initBatches(s *wire.TopicState) (all [][]core.Control) {
 	var now []core.Control
@@ -98,37 +86,23 @@ func (t *Topic) findIncomplete() {
 		if pt.whyUnread() != nil {
 			continue
 		}
-		var entries []core.Control
-		parts[0].fold.Each(func(cur *core.Cursor) {
-			if pt.fold.Channel(cur.Name) == nil {
-				entries = append(entries, core.Control{Kind: core.ChannelCreated, Channel: cur.Name})
-			}
-		})
-		if parts[0].fold.TopicPaused && !pt.fold.TopicPaused && pt.fold.Len() == 0 {
-			entries = append(entries, core.Control{Kind: core.TopicPaused, Flag: true})
-		}
-		if len(entries) > 0 {
+		if entries := pt.lacks(parts[0]); len(entries) > 0 {
 			t.incomplete = append(t.incomplete, incompletePart{pt, entries})
 		}
 	}
 }
 
-// isUninitialized says whether a partition has never had a channel, although other partitions of the topic may have. A
-// partition whose channels were deleted does not count: the leader of partition 0 may not have deleted them yet. Nor
-// does a partition of a topic that has never grown: growing raises the version of its settings above 0. rep.mu is held.
-func (t *Topic) isUninitialized(pt *partition) bool {
-	return pt.number > 0 && t.settings.Load().Version > 0 && pt.fold.Len() == 0 && pt.fold.Unclaimed == 0 &&
-		!pt.fold.TopicPaused
+// mayLackChannels says whether a partition that never had a channel may be one whose channels other partitions have:
+// the topic has grown. Growing raises the version of its settings above 0.
+func (t *Topic) mayLackChannels(pt *partition) bool {
+	return pt.Number() > 0 && t.settings.Load().Version > 0
 }
 
-// leadsUninitialized says whether this node leads the partition and it isUninitialized.
+// leadsUninitialized says whether this node leads the partition, and the partition has never had a channel, although
+// other partitions of the topic may have. A partition whose channels were deleted does not count: the leader of
+// partition 0 may not have deleted them yet.
 func (t *Topic) leadsUninitialized(pt *partition) bool {
-	if pt.rep.solo() || !pt.Leading.Load() { // what a single node lacks it completes when it opens: completeChannels
-		return false
-	}
-	pt.rep.mu.Lock()
-	defer pt.rep.mu.Unlock()
-	return t.isUninitialized(pt)
+	return t.mayLackChannels(pt) && pt.leadsWithoutChannels() // what a single node lacks completeChannels writes
 }
 
 // initRetryPause is the pause between attempts while the leader of partition 0 does not answer.

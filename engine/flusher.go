@@ -509,3 +509,13 @@ func (f *flusher) closeLog(pt *partition) error {
 	f.mu.Unlock()
 	return pt.log.Close()
 }
+
+// taken says whether ch has a value, which it takes, or is closed. It does not block.
+func taken(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}

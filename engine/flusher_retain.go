@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 
 	"penstock/replicate"
@@ -116,4 +117,24 @@ func (f *flusher) trim(pt *partition, to segment.Offset) {
 			pt.rep.step(&replicate.Event{Kind: replicate.EvTrimmed, Log: start})
 		}
 	})
+}
+
+// markRotten notes that a commit log file is damaged, and wakes the flusher, whose dropRotten replaces the file.
+func (f *flusher) markRotten(file uint64) {
+	for {
+		old := f.rotten.Load()
+		if file <= old || f.rotten.CompareAndSwap(old, file) {
+			break
+		}
+	}
+	f.wakeUp()
+}
+
+// rottenFile is the error that Health reports while a damaged commit log file is still in use.
+func (f *flusher) rottenFile() error {
+	if file := f.rotten.Load(); file != 0 {
+		return fmt.Errorf("engine: file %d of the commit log is damaged; nothing is lost: what it holds is being written "+
+			"to segments", file)
+	}
+	return nil
 }

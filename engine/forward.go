@@ -184,7 +184,7 @@ func (f *forwarder) sorted() []*lane {
 		lanes = append(lanes, l)
 	}
 	slices.SortFunc(lanes, func(a, b *lane) int {
-		return cmp.Or(bytes.Compare(a.pt.t.uuid[:], b.pt.t.uuid[:]), cmp.Compare(a.pt.number, b.pt.number))
+		return cmp.Or(bytes.Compare(a.pt.t.uuid[:], b.pt.t.uuid[:]), cmp.Compare(a.pt.Number(), b.pt.Number()))
 	})
 	return lanes
 }

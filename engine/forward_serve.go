@@ -113,7 +113,7 @@ func (f *forwarder) handlePut(from replicate.NodeID, fr *netproto.Received) *par
 	pt, run, err := p.decode(fr.Payload)
 	p.run = run
 	if err == nil {
-		retainBuf(fr.Buf)
+		fr.Buf.Retain()
 		p.buf = fr.Buf
 		switch {
 		case f.refusals.has(from, &pt.Inbox, run):
@@ -209,7 +209,7 @@ func (p *forwardedPut) reply(first ID, err error) {
 		f.refusals.note(from, p.Box, p.run)
 	}
 	if p.buf != nil {
-		releaseBuf(p.buf)
+		p.buf.Release()
 	}
 	clear(p.bodies)
 	clear(p.lists)

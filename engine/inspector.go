@@ -124,8 +124,8 @@ func (pt *partition) marks(v *PartitionMarks) {
 		ID: pt.identity(), Leads: r.pt.Leading.Load(), Serves: r.serves.Load(), MinISR: r.state.MinISR,
 		Committed: r.committed(), Durable: r.durable, End: pt.machine.State().Next, Cutting: r.cut != nil, Drops: r.discards,
 	}
-	v.StartAt, _, v.StartID = pt.log.Start()
-	v.EndAt, _, _ = pt.log.End()
+	v.StartAt, _, v.StartID = pt.Log().Start()
+	v.EndAt, _, _ = pt.Log().End()
 	switch {
 	case r.leader != nil:
 		v.Epoch, v.ISR, v.Stuck = r.leader.Epoch(), len(r.leader.ISR()), r.leader.Err() != nil
@@ -150,7 +150,7 @@ func (i *Inspector) Partitions() []PartitionView {
 		pt.marks(&v.PartitionMarks)
 		v.Compares = r.leader != nil && r.leader.Comparing()
 		v.Asks = r.leader != nil && (r.blocked != 0 || r.comparing < 0)
-		_, v.Start, _ = pt.log.Start()
+		_, v.Start, _ = pt.Log().Start()
 		pt.fold.Each(func(cur *core.Cursor) {
 			v.Channels = append(v.Channels, ChannelView{cur.Name, cur.Start, cur.Confirmed, slices.Clone(cur.Ranges.Ranges())})
 		})
@@ -168,12 +168,12 @@ func (i *Inspector) ReadLog(
 		if pt.identity() != id {
 			continue
 		}
-		at, _, _ := pt.log.Start()
+		at, _, _ := pt.Log().Start()
 		at = max(at, from)
-		end, _, _ := pt.log.End()
+		end, _, _ := pt.Log().End()
 		for at < end {
 			var v segment.View
-			if err := pt.log.View(&v, at, refoldBytes); err != nil {
+			if err := pt.Log().View(&v, at, refoldBytes); err != nil {
 				return err
 			}
 			var it segment.BatchIter

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"penstock/engine/core"
 	"penstock/engine/meta"
 	"penstock/segment/aio"
 )
@@ -37,21 +36,6 @@ const (
 var ErrNewerLevel = meta.ErrNewerLevel
 
 func formatOf(level int) int { return level + formatsPerLevel }
-
-// mustBeOfLevel panics if a control entry must not go into a log at this level. An older version that is still allowed
-// to run could not fold the entry, and its copy of the partition would stop for good.
-func mustBeOfLevel(k core.ControlKind, level int) {
-	if need := k.Level(); need < firstLevel || need > level {
-		panic(fmt.Sprintf("BUG: a control entry of kind %d, of feature level %d, is written at level %d", k, need, level))
-	}
-}
-
-// foldMustBeOfLevel is mustBeOfLevel for the fold at the start of a segment.
-func foldMustBeOfLevel(fold *core.Cursors, level int) {
-	if need := fold.Level(); need > level {
-		panic(fmt.Sprintf("BUG: a fold of feature level %d is written at level %d", need, level))
-	}
-}
 
 // level is the feature level of the directory.
 func (m *nodeMeta) level() int { return m.Format - formatsPerLevel }

@@ -8,7 +8,6 @@ import (
 
 	"penstock/engine/core"
 	"penstock/engine/meta"
-	"penstock/replicate"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
@@ -82,6 +81,3 @@ var (
 	_ membership = (*clusterNode)(nil)
 	_ membership = alone{}
 )
-
-// soloNode is replica.target of a single node's partitions.
-const soloNode replicate.NodeID = 1

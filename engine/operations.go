@@ -76,8 +76,8 @@ func (t *Topic) performHere(
 	perform func(context.Context, wire.Operation) ([]byte, error),
 ) error {
 	for _, pt := range t.partitions() {
-		if only == nil || only(pt.number) {
-			op.Partitions = append(op.Partitions, pt.number)
+		if only == nil || only(pt.Number()) {
+			op.Partitions = append(op.Partitions, pt.Number())
 		}
 	}
 	result, err := perform(ctx, op)

@@ -39,3 +39,13 @@ func (pt *partition) counted(count uint32, n uint64) {
 	pt.e.counters.Messages.Add(uint64(count))
 	pt.e.counters.MessageBytes.Add(n)
 }
+
+// waitingAtTopic is how many messages no channel can get yet, because the topic has no channel or is paused.
+func (pt *partition) waitingAtTopic() int64 {
+	end := pt.visible.Load()
+	from := min(pt.unclaimed.Load(), pt.pausedFrom.Load())
+	if from == noMsgID || from >= end {
+		return 0
+	}
+	return int64(end - from)
+}

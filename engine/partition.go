@@ -109,9 +109,9 @@ func (pt *partition) reopenInbox() {
 	pt.Reopen()
 }
 
-// expire refuses the puts in the inbox whose deadline has passed. It says whether any put was waiting. The engine's
+// expirePuts refuses the puts in the inbox whose deadline has passed. It says whether any put was waiting. The engine's
 // watch goroutine calls it every 250 ms, without a lock.
-func (pt *partition) expire(nowNs int64) bool {
+func (pt *partition) expirePuts(nowNs int64) bool {
 	why := pt.rep.whyStalled()
 	late, waiting := pt.Inbox.Expire(nowNs)
 	late.Answer(why)

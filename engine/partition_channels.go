@@ -187,3 +187,23 @@ func (pt *partition) ServingEpoch() segment.Epoch { return pt.rep.serving() }
 
 // FencedAbove says whether a leader of an epoch above this one has asked for a fence.
 func (pt *partition) FencedAbove(epoch segment.Epoch) bool { return pt.rep.fencedAbove(epoch) }
+
+// noteFence notes that the leader of an epoch has asked for a fence.
+func (pt *partition) noteFence(epoch segment.Epoch) {
+	for old := pt.rep.fenced.Load(); uint64(epoch) > old; old = pt.rep.fenced.Load() {
+		if pt.rep.fenced.CompareAndSwap(old, uint64(epoch)) {
+			break
+		}
+	}
+}
+
+// endFence lets the ordered channels deliver: all nodes have answered the fence of this node's epoch.
+func (pt *partition) endFence(epoch segment.Epoch) {
+	pt.rep.fenceCleared.Store(uint64(epoch))
+	pt.post(&core.Post{Event: core.Event{Kind: core.EvUnfence}, Epoch: epoch})
+}
+
+// fenceEnded says whether all nodes have answered the fence of this epoch.
+func (pt *partition) fenceEnded(epoch segment.Epoch) bool {
+	return segment.Epoch(pt.rep.fenceCleared.Load()) == epoch
+}

@@ -60,7 +60,7 @@ func (r *recovery) replay(node uuid.UUID) error {
 	log, report, err := clog.Open(e.disk, e.arena, clog.Options{
 		Pulse:     e.pulse,
 		FileBytes: e.opts.CommitFileBytes, MaxLiveBytes: e.opts.CommitLiveBytes, InFlight: e.opts.GroupsInFlight,
-		Store: node, Logger: e.log, Inline: e.host.InlineLog(), MarkAfter: e.opts.markAfter,
+		Store: node, Logger: e.log, Inline: e.host.InlineLog(), MarkAfter: e.opts.MarkAfter,
 	}, r)
 	var corrupt *segment.CorruptError
 	if err != nil && !errors.As(err, &corrupt) {

@@ -3,7 +3,6 @@ package engine
 import (
 	"slices"
 
-	"penstock/engine/core"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -27,31 +26,6 @@ type fencing struct {
 	pt       *partition
 	answered []replicate.NodeID
 	since    int64 // when it began, by clusterNode.now
-}
-
-// newestEpoch returns the newest epoch of the partition that this node has heard of. It hands over nothing that the
-// leader of an older epoch delivered.
-func (r *replica) newestEpoch() segment.Epoch {
-	epoch := segment.Epoch(r.fenced.Load())
-	if row := r.row.Load(); row != nil {
-		epoch = max(epoch, row.State.Epoch)
-	}
-	return epoch
-}
-
-// fencedAbove says whether a leader of an epoch above this one has asked for a fence. It may be delivering, though this
-// node has not heard of it from the store.
-func (r *replica) fencedAbove(epoch segment.Epoch) bool {
-	return segment.Epoch(r.fenced.Load()) > epoch
-}
-
-// fenceMs returns how long, at most, the partition's ordered channels wait for an EvUnfence when they begin now, in an
-// epoch of this node.
-func (pt *partition) fenceMs(epoch segment.Epoch) int64 {
-	if epoch <= 1 || pt.e.feature() < heldLevel || segment.Epoch(pt.rep.fenceCleared.Load()) == epoch {
-		return 0 // no earlier leader; or the cluster's level has no deadlines; or all nodes have answered
-	}
-	return holdMs
 }
 
 // fence starts a fence for an epoch of this node, unless it was started before.
@@ -109,8 +83,7 @@ func (k fenceKey) wire() *wire.Fence {
 
 // fencePassed lets the ordered channels of the partition deliver.
 func (rs *remotes) fencePassed(pt *partition, epoch segment.Epoch) {
-	pt.rep.fenceCleared.Store(uint64(epoch))
-	pt.post(&core.Post{Event: core.Event{Kind: core.EvUnfence}, Epoch: epoch})
+	pt.endFence(epoch)
 }
 
 // tickFences repeats the unanswered Fence frames.
@@ -140,11 +113,7 @@ func (rs *remotes) handleFence(from replicate.NodeID, p []byte) error {
 	if pt == nil {
 		return nil // the topic is not known here yet: the leader asks again
 	}
-	for old := pt.rep.fenced.Load(); uint64(f.Epoch) > old; old = pt.rep.fenced.Load() {
-		if pt.rep.fenced.CompareAndSwap(old, uint64(f.Epoch)) {
-			break
-		}
-	}
+	pt.noteFence(f.Epoch)
 	for _, r := range rs.all() {
 		if &r.t.partTopic == pt.t && !r.drained() {
 			return nil
@@ -172,4 +141,13 @@ func (rs *remotes) handleFenced(from replicate.NodeID, p []byte) error {
 		rs.cn.spawn(func() { rs.sendFence(key) })
 	}
 	return nil
+}
+
+// fenceMs returns how long, at most, the partition's ordered channels wait for an EvUnfence when they begin now, in an
+// epoch of this node.
+func fenceMs(pt *partition, epoch segment.Epoch) int64 {
+	if epoch <= 1 || pt.e.feature() < heldLevel || pt.fenceEnded(epoch) {
+		return 0 // no earlier leader; or the cluster's level has no deadlines; or all nodes have answered
+	}
+	return holdMs
 }

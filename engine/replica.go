@@ -503,7 +503,7 @@ func (r *replica) fault(err error) {
 // releaseIncoming drops the batches that the committer has not appended. mu is held.
 func (r *replica) releaseIncoming() {
 	for i := range r.incoming {
-		releaseBuf(r.incoming[i].frame)
+		r.incoming[i].frame.Release()
 	}
 	clear(r.incoming)
 	r.incoming = r.incoming[:0]
@@ -534,4 +534,9 @@ func (pt *partition) committedEnd() segment.Offset {
 		return end
 	}
 	return 0
+}
+
+// peerDown tells a leader that another node is down. It takes mu.
+func (r *replica) peerDown(node replicate.NodeID) {
+	r.run(func() { r.step(&replicate.Event{Kind: replicate.EvPeerDown, Node: node}) })
 }

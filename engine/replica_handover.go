@@ -3,10 +3,14 @@ package engine
 import (
 	"context"
 	"errors"
+	"time"
 
 	"penstock/engine/meta"
 	"penstock/replicate"
 )
+
+// handOverTime is how long writes of a partition wait at most for another leader.
+const handOverTime = time.Second
 
 // handOverPartition hands the leadership of pt to another node, unless the pending batches are not committed in time.
 func (cn *replicaNode) handOverPartition(pt *partition, to replicate.NodeID) {
@@ -64,4 +68,26 @@ func (cn *replicaNode) tryHandOver(ctx context.Context, pt *partition, to replic
 		return false
 	}
 	return true
+}
+
+// giveAway asks the store at once to make another member of the ISR the leader, whatever is pending: this node's disk
+// hangs. again says that it may be tried again.
+func (cn *replicaNode) giveAway(pt *partition) (handed, again bool) {
+	r := pt.rep
+	r.mu.Lock()
+	st, leads := r.state, r.leader != nil
+	r.mu.Unlock()
+	if !leads || len(st.ISR) < 2 {
+		return false, false
+	}
+	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
+	defer cancel()
+	if err := cn.store.HandOver(ctx, pt.identity(), &st, 0); err != nil {
+		return false, !errors.Is(err, meta.ErrNotFound)
+	}
+	// The worker may hang in the disk because of another row, so pass this row on here.
+	if row := cn.store.Snapshot().Partitions[pt.identity()]; row != nil && row.State.Epoch > st.Epoch {
+		r.learn(row)
+	}
+	return true, false
 }

@@ -55,6 +55,11 @@ type replicaNode struct {
 	isrLogs        isrLogs
 }
 
+const (
+	storeTimeout  = 5 * time.Second // of one request to the store
+	retryInterval = 200 * time.Millisecond
+)
+
 // nodeAbove is what replicas ask of the node above them. clusterNode implements it; see its methods for the locks.
 type nodeAbove interface {
 	// ForwardPut queues a put for the node that leads its partition. It is called without a lock.

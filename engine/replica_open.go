@@ -172,3 +172,37 @@ func (e *store) openEmpty(pt *partition) error {
 	pt.log = log
 	return r.open(0)
 }
+
+// openRecovered opens the copy that recovery found. No goroutine runs yet.
+func (r *replica) openRecovered() {
+	if err := r.open(r.pt.recovered); err != nil {
+		// Its bytes can be fetched again from another replica, but it cannot lead.
+		r.cn.log.Error("a copy of a partition cannot be read from its beginning: it does not take part",
+			"topic", r.pt.t.name, "partition", r.pt.number, "error", err)
+		r.role = roleClosed
+	}
+}
+
+// openAgain opens a copy that was retired, and still has its log. It takes mu.
+func (r *replica) openAgain() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.role == roleEnded {
+		return ErrClosed
+	}
+	r.role = roleIdle
+	return r.open(0)
+}
+
+// newSoloPartition returns a new partition of a single node, with an empty log.
+func (e *store) newSoloPartition(t *partTopic, n uint32) (*partition, error) {
+	log, err := segment.Open(e.disk, partitionDir(t.uuid, n), segment.Identity{Topic: t.uuid, Partition: n},
+		segment.State{}, e.segmentOptions())
+	if err != nil {
+		return nil, err
+	}
+	pt := newPartition(e, t, n, segment.State{}, new(core.Cursors))
+	pt.log, pt.rep = log, newSolo(pt)
+	pt.publishFold(0)
+	return pt, nil
+}

@@ -178,3 +178,22 @@ func (r *replica) count() {
 	}
 	r.counted = n
 }
+
+// fencedAbove says whether a leader of an epoch above this one has asked for a fence. It may be delivering, though this
+// node has not heard of it from the store.
+func (r *replica) fencedAbove(epoch segment.Epoch) bool {
+	return segment.Epoch(r.fenced.Load()) > epoch
+}
+
+// newestEpoch returns the newest epoch of the partition that this node has heard of. It hands over nothing that the
+// leader of an older epoch delivered.
+func (r *replica) newestEpoch() segment.Epoch {
+	epoch := segment.Epoch(r.fenced.Load())
+	if row := r.row.Load(); row != nil {
+		epoch = max(epoch, row.State.Epoch)
+	}
+	return epoch
+}
+
+// soloNode is replica.target of a single node's partitions.
+const soloNode replicate.NodeID = 1

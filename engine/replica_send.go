@@ -278,7 +278,7 @@ func (r *replica) enqueueIncoming(a *replicate.Action) {
 			continue
 		}
 		w := &d.Runs[run]
-		retainBuf(buf)
+		buf.Retain()
 		r.incoming = append(r.incoming, incomingBatch{
 			frame: buf, data: d.Batch(i), offset: b.Offset, segment: w.Segment, base: w.Base, capacity: w.Capacity,
 			generation: r.generation,

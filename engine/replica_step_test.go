@@ -423,7 +423,7 @@ func TestNothingNewBelowItsLevel(t *testing.T) {
 func (cn *clusterNode) fenceTime() int64 {
 	pt := &partition{e: cn.e.store, t: new(partTopic)}
 	pt.rep = &replica{cn: cn.replicaNode, pt: pt}
-	return pt.fenceMs(2)
+	return fenceMs(pt, 2)
 }
 
 // A level that the cluster has is in force here when this node's own directory has it, and not before: an older version

@@ -8,10 +8,7 @@ import (
 )
 
 const (
-	// firstRetryPause is how long a node waits until it tries again what its device could not read, if that is less than
-	// the scrub's interval. The pause doubles after each attempt that leaves something.
-	firstRetryPause = 30 * time.Second
-	maxRetryPause   = time.Hour
+	maxRetryPause = time.Hour
 )
 
 // retryReads tries again to read what the device could not read. On a single node only a restart would do that: the
@@ -46,16 +43,16 @@ func (e *Engine) retryReads() {
 // retryPartition tries the ranges of one partition. back says that all of it is served again; open is false when the
 // engine closes.
 func (e *Engine) retryPartition(pt *partition, c *segment.Checker) (back, open bool) {
-	before := pt.log.MayReadAgain()
-	if pt.log.OpenAgain() {
+	before := pt.Log().MayReadAgain()
+	if pt.Log().OpenAgain() {
 		pt.resumeReaders()
 	}
-	for _, r := range pt.log.MayReadAgain() {
+	for _, r := range pt.Log().MayReadAgain() {
 		if _, open = e.retryRead(pt, c, r); !open {
 			return false, false
 		}
 	}
-	left := pt.log.MayReadAgain()
+	left := pt.Log().MayReadAgain()
 	if !slices.Equal(before, left) || pt.rep.isWaitingForDevice() {
 		pt.rep.deviceReads()
 	}
@@ -69,7 +66,7 @@ func (e *Engine) retryRead(pt *partition, c *segment.Checker, r segment.Range) (
 		return false, true // the range of a segment whose header cannot be read
 	}
 	for r.From < r.To {
-		until, err := pt.log.ReadAgain(c, r)
+		until, err := pt.Log().ReadAgain(c, r)
 		if err != nil {
 			break
 		}
@@ -87,7 +84,7 @@ func (e *Engine) retryRead(pt *partition, c *segment.Checker, r segment.Range) (
 	}
 	if e.scrubbed.readAgain.Add(1) <= maxDamageLines {
 		e.log.Info("messages that the device could not read read back again: they are served",
-			"topic", pt.t.name, "partition", pt.number, "from", from, "to", r.To)
+			"topic", pt.t.name, "partition", pt.Number(), "from", from, "to", r.To)
 	}
 	return true, true
 }

@@ -1,19 +1,11 @@
 package engine
 
 import (
-	"bytes"
-	"cmp"
 	"encoding/binary"
-	"maps"
-	"slices"
 	"time"
-
-	"github.com/google/uuid"
 
 	"penstock/engine/base"
 	"penstock/engine/host"
-	"penstock/netproto"
-	"penstock/segment"
 )
 
 // The engine uses the machine below it, except for the disk, through Engine.host. This file has helpers built on that.
@@ -43,42 +35,6 @@ func newEngineClock(o *Options, h host.Host) *base.Clock {
 func (e *Engine) firstRequest() uint64 {
 	id := e.host.NewUUID()
 	return binary.LittleEndian.Uint64(id[8:]) >> 2
-}
-
-// taken says whether ch has a value, which it takes, or is closed. It does not block.
-func taken(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
-	}
-}
-
-// retainBuf retains a receive buffer. In a simulation frames have none.
-func retainBuf(b *netproto.RecvBuf) {
-	if b != nil {
-		b.Retain()
-	}
-}
-
-// releaseBuf releases a buffer that retainBuf retained.
-func releaseBuf(b *netproto.RecvBuf) {
-	if b != nil {
-		b.Release()
-	}
-}
-
-// Maps are visited in the order of their keys, so that a simulation with the same seed does the same.
-
-func sortedIDs[V any](m map[uuid.UUID]V) []uuid.UUID {
-	return slices.SortedFunc(maps.Keys(m), func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
-}
-
-func sortedPartitions[V any](m map[segment.Identity]V) []segment.Identity {
-	return slices.SortedFunc(maps.Keys(m), func(a, b segment.Identity) int {
-		return cmp.Or(bytes.Compare(a.Topic[:], b.Topic[:]), cmp.Compare(a.Partition, b.Partition))
-	})
 }
 
 // clockLogEvery is the least time between two lines about steps.

@@ -75,11 +75,11 @@ func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
 	if !e.scrubFiles(pt, c) {
 		return false
 	}
-	at, _, _ := pt.log.Start()
+	at, _, _ := pt.Log().Start()
 	var unplaced scrubFinding
 	for {
-		at = behindDamage(pt.log, at) // what is known already
-		run, err := pt.log.Check(c, at, segment.CheckBytes, 0)
+		at = behindDamage(pt.Log(), at) // what is known already
+		run, err := pt.Log().Check(c, at, segment.CheckBytes, 0)
 		wait := time.Duration(run.Bytes) * time.Second / maxScrubRate
 		var bad *segment.CorruptError
 		switch {
@@ -87,7 +87,7 @@ func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
 			return true // everything behind it is in memory, too
 		case err == nil && run.Mended:
 			e.logMended("a stored message did not read back from its segment; nothing is lost: memory still had it, and it "+
-				"was written again", "topic", pt.t.name, "partition", pt.number, "from", at, "to", run.Next)
+				"was written again", "topic", pt.t.name, "partition", pt.Number(), "from", at, "to", run.Next)
 			fallthrough
 		case err == nil:
 			if was := unplaced.repaired(at); was != nil {
@@ -96,7 +96,7 @@ func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
 			e.scrubbed.bytes.Add(uint64(run.Bytes))
 			at = run.Next
 		case errors.As(err, &bad):
-			next := behindDamage(pt.log, at)
+			next := behindDamage(pt.Log(), at)
 			switch {
 			case next > at:
 				e.logDamage(pt, at, next, err)
@@ -105,7 +105,7 @@ func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
 				return true // the whole file cannot be read, which Open has reported; or the log was cut
 			}
 		case errors.Is(err, segment.ErrBelowStart):
-			start, _, _ := pt.log.Start() // retention has removed it
+			start, _, _ := pt.Log().Start() // retention has removed it
 			if start <= at {
 				return true
 			}
@@ -114,7 +114,7 @@ func (e *Engine) scrubPartition(pt *partition, c *segment.Checker) bool {
 			wait = 0
 			if !errors.Is(err, segment.ErrAtEnd) && !errors.Is(err, segment.ErrClosed) {
 				e.log.Warn("the scrub could not read a partition to its end; the next round tries again",
-					"topic", pt.t.name, "partition", pt.number, "error", err)
+					"topic", pt.t.name, "partition", pt.Number(), "error", err)
 				wait = scrubPause
 			}
 			return e.host.Pause(wait, e.stop)
@@ -172,7 +172,7 @@ func (e *Engine) logDamage(pt *partition, from, to segment.Offset, err error) {
 	}
 	if e.scrubbed.damaged.Add(1) <= maxDamageLines {
 		e.log.Error("the scrub found stored messages that do not read back: "+what,
-			"topic", pt.t.name, "partition", pt.number, "from", from, "to", to, "error", err)
+			"topic", pt.t.name, "partition", pt.Number(), "from", from, "to", to, "error", err)
 	}
 }
 

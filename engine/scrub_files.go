@@ -3,7 +3,6 @@ package engine
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io/fs"
 	"maps"
 	"path"
@@ -71,30 +70,10 @@ func (e *Engine) scrubCommitLog(told map[uint64]bool) bool {
 	}
 }
 
-// markRotten notes that a commit log file is damaged, and wakes the flusher, whose dropRotten replaces the file.
-func (f *flusher) markRotten(file uint64) {
-	for {
-		old := f.rotten.Load()
-		if file <= old || f.rotten.CompareAndSwap(old, file) {
-			break
-		}
-	}
-	f.wakeUp()
-}
-
-// rottenFile is the error that Health reports while a damaged commit log file is still in use.
-func (f *flusher) rottenFile() error {
-	if file := f.rotten.Load(); file != 0 {
-		return fmt.Errorf("engine: file %d of the commit log is damaged; nothing is lost: what it holds is being written "+
-			"to segments", file)
-	}
-	return nil
-}
-
 // scrubFiles reads the header blocks and indexes of a partition's segments. It returns false when the engine closes.
 func (e *Engine) scrubFiles(pt *partition, c *segment.Checker) bool {
 	goesOn := true
-	faults := pt.log.CheckFiles(c, func(bytes int64) bool {
+	faults := pt.Log().CheckFiles(c, func(bytes int64) bool {
 		e.scrubbed.bytes.Add(uint64(bytes))
 		goesOn = e.host.Pause(time.Duration(bytes)*time.Second/maxScrubRate, e.stop)
 		return goesOn

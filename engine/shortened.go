@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine/base"
 	"penstock/engine/meta"
 	"penstock/internal/lock"
 	"penstock/replicate"
@@ -158,7 +159,7 @@ func (s *shortenedCopies) write() error {
 func (s *shortenedCopies) writeLocked() error {
 	s.mu.Lock()
 	rows := make([]shortenedRow, 0, len(s.ids))
-	for _, id := range sortedPartitions(s.ids) {
+	for _, id := range base.SortedPartitions(s.ids) {
 		rows = append(rows, shortenedRow{id.Topic, id.Partition, s.discarded[id]})
 	}
 	version, kept := s.version, maps.Clone(s.ids)

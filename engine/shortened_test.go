@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/inbox"
 	"penstock/engine/meta"
@@ -107,7 +108,7 @@ func TestShortenedCopiesAreNamed(t *testing.T) {
 		return r.cn.shortened
 	}
 	list := func(s *shortenedCopies) (ids []uuid.UUID) {
-		for _, id := range sortedPartitions(s.ids) {
+		for _, id := range base.SortedPartitions(s.ids) {
 			ids = append(ids, id.Topic)
 		}
 		return ids

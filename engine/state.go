@@ -21,16 +21,6 @@ func (pt *partition) StateFull(count int) bool {
 	return pt.stateBytes.Load()+more > maxPartitionStateBytes || pt.e.stateBytes.Load()+more > pt.e.opts.MaxStateBytes
 }
 
-// stateFull says whether one more delayed message would exceed a limit in any partition of the topic.
-func (t *Topic) stateFull() bool {
-	for _, pt := range t.partitions() {
-		if pt.StateFull(1) {
-			return true
-		}
-	}
-	return false
-}
-
 // measureState measures the fold after a control batch. It runs on the committer.
 func (pt *partition) measureState() {
 	n := pt.fold.MaxBytes(pt.machine.State().End)

@@ -25,7 +25,7 @@ func (t *Topic) stats(channel string) TopicStats {
 	}
 	for _, pt := range t.partitions() {
 		if pt.rep.hasLog() {
-			s.StoredBytes += pt.log.Bytes()
+			s.StoredBytes += pt.Log().Bytes()
 		}
 		s.Depth += pt.waitingAtTopic()
 	}
@@ -39,14 +39,4 @@ func (t *Topic) stats(channel string) TopicStats {
 		}
 	}
 	return s
-}
-
-// waitingAtTopic is how many messages no channel can get yet, because the topic has no channel or is paused.
-func (pt *partition) waitingAtTopic() int64 {
-	end := pt.visible.Load()
-	from := min(pt.unclaimed.Load(), pt.pausedFrom.Load())
-	if from == noMsgID || from >= end {
-		return 0
-	}
-	return int64(end - from)
 }

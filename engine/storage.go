@@ -110,7 +110,7 @@ func (e *Engine) Storage() StorageStats {
 		Partitions: len(e.partitionList()), DiskFull: e.noSpace.Load(), Failed: e.poisoned.Load() != nil,
 	}
 	for _, pt := range e.partitionList() {
-		if pt.log.Health() != nil {
+		if pt.Log().Health() != nil {
 			out.DamagedCopies++
 		}
 		if pt.whyUnread() != nil {

@@ -52,39 +52,55 @@ type store struct {
 	dueLog     base.LogLimiter // correctDelays's line
 }
 
-// storeOptions are the fields of Options that partitions use; Options says what they mean.
+// storeOptions are what a store needs from the engine: the machine below it, and the fields of Options with these names.
 type storeOptions struct {
+	Host     host.Host
+	Log      *slog.Logger
+	Clock    *base.Clock
+	Disk     aio.Disk
+	Counters *Counters
+	Pulse    *aio.Pulse
+	Stop     <-chan struct{} // closed when background goroutines must end
+
 	CommitFileBytes   int64
 	CommitLiveBytes   int64
 	GroupsInFlight    int
 	MinSegmentBytes   int64
 	MaxSegmentBytes   int64
 	RetentionInterval time.Duration
+	MaxInboxBytes     int64
+	MaxNodeInboxBytes int64
 	MaxStateBytes     int64
 	PublishTimeout    time.Duration
+	AdmitTimeout      time.Duration
 
-	unknownKind core.ControlKind
-	markAfter   time.Duration
+	UnknownKind core.ControlKind // tests: a kind of control entry that this process treats as unknown
+	MarkAfter   time.Duration    // how long the commit log is idle before it marks its last group
 }
 
-// newStore returns a store that has no commit log yet.
-func newStore(e *Engine) *store {
+// Counters are totals since Open, safe to read at any time.
+type Counters struct {
+	Messages, MessageBytes atomic.Uint64 // committed
+	Overloaded             atomic.Uint64 // puts refused because too many bytes waited
+	SegmentBytes           atomic.Uint64 // written to segments
+	SegmentSyncs           atomic.Uint64
+	TrimmedBytes           atomic.Uint64 // removed by retention
+	ISRChanges             atomic.Uint64 // changes that leaders on this node asked for
+	ISRHeldBack            atomic.Uint64 // changes not asked for, because there had been too many
+	AbsentReplicas         atomic.Uint64 // answers of other nodes that they have no copy of a partition led here
+	DelaysCorrected        atomic.Uint64 // delayed messages whose due time was corrected, see correctDelays
+	Stranded               atomic.Uint64 // times that a leader here gave up: too few members of its ISR answered
+	FramesWithoutCopy      atomic.Uint64 // frames from leaders for partitions that this node has no copy of
+}
+
+// newStore returns a store without an arena and a commit log, which start and replay make.
+func newStore(o storeOptions) *store {
 	s := &store{
-		host: e.host, log: e.log, clock: e.clock, disk: e.disk, opts: e.opts.forStore(), counters: &e.counters,
-		pulse: &e.pulse, stop: e.stop,
+		host: o.Host, log: o.Log, clock: o.Clock, disk: o.Disk, opts: o, counters: o.Counters, pulse: o.Pulse, stop: o.Stop,
 	}
-	s.inboxes.Limit(e.opts.MaxInboxBytes, e.opts.MaxNodeInboxBytes, e.opts.PublishTimeout, e.opts.AdmitTimeout)
-	s.inboxes.Tell(&e.counters.Overloaded, func() { s.clog.Wake() })
+	s.inboxes.Limit(o.MaxInboxBytes, o.MaxNodeInboxBytes, o.PublishTimeout, o.AdmitTimeout)
+	s.inboxes.Tell(&o.Counters.Overloaded, func() { s.clog.Wake() })
 	return s
-}
-
-func (o *Options) forStore() storeOptions {
-	return storeOptions{
-		CommitFileBytes: o.CommitFileBytes, CommitLiveBytes: o.CommitLiveBytes, GroupsInFlight: o.GroupsInFlight,
-		MinSegmentBytes: o.MinSegmentBytes, MaxSegmentBytes: o.MaxSegmentBytes, RetentionInterval: o.RetentionInterval,
-		MaxStateBytes: o.MaxStateBytes, PublishTimeout: o.PublishTimeout,
-		unknownKind: o.unknownKind, markAfter: o.markAfter,
-	}
 }
 
 // partitionList returns the partitions of all topics, in the order in which the node got them. The slice is never

@@ -167,8 +167,8 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (
 // abandon closes the logs of a topic that makeTopic has made and that is not in the list of topics.
 func (t *Topic) abandon() {
 	for _, pt := range t.partitions() {
-		if pt.log != nil {
-			_ = pt.log.Close() // nothing was written
+		if pt.Log() != nil {
+			_ = pt.Log().Close() // nothing was written
 		}
 	}
 }
@@ -471,3 +471,13 @@ func (t *Topic) dropIfEphemeral() {
 
 // Engine is the engine that the topic belongs to.
 func (t *Topic) Engine() *Engine { return t.e }
+
+// stateFull says whether one more delayed message would exceed a limit in any partition of the topic.
+func (t *Topic) stateFull() bool {
+	for _, pt := range t.partitions() {
+		if pt.StateFull(1) {
+			return true
+		}
+	}
+	return false
+}

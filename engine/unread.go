@@ -49,7 +49,7 @@ func (pt *partition) knownFold() *core.Cursors {
 func (e *store) foldBatch(
 	fold *core.Cursors, h *segment.Header, body []byte, at segment.Offset,
 ) ([]core.DeferredMessage, error) {
-	if unknown := e.opts.unknownKind; unknown != 0 && h.Control() {
+	if unknown := e.opts.UnknownKind; unknown != 0 && h.Control() {
 		err := core.DecodeControls(body, func(c *core.Control) error {
 			if c.Kind == unknown {
 				return fmt.Errorf("%w (entry kind %d)", core.ErrNewerControl, unknown)

@@ -52,11 +52,11 @@ func (t *Topic) verifyLocal(op wire.Operation) (*wire.VerifyAnswer, error) {
 		return nil, fmt.Errorf("engine: what is to be verified is not said as it should be")
 	}
 	pt := t.partitions()[op.Partitions[0]]
-	if !pt.rep.present() { // pt.log is set under the replica's lock; a present copy has a log
-		return nil, fmt.Errorf("engine: the node has no copy of partition %d", pt.number)
+	if !pt.rep.present() { // pt.Log() is set under the replica's lock; a present copy has a log
+		return nil, fmt.Errorf("engine: the node has no copy of partition %d", pt.Number())
 	}
 	a := &wire.VerifyAnswer{Committed: pt.committedEnd(), Next: q.At}
-	a.Start, _, _ = pt.log.Start()
+	a.Start, _, _ = pt.Log().Start()
 	to := a.Committed
 	if q.To != 0 {
 		to = q.To
@@ -64,11 +64,11 @@ func (t *Topic) verifyLocal(op wire.Operation) (*wire.VerifyAnswer, error) {
 	c := segment.NewChecker()
 	defer c.Close()
 	for a.Next < to && a.Next-q.At < segment.Offset(q.Max) || a.Next < q.To {
-		run, err := pt.log.Check(c, a.Next, min(segment.CheckBytes, q.Max), to)
+		run, err := pt.Log().Check(c, a.Next, min(segment.CheckBytes, q.Max), to)
 		if err != nil {
 			var bad *segment.CorruptError
 			if errors.As(err, &bad) {
-				a.Bad, a.BadFrom, a.BadTo = true, a.Next, behindDamage(pt.log, a.Next)
+				a.Bad, a.BadFrom, a.BadTo = true, a.Next, behindDamage(pt.Log(), a.Next)
 			}
 			switch {
 			case a.Next > q.At:

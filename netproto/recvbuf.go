@@ -28,6 +28,9 @@ type RecvBuf struct {
 
 // Retain adds a reference. The caller must hold one, or be in Handler.Frames.
 func (b *RecvBuf) Retain() {
+	if b == nil {
+		return
+	}
 	if b.refs.Add(1) <= 1 {
 		panic("BUG: netproto: RecvBuf.Retain: the buffer was released before")
 	}
@@ -35,6 +38,9 @@ func (b *RecvBuf) Retain() {
 
 // Release gives up a reference; with the last one the bytes are gone.
 func (b *RecvBuf) Release() {
+	if b == nil {
+		return
+	}
 	c := b.conn // not to be read when the reference is gone
 	switch n := b.refs.Add(-1); {
 	case n > 0:
