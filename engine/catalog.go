@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/base"
+	"penstock/engine/meta"
 	"penstock/segment/aio"
 )
 
@@ -30,6 +31,8 @@ const (
 	topicFile   = "topic.json"
 
 	maxMetaBytes = 1 << 20
+	// maxPartitions of a topic is bounded by the 16 bits that an ID has for the partition.
+	maxPartitions = 1 << 16
 )
 
 // noCluster is the cluster in the node.json of a single node.
@@ -52,21 +55,23 @@ type topicMeta struct {
 	Partitions int       `json:"partitions"`
 	CreatedNs  int64     `json:"created_ns"`
 
-	Settings TopicSettings `json:"settings,omitzero"`
+	Settings meta.TopicSettings `json:"settings,omitzero"`
 }
 
 // openNode reads node.json, or makes a new store in an empty directory. The new store of a cluster member begins at the
 // first level, because the cluster that it will join may be at that level.
-func openNode(disk aio.Disk, o *Options, newUUID func() uuid.UUID) (*nodeMeta, error) {
-	m, err := readNode(disk, o.Logger, o.NodeID, o.MaxLevel)
+func openNode(
+	disk aio.Disk, log *slog.Logger, nodeID string, maxLevel int, member bool, newUUID func() uuid.UUID,
+) (*nodeMeta, error) {
+	m, err := readNode(disk, log, nodeID, maxLevel)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return m, err
 	}
-	level := o.MaxLevel
-	if o.Cluster != nil {
+	level := maxLevel
+	if member {
 		level = firstLevel
 	}
-	return createNode(disk, o.NodeID, level, newUUID)
+	return createNode(disk, nodeID, level, newUUID)
 }
 
 // readNode reads node.json. It returns an error if this node must not use the directory: it belongs to another node, or
@@ -158,22 +163,19 @@ func (m *topicMeta) check(dir string) error {
 	switch {
 	case m.Format > topicFormat:
 		return fmt.Errorf("format %d is of a newer version", m.Format)
-	case m.ID.String() != dir || !base.ValidTopicName(m.Name) || m.Partitions < 1 || m.Partitions > MaxPartitions:
+	case m.ID.String() != dir || !base.ValidTopicName(m.Name) || m.Partitions < 1 || m.Partitions > maxPartitions:
 		return fmt.Errorf("%s does not describe this directory", topicFile)
 	}
 	return nil
 }
 
-// createTopicFiles writes a topic's directory and topic.json durably. That must happen before anything in the topic is
-// acknowledged.
-func (e *Engine) createTopicFiles(m *topicMeta) error {
-	e.host.Lock(&e.catalog)
-	defer e.catalog.Unlock()
+// write writes a topic's directory and topic.json durably.
+func (m *topicMeta) write(disk aio.Disk) error {
 	dir := topicDir(m.ID)
-	if err := e.disk.MkdirAll(dir); err != nil {
+	if err := disk.MkdirAll(dir); err != nil {
 		return err
 	}
-	return writeTwice(e.disk, path.Join(dir, topicFile), m)
+	return writeTwice(disk, path.Join(dir, topicFile), m)
 }
 
 // trashTopicFiles durably moves a topic's directory to the trash. Its bytes are removed later.

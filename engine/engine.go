@@ -116,7 +116,7 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 func (e *Engine) open(ctx context.Context) error {
 	start := e.host.Instant()
 	var err error
-	if e.node, err = openNode(e.disk, &e.opts, e.host.NewUUID); err != nil {
+	if e.node, err = e.openNode(); err != nil {
 		return err
 	}
 	e.storeLevel.Store(int32(e.node.level()))

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"strings"
 
+	"penstock/engine/meta"
 	"penstock/segment/aio"
 )
 
@@ -76,7 +77,7 @@ func readTwice(disk aio.Disk, log *slog.Logger, name string, unseal func(data []
 			mended = true
 		}
 		return mended, disk.WriteFile(copyOf(name), data)
-	case err == nil || err2 != nil || errors.Is(err, ErrNewerLevel) || unseal(second) != nil:
+	case err == nil || err2 != nil || errors.Is(err, meta.ErrNewerLevel) || unseal(second) != nil:
 		return false, err
 	}
 	log.Warn("a file of the data directory was damaged; nothing is lost: its second copy is whole and has replaced it",

@@ -1,16 +1,10 @@
 package engine
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"log/slog"
-	"os"
-	"path/filepath"
 
 	"penstock/engine/meta"
-	"penstock/segment/aio"
 )
 
 // Feature levels. Some things that a newer version writes cannot be read by an older one: control kinds, frames,
@@ -27,18 +21,10 @@ import (
 const (
 	// NewestLevel is the highest feature level that this version knows.
 	NewestLevel = 2
-
-	firstLevel      = 1
-	formatsPerLevel = 1 // the format in node.json is the level plus this
 )
 
 // ErrNewerLevel says that a data directory or a cluster is at a feature level that this version does not know.
 var ErrNewerLevel = meta.ErrNewerLevel
-
-func formatOf(level int) int { return level + formatsPerLevel }
-
-// level is the feature level of the directory.
-func (m *nodeMeta) level() int { return m.Format - formatsPerLevel }
 
 // Level returns the feature level in force: nothing of a higher one may go into a partition's log, to another node or
 // into the metadata. In a cluster it is the cluster's level, and the first one until the node has joined. It only
@@ -48,77 +34,6 @@ func (e *Engine) Level() int { return e.feature() }
 // DirectoryLevel returns the level of the data directory: nothing of a higher one may be written into files that only
 // this node reads. It is never below Level.
 func (e *Engine) DirectoryLevel() int { return int(e.storeLevel.Load()) }
-
-// checkFormat refuses a directory whose level is above max, or that has none.
-func (m *nodeMeta) checkFormat(max int) error {
-	known := formatOf(max)
-	switch {
-	case m.Format > known:
-		return fmt.Errorf("engine: the data directory has format %d (feature level %d), written by a newer version; this "+
-			"version knows %d: nothing was changed, start the newer version: %w",
-			m.Format, m.level(), known, ErrNewerLevel)
-	case m.Format < formatOf(firstLevel):
-		return fmt.Errorf("engine: the data directory has format %d, written by an older version that was never released; "+
-			"this version knows %d to %d: nothing was changed, start that version, or name an empty directory",
-			m.Format, formatOf(firstLevel), known)
-	}
-	return nil
-}
-
-// CheckDirectory returns an error if this version does not know the level of the directory. A program that starts a
-// node calls it before anything else touches the directory. It reads one file; Open reports every other problem.
-func CheckDirectory(dir string) error {
-	data, err := os.ReadFile(filepath.Join(dir, nodeFile))
-	if err != nil {
-		return nil
-	}
-	var m nodeMeta
-	plain, _, err := splitSum(data)
-	if err != nil || len(data) > maxMetaBytes || json.Unmarshal(plain, &m) != nil {
-		return nil
-	}
-	return m.checkFormat(NewestLevel)
-}
-
-// Upgrade raises the data directory of a single node to the newest level, and returns the old and the new one. No node
-// may run on the directory. Afterwards older versions refuse it. A crash leaves it at either level.
-func Upgrade(dir string) (from, to int, err error) {
-	if _, err := os.Stat(filepath.Join(dir, nodeFile)); errors.Is(err, fs.ErrNotExist) {
-		return 0, 0, fmt.Errorf("engine: %s is not a data directory: it has no %s; nothing was changed", dir, nodeFile)
-	}
-	if err := CheckDirectory(dir); err != nil {
-		return 0, 0, err
-	}
-	disk, err := aio.OpenDisk(dir, aio.DiskOptions{Mode: aio.ModePwrite})
-	if err != nil {
-		return 0, 0, err
-	}
-	defer func() { err = errors.Join(err, disk.Close()) }()
-	m, err := readNode(disk, slog.New(slog.DiscardHandler), "", NewestLevel)
-	if err != nil {
-		return 0, 0, err
-	}
-	if m.Cluster != noCluster {
-		return 0, 0, fmt.Errorf("engine: the data directory belongs to cluster %s: nothing was changed; raise the cluster "+
-			"with: engine cluster upgrade", m.Cluster)
-	}
-	from = m.level()
-	return from, NewestLevel, m.raise(disk, NewestLevel)
-}
-
-// raise durably raises the directory to level; it never lowers it.
-func (m *nodeMeta) raise(disk aio.Disk, level int) error {
-	if m.level() >= level {
-		return nil
-	}
-	next := *m
-	next.Format = formatOf(level)
-	if err := next.write(disk); err != nil {
-		return err
-	}
-	m.Format = next.Format
-	return nil
-}
 
 // raiseDirectory is raise for the engine's own directory. It takes nodeMu.
 func (e *Engine) raiseDirectory(level int) error {
@@ -202,3 +117,17 @@ func (cn *clusterNode) raiseLater(level int) {
 		}
 	})
 }
+
+// openNode reads node.json, or makes a new store.
+func (e *Engine) openNode() (*nodeMeta, error) {
+	o := &e.opts
+	return openNode(e.disk, o.Logger, o.NodeID, o.MaxLevel, o.Cluster != nil, e.host.NewUUID)
+}
+
+// CheckDirectory returns an error if this version does not know the level of the directory. A program that starts a
+// node calls it before anything else touches the directory. It reads one file; Open reports every other problem.
+func CheckDirectory(dir string) error { return checkDirectory(dir, NewestLevel) }
+
+// Upgrade raises the data directory of a single node to the newest level, and returns the old and the new one. No node
+// may run on the directory. Afterwards older versions refuse it. A crash leaves it at either level.
+func Upgrade(dir string) (from, to int, err error) { return upgrade(dir, NewestLevel) }

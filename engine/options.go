@@ -89,7 +89,7 @@ type Options struct {
 
 const (
 	// MaxPartitions is bounded by the 16 bits that an ID has for the partition.
-	MaxPartitions = 1 << 16
+	MaxPartitions = maxPartitions
 	// markAfter is how long the commit log is idle before it marks its last group as durable. From then on, damage to
 	// that group is reported as damage, and not taken for a torn write.
 	markAfter = 20 * time.Millisecond

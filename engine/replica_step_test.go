@@ -101,10 +101,7 @@ func TestDurableOfAnotherGeneration(t *testing.T) {
 func TestCutOfAClosedCopyThatCannotBeMade(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		r := bareReplica()
-		r.cn.shortened = &shortenedCopies{
-			disk: faultaio.New(faultaio.Options{Seed: 1}),
-			ids:  map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{},
-		}
+		r.cn.shortened = newShortened(faultaio.New(faultaio.Options{Seed: 1}))
 		r.role, r.cut, r.discardedBefore, r.discardedAt = roleClosed, &logCut{}, again, r.cn.now()
 		r.discard(errNoFold, r.cut)
 		if r.cutInProgress() {
@@ -138,9 +135,7 @@ func brokenReplica(t *testing.T) (*replica, *Engine) {
 	topic, _ = openSmall(t, disk).LookupTopic("t")
 	r := bareReplica()
 	r.pt = topic.partitions()[0]
-	r.cn.e, r.cn.shortened = r.pt.e, &shortenedCopies{
-		disk: disk, ids: map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{},
-	}
+	r.cn.e, r.cn.shortened = r.pt.e, newShortened(disk)
 	var cancel context.CancelFunc
 	r.cn.ctx, cancel = context.WithCancel(context.Background())
 	cancel() // there is no store that could be told
@@ -279,13 +274,12 @@ func TestGivenUpCopyIsKeptUntilItIsNotNeeded(t *testing.T) {
 			r.discarded.Store(false)
 			r.role, r.follower, r.removing = roleClosed, nil, true
 		}, true},
-		{"an earlier process let go of it", func(r *replica) { r.cn.shortened.discarded[r.pt.identity()] = true }, true},
+		{"an earlier process let go of it", func(r *replica) {
+			_ = r.cn.shortened.setDiscarded(r.pt.identity(), true)
+		}, true},
 	} {
 		r := bareReplica()
-		r.cn.shortened = &shortenedCopies{
-			disk: faultaio.New(faultaio.Options{Seed: 1}),
-			ids:  map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{},
-		}
+		r.cn.shortened = newShortened(faultaio.New(faultaio.Options{Seed: 1}))
 		r.follow(replicate.NewFollower(replicate.Config{}, r.cn.member(), r.cn.self.Boot, replicate.Log{
 			End: segment.State{Next: 5, NextID: 5, End: 500, Epoch: 1}, Durable: 5, Committed: 1, Epoch: 1, Generation: 1,
 			Epochs: []replicate.EpochStart{{Epoch: 1}},
@@ -360,7 +354,7 @@ func TestDamageIsKnownAtTheStart(t *testing.T) {
 	electable := func(e *Engine) bool {
 		topic, _ := e.LookupTopic("t")
 		r := bareReplica()
-		r.cn.e, r.cn.shortened, r.pt = e.store, &shortenedCopies{ids: map[segment.Identity]bool{}}, topic.partitions()[0]
+		r.cn.e, r.cn.shortened, r.pt = e.store, newShortened(disk), topic.partitions()[0]
 		var cancel context.CancelFunc
 		r.cn.ctx, cancel = context.WithCancel(context.Background())
 		cancel() // there is no store that could be told

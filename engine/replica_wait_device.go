@@ -15,8 +15,8 @@ import (
 // at least min_isr other copies are in it. If the device never reads again, the copy waits until another one has joined
 // the ISR.
 
-// firstRetryPause is how long a node waits until it tries again what its device could not read, if that is less than the
-// scrub's interval. The pause doubles after each attempt that leaves something.
+// firstRetryPause is how long a node waits until it tries again what its device could not read, if that is less than
+// the scrub's interval. The pause doubles after each attempt that leaves something.
 const firstRetryPause = 30 * time.Second
 
 // devicePoll is how often a cut that waits for its device tries again.

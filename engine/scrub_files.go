@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"errors"
 	"io/fs"
 	"maps"
@@ -159,16 +158,13 @@ func (e *Engine) scrubTwice(name string, known, read any, check func() error) {
 // scrubShortened reads shortened.json, and rewrites it if it differs from what this process wrote last. A flipped bit
 // there could let a copy with a hole count as whole at the next start. It takes shortenedCopies.file.
 func (cn *clusterNode) scrubShortened() {
-	s := cn.shortened
-	s.file.Lock()
-	defer s.file.Unlock()
-	data, err := s.disk.ReadFile(shortenedFile, maxShortenedBytes)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) || bytes.Equal(data, s.stored) {
-		return // the next round tries again
+	damaged, found, err := cn.shortened.scrub()
+	if !damaged {
+		return
 	}
 	cn.e.logMended("the list of copies that a recovery shortened was damaged; nothing is lost: it is written anew",
-		"file", shortenedFile, "error", err)
-	if err := s.writeLocked(); err != nil {
+		"file", shortenedFile, "error", found)
+	if err != nil {
 		cn.log.Error("the list of copies that a recovery shortened is damaged and could not be written anew: look at the "+
 			"device", "file", shortenedFile, "error", err)
 	}

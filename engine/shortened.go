@@ -1,184 +1,17 @@
 package engine
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io/fs"
-	"maps"
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
-
-	"penstock/engine/base"
 	"penstock/engine/meta"
-	"penstock/internal/lock"
 	"penstock/replicate"
 	"penstock/segment"
-	"penstock/segment/aio"
 )
 
-const (
-	shortenedFile = "shortened.json"
-	// shortenedWritePause delays a write of the file, so that the changes of many partitions go into one write.
-	shortenedWritePause = time.Second
-	// maxShortenedBytes bounds the size of the file; a partition takes about 60 bytes.
-	maxShortenedBytes = 256 << 20
-)
-
-// shortenedCopies is the list of this node's copies that may lack something that this node acknowledged. A copy is
-// shortened if recovery cut the last group of the commit log, and nobody knows whether that group was torn by the crash
-// or damaged later; or if its log ends before what was known to be committed. A shortened copy follows as any other,
-// but before it leads it compares its log with another replica's (replicate/compare.go).
-//
-// The list is in shortened.json, because the next recovery does not see the group that was cut. A copy is removed from
-// the list when its machine has all that is committed. A crash before the file says so costs one more comparison.
-//
-// All records of a copy may have been in the group that was cut. Recovery does not know of such a copy, which would
-// begin empty and count as whole. So a recovery that cuts puts unnamedCopies into the list, and listUnnamed replaces it
-// by the copies that the rows of the store name.
-//
-// mu guards the maps and counters, and is not held during I/O. file is held while the file is read or written, so that
-// the last write stores the newest list; mu is taken inside it.
-type shortenedCopies struct {
-	disk   aio.Disk
-	file   lock.Mutex[lock.ShortenedFile]
-	stored []byte // guarded by file: the content of the file; nil: there is none, or it could not be read
-
-	mu        lock.Mutex[lock.Shortened]
-	ids       map[segment.Identity]bool
-	durable   map[segment.Identity]bool // the ids that the file has durably; empty after a write that failed
-	discarded map[segment.Identity]bool // of ids: given up; the commit log may have released their batches
-	version   uint64                    // incremented when discarded changes
-	written   uint64                    // the version that the file has durably; <= version
-	writing   bool                      // writeShortened runs
-}
-
-// unnamedCopies stands for the copies whose records were all in the group that was cut. It is in the list from recovery
-// until a process of this node has joined the cluster. No topic has this UUID.
-var unnamedCopies segment.Identity
-
-// shortenedRow is one entry of the file, a JSON list.
-type shortenedRow struct {
-	Topic     uuid.UUID `json:"topic"`
-	Partition uint32    `json:"partition"`
-	Dropped   bool      `json:"dropped,omitempty"`
-}
-
-// readShortened reads the list that earlier processes left in the directory. After an error every copy has to be taken
-// for shortened.
-func readShortened(disk aio.Disk) (*shortenedCopies, error) {
-	s := &shortenedCopies{disk: disk, ids: map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{}}
-	data, err := disk.ReadFile(shortenedFile, maxShortenedBytes)
-	if errors.Is(err, fs.ErrNotExist) {
-		return s, nil
-	}
-	var rows []shortenedRow
-	if err == nil {
-		err = json.Unmarshal(data, &rows)
-	}
-	if err != nil {
-		return s, fmt.Errorf("engine: cannot read %s of the data directory: %w", shortenedFile, err)
-	}
-	for _, r := range rows {
-		s.ids[segment.Identity{Topic: r.Topic, Partition: r.Partition}] = true
-		if r.Dropped {
-			s.discarded[segment.Identity{Topic: r.Topic, Partition: r.Partition}] = true
-		}
-	}
-	s.stored, s.durable = data, maps.Clone(s.ids)
-	return s, nil
-}
-
-func (s *shortenedCopies) has(id segment.Identity) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ids[id]
-}
-
-// isDurable says whether the file lists the copy, so that the next process knows of it even after a crash.
-func (s *shortenedCopies) isDurable(id segment.Identity) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.durable[id]
-}
-
-func (s *shortenedCopies) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.ids)
-}
-
-// add adds copies to the list and returns when the file has them durably. It takes file and mu.
-func (s *shortenedCopies) add(ids []segment.Identity) error {
-	s.mu.Lock()
-	for _, id := range ids {
-		s.ids[id] = true
-	}
-	s.mu.Unlock()
-	return s.write()
-}
-
-// setDiscarded stores durably whether a copy is given up. true must be durable before the commit log releases batches
-// that the copy's segments lack (mayReleaseFiles). false must be durable after the record of the new log is, and before
-// anything is acknowledged. After an error the content of the file is not known, and the next call writes it again. It
-// takes file and mu.
-func (s *shortenedCopies) setDiscarded(id segment.Identity, discarded bool) error {
-	s.mu.Lock()
-	if s.discarded[id] != discarded {
-		s.version++
-	}
-	if discarded {
-		s.ids[id], s.discarded[id] = true, true
-	} else {
-		delete(s.discarded, id)
-	}
-	durable := s.written == s.version
-	s.mu.Unlock()
-	if durable {
-		return nil
-	}
-	return s.write()
-}
-
-func (s *shortenedCopies) isDiscarded(id segment.Identity) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.discarded[id]
-}
-
-// write writes the list to the file. It takes file and mu.
-func (s *shortenedCopies) write() error {
-	s.file.Lock()
-	defer s.file.Unlock()
-	return s.writeLocked()
-}
-
-// writeLocked writes the list to the file. file is held; it takes mu.
-func (s *shortenedCopies) writeLocked() error {
-	s.mu.Lock()
-	rows := make([]shortenedRow, 0, len(s.ids))
-	for _, id := range base.SortedPartitions(s.ids) {
-		rows = append(rows, shortenedRow{id.Topic, id.Partition, s.discarded[id]})
-	}
-	version, kept := s.version, maps.Clone(s.ids)
-	s.durable = nil
-	s.mu.Unlock()
-	data, err := json.Marshal(rows)
-	if err != nil {
-		return err
-	}
-	data = append(data, '\n')
-	if err := s.disk.WriteFile(shortenedFile, data); err != nil {
-		return fmt.Errorf("engine: cannot write %s: %w", shortenedFile, err)
-	}
-	s.stored = data
-	s.mu.Lock()
-	s.written, s.durable = version, kept
-	s.mu.Unlock()
-	return nil
-}
+// shortenedWritePause delays a write of the file, so that the changes of many partitions go into one write.
+const shortenedWritePause = time.Second
 
 // noteShortened reads the list, adds the copies that this recovery shortened, and writes it before anything is written
 // to the commit log. torn says that recovery cut a group that may have been acknowledged. whole says that the commit
@@ -191,14 +24,8 @@ func (cn *replicaNode) noteShortened(r *recovery, torn, whole bool) error {
 			"error", err)
 		torn = true
 	}
-	forgotten := false
-	for id := range cn.shortened.discarded {
-		if r.parts[id] == nil && whole { // its topic was deleted; nobody else uses the list yet
-			forgotten = true
-			delete(cn.shortened.ids, id)
-			delete(cn.shortened.discarded, id)
-		}
-	}
+	// Who is not known any more had its topic deleted.
+	forgotten := whole && cn.shortened.forget(func(id segment.Identity) bool { return r.parts[id] == nil })
 	var ids []segment.Identity
 	for _, rp := range r.order {
 		if (torn || rp.committed > rp.st.Next) && !cn.shortened.has(rp.id) {
@@ -238,21 +65,16 @@ func (cn *replicaNode) listUnnamed(snap *meta.Snapshot) error {
 	for _, pt := range cn.e.partitionList() {
 		here[pt.identity()] = true
 	}
-	s.mu.Lock()
-	unnamed := s.ids[unnamedCopies]
-	named := 0
-	for id, row := range snap.Partitions {
-		if unnamed && !here[id] && !s.ids[id] && slices.Contains(row.State.Replicas, cn.self.ID) {
-			s.ids[id] = true
-			named++
+	unnamed, named := s.name(func(yield func(segment.Identity) bool) {
+		for id, row := range snap.Partitions {
+			if !here[id] && slices.Contains(row.State.Replicas, cn.self.ID) && !yield(id) {
+				return
+			}
 		}
-	}
-	for id := range s.ids {
-		if row := snap.Partitions[id]; !here[id] && (row == nil || !slices.Contains(row.State.Replicas, cn.self.ID)) {
-			delete(s.ids, id)
-		}
-	}
-	s.mu.Unlock()
+	}, func(id segment.Identity) bool {
+		row := snap.Partitions[id]
+		return !here[id] && (row == nil || !slices.Contains(row.State.Replicas, cn.self.ID))
+	})
 	if named > 0 {
 		cn.log.Warn("copies of this node may have had nothing but what a start cut off its commit log: each of them "+
 			"compares itself with another replica before it leads", "partitions", named)
@@ -272,13 +94,7 @@ func (r *replica) noteWhole() {
 	r.shortened = false
 	r.cn.log.Info("a copy that recovery had shortened has all that is committed",
 		"topic", r.pt.t.name, "partition", r.pt.number)
-	s := r.cn.shortened
-	s.mu.Lock()
-	delete(s.ids, r.pt.identity())
-	begin := !s.writing
-	s.writing = true
-	s.mu.Unlock()
-	if begin {
+	if r.cn.shortened.remove(r.pt.identity()) {
 		r.cn.spawn(r.cn.writeShortened)
 	}
 }
@@ -289,32 +105,18 @@ func (r *replica) unlistShortened() error {
 	r.mu.Lock()
 	r.shortened = false
 	r.mu.Unlock()
-	s := r.cn.shortened
-	s.mu.Lock()
-	listed := s.ids[r.pt.identity()]
-	delete(s.ids, r.pt.identity())
-	s.mu.Unlock()
-	if !listed {
-		return nil
-	}
-	return s.write()
+	return r.cn.shortened.removeNow(r.pt.identity())
 }
 
 // writeShortened writes the file until it has the newest list. It runs on a goroutine that noteWhole starts. If the
 // file cannot be written, some copies are compared once more than needed.
 func (cn *replicaNode) writeShortened() {
-	s := cn.shortened
 	for told := 0; ; {
 		cn.pause(shortenedWritePause)
-		before := s.count() // meanwhile copies are only removed: add writes the file itself
-		err := s.write()
-		s.mu.Lock()
-		if done := err == nil && len(s.ids) == before; done || cn.ctx.Err() != nil {
-			s.writing = false
-			s.mu.Unlock()
+		done, err := cn.shortened.catchUp(func() bool { return cn.ctx.Err() != nil })
+		if done {
 			return
 		}
-		s.mu.Unlock()
 		if err != nil && told == 0 {
 			told++
 			cn.log.Warn("it could not be kept that copies are whole again: they are compared once more at the next start",

@@ -52,7 +52,8 @@ type store struct {
 	dueLog     base.LogLimiter // correctDelays's line
 }
 
-// storeOptions are what a store needs from the engine: the machine below it, and the fields of Options with these names.
+// storeOptions are what a store needs from the engine: the machine below it, and the fields of Options with these
+// names.
 type storeOptions struct {
 	Host     host.Host
 	Log      *slog.Logger

@@ -125,3 +125,11 @@ func (t *Topic) learnSettings(mt *meta.Topic) {
 		return
 	}
 }
+
+// createTopicFiles writes a topic's directory and topic.json durably. That must happen before anything in the topic is
+// acknowledged.
+func (e *Engine) createTopicFiles(m *topicMeta) error {
+	e.host.Lock(&e.catalog)
+	defer e.catalog.Unlock()
+	return m.write(e.disk)
+}
