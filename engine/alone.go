@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/core"
+	"penstock/engine/dir"
 	"penstock/engine/meta"
 	"penstock/replicate/wire"
 	"penstock/segment"
@@ -64,20 +65,20 @@ func (a alone) makeTopic(name string, partitions int) (*Topic, error) {
 	if err := e.poisoned.Load(); err != nil {
 		return nil, *err
 	}
-	m := &topicMeta{
-		Format: topicFormat, ID: e.host.NewUUID(), Name: name, Partitions: partitions, CreatedNs: e.now().UnixNano(),
+	m := &dir.Topic{
+		Format: dir.TopicFormat, ID: e.host.NewUUID(), Name: name, Partitions: partitions, CreatedNs: e.now().UnixNano(),
 	}
 	t := newTopic(e, m)
 	if err := a.makeTopicFiles(t, m); err != nil {
 		// The files must be removed: a second attempt creates another topic of that name, and the next Open would find
 		// both.
 		t.abandon()
-		return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, errors.Join(err, trashTopicFiles(e.disk, m.ID)))
+		return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, errors.Join(err, dir.TrashTopic(e.disk, m.ID)))
 	}
 	return t, nil
 }
 
-func (a alone) makeTopicFiles(t *Topic, m *topicMeta) error {
+func (a alone) makeTopicFiles(t *Topic, m *dir.Topic) error {
 	if err := a.e.createTopicFiles(m); err != nil {
 		return err
 	}

@@ -171,7 +171,7 @@ func (cn *clusterNode) opened(*Topic) {} // its channels begin when the store ha
 func (cn *clusterNode) closeTopic(t *Topic, why error) { cn.remotes.endTopic(t, why) }
 
 func (cn *clusterNode) describe(out *StorageStats) {
-	out.Shortened, out.Yielded = cn.shortened.count(), cn.yields.Load()
+	out.Shortened, out.Yielded = cn.shortened.Count(), cn.yields.Load()
 	out.ComparingWaits = cn.comparingWaits.Load()
 	out.Dropped, out.Losses, out.Blocked = cn.drops.Load(), cn.losses.Load(), int(cn.blocked.Load())
 	r := cn.remoteStats()
@@ -203,7 +203,7 @@ func (cn *clusterNode) join(ctx context.Context) error {
 	}
 	cn.self = self
 	snap := cn.store.Snapshot()
-	if err := cn.e.node.adopt(cn.e.disk, snap.Cluster); err != nil {
+	if err := cn.e.node.Adopt(cn.e.disk, snap.Cluster); err != nil {
 		return err
 	}
 	cn.e.level.Store(int32(min(snap.FeatureLevel(), cn.e.DirectoryLevel())))

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/core"
+	"penstock/engine/dir"
 	"penstock/engine/inbox"
 	"penstock/engine/route"
 	"penstock/netproto"
@@ -96,7 +97,7 @@ func ConnectedTo(e *Engine, node replicate.NodeID) bool { return e.cluster.net.C
 // TopicDir is where a topic's files lie in a data directory.
 func TopicDir(e *Engine, topic string) string {
 	t, _ := e.LookupTopic(topic)
-	return topicDir(t.uuid)
+	return dir.TopicPath(t.uuid)
 }
 
 // Present says whether a node's copy of a partition takes part.

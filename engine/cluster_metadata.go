@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/base"
+	"penstock/engine/dir"
 	"penstock/engine/meta"
 )
 
@@ -41,14 +42,15 @@ func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 			t.add(pt)
 		}
 		if err := e.createTopicFiles(m); err != nil {
-			return fmt.Errorf("engine: %s of topic %s could not be read, and not be written anew: %w", topicFile, m.Name, err)
+			return fmt.Errorf("engine: %s of topic %s could not be read, and not be written anew: %w",
+				dir.TopicFile, m.Name, err)
 		}
 		if old := e.topics[m.Name]; old != nil {
 			e.cluster.unlisted = append(e.cluster.unlisted, old)
 		}
 		e.list(t)
 		e.info.CorruptionsAtRecover = append(e.info.CorruptionsAtRecover,
-			fmt.Sprintf("%s/%s could not be read: written anew from the cluster's metadata", topicDir(id), topicFile))
+			fmt.Sprintf("%s/%s could not be read: written anew from the cluster's metadata", dir.TopicPath(id), dir.TopicFile))
 		e.log.Warn("the metadata of a topic could not be read on this node and was written anew from the cluster's; its "+
 			"messages are whole",
 			"topic", m.Name, "uuid", id)
@@ -65,7 +67,7 @@ func (e *Engine) removeUnreadable(snap *meta.Snapshot) {
 		if !snap.Deleted[id] || e.isQuarantined(id) {
 			continue
 		}
-		if err := trashTopicFiles(e.disk, id); err != nil {
+		if err := dir.TrashTopic(e.disk, id); err != nil {
 			e.log.Warn("the files of a deleted topic cannot be removed; the next start of this node tries again",
 				"uuid", id, "error", err)
 			continue
@@ -81,9 +83,9 @@ func (e *Engine) isQuarantined(id uuid.UUID) bool {
 }
 
 // topicMetaOf is the content of topic.json for a topic of the cluster.
-func topicMetaOf(mt *meta.Topic) *topicMeta {
-	return &topicMeta{
-		Format: topicFormat, ID: mt.ID, Name: mt.Name, Partitions: mt.Partitions, CreatedNs: mt.CreatedNs,
+func topicMetaOf(mt *meta.Topic) *dir.Topic {
+	return &dir.Topic{
+		Format: dir.TopicFormat, ID: mt.ID, Name: mt.Name, Partitions: mt.Partitions, CreatedNs: mt.CreatedNs,
 		Settings: mt.EffectiveSettings().Stored(),
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/core"
+	"penstock/engine/dir"
 	"penstock/engine/meta"
 	"penstock/segment"
 )
@@ -21,7 +22,7 @@ import (
 func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, error) {
 	if e.isQuarantined(mt.ID) {
 		return nil, fmt.Errorf("engine: there are logs of topic %s on this node whose %s cannot be read; restart the node",
-			mt.Name, topicFile)
+			mt.Name, dir.TopicFile)
 	}
 	m := topicMetaOf(mt)
 	t := newTopic(e, m)

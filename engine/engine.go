@@ -15,6 +15,7 @@ import (
 	"penstock/clog"
 	"penstock/engine/base"
 	"penstock/engine/channel"
+	"penstock/engine/dir"
 	"penstock/engine/host"
 	"penstock/engine/inbox"
 	"penstock/internal/lock"
@@ -34,7 +35,7 @@ type Engine struct {
 	log    *slog.Logger
 	clock  *base.Clock
 	disk   aio.Disk
-	node   *nodeMeta // guarded by nodeMu once the engine runs
+	node   *dir.Node // guarded by nodeMu once the engine runs
 	info   Info
 
 	nodeMu     lock.Mutex[lock.EngineNode]
@@ -119,9 +120,9 @@ func (e *Engine) open(ctx context.Context) error {
 	if e.node, err = e.openNode(); err != nil {
 		return err
 	}
-	e.storeLevel.Store(int32(e.node.level()))
-	if e.level.Store(firstLevel); e.opts.Cluster == nil {
-		e.level.Store(int32(e.node.level()))
+	e.storeLevel.Store(int32(e.node.Level()))
+	if e.level.Store(dir.FirstLevel); e.opts.Cluster == nil {
+		e.level.Store(int32(e.node.Level()))
 	}
 	if e.arena, err = aio.NewArena(inbox.GroupBytes, int(e.opts.BufferBytes/inbox.GroupBytes)); err != nil {
 		return err
@@ -182,7 +183,7 @@ func (e *Engine) describe(took time.Duration) {
 	e.info.Direct, e.info.Registered, e.info.BlockBytes = d.Direct, d.Registered, d.BlockBytes
 	e.info.FileSystem, e.info.Device, e.info.DeviceCache, e.info.Kernel = d.FileSystem, d.Device, d.DeviceCache, d.Kernel
 	e.info.NodeID, e.info.StoreID, e.info.FormatVersion = e.node.NodeID, e.node.StoreID.String(),
-		formatOf(e.DirectoryLevel())
+		dir.FormatOf(e.DirectoryLevel())
 	e.info.Recovered = took
 }
 
@@ -191,7 +192,7 @@ func (e *Engine) Info() Info {
 	i := e.info
 	d := e.disk.Info() // the ring knows only after its start whether memory could be registered
 	i.IOEngine, i.IOReason, i.Registered = d.Engine, d.Reason, d.Registered
-	i.Level, i.FormatVersion = e.Level(), formatOf(e.DirectoryLevel())
+	i.Level, i.FormatVersion = e.Level(), dir.FormatOf(e.DirectoryLevel())
 	return i
 }
 

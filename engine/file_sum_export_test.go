@@ -1,11 +1,13 @@
 package engine
 
+import "penstock/engine/dir"
+
 // ReadCatalogFile reads node.json, or the topic.json of a directory's name, as a starting node does. An error: damage
 // was seen.
-func ReadCatalogFile(data []byte, dir string) error {
-	if topic := new(topicMeta); len(dir) == 36 {
-		return unsealFile(data, topic, func() error { return topic.check(dir) })
+func ReadCatalogFile(data []byte, of string) error {
+	if topic := new(dir.Topic); len(of) == 36 {
+		return dir.UnsealFile(data, topic, func() error { return topic.Check(of) })
 	}
-	node := new(nodeMeta)
-	return unsealFile(data, node, func() error { return node.checkFormat(NewestLevel) })
+	node := new(dir.Node)
+	return dir.UnsealFile(data, node, func() error { return node.CheckFormat(NewestLevel) })
 }

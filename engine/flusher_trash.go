@@ -4,6 +4,8 @@ import (
 	"path"
 
 	"github.com/google/uuid"
+
+	"penstock/engine/dir"
 )
 
 // trashLater queues a deleted topic whose files could not be moved to the trash yet. release is called when they have
@@ -21,7 +23,7 @@ func (f *flusher) trashDead() {
 	f.dead = nil
 	f.mu.Unlock()
 	for _, d := range dead {
-		if err := trashTopicFiles(f.e.disk, d.id); err != nil {
+		if err := dir.TrashTopic(f.e.disk, d.id); err != nil {
 			f.trashLater(d.id, d.release)
 			continue
 		}
@@ -33,7 +35,7 @@ func (f *flusher) trashDead() {
 // whole device if the file system is mounted with discard.
 func (f *flusher) emptyTrash() {
 	began := f.e.host.Instant()
-	entries, err := f.e.disk.ReadDir(trashDir)
+	entries, err := f.e.disk.ReadDir(dir.Trash)
 	if err != nil {
 		return
 	}
@@ -41,7 +43,7 @@ func (f *flusher) emptyTrash() {
 		if f.e.host.Since(began) > maxTrashDuration || f.stopping() {
 			return
 		}
-		if err := f.e.disk.RemoveAll(path.Join(trashDir, entry.Name())); err != nil {
+		if err := f.e.disk.RemoveAll(path.Join(dir.Trash, entry.Name())); err != nil {
 			f.e.log.Warn("trash could not be emptied; it is tried again", "name", entry.Name(), "error", err)
 			return
 		}

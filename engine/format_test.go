@@ -17,6 +17,7 @@ import (
 
 	"penstock/clog"
 	"penstock/engine/core"
+	"penstock/engine/dir"
 	"penstock/internal/formattest"
 	"penstock/replicate"
 	"penstock/segment"
@@ -97,10 +98,10 @@ func TestFormatOfEntries(t *testing.T) {
 // The keys of the two JSON files are those of FORMAT.md, in its order.
 func TestFormatOfFiles(t *testing.T) {
 	found := formattest.Tables(t)
-	formats := map[string]int{nodeFile: formatOf(NewestLevel), topicFile: topicFormat}
+	formats := map[string]int{dir.NodeFile: dir.FormatOf(NewestLevel), dir.TopicFile: dir.TopicFormat}
 	for heading, file := range map[string]any{
-		nodeFile:  nodeMeta{Format: formatOf(NewestLevel), Cluster: uuid.UUID{1}},
-		topicFile: topicMeta{Format: topicFormat, Settings: TopicSettings{Version: 1}},
+		dir.NodeFile:  dir.Node{Format: dir.FormatOf(NewestLevel), Cluster: uuid.UUID{1}},
+		dir.TopicFile: dir.Topic{Format: dir.TopicFormat, Settings: TopicSettings{Version: 1}},
 	} {
 		var keys []string
 		for f := range reflect.TypeOf(file).Fields() {

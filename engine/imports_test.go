@@ -45,9 +45,9 @@ func onlyBelow(t *testing.T, pkg string, below, foreign []string) {
 // the engine gets no cluster store, no HTTP server, no command line and no metrics library with it.
 func TestImportGraph(t *testing.T) {
 	engine := []string{
-		"engine/base", "engine/channel", "engine/core", "engine/host", "engine/inbox", "engine/meta", "engine/ops",
-		"engine/reason",
-		"engine/route", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
+		"engine/base", "engine/channel", "engine/core", "engine/dir", "engine/host", "engine/inbox", "engine/meta",
+		"engine/ops", "engine/reason", "engine/route", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto",
+		"segment", "segment/aio",
 	}
 	foreign := []string{
 		"net/http", "go.etcd.io/", "github.com/spf13/", "github.com/prometheus/", "github.com/nsqio/", "google.golang.org/",
@@ -66,6 +66,7 @@ func TestImportGraph(t *testing.T) {
 		"engine/meta":    {"replicate", "segment", "segment/aio"},
 		"engine/core":    {"segment", "segment/aio"},
 		"engine/base":    {"engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
+		"engine/dir":     {"engine/base", "engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
 		"engine/inbox": {
 			"engine/base", "engine/core", "engine/host", "engine/meta", "netproto", "replicate", "replicate/peer",
 			"segment", "segment/aio",

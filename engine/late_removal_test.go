@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine/dir"
 	"penstock/engine/meta"
 	"penstock/replicate"
 	"penstock/segment/aio/faultaio"
@@ -66,7 +67,7 @@ func TestBytesGoOnlyIfTheStoreStillSaysSo(t *testing.T) {
 			r := bareReplica()
 			r.pt.t.uuid = uuid.UUID{5}
 			disk := faultaio.New(faultaio.Options{})
-			cn, dir := nodeOf(r), partitionDir(r.pt.t.uuid, 0)
+			cn, dir := nodeOf(r), dir.PartitionPath(r.pt.t.uuid, 0)
 			r.pt.e.disk = disk
 			cn.ctx, cn.cancel = context.WithCancel(t.Context())
 			if err := disk.MkdirAll(dir); err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"penstock/engine/dir"
 	"penstock/engine/meta"
 )
 
@@ -42,10 +43,10 @@ func (e *Engine) raiseDirectory(level int) error {
 	}
 	e.nodeMu.Lock()
 	defer e.nodeMu.Unlock()
-	if err := e.node.raise(e.disk, level); err != nil {
+	if err := e.node.Raise(e.disk, level); err != nil {
 		return err
 	}
-	e.storeLevel.Store(int32(e.node.level()))
+	e.storeLevel.Store(int32(e.node.Level()))
 	return nil
 }
 
@@ -67,7 +68,7 @@ func (e *Engine) logLevel() {
 // foundingLevel returns the level for a new cluster whose first node this is: the newest one, unless its directory has
 // data of an older one.
 func (cn *clusterNode) foundingLevel() int {
-	if e := cn.e; len(e.topics) == 0 && e.node.Cluster == noCluster {
+	if e := cn.e; len(e.topics) == 0 && e.node.Cluster == dir.NoCluster {
 		return e.opts.MaxLevel
 	}
 	return cn.e.DirectoryLevel()
@@ -119,15 +120,15 @@ func (cn *clusterNode) raiseLater(level int) {
 }
 
 // openNode reads node.json, or makes a new store.
-func (e *Engine) openNode() (*nodeMeta, error) {
+func (e *Engine) openNode() (*dir.Node, error) {
 	o := &e.opts
-	return openNode(e.disk, o.Logger, o.NodeID, o.MaxLevel, o.Cluster != nil, e.host.NewUUID)
+	return dir.OpenNode(e.disk, o.Logger, o.NodeID, o.MaxLevel, o.Cluster != nil, e.host.NewUUID)
 }
 
 // CheckDirectory returns an error if this version does not know the level of the directory. A program that starts a
 // node calls it before anything else touches the directory. It reads one file; Open reports every other problem.
-func CheckDirectory(dir string) error { return checkDirectory(dir, NewestLevel) }
+func CheckDirectory(path string) error { return dir.Check(path, NewestLevel) }
 
 // Upgrade raises the data directory of a single node to the newest level, and returns the old and the new one. No node
 // may run on the directory. Afterwards older versions refuse it. A crash leaves it at either level.
-func Upgrade(dir string) (from, to int, err error) { return upgrade(dir, NewestLevel) }
+func Upgrade(path string) (from, to int, err error) { return dir.Upgrade(path, NewestLevel) }

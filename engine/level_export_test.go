@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"penstock/engine/core"
+	"penstock/engine/dir"
 )
 
 // Each kind of control entries belongs to a level that this version knows, and none is written below it. A number that
@@ -40,7 +41,7 @@ func TestFoldMustBeOfLevel(t *testing.T) {
 		foldMustBeOfLevel(new(core.Cursors), level)
 		return
 	}
-	if panics(firstLevel) || panics(NewestLevel) || !panics(firstLevel-1) {
+	if panics(dir.FirstLevel) || panics(NewestLevel) || !panics(dir.FirstLevel-1) {
 		t.Error("a fold of the first level is refused, or written below it")
 	}
 }

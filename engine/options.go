@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"penstock/engine/core"
+	"penstock/engine/dir"
 	"penstock/engine/inbox"
 	"penstock/segment/aio"
 )
@@ -89,7 +90,7 @@ type Options struct {
 
 const (
 	// MaxPartitions is bounded by the 16 bits that an ID has for the partition.
-	MaxPartitions = maxPartitions
+	MaxPartitions = dir.MaxPartitions
 	// markAfter is how long the commit log is idle before it marks its last group as durable. From then on, damage to
 	// that group is reported as damage, and not taken for a torn write.
 	markAfter = 20 * time.Millisecond
@@ -158,8 +159,9 @@ func (o *Options) check() error {
 	switch {
 	case o.DataPath == "" && o.Disk == nil:
 		return fmt.Errorf("%w: Options.DataPath is empty: name the data directory", ErrOptions)
-	case o.MaxLevel < firstLevel || o.MaxLevel > NewestLevel:
-		return fmt.Errorf("%w: MaxLevel is %d; this version knows %d to %d", ErrOptions, o.MaxLevel, firstLevel, NewestLevel)
+	case o.MaxLevel < dir.FirstLevel || o.MaxLevel > NewestLevel:
+		return fmt.Errorf("%w: MaxLevel is %d; this version knows %d to %d",
+			ErrOptions, o.MaxLevel, dir.FirstLevel, NewestLevel)
 	case o.BufferBytes < 4*inbox.GroupBytes:
 		return fmt.Errorf("%w: BufferBytes is %d; it must be at least %d", ErrOptions, o.BufferBytes, 4*inbox.GroupBytes)
 	case o.MaxBatchBytes > 15<<20:

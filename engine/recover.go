@@ -10,6 +10,7 @@ import (
 	"penstock/clog"
 	"penstock/engine/base"
 	"penstock/engine/core"
+	"penstock/engine/dir"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -428,7 +429,7 @@ func (r *recovery) openPartition(t *partTopic, n uint32, rp *recovered) (*partit
 	pt.recovered = rp.committed
 	pt.epochs.Reset(rp.epochs.Entries())
 	pt.rep = e.newReplica(pt)
-	log, err := segment.Open(e.disk, partitionDir(t.uuid, n), rp.id, rp.base, e.segmentOptions())
+	log, err := segment.Open(e.disk, dir.PartitionPath(t.uuid, n), rp.id, rp.base, e.segmentOptions())
 	if err != nil {
 		return nil, fmt.Errorf("engine: topic %s, partition %d: %w", t.name, n, err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine/dir"
 	"penstock/segment"
 )
 
@@ -35,7 +36,7 @@ func (e *Engine) recover() error {
 // open builds topics and partitions from the metadata and from what was replayed.
 func (r *topicRecovery) open() error {
 	e := r.e
-	metas, err := listTopics(e.disk, e.log, func(dir string, err error) {
+	metas, err := dir.ListTopics(e.disk, e.log, func(dir string, err error) {
 		e.log.Warn("a directory under topics/ is not a topic's; it is left as it is and not served",
 			"directory", dir, "error", err)
 		if id, err := uuid.Parse(dir); err == nil {
@@ -53,7 +54,7 @@ func (r *topicRecovery) open() error {
 		m := &metas[i]
 		known[m.ID] = true
 		if r.dropped[m.ID] {
-			if err := trashTopicFiles(e.disk, m.ID); err != nil {
+			if err := dir.TrashTopic(e.disk, m.ID); err != nil {
 				return fmt.Errorf("engine: cannot move the deleted topic %s away: %w", m.Name, err)
 			}
 			continue
@@ -70,21 +71,21 @@ func (r *topicRecovery) open() error {
 
 // mustHaveLog returns an error if the directory has segments and the commit log is empty. Without the commit log nobody
 // knows where the segments end, and new batches would overwrite them.
-func (r *topicRecovery) mustHaveLog(metas []topicMeta) error {
+func (r *topicRecovery) mustHaveLog(metas []dir.Topic) error {
 	if !r.isEmpty() || r.e.poisoned.Load() != nil {
 		return nil // with a damaged commit log nothing is written; recover has reported it
 	}
 	for i := range metas {
 		for n := range uint32(metas[i].Partitions) {
-			dir := partitionDir(metas[i].ID, n)
-			files, err := r.e.disk.ReadDir(dir)
+			in := dir.PartitionPath(metas[i].ID, n)
+			files, err := r.e.disk.ReadDir(in)
 			if err != nil {
 				continue // nothing was ever written there
 			}
 			for _, f := range files {
 				if strings.HasSuffix(f.Name(), ".seg") {
 					return fmt.Errorf("engine: %s has segments, and the commit log, which says where they end, is empty or gone: "+
-						"nothing was changed, restore the files in clog from where they were moved to, or from a backup", dir)
+						"nothing was changed, restore the files in clog from where they were moved to, or from a backup", in)
 				}
 			}
 		}
@@ -104,12 +105,12 @@ func (r *topicRecovery) quarantine(known map[uuid.UUID]bool) error {
 		}
 		t := e.quarantined[id]
 		if t == nil {
-			t = newTopic(e, &topicMeta{ID: id})
+			t = newTopic(e, &dir.Topic{ID: id})
 			t.quarantined = true
 			e.quarantined[id] = t
 			e.log.Warn("the commit log holds messages of a topic without metadata: they are kept and not served; restore "+
 				"its topic.json and restart; a node of a cluster gets it from the cluster",
-				"topic", id, "file", path.Join(topicDir(id), topicFile))
+				"topic", id, "file", path.Join(dir.TopicPath(id), dir.TopicFile))
 		}
 		pt, err := r.openPartition(&t.partTopic, rp.id.Partition, rp)
 		if err != nil {
@@ -121,7 +122,7 @@ func (r *topicRecovery) quarantine(known map[uuid.UUID]bool) error {
 	return nil
 }
 
-func (r *topicRecovery) openTopic(m *topicMeta) error {
+func (r *topicRecovery) openTopic(m *dir.Topic) error {
 	e := r.e
 	old := e.topics[m.Name]
 	if old != nil && !(e.members.others() && e.node.Cluster != uuid.Nil) {

@@ -111,7 +111,7 @@ type followed struct {
 // mistrust is what makes a copy one that is not counted on: an earlier process shortened its log, or it cannot be read
 // or written and is given up. The atomics are read without mu.
 type mistrust struct {
-	shortened       bool        // see shortenedCopies
+	shortened       bool        // see dir.Shortened
 	discarded       atomic.Bool // the copy is given up, and does not have a new log yet
 	discardedBefore bool        // this process has given the copy up before, at discardedAt on clusterNode.now's clock
 	discardedAt     int64

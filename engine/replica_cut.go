@@ -186,7 +186,7 @@ func (r *replica) prepareCut(c *logCut) error {
 			return err
 		}
 	case !r.mayReset():
-		if err := r.cn.shortened.add([]segment.Identity{r.pt.identity()}); err != nil {
+		if err := r.cn.shortened.Add([]segment.Identity{r.pt.identity()}); err != nil {
 			return err
 		}
 		r.run(func() { r.shortened = true })
@@ -212,7 +212,7 @@ func (r *replica) prepareCut(c *logCut) error {
 func (r *replica) mayReset() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.shortened && r.cn.shortened.isDurable(r.pt.identity()) || r.pt.machine.State().Next == 0
+	return r.shortened && r.cn.shortened.IsDurable(r.pt.identity()) || r.pt.machine.State().Next == 0
 }
 
 // knownFold is the fold for the record; nil: it is not known.

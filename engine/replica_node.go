@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/engine/base"
+	"penstock/engine/dir"
 	"penstock/engine/host"
 	"penstock/engine/inbox"
 	"penstock/engine/meta"
@@ -35,7 +36,7 @@ type replicaNode struct {
 
 	self      meta.Node
 	net       *host.Network
-	shortened *shortenedCopies
+	shortened *dir.Shortened
 
 	wg      sync.WaitGroup
 	readers chan struct{}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"penstock/engine/core"
+	"penstock/engine/dir"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -25,7 +26,7 @@ func (r *replica) present() bool {
 func (cn *replicaNode) newReplica(pt *partition) *replica {
 	r := &replica{cn: cn, pt: pt}
 	r.pending.clear()
-	if cn.shortened.isDiscarded(pt.identity()) {
+	if cn.shortened.IsDiscarded(pt.identity()) {
 		cn.log.Warn("an earlier process dropped this copy of a partition, and it did not begin anew: it is fetched from "+
 			"its leader. What was acknowledged is on the other replicas", "topic", pt.t.name, "partition", pt.number)
 		r.discarded.Store(true)
@@ -86,7 +87,7 @@ func (r *replica) open(committed segment.Position) error {
 	epochs.Trim(start.Next)
 	if r.generation == 0 {
 		r.generation, r.durable = 1, st.Next
-		r.shortened = r.cn.shortened.has(pt.identity())
+		r.shortened = r.cn.shortened.Has(pt.identity())
 	}
 	r.follow(replicate.NewFollower(r.cn.replication, r.cn.member(), r.cn.self.Boot, replicate.Log{
 		Start: start, End: st, Durable: min(r.durable, st.Next), Committed: min(committed, st.Next), Epoch: st.Epoch,
@@ -98,7 +99,7 @@ func (r *replica) open(committed segment.Position) error {
 	}
 	if r.discarded.Load() {
 		r.step(&replicate.Event{
-			Kind: replicate.EvUnusable, Again: r.waitsForDevice && !r.cn.shortened.isDiscarded(pt.identity()),
+			Kind: replicate.EvUnusable, Again: r.waitsForDevice && !r.cn.shortened.IsDiscarded(pt.identity()),
 		})
 	}
 	if err := r.cn.e.poisoned.Load(); err != nil {
@@ -161,7 +162,7 @@ func (e *store) newReplicaPartition(t *partTopic, n uint32) *partition {
 
 // openEmpty gives pt an empty log.
 func (e *store) openEmpty(pt *partition) error {
-	log, err := segment.Open(e.disk, partitionDir(pt.t.uuid, pt.number), pt.identity(), segment.State{},
+	log, err := segment.Open(e.disk, dir.PartitionPath(pt.t.uuid, pt.number), pt.identity(), segment.State{},
 		e.segmentOptions())
 	if err != nil {
 		return err
@@ -196,7 +197,7 @@ func (r *replica) openAgain() error {
 
 // newSoloPartition returns a new partition of a single node, with an empty log.
 func (e *store) newSoloPartition(t *partTopic, n uint32) (*partition, error) {
-	log, err := segment.Open(e.disk, partitionDir(t.uuid, n), segment.Identity{Topic: t.uuid, Partition: n},
+	log, err := segment.Open(e.disk, dir.PartitionPath(t.uuid, n), segment.Identity{Topic: t.uuid, Partition: n},
 		segment.State{}, e.segmentOptions())
 	if err != nil {
 		return nil, err

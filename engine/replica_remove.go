@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"penstock/engine/core"
+	"penstock/engine/dir"
 	"penstock/engine/meta"
 	"penstock/replicate"
 	"penstock/segment"
@@ -223,8 +224,8 @@ var leftovers atomic.Uint64
 // below the new segments, and would look like the beginning of a gap. Nothing is appended to the log meanwhile. If the
 // partition has no log, all its files go: no record of the commit log needs them.
 func (e *store) trashLeftovers(pt *partition) error {
-	dir := partitionDir(pt.t.uuid, pt.number)
-	files, err := e.disk.ReadDir(dir)
+	in := dir.PartitionPath(pt.t.uuid, pt.number)
+	files, err := e.disk.ReadDir(in)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -241,14 +242,14 @@ func (e *store) trashLeftovers(pt *partition) error {
 		if listed[name] {
 			continue
 		}
-		if err = e.disk.MkdirAll(trashDir); err == nil {
-			err = e.disk.Rename(path.Join(dir, name),
-				path.Join(trashDir, fmt.Sprintf("%s-%d-left%d-%s", pt.t.uuid, pt.number, leftovers.Add(1), name)))
+		if err = e.disk.MkdirAll(dir.Trash); err == nil {
+			err = e.disk.Rename(path.Join(in, name),
+				path.Join(dir.Trash, fmt.Sprintf("%s-%d-left%d-%s", pt.t.uuid, pt.number, leftovers.Add(1), name)))
 		}
 		moved = true
 	}
 	if err == nil && moved {
-		err = e.disk.SyncDir(dir)
+		err = e.disk.SyncDir(in)
 	}
 	return err
 }

@@ -11,6 +11,7 @@ import (
 
 	"penstock/engine/base"
 	"penstock/engine/core"
+	"penstock/engine/dir"
 	"penstock/engine/host"
 	"penstock/engine/inbox"
 	"penstock/engine/meta"
@@ -101,15 +102,15 @@ func TestDurableOfAnotherGeneration(t *testing.T) {
 func TestCutOfAClosedCopyThatCannotBeMade(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		r := bareReplica()
-		r.cn.shortened = newShortened(faultaio.New(faultaio.Options{Seed: 1}))
+		r.cn.shortened = dir.NewShortened(faultaio.New(faultaio.Options{Seed: 1}))
 		r.role, r.cut, r.discardedBefore, r.discardedAt = roleClosed, &logCut{}, again, r.cn.now()
 		r.discard(errNoFold, r.cut)
 		if r.cutInProgress() {
 			t.Errorf("dropped before %v: the cut goes on for ever", again)
 		}
-		if r.discarded.Load() == again || r.isTearingDown() != again || r.cn.shortened.has(r.pt.identity()) == again {
+		if r.discarded.Load() == again || r.isTearingDown() != again || r.cn.shortened.Has(r.pt.identity()) == again {
 			t.Errorf("dropped before %v: given up %v, unsettled %v, shortened %v",
-				again, r.discarded.Load(), r.isTearingDown(), r.cn.shortened.has(r.pt.identity()))
+				again, r.discarded.Load(), r.isTearingDown(), r.cn.shortened.Has(r.pt.identity()))
 		}
 	}
 }
@@ -128,14 +129,14 @@ func brokenReplica(t *testing.T) (*replica, *Engine) {
 		t.Fatal(err)
 	}
 	disk = disk.Kill(1)
-	name := topicDir(topic.uuid) + "/0/0000000000.seg"
+	name := dir.TopicPath(topic.uuid) + "/0/0000000000.seg"
 	if !disk.Corrupt(name, []byte("rotten"), segment.SegmentHeaderBytes/2) {
 		t.Fatal("nothing was damaged")
 	}
 	topic, _ = openSmall(t, disk).LookupTopic("t")
 	r := bareReplica()
 	r.pt = topic.partitions()[0]
-	r.cn.e, r.cn.shortened = r.pt.e, newShortened(disk)
+	r.cn.e, r.cn.shortened = r.pt.e, dir.NewShortened(disk)
 	var cancel context.CancelFunc
 	r.cn.ctx, cancel = context.WithCancel(context.Background())
 	cancel() // there is no store that could be told
@@ -275,18 +276,18 @@ func TestGivenUpCopyIsKeptUntilItIsNotNeeded(t *testing.T) {
 			r.role, r.follower, r.removing = roleClosed, nil, true
 		}, true},
 		{"an earlier process let go of it", func(r *replica) {
-			_ = r.cn.shortened.setDiscarded(r.pt.identity(), true)
+			_ = r.cn.shortened.SetDiscarded(r.pt.identity(), true)
 		}, true},
 	} {
 		r := bareReplica()
-		r.cn.shortened = newShortened(faultaio.New(faultaio.Options{Seed: 1}))
+		r.cn.shortened = dir.NewShortened(faultaio.New(faultaio.Options{Seed: 1}))
 		r.follow(replicate.NewFollower(replicate.Config{}, r.cn.member(), r.cn.self.Boot, replicate.Log{
 			End: segment.State{Next: 5, NextID: 5, End: 500, Epoch: 1}, Durable: 5, Committed: 1, Epoch: 1, Generation: 1,
 			Epochs: []replicate.EpochStart{{Epoch: 1}},
 		}))
 		r.discarded.Store(true)
 		r.follower.Step(0, &replicate.Event{Kind: replicate.EvUnusable}, &acts)
-		if c.then(r); r.mayReleaseFiles() != c.free || r.cn.shortened.isDiscarded(r.pt.identity()) != c.free {
+		if c.then(r); r.mayReleaseFiles() != c.free || r.cn.shortened.IsDiscarded(r.pt.identity()) != c.free {
 			t.Errorf("%s: the commit log lets go of it: %v", c.name, !c.free)
 		}
 	}
@@ -354,7 +355,7 @@ func TestDamageIsKnownAtTheStart(t *testing.T) {
 	electable := func(e *Engine) bool {
 		topic, _ := e.LookupTopic("t")
 		r := bareReplica()
-		r.cn.e, r.cn.shortened, r.pt = e.store, newShortened(disk), topic.partitions()[0]
+		r.cn.e, r.cn.shortened, r.pt = e.store, dir.NewShortened(disk), topic.partitions()[0]
 		var cancel context.CancelFunc
 		r.cn.ctx, cancel = context.WithCancel(context.Background())
 		cancel() // there is no store that could be told
@@ -376,7 +377,7 @@ func TestDamageIsKnownAtTheStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	disk = disk.Kill(1)
-	name := topicDir(topic.uuid) + "/0/0000000000.seg"
+	name := dir.TopicPath(topic.uuid) + "/0/0000000000.seg"
 	if !disk.Corrupt(name, []byte("rotten"), segment.SegmentHeaderBytes+segment.HeaderBytes) {
 		t.Fatal("nothing was damaged")
 	}
@@ -403,7 +404,7 @@ func TestNothingNewBelowItsLevel(t *testing.T) {
 	cn.absent.cn = cn
 	cn.remotes.init(cn)
 	cn.remotes.legs[1] = &leg{Leg: route.Leg{Node: 2}}
-	cn.e.level.Store(firstLevel)
+	cn.e.level.Store(dir.FirstLevel)
 	cn.absent.handleFrame(2, segment.Identity{}, &replicate.Message{Kind: replicate.MsgProbe, Epoch: 1})
 	if cn.e.counters.FramesWithoutCopy.Load() != 1 {
 		t.Error("the frame is not counted")

@@ -7,6 +7,7 @@ import (
 	"path"
 	"time"
 
+	"penstock/engine/dir"
 	"penstock/segment"
 )
 
@@ -113,15 +114,16 @@ func (e *Engine) scrubCatalog() bool {
 func (e *Engine) scrubNode() {
 	e.nodeMu.Lock()
 	defer e.nodeMu.Unlock()
-	e.scrubTwice(nodeFile, e.node, new(nodeMeta), func() error { return nil })
+	e.scrubTwice(dir.NodeFile, e.node, new(dir.Node), func() error { return nil })
 }
 
 func (e *Engine) scrubTopic(t *Topic) {
 	e.host.Lock(&e.catalog)
 	defer e.catalog.Unlock()
 	if !t.deleted.Load() {
-		m := new(topicMeta)
-		e.scrubTwice(path.Join(topicDir(t.uuid), topicFile), t.meta(), m, func() error { return m.check(t.uuid.String()) })
+		m := new(dir.Topic)
+		e.scrubTwice(path.Join(dir.TopicPath(t.uuid), dir.TopicFile), t.meta(), m,
+			func() error { return m.Check(t.uuid.String()) })
 	}
 }
 
@@ -130,9 +132,9 @@ func (e *Engine) scrubTopic(t *Topic) {
 func (e *Engine) scrubTwice(name string, known, read any, check func() error) {
 	damaged := false
 	var odd error // the file is whole and its content is wrong: that is not decay, so it is left alone
-	mended, err := readTwice(e.disk, e.log, name, func(data []byte) error {
+	mended, err := dir.ReadTwice(e.disk, e.log, name, func(data []byte) error {
 		odd = nil
-		err := unsealFile(data, read, func() error { odd = check(); return odd })
+		err := dir.UnsealFile(data, read, func() error { odd = check(); return odd })
 		damaged = err != nil && odd == nil
 		return err
 	})
@@ -142,7 +144,7 @@ func (e *Engine) scrubTwice(name string, known, read any, check func() error) {
 	switch {
 	case err == nil || errors.Is(err, fs.ErrNotExist):
 	case damaged:
-		if err := writeTwice(e.disk, name, known); err != nil {
+		if err := dir.WriteTwice(e.disk, name, known); err != nil {
 			e.log.Error("a file of the data directory and its second copy are damaged and could not be written anew: look "+
 				"at the device", "file", name, "error", err)
 			return
@@ -156,16 +158,16 @@ func (e *Engine) scrubTwice(name string, known, read any, check func() error) {
 }
 
 // scrubShortened reads shortened.json, and rewrites it if it differs from what this process wrote last. A flipped bit
-// there could let a copy with a hole count as whole at the next start. It takes shortenedCopies.file.
+// there could let a copy with a hole count as whole at the next start. It takes dir.Shortened.file.
 func (cn *clusterNode) scrubShortened() {
-	damaged, found, err := cn.shortened.scrub()
+	damaged, found, err := cn.shortened.Scrub()
 	if !damaged {
 		return
 	}
 	cn.e.logMended("the list of copies that a recovery shortened was damaged; nothing is lost: it is written anew",
-		"file", shortenedFile, "error", found)
+		"file", dir.ShortenedFile, "error", found)
 	if err != nil {
 		cn.log.Error("the list of copies that a recovery shortened is damaged and could not be written anew: look at the "+
-			"device", "file", shortenedFile, "error", err)
+			"device", "file", dir.ShortenedFile, "error", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/engine/dir"
 	"penstock/engine/meta"
 	"penstock/replicate"
 	"penstock/segment"
@@ -19,16 +20,16 @@ const shortenedWritePause = time.Second
 func (cn *replicaNode) noteShortened(r *recovery, torn, whole bool) error {
 	e := cn.e
 	var err error
-	if cn.shortened, err = readShortened(e.disk); err != nil {
+	if cn.shortened, err = dir.ReadShortened(e.disk); err != nil {
 		e.log.Warn("the list of copies that an earlier recovery shortened cannot be read: all are taken for such",
 			"error", err)
 		torn = true
 	}
 	// Who is not known any more had its topic deleted.
-	forgotten := whole && cn.shortened.forget(func(id segment.Identity) bool { return r.parts[id] == nil })
+	forgotten := whole && cn.shortened.Forget(func(id segment.Identity) bool { return r.parts[id] == nil })
 	var ids []segment.Identity
 	for _, rp := range r.order {
-		if (torn || rp.committed > rp.st.Next) && !cn.shortened.has(rp.id) {
+		if (torn || rp.committed > rp.st.Next) && !cn.shortened.Has(rp.id) {
 			ids = append(ids, rp.id)
 		}
 	}
@@ -36,22 +37,22 @@ func (cn *replicaNode) noteShortened(r *recovery, torn, whole bool) error {
 		e.log.Warn("the copies of this node may lack the last messages that it answered OK for: each of them "+
 			"compares itself with another replica before it leads", "partitions", named)
 	}
-	if torn && !cn.shortened.has(unnamedCopies) {
-		ids = append(ids, unnamedCopies)
+	if torn && !cn.shortened.Has(dir.UnnamedCopies) {
+		ids = append(ids, dir.UnnamedCopies)
 	}
 	if len(ids) == 0 && forgotten { // a new copy with this identity must not count as given up
-		return cn.shortened.write()
+		return cn.shortened.Write()
 	}
 	if len(ids) == 0 {
 		return nil
 	}
-	return cn.shortened.add(ids)
+	return cn.shortened.Add(ids)
 }
 
-// listUnnamed replaces unnamedCopies in the list, durably, by the copies that the store says are on this node and that
-// recovery does not know. It also removes copies that are not here any more, because their topics were deleted or they
-// have moved. join calls it before any copy is opened. snap is not older than the registration of this process, so it
-// names every copy that an earlier process held. If the commit log could not be read to its end, this process leads
+// listUnnamed replaces dir.UnnamedCopies in the list, durably, by the copies that the store says are on this node and
+// that recovery does not know. It also removes copies that are not here any more, because their topics were deleted or
+// they have moved. join calls it before any copy is opened. snap is not older than the registration of this process, so
+// it names every copy that an earlier process held. If the commit log could not be read to its end, this process leads
 // nothing, and the next one does this.
 //
 // If the file cannot be written, the node does not join: copies named only in memory would get records, and the next
@@ -65,7 +66,7 @@ func (cn *replicaNode) listUnnamed(snap *meta.Snapshot) error {
 	for _, pt := range cn.e.partitionList() {
 		here[pt.identity()] = true
 	}
-	unnamed, named := s.name(func(yield func(segment.Identity) bool) {
+	unnamed, named := s.Replace(func(yield func(segment.Identity) bool) {
 		for id, row := range snap.Partitions {
 			if !here[id] && slices.Contains(row.State.Replicas, cn.self.ID) && !yield(id) {
 				return
@@ -82,7 +83,7 @@ func (cn *replicaNode) listUnnamed(snap *meta.Snapshot) error {
 	if !unnamed {
 		return nil
 	}
-	return s.write()
+	return s.Write()
 }
 
 // noteWhole removes a copy from the list when its machine has all that is committed. mu is held.
@@ -94,18 +95,18 @@ func (r *replica) noteWhole() {
 	r.shortened = false
 	r.cn.log.Info("a copy that recovery had shortened has all that is committed",
 		"topic", r.pt.t.name, "partition", r.pt.number)
-	if r.cn.shortened.remove(r.pt.identity()) {
+	if r.cn.shortened.Remove(r.pt.identity()) {
 		r.cn.spawn(r.cn.writeShortened)
 	}
 }
 
 // unlistShortened removes a copy whose bytes are removed from the list, durably. If this node becomes a replica again,
-// the copy begins empty like any other. It takes replica.mu, file and shortenedCopies.mu, one after the other.
+// the copy begins empty like any other. It takes replica.mu, file and dir.Shortened.mu, one after the other.
 func (r *replica) unlistShortened() error {
 	r.mu.Lock()
 	r.shortened = false
 	r.mu.Unlock()
-	return r.cn.shortened.removeNow(r.pt.identity())
+	return r.cn.shortened.RemoveNow(r.pt.identity())
 }
 
 // writeShortened writes the file until it has the newest list. It runs on a goroutine that noteWhole starts. If the
@@ -113,7 +114,7 @@ func (r *replica) unlistShortened() error {
 func (cn *replicaNode) writeShortened() {
 	for told := 0; ; {
 		cn.pause(shortenedWritePause)
-		done, err := cn.shortened.catchUp(func() bool { return cn.ctx.Err() != nil })
+		done, err := cn.shortened.CatchUp(func() bool { return cn.ctx.Err() != nil })
 		if done {
 			return
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/core"
+	"penstock/engine/dir"
 	"penstock/engine/inbox"
 	"penstock/engine/meta"
 	"penstock/replicate"
@@ -24,7 +25,7 @@ func ofList(t *testing.T, disk *faultaio.Disk) *replica {
 	r := bareReplica()
 	r.pt.t.uuid = uuid.UUID{7}
 	var err error
-	if r.cn.shortened, err = readShortened(disk); err != nil {
+	if r.cn.shortened, err = dir.ReadShortened(disk); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -33,11 +34,11 @@ func ofList(t *testing.T, disk *faultaio.Disk) *replica {
 // listed says whether the file says that the copy of r was dropped.
 func listed(t *testing.T, disk *faultaio.Disk, r *replica) bool {
 	t.Helper()
-	s, err := readShortened(disk)
+	s, err := dir.ReadShortened(disk)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s.isDiscarded(r.pt.identity())
+	return s.IsDiscarded(r.pt.identity())
 }
 
 // The commit log lets go of what a dropped copy lacks when the list says that it was dropped, and not before, however
@@ -93,7 +94,7 @@ func TestShortenedCopiesAreNamed(t *testing.T) {
 		}
 		return snap
 	}
-	process := func(torn bool, snap *meta.Snapshot) *shortenedCopies {
+	process := func(torn bool, snap *meta.Snapshot) *dir.Shortened {
 		t.Helper()
 		r := bareReplica()
 		r.pt.e.disk = disk
@@ -107,9 +108,9 @@ func TestShortenedCopiesAreNamed(t *testing.T) {
 		}
 		return r.cn.shortened
 	}
-	list := func(s *shortenedCopies) (ids []uuid.UUID) {
+	list := func(s *dir.Shortened) (ids []uuid.UUID) {
 		for _, id := range []uuid.UUID{{}, mine, other, gone} {
-			if s.has(segment.Identity{Topic: id}) {
+			if s.Has(segment.Identity{Topic: id}) {
 				ids = append(ids, id)
 			}
 		}
@@ -147,10 +148,10 @@ func TestScrubShortened(t *testing.T) {
 		t.Fatal("there is no list")
 	}
 	other := segment.Identity{Topic: uuid.UUID{8}, Partition: 300}
-	if err := r.cn.shortened.add([]segment.Identity{other}); err != nil {
+	if err := r.cn.shortened.Add([]segment.Identity{other}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.cn.shortened.setDiscarded(r.pt.identity(), true); err != nil {
+	if err := r.cn.shortened.SetDiscarded(r.pt.identity(), true); err != nil {
 		t.Fatal(err)
 	}
 	for _, process := range []string{"this process", "the one before"} {
@@ -159,33 +160,33 @@ func TestScrubShortened(t *testing.T) {
 		}
 		r = ofList(t, disk)
 	}
-	if !listed(t, disk, r) || r.cn.shortened.isDiscarded(other) {
+	if !listed(t, disk, r) || r.cn.shortened.IsDiscarded(other) {
 		t.Fatal("who was dropped?")
 	}
-	was, err := disk.ReadFile(shortenedFile, maxShortenedBytes)
+	was, err := disk.ReadFile(dir.ShortenedFile, dir.MaxShortenedBytes)
 	if err != nil {
 		t.Fatal(err)
 	}
 	whole := func() bool {
-		is, err := disk.ReadFile(shortenedFile, maxShortenedBytes)
+		is, err := disk.ReadFile(dir.ShortenedFile, dir.MaxShortenedBytes)
 		return err == nil && string(is) == string(was)
 	}
 	count := uint64(0)
 	for bit := range len(was) * 8 {
-		if !disk.Corrupt(shortenedFile, []byte{was[bit/8] ^ 1<<(bit%8)}, int64(bit/8)) {
+		if !disk.Corrupt(dir.ShortenedFile, []byte{was[bit/8] ^ 1<<(bit%8)}, int64(bit/8)) {
 			t.Fatal("no file")
 		}
 		if count++; mended() != count || !whole() || mended() != count {
 			t.Fatalf("bit %d: mended %d times of %d, whole %v", bit, mended(), count, whole())
 		}
 	}
-	if err := disk.Remove(shortenedFile); err != nil {
+	if err := disk.Remove(dir.ShortenedFile); err != nil {
 		t.Fatal(err)
 	}
 	if count++; mended() != count || !whole() {
 		t.Error("a list that is gone is not written again")
 	}
-	disk.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: shortenedFile, Count: 1, Err: syscall.EIO})
+	disk.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: dir.ShortenedFile, Count: 1, Err: syscall.EIO})
 	for range 2 {
 		if mended() != count {
 			t.Error("a list that cannot be read just now is written again")
@@ -221,7 +222,7 @@ func TestDroppedCopyThatMovedAway(t *testing.T) {
 	if err := r.removeBytes(); err != nil || r.discarded.Load() || listed(t, disk, r) {
 		t.Errorf("%v, given up %v, listed %v", err, r.discarded.Load(), listed(t, disk, r))
 	}
-	if s, err := readShortened(disk); err != nil || s.count() != 0 || r.cn.shortened.count() != 0 {
+	if s, err := dir.ReadShortened(disk); err != nil || s.Count() != 0 || r.cn.shortened.Count() != 0 {
 		t.Errorf("it counts as shortened and is gone (%v)", err)
 	}
 }
@@ -245,7 +246,7 @@ func TestRemovedCopyIsListedBeforeTheLogLetsGo(t *testing.T) {
 	if !ok {
 		t.Fatal("the segments have it")
 	}
-	disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: shortenedFile + "*", Count: -1, Err: syscall.EIO})
+	disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: dir.ShortenedFile + "*", Count: -1, Err: syscall.EIO})
 	if f.releaseLimit(0, seq+1) != seq {
 		t.Error("the log lets go, and the list could not be written")
 	}
@@ -302,7 +303,7 @@ func TestDroppedCopyWhoseTopicIsGone(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
 	for _, id := range []segment.Identity{r.pt.identity(), {Topic: uuid.UUID{8}}} {
-		if err := r.cn.shortened.setDiscarded(id, true); err != nil {
+		if err := r.cn.shortened.SetDiscarded(id, true); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -311,8 +312,9 @@ func TestDroppedCopyWhoseTopicIsGone(t *testing.T) {
 	if err := r.cn.noteShortened(rec, false, true); err != nil {
 		t.Fatal(err)
 	}
-	left, err := readShortened(disk)
-	if err != nil || left.count() != 1 || !left.isDiscarded(segment.Identity{Topic: uuid.UUID{8}}) || left.isDiscarded(r.pt.identity()) {
+	left, err := dir.ReadShortened(disk)
+	if err != nil || left.Count() != 1 || !left.IsDiscarded(segment.Identity{Topic: uuid.UUID{8}}) ||
+		left.IsDiscarded(r.pt.identity()) {
 		t.Errorf("%+v, %v", left, err)
 	}
 }
@@ -322,7 +324,7 @@ func TestDroppedCopyWhoseTopicIsGone(t *testing.T) {
 func TestUnreadableCommitLogForgetsNoDroppedCopy(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
-	if err := r.cn.shortened.setDiscarded(r.pt.identity(), true); err != nil {
+	if err := r.cn.shortened.SetDiscarded(r.pt.identity(), true); err != nil {
 		t.Fatal(err)
 	}
 	r.pt.e.disk = disk
@@ -330,7 +332,7 @@ func TestUnreadableCommitLogForgetsNoDroppedCopy(t *testing.T) {
 	if err := r.cn.noteShortened(rec, false, false); err != nil {
 		t.Fatal(err)
 	}
-	if !r.cn.shortened.isDiscarded(r.pt.identity()) || !listed(t, disk, r) {
+	if !r.cn.shortened.IsDiscarded(r.pt.identity()) || !listed(t, disk, r) {
 		t.Error("a copy that was dropped is forgotten")
 	}
 }
@@ -344,17 +346,17 @@ func TestCopyIsListedBeforeItBeginsAnew(t *testing.T) {
 		r := ofList(t, disk)
 		r.pt.machine = core.NewPartition(segment.State{Next: holds}, segment.Sizes{})
 		r.state.ISR = []replicate.Member{{Node: 7}}
-		disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: shortenedFile + "*", Err: syscall.EIO})
-		if err := r.cn.shortened.add([]segment.Identity{r.pt.identity()}); err == nil {
+		disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: dir.ShortenedFile + "*", Err: syscall.EIO})
+		if err := r.cn.shortened.Add([]segment.Identity{r.pt.identity()}); err == nil {
 			t.Fatal("the list was written")
 		}
 		r.shortened = true // as after it was opened again: by the list in memory
 		if err := r.prepareCut(&logCut{reset: true, state: segment.State{Next: 9}}); err != nil {
 			t.Fatal(err)
 		}
-		kept, err := readShortened(disk)
-		if err != nil || kept.has(r.pt.identity()) != (holds > 0) {
-			t.Errorf("it holds %d batches, listed: %v, %v", holds, kept.has(r.pt.identity()), err)
+		kept, err := dir.ReadShortened(disk)
+		if err != nil || kept.Has(r.pt.identity()) != (holds > 0) {
+			t.Errorf("it holds %d batches, listed: %v, %v", holds, kept.Has(r.pt.identity()), err)
 		}
 	}
 }
@@ -369,11 +371,11 @@ func TestCopyBeginsAnewWhenTheDiskHasRoom(t *testing.T) {
 		disk := faultaio.New(faultaio.Options{})
 		r := ofList(t, disk)
 		r.pt.machine = core.NewPartition(segment.State{Next: 3}, segment.Sizes{})
-		disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: shortenedFile + "*", Err: c.err, Count: 2})
+		disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: dir.ShortenedFile + "*", Err: c.err, Count: 2})
 		r.cut = &logCut{reset: true, state: segment.State{Next: 9}}
 		err := r.awaitPrepared(r.cut)
-		if c.waits && (err != nil || !r.cn.shortened.isDurable(r.pt.identity())) || !c.waits && !errors.Is(err, c.err) {
-			t.Errorf("%v: %v, listed %v", c.err, err, r.cn.shortened.isDurable(r.pt.identity()))
+		if c.waits && (err != nil || !r.cn.shortened.IsDurable(r.pt.identity())) || !c.waits && !errors.Is(err, c.err) {
+			t.Errorf("%v: %v, listed %v", c.err, err, r.cn.shortened.IsDurable(r.pt.identity()))
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"penstock/engine/base"
 	"penstock/engine/core"
+	"penstock/engine/dir"
 	"penstock/engine/inbox"
 	"penstock/engine/route"
 	"penstock/internal/lock"
@@ -54,7 +55,7 @@ type creation struct {
 	err  error
 }
 
-func newTopic(e *Engine, m *topicMeta) *Topic {
+func newTopic(e *Engine, m *dir.Topic) *Topic {
 	t := &Topic{
 		e: e, created: m.CreatedNs, channels: map[string]*Channel{},
 		creating: map[string]*creation{},
@@ -241,7 +242,7 @@ func (e *Engine) trashTopic(t *Topic, parts []*partition, release func()) {
 // trashFiles moves the files of a deleted topic to the trash, and calls release when that is durable. If it fails, the
 // flusher tries again.
 func (e *Engine) trashFiles(id uuid.UUID, name string, release func()) {
-	if err := trashTopicFiles(e.disk, id); err != nil {
+	if err := dir.TrashTopic(e.disk, id); err != nil {
 		if !e.isClosed() { // if it is, the next Open moves them
 			e.log.Warn("a deleted topic's files could not be moved away; it is tried again", "topic", name, "error", err)
 		}

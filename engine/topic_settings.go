@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"penstock/engine/dir"
 	"penstock/engine/meta"
 )
 
@@ -74,8 +75,10 @@ func (t *Topic) configure(s TopicSettings) {
 }
 
 // meta is the content of topic.json for the topic's present state.
-func (t *Topic) meta() *topicMeta {
-	m := &topicMeta{Format: topicFormat, ID: t.uuid, Name: t.name, Partitions: len(t.partitions()), CreatedNs: t.created}
+func (t *Topic) meta() *dir.Topic {
+	m := &dir.Topic{
+		Format: dir.TopicFormat, ID: t.uuid, Name: t.name, Partitions: len(t.partitions()), CreatedNs: t.created,
+	}
 	if s := t.Settings(); s.Version != 0 {
 		m.Settings = s.Stored()
 	}
@@ -128,8 +131,8 @@ func (t *Topic) learnSettings(mt *meta.Topic) {
 
 // createTopicFiles writes a topic's directory and topic.json durably. That must happen before anything in the topic is
 // acknowledged.
-func (e *Engine) createTopicFiles(m *topicMeta) error {
+func (e *Engine) createTopicFiles(m *dir.Topic) error {
 	e.host.Lock(&e.catalog)
 	defer e.catalog.Unlock()
-	return m.write(e.disk)
+	return m.Write(e.disk)
 }

@@ -1,4 +1,4 @@
-package engine
+package dir
 
 import (
 	"errors"
@@ -24,31 +24,31 @@ import (
 //	topics/<uuid>/<partition>/    segments
 //	trash/                        deleted topics and segments, until their bytes are removed
 const (
-	topicFormat = 2 // of topic.json; that of node.json says the directory's feature level, see level.go
-	nodeFile    = "node.json"
+	TopicFormat = 2 // of topic.json; that of node.json says the directory's feature level, see level.go
+	NodeFile    = "node.json"
 	topicsDir   = "topics"
-	trashDir    = "trash"
-	topicFile   = "topic.json"
+	Trash       = "trash"
+	TopicFile   = "topic.json"
 
-	maxMetaBytes = 1 << 20
-	// maxPartitions of a topic is bounded by the 16 bits that an ID has for the partition.
-	maxPartitions = 1 << 16
+	MaxFileBytes = 1 << 20
+	// MaxPartitions of a topic is bounded by the 16 bits that an ID has for the partition.
+	MaxPartitions = 1 << 16
 )
 
-// noCluster is the cluster in the node.json of a single node.
-var noCluster uuid.UUID
+// NoCluster is the cluster in the node.json of a single node.
+var NoCluster uuid.UUID
 
-// nodeMeta is node.json. A directory that starts empty gets a new StoreID: a node that comes back with another disk is
+// Node is node.json. A directory that starts empty gets a new StoreID: a node that comes back with another disk is
 // another store.
-type nodeMeta struct {
+type Node struct {
 	Format  int       `json:"format"` // says the feature level, see level.go
 	NodeID  string    `json:"node_id"`
 	StoreID uuid.UUID `json:"store_id"`
 	Cluster uuid.UUID `json:"cluster,omitzero"` // the cluster of which the node is a member
 }
 
-// topicMeta is topic.json.
-type topicMeta struct {
+// Topic is topic.json.
+type Topic struct {
 	Format     int       `json:"format"`
 	ID         uuid.UUID `json:"id"`
 	Name       string    `json:"name"`
@@ -58,37 +58,37 @@ type topicMeta struct {
 	Settings meta.TopicSettings `json:"settings,omitzero"`
 }
 
-// openNode reads node.json, or makes a new store in an empty directory. The new store of a cluster member begins at the
+// OpenNode reads node.json, or makes a new store in an empty directory. The new store of a cluster member begins at the
 // first level, because the cluster that it will join may be at that level.
-func openNode(
+func OpenNode(
 	disk aio.Disk, log *slog.Logger, nodeID string, maxLevel int, member bool, newUUID func() uuid.UUID,
-) (*nodeMeta, error) {
+) (*Node, error) {
 	m, err := readNode(disk, log, nodeID, maxLevel)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return m, err
 	}
 	level := maxLevel
 	if member {
-		level = firstLevel
+		level = FirstLevel
 	}
 	return createNode(disk, nodeID, level, newUUID)
 }
 
 // readNode reads node.json. It returns an error if this node must not use the directory: it belongs to another node, or
 // its level is above maxLevel. fs.ErrNotExist: there is no file.
-func readNode(disk aio.Disk, log *slog.Logger, nodeID string, maxLevel int) (*nodeMeta, error) {
-	var m nodeMeta
-	var odd error // the error of checkFormat, returned without wrapping
-	_, err := readTwice(disk, log, nodeFile, func(data []byte) error {
-		m = nodeMeta{}
-		return unsealFile(data, &m, func() error { odd = m.checkFormat(maxLevel); return odd })
+func readNode(disk aio.Disk, log *slog.Logger, nodeID string, maxLevel int) (*Node, error) {
+	var m Node
+	var odd error // the error of CheckFormat, returned without wrapping
+	_, err := ReadTwice(disk, log, NodeFile, func(data []byte) error {
+		m = Node{}
+		return UnsealFile(data, &m, func() error { odd = m.CheckFormat(maxLevel); return odd })
 	})
 	if odd != nil {
 		return nil, odd
 	}
 	if err != nil {
 		return nil, fmt.Errorf("engine: cannot read %s of the data directory: %w; nothing was changed, restore it from a "+
-			"backup", nodeFile, err)
+			"backup", NodeFile, err)
 	}
 	if nodeID != "" && nodeID != m.NodeID {
 		return nil, fmt.Errorf("engine: the data directory belongs to node %q, not to %q: nothing was changed, check the "+
@@ -97,8 +97,8 @@ func readNode(disk aio.Disk, log *slog.Logger, nodeID string, maxLevel int) (*no
 	return &m, nil
 }
 
-// adopt binds the directory to the cluster, for ever.
-func (m *nodeMeta) adopt(disk aio.Disk, cluster uuid.UUID) error {
+// Adopt binds the directory to the cluster, for ever.
+func (m *Node) Adopt(disk aio.Disk, cluster uuid.UUID) error {
 	switch m.Cluster {
 	case cluster:
 		return nil
@@ -111,30 +111,30 @@ func (m *nodeMeta) adopt(disk aio.Disk, cluster uuid.UUID) error {
 	return m.write(disk)
 }
 
-func (m *nodeMeta) write(disk aio.Disk) error {
-	if err := writeTwice(disk, nodeFile, m); err != nil {
+func (m *Node) write(disk aio.Disk) error {
+	if err := WriteTwice(disk, NodeFile, m); err != nil {
 		return fmt.Errorf("engine: cannot write to the data directory: %w", err)
 	}
 	return nil
 }
 
-func createNode(disk aio.Disk, nodeID string, level int, newUUID func() uuid.UUID) (*nodeMeta, error) {
+func createNode(disk aio.Disk, nodeID string, level int, newUUID func() uuid.UUID) (*Node, error) {
 	for _, dir := range []string{"clog", topicsDir} {
 		if files, err := disk.ReadDir(dir); err == nil && len(files) != 0 {
 			return nil, fmt.Errorf("engine: the data directory has files in %s but no %s: nothing was changed, restore the "+
-				"file or name an empty directory", dir, nodeFile)
+				"file or name an empty directory", dir, NodeFile)
 		}
 	}
-	m := &nodeMeta{Format: formatOf(level), NodeID: nodeID, StoreID: newUUID()}
+	m := &Node{Format: FormatOf(level), NodeID: nodeID, StoreID: newUUID()}
 	if m.NodeID == "" {
 		m.NodeID = newUUID().String()
 	}
 	return m, m.write(disk)
 }
 
-// listTopics reads the metadata of all topics. It passes a directory whose metadata cannot be read to odd, and leaves
+// ListTopics reads the metadata of all topics. It passes a directory whose metadata cannot be read to odd, and leaves
 // it as it is: missing metadata never deletes data.
-func listTopics(disk aio.Disk, log *slog.Logger, odd func(dir string, err error)) ([]topicMeta, error) {
+func ListTopics(disk aio.Disk, log *slog.Logger, odd func(dir string, err error)) ([]Topic, error) {
 	if err := disk.MkdirAll(topicsDir); err != nil {
 		return nil, err
 	}
@@ -142,12 +142,12 @@ func listTopics(disk aio.Disk, log *slog.Logger, odd func(dir string, err error)
 	if err != nil {
 		return nil, err
 	}
-	var out []topicMeta
+	var out []Topic
 	for _, d := range dirs {
-		var m topicMeta
-		_, err := readTwice(disk, log, path.Join(topicsDir, d.Name(), topicFile), func(data []byte) error {
-			m = topicMeta{}
-			return unsealFile(data, &m, func() error { return m.check(d.Name()) })
+		var m Topic
+		_, err := ReadTwice(disk, log, path.Join(topicsDir, d.Name(), TopicFile), func(data []byte) error {
+			m = Topic{}
+			return UnsealFile(data, &m, func() error { return m.Check(d.Name()) })
 		})
 		if err != nil {
 			odd(d.Name(), err)
@@ -158,43 +158,43 @@ func listTopics(disk aio.Disk, log *slog.Logger, odd func(dir string, err error)
 	return out, nil
 }
 
-// check says whether topic.json can belong to this directory.
-func (m *topicMeta) check(dir string) error {
+// Check says whether topic.json can belong to this directory.
+func (m *Topic) Check(dir string) error {
 	switch {
-	case m.Format > topicFormat:
+	case m.Format > TopicFormat:
 		return fmt.Errorf("format %d is of a newer version", m.Format)
-	case m.ID.String() != dir || !base.ValidTopicName(m.Name) || m.Partitions < 1 || m.Partitions > maxPartitions:
-		return fmt.Errorf("%s does not describe this directory", topicFile)
+	case m.ID.String() != dir || !base.ValidTopicName(m.Name) || m.Partitions < 1 || m.Partitions > MaxPartitions:
+		return fmt.Errorf("%s does not describe this directory", TopicFile)
 	}
 	return nil
 }
 
-// write writes a topic's directory and topic.json durably.
-func (m *topicMeta) write(disk aio.Disk) error {
-	dir := topicDir(m.ID)
+// Write writes a topic's directory and topic.json durably.
+func (m *Topic) Write(disk aio.Disk) error {
+	dir := TopicPath(m.ID)
 	if err := disk.MkdirAll(dir); err != nil {
 		return err
 	}
-	return writeTwice(disk, path.Join(dir, topicFile), m)
+	return WriteTwice(disk, path.Join(dir, TopicFile), m)
 }
 
-// trashTopicFiles durably moves a topic's directory to the trash. Its bytes are removed later.
-func trashTopicFiles(disk aio.Disk, id uuid.UUID) error {
-	if err := disk.MkdirAll(trashDir); err != nil {
+// TrashTopic durably moves a topic's directory to the trash. Its bytes are removed later.
+func TrashTopic(disk aio.Disk, id uuid.UUID) error {
+	if err := disk.MkdirAll(Trash); err != nil {
 		return err
 	}
-	err := disk.Rename(topicDir(id), path.Join(trashDir, id.String()))
+	err := disk.Rename(TopicPath(id), path.Join(Trash, id.String()))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := disk.SyncDir(topicsDir); err != nil {
 		return err
 	}
-	return disk.SyncDir(trashDir)
+	return disk.SyncDir(Trash)
 }
 
-func topicDir(id uuid.UUID) string { return path.Join(topicsDir, id.String()) }
+func TopicPath(id uuid.UUID) string { return path.Join(topicsDir, id.String()) }
 
-func partitionDir(id uuid.UUID, number uint32) string {
-	return path.Join(topicDir(id), fmt.Sprint(number))
+func PartitionPath(id uuid.UUID, number uint32) string {
+	return path.Join(TopicPath(id), fmt.Sprint(number))
 }

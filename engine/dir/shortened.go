@@ -1,4 +1,4 @@
-package engine
+package dir
 
 import (
 	"bytes"
@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	shortenedFile = "shortened.json"
-	// maxShortenedBytes bounds the size of the file; a partition takes about 60 bytes.
-	maxShortenedBytes = 256 << 20
+	ShortenedFile = "shortened.json"
+	// MaxShortenedBytes bounds the size of the file; a partition takes about 60 bytes.
+	MaxShortenedBytes = 256 << 20
 )
 
-// shortenedCopies is the list of this node's copies that may lack something that this node acknowledged. A copy is
+// Shortened is the list of this node's copies that may lack something that this node acknowledged. A copy is
 // shortened if recovery cut the last group of the commit log, and nobody knows whether that group was torn by the crash
 // or damaged later; or if its log ends before what was known to be committed. A shortened copy follows as any other,
 // but before it leads it compares its log with another replica's (replicate/compare.go).
@@ -32,12 +32,12 @@ const (
 // the list when its machine has all that is committed. A crash before the file says so costs one more comparison.
 //
 // All records of a copy may have been in the group that was cut. Recovery does not know of such a copy, which would
-// begin empty and count as whole. So a recovery that cuts puts unnamedCopies into the list, and listUnnamed replaces it
+// begin empty and count as whole. So a recovery that cuts puts UnnamedCopies into the list, and listUnnamed replaces it
 // by the copies that the rows of the store name.
 //
 // mu guards the maps and counters, and is not held during I/O. file is held while the file is read or written, so that
 // the last write stores the newest list; mu is taken inside it.
-type shortenedCopies struct {
+type Shortened struct {
 	disk   aio.Disk
 	file   lock.Mutex[lock.ShortenedFile]
 	stored []byte // guarded by file: the content of the file; nil: there is none, or it could not be read
@@ -51,9 +51,9 @@ type shortenedCopies struct {
 	writing   bool                      // writeShortened runs
 }
 
-// unnamedCopies stands for the copies whose records were all in the group that was cut. It is in the list from recovery
+// UnnamedCopies stands for the copies whose records were all in the group that was cut. It is in the list from recovery
 // until a process of this node has joined the cluster. No topic has this UUID.
-var unnamedCopies segment.Identity
+var UnnamedCopies segment.Identity
 
 // shortenedRow is one entry of the file, a JSON list.
 type shortenedRow struct {
@@ -62,16 +62,16 @@ type shortenedRow struct {
 	Dropped   bool      `json:"dropped,omitempty"`
 }
 
-// newShortened returns an empty list. Nothing of it is in the directory.
-func newShortened(disk aio.Disk) *shortenedCopies {
-	return &shortenedCopies{disk: disk, ids: map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{}}
+// NewShortened returns an empty list. Nothing of it is in the directory.
+func NewShortened(disk aio.Disk) *Shortened {
+	return &Shortened{disk: disk, ids: map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{}}
 }
 
-// readShortened reads the list that earlier processes left in the directory. After an error every copy has to be taken
+// ReadShortened reads the list that earlier processes left in the directory. After an error every copy has to be taken
 // for shortened.
-func readShortened(disk aio.Disk) (*shortenedCopies, error) {
-	s := newShortened(disk)
-	data, err := disk.ReadFile(shortenedFile, maxShortenedBytes)
+func ReadShortened(disk aio.Disk) (*Shortened, error) {
+	s := NewShortened(disk)
+	data, err := disk.ReadFile(ShortenedFile, MaxShortenedBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
 	}
@@ -80,7 +80,7 @@ func readShortened(disk aio.Disk) (*shortenedCopies, error) {
 		err = json.Unmarshal(data, &rows)
 	}
 	if err != nil {
-		return s, fmt.Errorf("engine: cannot read %s of the data directory: %w", shortenedFile, err)
+		return s, fmt.Errorf("engine: cannot read %s of the data directory: %w", ShortenedFile, err)
 	}
 	for _, r := range rows {
 		s.ids[segment.Identity{Topic: r.Topic, Partition: r.Partition}] = true
@@ -92,40 +92,40 @@ func readShortened(disk aio.Disk) (*shortenedCopies, error) {
 	return s, nil
 }
 
-func (s *shortenedCopies) has(id segment.Identity) bool {
+func (s *Shortened) Has(id segment.Identity) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ids[id]
 }
 
-// isDurable says whether the file lists the copy, so that the next process knows of it even after a crash.
-func (s *shortenedCopies) isDurable(id segment.Identity) bool {
+// IsDurable says whether the file lists the copy, so that the next process knows of it even after a crash.
+func (s *Shortened) IsDurable(id segment.Identity) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.durable[id]
 }
 
-func (s *shortenedCopies) count() int {
+func (s *Shortened) Count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.ids)
 }
 
-// add adds copies to the list and returns when the file has them durably. It takes file and mu.
-func (s *shortenedCopies) add(ids []segment.Identity) error {
+// Add adds copies to the list and returns when the file has them durably. It takes file and mu.
+func (s *Shortened) Add(ids []segment.Identity) error {
 	s.mu.Lock()
 	for _, id := range ids {
 		s.ids[id] = true
 	}
 	s.mu.Unlock()
-	return s.write()
+	return s.Write()
 }
 
-// setDiscarded stores durably whether a copy is given up. true must be durable before the commit log releases batches
+// SetDiscarded stores durably whether a copy is given up. true must be durable before the commit log releases batches
 // that the copy's segments lack (mayReleaseFiles). false must be durable after the record of the new log is, and before
 // anything is acknowledged. After an error the content of the file is not known, and the next call writes it again. It
 // takes file and mu.
-func (s *shortenedCopies) setDiscarded(id segment.Identity, discarded bool) error {
+func (s *Shortened) SetDiscarded(id segment.Identity, discarded bool) error {
 	s.mu.Lock()
 	if s.discarded[id] != discarded {
 		s.version++
@@ -140,24 +140,24 @@ func (s *shortenedCopies) setDiscarded(id segment.Identity, discarded bool) erro
 	if durable {
 		return nil
 	}
-	return s.write()
+	return s.Write()
 }
 
-func (s *shortenedCopies) isDiscarded(id segment.Identity) bool {
+func (s *Shortened) IsDiscarded(id segment.Identity) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.discarded[id]
 }
 
-// write writes the list to the file. It takes file and mu.
-func (s *shortenedCopies) write() error {
+// Write writes the list to the file. It takes file and mu.
+func (s *Shortened) Write() error {
 	s.file.Lock()
 	defer s.file.Unlock()
 	return s.writeLocked()
 }
 
 // writeLocked writes the list to the file. file is held; it takes mu.
-func (s *shortenedCopies) writeLocked() error {
+func (s *Shortened) writeLocked() error {
 	s.mu.Lock()
 	rows := make([]shortenedRow, 0, len(s.ids))
 	for _, id := range base.SortedPartitions(s.ids) {
@@ -171,8 +171,8 @@ func (s *shortenedCopies) writeLocked() error {
 		return err
 	}
 	data = append(data, '\n')
-	if err := s.disk.WriteFile(shortenedFile, data); err != nil {
-		return fmt.Errorf("engine: cannot write %s: %w", shortenedFile, err)
+	if err := s.disk.WriteFile(ShortenedFile, data); err != nil {
+		return fmt.Errorf("engine: cannot write %s: %w", ShortenedFile, err)
 	}
 	s.stored = data
 	s.mu.Lock()
@@ -181,9 +181,9 @@ func (s *shortenedCopies) writeLocked() error {
 	return nil
 }
 
-// forget removes the copies that are given up and that which selects, in memory. It says whether there were any. Nobody
+// Forget removes the copies that are given up and that which selects, in memory. It says whether there were any. Nobody
 // else uses the list yet.
-func (s *shortenedCopies) forget(which func(segment.Identity) bool) (any bool) {
+func (s *Shortened) Forget(which func(segment.Identity) bool) (any bool) {
 	for id := range s.discarded {
 		if which(id) {
 			any = true
@@ -194,12 +194,14 @@ func (s *shortenedCopies) forget(which func(segment.Identity) bool) (any bool) {
 	return any
 }
 
-// name adds the copies here, in memory, if the list has unnamedCopies, and says how many it did not have. It removes
+// Replace adds the copies here, in memory, if the list has UnnamedCopies, and says how many it did not have. It removes
 // those that gone selects.
-func (s *shortenedCopies) name(here iter.Seq[segment.Identity], gone func(segment.Identity) bool) (unnamed bool, named int) {
+func (s *Shortened) Replace(
+	here iter.Seq[segment.Identity], gone func(segment.Identity) bool,
+) (unnamed bool, named int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	unnamed = s.ids[unnamedCopies]
+	unnamed = s.ids[UnnamedCopies]
 	for id := range here {
 		if unnamed && !s.ids[id] {
 			s.ids[id] = true
@@ -214,8 +216,8 @@ func (s *shortenedCopies) name(here iter.Seq[segment.Identity], gone func(segmen
 	return unnamed, named
 }
 
-// remove removes a copy, in memory. With write the caller has to see to it that catchUp is called.
-func (s *shortenedCopies) remove(id segment.Identity) (write bool) {
+// Remove removes a copy, in memory. With write the caller has to see to it that CatchUp is called.
+func (s *Shortened) Remove(id segment.Identity) (write bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.ids, id)
@@ -224,11 +226,11 @@ func (s *shortenedCopies) remove(id segment.Identity) (write bool) {
 	return write
 }
 
-// catchUp writes the file. done says that it has the newest list, or that ended returns true; otherwise catchUp is
+// CatchUp writes the file. done says that it has the newest list, or that ended returns true; otherwise CatchUp is
 // called again.
-func (s *shortenedCopies) catchUp(ended func() bool) (done bool, err error) {
-	before := s.count() // meanwhile copies are only removed: add writes the file itself
-	err = s.write()
+func (s *Shortened) CatchUp(ended func() bool) (done bool, err error) {
+	before := s.Count() // meanwhile copies are only removed: add writes the file itself
+	err = s.Write()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	done = err == nil && len(s.ids) == before || ended()
@@ -238,8 +240,8 @@ func (s *shortenedCopies) catchUp(ended func() bool) (done bool, err error) {
 	return done, err
 }
 
-// removeNow removes a copy, durably.
-func (s *shortenedCopies) removeNow(id segment.Identity) error {
+// RemoveNow removes a copy, durably.
+func (s *Shortened) RemoveNow(id segment.Identity) error {
 	s.mu.Lock()
 	listed := s.ids[id]
 	delete(s.ids, id)
@@ -247,15 +249,15 @@ func (s *shortenedCopies) removeNow(id segment.Identity) error {
 	if !listed {
 		return nil
 	}
-	return s.write()
+	return s.Write()
 }
 
-// scrub reads the file, and writes it anew if it differs from what this process wrote last. damaged says that it did,
+// Scrub reads the file, and writes it anew if it differs from what this process wrote last. damaged says that it did,
 // found is why it could not be read, and err why it could not be written.
-func (s *shortenedCopies) scrub() (damaged bool, found, err error) {
+func (s *Shortened) Scrub() (damaged bool, found, err error) {
 	s.file.Lock()
 	defer s.file.Unlock()
-	data, found := s.disk.ReadFile(shortenedFile, maxShortenedBytes)
+	data, found := s.disk.ReadFile(ShortenedFile, MaxShortenedBytes)
 	if found != nil && !errors.Is(found, fs.ErrNotExist) || bytes.Equal(data, s.stored) {
 		return false, nil, nil // the next round tries again
 	}

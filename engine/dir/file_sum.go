@@ -1,4 +1,4 @@
-package engine
+package dir
 
 import (
 	"bytes"
@@ -44,8 +44,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func copyOf(name string) string { return strings.TrimSuffix(name, ".json") + ".copy.json" }
 
-// writeTwice durably writes a file, and then its copy. A crash leaves both old, or the new file with the old copy.
-func writeTwice(disk aio.Disk, name string, v any) error {
+// WriteTwice durably writes a file, and then its copy. A crash leaves both old, or the new file with the old copy.
+func WriteTwice(disk aio.Disk, name string, v any) error {
 	data, err := sealFile(v)
 	if err != nil {
 		return err
@@ -56,18 +56,18 @@ func writeTwice(disk aio.Disk, name string, v any) error {
 	return disk.WriteFile(copyOf(name), data)
 }
 
-// readTwice passes the file's bytes to unseal. If the file cannot be read, or unseal finds damage in it, it passes
+// ReadTwice passes the file's bytes to unseal. If the file cannot be read, or unseal finds damage in it, it passes
 // those of the copy. It then replaces the one that is damaged or older; mended says that one was damaged. If the file
-// does not exist, readTwice returns that error: a copy alone means nothing.
-func readTwice(disk aio.Disk, log *slog.Logger, name string, unseal func(data []byte) error) (mended bool, err error) {
-	data, err := disk.ReadFile(name, maxMetaBytes)
+// does not exist, ReadTwice returns that error: a copy alone means nothing.
+func ReadTwice(disk aio.Disk, log *slog.Logger, name string, unseal func(data []byte) error) (mended bool, err error) {
+	data, err := disk.ReadFile(name, MaxFileBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
 	if err == nil {
 		err = unseal(data)
 	}
-	second, err2 := disk.ReadFile(copyOf(name), maxMetaBytes)
+	second, err2 := disk.ReadFile(copyOf(name), MaxFileBytes)
 	switch {
 	case err == nil && (err2 != nil || !bytes.Equal(data, second)):
 		if _, summed, bad := splitSum(second); err2 == nil && (bad != nil || !summed) ||
@@ -97,9 +97,9 @@ func sealFile(v any) ([]byte, error) {
 	return append(fmt.Appendf(data, "%0*x", sumDigits, sum), sumSuffix...), nil
 }
 
-// unsealFile decodes a file of sealFile into v. check validates v before unknown fields are refused, so that a newer
+// UnsealFile decodes a file of sealFile into v. check validates v before unknown fields are refused, so that a newer
 // version's file yields check's error.
-func unsealFile(data []byte, v any, check func() error) error {
+func UnsealFile(data []byte, v any, check func() error) error {
 	plain, summed, err := splitSum(data)
 	if err != nil {
 		return err
