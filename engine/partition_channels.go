@@ -2,6 +2,7 @@ package engine
 
 import (
 	"slices"
+	"sync/atomic"
 
 	"penstock/engine/core"
 	"penstock/segment"
@@ -168,13 +169,9 @@ func (pt *partition) Number() uint32 { return pt.number }
 // Log is the partition's log.
 func (pt *partition) Log() *segment.Log { return pt.log }
 
-// VisibleEnd returns the end, exclusive, of the messages that channels may deliver now.
-func (pt *partition) VisibleEnd() segment.MsgID {
-	return segment.MsgID(min(pt.visible.Load(), pt.pausedFrom.Load()))
-}
-
-// StoredEnd returns the end, exclusive, of the committed messages, also of those that a paused topic holds back.
-func (pt *partition) StoredEnd() segment.MsgID { return segment.MsgID(pt.visible.Load()) }
+// Ends returns where the partition keeps the end, exclusive, of its committed messages, and of those that the topic's
+// pause does not hold back.
+func (pt *partition) Ends() (committed, unpaused *atomic.Uint64) { return &pt.visible, &pt.pausedFrom }
 
 // CommittedMark is the end of what is committed.
 func (pt *partition) CommittedMark() segment.Position { return pt.committedMark() }
@@ -182,11 +179,10 @@ func (pt *partition) CommittedMark() segment.Position { return pt.committedMark(
 // Leads says whether puts may enter the inbox.
 func (pt *partition) Leads() bool { return pt.Leading.Load() }
 
-// ServingEpoch is the epoch in which channels deliver from this node; 0: they do not, or this is a single node.
-func (pt *partition) ServingEpoch() segment.Epoch { return pt.rep.serving() }
-
-// FencedAbove says whether a leader of an epoch above this one has asked for a fence.
-func (pt *partition) FencedAbove(epoch segment.Epoch) bool { return pt.rep.fencedAbove(epoch) }
+// ServesIn says whether this node serves the partition in an epoch, and no leader of a later one asked for a fence.
+func (pt *partition) ServesIn(epoch segment.Epoch) bool {
+	return pt.rep.serving() == epoch && !pt.rep.fencedAbove(epoch)
+}
 
 // noteFence notes that the leader of an epoch has asked for a fence.
 func (pt *partition) noteFence(epoch segment.Epoch) {

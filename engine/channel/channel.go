@@ -98,6 +98,8 @@ type postbox struct {
 type cursor struct {
 	part     Partition
 	number   uint32         // of part; it is also the cursor's index
+	stored   *atomic.Uint64 // the end of committed messages, see Partition.Ends
+	unpaused *atomic.Uint64 // likewise
 	at       segment.Offset // of the batch that holds the next message
 	found    bool           // at is the batch of the machine's ReadFrom
 	bad      error          // why reading stopped at this place: the bytes cannot be read
@@ -262,7 +264,14 @@ func (c *Channel) ApplyPosts() {
 
 // newCursor returns a cursor for a partition that the machine does not have.
 func (c *Channel) newCursor(pt Partition) cursor {
-	return cursor{part: pt, number: pt.Number(), put: newControlPut(c, pt, int(pt.Number()))}
+	cur := cursor{part: pt, number: pt.Number(), put: newControlPut(c, pt, int(pt.Number()))}
+	cur.stored, cur.unpaused = pt.Ends()
+	return cur
+}
+
+// visibleEnd is the end, exclusive, of the messages that may be delivered now.
+func (cur *cursor) visibleEnd() segment.MsgID {
+	return segment.MsgID(min(cur.stored.Load(), cur.unpaused.Load()))
 }
 
 // grow makes cursors for partitions that the topic got after the channel was made. mu is held.
@@ -315,7 +324,7 @@ func (c *Channel) applyPostsLocked() {
 func (c *Channel) addPartition(cur *cursor, p *core.Post) {
 	pt := cur.part
 	_, _, p.Start = pt.Log().Start()
-	p.End = min(p.End, pt.VisibleEnd())
+	p.End = min(p.End, cur.visibleEnd())
 	p.HoldMs = c.topic.FenceMs(int(cur.number), p.Epoch)
 	c.ev = p.Event
 	c.step()

@@ -31,13 +31,13 @@ type testPartition struct {
 	number  uint32
 	log     *segment.Log
 	batches []handedOver
+	end     atomic.Uint64
 }
 
-func (p *testPartition) Number() uint32              { return p.number }
-func (p *testPartition) Log() *segment.Log           { return p.log }
-func (p *testPartition) VisibleEnd() segment.MsgID   { return 2 }
-func (p *testPartition) ServingEpoch() segment.Epoch { return 0 }
-func (p *testPartition) Leads() bool                 { return true }
+func (p *testPartition) Number() uint32                             { return p.number }
+func (p *testPartition) Log() *segment.Log                          { return p.log }
+func (p *testPartition) Ends() (committed, unpaused *atomic.Uint64) { return &p.end, &p.end }
+func (p *testPartition) Leads() bool                                { return true }
 
 func (p *testPartition) NewControls(_ *atomic.Bool, _ bool, done func(error)) func([]core.Control) error {
 	return func(controls []core.Control) error {
@@ -78,7 +78,9 @@ func newTestChannel(t *testing.T, partitions int) (*Channel, *testTopic) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { log.Close() })
-		topic.parts = append(topic.parts, &testPartition{number: n, log: log})
+		p := &testPartition{number: n, log: log}
+		p.end.Store(2)
+		topic.parts = append(topic.parts, p)
 	}
 	h := host.NewMachine()
 	var tasks sync.WaitGroup

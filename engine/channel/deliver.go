@@ -75,8 +75,7 @@ func (c *Channel) deliverRound() (again bool) {
 // Then the engine is about to take the partition from the channel (Revoke), or to shut it. mu is held.
 func (c *Channel) hasStaleEpoch() bool {
 	for i := range c.cursors {
-		if cur := &c.cursors[i]; cur.assigned &&
-			(cur.part.ServingEpoch() != cur.epoch || cur.part.FencedAbove(cur.epoch)) {
+		if cur := &c.cursors[i]; cur.assigned && !cur.part.ServesIn(cur.epoch) {
 			return true
 		}
 	}
@@ -111,7 +110,7 @@ const pausedInterval = 50 * time.Millisecond
 // moreVisible says whether something was committed or posted since syncVisible. mu is held.
 func (c *Channel) moreVisible() bool {
 	for i := range c.cursors {
-		if cur := &c.cursors[i]; cur.assigned && cur.part.VisibleEnd() > cur.end {
+		if cur := &c.cursors[i]; cur.assigned && cur.visibleEnd() > cur.end {
 			return true
 		}
 	}
@@ -122,7 +121,7 @@ func (c *Channel) moreVisible() bool {
 // visible ends are read first and the posts taken after them: none is missed. mu is held.
 func (c *Channel) syncVisible() {
 	for i := range c.cursors {
-		c.cursors[i].newEnd = c.cursors[i].part.VisibleEnd()
+		c.cursors[i].newEnd = c.cursors[i].visibleEnd()
 	}
 	c.applyPostsLocked()
 	for i := range c.cursors {

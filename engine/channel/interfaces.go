@@ -44,26 +44,22 @@ type Topic interface {
 	Reconfigured(c *Channel)
 }
 
-// Partition is what a channel sees of a partition of its topic. The partitions of the engine implement it. No method
-// but Log, FencedAbove, VisibleEnd and ServingEpoch may be called per message. A channel may hold its lock while it
-// calls them, except OnlyCarried and ReadRecord, which wait.
+// Partition is what a channel sees of a partition of its topic. The partitions of the engine implement it. A
+// channel may hold its lock while it calls the methods, except OnlyCarried and ReadRecord, which wait.
 type Partition interface {
 	Number() uint32
 	// Log is the partition's log. It has a lock of its own.
 	Log() *segment.Log
-	// VisibleEnd is the end, exclusive, of the messages that channels may deliver now. StoredEnd counts also those that a
-	// paused topic holds back.
-	VisibleEnd() segment.MsgID
-	StoredEnd() segment.MsgID
+	// Ends returns where the partition keeps the ends, exclusive, of its messages: of those that are committed, and of
+	// those that no paused topic holds back. A channel reads them for every delivery, so it keeps the pointers.
+	Ends() (committed, unpaused *atomic.Uint64)
 	// CommittedMark is the end of what is committed of the log.
 	CommittedMark() segment.Position
 	// Leads says whether control entries can be appended on this node. It may end at any time.
 	Leads() bool
-	// ServingEpoch is the leader epoch in which channels may deliver from here; 0: they may not, or there are no epochs,
-	// on a single node.
-	ServingEpoch() segment.Epoch
-	// FencedAbove says whether the leader of a later epoch may be delivering.
-	FencedAbove(epoch segment.Epoch) bool
+	// ServesIn says whether a channel may deliver from here that got the partition in this leader epoch (0: on a single
+	// node), and no leader of a later one is known.
+	ServesIn(epoch segment.Epoch) bool
 	// StateFull says whether count more deferred messages would exceed the limit of the partition or of the node.
 	StateFull(count int) bool
 	// NewControls returns a function that hands batches of control entries over, one at a time. done hears what became of

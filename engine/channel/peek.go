@@ -152,8 +152,9 @@ func PeekTopic(ctx context.Context, t Topic, op wire.Operation, readAhead int) (
 			return nil, err
 		}
 		from = max(from, start)
+		end, _ := pt.Ends()
 		if err := p.read(ctx, pt, []core.IDRange{{
-			From: from, To: min(from+segment.MsgID(p.count-len(carried)), pt.StoredEnd()),
+			From: from, To: min(from+segment.MsgID(p.count-len(carried)), segment.MsgID(end.Load())),
 		}}); err != nil {
 			return nil, err
 		}
