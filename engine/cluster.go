@@ -41,7 +41,6 @@ type ClusterOptions struct {
 
 const (
 	tickInterval = 50 * time.Millisecond
-	maxReadCount = 2 // ranges of old batches that are read for followers at the same time
 	// openRetryInterval is the pause between two attempts to open a copy of a partition.
 	openRetryInterval = time.Second
 
@@ -108,24 +107,14 @@ func newClusterNode(e *Engine) *clusterNode {
 	if o.LeaveTimeout == 0 {
 		o.LeaveTimeout = 5 * time.Second
 	}
-	cfg := &o.Replication
-	if cfg.MaxSendBytes == 0 || cfg.MaxSendBytes > maxRangeBytes {
-		cfg.MaxSendBytes = replicate.DefaultMaxSendBytes
-	}
-	if cfg.MaxRangeBytes == 0 || cfg.MaxRangeBytes > maxRangeBytes {
-		cfg.MaxRangeBytes = replicate.DefaultMaxRangeBytes
-	}
+	log := e.log.With("node", e.node.NodeID)
 	cn := &clusterNode{
-		replicaNode: &replicaNode{
-			e: e.store, log: e.log.With("node", e.node.NodeID), store: o.Store, awake: e.host.Awake(),
-			replication: *cfg, preferredLeader: o.PreferredLeader, readers: make(chan struct{}, maxReadCount),
-		},
 		e: e, opts: o, began: e.host.Instant(), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{},
 		halfMade: map[uuid.UUID]string{}, exited: map[replicate.NodeID]bool{},
 		decoders: sync.Pool{New: func() any { return new(wire.Decoder) }},
 	}
-	cn.ctx, cn.cancel = context.WithCancel(context.Background())
-	cn.above = cn
+	ctx, cancel := context.WithCancel(context.Background())
+	cn.replicaNode, cn.cancel = newReplicaNode(ctx, e.store, log, o.Store, o.Replication, o.PreferredLeader, cn), cancel
 	cn.forward = newForwarder(cn)
 	cn.peers = host.Peers{Ctx: cn.ctx, Spawn: cn.spawn}
 	cn.ops = ops.New(ops.Node{

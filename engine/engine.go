@@ -124,17 +124,15 @@ func (e *Engine) open(ctx context.Context) error {
 	if e.level.Store(dir.FirstLevel); e.opts.Cluster == nil {
 		e.level.Store(int32(e.node.Level()))
 	}
-	if e.arena, err = aio.NewArena(inbox.GroupBytes, int(e.opts.BufferBytes/inbox.GroupBytes)); err != nil {
+	if err = e.store.begin(e.opts.BufferBytes); err != nil {
 		return err
 	}
 	e.members = alone{e}
 	if e.opts.Cluster != nil {
 		e.cluster = newClusterNode(e)
 		e.members = e.cluster
-		e.replicas, e.asyncFree.Shared = e.cluster.replicaNode, true
+		e.store.join(e.cluster.replicaNode)
 	}
-	e.committer = committer{e: e.store, slots: make([]groupWork, e.opts.GroupsInFlight)}
-	e.flusher = newFlusher(e.store)
 	e.channels = e.newChannelNode()
 	if err := e.recover(); err != nil {
 		return err
@@ -145,7 +143,7 @@ func (e *Engine) open(ctx context.Context) error {
 	if err := e.members.join(ctx); err != nil {
 		return errors.Join(err, e.members.close())
 	}
-	e.clog.SetSource(&e.committer)
+	e.store.accept()
 	e.describe(e.host.Since(start))
 	e.logLevel()
 	// A commit log that is known to be damaged does not start. The engine runs without it and only serves reads.
@@ -339,7 +337,7 @@ func (e *Engine) Close() error {
 // stopLog ends the commit log once what was accepted is stored. It returns ErrDiskHung if the log did not end.
 func (e *Engine) stopLog() error {
 	drained := func() bool {
-		return e.committer.inFlight.Load() == 0 && !e.committer.hasReady() || e.poisoned.Load() != nil
+		return e.store.drained() || e.poisoned.Load() != nil
 	}
 	err, ended := e.host.StopLog(e.clog, drained, e.disks.hangs)
 	switch why := e.poisoned.Load(); {
@@ -353,18 +351,6 @@ func (e *Engine) stopLog() error {
 
 // release frees what Open took, in an order that keeps mapped and registered memory valid while it is used.
 func (e *Engine) release() error {
-	var err error
-	for _, pt := range e.partitionList() {
-		err = errors.Join(err, pt.Log().Close())
-	}
-	if e.clog != nil {
-		err = errors.Join(err, e.clog.Close())
-	}
-	if e.flusher != nil {
-		e.flusher.writer.Close() // its buffer is mapped memory; the flusher does not run any more
-	}
-	if e.arena != nil {
-		e.arena.Close()
-	}
+	err := e.store.release()
 	return errors.Join(err, e.disk.Close())
 }

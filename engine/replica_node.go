@@ -56,6 +56,27 @@ type replicaNode struct {
 	isrLogs        isrLogs
 }
 
+// newReplicaNode returns the node of a cluster whose replicas are in e. It has not joined. ctx ends when the engine
+// closes.
+func newReplicaNode(
+	ctx context.Context, e *store, log *slog.Logger, rows meta.Store, cfg replicate.Config,
+	preferred func(*meta.Snapshot, meta.PartitionID) replicate.NodeID, above nodeAbove,
+) *replicaNode {
+	if cfg.MaxSendBytes == 0 || cfg.MaxSendBytes > maxRangeBytes {
+		cfg.MaxSendBytes = replicate.DefaultMaxSendBytes
+	}
+	if cfg.MaxRangeBytes == 0 || cfg.MaxRangeBytes > maxRangeBytes {
+		cfg.MaxRangeBytes = replicate.DefaultMaxRangeBytes
+	}
+	return &replicaNode{
+		e: e, log: log, store: rows, above: above, ctx: ctx, awake: e.host.Awake(), replication: cfg,
+		preferredLeader: preferred, readers: make(chan struct{}, maxReadCount),
+	}
+}
+
+// maxReadCount is how many ranges of old batches are read for followers at the same time.
+const maxReadCount = 2
+
 const (
 	storeTimeout  = 5 * time.Second // of one request to the store
 	retryInterval = 200 * time.Millisecond

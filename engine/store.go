@@ -104,6 +104,51 @@ func newStore(o storeOptions) *store {
 	return s
 }
 
+// begin makes the buffers, the committer and the flusher. Recovery comes next.
+func (s *store) begin(bufferBytes int64) (err error) {
+	if s.arena, err = aio.NewArena(inbox.GroupBytes, int(bufferBytes/inbox.GroupBytes)); err != nil {
+		return err
+	}
+	s.committer = committer{e: s, slots: make([]groupWork, s.opts.GroupsInFlight)}
+	s.flusher = newFlusher(s)
+	return nil
+}
+
+// join says that this is a node of a cluster. It is called before recovery.
+func (s *store) join(node *replicaNode) { s.replicas, s.asyncFree.Shared = node, true }
+
+// accept lets the commit log, which does not run yet, take what is in the inboxes.
+func (s *store) accept() { s.clog.SetSource(&s.committer) }
+
+// drained says whether no put waits in an inbox or is in a group on the disk.
+func (s *store) drained() bool { return s.committer.inFlight.Load() == 0 && !s.committer.hasReady() }
+
+// release frees what the store has, in an order that keeps mapped and registered memory valid while it is used. Nothing
+// of the store runs any more.
+func (s *store) release() (err error) {
+	for _, pt := range s.partitionList() {
+		err = errors.Join(err, pt.log.Close())
+	}
+	if s.clog != nil {
+		err = errors.Join(err, s.clog.Close())
+	}
+	if s.flusher != nil {
+		s.flusher.writer.Close() // its buffer is mapped memory; the flusher does not run any more
+	}
+	if s.arena != nil {
+		s.arena.Close()
+	}
+	return err
+}
+
+// freeBuffers closes the arena once more: it says whether something still uses a buffer.
+func (s *store) freeBuffers() error {
+	if s.arena == nil {
+		return nil
+	}
+	return s.arena.Close()
+}
+
 // partitionList returns the partitions of all topics, in the order in which the node got them. The slice is never
 // changed.
 func (s *store) partitionList() []*partition {
