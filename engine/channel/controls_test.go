@@ -22,6 +22,7 @@ import (
 // handedOver is a batch of control entries that a channel handed to a partition. The test answers it.
 type handedOver struct {
 	controls []core.Control
+	revoked  *atomic.Bool
 	done     func(error)
 }
 
@@ -32,6 +33,7 @@ type testPartition struct {
 	log     *segment.Log
 	batches []handedOver
 	end     atomic.Uint64
+	came    chan struct{} // a batch was handed over
 }
 
 func (p *testPartition) Number() uint32                             { return p.number }
@@ -39,9 +41,10 @@ func (p *testPartition) Log() *segment.Log                          { return p.l
 func (p *testPartition) Ends() (committed, unpaused *atomic.Uint64) { return &p.end, &p.end }
 func (p *testPartition) Leads() bool                                { return true }
 
-func (p *testPartition) NewControls(_ *atomic.Bool, _ bool, done func(error)) func([]core.Control) error {
+func (p *testPartition) NewControls(revoked *atomic.Bool, _ bool, done func(error)) func([]core.Control) error {
 	return func(controls []core.Control) error {
-		p.batches = append(p.batches, handedOver{controls, done})
+		p.batches = append(p.batches, handedOver{controls, revoked, done})
+		p.came <- struct{}{}
 		return nil
 	}
 }
@@ -78,7 +81,7 @@ func newTestChannel(t *testing.T, partitions int) (*Channel, *testTopic) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { log.Close() })
-		p := &testPartition{number: n, log: log}
+		p := &testPartition{number: n, log: log, came: make(chan struct{}, 10)}
 		p.end.Store(2)
 		topic.parts = append(topic.parts, p)
 	}
@@ -181,5 +184,31 @@ func TestOvertakenSettingsAreWrittenBeforeTheAnswer(t *testing.T) {
 	}
 	if w := topic.written; len(w) != 1 || w[0].Settings == nil || !sameSettings(w[0].Settings, second) {
 		t.Errorf("before the answer %+v was written into the logs", w)
+	}
+}
+
+// What a channel handed over for a partition that it loses must not be stored any more: the next channel of its name
+// began without it. What it handed over for a partition that stays is stored.
+func TestControlsOfALostPartitionAreRevoked(t *testing.T) {
+	c, topic := newTestChannel(t, 2)
+	lost, stays := topic.parts[0], topic.parts[1]
+	answered := make(chan error, 1)
+	go func() {
+		_, err := c.Perform(t.Context(), wire.Operation{Kind: wire.OpPauseChannel, Flag: true})
+		answered <- err
+	}()
+	<-lost.came
+	<-stays.came
+	if !c.Revoke([]bool{false, true}) {
+		t.Fatal("the channel keeps no partition")
+	}
+	if !lost.batches[0].revoked.Load() || stays.batches[0].revoked.Load() {
+		t.Errorf("revoked: %v of the partition that is lost, %v of the one that stays",
+			lost.batches[0].revoked.Load(), stays.batches[0].revoked.Load())
+	}
+	lost.batches[0].done(base.ErrNoLeader)
+	stays.batches[0].done(nil)
+	if err := <-answered; !errors.Is(err, base.ErrNoLeader) {
+		t.Errorf("the pause was answered with %v", err)
 	}
 }
