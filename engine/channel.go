@@ -8,6 +8,7 @@ import (
 	"penstock/engine/base"
 	"penstock/engine/channel"
 	"penstock/engine/core"
+	"penstock/engine/remote"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
@@ -138,11 +139,15 @@ func (s channelTopic) ServesAny() bool                   { return s.t.servesAny(
 func (s channelTopic) Unwatch(c *channel.Channel, n int) { s.t.partitions()[n].unwatch(c) }
 
 func (s channelTopic) FenceMs(n int, epoch segment.Epoch) int64 {
-	return fenceMs(s.t.partitions()[n], epoch)
+	if epoch <= 1 || s.t.e.Level() < remote.HeldLevel || s.t.partitions()[n].fenceEnded(epoch) {
+		return 0 // no earlier leader; or the cluster's level has no deadlines; or all nodes have answered
+	}
+	return remote.HoldMs
 }
 
 func (s channelTopic) Fence(n int, epoch segment.Epoch) {
-	s.t.e.cluster.remotes.fence(s.t.partitions()[n], epoch)
+	pt := s.t.partitions()[n]
+	s.t.e.cluster.remotes.Fence(pt.identity(), pt, epoch)
 }
 
 func (s channelTopic) WriteControls(ctx context.Context, controls []core.Control) error {

@@ -16,6 +16,7 @@ import (
 	"penstock/engine/host"
 	"penstock/engine/meta"
 	"penstock/engine/ops"
+	"penstock/engine/remote"
 	"penstock/internal/lock"
 	"penstock/replicate"
 	"penstock/replicate/peer"
@@ -67,7 +68,7 @@ type clusterNode struct {
 	forward *forwarder
 	peers   host.Peers
 	ops     *ops.Operations
-	remotes remotes
+	remotes *remote.Consumers
 
 	table atomic.Pointer[map[segment.Identity]placed] // the partitions of all topics; copied on write
 
@@ -121,7 +122,10 @@ func newClusterNode(e *Engine) *clusterNode {
 		Host: e.host, Peers: &cn.peers, Timeout: e.opts.PublishTimeout, News: &e.news, First: e.firstRequest(),
 		Level: e.Level, Execute: cn.execute,
 	})
-	cn.remotes.init(cn)
+	cn.remotes = remote.New(remote.Node{
+		Host: e.host, Peers: &cn.peers, Log: cn.log, Lease: cn, Above: cn, First: e.firstRequest(), Level: e.Level,
+		Snapshot: cn.snapshot, MsgTimeout: e.opts.MsgTimeout,
+	})
 	cn.absent.cn = cn
 	cn.table.Store(&map[segment.Identity]placed{})
 	return cn
@@ -137,7 +141,7 @@ func (cn *clusterNode) tombstone(ctx context.Context, key meta.TombstoneKey, unt
 }
 
 func (cn *clusterNode) createChannel(ctx context.Context, t *Topic, name string) error {
-	return cn.ops.OnAllLeaders(ctx, topicOps{t}, wire.Operation{Kind: wire.OpCreateChannel, Channel: name})
+	return cn.ops.OnAllLeaders(ctx, topicView{t}, wire.Operation{Kind: wire.OpCreateChannel, Channel: name})
 }
 
 // deleteChannel deletes the channel at the leaders, and on this node, which may have it without leading a partition.
@@ -157,7 +161,7 @@ func (cn *clusterNode) noteUnreadable(topic uuid.UUID) { cn.unreadable = append(
 
 func (cn *clusterNode) opened(*Topic) {} // its channels begin when the store has said who leads
 
-func (cn *clusterNode) closeTopic(t *Topic, why error) { cn.remotes.endTopic(t, why) }
+func (cn *clusterNode) closeTopic(t *Topic, why error) { cn.remotes.EndTopic(topicView{t}, why) }
 
 func (cn *clusterNode) describe(out *StorageStats) {
 	out.Shortened, out.Yielded = cn.shortened.Count(), cn.yields.Load()
@@ -327,7 +331,7 @@ func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 		cn.spawn(func() { _ = cn.handOver(cn.ctx) })
 	}
 	cn.forward.wake()
-	cn.remotes.refresh()
+	cn.remotes.Refresh()
 	cn.e.news.Raise()
 }
 
@@ -471,7 +475,7 @@ func (cn *clusterNode) runTicker() {
 			pt.rep.tick(lease, live)
 		}
 		cn.forward.tick()
-		cn.remotes.tick()
+		cn.remotes.Tick()
 	}
 }
 
@@ -509,7 +513,7 @@ func (cn *clusterNode) close() error {
 	}
 	cn.forward.close()
 	cn.ops.Close()
-	cn.remotes.close()
+	cn.remotes.Close()
 	if !cn.e.host.Wait(&cn.wg, cn.e.disks.hangs) {
 		err = errors.Join(err, ErrDiskHung)
 	}

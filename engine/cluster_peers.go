@@ -18,7 +18,7 @@ func (cn *clusterNode) Up(node replicate.NodeID, _ uuid.UUID) {
 	cn.exitedMu.Unlock()
 	cn.log.Info("connected to a node", "peer", node)
 	cn.forward.wake()
-	cn.remotes.refresh()
+	cn.remotes.Refresh()
 }
 
 // Down implements peer.Handler: the connection to a node ended. With refused its process has ended, too: the host
@@ -26,7 +26,7 @@ func (cn *clusterNode) Up(node replicate.NodeID, _ uuid.UUID) {
 func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool) {
 	cn.forward.peerLost(node)
 	cn.ops.PeerLost(node)
-	cn.remotes.peerLost(node)
+	cn.remotes.PeerLost(node)
 	if cn.ctx.Err() != nil {
 		return
 	}
@@ -125,7 +125,7 @@ func (cn *clusterNode) request(from replicate.NodeID, f *netproto.Received) *par
 	case netproto.TypeSubscribe, netproto.TypeSubscribed, netproto.TypeConsume, netproto.TypeConsumed,
 		netproto.TypeDeliver, netproto.TypeUnsubscribe, netproto.TypeUnserved, netproto.TypeStamp,
 		netproto.TypeDeliverHeld, netproto.TypeFence, netproto.TypeFenced:
-		cn.remotes.handleFrame(from, &f.Header, f.Payload)
+		cn.remotes.HandleFrame(from, &f.Header, f.Payload)
 	default:
 		cn.log.Warn("a node sent a frame that this version does not know", "peer", from, "type", f.Header.Type)
 	}

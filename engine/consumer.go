@@ -6,18 +6,23 @@ import (
 	"time"
 
 	"penstock/engine/channel"
+	"penstock/engine/remote"
+	"penstock/replicate/wire"
 )
 
 // Consumer is one subscriber of a channel. Its methods are safe for concurrent use.
 //
 // The channel serves it (channel.Consumer), or, if Subscribe finds that this node leads no partition of the topic, the
-// leaders do, over the connections between nodes (remoteConsumer). Which of the two is decided when it subscribes. A
+// leaders do, over the connections between nodes (remote.Consumer). Which of the two is decided when it subscribes. A
 // local one from Subscribe is closed with ErrMoved when its node leads nothing of the topic any more. A remote one
 // stays: when its own node comes to lead a partition, that node is one of the leaders that serve it.
 type Consumer struct {
 	ch     *Channel
 	served servedConsumer
 }
+
+// RemoteLabel is the label of a consumer whose client is connected to another node.
+type RemoteLabel = wire.Label
 
 // servedConsumer is the part of a Consumer that depends on who serves it; the methods of Consumer say what each does.
 type servedConsumer interface {
@@ -57,7 +62,9 @@ func (c *Channel) Subscribe(ctx context.Context, o ConsumerOptions, s Sink) (*Co
 	case o.Partition != nil: // the client goes to that partition's leader itself, and other messages are not for it
 		return nil, ErrNoLeader
 	}
-	r, err := c.e.cluster.remotes.subscribe(ctx, c, o, s)
+	r, err := c.e.cluster.remotes.Subscribe(ctx, remote.Client{
+		Topic: topicView{c.t}, Channel: c.name, Closed: c.local.Err, Text: channel.LabelText(o.Label),
+	}, o, s)
 	if err != nil {
 		return nil, err
 	}

@@ -143,9 +143,9 @@ func (f *forwarder) trySend(l *lane, to replicate.NodeID) bool {
 	p := l.waiting.First()
 	f.next++
 	id := f.next
-	buf := putBuffers.Get().(*putBuffer)
-	buf.encode(l, p)
-	f.body[0] = buf.bytes
+	buf := wire.NewBuffer()
+	encode(buf, l, p)
+	f.body[0] = buf.Bytes
 	f.frame = netproto.Frame{Type: netproto.TypeForwardPut, Request: id, Body: f.body[:], Owner: buf}
 	f.inFlight[id] = p // before it is sent: another goroutine handles the answer
 	if err := f.cn.net.TrySend(to, &f.frame); err != nil {

@@ -15,42 +15,28 @@ import (
 	"penstock/segment"
 )
 
-// putBuffer holds the encoded bytes of a frame's body until it is sent.
-type putBuffer struct{ bytes []byte }
-
-var putBuffers = sync.Pool{New: func() any { return new(putBuffer) }}
-
-const maxPooledPutBytes = 1 << 20
-
-// Release implements netproto.Releaser.
-func (b *putBuffer) Release() {
-	if cap(b.bytes) <= maxPooledPutBytes {
-		putBuffers.Put(b)
-	}
-}
-
 // encode encodes p as the payload of a ForwardPut. A put without headers has the kind that older versions know. The
 // receiver need not check the names of headers: this node has.
-func (b *putBuffer) encode(l *lane, p *inbox.Put) {
+func encode(b *wire.Buffer, l *lane, p *inbox.Put) {
 	id := l.pt.identity()
 	h := wire.PutHead{Topic: id.Topic, Partition: id.Partition, DelayMs: p.DeferMs, Run: l.Run()}
 	switch {
 	case p.Kind == inbox.Sealed:
 		h.Kind, h.Count = wire.PutSealed, 1
-		b.bytes = append(wire.AppendPutHead(b.bytes[:0], &h), p.Special.Sealed...)
+		b.Bytes = append(wire.AppendPutHead(b.Bytes[:0], &h), p.Special.Sealed...)
 		return
 	case p.Headered:
 		h.Kind = wire.PutHeadered
 	}
 	h.Count = uint32(len(p.Messages))
-	dst := wire.AppendPutHead(b.bytes[:0], &h)
+	dst := wire.AppendPutHead(b.Bytes[:0], &h)
 	for i, m := range p.Messages {
 		if p.Headered {
 			dst = wire.AppendPutHeaders(dst, p.Headers[i])
 		}
 		dst = wire.AppendPutBody(dst, m)
 	}
-	b.bytes = dst
+	b.Bytes = dst
 }
 
 // refusals is route.Refusals for the puts of other nodes. mu guards runs; it is a leaf.

@@ -20,24 +20,24 @@ func sampleLane() *lane {
 func TestForwardedPutBytes(t *testing.T) {
 	plain := &inbox.Put{Messages: [][]byte{[]byte("one"), []byte("2")}}
 	plain.DeferMs = 5
-	var buf putBuffer
-	buf.encode(sampleLane(), plain)
+	var buf wire.Buffer
+	encode(&buf, sampleLane(), plain)
 	want := append([]byte{1, 2, 3, 15: 0, 16: 7, 20: 5, 24: 9, 28: 0, 32: 2, 35: 0},
 		"\x03\x00\x00\x00one\x01\x00\x00\x002"...)
-	if !bytes.Equal(buf.bytes, want) {
-		t.Errorf("a put without headers is % x, want % x", buf.bytes, want)
+	if !bytes.Equal(buf.Bytes, want) {
+		t.Errorf("a put without headers is % x, want % x", buf.Bytes, want)
 	}
 	headered := &inbox.Put{
 		Messages: plain.Messages,
 		Headers:  [][]Header{{{Key: []byte("a"), Value: []byte("bc")}, {Key: []byte("d"), Value: nil}}, nil},
 	}
 	headered.Headered = true
-	buf.encode(sampleLane(), headered)
-	if buf.bytes[28] != byte(wire.PutHeadered) {
-		t.Errorf("its kind is %d", buf.bytes[28])
+	encode(&buf, sampleLane(), headered)
+	if buf.Bytes[28] != byte(wire.PutHeadered) {
+		t.Errorf("its kind is %d", buf.Bytes[28])
 	}
 	var p forwardedPut
-	if !p.decodeMessages(buf.bytes[wire.PutHeadBytes:], 2, true) {
+	if !p.decodeMessages(buf.Bytes[wire.PutHeadBytes:], 2, true) {
 		t.Fatal("what was encoded cannot be decoded")
 	}
 	if !equalMessages(&p.Put, headered) {
@@ -81,10 +81,10 @@ func FuzzForwardedPut(f *testing.F) {
 			t.Fatalf("%d of %d messages", len(p.Messages), count)
 		}
 		p.Headered = headered
-		var buf putBuffer
-		buf.encode(sampleLane(), &p.Put)
-		if !bytes.Equal(buf.bytes[wire.PutHeadBytes:], b) {
-			t.Fatalf("sent on, it is % x, not % x", buf.bytes[wire.PutHeadBytes:], b)
+		var buf wire.Buffer
+		encode(&buf, sampleLane(), &p.Put)
+		if !bytes.Equal(buf.Bytes[wire.PutHeadBytes:], b) {
+			t.Fatalf("sent on, it is % x, not % x", buf.Bytes[wire.PutHeadBytes:], b)
 		}
 	})
 }

@@ -46,7 +46,8 @@ func onlyBelow(t *testing.T, pkg string, below, foreign []string) {
 func TestImportGraph(t *testing.T) {
 	engine := []string{
 		"engine/base", "engine/channel", "engine/core", "engine/dir", "engine/host", "engine/inbox", "engine/meta",
-		"engine/ops", "engine/reason", "engine/route", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto",
+		"engine/ops", "engine/reason", "engine/remote", "engine/route", "clog", "replicate", "replicate/wire",
+		"replicate/peer", "netproto",
 		"segment", "segment/aio",
 	}
 	foreign := []string{
@@ -79,6 +80,10 @@ func TestImportGraph(t *testing.T) {
 		"engine/ops": {
 			"engine/base", "engine/core", "engine/host", "engine/meta", "engine/reason", "replicate", "replicate/wire",
 			"replicate/peer", "netproto", "segment", "segment/aio",
+		},
+		"engine/remote": {
+			"engine/base", "engine/core", "engine/host", "engine/meta", "engine/reason", "engine/route", "replicate",
+			"replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
 		},
 		"engine/channel": {
 			"engine/base", "engine/core", "engine/host", "engine/meta", "replicate", "replicate/wire", "replicate/peer",

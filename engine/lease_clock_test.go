@@ -8,6 +8,7 @@ import (
 
 	"penstock/engine/host"
 	"penstock/engine/meta"
+	"penstock/engine/remote"
 )
 
 // clockHost is a machine whose clock of leases a test sets.
@@ -56,7 +57,7 @@ func TestTicksReadTheBootClock(t *testing.T) {
 	cn.e.host, cn.replicaNode.e.host, cn.store = h, h, emptyStore{}
 	cn.ctx, cn.cancel = context.WithCancel(t.Context())
 	cn.forward = newForwarder(cn)
-	cn.remotes.init(cn)
+	cn.remotes = remote.New(remote.Node{Host: h, Peers: &cn.peers, Lease: cn, Level: cn.e.Level})
 	cn.extend(cn.now() + int64(3*time.Second))
 	h.hidden.Store(int64(time.Hour))
 	ended := make(chan struct{})

@@ -5,45 +5,18 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/google/uuid"
-
 	"penstock/engine/channel"
-	"penstock/engine/ops"
-	"penstock/replicate"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
 // What each operation (wire.Operation) does on this node. Package engine/ops carries them to other nodes.
 
-// topicOps is a Topic as engine/ops sees it.
-type topicOps struct{ *Topic }
-
-var _ ops.Topic = topicOps{}
-
-// ID implements ops.Topic.
-func (t topicOps) ID() uuid.UUID { return t.uuid }
-
-// Leaders implements ops.Topic.
-func (t topicOps) Leaders() []replicate.NodeID {
-	parts := t.partitions()
-	leaders := make([]replicate.NodeID, len(parts))
-	for n, pt := range parts {
-		leaders[n] = replicate.NodeID(pt.rep.target.Load())
-	}
-	return leaders
-}
-
-// Execute implements ops.Topic.
-func (t topicOps) Execute(ctx context.Context, op wire.Operation) ([]byte, error) {
-	return t.locally(ctx, op)
-}
-
 // gather is ops.Operations.Gather.
 func (cn *clusterNode) gather(
 	ctx context.Context, t *Topic, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
 ) error {
-	return cn.ops.Gather(ctx, topicOps{t}, op, only, take)
+	return cn.ops.Gather(ctx, topicView{t}, op, only, take)
 }
 
 // execute executes an operation of another node.

@@ -184,8 +184,8 @@ func (pt *partition) ServesIn(epoch segment.Epoch) bool {
 	return pt.rep.serving() == epoch && !pt.rep.fencedAbove(epoch)
 }
 
-// noteFence notes that the leader of an epoch has asked for a fence.
-func (pt *partition) noteFence(epoch segment.Epoch) {
+// NoteFence notes that the leader of an epoch has asked for a fence.
+func (pt *partition) NoteFence(epoch segment.Epoch) {
 	for old := pt.rep.fenced.Load(); uint64(epoch) > old; old = pt.rep.fenced.Load() {
 		if pt.rep.fenced.CompareAndSwap(old, uint64(epoch)) {
 			break
@@ -193,8 +193,8 @@ func (pt *partition) noteFence(epoch segment.Epoch) {
 	}
 }
 
-// endFence lets the ordered channels deliver: all nodes have answered the fence of this node's epoch.
-func (pt *partition) endFence(epoch segment.Epoch) {
+// EndFence lets the ordered channels deliver: all nodes have answered the fence of this node's epoch.
+func (pt *partition) EndFence(epoch segment.Epoch) {
 	pt.rep.fenceCleared.Store(uint64(epoch))
 	pt.post(&core.Post{Event: core.Event{Kind: core.EvUnfence}, Epoch: epoch})
 }

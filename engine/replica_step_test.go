@@ -15,7 +15,6 @@ import (
 	"penstock/engine/host"
 	"penstock/engine/inbox"
 	"penstock/engine/meta"
-	"penstock/engine/route"
 	"penstock/replicate"
 	"penstock/segment"
 	"penstock/segment/aio"
@@ -402,23 +401,22 @@ func TestNothingNewBelowItsLevel(t *testing.T) {
 	cn.ctx, cn.cancel = context.WithCancel(t.Context())
 	defer cn.cancel()
 	cn.absent.cn = cn
-	cn.remotes.init(cn)
-	cn.remotes.legs[1] = &leg{Leg: route.Leg{Node: 2}}
 	cn.e.level.Store(dir.FirstLevel)
 	cn.absent.handleFrame(2, segment.Identity{}, &replicate.Message{Kind: replicate.MsgProbe, Epoch: 1})
 	if cn.e.counters.FramesWithoutCopy.Load() != 1 {
 		t.Error("the frame is not counted")
 	}
-	cn.remotes.sendStamps()
 	if ms := cn.fenceTime(); ms != 0 {
 		t.Errorf("a leader waits %d ms for nodes that know of no fence", ms)
 	}
 }
 
 func (cn *clusterNode) fenceTime() int64 {
-	pt := &partition{e: cn.e.store, t: new(partTopic)}
+	t := &Topic{e: cn.e}
+	pt := &partition{e: cn.e.store, t: &t.partTopic}
 	pt.rep = &replica{cn: cn.replicaNode, pt: pt}
-	return fenceMs(pt, 2)
+	t.list.Store(&[]*partition{pt})
+	return channelTopic{t}.FenceMs(0, 2)
 }
 
 // A level that the cluster has is in force here when this node's own directory has it, and not before: an older version

@@ -12,7 +12,7 @@ import (
 //	(none) ──Add──► asked ──Accept──► accepted
 //	   ▲              └────Remove────────┘
 //
-// Only accepted legs take part in Credit. L is the owner's own leg, which embeds a Leg. The owner is remoteConsumer,
+// Only accepted legs take part in Credit. L is the owner's own leg, which embeds a Leg. The owner is remote.Consumer,
 // and its mu guards all. After a crash the leaders see the connection end, and the client subscribes anew.
 type Legs[L AnyLeg] struct {
 	credit Credit

@@ -1,13 +1,14 @@
-package engine
+package remote
 
 import (
+	"penstock/engine/base"
 	"penstock/replicate/wire"
 )
 
 // The client's node: handling of the messages that leaders send.
 
 // handleDeliver handles a Deliver frame. The sink copies the messages, so the connection's buffer is free on return.
-func (r *remoteConsumer) handleDeliver(l *leg, p []byte) error {
+func (r *Consumer) handleDeliver(l *leg, p []byte) error {
 	r.mu.Lock()
 	if r.ended || !l.Accepted() {
 		r.mu.Unlock()
@@ -15,7 +16,7 @@ func (r *remoteConsumer) handleDeliver(l *leg, p []byte) error {
 	}
 	// A leader without deadlines sends the messages of ordered channels like all others: drop them if the lease has
 	// lapsed.
-	if !l.stamped && r.rs.cn.lapsed(l.begun) {
+	if !l.stamped && r.rs.lease.Lapsed(l.begun) {
 		r.rs.counts.expired.Add(1)
 		r.unsubscribeAt(l) // the next tick subscribes anew
 		r.share()
@@ -30,21 +31,21 @@ func (r *remoteConsumer) handleDeliver(l *leg, p []byte) error {
 		}
 		n := len(p) - len(rest)
 		p = rest
-		r.deliverOne(l, n, Deadline{})
+		r.deliverOne(l, n, base.Deadline{})
 	}
 	r.endDelivery(l)
 	return nil
 }
 
 // deliverOne gives the message in r.wire, which took n bytes of the frame, to the sink. mu is held.
-func (r *remoteConsumer) deliverOne(l *leg, n int, until Deadline) {
+func (r *Consumer) deliverOne(l *leg, n int, until base.Deadline) {
 	m := &r.wire
 	if r.bound > 0 {
-		r.addUnfinished(l, ID(m.ID), n)
+		r.addUnfinished(l, base.ID(m.ID), n)
 	} else {
 		l.owed += n
 	}
-	r.delivery = Delivery{ID: ID(m.ID), Timestamp: m.Timestamp, Attempts: m.Attempts, Body: m.Body, Until: until}
+	r.delivery = base.Delivery{ID: base.ID(m.ID), Timestamp: m.Timestamp, Attempts: m.Attempts, Body: m.Body, Until: until}
 	if len(m.Headers) > 0 {
 		r.delivery.Headers = m.Headers
 	}
@@ -55,15 +56,15 @@ func (r *remoteConsumer) deliverOne(l *leg, n int, until Deadline) {
 }
 
 // endDelivery ends a run of deliverOne. It is called with mu held, and releases it.
-func (r *remoteConsumer) endDelivery(l *leg) {
-	r.delivery = Delivery{}
+func (r *Consumer) endDelivery(l *leg) {
+	r.delivery = base.Delivery{}
 	r.pay(l, r.leastPaid())
 	r.mu.Unlock()
 	r.sink.Flush()
 }
 
 // pay gives credit back if the sink has room and at least least bytes are owed. mu is held.
-func (r *remoteConsumer) pay(l *leg, least int) {
+func (r *Consumer) pay(l *leg, least int) {
 	if r.full || l.owed < max(least, 1) {
 		return
 	}
@@ -78,12 +79,12 @@ func (l *leg) payOwed() {
 }
 
 // handleDeliverHeld handles a DeliverHeld frame. It returns the messages that came too late to the leader.
-func (r *remoteConsumer) handleDeliverHeld(l *leg, p []byte) error {
+func (r *Consumer) handleDeliverHeld(l *leg, p []byte) error {
 	head, p, err := wire.DecodeHeldHead(p)
 	if err != nil {
 		return err
 	}
-	until := r.rs.cn.deadline(&head)
+	until := r.rs.deadline(&head)
 	until.Origin = l
 	r.mu.Lock()
 	if r.ended || !l.Accepted() {
@@ -105,7 +106,7 @@ func (r *remoteConsumer) handleDeliverHeld(l *leg, p []byte) error {
 		l.received, until.Serial = h.Serial, h.Serial
 		if r.tooLate(&h, until) {
 			l.owed += n
-			r.returnDelivery(l, ID(r.wire.ID), h.Serial)
+			r.returnDelivery(l, base.ID(r.wire.ID), h.Serial)
 			back = true
 			continue
 		}
@@ -119,11 +120,10 @@ func (r *remoteConsumer) handleDeliverHeld(l *leg, p []byte) error {
 }
 
 // tooLate says whether the message in r.wire must not be handed over, and counts it. mu is held.
-func (r *remoteConsumer) tooLate(h *wire.Held, until Deadline) bool {
-	parts := r.t.partitions()
-	n := int(ID(r.wire.ID).Partition())
+func (r *Consumer) tooLate(h *wire.Held, until base.Deadline) bool {
+	n := base.ID(r.wire.ID).Partition()
 	switch {
-	case n >= len(parts) || h.Epoch < parts[n].rep.newestEpoch():
+	case int(n) >= r.topic.Partitions() || h.Epoch < r.topic.NewestEpoch(n):
 		r.rs.counts.stale.Add(1)
 	case until.Passed():
 		r.rs.counts.expired.Add(1)
@@ -134,7 +134,7 @@ func (r *remoteConsumer) tooLate(h *wire.Held, until Deadline) bool {
 }
 
 // returnDelivery tells the leader that a delivery was not handed over. mu is held.
-func (r *remoteConsumer) returnDelivery(l *leg, id ID, serial uint64) {
+func (r *Consumer) returnDelivery(l *leg, id base.ID, serial uint64) {
 	l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeReturn, ID: uint64(id), Serial: serial})
 	if i := r.legs.Credit().Index(&l.CreditLeg); i >= 0 && r.legs.Credit().Finished(i) {
 		r.sendReady(l)

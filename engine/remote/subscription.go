@@ -1,15 +1,12 @@
-package engine
+package remote
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"slices"
 	"time"
 
 	"penstock/engine/base"
-	"penstock/engine/channel"
-	"penstock/engine/meta"
 	"penstock/engine/reason"
 	"penstock/internal/lock"
 	"penstock/netproto"
@@ -19,7 +16,7 @@ import (
 
 // unsentFrame is a Deliver or DeliverHeld frame that waits to be sent.
 type unsentFrame struct {
-	*putBuffer
+	*wire.Buffer
 	kind netproto.Type
 }
 
@@ -33,17 +30,17 @@ type subscriptionKey struct {
 // consumer: the channel calls Deliver with Channel.mu held. The readers of connections call handleConsume.
 //
 // mu guards what follows it, except seen, which belongs to the connection's reader. It is taken inside Channel.mu;
-// remotes.mu may be taken inside it. After a crash of this node the client's node sees the connection end and
+// Consumers.mu may be taken inside it. After a crash of this node the client's node sees the connection end and
 // subscribes at the next leader.
 type subscription struct {
-	rs     *remotes
+	rs     *Consumers
 	key    subscriptionKey
 	window int
 
 	mu      lock.Mutex[lock.Subscription]
-	k       *channel.Consumer // nil: not attached yet
-	ended   bool              // the client's node has unsubscribed, or the channel is closed
-	buf     *putBuffer        // the frame that is being filled
+	k       Served       // nil: not attached yet
+	ended   bool         // the client's node has unsubscribed, or the channel is closed
+	buf     *wire.Buffer // the frame that is being filled
 	unsent  []unsentFrame
 	waiting bool   // a goroutine retries to send unsent
 	bufHeld bool   // buf is a DeliverHeld
@@ -55,21 +52,21 @@ type subscription struct {
 }
 
 // handleSubscribe handles a Subscribe frame. What may wait runs on a goroutine; an Unsubscribe can come meanwhile.
-func (rs *remotes) handleSubscribe(from replicate.NodeID, id uint64, payload []byte) error {
+func (rs *Consumers) handleSubscribe(from replicate.NodeID, id uint64, payload []byte) error {
 	if _, err := wire.DecodeSubscribe(payload); err != nil {
 		return err
 	}
 	ask, _ := wire.DecodeSubscribe(bytes.Clone(payload))
-	s := &subscription{rs: rs, key: subscriptionKey{from, id}, window: int(min(ask.WindowBytes, remoteWindowBytes))}
+	s := &subscription{rs: rs, key: subscriptionKey{from, id}, window: int(min(ask.WindowBytes, windowBytes))}
 	rs.mu.Lock()
 	rs.subs[s.key] = s
 	rs.mu.Unlock()
-	rs.cn.spawn(func() {
+	rs.peers.Spawn(func() {
 		err := s.attach(&ask)
 		f := netproto.Frame{Type: netproto.TypeSubscribed, Request: id}
 		switch {
 		case err == nil:
-		case errors.Is(err, ErrNoChannel), errors.Is(err, ErrDeleted), errors.Is(err, ErrTooManyClients):
+		case errors.Is(err, base.ErrNoChannel), errors.Is(err, base.ErrDeleted), errors.Is(err, base.ErrTooManyClients):
 			f.Status, f.Head = netproto.StatusRejected, []byte{reason.Number(wire.AnswerSubscription, err)}
 		default:
 			f.Status = netproto.StatusNotLeader
@@ -83,7 +80,7 @@ func (rs *remotes) handleSubscribe(from replicate.NodeID, id uint64, payload []b
 }
 
 // removeSubscription removes a subscription from the table and returns it; nil: it is not there.
-func (rs *remotes) removeSubscription(key subscriptionKey) *subscription {
+func (rs *Consumers) removeSubscription(key subscriptionKey) *subscription {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	s := rs.subs[key]
@@ -91,38 +88,17 @@ func (rs *remotes) removeSubscription(key subscriptionKey) *subscription {
 	return s
 }
 
-// attach makes the consumer. It waits until this node serves partitions of the topic, at most remoteServeTime. No lock
+// attach makes the consumer. It waits until this node serves partitions of the topic, at most ServeTime. No lock
 // is held.
 func (s *subscription) attach(ask *wire.Subscribe) error {
-	cn := s.rs.cn
-	t, name := cn.placed(meta.PartitionID{Topic: ask.Topic}).topic, string(ask.Channel)
-	if t == nil {
-		return ErrNoLeader
-	}
-	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, remoteServeTime)
-	defer cancel()
-	if cn.await(ctx, t.hasAssigned) != nil { // this node may have been elected a moment ago
-		return ErrNoLeader
-	}
-	c, ok := t.LookupChannel(name)
-	if !ok {
-		if !base.Ephemeral(name) || !base.ValidChannelName(name) {
-			return ErrNoChannel
-		}
-		var err error
-		if c, err = t.createChannelLocal(ctx, name); err != nil {
-			return err
-		}
-	}
-	var label RemoteLabel
-	_ = json.Unmarshal(ask.Label, &label) // a label that cannot be decoded is shown as empty
-	if n := cn.store.Snapshot().Nodes[s.key.from]; n != nil {
+	label := wire.DecodeLabel(ask.Label)
+	if n := s.rs.n.Snapshot().Nodes[s.key.from]; n != nil {
 		label.Node = n.Name
 	}
-	k, err := c.local.Attach(ConsumerOptions{
+	k, err := s.rs.n.Above.Attach(ask.Topic, string(ask.Channel), base.ConsumerOptions{
 		MsgTimeout: time.Duration(ask.MsgTimeoutMs) * time.Millisecond, SampleRate: int(ask.SampleRate),
 		Label: label, Tag: string(ask.Tag),
-	}, s, false)
+	}, s)
 	if err != nil {
 		return err
 	}
@@ -132,22 +108,10 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 	s.mu.Unlock()
 	if gone {
 		k.Close()
-		return ErrNoLeader
+		return base.ErrNoLeader
 	}
 	s.enableHold()
 	return nil
-}
-
-// hasAssigned says whether the channels on this node serve any partition of t.
-func (t *Topic) hasAssigned() bool {
-	t.e.host.Lock(&t.changing)
-	defer t.changing.Unlock()
-	for i, epoch := range t.servingEpochs() {
-		if t.adoption.Epoch(i, epoch) != 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // end closes the consumer. What it had in flight goes to other consumers at once; in an ordered channel, only when the
@@ -175,7 +139,7 @@ func (s *subscription) discardUnsent() {
 }
 
 // Deliver implements Sink. It returns false when the window is used up, or the subscription has ended.
-func (s *subscription) Deliver(d *Delivery) bool {
+func (s *subscription) Deliver(d *base.Delivery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -186,20 +150,20 @@ func (s *subscription) Deliver(d *Delivery) bool {
 	if held {
 		n += wire.HeldBytes
 	}
-	if s.buf != nil && (s.bufHeld != held || len(s.buf.bytes)+n > maxDeliverBytes) {
+	if s.buf != nil && (s.bufHeld != held || len(s.buf.Bytes)+n > maxDeliverBytes) {
 		s.submit()
 	}
 	if s.buf == nil {
-		s.buf = putBuffers.Get().(*putBuffer)
-		if s.buf.bytes, s.bufHeld = s.buf.bytes[:0], held; held {
+		s.buf = wire.NewBuffer()
+		if s.buf.Bytes, s.bufHeld = s.buf.Bytes[:0], held; held {
 			head := s.heldHead()
-			s.buf.bytes = wire.AppendHeldHead(s.buf.bytes, &head)
+			s.buf.Bytes = wire.AppendHeldHead(s.buf.Bytes, &head)
 		}
 	}
 	if held {
-		s.buf.bytes = wire.AppendHeld(s.buf.bytes, &wire.Held{Epoch: d.Epoch, Serial: d.Serial})
+		s.buf.Bytes = wire.AppendHeld(s.buf.Bytes, &wire.Held{Epoch: d.Epoch, Serial: d.Serial})
 	}
-	s.buf.bytes = wire.AppendDelivered(s.buf.bytes, &m)
+	s.buf.Bytes = wire.AppendDelivered(s.buf.Bytes, &m)
 	s.unpaid += n
 	s.blocked = s.blocked || s.unpaid >= s.window
 	return !s.blocked
@@ -227,10 +191,10 @@ func (s *subscription) submit() {
 		return
 	}
 	s.waiting = true
-	cn := s.rs.cn
-	cn.spawn(func() {
+	peers := s.rs.peers
+	peers.Spawn(func() {
 		for done := false; !done; {
-			err := cn.net.AwaitRoom(cn.ctx, s.key.from)
+			err := peers.AwaitRoom(peers.Ctx, s.key.from)
 			s.mu.Lock()
 			done = err != nil || s.sendUnsent()
 			s.waiting = !done
@@ -242,8 +206,8 @@ func (s *subscription) submit() {
 // sendUnsent sends the waiting frames in order. It returns false if the connection's queue is full. mu is held.
 func (s *subscription) sendUnsent() bool {
 	for i, b := range s.unsent {
-		s.body[0] = b.bytes
-		s.frame = netproto.Frame{Type: b.kind, Request: s.key.id, Body: s.body[:], Owner: b.putBuffer}
+		s.body[0] = b.Bytes
+		s.frame = netproto.Frame{Type: b.kind, Request: s.key.id, Body: s.body[:], Owner: b.Buffer}
 		switch err := s.rs.send(s.key.from, &s.frame); {
 		case errors.Is(err, netproto.ErrQueueFull):
 			s.unsent = slices.Delete(s.unsent, 0, i)
@@ -288,7 +252,7 @@ func (s *subscription) pay(n int) bool {
 
 // handleConsume executes the calls of a client of another node. It runs on the connection's reader and does not
 // deliver: the channel's own goroutine does.
-func (rs *remotes) handleConsume(key subscriptionKey, p []byte) error {
+func (rs *Consumers) handleConsume(key subscriptionKey, p []byte) error {
 	rs.mu.Lock()
 	s := rs.subs[key]
 	rs.mu.Unlock()
@@ -315,17 +279,17 @@ func (rs *remotes) handleConsume(key subscriptionKey, p []byte) error {
 			err = nil
 			_ = k.Ready(int(c.Count)) // it fails if the channel is closed: then Unserved is on its way
 		case wire.ConsumeFinish:
-			err = k.FinishSeen(ID(c.ID), s.seen)
+			err = k.FinishSeen(base.ID(c.ID), s.seen)
 		case wire.ConsumeRequeue:
-			err = k.RequeueSeen(ID(c.ID), time.Duration(c.DelayMs)*time.Millisecond, s.seen)
+			err = k.RequeueSeen(base.ID(c.ID), time.Duration(c.DelayMs)*time.Millisecond, s.seen)
 		case wire.ConsumeTouch:
-			err = k.TouchSeen(ID(c.ID), s.seen)
+			err = k.TouchSeen(base.ID(c.ID), s.seen)
 		case wire.ConsumeStop:
 			k.StopDelivery()
 		case wire.ConsumeSeen:
 			s.seen = c.Serial
 		case wire.ConsumeReturn:
-			k.ReturnDelivery(ID(c.ID), c.Serial)
+			k.ReturnDelivery(base.ID(c.ID), c.Serial)
 		case wire.ConsumeCredit:
 			if s.pay(int(c.Count)) {
 				k.HasRoom() // likewise
@@ -345,15 +309,4 @@ func (rs *remotes) handleConsume(key subscriptionKey, p []byte) error {
 		})
 	}
 	return nil
-}
-
-// closeLeftoverConsumers closes the consumers that were attached here because this node led a partition of the topic,
-// once it leads none: nothing would be delivered to them. Clients that subscribe now are served by the leaders.
-func (t *Topic) closeLeftoverConsumers() {
-	if t.servesAny() {
-		return
-	}
-	for _, c := range t.Channels() {
-		c.local.CloseFollowing()
-	}
 }

@@ -1,4 +1,4 @@
-package engine
+package remote
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"penstock/engine/base"
-	"penstock/engine/channel"
 	"penstock/engine/reason"
 	"penstock/engine/route"
 	"penstock/internal/lock"
@@ -18,47 +17,47 @@ import (
 	"penstock/replicate/wire"
 )
 
-// remoteConsumer is a consumer of this node whose messages come from other nodes, the leaders. It has one leg per
-// leader. The client's connection calls it through Consumer, the readers of the connections between nodes call its
-// handle methods, and remotes calls tick.
+// Consumer is a consumer of this node whose messages come from other nodes, the leaders. It has one leg per leader. The
+// client's connection calls its exported methods through engine.Consumer, the readers of the connections between nodes
+// its handle methods, and Consumers calls tick.
 //
-// mu guards what follows it. remotes.mu and the locks of the sink may be taken inside it. It is not held when
+// mu guards what follows it. Consumers.mu and the locks of the sink may be taken inside it. It is not held when
 // Sink.Flush, Sink.Closed and FailureSink.Failed are called. After a crash of this node, the leaders see the connection
 // end, and other consumers get what was in flight.
-type remoteConsumer struct {
-	rs      *remotes
-	t       *Topic
+type Consumer struct {
+	rs      *Consumers
+	topic   Topic
 	channel string
-	sink    Sink
+	sink    base.Sink
 	ask     wire.Subscribe // the Subscribe frame of every leg; mu guards its WindowBytes
 
 	mu         lock.Mutex[lock.RemoteConsumer]
 	legs       route.Legs[*leg]
 	stopped    bool
-	full       bool                     // the sink has no room
-	ended      bool                     // no leg is made any more
-	creating   bool                     // the channel is being created on a new partition
-	begun      bool                     // the first leaders were asked
-	started    bool                     // Subscribe has returned
-	answered   chan struct{}            // closed when all first answers have come, or the client has failed
-	err        error                    // why the client failed before Subscribe returned, which returns it
-	bound      int64                    // ConsumerOptions.MaxInFlightBytes
-	unfinished map[ID]unfinishedMessage // if bound is set: the messages that the client has
-	delivery   Delivery
-	dropped    []HeldDelivery
+	full       bool                          // the sink has no room
+	ended      bool                          // no leg is made any more
+	creating   bool                          // the channel is being created on a new partition
+	begun      bool                          // the first leaders were asked
+	started    bool                          // Subscribe has returned
+	answered   chan struct{}                 // closed when all first answers have come, or the client has failed
+	err        error                         // why the client failed before Subscribe returned, which returns it
+	bound      int64                         // ConsumerOptions.MaxInFlightBytes
+	unfinished map[base.ID]unfinishedMessage // if bound is set: the messages that the client has
+	delivery   base.Delivery
+	dropped    []base.HeldDelivery
 	wire       wire.Delivered
 	frame      netproto.Frame
 	body       [1][]byte
-	stats      ConsumerStats
+	stats      base.ConsumerStats
 }
 
-// leg is a remoteConsumer's subscription at one leader. The remoteConsumer's mu guards it, except the fields from r to
+// leg is a Consumer's subscription at one leader. The Consumer's mu guards it, except the fields from r to
 // stamped, which do not change.
 type leg struct {
 	route.Leg
-	r        *remoteConsumer
+	r        *Consumer
 	id       uint64 // request id of its frames
-	begun    int64  // when Subscribe was sent, by clusterNode.now
+	begun    int64  // when Subscribe was sent, by Lease.Now
 	stamped  bool   // a Stamp went before Subscribe: the leader holds deliveries of ordered channels (DeliverHeld)
 	ops      []byte // Consume entries that wait to be sent
 	owed     int    // bytes that were delivered and not given back as credit
@@ -66,51 +65,56 @@ type leg struct {
 	reported uint64 // newest serial that ConsumeSeen told the leader
 }
 
-// subscribe makes a consumer and waits for the first answers of the leaders, at most remoteAnswerTime. No answer in
-// that time is no error: ticks go on subscribing. No lock is held.
-func (rs *remotes) subscribe(ctx context.Context, c *Channel, o ConsumerOptions, s Sink) (*remoteConsumer, error) {
+// Client says what a client of this node subscribes to.
+type Client struct {
+	Topic   Topic
+	Channel string
+	Closed  func() error // why this node's channel of that name is closed; nil: it is not
+	Text    string       // the label as text
+}
+
+// Subscribe makes a consumer and waits for the first answers of the leaders, at most answerTime. No answer in that time
+// is no error: ticks go on subscribing. No lock is held.
+func (rs *Consumers) Subscribe(ctx context.Context, c Client, o base.ConsumerOptions, s base.Sink) (*Consumer, error) {
 	timeout := o.MsgTimeout
 	if timeout == 0 {
-		timeout = c.e.opts.MsgTimeout
+		timeout = rs.n.MsgTimeout
 	}
-	r := &remoteConsumer{rs: rs, t: c.t, channel: c.name, sink: s, answered: make(chan struct{})}
+	r := &Consumer{rs: rs, topic: c.Topic, channel: c.Channel, sink: s, answered: make(chan struct{})}
 	r.ask = wire.Subscribe{
-		Topic: c.t.uuid, Channel: []byte(c.name), MsgTimeoutMs: uint32(timeout.Milliseconds()),
+		Topic: c.Topic.ID(), Channel: []byte(c.Channel), MsgTimeoutMs: uint32(timeout.Milliseconds()),
 		SampleRate: uint8(max(0, min(o.SampleRate, 99))),
 	}
-	label := RemoteLabel{Text: channel.LabelText(o.Label)}
+	label := wire.Label{Text: c.Text}
 	if m, ok := o.Label.(json.Marshaler); ok {
 		if text, err := m.MarshalJSON(); err == nil {
 			label.Client = text
 		}
 	}
-	// A label that is too long is left out: it is not worth a failure.
-	if text, err := json.Marshal(label); err == nil && len(text) <= wire.MaxLabelBytes {
-		r.ask.Label = text
-	}
+	r.ask.Label = wire.EncodeLabel(&label)
 	if len(o.Tag) > wire.MaxTagBytes {
-		return nil, fmt.Errorf("%w: a consumer's tag has at most %d bytes", ErrOptions, wire.MaxTagBytes)
+		return nil, fmt.Errorf("%w: a consumer's tag has at most %d bytes", base.ErrOptions, wire.MaxTagBytes)
 	}
 	r.ask.Tag = []byte(o.Tag)
 	if r.bound = o.MaxInFlightBytes; r.bound > 0 {
-		r.unfinished = map[ID]unfinishedMessage{}
+		r.unfinished = map[base.ID]unfinishedMessage{}
 	}
 	r.stats.Label = o.Label
 	rs.mu.Lock()
 	shut := rs.shut
 	rs.clients = append(rs.clients, r)
 	rs.mu.Unlock()
-	err := c.local.Err() // whoever closes the channel later finds r in rs.clients
+	err := c.Closed() // whoever closes the channel later finds r in rs.clients
 	if err == nil && shut {
-		err = ErrClosed
+		err = base.ErrClosed
 	}
 	if err != nil {
 		r.end()
 		return nil, err
 	}
 	r.begin()
-	ctx, cancel := rs.cn.e.host.WithTimeout(ctx, remoteAnswerTime)
-	rs.cn.e.host.Either(r.answered, ctx.Done())
+	ctx, cancel := rs.host.WithTimeout(ctx, answerTime)
+	rs.host.Either(r.answered, ctx.Done())
 	cancel()
 	r.mu.Lock()
 	err = r.err
@@ -124,8 +128,8 @@ func (rs *remotes) subscribe(ctx context.Context, c *Channel, o ConsumerOptions,
 }
 
 // begin subscribes at the present leaders, and counts the answers that Subscribe waits for.
-func (r *remoteConsumer) begin() {
-	r.followLeaders(r.t.leaders())
+func (r *Consumer) begin() {
+	r.followLeaders(leaders(r.topic))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.legs.AwaitFirst()
@@ -134,7 +138,7 @@ func (r *remoteConsumer) begin() {
 }
 
 // closeAnswered lets Subscribe return. mu is held.
-func (r *remoteConsumer) closeAnswered() {
+func (r *Consumer) closeAnswered() {
 	select {
 	case <-r.answered:
 	default:
@@ -143,14 +147,14 @@ func (r *remoteConsumer) closeAnswered() {
 }
 
 // tellAnswered lets Subscribe return when all first answers have come, or will not come. mu is held.
-func (r *remoteConsumer) tellAnswered() {
+func (r *Consumer) tellAnswered() {
 	if r.begun && r.legs.Awaited() == 0 {
 		r.closeAnswered()
 	}
 }
 
 // followLeaders removes the legs to nodes that lead no more, and subscribes at leaders that have no leg. It takes mu.
-func (r *remoteConsumer) followLeaders(leaders []replicate.NodeID) {
+func (r *Consumer) followLeaders(leaders []replicate.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ended {
@@ -169,10 +173,10 @@ func (r *remoteConsumer) followLeaders(leaders []replicate.NodeID) {
 
 // subscribeAt makes a leg to a leader and sends Subscribe. If that cannot be sent now, the next tick tries again. mu is
 // held.
-func (r *remoteConsumer) subscribeAt(node replicate.NodeID) {
+func (r *Consumer) subscribeAt(node replicate.NodeID) {
 	rs := r.rs
-	l := &leg{Leg: route.Leg{Node: node}, r: r, begun: rs.cn.now(), stamped: rs.cn.e.Level() >= heldLevel}
-	if !l.stamped && !rs.cn.leased() {
+	l := &leg{Leg: route.Leg{Node: node}, r: r, begun: rs.lease.Now(), stamped: rs.n.Level() >= HeldLevel}
+	if !l.stamped && !rs.lease.Leased() {
 		return // without a lease handleDeliver would drop the messages
 	}
 	rs.mu.Lock()
@@ -191,7 +195,7 @@ func (r *remoteConsumer) subscribeAt(node replicate.NodeID) {
 	r.legs.Add(l)
 }
 
-func (rs *remotes) removeLeg(l *leg) {
+func (rs *Consumers) removeLeg(l *leg) {
 	rs.mu.Lock()
 	delete(rs.legs, l.id)
 	rs.mu.Unlock()
@@ -199,7 +203,7 @@ func (rs *remotes) removeLeg(l *leg) {
 
 // remove deletes a leg and frees its credits. What is in flight there is delivered again by the leader that takes over.
 // mu is held.
-func (r *remoteConsumer) remove(l *leg) {
+func (r *Consumer) remove(l *leg) {
 	r.rs.removeLeg(l)
 	r.forgetUnfinished(l)
 	r.legs.Remove(l)
@@ -207,55 +211,55 @@ func (r *remoteConsumer) remove(l *leg) {
 }
 
 // unsubscribeAt sends Unsubscribe to a leader and removes the leg. mu is held.
-func (r *remoteConsumer) unsubscribeAt(l *leg) {
+func (r *Consumer) unsubscribeAt(l *leg) {
 	r.flushLeg(l)
 	r.remove(l) // from here on its deliveries are dropped
 	f := netproto.Frame{Type: netproto.TypeUnsubscribe, Request: l.id}
-	if r.rs.cn.e.Level() >= heldLevel && r.drained() {
+	if r.rs.n.Level() >= HeldLevel && r.drained() {
 		f.Head = []byte{1}
 	}
 	r.rs.sendReliably(l.Node, &f)
 }
 
 // share divides the client's RDY among the legs and tells the leaders what changed. mu is held.
-func (r *remoteConsumer) share() {
-	for _, i := range r.legs.Credit().Divide(r.rs.cn.now()) {
+func (r *Consumer) share() {
+	for _, i := range r.legs.Credit().Divide(r.rs.lease.Now()) {
 		r.sendReady(r.legs.All()[i])
 	}
 	if r.legs.Credit().Rotates() && r.rs.startRotation() {
-		r.rs.cn.spawn(r.rs.rotateCredits)
+		r.rs.peers.Spawn(r.rs.rotateCredits)
 	}
 }
 
 // sendReady tells a leader its part of the client's RDY. mu is held.
-func (r *remoteConsumer) sendReady(l *leg) {
+func (r *Consumer) sendReady(l *leg) {
 	l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeReady, Seq: l.Seq(), Count: uint32(l.Asked())})
 	r.flushLeg(l)
 }
 
 // flushLeg sends the waiting Consume entries. If the connection's queue is full they keep waiting, up to
 // maxUnsentBytes: more are dropped. mu is held.
-func (r *remoteConsumer) flushLeg(l *leg) {
+func (r *Consumer) flushLeg(l *leg) {
 	if len(l.ops) == 0 || !l.Accepted() {
 		return
 	}
-	b := putBuffers.Get().(*putBuffer)
-	b.bytes, l.ops = l.ops, b.bytes[:0]
-	r.body[0] = b.bytes
+	b := wire.NewBuffer()
+	b.Bytes, l.ops = l.ops, b.Bytes[:0]
+	r.body[0] = b.Bytes
 	r.frame = netproto.Frame{Type: netproto.TypeConsume, Request: l.id, Body: r.body[:], Owner: b}
 	err := r.rs.send(l.Node, &r.frame)
 	r.body[0], r.frame.Owner = nil, nil
 	if err == nil {
 		return
 	}
-	if errors.Is(err, netproto.ErrQueueFull) && len(b.bytes) < maxUnsentBytes {
-		b.bytes, l.ops = l.ops, b.bytes
+	if errors.Is(err, netproto.ErrQueueFull) && len(b.Bytes) < maxUnsentBytes {
+		b.Bytes, l.ops = l.ops, b.Bytes
 	}
 	b.Release()
 }
 
 // handleSubscribed handles a leader's answer to Subscribe.
-func (r *remoteConsumer) handleSubscribed(l *leg, status netproto.Status, payload []byte) {
+func (r *Consumer) handleSubscribed(l *leg, status netproto.Status, payload []byte) {
 	r.mu.Lock()
 	switch {
 	case !r.legs.Has(l) || l.Accepted():
@@ -268,7 +272,7 @@ func (r *remoteConsumer) handleSubscribed(l *leg, status netproto.Status, payloa
 		r.share()
 	case status == netproto.StatusRejected && len(payload) == 1:
 		why := reason.OfSubscription(payload[0])
-		if errors.Is(why, ErrNoChannel) && r.started && r.legs.Credit().Count() > 0 && !base.Ephemeral(r.channel) {
+		if errors.Is(why, base.ErrNoChannel) && r.started && r.legs.Credit().Count() > 0 && !base.Ephemeral(r.channel) {
 			r.create(l)
 			break
 		}
@@ -283,17 +287,17 @@ func (r *remoteConsumer) handleSubscribed(l *leg, status netproto.Status, payloa
 
 // create creates the channel on a leader that lacks it although other leaders have it: that one leads a new partition,
 // and had no partition of the topic before. The next tick subscribes there again. mu is held.
-func (r *remoteConsumer) create(l *leg) {
+func (r *Consumer) create(l *leg) {
 	r.remove(l)
 	if r.creating {
 		return
 	}
 	r.creating = true
-	cn := r.rs.cn
-	cn.spawn(func() {
-		if err := cn.createChannel(cn.ctx, r.t, r.channel); err != nil && cn.ctx.Err() == nil {
-			cn.log.Warn("a channel could not be made on a new partition yet; it is tried again",
-				"topic", r.t.name, "channel", r.channel, "error", err)
+	peers := r.rs.peers
+	peers.Spawn(func() {
+		if err := r.topic.CreateAtLeaders(peers.Ctx, r.channel); err != nil && peers.Ctx.Err() == nil {
+			r.rs.n.Log.Warn("a channel could not be made on a new partition yet; it is tried again",
+				"topic", r.topic.Name(), "channel", r.channel, "error", err)
 		}
 		r.mu.Lock()
 		r.creating = false
@@ -302,7 +306,7 @@ func (r *remoteConsumer) create(l *leg) {
 }
 
 // handleConsumed handles a leader's answers to Consume: how many messages are in flight, and which calls failed.
-func (r *remoteConsumer) handleConsumed(l *leg, payload []byte) error {
+func (r *Consumer) handleConsumed(l *leg, payload []byte) error {
 	c, failures, err := wire.DecodeConsumed(payload)
 	if err != nil {
 		return err
@@ -315,21 +319,21 @@ func (r *remoteConsumer) handleConsumed(l *leg, payload []byte) error {
 		r.share()
 	}
 	r.mu.Unlock()
-	sink, ok := r.sink.(FailureSink)
+	sink, ok := r.sink.(base.FailureSink)
 	for len(failures) > 0 {
 		var f wire.Failure
 		f, failures = wire.NextFailure(failures)
 		if call := failedCalls[f.Kind]; ok && call != 0 {
-			sink.Failed(call, ID(f.ID), reason.OfSubscription(f.Reason))
+			sink.Failed(call, base.ID(f.ID), reason.OfSubscription(f.Reason))
 		}
 	}
 	return nil
 }
 
 // handleUnserved handles a leader's message that it has ended the subscription.
-func (r *remoteConsumer) handleUnserved(l *leg, payload []byte) {
+func (r *Consumer) handleUnserved(l *leg, payload []byte) {
 	if len(payload) == 1 {
-		if err := reason.OfSubscription(payload[0]); errors.Is(err, ErrDeleted) {
+		if err := reason.OfSubscription(payload[0]); errors.Is(err, base.ErrDeleted) {
 			r.fail(err)
 			return
 		}
@@ -340,11 +344,11 @@ func (r *remoteConsumer) handleUnserved(l *leg, payload []byte) {
 		r.share()
 	}
 	r.mu.Unlock()
-	r.followLeaders(r.t.leaders())
+	r.followLeaders(leaders(r.topic))
 }
 
 // peerLost removes the leg to a node whose connection is lost.
-func (r *remoteConsumer) peerLost(node replicate.NodeID) {
+func (r *Consumer) peerLost(node replicate.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range slices.Clone(r.legs.All()) {
@@ -355,7 +359,8 @@ func (r *remoteConsumer) peerLost(node replicate.NodeID) {
 	r.share()
 }
 
-func (r *remoteConsumer) Ready(n int) error {
+// Ready sets how many messages may be in flight to the client.
+func (r *Consumer) Ready(n int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.stopped && !r.ended {
@@ -365,33 +370,37 @@ func (r *remoteConsumer) Ready(n int) error {
 	return nil
 }
 
-func (r *remoteConsumer) Finish(id ID) error {
+// Finish confirms a message.
+func (r *Consumer) Finish(id base.ID) error {
 	return r.sendOp(&wire.Consume{Kind: wire.ConsumeFinish, ID: uint64(id)})
 }
 
-func (r *remoteConsumer) Requeue(id ID, delay time.Duration) error {
+// Requeue gives a message back, to be delivered again after delay.
+func (r *Consumer) Requeue(id base.ID, delay time.Duration) error {
 	return r.sendOp(&wire.Consume{Kind: wire.ConsumeRequeue, ID: uint64(id), DelayMs: requeueDelay(delay)})
 }
 
-func (r *remoteConsumer) Touch(id ID) error {
+// Touch starts the message's timeout anew.
+func (r *Consumer) Touch(id base.ID) error {
 	return r.sendOp(&wire.Consume{Kind: wire.ConsumeTouch, ID: uint64(id)})
 }
 
 // sendOp sends a Finish, Requeue or Touch to the leader of the message's partition. It waits in ops until the next pump
 // or tick, unless it frees credit or ops is large.
-func (r *remoteConsumer) sendOp(what *wire.Consume) error {
-	if !r.t.has(ID(what.ID)) {
-		return ErrNotInFlight
+func (r *Consumer) sendOp(what *wire.Consume) error {
+	partition := base.ID(what.ID).Partition()
+	if int(partition) >= r.topic.Partitions() {
+		return base.ErrNotInFlight // clients send what they like
 	}
-	to := replicate.NodeID(r.t.partitions()[ID(what.ID).Partition()].rep.target.Load())
+	to := r.topic.Leader(partition)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l, i, ok := r.legs.At(to)
 	if !ok {
-		return ErrNotInFlight // without an accepted leg to the leader, the message is in flight nowhere
+		return base.ErrNotInFlight // without an accepted leg to the leader, the message is in flight nowhere
 	}
-	if l.received != 0 && !r.withdraw(ID(what.ID)) {
-		return ErrNotInFlight // the client means an earlier delivery: it has not got all of this one
+	if l.received != 0 && !r.withdraw(base.ID(what.ID)) {
+		return base.ErrNotInFlight // the client means an earlier delivery: it has not got all of this one
 	}
 	l.appendSeen()
 	l.ops = wire.AppendConsume(l.ops, what)
@@ -412,8 +421,8 @@ func (r *remoteConsumer) sendOp(what *wire.Consume) error {
 	return nil
 }
 
-// pump sends the waiting Consume entries. Deliveries need no pump: the leaders send them on their own.
-func (r *remoteConsumer) Pump() {
+// Pump sends the waiting Consume entries. Deliveries need no pump: the leaders send them on their own.
+func (r *Consumer) Pump() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range r.legs.All() {
@@ -421,8 +430,8 @@ func (r *remoteConsumer) Pump() {
 	}
 }
 
-// unblock gives back the credit that was withheld while the sink had no room.
-func (r *remoteConsumer) Unblock() {
+// Unblock gives back the credit that was withheld while the sink had no room.
+func (r *Consumer) Unblock() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.full = false
@@ -432,8 +441,8 @@ func (r *remoteConsumer) Unblock() {
 	}
 }
 
-// stopDelivery makes the leaders deliver nothing more. Messages in flight can still be finished.
-func (r *remoteConsumer) StopDelivery() {
+// StopDelivery makes the leaders deliver nothing more. Messages in flight can still be finished.
+func (r *Consumer) StopDelivery() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stopped || r.ended {
@@ -454,7 +463,7 @@ func (r *remoteConsumer) StopDelivery() {
 
 // tick sends what waits: Consume entries, credit, and messages that the sink dropped. It asks leaders again whose bound
 // may have fallen because messages timed out, which they do not tell.
-func (r *remoteConsumer) tick() {
+func (r *Consumer) tick() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.legs.Credit().Count() {
@@ -473,7 +482,7 @@ func (r *remoteConsumer) tick() {
 }
 
 // rotateCredit moves credits to the legs whose turn it is, and says whether the client needs further turns.
-func (r *remoteConsumer) rotateCredit() bool {
+func (r *Consumer) rotateCredit() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ended || !r.legs.Credit().Rotates() {
@@ -483,10 +492,11 @@ func (r *remoteConsumer) rotateCredit() bool {
 	return true
 }
 
-func (r *remoteConsumer) Close() { r.end() }
+// Close unsubscribes at all leaders.
+func (r *Consumer) Close() { r.end() }
 
 // end unsubscribes at all leaders and removes the client. It returns false if it ran before. No lock is held.
-func (r *remoteConsumer) end() (first bool) {
+func (r *Consumer) end() (first bool) {
 	rs := r.rs
 	r.mu.Lock()
 	first = !r.ended
@@ -497,21 +507,23 @@ func (r *remoteConsumer) end() (first bool) {
 	r.legs.Credit().Ready = 0
 	r.mu.Unlock()
 	rs.mu.Lock()
-	rs.clients = slices.DeleteFunc(rs.clients, func(o *remoteConsumer) bool { return o == r })
-	last := !slices.ContainsFunc(rs.clients, func(o *remoteConsumer) bool { return o.t == r.t && o.channel == r.channel })
+	rs.clients = slices.DeleteFunc(rs.clients, func(o *Consumer) bool { return o == r })
+	last := !slices.ContainsFunc(rs.clients, func(o *Consumer) bool {
+		return o.topic == r.topic && o.channel == r.channel
+	})
 	rs.mu.Unlock()
 	if last && first && base.Ephemeral(r.channel) {
-		r.t.dropUnused(r.channel)
+		r.topic.DropUnused(r.channel)
 	}
 	return first
 }
 
 // fail ends the client because there is nothing to subscribe to. The client is told once: by Subscribe's error if
 // Subscribe has not returned yet, else by Sink.Closed. No lock is held.
-func (r *remoteConsumer) fail(err error) {
-	if errors.Is(err, ErrDeleted) || errors.Is(err, ErrNoChannel) {
-		err = ErrDeleted
-		r.t.dropUnused(r.channel) // the next consumer makes it anew
+func (r *Consumer) fail(err error) {
+	if errors.Is(err, base.ErrDeleted) || errors.Is(err, base.ErrNoChannel) {
+		err = base.ErrDeleted
+		r.topic.DropUnused(r.channel) // the next consumer makes it anew
 	}
 	r.mu.Lock()
 	started := r.started
@@ -527,26 +539,8 @@ func (r *remoteConsumer) fail(err error) {
 	r.mu.Unlock()
 }
 
-// dropUnused removes this node's record of a channel, if this node serves no partition of the topic and the channel has
-// no consumer here.
-func (t *Topic) dropUnused(name string) {
-	c, ok := t.LookupChannel(name)
-	if !ok || t.servesAny() {
-		return
-	}
-	if c.local.Used() {
-		return
-	}
-	t.mu.Lock()
-	if t.channels[name] == c {
-		delete(t.channels, name)
-	}
-	t.mu.Unlock()
-	c.local.Shut(ErrDeleted)
-}
-
-// counts returns the client's counters, without the number of messages in flight: only the leaders know it.
-func (r *remoteConsumer) Counts() ConsumerStats {
+// Counts returns the client's counters, without the number of messages in flight: only the leaders know it.
+func (r *Consumer) Counts() base.ConsumerStats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.stats

@@ -1,4 +1,4 @@
-package engine
+package remote
 
 import (
 	"cmp"
@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"penstock/engine/base"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -26,41 +27,34 @@ import (
 //
 // A new leader does not wait for a node whose lease has ended according to the store (see fencing). So the client's
 // node hands nothing over while it has no lease, or if its lease began after s: it may have stood still, lost its lease
-// and got a new one before it read the frame (lapsed).
+// and got a new one before it read the frame (Lease.Lapsed).
 const (
-	// remoteHoldTime is the longest that a delivery of an ordered channel may be under way through another node. So it is
+	// holdTime is the longest that a delivery of an ordered channel may be under way through another node. So it is
 	// also the longest that a message waits for a delivery that was lost with its connection.
-	remoteHoldTime = 2 * time.Second
-	// remoteHoldDrift is how much two clocks may drift apart during remoteHoldTime.
-	remoteHoldDrift = remoteHoldTime / 16
-	// heldLevel is the feature level from which deliveries of ordered channels carry a deadline.
-	heldLevel = 2
+	holdTime = 2 * time.Second
+	// holdDrift is how much two clocks may drift apart during holdTime.
+	holdDrift = holdTime / 16
+	// HeldLevel is the feature level from which deliveries of ordered channels carry a deadline.
+	HeldLevel = 2
 )
 
-// holdMs is how long the leader's channel machine gives a delivered message to nobody else.
-const holdMs = int64((remoteHoldTime + remoteHoldDrift) / time.Millisecond)
-
-// Over implements DeadlineClock. at is a time of now(). Without a lease nothing may be handed over.
-func (cn *clusterNode) Over(at int64) bool { return cn.now() >= at || !cn.leased() }
-
-// lapsed says whether this node has no lease, or has had none at some moment after since, a time of now(). If so, the
-// store may have seen its lease end, and a new leader does not wait for what was under way to this node then.
-func (cn *clusterNode) lapsed(since int64) bool { return !cn.leased() || since < cn.leaseBegan.Load() }
+// HoldMs is how long the leader's channel machine gives a delivered message to nobody else.
+const HoldMs = int64((holdTime + holdDrift) / time.Millisecond)
 
 // deadline returns the time until which a delivery with this head may be handed over. It is never after the end of the
 // present lease: a later lease may follow a gap that this node does not notice.
-func (cn *clusterNode) deadline(head *wire.HeldHead) Deadline {
-	lease := cn.lease.Load()
+func (rs *Consumers) deadline(head *wire.HeldHead) base.Deadline {
+	until := rs.lease.Until()
 	at := int64(head.Stamp) + int64(head.HoldMs)*int64(time.Millisecond)
-	if cn.lapsed(int64(head.Stamp)) {
+	if rs.lease.Lapsed(int64(head.Stamp)) {
 		at = 0
 	}
-	return Deadline{Clock: cn, At: min(at, lease)}
+	return base.Deadline{Clock: rs.lease, At: min(at, until)}
 }
 
-// RemoteStats counts deliveries of ordered channels through this node that were not handed over, since the node
+// Stats counts deliveries of ordered channels through this node that were not handed over, since the node
 // started.
-type RemoteStats struct {
+type Stats struct {
 	Expired uint64 // came or waited for too long, and were returned to their leaders
 	Stale   uint64 // came from a leader that has a successor, and were dropped
 	// LateFences counts leaderships of this node whose ordered channels waited for as long as a delivery may be under
@@ -68,21 +62,17 @@ type RemoteStats struct {
 	LateFences uint64
 }
 
-type remoteCounts struct{ expired, stale, fencesLate atomic.Uint64 }
+type counts struct{ expired, stale, fencesLate atomic.Uint64 }
 
-// RemoteStats returns the counters of this node; zeros on a single node.
-func (e *Engine) RemoteStats() RemoteStats {
-	return e.members.remoteStats()
-}
-
-func (cn *clusterNode) remoteStats() RemoteStats {
-	c := &cn.remotes.counts
-	return RemoteStats{Expired: c.expired.Load(), Stale: c.stale.Load(), LateFences: c.fencesLate.Load()}
+// Stats returns the counters of this node.
+func (rs *Consumers) Stats() Stats {
+	c := &rs.counts
+	return Stats{Expired: c.expired.Load(), Stale: c.stale.Load(), LateFences: c.fencesLate.Load()}
 }
 
 // sendStamps sends this node's time to the leaders that it has legs to. Only tick calls it.
-func (rs *remotes) sendStamps() {
-	if rs.cn.e.Level() < heldLevel {
+func (rs *Consumers) sendStamps() {
+	if rs.n.Level() < HeldLevel {
 		return
 	}
 	rs.mu.Lock()
@@ -100,14 +90,14 @@ func (rs *remotes) sendStamps() {
 }
 
 // sendStamp sends this node's time to one node. It ignores errors: the next tick sends another stamp.
-func (rs *remotes) sendStamp(node replicate.NodeID) {
-	f := netproto.Frame{Type: netproto.TypeStamp, Head: wire.AppendStamp(nil, uint64(rs.cn.now()))}
+func (rs *Consumers) sendStamp(node replicate.NodeID) {
+	f := netproto.Frame{Type: netproto.TypeStamp, Head: wire.AppendStamp(nil, uint64(rs.lease.Now()))}
 	_ = rs.send(node, &f)
 }
 
 // handleStamp stores a node's time. The first stamp on a connection says that the node understands deadlines: the
 // deliveries of its subscriptions are held from then on.
-func (rs *remotes) handleStamp(from replicate.NodeID, p []byte) error {
+func (rs *Consumers) handleStamp(from replicate.NodeID, p []byte) error {
 	ns, err := wire.DecodeStamp(p)
 	if err != nil {
 		return err
@@ -132,7 +122,7 @@ func (rs *remotes) handleStamp(from replicate.NodeID, p []byte) error {
 }
 
 // stamp returns the last time that a node sent on its present connection, if it sent one.
-func (rs *remotes) stamp(of replicate.NodeID) (uint64, bool) {
+func (rs *Consumers) stamp(of replicate.NodeID) (uint64, bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	ns, ok := rs.stamps[of]
@@ -149,21 +139,20 @@ func (s *subscription) enableHold() {
 	k := s.k
 	s.mu.Unlock()
 	if k != nil {
-		k.Hold(holdMs)
+		k.Hold(HoldMs)
 	}
 }
 
 // heldHead returns the head of a DeliverHeld frame that begins now.
 func (s *subscription) heldHead() wire.HeldHead {
-	cn := s.rs.cn
 	ns, _ := s.rs.stamp(s.key.from) // without a stamp the delivery is returned at once
-	left := min(time.Duration(cn.lease.Load()-cn.now()), remoteHoldTime)
+	left := min(time.Duration(s.rs.lease.Until()-s.rs.lease.Now()), holdTime)
 	return wire.HeldHead{Stamp: ns, HoldMs: uint32(max(0, left.Milliseconds()))}
 }
 
 // returnDropped returns the deliveries that the sink dropped to their leaders. mu is held.
-func (r *remoteConsumer) returnDropped() {
-	s, ok := r.sink.(HeldSink)
+func (r *Consumer) returnDropped() {
+	s, ok := r.sink.(base.HeldSink)
 	if !ok {
 		return
 	}
@@ -179,14 +168,14 @@ func (r *remoteConsumer) returnDropped() {
 }
 
 // drained says whether the sink has queued no delivery with a deadline.
-func (r *remoteConsumer) drained() bool {
-	s, ok := r.sink.(HeldSink)
+func (r *Consumer) drained() bool {
+	s, ok := r.sink.(base.HeldSink)
 	return !ok || s.Drained()
 }
 
 // withdraw drops a queued delivery of a message that the client's call is about: the client means an earlier delivery.
 // It returns false if it is too late for that. mu is held.
-func (r *remoteConsumer) withdraw(id ID) bool {
-	s, ok := r.sink.(HeldSink)
+func (r *Consumer) withdraw(id base.ID) bool {
+	s, ok := r.sink.(base.HeldSink)
 	return !ok || s.Withdraw(id)
 }

@@ -1,62 +1,44 @@
-package engine
+package remote
 
 import (
-	"encoding/json"
 	"slices"
 	"time"
 
+	"penstock/engine/base"
+	"penstock/engine/host"
 	"penstock/internal/lock"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/wire"
 )
 
-// A node that leads no partition of a topic still serves clients that subscribe to it. It subscribes at the leaders for
-// them:
-//
-//	client ─► remoteConsumer ─► leg ── Subscribe, Consume ──► subscription ─► Consumer ─► Channel      at each leader
-//	client ◄─ Sink           ◄─ leg ◄── Deliver, Consumed ─── (a Sink)      ◄─
-//
-// For the leader's channel a subscription is a consumer like any other; the leader's lease and epoch apply to it as to
-// all. When the connection between the nodes ends, the leader closes its consumer, so that other consumers get at once
-// what it had in flight. When leadership moves, the client's node subscribes at the next leader, which delivers again
-// what was in flight. If the client's node becomes a leader itself, it is the node of one of the legs, and its frames
-// take a queue instead of a connection (loopback).
-//
-// Deliveries must not fill the connection, which replication uses too. So a subscription has at most remoteWindowBytes
-// of messages under way, and the client's node returns that credit when the client's sink has room.
 const (
-	remoteWindowBytes = 1 << 20
-	maxDeliverBytes   = 64 << 10               // of one Deliver frame, unless a single message is longer
-	maxConsumeBytes   = 32 << 10               // of one Consume frame
-	maxUnsentBytes    = 1 << 20                // of Consume entries that wait for a full connection; more are dropped
-	remoteAnswerTime  = time.Second            // the longest that Subscribe waits for the leaders' first answers
-	remoteServeTime   = 500 * time.Millisecond // how long a subscription waits at a leader that does not serve yet
-	rotationInterval  = 10 * time.Millisecond  // how often credits move between leaders, see Credit.Rotates
-	maxTickCount      = 512                    // clients per tick; if there are more, they take turns
+	windowBytes      = 1 << 20
+	maxDeliverBytes  = 64 << 10              // of one Deliver frame, unless a single message is longer
+	maxConsumeBytes  = 32 << 10              // of one Consume frame
+	maxUnsentBytes   = 1 << 20               // of Consume entries that wait for a full connection; more are dropped
+	answerTime       = time.Second           // the longest that Subscribe waits for the leaders' first answers
+	rotationInterval = 10 * time.Millisecond // how often credits move between leaders, see Credit.Rotates
+	maxTickCount     = 512                   // clients per tick; if there are more, they take turns
+
+	// ServeTime is how long a subscription waits at a leader that does not serve yet.
+	ServeTime = 500 * time.Millisecond
 )
 
-// RemoteLabel is the label of a consumer whose client is connected to another node.
-type RemoteLabel struct {
-	Node   string          `json:"-"`                // name of that node
-	Text   string          `json:"text"`             // the client in a few words
-	Client json.RawMessage `json:"client,omitempty"` // what that node tells about the client; nil: nothing
-}
-
-// String names the client and the node that it is connected to.
-func (l RemoteLabel) String() string { return l.Text + " at " + l.Node }
-
-// remotes holds this node's subscriptions at other nodes (legs, clients) and their subscriptions here (subs).
+// Consumers holds this node's subscriptions at other nodes (legs, clients) and their subscriptions here (subs).
 // Connections' readers, the ticker, consumers' methods and the store's news call it. mu guards the fields below it,
 // except that ticked and stampTo belong to the ticker and counts are atomics. It is a leaf. A crash leaves nothing: the
 // other side sees the connection end.
-type remotes struct {
-	cn *clusterNode
+type Consumers struct {
+	n     Node
+	host  host.Host
+	peers *host.Peers
+	lease Lease
 
 	mu       lock.Mutex[lock.Remotes]
 	next     uint64          // request id of the newest leg
 	legs     map[uint64]*leg // this node is the client's node
-	clients  []*remoteConsumer
+	clients  []*Consumer
 	subs     map[subscriptionKey]*subscription // this node is the leader
 	stamps   map[replicate.NodeID]uint64       // last Stamp of each node on its present connection
 	stampTo  []replicate.NodeID                // scratch of sendStamps
@@ -64,7 +46,7 @@ type remotes struct {
 	rotating bool // rotateCredits runs
 	shut     bool
 
-	counts remoteCounts
+	counts counts
 	ticked int // index of the first client of the last tick
 
 	loopback        []loopedFrame // frames from this node to itself
@@ -76,17 +58,20 @@ type loopedFrame struct {
 	payload []byte
 }
 
-func (rs *remotes) init(cn *clusterNode) {
-	rs.cn, rs.next = cn, cn.e.firstRequest()
-	rs.legs, rs.subs = map[uint64]*leg{}, map[subscriptionKey]*subscription{}
-	rs.stamps, rs.fences = map[replicate.NodeID]uint64{}, map[fenceKey]*fencing{}
+// New returns the Consumers of a node. Nothing may be sent before the node has joined.
+func New(n Node) *Consumers {
+	return &Consumers{
+		n: n, host: n.Host, peers: n.Peers, lease: n.Lease, next: n.First,
+		legs: map[uint64]*leg{}, subs: map[subscriptionKey]*subscription{},
+		stamps: map[replicate.NodeID]uint64{}, fences: map[fenceKey]*fencing{},
+	}
 }
 
 // send sends one frame without waiting. Frames to this node itself are queued and never refused. The caller may hold
-// subscription.mu or remoteConsumer.mu.
-func (rs *remotes) send(to replicate.NodeID, f *netproto.Frame) error {
-	if to != rs.cn.self.ID {
-		return rs.cn.net.TrySend(to, f)
+// subscription.mu or Consumer.mu.
+func (rs *Consumers) send(to replicate.NodeID, f *netproto.Frame) error {
+	if to != rs.peers.Self {
+		return rs.peers.TrySend(to, f)
 	}
 	l := loopedFrame{header: netproto.Header{Type: f.Type, Status: f.Status, Request: f.Request}}
 	l.payload = append(l.payload, f.Head...)
@@ -100,7 +85,7 @@ func (rs *remotes) send(to replicate.NodeID, f *netproto.Frame) error {
 	}
 	rs.mu.Unlock()
 	if start {
-		rs.cn.spawn(rs.runLoopback)
+		rs.peers.Spawn(rs.runLoopback)
 	}
 	if f.Owner != nil {
 		f.Owner.Release()
@@ -110,7 +95,7 @@ func (rs *remotes) send(to replicate.NodeID, f *netproto.Frame) error {
 
 // runLoopback handles the frames of this node to itself, in order, until there are none. No lock is held: the sender of
 // a frame may hold the lock that its handler takes.
-func (rs *remotes) runLoopback() {
+func (rs *Consumers) runLoopback() {
 	for {
 		rs.mu.Lock()
 		frames := rs.loopback
@@ -122,23 +107,23 @@ func (rs *remotes) runLoopback() {
 		}
 		rs.mu.Unlock()
 		for i := range frames {
-			rs.handleFrame(rs.cn.self.ID, &frames[i].header, frames[i].payload)
+			rs.HandleFrame(rs.peers.Self, &frames[i].header, frames[i].payload)
 		}
 	}
 }
 
 // sendReliably sends a short frame. If the connection's queue is full, a goroutine sends it later.
-func (rs *remotes) sendReliably(to replicate.NodeID, f *netproto.Frame) {
-	if to == rs.cn.self.ID {
+func (rs *Consumers) sendReliably(to replicate.NodeID, f *netproto.Frame) {
+	if to == rs.peers.Self {
 		_ = rs.send(to, f)
 		return
 	}
-	rs.cn.peers.Reply(to, f)
+	rs.peers.Reply(to, f)
 }
 
-// handleFrame handles the frames of types Subscribe to Fenced, and Stamp. It runs on the connection's reader and does
+// HandleFrame handles the frames of types Subscribe to Fenced, and Stamp. It runs on the connection's reader and does
 // not wait.
-func (rs *remotes) handleFrame(from replicate.NodeID, h *netproto.Header, payload []byte) {
+func (rs *Consumers) HandleFrame(from replicate.NodeID, h *netproto.Header, payload []byte) {
 	var err error
 	switch h.Type {
 	case netproto.TypeSubscribe:
@@ -154,7 +139,7 @@ func (rs *remotes) handleFrame(from replicate.NodeID, h *netproto.Header, payloa
 	case netproto.TypeUnsubscribe:
 		if s := rs.removeSubscription(subscriptionKey{from, h.Request}); s != nil {
 			clean := len(payload) == 1 && payload[0] == 1
-			rs.cn.spawn(func() { s.end(clean) })
+			rs.peers.Spawn(func() { s.end(clean) })
 		}
 	default:
 		l := rs.leg(from, h.Request)
@@ -175,13 +160,13 @@ func (rs *remotes) handleFrame(from replicate.NodeID, h *netproto.Header, payloa
 		}
 	}
 	if err != nil {
-		rs.cn.log.Error("a frame of a node was refused; the connection is made anew", "peer", from, "error", err)
-		rs.cn.net.Disconnect(from, err)
+		rs.n.Log.Error("a frame of a node was refused; the connection is made anew", "peer", from, "error", err)
+		rs.peers.Disconnect(from, err)
 	}
 }
 
 // leg returns the leg with this request id, if it leads to that node.
-func (rs *remotes) leg(from replicate.NodeID, id uint64) *leg {
+func (rs *Consumers) leg(from replicate.NodeID, id uint64) *leg {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if l := rs.legs[id]; l != nil && l.Node == from {
@@ -191,53 +176,43 @@ func (rs *remotes) leg(from replicate.NodeID, id uint64) *leg {
 }
 
 // all returns the clients of this node that other nodes serve.
-func (rs *remotes) all() []*remoteConsumer {
+func (rs *Consumers) all() []*Consumer {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	return slices.Clone(rs.clients)
 }
 
-// refresh makes every client subscribe at the present leaders.
-func (rs *remotes) refresh() { rs.refreshAll(rs.all()) }
+// Refresh makes every client subscribe at the present leaders.
+func (rs *Consumers) Refresh() { rs.refreshAll(rs.all()) }
 
-func (rs *remotes) refreshAll(clients []*remoteConsumer) {
+func (rs *Consumers) refreshAll(clients []*Consumer) {
 	if len(clients) == 0 {
 		return
 	}
-	leaders := map[*Topic][]replicate.NodeID{}
+	leading := map[Topic][]replicate.NodeID{}
 	for _, r := range clients {
-		now, ok := leaders[r.t]
+		now, ok := leading[r.topic]
 		if !ok {
-			now = r.t.leaders()
-			leaders[r.t] = now
+			now = leaders(r.topic)
+			leading[r.topic] = now
 		}
 		r.followLeaders(now)
 	}
 }
 
 // leaders returns the nodes that lead a partition of t, as far as this node knows, in ascending order.
-func (t *Topic) leaders() (all []replicate.NodeID) {
-	for _, pt := range t.partitions() {
-		if to := replicate.NodeID(pt.rep.target.Load()); to != 0 && !slices.Contains(all, to) {
-			all = append(all, to)
-		}
-	}
+func leaders(t Topic) []replicate.NodeID {
+	all := t.Leaders()
 	slices.Sort(all)
+	all = slices.Compact(all)
+	if len(all) > 0 && all[0] == 0 {
+		all = all[1:]
+	}
 	return all
 }
 
-// servesAny says whether this node's channels may deliver messages of any partition of t.
-func (t *Topic) servesAny() bool {
-	for _, pt := range t.partitions() {
-		if pt.rep.serves.Load() {
-			return true
-		}
-	}
-	return false
-}
-
-// tick sends stamps, repeats fences, and makes clients retry what no event triggers. The ticker calls it every 50 ms.
-func (rs *remotes) tick() {
+// Tick sends stamps, repeats fences, and makes clients retry what no event triggers. The ticker calls it every 50 ms.
+func (rs *Consumers) Tick() {
 	rs.sendStamps()
 	rs.tickFences()
 	clients := rs.all()
@@ -254,8 +229,8 @@ func (rs *remotes) tick() {
 
 // rotateCredits moves credits between the legs of clients that have fewer credits than leaders, until there are no such
 // clients. One goroutine runs it at a time.
-func (rs *remotes) rotateCredits() {
-	for rs.cn.e.host.Pause(rotationInterval, rs.cn.ctx.Done()) {
+func (rs *Consumers) rotateCredits() {
+	for rs.host.Pause(rotationInterval, rs.peers.Ctx.Done()) {
 		any := false
 		for _, r := range rs.all() {
 			any = r.rotateCredit() || any
@@ -276,7 +251,7 @@ func (rs *remotes) rotateCredits() {
 }
 
 // startRotation says whether the caller is to run rotateCredits.
-func (rs *remotes) startRotation() bool {
+func (rs *Consumers) startRotation() bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if rs.rotating || rs.shut {
@@ -286,9 +261,9 @@ func (rs *remotes) startRotation() bool {
 	return true
 }
 
-// peerLost handles the end of the connection to a node: it ends the subscriptions of that node's clients, and the legs
+// PeerLost handles the end of the connection to a node: it ends the subscriptions of that node's clients, and the legs
 // of this node's clients to it.
-func (rs *remotes) peerLost(node replicate.NodeID) {
+func (rs *Consumers) PeerLost(node replicate.NodeID) {
 	rs.mu.Lock()
 	delete(rs.stamps, node)
 	var gone []*subscription
@@ -301,25 +276,26 @@ func (rs *remotes) peerLost(node replicate.NodeID) {
 	rs.mu.Unlock()
 	slices.SortFunc(gone, func(a, b *subscription) int { return int(int64(a.key.id - b.key.id)) })
 	for _, s := range gone {
-		rs.cn.spawn(func() { s.end(false) })
+		rs.peers.Spawn(func() { s.end(false) })
 	}
 	for _, r := range rs.all() {
 		r.peerLost(node)
 	}
 }
 
-// endTopic fails the clients of a topic that is deleted.
-func (rs *remotes) endTopic(t *Topic, err error) {
+// EndTopic fails the clients of a topic that is deleted.
+func (rs *Consumers) EndTopic(t Topic, err error) {
 	for _, r := range rs.all() {
-		if r.t == t {
+		if r.topic == t {
 			r.fail(err)
 		}
 	}
 }
 
-func (rs *remotes) close() {
+// Close ends all clients of this node. Nothing is sent any more.
+func (rs *Consumers) Close() {
 	for _, r := range rs.all() {
-		r.fail(ErrClosed)
+		r.fail(base.ErrClosed)
 	}
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -327,6 +303,6 @@ func (rs *remotes) close() {
 }
 
 // failedCalls maps the entries of a Consume frame to the methods of a Consumer.
-var failedCalls = map[wire.ConsumeKind]FailedCall{
-	wire.ConsumeFinish: FailedFinish, wire.ConsumeRequeue: FailedRequeue, wire.ConsumeTouch: FailedTouch,
+var failedCalls = map[wire.ConsumeKind]base.FailedCall{
+	wire.ConsumeFinish: base.FailedFinish, wire.ConsumeRequeue: base.FailedRequeue, wire.ConsumeTouch: base.FailedTouch,
 }

@@ -1,4 +1,4 @@
-package engine
+package remote
 
 import (
 	"slices"
@@ -21,32 +21,32 @@ type fenceKey struct {
 	epoch segment.Epoch
 }
 
-// fencing is a fence that waits for answers. remotes.mu guards it; a crash ends the leadership and the fence with it.
+// fencing is a fence that waits for answers. Consumers.mu guards it; a crash ends the leadership and the fence with it.
 type fencing struct {
-	pt       *partition
+	pt       Partition
 	answered []replicate.NodeID
-	since    int64 // when it began, by clusterNode.now
+	since    int64 // when it began, by Lease.Now
 }
 
-// fence starts a fence for an epoch of this node, unless it was started before.
-func (rs *remotes) fence(pt *partition, epoch segment.Epoch) {
-	key := fenceKey{pt.identity(), epoch}
+// Fence starts a fence for an epoch of this node, unless it was started before. The lock of a channel may be held.
+func (rs *Consumers) Fence(id segment.Identity, pt Partition, epoch segment.Epoch) {
+	key := fenceKey{id, epoch}
 	rs.mu.Lock()
 	known := rs.fences[key] != nil
 	if !known && !rs.shut {
-		rs.fences[key] = &fencing{pt: pt, since: rs.cn.now()}
+		rs.fences[key] = &fencing{pt: pt, since: rs.lease.Now()}
 	}
 	rs.mu.Unlock()
 	if !known {
-		rs.cn.spawn(func() { rs.sendFence(key) })
+		rs.peers.Spawn(func() { rs.sendFence(key) })
 	}
 }
 
 // sendFence sends a Fence to the nodes that have not answered. It ends the fence when all have, or when its time is
 // over.
-func (rs *remotes) sendFence(key fenceKey) {
+func (rs *Consumers) sendFence(key fenceKey) {
 	var missing []replicate.NodeID
-	snap := rs.cn.store.Snapshot()
+	snap := rs.n.Snapshot()
 	rs.mu.Lock()
 	f := rs.fences[key]
 	if f == nil {
@@ -54,18 +54,18 @@ func (rs *remotes) sendFence(key fenceKey) {
 		return
 	}
 	for id, n := range snap.Nodes {
-		if n.Live && id != rs.cn.self.ID && !slices.Contains(f.answered, id) {
+		if n.Live && id != rs.peers.Self && !slices.Contains(f.answered, id) {
 			missing = append(missing, id)
 		}
 	}
-	late := rs.cn.now()-f.since > int64(remoteHoldTime+remoteHoldDrift)
+	late := rs.lease.Now()-f.since > int64(holdTime+holdDrift)
 	if len(missing) == 0 || late {
 		delete(rs.fences, key)
 	}
 	rs.mu.Unlock()
 	switch {
 	case len(missing) == 0:
-		rs.fencePassed(f.pt, key.epoch)
+		f.pt.EndFence(key.epoch)
 	case late:
 		rs.counts.fencesLate.Add(1)
 	default:
@@ -81,13 +81,8 @@ func (k fenceKey) wire() *wire.Fence {
 	return &wire.Fence{Topic: k.id.Topic, Partition: k.id.Partition, Epoch: k.epoch}
 }
 
-// fencePassed lets the ordered channels of the partition deliver.
-func (rs *remotes) fencePassed(pt *partition, epoch segment.Epoch) {
-	pt.endFence(epoch)
-}
-
 // tickFences repeats the unanswered Fence frames.
-func (rs *remotes) tickFences() {
+func (rs *Consumers) tickFences() {
 	rs.mu.Lock()
 	var keys []fenceKey
 	for key := range rs.fences {
@@ -104,18 +99,18 @@ func (rs *remotes) tickFences() {
 
 // handleFence handles a Fence. It answers if no client's output holds a delivery of an older leader. Otherwise it stays
 // silent, and the leader asks again.
-func (rs *remotes) handleFence(from replicate.NodeID, p []byte) error {
+func (rs *Consumers) handleFence(from replicate.NodeID, p []byte) error {
 	f, err := wire.DecodeFence(p)
 	if err != nil {
 		return err
 	}
-	pt := rs.cn.partition(segment.Identity{Topic: f.Topic, Partition: f.Partition})
+	t, pt := rs.n.Above.Find(segment.Identity{Topic: f.Topic, Partition: f.Partition})
 	if pt == nil {
 		return nil // the topic is not known here yet: the leader asks again
 	}
-	pt.noteFence(f.Epoch)
+	pt.NoteFence(f.Epoch)
 	for _, r := range rs.all() {
-		if &r.t.partTopic == pt.t && !r.drained() {
+		if r.topic == t && !r.drained() {
 			return nil
 		}
 	}
@@ -125,7 +120,7 @@ func (rs *remotes) handleFence(from replicate.NodeID, p []byte) error {
 }
 
 // handleFenced handles the answer to a Fence.
-func (rs *remotes) handleFenced(from replicate.NodeID, p []byte) error {
+func (rs *Consumers) handleFenced(from replicate.NodeID, p []byte) error {
 	w, err := wire.DecodeFence(p)
 	if err != nil {
 		return err
@@ -138,16 +133,7 @@ func (rs *remotes) handleFenced(from replicate.NodeID, p []byte) error {
 	}
 	rs.mu.Unlock()
 	if f != nil {
-		rs.cn.spawn(func() { rs.sendFence(key) })
+		rs.peers.Spawn(func() { rs.sendFence(key) })
 	}
 	return nil
-}
-
-// fenceMs returns how long, at most, the partition's ordered channels wait for an EvUnfence when they begin now, in an
-// epoch of this node.
-func fenceMs(pt *partition, epoch segment.Epoch) int64 {
-	if epoch <= 1 || pt.e.feature() < heldLevel || pt.fenceEnded(epoch) {
-		return 0 // no earlier leader; or the cluster's level has no deadlines; or all nodes have answered
-	}
-	return holdMs
 }

@@ -1,8 +1,9 @@
-package engine
+package remote
 
 import (
 	"time"
 
+	"penstock/engine/base"
 	"penstock/replicate/wire"
 )
 
@@ -15,44 +16,44 @@ import (
 type unfinishedMessage struct {
 	l     *leg
 	bytes int   // as the leader counts them
-	since int64 // when it was delivered or touched last, by clusterNode.now
+	since int64 // when it was delivered or touched last, by Lease.Now
 }
 
 // windowBytes returns how many bytes each of so many leaders may send before it gets credit back.
-func (r *remoteConsumer) windowBytes(leaders int) uint32 {
+func (r *Consumer) windowBytes(leaders int) uint32 {
 	if r.bound == 0 {
-		return remoteWindowBytes
+		return windowBytes
 	}
-	return uint32(max(1, min(r.bound/int64(max(1, leaders)), remoteWindowBytes)))
+	return uint32(max(1, min(r.bound/int64(max(1, leaders)), windowBytes)))
 }
 
 // leastPaid returns the least credit in bytes that is worth a frame of its own.
-func (r *remoteConsumer) leastPaid() int {
+func (r *Consumer) leastPaid() int {
 	if r.bound > 0 {
 		return 1
 	}
-	return remoteWindowBytes / 4
+	return windowBytes / 4
 }
 
 // addUnfinished records a message that is being delivered. mu is held.
-func (r *remoteConsumer) addUnfinished(l *leg, id ID, bytes int) {
+func (r *Consumer) addUnfinished(l *leg, id base.ID, bytes int) {
 	r.removeUnfinished(id) // it may be delivered again
-	r.unfinished[id] = unfinishedMessage{l, bytes, r.rs.cn.now()}
+	r.unfinished[id] = unfinishedMessage{l, bytes, r.rs.lease.Now()}
 }
 
 // updateUnfinished applies the client's Finish, Requeue or Touch. mu is held.
-func (r *remoteConsumer) updateUnfinished(what *wire.Consume) {
-	id := ID(what.ID)
+func (r *Consumer) updateUnfinished(what *wire.Consume) {
+	id := base.ID(what.ID)
 	if what.Kind != wire.ConsumeTouch {
 		r.removeUnfinished(id)
 	} else if h, ok := r.unfinished[id]; ok {
-		h.since = r.rs.cn.now()
+		h.since = r.rs.lease.Now()
 		r.unfinished[id] = h
 	}
 }
 
 // removeUnfinished forgets a message, and gives its bytes back to its leader as credit. mu is held.
-func (r *remoteConsumer) removeUnfinished(id ID) {
+func (r *Consumer) removeUnfinished(id base.ID) {
 	h, ok := r.unfinished[id]
 	if !ok {
 		return
@@ -64,8 +65,8 @@ func (r *remoteConsumer) removeUnfinished(id ID) {
 }
 
 // expireUnfinished forgets the messages that have timed out. mu is held.
-func (r *remoteConsumer) expireUnfinished() {
-	now := r.rs.cn.now()
+func (r *Consumer) expireUnfinished() {
+	now := r.rs.lease.Now()
 	for id, h := range r.unfinished {
 		if now-h.since > int64(r.ask.MsgTimeoutMs)*int64(time.Millisecond) {
 			r.removeUnfinished(id)
@@ -74,7 +75,7 @@ func (r *remoteConsumer) expireUnfinished() {
 }
 
 // forgetUnfinished forgets the messages of a leg that is removed. mu is held.
-func (r *remoteConsumer) forgetUnfinished(l *leg) {
+func (r *Consumer) forgetUnfinished(l *leg) {
 	for id, h := range r.unfinished {
 		if h.l == l {
 			delete(r.unfinished, id)

@@ -1,0 +1,52 @@
+package engine
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/ops"
+	"penstock/engine/remote"
+	"penstock/replicate"
+	"penstock/replicate/wire"
+	"penstock/segment"
+)
+
+// topicView is a Topic as the rooms see it that talk to other nodes about it: engine/ops and engine/remote. Two views
+// of the same Topic are equal.
+type topicView struct{ t *Topic }
+
+var (
+	_ ops.Topic        = topicView{}
+	_ remote.Topic     = topicView{}
+	_ remote.Partition = (*partition)(nil)
+)
+
+func (v topicView) ID() uuid.UUID   { return v.t.uuid }
+func (v topicView) Name() string    { return v.t.name }
+func (v topicView) Partitions() int { return v.t.Partitions() }
+
+func (v topicView) Leader(n uint32) replicate.NodeID {
+	return replicate.NodeID(v.t.partitions()[n].rep.target.Load())
+}
+
+func (v topicView) Leaders() []replicate.NodeID {
+	parts := v.t.partitions()
+	leaders := make([]replicate.NodeID, len(parts))
+	for n, pt := range parts {
+		leaders[n] = replicate.NodeID(pt.rep.target.Load())
+	}
+	return leaders
+}
+
+func (v topicView) NewestEpoch(n uint32) segment.Epoch { return v.t.partitions()[n].rep.newestEpoch() }
+
+func (v topicView) Execute(ctx context.Context, op wire.Operation) ([]byte, error) {
+	return v.t.locally(ctx, op)
+}
+
+func (v topicView) CreateAtLeaders(ctx context.Context, channel string) error {
+	return v.t.e.cluster.createChannel(ctx, v.t, channel)
+}
+
+func (v topicView) DropUnused(channel string) { v.t.dropUnused(channel) }
