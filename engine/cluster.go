@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/base"
+	"penstock/engine/forward"
 	"penstock/engine/host"
 	"penstock/engine/meta"
 	"penstock/engine/ops"
@@ -65,7 +66,7 @@ type clusterNode struct {
 	leaseBegan atomic.Int64
 
 	cancel  context.CancelFunc
-	forward *forwarder
+	forward *forward.Forwarder
 	peers   host.Peers
 	ops     *ops.Operations
 	remotes *remote.Consumers
@@ -116,8 +117,8 @@ func newClusterNode(e *Engine) *clusterNode {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cn.replicaNode, cn.cancel = newReplicaNode(ctx, e.store, log, o.Store, o.Replication, o.PreferredLeader, cn), cancel
-	cn.forward = newForwarder(cn)
 	cn.peers = host.Peers{Ctx: cn.ctx, Spawn: cn.spawn}
+	cn.forward = cn.newForwarder()
 	cn.ops = ops.New(ops.Node{
 		Host: e.host, Peers: &cn.peers, Timeout: e.opts.PublishTimeout, News: &e.news, First: e.firstRequest(),
 		Level: e.Level, Execute: cn.execute,
@@ -330,7 +331,7 @@ func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 	if n := ch.Snapshot.Nodes[cn.self.ID]; n != nil && n.Draining && !cn.leaving.Load() {
 		cn.spawn(func() { _ = cn.handOver(cn.ctx) })
 	}
-	cn.forward.wake()
+	cn.forward.Wake()
 	cn.remotes.Refresh()
 	cn.e.news.Raise()
 }
@@ -474,7 +475,7 @@ func (cn *clusterNode) runTicker() {
 		for _, pt := range cn.e.partitionList() {
 			pt.rep.tick(lease, live)
 		}
-		cn.forward.tick()
+		cn.forward.Tick()
 		cn.remotes.Tick()
 	}
 }
@@ -491,7 +492,7 @@ func (cn *clusterNode) linger(ctx context.Context) {
 		led = led || pt.rep.hasLed()
 	}
 	for begin := cn.now(); led; {
-		left := max(begin, cn.forward.lastRemotePut.Load()) + int64(lingerTime) - cn.now()
+		left := max(begin, cn.forward.LastPut()) + int64(lingerTime) - cn.now()
 		if left <= 0 || cn.sleep(ctx, time.Duration(left)) != nil {
 			return
 		}
@@ -511,7 +512,7 @@ func (cn *clusterNode) close() error {
 	} else if cn.opts.Listener != nil {
 		err = cn.opts.Listener.Close()
 	}
-	cn.forward.close()
+	cn.forward.Close()
 	cn.ops.Close()
 	cn.remotes.Close()
 	if !cn.e.host.Wait(&cn.wg, cn.e.disks.hangs) {

@@ -2,9 +2,11 @@ package engine
 
 import (
 	"penstock/engine/base"
+	"penstock/engine/forward"
 	"penstock/engine/inbox"
 	"penstock/engine/meta"
 	"penstock/replicate"
+	"penstock/segment"
 )
 
 // ForwardPut queues a put for the node that leads its partition. While no node leads, the put waits in that queue. A
@@ -14,14 +16,14 @@ func (cn *clusterNode) ForwardPut(pt *partition, p *inbox.Put) error {
 		return ErrNoLeader
 	}
 	p.Seq = 0
-	return cn.forward.enqueue(pt, p)
+	return cn.forward.Enqueue(pt, p)
 }
 
-// Freeze implements nodeAbove: see forwarder.freeze.
-func (cn *clusterNode) Freeze(pt *partition) { cn.forward.freeze(pt) }
+// Freeze implements nodeAbove: see forward.Forwarder.Freeze.
+func (cn *clusterNode) Freeze(pt *partition) { cn.forward.Freeze(pt) }
 
 // Reroute implements nodeAbove.
-func (cn *clusterNode) Reroute(pt *partition) { cn.reroute(pt) }
+func (cn *clusterNode) Reroute(pt *partition) { cn.forward.Reroute(pt) }
 
 // Confirm implements nodeAbove.
 func (cn *clusterNode) Confirm() { cn.e.channels.Flush() }
@@ -34,3 +36,32 @@ func (cn *clusterNode) TryLater(topic *meta.Topic, partition uint32) { cn.tryLat
 
 // News implements nodeAbove.
 func (cn *clusterNode) News() *base.Notice { return &cn.e.news }
+
+// newForwarder returns the forwarder of puts for other nodes.
+func (cn *clusterNode) newForwarder() *forward.Forwarder {
+	e := cn.e
+	return forward.New(forward.Node{
+		Peers: &cn.peers, Clock: e.clock, Now: cn.now, Limits: &e.limits, MaxBytes: e.opts.MaxNodeInboxBytes,
+		Timeout: e.opts.PublishTimeout, Overloaded: &e.counters.Overloaded, First: e.firstRequest(),
+		Find: func(id segment.Identity) forward.Partition {
+			if pt := cn.partition(id); pt != nil {
+				return pt
+			}
+			return nil
+		},
+	})
+}
+
+var _ forward.Partition = (*partition)(nil)
+
+// Identity implements forward.Partition.
+func (pt *partition) Identity() segment.Identity { return pt.identity() }
+
+// Box implements forward.Partition.
+func (pt *partition) Box() *inbox.Inbox { return &pt.Inbox }
+
+// Target implements forward.Partition.
+func (pt *partition) Target() replicate.NodeID { return replicate.NodeID(pt.rep.target.Load()) }
+
+// Announce implements forward.Partition.
+func (pt *partition) Announce(alone bool) { pt.announce(alone) }

@@ -17,14 +17,14 @@ func (cn *clusterNode) Up(node replicate.NodeID, _ uuid.UUID) {
 	delete(cn.exited, node)
 	cn.exitedMu.Unlock()
 	cn.log.Info("connected to a node", "peer", node)
-	cn.forward.wake()
+	cn.forward.Wake()
 	cn.remotes.Refresh()
 }
 
 // Down implements peer.Handler: the connection to a node ended. With refused its process has ended, too: the host
 // answered and refused a new connection.
 func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool) {
-	cn.forward.peerLost(node)
+	cn.forward.PeerLost(node)
 	cn.ops.PeerLost(node)
 	cn.remotes.PeerLost(node)
 	if cn.ctx.Err() != nil {
@@ -115,9 +115,11 @@ func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netpro
 func (cn *clusterNode) request(from replicate.NodeID, f *netproto.Received) *partition {
 	switch f.Header.Type {
 	case netproto.TypeForwardPut:
-		return cn.forward.handlePut(from, f)
+		if pt, ok := cn.forward.HandlePut(from, f).(*partition); ok {
+			return pt
+		}
 	case netproto.TypeForwardAck:
-		cn.forward.handleAck(from, f)
+		cn.forward.HandleAck(from, f)
 	case netproto.TypeForwardOp:
 		cn.ops.HandleRequest(from, f)
 	case netproto.TypeForwardOpAck:

@@ -56,7 +56,7 @@ func TestTicksReadTheBootClock(t *testing.T) {
 	cn := bareNode()
 	cn.e.host, cn.replicaNode.e.host, cn.store = h, h, emptyStore{}
 	cn.ctx, cn.cancel = context.WithCancel(t.Context())
-	cn.forward = newForwarder(cn)
+	cn.forward = cn.newForwarder()
 	cn.remotes = remote.New(remote.Node{Host: h, Peers: &cn.peers, Lease: cn, Level: cn.e.Level})
 	cn.extend(cn.now() + int64(3*time.Second))
 	h.hidden.Store(int64(time.Hour))

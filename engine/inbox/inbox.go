@@ -118,8 +118,8 @@ func (b *Inbox) Enter(ctx context.Context, p *Put) (first, alone bool, err error
 }
 
 // TryEnter is enter for a put from the forwarder, which has set p.Box. It neither waits nor forwards. It does not
-// tell the committer either: forwarder.mu is held, and nothing may be written on the caller's goroutine under it. The
-// caller calls announce after it has released forwarder.mu. A goroutine that waits for p keeps waiting on the same
+// tell the committer either: Forwarder.mu is held, and nothing may be written on the caller's goroutine under it. The
+// caller calls announce after it has released Forwarder.mu. A goroutine that waits for p keeps waiting on the same
 // channel or gate.
 func (b *Inbox) TryEnter(p *Put) error {
 	b.mu.Lock()

@@ -203,7 +203,7 @@ func (w *Waiter) Wait(ctx context.Context) (base.ID, error) {
 // wait for these puts.
 //
 // The caller owns the list: it took the list under the lock of the previous owner, and has released that lock. Done may
-// submit again, so the caller holds none of Inbox.mu, forwarder.mu and Channel.mu. It may hold two locks:
+// submit again, so the caller holds none of Inbox.mu, Forwarder.mu and Channel.mu. It may hold two locks:
 // clog.Log.mu on a single node, and replica.mu when the committer refuses puts while it seals. An answered put belongs
 // to its submitter.
 func (l *List) Answer(err error) (waiters int) {

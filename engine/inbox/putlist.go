@@ -3,7 +3,7 @@ package inbox
 // List is a queue of puts, linked by Put.next, oldest first. A put is in at most one list, and only the methods here
 // access the links. The zero value is an empty list.
 //
-// A list has no lock of its own: the lock of its owner guards it. That is Inbox.mu for an inbox, forwarder.mu for a
+// A list has no lock of its own: the lock of its owner guards it. That is Inbox.mu for an inbox, Forwarder.mu for a
 // lane, and replica.mu for the batches of a pendingQueue. A list that was taken from there belongs to the taker alone.
 type List struct {
 	head, tail *Put  // both are nil, or neither

@@ -14,8 +14,9 @@ import "penstock/replicate"
 //
 // Without runs, the leader could refuse a because its inbox is full, and then accept b.
 //
-// A Lane does not know the puts themselves. Its owner (forwarder, under forwarder.mu) keeps them sorted by their order,
-// asks Next about the first one, and says what it did. A crash loses the Lane with its puts; none of them is answered.
+// A Lane does not know the puts themselves. Its owner (forward.Forwarder, under its mu) keeps them sorted by their
+// order, asks Next about the first one, and says what it did. A crash loses the Lane with its puts; none of them is
+// answered.
 //
 //	in flight: all puts of one run, sent to one node
 //	orders that were given: above low, and at most high

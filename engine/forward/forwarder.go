@@ -1,4 +1,4 @@
-package engine
+package forward
 
 import (
 	"bytes"
@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"penstock/engine/base"
+	"penstock/engine/host"
 	"penstock/engine/inbox"
 	"penstock/engine/reason"
 	"penstock/engine/route"
@@ -13,84 +15,96 @@ import (
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/wire"
+	"penstock/segment"
 )
 
-// forwarder sends the puts of partitions that another node leads to that node, pipelined, and answers them when the
+// Forwarder sends the puts of partitions that another node leads to that node, pipelined, and answers them when the
 // leader does. While no node leads, a put waits in its lane: it is not stored, and may go to any later leader. When the
 // connection is lost, the fate of the puts that were sent is unknown. A crash loses what waits here; nobody was told
 // that it is stored.
 //
 // mu guards the lanes and the puts in flight. Producers take it, the connections' readers for an answer, and the
-// ticker. Puts are answered, and the committer is told (announce), after mu was released.
+// ticker. Puts are answered, and the committer is told (Announce), after mu was released.
 //
 // The puts of a partition keep their order, whatever becomes of its leader: route.Lane decides when the next one
 // leaves.
-type forwarder struct {
-	cn *clusterNode
+type Forwarder struct {
+	n     Node
+	peers *host.Peers
 
 	mu       lock.Mutex[lock.Forwarder] // taken after replica.mu, before Inbox.mu
 	lanes    map[*inbox.Inbox]*lane
 	inFlight map[uint64]*inbox.Put // by request id
-	bytes    int64                 // of all puts that wait or are in flight; at most MaxNodeInboxBytes, or one put
+	bytes    int64                 // of all puts that wait or are in flight; at most Node.MaxBytes, or one put
 	next     uint64
 	closed   bool
 	frame    netproto.Frame
 	body     [1][]byte
 
 	refusals      refusals
-	lastRemotePut atomic.Int64 // when the last put of another node came, by clusterNode.now
+	lastRemotePut atomic.Int64 // when the last put of another node came, by Node.Now
 }
 
-// lane has this node's puts for one partition, in their order. It exists only while there are any. forwarder.mu guards
+// lane has this node's puts for one partition, in their order. It exists only while there are any. Forwarder.mu guards
 // it.
 type lane struct {
 	route.Lane
-	pt      *partition
-	waiting inbox.List // not sent yet, or refused as not stored; sorted by order
+	pt      Partition
+	box     *inbox.Inbox     // the partition's
+	id      segment.Identity // the partition's
+	waiting inbox.List       // not sent yet, or refused as not stored; sorted by order
 }
 
-func newForwarder(cn *clusterNode) *forwarder {
-	return &forwarder{
-		cn: cn, lanes: map[*inbox.Inbox]*lane{}, inFlight: map[uint64]*inbox.Put{}, next: cn.e.firstRequest(),
+// New returns the Forwarder of a node. Nothing is sent before the node has joined.
+func New(n Node) *Forwarder {
+	return &Forwarder{
+		n: n, peers: n.Peers, lanes: map[*inbox.Inbox]*lane{}, inFlight: map[uint64]*inbox.Put{}, next: n.First,
 	}
 }
 
+// LastPut is when the last put of another node came, by Node.Now; 0: none has.
+func (f *Forwarder) LastPut() int64 { return f.lastRemotePut.Load() }
+
+// defaultDeadline is that of a put without one which comes now.
+func (f *Forwarder) defaultDeadline() int64 { return f.n.Clock.NowNs() + int64(f.n.Timeout) }
+
 // lane returns the lane of pt, and makes it if there is none. mu is held.
-func (f *forwarder) lane(pt *partition) *lane {
-	l := f.lanes[&pt.Inbox]
+func (f *Forwarder) lane(pt Partition) *lane {
+	box := pt.Box()
+	l := f.lanes[box]
 	if l == nil {
 		f.next++
-		l = &lane{Lane: route.NewLane(uint32(f.next)), pt: pt}
-		f.lanes[&pt.Inbox] = l
-		pt.Parked.Store(true)
+		l = &lane{Lane: route.NewLane(uint32(f.next)), pt: pt, box: box, id: pt.Identity()}
+		f.lanes[box] = l
+		box.Parked.Store(true)
 	}
 	return l
 }
 
 // removeIdle removes a lane that is empty. From then on, puts of a partition that this node leads go to its inbox. mu
 // is held.
-func (f *forwarder) removeIdle(l *lane) {
-	if l.waiting.Empty() && l.Idle() && f.lanes[&l.pt.Inbox] == l {
-		delete(f.lanes, &l.pt.Inbox)
-		l.pt.Parked.Store(false)
+func (f *Forwarder) removeIdle(l *lane) {
+	if l.waiting.Empty() && l.Idle() && f.lanes[l.box] == l {
+		delete(f.lanes, l.box)
+		l.box.Parked.Store(false)
 	}
 }
 
-// enqueue takes a put that this node's inbox does not accept. Only partition.enqueue calls it; it has set p.box. If
-// enqueue returns nil, p is answered later.
-func (f *forwarder) enqueue(pt *partition, p *inbox.Put) error {
+// Enqueue takes a put that this node's inbox does not accept. Only partition.enqueue calls it; it has set p.Box. If
+// Enqueue returns nil, p is answered later.
+func (f *Forwarder) Enqueue(pt Partition, p *inbox.Put) error {
 	if p.DeadlineNs == 0 {
-		p.DeadlineNs = f.cn.e.now().Add(f.cn.e.opts.PublishTimeout).UnixNano()
+		p.DeadlineNs = f.defaultDeadline()
 	}
 	f.mu.Lock()
 	switch {
 	case f.closed:
 		f.mu.Unlock()
-		return ErrClosed
-	case f.bytes != 0 && f.bytes+int64(p.Bytes) > f.cn.e.opts.MaxNodeInboxBytes:
+		return base.ErrClosed
+	case f.bytes != 0 && f.bytes+int64(p.Bytes) > f.n.MaxBytes:
 		f.mu.Unlock()
-		f.cn.e.counters.Overloaded.Add(1)
-		return ErrOverloaded
+		f.n.Overloaded.Add(1)
+		return base.ErrOverloaded
 	}
 	f.bytes += int64(p.Bytes)
 	l := f.lane(pt)
@@ -99,17 +113,17 @@ func (f *forwarder) enqueue(pt *partition, p *inbox.Put) error {
 	announce := f.flush(l)
 	f.mu.Unlock()
 	if announce {
-		pt.announce(false)
+		pt.Announce(false)
 	}
 	return nil
 }
 
 // flush sends the waiting puts as far as possible. If this node has become the leader, flush moves them to its inbox
-// and returns true; the caller calls announce after it has released mu. mu is held.
-func (f *forwarder) flush(l *lane) (announce bool) {
+// and returns true; the caller calls Announce after it has released mu. mu is held.
+func (f *Forwarder) flush(l *lane) (announce bool) {
 	defer f.removeIdle(l)
 	for !l.waiting.Empty() {
-		leader := f.leaderOf(l.pt)
+		leader := f.leaderOf(l)
 		switch l.Next(leader) {
 		case route.Stay:
 			return announce
@@ -120,8 +134,8 @@ func (f *forwarder) flush(l *lane) (announce bool) {
 			continue
 		}
 		p := l.waiting.Pop()
-		size := int64(p.Bytes)                   // once p is in the inbox, it may be answered and reused
-		if err := l.pt.TryEnter(p); err != nil { // full, or no longer the leader: the next tick tries again
+		size := int64(p.Bytes)                    // once p is in the inbox, it may be answered and reused
+		if err := l.box.TryEnter(p); err != nil { // full, or no longer the leader: the next tick tries again
 			l.waiting.PushFront(p)
 			return announce
 		}
@@ -131,15 +145,16 @@ func (f *forwarder) flush(l *lane) (announce bool) {
 	return announce
 }
 
-// leaderOf returns what this node knows of the leader of pt.
-func (f *forwarder) leaderOf(pt *partition) route.Leader {
-	l := route.Leader{Here: pt.Leading.Load(), Node: replicate.NodeID(pt.rep.target.Load())}
-	l.Connected = !l.Here && l.Node != 0 && l.Node != f.cn.self.ID && f.cn.net != nil && f.cn.net.Connected(l.Node)
-	return l
+// leaderOf returns what this node knows of the leader of a lane's partition.
+func (f *Forwarder) leaderOf(l *lane) route.Leader {
+	to := route.Leader{Here: l.box.Leading.Load(), Node: l.pt.Target()}
+	to.Connected = !to.Here && to.Node != 0 && to.Node != f.peers.Self && f.peers.Network != nil &&
+		f.peers.Connected(to.Node)
+	return to
 }
 
 // trySend sends the first waiting put to the leader, and says whether it did. mu is held.
-func (f *forwarder) trySend(l *lane, to replicate.NodeID) bool {
+func (f *Forwarder) trySend(l *lane, to replicate.NodeID) bool {
 	p := l.waiting.First()
 	f.next++
 	id := f.next
@@ -148,7 +163,7 @@ func (f *forwarder) trySend(l *lane, to replicate.NodeID) bool {
 	f.body[0] = buf.Bytes
 	f.frame = netproto.Frame{Type: netproto.TypeForwardPut, Request: id, Body: f.body[:], Owner: buf}
 	f.inFlight[id] = p // before it is sent: another goroutine handles the answer
-	if err := f.cn.net.TrySend(to, &f.frame); err != nil {
+	if err := f.peers.TrySend(to, &f.frame); err != nil {
 		delete(f.inFlight, id)
 		buf.Release()
 		return false
@@ -159,10 +174,10 @@ func (f *forwarder) trySend(l *lane, to replicate.NodeID) bool {
 	return true
 }
 
-// wake tries again to send what waits in all lanes.
-func (f *forwarder) wake() {
+// Wake tries again to send what waits in all lanes.
+func (f *Forwarder) Wake() {
 	f.mu.Lock()
-	var work []*partition
+	var work []Partition
 	for _, l := range f.sorted() {
 		if f.flush(l) {
 			work = append(work, l.pt)
@@ -170,12 +185,12 @@ func (f *forwarder) wake() {
 	}
 	f.mu.Unlock()
 	for _, pt := range work {
-		pt.announce(false)
+		pt.Announce(false)
 	}
 }
 
 // sorted returns the lanes in a fixed order, so that simulations can be repeated. mu is held.
-func (f *forwarder) sorted() []*lane {
+func (f *Forwarder) sorted() []*lane {
 	if len(f.lanes) == 0 {
 		return nil
 	}
@@ -184,14 +199,14 @@ func (f *forwarder) sorted() []*lane {
 		lanes = append(lanes, l)
 	}
 	slices.SortFunc(lanes, func(a, b *lane) int {
-		return cmp.Or(bytes.Compare(a.pt.t.uuid[:], b.pt.t.uuid[:]), cmp.Compare(a.pt.Number(), b.pt.Number()))
+		return cmp.Or(bytes.Compare(a.id.Topic[:], b.id.Topic[:]), cmp.Compare(a.id.Partition, b.id.Partition))
 	})
 	return lanes
 }
 
-// tick answers the puts whose deadline has passed, and tries again to send the others. The ticker calls it every 50 ms.
-func (f *forwarder) tick() {
-	now := f.cn.e.now().UnixNano()
+// Tick answers the puts whose deadline has passed, and tries again to send the others. The ticker calls it every 50 ms.
+func (f *Forwarder) Tick() {
+	now := f.n.Clock.NowNs()
 	var expired inbox.List
 	f.mu.Lock()
 	for _, l := range f.sorted() {
@@ -202,14 +217,14 @@ func (f *forwarder) tick() {
 	}
 	unknown := f.removeInFlight(func(p *inbox.Put) bool { return p.DeadlineNs < now })
 	f.mu.Unlock()
-	expired.Answer(ErrNoLeader)
-	unknown.Answer(ErrUnknown)
-	f.wake()
+	expired.Answer(base.ErrNoLeader)
+	unknown.Answer(base.ErrUnknown)
+	f.Wake()
 }
 
 // removeInFlight removes the puts in flight that which selects, and returns them in the order in which they were sent.
 // mu is held.
-func (f *forwarder) removeInFlight(which func(*inbox.Put) bool) (puts inbox.List) {
+func (f *Forwarder) removeInFlight(which func(*inbox.Put) bool) (puts inbox.List) {
 	var ids []uint64
 	for id, p := range f.inFlight {
 		if which(p) {
@@ -228,22 +243,22 @@ func (f *forwarder) removeInFlight(which func(*inbox.Put) bool) (puts inbox.List
 }
 
 // answered notes that a put of the lane is no longer in flight; refused: it waits again. mu is held.
-func (f *forwarder) answered(l *lane, refused bool) {
+func (f *Forwarder) answered(l *lane, refused bool) {
 	f.next++ // the number of the next run, if this one is over
 	l.Answered(refused, uint32(f.next))
 	f.removeIdle(l)
 }
 
-// peerLost answers the puts that were sent to a node whose connection is lost with ErrUnknown: they may be stored.
-func (f *forwarder) peerLost(node replicate.NodeID) {
+// PeerLost answers the puts that were sent to a node whose connection is lost with ErrUnknown: they may be stored.
+func (f *Forwarder) PeerLost(node replicate.NodeID) {
 	f.refusals.removeNode(node)
 	f.mu.Lock()
 	unknown := f.removeInFlight(func(p *inbox.Put) bool { return p.SentTo == node })
 	f.mu.Unlock()
-	unknown.Answer(ErrUnknown)
+	unknown.Answer(base.ErrUnknown)
 }
 
-func (f *forwarder) close() {
+func (f *Forwarder) Close() {
 	var waiting inbox.List
 	f.mu.Lock()
 	f.closed = true
@@ -252,12 +267,12 @@ func (f *forwarder) close() {
 	}
 	unknown := f.removeInFlight(func(*inbox.Put) bool { return true })
 	f.mu.Unlock()
-	waiting.Answer(ErrClosed)
-	unknown.Answer(ErrUnknown)
+	waiting.Answer(base.ErrClosed)
+	unknown.Answer(base.ErrUnknown)
 }
 
-// handleAck handles a leader's answer to a put.
-func (f *forwarder) handleAck(from replicate.NodeID, fr *netproto.Received) {
+// HandleAck handles a leader's answer to a put.
+func (f *Forwarder) HandleAck(from replicate.NodeID, fr *netproto.Received) {
 	ack, bad := wire.DecodePutAck(fr.Payload)
 	f.mu.Lock()
 	p := f.inFlight[fr.Header.Request]
@@ -279,30 +294,29 @@ func (f *forwarder) handleAck(from replicate.NodeID, fr *netproto.Received) {
 	announce := !l.waiting.Empty() && f.flush(l)
 	f.mu.Unlock()
 	if announce {
-		l.pt.announce(false)
+		l.pt.Announce(false)
 	}
 	if status == netproto.StatusOK {
-		p.First = ID(ack.First)
+		p.First = base.ID(ack.First)
 		inbox.Answer(p, nil)
 		return
 	}
 	inbox.Answer(p, reason.OfPut(ack.Reason))
 }
 
-// freeze stops the lane of pt until reroute has inserted the inbox before its puts.
-func (f *forwarder) freeze(pt *partition) {
+// Freeze stops the lane of pt until Reroute has inserted the inbox before its puts.
+func (f *Forwarder) Freeze(pt Partition) {
 	f.mu.Lock()
 	f.lane(pt).Freeze()
 	f.mu.Unlock()
 }
 
-// reroute moves the puts in the inbox of a partition that this node no longer leads to the lane. Nothing of them was
-// stored. They go before those that already wait in the lane, which came later. The caller has called freeze before, so
+// Reroute moves the puts in the inbox of a partition that this node no longer leads to the lane. Nothing of them was
+// stored. They go before those that already wait in the lane, which came later. The caller has called Freeze before, so
 // that nothing has left the lane since, and has released replica.mu.
-func (cn *clusterNode) reroute(pt *partition) {
-	f := cn.forward
+func (f *Forwarder) Reroute(pt Partition) {
 	var controls, refused, back inbox.List
-	left := pt.TakeForReroute()
+	left := pt.Box().TakeForReroute()
 	f.mu.Lock()
 	l := f.lane(pt)
 	order := l.First(left.Count())
@@ -316,7 +330,7 @@ func (cn *clusterNode) reroute(pt *partition) {
 			back.Push(p) // it is sent from where it came from; this node may hear of the new leader last
 		default:
 			if p.DeadlineNs == 0 {
-				p.DeadlineNs = cn.e.now().Add(cn.e.opts.PublishTimeout).UnixNano()
+				p.DeadlineNs = f.defaultDeadline()
 			}
 			p.Order = order
 			f.bytes += int64(p.Bytes)
@@ -327,10 +341,10 @@ func (cn *clusterNode) reroute(pt *partition) {
 	announce := f.flush(l)
 	f.removeIdle(l)
 	f.mu.Unlock()
-	controls.Answer(ErrNoLeader)
-	back.Answer(ErrNoLeader)
-	refused.Answer(ErrClosed)
+	controls.Answer(base.ErrNoLeader)
+	back.Answer(base.ErrNoLeader)
+	refused.Answer(base.ErrClosed)
 	if announce {
-		pt.announce(false)
+		pt.Announce(false)
 	}
 }

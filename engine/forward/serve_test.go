@@ -1,4 +1,4 @@
-package engine
+package forward
 
 import (
 	"bytes"
@@ -6,13 +6,15 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine/base"
 	"penstock/engine/inbox"
 	"penstock/engine/route"
 	"penstock/replicate/wire"
+	"penstock/segment"
 )
 
 func sampleLane() *lane {
-	return &lane{Lane: route.NewLane(9), pt: &partition{t: &partTopic{uuid: uuid.UUID{1, 2, 3}}, number: 7}}
+	return &lane{Lane: route.NewLane(9), id: segment.Identity{Topic: uuid.UUID{1, 2, 3}, Partition: 7}}
 }
 
 // What is sent is what the other node reads, with headers and without; and a put without headers is, byte for byte,
@@ -29,7 +31,7 @@ func TestForwardedPutBytes(t *testing.T) {
 	}
 	headered := &inbox.Put{
 		Messages: plain.Messages,
-		Headers:  [][]Header{{{Key: []byte("a"), Value: []byte("bc")}, {Key: []byte("d"), Value: nil}}, nil},
+		Headers:  [][]base.Header{{{Key: []byte("a"), Value: []byte("bc")}, {Key: []byte("d"), Value: nil}}, nil},
 	}
 	headered.Headered = true
 	encode(&buf, sampleLane(), headered)

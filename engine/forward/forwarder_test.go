@@ -1,29 +1,42 @@
-package engine
+package forward
 
 import (
 	"errors"
 	"testing"
 
+	"penstock/engine/base"
+	"penstock/engine/host"
 	"penstock/engine/inbox"
 	"penstock/engine/reason"
 	"penstock/netproto"
+	"penstock/replicate"
 	"penstock/replicate/wire"
+	"penstock/segment"
 )
 
+// testPartition is a partition that node 2 leads.
+type testPartition struct{ box inbox.Inbox }
+
+func (pt *testPartition) Identity() segment.Identity { return segment.Identity{} }
+func (pt *testPartition) Box() *inbox.Inbox          { return &pt.box }
+func (pt *testPartition) Target() replicate.NodeID   { return 2 }
+func (pt *testPartition) Announce(bool)              {}
+
 // onItsWay is a put that was sent to node 2 as request 7; answers are what it was answered.
-func onItsWay() (f *forwarder, p *inbox.Put, answers *[]error) {
-	r := bareReplica()
-	f = &forwarder{cn: nodeOf(r), lanes: map[*inbox.Inbox]*lane{}, inFlight: map[uint64]*inbox.Put{}, bytes: 3}
+func onItsWay() (f *Forwarder, p *inbox.Put, answers *[]error) {
+	pt := new(testPartition)
+	f = New(Node{Peers: &host.Peers{Self: 1}})
+	f.bytes = 3
 	answers = new([]error)
 	p = &inbox.Put{Done: func(p *inbox.Put) { *answers = append(*answers, p.Err) }}
-	l := f.lane(r.pt)
-	p.Box, p.SentTo, p.Bytes, p.Order = &r.pt.Inbox, 2, 3, l.Last()
+	l := f.lane(pt)
+	p.Box, p.SentTo, p.Bytes, p.Order = &pt.box, 2, 3, l.Last()
 	l.Sent(2)
 	f.inFlight[7] = p
 	return f, p, answers
 }
 
-func answerTo(request uint64, status netproto.Status, first ID, why error) *netproto.Received {
+func answerTo(request uint64, status netproto.Status, first base.ID, why error) *netproto.Received {
 	fr := &netproto.Received{Payload: make([]byte, wire.PutAckBytes)}
 	fr.Header.Type, fr.Header.Request, fr.Header.Status = netproto.TypeForwardAck, request, status
 	fr.Payload[0], fr.Payload[8] = byte(first), reason.Number(wire.AnswerPut, why)
@@ -38,7 +51,7 @@ func TestForwardedPutIsAnsweredOrSentAgain(t *testing.T) {
 	}
 	for status := netproto.StatusOK; status <= netproto.StatusOverloaded; status++ {
 		f, p, answers := onItsWay()
-		f.handleAck(2, answerTo(7, status, 5, ErrQuota))
+		f.HandleAck(2, answerTo(7, status, 5, base.ErrQuota))
 		waits := f.lanes[p.Box] != nil && f.lanes[p.Box].waiting.First() == p
 		switch {
 		case len(f.inFlight) != 0:
@@ -50,7 +63,7 @@ func TestForwardedPutIsAnsweredOrSentAgain(t *testing.T) {
 			t.Errorf("status %d: it is answered %v, and is sent again %v", status, *answers, waits)
 		case status == netproto.StatusOK && ((*answers)[0] != nil || p.First != 5):
 			t.Errorf("it was stored as 5, and is answered %v, id %d", (*answers)[0], p.First)
-		case status != netproto.StatusOK && !errors.Is((*answers)[0], ErrQuota):
+		case status != netproto.StatusOK && !errors.Is((*answers)[0], base.ErrQuota):
 			t.Errorf("status %d: the reason is %v", status, (*answers)[0])
 		}
 	}
@@ -59,16 +72,16 @@ func TestForwardedPutIsAnsweredOrSentAgain(t *testing.T) {
 // An answer counts from the node that was asked, once, and if it is whole.
 func TestForwardedPutIsAnsweredByWhoWasAsked(t *testing.T) {
 	f, _, answers := onItsWay()
-	f.handleAck(3, answerTo(7, netproto.StatusOK, 5, nil))
-	f.handleAck(2, answerTo(8, netproto.StatusOK, 5, nil))
+	f.HandleAck(3, answerTo(7, netproto.StatusOK, 5, nil))
+	f.HandleAck(2, answerTo(8, netproto.StatusOK, 5, nil))
 	short := answerTo(7, netproto.StatusOK, 5, nil)
 	short.Payload = short.Payload[:wire.PutAckBytes-1]
-	f.handleAck(2, short)
+	f.HandleAck(2, short)
 	if len(*answers) != 0 || len(f.inFlight) != 1 {
 		t.Fatalf("it is answered %v by a frame that is not its answer", *answers)
 	}
-	f.handleAck(2, answerTo(7, netproto.StatusOK, 5, nil))
-	f.handleAck(2, answerTo(7, netproto.StatusRejected, 5, nil))
+	f.HandleAck(2, answerTo(7, netproto.StatusOK, 5, nil))
+	f.HandleAck(2, answerTo(7, netproto.StatusRejected, 5, nil))
 	if len(*answers) != 1 || (*answers)[0] != nil {
 		t.Errorf("its answers are %v", *answers)
 	}

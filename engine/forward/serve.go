@@ -1,10 +1,11 @@
-package engine
+package forward
 
 import (
 	"errors"
 	"sync"
 	"time"
 
+	"penstock/engine/base"
 	"penstock/engine/inbox"
 	"penstock/engine/reason"
 	"penstock/engine/route"
@@ -18,8 +19,7 @@ import (
 // encode encodes p as the payload of a ForwardPut. A put without headers has the kind that older versions know. The
 // receiver need not check the names of headers: this node has.
 func encode(b *wire.Buffer, l *lane, p *inbox.Put) {
-	id := l.pt.identity()
-	h := wire.PutHead{Topic: id.Topic, Partition: id.Partition, DelayMs: p.DeferMs, Run: l.Run()}
+	h := wire.PutHead{Topic: l.id.Topic, Partition: l.id.Partition, DelayMs: p.DeferMs, Run: l.Run()}
 	switch {
 	case p.Kind == inbox.Sealed:
 		h.Kind, h.Count = wire.PutSealed, 1
@@ -75,26 +75,26 @@ func (r *refusals) removeNode(from replicate.NodeID) {
 type forwardedPut struct {
 	inbox.Put
 	sealed  inbox.Special
-	f       *forwarder
+	f       *Forwarder
 	from    replicate.NodeID
 	request uint64
 	run     uint32
 	buf     *netproto.RecvBuf
 	bodies  [][]byte
-	lists   [][]Header // the headers of each message, as parts of headers
-	headers []Header
+	lists   [][]base.Header // the headers of each message, as parts of headers
+	headers []base.Header
 }
 
 var forwardedPuts = sync.Pool{New: func() any { return new(forwardedPut) }}
 
-// handlePut handles a ForwardPut. It runs on the connection's reader and does not wait. It returns the partition whose
-// inbox has the put, for which the caller calls announce; nil: the put was refused and answered.
-func (f *forwarder) handlePut(from replicate.NodeID, fr *netproto.Received) *partition {
+// HandlePut handles a ForwardPut. It runs on the connection's reader and does not wait. It returns the partition whose
+// inbox has the put, for which the caller calls Announce; nil: the put was refused and answered.
+func (f *Forwarder) HandlePut(from replicate.NodeID, fr *netproto.Received) Partition {
 	p := forwardedPuts.Get().(*forwardedPut)
 	if p.Done == nil {
 		p.Done = func(*inbox.Put) { p.reply(p.First, p.Err) }
 	}
-	f.lastRemotePut.Store(f.cn.now())
+	f.lastRemotePut.Store(f.n.Now())
 	p.f, p.from, p.request, p.Forwarded = f, from, fr.Header.Request, true
 	pt, run, err := p.decode(fr.Payload)
 	p.run = run
@@ -102,34 +102,35 @@ func (f *forwarder) handlePut(from replicate.NodeID, fr *netproto.Received) *par
 		fr.Buf.Retain()
 		p.buf = fr.Buf
 		switch {
-		case f.refusals.has(from, &pt.Inbox, run):
-			err = ErrNoLeader // an earlier put of the run was refused
+		case f.refusals.has(from, pt.Box(), run):
+			err = base.ErrNoLeader // an earlier put of the run was refused
 		default:
-			if err = f.cn.e.limits.Measure(&p.Put); err == nil {
-				p.Box = &pt.Inbox
-				err = pt.TryEnter(&p.Put)
+			if err = f.n.Limits.Measure(&p.Put); err == nil {
+				p.Box = pt.Box()
+				err = pt.Box().TryEnter(&p.Put)
 			}
 		}
 	}
 	if err == nil {
 		return pt
 	}
-	if pt != nil && (errors.Is(err, ErrNoLeader) || errors.Is(err, ErrOverloaded) || errors.Is(err, ErrClosed)) {
-		f.refusals.note(from, &pt.Inbox, run)
+	notStored := errors.Is(err, base.ErrNoLeader) || errors.Is(err, base.ErrOverloaded) || errors.Is(err, base.ErrClosed)
+	if pt != nil && notStored {
+		f.refusals.note(from, pt.Box(), run)
 	}
 	p.reply(0, err)
 	return nil
 }
 
 // decode decodes a put. The partition is nil if this node does not know it.
-func (p *forwardedPut) decode(b []byte) (pt *partition, run uint32, err error) {
+func (p *forwardedPut) decode(b []byte) (pt Partition, run uint32, err error) {
 	h, b, err := wire.DecodePutHead(b)
 	if err != nil {
-		return nil, 0, ErrUnknown
+		return nil, 0, base.ErrUnknown
 	}
-	pt = p.f.cn.partition(segment.Identity{Topic: h.Topic, Partition: h.Partition})
+	pt = p.f.n.Find(segment.Identity{Topic: h.Topic, Partition: h.Partition})
 	if pt == nil {
-		return nil, 0, ErrNoLeader
+		return nil, 0, base.ErrNoLeader
 	}
 	p.Defer = time.Duration(h.DelayMs) * time.Millisecond
 	p.Trusted = true
@@ -143,7 +144,7 @@ func (p *forwardedPut) decode(b []byte) (pt *partition, run uint32, err error) {
 			return pt, h.Run, nil
 		}
 	}
-	return pt, h.Run, ErrUnknown // damaged, or of a newer version
+	return pt, h.Run, base.ErrUnknown // damaged, or of a newer version
 }
 
 // decodeMessages decodes what follows the head of a put that is not sealed.
@@ -171,18 +172,18 @@ func (p *forwardedPut) decodeMessages(b []byte, count uint32, headered bool) (ok
 }
 
 // reply answers the node that sent the put, and puts p back into the pool.
-func (p *forwardedPut) reply(first ID, err error) {
+func (p *forwardedPut) reply(first base.ID, err error) {
 	fr := netproto.Frame{Type: netproto.TypeForwardAck, Request: p.request}
 	ack := wire.PutAck{First: uint64(first)}
 	switch {
 	case err == nil:
-	case errors.Is(err, ErrNoLeader):
+	case errors.Is(err, base.ErrNoLeader):
 		fr.Status = netproto.StatusNotLeader
-	case errors.Is(err, ErrOverloaded):
+	case errors.Is(err, base.ErrOverloaded):
 		fr.Status = netproto.StatusFull
-	case errors.Is(err, ErrClosed):
+	case errors.Is(err, base.ErrClosed):
 		fr.Status = netproto.StatusClosed
-	case errors.Is(err, ErrUnknown), errors.Is(err, ErrDisk):
+	case errors.Is(err, base.ErrUnknown), errors.Is(err, base.ErrDisk):
 		fr.Status = netproto.StatusUnknown
 		ack.Reason = reason.Number(wire.AnswerPut, err)
 	default:
@@ -204,5 +205,5 @@ func (p *forwardedPut) reply(first ID, err error) {
 	*p = forwardedPut{bodies: p.bodies[:0], lists: p.lists[:0], headers: p.headers[:0]}
 	p.Done = done
 	forwardedPuts.Put(p)
-	f.cn.peers.Reply(from, &fr)
+	f.peers.Reply(from, &fr)
 }
