@@ -25,7 +25,7 @@ import (
 //	                              5 it is committed                          6 they learn the new places
 //	7 removes the segments
 //
-// Step 7 never precedes step 5 (confirmedBound), so after a crash or a cut the message is in one of the two places. A
+// Step 7 never precedes step 5 (retain.Bound), so after a crash or a cut the message is in one of the two places. A
 // channel that reads the old place while step 7 happens gets the message again when its timeout expires.
 //
 // Retention by size, age or count removes segments even if messages wait in them. Those messages are lost. They count

@@ -8,6 +8,7 @@ import (
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/inbox"
+	"penstock/engine/retain"
 	"penstock/internal/lock"
 	"penstock/replicate"
 	"penstock/segment"
@@ -512,7 +513,7 @@ func (pt *partition) publishFold(end segment.MsgID) {
 	needed := pt.fold.Needed(start.ID, end)
 	pt.carriedFrom.Store(int64(from))
 	pt.needed.Store(uint64(needed))
-	pt.bound.note(neededFrom{needed, from}, pt.machine.State().End)
+	pt.bound.Note(retain.Needed{ID: needed, At: from}, pt.machine.State().End)
 	if pt.fold.Len() == 0 {
 		pt.unclaimed.Store(uint64(pt.fold.Unclaimed))
 	} else {

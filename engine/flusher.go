@@ -115,7 +115,7 @@ func (f *flusher) checkpointed(ends []checkpointEnd) {
 // reads this record takes what lies below end from segments, whatever earlier checkpoints say, so those segments must
 // stay.
 func (f *flusher) cut(pt *partition, end segment.Offset) {
-	pt.ages.cut(end)
+	pt.ages.Cut(end)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if limit, ok := f.limits[pt]; ok {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"time"
 
 	"penstock/replicate"
 	"penstock/segment"
@@ -58,13 +59,13 @@ func (f *flusher) retain() {
 func (f *flusher) retainTo(pt *partition) segment.Offset {
 	end, _, endID := pt.log.End()
 	var to segment.Offset
-	keep := pt.bound.advance(pt.committedEnd())
-	if at, _, err := pt.log.Seek(keep.id); err == nil {
+	keep := pt.bound.Advance(pt.committedEnd())
+	if at, _, err := pt.log.Seek(keep.ID); err == nil {
 		to = at
 	} else if errors.Is(err, segment.ErrAtEnd) {
 		to = end
 	}
-	to = min(to, keep.at)
+	to = min(to, keep.At)
 	if pt.rep.leaderStart.Load() > 0 {
 		if at, err := pt.log.SeekPosition(segment.Position(pt.rep.leaderStart.Load())); err == nil {
 			to = max(to, at)
@@ -98,9 +99,9 @@ func (f *flusher) trim(pt *partition, to segment.Offset) {
 	if to <= start {
 		return
 	}
-	wanted := pt.bound.current()
+	wanted := pt.bound.Current()
 	n, err := pt.log.Trim(to)
-	if left := pt.startBorder(); wanted.id < left.ID || wanted.at < left.At {
+	if left := pt.startBorder(); wanted.ID < left.ID || wanted.At < left.At {
 		pt.mayHaveLost.Store(true)
 	}
 	f.e.counters.TrimmedBytes.Add(uint64(n))
@@ -137,4 +138,29 @@ func (f *flusher) rottenFile() error {
 			"to segments", file)
 	}
 	return nil
+}
+
+// observe records the growth of a partition that has a limit by age, even while none of its segments could be removed.
+func (f *flusher) observe(pt *partition) {
+	if limit := pt.t.limits.Load().retentionAge; limit > 0 {
+		pt.ages.Observe(pt.committedEnd(), f.e.clock.Mono(), limit)
+	}
+}
+
+// agedTo returns the offset below which all data is older than limit.
+func (f *flusher) agedTo(pt *partition, limit time.Duration) segment.Offset {
+	c := f.e.clock
+	to := pt.ages.SeenBefore(c.Mono(), limit)
+	ns, old := pt.ages.OldTime(c, limit)
+	if to >= old {
+		return to
+	}
+	at, _, err := pt.log.SeekTime(ns)
+	if errors.Is(err, segment.ErrAtEnd) {
+		at, err = old, nil
+	}
+	if err == nil {
+		to = max(to, min(at, old))
+	}
+	return to
 }

@@ -45,9 +45,9 @@ func onlyBelow(t *testing.T, pkg string, below, foreign []string) {
 // the engine gets no cluster store, no HTTP server, no command line and no metrics library with it.
 func TestImportGraph(t *testing.T) {
 	engine := []string{
-		"engine/base", "engine/channel", "engine/core", "engine/dir", "engine/forward", "engine/host", "engine/inbox",
-		"engine/meta", "engine/ops", "engine/reason", "engine/remote", "engine/route", "clog", "replicate", "replicate/wire",
-		"replicate/peer", "netproto", "segment", "segment/aio",
+		"engine/base", "engine/channel", "engine/checkpoint", "engine/core", "engine/dir", "engine/forward", "engine/host",
+		"engine/inbox", "engine/meta", "engine/ops", "engine/reason", "engine/remote", "engine/retain", "engine/route",
+		"clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
 	}
 	foreign := []string{
 		"net/http", "go.etcd.io/", "github.com/spf13/", "github.com/prometheus/", "github.com/nsqio/", "google.golang.org/",

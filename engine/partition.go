@@ -6,6 +6,7 @@ import (
 
 	"penstock/engine/core"
 	"penstock/engine/inbox"
+	"penstock/engine/retain"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -68,11 +69,11 @@ type retained struct {
 	needed atomic.Uint64
 	// Offset of the first control batch whose carried messages are still needed, or noOffset.
 	carriedFrom   atomic.Int64
-	bound         confirmedBound
+	bound         retain.Bound
 	carrying      atomic.Bool // flusher.carry is at work on this partition
 	searchingLost atomic.Bool // flusher.findLost is at work
 	mayHaveLost   atomic.Bool // unconfirmed messages were removed, and channels may still wait for them: see findLost
-	ages          ages
+	ages          retain.Ages
 }
 
 func (pt *partition) identity() segment.Identity {

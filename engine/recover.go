@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -9,6 +8,7 @@ import (
 
 	"penstock/clog"
 	"penstock/engine/base"
+	"penstock/engine/checkpoint"
 	"penstock/engine/core"
 	"penstock/engine/dir"
 	"penstock/replicate"
@@ -108,18 +108,17 @@ func (r *recovery) Checkpoint(chunk []byte) error {
 
 // Checkpoint implements clog.Source: it emits the state of every partition after all records added so far. It runs on
 // the committer.
-//
-//	count u32 | entry*
 func (c *committer) Checkpoint(emit func(chunk []byte)) {
 	parts := c.e.partitionList()
 	chunk := c.e.clog.MaxChunkBytes()
-	buf := binary.LittleEndian.AppendUint32(nil, uint32(len(parts)))
+	buf := checkpoint.AppendCount(nil, len(parts))
 	ends := make([]checkpointEnd, 0, len(parts))
 	for _, pt := range parts {
 		st := pt.machine.State()
 		ends = append(ends, checkpointEnd{pt, st.End})
-		buf = appendEntry(buf, pt.identity(),
-			&entry{state: st, committed: pt.committedMark(), epochs: pt.epochs.Entries(), fold: pt.knownFold()})
+		buf = checkpoint.Append(buf, &checkpoint.Entry{
+			ID: pt.identity(), State: st, Committed: pt.committedMark(), Epochs: pt.epochs.Entries(), Fold: pt.knownFold(),
+		})
 		at := 0
 		for ; len(buf)-at >= chunk; at += chunk {
 			emit(buf[at : at+chunk])
@@ -130,127 +129,23 @@ func (c *committer) Checkpoint(emit func(chunk []byte)) {
 	c.e.flusher.checkpointed(ends)
 }
 
-// entry is everything that the commit log stores about a partition, in a checkpoint or in a record that cuts the
-// partition.
-type entry struct {
-	state     segment.State
-	committed segment.Position // a lower bound of what is committed
-	epochs    []replicate.EpochStart
-	fold      *core.Cursors
-}
-
-// appendEntry appends the encoding of an entry. A cursors length of 0 says that the fold is not known (unread.go).
-//
-//	topic 16 | partition u32 | next u64 | nextID u64 | end u64 | lastCRC u32 | epoch u64 | segment u32 |
-//	segmentBase u64 | segmentCapacity u64 | committed u64 | leader-epoch table (replicate/FORMAT.md) |
-//	cursors length u32 | cursors
-func appendEntry(dst []byte, id segment.Identity, en *entry) []byte {
-	le := binary.LittleEndian
-	dst = append(dst, id.Topic[:]...)
-	dst = le.AppendUint32(dst, id.Partition)
-	dst = appendState(dst, &en.state)
-	dst = le.AppendUint64(dst, uint64(en.committed))
-	dst = replicate.AppendEpochs(dst, en.epochs)
-	at := len(dst)
-	dst = le.AppendUint32(dst, 0)
-	if en.fold == nil { // not known: see unread.go
-		return dst
-	}
-	dst = en.fold.Append(dst)
-	le.PutUint32(dst[at:], uint32(len(dst)-at-4))
-	return dst
-}
-
-func appendState(dst []byte, st *segment.State) []byte {
-	le := binary.LittleEndian
-	dst = le.AppendUint64(dst, uint64(st.Next))
-	dst = le.AppendUint64(dst, uint64(st.NextID))
-	dst = le.AppendUint64(dst, uint64(st.End))
-	dst = le.AppendUint32(dst, st.LastCRC)
-	dst = le.AppendUint64(dst, uint64(st.Epoch))
-	dst = le.AppendUint32(dst, st.Segment)
-	dst = le.AppendUint64(dst, uint64(st.SegmentBase))
-	return le.AppendUint64(dst, uint64(st.SegmentCapacity))
-}
-
-const (
-	identityBytes = 16 + 4
-	stateBytes    = 8*6 + 4*2
-)
-
-func decodeState(p []byte) segment.State {
-	le := binary.LittleEndian
-	return segment.State{
-		Next: segment.Position(le.Uint64(p)), NextID: segment.MsgID(le.Uint64(p[8:])), End: segment.Offset(le.Uint64(p[16:])),
-		LastCRC: le.Uint32(p[24:]), Epoch: segment.Epoch(le.Uint64(p[28:])), Segment: le.Uint32(p[36:]),
-		SegmentBase: segment.Offset(le.Uint64(p[40:])), SegmentCapacity: int64(le.Uint64(p[48:])),
-	}
-}
-
-var errCheckpoint = errors.New("engine: the commit log's checkpoint does not decode although its checksum is " +
-	"right: it was written by a different version; nothing was changed, start the version that wrote it")
-
-// decodeEntry reads the entry at the start of p and returns what follows it.
-func decodeEntry(p []byte) (id segment.Identity, en entry, rest []byte, err error) {
-	le := binary.LittleEndian
-	if len(p) < identityBytes+stateBytes+8 {
-		return id, en, nil, errCheckpoint
-	}
-	id = segment.Identity{Topic: uuid.UUID(p[:16]), Partition: le.Uint32(p[16:])}
-	p = p[identityBytes:]
-	en.state, en.committed = decodeState(p), segment.Position(le.Uint64(p[stateBytes:]))
-	if en.epochs, p, err = replicate.DecodeEpochs(nil, p[stateBytes+8:]); err != nil || len(p) < 4 {
-		return id, en, nil, errCheckpoint
-	}
-	n := le.Uint32(p)
-	if p = p[4:]; uint64(n) > uint64(len(p)) {
-		return id, en, nil, errCheckpoint
-	}
-	if n == 0 {
-		return id, en, p, nil
-	}
-	var over []byte
-	if en.fold, over, err = core.DecodeCursors(p[:n]); err != nil || len(over) != 0 {
-		return id, en, nil, errCheckpoint
-	}
-	return id, en, p[n:], nil
-}
-
 func (r *recovery) decodeCheckpoint() error {
 	if r.decoded {
 		return nil
 	}
 	r.decoded = true
-	p := r.checkpoint
-	if len(p) == 0 {
-		return nil
-	}
-	if len(p) < 4 {
-		return errCheckpoint
-	}
-	count := binary.LittleEndian.Uint32(p)
-	p = p[4:]
-	for range count {
-		id, en, rest, err := decodeEntry(p)
-		if err != nil {
-			return err
-		}
-		rp := &recovered{id: id}
-		rp.begin(&en)
+	return checkpoint.Decode(r.checkpoint, func(en *checkpoint.Entry) {
+		rp := &recovered{id: en.ID}
+		rp.begin(en)
 		r.add(rp)
-		p = rest
-	}
-	if len(p) != 0 {
-		return errCheckpoint
-	}
-	return nil
+	})
 }
 
 // begin sets rp to the state that an entry describes.
-func (rp *recovered) begin(en *entry) {
-	rp.base, rp.st, rp.fold, rp.committed = en.state, en.state, en.fold, en.committed
-	rp.epochs.Reset(en.epochs)
-	if rp.unread = nil; en.fold == nil {
+func (rp *recovered) begin(en *checkpoint.Entry) {
+	rp.base, rp.st, rp.fold, rp.committed = en.State, en.State, en.Fold, en.Committed
+	rp.epochs.Reset(en.Epochs)
+	if rp.unread = nil; en.Fold == nil {
 		rp.fold, rp.unread = new(core.Cursors), errFoldNotStored
 	}
 }
@@ -289,28 +184,17 @@ func (r *recovery) Record(rec *clog.Record) error {
 	return nil
 }
 
-// A record of type clog.Truncate says that the log of a replica was cut or reset. Its payload describes the log that is
-// left:
-//
-//	kind u8 | zero 7 | entry
-const (
-	cutTruncate = 1 // everything above the end is removed
-	cutReset    = 2 // nothing of the earlier log is left, whatever its segments hold
-	cutBytes    = 8
-)
-
 // cut replays a record of type clog.Truncate.
 func (rp *recovered) cut(rec *clog.Record) error {
-	if len(rec.Payload) < cutBytes || rec.Payload[0] != cutTruncate && rec.Payload[0] != cutReset {
-		return errCheckpoint
+	en, anew, err := checkpoint.DecodeCut(rec.Payload)
+	if err != nil {
+		return err
 	}
-	id, en, rest, err := decodeEntry(rec.Payload[cutBytes:])
-	if err != nil || id != rp.id || len(rest) != 0 {
-		return errCheckpoint
+	if en.ID != rp.id {
+		return checkpoint.ErrDecode
 	}
-	anew := rec.Payload[0] == cutReset
 	n := len(rp.slices)
-	for n > 0 && (anew || rp.slices[n-1].Offset >= en.state.End) {
+	for n > 0 && (anew || rp.slices[n-1].Offset >= en.State.End) {
 		n--
 		rp.slices[n].Buf.Release()
 	}
@@ -319,7 +203,7 @@ func (rp *recovered) cut(rec *clog.Record) error {
 	rp.begin(&en)
 	rp.err = nil
 	rp.restarted = rp.restarted || anew
-	if !anew && base.End <= en.state.End {
+	if !anew && base.End <= en.State.End {
 		rp.base = base
 	}
 	return nil
@@ -486,7 +370,7 @@ func (r *recovery) fill(pt *partition, rp *recovered) error {
 	}
 	pt.newest = pt.log.NewestAppended()
 	end, _, _ := pt.log.End()
-	pt.ages.recovered(end, pt.newest, r.e.clock.Mono())
+	pt.ages.Found(end, pt.newest, r.e.clock.Mono())
 	return r.discardUnreadableHead(pt)
 }
 

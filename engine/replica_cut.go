@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"penstock/clog"
+	"penstock/engine/checkpoint"
 	"penstock/engine/core"
 	"penstock/replicate"
 	"penstock/segment"
@@ -191,13 +192,9 @@ func (r *replica) prepareCut(c *logCut) error {
 		}
 		r.run(func() { r.shortened = true })
 	}
-	kind := byte(cutTruncate)
-	if c.reset {
-		kind = cutReset
-	}
-	c.payload = append(c.payload[:0], kind, 0, 0, 0, 0, 0, 0, 0)
-	c.payload = appendEntry(c.payload, r.pt.identity(),
-		&entry{state: c.state, committed: min(c.committed, c.state.Next), epochs: c.epochs, fold: c.knownFold()})
+	c.payload = checkpoint.AppendCut(c.payload[:0], c.reset, &checkpoint.Entry{
+		ID: r.pt.identity(), State: c.state, Committed: min(c.committed, c.state.Next), Epochs: c.epochs, Fold: c.knownFold(),
+	})
 	if len(c.payload) > clog.MaxPayloadBytes {
 		return fmt.Errorf("engine: the state of the channels takes %d bytes, the commit log takes records of at most %d",
 			len(c.payload), clog.MaxPayloadBytes)

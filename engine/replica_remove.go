@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"penstock/engine/checkpoint"
 	"penstock/engine/core"
 	"penstock/engine/dir"
 	"penstock/engine/meta"
@@ -188,8 +189,7 @@ func (r *replica) isEmpty() bool {
 func (r *replica) resetToEmpty() (release func(), err error) {
 	e, pt := r.cn.e, r.pt
 	c := &logCut{reset: true, ready: true, pinFiles: true, fold: new(core.Cursors), durable: make(chan error, 1)}
-	c.payload = append(c.payload, cutReset, 0, 0, 0, 0, 0, 0, 0)
-	c.payload = appendEntry(c.payload, pt.identity(), &entry{fold: c.fold})
+	c.payload = checkpoint.AppendCut(c.payload, true, &checkpoint.Entry{ID: pt.identity(), Fold: c.fold})
 	closed := false
 	r.run(func() {
 		if closed = !r.isClosed(); closed {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"penstock/engine/checkpoint"
 	"penstock/engine/core"
 	"penstock/segment"
 )
@@ -49,14 +50,14 @@ func (pt *partition) refusesDelay(count int) bool {
 // CheckpointBytes implements clog.Source: an upper bound for the size of a checkpoint. It also measures the node's
 // state anew, which removes partitions that are gone from the sum.
 func (c *committer) CheckpointBytes() int64 {
-	// fixed: see appendEntry. epochBytes: one entry of replicate's epoch table, and more than the table's header.
-	const fixed, epochBytes = identityBytes + stateBytes + 8 + 4, 24
+	// epochBytes: one entry of replicate's epoch table, and more than the table's header.
+	const epochBytes = 24
 	state, n := int64(0), int64(4)
 	for _, pt := range c.e.partitionList() {
 		bytes := pt.fold.MaxBytes(pt.machine.State().End)
 		pt.stateBytes.Store(bytes)
 		state += bytes
-		n += bytes + fixed + epochBytes*int64(1+len(pt.epochs.Entries()))
+		n += bytes + checkpoint.FixedBytes + epochBytes*int64(1+len(pt.epochs.Entries()))
 	}
 	c.e.stateBytes.Store(state)
 	return n

@@ -1,7 +1,6 @@
-package engine
+package retain
 
 import (
-	"errors"
 	"time"
 
 	"penstock/engine/base"
@@ -9,18 +8,18 @@ import (
 	"penstock/segment"
 )
 
-// ages knows which part of a partition's log is older than a limit, for retention by age. Each copy has its own. Data
+// Ages knows which part of a partition's log is older than a limit, for retention by age. Each copy has its own. Data
 // that this process saw arrive is as old as the monotonic time since then, whatever a leader's clock said. So neither a
 // clock that steps, nor a leader with a wrong clock, makes a message older than it is.
 //
 // Data from before the process began has only the times that leaders gave it. Its age counts from the newest of those,
 // plus the monotonic time since the start. Time in which the node was down does not count until the wall clock can be
-// trusted (clock.proven). So an error always keeps data longer.
+// trusted (base.Clock.Proven). So an error always keeps data longer.
 //
 // The zero value knows nothing: all data counts as new when it is first seen. A crash loses the marks, and the data
 // becomes data from before the start. mu guards old, newest and began, which recovery and the committer (after a cut)
 // write. Only the flusher uses marks.
-type ages struct {
+type Ages struct {
 	mu     lock.Mutex[lock.Ages]
 	old    segment.Offset // the log below it is from before the process began
 	newest int64          // no later than the newest append time below old; ns since 1970
@@ -35,23 +34,23 @@ type ageMark struct {
 	at  time.Duration
 }
 
-// maxAgeMarks sets the resolution of ages: the limit divided by it, or the interval of retention if that is longer.
+// maxAgeMarks sets the resolution of Ages: the limit divided by it, or the interval of retention if that is longer.
 const maxAgeMarks = 64
 
-// recovered sets what recovery found. It is called once, before the flusher runs.
-func (a *ages) recovered(end segment.Offset, newest int64, now time.Duration) {
+// Found sets what recovery found. It is called once, before the flusher runs.
+func (a *Ages) Found(end segment.Offset, newest int64, now time.Duration) {
 	a.old, a.newest, a.began = end, newest, now
 }
 
-// cut is called when the log is cut back to end: data appended there is new.
-func (a *ages) cut(end segment.Offset) {
+// Cut is called when the log is cut back to end: data appended there is new.
+func (a *Ages) Cut(end segment.Offset) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.old = min(a.old, end)
 }
 
-// observe records that the log is committed up to end, and drops marks that no longer matter for limit.
-func (a *ages) observe(end segment.Offset, now, limit time.Duration) {
+// Observe records that the log is committed up to end, and drops marks that no longer matter for limit.
+func (a *Ages) Observe(end segment.Offset, now, limit time.Duration) {
 	for n := len(a.marks); n > 0 && a.marks[n-1].end > end; n-- { // an operator forced a leader with a shorter log
 		a.marks = a.marks[:n-1]
 	}
@@ -67,8 +66,8 @@ func (a *ages) observe(end segment.Offset, now, limit time.Duration) {
 	}
 }
 
-// seenBefore returns the offset below which all data arrived at least limit ago.
-func (a *ages) seenBefore(now, limit time.Duration) (to segment.Offset) {
+// SeenBefore returns the offset below which all data arrived at least limit ago.
+func (a *Ages) SeenBefore(now, limit time.Duration) (to segment.Offset) {
 	for _, m := range a.marks {
 		if now-m.at < limit {
 			break
@@ -78,9 +77,9 @@ func (a *ages) seenBefore(now, limit time.Duration) (to segment.Offset) {
 	return to
 }
 
-// oldTime returns an append time and an offset: data below end with an earlier append time is at least limit old, as
+// OldTime returns an append time and an offset: data below end with an earlier append time is at least limit old, as
 // far as that is known.
-func (a *ages) oldTime(c *base.Clock, limit time.Duration) (ns int64, end segment.Offset) {
+func (a *Ages) OldTime(c *base.Clock, limit time.Duration) (ns int64, end segment.Offset) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now, ok := c.Proven()
@@ -89,29 +88,4 @@ func (a *ages) oldTime(c *base.Clock, limit time.Duration) (ns int64, end segmen
 		now = min(c.NowNs(), a.newest+int64(c.Mono()-a.began))
 	}
 	return now - int64(limit), a.old
-}
-
-// observe records the growth of a partition that has a limit by age, even while none of its segments could be removed.
-func (f *flusher) observe(pt *partition) {
-	if limit := pt.t.limits.Load().retentionAge; limit > 0 {
-		pt.ages.observe(pt.committedEnd(), f.e.clock.Mono(), limit)
-	}
-}
-
-// agedTo returns the offset below which all data is older than limit.
-func (f *flusher) agedTo(pt *partition, limit time.Duration) segment.Offset {
-	c := f.e.clock
-	to := pt.ages.seenBefore(c.Mono(), limit)
-	ns, old := pt.ages.oldTime(c, limit)
-	if to >= old {
-		return to
-	}
-	at, _, err := pt.log.SeekTime(ns)
-	if errors.Is(err, segment.ErrAtEnd) {
-		at, err = old, nil
-	}
-	if err == nil {
-		to = max(to, min(at, old))
-	}
-	return to
 }

@@ -1,4 +1,4 @@
-package engine
+package retain
 
 import (
 	"math/rand/v2"
@@ -7,7 +7,6 @@ import (
 
 	"penstock/engine/base"
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
 )
 
 // agesClock is a clock whose two sources a test moves.
@@ -29,17 +28,17 @@ func TestAgesOfWhatCame(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		limit := time.Duration(1+r.IntN(1000)) * time.Second
 		look := time.Duration(1+r.IntN(20)) * time.Second
-		var a ages
+		var a Ages
 		came := []time.Duration{0} // came[i] is when byte i came
 		for now := time.Duration(0); now < 5*limit; now += look {
 			for range r.IntN(4) {
 				came = append(came, now)
 			}
-			a.observe(segment.Offset(len(came)), now, limit)
+			a.Observe(segment.Offset(len(came)), now, limit)
 			if len(a.marks) > maxAgeMarks+1 {
 				t.Fatalf("seed %d: %d marks", seed, len(a.marks))
 			}
-			to := int(a.seenBefore(now, limit))
+			to := int(a.SeenBefore(now, limit))
 			if to > 0 && now-came[to-1] < limit {
 				t.Fatalf("seed %d: a byte that came %v ago is called older than %v", seed, now-came[to-1], limit)
 			}
@@ -58,9 +57,9 @@ func TestAgesOfWhatWasThere(t *testing.T) {
 	h, c := newAgesClock()
 	day := 24 * time.Hour
 	written := h.wall.Add(-day) // the newest of it: the node was down for a day, or its clock is wrong
-	a := ages{}
-	a.recovered(1000, written.UnixNano(), h.mono)
-	before := func() time.Duration { ns, _ := a.oldTime(c, limit); return time.Unix(0, ns).Sub(written) }
+	a := Ages{}
+	a.Found(1000, written.UnixNano(), h.mono)
+	before := func() time.Duration { ns, _ := a.OldTime(c, limit); return time.Unix(0, ns).Sub(written) }
 	if got := before(); got != -limit {
 		t.Fatalf("at the start what was written %v before the newest is too old, want %v", -got, limit)
 	}
@@ -81,14 +80,14 @@ func TestAgesOfWhatWasThere(t *testing.T) {
 		t.Fatalf("when the clock is believed: %v, want %v", got, day+25*time.Minute-limit)
 	}
 	ahead := h.wall.Add(day) // a leader whose clock was a day ahead wrote the newest
-	a.recovered(1000, ahead.UnixNano(), h.mono)
+	a.Found(1000, ahead.UnixNano(), h.mono)
 	fresh := base.NewClock(func() time.Time { return h.wall }, func() time.Duration { return time.Hour })
 	a.began = fresh.Mono()
-	if ns, _ := a.oldTime(fresh, limit); ns != fresh.NowNs()-int64(limit) {
+	if ns, _ := a.OldTime(fresh, limit); ns != fresh.NowNs()-int64(limit) {
 		t.Fatalf("times that lie ahead make what came before older: %v", time.Unix(0, ns).Sub(h.wall))
 	}
-	a.cut(10)
-	if _, end := a.oldTime(fresh, limit); end != 10 {
+	a.Cut(10)
+	if _, end := a.OldTime(fresh, limit); end != 10 {
 		t.Fatalf("after a cut to 10 what lies below %d was there at the start", end)
 	}
 }
@@ -96,41 +95,14 @@ func TestAgesOfWhatWasThere(t *testing.T) {
 // A log that ends lower than was seen has to come again before it is old.
 func TestAgesOfALogThatWasCut(t *testing.T) {
 	const limit = time.Minute
-	var a ages
-	a.observe(1000, 0, limit)
-	a.observe(400, 10*time.Second, limit)
-	a.observe(2000, 50*time.Second, limit)
-	if to := a.seenBefore(65*time.Second, limit); to > 400 {
+	var a Ages
+	a.Observe(1000, 0, limit)
+	a.Observe(400, 10*time.Second, limit)
+	a.Observe(2000, 50*time.Second, limit)
+	if to := a.SeenBefore(65*time.Second, limit); to > 400 {
 		t.Errorf("what lies below %d is called a minute old, and the log ended at 400 ten seconds later", to)
 	}
-	if to := a.seenBefore(2*time.Minute, limit); to != 2000 {
+	if to := a.SeenBefore(2*time.Minute, limit); to != 2000 {
 		t.Errorf("after all that what lies below %d is a minute old", to)
-	}
-}
-
-// What came while the process ran is as old as that, whatever times its leader gave it: the times count for what was
-// there at the start and for nothing else.
-func TestAgedTo(t *testing.T) {
-	e := openSmall(t, faultaio.New(faultaio.Options{Seed: 1}))
-	topic, err := e.Topic(t.Context(), "t")
-	if err != nil {
-		t.Fatal(err)
-	}
-	put := func() {
-		if _, err := topic.Publish(t.Context(), []byte("m")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	pt := topic.partitions()[0]
-	put()
-	old, _, _ := pt.log.End()
-	put() // as if a leader whose clock is behind had sent it just now
-	middle := e.clock.NowNs()
-	time.Sleep(20 * time.Millisecond)
-	put()
-	pt.ages.recovered(old, middle, e.clock.Mono()-time.Hour)
-	limit := time.Duration(e.clock.NowNs() - middle - int64(10*time.Millisecond))
-	if to := e.flusher.agedTo(pt, limit); to != old {
-		t.Errorf("what lies below %d is too old, and what came since the start lies behind %d", to, old)
 	}
 }

@@ -1,4 +1,4 @@
-package engine
+package retain
 
 import (
 	"math/rand/v2"
@@ -13,36 +13,36 @@ import (
 func TestConfirmedBound(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		var b confirmedBound
-		log := []neededFrom{{}} // log[i] is the bound of the log that ends at i; the first is an empty one's
+		var b Bound
+		log := []Needed{{}} // log[i] is the bound of the log that ends at i; the first is an empty one's
 		committed := 0
-		if b.advance(segment.Offset(5)) != (neededFrom{}) {
+		if b.Advance(segment.Offset(5)) != (Needed{}) {
 			t.Fatal("something goes before anything was noted")
 		}
-		b.note(log[0], 0)
+		b.Note(log[0], 0)
 		for range 40 {
 			switch r.IntN(5) {
 			case 0, 1:
-				log = append(log, neededFrom{segment.MsgID(r.IntN(50)), segment.Offset(r.IntN(50))})
-				b.note(log[len(log)-1], segment.Offset(len(log)-1))
+				log = append(log, Needed{segment.MsgID(r.IntN(50)), segment.Offset(r.IntN(50))})
+				b.Note(log[len(log)-1], segment.Offset(len(log)-1))
 			case 2:
 				committed += r.IntN(len(log) - committed)
 			case 3:
 				if r.IntN(3) == 0 {
 					log = log[:committed+1+r.IntN(len(log)-committed)]
-					b.note(log[len(log)-1], segment.Offset(len(log)-1))
+					b.Note(log[len(log)-1], segment.Offset(len(log)-1))
 				}
 			}
-			got := b.advance(segment.Offset(committed))
+			got := b.Advance(segment.Offset(committed))
 			for at, k := range log[committed:] {
-				if got.id > k.id || got.at > k.at {
+				if got.ID > k.ID || got.At > k.At {
 					t.Fatalf("seed %d: %+v is settled with %d committed, and a cut to %d leaves %+v",
 						seed, got, committed, committed+at, k)
 				}
 			}
 		}
-		b.advance(segment.Offset(len(log) - 1))
-		if got := b.advance(segment.Offset(len(log) - 1)); got != log[len(log)-1] {
+		b.Advance(segment.Offset(len(log) - 1))
+		if got := b.Advance(segment.Offset(len(log) - 1)); got != log[len(log)-1] {
 			t.Fatalf("seed %d: %+v is settled, and all is committed: %+v", seed, got, log[len(log)-1])
 		}
 	}
