@@ -1,7 +1,7 @@
 // Package wire is what frames between nodes carry: messages of replication, puts on the way to a leader (forward.go),
-// operations for leaders (operation.go), subscriptions at leaders (subscription.go, held.go), and why any of it is
-// refused (reason.go). FORMAT.md has the
-// bytes. Everything decoded borrows from the payload.
+// operations for leaders (operation.go), subscriptions at leaders (subscription.go, label.go, held.go), and why any of
+// it is refused (reason.go). FORMAT.md has the bytes. Everything decoded borrows from the payload, but what is JSON:
+// operations, their results and labels.
 //
 // A replicate.Message travels as a head that carries everything but the batches, and behind it the sealed batches as
 // they stand in memory and in the segment files, whole and back to back.
