@@ -46,7 +46,7 @@ func (c *Channel) Topic() *Topic { return c.t }
 func (c *Channel) create(ctx context.Context) error {
 	if c.ephemeral {
 		for _, pt := range c.t.partitions() {
-			if !pt.rep.serves.Load() {
+			if !pt.serves() {
 				continue
 			}
 			pt.followUnlogged(c.local, c.name)
@@ -147,7 +147,7 @@ func (s channelTopic) FenceMs(n int, epoch segment.Epoch) int64 {
 
 func (s channelTopic) Fence(n int, epoch segment.Epoch) {
 	pt := s.t.partitions()[n]
-	s.t.e.cluster.remotes.Fence(pt.identity(), pt, epoch)
+	s.t.e.cluster.remotes.Fence(pt.Identity(), pt, epoch)
 }
 
 func (s channelTopic) WriteControls(ctx context.Context, controls []core.Control) error {

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 
-	"penstock/replicate"
 	"penstock/replicate/wire"
 )
 
@@ -20,7 +19,7 @@ func (t *Topic) committedChannel(ctx context.Context, c *Channel) (*Channel, err
 	cn := t.e.cluster
 	// Wait only for the partitions that this client will get messages from. A partition without a leader must not keep the
 	// client from the others.
-	only := func(n uint32) bool { return t.partitions()[n].rep.serves.Load() }
+	only := func(n uint32) bool { return t.partitions()[n].serves() }
 	switch {
 	case t.servesAny():
 		if c.isCommitted() {
@@ -30,7 +29,7 @@ func (t *Topic) committedChannel(ctx context.Context, c *Channel) (*Channel, err
 		return c, nil // the leaders must not create it
 	default:
 		only = func(n uint32) bool {
-			to := replicate.NodeID(t.partitions()[n].rep.target.Load())
+			to := t.partitions()[n].Target()
 			return to != 0 && (to == cn.self.ID || cn.isLive(to))
 		}
 	}
@@ -43,7 +42,7 @@ func (t *Topic) committedChannel(ctx context.Context, c *Channel) (*Channel, err
 // isCommitted is Channel.CommittedIn, of the local part, for all partitions that this node serves.
 func (c *Channel) isCommitted() bool {
 	for i, pt := range c.t.partitions() {
-		if pt.rep.serves.Load() && !c.local.CommittedIn(i) {
+		if pt.serves() && !c.local.CommittedIn(i) {
 			return false
 		}
 	}

@@ -450,7 +450,7 @@ func (cn *clusterNode) addToTable(t *Topic, parts []*partition) {
 		table[id] = pt
 	}
 	for _, pt := range parts {
-		table[pt.identity()] = placed{pt, t}
+		table[pt.Identity()] = placed{pt, t}
 	}
 	cn.table.Store(&table)
 }

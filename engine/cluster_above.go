@@ -53,15 +53,3 @@ func (cn *clusterNode) newForwarder() *forward.Forwarder {
 }
 
 var _ forward.Partition = (*partition)(nil)
-
-// Identity implements forward.Partition.
-func (pt *partition) Identity() segment.Identity { return pt.identity() }
-
-// Box implements forward.Partition.
-func (pt *partition) Box() *inbox.Inbox { return &pt.Inbox }
-
-// Target implements forward.Partition.
-func (pt *partition) Target() replicate.NodeID { return replicate.NodeID(pt.rep.target.Load()) }
-
-// Announce implements forward.Partition.
-func (pt *partition) Announce(alone bool) { pt.announce(alone) }

@@ -95,7 +95,7 @@ func (t *Topic) hasAssigned() bool {
 // servesAny says whether this node's channels may deliver messages of any partition of t.
 func (t *Topic) servesAny() bool {
 	for _, pt := range t.partitions() {
-		if pt.rep.serves.Load() {
+		if pt.serves() {
 			return true
 		}
 	}

@@ -112,7 +112,7 @@ func EndCopy(e *Engine, topic string, n int) {
 	t, _ := e.LookupTopic(topic)
 	pt := t.partitions()[n]
 	pt.rep.end(ErrClosed)
-	e.cluster.applyRow(e.cluster.store.Snapshot(), pt.identity())
+	e.cluster.applyRow(e.cluster.store.Snapshot(), pt.Identity())
 }
 
 // Leased says whether a node's lease lives.
@@ -255,7 +255,7 @@ func ExchangeOf(e *Engine, topic string, n int) uint64 {
 // PartitionOf is the name of a partition in the metadata.
 func PartitionOf(e *Engine, topic string, n int) segment.Identity {
 	t, _ := e.LookupTopic(topic)
-	return t.partitions()[n].identity()
+	return t.partitions()[n].Identity()
 }
 
 // FailFlush does what a flush does that meets the damaged head of a segment, and says whether the inbox is closed by

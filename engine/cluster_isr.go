@@ -26,7 +26,7 @@ func (cn *replicaNode) propose(r *replica, st *replicate.State) {
 	cn.spawn(func() {
 		ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
 		defer cancel()
-		now, err := cn.store.ChangeISR(ctx, r.pt.identity(), &want)
+		now, err := cn.store.ChangeISR(ctx, r.pt.Identity(), &want)
 		if err != nil && !errors.Is(err, meta.ErrConflict) {
 			if others, may := cn.isrLogs.refused.Allow(cn.now(), isrLogInterval); may && cn.ctx.Err() == nil {
 				cn.log.Warn("the in-sync replicas of a partition could not be changed; the leader asks again",

@@ -98,7 +98,7 @@ func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netpro
 		pt, took := cn.partition(d.ID), false
 		if pt != nil {
 			var has bool
-			if has, took = pt.rep.receive(from, &receivedFrame{d, f.Buf}); has {
+			if has, took = pt.rep.receive(from, d, f.Buf); has {
 				work = append(work, pt)
 			}
 		}
@@ -107,7 +107,7 @@ func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netpro
 		}
 	}
 	for i, pt := range work {
-		pt.announce(i == len(work)-1)
+		pt.Announce(i == len(work)-1)
 	}
 }
 

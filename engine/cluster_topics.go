@@ -30,7 +30,7 @@ func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, erro
 	for n := range uint32(m.Partitions) {
 		pt := e.newReplicaPartition(&t.partTopic, n)
 		t.add(pt)
-		row := snap.Partitions[pt.identity()]
+		row := snap.Partitions[pt.Identity()]
 		if row == nil || !slices.Contains(row.State.Replicas, e.cluster.self.ID) {
 			continue
 		}
@@ -67,7 +67,7 @@ func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) erro
 	}
 	for n := uint32(t.Partitions()); n < uint32(mt.Partitions); n++ {
 		pt := e.newReplicaPartition(&t.partTopic, n)
-		row := snap.Partitions[pt.identity()]
+		row := snap.Partitions[pt.Identity()]
 		mine := row != nil && slices.Contains(row.State.Replicas, e.cluster.self.ID)
 		if mine {
 			if err := e.openEmpty(pt); err != nil {
@@ -298,7 +298,7 @@ func (t *Topic) servingEpochs() []segment.Epoch {
 	parts := t.partitions()
 	epochs := make([]segment.Epoch, len(parts))
 	for i, pt := range parts {
-		epochs[i] = pt.rep.serving()
+		epochs[i] = pt.servingEpoch()
 	}
 	return epochs
 }

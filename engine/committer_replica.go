@@ -52,9 +52,9 @@ func (c *committer) sealInbox(pt *partition, g *clog.Group, w *groupWork) bool {
 // errPipelined is why puts wait: earlier batches are not committed yet.
 var errPipelined = errors.New("engine: batches are on their way to the followers")
 
-// announce tells the committer that the partition has work for it. The replica calls it, and the callers of TryEnter;
+// Announce tells the committer that the partition has work for it. The replica calls it, and the callers of TryEnter;
 // they hold no lock. With alone the caller may do the work itself, see committer.push.
-func (pt *partition) announce(alone bool) {
+func (pt *partition) Announce(alone bool) {
 	if pt.StayReady() {
 		pt.e.committer.push(pt, alone)
 	}

@@ -12,8 +12,7 @@ import (
 // F7.
 func TestDeadlinePassesWithTheLease(t *testing.T) {
 	c := newClockHost()
-	cn := bareNode()
-	cn.replicaNode.e.host = c
+	cn := bareNodeOn(c)
 	cn.extend(cn.now() + int64(10*time.Second))
 	d := base.Deadline{Clock: cn, At: cn.now() + int64(2*time.Second)}
 	if d.Passed() {
@@ -46,8 +45,7 @@ func TestDeadlinePassesWithTheLease(t *testing.T) {
 // Seed 2629847.
 func TestLeaseAfterAGapIsNotTheOldOne(t *testing.T) {
 	c := newClockHost()
-	cn := bareNode()
-	cn.replicaNode.e.host = c
+	cn := bareNodeOn(c)
 	cn.extend(cn.now() + int64(time.Second))
 	begun := cn.now()
 	if cn.Lapsed(begun) {

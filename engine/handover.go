@@ -17,14 +17,14 @@ func (cn *clusterNode) balance() {
 		snap := cn.store.Snapshot()
 		for left, parts := maxBalanceCount, cn.e.partitionList(); left > 0 && len(parts) > 0; parts = parts[1:] {
 			pt := parts[0]
-			if !pt.rep.serves.Load() || cn.leaving.Load() {
+			if !pt.serves() || cn.leaving.Load() {
 				continue
 			}
-			row := snap.Partitions[pt.identity()]
+			row := snap.Partitions[pt.Identity()]
 			if row == nil || len(row.State.ISR) < len(row.State.Replicas) {
 				continue // wait until all replicas are in sync
 			}
-			to := cn.opts.PreferredLeader(snap, pt.identity())
+			to := cn.opts.PreferredLeader(snap, pt.Identity())
 			if to == 0 || to == cn.self.ID || pt.rep.wasStranded(to, snap.Nodes) && stays(snap, row, cn.self.ID) {
 				continue
 			}

@@ -88,7 +88,7 @@ func (i *Inspector) ReadLog(
 	id segment.Identity, from segment.Offset, visit func(at segment.Offset, h *segment.Header, body []byte) bool,
 ) error {
 	for _, pt := range i.e.partitionList() {
-		if pt.identity() != id {
+		if pt.Identity() != id {
 			continue
 		}
 		return pt.readLog(from, visit)

@@ -67,9 +67,9 @@ func TestBytesGoOnlyIfTheStoreStillSaysSo(t *testing.T) {
 			r := bareReplica()
 			r.pt.t.uuid = uuid.UUID{5}
 			disk := faultaio.New(faultaio.Options{})
-			cn, dir := nodeOf(r), dir.PartitionPath(r.pt.t.uuid, 0)
+			cn, dir := r.cn, dir.PartitionPath(r.pt.t.uuid, 0)
 			r.pt.e.disk = disk
-			cn.ctx, cn.cancel = context.WithCancel(t.Context())
+			cn.ctx = t.Context()
 			if err := disk.MkdirAll(dir); err != nil {
 				t.Fatal(err)
 			}
@@ -107,9 +107,8 @@ func TestRemovalLooksAgainAtARowThatCameWhileItAsked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := bareReplica()
 			r.pt.t.uuid = uuid.UUID{5}
-			cn, id := nodeOf(r), r.pt.identity()
-			cn.ctx, cn.cancel = context.WithCancel(t.Context())
-			cn.kick = make(chan struct{}, 1)
+			cn, id := r.cn, r.pt.Identity()
+			cn.ctx = t.Context()
 			row := func(version uint64, isr ...replicate.Member) *meta.Partition {
 				p := &meta.Partition{ID: id, State: replicate.State{Epoch: 3, Version: version, MinISR: 1, ISR: isr}}
 				p.State.Replicas = []replicate.NodeID{2, 3}
@@ -123,10 +122,9 @@ func TestRemovalLooksAgainAtARowThatCameWhileItAsked(t *testing.T) {
 			if r.isTearingDown() {
 				t.Error("it is still being removed")
 			}
-			if again := cn.change != nil; again != c.again {
-				t.Errorf("the worker looks again: %v", again)
-			} else if again && (len(cn.change.Partitions) != 1 || cn.change.Partitions[0] != id || cn.change.Snapshot == nil) {
-				t.Errorf("the worker looks again at %+v", cn.change)
+			later := cn.above.(*nobodyAbove).later
+			if again := len(later) > 0; again != c.again || again && (len(later) != 1 || later[0] != id.Partition) {
+				t.Errorf("the worker looks again at %v, want %v", later, c.again)
 			}
 		})
 	}

@@ -30,8 +30,7 @@ func newClockHost() *clockHost { return &clockHost{Machine: host.NewMachine()} }
 // somebody asks. Mono does not see the time that has passed; Awake does.
 func TestLeaseEndsInSleep(t *testing.T) {
 	h := newClockHost()
-	cn := bareNode()
-	cn.replicaNode.e.host = h
+	cn := bareNodeOn(h)
 	cn.extend(cn.now() + int64(2500*time.Millisecond))
 	if h.pass(2 * time.Second); !cn.leased() {
 		t.Error("the lease ended early")
@@ -53,8 +52,8 @@ func (emptyStore) Snapshot() *meta.Snapshot { return &meta.Snapshot{} }
 // A machine that stood still, and whose wall clock was set back by as long: the next tick notices.
 func TestTicksReadTheBootClock(t *testing.T) {
 	h := newClockHost()
-	cn := bareNode()
-	cn.e.host, cn.replicaNode.e.host, cn.store = h, h, emptyStore{}
+	cn := bareNodeOn(h)
+	cn.store = emptyStore{}
 	cn.ctx, cn.cancel = context.WithCancel(t.Context())
 	cn.forward = cn.newForwarder()
 	cn.remotes = remote.New(remote.Node{Host: h, Peers: &cn.peers, Lease: cn, Level: cn.e.Level})

@@ -85,7 +85,7 @@ func (t *Topic) performIn(ctx context.Context, op wire.Operation, epochs []segme
 	}
 	parts := t.partitions()
 	for i, n := range op.Partitions {
-		if parts[n].rep.serving() != epochs[i] {
+		if parts[n].servingEpoch() != epochs[i] {
 			return nil, ErrNoLeader
 		}
 	}
@@ -182,7 +182,7 @@ func (t *Topic) assignedEpochs(numbers []uint32) (epochs []segment.Epoch, ok boo
 		if int(n) >= len(parts) { // the requester knows of more
 			return nil, false
 		}
-		epoch := t.adoption.Epoch(int(n), parts[n].rep.serving())
+		epoch := t.adoption.Epoch(int(n), parts[n].servingEpoch())
 		if epoch == 0 {
 			return nil, false
 		}

@@ -52,7 +52,7 @@ type ChannelView struct {
 func (pt *partition) marks(v *PartitionMarks) {
 	r := pt.rep
 	*v = PartitionMarks{
-		ID: pt.identity(), Leads: r.pt.Leading.Load(), Serves: r.serves.Load(), MinISR: r.state.MinISR,
+		ID: pt.Identity(), Leads: r.pt.Leading.Load(), Serves: r.serves.Load(), MinISR: r.state.MinISR,
 		Committed: r.committed(), Durable: r.durable, End: pt.machine.State().Next, Cutting: r.cut != nil, Drops: r.discards,
 	}
 	v.StartAt, _, v.StartID = pt.Log().Start()

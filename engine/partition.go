@@ -76,7 +76,8 @@ type retained struct {
 	ages          retain.Ages
 }
 
-func (pt *partition) identity() segment.Identity {
+// Identity names the partition.
+func (pt *partition) Identity() segment.Identity {
 	return segment.Identity{Topic: pt.t.uuid, Partition: pt.number}
 }
 

@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 
 	"penstock/engine/core"
+	"penstock/engine/inbox"
+	"penstock/replicate"
 	"penstock/segment"
 )
 
@@ -178,6 +180,18 @@ func (pt *partition) CommittedMark() segment.Position { return pt.committedMark(
 
 // Leads says whether puts may enter the inbox.
 func (pt *partition) Leads() bool { return pt.Leading.Load() }
+
+// Target is the node that leads the partition, as far as this node knows; 0: it does not know.
+func (pt *partition) Target() replicate.NodeID { return replicate.NodeID(pt.rep.target.Load()) }
+
+// Box is the partition's inbox.
+func (pt *partition) Box() *inbox.Inbox { return &pt.Inbox }
+
+// serves says whether channels may deliver from this node: it leads, and has committed what came before.
+func (pt *partition) serves() bool { return pt.rep.serves.Load() }
+
+// servingEpoch is the epoch in which channels deliver from this node; 0: they do not, or this is a single node.
+func (pt *partition) servingEpoch() segment.Epoch { return pt.rep.serving() }
 
 // ServesIn says whether this node serves the partition in an epoch, and no leader of a later one asked for a fence.
 func (pt *partition) ServesIn(epoch segment.Epoch) bool {

@@ -117,7 +117,7 @@ func (c *committer) Checkpoint(emit func(chunk []byte)) {
 		st := pt.machine.State()
 		ends = append(ends, checkpointEnd{pt, st.End})
 		buf = checkpoint.Append(buf, &checkpoint.Entry{
-			ID: pt.identity(), State: st, Committed: pt.committedMark(), Epochs: pt.epochs.Entries(), Fold: pt.knownFold(),
+			ID: pt.Identity(), State: st, Committed: pt.committedMark(), Epochs: pt.epochs.Entries(), Fold: pt.knownFold(),
 		})
 		at := 0
 		for ; len(buf)-at >= chunk; at += chunk {
@@ -297,7 +297,7 @@ func (e *store) damagedCopies() (ids []segment.Identity, all bool) {
 	}
 	for _, pt := range e.partitionList() {
 		if len(pt.log.Isolated()) > 0 || pt.whyUnread() != nil || pt.rep.discarded.Load() {
-			ids = append(ids, pt.identity())
+			ids = append(ids, pt.Identity())
 		}
 	}
 	return ids, false

@@ -207,7 +207,7 @@ func (o *replicaOutput) perform(r *replica) (waiters int) {
 		r.pt.t.servingChanged()
 	}
 	if o.work {
-		r.pt.announce(false)
+		r.pt.Announce(false)
 	}
 	if o.news {
 		r.cn.above.News().Raise()

@@ -187,13 +187,13 @@ func (r *replica) prepareCut(c *logCut) error {
 			return err
 		}
 	case !r.mayReset():
-		if err := r.cn.shortened.Add([]segment.Identity{r.pt.identity()}); err != nil {
+		if err := r.cn.shortened.Add([]segment.Identity{r.pt.Identity()}); err != nil {
 			return err
 		}
 		r.run(func() { r.shortened = true })
 	}
 	c.payload = checkpoint.AppendCut(c.payload[:0], c.reset, &checkpoint.Entry{
-		ID: r.pt.identity(), State: c.state, Committed: min(c.committed, c.state.Next), Epochs: c.epochs, Fold: c.knownFold(),
+		ID: r.pt.Identity(), State: c.state, Committed: min(c.committed, c.state.Next), Epochs: c.epochs, Fold: c.knownFold(),
 	})
 	if len(c.payload) > clog.MaxPayloadBytes {
 		return fmt.Errorf("engine: the state of the channels takes %d bytes, the commit log takes records of at most %d",
@@ -209,7 +209,7 @@ func (r *replica) prepareCut(c *logCut) error {
 func (r *replica) mayReset() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.shortened && r.cn.shortened.IsDurable(r.pt.identity()) || r.pt.machine.State().Next == 0
+	return r.shortened && r.cn.shortened.IsDurable(r.pt.Identity()) || r.pt.machine.State().Next == 0
 }
 
 // knownFold is the fold for the record; nil: it is not known.

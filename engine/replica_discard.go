@@ -88,7 +88,7 @@ func (r *replica) discard(why error, c *logCut) {
 		r.cutFailed(c, why)
 		return
 	}
-	if err := r.cn.shortened.Add([]segment.Identity{r.pt.identity()}); err != nil {
+	if err := r.cn.shortened.Add([]segment.Identity{r.pt.Identity()}); err != nil {
 		r.cutFailed(c, errors.Join(why, err))
 		return
 	}
@@ -139,7 +139,7 @@ func (r *recovery) discardUnreadableHead(pt *partition) error {
 		return nil
 	}
 	cn := r.e.replicas
-	if err := cn.shortened.Add([]segment.Identity{pt.identity()}); err != nil {
+	if err := cn.shortened.Add([]segment.Identity{pt.Identity()}); err != nil {
 		return err
 	}
 	cn.drops.Add(1)
@@ -186,7 +186,7 @@ func (r *replica) mayReleaseFiles() bool {
 	if !r.isUnneeded() {
 		return false
 	}
-	err := r.cn.shortened.SetDiscarded(r.pt.identity(), true)
+	err := r.cn.shortened.SetDiscarded(r.pt.Identity(), true)
 	if err != nil && r.loggedDiscard.CompareAndSwap(false, true) {
 		r.cn.e.log.Error("it could not be kept that a copy of a partition was dropped: the commit log keeps what it "+
 			"holds of that copy, and may get full; it is tried again",
@@ -202,7 +202,7 @@ func (r *replica) isUnneeded() bool {
 	switch {
 	case r.isRemoving():
 		return true
-	case !r.discarded.Load() || r.cn.shortened.IsDiscarded(r.pt.identity()):
+	case !r.discarded.Load() || r.cn.shortened.IsDiscarded(r.pt.Identity()):
 		return r.discarded.Load()
 	}
 	r.mu.Lock()
@@ -223,7 +223,7 @@ func (r *replica) isRemoving() bool {
 func (r *replica) clearDiscarded() error {
 	r.discardMu.Lock()
 	defer r.discardMu.Unlock()
-	if err := r.cn.shortened.SetDiscarded(r.pt.identity(), false); err != nil {
+	if err := r.cn.shortened.SetDiscarded(r.pt.Identity(), false); err != nil {
 		return err
 	}
 	r.run(func() { r.waitsForDevice = false })

@@ -58,7 +58,7 @@ func (cn *replicaNode) tryHandOver(ctx context.Context, pt *partition, to replic
 	if !ready {
 		return true
 	}
-	switch err := cn.store.HandOver(ctx, pt.identity(), &st, to); {
+	switch err := cn.store.HandOver(ctx, pt.Identity(), &st, to); {
 	case err == nil:
 		r.run(func() { r.handedOver = st.Version })
 	case errors.Is(err, meta.ErrConflict): // the row has changed, and the news of it is on its way here
@@ -82,11 +82,11 @@ func (cn *replicaNode) giveAway(pt *partition) (handed, again bool) {
 	}
 	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
 	defer cancel()
-	if err := cn.store.HandOver(ctx, pt.identity(), &st, 0); err != nil {
+	if err := cn.store.HandOver(ctx, pt.Identity(), &st, 0); err != nil {
 		return false, !errors.Is(err, meta.ErrNotFound)
 	}
 	// The worker may hang in the disk because of another row, so pass this row on here.
-	if row := cn.store.Snapshot().Partitions[pt.identity()]; row != nil && row.State.Epoch > st.Epoch {
+	if row := cn.store.Snapshot().Partitions[pt.Identity()]; row != nil && row.State.Epoch > st.Epoch {
 		r.learn(row)
 	}
 	return true, false

@@ -152,7 +152,7 @@ func (cn *replicaNode) reportDamaged(pt *partition, why error) {
 	cn.spawn(func() {
 		for cn.ctx.Err() == nil {
 			ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
-			err := cn.store.ReportDamaged(ctx, pt.identity(), cn.member(), why != nil)
+			err := cn.store.ReportDamaged(ctx, pt.Identity(), cn.member(), why != nil)
 			cancel()
 			if err == nil || errors.Is(err, meta.ErrNotFound) {
 				return

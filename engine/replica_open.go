@@ -26,7 +26,7 @@ func (r *replica) present() bool {
 func (cn *replicaNode) newReplica(pt *partition) *replica {
 	r := &replica{cn: cn, pt: pt}
 	r.pending.clear()
-	if cn.shortened.IsDiscarded(pt.identity()) {
+	if cn.shortened.IsDiscarded(pt.Identity()) {
 		cn.log.Warn("an earlier process dropped this copy of a partition, and it did not begin anew: it is fetched from "+
 			"its leader. What was acknowledged is on the other replicas", "topic", pt.t.name, "partition", pt.number)
 		r.discarded.Store(true)
@@ -87,7 +87,7 @@ func (r *replica) open(committed segment.Position) error {
 	epochs.Trim(start.Next)
 	if r.generation == 0 {
 		r.generation, r.durable = 1, st.Next
-		r.shortened = r.cn.shortened.Has(pt.identity())
+		r.shortened = r.cn.shortened.Has(pt.Identity())
 	}
 	r.follow(replicate.NewFollower(r.cn.replication, r.cn.member(), r.cn.self.Boot, replicate.Log{
 		Start: start, End: st, Durable: min(r.durable, st.Next), Committed: min(committed, st.Next), Epoch: st.Epoch,
@@ -99,7 +99,7 @@ func (r *replica) open(committed segment.Position) error {
 	}
 	if r.discarded.Load() {
 		r.step(&replicate.Event{
-			Kind: replicate.EvUnusable, Again: r.waitsForDevice && !r.cn.shortened.IsDiscarded(pt.identity()),
+			Kind: replicate.EvUnusable, Again: r.waitsForDevice && !r.cn.shortened.IsDiscarded(pt.Identity()),
 		})
 	}
 	if err := r.cn.e.poisoned.Load(); err != nil {
@@ -162,7 +162,7 @@ func (e *store) newReplicaPartition(t *partTopic, n uint32) *partition {
 
 // openEmpty gives pt an empty log.
 func (e *store) openEmpty(pt *partition) error {
-	log, err := segment.Open(e.disk, dir.PartitionPath(pt.t.uuid, pt.number), pt.identity(), segment.State{},
+	log, err := segment.Open(e.disk, dir.PartitionPath(pt.t.uuid, pt.number), pt.Identity(), segment.State{},
 		e.segmentOptions())
 	if err != nil {
 		return err

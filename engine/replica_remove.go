@@ -67,7 +67,7 @@ func (r *replica) confirmUnneeded() (unneeded bool, version uint64) {
 	cn := r.cn
 	for cn.ctx.Err() == nil {
 		ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
-		row, err := cn.store.ReadPartition(ctx, r.pt.identity())
+		row, err := cn.store.ReadPartition(ctx, r.pt.Identity())
 		cancel()
 		switch {
 		case err == nil:
@@ -85,7 +85,7 @@ func (r *replica) confirmUnneeded() (unneeded bool, version uint64) {
 // later find removing reset.
 func (r *replica) removeLater(version uint64) {
 	snap := r.cn.store.Snapshot()
-	if row := snap.Partitions[r.pt.identity()]; row != nil && row.State.Version > version {
+	if row := snap.Partitions[r.pt.Identity()]; row != nil && row.State.Version > version {
 		r.cn.above.TryLater(snap.Topics[row.ID.Topic], row.ID.Partition)
 	}
 }
@@ -189,7 +189,7 @@ func (r *replica) isEmpty() bool {
 func (r *replica) resetToEmpty() (release func(), err error) {
 	e, pt := r.cn.e, r.pt
 	c := &logCut{reset: true, ready: true, pinFiles: true, fold: new(core.Cursors), durable: make(chan error, 1)}
-	c.payload = checkpoint.AppendCut(c.payload, true, &checkpoint.Entry{ID: pt.identity(), Fold: c.fold})
+	c.payload = checkpoint.AppendCut(c.payload, true, &checkpoint.Entry{ID: pt.Identity(), Fold: c.fold})
 	closed := false
 	r.run(func() {
 		if closed = !r.isClosed(); closed {

@@ -76,7 +76,7 @@ func (r *replica) send(to replicate.NodeID, m *replicate.Message) {
 		r.sendBatches(to, m)
 		return
 	}
-	wire.Encode(&r.sent, r.pt.identity(), m, nil)
+	wire.Encode(&r.sent, r.pt.Identity(), m, nil)
 	r.sent.Body, r.sent.Owner = nil, nil
 	_ = r.cn.net.TrySend(to, &r.sent)
 }
@@ -104,7 +104,7 @@ func (r *replica) sendBatches(to replicate.NodeID, m *replicate.Message) {
 		out.Release()
 		return
 	}
-	wire.Encode(&r.sent, r.pt.identity(), m, out.runs)
+	wire.Encode(&r.sent, r.pt.Identity(), m, out.runs)
 	r.sent.Body, r.sent.Owner = out.body, out
 	if err := r.cn.net.TrySend(to, &r.sent); err != nil {
 		out.Release()
@@ -245,11 +245,11 @@ type receivedFrame struct {
 
 // receive passes a message of another replica to the machine. work says that the committer has work, which the caller
 // announces once per frame. taken is false if this node has no active copy. It takes mu.
-func (r *replica) receive(from replicate.NodeID, f *receivedFrame) (work, taken bool) {
+func (r *replica) receive(from replicate.NodeID, d *wire.Decoder, buf *netproto.RecvBuf) (work, taken bool) {
 	r.mu.Lock()
 	if taken = r.active(); taken {
-		r.frame = f
-		r.ev = replicate.Event{Kind: replicate.EvMessage, Node: from, Message: &f.d.Message}
+		r.frame = &receivedFrame{d, buf}
+		r.ev = replicate.Event{Kind: replicate.EvMessage, Node: from, Message: &d.Message}
 		r.step(&r.ev)
 		r.frame = nil
 	}

@@ -3,60 +3,18 @@ package engine
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
-	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/dir"
-	"penstock/engine/host"
 	"penstock/engine/inbox"
-	"penstock/engine/meta"
 	"penstock/replicate"
 	"penstock/segment"
-	"penstock/segment/aio"
 	"penstock/segment/aio/faultaio"
 )
-
-// bareReplica is a partition's part in a cluster without a disk, a network or a store.
-func bareReplica() *replica {
-	h := host.NewMachine()
-	e := &Engine{log: slog.New(slog.DiscardHandler), host: h, clock: base.NewClock(h.Wall, h.Mono)}
-	e.store = &store{host: h, log: e.log, clock: e.clock, counters: &e.counters, pulse: &e.pulse}
-	cn := &clusterNode{e: e, replicaNode: &replicaNode{
-		e: e.store, log: e.log, self: meta.Node{ID: 1, Store: uuid.UUID{1}, Boot: uuid.UUID{9}},
-	}}
-	cn.above, e.replicas, e.cluster, e.members = cn, cn.replicaNode, cn, cn
-	pt := &partition{e: e.store, t: &partTopic{name: "t"}}
-	pt.Use(&e.store.inboxes)
-	pt.rep = &replica{cn: cn.replicaNode, pt: pt}
-	return pt.rep
-}
-
-// bareNode is the node of a bareReplica.
-func bareNode() *clusterNode { return nodeOf(bareReplica()) }
-
-// nodeOf returns the node that a bareReplica belongs to.
-func nodeOf(r *replica) *clusterNode { return r.cn.above.(*clusterNode) }
-
-// openSmall opens an engine whose files are small and whose retention does not look.
-func openSmall(t *testing.T, disk aio.Disk) *Engine {
-	t.Helper()
-	e, err := Open(t.Context(), Options{
-		Disk: disk, Logger: slog.New(slog.DiscardHandler),
-		BufferBytes: 4 << 20, CommitFileBytes: 256 << 10, CommitLiveBytes: 1 << 20,
-		MinSegmentBytes: 16 << 10, MaxSegmentBytes: 64 << 10, MaxMessageBytes: 16 << 10, MaxBatchBytes: 64 << 10,
-		RetentionInterval: time.Hour,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { e.Close() })
-	return e
-}
 
 // A commit answers what lies below its mark. The batch at the mark is in the log and not committed: its publisher
 // waits, and nobody reads it.
@@ -107,9 +65,9 @@ func TestCutOfAClosedCopyThatCannotBeMade(t *testing.T) {
 		if r.cutInProgress() {
 			t.Errorf("dropped before %v: the cut goes on for ever", again)
 		}
-		if r.discarded.Load() == again || r.isTearingDown() != again || r.cn.shortened.Has(r.pt.identity()) == again {
+		if r.discarded.Load() == again || r.isTearingDown() != again || r.cn.shortened.Has(r.pt.Identity()) == again {
 			t.Errorf("dropped before %v: given up %v, unsettled %v, shortened %v",
-				again, r.discarded.Load(), r.isTearingDown(), r.cn.shortened.Has(r.pt.identity()))
+				again, r.discarded.Load(), r.isTearingDown(), r.cn.shortened.Has(r.pt.Identity()))
 		}
 	}
 }
@@ -275,7 +233,7 @@ func TestGivenUpCopyIsKeptUntilItIsNotNeeded(t *testing.T) {
 			r.role, r.follower, r.removing = roleClosed, nil, true
 		}, true},
 		{"an earlier process let go of it", func(r *replica) {
-			_ = r.cn.shortened.SetDiscarded(r.pt.identity(), true)
+			_ = r.cn.shortened.SetDiscarded(r.pt.Identity(), true)
 		}, true},
 	} {
 		r := bareReplica()
@@ -286,7 +244,7 @@ func TestGivenUpCopyIsKeptUntilItIsNotNeeded(t *testing.T) {
 		}))
 		r.discarded.Store(true)
 		r.follower.Step(0, &replicate.Event{Kind: replicate.EvUnusable}, &acts)
-		if c.then(r); r.mayReleaseFiles() != c.free || r.cn.shortened.IsDiscarded(r.pt.identity()) != c.free {
+		if c.then(r); r.mayReleaseFiles() != c.free || r.cn.shortened.IsDiscarded(r.pt.Identity()) != c.free {
 			t.Errorf("%s: the commit log lets go of it: %v", c.name, !c.free)
 		}
 	}
@@ -389,54 +347,5 @@ func TestDamageIsKnownAtTheStart(t *testing.T) {
 	}
 	if electable(e) {
 		t.Error("a damaged copy could be made leader")
-	}
-}
-
-// Frames that belong to a feature level are not sent where it is not in force: an older node takes them for damage and
-// cuts the connection.
-//
-// F3.
-func TestNothingNewBelowItsLevel(t *testing.T) {
-	cn := bareNode() // without a network: whatever is sent to another node ends the test
-	cn.ctx, cn.cancel = context.WithCancel(t.Context())
-	defer cn.cancel()
-	cn.absent.cn = cn
-	cn.e.level.Store(dir.FirstLevel)
-	cn.absent.handleFrame(2, segment.Identity{}, &replicate.Message{Kind: replicate.MsgProbe, Epoch: 1})
-	if cn.e.counters.FramesWithoutCopy.Load() != 1 {
-		t.Error("the frame is not counted")
-	}
-	if ms := cn.fenceTime(); ms != 0 {
-		t.Errorf("a leader waits %d ms for nodes that know of no fence", ms)
-	}
-}
-
-func (cn *clusterNode) fenceTime() int64 {
-	t := &Topic{e: cn.e}
-	pt := &partition{e: cn.e.store, t: &t.partTopic}
-	pt.rep = &replica{cn: cn.replicaNode, pt: pt}
-	t.list.Store(&[]*partition{pt})
-	return channelTopic{t}.FenceMs(0, 2)
-}
-
-// A level that the cluster has is in force here when this node's own directory has it, and not before: an older version
-// could open the directory.
-//
-// F3.
-func TestLevelNeedsItsDirectory(t *testing.T) {
-	cn := bareNode()
-	cn.e.level.Store(1)
-	cn.e.storeLevel.Store(1)
-	cn.raising.Store(true) // somebody is at it
-	snap := &meta.Snapshot{Level: 2}
-	if cn.learnLevel(snap); cn.e.Level() != 1 {
-		t.Errorf("level %d is in force, and the directory has level 1", cn.e.Level())
-	}
-	cn.e.storeLevel.Store(2)
-	if cn.learnLevel(snap); cn.e.Level() != 2 {
-		t.Errorf("level %d is in force, and everything has level 2", cn.e.Level())
-	}
-	if cn.learnLevel(&meta.Snapshot{}); cn.e.Level() != 2 {
-		t.Error("the level went back")
 	}
 }

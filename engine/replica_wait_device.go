@@ -80,7 +80,7 @@ func (r *replica) reopen() {
 			return // first the batches under way are appended, and the leader gets time to remove the copy from the ISR
 		}
 		if !r.waitsForDevice || r.isClosed() || r.follower == nil || !r.follower.Waits() ||
-			r.cn.shortened.IsDiscarded(r.pt.identity()) {
+			r.cn.shortened.IsDiscarded(r.pt.Identity()) {
 			return
 		}
 		r.discarded.Store(false)
@@ -100,7 +100,7 @@ func (r *replica) reopen() {
 // stopWaiting gives up a copy whose device reads again, but reads damaged bytes. First the copy is written to the list
 // of shortened copies, because it will lack what it had acknowledged. It takes mu.
 func (r *replica) stopWaiting(why error) {
-	if err := r.cn.shortened.Add([]segment.Identity{r.pt.identity()}); err != nil {
+	if err := r.cn.shortened.Add([]segment.Identity{r.pt.Identity()}); err != nil {
 		return // it is tried again
 	}
 	r.run(func() {

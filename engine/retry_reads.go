@@ -25,7 +25,7 @@ func (e *Engine) retryReads() {
 	for wait := first; e.host.Pause(wait, e.stop); {
 		left := false
 		for _, pt := range e.partitionList() {
-			if !pt.rep.hasLog() || pt.log == nil || pt.t.quarantined {
+			if !pt.rep.hasLog() || pt.Log() == nil || pt.t.quarantined {
 				continue
 			}
 			back, open := e.retryPartition(pt, c)

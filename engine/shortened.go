@@ -64,7 +64,7 @@ func (cn *replicaNode) listUnnamed(snap *meta.Snapshot) error {
 	s := cn.shortened
 	here := map[segment.Identity]bool{}
 	for _, pt := range cn.e.partitionList() {
-		here[pt.identity()] = true
+		here[pt.Identity()] = true
 	}
 	unnamed, named := s.Replace(func(yield func(segment.Identity) bool) {
 		for id, row := range snap.Partitions {
@@ -95,7 +95,7 @@ func (r *replica) noteWhole() {
 	r.shortened = false
 	r.cn.log.Info("a copy that recovery had shortened has all that is committed",
 		"topic", r.pt.t.name, "partition", r.pt.number)
-	if r.cn.shortened.Remove(r.pt.identity()) {
+	if r.cn.shortened.Remove(r.pt.Identity()) {
 		r.cn.spawn(r.cn.writeShortened)
 	}
 }
@@ -106,7 +106,7 @@ func (r *replica) unlistShortened() error {
 	r.mu.Lock()
 	r.shortened = false
 	r.mu.Unlock()
-	return r.cn.shortened.RemoveNow(r.pt.identity())
+	return r.cn.shortened.RemoveNow(r.pt.Identity())
 }
 
 // writeShortened writes the file until it has the newest list. It runs on a goroutine that noteWhole starts. If the
@@ -140,7 +140,7 @@ func (r *replica) handOverShortened(a *replicate.Action) {
 	r.cn.spawn(func() {
 		ctx, cancel := r.cn.e.host.WithTimeout(r.cn.ctx, storeTimeout)
 		defer cancel()
-		if err := r.cn.store.HandOver(ctx, r.pt.identity(), &st, to); err != nil && !errors.Is(err, meta.ErrConflict) &&
+		if err := r.cn.store.HandOver(ctx, r.pt.Identity(), &st, to); err != nil && !errors.Is(err, meta.ErrConflict) &&
 			r.cn.ctx.Err() == nil {
 			r.cn.log.Info("a partition whose log was shortened could not be handed over yet; it is tried again",
 				"topic", r.pt.t.name, "partition", r.pt.number, "to", to, "error", err)

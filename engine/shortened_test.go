@@ -38,7 +38,7 @@ func listed(t *testing.T, disk *faultaio.Disk, r *replica) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s.IsDiscarded(r.pt.identity())
+	return s.IsDiscarded(r.pt.Identity())
 }
 
 // The commit log lets go of what a dropped copy lacks when the list says that it was dropped, and not before, however
@@ -143,7 +143,13 @@ func TestShortenedCopiesAreNamed(t *testing.T) {
 func TestScrubShortened(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
-	mended := func() uint64 { nodeOf(r).scrubShortened(); return nodeOf(r).e.scrubbed.mended.Load() }
+	var scrubbed uint64
+	mended := func() uint64 {
+		if damaged, _, _ := r.cn.shortened.Scrub(); damaged {
+			scrubbed++
+		}
+		return scrubbed
+	}
 	if mended() != 0 {
 		t.Fatal("there is no list")
 	}
@@ -151,7 +157,7 @@ func TestScrubShortened(t *testing.T) {
 	if err := r.cn.shortened.Add([]segment.Identity{other}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.cn.shortened.SetDiscarded(r.pt.identity(), true); err != nil {
+	if err := r.cn.shortened.SetDiscarded(r.pt.Identity(), true); err != nil {
 		t.Fatal(err)
 	}
 	for _, process := range []string{"this process", "the one before"} {
@@ -200,7 +206,7 @@ func TestDroppedCopyThatMovedAway(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
 	r.pt.e.disk = disk
-	log, err := segment.Open(disk, "p", r.pt.identity(), segment.State{}, segment.Options{})
+	log, err := segment.Open(disk, "p", r.pt.Identity(), segment.State{}, segment.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +218,7 @@ func TestDroppedCopyThatMovedAway(t *testing.T) {
 	}
 	r.discarded.Store(true)
 	r.cut = &logCut{reset: true} // its leader needs nothing of it
-	if ids, _ := r.cn.e.damagedCopies(); len(ids) != 1 || ids[0] != r.pt.identity() {
+	if ids, _ := r.cn.e.damagedCopies(); len(ids) != 1 || ids[0] != r.pt.Identity() {
 		t.Errorf("%v are damaged", ids)
 	}
 	if !r.mayReleaseFiles() {
@@ -263,7 +269,7 @@ func TestInboxOpensForAnotherLog(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
 	e, pt := r.pt.e, r.pt
-	log, err := segment.Open(disk, "p", pt.identity(), segment.State{}, segment.Options{})
+	log, err := segment.Open(disk, "p", pt.Identity(), segment.State{}, segment.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +308,7 @@ func TestInboxOpensForAnotherLog(t *testing.T) {
 func TestDroppedCopyWhoseTopicIsGone(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
-	for _, id := range []segment.Identity{r.pt.identity(), {Topic: uuid.UUID{8}}} {
+	for _, id := range []segment.Identity{r.pt.Identity(), {Topic: uuid.UUID{8}}} {
 		if err := r.cn.shortened.SetDiscarded(id, true); err != nil {
 			t.Fatal(err)
 		}
@@ -314,7 +320,7 @@ func TestDroppedCopyWhoseTopicIsGone(t *testing.T) {
 	}
 	left, err := dir.ReadShortened(disk)
 	if err != nil || left.Count() != 1 || !left.IsDiscarded(segment.Identity{Topic: uuid.UUID{8}}) ||
-		left.IsDiscarded(r.pt.identity()) {
+		left.IsDiscarded(r.pt.Identity()) {
 		t.Errorf("%+v, %v", left, err)
 	}
 }
@@ -324,7 +330,7 @@ func TestDroppedCopyWhoseTopicIsGone(t *testing.T) {
 func TestUnreadableCommitLogForgetsNoDroppedCopy(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
-	if err := r.cn.shortened.SetDiscarded(r.pt.identity(), true); err != nil {
+	if err := r.cn.shortened.SetDiscarded(r.pt.Identity(), true); err != nil {
 		t.Fatal(err)
 	}
 	r.pt.e.disk = disk
@@ -332,7 +338,7 @@ func TestUnreadableCommitLogForgetsNoDroppedCopy(t *testing.T) {
 	if err := r.cn.noteShortened(rec, false, false); err != nil {
 		t.Fatal(err)
 	}
-	if !r.cn.shortened.IsDiscarded(r.pt.identity()) || !listed(t, disk, r) {
+	if !r.cn.shortened.IsDiscarded(r.pt.Identity()) || !listed(t, disk, r) {
 		t.Error("a copy that was dropped is forgotten")
 	}
 }
@@ -347,7 +353,7 @@ func TestCopyIsListedBeforeItBeginsAnew(t *testing.T) {
 		r.pt.machine = core.NewPartition(segment.State{Next: holds}, segment.Sizes{})
 		r.state.ISR = []replicate.Member{{Node: 7}}
 		disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: dir.ShortenedFile + "*", Err: syscall.EIO})
-		if err := r.cn.shortened.Add([]segment.Identity{r.pt.identity()}); err == nil {
+		if err := r.cn.shortened.Add([]segment.Identity{r.pt.Identity()}); err == nil {
 			t.Fatal("the list was written")
 		}
 		r.shortened = true // as after it was opened again: by the list in memory
@@ -355,8 +361,8 @@ func TestCopyIsListedBeforeItBeginsAnew(t *testing.T) {
 			t.Fatal(err)
 		}
 		kept, err := dir.ReadShortened(disk)
-		if err != nil || kept.Has(r.pt.identity()) != (holds > 0) {
-			t.Errorf("it holds %d batches, listed: %v, %v", holds, kept.Has(r.pt.identity()), err)
+		if err != nil || kept.Has(r.pt.Identity()) != (holds > 0) {
+			t.Errorf("it holds %d batches, listed: %v, %v", holds, kept.Has(r.pt.Identity()), err)
 		}
 	}
 }
@@ -374,8 +380,8 @@ func TestCopyBeginsAnewWhenTheDiskHasRoom(t *testing.T) {
 		disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: dir.ShortenedFile + "*", Err: c.err, Count: 2})
 		r.cut = &logCut{reset: true, state: segment.State{Next: 9}}
 		err := r.awaitPrepared(r.cut)
-		if c.waits && (err != nil || !r.cn.shortened.IsDurable(r.pt.identity())) || !c.waits && !errors.Is(err, c.err) {
-			t.Errorf("%v: %v, listed %v", c.err, err, r.cn.shortened.IsDurable(r.pt.identity()))
+		if c.waits && (err != nil || !r.cn.shortened.IsDurable(r.pt.Identity())) || !c.waits && !errors.Is(err, c.err) {
+			t.Errorf("%v: %v, listed %v", c.err, err, r.cn.shortened.IsDurable(r.pt.Identity()))
 		}
 	}
 }

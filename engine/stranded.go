@@ -27,7 +27,7 @@ func (r *replica) handOverStranded(a *replicate.Action) {
 	cn.spawn(func() {
 		ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
 		defer cancel()
-		err := cn.store.HandOver(ctx, r.pt.identity(), &st, to)
+		err := cn.store.HandOver(ctx, r.pt.Identity(), &st, to)
 		if err == nil || errors.Is(err, meta.ErrConflict) || cn.ctx.Err() != nil {
 			return
 		}
@@ -83,7 +83,7 @@ func (r *replica) storeRow(row *meta.Partition) {
 		return
 	}
 	g := strandedLeaderOf(r.cn.self.ID, before, row, snap.Nodes)
-	if g != nil && r.cn.preferredLeader != nil && r.cn.preferredLeader(snap, r.pt.identity()) == g.node {
+	if g != nil && r.cn.preferredLeader != nil && r.cn.preferredLeader(snap, r.pt.Identity()) == g.node {
 		g.until = r.cn.now() +
 			strandedBarFactor*cmp.Or(r.cn.replication.StrandedEveryNs, replicate.DefaultStrandedEveryNs)
 		r.formerLeader.Store(g)

@@ -95,7 +95,7 @@ func (t *Topic) nextPartition() *partition {
 	}
 	n := int(t.next.Add(1))
 	for i := range parts { // prefer a partition that has a leader
-		if pt := parts[(n+i)%len(parts)]; pt.rep.target.Load() != 0 {
+		if pt := parts[(n+i)%len(parts)]; pt.Target() != 0 {
 			return pt
 		}
 	}

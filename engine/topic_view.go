@@ -27,14 +27,14 @@ func (v topicView) Name() string    { return v.t.name }
 func (v topicView) Partitions() int { return v.t.Partitions() }
 
 func (v topicView) Leader(n uint32) replicate.NodeID {
-	return replicate.NodeID(v.t.partitions()[n].rep.target.Load())
+	return v.t.partitions()[n].Target()
 }
 
 func (v topicView) Leaders() []replicate.NodeID {
 	parts := v.t.partitions()
 	leaders := make([]replicate.NodeID, len(parts))
 	for n, pt := range parts {
-		leaders[n] = replicate.NodeID(pt.rep.target.Load())
+		leaders[n] = pt.Target()
 	}
 	return leaders
 }

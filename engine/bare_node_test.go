@@ -1,0 +1,48 @@
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/base"
+	"penstock/engine/host"
+	"penstock/engine/meta"
+	"penstock/replicate"
+	"penstock/segment/aio"
+)
+
+// bareNode is a node of a cluster without a disk, a network or a store.
+func bareNode() *clusterNode { return bareNodeOn(host.NewMachine()) }
+
+func bareNodeOn(h host.Host) *clusterNode {
+	e := &Engine{log: slog.New(slog.DiscardHandler), host: h, clock: base.NewClock(h.Wall, h.Mono)}
+	e.store = newStore(storeOptions{
+		Host: h, Log: e.log, Clock: e.clock, Counters: &e.counters, Pulse: &e.pulse,
+	})
+	cn := &clusterNode{e: e}
+	cn.replicaNode = newReplicaNode(context.Background(), e.store, e.log, nil, replicate.Config{}, nil, cn)
+	cn.self = meta.Node{ID: 1, Store: uuid.UUID{1}, Boot: uuid.UUID{9}}
+	e.store.join(cn.replicaNode)
+	e.cluster, e.members = cn, cn
+	return cn
+}
+
+// openSmall opens an engine whose files are small and whose retention does not look.
+func openSmall(t *testing.T, disk aio.Disk) *Engine {
+	t.Helper()
+	e, err := Open(t.Context(), Options{
+		Disk: disk, Logger: slog.New(slog.DiscardHandler),
+		BufferBytes: 4 << 20, CommitFileBytes: 256 << 10, CommitLiveBytes: 1 << 20,
+		MinSegmentBytes: 16 << 10, MaxSegmentBytes: 64 << 10, MaxMessageBytes: 16 << 10, MaxBatchBytes: 64 << 10,
+		RetentionInterval: time.Hour,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	return e
+}

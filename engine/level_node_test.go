@@ -1,0 +1,60 @@
+package engine
+
+import (
+	"context"
+	"testing"
+
+	"penstock/engine/dir"
+	"penstock/engine/meta"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// Frames that belong to a feature level are not sent where it is not in force: an older node takes them for damage and
+// cuts the connection.
+//
+// F3.
+func TestNothingNewBelowItsLevel(t *testing.T) {
+	cn := bareNode() // without a network: whatever is sent to another node ends the test
+	cn.ctx, cn.cancel = context.WithCancel(t.Context())
+	defer cn.cancel()
+	cn.absent.cn = cn
+	cn.e.level.Store(dir.FirstLevel)
+	cn.absent.handleFrame(2, segment.Identity{}, &replicate.Message{Kind: replicate.MsgProbe, Epoch: 1})
+	if cn.e.counters.FramesWithoutCopy.Load() != 1 {
+		t.Error("the frame is not counted")
+	}
+	if ms := cn.fenceTime(); ms != 0 {
+		t.Errorf("a leader waits %d ms for nodes that know of no fence", ms)
+	}
+}
+
+func (cn *clusterNode) fenceTime() int64 {
+	t := &Topic{e: cn.e}
+	pt := &partition{e: cn.e.store, t: &t.partTopic}
+	pt.rep = &replica{cn: cn.replicaNode, pt: pt}
+	t.list.Store(&[]*partition{pt})
+	return channelTopic{t}.FenceMs(0, 2)
+}
+
+// A level that the cluster has is in force here when this node's own directory has it, and not before: an older version
+// could open the directory.
+//
+// F3.
+func TestLevelNeedsItsDirectory(t *testing.T) {
+	cn := bareNode()
+	cn.e.level.Store(1)
+	cn.e.storeLevel.Store(1)
+	cn.raising.Store(true) // somebody is at it
+	snap := &meta.Snapshot{Level: 2}
+	if cn.learnLevel(snap); cn.e.Level() != 1 {
+		t.Errorf("level %d is in force, and the directory has level 1", cn.e.Level())
+	}
+	cn.e.storeLevel.Store(2)
+	if cn.learnLevel(snap); cn.e.Level() != 2 {
+		t.Errorf("level %d is in force, and everything has level 2", cn.e.Level())
+	}
+	if cn.learnLevel(&meta.Snapshot{}); cn.e.Level() != 2 {
+		t.Error("the level went back")
+	}
+}
