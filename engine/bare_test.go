@@ -2,15 +2,21 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"sync"
+	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
 	"penstock/engine/base"
+	"penstock/engine/dir"
 	"penstock/engine/host"
 	"penstock/engine/inbox"
 	"penstock/engine/meta"
 	"penstock/replicate"
+	"penstock/segment"
 	"penstock/segment/aio"
 )
 
@@ -45,3 +51,80 @@ func (a *nobodyAbove) TryLater(_ *meta.Topic, partition uint32) {
 	a.later = append(a.later, partition)
 }
 func (a *nobodyAbove) News() *base.Notice { return &a.news }
+
+// runningStore is a store of a single node that has one partition, small files, and a commit log that runs.
+type runningStore struct {
+	*store
+	part *partition
+	end  func() error // ends it as Engine.Close does; a second call does nothing
+}
+
+// runStore opens a store on disk, and the partition that it has or makes there.
+func runStore(t *testing.T, disk aio.Disk) runningStore {
+	t.Helper()
+	h, stop := host.NewMachine(), make(chan struct{})
+	s := newStore(storeOptions{
+		Host: h, Log: slog.New(slog.DiscardHandler), Clock: base.NewClock(h.Wall, h.Mono), Disk: disk,
+		Counters: new(Counters), Pulse: new(aio.Pulse), Stop: stop,
+		CommitFileBytes: 256 << 10, CommitLiveBytes: 1 << 20, GroupsInFlight: 2, MinSegmentBytes: 16 << 10,
+		MaxSegmentBytes: 64 << 10, RetentionInterval: time.Hour, MaxInboxBytes: 1 << 20, MaxNodeInboxBytes: 1 << 20,
+		MaxStateBytes: 1 << 20, PublishTimeout: 5 * time.Second, AdmitTimeout: time.Second, MarkAfter: time.Millisecond,
+	})
+	s.level.Store(dir.FirstLevel)
+	topic := &partTopic{name: "t", uuid: uuid.UUID{7}, servingChanged: func() {}}
+	topic.limits.Store(new(topicLimits))
+	r := newRecovery(s)
+	defer r.releaseSlices()
+	err := errors.Join(disk.MkdirAll(dir.TopicPath(topic.uuid)), s.begin(4<<20))
+	if err == nil {
+		err = r.replay(uuid.UUID{1})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	pt, err := r.openPartition(topic, 0, r.parts[segment.Identity{Topic: topic.uuid}])
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.addPartitions([]*partition{pt})
+	s.accept()
+	if err := h.RunLog(s.clog, s.clog.Run); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	h.SpawnIn(&wg, s.flusher.run)
+	end := sync.OnceValue(func() error {
+		pt.CloseToNew(base.ErrClosed)
+		err, _ := h.StopLog(s.clog, s.drained, func() bool { return false })
+		close(stop)
+		wg.Wait()
+		if s.poisoned.Load() == nil {
+			s.flusher.finish()
+		}
+		return errors.Join(err, s.release(), disk.Close())
+	})
+	t.Cleanup(func() { _ = end() })
+	return runningStore{s, pt, end}
+}
+
+// publish stores messages of a size, one after the other.
+func (s runningStore) publish(t *testing.T, count, size int) {
+	t.Helper()
+	limits := inbox.NewLimits(1<<20, 1<<20, 1<<10, time.Hour)
+	for range count {
+		w := inbox.NewWaiter()
+		w.Carry(make([]byte, size))
+		w.Alone, w.Waits = true, true
+		err := limits.Measure(&w.Put)
+		if err == nil {
+			err = s.part.enqueue(t.Context(), &w.Put)
+		}
+		if err == nil {
+			_, err = w.Wait(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Free()
+	}
+}

@@ -268,10 +268,6 @@ func FailFlush(e *Engine, topic string, n int) bool {
 			e.flusher.failed(pt, pt.reopens.Load(), s.Err)
 		}
 	}
-	return pt.isClosed()
-}
-
-func (pt *partition) isClosed() bool {
 	return pt.WhyClosed() != nil
 }
 

@@ -73,27 +73,22 @@ func TestCutOfAClosedCopyThatCannotBeMade(t *testing.T) {
 }
 
 // brokenReplica is a follower's part whose log has a segment that cannot be repaired in place.
-func brokenReplica(t *testing.T) (*replica, *Engine) {
+func brokenReplica(t *testing.T) (*replica, runningStore) {
 	disk := faultaio.New(faultaio.Options{Seed: 1})
-	e := openSmall(t, disk)
-	topic, err := e.Topic(t.Context(), "t")
-	for range 400 {
-		if err == nil {
-			_, err = topic.Publish(t.Context(), make([]byte, 1000))
-		}
-	}
-	if err = errors.Join(err, e.Close()); err != nil {
+	s := runStore(t, disk)
+	s.publish(t, 400, 1000)
+	if err := s.end(); err != nil {
 		t.Fatal(err)
 	}
 	disk = disk.Kill(1)
-	name := dir.TopicPath(topic.uuid) + "/0/0000000000.seg"
+	name := dir.PartitionPath(s.part.t.uuid, 0) + "/0000000000.seg"
 	if !disk.Corrupt(name, []byte("rotten"), segment.SegmentHeaderBytes/2) {
 		t.Fatal("nothing was damaged")
 	}
-	topic, _ = openSmall(t, disk).LookupTopic("t")
+	s = runStore(t, disk)
 	r := bareReplica()
-	r.pt = topic.partitions()[0]
-	r.cn.e, r.cn.shortened = r.pt.e, dir.NewShortened(disk)
+	r.pt = s.part
+	r.cn.e, r.cn.shortened = s.store, dir.NewShortened(disk)
 	var cancel context.CancelFunc
 	r.cn.ctx, cancel = context.WithCancel(context.Background())
 	cancel() // there is no store that could be told
@@ -101,7 +96,7 @@ func brokenReplica(t *testing.T) (*replica, *Engine) {
 	if !r.hasBroken() {
 		t.Fatal("every segment can be repaired")
 	}
-	return r, topic.e
+	return r, s
 }
 
 // Whoever waited for a slow disk finds that it cannot cut or repair a copy that has been given up meanwhile. The cut
@@ -132,7 +127,7 @@ func TestCopyThatBeginsAnewIsNotFailedByWhoCameBefore(t *testing.T) {
 
 // A copy is given up while a cut of it waits for the disk: nothing is written of that cut, and its goroutine ends.
 func TestCutOfACopyThatIsGivenUpMeanwhile(t *testing.T) {
-	r, e := brokenReplica(t)
+	r, s := brokenReplica(t)
 	c := &logCut{durable: make(chan error, 1)} // to nothing: it has to read nothing
 	r.discarded.Store(true)
 	done := make(chan struct{})
@@ -141,7 +136,7 @@ func TestCutOfACopyThatIsGivenUpMeanwhile(t *testing.T) {
 	case <-done:
 	case <-time.After(10 * time.Second):
 		t.Error("the cut of a copy that was given up waits for its record")
-		e.Close()
+		_ = s.end()
 		<-done
 	}
 	if c.ready {
@@ -152,7 +147,7 @@ func TestCutOfACopyThatIsGivenUpMeanwhile(t *testing.T) {
 // A copy whose log has a file that cannot be written any more is given up before it is cut: the record of the cut would
 // wait for room in a commit log that is full of what this file did not take.
 func TestCutOfACopyWithABrokenFile(t *testing.T) {
-	r, e := brokenReplica(t)
+	r, s := brokenReplica(t)
 	c := &logCut{durable: make(chan error, 1)} // to nothing: it has to read nothing
 	r.cut = c
 	done := make(chan struct{})
@@ -161,7 +156,7 @@ func TestCutOfACopyWithABrokenFile(t *testing.T) {
 	case <-done:
 	case <-time.After(10 * time.Second):
 		t.Error("the cut of a copy with a broken file waits for its record")
-		e.Close()
+		_ = s.end()
 		<-done
 	}
 	if c.ready || !r.discarded.Load() {
@@ -299,20 +294,14 @@ func TestDamagedCopyDoesNotLead(t *testing.T) {
 // F4.
 func TestDamageIsKnownAtTheStart(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{Seed: 1})
-	e := openSmall(t, disk)
-	topic, err := e.Topic(t.Context(), "t")
-	for range 400 {
-		if err == nil {
-			_, err = topic.Publish(t.Context(), make([]byte, 1000))
-		}
-	}
-	if err = errors.Join(err, e.Close()); err != nil {
+	s := runStore(t, disk)
+	s.publish(t, 400, 1000)
+	if err := s.end(); err != nil {
 		t.Fatal(err)
 	}
-	electable := func(e *Engine) bool {
-		topic, _ := e.LookupTopic("t")
+	electable := func(s runningStore) bool {
 		r := bareReplica()
-		r.cn.e, r.cn.shortened, r.pt = e.store, dir.NewShortened(disk), topic.partitions()[0]
+		r.cn.e, r.cn.shortened, r.pt = s.store, dir.NewShortened(disk), s.part
 		var cancel context.CancelFunc
 		r.cn.ctx, cancel = context.WithCancel(context.Background())
 		cancel() // there is no store that could be told
@@ -322,30 +311,29 @@ func TestDamageIsKnownAtTheStart(t *testing.T) {
 		return r.follower.Electable()
 	}
 	disk = disk.Kill(1)
-	e = openSmall(t, disk)
-	if !electable(e) {
+	s = runStore(t, disk)
+	if !electable(s) {
 		t.Fatal("a whole copy cannot lead")
 	}
 	failed := error(core.ErrPoisoned)
-	if e.poisoned.Store(&failed); electable(e) {
+	if s.poisoned.Store(&failed); electable(s) {
 		t.Error("a copy whose commit log failed could be made leader")
 	}
-	if err := e.Close(); err != nil && !errors.Is(err, core.ErrPoisoned) {
+	if err := s.end(); err != nil && !errors.Is(err, core.ErrPoisoned) {
 		t.Fatal(err)
 	}
 	disk = disk.Kill(1)
-	name := dir.TopicPath(topic.uuid) + "/0/0000000000.seg"
+	name := dir.PartitionPath(s.part.t.uuid, 0) + "/0000000000.seg"
 	if !disk.Corrupt(name, []byte("rotten"), segment.SegmentHeaderBytes+segment.HeaderBytes) {
 		t.Fatal("nothing was damaged")
 	}
-	e = openSmall(t, disk)
-	topic, _ = e.LookupTopic("t")
+	s = runStore(t, disk)
 	c := segment.NewChecker()
 	defer c.Close()
-	if _, err := topic.partitions()[0].log.Check(c, 0, 1, 0); !errors.As(err, new(*segment.CorruptError)) {
+	if _, err := s.part.log.Check(c, 0, 1, 0); !errors.As(err, new(*segment.CorruptError)) {
 		t.Fatal("the damage was not found", err)
 	}
-	if electable(e) {
+	if electable(s) {
 		t.Error("a damaged copy could be made leader")
 	}
 }

@@ -237,15 +237,10 @@ func TestDroppedCopyThatMovedAway(t *testing.T) {
 // copy: the list says first that it was dropped, or the next process would take what is left for all of it.
 func TestRemovedCopyIsListedBeforeTheLogLetsGo(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
-	topic, err := openSmall(t, disk).CreateTopic(t.Context(), "t", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := topic.Publish(t.Context(), []byte("m")); err != nil {
-		t.Fatal(err)
-	}
+	s := runStore(t, disk)
+	s.publish(t, 1, 1)
 	r := ofList(t, disk)
-	r.pt.log, r.removing = topic.partitions()[0].log, true
+	r.pt.log, r.removing = s.part.log, true
 	f := &flusher{e: new(store)}
 	f.e.addPartitions([]*partition{r.pt})
 	seq, ok := r.pt.log.OldestUnsyncedFileSeq()
@@ -261,6 +256,8 @@ func TestRemovedCopyIsListedBeforeTheLogLetsGo(t *testing.T) {
 		t.Error("the log keeps it, or the list does not say it")
 	}
 }
+
+func isClosed(pt *partition) bool { return pt.WhyClosed() != nil }
 
 // What could not be written closes the inbox of a copy until its log is another one: its bytes were removed because it
 // moved away, and it may come back. A flush that failed before that closes nothing afterwards, and nothing opens what
@@ -279,14 +276,14 @@ func TestInboxOpensForAnotherLog(t *testing.T) {
 	defer e.flusher.writer.Close()
 	before := pt.reopens.Load()
 	e.flusher.failed(pt, before, &segment.CorruptError{})
-	if !pt.isClosed() {
+	if !isClosed(pt) {
 		t.Fatal("puts come to a log that takes nothing")
 	}
-	if err := r.removeBytes(); err != nil || pt.isClosed() {
-		t.Errorf("%v, closed %v", err, pt.isClosed())
+	if err := r.removeBytes(); err != nil || isClosed(pt) {
+		t.Errorf("%v, closed %v", err, isClosed(pt))
 	}
 	e.flusher.failed(pt, before, &segment.CorruptError{})
-	if pt.isClosed() {
+	if isClosed(pt) {
 		t.Error("an error of the log before closes the inbox of this one")
 	}
 	for what, end := range map[string]func(){
@@ -297,7 +294,7 @@ func TestInboxOpensForAnotherLog(t *testing.T) {
 		pt.Use(&pt.e.inboxes)
 		e.flusher.failed(pt, pt.reopens.Load(), &segment.CorruptError{})
 		end()
-		if pt.reopenInbox(); !pt.isClosed() {
+		if pt.reopenInbox(); !isClosed(pt) {
 			t.Errorf("%s, and the inbox opens", what)
 		}
 	}

@@ -42,19 +42,3 @@ func TestGiverOf(t *testing.T) {
 		t.Error("a giver without a row before")
 	}
 }
-
-// A replica that is one too many, or on a node that is drained, does not stay: the leadership goes to whoever can have
-// it, also to one that gave it away.
-func TestStays(t *testing.T) {
-	id := meta.PartitionID{Topic: uuid.UUID{7}}
-	row := &meta.Partition{ID: id, State: replicate.State{Replicas: []replicate.NodeID{1, 2, 3}}}
-	s := &meta.Snapshot{
-		Topics: map[uuid.UUID]*meta.Topic{id.Topic: {Replicas: 2}},
-		Nodes:  map[replicate.NodeID]*meta.Node{1: {ID: 1}, 2: {ID: 2, Draining: true}, 3: {ID: 3}, 4: {ID: 4}},
-	}
-	for node, want := range map[replicate.NodeID]bool{1: true, 2: false, 3: false, 4: false, 5: false} {
-		if stays(s, row, node) != want {
-			t.Errorf("node %d stays: %v", node, !want)
-		}
-	}
-}
