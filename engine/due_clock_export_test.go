@@ -7,16 +7,6 @@ import (
 	"penstock/segment"
 )
 
-// DelaysIn is how many messages wait for their time by a copy's log.
-func DelaysIn(e *Engine, topic string, n int) int {
-	pt := partitionOf(e, topic, n)
-	pt.rep.mu.Lock()
-	defer pt.rep.mu.Unlock()
-	count := len(pt.fold.Deferred)
-	pt.fold.Each(func(c *core.Cursor) { count += len(c.Requeued) })
-	return count
-}
-
 // The clock of the writer is ahead by what the batch says that was on its way for the shortest time. A new epoch is
 // another writer's, and what a producer says of its own clock does not count.
 func TestWriterClock(t *testing.T) {

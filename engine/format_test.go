@@ -2,7 +2,6 @@ package engine
 
 import (
 	"encoding/json"
-	"flag"
 	"maps"
 	"reflect"
 	"slices"
@@ -15,8 +14,6 @@ import (
 	"penstock/engine/dir"
 	"penstock/internal/formattest"
 )
-
-var update = flag.Bool("update", false, "write golden files that do not exist yet")
 
 // The keys of the two JSON files are those of FORMAT.md, in its order.
 func TestFormatOfFiles(t *testing.T) {
