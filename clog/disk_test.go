@@ -91,7 +91,18 @@ func runLife(t *testing.T, dir string, mode aio.Mode, arena *aio.Arena, m *model
 func TestConcurrentProducers(t *testing.T) { concurrentProducers(t, func(*Log) {}) }
 
 // TestConcurrentProducersOnSpot: the same, with groups gathered by whoever comes when the log is idle.
-func TestConcurrentProducersOnSpot(t *testing.T) { concurrentProducers(t, (*Log).GatherOnSpot) }
+func TestConcurrentProducersOnSpot(t *testing.T) {
+	concurrentProducers(t, func(l *Log) { l.GatherOnSpot() })
+}
+
+// TestConcurrentProducersWriteOnSpot: the same, with groups that are written there, too.
+func TestConcurrentProducersWriteOnSpot(t *testing.T) {
+	concurrentProducers(t, func(l *Log) {
+		if l.GatherOnSpot() {
+			l.WriteOnSpot()
+		}
+	})
+}
 
 func concurrentProducers(t *testing.T, before func(*Log)) {
 	disk := openDisk(t, t.TempDir(), aio.ModeAuto)

@@ -39,8 +39,8 @@ var (
 )
 
 // Source supplies records and learns what became of them. The goroutine that runs the log calls its methods, or the
-// caller of StepOnSpot or GatherOnSpot, one at a time and with the log's lock held. They may call the log back only
-// through Wake, Release and the accessors.
+// caller of StepOnSpot, GatherOnSpot or WriteOnSpot, one at a time and with the log's lock held. They may call the log
+// back only through Wake, Release and the accessors.
 type Source interface {
 	// Gather adds waiting records to g; none is fine. It stops when g.Reserve returns nil and keeps the rest.
 	Gather(g *Group)
@@ -110,10 +110,10 @@ func (o *Options) complete(arena *aio.Arena, block int64) error {
 
 // Log is a node's commit log.
 //
-// One goroutine drives it: Run, or Start, Step and Close for a caller that steps it by hand. StepOnSpot and
-// GatherOnSpot let another goroutine do one round of that work while the driving goroutine sleeps; mu decides who
-// works. The Source's methods are therefore called by whoever holds mu, one at a time. All other methods may be called
-// from any goroutine.
+// One goroutine drives it: Run, or Start, Step and Close for a caller that steps it by hand. StepOnSpot, GatherOnSpot
+// and WriteOnSpot let another goroutine do one round of that work, or half of it, while the driving goroutine sleeps;
+// mu decides who works. The Source's methods are therefore called by whoever holds mu, one at a time. All other methods
+// may be called from any goroutine.
 //
 // A crash leaves whole groups, at most one torn tail, and promises in the group headers about what was durable; Open
 // judges them. After a failed write nothing is written again: err stays set and every call returns it.
@@ -137,7 +137,7 @@ type Log struct {
 	// and sets asleep meanwhile. Everything from here to the atomics is guarded by mu.
 	mu        lock.Mutex[lock.CommitLog]
 	asleep    bool
-	onSpot    bool   // the round is one of StepOnSpot: write on the calling goroutine
+	onSpot    bool   // in StepOnSpot or WriteOnSpot: write on the calling goroutine
 	unwritten *Group // admitted by GatherOnSpot and not given to the disk yet; also the last of inFlight
 	err       error  // first failure, or ErrClosed
 

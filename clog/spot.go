@@ -42,30 +42,57 @@ func (l *Log) canStepOnSpot() bool {
 		len(l.inFlight) == 0 && l.room() >= max(l.wantRoom, l.minRoom()) && !l.renews()
 }
 
-// GatherOnSpot gathers a group if the log is idle and leaves the write to the log's goroutine. The caller must call
-// Wake afterwards, whether there was a group or not.
+// GatherOnSpot gathers a group if the log is idle, and returns true if there was one. It does not write it: the caller
+// must see to it that another goroutine calls WriteOnSpot, or call Wake. After false it must call Wake.
 //
-// It is for a source that sends records to other nodes in Gather: they are on their way while the log's goroutine wakes
-// up and writes. Nothing here touches the disk, and the lock is only tried for, because its holder may be in a write
-// that hangs. A crash before the write leaves nothing of the group on this node; nobody was told OK for it.
-func (l *Log) GatherOnSpot() {
+// It is for a source that sends records to other nodes in Gather: they are on their way while another goroutine begins
+// to write. Nothing here touches the disk, and the lock is only tried for, because its holder may be in a write that
+// hangs. A crash before the write leaves nothing of the group on this node; nobody was told OK for it.
+func (l *Log) GatherOnSpot() bool {
 	if !l.mu.TryLock() {
-		return
+		return false
 	}
 	defer l.mu.Unlock()
 	if !l.canStepOnSpot() {
-		return
+		return false
 	}
 	g := l.idle[len(l.idle)-1]
 	if !l.begin(g) {
-		return
+		return false
 	}
 	l.noBuffer = false
 	if l.source.Gather(g); l.err != nil || g.records == 0 {
-		return
+		return false
 	}
 	l.idle = l.idle[:len(l.idle)-1]
 	l.stalled.leave()
 	l.enqueue(g)
 	l.unwritten = g
+	return true
+}
+
+// WriteOnSpot makes the group durable that GatherOnSpot gathered, on the calling goroutine, and calls Durable there. It
+// may hang as long as the disk does. It returns false, having done nothing, if the log's goroutine is awake or has
+// written the group already, or the log failed or is to stop: then the caller must use Wake.
+//
+// The log's own goroutine sleeps in the ring and is bound to a thread. To wake it costs a switch of threads, which a
+// lone record waits for on every node; a goroutine of Go's scheduler begins at once.
+func (l *Log) WriteOnSpot() bool {
+	if !l.mu.TryLock() {
+		return false
+	}
+	defer l.mu.Unlock()
+	g := l.unwritten
+	if g == nil || !l.asleep || l.err != nil || l.stopping.Load() {
+		return false
+	}
+	l.unwritten = nil
+	l.onSpot = true
+	err := l.write(g)
+	l.onSpot = false
+	l.publish()
+	if err != nil {
+		l.Wake() // Run returns it
+	}
+	return true
 }

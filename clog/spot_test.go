@@ -165,3 +165,51 @@ func TestGatherOnSpotThenFailure(t *testing.T) {
 	l.GatherOnSpot() // of a log that failed nothing is asked
 	closeLog(t, l)
 }
+
+// TestWriteOnSpot: what was gathered is durable when WriteOnSpot returns true, and is written once. Without a gathered
+// group nothing happens.
+func TestWriteOnSpot(t *testing.T) {
+	_, m, l, ran := spotLog(t)
+	if l.WriteOnSpot() {
+		t.Error("there was nothing to write")
+	}
+	onSpot := 0
+	for n := uint64(2); n < 5; n++ { // nothing is released: the log has room for a few
+		m.put(1)
+		switch gathered := l.GatherOnSpot(); {
+		case gathered && l.WriteOnSpot():
+			onSpot++
+			if m.durable() != n {
+				t.Fatalf("%d records are durable, want %d", m.durable(), n)
+			}
+			if l.WriteOnSpot() {
+				t.Fatal("the same group was written twice")
+			}
+		default: // the log needs a new file, or woke up for a moment
+			l.Wake()
+			soon(t, "the log's goroutine writes", func() bool { return m.durable() == n })
+		}
+	}
+	if onSpot == 0 {
+		t.Error("nothing was written on the spot")
+	}
+	l.Stop()
+	if err := <-ran; err != nil {
+		t.Error(err)
+	}
+	closeLog(t, l)
+}
+
+// TestWriteOnSpotFails: a failed write ends the log, as any other does.
+func TestWriteOnSpotFails(t *testing.T) {
+	d, m, l, ran := spotLog(t)
+	d.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Count: -1, Err: syscall.EIO})
+	m.put(1)
+	if !l.GatherOnSpot() || !l.WriteOnSpot() {
+		l.Wake()
+	}
+	if err := <-ran; !errors.Is(err, ErrFailed) || !errors.Is(err, syscall.EIO) || m.failed != 1 || m.durable() != 1 {
+		t.Errorf("%v, failed %d times, %d records are durable, want 1", err, m.failed, m.durable())
+	}
+	closeLog(t, l)
+}

@@ -17,11 +17,11 @@ import (
 // committer is the source of the commit log (clog.Source). It seals inboxes into batches, and answers puts when their
 // group is durable.
 //
-// All methods except push run on the one goroutine that works on the commit log at a time, with clog.Log.mu held. That
-// is the log's own goroutine, or a lone caller on an idle log (clog.StepOnSpot, clog.GatherOnSpot). So clog.Log.mu
-// guards all fields except ready (readyMu) and the atomics. sealInbox and the functions below it hold the partition's
-// replica.mu too. A put crosses no other goroutine between its inbox and the disk. Puts that arrive while a group is on
-// the disk become one batch per partition in the next group.
+// All methods except push and writeGathered run on the one goroutine that works on the commit log at a time, with
+// clog.Log.mu held. That is the log's own goroutine, a lone caller on an idle log (clog.StepOnSpot, clog.GatherOnSpot),
+// or writeGathered (clog.WriteOnSpot). So clog.Log.mu guards all fields except ready (readyMu), gathered and the
+// atomics. sealInbox and the functions below it hold the partition's replica.mu too. Puts that arrive while a group is
+// on the disk become one batch per partition in the next group.
 //
 //	push       called on a put's goroutine when its inbox is no longer empty
 //	Gather     takes inboxes and seals each into batches of the group; the batches leave for the followers, if any
@@ -34,6 +34,8 @@ type committer struct {
 
 	readyMu lock.Mutex[lock.CommitterReady]
 	ready   []*partition // partitions whose inbox was empty and has puts now
+
+	gathered chan struct{} // one value: writeGathered has a group to write; nil: the commit log's goroutine writes it
 
 	work []*partition // taken from ready; the inboxes of work[at:] are not sealed yet
 	at   int
@@ -90,12 +92,29 @@ func (c *committer) push(pt *partition, alone bool) {
 	case !alone || c.lastGroupShared.Load():
 	case c.e.replicas != nil:
 		// The caller may be the goroutine of a connection to another node or to a client. It must not hang when this node's
-		// disk does, so it only seals the batch and sends it to the followers. The commit log's goroutine writes it.
-		c.e.clog.GatherOnSpot()
+		// disk does, so it only seals the batch and sends it to the followers. Another goroutine writes it.
+		if c.e.clog.GatherOnSpot() && c.gathered != nil {
+			select {
+			case c.gathered <- struct{}{}:
+			default: // writeGathered has not taken the last value yet, and will find this group, too
+			}
+			return
+		}
 	case c.e.clog.StepOnSpot() && !c.hasReady():
 		return
 	}
 	c.e.clog.Wake()
+}
+
+// writeGathered writes the groups that push gathered on the goroutines of others, until stop is closed. It is a
+// goroutine of its own, on nodes with others. Like the commit log's goroutine it may hang as long as the disk does.
+func (c *committer) writeGathered() {
+	for c.e.host.Either(c.gathered, c.e.stop) {
+		// Puts that came while the group was on the disk woke nobody: see push.
+		if !c.e.clog.WriteOnSpot() || c.hasReady() {
+			c.e.clog.Wake()
+		}
+	}
 }
 
 // maxGroupPuts bounds the work of one group. Sealing and answering a group must overlap with the producers' work on the

@@ -150,6 +150,9 @@ func (e *Engine) open(ctx context.Context) error {
 	if err := e.host.RunLog(e.clog, e.runLog); err != nil && e.poisoned.Load() == nil {
 		return err
 	}
+	if e.committer.gathered != nil {
+		e.background(e.committer.writeGathered)
+	}
 	e.background(e.flusher.run)
 	e.background(e.channels.Run)
 	e.startDiskWatch()

@@ -114,8 +114,13 @@ func (s *store) begin(bufferBytes int64) (err error) {
 	return nil
 }
 
-// join says that this is a node of a cluster. It is called before recovery.
-func (s *store) join(node *replicaNode) { s.replicas, s.asyncFree.Shared = node, true }
+// join says that this is a node of a cluster. It is called after begin and before recovery.
+func (s *store) join(node *replicaNode) {
+	s.replicas, s.asyncFree.Shared = node, true
+	if !s.host.InlineLog() {
+		s.committer.gathered = make(chan struct{}, 1)
+	}
+}
 
 // accept lets the commit log, which does not run yet, take what is in the inboxes.
 func (s *store) accept() { s.clog.SetSource(&s.committer) }
