@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"slices"
@@ -204,20 +203,14 @@ func recordAt(body []byte, index int) ([]byte, bool) {
 // OnlyCarried lists at most count messages, from the id from on, whose bytes are only in control batches that carry
 // them. It also returns the first id of the log; messages from there on still have their bytes where they were
 // published.
-func (pt *partition) OnlyCarried(
-	ctx context.Context, from segment.MsgID, count int,
-) ([]core.CarrySource, segment.MsgID, error) {
+//
+// The lock of the replica guards the fold. The inbox is no way to it: without a quorum it stands still.
+func (pt *partition) OnlyCarried(from segment.MsgID, count int) ([]core.CarrySource, segment.MsgID) {
 	if start := pt.startBorder(); pt.carriedFrom.Load() == noOffset {
-		return nil, start.ID, nil
+		return nil, start.ID
 	}
-	var list []core.CarrySource
-	var start core.Border
-	err := pt.readFold(ctx, func() {
-		start = pt.startBorder()
-		list = pt.fold.CarriedBelow(nil, from, start, count)
-	})
-	if err != nil {
-		return nil, 0, err
-	}
-	return list, start.ID, nil
+	pt.rep.mu.Lock()
+	defer pt.rep.mu.Unlock()
+	start := pt.startBorder()
+	return pt.fold.CarriedBelow(nil, from, start, count), start.ID
 }

@@ -140,7 +140,7 @@ func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 		return nil, t.emptyLocal(ctx)
 	case wire.OpPeek:
 		if op.Channel == "" {
-			return marshal(channel.PeekTopic(ctx, channelTopic{t}, op, t.e.opts.ReadAheadBytes))
+			return marshal(channel.PeekTopic(channelTopic{t}, op, t.e.opts.ReadAheadBytes))
 		}
 	case wire.OpDeleteChannel:
 		return deletionOf(t.deleteChannelLocal(ctx, op.Channel))

@@ -85,23 +85,6 @@ func (pt *partition) runOnCommitter(f func(), done func(error)) {
 	}
 }
 
-// readFold runs f where the fold may be read. With an error f may have run, or may run yet.
-func (pt *partition) readFold(ctx context.Context, f func()) error {
-	if r := pt.rep; r != nil { // not through the inbox: without a quorum it stands still
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		f()
-		return nil
-	}
-	done := make(chan struct{}, 1)
-	var err error
-	pt.runOnCommitter(f, func(e error) { err = e; done <- struct{}{} })
-	if !pt.e.host.Either(done, ctx.Done()) {
-		return ctx.Err()
-	}
-	return err
-}
-
 // startBorder returns where the log begins.
 func (pt *partition) startBorder() core.Border {
 	at, _, id := pt.log.Start()

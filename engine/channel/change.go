@@ -26,7 +26,7 @@ func (c *Channel) Perform(ctx context.Context, op wire.Operation) ([]byte, error
 	case wire.OpSeek:
 		return encoded(true, c.seek(ctx, op))
 	case wire.OpPeek:
-		return encoded(c.peek(ctx, op))
+		return encoded(c.peek(op))
 	case wire.OpPending:
 		return encoded(c.pending(op))
 	case wire.OpDeferred:

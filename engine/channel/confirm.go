@@ -125,13 +125,13 @@ func (p *controlPut) setControls(controls []core.Control) {
 			p.ranges = append(p.ranges, ct.Ranges...)
 			ct.Ranges = p.ranges[n:]
 		}
-		if len(ct.Dead) != 0 {
+		if n := len(p.dead); len(ct.Dead) != 0 {
 			p.dead = append(p.dead, ct.Dead...)
-			ct.Dead = p.dead
+			ct.Dead = p.dead[n:]
 		}
-		if len(ct.Deferrals) != 0 {
+		if n := len(p.deferrals); len(ct.Deferrals) != 0 {
 			p.deferrals = append(p.deferrals, ct.Deferrals...)
-			ct.Deferrals = p.deferrals
+			ct.Deferrals = p.deferrals[n:]
 		}
 	}
 	p.entries = controls

@@ -1,7 +1,6 @@
 package channel
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"strconv"
@@ -129,7 +128,7 @@ func (c *Channel) moveDead(dead []deadLetter, name string) (moved []base.ID, err
 		pt := c.topic.Partition(int(d.id.Partition()))
 		m, err := p.one(pt, d.id.MsgID())
 		if errors.Is(err, segment.ErrBelowStart) {
-			m, err = carriedOne(ctx, pt, d.id.MsgID())
+			m, err = carriedOne(pt, d.id.MsgID())
 		}
 		switch {
 		case errors.Is(err, segment.ErrBelowStart):
@@ -226,16 +225,14 @@ func (p *peeker) one(pt Partition, id segment.MsgID) (*wire.PeekedMessage, error
 }
 
 // carriedOne returns a copy of a message that a control batch carries; ErrBelowStart: none does.
-func carriedOne(ctx context.Context, pt Partition, id segment.MsgID) (*wire.PeekedMessage, error) {
+func carriedOne(pt Partition, id segment.MsgID) (*wire.PeekedMessage, error) {
 	p := peeker{whole: true, room: MaxPeekBytes}
-	list, _, err := pt.OnlyCarried(ctx, id, 1)
-	if err == nil && len(list) == 1 && list[0].ID == id {
-		err = p.readCarried(ctx, pt, list)
+	if list, _ := pt.OnlyCarried(id, 1); len(list) == 1 && list[0].ID == id {
+		if err := p.readCarried(pt, list); err != nil {
+			return nil, err
+		}
 	}
-	switch {
-	case err != nil:
-		return nil, err
-	case len(p.found) == 0:
+	if len(p.found) == 0 {
 		return nil, segment.ErrBelowStart
 	}
 	return &p.found[0], nil

@@ -68,7 +68,7 @@ type Partition interface {
 	NewControls(revoked *atomic.Bool, patient bool, done func(error)) func([]core.Control) error
 	// OnlyCarried lists at most count messages, from the id from on, whose bytes are only in control batches that carry
 	// them, and the first id of the log.
-	OnlyCarried(ctx context.Context, from segment.MsgID, count int) ([]core.CarrySource, segment.MsgID, error)
+	OnlyCarried(from segment.MsgID, count int) ([]core.CarrySource, segment.MsgID)
 	// ReadRecord copies a stored message. at is the offset of its batch; 0: the place where it was published.
 	ReadRecord(id segment.MsgID, at segment.Offset) (core.CarriedMessage, error)
 }

@@ -2,7 +2,6 @@ package channel
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"slices"
 	"time"
@@ -33,7 +32,7 @@ func ListCount(n int) int {
 
 // peek reads the messages that the channel has not confirmed in the partitions of op on this node. It reads the
 // log without the channel's lock, so that deliveries go on.
-func (c *Channel) peek(ctx context.Context, op wire.Operation) ([]wire.PeekedMessage, error) {
+func (c *Channel) peek(op wire.Operation) ([]wire.PeekedMessage, error) {
 	p := peeker{count: ListCount(op.Peek.Count), room: MaxPeekBytes, readAhead: c.node.ReadAheadBytes}
 	if op.Peek.OriginTopic != "" {
 		p.origin, p.whole = op.Peek, true
@@ -43,7 +42,7 @@ func (c *Channel) peek(ctx context.Context, op wire.Operation) ([]wire.PeekedMes
 		if !op.About(pt.Number()) {
 			continue
 		}
-		if err := c.peekPartition(ctx, &p, pt, op.Peek); err != nil {
+		if err := c.peekPartition(&p, pt, op.Peek); err != nil {
 			return nil, err
 		}
 	}
@@ -64,27 +63,24 @@ func firstIn(partition uint32, r *wire.PeekRequest) segment.MsgID {
 
 // peekPartition adds the messages of one partition: its first ones, or the first that p.origin selects in a dead-letter
 // topic of several channels.
-func (c *Channel) peekPartition(ctx context.Context, p *peeker, pt Partition, req *wire.PeekRequest) error {
+func (c *Channel) peekPartition(p *peeker, pt Partition, req *wire.PeekRequest) error {
 	from := firstIn(pt.Number(), req)
 	for had := len(p.found); ; {
 		count := p.count
 		if p.origin == nil {
 			count -= len(p.found) - had
 		}
-		carried, start, err := pt.OnlyCarried(ctx, from, maxPeekCarried)
-		if err != nil {
-			return err
-		}
+		carried, start := pt.OnlyCarried(from, maxPeekCarried)
 		more := len(carried) == maxPeekCarried
 		if more {
 			from = carried[len(carried)-1].ID + 1
 		}
 		carried, ranges, err := c.unconfirmed(int(pt.Number()), carried, max(from, start), count)
 		if err == nil {
-			err = p.readCarried(ctx, pt, carried)
+			err = p.readCarried(pt, carried)
 		}
 		if err == nil && !more {
-			err = p.read(ctx, pt, ranges)
+			err = p.read(pt, ranges)
 		}
 		switch {
 		case err != nil || p.full || len(p.found)-had >= p.count:
@@ -136,7 +132,7 @@ func (c *Channel) unconfirmed(
 }
 
 // PeekTopic reads stored messages of the partitions of op on this node, whatever channels exist.
-func PeekTopic(ctx context.Context, t Topic, op wire.Operation, readAhead int) ([]wire.PeekedMessage, error) {
+func PeekTopic(t Topic, op wire.Operation, readAhead int) ([]wire.PeekedMessage, error) {
 	p := peeker{count: ListCount(op.Peek.Count), room: MaxPeekBytes, readAhead: readAhead}
 	for i := range t.Count() {
 		pt := t.Partition(i)
@@ -144,16 +140,13 @@ func PeekTopic(ctx context.Context, t Topic, op wire.Operation, readAhead int) (
 			continue
 		}
 		from := firstIn(pt.Number(), op.Peek)
-		carried, start, err := pt.OnlyCarried(ctx, from, p.count)
-		if err == nil {
-			err = p.readCarried(ctx, pt, carried)
-		}
-		if err != nil {
+		carried, start := pt.OnlyCarried(from, p.count)
+		if err := p.readCarried(pt, carried); err != nil {
 			return nil, err
 		}
 		from = max(from, start)
 		end, _ := pt.Ends()
-		if err := p.read(ctx, pt, []core.IDRange{{
+		if err := p.read(pt, []core.IDRange{{
 			From: from, To: min(from+segment.MsgID(p.count-len(carried)), segment.MsgID(end.Load())),
 		}}); err != nil {
 			return nil, err
@@ -192,7 +185,7 @@ type peeker struct {
 }
 
 // read copies the messages of the ranges.
-func (p *peeker) read(ctx context.Context, pt Partition, ranges []core.IDRange) error {
+func (p *peeker) read(pt Partition, ranges []core.IDRange) error {
 	for _, r := range ranges {
 		had := len(p.found)
 		err := p.readRange(pt, r)
@@ -201,11 +194,9 @@ func (p *peeker) read(ctx context.Context, pt Partition, ranges []core.IDRange) 
 			if n := len(p.found); n > had {
 				r.From = p.found[n-1].ID.MsgID() + 1
 			}
-			var carried []core.CarrySource
-			if carried, _, err = pt.OnlyCarried(ctx, r.From, int(min(r.To-r.From, maxPeekCarried))); err == nil {
-				carried = slices.DeleteFunc(carried, func(s core.CarrySource) bool { return s.ID >= r.To })
-				err = p.readCarried(ctx, pt, carried)
-			}
+			carried, _ := pt.OnlyCarried(r.From, int(min(r.To-r.From, maxPeekCarried)))
+			carried = slices.DeleteFunc(carried, func(s core.CarrySource) bool { return s.ID >= r.To })
+			err = p.readCarried(pt, carried)
 		}
 		if err != nil {
 			return err
@@ -318,17 +309,15 @@ func headerOf(hs []base.Header, name string) []byte {
 }
 
 // readCarried copies messages that control batches carry, as far as they are still there.
-func (p *peeker) readCarried(ctx context.Context, pt Partition, sources []core.CarrySource) error {
+func (p *peeker) readCarried(pt Partition, sources []core.CarrySource) error {
 	for _, s := range sources {
 		m, err := pt.ReadRecord(s.ID, s.At)
 		if errors.Is(err, segment.ErrBelowStart) { // carried further up meanwhile, or gone
-			var again []core.CarrySource
-			if again, _, err = pt.OnlyCarried(ctx, s.ID, 1); err == nil &&
-				(len(again) == 0 || again[0].ID != s.ID || again[0].At == s.At) {
+			again, _ := pt.OnlyCarried(s.ID, 1)
+			if len(again) == 0 || again[0].ID != s.ID || again[0].At == s.At {
 				continue
-			} else if err == nil {
-				m, err = pt.ReadRecord(s.ID, again[0].At)
 			}
+			m, err = pt.ReadRecord(s.ID, again[0].At)
 		}
 		if err != nil {
 			return err
