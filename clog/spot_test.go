@@ -166,8 +166,8 @@ func TestGatherOnSpotThenFailure(t *testing.T) {
 	closeLog(t, l)
 }
 
-// TestWriteOnSpot: what was gathered is durable when WriteOnSpot returns true, and is written once. Without a gathered
-// group nothing happens.
+// TestWriteOnSpot: a gathered group is durable when WriteOnSpot returns true, and is written once. Without a gathered
+// group WriteOnSpot does nothing.
 func TestWriteOnSpot(t *testing.T) {
 	_, m, l, ran := spotLog(t)
 	if l.WriteOnSpot() {

@@ -35,7 +35,9 @@ type committer struct {
 	readyMu lock.Mutex[lock.CommitterReady]
 	ready   []*partition // partitions whose inbox was empty and has puts now
 
-	gathered chan struct{} // one value: writeGathered has a group to write; nil: the commit log's goroutine writes it
+	// gathered has one value while writeGathered has a group to write. join sets it before any goroutine runs; nil on a
+	// single node and on a simulated host: there the commit log's goroutine writes it.
+	gathered chan struct{}
 
 	work []*partition // taken from ready; the inboxes of work[at:] are not sealed yet
 	at   int
@@ -81,8 +83,8 @@ func (c *committer) push(pt *partition, alone bool) {
 	c.ready = append(c.ready, pt)
 	c.readyMu.Unlock()
 	// While a group is on the disk no wake-up is needed: clog calls Gather after Durable has counted the group down, and
-	// pt is in ready already. A wake-up would only take a processor from the producers. For a second group,
-	// the inbox wakes the log.
+	// pt is in ready already. A wake-up would only take a processor from the producers. For a second group the inbox wakes
+	// the log.
 	if c.inFlight.Load() > 0 {
 		return
 	}

@@ -61,7 +61,7 @@ func newTopic(e *Engine, m *dir.Topic) *Topic {
 		creating: map[string]*creation{},
 	}
 	t.name, t.uuid = m.Name, m.ID
-	if e.cluster != nil {
+	if e.cluster != nil { // a single node serves what it has until it ends: there is nothing to follow
 		t.servingChanged = func() { e.cluster.syncChannels(t) }
 	}
 	t.configure(m.Settings)
