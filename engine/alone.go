@@ -226,7 +226,6 @@ func (alone) leaveCluster(context.Context) error { return nil }
 func (alone) leaveBeforeClose()                  {}
 func (alone) close() error                       { return nil }
 func (alone) diskJudged(core.DiskVerdict)        {}
-func (alone) scrubShortened()                    {}
 
 func (alone) describe(*StorageStats)   {}
 func (alone) remoteStats() RemoteStats { return RemoteStats{} }

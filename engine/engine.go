@@ -18,6 +18,7 @@ import (
 	"penstock/engine/dir"
 	"penstock/engine/host"
 	"penstock/engine/inbox"
+	"penstock/engine/scrub"
 	"penstock/internal/lock"
 	"penstock/segment/aio"
 )
@@ -45,7 +46,7 @@ type Engine struct {
 	channels *channel.Node
 	pulse    aio.Pulse // counts writes to the data directory that began and ended; the disk watch reads it
 	disks    diskHealth
-	scrubbed scrubState
+	scrub    *scrub.Scrub // made by Open, after recovery
 	cluster  *clusterNode // nil on a single node, which has no use for it: see members
 	members  membership
 	host     host.Host
@@ -140,6 +141,7 @@ func (e *Engine) open(ctx context.Context) error {
 	if e.flusher.logIsHalfFull() { // else it would look a tick later, and a full log begins no file before
 		e.flusher.wakeUp()
 	}
+	e.scrub = e.newScrub()
 	if err := e.members.join(ctx); err != nil {
 		return errors.Join(err, e.members.close())
 	}
@@ -157,11 +159,11 @@ func (e *Engine) open(ctx context.Context) error {
 	e.background(e.channels.Run)
 	e.startDiskWatch()
 	if e.opts.ScrubInterval > 0 {
-		e.background(e.scrub)
-		e.background(e.scrubLog)
+		e.background(e.scrub.ReadSegments)
+		e.background(e.scrub.ReadFiles)
 	}
 	if e.opts.ScrubInterval > 0 || e.members.others() {
-		e.background(e.retryReads)
+		e.background(e.scrub.RetryReads)
 	}
 	e.background(e.watch)
 	e.members.start()

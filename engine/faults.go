@@ -130,7 +130,7 @@ func (e *Engine) Warnings() []Fault {
 		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(),
 	}
 	e.disks.describe(&s)
-	e.scrubbed.describe(&s)
+	e.describeScrub(&s)
 	return s.Faults()
 }
 

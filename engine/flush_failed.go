@@ -24,7 +24,7 @@ func (f *flusher) failed(pt *partition, reopens uint64, err error) {
 	switch {
 	case pt.rep.discarded.Load(): // the copy was given up: it cannot be written, and need not be
 	case errors.Is(err, segment.ErrClosed):
-	// The head of a segment could not be read: retryReads tries again.
+	// The head of a segment could not be read: RetryReads tries again.
 	case !poisoned && !pt.rep.solo() && needsRefetch(err) && segment.DeviceFailed(err):
 	case !poisoned && isFull(err):
 		f.starved = true

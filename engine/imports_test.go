@@ -47,6 +47,7 @@ func TestImportGraph(t *testing.T) {
 	engine := []string{
 		"engine/base", "engine/channel", "engine/checkpoint", "engine/core", "engine/dir", "engine/forward", "engine/host",
 		"engine/inbox", "engine/meta", "engine/ops", "engine/reason", "engine/remote", "engine/retain", "engine/route",
+		"engine/scrub",
 		"clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
 	}
 	foreign := []string{
@@ -82,6 +83,10 @@ func TestImportGraph(t *testing.T) {
 		},
 		"engine/ops": {
 			"engine/base", "engine/core", "engine/host", "engine/meta", "engine/reason", "replicate", "replicate/wire",
+			"replicate/peer", "netproto", "segment", "segment/aio",
+		},
+		"engine/scrub": {
+			"engine/base", "engine/core", "engine/dir", "engine/host", "engine/meta", "clog", "replicate", "replicate/wire",
 			"replicate/peer", "netproto", "segment", "segment/aio",
 		},
 		"engine/remote": {

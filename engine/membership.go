@@ -64,8 +64,6 @@ type membership interface {
 
 	// diskJudged is told what the watch over the disk found.
 	diskJudged(v core.DiskVerdict)
-	// scrubShortened compares the list of shortened copies with its file.
-	scrubShortened()
 
 	// What is shown. A single node has no snapshot, no row of its own, and no tombstones.
 

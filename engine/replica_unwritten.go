@@ -19,7 +19,7 @@ import (
 //   - a follower in an ISR of minimal size goes on: its acks are as good as any;
 //   - a follower that the ISR can do without is given up and begins anew from its leader. In the ISR it waits like a
 //     copy whose device does not read (replica_wait_device.go): it begins anew when the leader has removed it from the
-//     ISR. If the leader cannot remove it, because others had to go as well, retryReads takes it up again, and it stays
+//     ISR. If the leader cannot remove it, because others had to go as well, RetryReads takes it up again, and it stays
 //     as it is for dropPause.
 //
 // On a disk that takes no segment at all a copy begins anew at most once in dropPause.

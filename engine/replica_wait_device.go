@@ -10,13 +10,12 @@ import (
 
 // This file is about a copy whose device cannot read, perhaps only for a moment. Its bytes are still there, and may be
 // good where all other copies have decayed unnoticed. So while the copy is in the ISR it is kept: the store counts it
-// as damaged, it does not lead and acknowledges nothing, and the device is asked again (retryReads). The copy is given
+// as damaged, it does not lead and acknowledges nothing, and the device is asked again (RetryReads). The copy is given
 // up and fetched anew if the bytes that the device reads are wrong, or if the copy is outside of the ISR, because then
 // at least min_isr other copies are in it. If the device never reads again, the copy waits until another one has joined
 // the ISR.
 
-// firstRetryPause is how long a node waits until it tries again what its device could not read, if that is less than
-// the scrub's interval. The pause doubles after each attempt that leaves something.
+// firstRetryPause is how long a copy stays given up, at least, because its segments could not be written.
 const firstRetryPause = 30 * time.Second
 
 // devicePoll is how often a cut that waits for its device tries again.
@@ -36,14 +35,14 @@ func (r *replica) mayDiscard(err error) bool {
 		row != nil && slices.Contains(row.Damaged, self) && len(row.State.ISR) > 0 && !slices.Contains(row.State.ISR, self)
 }
 
-// awaitDevice waits for devicePoll, in which retryReads may succeed, and says whether to try the cut again. It runs on
+// awaitDevice waits for devicePoll, in which RetryReads may succeed, and says whether to try the cut again. It runs on
 // the goroutine of doCut.
 func (r *replica) awaitDevice(err error) bool {
 	return !r.mayDiscard(err) && r.cn.e.host.Pause(devicePoll, r.cn.e.stop)
 }
 
 // deviceReads is called when the device may have read what it could not read before. It tells the machine, or takes a
-// copy up again that was waiting. It runs on the goroutine of retryReads and takes mu.
+// copy up again that was waiting. It runs on the goroutine of RetryReads and takes mu.
 func (r *replica) deviceReads() {
 	if !r.discarded.Load() {
 		r.run(func() {

@@ -82,7 +82,7 @@ type StorageStats struct {
 	// ScrubMended: damaged batches, headers, indexes and small files that were rewritten from what the node knew.
 	ScrubMended     uint64 `json:"scrub_mended"`
 	ScrubLogDamaged uint64 `json:"scrub_commit_damaged"` // damaged commit log files; their content went to segments
-	// ReadsRecovered: ranges that the device could not read for a while; see retryReads.
+	// ReadsRecovered: ranges that the device could not read for a while; see scrub.Scrub.RetryReads.
 	ReadsRecovered  uint64 `json:"reads_recovered"`
 	ScrubPartitions int64  `json:"scrub_partitions"` // partitions read in the present round
 	ScrubRunning    bool   `json:"scrub_running"`    // a round is running
@@ -119,12 +119,20 @@ func (e *Engine) Storage() StorageStats {
 	}
 	e.disks.describe(&out)
 	e.members.describe(&out)
-	e.scrubbed.describe(&out)
+	e.describeScrub(&out)
 	if s.Groups > 0 {
 		out.BatchesPerGroup = float64(s.Records) / float64(s.Groups)
 		out.FlushMeanMicros = float64(s.FlushNanos) / float64(s.Groups) / float64(time.Microsecond)
 	}
 	return out
+}
+
+// describeScrub fills in what the scrub has done. It takes no lock.
+func (e *Engine) describeScrub(out *StorageStats) {
+	s := e.scrub.Stats()
+	out.ScrubRounds, out.ScrubBytes, out.ScrubDamaged = s.Rounds, s.Bytes, s.Damaged
+	out.ScrubMended, out.ScrubLogDamaged, out.ReadsRecovered = s.Mended, s.LogDamaged, s.ReadAgain
+	out.ScrubPartitions, out.ScrubRunning = s.Partitions, s.Running
 }
 
 // quantileMicros is the upper end of the bucket that holds the quantile; bucket i ends at 1<<i µs.

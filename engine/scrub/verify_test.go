@@ -1,9 +1,10 @@
-package engine
+package scrub
 
 import (
 	"context"
 	"fmt"
 	"hash/crc32"
+	"log/slog"
 	"slices"
 	"testing"
 
@@ -60,14 +61,15 @@ func (c *fakeCopy) answer(q wire.VerifyRequest) *wire.VerifyAnswer {
 	return a
 }
 
-// verified compares copies until nothing is left, as VerifySome does.
+// verified compares copies until nothing is left, as the callers of Compare do.
 func verified(t *testing.T, copies ...*fakeCopy) (found []string) {
 	t.Helper()
-	v := &verification{cn: bareNode(), t: &Topic{partTopic: partTopic{name: "t"}}, out: &Verified{}}
+	v := &verification{out: &Verified{}}
+	v.Log, v.Topic = slog.New(slog.DiscardHandler), "t"
 	for i := range copies {
 		v.nodes = append(v.nodes, &meta.Node{ID: replicate.NodeID(i), Name: fmt.Sprintf("n%d", i)})
 	}
-	v.query = func(_ context.Context, n *meta.Node, q wire.VerifyRequest) (*wire.VerifyAnswer, error) {
+	v.Ask = func(_ context.Context, n *meta.Node, q wire.VerifyRequest) (*wire.VerifyAnswer, error) {
 		return copies[n.ID].answer(q), nil
 	}
 	for rounds := 0; !v.out.Done; rounds++ {

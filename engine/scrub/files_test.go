@@ -1,0 +1,202 @@
+package scrub
+
+import (
+	"bytes"
+	"log/slog"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/clog"
+	"penstock/engine/dir"
+	"penstock/engine/host"
+	"penstock/segment/aio"
+	"penstock/segment/aio/faultaio"
+)
+
+// source is a commit log's source that has nothing but a checkpoint.
+type source struct{}
+
+func (source) Gather(*clog.Group)           {}
+func (source) Durable(*clog.Group)          {}
+func (source) Checkpoint(emit func([]byte)) { emit(make([]byte, 100)) }
+func (source) CheckpointBytes() int64       { return 100 }
+func (source) Failed(error)                 {}
+
+// nothing replays nothing.
+type nothing struct{}
+
+func (nothing) Checkpoint([]byte) error   { return nil }
+func (nothing) Record(*clog.Record) error { return nil }
+func (nothing) Restart()                  {}
+
+// commitLog opens a log on disk that is stepped until its first file has a checkpoint.
+func commitLog(t *testing.T, disk aio.Disk) *clog.Log {
+	t.Helper()
+	arena, err := aio.NewArena(64<<10, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { arena.Close() })
+	l, _, err := clog.Open(disk, arena, clog.Options{FileBytes: 256 << 10, Inline: true}, nothing{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetSource(source{})
+	if err := l.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	for range 20 {
+		if _, err := l.Step(false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return l
+}
+
+// A damaged file of the commit log is told once, however often the scrub meets it. The flusher hears it each time,
+// because what it does about it may fail.
+func TestDamagedFileOfTheCommitLogIsToldOnce(t *testing.T) {
+	disk := faultaio.New(faultaio.Options{})
+	l := commitLog(t, disk)
+	files, err := disk.ReadDir("clog")
+	if err != nil || len(files) == 0 || l.Current() == 0 {
+		t.Fatal(files, err)
+	}
+	var out bytes.Buffer
+	var rotten []uint64
+	failed := false
+	s := New(Node{
+		Host: host.NewMachine(), Log: slog.New(slog.NewTextHandler(&out, nil)), CommitLog: l,
+		Failed: func() bool { return failed }, MarkRotten: func(file uint64) { rotten = append(rotten, file) },
+	})
+	told := map[uint64]bool{}
+	if !s.readCommitLog(told) || len(rotten) > 0 || s.Stats().Bytes == 0 {
+		t.Fatalf("files %v are damaged, %+v", rotten, s.Stats())
+	}
+	name := path.Join("clog", files[0].Name())
+	data, err := disk.ReadFile(name, 1<<30)
+	if err != nil || !disk.Corrupt(name, []byte{data[clog.GroupHeaderBytes+1] ^ 4}, clog.GroupHeaderBytes+1) {
+		t.Fatal(name, err)
+	}
+	for range 3 {
+		s.readCommitLog(told)
+	}
+	if want := slices.Repeat([]uint64{l.Current()}, 3); !slices.Equal(rotten, want) || s.Stats().LogDamaged != 1 ||
+		strings.Count(out.String(), "is damaged") != 1 {
+		t.Errorf("files %v are damaged, %+v, told:\n%s", rotten, s.Stats(), out.String())
+	}
+	failed = true
+	if s.readCommitLog(told); len(rotten) != 3 {
+		t.Error("the log failed, and the flusher is to replace a file of it")
+	}
+}
+
+// catalog is a data directory with the files of a node and of one topic.
+type catalog struct {
+	disk  *faultaio.Disk
+	node  *dir.Node
+	topic *dir.Topic
+	scrub *Scrub
+}
+
+func newCatalog(t *testing.T) *catalog {
+	t.Helper()
+	c := &catalog{
+		disk: faultaio.New(faultaio.Options{}), node: &dir.Node{Format: dir.FormatOf(dir.FirstLevel), NodeID: "n"},
+		topic: &dir.Topic{Format: dir.TopicFormat, ID: uuid.UUID{7}, Name: "t", Partitions: 1},
+	}
+	c.scrub = New(Node{
+		Host: host.NewMachine(), Log: slog.New(slog.DiscardHandler), Disk: c.disk, Interval: time.Hour,
+		WithNodeFile: func(check func(*dir.Node)) { check(c.node) },
+		Topics: func() []TopicFile {
+			return []TopicFile{func(check func(*dir.Topic)) { check(c.topic) }}
+		},
+		Shortened: dir.NewShortened(c.disk),
+	})
+	if err := dir.WriteTwice(c.disk, dir.NodeFile, c.node); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.topic.Write(c.disk); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (c *catalog) read(t *testing.T, name string) string {
+	t.Helper()
+	data, err := c.disk.ReadFile(name, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// Whatever rots of a file and its second copy is written anew, from the other one or from memory, and counted once.
+func TestCatalogIsMended(t *testing.T) {
+	c := newCatalog(t)
+	topic := dir.TopicPath(c.topic.ID)
+	for i, damaged := range [][]string{
+		{"node.json"},
+		{"node.copy.json"},
+		{"node.json", "node.copy.json"},
+		{topic + "/topic.json"},
+		{topic + "/topic.copy.json"},
+		{topic + "/topic.json", topic + "/topic.copy.json"},
+	} {
+		var before []string
+		for _, name := range damaged {
+			data := c.read(t, name)
+			before = append(before, data)
+			if !c.disk.Corrupt(name, []byte{data[20] ^ 4}, 20) {
+				t.Fatal(name)
+			}
+		}
+		for range 2 {
+			if !c.scrub.readCatalog() {
+				t.Fatal("nothing closes")
+			}
+		}
+		for at, name := range damaged {
+			if is := c.read(t, name); is != before[at] {
+				t.Errorf("%s is\n%s", name, is)
+			}
+		}
+		if n := c.scrub.Stats().Mended; n != uint64(i+1) {
+			t.Errorf("%v: %d mended, want %d", damaged, n, i+1)
+		}
+	}
+}
+
+// A topic.json that is whole and is another topic's was put there by somebody: it is left alone.
+func TestCatalogLeavesWhatIsWhole(t *testing.T) {
+	c := newCatalog(t)
+	name := path.Join(dir.TopicPath(c.topic.ID), dir.TopicFile)
+	other := *c.topic
+	other.ID = uuid.UUID{8}
+	if err := dir.WriteTwice(c.disk, name, &other); err != nil {
+		t.Fatal(err)
+	}
+	before := c.read(t, name)
+	c.scrub.readCatalog()
+	if c.read(t, name) != before || c.scrub.Stats().Mended != 0 {
+		t.Errorf("it is written anew, %+v", c.scrub.Stats())
+	}
+}
+
+// Nothing is read any more once the engine closes.
+func TestReadingEnds(t *testing.T) {
+	c := newCatalog(t)
+	stop := make(chan struct{})
+	close(stop)
+	c.scrub.n.Stop = stop
+	c.scrub.n.Copies = func() []Copy { t.Error("a round begins"); return nil }
+	c.scrub.ReadSegments()
+	c.scrub.ReadFiles()
+	c.scrub.RetryReads()
+}
