@@ -29,7 +29,7 @@ func TestAgedTo(t *testing.T) {
 	put()
 	pt.ages.Found(old, middle, e.clock.Mono()-time.Hour)
 	limit := time.Duration(e.clock.NowNs() - middle - int64(10*time.Millisecond))
-	if to := e.flusher.agedTo(pt, limit); to != old {
+	if to := e.store.flusher.agedTo(pt, limit); to != old {
 		t.Errorf("what lies below %d is too old, and what came since the start lies behind %d", to, old)
 	}
 }

@@ -24,7 +24,7 @@ type alone struct {
 
 func (alone) others() bool             { return false }
 func (alone) context() context.Context { return context.Background() }
-func (alone) leased() bool             { return true }
+func (alone) Leased() bool             { return true }
 
 // createTopic makes a topic's files and lists it. Engine.CreateTopic lets one caller at a time make a name.
 func (a alone) createTopic(_ context.Context, name string, partitions int) (*Topic, error) {
@@ -43,7 +43,7 @@ func (a alone) createTopic(_ context.Context, name string, partitions int) (*Top
 		return nil, err
 	}
 	e.list(t)
-	e.addPartitions(t.partitions())
+	e.store.addPartitions(t.partitions())
 	e.mu.Unlock()
 	a.refuseIfPoisoned(t.partitions())
 	return t, nil
@@ -52,18 +52,18 @@ func (a alone) createTopic(_ context.Context, name string, partitions int) (*Top
 // refuseIfPoisoned closes the inboxes of partitions that were just listed, if the commit log has failed. Either the
 // committer saw them in the list, or this check sees the failure.
 func (a alone) refuseIfPoisoned(parts []*partition) {
-	if a.e.poisoned.Load() == nil {
+	if a.e.store.failure() == nil {
 		return
 	}
 	for _, pt := range parts {
-		pt.CloseAndRefuse(a.e.refusal(), false)
+		pt.CloseAndRefuse(a.e.store.refusal(), false)
 	}
 }
 
 func (a alone) makeTopic(name string, partitions int) (*Topic, error) {
 	e := a.e
-	if err := e.poisoned.Load(); err != nil {
-		return nil, *err
+	if err := e.store.failure(); err != nil {
+		return nil, err
 	}
 	m := &dir.Topic{
 		Format: dir.TopicFormat, ID: e.host.NewUUID(), Name: name, Partitions: partitions, CreatedNs: e.now().UnixNano(),
@@ -83,7 +83,7 @@ func (a alone) makeTopicFiles(t *Topic, m *dir.Topic) error {
 		return err
 	}
 	for n := range uint32(m.Partitions) {
-		pt, err := a.e.newSoloPartition(&t.partTopic, n)
+		pt, err := a.e.store.newSoloPartition(&t.shared, n)
 		if err != nil {
 			return err
 		}
@@ -100,7 +100,7 @@ func (a alone) configureTopic(ctx context.Context, t *Topic, s TopicSettings) (T
 	defer t.changing.Unlock()
 	now := t.Settings()
 	switch {
-	case t.deleted.Load():
+	case t.shared.deleted.Load():
 		return now, ErrDeleted
 	case a.e.isClosed():
 		return now, ErrClosed
@@ -121,7 +121,7 @@ func (a alone) configureTopic(ctx context.Context, t *Topic, s TopicSettings) (T
 	store := func() error {
 		if err := a.e.createTopicFiles(m); err != nil {
 			return fmt.Errorf("engine: the settings of topic %s could not be stored; they stay as they were, unless the "+
-				"node restarts before they are changed again: %w", t.name, err)
+				"node restarts before they are changed again: %w", t.Name(), err)
 		}
 		return nil
 	}
@@ -141,8 +141,8 @@ func (a alone) configureTopic(ctx context.Context, t *Topic, s TopicSettings) (T
 // topic as it was; a crash after it leaves empty partitions, whose channels completeChannels makes. changing is held.
 func (a alone) grow(ctx context.Context, t *Topic, to int, store func() error) error {
 	e := a.e
-	if err := e.poisoned.Load(); err != nil {
-		return *err
+	if err := e.store.failure(); err != nil {
+		return err
 	}
 	var added []*partition
 	abandon := func(err error) error {
@@ -152,9 +152,9 @@ func (a alone) grow(ctx context.Context, t *Topic, to int, store func() error) e
 		return err
 	}
 	for n := uint32(t.Partitions()); n < uint32(to); n++ {
-		pt, err := a.e.newSoloPartition(&t.partTopic, n)
+		pt, err := a.e.store.newSoloPartition(&t.shared, n)
 		if err != nil {
-			return abandon(fmt.Errorf("engine: cannot make partition %d of topic %s; it stays as it was: %w", n, t.name, err))
+			return abandon(fmt.Errorf("engine: cannot make partition %d of topic %s; it stays as it was: %w", n, t.Name(), err))
 		}
 		added = append(added, pt)
 	}
@@ -166,7 +166,7 @@ func (a alone) grow(ctx context.Context, t *Topic, to int, store func() error) e
 		e.mu.Unlock()
 		return abandon(ErrClosed)
 	}
-	e.addPartitions(added)
+	e.store.addPartitions(added)
 	e.mu.Unlock()
 	a.refuseIfPoisoned(added)
 	for _, pt := range added {
@@ -215,7 +215,7 @@ func (a alone) completeChannels() {
 		for _, in := range t.incomplete {
 			if err := in.pt.writeControls(context.Background(), [][]core.Control{in.entries}, nil); err != nil {
 				a.e.log.Warn("channels of a topic are not in the log of one of its partitions yet; the next start tries again",
-					"topic", t.name, "partition", in.pt.Number(), "error", err)
+					"topic", t.Name(), "partition", in.pt.Number(), "error", err)
 			}
 		}
 		t.incomplete = nil

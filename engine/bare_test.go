@@ -16,7 +16,6 @@ import (
 	"penstock/engine/inbox"
 	"penstock/engine/meta"
 	"penstock/replicate"
-	"penstock/segment"
 	"penstock/segment/aio"
 )
 
@@ -74,7 +73,7 @@ func runStore(t *testing.T, disk aio.Disk) runningStore {
 	topic := &partTopic{name: "t", uuid: uuid.UUID{7}, servingChanged: func() {}}
 	topic.limits.Store(new(topicLimits))
 	r := newRecovery(s)
-	defer r.releaseSlices()
+	defer r.log.Release()
 	err := errors.Join(disk.MkdirAll(dir.TopicPath(topic.uuid)), s.begin(4<<20))
 	if err == nil {
 		err = r.replay(uuid.UUID{1})
@@ -82,7 +81,7 @@ func runStore(t *testing.T, disk aio.Disk) runningStore {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pt, err := r.openPartition(topic, 0, r.parts[segment.Identity{Topic: topic.uuid}])
+	pt, err := r.openPartition(topic, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

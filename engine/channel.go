@@ -117,7 +117,7 @@ func (e *Engine) newChannelNode() *channel.Node {
 			ConfirmInterval: o.ConfirmInterval, ReadAheadBytes: o.ReadAheadBytes,
 			MaxDeliveriesAtOne: o.MaxDeliveriesAtOne, Latencies: o.Latencies,
 		},
-		Leased: e.members.leased, Closing: e.isClosed, Context: e.members.context,
+		Leased: e.members.Leased, Closing: e.isClosed, Context: e.members.context,
 	})
 }
 
@@ -130,8 +130,8 @@ var (
 	_ subscriber        = (*channel.Channel)(nil)
 )
 
-func (s channelTopic) Name() string                      { return s.t.name }
-func (s channelTopic) ID() uuid.UUID                     { return s.t.uuid }
+func (s channelTopic) Name() string                      { return s.t.Name() }
+func (s channelTopic) ID() uuid.UUID                     { return s.t.shared.uuid }
 func (s channelTopic) Count() int                        { return s.t.Partitions() }
 func (s channelTopic) Partition(n int) channel.Partition { return s.t.partitions()[n] }
 func (s channelTopic) ServesAny() bool                   { return s.t.servesAny() }

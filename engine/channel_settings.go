@@ -42,7 +42,7 @@ func (c *Channel) Settings() ChannelSettings {
 		return s
 	}
 	for _, pt := range c.t.partitions() {
-		if !pt.rep.hasLog() {
+		if !pt.Replica().hasLog() {
 			continue
 		}
 		pt.readChannels(func(cur *core.Cursor) {
@@ -105,10 +105,10 @@ func (c *Channel) checkSettings(s *ChannelSettings) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	dead := s.DeadLetterTopic(c.t.name)
+	dead := s.DeadLetterTopic(c.t.Name())
 	switch {
 	case dead == "":
-	case dead == c.t.name:
+	case dead == c.t.Name():
 		return fmt.Errorf("%w: the dead-letter topic is the topic itself, so its messages would come again for ever",
 			ErrSettings)
 	case !base.ValidTopicName(dead) || base.Ephemeral(dead):
@@ -155,6 +155,6 @@ func (c *Channel) reconcile(ctx context.Context) {
 	}
 	if err != nil && ctx.Err() == nil {
 		c.e.log.Debug("a channel's settings could not be compared among the leaders",
-			"topic", c.t.name, "channel", c.name, "error", err)
+			"topic", c.t.Name(), "channel", c.name, "error", err)
 	}
 }

@@ -61,9 +61,7 @@ type clusterNode struct {
 
 	e     *Engine
 	opts  ClusterOptions
-	began time.Time // when the node was made: now() is 0
-	// leaseBegan is when the current gapless sequence of leases began, by now(). extend stores it.
-	leaseBegan atomic.Int64
+	began time.Time // when the node was made: Now is 0
 
 	cancel  context.CancelFunc
 	forward *forward.Forwarder
@@ -124,7 +122,7 @@ func newClusterNode(e *Engine) *clusterNode {
 		Level: e.Level, Execute: cn.execute,
 	})
 	cn.remotes = remote.New(remote.Node{
-		Host: e.host, Peers: &cn.peers, Log: cn.log, Lease: cn, Above: cn, First: e.firstRequest(), Level: e.Level,
+		Host: e.host, Peers: &cn.peers, Log: cn.log, Lease: &cn.Lease, Above: cn, First: e.firstRequest(), Level: e.Level,
 		Snapshot: cn.snapshot, MsgTimeout: e.opts.MsgTimeout,
 	})
 	cn.absent.cn = cn
@@ -165,20 +163,20 @@ func (cn *clusterNode) opened(*Topic) {} // its channels begin when the store ha
 func (cn *clusterNode) closeTopic(t *Topic, why error) { cn.remotes.EndTopic(topicView{t}, why) }
 
 func (cn *clusterNode) describe(out *StorageStats) {
-	out.Shortened, out.Yielded = cn.shortened.Count(), cn.yields.Load()
-	out.ComparingWaits = cn.comparingWaits.Load()
-	out.Dropped, out.Losses, out.Blocked = cn.drops.Load(), cn.losses.Load(), int(cn.blocked.Load())
+	n := cn.counts()
+	out.Shortened, out.Yielded, out.ComparingWaits = n.Shortened, n.Yielded, n.ComparingWaits
+	out.Dropped, out.Losses, out.Blocked = n.Dropped, n.Losses, n.Blocked
 	r := cn.remoteStats()
 	out.RemoteExpired, out.RemoteStale, out.RemoteLateFence = r.Expired, r.Stale, r.LateFences
 }
 
 // leaseClock is now in the form that the store takes: see meta.Registration.Clock.
-func (cn *clusterNode) leaseClock() time.Time { return cn.began.Add(time.Duration(cn.now())) }
+func (cn *clusterNode) leaseClock() time.Time { return cn.began.Add(time.Duration(cn.Now())) }
 
 // join registers the node in the store, and opens the replicas that recovery found. No goroutine of the engine runs
 // yet. The store is told of damaged copies in the same step, before this process can be in an election.
 func (cn *clusterNode) join(ctx context.Context) error {
-	damaged, all := cn.e.damagedCopies()
+	damaged, all := cn.e.store.damagedCopies()
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.opts.JoinTimeout)
 	defer cancel()
 	n := cn.opts.Node
@@ -190,7 +188,7 @@ func (cn *clusterNode) join(ctx context.Context) error {
 	self, err := cn.store.Join(ctx, meta.Registration{
 		Node: n, Cluster: cn.e.node.Cluster, Import: cn.imports(), Damaged: damaged, AllDamaged: all, Changed: cn.changed,
 		Founding: cn.foundingLevel(), Raise: cn.e.raiseDirectory,
-		Clock: cn.leaseClock, Lease: func(until time.Time) { cn.extend(int64(until.Sub(cn.began))) },
+		Clock: cn.leaseClock, Lease: func(until time.Time) { cn.Extend(int64(until.Sub(cn.began))) },
 	})
 	if err != nil {
 		return fmt.Errorf("engine: the node could not join the cluster: %w", err)
@@ -200,18 +198,18 @@ func (cn *clusterNode) join(ctx context.Context) error {
 	if err := cn.e.node.Adopt(cn.e.disk, snap.Cluster); err != nil {
 		return err
 	}
-	cn.e.level.Store(int32(min(snap.FeatureLevel(), cn.e.DirectoryLevel())))
+	cn.e.store.setFeature(min(snap.FeatureLevel(), cn.e.DirectoryLevel()))
 	if err := cn.e.restoreMetadata(snap); err != nil {
 		return err
 	}
 	if err := cn.listUnnamed(snap); err != nil {
 		return err
 	}
-	for _, pt := range cn.e.partitionList() {
-		if pt.t.quarantined {
+	for _, pt := range cn.e.store.partitionList() {
+		if pt.Topic().quarantined {
 			continue
 		}
-		pt.rep.openRecovered()
+		pt.Replica().openRecovered()
 	}
 	cn.net, err = cn.e.host.Listen(
 		peer.Options{Self: self, Cluster: snap.Cluster, Listener: cn.opts.Listener, Handler: cn, Logger: cn.e.log})
@@ -226,7 +224,8 @@ func (cn *clusterNode) imports() (all []meta.ImportedTopic) {
 	}
 	for _, t := range cn.e.topics {
 		im := meta.ImportedTopic{Topic: meta.Topic{
-			ID: t.uuid, Name: t.name, Partitions: len(t.partitions()), CreatedNs: t.created, Settings: t.Settings().Stored(),
+			ID: t.shared.uuid, Name: t.Name(), Partitions: len(t.partitions()), CreatedNs: t.created,
+			Settings: t.Settings().Stored(),
 		}}
 		im.Topic.Settings.MinISR = 0 // a single node's value means nothing for a cluster's replicas
 		for _, pt := range t.partitions() {
@@ -237,24 +236,10 @@ func (cn *clusterNode) imports() (all []meta.ImportedTopic) {
 	return all
 }
 
-// extend takes a new lease that ends at until, by now(). If the previous lease is over, the store may have seen it end,
-// so a new period of leadership begins. leaseBegan is stored before lease: a reader that sees the new lease also sees
-// when it began.
-func (cn *clusterNode) extend(until int64) {
-	for old := cn.lease.Load(); until > old; old = cn.lease.Load() {
-		if now := cn.now(); now >= old {
-			cn.leaseBegan.Store(now)
-		}
-		if cn.lease.CompareAndSwap(old, until) {
-			return
-		}
-	}
-}
-
 // start starts the goroutines that apply the store's rows and keep time.
 func (cn *clusterNode) start() {
 	for _, t := range append(cn.e.Topics(), cn.unlisted...) {
-		cn.topics[t.uuid] = t
+		cn.topics[t.shared.uuid] = t
 		cn.addToTable(t, t.partitions())
 	}
 	cn.spawn(cn.work)
@@ -363,7 +348,7 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 			cn.tryLater(mt)
 		}
 	case mt == nil && t == nil && snap.Deleted[id]:
-		if name, ok := cn.halfMade[id]; ok && cn.e.poisoned.Load() == nil { // as in dropTopic
+		if name, ok := cn.halfMade[id]; ok && cn.e.store.failure() == nil { // as in dropTopic
 			delete(cn.halfMade, id)
 			cn.spawn(func() { cn.e.trashFiles(id, name, func() {}) })
 		}
@@ -374,7 +359,7 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 	case mt == nil && t != nil:
 		// Missing metadata deletes nothing: the bytes stay where they are, and the topic is not visible.
 		cn.log.Warn("the cluster does not know a topic of this node's data directory: it is kept and not served",
-			"topic", t.name, "uuid", id)
+			"topic", t.Name(), "uuid", id)
 		delete(cn.topics, id)
 		cn.removeFromTable(id)
 		cn.e.hideTopic(t)
@@ -388,25 +373,25 @@ func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
 		return
 	}
 	mine := slices.Contains(row.State.Replicas, cn.self.ID)
-	if mine && pt.rep.isTearingDown() {
+	if mine && pt.Replica().isTearingDown() {
 		cn.tryLater(snap.Topics[id.Topic], id.Partition)
 		return
 	}
-	if mine && !pt.rep.present() {
+	if mine && !pt.Replica().present() {
 		switch err := cn.e.openReplica(cn.topics[id.Topic], pt); {
 		case errors.Is(err, ErrClosed):
 			return
 		case err != nil:
 			cn.log.Error("a copy of a partition could not be opened; it is tried again",
-				"topic", pt.t.name, "partition", pt.Number(), "error", err)
+				"topic", pt.Topic().name, "partition", pt.Number(), "error", err)
 			cn.tryLater(snap.Topics[id.Topic], id.Partition)
 			return
 		}
 	}
-	pt.rep.learn(row)
-	if !mine && pt.rep.present() {
-		cn.log.Info("a copy of a partition is not needed any more", "topic", pt.t.name, "partition", pt.Number())
-		pt.rep.retire()
+	pt.Replica().learn(row)
+	if !mine && pt.Replica().present() {
+		cn.log.Info("a copy of a partition is not needed any more", "topic", pt.Topic().name, "partition", pt.Number())
+		pt.Replica().retire()
 	}
 	cn.removeIfUnneeded(snap, pt, row)
 }
@@ -470,10 +455,10 @@ func (cn *clusterNode) removeFromTable(topic uuid.UUID) {
 func (cn *clusterNode) runTicker() {
 	for cn.e.host.Pause(tickInterval, cn.ctx.Done()) {
 		cn.e.host.ReadAwake()
-		lease := cn.lease.Load()
+		lease := cn.Until()
 		live := cn.liveNodes()
-		for _, pt := range cn.e.partitionList() {
-			pt.rep.tick(lease, live)
+		for _, pt := range cn.e.store.partitionList() {
+			pt.Replica().tick(lease, live)
 		}
 		cn.forward.Tick()
 		cn.remotes.Tick()
@@ -488,11 +473,11 @@ const lingerTime = 50 * time.Millisecond
 // those puts were stored.
 func (cn *clusterNode) linger(ctx context.Context) {
 	led := false
-	for _, pt := range cn.e.partitionList() {
-		led = led || pt.rep.hasLed()
+	for _, pt := range cn.e.store.partitionList() {
+		led = led || pt.Replica().hasLed()
 	}
-	for begin := cn.now(); led; {
-		left := max(begin, cn.forward.LastPut()) + int64(lingerTime) - cn.now()
+	for begin := cn.Now(); led; {
+		left := max(begin, cn.forward.LastPut()) + int64(lingerTime) - cn.Now()
 		if left <= 0 || cn.sleep(ctx, time.Duration(left)) != nil {
 			return
 		}
@@ -501,8 +486,8 @@ func (cn *clusterNode) linger(ctx context.Context) {
 
 // close ends all replicas and everything that talks to other nodes, and closes the store.
 func (cn *clusterNode) close() error {
-	for _, pt := range cn.e.partitionList() {
-		pt.rep.end(ErrClosed)
+	for _, pt := range cn.e.store.partitionList() {
+		pt.Replica().end(ErrClosed)
 	}
 	cn.cancel()
 	cn.e.news.Raise()
@@ -515,7 +500,7 @@ func (cn *clusterNode) close() error {
 	cn.forward.Close()
 	cn.ops.Close()
 	cn.remotes.Close()
-	if !cn.e.host.Wait(&cn.wg, cn.e.disks.hangs) {
+	if !cn.wait(cn.e.disks.hangs) {
 		err = errors.Join(err, ErrDiskHung)
 	}
 	return errors.Join(err, cn.store.Close())

@@ -41,7 +41,7 @@ func (cn *clusterNode) News() *base.Notice { return &cn.e.news }
 func (cn *clusterNode) newForwarder() *forward.Forwarder {
 	e := cn.e
 	return forward.New(forward.Node{
-		Peers: &cn.peers, Clock: e.clock, Now: cn.now, Limits: &e.limits, MaxBytes: e.opts.MaxNodeInboxBytes,
+		Peers: &cn.peers, Clock: e.clock, Now: cn.Now, Limits: &e.limits, MaxBytes: e.opts.MaxNodeInboxBytes,
 		Timeout: e.opts.PublishTimeout, Overloaded: &e.counters.Overloaded, First: e.firstRequest(),
 		Find: func(id segment.Identity) forward.Partition {
 			if pt := cn.partition(id); pt != nil {

@@ -41,7 +41,7 @@ type absentKey struct {
 	id   segment.Identity
 }
 
-// The times in absentEntry are of clusterNode.now, in ns.
+// The times in absentEntry are of Lease.Now, in ns.
 type absentEntry struct {
 	first, last, answered int64
 	logged                bool
@@ -53,7 +53,7 @@ func (a *absentCopies) handleFrame(from replicate.NodeID, id segment.Identity, m
 		return // not from a leader: the late answer of a follower
 	}
 	a.cn.e.counters.FramesWithoutCopy.Add(1)
-	answer, tell := a.note(absentKey{from, id}, a.cn.now())
+	answer, tell := a.note(absentKey{from, id}, a.cn.Now())
 	if tell {
 		a.cn.log.Warn("a node leads a partition of which this node should have a copy, and has none: the leader goes on "+
 			"without it; look for an error when the topic was opened here, or restart this node",

@@ -9,27 +9,12 @@ import (
 	"penstock/segment"
 )
 
-// What engine/remote needs of the cluster node: its lease, and the channels that clients of other nodes subscribe to.
+// What engine/remote needs of the cluster node: the channels that clients of other nodes subscribe to.
 
 var (
-	_ remote.Lease = (*clusterNode)(nil)
+	_ remote.Lease = (*base.Lease)(nil)
 	_ remote.Above = (*clusterNode)(nil)
 )
-
-// Now implements remote.Lease.
-func (cn *clusterNode) Now() int64 { return cn.now() }
-
-// Leased implements remote.Lease.
-func (cn *clusterNode) Leased() bool { return cn.leased() }
-
-// Until implements remote.Lease.
-func (cn *clusterNode) Until() int64 { return cn.lease.Load() }
-
-// Over implements remote.Lease.
-func (cn *clusterNode) Over(at int64) bool { return cn.now() >= at || !cn.leased() }
-
-// Lapsed implements remote.Lease.
-func (cn *clusterNode) Lapsed(since int64) bool { return !cn.leased() || since < cn.leaseBegan.Load() }
 
 // Find implements remote.Above.
 func (cn *clusterNode) Find(id segment.Identity) (remote.Topic, remote.Partition) {

@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
+	"slices"
 
 	"github.com/google/uuid"
 
 	"penstock/engine/core"
 	"penstock/engine/dir"
-	"penstock/engine/inbox"
 	"penstock/engine/route"
 	"penstock/netproto"
 	"penstock/replicate"
@@ -39,21 +38,18 @@ func CopyOf(e *Engine, topic string, n int) (c Copy, err error) {
 		return c, ErrNoTopic
 	}
 	pt := t.partitions()[n]
-	if !pt.rep.hasLog() {
+	if !pt.Replica().hasLog() {
 		return c, ErrNoLeader
 	}
-	pt.rep.mu.Lock()
-	st := pt.machine.State()
-	c.Next, c.NextID, c.End = st.Next, st.NextID, st.End
-	c.Committed, c.Visible, c.Serves = pt.rep.committed(), segment.MsgID(pt.visible.Load()), pt.rep.serves.Load()
-	c.Epochs = append(c.Epochs, pt.epochs.Entries()...)
-	c.Cursors = pt.fold.Append(nil)
-	pt.rep.mu.Unlock()
-	c.Start, _, _ = pt.log.Start()
-	c.Segments = len(pt.log.Segments())
+	s, log := pt.State(), pt.Log()
+	c.Next, c.NextID, c.End = s.State.Next, s.State.NextID, s.State.End
+	c.Committed, c.Visible, c.Serves = s.Committed, s.Visible, s.Serves
+	c.Epochs, c.Cursors = s.Epochs, s.Cursors
+	c.Start, _, _ = log.Start()
+	c.Segments = len(log.Segments())
 	for at := c.Start; at < c.End; {
 		var v segment.View
-		if err := pt.log.View(&v, at, 1<<20); err != nil {
+		if err := log.View(&v, at, 1<<20); err != nil {
 			return c, fmt.Errorf("at %d of [%d, %d): %w", at, c.Start, c.End, err)
 		}
 		b := v.Bytes()
@@ -97,13 +93,13 @@ func ConnectedTo(e *Engine, node replicate.NodeID) bool { return e.cluster.net.C
 // TopicDir is where a topic's files lie in a data directory.
 func TopicDir(e *Engine, topic string) string {
 	t, _ := e.LookupTopic(topic)
-	return dir.TopicPath(t.uuid)
+	return dir.TopicPath(t.shared.uuid)
 }
 
 // Present says whether a node's copy of a partition takes part.
 func Present(e *Engine, topic string, n int) bool {
 	t, ok := e.LookupTopic(topic)
-	return ok && t.partitions()[n].rep.present()
+	return ok && t.partitions()[n].Replica().present()
 }
 
 // EndCopy ends a copy as Close does, and then the worker hears of its partition once more, as it may until Close has
@@ -111,26 +107,23 @@ func Present(e *Engine, topic string, n int) bool {
 func EndCopy(e *Engine, topic string, n int) {
 	t, _ := e.LookupTopic(topic)
 	pt := t.partitions()[n]
-	pt.rep.end(ErrClosed)
+	pt.Replica().end(ErrClosed)
 	e.cluster.applyRow(e.cluster.store.Snapshot(), pt.Identity())
 }
 
 // Leased says whether a node's lease lives.
-func Leased(e *Engine) bool { return e.cluster.leased() }
+func Leased(e *Engine) bool { return e.cluster.Leased() }
 
 // Leads says whether a node takes puts for a partition.
 func Leads(e *Engine, topic string, n int) bool {
 	t, _ := e.LookupTopic(topic)
-	return t.partitions()[n].Leading.Load()
+	return t.partitions()[n].Leads()
 }
 
 // FoldHas says whether a channel is in the log of a copy, committed or not.
 func FoldHas(e *Engine, topic string, n int, channel string) bool {
-	t, _ := e.LookupTopic(topic)
-	pt := t.partitions()[n]
-	pt.rep.mu.Lock()
-	defer pt.rep.mu.Unlock()
-	return pt.fold.Channel(channel) != nil
+	channels := partitionOf(e, topic, n).State().Channels
+	return slices.ContainsFunc(channels, func(c ChannelView) bool { return c.Name == channel })
 }
 
 // HoldChannels keeps a node from changing the channels of a topic, or looking which there are, until release is called.
@@ -174,15 +167,14 @@ func ChannelHas(e *Engine, topic, channel string, n int) bool {
 func AppendChannel(e *Engine, topic string, n int, channel string) error {
 	t, _ := e.LookupTopic(topic)
 	created := []core.Control{{Kind: core.ChannelCreated, Channel: channel}}
-	_, err := t.partitions()[n].appendControls(context.Background(), &inbox.Special{Controls: created})
-	return err
+	return t.partitions()[n].NewControls(nil, false, func(error) {})(created)
 }
 
 // BeginPause asks a node to pause a topic for a partition that it serves, up to where it has found that it does; nil:
 // it does not.
 func BeginPause(e *Engine, topic string, n int) (goOn func(context.Context) error) {
 	t, _ := e.LookupTopic(topic)
-	op := wire.Operation{Kind: wire.OpPauseTopic, Flag: true, Topic: t.uuid, Partitions: []uint32{uint32(n)}}
+	op := wire.Operation{Kind: wire.OpPauseTopic, Flag: true, Topic: t.shared.uuid, Partitions: []uint32{uint32(n)}}
 	epochs, ok := t.assignedEpochs(op.Partitions)
 	if !ok {
 		return nil
@@ -196,11 +188,7 @@ func BeginPause(e *Engine, topic string, n int) (goOn func(context.Context) erro
 
 // EndOf is the state of a copy's log after everything in it.
 func EndOf(e *Engine, topic string, n int) segment.State {
-	t, _ := e.LookupTopic(topic)
-	pt := t.partitions()[n]
-	pt.rep.mu.Lock()
-	defer pt.rep.mu.Unlock()
-	return pt.machine.State()
+	return partitionOf(e, topic, n).State().State
 }
 
 // RunAtEnd is where the next batch of a copy lies, if it is small.
@@ -230,26 +218,18 @@ func ConfirmBody(channel string, from, to segment.MsgID) []byte {
 
 // ConfirmedBelow is where the first message is that the fold of a copy does not have as confirmed.
 func ConfirmedBelow(e *Engine, topic string, n int, channel string) (below segment.MsgID) {
-	t, _ := e.LookupTopic(topic)
-	pt := t.partitions()[n]
-	pt.rep.mu.Lock()
-	defer pt.rep.mu.Unlock()
-	pt.fold.Each(func(cur *core.Cursor) {
-		if cur.Name == channel {
-			below = cur.Confirmed
+	for _, c := range partitionOf(e, topic, n).State().Channels {
+		if c.Name == channel {
+			below = c.Confirmed
 		}
-	})
+	}
 	return below
 }
 
 // ExchangeOf is the number of the exchange in which a follower learned where its log agrees with its leader's: frames
 // of another one go nowhere. Nobody but its leader has to know it.
 func ExchangeOf(e *Engine, topic string, n int) uint64 {
-	t, _ := e.LookupTopic(topic)
-	r := t.partitions()[n].rep
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return reflect.ValueOf(r.follower).Elem().FieldByName("request").Uint()
+	return partitionOf(e, topic, n).State().Exchange
 }
 
 // PartitionOf is the name of a partition in the metadata.
@@ -265,7 +245,7 @@ func FailFlush(e *Engine, topic string, n int) bool {
 	pt := t.partitions()[n]
 	for _, s := range pt.log.Segments() {
 		if s.Err != nil {
-			e.flusher.failed(pt, pt.reopens.Load(), s.Err)
+			e.store.flusher.failed(pt, pt.reopens.Load(), s.Err)
 		}
 	}
 	return pt.WhyClosed() != nil
@@ -274,11 +254,10 @@ func FailFlush(e *Engine, topic string, n int) bool {
 // Tick lets a moment pass for a follower's copy.
 func Tick(e *Engine, topic string, n int) {
 	t, _ := e.LookupTopic(topic)
-	t.partitions()[n].rep.tick(e.cluster.lease.Load(), nil)
+	t.partitions()[n].Replica().tick(e.cluster.Until(), nil)
 }
 
 // BeganAnew is how often the log of a copy was begun anew or cut.
 func BeganAnew(e *Engine, topic string, n int) uint64 {
-	t, _ := e.LookupTopic(topic)
-	return t.partitions()[n].reopens.Load()
+	return partitionOf(e, topic, n).State().Logs
 }

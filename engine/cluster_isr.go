@@ -28,7 +28,7 @@ func (cn *replicaNode) propose(r *replica, st *replicate.State) {
 		defer cancel()
 		now, err := cn.store.ChangeISR(ctx, r.pt.Identity(), &want)
 		if err != nil && !errors.Is(err, meta.ErrConflict) {
-			if others, may := cn.isrLogs.refused.Allow(cn.now(), isrLogInterval); may && cn.ctx.Err() == nil {
+			if others, may := cn.isrLogs.refused.Allow(cn.Now(), isrLogInterval); may && cn.ctx.Err() == nil {
 				cn.log.Warn("the in-sync replicas of a partition could not be changed; the leader asks again",
 					"topic", r.pt.t.name, "partition", r.pt.number, "others", others, "error", err)
 			}
@@ -57,14 +57,14 @@ func (cn *replicaNode) logISRChange(pt *partition, before, after []replicate.Mem
 		return nodes
 	}
 	if left := missing(before, after); len(left) > 0 {
-		if others, may := cn.isrLogs.left.Allow(cn.now(), isrLogInterval); may {
+		if others, may := cn.isrLogs.left.Allow(cn.Now(), isrLogInterval); may {
 			cn.log.Warn("a replica left the in-sync replicas: it is down, or does not store what it is sent. Publishing "+
 				"goes on without it; it joins again by itself when it has caught up",
 				"replica", left, "topic", pt.t.name, "partition", pt.number, "in_sync", len(after), "others", others)
 		}
 	}
 	if joined := missing(after, before); len(joined) > 0 {
-		if others, may := cn.isrLogs.joined.Allow(cn.now(), isrLogInterval); may {
+		if others, may := cn.isrLogs.joined.Allow(cn.Now(), isrLogInterval); may {
 			cn.log.Info("a replica is in sync",
 				"replica", joined, "topic", pt.t.name, "partition", pt.number, "in_sync", len(after), "others", others)
 		}

@@ -19,15 +19,16 @@ import (
 func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 	e.removeUnreadable(snap)
 	kept := map[uuid.UUID]map[uint32]*partition{}
-	for _, pt := range e.partitionList() {
-		if t := e.quarantined[pt.t.uuid]; t != nil && snap.Deleted[t.uuid] && !slices.Contains(e.cluster.unlisted, t) {
+	for _, pt := range e.store.partitionList() {
+		id := pt.Topic().uuid
+		if t := e.quarantined[id]; t != nil && snap.Deleted[id] && !slices.Contains(e.cluster.unlisted, t) {
 			e.cluster.unlisted = append(e.cluster.unlisted, t) // start has it deleted instead of restored
 		}
-		if pt.t.quarantined && snap.Topics[pt.t.uuid] != nil {
-			if kept[pt.t.uuid] == nil {
-				kept[pt.t.uuid] = map[uint32]*partition{}
+		if pt.Topic().quarantined && snap.Topics[id] != nil {
+			if kept[id] == nil {
+				kept[id] = map[uint32]*partition{}
 			}
-			kept[pt.t.uuid][pt.Number()] = pt
+			kept[id][pt.Number()] = pt
 		}
 	}
 	for _, id := range base.SortedIDs(kept) {
@@ -36,9 +37,9 @@ func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 		for n := range uint32(m.Partitions) {
 			pt := kept[id][n]
 			if pt == nil {
-				pt = e.newReplicaPartition(&t.partTopic, n)
+				pt = e.store.newReplicaPartition(&t.shared, n)
 			}
-			pt.t = &t.partTopic
+			pt.setTopic(&t.shared)
 			t.add(pt)
 		}
 		if err := e.createTopicFiles(m); err != nil {
@@ -79,7 +80,9 @@ func (e *Engine) removeUnreadable(snap *meta.Snapshot) {
 
 // isQuarantined says whether this node has logs of a topic whose metadata it could not read: see recovery.quarantine.
 func (e *Engine) isQuarantined(id uuid.UUID) bool {
-	return slices.ContainsFunc(e.partitionList(), func(pt *partition) bool { return pt.t.quarantined && pt.t.uuid == id })
+	return slices.ContainsFunc(e.store.partitionList(), func(pt *partition) bool {
+		return pt.Topic().quarantined && pt.Topic().uuid == id
+	})
 }
 
 // topicMetaOf is the content of topic.json for a topic of the cluster.

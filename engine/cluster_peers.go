@@ -43,9 +43,9 @@ func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool)
 
 // peerDown tells the leaders on this node that another node is down, so that they need not wait for its timeout.
 func (cn *clusterNode) peerDown(node replicate.NodeID) {
-	for _, pt := range cn.e.partitionList() {
+	for _, pt := range cn.e.store.partitionList() {
 		if pt.Leading.Load() {
-			pt.rep.peerDown(node)
+			pt.Replica().peerDown(node)
 		}
 	}
 }
@@ -98,7 +98,7 @@ func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netpro
 		pt, took := cn.partition(d.ID), false
 		if pt != nil {
 			var has bool
-			if has, took = pt.rep.receive(from, d, f.Buf); has {
+			if has, took = pt.Replica().receive(from, d, f.Buf); has {
 				work = append(work, pt)
 			}
 		}

@@ -57,35 +57,29 @@ func partitionOf(e *Engine, topic string, n int) *partition {
 }
 
 // HoldsOf returns what a node's follower would acknowledge; of a copy that takes no part, what it knows to be durable.
-func HoldsOf(e *Engine, topic string, n int) (h Holds) {
-	r := partitionOf(e, topic, n).rep
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	h.Durable, h.End = r.durable, r.pt.machine.State().Next
-	if f := r.follower; f != nil {
-		h.Durable = f.Log().Durable
-	}
-	return h
+func HoldsOf(e *Engine, topic string, n int) Holds {
+	s := partitionOf(e, topic, n).State()
+	return Holds{s.Acked, s.End}
 }
 
 // RetireCopy is what happens when the cluster does not need a node's copy any more.
-func RetireCopy(e *Engine, topic string, n int) { partitionOf(e, topic, n).rep.retire() }
+func RetireCopy(e *Engine, topic string, n int) { partitionOf(e, topic, n).Replica().retire() }
 
 // ReopenCopy is what happens when the cluster needs it again before its bytes went.
 func ReopenCopy(e *Engine, topic string, n int) error {
 	pt := partitionOf(e, topic, n)
-	pt.rep.retire()
+	pt.Replica().retire()
 	t, _ := e.LookupTopic(topic)
 	if err := e.openReplica(t, pt); err != nil {
 		return err
 	}
-	pt.rep.learn(pt.rep.row.Load())
+	pt.Replica().learn(e.cluster.store.Snapshot().Partitions[pt.Identity()])
 	return nil
 }
 
 // CutRuns says whether a node's copy is being cut.
 func CutRuns(e *Engine, topic string, n int) bool {
-	return partitionOf(e, topic, n).rep.cutInProgress()
+	return partitionOf(e, topic, n).State().Cutting
 }
 
 // LearnRow is what happens when the store says so of a partition; when it returns it has happened.
@@ -98,8 +92,5 @@ func LearnRow(e *Engine, row *meta.Partition) {
 
 // IncomingOf is how many batches of the leader a copy has taken that its log does not have yet.
 func IncomingOf(e *Engine, topic string, n int) int {
-	r := partitionOf(e, topic, n).rep
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.incoming)
+	return partitionOf(e, topic, n).State().Incoming
 }

@@ -28,13 +28,13 @@ func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, erro
 	t := newTopic(e, m)
 	var local []*partition
 	for n := range uint32(m.Partitions) {
-		pt := e.newReplicaPartition(&t.partTopic, n)
+		pt := e.store.newReplicaPartition(&t.shared, n)
 		t.add(pt)
 		row := snap.Partitions[pt.Identity()]
 		if row == nil || !slices.Contains(row.State.Replicas, e.cluster.self.ID) {
 			continue
 		}
-		if err := e.openEmpty(pt); err != nil {
+		if err := e.store.openEmpty(pt); err != nil {
 			t.abandon()
 			return nil, err
 		}
@@ -53,7 +53,7 @@ func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, erro
 		return nil, ErrClosed
 	}
 	e.list(t)
-	e.addPartitions(local)
+	e.store.addPartitions(local)
 	return t, nil
 }
 
@@ -66,21 +66,21 @@ func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) erro
 		return err
 	}
 	for n := uint32(t.Partitions()); n < uint32(mt.Partitions); n++ {
-		pt := e.newReplicaPartition(&t.partTopic, n)
+		pt := e.store.newReplicaPartition(&t.shared, n)
 		row := snap.Partitions[pt.Identity()]
 		mine := row != nil && slices.Contains(row.State.Replicas, e.cluster.self.ID)
 		if mine {
-			if err := e.openEmpty(pt); err != nil {
+			if err := e.store.openEmpty(pt); err != nil {
 				return err
 			}
 			e.mu.Lock()
-			e.addPartitions([]*partition{pt})
+			e.store.addPartitions([]*partition{pt})
 			e.mu.Unlock()
 		}
 		t.add(pt)
 		e.cluster.addToTable(t, []*partition{pt})
 		if row != nil {
-			pt.rep.learn(row)
+			pt.Replica().learn(row)
 		}
 	}
 	return nil
@@ -89,27 +89,27 @@ func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) erro
 // openReplica begins to replicate a partition of a known topic. This node never had a copy of it, or has retired its
 // copy.
 func (e *Engine) openReplica(t *Topic, pt *partition) error {
-	if pt.rep.hasLog() {
-		return pt.rep.openAgain()
+	if pt.Replica().hasLog() {
+		return pt.Replica().openAgain()
 	}
 	if err := e.createTopicFiles(t.meta()); err != nil {
 		return err
 	}
-	if err := e.openEmpty(pt); err != nil {
+	if err := e.store.openEmpty(pt); err != nil {
 		return err
 	}
 	e.mu.Lock()
-	e.addPartitions([]*partition{pt})
+	e.store.addPartitions([]*partition{pt})
 	e.mu.Unlock()
 	return nil
 }
 
 // dropTopic deletes this node's part of a topic that was deleted in the cluster.
 func (e *Engine) dropTopic(t *Topic) {
-	e.noteTopicDeleted(t.name)
+	e.noteTopicDeleted(t.Name())
 	var local []*partition
 	for _, pt := range t.partitions() {
-		pt.rep.end(ErrDeleted)
+		pt.Replica().end(ErrDeleted)
 		if pt.Log() != nil {
 			local = append(local, pt)
 		}
@@ -118,13 +118,13 @@ func (e *Engine) dropTopic(t *Topic) {
 		e.mu.Lock()
 		e.unlist(t)
 		e.mu.Unlock()
-		t.deleted.Store(true)
+		t.shared.deleted.Store(true)
 		t.closeChannels(ErrDeleted)
-		if e.poisoned.Load() != nil {
+		if e.store.failure() != nil {
 			// The commit log could not be read and may contain batches of this topic. A later start that can read it replays
 			// them into the topic's files, so the files must stay. That start then deletes the topic.
 			e.log.Warn("a deleted topic's files stay until this node starts with a commit log that can be read",
-				"topic", t.name, "uuid", t.uuid)
+				"topic", t.Name(), "uuid", t.shared.uuid)
 			return
 		}
 		// The commit log has nothing of the topic, but there may be a directory: it was made, and the node restarted before
@@ -135,7 +135,7 @@ func (e *Engine) dropTopic(t *Topic) {
 	e.cluster.spawn(func() {
 		if err := e.deleteParts(t, local); err != nil && !errors.Is(err, ErrClosed) {
 			e.log.Error("a deleted topic could not be removed from this node; it is removed at the next start",
-				"topic", t.name, "error", err)
+				"topic", t.Name(), "error", err)
 		}
 	})
 }
@@ -152,7 +152,7 @@ func (e *Engine) showTopic(t *Topic) {
 // hideTopic makes a topic invisible that the cluster does not know. Its bytes stay.
 func (e *Engine) hideTopic(t *Topic) {
 	for _, pt := range t.partitions() {
-		pt.rep.end(ErrNoLeader)
+		pt.Replica().end(ErrNoLeader)
 	}
 	t.closeChannels(ErrDeleted)
 	e.mu.Lock()
@@ -162,14 +162,14 @@ func (e *Engine) hideTopic(t *Topic) {
 
 // list lets a topic's name refer to it. mu is held.
 func (e *Engine) list(t *Topic) {
-	e.topics[t.name] = t
+	e.topics[t.Name()] = t
 	e.news.Raise()
 }
 
 // unlist lets a topic's name refer to nothing, unless it refers to another topic by now. mu is held.
 func (e *Engine) unlist(t *Topic) {
-	if e.topics[t.name] == t {
-		delete(e.topics, t.name)
+	if e.topics[t.Name()] == t {
+		delete(e.topics, t.Name())
 		e.news.Raise()
 	}
 }
@@ -178,7 +178,7 @@ func (e *Engine) topicByID(id uuid.UUID) *Topic {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	for _, t := range e.topics {
-		if t.uuid == id {
+		if t.shared.uuid == id {
 			return t
 		}
 	}
@@ -197,7 +197,7 @@ func (cn *clusterNode) createTopic(ctx context.Context, name string, partitions 
 	var t *Topic
 	err = cn.await(ctx, func() (ok bool) {
 		t, ok = cn.e.LookupTopic(name)
-		return ok && (mt == nil || t.uuid == mt.ID)
+		return ok && (mt == nil || t.shared.uuid == mt.ID)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("engine: topic %s was created, but this node has not heard of it yet: %w", name, err)
@@ -224,7 +224,7 @@ func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
 	}
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
-	if err := cn.store.DeleteTopic(ctx, t.uuid); err != nil {
+	if err := cn.store.DeleteTopic(ctx, t.shared.uuid); err != nil {
 		if errors.Is(err, meta.ErrNotFound) { // somebody else deleted it a moment ago
 			return &GoneError{0, ErrNoTopic}
 		}
@@ -246,7 +246,7 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 	cn.spawn(func() {
 		t.e.host.Lock(&t.changing)
 		defer t.changing.Unlock()
-		if cn.ctx.Err() != nil || t.deleted.Load() {
+		if cn.ctx.Err() != nil || t.shared.deleted.Load() {
 			return
 		}
 		t.revokePartitions()
@@ -409,7 +409,7 @@ func (t *Topic) channelNames() []string {
 		}
 	}
 	for _, pt := range t.partitions() {
-		if !pt.rep.hasLog() {
+		if !pt.Replica().hasLog() {
 			continue
 		}
 		pt.readChannels(func(cur *core.Cursor) { seen[cur.Name] = true })
@@ -429,7 +429,7 @@ func (t *Topic) ChannelNames() []string { return t.channelNames() }
 // ReadChannelNames is ChannelNames if this node has a copy of any partition. Otherwise it asks the leader of partition
 // 0.
 func (t *Topic) ReadChannelNames(ctx context.Context) ([]string, error) {
-	hasCopy := func(pt *partition) bool { return pt.rep.hasLog() }
+	hasCopy := func(pt *partition) bool { return pt.Replica().hasLog() }
 	if slices.ContainsFunc(t.partitions(), hasCopy) {
 		return t.channelNames(), nil
 	}

@@ -122,7 +122,7 @@ func (c *committer) appendOne(pt *partition, g *clog.Group, w *groupWork, in *in
 		Control: h.Control(), Appended: h.Appended, FileSeq: g.FileSeq(),
 	}
 	pt.newest = max(pt.newest, h.Appended)
-	pt.writer.saw(&h, c.nowNs)
+	pt.writer.Saw(&h, c.nowNs)
 	pt.log.Append(&s)
 	c.e.flusher.markDirty(pt)
 	w.sealed++
@@ -132,7 +132,7 @@ func (c *committer) appendOne(pt *partition, g *clog.Group, w *groupWork, in *in
 
 // foldIncoming applies a batch of the leader to the fold of the partition's channels.
 func (c *committer) foldIncoming(pt *partition, h *segment.Header, body []byte, at segment.Offset) {
-	due, err := c.e.foldBatch(pt.fold, h, body, at)
+	due, err := c.e.folder.Batch(pt.fold, h, body, at)
 	pt.fold.PublishDeferred(due)
 	pt.stateGrew(len(due))
 	if err != nil {
@@ -164,7 +164,7 @@ func (r *replica) appended(p *pendingBatch, b *segment.Slice) {
 		r.pending.push(p)
 		return
 	}
-	p.sealedNs = r.cn.now()
+	p.sealedNs = r.cn.Now()
 	r.pending.push(p)
 	h := segment.Header{}
 	if err := h.Decode(b.Data); err != nil {

@@ -7,7 +7,7 @@ import "penstock/segment"
 func RetainTo(e *Engine, topic string, n int) (to, end segment.Offset) {
 	pt := partitionOf(e, topic, n)
 	end, _, _ = pt.log.End()
-	return e.flusher.retainTo(pt), end
+	return e.store.flusher.retainTo(pt), end
 }
 
 // ConfirmedInLog is how many messages of a partition, from the first, every channel has confirmed as the log has it.

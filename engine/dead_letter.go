@@ -56,7 +56,7 @@ func (c *Channel) Redrive(ctx context.Context, max int) (moved int, err error) {
 	}
 	name := s.DeadLetter
 	if name == "" {
-		name = c.t.name + core.DeadLetterSuffix
+		name = c.t.Name() + core.DeadLetterSuffix
 	}
 	from, ok := c.e.LookupTopic(name)
 	if !ok {
@@ -66,7 +66,7 @@ func (c *Channel) Redrive(ctx context.Context, max int) (moved int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	req := &wire.PeekRequest{OriginTopic: c.t.name, OriginChannel: c.name, Next: make([]ID, from.Partitions())}
+	req := &wire.PeekRequest{OriginTopic: c.t.Name(), OriginChannel: c.name, Next: make([]ID, from.Partitions())}
 	for moved < max {
 		var dead []PeekedMessage
 		req.Count = min(max-moved, maxRedriveCount)

@@ -11,19 +11,20 @@ import (
 // A put with a delay that comes while a group is gathered joins that group. Its delay counts from when it came, not
 // from when the group was begun: nothing is due early.
 func TestDelayCountsFromThePut(t *testing.T) {
-	e := openSmall(t, faultaio.New(faultaio.Options{}))
-	topic, err := e.Topic(t.Context(), "t")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pt := topic.partitions()[0]
+	s := runStore(t, faultaio.New(faultaio.Options{}))
+	pt, clock := s.part, s.clock
+	limits := inbox.NewLimits(1<<20, 1<<20, 1<<10, time.Hour)
 	var came int64
 	done := make(chan error, 2)
 	pt.runOnCommitter(func() { // the committer gathers
-		for begun := e.clock.NowNs(); came < begun+int64(10*time.Millisecond); came = e.clock.NowNs() {
+		for begun := clock.NowNs(); came < begun+int64(10*time.Millisecond); came = clock.NowNs() {
 		}
 		p := &inbox.Put{Messages: [][]byte{[]byte("later")}, Defer: time.Hour, Done: func(p *inbox.Put) { done <- p.Err }}
-		if err := topic.Submit(p); err != nil {
+		err := limits.Measure(p)
+		if err == nil {
+			err = pt.enqueue(t.Context(), p)
+		}
+		if err != nil {
 			done <- err
 		}
 	}, func(err error) { done <- err })

@@ -22,30 +22,12 @@ const minClockAhead = time.Second
 // dueLogEvery is the least time between two lines about corrected delays.
 const dueLogEvery = time.Minute
 
-// writerClock is by how much the clock of a partition's last writer is ahead of this node's. Recovery writes it, then
-// the committer.
-type writerClock struct {
-	epoch   segment.Epoch
-	aheadNs int64
-}
-
-// saw records the times of a batch that another process wrote. In a batch that a producer sealed, Created is the
-// producer's time. Appended is the leader's time, or that of the batch before if that was later.
-func (w *writerClock) saw(h *segment.Header, nowNs int64) {
-	ahead := min(h.Created, h.Appended) - nowNs
-	if h.Epoch != w.epoch {
-		w.epoch, w.aheadNs = h.Epoch, ahead
-		return
-	}
-	w.aheadNs = max(w.aheadNs, ahead) // the batch that travelled for the shortest time is the most accurate
-}
-
 // correctDelays subtracts from all due times by how much the writer's clock was ahead. It is called when this process
 // is about to become the partition's writer, before its first batch: by recovery on a single node, otherwise by the
 // committer with replica.mu held. A crash before that batch is on stable storage leaves the fold as it was.
 func (pt *partition) correctDelays() {
-	ahead := time.Duration(pt.writer.aheadNs)
-	pt.writer.aheadNs = 0 // it is this process from here on
+	ahead := time.Duration(pt.writer.AheadNs)
+	pt.writer.AheadNs = 0 // it is this process from here on
 	if ahead < minClockAhead || pt.fold.MaxBytes(pt.machine.State().End) > segment.MaxBatchBytes/2 {
 		return // a fold too large for a batch would not reach the other replicas
 	}

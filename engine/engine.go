@@ -29,7 +29,7 @@ import (
 // files of topics. docs/concurrency.md has the order of locks. What a crash leaves is in the commit log and the
 // segments; recover reads it.
 type Engine struct {
-	*store // of the partitions
+	store *store // what its partitions share
 
 	opts   Options
 	limits inbox.Limits
@@ -122,8 +122,8 @@ func (e *Engine) open(ctx context.Context) error {
 		return err
 	}
 	e.storeLevel.Store(int32(e.node.Level()))
-	if e.level.Store(dir.FirstLevel); e.opts.Cluster == nil {
-		e.level.Store(int32(e.node.Level()))
+	if e.store.setFeature(dir.FirstLevel); e.opts.Cluster == nil {
+		e.store.setFeature(e.node.Level())
 	}
 	if err = e.store.begin(e.opts.BufferBytes); err != nil {
 		return err
@@ -138,8 +138,8 @@ func (e *Engine) open(ctx context.Context) error {
 	if err := e.recover(); err != nil {
 		return err
 	}
-	if e.flusher.logIsHalfFull() { // else it would look a tick later, and a full log begins no file before
-		e.flusher.wakeUp()
+	if e.store.flusher.logIsHalfFull() { // else it would look a tick later, and a full log begins no file before
+		e.store.flusher.wakeUp()
 	}
 	e.scrub = e.newScrub()
 	if err := e.members.join(ctx); err != nil {
@@ -149,13 +149,10 @@ func (e *Engine) open(ctx context.Context) error {
 	e.describe(e.host.Since(start))
 	e.logLevel()
 	// A commit log that is known to be damaged does not start. The engine runs without it and only serves reads.
-	if err := e.host.RunLog(e.clog, e.runLog); err != nil && e.poisoned.Load() == nil {
+	if err := e.host.RunLog(e.store.commitLog(), e.runLog); err != nil && e.store.failure() == nil {
 		return err
 	}
-	if e.committer.gathered != nil {
-		e.background(e.committer.writeGathered)
-	}
-	e.background(e.flusher.run)
+	e.store.run(e.background)
 	e.background(e.channels.Run)
 	e.startDiskWatch()
 	if e.opts.ScrubInterval > 0 {
@@ -175,7 +172,7 @@ func (e *Engine) runLog() error {
 	if f := e.opts.beforeRun; f != nil {
 		f()
 	}
-	return e.clog.Run()
+	return e.store.commitLog().Run()
 }
 
 func (e *Engine) background(f func()) { e.host.SpawnIn(&e.wg, f) }
@@ -203,23 +200,23 @@ func (e *Engine) Info() Info {
 func (e *Engine) Counters() *Counters { return &e.counters }
 
 // CommitStats are the commit log's own figures.
-func (e *Engine) CommitStats() clog.Stats { return e.clog.Stats() }
+func (e *Engine) CommitStats() clog.Stats { return e.store.commitLog().Stats() }
 
 // Health returns nil, or what is broken: the disk failed or is full, or stored data is corrupt.
 func (e *Engine) Health() error {
-	if err := e.poisoned.Load(); err != nil {
-		return *err
+	if err := e.store.failure(); err != nil {
+		return err
 	}
 	if err := e.disks.failure(); err != nil {
 		return err
 	}
-	if e.noSpace.Load() {
+	if e.store.noSpace.Load() {
 		return ErrNoSpace
 	}
-	bad := e.flusher.rottenFile()
-	for _, pt := range e.partitionList() {
+	bad := e.store.flusher.rottenFile()
+	for _, pt := range e.store.partitionList() {
 		if err := errors.Join(pt.Log().Health(), pt.whyUnread()); err != nil {
-			bad = errors.Join(bad, fmt.Errorf("topic %s, partition %d: %w", pt.t.name, pt.Number(), err))
+			bad = errors.Join(bad, fmt.Errorf("topic %s, partition %d: %w", pt.Topic().name, pt.Number(), err))
 		}
 	}
 	return bad
@@ -233,7 +230,7 @@ func (e *Engine) Topics() []*Topic {
 		out = append(out, t)
 	}
 	e.mu.RUnlock()
-	sort.Slice(out, func(i, j int) bool { return out[i].name < out[j].name })
+	sort.Slice(out, func(i, j int) bool { return out[i].Name() < out[j].Name() })
 	return out
 }
 
@@ -270,10 +267,10 @@ func (e *Engine) watch() {
 			e.stepDiskWatch()
 		}
 		waiting := false
-		for _, pt := range e.partitionList() {
+		for _, pt := range e.store.partitionList() {
 			waiting = pt.expirePuts(now.UnixNano()) || waiting
 		}
-		stats := e.clog.Stats()
+		stats := e.store.commitLog().Stats()
 		if !waiting || stats.Groups != groups {
 			if told {
 				e.log.Warn("messages are stored again", "after", now.Sub(moved).Round(time.Millisecond))
@@ -289,16 +286,18 @@ func (e *Engine) watch() {
 // logStall logs what the commit log may be waiting for.
 func (e *Engine) logStall(s *clog.Stats) {
 	unsynced, of := s.Current, "nobody"
-	for _, pt := range e.partitionList() {
+	for _, pt := range e.store.partitionList() {
 		if seq, ok := pt.Log().OldestUnsyncedFileSeq(); ok && (seq < unsynced || of == "nobody") {
-			unsynced, of = seq, fmt.Sprintf("%s/%d", pt.t.name, pt.Number())
+			unsynced, of = seq, fmt.Sprintf("%s/%d", pt.Topic().name, pt.Number())
 		}
 	}
+	m := e.store.memory()
 	e.log.Warn("nothing could be stored for a while: publishers wait, nothing is lost. The device is slow, full, or the "+
 		"commit log has no room",
-		"free_buffers", e.arena.Free(), "buffers", e.arena.Count(), "headroom_bytes", e.clog.Headroom(), "full", s.Full,
+		"free_buffers", m.free, "buffers", m.buffers,
+		"headroom_bytes", e.store.commitLog().Headroom(), "full", s.Full,
 		"oldest_file", s.Oldest, "current_file", s.Current, "oldest_unsynced_file", unsynced, "oldest_unsynced_of", of,
-		"flusher_waits", e.flusher.backlog(), "stalls_buffer", s.StallsBuffer, "stalls_spare", s.StallsSpare,
+		"flusher_waits", e.store.flusher.backlog(), "stalls_buffer", s.StallsBuffer, "stalls_spare", s.StallsSpare,
 		"stalls_full", s.StallsFull)
 }
 
@@ -316,12 +315,12 @@ func (e *Engine) Close() error {
 	e.members.leaveBeforeClose()
 	e.forEachTopic(func(t *Topic) { t.closeChannels(ErrClosed) })
 	e.channels.Flush()
-	for _, pt := range e.partitionList() {
+	for _, pt := range e.store.partitionList() {
 		pt.CloseToNew(ErrClosed)
 	}
 	err := e.stopLog()
 	hung := errors.Is(err, ErrDiskHung)
-	for _, pt := range e.partitionList() {
+	for _, pt := range e.store.partitionList() {
 		pt.CloseAndRefuse(ErrClosed, false)
 	}
 	close(e.stop)
@@ -333,8 +332,8 @@ func (e *Engine) Close() error {
 		// The kernel may still read the buffers and write to the files. They stay as they are until the process ends.
 		return errors.Join(ErrDiskHung, err, clusterErr)
 	}
-	if e.poisoned.Load() == nil {
-		e.flusher.finish()
+	if e.store.failure() == nil {
+		e.store.flusher.finish()
 	}
 	return errors.Join(err, clusterErr, e.release())
 }
@@ -342,14 +341,14 @@ func (e *Engine) Close() error {
 // stopLog ends the commit log once what was accepted is stored. It returns ErrDiskHung if the log did not end.
 func (e *Engine) stopLog() error {
 	drained := func() bool {
-		return e.store.drained() || e.poisoned.Load() != nil
+		return e.store.drained() || e.store.failure() != nil
 	}
-	err, ended := e.host.StopLog(e.clog, drained, e.disks.hangs)
-	switch why := e.poisoned.Load(); {
+	err, ended := e.host.StopLog(e.store.commitLog(), drained, e.disks.hangs)
+	switch why := e.store.failure(); {
 	case !ended:
 		return ErrDiskHung
 	case err == nil && why != nil:
-		return *why
+		return why
 	}
 	return err
 }

@@ -52,7 +52,7 @@ func (cn *clusterNode) evacuate() {
 // sync.
 func (cn *clusterNode) evacuateRound() int {
 	var led []*partition
-	for _, pt := range cn.e.partitionList() {
+	for _, pt := range cn.e.store.partitionList() {
 		if pt.Leading.Load() {
 			led = append(led, pt)
 		}

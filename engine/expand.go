@@ -139,7 +139,7 @@ func (t *Topic) initPartitions(ctx context.Context, parts []*partition) error {
 	t.e.host.Lock(&t.changing)
 	defer t.changing.Unlock()
 	for _, pt := range empty {
-		if t.deleted.Load() {
+		if t.shared.deleted.Load() {
 			return ErrDeleted
 		}
 		if t.leadsUninitialized(pt) {

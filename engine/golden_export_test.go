@@ -14,12 +14,12 @@ func ControlKinds(e *Engine, topic string, kinds map[core.ControlKind]bool) erro
 		return ErrNoTopic
 	}
 	for _, pt := range t.partitions() {
-		at, _, _ := pt.log.Start()
-		end, _, _ := pt.log.End()
+		at, _, _ := pt.Log().Start()
+		end, _, _ := pt.Log().End()
 		for at < end {
 			var v segment.View
-			err := pt.log.View(&v, at, 1<<20)
-			if start, _, _ := pt.log.Start(); errors.Is(err, segment.ErrBelowStart) && start > at {
+			err := pt.Log().View(&v, at, 1<<20)
+			if start, _, _ := pt.Log().Start(); errors.Is(err, segment.ErrBelowStart) && start > at {
 				at = start // retention was faster
 				continue
 			}

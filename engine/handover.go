@@ -15,7 +15,7 @@ import (
 func (cn *clusterNode) balance() {
 	for cn.e.host.Pause(balanceInterval, cn.ctx.Done()) {
 		snap := cn.store.Snapshot()
-		for left, parts := maxBalanceCount, cn.e.partitionList(); left > 0 && len(parts) > 0; parts = parts[1:] {
+		for left, parts := maxBalanceCount, cn.e.store.partitionList(); left > 0 && len(parts) > 0; parts = parts[1:] {
 			pt := parts[0]
 			if !pt.serves() || cn.leaving.Load() {
 				continue
@@ -25,7 +25,7 @@ func (cn *clusterNode) balance() {
 				continue // wait until all replicas are in sync
 			}
 			to := cn.opts.PreferredLeader(snap, pt.Identity())
-			if to == 0 || to == cn.self.ID || pt.rep.wasStranded(to, snap.Nodes) && stays(snap, row, cn.self.ID) {
+			if to == 0 || to == cn.self.ID || pt.Replica().wasStranded(to, snap.Nodes) && stays(snap, row, cn.self.ID) {
 				continue
 			}
 			left--
@@ -51,7 +51,7 @@ func (cn *clusterNode) handOver(ctx context.Context) error {
 	defer cn.leaving.Store(false)
 	err := cn.await(ctx, func() bool {
 		left := 0
-		for _, pt := range cn.e.partitionList() {
+		for _, pt := range cn.e.store.partitionList() {
 			if pt.Leading.Load() && cn.tryHandOver(ctx, pt, 0) {
 				left++
 			}

@@ -42,7 +42,7 @@ func (i *Inspector) Kill() error {
 			c.local.ReleaseView()
 		}
 	}
-	for _, pt := range e.partitionList() {
+	for _, pt := range e.store.partitionList() {
 		pt.dropReads()
 	}
 	_ = e.release() // the simulation has replaced the disk
@@ -50,7 +50,7 @@ func (i *Inspector) Kill() error {
 }
 
 // TopicID returns the topic's UUID, which differs from that of an earlier topic with the same name.
-func (i *Inspector) TopicID(t *Topic) uuid.UUID { return t.uuid }
+func (i *Inspector) TopicID(t *Topic) uuid.UUID { return t.shared.uuid }
 
 // Disk returns this node's view of its disk, and the number of writes that have completed.
 func (i *Inspector) Disk() (state core.DiskState, done uint64) {
@@ -64,7 +64,7 @@ func (i *Inspector) EachMarks(visit func(*PartitionMarks)) {
 	if i.e == nil {
 		return
 	}
-	for _, pt := range i.e.partitionList() {
+	for _, pt := range i.e.store.partitionList() {
 		pt.marks(&i.marks)
 		visit(&i.marks)
 	}
@@ -76,7 +76,7 @@ func (i *Inspector) Partitions() []PartitionView {
 		return nil
 	}
 	var all []PartitionView
-	for _, pt := range i.e.partitionList() {
+	for _, pt := range i.e.store.partitionList() {
 		all = append(all, pt.view())
 	}
 	return all
@@ -87,7 +87,7 @@ func (i *Inspector) Partitions() []PartitionView {
 func (i *Inspector) ReadLog(
 	id segment.Identity, from segment.Offset, visit func(at segment.Offset, h *segment.Header, body []byte) bool,
 ) error {
-	for _, pt := range i.e.partitionList() {
+	for _, pt := range i.e.store.partitionList() {
 		if pt.Identity() != id {
 			continue
 		}

@@ -31,15 +31,15 @@ func newClockHost() *clockHost { return &clockHost{Machine: host.NewMachine()} }
 func TestLeaseEndsInSleep(t *testing.T) {
 	h := newClockHost()
 	cn := bareNodeOn(h)
-	cn.extend(cn.now() + int64(2500*time.Millisecond))
-	if h.pass(2 * time.Second); !cn.leased() {
+	cn.Extend(cn.Now() + int64(2500*time.Millisecond))
+	if h.pass(2 * time.Second); !cn.Leased() {
 		t.Error("the lease ended early")
 	}
-	if h.pass(time.Second); cn.leased() {
+	if h.pass(time.Second); cn.Leased() {
 		t.Error("the machine stood still for longer than its lease, and the node goes on to serve")
 	}
 	until := cn.leaseClock().Add(3 * time.Second)
-	if cn.extend(int64(until.Sub(cn.began))); !cn.leased() {
+	if cn.Extend(int64(until.Sub(cn.began))); !cn.Leased() {
 		t.Error("there is a new lease")
 	}
 }
@@ -57,14 +57,14 @@ func TestTicksReadTheBootClock(t *testing.T) {
 	cn.ctx, cn.cancel = context.WithCancel(t.Context())
 	cn.forward = cn.newForwarder()
 	cn.remotes = remote.New(remote.Node{Host: h, Peers: &cn.peers, Lease: cn, Level: cn.e.Level})
-	cn.extend(cn.now() + int64(3*time.Second))
+	cn.Extend(cn.Now() + int64(3*time.Second))
 	h.hidden.Store(int64(time.Hour))
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		cn.runTicker()
 	}()
-	for end := time.Now().Add(20 * time.Second); cn.leased(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); cn.Leased(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Error("an hour of sleep is not noticed, and the lease is believed")
 			break

@@ -21,7 +21,7 @@ import (
 // done so.
 const (
 	// NewestLevel is the highest feature level that this version knows.
-	NewestLevel = 2
+	NewestLevel = dir.NewestLevel
 )
 
 // ErrNewerLevel says that a data directory or a cluster is at a feature level that this version does not know.
@@ -30,7 +30,7 @@ var ErrNewerLevel = meta.ErrNewerLevel
 // Level returns the feature level in force: nothing of a higher one may go into a partition's log, to another node or
 // into the metadata. In a cluster it is the cluster's level, and the first one until the node has joined. It only
 // rises. It is safe for concurrent use and costs one atomic load.
-func (e *Engine) Level() int { return e.feature() }
+func (e *Engine) Level() int { return e.store.feature() }
 
 // DirectoryLevel returns the level of the data directory: nothing of a higher one may be written into files that only
 // this node reads. It is never below Level.
@@ -84,7 +84,7 @@ func (cn *clusterNode) learnLevel(snap *meta.Snapshot) {
 		cn.raiseLater(max(level, wanted))
 	}
 	if level > e.Level() && level <= e.DirectoryLevel() {
-		e.level.Store(int32(level))
+		e.store.setFeature(level)
 		cn.log.Info("the feature level of the cluster was raised: older versions cannot join it any more", "level", level)
 	}
 }

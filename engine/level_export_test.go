@@ -17,10 +17,10 @@ func TestControlKindsOfALevel(t *testing.T) {
 	}
 	k := core.ChannelCreated
 	for ; k.Level() > 0; k++ {
-		if k.Level() > NewestLevel {
-			t.Errorf("kind %d is of level %d, the newest is %d", k, k.Level(), NewestLevel)
+		if k.Level() > dir.NewestLevel {
+			t.Errorf("kind %d is of level %d, the newest is %d", k, k.Level(), dir.NewestLevel)
 		}
-		for level := 0; level <= NewestLevel; level++ {
+		for level := 0; level <= dir.NewestLevel; level++ {
 			if panics(k, level) != (k.Level() > level) {
 				t.Errorf("kind %d of level %d at level %d", k, k.Level(), level)
 			}
@@ -29,7 +29,7 @@ func TestControlKindsOfALevel(t *testing.T) {
 	if k != core.DeferredCarried+1 {
 		t.Errorf("kind %d has no level, or is newer than this test", k)
 	}
-	if !panics(k, NewestLevel) || !panics(0, NewestLevel) {
+	if !panics(k, dir.NewestLevel) || !panics(0, dir.NewestLevel) {
 		t.Error("what is no kind is written")
 	}
 }
@@ -41,7 +41,7 @@ func TestFoldMustBeOfLevel(t *testing.T) {
 		foldMustBeOfLevel(new(core.Cursors), level)
 		return
 	}
-	if panics(dir.FirstLevel) || panics(NewestLevel) || !panics(dir.FirstLevel-1) {
+	if panics(dir.FirstLevel) || panics(dir.NewestLevel) || !panics(dir.FirstLevel-1) {
 		t.Error("a fold of the first level is refused, or written below it")
 	}
 }

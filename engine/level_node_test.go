@@ -19,7 +19,7 @@ func TestNothingNewBelowItsLevel(t *testing.T) {
 	cn.ctx, cn.cancel = context.WithCancel(t.Context())
 	defer cn.cancel()
 	cn.absent.cn = cn
-	cn.e.level.Store(dir.FirstLevel)
+	cn.e.store.setFeature(dir.FirstLevel)
 	cn.absent.handleFrame(2, segment.Identity{}, &replicate.Message{Kind: replicate.MsgProbe, Epoch: 1})
 	if cn.e.counters.FramesWithoutCopy.Load() != 1 {
 		t.Error("the frame is not counted")
@@ -31,9 +31,7 @@ func TestNothingNewBelowItsLevel(t *testing.T) {
 
 func (cn *clusterNode) fenceTime() int64 {
 	t := &Topic{e: cn.e}
-	pt := &partition{e: cn.e.store, t: &t.partTopic}
-	pt.rep = &replica{cn: cn.replicaNode, pt: pt}
-	t.list.Store(&[]*partition{pt})
+	t.list.Store(&[]*partition{cn.e.store.newReplicaPartition(&t.shared, 0)})
 	return channelTopic{t}.FenceMs(0, 2)
 }
 
@@ -43,7 +41,7 @@ func (cn *clusterNode) fenceTime() int64 {
 // F3.
 func TestLevelNeedsItsDirectory(t *testing.T) {
 	cn := bareNode()
-	cn.e.level.Store(1)
+	cn.e.store.setFeature(1)
 	cn.e.storeLevel.Store(1)
 	cn.raising.Store(true) // somebody is at it
 	snap := &meta.Snapshot{Level: 2}

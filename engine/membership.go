@@ -24,8 +24,8 @@ type membership interface {
 	others() bool
 	// context ends when there is nobody left to wait for; that of a single node never does.
 	context() context.Context
-	// leased says whether consumers may settle messages here now: no other node delivers them.
-	leased() bool
+	// Leased says whether consumers may settle messages here now: no other node delivers them.
+	Leased() bool
 
 	// createTopic, deleteTopic and configureTopic return when the change is durable: see Engine.CreateTopic,
 	// Engine.DeleteTopic and Topic.Configure.

@@ -109,7 +109,7 @@ func (t *Topic) checkPartitionCount(op wire.Operation) error {
 	case wire.OpCreateChannel, wire.OpDeleteChannel, wire.OpPauseChannel, wire.OpSkipChannel, wire.OpEmptyChannel,
 		wire.OpPauseTopic, wire.OpEmptyTopic, wire.OpConfigure:
 		known := t.Partitions()
-		if mt := t.e.cluster.store.Snapshot().Topics[t.uuid]; mt != nil {
+		if mt := t.e.cluster.store.Snapshot().Topics[t.shared.uuid]; mt != nil {
 			known = max(known, mt.Partitions)
 		}
 		if known > op.Known {

@@ -28,7 +28,7 @@ type PartitionMarks struct {
 	Drops     int // how often this process has given the copy up
 }
 
-// PartitionView is the whole state of a copy that simulations can see.
+// PartitionView is what simulations see of a copy.
 type PartitionView struct {
 	PartitionMarks
 	Topic    string
@@ -48,7 +48,7 @@ type ChannelView struct {
 	Ranges           []core.IDRange // confirmed above Confirmed
 }
 
-// marks fills in v. Only a simulation calls it, while no task runs.
+// marks fills in v. It needs what view needs.
 func (pt *partition) marks(v *PartitionMarks) {
 	r := pt.rep
 	*v = PartitionMarks{
@@ -67,11 +67,14 @@ func (pt *partition) marks(v *PartitionMarks) {
 	}
 }
 
-// view returns the whole state of the copy. Only a simulation calls it, while no task runs.
+// view returns what simulations see of the copy. replica.mu is held, or no task of the simulation runs.
 func (pt *partition) view() PartitionView {
 	r := pt.rep
 	v := PartitionView{
-		Topic: pt.t.name, Member: r.cn.member(), Visible: segment.MsgID(pt.visible.Load()), Pending: r.pending.n,
+		Topic: pt.t.name, Visible: segment.MsgID(pt.visible.Load()), Pending: r.pending.n,
+	}
+	if !r.solo() {
+		v.Member = r.cn.member()
 	}
 	pt.marks(&v.PartitionMarks)
 	v.Compares = r.leader != nil && r.leader.Comparing()
@@ -81,6 +84,36 @@ func (pt *partition) view() PartitionView {
 		v.Channels = append(v.Channels, ChannelView{cur.Name, cur.Start, cur.Confirmed, slices.Clone(cur.Ranges.Ranges())})
 	})
 	return v
+}
+
+// CopyState is what a copy on one node holds and knows at one moment. Tests compare nodes by it.
+type CopyState struct {
+	PartitionView
+	State    segment.State // of the log, after everything in it
+	Epochs   []replicate.EpochStart
+	Cursors  []byte           // the state of the channels, encoded
+	Delayed  int              // messages that wait for their time
+	Acked    segment.Position // everything below is durable here, as a follower acknowledges it
+	Incoming int              // batches of the leader that are not in the log yet
+	Exchange uint64           // see replicate.Follower.Exchange; 0: not a follower
+	Logs     uint64           // how often the log was begun anew or cut
+}
+
+// State returns the state of the copy, which has a log. It takes the replica's lock.
+func (pt *partition) State() CopyState {
+	r := pt.rep
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := CopyState{
+		PartitionView: pt.view(), State: pt.machine.State(), Epochs: slices.Clone(pt.epochs.Entries()),
+		Cursors: pt.fold.Append(nil), Delayed: len(pt.fold.Deferred), Acked: r.durable, Incoming: len(r.incoming),
+		Logs: pt.reopens.Load(),
+	}
+	pt.fold.Each(func(cur *core.Cursor) { c.Delayed += len(cur.Requeued) })
+	if f := r.follower; f != nil {
+		c.Acked, c.Exchange = f.Log().Durable, f.Exchange()
+	}
+	return c
 }
 
 // dropReads releases what was read for followers and is not sent, because the simulated process has ended.

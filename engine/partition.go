@@ -57,7 +57,7 @@ type logEnd struct {
 	machine   *core.Partition
 	fold      *core.Cursors
 	epochs    replicate.EpochTable
-	writer    writerClock
+	writer    core.WriterClock
 	newest    int64            // append time of the newest batch, ns since 1970; the next batch's is not earlier
 	recovered segment.Position // the log is committed up to here at least; found by recovery
 }

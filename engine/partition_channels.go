@@ -168,6 +168,15 @@ func (pt *partition) postDropped(r core.IDRange) {
 // Number is the partition's number in its topic.
 func (pt *partition) Number() uint32 { return pt.number }
 
+// Topic is what all partitions of the topic share.
+func (pt *partition) Topic() *partTopic { return pt.t }
+
+// Replica is this node's replica of the partition.
+func (pt *partition) Replica() *replica { return pt.rep }
+
+// setTopic gives a partition of a topic whose metadata was found only now its topic. No goroutine runs yet.
+func (pt *partition) setTopic(t *partTopic) { pt.t = t }
+
 // Log is the partition's log.
 func (pt *partition) Log() *segment.Log { return pt.log }
 

@@ -24,8 +24,10 @@ type topicRecovery struct {
 func (e *Engine) recover() error {
 	r := &topicRecovery{newRecovery(e.store), e}
 	defer func() {
-		r.releaseSlices()
-		e.info.RecoveredBytes, e.info.PartitionsReadOnly, e.info.CorruptionsAtRecover = r.bytes, r.readOnly, r.corruptions
+		r.log.Release()
+		found := r.report()
+		e.info.RecoveredBytes, e.info.PartitionsReadOnly = found.bytes, found.readOnly
+		e.info.CorruptionsAtRecover = found.corruptions
 	}()
 	if err := r.replay(e.node.StoreID); err != nil {
 		return err
@@ -53,7 +55,7 @@ func (r *topicRecovery) open() error {
 	for i := range metas {
 		m := &metas[i]
 		known[m.ID] = true
-		if r.dropped[m.ID] {
+		if r.log.Dropped(m.ID) {
 			if err := dir.TrashTopic(e.disk, m.ID); err != nil {
 				return fmt.Errorf("engine: cannot move the deleted topic %s away: %w", m.Name, err)
 			}
@@ -72,7 +74,7 @@ func (r *topicRecovery) open() error {
 // mustHaveLog returns an error if the directory has segments and the commit log is empty. Without the commit log nobody
 // knows where the segments end, and new batches would overwrite them.
 func (r *topicRecovery) mustHaveLog(metas []dir.Topic) error {
-	if !r.isEmpty() || r.e.poisoned.Load() != nil {
+	if !r.log.Empty() || r.e.store.failure() != nil {
 		return nil // with a damaged commit log nothing is written; recover has reported it
 	}
 	for i := range metas {
@@ -98,26 +100,26 @@ func (r *topicRecovery) mustHaveLog(metas []dir.Topic) error {
 // restored, a restart serves them again.
 func (r *topicRecovery) quarantine(known map[uuid.UUID]bool) error {
 	e := r.e
-	for _, rp := range r.order {
-		id := rp.id.Topic
-		if known[id] || r.dropped[id] {
+	for _, rp := range r.log.Partitions() {
+		id := rp.ID.Topic
+		if known[id] || r.log.Dropped(id) {
 			continue
 		}
 		t := e.quarantined[id]
 		if t == nil {
 			t = newTopic(e, &dir.Topic{ID: id})
-			t.quarantined = true
+			t.shared.quarantined = true
 			e.quarantined[id] = t
 			e.log.Warn("the commit log holds messages of a topic without metadata: they are kept and not served; restore "+
 				"its topic.json and restart; a node of a cluster gets it from the cluster",
 				"topic", id, "file", path.Join(dir.TopicPath(id), dir.TopicFile))
 		}
-		pt, err := r.openPartition(&t.partTopic, rp.id.Partition, rp)
+		pt, err := r.openPartition(&t.shared, rp.ID.Partition)
 		if err != nil {
 			return err
 		}
 		t.add(pt)
-		e.addPartitions([]*partition{pt})
+		e.store.addPartitions([]*partition{pt})
 	}
 	return nil
 }
@@ -127,22 +129,21 @@ func (r *topicRecovery) openTopic(m *dir.Topic) error {
 	old := e.topics[m.Name]
 	if old != nil && !(e.members.others() && e.node.Cluster != uuid.Nil) {
 		return fmt.Errorf("engine: topics/%s and topics/%s both say they are topic %q: nothing was changed, move one of "+
-			"them away", old.uuid, m.ID, m.Name)
+			"them away", old.shared.uuid, m.ID, m.Name)
 	}
 	t := newTopic(e, m)
 	for n := range uint32(m.Partitions) {
 		id := segment.Identity{Topic: m.ID, Partition: n}
-		rp := r.parts[id]
-		if rp == nil && e.members.others() {
-			t.add(e.newReplicaPartition(&t.partTopic, n)) // the store will say whether this node should have a copy
+		if !r.log.Has(id) && e.members.others() {
+			t.add(e.store.newReplicaPartition(&t.shared, n)) // the store will say whether this node should have a copy
 			continue
 		}
-		pt, err := r.openPartition(&t.partTopic, n, rp)
+		pt, err := r.openPartition(&t.shared, n)
 		if err != nil {
 			return err
 		}
 		t.add(pt)
-		e.addPartitions([]*partition{pt})
+		e.store.addPartitions([]*partition{pt})
 	}
 	e.members.opened(t)
 	if old != nil {

@@ -88,7 +88,7 @@ type leadership struct {
 	handedOver   uint64                          // version of the row that handed it over; see successorStored
 	reads        map[replicate.NodeID]*rangeRead // by follower: read and not sent yet
 	blocked      replicate.NodeID                // the value of Leader.Blocked that was logged last
-	// comparing is since when it waits for others' logs, on now's clock; 0: it does not; -1: logged
+	// comparing is since when it waits for others' logs, by Lease.Now; 0: it does not; -1: logged
 	comparing int64
 
 	ledEpoch segment.Epoch // the highest epoch that this process led
@@ -113,7 +113,7 @@ type followed struct {
 type mistrust struct {
 	shortened       bool        // see dir.Shortened
 	discarded       atomic.Bool // the copy is given up, and does not have a new log yet
-	discardedBefore bool        // this process has given the copy up before, at discardedAt on clusterNode.now's clock
+	discardedBefore bool        // this process has given the copy up before, at discardedAt by Lease.Now
 	discardedAt     int64
 	discards        int       // how often the copy was given up
 	unwritten       unwritten // times of a copy whose segments cannot be written
@@ -229,9 +229,9 @@ func (r *replica) step(ev *replicate.Event) {
 func (r *replica) stepOne(ev *replicate.Event) {
 	switch {
 	case r.leader != nil:
-		r.leader.Step(r.cn.now(), ev, &r.acts)
+		r.leader.Step(r.cn.Now(), ev, &r.acts)
 	case r.follower != nil && followerHandles(ev.Kind):
-		r.follower.Step(r.cn.now(), ev, &r.acts)
+		r.follower.Step(r.cn.Now(), ev, &r.acts)
 	default:
 		return
 	}
@@ -474,13 +474,13 @@ func (r *replica) tick(lease int64, live []replicate.NodeID) {
 			r.step(&ev)
 		}
 	}
-	r.yieldUnwritten(r.cn.now())
+	r.yieldUnwritten(r.cn.Now())
 	r.noteDiscarded()
 	r.noteWhole()
-	r.logComparing(r.cn.now())
+	r.logComparing(r.cn.Now())
 	if r.leader != nil {
 		r.count()
-		r.fail(r.pending.expire(r.cn.now()-int64(r.cn.e.opts.PublishTimeout)), ErrUnknown)
+		r.fail(r.pending.expire(r.cn.Now()-int64(r.cn.e.opts.PublishTimeout)), ErrUnknown)
 		r.retryStalled() // a follower that returns changes no mark, so nothing else would look again
 	}
 	r.unlock()

@@ -287,9 +287,9 @@ func (e *store) foldRun(c *logCut, run []byte, at segment.Offset) (next segment.
 	it.Reset(run)
 	for h, body, ok := it.Next(); ok && h.Position < c.to; h, body, ok = it.Next() {
 		if c.unread == nil {
-			due, err := e.foldBatch(c.fold, h, body, at+segment.Offset(size))
+			due, err := e.folder.Batch(c.fold, h, body, at+segment.Offset(size))
 			switch {
-			case newer(err):
+			case errors.Is(err, core.ErrNewerControl):
 				c.unread = err
 			case err != nil:
 				return 0, 0, err

@@ -37,7 +37,7 @@ func (r *replica) awaitRepair(c *logCut, err error) bool {
 			r.step(&ev)
 		}
 	})
-	for begin := r.cn.now(); r.cn.now()-begin < int64(cutRepairPatience); {
+	for begin := r.cn.Now(); r.cn.Now()-begin < int64(cutRepairPatience); {
 		if !r.cn.e.host.Pause(cutRepairPoll, r.cn.e.stop) {
 			return false // the engine closes
 		}
@@ -79,7 +79,7 @@ func (r *replica) brokenFile() error {
 // c is the cut that cannot be made, and discard runs on its goroutine. c is nil if a repair failed. It takes mu.
 func (r *replica) discard(why error, c *logCut) {
 	r.mu.Lock()
-	may, again := r.mayGiveUp(c), r.discardedWithin(r.cn.now())
+	may, again := r.mayGiveUp(c), r.discardedWithin(r.cn.Now())
 	r.mu.Unlock()
 	switch {
 	case !may, again && c == nil:
@@ -93,7 +93,7 @@ func (r *replica) discard(why error, c *logCut) {
 		return
 	}
 	r.run(func() {
-		now := r.cn.now()
+		now := r.cn.Now()
 		if !r.mayGiveUp(c) || r.discardedWithin(now) {
 			return // the state has changed while mu was released
 		}

@@ -24,12 +24,13 @@ import (
 //
 // All of it is lost in a crash: the next process joins again and gets all rows from the store.
 type replicaNode struct {
+	base.Lease // until when this node may serve, and the clock of that
+
 	e     *store
 	log   *slog.Logger
 	store meta.Store
 	above nodeAbove
 	ctx   context.Context // ends when the engine closes
-	awake time.Duration   // Host.Awake when the node was made
 	// The options of the cluster that replicas use; ClusterOptions says what they mean.
 	replication     replicate.Config
 	preferredLeader func(*meta.Snapshot, meta.PartitionID) replicate.NodeID
@@ -40,7 +41,6 @@ type replicaNode struct {
 
 	wg      sync.WaitGroup
 	readers chan struct{}
-	lease   atomic.Int64 // the end of the lease, by now(): until then this node may serve
 	leaving atomic.Bool
 	live    struct { // liveNodes' cache; only runTicker uses it
 		of    *meta.Snapshot
@@ -68,10 +68,12 @@ func newReplicaNode(
 	if cfg.MaxRangeBytes == 0 || cfg.MaxRangeBytes > maxRangeBytes {
 		cfg.MaxRangeBytes = replicate.DefaultMaxRangeBytes
 	}
-	return &replicaNode{
-		e: e, log: log, store: rows, above: above, ctx: ctx, awake: e.host.Awake(), replication: cfg,
-		preferredLeader: preferred, readers: make(chan struct{}, maxReadCount),
+	cn := &replicaNode{
+		e: e, log: log, store: rows, above: above, ctx: ctx, replication: cfg, preferredLeader: preferred,
+		readers: make(chan struct{}, maxReadCount),
 	}
+	cn.Begin(e.host.Awake)
+	return cn
 }
 
 // maxReadCount is how many ranges of old batches are read for followers at the same time.
@@ -101,20 +103,12 @@ type nodeAbove interface {
 	News() *base.Notice
 }
 
-// now is the time since began, in ns. It includes time in which the machine was suspended.
-func (cn *replicaNode) now() int64 {
-	return int64(cn.e.host.Awake() - cn.awake)
-}
-
 // spawn runs f on a goroutine that Close waits for.
 func (cn *replicaNode) spawn(f func()) { cn.e.host.SpawnIn(&cn.wg, f) }
 
 func (cn *replicaNode) pause(d time.Duration) {
 	cn.e.host.Pause(d, cn.ctx.Done())
 }
-
-// leased says whether this node has a lease now, and so may serve.
-func (cn *replicaNode) leased() bool { return cn.now() < cn.lease.Load() }
 
 // member is this node as a member of an ISR: its id, and the disk that it has.
 func (cn *replicaNode) member() replicate.Member {
@@ -169,6 +163,27 @@ func (cn *replicaNode) trimTo(pt *partition, pos segment.Position) {
 			cn.e.flusher.trim(pt, at)
 		}
 	})
+}
+
+// wait returns when the goroutines of spawn have ended, or false when hangs says that they hang in the disk.
+func (cn *replicaNode) wait(hangs func() bool) bool { return cn.e.host.Wait(&cn.wg, hangs) }
+
+// nodeCounts are totals over all replicas of a node since it started; Blocked is how many are blocked now.
+type nodeCounts struct {
+	Dropped        uint64 // copies that were dropped and fetched again
+	Losses         uint64 // see replicate.LeaderCounts.Losses
+	Blocked        int    // partitions led here that wait for a replica
+	Yielded        uint64 // leaderships handed to a replica because it has more than the shortened log here
+	ComparingWaits uint64 // leaders that waited long for the logs of others
+	Shortened      int    // copies that a recovery shortened, and that are not whole yet
+}
+
+// counts returns what was counted so far. Any goroutine may call it.
+func (cn *replicaNode) counts() nodeCounts {
+	return nodeCounts{
+		Dropped: cn.drops.Load(), Losses: cn.losses.Load(), Blocked: int(cn.blocked.Load()), Yielded: cn.yields.Load(),
+		ComparingWaits: cn.comparingWaits.Load(), Shortened: cn.shortened.Count(),
+	}
 }
 
 // await returns when reached says true. It asks whenever news is raised: see Engine.news. It returns ErrClosed

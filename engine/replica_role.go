@@ -79,11 +79,11 @@ func (r *replica) changeRole() {
 	}
 	r.ledEpoch = st.Epoch
 	r.counted = replicate.LeaderCounts{}
-	r.lead(replicate.NewLeader(r.cn.replication, r.cn.member(), r.cn.self.Boot, log, st, r.cn.now()))
+	r.lead(replicate.NewLeader(r.cn.replication, r.cn.member(), r.cn.self.Boot, log, st, r.cn.Now()))
 	r.pending.clear()
 	r.startEpoch, r.granted, r.stalled, r.writesPaused = false, false, nil, false
 	r.setLeads(true)
-	r.feed = append(r.feed, replicate.Event{Kind: replicate.EvLease, DeadlineNs: r.cn.lease.Load()},
+	r.feed = append(r.feed, replicate.Event{Kind: replicate.EvLease, DeadlineNs: r.cn.Until()},
 		replicate.Event{Kind: replicate.EvTick})
 	for _, m := range st.ISR { // a member that is known to be down, most often the old leader, needs no timeout
 		if m.Node != r.cn.self.ID && (r.cn.above.HasExited(m.Node) || !r.cn.isLive(m.Node)) {

@@ -324,7 +324,7 @@ func (r *replica) notRepaired(err error) {
 		r.discard(err, nil)
 		return
 	}
-	if now := r.cn.now(); r.loggedRepairAt.Load() == 0 || now-r.loggedRepairAt.Load() > int64(repairLogEvery) {
+	if now := r.cn.Now(); r.loggedRepairAt.Load() == 0 || now-r.loggedRepairAt.Load() > int64(repairLogEvery) {
 		r.loggedRepairAt.Store(now)
 		r.cn.e.log.Warn("a damaged range could not be repaired yet",
 			"topic", r.pt.t.name, "partition", r.pt.number, "error", err)

@@ -11,6 +11,7 @@ import (
 	"penstock/engine/core"
 	"penstock/engine/dir"
 	"penstock/engine/inbox"
+	"penstock/engine/replay"
 	"penstock/replicate"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"
@@ -60,7 +61,7 @@ func TestCutOfAClosedCopyThatCannotBeMade(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		r := bareReplica()
 		r.cn.shortened = dir.NewShortened(faultaio.New(faultaio.Options{Seed: 1}))
-		r.role, r.cut, r.discardedBefore, r.discardedAt = roleClosed, &logCut{}, again, r.cn.now()
+		r.role, r.cut, r.discardedBefore, r.discardedAt = roleClosed, &logCut{}, again, r.cn.Now()
 		r.discard(errNoFold, r.cut)
 		if r.cutInProgress() {
 			t.Errorf("dropped before %v: the cut goes on for ever", again)
@@ -112,7 +113,7 @@ func TestCopyThatBeginsAnewIsNotFailedByWhoCameBefore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, _ := brokenReplica(t)
 			anew := &logCut{reset: true}
-			r.cut, r.discardedBefore, r.discardedAt = anew, true, r.cn.now()
+			r.cut, r.discardedBefore, r.discardedAt = anew, true, r.cn.Now()
 			r.discarded.Store(true)
 			late(r)
 			if r.cut != anew || anew.failed || r.discards != 0 {
@@ -262,7 +263,7 @@ func TestDamagedCopyDoesNotLead(t *testing.T) {
 		{"its disk failed", func(r *replica) {
 			r.follower.Step(0, &replicate.Event{Kind: replicate.EvFault, Err: errors.New("EIO")}, &r.acts)
 		}, false},
-		{"unread", func(r *replica) { r.pt.setUnread(errFoldNotStored) }, false},
+		{"unread", func(r *replica) { r.pt.setUnread(replay.ErrFoldNotStored) }, false},
 		{"another disk", func(r *replica) { r.state.ISR[0].Store = uuid.UUID{3} }, false},
 		{"of the process before", func(r *replica) { r.state.Boot = uuid.UUID{8} }, false},
 	} {

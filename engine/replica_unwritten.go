@@ -29,7 +29,7 @@ import (
 // unwrittenPause is the time between two attempts of a leader to hand its leadership over.
 const unwrittenPause = 10 * time.Second
 
-// unwritten holds the times of a copy whose segments cannot be written, in ns on clusterNode.now's clock. replica.mu
+// unwritten holds the times of a copy whose segments cannot be written, in ns by Lease.Now. replica.mu
 // guards it.
 type unwritten struct {
 	handOverAt int64 // a leader does not try to hand over again before
@@ -86,7 +86,7 @@ func (r *replica) discardUnwritten(now int64) bool {
 // either. It runs on the goroutine of the cut, before the cut has written anything. A crash leaves the copy uncut.
 func (r *replica) awaitDiscard(c *logCut) {
 	for done := false; !done; {
-		r.run(func() { done = r.cut != c || r.discardUnwritten(r.cn.now()) })
+		r.run(func() { done = r.cut != c || r.discardUnwritten(r.cn.Now()) })
 		if !done && !r.cn.e.host.Pause(devicePoll, r.cn.e.stop) {
 			return
 		}
@@ -120,7 +120,7 @@ func (cn *replicaNode) handOverUnwritten(pt *partition, reopens uint64) {
 func (r *replica) awaitResetAllowed() bool {
 	for {
 		r.mu.Lock()
-		soon := !r.isClosed() && r.cn.now() < r.unwritten.resetAt
+		soon := !r.isClosed() && r.cn.Now() < r.unwritten.resetAt
 		r.mu.Unlock()
 		if !soon {
 			return true

@@ -75,7 +75,7 @@ func (r *replica) reopen() {
 	r.discardMu.Lock()
 	defer r.discardMu.Unlock()
 	r.run(func() {
-		if r.pt.unwritten() && (len(r.incoming) > 0 || r.cn.now()-r.discardedAt < int64(firstRetryPause)) {
+		if r.pt.unwritten() && (len(r.incoming) > 0 || r.cn.Now()-r.discardedAt < int64(firstRetryPause)) {
 			return // first the batches under way are appended, and the leader gets time to remove the copy from the ISR
 		}
 		if !r.waitsForDevice || r.isClosed() || r.follower == nil || !r.follower.Waits() ||
@@ -87,7 +87,7 @@ func (r *replica) reopen() {
 			r.discarded.Store(true)
 			return
 		}
-		r.waitsForDevice, r.unwritten.staysUntil = false, r.cn.now()+int64(dropPause)
+		r.waitsForDevice, r.unwritten.staysUntil = false, r.cn.Now()+int64(dropPause)
 		r.pt.mayHaveLost.Store(len(r.pt.fold.Gone(nil, r.pt.startBorder(), 1)) > 0)
 		r.cn.e.log.Info("a copy of a partition that waited to be fetched anew reads, and is needed as it is: it takes part",
 			"topic", r.pt.t.name, "partition", r.pt.number)

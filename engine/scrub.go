@@ -9,11 +9,11 @@ import (
 func (e *Engine) newScrub() *scrub.Scrub {
 	n := scrub.Node{
 		Host: e.host, Log: e.log, Disk: e.disk, Stop: e.stop, Interval: e.opts.ScrubInterval, Copies: e.copiesToScrub,
-		CommitLog: e.clog, Failed: func() bool { return e.poisoned.Load() != nil }, MarkRotten: e.flusher.markRotten,
-		WithNodeFile: e.withNodeFile, Topics: e.topicFiles,
+		CommitLog: e.store.commitLog(), Failed: func() bool { return e.store.failure() != nil },
+		MarkRotten: e.store.flusher.markRotten, WithNodeFile: e.withNodeFile, Topics: e.topicFiles,
 	}
-	if e.replicas != nil {
-		n.Shortened = e.replicas.shortened
+	if e.cluster != nil {
+		n.Shortened = e.cluster.shortened
 	}
 	return scrub.New(n)
 }
@@ -21,8 +21,8 @@ func (e *Engine) newScrub() *scrub.Scrub {
 // copiesToScrub lists the partitions that this node has a log of, except those of topics that are not served.
 func (e *Engine) copiesToScrub() []scrub.Copy {
 	var all []scrub.Copy
-	for _, pt := range e.partitionList() {
-		if !pt.t.quarantined && pt.rep.hasLog() {
+	for _, pt := range e.store.partitionList() {
+		if !pt.Topic().quarantined && pt.Replica().hasLog() {
 			all = append(all, scrubbedCopy{pt})
 		}
 	}
@@ -32,11 +32,11 @@ func (e *Engine) copiesToScrub() []scrub.Copy {
 // scrubbedCopy is a partition as the scrub sees it.
 type scrubbedCopy struct{ *partition }
 
-func (c scrubbedCopy) Topic() string        { return c.t.name }
-func (c scrubbedCopy) Solo() bool           { return c.rep.solo() }
+func (c scrubbedCopy) Topic() string        { return c.partition.Topic().name }
+func (c scrubbedCopy) Solo() bool           { return c.Replica().solo() }
 func (c scrubbedCopy) ResumeReaders()       { c.resumeReaders() }
-func (c scrubbedCopy) WaitsForDevice() bool { return c.rep.isWaitingForDevice() }
-func (c scrubbedCopy) DeviceReads()         { c.rep.deviceReads() }
+func (c scrubbedCopy) WaitsForDevice() bool { return c.Replica().isWaitingForDevice() }
+func (c scrubbedCopy) DeviceReads()         { c.Replica().deviceReads() }
 
 // withNodeFile takes nodeMu.
 func (e *Engine) withNodeFile(check func(*dir.Node)) {
@@ -57,7 +57,7 @@ func (e *Engine) topicFiles() []scrub.TopicFile {
 func (t *Topic) withFile(check func(*dir.Topic)) {
 	t.e.host.Lock(&t.e.catalog)
 	defer t.e.catalog.Unlock()
-	if !t.deleted.Load() {
+	if !t.shared.deleted.Load() {
 		check(t.meta())
 	}
 }

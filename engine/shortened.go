@@ -7,6 +7,7 @@ import (
 
 	"penstock/engine/dir"
 	"penstock/engine/meta"
+	"penstock/engine/replay"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -17,7 +18,7 @@ const shortenedWritePause = time.Second
 // noteShortened reads the list, adds the copies that this recovery shortened, and writes it before anything is written
 // to the commit log. torn says that recovery cut a group that may have been acknowledged. whole says that the commit
 // log was read to its end; otherwise it does not say which topics exist, so none is taken for deleted.
-func (cn *replicaNode) noteShortened(r *recovery, torn, whole bool) error {
+func (cn *replicaNode) noteShortened(r *replay.Replay, torn, whole bool) error {
 	e := cn.e
 	var err error
 	if cn.shortened, err = dir.ReadShortened(e.disk); err != nil {
@@ -26,11 +27,11 @@ func (cn *replicaNode) noteShortened(r *recovery, torn, whole bool) error {
 		torn = true
 	}
 	// Who is not known any more had its topic deleted.
-	forgotten := whole && cn.shortened.Forget(func(id segment.Identity) bool { return r.parts[id] == nil })
+	forgotten := whole && cn.shortened.Forget(func(id segment.Identity) bool { return !r.Has(id) })
 	var ids []segment.Identity
-	for _, rp := range r.order {
-		if (torn || rp.committed > rp.st.Next) && !cn.shortened.Has(rp.id) {
-			ids = append(ids, rp.id)
+	for _, rp := range r.Partitions() {
+		if (torn || rp.Committed > rp.State.Next) && !cn.shortened.Has(rp.ID) {
+			ids = append(ids, rp.ID)
 		}
 	}
 	if named := len(ids); named > 0 {

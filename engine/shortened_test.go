@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine/checkpoint"
 	"penstock/engine/core"
 	"penstock/engine/dir"
 	"penstock/engine/inbox"
@@ -98,7 +99,7 @@ func TestShortenedCopiesAreNamed(t *testing.T) {
 		t.Helper()
 		r := bareReplica()
 		r.pt.e.disk = disk
-		if err := r.cn.noteShortened(newRecovery(r.pt.e), torn, true); err != nil {
+		if err := r.cn.noteShortened(newRecovery(r.pt.e).log, torn, true); err != nil {
 			t.Fatal(err)
 		}
 		if snap != nil {
@@ -311,8 +312,13 @@ func TestDroppedCopyWhoseTopicIsGone(t *testing.T) {
 		}
 	}
 	r.pt.e.disk = disk
-	rec := &recovery{e: r.pt.e, parts: map[segment.Identity]*recovered{{Topic: uuid.UUID{8}}: {}}}
-	if err := r.cn.noteShortened(rec, false, true); err != nil {
+	log := newRecovery(r.pt.e).log
+	entry := checkpoint.Entry{ID: segment.Identity{Topic: uuid.UUID{8}}, Fold: new(core.Cursors)}
+	err := errors.Join(log.Checkpoint(checkpoint.Append(checkpoint.AppendCount(nil, 1), &entry)), log.Finish())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.cn.noteShortened(log, false, true); err != nil {
 		t.Fatal(err)
 	}
 	left, err := dir.ReadShortened(disk)
@@ -331,8 +337,7 @@ func TestUnreadableCommitLogForgetsNoDroppedCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.pt.e.disk = disk
-	rec := &recovery{e: r.pt.e, parts: map[segment.Identity]*recovered{}}
-	if err := r.cn.noteShortened(rec, false, false); err != nil {
+	if err := r.cn.noteShortened(newRecovery(r.pt.e).log, false, false); err != nil {
 		t.Fatal(err)
 	}
 	if !r.cn.shortened.IsDiscarded(r.pt.Identity()) || !listed(t, disk, r) {

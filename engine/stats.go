@@ -11,7 +11,7 @@ func (e *Engine) Stats(topic, channel string) []TopicStats {
 	}
 	out := make([]TopicStats, 0, len(topics))
 	for _, t := range topics {
-		if !t.deleted.Load() {
+		if !t.shared.deleted.Load() {
 			out = append(out, t.stats(channel))
 		}
 	}
@@ -20,11 +20,11 @@ func (e *Engine) Stats(topic, channel string) []TopicStats {
 
 func (t *Topic) stats(channel string) TopicStats {
 	s := TopicStats{
-		Name: t.name, MessageCount: t.messages.Load(), MessageBytes: t.bytes.Load(),
+		Name: t.Name(), MessageCount: t.shared.messages.Load(), MessageBytes: t.shared.bytes.Load(),
 		Paused: t.paused.Load(), Partitions: len(t.partitions()),
 	}
 	for _, pt := range t.partitions() {
-		if pt.rep.hasLog() {
+		if pt.Replica().hasLog() {
 			s.StoredBytes += pt.Log().Bytes()
 		}
 		s.Depth += pt.waitingAtTopic()

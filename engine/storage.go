@@ -90,26 +90,25 @@ type StorageStats struct {
 
 // Storage returns the present StorageStats.
 func (e *Engine) Storage() StorageStats {
-	s := e.clog.Stats()
-	c := &e.counters
+	log, m, c := e.store.commitLog(), e.store.memory(), &e.counters
+	s := log.Stats()
 	out := StorageStats{
 		Groups: s.Groups, CommitBytes: s.Bytes,
 		FlushP50Micros: quantileMicros(s.Flush[:], 0.5), FlushP99Micros: quantileMicros(s.Flush[:], 0.99),
 		Marks: s.Marks, TornGroups: s.Torn, TornBytes: s.TornBytes,
 		StallsBuffer: s.StallsBuffer, StallsFile: s.StallsSpare, StallsFull: s.StallsFull,
-		CommitLiveBytes: s.LiveBytes, CommitRoomBytes: e.clog.Headroom(), CommitFileBytes: e.clog.FileBytes(),
-		StateBytes:  e.stateBytes.Load(),
-		FreeBuffers: e.arena.Free(), Buffers: e.arena.Count(),
-		WaitingBytes: max(0, e.inboxes.Waiting()), Overloaded: c.Overloaded.Load(),
+		CommitLiveBytes: s.LiveBytes, CommitRoomBytes: log.Headroom(), CommitFileBytes: log.FileBytes(),
+		StateBytes: m.state, FreeBuffers: m.free, Buffers: m.buffers, WaitingBytes: m.waiting,
+		Overloaded:   c.Overloaded.Load(),
 		SegmentBytes: c.SegmentBytes.Load(), SegmentSyncs: c.SegmentSyncs.Load(), TrimmedBytes: c.TrimmedBytes.Load(),
 		ISRChanges: c.ISRChanges.Load(), ISRHeldBack: c.ISRHeldBack.Load(), AbsentReplicas: c.AbsentReplicas.Load(),
 		FramesNoCopy:    c.FramesWithoutCopy.Load(),
 		Stranded:        c.Stranded.Load(),
 		DelaysCorrected: c.DelaysCorrected.Load(),
 		ClockSteps:      e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(),
-		Partitions: len(e.partitionList()), DiskFull: e.noSpace.Load(), Failed: e.poisoned.Load() != nil,
+		Partitions: len(e.store.partitionList()), DiskFull: e.store.noSpace.Load(), Failed: e.store.failure() != nil,
 	}
-	for _, pt := range e.partitionList() {
+	for _, pt := range e.store.partitionList() {
 		if pt.Log().Health() != nil {
 			out.DamagedCopies++
 		}

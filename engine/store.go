@@ -15,6 +15,7 @@ import (
 	"penstock/engine/core"
 	"penstock/engine/host"
 	"penstock/engine/inbox"
+	"penstock/engine/replay"
 	"penstock/segment"
 	"penstock/segment/aio"
 )
@@ -42,6 +43,7 @@ type store struct {
 	flusher   *flusher
 	asyncFree inbox.AsyncPuts
 
+	folder   replay.Folder
 	level    atomic.Int32 // the feature level in force, see Engine.Level
 	inboxes  inbox.Node
 	list     atomic.Pointer[[]*partition]
@@ -98,6 +100,7 @@ type Counters struct {
 func newStore(o storeOptions) *store {
 	s := &store{
 		host: o.Host, log: o.Log, clock: o.Clock, disk: o.Disk, opts: o, counters: o.Counters, pulse: o.Pulse, stop: o.Stop,
+		folder: replay.Folder{Unknown: o.UnknownKind},
 	}
 	s.inboxes.Limit(o.MaxInboxBytes, o.MaxNodeInboxBytes, o.PublishTimeout, o.AdmitTimeout)
 	s.inboxes.Tell(&o.Counters.Overloaded, func() { s.clog.Wake() })
@@ -124,6 +127,17 @@ func (s *store) join(node *replicaNode) {
 
 // accept lets the commit log, which does not run yet, take what is in the inboxes.
 func (s *store) accept() { s.clog.SetSource(&s.committer) }
+
+// run starts the goroutines that work on the disk beside the commit log's, until Stop is closed.
+func (s *store) run(spawn func(func())) {
+	if s.committer.gathered != nil {
+		spawn(s.committer.writeGathered)
+	}
+	spawn(s.flusher.run)
+}
+
+// commitLog is the commit log; nil before recovery.
+func (s *store) commitLog() *clog.Log { return s.clog }
 
 // drained says whether no put waits in an inbox or is in a group on the disk.
 func (s *store) drained() bool { return s.committer.inFlight.Load() == 0 && !s.committer.hasReady() }
@@ -190,6 +204,14 @@ func (s *store) replaceList(change func(old []*partition) []*partition) {
 	}
 }
 
+// failure says why nothing is stored any more until a restart; nil: all is well.
+func (s *store) failure() error {
+	if err := s.poisoned.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
 // poison ends storing until a restart: the commit log failed, or was found corrupt. Consumers can still read what is
 // stored.
 func (s *store) poison(err error) {
@@ -220,5 +242,23 @@ func (s *store) sizes() segment.Sizes {
 // now is the engine's clock, see Engine.now.
 func (s *store) now() time.Time { return time.Unix(0, s.clock.NowNs()) }
 
-// feature is the feature level in force.
+// feature is the feature level in force: new kinds of control entries are written only at their level.
 func (s *store) feature() int { return int(s.level.Load()) }
+
+func (s *store) setFeature(level int) { s.level.Store(int32(level)) }
+
+// storeMemory is the memory that a store uses, in bytes and in buffers.
+type storeMemory struct {
+	state         int64 // of what channels have confirmed out of order, and what is deferred
+	waiting       int64 // of puts in inboxes
+	free, buffers int   // of the commit log
+}
+
+func (s *store) memory() storeMemory {
+	return storeMemory{s.stateBytes.Load(), max(0, s.inboxes.Waiting()), s.arena.Free(), s.arena.Count()}
+}
+
+// asyncPut returns a put of one message; see inbox.AsyncPuts.
+func (s *store) asyncPut(body []byte, done func(base.ID, error)) *inbox.AsyncPut {
+	return s.asyncFree.Get(body, done)
+}

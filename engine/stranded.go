@@ -17,7 +17,7 @@ import (
 func (r *replica) handOverStranded(a *replicate.Action) {
 	cn, st, to := r.cn, a.State, a.Node
 	if a.Flag {
-		if others, may := cn.isrLogs.stranded.Allow(cn.now(), isrLogInterval); may {
+		if others, may := cn.isrLogs.stranded.Allow(cn.Now(), isrLogInterval); may {
 			cn.log.Warn("this node leads a partition and hears nothing of its in-sync replicas, which are alive: the "+
 				"network between them is broken. Another of them is made the leader; nothing that was answered OK is lost, "+
 				"publishers of the last seconds hear that the outcome is unknown",
@@ -31,7 +31,7 @@ func (r *replica) handOverStranded(a *replicate.Action) {
 		if err == nil || errors.Is(err, meta.ErrConflict) || cn.ctx.Err() != nil {
 			return
 		}
-		if others, may := cn.isrLogs.strandedFailed.Allow(cn.now(), isrLogInterval); may {
+		if others, may := cn.isrLogs.strandedFailed.Allow(cn.Now(), isrLogInterval); may {
 			cn.log.Warn("a partition whose in-sync replicas this node does not reach could not be given away; it is tried again",
 				"topic", r.pt.t.name, "partition", r.pt.number, "others", others, "error", err)
 		}
@@ -45,7 +45,7 @@ func (r *replica) handOverStranded(a *replicate.Action) {
 type strandedLeader struct {
 	node  replicate.NodeID
 	boot  uuid.UUID
-	until int64 // it does not get the leadership back before; on clusterNode.now's clock
+	until int64 // it does not get the leadership back before; by Lease.Now
 }
 
 // strandedBarFactor is how long a stranded leader does not get the leadership back, in multiples of StrandedEveryNs. A
@@ -84,7 +84,7 @@ func (r *replica) storeRow(row *meta.Partition) {
 	}
 	g := strandedLeaderOf(r.cn.self.ID, before, row, snap.Nodes)
 	if g != nil && r.cn.preferredLeader != nil && r.cn.preferredLeader(snap, r.pt.Identity()) == g.node {
-		g.until = r.cn.now() +
+		g.until = r.cn.Now() +
 			strandedBarFactor*cmp.Or(r.cn.replication.StrandedEveryNs, replicate.DefaultStrandedEveryNs)
 		r.formerLeader.Store(g)
 	}
@@ -93,5 +93,5 @@ func (r *replica) storeRow(row *meta.Partition) {
 // wasStranded says whether this process of the node gave the leadership away and should not have it back yet.
 func (r *replica) wasStranded(node replicate.NodeID, nodes map[replicate.NodeID]*meta.Node) bool {
 	g := r.formerLeader.Load()
-	return g != nil && g.node == node && nodes[node] != nil && nodes[node].Boot == g.boot && r.cn.now() < g.until
+	return g != nil && g.node == node && nodes[node] != nil && nodes[node].Boot == g.boot && r.cn.Now() < g.until
 }

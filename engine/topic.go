@@ -25,7 +25,7 @@ import (
 // creation, deletion, pause or expansion, which waits for commits; mu is taken inside it. A crash loses what is here:
 // recovery restores channels and pauses from the logs, and the settings from topic.json.
 type Topic struct {
-	partTopic
+	shared partTopic // with its partitions
 
 	e    *Engine
 	list atomic.Pointer[[]*partition] // replaced as a whole; partitions are only added
@@ -57,12 +57,12 @@ type creation struct {
 
 func newTopic(e *Engine, m *dir.Topic) *Topic {
 	t := &Topic{
-		e: e, created: m.CreatedNs, channels: map[string]*Channel{},
+		shared: partTopic{name: m.Name, uuid: m.ID},
+		e:      e, created: m.CreatedNs, channels: map[string]*Channel{},
 		creating: map[string]*creation{},
 	}
-	t.name, t.uuid = m.Name, m.ID
 	if e.cluster != nil { // a single node serves what it has until it ends: there is nothing to follow
-		t.servingChanged = func() { e.cluster.syncChannels(t) }
+		t.shared.servingChanged = func() { e.cluster.syncChannels(t) }
 	}
 	t.configure(m.Settings)
 	return t
@@ -83,7 +83,7 @@ func (t *Topic) add(pt *partition) {
 }
 
 // Name is the topic's name.
-func (t *Topic) Name() string { return t.name }
+func (t *Topic) Name() string { return t.shared.name }
 
 // Partitions is the number of partitions.
 func (t *Topic) Partitions() int { return len(t.partitions()) }
@@ -194,7 +194,7 @@ func (e *Engine) deleteTopicLocal(name string) error {
 	case e.closed:
 		e.mu.Unlock()
 		return ErrClosed
-	case !ok || t.deleted.Load():
+	case !ok || t.shared.deleted.Load():
 		e.mu.Unlock()
 		return e.noTopic(name)
 	}
@@ -205,7 +205,7 @@ func (e *Engine) deleteTopicLocal(name string) error {
 
 // deleteParts deletes this node's copies of a topic; there is at least one. It takes changing.
 func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
-	t.deleted.Store(true)
+	t.shared.deleted.Store(true)
 	t.e.host.Lock(&t.changing)
 	defer t.changing.Unlock()
 	t.closeChannels(ErrDeleted)
@@ -213,7 +213,7 @@ func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 		pt.CloseAndRefuse(ErrDeleted, false)
 	}
 	// The tombstone goes through the inbox of the first partition, after everything that was accepted before.
-	own := &inbox.Special{OnCommit: func() { e.removePartitions(t.uuid) }}
+	own := &inbox.Special{OnCommit: func() { e.store.removePartitions(t.shared.uuid) }}
 	if err := parts[0].writeTombstone(own); err != nil {
 		return err
 	}
@@ -231,12 +231,12 @@ func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 func (e *Engine) trashTopic(t *Topic, parts []*partition, release func()) {
 	var err error
 	for _, pt := range parts {
-		err = errors.Join(err, e.flusher.closeLog(pt))
+		err = errors.Join(err, e.store.flusher.closeLog(pt))
 	}
 	if err != nil {
-		e.log.Warn("closing a deleted topic's files", "topic", t.name, "error", err)
+		e.log.Warn("closing a deleted topic's files", "topic", t.Name(), "error", err)
 	}
-	e.trashFiles(t.uuid, t.name, release)
+	e.trashFiles(t.shared.uuid, t.Name(), release)
 }
 
 // trashFiles moves the files of a deleted topic to the trash, and calls release when that is durable. If it fails, the
@@ -246,11 +246,11 @@ func (e *Engine) trashFiles(id uuid.UUID, name string, release func()) {
 		if !e.isClosed() { // if it is, the next Open moves them
 			e.log.Warn("a deleted topic's files could not be moved away; it is tried again", "topic", name, "error", err)
 		}
-		e.flusher.trashLater(id, release)
+		e.store.flusher.trashLater(id, release)
 		return
 	}
 	release()
-	e.flusher.wakeUp()
+	e.store.flusher.wakeUp()
 }
 
 // LookupChannel returns a channel that exists.
@@ -310,7 +310,7 @@ func (t *Topic) createChannelLocal(ctx context.Context, name string) (*Channel, 
 	if c, ok := t.LookupChannel(name); ok {
 		return c, nil
 	}
-	if t.deleted.Load() {
+	if t.shared.deleted.Load() {
 		return nil, ErrDeleted
 	}
 	t.mu.Lock()
@@ -445,27 +445,27 @@ func (t *Topic) closeChannels(err error) {
 // dropEphemeral deletes, at the start, the ephemeral topics of the process before.
 func (e *Engine) dropEphemeral() {
 	for _, t := range e.Topics() {
-		if !base.Ephemeral(t.name) {
+		if !base.Ephemeral(t.Name()) {
 			continue
 		}
-		if err := e.DeleteTopic(context.Background(), t.name); err != nil {
-			e.log.Warn("an ephemeral topic of the last run could not be deleted", "topic", t.name, "error", err)
+		if err := e.DeleteTopic(context.Background(), t.Name()); err != nil {
+			e.log.Warn("an ephemeral topic of the last run could not be deleted", "topic", t.Name(), "error", err)
 		}
 	}
 }
 
 // dropIfEphemeral deletes an ephemeral topic that has no channel any more.
 func (t *Topic) dropIfEphemeral() {
-	if !base.Ephemeral(t.name) {
+	if !base.Ephemeral(t.Name()) {
 		return
 	}
 	t.mu.Lock()
 	n := len(t.channels)
 	t.mu.Unlock()
 	if n == 0 {
-		if err := t.e.DeleteTopic(context.Background(), t.name); err != nil && !errors.Is(err, ErrNoTopic) &&
+		if err := t.e.DeleteTopic(context.Background(), t.Name()); err != nil && !errors.Is(err, ErrNoTopic) &&
 			!errors.Is(err, ErrClosed) {
-			t.e.log.Warn("an ephemeral topic could not be deleted", "topic", t.name, "error", err)
+			t.e.log.Warn("an ephemeral topic could not be deleted", "topic", t.Name(), "error", err)
 		}
 	}
 }

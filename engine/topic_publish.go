@@ -54,7 +54,7 @@ func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (ID, error) {
 // count, or hand over. PublishAsync blocks only while the inbox is full, at most Options.AdmitTimeout. If it returns an
 // error, done is not called.
 func (t *Topic) PublishAsync(body []byte, done func(ID, error)) error {
-	a := t.e.asyncFree.Get(body, done)
+	a := t.e.store.asyncPut(body, done)
 	if err := t.submit(context.Background(), &a.Put, nil); err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (t *Topic) submit(ctx context.Context, p *inbox.Put, pt *partition) error {
 	if err := e.limits.Measure(p); err != nil {
 		return err
 	}
-	if t.deleted.Load() {
+	if t.shared.deleted.Load() {
 		return ErrDeleted
 	}
 	// The engine's watch sets the default deadline, for a put that is still in the inbox at its next round: to read the

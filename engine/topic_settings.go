@@ -70,14 +70,14 @@ func (t *Topic) configure(s TopicSettings) {
 		l.rejectBytes, l.rejectCount = s.QuotaBytes, s.QuotaCount
 	}
 	t.settings.Store(&s)
-	t.limits.Store(l)
-	t.e.flusher.askQuotas()
+	t.shared.limits.Store(l)
+	t.e.store.flusher.askQuotas()
 }
 
 // meta is the content of topic.json for the topic's present state.
 func (t *Topic) meta() *dir.Topic {
 	m := &dir.Topic{
-		Format: dir.TopicFormat, ID: t.uuid, Name: t.name, Partitions: len(t.partitions()), CreatedNs: t.created,
+		Format: dir.TopicFormat, ID: t.shared.uuid, Name: t.Name(), Partitions: len(t.partitions()), CreatedNs: t.created,
 	}
 	if s := t.Settings(); s.Version != 0 {
 		m.Settings = s.Stored()
@@ -89,7 +89,7 @@ func (t *Topic) meta() *dir.Topic {
 func (cn *clusterNode) configureTopic(ctx context.Context, t *Topic, s TopicSettings) (TopicSettings, error) {
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
-	mt, err := cn.store.ConfigureTopic(ctx, t.uuid, s)
+	mt, err := cn.store.ConfigureTopic(ctx, t.shared.uuid, s)
 	switch {
 	case errors.Is(err, meta.ErrConflict):
 		return t.Settings(), ErrVersion
@@ -104,7 +104,7 @@ func (cn *clusterNode) configureTopic(ctx context.Context, t *Topic, s TopicSett
 	})
 	if err != nil {
 		return mt.EffectiveSettings(), fmt.Errorf("engine: the settings of topic %s are changed, but this node has not "+
-			"heard of it yet: %w", t.name, err)
+			"heard of it yet: %w", t.Name(), err)
 	}
 	return mt.EffectiveSettings(), nil
 }
@@ -118,12 +118,12 @@ func (t *Topic) learnSettings(mt *meta.Topic) {
 	}
 	t.configure(s)
 	for _, pt := range t.partitions() {
-		if pt.log == nil {
+		if pt.Log() == nil {
 			continue
 		}
 		if err := t.e.createTopicFiles(t.meta()); err != nil {
 			t.e.log.Warn("a topic's settings hold, but could not be stored on this node; the cluster has them",
-				"topic", t.name, "error", err)
+				"topic", t.Name(), "error", err)
 		}
 		return
 	}

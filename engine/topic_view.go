@@ -22,8 +22,8 @@ var (
 	_ remote.Partition = (*partition)(nil)
 )
 
-func (v topicView) ID() uuid.UUID   { return v.t.uuid }
-func (v topicView) Name() string    { return v.t.name }
+func (v topicView) ID() uuid.UUID   { return v.t.shared.uuid }
+func (v topicView) Name() string    { return v.t.Name() }
 func (v topicView) Partitions() int { return v.t.Partitions() }
 
 func (v topicView) Leader(n uint32) replicate.NodeID {
@@ -39,7 +39,9 @@ func (v topicView) Leaders() []replicate.NodeID {
 	return leaders
 }
 
-func (v topicView) NewestEpoch(n uint32) segment.Epoch { return v.t.partitions()[n].rep.newestEpoch() }
+func (v topicView) NewestEpoch(n uint32) segment.Epoch {
+	return v.t.partitions()[n].Replica().newestEpoch()
+}
 
 func (v topicView) Execute(ctx context.Context, op wire.Operation) ([]byte, error) {
 	return v.t.locally(ctx, op)

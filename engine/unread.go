@@ -2,10 +2,9 @@ package engine
 
 import (
 	"errors"
-	"fmt"
 
 	"penstock/engine/core"
-	"penstock/segment"
+	"penstock/engine/replay"
 )
 
 // A partition is unread if its log has control entries that this version does not know. Its bytes are kept, replicated
@@ -13,10 +12,6 @@ import (
 // does not lead or serve, accepts nothing from clients, and retention leaves it alone. A checkpoint of the commit log
 // says that its fold is not known. A version that knows the entries reads the fold from the segments, whose first
 // batches are checkpoints, and nothing is lost.
-
-// errFoldNotStored says that the checkpoint of the commit log has no fold for the partition.
-var errFoldNotStored = errors.New("engine: the state of the channels is not in the commit log's checkpoint: an " +
-	"older version was started meanwhile")
 
 // whyUnread returns why the fold is not known; nil: it is known. Any goroutine may call it.
 func (pt *partition) whyUnread() error {
@@ -44,53 +39,16 @@ func (pt *partition) knownFold() *core.Cursors {
 	return pt.fold
 }
 
-// foldBatch calls foldBatch as a version that does not know entries of the kind Options.unknownKind. Tests set that
-// option.
-func (e *store) foldBatch(
-	fold *core.Cursors, h *segment.Header, body []byte, at segment.Offset,
-) ([]core.DeferredMessage, error) {
-	if unknown := e.opts.UnknownKind; unknown != 0 && h.Control() {
-		err := core.DecodeControls(body, func(c *core.Control) error {
-			if c.Kind == unknown {
-				return fmt.Errorf("%w (entry kind %d)", core.ErrNewerControl, unknown)
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return foldBatch(fold, h, body, at)
-}
-
-// newer says whether err is about entries of a newer version, not about damage.
-func newer(err error) bool { return errors.Is(err, core.ErrNewerControl) }
-
-// foldIn replays a batch into the fold, unless the fold is not known.
-func (rp *recovered) foldIn(e *store, h *segment.Header, body []byte, at segment.Offset) error {
-	rp.writer.saw(h, e.clock.NowNs())
-	if rp.unread != nil {
-		return nil
-	}
-	due, err := e.foldBatch(rp.fold, h, body, at)
-	if newer(err) {
-		rp.unread = err
-		return nil
-	}
-	rp.fold.PublishDeferred(due)
-	return err
-}
-
 // readFold completes the recovery of a partition whose fold is not known. If only the checkpoint lacks the fold, it is
 // read from the segments. Otherwise readFold logs the reason and makes the partition read-only.
-func (r *recovery) readFold(pt *partition, rp *recovered) {
+func (r *recovery) readFold(pt *partition, rp *replay.Partition) {
 	e := r.e
-	if rp.unread == nil {
+	if rp.Unread == nil {
 		return
 	}
-	err := rp.unread
-	if errors.Is(err, errFoldNotStored) {
-		c := &logCut{to: rp.st.Next, fold: new(core.Cursors)}
+	err := rp.Unread
+	if errors.Is(err, replay.ErrFoldNotStored) {
+		c := &logCut{to: rp.State.Next, fold: new(core.Cursors)}
 		if err = pt.refold(c); err == nil && c.unread == nil {
 			pt.fold = c.fold
 			e.log.Info("the state of a partition's channels was read from its segments: this version knows what an older "+

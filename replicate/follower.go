@@ -92,6 +92,10 @@ func (f *Follower) Committed() segment.Position { return f.log.Committed }
 // go to Committed and no further (P17).
 func (f *Follower) Following() bool { return f.state == following && f.err == nil }
 
+// Exchange is the number of the exchange in which the follower learned, or learns, where its log agrees with its
+// leader's. Messages of another exchange are dropped.
+func (f *Follower) Exchange() uint64 { return f.request }
+
 // Log returns what a successor machine on this replica starts from; not while a cut is under way. Epochs is borrowed
 // until the next Step.
 func (f *Follower) Log() Log {

@@ -14,7 +14,11 @@ import (
 )
 
 const (
-	FirstLevel      = 1
+	// FirstLevel is the lowest feature level of a data directory or a cluster, and NewestLevel the highest that this
+	// version knows; see engine.Engine.Level.
+	FirstLevel  = 1
+	NewestLevel = 2
+
 	formatsPerLevel = 1 // the format in node.json is the level plus this
 )
 

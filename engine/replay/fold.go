@@ -1,0 +1,54 @@
+package replay
+
+import (
+	"fmt"
+
+	"penstock/engine/base"
+	"penstock/engine/core"
+	"penstock/segment"
+)
+
+// Folder folds stored batches. Unknown is a kind of control entry that it treats as one of a newer version; 0: none.
+// Only tests set it.
+type Folder struct{ Unknown core.ControlKind }
+
+// Batch folds a verified batch that lies at the offset at, except for messages with a delay, which it returns: the
+// caller adds them to the fold with PublishDeferred. It returns core.ErrNewerControl for entries of a newer version,
+// and then has changed nothing that is of use.
+func (f Folder) Batch(
+	fold *core.Cursors, h *segment.Header, body []byte, at segment.Offset,
+) ([]core.DeferredMessage, error) {
+	if h.Control() {
+		if err := f.refuseUnknown(body); err != nil {
+			return nil, err
+		}
+		return nil, fold.ApplyBodyAt(body, h.FirstID, at)
+	}
+	fold.Publish(h.FirstID, h.Count)
+	if h.Flags&segment.FlagDefer == 0 {
+		return nil, nil
+	}
+	var it segment.RecordIter
+	it.Reset(h, body)
+	var due []core.DeferredMessage
+	id := h.FirstID
+	for r := it.NextRef(); r != nil; r = it.NextRef() {
+		if r.Defer != 0 {
+			due = append(due, core.DeferredMessage{ID: id, DueMs: base.CeilMs(h.Created) + int64(r.Defer), At: at})
+		}
+		id++
+	}
+	return due, it.Err()
+}
+
+func (f Folder) refuseUnknown(body []byte) error {
+	if f.Unknown == 0 {
+		return nil
+	}
+	return core.DecodeControls(body, func(c *core.Control) error {
+		if c.Kind == f.Unknown {
+			return fmt.Errorf("%w (entry kind %d)", core.ErrNewerControl, f.Unknown)
+		}
+		return nil
+	})
+}
